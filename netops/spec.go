@@ -1,0 +1,210 @@
+// Package netops holds desired kernel network state and makes it so.
+//
+// A role describes what it wants as a [Spec]: plain values, in the order in
+// which they are to be made. The verbs of [Net] work on it:
+//
+//   - [Net.Plan] reads the kernel and lists the changes that lead to the Spec,
+//     each with its inverse; nothing is written.
+//   - [Net.Apply] makes planned changes; the first failure undoes, in reverse,
+//     what this call did.
+//   - [Net.Verify] lists every difference between Spec and kernel.
+//   - [Net.Undo] runs stored inverses; what is absent is success.
+//
+// It is the only package that speaks netlink, enters namespaces or writes
+// sysctls. No other program is executed.
+package netops
+
+import "net/netip"
+
+// Place tells in which of an attachment's two network namespaces an object is.
+type Place string
+
+const (
+	// Host is the namespace that the process runs in.
+	Host Place = "host"
+	// Container is the namespace named by CNI_NETNS.
+	Container Place = "container"
+)
+
+// Spec is the desired kernel state of one attachment, in the order in which
+// it is made. It is a value: printable, comparable, without I/O.
+type Spec struct {
+	Objects []Object
+}
+
+// Add appends objects to the Spec.
+func (s *Spec) Add(o ...Object) { s.Objects = append(s.Objects, o...) }
+
+// Object is one piece of kernel state: *Link, *Addr, *Route, *Neigh, *Rule,
+// *Sysctl, *PortVLANs or *Element.
+//
+// An object is either exclusive (it belongs to one attachment; one that exists
+// already is an error) or shared (it is ensured, and never undone by an
+// attachment, not even by one that fails: a parallel one may stand on it).
+type Object interface {
+	// Where is the namespace that the object lives in.
+	Where() Place
+	// IsShared tells whether the object is shared between attachments.
+	IsShared() bool
+	// String is one line for people, of the form of iproute2 or nft.
+	String() string
+
+	object() // sealed
+}
+
+// Link is a network interface. Only what is set is compared by Verify.
+type Link struct {
+	In     Place  `json:"in"`
+	Shared bool   `json:"shared,omitempty"`
+	Name   string `json:"name"`
+	// Kind is the kernel's: "bridge", "veth", …; empty means that the link
+	// must exist already (lo, a device that another made) and is only set up.
+	Kind string `json:"kind,omitempty"`
+	// MAC is in the usual colon form; empty leaves the choice to the kernel.
+	MAC string `json:"mac,omitempty"`
+	MTU int    `json:"mtu,omitempty"`
+	Up  bool   `json:"up,omitempty"`
+	// Down asks for the link to be down (loopback DEL, a port that must not be up).
+	Down bool `json:"down,omitempty"`
+	// Alias is the ifalias label, at most 120 bytes here.
+	Alias  string `json:"alias,omitempty"`
+	Master string `json:"master,omitempty"`
+	// Promisc turns promiscuous mode on.
+	Promisc bool `json:"promisc,omitempty"`
+	// Peer is the other end, for Kind "veth". It is made and deleted with the link.
+	Peer   *Peer   `json:"peer,omitempty"`
+	Bridge *Bridge `json:"bridge,omitempty"`
+	Port   *Port   `json:"port,omitempty"`
+}
+
+// Peer is the other end of a veth pair.
+type Peer struct {
+	In   Place  `json:"in"`
+	Name string `json:"name"`
+	MAC  string `json:"mac,omitempty"`
+	MTU  int    `json:"mtu,omitempty"`
+	Up   bool   `json:"up,omitempty"`
+	// Master enslaves a peer that stays in the Host namespace.
+	Master string `json:"master,omitempty"`
+}
+
+// Bridge holds what only a link of Kind "bridge" has. It is used when the
+// bridge is made; a bridge that exists is not reconfigured.
+type Bridge struct {
+	VLANFiltering bool `json:"vlanFiltering,omitempty"`
+}
+
+// Port holds the flags of a bridge port (IFLA_BRPORT_*).
+type Port struct {
+	Hairpin  bool `json:"hairpin,omitempty"`
+	Isolated bool `json:"isolated,omitempty"`
+}
+
+// PortVLANs is the complete VLAN list of one bridge port (RTM_NEWLINK, AF_BRIDGE).
+type PortVLANs struct {
+	In    Place  `json:"in"`
+	Link  string `json:"link"`
+	VLANs []VLAN `json:"vlans"`
+	// KeepDefault leaves the bridge's default VLAN (usually 1) on the port.
+	KeepDefault bool `json:"keepDefault,omitempty"`
+	// Self addresses the bridge device itself instead of a port of it.
+	Self bool `json:"self,omitempty"`
+	// SharedPort marks a port that belongs to a shared link.
+	SharedPort bool `json:"shared,omitempty"`
+}
+
+// VLAN is a range of VLAN IDs on a bridge port; ID alone when End is 0.
+type VLAN struct {
+	ID       uint16 `json:"id"`
+	End      uint16 `json:"end,omitempty"`
+	PVID     bool   `json:"pvid,omitempty"`
+	Untagged bool   `json:"untagged,omitempty"`
+}
+
+// Addr is an address of a link. IPv6 addresses are added without duplicate
+// address detection (IFA_F_NODAD) unless DAD is set.
+type Addr struct {
+	In      Place        `json:"in"`
+	Shared  bool         `json:"shared,omitempty"`
+	Link    string       `json:"link"`
+	Address netip.Prefix `json:"address"`
+	DAD     bool         `json:"dad,omitempty"`
+	// Replace removes other addresses of the same family that conflict with
+	// this one (bridge forceAddress): any other for IPv4, overlapping for IPv6.
+	Replace bool `json:"replace,omitempty"`
+	// Sole makes a conflicting other address an error (see Replace) wrapping ErrConflict.
+	Sole bool `json:"sole,omitempty"`
+	// NoPrefixRoute adds the address without the kernel's connected route.
+	NoPrefixRoute bool `json:"noPrefixRoute,omitempty"`
+}
+
+// Route is a route over a link. Routes are appended, so two attachments of
+// one container may each bring a default route.
+type Route struct {
+	In     Place        `json:"in"`
+	Shared bool         `json:"shared,omitempty"`
+	Link   string       `json:"link"`
+	Dst    netip.Prefix `json:"dst"`
+	Via    netip.Addr   `json:"via,omitzero"`
+	Src    netip.Addr   `json:"src,omitzero"`
+	MTU    int          `json:"mtu,omitempty"`
+	AdvMSS int          `json:"advmss,omitempty"`
+	// Priority is the metric; 0 leaves it to the kernel.
+	Priority int `json:"priority,omitempty"`
+	// Table is a routing table number; 0 means main.
+	Table int `json:"table,omitempty"`
+	// Scope is RT_SCOPE_*; nil means universe with a gateway and link without.
+	Scope  *int `json:"scope,omitempty"`
+	OnLink bool `json:"onlink,omitempty"`
+}
+
+// Neigh is a permanent neighbour (ARP or ND) entry, or with an invalid IP and
+// FDB set, a static forwarding entry of a bridge port or VXLAN device.
+type Neigh struct {
+	In     Place      `json:"in"`
+	Shared bool       `json:"shared,omitempty"`
+	Link   string     `json:"link"`
+	IP     netip.Addr `json:"ip,omitzero"`
+	MAC    string     `json:"mac"`
+	FDB    bool       `json:"fdb,omitempty"`
+}
+
+// Rule is a policy routing rule.
+type Rule struct {
+	In       Place        `json:"in"`
+	Shared   bool         `json:"shared,omitempty"`
+	Family   int          `json:"family"` // unix.AF_INET or AF_INET6
+	Priority int          `json:"priority,omitempty"`
+	From     netip.Prefix `json:"from,omitzero"`
+	To       netip.Prefix `json:"to,omitzero"`
+	IIF      string       `json:"iif,omitempty"`
+	OIF      string       `json:"oif,omitempty"`
+	Mark     uint32       `json:"mark,omitempty"`
+	Mask     uint32       `json:"mask,omitempty"`
+	Table    int          `json:"table"`
+}
+
+// Sysctl is a file under /proc/sys/net, written only when it differs.
+type Sysctl struct {
+	In     Place `json:"in"`
+	Shared bool  `json:"shared,omitempty"`
+	// Key has slashes, without /proc/sys: "net/ipv4/conf/eth0/arp_notify".
+	Key   string `json:"key"`
+	Value string `json:"value"`
+	// Optional makes a missing file no error (IPv6 switched off in the kernel).
+	Optional bool `json:"optional,omitempty"`
+}
+
+// Element is one element of a set or map of our nftables tables. Base tables,
+// chains, sets and rules come with the first element (see Schema).
+type Element struct {
+	Shared bool `json:"shared,omitempty"`
+	// Set names a set of Schema: "masq4", "macguard", …
+	Set string `json:"set"`
+	// Key has one text per field of the set's type: ["cni0", "10.22.0.0/16"].
+	Key []string `json:"key"`
+	// Value has one text per field of a map's data type; empty for sets.
+	Value []string `json:"value,omitempty"`
+	// Label is the owner, kept as the element's comment, at most 120 bytes.
+	Label string `json:"label,omitempty"`
+}

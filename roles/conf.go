@@ -1,0 +1,56 @@
+package roles
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// NetConf holds the keys that every network configuration may have. A role's
+// Conf embeds it.
+type NetConf struct {
+	// CNIVersion is the version of the spec; "0.1.0" when it is absent.
+	CNIVersion string `json:"cniVersion,omitempty"`
+	// Name is the network's name.
+	Name string `json:"name,omitempty"`
+	// Type is the plugin's.
+	Type string `json:"type,omitempty"`
+	// Capabilities are the runtimeConfig keys that the runtime may fill in.
+	Capabilities map[string]bool `json:"capabilities,omitempty"`
+	// IPAM names the IPAM plugin; its other keys are that plugin's.
+	IPAM IPAMConf `json:"ipam,omitzero"`
+	// DNS replaces the IPAM plugin's answer when any field is set.
+	DNS types.DNS `json:"dns,omitzero"`
+	// PrevResult is the result of the plugin before; dispatch has decoded it.
+	PrevResult json.RawMessage `json:"prevResult,omitempty"`
+	// ValidAttachments is GC's list; dispatch has decoded it.
+	ValidAttachments json.RawMessage `json:"cni.dev/valid-attachments,omitempty"`
+	// Attachments is the same list under its name in early texts of spec 1.1.0.
+	Attachments json.RawMessage `json:"cni.dev/attachments,omitempty"`
+}
+
+// IPAMConf is what an interface role knows of its IPAM plugin.
+type IPAMConf struct {
+	// Type is the IPAM plugin's CNI type; empty means layer 2 only.
+	Type string `json:"type,omitempty"`
+}
+
+// Decode decodes a configuration into a role's Conf. Unknown keys are
+// tolerated; a value of the wrong type is a ConfError with its path.
+func Decode(conf []byte, into any) error {
+	err := json.Unmarshal(conf, into)
+	if err == nil {
+		return nil
+	}
+	var te *json.UnmarshalTypeError
+	if errors.As(err, &te) {
+		path := te.Field
+		if path == "" {
+			path = "(top level)"
+		}
+		return &ConfError{Path: path, Reason: fmt.Sprintf("is a JSON %s, want %s", te.Value, te.Type)}
+	}
+	return fmt.Errorf("network configuration: %w: %w", ErrDecode, err)
+}

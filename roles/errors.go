@@ -1,0 +1,65 @@
+package roles
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrTryAgain asks the runtime to repeat the call later (CNI code 11).
+	ErrTryAgain = errors.New("try again later")
+	// ErrNotAvailable: ADD cannot be served (STATUS code 50).
+	ErrNotAvailable = errors.New("not available")
+	// ErrLimited: ADD cannot be served and existing containers may have
+	// limited connectivity (STATUS code 51).
+	ErrLimited = errors.New("not available, existing containers may be affected")
+	// ErrExhausted: an address pool has nothing left; the runtime may try again (code 11).
+	ErrExhausted = errors.New("no addresses left")
+	// ErrConf: the network configuration is invalid (code 7). ConfError wraps it.
+	ErrConf = errors.New("invalid configuration")
+	// ErrDecode: something could not be decoded (code 6).
+	ErrDecode = errors.New("cannot decode")
+	// ErrEnv: an environment variable is missing or invalid (code 4).
+	ErrEnv = errors.New("invalid environment")
+	// ErrNetns: the network namespace cannot be used (code 8).
+	ErrNetns = errors.New("invalid network namespace")
+	// ErrVersion: the CNI version is not supported, or lacks the verb (code 1).
+	ErrVersion = errors.New("incompatible CNI version")
+	// ErrUnknownContainer: the container is not known; the runtime need not clean up (code 3).
+	ErrUnknownContainer = errors.New("unknown container")
+	// ErrUnsupportedField: a field's value is not supported; the text names both (code 2).
+	ErrUnsupportedField = errors.New("unsupported field")
+	// ErrAttached: the container has this interface on this network already (code 105).
+	ErrAttached = errors.New("already attached")
+	// ErrCheck: CHECK found differences (code 106).
+	ErrCheck = errors.New("not as it was made")
+	// ErrNoPlugin: no plugin of that type on CNI_PATH (code 107).
+	ErrNoPlugin = errors.New("plugin not found")
+	// ErrPanic: the role has a defect; what it did was undone (code 108).
+	ErrPanic = errors.New("internal error")
+)
+
+// ConfError is one fault of a network configuration.
+type ConfError struct {
+	// Path is the JSON path: "ipam.ranges[0].subnet".
+	Path string
+	// Reason says what is wrong and what would be right.
+	Reason string
+}
+
+// Error is "path: reason".
+func (e *ConfError) Error() string { return e.Path + ": " + e.Reason }
+
+// Is makes every ConfError an ErrConf.
+func (e *ConfError) Is(target error) bool { return target == ErrConf }
+
+// Faults collects every fault of a configuration, so that all are told at once.
+type Faults struct{ list []error }
+
+// Addf notes a fault at a JSON path.
+func (f *Faults) Addf(path, format string, a ...any) {
+	f.list = append(f.list, &ConfError{Path: path, Reason: fmt.Sprintf(format, a...)})
+}
+
+// Err is nil without faults, else all of them joined.
+func (f *Faults) Err() error { return errors.Join(f.list...) }

@@ -1,0 +1,36 @@
+package roles
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Host is all that a role is given.
+type Host struct {
+	// Role is the name that the role was called by.
+	Role string
+	// Program is the binary's own version, recorded with what it makes.
+	Program  string
+	Net      *netops.Net
+	Store    *store.Store
+	Delegate Delegator
+	Log      *slog.Logger
+	// Now is the wall clock; it is recorded, never decided upon.
+	Now func() time.Time
+}
+
+// Delegator calls another plugin by type: in process when the type resolves on
+// CNI_PATH to this very binary, else by executing what it finds.
+type Delegator interface {
+	// Add runs the plugin's ADD; when that fails it runs its DEL and returns
+	// ADD's error. conf is passed on as it is.
+	Add(ctx context.Context, typ string, req *Request) (*Result, error)
+	Del(ctx context.Context, typ string, req *Request) error
+	Check(ctx context.Context, typ string, req *Request) error
+	GC(ctx context.Context, typ string, req *Request) error
+	Status(ctx context.Context, typ string, req *Request) error
+}

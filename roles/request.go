@@ -1,0 +1,89 @@
+package roles
+
+import (
+	"encoding/json"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Verb is a CNI operation (CNI spec 1.1.0, section 2).
+type Verb string
+
+// The operations of CNI spec 1.1.0.
+const (
+	Add     Verb = "ADD"
+	Del     Verb = "DEL"
+	Check   Verb = "CHECK"
+	GC      Verb = "GC"
+	Status  Verb = "STATUS"
+	Version Verb = "VERSION"
+)
+
+// Result is what ADD returns: always the newest form; dispatch converts it to
+// the version of the configuration.
+type Result = types100.Result
+
+// AttachmentID names an attachment in GC's list of valid ones.
+type AttachmentID struct {
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifname"`
+}
+
+// Request is one call of a role. It is the callee's own copy.
+type Request struct {
+	Verb        Verb
+	ContainerID string
+	// Netns is CNI_NETNS as given; empty or stale is possible on DEL.
+	Netns  string
+	IfName string
+	Args   Args
+	// Path is CNI_PATH, split.
+	Path []string
+	// Network is the configuration's name.
+	Network string
+	// CNIVersion is the configuration's version, "0.1.0" when it has none.
+	CNIVersion string
+	// Conf is the configuration as received.
+	Conf json.RawMessage
+	// PrevResult is the earlier plugin's result (ADD) or the final one (CHECK,
+	// DEL); nil when the runtime sent none.
+	PrevResult *Result
+	// Valid is GC's list; nil means that the runtime sent none, which is not
+	// the same as an empty list.
+	Valid []AttachmentID
+	// Env is the whole environment, for delegates that are executed.
+	Env []string
+}
+
+// Key is the attachment that the request is about.
+func (r *Request) Key() store.Key {
+	return store.Key{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}
+}
+
+// Pod is "namespace/name" as Kubernetes' runtimes tell it in CNI_ARGS, or empty.
+func (r *Request) Pod() string {
+	ns, name := r.Args.Get("K8S_POD_NAMESPACE"), r.Args.Get("K8S_POD_NAME")
+	if ns == "" || name == "" {
+		return ""
+	}
+	return ns + "/" + name
+}
+
+// IsValid tells whether GC's list names the attachment.
+func (r *Request) IsValid(containerID, ifName string) bool {
+	for _, v := range r.Valid {
+		if v.ContainerID == containerID && v.IfName == ifName {
+			return true
+		}
+	}
+	return false
+}
+
+// Plan is what ADD would do.
+type Plan struct {
+	Changes []netops.Change `json:"changes"`
+	Result  *Result         `json:"result"`
+}

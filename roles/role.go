@@ -1,0 +1,142 @@
+// Package roles is the contract between a CNI role (bridge, host-local, …) and
+// the program that plays it.
+//
+// A role is a value: its names, its kind, and New, which turns a network
+// configuration into a [Handler]. Everything a role may use comes in a [Host];
+// everything it is asked comes in a [Request]. It returns results and errors;
+// it prints nothing, reads no environment and holds no state of its own.
+package roles
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// Kind says where in a network configuration a role can stand.
+type Kind string
+
+const (
+	// Interface roles make an interface in the container.
+	Interface Kind = "interface"
+	// IPAM roles hand out addresses; interface roles delegate to them.
+	IPAM Kind = "ipam"
+	// Chained roles adjust what an earlier plugin of the list made.
+	Chained Kind = "chained"
+	// Meta roles delegate to other plugins.
+	Meta Kind = "meta"
+	// Daemon roles run until they are stopped.
+	Daemon Kind = "daemon"
+)
+
+// Role is one CNI type, or one daemon. See docs in architecture order: New for
+// plugins, Run for daemons; exactly one of them is set unless a role is both.
+type Role struct {
+	// Names are the CNI types that the role answers to; the first is its own.
+	Names []string
+	Kind  Kind
+	// Summary is one line for `cnibox list`, without a final period.
+	Summary string
+	// Reference is the version of the reference plugin that the role matches,
+	// "v1.9.1"; tools parse it from the about line. Empty where there is none.
+	Reference string
+	// Capabilities are the runtimeConfig keys that the role reads.
+	Capabilities []string
+	// Args are the CNI_ARGS keys that the role reads.
+	Args []string
+	// Conf returns a pointer to a zero configuration: the keys that `cnibox
+	// lint` knows and explains.
+	Conf func() any
+	// New decodes, defaults and validates a network configuration. It does no
+	// I/O. Every fault is reported at once as ConfErrors (see Faults).
+	New func(conf []byte) (Handler, error)
+	// Run is the main function of a daemon; it returns when ctx is done.
+	Run func(ctx context.Context, h *Host, args []string) error
+	// Verbs are commands of the role's own, rendered by the command line.
+	Verbs []CommandVerb
+}
+
+// Name is the role's own name.
+func (r *Role) Name() string { return r.Names[0] }
+
+// CommandVerb is a command that a role brings to the command line.
+type CommandVerb struct {
+	// Name is one word, or "noun verb".
+	Name, Help string
+	Flags      []Flag
+	Run        func(ctx context.Context, h *Host, flags map[string]string, args []string) (any, error)
+}
+
+// Flag is one flag of a CommandVerb; all values are texts.
+type Flag struct{ Name, Default, Help string }
+
+// Handler answers ADD and DEL for one network configuration.
+type Handler interface {
+	// Add attaches the container and returns the result for the runtime. When
+	// it fails, nothing is left behind.
+	Add(ctx context.Context, h *Host, req *Request) (*Result, error)
+	// Del undoes Add. What is absent is success; it goes on after an error and
+	// returns all of them joined. req.Netns may be empty or gone.
+	Del(ctx context.Context, h *Host, req *Request) error
+}
+
+// Checker is a Handler that answers CHECK. Without it CHECK succeeds.
+type Checker interface {
+	// Check returns an error that lists every difference; it changes nothing.
+	Check(ctx context.Context, h *Host, req *Request) error
+}
+
+// Collector is a Handler that answers GC. Without it GC does nothing.
+type Collector interface {
+	// GC removes what belongs to attachments of this network that are not in
+	// req.Valid. It is not called when the runtime sent no list.
+	GC(ctx context.Context, h *Host, req *Request) error
+}
+
+// Statuser is a Handler that answers STATUS. Without it STATUS succeeds.
+type Statuser interface {
+	// Status returns nil when ADD can be served, else an error wrapping
+	// ErrNotAvailable or ErrLimited. It must be cheap: runtimes poll it.
+	Status(ctx context.Context, h *Host, req *Request) error
+}
+
+// Planner is a Handler that can tell what Add would do.
+type Planner interface {
+	// Plan returns the changes that Add would make, with placeholder
+	// addresses where IPAM would give one. It changes nothing.
+	Plan(ctx context.Context, h *Host, req *Request) (*Plan, error)
+}
+
+// Table is every role of the binary, in the order in which they are listed.
+type Table []Role
+
+// Lookup finds a role by any of its names.
+func (t Table) Lookup(name string) (*Role, bool) {
+	for i := range t {
+		if slices.Contains(t[i].Names, name) {
+			return &t[i], true
+		}
+	}
+	return nil, false
+}
+
+// Validate reports a programming error in the table: a role without a name,
+// a name that is taken, a role that can neither be called nor run.
+func (t Table) Validate() error {
+	seen := map[string]bool{}
+	for i, r := range t {
+		if len(r.Names) == 0 || r.Kind == "" || r.Summary == "" {
+			return fmt.Errorf("role %d: names, kind and summary are required", i)
+		}
+		if r.New == nil && r.Run == nil {
+			return fmt.Errorf("role %q: has neither New nor Run", r.Name())
+		}
+		for _, n := range r.Names {
+			if seen[n] {
+				return fmt.Errorf("role %q: name %q is taken", r.Name(), n)
+			}
+			seen[n] = true
+		}
+	}
+	return nil
+}

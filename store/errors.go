@@ -1,0 +1,35 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrNotFound: no such record.
+	ErrNotFound = errors.New("not found")
+	// ErrTaken: another owner holds the address or claim; TakenError names it.
+	ErrTaken = errors.New("taken")
+	// ErrBusy: a lock was not to be had before the deadline; the text names the holder.
+	ErrBusy = errors.New("busy")
+	// ErrDamaged: the file cannot be read; the text has the command that sets it aside.
+	ErrDamaged = errors.New("damaged state file")
+	// ErrSchema: the file was written by a newer program that changed its form.
+	ErrSchema = errors.New("state file of a newer schema")
+	// ErrInvalid: a record has a field that cannot be stored.
+	ErrInvalid = errors.New("invalid record")
+)
+
+// TakenError tells who holds what was asked for.
+type TakenError struct {
+	What  string
+	Owner Key
+}
+
+// Error is "what: taken by network/container/ifname".
+func (e *TakenError) Error() string {
+	return fmt.Sprintf("%s: taken by %q of container %q on network %q", e.What, e.Owner.IfName, e.Owner.ContainerID, e.Owner.Network)
+}
+
+// Is makes every TakenError an ErrTaken.
+func (e *TakenError) Is(target error) bool { return target == ErrTaken }
