@@ -1,0 +1,45 @@
+#!/bin/sh
+# Installs what building, the demo and the tests need from Debian 12, as root. Asks apt only when something is missing,
+# so a second run costs nothing and works without a network. CNIBOX_APT lists further packages.
+set -eu
+
+# gcc and libc6-dev are for `go test -race`; iptables is what the reference plugins run when they are measured beside ours.
+packages="
+busybox-static
+ca-certificates
+containerd
+gcc
+iproute2
+iptables
+kmod
+libc6-dev
+nftables
+podman
+qemu-system-x86
+runc
+util-linux
+${CNIBOX_APT:-}
+"
+
+missing=
+for p in $packages; do
+	[ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || missing="$missing $p"
+done
+[ -n "$missing" ] || exit 0
+
+export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+apt() {
+	apt-get -q -y -o DPkg::Lock::Timeout=600 -o Acquire::Retries=3 "$@" >"$log" 2>&1 </dev/null
+}
+echo "installing:$missing" >&2
+# The lists of a machine that was just made are absent or stale: refresh them before the first download.
+# A third-party source that fails to refresh must not stop what Debian's own lists can give.
+apt update || true
+# shellcheck disable=SC2086 # one word per package
+apt install --no-install-recommends $missing || {
+	cat "$log" >&2
+	echo "install Debian packages: apt-get failed for:$missing" >&2
+	exit 1
+}

@@ -1,0 +1,39 @@
+#!/bin/busybox sh
+# The machine's first process. The words of the report (second serial port) are read by qemu.go.
+/bin/busybox mkdir -p /proc /sys /dev /run /tmp /sbin /usr/bin /usr/sbin /root /var
+/bin/busybox --install -s /bin
+set -f # arguments are regular expressions, not file names
+export PATH=/bin:/sbin HOME=/root TMPDIR=/tmp CNIBOX_TEST_VM=1
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp
+mount -t tmpfs run /run
+mkdir -p /dev/pts /dev/shm /run/netns /sys/fs/cgroup
+mount -t devpts pts /dev/pts
+mount -t cgroup2 cgroup /sys/fs/cgroup
+ln -s /proc/self/fd /dev/fd
+ln -s /run /var/run
+ln -s /bin/busybox /sbin/modprobe
+mount --make-rshared /
+
+# A terminal would turn \n into \r\n and echo what the other side says.
+exec 3>/dev/ttyS1
+stty raw -echo </dev/ttyS1
+mark=$(sed -n 's/.*cnibox\.mark=\([^ ]*\).*/\1/p' /proc/cmdline)
+
+for m in $(cat /etc/modules); do
+	modprobe "$m" || echo "$mark fault load module $m" >&3
+done
+ip link set lo up
+echo "$mark ready $(uname -r) $(cut -d' ' -f1 /proc/uptime)" >&3
+
+while read -r pkg; do
+	echo "$mark begin $pkg" >&3
+	cd "/src/$pkg" || continue
+	# shellcheck disable=SC2046 # one word per argument
+	./suite.test -test.v $(cat /etc/suite.args) >&3 2>&3 </dev/null
+	echo "$mark end $pkg $?" >&3
+done </etc/suites
+echo "$mark done" >&3
+poweroff -f

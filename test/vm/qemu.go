@@ -1,0 +1,167 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// machine is one boot.
+type machine struct {
+	kernel, initrd string
+	console        string // the kernel's messages are written to this file
+	suites         []suite
+	timeout        time.Duration
+}
+
+// boot runs the machine until it powers itself off, and copies the tests' output to out. It fails if any suite failed,
+// skipped something or did not end, and shows the kernel's last words if the machine stopped early.
+func boot(ctx context.Context, m machine, out io.Writer) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, m.timeout, fmt.Errorf("machine still running after %s", m.timeout))
+	defer cancel()
+	mark := rand.Text()
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
+		"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1536",
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-kernel", m.kernel, "-initrd", m.initrd,
+		"-append", "console=ttyS0 quiet panic=-1 oops=panic net.ifnames=0 cnibox.mark="+mark,
+		"-serial", "file:"+m.console, "-serial", "stdio")
+	cmd.Stderr = os.Stderr
+	report, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start machine: %w", err)
+	}
+	start := time.Now()
+	r := newReport(mark, m.suites)
+	readErr := r.read(report, out)
+	runErr := cmd.Wait()
+	if ctx.Err() != nil {
+		runErr = context.Cause(ctx)
+	}
+	err = errors.Join(runErr, readErr, r.verdict())
+	fmt.Fprintf(out, "vm: %d of %d suites passed in %s\n", r.passed, len(m.suites), time.Since(start).Round(time.Second/10))
+	if !r.done {
+		fmt.Fprintf(out, "vm: the kernel's last words:\n%s\n", tail(m.console, 60))
+	}
+	return err
+}
+
+// report understands what the machine says on its second serial port. Lines that hold the mark, a random word, are the
+// words of init.sh; all others are the tests' own. So no output of a test can pass for a result.
+type report struct {
+	mark   string
+	open   map[string]bool // suites that have not ended
+	passed int
+	faults []error
+	tests  int  // verdict lines of the present suite
+	skips  int  // those of them that were skips
+	done   bool // the machine came to its end
+}
+
+func newReport(mark string, suites []suite) *report {
+	r := &report{mark: mark, open: map[string]bool{}}
+	for _, s := range suites {
+		r.open[s.pkg] = true
+	}
+	return r
+}
+
+// read copies the tests' lines to out until in ends.
+func (r *report) read(in io.Reader, out io.Writer) error {
+	br := bufio.NewReader(in)
+	for {
+		line, err := br.ReadString('\n')
+		if text, words, ok := strings.Cut(line, r.mark+" "); ok {
+			r.test(text)
+			fmt.Fprint(out, text)
+			r.event(strings.Fields(words), out)
+		} else {
+			r.test(line)
+			fmt.Fprint(out, line)
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read report: %w", err)
+		}
+	}
+}
+
+// test notes a line of `-test.v`. A skip is a fault: no later layer would run that case.
+func (r *report) test(line string) {
+	line = strings.TrimSpace(line)
+	switch {
+	case strings.HasPrefix(line, "--- SKIP:"):
+		r.skips++
+		r.fault("skipped: %s", strings.TrimPrefix(line, "--- SKIP: "))
+	case strings.HasPrefix(line, "--- PASS:"), strings.HasPrefix(line, "--- FAIL:"):
+		r.tests++
+	}
+}
+
+// event acts on a word of init.sh.
+func (r *report) event(words []string, out io.Writer) {
+	switch {
+	case len(words) == 3 && words[0] == "ready":
+		fmt.Fprintf(out, "vm: Linux %s ready after %s s\n", words[1], words[2])
+	case len(words) == 2 && words[0] == "begin":
+		r.tests, r.skips = 0, 0
+		fmt.Fprintf(out, "vm: %s\n", words[1])
+	case len(words) == 3 && words[0] == "end":
+		r.end(words[1], words[2])
+	case len(words) == 1 && words[0] == "done":
+		r.done = true
+	default:
+		r.fault("%s", strings.Join(words, " "))
+	}
+}
+
+func (r *report) end(pkg, status string) {
+	delete(r.open, pkg)
+	switch {
+	case status != "0":
+		r.fault("tests of %q: exit status %s", pkg, status)
+	case r.tests == 0:
+		r.fault("tests of %q: none ran", pkg)
+	case r.skips == 0:
+		r.passed++
+	}
+}
+
+func (r *report) fault(format string, args ...any) {
+	r.faults = append(r.faults, fmt.Errorf(format, args...))
+}
+
+// verdict is nil only if every suite ended well and the machine came to its end.
+func (r *report) verdict() error {
+	err := errors.Join(r.faults...)
+	for pkg := range r.open {
+		err = errors.Join(err, fmt.Errorf("tests of %q: did not end", pkg))
+	}
+	if !r.done {
+		err = errors.Join(err, errors.New("machine stopped before its end"))
+	}
+	return err
+}
+
+// tail returns the last n lines of a file, or why not.
+func tail(file string, n int) string {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
+	return string(bytes.Join(lines[max(0, len(lines)-n):], []byte("\n")))
+}
