@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// The sections, by the names that -only takes.
+const (
+	sectionVersion  = "version"
+	sectionBridge   = "bridge"
+	sectionNFT      = "bridge-nft"
+	sectionParallel = "parallel"
+	sectionStartup  = "startup"
+	sectionAlloc    = "alloc"
+)
+
+// allSections lists every section in the order in which they run.
+func allSections() []string {
+	return []string{sectionVersion, sectionBridge, sectionNFT, sectionParallel, sectionStartup, sectionAlloc}
+}
+
+// job is what the outer process asks of the one in the sandbox; it travels as JSON on standard input.
+type job struct {
+	Sections   []string `json:"sections"`
+	Rounds     int      `json:"rounds"`
+	Parallel   int      `json:"parallel"`
+	Containers int      `json:"containers"`
+	Sides      pair     `json:"sides"`
+	AllocTest  string   `json:"allocTest"` // the compiled test binary with BenchmarkAllocate; empty when the package does not exist
+}
+
+// pair holds the two competitors.
+type pair struct {
+	Ours side `json:"ours"`
+	Peer side `json:"peer"`
+}
+
+// side is one competitor: a directory in which its plugins are found under their CNI type names.
+type side struct {
+	Name  string   `json:"name"`  // short and unique; part of host-side names
+	Dir   string   `json:"dir"`   // CNI_PATH
+	Files []string `json:"files"` // what has to be installed for this side, for the bill of sizes
+}
+
+// prepareSides checks what the command line names and makes one directory of links for each side, so that both are found in the same way.
+func prepareSides(o options, work string) (pair, error) {
+	peers, err := pluginFiles(o.peersDir)
+	if err != nil {
+		return pair{}, fmt.Errorf("%w (make bench builds the reference plugins)", err)
+	}
+	p := pair{Peer: side{Name: "peer", Dir: filepath.Join(work, "peer"), Files: peers}}
+	p.Ours = side{Name: "ours", Dir: filepath.Join(work, "ours")}
+	if o.oursDir != "" {
+		if p.Ours.Files, err = pluginFiles(o.oursDir); err != nil {
+			return pair{}, err
+		}
+		if err := linkAll(p.Ours.Dir, p.Ours.Files); err != nil {
+			return pair{}, err
+		}
+		return p, linkAll(p.Peer.Dir, p.Peer.Files)
+	}
+	binary, err := filepath.Abs(o.oursBinary)
+	if err != nil {
+		return pair{}, fmt.Errorf("find %q: %w", o.oursBinary, err)
+	}
+	p.Ours.Files = []string{binary}
+	if err := linkAs(p.Ours.Dir, binary, "bridge", "host-local"); err != nil {
+		return pair{}, err
+	}
+	return p, linkAll(p.Peer.Dir, p.Peer.Files)
+}
+
+// pluginFiles lists the regular files of dir by absolute path.
+func pluginFiles(dir string) ([]string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("find %q: %w", dir, err)
+	}
+	entries, err := os.ReadDir(abs)
+	if err != nil {
+		return nil, fmt.Errorf("read plugin directory: %w", err)
+	}
+	var files []string
+	for _, e := range entries {
+		if e.Type().IsRegular() {
+			files = append(files, filepath.Join(abs, e.Name()))
+		}
+	}
+	return files, nil
+}
+
+// linkAll links every file into dir under its own name.
+func linkAll(dir string, files []string) error {
+	for _, f := range files {
+		if err := linkAs(dir, f, filepath.Base(f)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// linkAs makes dir and links file into it under every name.
+func linkAs(dir, file string, names ...string) error {
+	if _, err := os.Stat(file); err != nil {
+		return fmt.Errorf("find binary: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make plugin directory: %w", err)
+	}
+	for _, name := range names {
+		if err := os.Symlink(file, filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("link plugin: %w", err)
+		}
+	}
+	return nil
+}

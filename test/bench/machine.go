@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// machine says where the figures come from, without a name of a host or of who owns it.
+type machine struct {
+	CPU    string `json:"cpu"`
+	Cores  int    `json:"cores"`
+	MemGB  int    `json:"memGB"`
+	Kernel string `json:"kernel"` // major.minor: a vendor's suffix says nothing about speed
+	Go     string `json:"go"`
+	Date   string `json:"date"`
+}
+
+func (m machine) String() string {
+	return fmt.Sprintf("%s, %d cores, %d GB, Linux %s, %s, %s", m.CPU, m.Cores, m.MemGB, m.Kernel, m.Go, m.Date)
+}
+
+func describeMachine() (machine, error) {
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err != nil {
+		return machine{}, fmt.Errorf("read kernel release: %w", err)
+	}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return machine{}, fmt.Errorf("read memory size: %w", err)
+	}
+	cpu, err := cpuModel()
+	if err != nil {
+		return machine{}, err
+	}
+	return machine{
+		CPU:    cpu,
+		Cores:  runtime.NumCPU(),
+		MemGB:  int((uint64(info.Totalram)*uint64(info.Unit) + 1<<29) >> 30),
+		Kernel: majorMinor(unix.ByteSliceToString(uts.Release[:])),
+		Go:     runtime.Version(),
+		Date:   time.Now().UTC().Format(time.DateOnly),
+	}, nil
+}
+
+// cpuModel is the first model name in /proc/cpuinfo, or the architecture where there is none.
+func cpuModel() (string, error) {
+	f, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return "", fmt.Errorf("read processor model: %w", err)
+	}
+	defer f.Close()
+	scanner := bufio.NewScanner(f)
+	for scanner.Scan() {
+		if key, value, ok := strings.Cut(scanner.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
+			return strings.TrimSpace(value), nil
+		}
+	}
+	return runtime.GOARCH, scanner.Err()
+}
+
+// majorMinor cuts a kernel release down to its first two numbers.
+func majorMinor(release string) string {
+	parts := strings.SplitN(release, ".", 3)
+	return strings.Join(parts[:min(2, len(parts))], ".")
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// measureParallel adds all containers of one side, many at a time, then those of the other, and deletes them in the same way.
+func measureParallel(ctx context.Context, j job) (_ *parallelResult, err error) {
+	nets := bridgeNetworks(j.Sides, 2, "")
+	if err := requireIptables(""); err != nil {
+		return nil, err
+	}
+	var sets [2][]container
+	for i, n := range nets {
+		if sets[i], err = newContainers("par"+n.Side.Name, warmRounds+j.Containers); err != nil {
+			return nil, err
+		}
+	}
+	defer func() {
+		for _, set := range sets {
+			if dropErr := dropContainers(set); err == nil {
+				err = dropErr
+			}
+		}
+	}()
+	for i, n := range nets {
+		if err := n.warm(ctx, sets[i][:warmRounds]); err != nil {
+			return nil, err
+		}
+	}
+	res := &parallelResult{Containers: j.Containers, AtATime: j.Parallel}
+	var add, del [2]storm
+	results := [2][][]byte{make([][]byte, j.Containers), make([][]byte, j.Containers)}
+	for i, n := range nets {
+		if add[i], err = n.storm(ctx, "ADD", sets[i][warmRounds:], j.Parallel, results[i]); err != nil {
+			return nil, err
+		}
+	}
+	for i, n := range nets {
+		if del[i], err = n.storm(ctx, "DEL", sets[i][warmRounds:], j.Parallel, results[i]); err != nil {
+			return nil, err
+		}
+	}
+	res.Add, res.Del = rates{add[0].Rate, add[1].Rate}, rates{del[0].Rate, del[1].Rate}
+	res.OursAdd, res.PeerAdd = newStat(add[0].Took), newStat(add[1].Took)
+	res.OursDel, res.PeerDel = newStat(del[0].Took), newStat(del[1].Took)
+	return res, nil
+}
+
+// warm makes what the first containers of a network make, and takes the containers away again.
+func (n network) warm(ctx context.Context, containers []container) error {
+	for _, c := range containers {
+		a, err := n.run(ctx, "ADD", c, nil)
+		if err != nil {
+			return err
+		}
+		if _, err := n.run(ctx, "DEL", c, a.Stdout); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// storm is one verb over many containers at a time.
+type storm struct {
+	Rate float64 // calls per second of wall time
+	Took []time.Duration
+}
+
+// storm runs the verb over all containers with so many workers. ADD results are left in results, from where DEL takes its prevResult. The
+// first error ends it.
+func (n network) storm(ctx context.Context, verb string, containers []container, workers int, results [][]byte) (storm, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	st := storm{Took: make([]time.Duration, len(containers))}
+	next := make(chan int)
+	var wg sync.WaitGroup
+	start := time.Now()
+	for range workers {
+		wg.Go(func() {
+			for i := range next {
+				a, err := n.run(ctx, verb, containers[i], results[i])
+				if err != nil {
+					cancel(err)
+					continue
+				}
+				st.Took[i] = a.Took
+				if verb == "ADD" {
+					results[i] = a.Stdout
+				}
+			}
+		})
+	}
+	for i := range containers {
+		if ctx.Err() != nil {
+			break
+		}
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	st.Rate = ratio(float64(len(containers)), time.Since(start).Seconds())
+	return st, context.Cause(ctx)
+}

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// The markers of the block of a README that belongs to this program.
+const (
+	blockStart = "<!-- bench:start -->"
+	blockEnd   = "<!-- bench:end -->"
+)
+
+// errNoBlock says that a file lacks the two markers, in this order and once each.
+var errNoBlock = errors.New("no block " + blockStart + " … " + blockEnd)
+
+// updateReadme puts content between the markers of a file.
+func updateReadme(path, content string) error {
+	old, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read README: %w", err)
+	}
+	updated, err := replaceBlock(string(old), content)
+	if err != nil {
+		return fmt.Errorf("update %q: %w", path, err)
+	}
+	if err := os.WriteFile(path, []byte(updated), 0o644); err != nil {
+		return fmt.Errorf("write README: %w", err)
+	}
+	return nil
+}
+
+// replaceBlock returns text with what is between the markers replaced; the markers stay. Doing it again with the same content changes nothing.
+func replaceBlock(text, content string) (string, error) {
+	before, rest, ok := strings.Cut(text, blockStart)
+	if !ok {
+		return "", errNoBlock
+	}
+	_, after, ok := strings.Cut(rest, blockEnd)
+	if !ok || strings.Contains(after, blockStart) || strings.Contains(after, blockEnd) || strings.Contains(before, blockEnd) {
+		return "", errNoBlock
+	}
+	return before + blockStart + "\n" + strings.TrimRight(content, "\n") + "\n" + blockEnd + after, nil
+}

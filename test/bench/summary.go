@@ -1,0 +1,153 @@
+package main
+
+import (
+	"fmt"
+	"time"
+)
+
+// row is one line of the summary: what was measured, on both sides, and what it had to reach.
+type row struct {
+	What   string
+	Ours   string
+	Peer   string // empty where there is nothing to compare with
+	Ratio  string // in words: "5.3 × as fast"
+	Target string // empty where no target was set
+	Met    bool   // meaningful only with a target
+}
+
+// verdict is the last column.
+func (r row) verdict() string {
+	switch {
+	case r.Target == "":
+		return ""
+	case r.Met:
+		return "met"
+	default:
+		return "not met"
+	}
+}
+
+// The targets, each against the reference plugins in the same run.
+const (
+	versionAtMost      = 1.15 // times the reference's time
+	addAtLeast         = 5.0  // times as fast
+	delAtLeast         = 3.5
+	parallelAddAtLeast = 5.0
+	parallelDelAtLeast = 8.0
+	binaryAtMost       = 10_000_000 // bytes
+)
+
+// allocTargets are the in-process times by how full the pool is; an empty pool has none.
+func allocTargets() map[string]time.Duration {
+	return map[string]time.Duration{"50": time.Millisecond, "99.9": 4 * time.Millisecond}
+}
+
+// summarize makes the rows of every section that ran.
+func summarize(res *results) []row {
+	var rows []row
+	if res.Version != nil {
+		rows = append(rows, versionRow(*res.Version))
+	}
+	if res.Bridge != nil {
+		rows = append(rows,
+			speedRow("ADD, p50", res.Bridge.Add, addAtLeast),
+			speedRow("CHECK, p50", res.Bridge.Check, 0),
+			speedRow("DEL, p50", res.Bridge.Del, delAtLeast))
+	}
+	if res.NFT != nil {
+		rows = append(rows,
+			speedRow("ADD with `ipMasqBackend: nftables`, p50", res.NFT.Add, 0),
+			speedRow("CHECK of it, p50", res.NFT.Check, 0),
+			speedRow("DEL of it, p50", res.NFT.Del, 0))
+	}
+	if p := res.Parallel; p != nil {
+		rows = append(rows,
+			rateRow(fmt.Sprintf("ADD, %d at a time", p.AtATime), p.Add, parallelAddAtLeast),
+			rateRow(fmt.Sprintf("DEL, %d at a time", p.AtATime), p.Del, parallelDelAtLeast))
+	}
+	for _, a := range res.Alloc {
+		rows = append(rows, allocRows(a)...)
+	}
+	if res.Startup != nil {
+		rows = append(rows, sizeRow(*res.Startup))
+	}
+	return rows
+}
+
+// versionRow is about cost, not gain: how much dearer one file that can do everything is to start than one that can do one thing.
+func versionRow(c compared) row {
+	cost := ratio(float64(c.Ours.P50), float64(c.Peer.P50))
+	return row{
+		What: "VERSION (start, answer, exit), p50", Ours: ms(c.Ours.P50), Peer: ms(c.Peer.P50), Ratio: fmt.Sprintf("%.2f × the time", cost),
+		Target: fmt.Sprintf("≤ %.2f ×", versionAtMost), Met: cost > 0 && cost <= versionAtMost,
+	}
+}
+
+// speedRow compares medians; target 0 means that none was set.
+func speedRow(what string, c compared, target float64) row {
+	r := row{What: what, Ours: ms(c.Ours.P50), Peer: ms(c.Peer.P50), Ratio: times(c.speedup())}
+	return r.withTarget(c.speedup(), target)
+}
+
+func rateRow(what string, c rates, target float64) row {
+	r := row{What: what, Ours: perSecond(c.Ours), Peer: perSecond(c.Peer), Ratio: times(c.speedup())}
+	return r.withTarget(c.speedup(), target)
+}
+
+func (r row) withTarget(speedup, target float64) row {
+	if target > 0 {
+		r.Target = fmt.Sprintf("≥ %g ×", target)
+		r.Met = speedup >= target
+	}
+	return r
+}
+
+func allocRows(a allocResult) []row {
+	rows := []row{{
+		What: fmt.Sprintf("host-local ADD, /16 %s %% full, p50", a.Full),
+		Ours: ms(a.Exec.Ours.P50), Peer: ms(a.Exec.Peer.P50), Ratio: times(a.Exec.speedup()),
+	}}
+	if a.InProcess == 0 {
+		return rows
+	}
+	inside := row{What: fmt.Sprintf("the allocation in it, /16 %s %% full, mean", a.Full), Ours: ms(a.InProcess)}
+	if limit, ok := allocTargets()[a.Full]; ok {
+		inside.Target = "≤ " + limit.String()
+		inside.Met = a.InProcess <= limit
+	}
+	return append(rows, inside)
+}
+
+func sizeRow(s startupResult) row {
+	return row{
+		What: fmt.Sprintf("size on disk (%s, reference %s)", files(s.OursFiles), files(s.PeerFiles)),
+		Ours: megabytes(s.OursBytes), Peer: megabytes(s.PeerBytes),
+		Ratio:  fmt.Sprintf("%.1f × smaller", ratio(float64(s.PeerBytes), float64(s.OursBytes))),
+		Target: "≤ " + megabytes(binaryAtMost), Met: s.OursBytes <= binaryAtMost,
+	}
+}
+
+// ms prints a duration in milliseconds with three significant digits or so.
+func ms(d time.Duration) string {
+	v := float64(d) / float64(time.Millisecond)
+	switch {
+	case v >= 100:
+		return fmt.Sprintf("%.0f ms", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f ms", v)
+	case v >= 1:
+		return fmt.Sprintf("%.2f ms", v)
+	default:
+		return fmt.Sprintf("%.3f ms", v)
+	}
+}
+
+func times(v float64) string     { return fmt.Sprintf("%.1f × as fast", v) }
+func perSecond(v float64) string { return fmt.Sprintf("%.0f/s", v) }
+func megabytes(n int64) string   { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
+func files(n int) string {
+	if n == 1 {
+		return "1 file"
+	}
+	return fmt.Sprintf("%d files", n)
+}
