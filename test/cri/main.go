@@ -1,0 +1,207 @@
+// Command cripods asks a container runtime for pods over CRI, as a kubelet does, and prints what it got as JSON. It has a
+// module of its own because grpc must not enter the product's.
+//
+//	cripods [-socket PATH] [-timeout 2m] run [-n 30] [-parallel 10] [-annotation KEY=VALUE]…
+//	cripods [-socket PATH] [-timeout 2m] remove [-parallel 10]
+//	cripods [-socket PATH] [-timeout 2m] status
+//
+// run makes pod sandboxes and prints a list of {name, id, ips, netns}. remove stops and removes every sandbox that the
+// runtime knows and prints their ids. status waits until the runtime answers and prints its conditions. The exit status is 1 if any call
+// failed; what succeeded is printed all the same.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// pod is one sandbox as the runtime describes it.
+type pod struct {
+	Name  string   `json:"name"`
+	ID    string   `json:"id"`
+	IPs   []string `json:"ips"`
+	Netns string   `json:"netns"`
+}
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "cripods:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	global := flag.NewFlagSet("cripods", flag.ExitOnError)
+	socket := global.String("socket", "/run/containerd/containerd.sock", "the runtime's `path`")
+	timeout := global.Duration("timeout", 2*time.Minute, "`time` for the whole call")
+	if err := global.Parse(args); err != nil {
+		return err
+	}
+	if global.NArg() == 0 {
+		return errors.New("want run, remove or status")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), *timeout)
+	defer cancel()
+	// A runtime that has just been started has no socket yet: every call waits for it.
+	conn, err := grpc.NewClient("unix://"+*socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	if err != nil {
+		return fmt.Errorf("connect to %q: %w", *socket, err)
+	}
+	defer conn.Close()
+	client := cri.NewRuntimeServiceClient(conn)
+	switch verb, rest := global.Arg(0), global.Args()[1:]; verb {
+	case "run":
+		return runPods(ctx, client, rest)
+	case "remove":
+		return removePods(ctx, client, rest)
+	case "status":
+		return status(ctx, client)
+	default:
+		return fmt.Errorf("unknown verb %q", verb)
+	}
+}
+
+func runPods(ctx context.Context, client cri.RuntimeServiceClient, args []string) error {
+	set := flag.NewFlagSet("run", flag.ExitOnError)
+	n := set.Int("n", 30, "`number` of pods")
+	parallel := set.Int("parallel", 10, "`number` of calls at a time")
+	annotations := map[string]string{}
+	set.Func("annotation", "annotation of every pod, `KEY=VALUE`", func(v string) error {
+		key, value, ok := strings.Cut(v, "=")
+		if !ok {
+			return errors.New("want KEY=VALUE")
+		}
+		annotations[key] = value
+		return nil
+	})
+	if err := set.Parse(args); err != nil {
+		return err
+	}
+	pods := make([]pod, *n)
+	err := each(*n, *parallel, func(i int) error {
+		var err error
+		pods[i], err = runPod(ctx, client, fmt.Sprintf("pod-%d", i), annotations)
+		return err
+	})
+	return errors.Join(err, show(pods))
+}
+
+// runPod makes one sandbox and asks for its addresses and network namespace.
+func runPod(ctx context.Context, client cri.RuntimeServiceClient, name string, annotations map[string]string) (pod, error) {
+	p := pod{Name: name}
+	made, err := client.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
+		Metadata:    &cri.PodSandboxMetadata{Name: name, Namespace: "default", Uid: name},
+		Annotations: annotations,
+		Linux:       &cri.LinuxPodSandboxConfig{},
+	}})
+	if err != nil {
+		return p, fmt.Errorf("run pod %q: %w", name, err)
+	}
+	p.ID = made.PodSandboxId
+	got, err := client.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: p.ID, Verbose: true})
+	if err != nil {
+		return p, fmt.Errorf("ask for status of pod %q: %w", name, err)
+	}
+	p.IPs = append(p.IPs, got.GetStatus().GetNetwork().GetIp())
+	for _, more := range got.GetStatus().GetNetwork().GetAdditionalIps() {
+		p.IPs = append(p.IPs, more.Ip)
+	}
+	p.Netns, err = netnsOf(got.Info["info"])
+	if err != nil {
+		return p, fmt.Errorf("find network namespace of pod %q: %w", name, err)
+	}
+	return p, nil
+}
+
+// netnsOf reads the path of the network namespace from the OCI specification in containerd's verbose status.
+func netnsOf(info string) (string, error) {
+	var v struct {
+		RuntimeSpec struct {
+			Linux struct {
+				Namespaces []struct{ Type, Path string }
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(info), &v); err != nil {
+		return "", err
+	}
+	for _, n := range v.RuntimeSpec.Linux.Namespaces {
+		if n.Type == "network" && n.Path != "" {
+			return n.Path, nil
+		}
+	}
+	return "", errors.New("none in the runtime's specification")
+}
+
+func removePods(ctx context.Context, client cri.RuntimeServiceClient, args []string) error {
+	set := flag.NewFlagSet("remove", flag.ExitOnError)
+	parallel := set.Int("parallel", 10, "`number` of calls at a time")
+	if err := set.Parse(args); err != nil {
+		return err
+	}
+	list, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	removed := make([]string, len(list.Items))
+	err = each(len(list.Items), *parallel, func(i int) error {
+		id := list.Items[i].Id
+		if _, err := client.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+			return fmt.Errorf("stop pod %q: %w", id, err)
+		}
+		if _, err := client.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+			return fmt.Errorf("remove pod %q: %w", id, err)
+		}
+		removed[i] = id
+		return nil
+	})
+	return errors.Join(err, show(removed))
+}
+
+func status(ctx context.Context, client cri.RuntimeServiceClient) error {
+	version, err := client.Version(ctx, &cri.VersionRequest{})
+	if err != nil {
+		return fmt.Errorf("ask for version: %w", err)
+	}
+	got, err := client.Status(ctx, &cri.StatusRequest{})
+	if err != nil {
+		return fmt.Errorf("ask for status: %w", err)
+	}
+	return show(map[string]any{
+		"runtime": version.RuntimeName, "version": version.RuntimeVersion, "conditions": got.GetStatus().GetConditions(),
+	})
+}
+
+// each calls do(0) to do(n-1), at most parallel at a time, and joins their errors.
+func each(n, parallel int, do func(int) error) error {
+	errs := make([]error, n)
+	slots := make(chan struct{}, max(parallel, 1))
+	var wg sync.WaitGroup
+	for i := range n {
+		slots <- struct{}{}
+		wg.Go(func() {
+			errs[i] = do(i)
+			<-slots
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func show(v any) error {
+	out := json.NewEncoder(os.Stdout)
+	out.SetIndent("", "  ")
+	return out.Encode(v)
+}

@@ -1,0 +1,168 @@
+// Package e2e runs real container runtimes on cnibox's links and looks at what they leave behind.
+//
+// bin/cnibox must be built and root is assumed. Each test makes a host of its own: new network, mount and process
+// namespaces with empty /run and /var/lib, so that nothing of the machine is seen or changed and everything ends with the
+// host's first process. CNIBOX_TEST_PLUGIN_DIR runs the same tests on other plugins, such as the reference ones.
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// limit bounds every single command, so that a hanging runtime ends as a failure with its log. (Busybox's own limit, wget -T,
+// crashes in Debian's static build.)
+const limit = 3 * time.Minute
+
+// hostScript is the first process of a host. It makes the mounts private before anything is mounted, and lives until its
+// standard input closes; it stays a shell because a shell collects orphans.
+const hostScript = `set -e
+mount --make-rprivate /
+mount -t proc proc /proc
+mount -t tmpfs tmpfs /run
+mount -t tmpfs tmpfs /var/lib
+mkdir -p /run/lock /run/netns
+ip link set lo up
+echo ready
+cat
+exit 0`
+
+// host is a machine within the machine.
+type host struct {
+	pid  int
+	bin  string // the directory of the CNI links
+	conf string // the directory of the network configuration
+	dir  string // for whatever the test keeps in files
+}
+
+// newHost starts a host whose processes all end with the test.
+func newHost(t *testing.T) *host {
+	t.Helper()
+	h := &host{dir: t.TempDir()}
+	cmd := exec.Command("sh", "-c", hostScript)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start host: %v", err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("stop host: %v", err)
+		}
+	})
+	h.pid = cmd.Process.Pid
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("start host: %q, %v", line, err)
+	}
+	h.bin = links(t)
+	h.conf = filepath.Join(h.dir, "net.d")
+	return h
+}
+
+// command runs a program inside the host.
+func (h *host) command(ctx context.Context, args ...string) *exec.Cmd {
+	enter := []string{"--target", strconv.Itoa(h.pid), "--net", "--mount", "--pid", "--"}
+	return exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
+}
+
+// run runs a program inside the host to its end and returns what it printed; a failure ends the test.
+func (h *host) run(t *testing.T, args ...string) string {
+	t.Helper()
+	return runEnv(t, nil, h, args...)
+}
+
+// runEnv is run with more environment.
+func runEnv(t *testing.T, env []string, h *host, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	cmd := h.command(ctx, args...)
+	cmd.Env = append(os.Environ(), env...)
+	var errText bytes.Buffer
+	cmd.Stderr = &errText
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("run %q: %v\n%s%s", args, err, out, errText.Bytes())
+	}
+	return string(out)
+}
+
+// start runs a program inside the host until the host ends. Its words are shown if the test fails.
+func (h *host) start(t *testing.T, args ...string) {
+	t.Helper()
+	log, err := os.Create(filepath.Join(h.dir, filepath.Base(args[0])+".log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := h.command(context.Background(), args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start %q: %v", args, err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s said:\n%s", args[0], lastLines(log, 60))
+		}
+		log.Close()
+		// The program dies with the host, whose end is a later clean-up; nsenter's own status tells nothing.
+		if err := cmd.Process.Kill(); err != nil {
+			t.Logf("stop nsenter of %q: %v", args[0], err)
+		}
+		_ = cmd.Wait()
+	})
+}
+
+// lastLines returns the end of a file that may still be written to.
+func lastLines(f *os.File, n int) string {
+	data, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<26))
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// linkNames lists the host's devices.
+func (h *host) linkNames(t *testing.T) []string {
+	t.Helper()
+	var links []struct{ IfName string }
+	decode(t, h.run(t, "ip", "-j", "link", "show"), &links)
+	names := make([]string, 0, len(links))
+	for _, l := range links {
+		names = append(names, l.IfName)
+	}
+	return names
+}
+
+// files lists the regular files below a directory of the host, none if it does not exist.
+func (h *host) files(t *testing.T, dir string) []string {
+	t.Helper()
+	return strings.Fields(h.run(t, "find", "/run/netns", "/var/lib", "-path", dir+"/*", "-type", "f"))
+}
+
+func decode(t *testing.T, text string, v any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), v); err != nil {
+		t.Fatalf("decode %.200q: %v", text, err)
+	}
+}
