@@ -2,9 +2,12 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,14 +21,16 @@ type machine struct {
 	MemGB  int    `json:"memGB"`
 	Kernel string `json:"kernel"` // major.minor: a vendor's suffix says nothing about speed
 	Go     string `json:"go"`
+	Tables string `json:"tables"` // which iptables the reference executed; empty when there is none
 	Date   string `json:"date"`
 }
 
 func (m machine) String() string {
-	return fmt.Sprintf("%s, %d cores, %d GB, Linux %s, %s, %s", m.CPU, m.Cores, m.MemGB, m.Kernel, m.Go, m.Date)
+	parts := []string{m.CPU, fmt.Sprintf("%d cores", m.Cores), fmt.Sprintf("%d GB", m.MemGB), "Linux " + m.Kernel, m.Go, m.Tables, m.Date}
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ", ")
 }
 
-func describeMachine() (machine, error) {
+func describeMachine(ctx context.Context) (machine, error) {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
 		return machine{}, fmt.Errorf("read kernel release: %w", err)
@@ -44,8 +49,18 @@ func describeMachine() (machine, error) {
 		MemGB:  int((uint64(info.Totalram)*uint64(info.Unit) + 1<<29) >> 30),
 		Kernel: majorMinor(unix.ByteSliceToString(uts.Release[:])),
 		Go:     runtime.Version(),
+		Tables: tablesVersion(ctx),
 		Date:   time.Now().UTC().Format(time.DateOnly),
 	}, nil
+}
+
+// tablesVersion is what iptables says of itself, such as "iptables v1.8.9 (nf_tables)".
+func tablesVersion(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "iptables", "--version").Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
 }
 
 // cpuModel is the first model name in /proc/cpuinfo, or the architecture where there is none.

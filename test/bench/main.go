@@ -125,7 +125,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 			return err
 		}
 	}
-	if res.Machine, err = describeMachine(); err != nil {
+	if res.Machine, err = describeMachine(ctx); err != nil {
 		return err
 	}
 	return write(o, res)

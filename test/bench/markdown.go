@@ -35,7 +35,7 @@ func renderSummary(res *results) string {
 }
 
 func summaryHeader() []string {
-	return []string{"bridge + host-local + ipMasq", "cnibox", "reference", "ratio", "target", ""}
+	return []string{"what", "cnibox", "reference", "ratio", "target", ""}
 }
 
 func summaryCells(res *results) [][]string {
@@ -97,7 +97,7 @@ func renderPercentiles(res *results) string {
 	for _, backend := range []struct {
 		name string
 		res  *bridgeResult
-	}{{"", res.Bridge}, {", `ipMasqBackend: nftables`", res.NFT}} {
+	}{{"", res.Bridge}, {", nftables backend", res.NFT}} {
 		if backend.res != nil {
 			add("ADD"+backend.name, backend.res.Add)
 			add("CHECK"+backend.name, backend.res.Check)
@@ -165,11 +165,12 @@ func renderMethod(res *results) string {
 	lines := []string{
 		"Everything runs in a network and mount namespace of its own, with the state of both sides in memory (a tmpfs on /run).",
 		"A call is timed from before the fork until the process is reaped; input and output are memory files. Who goes first swaps every round.",
-		fmt.Sprintf("%d rounds after %d that are not counted. Every ADD gets a fresh network namespace, made before the clock starts; each side has "+
+		fmt.Sprintf("%d rounds (VERSION %d times as many) after %d that are not counted. Every ADD gets a fresh network namespace, made before the clock starts; each side has "+
 			"its own bridge and subnet. One at a time means ADD, CHECK and DEL of one container, then the next: no side has more than one "+
-			"container then, which is the best case of rules that grow with every container.", res.Rounds, warmRounds),
-		"Without `ipMasqBackend` the reference uses iptables (the nft variant); its DEL cleans up both backends whatever was used.",
-		"The filled pools have their free addresses spread evenly, and both sides start from the same host-local data directory.",
+			"container then, which is the best case of rules that grow with every container.", res.Rounds, versionFactor, warmRounds),
+		"Nftables backend: both sides are given `ipMasqBackend: nftables`. Without it the reference uses iptables; its DEL cleans up both backends " +
+			"whatever was used. cnibox has one backend and executes no program.",
+		"host-local is executed on its own. The filled pools have their free addresses spread evenly, and both sides start from the same host-local data directory.",
 		"CHECK is not the same work on both sides: each verifies what it promises to.",
 	}
 	if p := res.Parallel; p != nil {

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 )
@@ -37,9 +40,15 @@ func measureParallel(ctx context.Context, j job) (_ *parallelResult, err error) 
 		if add[i], err = n.storm(ctx, "ADD", sets[i][warmRounds:], j.Parallel, results[i]); err != nil {
 			return nil, err
 		}
+		if err := n.expectPorts(j.Containers); err != nil {
+			return nil, err
+		}
 	}
 	for i, n := range nets {
 		if del[i], err = n.storm(ctx, "DEL", sets[i][warmRounds:], j.Parallel, results[i]); err != nil {
+			return nil, err
+		}
+		if err := n.expectPorts(0); err != nil {
 			return nil, err
 		}
 	}
@@ -59,6 +68,18 @@ func (n network) warm(ctx context.Context, containers []container) error {
 		if _, err := n.run(ctx, "DEL", c, a.Stdout); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// expectPorts makes sure that the work whose time was taken was done: a bridge has one port for each container and none afterwards.
+func (n network) expectPorts(want int) error {
+	ports, err := os.ReadDir(filepath.Join("/sys/class/net", n.Bridge, "brif"))
+	if err != nil {
+		return fmt.Errorf("list ports of %s: %w", n.Bridge, err)
+	}
+	if len(ports) != want {
+		return fmt.Errorf("bridge %s of %s has %d ports, not %d", n.Bridge, n.Side.Name, len(ports), want)
 	}
 	return nil
 }

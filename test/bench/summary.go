@@ -50,15 +50,15 @@ func summarize(res *results) []row {
 	}
 	if res.Bridge != nil {
 		rows = append(rows,
-			speedRow("ADD, p50", res.Bridge.Add, addAtLeast),
+			speedRow("ADD bridge + host-local + ipMasq, p50", res.Bridge.Add, addAtLeast),
 			speedRow("CHECK, p50", res.Bridge.Check, 0),
 			speedRow("DEL, p50", res.Bridge.Del, delAtLeast))
 	}
 	if res.NFT != nil {
 		rows = append(rows,
-			speedRow("ADD with `ipMasqBackend: nftables`, p50", res.NFT.Add, 0),
-			speedRow("CHECK of it, p50", res.NFT.Check, 0),
-			speedRow("DEL of it, p50", res.NFT.Del, 0))
+			speedRow("ADD, nftables backend, p50", res.NFT.Add, 0),
+			speedRow("CHECK, nftables backend, p50", res.NFT.Check, 0),
+			speedRow("DEL, nftables backend, p50", res.NFT.Del, 0))
 	}
 	if p := res.Parallel; p != nil {
 		rows = append(rows,
@@ -112,7 +112,7 @@ func allocRows(a allocResult) []row {
 	}
 	inside := row{What: fmt.Sprintf("the allocation in it, /16 %s %% full, mean", a.Full), Ours: ms(a.InProcess)}
 	if limit, ok := allocTargets()[a.Full]; ok {
-		inside.Target = "≤ " + limit.String()
+		inside.Target = fmt.Sprintf("≤ %d ms", limit.Milliseconds())
 		inside.Met = a.InProcess <= limit
 	}
 	return append(rows, inside)
@@ -120,10 +120,10 @@ func allocRows(a allocResult) []row {
 
 func sizeRow(s startupResult) row {
 	return row{
-		What: fmt.Sprintf("size on disk (%s, reference %s)", files(s.OursFiles), files(s.PeerFiles)),
+		What: fmt.Sprintf("size on disk (%s; reference %s)", files(s.OursFiles), files(s.PeerFiles)),
 		Ours: megabytes(s.OursBytes), Peer: megabytes(s.PeerBytes),
 		Ratio:  fmt.Sprintf("%.1f × smaller", ratio(float64(s.PeerBytes), float64(s.OursBytes))),
-		Target: "≤ " + megabytes(binaryAtMost), Met: s.OursBytes <= binaryAtMost,
+		Target: fmt.Sprintf("≤ %d MB", binaryAtMost/1_000_000), Met: s.OursBytes <= binaryAtMost,
 	}
 }
 
@@ -142,7 +142,14 @@ func ms(d time.Duration) string {
 	}
 }
 
-func times(v float64) string     { return fmt.Sprintf("%.1f × as fast", v) }
+// times keeps enough digits below 10, where the targets are, to show on which side of one a ratio lies.
+func times(v float64) string {
+	if v < 10 {
+		return fmt.Sprintf("%.2f × as fast", v)
+	}
+	return fmt.Sprintf("%.0f × as fast", v)
+}
+
 func perSecond(v float64) string { return fmt.Sprintf("%.0f/s", v) }
 func megabytes(n int64) string   { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 func files(n int) string {

@@ -10,7 +10,7 @@ import (
 // The geometry of the chart, in SVG user units.
 const (
 	chartWidth  = 760
-	labelWidth  = 150 // left of the bars
+	labelWidth  = 90  // left of the bars
 	valueWidth  = 150 // right of the longest bar
 	barHeight   = 16
 	barGap      = 4
@@ -130,7 +130,7 @@ func renderSVG(res *results) string {
 	for _, p := range list {
 		y = drawPanel(&body, p, y+panelGap/2)
 	}
-	return fmt.Sprintf(svgHead, chartWidth, y, chartWidth, y) + body.String() + "</svg>\n"
+	return fmt.Sprintf(svgHead, chartWidth, y+4, chartWidth, y+4) + body.String() + "</svg>\n"
 }
 
 const svgHead = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-labelledby="title">
@@ -163,7 +163,7 @@ func legend(list []panel) []legendEntry {
 	}
 	var entries []legendEntry
 	for _, e := range []legendEntry{
-		{classOurs, "cnibox"}, {classPeer, "reference v1.9.1"}, {classNFT, "reference v1.9.1, nftables backend"},
+		{classOurs, "cnibox"}, {classPeer, "reference v1.9.1, iptables backend"}, {classNFT, "reference v1.9.1, nftables backend"},
 	} {
 		if used[e.Class] {
 			entries = append(entries, e)
@@ -178,7 +178,7 @@ func drawLegend(b *strings.Builder, entries []legendEntry, y int) int {
 	for _, e := range entries {
 		fmt.Fprintf(b, "<rect class=%q x=\"%d\" y=\"%d\" width=\"12\" height=\"12\" rx=\"2\"/>\n", e.Class, x, y)
 		drawText(b, "legend", "start", x+18, y+11, e.Text)
-		x += 18 + 8*len(e.Text) + 20
+		x += 18 + 7*len(e.Text) + 20
 	}
 	return y + 12
 }

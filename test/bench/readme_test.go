@@ -1,0 +1,37 @@
+package main
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestReplaceBlock(t *testing.T) {
+	const content = "| a |\n"
+	const want = "top\n" + blockStart + "\n| a |\n" + blockEnd + "\nbottom\n"
+	for name, text := range map[string]string{
+		"empty block": "top\n" + blockStart + blockEnd + "\nbottom\n",
+		"old block":   "top\n" + blockStart + "\nold\nolder\n" + blockEnd + "\nbottom\n",
+		"same block":  want,
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := replaceBlock(text, content)
+			if err != nil || got != want {
+				t.Errorf("replaceBlock = %q, %v; want %q", got, err, want)
+			}
+		})
+	}
+	for name, text := range map[string]string{
+		"no markers": "top\n",
+		"no end":     blockStart + "\n",
+		"no start":   blockEnd + "\n",
+		"reversed":   blockEnd + blockStart,
+		"end before": blockEnd + blockStart + blockEnd,
+		"twice":      blockStart + blockEnd + blockStart + blockEnd,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, err := replaceBlock(text, content); !errors.Is(err, errNoBlock) {
+				t.Errorf("replaceBlock = %q, %v; want errNoBlock", got, err)
+			}
+		})
+	}
+}
