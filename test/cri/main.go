@@ -1,7 +1,7 @@
 // Command cripods asks a container runtime for pods over CRI, as a kubelet does, and prints what it got as JSON. It has a
 // module of its own because grpc must not enter the product's.
 //
-//	cripods [-socket PATH] [-timeout 2m] run [-n 30] [-parallel 10] [-annotation KEY=VALUE]…
+//	cripods [-socket PATH] [-timeout 2m] run [-n 30] [-parallel 10] [-cgroup PATH] [-annotation KEY=VALUE]…
 //	cripods [-socket PATH] [-timeout 2m] remove [-parallel 10]
 //	cripods [-socket PATH] [-timeout 2m] status
 //
@@ -77,13 +77,14 @@ func runPods(ctx context.Context, client cri.RuntimeServiceClient, args []string
 	set := flag.NewFlagSet("run", flag.ExitOnError)
 	n := set.Int("n", 30, "`number` of pods")
 	parallel := set.Int("parallel", 10, "`number` of calls at a time")
-	annotations := map[string]string{}
+	config := cri.PodSandboxConfig{Annotations: map[string]string{}, Linux: &cri.LinuxPodSandboxConfig{}}
+	set.StringVar(&config.Linux.CgroupParent, "cgroup", "", "`path` of the pods' cgroup, the runtime's own if empty")
 	set.Func("annotation", "annotation of every pod, `KEY=VALUE`", func(v string) error {
 		key, value, ok := strings.Cut(v, "=")
 		if !ok {
 			return errors.New("want KEY=VALUE")
 		}
-		annotations[key] = value
+		config.Annotations[key] = value
 		return nil
 	})
 	if err := set.Parse(args); err != nil {
@@ -92,27 +93,29 @@ func runPods(ctx context.Context, client cri.RuntimeServiceClient, args []string
 	pods := make([]pod, *n)
 	err := each(*n, *parallel, func(i int) error {
 		var err error
-		pods[i], err = runPod(ctx, client, fmt.Sprintf("pod-%d", i), annotations)
+		name := fmt.Sprintf("pod-%d", i)
+		own := &cri.PodSandboxConfig{
+			Metadata:    &cri.PodSandboxMetadata{Name: name, Namespace: "default", Uid: name},
+			Annotations: config.Annotations,
+			Linux:       config.Linux,
+		}
+		pods[i], err = runPod(ctx, client, own)
 		return err
 	})
 	return errors.Join(err, show(pods))
 }
 
 // runPod makes one sandbox and asks for its addresses and network namespace.
-func runPod(ctx context.Context, client cri.RuntimeServiceClient, name string, annotations map[string]string) (pod, error) {
-	p := pod{Name: name}
-	made, err := client.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
-		Metadata:    &cri.PodSandboxMetadata{Name: name, Namespace: "default", Uid: name},
-		Annotations: annotations,
-		Linux:       &cri.LinuxPodSandboxConfig{},
-	}})
+func runPod(ctx context.Context, client cri.RuntimeServiceClient, config *cri.PodSandboxConfig) (pod, error) {
+	p := pod{Name: config.Metadata.Name}
+	made, err := client.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
 	if err != nil {
-		return p, fmt.Errorf("run pod %q: %w", name, err)
+		return p, fmt.Errorf("run pod %q: %w", p.Name, err)
 	}
 	p.ID = made.PodSandboxId
 	got, err := client.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: p.ID, Verbose: true})
 	if err != nil {
-		return p, fmt.Errorf("ask for status of pod %q: %w", name, err)
+		return p, fmt.Errorf("ask for status of pod %q: %w", p.Name, err)
 	}
 	p.IPs = append(p.IPs, got.GetStatus().GetNetwork().GetIp())
 	for _, more := range got.GetStatus().GetNetwork().GetAdditionalIps() {
@@ -120,7 +123,7 @@ func runPod(ctx context.Context, client cri.RuntimeServiceClient, name string, a
 	}
 	p.Netns, err = netnsOf(got.Info["info"])
 	if err != nil {
-		return p, fmt.Errorf("find network namespace of pod %q: %w", name, err)
+		return p, fmt.Errorf("find network namespace of pod %q: %w", p.Name, err)
 	}
 	return p, nil
 }

@@ -18,6 +18,8 @@ type pod struct {
 const containerdConf = `version = 2
 root = "%[1]s/root"
 state = "/run/containerd"
+[debug]
+  level = "warn"
 [grpc]
   address = "%[2]s"
 [plugins."io.containerd.internal.v1.opt"]
@@ -49,9 +51,9 @@ func TestContainerd(t *testing.T) {
 		writeImage(t, "localhost/pause:1", "/bin/sleep", "100000"))
 
 	var pods []pod
-	decode(t, h.run(t, cripods, "-socket", containerdSocket, "run", "-n", "30", "-parallel", "10"), &pods)
+	decode(t, h.run(t, cripods, "-socket", containerdSocket, "run", "-n", "30", "-parallel", "10", "-cgroup", h.cgroup), &pods)
 	words := wantDistinct(t, pods, 30)
-	if got := h.holdings(t); got != (holdings{30, 30}) {
+	if got := h.holdings(t); got.attachments != 30 || got.leases != 30 {
 		t.Errorf("%d attachments and %d leases for 30 pods", got.attachments, got.leases)
 	}
 	url, word := h.serve(t)

@@ -10,10 +10,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -40,10 +43,11 @@ exit 0`
 
 // host is a machine within the machine.
 type host struct {
-	pid  int
-	bin  string // the directory of the CNI links
-	conf string // the directory of the network configuration
-	dir  string // for whatever the test keeps in files
+	pid    int
+	bin    string // the directory of the CNI links
+	conf   string // the directory of the network configuration
+	dir    string // for whatever the test keeps in files
+	cgroup string // the parent of the containers' cgroups, which no namespace removes
 }
 
 // newHost starts a host whose processes all end with the test.
@@ -69,14 +73,47 @@ func newHost(t *testing.T) *host {
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("stop host: %v", err)
 		}
+		removeCgroups(t, h.cgroup)
 	})
 	h.pid = cmd.Process.Pid
+	h.cgroup = fmt.Sprintf("/cnibox-e2e-%d", h.pid)
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		t.Fatalf("start host: %q, %v", line, err)
 	}
 	h.bin = links(t)
 	h.conf = filepath.Join(h.dir, "net.d")
 	return h
+}
+
+// removeCgroups removes a cgroup and all below it, from every hierarchy of version 1 and the one of version 2. By now they hold no process.
+func removeCgroups(t *testing.T, name string) {
+	t.Helper()
+	var tops []string
+	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		found, err := filepath.Glob(pattern + name)
+		if err != nil {
+			t.Error(err)
+		}
+		tops = append(tops, found...)
+	}
+	for _, top := range tops {
+		var dirs []string
+		err := filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				dirs = append(dirs, p)
+			}
+			return err
+		})
+		if err != nil {
+			t.Errorf("list cgroups: %v", err)
+		}
+		slices.Reverse(dirs) // the lower ones first
+		for _, dir := range dirs {
+			if err := os.Remove(dir); err != nil {
+				t.Errorf("remove cgroup: %v", err)
+			}
+		}
+	}
 }
 
 // command runs a program inside the host.

@@ -88,16 +88,30 @@ func writeFile(t *testing.T, file, text string) {
 }
 
 // holdings are what the plugins remember of a network.
-type holdings struct{ attachments, leases int }
+type holdings struct {
+	attachments, leases int
+	others              int // attachments of other networks, such as containerd's own for lo
+}
 
 // holdings asks cnibox for its state. Foreign plugins keep a file for each address and no attachments, for which the cached results of the
 // runtime's CNI library stand in.
 func (h *host) holdings(t *testing.T) holdings {
 	t.Helper()
 	if foreign() == "" {
-		var s struct{ Attachments, Leases []any }
+		var s struct {
+			Attachments []struct{ Network string }
+			Leases      []any
+		}
 		decode(t, h.run(t, filepath.Join(root(t), "bin", "cnibox"), "state", "--json"), &s)
-		return holdings{len(s.Attachments), len(s.Leases)}
+		got := holdings{leases: len(s.Leases)}
+		for _, a := range s.Attachments {
+			if a.Network == network {
+				got.attachments++
+			} else {
+				got.others++
+			}
+		}
+		return got
 	}
 	var got holdings
 	for _, f := range h.files(t, "/var/lib/cni/networks/"+network) {
@@ -126,7 +140,7 @@ func (h *host) wantNothingLeft(t *testing.T, before []string, words []string) {
 		}
 	}
 	if got := h.holdings(t); got != (holdings{}) {
-		t.Errorf("%d attachments and %d leases are left", got.attachments, got.leases)
+		t.Errorf("%d attachments and %d leases are left, and %d attachments of other networks", got.attachments, got.leases, got.others)
 	}
 	if got := h.cached(t); len(got) > 0 {
 		t.Errorf("cached results are left: %q", got)

@@ -53,7 +53,7 @@ func TestPodman(t *testing.T) {
 	p.run(t, "load", "--quiet", "--input", writeImage(t, "localhost/box:1", "/bin/sh"))
 	var words, ips []string
 	for _, name := range []string{"one", "two"} {
-		p.run(t, "run", "--detach", "--name", name, "--network", network, "--cap-add", "NET_RAW", "localhost/box:1",
+		p.run(t, "run", "--detach", "--name", name, "--network", network, "--cap-add", "NET_RAW", "--cgroup-parent", h.cgroup, "localhost/box:1",
 			"-c", "echo I am "+name+" >/tmp/word; exec httpd -f -p 80 -h /tmp")
 		var c []container
 		decode(t, p.run(t, "inspect", name), &c)
@@ -67,7 +67,7 @@ func TestPodman(t *testing.T) {
 	if ips[0] == ips[1] {
 		t.Fatalf("both containers have address %s", ips[0])
 	}
-	if got := h.holdings(t); got != (holdings{2, 2}) {
+	if got := h.holdings(t); got.attachments != 2 || got.leases != 2 {
 		t.Errorf("%d attachments and %d leases for 2 containers", got.attachments, got.leases)
 	}
 	url, word := h.serve(t)
