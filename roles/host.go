@@ -33,4 +33,8 @@ type Delegator interface {
 	Check(ctx context.Context, typ string, req *Request) error
 	GC(ctx context.Context, typ string, req *Request) error
 	Status(ctx context.Context, typ string, req *Request) error
+	// Preview is what Add would answer, without reserving anything: the plugin's
+	// own Previewer when it is called in process, else the placeholder
+	// 192.0.2.2/24 with gateway 192.0.2.1 (RFC 5737).
+	Preview(ctx context.Context, typ string, req *Request) (*Result, error)
 }

@@ -87,3 +87,9 @@ type Plan struct {
 	Changes []netops.Change `json:"changes"`
 	Result  *Result         `json:"result"`
 }
+
+// ResultInterface is one interface of a Result.
+type ResultInterface = types100.Interface
+
+// ResultVersion is the version of every Result before dispatch converts it.
+const ResultVersion = types100.ImplementedSpecVersion

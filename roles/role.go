@@ -107,6 +107,13 @@ type Planner interface {
 	Plan(ctx context.Context, h *Host, req *Request) (*Plan, error)
 }
 
+// Previewer is an IPAM Handler that can tell which addresses Add would give.
+type Previewer interface {
+	// Preview returns a result as Add's, with the addresses that are next; it
+	// reserves nothing and writes nothing.
+	Preview(ctx context.Context, h *Host, req *Request) (*Result, error)
+}
+
 // Table is every role of the binary, in the order in which they are listed.
 type Table []Role
 

@@ -1,0 +1,18 @@
+// Package all lists every role of the binary.
+package all
+
+import (
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/iface/bridge"
+	"github.com/cnibox/cnibox/roles/iface/loopback"
+	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
+)
+
+// Table is every role, by kind and name. A new role is one line here.
+func Table() roles.Table {
+	return roles.Table{
+		bridge.Role(),
+		loopback.Role(),
+		hostlocal.Role(),
+	}
+}

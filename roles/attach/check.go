@@ -1,0 +1,129 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+)
+
+// Check compares the kernel with what ADD would make from prevResult.
+func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	if req.PrevResult == nil {
+		return &roles.ConfError{Path: "prevResult", Reason: "is required for CHECK"}
+	}
+	ns, err := h.Net.OpenNamespace(req.Netns)
+	if err != nil {
+		return fmt.Errorf("%w: %w", roles.ErrNetns, err)
+	}
+	defer ns.Close()
+	if a.role.IPAM() != "" {
+		if err := h.Delegate.Check(ctx, a.role.IPAM(), req); err != nil {
+			return err
+		}
+	}
+	in := newInput(req)
+	in.Prev = req.PrevResult
+	if a.role.IPAM() != "" {
+		if in.IPAM, err = ipamOf(req.PrevResult, req.IfName); err != nil {
+			return err
+		}
+	}
+	takeNames(in, req.PrevResult, req.IfName)
+	if err := a.role.Observe(ctx, h, in); err != nil {
+		return err
+	}
+	w, err := a.role.Wire(in)
+	if err != nil {
+		return err
+	}
+	diffs, err := h.Net.Verify(ctx, w.Spec, ns)
+	if err != nil {
+		return err
+	}
+	return roles.Differences(diffs)
+}
+
+// ipamOf is the part of a result that came from IPAM: the addresses of the
+// container's interface and the routes.
+func ipamOf(prev *roles.Result, ifName string) (*roles.Result, error) {
+	out := &roles.Result{CNIVersion: prev.CNIVersion, Routes: prev.Routes, DNS: prev.DNS}
+	for i, ip := range prev.IPs {
+		if ip.Interface == nil {
+			out.IPs = append(out.IPs, ip)
+			continue
+		}
+		n := *ip.Interface
+		if n < 0 || n >= len(prev.Interfaces) {
+			return nil, &roles.ConfError{Path: fmt.Sprintf("prevResult.ips[%d].interface", i), Reason: fmt.Sprintf("%d is not an index of prevResult.interfaces", n)}
+		}
+		if prev.Interfaces[n].Name == ifName && prev.Interfaces[n].Sandbox != "" {
+			out.IPs = append(out.IPs, ip)
+		}
+	}
+	if len(out.IPs) == 0 {
+		return nil, &roles.ConfError{Path: "prevResult.ips", Reason: fmt.Sprintf("holds no address of interface %q", ifName)}
+	}
+	return out, nil
+}
+
+// takeNames replaces derived names by what prevResult says: chained plugins
+// may have changed the MAC.
+func takeNames(in *Input, prev *roles.Result, ifName string) {
+	for _, i := range prev.Interfaces {
+		switch {
+		case i.Name == ifName && i.Sandbox != "" && i.Mac != "":
+			in.ContainerMAC = i.Mac
+		case i.Name == in.HostLink && i.Sandbox == "" && i.Mac != "":
+			in.HostMAC = i.Mac
+		}
+	}
+}
+
+// Status passes the verb on to IPAM; the role may add its own part.
+func (a *Handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	var errs []error
+	if s, ok := a.role.(interface {
+		Status(context.Context, *roles.Host) error
+	}); ok {
+		errs = append(errs, s.Status(ctx, h))
+	}
+	if a.role.IPAM() != "" {
+		errs = append(errs, h.Delegate.Status(ctx, a.role.IPAM(), req))
+	}
+	return errors.Join(errs...)
+}
+
+// Plan tells what Add would do, with placeholder addresses. The container's
+// namespace is taken as empty when req.Netns is.
+func (a *Handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Plan, error) {
+	var ns *netops.Namespace
+	if req.Netns != "" {
+		var err error
+		if ns, err = h.Net.OpenNamespace(req.Netns); err != nil {
+			return nil, fmt.Errorf("%w: %w", roles.ErrNetns, err)
+		}
+		defer ns.Close()
+	}
+	in := newInput(req)
+	if a.role.IPAM() != "" {
+		var err error
+		if in.IPAM, err = h.Delegate.Preview(ctx, a.role.IPAM(), req); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.role.Observe(ctx, h, in); err != nil {
+		return nil, err
+	}
+	w, err := a.role.Wire(in)
+	if err != nil {
+		return nil, err
+	}
+	changes, err := h.Net.Plan(ctx, w.Spec, ns)
+	if err != nil {
+		return nil, err
+	}
+	return &roles.Plan{Changes: changes, Result: w.Result}, nil
+}

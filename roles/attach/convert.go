@@ -1,0 +1,116 @@
+package attach
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+)
+
+// Prefix turns a result's address into a netip.Prefix that keeps the host
+// bits; ok is false for an address that is none.
+func Prefix(n net.IPNet) (p netip.Prefix, ok bool) {
+	a, ok := netip.AddrFromSlice(n.IP)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	a = a.Unmap()
+	ones, bits := n.Mask.Size()
+	if bits == 128 && a.Is4() {
+		ones -= 96
+	}
+	if (bits == 0 && len(n.Mask) != 0) || ones < 0 || ones > a.BitLen() {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(a, ones), true
+}
+
+// IPNet is the inverse of Prefix.
+func IPNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// Addr turns an address into a netip.Addr; nil and nonsense become the zero Addr.
+func Addr(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
+// Family is the result's addresses and gateways, decoded and validated once.
+type Family struct {
+	Address netip.Prefix
+	Gateway netip.Addr
+}
+
+// Addresses decodes the addresses of a result. What an IPAM plugin of
+// another's sent may be anything: a fault names its place.
+func Addresses(r *roles.Result) ([]Family, error) {
+	out := make([]Family, 0, len(r.IPs))
+	for i, ip := range r.IPs {
+		p, ok := Prefix(ip.Address)
+		if !ok {
+			return nil, fmt.Errorf("%w: result ips[%d].address: %v is no address with a prefix length", roles.ErrDecode, i, ip.Address)
+		}
+		gw := Addr(ip.Gateway)
+		if gw.IsValid() && gw.Is4() != p.Addr().Is4() {
+			return nil, fmt.Errorf("%w: result ips[%d].gateway: %s is of another family than %s", roles.ErrDecode, i, gw, p)
+		}
+		out = append(out, Family{Address: p, Gateway: gw})
+	}
+	return out, nil
+}
+
+// Routes turns a result's routes into routes over a container's interface. A
+// route without a gateway goes by the first gateway of its family, if any.
+func Routes(r *roles.Result, link string) ([]netops.Object, error) {
+	ips, err := Addresses(r)
+	if err != nil {
+		return nil, err
+	}
+	var out []netops.Object
+	for i, rt := range r.Routes {
+		if rt == nil {
+			continue
+		}
+		dst, ok := Prefix(rt.Dst)
+		if !ok {
+			return nil, fmt.Errorf("%w: result routes[%d].dst: %v is no network", roles.ErrDecode, i, rt.Dst)
+		}
+		via := Addr(rt.GW)
+		if !via.IsValid() {
+			via = firstGateway(ips, dst.Addr().Is4())
+		}
+		o := &netops.Route{
+			In: netops.Container, Link: link, Dst: dst.Masked(), Via: via,
+			MTU: rt.MTU, AdvMSS: rt.AdvMSS, Priority: rt.Priority, Scope: rt.Scope,
+		}
+		if rt.Table != nil {
+			o.Table = *rt.Table
+		}
+		out = append(out, o)
+	}
+	return out, nil
+}
+
+// firstGateway is the first gateway of a family, or the zero Addr.
+func firstGateway(ips []Family, is4 bool) netip.Addr {
+	for _, ip := range ips {
+		if ip.Gateway.IsValid() && ip.Gateway.Is4() == is4 {
+			return ip.Gateway
+		}
+	}
+	return netip.Addr{}
+}
+
+// routeText is a route for people, of the form of iproute2.
+func routeText(r *types.Route) string {
+	s := r.Dst.String()
+	if len(r.GW) > 0 {
+		s += " via " + r.GW.String()
+	}
+	return s
+}

@@ -1,0 +1,114 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Del removes an attachment by what was recorded when it was made; without a
+// record by the names that follow from its key. The link goes first, then the
+// address, then the record, so an address is never free while it is in use.
+func (a *Handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	lock, err := h.Store.LockAttachment(ctx, req.Key())
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	var ns *netops.Namespace
+	if req.Netns != "" {
+		if ns, err = h.Net.OpenNamespace(req.Netns); err != nil {
+			h.Log.Debug("namespace is gone, going on without it", "error", err)
+		} else {
+			defer ns.Close()
+		}
+	}
+	return a.remove(ctx, h, req, ns)
+}
+
+// remove does DEL's work under the attachment's lock. It goes on after errors;
+// the record goes only when everything else did.
+func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) error {
+	rec, err := node.Attachment(ctx, h, req.Key())
+	if err != nil {
+		return err
+	}
+	if rec != nil {
+		err = node.UndoParts(ctx, h, rec, ns)
+	} else {
+		err = h.Net.Remove(ctx, strayLink(req.Key()), ns)
+	}
+	if a.role.IPAM() != "" {
+		if derr := h.Delegate.Del(ctx, a.role.IPAM(), req); derr != nil {
+			err = errors.Join(err, derr)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if rec == nil {
+		return nil
+	}
+	return node.Forget(ctx, h, req.Key())
+}
+
+// strayLink is what an attachment without a record can have left: its link,
+// known by name and label.
+func strayLink(key store.Key) netops.Spec {
+	return netops.Spec{Objects: []netops.Object{
+		&netops.Link{In: netops.Host, Name: node.HostLink(key), Kind: "veth", Alias: node.Label(key)},
+	}}
+}
+
+// GC removes this network's attachments that are not in the runtime's list and
+// passes the verb on. With an empty list, and none left, what the network's
+// attachments shared goes too.
+func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	var atts []store.Attachment
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		var err error
+		atts, err = tx.Attachments(req.Network)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i := range atts {
+		key := atts[i].Key
+		if req.IsValid(key.ContainerID, key.IfName) {
+			continue
+		}
+		errs = append(errs, a.collect(ctx, h, req, key))
+	}
+	errs = append(errs, node.RemoveStrays(ctx, h, req.Network, req.Valid))
+	if a.role.IPAM() != "" {
+		errs = append(errs, h.Delegate.GC(ctx, a.role.IPAM(), req))
+	}
+	if len(req.Valid) == 0 {
+		errs = append(errs, node.RemoveShared(ctx, h, req.Network, a.role.Shared()))
+	}
+	return errors.Join(errs...)
+}
+
+// collect removes one attachment as its DEL would, unless another process
+// works on it.
+func (a *Handler) collect(ctx context.Context, h *roles.Host, req *roles.Request, key store.Key) error {
+	lock, ok, err := h.Store.TryLockAttachment(key)
+	if err != nil || !ok {
+		return err
+	}
+	defer lock.Unlock()
+	del := *req
+	del.Verb, del.ContainerID, del.IfName, del.Netns, del.PrevResult = roles.Del, key.ContainerID, key.IfName, "", nil
+	if err := a.remove(ctx, h, &del, nil); err != nil {
+		return fmt.Errorf("collect %q of container %q: %w", key.IfName, key.ContainerID, err)
+	}
+	h.Log.Info("collected attachment", "network", key.Network, "container", key.ContainerID, "ifname", key.IfName)
+	return nil
+}

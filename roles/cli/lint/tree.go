@@ -1,0 +1,200 @@
+package lint
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// kind of a JSON value, as a reader of the file would call it.
+type kind string
+
+const (
+	object kind = "object"
+	array  kind = "list"
+	text   kind = "string"
+	number kind = "number"
+	truth  kind = "bool"
+	null   kind = "null"
+)
+
+// value is a JSON value that knows where it stands.
+type value struct {
+	kind    kind
+	offset  int
+	text    string // of a string
+	truth   bool   // of a bool
+	members []member
+	items   []*value
+}
+
+// member is one key of an object.
+type member struct {
+	name   string
+	offset int
+	value  *value
+}
+
+// get returns the value of a key, or nil; the last one wins, as in encoding/json.
+func (v *value) get(key string) *value {
+	if v == nil {
+		return nil
+	}
+	for i := len(v.members) - 1; i >= 0; i-- {
+		if v.members[i].name == key {
+			return v.members[i].value
+		}
+	}
+	return nil
+}
+
+// parser builds the tree of a text that encoding/json has found valid.
+type parser struct {
+	data []byte
+	dec  *json.Decoder
+}
+
+// parse reads a JSON text. Its nesting is bounded by encoding/json's own limit.
+func parse(data []byte) (*value, error) {
+	var raw json.RawMessage
+	if err := json.Unmarshal(data, &raw); err != nil {
+		return nil, err
+	}
+	p := &parser{data: data, dec: json.NewDecoder(bytes.NewReader(data))}
+	p.dec.UseNumber()
+	return p.value()
+}
+
+// next returns the next token and where it begins.
+func (p *parser) next() (json.Token, int, error) {
+	off := int(p.dec.InputOffset())
+	for off < len(p.data) && strings.IndexByte(" \t\r\n,:", p.data[off]) >= 0 {
+		off++
+	}
+	t, err := p.dec.Token()
+	return t, off, err
+}
+
+func (p *parser) value() (*value, error) {
+	t, off, err := p.next()
+	if err != nil {
+		return nil, err
+	}
+	v := &value{offset: off}
+	switch t := t.(type) {
+	case json.Delim:
+		if t == '{' {
+			v.kind = object
+			return v, p.members(v)
+		}
+		v.kind = array
+		return v, p.items(v)
+	case string:
+		v.kind, v.text = text, t
+	case json.Number:
+		v.kind = number
+	case bool:
+		v.kind, v.truth = truth, t
+	default:
+		v.kind = null
+	}
+	return v, nil
+}
+
+func (p *parser) members(v *value) error {
+	for p.dec.More() {
+		t, off, err := p.next()
+		if err != nil {
+			return err
+		}
+		name, ok := t.(string)
+		if !ok {
+			return fmt.Errorf("object key at offset %d is no string", off)
+		}
+		child, err := p.value()
+		if err != nil {
+			return err
+		}
+		v.members = append(v.members, member{name, off, child})
+	}
+	_, err := p.dec.Token()
+	return err
+}
+
+func (p *parser) items(v *value) error {
+	for p.dec.More() {
+		child, err := p.value()
+		if err != nil {
+			return err
+		}
+		v.items = append(v.items, child)
+	}
+	_, err := p.dec.Token()
+	return err
+}
+
+// locate returns the offset of the deepest part of a path ("ipam.ranges[0].subnet")
+// that exists below v.
+func (v *value) locate(path string) int {
+	for path != "" {
+		var step string
+		if strings.HasPrefix(path, "[") {
+			step, path, _ = strings.Cut(path[1:], "]")
+			i, err := strconv.Atoi(step)
+			if err != nil || i < 0 || i >= len(v.items) {
+				return v.offset
+			}
+			v = v.items[i]
+		} else {
+			end := strings.IndexAny(path, ".[")
+			if end < 0 {
+				end = len(path)
+			}
+			step, path = path[:end], path[end:]
+			child := v.get(step)
+			if child == nil {
+				return v.offset
+			}
+			v = child
+		}
+		path = strings.TrimPrefix(path, ".")
+	}
+	return v.offset
+}
+
+// position turns an offset into a line and a column, both from 1; columns
+// count characters.
+func position(data []byte, offset int) (line, column int) {
+	offset = min(max(offset, 0), len(data))
+	before := data[:offset]
+	start := bytes.LastIndexByte(before, '\n') + 1
+	return bytes.Count(before, []byte("\n")) + 1, utf8.RuneCount(before[start:]) + 1
+}
+
+// syntaxFault says where a text stops being JSON and what is the usual reason.
+func syntaxFault(data []byte, err error) Finding {
+	f := Finding{Severity: Fault, Message: "not JSON: " + err.Error()}
+	off := len(data)
+	var se *json.SyntaxError
+	if errors.As(err, &se) {
+		off = int(se.Offset) - 1
+		if se.Offset >= int64(len(data)) && !json.Valid(data) && strings.HasPrefix(err.Error(), "unexpected end") {
+			off = len(data)
+		}
+	}
+	f.Line, f.Column = position(data, off)
+	rest := data[min(max(off, 0), len(data)):]
+	switch {
+	case bytes.HasPrefix(data, []byte("\xef\xbb\xbf")):
+		f.Hint = "remove the byte order mark at the start of the file"
+	case bytes.HasPrefix(rest, []byte("/")) || bytes.HasPrefix(rest, []byte("#")):
+		f.Hint = "JSON has no comments"
+	case bytes.HasPrefix(rest, []byte("}")) || bytes.HasPrefix(rest, []byte("]")):
+		f.Hint = "no comma may stand before the closing bracket"
+	}
+	return f
+}

@@ -1,0 +1,184 @@
+// Package bridge is the CNI role "bridge": containers on a Linux bridge, with
+// the keys of the reference plugin.
+package bridge
+
+import (
+	"net"
+	"strings"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// Conf is the network configuration of the bridge role.
+type Conf struct {
+	roles.NetConf
+	// Bridge is the name of the bridge; it is made when it is missing, and not
+	// reconfigured when it is there. Default "cni0".
+	Bridge string `json:"bridge,omitempty"`
+	// IsGateway gives the bridge the gateway's address and turns forwarding on.
+	IsGateway bool `json:"isGateway,omitempty"`
+	// IsDefaultGateway implies isGateway and adds a default route for each
+	// family, unless IPAM gave one with a gateway.
+	IsDefaultGateway bool `json:"isDefaultGateway,omitempty"`
+	// ForceAddress replaces another address of the bridge instead of failing.
+	ForceAddress bool `json:"forceAddress,omitempty"`
+	// IPMasq masquerades traffic that leaves the network.
+	IPMasq bool `json:"ipMasq,omitempty"`
+	// IPMasqBackend is "nftables" (default). "iptables" is accepted with a
+	// warning and served by nftables.
+	IPMasqBackend string `json:"ipMasqBackend,omitempty"`
+	// MTU of bridge (when it is made) and veth; 0 leaves it to the kernel.
+	MTU int `json:"mtu,omitempty"`
+	// HairpinMode lets a container reach itself through the bridge. Not with promiscMode.
+	HairpinMode bool `json:"hairpinMode,omitempty"`
+	// PromiscMode sets the bridge promiscuous.
+	PromiscMode bool `json:"promiscMode,omitempty"`
+	// VLAN is the access VLAN of the port, 1-4094; 0 for none.
+	VLAN int `json:"vlan,omitempty"`
+	// VLANTrunk lists the tagged VLANs of the port.
+	VLANTrunk []Trunk `json:"vlanTrunk,omitempty"`
+	// PreserveDefaultVLAN keeps the bridge's default VLAN on the port.
+	PreserveDefaultVLAN bool `json:"preserveDefaultVlan,omitempty"`
+	// MACSpoofCheck drops frames from the container with another source MAC.
+	MACSpoofCheck bool `json:"macspoofchk,omitempty"`
+	// EnableDAD keeps IPv6 duplicate address detection on.
+	EnableDAD bool `json:"enabledad,omitempty"`
+	// DisableContainerInterface leaves the container's end down. Not with ipam.
+	DisableContainerInterface bool `json:"disableContainerInterface,omitempty"`
+	// PortIsolation keeps ports with this flag from reaching each other.
+	PortIsolation bool `json:"portIsolation,omitempty"`
+	// RuntimeConfig is what the runtime fills in for declared capabilities.
+	RuntimeConfig struct {
+		// MAC is the container's hardware address; it wins over args and CNI_ARGS.
+		MAC string `json:"mac,omitempty"`
+	} `json:"runtimeConfig,omitzero"`
+	// Args holds args.cni.
+	Args struct {
+		CNI struct {
+			// MAC is the container's hardware address; it wins over CNI_ARGS.
+			MAC string `json:"mac,omitempty"`
+		} `json:"cni,omitzero"`
+	} `json:"args,omitzero"`
+}
+
+// Trunk is one entry of vlanTrunk: an id, a range from minID to maxID, or both.
+type Trunk struct {
+	// MinID is the first VLAN of a range.
+	MinID *int `json:"minID,omitempty"`
+	// MaxID is the last VLAN of a range.
+	MaxID *int `json:"maxID,omitempty"`
+	// ID is a single VLAN.
+	ID *int `json:"id,omitempty"`
+}
+
+const (
+	defaultBridge = "cni0"
+	maxVLAN       = 4094
+	// maxLinkName is IFNAMSIZ without the final NUL.
+	maxLinkName = 15
+)
+
+// withDefaults fills in what the documentation calls default.
+func (c *Conf) withDefaults() {
+	if c.Bridge == "" {
+		c.Bridge = defaultBridge
+	}
+	if c.IsDefaultGateway {
+		c.IsGateway = true
+	}
+}
+
+// Validate reports every fault with its JSON path.
+func (c *Conf) Validate() error {
+	var f roles.Faults
+	if !validLinkName(c.Bridge) {
+		f.Addf("bridge", "%q is no interface name: 1 to %d bytes without '/', ':' and white space", c.Bridge, maxLinkName)
+	}
+	if c.IPMasqBackend != "" && c.IPMasqBackend != "nftables" && c.IPMasqBackend != "iptables" {
+		f.Addf("ipMasqBackend", "%q is not known: use \"nftables\"", c.IPMasqBackend)
+	}
+	if c.MTU < 0 || c.MTU > 65535 {
+		f.Addf("mtu", "%d is out of range: use 0 (the kernel's) to 65535", c.MTU)
+	}
+	if c.HairpinMode && c.PromiscMode {
+		f.Addf("hairpinMode", "cannot be combined with promiscMode: choose one")
+	}
+	if c.DisableContainerInterface && c.IPAM.Type != "" {
+		f.Addf("disableContainerInterface", "cannot be combined with ipam: an interface that is down has no use for addresses")
+	}
+	c.validateVLANs(&f)
+	for path, mac := range map[string]string{"runtimeConfig.mac": c.RuntimeConfig.MAC, "args.cni.mac": c.Args.CNI.MAC} {
+		if mac != "" && !validMAC(mac) {
+			f.Addf(path, "%q is no Ethernet address: use the form 02:00:00:00:00:01", mac)
+		}
+	}
+	return f.Err()
+}
+
+func (c *Conf) validateVLANs(f *roles.Faults) {
+	if c.VLAN < 0 || c.VLAN > maxVLAN {
+		f.Addf("vlan", "%d is out of range: use 1 to %d, or 0 for none", c.VLAN, maxVLAN)
+	}
+	if c.VLAN != 0 && c.IsGateway && len(c.gatewayLink()) > maxLinkName {
+		f.Addf("bridge", "%q is too long for a gateway on a VLAN: the interface %q would have more than %d bytes", c.Bridge, c.gatewayLink(), maxLinkName)
+	}
+	for i, t := range c.VLANTrunk {
+		t.validate(f, i)
+	}
+}
+
+func (t Trunk) validate(f *roles.Faults, i int) {
+	p := "vlanTrunk[" + itoa(i) + "]"
+	for _, v := range []struct {
+		name string
+		id   *int
+	}{{"minID", t.MinID}, {"maxID", t.MaxID}, {"id", t.ID}} {
+		if v.id != nil && (*v.id < 1 || *v.id > maxVLAN) {
+			f.Addf(p+"."+v.name, "%d is out of range: use 1 to %d", *v.id, maxVLAN)
+		}
+	}
+	switch {
+	case t.MinID == nil && t.MaxID == nil && t.ID == nil:
+		f.Addf(p, "is empty: give id, or minID and maxID")
+	case t.MinID == nil && t.MaxID != nil:
+		f.Addf(p+".minID", "is missing: minID and maxID go together")
+	case t.MinID != nil && t.MaxID == nil:
+		f.Addf(p+".maxID", "is missing: minID and maxID go together")
+	case t.MinID != nil && *t.MaxID < *t.MinID:
+		f.Addf(p+".maxID", "%d is less than minID %d", *t.MaxID, *t.MinID)
+	}
+}
+
+// vlanAware tells whether the bridge needs VLAN filtering.
+func (c *Conf) vlanAware() bool { return c.VLAN != 0 || len(c.VLANTrunk) > 0 }
+
+// gatewayLink is the interface that holds the gateway's address.
+func (c *Conf) gatewayLink() string {
+	if c.VLAN == 0 {
+		return c.Bridge
+	}
+	return c.Bridge + "." + itoa(c.VLAN)
+}
+
+// mac is the container's hardware address by precedence, or "".
+func (c *Conf) mac(args roles.Args) (string, error) {
+	for _, m := range []string{c.RuntimeConfig.MAC, c.Args.CNI.MAC} {
+		if m != "" {
+			return m, nil
+		}
+	}
+	m := args.Get("MAC")
+	if m != "" && !validMAC(m) {
+		return "", &envError{key: "MAC", value: m}
+	}
+	return m, nil
+}
+
+func validMAC(s string) bool {
+	m, err := net.ParseMAC(s)
+	return err == nil && len(m) == 6
+}
+
+func validLinkName(s string) bool {
+	return s != "" && len(s) <= maxLinkName && s != "." && s != ".." && !strings.ContainsAny(s, "/: \t\n\r\v\f\x00")
+}

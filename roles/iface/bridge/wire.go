@@ -1,0 +1,305 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
+)
+
+// containerIndex is the container interface's place in the result: after the
+// bridge and the host side's interface.
+const containerIndex = 2
+
+// Wire computes the spec and the result of one attachment. Shared objects come
+// first, so that a failure further on leaves nothing half made on them.
+func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+	o, ok := in.Observed.(observed)
+	if !ok {
+		return nil, errors.New("bridge: was not observed")
+	}
+	mac, err := r.conf.mac(in.Args)
+	if err != nil {
+		return nil, err
+	}
+	if mac == "" || in.Prev != nil {
+		mac = in.ContainerMAC
+	}
+	res, err := r.result(in, o, mac)
+	if err != nil {
+		return nil, err
+	}
+	ips, err := attach.Addresses(res)
+	if err != nil {
+		return nil, err
+	}
+	w := &attach.Wiring{Result: res, HostLink: in.HostLink, MAC: mac}
+	r.wireBridge(&w.Spec, in, o)
+	r.wireGateway(&w.Spec, o, ips)
+	r.wireMasquerade(&w.Spec, in, ips)
+	r.wirePort(&w.Spec, in, mac, ips)
+	return w, r.wireContainer(&w.Spec, in, res, ips)
+}
+
+// result is IPAM's answer with gateways, default routes and interfaces.
+func (r *role) result(in *attach.Input, o observed, mac string) (*roles.Result, error) {
+	res := &roles.Result{CNIVersion: roles.ResultVersion}
+	if in.IPAM != nil {
+		res.DNS = in.IPAM.DNS
+		res.Routes = append(res.Routes, in.IPAM.Routes...)
+		for _, ip := range in.IPAM.IPs {
+			c := *ip
+			c.Interface = new(int)
+			*c.Interface = containerIndex
+			res.IPs = append(res.IPs, &c)
+		}
+	}
+	if r.conf.IsGateway {
+		if err := r.fillGateways(res); err != nil {
+			return nil, err
+		}
+	}
+	if d := r.conf.DNS; len(d.Nameservers) > 0 || d.Domain != "" || len(d.Search) > 0 || len(d.Options) > 0 {
+		res.DNS = d
+	}
+	res.Interfaces = []*roles.ResultInterface{
+		{Name: r.conf.Bridge, Mac: o.bridgeMAC},
+		{Name: in.HostLink, Mac: in.HostMAC},
+		{Name: in.Key.IfName, Mac: mac, Sandbox: in.Netns},
+	}
+	if r.hasVLANGateway(len(res.IPs)) {
+		res.Interfaces = append(res.Interfaces, &roles.ResultInterface{Name: r.conf.gatewayLink(), Mac: o.gatewayMAC})
+	}
+	return res, nil
+}
+
+// fillGateways sets a missing gateway to the first address of the subnet, and
+// adds one default route a family where isDefaultGateway asks for it.
+func (r *role) fillGateways(res *roles.Result) error {
+	for i, ip := range res.IPs {
+		p, ok := attach.Prefix(ip.Address)
+		if !ok {
+			return fmt.Errorf("%w: result ips[%d].address: %v is no address with a prefix length", roles.ErrDecode, i, ip.Address)
+		}
+		if len(ip.Gateway) == 0 {
+			ip.Gateway = p.Masked().Addr().Next().AsSlice()
+		}
+		if !r.conf.IsDefaultGateway || hasDefaultRoute(res.Routes, p.Addr().Is4()) {
+			continue
+		}
+		dst := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		if p.Addr().Is4() {
+			dst = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		}
+		res.Routes = append(res.Routes, &types.Route{Dst: attach.IPNet(dst), GW: ip.Gateway})
+	}
+	return nil
+}
+
+// hasDefaultRoute tells whether there is a default route with a gateway.
+func hasDefaultRoute(routes []*types.Route, is4 bool) bool {
+	for _, rt := range routes {
+		if rt == nil || len(rt.GW) == 0 {
+			continue
+		}
+		if p, ok := attach.Prefix(rt.Dst); ok && p.Bits() == 0 && p.Addr().Is4() == is4 {
+			return true
+		}
+	}
+	return false
+}
+
+// wireBridge is the bridge itself. Router advertisements are not for it.
+func (r *role) wireBridge(s *netops.Spec, in *attach.Input, o observed) {
+	br := &netops.Link{
+		In: netops.Host, Shared: true, Name: r.conf.Bridge, Kind: "bridge",
+		MTU: r.conf.MTU, Up: true, Promisc: r.conf.PromiscMode, Alias: node.SharedAlias,
+		Bridge: &netops.Bridge{VLANFiltering: r.conf.vlanAware()},
+	}
+	if !o.bridgeLearnt {
+		br.MAC = o.bridgeMAC
+	}
+	if in.Prev != nil {
+		br.MAC, br.MTU, br.Alias = prevMAC(in.Prev, r.conf.Bridge), 0, ""
+	}
+	s.Add(br, &netops.Sysctl{
+		In: netops.Host, Shared: true, Optional: true,
+		Key: "net/ipv6/conf/" + r.conf.Bridge + "/accept_ra", Value: "0",
+	})
+}
+
+// prevMAC is the MAC that an earlier result gives for a host interface, or "".
+func prevMAC(prev *roles.Result, name string) string {
+	for _, i := range prev.Interfaces {
+		if i.Name == name && i.Sandbox == "" {
+			return i.Mac
+		}
+	}
+	return ""
+}
+
+// hasVLANGateway tells whether the gateway's address is on an interface of its own.
+func (r *role) hasVLANGateway(addresses int) bool {
+	return r.conf.IsGateway && r.conf.VLAN != 0 && addresses > 0
+}
+
+// wireGateway puts the gateways' addresses on the bridge, or on a veth whose
+// other end is a port in the access VLAN, and turns forwarding on.
+func (r *role) wireGateway(s *netops.Spec, o observed, ips []attach.Family) {
+	if !r.conf.IsGateway {
+		return
+	}
+	if r.hasVLANGateway(len(ips)) {
+		r.wireVLANGateway(s, o)
+	}
+	var v4, v6 bool
+	for _, ip := range ips {
+		if !ip.Gateway.IsValid() {
+			continue
+		}
+		v4, v6 = v4 || ip.Gateway.Is4(), v6 || ip.Gateway.Is6()
+		s.Add(&netops.Addr{
+			In: netops.Host, Shared: true, Link: r.conf.gatewayLink(),
+			Address: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()),
+			Sole:    !r.conf.ForceAddress, Replace: r.conf.ForceAddress,
+		})
+	}
+	if v4 {
+		s.Add(&netops.Sysctl{In: netops.Host, Shared: true, Key: "net/ipv4/ip_forward", Value: "1"})
+	}
+	if v6 {
+		s.Add(&netops.Sysctl{In: netops.Host, Shared: true, Key: "net/ipv6/conf/all/forwarding", Value: "1"})
+	}
+}
+
+// wireVLANGateway is the veth pair "<bridge>.<vlan>" and its port.
+func (r *role) wireVLANGateway(s *netops.Spec, o observed) {
+	name := r.conf.gatewayLink()
+	port := node.HostLink(store.Key{Network: "gateway", ContainerID: r.conf.Bridge, IfName: name})
+	l := &netops.Link{
+		In: netops.Host, Shared: true, Name: name, Kind: "veth", MTU: r.conf.MTU, Up: true, Alias: node.SharedAlias,
+		Peer: &netops.Peer{In: netops.Host, Name: port, Up: true, Master: r.conf.Bridge},
+	}
+	if !o.gatewayLearnt {
+		l.MAC = o.gatewayMAC
+	}
+	s.Add(l, &netops.PortVLANs{
+		In: netops.Host, SharedPort: true, Link: port,
+		VLANs: []netops.VLAN{{ID: uint16(r.conf.VLAN), PVID: true, Untagged: true}},
+	})
+}
+
+// wireMasquerade is one entry a subnet, made by the first attachment.
+func (r *role) wireMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Family) {
+	if !r.conf.IPMasq {
+		return
+	}
+	for _, ip := range ips {
+		set := "masq6"
+		if ip.Address.Addr().Is4() {
+			set = "masq4"
+		}
+		s.Add(&netops.Element{
+			Shared: true, Set: set, Label: node.SharedAlias + " " + in.Key.Network,
+			Key: []string{r.conf.gatewayLink(), ip.Address.Masked().String()},
+		})
+	}
+}
+
+// wirePort is the veth pair, its VLANs and its guard.
+func (r *role) wirePort(s *netops.Spec, in *attach.Input, mac string, ips []attach.Family) {
+	addrs := make([]netip.Prefix, len(ips))
+	for i, ip := range ips {
+		addrs[i] = ip.Address
+	}
+	s.Add(&netops.Link{
+		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: r.conf.MTU, Up: true,
+		Alias: node.Alias(in.Key, addrs), Master: r.conf.Bridge,
+		Port: &netops.Port{Hairpin: r.conf.HairpinMode, Isolated: r.conf.PortIsolation},
+		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: mac, MTU: r.conf.MTU},
+	})
+	if r.conf.vlanAware() {
+		s.Add(&netops.PortVLANs{
+			In: netops.Host, Link: in.HostLink, VLANs: r.portVLANs(), KeepDefault: r.conf.PreserveDefaultVLAN,
+		})
+	}
+	if r.conf.MACSpoofCheck {
+		s.Add(
+			&netops.Element{Set: "macguard_pairs", Key: []string{in.HostLink, mac}, Label: in.Label},
+			&netops.Element{Set: "macguard_ports", Key: []string{in.HostLink}, Label: in.Label},
+		)
+	}
+}
+
+// portVLANs is the port's VLAN list: the access VLAN untagged, trunks tagged;
+// a trunk without an access VLAN keeps VLAN 1 as the native one.
+func (r *role) portVLANs() []netops.VLAN {
+	native := r.conf.VLAN
+	if native == 0 {
+		native = 1
+	}
+	out := []netops.VLAN{{ID: uint16(native), PVID: true, Untagged: true}}
+	for _, t := range r.conf.VLANTrunk {
+		if t.MinID != nil {
+			out = append(out, netops.VLAN{ID: uint16(*t.MinID), End: uint16(*t.MaxID)})
+		}
+		if t.ID != nil {
+			out = append(out, netops.VLAN{ID: uint16(*t.ID)})
+		}
+	}
+	return out
+}
+
+// wireContainer is the container's side: addresses before the link comes up,
+// so that nothing is announced without them, then routes.
+func (r *role) wireContainer(s *netops.Spec, in *attach.Input, res *roles.Result, ips []attach.Family) error {
+	name := in.Key.IfName
+	if len(ips) > 0 {
+		r.wireSysctls(s, in, name, ips)
+	}
+	for _, ip := range ips {
+		s.Add(&netops.Addr{In: netops.Container, Link: name, Address: ip.Address, DAD: r.conf.EnableDAD})
+	}
+	if !r.conf.DisableContainerInterface {
+		s.Add(&netops.Link{In: netops.Container, Name: name, Up: true})
+	}
+	if len(ips) == 0 {
+		return nil
+	}
+	routes, err := attach.Routes(res, name)
+	if err != nil {
+		return err
+	}
+	s.Add(routes...)
+	return nil
+}
+
+// wireSysctls prepares the container's interface for its addresses. CHECK
+// leaves them out: a chained plugin may have tuned them.
+func (r *role) wireSysctls(s *netops.Spec, in *attach.Input, name string, ips []attach.Family) {
+	if in.Prev != nil {
+		return
+	}
+	set := func(key, value string, optional bool) {
+		s.Add(&netops.Sysctl{In: netops.Container, Key: key, Value: value, Optional: optional})
+	}
+	if !r.conf.EnableDAD {
+		set("net/ipv6/conf/"+name+"/accept_dad", "0", true)
+	}
+	set("net/ipv4/conf/"+name+"/arp_notify", "1", false)
+	for _, ip := range ips {
+		if ip.Address.Addr().Is6() {
+			set("net/ipv6/conf/lo/disable_ipv6", "0", false)
+			set("net/ipv6/conf/"+name+"/disable_ipv6", "0", false)
+			set("net/ipv6/conf/"+name+"/keep_addr_on_down", "1", false)
+			return
+		}
+	}
+}

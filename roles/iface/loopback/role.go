@@ -1,0 +1,136 @@
+// Package loopback is the CNI role "loopback": it brings lo up.
+package loopback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+)
+
+// lo is the only interface that the role works on, whatever CNI_IFNAME says.
+const lo = "lo"
+
+// Conf is the network configuration of the loopback role: no keys of its own.
+type Conf struct{ roles.NetConf }
+
+// Role is the loopback role's entry in the table.
+func Role() roles.Role {
+	return roles.Role{
+		Names:     []string{"loopback"},
+		Kind:      roles.Interface,
+		Summary:   "brings the container's loopback interface up",
+		Reference: "v1.9.1",
+		Conf:      func() any { return new(Conf) },
+		New: func(raw []byte) (roles.Handler, error) {
+			if err := roles.Decode(raw, new(Conf)); err != nil {
+				return nil, err
+			}
+			return handler{}, nil
+		},
+	}
+}
+
+// handler keeps no state: the namespace itself is the record.
+type handler struct{}
+
+// Add brings lo up and passes an earlier result on.
+func (handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	ns, err := open(h, req)
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	if err := h.Net.Ensure(ctx, loSpec(), ns); err != nil {
+		return nil, err
+	}
+	addrs, err := h.Net.Addresses(ctx, ns, lo)
+	if err != nil {
+		return nil, err
+	}
+	res := &roles.Result{
+		CNIVersion: roles.ResultVersion,
+		Interfaces: []*roles.ResultInterface{{Name: lo, Mac: "00:00:00:00:00:00", Sandbox: req.Netns}},
+	}
+	for _, a := range addrs {
+		if !a.Addr().IsLoopback() {
+			return nil, errors.Join(
+				fmt.Errorf("interface %q: %w: has the address %s, which is no loopback address", lo, netops.ErrConflict, a),
+				h.Net.Ensure(context.WithoutCancel(ctx), downSpec(), ns))
+		}
+		index := 0
+		res.IPs = append(res.IPs, &types100.IPConfig{
+			Interface: &index,
+			Address:   net.IPNet{IP: a.Addr().AsSlice(), Mask: net.CIDRMask(a.Bits(), a.Addr().BitLen())},
+		})
+	}
+	if req.PrevResult != nil {
+		return req.PrevResult, nil
+	}
+	return res, nil
+}
+
+// Del takes lo down; a namespace that is gone has none.
+func (handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	if req.Netns == "" {
+		return nil
+	}
+	ns, err := h.Net.OpenNamespace(req.Netns)
+	if errors.Is(err, netops.ErrNoNetns) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return h.Net.Ensure(ctx, downSpec(), ns)
+}
+
+// Check tells whether lo is up.
+func (handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	ns, err := open(h, req)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	diffs, err := h.Net.Verify(ctx, loSpec(), ns)
+	if err != nil {
+		return err
+	}
+	return roles.Differences(diffs)
+}
+
+// Plan tells that lo would come up.
+func (handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Plan, error) {
+	var ns *netops.Namespace
+	if req.Netns != "" {
+		var err error
+		if ns, err = open(h, req); err != nil {
+			return nil, err
+		}
+		defer ns.Close()
+	}
+	changes, err := h.Net.Plan(ctx, loSpec(), ns)
+	return &roles.Plan{Changes: changes, Result: req.PrevResult}, err
+}
+
+func open(h *roles.Host, req *roles.Request) (*netops.Namespace, error) {
+	ns, err := h.Net.OpenNamespace(req.Netns)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", roles.ErrNetns, err)
+	}
+	return ns, nil
+}
+
+func loSpec() netops.Spec {
+	return netops.Spec{Objects: []netops.Object{&netops.Link{In: netops.Container, Name: lo, Up: true}}}
+}
+
+func downSpec() netops.Spec {
+	return netops.Spec{Objects: []netops.Object{&netops.Link{In: netops.Container, Name: lo, Down: true}}}
+}

@@ -1,0 +1,117 @@
+// Package node is what the roles of one node share beyond their own work: the
+// names of what attachments make, who is alive, how a dead attachment is
+// removed whole, and how lost state is rebuilt from the kernel.
+package node
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+// labelPrefix marks interfaces and nftables elements as ours.
+const labelPrefix = "cnibox:"
+
+// maxLabel bounds labels: the kernel allows 255 bytes of alias and of nftables
+// userdata, container IDs have no bound at all.
+const maxLabel = 120
+
+// digest is the hash that every derived name of an attachment comes from.
+// Lengths are hashed with the texts, so no two keys run together.
+func digest(key store.Key) [sha256.Size]byte {
+	h := sha256.New()
+	for _, s := range []string{key.Network, key.ContainerID, key.IfName} {
+		var n [4]byte
+		binary.BigEndian.PutUint32(n[:], uint32(len(s)))
+		h.Write(n[:])
+		h.Write([]byte(s))
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// HostLink is the name of the host side's interface: "veth" and 11 hex digits.
+// It follows from the key alone, so DEL finds it without a record.
+func HostLink(key store.Key) string {
+	d := digest(key)
+	return "veth" + hex.EncodeToString(d[:])[:11]
+}
+
+// MAC is a locally administered unicast address that follows from the key and
+// a purpose ("container", "host"). Given at creation, udev does not rewrite it.
+func MAC(key store.Key, purpose string) string {
+	d := digest(store.Key{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName + "\x00" + purpose})
+	m := net.HardwareAddr(d[:6])
+	m[0] = m[0]&^1 | 2
+	return m.String()
+}
+
+// Label identifies an attachment on an interface or nftables element: the
+// prefix and 16 hex digits.
+func Label(key store.Key) string {
+	d := digest(key)
+	return labelPrefix + hex.EncodeToString(d[:8])
+}
+
+// Alias is the Label with text for people and for Rebuild: addresses, then
+// network, container and interface as far as 120 bytes reach.
+func Alias(key store.Key, addrs []netip.Prefix) string {
+	parts := []string{Label(key)}
+	for _, a := range addrs {
+		parts = append(parts, a.String())
+	}
+	s := strings.Join(parts, " ") + " " + key.Network + "/" + key.IfName + "/" + key.ContainerID
+	if len(s) > maxLabel {
+		s = s[:maxLabel]
+	}
+	return strings.ToValidUTF8(s, "")
+}
+
+// aliasInfo is what an alias tells.
+type aliasInfo struct {
+	label     string
+	addresses []netip.Prefix
+	key       store.Key
+	// whole tells that key was not cut off: it hashes to the label.
+	whole bool
+}
+
+// parseAlias reads what Alias wrote; ok is false for an alias that is not ours.
+func parseAlias(s string) (info aliasInfo, ok bool) {
+	label, rest, _ := strings.Cut(s, " ")
+	if !isLabel(label) {
+		return aliasInfo{}, false
+	}
+	info.label = label
+	for {
+		word, more, found := strings.Cut(rest, " ")
+		p, err := netip.ParsePrefix(word)
+		if err != nil {
+			break
+		}
+		info.addresses = append(info.addresses, p)
+		if !found {
+			return info, true
+		}
+		rest = more
+	}
+	if f := strings.SplitN(rest, "/", 3); len(f) == 3 {
+		info.key = store.Key{Network: f[0], IfName: f[1], ContainerID: f[2]}
+		info.whole = Label(info.key) == label
+	}
+	return info, true
+}
+
+// isLabel tells whether s has the form of Label.
+func isLabel(s string) bool {
+	hexa, ok := strings.CutPrefix(s, labelPrefix)
+	if !ok || len(hexa) != 16 {
+		return false
+	}
+	_, err := hex.DecodeString(hexa)
+	return err == nil
+}

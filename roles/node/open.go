@@ -1,0 +1,124 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Options say where a node's state is and who asks.
+type Options struct {
+	// RunDir and StateDir replace /run/cnibox and /var/lib/cnibox, so that
+	// several simulated nodes can live on one machine.
+	RunDir, StateDir string
+	// CacheDirs are where runtimes keep libcni's results; Rebuild reads them.
+	// Empty means /var/lib/cni/results.
+	CacheDirs []string
+	// LockTimeout replaces the default of 30 s.
+	LockTimeout time.Duration
+	Role        string
+	Program     string
+	Log         *slog.Logger
+	// NetProbe and StoreProbe let tests make the n-th call fail.
+	NetProbe   netops.Probe
+	StoreProbe func(op string) error
+}
+
+// Open gives a role its Host. Nothing is opened yet: netlink sockets and the
+// state file are opened on first use. The returned function closes them; it is
+// the last thing that a process does. Delegate is left to the caller.
+func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
+	so, err := store.DefaultOptions()
+	if err != nil {
+		return nil, nil, fmt.Errorf("open state: %w", err)
+	}
+	if o.RunDir != "" {
+		so.RunDir = o.RunDir
+	}
+	if o.StateDir != "" {
+		so.StateDir = o.StateDir
+	}
+	if o.LockTimeout != 0 {
+		so.LockTimeout = o.LockTimeout
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	so.Role, so.Probe = o.Role, o.StoreProbe
+
+	h := &roles.Host{Role: o.Role, Program: o.Program, Log: o.Log, Now: time.Now}
+	h.Net = netops.New(netops.Options{
+		Probe:   o.NetProbe,
+		Restore: func(ctx context.Context) ([]*netops.Element, error) { return wantedElements(ctx, h.Store) },
+	})
+	so.Fresh = func(ctx context.Context, tx *store.Tx) error {
+		return rebuild(ctx, h, tx, o.CacheDirs)
+	}
+	h.Store = store.New(so)
+	return h, func() {
+		if err := h.Net.Close(); err != nil {
+			o.Log.Warn("close netlink", "error", err)
+		}
+	}, nil
+}
+
+// wantedElements lists every nftables element that recorded attachments and
+// networks stand on: what somebody's `nft flush ruleset` took away.
+func wantedElements(ctx context.Context, s *store.Store) ([]*netops.Element, error) {
+	var out []*netops.Element
+	err := s.View(ctx, func(tx *store.Tx) error {
+		atts, err := tx.Attachments("")
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, a := range atts {
+			for _, p := range a.Parts {
+				changes, err := decodeChanges(p.Changes)
+				errs = append(errs, err)
+				for _, c := range changes {
+					if e, ok := c.Do.Object.(*netops.Element); ok && c.Do.Verb == netops.VerbAdd {
+						out = append(out, e)
+					}
+				}
+			}
+		}
+		nets, err := tx.Networks()
+		if err != nil {
+			return err
+		}
+		for _, n := range nets {
+			changes, err := decodeChanges(n.Shared)
+			errs = append(errs, err)
+			for _, c := range changes {
+				if c.Undo == nil {
+					continue
+				}
+				if e, ok := c.Undo.Object.(*netops.Element); ok {
+					out = append(out, e)
+				}
+			}
+		}
+		return errors.Join(errs...)
+	})
+	return out, err
+}
+
+// decodeChanges reads stored changes; none is not an error.
+func decodeChanges(raw json.RawMessage) ([]netops.Change, error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	var c []netops.Change
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return nil, fmt.Errorf("stored changes: %w: %w", roles.ErrDecode, err)
+	}
+	return c, nil
+}

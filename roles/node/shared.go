@@ -1,0 +1,216 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// SharedAlias marks a shared link that we made: only such a one is ever removed.
+const SharedAlias = labelPrefix + "shared"
+
+// RecordShared notes the shared objects that a plan makes, so that the
+// network's last GC can remove them, and no others.
+func RecordShared(tx *store.Tx, network, role string, changes []netops.Change, now time.Time) error {
+	var spec netops.Spec
+	for _, c := range changes {
+		if c.Do.Object.IsShared() && c.Do.Verb == netops.VerbAdd {
+			spec.Add(c.Do.Object)
+		}
+	}
+	if len(spec.Objects) == 0 {
+		return nil
+	}
+	rec, err := tx.Network(network)
+	if errors.Is(err, store.ErrNotFound) {
+		rec, err = &store.Network{Name: network}, nil
+	}
+	if err != nil {
+		return err
+	}
+	merged, err := mergeChanges(rec.Shared, netops.SharedInverses(spec))
+	if err != nil {
+		return fmt.Errorf("network %q: %w", network, err)
+	}
+	rec.Shared, rec.Role, rec.Updated = merged, role, now
+	return tx.PutNetwork(rec)
+}
+
+// mergeChanges appends changes that are not among the stored ones.
+func mergeChanges(stored json.RawMessage, add []netops.Change) (json.RawMessage, error) {
+	var list []json.RawMessage
+	if len(stored) > 0 {
+		if err := json.Unmarshal(stored, &list); err != nil {
+			return nil, fmt.Errorf("shared objects: %w: %w", roles.ErrDecode, err)
+		}
+	}
+	for _, c := range add {
+		raw, err := json.Marshal(c)
+		if err != nil {
+			return nil, err
+		}
+		if !holds(list, raw) {
+			list = append(list, raw)
+		}
+	}
+	return json.Marshal(list)
+}
+
+func holds(list []json.RawMessage, raw json.RawMessage) bool {
+	for _, l := range list {
+		var c bytes.Buffer
+		if json.Compact(&c, l) == nil && bytes.Equal(c.Bytes(), raw) {
+			return true
+		}
+	}
+	return false
+}
+
+// RemoveShared removes what a network's attachments shared, when none of them
+// is left and no other network stands on it. It does nothing while another
+// process holds one of the named locks.
+func RemoveShared(ctx context.Context, h *roles.Host, network string, names []string) error {
+	for _, n := range names {
+		lock, ok, err := h.Store.TryLockShared(n, true)
+		if err != nil || !ok {
+			return err
+		}
+		defer lock.Unlock()
+	}
+	var mine, others []netops.Change
+	busy := false
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		atts, err := tx.Attachments(network)
+		if err != nil {
+			return err
+		}
+		busy = len(atts) > 0
+		mine, others, err = sharedChanges(tx, network)
+		return err
+	})
+	if err != nil || busy || len(mine) == 0 {
+		return err
+	}
+	gone, err := removable(ctx, h, mine, others)
+	if err != nil {
+		return err
+	}
+	if err := h.Net.Undo(ctx, gone, nil); err != nil {
+		return err
+	}
+	return h.Store.Update(ctx, func(tx *store.Tx) error { return tx.DeleteNetwork(network) })
+}
+
+// sharedChanges reads a network's shared objects, and all other networks'.
+func sharedChanges(tx *store.Tx, network string) (mine, others []netops.Change, err error) {
+	nets, err := tx.Networks()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, n := range nets {
+		c, err := decodeChanges(n.Shared)
+		if err != nil {
+			return nil, nil, fmt.Errorf("network %q: %w", n.Name, err)
+		}
+		if n.Name == network {
+			mine = c
+		} else {
+			others = append(others, c...)
+		}
+	}
+	return mine, others, nil
+}
+
+// removable keeps the changes whose object no other network has made and which
+// nothing stands on: a bridge with ports of anybody's stays, and so does all
+// that is on it.
+func removable(ctx context.Context, h *roles.Host, mine, others []netops.Change) ([]netops.Change, error) {
+	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	inUse := map[string]bool{}
+	for _, c := range others {
+		inUse[c.Do.Object.String()] = true
+	}
+	made := map[string]bool{}
+	for _, c := range mine {
+		if l, ok := c.Do.Object.(*netops.Link); ok {
+			made[l.Name] = true
+			if l.Peer != nil {
+				made[l.Peer.Name] = true
+			}
+		}
+	}
+	keep := map[string]bool{}
+	for _, l := range links {
+		if l.Master != "" && !made[l.Name] {
+			keep[l.Master] = true
+		}
+	}
+	var out []netops.Change
+	for _, c := range mine {
+		if !inUse[c.Do.Object.String()] && !keep[onLink(c.Do.Object)] {
+			out = append(out, c)
+		}
+	}
+	return out, nil
+}
+
+// onLink names the link that an object is or stands on.
+func onLink(o netops.Object) string {
+	switch o := o.(type) {
+	case *netops.Link:
+		return o.Name
+	case *netops.Addr:
+		return o.Link
+	case *netops.Element:
+		return o.Key[0]
+	}
+	return ""
+}
+
+// RemoveStrays deletes interfaces of a network that carry our label, have no
+// record and are not valid: what is left when state was lost.
+func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) error {
+	links, err := h.Net.Links(ctx, nil) // before the records: an ADD records first
+	if err != nil {
+		return err
+	}
+	known := map[string]bool{}
+	for _, v := range valid {
+		known[Label(store.Key{Network: network, ContainerID: v.ContainerID, IfName: v.IfName})] = true
+	}
+	err = h.Store.View(ctx, func(tx *store.Tx) error {
+		atts, err := tx.Attachments("")
+		for _, a := range atts {
+			known[Label(a.Key)] = true
+			known[a.ContainerID] = true
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var stray []netops.Change
+	for _, l := range links {
+		info, ok := parseAlias(l.Alias)
+		if !ok || info.key.Network != network || known[info.label] {
+			continue
+		}
+		o := &netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.label}
+		stray = append(stray, netops.Change{
+			Do:   netops.Step{Verb: netops.VerbAdd, Object: o},
+			Undo: &netops.Step{Verb: netops.VerbDel, Object: o},
+		})
+		h.Log.Info("removing interface without a record", "link", l.Name, "alias", l.Alias)
+	}
+	return h.Net.Undo(ctx, stray, nil)
+}
