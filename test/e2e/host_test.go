@@ -69,7 +69,7 @@ func newHost(t *testing.T) *host {
 		t.Fatalf("start host: %v", err)
 	}
 	t.Cleanup(func() {
-		in.Close()
+		_ = in.Close()
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("stop host: %v", err)
 		}
@@ -151,7 +151,7 @@ func (h *host) start(t *testing.T, args ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := h.command(context.Background(), args...)
+	cmd := h.command(t.Context(), args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start %q: %v", args, err)
@@ -160,12 +160,9 @@ func (h *host) start(t *testing.T, args ...string) {
 		if t.Failed() {
 			t.Logf("%s said:\n%s", args[0], lastLines(log, 60))
 		}
-		log.Close()
-		// The program dies with the host, whose end is a later clean-up; nsenter's own status tells nothing.
-		if err := cmd.Process.Kill(); err != nil {
-			t.Logf("stop nsenter of %q: %v", args[0], err)
-		}
+		// The context has ended nsenter, whose status tells nothing. The program itself dies with the host, in a later clean-up.
 		_ = cmd.Wait()
+		_ = log.Close()
 	})
 }
 

@@ -36,9 +36,6 @@ const conflist = `{
 }
 `
 
-// roles are the CNI types that the runtimes execute.
-var roles = []string{"bridge", "host-local", "loopback"}
-
 // root is the repository's directory.
 func root(t *testing.T) string {
 	t.Helper()
@@ -52,11 +49,11 @@ func root(t *testing.T) string {
 // foreign is the directory of the plugins to test instead of ours, or empty.
 func foreign() string { return os.Getenv("CNIBOX_TEST_PLUGIN_DIR") }
 
-// links makes a CNI directory as `cnibox install` would: one symbolic link for each role.
+// links makes a CNI directory as `cnibox install` would: one symbolic link for each CNI type that the runtimes execute.
 func links(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, role := range roles {
+	for _, role := range []string{"bridge", "host-local", "loopback"} {
 		target := filepath.Join(root(t), "bin", "cnibox")
 		if foreign() != "" {
 			target = filepath.Join(foreign(), role)
