@@ -34,12 +34,9 @@ func updateReadme(path, content string) error {
 
 // replaceBlock returns text with what is between the markers replaced; the markers stay. Doing it again with the same content changes nothing.
 func replaceBlock(text, content string) (string, error) {
-	before, rest, ok := strings.Cut(text, blockStart)
-	if !ok {
-		return "", errNoBlock
-	}
-	_, after, ok := strings.Cut(rest, blockEnd)
-	if !ok || strings.Contains(after, blockStart) || strings.Contains(after, blockEnd) || strings.Contains(before, blockEnd) {
+	before, rest, found := strings.Cut(text, blockStart)
+	_, after, closed := strings.Cut(rest, blockEnd)
+	if !found || !closed || strings.Count(text, blockStart) != 1 || strings.Count(text, blockEnd) != 1 {
 		return "", errNoBlock
 	}
 	return before + blockStart + "\n" + strings.TrimRight(content, "\n") + "\n" + blockEnd + after, nil

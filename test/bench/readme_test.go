@@ -26,6 +26,8 @@ func TestReplaceBlock(t *testing.T) {
 		"no start":   blockEnd + "\n",
 		"reversed":   blockEnd + blockStart,
 		"end before": blockEnd + blockStart + blockEnd,
+		"two starts": blockStart + blockEnd + blockStart,
+		"two ends":   blockStart + blockEnd + blockEnd,
 		"twice":      blockStart + blockEnd + blockStart + blockEnd,
 	} {
 		t.Run(name, func(t *testing.T) {

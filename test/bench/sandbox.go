@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,6 +25,9 @@ const (
 	dataDir  = "/run/bench"
 )
 
+// errInterrupted ends a run on Ctrl-C; the kernel takes the sandbox apart with its last process.
+var errInterrupted = errors.New("interrupted; nothing was written")
+
 // measureInSandbox runs this program again in a network and mount namespace of its own and returns what it measured.
 func measureInSandbox(ctx context.Context, j job, stderr io.Writer) (*results, error) {
 	in, err := json.Marshal(j)
@@ -38,6 +42,9 @@ func measureInSandbox(ctx context.Context, j job, stderr io.Writer) (*results, e
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
 	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return nil, errInterrupted
+		}
 		return nil, fmt.Errorf("measure in a sandbox: %w", err)
 	}
 	res := &results{}
