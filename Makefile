@@ -1,0 +1,67 @@
+# Everything runs as root on Debian 12 with Go. `make demo` and `make test` set up what they need by themselves.
+
+SHELL   := /bin/sh
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+TAGS    := urfave_cli_no_docs
+LDFLAGS := -s -w -X main.version=$(VERSION)
+# Tests, the demo and the benchmark never see the machine's own network.
+SANDBOX := unshare --net --mount --propagation private
+export CGO_ENABLED = 0
+# Seconds that soaks and random kills run.
+export CNIBOX_SOAK ?= 30
+
+.PHONY: build demo test test-e2e test-vm lint bench soak fuzz fmt clean setup
+
+build: bin/cnibox
+
+# Go's own cache decides what is rebuilt.
+.PHONY: bin/cnibox
+bin/cnibox:
+	$(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ .
+
+setup:
+	@sh test/apt.sh
+
+demo: setup build
+	@$(GO) build -trimpath -o bin/demo ./test/demo
+	@bin/demo -cnibox bin/cnibox -conf examples/bridge.conflist
+
+test: setup build
+	$(SANDBOX) $(GO) test -tags $(TAGS) -p 1 -timeout 20m ./...
+
+# Debian's stock kernel in QEMU, for what a host kernel may lack.
+test-vm: setup
+	$(GO) build -trimpath -o bin/vm/run ./test/vm
+	bin/vm/run ./netops ./roles/iface/bridge
+
+bin/golangci-lint: test/tools/go.sum
+	cd test/tools && $(GO) build -trimpath -o ../../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint mvdan.cc/gofumpt
+
+lint: bin/golangci-lint
+	bin/golangci-lint run ./...
+
+fmt: bin/golangci-lint
+	bin/golangci-lint fmt ./...
+
+# The reference plugins, built from their Go module for comparison only.
+bin/peers/bridge: test/peers/go.sum
+	cd test/peers && $(GO) build -trimpath -ldflags '-s -w' -o ../../bin/peers/ tool
+
+bench: setup build bin/peers/bridge
+	$(GO) run ./test/bench -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md
+
+soak: setup build
+	CNIBOX_SOAK=$${SOAK:-300} $(SANDBOX) $(GO) test -tags $(TAGS) -p 1 -count 1 -timeout 60m -run 'Storm|Soak|Kill|Sweep' ./...
+
+# Every fuzz target for FUZZ each, one after the other.
+FUZZ ?= 30s
+fuzz:
+	@for p in $$($(GO) list ./...); do \
+		for f in $$($(GO) test -tags $(TAGS) -list '^Fuzz' $$p | grep '^Fuzz'); do \
+			echo "$$p $$f"; $(SANDBOX) $(GO) test -tags $(TAGS) -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZ) $$p || exit 1; \
+		done; \
+	done
+
+clean:
+	rm -rf bin
