@@ -1,0 +1,95 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+// BenchmarkUpdate is open, lock, store one record, commit, close.
+func BenchmarkUpdate(b *testing.B) {
+	s := newStore(b)
+	a := attachment(key("net", "c1"))
+	update(b, s, func(tx *store.Tx) error { return tx.PutAttachment(a) })
+	for b.Loop() {
+		update(b, s, func(tx *store.Tx) error { return tx.PutAttachment(a) })
+	}
+}
+
+// BenchmarkView is open, lock, read one record, close.
+func BenchmarkView(b *testing.B) {
+	s := newStore(b)
+	a := attachment(key("net", "c1"))
+	update(b, s, func(tx *store.Tx) error { return tx.PutAttachment(a) })
+	for b.Loop() {
+		view(b, s, func(tx *store.Tx) error { _, err := tx.Attachment(a.Key); return err })
+	}
+}
+
+// BenchmarkAllocate is open, lock, find the lowest free address of a /16,
+// reserve it, commit, close.
+func BenchmarkAllocate(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		used int
+	}{{"0", 0}, {"50", 32768}, {"99.9", 65470}} {
+		b.Run("full="+c.name, func(b *testing.B) { benchmarkAllocate(b, c.used) })
+	}
+}
+
+func benchmarkAllocate(b *testing.B, used int) {
+	s := newStore(b)
+	id := store.PoolID{DataDir: "/var/lib/cni/networks", Network: "net"}
+	from, to := netip.MustParseAddr("10.1.0.0"), netip.MustParseAddr("10.1.255.255")
+	update(b, s, func(tx *store.Tx) error { return fill(tx, id, from, used) })
+	allocate := func() netip.Addr {
+		var a netip.Addr
+		err := s.Update(context.Background(), func(tx *store.Tx) error {
+			p, err := tx.Pool(id)
+			if err != nil {
+				return err
+			}
+			var ok bool
+			a, ok, err = p.Next(from, to)
+			if err != nil || !ok {
+				return fmt.Errorf("next: %v %w", ok, err)
+			}
+			return p.Reserve(store.Lease{Address: a, Owner: key("net", "new"), Time: testTime})
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return a
+	}
+	for b.Loop() {
+		a := allocate()
+		b.StopTimer()
+		update(b, s, func(tx *store.Tx) error {
+			p, err := tx.Pool(id)
+			if err != nil {
+				return err
+			}
+			return p.Release(a)
+		})
+		b.StartTimer()
+	}
+}
+
+// fill reserves n addresses from an address on.
+func fill(tx *store.Tx, id store.PoolID, from netip.Addr, n int) error {
+	p, err := tx.Pool(id)
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		l := store.Lease{Address: from, Owner: key(id.Network, fmt.Sprintf("%064d", i)), Time: testTime}
+		if err := p.Reserve(l); err != nil {
+			return err
+		}
+		from = from.Next()
+	}
+	return nil
+}

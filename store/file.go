@@ -1,0 +1,278 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+)
+
+// file is one of the two database files.
+type file struct {
+	s          *Store
+	path, name string
+	// kept: the file outlives the boot, so commits are synced.
+	kept bool
+	// hint is what to do when the file is damaged.
+	hint string
+	// fresh fills a new file; nil when there is nothing to be filled in.
+	fresh func(context.Context, *bolt.Tx) error
+}
+
+// dir opens the file's directory.
+func (f *file) dir(mk bool) (*os.File, error) {
+	if f.kept {
+		return f.s.stateDir(mk)
+	}
+	return f.s.runDir(mk)
+}
+
+func (f *file) op(name string) string {
+	if f.kept {
+		return "keep " + name
+	}
+	return name
+}
+
+// run is one transaction. fn gets nil when it only reads and there is no file.
+func (f *file) run(ctx context.Context, write bool, fn func(*bolt.Tx) error) error {
+	op := f.op("view")
+	if write {
+		op = f.op("update")
+	}
+	if err := f.s.probe(op); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("open %q: %w", f.path, err)
+	}
+	db, err := f.open(ctx, write)
+	if err != nil {
+		return err
+	}
+	if db == nil {
+		return fn(nil)
+	}
+	f.noteHolder(write)
+	return f.guard(db, write, func(b *bolt.Tx) error {
+		if err := f.checkSchema(b); err != nil {
+			return err
+		}
+		return fn(b)
+	})
+}
+
+// open returns the file, locked and checked; nil when it is only to be read and
+// there is none, or an empty one.
+func (f *file) open(ctx context.Context, write bool) (*os.File, error) {
+	w := f.s.wait(ctx)
+	for {
+		db, size, err := f.openLocked(w, write)
+		if err != nil {
+			return nil, err
+		}
+		if db != nil && size > 0 {
+			if err := f.checkWhole(db, size); err != nil {
+				return nil, errors.Join(err, db.Close())
+			}
+			return db, nil
+		}
+		if db != nil {
+			_ = db.Close()
+		}
+		if !write {
+			return nil, nil
+		}
+		if err := f.make(ctx, w); err != nil {
+			return nil, err
+		}
+		if err := w.expired(); err != nil {
+			return nil, fmt.Errorf("make %q: it vanishes again and again: %w", f.path, err)
+		}
+	}
+}
+
+// openLocked opens the file as it is and locks it; nil when there is none.
+func (f *file) openLocked(w wait, write bool) (*os.File, int64, error) {
+	for {
+		db, err := f.openNamed(write)
+		if err != nil || db == nil {
+			return nil, 0, err
+		}
+		if err := w.acquire(db, flockOf(write)); err != nil {
+			return nil, 0, fmt.Errorf("lock %q: %w%s", f.path, err, f.holder(err))
+		}
+		st, same, err := sameFile(int(db.Fd()), f.path)
+		if err == nil && same {
+			if st.Mode&unix.S_IFMT == unix.S_IFREG {
+				return db, st.Size, nil
+			}
+			err = fmt.Errorf("open %q: %w: not a regular file", f.path, ErrInvalid)
+		}
+		if err := errors.Join(err, db.Close()); err != nil {
+			return nil, 0, err
+		}
+		if err := w.expired(); err != nil {
+			return nil, 0, fmt.Errorf("open %q: it is replaced again and again: %w", f.path, err)
+		}
+	}
+}
+
+// openNamed opens the file as it is, without a lock; nil when there is none.
+func (f *file) openNamed(write bool) (*os.File, error) {
+	dir, err := f.dir(write)
+	if errors.Is(err, unix.ENOENT) && !write {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close() //nolint:errcheck // a directory opened for reading
+	flags := unix.O_NOFOLLOW | unix.O_CLOEXEC
+	if write {
+		flags |= unix.O_RDWR
+	}
+	fd, err := openat(int(dir.Fd()), f.name, flags, 0)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil, nil
+	case errors.Is(err, unix.ELOOP):
+		return nil, fmt.Errorf("open %q: %w: a symbolic link", f.path, ErrInvalid)
+	case err != nil:
+		return nil, fmt.Errorf("open %q: %w", f.path, err)
+	}
+	db := os.NewFile(uintptr(fd), f.path)
+	if err := checkOwned(fd, f.path); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
+}
+
+// lockDir opens the directory and locks it: whoever makes, removes or renames
+// the file holds this lock. It goes before the file's own.
+func (f *file) lockDir(w wait) (*os.File, error) {
+	for {
+		dir, err := f.dir(true)
+		if err != nil {
+			return nil, err
+		}
+		if err := w.acquire(dir, flockOf(true)); err != nil {
+			return nil, fmt.Errorf("lock %q: %w", dir.Name(), err)
+		}
+		_, same, err := sameFile(int(dir.Fd()), dir.Name())
+		if err == nil && same {
+			return dir, nil
+		}
+		if err := errors.Join(err, dir.Close(), w.expired()); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// make makes the file where there is none, or an empty one: under another name,
+// complete, and then renamed, so that nobody sees half of it.
+func (f *file) make(ctx context.Context, w wait) error {
+	dir, err := f.lockDir(w)
+	if err != nil {
+		return err
+	}
+	defer dir.Close() //nolint:errcheck // a directory opened for reading
+	at := int(dir.Fd())
+	var st unix.Stat_t
+	err = unix.Fstatat(at, f.name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil && (st.Size > 0 || st.Mode&unix.S_IFMT != unix.S_IFREG) {
+		return nil // somebody else was faster; whatever it is, the opener judges it
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("stat %q: %w", f.path, err)
+	}
+	temp := f.name + ".new"
+	if err := unlinkat(at, temp); err != nil {
+		return fmt.Errorf("make %q: %w", f.path, err)
+	}
+	if err := f.fill(ctx, at, temp); err != nil {
+		return fmt.Errorf("make %q: %w", f.path, errors.Join(err, unlinkat(at, temp)))
+	}
+	err = unix.Renameat(at, temp, at, f.name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil // the directory was removed meanwhile: the opener begins anew
+	}
+	if err != nil {
+		return fmt.Errorf("make %q: %w", f.path, err)
+	}
+	if f.kept {
+		if err := unix.Fsync(at); err != nil {
+			return fmt.Errorf("sync %q: %w", dir.Name(), err)
+		}
+	}
+	return nil
+}
+
+// fill writes a new file under a temporary name.
+func (f *file) fill(ctx context.Context, at int, temp string) error {
+	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := openat(at, temp, flags, 0o600)
+	if errors.Is(err, unix.ENOENT) {
+		return nil // the directory was removed meanwhile, see make
+	}
+	if err != nil {
+		return err
+	}
+	db := os.NewFile(uintptr(fd), filepath.Join(filepath.Dir(f.path), temp))
+	return f.guard(db, true, func(b *bolt.Tx) error {
+		if err := f.writeInfo(b); err != nil {
+			return err
+		}
+		if f.fresh == nil {
+			return nil
+		}
+		return f.fresh(ctx, b)
+	})
+}
+
+func unlinkat(at int, name string) error {
+	if err := unix.Unlinkat(at, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove %q: %w", name, err)
+	}
+	return nil
+}
+
+// setAside renames the file, whatever its state.
+func (f *file) setAside(ctx context.Context) (string, error) {
+	w := f.s.wait(ctx)
+	dir, err := f.lockDir(w)
+	if err != nil {
+		return "", fmt.Errorf("set aside %q: %w", f.path, err)
+	}
+	defer dir.Close() //nolint:errcheck // a directory opened for reading
+	db, _, err := f.openLocked(w, true)
+	if errors.Is(err, ErrBusy) {
+		return "", fmt.Errorf("set aside: %w", err)
+	}
+	if err == nil && db == nil {
+		return "", fmt.Errorf("set aside %q: %w", f.path, ErrNotFound)
+	}
+	if db != nil {
+		defer db.Close() //nolint:errcheck // nothing was written
+	}
+	base := f.name + ".damaged-" + time.Now().UTC().Format("20060102T150405")
+	for i := 0; ; i++ {
+		name := base
+		if i > 0 {
+			name = fmt.Sprintf("%s-%d", base, i)
+		}
+		err := unix.Renameat2(int(dir.Fd()), f.name, int(dir.Fd()), name, unix.RENAME_NOREPLACE)
+		if errors.Is(err, unix.EEXIST) {
+			continue
+		}
+		if err != nil {
+			return "", fmt.Errorf("set aside %q: %w", f.path, err)
+		}
+		return filepath.Join(dir.Name(), name), nil
+	}
+}

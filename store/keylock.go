@@ -1,0 +1,147 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Locks on names are locks on one byte each of one empty file, far beyond its
+// end. They are open-file-description locks (fcntl(2), F_OFD_SETLK): the kernel
+// drops them with the process, however it ends.
+
+// sharedDomain keeps the bytes of shared names apart from those of attachments.
+const sharedDomain = 1 << 61
+
+// Lock is a held lock.
+type Lock struct {
+	once sync.Once
+	f    *os.File
+}
+
+// Unlock gives the lock back. Again, or on nil, it does nothing.
+func (l *Lock) Unlock() {
+	if l != nil {
+		l.once.Do(func() { _ = l.f.Close() })
+	}
+}
+
+// LockAttachment takes the lock that an ADD or DEL of the attachment holds from
+// before its first change until after its last. It waits for at most
+// LockTimeout, then fails with ErrBusy.
+func (s *Store) LockAttachment(ctx context.Context, k Key) (*Lock, error) {
+	l, err := s.lockByte(s.wait(ctx), attachmentByte(k), true)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", k.describe(), err)
+	}
+	return l, nil
+}
+
+// TryLockAttachment is LockAttachment without waiting: false when somebody
+// works on the attachment right now. Pending records of such are not dead.
+func (s *Store) TryLockAttachment(k Key) (*Lock, bool, error) {
+	return s.tryLockByte("lock "+k.describe(), attachmentByte(k), true)
+}
+
+// LockShared locks the name of a shared object, a bridge for instance:
+// exclusive for whoever makes or removes it, not exclusive for its users. It
+// waits for at most LockTimeout, then fails with ErrBusy.
+func (s *Store) LockShared(ctx context.Context, name string, exclusive bool) (*Lock, error) {
+	l, err := s.lockByte(s.wait(ctx), sharedByte(name), exclusive)
+	if err != nil {
+		return nil, fmt.Errorf("lock shared object %q: %w", name, err)
+	}
+	return l, nil
+}
+
+// TryLockShared is LockShared without waiting: false when it is not to be had.
+func (s *Store) TryLockShared(name string, exclusive bool) (*Lock, bool, error) {
+	return s.tryLockByte(fmt.Sprintf("lock shared object %q", name), sharedByte(name), exclusive)
+}
+
+func (k Key) describe() string {
+	return fmt.Sprintf("%.80q of container %.80q on network %.80q", k.IfName, k.ContainerID, k.Network)
+}
+
+func attachmentByte(k Key) int64 { return hashByte(k.encode()) }
+
+func sharedByte(name string) int64 { return sharedDomain | hashByte([]byte(name)) }
+
+func hashByte(b []byte) int64 {
+	sum := sha256.Sum256(b)
+	return int64(binary.BigEndian.Uint64(sum[:]) & (sharedDomain - 1))
+}
+
+func ofdLock(at int64, exclusive bool) lock {
+	typ := int16(unix.F_RDLCK)
+	if exclusive {
+		typ = unix.F_WRLCK
+	}
+	call := func(fd, cmd int) error {
+		return unix.FcntlFlock(uintptr(fd), cmd, &unix.Flock_t{Type: typ, Whence: 0, Start: at, Len: 1})
+	}
+	return lock{
+		try:   func(fd int) error { return call(fd, unix.F_OFD_SETLK) },
+		block: func(fd int) error { return call(fd, unix.F_OFD_SETLKW) },
+	}
+}
+
+// lockByte locks one byte; when the file was removed meanwhile, of the new one.
+func (s *Store) lockByte(w wait, at int64, exclusive bool) (*Lock, error) {
+	if err := s.probe("lock"); err != nil {
+		return nil, err
+	}
+	for {
+		f, err := s.openLocks()
+		if err != nil {
+			return nil, err
+		}
+		if err := w.acquire(f, ofdLock(at, exclusive)); err != nil {
+			return nil, err
+		}
+		_, same, err := sameFile(int(f.Fd()), f.Name())
+		if err == nil && same {
+			return &Lock{f: f}, nil
+		}
+		if err := errors.Join(err, f.Close(), w.expired()); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (s *Store) tryLockByte(what string, at int64, exclusive bool) (*Lock, bool, error) {
+	w := s.wait(context.Background())
+	w.never = true
+	l, err := s.lockByte(w, at, exclusive)
+	switch {
+	case errors.Is(err, ErrBusy):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("%s: %w", what, err)
+	}
+	return l, true, nil
+}
+
+// openLocks opens the lock file, anew for each lock: the lock belongs to what
+// open returned.
+func (s *Store) openLocks() (*os.File, error) {
+	dir, err := s.runDir(true)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close() //nolint:errcheck // a directory opened for reading
+	path := filepath.Join(dir.Name(), lockName)
+	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := openat(int(dir.Fd()), lockName, flags, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open %q: %w", path, err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}

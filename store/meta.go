@@ -1,0 +1,93 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+)
+
+// bbolt keeps two meta pages at the file's begin (its internal/common/meta.go):
+// after a page header of 16 bytes magic, version, page size, flags, root page,
+// root sequence, freelist page, high water mark, transaction and the FNV-1a sum
+// of all of these, in the machine's byte order.
+const (
+	metaMagic   = 0xED0CDAED
+	metaVersion = 2
+	pageHeader  = 16
+	metaSummed  = 56
+	metaSize    = metaSummed + 8
+)
+
+// checkWhole makes sure, before bbolt maps the file, that the meta page that it
+// will go by points into the file.
+func (f *file) checkWhole(db *os.File, size int64) error {
+	if err := checkMeta(db, size); err != nil {
+		if errors.Is(err, ErrDamaged) {
+			return fmt.Errorf("open %q: %w (%s)", f.path, err, f.hint)
+		}
+		return fmt.Errorf("open %q: %w", f.path, err)
+	}
+	return nil
+}
+
+type metaPage struct {
+	pageSize                        int64
+	root, freelist, highWater, txid uint64
+}
+
+func checkMeta(r io.ReaderAt, size int64) error {
+	var buf [pageHeader + metaSize]byte
+	page := int64(os.Getpagesize())
+	var newest *metaPage
+	for i := range int64(2) {
+		if _, err := r.ReadAt(buf[:], i*page); err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("read meta page %d: %w", i, err)
+		} else if err != nil {
+			return fmt.Errorf("%w: cut short at %d bytes", ErrDamaged, size)
+		}
+		m, ok := parseMeta(buf[pageHeader:])
+		if ok && m.pageSize != page {
+			return fmt.Errorf("%w: pages of %d bytes, this machine has %d", ErrDamaged, m.pageSize, page)
+		}
+		if ok && (newest == nil || m.txid > newest.txid) {
+			newest = &m
+		}
+	}
+	if newest == nil {
+		return fmt.Errorf("%w: no valid meta page", ErrDamaged)
+	}
+	return newest.check(size)
+}
+
+// check tells whether all that the page points to is in the file. Every page
+// below the high water mark was written before the meta page.
+func (m *metaPage) check(size int64) error {
+	switch {
+	case m.highWater > uint64(size/m.pageSize):
+		return fmt.Errorf("%w: cut short at %d bytes, %d pages of %d expected", ErrDamaged, size, m.highWater, m.pageSize)
+	case m.root < 2 || m.root >= m.highWater:
+		return fmt.Errorf("%w: root page %d of %d", ErrDamaged, m.root, m.highWater)
+	case m.freelist < 2 || m.freelist >= m.highWater:
+		return fmt.Errorf("%w: freelist page %d of %d", ErrDamaged, m.freelist, m.highWater)
+	}
+	return nil
+}
+
+func parseMeta(b []byte) (metaPage, bool) {
+	e := binary.NativeEndian
+	sum := fnv.New64a()
+	_, _ = sum.Write(b[:metaSummed])
+	if e.Uint32(b) != metaMagic || e.Uint32(b[4:]) != metaVersion || e.Uint64(b[metaSummed:]) != sum.Sum64() {
+		return metaPage{}, false
+	}
+	return metaPage{
+		pageSize:  int64(e.Uint32(b[8:])),
+		root:      e.Uint64(b[16:]),
+		freelist:  e.Uint64(b[32:]),
+		highWater: e.Uint64(b[40:]),
+		txid:      e.Uint64(b[48:]),
+	}, true
+}

@@ -1,0 +1,96 @@
+package store
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// schemaVersion is the form of the files that this program writes, and the
+// newest that it reads. minReader is the oldest program's that reads it too:
+// added buckets and fields leave it alone.
+const (
+	schemaVersion = 1
+	minReader     = 1
+)
+
+// Buckets. Their keys are encodeKey's of what stands beside them.
+var (
+	bucketInfo        = []byte("info")        // "info" itself
+	bucketAttachments = []byte("attachments") // network, container ID, interface
+	bucketNetworks    = []byte("networks")    // name
+	bucketClaims      = []byte("claims")      // kind, name
+	bucketClaimOwners = []byte("claimOwners") // owner's network, container ID, interface; kind, name
+	bucketPools       = []byte("pools")       // network, data directory; each a bucket, see Pool
+	bucketMarks       = []byte("marks")       // kind, name (keep.db)
+
+	keyInfo = []byte("info")
+)
+
+// Info is what a file says about itself.
+type Info struct {
+	// Schema is the form of the file, MinReader the oldest schema whose
+	// programs can read it.
+	Schema    int `json:"schema"`
+	MinReader int `json:"minReader"`
+	// Program is the version of the binary that made the file.
+	Program string    `json:"program,omitempty"`
+	BootID  string    `json:"bootID,omitempty"`
+	Created time.Time `json:"created"`
+}
+
+// writeInfo makes the buckets of a new file.
+func (f *file) writeInfo(b *bolt.Tx) error {
+	buckets := [][]byte{bucketAttachments, bucketNetworks, bucketClaims, bucketClaimOwners, bucketPools}
+	if f.kept {
+		buckets = [][]byte{bucketMarks}
+	}
+	for _, name := range buckets {
+		if _, err := b.CreateBucketIfNotExists(name); err != nil {
+			return fmt.Errorf("make bucket %s: %w", name, err)
+		}
+	}
+	info, err := b.CreateBucketIfNotExists(bucketInfo)
+	if err != nil {
+		return fmt.Errorf("make bucket %s: %w", bucketInfo, err)
+	}
+	return putRecord(info, keyInfo, Info{
+		Schema:    schemaVersion,
+		MinReader: minReader,
+		Program:   f.s.o.Program,
+		BootID:    f.s.o.BootID,
+		Created:   time.Now().UTC(),
+	})
+}
+
+// readInfo returns the file's Info.
+func readInfo(b *bolt.Tx) (Info, error) {
+	bucket := b.Bucket(bucketInfo)
+	if bucket == nil {
+		return Info{}, fmt.Errorf("%w: it does not say its schema", ErrDamaged)
+	}
+	raw := bucket.Get(keyInfo)
+	if raw == nil {
+		return Info{}, fmt.Errorf("%w: it does not say its schema", ErrDamaged)
+	}
+	var info Info
+	if err := json.Unmarshal(raw, &info); err != nil {
+		return Info{}, fmt.Errorf("%w: decode its schema: %w", ErrDamaged, err)
+	}
+	return info, nil
+}
+
+// checkSchema refuses a file that only newer programs can read.
+func (f *file) checkSchema(b *bolt.Tx) error {
+	info, err := readInfo(b)
+	if err != nil {
+		return fmt.Errorf("open %q: %w (%s)", f.path, err, f.hint)
+	}
+	if info.MinReader > schemaVersion {
+		return fmt.Errorf("open %q: %w: it needs a program of schema %d, this one has %d: use the newer program %q, or %s",
+			f.path, ErrSchema, info.MinReader, schemaVersion, info.Program, f.hint)
+	}
+	return nil
+}

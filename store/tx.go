@@ -1,0 +1,318 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// Tx is one transaction on node.db. It and all that it returned to iterate with
+// are valid only within the function that got it.
+type Tx struct {
+	// b is nil when there is no file.
+	b *bolt.Tx
+}
+
+var errReadOnly = errors.New("transaction is read-only")
+
+// bucketOf returns a bucket to read, or nil.
+func bucketOf(b *bolt.Tx, name []byte) *bolt.Bucket {
+	if b == nil {
+		return nil
+	}
+	return b.Bucket(name)
+}
+
+// writable returns a bucket to write.
+func writable(b *bolt.Tx, name []byte) (*bolt.Bucket, error) {
+	if b == nil || !b.Writable() {
+		return nil, fmt.Errorf("write to %s: %w", name, errReadOnly)
+	}
+	bucket, err := b.CreateBucketIfNotExists(name)
+	if err != nil {
+		return nil, fmt.Errorf("make bucket %s: %w", name, err)
+	}
+	return bucket, nil
+}
+
+// get decodes one record; ErrNotFound without it.
+func get(b *bolt.Tx, bucket, key []byte, into any) error {
+	from := bucketOf(b, bucket)
+	if from == nil || len(key) == 0 || len(key) > bolt.MaxKeySize {
+		return ErrNotFound
+	}
+	raw := from.Get(key)
+	if raw == nil {
+		return ErrNotFound
+	}
+	return decodeRecord(string(bucket), key, raw, into)
+}
+
+// remove deletes one record; none is fine.
+func remove(b *bolt.Tx, bucket, key []byte) error {
+	from, err := writable(b, bucket)
+	if err != nil {
+		return err
+	}
+	if err := from.Delete(key); err != nil {
+		return fmt.Errorf("delete from %s: %w", bucket, err)
+	}
+	return nil
+}
+
+// scan decodes the records whose keys begin with prefix, in order of keys.
+// Those that cannot be decoded are left out and named in the error.
+func scan[T any](from *bolt.Bucket, name string, prefix []byte, each func(key []byte, rec T) error) error {
+	if from == nil {
+		return nil
+	}
+	var faults []error
+	c := from.Cursor()
+	for k, v := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix); k, v = c.Next() {
+		if v == nil {
+			continue
+		}
+		var rec T
+		err := decodeRecord(name, k, v, &rec)
+		if err == nil {
+			err = each(k, rec)
+		}
+		if err != nil {
+			faults = append(faults, err)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// Info returns what the file says of itself; without a file all is zero.
+func (tx *Tx) Info() (Info, error) {
+	if tx.b == nil {
+		return Info{}, nil
+	}
+	return readInfo(tx.b)
+}
+
+// Attachment returns an attachment's record, or an error that is ErrNotFound.
+func (tx *Tx) Attachment(k Key) (*Attachment, error) {
+	var a Attachment
+	if err := get(tx.b, bucketAttachments, k.encode(), &a); err != nil {
+		return nil, fmt.Errorf("attachment %s: %w", k.describe(), err)
+	}
+	a.Key = k
+	return &a, nil
+}
+
+// PutAttachment stores an attachment's record, in place of an older one. Names
+// that are not UTF-8 or too long for a key, about 10 kB each, are ErrInvalid.
+func (tx *Tx) PutAttachment(a *Attachment) error {
+	key, err := a.storable("attachment")
+	if err != nil {
+		return err
+	}
+	to, err := writable(tx.b, bucketAttachments)
+	if err != nil {
+		return err
+	}
+	return putRecord(to, key, a)
+}
+
+// DeleteAttachment deletes an attachment's record; none is fine.
+func (tx *Tx) DeleteAttachment(k Key) error {
+	return remove(tx.b, bucketAttachments, k.encode())
+}
+
+// Attachments returns the attachments of a network, or of all with "", ordered
+// by network, container ID and interface name. Records that cannot be decoded
+// are left out; the error, which is ErrDamaged then, names them.
+func (tx *Tx) Attachments(network string) ([]Attachment, error) {
+	var prefix []byte
+	if network != "" {
+		prefix = encodeKey(network)
+	}
+	var all []Attachment
+	err := scan(bucketOf(tx.b, bucketAttachments), string(bucketAttachments), prefix, func(key []byte, a Attachment) error {
+		k, err := decodeAttachmentKey(key)
+		if err != nil {
+			return err
+		}
+		a.Key = k
+		all = append(all, a)
+		return nil
+	})
+	return all, err
+}
+
+// Network returns a network's record, or an error that is ErrNotFound.
+func (tx *Tx) Network(name string) (*Network, error) {
+	var n Network
+	if err := get(tx.b, bucketNetworks, encodeKey(name), &n); err != nil {
+		return nil, fmt.Errorf("network %.80q: %w", name, err)
+	}
+	n.Name = name
+	return &n, nil
+}
+
+// PutNetwork stores a network's record, in place of an older one.
+func (tx *Tx) PutNetwork(n *Network) error {
+	key, err := storableKey("network", n.Name)
+	if err != nil {
+		return err
+	}
+	to, err := writable(tx.b, bucketNetworks)
+	if err != nil {
+		return err
+	}
+	return putRecord(to, key, n)
+}
+
+// DeleteNetwork deletes a network's record; none is fine.
+func (tx *Tx) DeleteNetwork(name string) error {
+	return remove(tx.b, bucketNetworks, encodeKey(name))
+}
+
+// Networks returns all networks by name. Damaged records are treated as in
+// Attachments.
+func (tx *Tx) Networks() ([]Network, error) {
+	var all []Network
+	err := scan(bucketOf(tx.b, bucketNetworks), string(bucketNetworks), nil, func(_ []byte, n Network) error {
+		all = append(all, n)
+		return nil
+	})
+	return all, err
+}
+
+// Claim takes a node-wide thing for an attachment. Its own claim again is fine
+// and keeps the first time; another's is a TakenError.
+func (tx *Tx) Claim(kind, name string, owner Key, now time.Time) error {
+	key, err := storableKey("claim", kind, name)
+	if err != nil {
+		return err
+	}
+	index, err := storableKey("claim", owner.Network, owner.ContainerID, owner.IfName, kind, name)
+	if err != nil {
+		return err
+	}
+	claims, err := writable(tx.b, bucketClaims)
+	if err != nil {
+		return err
+	}
+	owners, err := writable(tx.b, bucketClaimOwners)
+	if err != nil {
+		return err
+	}
+	if raw := claims.Get(key); raw != nil {
+		var held Claim
+		if err := decodeRecord(string(bucketClaims), key, raw, &held); err != nil {
+			return err
+		}
+		if held.Owner != owner {
+			return &TakenError{What: kind + " " + name, Owner: held.Owner}
+		}
+		return nil
+	}
+	if err := putRecord(claims, key, Claim{Kind: kind, Name: name, Owner: owner, Time: now}); err != nil {
+		return err
+	}
+	if err := owners.Put(index, nil); err != nil {
+		return fmt.Errorf("store claim %q %q: %w", kind, name, err)
+	}
+	return nil
+}
+
+// Unclaim gives back all that the owner claimed.
+func (tx *Tx) Unclaim(owner Key) error {
+	claims, err := writable(tx.b, bucketClaims)
+	if err != nil {
+		return err
+	}
+	owners, err := writable(tx.b, bucketClaimOwners)
+	if err != nil {
+		return err
+	}
+	prefix := owner.encode()
+	for _, index := range keysWith(owners, prefix) {
+		if err := errors.Join(claims.Delete(index[len(prefix):]), owners.Delete(index)); err != nil {
+			return fmt.Errorf("delete claims: %w", err)
+		}
+	}
+	return nil
+}
+
+// Claims returns the claims of a kind, or all with "", by kind and name.
+// Damaged records are treated as in Attachments.
+func (tx *Tx) Claims(kind string) ([]Claim, error) {
+	var prefix []byte
+	if kind != "" {
+		prefix = encodeKey(kind)
+	}
+	var all []Claim
+	err := scan(bucketOf(tx.b, bucketClaims), string(bucketClaims), prefix, func(_ []byte, c Claim) error {
+		all = append(all, c)
+		return nil
+	})
+	return all, err
+}
+
+// keysWith are copies of the keys with a prefix: a bucket must not be changed
+// under its cursor.
+func keysWith(b *bolt.Bucket, prefix []byte) [][]byte {
+	if b == nil {
+		return nil
+	}
+	var keys [][]byte
+	c := b.Cursor()
+	for k, _ := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+		keys = append(keys, bytes.Clone(k))
+	}
+	return keys
+}
+
+// KeepTx is one transaction on keep.db.
+type KeepTx struct {
+	// b is nil when there is no file.
+	b *bolt.Tx
+}
+
+// mark keeps what is known beside a value, should more become known.
+type mark struct {
+	Value json.RawMessage `json:"value"`
+}
+
+// Mark stores a JSON value under a name, in place of an older one. A value that
+// is no JSON is ErrInvalid; none at all is stored as null.
+func (tx *KeepTx) Mark(kind, name string, value json.RawMessage) error {
+	key, err := storableKey("mark", kind, name)
+	if err != nil {
+		return err
+	}
+	if len(value) == 0 {
+		value = json.RawMessage("null")
+	}
+	to, err := writable(tx.b, bucketMarks)
+	if err != nil {
+		return err
+	}
+	return putRecord(to, key, mark{Value: value})
+}
+
+// Marked returns the value stored under a name, and whether there is one.
+func (tx *KeepTx) Marked(kind, name string) (json.RawMessage, bool, error) {
+	var m mark
+	err := get(tx.b, bucketMarks, encodeKey(kind, name), &m)
+	if errors.Is(err, ErrNotFound) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	return m.Value, true, nil
+}
+
+// Unmark deletes a mark; none is fine.
+func (tx *KeepTx) Unmark(kind, name string) error {
+	return remove(tx.b, bucketMarks, encodeKey(kind, name))
+}
