@@ -3,16 +3,14 @@
 # so a second run costs nothing and works without a network. CNIBOX_APT lists further packages.
 set -eu
 
-# gcc and libc6-dev are for `go test -race`; iptables is what the reference plugins run when they are measured beside ours.
+# iptables is what the reference plugins run when they are measured beside ours.
 packages="
 busybox-static
 ca-certificates
 containerd
-gcc
 iproute2
 iptables
 kmod
-libc6-dev
 nftables
 podman
 qemu-system-x86
