@@ -43,7 +43,7 @@ func (f *file) guard(db *os.File, write bool, fn func(*bolt.Tx) error) (err erro
 }
 
 func (f *file) transact(s *session, write bool, fn func(*bolt.Tx) error) error {
-	if err := s.open(f, write); err != nil {
+	if err := s.open(f); err != nil {
 		return err
 	}
 	tx, err := s.db.Begin(write)
@@ -65,12 +65,11 @@ func (f *file) transact(s *session, write bool, fn func(*bolt.Tx) error) error {
 }
 
 // open gives the file, which is open and locked already, to bbolt.
-func (s *session) open(f *file, write bool) error {
+func (s *session) open(f *file) error {
 	given := false
 	db, err := bolt.Open(f.path, 0o600, &bolt.Options{
 		// bbolt's own lock call on this very descriptor succeeds at once.
 		Timeout:      time.Nanosecond,
-		ReadOnly:     !write,
 		NoSync:       !f.kept,
 		NoGrowSync:   !f.kept,
 		NoStatistics: true,

@@ -72,9 +72,9 @@ type Store struct {
 // New returns a store. It does no I/O: faulty options show at the first use.
 func New(o Options) *Store { return &Store{o: o} }
 
-// View runs fn in a read-only transaction on node.db. It waits for a writer to
-// finish, for at most LockTimeout (ErrBusy). A file that does not exist is an
-// empty store: it is not made and Fresh does not run.
+// View runs fn in a read-only transaction on node.db. It waits for every other
+// transaction to finish, for at most LockTimeout (ErrBusy). A file that does not
+// exist is an empty store: it is not made and Fresh does not run.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 	return s.node().run(ctx, false, func(b *bolt.Tx) error { return fn(&Tx{b: b}) })
 }

@@ -120,15 +120,11 @@ func isHeld(err error) bool {
 	return errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EACCES)
 }
 
-// flockOf is flock(2), exclusive or shared.
-func flockOf(exclusive bool) lock {
-	how := unix.LOCK_SH
-	if exclusive {
-		how = unix.LOCK_EX
-	}
+// exclusive is flock(2)'s exclusive lock.
+func exclusive() lock {
 	return lock{
-		try:   func(fd int) error { return unix.Flock(fd, how|unix.LOCK_NB) },
-		block: func(fd int) error { return unix.Flock(fd, how) },
+		try:   func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) },
+		block: func(fd int) error { return unix.Flock(fd, unix.LOCK_EX) },
 	}
 }
 
