@@ -38,6 +38,15 @@ func (a Args) Get(key string) string {
 	return ""
 }
 
+// String is the form of CNI_ARGS, as ParseArgs reads it.
+func (a Args) String() string {
+	parts := make([]string, len(a.pairs))
+	for i, p := range a.pairs {
+		parts[i] = p.key + "=" + p.value
+	}
+	return strings.Join(parts, ";")
+}
+
 // IgnoreUnknown tells whether the runtime allows keys that nobody knows.
 func (a Args) IgnoreUnknown() bool {
 	v := strings.ToLower(a.Get("IgnoreUnknown"))

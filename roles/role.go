@@ -114,6 +114,13 @@ type Previewer interface {
 	Preview(ctx context.Context, h *Host, req *Request) (*Result, error)
 }
 
+// Addressless is a Handler that knows beforehand whether its result will have
+// no address. Results before version 0.3.0 have no form for that: with one of
+// these versions and true, Add is not called.
+type Addressless interface {
+	Addressless() bool
+}
+
 // Table is every role of the binary, in the order in which they are listed.
 type Table []Role
 
