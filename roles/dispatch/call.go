@@ -1,0 +1,260 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// undoTimeout bounds the clean-up after a failed ADD, which goes on when the
+// call itself was cancelled.
+const undoTimeout = time.Minute
+
+// call is one call of a plugin.
+type call struct {
+	p    *Process
+	log  *slog.Logger
+	role *roles.Role
+	// name is what the role was called by; empty until it is known.
+	name string
+	// version is that of everything printed: the configuration's once known.
+	version string
+	req     *roles.Request
+	// printed tells that a document was written, or tried.
+	printed bool
+}
+
+// call runs one verb and prints its one document.
+func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb roles.Verb) int {
+	c := &call{p: p, log: newLogger(p.Stderr, p.getenv(envLog)), role: role, name: name, version: roles.ResultVersion}
+	err := guarded(c.log, "call", func() error { return c.run(ctx, verb) })
+	if err == nil {
+		return exitOK
+	}
+	if c.printed {
+		// A second document would make both unreadable.
+		c.log.Error("call failed after its result was printed", "error", err)
+		return exitFailed
+	}
+	doc, merr := marshal(newErrorObject(c.version, c.name, verb, err))
+	if merr == nil {
+		merr = c.print(doc)
+	}
+	if merr != nil {
+		c.log.Error("the error could not be printed", "error", err, "cause", merr)
+	}
+	return exitFailed
+}
+
+// run goes through a call in the order that the spec's codes suggest: the
+// environment, the configuration, then the role.
+func (c *call) run(ctx context.Context, verb roles.Verb) error {
+	var err error
+	if c.req, err = newRequest(verb, c.p.Env, c.p.Table); err != nil {
+		return err
+	}
+	raw, err := readConf(verb, c.p.Stdin)
+	if err != nil {
+		return err
+	}
+	if verb == roles.Version {
+		return c.versions(raw)
+	}
+	if err := c.configure(raw); err != nil {
+		return err
+	}
+	if err := guardNetns(c.req); err != nil {
+		return err
+	}
+	handler, err := newHandler(c.log, c.role, c.name, raw)
+	if err != nil {
+		return err
+	}
+	if verb == roles.GC && c.req.Valid == nil {
+		c.log.Debug("the runtime sent no list of valid attachments: nothing is collected")
+		return nil
+	}
+	host, done, err := c.p.OpenHost(ctx, c.name, tagged(c.log, c.name))
+	if err != nil {
+		return err
+	}
+	defer done()
+	host.Delegate = NewDelegator(*c.p, host, c.log)
+	if verb == roles.Add {
+		return c.add(ctx, handler, host)
+	}
+	return guarded(c.log, c.name, func() error {
+		_, err := serve(ctx, handler, host, c.req)
+		return err
+	})
+}
+
+// versions answers VERSION with the version that was asked with.
+func (c *call) versions(raw []byte) error {
+	h := &header{CNIVersion: roles.ResultVersion}
+	if len(raw) > 0 {
+		var err error
+		if h, err = decodeHeader(raw); err != nil {
+			return err
+		}
+	}
+	doc, err := marshal(struct {
+		CNIVersion        string   `json:"cniVersion"`
+		SupportedVersions []string `json:"supportedVersions"`
+	}{h.CNIVersion, supportedVersions()})
+	if err != nil {
+		return err
+	}
+	return c.print(doc)
+}
+
+// configure completes the request by what standard input holds, and finds the
+// role by its type when neither the program's name nor an argument told it.
+func (c *call) configure(raw []byte) error {
+	h, err := decodeHeader(raw)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(supportedVersions(), h.CNIVersion) {
+		c.version = h.CNIVersion
+	}
+	if err := h.check(c.req.Verb); err != nil {
+		return err
+	}
+	if c.role == nil {
+		role, ok := c.p.Table.Lookup(h.Type)
+		if !ok {
+			return &roles.ConfError{Path: "type", Reason: fmt.Sprintf("%q is no role of this program", shortened(h.Type))}
+		}
+		c.role, c.name = role, h.Type
+	}
+	c.req.Network, c.req.CNIVersion, c.req.Conf = h.Name, h.CNIVersion, raw
+	if c.req.Verb == roles.GC {
+		c.req.Valid, err = h.valid()
+		return err
+	}
+	c.req.PrevResult, err = decodePrevResult(h.CNIVersion, h.PrevResult)
+	if err != nil && c.req.Verb == roles.Del {
+		// What the runtime kept is damaged, and what was made is still there:
+		// DEL works without.
+		c.log.Warn("prevResult is ignored", "error", err)
+		return nil
+	}
+	return err
+}
+
+// add runs ADD and prints its result. A role that failed has cleaned up; after
+// a panic, or when the result cannot be told, it is cleaned up here.
+func (c *call) add(ctx context.Context, handler roles.Handler, host *roles.Host) error {
+	var result *roles.Result
+	err := guarded(c.log, c.name, func() error {
+		if a, ok := handler.(roles.Addressless); ok && a.Addressless() && !versionAtLeast(c.version, "0.3.0") {
+			return noAddressError(c.version)
+		}
+		var err error
+		result, err = serve(ctx, handler, host, cloneRequest(c.req))
+		return err
+	})
+	if err != nil && !errors.Is(err, roles.ErrPanic) {
+		return err
+	}
+	if err == nil {
+		err = guarded(c.log, c.name, func() error { return c.printResult(result) })
+	}
+	if err == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	return errors.Join(err, guarded(c.log, c.name, func() error {
+		req := cloneRequest(c.req)
+		req.Verb = roles.Del
+		_, err := serve(ctx, handler, host, req)
+		return err
+	}))
+}
+
+func (c *call) printResult(r *roles.Result) error {
+	doc, err := render(r, c.version)
+	if err != nil {
+		return err
+	}
+	return c.print(doc)
+}
+
+// print writes a document in one piece.
+func (c *call) print(doc []byte) error {
+	c.printed = true
+	n, err := c.p.Stdout.Write(doc)
+	if err != nil {
+		return fmt.Errorf("write standard output: %w: %w", ErrIO, err)
+	}
+	if n != len(doc) {
+		return fmt.Errorf("write standard output: %w: %d of %d bytes", ErrIO, n, len(doc))
+	}
+	return nil
+}
+
+// newHandler makes a role's handler; whatever a configuration does to it is a
+// fault of the configuration.
+func newHandler(log *slog.Logger, role *roles.Role, name string, conf []byte) (handler roles.Handler, err error) {
+	if role.New == nil {
+		return nil, fmt.Errorf("%w: %q is a daemon and answers no CNI call", roles.ErrNoPlugin, name)
+	}
+	err = guarded(log, name, func() error {
+		var err error
+		handler, err = role.New(conf)
+		return err
+	})
+	if err != nil && codeOf(err) == codeGeneral {
+		err = fmt.Errorf("%w: %w", roles.ErrConf, err)
+	}
+	return handler, err
+}
+
+// serve calls the handler for the request's verb. What a handler does not
+// answer succeeds.
+func serve(ctx context.Context, handler roles.Handler, host *roles.Host, req *roles.Request) (*roles.Result, error) {
+	switch req.Verb {
+	case roles.Add:
+		r, err := handler.Add(ctx, host, req)
+		if err == nil && r == nil {
+			err = fmt.Errorf("%w: ADD made no result", roles.ErrPanic)
+		}
+		return r, err
+	case roles.Del:
+		return nil, handler.Del(ctx, host, req)
+	case roles.Check:
+		if h, ok := handler.(roles.Checker); ok {
+			return nil, h.Check(ctx, host, req)
+		}
+	case roles.GC:
+		// No list is not an empty list.
+		if h, ok := handler.(roles.Collector); ok && req.Valid != nil {
+			return nil, h.GC(ctx, host, req)
+		}
+	case roles.Status:
+		if h, ok := handler.(roles.Statuser); ok {
+			return nil, h.Status(ctx, host, req)
+		}
+	case roles.Version:
+	}
+	return nil, nil
+}
+
+// guarded turns a panic into an error; the stack goes to the log only.
+func guarded(log *slog.Logger, name string, fn func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			log.Error("panic", "role", name, "value", v, "stack", string(debug.Stack()))
+			err = fmt.Errorf("%w: %v: please report it with the log", roles.ErrPanic, v)
+		}
+	}()
+	return fn()
+}

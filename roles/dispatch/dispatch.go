@@ -1,0 +1,152 @@
+// Package dispatch is the edge between a process and a role: environment and
+// standard input become a Request, a Result or an error becomes one JSON
+// document on standard output (CNI spec 1.1.0, sections 2 to 5).
+//
+// Only this package executes other programs: plugins that a role delegates to.
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// Exit codes of a plugin.
+const (
+	exitOK     = 0
+	exitFailed = 1
+)
+
+// Process is the world of one call: nothing else of the process is used.
+type Process struct {
+	Table roles.Table
+	// Args is the whole command line: the program's name comes first.
+	Args []string
+	// Env is the environment, "K=V"; of a repeated name the first counts.
+	Env            []string
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Version is the binary's own.
+	Version string
+	// Executable leads to the running binary's file: "/proc/self/exe".
+	Executable string
+	// OpenHost opens the node for a role; the returned function closes it.
+	// Delegate is set by dispatch.
+	OpenHost func(ctx context.Context, role string, log *slog.Logger) (*roles.Host, func(), error)
+}
+
+// IsCall tells whether the process is meant to play a role: it was called by a
+// role's name, or its first argument is one, or it has no argument and
+// CNI_COMMAND is set, when `type` in standard input names the role. All else is
+// a person's command line.
+func (p *Process) IsCall() bool {
+	role, _, args := p.selected()
+	return role != nil || (len(args) == 0 && p.getenv(envCommand) != "")
+}
+
+// Main plays the role that the process was called as and returns the exit
+// code. SIGTERM and SIGINT cancel the call, which then undoes what it did; a
+// second one kills.
+func Main(ctx context.Context, p Process) int {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	defer context.AfterFunc(ctx, stop)()
+	defer keepBrokenPipes()()
+
+	role, name, args := p.selected()
+	command := p.getenv(envCommand)
+	switch {
+	case role != nil && role.Run != nil && (role.New == nil || (len(args) > 0 && args[0] == "daemon")):
+		if role.New != nil {
+			args = args[1:]
+		}
+		return p.daemon(ctx, role, args)
+	case command == "" && role != nil:
+		p.about(role, name)
+		return exitOK
+	}
+	return p.call(ctx, role, name, roles.Verb(command))
+}
+
+// keepBrokenPipes makes a write to a closed standard output an error, where
+// the runtime would kill the process: an ADD whose result nobody reads must be
+// undone. Executed plugins are not affected.
+func keepBrokenPipes() (restore func()) {
+	unread := make(chan os.Signal, 1)
+	signal.Notify(unread, syscall.SIGPIPE)
+	return func() { signal.Stop(unread) }
+}
+
+// selected finds the role by the program's name or by the first argument, the
+// name that it was called by, and the arguments after it.
+func (p *Process) selected() (role *roles.Role, name string, args []string) {
+	if len(p.Args) == 0 {
+		return nil, "", nil
+	}
+	args = p.Args[1:]
+	name = filepath.Base(p.Args[0])
+	if role, ok := p.Table.Lookup(name); ok {
+		return role, name, args
+	}
+	if len(args) > 0 {
+		if role, ok := p.Table.Lookup(args[0]); ok {
+			return role, args[0], args[1:]
+		}
+	}
+	return nil, "", args
+}
+
+// about prints what tools parse for the plugin's version, and on the next line
+// our own.
+func (p *Process) about(role *roles.Role, name string) {
+	reference := role.Reference
+	if reference == "" {
+		reference = p.Version
+	}
+	fmt.Fprintf(p.Stderr, "CNI %s plugin %s\ncnibox %s\n", name, reference, p.Version)
+}
+
+// daemon runs a role until it is stopped.
+func (p *Process) daemon(ctx context.Context, role *roles.Role, args []string) int {
+	log := newLogger(p.Stderr, p.getenv(envLog))
+	err := p.runDaemon(ctx, role, args, log)
+	if err == nil || (ctx.Err() != nil && isCancelled(err)) {
+		return exitOK
+	}
+	fmt.Fprintf(p.Stderr, "cnibox: %s: %s\n", role.Name(), oneLine(err))
+	return exitFailed
+}
+
+func (p *Process) runDaemon(ctx context.Context, role *roles.Role, args []string, log *slog.Logger) error {
+	h, done, err := p.OpenHost(ctx, role.Name(), tagged(log, role.Name()))
+	if err != nil {
+		return err
+	}
+	defer done()
+	h.Delegate = NewDelegator(*p, h, log)
+	return guarded(log, role.Name(), func() error { return role.Run(ctx, h, args) })
+}
+
+// getenv reads the process's environment.
+func (p *Process) getenv(key string) string {
+	v, _ := lookupEnv(p.Env, key)
+	return v
+}
+
+// lookupEnv finds a variable; of a repeated name the first counts.
+func lookupEnv(env []string, key string) (string, bool) {
+	for _, kv := range env {
+		if k, v, ok := strings.Cut(kv, "="); ok && k == key {
+			return v, true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,177 @@
+package dispatch
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// The environment of a call (CNI spec 1.1.0, section 2), and our own.
+const (
+	envCommand     = "CNI_COMMAND"
+	envContainerID = "CNI_CONTAINERID"
+	envNetns       = "CNI_NETNS"
+	envIfName      = "CNI_IFNAME"
+	envArgs        = "CNI_ARGS"
+	envPath        = "CNI_PATH"
+	envOverride    = "CNI_NETNS_OVERRIDE"
+	envLog         = "CNIBOX_LOG"
+)
+
+// ownNetns is the network namespace of this process.
+const ownNetns = "/proc/self/ns/net"
+
+// required lists the variables that a verb needs; ok is false for no verb.
+// CNI_PATH is what the spec says: only GC needs it, other verbs fail when they
+// look for a delegate.
+func required(v roles.Verb) (names []string, ok bool) {
+	switch v {
+	case roles.Add, roles.Check:
+		return []string{envContainerID, envNetns, envIfName}, true
+	case roles.Del:
+		return []string{envContainerID, envIfName}, true
+	case roles.GC:
+		return []string{envPath}, true
+	case roles.Status, roles.Version:
+		return nil, true
+	}
+	return nil, false
+}
+
+// newRequest makes a request of the environment. Every missing variable is told
+// at once, and so is every invalid one.
+func newRequest(verb roles.Verb, env []string, table roles.Table) (*roles.Request, error) {
+	names, ok := required(verb)
+	if !ok {
+		return nil, fmt.Errorf("%w: CNI_COMMAND: %q is no operation of CNI", roles.ErrEnv, string(verb))
+	}
+	get := func(key string) string { v, _ := lookupEnv(env, key); return v }
+	var missing []string
+	for _, n := range names {
+		if get(n) == "" {
+			missing = append(missing, n)
+		}
+	}
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("%w: required env variables [%s] missing", roles.ErrEnv, strings.Join(missing, ","))
+	}
+	req := &roles.Request{
+		Verb: verb, ContainerID: get(envContainerID), Netns: get(envNetns), IfName: get(envIfName),
+		Path: pathList(get(envPath)), Env: slices.Clone(env),
+	}
+	if verb == roles.Version {
+		return req, nil
+	}
+	var faults []error
+	if slices.Contains(names, envContainerID) {
+		faults = append(faults, checkContainerID(req.ContainerID), checkIfName(req.IfName))
+	}
+	args, err := parseArgs(get(envArgs), table)
+	req.Args = args
+	return req, errors.Join(append(faults, err)...)
+}
+
+// pathList splits CNI_PATH; empty parts, which would be the working directory, are left out.
+func pathList(s string) []string {
+	return slices.DeleteFunc(filepath.SplitList(s), func(d string) bool { return d == "" })
+}
+
+// parseArgs parses CNI_ARGS and refuses keys that no role knows, unless the
+// runtime allows them.
+func parseArgs(s string, table roles.Table) (roles.Args, error) {
+	args, err := roles.ParseArgs(s)
+	if err != nil {
+		return args, fmt.Errorf("%w: %w", roles.ErrEnv, err)
+	}
+	// The two that every Request knows how to read.
+	known := []string{"K8S_POD_NAMESPACE", "K8S_POD_NAME"}
+	for i := range table {
+		known = append(known, table[i].Args...)
+	}
+	if unknown := args.Unknown(known); len(unknown) > 0 {
+		return args, fmt.Errorf("%w: CNI_ARGS: unknown keys [%s], set IgnoreUnknown=1 to allow them", roles.ErrEnv, strings.Join(unknown, ","))
+	}
+	return args, nil
+}
+
+// checkContainerID accepts what the spec does: a letter or digit, then letters,
+// digits, dots, underscores and hyphens.
+func checkContainerID(id string) error {
+	if !isName(id) {
+		return fmt.Errorf("%w: CNI_CONTAINERID: %q does not begin with a letter or digit, or has other characters than those, \".\", \"_\" and \"-\"", roles.ErrEnv, shortened(id))
+	}
+	return nil
+}
+
+// isName is the spec's rule for container IDs and network names.
+func isName(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alnum && (i == 0 || c != '.' && c != '_' && c != '-') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// maxIfName is the kernel's IFNAMSIZ without the final NUL.
+const maxIfName = 15
+
+// checkIfName accepts what the kernel does.
+func checkIfName(name string) error {
+	reason := ""
+	switch {
+	case len(name) > maxIfName:
+		reason = fmt.Sprintf("is longer than %d bytes", maxIfName)
+	case name == "." || name == "..":
+		reason = "is reserved"
+	case strings.ContainsFunc(name, func(r rune) bool {
+		return r == '/' || r == ':' || r == ' ' || r >= '\t' && r <= '\r' || r == 0x85 || r == 0xa0
+	}):
+		reason = `has "/", ":" or white space`
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: CNI_IFNAME: %q %s", roles.ErrEnv, shortened(name), reason)
+}
+
+// shortened keeps hostile values from filling a message.
+func shortened(s string) string {
+	const most = 128
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
+}
+
+// guardNetns refuses the namespace that the process itself runs in: a stale
+// path under /proc may lead to the host's. What cannot be looked at is left to
+// the role.
+func guardNetns(req *roles.Request) error {
+	switch req.Verb {
+	case roles.Add, roles.Check, roles.Del:
+	default:
+		return nil
+	}
+	if v, _ := lookupEnv(req.Env, envOverride); v == "1" || strings.EqualFold(v, "true") || req.Netns == "" {
+		return nil
+	}
+	theirs, err := os.Stat(req.Netns)
+	if err != nil {
+		return nil //nolint:nilerr // a missing namespace is an error of ADD and none of DEL
+	}
+	ours, err := os.Stat(ownNetns)
+	if err != nil {
+		return fmt.Errorf("%w: %w", roles.ErrNetns, err)
+	}
+	if os.SameFile(theirs, ours) {
+		return fmt.Errorf("%w: CNI_NETNS %q is the namespace that the plugin itself runs in: if that is meant, set %s=1", roles.ErrNetns, req.Netns, envOverride)
+	}
+	return nil
+}

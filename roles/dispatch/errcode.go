@@ -1,0 +1,207 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strings"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Codes of error objects: below 100 the spec's (1.1.0, section 5), else ours.
+const (
+	codeVersion          = 1
+	codeUnsupportedField = 2
+	codeUnknownContainer = 3
+	codeEnv              = 4
+	codeIO               = 5
+	codeDecode           = 6
+	codeConf             = 7
+	codeNetns            = 8
+	codeTryAgain         = 11
+	codeNotAvailable     = 50
+	codeLimited          = 51
+	codeGeneral          = 100
+)
+
+// errorCode is one row: what an error that wraps err is called on the wire.
+type errorCode struct {
+	err  error
+	code uint
+}
+
+// errorCodes is the one table of codes. Every exported sentinel has a row.
+func errorCodes() []errorCode {
+	return []errorCode{
+		{roles.ErrVersion, codeVersion},
+		{roles.ErrUnsupportedField, codeUnsupportedField},
+		{roles.ErrUnknownContainer, codeUnknownContainer},
+		{roles.ErrEnv, codeEnv},
+		{ErrIO, codeIO},
+		{roles.ErrDecode, codeDecode},
+		{roles.ErrConf, codeConf},
+		{roles.ErrNetns, codeNetns},
+		{netops.ErrNoNetns, codeNetns},
+		{roles.ErrTryAgain, codeTryAgain},
+		{roles.ErrExhausted, codeTryAgain},
+		{store.ErrBusy, codeTryAgain},
+		{netops.ErrBusy, codeTryAgain},
+		{context.Canceled, codeTryAgain},
+		{context.DeadlineExceeded, codeTryAgain},
+		{roles.ErrNotAvailable, codeNotAvailable},
+		{roles.ErrLimited, codeLimited},
+		{netops.ErrNotExist, 101},
+		{netops.ErrExists, 102},
+		{netops.ErrConflict, 103},
+		{netops.ErrNotSupported, 104},
+		{roles.ErrAttached, 105},
+		{roles.ErrCheck, 106},
+		{roles.ErrNoPlugin, 107},
+		{roles.ErrPanic, 108},
+		{netops.ErrPermission, 109},
+		{netops.ErrInvalid, 110},
+		{store.ErrNotFound, 111},
+		{store.ErrTaken, 112},
+		{store.ErrDamaged, 113},
+		{store.ErrSchema, 114},
+		{store.ErrInvalid, 115},
+	}
+}
+
+// errorObject is what a plugin prints when it fails.
+type errorObject struct {
+	CNIVersion string `json:"cniVersion"`
+	Code       uint   `json:"code"`
+	Msg        string `json:"msg"`
+	Details    string `json:"details,omitempty"`
+}
+
+// newErrorObject describes an error. The first of several joined errors gives
+// code and message and the others are details, but faults of a configuration
+// are all one message. An executed plugin's code and message are kept.
+func newErrorObject(version, role string, verb roles.Verb, err error) errorObject {
+	list := split(err)
+	o := errorObject{CNIVersion: version, Code: codeOf(list[0])}
+	if verb == roles.Status {
+		o.Code = statusCode(o.Code, err)
+	}
+	msg, rest := oneLine(list[0]), list[1:]
+	if o.Code == codeConf || o.Code == codeEnv {
+		msg, rest = oneLine(err), nil
+	}
+	var details []string
+	var de *DelegateError
+	if errors.As(list[0], &de) && de.Msg != "" {
+		o.Msg = de.Msg
+		details = append(details, msg)
+		if de.Details != "" {
+			details = append(details, de.Details)
+		}
+	} else {
+		o.Msg = msg
+		if role != "" {
+			o.Msg = role + ": " + msg
+		}
+	}
+	for _, e := range rest {
+		details = append(details, oneLine(e))
+	}
+	o.Details = strings.Join(details, "\n")
+	return o
+}
+
+// statusCode turns what only means that ADD would fail now into the code that
+// STATUS has for it.
+func statusCode(code uint, err error) uint {
+	var de *DelegateError
+	switch {
+	case errors.Is(err, roles.ErrLimited):
+		return codeLimited
+	case errors.Is(err, roles.ErrNotAvailable), errors.Is(err, roles.ErrExhausted):
+		return codeNotAvailable
+	case code == codeGeneral && !errors.As(err, &de):
+		return codeNotAvailable
+	}
+	return code
+}
+
+// codeOf finds the code of the first error of the tree, depth first, that has
+// one: the outermost word on what went wrong counts.
+func codeOf(err error) uint {
+	table := errorCodes()
+	if code, ok := walkCode(table, err); ok {
+		return code
+	}
+	return codeGeneral
+}
+
+func walkCode(table []errorCode, err error) (uint, bool) {
+	if err == nil {
+		return 0, false
+	}
+	if code, ok := ownCode(table, err); ok {
+		return code, true
+	}
+	switch u := err.(type) { //nolint:errorlint // this is the walk itself
+	case interface{ Unwrap() error }:
+		return walkCode(table, u.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, e := range u.Unwrap() {
+			if code, ok := walkCode(table, e); ok {
+				return code, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// ownCode is the code of this very error, not of what it wraps.
+func ownCode(table []errorCode, err error) (uint, bool) {
+	switch e := err.(type) { //nolint:errorlint // this is the walk itself
+	case *DelegateError:
+		if e.Code != 0 {
+			return e.Code, true
+		}
+	case *fs.PathError:
+		return codeIO, true
+	}
+	is, hasIs := err.(interface{ Is(error) bool }) //nolint:errorlint // this is the walk itself
+	for _, row := range table {
+		if err == row.err || (hasIs && is.Is(row.err)) { //nolint:errorlint // this is the walk itself
+			return row.code, true
+		}
+	}
+	return 0, false
+}
+
+// split takes errors.Join apart; any other error is a list of one.
+func split(err error) []error {
+	j, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only the outermost is taken apart
+	if !ok {
+		return []error{err}
+	}
+	list := j.Unwrap()
+	texts := make([]string, len(list))
+	for i, e := range list {
+		texts[i] = e.Error()
+	}
+	if len(list) == 0 || err.Error() != strings.Join(texts, "\n") {
+		return []error{err}
+	}
+	var out []error
+	for _, e := range list {
+		out = append(out, split(e)...)
+	}
+	return out
+}
+
+// oneLine is an error's text without line breaks.
+func oneLine(err error) string {
+	return strings.ReplaceAll(err.Error(), "\n", "; ")
+}
+
+// isCancelled tells whether a call ended because it was told to.
+func isCancelled(err error) bool { return errors.Is(err, context.Canceled) }

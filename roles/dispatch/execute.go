@@ -1,0 +1,132 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+const (
+	// stopTimeout is what a plugin has between SIGTERM and SIGKILL, and what
+	// a program that it left behind may hold its outputs open.
+	stopTimeout = 5 * time.Second
+	// maxOutput bounds a plugin's standard output.
+	maxOutput = 4 << 20
+	// maxComplaint bounds the part of a plugin's standard error that stands in
+	// for a missing error object.
+	maxComplaint = 4 << 10
+)
+
+// executed is a plugin of another's.
+type executed struct {
+	typ, file string
+	stderr    io.Writer
+	log       *slog.Logger
+}
+
+// call executes the plugin with the whole environment and configuration of our
+// own call (CNI spec 1.1.0, section 4); its standard error goes to ours.
+func (e *executed) call(ctx context.Context, req *roles.Request) (*roles.Result, error) {
+	out := &bounded{left: maxOutput}
+	complaint := &bounded{left: maxComplaint}
+	cmd := exec.CommandContext(ctx, e.file)
+	cmd.Env = delegateEnv(req)
+	cmd.Stdin = bytes.NewReader(req.Conf)
+	cmd.Stdout, cmd.Stderr = out, io.MultiWriter(e.stderr, complaint)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = stopTimeout
+	e.log.Debug("execute plugin", "file", e.file, "verb", string(req.Verb))
+	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil {
+		err = nil
+	}
+	if err != nil {
+		return nil, e.failure(ctx, req.Verb, err, out, complaint.buf.String())
+	}
+	if out.cut {
+		return nil, e.invalid(req.Verb, fmt.Errorf("%w: it printed more than %d bytes", roles.ErrDecode, maxOutput))
+	}
+	if req.Verb != roles.Add {
+		return nil, nil
+	}
+	res, err := decodeDelegated(req.CNIVersion, bytes.TrimSpace(out.buf.Bytes()))
+	if err != nil {
+		return nil, e.invalid(req.Verb, err)
+	}
+	return res, nil
+}
+
+func (e *executed) invalid(verb roles.Verb, err error) error {
+	return &DelegateError{Type: e.typ, File: e.file, Verb: verb, Err: err}
+}
+
+// failure describes how a plugin failed: by its error object, else by what it
+// complained of on standard error, else by how it ended.
+func (e *executed) failure(ctx context.Context, verb roles.Verb, err error, out *bounded, complaint string) error {
+	d := &DelegateError{Type: e.typ, File: e.file, Verb: verb, Err: err}
+	if ctx.Err() != nil {
+		d.Err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		return d
+	}
+	if errors.Is(err, syscall.ETXTBSY) {
+		d.Err = fmt.Errorf("%w: the file is being written: %w", roles.ErrTryAgain, err)
+		return d
+	}
+	var o errorObject
+	if json.Unmarshal(out.buf.Bytes(), &o) == nil && (o.Msg != "" || o.Code != 0) {
+		d.Code, d.Msg, d.Details = o.Code, o.Msg, o.Details
+		return d
+	}
+	if complaint = strings.TrimSpace(complaint); complaint != "" {
+		d.Err = fmt.Errorf("%w: %s", err, complaint)
+	}
+	return d
+}
+
+// delegateEnv is our environment with what the request says in place.
+func delegateEnv(req *roles.Request) []string {
+	set := [][2]string{
+		{envCommand, string(req.Verb)},
+		{envContainerID, req.ContainerID},
+		{envNetns, req.Netns},
+		{envIfName, req.IfName},
+		{envArgs, req.Args.String()},
+		{envPath, strings.Join(req.Path, ":")},
+	}
+	env := slices.DeleteFunc(slices.Clone(req.Env), func(kv string) bool {
+		k, _, _ := strings.Cut(kv, "=")
+		return slices.ContainsFunc(set, func(s [2]string) bool { return s[0] == k })
+	})
+	for _, s := range set {
+		if s[1] != "" {
+			env = append(env, s[0]+"="+s[1])
+		}
+	}
+	return env
+}
+
+// bounded keeps the first bytes that are written to it and drops the rest.
+type bounded struct {
+	buf  bytes.Buffer
+	left int
+	cut  bool
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	n := min(len(p), b.left)
+	b.buf.Write(p[:n])
+	b.left -= n
+	b.cut = b.cut || n < len(p)
+	return len(p), nil
+}
