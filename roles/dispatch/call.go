@@ -32,7 +32,7 @@ type call struct {
 
 // call runs one verb and prints its one document.
 func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb roles.Verb) int {
-	c := &call{p: p, log: newLogger(p.Stderr, p.getenv(envLog)), role: role, name: name, version: roles.ResultVersion}
+	c := &call{p: p, log: NewLogger(*p), role: role, name: name, version: roles.ResultVersion}
 	err := guarded(c.log, "call", func() error { return c.run(ctx, verb) })
 	if err == nil {
 		return exitOK

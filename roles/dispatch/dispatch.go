@@ -56,9 +56,8 @@ func (p *Process) IsCall() bool {
 // code. SIGTERM and SIGINT cancel the call, which then undoes what it did; a
 // second one kills.
 func Main(ctx context.Context, p Process) int {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	ctx, stop := WithSignals(ctx)
 	defer stop()
-	defer context.AfterFunc(ctx, stop)()
 	defer keepBrokenPipes()()
 
 	role, name, args := p.selected()
@@ -74,6 +73,14 @@ func Main(ctx context.Context, p Process) int {
 		return exitOK
 	}
 	return p.call(ctx, role, name, roles.Verb(command))
+}
+
+// WithSignals returns a context that SIGTERM and SIGINT cancel; a second one
+// kills as it would have without.
+func WithSignals(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
 }
 
 // keepBrokenPipes makes a write to a closed standard output an error, where
@@ -116,7 +123,7 @@ func (p *Process) about(role *roles.Role, name string) {
 
 // daemon runs a role until it is stopped.
 func (p *Process) daemon(ctx context.Context, role *roles.Role, args []string) int {
-	log := newLogger(p.Stderr, p.getenv(envLog))
+	log := NewLogger(*p)
 	err := p.runDaemon(ctx, role, args, log)
 	if err == nil || (ctx.Err() != nil && isCancelled(err)) {
 		return exitOK

@@ -1,13 +1,11 @@
 package dispatch
 
-import (
-	"io"
-	"log/slog"
-)
+import "log/slog"
 
-// newLogger writes text to stderr from the level of CNIBOX_LOG on: debug, info,
-// warn (the default) or error.
-func newLogger(stderr io.Writer, level string) *slog.Logger {
+// NewLogger writes text to standard error from the level of CNIBOX_LOG on:
+// debug, info, warn (the default) or error.
+func NewLogger(p Process) *slog.Logger {
+	level := p.getenv(envLog)
 	l := slog.LevelWarn
 	var bad error
 	if level != "" {
@@ -16,7 +14,7 @@ func newLogger(stderr io.Writer, level string) *slog.Logger {
 			l = parsed
 		}
 	}
-	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: l}))
+	log := slog.New(slog.NewTextHandler(p.Stderr, &slog.HandlerOptions{Level: l}))
 	if bad != nil {
 		log.Warn("CNIBOX_LOG is debug, info, warn or error", "value", level)
 	}
