@@ -1,0 +1,126 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+func TestLockAttachmentExcludes(t *testing.T) {
+	s := newStore(t)
+	var inside, most atomic.Int32
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for range 20 {
+				l, err := s.LockAttachment(t.Context(), key("net", "c1"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				most.Store(max(most.Load(), inside.Add(1)))
+				inside.Add(-1)
+				l.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if most.Load() != 1 {
+		t.Errorf("%d inside at once", most.Load())
+	}
+}
+
+func TestLocksAreApart(t *testing.T) {
+	s := newStore(t)
+	for _, k := range []store.Key{
+		{Network: "a", ContainerID: "b", IfName: "c"},
+		{Network: "a\x00\x01b", ContainerID: "", IfName: "c"},
+		{Network: "ab", ContainerID: "", IfName: "c"},
+		{Network: "a", ContainerID: "bc", IfName: ""},
+		{},
+	} {
+		l, ok, err := s.TryLockAttachment(k)
+		if err != nil || !ok {
+			t.Errorf("%q: %v, %v", k, ok, err)
+		}
+		defer l.Unlock()
+	}
+}
+
+func TestLockShared(t *testing.T) {
+	s := newStore(t)
+	try := func(exclusive, want bool) *store.Lock {
+		t.Helper()
+		l, ok, err := s.TryLockShared("br0", exclusive)
+		if err != nil || ok != want {
+			t.Fatalf("exclusive %v: %v, %v; want %v", exclusive, ok, err, want)
+		}
+		return l
+	}
+	a := try(false, true)
+	b := try(false, true)
+	try(true, false)
+	a.Unlock()
+	a.Unlock()
+	try(true, false)
+	got := make(chan error)
+	go func() {
+		l, err := s.LockShared(context.Background(), "br0", true)
+		l.Unlock()
+		got <- err
+	}()
+	b.Unlock()
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	c := try(true, true)
+	try(false, false)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := s.LockShared(ctx, "br0", false); !errors.Is(err, store.ErrBusy) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("context: %v", err)
+	}
+	if _, ok, err := s.TryLockShared("br1", true); err != nil || !ok {
+		t.Errorf("another name: %v, %v", ok, err)
+	}
+	c.Unlock()
+	try(true, true).Unlock()
+}
+
+// A lock on a removed file is worth nothing: the next one is on a new file.
+func TestLockFileRemoved(t *testing.T) {
+	o := options(t)
+	s := store.New(o)
+	k := key("net", "c1")
+	first, err := s.LockAttachment(t.Context(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan *store.Lock)
+	go func() {
+		l, err := s.LockAttachment(context.Background(), k)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	if err := os.RemoveAll(o.RunDir); err != nil {
+		t.Fatal(err)
+	}
+	first.Unlock()
+	second := <-got
+	defer second.Unlock()
+	if _, err := os.Stat(filepath.Join(o.RunDir, bootA, "keys.lock")); err != nil {
+		t.Error(err)
+	}
+	if _, ok, err := s.TryLockAttachment(k); ok || err != nil {
+		t.Errorf("try: %v, %v", ok, err)
+	}
+}
