@@ -1,0 +1,120 @@
+package hostlocal
+
+import (
+	"github.com/cnibox/cnibox/roles"
+)
+
+// defaultDataDir is where the reference plugin keeps its files.
+const defaultDataDir = "/var/lib/cni/networks"
+
+// Conf is host-local's network configuration. It gets the whole configuration
+// of the plugin that delegates to it; its own keys are under "ipam".
+type Conf struct {
+	roles.NetConf
+	// IPAM is required.
+	IPAM *IPAM `json:"ipam"`
+	// RuntimeConfig is what the runtime filled in for declared capabilities.
+	RuntimeConfig RuntimeConfig `json:"runtimeConfig,omitzero"`
+	// Args holds conventional arguments (CNI conventions, "args.cni").
+	Args Args `json:"args,omitzero"`
+}
+
+// IPAM is the "ipam" object.
+type IPAM struct {
+	Type string `json:"type,omitempty"`
+	// Ranges are range sets. A container gets one address of each set; a set
+	// is a pool made of one or more ranges of one address family.
+	Ranges [][]Range `json:"ranges,omitempty"`
+	// Subnet, RangeStart, RangeEnd and Gateway are the older form: one more
+	// range set, of one range, before those in Ranges. Deprecated: use Ranges.
+	Subnet     string `json:"subnet,omitempty"`
+	RangeStart string `json:"rangeStart,omitempty"`
+	RangeEnd   string `json:"rangeEnd,omitempty"`
+	Gateway    string `json:"gateway,omitempty"`
+	// Exclude are addresses and CIDRs that are never handed out of any range.
+	Exclude []string `json:"exclude,omitempty"`
+	// Routes are copied to the result.
+	Routes []Route `json:"routes,omitempty"`
+	// DataDir names the pool together with the network, and is where the
+	// reference plugin's files are taken over from, once. It is never written.
+	// Default /var/lib/cni/networks.
+	DataDir string `json:"dataDir,omitempty"`
+	// ResolvConf is a file in the form of resolv.conf(5); what it says becomes
+	// the result's dns.
+	ResolvConf string `json:"resolvConf,omitempty"`
+}
+
+// Range is a part of a subnet from which addresses are handed out.
+type Range struct {
+	// Subnet is a CIDR without host bits. Required.
+	Subnet string `json:"subnet,omitempty"`
+	// RangeStart and RangeEnd are the first and last address, inclusive.
+	// Default: all of the subnet, for IPv4 prefixes up to 30 bits without the
+	// network and the broadcast address.
+	RangeStart string `json:"rangeStart,omitempty"`
+	RangeEnd   string `json:"rangeEnd,omitempty"`
+	// Gateway is told in the result and never handed out. Default: the first
+	// host address of the subnet; none for /32 and /128.
+	Gateway string `json:"gateway,omitempty"`
+	// Exclude are addresses and CIDRs of the subnet that are never handed out.
+	Exclude []string `json:"exclude,omitempty"`
+}
+
+// Route is a route for the result (CNI spec 1.1.0, "routes").
+type Route struct {
+	// Dst is a CIDR. Required.
+	Dst string `json:"dst,omitempty"`
+	// GW is the next hop; empty means the gateway of the address.
+	GW       string `json:"gw,omitempty"`
+	MTU      int    `json:"mtu,omitempty"`
+	AdvMSS   int    `json:"advmss,omitempty"`
+	Priority int    `json:"priority,omitempty"`
+	Table    *int   `json:"table,omitempty"`
+	Scope    *int   `json:"scope,omitempty"`
+}
+
+// RuntimeConfig holds the capabilities ipRanges and ips.
+type RuntimeConfig struct {
+	// IPRanges are range sets before all those of the configuration.
+	IPRanges [][]Range `json:"ipRanges,omitempty"`
+	// IPs are requested addresses, at most one for each range set. A prefix
+	// length is ignored.
+	IPs []string `json:"ips,omitempty"`
+}
+
+// Args is the "args" object.
+type Args struct {
+	CNI CNIArgs `json:"cni,omitzero"`
+}
+
+// CNIArgs is the "args.cni" object.
+type CNIArgs struct {
+	// IPs are requested addresses; runtimeConfig.ips replaces them.
+	IPs []string `json:"ips,omitempty"`
+}
+
+// decode reads a configuration and fills in what has a constant default.
+// Defaults that follow from a subnet are filled in when it is parsed.
+func decode(conf []byte) (*Conf, error) {
+	c := new(Conf)
+	if err := roles.Decode(conf, c); err != nil {
+		return nil, err
+	}
+	return c.withDefaults(), nil
+}
+
+func (c *Conf) withDefaults() *Conf {
+	if c.CNIVersion == "" {
+		c.CNIVersion = "0.1.0"
+	}
+	if c.IPAM != nil && c.IPAM.DataDir == "" {
+		c.IPAM.DataDir = defaultDataDir
+	}
+	return c
+}
+
+// Validate reports every fault at once, each with its JSON path.
+func (c *Conf) Validate() error {
+	_, err := newPlan(c)
+	return err
+}

@@ -1,0 +1,295 @@
+package hostlocal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// netConf is a network configuration around an "ipam" object.
+func netConf(ipam string) string {
+	return `{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "ipam": ` + ipam + `}`
+}
+
+// printSets shows what a configuration came to, one line for a range.
+func printSets(p *plan) string {
+	var out []string
+	for i, s := range p.sets {
+		for _, r := range s {
+			gw := "none"
+			if r.gateway.IsValid() {
+				gw = r.gateway.String()
+			}
+			out = append(out, fmt.Sprintf("%d: %s gateway %s free %s", i, r.subnet, gw, strings.Join(texts(r.free), " ")))
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+func TestConf(t *testing.T) {
+	cases := map[string]struct{ conf, want string }{
+		"defaults v4": {
+			netConf(`{"ranges": [[{"subnet": "10.1.2.0/24"}]]}`),
+			"0: 10.1.2.0/24 gateway 10.1.2.1 free 10.1.2.2-10.1.2.254",
+		},
+		"defaults v6": {
+			netConf(`{"ranges": [[{"subnet": "2001:db8:1::/120"}]]}`),
+			"0: 2001:db8:1::/120 gateway 2001:db8:1::1 free 2001:db8:1::2-2001:db8:1::ff",
+		},
+		"old form": {
+			netConf(`{"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.9", "rangeEnd": "10.1.2.20", "gateway": "10.1.2.30"}`),
+			"0: 10.1.2.0/24 gateway 10.1.2.30 free 10.1.2.9-10.1.2.20",
+		},
+		"old form without a subnet is none": {
+			netConf(`{"rangeStart": "10.1.2.9", "ranges": [[{"subnet": "10.9.0.0/30"}]]}`),
+			"0: 10.9.0.0/30 gateway 10.9.0.1 free 10.9.0.2-10.9.0.2",
+		},
+		"old, new and runtime, in the reference's order": {
+			`{"cniVersion": "1.1.0", "name": "net", "ipam": {"subnet": "10.1.2.0/30", "ranges": [[{"subnet": "2001:db8::/126"}]]},
+			  "runtimeConfig": {"ipRanges": [[{"subnet": "12.1.3.0/30"}], [{"subnet": "2001:db8:2::/126"}]]}}`,
+			"0: 12.1.3.0/30 gateway 12.1.3.1 free 12.1.3.2-12.1.3.2\n" +
+				"1: 2001:db8:2::/126 gateway 2001:db8:2::1 free 2001:db8:2::2-2001:db8:2::3\n" +
+				"2: 10.1.2.0/30 gateway 10.1.2.1 free 10.1.2.2-10.1.2.2\n" +
+				"3: 2001:db8::/126 gateway 2001:db8::1 free 2001:db8::2-2001:db8::3",
+		},
+		"several ranges of one set": {
+			netConf(`{"ranges": [[{"subnet": "10.1.0.0/30"}, {"subnet": "10.1.4.0/30"}]]}`),
+			"0: 10.1.0.0/30 gateway 10.1.0.1 free 10.1.0.2-10.1.0.2\n0: 10.1.4.0/30 gateway 10.1.4.1 free 10.1.4.2-10.1.4.2",
+		},
+		"one subnet in two ranges": {
+			netConf(`{"ranges": [[{"subnet": "10.1.0.0/24", "rangeEnd": "10.1.0.3"}, {"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.250"}]]}`),
+			"0: 10.1.0.0/24 gateway 10.1.0.1 free 10.1.0.2-10.1.0.3\n0: 10.1.0.0/24 gateway 10.1.0.1 free 10.1.0.250-10.1.0.254",
+		},
+		"a gateway in another range": {
+			netConf(`{"ranges": [[{"subnet": "10.1.0.0/30", "gateway": "10.1.4.2"}], [{"subnet": "10.1.4.0/29", "gateway": "10.1.4.1"}]]}`),
+			"0: 10.1.0.0/30 gateway 10.1.4.2 free 10.1.0.1-10.1.0.2\n1: 10.1.4.0/29 gateway 10.1.4.1 free 10.1.4.3-10.1.4.6",
+		},
+		"/31":  {netConf(`{"subnet": "10.1.0.0/31"}`), "0: 10.1.0.0/31 gateway 10.1.0.0 free 10.1.0.1-10.1.0.1"},
+		"/127": {netConf(`{"subnet": "2001:db8::/127"}`), "0: 2001:db8::/127 gateway 2001:db8:: free 2001:db8::1-2001:db8::1"},
+		"/32":  {netConf(`{"subnet": "10.1.0.5/32"}`), "0: 10.1.0.5/32 gateway none free 10.1.0.5-10.1.0.5"},
+		"/128": {netConf(`{"subnet": "2001:db8::5/128"}`), "0: 2001:db8::5/128 gateway none free 2001:db8::5-2001:db8::5"},
+		"/31, gateway elsewhere": {
+			netConf(`{"subnet": "10.1.0.0/31", "gateway": "10.9.0.1"}`),
+			"0: 10.1.0.0/31 gateway 10.9.0.1 free 10.1.0.0-10.1.0.1",
+		},
+		"never the network nor the broadcast address": {
+			netConf(`{"subnet": "10.1.0.0/29", "rangeStart": "10.1.0.0", "rangeEnd": "10.1.0.7"}`),
+			"0: 10.1.0.0/29 gateway 10.1.0.1 free 10.1.0.2-10.1.0.6",
+		},
+		"exclude": {
+			netConf(`{"exclude": ["10.1.0.4/31", "10.1.0.9", "2001:db8::/32"], "ranges": [[{"subnet": "10.1.0.0/28", "exclude": ["10.1.0.12/30"]}]]}`),
+			"0: 10.1.0.0/28 gateway 10.1.0.1 free 10.1.0.2-10.1.0.3 10.1.0.6-10.1.0.8 10.1.0.10-10.1.0.11",
+		},
+		"exclude with host bits": {
+			netConf(`{"exclude": ["10.1.0.5/30"], "subnet": "10.1.0.0/29"}`),
+			"0: 10.1.0.0/29 gateway 10.1.0.1 free 10.1.0.2-10.1.0.3",
+		},
+		"an IPv4-mapped address is IPv4": {
+			netConf(`{"subnet": "10.1.0.0/29", "rangeStart": "::ffff:10.1.0.4"}`),
+			"0: 10.1.0.0/29 gateway 10.1.0.1 free 10.1.0.4-10.1.0.6",
+		},
+		"ranges only from the runtime": {
+			`{"cniVersion": "1.1.0", "name": "net", "capabilities": {"ipRanges": true}, "ipam": {}}`, "",
+		},
+		"one of each family in 0.2.0": {
+			`{"cniVersion": "0.2.0", "name": "net", "ipam": {"ranges": [[{"subnet": "10.1.0.0/30"}], [{"subnet": "2001:db8::/126"}]]}}`,
+			"0: 10.1.0.0/30 gateway 10.1.0.1 free 10.1.0.2-10.1.0.2\n1: 2001:db8::/126 gateway 2001:db8::1 free 2001:db8::2-2001:db8::3",
+		},
+		"unknown keys": {netConf(`{"subnet": "10.1.0.0/30", "colour": 7}`), "0: 10.1.0.0/30 gateway 10.1.0.1 free 10.1.0.2-10.1.0.2"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			a, err := newHandler([]byte(c.conf))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, printSets(a.plan)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestConfDefaults(t *testing.T) {
+	c, err := decode([]byte(netConf(`{"subnet": "10.1.0.0/30"}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.IPAM.DataDir != "/var/lib/cni/networks" {
+		t.Errorf("dataDir is %q", c.IPAM.DataDir)
+	}
+	a, err := newHandler([]byte(netConf(`{"subnet": "10.1.0.0/30", "dataDir": "/x/../y/"}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := a.poolID("net"); got != (store.PoolID{DataDir: "/y", Network: "net"}) {
+		t.Errorf("pool is %v", got)
+	}
+}
+
+// TestConfFaults: every fault at once, each with its path.
+func TestConfFaults(t *testing.T) {
+	cases := map[string]struct {
+		conf string
+		want []string
+	}{
+		"no ipam":      {`{"cniVersion": "1.1.0", "name": "net"}`, []string{"ipam: is required"}},
+		"null ipam":    {netConf(`null`), []string{"ipam: is required"}},
+		"no ranges":    {netConf(`{}`), []string{`ipam.ranges: is required: a list of range sets, such as [[{"subnet": "10.1.0.0/16"}]]`}},
+		"empty set":    {netConf(`{"ranges": [[]]}`), []string{"ipam.ranges[0]: is an empty range set"}},
+		"no subnet":    {netConf(`{"ranges": [[{}]]}`), []string{"ipam.ranges[0][0].subnet: is required, a CIDR such as 10.1.0.0/16"}},
+		"null range":   {netConf(`{"ranges": [[null]]}`), []string{"ipam.ranges[0][0].subnet: is required, a CIDR such as 10.1.0.0/16"}},
+		"bad subnet":   {netConf(`{"ranges": [[{"subnet": "10.1.0.0"}]]}`), []string{`ipam.ranges[0][0].subnet: "10.1.0.0" is no CIDR, such as 10.1.0.0/16`}},
+		"host bits":    {netConf(`{"subnet": "10.1.2.3/24"}`), []string{"ipam.subnet: 10.1.2.3/24 has host bits set: the network is 10.1.2.0/24"}},
+		"mapped":       {netConf(`{"subnet": "::ffff:10.0.0.0/112"}`), []string{`ipam.subnet: "::ffff:10.0.0.0/112" is no CIDR, such as 10.1.0.0/16`}},
+		"start before": {netConf(`{"subnet": "10.1.2.0/24", "rangeStart": "10.1.1.0"}`), []string{"ipam.rangeStart: 10.1.1.0 is not in 10.1.2.0/24"}},
+		"end after":    {netConf(`{"subnet": "10.1.2.0/24", "rangeEnd": "10.1.3.0"}`), []string{"ipam.rangeEnd: 10.1.3.0 is not in 10.1.2.0/24"}},
+		"end family":   {netConf(`{"subnet": "10.1.2.0/24", "rangeEnd": "2001:db8::1"}`), []string{"ipam.rangeEnd: 2001:db8::1 is not in 10.1.2.0/24"}},
+		"backwards":    {netConf(`{"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.9", "rangeEnd": "10.1.2.8"}`), []string{"ipam.rangeEnd: 10.1.2.8 is before rangeStart 10.1.2.9"}},
+		"bad addresses": {
+			netConf(`{"subnet": "10.1.2.0/24", "rangeStart": "a", "rangeEnd": "10.1.2.300", "gateway": "fe80::1%eth0"}`),
+			[]string{`ipam.rangeStart: "a" is no IP address`, `ipam.rangeEnd: "10.1.2.300" is no IP address`, `ipam.gateway: "fe80::1%eth0" is no IP address`},
+		},
+		"mixed families": {
+			netConf(`{"ranges": [[{"subnet": "10.1.0.0/24"}, {"subnet": "2001:db8::/64"}]]}`),
+			[]string{"ipam.ranges[0][1].subnet: 2001:db8::/64 is of another address family than 10.1.0.0/24: make it a range set of its own"},
+		},
+		"overlap in a set": {
+			netConf(`{"ranges": [[{"subnet": "10.1.0.0/24"}, {"subnet": "10.1.0.128/25"}]]}`),
+			[]string{"ipam.ranges[0][1]: 10.1.0.129-10.1.0.254 overlaps with 10.1.0.1-10.1.0.254 of ipam.ranges[0][0]"},
+		},
+		"overlap between sets": {
+			`{"cniVersion": "1.1.0", "name": "net", "ipam": {"subnet": "10.1.0.0/16"}, "runtimeConfig": {"ipRanges": [[{"subnet": "10.1.7.0/24"}]]}}`,
+			[]string{"ipam: 10.1.0.1-10.1.255.254 overlaps with 10.1.7.1-10.1.7.254 of runtimeConfig.ipRanges[0][0]"},
+		},
+		"two of a family in 0.2.0": {
+			`{"cniVersion": "0.2.0", "name": "net", "ipam": {"ranges": [[{"subnet": "10.1.0.0/30"}], [{"subnet": "10.2.0.0/30"}]]}}`,
+			[]string{"ipam.ranges[1]: cniVersion 0.2.0 allows one address of each family: use 0.3.0 or newer"},
+		},
+		"two of a family without a version": {
+			`{"name": "net", "ipam": {"ranges": [[{"subnet": "10.1.0.0/30"}], [{"subnet": "10.2.0.0/30"}]]}}`,
+			[]string{"ipam.ranges[1]: cniVersion 0.1.0 allows one address of each family: use 0.3.0 or newer"},
+		},
+		"nothing left": {
+			netConf(`{"ranges": [[{"subnet": "10.1.0.0/30", "exclude": ["10.1.0.2"]}]]}`),
+			[]string{"ipam.ranges[0]: has no usable address: all are gateways or excluded"},
+		},
+		"/32 that is its gateway": {
+			netConf(`{"subnet": "10.1.0.1/32", "gateway": "10.1.0.1"}`),
+			[]string{"ipam.subnet: has no usable address: all are gateways or excluded"},
+		},
+		"exclude": {
+			netConf(`{"exclude": ["x", "10.1.0.0/33"], "ranges": [[{"subnet": "10.1.0.0/24", "exclude": ["10.2.0.0/24", "y", "2001:db8::1"]}]]}`),
+			[]string{
+				`ipam.exclude[0]: "x" is no IP address`,
+				`ipam.exclude[1]: "10.1.0.0/33" is neither an IP address nor a CIDR`,
+				`ipam.ranges[0][0].exclude[1]: "y" is no IP address`,
+				`ipam.ranges[0][0].exclude[0]: 10.2.0.0-10.2.0.255 is not in 10.1.0.0/24`,
+				`ipam.ranges[0][0].exclude[2]: 2001:db8::1-2001:db8::1 is not in 10.1.0.0/24`,
+			},
+		},
+		"routes": {
+			netConf(`{"subnet": "10.1.0.0/24", "routes": [{}, {"dst": "10.0.0.1"}, {"dst": "0.0.0.0/0", "gw": "z", "mtu": -1, "advmss": -1, "priority": -1, "table": -1, "scope": 256}]}`),
+			[]string{
+				`ipam.routes[0].dst: "" is no CIDR, such as 0.0.0.0/0`,
+				`ipam.routes[1].dst: "10.0.0.1" is no CIDR, such as 0.0.0.0/0`,
+				`ipam.routes[2].gw: "z" is no IP address`,
+				`ipam.routes[2].mtu: -1 is not between 0 and 4294967295`,
+				`ipam.routes[2].advmss: -1 is not between 0 and 4294967295`,
+				`ipam.routes[2].priority: -1 is not between 0 and 4294967295`,
+				`ipam.routes[2].table: -1 is not between 0 and 4294967295`,
+				`ipam.routes[2].scope: 256 is not between 0 and 255`,
+			},
+		},
+		"requested addresses": {
+			`{"cniVersion": "1.1.0", "name": "net", "ipam": {"subnet": "10.1.0.0/24"}, "runtimeConfig": {"ips": ["10.1.0.5", "q"]}, "args": {"cni": {"ips": ["10.1.0.5/99"]}}}`,
+			[]string{
+				`runtimeConfig.ips[1]: "q" is neither an IP address nor a CIDR`,
+				`args.cni.ips[0]: "10.1.0.5/99" is neither an IP address nor a CIDR`,
+			},
+		},
+		"NUL in paths": {
+			netConf(`{"subnet": "10.1.0.0/24", "dataDir": "/a\u0000b", "resolvConf": "\u0000"}`),
+			[]string{"ipam.dataDir: holds a NUL byte", "ipam.resolvConf: holds a NUL byte"},
+		},
+		"several sets": {
+			netConf(`{"subnet": "1", "ranges": [[{"subnet": "2"}], [{"subnet": "3"}]]}`),
+			[]string{
+				`ipam.subnet: "1" is no CIDR, such as 10.1.0.0/16`,
+				`ipam.ranges[0][0].subnet: "2" is no CIDR, such as 10.1.0.0/16`,
+				`ipam.ranges[1][0].subnet: "3" is no CIDR, such as 10.1.0.0/16`,
+			},
+		},
+		"wrong type": {netConf(`{"subnet": 7}`), []string{"ipam.subnet: is a JSON number, want string"}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			_, err := Role().New([]byte(c.conf))
+			if !errors.Is(err, roles.ErrConf) {
+				t.Fatalf("got %v, want an ErrConf", err)
+			}
+			if diff := cmp.Diff(c.want, strings.Split(err.Error(), "\n")); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestConfThatIsNoJSON(t *testing.T) {
+	if _, err := Role().New([]byte(`{"ipam"`)); !errors.Is(err, roles.ErrDecode) {
+		t.Errorf("got %v, want an ErrDecode", err)
+	}
+}
+
+// FuzzConf: no configuration makes it panic, and a valid one gives addresses
+// from within its ranges, never a gateway.
+func FuzzConf(f *testing.F) {
+	for _, seed := range []string{
+		netConf(`{"subnet": "10.1.0.0/24"}`),
+		netConf(`{"ranges": [[{"subnet": "10.1.0.0/31"}], [{"subnet": "2001:db8::/64", "exclude": ["2001:db8::/65"]}]]}`),
+		netConf(`{"ranges": [[{"subnet": "10.1.0.0/24", "rangeEnd": "10.1.0.3"}, {"subnet": "10.1.4.0/24", "gateway": "10.1.0.2"}]], "exclude": ["10.1.0.3"]}`),
+		netConf(`{"subnet": "0.0.0.0/0", "routes": [{"dst": "::/0", "gw": "::1", "table": 5, "scope": 0, "mtu": 9}], "resolvConf": ""}`),
+		netConf(`{"subnet": "::/0", "rangeStart": "::", "exclude": ["::/1"]}`),
+		`{"name": "n", "ipam": {"ranges": [[{"subnet": "10.1.0.5/32"}]]}, "runtimeConfig": {"ips": ["10.1.0.5/8"], "ipRanges": [[{"subnet": "10.2.0.0/16"}]]}, "args": {"cni": {"ips": ["::ffff:1.2.3.4"]}}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	b := newBed(f)
+	f.Fuzz(func(t *testing.T, conf []byte) {
+		a, err := newHandler(conf)
+		if err != nil {
+			if err.Error() == "" {
+				t.Error("an error without a text")
+			}
+			return
+		}
+		a.life = noLinks()
+		a.plan.resolvConf, a.plan.dataDir = "", b.dataDir()
+		req := request1("fuzz")
+		defer b.del(t, a, req)
+		r, err := a.Add(context.Background(), b.Host, req)
+		if err != nil {
+			return
+		}
+		if _, err := json.Marshal(r); err != nil {
+			t.Error(err)
+		}
+		if len(r.IPs) != len(a.plan.sets) {
+			t.Fatalf("%d addresses of %d sets", len(r.IPs), len(a.plan.sets))
+		}
+		for i, text := range ipsOf(r) {
+			in := a.plan.sets[i].rangeOf(ip(text))
+			if in == nil || !in.subnet.Contains(ip(text)) || !in.allows(ip(text)) || ip(text) == in.gateway {
+				t.Errorf("%s of set %d: %s", text, i, printSets(a.plan))
+			}
+		}
+	})
+}

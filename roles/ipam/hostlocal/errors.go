@@ -1,0 +1,7 @@
+package hostlocal
+
+import "errors"
+
+// ErrDirectory: a reference plugin's data directory cannot be taken over or
+// written; the text names the file.
+var ErrDirectory = errors.New("unusable host-local directory")

@@ -1,0 +1,338 @@
+package hostlocal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+// The reference plugin's directory <dataDir>/<network> holds, for every
+// address, a file named by it with the container ID, CR LF and the interface's
+// name; a file last_reserved_ip.<N> for every range set; and an empty file
+// lock, locked by flock(2) during every access.
+const (
+	lockFile     = "lock"
+	cursorFile   = "last_reserved_ip"
+	lineBreak    = "\r\n"
+	lockDeadline = 10 * time.Second
+	// maxEntry bounds a file's content; container IDs have no limit of their own.
+	maxEntry = 16 << 10
+	// maxFiles bounds a directory: twice an IPv4 /12.
+	maxFiles = 2 << 20
+	// maxSets bounds the N of last_reserved_ip.<N>.
+	maxSets = 256
+)
+
+// directory is an open reference directory. Nothing in it is followed.
+type directory struct {
+	path string
+	f    *os.File
+}
+
+// entry is one address file.
+type entry struct {
+	name        string
+	addr        netip.Addr
+	containerID string
+	// ifName is empty in files of before 2018.
+	ifName   string
+	modified time.Time
+}
+
+// foundFiles is what a directory holds.
+type foundFiles struct {
+	entries []entry
+	cursors map[int]netip.Addr
+	skipped []SkippedFile
+}
+
+// isComponent tells whether a network's name is one component of a path. A
+// directory of another name cannot be the reference's.
+func isComponent(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
+}
+
+// directoryExists tells whether a pool has a reference directory.
+func directoryExists(id store.PoolID) (bool, error) {
+	if !isComponent(id.Network) {
+		return false, nil
+	}
+	_, err := os.Lstat(directoryPath(id))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", ErrDirectory, err)
+	}
+	return true, nil
+}
+
+// openDirectory opens a pool's directory. dataDir may be reached through
+// symbolic links, the directory itself may not be one.
+func openDirectory(id store.PoolID) (*directory, error) {
+	path := directoryPath(id)
+	if !isComponent(id.Network) {
+		return nil, fmt.Errorf("%w: %q is no name of a directory", ErrDirectory, id.Network)
+	}
+	fd, err := retry(func() (int, error) {
+		return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: open %q: %w", ErrDirectory, path, err)
+	}
+	return &directory{path: path, f: os.NewFile(uintptr(fd), path)}, nil
+}
+
+func (d *directory) close() { d.f.Close() }
+
+// retry repeats a system call that a signal interrupted.
+func retry[T any](call func() (T, error)) (T, error) {
+	for {
+		v, err := call()
+		if !errors.Is(err, unix.EINTR) {
+			return v, err
+		}
+	}
+}
+
+// open opens a regular file of the directory; anything else is an error, and
+// devices and pipes are not even opened.
+func (d *directory) open(name string, flags int) (*os.File, error) {
+	var st unix.Stat_t
+	at := int(d.f.Fd())
+	err := unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, errNotRegular
+	}
+	if err != nil && !(errors.Is(err, fs.ErrNotExist) && flags&unix.O_CREAT != 0) {
+		return nil, err
+	}
+	fd, err := retry(func() (int, error) {
+		return unix.Openat(at, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0o600)
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), d.path+"/"+name)
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		f.Close()
+		return nil, errors.Join(errNotRegular, err)
+	}
+	return f, nil
+}
+
+var errNotRegular = errors.New("not a regular file")
+
+// openLock opens the lock file; nil when there is none and it is not to be made.
+func (d *directory) openLock(create bool) (*os.File, error) {
+	flags := unix.O_RDONLY
+	if create {
+		flags |= unix.O_CREAT
+	}
+	f, err := d.open(lockFile, flags)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %q: %w", ErrDirectory, d.path+"/"+lockFile, err)
+	}
+	return f, nil
+}
+
+// lock takes the directory's lock as the reference does, for at most 10 s or
+// until ctx is done (store.ErrBusy). A directory without a lock file is used by
+// nobody: the file is made only on request.
+func (d *directory) lock(ctx context.Context, create bool) (unlock func(), err error) {
+	f, err := d.openLock(create)
+	if err != nil {
+		return nil, err
+	}
+	if f == nil {
+		return func() {}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lockDeadline)
+	defer cancel()
+	got, abandoned := make(chan error), make(chan struct{})
+	go func() {
+		_, err := retry(func() (struct{}, error) { return struct{}{}, unix.Flock(int(f.Fd()), unix.LOCK_EX) })
+		select {
+		case got <- err:
+		case <-abandoned:
+			f.Close()
+		}
+	}()
+	select {
+	case err := <-got:
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("%w: lock %q: %w", ErrDirectory, f.Name(), err)
+		}
+		return func() { f.Close() }, nil
+	case <-ctx.Done():
+		close(abandoned)
+		return nil, fmt.Errorf("lock %q: %w: another program holds it", f.Name(), store.ErrBusy)
+	}
+}
+
+// read reads every file of the directory.
+func (d *directory) read(ctx context.Context) (*foundFiles, error) {
+	found := &foundFiles{cursors: map[int]netip.Addr{}}
+	count := 0
+	for {
+		names, err := d.f.Readdirnames(1024)
+		slices.Sort(names)
+		for _, n := range names {
+			d.readFile(n, found)
+		}
+		count += len(names)
+		switch {
+		case errors.Is(err, io.EOF):
+			return found, nil
+		case err != nil:
+			return nil, fmt.Errorf("%w: read %q: %w", ErrDirectory, d.path, err)
+		case count > maxFiles:
+			return nil, fmt.Errorf("%w: %q holds more than %d files", ErrDirectory, d.path, maxFiles)
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (d *directory) readFile(name string, found *foundFiles) {
+	if name == lockFile {
+		return
+	}
+	skip := func(err error) {
+		found.skipped = append(found.skipped, SkippedFile{strings.Trim(strconv.Quote(name), `"`), err.Error()})
+	}
+	content, modified, err := d.content(name)
+	if err != nil {
+		skip(err)
+		return
+	}
+	if set, ok := parseCursorName(name); ok {
+		addr, err := parseAddr(strings.TrimSpace(string(content)))
+		if err != nil {
+			skip(err)
+			return
+		}
+		found.cursors[set] = addr
+		return
+	}
+	e, err := parseEntry(name, content)
+	if err != nil {
+		skip(err)
+		return
+	}
+	e.modified = modified
+	found.entries = append(found.entries, e)
+}
+
+func (d *directory) content(name string) ([]byte, time.Time, error) {
+	f, err := d.open(name, unix.O_RDONLY)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxEntry+1))
+	if err == nil && len(b) > maxEntry {
+		err = fmt.Errorf("longer than %d bytes", maxEntry)
+	}
+	return b, fi.ModTime(), err
+}
+
+// parseCursorName reads last_reserved_ip.<N>; before 2017 there was no N.
+func parseCursorName(name string) (set int, ok bool) {
+	if name == cursorFile {
+		return 0, true
+	}
+	n, ok := strings.CutPrefix(name, cursorFile+".")
+	if !ok {
+		return 0, false
+	}
+	set, err := strconv.Atoi(n)
+	return set, err == nil && set >= 0 && set < maxSets && strconv.Itoa(set) == n
+}
+
+// parseEntry reads an address file: the container ID, CR LF (or, for some days
+// of 2018, LF) and the interface's name; or, before that, the ID alone.
+func parseEntry(name string, content []byte) (entry, error) {
+	addr, err := parseAddr(name)
+	if err != nil {
+		addr, err = parseAddr(strings.ReplaceAll(name, "_", ":")) // as Windows needs it
+	}
+	if err != nil {
+		return entry{}, errors.New("its name is no address")
+	}
+	text := string(bytes.TrimSpace(content))
+	if text == "" {
+		return entry{}, errors.New("empty: the address counts as free")
+	}
+	if !utf8.ValidString(text) {
+		return entry{}, errors.New("not UTF-8")
+	}
+	id, ifName, ok := strings.Cut(text, lineBreak)
+	if !ok {
+		id, ifName, ok = strings.Cut(text, "\n")
+	}
+	e := entry{name: name, addr: addr, containerID: strings.TrimSpace(id), ifName: ifName}
+	if !isContainerID(e.containerID) || ok && !isIfName(e.ifName) {
+		return entry{}, errors.New("holds no container ID and interface name")
+	}
+	return e, nil
+}
+
+// isContainerID: what a runtime can send (CNI spec 1.1.0, CNI_CONTAINERID).
+func isContainerID(s string) bool {
+	for i, r := range s {
+		alnum := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		if !alnum && (i == 0 || !strings.ContainsRune("_.-", r)) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// isIfName: what the kernel takes for an interface's name.
+func isIfName(s string) bool {
+	return s != "" && len(s) <= 15 && s != "." && s != ".." && !strings.ContainsFunc(s, func(r rune) bool {
+		return r == '/' || r == ':' || r <= ' ' || r == 0x7f
+	})
+}
+
+// bootTime is when the machine started, by the wall clock of now. After a step
+// of the clock it moves with it, and the files' times do not.
+func bootTime() (time.Time, error) {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return time.Time{}, fmt.Errorf("find boot time: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if s, ok := strings.CutPrefix(line, "btime "); ok {
+			n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
+			if err != nil {
+				return time.Time{}, fmt.Errorf("find boot time: %w", err)
+			}
+			return time.Unix(n, 0), nil
+		}
+	}
+	return time.Time{}, errors.New("find boot time: /proc/stat has none")
+}

@@ -1,0 +1,238 @@
+package hostlocal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// markImport is the kind of keep.db's marks for directories that were taken over.
+const markImport = "host-local-import"
+
+// ImportReport tells what became of a reference plugin's directory.
+type ImportReport struct {
+	Dir string `json:"dir"`
+	// Already: it was taken over before, and nothing was done now.
+	Already bool `json:"already,omitempty"`
+	// Leases are those that are now in the store.
+	Leases []store.Lease `json:"leases,omitempty"`
+	// Stale are addresses in files from before the boot; they were left out.
+	Stale []netip.Addr `json:"stale,omitempty"`
+	// Skipped are files that say nothing usable; they were left out.
+	Skipped []SkippedFile `json:"skipped,omitempty"`
+}
+
+// SkippedFile is a file that an import left out.
+type SkippedFile struct {
+	// Name is the file's, in quotes where it holds odd bytes.
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
+// importMark is the value of a mark.
+type importMark struct {
+	// Time is when the directory was read.
+	Time   time.Time `json:"time"`
+	Leases int       `json:"leases"`
+}
+
+// Import takes the leases and cursors of a reference host-local directory,
+// <dataDir>/<network>, into the store, and marks it so that this happens once.
+// With force it is done again: leases that are there already stay as they are.
+// The directory is not written; its lock is held until all is stored. A
+// directory that does not exist is an error wrapping fs.ErrNotExist.
+func Import(ctx context.Context, h *roles.Host, dataDir, network string, force bool) (*ImportReport, error) {
+	im := importer{id: store.PoolID{DataDir: filepath.Clean(dataDir), Network: network}, force: force, setOf: func(netip.Addr) int { return 0 }}
+	return im.run(ctx, h)
+}
+
+// importer is one import.
+type importer struct {
+	id    store.PoolID
+	force bool
+	// setOf is the range set that an address belongs to.
+	setOf func(netip.Addr) int
+}
+
+// importOnce takes the pool's directory over if there is one and it has not
+// been done. What was left out is logged.
+func (a *handler) importOnce(ctx context.Context, h *roles.Host, network string) error {
+	id := a.poolID(network)
+	pending, err := importPending(ctx, h, id)
+	if err != nil || !pending {
+		return err
+	}
+	im := importer{id: id, setOf: a.plan.setOf}
+	report, err := im.run(ctx, h)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // removed meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	for _, s := range report.Skipped {
+		h.Log.Warn("left out of host-local import", "dir", report.Dir, "file", s.Name, "reason", s.Reason)
+	}
+	if !report.Already {
+		h.Log.Info("imported host-local directory", "dir", report.Dir, "leases", len(report.Leases), "stale", len(report.Stale), "skipped", len(report.Skipped))
+	}
+	return nil
+}
+
+// setOf is the index of the set whose range contains an address, 0 for none.
+func (p *plan) setOf(a netip.Addr) int {
+	for i, s := range p.sets {
+		if s.rangeOf(a) != nil {
+			return i
+		}
+	}
+	return 0
+}
+
+// importPending tells whether a pool has a directory that was not taken over.
+// Where there is none, that costs one system call.
+func importPending(ctx context.Context, h *roles.Host, id store.PoolID) (bool, error) {
+	there, err := directoryExists(id)
+	if err != nil || !there {
+		return false, err
+	}
+	marked := false
+	err = h.Store.KeepView(ctx, func(tx *store.KeepTx) error {
+		_, marked, err = tx.Marked(markImport, markName(id))
+		return err
+	})
+	return !marked, err
+}
+
+// importable returns why a pending import would fail at once, else nil.
+func (a *handler) importable(ctx context.Context, h *roles.Host, network string) error {
+	id := a.poolID(network)
+	pending, err := importPending(ctx, h, id)
+	if err != nil || !pending {
+		return err
+	}
+	d, err := openDirectory(id)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	lock, err := d.openLock(false)
+	if lock != nil {
+		lock.Close()
+	}
+	return err
+}
+
+func markName(id store.PoolID) string { return id.DataDir + "\x00" + id.Network }
+
+// run holds the directory's lock from before the first file is read until the
+// leases and the mark are stored, so a reference plugin that runs meanwhile
+// comes wholly before or wholly after. Every verb that changes leases imports
+// first; hence, when a crash leaves leases without the mark, nobody can have
+// released one of them before the next import stores the same again.
+func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, error) {
+	d, err := openDirectory(im.id)
+	if err != nil {
+		return nil, err
+	}
+	defer d.close()
+	unlock, err := d.lock(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	boot, err := bootTime()
+	if err != nil {
+		return nil, err
+	}
+	found, err := d.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	report := &ImportReport{Dir: d.path, Skipped: found.skipped}
+	now := h.Now()
+	err = h.Store.KeepUpdate(ctx, func(keep *store.KeepTx) error {
+		_, marked, err := keep.Marked(markImport, markName(im.id))
+		if err != nil {
+			return err
+		}
+		if marked && !im.force {
+			*report = ImportReport{Dir: d.path, Already: true}
+			return nil
+		}
+		if err := im.store(ctx, h, found, boot, report); err != nil {
+			return err
+		}
+		value, err := json.Marshal(importMark{Time: now, Leases: len(report.Leases)})
+		if err != nil {
+			return err
+		}
+		return keep.Mark(markImport, markName(im.id), value)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("import %q: %w", d.path, err)
+	}
+	return report, nil
+}
+
+// store puts what was found into the pool, in one transaction.
+func (im *importer) store(ctx context.Context, h *roles.Host, found *foundFiles, boot time.Time, report *ImportReport) error {
+	return h.Store.Update(ctx, func(tx *store.Tx) error {
+		pool, err := tx.Pool(im.id)
+		if err != nil {
+			return err
+		}
+		for _, e := range found.entries {
+			if e.modified.Before(boot) {
+				report.Stale = append(report.Stale, e.addr)
+				continue
+			}
+			if err := im.storeOne(pool, e, report); err != nil {
+				return err
+			}
+		}
+		for set, addr := range found.cursors {
+			if _, ok, err := pool.Cursor(set); err != nil || ok {
+				if err != nil {
+					return err
+				}
+				continue // ours is newer
+			}
+			if err := pool.SetCursor(set, addr); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (im *importer) storeOne(pool *store.Pool, e entry, report *ImportReport) error {
+	l := store.Lease{
+		Address: e.addr, Set: im.setOf(e.addr), Time: e.modified, Imported: true,
+		Owner: store.Key{Network: im.id.Network, ContainerID: e.containerID, IfName: e.ifName},
+	}
+	err := pool.Reserve(l)
+	var taken *store.TakenError
+	switch {
+	case err == nil:
+		report.Leases = append(report.Leases, l)
+	case errors.As(err, &taken) && taken.Owner == l.Owner:
+		// There from an import before.
+	case errors.As(err, &taken):
+		report.Skipped = append(report.Skipped, SkippedFile{e.name, err.Error()})
+	default:
+		return err
+	}
+	return nil
+}
+
+// directoryPath is <dataDir>/<network>.
+func directoryPath(id store.PoolID) string { return filepath.Join(id.DataDir, id.Network) }

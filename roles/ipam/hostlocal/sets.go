@@ -1,0 +1,244 @@
+package hostlocal
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// setBuilder turns range sets of a configuration into parsed ones and notes
+// every fault.
+type setBuilder struct {
+	faults *roles.Faults
+	// exclude holds for all ranges.
+	exclude []interval
+	sets    []pendingSet
+	// count is the number of sets given, faulty ones too.
+	count int
+}
+
+type pendingSet struct {
+	path   string
+	ranges []pendingRange
+}
+
+type pendingRange struct {
+	addrRange
+	path string
+	cuts []interval
+}
+
+// addOld adds the single range of the older form. Without a subnet there is
+// none, whatever its other keys say, as in the reference.
+func (b *setBuilder) addOld(c *IPAM) {
+	if c.Subnet == "" {
+		return
+	}
+	b.count++
+	r := Range{Subnet: c.Subnet, RangeStart: c.RangeStart, RangeEnd: c.RangeEnd, Gateway: c.Gateway}
+	if p, ok := b.parseRange("ipam", r); ok {
+		b.sets = append(b.sets, pendingSet{"ipam.subnet", []pendingRange{p}})
+	}
+}
+
+// add adds one range set.
+func (b *setBuilder) add(path string, ranges []Range) {
+	b.count++
+	if len(ranges) == 0 {
+		b.faults.Addf(path, "is an empty range set")
+		return
+	}
+	set := pendingSet{path: path}
+	for i, r := range ranges {
+		p, ok := b.parseRange(fmt.Sprintf("%s[%d]", path, i), r)
+		if !ok {
+			continue
+		}
+		if len(set.ranges) > 0 && set.ranges[0].bounds.lo.BitLen() != p.bounds.lo.BitLen() {
+			b.faults.Addf(p.path+".subnet", "%s is of another address family than %s: make it a range set of its own", p.subnet, set.ranges[0].subnet)
+			continue
+		}
+		set.ranges = append(set.ranges, p)
+	}
+	if len(set.ranges) > 0 {
+		b.sets = append(b.sets, set)
+	}
+}
+
+// parseRange reads one range and fills in what follows from its subnet.
+func (b *setBuilder) parseRange(path string, r Range) (pendingRange, bool) {
+	subnet, ok := b.parseSubnet(path+".subnet", r.Subnet)
+	if !ok {
+		return pendingRange{}, false
+	}
+	p := pendingRange{path: path}
+	p.subnet = subnet
+	hosts := hostsOf(subnet)
+	p.bounds = hosts
+	p.gateway = hosts.lo
+	if subnet.IsSingleIP() {
+		p.gateway = netip.Addr{}
+	}
+	good := b.address(path+".rangeStart", r.RangeStart, &p.bounds.lo)
+	good = b.address(path+".rangeEnd", r.RangeEnd, &p.bounds.hi) && good
+	b.address(path+".gateway", r.Gateway, &p.gateway)
+	inside := func(key string, a netip.Addr) {
+		if !subnet.Contains(a) {
+			b.faults.Addf(path+key, "%s is not in %s", a, subnet)
+			good = false
+		}
+	}
+	if good {
+		inside(".rangeStart", p.bounds.lo)
+		inside(".rangeEnd", p.bounds.hi)
+	}
+	if good && p.bounds.hi.Less(p.bounds.lo) {
+		b.faults.Addf(path+".rangeEnd", "%s is before rangeStart %s", p.bounds.hi, p.bounds.lo)
+		good = false
+	}
+	p.cuts = parseExclude(b.faults, path+".exclude", r.Exclude)
+	for i, c := range p.cuts {
+		if c.lo.IsValid() && !c.overlaps(whole(subnet)) {
+			b.faults.Addf(fmt.Sprintf("%s.exclude[%d]", path, i), "%s is not in %s", c, subnet)
+		}
+	}
+	if subnet.Addr().Is4() {
+		p.cuts = append(p.cuts, subtract(whole(subnet), []interval{hosts})...)
+	}
+	return p, good
+}
+
+func (b *setBuilder) parseSubnet(path, text string) (netip.Prefix, bool) {
+	if text == "" {
+		b.faults.Addf(path, "is required, a CIDR such as 10.1.0.0/16")
+		return netip.Prefix{}, false
+	}
+	p, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil || p.Addr().Is4In6():
+		b.faults.Addf(path, "%q is no CIDR, such as 10.1.0.0/16", text)
+		return netip.Prefix{}, false
+	case p != p.Masked():
+		b.faults.Addf(path, "%s has host bits set: the network is %s", p, p.Masked())
+		return netip.Prefix{}, false
+	}
+	return p, true
+}
+
+// address replaces a default by what is configured, if anything is.
+func (b *setBuilder) address(path, text string, into *netip.Addr) bool {
+	if text == "" {
+		return true
+	}
+	a, err := parseAddr(text)
+	if err != nil {
+		b.faults.Addf(path, "%v", err)
+		return false
+	}
+	*into = a
+	return true
+}
+
+// hostsOf is what of a subnet can be a host's address. IPv4 prefixes up to 30
+// bits lose the network and the broadcast address; of /31 both addresses are
+// hosts (RFC 3021). IPv6 loses the subnet-router anycast address (RFC 4291,
+// section 2.6.1), but for /127 (RFC 6164) and /128, unless rangeStart names it;
+// its last address is usable.
+func hostsOf(p netip.Prefix) interval {
+	i := whole(p)
+	hostBits := p.Addr().BitLen() - p.Bits()
+	if hostBits < 2 {
+		return i
+	}
+	i.lo = i.lo.Next()
+	if p.Addr().Is4() {
+		i.hi = i.hi.Prev()
+	}
+	return i
+}
+
+// parseExclude reads addresses and CIDRs. The i-th interval is of the i-th
+// text; it is the zero interval where that has a fault.
+func parseExclude(f *roles.Faults, path string, texts []string) []interval {
+	out := make([]interval, len(texts))
+	for i, t := range texts {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if !strings.Contains(t, "/") {
+			a, err := parseAddr(t)
+			if err != nil {
+				f.Addf(at, "%v", err)
+				continue
+			}
+			out[i] = single(a)
+			continue
+		}
+		p, err := netip.ParsePrefix(t)
+		if err != nil || p.Addr().Is4In6() {
+			f.Addf(at, "%q is neither an IP address nor a CIDR", t)
+			continue
+		}
+		out[i] = whole(p)
+	}
+	return out
+}
+
+// finish checks the sets against each other and computes what is free.
+func (b *setBuilder) finish(cniVersion string) []rangeSet {
+	b.checkFamilies(cniVersion)
+	b.checkOverlaps()
+	var gateways []interval
+	for _, s := range b.sets {
+		for _, r := range s.ranges {
+			if r.gateway.IsValid() {
+				gateways = append(gateways, single(r.gateway))
+			}
+		}
+	}
+	var out []rangeSet
+	for _, s := range b.sets {
+		var set rangeSet
+		usable := false
+		for _, r := range s.ranges {
+			cuts := append(append(r.cuts, gateways...), b.exclude...)
+			r.free = subtract(r.bounds, cuts)
+			usable = usable || len(r.free) > 0
+			set = append(set, r.addrRange)
+		}
+		if !usable {
+			b.faults.Addf(s.path, "has no usable address: all are gateways or excluded")
+		}
+		out = append(out, set)
+	}
+	return out
+}
+
+// checkFamilies: results before spec 0.3.0 hold one address of a family.
+func (b *setBuilder) checkFamilies(cniVersion string) {
+	if !strings.HasPrefix(cniVersion, "0.1.") && !strings.HasPrefix(cniVersion, "0.2.") {
+		return
+	}
+	seen := map[int]bool{}
+	for _, s := range b.sets {
+		family := s.ranges[0].bounds.lo.BitLen()
+		if seen[family] {
+			b.faults.Addf(s.path, "cniVersion %s allows one address of each family: use 0.3.0 or newer", cniVersion)
+		}
+		seen[family] = true
+	}
+}
+
+func (b *setBuilder) checkOverlaps() {
+	var all []pendingRange
+	for _, s := range b.sets {
+		for _, r := range s.ranges {
+			for _, o := range all {
+				if r.bounds.overlaps(o.bounds) {
+					b.faults.Addf(r.path, "%s overlaps with %s of %s", r.bounds, o.bounds, o.path)
+				}
+			}
+			all = append(all, r)
+		}
+	}
+}
