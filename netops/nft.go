@@ -1,0 +1,304 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// nftTries bounds how often a call starts again after it lost a race: tables
+// flushed by somebody, an element that came or went meanwhile.
+const nftTries = 8
+
+// nftReads bounds how often an interrupted dump starts again.
+const nftReads = 100
+
+// nft works on the elements of our nftables tables (see baseSchema) in the
+// network namespace that it is first used in. Tables, chains, sets and rules
+// are made with the first element and only then; reading makes nothing.
+//
+// Its socket is opened on first use. Closing it after a delete waits for the
+// kernel's grace period (13 ms), so that is left to close.
+type nft struct {
+	// restore lists the elements that recorded attachments want. They are
+	// added in the same transaction as tables that had to be made anew.
+	restore func(context.Context) ([]*Element, error)
+	schema  []nftFeature
+	sets    map[string]*nftSet
+	conn    *nftConn
+}
+
+// newNFT opens nothing. A nil restore is one that lists nothing.
+func newNFT(restore func(context.Context) ([]*Element, error)) *nft {
+	return newNFTWith(baseSchema(), restore)
+}
+
+func newNFTWith(schema []nftFeature, restore func(context.Context) ([]*Element, error)) *nft {
+	return &nft{restore: restore, schema: schema, sets: setsByName(schema)}
+}
+
+// close closes the socket; the next use would open another.
+func (c *nft) close() error {
+	if c.conn == nil {
+		return nil
+	}
+	err := c.conn.close()
+	c.conn = nil
+	return kernelError(err, "close nftables socket")
+}
+
+func (c *nft) open() (*nftConn, error) {
+	if c.conn == nil {
+		conn, err := openNFTConn()
+		if err != nil {
+			return nil, err
+		}
+		c.conn = conn
+	}
+	return c.conn, nil
+}
+
+// get reads the element with e's key: its value and label. In a set of
+// prefixes an element that covers e's key stands for it, since the set matches
+// all of e then; its key is the one returned. An absent table or set means not
+// found.
+func (c *nft) get(ctx context.Context, e *Element) (have *Element, found bool, err error) {
+	want, err := entryOf(c.sets, e)
+	if err != nil {
+		return nil, false, err
+	}
+	n, err := c.holder(ctx, want)
+	if err != nil || n == nil {
+		return nil, false, err
+	}
+	have = n.element()
+	have.Shared = e.Shared
+	return have, true, nil
+}
+
+// holder is the entry with want's key, or one that covers it; nil if there is none.
+func (c *nft) holder(ctx context.Context, want *entry) (*entry, error) {
+	m, err := elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*entry{want.bare()})
+	if err != nil {
+		return nil, err
+	}
+	entries, err := c.read(ctx, want.set, m)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil, nil
+	case err != nil:
+		return nil, kernelError(err, fmt.Sprintf("read %s", want))
+	}
+	// In a set of prefixes the kernel answers with any element that holds the first key.
+	for _, n := range entries {
+		if n.covers(want) {
+			return n, nil
+		}
+	}
+	if !want.set.isInterval() {
+		return nil, nil
+	}
+	entries, err = c.entries(ctx, want.set)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range entries {
+		if n.covers(want) {
+			return n, nil
+		}
+	}
+	return nil, nil
+}
+
+// list reads all elements of a set, in the kernel's order; none if it is absent.
+func (c *nft) list(ctx context.Context, set string) ([]*Element, error) {
+	s := c.sets[set]
+	if s == nil {
+		return nil, fmt.Errorf("nftables set %q: %w: there is no such set", set, ErrInvalid)
+	}
+	entries, err := c.entries(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	elements := make([]*Element, len(entries))
+	for i, n := range entries {
+		elements[i] = n.element()
+	}
+	return elements, nil
+}
+
+func (c *nft) entries(ctx context.Context, s *nftSet) ([]*entry, error) {
+	m, err := s.dumpMessage()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := c.read(ctx, s, m)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return entries, kernelError(err, fmt.Sprintf("list %s", s))
+}
+
+// read sends a request for elements, again if changes interrupt the answer.
+func (c *nft) read(ctx context.Context, s *nftSet, m nftMessage) ([]*entry, error) {
+	conn, err := c.open()
+	if err != nil {
+		return nil, err
+	}
+	for range nftReads {
+		var entries []*entry
+		var damaged error
+		err := conn.query(ctx, m, func(attrs []byte) {
+			some, err := decodeEntries(s, attrs)
+			entries, damaged = append(entries, some...), errors.Join(damaged, err)
+		})
+		switch {
+		case errors.Is(err, errInterrupted), errors.Is(err, unix.EINTR):
+		case err != nil:
+			return nil, err
+		default:
+			return entries, damaged
+		}
+	}
+	return nil, fmt.Errorf("%w: nftables is being changed all the time", ErrBusy)
+}
+
+// add makes the elements, all or none, and on demand what they live in. An
+// element that exists is fine if it is shared and has the value wanted, or has
+// the same value and label (an attempt of our own, interrupted); else the error
+// wraps ErrExists and names the holder. In a set of prefixes the same goes for
+// an element that covers the wanted one.
+func (c *nft) add(ctx context.Context, els []*Element) error {
+	wanted, err := c.wanted(els)
+	if err != nil || len(wanted) == 0 {
+		return err
+	}
+	missing := wanted
+	for range nftTries {
+		err = c.commitEntries(ctx, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, missing)
+		var failed error
+		switch {
+		case err == nil:
+			return c.checkStored(ctx, wanted)
+		case errors.Is(err, unix.ENOENT):
+			failed = c.makeBase(ctx, missing)
+		case errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOTEMPTY):
+			missing, failed = c.withoutHeld(ctx, missing)
+		default:
+			failed = kernelError(err, describe("add", missing))
+		}
+		if failed != nil {
+			return failed
+		}
+	}
+	return fmt.Errorf("%s: %w: its nftables table is being changed, or damaged (remove it with `nft delete table %s`): %w",
+		describe("add", missing), ErrBusy, wanted[0].set.table, err)
+}
+
+// wanted encodes els without repetitions. Two different elements of one key
+// are an error.
+func (c *nft) wanted(els []*Element) ([]*entry, error) {
+	byKey := map[string]*entry{}
+	var entries []*entry
+	for _, e := range els {
+		n, err := entryOf(c.sets, e)
+		if err != nil {
+			return nil, err
+		}
+		key := n.set.name + "\x00" + string(n.key) + string(n.end)
+		if other := byKey[key]; other != nil {
+			if !n.allows(other) {
+				return nil, fmt.Errorf("add %s: %w: asked for twice", n, ErrExists)
+			}
+			continue
+		}
+		byKey[key] = n
+		entries = append(entries, n)
+	}
+	// One message holds elements of one set.
+	slices.SortStableFunc(entries, func(a, b *entry) int { return compareSets(a.set, b.set) })
+	return entries, nil
+}
+
+// withoutHeld is the entries that are still to be added, after the kernel
+// refused them all because some exist.
+func (c *nft) withoutHeld(ctx context.Context, entries []*entry) ([]*entry, error) {
+	var missing []*entry
+	for _, n := range entries {
+		have, err := c.holder(ctx, n)
+		switch {
+		case err != nil:
+			return nil, err
+		case have == nil:
+			missing = append(missing, n)
+		case !n.allows(have):
+			return nil, fmt.Errorf("add %s: %w: %s is held by %q", n, ErrExists, have, have.label)
+		}
+	}
+	return missing, nil
+}
+
+// checkStored looks whether all of many elements are there: the kernel has
+// been seen to take large additions in part.
+func (c *nft) checkStored(ctx context.Context, wanted []*entry) error {
+	if len(wanted) <= maxPerMessage {
+		return nil
+	}
+	for len(wanted) > 0 {
+		set := wanted[0].set
+		have, err := c.entries(ctx, set)
+		if err != nil {
+			return err
+		}
+		stored := map[string]bool{}
+		for _, n := range have {
+			stored[string(n.key)+string(n.end)] = true
+		}
+		for len(wanted) > 0 && wanted[0].set == set {
+			n := wanted[0]
+			if !stored[string(n.key)+string(n.end)] {
+				if err := c.checkHeld(ctx, n); err != nil {
+					return err
+				}
+			}
+			wanted = wanted[1:]
+		}
+	}
+	return nil
+}
+
+// checkHeld is an error unless there is an element that stands for n.
+func (c *nft) checkHeld(ctx context.Context, n *entry) error {
+	have, err := c.holder(ctx, n)
+	if err == nil && have == nil {
+		err = fmt.Errorf("add %s: %w: the kernel did not store it", n, ErrBusy)
+	}
+	return err
+}
+
+// commitEntries makes one transaction of the entries.
+func (c *nft) commitEntries(ctx context.Context, kind, flags uint16, entries []*entry) error {
+	conn, err := c.open()
+	if err != nil {
+		return err
+	}
+	msgs, err := elementMessages(kind, flags, entries)
+	if err != nil {
+		return err
+	}
+	return conn.commit(ctx, 0, msgs...)
+}
+
+// describe names the first of the entries that a call failed on.
+func describe(verb string, entries []*entry) string {
+	if len(entries) == 0 {
+		return verb + " nftables elements"
+	}
+	if len(entries) == 1 {
+		return fmt.Sprintf("%s %s", verb, entries[0])
+	}
+	return fmt.Sprintf("%s %s and %d more", verb, entries[0], len(entries)-1)
+}

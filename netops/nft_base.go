@@ -1,0 +1,249 @@
+package netops
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// makeBase makes the features that the missing entries need and whatever else
+// restored elements need, each in one transaction with its restored elements:
+// there is no moment at which the tables exist without them. Of many processes
+// one makes a feature; the others find it made, which is success.
+func (c *nft) makeBase(ctx context.Context, missing []*entry) error {
+	restored, err := c.restored(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range c.schema {
+		own := slices.DeleteFunc(slices.Clone(restored), func(n *entry) bool { return !f.has(n.set) })
+		if len(own) == 0 && !slices.ContainsFunc(missing, func(n *entry) bool { return f.has(n.set) }) {
+			continue
+		}
+		if err := c.makeFeature(ctx, &f, own); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restored is what recorded attachments want, each key once. An element that
+// this version cannot encode is left out: another version recorded it.
+func (c *nft) restored(ctx context.Context) ([]*entry, error) {
+	if c.restore == nil {
+		return nil, nil
+	}
+	els, err := c.restore(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list the nftables elements of recorded attachments: %w", err)
+	}
+	seen := map[string]bool{}
+	var entries []*entry
+	for _, e := range els {
+		n, err := entryOf(c.sets, e)
+		if err != nil {
+			continue
+		}
+		if key := n.set.name + "\x00" + string(n.key) + string(n.end); !seen[key] {
+			seen[key] = true
+			entries = append(entries, n)
+		}
+	}
+	slices.SortStableFunc(entries, func(a, b *entry) int { return compareSets(a.set, b.set) })
+	return entries, nil
+}
+
+// makeFeature makes f and the entries in it. If f exists, the entries that are
+// missing in it are made.
+func (c *nft) makeFeature(ctx context.Context, f *nftFeature, entries []*entry) error {
+	conn, err := c.open()
+	if err != nil {
+		return err
+	}
+	base, err := f.messages()
+	if err != nil {
+		return err
+	}
+	elements, err := elementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)
+	if err != nil {
+		return err
+	}
+	err = conn.commit(ctx, 0, slices.Concat(base, elements)...)
+	if refused(err) && len(entries) > 0 {
+		// Either f exists, or entries do not go together: owners overlap, a chain is unknown.
+		if err = conn.commit(ctx, 0, base...); err == nil || refused(err) {
+			err = c.addWhatFits(ctx, entries)
+		}
+	}
+	if err == nil || refused(err) {
+		return nil
+	}
+	return kernelError(err, fmt.Sprintf("make nftables table %s", f.table))
+}
+
+// addWhatFits adds entries, and where one of them is refused, all others.
+func (c *nft) addWhatFits(ctx context.Context, entries []*entry) error {
+	err := c.commitEntries(ctx, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)
+	if !refused(err) {
+		return err
+	}
+	for _, n := range entries {
+		err := c.commitEntries(ctx, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, []*entry{n})
+		if err != nil && !refused(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// refused tells whether something that exists, or is absent, stood in the way.
+func refused(err error) bool { return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) }
+
+// removeBase deletes those of our tables that hold no element any more, those
+// of other versions included.
+func (c *nft) removeBase(ctx context.Context) error {
+	var failed error
+	for i, f := range c.schema {
+		known := slices.ContainsFunc(c.schema[:i], func(o nftFeature) bool { return o.table == f.table })
+		if !known {
+			failed = errors.Join(failed, kernelError(c.removeTable(ctx, f.table), fmt.Sprintf("remove nftables table %s", f.table)))
+		}
+	}
+	return failed
+}
+
+// removeTable deletes t if it is empty. The kernel refuses the deletion if
+// anything changed since t was found empty.
+func (c *nft) removeTable(ctx context.Context, t nftTable) error {
+	conn, err := c.open()
+	if err != nil {
+		return err
+	}
+	m, err := t.message(unix.NFT_MSG_DELTABLE, 0)
+	if err != nil {
+		return err
+	}
+	for range nftTries {
+		generation, err := conn.generation(ctx)
+		if err != nil {
+			return err
+		}
+		empty, err := c.isEmpty(ctx, t)
+		if err != nil {
+			return err
+		}
+		if !empty {
+			return nil
+		}
+		err = conn.commit(ctx, generation, m)
+		switch {
+		case err == nil, errors.Is(err, unix.ENOENT):
+			return nil
+		case !errors.Is(err, unix.ERESTART):
+			return err
+		}
+	}
+	return fmt.Errorf("%w: nftables is being changed", ErrBusy)
+}
+
+// isEmpty tells whether no set of t has an element.
+func (c *nft) isEmpty(ctx context.Context, t nftTable) (bool, error) {
+	sets, err := c.setsOf(ctx, t)
+	if err != nil {
+		return false, err
+	}
+	for _, name := range sets {
+		s := &nftSet{table: t, name: name}
+		m, err := s.dumpMessage()
+		if err != nil {
+			return false, err
+		}
+		n := 0
+		err = c.conn.query(ctx, m, func(attrs []byte) { n += countElements(attrs) })
+		switch {
+		case errors.Is(err, unix.ENOENT), errors.Is(err, errInterrupted):
+			// Changed meanwhile: the deletion will be refused.
+		case err != nil:
+			return false, err
+		}
+		if n > 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// countElements is how many elements one message of a dump holds, at least 1
+// if it cannot be read.
+func countElements(attrs []byte) int {
+	n := 0
+	err := eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+		if ad.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+			return nil
+		}
+		return eachAttr(ad.Bytes(), func(*netlink.AttributeDecoder) error {
+			n++
+			return nil
+		})
+	})
+	if err != nil {
+		return n + 1
+	}
+	return n
+}
+
+// setsOf lists the names of t's sets.
+func (c *nft) setsOf(ctx context.Context, t nftTable) ([]string, error) {
+	m, err := message(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_SET_TABLE, t.name)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	var damaged error
+	err = c.conn.query(ctx, m, func(attrs []byte) {
+		damaged = errors.Join(damaged, eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+			if ad.Type() == unix.NFTA_SET_NAME {
+				names = append(names, ad.String())
+			}
+			return nil
+		}))
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, errInterrupted) {
+		return names, damaged
+	}
+	return names, errors.Join(err, damaged)
+}
+
+// generation is the number that every change to nftables of this namespace raises.
+func (c *nftConn) generation(ctx context.Context) (uint32, error) {
+	var id uint32
+	err := c.query(ctx, nftMessage{kind: unix.NFT_MSG_GETGEN}, func(attrs []byte) {
+		// A damaged answer leaves 0, which no generation has.
+		_ = eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+			if ad.Type() == unix.NFTA_GEN_ID && ad.Len() == 4 {
+				id = binary.BigEndian.Uint32(ad.Bytes())
+			}
+			return nil
+		})
+	})
+	if err == nil && id == 0 {
+		err = fmt.Errorf("generation: %w", errDamaged)
+	}
+	return id, err
+}
+
+func (f *nftFeature) has(s *nftSet) bool { return slices.Contains(f.sets, s) }
+
+// compareSets orders sets by table and name.
+func compareSets(a, b *nftSet) int {
+	return cmp.Or(cmp.Compare(a.table.family, b.table.family), cmp.Compare(a.name, b.name))
+}

@@ -1,0 +1,255 @@
+package netops
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// field is the type of one field of a set's key or a map's data, named after
+// nft's data types. Its text is what Element.Key and Element.Value hold.
+type field uint8
+
+const (
+	ifName      field = iota // "cni0"
+	ip4Addr                  // "10.0.0.1"
+	ip6Addr                  // "fd00::1"
+	ip4Prefix                // "10.22.0.0/16": makes the set an interval set
+	ip6Prefix                // "fd00::/64": likewise
+	etherAddr                // "02:00:00:00:00:01"
+	inetProto                // "tcp", or its number
+	inetService              // "8080"
+	packetMark               // "0x2000"
+	verdict                  // "accept", "drop", "return", "jump NAME", "goto NAME"
+)
+
+// nft's numbers for its data types: how `nft list` knows what to print.
+// See include/datatype.h of nftables.
+const (
+	nftTypeIP4         = 7
+	nftTypeIP6         = 8
+	nftTypeEther       = 9
+	nftTypeInetProto   = 12
+	nftTypeInetService = 13
+	nftTypeMark        = 19
+	nftTypeIfName      = 41
+	// nftTypeVerdict is NFT_DATA_VERDICT.
+	nftTypeVerdict = 0xffffff00
+	// nftTypeBits is how far concatenated type numbers are shifted.
+	nftTypeBits = 6
+)
+
+// isPrefix tells whether the field makes its set an interval set.
+func (f field) isPrefix() bool { return f == ip4Prefix || f == ip6Prefix }
+
+// number is nft's number of the data type.
+func (f field) number() uint32 {
+	switch f {
+	case ip4Addr, ip4Prefix:
+		return nftTypeIP4
+	case ip6Addr, ip6Prefix:
+		return nftTypeIP6
+	case etherAddr:
+		return nftTypeEther
+	case inetProto:
+		return nftTypeInetProto
+	case inetService:
+		return nftTypeInetService
+	case packetMark:
+		return nftTypeMark
+	case ifName:
+		return nftTypeIfName
+	default:
+		return nftTypeVerdict
+	}
+}
+
+// size is the field's length in bytes, without padding. A verdict has none:
+// it is written as attributes.
+func (f field) size() int {
+	switch f {
+	case ifName:
+		return unix.IFNAMSIZ
+	case ip6Addr, ip6Prefix:
+		return 16
+	case etherAddr:
+		return 6
+	case inetService:
+		return 2
+	case inetProto:
+		return 1
+	case verdict:
+		return 0
+	default:
+		return 4
+	}
+}
+
+// padded is the field's length in a concatenation: whole 32-bit registers.
+func (f field) padded() int { return (f.size() + 3) &^ 3 }
+
+// encode gives the first and the last value that text stands for; they differ
+// for prefixes only.
+func (f field) encode(text string) (low, high []byte, err error) {
+	switch f {
+	case ifName:
+		low, err = encodeIfName(text)
+	case ip4Addr, ip6Addr:
+		low, err = f.encodeAddr(text)
+	case ip4Prefix, ip6Prefix:
+		return f.encodePrefix(text)
+	case etherAddr:
+		low, err = encodeEther(text)
+	case inetProto:
+		low, err = encodeProto(text)
+	case inetService:
+		var n uint64
+		n, err = strconv.ParseUint(text, 10, 16)
+		low = binary.BigEndian.AppendUint16(nil, uint16(n))
+	case packetMark:
+		var n uint64
+		n, err = strconv.ParseUint(text, 0, 32)
+		low = binary.NativeEndian.AppendUint32(nil, uint32(n))
+	default:
+		low, err = encodeVerdict(text)
+	}
+	return low, low, err
+}
+
+// decode is the inverse of encode. Bytes that encode would not make give a
+// text that encode refuses, never a panic.
+func (f field) decode(low, high []byte) string {
+	if len(low) < f.size() || len(high) < f.size() {
+		return ""
+	}
+	switch f {
+	case ifName:
+		return printable(untilNUL(low[:unix.IFNAMSIZ]))
+	case ip4Addr, ip6Addr:
+		return addrOf(low[:f.size()]).String()
+	case ip4Prefix, ip6Prefix:
+		return rangeText(addrOf(low[:f.size()]), addrOf(high[:f.size()]))
+	case etherAddr:
+		return net.HardwareAddr(low[:6]).String()
+	case inetProto:
+		return protoText(low[0])
+	case inetService:
+		return strconv.Itoa(int(binary.BigEndian.Uint16(low)))
+	case packetMark:
+		return fmt.Sprintf("0x%x", binary.NativeEndian.Uint32(low))
+	default:
+		return decodeVerdict(low)
+	}
+}
+
+func encodeIfName(text string) ([]byte, error) {
+	if text == "" || len(text) >= unix.IFNAMSIZ || strings.ContainsFunc(text, badInIfName) {
+		return nil, fmt.Errorf("%q is no interface name", text)
+	}
+	return append([]byte(text), make([]byte, unix.IFNAMSIZ-len(text))...), nil
+}
+
+// badInIfName follows the kernel's dev_valid_name, and refuses control characters.
+func badInIfName(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r == 0x7f }
+
+func (f field) encodeAddr(text string) ([]byte, error) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return nil, err
+	}
+	if a.BitLen() != 8*f.size() || a.Zone() != "" {
+		return nil, fmt.Errorf("%q is of the wrong address family", text)
+	}
+	return a.AsSlice(), nil
+}
+
+func (f field) encodePrefix(text string) (low, high []byte, err error) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return nil, nil, err
+	}
+	if p.Addr().BitLen() != 8*f.size() {
+		return nil, nil, fmt.Errorf("%q is of the wrong address family", text)
+	}
+	low = p.Masked().Addr().AsSlice()
+	return low, lastOf(low, p.Bits()), nil
+}
+
+// lastOf is the last address of the prefix that begins with first.
+func lastOf(first []byte, length int) []byte {
+	last := bytes.Clone(first)
+	for i := range last {
+		if free := 8*(i+1) - length; free > 0 {
+			last[i] |= byte(1<<min(free, 8) - 1)
+		}
+	}
+	return last
+}
+
+func addrOf(b []byte) netip.Addr {
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// rangeText is a prefix where the range is one, else "first-last".
+func rangeText(first, last netip.Addr) string {
+	length := first.BitLen()
+	for i, b := range first.AsSlice() {
+		if d := b ^ last.AsSlice()[i]; d != 0 {
+			length = 8*i + bits.LeadingZeros8(d)
+			break
+		}
+	}
+	p := netip.PrefixFrom(first, length)
+	if p.Masked() != p || !bytes.Equal(lastOf(first.AsSlice(), length), last.AsSlice()) {
+		return first.String() + "-" + last.String()
+	}
+	return p.String()
+}
+
+func encodeEther(text string) ([]byte, error) {
+	mac, err := net.ParseMAC(text)
+	if err != nil {
+		return nil, err
+	}
+	if len(mac) != 6 {
+		return nil, fmt.Errorf("%q is no Ethernet address", text)
+	}
+	return mac, nil
+}
+
+func encodeProto(text string) ([]byte, error) {
+	switch text {
+	case "icmp":
+		return []byte{unix.IPPROTO_ICMP}, nil
+	case "tcp":
+		return []byte{unix.IPPROTO_TCP}, nil
+	case "udp":
+		return []byte{unix.IPPROTO_UDP}, nil
+	case "sctp":
+		return []byte{unix.IPPROTO_SCTP}, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 8)
+	return []byte{byte(n)}, err
+}
+
+func protoText(n byte) string {
+	switch n {
+	case unix.IPPROTO_ICMP:
+		return "icmp"
+	case unix.IPPROTO_TCP:
+		return "tcp"
+	case unix.IPPROTO_UDP:
+		return "udp"
+	case unix.IPPROTO_SCTP:
+		return "sctp"
+	}
+	return strconv.Itoa(int(n))
+}

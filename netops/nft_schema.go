@@ -1,0 +1,146 @@
+package netops
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// nftFeature is what one purpose needs in the kernel. It is made whole, in one
+// transaction, when an element of one of its sets is first added, and belongs
+// to one table that other features may share. A new purpose is one more
+// function that returns a feature, listed in baseSchema: a table made by an
+// older version then gains it on demand.
+type nftFeature struct {
+	table  nftTable
+	sets   []*nftSet
+	chains []nftChain
+}
+
+type nftTable struct {
+	family byte // NFPROTO_*
+	name   string
+}
+
+// nftSet is a set, or with data a map. Several key fields make a concatenation.
+// A prefix field makes it an interval set, and must be one of several: the
+// kernel keeps intervals of a single field in another form.
+type nftSet struct {
+	table nftTable
+	name  string
+	key   []field
+	data  []field
+}
+
+// nftChain is a base chain with policy accept, or without a kind a chain that
+// only rules and verdicts lead to.
+type nftChain struct {
+	name     string
+	kind     string // "nat", "filter", "route" or ""
+	hook     uint32
+	priority int32
+	rules    []nftRule
+}
+
+const (
+	// prioritySourceNAT is NF_IP_PRI_NAT_SRC of linux/netfilter_ipv4.h.
+	prioritySourceNAT = 100
+	// priorityBridgeFirst is NF_BR_PRI_NAT_DST_BRIDGED of linux/netfilter_bridge.h:
+	// before any filter of the bridge family.
+	priorityBridgeFirst = -300
+	// bridgePrerouting is NF_BR_PRE_ROUTING of linux/netfilter_bridge.h.
+	bridgePrerouting = 0
+)
+
+func inetTable() nftTable   { return nftTable{unix.NFPROTO_INET, "cnibox"} }
+func bridgeTable() nftTable { return nftTable{unix.NFPROTO_BRIDGE, "cnibox"} }
+
+// baseSchema is everything that we may have in nftables.
+func baseSchema() []nftFeature {
+	return []nftFeature{masqueradeFeature(), macGuardFeature()}
+}
+
+// masqueradeFeature hides networks behind the node's addresses. An element is
+// one network: the host device its packets come in by, and its subnet. Traffic
+// within the subnet and multicast keep their source. A packet the node itself
+// sends has no input device and so matches nothing.
+func masqueradeFeature() nftFeature {
+	table := inetTable()
+	masq4 := &nftSet{table: table, name: "masq4", key: []field{ifName, ip4Prefix}}
+	masq6 := &nftSet{table: table, name: "masq6", key: []field{ifName, ip6Prefix}}
+	return nftFeature{
+		table: table,
+		sets:  []*nftSet{masq4, masq6},
+		chains: []nftChain{{
+			name: "postrouting", kind: "nat", hook: unix.NF_INET_POST_ROUTING, priority: prioritySourceNAT,
+			rules: []nftRule{
+				rule(destinationIn("224.0.0.0/4"), returns()),
+				rule(inputLink(), destination4(), in(masq4), returns()),
+				rule(inputLink(), source4(), in(masq4), masquerade()),
+				rule(destinationIn("ff00::/8"), returns()),
+				rule(inputLink(), destination6(), in(masq6), returns()),
+				rule(inputLink(), source6(), in(masq6), masquerade()),
+			},
+		}},
+	}
+}
+
+// macGuardFeature drops frames that a guarded bridge port sends with any other
+// source address than those paired with it.
+func macGuardFeature() nftFeature {
+	table := bridgeTable()
+	ports := &nftSet{table: table, name: "macguard_ports", key: []field{ifName}}
+	pairs := &nftSet{table: table, name: "macguard_pairs", key: []field{ifName, etherAddr}}
+	return nftFeature{
+		table: table,
+		sets:  []*nftSet{ports, pairs},
+		chains: []nftChain{{
+			name: "prerouting", kind: "filter", hook: bridgePrerouting, priority: priorityBridgeFirst,
+			rules: []nftRule{
+				rule(inputLink(), sourceMAC(), in(pairs), returns()),
+				rule(inputLink(), in(ports), drops()),
+			},
+		}},
+	}
+}
+
+// String is "inet cnibox", as nft names it.
+func (t nftTable) String() string {
+	family := "inet"
+	if t.family == unix.NFPROTO_BRIDGE {
+		family = "bridge"
+	}
+	return family + " " + t.name
+}
+
+// String is "inet cnibox masq4", as nft names it.
+func (s *nftSet) String() string { return fmt.Sprintf("%s %s", s.table, s.name) }
+
+func (s *nftSet) isInterval() bool {
+	for _, f := range s.key {
+		if f.isPrefix() {
+			return true
+		}
+	}
+	return false
+}
+
+// keySize is the length of a key in bytes.
+func (s *nftSet) keySize() int {
+	n := 0
+	for i := range s.key {
+		n += width(s.key, i)
+	}
+	return n
+}
+
+// setsByName lists every set of the schema.
+func setsByName(schema []nftFeature) map[string]*nftSet {
+	sets := map[string]*nftSet{}
+	for _, f := range schema {
+		for _, s := range f.sets {
+			sets[s.name] = s
+		}
+	}
+	return sets
+}

@@ -1,0 +1,64 @@
+package netops
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// NF_DROP and NF_ACCEPT of linux/netfilter.h.
+const (
+	nfDrop   = 0
+	nfAccept = 1
+)
+
+// A verdict is held as its code, 4 bytes big endian, and the chain's name.
+
+func encodeVerdict(text string) ([]byte, error) {
+	word, chain, _ := strings.Cut(text, " ")
+	var code int32
+	switch word {
+	case "accept":
+		code = nfAccept
+	case "drop":
+		code = nfDrop
+	case "return":
+		code = unix.NFT_RETURN
+	case "jump":
+		code = unix.NFT_JUMP
+	case "goto":
+		code = unix.NFT_GOTO
+	default:
+		return nil, fmt.Errorf("%q is no verdict", text)
+	}
+	if named := code == unix.NFT_JUMP || code == unix.NFT_GOTO; named != (chain != "") {
+		return nil, fmt.Errorf("%q is no verdict: only jump and goto name a chain, and must", text)
+	}
+	if len(chain) >= unix.NFT_NAME_MAXLEN || strings.ContainsFunc(chain, badInIfName) {
+		return nil, fmt.Errorf("%q is no chain name", chain)
+	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(code)), chain...), nil
+}
+
+func decodeVerdict(b []byte) string {
+	if len(b) < 4 {
+		return ""
+	}
+	chain := printable(untilNUL(b[4:]))
+	switch code := int32(binary.BigEndian.Uint32(b)); code {
+	case nfAccept:
+		return "accept"
+	case nfDrop:
+		return "drop"
+	case unix.NFT_RETURN:
+		return "return"
+	case unix.NFT_JUMP:
+		return "jump " + chain
+	case unix.NFT_GOTO:
+		return "goto " + chain
+	default:
+		return fmt.Sprintf("verdict %d", code)
+	}
+}
