@@ -82,6 +82,9 @@ func takeNames(in *Input, prev *roles.Result, ifName string) {
 	}
 }
 
+// Addressless tells that the result will have no address.
+func (a *Handler) Addressless() bool { return a.role.IPAM() == "" }
+
 // Status passes the verb on to IPAM; the role may add its own part.
 func (a *Handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	var errs []error

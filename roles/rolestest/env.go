@@ -1,0 +1,173 @@
+// Package rolestest is the suite that every role runs: each verb, again and out
+// of order, tampered with, interrupted at every write, in every spec version,
+// as real processes in real namespaces.
+//
+// The test binary plays the plugin itself: Main makes it one when it is called
+// through a link, so that a test can make it fail or die at the n-th write.
+package rolestest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+)
+
+// Env is a node of a test's own: state directories and a plugin directory
+// whose links lead to the test binary.
+type Env struct {
+	t   *testing.T
+	dir string
+	// Extra is appended to every call's environment.
+	Extra []string
+}
+
+// NewEnv makes a node with links for every role of a table.
+func NewEnv(t *testing.T, table roles.Table) *Env {
+	t.Helper()
+	e := &Env{t: t, dir: t.TempDir()}
+	for _, d := range []string{e.PluginDir(), e.RunDir(), e.StateDir()} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range table {
+		for _, n := range r.Names {
+			if err := os.Symlink(self, filepath.Join(e.PluginDir(), n)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return e
+}
+
+// PluginDir is the node's CNI_PATH.
+func (e *Env) PluginDir() string { return filepath.Join(e.dir, "bin") }
+
+// RunDir is the node's /run/cnibox.
+func (e *Env) RunDir() string { return filepath.Join(e.dir, "run") }
+
+// StateDir is the node's /var/lib/cnibox.
+func (e *Env) StateDir() string { return filepath.Join(e.dir, "lib") }
+
+// Dir is a directory of the test's own.
+func (e *Env) Dir() string { return e.dir }
+
+// Call is one CNI call.
+type Call struct {
+	Type, Verb, ID, Netns, IfName, Args, Conf string
+	// Probe makes the plugin fail or die: "net:fail:3", "net:kill-before:3",
+	// "net:kill-after:3", "store:fail:2", "store:kill:2".
+	Probe string
+}
+
+// Answer is what a call brought.
+type Answer struct {
+	Stdout, Stderr string
+	// Code is the exit status, -1 when the process was killed.
+	Code int
+}
+
+// Cmd prepares a call as a process.
+func (e *Env) Cmd(c Call) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(e.PluginDir(), c.Type))
+	cmd.Env = append(os.Environ(),
+		"CNI_COMMAND="+c.Verb, "CNI_CONTAINERID="+c.ID, "CNI_NETNS="+c.Netns, "CNI_IFNAME="+c.IfName,
+		"CNI_ARGS="+c.Args, "CNI_PATH="+e.PluginDir(),
+		"CNIBOX_RUN_DIR="+e.RunDir(), "CNIBOX_STATE_DIR="+e.StateDir(),
+		pluginEnv+"=1", probeEnv+"="+c.Probe)
+	cmd.Env = append(cmd.Env, e.Extra...)
+	cmd.Stdin = strings.NewReader(c.Conf)
+	return cmd
+}
+
+// Run makes a call and waits for it.
+func (e *Env) Run(c Call) Answer {
+	e.t.Helper()
+	a, err := run(e.Cmd(c))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return a
+}
+
+func run(cmd *exec.Cmd) (Answer, error) {
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return Answer{}, err
+	}
+	return Answer{Stdout: out.String(), Stderr: errs.String(), Code: cmd.ProcessState.ExitCode()}, nil
+}
+
+// OK makes a call that must succeed, and returns its answer.
+func (e *Env) OK(c Call) Answer {
+	e.t.Helper()
+	a := e.Run(c)
+	if a.Code != 0 {
+		e.t.Fatalf("%s %s: exit %d: %s%s", c.Verb, c.Type, a.Code, a.Stdout, a.Stderr)
+	}
+	return a
+}
+
+// Fail makes a call that must fail with one error object of the given code;
+// 0 accepts any but 0 and 999.
+func (e *Env) Fail(c Call, code int) Answer {
+	e.t.Helper()
+	a := e.Run(c)
+	if a.Code == 0 {
+		e.t.Fatalf("%s %s: succeeded, want an error: %s", c.Verb, c.Type, a.Stdout)
+	}
+	var o struct {
+		CNIVersion string
+		Code       int
+		Msg        string
+	}
+	if err := json.Unmarshal([]byte(a.Stdout), &o); err != nil {
+		e.t.Fatalf("%s %s: stdout is no single JSON document: %v: %s%s", c.Verb, c.Type, err, a.Stdout, a.Stderr)
+	}
+	if o.CNIVersion == "" || o.Msg == "" || o.Code == 0 || o.Code == 999 || (code != 0 && o.Code != code) {
+		e.t.Fatalf("%s %s: error object %s, want code %d, a version and a message", c.Verb, c.Type, a.Stdout, code)
+	}
+	return a
+}
+
+// State is the kernel and the store as texts, for comparison. Names of shared
+// objects that may stay are given to modulo.
+func (e *Env) State(modulo []string, netns ...*netopstest.NS) string {
+	e.t.Helper()
+	var b strings.Builder
+	for line := range strings.Lines(netopstest.Snapshot(e.t)) {
+		if !mentions(line, modulo) {
+			b.WriteString(line)
+		}
+	}
+	for _, ns := range netns {
+		fmt.Fprintf(&b, "container:\n%s", ns.Snapshot(e.t))
+	}
+	b.WriteString(e.storeText())
+	return b.String()
+}
+
+func mentions(line string, words []string) bool {
+	for _, w := range words {
+		if strings.Contains(line, w) {
+			return true
+		}
+	}
+	return false
+}

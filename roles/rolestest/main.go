@@ -1,0 +1,132 @@
+package rolestest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/dispatch"
+	"github.com/cnibox/cnibox/roles/node"
+)
+
+const (
+	// pluginEnv makes the test binary a plugin.
+	pluginEnv = "CNIBOX_ROLESTEST_PLUGIN"
+	// probeEnv is Call.Probe.
+	probeEnv = "CNIBOX_ROLESTEST_PROBE"
+)
+
+// Main is for TestMain. Called as a plugin the test binary plays a role of the
+// table; otherwise it runs the tests on a host of their own.
+func Main(m *testing.M, table roles.Table) {
+	if os.Getenv(pluginEnv) != "" {
+		os.Exit(plugin(table))
+	}
+	netopstest.Main(m)
+}
+
+// plugin plays one CNI call with the probe that the environment asks for.
+func plugin(table roles.Table) int {
+	probe, err := parseProbe(os.Getenv(probeEnv))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	code := dispatch.Main(context.Background(), dispatch.Process{
+		Table: table, Args: os.Args, Env: os.Environ(),
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Version: "test", Executable: "/proc/self/exe",
+		OpenHost: func(ctx context.Context, role string, log *slog.Logger) (*roles.Host, func(), error) {
+			o := node.Options{
+				RunDir: os.Getenv("CNIBOX_RUN_DIR"), StateDir: os.Getenv("CNIBOX_STATE_DIR"),
+				CacheDirs: strings.Fields(os.Getenv("CNIBOX_TEST_CACHE_DIRS")),
+				Role:      role, Program: "test", Log: log,
+			}
+			probe.into(&o)
+			return node.Open(ctx, o)
+		},
+	})
+	if probe.seen < probe.n {
+		fmt.Fprintln(os.Stderr, unreached)
+	}
+	return code
+}
+
+// unreached is printed when a call made fewer writes than its probe waits for.
+const unreached = "rolestest: probe was not reached"
+
+// errProbed is the failure that a probe makes.
+var errProbed = errors.New("made to fail by a test")
+
+// probe counts writes and acts at the n-th.
+type probe struct {
+	on, action string
+	n, seen    int
+}
+
+// parseProbe reads "net:fail:3"; empty is a probe that does nothing.
+func parseProbe(s string) (*probe, error) {
+	if s == "" {
+		return &probe{}, nil
+	}
+	f := strings.Split(s, ":")
+	if len(f) != 3 {
+		return nil, fmt.Errorf("probe %q is not on:action:n", s)
+	}
+	n, err := strconv.Atoi(f[2])
+	return &probe{on: f[0], action: f[1], n: n}, err
+}
+
+func (p *probe) into(o *node.Options) {
+	switch p.on {
+	case "net":
+		o.NetProbe = p
+	case "store":
+		o.StoreProbe = p.store
+	}
+}
+
+// hit counts and acts.
+func (p *probe) hit(action string) error {
+	if p.action != action {
+		return nil
+	}
+	p.seen++
+	if p.seen != p.n {
+		return nil
+	}
+	if strings.HasPrefix(action, "kill") {
+		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+		select {} // the signal ends the process, this goroutine must not go on
+	}
+	return errProbed
+}
+
+// store is a store.Options.Probe. After a commit nothing can fail any more.
+func (p *probe) store(op string) error {
+	if p.action == "fail" && strings.HasSuffix(op, "committed") {
+		return nil
+	}
+	return p.hit(p.action)
+}
+
+// Before implements netops.Probe.
+func (p *probe) Before(netops.Step) error {
+	if p.action == "fail" {
+		return p.hit("fail")
+	}
+	return p.hit("kill-before")
+}
+
+// After implements netops.Probe.
+func (p *probe) After(netops.Step) { _ = p.hit("kill-after") }

@@ -1,0 +1,62 @@
+package rolestest
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+// checkShape asserts that a result has the form of its spec version: the keys
+// that the version knows, and none of a later one.
+func checkShape(t *testing.T, version, stdout string) {
+	t.Helper()
+	var m map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(stdout), &m); err != nil {
+		t.Fatalf("result is no single JSON document: %v: %s", err, stdout)
+	}
+	var have string
+	if err := json.Unmarshal(m["cniVersion"], &have); err != nil || have != version {
+		t.Errorf("cniVersion is %s, want %q", m["cniVersion"], version)
+	}
+	if version < "0.3.0" {
+		if m["ip4"] == nil && m["ip6"] == nil {
+			t.Errorf("version %s has neither ip4 nor ip6: %s", version, stdout)
+		}
+		if m["interfaces"] != nil || m["ips"] != nil {
+			t.Errorf("version %s has keys of 0.3.0: %s", version, stdout)
+		}
+		return
+	}
+	var ips []map[string]json.RawMessage
+	if m["ips"] != nil {
+		if err := json.Unmarshal(m["ips"], &ips); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, ip := range ips {
+		if _, ok := ip["version"]; ok != (version < "1.0.0") {
+			t.Errorf("version %s: ips[].version present is %v: %s", version, ok, stdout)
+		}
+	}
+	if version >= "1.1.0" {
+		return
+	}
+	for list, keys := range map[string][]string{
+		"interfaces": {"mtu", "socketPath", "pciID"},
+		"routes":     {"mtu", "advmss", "priority", "table", "scope"},
+	} {
+		var items []map[string]json.RawMessage
+		if m[list] == nil {
+			continue
+		}
+		if err := json.Unmarshal(m[list], &items); err != nil {
+			t.Fatal(err)
+		}
+		for _, item := range items {
+			for _, k := range keys {
+				if _, ok := item[k]; ok {
+					t.Errorf("version %s: %s[] has %q of 1.1.0: %s", version, list, k, stdout)
+				}
+			}
+		}
+	}
+}

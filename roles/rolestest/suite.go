@@ -1,0 +1,301 @@
+package rolestest
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+)
+
+// Suite is the conformance suite of one role.
+type Suite struct {
+	Table roles.Table
+	// Type is the CNI type under test.
+	Type  string
+	Confs []Conf
+}
+
+// Conf is one configuration that a role is tested with.
+type Conf struct {
+	Name string
+	// JSON is a plugin configuration with "name", without "cniVersion".
+	JSON string
+	// NoAddress marks layer 2 configurations: spec versions below 0.3.0 cannot
+	// express their result, so ADD must fail there.
+	NoAddress bool
+	// Needs skips where a kernel lacks a feature that the VM layer has.
+	Needs func(testing.TB)
+	// Tamper has changes after which CHECK must fail.
+	Tamper []Tamper
+	// Args is CNI_ARGS for every call.
+	Args string
+	// Again says that a second ADD of the same attachment is no error.
+	Again bool
+}
+
+// Tamper breaks what ADD made, from the host's or the container's side.
+type Tamper struct {
+	Name string
+	Do   func(t *testing.T, e *Env, ns *netopstest.NS, result *roles.Result)
+}
+
+// versions are all that the binary speaks.
+var versions = []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+
+// newest is the version that most of the suite runs with.
+const newest = "1.1.0"
+
+// Run runs the suite as subtests.
+func (s Suite) Run(t *testing.T) {
+	for _, c := range s.Confs {
+		t.Run(c.Name, func(t *testing.T) {
+			if c.Needs != nil {
+				c.Needs(t)
+			}
+			for _, sub := range []struct {
+				name string
+				run  func(*testing.T, Conf)
+			}{
+				{"life", s.life}, {"del", s.del}, {"gc", s.gc}, {"status", s.status},
+				{"versions", s.versions}, {"fault sweep", s.faultSweep}, {"kill sweep", s.killSweep},
+			} {
+				t.Run(sub.name, func(t *testing.T) { sub.run(t, c) })
+			}
+			for _, tamper := range c.Tamper {
+				t.Run("tamper/"+tamper.Name, func(t *testing.T) { s.tamper(t, c, tamper) })
+			}
+		})
+	}
+}
+
+// bench is one test's node with one container.
+type bench struct {
+	*Env
+	s    Suite
+	conf Conf
+	ns   *netopstest.NS
+}
+
+func (s Suite) bench(t *testing.T, c Conf) *bench {
+	t.Helper()
+	b := &bench{Env: NewEnv(t, s.Table), s: s, conf: c, ns: netopstest.New(t)}
+	// Whatever a test made is taken away again: the next one has the same host.
+	t.Cleanup(func() { b.Run(b.gcCall(nil)) })
+	return b
+}
+
+// call is a call for the bench's container.
+func (b *bench) call(verb string) Call {
+	return Call{
+		Type: b.s.Type, Verb: verb, ID: "c1", Netns: b.ns.Path(), IfName: "eth0",
+		Args: b.conf.Args, Conf: b.with(newest, nil),
+	}
+}
+
+// with is the configuration in a version with further top-level keys.
+func (b *bench) with(version string, more map[string]any) string {
+	b.t.Helper()
+	var m map[string]any
+	if err := json.Unmarshal([]byte(b.conf.JSON), &m); err != nil {
+		b.t.Fatal(err)
+	}
+	m["cniVersion"] = version
+	for k, v := range more {
+		m[k] = v
+	}
+	out, err := json.Marshal(m)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return string(out)
+}
+
+// withPrev is a call whose configuration has ADD's result as prevResult.
+func (b *bench) withPrev(verb, result string) Call {
+	c := b.call(verb)
+	c.Conf = b.with(newest, map[string]any{"prevResult": json.RawMessage(result)})
+	return c
+}
+
+// gcCall is GC with a list of valid attachments.
+func (b *bench) gcCall(valid []roles.AttachmentID) Call {
+	c := b.call("GC")
+	if valid == nil {
+		valid = []roles.AttachmentID{}
+	}
+	c.Conf = b.with(newest, map[string]any{"cni.dev/valid-attachments": valid})
+	c.ID, c.Netns, c.IfName = "", "", ""
+	return c
+}
+
+// warm makes the shared objects and returns the state with nothing attached.
+func (b *bench) warm() string {
+	b.t.Helper()
+	b.OK(b.call("ADD"))
+	b.OK(b.call("DEL"))
+	return b.state()
+}
+
+func (b *bench) state() string { b.t.Helper(); return b.State(nil, b.ns) }
+
+// same fails the test when the state is not as it was.
+func (b *bench) same(want, when string) {
+	b.t.Helper()
+	if have := b.state(); have != want {
+		b.t.Fatalf("%s: state differs\nwant:\n%s\nhave:\n%s", when, want, have)
+	}
+}
+
+func (s Suite) life(t *testing.T, c Conf) {
+	b := s.bench(t, c)
+	start := b.warm()
+	a := b.OK(b.call("ADD"))
+	attached := b.state()
+	if !c.Again {
+		b.Fail(b.call("ADD"), 0)
+		b.same(attached, "after a refused second ADD")
+	}
+	b.OK(b.withPrev("CHECK", a.Stdout))
+	b.same(attached, "after CHECK")
+	b.Fail(b.call("CHECK"), 7)
+	b.OK(b.withPrev("DEL", a.Stdout))
+	b.same(start, "after DEL")
+	b.OK(b.withPrev("DEL", a.Stdout))
+	b.same(start, "after a second DEL")
+	second := b.call("ADD")
+	second.IfName = "eth1"
+	b.OK(b.call("ADD"))
+	b.OK(second)
+	b.OK(b.call("DEL"))
+	second.Verb = "DEL"
+	b.OK(second)
+	b.same(start, "after two attachments of one container")
+}
+
+func (s Suite) del(t *testing.T, c Conf) {
+	b := s.bench(t, c)
+	pristine := b.state()
+	b.OK(b.call("DEL"))
+	b.same(pristine, "after DEL without ADD")
+	start := b.warm()
+
+	b.OK(b.call("ADD"))
+	empty := b.call("DEL")
+	empty.Netns = ""
+	b.OK(empty)
+	b.ns.Reset(t) // loopback's DEL cannot reach a namespace that is not named
+	b.same(start, "after DEL with an empty CNI_NETNS")
+
+	gone := netopstest.New(t)
+	call := b.call("ADD")
+	call.Netns = gone.Path()
+	b.OK(call)
+	gone.Remove(t)
+	call.Verb = "DEL"
+	b.OK(call)
+	b.same(start, "after DEL with the namespace gone")
+
+	b.OK(b.call("ADD"))
+	bare := b.call("DEL")
+	bare.Conf = fmt.Sprintf(`{"cniVersion":%q,"name":%q,"type":%q}`, newest, b.network(), s.Type)
+	b.Run(bare) // whether it succeeds or not, the next DEL finishes
+	b.OK(b.call("DEL"))
+	b.same(start, "after DEL with another configuration")
+}
+
+// network is the configuration's name.
+func (b *bench) network() string {
+	var n struct{ Name string }
+	if err := json.Unmarshal([]byte(b.conf.JSON), &n); err != nil {
+		b.t.Fatal(err)
+	}
+	return n.Name
+}
+
+func (s Suite) gc(t *testing.T, c Conf) {
+	b := s.bench(t, c)
+	pristine := b.state()
+	keep := b.call("ADD")
+	keepNS := netopstest.New(t)
+	keep.ID, keep.Netns = "keep", keepNS.Path()
+	kept := b.OK(keep)
+	start := b.state()
+	b.OK(b.call("ADD"))
+	with := b.state()
+	none := b.gcCall(nil)
+	none.Conf = b.with(newest, nil)
+	b.OK(none)
+	b.same(with, "after GC without a list")
+	b.OK(b.gcCall([]roles.AttachmentID{{ContainerID: "keep", IfName: "eth0"}}))
+	b.ns.Reset(t)
+	b.same(start, "after GC that lists one of two")
+	check := b.withPrev("CHECK", kept.Stdout)
+	check.ID, check.Netns = keep.ID, keep.Netns
+	b.OK(check)
+	b.OK(b.gcCall(nil))
+	b.same(pristine, "after GC with an empty list")
+}
+
+func (s Suite) status(t *testing.T, c Conf) {
+	b := s.bench(t, c)
+	before := b.state()
+	call := b.call("STATUS")
+	call.ID, call.Netns, call.IfName = "", "", ""
+	b.OK(call)
+	b.same(before, "after STATUS")
+}
+
+func (s Suite) versions(t *testing.T, c Conf) {
+	for _, v := range versions {
+		t.Run(v, func(t *testing.T) {
+			b := s.bench(t, c)
+			call := b.call("ADD")
+			call.Conf = b.with(v, nil)
+			if c.NoAddress && v < "0.3.0" {
+				pristine := b.state()
+				b.Fail(call, 0)
+				b.OK(b.gcCall(nil))
+				b.same(pristine, "after an ADD whose result cannot be expressed")
+				return
+			}
+			a := b.OK(call)
+			checkShape(t, v, a.Stdout)
+			call.Verb = "CHECK"
+			call.Conf = b.with(v, map[string]any{"prevResult": json.RawMessage(a.Stdout)})
+			if v < "0.4.0" {
+				b.Fail(call, 1)
+			} else {
+				b.OK(call)
+			}
+			for _, verb := range []string{"GC", "STATUS"} {
+				call.Verb, call.Conf = verb, b.with(v, nil)
+				if v < "1.1.0" {
+					b.Fail(call, 1)
+				} else {
+					b.OK(call)
+				}
+			}
+			call.Verb = "DEL"
+			b.OK(call)
+		})
+	}
+}
+
+func (s Suite) tamper(t *testing.T, c Conf, tamper Tamper) {
+	b := s.bench(t, c)
+	start := b.warm()
+	a := b.OK(b.call("ADD"))
+	var res roles.Result
+	if err := json.Unmarshal([]byte(a.Stdout), &res); err != nil {
+		t.Fatal(err)
+	}
+	tamper.Do(t, b.Env, b.ns, &res)
+	b.Fail(b.withPrev("CHECK", a.Stdout), 0)
+	b.OK(b.withPrev("DEL", a.Stdout))
+	b.OK(b.gcCall(nil))
+	b.OK(b.call("ADD"))
+	b.OK(b.call("DEL"))
+	b.same(start, "after tampering, DEL and a clean turn")
+}

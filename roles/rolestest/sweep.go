@@ -1,0 +1,127 @@
+package rolestest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// maxSteps ends a sweep that never gets through: more writes than any role makes.
+const maxSteps = 200
+
+// faultSweep makes the n-th write of ADD fail, for every n, and then of DEL:
+// afterwards kernel and store equal the start.
+func (s Suite) faultSweep(t *testing.T, c Conf) {
+	b := s.bench(t, c)
+	start := b.warm()
+	for _, kind := range []string{"net:fail", "store:fail"} {
+		b.sweepAdd(t, kind, func(n int) {
+			b.same(start, fmt.Sprintf("after ADD with %s:%d", kind, n))
+		})
+		b.sweepDel(t, kind, func(n int) {
+			b.OK(b.call("DEL"))
+			b.same(start, fmt.Sprintf("after DEL with %s:%d and DEL", kind, n))
+		})
+	}
+	b.OK(b.gcCall(nil))
+	pristine := b.state()
+	for _, kind := range []string{"net:fail", "store:fail"} {
+		b.coldSweep(t, kind, pristine)
+	}
+}
+
+// killSweep kills the process before and after the n-th write: DEL, and on the
+// other turn GC, brings the start back.
+func (s Suite) killSweep(t *testing.T, c Conf) {
+	b := s.bench(t, c)
+	start := b.warm()
+	for _, kind := range []string{"net:kill-before", "net:kill-after", "store:kill"} {
+		b.sweepAdd(t, kind, func(n int) {
+			b.clean(n)
+			b.same(start, fmt.Sprintf("after ADD with %s:%d and cleaning", kind, n))
+		})
+		b.sweepDel(t, kind, func(n int) {
+			b.clean(n)
+			b.same(start, fmt.Sprintf("after DEL with %s:%d and cleaning", kind, n))
+		})
+	}
+	b.OK(b.gcCall(nil))
+	pristine := b.state()
+	for _, kind := range []string{"net:kill-before", "net:kill-after", "store:kill"} {
+		b.coldSweep(t, kind, pristine)
+	}
+}
+
+// clean takes turns: DEL; a repeated ADD, which clears what the dead call left
+// or finds the attachment complete, and DEL; GC that lists another container,
+// so that the shared objects stay.
+func (b *bench) clean(n int) {
+	b.t.Helper()
+	switch n % 3 {
+	case 0:
+		b.OK(b.call("DEL"))
+	case 1:
+		b.Run(b.call("ADD"))
+		b.OK(b.call("DEL"))
+	case 2:
+		b.OK(b.gcCall([]roles.AttachmentID{{ContainerID: "another", IfName: "eth0"}}))
+		b.ns.Reset(b.t)
+	}
+}
+
+// through tells that the call made all its writes before the probed one came.
+func (a Answer) through() bool { return strings.Contains(a.Stderr, unreached) }
+
+// sweepAdd runs ADD with the n-th write probed, n = 1, 2, …, until it gets through.
+func (b *bench) sweepAdd(t *testing.T, kind string, after func(n int)) {
+	t.Helper()
+	for n := 1; n <= maxSteps; n++ {
+		call := b.call("ADD")
+		call.Probe = fmt.Sprintf("%s:%d", kind, n)
+		a := b.Run(call)
+		if a.Code == 0 { // through, or the write is one that ADD can do without
+			b.OK(b.call("DEL"))
+		}
+		if a.through() {
+			return
+		}
+		after(n)
+	}
+	t.Fatalf("%s: ADD did not get through after %d turns", kind, maxSteps)
+}
+
+// sweepDel does the same for DEL of a whole attachment.
+func (b *bench) sweepDel(t *testing.T, kind string, after func(n int)) {
+	t.Helper()
+	for n := 1; n <= maxSteps; n++ {
+		b.OK(b.call("ADD"))
+		call := b.call("DEL")
+		call.Probe = fmt.Sprintf("%s:%d", kind, n)
+		if b.Run(call).through() {
+			return
+		}
+		after(n)
+	}
+	t.Fatalf("%s: DEL did not get through after %d turns", kind, maxSteps)
+}
+
+// coldSweep probes the ADD that makes the shared objects too; GC with an empty
+// list brings the untouched host back.
+func (b *bench) coldSweep(t *testing.T, kind, pristine string) {
+	t.Helper()
+	for n := 1; n <= maxSteps; n++ {
+		call := b.call("ADD")
+		call.Probe = fmt.Sprintf("%s:%d", kind, n)
+		a := b.Run(call)
+		b.OK(b.call("DEL"))
+		b.OK(b.gcCall(nil))
+		b.ns.Reset(t)
+		b.same(pristine, fmt.Sprintf("after a first ADD with %s:%d, DEL and GC", kind, n))
+		if a.through() {
+			return
+		}
+	}
+	t.Fatalf("%s: first ADD did not get through after %d turns", kind, maxSteps)
+}
