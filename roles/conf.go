@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 )
@@ -46,7 +47,7 @@ func Decode(conf []byte, into any) error {
 	}
 	var te *json.UnmarshalTypeError
 	if errors.As(err, &te) {
-		path := te.Field
+		path := strings.TrimPrefix(te.Field, "NetConf.") // encoding/json names embedded structs too
 		if path == "" {
 			path = "(top level)"
 		}

@@ -23,6 +23,10 @@ type schema struct {
 	order []string
 	// elem is the schema of a list's items or a map's values.
 	elem *schema
+	// open tells that other keys than these may stand there too.
+	open bool
+	// owner is the role that reads what is below, when it is not the plugin's own.
+	owner string
 	// doc is where the key's documentation is found in the table of docs.
 	doc string
 }
@@ -43,8 +47,17 @@ func roleSchema(r *roles.Role) *schema {
 	s.merge(schemaOf(reflect.TypeFor[roles.NetConf](), 0))
 	for _, k := range []string{"args", "runtimeConfig"} {
 		s.add(k, &schema{name: "object"})
+		s.keys[k].opened()
 	}
 	return s
+}
+
+// opened lets other keys stand at every level: those of other plugins.
+func (s *schema) opened() {
+	s.open = true
+	for _, child := range s.keys {
+		child.opened()
+	}
 }
 
 // schemaOf walks a type the way encoding/json does.

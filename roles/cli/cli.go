@@ -1,0 +1,153 @@
+// Package cli is what a person types: `cnibox VERB`. One file per verb; it
+// renders the verbs that roles bring, and is the only importer of urfave/cli.
+//
+// Rules of this user interface: results go to stdout, everything else to
+// stderr with a "cnibox: verb:" prefix; no capital initials, no final periods;
+// an error says what to do next. Colour and aligned tables only on a terminal,
+// or when asked for. Exit codes are those of [Process] and documented in the
+// help.
+package cli
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// What the program exits with.
+const (
+	ExitOK     = 0
+	ExitFailed = 1
+	ExitUsage  = 2
+	// ExitDifferent: the call worked, and found what should not be: faults
+	// (lint), differences (check), files of others that were kept (install).
+	ExitDifferent = 3
+)
+
+// appName is what every message begins with.
+const appName = "cnibox"
+
+// Process is the world of one call. Nothing else of the process is used but
+// files that arguments name, and plugins that they make us run.
+type Process struct {
+	Table roles.Table
+	// Args are the arguments after the program's name.
+	Args []string
+	// Env is the environment, "K=V".
+	Env            []string
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// IsTerminal tells whether Stdout is a terminal.
+	IsTerminal bool
+	Version    string
+	// Executable is the path of the running binary.
+	Executable string
+	// OpenHost opens the node for a role, or for the command line itself when
+	// role is empty. The returned function closes it.
+	OpenHost func(ctx context.Context, role string) (*roles.Host, func(), error)
+}
+
+// Main runs one command line and returns the exit code.
+func Main(ctx context.Context, p Process) int {
+	app := p.app()
+	args, err := arrange(app.Commands, p.Args)
+	if err == nil {
+		err = app.RunContext(ctx, append([]string{app.Name}, args...))
+	}
+	return p.report(err)
+}
+
+// app is the whole command line. It is made here only, once per call.
+func (p *Process) app() *cli.App {
+	a := &cli.App{
+		Name:                      appName,
+		Usage:                     "every CNI plugin in one binary",
+		HideHelp:                  true,
+		HideVersion:               true,
+		DisableSliceFlagSeparator: true,
+		Reader:                    p.Stdin,
+		Writer:                    p.Stdout,
+		ErrWriter:                 p.Stderr,
+		Compiled:                  time.Unix(0, 0), // keeps the library from looking for the binary's date
+		ExitErrHandler:            func(*cli.Context, error) {},
+		OnUsageError:              flagError,
+		Action:                    p.noVerb,
+		Commands: []*cli.Command{
+			p.installCommand(),
+			p.uninstallCommand(),
+			p.listCommand(),
+			p.lintCommand(),
+			p.planCommand(),
+			p.addCommand(),
+			p.checkCommand(),
+			p.delCommand(),
+			p.gcCommand(),
+			p.statusCommand(),
+			p.stateCommand(),
+			p.versionCommand(),
+			p.completionCommand(),
+		},
+	}
+	a.Commands = p.roleCommands(a.Commands)
+	a.Commands = append(a.Commands, p.helpCommand(a))
+	finish(a.Commands, a.Name)
+	return a
+}
+
+// finish gives every command what all have in common.
+func finish(cmds []*cli.Command, parent string) {
+	for _, c := range cmds {
+		path := parent + " " + c.Name
+		if parent != appName {
+			c.HelpName = path // the library does it for verbs, and only for them
+		}
+		c.HideHelp = true
+		c.OnUsageError = flagError
+		if c.Action != nil {
+			c.Action = named(strings.TrimPrefix(path, appName+" "), c.Action)
+		}
+		finish(c.Subcommands, path)
+	}
+}
+
+// verbOf is a command's name with its parents': "state export".
+func verbOf(c *cli.Command) string {
+	if c.HelpName == "" {
+		return c.Name
+	}
+	return strings.TrimPrefix(c.HelpName, appName+" ")
+}
+
+// noVerb answers a call without a known verb.
+func (p *Process) noVerb(c *cli.Context) error {
+	if word := c.Args().First(); word != "" {
+		return unknownVerb(word, c.App.Commands)
+	}
+	writeOverview(p.Stderr, c.App)
+	return usagef("", "no verb given")
+}
+
+// getenv reads the process's environment.
+func (p *Process) getenv(key string) string {
+	for _, kv := range slices.Backward(p.Env) {
+		if k, v, ok := strings.Cut(kv, "="); ok && k == key {
+			return v
+		}
+	}
+	return ""
+}
+
+// host opens the node for a role; an empty role is the command line itself.
+func (p *Process) host(ctx context.Context, role string) (*roles.Host, func(), error) {
+	h, done, err := p.OpenHost(ctx, role)
+	if err != nil {
+		return nil, nil, withHint(err, "run it as root")
+	}
+	return h, done, nil
+}

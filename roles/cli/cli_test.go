@@ -1,0 +1,239 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
+)
+
+// TestMain runs the tests in namespaces of their own. Scripts run this very
+// binary as "cnibox".
+func TestMain(m *testing.M) {
+	if os.Getenv("CLITEST_INSIDE") == "" {
+		os.Exit(inNamespaces())
+	}
+	testscript.Main(m, map[string]func(){"cnibox": func() { os.Exit(mainOf(testTable())) }})
+}
+
+// inNamespaces runs this binary again with its own mounts and network.
+func inNamespaces() int {
+	c := exec.Command("/proc/self/exe", os.Args[1:]...)
+	c.Env = append(os.Environ(), "CLITEST_INSIDE=1")
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET}
+	if err := c.Run(); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// mainOf is main() as the product's would be, with another table.
+func mainOf(table roles.Table) int {
+	exe, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	return Main(context.Background(), Process{
+		Table: table, Args: os.Args[1:], Env: os.Environ(),
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		IsTerminal: os.Getenv("CLITEST_TERMINAL") != "",
+		Version:    "v0.0.0-test", Executable: exe, OpenHost: openHost,
+	})
+}
+
+func openHost(ctx context.Context, role string) (*roles.Host, func(), error) {
+	return node.Open(ctx, node.Options{
+		RunDir: os.Getenv("CNIBOX_RUN_DIR"), StateDir: os.Getenv("CNIBOX_STATE_DIR"), Role: role, Program: "test",
+	})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("CNIBOX_RUN_DIR", e.WorkDir+"/run")
+			e.Setenv("CNIBOX_STATE_DIR", e.WorkDir+"/lib")
+			e.Setenv("CLITEST_INSIDE", "1")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+	})
+}
+
+// exits runs a program that must exit with the given code: exits 2 cnibox lint
+func exits(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM [ARGUMENT…]")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	code := 0
+	var ee *exec.ExitError
+	if errors.As(err, &ee) {
+		code = ee.ExitCode()
+	} else if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	if strconv.Itoa(code) != args[0] {
+		ts.Fatalf("exit code %d, want %s", code, args[0])
+	}
+}
+
+// testTable has one role of each kind, with configurations small enough to see
+// through; the roles of the product have their own tests.
+func testTable() roles.Table {
+	return roles.Table{
+		{
+			Names: []string{"testbridge", "testbr"}, Kind: roles.Interface, Summary: "makes an interface", Reference: "v1.9.1",
+			Capabilities: []string{"mac"}, Conf: func() any { return new(bridgeConf) },
+			New: newBridge,
+		},
+		{
+			Names: []string{"testipam"}, Kind: roles.IPAM, Summary: "gives addresses",
+			Capabilities: []string{"ips"}, Conf: func() any { return new(ipamConf) },
+			New: newIPAM,
+			Verbs: []roles.CommandVerb{
+				{Name: "greet", Help: "say hello", Flags: []roles.Flag{{Name: "to", Default: "world", Help: "whom"}}, Run: greet},
+				{Name: "pool show", Help: "show the pool", Run: greet},
+				{Name: "export", Help: "write the state", Run: exportTo},
+			},
+		},
+		{
+			Names: []string{"testmap"}, Kind: roles.Chained, Summary: "changes an interface",
+			Conf: func() any { return new(roles.NetConf) },
+			New:  func([]byte) (roles.Handler, error) { return handler{}, nil },
+		},
+		{
+			Names: []string{"testd"}, Kind: roles.Daemon, Summary: "runs until it is stopped",
+			Run: func(context.Context, *roles.Host, []string) error { return nil },
+		},
+	}
+}
+
+type bridgeConf struct {
+	roles.NetConf
+	// IsGateway makes the bridge the gateway.
+	IsGateway bool `json:"isGateway"`
+	// Bridge is the bridge's name.
+	Bridge string `json:"bridge"`
+	// MTU of the interface.
+	MTU   int `json:"mtu"`
+	Trunk []struct {
+		ID int `json:"id"`
+	} `json:"vlanTrunk"`
+}
+
+func newBridge(conf []byte) (roles.Handler, error) {
+	var c bridgeConf
+	if err := roles.Decode(conf, &c); err != nil {
+		return nil, err
+	}
+	var f roles.Faults
+	if c.MTU < 0 {
+		f.Addf("mtu", "is %d, want 0 or more", c.MTU)
+	}
+	for i, t := range c.Trunk {
+		if t.ID > 4094 {
+			f.Addf("vlanTrunk["+string(rune('0'+i))+"].id", "is %d, want at most 4094", t.ID)
+		}
+	}
+	return planner{bridge: c.Bridge}, f.Err()
+}
+
+type ipamConf struct {
+	IPAM struct {
+		Type   string `json:"type"`
+		Ranges [][]struct {
+			Subnet string `json:"subnet"`
+		} `json:"ranges"`
+	} `json:"ipam"`
+}
+
+func newIPAM(conf []byte) (roles.Handler, error) {
+	var c ipamConf
+	if err := roles.Decode(conf, &c); err != nil {
+		return nil, err
+	}
+	var f roles.Faults
+	for i, set := range c.IPAM.Ranges {
+		for j, r := range set {
+			if _, err := netip.ParsePrefix(r.Subnet); err != nil {
+				f.Addf("ipam.ranges["+string(rune('0'+i))+"]["+string(rune('0'+j))+"].subnet", "%q is no subnet", r.Subnet)
+			}
+		}
+	}
+	return handler{}, f.Err()
+}
+
+func greet(_ context.Context, _ *roles.Host, flags map[string]string, args []string) (any, error) {
+	if len(args) > 0 {
+		return map[string]any{"args": args}, nil
+	}
+	return "hello " + flags["to"], nil
+}
+
+func exportTo(_ context.Context, _ *roles.Host, _ map[string]string, args []string) (any, error) {
+	return "exported to " + args[0], nil
+}
+
+type handler struct{}
+
+func (handler) Add(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) {
+	return nil, roles.ErrTryAgain
+}
+func (handler) Del(context.Context, *roles.Host, *roles.Request) error { return nil }
+
+type planner struct {
+	handler
+	bridge string
+}
+
+// Plan shows each sign and each place once.
+func (p planner) Plan(_ context.Context, _ *roles.Host, req *roles.Request) (*roles.Plan, error) {
+	bridge := &netops.Link{In: netops.Host, Shared: true, Name: p.bridge, Kind: "bridge"}
+	addr := &netops.Addr{In: netops.Container, Link: req.IfName, Address: netip.MustParsePrefix("10.1.2.3/24")}
+	stale := &netops.Addr{In: netops.Host, Link: p.bridge, Address: netip.MustParsePrefix("10.9.9.9/24")}
+	var res roles.Result
+	if err := json.Unmarshal([]byte(`{"cniVersion":"1.1.0","interfaces":[{"name":"`+req.IfName+`"}],`+
+		`"ips":[{"address":"10.1.2.3/24","gateway":"10.1.2.1","interface":0}]}`), &res); err != nil {
+		return nil, err
+	}
+	return &roles.Plan{Result: &res, Changes: []netops.Change{
+		{Do: netops.Step{Verb: netops.VerbSet, Object: bridge}},
+		{Do: netops.Step{Verb: netops.VerbDel, Object: stale}},
+		{Do: netops.Step{Verb: netops.VerbAdd, Object: addr}},
+	}}, nil
+}
+
+// TestVerbNames: `cnibox NAME` with a role's name is that role's call.
+func TestVerbNames(t *testing.T) {
+	table := testTable()
+	p := Process{Table: table}
+	var verbs []string
+	for _, c := range p.app().Commands {
+		verbs = append(verbs, c.Names()...)
+	}
+	for _, r := range table {
+		for _, n := range r.Names {
+			if slices.Contains(verbs, n) {
+				t.Errorf("verb %q is named like a role", n)
+			}
+		}
+	}
+	slices.Sort(verbs)
+	if len(slices.Compact(slices.Clone(verbs))) != len(verbs) {
+		t.Errorf("two verbs of one name: %v", verbs)
+	}
+}

@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles/cli/lint"
+)
+
+// errDifferent ends a verb that worked and found what should not be; what it
+// found has been printed, or is in the error that wraps it.
+var errDifferent = errors.New("differences found")
+
+// errUsage ends a verb that was called in the wrong way.
+var errUsage = errors.New("wrong usage")
+
+// verbError tells which verb failed.
+type verbError struct {
+	verb string
+	err  error
+}
+
+func (e *verbError) Error() string { return e.verb + ": " + e.err.Error() }
+func (e *verbError) Unwrap() error { return e.err }
+
+// hintError is an error with advice on what to do next.
+type hintError struct {
+	err  error
+	hint string
+}
+
+func (e *hintError) Error() string { return e.err.Error() }
+func (e *hintError) Unwrap() error { return e.err }
+
+// withHint adds what to do next to an error.
+func withHint(err error, hint string) error {
+	if err == nil || hint == "" {
+		return err
+	}
+	return &hintError{err, hint}
+}
+
+// usage is an error of the caller's.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string        { return e.text }
+func (e *usageError) Is(target error) bool { return target == errUsage }
+
+func usagef(hint, format string, a ...any) error {
+	return withHint(&usageError{fmt.Sprintf(format, a...)}, hint)
+}
+
+// named puts the verb's name on its errors.
+func named(verb string, run cli.ActionFunc) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		err := run(c)
+		if err == nil {
+			return nil
+		}
+		return &verbError{verb, err}
+	}
+}
+
+// flagError is called by the library for flags that it cannot parse.
+func flagError(c *cli.Context, err error, _ bool) error {
+	text := strings.ReplaceAll(err.Error(), "flag provided but not defined: -", "unknown flag --")
+	verb := ""
+	if c.Command != nil {
+		verb = verbOf(c.Command)
+	}
+	if verb == "" || verb == appName {
+		return usagef("cnibox help", "%s", text)
+	}
+	return &verbError{verb, usagef("cnibox help "+verb, "%s", text)}
+}
+
+// unknownVerb suggests what was meant.
+func unknownVerb(word string, cmds []*cli.Command) error {
+	var names []string
+	for _, c := range cmds {
+		names = append(names, c.Names()...)
+	}
+	hint := "cnibox help"
+	if s := lint.Suggest(word, names); s != "" {
+		hint = "cnibox " + s
+	}
+	return usagef(hint, "%q is no verb and no role", word)
+}
+
+// report prints an error and says what to exit with.
+func (p *Process) report(err error) int {
+	if err == nil {
+		return ExitOK
+	}
+	code := ExitFailed
+	switch {
+	case errors.Is(err, errUsage):
+		code = ExitUsage
+	case errors.Is(err, errDifferent):
+		code = ExitDifferent
+	}
+	var ve *verbError
+	prefix, inner := appName+": ", err
+	if errors.As(err, &ve) {
+		prefix, inner = appName+": "+ve.verb+": ", ve.err
+	}
+	if inner != errDifferent { //nolint:errorlint // bare: everything has been printed
+		for line := range strings.SplitSeq(inner.Error(), "\n") {
+			fmt.Fprintln(p.Stderr, prefix+printable(line))
+		}
+	}
+	var he *hintError
+	if errors.As(err, &he) {
+		fmt.Fprintln(p.Stderr, "try: "+he.hint)
+	}
+	return code
+}

@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+const exitCodes = `exit codes:
+  0  done
+  1  failed; stderr says why and what to try
+  2  called in the wrong way
+  3  done, and found what should not be: faults (lint), differences (check),
+     other programs' files that were kept (install, uninstall)
+`
+
+const environment = `environment:
+  CNIBOX_RUN_DIR    what dies with the boot (/run/cnibox)
+  CNIBOX_STATE_DIR  what outlives it (/var/lib/cnibox)
+  CNIBOX_LOG        debug, info, warn or error (warn)
+  CNI_PATH          where plugins are (/opt/cni/bin)
+  NO_COLOR          set: no colour on a terminal
+`
+
+// helpCommand explains the program or one verb.
+func (p *Process) helpCommand(a *cli.App) *cli.Command {
+	return &cli.Command{
+		Name:      "help",
+		Usage:     "explain a verb",
+		ArgsUsage: "[VERB [VERB]]",
+		Action: func(c *cli.Context) error {
+			cmds, path := a.Commands, c.Args().Slice()
+			var cmd *cli.Command
+			for _, word := range path {
+				cmd = find(cmds, word)
+				if cmd == nil {
+					return unknownVerb(word, cmds)
+				}
+				cmds = cmd.Subcommands
+			}
+			if cmd == nil {
+				writeOverview(p.Stdout, a)
+				return nil
+			}
+			writeVerb(p.Stdout, cmd)
+			return nil
+		},
+	}
+}
+
+// writeOverview lists every verb.
+func writeOverview(w io.Writer, a *cli.App) {
+	fmt.Fprintf(w, "%s: %s\n\n", a.Name, a.Usage)
+	fmt.Fprint(w, "usage:\n  cnibox VERB [FLAG…] [ARGUMENT…]\n  cnibox ROLE            be that CNI plugin; `cnibox list` names the roles\n\nverbs:\n")
+	for _, c := range a.Commands {
+		writeLine(w, c)
+		for _, s := range c.Subcommands {
+			writeLine(w, s)
+		}
+	}
+	fmt.Fprint(w, "\n`cnibox help VERB` tells more.\n\n", exitCodes, "\n", environment)
+}
+
+func writeLine(w io.Writer, c *cli.Command) {
+	fmt.Fprintf(w, "  %-14s %s\n", verbOf(c), c.Usage)
+}
+
+// writeVerb explains one verb.
+func writeVerb(w io.Writer, c *cli.Command) {
+	fmt.Fprintf(w, "cnibox %s: %s\n\nusage:\n  %s\n", verbOf(c), c.Usage, synopsis(c))
+	for _, s := range c.Subcommands {
+		fmt.Fprintf(w, "  %s\n", synopsis(s))
+	}
+	if c.Description != "" {
+		fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(c.Description))
+	}
+	if len(c.Flags) > 0 {
+		fmt.Fprint(w, "\nflags:\n")
+	}
+	for _, f := range c.Flags {
+		d, ok := f.(cli.DocGenerationFlag)
+		if !ok {
+			continue
+		}
+		left := "--" + f.Names()[0]
+		if d.TakesValue() {
+			left += " " + strings.ToUpper(f.Names()[0])
+		}
+		text := d.GetUsage()
+		if v := d.GetDefaultText(); d.TakesValue() && v != "" && v != `""` {
+			text += " (" + strings.Trim(v, `"`) + ")"
+		}
+		fmt.Fprintf(w, "  %-22s %s\n", left, text)
+	}
+	fmt.Fprint(w, "\n", exitCodes)
+}
+
+// synopsis is the one-line usage of a verb.
+func synopsis(c *cli.Command) string {
+	s := "cnibox " + verbOf(c)
+	if len(c.Flags) > 0 {
+		s += " [FLAG…]"
+	}
+	return strings.TrimSpace(s + " " + c.ArgsUsage)
+}

@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/roles/cli/lint"
+)
+
+// defaultPluginDir is where runtimes look for plugins.
+const defaultPluginDir = "/opt/cni/bin"
+
+func (p *Process) installCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "install",
+		Usage:     "place the binary where runtimes look, and a link for each role",
+		ArgsUsage: "[ROLE…]",
+		Description: `Places the binary as DIR/cnibox and links each ROLE (all of them by default) to it.
+Every file appears by a rename, so no runtime ever sees a plugin missing or half
+written. Another program's plugin is kept unless --force is given; nothing is
+run to find out whose it is. Everything is checked and written under temporary
+names before the first name changes.`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if need be"},
+			&cli.StringFlag{Name: "link", Value: string(linkSymbolic), Usage: "symlink, hard or copy"},
+			&cli.BoolFlag{Name: "force", Usage: "replace other programs' plugins"},
+		},
+		Action: func(c *cli.Context) error {
+			kind := linkKind(c.String("link"))
+			if !slices.Contains([]linkKind{linkSymbolic, linkHard, linkCopy}, kind) {
+				return usagef("cnibox help install", "--link %q: want symlink, hard or copy", kind)
+			}
+			names, err := p.pluginNames(c.Args().Slice())
+			if err != nil {
+				return err
+			}
+			return p.install(c.String("dir"), kind, c.Bool("force"), names)
+		},
+	}
+}
+
+// pluginNames checks role names; none given means every plugin's.
+func (p *Process) pluginNames(given []string) ([]string, error) {
+	var all []string
+	for _, r := range p.Table {
+		if r.New != nil {
+			all = append(all, r.Names...)
+		}
+	}
+	if len(given) == 0 {
+		return all, nil
+	}
+	for _, g := range given {
+		if !slices.Contains(all, g) {
+			hint := "cnibox list"
+			if s := lint.Suggest(g, all); s != "" {
+				hint = fmt.Sprintf("%s (did you mean %q?)", hint, s)
+			}
+			return nil, usagef(hint, "%q is no role", g)
+		}
+	}
+	slices.Sort(given)
+	return slices.Compact(given), nil
+}
+
+// staged is a file under its temporary name.
+type staged struct{ temp, name, done string }
+
+// install checks everything, writes everything under temporary names, and
+// renames only then.
+func (p *Process) install(dir string, kind linkKind, force bool, names []string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return withHint(fmt.Errorf("make directory: %w", err), "run it as root, or choose a directory with --dir")
+	}
+	d := newPluginDir(dir, p.Executable)
+	files := make([]pluginFile, 0, len(names))
+	for _, n := range names {
+		f, err := d.look(n)
+		if err != nil {
+			return fmt.Errorf("look at %q: %w", n, err)
+		}
+		if f.standing == blocked {
+			return withHint(fmt.Errorf("%q is %s", filepath.Join(dir, n), f.what), "remove it by hand; nothing was changed")
+		}
+		files = append(files, f)
+	}
+	s := &stager{dir: dir, kind: kind}
+	defer s.clean()
+	if err := s.binary(d, p.Executable); err != nil {
+		return withHint(fmt.Errorf("place binary in %q: %w", dir, err), writableHint(err))
+	}
+	kept := 0
+	var lines []string
+	for _, f := range files {
+		switch {
+		case f.standing == foreign && !force:
+			kept++
+			lines = append(lines, fmt.Sprintf("kept %s: %s (use --force)", f.name, f.what))
+		case s.fresh(f):
+			lines = append(lines, fmt.Sprintf("kept %s: it is up to date", f.name))
+		default:
+			if err := s.link(f); err != nil {
+				return withHint(fmt.Errorf("link %q: %w", f.name, err), writableHint(err))
+			}
+		}
+	}
+	if err := s.commit(p); err != nil {
+		return err
+	}
+	for _, l := range lines {
+		fmt.Fprintln(p.Stdout, printable(l))
+	}
+	if kept > 0 {
+		return withHint(fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent), "cnibox install --force replaces them")
+	}
+	return nil
+}
+
+// writableHint says what helps when a directory cannot be written.
+func writableHint(err error) string {
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return "run it as root, or choose a directory with --dir"
+	case errors.Is(err, unix.EXDEV):
+		return "use --link symlink or --link copy"
+	}
+	return "check the directory; nothing was changed"
+}

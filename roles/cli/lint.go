@@ -1,0 +1,199 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/cli/lint"
+)
+
+func (p *Process) lintCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "lint",
+		Usage:     "check network configurations, or explain their keys",
+		ArgsUsage: "FILE… (- is stdin), or with --explain [FILE|ROLE…]",
+		Description: `Reports every fault with its place: JSON, versions, values that a role refuses,
+keys that nobody reads, plugins that are not found, the order of the chain, two
+networks of one name. Exits with 3 if there is a fault; warnings alone are 0.`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "path", Usage: "plugin directories, separated by colons ($CNI_PATH, else " + defaultPluginDir + ")"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.BoolFlag{Name: "explain", Usage: "list the keys of the roles, with types and meaning"},
+		},
+		Action: func(c *cli.Context) error {
+			if c.Bool("explain") {
+				return p.explain(c)
+			}
+			if !c.Args().Present() {
+				return usagef("cnibox lint /etc/cni/net.d/*", "no file given")
+			}
+			return p.lint(c)
+		},
+	}
+}
+
+func (p *Process) lint(c *cli.Context) error {
+	l := lint.Linter{Table: p.Table, Find: p.finder(p.pluginPath(c.String("path")))}
+	found := []lint.Finding{}
+	var errs []error
+	for _, file := range c.Args().Slice() {
+		data, err := p.readFile(file, lint.MaxSize)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		found = append(found, l.Lint(file, data)...)
+	}
+	if err := p.writeFindings(found, c.Bool("json"), p.style(c)); err != nil {
+		return err
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	for _, f := range found {
+		if f.Severity == lint.Fault {
+			return errDifferent
+		}
+	}
+	return nil
+}
+
+func (p *Process) writeFindings(found []lint.Finding, asJSON bool, s style) error {
+	if asJSON {
+		return writeJSON(p.Stdout, found)
+	}
+	for _, f := range found {
+		code := yellow
+		if f.Severity == lint.Fault {
+			code = red
+		}
+		line := strings.Replace(printable(f.String()), string(f.Severity)+":", s.paint(code, string(f.Severity))+":", 1)
+		if _, err := fmt.Fprintln(p.Stdout, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readFile reads a configuration; "-" is stdin. A FIFO or a device of endless
+// length does no harm.
+func (p *Process) readFile(name string, limit int64) ([]byte, error) {
+	if name == "-" {
+		return readLimited(name, p.Stdin, limit)
+	}
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("read %q: no regular file", name))
+	}
+	return readLimited(name, f, limit)
+}
+
+func readLimited(name string, r io.Reader, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("read %q: larger than %d bytes", name, limit)
+	}
+	return data, err
+}
+
+// pluginPath is where plugins are looked for.
+func (p *Process) pluginPath(flag string) []string {
+	for _, s := range []string{flag, p.getenv("CNI_PATH")} {
+		if s != "" {
+			return filepath.SplitList(s)
+		}
+	}
+	return []string{defaultPluginDir}
+}
+
+// finder looks for a plugin as runtimes do: the first regular file of that
+// name, through symbolic links.
+func (p *Process) finder(dirs []string) func(string) (string, bool, bool) {
+	return func(typ string) (string, bool, bool) {
+		for _, dir := range dirs {
+			path := filepath.Join(dir, typ)
+			if fi, err := os.Stat(path); err != nil || !fi.Mode().IsRegular() {
+				continue
+			}
+			f, err := newPluginDir(dir, p.Executable).look(typ)
+			return path, err == nil && f.standing == ours, true
+		}
+		return "", false, false
+	}
+}
+
+// explain prints the keys of roles: those named, those of the files given, or all.
+func (p *Process) explain(c *cli.Context) error {
+	chosen, err := p.explained(c.Args().Slice())
+	if err != nil {
+		return err
+	}
+	s := p.style(c)
+	all := map[string][]lint.Key{}
+	for i, r := range chosen {
+		keys := lint.Explain(r)
+		all[r.Name()] = keys
+		if c.Bool("json") {
+			continue
+		}
+		if i > 0 {
+			fmt.Fprintln(p.Stdout)
+		}
+		fmt.Fprintf(p.Stdout, "%s: %s\n", s.paint(bold, r.Name()), r.Summary)
+		for _, k := range keys {
+			fmt.Fprintf(p.Stdout, "  %s (%s)\n", s.paint(green, k.Path), k.Type)
+			if k.Doc != "" {
+				fmt.Fprintf(p.Stdout, "      %s\n", k.Doc)
+			}
+		}
+	}
+	if c.Bool("json") {
+		return writeJSON(p.Stdout, all)
+	}
+	return nil
+}
+
+// explained finds the roles that arguments mean.
+func (p *Process) explained(args []string) ([]*roles.Role, error) {
+	var out []*roles.Role
+	seen := map[string]bool{}
+	add := func(r *roles.Role) {
+		if r.Conf != nil && !seen[r.Name()] {
+			seen[r.Name()] = true
+			out = append(out, r)
+		}
+	}
+	if len(args) == 0 {
+		for i := range p.Table {
+			add(&p.Table[i])
+		}
+	}
+	for _, a := range args {
+		if r, ok := p.Table.Lookup(a); ok {
+			add(r)
+			continue
+		}
+		data, err := p.readFile(a, lint.MaxSize)
+		if err != nil {
+			return nil, withHint(err, "name a role (cnibox list) or a file")
+		}
+		for _, typ := range lint.Types(data) {
+			if r, ok := p.Table.Lookup(typ); ok {
+				add(r)
+			}
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,84 @@
+package lint
+
+import (
+	_ "embed"
+	"encoding/json"
+	"strings"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// keyDocs is made from the doc comments of the roles' configurations:
+// go test ./roles/cli/lint -run TestKeyDocs -update
+//
+//go:embed keydocs.txt
+var keyDocs string
+
+// Key is one key that a role reads.
+type Key struct {
+	// Path is the JSON path; "[]" stands for every item of a list.
+	Path string `json:"path"`
+	Type string `json:"type"`
+	Doc  string `json:"doc,omitempty"`
+}
+
+// Explain lists the keys of a role's configuration in the order in which they
+// are declared.
+func Explain(r *roles.Role) []Key {
+	if r.Conf == nil {
+		return nil
+	}
+	s := roleSchema(r)
+	if s == nil {
+		return nil
+	}
+	docs := map[string]string{}
+	for line := range strings.Lines(keyDocs) {
+		name, doc, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		docs[name] = doc
+	}
+	return explain(nil, s, "", docs)
+}
+
+func explain(out []Key, s *schema, path string, docs map[string]string) []Key {
+	for _, k := range s.order {
+		child := s.keys[k]
+		if strings.HasPrefix(k, "cni.dev/") || path == "" && k == "prevResult" {
+			continue // between runtime and plugin, not for a file
+		}
+		at := join(path, k)
+		out = append(out, Key{Path: at, Type: child.name, Doc: docs[child.doc]})
+		for child.elem != nil {
+			child, at = child.elem, at+"[]"
+		}
+		out = explain(out, child, at, docs)
+	}
+	return out
+}
+
+// Types lists the plugin types that a configuration names, IPAM plugins too.
+// What cannot be read names none.
+func Types(data []byte) []string {
+	type plugin struct {
+		Type string `json:"type"`
+		IPAM struct {
+			Type string `json:"type"`
+		} `json:"ipam"`
+	}
+	var conf struct {
+		plugin
+		Plugins []plugin `json:"plugins"`
+	}
+	if json.Unmarshal(data, &conf) != nil {
+		return nil
+	}
+	var out []string
+	for _, p := range append([]plugin{conf.plugin}, conf.Plugins...) {
+		for _, t := range []string{p.Type, p.IPAM.Type} {
+			if t != "" {
+				out = append(out, t)
+			}
+		}
+	}
+	return out
+}

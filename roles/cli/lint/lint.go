@@ -1,0 +1,300 @@
+// Package lint reads CNI network configurations the way a careful person
+// would: it reports every fault at once, each with its place in the file.
+//
+// It decides from the table of roles and from the files that it is given; it
+// runs nothing and changes nothing.
+package lint
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// Severity of a finding.
+type Severity string
+
+const (
+	// Fault: the configuration does not do what is written.
+	Fault Severity = "fault"
+	// Warning: it works, and something in it has no effect or may surprise.
+	Warning Severity = "warning"
+)
+
+// Finding is one thing wrong with a file.
+type Finding struct {
+	File string `json:"file"`
+	// Line and Column count from 1.
+	Line   int `json:"line"`
+	Column int `json:"column"`
+	// Path is the JSON path, "plugins[1].ipam.ranges[0].subnet"; empty for the whole.
+	Path     string   `json:"path,omitempty"`
+	Severity Severity `json:"severity"`
+	Message  string   `json:"message"`
+	// Hint says what to do.
+	Hint string `json:"hint,omitempty"`
+}
+
+// String is "file:line:column: severity: path: message; hint".
+func (f Finding) String() string {
+	s := fmt.Sprintf("%s:%d:%d: %s: ", f.File, f.Line, f.Column, f.Severity)
+	if f.Path != "" {
+		s += f.Path + ": "
+	}
+	s += f.Message
+	if f.Hint != "" {
+		s += "; " + f.Hint
+	}
+	return s
+}
+
+// Versions are the versions of the CNI spec that exist.
+func Versions() []string {
+	return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+}
+
+// Linter checks files; it remembers network names from one file to the next,
+// since runtimes take only the first of two networks with one name.
+type Linter struct {
+	// Table is every role of the binary.
+	Table roles.Table
+	// Find tells where a plugin of a type is installed, and whether that file is
+	// this very program.
+	Find func(typ string) (path string, ours, found bool)
+
+	seen map[string]string
+}
+
+// MaxSize bounds the files that are read; no network configuration comes near it.
+const MaxSize = 4 << 20
+
+// Lint returns the findings of one file in the order of the file. It never
+// panics, whatever data holds.
+func (l *Linter) Lint(file string, data []byte) []Finding {
+	c := &check{Linter: l, file: file, data: data}
+	if len(data) > MaxSize {
+		c.found = []Finding{{Line: 1, Column: 1, Severity: Fault, Message: fmt.Sprintf("is larger than %d bytes", MaxSize)}}
+		return c.sorted()
+	}
+	root, err := parse(data)
+	switch {
+	case err != nil:
+		c.found = []Finding{syntaxFault(data, err)}
+	case root.kind != object:
+		c.fault(root, "", "", "is a JSON %s, want an object", root.kind)
+	default:
+		c.duplicateKeys(root, "")
+		c.network(root)
+	}
+	return c.sorted()
+}
+
+// check is one run over one file.
+type check struct {
+	*Linter
+	file  string
+	data  []byte
+	found []Finding
+}
+
+// add notes a finding about v.
+func (c *check) add(s Severity, offset int, path, hint, format string, a ...any) {
+	line, col := position(c.data, offset)
+	c.found = append(c.found, Finding{
+		Line: line, Column: col, Path: path, Severity: s,
+		Message: fmt.Sprintf(format, a...), Hint: hint,
+	})
+}
+
+func (c *check) fault(v *value, path, hint, format string, a ...any) {
+	c.add(Fault, v.offset, path, hint, format, a...)
+}
+
+func (c *check) warn(v *value, path, hint, format string, a ...any) {
+	c.add(Warning, v.offset, path, hint, format, a...)
+}
+
+// sorted returns the findings in the order of the file, without repetitions.
+func (c *check) sorted() []Finding {
+	for i := range c.found {
+		c.found[i].File = c.file
+	}
+	slices.SortStableFunc(c.found, func(a, b Finding) int {
+		if a.Line != b.Line {
+			return a.Line - b.Line
+		}
+		return a.Column - b.Column
+	})
+	type id struct{ path, message string }
+	seen := map[id]bool{}
+	return slices.DeleteFunc(c.found, func(f Finding) bool {
+		k := id{f.Path, f.Message}
+		old := seen[k]
+		seen[k] = true
+		return old
+	})
+}
+
+// duplicateKeys reports keys that an object has twice: decoders keep the last.
+func (c *check) duplicateKeys(v *value, path string) {
+	seen := map[string]bool{}
+	for _, m := range v.members {
+		if seen[m.name] {
+			c.add(Fault, m.offset, join(path, m.name), "keep one", "stands here a second time; the last one counts")
+		}
+		seen[m.name] = true
+		c.duplicateKeys(m.value, join(path, m.name))
+	}
+	for i, item := range v.items {
+		c.duplicateKeys(item, fmt.Sprintf("%s[%d]", path, i))
+	}
+}
+
+// network checks what is outside the plugins, then each plugin, then the chain.
+func (c *check) network(root *value) {
+	single := root.get("plugins") == nil && root.get("type") != nil
+	version := c.version(root, single)
+	name := c.networkName(root)
+	if single {
+		if slices.Index(Versions(), version) >= slices.Index(Versions(), "1.0.0") {
+			c.warn(root, "", `write {"name": …, "plugins": [ … ]}`, "a file with one plugin and no list is no longer valid since CNI 1.0.0; most runtimes still read it")
+		}
+		p := c.plugin(root, "", name, version)
+		c.chain([]*pluginInfo{p})
+		return
+	}
+	c.listKeys(root)
+	list := root.get("plugins")
+	switch {
+	case list == nil:
+		c.fault(root, "", "", "has neither plugins nor a type")
+		return
+	case list.kind != array:
+		c.fault(list, "plugins", "", "is a JSON %s, want a list", list.kind)
+		return
+	case len(list.items) == 0:
+		c.fault(list, "plugins", "", "is empty")
+		return
+	}
+	var plugins []*pluginInfo
+	for i, item := range list.items {
+		plugins = append(plugins, c.plugin(item, fmt.Sprintf("plugins[%d]", i), name, version))
+	}
+	c.chain(plugins)
+}
+
+// listSchema is what runtimes know at the level of the list.
+func listSchema() map[string]kind {
+	return map[string]kind{
+		"name": text, "cniVersion": text, "cniVersions": array, "plugins": array,
+		"disableCheck": truth, "disableGC": truth, "loadOnlyInlinedPlugins": truth,
+	}
+}
+
+// listKeys checks the keys beside "plugins".
+func (c *check) listKeys(root *value) {
+	known := listSchema()
+	names := make([]string, 0, len(known))
+	for k := range known {
+		names = append(names, k)
+	}
+	slices.Sort(names)
+	for _, m := range root.members {
+		want, ok := known[m.name]
+		switch {
+		case ok && want == truth && m.value.kind == text && isBoolText(m.value.text):
+		case ok && want != m.value.kind && want == truth:
+			c.fault(m.value, m.name, "", "is a JSON %s, want true or false", m.value.kind)
+		case ok:
+		default:
+			if s := Suggest(m.name, names); s != "" {
+				c.add(Fault, m.offset, m.name, fmt.Sprintf("did you mean %q?", s), "is no key of a network list")
+				continue
+			}
+			c.add(Warning, m.offset, m.name, "keys for a plugin go into its entry of plugins",
+				"runtimes ignore this key at the level of the list")
+		}
+	}
+}
+
+func isBoolText(s string) bool { return strings.EqualFold(s, "true") || strings.EqualFold(s, "false") }
+
+// version checks cniVersion and cniVersions and returns the version that a
+// current runtime would take.
+func (c *check) version(root *value, single bool) string {
+	best := -1
+	one := func(v *value, path string) {
+		if v.kind != text {
+			c.fault(v, path, "", "is a JSON %s, want a string", v.kind)
+			return
+		}
+		i := slices.Index(Versions(), v.text)
+		if i < 0 {
+			c.fault(v, path, "versions: "+strings.Join(Versions(), ", "), "%q is no version of the CNI spec", v.text)
+		}
+		best = max(best, i)
+	}
+	v, list := root.get("cniVersion"), root.get("cniVersions")
+	if v != nil {
+		one(v, "cniVersion")
+	}
+	switch {
+	case list == nil && v == nil:
+		c.warn(root, "", `add "cniVersion": "1.0.0"`, "without cniVersion 0.1.0 is meant: no chaining, no CHECK")
+	case list == nil:
+	case single:
+		c.warn(list, "cniVersions", "", "runtimes read this key only at the level of a list")
+	case list.kind != array:
+		c.fault(list, "cniVersions", "", "is a JSON %s, want a list", list.kind)
+	default:
+		for i, item := range list.items {
+			one(item, fmt.Sprintf("cniVersions[%d]", i))
+		}
+	}
+	return Versions()[max(best, 0)]
+}
+
+// networkName checks the name, also against the files before.
+func (c *check) networkName(root *value) string {
+	v := root.get("name")
+	switch {
+	case v == nil:
+		c.fault(root, "", `add "name"`, "has no name")
+	case v.kind != text:
+		c.fault(v, "name", "", "is a JSON %s, want a string", v.kind)
+	case !validName(v.text):
+		c.fault(v, "name", "letters, digits, dot, dash and underscore; the first is a letter or a digit", "%q is no valid network name", v.text)
+	default:
+		if other, ok := c.seen[v.text]; ok && filepath.Clean(other) != filepath.Clean(c.file) {
+			c.fault(v, "name", "give each network a name of its own", "%s has a network %q too", other, v.text)
+		}
+		if c.seen == nil {
+			c.seen = map[string]string{}
+		}
+		c.seen[v.text] = c.file
+		return v.text
+	}
+	return ""
+}
+
+// validName is the CNI spec's rule for network names and container IDs.
+func validName(s string) bool {
+	for i, r := range s {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		if !letter && (i == 0 || !strings.ContainsRune("_.-", r)) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// join appends a key to a path.
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}

@@ -1,0 +1,304 @@
+package lint
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// pluginInfo is what the chain's check needs of a plugin.
+type pluginInfo struct {
+	value *value
+	path  string
+	typ   string
+	role  *roles.Role // nil for another program's
+}
+
+// plugin checks one plugin's configuration.
+func (c *check) plugin(v *value, path, network, version string) *pluginInfo {
+	info := &pluginInfo{value: v, path: path}
+	if v.kind != object {
+		c.fault(v, path, "", "is a JSON %s, want an object", v.kind)
+		return info
+	}
+	info.typ, info.role = c.pluginType(v.get("type"), v, join(path, "type"))
+	c.ignored(v, path, info.role)
+	if info.role == nil {
+		c.ipamType(v, path)
+		return info
+	}
+	ipam := c.ipamType(v, path)
+	if s := roleSchema(info.role); s != nil {
+		if path == "" { // no list around it: list keys are judged elsewhere
+			for k := range listSchema() {
+				s.add(k, &schema{name: "any"})
+			}
+		}
+		c.keys(v, path, withIPAM(s, ipam, v), info.typ)
+	}
+	conf, err := c.conf(v, network, version)
+	if err != nil {
+		c.fault(v, path, "", "%v", err)
+		return info
+	}
+	c.faults(info, conf, info.role)
+	if ipam != nil && info.role.Kind == roles.Interface {
+		c.faults(info, conf, ipam)
+	}
+	return info
+}
+
+// pluginType finds the role of a plugin's type, and tells when a runtime would
+// not find the plugin.
+func (c *check) pluginType(t, parent *value, path string) (string, *roles.Role) {
+	switch {
+	case t == nil:
+		c.fault(parent, path, "", "is missing")
+		return "", nil
+	case t.kind != text:
+		c.fault(t, path, "", "is a JSON %s, want a string", t.kind)
+		return "", nil
+	case t.text == "" || strings.Contains(t.text, "/"):
+		c.fault(t, path, "", "%q is no plugin name", t.text)
+		return "", nil
+	}
+	role, known := c.Table.Lookup(t.text)
+	where, ours, found := c.Find(t.text)
+	switch {
+	case !known && !found:
+		var names []string
+		for _, r := range c.Table {
+			names = append(names, r.Names...)
+		}
+		hint := ""
+		if s := Suggest(t.text, names); s != "" {
+			hint = fmt.Sprintf("did you mean %q?", s)
+		}
+		c.fault(t, path, hint, "plugin %q is neither installed nor a role", t.text)
+	case known && !found && role.New != nil:
+		c.warn(t, path, "cnibox install "+t.text, "%q is a role, but not linked where runtimes look", t.text)
+	case known && found && !ours:
+		c.warn(t, path, "cnibox install --force "+t.text+" replaces it", "%s is another program's plugin; the keys are checked as for ours", where)
+	}
+	return t.text, role
+}
+
+// ipamType checks the plugin that ipam names and returns its role, nil when
+// there is none or it is another program's.
+func (c *check) ipamType(v *value, path string) *roles.Role {
+	ipam := v.get("ipam")
+	if ipam == nil || ipam.kind != object || len(ipam.members) == 0 {
+		return nil
+	}
+	t := ipam.get("type")
+	if t == nil {
+		c.warn(ipam, join(path, "ipam"), `add "type", or remove ipam for layer 2 only`, "has no type, so no addresses are given")
+		return nil
+	}
+	if t.kind == text && t.text == "" {
+		return nil
+	}
+	_, role := c.pluginType(t, ipam, join(path, "ipam.type"))
+	if role != nil && role.Kind != roles.IPAM {
+		c.fault(t, join(path, "ipam.type"), "", "%q is no IPAM plugin but of kind %s", t.text, role.Kind)
+		return nil
+	}
+	return role
+}
+
+// withIPAM gives "ipam" the keys of the IPAM role; those of another program's
+// plugin are not known, so anything may stand there.
+func withIPAM(s *schema, ipam *roles.Role, v *value) *schema {
+	if v.get("ipam").get("type") == nil {
+		return s
+	}
+	var inner *schema
+	if ipam != nil {
+		if is := roleSchema(ipam); is != nil {
+			inner = is.keys["ipam"]
+		}
+	}
+	if inner == nil || inner.keys == nil {
+		s.keys["ipam"] = &schema{name: "object"}
+		return s
+	}
+	if own := s.keys["ipam"]; own != nil && own.keys != nil {
+		inner.merge(own)
+	}
+	inner.owner = ipam.Name()
+	s.keys["ipam"] = inner
+	return s
+}
+
+// keys reports keys that nobody reads.
+func (c *check) keys(v *value, path string, s *schema, typ string) {
+	if s.owner != "" {
+		typ = s.owner
+	}
+	for i, item := range v.items {
+		if s.elem != nil {
+			c.keys(item, fmt.Sprintf("%s[%d]", path, i), s.elem, typ)
+		}
+	}
+	for _, m := range v.members {
+		at := join(path, m.name)
+		if s.keys == nil {
+			if s.elem != nil {
+				c.keys(m.value, at, s.elem, typ)
+			}
+			continue
+		}
+		if strings.HasPrefix(m.name, "cni.dev/") {
+			continue
+		}
+		if child, ok := s.keys[m.name]; ok {
+			c.keys(m.value, at, child, typ)
+			continue
+		}
+		if !s.open {
+			c.unknown(m, at, s, typ)
+		}
+	}
+}
+
+// unknown reports one key that nobody reads. encoding/json takes keys in any
+// case, but other plugins and readers of the file may not.
+func (c *check) unknown(m member, path string, s *schema, typ string) {
+	for _, k := range s.order {
+		if strings.EqualFold(k, m.name) {
+			c.add(Warning, m.offset, path, fmt.Sprintf("write %q", k), "is read as %q", k)
+			c.keys(m.value, path, s.keys[k], typ)
+			return
+		}
+	}
+	hint := "cnibox lint --explain " + typ + " lists the keys"
+	if near := Suggest(m.name, s.names()); near != "" {
+		hint = fmt.Sprintf("did you mean %q?", near)
+	}
+	c.add(Fault, m.offset, path, hint, "is no key of %s", typ)
+}
+
+// ignored warns about keys that have no effect in a file.
+func (c *check) ignored(v *value, path string, role *roles.Role) {
+	at := func(key string) string { return join(path, key) }
+	if d := v.get("dns"); d != nil && len(d.members) > 0 {
+		c.warn(d, at("dns"), "", "Kubernetes ignores the dns of a network; other runtimes may use it")
+	}
+	if r := v.get("runtimeConfig"); r != nil {
+		c.warn(r, at("runtimeConfig"), "declare the keys in capabilities", "runtimes replace this key with their own")
+	}
+	if p := v.get("prevResult"); p != nil {
+		c.warn(p, at("prevResult"), "", "runtimes replace this key with their own")
+	}
+	if role == nil {
+		return
+	}
+	if i := v.get("ipam"); i != nil && len(i.members) > 0 && role.Kind == roles.Chained {
+		c.warn(i, at("ipam"), "", "a chained plugin gives no addresses")
+	}
+	caps := v.get("capabilities")
+	if caps == nil {
+		return
+	}
+	ipam, _ := c.Table.Lookup(v.get("ipam").get("type").string())
+	for _, m := range caps.members {
+		if m.value.kind != truth {
+			c.fault(m.value, at("capabilities."+m.name), "", "is a JSON %s, want true or false", m.value.kind)
+			continue
+		}
+		if m.value.truth && !reads(role, m.name) && !reads(ipam, m.name) {
+			c.add(Warning, m.offset, at("capabilities."+m.name), "", "%s does not read this capability", role.Name())
+		}
+	}
+}
+
+// string is the text of a string value, else "".
+func (v *value) string() string {
+	if v == nil {
+		return ""
+	}
+	return v.text
+}
+
+// reads tells whether a role reads a capability.
+func reads(r *roles.Role, capability string) bool {
+	if r == nil {
+		return false
+	}
+	for _, k := range r.Capabilities {
+		if k == capability {
+			return true
+		}
+	}
+	return false
+}
+
+// conf is the configuration as a runtime would hand it to the plugin.
+func (c *check) conf(v *value, network, version string) ([]byte, error) {
+	var keys map[string]json.RawMessage
+	dec := json.NewDecoder(bytes.NewReader(c.data[v.offset:]))
+	if err := dec.Decode(&keys); err != nil {
+		return nil, err
+	}
+	for k, s := range map[string]string{"name": network, "cniVersion": version} {
+		if s == "" {
+			continue
+		}
+		quoted, err := json.Marshal(s)
+		if err != nil {
+			return nil, err
+		}
+		keys[k] = quoted
+	}
+	return json.Marshal(keys)
+}
+
+// faults asks a role what is wrong with its configuration.
+func (c *check) faults(info *pluginInfo, conf []byte, role *roles.Role) {
+	if role.New == nil {
+		return
+	}
+	_, err := role.New(conf)
+	for _, e := range leaves(err) {
+		var ce *roles.ConfError
+		if !errors.As(e, &ce) {
+			c.fault(info.value, info.path, "", "%v", e)
+			continue
+		}
+		inner := ce.Path
+		if strings.HasPrefix(inner, "(") {
+			inner = ""
+		}
+		path := info.path
+		if inner != "" {
+			path = join(path, inner)
+		}
+		c.add(Fault, info.value.locate(inner), path, "", "%s", ce.Reason)
+	}
+}
+
+// leaves takes errors apart that were joined by errors.Join; an error that
+// wraps several with a text of its own stays whole.
+func leaves(err error) []error {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // one layer is taken off on purpose
+	if !ok {
+		return []error{err}
+	}
+	var texts []string
+	var out []error
+	for _, e := range joined.Unwrap() {
+		texts = append(texts, e.Error())
+		out = append(out, leaves(e)...)
+	}
+	if err.Error() != strings.Join(texts, "\n") {
+		return []error{err}
+	}
+	return out
+}

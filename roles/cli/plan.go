@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+)
+
+// planned is what one plugin of a list would do.
+type planned struct {
+	Type string `json:"type"`
+	// Note says why nothing is planned.
+	Note    string          `json:"note,omitempty"`
+	Changes []netops.Change `json:"changes,omitempty"`
+	Result  *roles.Result   `json:"result,omitempty"`
+}
+
+func (p *Process) planCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "plan",
+		Usage:     "print what ADD would do; change nothing",
+		ArgsUsage: "FILE",
+		Description: `Prints, in order, what would be added (+), changed (~) and deleted (-), and what is
+shared between attachments. The node's present state counts: a bridge that is
+there already is not listed. Addresses that IPAM would give are placeholders.`,
+		Flags: append(cniFlags(),
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.StringFlag{Name: "ifname", Value: "eth0", Usage: "the container's interface"},
+			&cli.StringFlag{Name: "id", Value: "plan", Usage: "the container's ID"},
+			&cli.StringFlag{Name: "netns", Usage: "the container's namespace; without it an empty one is assumed"},
+			&cli.StringFlag{Name: "args", Usage: `CNI_ARGS: "K=V;K2=V2"`},
+			&cli.StringFlag{Name: "cap", Usage: `capabilities as JSON: {"ips":["10.22.0.7"]}`},
+		),
+		Action: func(c *cli.Context) error {
+			if c.Args().Len() != 1 {
+				return usagef("cnibox help plan", "want FILE")
+			}
+			list, err := p.loadNetwork(c.Args().First())
+			if err != nil {
+				return err
+			}
+			plans, err := p.plan(c, list)
+			if err != nil {
+				return err
+			}
+			if c.Bool("json") {
+				return writeJSON(p.Stdout, plans)
+			}
+			return p.writePlans(plans, p.style(c))
+		},
+	}
+}
+
+// plan asks each plugin of the list; its result goes to the next one.
+func (p *Process) plan(c *cli.Context, list *libcni.NetworkConfigList) ([]planned, error) {
+	args, err := roles.ParseArgs(c.String("args"))
+	if err != nil {
+		return nil, usagef(`--args "K=V;K2=V2"`, "%v", err)
+	}
+	var caps map[string]any
+	if s := c.String("cap"); s != "" {
+		if err := json.Unmarshal([]byte(s), &caps); err != nil {
+			return nil, usagef(`--cap '{"ips":["10.22.0.7"]}'`, "--cap: %v", err)
+		}
+	}
+	req := roles.Request{
+		Verb: roles.Add, ContainerID: c.String("id"), Netns: netnsPath(c.String("netns")), IfName: c.String("ifname"),
+		Args: args, Path: p.pluginPath(c.String("cni-path")),
+		Network: list.Name, CNIVersion: list.CNIVersion, Env: p.Env,
+	}
+	var out []planned
+	for i, plugin := range list.Plugins {
+		one := req
+		if one.Conf, err = pluginConf(list, plugin, caps); err != nil {
+			return nil, err
+		}
+		pl, err := p.planOne(c.Context, plugin.Network.Type, &one)
+		if err != nil {
+			return nil, fmt.Errorf("plugins[%d] %s: %w", i, plugin.Network.Type, err)
+		}
+		if pl.Result != nil {
+			req.PrevResult = pl.Result
+		}
+		out = append(out, pl)
+	}
+	return out, nil
+}
+
+// pluginConf is what a runtime would write to the plugin's stdin.
+func pluginConf(list *libcni.NetworkConfigList, plugin *libcni.PluginConfig, caps map[string]any) ([]byte, error) {
+	values := map[string]any{"name": list.Name, "cniVersion": list.CNIVersion}
+	given := map[string]any{}
+	for k, v := range caps {
+		if plugin.Network.Capabilities[k] {
+			given[k] = v
+		}
+	}
+	if len(given) > 0 {
+		values["runtimeConfig"] = given
+	}
+	conf, err := libcni.InjectConf(plugin, values)
+	if err != nil {
+		return nil, err
+	}
+	return conf.Bytes, nil
+}
+
+func (p *Process) planOne(ctx context.Context, typ string, req *roles.Request) (planned, error) {
+	out := planned{Type: typ}
+	role, ok := p.Table.Lookup(typ)
+	if !ok || role.New == nil {
+		out.Note = "not a role of this binary: what it does is not known"
+		return out, nil
+	}
+	handler, err := role.New(req.Conf)
+	if err != nil {
+		return out, err
+	}
+	planner, ok := handler.(roles.Planner)
+	if !ok {
+		out.Note = "this role cannot tell what it would do"
+		return out, nil
+	}
+	h, done, err := p.host(ctx, typ)
+	if err != nil {
+		return out, err
+	}
+	defer done()
+	plan, err := planner.Plan(ctx, h, req)
+	if err != nil {
+		return out, err
+	}
+	out.Changes, out.Result = plan.Changes, plan.Result
+	return out, nil
+}
+
+// writePlans prints one line per change.
+func (p *Process) writePlans(plans []planned, s style) error {
+	for _, pl := range plans {
+		fmt.Fprintln(p.Stdout, s.paint(bold, printable(pl.Type)))
+		if pl.Note != "" {
+			fmt.Fprintln(p.Stdout, "  "+pl.Note)
+			continue
+		}
+		if len(pl.Changes) == 0 {
+			fmt.Fprintln(p.Stdout, "  nothing to do")
+		}
+		for _, c := range pl.Changes {
+			fmt.Fprintln(p.Stdout, "  "+changeLine(c, s))
+		}
+		for _, ip := range resultIPs(pl.Result) {
+			fmt.Fprintln(p.Stdout, "  = "+ip)
+		}
+	}
+	return nil
+}
+
+// changeLine is "+ host      link … (shared)".
+func changeLine(c netops.Change, s style) string {
+	sign, code := "+", green
+	switch c.Do.Verb {
+	case netops.VerbSet:
+		sign, code = "~", yellow
+	case netops.VerbDel:
+		sign, code = "-", red
+	}
+	line := fmt.Sprintf("%-9s  %s", c.Do.Object.Where(), printable(c.Do.Object.String()))
+	if c.Do.Object.IsShared() {
+		line += "  (shared)"
+	}
+	return s.paint(code, sign) + " " + line
+}
+
+// resultIPs are the addresses of a result, with what they are on.
+func resultIPs(r *roles.Result) []string {
+	if r == nil {
+		return nil
+	}
+	var out []string
+	for _, ip := range r.IPs {
+		line := "address " + ip.Address.String()
+		if ip.Gateway != nil {
+			line += " gateway " + ip.Gateway.String()
+		}
+		if i := ip.Interface; i != nil && *i >= 0 && *i < len(r.Interfaces) {
+			line += " on " + printable(r.Interfaces[*i].Name)
+		}
+		out = append(out, line)
+	}
+	return out
+}

@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// roleCommands adds the verbs that roles bring: "verb", or "noun verb" below a
+// command that is there already or is made for the noun.
+func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
+	for i := range p.Table {
+		for _, v := range p.Table[i].Verbs {
+			noun, verb, two := strings.Cut(v.Name, " ")
+			if !two {
+				cmds = append(cmds, p.roleCommand(&p.Table[i], v, noun))
+				continue
+			}
+			parent := find(cmds, noun)
+			if parent == nil {
+				parent = &cli.Command{Name: noun, Usage: "verbs of the role " + p.Table[i].Name()}
+				parent.Action = func(*cli.Context) error {
+					return usagef("cnibox help "+noun, "no verb given")
+				}
+				cmds = append(cmds, parent)
+			}
+			parent.Subcommands = append(parent.Subcommands, p.roleCommand(&p.Table[i], v, verb))
+		}
+	}
+	return cmds
+}
+
+func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *cli.Command {
+	flags := []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}}
+	for _, f := range v.Flags {
+		flags = append(flags, &cli.StringFlag{Name: f.Name, Value: f.Default, Usage: f.Help})
+	}
+	return &cli.Command{
+		Name:        name,
+		Usage:       v.Help,
+		ArgsUsage:   "[ARGUMENT…]",
+		Description: "Brought by the role " + r.Name() + ".",
+		Flags:       flags,
+		Action: func(c *cli.Context) error {
+			h, done, err := p.host(c.Context, r.Name())
+			if err != nil {
+				return err
+			}
+			defer done()
+			values := map[string]string{}
+			for _, f := range v.Flags {
+				values[f.Name] = c.String(f.Name)
+			}
+			out, err := v.Run(c.Context, h, values, c.Args().Slice())
+			if err != nil || out == nil {
+				return err
+			}
+			return p.writeAnswer(out, c.Bool("json"))
+		},
+	}
+}
+
+// writeAnswer prints what a role's verb returned: texts as lines, everything
+// else as JSON.
+func (p *Process) writeAnswer(v any, asJSON bool) error {
+	if !asJSON {
+		switch v := v.(type) {
+		case string:
+			_, err := fmt.Fprintln(p.Stdout, v)
+			return err
+		case []string:
+			for _, line := range v {
+				if _, err := fmt.Fprintln(p.Stdout, line); err != nil {
+					return err
+				}
+			}
+			return nil
+		case fmt.Stringer:
+			_, err := fmt.Fprintln(p.Stdout, v)
+			return err
+		}
+	}
+	return writeJSON(p.Stdout, v)
+}

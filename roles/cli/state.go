@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
+)
+
+// attached is an attachment as `cnibox state` shows it.
+type attached struct {
+	Network     string         `json:"network"`
+	ContainerID string         `json:"containerID"`
+	IfName      string         `json:"ifname"`
+	Pod         string         `json:"pod,omitempty"`
+	Addresses   []netip.Prefix `json:"addresses,omitempty"`
+	MAC         string         `json:"mac,omitempty"`
+	HostLink    string         `json:"hostLink,omitempty"`
+	Netns       string         `json:"netns,omitempty"`
+	Roles       []string       `json:"roles,omitempty"`
+	State       store.State    `json:"state"`
+	Created     time.Time      `json:"created"`
+	// Alive is false when the container is certainly gone.
+	Alive bool `json:"alive"`
+}
+
+// nodeState is what `cnibox state --json` prints.
+type nodeState struct {
+	Attachments []attached    `json:"attachments"`
+	Leases      []store.Lease `json:"leases"`
+	Claims      []store.Claim `json:"claims"`
+}
+
+func (p *Process) stateCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "state",
+		Usage: "show attachments and leases of this node",
+		Description: `The last column tells whether the container still exists. "cnibox state reap"
+removes what belongs to containers that are gone.`,
+		Flags: tableFlags(),
+		Subcommands: []*cli.Command{
+			p.exportCommand(),
+			p.importCommand(),
+			p.repairCommand(),
+			p.reapCommand(),
+		},
+		Action: func(c *cli.Context) error {
+			h, done, err := p.host(c.Context, "")
+			if err != nil {
+				return err
+			}
+			defer done()
+			state, err := readState(c.Context, h)
+			if err != nil {
+				return stateHint(err)
+			}
+			if c.Bool("json") {
+				return writeJSON(p.Stdout, state)
+			}
+			return p.writeState(state, h.Now(), p.style(c))
+		},
+	}
+}
+
+// readState reads the store, then asks the kernel who is alive.
+func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
+	dump, err := export(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	out := &nodeState{Attachments: []attached{}, Leases: []store.Lease{}, Claims: append([]store.Claim{}, dump.Claims...)}
+	for _, p := range dump.Pools {
+		out.Leases = append(out.Leases, p.Leases...)
+	}
+	if len(dump.Attachments) == 0 {
+		return out, nil
+	}
+	census, err := node.NewCensus(ctx, h)
+	if err != nil {
+		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
+	}
+	for i := range dump.Attachments {
+		a := &dump.Attachments[i]
+		one := attached{
+			Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName, Pod: a.Pod, Addresses: a.Addresses, MAC: a.MAC,
+			HostLink: a.HostLink, Netns: a.Netns.Path, State: store.Done, Created: a.Created, Alive: !census.Dead(a),
+		}
+		for _, part := range a.Parts {
+			one.Roles = append(one.Roles, part.Role)
+			if part.State != store.Done {
+				one.State = part.State
+			}
+		}
+		out.Attachments = append(out.Attachments, one)
+	}
+	return out, nil
+}
+
+// export reads everything in one transaction.
+func export(ctx context.Context, h *roles.Host) (*store.Dump, error) {
+	var dump *store.Dump
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		var err error
+		dump, err = tx.Export()
+		return err
+	})
+	return dump, err
+}
+
+func (p *Process) writeState(state *nodeState, now time.Time, s style) error {
+	t := table{
+		head: []string{"CONTAINER", "NETWORK", "IFNAME", "ADDRESSES", "HOST LINK", "ROLES", "STATE", "AGE", "ALIVE"},
+		paint: func(column int, cell string) string {
+			switch {
+			case cell == "no":
+				return red
+			case column == 6 && cell != string(store.Done):
+				return yellow
+			}
+			return ""
+		},
+	}
+	for _, a := range state.Attachments {
+		var addrs []string
+		for _, x := range a.Addresses {
+			addrs = append(addrs, x.String())
+		}
+		alive := "yes"
+		if !a.Alive {
+			alive = "no"
+		}
+		t.add(person(a.Pod, a.ContainerID), a.Network, a.IfName, dash(strings.Join(addrs, " ")), dash(a.HostLink),
+			dash(strings.Join(a.Roles, "+")), string(a.State), age(now, a.Created), alive)
+	}
+	if err := t.write(p.Stdout, s); err != nil {
+		return err
+	}
+	l := table{head: []string{"ADDRESS", "NETWORK", "CONTAINER", "IFNAME", "SET", "AGE", "ORIGIN"}}
+	slices.SortStableFunc(state.Leases, func(a, b store.Lease) int { return a.Address.Compare(b.Address) })
+	for _, x := range state.Leases {
+		origin := "own"
+		if x.Imported {
+			origin = "imported"
+		}
+		l.add(x.Address.String(), x.Owner.Network, person(x.Pod, x.Owner.ContainerID), x.Owner.IfName,
+			strconv.Itoa(x.Set), age(now, x.Time), origin)
+	}
+	fmt.Fprintln(p.Stdout)
+	return l.write(p.Stdout, s)
+}
+
+// person is the name by which a person knows a container.
+func person(pod, id string) string {
+	if pod != "" {
+		return pod
+	}
+	return id
+}
+
+// age is a time span in its largest unit.
+func age(now, then time.Time) string {
+	if then.IsZero() {
+		return "-"
+	}
+	d := max(now.Sub(then), 0)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}

@@ -1,0 +1,123 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// exportVerb is the verb by which a role writes its state in the format that
+// is named like it.
+const exportVerb = "export"
+
+func (p *Process) exportCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "export",
+		Usage:     "write the state to a file, or as another program keeps it",
+		ArgsUsage: "[FILE|DIR|-]",
+		Description: `The format json is everything, to stdout or FILE, and can be imported again. The
+format host-local writes a directory as the reference host-local keeps it, for a
+way back.`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "format", Value: "json", Usage: "json, or the name of a role that can export"},
+		},
+		Action: func(c *cli.Context) error {
+			if c.Args().Len() > 1 {
+				return usagef("cnibox help state export", "want one file or directory")
+			}
+			to := c.Args().First()
+			if f := c.String("format"); f != "json" {
+				return p.exportRole(c, f, to)
+			}
+			h, done, err := p.host(c.Context, "")
+			if err != nil {
+				return err
+			}
+			defer done()
+			dump, err := export(c.Context, h)
+			if err != nil {
+				return stateHint(err)
+			}
+			if to == "" || to == "-" {
+				return writeJSON(p.Stdout, dump)
+			}
+			return writeDump(to, dump)
+		},
+	}
+}
+
+// exportRole lets the role of that name write its own format.
+func (p *Process) exportRole(c *cli.Context, format, to string) error {
+	role, ok := p.Table.Lookup(format)
+	var verb *roles.CommandVerb
+	if ok {
+		i := slices.IndexFunc(role.Verbs, func(v roles.CommandVerb) bool { return v.Name == exportVerb })
+		if i >= 0 {
+			verb = &role.Verbs[i]
+		}
+	}
+	if verb == nil {
+		return usagef("cnibox state export --format json", "--format %q: no role of that name can export", format)
+	}
+	if to == "" || to == "-" {
+		return usagef("cnibox state export --format "+format+" DIR", "want a directory")
+	}
+	h, done, err := p.host(c.Context, role.Name())
+	if err != nil {
+		return err
+	}
+	defer done()
+	out, err := verb.Run(c.Context, h, map[string]string{}, []string{to})
+	if err != nil {
+		return stateHint(err)
+	}
+	if out == nil {
+		return nil
+	}
+	return p.writeAnswer(out, false)
+}
+
+// writeDump replaces a file by a complete new one, readable by its owner only.
+func writeDump(path string, dump *store.Dump) (err error) {
+	var b bytes.Buffer
+	if err := writeJSON(&b, dump); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".cnibox-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.Write(b.Bytes())
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("write %q: %w", path, err)
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// stateHint says what helps when the state cannot be read.
+func stateHint(err error) error {
+	switch {
+	case errors.Is(err, store.ErrDamaged):
+		return withHint(err, "cnibox state repair")
+	case errors.Is(err, store.ErrSchema):
+		return withHint(err, "a newer cnibox, or cnibox state repair --force")
+	case errors.Is(err, store.ErrBusy):
+		return withHint(err, "again when that process is done")
+	case errors.Is(err, os.ErrPermission):
+		return withHint(err, "run it as root")
+	}
+	return err
+}

@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+// maxDump bounds an imported file; 65,000 attachments take some 60 MB.
+const maxDump = 512 << 20
+
+func (p *Process) importCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "import",
+		Usage:     "take over what state export wrote",
+		ArgsUsage: "FILE (- is stdin)",
+		Description: `Adds the records to what is there, in place of those under the same keys. An
+address that another attachment holds is an error, and nothing is changed then.
+With --replace everything that is there is dropped first. Interfaces are not touched.`,
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "replace", Usage: "drop the present state first"},
+		},
+		Action: func(c *cli.Context) error {
+			if c.Args().Len() != 1 {
+				return usagef("cnibox help state import", "want FILE")
+			}
+			dump, err := p.readDump(c.Args().First())
+			if err != nil {
+				return err
+			}
+			h, done, err := p.host(c.Context, "")
+			if err != nil {
+				return err
+			}
+			defer done()
+			err = h.Store.Update(c.Context, func(tx *store.Tx) error { return tx.Import(dump, c.Bool("replace")) })
+			if err != nil {
+				return stateHint(err)
+			}
+			leases := 0
+			for _, pool := range dump.Pools {
+				leases += len(pool.Leases)
+			}
+			_, err = fmt.Fprintf(p.Stdout, "imported %d attachments, %d leases\n", len(dump.Attachments), leases)
+			return err
+		},
+	}
+}
+
+// readDump decodes one JSON document and nothing behind it.
+func (p *Process) readDump(file string) (*store.Dump, error) {
+	data, err := p.readFile(file, maxDump)
+	if err != nil {
+		return nil, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	var dump *store.Dump
+	if err := dec.Decode(&dump); err != nil {
+		return nil, withHint(fmt.Errorf("%s: %w", file, err), "a file that cnibox state export wrote")
+	}
+	if _, err := dec.Token(); err != io.EOF || dump == nil { //nolint:errorlint // the decoder returns it bare
+		return nil, withHint(fmt.Errorf("%s: is not one JSON object", file), "a file that cnibox state export wrote")
+	}
+	return dump, nil
+}

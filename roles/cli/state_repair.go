@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
+)
+
+func (p *Process) repairCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "repair",
+		Usage: "set a damaged state file aside and rebuild it",
+		Description: `The new file is rebuilt from the labels on the host's interfaces and from the
+runtimes' caches. The old one stays beside it. A sound file is left alone
+without --force.`,
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "force", Usage: "rebuild a sound file too"},
+		},
+		Action: func(c *cli.Context) error {
+			if err := noArgs(c); err != nil {
+				return err
+			}
+			return p.repair(c)
+		},
+	}
+}
+
+func (p *Process) repair(c *cli.Context) error {
+	h, done, err := p.host(c.Context, "")
+	if err != nil {
+		return err
+	}
+	defer done()
+	_, err = export(c.Context, h)
+	switch {
+	case err == nil && !c.Bool("force"):
+		_, err = fmt.Fprintln(p.Stdout, "the state file is sound")
+		return err
+	case errors.Is(err, store.ErrSchema) && !c.Bool("force"):
+		return stateHint(err)
+	case err != nil && !errors.Is(err, store.ErrDamaged) && !errors.Is(err, store.ErrSchema):
+		return stateHint(err)
+	}
+	old, err := h.Store.SetAside(c.Context)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+	case err != nil:
+		return stateHint(err)
+	default:
+		fmt.Fprintln(p.Stdout, "set aside as "+printable(old))
+	}
+	if err := h.Store.Update(c.Context, func(*store.Tx) error { return nil }); err != nil {
+		return stateHint(err)
+	}
+	dump, err := export(c.Context, h)
+	if err != nil {
+		return stateHint(err)
+	}
+	_, err = fmt.Fprintf(p.Stdout, "rebuilt %s with %d attachments\n", printable(h.Store.Path()), len(dump.Attachments))
+	return err
+}
+
+func (p *Process) reapCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "reap",
+		Usage:     "remove what belongs to containers that are certainly gone",
+		ArgsUsage: "[NETWORK]",
+		Action: func(c *cli.Context) error {
+			if c.Args().Len() > 1 {
+				return usagef("cnibox help state reap", "want at most one network")
+			}
+			h, done, err := p.host(c.Context, "")
+			if err != nil {
+				return err
+			}
+			defer done()
+			freed, err := node.Reap(c.Context, h, c.Args().First())
+			fmt.Fprintf(p.Stdout, "%d addresses came free\n", freed)
+			return stateHint(err)
+		},
+	}
+}

@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/urfave/cli/v2"
+)
+
+// style says how results are shown.
+type style struct {
+	table, color bool
+}
+
+// tableFlags are the flags of verbs that print a table.
+func tableFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+		&cli.BoolFlag{Name: "table", Usage: "print an aligned table, terminal or not"},
+	}
+}
+
+// style looks at the terminal and the flags.
+func (p *Process) style(c *cli.Context) style {
+	return style{
+		table: p.IsTerminal || c.Bool("table"),
+		color: p.IsTerminal && p.getenv("NO_COLOR") == "" && p.getenv("TERM") != "dumb",
+	}
+}
+
+// The colours in use, as ANSI codes.
+const (
+	bold   = "1"
+	red    = "31"
+	green  = "32"
+	yellow = "33"
+)
+
+// paint colours a text, if there is colour.
+func (s style) paint(code, text string) string {
+	if !s.color || text == "" {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}
+
+// table is a header and rows of as many cells.
+type table struct {
+	head []string
+	rows [][]string
+	// paint names a colour for a cell, or is nil.
+	paint func(column int, cell string) string
+}
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+// write prints aligned columns in the table style, else one line per row with
+// tabs between cells. Cells hold what other programs named: control characters
+// never reach the terminal.
+func (t *table) write(w io.Writer, s style) error {
+	if !s.table {
+		return t.writeTabs(w)
+	}
+	width := make([]int, len(t.head))
+	for _, row := range append([][]string{t.head}, t.rows...) {
+		for i, cell := range row {
+			width[i] = max(width[i], utf8.RuneCountInString(printable(cell)))
+		}
+	}
+	for n, row := range append([][]string{t.head}, t.rows...) {
+		var line strings.Builder
+		for i, cell := range row {
+			cell = printable(cell)
+			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell)+2)
+			code := ""
+			if n == 0 {
+				code = bold
+			} else if t.paint != nil {
+				code = t.paint(i, cell)
+			}
+			if code != "" {
+				cell = s.paint(code, cell)
+			}
+			line.WriteString(cell)
+			if i < len(row)-1 {
+				line.WriteString(pad)
+			}
+		}
+		if _, err := fmt.Fprintln(w, strings.TrimRight(line.String(), " ")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *table) writeTabs(w io.Writer) error {
+	for _, row := range append([][]string{t.head}, t.rows...) {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = printable(cell)
+		}
+		if _, err := fmt.Fprintln(w, strings.Join(cells, "\t")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printable is s without anything that a terminal would act on.
+func printable(s string) string {
+	for _, r := range s {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return strconv.Quote(s)
+		}
+	}
+	return s
+}
+
+// writeJSON prints a value for programs.
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
