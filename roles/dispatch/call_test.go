@@ -1,0 +1,515 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+func TestFaults(t *testing.T) {
+	tests := []struct {
+		name  string
+		env   map[string]string
+		args  []string
+		stdin string
+		code  uint
+		msg   []string
+	}{
+		{name: "unknown verb", env: map[string]string{"CNI_COMMAND": "FROB"}, code: 4, msg: []string{"CNI_COMMAND", `"FROB"`}},
+		{
+			name: "all missing variables in one message", env: map[string]string{"CNI_CONTAINERID": "", "CNI_NETNS": "", "CNI_IFNAME": ""},
+			code: 4, msg: []string{"required env variables [CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME] missing"},
+		},
+		{name: "DEL needs no namespace", env: map[string]string{"CNI_COMMAND": "DEL", "CNI_NETNS": "", "CNI_IFNAME": ""}, code: 4, msg: []string{"[CNI_IFNAME] missing"}},
+		{name: "GC needs CNI_PATH", env: map[string]string{"CNI_COMMAND": "GC", "CNI_PATH": ""}, code: 4, msg: []string{"[CNI_PATH] missing"}},
+		{name: "missing variables come before a bad configuration", env: map[string]string{"CNI_IFNAME": ""}, stdin: "{", code: 4, msg: []string{"CNI_IFNAME"}},
+		{name: "container ID leaves the directory", env: map[string]string{"CNI_CONTAINERID": "../x"}, code: 4, msg: []string{"CNI_CONTAINERID", "../x"}},
+		{name: "container ID with NUL", env: map[string]string{"CNI_CONTAINERID": "a\x00b"}, code: 4, msg: []string{"CNI_CONTAINERID"}},
+		{name: "container ID with a slash", env: map[string]string{"CNI_CONTAINERID": "a/b"}, code: 4, msg: []string{"CNI_CONTAINERID"}},
+		{name: "container ID in another script", env: map[string]string{"CNI_CONTAINERID": "añb"}, code: 4, msg: []string{"CNI_CONTAINERID"}},
+		{name: "both at once", env: map[string]string{"CNI_CONTAINERID": "-a", "CNI_IFNAME": "a/b"}, code: 4, msg: []string{"CNI_CONTAINERID", "CNI_IFNAME"}},
+		{name: "interface name of 16 bytes", env: map[string]string{"CNI_IFNAME": "0123456789abcdef"}, code: 4, msg: []string{"CNI_IFNAME", "15"}},
+		{name: "interface name ..", env: map[string]string{"CNI_IFNAME": ".."}, code: 4, msg: []string{"CNI_IFNAME"}},
+		{name: "interface name with colon", env: map[string]string{"CNI_IFNAME": "eth0:1"}, code: 4, msg: []string{"CNI_IFNAME"}},
+		{name: "interface name with white space", env: map[string]string{"CNI_IFNAME": "eth\t0"}, code: 4, msg: []string{"CNI_IFNAME"}},
+		{name: "argument without value", env: map[string]string{"CNI_ARGS": "IP"}, code: 4, msg: []string{"CNI_ARGS", `"IP"`}},
+		{name: "unknown arguments", env: map[string]string{"CNI_ARGS": "FOO=1;IP=10.0.0.1;BAR=2"}, code: 4, msg: []string{"[FOO,BAR]", "IgnoreUnknown"}},
+		{name: "no configuration", stdin: " ", code: 6, msg: []string{"network configuration"}},
+		{name: "broken configuration", stdin: `{"name":`, code: 6},
+		{name: "two configurations", stdin: `{"name":"a"}{"name":"b"}`, code: 6},
+		{name: "a list", stdin: `[]`, code: 6},
+		{name: "version is a number", stdin: `{"cniVersion":1,"name":"net"}`, code: 6},
+		{name: "too large", stdin: `{"name":"net","x":"` + strings.Repeat("x", maxConf) + `"}`, code: 6, msg: []string{"4194304"}},
+		{name: "no name", stdin: `{"cniVersion":"1.1.0"}`, code: 7, msg: []string{"name: is missing"}},
+		{name: "null", stdin: `null`, code: 7, msg: []string{"name"}},
+		{name: "hostile name", stdin: `{"cniVersion":"1.1.0","name":"../../etc"}`, code: 7, msg: []string{"name", "../../etc"}},
+		{name: "long hostile name", stdin: `{"cniVersion":"1.1.0","name":"/` + strings.Repeat("x", 10000) + `"}`, code: 7},
+		{name: "name comes before version", stdin: `{"cniVersion":"9.9.9"}`, code: 7, msg: []string{"name"}},
+		{name: "future version", stdin: `{"cniVersion":"1.2.0","name":"net"}`, code: 1, msg: []string{"1.2.0", "1.1.0"}},
+		{name: "CHECK before 0.4.0", env: map[string]string{"CNI_COMMAND": "CHECK"}, stdin: `{"cniVersion":"0.3.1","name":"net"}`, code: 1, msg: []string{"CHECK", "0.4.0"}},
+		{name: "STATUS before 1.1.0", env: map[string]string{"CNI_COMMAND": "STATUS"}, stdin: `{"cniVersion":"1.0.0","name":"net"}`, code: 1, msg: []string{"STATUS", "1.1.0"}},
+		{name: "GC before 1.1.0", env: map[string]string{"CNI_COMMAND": "GC"}, stdin: `{"cniVersion":"1.0.0","name":"net"}`, code: 1, msg: []string{"GC", "1.1.0"}},
+		{name: "no role of that type", args: []string{"cnibox"}, stdin: `{"cniVersion":"1.1.0","name":"net","type":"two"}`, code: 7, msg: []string{"type", `"two"`}},
+		{name: "prevResult is a text", stdin: `{"cniVersion":"1.1.0","name":"net","prevResult":"x"}`, code: 6, msg: []string{"prevResult"}},
+		{name: "VERSION of garbage", env: map[string]string{"CNI_COMMAND": "VERSION"}, stdin: `{`, code: 6},
+		{name: "own namespace, ADD", env: map[string]string{"CNI_NETNS": "/proc/self/ns/net"}, code: 8, msg: []string{"CNI_NETNS_OVERRIDE"}},
+		{name: "own namespace, CHECK", env: map[string]string{"CNI_NETNS": "/proc/self/ns/net", "CNI_COMMAND": "CHECK"}, code: 8},
+		{name: "own namespace, DEL", env: map[string]string{"CNI_NETNS": "/proc/self/ns/net", "CNI_COMMAND": "DEL"}, code: 8},
+		{name: "own namespace by another path", env: map[string]string{"CNI_NETNS": fmt.Sprintf("/proc/%d/task/../ns/net", os.Getpid())}, code: 8},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			a := &actor{name: "one"}
+			w := newWorld(a)
+			for k, v := range tt.env {
+				w.set(k, v)
+			}
+			if tt.stdin != "" {
+				w.stdin = tt.stdin
+			}
+			if tt.args != nil {
+				w.args = tt.args
+			}
+			o := w.call(t).failure(t)
+			if o.Code != tt.code {
+				t.Errorf("code %d, want %d: %s", o.Code, tt.code, o.Msg)
+			}
+			for _, m := range tt.msg {
+				if !strings.Contains(o.Msg, m) {
+					t.Errorf("message %q lacks %q", o.Msg, m)
+				}
+			}
+			if len(o.Msg) > 1000 {
+				t.Errorf("message of %d bytes", len(o.Msg))
+			}
+			if len(a.calls) != 0 {
+				t.Errorf("the role was called: %v", a.calls)
+			}
+		})
+	}
+}
+
+func TestAccepted(t *testing.T) {
+	tests := []struct {
+		name  string
+		env   map[string]string
+		stdin string
+	}{
+		{name: "plain"},
+		{name: "no CNI_PATH", env: map[string]string{"CNI_PATH": ""}},
+		{name: "long container ID", env: map[string]string{"CNI_CONTAINERID": strings.Repeat("a", 10000)}},
+		{name: "interface name of 15 bytes", env: map[string]string{"CNI_IFNAME": "0123456789abcde"}},
+		{name: "known arguments", env: map[string]string{"CNI_ARGS": "IP=10.0.0.1;MAC=02:00:00:00:00:01;K8S_POD_NAME=a=b;"}},
+		{name: "unknown arguments allowed", env: map[string]string{"CNI_ARGS": "IgnoreUnknown=true;FOO=1"}},
+		{name: "no version", stdin: `{"name":"net"}`},
+		{name: "unknown keys", stdin: `{"cniVersion":"1.1.0","name":"net","capabilities":{"x":true},"future":{}}`},
+		{name: "own namespace, overridden", env: map[string]string{"CNI_NETNS": "/proc/self/ns/net", "CNI_NETNS_OVERRIDE": "1"}},
+		{name: "own namespace, overridden by a word", env: map[string]string{"CNI_NETNS": "/proc/self/ns/net", "CNI_NETNS_OVERRIDE": "true"}},
+		{name: "DEL without namespace", env: map[string]string{"CNI_COMMAND": "DEL", "CNI_NETNS": ""}},
+		{name: "DEL with a namespace that is gone", env: map[string]string{"CNI_COMMAND": "DEL"}},
+		{name: "STATUS needs nothing", env: map[string]string{"CNI_COMMAND": "STATUS", "CNI_CONTAINERID": "", "CNI_NETNS": "", "CNI_IFNAME": "", "CNI_PATH": ""}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			a := &actor{name: "one"}
+			w := newWorld(a)
+			for k, v := range tt.env {
+				w.set(k, v)
+			}
+			if tt.stdin != "" {
+				w.stdin = tt.stdin
+			}
+			w.call(t).success(t)
+			if len(a.calls) != 1 {
+				t.Errorf("calls of the role: %v, want one", a.calls)
+			}
+		})
+	}
+}
+
+func TestRequest(t *testing.T) {
+	a := &actor{name: "one"}
+	w := newWorld(a).set("CNI_COMMAND", "CHECK").set("CNI_ARGS", "IP=10.0.0.9").set("CNI_PATH", "/a::/b")
+	w.stdin = `{"cniVersion":"0.4.0","name":"net","prevResult":{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.9/24"}]}}`
+	w.call(t).success(t)
+	got := a.last
+	want := &roles.Request{
+		Verb: roles.Check, ContainerID: "abc", Netns: "/nonexistent/netns", IfName: "eth0", Path: []string{"/a", "/b"},
+		Network: "net", CNIVersion: "0.4.0", Conf: []byte(w.stdin), Env: w.env, Args: got.Args, PrevResult: got.PrevResult,
+	}
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b roles.Args) bool { return a.String() == b.String() })); diff != "" {
+		t.Error(diff)
+	}
+	if got.Args.Get("IP") != "10.0.0.9" {
+		t.Errorf("args %v", got.Args)
+	}
+	if p := got.PrevResult; p == nil || len(p.IPs) != 1 || p.IPs[0].Address.String() != "10.0.0.9/24" || p.CNIVersion != roles.ResultVersion {
+		t.Errorf("prevResult %v", p)
+	}
+	if a.host.Role != "one" || a.host.Delegate == nil {
+		t.Errorf("host %+v", a.host)
+	}
+}
+
+func TestGCList(t *testing.T) {
+	tests := []struct {
+		name, keys string
+		called     bool
+		want       []roles.AttachmentID
+		code       uint
+	}{
+		{name: "absent"},
+		{name: "null", keys: `,"cni.dev/valid-attachments":null,"cni.dev/attachments":null`},
+		{name: "empty", keys: `,"cni.dev/valid-attachments":[]`, called: true, want: []roles.AttachmentID{}},
+		{name: "one", keys: `,"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]`, called: true, want: []roles.AttachmentID{{ContainerID: "a", IfName: "eth0"}}},
+		{name: "early name", keys: `,"cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}]`, called: true, want: []roles.AttachmentID{{ContainerID: "a", IfName: "eth0"}}},
+		{name: "both", keys: `,"cni.dev/attachments":[],"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]`, called: true, want: []roles.AttachmentID{{ContainerID: "a", IfName: "eth0"}}},
+		{name: "no list", keys: `,"cni.dev/valid-attachments":{}`, code: 6},
+		{name: "null entry", keys: `,"cni.dev/valid-attachments":[null]`, code: 6},
+		{name: "entry without ifname", keys: `,"cni.dev/valid-attachments":[{"containerID":"a"}]`, code: 6},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			a := &actor{name: "one"}
+			w := newWorld(a).set("CNI_COMMAND", "GC")
+			w.stdin = `{"cniVersion":"1.1.0","name":"net"` + tt.keys + `}`
+			ans := w.call(t)
+			if tt.code != 0 {
+				if o := ans.failure(t); o.Code != tt.code {
+					t.Errorf("code %d, want %d", o.Code, tt.code)
+				}
+				return
+			}
+			ans.success(t)
+			if ans.stdout != "" {
+				t.Errorf("stdout %q, want none", ans.stdout)
+			}
+			if called := len(a.calls) == 1; called != tt.called {
+				t.Fatalf("called: %v, want %v", called, tt.called)
+			}
+			if tt.called && (a.last.Valid == nil || !cmp.Equal(a.last.Valid, tt.want)) {
+				t.Errorf("list %#v, want %#v", a.last.Valid, tt.want)
+			}
+		})
+	}
+}
+
+func TestVersionEchoes(t *testing.T) {
+	for stdin, want := range map[string]string{
+		"": "1.1.0", "{}": "0.1.0", `{"cniVersion":"0.4.0"}`: "0.4.0", `{"cniVersion":"9.0.0"}`: "9.0.0",
+	} {
+		w := newWorld(&actor{name: "one"})
+		w.env, w.stdin = []string{"CNI_COMMAND=VERSION"}, stdin
+		for _, args := range [][]string{{"/opt/cni/bin/one"}, {"cnibox"}, {"cnibox", "one"}} {
+			w.args = args
+			a := w.call(t)
+			a.success(t)
+			got := strings.Join(strings.Fields(a.stdout), "")
+			if want := `{"cniVersion":"` + want + `","supportedVersions":["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}`; got != want {
+				t.Errorf("stdin %q, args %q: %s, want %s", stdin, args, got, want)
+			}
+		}
+	}
+}
+
+func TestAbout(t *testing.T) {
+	one, two := &actor{name: "one", reference: true}, &actor{name: "two"}
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"/opt/cni/bin/one"}, "CNI one plugin v1.9.1\ncnibox v0.0.1\n"},
+		{[]string{"cnibox", "one"}, "CNI one plugin v1.9.1\ncnibox v0.0.1\n"},
+		{[]string{"two", "--help"}, "CNI two plugin v0.0.1\ncnibox v0.0.1\n"},
+	} {
+		w := newWorld(one, two).set("CNI_COMMAND", "")
+		w.args = tt.args
+		a := w.call(t)
+		if a.exit != 0 || a.stdout != "" || a.stderr != tt.want {
+			t.Errorf("%q: exit %d, stdout %q, stderr %q, want %q", tt.args, a.exit, a.stdout, a.stderr, tt.want)
+		}
+	}
+}
+
+func TestIsCall(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		env  []string
+		want bool
+	}{
+		{[]string{"one"}, nil, true},
+		{[]string{"/a/b/one", "x"}, nil, true},
+		{[]string{"cnibox", "one"}, nil, true},
+		{[]string{"cnibox"}, []string{"CNI_COMMAND=ADD"}, true},
+		{[]string{"cnibox"}, []string{"CNI_COMMAND="}, false},
+		{[]string{"cnibox"}, nil, false},
+		{[]string{"cnibox", "list"}, []string{"CNI_COMMAND=ADD"}, false},
+		{nil, nil, false},
+	} {
+		p := Process{Table: roles.Table{(&actor{name: "one"}).role()}, Args: tt.args, Env: tt.env}
+		if got := p.IsCall(); got != tt.want {
+			t.Errorf("args %q, env %q: %v, want %v", tt.args, tt.env, got, tt.want)
+		}
+	}
+}
+
+func TestTypeSelectsRole(t *testing.T) {
+	one, two := &actor{name: "one"}, &actor{name: "two"}
+	w := newWorld(one, two)
+	w.args, w.stdin = []string{"/opt/cni/bin/cnibox"}, `{"cniVersion":"1.1.0","name":"net","type":"two"}`
+	w.call(t).success(t)
+	if len(one.calls) != 0 || len(two.calls) != 1 || two.host.Role != "two" {
+		t.Errorf("calls %v and %v", one.calls, two.calls)
+	}
+	// The name that a plugin is executed by wins: an IPAM plugin sees its caller's type.
+	w.args = []string{"/opt/cni/bin/one"}
+	w.call(t).success(t)
+	if len(one.calls) != 1 {
+		t.Errorf("calls %v and %v", one.calls, two.calls)
+	}
+}
+
+func TestOptionalVerbs(t *testing.T) {
+	for _, verb := range []string{"CHECK", "GC", "STATUS"} {
+		a := &actor{name: "one", plain: true}
+		w := newWorld(a).set("CNI_COMMAND", verb)
+		w.stdin = `{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":[]}`
+		ans := w.call(t)
+		ans.success(t)
+		if ans.stdout != "" || len(a.calls) != 0 {
+			t.Errorf("%s: stdout %q, calls %v", verb, ans.stdout, a.calls)
+		}
+	}
+}
+
+func TestConfFaultsAllAtOnce(t *testing.T) {
+	a := &actor{name: "one", conf: func([]byte) error {
+		var f roles.Faults
+		f.Addf("ipam.type", "is missing")
+		f.Addf("mtu", "is negative")
+		return f.Err()
+	}}
+	o := newWorld(a).call(t).failure(t)
+	want := errorObject{CNIVersion: "1.1.0", Code: 7, Msg: "one: ipam.type: is missing; mtu: is negative"}
+	if diff := cmp.Diff(want, o); diff != "" {
+		t.Error(diff)
+	}
+	a.conf = func([]byte) error { return errors.New("no good") }
+	if o := newWorld(a).call(t).failure(t); o.Code != 7 {
+		t.Errorf("code %d of a plain error of New, want 7", o.Code)
+	}
+	a.conf = func([]byte) error { panic("oh") }
+	if o := newWorld(a).call(t).failure(t); o.Code != 108 {
+		t.Errorf("code %d of a panic in New, want 108", o.Code)
+	}
+}
+
+func TestErrorEchoesVersion(t *testing.T) {
+	for conf, want := range map[string]string{"0.3.1": "0.3.1", "": "0.1.0", "7.0.0": "1.1.0"} {
+		a := &actor{name: "one", add: func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) {
+			return nil, errors.New("no")
+		}}
+		w := newWorld(a)
+		w.stdin = `{"cniVersion":"` + conf + `","name":"net"}`
+		if o := w.call(t).failure(t); o.CNIVersion != want {
+			t.Errorf("configuration %q: error object %+v, want version %q", conf, o, want)
+		}
+	}
+}
+
+func TestDamagedPrevResult(t *testing.T) {
+	for _, prev := range []string{
+		`"x"`, `[]`, `{"interfaces":[null]}`, `{"ips":[null]}`, `{"routes":[null]}`, `{"ips":[{}]}`, `{"ips":[{"address":"x"}]}`,
+		`{"ips":[{"address":"10.0.0.1/24","interface":0}]}`, `{"ips":[{"address":"10.0.0.1/24","interface":-1}],"interfaces":[{"name":"a"}]}`,
+		`{"cniVersion":"0.4.0"}`, `{"cniVersion":5}`, `{"cniVersion":"\"}"}`, `{"dns":[]}`,
+	} {
+		for _, verb := range []string{"ADD", "CHECK", "DEL"} {
+			a := &actor{name: "one"}
+			w := newWorld(a).set("CNI_COMMAND", verb)
+			w.stdin = `{"cniVersion":"1.0.0","name":"net","prevResult":` + prev + `}`
+			ans := w.call(t)
+			if verb == "DEL" {
+				// What is to be removed is still there: DEL goes on without.
+				if ans.exit != 0 || len(a.calls) != 1 || a.last.PrevResult != nil || !strings.Contains(ans.stderr, "prevResult") {
+					t.Errorf("DEL with %s: exit %d, calls %v, stderr %s", prev, ans.exit, a.calls, ans.stderr)
+				}
+				continue
+			}
+			if o := ans.failure(t); o.Code != 6 || len(a.calls) != 0 {
+				t.Errorf("%s with %s: %+v, calls %v", verb, prev, o, a.calls)
+			}
+		}
+	}
+}
+
+func TestAddFailureIsTheRolesToClean(t *testing.T) {
+	a := &actor{name: "one", add: func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) {
+		return nil, fmt.Errorf("link %q: %w", "eth0", roles.ErrAttached)
+	}}
+	o := newWorld(a).call(t).failure(t)
+	if o.Code != 105 || o.Msg != `one: link "eth0": already attached` {
+		t.Errorf("error object %+v", o)
+	}
+	if diff := cmp.Diff([]string{"ADD"}, a.calls); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAddCleansUpAfter(t *testing.T) {
+	noAddress := &roles.Result{Interfaces: []*roles.ResultInterface{{Name: "eth0"}}}
+	tests := []struct {
+		name, version string
+		add           func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error)
+		code          uint
+	}{
+		{"a panic", "1.1.0", func(_ context.Context, _ *roles.Host, req *roles.Request) (*roles.Result, error) {
+			req.ContainerID, req.Env[0] = "changed", "CHANGED=1"
+			panic("oh")
+		}, 108},
+		{"no result", "1.1.0", func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) { return nil, nil }, 108},
+		{"a result without form", "0.2.0", func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) { return noAddress, nil }, 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			a := &actor{name: "one", add: tt.add}
+			w := newWorld(a)
+			w.stdin = `{"cniVersion":"` + tt.version + `","name":"net"}`
+			ans := w.call(t)
+			if o := ans.failure(t); o.Code != tt.code || strings.Contains(o.Msg+o.Details, "goroutine") {
+				t.Errorf("error object %+v, want code %d and no stack", o, tt.code)
+			}
+			if diff := cmp.Diff([]string{"ADD", "DEL"}, a.calls); diff != "" {
+				t.Error(diff)
+			}
+			if a.last.ContainerID != "abc" || a.last.Env[0] != "CNI_COMMAND=ADD" {
+				t.Errorf("DEL got what ADD changed: %+v", a.last)
+			}
+			if tt.name == "a panic" && !strings.Contains(ans.stderr, "goroutine") {
+				t.Errorf("the log lacks the stack: %s", ans.stderr)
+			}
+		})
+	}
+}
+
+func TestAddressless(t *testing.T) {
+	a := &actor{name: "one", addressless: true}
+	w := newWorld(a)
+	w.stdin = `{"cniVersion":"0.2.0","name":"net"}`
+	if o := w.call(t).failure(t); o.Code != 1 || len(a.calls) != 0 {
+		t.Errorf("error object %+v, calls %v: want code 1 before anything is done", o, a.calls)
+	}
+	w.stdin = `{"cniVersion":"0.3.0","name":"net"}`
+	w.call(t).success(t)
+}
+
+// deaf fails every write, as a pipe whose reader is gone.
+type deaf struct{ writes int }
+
+func (d *deaf) Write([]byte) (int, error) { d.writes++; return 0, os.ErrClosed }
+
+func TestUnreadResultIsUndone(t *testing.T) {
+	a := &actor{name: "one"}
+	w := newWorld(a)
+	var stderr bytes.Buffer
+	p := w.process(nil, &stderr)
+	out := &deaf{}
+	p.Stdout = out
+	if exit := Main(t.Context(), p); exit == 0 {
+		t.Error("exit code 0")
+	}
+	if diff := cmp.Diff([]string{"ADD", "DEL"}, a.calls); diff != "" || out.writes != 1 {
+		t.Errorf("%d writes, calls %s", out.writes, diff)
+	}
+	if !strings.Contains(stderr.String(), "write standard output") {
+		t.Errorf("stderr %q", stderr.String())
+	}
+}
+
+func TestDaemon(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		args []string
+		both bool
+		want string
+	}{
+		{"by name", []string{"/usr/bin/agent", "--x"}, false, "--x"},
+		{"by argument", []string{"cnibox", "agent", "--x"}, false, "--x"},
+		{"plugin and daemon", []string{"agent", "daemon", "--x"}, true, "--x"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var got []string
+			role := roles.Role{Names: []string{"agent"}, Kind: roles.Daemon, Summary: "a daemon"}
+			role.Run = func(_ context.Context, h *roles.Host, args []string) error {
+				got = args
+				if h.Role != "agent" || h.Delegate == nil {
+					t.Errorf("host %+v", h)
+				}
+				return errors.New("listen: no\nor that")
+			}
+			if tt.both {
+				role.New = (&actor{}).role().New
+			}
+			w := newWorld().set("CNI_COMMAND", "")
+			w.table, w.args = roles.Table{role}, tt.args
+			a := w.call(t)
+			if a.exit != 1 || a.stdout != "" || a.stderr != "cnibox: agent: listen: no; or that\n" {
+				t.Errorf("%+v", a)
+			}
+			if strings.Join(got, " ") != tt.want {
+				t.Errorf("arguments %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestLog(t *testing.T) {
+	a := &actor{name: "one", add: func(_ context.Context, h *roles.Host, _ *roles.Request) (*roles.Result, error) {
+		h.Log.Info("note")
+		return sampleResult(), nil
+	}}
+	for level, want := range map[string]string{"": "", "info": "msg=note role=one", "warn": "", "DEBUG": "msg=note role=one", "loud": "CNIBOX_LOG"} {
+		ans := newWorld(a).set("CNIBOX_LOG", level).call(t)
+		if ans.exit != 0 || (want == "") != (ans.stderr == "") || !strings.Contains(ans.stderr, want) {
+			t.Errorf("level %q: %+v, want %q", level, ans, want)
+		}
+	}
+}
+
+func FuzzCall(f *testing.F) {
+	w := newWorld()
+	f.Add(strings.Join(w.env, "\x1f"), "/opt/cni/bin/one", w.stdin)
+	f.Add("CNI_COMMAND=GC\x1fCNI_PATH=/", "cnibox", `{"cniVersion":"1.1.0","name":"n","type":"one","cni.dev/attachments":[{}]}`)
+	f.Add("CNI_COMMAND=CHECK\x1fCNI_CONTAINERID=a\x1fCNI_NETNS=/proc/self/ns/net\x1fCNI_IFNAME=e", "one", `{"cniVersion":"0.4.0","name":"n","prevResult":{"ips":[{"address":"::/0"}],"routes":[{"dst":"0.0.0.0/0"}]}}`)
+	f.Add("CNI_COMMAND=VERSION", "one", `{"cniVersion":"x"}`)
+	f.Add("CNI_COMMAND=ADD\x1fCNI_CONTAINERID=a\x1fCNI_NETNS=x\x1fCNI_IFNAME=e\x1fCNI_ARGS=IP=;;=", "one", `{"cniVersion":"0.2.0","name":"n","prevResult":{"ip4":{}}}`)
+	f.Fuzz(func(t *testing.T, env, arg0, stdin string) {
+		a := &actor{name: "one", add: func(_ context.Context, _ *roles.Host, req *roles.Request) (*roles.Result, error) {
+			if req.PrevResult != nil {
+				return req.PrevResult, nil
+			}
+			return sampleResult(), nil
+		}}
+		w := newWorld(a)
+		w.env, w.args, w.stdin = strings.Split(env, "\x1f"), []string{arg0}, stdin
+		if filepath.Base(arg0) != "one" {
+			w.args = []string{"cnibox"}
+		}
+		ans := w.call(t)
+		if ans.exit != 0 {
+			if o := ans.failure(t); o.Code == 108 {
+				t.Errorf("panic: %s", ans.stderr)
+			}
+			return
+		}
+		oneDocument(t, ans.stdout)
+	})
+}

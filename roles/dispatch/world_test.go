@@ -1,0 +1,223 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// actor is a role of the tests: it notes what it is asked and does as it is told.
+type actor struct {
+	name  string
+	kind  roles.Kind
+	calls []string
+	last  *roles.Request
+	host  *roles.Host
+	// conf is what New answers, the others what the verbs do.
+	conf                          func([]byte) error
+	add                           func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error)
+	del, check, gc, status        func(context.Context, *roles.Host, *roles.Request) error
+	addressless, plain, reference bool
+}
+
+func (a *actor) role() roles.Role {
+	r := roles.Role{
+		Names: []string{a.name}, Kind: a.kind, Summary: "a role of the tests", Args: []string{"IP", "MAC"},
+		New: func(raw []byte) (roles.Handler, error) {
+			if a.conf != nil {
+				if err := a.conf(raw); err != nil {
+					return nil, err
+				}
+			}
+			if a.plain {
+				return struct{ roles.Handler }{a}, nil
+			}
+			return a, nil
+		},
+	}
+	if a.kind == "" {
+		r.Kind = roles.Interface
+	}
+	if a.reference {
+		r.Reference = "v1.9.1"
+	}
+	return r
+}
+
+func (a *actor) note(h *roles.Host, req *roles.Request) {
+	a.calls, a.last, a.host = append(a.calls, string(req.Verb)), req, h
+}
+
+func (a *actor) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	a.note(h, req)
+	if a.add != nil {
+		return a.add(ctx, h, req)
+	}
+	return sampleResult(), nil
+}
+
+func (a *actor) Addressless() bool { return a.addressless }
+
+func (a *actor) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	a.note(h, req)
+	return maybe(ctx, a.del, h, req)
+}
+
+func (a *actor) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	a.note(h, req)
+	return maybe(ctx, a.check, h, req)
+}
+
+func (a *actor) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	a.note(h, req)
+	return maybe(ctx, a.gc, h, req)
+}
+
+func (a *actor) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	a.note(h, req)
+	return maybe(ctx, a.status, h, req)
+}
+
+func maybe(ctx context.Context, fn func(context.Context, *roles.Host, *roles.Request) error, h *roles.Host, req *roles.Request) error {
+	if fn == nil {
+		return nil
+	}
+	return fn(ctx, h, req)
+}
+
+func sampleResult() *roles.Result {
+	index := 0
+	return &roles.Result{
+		CNIVersion: roles.ResultVersion,
+		Interfaces: []*roles.ResultInterface{{Name: "eth0", Sandbox: "/var/run/netns/a"}},
+		IPs: []*types100.IPConfig{{
+			Interface: &index,
+			Address:   net.IPNet{IP: net.IPv4(10, 0, 0, 2).To4(), Mask: net.CIDRMask(24, 32)},
+			Gateway:   net.IPv4(10, 0, 0, 1).To4(),
+		}},
+	}
+}
+
+// answer is what a call left behind.
+type answer struct {
+	exit           int
+	stdout, stderr string
+}
+
+// world is one call that a test is about to make.
+type world struct {
+	args  []string
+	env   []string
+	stdin string
+	table roles.Table
+	// opened counts hosts that are open now.
+	opened int
+}
+
+// newWorld is a correct ADD of role "one" without a namespace that exists.
+func newWorld(actors ...*actor) *world {
+	w := &world{
+		args: []string{"/opt/cni/bin/one"},
+		env: []string{
+			"CNI_COMMAND=ADD", "CNI_CONTAINERID=abc", "CNI_NETNS=/nonexistent/netns", "CNI_IFNAME=eth0", "CNI_PATH=/nonexistent",
+		},
+		stdin: `{"cniVersion":"1.1.0","name":"net","type":"one"}`,
+	}
+	for _, a := range actors {
+		w.table = append(w.table, a.role())
+	}
+	return w
+}
+
+// set changes a variable; an empty value removes it.
+func (w *world) set(key, value string) *world {
+	w.env = slices.DeleteFunc(w.env, func(kv string) bool { return strings.HasPrefix(kv, key+"=") })
+	if value != "" {
+		w.env = append(w.env, key+"="+value)
+	}
+	return w
+}
+
+func (w *world) process(stdout, stderr *bytes.Buffer) Process {
+	return Process{
+		Table: w.table, Args: w.args, Env: w.env, Stdin: strings.NewReader(w.stdin), Stdout: stdout, Stderr: stderr,
+		Version: "v0.0.1", Executable: "/proc/self/exe",
+		OpenHost: func(_ context.Context, role string, log *slog.Logger) (*roles.Host, func(), error) {
+			w.opened++
+			return &roles.Host{Role: role, Log: log}, func() { w.opened-- }, nil
+		},
+	}
+}
+
+func (w *world) call(t testing.TB) answer {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	a := answer{exit: Main(t.Context(), w.process(&stdout, &stderr))}
+	a.stdout, a.stderr = stdout.String(), stderr.String()
+	if w.opened != 0 {
+		t.Errorf("%d hosts are still open", w.opened)
+	}
+	return a
+}
+
+// failure asserts that a call printed one error object and nothing else.
+func (a answer) failure(t testing.TB) errorObject {
+	t.Helper()
+	if a.exit == 0 {
+		t.Errorf("exit code 0, want another; stdout %s", a.stdout)
+	}
+	d := json.NewDecoder(strings.NewReader(a.stdout))
+	d.DisallowUnknownFields()
+	var o errorObject
+	if err := d.Decode(&o); err != nil {
+		t.Fatalf("stdout is no error object: %v: %q", err, a.stdout)
+	}
+	if rest := strings.TrimSpace(a.stdout[d.InputOffset():]); rest != "" {
+		t.Errorf("a second document on stdout: %q", rest)
+	}
+	if o.Code == 0 || o.Code == 999 || o.Msg == "" || o.CNIVersion == "" {
+		t.Errorf("error object %+v: code, msg and cniVersion are required, 0 and 999 are no codes", o)
+	}
+	return o
+}
+
+// success asserts exit code 0 and no log lines.
+func (a answer) success(t testing.TB) {
+	t.Helper()
+	if a.exit != 0 || a.stderr != "" {
+		t.Fatalf("exit code %d, stdout %s, stderr %s", a.exit, a.stdout, a.stderr)
+	}
+}
+
+// script writes an executable shell script: a stranger's plugin.
+func script(t testing.TB, dir, name, body string) string {
+	t.Helper()
+	file := filepath.Join(dir, name)
+	if err := os.WriteFile(file, []byte("#!/bin/sh\n"+body), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// linkSelf puts this very program under a name, as an installed role.
+func linkSelf(t testing.TB, dir, name string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(self, filepath.Join(dir, name)); err != nil {
+		t.Fatal(err)
+	}
+}
