@@ -107,7 +107,7 @@ func testTable() roles.Table {
 			Verbs: []roles.CommandVerb{
 				{Name: "greet", Help: "say hello", Flags: []roles.Flag{{Name: "to", Default: "world", Help: "whom"}}, Run: greet},
 				{Name: "pool show", Help: "show the pool", Run: greet},
-				{Name: "export", Help: "write the state", Run: exportTo},
+				{Name: "state export", Help: "write the state", Run: exportTo},
 			},
 		},
 		{

@@ -9,11 +9,18 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
+// exportVerb is the verb by which a role writes its state in the format that
+// is named like the role; it is reached by `cnibox state export --format ROLE`.
+const exportVerb = "state export"
+
 // roleCommands adds the verbs that roles bring: "verb", or "noun verb" below a
 // command that is there already or is made for the noun.
 func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
 	for i := range p.Table {
 		for _, v := range p.Table[i].Verbs {
+			if v.Name == exportVerb {
+				continue
+			}
 			noun, verb, two := strings.Cut(v.Name, " ")
 			if !two {
 				cmds = append(cmds, p.roleCommand(&p.Table[i], v, noun))

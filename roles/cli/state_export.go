@@ -14,10 +14,6 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// exportVerb is the verb by which a role writes its state in the format that
-// is named like it.
-const exportVerb = "export"
-
 func (p *Process) exportCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "export",

@@ -26,6 +26,7 @@ func Role() roles.Role {
 		Args:         []string{"IP"},
 		Conf:         func() any { return new(Conf) },
 		New:          func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
+		Verbs:        commands(),
 	}
 }
 
