@@ -44,7 +44,7 @@ func benchmarkAllocate(b *testing.B, used int) {
 	s := newStore(b)
 	id := store.PoolID{DataDir: "/var/lib/cni/networks", Network: "net"}
 	from, to := netip.MustParseAddr("10.1.0.0"), netip.MustParseAddr("10.1.255.255")
-	update(b, s, func(tx *store.Tx) error { return fill(tx, id, from, used) })
+	fill(b, s, id, from, used)
 	allocate := func() netip.Addr {
 		var a netip.Addr
 		err := s.Update(context.Background(), func(tx *store.Tx) error {
@@ -78,18 +78,18 @@ func benchmarkAllocate(b *testing.B, used int) {
 	}
 }
 
-// fill reserves n addresses from an address on.
-func fill(tx *store.Tx, id store.PoolID, from netip.Addr, n int) error {
-	p, err := tx.Pool(id)
-	if err != nil {
-		return err
-	}
-	for i := range n {
-		l := store.Lease{Address: from, Owner: key(id.Network, fmt.Sprintf("%064d", i)), Time: testTime}
-		if err := p.Reserve(l); err != nil {
+// fill reserves n addresses from an address on, in several transactions: one with
+// tens of thousands of new keys is slow, as bbolt splits its pages at the end.
+func fill(t testing.TB, s *store.Store, id store.PoolID, from netip.Addr, n int) {
+	t.Helper()
+	for i := 0; i < n; {
+		update(t, s, func(tx *store.Tx) error {
+			p, err := tx.Pool(id)
+			for end := min(i+2000, n); i < end && err == nil; i++ {
+				err = p.Reserve(store.Lease{Address: from, Owner: key(id.Network, fmt.Sprintf("%064d", i)), Time: testTime})
+				from = from.Next()
+			}
 			return err
-		}
-		from = from.Next()
+		})
 	}
-	return nil
 }
