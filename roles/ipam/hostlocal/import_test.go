@@ -1,0 +1,467 @@
+package hostlocal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// writeDir makes a reference directory with its lock file.
+func (b *bed) writeDir(tb testing.TB, network string, files map[string]string) string {
+	tb.Helper()
+	dir := filepath.Join(b.dataDir(), network)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "lock"), nil, 0o750); err != nil {
+		tb.Fatal(err)
+	}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// readDir returns a directory's files with their content and mode.
+func readDir(tb testing.TB, dir string) map[string]string {
+	tb.Helper()
+	out := map[string]string{}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, e := range entries {
+		fi, err := e.Info()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		content := ""
+		if fi.Mode().IsRegular() {
+			b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+			if err != nil {
+				tb.Fatal(err)
+			}
+			content = string(b)
+		}
+		out[e.Name()] = fi.Mode().String() + " " + content
+	}
+	return out
+}
+
+func mkfifo(tb testing.TB, path string) {
+	tb.Helper()
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func age(tb testing.TB, path string, to time.Time) {
+	tb.Helper()
+	if err := os.Chtimes(path, to, to); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func TestImport(t *testing.T) {
+	b := newBed(t)
+	dir := b.writeDir(t, "net", map[string]string{
+		"10.1.2.2":           "one\r\neth0",
+		"10.1.2.3":           "one\r\neth1",
+		"10.1.2.4":           "two\neth0", // September 2018
+		"10.1.2.5":           "three",     // before that
+		"2001:db8::2":        "one\r\neth0",
+		"2001_db8__3":        "two\r\neth0", // Windows
+		"10.1.2.6":           "",
+		"10.1.2.7":           "stale\r\neth0",
+		"10.1.2.8":           strings.Repeat("x", 10_000) + "\r\neth0",
+		"10.1.2.9":           strings.Repeat("x", maxEntry) + "\r\neth0",
+		"10.1.2.10":          "\xff\xfe\r\neth0",
+		"10.1.2.11":          "a\x00b\r\neth0",
+		"10.1.2.12":          "an essay\r\neth0",
+		"10.1.2.13":          "four\r\n../../etc",
+		"10.1.2.14":          "  \n ",
+		"notes.txt":          "remember the milk",
+		"last_reserved_ip.0": "10.1.2.8",
+		"last_reserved_ip.1": "2001:db8::3",
+		"last_reserved_ip.x": "10.1.2.8",
+		"last_reserved_ip.2": "junk",
+	})
+	boot, err := bootTime()
+	if err != nil {
+		t.Fatal(err)
+	}
+	age(t, filepath.Join(dir, "10.1.2.7"), boot.Add(-time.Second))
+	mkfifo(t, filepath.Join(dir, "10.1.2.15"))
+	if err := os.Mkdir(filepath.Join(dir, "10.1.2.16"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	secret := filepath.Join(b.dir, "secret")
+	if err := os.WriteFile(secret, []byte("one\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(secret, filepath.Join(dir, "10.1.2.17")); err != nil {
+		t.Fatal(err)
+	}
+	before := readDir(t, dir)
+
+	report, err := Import(context.Background(), b.Host, b.dataDir()+"/", "net", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, b.leases(t),
+		"10.1.2.2 one eth0", "10.1.2.3 one eth1", "10.1.2.4 two eth0", "10.1.2.5 three",
+		"10.1.2.8 "+strings.Repeat("x", 10_000)+" eth0", "2001:db8::2 one eth0", "2001:db8::3 two eth0")
+	var skipped []string
+	for _, s := range report.Skipped {
+		skipped = append(skipped, s.Name+": "+s.Reason)
+	}
+	slices.Sort(skipped)
+	expect(t, skipped,
+		"10.1.2.10: not UTF-8",
+		"10.1.2.11: holds no container ID and interface name",
+		"10.1.2.12: holds no container ID and interface name",
+		"10.1.2.13: holds no container ID and interface name",
+		"10.1.2.14: empty: the address counts as free",
+		"10.1.2.15: not a regular file",
+		"10.1.2.16: not a regular file",
+		"10.1.2.17: not a regular file",
+		"10.1.2.6: empty: the address counts as free",
+		"10.1.2.9: longer than 16384 bytes",
+		`last_reserved_ip.2: "junk" is no IP address`,
+		"last_reserved_ip.x: its name is no address",
+		"notes.txt: its name is no address",
+	)
+	if diff := cmp.Diff([]string{"10.1.2.7"}, stringsOf(report.Stale)); diff != "" {
+		t.Error(diff)
+	}
+	if len(report.Leases) != 7 || !report.Leases[0].Imported || report.Already || report.Dir != dir {
+		t.Errorf("report %+v", report)
+	}
+	if diff := cmp.Diff(before, readDir(t, dir)); diff != "" {
+		t.Errorf("the directory was written: %s", diff)
+	}
+	a := b.handlerFor(t, `{"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "2001:db8::/64"}]]}`)
+	expect(t, b.add(t, a, request1("new")), "10.1.2.9", "2001:db8::4") // after the cursors
+}
+
+func stringsOf(in []netip.Addr) []string {
+	var out []string
+	for _, a := range in {
+		out = append(out, a.String())
+	}
+	return out
+}
+
+func TestImportOnFirstUse(t *testing.T) {
+	for verb, use := range map[string]func(a *handler, b *bed) error{
+		"ADD":   func(a *handler, b *bed) error { _, err := a.Add(context.Background(), b.Host, request1("new")); return err },
+		"DEL":   func(a *handler, b *bed) error { return a.Del(context.Background(), b.Host, request1("one")) },
+		"CHECK": func(a *handler, b *bed) error { return a.Check(context.Background(), b.Host, request1("one")) },
+		"GC": func(a *handler, b *bed) error {
+			req := request1("")
+			req.Valid = []roles.AttachmentID{{ContainerID: "one", IfName: "eth0"}}
+			return a.GC(context.Background(), b.Host, req)
+		},
+	} {
+		t.Run(verb, func(t *testing.T) {
+			b := newBed(t)
+			b.writeDir(t, "net", map[string]string{"10.1.2.2": "one\r\neth0", "10.1.2.3": "two\r\neth0", "10.1.2.4": ""})
+			a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
+			if err := use(a, b); err != nil {
+				t.Fatal(err)
+			}
+			want := map[string][]string{
+				"ADD":   {"10.1.2.2 one eth0", "10.1.2.3 two eth0", "10.1.2.4 new eth0"},
+				"DEL":   {"10.1.2.3 two eth0"},
+				"CHECK": {"10.1.2.2 one eth0", "10.1.2.3 two eth0"},
+				"GC":    {"10.1.2.2 one eth0"},
+			}
+			expect(t, b.leases(t), want[verb]...)
+			if log := b.log.String(); !strings.Contains(log, "file=10.1.2.4 reason=\"empty") || !strings.Contains(log, "leases=2 stale=0 skipped=1") {
+				t.Errorf("log: %s", log)
+			}
+		})
+	}
+}
+
+func TestImportOnce(t *testing.T) {
+	b := newBed(t)
+	dir := b.writeDir(t, "net", map[string]string{"10.1.2.2": "one\r\neth0"})
+	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
+	b.del(t, a, request1("one"))
+	if err := os.WriteFile(filepath.Join(dir, "10.1.2.9"), []byte("late\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.add(t, a, request1("new"))
+	expect(t, b.leases(t), "10.1.2.2 new eth0")
+	report, err := Import(context.Background(), b.Host, b.dataDir(), "net", false)
+	if err != nil || !report.Already || len(report.Leases) > 0 {
+		t.Errorf("again: %+v, %v", report, err)
+	}
+	report, err = Import(context.Background(), b.Host, b.dataDir(), "net", true)
+	if err != nil || len(report.Leases) != 1 || len(report.Skipped) != 1 {
+		t.Errorf("forced: %+v, %v", report, err)
+	}
+	expect(t, b.leases(t), "10.1.2.2 new eth0", "10.1.2.9 late eth0")
+}
+
+// TestImportAfterReboot: the mark outlives the boot, the leases do not, and the
+// files are of before it.
+func TestImportAfterReboot(t *testing.T) {
+	b := newBed(t)
+	b.writeDir(t, "net", map[string]string{"10.1.2.2": "one\r\neth0"})
+	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
+	b.add(t, a, request1("two"))
+	b.Store = store.New(storeOptions(t, b.dir, "0b5f6c55-6f2f-4a0e-8d0e-0c1d2e3f4a5b"))
+	expect(t, b.add(t, a, request1("three")), "10.1.2.2")
+	expect(t, b.leases(t), "10.1.2.2 three eth0")
+}
+
+func TestImportWaitsForTheReference(t *testing.T) {
+	b := newBed(t)
+	dir := b.writeDir(t, "net", nil)
+	f, err := os.Open(filepath.Join(dir, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	_, err = a.Add(ctx, b.Host, request1("one"))
+	if !errors.Is(err, store.ErrBusy) || !strings.Contains(err.Error(), filepath.Join(dir, "lock")) {
+		t.Errorf("while it is locked: %v", err)
+	}
+	// What the reference writes before it lets go is not missed.
+	done := make(chan []string)
+	go func() { done <- b.add(t, a, request1("one")) }()
+	if err := os.WriteFile(filepath.Join(dir, "10.1.2.2"), []byte("late\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, <-done, "10.1.2.3")
+}
+
+func TestImportRefusals(t *testing.T) {
+	cases := map[string]func(t *testing.T, b *bed){
+		"a link as directory": func(t *testing.T, b *bed) {
+			real := b.writeDir(t, "elsewhere", map[string]string{"10.1.2.2": "one\r\neth0"})
+			if err := os.Symlink(real, filepath.Join(b.dataDir(), "net")); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a file as directory": func(t *testing.T, b *bed) {
+			if err := os.WriteFile(filepath.Join(b.dataDir(), "net"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a link as lock": func(t *testing.T, b *bed) {
+			lock := filepath.Join(b.writeDir(t, "net", nil), "lock")
+			if err := errors.Join(os.Remove(lock), os.Symlink("/etc/passwd", lock)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a pipe as lock": func(t *testing.T, b *bed) {
+			lock := filepath.Join(b.writeDir(t, "net", nil), "lock")
+			if err := os.Remove(lock); err != nil {
+				t.Fatal(err)
+			}
+			mkfifo(t, lock)
+		},
+	}
+	for name, prepare := range cases {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			if err := os.MkdirAll(b.dataDir(), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			prepare(t, b)
+			a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
+			if err := b.addFails(t, a, request1("one")); !errors.Is(err, ErrDirectory) {
+				t.Errorf("ADD: %v", err)
+			}
+			err := a.Status(context.Background(), b.Host, request1(""))
+			if !errors.Is(err, roles.ErrNotAvailable) || !errors.Is(err, ErrDirectory) {
+				t.Errorf("STATUS: %v", err)
+			}
+		})
+	}
+}
+
+func TestImportOfNothing(t *testing.T) {
+	b := newBed(t)
+	if _, err := Import(context.Background(), b.Host, b.dataDir(), "net", false); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no directory: %v", err)
+	}
+	for _, network := range []string{"..", ".", "", "a/b", "../networks/net", "a\x00b"} {
+		if _, err := Import(context.Background(), b.Host, b.dataDir(), network, false); err == nil {
+			t.Errorf("network %q: imported", network)
+		}
+		if there, err := directoryExists(store.PoolID{DataDir: b.dataDir(), Network: network}); there || err != nil {
+			t.Errorf("network %q: %v, %v", network, there, err)
+		}
+	}
+	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
+	long := request1("one")
+	long.Network = strings.Repeat("n", 10_000)
+	b.add(t, a, long)
+}
+
+// TestRoundTrip: files as the reference leaves them are the same after an
+// import and an export.
+func TestRoundTrip(t *testing.T) {
+	b := newBed(t)
+	files := map[string]string{
+		"10.1.2.2":           "0a1b2c\r\neth0",
+		"10.1.2.3":           "0a1b2c\r\neth1",
+		"10.1.2.9":           "legacy",
+		"2001:db8:1::2":      "0a1b2c\r\neth0",
+		"2001:db8:1::ff:1":   "ffee\r\nnet1",
+		"last_reserved_ip.0": "10.1.2.9",
+		"last_reserved_ip.1": "2001:db8:1::ff:1",
+	}
+	dir := b.writeDir(t, "net", files)
+	a := b.handlerFor(t, `{"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "2001:db8:1::/64"}]]}`)
+	b.del(t, a, request1("nobody"))
+	out := filepath.Join(b.dir, "a", "new", "place")
+	report, err := Export(context.Background(), b.Host, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(report.Networks) != 1 || report.Networks[0].Written != 5 {
+		t.Errorf("report %+v", report)
+	}
+	want := map[string]string{"lock": "-rw------- "}
+	for name, content := range files {
+		want[name] = "-rw------- " + content
+	}
+	if diff := cmp.Diff(want, readDir(t, filepath.Join(out, "net"))); diff != "" {
+		t.Error(diff)
+	}
+	report, err = Export(context.Background(), b.Host, b.dataDir())
+	if err != nil || report.Networks[0].Kept != 5 || report.Networks[0].Written != 0 {
+		t.Errorf("over itself: %+v, %v", report, err)
+	}
+	want["lock"] = "-rwxr-x--- "
+	if diff := cmp.Diff(want, readDir(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestExportForRollBack: what happened since the import is in the directory
+// afterwards, and what somebody else wrote there since is not lost.
+func TestExportForRollBack(t *testing.T) {
+	b := newBed(t)
+	dir := b.writeDir(t, "net", map[string]string{
+		"10.1.2.2": "gone\r\neth0", "10.1.2.3": "stays\r\neth0", "10.1.2.4": "replaced\r\neth0", "10.1.2.5": "", "note": "mine",
+	})
+	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
+	b.del(t, a, request1("gone"))
+	b.del(t, a, request1("replaced"))
+	b.add(t, a, withArgs(t, request1("new"), "IP=10.1.2.4"))
+	b.add(t, a, request1("newer")) // .5, whose file is empty
+	if err := os.WriteFile(filepath.Join(dir, "10.1.2.77"), []byte("foreign\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	report, err := Export(context.Background(), b.Host, b.dataDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"lock": "-rwxr-x--- ", "note": "-rw------- mine", "last_reserved_ip.0": "-rw------- 10.1.2.5",
+		"10.1.2.3": "-rw------- stays\r\neth0", "10.1.2.4": "-rw------- new\r\neth0", "10.1.2.5": "-rw------- newer\r\neth0",
+		"10.1.2.77": "-rw------- foreign\r\neth0",
+	}
+	if diff := cmp.Diff(want, readDir(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+	n := report.Networks[0]
+	if fmt.Sprint(n.Removed) != "[10.1.2.2]" || fmt.Sprint(n.Foreign) != "[10.1.2.77]" || n.Written != 2 || n.Kept != 1 {
+		t.Errorf("report %+v", n)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "10.1.2.4"), []byte("foreign\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = Export(context.Background(), b.Host, b.dataDir()); !errors.Is(err, ErrDirectory) || !strings.Contains(err.Error(), "10.1.2.4") {
+		t.Errorf("over a stranger's file: %v", err)
+	}
+	if got := readDir(t, dir)["10.1.2.4"]; got != "-rw------- foreign\r\neth0" {
+		t.Errorf("a stranger's file became %q", got)
+	}
+}
+
+func TestExportIntoHostilePlaces(t *testing.T) {
+	b := newBed(t)
+	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
+	b.add(t, a, request1("one"))
+	victim := filepath.Join(b.dir, "victim")
+	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := b.writeDir(t, "net", nil)
+	if err := os.Symlink(victim, filepath.Join(dir, "10.1.2.2")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Export(context.Background(), b.Host, b.dataDir()); !errors.Is(err, ErrDirectory) {
+		t.Errorf("a link as file: %v", err)
+	}
+	if err := errors.Join(os.RemoveAll(dir), os.Symlink(b.dir, dir)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Export(context.Background(), b.Host, b.dataDir()); !errors.Is(err, ErrDirectory) {
+		t.Errorf("a link as directory: %v", err)
+	}
+	if got, err := os.ReadFile(victim); err != nil || string(got) != "precious" {
+		t.Errorf("victim: %q, %v", got, err)
+	}
+}
+
+// FuzzEntry: no file makes the decoder panic, and what it accepts is written
+// back so that it reads the same.
+func FuzzEntry(f *testing.F) {
+	f.Add("10.1.2.3", []byte("one\r\neth0"))
+	f.Add("2001_db8__1", []byte("one\neth0"))
+	f.Add("last_reserved_ip.3", []byte("10.1.2.3"))
+	f.Add("::ffff:1.2.3.4", []byte("one\r\n\r\neth0\x00"))
+	f.Fuzz(func(t *testing.T, name string, content []byte) {
+		if set, ok := parseCursorName(name); ok && (set < 0 || set >= maxSets) {
+			t.Errorf("%q is of set %d", name, set)
+		}
+		e, err := parseEntry(name, content)
+		if err != nil {
+			return
+		}
+		if !e.addr.IsValid() || e.addr.Is4In6() || e.addr.Zone() != "" || !isContainerID(e.containerID) || strings.ContainsAny(e.ifName, "/\x00 \n") {
+			t.Fatalf("accepted %+v", e)
+		}
+		text := e.containerID
+		if e.ifName != "" {
+			text += lineBreak + e.ifName
+		}
+		again, err := parseEntry(e.addr.String(), []byte(text))
+		again.name = e.name
+		if err != nil || again != e {
+			t.Errorf("%+v reads back as %+v, %v", e, again, err)
+		}
+	})
+}
