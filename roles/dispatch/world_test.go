@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -218,6 +219,13 @@ func linkSelf(t testing.TB, dir, name string) {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(self, filepath.Join(dir, name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mkfifo(t testing.TB, file string) {
+	t.Helper()
+	if err := syscall.Mkfifo(file, 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

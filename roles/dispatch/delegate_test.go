@@ -1,0 +1,415 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// errGiven is an error that fake roles return.
+var errGiven = errors.New("given")
+
+// setting is a role that is about to delegate.
+type setting struct {
+	d      roles.Delegator
+	req    *roles.Request
+	dir    string
+	stderr bytes.Buffer
+	log    bytes.Buffer
+}
+
+func newSetting(t *testing.T, actors ...*actor) *setting {
+	t.Helper()
+	s := &setting{dir: t.TempDir()}
+	var table roles.Table
+	for _, a := range actors {
+		table = append(table, a.role())
+	}
+	log := slog.New(slog.NewTextHandler(&s.log, nil))
+	p := Process{Table: table, Executable: "/proc/self/exe", Stderr: &s.stderr}
+	s.d = NewDelegator(p, &roles.Host{Role: "bridge", Program: "v9", Log: log}, log)
+	args, err := roles.ParseArgs("IP=10.0.0.9;IgnoreUnknown=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.req = &roles.Request{
+		Verb: roles.Add, ContainerID: "abc", Netns: "/netns/a", IfName: "eth0", Args: args, Path: []string{"/nonexistent", s.dir},
+		Network: "net", CNIVersion: "1.1.0", Conf: []byte(`{"cniVersion":"1.1.0","name":"net","type":"bridge","ipam":{"type":"x"}}`),
+		PrevResult: sampleResult(), Valid: []roles.AttachmentID{},
+		Env: []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=other", "CNI_ARGS=A=B", "TRACEPARENT=00-1", "CNI_PATH=/x", "PATH=" + os.Getenv("PATH")},
+	}
+	return s
+}
+
+func TestDelegateInProcess(t *testing.T) {
+	x := &actor{name: "x"}
+	s := newSetting(t, x)
+	linkSelf(t, s.dir, "x")
+	x.add = func(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+		if _, ok := ctx.Deadline(); !ok {
+			t.Error("no deadline")
+		}
+		if h.Role != "x" || h.Program != "v9" || h.Delegate == nil || h.Delegate == s.d {
+			t.Errorf("host %+v", h)
+		}
+		h.Log.Info("note")
+		if req.Verb != roles.Add || req.Valid == nil || req.Network != "net" {
+			t.Errorf("request %+v", req)
+		}
+		// All of this is the role's own copy.
+		req.Conf[0], req.Env[0], req.Path[0], req.PrevResult.IPs[0].Address.IP[0] = 'X', "X", "X", 99
+		req.PrevResult.Interfaces[0].Name, req.ContainerID = "X", "X"
+		return sampleResult(), nil
+	}
+	before := cloneRequest(s.req)
+	res, err := s.d.Add(t.Context(), "x", s.req)
+	if err != nil || len(res.IPs) != 1 {
+		t.Fatalf("%v, %v", res, err)
+	}
+	if diff := cmp.Diff(before, s.req, cmp.Comparer(func(a, b roles.Args) bool { return a.String() == b.String() })); diff != "" {
+		t.Errorf("the delegate changed its caller's request: %s", diff)
+	}
+	if !strings.Contains(s.log.String(), "role=x") || strings.Contains(s.log.String(), "role=bridge") {
+		t.Errorf("log %q", s.log.String())
+	}
+	if s.stderr.Len() != 0 {
+		t.Errorf("stderr %q", s.stderr.String())
+	}
+	for verb, err := range map[string]error{
+		"DEL": s.d.Del(t.Context(), "x", s.req), "CHECK": s.d.Check(t.Context(), "x", s.req),
+		"GC": s.d.GC(t.Context(), "x", s.req), "STATUS": s.d.Status(t.Context(), "x", s.req),
+	} {
+		if err != nil || !slices.Contains(x.calls, verb) {
+			t.Errorf("%s: %v, calls %v", verb, err, x.calls)
+		}
+	}
+}
+
+func TestDelegateInProcessFails(t *testing.T) {
+	tests := []struct {
+		name  string
+		err   error
+		panic bool
+		calls []string
+	}{
+		{"an error", errGiven, false, []string{"ADD", "DEL"}},
+		{"a panic", roles.ErrPanic, true, []string{"ADD", "DEL"}},
+		{"what was there before stays", roles.ErrAttached, false, []string{"ADD"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			x := &actor{name: "x", add: func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) {
+				if tt.panic {
+					panic("oh")
+				}
+				return nil, tt.err
+			}}
+			s := newSetting(t, x)
+			linkSelf(t, s.dir, "x")
+			ctx, cancel := context.WithCancel(t.Context())
+			x.del = func(ctx context.Context, _ *roles.Host, _ *roles.Request) error { return ctx.Err() }
+			cancel()
+			res, err := s.d.Add(ctx, "x", s.req)
+			if res != nil || !errors.Is(err, tt.err) || !strings.HasPrefix(err.Error(), "x: ") || strings.Contains(err.Error(), "clean up") {
+				t.Errorf("%v, %v", res, err)
+			}
+			if diff := cmp.Diff(tt.calls, x.calls); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	x := &actor{name: "x", conf: func([]byte) error { return &roles.ConfError{Path: "ipam.y", Reason: "is bad"} }}
+	s := newSetting(t, x)
+	linkSelf(t, s.dir, "x")
+	if _, err := s.d.Add(t.Context(), "x", s.req); !errors.Is(err, roles.ErrConf) || len(x.calls) != 0 {
+		t.Errorf("error %v, calls %v", err, x.calls)
+	}
+}
+
+// spy is a stranger's plugin that notes its calls in $dir/calls and prints body.
+const spy = `dir=$(dirname "$0")
+echo "$CNI_COMMAND $CNI_CONTAINERID ns=$CNI_NETNS $CNI_IFNAME $CNI_ARGS path=$CNI_PATH $TRACEPARENT" >>"$dir/calls"
+cat >"$dir/stdin"
+echo "a word on stderr" >&2
+`
+
+func calls(t *testing.T, dir string) []string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, "calls"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(string(b)), "\n")
+}
+
+func TestDelegateExecuted(t *testing.T) {
+	x := &actor{name: "x"}
+	s := newSetting(t, x)
+	script(t, s.dir, "x", spy+`[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"1.0.0","ips":[{"address":"10.9.0.2/24","gateway":"10.9.0.1"}]}' || :`)
+	res, err := s.d.Add(t.Context(), "x", s.req)
+	if err != nil || len(res.IPs) != 1 || res.IPs[0].Address.String() != "10.9.0.2/24" {
+		t.Fatalf("%v, %v", res, err)
+	}
+	del := cloneRequest(s.req)
+	del.Netns, del.ContainerID = "", "collected"
+	err = errors.Join(s.d.Del(t.Context(), "x", del), s.d.Check(t.Context(), "x", s.req), s.d.GC(t.Context(), "x", s.req), s.d.Status(t.Context(), "x", s.req))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := " eth0 IP=10.0.0.9;IgnoreUnknown=1 path=/nonexistent:" + s.dir + " 00-1"
+	want := []string{
+		"ADD abc ns=/netns/a" + rest, "DEL collected ns=" + rest, "CHECK abc ns=/netns/a" + rest, "GC abc ns=/netns/a" + rest, "STATUS abc ns=/netns/a" + rest,
+	}
+	if diff := cmp.Diff(want, calls(t, s.dir)); diff != "" {
+		t.Error(diff)
+	}
+	if stdin, _ := os.ReadFile(filepath.Join(s.dir, "stdin")); string(stdin) != string(s.req.Conf) {
+		t.Errorf("stdin %q", stdin)
+	}
+	if !strings.HasPrefix(s.stderr.String(), "a word on stderr\n") {
+		t.Errorf("stderr %q", s.stderr.String())
+	}
+	if len(x.calls) != 0 {
+		t.Errorf("our own role was called instead: %v", x.calls)
+	}
+}
+
+func TestDelegateExecutedFails(t *testing.T) {
+	tests := []struct {
+		name, body string
+		want       errorObject
+	}{
+		{
+			"error object", `echo '{"cniVersion":"1.0.0","code":11,"msg":"pool is empty","details":"all of it"}'; exit 1`,
+			errorObject{Code: 11, Msg: "pool is empty", Details: "execute \"FILE\" for ADD: pool is empty\nall of it"},
+		},
+		{
+			"code of the library's", `echo '{"code":999,"msg":"no"}'; exit 1`,
+			errorObject{Code: 999, Msg: "no", Details: `execute "FILE" for ADD: no`},
+		},
+		{
+			"no object", `exit 3`,
+			errorObject{Code: 100, Msg: `bridge: execute "FILE" for ADD: exit status 3: a word on stderr`},
+		},
+		{
+			"killed", `kill -9 $$`,
+			errorObject{Code: 100, Msg: `bridge: execute "FILE" for ADD: signal: killed: a word on stderr`},
+		},
+		{
+			"no result", `exit 0`,
+			errorObject{Code: 6, Msg: `bridge: execute "FILE" for ADD: result: cannot decode: unexpected end of JSON input`},
+		},
+		{
+			"endless output", `head -c 5000000 /dev/zero`,
+			errorObject{Code: 6, Msg: `bridge: execute "FILE" for ADD: cannot decode: it printed more than 4194304 bytes`},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newSetting(t)
+			file := script(t, s.dir, "x", spy+`[ "$CNI_COMMAND" = DEL ] && exit 0
+`+tt.body)
+			res, err := s.d.Add(t.Context(), "x", s.req)
+			if err == nil || res != nil {
+				t.Fatalf("%v, %v", res, err)
+			}
+			o := newErrorObject("", "bridge", roles.Add, err)
+			o.Msg, o.Details = strings.ReplaceAll(o.Msg, file, "FILE"), strings.ReplaceAll(o.Details, file, "FILE")
+			if diff := cmp.Diff(tt.want, o); diff != "" {
+				t.Error(diff)
+			}
+			got := calls(t, s.dir)
+			if len(got) != 2 || !strings.HasPrefix(got[1], "DEL abc") {
+				t.Errorf("calls %q, want ADD and DEL", got)
+			}
+		})
+	}
+}
+
+func TestDelegateCleanUpFails(t *testing.T) {
+	s := newSetting(t)
+	script(t, s.dir, "x", `echo "{\"code\":7,\"msg\":\"$CNI_COMMAND failed\"}"; exit 1`)
+	_, err := s.d.Add(t.Context(), "x", s.req)
+	o := newErrorObject("", "bridge", roles.Add, err)
+	if o.Code != 7 || o.Msg != "ADD failed" || !strings.Contains(o.Details, "DEL failed") {
+		t.Errorf("error object %+v", o)
+	}
+}
+
+func TestDelegateIsStopped(t *testing.T) {
+	s := newSetting(t)
+	fifo := filepath.Join(s.dir, "ready")
+	script(t, s.dir, "x", `[ "$CNI_COMMAND" = DEL ] && exit 0
+trap 'echo stopped >`+s.dir+`/stopped; exit 0' TERM
+echo x >`+fifo+`
+while :; do read line <`+fifo+`; done`)
+	mkfifo(t, fifo)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.d.Add(ctx, "x", s.req)
+		done <- err
+	}()
+	if _, err := os.ReadFile(fifo); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want %v", err, context.Canceled)
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, "stopped")); err != nil {
+		t.Errorf("the plugin was not asked to stop: %v", err)
+	}
+}
+
+func TestDelegateLookup(t *testing.T) {
+	x := &actor{name: "x"}
+	s := newSetting(t, x)
+	second := t.TempDir()
+	s.req.Path = []string{"", "/nonexistent", s.dir, second}
+	for _, typ := range []string{"", ".", "..", "a/x", "/bin/true", "x", "a\x00b", strings.Repeat("x", 5000)} {
+		if _, err := s.d.Add(t.Context(), typ, s.req); !errors.Is(err, roles.ErrNoPlugin) || len(err.Error()) > 1000 {
+			t.Errorf("type %.20q: error %v, want ErrNoPlugin", typ, err)
+		}
+	}
+	// A directory, a broken link and a pipe are not plugins; the link behind them is.
+	linkSelf(t, second, "x")
+	for _, make := range []func(file string) error{
+		func(file string) error { return os.Mkdir(file, 0o700) },
+		func(file string) error { return os.Symlink("/nonexistent/x", file) },
+		func(file string) error { mkfifo(t, file); return nil },
+	} {
+		file := filepath.Join(s.dir, "x")
+		if err := make(file); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.d.Add(t.Context(), "x", s.req); err != nil {
+			t.Error(err)
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(x.calls) != 3 {
+		t.Fatalf("calls %v, want three", x.calls)
+	}
+	// The first match wins.
+	script(t, s.dir, "x", `echo '{"cniVersion":"1.1.0"}'`)
+	if _, err := s.d.Add(t.Context(), "x", s.req); err != nil || len(x.calls) != 3 {
+		t.Errorf("error %v, calls %v: want the first file", err, x.calls)
+	}
+	// Our own file by a name that is no role would call itself for ever.
+	linkSelf(t, s.dir, "y")
+	if _, err := s.d.Add(t.Context(), "y", s.req); !errors.Is(err, roles.ErrNoPlugin) {
+		t.Errorf("error %v, want ErrNoPlugin", err)
+	}
+}
+
+// TestDelegateAfterUpgrade: the link leads to another file than the one that
+// runs, which is executed then: it may be of another version.
+func TestDelegateAfterUpgrade(t *testing.T) {
+	x := &actor{name: "x"}
+	s := newSetting(t, x)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(s.dir, "cnibox")
+	if err := os.Link(self, binary); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("cnibox", filepath.Join(s.dir, "x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.d.Add(t.Context(), "x", s.req); err != nil || len(x.calls) != 1 {
+		t.Fatalf("error %v, calls %v: want a call in process", err, x.calls)
+	}
+	script(t, s.dir, "new", `echo '{"cniVersion":"1.1.0","ips":[{"address":"10.7.7.7/24"}]}'`)
+	if err := os.Rename(filepath.Join(s.dir, "new"), binary); err != nil {
+		t.Fatal(err)
+	}
+	res, err := s.d.Add(t.Context(), "x", s.req)
+	if err != nil || len(x.calls) != 1 || res.IPs[0].Address.String() != "10.7.7.7/24" {
+		t.Errorf("%v, error %v, calls %v: want the new file executed", res, err, x.calls)
+	}
+}
+
+func TestDelegateVersions(t *testing.T) {
+	x := &actor{name: "x"}
+	s := newSetting(t, x)
+	linkSelf(t, s.dir, "x")
+	s.req.CNIVersion = "0.3.1"
+	for verb, err := range map[string]error{
+		"CHECK": s.d.Check(t.Context(), "x", s.req), "GC": s.d.GC(t.Context(), "x", s.req), "STATUS": s.d.Status(t.Context(), "x", s.req),
+	} {
+		if !errors.Is(err, roles.ErrVersion) {
+			t.Errorf("%s with 0.3.1: %v, want ErrVersion", verb, err)
+		}
+	}
+	s.req.CNIVersion, s.req.Valid = "1.1.0", nil
+	if err := s.d.GC(t.Context(), "x", s.req); err != nil || len(x.calls) != 0 {
+		t.Errorf("GC without a list: error %v, calls %v", err, x.calls)
+	}
+}
+
+type previewer struct{ *actor }
+
+func (previewer) Preview(_ context.Context, _ *roles.Host, req *roles.Request) (*roles.Result, error) {
+	if req.Network == "panic" {
+		panic("oh")
+	}
+	return sampleResult(), nil
+}
+
+func TestPreview(t *testing.T) {
+	x, y := &actor{name: "x"}, &actor{name: "y"}
+	s := newSetting(t, x)
+	role := y.role()
+	role.New = func([]byte) (roles.Handler, error) { return previewer{y}, nil }
+	d := s.d.(*delegator)
+	d.table = append(d.table, role)
+	for _, n := range []string{"x", "y"} {
+		linkSelf(t, s.dir, n)
+	}
+	marker := filepath.Join(s.dir, "executed")
+	script(t, s.dir, "z", "echo >"+marker)
+	for typ, want := range map[string]string{"x": "192.0.2.2/24", "y": "10.0.0.2/24", "z": "192.0.2.2/24"} {
+		res, err := s.d.Preview(t.Context(), typ, s.req)
+		if err != nil || len(res.IPs) != 1 || res.IPs[0].Address.String() != want {
+			t.Errorf("%s: %v, %v, want %s", typ, res, err, want)
+		}
+	}
+	if _, err := os.Stat(marker); err == nil || len(x.calls)+len(y.calls) != 0 {
+		t.Errorf("something was done: %v %v %v", err, x.calls, y.calls)
+	}
+	s.req.Network = "panic"
+	if _, err := s.d.Preview(t.Context(), "y", s.req); !errors.Is(err, roles.ErrPanic) {
+		t.Errorf("error %v, want ErrPanic", err)
+	}
+	if _, err := s.d.Preview(t.Context(), "none", s.req); !errors.Is(err, roles.ErrNoPlugin) {
+		t.Errorf("error %v, want ErrNoPlugin", err)
+	}
+}
+
+func TestBounded(t *testing.T) {
+	b := &bounded{left: 4}
+	for _, part := range []string{"ab", "cde", "f"} {
+		if n, err := io.WriteString(b, part); n != len(part) || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+	}
+	if b.buf.String() != "abcd" || !b.cut {
+		t.Errorf("%q, cut %v", b.buf.String(), b.cut)
+	}
+}
