@@ -47,13 +47,23 @@ func explain(out []Key, s *schema, path string, docs map[string]string) []Key {
 			continue // between runtime and plugin, not for a file
 		}
 		at := join(path, k)
-		out = append(out, Key{Path: at, Type: child.name, Doc: docs[child.doc]})
+		out = append(out, Key{Path: at, Type: child.name, Doc: docOf(docs, child.doc, k)})
 		for child.elem != nil {
 			child, at = child.elem, at+"[]"
 		}
 		out = explain(out, child, at, docs)
 	}
 	return out
+}
+
+// docOf is a key's documentation. Doc comments begin with the name of the Go
+// field; readers of a configuration know the key.
+func docOf(docs map[string]string, name, key string) string {
+	field := name[strings.LastIndexByte(name, '.')+1:]
+	if rest, ok := strings.CutPrefix(docs[name], field+" "); ok {
+		return key + " " + rest
+	}
+	return docs[name]
 }
 
 // Types lists the plugin types that a configuration names, IPAM plugins too.

@@ -52,8 +52,8 @@ func (v *value) get(key string) *value {
 	return nil
 }
 
-// parser builds the tree of a text that encoding/json has found valid.
-type parser struct {
+// treeParser builds the tree of a text that encoding/json has found valid.
+type treeParser struct {
 	data []byte
 	dec  *json.Decoder
 }
@@ -64,13 +64,13 @@ func parse(data []byte) (*value, error) {
 	if err := json.Unmarshal(data, &raw); err != nil {
 		return nil, err
 	}
-	p := &parser{data: data, dec: json.NewDecoder(bytes.NewReader(data))}
+	p := &treeParser{data: data, dec: json.NewDecoder(bytes.NewReader(data))}
 	p.dec.UseNumber()
 	return p.value()
 }
 
 // next returns the next token and where it begins.
-func (p *parser) next() (json.Token, int, error) {
+func (p *treeParser) next() (json.Token, int, error) {
 	off := int(p.dec.InputOffset())
 	for off < len(p.data) && strings.IndexByte(" \t\r\n,:", p.data[off]) >= 0 {
 		off++
@@ -79,7 +79,7 @@ func (p *parser) next() (json.Token, int, error) {
 	return t, off, err
 }
 
-func (p *parser) value() (*value, error) {
+func (p *treeParser) value() (*value, error) {
 	t, off, err := p.next()
 	if err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func (p *parser) value() (*value, error) {
 	return v, nil
 }
 
-func (p *parser) members(v *value) error {
+func (p *treeParser) members(v *value) error {
 	for p.dec.More() {
 		t, off, err := p.next()
 		if err != nil {
@@ -125,7 +125,7 @@ func (p *parser) members(v *value) error {
 	return err
 }
 
-func (p *parser) items(v *value) error {
+func (p *treeParser) items(v *value) error {
 	for p.dec.More() {
 		child, err := p.value()
 		if err != nil {

@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/dispatch"
+	"github.com/cnibox/cnibox/roles/node"
+)
+
+// product is the command line with the roles of the product.
+func product(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	dir := t.TempDir()
+	p := Process{
+		Table: all.Table(), Args: args, Env: []string{"CNI_PATH=" + dir}, Stdout: &out, Stderr: &errs,
+		Version: "test", Executable: "/proc/self/exe",
+	}
+	p.OpenHost = func(ctx context.Context, role string) (*roles.Host, func(), error) {
+		h, done, err := node.Open(ctx, node.Options{RunDir: dir + "/run", StateDir: dir + "/lib", Role: role, Program: "test"})
+		if err == nil {
+			h.Delegate = dispatch.NewDelegator(dispatch.Process{Table: p.Table, Executable: p.Executable, Env: p.Env}, h, slog.New(slog.DiscardHandler))
+		}
+		return h, done, err
+	}
+	install := p
+	install.Args = []string{"install", "--dir", dir}
+	if code := Main(t.Context(), install); code != ExitOK {
+		t.Fatalf("install: exit code %d\n%s", code, errs.String())
+	}
+	out.Reset()
+	code = Main(t.Context(), p)
+	return code, out.String(), errs.String()
+}
+
+// TestExamples: what we ship is sound, and can be planned.
+func TestExamples(t *testing.T) {
+	files, err := filepath.Glob("../../examples/*.conflist")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	code, out, errs := product(t, append([]string{"lint"}, files...)...)
+	if code != ExitOK || out != "" || errs != "" {
+		t.Errorf("lint: exit code %d\n%s%s", code, out, errs)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			code, out, errs := product(t, "plan", file)
+			if code != ExitOK || len(out) < 20 {
+				t.Errorf("plan: exit code %d\n%s%s", code, out, errs)
+			}
+			t.Log(out)
+		})
+	}
+}
+
+// TestProductVerbs: no verb is named like a role of the product.
+func TestProductVerbs(t *testing.T) {
+	p := Process{Table: all.Table()}
+	for _, c := range p.app().Commands {
+		for _, r := range p.Table {
+			if slices.Contains(r.Names, c.Name) {
+				t.Errorf("verb %q is named like a role", c.Name)
+			}
+		}
+	}
+}
