@@ -3,7 +3,6 @@ package netops
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -223,22 +222,23 @@ func (c *nft) setsOf(ctx context.Context, t nftTable) ([]string, error) {
 	return names, errors.Join(err, damaged)
 }
 
-// generation is the number that every change to nftables of this namespace raises.
+// generation is the number that every change to nftables of this namespace
+// raises; it is never 0.
 func (c *nftConn) generation(ctx context.Context) (uint32, error) {
 	var id uint32
+	var damaged error
 	err := c.query(ctx, nftMessage{kind: unix.NFT_MSG_GETGEN}, func(attrs []byte) {
-		// A damaged answer leaves 0, which no generation has.
-		_ = eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-			if ad.Type() == unix.NFTA_GEN_ID && ad.Len() == 4 {
-				id = binary.BigEndian.Uint32(ad.Bytes())
+		damaged = eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+			if ad.Type() == unix.NFTA_GEN_ID {
+				id = ad.Uint32()
 			}
 			return nil
 		})
 	})
-	if err == nil && id == 0 {
-		err = fmt.Errorf("generation: %w", errDamaged)
+	if err == nil && damaged == nil && id == 0 {
+		damaged = fmt.Errorf("generation: %w", errDamaged)
 	}
-	return id, err
+	return id, errors.Join(err, damaged)
 }
 
 func (f *nftFeature) has(s *nftSet) bool { return slices.Contains(f.sets, s) }

@@ -3,6 +3,7 @@ package netops
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
@@ -99,23 +100,31 @@ func (s *nftSet) message(id uint32) (nftMessage, error) {
 			ae.Uint32(unix.NFTA_SET_ID, id)
 			if len(s.key) > 1 {
 				ae.Nested(unix.NFTA_SET_DESC, s.describe)
-			} else {
-				ae.Bytes(unix.NFTA_SET_USERDATA, byteOrderUserData(s.key[0]))
 			}
+			ae.Bytes(unix.NFTA_SET_USERDATA, slices.Concat(byteOrder(keyOrderTag, s.key), byteOrder(dataOrderTag, s.data)))
 			return nil
 		})
 }
 
-// byteOrderUserData tells nft in which byte order to print keys of type f:
-// tag NFTNL_UDATA_SET_KEYBYTEORDER, length, BYTEORDER_HOST_ENDIAN or
-// BYTEORDER_BIG_ENDIAN of nftables' include/datatype.h.
-func byteOrderUserData(f field) []byte {
+// NFTNL_UDATA_SET_KEYBYTEORDER and NFTNL_UDATA_SET_DATABYTEORDER of libnftnl.
+const (
+	keyOrderTag  = 0
+	dataOrderTag = 1
+)
+
+// byteOrder is the user data that tells nft in which byte order to print
+// values: tag, length, BYTEORDER_HOST_ENDIAN or BYTEORDER_BIG_ENDIAN of
+// nftables' include/datatype.h. Concatenations need none.
+func byteOrder(tag byte, fields []field) []byte {
+	if len(fields) != 1 {
+		return nil
+	}
 	const host, big = 1, 2
 	order := uint32(big)
-	if f == ifName || f == packetMark {
+	if f := fields[0]; f == ifName || f == packetMark {
 		order = host
 	}
-	return binary.NativeEndian.AppendUint32([]byte{0, 4}, order)
+	return binary.NativeEndian.AppendUint32([]byte{tag, 4}, order)
 }
 
 func (s *nftSet) flags() uint32 {

@@ -1,0 +1,98 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// A set of prefixes is kept by the kernel's pipapo set type, which has habits
+// of its own. It takes a prefix that lies around another, unless both have
+// their first or their last address in common; it refuses one that lies within
+// another. It reads and deletes by the first address alone and takes any
+// element that holds it.
+
+// widen makes n where elements within n keep the kernel from it: they are
+// deleted in the same transaction, since n matches all that they match. It is
+// an error if n is not shared or is a map's, and false if there are none (any
+// more) or they are changing.
+func (c *nft) widen(ctx context.Context, n *entry) (done bool, err error) {
+	entries, err := c.entries(ctx, n.set)
+	if err != nil {
+		return false, err
+	}
+	first, last := &entry{set: n.set, key: n.key}, &entry{set: n.set, key: n.last()}
+	entries = slices.DeleteFunc(entries, func(o *entry) bool { return !o.covers(first) && !o.covers(last) })
+	if len(entries) == 0 {
+		return false, nil
+	}
+	var msgs []nftMessage
+	for _, o := range entries {
+		if !n.shared || n.data != nil || !n.covers(o) {
+			return false, heldError(n, o)
+		}
+		m, err := elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*entry{o.bare()})
+		if err != nil {
+			return false, err
+		}
+		msgs = append(msgs, m)
+	}
+	m, err := elementMessage(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, []*entry{n})
+	if err != nil {
+		return false, err
+	}
+	err = c.conn.commit(ctx, 0, append(msgs, m)...)
+	if refused(err) {
+		return false, nil
+	}
+	return err == nil, kernelError(err, fmt.Sprintf("add %s", n))
+}
+
+// delPrefix deletes exactly n. The kernel looks at the first key only and
+// takes any element that holds it, so those that do are deleted together, and
+// all but n made again in the same transaction.
+func (c *nft) delPrefix(ctx context.Context, n *entry) error {
+	for range nftTries {
+		entries, err := c.entries(ctx, n.set)
+		if err != nil {
+			return err
+		}
+		first := &entry{set: n.set, key: n.key}
+		keep := slices.DeleteFunc(entries, func(o *entry) bool { return !o.covers(first) })
+		i := slices.IndexFunc(keep, n.sameKey)
+		if i < 0 {
+			return nil
+		}
+		keep = slices.Delete(keep, i, i+1)
+		err = c.replace(ctx, n, keep)
+		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) {
+			return kernelError(err, fmt.Sprintf("delete %s", n))
+		}
+	}
+	return fmt.Errorf("delete %s: %w: its nftables table is being changed", n, ErrBusy)
+}
+
+// replace deletes n and the elements that also hold its first key, and makes
+// the latter again.
+func (c *nft) replace(ctx context.Context, n *entry, keep []*entry) error {
+	conn, err := c.open()
+	if err != nil {
+		return err
+	}
+	var msgs []nftMessage
+	for range len(keep) + 1 {
+		m, err := elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*entry{n.bare()})
+		if err != nil {
+			return err
+		}
+		msgs = append(msgs, m)
+	}
+	again, err := elementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, keep)
+	if err != nil {
+		return err
+	}
+	return conn.commit(ctx, 0, append(msgs, again...)...)
+}

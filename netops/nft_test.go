@@ -1,0 +1,375 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// freshNetns moves the test's thread to a network namespace of its own; both
+// go when the test ends, since the thread is never unlocked.
+func freshNetns(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// freshNFT is an nft in a network namespace of its own.
+func freshNFT(t *testing.T, restored ...*Element) *nft {
+	t.Helper()
+	freshNetns(t)
+	return openNFT(t, restored...)
+}
+
+func openNFT(t *testing.T, restored ...*Element) *nft {
+	t.Helper()
+	c := newNFT(func(context.Context) ([]*Element, error) { return restored, nil })
+	t.Cleanup(func() { _ = c.close() })
+	return c
+}
+
+// run executes a program in the test's namespace.
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+func masq(label string, key ...string) *Element {
+	return &Element{Shared: true, Set: "masq4", Key: key, Label: label}
+}
+
+func pair(label, link, mac string) *Element {
+	return &Element{Set: "macguard_pairs", Key: []string{link, mac}, Label: label}
+}
+
+func mustAdd(t *testing.T, c *nft, els ...*Element) {
+	t.Helper()
+	if err := c.add(t.Context(), els); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustDel(t *testing.T, c *nft, els ...*Element) {
+	t.Helper()
+	if err := c.del(t.Context(), els); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// keysOf are the elements of a set as "key[, key] label", in no order.
+func keysOf(t *testing.T, c *nft, set string) map[string]string {
+	t.Helper()
+	els, err := c.list(t.Context(), set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := map[string]string{}
+	for _, e := range els {
+		keys[strings.Join(append(e.Key, e.Value...), " ")] = e.Label
+	}
+	return keys
+}
+
+func wantKeys(t *testing.T, c *nft, set string, want map[string]string) {
+	t.Helper()
+	if diff := cmp.Diff(want, keysOf(t, c, set)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", set, diff)
+	}
+}
+
+const wantRuleset = `table inet cnibox {
+	set masq4 {
+		type ifname . ipv4_addr
+		flags interval
+		elements = { "cni0" . 10.1.0.0/16 comment "net one" }
+	}
+
+	set masq6 {
+		type ifname . ipv6_addr
+		flags interval
+		elements = { "cni0" . fd00::/64 comment "net one" }
+	}
+
+	chain postrouting {
+		type nat hook postrouting priority srcnat; policy accept;
+		ip daddr 224.0.0.0/4 return
+		iifname . ip daddr @masq4 return
+		iifname . ip saddr @masq4 masquerade
+		ip6 daddr ff00::/8 return
+		iifname . ip6 daddr @masq6 return
+		iifname . ip6 saddr @masq6 masquerade
+	}
+}
+table bridge cnibox {
+	set macguard_ports {
+		type ifname
+		elements = { "veth1" comment "cnibox:01" }
+	}
+
+	set macguard_pairs {
+		type ifname . ether_addr
+		elements = { "veth1" . 02:00:00:00:00:01 comment "cnibox:01" }
+	}
+
+	chain prerouting {
+		type filter hook prerouting priority dstnat; policy accept;
+		iifname . ether saddr @macguard_pairs return
+		iifname @macguard_ports drop
+	}
+}
+`
+
+func TestNFTSchemaAsNftShowsIt(t *testing.T) {
+	c := freshNFT(t)
+	mustAdd(t, c,
+		masq("net one", "cni0", "10.1.0.0/16"),
+		pair("cnibox:01", "veth1", "02:00:00:00:00:01"),
+		&Element{Shared: true, Set: "masq6", Key: []string{"cni0", "fd00::/64"}, Label: "net one"},
+		&Element{Set: "macguard_ports", Key: []string{"veth1"}, Label: "cnibox:01"},
+	)
+	if diff := cmp.Diff(wantRuleset, run(t, "nft", "list", "ruleset")); diff != "" {
+		t.Errorf("nft list ruleset (-want +got):\n%s", diff)
+	}
+}
+
+func TestNFTTablesAreMadeOnDemand(t *testing.T) {
+	c := freshNFT(t)
+	e := masq("one", "cni0", "10.1.0.0/16")
+	if have, found, err := c.get(t.Context(), e); have != nil || found || err != nil {
+		t.Errorf("get without a table: %v, %v, %v", have, found, err)
+	}
+	wantKeys(t, c, "masq4", map[string]string{})
+	mustDel(t, c, e, pair("", "veth1", "02:00:00:00:00:01"))
+	if err := c.removeBase(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := run(t, "nft", "list", "ruleset"); got != "" {
+		t.Errorf("reading and deleting made:\n%s", got)
+	}
+	mustAdd(t, c, e)
+	if diff := cmp.Diff("table inet cnibox\n", run(t, "nft", "list", "tables")); diff != "" {
+		t.Errorf("tables after one masquerade entry (-want +got):\n%s", diff)
+	}
+}
+
+func TestNFTGet(t *testing.T) {
+	c := freshNFT(t)
+	mustAdd(t, c, masq("one", "cni0", "10.1.0.0/16"), pair("p", "veth1", "02:00:00:00:00:01"))
+	for _, tc := range []struct {
+		name  string
+		ask   *Element
+		found []string
+		label string
+	}{
+		{"same", masq("", "cni0", "10.1.0.0/16"), []string{"cni0", "10.1.0.0/16"}, "one"},
+		{"covered", masq("", "cni0", "10.1.7.0/24"), []string{"cni0", "10.1.0.0/16"}, "one"},
+		{"covering", masq("", "cni0", "10.0.0.0/8"), nil, ""},
+		{"covering, same end", masq("", "cni0", "10.0.0.0/15"), nil, ""},
+		{"other link", masq("", "cni1", "10.1.0.0/16"), nil, ""},
+		{"exact", pair("", "veth1", "02:00:00:00:00:01"), []string{"veth1", "02:00:00:00:00:01"}, "p"},
+		{"absent", pair("", "veth1", "02:00:00:00:00:02"), nil, ""},
+		{"absent set", &Element{Set: "masq6", Key: []string{"cni0", "fd00::/64"}}, nil, ""},
+	} {
+		have, found, err := c.get(t.Context(), tc.ask)
+		if err != nil || found != (tc.found != nil) {
+			t.Errorf("%s: found %v, error %v", tc.name, found, err)
+			continue
+		}
+		if found && (!cmp.Equal(have.Key, tc.found) || have.Label != tc.label || have.Shared != tc.ask.Shared) {
+			t.Errorf("%s: have %+v", tc.name, have)
+		}
+	}
+}
+
+func TestNFTAddToWhatExists(t *testing.T) {
+	c := freshNFT(t)
+	mustAdd(t, c, masq("one", "cni0", "10.1.0.0/16"), pair("cnibox:a", "veth1", "02:00:00:00:00:01"))
+	t.Run("shared", func(t *testing.T) {
+		mustAdd(t, c, masq("two", "cni0", "10.1.0.0/16"))
+		wantKeys(t, c, "masq4", map[string]string{"cni0 10.1.0.0/16": "one"})
+	})
+	t.Run("shared and covered", func(t *testing.T) {
+		mustAdd(t, c, masq("two", "cni0", "10.1.2.0/24"), masq("two", "cni1", "10.1.2.0/24"))
+		wantKeys(t, c, "masq4", map[string]string{"cni0 10.1.0.0/16": "one", "cni1 10.1.2.0/24": "two"})
+	})
+	t.Run("own pending", func(t *testing.T) {
+		mustAdd(t, c, pair("cnibox:a", "veth1", "02:00:00:00:00:01"), pair("cnibox:a", "veth1", "02:00:00:00:00:02"))
+		wantKeys(t, c, "macguard_pairs", map[string]string{
+			"veth1 02:00:00:00:00:01": "cnibox:a", "veth1 02:00:00:00:00:02": "cnibox:a",
+		})
+	})
+	t.Run("held by another", func(t *testing.T) {
+		err := c.add(t.Context(), []*Element{
+			pair("cnibox:b", "veth3", "02:00:00:00:00:03"), pair("cnibox:b", "veth1", "02:00:00:00:00:01"),
+		})
+		if !errors.Is(err, ErrExists) {
+			t.Fatalf("error %v, want ErrExists", err)
+		}
+		for _, part := range []string{"bridge cnibox macguard_pairs", "veth1 . 02:00:00:00:00:01", `"cnibox:a"`} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("error %q does not name %s", err, part)
+			}
+		}
+		if _, made := keysOf(t, c, "macguard_pairs")["veth3 02:00:00:00:00:03"]; made {
+			t.Error("the other element of a refused call was made")
+		}
+	})
+	t.Run("exclusive and covered", func(t *testing.T) {
+		e := masq("two", "cni0", "10.1.2.0/24")
+		e.Shared = false
+		if err := c.add(t.Context(), []*Element{e}); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), `10.1.0.0/16 } is held by "one"`) {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("asked for twice", func(t *testing.T) {
+		mustAdd(t, c, masq("one", "cni5", "10.5.0.0/16"), masq("two", "cni5", "10.5.0.0/16"))
+		err := c.add(t.Context(), []*Element{pair("cnibox:a", "veth9", "02:00:00:00:00:09"), pair("cnibox:b", "veth9", "02:00:00:00:00:09")})
+		if !errors.Is(err, ErrExists) {
+			t.Errorf("error %v, want ErrExists", err)
+		}
+	})
+}
+
+// A subnet that grows keeps its first or last address; the kernel refuses it then.
+func TestNFTWiderPrefixTakesOver(t *testing.T) {
+	c := freshNFT(t)
+	mustAdd(t, c, masq("a", "cni0", "10.1.0.0/24"), masq("b", "cni0", "10.1.255.0/24"), masq("c", "cni0", "10.1.7.0/24"))
+	exclusive := masq("x", "cni0", "10.1.0.0/16")
+	exclusive.Shared = false
+	if err := c.add(t.Context(), []*Element{exclusive}); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), `held by "a"`) {
+		t.Errorf("exclusive: error %v, want ErrExists with the holder", err)
+	}
+	mustAdd(t, c, masq("wide", "cni0", "10.1.0.0/16"), masq("d", "cni1", "10.1.0.0/24"))
+	wantKeys(t, c, "masq4", map[string]string{"cni0 10.1.0.0/16": "wide", "cni0 10.1.7.0/24": "c", "cni1 10.1.0.0/24": "d"})
+	if have, found, err := c.get(t.Context(), masq("", "cni0", "10.1.0.0/24")); !found || err != nil || have.Label != "wide" {
+		t.Errorf("the narrower one: %+v, %v, %v", have, found, err)
+	}
+}
+
+func TestNFTDeleteIsExact(t *testing.T) {
+	c := freshNFT(t)
+	all := []*Element{
+		masq("24", "cni0", "10.1.5.0/24"), masq("16", "cni0", "10.1.0.0/16"),
+		masq("8", "cni0", "10.0.0.0/8"), masq("other", "cni1", "10.1.0.0/16"),
+	}
+	for _, e := range all { // one by one: the kernel takes a wider one after a narrower one only
+		mustAdd(t, c, e)
+	}
+	mustDel(t, c, masq("", "cni0", "10.1.2.0/24"), masq("", "cni0", "10.1.5.0/25"), masq("", "cni0", "0.0.0.0/0"))
+	wantKeys(t, c, "masq4", map[string]string{
+		"cni0 10.1.5.0/24": "24", "cni0 10.1.0.0/16": "16", "cni0 10.0.0.0/8": "8", "cni1 10.1.0.0/16": "other",
+	})
+	mustDel(t, c, all[0])
+	mustAdd(t, c, masq("", "cni2", "0.0.0.0/0"))
+	wantKeys(t, c, "masq4", map[string]string{
+		"cni0 10.1.0.0/16": "16", "cni0 10.0.0.0/8": "8", "cni1 10.1.0.0/16": "other", "cni2 0.0.0.0/0": "",
+	})
+	mustDel(t, c, all[1])
+	wantKeys(t, c, "masq4", map[string]string{
+		"cni0 10.0.0.0/8": "8", "cni1 10.1.0.0/16": "other", "cni2 0.0.0.0/0": "",
+	})
+	mustDel(t, c, all...)
+	wantKeys(t, c, "masq4", map[string]string{"cni2 0.0.0.0/0": ""})
+}
+
+func TestNFTDeletePresentBesideAbsent(t *testing.T) {
+	c := freshNFT(t)
+	mustAdd(t, c, pair("a", "veth1", "02:00:00:00:00:01"), pair("a", "veth2", "02:00:00:00:00:02"), pair("a", "veth3", "02:00:00:00:00:03"))
+	mustDel(t, c, pair("", "veth1", "02:00:00:00:00:01"), pair("", "veth9", "02:00:00:00:00:09"), pair("", "veth3", "02:00:00:00:00:03"),
+		&Element{Set: "macguard_ports", Key: []string{"veth1"}})
+	wantKeys(t, c, "macguard_pairs", map[string]string{"veth2 02:00:00:00:00:02": "a"})
+}
+
+func TestNFTManyElements(t *testing.T) {
+	const n = 10_000
+	c := freshNFT(t)
+	els := make([]*Element, n)
+	want := map[string]string{}
+	for i := range els {
+		mac := fmt.Sprintf("02:00:00:00:%02x:%02x", i>>8, i&0xff)
+		els[i] = pair(strings.Repeat("x", maxLabel), "veth-long-name1", mac)
+		want["veth-long-name1 "+mac] = els[i].Label
+	}
+	mustAdd(t, c, els...)
+	wantKeys(t, c, "macguard_pairs", want)
+	mustDel(t, c, append([]*Element{pair("", "veth1", "02:00:00:00:00:01")}, els[:300]...)...)
+	if got := len(keysOf(t, c, "macguard_pairs")); got != n-300 {
+		t.Errorf("%d elements after deleting 300 of %d", got, n)
+	}
+}
+
+func TestNFTRefusesBadElements(t *testing.T) {
+	c := freshNFT(t)
+	for _, e := range []*Element{
+		{Set: "no-such-set", Key: []string{"cni0"}},
+		masq("", "cni0"),
+		masq("", "cni0", "10.0.0.0/16", "more"),
+		masq("", "cni0", "10.0.0.0"),
+		masq("", "cni0", "10.0.0.0/33"),
+		masq("", "cni0", "fd00::/64"),
+		masq("", "sixteen-letters!", "10.0.0.0/16"),
+		masq("", "", "10.0.0.0/16"),
+		masq("", "a/b", "10.0.0.0/16"),
+		masq("", "a\x00b", "10.0.0.0/16"),
+		pair("", "veth1", "02:00:00:00:00:00:00:01"),
+		pair("", "veth1", "nonsense"),
+		{Set: "masq4", Key: []string{"cni0", "10.0.0.0/16"}, Value: []string{"accept"}},
+	} {
+		if err := c.add(t.Context(), []*Element{e}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("add %+v: error %v, want ErrInvalid", e, err)
+		}
+		if _, _, err := c.get(t.Context(), e); !errors.Is(err, ErrInvalid) {
+			t.Errorf("get %+v: error %v, want ErrInvalid", e, err)
+		}
+		if err := c.del(t.Context(), []*Element{e}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("del %+v: error %v, want ErrInvalid", e, err)
+		}
+	}
+	if _, err := c.list(t.Context(), "no-such-set"); !errors.Is(err, ErrInvalid) {
+		t.Errorf("list: error %v, want ErrInvalid", err)
+	}
+	if got := run(t, "nft", "list", "ruleset"); got != "" {
+		t.Errorf("refused elements made:\n%s", got)
+	}
+}
+
+func TestNFTWithoutPermission(t *testing.T) {
+	freshNetns(t)
+	// Capabilities are the thread's own, and the thread ends with the test.
+	none := make([]unix.CapUserData, 2)
+	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
+		t.Fatal(err)
+	}
+	c := openNFT(t)
+	err := c.add(t.Context(), []*Element{masq("one", "cni0", "10.1.0.0/16")})
+	if !errors.Is(err, ErrPermission) || !errors.Is(err, unix.EPERM) {
+		t.Errorf("error %v, want ErrPermission", err)
+	}
+}
+
+func TestNFTHonoursContext(t *testing.T) {
+	c := freshNFT(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.add(ctx, []*Element{masq("one", "cni0", "10.1.0.0/16")}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want context.Canceled", err)
+	}
+	// Replies to what was sent before must not be taken for those of the next call.
+	mustAdd(t, c, masq("two", "cni1", "10.2.0.0/16"))
+	if _, found, err := c.get(t.Context(), masq("", "cni1", "10.2.0.0/16")); !found || err != nil {
+		t.Errorf("found %v, error %v", found, err)
+	}
+}
