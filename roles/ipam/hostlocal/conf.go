@@ -112,9 +112,3 @@ func (c *Conf) withDefaults() *Conf {
 	}
 	return c
 }
-
-// Validate reports every fault at once, each with its JSON path.
-func (c *Conf) Validate() error {
-	_, err := newPlan(c)
-	return err
-}

@@ -170,7 +170,10 @@ func stringsOf(in []netip.Addr) []string {
 
 func TestImportOnFirstUse(t *testing.T) {
 	for verb, use := range map[string]func(a *handler, b *bed) error{
-		"ADD":   func(a *handler, b *bed) error { _, err := a.Add(context.Background(), b.Host, request1("new")); return err },
+		"ADD": func(a *handler, b *bed) error {
+			_, err := a.Add(context.Background(), b.Host, request1("new"))
+			return err
+		},
 		"DEL":   func(a *handler, b *bed) error { return a.Del(context.Background(), b.Host, request1("one")) },
 		"CHECK": func(a *handler, b *bed) error { return a.Check(context.Background(), b.Host, request1("one")) },
 		"GC": func(a *handler, b *bed) error {

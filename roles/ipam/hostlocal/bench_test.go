@@ -1,0 +1,57 @@
+package hostlocal
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+// BenchmarkAllocate: one ADD in process, with opening, locking, committing and
+// closing the store, on a /16 that is so full. The DEL between is not counted.
+func BenchmarkAllocate(b *testing.B) {
+	for name, used := range map[string]int{"full=0": 0, "full=50": 32766, "full=99.9": 65467} {
+		b.Run(name, func(b *testing.B) {
+			bd := newBed(b)
+			a := bd.handlerFor(b, `{"subnet": "10.1.0.0/16"}`)
+			bd.fill(b, a, used)
+			req := request1("bench")
+			ctx := context.Background()
+			for b.Loop() {
+				if _, err := a.Add(ctx, bd.Host, req); err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				if err := a.Del(ctx, bd.Host, req); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+// fill leases the first addresses of the pool.
+func (b *bed) fill(tb testing.TB, a *handler, n int) {
+	tb.Helper()
+	err := b.Store.Update(context.Background(), func(tx *store.Tx) error {
+		p, err := tx.Pool(a.poolID("net"))
+		if err != nil {
+			return err
+		}
+		addr := ip("10.1.0.2")
+		for i := range n {
+			l := store.Lease{Address: addr, Owner: request1(fmt.Sprintf("%064d", i)).Key(), Time: time.Now()}
+			if err := p.Reserve(l); err != nil {
+				return err
+			}
+			addr = addr.Next()
+		}
+		return nil
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
