@@ -53,12 +53,10 @@ func (n number) split() (chunk number, bit int) {
 	return n, bit
 }
 
-// next is the chunk after this one; false at the end of the family.
+// next is the chunk after this one; false after the last. After IPv4's last
+// comes one that is above every address.
 func (n number) next() (number, bool) {
 	n.lo += chunkBits
-	if n.v4 {
-		return n, n.lo <= 1<<32-chunkBits
-	}
 	if n.lo == 0 {
 		n.hi++
 		return n, n.hi != 0

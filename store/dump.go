@@ -160,14 +160,14 @@ func (p *Pool) heldBy(l Lease) (bool, error) {
 
 // clear empties all buckets but the file's own description.
 func (tx *Tx) clear() error {
-	for _, name := range [][]byte{bucketAttachments, bucketNetworks, bucketClaims, bucketClaimOwners, bucketPools} {
+	for _, name := range []string{bucketAttachments, bucketNetworks, bucketClaims, bucketClaimOwners, bucketPools} {
 		if _, err := writable(tx.b, name); err != nil {
 			return err
 		}
-		if err := tx.b.DeleteBucket(name); err != nil {
+		if err := tx.b.DeleteBucket([]byte(name)); err != nil {
 			return fmt.Errorf("empty %s: %w", name, err)
 		}
-		if _, err := tx.b.CreateBucket(name); err != nil {
+		if _, err := tx.b.CreateBucket([]byte(name)); err != nil {
 			return fmt.Errorf("make bucket %s: %w", name, err)
 		}
 	}

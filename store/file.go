@@ -71,7 +71,7 @@ func (f *file) run(ctx context.Context, write bool, fn func(*bolt.Tx) error) err
 // there is none, or an empty one.
 func (f *file) open(ctx context.Context, write bool) (*os.File, error) {
 	w := f.s.wait(ctx)
-	for {
+	for made := 0; ; made++ {
 		db, size, err := f.openLocked(w, write)
 		if err != nil {
 			return nil, err
@@ -88,11 +88,11 @@ func (f *file) open(ctx context.Context, write bool) (*os.File, error) {
 		if !write {
 			return nil, nil
 		}
+		if err := w.expired(); err != nil && made > 0 {
+			return nil, fmt.Errorf("make %q: it vanishes again and again: %w", f.path, err)
+		}
 		if err := f.make(ctx, w); err != nil {
 			return nil, err
-		}
-		if err := w.expired(); err != nil {
-			return nil, fmt.Errorf("make %q: it vanishes again and again: %w", f.path, err)
 		}
 	}
 }

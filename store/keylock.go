@@ -24,13 +24,21 @@ const sharedDomain = 1 << 61
 type Lock struct {
 	once sync.Once
 	f    *os.File
+	at   int64
 }
 
 // Unlock gives the lock back. Again, or on nil, it does nothing.
 func (l *Lock) Unlock() {
 	if l != nil {
-		l.once.Do(func() { _ = l.f.Close() })
+		l.once.Do(l.unlock)
 	}
+}
+
+// unlock does not leave it to close: a child process that was forked just now
+// has the descriptor too, until it executes its program.
+func (l *Lock) unlock() {
+	_ = unix.FcntlFlock(l.f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK, Start: l.at, Len: 1})
+	_ = l.f.Close()
 }
 
 // LockAttachment takes the lock that an ADD or DEL of the attachment holds from
@@ -85,7 +93,7 @@ func ofdLock(at int64, exclusive bool) lock {
 		typ = unix.F_WRLCK
 	}
 	call := func(fd, cmd int) error {
-		return unix.FcntlFlock(uintptr(fd), cmd, &unix.Flock_t{Type: typ, Whence: 0, Start: at, Len: 1})
+		return unix.FcntlFlock(uintptr(fd), cmd, &unix.Flock_t{Type: typ, Start: at, Len: 1})
 	}
 	return lock{
 		try:   func(fd int) error { return call(fd, unix.F_OFD_SETLK) },
@@ -108,7 +116,7 @@ func (s *Store) lockByte(w wait, at int64, exclusive bool) (*Lock, error) {
 		}
 		_, same, err := sameFile(int(f.Fd()), f.Name())
 		if err == nil && same {
-			return &Lock{f: f}, nil
+			return &Lock{f: f, at: at}, nil
 		}
 		if err := errors.Join(err, f.Close(), w.expired()); err != nil {
 			return nil, err

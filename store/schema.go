@@ -16,17 +16,17 @@ const (
 	minReader     = 1
 )
 
-// Buckets. Their keys are encodeKey's of what stands beside them.
-var (
-	bucketInfo        = []byte("info")        // "info" itself
-	bucketAttachments = []byte("attachments") // network, container ID, interface
-	bucketNetworks    = []byte("networks")    // name
-	bucketClaims      = []byte("claims")      // kind, name
-	bucketClaimOwners = []byte("claimOwners") // owner's network, container ID, interface; kind, name
-	bucketPools       = []byte("pools")       // network, data directory; each a bucket, see Pool
-	bucketMarks       = []byte("marks")       // kind, name (keep.db)
+// Buckets, with what their keys are made of.
+const (
+	bucketInfo        = "info"        // keyInfo alone
+	bucketAttachments = "attachments" // network, container ID, interface
+	bucketNetworks    = "networks"    // name
+	bucketClaims      = "claims"      // kind, name
+	bucketClaimOwners = "claimOwners" // owner's network, container ID, interface; kind, name
+	bucketPools       = "pools"       // network, data directory; each a bucket, see Pool
+	bucketMarks       = "marks"       // kind, name (keep.db)
 
-	keyInfo = []byte("info")
+	keyInfo = "info"
 )
 
 // Info is what a file says about itself.
@@ -43,20 +43,20 @@ type Info struct {
 
 // writeInfo makes the buckets of a new file.
 func (f *file) writeInfo(b *bolt.Tx) error {
-	buckets := [][]byte{bucketAttachments, bucketNetworks, bucketClaims, bucketClaimOwners, bucketPools}
+	buckets := []string{bucketAttachments, bucketNetworks, bucketClaims, bucketClaimOwners, bucketPools}
 	if f.kept {
-		buckets = [][]byte{bucketMarks}
+		buckets = []string{bucketMarks}
 	}
 	for _, name := range buckets {
-		if _, err := b.CreateBucketIfNotExists(name); err != nil {
+		if _, err := b.CreateBucketIfNotExists([]byte(name)); err != nil {
 			return fmt.Errorf("make bucket %s: %w", name, err)
 		}
 	}
-	info, err := b.CreateBucketIfNotExists(bucketInfo)
+	info, err := b.CreateBucketIfNotExists([]byte(bucketInfo))
 	if err != nil {
 		return fmt.Errorf("make bucket %s: %w", bucketInfo, err)
 	}
-	return putRecord(info, keyInfo, Info{
+	return putRecord(info, []byte(keyInfo), Info{
 		Schema:    schemaVersion,
 		MinReader: minReader,
 		Program:   f.s.o.Program,
@@ -67,11 +67,11 @@ func (f *file) writeInfo(b *bolt.Tx) error {
 
 // readInfo returns the file's Info.
 func readInfo(b *bolt.Tx) (Info, error) {
-	bucket := b.Bucket(bucketInfo)
+	bucket := b.Bucket([]byte(bucketInfo))
 	if bucket == nil {
 		return Info{}, fmt.Errorf("%w: it does not say its schema", ErrDamaged)
 	}
-	raw := bucket.Get(keyInfo)
+	raw := bucket.Get([]byte(keyInfo))
 	if raw == nil {
 		return Info{}, fmt.Errorf("%w: it does not say its schema", ErrDamaged)
 	}

@@ -20,19 +20,19 @@ type Tx struct {
 var errReadOnly = errors.New("transaction is read-only")
 
 // bucketOf returns a bucket to read, or nil.
-func bucketOf(b *bolt.Tx, name []byte) *bolt.Bucket {
+func bucketOf(b *bolt.Tx, name string) *bolt.Bucket {
 	if b == nil {
 		return nil
 	}
-	return b.Bucket(name)
+	return b.Bucket([]byte(name))
 }
 
 // writable returns a bucket to write.
-func writable(b *bolt.Tx, name []byte) (*bolt.Bucket, error) {
+func writable(b *bolt.Tx, name string) (*bolt.Bucket, error) {
 	if b == nil || !b.Writable() {
 		return nil, fmt.Errorf("write to %s: %w", name, errReadOnly)
 	}
-	bucket, err := b.CreateBucketIfNotExists(name)
+	bucket, err := b.CreateBucketIfNotExists([]byte(name))
 	if err != nil {
 		return nil, fmt.Errorf("make bucket %s: %w", name, err)
 	}
@@ -40,7 +40,7 @@ func writable(b *bolt.Tx, name []byte) (*bolt.Bucket, error) {
 }
 
 // get decodes one record; ErrNotFound without it.
-func get(b *bolt.Tx, bucket, key []byte, into any) error {
+func get(b *bolt.Tx, bucket string, key []byte, into any) error {
 	from := bucketOf(b, bucket)
 	if from == nil || len(key) == 0 || len(key) > bolt.MaxKeySize {
 		return ErrNotFound
@@ -49,11 +49,11 @@ func get(b *bolt.Tx, bucket, key []byte, into any) error {
 	if raw == nil {
 		return ErrNotFound
 	}
-	return decodeRecord(string(bucket), key, raw, into)
+	return decodeRecord(bucket, key, raw, into)
 }
 
 // remove deletes one record; none is fine.
-func remove(b *bolt.Tx, bucket, key []byte) error {
+func remove(b *bolt.Tx, bucket string, key []byte) error {
 	from, err := writable(b, bucket)
 	if err != nil {
 		return err
@@ -66,7 +66,8 @@ func remove(b *bolt.Tx, bucket, key []byte) error {
 
 // scan decodes the records whose keys begin with prefix, in order of keys.
 // Those that cannot be decoded are left out and named in the error.
-func scan[T any](from *bolt.Bucket, name string, prefix []byte, each func(key []byte, rec T) error) error {
+func scan[T any](b *bolt.Tx, bucket string, prefix []byte, each func(key []byte, rec T) error) error {
+	from := bucketOf(b, bucket)
 	if from == nil {
 		return nil
 	}
@@ -77,7 +78,7 @@ func scan[T any](from *bolt.Bucket, name string, prefix []byte, each func(key []
 			continue
 		}
 		var rec T
-		err := decodeRecord(name, k, v, &rec)
+		err := decodeRecord(bucket, k, v, &rec)
 		if err == nil {
 			err = each(k, rec)
 		}
@@ -134,7 +135,7 @@ func (tx *Tx) Attachments(network string) ([]Attachment, error) {
 		prefix = encodeKey(network)
 	}
 	var all []Attachment
-	err := scan(bucketOf(tx.b, bucketAttachments), string(bucketAttachments), prefix, func(key []byte, a Attachment) error {
+	err := scan(tx.b, bucketAttachments, prefix, func(key []byte, a Attachment) error {
 		k, err := decodeAttachmentKey(key)
 		if err != nil {
 			return err
@@ -178,7 +179,7 @@ func (tx *Tx) DeleteNetwork(name string) error {
 // Attachments.
 func (tx *Tx) Networks() ([]Network, error) {
 	var all []Network
-	err := scan(bucketOf(tx.b, bucketNetworks), string(bucketNetworks), nil, func(_ []byte, n Network) error {
+	err := scan(tx.b, bucketNetworks, nil, func(_ []byte, n Network) error {
 		all = append(all, n)
 		return nil
 	})
@@ -206,7 +207,7 @@ func (tx *Tx) Claim(kind, name string, owner Key, now time.Time) error {
 	}
 	if raw := claims.Get(key); raw != nil {
 		var held Claim
-		if err := decodeRecord(string(bucketClaims), key, raw, &held); err != nil {
+		if err := decodeRecord(bucketClaims, key, raw, &held); err != nil {
 			return err
 		}
 		if held.Owner != owner {
@@ -250,7 +251,7 @@ func (tx *Tx) Claims(kind string) ([]Claim, error) {
 		prefix = encodeKey(kind)
 	}
 	var all []Claim
-	err := scan(bucketOf(tx.b, bucketClaims), string(bucketClaims), prefix, func(_ []byte, c Claim) error {
+	err := scan(tx.b, bucketClaims, prefix, func(_ []byte, c Claim) error {
 		all = append(all, c)
 		return nil
 	})
