@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// TestParallelInstalls: many at once, of both kinds of link, and a reader that
+// must never see a plugin missing.
+func TestParallelInstalls(t *testing.T) {
+	dir := t.TempDir()
+	install := func(link string) error {
+		var errs bytes.Buffer
+		p := Process{
+			Table: testTable(), Args: []string{"install", "--dir", dir, "--link", link},
+			Stdout: new(bytes.Buffer), Stderr: &errs, Executable: "/proc/self/exe",
+		}
+		if code := Main(t.Context(), p); code != ExitOK {
+			return fmt.Errorf("exit code %d: %s", code, errs.String())
+		}
+		return nil
+	}
+	if err := install("symlink"); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var readers, writers sync.WaitGroup
+	readers.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			fi, err := os.Stat(filepath.Join(dir, "testmap"))
+			if err != nil || fi.Size() != self.Size() {
+				t.Errorf("plugin seen while installing: %v, %v", fi, err)
+				return
+			}
+		}
+	})
+	for i := range 16 {
+		writers.Go(func() {
+			for range 5 {
+				if err := install([]string{"symlink", "hard"}[i%2]); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	close(stop)
+	readers.Wait()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			t.Errorf("left behind: %s", e.Name())
+		}
+	}
+	if len(entries) != 5 {
+		t.Errorf("%d entries, want cnibox and four links", len(entries))
+	}
+}
+
+// TestInstallFailsWhole: when the last name cannot be staged, none has changed.
+func TestInstallFailsWhole(t *testing.T) {
+	dir := t.TempDir()
+	s := &stager{dir: dir, kind: linkSymbolic}
+	d := newPluginDir(dir, "/proc/self/exe")
+	if err := s.binary(d, "/proc/self/exe"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.link(pluginFile{name: "a", standing: absent}); err != nil {
+		t.Fatal(err)
+	}
+	s.clean()
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+func TestLook(t *testing.T) {
+	dir := t.TempDir()
+	d := newPluginDir(dir, "/proc/self/exe")
+	path := func(name string) string { return filepath.Join(dir, name) }
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.WriteFile(path("empty"), nil, 0o755))
+	must(os.WriteFile(path("text"), []byte("hello"), 0o755))
+	must(os.WriteFile(path("short"), []byte("#"), 0o755))
+	must(os.WriteFile(path("elf"), []byte("\x7fELF and nothing else"), 0o755))
+	must(os.Mkdir(path("dir"), 0o755))
+	must(os.Symlink("dir", path("todir")))
+	must(os.Symlink("/proc/self/exe", path("toself")))
+	must(os.Symlink("/gone/cnibox", path("dangling")))
+	must(os.Symlink("/gone/other", path("stray")))
+	must(os.Symlink("b", path("a")))
+	must(os.Symlink("a", path("b")))
+	if out, err := os.Create(path("copy")); err == nil {
+		in, err := os.Open("/proc/self/exe")
+		must(err)
+		_, err = out.ReadFrom(in)
+		must(errors.Join(err, in.Close(), out.Close()))
+	}
+	for name, want := range map[string]standing{
+		"none": absent, "empty": foreign, "text": foreign, "short": foreign, "elf": foreign, "dir": blocked,
+		"todir": foreign, "toself": ours, "dangling": ours, "stray": foreign, "a": foreign, "copy": ours,
+	} {
+		f, err := d.look(name)
+		if err != nil || f.standing != want {
+			t.Errorf("look(%q) = %s (%s), %v; want %s", name, f.standing, f.what, err, want)
+		}
+		if want == foreign && f.what == "" {
+			t.Errorf("look(%q) does not say what it is", name)
+		}
+	}
+	if _, err := d.look("none/below"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("look below nothing: %v", err)
+	}
+}
+
+// TestGoProgram reads this test's own build information, also where it lies
+// across the border of two reads, and is not led astray by texts like it.
+func TestGoProgram(t *testing.T) {
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	main, _ := goProgram(bytes.NewReader(self))
+	if main != modulePath+"/roles/cli.test" {
+		t.Errorf("main package %q", main)
+	}
+	record := func() []byte {
+		var b bytes.Buffer
+		b.WriteString(buildMagic)
+		b.Write(make([]byte, buildHeader-b.Len()))
+		head := b.Bytes()
+		head[len(buildMagic)+1] = inlineTexts
+		mod := strings.Repeat("s", sentinel) + "path\texample.com/x\nmod\texample.com\tv1.2.3\n" + strings.Repeat("s", sentinel)
+		return append(append(append(head, 6), "go1.26"...), append([]byte{byte(len(mod))}, mod...)...)
+	}
+	for _, at := range []int{0, 16, 1<<20 - 16, 1 << 20, 3<<20 - 32} {
+		data := append(make([]byte, at), record()...)
+		if main, version := goProgram(bytes.NewReader(data)); main != "example.com/x" || version != "v1.2.3" {
+			t.Errorf("record at %d: %q %q", at, main, version)
+		}
+	}
+	for name, data := range map[string][]byte{
+		"nothing": nil, "magic only": []byte(buildMagic), "not aligned": append([]byte("x"), record()...),
+		"cut": record()[:60], "huge length": append(record()[:buildHeader], 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01),
+	} {
+		if main, version := goProgram(bytes.NewReader(data)); main != "" || version != "" {
+			t.Errorf("%s: %q %q", name, main, version)
+		}
+	}
+}
+
+func FuzzBuildInfo(f *testing.F) {
+	f.Add([]byte(buildMagic + "\x08\x02" + strings.Repeat("\x00", 16) + "\x03go1\x21" + strings.Repeat("x", 40)))
+	f.Fuzz(func(_ *testing.T, data []byte) { goProgram(bytes.NewReader(data)) })
+}
