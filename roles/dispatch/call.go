@@ -76,10 +76,6 @@ func (c *call) run(ctx context.Context, verb roles.Verb) error {
 	if err != nil {
 		return err
 	}
-	if verb == roles.GC && c.req.Valid == nil {
-		c.log.Debug("the runtime sent no list of valid attachments: nothing is collected")
-		return nil
-	}
 	host, done, err := c.p.OpenHost(ctx, c.name, tagged(c.log, c.name))
 	if err != nil {
 		return err
@@ -235,7 +231,7 @@ func serve(ctx context.Context, handler roles.Handler, host *roles.Host, req *ro
 			return nil, h.Check(ctx, host, req)
 		}
 	case roles.GC:
-		// No list is not an empty list.
+		// A runtime that sent no list is not known to have no attachments.
 		if h, ok := handler.(roles.Collector); ok && req.Valid != nil {
 			return nil, h.GC(ctx, host, req)
 		}

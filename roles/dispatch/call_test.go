@@ -175,6 +175,7 @@ func TestGCList(t *testing.T) {
 		{name: "both", keys: `,"cni.dev/attachments":[],"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]`, called: true, want: []roles.AttachmentID{{ContainerID: "a", IfName: "eth0"}}},
 		{name: "no list", keys: `,"cni.dev/valid-attachments":{}`, code: 6},
 		{name: "null entry", keys: `,"cni.dev/valid-attachments":[null]`, code: 6},
+		{name: "entry without container", keys: `,"cni.dev/valid-attachments":[{"ifname":"eth0"}]`, code: 6},
 		{name: "entry without ifname", keys: `,"cni.dev/valid-attachments":[{"containerID":"a"}]`, code: 6},
 	}
 	for _, tt := range tests {
@@ -380,11 +381,12 @@ func TestAddCleansUpAfter(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			a := &actor{name: "one", add: tt.add}
+			a := &actor{name: "one", add: tt.add, del: func(ctx context.Context, _ *roles.Host, _ *roles.Request) error { return ctx.Err() }}
 			w := newWorld(a)
+			w.cancelled = true
 			w.stdin = `{"cniVersion":"` + tt.version + `","name":"net"}`
 			ans := w.call(t)
-			if o := ans.failure(t); o.Code != tt.code || strings.Contains(o.Msg+o.Details, "goroutine") {
+			if o := ans.failure(t); o.Code != tt.code || strings.Contains(o.Msg+o.Details, "goroutine") || o.Details != "" {
 				t.Errorf("error object %+v, want code %d and no stack", o, tt.code)
 			}
 			if diff := cmp.Diff([]string{"ADD", "DEL"}, a.calls); diff != "" {

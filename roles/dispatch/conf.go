@@ -106,7 +106,7 @@ func (h *header) valid() ([]roles.AttachmentID, error) {
 		if absent(list.raw) {
 			continue
 		}
-		ids := []roles.AttachmentID{}
+		var ids []roles.AttachmentID // "[]" is decoded into a list that is not nil
 		if err := json.Unmarshal(list.raw, &ids); err != nil {
 			return nil, fmt.Errorf("%s: %w: %w", list.key, roles.ErrDecode, err)
 		}

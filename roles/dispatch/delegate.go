@@ -130,11 +130,11 @@ func (d *delegator) call(ctx context.Context, typ string, verb roles.Verb, req *
 	if err != nil {
 		return nil, err
 	}
-	req = cloneRequest(req)
-	req.Verb = verb
+	as := *req
+	as.Verb = verb
 	ctx, cancel := context.WithTimeout(ctx, delegateTimeout)
 	defer cancel()
-	return p.call(ctx, req)
+	return p.call(ctx, &as)
 }
 
 // find looks a type up as libcni does: the first regular file of that name on

@@ -72,7 +72,8 @@ func TestDelegateInProcess(t *testing.T) {
 		req.PrevResult.Interfaces[0].Name, req.ContainerID = "X", "X"
 		return sampleResult(), nil
 	}
-	before := cloneRequest(s.req)
+	before := newSetting(t, x).req
+	before.Path = slices.Clone(s.req.Path)
 	res, err := s.d.Add(t.Context(), "x", s.req)
 	if err != nil || len(res.IPs) != 1 {
 		t.Fatalf("%v, %v", res, err)
@@ -103,6 +104,7 @@ func TestDelegateInProcessFails(t *testing.T) {
 		panic bool
 		calls []string
 	}{
+		{"no result", nil, false, []string{"ADD", "DEL"}},
 		{"an error", errGiven, false, []string{"ADD", "DEL"}},
 		{"a panic", roles.ErrPanic, true, []string{"ADD", "DEL"}},
 		{"what was there before stays", roles.ErrAttached, false, []string{"ADD"}},
@@ -121,6 +123,9 @@ func TestDelegateInProcessFails(t *testing.T) {
 			x.del = func(ctx context.Context, _ *roles.Host, _ *roles.Request) error { return ctx.Err() }
 			cancel()
 			res, err := s.d.Add(ctx, "x", s.req)
+			if tt.err == nil {
+				tt.err = roles.ErrPanic
+			}
 			if res != nil || !errors.Is(err, tt.err) || !strings.HasPrefix(err.Error(), "x: ") || strings.Contains(err.Error(), "clean up") {
 				t.Errorf("%v, %v", res, err)
 			}

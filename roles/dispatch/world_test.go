@@ -124,6 +124,8 @@ type world struct {
 	table roles.Table
 	// opened counts hosts that are open now.
 	opened int
+	// cancelled makes the call with a context that is done.
+	cancelled bool
 }
 
 // newWorld is a correct ADD of role "one" without a namespace that exists.
@@ -164,7 +166,12 @@ func (w *world) process(stdout, stderr *bytes.Buffer) Process {
 func (w *world) call(t testing.TB) answer {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	a := answer{exit: Main(t.Context(), w.process(&stdout, &stderr))}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if w.cancelled {
+		cancel()
+	}
+	a := answer{exit: Main(ctx, w.process(&stdout, &stderr))}
 	a.stdout, a.stderr = stdout.String(), stderr.String()
 	if w.opened != 0 {
 		t.Errorf("%d hosts are still open", w.opened)
