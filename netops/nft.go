@@ -184,7 +184,7 @@ func (c *nft) add(ctx context.Context, els []*Element) error {
 		case err == nil:
 			return c.checkStored(ctx, wanted)
 		case errors.Is(err, unix.ENOENT):
-			failed = c.makeBase(ctx, missing)
+			missing, failed = c.makeBase(ctx, missing)
 		case errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOTEMPTY):
 			missing, failed = c.withoutHeld(ctx, missing)
 		default:

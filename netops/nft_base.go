@@ -12,24 +12,30 @@ import (
 )
 
 // makeBase makes the features that the missing entries need and whatever else
-// restored elements need, each in one transaction with its restored elements:
-// there is no moment at which the tables exist without them. Of many processes
-// one makes a feature; the others find it made, which is success.
-func (c *nft) makeBase(ctx context.Context, missing []*entry) error {
+// restored elements need, each in one transaction with its restored and missing
+// entries: there is no moment at which the tables exist without them. Of many
+// processes one makes a feature; the others find it made, which is success. It
+// gives those of missing that are still to be added.
+func (c *nft) makeBase(ctx context.Context, missing []*entry) ([]*entry, error) {
 	restored, err := c.restored(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	var left []*entry
 	for _, f := range c.schema {
-		own := slices.DeleteFunc(slices.Clone(restored), func(n *entry) bool { return !f.has(n.set) })
-		if len(own) == 0 && !slices.ContainsFunc(missing, func(n *entry) bool { return f.has(n.set) }) {
+		own, asked := f.entries(restored), f.entries(missing)
+		if len(own)+len(asked) == 0 {
 			continue
 		}
-		if err := c.makeFeature(ctx, &f, own); err != nil {
-			return err
+		made, err := c.makeFeature(ctx, &f, own, asked)
+		if err != nil {
+			return nil, err
+		}
+		if !made {
+			left = append(left, asked...)
 		}
 	}
-	return nil
+	return left, nil
 }
 
 // restored is what recorded attachments want, each key once. An element that
@@ -58,36 +64,57 @@ func (c *nft) restored(ctx context.Context) ([]*entry, error) {
 	return entries, nil
 }
 
-// makeFeature makes f and the entries in it. If f exists, the entries that are
-// missing in it are made.
-func (c *nft) makeFeature(ctx context.Context, f *nftFeature, entries []*entry) error {
+// makeFeature makes f with the restored and the asked entries. If that is not
+// possible as a whole, made is false: then f exists, with what of restored
+// goes into it and none of asked.
+func (c *nft) makeFeature(ctx context.Context, f *nftFeature, restored, asked []*entry) (made bool, err error) {
 	conn, err := c.open()
 	if err != nil {
-		return err
+		return false, err
 	}
 	base, err := f.messages()
 	if err != nil {
-		return err
+		return false, err
 	}
-	elements, err := elementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)
-	if err != nil {
-		return err
+	// What is recorded already, our own pending attachment's for one, is not asked for twice.
+	asked = slices.DeleteFunc(asked, func(n *entry) bool {
+		return slices.ContainsFunc(restored, func(r *entry) bool {
+			return r.set == n.set && r.covers(n) && n.allows(r)
+		})
+	})
+	var elements []nftMessage
+	for _, entries := range [][]*entry{restored, asked} {
+		m, err := elementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)
+		if err != nil {
+			return false, err
+		}
+		elements = append(elements, m...)
 	}
 	err = conn.commit(ctx, 0, slices.Concat(base, elements)...)
-	if refused(err) && len(entries) > 0 {
+	if err == nil {
+		return true, nil
+	}
+	if refused(err) {
 		// Either f exists, or entries do not go together: owners overlap, a chain is unknown.
-		if err = conn.commit(ctx, 0, base...); err == nil || refused(err) {
-			err = c.addWhatFits(ctx, entries)
-		}
+		err = c.makeBare(ctx, base, restored)
 	}
-	if err == nil || refused(err) {
-		return nil
+	return false, kernelError(err, fmt.Sprintf("make nftables table %s", f.table))
+}
+
+// makeBare makes a feature, unless it exists, and adds restored entries after that.
+func (c *nft) makeBare(ctx context.Context, base []nftMessage, restored []*entry) error {
+	err := c.conn.commit(ctx, 0, base...)
+	if err != nil && !refused(err) {
+		return err
 	}
-	return kernelError(err, fmt.Sprintf("make nftables table %s", f.table))
+	return c.addWhatFits(ctx, restored)
 }
 
 // addWhatFits adds entries, and where one of them is refused, all others.
 func (c *nft) addWhatFits(ctx context.Context, entries []*entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
 	err := c.commitEntries(ctx, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)
 	if !refused(err) {
 		return err
@@ -241,7 +268,16 @@ func (c *nftConn) generation(ctx context.Context) (uint32, error) {
 	return id, errors.Join(err, damaged)
 }
 
-func (f *nftFeature) has(s *nftSet) bool { return slices.Contains(f.sets, s) }
+// entries are those that belong to f's sets.
+func (f *nftFeature) entries(all []*entry) []*entry {
+	var own []*entry
+	for _, n := range all {
+		if slices.Contains(f.sets, n.set) {
+			own = append(own, n)
+		}
+	}
+	return own
+}
 
 // compareSets orders sets by table and name.
 func compareSets(a, b *nftSet) int {

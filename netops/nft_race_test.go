@@ -1,0 +1,268 @@
+package netops
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// nftChildEnv makes TestNFTChild do a child's work: "race N" or "flush".
+const nftChildEnv = "CNIBOX_TEST_NFT_CHILD"
+
+// nftChild is this test binary, run as another process in the test's namespace.
+func nftChild(t *testing.T, work string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestNFTChild$", "-test.count=1")
+	cmd.Env = append(os.Environ(), nftChildEnv+"="+work)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// TestNFTChild is no test but what the processes started by other tests do. It
+// tells that it is ready, waits for its input to end, works, and fails if that does.
+func TestNFTChild(t *testing.T) {
+	work := os.Getenv(nftChildEnv)
+	if work == "" {
+		return
+	}
+	fmt.Println("ready")
+	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+	var n int
+	if _, err := fmt.Sscanf(work, "race %d", &n); err != nil {
+		t.Fatal(err)
+	}
+	c := openNFT(t, masq("recorded", "cni9", "10.9.0.0/16"))
+	for _, e := range raceElements(n) {
+		mustAdd(t, c, e)
+	}
+}
+
+// raceElements is what process n adds: shared elements of all, and one of its own.
+func raceElements(n int) []*Element {
+	mac := fmt.Sprintf("02:00:00:00:00:%02x", n)
+	return []*Element{
+		masq("shared", "cni0", "10.1.0.0/16"),
+		pair(fmt.Sprintf("cnibox:%d", n), "veth1", mac),
+		masq("shared", "cni0", "10.2.0.0/16"),
+	}
+}
+
+func TestNFTProcessesRaceToMakeTheBase(t *testing.T) {
+	const racers = 16
+	freshNetns(t)
+	c := openNFT(t)
+	for round := range 2 {
+		race(t, racers)
+		pairs := map[string]string{}
+		for n := range racers {
+			pairs[fmt.Sprintf("veth1 02:00:00:00:00:%02x", n)] = fmt.Sprintf("cnibox:%d", n)
+		}
+		wantKeys(t, c, "macguard_pairs", pairs)
+		wantKeys(t, c, "masq4", map[string]string{
+			"cni0 10.1.0.0/16": "shared", "cni0 10.2.0.0/16": "shared", "cni9 10.9.0.0/16": "recorded",
+		})
+		rules := run(t, "nft", "list", "ruleset")
+		for _, rule := range []string{"@masq4 masquerade", "@masq6 masquerade", "@macguard_ports drop", "type nat hook postrouting"} {
+			if n := strings.Count(rules, rule); n != 1 {
+				t.Errorf("round %d: %d times %q, want once", round, n, rule)
+			}
+		}
+		run(t, "nft", "flush", "ruleset")
+	}
+}
+
+// race starts n children and lets them go at once.
+func race(t *testing.T, n int) {
+	t.Helper()
+	var children []*exec.Cmd
+	var gates []interface{ Close() error }
+	for i := range n {
+		cmd := nftChild(t, fmt.Sprintf("race %d", i))
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+			t.Fatalf("child %d: %q, %v", i, line, err)
+		}
+		children, gates = append(children, cmd), append(gates, in)
+	}
+	for _, g := range gates {
+		_ = g.Close()
+	}
+	for i, cmd := range children {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("child %d: %v", i, err)
+		}
+	}
+}
+
+func TestNFTFlushedRulesetComesBack(t *testing.T) {
+	recorded := []*Element{
+		masq("one", "cni0", "10.1.0.0/16"), masq("one", "cni0", "10.1.0.0/16"), // of two attachments
+		pair("cnibox:a", "veth1", "02:00:00:00:00:01"),
+		{Set: "macguard_ports", Key: []string{"veth1"}, Label: "cnibox:a"},
+	}
+	c := freshNFT(t, recorded...)
+	mustAdd(t, c, recorded...)
+	before := run(t, "nft", "list", "ruleset")
+	run(t, "nft", "flush", "ruleset")
+	mustDel(t, c, pair("", "veth1", "02:00:00:00:00:01")) // absent with its table
+	if got := run(t, "nft", "list", "ruleset"); got != "" {
+		t.Errorf("a delete made:\n%s", got)
+	}
+	start, err := c.conn.generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustAdd(t, c, masq("one", "cni0", "10.1.0.0/16"))
+	// Each table came whole: a reader saw no state between.
+	if end, err := c.conn.generation(t.Context()); err != nil || end-start != 2 {
+		t.Errorf("two tables came back in %d transactions, error %v", end-start, err)
+	}
+	if diff := cmp.Diff(before, run(t, "nft", "list", "ruleset")); diff != "" {
+		t.Errorf("after a flush and one add (-before +after):\n%s", diff)
+	}
+}
+
+// A table that is there without the recorded elements would let packets out
+// unmasked; it is not made while they are unknown.
+func TestNFTRestoreThatFails(t *testing.T) {
+	freshNetns(t)
+	broken := errors.New("store is locked")
+	c := newNFT(func(context.Context) ([]*Element, error) { return nil, broken })
+	t.Cleanup(func() { _ = c.close() })
+	if err := c.add(t.Context(), []*Element{masq("one", "cni0", "10.1.0.0/16")}); !errors.Is(err, broken) {
+		t.Errorf("error %v, want the one of restore", err)
+	}
+	if got := run(t, "nft", "list", "ruleset"); got != "" {
+		t.Errorf("made:\n%s", got)
+	}
+}
+
+// Whoever flushes, a call that succeeded left the base and its element, or
+// what it left was flushed after it.
+func TestNFTAddsBesideFlushes(t *testing.T) {
+	freshNetns(t)
+	flusher := openNFT(t)
+	if _, err := flusher.open(); err != nil {
+		t.Fatal(err)
+	}
+	worker := openNFT(t, masq("recorded", "cni9", "10.9.0.0/16"))
+	if _, err := worker.open(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var flushing sync.WaitGroup
+	flushing.Go(func() {
+		flushAll := nftMessage{kind: 2 /* NFT_MSG_DELTABLE */}
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				if err := flusher.conn.commit(context.WithoutCancel(t.Context()), 0, flushAll); err != nil {
+					t.Errorf("flush: %v", err)
+					return
+				}
+			}
+		}
+	})
+	busy := 0
+	for i := range 60 {
+		e := masq("x", "cni0", fmt.Sprintf("10.%d.%d.0/24", i>>8, i&0xff))
+		switch err := worker.add(t.Context(), []*Element{e}); {
+		case errors.Is(err, ErrBusy):
+			busy++
+		case err != nil:
+			t.Fatal(err)
+		}
+		mustDel(t, worker, e, pair("", "veth1", "02:00:00:00:00:01"))
+	}
+	close(done)
+	flushing.Wait()
+	if busy > 30 {
+		t.Errorf("%d of 60 adds gave up", busy)
+	}
+	e := masq("last", "cni0", "10.200.0.0/16")
+	mustAdd(t, worker, e)
+	keys := keysOf(t, worker, "masq4")
+	if keys["cni0 10.200.0.0/16"] != "last" || keys["cni9 10.9.0.0/16"] != "recorded" {
+		t.Errorf("after the last flush: %v", keys)
+	}
+}
+
+// The base is removed only while it is empty, whatever others do meanwhile.
+func TestNFTRemoveBase(t *testing.T) {
+	c := freshNFT(t)
+	mustAdd(t, c, masq("one", "cni0", "10.1.0.0/16"), pair("cnibox:a", "veth1", "02:00:00:00:00:01"))
+	mustDel(t, c, pair("", "veth1", "02:00:00:00:00:01"))
+	if err := c.removeBase(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff("table inet cnibox\n", run(t, "nft", "list", "tables")); diff != "" {
+		t.Errorf("tables (-want +got):\n%s", diff)
+	}
+	wantKeys(t, c, "masq4", map[string]string{"cni0 10.1.0.0/16": "one"})
+	mustDel(t, c, masq("", "cni0", "10.1.0.0/16"))
+	run(t, "nft", "add table inet somebody; add set inet somebody s { type ifname; elements = { eth0 } }")
+	if err := c.removeBase(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff("table inet somebody\n", run(t, "nft", "list", "tables")); diff != "" {
+		t.Errorf("tables (-want +got):\n%s", diff)
+	}
+}
+
+// One side adds and looks, the other removes what is empty: an added element
+// must not vanish with its table.
+func TestNFTRemoveBaseBesideAdds(t *testing.T) {
+	freshNetns(t)
+	adder, remover := openNFT(t), openNFT(t)
+	for _, c := range []*nft{adder, remover} {
+		if _, err := c.open(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan struct{})
+	var removing sync.WaitGroup
+	removing.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				if err := remover.removeBase(context.WithoutCancel(t.Context())); err != nil && !errors.Is(err, ErrBusy) {
+					t.Errorf("remove: %v", err)
+					return
+				}
+			}
+		}
+	})
+	e := pair("cnibox:a", "veth1", "02:00:00:00:00:01")
+	for i := range 500 {
+		mustAdd(t, adder, e)
+		if _, found, err := adder.get(t.Context(), e); !found || err != nil {
+			t.Errorf("round %d: found %v, error %v", i, found, err)
+			break
+		}
+		mustDel(t, adder, e)
+	}
+	close(done)
+	removing.Wait()
+}
