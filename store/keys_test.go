@@ -26,6 +26,7 @@ func FuzzKey(f *testing.F) {
 // Any bytes are a key or an error, and a key is the only one of its texts.
 func FuzzDecodeKey(f *testing.F) {
 	f.Add([]byte("net\x00\x01c\x00\xff\x00\x01eth0\x00\x01"))
+	f.Add([]byte("net\x00\x01c\x00\x01eth0\x00\x01more"))
 	f.Add([]byte("\x00"))
 	f.Add([]byte("a\x00\x02"))
 	f.Fuzz(func(t *testing.T, b []byte) {

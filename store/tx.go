@@ -42,7 +42,7 @@ func writable(b *bolt.Tx, name string) (*bolt.Bucket, error) {
 // get decodes one record; ErrNotFound without it.
 func get(b *bolt.Tx, bucket string, key []byte, into any) error {
 	from := bucketOf(b, bucket)
-	if from == nil || len(key) == 0 || len(key) > bolt.MaxKeySize {
+	if from == nil {
 		return ErrNotFound
 	}
 	raw := from.Get(key)
