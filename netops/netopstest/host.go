@@ -1,0 +1,163 @@
+// Package netopstest gives tests a network of their own: a host namespace for
+// the whole test binary, container namespaces, and the kernel's state as text.
+package netopstest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// insideEnv marks the test process that has a host of its own.
+const insideEnv = "CNIBOX_NETOPSTEST_HOST"
+
+// Main is for TestMain: it runs the tests in a network and mount namespace of
+// their own, with lo up, forwarding off and an empty /run, so that no test sees
+// or changes the machine's network. It does not return.
+func Main(m *testing.M) {
+	if os.Getenv(insideEnv) == "" {
+		os.Exit(reexec())
+	}
+	if err := prepare(); err != nil {
+		fmt.Fprintln(os.Stderr, "prepare a host of our own:", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// reexec starts the test binary again in new namespaces. They end with it.
+func reexec() int {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Env = append(os.Environ(), insideEnv+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit) && exit.ExitCode() >= 0:
+		return exit.ExitCode()
+	}
+	fmt.Fprintln(os.Stderr, "run tests in namespaces of their own (needs root):", err)
+	return 1
+}
+
+// prepare makes the new namespaces a host.
+func prepare() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=0755"); err != nil {
+		return fmt.Errorf("mount /run: %w", err)
+	}
+	// sysfs shows the network devices of the namespace that it was mounted in.
+	if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {
+		return fmt.Errorf("mount /sys: %w", err)
+	}
+	// A new namespace inherits forwarding: a test of it would be empty.
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0o600); err != nil {
+		return err
+	}
+	return linkUp("lo")
+}
+
+func linkUp(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(l)
+}
+
+// NS is a container's network namespace, bound to a path.
+type NS struct{ path string }
+
+// New makes a namespace that ends with the test.
+func New(t testing.TB) *NS {
+	t.Helper()
+	ns := &NS{path: t.TempDir() + "/netns"}
+	f, err := os.Create(ns.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	err = onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), ns.path, "", unix.MS_BIND, "")
+	})
+	if err != nil {
+		t.Fatalf("make network namespace: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(ns.path, unix.MNT_DETACH) })
+	return ns
+}
+
+// Path is what CNI_NETNS is set to.
+func (ns *NS) Path() string { return ns.path }
+
+// Remove takes the namespace away, and its path.
+func (ns *NS) Remove(t testing.TB) {
+	t.Helper()
+	if err := unix.Unmount(ns.path, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(ns.path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Do runs f on a thread in the namespace: programs that f starts and sockets
+// that it makes are in there. f must not call t.Fatal.
+func (ns *NS) Do(t testing.TB, f func() error) {
+	t.Helper()
+	if err := ns.run(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (ns *NS) run(f func() error) error {
+	h, err := os.Open(ns.path)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return onThread(func() error {
+		if err := unix.Setns(int(h.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter %q: %w", ns.path, err)
+		}
+		return f()
+	})
+}
+
+// Reset takes lo down: what a call that cannot reach the namespace leaves.
+func (ns *NS) Reset(t testing.TB) {
+	t.Helper()
+	ns.Do(t, func() error {
+		l, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetDown(l)
+	})
+}
+
+// onThread runs f on a thread that ends with it.
+func onThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		done <- f()
+	}()
+	return <-done
+}

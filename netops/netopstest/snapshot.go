@@ -1,0 +1,181 @@
+package netopstest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Snapshot is the kernel's network state of the host as canonical text, one
+// object a line, sorted: links, addresses, routes, rules, permanent neighbours,
+// forwarding and all of nftables. What comes and goes by itself is left out:
+// indexes, carrier, link-local addresses, multicast routes, counters.
+func Snapshot(t testing.TB) string {
+	t.Helper()
+	s, err := snapshot()
+	if err != nil {
+		t.Fatalf("read kernel state: %v", err)
+	}
+	return s
+}
+
+// Snapshot is the same for the container's namespace.
+func (ns *NS) Snapshot(t testing.TB) string {
+	t.Helper()
+	var s string
+	ns.Do(t, func() (err error) {
+		s, err = snapshot()
+		return err
+	})
+	return s
+}
+
+func snapshot() (string, error) {
+	var lines []string
+	names := map[int]string{}
+	for _, read := range []func(map[int]string) ([]string, error){links, addresses, routes, rules, neighbours, sysctls, ruleset} {
+		l, err := retried(func() ([]string, error) { return read(names) })
+		if err != nil {
+			return "", err
+		}
+		lines = append(lines, l...)
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n") + "\n", nil
+}
+
+// retried repeats a dump that a change interrupted.
+func retried(read func() ([]string, error)) ([]string, error) {
+	for {
+		l, err := read()
+		if !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
+			return l, err
+		}
+	}
+}
+
+func links(names map[int]string) ([]string, error) {
+	all, err := netlink.LinkList()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range all {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
+	var out []string
+	for _, l := range all {
+		a := l.Attrs()
+		out = append(out, fmt.Sprintf("link %s %s mac %s mtu %d master %q up %v promisc %d alias %q",
+			a.Name, l.Type(), a.HardwareAddr, a.MTU, names[a.MasterIndex], a.Flags&net.FlagUp != 0, a.Promisc, a.Alias))
+	}
+	return out, nil
+}
+
+func addresses(names map[int]string) ([]string, error) {
+	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	var out []string
+	for _, a := range all {
+		if !a.IP.IsLinkLocalUnicast() {
+			out = append(out, fmt.Sprintf("address %s dev %s", a.IPNet, names[a.LinkIndex]))
+		}
+	}
+	return out, err
+}
+
+func routes(names map[int]string) ([]string, error) {
+	var out []string
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		all, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range all {
+			if r.Table == unix.RT_TABLE_LOCAL || (r.Dst != nil && (r.Dst.IP.IsMulticast() || r.Dst.IP.IsLinkLocalUnicast())) {
+				continue
+			}
+			out = append(out, fmt.Sprintf("route %v via %v dev %s table %d metric %d", r.Dst, r.Gw, names[r.LinkIndex], r.Table, r.Priority))
+		}
+	}
+	return out, nil
+}
+
+func rules(map[int]string) ([]string, error) {
+	all, err := netlink.RuleList(netlink.FAMILY_ALL)
+	var out []string
+	for _, r := range all {
+		out = append(out, "rule "+r.String())
+	}
+	return out, err
+}
+
+func neighbours(names map[int]string) ([]string, error) {
+	all, err := netlink.NeighList(0, netlink.FAMILY_ALL)
+	var out []string
+	for _, n := range all {
+		if n.State&netlink.NUD_PERMANENT != 0 && !n.IP.IsMulticast() {
+			out = append(out, fmt.Sprintf("neighbour %s %s dev %s", n.IP, n.HardwareAddr, names[n.LinkIndex]))
+		}
+	}
+	return out, err
+}
+
+func sysctls(map[int]string) ([]string, error) {
+	var out []string
+	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+		b, err := os.ReadFile("/proc/sys/" + key)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		out = append(out, fmt.Sprintf("sysctl %s = %s", key, strings.TrimSpace(string(b))))
+	}
+	return out, nil
+}
+
+func ruleset(map[int]string) ([]string, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	tables, err := c.ListTables()
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, t := range tables {
+		name := fmt.Sprintf("nft %d %s", t.Family, t.Name)
+		out = append(out, name)
+		sets, err := c.GetSets(t)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range sets {
+			els, err := c.GetSetElements(s)
+			if err != nil {
+				return nil, err
+			}
+			for _, e := range els {
+				out = append(out, fmt.Sprintf("%s set %s element %x-%x: %x %q", name, s.Name, e.Key, e.KeyEnd, e.Val, e.Comment))
+			}
+		}
+	}
+	chains, err := c.ListChains()
+	if err != nil {
+		return nil, err
+	}
+	for _, ch := range chains {
+		rs, err := c.GetRules(ch.Table, ch)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, fmt.Sprintf("nft %d %s chain %s: %d rules", ch.Table.Family, ch.Table.Name, ch.Name, len(rs)))
+	}
+	return out, nil
+}
