@@ -1,0 +1,135 @@
+package process
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// maxSize is what the stripped binary may weigh with the roles so far.
+const maxSize = 10 << 20
+
+// denied maps package prefixes to why they may not be linked: every CNI call
+// of every role pays for each linked package's initialisation.
+func denied() map[string]string {
+	return map[string]string{
+		"k8s.io/":                                 "a clientset costs 10 to 16 ms and 30 to 60 MB; Kubernetes is spoken to over net/http",
+		"sigs.k8s.io/":                            "knftables needs the nft program and 0.5 ms of init",
+		"go.etcd.io/etcd/":                        "etcd is spoken to through its JSON gateway",
+		"google.golang.org/grpc":                  "comes with etcd's client; several ms of init",
+		"google.golang.org/protobuf":              "registers its types in init",
+		"github.com/prometheus/":                  "registers collectors in init",
+		"go.opentelemetry.io/":                    "comes with containernetworking/cni after v1.3.0",
+		"github.com/google/gopacket":              "5 ms of init",
+		"github.com/gopacket/":                    "5 ms of init",
+		"github.com/coreos/go-iptables":           "executes iptables; compiles expressions",
+		"github.com/godbus/dbus":                  "firewalld is not asked, 0.1 ms of init",
+		"github.com/aws/":                         "cloud interfaces are a few HTTP requests",
+		"github.com/Azure/":                       "cloud interfaces are a few HTTP requests",
+		"cloud.google.com/":                       "cloud interfaces are a few HTTP requests",
+		"github.com/onsi/":                        "a test library",
+		"github.com/google/go-cmp":                "a test library",
+		"github.com/rogpeppe/":                    "a test library",
+		"testing":                                 "a test library",
+		"github.com/cpuguy83/go-md2man":           "urfave/cli without the tag urfave_cli_no_docs: 0.35 ms of init",
+		"github.com/russross/":                    "urfave/cli without the tag urfave_cli_no_docs",
+		"gopkg.in/yaml":                           "0.2 ms of init; configurations are JSON",
+		"sigs.k8s.io/yaml":                        "0.2 ms of init; configurations are JSON",
+		"github.com/safchain/ethtool":             "the two ioctls that are needed are written out",
+		"github.com/networkplumbing/go-nft":       "executes nft",
+		"net/http/pprof":                          "no role serves profiles",
+		"net/http":                                "0.6 ms of init; only daemons and cluster engines may bring it, and say so here",
+		"expvar":                                  "brings net/http",
+		"encoding/gob":                            "registers types in init",
+		"html/template":                           "nothing renders HTML",
+		"github.com/containernetworking/plugins/": "the reference is a peer, not a library",
+	}
+}
+
+func TestDependencies(t *testing.T) {
+	deps := dependencies(t)
+	for _, dep := range deps {
+		for prefix, why := range denied() {
+			if dep == prefix || strings.HasPrefix(dep, strings.TrimSuffix(prefix, "/")+"/") {
+				t.Errorf("%s is linked: %s; brought by %s", dep, why, importers(t, dep))
+			}
+		}
+	}
+	if !slices.Contains(deps, "github.com/cnibox/cnibox/roles/dispatch") {
+		t.Errorf("these are not the product's dependencies: %q", deps)
+	}
+}
+
+// dependencies lists every package of the product.
+func dependencies(t *testing.T) []string {
+	t.Helper()
+	return strings.Fields(goList(t, "{{.ImportPath}}"))
+}
+
+// importers lists who imports a package.
+func importers(t *testing.T, pkg string) string {
+	t.Helper()
+	var out []string
+	for line := range strings.Lines(goList(t, `{{.ImportPath}} {{join .Imports " "}}`)) {
+		f := strings.Fields(line)
+		if len(f) > 1 && slices.Contains(f[1:], pkg) {
+			out = append(out, f[0])
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+func goList(t *testing.T, format string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags", buildTags, "-f", format, "../..")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func TestSize(t *testing.T) {
+	st, err := os.Stat(filepath.Join(binDir, "cnibox"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("binary %.1f MB", float64(st.Size())/(1<<20))
+	if st.Size() > maxSize {
+		t.Errorf("the binary has %d bytes, at most %d are wanted", st.Size(), maxSize)
+	}
+}
+
+// TestInitBill prints what packages do before main on each call; it is a
+// figure, not a limit.
+func TestInitBill(t *testing.T) {
+	_, trace := call(t, "bridge", "CNI_COMMAND=VERSION", "GODEBUG=inittrace=1")
+	type item struct {
+		pkg string
+		ms  float64
+	}
+	var items []item
+	total := 0.0
+	for s := bufio.NewScanner(bytes.NewReader([]byte(trace))); s.Scan(); {
+		var i item
+		var at float64
+		if n, _ := fmt.Sscanf(s.Text(), "init %s @%f ms, %f ms clock", &i.pkg, &at, &i.ms); n == 3 {
+			items, total = append(items, i), total+i.ms
+		}
+	}
+	if len(items) == 0 {
+		t.Fatalf("no init trace: %q", trace)
+	}
+	slices.SortFunc(items, func(a, b item) int { return int(1e6 * (b.ms - a.ms)) })
+	t.Logf("%d packages initialise in %.2f ms; the dearest:", len(items), total)
+	for _, i := range items[:min(5, len(items))] {
+		t.Logf("  %-40s %.3f ms", i.pkg, i.ms)
+	}
+}
