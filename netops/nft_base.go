@@ -144,14 +144,9 @@ func (c *nft) removeBase(ctx context.Context) error {
 	return failed
 }
 
-// removeTable deletes t if it is empty. The kernel refuses the deletion if
-// anything changed since t was found empty.
+// removeTable deletes t if it is empty.
 func (c *nft) removeTable(ctx context.Context, t nftTable) error {
 	conn, err := c.open()
-	if err != nil {
-		return err
-	}
-	m, err := t.message(unix.NFT_MSG_DELTABLE, 0)
 	if err != nil {
 		return err
 	}
@@ -161,21 +156,32 @@ func (c *nft) removeTable(ctx context.Context, t nftTable) error {
 			return err
 		}
 		empty, err := c.isEmpty(ctx, t)
-		if err != nil {
+		if err != nil || !empty {
 			return err
 		}
-		if !empty {
-			return nil
-		}
-		err = conn.commit(ctx, generation, m)
-		switch {
-		case err == nil, errors.Is(err, unix.ENOENT):
-			return nil
-		case !errors.Is(err, unix.ERESTART):
+		removed, err := c.removeUnchanged(ctx, t, generation)
+		if err != nil || removed {
 			return err
 		}
 	}
 	return fmt.Errorf("%w: nftables is being changed", ErrBusy)
+}
+
+// removeUnchanged deletes t, if present, and nothing if anything in nftables
+// has changed since generation.
+func (c *nft) removeUnchanged(ctx context.Context, t nftTable, generation uint32) (bool, error) {
+	m, err := t.message(unix.NFT_MSG_DELTABLE, 0)
+	if err != nil {
+		return false, err
+	}
+	err = c.conn.commit(ctx, generation, m)
+	if errors.Is(err, unix.ERESTART) {
+		return false, nil
+	}
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+	return err == nil, err
 }
 
 // isEmpty tells whether no set of t has an element.

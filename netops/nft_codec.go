@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 )
@@ -156,8 +157,9 @@ func encodeIfName(text string) ([]byte, error) {
 	return append([]byte(text), make([]byte, unix.IFNAMSIZ-len(text))...), nil
 }
 
-// badInIfName follows the kernel's dev_valid_name, and refuses control characters.
-func badInIfName(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r == 0x7f }
+// badInIfName follows the kernel's dev_valid_name, and refuses what could not
+// be shown as it is.
+func badInIfName(r rune) bool { return unicode.IsSpace(r) || r == '/' || r == ':' || isHostile(r) }
 
 func (f field) encodeAddr(text string) ([]byte, error) {
 	a, err := netip.ParseAddr(text)

@@ -62,6 +62,9 @@ func TestNFTBadFieldTexts(t *testing.T) {
 		field field
 		text  string
 	}{
+		{ifName, `a"b`},
+		{ifName, "a\xffb"},
+		{ifName, "a b"},
 		{ip4Addr, "fd00::1"},
 		{ip4Addr, "10.0.0.1/32"},
 		{ip6Addr, "fe80::1%eth0"},
@@ -233,7 +236,7 @@ func TestNFTMessagesStayWithinAttributes(t *testing.T) {
 	var entries []*entry
 	for i := range 1000 {
 		entries = append(entries, &entry{
-			set: widest, key: make([]byte, widest.keySize()), end: make([]byte, 64), data: make([]byte, 64), label: strings.Repeat("x", maxLabel-i%2),
+			set: widest, key: make([]byte, widest.keySize()), end: make([]byte, 100), data: make([]byte, 100), label: strings.Repeat("x", maxLabel-i%2),
 		})
 	}
 	msgs, err := elementMessages(unix.NFT_MSG_NEWSETELEM, 0, entries)

@@ -88,7 +88,7 @@ func (c *nftConn) commit(ctx context.Context, generation uint32, msgs ...nftMess
 	}
 	last := c.seq
 	b = c.batchMark(b, unix.NFNL_MSG_BATCH_END, 0)
-	if err := c.send(b); err != nil {
+	if err := c.send(ctx, b); err != nil {
 		return err
 	}
 	return c.awaitCommit(ctx, begin, last)
@@ -123,7 +123,7 @@ func (c *nftConn) awaitCommit(ctx context.Context, begin, last uint32) error {
 // with the attributes behind struct nfgenmsg. Dumps may fail with errInterrupted.
 func (c *nftConn) query(ctx context.Context, m nftMessage, each func(attrs []byte)) error {
 	m.flags |= unix.NLM_F_ACK
-	if err := c.send(c.append(nil, m)); err != nil {
+	if err := c.send(ctx, c.append(nil, m)); err != nil {
 		return err
 	}
 	seq, done, torn := c.seq, false, false
@@ -183,8 +183,12 @@ func (c *nftConn) appendRaw(b []byte, kind, flags uint16, family byte, resource 
 	return b
 }
 
-func (c *nftConn) send(b []byte) error {
+// send writes requests, none of them if the context has ended.
+func (c *nftConn) send(ctx context.Context, b []byte) error {
 	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		err := unix.Sendto(c.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 		if !errors.Is(err, unix.EINTR) {
 			return err

@@ -107,9 +107,11 @@ func (n *entry) last() []byte {
 // bare is the entry's key alone.
 func (n *entry) bare() *entry { return &entry{set: n.set, key: n.key, end: n.end} }
 
-// allows tells whether have, in the place of n, leaves nothing to do.
+// allows tells whether have, in the place of n, leaves nothing to do. Without
+// a label nobody can tell whose an exclusive element is.
 func (n *entry) allows(have *entry) bool {
-	return bytes.Equal(n.data, have.data) && (n.shared || n.sameKey(have) && n.label == have.label)
+	own := n.sameKey(have) && n.label == have.label && n.label != ""
+	return bytes.Equal(n.data, have.data) && (n.shared || own)
 }
 
 // sameKey tells whether both match the same packets.

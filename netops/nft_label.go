@@ -33,11 +33,15 @@ func cleanLabel(label string) string {
 // printable replaces what must not reach a terminal or a quoted text.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || r == '"' || r == '\\' || !unicode.IsPrint(r) {
+		if isHostile(r) {
 			return '?'
 		}
 		return r
 	}, s)
+}
+
+func isHostile(r rune) bool {
+	return r == utf8.RuneError || r == '"' || r == '\\' || !unicode.IsPrint(r)
 }
 
 // labelUserData is the user data that makes nft show label as the comment.

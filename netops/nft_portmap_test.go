@@ -58,12 +58,12 @@ const wantPortMap = `table inet cnibox {
 
 	set test_marks {
 		type mark
-		elements = { 0x00002000 }
+		elements = { 0x00002000 comment "cnibox:a" }
 	}
 
 	map test_services {
 		type inet_service : mark
-		elements = { 443 : 0x00000007 }
+		elements = { 443 comment "cnibox:a" : 0x00000007 }
 	}
 
 	chain test_net {
@@ -90,8 +90,8 @@ func TestNFTMaps(t *testing.T) {
 	els := []*Element{
 		mapping("cnibox:a", "8080", "10.1.0.2"),
 		{Set: "test_policy", Key: []string{"10.0.0.9"}, Value: []string{"jump test_net"}, Label: "cnibox:a"},
-		{Set: "test_marks", Key: []string{"0x2000"}},
-		{Set: "test_services", Key: []string{"443"}, Value: []string{"0x7"}},
+		{Set: "test_marks", Key: []string{"0x2000"}, Label: "cnibox:a"},
+		{Set: "test_services", Key: []string{"443"}, Value: []string{"0x7"}, Label: "cnibox:a"},
 	}
 	mustAdd(t, c, els...)
 	if diff := cmp.Diff(wantPortMap, run(t, "nft", "list", "ruleset")); diff != "" {
@@ -106,7 +106,10 @@ func TestNFTMaps(t *testing.T) {
 			t.Errorf("get %+v: %+v, %v, %v", e, have, found, err)
 		}
 	}
-	mustAdd(t, c, els...) // the same attempt again
+	mustAdd(t, c, els[:4]...) // the same attempt again
+	if err := c.add(t.Context(), []*Element{drop}); !errors.Is(err, ErrExists) {
+		t.Errorf("an element without a label: error %v, want ErrExists", err)
+	}
 	for _, e := range []*Element{mapping("cnibox:b", "8080", "10.1.0.2"), mapping("cnibox:a", "8080", "10.1.0.3")} {
 		if err := c.add(t.Context(), []*Element{e}); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), `: 10.1.0.2 . 80 } is held by "cnibox:a"`) {
 			t.Errorf("add %+v: error %v", e, err)

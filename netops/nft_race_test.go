@@ -229,6 +229,26 @@ func TestNFTRemoveBase(t *testing.T) {
 	}
 }
 
+// An element that comes between the look and the deletion saves its table.
+func TestNFTRemoveBaseTooLate(t *testing.T) {
+	freshNetns(t)
+	remover, adder := openNFT(t), openNFT(t)
+	mustAdd(t, remover, masq("one", "cni0", "10.1.0.0/16"))
+	mustDel(t, remover, masq("one", "cni0", "10.1.0.0/16"))
+	generation, err := remover.conn.generation(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if empty, err := remover.isEmpty(t.Context(), inetTable()); !empty || err != nil {
+		t.Fatalf("empty %v, error %v", empty, err)
+	}
+	mustAdd(t, adder, masq("two", "cni1", "10.2.0.0/16"))
+	if removed, err := remover.removeUnchanged(t.Context(), inetTable(), generation); removed || err != nil {
+		t.Errorf("removed %v, error %v", removed, err)
+	}
+	wantKeys(t, adder, "masq4", map[string]string{"cni1 10.2.0.0/16": "two"})
+}
+
 // One side adds and looks, the other removes what is empty: an added element
 // must not vanish with its table.
 func TestNFTRemoveBaseBesideAdds(t *testing.T) {
@@ -255,7 +275,7 @@ func TestNFTRemoveBaseBesideAdds(t *testing.T) {
 		}
 	})
 	e := pair("cnibox:a", "veth1", "02:00:00:00:00:01")
-	for i := range 500 {
+	for i := range 200 {
 		mustAdd(t, adder, e)
 		if _, found, err := adder.get(t.Context(), e); !found || err != nil {
 			t.Errorf("round %d: found %v, error %v", i, found, err)

@@ -367,9 +367,28 @@ func TestNFTHonoursContext(t *testing.T) {
 	if err := c.add(ctx, []*Element{masq("one", "cni0", "10.1.0.0/16")}); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want context.Canceled", err)
 	}
-	// Replies to what was sent before must not be taken for those of the next call.
-	mustAdd(t, c, masq("two", "cni1", "10.2.0.0/16"))
-	if _, found, err := c.get(t.Context(), masq("", "cni1", "10.2.0.0/16")); !found || err != nil {
-		t.Errorf("found %v, error %v", found, err)
+	if got := run(t, "nft", "list", "ruleset"); got != "" {
+		t.Errorf("a cancelled call made:\n%s", got)
+	}
+}
+
+// Replies that a call did not wait for must not be taken for those of the next.
+func TestNFTTellsRepliesApart(t *testing.T) {
+	c := freshNFT(t)
+	mustAdd(t, c, pair("cnibox:a", "veth1", "02:00:00:00:00:01"))
+	abandon := func() {
+		t.Helper()
+		m := nftMessage{kind: unix.NFT_MSG_GETGEN, flags: unix.NLM_F_ACK}
+		if err := c.conn.send(t.Context(), c.conn.append(nil, m)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	abandon()
+	if _, found, err := c.get(t.Context(), pair("", "veth1", "02:00:00:00:00:01")); !found || err != nil {
+		t.Errorf("get: found %v, error %v", found, err)
+	}
+	abandon()
+	if err := c.add(t.Context(), []*Element{pair("cnibox:b", "veth1", "02:00:00:00:00:01")}); !errors.Is(err, ErrExists) {
+		t.Errorf("add: error %v, want ErrExists", err)
 	}
 }
