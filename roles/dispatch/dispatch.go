@@ -144,16 +144,15 @@ func (p *Process) runDaemon(ctx context.Context, role *roles.Role, args []string
 
 // getenv reads the process's environment.
 func (p *Process) getenv(key string) string {
-	v, _ := lookupEnv(p.Env, key)
-	return v
+	return getenv(p.Env, key)
 }
 
-// lookupEnv finds a variable; of a repeated name the first counts.
-func lookupEnv(env []string, key string) (string, bool) {
+// getenv finds a variable, or ""; of a repeated name the first counts.
+func getenv(env []string, key string) string {
 	for _, kv := range env {
 		if k, v, ok := strings.Cut(kv, "="); ok && k == key {
-			return v, true
+			return v
 		}
 	}
-	return "", false
+	return ""
 }

@@ -50,7 +50,7 @@ func newRequest(verb roles.Verb, env []string, table roles.Table) (*roles.Reques
 	if !ok {
 		return nil, fmt.Errorf("%w: CNI_COMMAND: %q is no operation of CNI", roles.ErrEnv, string(verb))
 	}
-	get := func(key string) string { v, _ := lookupEnv(env, key); return v }
+	get := func(key string) string { return getenv(env, key) }
 	var missing []string
 	for _, n := range names {
 		if get(n) == "" {
@@ -159,12 +159,13 @@ func guardNetns(req *roles.Request) error {
 	default:
 		return nil
 	}
-	if v, _ := lookupEnv(req.Env, envOverride); v == "1" || strings.EqualFold(v, "true") || req.Netns == "" {
+	if v := getenv(req.Env, envOverride); v == "1" || strings.EqualFold(v, "true") || req.Netns == "" {
 		return nil
 	}
 	theirs, err := os.Stat(req.Netns)
 	if err != nil {
-		return nil //nolint:nilerr // a missing namespace is an error of ADD and none of DEL
+		// A missing namespace is an error of ADD and none of DEL.
+		return nil
 	}
 	ours, err := os.Stat(ownNetns)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// ErrIO: standard input or output cannot be used (code 5).
+// ErrIO means that standard input or output cannot be used (code 5).
 var ErrIO = errors.New("input or output failed")
 
 // DelegateError is the failure of a plugin that was executed.

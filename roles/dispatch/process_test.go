@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -220,16 +221,23 @@ func TestSecondSignalKills(t *testing.T) {
 	s.await(t, "ready")
 	s.signal(t, syscall.SIGTERM)
 	s.await(t, "cancelled")
-	// The handler that was taken away may still be on its way out: ask until
-	// the process is gone.
+	// Nothing tells when the first signal's handler is taken away, so one more
+	// is sent again and again; never many at once, which nest and overflow the
+	// Go runtime's signal stack.
 	done := make(chan error, 1)
 	go func() { done <- s.cmd.Wait() }()
-	for {
-		if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			break
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for ended := false; !ended; {
+		select {
+		case <-done:
+			ended = true
+		case <-again.C:
+			if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				t.Fatal(err)
+			}
 		}
 	}
-	<-done
 	st, ok := s.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if !ok || !st.Signaled() || st.Signal() != syscall.SIGTERM {
 		t.Errorf("ended by %v, want SIGTERM", s.cmd.ProcessState)

@@ -17,23 +17,23 @@ import (
 )
 
 // oneDocument asserts that a text is one JSON document, or nothing.
-func oneDocument(t testing.TB, s string) {
-	t.Helper()
+func oneDocument(tb testing.TB, s string) {
+	tb.Helper()
 	d := json.NewDecoder(strings.NewReader(s))
 	var v any
 	if err := d.Decode(&v); err != nil && (!errors.Is(err, io.EOF) || s != "") {
-		t.Errorf("no JSON document: %v: %q", err, s)
+		tb.Errorf("no JSON document: %v: %q", err, s)
 	}
 	if err := d.Decode(&v); !errors.Is(err, io.EOF) {
-		t.Errorf("more than one document: %q", s)
+		tb.Errorf("more than one document: %q", s)
 	}
 }
 
-func compact(t testing.TB, raw []byte) string {
-	t.Helper()
+func compact(tb testing.TB, raw []byte) string {
+	tb.Helper()
 	var b bytes.Buffer
 	if err := json.Compact(&b, raw); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return b.String()
 }

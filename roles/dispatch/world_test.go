@@ -163,10 +163,10 @@ func (w *world) process(stdout, stderr *bytes.Buffer) Process {
 	}
 }
 
-func (w *world) call(t testing.TB) answer {
-	t.Helper()
+func (w *world) call(tb testing.TB) answer {
+	tb.Helper()
 	var stdout, stderr bytes.Buffer
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(tb.Context())
 	defer cancel()
 	if w.cancelled {
 		cancel()
@@ -174,65 +174,65 @@ func (w *world) call(t testing.TB) answer {
 	a := answer{exit: Main(ctx, w.process(&stdout, &stderr))}
 	a.stdout, a.stderr = stdout.String(), stderr.String()
 	if w.opened != 0 {
-		t.Errorf("%d hosts are still open", w.opened)
+		tb.Errorf("%d hosts are still open", w.opened)
 	}
 	return a
 }
 
 // failure asserts that a call printed one error object and nothing else.
-func (a answer) failure(t testing.TB) errorObject {
-	t.Helper()
+func (a answer) failure(tb testing.TB) errorObject {
+	tb.Helper()
 	if a.exit == 0 {
-		t.Errorf("exit code 0, want another; stdout %s", a.stdout)
+		tb.Errorf("exit code 0, want another; stdout %s", a.stdout)
 	}
 	d := json.NewDecoder(strings.NewReader(a.stdout))
 	d.DisallowUnknownFields()
 	var o errorObject
 	if err := d.Decode(&o); err != nil {
-		t.Fatalf("stdout is no error object: %v: %q", err, a.stdout)
+		tb.Fatalf("stdout is no error object: %v: %q", err, a.stdout)
 	}
 	if rest := strings.TrimSpace(a.stdout[d.InputOffset():]); rest != "" {
-		t.Errorf("a second document on stdout: %q", rest)
+		tb.Errorf("a second document on stdout: %q", rest)
 	}
 	if o.Code == 0 || o.Code == 999 || o.Msg == "" || o.CNIVersion == "" {
-		t.Errorf("error object %+v: code, msg and cniVersion are required, 0 and 999 are no codes", o)
+		tb.Errorf("error object %+v: code, msg and cniVersion are required, 0 and 999 are no codes", o)
 	}
 	return o
 }
 
 // success asserts exit code 0 and no log lines.
-func (a answer) success(t testing.TB) {
-	t.Helper()
+func (a answer) success(tb testing.TB) {
+	tb.Helper()
 	if a.exit != 0 || a.stderr != "" {
-		t.Fatalf("exit code %d, stdout %s, stderr %s", a.exit, a.stdout, a.stderr)
+		tb.Fatalf("exit code %d, stdout %s, stderr %s", a.exit, a.stdout, a.stderr)
 	}
 }
 
 // script writes an executable shell script: a stranger's plugin.
-func script(t testing.TB, dir, name, body string) string {
-	t.Helper()
+func script(tb testing.TB, dir, name, body string) string {
+	tb.Helper()
 	file := filepath.Join(dir, name)
 	if err := os.WriteFile(file, []byte("#!/bin/sh\n"+body), 0o700); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return file
 }
 
 // linkSelf puts this very program under a name, as an installed role.
-func linkSelf(t testing.TB, dir, name string) {
-	t.Helper()
+func linkSelf(tb testing.TB, dir, name string) {
+	tb.Helper()
 	self, err := os.Executable()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := os.Symlink(self, filepath.Join(dir, name)); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
-func mkfifo(t testing.TB, file string) {
-	t.Helper()
+func mkfifo(tb testing.TB, file string) {
+	tb.Helper()
 	if err := syscall.Mkfifo(file, 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
