@@ -1,4 +1,35 @@
 package netops
 
-// Net is the kernel's networking as roles see it. It is safe for one call at a time.
-type Net struct{}
+import (
+	"context"
+	"errors"
+)
+
+// Options are what a Net is made with. All may be left out.
+type Options struct {
+	// Probe sees every write; for tests.
+	Probe Probe
+	// Restore lists every element that recorded attachments want. It is asked
+	// when our nftables tables had to be made anew, so that they are complete again.
+	Restore func(context.Context) ([]*Element, error)
+}
+
+// Net is the kernel's networking as roles see it. It opens its sockets when
+// they are first needed, in the namespace of the calling thread, and keeps
+// them until Close. It is safe for one call at a time.
+type Net struct {
+	probe Probe
+	host  *Namespace
+	nft   *nft
+}
+
+// New opens nothing.
+func New(o Options) *Net {
+	return &Net{probe: o.Probe, host: &Namespace{}, nft: newNFT(o.Restore)}
+}
+
+// Close closes the sockets. After deletes of nftables elements this waits for
+// a grace period of the kernel (13 ms): it is the last thing that a process does.
+func (n *Net) Close() error {
+	return errors.Join(n.host.Close(), n.nft.close())
+}

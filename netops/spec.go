@@ -75,6 +75,16 @@ type Link struct {
 	Peer   *Peer   `json:"peer,omitempty"`
 	Bridge *Bridge `json:"bridge,omitempty"`
 	Port   *Port   `json:"port,omitempty"`
+	// Unset turns off what the zero values above leave alone. It is how
+	// inverses put a link back that was set up.
+	Unset *Unset `json:"unset,omitempty"`
+}
+
+// Unset names properties of a Link that are to be taken away.
+type Unset struct {
+	Promisc bool `json:"promisc,omitempty"`
+	Master  bool `json:"master,omitempty"`
+	Alias   bool `json:"alias,omitempty"`
 }
 
 // Peer is the other end of a veth pair.

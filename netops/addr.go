@@ -1,0 +1,152 @@
+package netops
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Where is the namespace of the address's link.
+func (a *Addr) Where() Place { return a.In }
+
+// IsShared tells whether attachments share the address.
+func (a *Addr) IsShared() bool { return a.Shared }
+
+func (a *Addr) object() {}
+
+// String is the address in the form of ip address.
+func (a *Addr) String() string {
+	w := words{"address", a.Address.String(), "dev", a.Link}
+	w.flag(a.In == Container, "netns container")
+	w.flag(a.Address.Addr().Is6() && !a.DAD, "nodad")
+	w.flag(a.NoPrefixRoute, "noprefixroute")
+	return w.String()
+}
+
+func (a *Addr) validate() error {
+	return errors.Join(checkPlace(a.In), checkName(a.Link), checkPrefix("address", a.Address))
+}
+
+// plan adds the address, after those that it replaces are gone.
+func (a *Addr) plan(ctx context.Context, s *session) ([]Change, error) {
+	add := Change{Do: Step{VerbAdd, a}}
+	if s.isNew(a.In, a.Link) {
+		return []Change{add}, nil
+	}
+	have, err := s.addresses(ctx, a.In, a.Link)
+	if err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(have, a.is) {
+		if !a.Shared {
+			return nil, fmt.Errorf("address %s on %q %w", a.Address, a.Link, ErrExists)
+		}
+		return nil, nil
+	}
+	var changes []Change
+	for _, other := range have {
+		if !a.conflicts(other.prefix) {
+			continue
+		}
+		if !a.Replace {
+			return nil, a.conflict(ctx, s, other.prefix)
+		}
+		old := &Addr{In: a.In, Shared: a.Shared, Link: a.Link, Address: other.prefix}
+		c := Change{Do: Step{VerbDel, old}}
+		if !a.Shared {
+			c.Undo = &Step{VerbAdd, old}
+		}
+		changes = append(changes, c)
+	}
+	if !a.Shared {
+		add.Undo = &Step{VerbDel, a}
+	}
+	return append(changes, add), nil
+}
+
+func (a *Addr) is(have addrState) bool { return have.prefix == a.Address }
+
+// conflicts tells whether another address of the link is in the way: any for
+// IPv4, one of an overlapping subnet for IPv6.
+func (a *Addr) conflicts(other netip.Prefix) bool {
+	if !a.Sole && !a.Replace || other.Addr().Is4() != a.Address.Addr().Is4() {
+		return false
+	}
+	return other.Addr().Is4() || other.Overlaps(a.Address)
+}
+
+func (a *Addr) conflict(ctx context.Context, s *session, other netip.Prefix) error {
+	kind := "interface"
+	if l, err := s.link(ctx, a.In, a.Link); err == nil && l.kind == "bridge" {
+		kind = "bridge"
+	}
+	return fmt.Errorf("%s %q already has an IP address different from %s: %w: %s", kind, a.Link, a.Address, ErrConflict, other)
+}
+
+func (a *Addr) verify(ctx context.Context, s *session) ([]Difference, error) {
+	have, err := s.addresses(ctx, a.In, a.Link)
+	if errors.Is(err, ErrNotExist) || err == nil && !slices.ContainsFunc(have, a.is) {
+		return absentIf(nil, a)
+	}
+	return nil, err
+}
+
+// messages are the requests that add or delete the address.
+func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, error) {
+	index, err := s.indexOf(ctx, a.In, a.Link)
+	if err != nil {
+		return nil, err
+	}
+	addr := a.Address.Addr()
+	ifa := nl.NewIfAddrmsg(int(family(addr)))
+	ifa.Index, ifa.Prefixlen = uint32(index), uint8(a.Address.Bits())
+	m := rtMessage{kind: unix.RTM_DELADDR, data: []nl.NetlinkRequestData{
+		ifa,
+		nl.NewRtAttr(unix.IFA_LOCAL, addr.AsSlice()),
+		nl.NewRtAttr(unix.IFA_ADDRESS, addr.AsSlice()),
+	}}
+	if v == VerbDel {
+		return []rtMessage{m}, nil
+	}
+	m.kind, m.flags = unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL
+	var flags uint32
+	if addr.Is6() && !a.DAD {
+		flags |= unix.IFA_F_NODAD
+	}
+	if a.NoPrefixRoute {
+		flags |= unix.IFA_F_NOPREFIXROUTE
+	}
+	if flags != 0 {
+		m.data = append(m.data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
+	}
+	if addr.Is4() && a.Address.Bits() < 31 { // RFC 3021: smaller ones have no broadcast
+		m.data = append(m.data, nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(a.Address)))
+	}
+	return []rtMessage{m}, nil
+}
+
+// broadcast is the last address of an IPv4 subnet.
+func broadcast(p netip.Prefix) []byte {
+	b := p.Addr().As4()
+	last := binary.BigEndian.Uint32(b[:]) | (1<<(32-p.Bits()) - 1)
+	return binary.BigEndian.AppendUint32(nil, last)
+}
+
+// addresses reads a link's addresses.
+func (s *session) addresses(ctx context.Context, p Place, link string) ([]addrState, error) {
+	index, err := s.indexOf(ctx, p, link)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.conn(p)
+	if err != nil {
+		return nil, err
+	}
+	return c.addresses(ctx, index)
+}

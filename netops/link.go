@@ -1,0 +1,330 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// Where is the namespace that the link is made in.
+func (l *Link) Where() Place { return l.In }
+
+// IsShared tells whether attachments share the link.
+func (l *Link) IsShared() bool { return l.Shared }
+
+func (l *Link) object() {}
+
+func (l *Link) ref() linkRef { return linkRef{l.In, l.Name} }
+
+// String is the link in the form of ip link.
+func (l *Link) String() string {
+	w := words{"link", l.Name}
+	w.flag(l.In == Container, "netns container")
+	w.value("type", l.Kind)
+	w.value("address", l.MAC)
+	w.number("mtu", l.MTU)
+	w.value("master", l.Master)
+	if b := l.Bridge; b != nil {
+		w.flag(b.VLANFiltering, "vlan_filtering 1")
+	}
+	if p := l.Port; p != nil {
+		w = append(w, "hairpin", onOff(p.Hairpin), "isolated", onOff(p.Isolated))
+	}
+	w.flag(l.Promisc, "promisc on")
+	if u := l.Unset; u != nil {
+		w.flag(u.Promisc, "promisc off")
+		w.flag(u.Master, "nomaster")
+		w.flag(u.Alias, `alias ""`)
+	}
+	w.flag(l.Up, "up")
+	w.flag(l.Down, "down")
+	if p := l.Peer; p != nil {
+		w = append(w, "peer", "name", p.Name)
+		w.flag(p.In == Container && l.In != Container, "netns container")
+		w.value("address", p.MAC)
+		w.number("mtu", p.MTU)
+		w.value("master", p.Master)
+		w.flag(p.Up, "up")
+	}
+	if l.Alias != "" {
+		w = append(w, "alias", strconv.Quote(l.Alias))
+	}
+	return w.String()
+}
+
+func (l *Link) validate() error {
+	errs := []error{checkPlace(l.In), checkName(l.Name), checkMAC(l.MAC), checkMTU(l.MTU)}
+	if l.Master != "" {
+		errs = append(errs, checkName(l.Master))
+	}
+	if len(l.Alias) > maxAlias {
+		errs = append(errs, fmt.Errorf("alias of %d bytes, more than %d: %w", len(l.Alias), maxAlias, ErrInvalid))
+	}
+	if strings.ContainsRune(l.Alias, 0) {
+		errs = append(errs, fmt.Errorf("alias %q: %w", l.Alias, ErrInvalid))
+	}
+	if l.Up && l.Down {
+		errs = append(errs, fmt.Errorf("both up and down: %w", ErrInvalid))
+	}
+	if p := l.Peer; p != nil {
+		if l.Kind != "veth" {
+			errs = append(errs, fmt.Errorf("a peer on a link of kind %q: %w", l.Kind, ErrInvalid))
+		}
+		if l.In != Host && p.In != l.In {
+			errs = append(errs, fmt.Errorf("a peer in the host for a link in the container: %w", ErrInvalid))
+		}
+		errs = append(errs, checkPlace(p.In), checkName(p.Name), checkMAC(p.MAC), checkMTU(p.MTU))
+		if p.Master != "" {
+			errs = append(errs, checkName(p.Master))
+		}
+		if p.Master != "" && p.In != Host {
+			errs = append(errs, fmt.Errorf("a master for a peer in the container: %w", ErrInvalid))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// plan makes the link if it has a kind and is absent, and else sets what differs.
+func (l *Link) plan(ctx context.Context, s *session) ([]Change, error) {
+	if l.Kind == "" {
+		return l.planSet(ctx, s)
+	}
+	var have *linkState
+	if !s.unknown(l.In) {
+		var err error
+		if have, err = s.findLink(ctx, l.In, l.Name); err != nil {
+			return nil, err
+		}
+	}
+	if have != nil {
+		return l.planPresent(have)
+	}
+	if p := l.Peer; p != nil && !s.unknown(p.In) {
+		other, err := s.findLink(ctx, p.In, p.Name)
+		if err != nil {
+			return nil, err
+		}
+		if other != nil {
+			return nil, peerExists(p)
+		}
+	}
+	s.made[l.ref()] = true
+	if l.Peer != nil {
+		s.made[linkRef{l.Peer.In, l.Peer.Name}] = true
+	}
+	c := Change{Do: Step{VerbAdd, l}}
+	if !l.Shared {
+		c.Undo = &Step{VerbDel, l.inverse()}
+	}
+	return []Change{c}, nil
+}
+
+// inverse names the link for its deletion: with its alias, so that only the
+// link that was made is deleted.
+func (l *Link) inverse() *Link {
+	return &Link{In: l.In, Shared: l.Shared, Name: l.Name, Kind: l.Kind, Alias: l.Alias}
+}
+
+// planPresent judges a link that exists where one is to be made. A shared one
+// is only brought up and made promiscuous; all else about it stays.
+func (l *Link) planPresent(have *linkState) ([]Change, error) {
+	if !l.Shared {
+		return nil, fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(have.alias))
+	}
+	if have.kind != l.Kind {
+		return nil, fmt.Errorf("%s is a link of kind %q, not %q: %w", l.title(), have.kind, l.Kind, ErrConflict)
+	}
+	set := &Link{In: l.In, Shared: true, Name: l.Name, Kind: l.Kind}
+	set.Up = l.Up && !have.isUp()
+	set.Promisc = l.Promisc && !have.isPromisc()
+	if !set.Up && !set.Promisc {
+		return nil, nil
+	}
+	return []Change{{Do: Step{VerbSet, set}}}, nil
+}
+
+// planSet changes a link that must exist, and remembers what it was.
+func (l *Link) planSet(ctx context.Context, s *session) ([]Change, error) {
+	if s.isNew(l.In, l.Name) {
+		return []Change{{Do: Step{VerbSet, l}}}, nil
+	}
+	have, err := s.link(ctx, l.In, l.Name)
+	if err != nil {
+		return nil, err
+	}
+	master, err := s.linkName(ctx, l.In, have.master)
+	if err != nil {
+		return nil, err
+	}
+	set, old := l.difference(have, master)
+	if set == nil {
+		return nil, nil
+	}
+	c := Change{Do: Step{VerbSet, set}}
+	if !l.Shared {
+		c.Undo = &Step{VerbSet, old}
+	}
+	return []Change{c}, nil
+}
+
+// difference is the Link that sets what l wants and have lacks, and the one
+// that sets it back; nil if nothing differs.
+func (l *Link) difference(have *linkState, master string) (set, old *Link) {
+	set = &Link{In: l.In, Shared: l.Shared, Name: l.Name}
+	old = &Link{In: l.In, Shared: l.Shared, Name: l.Name}
+	var unset Unset
+	if l.MAC != "" && !sameMAC(l.MAC, have.mac) {
+		set.MAC, old.MAC = l.MAC, have.mac.String()
+	}
+	if l.MTU != 0 && l.MTU != have.mtu {
+		set.MTU, old.MTU = l.MTU, have.mtu
+	}
+	if l.Up && !have.isUp() {
+		set.Up, old.Down = true, true
+	}
+	if l.Down && have.isUp() {
+		set.Down, old.Up = true, true
+	}
+	if l.Alias != "" && l.Alias != have.alias {
+		set.Alias, old.Alias = l.Alias, have.alias
+		unset.Alias = have.alias == ""
+	}
+	if l.Master != "" && l.Master != master {
+		set.Master, old.Master = l.Master, master
+		unset.Master = master == ""
+	}
+	if l.Promisc && !have.isPromisc() {
+		set.Promisc, unset.Promisc = true, true
+	}
+	if l.Port != nil && (have.port == nil || *l.Port != *have.port) {
+		set.Port, old.Port = l.Port, have.port
+	}
+	if u := l.Unset; u != nil {
+		set.Unset = u
+		old.Promisc = old.Promisc || u.Promisc && have.isPromisc()
+		if u.Master {
+			old.Master = master
+		}
+		if u.Alias {
+			old.Alias = have.alias
+		}
+	}
+	if unset != (Unset{}) {
+		old.Unset = &unset
+	}
+	if *set == (Link{In: l.In, Shared: l.Shared, Name: l.Name}) {
+		return nil, nil
+	}
+	return set, old
+}
+
+// verify compares what l sets with the link that is there.
+func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
+	have, err := s.findLink(ctx, l.In, l.Name)
+	if err != nil || have == nil {
+		return absentIf(err, l)
+	}
+	d := differences{object: l}
+	if l.Kind != "" {
+		d.compare("kind", l.Kind, have.kind)
+	}
+	if l.MAC != "" && !sameMAC(l.MAC, have.mac) {
+		d.compare("address", strings.ToLower(l.MAC), have.mac.String())
+	}
+	if l.MTU != 0 {
+		d.compare("mtu", strconv.Itoa(l.MTU), strconv.Itoa(have.mtu))
+	}
+	if l.Up || l.Down {
+		d.compare("state", upDown(l.Up), upDown(have.isUp()))
+	}
+	if l.Promisc {
+		d.compare("promisc", "on", onOff(have.isPromisc()))
+	}
+	if l.Bridge != nil && l.Bridge.VLANFiltering {
+		d.compare("vlan_filtering", "on", onOff(have.vlanFiltering))
+	}
+	if l.Alias != "" && !l.Shared {
+		d.compare("label", ownLabel(l.Alias), ownLabel(have.alias))
+	}
+	if l.Master != "" {
+		master, err := s.linkName(ctx, l.In, have.master)
+		if err != nil {
+			return nil, err
+		}
+		d.compare("master", l.Master, orNone(master))
+	}
+	if l.Port != nil && have.port != nil {
+		d.compare("hairpin", onOff(l.Port.Hairpin), onOff(have.port.Hairpin))
+		d.compare("isolated", onOff(l.Port.Isolated), onOff(have.port.Isolated))
+	}
+	if l.Peer == nil {
+		return d.list, nil
+	}
+	return l.verifyPeer(ctx, s, have, d)
+}
+
+// verifyPeer compares the other end, and whether it is this link's other end.
+func (l *Link) verifyPeer(ctx context.Context, s *session, own *linkState, d differences) ([]Difference, error) {
+	p := l.Peer
+	have, err := s.findLink(ctx, p.In, p.Name)
+	if err != nil {
+		return nil, err
+	}
+	if have == nil || have.index != own.peer || have.peer != own.index {
+		what := "absent"
+		if have != nil {
+			what = "another link"
+		}
+		d.add(fmt.Sprintf("peer %q", p.Name), what)
+		return d.list, nil
+	}
+	if p.MAC != "" && !sameMAC(p.MAC, have.mac) {
+		d.compare("peer address", strings.ToLower(p.MAC), have.mac.String())
+	}
+	if p.MTU != 0 {
+		d.compare("peer mtu", strconv.Itoa(p.MTU), strconv.Itoa(have.mtu))
+	}
+	if p.Up {
+		d.compare("peer state", "up", upDown(have.isUp()))
+	}
+	if p.Master != "" {
+		master, err := s.linkName(ctx, p.In, have.master)
+		if err != nil {
+			return nil, err
+		}
+		d.compare("peer master", p.Master, orNone(master))
+	}
+	return d.list, nil
+}
+
+// title is how errors call the link.
+func (l *Link) title() string {
+	if l.Kind == "bridge" {
+		return fmt.Sprintf("bridge %q", l.Name)
+	}
+	return fmt.Sprintf("interface %q", l.Name)
+}
+
+// peerExists is the error for a peer's name that is taken.
+func peerExists(p *Peer) error {
+	if p.In == Container {
+		return fmt.Errorf("interface %q %w in the container's namespace", p.Name, ErrExists)
+	}
+	return fmt.Errorf("interface %q %w", p.Name, ErrExists)
+}
+
+// labelled tells a stranger's alias, where there is one.
+func labelled(alias string) string {
+	if alias == "" {
+		return ""
+	}
+	return fmt.Sprintf(", with the alias %q", alias)
+}
+
+func sameMAC(text string, have net.HardwareAddr) bool {
+	want, err := net.ParseMAC(text)
+	return err == nil && want.String() == have.String()
+}

@@ -1,0 +1,202 @@
+package netops
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// messages are the requests that make or set the link. Links are deleted by
+// index only, see session.deleteLink.
+func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, error) {
+	if v == VerbAdd {
+		return l.create(ctx, s)
+	}
+	m, err := l.set(ctx, s)
+	return []rtMessage{m}, err
+}
+
+// create is up to three requests: the kernel ignores alias and port flags in
+// the one that makes a link, and takes no master for a veth's other end.
+func (l *Link) create(ctx context.Context, s *session) ([]rtMessage, error) {
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	setFlag(ifi, l.Up, l.Down, unix.IFF_UP)
+	setFlag(ifi, l.Promisc, false, unix.IFF_PROMISC)
+	m := rtMessage{kind: unix.RTM_NEWLINK, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{ifi, nameAttr(l.Name)}}
+	m.data = append(m.data, hardwareAttrs(l.MAC, l.MTU)...)
+	if l.Master != "" {
+		master, err := s.indexOf(ctx, l.In, l.Master)
+		if err != nil {
+			return nil, fmt.Errorf("master of %s: %w", l.title(), err)
+		}
+		m.data = append(m.data, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))))
+	}
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(l.Kind))
+	if err := l.addInfo(s, info); err != nil {
+		return nil, err
+	}
+	m.data = append(m.data, info)
+	msgs := []rtMessage{m}
+	if l.Alias != "" || l.Port != nil {
+		rest := &Link{Name: l.Name, Alias: l.Alias, Port: l.Port}
+		m, err := rest.set(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		msgs = append(msgs, m)
+	}
+	if p := l.Peer; p != nil && p.Master != "" {
+		rest := &Link{In: p.In, Name: p.Name, Master: p.Master}
+		m, err := rest.set(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		msgs = append(msgs, m)
+	}
+	return msgs, nil
+}
+
+// addInfo adds what only a kind of link has.
+func (l *Link) addInfo(s *session, info *nl.RtAttr) error {
+	switch {
+	case l.Kind == "veth" && l.Peer == nil:
+		return fmt.Errorf("%s: a veth has two ends: %w", l.title(), ErrInvalid)
+	case l.Peer != nil:
+		data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+		return l.Peer.add(s, l.In, data.AddRtAttr(nl.VETH_INFO_PEER, nil))
+	case l.Bridge != nil && l.Bridge.VLANFiltering:
+		info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_BR_VLAN_FILTERING, nl.Uint8Attr(1))
+	}
+	return nil
+}
+
+// add describes the other end of a veth whose first end is in the place own.
+func (p *Peer) add(s *session, own Place, attr *nl.RtAttr) error {
+	setFlag(nl.NewIfInfomsgChild(attr, unix.AF_UNSPEC), p.Up, false, unix.IFF_UP)
+	attr.AddChild(nameAttr(p.Name))
+	for _, a := range hardwareAttrs(p.MAC, p.MTU) {
+		attr.AddChild(a)
+	}
+	if p.In == own {
+		return nil
+	}
+	ns, err := s.namespace(p.In)
+	if err != nil {
+		return err
+	}
+	attr.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.file.Fd())))
+	return nil
+}
+
+// set is the request that changes what l sets, with the link addressed by name.
+func (l *Link) set(ctx context.Context, s *session) (rtMessage, error) {
+	var unset Unset
+	if l.Unset != nil {
+		unset = *l.Unset
+	}
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	setFlag(ifi, l.Up, l.Down, unix.IFF_UP)
+	setFlag(ifi, l.Promisc, unset.Promisc, unix.IFF_PROMISC)
+	m := rtMessage{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi, nameAttr(l.Name)}}
+	m.data = append(m.data, hardwareAttrs(l.MAC, l.MTU)...)
+	if l.Alias != "" || unset.Alias {
+		m.data = append(m.data, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(l.Alias)))
+	}
+	if l.Master != "" || unset.Master {
+		index := 0
+		if l.Master != "" {
+			var err error
+			if index, err = s.indexOf(ctx, l.In, l.Master); err != nil {
+				return m, fmt.Errorf("master of %s: %w", l.title(), err)
+			}
+		}
+		m.data = append(m.data, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(index))))
+	}
+	if l.Port != nil {
+		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
+		port := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
+		port.AddRtAttr(nl.IFLA_BRPORT_MODE, boolAttr(l.Port.Hairpin))
+		port.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, boolAttr(l.Port.Isolated))
+		m.data = append(m.data, info)
+	}
+	return m, nil
+}
+
+// taken is the error for a link that the kernel did not make because a name
+// is taken: it says which.
+func (l *Link) taken(ctx context.Context, s *session) error {
+	have, err := s.findLink(ctx, l.In, l.Name)
+	if err != nil {
+		return err
+	}
+	if have == nil && l.Peer != nil {
+		return peerExists(l.Peer)
+	}
+	alias := ""
+	if have != nil {
+		alias = have.alias
+	}
+	return fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(alias))
+}
+
+// deleteLink deletes the link that l names if it is the one that was made: the
+// label in its alias, or without one its kind, must be the same. A stranger
+// with its name is left alone.
+func (s *session) deleteLink(ctx context.Context, l *Link) error {
+	have, err := s.findLink(ctx, l.In, l.Name)
+	if err != nil || have == nil {
+		return err
+	}
+	label := ownLabel(l.Alias)
+	switch {
+	case label != "" && ownLabel(have.alias) != label,
+		label == "" && l.Kind != "" && have.kind != l.Kind:
+		return nil
+	}
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	ifi.Index = int32(have.index)
+	delete(s.index, l.ref())
+	c, err := s.conn(l.In)
+	if err != nil {
+		return err
+	}
+	return c.one(ctx, rtMessage{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}})
+}
+
+// setFlag asks for an interface flag to be on or off.
+func setFlag(ifi *nl.IfInfomsg, on, off bool, flag uint32) {
+	if on || off {
+		ifi.Change |= flag
+	}
+	if on {
+		ifi.Flags |= flag
+	}
+}
+
+func nameAttr(name string) *nl.RtAttr {
+	return nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name))
+}
+
+// hardwareAttrs are a MAC and an MTU where they are set. The MAC was validated.
+func hardwareAttrs(mac string, mtu int) []nl.NetlinkRequestData {
+	var attrs []nl.NetlinkRequestData
+	if a, err := net.ParseMAC(mac); err == nil {
+		attrs = append(attrs, nl.NewRtAttr(unix.IFLA_ADDRESS, a))
+	}
+	if mtu != 0 {
+		attrs = append(attrs, nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu))))
+	}
+	return attrs
+}
+
+func boolAttr(b bool) []byte {
+	if b {
+		return []byte{1}
+	}
+	return []byte{0}
+}

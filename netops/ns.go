@@ -1,0 +1,147 @@
+package netops
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// threadNamespace is the network namespace of the thread that opens it.
+const threadNamespace = "/proc/thread-self/ns/net"
+
+// Namespace is an open network namespace. It stays while it is open, even if
+// its path goes. The zero value is the namespace of the process.
+type Namespace struct {
+	path       string
+	file       *os.File
+	dev, inode uint64
+	conn       *rtConn
+}
+
+// OpenNamespace opens the network namespace that is mounted at path, or that a
+// link like /proc/1/ns/net leads to. The error wraps ErrNoNetns when there is
+// none: nothing at path, a plain file, or a namespace of another type.
+func (n *Net) OpenNamespace(path string) (*Namespace, error) {
+	ns, err := openNamespace(path)
+	if err != nil {
+		return nil, fmt.Errorf("open %q: %w", path, err)
+	}
+	return ns, nil
+}
+
+func openNamespace(path string) (*Namespace, error) {
+	// A pipe at path would block an open without O_NONBLOCK.
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoNetns, err)
+	}
+	ns := &Namespace{path: path, file: os.NewFile(uintptr(fd), path)}
+	if err := ns.identify(fd); err != nil {
+		_ = ns.file.Close()
+		return nil, err
+	}
+	return ns, nil
+}
+
+// identify checks that fd is a network namespace and learns which.
+func (ns *Namespace) identify(fd int) error {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoNetns, err)
+	}
+	if fs.Type != unix.NSFS_MAGIC {
+		return fmt.Errorf("%w: it is a file of another kind (a namespace mounted for another process looks so)", ErrNoNetns)
+	}
+	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNoNetns, err)
+	}
+	if kind != unix.CLONE_NEWNET {
+		return fmt.Errorf("%w: it is a namespace of another type", ErrNoNetns)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoNetns, err)
+	}
+	ns.dev, ns.inode = st.Dev, st.Ino
+	return nil
+}
+
+// Path is what the namespace was opened with.
+func (ns *Namespace) Path() string { return ns.path }
+
+// ID tells namespaces apart while they are open; numbers may come again after
+// the namespace is gone.
+func (ns *Namespace) ID() (dev, inode uint64) { return ns.dev, ns.inode }
+
+// Close closes the namespace and what was opened in it.
+func (ns *Namespace) Close() error {
+	var errs []error
+	if ns.conn != nil {
+		errs = append(errs, ns.conn.close())
+		ns.conn = nil
+	}
+	if ns.file != nil {
+		errs = append(errs, ns.file.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// IsHost tells whether ns is the namespace that this process runs in.
+func (n *Net) IsHost(ns *Namespace) (bool, error) {
+	host, err := openNamespace(threadNamespace)
+	if err != nil {
+		return false, fmt.Errorf("open own namespace: %w", err)
+	}
+	defer host.Close()
+	return host.dev == ns.dev && host.inode == ns.inode, nil
+}
+
+// socket is the namespace's rtnetlink connection, opened on first use.
+func (ns *Namespace) socket() (*rtConn, error) {
+	if ns.conn != nil {
+		return ns.conn, nil
+	}
+	err := ns.visit(func() error {
+		var err error
+		ns.conn, err = openRTConn()
+		return err
+	})
+	return ns.conn, err
+}
+
+// visit runs f in the namespace, which must not start goroutines. What needs
+// no visit is better done without: it costs a thread of its own.
+func (ns *Namespace) visit(f func() error) error {
+	if ns.file == nil {
+		return f()
+	}
+	done := make(chan error, 1)
+	go func() { done <- ns.visitThread(f) }()
+	return <-done
+}
+
+// visitThread enters the namespace on a locked thread. If the way back fails
+// the thread stays locked, so that it ends with its goroutine instead of
+// running others in the wrong namespace.
+func (ns *Namespace) visitThread(f func() error) error {
+	runtime.LockOSThread()
+	home, err := unix.Open(threadNamespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("open own namespace: %w", err)
+	}
+	defer unix.Close(home)
+	if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return kernelError(err, fmt.Sprintf("enter namespace %q", ns.path))
+	}
+	result := f()
+	if unix.Setns(home, unix.CLONE_NEWNET) == nil {
+		runtime.UnlockOSThread()
+	}
+	return result
+}

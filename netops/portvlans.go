@@ -1,0 +1,290 @@
+package netops
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxVLAN is the highest VLAN ID; 4095 is reserved (IEEE 802.1Q).
+	maxVLAN = 4094
+	// sizeofVLANMessage is the size of struct br_vlan_msg.
+	sizeofVLANMessage = 8
+	// Of linux/if_bridge.h: attributes of RTM_*VLAN messages.
+	vlanEntry      = 1 // BRIDGE_VLANDB_ENTRY
+	vlanEntryInfo  = 1 // BRIDGE_VLANDB_ENTRY_INFO
+	vlanEntryRange = 2 // BRIDGE_VLANDB_ENTRY_RANGE
+)
+
+// vlanMessage is struct br_vlan_msg.
+type vlanMessage struct{ index uint32 }
+
+func (m *vlanMessage) Len() int { return sizeofVLANMessage }
+
+// Serialize is the message header's bytes.
+func (m *vlanMessage) Serialize() []byte {
+	return binary.NativeEndian.AppendUint32([]byte{unix.AF_BRIDGE, 0, 0, 0}, m.index)
+}
+
+// Where is the namespace of the port.
+func (p *PortVLANs) Where() Place { return p.In }
+
+// IsShared tells whether the port belongs to a shared link.
+func (p *PortVLANs) IsShared() bool { return p.SharedPort }
+
+func (p *PortVLANs) object() {}
+
+// String is the list in the form of bridge vlan.
+func (p *PortVLANs) String() string {
+	w := words{"vlans", vlanText(p.VLANs), "dev", p.Link}
+	w.flag(p.In == Container, "netns container")
+	w.flag(p.KeepDefault, "beside the default")
+	w.flag(p.Self, "self")
+	return w.String()
+}
+
+func vlanText(list []VLAN) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	texts := make([]string, len(list))
+	for i, v := range list {
+		t := fmt.Sprint(v.ID)
+		if v.End > v.ID {
+			t += fmt.Sprintf("-%d", v.End)
+		}
+		if v.PVID {
+			t += " pvid"
+		}
+		if v.Untagged {
+			t += " untagged"
+		}
+		texts[i] = t
+	}
+	return strings.Join(texts, ", ")
+}
+
+func (p *PortVLANs) validate() error {
+	errs := []error{checkPlace(p.In), checkName(p.Link)}
+	for _, v := range p.VLANs {
+		if v.ID < 1 || v.ID > maxVLAN || v.End > maxVLAN || (v.End != 0 && v.End < v.ID) {
+			errs = append(errs, fmt.Errorf("VLAN %s: %w", vlanText([]VLAN{v}), ErrInvalid))
+		}
+		if v.PVID && v.End > v.ID {
+			errs = append(errs, fmt.Errorf("VLAN %s: only one can be the native one: %w", vlanText([]VLAN{v}), ErrInvalid))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// vlanSet is a port's VLANs one by one, with BRIDGE_VLAN_INFO_PVID and _UNTAGGED.
+type vlanSet map[uint16]uint16
+
+// wanted is the complete list, given what the port has.
+func (p *PortVLANs) wanted(have vlanSet) vlanSet {
+	set := vlanSet{}
+	pvid := false
+	for _, v := range p.VLANs {
+		var flags uint16
+		if v.PVID {
+			flags |= nl.BRIDGE_VLAN_INFO_PVID
+			pvid = true
+		}
+		if v.Untagged {
+			flags |= nl.BRIDGE_VLAN_INFO_UNTAGGED
+		}
+		for id := v.ID; id <= max(v.ID, v.End); id++ {
+			set[id] |= flags
+		}
+	}
+	if !p.KeepDefault {
+		return set
+	}
+	// The default VLAN is the native one until another becomes that.
+	for id, flags := range have {
+		_, listed := set[id]
+		if id != 1 || listed {
+			continue
+		}
+		if pvid {
+			flags &^= nl.BRIDGE_VLAN_INFO_PVID
+		}
+		set[id] = flags
+	}
+	return set
+}
+
+// list is the set as VLANs, in order.
+func (s vlanSet) list() []VLAN {
+	var list []VLAN
+	for _, id := range s.ids() {
+		flags := s[id]
+		v := VLAN{ID: id, PVID: flags&nl.BRIDGE_VLAN_INFO_PVID != 0, Untagged: flags&nl.BRIDGE_VLAN_INFO_UNTAGGED != 0}
+		if n := len(list) - 1; n >= 0 && max(list[n].ID, list[n].End) == id-1 && !v.PVID && !list[n].PVID && list[n].Untagged == v.Untagged {
+			list[n].End = id
+			continue
+		}
+		list = append(list, v)
+	}
+	return list
+}
+
+func (s vlanSet) ids() []uint16 {
+	ids := make([]uint16, 0, len(s))
+	for id := range s {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (s vlanSet) equal(o vlanSet) bool {
+	for id, flags := range s {
+		if other, ok := o[id]; !ok || other != flags {
+			return false
+		}
+	}
+	return len(s) == len(o)
+}
+
+func (p *PortVLANs) plan(ctx context.Context, s *session) ([]Change, error) {
+	c := Change{Do: Step{VerbSet, p}}
+	if s.isNew(p.In, p.Link) {
+		return []Change{c}, nil
+	}
+	have, err := s.vlans(ctx, p.In, p.Link)
+	if err != nil {
+		return nil, err
+	}
+	if have.equal(p.wanted(have)) {
+		return nil, nil
+	}
+	if !p.SharedPort {
+		c.Undo = &Step{VerbSet, &PortVLANs{In: p.In, Link: p.Link, Self: p.Self, VLANs: have.list()}}
+	}
+	return []Change{c}, nil
+}
+
+func (p *PortVLANs) verify(ctx context.Context, s *session) ([]Difference, error) {
+	have, err := s.vlans(ctx, p.In, p.Link)
+	if errors.Is(err, ErrNotExist) {
+		return absentIf(nil, p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d := differences{object: p}
+	if want := p.wanted(have); !have.equal(want) {
+		d.add("vlans "+vlanText(want.list()), "vlans "+vlanText(have.list()))
+	}
+	return d.list, nil
+}
+
+// messages are the requests that lead from the VLANs that the port has to
+// those it should have.
+func (p *PortVLANs) messages(ctx context.Context, s *session, _ Verb) ([]rtMessage, error) {
+	have, err := s.vlans(ctx, p.In, p.Link)
+	if err != nil {
+		return nil, err
+	}
+	index, err := s.indexOf(ctx, p.In, p.Link)
+	if err != nil {
+		return nil, err
+	}
+	want := p.wanted(have)
+	drop, add := vlanSet{}, vlanSet{}
+	for id := range have {
+		if _, ok := want[id]; !ok {
+			drop[id] = 0
+		}
+	}
+	for id, flags := range want {
+		if old, ok := have[id]; !ok || old != flags {
+			add[id] = flags
+		}
+	}
+	var msgs []rtMessage
+	if m := vlanRequest(unix.RTM_DELVLAN, index, drop); m != nil {
+		msgs = append(msgs, *m)
+	}
+	if m := vlanRequest(unix.RTM_NEWVLAN, index, add); m != nil {
+		msgs = append(msgs, *m)
+	}
+	return msgs, nil
+}
+
+// vlanRequest adds or deletes VLANs of the device with an index; nil for none.
+func vlanRequest(kind uint16, index int, set vlanSet) *rtMessage {
+	if len(set) == 0 {
+		return nil
+	}
+	m := &rtMessage{kind: kind, data: []nl.NetlinkRequestData{&vlanMessage{uint32(index)}}}
+	for _, v := range set.list() {
+		var flags uint16
+		if v.PVID {
+			flags |= nl.BRIDGE_VLAN_INFO_PVID
+		}
+		if v.Untagged {
+			flags |= nl.BRIDGE_VLAN_INFO_UNTAGGED
+		}
+		entry := nl.NewRtAttr(vlanEntry|unix.NLA_F_NESTED, nil)
+		entry.AddRtAttr(vlanEntryInfo, append(nl.Uint16Attr(flags), nl.Uint16Attr(v.ID)...))
+		if v.End > v.ID {
+			entry.AddRtAttr(vlanEntryRange, nl.Uint16Attr(v.End))
+		}
+		m.data = append(m.data, entry)
+	}
+	return m
+}
+
+// vlans reads the VLANs of one port only.
+func (s *session) vlans(ctx context.Context, p Place, link string) (vlanSet, error) {
+	index, err := s.indexOf(ctx, p, link)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.conn(p)
+	if err != nil {
+		return nil, err
+	}
+	set := vlanSet{}
+	m := rtMessage{kind: unix.RTM_GETVLAN, data: []nl.NetlinkRequestData{&vlanMessage{uint32(index)}}}
+	err = c.dump(ctx, m, func() { clear(set) }, func(_ uint16, data []byte) error {
+		if len(data) < sizeofVLANMessage {
+			return fmt.Errorf("vlan message of %d bytes: %w", len(data), unix.EBADMSG)
+		}
+		return eachRTAttr(data[sizeofVLANMessage:], set.parseEntry)
+	})
+	return set, kernelError(err, fmt.Sprintf("list VLANs of %q", link))
+}
+
+// parseEntry reads BRIDGE_VLANDB_ENTRY.
+func (s vlanSet) parseEntry(kind uint16, b []byte) error {
+	if kind != vlanEntry {
+		return nil
+	}
+	var flags, first, last uint16
+	err := eachRTAttr(b, func(kind uint16, v []byte) error {
+		switch {
+		case kind == vlanEntryInfo && len(v) >= nl.SizeofBridgeVlanInfo:
+			flags, first = binary.NativeEndian.Uint16(v), binary.NativeEndian.Uint16(v[2:])
+		case kind == vlanEntryRange && len(v) >= 2:
+			last = binary.NativeEndian.Uint16(v)
+		}
+		return nil
+	})
+	if first == 0 || first > maxVLAN || last > maxVLAN {
+		return err
+	}
+	for id := first; id <= max(first, last); id++ {
+		s[id] = flags & (nl.BRIDGE_VLAN_INFO_PVID | nl.BRIDGE_VLAN_INFO_UNTAGGED)
+	}
+	return err
+}

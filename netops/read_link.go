@@ -1,0 +1,175 @@
+package netops
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// skipStats leaves counters out of link messages (RTEXT_FILTER_SKIP_STATS).
+const skipStats = 1 << 3
+
+// operUp is IF_OPER_UP of RFC 2863.
+const operUp = 6
+
+// linkState is a link as the kernel tells it.
+type linkState struct {
+	index, master, peer, mtu int
+	flags                    uint32
+	oper                     uint8
+	name, kind, alias        string
+	mac                      net.HardwareAddr
+	port                     *Port // set for bridge ports
+	vlanFiltering            bool
+}
+
+func (l *linkState) isUp() bool      { return l.flags&unix.IFF_UP != 0 }
+func (l *linkState) isPromisc() bool { return l.flags&unix.IFF_PROMISC != 0 }
+
+// link reads one link by name.
+func (c *rtConn) link(ctx context.Context, name string) (*linkState, error) {
+	m := linkQuery(0)
+	m.data = append(m.data, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	l, err := c.oneLink(ctx, m)
+	return l, kernelError(err, fmt.Sprintf("link %q", name))
+}
+
+// linkByIndex reads one link by its index.
+func (c *rtConn) linkByIndex(ctx context.Context, index int) (*linkState, error) {
+	l, err := c.oneLink(ctx, linkQuery(index))
+	return l, kernelError(err, fmt.Sprintf("link %d", index))
+}
+
+func (c *rtConn) oneLink(ctx context.Context, m rtMessage) (*linkState, error) {
+	data, err := c.query(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	return parseLink(data)
+}
+
+// links reads all links.
+func (c *rtConn) links(ctx context.Context) ([]*linkState, error) {
+	var all []*linkState
+	err := c.dump(ctx, linkQuery(0), func() { all = nil }, func(kind uint16, data []byte) error {
+		l, err := parseLink(data)
+		if err == nil && kind == unix.RTM_NEWLINK {
+			all = append(all, l)
+		}
+		return err
+	})
+	return all, kernelError(err, "list links")
+}
+
+func linkQuery(index int) rtMessage {
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	ifi.Index = int32(index)
+	return rtMessage{kind: unix.RTM_GETLINK, data: []nl.NetlinkRequestData{
+		ifi, nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)),
+	}}
+}
+
+// parseLink reads the body of RTM_NEWLINK.
+func parseLink(b []byte) (*linkState, error) {
+	if len(b) < unix.SizeofIfInfomsg {
+		return nil, fmt.Errorf("link message of %d bytes: %w", len(b), unix.EBADMSG)
+	}
+	l := &linkState{
+		index: int(int32(binary.NativeEndian.Uint32(b[4:]))),
+		flags: binary.NativeEndian.Uint32(b[8:]),
+	}
+	return l, eachRTAttr(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.IFLA_IFNAME:
+			l.name = nl.BytesToString(v)
+		case unix.IFLA_ADDRESS:
+			l.mac = append(net.HardwareAddr(nil), v...)
+		case unix.IFLA_MTU:
+			l.mtu = attrInt(v)
+		case unix.IFLA_MASTER:
+			l.master = attrInt(v)
+		case unix.IFLA_LINK:
+			l.peer = attrInt(v)
+		case unix.IFLA_IFALIAS:
+			l.alias = nl.BytesToString(v)
+		case unix.IFLA_OPERSTATE:
+			l.oper = attrByte(v)
+		case unix.IFLA_LINKINFO:
+			return l.parseInfo(v)
+		}
+		return nil
+	})
+}
+
+// parseInfo reads IFLA_LINKINFO: the kind, and what bridges and their ports have.
+func (l *linkState) parseInfo(b []byte) error {
+	var data, portData []byte
+	var master string
+	err := eachRTAttr(b, func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.IFLA_INFO_KIND:
+			l.kind = nl.BytesToString(v)
+		case nl.IFLA_INFO_DATA:
+			data = v
+		case nl.IFLA_INFO_SLAVE_KIND:
+			master = nl.BytesToString(v)
+		case nl.IFLA_INFO_SLAVE_DATA:
+			portData = v
+		}
+		return nil
+	})
+	if err == nil && l.kind == "bridge" {
+		err = eachRTAttr(data, func(kind uint16, v []byte) error {
+			if kind == nl.IFLA_BR_VLAN_FILTERING {
+				l.vlanFiltering = attrByte(v) != 0
+			}
+			return nil
+		})
+	}
+	if err != nil || master != "bridge" {
+		return err
+	}
+	l.port = &Port{}
+	return eachRTAttr(portData, func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.IFLA_BRPORT_MODE:
+			l.port.Hairpin = attrByte(v) != 0
+		case nl.IFLA_BRPORT_ISOLATED:
+			l.port.Isolated = attrByte(v) != 0
+		}
+		return nil
+	})
+}
+
+// eachRTAttr calls f for the attributes in b, with flag bits taken off.
+func eachRTAttr(b []byte, f func(kind uint16, value []byte) error) error {
+	attrs, err := nl.ParseRouteAttr(b)
+	if err != nil {
+		return fmt.Errorf("netlink attributes: %w", unix.EBADMSG)
+	}
+	for _, a := range attrs {
+		if err := f(a.Attr.Type&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER), a.Value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attrInt is a 32-bit attribute's value, 0 for one of another length.
+func attrInt(v []byte) int {
+	if len(v) < 4 {
+		return 0
+	}
+	return int(binary.NativeEndian.Uint32(v))
+}
+
+func attrByte(v []byte) uint8 {
+	if len(v) < 1 {
+		return 0
+	}
+	return v[0]
+}

@@ -1,0 +1,216 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Where is the namespace of the route's link.
+func (r *Route) Where() Place { return r.In }
+
+// IsShared tells whether attachments share the route.
+func (r *Route) IsShared() bool { return r.Shared }
+
+func (r *Route) object() {}
+
+// String is the route in the form of ip route.
+func (r *Route) String() string {
+	dst := r.Dst.String()
+	if r.Dst.Bits() == 0 {
+		dst = "default"
+	}
+	w := words{"route", dst}
+	if r.Via.IsValid() {
+		w = append(w, "via", r.Via.String())
+	}
+	w.value("dev", r.Link)
+	w.flag(r.In == Container, "netns container")
+	w.flag(r.Dst.Bits() == 0 && r.Dst.Addr().Is6(), "inet6")
+	if r.Src.IsValid() {
+		w = append(w, "src", r.Src.String())
+	}
+	w.number("metric", r.Priority)
+	w.number("table", r.Table)
+	if r.Scope != nil {
+		w = append(w, "scope", fmt.Sprint(*r.Scope))
+	}
+	w.number("mtu", r.MTU)
+	w.number("advmss", r.AdvMSS)
+	w.flag(r.OnLink, "onlink")
+	return w.String()
+}
+
+func (r *Route) validate() error {
+	errs := []error{
+		checkPlace(r.In), checkName(r.Link), checkPrefix("route", r.Dst),
+		checkAddr("via", r.Via), checkAddr("src", r.Src), checkMTU(r.MTU), checkMTU(r.AdvMSS),
+		checkRange("priority", r.Priority, 0, 1<<32-1), checkRange("table", r.Table, 0, 1<<32-1),
+	}
+	if r.Scope != nil {
+		errs = append(errs, checkRange("scope", *r.Scope, 0, 255))
+	}
+	if r.Dst.IsValid() && r.Via.IsValid() && r.Dst.Addr().Is6() && r.Via.Is4() {
+		errs = append(errs, fmt.Errorf("route %s via %s: %w", r.Dst, r.Via, ErrInvalid))
+	}
+	if r.Dst.IsValid() && r.Src.IsValid() && r.Dst.Addr().Is4() != r.Src.Is4() {
+		errs = append(errs, fmt.Errorf("route %s src %s: %w", r.Dst, r.Src, ErrInvalid))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Route) table() int {
+	if r.Table == 0 {
+		return unix.RT_TABLE_MAIN
+	}
+	return r.Table
+}
+
+func (r *Route) plan(ctx context.Context, s *session) ([]Change, error) {
+	c := Change{Do: Step{VerbAdd, r}}
+	if s.isNew(r.In, r.Link) {
+		return []Change{c}, nil
+	}
+	have, err := s.routes(ctx, r.In, r.Link, r.table())
+	if err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(have, r.is) {
+		if !r.Shared {
+			return nil, fmt.Errorf("%s %w", r, ErrExists)
+		}
+		return nil, nil
+	}
+	if !r.Shared {
+		c.Undo = &Step{VerbDel, r}
+	}
+	return []Change{c}, nil
+}
+
+// is compares what makes a route the same to the kernel. A metric of 0 is any:
+// the kernel chooses one for IPv6.
+func (r *Route) is(have routeState) bool {
+	return have.dst == r.Dst.Masked() && have.via == r.Via && (r.Priority == 0 || have.priority == r.Priority)
+}
+
+// verify looks in any table if the Spec names none: a chained plugin may have
+// moved the route.
+func (r *Route) verify(ctx context.Context, s *session) ([]Difference, error) {
+	all, err := s.routes(ctx, r.In, r.Link, r.Table)
+	if errors.Is(err, ErrNotExist) {
+		return absentIf(nil, r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(all, r.is)
+	if i < 0 {
+		return absentIf(nil, r)
+	}
+	have, d := all[i], differences{object: r}
+	if r.MTU != 0 {
+		d.compare("mtu", fmt.Sprint(r.MTU), fmt.Sprint(have.mtu))
+	}
+	if r.AdvMSS != 0 {
+		d.compare("advmss", fmt.Sprint(r.AdvMSS), fmt.Sprint(have.advmss))
+	}
+	if r.Src.IsValid() {
+		src := ""
+		if have.src.IsValid() {
+			src = have.src.String()
+		}
+		d.compare("src", r.Src.String(), src)
+	}
+	if r.Scope != nil && r.Dst.Addr().Is4() {
+		d.compare("scope", fmt.Sprint(*r.Scope), fmt.Sprint(have.scope))
+	}
+	return d.list, nil
+}
+
+// messages are the requests that add or delete the route.
+func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, error) {
+	index, err := s.indexOf(ctx, r.In, r.Link)
+	if err != nil {
+		return nil, err
+	}
+	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family(r.Dst.Addr()), Dst_len: uint8(r.Dst.Bits()), Table: unix.RT_TABLE_UNSPEC, Scope: unix.RT_SCOPE_NOWHERE}}
+	m := rtMessage{kind: unix.RTM_DELROUTE, data: []nl.NetlinkRequestData{
+		rtm,
+		nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(uint32(r.table()))),
+		nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))),
+	}}
+	if r.Dst.Bits() > 0 {
+		m.data = append(m.data, nl.NewRtAttr(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice()))
+	}
+	if r.Via.IsValid() {
+		m.data = append(m.data, viaAttr(r.Via, r.Dst.Addr().Is4()))
+	}
+	if r.Priority != 0 {
+		m.data = append(m.data, nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(uint32(r.Priority))))
+	}
+	if v == VerbDel {
+		return []rtMessage{m}, nil
+	}
+	m.kind, m.flags = unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND
+	if r.Shared {
+		m.flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	}
+	rtm.Protocol, rtm.Type, rtm.Scope = unix.RTPROT_BOOT, unix.RTN_UNICAST, r.scope()
+	if r.OnLink {
+		rtm.Flags |= unix.RTNH_F_ONLINK
+	}
+	if r.Src.IsValid() {
+		m.data = append(m.data, nl.NewRtAttr(unix.RTA_PREFSRC, r.Src.AsSlice()))
+	}
+	if r.MTU != 0 || r.AdvMSS != 0 {
+		m.data = append(m.data, r.metrics())
+	}
+	return []rtMessage{m}, nil
+}
+
+func (r *Route) scope() uint8 {
+	switch {
+	case r.Scope != nil:
+		return uint8(*r.Scope)
+	case r.Via.IsValid():
+		return unix.RT_SCOPE_UNIVERSE
+	}
+	return unix.RT_SCOPE_LINK
+}
+
+func (r *Route) metrics() *nl.RtAttr {
+	attr := nl.NewRtAttr(unix.RTA_METRICS, nil)
+	if r.MTU != 0 {
+		attr.AddRtAttr(unix.RTAX_MTU, nl.Uint32Attr(uint32(r.MTU)))
+	}
+	if r.AdvMSS != 0 {
+		attr.AddRtAttr(unix.RTAX_ADVMSS, nl.Uint32Attr(uint32(r.AdvMSS)))
+	}
+	return attr
+}
+
+// viaAttr is a gateway; one of the other family for an IPv4 route is RTA_VIA.
+func viaAttr(via netip.Addr, ipv4 bool) *nl.RtAttr {
+	if via.Is4() == ipv4 {
+		return nl.NewRtAttr(unix.RTA_GATEWAY, via.AsSlice())
+	}
+	return nl.NewRtAttr(unix.RTA_VIA, append(nl.Uint16Attr(unix.AF_INET6), via.AsSlice()...))
+}
+
+// routes reads the routes over a link in one table, 0 for all.
+func (s *session) routes(ctx context.Context, p Place, link string, table int) ([]routeState, error) {
+	index, err := s.indexOf(ctx, p, link)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.conn(p)
+	if err != nil {
+		return nil, err
+	}
+	return c.routes(ctx, index, table)
+}

@@ -1,0 +1,211 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Where is the namespace that the rule is in.
+func (r *Rule) Where() Place { return r.In }
+
+// IsShared tells whether attachments share the rule.
+func (r *Rule) IsShared() bool { return r.Shared }
+
+func (r *Rule) object() {}
+
+// String is the rule in the form of ip rule.
+func (r *Rule) String() string {
+	w := words{"rule"}
+	w.flag(r.Family == unix.AF_INET6, "inet6")
+	w.flag(r.In == Container, "netns container")
+	w.number("priority", r.Priority)
+	from := "all"
+	if r.From.IsValid() {
+		from = r.From.String()
+	}
+	w = append(w, "from", from)
+	if r.To.IsValid() {
+		w = append(w, "to", r.To.String())
+	}
+	if r.Mark != 0 || r.Mask != 0 {
+		w = append(w, "fwmark", fmt.Sprintf("%#x/%#x", r.Mark, r.mask()))
+	}
+	w.value("iif", r.IIF)
+	w.value("oif", r.OIF)
+	return append(w, "table", fmt.Sprint(r.Table)).String()
+}
+
+func (r *Rule) validate() error {
+	errs := []error{checkPlace(r.In), checkRange("priority", r.Priority, 0, 1<<32-1), checkRange("table", r.Table, 1, 1<<32-1)}
+	if r.Family != unix.AF_INET && r.Family != unix.AF_INET6 {
+		errs = append(errs, fmt.Errorf("rule of family %d: %w", r.Family, ErrInvalid))
+	}
+	for _, p := range []netip.Prefix{r.From, r.To} {
+		if p == (netip.Prefix{}) {
+			continue
+		}
+		if err := checkPrefix("rule for", p); err != nil {
+			errs = append(errs, err)
+		} else if int(family(p.Addr())) != r.Family {
+			errs = append(errs, fmt.Errorf("rule for %s of another family: %w", p, ErrInvalid))
+		}
+	}
+	for _, name := range []string{r.IIF, r.OIF} {
+		if name != "" {
+			errs = append(errs, checkName(name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// mask is the kernel's default where none is set.
+func (r *Rule) mask() uint32 {
+	if r.Mark != 0 && r.Mask == 0 {
+		return 1<<32 - 1
+	}
+	return r.Mask
+}
+
+func (r *Rule) plan(ctx context.Context, s *session) ([]Change, error) {
+	c := Change{Do: Step{VerbAdd, r}}
+	if !r.Shared {
+		c.Undo = &Step{VerbDel, r}
+	}
+	if s.unknown(r.In) {
+		return []Change{c}, nil
+	}
+	found, err := r.find(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if found && !r.Shared {
+		return nil, fmt.Errorf("%s %w", r, ErrExists)
+	}
+	if found {
+		return nil, nil
+	}
+	return []Change{c}, nil
+}
+
+func (r *Rule) verify(ctx context.Context, s *session) ([]Difference, error) {
+	found, err := r.find(ctx, s)
+	if err != nil || found {
+		return nil, err
+	}
+	return absentIf(nil, r)
+}
+
+// find tells whether the rule is there, with any priority if it has none.
+func (r *Rule) find(ctx context.Context, s *session) (bool, error) {
+	c, err := s.conn(r.In)
+	if err != nil {
+		return false, err
+	}
+	have, err := c.rules(ctx, uint8(r.Family))
+	return slices.ContainsFunc(have, r.is), err
+}
+
+func (r *Rule) is(have Rule) bool {
+	want := *r
+	want.In, want.Shared, want.Mask = have.In, have.Shared, want.mask()
+	want.From, want.To = want.From.Masked(), want.To.Masked()
+	if want.Priority == 0 {
+		want.Priority = have.Priority
+	}
+	return want == have
+}
+
+// messages are the requests that add or delete the rule.
+func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]rtMessage, error) {
+	// struct fib_rule_hdr has the layout of struct rtmsg.
+	h := &nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(r.Family), Table: unix.RT_TABLE_UNSPEC, Type: unix.FR_ACT_TO_TBL}}
+	m := rtMessage{kind: unix.RTM_NEWRULE, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{h}}
+	if v == VerbDel {
+		m.kind, m.flags = unix.RTM_DELRULE, 0
+	}
+	number := func(kind int, value uint32) {
+		m.data = append(m.data, nl.NewRtAttr(kind, nl.Uint32Attr(value)))
+	}
+	number(unix.FRA_TABLE, uint32(r.Table))
+	if r.From.IsValid() {
+		h.Src_len = uint8(r.From.Bits())
+		m.data = append(m.data, nl.NewRtAttr(unix.FRA_SRC, r.From.Masked().Addr().AsSlice()))
+	}
+	if r.To.IsValid() {
+		h.Dst_len = uint8(r.To.Bits())
+		m.data = append(m.data, nl.NewRtAttr(unix.FRA_DST, r.To.Masked().Addr().AsSlice()))
+	}
+	if r.Priority != 0 {
+		number(unix.FRA_PRIORITY, uint32(r.Priority))
+	}
+	if r.Mark != 0 || r.Mask != 0 {
+		number(unix.FRA_FWMARK, r.Mark)
+		number(unix.FRA_FWMASK, r.mask())
+	}
+	if r.IIF != "" {
+		m.data = append(m.data, nl.NewRtAttr(unix.FRA_IIFNAME, nl.ZeroTerminated(r.IIF)))
+	}
+	if r.OIF != "" {
+		m.data = append(m.data, nl.NewRtAttr(unix.FRA_OIFNAME, nl.ZeroTerminated(r.OIF)))
+	}
+	return []rtMessage{m}, nil
+}
+
+// rules reads the rules of one family that look up a table.
+func (c *rtConn) rules(ctx context.Context, family uint8) ([]Rule, error) {
+	h := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}
+	var all []Rule
+	err := c.dump(ctx, rtMessage{kind: unix.RTM_GETRULE, data: []nl.NetlinkRequestData{h}},
+		func() { all = nil },
+		func(_ uint16, data []byte) error {
+			r, ok, err := parseRule(data)
+			if ok {
+				all = append(all, r)
+			}
+			return err
+		})
+	return all, kernelError(err, "list rules")
+}
+
+// parseRule reads the body of RTM_NEWRULE.
+func parseRule(b []byte) (r Rule, ok bool, err error) {
+	if len(b) < unix.SizeofRtMsg {
+		return r, false, fmt.Errorf("rule message of %d bytes: %w", len(b), unix.EBADMSG)
+	}
+	r.Family, r.Table = int(b[0]), int(b[4])
+	var from, to netip.Addr
+	err = eachRTAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.FRA_TABLE:
+			r.Table = attrInt(v)
+		case unix.FRA_PRIORITY:
+			r.Priority = attrInt(v)
+		case unix.FRA_SRC:
+			from, _ = netip.AddrFromSlice(v)
+		case unix.FRA_DST:
+			to, _ = netip.AddrFromSlice(v)
+		case unix.FRA_FWMARK:
+			r.Mark = uint32(attrInt(v))
+		case unix.FRA_FWMASK:
+			r.Mask = uint32(attrInt(v))
+		case unix.FRA_IIFNAME:
+			r.IIF = nl.BytesToString(v)
+		case unix.FRA_OIFNAME:
+			r.OIF = nl.BytesToString(v)
+		}
+		return nil
+	})
+	if from.IsValid() {
+		r.From = netip.PrefixFrom(from, int(b[2]))
+	}
+	if to.IsValid() {
+		r.To = netip.PrefixFrom(to, int(b[1]))
+	}
+	return r, err == nil && b[7] == unix.FR_ACT_TO_TBL, err
+}

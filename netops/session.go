@@ -1,0 +1,119 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// linkRef names a link in one of the two namespaces.
+type linkRef struct {
+	in   Place
+	name string
+}
+
+// session is what one call of a verb knows: the container, the links that its
+// plan makes, and the indexes learnt so far.
+type session struct {
+	net *Net
+	// container may be nil: then it is planned as if it were empty, read as
+	// an error, and left alone by deletes.
+	container *Namespace
+	// made holds the links that the plan makes; nothing is on them yet.
+	made map[linkRef]bool
+	// index caches links' indexes by name.
+	index map[linkRef]int
+}
+
+func (n *Net) session(container *Namespace) *session {
+	return &session{net: n, container: container, made: map[linkRef]bool{}, index: map[linkRef]int{}}
+}
+
+// namespace is the one that p stands for.
+func (s *session) namespace(p Place) (*Namespace, error) {
+	switch {
+	case p == Host:
+		return s.net.host, nil
+	case p == Container && s.container != nil:
+		return s.container, nil
+	case p == Container:
+		return nil, fmt.Errorf("container: %w: none is given", ErrNoNetns)
+	}
+	return nil, fmt.Errorf("place %q: %w", p, ErrInvalid)
+}
+
+// unknown tells whether p is a container that is not there: planned as empty.
+func (s *session) unknown(p Place) bool { return p == Container && s.container == nil }
+
+// isNew tells whether nothing can be on the link yet, so that reading is needless.
+func (s *session) isNew(p Place, link string) bool {
+	return s.unknown(p) || s.made[linkRef{p, link}]
+}
+
+func (s *session) conn(p Place) (*rtConn, error) {
+	ns, err := s.namespace(p)
+	if err != nil {
+		return nil, err
+	}
+	return ns.socket()
+}
+
+// link reads a link; the error wraps ErrNotExist if there is none of that name.
+func (s *session) link(ctx context.Context, p Place, name string) (*linkState, error) {
+	c, err := s.conn(p)
+	if err != nil {
+		return nil, err
+	}
+	l, err := c.link(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	s.index[linkRef{p, name}] = l.index
+	return l, nil
+}
+
+// findLink is link, with nil for one that is absent.
+func (s *session) findLink(ctx context.Context, p Place, name string) (*linkState, error) {
+	l, err := s.link(ctx, p, name)
+	if errors.Is(err, ErrNotExist) {
+		return nil, nil
+	}
+	return l, err
+}
+
+// indexOf is a link's index, read once in a call.
+func (s *session) indexOf(ctx context.Context, p Place, name string) (int, error) {
+	if i, ok := s.index[linkRef{p, name}]; ok {
+		return i, nil
+	}
+	l, err := s.link(ctx, p, name)
+	if err != nil {
+		return 0, err
+	}
+	return l.index, nil
+}
+
+// linkName is the name of the link with an index, "" if there is none.
+func (s *session) linkName(ctx context.Context, p Place, index int) (string, error) {
+	if index == 0 {
+		return "", nil
+	}
+	for ref, i := range s.index {
+		if i == index && ref.in == p {
+			return ref.name, nil
+		}
+	}
+	c, err := s.conn(p)
+	if err != nil {
+		return "", err
+	}
+	l, err := c.linkByIndex(ctx, index)
+	if errors.Is(err, ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	s.index[linkRef{p, l.name}] = index
+	return l.name, nil
+}

@@ -1,0 +1,141 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// sysctlRoot shows the settings of the network namespace that the reading
+// thread is in.
+const sysctlRoot = "/proc/sys/"
+
+// maxSysctl bounds what is read of one setting.
+const maxSysctl = 4096
+
+// Where is the namespace that the setting is of.
+func (c *Sysctl) Where() Place { return c.In }
+
+// IsShared tells whether attachments share the setting.
+func (c *Sysctl) IsShared() bool { return c.Shared }
+
+func (c *Sysctl) object() {}
+
+// String is the setting in the form of sysctl(8).
+func (c *Sysctl) String() string {
+	w := words{"sysctl", c.Key + "=" + c.Value}
+	w.flag(c.In == Container, "netns container")
+	return w.String()
+}
+
+func (c *Sysctl) validate() error {
+	errs := []error{checkPlace(c.In), checkKey(c.Key)}
+	if len(c.Value) >= maxSysctl || strings.ContainsAny(c.Value, "\x00\n") {
+		errs = append(errs, fmt.Errorf("sysctl %q: value %q: %w", c.Key, c.Value, ErrInvalid))
+	}
+	return errors.Join(errs...)
+}
+
+// checkKey keeps a key below /proc/sys/net.
+func checkKey(key string) error {
+	if !strings.HasPrefix(key, "net/") || path.Clean(key) != key || strings.ContainsRune(key, 0) {
+		return fmt.Errorf("sysctl %q: %w: not a path below net/", key, ErrInvalid)
+	}
+	return nil
+}
+
+// onNewLink tells whether the setting is one of a link that the plan makes.
+func (c *Sysctl) onNewLink(s *session) bool {
+	f := strings.Split(c.Key, "/") // net/ipv4/conf/eth0/arp_notify
+	return len(f) > 4 && (f[2] == "conf" || f[2] == "neigh") && s.isNew(c.In, f[3])
+}
+
+func (c *Sysctl) plan(_ context.Context, s *session) ([]Change, error) {
+	change := Change{Do: Step{VerbSet, c}}
+	if s.unknown(c.In) || c.onNewLink(s) {
+		return []Change{change}, nil
+	}
+	have, err := s.sysctl(c.In, c.Key)
+	if err != nil {
+		if c.Optional && errors.Is(err, ErrNotExist) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	if have == fields(c.Value) {
+		return nil, nil
+	}
+	if !c.Shared {
+		old := *c
+		old.Value = have
+		change.Undo = &Step{VerbSet, &old}
+	}
+	return []Change{change}, nil
+}
+
+func (c *Sysctl) verify(_ context.Context, s *session) ([]Difference, error) {
+	have, err := s.sysctl(c.In, c.Key)
+	if errors.Is(err, ErrNotExist) {
+		if c.Optional {
+			return nil, nil
+		}
+		return absentIf(nil, c)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d := differences{object: c}
+	if want := fields(c.Value); have != want {
+		d.add(want, have)
+	}
+	return d.list, nil
+}
+
+// sysctl reads one setting.
+func (s *session) sysctl(p Place, key string) (string, error) {
+	ns, err := s.namespace(p)
+	if err != nil {
+		return "", err
+	}
+	return ns.sysctl(key)
+}
+
+func (ns *Namespace) sysctl(key string) (string, error) {
+	if err := checkKey(key); err != nil {
+		return "", err
+	}
+	var value string
+	err := ns.visit(func() error {
+		f, err := os.OpenFile(sysctlRoot+key, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		b, err := io.ReadAll(io.LimitReader(f, maxSysctl))
+		value = fields(string(b))
+		return err
+	})
+	return value, kernelError(err, fmt.Sprintf("read sysctl %q", key))
+}
+
+// write writes the setting in the calling thread's namespace.
+func (c *Sysctl) write() error {
+	f, err := os.OpenFile(sysctlRoot+c.Key, os.O_WRONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		if c.Optional && errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		return err
+	}
+	_, err = f.WriteString(c.Value)
+	return errors.Join(err, f.Close())
+}
+
+// fields is a value with its white space made uniform: the kernel writes tabs.
+func fields(s string) string { return strings.Join(strings.Fields(s), " ") }

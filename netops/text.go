@@ -1,0 +1,166 @@
+package netops
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxAlias is the kernel's limit for an ifalias.
+	maxAlias = 255
+	// labelPrefix begins the alias of a link of ours.
+	labelPrefix = "cnibox:"
+)
+
+// words is a line for people under construction.
+type words []string
+
+// value appends a name and its value, unless that is empty.
+func (w *words) value(name, value string) {
+	if value != "" {
+		*w = append(*w, name, value)
+	}
+}
+
+// number appends a name and its value, unless that is 0.
+func (w *words) number(name string, value int) {
+	if value != 0 {
+		*w = append(*w, name, strconv.Itoa(value))
+	}
+}
+
+// flag appends text where it applies.
+func (w *words) flag(on bool, text string) {
+	if on {
+		*w = append(*w, text)
+	}
+}
+
+func (w words) String() string { return strings.Join(w, " ") }
+
+func onOff(b bool) string {
+	if b {
+		return "on"
+	}
+	return "off"
+}
+
+func upDown(b bool) string {
+	if b {
+		return "up"
+	}
+	return "down"
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// ownLabel is the first word of an alias of ours, "" for other aliases. The
+// rest is for people and may change.
+func ownLabel(alias string) string {
+	if !strings.HasPrefix(alias, labelPrefix) {
+		return ""
+	}
+	label, _, _ := strings.Cut(alias, " ")
+	return label
+}
+
+// differences collects what Verify finds about one object.
+type differences struct {
+	object Object
+	list   []Difference
+}
+
+// compare notes a property that is not as wanted.
+func (d *differences) compare(what, want, have string) {
+	if want != have {
+		d.list = append(d.list, Difference{Object: d.object, Want: what + " " + want, Have: what + " " + orNone(have)})
+	}
+}
+
+func (d *differences) add(want, have string) {
+	d.list = append(d.list, Difference{Object: d.object, Want: want, Have: have})
+}
+
+// absentIf is the one difference of an object that is not there, unless err.
+func absentIf(err error, o Object) ([]Difference, error) {
+	if err != nil {
+		return nil, err
+	}
+	return []Difference{{Object: o, Want: "present", Have: "absent"}}, nil
+}
+
+func checkPlace(p Place) error {
+	if p != Host && p != Container {
+		return fmt.Errorf("place %q: %w", p, ErrInvalid)
+	}
+	return nil
+}
+
+// checkName applies the kernel's rules for interface names (dev_valid_name),
+// and refuses "%", which it would take for a pattern.
+func checkName(name string) error {
+	bad := name == "" || len(name) >= unix.IFNAMSIZ || name == "." || name == ".."
+	for i := 0; i < len(name) && !bad; i++ {
+		switch c := name[i]; c {
+		case '/', ':', '%', 0, ' ', '\t', '\n', '\v', '\f', '\r', 0xa0:
+			bad = true
+		}
+	}
+	if bad {
+		return fmt.Errorf("interface name %q: %w", name, ErrInvalid)
+	}
+	return nil
+}
+
+// checkMAC accepts an empty text: the kernel chooses.
+func checkMAC(mac string) error {
+	if mac == "" {
+		return nil
+	}
+	if a, err := net.ParseMAC(mac); err != nil || len(a) != 6 {
+		return fmt.Errorf("MAC %q: %w", mac, ErrInvalid)
+	}
+	return nil
+}
+
+func checkMTU(mtu int) error { return checkRange("mtu", mtu, 0, 1<<31-1) }
+
+func checkRange(what string, value, least, most int) error {
+	if value < least || value > most {
+		return fmt.Errorf("%s %d is not in %d to %d: %w", what, value, least, most, ErrInvalid)
+	}
+	return nil
+}
+
+// checkPrefix accepts an address of either family with its prefix length.
+func checkPrefix(what string, p netip.Prefix) error {
+	if !p.IsValid() || p.Addr().Is4In6() || p.Addr().Zone() != "" {
+		return fmt.Errorf("%s %s: %w", what, p, ErrInvalid)
+	}
+	return nil
+}
+
+// checkAddr accepts the zero Addr too.
+func checkAddr(what string, a netip.Addr) error {
+	if a.Is4In6() || a.Zone() != "" {
+		return fmt.Errorf("%s %s: %w", what, a, ErrInvalid)
+	}
+	return nil
+}
+
+func family(a netip.Addr) uint8 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}

@@ -1,0 +1,148 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// undoPatience bounds an Undo, which does not end with its caller's context.
+const undoPatience = 30 * time.Second
+
+// Undo runs the inverses of changes, in reverse. What is absent is success. A
+// link is deleted only if its alias still has the label that the change
+// recorded; a stranger's link of that name stays. It goes on after errors and
+// joins them, and after ctx is cancelled. With a nil container the steps in it
+// are skipped: they went with it.
+//
+// Elements go first: the socket that deleted them is the slow one to close.
+func (n *Net) Undo(ctx context.Context, changes []Change, container *Namespace) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
+	defer cancel()
+	u := &undoer{applier{session: n.session(container)}}
+	var rest, elements []Step
+	var errs []error
+	for _, c := range slices.Backward(changes) {
+		if c.Undo == nil {
+			continue
+		}
+		st := *c.Undo
+		if _, err := st.check(); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		switch _, isElement := st.Object.(*Element); {
+		case isElement:
+			elements = append(elements, st)
+		case !u.unknown(st.Object.Where()):
+			rest = append(rest, st)
+		}
+	}
+	errs = append(errs, u.elements(ctx, elements))
+	for _, st := range rest {
+		errs = append(errs, u.probed(st, func() error { return u.step(ctx, st) }))
+	}
+	return errors.Join(errs...)
+}
+
+// undoer is one call of Undo.
+type undoer struct{ applier }
+
+// probed makes one step between the probe's two calls.
+func (u *undoer) probed(st Step, f func() error) error {
+	p := u.net.probe
+	if p != nil {
+		if err := p.Before(st); err != nil {
+			return describeStep(st, err)
+		}
+	}
+	err := f()
+	if p != nil && err == nil {
+		p.After(st)
+	}
+	return err
+}
+
+// elements deletes elements, all in one transaction unless a probe looks on.
+func (u *undoer) elements(ctx context.Context, steps []Step) error {
+	var errs []error
+	var all []*Element
+	for _, st := range steps {
+		e := st.Object.(*Element)
+		mine, err := u.isOwn(ctx, e)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case !mine:
+		case u.net.probe == nil && st.Verb == VerbDel:
+			all = append(all, e)
+		default:
+			errs = append(errs, u.probed(st, func() error { return u.element(ctx, st, e) }))
+		}
+	}
+	if len(all) > 0 {
+		errs = append(errs, u.net.nft.del(ctx, all))
+	}
+	return errors.Join(errs...)
+}
+
+func (u *undoer) element(ctx context.Context, st Step, e *Element) error {
+	if st.Verb == VerbDel {
+		return u.net.nft.del(ctx, []*Element{e})
+	}
+	return u.net.nft.add(ctx, []*Element{e})
+}
+
+// isOwn tells whether the element that is there, if any, is the one recorded:
+// another owner may have its key now.
+func (u *undoer) isOwn(ctx context.Context, e *Element) (bool, error) {
+	if e.Label == "" || e.Shared {
+		return true, nil
+	}
+	have, found, err := u.net.nft.get(ctx, e)
+	if err != nil {
+		return false, err
+	}
+	return !found || have.Label == e.Label, nil
+}
+
+// step runs one inverse.
+func (u *undoer) step(ctx context.Context, st Step) error {
+	err := u.try(ctx, st)
+	switch {
+	case err == nil, isAbsent(err):
+		return nil
+	case st.Verb == VerbAdd && errors.Is(err, unix.EEXIST):
+		return nil
+	}
+	return describeStep(st, err)
+}
+
+func (u *undoer) try(ctx context.Context, st Step) error {
+	switch o := st.Object.(type) {
+	case *Sysctl:
+		ns, err := u.namespace(o.In)
+		if err != nil {
+			return err
+		}
+		return ns.visit(o.write)
+	case *Link:
+		if st.Verb == VerbDel {
+			return u.deleteLink(ctx, o)
+		}
+	}
+	o := st.Object.(rtObject)
+	msgs, err := o.messages(ctx, u.session, st.Verb)
+	if err != nil {
+		return err
+	}
+	c, err := u.conn(o.Where())
+	if err != nil {
+		return err
+	}
+	results, broken := c.exchange(ctx, msgs)
+	return errors.Join(append(results, broken)...)
+}

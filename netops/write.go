@@ -1,0 +1,231 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// requests makes rtnetlink steps of one namespace, as many in one write as
+// have their links' indexes known.
+func (a *applier) requests(ctx context.Context, batch []Change) error {
+	w := write{applier: a}
+	for _, c := range batch {
+		if w.needsFlush(c.Do) {
+			if err := w.flush(ctx); err != nil {
+				return err
+			}
+		}
+		if err := w.add(ctx, c); err != nil {
+			return errors.Join(w.flush(ctx), err)
+		}
+	}
+	return w.flush(ctx)
+}
+
+// write is requests of one namespace that are sent together.
+type write struct {
+	*applier
+	msgs []rtMessage
+	// of[i] is the change that msgs[i] belongs to.
+	of      []int
+	changes []Change
+	// fresh holds the links that the requests make: their indexes are unknown
+	// before the write, so no request that needs one can be in it.
+	fresh map[string]bool
+}
+
+// needsFlush tells whether the requests so far must be sent before the step's
+// can be built.
+func (w *write) needsFlush(st Step) bool {
+	if len(w.msgs) == 0 {
+		return false
+	}
+	switch o := st.Object.(type) {
+	case *Link:
+		// What exists after all by another's hand must not be relabelled.
+		return st.Verb == VerbAdd || w.fresh[o.Name] || w.fresh[o.Master] || len(w.fresh) > 0 && o.Shared
+	case *Addr:
+		return w.fresh[o.Link]
+	case *Route:
+		return w.fresh[o.Link]
+	case *Neigh:
+		return w.fresh[o.Link]
+	case *PortVLANs:
+		return true // reads the port first
+	}
+	return false
+}
+
+// add builds a change's requests.
+func (w *write) add(ctx context.Context, c Change) error {
+	o := c.Do.Object.(rtObject)
+	l, isLink := o.(*Link)
+	if isLink && c.Do.Verb == VerbDel {
+		if err := w.flush(ctx); err != nil {
+			return err
+		}
+		if err := w.deleteLink(ctx, l); err != nil {
+			return describeStep(c.Do, err)
+		}
+		w.done = append(w.done, c)
+		return nil
+	}
+	if isLink && c.Do.Verb == VerbAdd {
+		if err := w.free(ctx, l); err != nil {
+			return err
+		}
+	}
+	msgs, err := o.messages(ctx, w.session, c.Do.Verb)
+	if err != nil {
+		return describeStep(c.Do, err)
+	}
+	if isLink && c.Do.Verb == VerbAdd && l.Shared && len(msgs) > 1 {
+		return w.addShared(ctx, c, msgs)
+	}
+	if len(w.msgs)+len(msgs) > rtMaxWrite {
+		if err := w.flush(ctx); err != nil {
+			return err
+		}
+	}
+	w.queue(c, msgs)
+	return nil
+}
+
+func (w *write) queue(c Change, msgs []rtMessage) {
+	for range msgs {
+		w.of = append(w.of, len(w.changes))
+	}
+	w.changes, w.msgs = append(w.changes, c), append(w.msgs, msgs...)
+	if l, ok := c.Do.Object.(*Link); ok && c.Do.Verb == VerbAdd {
+		w.fresh = map[string]bool{l.Name: true}
+		if l.Peer != nil && l.Peer.In == l.In {
+			w.fresh[l.Peer.Name] = true
+		}
+	}
+}
+
+// free makes sure that an exclusive link's name is free: the request after the
+// one that makes it would relabel a stranger's link.
+func (w *write) free(ctx context.Context, l *Link) error {
+	if l.Shared {
+		return nil
+	}
+	have, err := w.findLink(ctx, l.In, l.Name)
+	if err != nil {
+		return err
+	}
+	if have != nil {
+		return fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(have.alias))
+	}
+	return nil
+}
+
+// addShared makes a shared link, and labels it only if it was this call that
+// made it: another process, or a stranger, may have been faster.
+func (w *write) addShared(ctx context.Context, c Change, msgs []rtMessage) error {
+	c.Undo = nil
+	w.queue(c, msgs[:1])
+	made, err := w.flushMade(ctx)
+	if err != nil || !made {
+		return err
+	}
+	w.queue(Change{Do: Step{VerbSet, c.Do.Object}}, msgs[1:])
+	return w.flush(ctx)
+}
+
+func (w *write) flush(ctx context.Context) error {
+	_, err := w.flushMade(ctx)
+	return err
+}
+
+// flushMade sends the requests. Made is false when a shared object was there
+// already and is as wanted.
+func (w *write) flushMade(ctx context.Context) (made bool, err error) {
+	msgs, of, changes := w.msgs, w.of, w.changes
+	w.msgs, w.of, w.changes, w.fresh = nil, nil, nil, nil
+	if len(changes) == 0 {
+		return true, nil
+	}
+	c, err := w.conn(changes[0].Do.Object.Where())
+	if err != nil {
+		return false, err
+	}
+	results, broken := c.exchange(ctx, msgs)
+	answers := make([]answer, len(changes))
+	for i, err := range results {
+		answers[of[i]].add(changes[of[i]].Do, err)
+	}
+	made = true
+	var first error
+	for i, c := range changes {
+		err := w.settle(ctx, c.Do, answers[i].refused)
+		if err == nil && answers[i].refused != nil {
+			made = false
+		}
+		if answers[i].refused == nil || answers[i].happened {
+			w.done = append(w.done, c)
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	if broken != nil {
+		first = describeStep(changes[0].Do, broken)
+	}
+	return made, first
+}
+
+// answer is what the kernel said to a step's requests.
+type answer struct {
+	n int
+	// refused is the first refusal.
+	refused error
+	// happened tells that there may be something to undo all the same.
+	happened bool
+}
+
+// add takes the answer to the step's next request. What follows the request
+// that makes a link may have met a stranger's link, so only that one counts.
+func (a *answer) add(st Step, err error) {
+	_, isLink := st.Object.(*Link)
+	if a.n == 0 || !isLink || st.Verb != VerbAdd {
+		a.happened = a.happened || err == nil || errors.Is(err, errUnknown)
+	}
+	if a.refused == nil {
+		a.refused = err
+	}
+	a.n++
+}
+
+// settle judges the kernel's answer to a step. Some refusals are success: a
+// delete of what is absent, an addition of a shared object that another made
+// meanwhile, as it is wanted.
+func (w *write) settle(ctx context.Context, st Step, err error) error {
+	if err == nil {
+		return nil
+	}
+	o := st.Object.(rtObject)
+	if st.Verb == VerbDel && isAbsent(err) {
+		return nil
+	}
+	if st.Verb == VerbAdd && o.IsShared() && errors.Is(err, unix.EEXIST) {
+		fresh := w.net.session(w.container)
+		changes, planErr := o.plan(ctx, fresh)
+		if planErr != nil {
+			return planErr
+		}
+		if len(changes) == 0 {
+			return nil
+		}
+		if l, ok := changes[0].Do.Object.(*Link); ok && changes[0].Do.Verb == VerbSet {
+			return (&applier{session: fresh}).requests(ctx, []Change{{Do: Step{VerbSet, l}}})
+		}
+	}
+	if l, ok := o.(*Link); ok && st.Verb == VerbAdd && errors.Is(err, unix.EEXIST) {
+		return l.taken(ctx, w.session)
+	}
+	return describeStep(st, err)
+}
