@@ -177,8 +177,8 @@ func (a *handler) releaseDead(ctx context.Context, h *roles.Host, req *roles.Req
 	if err != nil || len(owned) == 0 {
 		return err
 	}
-	alive := func(l store.Lease) bool { return l.Imported || !a.life.gone(l.Netns) }
-	if at := slices.IndexFunc(owned, alive); at >= 0 || recorded {
+	alive := func(l store.Lease) bool { return !a.life.gone(l.Netns) }
+	if recorded || slices.ContainsFunc(owned, alive) {
 		return fmt.Errorf("%w: container %.64q interface %q on network %q has %s since %s: run DEL first",
 			roles.ErrAttached, key.ContainerID, key.IfName, key.Network, addresses(owned), since(owned))
 	}

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -126,6 +128,18 @@ func TestRepeatedAddOfUnknownLife(t *testing.T) {
 			t.Errorf("%q: %v", path, err)
 		}
 	}
+	file := filepath.Join(b.dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	req := inNetns(request1("file"), file)
+	b.add(t, a, req)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.addFails(t, a, req); !errors.Is(err, roles.ErrAttached) {
+		t.Errorf("a file that is gone: %v", err)
+	}
 }
 
 // TestRepeatedAddOfRecorded: where an attachment is recorded, its interface
@@ -186,6 +200,38 @@ func TestExhaustionReaps(t *testing.T) {
 	if *calls != 2 {
 		t.Errorf("%d calls of the reaper", *calls)
 	}
+}
+
+// TestDeadOwners: with the node's own reaper and real namespaces, a full pool
+// is no trouble as long as one of its owners is dead.
+func TestDeadOwners(t *testing.T) {
+	b := newBed(t)
+	o := storeOptions(t, b.dir, "")
+	h, done, err := node.Open(context.Background(), node.Options{RunDir: o.RunDir, StateDir: o.StateDir, CacheDirs: []string{b.dir}, Role: "host-local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	b.Host = h
+	a := b.handlerFor(t, `{"ranges": [[{"subnet": "10.1.0.0/30"}], [{"subnet": "2001:db8::/64"}]]}`)
+	a.life = nodeLiveness()
+	ctx := context.Background()
+	first, kill := child(t)
+	second, _ := child(t)
+	b.add(t, a, inNetns(request1("one"), first))
+	if err := a.Status(ctx, h, request1("")); !errors.Is(err, roles.ErrNotAvailable) {
+		t.Errorf("STATUS of a full pool: %v", err)
+	}
+	if err := b.addFails(t, a, inNetns(request1("two"), second)); !errors.Is(err, roles.ErrExhausted) {
+		t.Errorf("ADD to a full pool: %v", err)
+	}
+	kill()
+	if err := a.Status(ctx, h, request1("")); err != nil {
+		t.Errorf("STATUS with a dead owner: %v", err)
+	}
+	expect(t, b.leases(t), "10.1.0.2 one eth0", "2001:db8::2 one eth0")
+	expect(t, b.add(t, a, inNetns(request1("two"), second)), "10.1.0.2", "2001:db8::3")
+	expect(t, b.leases(t), "10.1.0.2 two eth0", "2001:db8::3 two eth0")
 }
 
 func TestRequestedAddressOfTheDead(t *testing.T) {
