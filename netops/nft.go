@@ -1,6 +1,7 @@
 package netops
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +65,7 @@ func (c *nft) open() (*nftConn, error) {
 // get reads the element with e's key: its value and label. In a set of
 // prefixes an element that covers e's key stands for it, since the set matches
 // all of e then; its key is the one returned. An absent table or set means not
-// found.
+// found. What equals e's is given in e's own words.
 func (c *nft) get(ctx context.Context, e *Element) (have *Element, found bool, err error) {
 	want, err := entryOf(c.sets, e)
 	if err != nil {
@@ -76,6 +77,13 @@ func (c *nft) get(ctx context.Context, e *Element) (have *Element, found bool, e
 	}
 	have = n.element()
 	have.Shared = e.Shared
+	// One value has several texts ("6", "tcp"): callers compare with their own.
+	if n.sameKey(want) {
+		have.Key = e.Key
+	}
+	if bytes.Equal(n.data, want.data) {
+		have.Value = e.Value
+	}
 	return have, true, nil
 }
 

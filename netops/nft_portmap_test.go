@@ -106,6 +106,10 @@ func TestNFTMaps(t *testing.T) {
 			t.Errorf("get %+v: %+v, %v, %v", e, have, found, err)
 		}
 	}
+	inOtherWords := &Element{Set: "test_services", Key: []string{"0443"}, Value: []string{"7"}, Label: "cnibox:a"}
+	if have, _, err := c.get(t.Context(), inOtherWords); err != nil || !cmp.Equal(have, inOtherWords) {
+		t.Errorf("get in other words: %+v, %v", have, err)
+	}
 	mustAdd(t, c, els[:4]...) // the same attempt again
 	if err := c.add(t.Context(), []*Element{drop}); !errors.Is(err, ErrExists) {
 		t.Errorf("an element without a label: error %v, want ErrExists", err)
