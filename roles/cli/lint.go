@@ -118,19 +118,26 @@ func (p *Process) pluginPath(flag string) []string {
 	return []string{defaultPluginDir}
 }
 
-// finder looks for a plugin as runtimes do: the first regular file of that
+// findPlugin looks for a plugin as runtimes do: the first regular file of that
 // name, through symbolic links.
+func findPlugin(dirs []string, typ string) (dir string, found bool) {
+	for _, dir := range dirs {
+		if fi, err := os.Stat(filepath.Join(dir, typ)); err == nil && fi.Mode().IsRegular() {
+			return dir, true
+		}
+	}
+	return "", false
+}
+
+// finder tells also whether a plugin is this program.
 func (p *Process) finder(dirs []string) func(string) (string, bool, bool) {
 	return func(typ string) (string, bool, bool) {
-		for _, dir := range dirs {
-			path := filepath.Join(dir, typ)
-			if fi, err := os.Stat(path); err != nil || !fi.Mode().IsRegular() {
-				continue
-			}
-			f, err := newPluginDir(dir, p.Executable).look(typ)
-			return path, err == nil && f.standing == ours, true
+		dir, found := findPlugin(dirs, typ)
+		if !found {
+			return "", false, false
 		}
-		return "", false, false
+		f, err := newPluginDir(dir, p.Executable).look(typ)
+		return filepath.Join(dir, typ), err == nil && f.standing == ours, true
 	}
 }
 

@@ -77,8 +77,21 @@ func (d *pluginDir) isSelf(fi fs.FileInfo) bool {
 	return false
 }
 
-// look says what stands under a name.
+// look says what stands under a name. A name that another installation changes
+// meanwhile is looked at again.
 func (d *pluginDir) look(name string) (pluginFile, error) {
+	for {
+		f, err := d.lookOnce(name)
+		if !errors.Is(err, errChanged) {
+			return f, err
+		}
+	}
+}
+
+// errChanged: a name was a symbolic link and is none any more.
+var errChanged = errors.New("changed while being read")
+
+func (d *pluginDir) lookOnce(name string) (pluginFile, error) {
 	f := pluginFile{name: name, standing: foreign}
 	path := filepath.Join(d.path, name)
 	fi, err := os.Lstat(path)
@@ -111,7 +124,10 @@ func (d *pluginDir) look(name string) (pluginFile, error) {
 // lookLink judges a symbolic link by where it leads.
 func (d *pluginDir) lookLink(f pluginFile, path string) (pluginFile, error) {
 	target, err := os.Readlink(path)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.EINVAL) || errors.Is(err, fs.ErrNotExist):
+		return f, errChanged
+	case err != nil:
 		return f, err
 	}
 	f.what = fmt.Sprintf("a symbolic link to %q", target)

@@ -95,9 +95,8 @@ func (p *Process) runtime(c *cli.Context, file string) (*call, error) {
 		return nil, err
 	}
 	path := p.pluginPath(c.String("cni-path"))
-	find := p.finder(path)
 	for _, plugin := range list.Plugins {
-		if _, _, ok := find(plugin.Network.Type); !ok {
+		if _, ok := findPlugin(path, plugin.Network.Type); !ok {
 			err := fmt.Errorf("plugin %q is not in %s", plugin.Network.Type, strings.Join(path, ":"))
 			return nil, withHint(err, "cnibox install, or name the directory with --cni-path")
 		}

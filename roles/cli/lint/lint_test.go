@@ -20,11 +20,15 @@ type bridgeConf struct {
 		ID   int               `json:"id"`
 		Tags map[string]string `json:"tags"`
 	} `json:"sets"`
+	Args struct {
+		CNI struct {
+			MAC string `json:"mac"`
+		} `json:"cni"`
+	} `json:"args"`
 }
 
 type ipamConf struct {
 	IPAM struct {
-		Type   string `json:"type"`
 		Subnet string `json:"subnet"`
 	} `json:"ipam"`
 }
@@ -76,27 +80,28 @@ func TestLint(t *testing.T) {
 			`{"cniVersion":"1.0.0","name":"n","type":"br"}`,
 			[]string{": a file with one plugin and no list is no longer valid since CNI 1.0.0; most runtimes still read it"},
 		},
-		"flag as text":      {`{"cniVersion":"1.0.0","name":"n","disableCheck":"True","plugins":[{"type":"br"}]}`, nil},
-		"unknown key":       {head + `{"type":"br","zzzzzzz":1}]}`, []string{"!plugins[0].zzzzzzz: is no key of br"}},
-		"key in a list":     {head + `{"type":"br","sets":[{},{"idd":1}]}]}`, []string{"!plugins[0].sets[1].idd: is no key of br"}},
-		"reserved keys":     {head + `{"type":"br","cni.dev/x":1,"args":{"cni":{"ips":[]},"other":{}}}]}`, nil},
-		"key of the IPAM":   {head + `{"type":"br","ipam":{"type":"ips","subnet":"x"}}]}`, nil},
-		"key not of it":     {head + `{"type":"br","ipam":{"type":"ips","subnett":"x"}}]}`, []string{"!plugins[0].ipam.subnett: is no key of ips"}},
-		"foreign IPAM":      {head + `{"type":"br","ipam":{"type":"found","whatever":1}}]}`, nil},
-		"missing IPAM":      {head + `{"type":"br","ipam":{"type":"ipss"}}]}`, []string{`!plugins[0].ipam.type: plugin "ipss" is neither installed nor a role`}},
-		"layer 2":           {head + `{"type":"br","ipam":{}}]}`, nil},
-		"layer 2, spelt":    {head + `{"type":"br","ipam":{"type":""}}]}`, nil},
-		"foreign plugin":    {head + `{"type":"found","whatever":1},{"type":"ports"}]}`, nil},
-		"foreign, bad IPAM": {head + `{"type":"found","ipam":{"type":"nowhere"}}]}`, []string{`!plugins[0].ipam.type: plugin "nowhere" is neither installed nor a role`}},
-		"IPAM capability":   {head + `{"type":"br","ipam":{"type":"ips"},"capabilities":{"ips":true,"mac":true}}]}`, nil},
-		"no capability":     {head + `{"type":"br","capabilities":{"ips":true,"other":false}}]}`, []string{"plugins[0].capabilities.ips: br does not read this capability"}},
-		"wrong type":        {head + `{"type":"br","isGateway":"yes"}]}`, []string{"!plugins[0].isGateway: is a JSON string, want bool"}},
-		"not a ConfError":   {head + `{"type":"br"},{"type":"shy"}]}`, []string{"!plugins[1]: one thing: a: b"}},
-		"chained first":     {head + `{"type":"ports"}]}`, []string{"!plugins[0]: ports works on an earlier plugin's result and is first"}},
-		"two interfaces":    {head + `{"type":"br"},{"type":"br"}]}`, []string{"plugins[1]: br makes the interface that br has made already"}},
-		"IPAM in the list":  {head + `{"type":"br"},{"type":"ips"}]}`, []string{"!plugins[1]: ips is an IPAM plugin and no member of a list"}},
-		"key twice":         {head + `{"type":"br","type":"br"}]}`, []string{"!plugins[0].type: stands here a second time; the last one counts"}},
-		"deep":              {strings.Repeat("[", 20000) + strings.Repeat("]", 20000), []string{"!: not JSON: invalid character '[' exceeded max depth"}},
+		"flag as text":       {`{"cniVersion":"1.0.0","name":"n","disableCheck":"True","plugins":[{"type":"br"}]}`, nil},
+		"unknown key":        {head + `{"type":"br","zzzzzzz":1}]}`, []string{"!plugins[0].zzzzzzz: is no key of br"}},
+		"key in a list":      {head + `{"type":"br","sets":[{},{"idd":1}]}]}`, []string{"!plugins[0].sets[1].idd: is no key of br"}},
+		"reserved keys":      {head + `{"type":"br","cni.dev/x":1,"args":{"cni":{"ips":[]},"other":{}}}]}`, nil},
+		"key of the IPAM":    {head + `{"type":"br","ipam":{"type":"ips","subnet":"x"}}]}`, nil},
+		"key not of it":      {head + `{"type":"br","ipam":{"type":"ips","subnett":"x"}}]}`, []string{"!plugins[0].ipam.subnett: is no key of ips"}},
+		"foreign IPAM":       {head + `{"type":"br","ipam":{"type":"found","whatever":1}}]}`, nil},
+		"missing IPAM":       {head + `{"type":"br","ipam":{"type":"ipss"}}]}`, []string{`!plugins[0].ipam.type: plugin "ipss" is neither installed nor a role`}},
+		"layer 2":            {head + `{"type":"br","ipam":{}}]}`, nil},
+		"layer 2, spelt":     {head + `{"type":"br","ipam":{"type":""}}]}`, nil},
+		"foreign plugin":     {head + `{"type":"found","whatever":1},{"type":"ports"}]}`, nil},
+		"foreign, bad IPAM":  {head + `{"type":"found","ipam":{"type":"nowhere"}}]}`, []string{`!plugins[0].ipam.type: plugin "nowhere" is neither installed nor a role`}},
+		"IPAM capability":    {head + `{"type":"br","ipam":{"type":"ips"},"capabilities":{"ips":true,"mac":true}}]}`, nil},
+		"no capability":      {head + `{"type":"br","capabilities":{"ips":true,"other":false}}]}`, []string{"plugins[0].capabilities.ips: br does not read this capability"}},
+		"foreign capability": {head + `{"type":"br","ipam":{"type":"found"},"capabilities":{"other":true}}]}`, nil},
+		"wrong type":         {head + `{"type":"br","isGateway":"yes"}]}`, []string{"!plugins[0].isGateway: is a JSON string, want bool"}},
+		"not a ConfError":    {head + `{"type":"br"},{"type":"shy"}]}`, []string{"!plugins[1]: one thing: a: b"}},
+		"chained first":      {head + `{"type":"ports"}]}`, []string{"!plugins[0]: ports works on an earlier plugin's result and is first"}},
+		"two interfaces":     {head + `{"type":"br"},{"type":"br"}]}`, []string{"plugins[1]: br makes the interface that br has made already"}},
+		"IPAM in the list":   {head + `{"type":"br"},{"type":"ips"}]}`, []string{"!plugins[1]: ips is an IPAM plugin and no member of a list"}},
+		"key twice":          {head + `{"type":"br","type":"br"}]}`, []string{"!plugins[0].type: stands here a second time; the last one counts"}},
+		"deep":               {strings.Repeat("[", 20000) + strings.Repeat("]", 20000), []string{"!: not JSON: invalid character '[' exceeded max depth"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -115,13 +120,13 @@ func TestLint(t *testing.T) {
 }
 
 func TestPositions(t *testing.T) {
-	conf := "{\n\t\"näme\": 1, \"cniVersion\": \"1.0.0\", \"name\": \"n\",\n \"plugins\": [{\"type\": \"br\",\n  \"sets\": [{}, {\"id\": \"x\"}]}]}"
+	conf := "{\n\t\"näme\": 1, \"cniVersion\": \"1.0\", \"name\": \"n\",\n \"plugins\": [{\"type\": \"br\",\n  \"sets\": [{}, {\"id\": \"x\"}]}]}"
 	var got []string
 	for _, f := range newLinter().Lint("f", []byte(conf)) {
 		got = append(got, fmt.Sprintf("%d:%d %s", f.Line, f.Column, f.Path))
 	}
 	// The decoder names the key, not the item; the place is the list's.
-	want := []string{"2:2 näme", "4:11 plugins[0].sets.id"}
+	want := []string{"2:2 näme", "2:27 cniVersion", "4:11 plugins[0].sets.id"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("positions (-want +got):\n%s", diff)
 	}

@@ -126,9 +126,6 @@ func withIPAM(s *schema, ipam *roles.Role, v *value) *schema {
 		s.keys["ipam"] = &schema{name: "object"}
 		return s
 	}
-	if own := s.keys["ipam"]; own != nil && own.keys != nil {
-		inner.merge(own)
-	}
 	inner.owner = ipam.Name()
 	s.keys["ipam"] = inner
 	return s
@@ -204,13 +201,15 @@ func (c *check) ignored(v *value, path string, role *roles.Role) {
 	if caps == nil {
 		return
 	}
-	ipam, _ := c.Table.Lookup(v.get("ipam").get("type").string())
+	ipamType := v.get("ipam").get("type").string()
+	ipam, known := c.Table.Lookup(ipamType)
+	stranger := ipamType != "" && !known // may read anything
 	for _, m := range caps.members {
 		if m.value.kind != truth {
 			c.fault(m.value, at("capabilities."+m.name), "", "is a JSON %s, want true or false", m.value.kind)
 			continue
 		}
-		if m.value.truth && !reads(role, m.name) && !reads(ipam, m.name) {
+		if m.value.truth && !stranger && !reads(role, m.name) && !reads(ipam, m.name) {
 			c.add(Warning, m.offset, at("capabilities."+m.name), "", "%s does not read this capability", role.Name())
 		}
 	}
