@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -91,12 +90,11 @@ func (c *Census) NetnsGone(n store.Netns) bool {
 	if n.Inode == 0 {
 		return false
 	}
-	fi, err := os.Stat(n.Path)
-	if err != nil {
+	var now unix.Stat_t
+	if err := unix.Stat(n.Path, &now); err != nil {
 		return false
 	}
-	s, ok := fi.Sys().(*unix.Stat_t)
-	return ok && (s.Ino != n.Inode || s.Dev != n.Dev)
+	return now.Ino != n.Inode || now.Dev != n.Dev
 }
 
 // Replaced tells whether a done attachment is of a former life of the same

@@ -116,6 +116,27 @@ func TestRepeatedAddAfterDeath(t *testing.T) {
 	expect(t, b.leases(t), "10.1.0.3 one eth0", "2001:db8::3 one eth0")
 }
 
+// TestRepeatedAddUnderTheSamePath: the path is there, but names another
+// namespace now.
+func TestRepeatedAddUnderTheSamePath(t *testing.T) {
+	b := newBed(t)
+	a := b.handlerFor(t, `{"subnet": "10.1.0.0/24"}`)
+	first, _ := child(t)
+	second, _ := child(t)
+	path := filepath.Join(b.dir, "netns")
+	if err := os.Symlink(first, path); err != nil {
+		t.Fatal(err)
+	}
+	b.add(t, a, inNetns(request1("one"), path))
+	if err := b.addFails(t, a, inNetns(request1("one"), path)); !errors.Is(err, roles.ErrAttached) {
+		t.Errorf("while it lives: %v", err)
+	}
+	if err := errors.Join(os.Remove(path), os.Symlink(second, path)); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, b.add(t, a, inNetns(request1("one"), path)), "10.1.0.3")
+}
+
 // TestRepeatedAddOfUnknownLife: a path that never was a namespace says nothing
 // about life and death; neither does one that was not given.
 func TestRepeatedAddOfUnknownLife(t *testing.T) {
