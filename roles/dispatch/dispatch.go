@@ -56,23 +56,29 @@ func (p *Process) IsCall() bool {
 // code. SIGTERM and SIGINT cancel the call, which then undoes what it did; a
 // second one kills.
 func Main(ctx context.Context, p Process) int {
-	ctx, stop := WithSignals(ctx)
-	defer stop()
-	defer keepBrokenPipes()()
-
 	role, name, args := p.selected()
-	command := p.getenv(envCommand)
+	verb := roles.Verb(p.getenv(envCommand))
+	daemon := role != nil && role.Run != nil && (role.New == nil || (len(args) > 0 && args[0] == "daemon"))
 	switch {
-	case role != nil && role.Run != nil && (role.New == nil || (len(args) > 0 && args[0] == "daemon")):
+	case daemon:
 		if role.New != nil {
 			args = args[1:]
 		}
-		return p.daemon(ctx, role, args)
-	case command == "" && role != nil:
+	case verb == "" && role != nil:
 		p.about(role, name)
 		return exitOK
+	case verb == roles.Version:
+		// Nothing is made that would have to be undone; watching signals
+		// costs two threads, a tenth of this call.
+		return p.call(ctx, role, name, verb)
 	}
-	return p.call(ctx, role, name, roles.Verb(command))
+	ctx, stop := WithSignals(ctx)
+	defer stop()
+	defer keepBrokenPipes()()
+	if daemon {
+		return p.daemon(ctx, role, args)
+	}
+	return p.call(ctx, role, name, verb)
 }
 
 // WithSignals returns a context that SIGTERM and SIGINT cancel; a second one
