@@ -161,7 +161,7 @@ func (p *Process) writePlans(plans []planned, s style) error {
 	return nil
 }
 
-// changeLine is "+ host      link … (shared)".
+// changeLine is "+ link cni0 …  (shared)"; objects name the place themselves.
 func changeLine(c netops.Change, s style) string {
 	sign, code := "+", green
 	switch c.Do.Verb {
@@ -170,7 +170,7 @@ func changeLine(c netops.Change, s style) string {
 	case netops.VerbDel:
 		sign, code = "-", red
 	}
-	line := fmt.Sprintf("%-9s  %s", c.Do.Object.Where(), printable(c.Do.Object.String()))
+	line := printable(c.Do.Object.String())
 	if c.Do.Object.IsShared() {
 		line += "  (shared)"
 	}
