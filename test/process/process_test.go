@@ -44,7 +44,7 @@ func run(m *testing.M) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	binDir = dir
-	build := exec.Command("go", "build", "-trimpath", "-tags", buildTags, "-ldflags", ldFlags, "-o", filepath.Join(dir, "cnibox"), "../..")
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", buildTags, "-ldflags", ldFlags, "-o", filepath.Join(dir, "cnibox"), "../..")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("build: %w\n%s", err, out)
