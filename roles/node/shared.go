@@ -105,6 +105,11 @@ func RemoveShared(ctx context.Context, h *roles.Host, network string, names []st
 	if err := h.Net.Undo(ctx, gone, nil); err != nil {
 		return err
 	}
+	if len(others) == 0 {
+		if err := h.Net.RemoveTables(ctx); err != nil {
+			return err
+		}
+	}
 	return h.Store.Update(ctx, func(tx *store.Tx) error { return tx.DeleteNetwork(network) })
 }
 

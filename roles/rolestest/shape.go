@@ -2,6 +2,7 @@ package rolestest
 
 import (
 	"encoding/json"
+	"reflect"
 	"testing"
 )
 
@@ -58,5 +59,20 @@ func checkShape(t *testing.T, version, stdout string) {
 				}
 			}
 		}
+	}
+}
+
+// SameJSON fails the test when two documents differ in more than form.
+func SameJSON(t *testing.T, have, want string) {
+	t.Helper()
+	var h, w any
+	if err := json.Unmarshal([]byte(have), &h); err != nil {
+		t.Fatalf("%v: %s", err, have)
+	}
+	if err := json.Unmarshal([]byte(want), &w); err != nil {
+		t.Fatalf("%v: %s", err, want)
+	}
+	if !reflect.DeepEqual(h, w) {
+		t.Errorf("have %s\nwant %s", have, want)
 	}
 }

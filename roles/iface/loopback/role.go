@@ -46,6 +46,9 @@ func (handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*rol
 		return nil, err
 	}
 	defer ns.Close()
+	if err := onlyLoopback(ctx, h, ns); err != nil {
+		return nil, err
+	}
 	if err := h.Net.Ensure(ctx, loSpec(), ns); err != nil {
 		return nil, err
 	}
@@ -58,11 +61,6 @@ func (handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*rol
 		Interfaces: []*roles.ResultInterface{{Name: lo, Mac: "00:00:00:00:00:00", Sandbox: req.Netns}},
 	}
 	for _, a := range addrs {
-		if !a.Addr().IsLoopback() {
-			return nil, errors.Join(
-				fmt.Errorf("interface %q: %w: has the address %s, which is no loopback address", lo, netops.ErrConflict, a),
-				h.Net.Ensure(context.WithoutCancel(ctx), downSpec(), ns))
-		}
 		index := 0
 		res.IPs = append(res.IPs, &types100.IPConfig{
 			Interface: &index,
@@ -73,6 +71,21 @@ func (handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*rol
 		return req.PrevResult, nil
 	}
 	return res, nil
+}
+
+// onlyLoopback refuses an lo that was given another's address: it is not what
+// the runtime thinks it is.
+func onlyLoopback(ctx context.Context, h *roles.Host, ns *netops.Namespace) error {
+	addrs, err := h.Net.Addresses(ctx, ns, lo)
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if !a.Addr().IsLoopback() {
+			return fmt.Errorf("interface %q: %w: has the address %s, which is no loopback address", lo, netops.ErrConflict, a)
+		}
+	}
+	return nil
 }
 
 // Del takes lo down; a namespace that is gone has none.

@@ -1,0 +1,162 @@
+package bridge_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
+
+const (
+	gateway = `{"name":"gateway","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,"hairpinMode":true,
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}`
+	dual = `{"name":"dual","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,"mtu":1400,
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],
+		"routes":[{"dst":"192.168.0.0/16","mtu":1300,"priority":50},{"dst":"fd00:2::/64","advmss":1200}]}}`
+	layer2 = `{"name":"layer2","type":"bridge","bridge":"br0"}`
+	guard  = `{"name":"guard","type":"bridge","bridge":"br0","isGateway":true,"macspoofchk":true,"portIsolation":true,
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}`
+	down = `{"name":"down","type":"bridge","bridge":"br0","disableContainerInterface":true}`
+	vlan = `{"name":"vlan","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,"vlan":100,
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}`
+	trunk   = `{"name":"trunk","type":"bridge","bridge":"br0","vlanTrunk":[{"id":101},{"minID":200,"maxID":210}]}`
+	both    = `{"name":"both","type":"bridge","bridge":"br0","vlan":100,"vlanTrunk":[{"id":101}],"preserveDefaultVlan":true}`
+	promisc = `{"name":"promisc","type":"bridge","bridge":"br0","promiscMode":true,"isGateway":true,"enabledad":true,
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"fd00:1::/64"}]]}}`
+)
+
+// TestRole runs the suite over every documented feature: the reference's
+// scenarios "L3 v4/v6/dual + default route", "L2", "L2 vlan 100", "trunk",
+// "vlan 100 + trunk", "L3 vlan 100 with/without default vlan", "promiscuous",
+// "macspoofchk", "isolation", "container end down", "ADD/CHECK/DEL", "DEL
+// unconfigured", "IP released on late error" (the fault sweep).
+func TestRole(t *testing.T) {
+	vlans := netopstest.NeedVLANFiltering
+	rolestest.Suite{
+		Table: all.Table(), Type: "bridge",
+		Confs: []rolestest.Conf{
+			{Name: "gateway", JSON: gateway, Tamper: append(layer3(), masquerade, hairpin, forwarding, bridgeAddress)},
+			{Name: "dual", JSON: dual, Tamper: layer3()},
+			{Name: "layer2", JSON: layer2, NoAddress: true, Tamper: layer1()},
+			{Name: "guard", JSON: guard, Tamper: []rolestest.Tamper{guards, isolation}},
+			{Name: "down", JSON: down, NoAddress: true},
+			{Name: "promisc", JSON: promisc, Tamper: []rolestest.Tamper{promiscuous}},
+			{Name: "vlan", JSON: vlan, Needs: vlans, Tamper: []rolestest.Tamper{portVLAN}},
+			{Name: "trunk", JSON: trunk, Needs: vlans, NoAddress: true},
+			{Name: "both", JSON: both, Needs: vlans, NoAddress: true, Tamper: []rolestest.Tamper{portVLAN}},
+		},
+	}.Run(t)
+}
+
+// hostLink is the attachment's interface on the host's side.
+func hostLink(t *testing.T, r *roles.Result) netlink.Link {
+	t.Helper()
+	return link(t, r.Interfaces[1].Name)
+}
+
+func link(t *testing.T, name string) netlink.Link {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// inside is a change to the container's interface.
+func inside(name string, change func(netlink.Link) error) rolestest.Tamper {
+	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
+		ns.Do(t, func() error {
+			l, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return change(l)
+		})
+	}}
+}
+
+// outside is a change to the host's interface or another thing of the host.
+func outside(name string, change func(*testing.T, *roles.Result)) rolestest.Tamper {
+	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, r *roles.Result) {
+		change(t, r)
+	}}
+}
+
+func layer1() []rolestest.Tamper {
+	return []rolestest.Tamper{
+		inside("container link down", netlink.LinkSetDown),
+		inside("container link gone", netlink.LinkDel),
+		inside("MAC changed", func(l netlink.Link) error {
+			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
+		}),
+		outside("off the bridge", func(t *testing.T, r *roles.Result) { must(t, netlink.LinkSetNoMaster(hostLink(t, r))) }),
+		outside("host link down", func(t *testing.T, r *roles.Result) { must(t, netlink.LinkSetDown(hostLink(t, r))) }),
+	}
+}
+
+func layer3() []rolestest.Tamper {
+	return append(layer1(),
+		inside("address gone", func(l netlink.Link) error {
+			addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
+			if err != nil {
+				return err
+			}
+			return netlink.AddrDel(l, &addrs[0])
+		}),
+		inside("default route gone", func(l netlink.Link) error {
+			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: nil, Gw: []byte{10, 1, 0, 1}})
+		}),
+	)
+}
+
+var (
+	masquerade = outside("ruleset flushed", func(t *testing.T, _ *roles.Result) {
+		c, err := nftables.New()
+		must(t, err)
+		c.FlushRuleset()
+		must(t, c.Flush())
+	})
+	hairpin   = outside("hairpin off", func(t *testing.T, r *roles.Result) { must(t, netlink.LinkSetHairpin(hostLink(t, r), false)) })
+	isolation = outside("isolation off", func(t *testing.T, r *roles.Result) {
+		must(t, netlink.LinkSetIsolated(hostLink(t, r), false))
+	})
+	promiscuous = outside("promisc off", func(t *testing.T, _ *roles.Result) { must(t, netlink.SetPromiscOff(link(t, "br0"))) })
+	forwarding  = outside("forwarding off", func(t *testing.T, _ *roles.Result) {
+		must(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0))
+	})
+	bridgeAddress = outside("gateway address gone", func(t *testing.T, _ *roles.Result) {
+		a, err := netlink.ParseAddr("10.1.0.1/24")
+		must(t, err)
+		must(t, netlink.AddrDel(link(t, "br0"), a))
+	})
+	guards = outside("guard's sets emptied", func(t *testing.T, _ *roles.Result) {
+		c, err := nftables.New()
+		must(t, err)
+		table := &nftables.Table{Family: nftables.TableFamilyBridge, Name: "cnibox"}
+		sets, err := c.GetSets(table)
+		must(t, err)
+		for _, s := range sets {
+			c.FlushSet(s)
+		}
+		must(t, c.Flush())
+	})
+	portVLAN = outside("VLAN off the port", func(t *testing.T, r *roles.Result) {
+		must(t, netlink.BridgeVlanDel(hostLink(t, r), 100, true, true, false, true))
+	})
+)
