@@ -145,7 +145,7 @@ func TestReplacedWhileWaiting(t *testing.T) {
 			case "renamed":
 				err = os.Rename(path, path+".old")
 			case "dir removed":
-				err = os.RemoveAll(o.RunDir)
+				err = os.RemoveAll(o.RunDir) // the waiter only reads and makes nothing
 			case "dir renamed":
 				err = os.Rename(o.RunDir, o.RunDir+".old")
 			}

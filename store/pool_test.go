@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	bolt "go.etcd.io/bbolt"
 
 	"github.com/cnibox/cnibox/store"
 )
@@ -267,6 +268,28 @@ func TestPoolsApart(t *testing.T) {
 			t.Errorf("cursor 0: %v %v", ok, err)
 		}
 		return nil
+	})
+}
+
+// A pool whose leases are gone is empty: no index, no bitmap.
+func TestPoolLeavesNothing(t *testing.T) {
+	s := newStore(t)
+	fill(t, s, pool, addr("10.1.0.0"), 5000)
+	update(t, s, func(tx *store.Tx) error {
+		for i := range 5000 {
+			if _, err := tx.DeleteLeases(key("net", fmt.Sprintf("%064d", i))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	raw(t, s.Path(), func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("pools")).ForEachBucket(func(id []byte) error {
+			return tx.Bucket([]byte("pools")).Bucket(id).ForEach(func(k, _ []byte) error {
+				t.Errorf("left %q", k)
+				return nil
+			})
+		})
 	})
 }
 
