@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/dispatch"
 	"github.com/cnibox/cnibox/roles/node"
 )
 
@@ -25,7 +28,27 @@ func TestMain(m *testing.M) {
 	if os.Getenv("CLITEST_INSIDE") == "" {
 		os.Exit(inNamespaces())
 	}
-	testscript.Main(m, map[string]func(){"cnibox": func() { os.Exit(mainOf(testTable())) }})
+	commands := map[string]func(){
+		"cnibox":  func() { os.Exit(mainOf(testTable())) },
+		"product": func() { os.Exit(mainOf(all.Table())) },
+	}
+	for _, r := range all.Table() {
+		for _, name := range r.Names {
+			commands[name] = func() { os.Exit(plugin()) }
+		}
+	}
+	testscript.Main(m, commands)
+}
+
+// plugin is a role of the product as a runtime executes it.
+func plugin() int {
+	return dispatch.Main(context.Background(), dispatch.Process{
+		Table: all.Table(), Args: os.Args, Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Version: "v0.0.0-test", Executable: "/proc/self/exe",
+		OpenHost: func(ctx context.Context, role string, _ *slog.Logger) (*roles.Host, func(), error) {
+			return openHost(ctx, role)
+		},
+	})
 }
 
 // inNamespaces runs this binary again with its own mounts and network.
@@ -50,7 +73,14 @@ func mainOf(table roles.Table) int {
 		Table: table, Args: os.Args[1:], Env: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		IsTerminal: os.Getenv("CLITEST_TERMINAL") != "",
-		Version:    "v0.0.0-test", Executable: exe, OpenHost: openHost,
+		Version:    "v0.0.0-test", Executable: exe,
+		OpenHost: func(ctx context.Context, role string) (*roles.Host, func(), error) {
+			h, done, err := openHost(ctx, role)
+			if err == nil {
+				h.Delegate = dispatch.NewDelegator(dispatch.Process{Table: table, Executable: exe}, h, h.Log)
+			}
+			return h, done, err
+		},
 	})
 }
 
@@ -60,9 +90,16 @@ func openHost(ctx context.Context, role string) (*roles.Host, func(), error) {
 	})
 }
 
-func TestScripts(t *testing.T) {
+func TestScripts(t *testing.T) { runScripts(t, "testdata/script") }
+
+// TestReal attaches containers: apart from the other scripts, which run side by
+// side in one network namespace and must find nothing of it in the kernel.
+func TestReal(t *testing.T) { runScripts(t, "testdata/real") }
+
+func runScripts(t *testing.T, dir string) {
+	t.Helper()
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
+		Dir: dir,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("CNIBOX_RUN_DIR", e.WorkDir+"/run")
 			e.Setenv("CNIBOX_STATE_DIR", e.WorkDir+"/lib")
