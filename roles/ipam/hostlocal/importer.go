@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
@@ -16,6 +17,9 @@ import (
 
 // markImport is the kind of keep.db's marks for directories that were taken over.
 const markImport = "host-local-import"
+
+// importBatch is how many leases an import stores in one transaction.
+const importBatch = 4096
 
 // ImportReport tells what became of a reference plugin's directory.
 type ImportReport struct {
@@ -183,35 +187,56 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 	return report, nil
 }
 
-// store puts what was found into the pool, in one transaction.
+// store puts what was found into the pool. Up to importBatch leases that is one
+// transaction; bbolt splits its pages at a commit only, and 65,000 leases in one
+// go take ten times as long. Others see nothing in between: they wait for keep.db.
 func (im *importer) store(ctx context.Context, h *roles.Host, found *foundFiles, boot time.Time, report *ImportReport) error {
+	live := slices.DeleteFunc(slices.Clone(found.entries), func(e entry) bool { return e.modified.Before(boot) })
+	for _, e := range found.entries {
+		if e.modified.Before(boot) {
+			report.Stale = append(report.Stale, e.addr)
+		}
+	}
+	slices.SortStableFunc(live, func(a, b entry) int { return a.addr.Compare(b.addr) })
+	for batch := range slices.Chunk(live, importBatch) {
+		err := im.update(ctx, h, func(pool *store.Pool) error {
+			for _, e := range batch {
+				if err := im.storeOne(pool, e, report); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return im.update(ctx, h, func(pool *store.Pool) error { return storeCursors(pool, found.cursors) })
+}
+
+func (im *importer) update(ctx context.Context, h *roles.Host, do func(*store.Pool) error) error {
 	return h.Store.Update(ctx, func(tx *store.Tx) error {
 		pool, err := tx.Pool(im.id)
 		if err != nil {
 			return err
 		}
-		for _, e := range found.entries {
-			if e.modified.Before(boot) {
-				report.Stale = append(report.Stale, e.addr)
-				continue
-			}
-			if err := im.storeOne(pool, e, report); err != nil {
-				return err
-			}
-		}
-		for set, addr := range found.cursors {
-			if _, ok, err := pool.Cursor(set); err != nil || ok {
-				if err != nil {
-					return err
-				}
-				continue // ours is newer
-			}
-			if err := pool.SetCursor(set, addr); err != nil {
-				return err
-			}
-		}
-		return nil
+		return do(pool)
 	})
+}
+
+// storeCursors sets the cursors of range sets that have none of ours, which
+// would be newer.
+func storeCursors(pool *store.Pool, cursors map[int]netip.Addr) error {
+	for set, addr := range cursors {
+		_, ok, err := pool.Cursor(set)
+		if err == nil && !ok {
+			err = pool.SetCursor(set, addr)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (im *importer) storeOne(pool *store.Pool, e entry, report *ImportReport) error {
