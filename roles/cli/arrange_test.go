@@ -60,3 +60,30 @@ func TestPrintable(t *testing.T) {
 		}
 	}
 }
+
+// FuzzArrange: whatever is typed, no argument is lost and none is made up.
+func FuzzArrange(f *testing.F) {
+	f.Add("plan f --id x -- --json")
+	f.Add("state export --format= - --")
+	f.Add("--= --- - ''")
+	f.Fuzz(func(t *testing.T, line string) {
+		in := strings.Split(line, " ")
+		p := Process{Table: testTable()}
+		out, err := arrange(p.app().Commands, in)
+		if err != nil || len(out) > 0 && out[0] == "help" {
+			return
+		}
+		count := func(words []string) map[string]int {
+			m := map[string]int{}
+			for _, w := range words {
+				if w != "--" {
+					m[w]++
+				}
+			}
+			return m
+		}
+		if diff := cmp.Diff(count(in), count(out)); diff != "" {
+			t.Errorf("arrange(%q) = %q:\n%s", in, out, diff)
+		}
+	})
+}

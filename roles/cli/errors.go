@@ -66,7 +66,11 @@ func named(verb string, run cli.ActionFunc) cli.ActionFunc {
 
 // flagError is called by the library for flags that it cannot parse.
 func flagError(c *cli.Context, err error, _ bool) error {
-	text := strings.ReplaceAll(err.Error(), "flag provided but not defined: -", "unknown flag --")
+	text := strings.NewReplacer(
+		"flag provided but not defined: -", "unknown flag --",
+		"needs an argument: -", "needs an argument: --",
+		" for -", " for --",
+	).Replace(err.Error())
 	verb := ""
 	if c.Command != nil {
 		verb = verbOf(c.Command)

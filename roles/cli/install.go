@@ -117,7 +117,7 @@ func (p *Process) install(dir string, kind linkKind, force bool, names []string)
 		fmt.Fprintln(p.Stdout, printable(l))
 	}
 	if kept > 0 {
-		return withHint(fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent), "cnibox install --force replaces them")
+		return withHint(fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent), "cnibox install --force")
 	}
 	return nil
 }

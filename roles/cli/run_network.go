@@ -6,6 +6,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/urfave/cli/v2"
 )
@@ -75,6 +76,9 @@ func (r *call) valid(names []string, added bool) ([]types.GCAttachment, error) {
 		id, ifname, ok := strings.Cut(n, "/")
 		if !ok {
 			ifname = "eth0"
+		}
+		if utils.ValidateContainerID(id) != nil || utils.ValidateInterfaceName(ifname) != nil {
+			return nil, usagef("cnibox help gc", "%q is no CONTAINERID or CONTAINERID/IFNAME", n)
 		}
 		out = append(out, types.GCAttachment{ContainerID: id, IfName: ifname})
 	}
