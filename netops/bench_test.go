@@ -3,7 +3,9 @@ package netops_test
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
@@ -38,8 +40,9 @@ func BenchmarkAdd(b *testing.B) {
 		b.Fatal(err)
 	}
 	box := netopstest.New(b)
-	b.ReportAllocs()
+	var took []time.Duration
 	for b.Loop() {
+		start := time.Now()
 		n := netops.New(netops.Options{})
 		ns, err := n.OpenNamespace(box.Path())
 		if err != nil {
@@ -48,6 +51,7 @@ func BenchmarkAdd(b *testing.B) {
 		if err := n.Ensure(ctx, spec, ns); err != nil {
 			b.Fatal(err)
 		}
+		took = append(took, time.Since(start))
 		b.StopTimer()
 		if err := n.Remove(ctx, spec, ns); err != nil {
 			b.Fatal(err)
@@ -56,4 +60,7 @@ func BenchmarkAdd(b *testing.B) {
 		n.Close()
 		b.StartTimer()
 	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2])/1e6, "p50-ms")
+	b.ReportMetric(float64(took[len(took)/10])/1e6, "p10-ms")
 }
