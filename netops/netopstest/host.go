@@ -15,19 +15,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// insideEnv marks the test process that has a host of its own.
+// insideEnv marks the test process that has namespaces of its own, by "new",
+// and by "ready" that these are prepared: a test may start its binary again.
 const insideEnv = "CNIBOX_NETOPSTEST_HOST"
 
 // Main is for TestMain: it runs the tests in a network and mount namespace of
 // their own, with lo up, forwarding off and an empty /run, so that no test sees
 // or changes the machine's network. It does not return.
 func Main(m *testing.M) {
-	if os.Getenv(insideEnv) == "" {
+	switch os.Getenv(insideEnv) {
+	case "":
 		os.Exit(reexec())
-	}
-	if err := prepare(); err != nil {
-		fmt.Fprintln(os.Stderr, "prepare a host of our own:", err)
-		os.Exit(1)
+	case "new":
+		err := prepare()
+		if err == nil {
+			err = os.Setenv(insideEnv, "ready")
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "prepare a host of our own:", err)
+			os.Exit(1)
+		}
 	}
 	os.Exit(m.Run())
 }
@@ -36,7 +43,7 @@ func Main(m *testing.M) {
 func reexec() int {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
+	cmd.Env = append(os.Environ(), insideEnv+"=new")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
 	err := cmd.Run()
