@@ -1,6 +1,33 @@
 package netops
 
-import "context"
+import (
+	"context"
+	"slices"
+	"strings"
+)
 
 // RemoveTables deletes those of our nftables tables that hold no element.
 func (n *Net) RemoveTables(ctx context.Context) error { return n.nft.removeBase(ctx) }
+
+// Labelled reads the elements of all our nftables sets whose label begins with
+// a text, by set.
+func (n *Net) Labelled(ctx context.Context, prefix string) ([]*Element, error) {
+	names := make([]string, 0, len(n.nft.sets))
+	for name := range n.nft.sets {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var out []*Element
+	for _, name := range names {
+		all, err := n.nft.list(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range all {
+			if strings.HasPrefix(e.Label, prefix) {
+				out = append(out, e)
+			}
+		}
+	}
+	return out, nil
+}

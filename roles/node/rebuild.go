@@ -5,49 +5,45 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
-
-	"golang.org/x/sys/unix"
+	"strings"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
 
-// defaultCacheDir is where libcni keeps results unless a runtime says otherwise.
-const defaultCacheDir = "/var/lib/cni/results"
-
-// maxCacheFile bounds what is read of one cached result.
-const maxCacheFile = 1 << 20
-
 // rebuild fills a new state file from what the kernel and the runtimes' caches
-// still know: every interface with our label becomes an attachment, and its
-// addresses are reserved again. An interface whose owner cannot be told keeps
-// its addresses reserved under its label.
+// still know: every interface with our label becomes an attachment, its
+// addresses are reserved again, and what its network shares is noted again. An
+// interface whose owner cannot be told keeps its addresses reserved under its label.
 func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []string) error {
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
 	}
 	var found []netops.LinkInfo
+	bridges := map[string]netops.LinkInfo{}
 	for _, l := range links {
 		if _, ok := parseAlias(l.Alias); ok && l.Kind == "veth" {
 			found = append(found, l)
+		}
+		if l.Alias == SharedAlias {
+			bridges[l.Name] = l
 		}
 	}
 	if len(found) == 0 {
 		return nil
 	}
+	elements, err := h.Net.Labelled(ctx, labelPrefix)
+	if err != nil {
+		return fmt.Errorf("rebuild state: %w", err)
+	}
 	if len(cacheDirs) == 0 {
 		cacheDirs = []string{defaultCacheDir}
 	}
-	cache := readCaches(h, cacheDirs)
+	r := rebuilder{h: h, tx: tx, cache: readCaches(h, cacheDirs), elements: elements}
 	for _, l := range found {
-		info, _ := parseAlias(l.Alias)
-		if err := rebuildOne(h, tx, l, info, cache[info.label]); err != nil {
+		if err := r.attachment(l, bridges); err != nil {
 			return fmt.Errorf("rebuild attachment of %q: %w", l.Name, err)
 		}
 	}
@@ -55,40 +51,64 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	return nil
 }
 
-// rebuildOne stores the attachment of one interface, and leases for its
-// addresses in the pool that its network uses.
-func rebuildOne(h *roles.Host, tx *store.Tx, l netops.LinkInfo, info aliasInfo, c *cacheEntry) error {
-	key := info.key
-	netns := store.Netns{}
-	dataDir := ""
-	switch {
-	case c != nil:
-		key = c.key()
-		netns = store.Netns{Path: c.Netns, Mount: mountNamespace()}
-		dataDir = c.dataDir()
-	case !info.whole:
-		key = store.Key{Network: info.key.Network, ContainerID: info.label, IfName: info.key.IfName}
+// rebuilder fills one new state file.
+type rebuilder struct {
+	h        *roles.Host
+	tx       *store.Tx
+	cache    map[string]*cacheEntry
+	elements []*netops.Element
+}
+
+// attachment stores the attachment of one interface, leases for its addresses
+// in the pool that its network uses, and what it stands on.
+func (r *rebuilder) attachment(l netops.LinkInfo, bridges map[string]netops.LinkInfo) error {
+	info, _ := parseAlias(l.Alias)
+	key, netns, dataDir := r.owner(info)
+	made := []netops.Object{&netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.label}}
+	for _, e := range r.elements {
+		if e.Label == info.label {
+			made = append(made, e)
+		}
 	}
-	undo := netops.Step{Verb: netops.VerbDel, Object: &netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.label}}
-	changes, err := json.Marshal([]netops.Change{{Do: netops.Step{Verb: netops.VerbAdd, Object: undo.Object}, Undo: &undo}})
+	raw, err := json.Marshal(inverses(made))
 	if err != nil {
 		return err
 	}
-	now := h.Now()
+	now := r.h.Now()
 	a := &store.Attachment{
 		Key: key, Netns: netns, HostLink: l.Name, Addresses: info.addresses,
-		Parts:   []store.Part{{Role: "rebuilt", State: store.Done, Changes: changes, Time: now}},
-		Created: now, Updated: now, Program: h.Program,
+		Parts:   []store.Part{{Role: "rebuilt", State: store.Done, Changes: raw, Time: now}},
+		Created: now, Updated: now, Program: r.h.Program,
 	}
-	if err := tx.PutAttachment(a); err != nil {
+	if err := r.tx.PutAttachment(a); err != nil {
 		return err
 	}
-	pool, err := tx.Pool(store.PoolID{DataDir: dataDir, Network: key.Network})
+	if err := r.leases(a, dataDir); err != nil {
+		return err
+	}
+	return r.shared(key.Network, bridges[l.Master])
+}
+
+// owner is whose interface it is: as a runtime's cache says, or as far as the
+// alias tells.
+func (r *rebuilder) owner(info aliasInfo) (key store.Key, netns store.Netns, dataDir string) {
+	if c := r.cache[info.label]; c != nil {
+		return c.key(), store.Netns{Path: c.Netns, Mount: mountNamespace()}, c.dataDir()
+	}
+	if info.whole {
+		return info.key, netns, defaultDataDir
+	}
+	return store.Key{Network: info.key.Network, ContainerID: info.label, IfName: info.key.IfName}, netns, defaultDataDir
+}
+
+// leases reserves an attachment's addresses.
+func (r *rebuilder) leases(a *store.Attachment, dataDir string) error {
+	pool, err := r.tx.Pool(store.PoolID{DataDir: dataDir, Network: a.Network})
 	if err != nil {
 		return err
 	}
-	for i, p := range info.addresses {
-		err := pool.Reserve(store.Lease{Address: p.Addr(), Owner: key, Set: i, Netns: netns, Time: now})
+	for i, p := range a.Addresses {
+		err := pool.Reserve(store.Lease{Address: p.Addr(), Owner: a.Key, Set: i, Netns: a.Netns, Time: a.Created})
 		if err != nil && !errors.Is(err, store.ErrTaken) {
 			return err
 		}
@@ -96,79 +116,39 @@ func rebuildOne(h *roles.Host, tx *store.Tx, l netops.LinkInfo, info aliasInfo, 
 	return nil
 }
 
-// cacheEntry is what we need of libcni's cached result.
-type cacheEntry struct {
-	Kind        string `json:"kind"`
-	ContainerID string `json:"containerId"`
-	IfName      string `json:"ifName"`
-	Network     string `json:"networkName"`
-	Netns       string `json:"netns"`
-	// Config is the configuration list, base64 in JSON.
-	Config []byte `json:"config"`
-}
-
-func (c *cacheEntry) key() store.Key {
-	return store.Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName}
-}
-
-// dataDir is the pool's data directory as the first plugin's ipam names it.
-func (c *cacheEntry) dataDir() string {
-	type plugin struct {
-		IPAM struct {
-			DataDir string `json:"dataDir"`
-		} `json:"ipam"`
+// shared notes the bridge, if it was one of ours, its addresses, and the
+// network's own nftables elements.
+func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
+	var spec netops.Spec
+	if bridge.Name != "" {
+		spec.Add(&netops.Link{In: netops.Host, Shared: true, Name: bridge.Name, Kind: bridge.Kind, Alias: SharedAlias})
 	}
-	var conf struct {
-		plugin
-		Plugins []plugin `json:"plugins"`
-	}
-	if json.Unmarshal(c.Config, &conf) != nil {
-		return ""
-	}
-	if len(conf.Plugins) > 0 {
-		return conf.Plugins[0].IPAM.DataDir
-	}
-	return conf.IPAM.DataDir
-}
-
-// readCaches reads libcni's cached results, by label. What cannot be read is
-// told in the log and left out.
-func readCaches(h *roles.Host, dirs []string) map[string]*cacheEntry {
-	out := map[string]*cacheEntry{}
-	for _, dir := range dirs {
-		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			h.Log.Warn("read runtime's cache", "dir", dir, "error", err)
+	for _, e := range r.elements {
+		if e.Label == SharedLabel(network) {
+			e.Shared = true
+			spec.Add(e)
 		}
-		for _, e := range entries {
-			c, err := readCacheFile(filepath.Join(dir, e.Name()))
-			if err != nil {
-				h.Log.Warn("read runtime's cache", "file", e.Name(), "error", err)
-				continue
-			}
-			out[Label(c.key())] = c
+	}
+	return recordObjects(r.tx, network, "rebuilt", spec, r.h.Now())
+}
+
+// inverses are changes that delete what was made.
+func inverses(made []netops.Object) []netops.Change {
+	out := make([]netops.Change, len(made))
+	for i, o := range made {
+		out[i] = netops.Change{
+			Do:   netops.Step{Verb: netops.VerbAdd, Object: o},
+			Undo: &netops.Step{Verb: netops.VerbDel, Object: o},
 		}
 	}
 	return out
 }
 
-// readCacheFile reads one entry without following links or blocking on a FIFO.
-func readCacheFile(path string) (*cacheEntry, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
+// SharedLabel is the label of nftables elements that a network's attachments share.
+func SharedLabel(network string) string {
+	s := SharedAlias + " " + network
+	if len(s) > maxLabel {
+		s = strings.ToValidUTF8(s[:maxLabel], "")
 	}
-	defer f.Close()
-	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
-		return nil, fmt.Errorf("%q is no regular file", path)
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxCacheFile))
-	if err != nil {
-		return nil, err
-	}
-	var c cacheEntry
-	if err := json.Unmarshal(b, &c); err != nil {
-		return nil, fmt.Errorf("%q: %w: %w", path, roles.ErrDecode, err)
-	}
-	return &c, nil
+	return s
 }

@@ -25,6 +25,11 @@ func RecordShared(tx *store.Tx, network, role string, changes []netops.Change, n
 			spec.Add(c.Do.Object)
 		}
 	}
+	return recordObjects(tx, network, role, spec, now)
+}
+
+// recordObjects adds shared objects to a network's record.
+func recordObjects(tx *store.Tx, network, role string, spec netops.Spec, now time.Time) error {
 	if len(spec.Objects) == 0 {
 		return nil
 	}
@@ -182,10 +187,15 @@ func onLink(o netops.Object) string {
 	return ""
 }
 
-// RemoveStrays deletes interfaces of a network that carry our label, have no
-// record and are not valid: what is left when state was lost.
+// RemoveStrays deletes what carries a label of ours, has no record and is not
+// valid: interfaces of the network, and nftables elements, which do not tell
+// their network. They are what is left when state was lost.
 func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) error {
 	links, err := h.Net.Links(ctx, nil) // before the records: an ADD records first
+	if err != nil {
+		return err
+	}
+	elements, err := h.Net.Labelled(ctx, labelPrefix)
 	if err != nil {
 		return err
 	}
@@ -204,18 +214,19 @@ func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []ro
 	if err != nil {
 		return err
 	}
-	var stray []netops.Change
+	var stray []netops.Object
 	for _, l := range links {
 		info, ok := parseAlias(l.Alias)
-		if !ok || info.key.Network != network || known[info.label] {
-			continue
+		if ok && info.key.Network == network && !known[info.label] {
+			stray = append(stray, &netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.label})
+			h.Log.Info("removing interface without a record", "link", l.Name, "alias", l.Alias)
 		}
-		o := &netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.label}
-		stray = append(stray, netops.Change{
-			Do:   netops.Step{Verb: netops.VerbAdd, Object: o},
-			Undo: &netops.Step{Verb: netops.VerbDel, Object: o},
-		})
-		h.Log.Info("removing interface without a record", "link", l.Name, "alias", l.Alias)
 	}
-	return h.Net.Undo(ctx, stray, nil)
+	for _, e := range elements {
+		if isLabel(e.Label) && !known[e.Label] {
+			stray = append(stray, e)
+			h.Log.Info("removing nftables element without a record", "element", e.String())
+		}
+	}
+	return h.Net.Undo(ctx, inverses(stray), nil)
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"text/tabwriter"
 	"time"
 )
 
@@ -151,7 +152,7 @@ func (d *demo) detach() error {
 		}
 		fmt.Printf("  %s is detached\n", p.name)
 	}
-	if _, err := d.output(d.cnibox, "gc", "--cni-path", d.plugins, d.conf); err != nil {
+	if _, err := d.output(d.cnibox, "gc", "--none", "--cni-path", d.plugins, d.conf); err != nil {
 		return err
 	}
 	fmt.Println("  the bridge and its nftables entries are gone")
@@ -212,13 +213,17 @@ func (d *demo) output(name string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// print runs a program and shows what it printed, indented.
+// print runs a program and shows what it printed, indented, tabs as columns.
 func (d *demo) print(name string, args ...string) error {
 	out, err := d.output(name, args...)
-	for line := range strings.Lines(string(out)) {
-		fmt.Print("  ", line)
+	if err != nil {
+		return err
 	}
-	return err
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	for line := range strings.Lines(string(out)) {
+		fmt.Fprint(w, "  ", line)
+	}
+	return w.Flush()
 }
 
 func say(title string) { fmt.Printf("\n%s\n", title) }

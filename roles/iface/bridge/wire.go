@@ -207,7 +207,7 @@ func (r *role) wireMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Fam
 			set = "masq4"
 		}
 		s.Add(&netops.Element{
-			Shared: true, Set: set, Label: node.SharedAlias + " " + in.Key.Network,
+			Shared: true, Set: set, Label: node.SharedLabel(in.Key.Network),
 			Key: []string{r.conf.gatewayLink(), ip.Address.Masked().String()},
 		})
 	}
