@@ -166,7 +166,10 @@ type bridgeConf struct {
 	// Bridge is the bridge's name.
 	Bridge string `json:"bridge"`
 	// MTU of the interface.
-	MTU   int `json:"mtu"`
+	MTU           int `json:"mtu"`
+	RuntimeConfig struct {
+		MAC string `json:"mac"`
+	} `json:"runtimeConfig"`
 	Trunk []struct {
 		ID int `json:"id"`
 	} `json:"vlanTrunk"`
@@ -186,7 +189,7 @@ func newBridge(conf []byte) (roles.Handler, error) {
 			f.Addf("vlanTrunk["+string(rune('0'+i))+"].id", "is %d, want at most 4094", t.ID)
 		}
 	}
-	return planner{bridge: c.Bridge}, f.Err()
+	return planner{bridge: c.Bridge, mac: c.RuntimeConfig.MAC}, f.Err()
 }
 
 type ipamConf struct {
@@ -234,12 +237,15 @@ func (handler) Del(context.Context, *roles.Host, *roles.Request) error { return 
 
 type planner struct {
 	handler
-	bridge string
+	bridge, mac string
 }
 
-// Plan shows each sign and each place once.
+// Plan shows each sign and each place once, and what it was given.
 func (p planner) Plan(_ context.Context, _ *roles.Host, req *roles.Request) (*roles.Plan, error) {
-	bridge := &netops.Link{In: netops.Host, Shared: true, Name: p.bridge, Kind: "bridge"}
+	bridge := &netops.Link{In: netops.Host, Shared: true, Name: p.bridge, Kind: "bridge", MAC: p.mac}
+	if req.PrevResult != nil {
+		bridge.Alias = "after " + req.PrevResult.IPs[0].Address.String()
+	}
 	addr := &netops.Addr{In: netops.Container, Link: req.IfName, Address: netip.MustParsePrefix("10.1.2.3/24")}
 	stale := &netops.Addr{In: netops.Host, Link: p.bridge, Address: netip.MustParsePrefix("10.9.9.9/24")}
 	var res roles.Result

@@ -18,9 +18,9 @@ import (
 type Severity string
 
 const (
-	// Fault: the configuration does not do what is written.
+	// Fault means that the configuration does not do what is written.
 	Fault Severity = "fault"
-	// Warning: it works, and something in it has no effect or may surprise.
+	// Warning means that it works, and something in it has no effect or may surprise.
 	Warning Severity = "warning"
 )
 
