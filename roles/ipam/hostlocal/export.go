@@ -137,10 +137,10 @@ func (p *exported) write(ctx context.Context, dir string) (*ExportedNetwork, err
 		return nil, fmt.Errorf("%w: %q is no name of a directory", ErrDirectory, id.Network)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrDirectory, err)
+		return nil, fault(err)
 	}
 	if err := os.Mkdir(directoryPath(id), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("%w: %w", ErrDirectory, err)
+		return nil, fault(err)
 	}
 	d, err := openDirectory(id)
 	if err != nil {
@@ -204,7 +204,7 @@ func (d *directory) writeLease(l store.Lease, n *ExportedNetwork) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return fmt.Errorf("%w: %q: %w", ErrDirectory, d.path+"/"+name, err)
+		return d.fault("read", name, err)
 	case bytes.Equal(bytes.TrimSpace(old), content):
 		n.Kept++
 		return nil
@@ -220,7 +220,7 @@ func (d *directory) writeLease(l store.Lease, n *ExportedNetwork) error {
 
 func (d *directory) remove(name string) error {
 	if err := unix.Unlinkat(int(d.f.Fd()), name, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: remove %q: %w", ErrDirectory, d.path+"/"+name, err)
+		return d.fault("remove", name, err)
 	}
 	return nil
 }
@@ -232,11 +232,11 @@ func (d *directory) replace(name string, content []byte) error {
 	}
 	f, err := d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
-		return fmt.Errorf("%w: write %q: %w", ErrDirectory, d.path+"/"+name, err)
+		return d.fault("write", name, err)
 	}
 	_, err = f.Write(content)
 	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(fmt.Errorf("%w: write %q: %w", ErrDirectory, d.path+"/"+name, err), d.remove(name))
+		return errors.Join(fault(err), d.remove(name))
 	}
 	return nil
 }

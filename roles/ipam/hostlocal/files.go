@@ -76,7 +76,7 @@ func directoryExists(id store.PoolID) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("%w: %w", ErrDirectory, err)
+		return false, fault(err)
 	}
 	return true, nil
 }
@@ -92,12 +92,19 @@ func openDirectory(id store.PoolID) (*directory, error) {
 		return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%w: open %q: %w", ErrDirectory, path, err)
+		return nil, fault(&fs.PathError{Op: "open", Path: path, Err: err})
 	}
 	return &directory{path: path, f: os.NewFile(uintptr(fd), path)}, nil
 }
 
 func (d *directory) close() { d.f.Close() }
+
+// fault is an ErrDirectory that is an I/O failure too.
+func fault(err error) error { return fmt.Errorf("%w: %w", ErrDirectory, err) }
+
+func (d *directory) fault(op, name string, err error) error {
+	return fault(&fs.PathError{Op: op, Path: d.path + "/" + name, Err: err})
+}
 
 // retry repeats a system call that a signal interrupted.
 func retry[T any](call func() (T, error)) (T, error) {
@@ -118,7 +125,7 @@ func (d *directory) open(name string, flags int) (*os.File, error) {
 	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, errNotRegular
 	}
-	if err != nil && !(errors.Is(err, fs.ErrNotExist) && flags&unix.O_CREAT != 0) {
+	if err != nil && (flags&unix.O_CREAT == 0 || !errors.Is(err, fs.ErrNotExist)) {
 		return nil, err
 	}
 	fd, err := retry(func() (int, error) {
@@ -148,7 +155,7 @@ func (d *directory) openLock(create bool) (*os.File, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %q: %w", ErrDirectory, d.path+"/"+lockFile, err)
+		return nil, d.fault("open", lockFile, err)
 	}
 	return f, nil
 }
@@ -179,7 +186,7 @@ func (d *directory) lock(ctx context.Context, create bool) (unlock func(), err e
 	case err := <-got:
 		if err != nil {
 			f.Close()
-			return nil, fmt.Errorf("%w: lock %q: %w", ErrDirectory, f.Name(), err)
+			return nil, d.fault("lock", lockFile, err)
 		}
 		return func() { f.Close() }, nil
 	case <-ctx.Done():
@@ -203,7 +210,7 @@ func (d *directory) read(ctx context.Context) (*foundFiles, error) {
 		case errors.Is(err, io.EOF):
 			return found, nil
 		case err != nil:
-			return nil, fmt.Errorf("%w: read %q: %w", ErrDirectory, d.path, err)
+			return nil, fault(err)
 		case count > maxFiles:
 			return nil, fmt.Errorf("%w: %q holds more than %d files", ErrDirectory, d.path, maxFiles)
 		case ctx.Err() != nil:

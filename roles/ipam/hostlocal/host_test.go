@@ -92,6 +92,13 @@ func requestFor(id, ifName string) *roles.Request {
 	return &roles.Request{ContainerID: id, IfName: ifName, Network: "net", Netns: "/no/such/netns", CNIVersion: "1.1.0"}
 }
 
+// checkRequest has a prevResult that says nothing.
+func checkRequest(id string) *roles.Request {
+	req := request1(id)
+	req.PrevResult = &roles.Result{CNIVersion: "1.1.0"}
+	return req
+}
+
 func withArgs(tb testing.TB, req *roles.Request, args string) *roles.Request {
 	tb.Helper()
 	a, err := roles.ParseArgs(args)

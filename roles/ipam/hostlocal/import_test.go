@@ -175,7 +175,7 @@ func TestImportOnFirstUse(t *testing.T) {
 			return err
 		},
 		"DEL":   func(a *handler, b *bed) error { return a.Del(context.Background(), b.Host, request1("one")) },
-		"CHECK": func(a *handler, b *bed) error { return a.Check(context.Background(), b.Host, request1("one")) },
+		"CHECK": func(a *handler, b *bed) error { return a.Check(context.Background(), b.Host, checkRequest("one")) },
 		"GC": func(a *handler, b *bed) error {
 			req := request1("")
 			req.Valid = []roles.AttachmentID{{ContainerID: "one", IfName: "eth0"}}
@@ -268,23 +268,27 @@ func TestImportWaitsForTheReference(t *testing.T) {
 func TestImportRefusals(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *bed){
 		"a link as directory": func(t *testing.T, b *bed) {
+			t.Helper()
 			real := b.writeDir(t, "elsewhere", map[string]string{"10.1.2.2": "one\r\neth0"})
 			if err := os.Symlink(real, filepath.Join(b.dataDir(), "net")); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"a file as directory": func(t *testing.T, b *bed) {
+			t.Helper()
 			if err := os.WriteFile(filepath.Join(b.dataDir(), "net"), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"a link as lock": func(t *testing.T, b *bed) {
+			t.Helper()
 			lock := filepath.Join(b.writeDir(t, "net", nil), "lock")
 			if err := errors.Join(os.Remove(lock), os.Symlink("/etc/passwd", lock)); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"a pipe as lock": func(t *testing.T, b *bed) {
+			t.Helper()
 			lock := filepath.Join(b.writeDir(t, "net", nil), "lock")
 			if err := os.Remove(lock); err != nil {
 				t.Fatal(err)

@@ -19,9 +19,11 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestMain lets the test binary be a process that allocates, or one that waits.
+// TestMain lets the test binary be a process that allocates, or one that waits,
+// or the plugin itself.
 func TestMain(m *testing.M) {
 	switch os.Getenv("HOSTLOCAL_CHILD") {
 	case "wait":
@@ -32,7 +34,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	default:
-		os.Exit(m.Run())
+		rolestest.Main(m, roles.Table{Role()})
 	}
 }
 

@@ -44,6 +44,9 @@ func oldKey(req *roles.Request) store.Key {
 // a pool writes anything: it takes the reference plugin's files over, without
 // which a container of theirs would be found missing.
 func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	if req.PrevResult == nil {
+		return &roles.ConfError{Path: "prevResult", Reason: "is required for CHECK"}
+	}
 	if err := a.importOnce(ctx, h, req.Network); err != nil {
 		return err
 	}
@@ -73,9 +76,6 @@ func (a *handler) differences(req *roles.Request, owned []store.Lease) []error {
 			errs = append(errs, fmt.Errorf("%w: container %.64q interface %q on network %q holds no address of range set %d (%s)",
 				roles.ErrCheck, req.ContainerID, req.IfName, req.Network, i, s))
 		}
-	}
-	if req.PrevResult == nil {
-		return errs
 	}
 	for _, ip := range req.PrevResult.IPs {
 		addr, ok := netip.AddrFromSlice(ip.Address.IP)
