@@ -1,6 +1,7 @@
 package netops
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -85,7 +86,7 @@ func parseLink(b []byte) (*linkState, error) {
 	return l, eachRTAttr(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.IFLA_IFNAME:
-			l.name = nl.BytesToString(v)
+			l.name = attrText(v)
 		case unix.IFLA_ADDRESS:
 			l.mac = append(net.HardwareAddr(nil), v...)
 		case unix.IFLA_MTU:
@@ -95,7 +96,7 @@ func parseLink(b []byte) (*linkState, error) {
 		case unix.IFLA_LINK:
 			l.peer = attrInt(v)
 		case unix.IFLA_IFALIAS:
-			l.alias = nl.BytesToString(v)
+			l.alias = attrText(v)
 		case unix.IFLA_OPERSTATE:
 			l.oper = attrByte(v)
 		case unix.IFLA_LINKINFO:
@@ -112,11 +113,11 @@ func (l *linkState) parseInfo(b []byte) error {
 	err := eachRTAttr(b, func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.IFLA_INFO_KIND:
-			l.kind = nl.BytesToString(v)
+			l.kind = attrText(v)
 		case nl.IFLA_INFO_DATA:
 			data = v
 		case nl.IFLA_INFO_SLAVE_KIND:
-			master = nl.BytesToString(v)
+			master = attrText(v)
 		case nl.IFLA_INFO_SLAVE_DATA:
 			portData = v
 		}
@@ -145,16 +146,19 @@ func (l *linkState) parseInfo(b []byte) error {
 	})
 }
 
-// eachRTAttr calls f for the attributes in b, with flag bits taken off.
+// eachRTAttr calls f for the attributes in b, with flag bits taken off their
+// kind. The library's parser panics on a last attribute without padding.
 func eachRTAttr(b []byte, f func(kind uint16, value []byte) error) error {
-	attrs, err := nl.ParseRouteAttr(b)
-	if err != nil {
-		return fmt.Errorf("netlink attributes: %w", unix.EBADMSG)
-	}
-	for _, a := range attrs {
-		if err := f(a.Attr.Type&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER), a.Value); err != nil {
+	for len(b) >= unix.SizeofRtAttr {
+		size := int(binary.NativeEndian.Uint16(b))
+		if size < unix.SizeofRtAttr || size > len(b) {
+			return fmt.Errorf("netlink attribute of %d bytes in %d: %w", size, len(b), unix.EBADMSG)
+		}
+		kind := binary.NativeEndian.Uint16(b[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+		if err := f(kind, b[unix.SizeofRtAttr:size]); err != nil {
 			return err
 		}
+		b = b[min((size+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1), len(b)):]
 	}
 	return nil
 }
@@ -172,4 +176,10 @@ func attrByte(v []byte) uint8 {
 		return 0
 	}
 	return v[0]
+}
+
+// attrText is a text attribute's value, with or without a NUL at its end.
+func attrText(v []byte) string {
+	text, _, _ := bytes.Cut(v, []byte{0})
+	return string(text)
 }

@@ -271,14 +271,15 @@ func refusal(h unix.NlMsghdr, data []byte) error {
 	if h.Flags&unix.NLM_F_CAPPED == 0 || len(data) < start {
 		return err
 	}
-	attrs, bad := nl.ParseRouteAttr(data[start:])
-	if bad != nil {
+	reason := ""
+	_ = eachRTAttr(data[start:], func(kind uint16, v []byte) error {
+		if kind == unix.NLMSGERR_ATTR_MSG {
+			reason = attrText(v)
+		}
+		return nil
+	})
+	if reason == "" {
 		return err
 	}
-	for _, a := range attrs {
-		if a.Attr.Type == unix.NLMSGERR_ATTR_MSG {
-			return fmt.Errorf("%w (%s)", err, nl.BytesToString(a.Value))
-		}
-	}
-	return err
+	return fmt.Errorf("%w (%s)", err, reason)
 }

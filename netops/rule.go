@@ -195,9 +195,9 @@ func parseRule(b []byte) (r Rule, ok bool, err error) {
 		case unix.FRA_FWMASK:
 			r.Mask = uint32(attrInt(v))
 		case unix.FRA_IIFNAME:
-			r.IIF = nl.BytesToString(v)
+			r.IIF = attrText(v)
 		case unix.FRA_OIFNAME:
-			r.OIF = nl.BytesToString(v)
+			r.OIF = attrText(v)
 		}
 		return nil
 	})
