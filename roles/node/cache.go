@@ -59,7 +59,7 @@ func (c *cacheEntry) dataDir() string {
 	if conf.IPAM.DataDir == "" {
 		return defaultDataDir
 	}
-	return conf.IPAM.DataDir
+	return filepath.Clean(conf.IPAM.DataDir) // as host-local names its pools
 }
 
 // readCaches reads libcni's cached results, by label. What cannot be read is

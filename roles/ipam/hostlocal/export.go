@@ -3,7 +3,6 @@ package hostlocal
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -93,14 +92,11 @@ func readPools(ctx context.Context, h *roles.Host, dir string) ([]exported, erro
 	}
 	err = h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
 		for i := range pools {
-			raw, ok, err := keep.Marked(markImport, markName(store.PoolID{DataDir: dir, Network: pools[i].id.Network}))
+			mark, err := readMark(keep, store.PoolID{DataDir: dir, Network: pools[i].id.Network})
 			if err != nil {
 				return err
 			}
-			var m importMark
-			if ok && json.Unmarshal(raw, &m) == nil {
-				pools[i].imported = m.Time
-			}
+			pools[i].imported = mark.Time
 		}
 		return nil
 	})

@@ -228,12 +228,40 @@ func TestImportOnce(t *testing.T) {
 // files are of before it.
 func TestImportAfterReboot(t *testing.T) {
 	b := newBed(t)
-	b.writeDir(t, "net", map[string]string{"10.1.2.2": "one\r\neth0"})
+	dir := b.writeDir(t, "net", map[string]string{"10.1.2.2": "one\r\neth0"})
 	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
 	b.add(t, a, request1("two"))
+	boot, err := bootTime()
+	if err != nil {
+		t.Fatal(err)
+	}
+	age(t, filepath.Join(dir, "10.1.2.2"), boot.Add(-time.Hour))
 	b.Store = store.New(storeOptions(t, b.dir, "0b5f6c55-6f2f-4a0e-8d0e-0c1d2e3f4a5b"))
 	expect(t, b.add(t, a, request1("three")), "10.1.2.2")
 	expect(t, b.leases(t), "10.1.2.2 three eth0")
+}
+
+// TestImportAfterLoss: node.db is lost under running containers. Those of the
+// reference have no interface of ours, so only their files tell of them.
+func TestImportAfterLoss(t *testing.T) {
+	b := newBed(t)
+	b.writeDir(t, "net", map[string]string{"10.1.2.2": "one\r\neth0"})
+	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
+	b.add(t, a, request1("two"))
+	if err := os.RemoveAll(filepath.Join(b.dir, "run")); err != nil {
+		t.Fatal(err)
+	}
+	storeOptions(t, b.dir, "") // /run is there, empty
+	for range 2 {
+		b.add(t, a, request1("three"))
+		expect(t, b.leases(t), "10.1.2.2 one eth0", "10.1.2.3 three eth0")
+		b.del(t, a, request1("three"))
+		b.add(t, a, withArgs(t, request1("x"), "IP=10.1.2.254"))
+		b.del(t, a, request1("x"))
+	}
+	if n := strings.Count(b.log.String(), "imported host-local directory"); n != 2 {
+		t.Errorf("%d imports", n)
+	}
 }
 
 func TestImportWaitsForTheReference(t *testing.T) {

@@ -46,10 +46,43 @@ type importMark struct {
 	// Time is when the directory was read.
 	Time   time.Time `json:"time"`
 	Leases int       `json:"leases"`
+	// Node tells which node.db got the leases. One that was lost and made anew
+	// has none of them: interfaces that are not ours cannot be rebuilt from the
+	// kernel, so the directory is read again. What was released in between comes
+	// back then, which wastes addresses, while forgetting would give them out twice.
+	Node string `json:"node"`
+}
+
+// readMark reads a pool's mark; the zero mark when there is none.
+func readMark(keep *store.KeepTx, id store.PoolID) (importMark, error) {
+	var m importMark
+	raw, ok, err := keep.Marked(markImport, markName(id))
+	if err != nil || !ok {
+		return m, err
+	}
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return m, fmt.Errorf("import mark of %q: %w: %w", directoryPath(id), roles.ErrDecode, err)
+	}
+	return m, nil
+}
+
+// thisNode names the present node.db; it is empty when there is none.
+func thisNode(ctx context.Context, h *roles.Host) (string, error) {
+	var info store.Info
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		var err error
+		info, err = tx.Info()
+		return err
+	})
+	if err != nil || info.Created.IsZero() {
+		return "", err
+	}
+	return info.BootID + " " + info.Created.Format(time.RFC3339Nano), nil
 }
 
 // Import takes the leases and cursors of a reference host-local directory,
-// <dataDir>/<network>, into the store, and marks it so that this happens once.
+// <dataDir>/<network>, into the store, and marks it so that this happens once
+// for a node.db; after a boot all of its files are stale.
 // With force it is done again: leases that are there already stay as they are.
 // The directory is not written; its lock is held until all is stored. A
 // directory that does not exist is an error wrapping fs.ErrNotExist.
@@ -101,19 +134,23 @@ func (p *plan) setOf(a netip.Addr) int {
 	return 0
 }
 
-// importPending tells whether a pool has a directory that was not taken over.
-// Where there is none, that costs one system call.
+// importPending tells whether a pool has a directory that was not taken over
+// into this node.db. Where there is none, that costs one system call.
 func importPending(ctx context.Context, h *roles.Host, id store.PoolID) (bool, error) {
 	there, err := directoryExists(id)
 	if err != nil || !there {
 		return false, err
 	}
-	marked := false
-	err = h.Store.KeepView(ctx, func(tx *store.KeepTx) error {
-		_, marked, err = tx.Marked(markImport, markName(id))
+	var mark importMark
+	err = h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
+		mark, err = readMark(keep, id)
 		return err
 	})
-	return !marked, err
+	if err != nil || mark.Node == "" {
+		return true, err
+	}
+	node, err := thisNode(ctx, h)
+	return mark.Node != node, err
 }
 
 // importable returns why a pending import would fail at once, else nil.
@@ -162,20 +199,24 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 		return nil, err
 	}
 	report := &ImportReport{Dir: d.path, Skipped: found.skipped}
-	now := h.Now()
 	err = h.Store.KeepUpdate(ctx, func(keep *store.KeepTx) error {
-		_, marked, err := keep.Marked(markImport, markName(im.id))
+		done, err := im.done(ctx, h, keep)
 		if err != nil {
 			return err
 		}
-		if marked && !im.force {
+		if done && !im.force {
 			*report = ImportReport{Dir: d.path, Already: true}
 			return nil
 		}
+		mark := importMark{Time: h.Now()}
 		if err := im.store(ctx, h, found, boot, report); err != nil {
 			return err
 		}
-		value, err := json.Marshal(importMark{Time: now, Leases: len(report.Leases)})
+		mark.Leases = len(report.Leases)
+		if mark.Node, err = thisNode(ctx, h); err != nil {
+			return err
+		}
+		value, err := json.Marshal(mark)
 		if err != nil {
 			return err
 		}
@@ -185,6 +226,16 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 		return nil, fmt.Errorf("import %q: %w", d.path, err)
 	}
 	return report, nil
+}
+
+// done tells whether the directory was taken over into this node.db.
+func (im *importer) done(ctx context.Context, h *roles.Host, keep *store.KeepTx) (bool, error) {
+	mark, err := readMark(keep, im.id)
+	if err != nil {
+		return false, err
+	}
+	node, err := thisNode(ctx, h)
+	return node != "" && mark.Node == node, err
 }
 
 // store puts what was found into the pool. Up to importBatch leases that is one
