@@ -2,135 +2,17 @@ package hostlocal
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
-
-const dualStack = `{
-	"ranges": [[{"subnet": "10.1.2.0/24"}, {"subnet": "10.2.2.0/24"}], [{"subnet": "2001:db8:1::/64"}]],
-	"routes": [
-		{"dst": "0.0.0.0/0"}, {"dst": "::/0"},
-		{"dst": "192.168.0.0/16", "gw": "1.1.1.1", "mtu": 1400, "advmss": 1360, "priority": 5, "table": 100, "scope": 253},
-		{"dst": "2001:db8:2::0/64", "gw": "2001:db8:3::1"}],
-	"resolvConf": %q}`
-
-const resolvConf = `# a comment
-; another
-nameserver 192.0.2.3
-nameserver 2001:db8::53
-domain example.com
-search a.example b.example
-options ndots:5 trust-ad
-nameserver
-sortlist 10.0.0.0
-`
-
-// TestResult: the shapes of the reference's answer.
-func TestResult(t *testing.T) {
-	b := newBed(t)
-	path := filepath.Join(b.dir, "resolv.conf")
-	if err := os.WriteFile(path, []byte(resolvConf), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	a := b.handlerFor(t, fmt.Sprintf(dualStack, path))
-	preview, err := a.Preview(context.Background(), b.Host, request1("one"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := a.Add(context.Background(), b.Host, request1("one"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := `{
-  "cniVersion": "1.1.0",
-  "ips": [
-    {
-      "address": "10.1.2.2/24",
-      "gateway": "10.1.2.1"
-    },
-    {
-      "address": "2001:db8:1::2/64",
-      "gateway": "2001:db8:1::1"
-    }
-  ],
-  "routes": [
-    {
-      "dst": "0.0.0.0/0"
-    },
-    {
-      "dst": "::/0"
-    },
-    {
-      "dst": "192.168.0.0/16",
-      "gw": "1.1.1.1",
-      "mtu": 1400,
-      "advmss": 1360,
-      "priority": 5,
-      "table": 100,
-      "scope": 253
-    },
-    {
-      "dst": "2001:db8:2::/64",
-      "gw": "2001:db8:3::1"
-    }
-  ],
-  "dns": {
-    "nameservers": [
-      "192.0.2.3",
-      "2001:db8::53"
-    ],
-    "domain": "example.com",
-    "search": [
-      "a.example",
-      "b.example"
-    ],
-    "options": [
-      "ndots:5",
-      "trust-ad"
-    ]
-  }
-}`
-	if diff := cmp.Diff(tree(t, want), tree(t, toJSON(t, r))); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff(tree(t, want), tree(t, toJSON(t, preview))); diff != "" {
-		t.Errorf("preview: %s", diff)
-	}
-}
-
-// tree is a JSON text without its order of keys.
-func tree(t *testing.T, text string) any {
-	t.Helper()
-	var out any
-	if err := json.Unmarshal([]byte(text), &out); err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
-func TestResultWithoutGateway(t *testing.T) {
-	b := newBed(t)
-	a := b.handlerFor(t, `{"ranges": [[{"subnet": "10.1.0.5/32"}], [{"subnet": "2001:db8::7/128"}]]}`)
-	r, err := a.Add(context.Background(), b.Host, request1("one"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := "{\n  \"cniVersion\": \"1.1.0\",\n  \"ips\": [\n    {\n      \"address\": \"10.1.0.5/32\"\n    },\n    {\n      \"address\": \"2001:db8::7/128\"\n    }\n  ]\n}"
-	if diff := cmp.Diff(want, toJSON(t, r)); diff != "" {
-		t.Error(diff)
-	}
-}
 
 // TestReferenceScenarios are the scenarios of the reference plugin's own tests.
 func TestReferenceScenarios(t *testing.T) {
@@ -431,66 +313,4 @@ func TestRangesOnlyFromTheRuntime(t *testing.T) {
 	if err := a.Status(context.Background(), b.Host, request1("")); err != nil {
 		t.Error(err)
 	}
-}
-
-func TestCheck(t *testing.T) {
-	b := newBed(t)
-	ctx := context.Background()
-	a := b.handlerFor(t, `{"ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "2001:db8::/64"}]]}`)
-	if err := a.Check(ctx, b.Host, checkRequest("one")); !errors.Is(err, roles.ErrCheck) {
-		t.Errorf("without ADD: %v", err)
-	}
-	r, err := a.Add(ctx, b.Host, request1("one"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	check := func(prev *types100.Result) error {
-		req := request1("one")
-		req.PrevResult = prev
-		return a.Check(ctx, b.Host, req)
-	}
-	if err := check(r); err != nil {
-		t.Error(err)
-	}
-	if err := check(nil); !errors.Is(err, roles.ErrConf) {
-		t.Errorf("without prevResult: %v", err)
-	}
-	changed := *r
-	changed.IPs = append([]*types100.IPConfig{{Address: ipNet(ip("192.0.2.9"), 24)}}, r.IPs...)
-	if err := check(&changed); err != nil {
-		t.Errorf("an address of another plugin: %v", err)
-	}
-	changed.IPs = []*types100.IPConfig{{Address: ipNet(ip("10.1.0.9"), 24)}, r.IPs[1]}
-	err = check(&changed)
-	if !errors.Is(err, roles.ErrCheck) || !strings.Contains(err.Error(), "address 10.1.0.9 of prevResult is not held by") {
-		t.Errorf("another's address: %v", err)
-	}
-	err = b.Store.Update(ctx, func(tx *store.Tx) error {
-		p, err := tx.Pool(a.poolID("net"))
-		if err != nil {
-			return err
-		}
-		return p.Release(ip("10.1.0.2"))
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = check(r)
-	if !errors.Is(err, roles.ErrCheck) || strings.Count(err.Error(), "\n") != 1 || !strings.Contains(err.Error(), "holds no address of range set 0 (10.1.0.0/24)") {
-		t.Errorf("a lease is gone: %v", err)
-	}
-}
-
-func TestResolvConfFaults(t *testing.T) {
-	b := newBed(t)
-	fifo := filepath.Join(b.dir, "fifo")
-	mkfifo(t, fifo)
-	for _, path := range []string{filepath.Join(b.dir, "absent"), b.dir, fifo} {
-		a := b.handlerFor(t, fmt.Sprintf(`{"subnet": "10.1.0.0/24", "resolvConf": %q}`, path))
-		err := b.addFails(t, a, request1("one"))
-		if !strings.Contains(err.Error(), path) {
-			t.Errorf("%s is not named: %v", path, err)
-		}
-	}
-	expect(t, b.leases(t))
 }
