@@ -69,7 +69,9 @@ func (e *Env) Dir() string { return e.dir }
 type Call struct {
 	Type, Verb, ID, Netns, IfName, Args, Conf string
 	// Probe makes the plugin fail or die: "net:fail:3", "net:kill-before:3",
-	// "net:kill-after:3", "store:fail:2", "store:kill:2".
+	// "net:kill-after:3", "store:fail:2", "store:kill:2". "net:stop:1" stops it
+	// before a write, "lock:stop:1" before it locks, "commit:stop:1" within a
+	// transaction on the state file; see Stopped.
 	Probe string
 }
 

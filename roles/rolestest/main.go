@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,7 +26,20 @@ const (
 	pluginEnv = "CNIBOX_ROLESTEST_PLUGIN"
 	// probeEnv is Call.Probe.
 	probeEnv = "CNIBOX_ROLESTEST_PROBE"
+	// cacheEnv lists the directories of runtimes' caches; empty is the machine's.
+	cacheEnv = "CNIBOX_TEST_CACHE_DIRS"
+	// lockTimeoutEnv replaces the 30 s that a call waits for locks.
+	lockTimeoutEnv = "CNIBOX_TEST_LOCK_TIMEOUT"
 )
+
+// lockTimeout reads lockTimeoutEnv; 0 is the default.
+func lockTimeout() (time.Duration, error) {
+	s := os.Getenv(lockTimeoutEnv)
+	if s == "" {
+		return 0, nil
+	}
+	return time.ParseDuration(s)
+}
 
 // Main is for TestMain. Called as a plugin the test binary plays a role of the
 // table; otherwise it runs the tests on a host of their own.
@@ -42,6 +57,11 @@ func plugin(table roles.Table) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
+	timeout, err := lockTimeout()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
 	code := dispatch.Main(context.Background(), dispatch.Process{
 		Table: table, Args: os.Args, Env: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
@@ -49,8 +69,9 @@ func plugin(table roles.Table) int {
 		OpenHost: func(ctx context.Context, role string, log *slog.Logger) (*roles.Host, func(), error) {
 			o := node.Options{
 				RunDir: os.Getenv("CNIBOX_RUN_DIR"), StateDir: os.Getenv("CNIBOX_STATE_DIR"),
-				CacheDirs: strings.Fields(os.Getenv("CNIBOX_TEST_CACHE_DIRS")),
-				Role:      role, Program: "test", Log: log,
+				CacheDirs:   strings.Fields(os.Getenv(cacheEnv)),
+				LockTimeout: timeout,
+				Role:        role, Program: "test", Log: log,
 			}
 			probe.into(&o)
 			return node.Open(ctx, o)
@@ -93,6 +114,13 @@ func (p *probe) into(o *node.Options) {
 		o.NetProbe = p
 	case "store":
 		o.StoreProbe = p.store
+	case "lock", "commit":
+		o.StoreProbe = func(op string) error {
+			if op != p.on {
+				return nil
+			}
+			return p.hit(p.action)
+		}
 	}
 }
 
@@ -105,11 +133,23 @@ func (p *probe) hit(action string) error {
 	if p.seen != p.n {
 		return nil
 	}
+	if action == "stop" {
+		stop()
+		return nil
+	}
 	if strings.HasPrefix(action, "kill") {
 		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 		select {} // the signal ends the process, this goroutine must not go on
 	}
 	return errProbed
+}
+
+// stop stops the process until somebody sends SIGCONT. The signal goes to this
+// very thread, which so takes no further step.
+func stop() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 }
 
 // store is a store.Options.Probe. After a commit nothing can fail any more.
@@ -122,10 +162,10 @@ func (p *probe) store(op string) error {
 
 // Before implements netops.Probe.
 func (p *probe) Before(netops.Step) error {
-	if p.action == "fail" {
-		return p.hit("fail")
+	if p.action == "kill-after" {
+		return nil
 	}
-	return p.hit("kill-before")
+	return p.hit(p.action)
 }
 
 // After implements netops.Probe.

@@ -103,19 +103,7 @@ func (b *bench) call(verb string) Call {
 // with is the configuration in a version with further top-level keys.
 func (b *bench) with(version string, more map[string]any) string {
 	b.t.Helper()
-	var m map[string]any
-	if err := json.Unmarshal([]byte(b.conf.JSON), &m); err != nil {
-		b.t.Fatal(err)
-	}
-	m["cniVersion"] = version
-	for k, v := range more {
-		m[k] = v
-	}
-	out, err := json.Marshal(m)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return string(out)
+	return WithKeys(b.t, WithKeys(b.t, b.conf.JSON, map[string]any{"cniVersion": version}), more)
 }
 
 // withPrev is a call whose configuration has ADD's result as prevResult.

@@ -1,0 +1,296 @@
+package rolestest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+)
+
+const (
+	// soakEnv is how many seconds storms go on; without it they run once.
+	soakEnv = "CNIBOX_SOAK"
+	// seedEnv repeats a storm's random choices.
+	seedEnv = "CNIBOX_SEED"
+	// guardTime is after when a call counts as hung.
+	guardTime = time.Minute
+	// mostTries is how often a runtime tries again before a storm gives up.
+	mostTries = 60
+	// shortLife bounds the random time after which a process is killed: what
+	// one takes that is alone. Of many at once each takes up to 8 times that.
+	shortLife = 15 * time.Millisecond
+)
+
+// Storm attaches many containers at once and detaches them, while a random
+// third of the processes is killed after a random time, tried again as a
+// runtime would: DEL, then ADD.
+type Storm struct {
+	Table roles.Table
+	Type  string
+	// Confs are the configurations in JSON, with version, taken in turns.
+	Confs []string
+	// Containers is how many there are, Parallel how many calls at once.
+	Containers, Parallel int
+	// Meanwhile is called every 16 calls and may do harm to the node.
+	Meanwhile func() error
+}
+
+// Run plays rounds until CNIBOX_SOAK seconds are over, one at least. After
+// each, GC with an empty list brings kernel and store back to the start. At no
+// time do two attached containers have one address.
+func (s Storm) Run(t *testing.T) {
+	t.Helper()
+	soak, seed, err := stormSettings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s=%d repeats this storm's choices", seedEnv, seed)
+	r := &storm{
+		Storm: s, Env: NewEnv(t, s.Table), random: rand.New(rand.NewPCG(seed, 0)),
+		owners: map[string]string{},
+	}
+	for range s.Containers {
+		r.spaces = append(r.spaces, netopstest.New(t))
+	}
+	start := r.state()
+	for until := time.Now().Add(soak); ; {
+		r.each(r.attach)
+		if len(r.owners) < s.Containers && !t.Failed() {
+			t.Errorf("%d containers have %d addresses", s.Containers, len(r.owners))
+		}
+		r.each(r.detach)
+		for _, conf := range s.Confs {
+			r.OK(Call{Type: s.Type, Verb: "GC", Conf: WithKeys(t, conf, map[string]any{"cni.dev/valid-attachments": []any{}})})
+		}
+		if have := r.state(); have != start && !t.Failed() {
+			t.Errorf("after all is gone: state differs\nwant:\n%s\nhave:\n%s", start, have)
+		}
+		if t.Failed() || time.Now().After(until) {
+			return
+		}
+	}
+}
+
+// stormSettings reads how long, and with which seed.
+func stormSettings() (soak time.Duration, seed uint64, err error) {
+	if v := os.Getenv(soakEnv); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil {
+			return 0, 0, fmt.Errorf("%s: %w", soakEnv, err)
+		}
+		soak = time.Duration(n) * time.Second
+	}
+	if v := os.Getenv(seedEnv); v != "" {
+		seed, err = strconv.ParseUint(v, 10, 64)
+		return soak, seed, err
+	}
+	return soak, rand.Uint64(), nil
+}
+
+// storm is one storm under way.
+type storm struct {
+	Storm
+	*Env
+	spaces []*netopstest.NS
+
+	mu     sync.Mutex
+	random *rand.Rand
+	calls  int
+	// owners tells which container has an address.
+	owners map[string]string
+}
+
+// state leaves forwarding out: once turned on it stays.
+func (s *storm) state() string { return s.State([]string{"sysctl net/"}) }
+
+// each runs f for every container, Parallel of them at once.
+func (s *storm) each(f func(n int) error) {
+	todo := make(chan int)
+	var workers sync.WaitGroup
+	for range s.Parallel {
+		workers.Go(func() {
+			for n := range todo {
+				if err := f(n); err != nil {
+					s.t.Errorf("container %d: %v", n, err)
+				}
+			}
+		})
+	}
+	for n := range s.Containers {
+		todo <- n
+	}
+	close(todo)
+	workers.Wait()
+}
+
+// call is a call for the n-th container.
+func (s *storm) call(verb string, n int) Call {
+	return Call{
+		Type: s.Type, Verb: verb, ID: "storm" + strconv.Itoa(n), Netns: s.spaces[n].Path(),
+		IfName: "eth0", Conf: s.Confs[n%len(s.Confs)],
+	}
+}
+
+// attach tries ADD until it succeeds, with DEL after every failure.
+func (s *storm) attach(n int) error {
+	for range mostTries {
+		a, err := s.try(s.call("ADD", n))
+		if err != nil {
+			return err
+		}
+		if a.Code == 0 {
+			return s.own(n, a.Stdout)
+		}
+		if err := s.detach(n); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("ADD failed %d times", mostTries)
+}
+
+// detach tries DEL until it succeeds. From its start on the addresses are free.
+func (s *storm) detach(n int) error {
+	s.disown(n)
+	for range mostTries {
+		a, err := s.try(s.call("DEL", n))
+		if err != nil || a.Code == 0 {
+			return err
+		}
+	}
+	return fmt.Errorf("DEL failed %d times", mostTries)
+}
+
+// own notes the addresses of a result; one that another container has is an error.
+func (s *storm) own(n int, stdout string) error {
+	var r roles.Result
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+		return fmt.Errorf("result of ADD: %w: %s", err, stdout)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ip := range r.IPs {
+		addr, me := ip.Address.IP.String(), strconv.Itoa(n)
+		if other, ok := s.owners[addr]; ok {
+			return fmt.Errorf("address %s is container %s's already", addr, other)
+		}
+		s.owners[addr] = me
+	}
+	return nil
+}
+
+func (s *storm) disown(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for addr, owner := range s.owners {
+		if owner == strconv.Itoa(n) {
+			delete(s.owners, addr)
+		}
+	}
+}
+
+// try makes one call, which is killed now and then. Only what must never be is
+// an error: a call that hangs, or fails without saying why.
+func (s *storm) try(c Call) (Answer, error) {
+	life, harm := s.choose()
+	if harm {
+		if err := s.Meanwhile(); err != nil {
+			return Answer{}, err
+		}
+	}
+	a, err := RunFor(s.Cmd(c), life)
+	if err != nil {
+		return a, fmt.Errorf("%s: %w", c.Verb, err)
+	}
+	var o struct{ Msg string }
+	if a.Code > 0 && (json.Unmarshal([]byte(a.Stdout), &o) != nil || o.Msg == "") {
+		return a, fmt.Errorf("%s: exit %d without an error object: %s%s", c.Verb, a.Code, a.Stdout, a.Stderr)
+	}
+	return a, nil
+}
+
+// choose tells how long the next call lives, 0 for as long as it likes, and
+// whether harm is done before it.
+func (s *storm) choose() (life time.Duration, harm bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls++
+	if s.random.IntN(3) == 0 {
+		life = 1 + time.Duration(s.random.Int64N(int64(shortLife<<s.random.IntN(4))))
+	}
+	return life, s.Meanwhile != nil && s.calls%16 == 0
+}
+
+// errHung never comes from a healthy plugin.
+var errHung = errors.New("did not end: hung")
+
+// RunFor runs a call and kills it when its life is over; 0 is no limit, but a
+// call that takes a minute is an error.
+func RunFor(cmd *exec.Cmd, life time.Duration) (Answer, error) {
+	limit := life
+	if limit == 0 {
+		limit = guardTime
+	}
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Start(); err != nil {
+		return Answer{}, err
+	}
+	ends := time.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
+	err := cmd.Wait()
+	inTime := ends.Stop()
+	a := Answer{Stdout: out.String(), Stderr: errs.String(), Code: cmd.ProcessState.ExitCode()}
+	var exit *exec.ExitError
+	switch {
+	case err != nil && !errors.As(err, &exit):
+		return a, err
+	case !inTime && life == 0:
+		return a, errHung
+	}
+	return a, nil
+}
+
+// Stopped starts a call whose probe stops it, and returns once it has stopped.
+// The test ends it if the caller did not.
+func (e *Env) Stopped(c Call) *exec.Cmd {
+	e.t.Helper()
+	cmd := e.Cmd(c)
+	if err := cmd.Start(); err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { _ = cmd.Process.Kill() })
+	var ws unix.WaitStatus
+	_, err := unix.Wait4(cmd.Process.Pid, &ws, unix.WUNTRACED, nil)
+	if err != nil || !ws.Stopped() {
+		e.t.Fatalf("%s %s ended before it was to stop: %v, status %#x", c.Verb, c.Type, err, ws)
+	}
+	return cmd
+}
+
+// WithKeys is a configuration with further top-level keys.
+func WithKeys(t testing.TB, conf string, more map[string]any) string {
+	t.Helper()
+	var m map[string]any
+	if err := json.Unmarshal([]byte(conf), &m); err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range more {
+		m[k] = v
+	}
+	out, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
