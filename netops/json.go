@@ -3,105 +3,122 @@ package netops
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 )
 
-// jsonObject is an object under its kind, and in a Step the verb beside it.
-type jsonObject struct {
-	Verb      Verb       `json:"verb,omitempty"`
-	Link      *Link      `json:"link,omitempty"`
-	Addr      *Addr      `json:"addr,omitempty"`
-	Route     *Route     `json:"route,omitempty"`
-	Neigh     *Neigh     `json:"neigh,omitempty"`
-	Rule      *Rule      `json:"rule,omitempty"`
-	Sysctl    *Sysctl    `json:"sysctl,omitempty"`
-	PortVLANs *PortVLANs `json:"portVLANs,omitempty"`
-	Element   *Element   `json:"element,omitempty"`
-}
+// A Step or a Spec has an object under its kind. Only the type of that kind is
+// encoded or decoded: a struct with a field for each would make every process
+// that handles one step prepare the encoders of all kinds.
 
-func toJSON(v Verb, o Object) (*jsonObject, error) {
-	j := &jsonObject{Verb: v}
-	switch o := o.(type) {
+// kindOf is the key that an object stands under.
+func kindOf(o Object) (string, error) {
+	switch o.(type) {
 	case *Link:
-		j.Link = o
+		return "link", nil
 	case *Addr:
-		j.Addr = o
+		return "addr", nil
 	case *Route:
-		j.Route = o
+		return "route", nil
 	case *Neigh:
-		j.Neigh = o
+		return "neigh", nil
 	case *Rule:
-		j.Rule = o
+		return "rule", nil
 	case *Sysctl:
-		j.Sysctl = o
+		return "sysctl", nil
 	case *PortVLANs:
-		j.PortVLANs = o
+		return "portVLANs", nil
 	case *Element:
-		j.Element = o
-	default:
-		return nil, fmt.Errorf("encode step: %w: no object", ErrInvalid)
+		return "element", nil
 	}
-	return j, nil
+	return "", fmt.Errorf("encode step: %w: no object", ErrInvalid)
 }
 
-// object is the one object, validated.
-func (j *jsonObject) object() (Object, error) {
-	var found []object
-	// A nil pointer in an interface is not nil: each has to be asked for itself.
-	if j.Link != nil {
-		found = append(found, j.Link)
+// ofKind is a new object for a key; nil for a key that is no kind.
+func ofKind(kind string) object {
+	switch kind {
+	case "link":
+		return new(Link)
+	case "addr":
+		return new(Addr)
+	case "route":
+		return new(Route)
+	case "neigh":
+		return new(Neigh)
+	case "rule":
+		return new(Rule)
+	case "sysctl":
+		return new(Sysctl)
+	case "portVLANs":
+		return new(PortVLANs)
+	case "element":
+		return new(Element)
 	}
-	if j.Addr != nil {
-		found = append(found, j.Addr)
-	}
-	if j.Route != nil {
-		found = append(found, j.Route)
-	}
-	if j.Neigh != nil {
-		found = append(found, j.Neigh)
-	}
-	if j.Rule != nil {
-		found = append(found, j.Rule)
-	}
-	if j.Sysctl != nil {
-		found = append(found, j.Sysctl)
-	}
-	if j.PortVLANs != nil {
-		found = append(found, j.PortVLANs)
-	}
-	if j.Element != nil {
-		found = append(found, j.Element)
-	}
-	if len(found) != 1 {
-		return nil, fmt.Errorf("%w: %d objects of known kinds where there must be one", ErrInvalid, len(found))
-	}
-	if err := found[0].validate(); err != nil {
-		return nil, err
-	}
-	return found[0], nil
+	return nil
 }
 
-// MarshalJSON gives {"verb":"del","link":{…}}.
-func (st Step) MarshalJSON() ([]byte, error) {
-	j, err := toJSON(st.Verb, st.Object)
+// toJSON is {"verb":"del","link":{…}}, without the verb where there is none.
+func toJSON(v Verb, o Object) (json.RawMessage, error) {
+	kind, err := kindOf(o)
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(j)
+	body, err := json.Marshal(o)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", kind, err)
+	}
+	out := []byte{'{'}
+	if v != "" {
+		out = append(strconv.AppendQuote(append(out, `"verb":`...), string(v)), ',')
+	}
+	out = append(strconv.AppendQuote(out, kind), ':')
+	return append(append(out, body...), '}'), nil
 }
+
+// fromJSON reads what toJSON gives: one object of a known kind, validated.
+func fromJSON(b []byte) (v Verb, o Object, err error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(b, &fields); err != nil {
+		return "", nil, err
+	}
+	found := 0
+	for key, raw := range fields {
+		if key == "verb" {
+			if err := json.Unmarshal(raw, &v); err != nil {
+				return "", nil, err
+			}
+			continue
+		}
+		one := ofKind(key)
+		if one == nil || string(raw) == "null" {
+			continue
+		}
+		if err := json.Unmarshal(raw, one); err != nil {
+			return "", nil, fmt.Errorf("%s: %w", key, err)
+		}
+		if err := one.validate(); err != nil {
+			return "", nil, err
+		}
+		found++
+		o = one
+	}
+	if found != 1 {
+		return "", nil, fmt.Errorf("%w: %d objects of known kinds where there must be one", ErrInvalid, found)
+	}
+	return v, o, nil
+}
+
+// MarshalJSON gives {"verb":"del","link":{…}}.
+func (st Step) MarshalJSON() ([]byte, error) { return toJSON(st.Verb, st.Object) }
 
 // UnmarshalJSON reads what MarshalJSON gives. An unknown verb or kind, more or
 // less than one object, and values that no kernel would take are errors
 // wrapping ErrInvalid; unknown fields of an object are not.
 func (st *Step) UnmarshalJSON(b []byte) error {
-	var j jsonObject
-	if err := json.Unmarshal(b, &j); err != nil {
-		return fmt.Errorf("decode step: %w", err)
-	}
-	o, err := j.object()
+	v, o, err := fromJSON(b)
 	if err != nil {
 		return fmt.Errorf("decode step: %w", err)
 	}
-	read := Step{j.Verb, o}
+	read := Step{v, o}
 	if _, err := read.check(); err != nil {
 		return fmt.Errorf("decode step: %w", err)
 	}
@@ -111,33 +128,32 @@ func (st *Step) UnmarshalJSON(b []byte) error {
 
 // MarshalJSON gives {"objects":[{"link":{…}},…]}.
 func (spec Spec) MarshalJSON() ([]byte, error) {
-	list := make([]*jsonObject, len(spec.Objects))
+	list := make([]json.RawMessage, len(spec.Objects))
 	for i, o := range spec.Objects {
-		j, err := toJSON("", o)
-		if err != nil {
+		var err error
+		if list[i], err = toJSON("", o); err != nil {
 			return nil, err
 		}
-		list[i] = j
 	}
 	return json.Marshal(struct {
-		Objects []*jsonObject `json:"objects"`
+		Objects []json.RawMessage `json:"objects"`
 	}{list})
 }
 
 // UnmarshalJSON reads what MarshalJSON gives, with errors as Step has.
 func (spec *Spec) UnmarshalJSON(b []byte) error {
 	var j struct {
-		Objects []*jsonObject `json:"objects"`
+		Objects []json.RawMessage `json:"objects"`
 	}
 	if err := json.Unmarshal(b, &j); err != nil {
 		return fmt.Errorf("decode spec: %w", err)
 	}
 	var objects []Object
-	for i, jo := range j.Objects {
-		if jo == nil || jo.Verb != "" {
-			return fmt.Errorf("decode spec: object %d: %w", i, ErrInvalid)
+	for i, raw := range j.Objects {
+		v, o, err := fromJSON(raw)
+		if err == nil && v != "" {
+			err = fmt.Errorf("a verb: %w", ErrInvalid)
 		}
-		o, err := jo.object()
 		if err != nil {
 			return fmt.Errorf("decode spec: object %d: %w", i, err)
 		}

@@ -51,7 +51,7 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	so.Role, so.Probe = o.Role, o.StoreProbe
+	so.Role, so.Program, so.Probe = o.Role, o.Program, o.StoreProbe
 
 	h := &roles.Host{Role: o.Role, Program: o.Program, Log: o.Log, Now: time.Now}
 	h.Net = netops.New(netops.Options{
