@@ -80,8 +80,8 @@ func (l *Link) validate() error {
 		if p.Master != "" {
 			errs = append(errs, checkName(p.Master))
 		}
-		if p.Master != "" && p.In != Host {
-			errs = append(errs, fmt.Errorf("a master for a peer in the container: %w", ErrInvalid))
+		if (p.Master != "" || p.Up) && p.In != l.In {
+			errs = append(errs, fmt.Errorf("a peer in another namespace is set up by a link of its own: %w", ErrInvalid))
 		}
 	}
 	return errors.Join(errs...)

@@ -20,7 +20,8 @@ func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, e
 }
 
 // create is up to three requests: the kernel ignores alias and port flags in
-// the one that makes a link, and takes no master for a veth's other end.
+// the one that makes a link, takes no master for a veth's other end, and can
+// only bring that up when both ends are there (ENOTCONN on 6.1).
 func (l *Link) create(ctx context.Context, s *session) ([]rtMessage, error) {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	setFlag(ifi, l.Up, l.Down, unix.IFF_UP)
@@ -49,8 +50,8 @@ func (l *Link) create(ctx context.Context, s *session) ([]rtMessage, error) {
 		}
 		msgs = append(msgs, m)
 	}
-	if p := l.Peer; p != nil && p.Master != "" {
-		rest := &Link{In: p.In, Name: p.Name, Master: p.Master}
+	if p := l.Peer; p != nil && (p.Up || p.Master != "") {
+		rest := &Link{In: p.In, Name: p.Name, Up: p.Up, Master: p.Master}
 		m, err := rest.set(ctx, s)
 		if err != nil {
 			return nil, err
@@ -76,7 +77,7 @@ func (l *Link) addInfo(s *session, info *nl.RtAttr) error {
 
 // add describes the other end of a veth whose first end is in the place own.
 func (p *Peer) add(s *session, own Place, attr *nl.RtAttr) error {
-	setFlag(nl.NewIfInfomsgChild(attr, unix.AF_UNSPEC), p.Up, false, unix.IFF_UP)
+	nl.NewIfInfomsgChild(attr, unix.AF_UNSPEC)
 	attr.AddChild(nameAttr(p.Name))
 	for _, a := range hardwareAttrs(p.MAC, p.MTU) {
 		attr.AddChild(a)

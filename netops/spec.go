@@ -93,8 +93,10 @@ type Peer struct {
 	Name string `json:"name"`
 	MAC  string `json:"mac,omitempty"`
 	MTU  int    `json:"mtu,omitempty"`
-	Up   bool   `json:"up,omitempty"`
-	// Master enslaves a peer that stays in the Host namespace.
+	// Up and Master are for a peer that stays in the link's namespace. One in
+	// another is set up by a Link of its own, without a kind.
+	Up bool `json:"up,omitempty"`
+	// Master enslaves the peer.
 	Master string `json:"master,omitempty"`
 }
 

@@ -3,7 +3,7 @@
 /bin/busybox mkdir -p /proc /sys /dev /run /tmp /sbin /usr/bin /usr/sbin /root /var
 /bin/busybox --install -s /bin
 set -f # arguments are regular expressions, not file names
-export PATH=/bin:/sbin HOME=/root TMPDIR=/tmp CNIBOX_TEST_VM=1
+export PATH=/usr/sbin:/bin:/sbin HOME=/root TMPDIR=/tmp CNIBOX_TEST_VM=1
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev

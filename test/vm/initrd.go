@@ -17,7 +17,7 @@ import (
 //go:embed init.sh
 var initScript []byte
 
-// writeInitrd writes the RAM disk: busybox, the modules, init, and the suites below /src.
+// writeInitrd writes the RAM disk: busybox, a few programs, the modules, init, and the suites below /src.
 func writeInitrd(file string, k kernel, root string, suites []suite, o options) error {
 	f, err := os.Create(file)
 	if err != nil {
@@ -30,8 +30,12 @@ func writeInitrd(file string, k kernel, root string, suites []suite, o options) 
 	a.data("etc/modules", 0o644, []byte(strings.Join(moduleNames(modulesText), "\n")+"\n"))
 	a.data("etc/suites", 0o644, suiteList(suites))
 	a.data("etc/suite.args", 0o644, suiteArgs(o))
+	a.data("etc/protocols", 0o644, []byte("icmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\n")) // nft shows names
 	a.data("etc/passwd", 0o644, []byte("root:x:0:0::/root:/bin/sh\n"))
 	a.file("bin/busybox", "/bin/busybox")
+	if err := addPrograms(a); err != nil {
+		return err
+	}
 	a.tree("lib/modules", k.modules)
 	a.file("src/go.mod", filepath.Join(root, "go.mod"))
 	for _, s := range suites {
