@@ -123,9 +123,14 @@ func (l *Link) plan(ctx context.Context, s *session) ([]Change, error) {
 }
 
 // inverse names the link for its deletion: with its alias, so that only the
-// link that was made is deleted.
+// link that was made is deleted. A shared one gets its alias in a second
+// request, so it is known by its MAC as well.
 func (l *Link) inverse() *Link {
-	return &Link{In: l.In, Shared: l.Shared, Name: l.Name, Kind: l.Kind, Alias: l.Alias}
+	o := &Link{In: l.In, Shared: l.Shared, Name: l.Name, Kind: l.Kind, Alias: l.Alias}
+	if l.Shared {
+		o.MAC = l.MAC
+	}
+	return o
 }
 
 // planPresent judges a link that exists where one is to be made. A shared one

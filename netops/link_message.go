@@ -147,16 +147,19 @@ func (l *Link) taken(ctx context.Context, s *session) error {
 
 // deleteLink deletes the link that l names if it is the one that was made: the
 // label in its alias, or without one its kind, must be the same. A stranger
-// with its name is left alone.
+// with its name is left alone. A link without an alias is ours all the same if
+// it has the MAC that was chosen for it: a process may have died between the
+// requests that make a shared link and label it.
 func (s *session) deleteLink(ctx context.Context, l *Link) error {
 	have, err := s.findLink(ctx, l.In, l.Name)
 	if err != nil || have == nil {
 		return err
 	}
 	label := ownLabel(l.Alias)
+	unlabelled := have.alias == "" && l.MAC != "" && sameMAC(l.MAC, have.mac)
 	switch {
-	case label != "" && ownLabel(have.alias) != label,
-		label == "" && l.Kind != "" && have.kind != l.Kind:
+	case label != "" && ownLabel(have.alias) != label && !unlabelled,
+		(label == "" || unlabelled) && l.Kind != "" && have.kind != l.Kind:
 		return nil
 	}
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)

@@ -134,7 +134,7 @@ func (ns *Namespace) visitThread(f func() error) error {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("open own namespace: %w", err)
 	}
-	defer unix.Close(home)
+	defer unix.Close(home) //nolint:errcheck // opened for reading
 	if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
 		runtime.UnlockOSThread()
 		return kernelError(err, fmt.Sprintf("enter namespace %q", ns.path))

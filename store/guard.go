@@ -10,6 +10,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/sys/unix"
 )
 
@@ -93,7 +94,7 @@ func (s *session) open(f *file) error {
 func (s *session) close() error {
 	var err error
 	if s.tx != nil {
-		if err = s.tx.Rollback(); errors.Is(err, bolt.ErrTxClosed) {
+		if err = s.tx.Rollback(); errors.Is(err, berrors.ErrTxClosed) {
 			err = nil
 		}
 	}

@@ -54,8 +54,8 @@ func (s *Store) LockAttachment(ctx context.Context, k Key) (*Lock, error) {
 
 // TryLockAttachment is LockAttachment without waiting: false when somebody
 // works on the attachment right now. Pending records of such are not dead.
-func (s *Store) TryLockAttachment(k Key) (*Lock, bool, error) {
-	return s.tryLockByte("lock "+k.describe(), attachmentByte(k), true)
+func (s *Store) TryLockAttachment(ctx context.Context, k Key) (*Lock, bool, error) {
+	return s.tryLockByte(ctx, "lock "+k.describe(), attachmentByte(k), true)
 }
 
 // LockShared locks the name of a shared object, a bridge for instance:
@@ -70,8 +70,8 @@ func (s *Store) LockShared(ctx context.Context, name string, exclusive bool) (*L
 }
 
 // TryLockShared is LockShared without waiting: false when it is not to be had.
-func (s *Store) TryLockShared(name string, exclusive bool) (*Lock, bool, error) {
-	return s.tryLockByte(fmt.Sprintf("lock shared object %q", name), sharedByte(name), exclusive)
+func (s *Store) TryLockShared(ctx context.Context, name string, exclusive bool) (*Lock, bool, error) {
+	return s.tryLockByte(ctx, fmt.Sprintf("lock shared object %q", name), sharedByte(name), exclusive)
 }
 
 func (k Key) describe() string {
@@ -124,8 +124,8 @@ func (s *Store) lockByte(w wait, at int64, exclusive bool) (*Lock, error) {
 	}
 }
 
-func (s *Store) tryLockByte(what string, at int64, exclusive bool) (*Lock, bool, error) {
-	w := s.wait(context.Background())
+func (s *Store) tryLockByte(ctx context.Context, what string, at int64, exclusive bool) (*Lock, bool, error) {
+	w := s.wait(ctx)
 	w.never = true
 	l, err := s.lockByte(w, at, exclusive)
 	switch {

@@ -46,7 +46,7 @@ func TestLocksAreApart(t *testing.T) {
 		{Network: "a", ContainerID: "bc", IfName: ""},
 		{},
 	} {
-		l, ok, err := s.TryLockAttachment(k)
+		l, ok, err := s.TryLockAttachment(t.Context(), k)
 		if err != nil || !ok {
 			t.Errorf("%q: %v, %v", k, ok, err)
 		}
@@ -60,7 +60,7 @@ func TestLockShared(t *testing.T) {
 	s := store.New(o)
 	try := func(exclusive, want bool) *store.Lock {
 		t.Helper()
-		l, ok, err := s.TryLockShared("br0", exclusive)
+		l, ok, err := s.TryLockShared(t.Context(), "br0", exclusive)
 		if err != nil || ok != want {
 			t.Fatalf("exclusive %v: %v, %v; want %v", exclusive, ok, err, want)
 		}
@@ -89,7 +89,7 @@ func TestLockShared(t *testing.T) {
 	if _, err := s.LockShared(ctx, "br0", false); !errors.Is(err, store.ErrBusy) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("context: %v", err)
 	}
-	if _, ok, err := s.TryLockShared("br1", true); err != nil || !ok {
+	if _, ok, err := s.TryLockShared(t.Context(), "br1", true); err != nil || !ok {
 		t.Errorf("another name: %v, %v", ok, err)
 	}
 	c.Unlock()
@@ -127,7 +127,7 @@ func TestLockFileRemoved(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(o.RunDir, bootA, "keys.lock")); err != nil {
 		t.Error(err)
 	}
-	if _, ok, err := s.TryLockAttachment(k); ok || err != nil {
+	if _, ok, err := s.TryLockAttachment(t.Context(), k); ok || err != nil {
 		t.Errorf("try: %v, %v", ok, err)
 	}
 }

@@ -237,7 +237,7 @@ func TestProbe(t *testing.T) {
 		ops = nil
 		err := s.Update(t.Context(), func(tx *store.Tx) error { return attach(tx, "p", 0) })
 		verr := s.View(t.Context(), func(*store.Tx) error { return nil })
-		_, _, lerr := s.TryLockShared("x", true)
+		_, _, lerr := s.TryLockShared(t.Context(), "x", true)
 		return errors.Join(err, verr, lerr)
 	}
 	for _, fail = range []string{"update", "commit", "view", "lock"} {

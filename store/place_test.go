@@ -72,7 +72,7 @@ func TestRefusedPlaces(t *testing.T) {
 			prepare(t, &o)
 			s := store.New(o)
 			var calls map[string]error
-			_, _, lock := s.TryLockAttachment(key("net", "c"))
+			_, _, lock := s.TryLockAttachment(t.Context(), key("net", "c"))
 			switch {
 			case strings.Contains(name, "state"), strings.Contains(name, "keep"):
 				calls = map[string]error{

@@ -269,7 +269,7 @@ func TestKeyLockGoneWithProcess(t *testing.T) {
 	held(t, out)
 	s := store.New(o)
 	k := key("net", "c1")
-	if _, ok, err := s.TryLockAttachment(k); ok || err != nil {
+	if _, ok, err := s.TryLockAttachment(t.Context(), k); ok || err != nil {
 		t.Fatalf("try: %v, %v", ok, err)
 	}
 	o.LockTimeout = 50 * time.Millisecond

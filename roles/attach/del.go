@@ -99,7 +99,7 @@ func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 // collect removes one attachment as its DEL would, unless another process
 // works on it.
 func (a *Handler) collect(ctx context.Context, h *roles.Host, req *roles.Request, key store.Key) error {
-	lock, ok, err := h.Store.TryLockAttachment(key)
+	lock, ok, err := h.Store.TryLockAttachment(ctx, key)
 	if err != nil || !ok {
 		return err
 	}

@@ -110,7 +110,7 @@ type Found struct {
 // RemoveIf removes one attachment, or leases that have none, unless another
 // process holds its lock or, read again under the lock, it is not to go.
 func RemoveIf(ctx context.Context, h *roles.Host, key store.Key, goes func(context.Context, *roles.Host, Found) (bool, error)) (bool, error) {
-	lock, ok, err := h.Store.TryLockAttachment(key)
+	lock, ok, err := h.Store.TryLockAttachment(ctx, key)
 	if err != nil || !ok {
 		return false, err
 	}

@@ -83,7 +83,7 @@ func holds(list []json.RawMessage, raw json.RawMessage) bool {
 // process holds one of the named locks.
 func RemoveShared(ctx context.Context, h *roles.Host, network string, names []string) error {
 	for _, n := range names {
-		lock, ok, err := h.Store.TryLockShared(n, true)
+		lock, ok, err := h.Store.TryLockShared(ctx, n, true)
 		if err != nil || !ok {
 			return err
 		}
@@ -148,7 +148,7 @@ func removable(ctx context.Context, h *roles.Host, mine, others []netops.Change)
 	}
 	inUse := map[string]bool{}
 	for _, c := range others {
-		inUse[c.Do.Object.String()] = true
+		inUse[identity(c.Do.Object)] = true
 	}
 	made := map[string]bool{}
 	for _, c := range mine {
@@ -167,11 +167,20 @@ func removable(ctx context.Context, h *roles.Host, mine, others []netops.Change)
 	}
 	var out []netops.Change
 	for _, c := range mine {
-		if !inUse[c.Do.Object.String()] && !keep[onLink(c.Do.Object)] {
+		if !inUse[identity(c.Do.Object)] && !keep[onLink(c.Do.Object)] {
 			out = append(out, c)
 		}
 	}
 	return out, nil
+}
+
+// identity tells objects apart. Two networks may both have been about to make
+// one bridge, each with a MAC of its own choice.
+func identity(o netops.Object) string {
+	if l, ok := o.(*netops.Link); ok {
+		return "link " + l.Name
+	}
+	return o.String()
 }
 
 // onLink names the link that an object is or stands on.

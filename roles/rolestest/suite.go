@@ -61,8 +61,13 @@ func (s Suite) Run(t *testing.T) {
 				name string
 				run  func(*testing.T, Conf)
 			}{
-				{"life", s.life}, {"del", s.del}, {"gc", s.gc}, {"status", s.status},
-				{"versions", s.versions}, {"fault sweep", s.faultSweep}, {"kill sweep", s.killSweep},
+				{"life", s.life},
+				{"del", s.del},
+				{"gc", s.gc},
+				{"status", s.status},
+				{"versions", s.versions},
+				{"fault sweep", s.faultSweep},
+				{"kill sweep", s.killSweep},
 			} {
 				t.Run(sub.name, func(t *testing.T) { sub.run(t, c) })
 			}

@@ -142,7 +142,7 @@ func (a *handler) stale(ctx context.Context, h *roles.Host, req *roles.Request) 
 func (a *handler) collect(ctx context.Context, h *roles.Host, network string, keys []store.Key) error {
 	var held []store.Key
 	for _, k := range keys {
-		lock, ok, err := h.Store.TryLockAttachment(k)
+		lock, ok, err := h.Store.TryLockAttachment(ctx, k)
 		if err != nil {
 			return err
 		}
