@@ -1,0 +1,288 @@
+package bridge_test
+
+import (
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// guarded is a network whose containers stand on nftables elements, their own
+// and shared ones.
+const guarded = `{"cniVersion":"1.1.0","name":"guarded","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,
+	"macspoofchk":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}}`
+
+// small has five addresses for containers.
+const small = `{"cniVersion":"1.1.0","name":"small","type":"bridge","bridge":"br0","isGateway":true,
+	"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/29"}]]}}`
+
+// pods is a node with containers by number.
+type pods struct {
+	*rolestest.Env
+	t      *testing.T
+	conf   string
+	spaces map[string]*netopstest.NS
+	// results are ADD's, by container ID.
+	results map[string]string
+}
+
+// newPods makes a node; whatever a test leaves goes with it.
+func newPods(t *testing.T, conf string) *pods {
+	t.Helper()
+	p := &pods{
+		Env: rolestest.NewEnv(t, all.Table()), t: t, conf: conf,
+		spaces: map[string]*netopstest.NS{}, results: map[string]string{},
+	}
+	t.Cleanup(func() { p.Run(p.gc()) })
+	return p
+}
+
+// call is a call for a container, whose namespace is made with the first one.
+func (p *pods) call(verb, id string) rolestest.Call {
+	p.t.Helper()
+	if p.spaces[id] == nil {
+		p.spaces[id] = netopstest.New(p.t)
+	}
+	c := rolestest.Call{Type: "bridge", Verb: verb, ID: id, Netns: p.spaces[id].Path(), IfName: "eth0", Conf: p.conf}
+	if verb == "CHECK" {
+		c.Conf = rolestest.WithKeys(p.t, p.conf, map[string]any{"prevResult": json.RawMessage(p.results[id])})
+	}
+	return c
+}
+
+// gc is GC with the list of the given containers.
+func (p *pods) gc(valid ...string) rolestest.Call {
+	list := make([]roles.AttachmentID, len(valid))
+	for i, id := range valid {
+		list[i] = roles.AttachmentID{ContainerID: id, IfName: "eth0"}
+	}
+	return rolestest.Call{Type: "bridge", Verb: "GC", Conf: rolestest.WithKeys(p.t, p.conf, map[string]any{"cni.dev/valid-attachments": list})}
+}
+
+// status is STATUS.
+func (p *pods) status() rolestest.Call {
+	return rolestest.Call{Type: "bridge", Verb: "STATUS", Conf: p.conf}
+}
+
+// add attaches a container.
+func (p *pods) add(id string) {
+	p.t.Helper()
+	p.added(id, p.OK(p.call("ADD", id)).Stdout)
+}
+
+// added notes a result; an address that another container has fails the test.
+func (p *pods) added(id, stdout string) {
+	p.t.Helper()
+	p.results[id] = stdout
+	mine := addresses(p.t, stdout)
+	for other, r := range p.results {
+		for _, a := range addresses(p.t, r) {
+			for _, m := range mine {
+				if other != id && a == m {
+					p.t.Fatalf("address %s is given to %q and %q", a, other, id)
+				}
+			}
+		}
+	}
+}
+
+func (p *pods) check(ids ...string) {
+	p.t.Helper()
+	for _, id := range ids {
+		p.OK(p.call("CHECK", id))
+	}
+}
+
+func (p *pods) del(ids ...string) {
+	p.t.Helper()
+	for _, id := range ids {
+		p.OK(p.call("DEL", id))
+		delete(p.results, id)
+	}
+}
+
+// state leaves forwarding out: once turned on it stays.
+func (p *pods) state() string { p.t.Helper(); return p.State([]string{"sysctl net/"}) }
+
+// same fails the test when the state is not as it was.
+func (p *pods) same(want, when string) {
+	p.t.Helper()
+	if have := p.state(); have != want {
+		p.t.Fatalf("%s: state differs\nwant:\n%s\nhave:\n%s", when, want, have)
+	}
+}
+
+// mentions fails the test when an error object lacks one of the words.
+func (p *pods) mentions(a rolestest.Answer, words ...string) {
+	p.t.Helper()
+	for _, w := range words {
+		if !strings.Contains(a.Stdout, w) {
+			p.t.Errorf("the error does not mention %q: %s", w, a.Stdout)
+		}
+	}
+}
+
+// storeFile is node.db's path.
+func (p *pods) storeFile() string {
+	p.t.Helper()
+	found, err := filepath.Glob(filepath.Join(p.RunDir(), "*", "node.db"))
+	if err != nil || len(found) != 1 {
+		p.t.Fatalf("state files: %v, %v", found, err)
+	}
+	return found[0]
+}
+
+// addresses are a result's.
+func addresses(t *testing.T, stdout string) []netip.Prefix {
+	t.Helper()
+	var r struct {
+		IPs []struct{ Address netip.Prefix }
+	}
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+		t.Fatalf("%v: %s", err, stdout)
+	}
+	var out []netip.Prefix
+	for _, ip := range r.IPs {
+		out = append(out, ip.Address)
+	}
+	return out
+}
+
+// TestBridgeUnlabelled: a process dies between the requests that make the
+// bridge and label it. The storm found that the bridge stayed for ever.
+func TestBridgeUnlabelled(t *testing.T) {
+	p := newPods(t, guarded)
+	pristine := p.state()
+	p.add("a")
+	must(t, netlink.LinkSetAlias(link(t, "br0"), ""))
+	p.del("a")
+	p.OK(p.gc())
+	p.same(pristine, "after DEL and GC")
+
+	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
+	p.add("a")
+	p.del("a")
+	p.OK(p.gc())
+	must(t, netlink.LinkDel(link(t, "br0"))) // a stranger's stays
+}
+
+// TestRulesetFlushed: the next ADD, of whatever network, brings back what the
+// living stand on.
+func TestRulesetFlushed(t *testing.T) {
+	p := newPods(t, guarded)
+	pristine := p.state()
+	p.add("a")
+	must(t, flushRuleset())
+	p.Fail(p.call("CHECK", "a"), 0)
+	p.add("b")
+	p.check("a", "b")
+	must(t, flushRuleset())
+	p.del("b")
+	p.add("c")
+	p.check("a", "c")
+	must(t, flushRuleset())
+	p.del("a", "c")
+	p.OK(p.gc())
+	p.same(pristine, "after a flush, DEL and GC")
+}
+
+// TestReboot: with a new boot id and nothing left in the kernel a full pool is
+// empty, and the old boot's directory goes.
+func TestReboot(t *testing.T) {
+	p := newPods(t, small)
+	ids := []string{"a", "b", "c", "d", "e"}
+	for _, id := range ids {
+		p.add(id)
+	}
+	old := filepath.Dir(p.storeFile())
+	a := p.Fail(p.call("ADD", "full"), 11)
+	p.mentions(a, "small", "5 addresses", "5 used", "10.1.0.2", `\"a\"`)
+	p.mentions(p.Fail(p.status(), 50), "5 used")
+	p.check(ids...)
+
+	newBoot(t)
+	for _, id := range ids {
+		p.vanish(id)
+	}
+	must(t, netlink.LinkDel(link(t, "br0")))
+	must(t, flushRuleset())
+	p.OK(p.status())
+	for _, id := range append(ids[1:], "f") {
+		p.add(id)
+	}
+	if _, err := os.Stat(old); !os.IsNotExist(err) {
+		t.Errorf("the old boot's directory is still there: %v", err)
+	}
+	p.storeFile()
+}
+
+// newBoot gives this mount namespace, and so all processes of the test,
+// another boot id.
+func newBoot(t *testing.T) {
+	t.Helper()
+	const path = "/proc/sys/kernel/random/boot_id"
+	id := filepath.Join(t.TempDir(), "boot_id")
+	must(t, os.WriteFile(id, []byte("01234567-89ab-4cde-8f01-23456789abcd\n"), 0o600))
+	bind(t, id, path)
+}
+
+// bind mounts a file over another for the rest of the test.
+func bind(t *testing.T, from, to string) {
+	t.Helper()
+	must(t, unix.Mount(from, to, "", unix.MS_BIND, ""))
+	t.Cleanup(func() {
+		if err := unix.Unmount(to, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestVanished: a full pool whose containers are gone, without a reboot, is
+// reaped by the next ADD, and STATUS expects that.
+func TestVanished(t *testing.T) {
+	p := newPods(t, small)
+	ids := []string{"a", "b", "c", "d", "e"}
+	for _, id := range ids {
+		p.add(id)
+	}
+	p.Fail(p.status(), 50)
+	for _, id := range ids[:2] {
+		p.vanish(id)
+	}
+	p.OK(p.status())
+	p.add("f")
+	p.add("g")
+	p.check(append(ids[2:], "f", "g")...)
+	p.Fail(p.call("ADD", "h"), 11)
+	p.Fail(p.status(), 50)
+}
+
+// vanish takes a container away without DEL.
+func (p *pods) vanish(id string) {
+	p.t.Helper()
+	// The end of the namespace does this too, but in its own time.
+	must(p.t, netlink.LinkDel(link(p.t, hostLinkOf(p.t, p.results[id]))))
+	p.spaces[id].Remove(p.t)
+	delete(p.spaces, id)
+	delete(p.results, id)
+}
+
+// hostLinkOf is the name of the host's side in a result.
+func hostLinkOf(t *testing.T, stdout string) string {
+	t.Helper()
+	var r roles.Result
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+		t.Fatal(err)
+	}
+	return r.Interfaces[1].Name
+}
