@@ -89,6 +89,10 @@ func (d *delegator) Status(ctx context.Context, typ string, req *roles.Request) 
 // Preview asks a Previewer of ours; from any other plugin it expects the placeholder.
 func (d *delegator) Preview(ctx context.Context, typ string, req *roles.Request) (*roles.Result, error) {
 	p, err := d.find(typ, req.Path)
+	if role, ok := d.table.Lookup(typ); err != nil && ok {
+		// Nothing is installed yet: what would be called is this program's.
+		p, err = d.local(typ, role), nil
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -299,7 +299,11 @@ func TestPreview(t *testing.T) {
 	}
 	marker := filepath.Join(s.dir, "executed")
 	script(t, s.dir, "z", "echo >"+marker)
-	for typ, want := range map[string]string{"x": "192.0.2.2/24", "y": "10.0.0.2/24", "z": "192.0.2.2/24"} {
+	// Not installed yet: it is this program's all the same.
+	uninstalled := role
+	uninstalled.Names = []string{"w"}
+	d.table = append(d.table, uninstalled)
+	for typ, want := range map[string]string{"x": "192.0.2.2/24", "y": "10.0.0.2/24", "z": "192.0.2.2/24", "w": "10.0.0.2/24"} {
 		res, err := s.d.Preview(t.Context(), typ, s.req)
 		if err != nil || len(res.IPs) != 1 || res.IPs[0].Address.String() != want {
 			t.Errorf("%s: %v, %v, want %s", typ, res, err, want)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
@@ -18,8 +19,8 @@ type Options struct {
 	// RunDir and StateDir replace /run/cnibox and /var/lib/cnibox, so that
 	// several simulated nodes can live on one machine.
 	RunDir, StateDir string
-	// CacheDirs are where runtimes keep libcni's results; Rebuild reads them.
-	// Empty means /var/lib/cni/results.
+	// CacheDirs are where runtimes keep libcni's results; a rebuild reads them.
+	// Empty means /var/lib/cni/results and the command line's own.
 	CacheDirs []string
 	// LockTimeout replaces the default of 30 s.
 	LockTimeout time.Duration
@@ -50,6 +51,9 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if len(o.CacheDirs) == 0 {
+		o.CacheDirs = []string{defaultCacheDir, filepath.Join(so.RunDir, "cli", "results")}
 	}
 	so.Role, so.Program, so.Probe = o.Role, o.Program, o.StoreProbe
 

@@ -38,9 +38,6 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
 	}
-	if len(cacheDirs) == 0 {
-		cacheDirs = []string{defaultCacheDir}
-	}
 	r := rebuilder{h: h, tx: tx, cache: readCaches(h, cacheDirs), elements: elements}
 	for _, l := range found {
 		if err := r.attachment(l, bridges); err != nil {
