@@ -322,7 +322,7 @@ func TestCancelledApplyUndoes(t *testing.T) {
 	box := netopstest.New(t)
 	spec := netops.Spec{Objects: []netops.Object{
 		&netops.Link{In: netops.Host, Name: "vtc", Kind: "veth", Alias: testLabel, Peer: &netops.Peer{In: netops.Container, Name: "eth0"}},
-		&netops.Link{In: netops.Container, Name: "lo", Up: true, MTU: 9000},
+		&netops.Link{In: netops.Container, Name: "lo", MTU: 9000},
 		&netops.Sysctl{In: netops.Container, Key: "net/ipv4/conf/lo/arp_notify", Value: "1"},
 		&netops.Addr{In: netops.Container, Link: "eth0", Address: netip.MustParsePrefix("10.1.0.2/24")},
 	}}
