@@ -29,6 +29,7 @@ func (l *Link) String() string {
 	w.value("master", l.Master)
 	if b := l.Bridge; b != nil {
 		w.flag(b.VLANFiltering, "vlan_filtering 1")
+		w.flag(b.KeepMAC, "keep address")
 	}
 	if p := l.Port; p != nil {
 		w = append(w, "hairpin", onOff(p.Hairpin), "isolated", onOff(p.Isolated))
@@ -134,7 +135,8 @@ func (l *Link) inverse() *Link {
 }
 
 // planPresent judges a link that exists where one is to be made. A shared one
-// is only brought up and made promiscuous; all else about it stays.
+// is only brought up, made promiscuous and told to keep its MAC; all else about
+// it stays.
 func (l *Link) planPresent(have *linkState) ([]Change, error) {
 	if !l.Shared {
 		return nil, fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(have.alias))
@@ -145,7 +147,10 @@ func (l *Link) planPresent(have *linkState) ([]Change, error) {
 	set := &Link{In: l.In, Shared: true, Name: l.Name, Kind: l.Kind}
 	set.Up = l.Up && !have.isUp()
 	set.Promisc = l.Promisc && !have.isPromisc()
-	if !set.Up && !set.Promisc {
+	if l.Bridge != nil && l.Bridge.KeepMAC {
+		set.MAC = have.mac.String()
+	}
+	if !set.Up && !set.Promisc && set.MAC == "" {
 		return nil, nil
 	}
 	return []Change{{Do: Step{VerbSet, set}}}, nil

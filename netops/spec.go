@@ -101,9 +101,12 @@ type Peer struct {
 }
 
 // Bridge holds what only a link of Kind "bridge" has. It is used when the
-// bridge is made; a bridge that exists is not reconfigured.
+// bridge is made; a bridge that exists is not reconfigured, but for KeepMAC.
 type Bridge struct {
 	VLANFiltering bool `json:"vlanFiltering,omitempty"`
+	// KeepMAC sets the MAC of a bridge that exists to what it is: one that was
+	// never set follows the lowest of its ports'.
+	KeepMAC bool `json:"keepMAC,omitempty"`
 }
 
 // Port holds the flags of a bridge port (IFLA_BRPORT_*).

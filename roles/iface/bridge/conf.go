@@ -3,6 +3,7 @@
 package bridge
 
 import (
+	"bytes"
 	"net"
 	"strings"
 
@@ -18,7 +19,7 @@ type Conf struct {
 	// IsGateway gives the bridge the gateway's address and turns forwarding on.
 	IsGateway bool `json:"isGateway,omitempty"`
 	// IsDefaultGateway implies isGateway and adds a default route for each
-	// family, unless IPAM gave one with a gateway.
+	// family, unless IPAM gave one.
 	IsDefaultGateway bool `json:"isDefaultGateway,omitempty"`
 	// ForceAddress replaces another address of the bridge instead of failing.
 	ForceAddress bool `json:"forceAddress,omitempty"`
@@ -41,7 +42,7 @@ type Conf struct {
 	PreserveDefaultVLAN bool `json:"preserveDefaultVlan,omitempty"`
 	// MACSpoofCheck drops frames from the container with another source MAC.
 	MACSpoofCheck bool `json:"macspoofchk,omitempty"`
-	// EnableDAD keeps IPv6 duplicate address detection on.
+	// EnableDAD turns IPv6 duplicate address detection on; without it it is off.
 	EnableDAD bool `json:"enabledad,omitempty"`
 	// DisableContainerInterface leaves the container's end down. Not with ipam.
 	DisableContainerInterface bool `json:"disableContainerInterface,omitempty"`
@@ -92,7 +93,7 @@ func (c *Conf) withDefaults() {
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	if !validLinkName(c.Bridge) {
-		f.Addf("bridge", "%q is no interface name: 1 to %d bytes without '/', ':' and white space", c.Bridge, maxLinkName)
+		f.Addf("bridge", "%q is no interface name: 1 to %d bytes without '/', ':', '%%' and white space, not \"all\" or \"default\"", c.Bridge, maxLinkName)
 	}
 	if c.IPMasqBackend != "" && c.IPMasqBackend != "nftables" && c.IPMasqBackend != "iptables" {
 		f.Addf("ipMasqBackend", "%q is not known: use \"nftables\"", c.IPMasqBackend)
@@ -108,8 +109,8 @@ func (c *Conf) Validate() error {
 	}
 	c.validateVLANs(&f)
 	for path, mac := range map[string]string{"runtimeConfig.mac": c.RuntimeConfig.MAC, "args.cni.mac": c.Args.CNI.MAC} {
-		if mac != "" && !validMAC(mac) {
-			f.Addf(path, "%q is no Ethernet address: use the form 02:00:00:00:00:01", mac)
+		if mac != "" && unicastMAC(mac) == "" {
+			f.Addf(path, "%q is no Ethernet address of one interface: use the form 02:00:00:00:00:01", mac)
 		}
 	}
 	return f.Err()
@@ -160,25 +161,37 @@ func (c *Conf) gatewayLink() string {
 	return c.Bridge + "." + itoa(c.VLAN)
 }
 
-// mac is the container's hardware address by precedence, or "".
+// mac is the container's hardware address by precedence, in the usual colon
+// form, or "".
 func (c *Conf) mac(args roles.Args) (string, error) {
 	for _, m := range []string{c.RuntimeConfig.MAC, c.Args.CNI.MAC} {
 		if m != "" {
-			return m, nil
+			return unicastMAC(m), nil
 		}
 	}
 	m := args.Get("MAC")
-	if m != "" && !validMAC(m) {
+	if m == "" {
+		return "", nil
+	}
+	if unicastMAC(m) == "" {
 		return "", &envError{key: "MAC", value: m}
 	}
-	return m, nil
+	return unicastMAC(m), nil
 }
 
-func validMAC(s string) bool {
+// unicastMAC is an Ethernet address that an interface can have, in the usual
+// colon form, or "" for one of a group, of zeros, or none at all.
+func unicastMAC(s string) string {
 	m, err := net.ParseMAC(s)
-	return err == nil && len(m) == 6
+	if err != nil || len(m) != 6 || m[0]&1 != 0 || bytes.Equal(m, make([]byte, 6)) {
+		return ""
+	}
+	return m.String()
 }
 
+// validLinkName knows the kernel's rules, and that it takes "%" for a pattern
+// and keeps two names for its settings.
 func validLinkName(s string) bool {
-	return s != "" && len(s) <= maxLinkName && s != "." && s != ".." && !strings.ContainsAny(s, "/: \t\n\r\v\f\x00")
+	return s != "" && len(s) <= maxLinkName && s != "." && s != ".." && s != "all" && s != "default" &&
+		!strings.ContainsAny(s, "/:% \t\n\r\v\f\x00")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/node"
 )
 
 // Role is the bridge role's entry in the table.
@@ -50,29 +51,40 @@ func (r *role) Shared() []string { return []string{"bridge/" + r.conf.Bridge} }
 
 // observed is what Wire needs to know of the kernel.
 type observed struct {
-	// bridgeMAC is the bridge's, or the one to make it with.
-	bridgeMAC string
-	// gatewayMAC is the same for the VLAN gateway interface.
-	gatewayMAC string
-	// bridgeLearnt and gatewayLearnt tell that the interface exists: then its
-	// own MAC is no wish of ours.
-	bridgeLearnt, gatewayLearnt bool
+	bridge, gateway hostLink
+	// followsPorts tells that the bridge takes its MAC from its ports, or will
+	// from the first one: nobody has set it.
+	followsPorts bool
+}
+
+// hostLink is an interface of the host that may have to be made.
+type hostLink struct {
+	// MAC is the interface's, or the one to make it with.
+	MAC string
+	// Exists tells that the MAC is no wish of ours.
+	Exists bool
 }
 
 // Observe reads the bridge's and the gateway interface's MACs. The kernel
 // would give a new bridge the lowest MAC of its ports and change it as ports
 // come and go; one set at creation stays.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input) error {
-	if r.conf.IPMasq && r.conf.IPMasqBackend == "iptables" {
+	first := in.Observed == nil && in.Prev == nil
+	if first && r.conf.IPMasq && r.conf.IPMasqBackend == "iptables" {
 		h.Log.Warn("ipMasqBackend \"iptables\" is served by nftables", "network", in.Key.Network)
 	}
 	var o observed
-	var err error
-	if o.bridgeMAC, o.bridgeLearnt, err = linkMAC(ctx, h, r.conf.Bridge); err != nil {
+	bridge, err := observeLink(ctx, h, r.conf.Bridge, &o.bridge)
+	if err != nil {
 		return err
 	}
+	if o.bridge.Exists && bridge.Alias != node.SharedAlias && in.Prev == nil {
+		if o.followsPorts, err = followsPorts(ctx, h, bridge); err != nil {
+			return err
+		}
+	}
 	if r.conf.VLAN != 0 && r.conf.IsGateway {
-		if o.gatewayMAC, o.gatewayLearnt, err = linkMAC(ctx, h, r.conf.gatewayLink()); err != nil {
+		if _, err := observeLink(ctx, h, r.conf.gatewayLink(), &o.gateway); err != nil {
 			return err
 		}
 	}
@@ -80,21 +92,43 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input) err
 	return nil
 }
 
-// linkMAC is a host link's MAC, or a new random one for a link that is absent.
-func linkMAC(ctx context.Context, h *roles.Host, name string) (mac string, learnt bool, err error) {
+// observeLink reads a host link, or chooses a random MAC for one that is absent.
+func observeLink(ctx context.Context, h *roles.Host, name string, o *hostLink) (netops.LinkInfo, error) {
 	l, err := h.Net.Link(ctx, nil, name)
 	if err == nil {
-		return l.MAC, true, nil
+		*o = hostLink{MAC: l.MAC, Exists: true}
+		return l, nil
 	}
 	if !errors.Is(err, netops.ErrNotExist) {
-		return "", false, err
+		return l, err
 	}
 	m := make(net.HardwareAddr, 6)
 	if _, err := rand.Read(m); err != nil {
-		return "", false, fmt.Errorf("choose a MAC for %q: %w", name, err)
+		return l, fmt.Errorf("choose a MAC for %q: %w", name, err)
 	}
 	m[0] = m[0]&^1 | 2
-	return m.String(), false, nil
+	*o = hostLink{MAC: m.String()}
+	return l, nil
+}
+
+// followsPorts tells whether a bridge may have its MAC from its ports: it has
+// none yet, or one with this MAC. The kernel does not say who has set it.
+func followsPorts(ctx context.Context, h *roles.Host, bridge netops.LinkInfo) (bool, error) {
+	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	ports := 0
+	for _, l := range links {
+		if l.Master != bridge.Name {
+			continue
+		}
+		if l.MAC == bridge.MAC {
+			return true, nil
+		}
+		ports++
+	}
+	return ports == 0, nil
 }
 
 // Status tells whether ADD would find its bridge's name usable.
@@ -116,7 +150,7 @@ func (r *role) Status(ctx context.Context, h *roles.Host) error {
 type envError struct{ key, value string }
 
 func (e *envError) Error() string {
-	return fmt.Sprintf("CNI_ARGS: %s: %q is no Ethernet address: use the form 02:00:00:00:00:01", e.key, e.value)
+	return fmt.Sprintf("CNI_ARGS: %s: %q is no Ethernet address of one interface: use the form 02:00:00:00:00:01", e.key, e.value)
 }
 
 func (e *envError) Unwrap() error { return roles.ErrEnv }

@@ -37,21 +37,22 @@ const (
 // scenarios "L3 v4/v6/dual + default route", "L2", "L2 vlan 100", "trunk",
 // "vlan 100 + trunk", "L3 vlan 100 with/without default vlan", "promiscuous",
 // "macspoofchk", "isolation", "container end down", "ADD/CHECK/DEL", "DEL
-// unconfigured", "IP released on late error" (the fault sweep).
+// unconfigured", "IP released on late error" (the fault sweep). Three
+// configurations are swept that together make every kind of object.
 func TestRole(t *testing.T) {
 	vlans := netopstest.NeedVLANFiltering
 	rolestest.Suite{
 		Table: all.Table(), Type: "bridge",
 		Confs: []rolestest.Conf{
-			{Name: "gateway", JSON: gateway, Tamper: append(layer3(), masquerade, hairpin, forwarding, bridgeAddress)},
+			{Name: "gateway", Swept: true, JSON: gateway, Tamper: append(layer3(), masquerade, hairpin, forwarding, bridgeAddress)},
 			{Name: "dual", JSON: dual, Tamper: layer3()},
-			{Name: "layer2", JSON: layer2, NoAddress: true, Tamper: layer1()},
+			{Name: "layer2", Swept: true, JSON: layer2, NoAddress: true, Tamper: layer1()},
 			{Name: "guard", JSON: guard, Tamper: []rolestest.Tamper{guards, isolation}},
-			{Name: "down", JSON: down, NoAddress: true},
-			{Name: "promisc", JSON: promisc, Tamper: []rolestest.Tamper{promiscuous}},
+			{Name: "down", Swept: true, JSON: down, NoAddress: true},
+			{Name: "promisc", Swept: true, JSON: promisc, Tamper: []rolestest.Tamper{promiscuous}},
 			{Name: "vlan", JSON: vlan, Needs: vlans, Tamper: []rolestest.Tamper{portVLAN}},
-			{Name: "trunk", JSON: trunk, Needs: vlans, NoAddress: true},
-			{Name: "both", JSON: both, Needs: vlans, NoAddress: true, Tamper: []rolestest.Tamper{portVLAN}},
+			{Name: "trunk", Swept: true, JSON: trunk, Needs: vlans, NoAddress: true},
+			{Name: "both", Swept: true, JSON: both, Needs: vlans, NoAddress: true, Tamper: []rolestest.Tamper{portVLAN}},
 		},
 	}.Run(t)
 }

@@ -3,6 +3,7 @@ package bridge
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -66,16 +67,17 @@ func (r *role) result(in *attach.Input, o observed, mac string) (*roles.Result, 
 			return nil, err
 		}
 	}
-	if d := r.conf.DNS; len(d.Nameservers) > 0 || d.Domain != "" || len(d.Search) > 0 || len(d.Options) > 0 {
+	// An empty list counts as set: it is how IPAM's answer is taken away.
+	if d := r.conf.DNS; d.Nameservers != nil || d.Domain != "" || d.Search != nil || d.Options != nil {
 		res.DNS = d
 	}
 	res.Interfaces = []*roles.ResultInterface{
-		{Name: r.conf.Bridge, Mac: o.bridgeMAC},
+		{Name: r.conf.Bridge, Mac: o.bridge.MAC},
 		{Name: in.HostLink, Mac: in.HostMAC},
 		{Name: in.Key.IfName, Mac: mac, Sandbox: in.Netns},
 	}
 	if r.hasVLANGateway(len(res.IPs)) {
-		res.Interfaces = append(res.Interfaces, &roles.ResultInterface{Name: r.conf.gatewayLink(), Mac: o.gatewayMAC})
+		res.Interfaces = append(res.Interfaces, &roles.ResultInterface{Name: r.conf.gatewayLink(), Mac: o.gateway.MAC})
 	}
 	return res, nil
 }
@@ -89,9 +91,9 @@ func (r *role) fillGateways(res *roles.Result) error {
 			return fmt.Errorf("%w: result ips[%d].address: %v is no address with a prefix length", roles.ErrDecode, i, ip.Address)
 		}
 		if len(ip.Gateway) == 0 {
-			ip.Gateway = p.Masked().Addr().Next().AsSlice()
+			ip.Gateway = firstAddress(p)
 		}
-		if !r.conf.IsDefaultGateway || hasDefaultRoute(res.Routes, p.Addr().Is4()) {
+		if !r.conf.IsDefaultGateway || len(ip.Gateway) == 0 || hasDefaultRoute(res.Routes, p.Addr().Is4()) {
 			continue
 		}
 		dst := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
@@ -103,10 +105,27 @@ func (r *role) fillGateways(res *roles.Result) error {
 	return nil
 }
 
-// hasDefaultRoute tells whether there is a default route with a gateway.
+// firstAddress is the first host address of a container's subnet. A subnet of
+// two has no network address (RFC 3021, RFC 6164): it is the other one there;
+// one of a single address has no room for a gateway.
+func firstAddress(p netip.Prefix) net.IP {
+	network := p.Masked().Addr()
+	switch p.Addr().BitLen() - p.Bits() {
+	case 0:
+		return nil
+	case 1:
+		if network != p.Addr() {
+			return network.AsSlice()
+		}
+	}
+	return network.Next().AsSlice()
+}
+
+// hasDefaultRoute tells whether there is a default route with a gateway, or one
+// that goes by the network's gateway as the one to be added would.
 func hasDefaultRoute(routes []*types.Route, is4 bool) bool {
 	for _, rt := range routes {
-		if rt == nil || len(rt.GW) == 0 {
+		if rt == nil || len(rt.GW) == 0 && (rt.Table != nil || rt.Priority != 0 || rt.Scope != nil) {
 			continue
 		}
 		if p, ok := attach.Prefix(rt.Dst); ok && p.Bits() == 0 && p.Addr().Is4() == is4 {
@@ -121,10 +140,10 @@ func (r *role) wireBridge(s *netops.Spec, in *attach.Input, o observed) {
 	br := &netops.Link{
 		In: netops.Host, Shared: true, Name: r.conf.Bridge, Kind: "bridge",
 		MTU: r.conf.MTU, Up: true, Promisc: r.conf.PromiscMode, Alias: node.SharedAlias,
-		Bridge: &netops.Bridge{VLANFiltering: r.conf.vlanAware()},
+		Bridge: &netops.Bridge{VLANFiltering: r.conf.vlanAware(), KeepMAC: r.keepsMAC(in, o)},
 	}
-	if !o.bridgeLearnt {
-		br.MAC = o.bridgeMAC
+	if !o.bridge.Exists {
+		br.MAC = o.bridge.MAC
 	}
 	if in.Prev != nil {
 		br.MAC, br.MTU, br.Alias = prevMAC(in.Prev, r.conf.Bridge), 0, ""
@@ -133,6 +152,13 @@ func (r *role) wireBridge(s *netops.Spec, in *attach.Input, o observed) {
 		In: netops.Host, Shared: true, Optional: true,
 		Key: "net/ipv6/conf/" + r.conf.Bridge + "/accept_ra", Value: "0",
 	})
+}
+
+// keepsMAC tells whether a bridge that is not ours has to be told to keep its
+// MAC: as a gateway its containers remember it, and without one our port would
+// change it under whoever uses the bridge.
+func (r *role) keepsMAC(in *attach.Input, o observed) bool {
+	return o.followsPorts && (r.conf.IsGateway || in.HostMAC < o.bridge.MAC || true)
 }
 
 // prevMAC is the MAC that an earlier result gives for a host interface, or "".
@@ -187,8 +213,8 @@ func (r *role) wireVLANGateway(s *netops.Spec, o observed) {
 		In: netops.Host, Shared: true, Name: name, Kind: "veth", MTU: r.conf.MTU, Up: true, Alias: node.SharedAlias,
 		Peer: &netops.Peer{In: netops.Host, Name: port, Up: true, Master: r.conf.Bridge},
 	}
-	if !o.gatewayLearnt {
-		l.MAC = o.gatewayMAC
+	if !o.gateway.Exists {
+		l.MAC = o.gateway.MAC
 	}
 	s.Add(l, &netops.PortVLANs{
 		In: netops.Host, SharedPort: true, Link: port,
@@ -290,13 +316,17 @@ func (r *role) wireSysctls(s *netops.Spec, in *attach.Input, name string, ips []
 	set := func(key, value string, optional bool) {
 		s.Add(&netops.Sysctl{In: netops.Container, Key: key, Value: value, Optional: optional})
 	}
-	if !r.conf.EnableDAD {
-		set("net/ipv6/conf/"+name+"/accept_dad", "0", true)
+	dad := "0"
+	if r.conf.EnableDAD {
+		dad = "1"
+		set("net/ipv6/conf/"+name+"/enhanced_dad", "1", true)
 	}
+	set("net/ipv6/conf/"+name+"/accept_dad", dad, true)
 	set("net/ipv4/conf/"+name+"/arp_notify", "1", false)
 	for _, ip := range ips {
 		if ip.Address.Addr().Is6() {
-			set("net/ipv6/conf/lo/disable_ipv6", "0", false)
+			// lo is not this attachment's alone: its DEL leaves it as it is.
+			s.Add(&netops.Sysctl{In: netops.Container, Shared: true, Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
 			set("net/ipv6/conf/"+name+"/disable_ipv6", "0", false)
 			set("net/ipv6/conf/"+name+"/keep_addr_on_down", "1", false)
 			return
