@@ -78,6 +78,9 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 		return nil, err
 	}
 	defer lock.Unlock()
+	if err := node.Ensure(ctx, h); err != nil {
+		return nil, err
+	}
 	if err := a.clearDead(ctx, h, req, ns); err != nil {
 		return nil, err
 	}
@@ -116,6 +119,9 @@ func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Reque
 		return err
 	}
 	p := old.Part(a.role.Role())
+	if p == nil {
+		p = node.RebuiltPart(old)
+	}
 	if p != nil && p.State == store.Done {
 		dead, err := node.Replaced(ctx, h, old, ns)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
 )
 
 // Check compares the kernel with what ADD would make from prevResult.
@@ -19,6 +20,12 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 		return fmt.Errorf("%w: %w", roles.ErrNetns, err)
 	}
 	defer ns.Close()
+	if err := node.Ensure(ctx, h); err != nil {
+		return err
+	}
+	if _, err := node.Attachment(ctx, h, req.Key()); err != nil {
+		return err
+	}
 	if a.role.IPAM() != "" {
 		if err := h.Delegate.Check(ctx, a.role.IPAM(), req); err != nil {
 			return err

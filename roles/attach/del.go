@@ -20,6 +20,9 @@ func (a *Handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 		return err
 	}
 	defer lock.Unlock()
+	if err := node.Ensure(ctx, h); err != nil {
+		return err
+	}
 	var ns *netops.Namespace
 	if req.Netns != "" {
 		if ns, err = h.Net.OpenNamespace(req.Netns); err != nil {
@@ -69,6 +72,12 @@ func strayLink(key store.Key) netops.Spec {
 // passes the verb on. With an empty list, and none left, what the network's
 // attachments shared goes too.
 func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	if err := node.Ensure(ctx, h); err != nil {
+		return err
+	}
+	if err := node.AdoptValid(ctx, h, req.Network, req.Valid); err != nil {
+		return err
+	}
 	var atts []store.Attachment
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
 		var err error

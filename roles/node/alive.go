@@ -98,14 +98,15 @@ func (c *Census) NetnsGone(n store.Netns) bool {
 }
 
 // Replaced tells whether a done attachment is of a former life of the same
-// container ID: its namespace is another one now and its host link is gone.
+// container ID: its namespace is another one now, or not known, as in a rebuilt
+// record, and its host link is gone.
 func Replaced(ctx context.Context, h *roles.Host, a *store.Attachment, now *netops.Namespace) (bool, error) {
 	dev, inode := now.ID()
-	if a.Netns.Inode == 0 || (a.Netns.Inode == inode && a.Netns.Dev == dev) {
+	if a.Netns.Inode == inode && a.Netns.Dev == dev {
 		return false, nil
 	}
 	if a.HostLink == "" {
-		return true, nil
+		return a.Netns.Inode != 0, nil
 	}
 	l, err := h.Net.Link(ctx, nil, a.HostLink)
 	if errors.Is(err, netops.ErrNotExist) {

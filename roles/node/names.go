@@ -17,9 +17,15 @@ import (
 // labelPrefix marks interfaces and nftables elements as ours.
 const labelPrefix = "cnibox:"
 
-// maxLabel bounds labels: the kernel allows 255 bytes of alias and of nftables
-// userdata, container IDs have no bound at all.
-const maxLabel = 120
+const (
+	// maxLabel bounds labels of nftables elements: the kernel allows 255 bytes
+	// of userdata.
+	maxLabel = 120
+	// maxAlias is the kernel's bound. Two addresses, the longest network name
+	// of Kubernetes and a runtime's container ID of 64 digits fit, so state that
+	// is lost can be rebuilt with its owners.
+	maxAlias = 255
+)
 
 // digest is the hash that every derived name of an attachment comes from.
 // Lengths are hashed with the texts, so no two keys run together.
@@ -58,15 +64,15 @@ func Label(key store.Key) string {
 }
 
 // Alias is the Label with text for people and for Rebuild: addresses, then
-// network, container and interface as far as 120 bytes reach.
+// network, container and interface as far as 255 bytes reach.
 func Alias(key store.Key, addrs []netip.Prefix) string {
 	parts := []string{Label(key)}
 	for _, a := range addrs {
 		parts = append(parts, a.String())
 	}
 	s := strings.Join(parts, " ") + " " + key.Network + "/" + key.IfName + "/" + key.ContainerID
-	if len(s) > maxLabel {
-		s = s[:maxLabel]
+	if len(s) > maxAlias {
+		s = s[:maxAlias]
 	}
 	return strings.ToValidUTF8(s, "")
 }

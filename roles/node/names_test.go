@@ -45,12 +45,13 @@ func TestAlias(t *testing.T) {
 		{"short", store.Key{Network: "pods", ContainerID: "abc", IfName: "eth0"}, addrs, true},
 		{"layer 2", store.Key{Network: "pods", ContainerID: "abc", IfName: "eth0"}, nil, true},
 		{"64 digits", store.Key{Network: "pods", ContainerID: strings.Repeat("a", 64), IfName: "eth0"}, nil, true},
-		{"64 digits and addresses", store.Key{Network: "pods", ContainerID: strings.Repeat("a", 64), IfName: "eth0"}, addrs, false},
+		{"64 digits and addresses", store.Key{Network: "pods", ContainerID: strings.Repeat("a", 64), IfName: "eth0"}, addrs, true},
+		{"200 digits and addresses", store.Key{Network: "pods", ContainerID: strings.Repeat("a", 200), IfName: "eth0"}, addrs, false},
 		{"huge", store.Key{Network: strings.Repeat("é", 500), ContainerID: "c", IfName: "eth0"}, addrs, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			alias := Alias(c.key, c.addrs)
-			if len(alias) > maxLabel {
+			if len(alias) > maxAlias {
 				t.Errorf("%d bytes", len(alias))
 			}
 			info, ok := parseAlias(alias)

@@ -158,20 +158,6 @@ func deadNow(ctx context.Context, h *roles.Host, f Found) (bool, error) {
 	return true, nil
 }
 
-// Attachment reads a record; nil without an error when there is none.
-func Attachment(ctx context.Context, h *roles.Host, key store.Key) (*store.Attachment, error) {
-	var a *store.Attachment
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		var err error
-		a, err = tx.Attachment(key)
-		return err
-	})
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	return a, err
-}
-
 // allLeases lists the leases of every pool of a network, or of all networks.
 func allLeases(tx *store.Tx, network string) ([]store.Lease, error) {
 	pools, err := tx.Pools()

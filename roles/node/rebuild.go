@@ -48,6 +48,13 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	return nil
 }
 
+// rebuilt stands for the role of what was rebuilt: the kernel does not tell it.
+const rebuilt = "rebuilt"
+
+// RebuiltPart is what stands in a rebuilt record for the interface role's part,
+// or nil.
+func RebuiltPart(a *store.Attachment) *store.Part { return a.Part(rebuilt) }
+
 // rebuilder fills one new state file.
 type rebuilder struct {
 	h        *roles.Host
@@ -74,7 +81,7 @@ func (r *rebuilder) attachment(l netops.LinkInfo, bridges map[string]netops.Link
 	now := r.h.Now()
 	a := &store.Attachment{
 		Key: key, Netns: netns, HostLink: l.Name, Addresses: info.addresses,
-		Parts:   []store.Part{{Role: "rebuilt", State: store.Done, Changes: raw, Time: now}},
+		Parts:   []store.Part{{Role: rebuilt, State: store.Done, Changes: raw, Time: now}},
 		Created: now, Updated: now, Program: r.h.Program,
 	}
 	if err := r.tx.PutAttachment(a); err != nil {
@@ -93,9 +100,9 @@ func (r *rebuilder) owner(info aliasInfo) (key store.Key, netns store.Netns, dat
 		return c.key(), store.Netns{Path: c.Netns, Mount: mountNamespace()}, c.dataDir()
 	}
 	if info.whole {
-		return info.key, netns, defaultDataDir
+		return info.key, netns, unknownDir
 	}
-	return store.Key{Network: info.key.Network, ContainerID: info.label, IfName: info.key.IfName}, netns, defaultDataDir
+	return store.Key{Network: info.key.Network, ContainerID: info.label, IfName: info.key.IfName}, netns, unknownDir
 }
 
 // leases reserves an attachment's addresses.
@@ -126,7 +133,7 @@ func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 			spec.Add(e)
 		}
 	}
-	return recordObjects(r.tx, network, "rebuilt", spec, r.h.Now())
+	return recordObjects(r.tx, network, rebuilt, spec, r.h.Now())
 }
 
 // inverses are changes that delete what was made.

@@ -124,6 +124,11 @@ func (a *handler) importOnce(ctx context.Context, h *roles.Host, network string)
 	return nil
 }
 
+// holds tells whether an address is in any of the ranges.
+func (p *plan) holds(a netip.Addr) bool {
+	return slices.ContainsFunc(p.sets, func(s rangeSet) bool { return s.rangeOf(a) != nil })
+}
+
 // setOf is the index of the set whose range contains an address, 0 for none.
 func (p *plan) setOf(a netip.Addr) int {
 	for i, s := range p.sets {

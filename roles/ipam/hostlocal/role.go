@@ -12,6 +12,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -146,6 +147,9 @@ func (a *handler) reserve(ctx context.Context, h *roles.Host, lease store.Lease,
 	err := h.Store.Update(ctx, func(tx *store.Tx) error {
 		pool, err := tx.Pool(a.poolID(lease.Owner.Network))
 		if err != nil {
+			return err
+		}
+		if err := node.SettleLeases(tx, a.poolID(lease.Owner.Network), a.plan.holds); err != nil {
 			return err
 		}
 		out, err = a.plan.reserve(pool, lease, bySet)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -60,6 +61,11 @@ func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 		if err == nil && len(owned) == 0 {
 			owned, err = pool.Owned(oldKey(req))
 		}
+		if err != nil {
+			return err
+		}
+		unsettled, err := node.UnsettledLeases(tx, req.Key())
+		owned = append(owned, unsettled...)
 		return err
 	})
 	if err != nil {

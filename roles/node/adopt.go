@@ -1,0 +1,186 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// unknownDir is the data directory of rebuilt leases when no cache tells which
+// pool they are of. No configuration can name it.
+const unknownDir = ""
+
+// Ensure makes the state file if there is none, and so rebuilds what is known:
+// a call that only reads would take the node for empty.
+func Ensure(ctx context.Context, h *roles.Host) error {
+	st, err := os.Lstat(h.Store.Path())
+	switch {
+	case err == nil && st.Size() > 0:
+		return nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	return h.Store.Update(ctx, func(*store.Tx) error { return nil })
+}
+
+// Attachment reads a record; nil without an error when there is none. One that
+// was rebuilt under its label, its owner being unknown, is the owner's from now on.
+func Attachment(ctx context.Context, h *roles.Host, key store.Key) (*store.Attachment, error) {
+	var a *store.Attachment
+	orphaned := false
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		var err error
+		a, err = tx.Attachment(key)
+		if errors.Is(err, store.ErrNotFound) {
+			_, orphaned, err = orphan(tx, key)
+		}
+		return err
+	})
+	if err != nil || !orphaned {
+		return a, err
+	}
+	err = h.Store.Update(ctx, func(tx *store.Tx) error {
+		var err error
+		a, err = adopt(tx, key)
+		return err
+	})
+	return a, err
+}
+
+// AdoptValid gives the orphans among the valid attachments of a network to
+// their owners: GC would not find them valid under their labels.
+func AdoptValid(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) error {
+	var orphans []store.Key
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		for _, v := range valid {
+			key := store.Key{Network: network, ContainerID: v.ContainerID, IfName: v.IfName}
+			_, is, err := orphan(tx, key)
+			if err != nil {
+				return err
+			}
+			if is {
+				orphans = append(orphans, key)
+			}
+		}
+		return nil
+	})
+	if err != nil || len(orphans) == 0 {
+		return err
+	}
+	return h.Store.Update(ctx, func(tx *store.Tx) error {
+		for _, key := range orphans {
+			if _, err := adopt(tx, key); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// orphan reads what was rebuilt under the label of an attachment. Where the
+// alias was cut early, not even the network is known.
+func orphan(tx *store.Tx, key store.Key) (*store.Attachment, bool, error) {
+	label := Label(key)
+	for _, k := range []store.Key{
+		{Network: key.Network, ContainerID: label, IfName: key.IfName},
+		{ContainerID: label},
+	} {
+		a, err := tx.Attachment(k)
+		if !errors.Is(err, store.ErrNotFound) {
+			return a, err == nil, err
+		}
+	}
+	return nil, false, nil
+}
+
+// adopt stores an orphan and its leases under the owner's key; nil when
+// another process did meanwhile.
+func adopt(tx *store.Tx, key store.Key) (*store.Attachment, error) {
+	a, is, err := orphan(tx, key)
+	if err != nil || !is {
+		return nil, err
+	}
+	from := a.Key
+	if err := tx.DeleteAttachment(from); err != nil {
+		return nil, err
+	}
+	a.Key = key
+	if err := tx.PutAttachment(a); err != nil {
+		return nil, err
+	}
+	pools, err := tx.Pools()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range pools {
+		if id.Network != from.Network {
+			continue
+		}
+		to := store.PoolID{DataDir: id.DataDir, Network: key.Network}
+		mine := func(l store.Lease) bool { return l.Owner == from }
+		if err := moveLeases(tx, id, to, key, mine); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// SettleLeases moves to a pool the rebuilt leases of its network that are
+// within its ranges: nothing but the ranges tells which pool they are of.
+func SettleLeases(tx *store.Tx, id store.PoolID, within func(netip.Addr) bool) error {
+	from := store.PoolID{DataDir: unknownDir, Network: id.Network}
+	pools, err := tx.Pools()
+	if err != nil || !slices.Contains(pools, from) {
+		return err
+	}
+	return moveLeases(tx, from, id, store.Key{}, func(l store.Lease) bool { return within(l.Address) })
+}
+
+// UnsettledLeases are an owner's leases whose pool is not known yet.
+func UnsettledLeases(tx *store.Tx, owner store.Key) ([]store.Lease, error) {
+	pool, err := tx.Pool(store.PoolID{DataDir: unknownDir, Network: owner.Network})
+	if err != nil {
+		return nil, err
+	}
+	return pool.Owned(owner)
+}
+
+// moveLeases moves the chosen leases to another pool and, unless it is the
+// zero Key, to another owner. An address that is taken there stays with its holder.
+func moveLeases(tx *store.Tx, from, to store.PoolID, owner store.Key, chosen func(store.Lease) bool) error {
+	source, err := tx.Pool(from)
+	if err != nil {
+		return err
+	}
+	target, err := tx.Pool(to)
+	if err != nil {
+		return err
+	}
+	var moved []store.Lease
+	for l, err := range source.Leases() {
+		if err != nil {
+			return err
+		}
+		if chosen(l) {
+			moved = append(moved, l)
+		}
+	}
+	for _, l := range moved {
+		if err := source.Release(l.Address); err != nil {
+			return err
+		}
+		if owner != (store.Key{}) {
+			l.Owner = owner
+		}
+		if err := target.Reserve(l); err != nil && !errors.Is(err, store.ErrTaken) {
+			return err
+		}
+	}
+	return nil
+}
