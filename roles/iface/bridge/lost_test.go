@@ -1,0 +1,236 @@
+package bridge_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// cache writes libcni's cache entry of an ADD.
+func (p *pods) cache(dir, id string) {
+	p.t.Helper()
+	var conf struct{ Name string }
+	must(p.t, json.Unmarshal([]byte(p.conf), &conf))
+	raw, err := json.Marshal(map[string]any{
+		"kind": "cniCacheV1", "containerId": id, "ifName": "eth0", "networkName": conf.Name, "netns": p.spaces[id].Path(),
+		"config": base64.StdEncoding.EncodeToString([]byte(p.conf)), "result": json.RawMessage(p.results[id]),
+	})
+	must(p.t, err)
+	must(p.t, os.WriteFile(filepath.Join(dir, conf.Name+"-"+id+"-eth0"), raw, 0o600))
+}
+
+// forget deletes the node's /run/cnibox as a hasty person does.
+func (p *pods) forget() {
+	p.t.Helper()
+	must(p.t, os.RemoveAll(p.RunDir()))
+	must(p.t, os.Mkdir(p.RunDir(), 0o700))
+}
+
+// TestStateLost: /run/cnibox is deleted under running containers, whose IDs
+// are in their links' aliases, or too long for that and told by a runtime's
+// cache, or known to nobody. No cache tells host-local's data directory either.
+func TestStateLost(t *testing.T) {
+	for _, known := range []struct {
+		name   string
+		cached bool
+		digits int
+	}{{"by alias", false, 64}, {"by cache", true, 200}, {"to nobody", false, 200}} {
+		t.Run("known "+known.name, func(t *testing.T) {
+			longID := func(n int) string { return strings.Repeat(strconv.Itoa(n), known.digits) }
+			start := func(t *testing.T) (p *pods, pristine string) {
+				t.Helper()
+				p = newPods(t, strings.Replace(guarded, `"type":"host-local"`, `"type":"host-local","dataDir":"/nowhere/data"`, 1))
+				pristine = p.state()
+				dir := t.TempDir()
+				p.Extra = append(p.Extra, "CNIBOX_TEST_CACHE_DIRS="+dir)
+				for _, id := range []string{longID(1), longID(2), "short"} {
+					p.add(id)
+					if known.cached {
+						p.cache(dir, id)
+					}
+				}
+				p.forget()
+				return p, pristine
+			}
+			for _, c := range []struct {
+				name string
+				do   func(p *pods)
+			}{
+				{"ADD first", func(p *pods) {
+					p.add("new")
+					p.check(longID(1), longID(2), "short", "new")
+					p.Fail(p.call("ADD", longID(1)), 105)
+					p.check(longID(1))
+					p.del(longID(1), longID(2))
+					p.add(longID(1))
+					p.check(longID(1), "short", "new")
+					p.del(longID(1), "short", "new")
+				}},
+				{"CHECK first", func(p *pods) { p.check(longID(1), "short") }},
+				{"DEL first", func(p *pods) {
+					p.del(longID(1), "short")
+					p.check(longID(2))
+					p.add("new")
+					p.del("new", longID(2))
+				}},
+				{"repeated ADD first", func(p *pods) {
+					p.Fail(p.call("ADD", longID(1)), 0)
+					p.check(longID(1), "short")
+				}},
+				{"GC that lists one first", func(p *pods) {
+					p.OK(p.gc(longID(1)))
+					p.check(longID(1))
+					delete(p.results, longID(2))
+					delete(p.results, "short")
+					p.Run(p.call("DEL", longID(2)))
+				}},
+				{"GC that lists one after ADD", func(p *pods) {
+					p.add("new")
+					p.OK(p.gc(longID(1), "new"))
+					p.check(longID(1), "new")
+				}},
+				{"GC first", func(*pods) {}},
+			} {
+				t.Run(c.name, func(t *testing.T) {
+					p, pristine := start(t)
+					c.do(p)
+					p.OK(p.gc())
+					p.same(pristine, "after GC with an empty list")
+				})
+			}
+		})
+	}
+}
+
+// TestStateDamaged: a state file that cannot be used is a clear error that
+// changes nothing; once it is set aside the state is rebuilt.
+func TestStateDamaged(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		damage func(t *testing.T, file string)
+		code   int
+		words  []string
+	}{
+		{"truncated", func(t *testing.T, file string) { t.Helper(); must(t, os.Truncate(file, 5000)) }, 113, []string{"cut short", "cnibox state repair"}},
+		{"garbage", func(t *testing.T, file string) {
+			t.Helper()
+			must(t, os.WriteFile(file, []byte(strings.Repeat("garbage ", 8192)), 0o600))
+		}, 113, []string{"no valid meta page", "cnibox state repair"}},
+		{"garbage within", func(t *testing.T, file string) {
+			t.Helper()
+			raw, err := os.ReadFile(file)
+			must(t, err)
+			for i := 2 * os.Getpagesize(); i < len(raw); i++ {
+				raw[i] = 0xff
+			}
+			must(t, os.WriteFile(file, raw, 0o600))
+		}, 113, []string{"cnibox state repair"}},
+		{"newer", newer, 114, []string{"schema 9", "cnibox state repair"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPods(t, guarded)
+			pristine := p.state()
+			p.add("a")
+			p.add("b")
+			file := p.storeFile()
+			sound, err := os.ReadFile(file)
+			must(t, err)
+			before := p.state()
+			c.damage(t, file)
+			damaged, err := os.ReadFile(file)
+			must(t, err)
+			p.mentions(p.Fail(p.call("ADD", "c"), c.code), c.words...)
+			p.mentions(p.Fail(p.call("DEL", "a"), c.code), c.words...)
+			p.Fail(p.call("CHECK", "b"), 0)
+			p.Fail(p.status(), 50)
+			p.Fail(p.gc(), c.code)
+			now, err := os.ReadFile(file)
+			must(t, err)
+			if string(now) != string(damaged) {
+				t.Error("the damaged file was changed")
+			}
+			must(t, os.WriteFile(file, sound, 0o600))
+			p.same(before, "after calls that could not use the state")
+			p.check("a", "b")
+
+			c.damage(t, file)
+			must(t, os.Rename(file, file+".damaged"))
+			p.add("c")
+			p.check("a", "b", "c")
+			p.del("a", "b", "c")
+			p.OK(p.gc())
+			p.same(pristine, "after the damaged file was set aside, DEL and GC")
+		})
+	}
+}
+
+// newer makes a file one that only newer programs read.
+func newer(t *testing.T, file string) {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	must(t, err)
+	must(t, os.WriteFile(file, bytes.ReplaceAll(raw, []byte(`"minReader":1,`), []byte(`"minReader":9,`)), 0o600))
+}
+
+// TestStateEmpty: an empty file is like none.
+func TestStateEmpty(t *testing.T) {
+	p := newPods(t, guarded)
+	pristine := p.state()
+	p.add("a")
+	must(t, os.Truncate(p.storeFile(), 0))
+	p.add("b")
+	p.check("a", "b")
+	p.del("a", "b")
+	p.OK(p.gc())
+	p.same(pristine, "after DEL and GC")
+}
+
+// TestStateLocked: a plugin that was stopped within a transaction makes others
+// fail at the deadline; they say who it is and change nothing.
+func TestStateLocked(t *testing.T) {
+	p := newPods(t, guarded)
+	pristine := p.state()
+	p.add("a")
+	c := p.call("ADD", "stopped")
+	c.Probe = "commit:stop:1"
+	holder := p.Stopped(c)
+	p.Extra = append(p.Extra, "CNIBOX_TEST_LOCK_TIMEOUT=200ms")
+	for _, verb := range []string{"ADD", "DEL", "CHECK", "GC"} {
+		c := p.call(verb, "a")
+		if verb == "ADD" {
+			c = p.call(verb, "b")
+		}
+		if verb == "GC" {
+			c = p.gc()
+		}
+		a, err := rolestest.RunFor(p.Cmd(c), 0)
+		must(t, err)
+		if a.Code == 0 || !strings.Contains(a.Stdout, `"code": 11,`) {
+			t.Errorf("%s: exit %d, want code 11: %s", verb, a.Code, a.Stdout)
+		}
+		p.mentions(a, "held by process "+strconv.Itoa(holder.Process.Pid), "(bridge)")
+	}
+	p.mentions(p.Fail(p.status(), 50), "held by process "+strconv.Itoa(holder.Process.Pid))
+	p.goOn(holder)
+	p.check("a")
+	p.del("stopped", "a")
+	p.OK(p.gc())
+	p.same(pristine, "after DEL and GC")
+}
+
+// goOn lets a stopped call end and fails the test if that is no success.
+func (p *pods) goOn(cmd *exec.Cmd) {
+	p.t.Helper()
+	must(p.t, cmd.Process.Signal(unix.SIGCONT))
+	must(p.t, cmd.Wait())
+}
