@@ -29,6 +29,15 @@ func Role() roles.Role {
 }
 
 func newHandler(raw []byte) (roles.Handler, error) {
+	r, err := newRole(raw)
+	if err != nil {
+		return nil, err
+	}
+	return attach.New(r), nil
+}
+
+// newRole decodes, defaults and validates a configuration.
+func newRole(raw []byte) (*role, error) {
 	c := new(Conf)
 	if err := roles.Decode(raw, c); err != nil {
 		return nil, err
@@ -37,7 +46,7 @@ func newHandler(raw []byte) (roles.Handler, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	return attach.New(&role{conf: c}), nil
+	return &role{conf: c}, nil
 }
 
 // role implements attach.Interface for one configuration.

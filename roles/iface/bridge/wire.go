@@ -135,12 +135,14 @@ func hasDefaultRoute(routes []*types.Route, is4 bool) bool {
 	return false
 }
 
-// wireBridge is the bridge itself. Router advertisements are not for it.
+// wireBridge is the bridge itself. Router advertisements are not for it. One
+// that is not ours is told to keep its MAC: containers remember their gateway's,
+// and our port would change it under whoever else uses the bridge.
 func (r *role) wireBridge(s *netops.Spec, in *attach.Input, o observed) {
 	br := &netops.Link{
 		In: netops.Host, Shared: true, Name: r.conf.Bridge, Kind: "bridge",
 		MTU: r.conf.MTU, Up: true, Promisc: r.conf.PromiscMode, Alias: node.SharedAlias,
-		Bridge: &netops.Bridge{VLANFiltering: r.conf.vlanAware(), KeepMAC: r.keepsMAC(in, o)},
+		Bridge: &netops.Bridge{VLANFiltering: r.conf.vlanAware(), KeepMAC: o.followsPorts},
 	}
 	if !o.bridge.Exists {
 		br.MAC = o.bridge.MAC
@@ -152,13 +154,6 @@ func (r *role) wireBridge(s *netops.Spec, in *attach.Input, o observed) {
 		In: netops.Host, Shared: true, Optional: true,
 		Key: "net/ipv6/conf/" + r.conf.Bridge + "/accept_ra", Value: "0",
 	})
-}
-
-// keepsMAC tells whether a bridge that is not ours has to be told to keep its
-// MAC: as a gateway its containers remember it, and without one our port would
-// change it under whoever uses the bridge.
-func (r *role) keepsMAC(in *attach.Input, o observed) bool {
-	return o.followsPorts && (r.conf.IsGateway || in.HostMAC < o.bridge.MAC || true)
 }
 
 // prevMAC is the MAC that an earlier result gives for a host interface, or "".
@@ -245,11 +240,15 @@ func (r *role) wirePort(s *netops.Spec, in *attach.Input, mac string, ips []atta
 	for i, ip := range ips {
 		addrs[i] = ip.Address
 	}
+	inner := &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: mac, MTU: r.conf.MTU}
+	if in.Prev != nil {
+		inner.MTU = 0 // a chained plugin may have set another
+	}
 	s.Add(&netops.Link{
 		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: r.conf.MTU, Up: true,
 		Alias: node.Alias(in.Key, addrs), Master: r.conf.Bridge,
 		Port: &netops.Port{Hairpin: r.conf.HairpinMode, Isolated: r.conf.PortIsolation},
-		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: mac, MTU: r.conf.MTU},
+		Peer: inner,
 	})
 	if r.conf.vlanAware() {
 		s.Add(&netops.PortVLANs{
