@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -109,8 +110,27 @@ func newErrorObject(version, role string, verb roles.Verb, err error) errorObjec
 	for _, e := range rest {
 		details = append(details, oneLine(e))
 	}
-	o.Details = strings.Join(details, "\n")
+	o.Msg = cutAt(o.Msg, maxMsg)
+	o.Details = cutAt(strings.Join(details, "\n"), maxDetails)
 	return o
+}
+
+// Bounds of an error object: runtimes log it whole, and what is quoted in it
+// may be anybody's.
+const (
+	maxMsg     = 4 << 10
+	maxDetails = 16 << 10
+)
+
+// cutAt cuts a text that is longer than most bytes, between characters.
+func cutAt(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most] + "…"
 }
 
 // statusCode turns what only means that ADD would fail now into the code that
