@@ -193,7 +193,7 @@ func (a *Handler) make(ctx context.Context, h *roles.Host, req *roles.Request, w
 		return err
 	}
 	err = h.Store.Update(ctx, func(tx *store.Tx) error {
-		if err := node.RecordShared(tx, req.Network, a.role.Role(), changes, h.Now()); err != nil {
+		if err := node.RecordShared(tx, req.Network, a.role.Role(), w.Spec, changes, h.Now()); err != nil {
 			return err
 		}
 		return tx.PutAttachment(rec)

@@ -16,13 +16,34 @@ import (
 // SharedAlias marks a shared link that we made: only such a one is ever removed.
 const SharedAlias = labelPrefix + "shared"
 
-// RecordShared notes the shared objects that a plan makes, so that the
-// network's last GC can remove them, and no others.
-func RecordShared(tx *store.Tx, network, role string, changes []netops.Change, now time.Time) error {
+// RecordShared notes the shared objects that a network stands on: those that a
+// plan makes, and those of its spec that another network made before. So the
+// last of these networks can remove them, and nobody what we have not made.
+func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, changes []netops.Change, now time.Time) error {
 	var spec netops.Spec
 	for _, c := range changes {
 		if c.Do.Object.IsShared() && c.Do.Verb == netops.VerbAdd {
 			spec.Add(c.Do.Object)
+		}
+	}
+	mine, others, err := sharedChanges(tx, network)
+	if err != nil {
+		return err
+	}
+	noted := map[string]bool{}
+	for _, c := range mine {
+		noted[identity(c.Do.Object)] = true
+	}
+	for _, o := range spec.Objects {
+		noted[identity(o)] = true
+	}
+	made := map[string]netops.Object{}
+	for _, c := range others {
+		made[identity(c.Do.Object)] = c.Do.Object
+	}
+	for _, o := range wanted.Objects {
+		if id := identity(o); o.IsShared() && !noted[id] && made[id] != nil {
+			spec.Add(made[id])
 		}
 	}
 	return recordObjects(tx, network, role, spec, now)
@@ -103,7 +124,7 @@ func RemoveShared(ctx context.Context, h *roles.Host, network string, names []st
 	if err != nil || busy || len(mine) == 0 {
 		return err
 	}
-	gone, err := removable(ctx, h, mine, others)
+	gone, kept, err := removable(ctx, h, mine, others)
 	if err != nil {
 		return err
 	}
@@ -115,7 +136,23 @@ func RemoveShared(ctx context.Context, h *roles.Host, network string, names []st
 			return err
 		}
 	}
-	return h.Store.Update(ctx, func(tx *store.Tx) error { return tx.DeleteNetwork(network) })
+	return h.Store.Update(ctx, func(tx *store.Tx) error { return forgetShared(tx, network, kept) })
+}
+
+// forgetShared leaves in a network's record what a stranger's port holds: the
+// next GC looks at it again.
+func forgetShared(tx *store.Tx, network string, kept []netops.Change) error {
+	if len(kept) == 0 {
+		return tx.DeleteNetwork(network)
+	}
+	rec, err := tx.Network(network)
+	if err != nil {
+		return err
+	}
+	if rec.Shared, err = json.Marshal(kept); err != nil {
+		return err
+	}
+	return tx.PutNetwork(rec)
 }
 
 // sharedChanges reads a network's shared objects, and all other networks'.
@@ -138,13 +175,13 @@ func sharedChanges(tx *store.Tx, network string) (mine, others []netops.Change, 
 	return mine, others, nil
 }
 
-// removable keeps the changes whose object no other network has made and which
-// nothing stands on: a bridge with ports of anybody's stays, and so does all
-// that is on it.
-func removable(ctx context.Context, h *roles.Host, mine, others []netops.Change) ([]netops.Change, error) {
+// removable tells apart the changes whose object can go and those that are
+// kept: a bridge with ports of anybody's stays, and so does all that is on it.
+// What another network stands on is neither, it is that network's from now on.
+func removable(ctx context.Context, h *roles.Host, mine, others []netops.Change) (gone, kept []netops.Change, err error) {
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	inUse := map[string]bool{}
 	for _, c := range others {
@@ -165,13 +202,16 @@ func removable(ctx context.Context, h *roles.Host, mine, others []netops.Change)
 			keep[l.Master] = true
 		}
 	}
-	var out []netops.Change
 	for _, c := range mine {
-		if !inUse[identity(c.Do.Object)] && !keep[onLink(c.Do.Object)] {
-			out = append(out, c)
+		switch {
+		case inUse[identity(c.Do.Object)]:
+		case keep[onLink(c.Do.Object)]:
+			kept = append(kept, c)
+		default:
+			gone = append(gone, c)
 		}
 	}
-	return out, nil
+	return gone, kept, nil
 }
 
 // identity tells objects apart. Two networks may both have been about to make

@@ -1,0 +1,89 @@
+package bridge_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// neighbours are two networks on one bridge, with one gateway.
+type neighbours struct {
+	*rolestest.Env
+	t  *testing.T
+	ns *netopstest.NS
+}
+
+func newNeighbours(t *testing.T) *neighbours {
+	t.Helper()
+	return &neighbours{Env: rolestest.NewEnv(t, all.Table()), t: t, ns: netopstest.New(t)}
+}
+
+// call is a call for the one container, which has an interface on each network.
+func (n *neighbours) call(verb, network string) {
+	n.t.Helper()
+	conf := rolestest.WithKeys(n.t, gateway, map[string]any{"name": network, "cniVersion": "1.1.0", "ipam": map[string]any{
+		"type": "host-local", "ranges": [][]map[string]string{{{
+			"subnet": "10.1.0.0/24", "rangeStart": map[string]string{"a": "10.1.0.10", "b": "10.1.0.20"}[network],
+		}}},
+	}})
+	if verb == "GC" {
+		conf = rolestest.WithKeys(n.t, conf, map[string]any{"cni.dev/valid-attachments": []string{}})
+	}
+	n.OK(rolestest.Call{Type: "bridge", Verb: verb, ID: "c1", Netns: n.ns.Path(), IfName: "eth-" + network, Conf: conf})
+}
+
+// TestTwoNetworksOnOneBridge: what one network made and another stands on stays
+// until the other is collected too, whichever goes first, and then it goes.
+func TestTwoNetworksOnOneBridge(t *testing.T) {
+	for _, order := range []string{"ab", "ba"} {
+		t.Run(order, func(t *testing.T) {
+			n := newNeighbours(t)
+			pristine := n.State([]string{"sysctl net/"}, n.ns)
+			n.call("ADD", "a")
+			n.call("ADD", "b")
+			first, last := order[:1], order[1:]
+			must(t, flushRuleset())
+			n.call("DEL", first)
+			n.call("ADD", first) // both networks' notes are made again from the store
+			n.call("DEL", first)
+			n.call("GC", first)
+			if s := netopstest.Snapshot(t); !strings.Contains(s, "10.1.0.1/24") || !strings.Contains(s, "set masq4 element") {
+				t.Errorf("after GC of %q the bridge has lost its gateway or its masquerading:\n%s", first, s)
+			}
+			n.call("DEL", last)
+			n.call("GC", last)
+			if s := n.State([]string{"sysctl net/"}, n.ns); s != pristine {
+				t.Errorf("after GC of both:\n%s\nwas:\n%s", s, pristine)
+			}
+		})
+	}
+}
+
+// TestStrangerOnBridge: a bridge with a stranger's port stays, and the GC after
+// the stranger has gone removes it.
+func TestStrangerOnBridge(t *testing.T) {
+	n := newNeighbours(t)
+	pristine := n.State([]string{"sysctl net/"}, n.ns)
+	n.call("ADD", "a")
+	attrs := netlink.LinkAttrs{Name: "stranger", MasterIndex: link(t, "br0").Attrs().Index}
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "cable"}))
+	n.call("GC", "a")
+	if a, err := netlink.AddrList(link(t, "br0"), netlink.FAMILY_V4); err != nil || len(a) != 1 {
+		t.Errorf("the bridge has the addresses %v, %v", a, err)
+	}
+	must(t, netlink.LinkDel(link(t, "stranger")))
+	n.call("GC", "a")
+	var none netlink.LinkNotFoundError
+	if _, err := netlink.LinkByName("br0"); !errors.As(err, &none) {
+		t.Errorf("the bridge is there still: %v", err)
+	}
+	if s := n.State([]string{"sysctl net/"}, n.ns); s != pristine {
+		t.Errorf("after the last GC:\n%s\nwas:\n%s", s, pristine)
+	}
+}
