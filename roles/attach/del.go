@@ -34,8 +34,8 @@ func (a *Handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	return a.remove(ctx, h, req, ns)
 }
 
-// remove does DEL's work under the attachment's lock. It goes on after errors;
-// the record goes only when everything else did.
+// remove does DEL's work under the attachment's lock. Undoing goes on after
+// errors; the address goes only when all of that did, and then the record.
 func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) error {
 	rec, err := node.Attachment(ctx, h, req.Key())
 	if err != nil {
@@ -46,13 +46,13 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 	} else {
 		err = h.Net.Remove(ctx, strayLink(req.Key()), ns)
 	}
-	if a.role.IPAM() != "" {
-		if derr := h.Delegate.Del(ctx, a.role.IPAM(), req); derr != nil {
-			err = errors.Join(err, derr)
-		}
-	}
 	if err != nil {
-		return err
+		return err // the address may be in use: it stays taken until the next DEL
+	}
+	if a.role.IPAM() != "" {
+		if err := h.Delegate.Del(ctx, a.role.IPAM(), req); err != nil {
+			return err
+		}
 	}
 	if rec == nil {
 		return nil
