@@ -372,3 +372,40 @@ func TestUndoGoesOn(t *testing.T) {
 		t.Errorf("the last link: %v", err)
 	}
 }
+
+// TestTwoAttachmentsOfOneContainer each bring a default route, and stand on a
+// bridge that the first one's own writes make.
+func TestTwoAttachmentsOfOneContainer(t *testing.T) {
+	ctx := context.Background()
+	n, box := newNet(t, nil), netopstest.New(t)
+	ns := open(t, n, box)
+	spec := func(host, name, address, via string) netops.Spec {
+		const ct = netops.Container
+		return netops.Spec{Objects: []netops.Object{
+			&netops.Link{In: netops.Host, Shared: true, Name: "tbra", Kind: "bridge", Up: true},
+			&netops.Link{
+				In: netops.Host, Name: host, Kind: "veth", Up: true, Alias: testLabel, Master: "tbra",
+				Peer: &netops.Peer{In: ct, Name: name},
+			},
+			&netops.Addr{In: ct, Link: name, Address: netip.MustParsePrefix(address)},
+			&netops.Addr{In: ct, Link: name, Address: netip.MustParsePrefix("fd00::" + via[3:4] + "/64")},
+			&netops.Link{In: ct, Name: name, Up: true},
+			&netops.Route{In: ct, Link: name, Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr(via)},
+		}}
+	}
+	one, two := spec("vtx1", "eth0", "10.1.0.2/24", "10.1.0.1"), spec("vtx2", "net1", "10.2.0.2/24", "10.2.0.1")
+	defer clean(t, one, two)
+	for _, s := range []netops.Spec{one, two} {
+		if err := n.Ensure(ctx, s, ns); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range []netops.Spec{one, two} {
+		if diffs, err := n.Verify(ctx, s, ns); err != nil || len(diffs) != 0 {
+			t.Errorf("Verify: %v, %v", diffs, err)
+		}
+	}
+	if out := inside(t, box, "ip", "-6", "address", "show", "scope", "global"); strings.Count(out, " nodad") != 2 || strings.Contains(out, "tentative") {
+		t.Errorf("addresses: %s", out)
+	}
+}
