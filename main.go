@@ -28,7 +28,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	p := dispatch.Process{
 		Table: all.Table(), Args: os.Args, Env: os.Environ(),
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Stdin: os.Stdin, Stdout: dispatch.Stdout(int(os.Stdout.Fd())), Stderr: os.Stderr,
 		Version: version, Executable: ownExecutable, OpenHost: openHost,
 	}
 	if p.IsCall() {

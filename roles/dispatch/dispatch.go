@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -53,30 +52,25 @@ func (p *Process) IsCall() bool {
 }
 
 // Main plays the role that the process was called as and returns the exit
-// code. SIGTERM and SIGINT cancel the call, which then undoes what it did; a
-// second one kills.
+// code. A signal ends a call where it stands, as SIGKILL does: what it planned
+// is recorded, and the runtime's DEL, the next ADD or GC takes it away. Only
+// while another program is executed, which may take minutes, SIGTERM and SIGINT
+// cancel it and the call undoes what it did. To watch signals costs two threads
+// and a tenth of a call.
 func Main(ctx context.Context, p Process) int {
 	role, name, args := p.selected()
 	verb := roles.Verb(p.getenv(envCommand))
-	daemon := role != nil && role.Run != nil && (role.New == nil || (len(args) > 0 && args[0] == "daemon"))
 	switch {
-	case daemon:
+	case role != nil && role.Run != nil && (role.New == nil || (len(args) > 0 && args[0] == "daemon")):
 		if role.New != nil {
 			args = args[1:]
 		}
+		ctx, stop := WithSignals(ctx)
+		defer stop()
+		return p.daemon(ctx, role, args)
 	case verb == "" && role != nil:
 		p.about(role, name)
 		return exitOK
-	case verb == roles.Version:
-		// Nothing is made that would have to be undone; watching signals
-		// costs two threads, a tenth of this call.
-		return p.call(ctx, role, name, verb)
-	}
-	ctx, stop := WithSignals(ctx)
-	defer stop()
-	defer keepBrokenPipes()()
-	if daemon {
-		return p.daemon(ctx, role, args)
 	}
 	return p.call(ctx, role, name, verb)
 }
@@ -87,15 +81,6 @@ func WithSignals(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
-}
-
-// keepBrokenPipes makes a write to a closed standard output an error, where
-// the runtime would kill the process: an ADD whose result nobody reads must be
-// undone. Executed plugins are not affected.
-func keepBrokenPipes() (restore func()) {
-	unread := make(chan os.Signal, 1)
-	signal.Notify(unread, syscall.SIGPIPE)
-	return func() { signal.Stop(unread) }
 }
 
 // selected finds the role by the program's name or by the first argument, the

@@ -38,6 +38,8 @@ type executed struct {
 // call executes the plugin with the whole environment and configuration of our
 // own call (CNI spec 1.1.0, section 4); its standard error goes to ours.
 func (e *executed) call(ctx context.Context, req *roles.Request) (*roles.Result, error) {
+	ctx, stop := WithSignals(ctx)
+	defer stop()
 	out := &bounded{left: maxOutput}
 	complaint := &bounded{left: maxComplaint}
 	cmd := exec.CommandContext(ctx, e.file)

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 func probeMain() {
 	os.Exit(Main(context.Background(), Process{
 		Table: roles.Table{probe("probe"), probe("probe-ipam")}, Args: os.Args, Env: os.Environ(),
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Version: "v0.0.1", Executable: "/proc/self/exe",
+		Stdin: os.Stdin, Stdout: Stdout(1), Stderr: os.Stderr, Version: "v0.0.1", Executable: "/proc/self/exe",
 		OpenHost: func(_ context.Context, role string, log *slog.Logger) (*roles.Host, func(), error) {
 			return &roles.Host{Role: role, Log: log}, func() {}, nil
 		},
@@ -40,12 +40,10 @@ func probeMain() {
 // probeConf tells the probe what to do.
 type probeConf struct {
 	roles.NetConf
-	// Do is "panic", "wait" (until the call is cancelled) or "fail".
+	// Do is "panic" or "fail".
 	Do string `json:"do"`
-	// Calls is a file that every call is noted in, Ready one that is written
-	// before waiting.
+	// Calls is a file that every call is noted in.
 	Calls string `json:"calls"`
-	Ready string `json:"ready"`
 }
 
 // probe is a role that delegates to its ipam and notes its calls with the
@@ -96,21 +94,6 @@ func (p *probeHandler) Add(ctx context.Context, h *roles.Host, req *roles.Reques
 		panic("told to")
 	case "fail":
 		return nil, errors.New("told to fail")
-	case "wait":
-		if err := os.WriteFile(p.conf.Ready, []byte("ready"), 0o600); err != nil {
-			return nil, err
-		}
-		<-ctx.Done()
-		return nil, ctx.Err()
-	case "ignore signals":
-		if err := os.WriteFile(p.conf.Ready, []byte("ready"), 0o600); err != nil {
-			return nil, err
-		}
-		<-ctx.Done()
-		if err := os.WriteFile(p.conf.Ready, []byte("cancelled"), 0o600); err != nil {
-			return nil, err
-		}
-		select {}
 	}
 	if p.conf.IPAM.Type != "" {
 		return h.Delegate.Add(ctx, p.conf.IPAM.Type, req)
@@ -162,7 +145,9 @@ type started struct {
 	ready, calls   string
 }
 
-func start(t *testing.T, do string, stdout *os.File) *started {
+// start starts ADD. With a script its IPAM plugin is that, executed; $READY is
+// a FIFO that await reads.
+func start(t *testing.T, ipam string, stdout *os.File) *started {
 	t.Helper()
 	bin, err := exec.LookPath("probe")
 	if err != nil {
@@ -171,11 +156,19 @@ func start(t *testing.T, do string, stdout *os.File) *started {
 	dir := t.TempDir()
 	s := &started{cmd: exec.CommandContext(t.Context(), bin), ready: filepath.Join(dir, "ready"), calls: filepath.Join(dir, "calls")}
 	mkfifo(t, s.ready)
-	conf, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "net", "do": do, "ready": s.ready, "calls": s.calls})
+	c := map[string]any{"cniVersion": "1.1.0", "name": "net", "calls": s.calls}
+	if ipam != "" {
+		script(t, dir, "slow", ipam)
+		c["ipam"] = map[string]any{"type": "slow"}
+	}
+	conf, err := json.Marshal(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=a", "CNI_NETNS=/nonexistent", "CNI_IFNAME=eth0"}
+	s.cmd.Env = []string{
+		"CNI_COMMAND=ADD", "CNI_CONTAINERID=a", "CNI_NETNS=/nonexistent", "CNI_IFNAME=eth0",
+		"CNI_PATH=" + dir, "READY=" + s.ready, "PATH=" + os.Getenv("PATH"),
+	}
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = bytes.NewReader(conf), &s.stdout, &s.stderr
 	if stdout != nil {
 		s.cmd.Stdout = stdout
@@ -189,7 +182,7 @@ func start(t *testing.T, do string, stdout *os.File) *started {
 // await reads what the process writes before it waits.
 func (s *started) await(t *testing.T, want string) {
 	t.Helper()
-	if b, err := os.ReadFile(s.ready); err != nil || string(b) != want {
+	if b, err := os.ReadFile(s.ready); err != nil || strings.TrimSpace(string(b)) != want {
 		t.Fatalf("%q, %v, want %q", b, err, want)
 	}
 }
@@ -201,26 +194,26 @@ func (s *started) signal(t *testing.T, sig syscall.Signal) {
 	}
 }
 
+// TestSignalCancels: while another program is executed a signal cancels it.
 func TestSignalCancels(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
-		s := start(t, "wait", nil)
+		s := start(t, `[ $CNI_COMMAND = ADD ] || exit 0; echo ready >$READY; exec sleep 60`, nil)
 		s.await(t, "ready")
 		s.signal(t, sig)
 		if err := s.cmd.Wait(); err == nil {
 			t.Error("exit code 0")
 		}
 		o := answer{exit: s.cmd.ProcessState.ExitCode(), stdout: s.stdout.String()}.failure(t)
-		if o.Code != 11 || !strings.Contains(o.Msg, "canceled") {
+		if o.Code != 11 || !strings.Contains(o.Msg, "signal received") {
 			t.Errorf("%s: error object %+v", sig, o)
 		}
 	}
 }
 
 func TestSecondSignalKills(t *testing.T) {
-	s := start(t, "ignore signals", nil)
+	s := start(t, `trap 'echo cancelled >$READY' TERM; echo ready >$READY; while :; do read line <$READY; done`, nil)
 	s.await(t, "ready")
 	s.signal(t, syscall.SIGTERM)
-	s.await(t, "cancelled")
 	// Nothing tells when the first signal's handler is taken away, so one more
 	// is sent again and again; never many at once, which nest and overflow the
 	// Go runtime's signal stack.

@@ -64,7 +64,7 @@ func plugin(table roles.Table) int {
 	}
 	code := dispatch.Main(context.Background(), dispatch.Process{
 		Table: table, Args: os.Args, Env: os.Environ(),
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Stdin: os.Stdin, Stdout: dispatch.Stdout(int(os.Stdout.Fd())), Stderr: os.Stderr,
 		Version: "test", Executable: "/proc/self/exe",
 		OpenHost: func(ctx context.Context, role string, log *slog.Logger) (*roles.Host, func(), error) {
 			o := node.Options{
