@@ -47,6 +47,8 @@ type Input struct {
 	Prev *roles.Result
 	// Observed is what Observe read.
 	Observed any
+	// state is the state file that ADD began with.
+	state node.StateID
 }
 
 // Wiring is what a role wants for one attachment.
@@ -81,10 +83,10 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err := node.Ensure(ctx, h); err != nil {
 		return nil, err
 	}
-	if err := a.clearDead(ctx, h, req, ns); err != nil {
+	in := newInput(req)
+	if in.state, err = a.clearDead(ctx, h, req, ns); err != nil {
 		return nil, err
 	}
-	in := newInput(req)
 	if a.role.IPAM() != "" {
 		if in.IPAM, err = a.addresses(ctx, h, req); err != nil {
 			return nil, err
@@ -112,11 +114,12 @@ func newInput(req *roles.Request) *Input {
 }
 
 // clearDead makes way for an ADD: what an interrupted call or a former life of
-// the container left is removed; a living attachment is an error.
-func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) error {
-	old, err := node.Attachment(ctx, h, req.Key())
+// the container left is removed; a living attachment is an error. It returns
+// the state file that was read.
+func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) (node.StateID, error) {
+	old, state, err := node.AttachmentIn(ctx, h, req.Key())
 	if err != nil || old == nil {
-		return err
+		return state, err
 	}
 	p := old.Part(a.role.Role())
 	if p == nil {
@@ -125,14 +128,14 @@ func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Reque
 	if p != nil && p.State == store.Done {
 		dead, err := node.Replaced(ctx, h, old, ns)
 		if err != nil {
-			return err
+			return state, err
 		}
 		if !dead {
-			return fmt.Errorf("%w: interface %q of container %q on network %q, since %s: run DEL first",
+			return state, fmt.Errorf("%w: interface %q of container %q on network %q, since %s: run DEL first",
 				roles.ErrAttached, req.IfName, req.ContainerID, req.Network, p.Time.Format("2006-01-02 15:04:05"))
 		}
 	}
-	return node.Remove(ctx, h, old, ns)
+	return state, node.Remove(ctx, h, old, ns)
 }
 
 // addresses asks the IPAM plugin.
@@ -183,16 +186,19 @@ func (a *Handler) buildLocked(ctx context.Context, h *roles.Host, req *roles.Req
 	if !exclusive && touchesShared(changes) {
 		return nil, errNeedsExclusive
 	}
-	return w, a.make(ctx, h, req, w, changes, ns)
+	return w, a.make(ctx, h, req, in, w, changes, ns)
 }
 
 // make records the changes as pending, applies them and records them as done.
-func (a *Handler) make(ctx context.Context, h *roles.Host, req *roles.Request, w *Wiring, changes []netops.Change, ns *netops.Namespace) error {
+func (a *Handler) make(ctx context.Context, h *roles.Host, req *roles.Request, in *Input, w *Wiring, changes []netops.Change, ns *netops.Namespace) error {
 	rec, err := a.record(h, req, w, changes, ns)
 	if err != nil {
 		return err
 	}
 	err = h.Store.Update(ctx, func(tx *store.Tx) error {
+		if err := node.SameState(tx, in.state); err != nil {
+			return err
+		}
 		if err := node.RecordShared(tx, req.Network, a.role.Role(), w.Spec, changes, h.Now()); err != nil {
 			return err
 		}
@@ -208,7 +214,12 @@ func (a *Handler) make(ctx context.Context, h *roles.Host, req *roles.Request, w
 	}
 	rec.Parts[len(rec.Parts)-1].State = store.Done
 	rec.Updated = h.Now()
-	err = h.Store.Update(ctx, func(tx *store.Tx) error { return tx.PutAttachment(rec) })
+	err = h.Store.Update(ctx, func(tx *store.Tx) error {
+		if err := node.SameState(tx, in.state); err != nil {
+			return err
+		}
+		return tx.PutAttachment(rec)
+	})
 	if err != nil {
 		return errors.Join(err, node.Remove(context.WithoutCancel(ctx), h, rec, ns))
 	}

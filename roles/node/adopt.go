@@ -3,10 +3,12 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
@@ -32,10 +34,20 @@ func Ensure(ctx context.Context, h *roles.Host) error {
 // Attachment reads a record; nil without an error when there is none. One that
 // was rebuilt under its label, its owner being unknown, is the owner's from now on.
 func Attachment(ctx context.Context, h *roles.Host, key store.Key) (*store.Attachment, error) {
-	var a *store.Attachment
+	a, _, err := AttachmentIn(ctx, h, key)
+	return a, err
+}
+
+// AttachmentIn is Attachment that tells which state file it read as well, for
+// [SameState].
+func AttachmentIn(ctx context.Context, h *roles.Host, key store.Key) (a *store.Attachment, file StateID, err error) {
 	orphaned := false
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		var err error
+	err = h.Store.View(ctx, func(tx *store.Tx) error {
+		info, err := tx.Info()
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		file = StateID{info.Created}
 		a, err = tx.Attachment(key)
 		if errors.Is(err, store.ErrNotFound) {
 			_, orphaned, err = orphan(tx, key)
@@ -43,14 +55,28 @@ func Attachment(ctx context.Context, h *roles.Host, key store.Key) (*store.Attac
 		return err
 	})
 	if err != nil || !orphaned {
-		return a, err
+		return a, file, err
 	}
 	err = h.Store.Update(ctx, func(tx *store.Tx) error {
 		var err error
 		a, err = adopt(tx, key)
 		return err
 	})
-	return a, err
+	return a, file, err
+}
+
+// StateID tells one state file from the next in its place.
+type StateID struct{ created time.Time }
+
+// SameState fails with ErrTryAgain when the state file is not the one that an
+// ADD began with. The address that it reserved there may be another's: no
+// interface told whoever rebuilt the state that it was in use.
+func SameState(tx *store.Tx, file StateID) error {
+	info, err := tx.Info()
+	if err == nil && !info.Created.Equal(file.created) {
+		err = fmt.Errorf("%w: the state file was replaced meanwhile", roles.ErrTryAgain)
+	}
+	return err
 }
 
 // AdoptValid gives the orphans among the valid attachments of a network to

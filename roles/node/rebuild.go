@@ -31,7 +31,7 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 			bridges[l.Name] = l
 		}
 	}
-	if len(found) == 0 {
+	if len(found)+len(bridges) == 0 {
 		return nil
 	}
 	elements, err := h.Net.Labelled(ctx, labelPrefix)
@@ -43,6 +43,9 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 		if err := r.attachment(l, bridges); err != nil {
 			return fmt.Errorf("rebuild attachment of %q: %w", l.Name, err)
 		}
+	}
+	if err := r.unattached(bridges); err != nil {
+		return fmt.Errorf("rebuild what networks share: %w", err)
 	}
 	h.Log.Warn("state file was missing, rebuilt from the kernel", "attachments", len(found))
 	return nil
@@ -134,6 +137,21 @@ func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 		}
 	}
 	return recordObjects(r.tx, network, rebuilt, spec, r.h.Now())
+}
+
+// unattached notes the same for networks that have elements on a bridge of
+// ours: no attachment may be left to tell.
+func (r *rebuilder) unattached(bridges map[string]netops.LinkInfo) error {
+	for _, e := range r.elements {
+		network, ok := strings.CutPrefix(e.Label, SharedAlias+" ")
+		if !ok || len(e.Key) == 0 || bridges[e.Key[0]].Name == "" {
+			continue
+		}
+		if err := r.shared(network, bridges[e.Key[0]]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // inverses are changes that delete what was made.
