@@ -44,7 +44,7 @@ type Storm struct {
 	// Containers is how many there are, Parallel how many calls at once.
 	Containers, Parallel int
 	// Meanwhile is called every 16 calls and may do harm to the node.
-	Meanwhile func() error
+	Meanwhile func(*Env) error
 }
 
 // Run plays rounds until CNIBOX_SOAK seconds are over, one at least. After
@@ -205,7 +205,7 @@ func (s *storm) disown(n int) {
 func (s *storm) try(c Call) (Answer, error) {
 	life, harm := s.choose()
 	if harm {
-		if err := s.Meanwhile(); err != nil {
+		if err := s.Meanwhile(s.Env); err != nil {
 			return Answer{}, err
 		}
 	}

@@ -1,9 +1,13 @@
 package bridge_test
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
@@ -22,7 +26,8 @@ func TestStorm(t *testing.T) {
 // somebody flushes nftables' ruleset.
 func TestStormNetworks(t *testing.T) {
 	rolestest.Storm{
-		Table: all.Table(), Type: "bridge", Containers: 90, Parallel: 32, Meanwhile: flushRuleset,
+		Table: all.Table(), Type: "bridge", Containers: 90, Parallel: 32,
+		Meanwhile: func(*rolestest.Env) error { return flushRuleset() },
 		Confs: []string{
 			`{"cniVersion":"1.1.0","name":"one","type":"bridge","bridge":"br0","macspoofchk":true,"ipMasq":true,
 				"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}`,
@@ -32,6 +37,28 @@ func TestStormNetworks(t *testing.T) {
 				"ipam":{"type":"host-local","ranges":[[{"subnet":"10.3.0.0/24"}]]}}`,
 		},
 	}.Run(t)
+}
+
+// TestStormStateLost: somebody deletes /run/cnibox again and again while
+// containers come and go.
+func TestStormStateLost(t *testing.T) {
+	rolestest.Storm{
+		Table: all.Table(), Type: "bridge", Containers: 90, Parallel: 16, Meanwhile: deleteState,
+		Confs: []string{`{"cniVersion":"1.1.0","name":"storm","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,
+			"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24","rangeEnd":"10.1.0.100"}]]}}`},
+	}.Run(t)
+}
+
+// deleteState is `rm -r /run/cnibox/*`.
+func deleteState(e *rolestest.Env) error {
+	found, err := os.ReadDir(e.RunDir())
+	for _, d := range found {
+		rm := os.RemoveAll(filepath.Join(e.RunDir(), d.Name()))
+		if !errors.Is(rm, unix.ENOTEMPTY) { // a plugin was faster
+			err = errors.Join(err, rm)
+		}
+	}
+	return err
 }
 
 // flushRuleset is `nft flush ruleset`.
