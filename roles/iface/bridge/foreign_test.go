@@ -27,7 +27,6 @@ func TestForeignBridge(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
-			t.Cleanup(func() { must(t, netlink.LinkDel(link(t, "br0"))) })
 			if c.port {
 				attrs := netlink.LinkAttrs{Name: "port", HardwareAddr: []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff}, MasterIndex: link(t, "br0").Attrs().Index}
 				must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "cable"}))
@@ -37,6 +36,12 @@ func TestForeignBridge(t *testing.T) {
 			e := rolestest.NewEnv(t, all.Table())
 			ns := netopstest.New(t)
 			call := rolestest.Call{Type: "bridge", ID: "c1", Netns: ns.Path(), IfName: "eth0"}
+			t.Cleanup(func() {
+				gc := call
+				gc.Verb, gc.Conf = "GC", rolestest.WithKeys(t, c.conf, map[string]any{"cniVersion": "1.1.0", "cni.dev/valid-attachments": []string{}})
+				must(t, netlink.LinkDel(link(t, "br0")))
+				e.OK(gc)
+			})
 			var results []string
 			for _, verb := range []string{"ADD", "CHECK", "DEL", "ADD", "DEL"} {
 				call.Verb, call.Conf = verb, rolestest.WithKeys(t, c.conf, map[string]any{"cniVersion": "1.1.0"})
