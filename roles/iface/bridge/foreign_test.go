@@ -2,6 +2,7 @@ package bridge_test
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -61,6 +62,60 @@ func TestForeignBridge(t *testing.T) {
 				if r.Interfaces[0].Mac != before {
 					t.Errorf("the result tells the bridge's MAC %s, it is %s", r.Interfaces[0].Mac, before)
 				}
+			}
+		})
+	}
+}
+
+// TestBridgeAddress is the reference's "ensure gateway address" (v4, v6
+// overlapping or not, force or not): what an existing bridge has, and what it
+// has after ADD; nothing where ADD must fail.
+func TestBridgeAddress(t *testing.T) {
+	for _, c := range []struct {
+		name, has, subnet string
+		force             bool
+		want              []string
+	}{
+		{"the same", "10.1.0.1/24", "10.1.0.0/24", false, []string{"10.1.0.1/24"}},
+		{"another of IPv4", "10.9.0.1/24", "10.1.0.0/24", false, nil},
+		{"the same with another length", "10.1.0.1/16", "10.1.0.0/24", false, nil},
+		{"another of IPv4, forced", "10.9.0.1/24", "10.1.0.0/24", true, []string{"10.1.0.1/24"}},
+		{"overlapping of IPv6", "fd00:1::9/64", "fd00:1::/64", false, nil},
+		{"wider of IPv6", "fd00:1::9/48", "fd00:1::/64", false, nil},
+		{"overlapping of IPv6, forced", "fd00:1::9/64", "fd00:1::/64", true, []string{"fd00:1::1/64"}},
+		{"apart of IPv6", "fd00:9::1/64", "fd00:1::/64", false, []string{"fd00:1::1/64", "fd00:9::1/64"}},
+		{"apart of IPv6, forced", "fd00:9::1/64", "fd00:1::/64", true, []string{"fd00:1::1/64", "fd00:9::1/64"}},
+		{"of the other family", "10.9.0.1/24", "fd00:1::/64", false, []string{"10.9.0.1/24", "fd00:1::1/64"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
+			t.Cleanup(func() { must(t, netlink.LinkDel(link(t, "br0"))) })
+			a, err := netlink.ParseAddr(c.has)
+			must(t, err)
+			must(t, netlink.AddrAdd(link(t, "br0"), a))
+			e := rolestest.NewEnv(t, all.Table())
+			call := rolestest.Call{Type: "bridge", Verb: "ADD", ID: "c1", Netns: netopstest.New(t).Path(), IfName: "eth0"}
+			call.Conf = rolestest.WithKeys(t, `{"cniVersion":"1.1.0","name":"n","type":"bridge","bridge":"br0","isGateway":true}`, map[string]any{
+				"forceAddress": c.force,
+				"ipam":         map[string]any{"type": "host-local", "ranges": [][]map[string]string{{{"subnet": c.subnet}}}},
+			})
+			if c.want == nil {
+				e.Fail(call, 103)
+				c.want = []string{c.has}
+			} else {
+				e.OK(call)
+			}
+			addrs, err := netlink.AddrList(link(t, "br0"), netlink.FAMILY_ALL)
+			must(t, err)
+			var have []string
+			for _, a := range addrs {
+				if !a.IP.IsLinkLocalUnicast() {
+					have = append(have, a.IPNet.String())
+				}
+			}
+			slices.Sort(have)
+			if !slices.Equal(have, c.want) {
+				t.Errorf("the bridge has %v, want %v", have, c.want)
 			}
 		})
 	}
