@@ -57,7 +57,7 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 	}
 	so.Role, so.Program, so.Probe = o.Role, o.Program, o.StoreProbe
 
-	h := &roles.Host{Role: o.Role, Program: o.Program, Log: o.Log, Now: time.Now}
+	h := &roles.Host{Role: o.Role, Program: o.Program, Log: o.Log, Now: utcNow}
 	h.Net = netops.New(netops.Options{
 		Probe:   o.NetProbe,
 		Restore: func(ctx context.Context) ([]*netops.Element, error) { return wantedElements(ctx, h.Store) },
@@ -72,6 +72,10 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 		}
 	}, nil
 }
+
+// utcNow is the wall clock. Records are in UTC: they are compared across nodes,
+// and local time would read the zone's file in every call.
+func utcNow() time.Time { return time.Now().UTC() }
 
 // wantedElements lists every nftables element that recorded attachments and
 // networks stand on: what somebody's `nft flush ruleset` took away.
