@@ -172,14 +172,7 @@ func (a *Handler) buildLocked(ctx context.Context, h *roles.Host, req *roles.Req
 		return nil, err
 	}
 	defer unlock()
-	if err := a.role.Observe(ctx, h, in); err != nil {
-		return nil, err
-	}
-	w, err := a.role.Wire(in)
-	if err != nil {
-		return nil, err
-	}
-	changes, err := h.Net.Plan(ctx, w.Spec, ns)
+	w, changes, err := a.plan(ctx, h, in, ns)
 	if err != nil {
 		return nil, err
 	}
@@ -187,6 +180,19 @@ func (a *Handler) buildLocked(ctx context.Context, h *roles.Host, req *roles.Req
 		return nil, errNeedsExclusive
 	}
 	return w, a.make(ctx, h, req, in, w, changes, ns)
+}
+
+// plan observes, computes the wiring and what leads to it. It changes nothing.
+func (a *Handler) plan(ctx context.Context, h *roles.Host, in *Input, ns *netops.Namespace) (*Wiring, []netops.Change, error) {
+	if err := a.role.Observe(ctx, h, in); err != nil {
+		return nil, nil, err
+	}
+	w, err := a.role.Wire(in)
+	if err != nil {
+		return nil, nil, err
+	}
+	changes, err := h.Net.Plan(ctx, w.Spec, ns)
+	return w, changes, err
 }
 
 // make records the changes as pending, applies them and records them as done.

@@ -124,14 +124,7 @@ func (a *Handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (
 			return nil, err
 		}
 	}
-	if err := a.role.Observe(ctx, h, in); err != nil {
-		return nil, err
-	}
-	w, err := a.role.Wire(in)
-	if err != nil {
-		return nil, err
-	}
-	changes, err := h.Net.Plan(ctx, w.Spec, ns)
+	w, changes, err := a.plan(ctx, h, in, ns)
 	if err != nil {
 		return nil, err
 	}
