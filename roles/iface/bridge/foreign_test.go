@@ -104,6 +104,8 @@ func TestBridgeAddress(t *testing.T) {
 				c.want = []string{c.has}
 			} else {
 				e.OK(call)
+				call.Verb = "DEL"
+				t.Cleanup(func() { e.OK(call) })
 			}
 			addrs, err := netlink.AddrList(link(t, "br0"), netlink.FAMILY_ALL)
 			must(t, err)
