@@ -47,7 +47,7 @@ fmt: bin/golangci-lint
 
 # The reference plugins, built from their Go module for comparison only.
 bin/peers/bridge: test/peers/go.sum
-	cd test/peers && $(GO) build -trimpath -ldflags '-s -w' -o ../../bin/peers/ tool
+	cd test/peers && $(GO) build -trimpath -ldflags '-s -w -X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion=v1.9.1' -o ../../bin/peers/ tool
 
 bench: setup build bin/peers/bridge
 	$(GO) run ./test/bench -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md
