@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -51,7 +52,39 @@ func Decode(conf []byte, into any) error {
 		if path == "" {
 			path = "(top level)"
 		}
-		return &ConfError{Path: path, Reason: fmt.Sprintf("is a JSON %s, want %s", te.Value, te.Type)}
+		return &ConfError{Path: path, Reason: mismatch(te)}
 	}
 	return fmt.Errorf("network configuration: %w: %w", ErrDecode, err)
+}
+
+// Mismatch words an error of encoding/json for who wrote the document: a value
+// of the wrong type is told without the names of Go. Other errors stay.
+func Mismatch(err error) error {
+	var te *json.UnmarshalTypeError
+	if !errors.As(err, &te) {
+		return err
+	}
+	if te.Field == "" {
+		return errors.New(mismatch(te))
+	}
+	return fmt.Errorf("%s: %s", te.Field, mismatch(te))
+}
+
+func mismatch(te *json.UnmarshalTypeError) string {
+	return fmt.Sprintf("is a JSON %s, want %s", te.Value, jsonType(te.Type))
+}
+
+// jsonType is what a Go type is in JSON; plain ones keep their names.
+func jsonType(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return jsonType(t.Elem())
+	case reflect.Struct, reflect.Map:
+		return "object"
+	case reflect.Slice, reflect.Array:
+		if elem := t.Elem(); elem.PkgPath() != "" || elem.Kind() == reflect.Pointer {
+			return "list"
+		}
+	}
+	return t.String()
 }

@@ -36,7 +36,9 @@ func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb 
 	oneThread()
 	deepStack()
 	c := &call{p: p, log: NewLogger(*p), role: role, name: name, version: roles.ResultVersion}
+	start := time.Now()
 	err := guarded(c.log, "call", func() error { return c.run(ctx, verb) })
+	c.log.Debug("call is done", "role", c.name, "verb", string(verb), "took", time.Since(start), "error", err)
 	if err == nil {
 		return exitOK
 	}
@@ -86,6 +88,8 @@ func (c *call) run(ctx context.Context, verb roles.Verb) error {
 	if err := c.configure(raw); err != nil {
 		return err
 	}
+	c.log.Debug("call", "role", c.name, "verb", string(verb), "network", c.req.Network, "version", c.req.CNIVersion,
+		"container", c.req.ContainerID, "ifname", c.req.IfName, "netns", c.req.Netns, "args", c.req.Args.String())
 	if err := guardNetns(c.req); err != nil {
 		return err
 	}

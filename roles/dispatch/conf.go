@@ -56,7 +56,7 @@ func readConf(verb roles.Verb, in io.Reader) ([]byte, error) {
 func decodeHeader(raw []byte) (*header, error) {
 	var h header
 	if err := json.Unmarshal(raw, &h); err != nil {
-		return nil, fmt.Errorf("network configuration: %w: %w", roles.ErrDecode, err)
+		return nil, fmt.Errorf("network configuration: %w: %w", roles.ErrDecode, roles.Mismatch(err))
 	}
 	if h.CNIVersion == "" {
 		h.CNIVersion = "0.1.0"
@@ -108,7 +108,7 @@ func (h *header) valid() ([]roles.AttachmentID, error) {
 		}
 		var ids []roles.AttachmentID // "[]" is decoded into a list that is not nil
 		if err := json.Unmarshal(list.raw, &ids); err != nil {
-			return nil, fmt.Errorf("%s: %w: %w", list.key, roles.ErrDecode, err)
+			return nil, fmt.Errorf("%s: %w: %w", list.key, roles.ErrDecode, roles.Mismatch(err))
 		}
 		for i, id := range ids {
 			if id.ContainerID == "" || id.IfName == "" {

@@ -28,6 +28,8 @@ type delegator struct {
 	executable string
 	stderr     io.Writer
 	host       *roles.Host
+	// callers are the roles of this program that are at work, outermost first.
+	callers []string
 	// log has no role's tag.
 	log *slog.Logger
 }
@@ -37,7 +39,7 @@ type delegator struct {
 // itself, else executed. What is called in process gets its own copy of the
 // request, a host of its own name, a deadline, and may panic.
 func NewDelegator(p Process, h *roles.Host, log *slog.Logger) roles.Delegator {
-	return &delegator{table: p.Table, executable: p.Executable, stderr: p.Stderr, host: h, log: log}
+	return &delegator{table: p.Table, executable: p.Executable, stderr: p.Stderr, host: h, callers: []string{h.Role}, log: log}
 }
 
 // plugin is one delegate: a role of ours or a file to execute.
@@ -86,22 +88,21 @@ func (d *delegator) Status(ctx context.Context, typ string, req *roles.Request) 
 	return err
 }
 
-// Preview asks a Previewer of ours; from any other plugin it expects the placeholder.
+// Preview asks a Previewer of ours, whatever file is installed under its name:
+// there may be none yet, or a copy of this program, and another program's of
+// the same type answers from the same configuration. From a type that is not
+// ours it expects the placeholder.
 func (d *delegator) Preview(ctx context.Context, typ string, req *roles.Request) (*roles.Result, error) {
-	p, err := d.find(typ, req.Path)
-	if role, ok := d.table.Lookup(typ); err != nil && ok {
-		// Nothing is installed yet: what would be called is this program's.
-		p, err = d.local(typ, role), nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	l, ok := p.(*local)
+	role, ok := d.table.Lookup(typ)
 	if !ok {
+		if _, err := d.find(typ, req.Path); err != nil {
+			return nil, err
+		}
 		return placeholder(), nil
 	}
+	l := d.local(typ, role)
 	var res *roles.Result
-	err = l.with(req, func(h roles.Handler, req *roles.Request) error {
+	err := l.with(req, func(h roles.Handler, req *roles.Request) error {
 		pv, ok := h.(roles.Previewer)
 		if !ok {
 			res = placeholder()
@@ -161,6 +162,9 @@ func (d *delegator) find(typ string, path []string) (plugin, error) {
 		if !ok {
 			return nil, fmt.Errorf("%w: %q is this program, which has no role %q", roles.ErrNoPlugin, file, typ)
 		}
+		if slices.Contains(d.callers, typ) {
+			return nil, fmt.Errorf("%w: plugin %q would call itself", roles.ErrConf, typ)
+		}
 		return d.local(typ, role), nil
 	}
 	return nil, fmt.Errorf("%w: no %q in CNI_PATH %q", roles.ErrNoPlugin, shortened(typ), strings.Join(path, ":"))
@@ -179,7 +183,7 @@ func (d *delegator) local(name string, role *roles.Role) *local {
 	h := *d.host
 	h.Role, h.Log = name, tagged(d.log, name)
 	sub := *d
-	sub.host = &h
+	sub.host, sub.callers = &h, append(slices.Clip(d.callers), name)
 	h.Delegate = &sub
 	return &local{name: name, role: role, host: &h, log: d.log}
 }

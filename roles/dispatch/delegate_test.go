@@ -303,7 +303,12 @@ func TestPreview(t *testing.T) {
 	uninstalled := role
 	uninstalled.Names = []string{"w"}
 	d.table = append(d.table, uninstalled)
-	for typ, want := range map[string]string{"x": "192.0.2.2/24", "y": "10.0.0.2/24", "z": "192.0.2.2/24", "w": "10.0.0.2/24"} {
+	// Another program's of a type that is ours: the same configuration, the same answer.
+	foreign := role
+	foreign.Names = []string{"v"}
+	d.table = append(d.table, foreign)
+	script(t, s.dir, "v", "echo >"+marker)
+	for typ, want := range map[string]string{"x": "192.0.2.2/24", "y": "10.0.0.2/24", "z": "192.0.2.2/24", "w": "10.0.0.2/24", "v": "10.0.0.2/24"} {
 		res, err := s.d.Preview(t.Context(), typ, s.req)
 		if err != nil || len(res.IPs) != 1 || res.IPs[0].Address.String() != want {
 			t.Errorf("%s: %v, %v, want %s", typ, res, err, want)
@@ -330,5 +335,31 @@ func TestBounded(t *testing.T) {
 	}
 	if b.buf.String() != "abcd" || !b.cut {
 		t.Errorf("%q, cut %v", b.buf.String(), b.cut)
+	}
+}
+
+// A plugin that is its own IPAM plugin would wait for itself.
+func TestDelegateToCaller(t *testing.T) {
+	x, y := &actor{name: "x"}, &actor{name: "y"}
+	s := newSetting(t, x, y)
+	s.d.(*delegator).table = append(s.d.(*delegator).table, roles.Role{Names: []string{"bridge"}, New: x.role().New})
+	for _, n := range []string{"x", "y", "bridge"} {
+		linkSelf(t, s.dir, n)
+	}
+	if _, err := s.d.Add(t.Context(), "bridge", s.req); !errors.Is(err, roles.ErrConf) || len(x.calls) != 0 {
+		t.Errorf("the caller itself: error %v, calls %v, want ErrConf and none", err, x.calls)
+	}
+	x.add = func(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+		return h.Delegate.Add(ctx, "y", req)
+	}
+	y.add = func(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+		return h.Delegate.Add(ctx, "x", req)
+	}
+	if _, err := s.d.Add(t.Context(), "x", s.req); !errors.Is(err, roles.ErrConf) || !strings.Contains(err.Error(), `"x" would call itself`) {
+		t.Errorf("in a circle: error %v, want ErrConf", err)
+	}
+	y.add = nil
+	if _, err := s.d.Add(t.Context(), "x", s.req); err != nil {
+		t.Errorf("one after the other: %v", err)
 	}
 }

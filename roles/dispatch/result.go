@@ -116,7 +116,7 @@ func decodeDelegated(confVersion string, raw json.RawMessage) (*roles.Result, er
 		CNIVersion string `json:"cniVersion"`
 	}
 	if err := json.Unmarshal(raw, &v); err != nil {
-		return nil, fmt.Errorf("result: %w: %w", roles.ErrDecode, err)
+		return nil, fmt.Errorf("result: %w: %w", roles.ErrDecode, roles.Mismatch(err))
 	}
 	if v.CNIVersion == "" {
 		v.CNIVersion = confVersion
@@ -164,10 +164,12 @@ func decodeResult(version, confVersion string, raw json.RawMessage) (*roles.Resu
 // checkShape refuses null entries, which the library would run into.
 func checkShape(raw json.RawMessage) error {
 	var lists struct {
-		Interfaces, IPs, Routes []*json.RawMessage
+		Interfaces []*json.RawMessage `json:"interfaces"`
+		IPs        []*json.RawMessage `json:"ips"`
+		Routes     []*json.RawMessage `json:"routes"`
 	}
 	if err := json.Unmarshal(raw, &lists); err != nil {
-		return err
+		return roles.Mismatch(err)
 	}
 	for _, l := range [][]*json.RawMessage{lists.Interfaces, lists.IPs, lists.Routes} {
 		if slices.Contains(l, nil) {

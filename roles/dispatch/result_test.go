@@ -174,3 +174,27 @@ func FuzzDecodeResult(f *testing.F) {
 		}
 	})
 }
+
+// Whoever wrote the JSON is told of JSON, not of Go.
+func TestDecodeFaults(t *testing.T) {
+	for doc, want := range map[string]string{
+		`{"prevResult":[]}`:                            "prevResult: cannot decode: is a JSON array, want object",
+		`{"prevResult":{"ips":5}}`:                     "prevResult: cannot decode: ips: is a JSON number, want list",
+		`{"cni.dev/valid-attachments":{}}`:             "cni.dev/valid-attachments: cannot decode: is a JSON object, want list",
+		`{"cni.dev/valid-attachments":[7]}`:            "cni.dev/valid-attachments: cannot decode: is a JSON number, want object",
+		`[]`:                                           "network configuration: cannot decode: is a JSON array, want object",
+		`{"cniVersion":1}`:                             "network configuration: cannot decode: cniVersion: is a JSON number, want string",
+		`{"cni.dev/valid-attachments":[{"ifname":1}]}`: "cni.dev/valid-attachments: cannot decode: ifname: is a JSON number, want string",
+	} {
+		h, err := decodeHeader([]byte(doc))
+		if err == nil {
+			_, err = h.valid()
+		}
+		if err == nil {
+			_, err = decodePrevResult("1.0.0", h.PrevResult)
+		}
+		if err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", doc, err, want)
+		}
+	}
+}
