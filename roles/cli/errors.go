@@ -76,6 +76,9 @@ func flagError(c *cli.Context, err error, _ bool) error {
 		verb = verbOf(c.Command)
 	}
 	if verb == "" || verb == appName {
+		if strings.HasSuffix(text, " --version") || strings.HasSuffix(text, " --v") {
+			return usagef("cnibox version", "%s", text)
+		}
 		return usagef("cnibox help", "%s", text)
 	}
 	return &verbError{verb, usagef("cnibox help "+verb, "%s", text)}

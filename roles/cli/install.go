@@ -40,6 +40,9 @@ names before the first name changes.`,
 			if err != nil {
 				return err
 			}
+			if c.String("dir") == "" {
+				return usagef("cnibox help install", "--dir: want a directory")
+			}
 			return p.install(c.String("dir"), kind, c.Bool("force"), names)
 		},
 	}

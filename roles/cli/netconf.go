@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/utils"
+	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/lint"
 )
 
@@ -26,7 +30,21 @@ func (p *Process) loadNetwork(file string) (*libcni.NetworkConfigList, error) {
 	if err != nil {
 		return nil, withHint(fmt.Errorf("%s: %w", file, err), "cnibox lint "+file)
 	}
+	if err := checkNetwork(list); err != nil {
+		return nil, withHint(fmt.Errorf("%s: %w", file, err), "cnibox lint "+file)
+	}
 	return list, nil
+}
+
+// checkNetwork refuses what every plugin would refuse.
+func checkNetwork(list *libcni.NetworkConfigList) error {
+	if err := utils.ValidateNetworkName(list.Name); err != nil {
+		return fmt.Errorf("name: %q is no name of a network", list.Name)
+	}
+	if all := version.All.SupportedVersions(); !slices.Contains(all, list.CNIVersion) {
+		return fmt.Errorf("cniVersion: %q is none of %s", list.CNIVersion, strings.Join(all, ", "))
+	}
+	return nil
 }
 
 func parseNetwork(file string, data []byte) (*libcni.NetworkConfigList, error) {
@@ -37,7 +55,7 @@ func parseNetwork(file string, data []byte) (*libcni.NetworkConfigList, error) {
 		Plugins    json.RawMessage `json:"plugins"`
 	}
 	if err := json.Unmarshal(data, &top); err != nil {
-		return nil, err
+		return nil, roles.Mismatch(err)
 	}
 	if top.Plugins == nil && top.Type != "" {
 		list, err := json.Marshal(map[string]any{

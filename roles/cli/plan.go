@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/containernetworking/cni/libcni"
@@ -28,7 +29,8 @@ func (p *Process) planCommand() *cli.Command {
 		ArgsUsage: "FILE",
 		Description: `Prints, in order, what would be added (+), changed (~) and deleted (-), and what is
 shared between attachments. The node's present state counts: a bridge that is
-there already is not listed. Addresses that IPAM would give are placeholders.`,
+there already is not listed. Addresses are those that our own IPAM would give
+next, and placeholders where IPAM is another program's.`,
 		Flags: append(cniFlags(),
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.StringFlag{Name: "ifname", Value: "eth0", Usage: "the container's interface"},
@@ -66,7 +68,7 @@ func (p *Process) plan(c *cli.Context, list *libcni.NetworkConfigList) ([]planne
 	var caps map[string]any
 	if s := c.String("cap"); s != "" {
 		if err := json.Unmarshal([]byte(s), &caps); err != nil {
-			return nil, usagef(`--cap '{"ips":["10.22.0.7"]}'`, "--cap: %v", err)
+			return nil, usagef(`--cap '{"ips":["10.22.0.7"]}'`, "--cap: %v", roles.Mismatch(err))
 		}
 	}
 	req := roles.Request{
@@ -82,7 +84,7 @@ func (p *Process) plan(c *cli.Context, list *libcni.NetworkConfigList) ([]planne
 		}
 		pl, err := p.planOne(c.Context, plugin.Network.Type, &one)
 		if err != nil {
-			return nil, fmt.Errorf("plugins[%d] %s: %w", i, plugin.Network.Type, err)
+			return nil, planHint(fmt.Errorf("plugins[%d] %s: %w", i, plugin.Network.Type, err), c.Args().First())
 		}
 		if pl.Result != nil {
 			req.PrevResult = pl.Result
@@ -90,6 +92,19 @@ func (p *Process) plan(c *cli.Context, list *libcni.NetworkConfigList) ([]planne
 		out = append(out, pl)
 	}
 	return out, nil
+}
+
+// planHint says what helps when a plugin cannot plan.
+func planHint(err error, file string) error {
+	switch {
+	case errors.Is(err, netops.ErrPermission):
+		return withHint(err, "run it as root")
+	case errors.Is(err, roles.ErrConf):
+		return withHint(err, "cnibox lint "+file)
+	case errors.Is(err, netops.ErrNoNetns):
+		return withHint(err, "ip netns list, or the path of a namespace")
+	}
+	return stateHint(err)
 }
 
 // pluginConf is what a runtime would write to the plugin's stdin.

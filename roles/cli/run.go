@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -12,6 +13,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles"
 )
 
 // defaultRunDir is the run directory when CNIBOX_RUN_DIR is not set.
@@ -42,6 +45,10 @@ func (p *Process) delCommand() *cli.Command {
 func (p *Process) checkCommand() *cli.Command {
 	return p.runtimeCommand("check", "compare an attachment with what was made",
 		"FILE CONTAINERID NETNS", func(c *cli.Context, r *call) error {
+			if kept, err := r.cni.GetNetworkListCachedResult(r.list, r.rt); err == nil && kept == nil && !r.list.DisableCheck {
+				err = fmt.Errorf("interface %q of container %q on network %q was not attached by cnibox add", r.rt.IfName, r.rt.ContainerID, r.list.Name)
+				return withHint(err, "cnibox state, for what runtimes attached")
+			}
 			err := r.cni.CheckNetworkList(c.Context, r.list, r.rt)
 			var e *types.Error
 			if errors.As(err, &e) && e.Code >= pluginCodes {
@@ -77,7 +84,7 @@ runtimes.`,
 			if err != nil {
 				return err
 			}
-			return explainPlugin(run(c, r))
+			return explainPlugin(c, run(c, r))
 		},
 	}
 }
@@ -115,7 +122,7 @@ func (p *Process) runtime(c *cli.Context, file string) (*call, error) {
 // call reads FILE CONTAINERID NETNS and the flags.
 func (p *Process) call(c *cli.Context, needNetns bool) (*call, error) {
 	args := c.Args()
-	if args.Len() > 3 || args.Len() < 2 || needNetns && args.Len() < 3 {
+	if args.Len() > 3 || args.Len() < 2 || needNetns && args.Get(2) == "" {
 		return nil, usagef("cnibox help "+c.Command.Name, "want %s", c.Command.ArgsUsage)
 	}
 	rt := &libcni.RuntimeConf{ContainerID: args.Get(1), NetNS: netnsPath(args.Get(2)), IfName: c.String("ifname")}
@@ -131,7 +138,7 @@ func (p *Process) call(c *cli.Context, needNetns bool) (*call, error) {
 	}
 	if s := c.String("cap"); s != "" {
 		if err := json.Unmarshal([]byte(s), &rt.CapabilityArgs); err != nil {
-			return nil, usagef(`--cap '{"ips":["10.22.0.7"]}'`, "--cap: %v", err)
+			return nil, usagef(`--cap '{"ips":["10.22.0.7"]}'`, "--cap: %v", roles.Mismatch(err))
 		}
 	}
 	r, err := p.runtime(c, args.First())
@@ -143,15 +150,27 @@ func (p *Process) call(c *cli.Context, needNetns bool) (*call, error) {
 }
 
 // explainPlugin adds what to do next to a plugin's error.
-func explainPlugin(err error) error {
+func explainPlugin(c *cli.Context, err error) error {
 	var e *types.Error
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &e) && e.Code == types.ErrTryAgainLater:
-		return withHint(err, "the same call again, later")
-	case errors.As(err, &e) && e.Code == types.ErrInvalidNetworkConfig:
-		return withHint(err, "cnibox lint FILE")
+	if err == nil || errors.As(err, new(*hintError)) {
+		return err
 	}
-	return err
+	if os.Geteuid() != 0 {
+		return withHint(err, "run it as root")
+	}
+	if !errors.As(err, &e) {
+		return err
+	}
+	hint := ""
+	switch e.Code {
+	case types.ErrTryAgainLater:
+		hint = "the same call again, later"
+	case types.ErrInvalidNetworkConfig, types.ErrIncompatibleCNIVersion:
+		if c.String("cap") == "" { // what they hold is not in the file
+			hint = "cnibox lint " + c.Args().First()
+		}
+	case types.ErrInvalidNetNS:
+		hint = "ip netns list, or the path of a namespace"
+	}
+	return withHint(err, hint)
 }

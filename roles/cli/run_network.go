@@ -27,7 +27,7 @@ func (p *Process) statusCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return explainPlugin(r.cni.GetStatusNetworkList(c.Context, r.list))
+			return explainPlugin(c, r.cni.GetStatusNetworkList(c.Context, r.list))
 		},
 	}
 }
@@ -52,9 +52,15 @@ must be asked for with --none; --added keeps what "cnibox add" attached.`,
 			if len(names) == 1 && !c.Bool("none") && !c.Bool("added") {
 				return usagef("--none, if really everything is to go", "no valid attachment given")
 			}
+			if c.Bool("none") && (c.Bool("added") || len(names) > 1) {
+				return usagef("cnibox help gc", "--none contradicts --added and named attachments")
+			}
 			r, err := p.runtime(c, names[0])
 			if err != nil {
 				return err
+			}
+			if r.list.DisableGC {
+				return fmt.Errorf("%s: disableGC is set, so that nothing is removed", names[0])
 			}
 			if ok, err := version.GreaterThanOrEqualTo(r.list.CNIVersion, "1.1.0"); err != nil || !ok {
 				fmt.Fprintf(p.Stderr, "cnibox: gc: plugins are not asked, CNI %s has no GC; add 1.1.0 to cniVersions\n", r.list.CNIVersion)
@@ -63,7 +69,7 @@ must be asked for with --none; --added keeps what "cnibox add" attached.`,
 			if err != nil {
 				return err
 			}
-			return explainPlugin(r.cni.GCNetworkList(c.Context, r.list, &libcni.GCArgs{ValidAttachments: valid}))
+			return explainPlugin(c, r.cni.GCNetworkList(c.Context, r.list, &libcni.GCArgs{ValidAttachments: valid}))
 		},
 	}
 }
@@ -82,12 +88,13 @@ func (r *call) valid(names []string, added bool) ([]types.GCAttachment, error) {
 		}
 		out = append(out, types.GCAttachment{ContainerID: id, IfName: ifname})
 	}
-	if !added {
-		return out, nil
-	}
+	// The library is silent when it cannot read what it kept, and collects nothing.
 	cached, err := r.cni.GetCachedAttachments("")
 	if err != nil {
-		return nil, err
+		return nil, stateHint(err)
+	}
+	if !added {
+		return out, nil
 	}
 	for _, a := range cached {
 		if a.Network == r.list.Name {

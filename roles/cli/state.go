@@ -73,7 +73,7 @@ removes what belongs to containers that are gone.`,
 
 // readState reads the store, then asks the kernel who is alive.
 func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
-	dump, err := export(ctx, h)
+	dump, err := known(ctx, h)
 	if err != nil {
 		return nil, err
 	}
@@ -103,6 +103,26 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 		out.Attachments = append(out.Attachments, one)
 	}
 	return out, nil
+}
+
+// known is export, of a state file that is rebuilt first when it is missing and
+// the kernel has interfaces of ours: an empty answer would be believed.
+func known(ctx context.Context, h *roles.Host) (*store.Dump, error) {
+	dump, err := export(ctx, h)
+	if err != nil || len(dump.Attachments) > 0 {
+		return dump, err
+	}
+	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
+	}
+	if !slices.ContainsFunc(links, node.Labelled) {
+		return dump, nil
+	}
+	if err := node.Ensure(ctx, h); err != nil {
+		return nil, err
+	}
+	return export(ctx, h)
 }
 
 // export reads everything in one transaction.

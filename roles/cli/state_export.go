@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
@@ -38,7 +39,7 @@ way back.`,
 				return err
 			}
 			defer done()
-			dump, err := export(c.Context, h)
+			dump, err := known(c.Context, h)
 			if err != nil {
 				return stateHint(err)
 			}
@@ -87,9 +88,12 @@ func writeDump(path string, dump *store.Dump) (err error) {
 	if err := writeJSON(&b, dump); err != nil {
 		return err
 	}
+	if st, err := os.Stat(path); err == nil && st.IsDir() {
+		return usagef("cnibox state export FILE, or --format host-local DIR", "%q is a directory", path)
+	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".cnibox-*")
 	if err != nil {
-		return err
+		return fmt.Errorf("write %q: %w", path, err)
 	}
 	defer func() {
 		if err != nil {
@@ -114,6 +118,8 @@ func stateHint(err error) error {
 		return withHint(err, "again when that process is done")
 	case errors.Is(err, os.ErrPermission):
 		return withHint(err, "run it as root")
+	case errors.Is(err, store.ErrInvalid), errors.Is(err, unix.EISDIR):
+		return withHint(err, "move that away by hand, or set CNIBOX_RUN_DIR and CNIBOX_STATE_DIR")
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -61,10 +62,10 @@ func (p *Process) readDump(file string) (*store.Dump, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	var dump *store.Dump
 	if err := dec.Decode(&dump); err != nil {
-		return nil, withHint(fmt.Errorf("%s: %w", file, err), "a file that cnibox state export wrote")
+		return nil, withHint(fmt.Errorf("%s: %w", file, roles.Mismatch(err)), "a file that cnibox state export wrote")
 	}
-	if _, err := dec.Token(); err != io.EOF || dump == nil { //nolint:errorlint // the decoder returns it bare
-		return nil, withHint(fmt.Errorf("%s: is not one JSON object", file), "a file that cnibox state export wrote")
+	if _, err := dec.Token(); err != io.EOF || dump == nil || dump.Info.Schema == 0 { //nolint:errorlint // the decoder returns it bare
+		return nil, withHint(fmt.Errorf("%s: is no export of the state", file), "a file that cnibox state export wrote")
 	}
 	return dump, nil
 }

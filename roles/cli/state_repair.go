@@ -78,6 +78,9 @@ func (p *Process) reapCommand() *cli.Command {
 				return err
 			}
 			defer done()
+			if _, err := known(c.Context, h); err != nil {
+				return stateHint(err)
+			}
 			freed, err := node.Reap(c.Context, h, c.Args().First())
 			fmt.Fprintf(p.Stdout, "%d addresses came free\n", freed)
 			return stateHint(err)

@@ -27,6 +27,9 @@ any version. Without ROLE every such file goes and DIR/cnibox last.`,
 					return err
 				}
 			}
+			if c.String("dir") == "" {
+				return usagef("cnibox help uninstall", "--dir: want a directory")
+			}
 			return p.uninstall(c.String("dir"), names)
 		},
 	}

@@ -50,6 +50,10 @@ func NewCensus(ctx context.Context, h *roles.Host) (*Census, error) {
 	return c, nil
 }
 
+// Labelled tells whether a link bears a label of ours: an attachment's, or that
+// of what attachments share.
+func Labelled(l netops.LinkInfo) bool { return strings.HasPrefix(l.Alias, labelPrefix) }
+
 // Dead tells whether an attachment's container is certainly gone: its host
 // link is absent or another's, or, without a host link, its namespace is gone.
 // Doubt is alive.
