@@ -20,10 +20,7 @@ func privateHost() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
-	for _, m := range []struct{ kind, at string }{{"proc", "/proc"}, {"tmpfs", "/run"}, {"tmpfs", "/var/lib/cnibox"}, {"sysfs", "/sys"}} {
-		if err := os.MkdirAll(m.at, 0o700); err != nil {
-			return err
-		}
+	for _, m := range []struct{ kind, at string }{{"proc", "/proc"}, {"tmpfs", "/run"}, {"sysfs", "/sys"}} {
 		if err := unix.Mount(m.kind, m.at, m.kind, 0, ""); err != nil {
 			return fmt.Errorf("mount %s: %w", m.at, err)
 		}

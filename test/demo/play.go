@@ -66,6 +66,12 @@ func (d *demo) setUp() error {
 		return fmt.Errorf("prepare a host of our own: %w", err)
 	}
 	d.dir = "/run/demo"
+	// What the caller's environment says is the machine's state.
+	for key, dir := range map[string]string{"CNIBOX_RUN_DIR": "/run/cnibox", "CNIBOX_STATE_DIR": "/run/demo/state"} {
+		if err := os.Setenv(key, dir); err != nil {
+			return err
+		}
+	}
 	d.plugins = filepath.Join(d.dir, "bin")
 	if err := os.MkdirAll(d.plugins, 0o755); err != nil {
 		return err
