@@ -84,6 +84,9 @@ func (s *session) open(f *file) error {
 		if given {
 			s.file = nil // bbolt closed it
 		}
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			return fmt.Errorf("open %q: %w", f.path, err) // a new file: no repair helps
+		}
 		return fmt.Errorf("open %q: %w: %w (%s)", f.path, ErrDamaged, err, f.hint)
 	}
 	s.db = db

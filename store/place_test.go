@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -151,5 +153,35 @@ func TestModes(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A file that does not fit on the disk is not damaged: no repair would help.
+func TestFullDisk(t *testing.T) {
+	o := options(t)
+	if err := os.Mkdir(o.RunDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", o.RunDir, "tmpfs", 0, "size=64k,mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(o.RunDir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	fill := o.RunDir + "/fill"
+	if err := os.WriteFile(fill, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("fill the disk: %v, want ENOSPC", err)
+	}
+	err := store.New(o).Update(t.Context(), readAll)
+	if !errors.Is(err, unix.ENOSPC) || errors.Is(err, store.ErrDamaged) {
+		t.Errorf("error %v, want ENOSPC and not ErrDamaged", err)
+	}
+	if err := os.Remove(fill); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.New(o).Update(t.Context(), readAll); err != nil {
+		t.Errorf("with space again: %v", err)
 	}
 }
