@@ -31,7 +31,10 @@ func (p *Process) addCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return res.PrintTo(p.Stdout)
+			if err := res.PrintTo(p.Stdout); err != nil {
+				return fmt.Errorf("print the result: %w (it is attached)", err)
+			}
+			return nil
 		})
 }
 
