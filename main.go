@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/cli"
 	"github.com/cnibox/cnibox/roles/dispatch"
+	_ "github.com/cnibox/cnibox/roles/dispatch/onethread"
 	"github.com/cnibox/cnibox/roles/node"
 )
 
@@ -39,6 +41,7 @@ func run() int {
 
 // commandLine runs what a person typed.
 func commandLine(p dispatch.Process) int {
+	runtime.SetDefaultGOMAXPROCS() // a call's one CPU is not for those who serve many
 	ctx, stop := dispatch.WithSignals(context.Background())
 	defer stop()
 	log := dispatch.NewLogger(p)

@@ -33,7 +33,6 @@ type call struct {
 
 // call runs one verb and prints its one document.
 func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb roles.Verb) int {
-	oneThread()
 	deepStack()
 	c := &call{p: p, log: NewLogger(*p), role: role, name: name, version: roles.ResultVersion}
 	start := time.Now()
@@ -56,10 +55,6 @@ func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb 
 	}
 	return exitFailed
 }
-
-// oneThread keeps the runtime from waking threads for work that is over before
-// they run: of an ADD's 150 context switches 90 go, and of its page faults a sixth.
-func oneThread() { runtime.GOMAXPROCS(1) }
 
 // deepStack grows the stack at once while there is little on it. Growing it
 // five times over on the way down, each time with more frames to adjust, is 4 %

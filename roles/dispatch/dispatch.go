@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -112,8 +113,9 @@ func (p *Process) about(role *roles.Role, name string) {
 	fmt.Fprintf(p.Stderr, "CNI %s plugin %s\ncnibox %s\n", name, reference, p.Version)
 }
 
-// daemon runs a role until it is stopped.
+// daemon runs a role until it is stopped, on as many CPUs as there are.
 func (p *Process) daemon(ctx context.Context, role *roles.Role, args []string) int {
+	runtime.SetDefaultGOMAXPROCS()
 	log := NewLogger(*p)
 	err := p.runDaemon(ctx, role, args, log)
 	if err == nil || (ctx.Err() != nil && isCancelled(err)) {
