@@ -193,7 +193,7 @@ func (r nftRule) message(t nftTable, chain string) (nftMessage, error) {
 			ae.String(unix.NFTA_RULE_TABLE, t.name)
 			ae.String(unix.NFTA_RULE_CHAIN, chain)
 			ae.Nested(unix.NFTA_RULE_EXPRESSIONS, func(ae *netlink.AttributeEncoder) error {
-				for _, e := range r {
+				for _, e := range r.exprs() {
 					b, err := expr.Marshal(t.family, e)
 					if err != nil {
 						return err

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nftRule is one rule: its expressions in order.
-type nftRule []expr.Any
+// nftRule is one rule: its parts in order. Expressions are made of them when
+// they are needed, which in most processes is never.
+type nftRule []rulePart
 
 // rulePart appends one part of a rule, in the order in which nft would write it.
 type rulePart func(*ruleBuilder)
@@ -26,16 +27,19 @@ type ruleBuilder struct {
 const firstRegister = unix.NFT_REG32_00
 
 // rule puts parts together: rule(inputLink(), source4(), in(set), masquerade()).
-func rule(parts ...rulePart) nftRule {
+func rule(parts ...rulePart) nftRule { return parts }
+
+// exprs are the rule's expressions in order.
+func (r nftRule) exprs() []expr.Any {
 	b := &ruleBuilder{next: firstRegister}
-	for _, part := range parts {
+	for _, part := range r {
 		part(b)
 	}
 	if b.l3 == 0 {
 		return b.exprs
 	}
 	// The header's fields mean nothing before the family is known.
-	return append(nftRule{
+	return append([]expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{b.l3}},
 	}, b.exprs...)

@@ -136,7 +136,7 @@ func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 			spec.Add(e)
 		}
 	}
-	return recordObjects(r.tx, network, rebuilt, spec, r.h.Now())
+	return recordObjects(r.tx, network, rebuilt, spec, nil, r.h.Now())
 }
 
 // unattached notes the same for networks that have elements on a bridge of

@@ -3,9 +3,12 @@ package node
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
@@ -26,6 +29,16 @@ func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, change
 			spec.Add(c.Do.Object)
 		}
 	}
+	names := sharedNames(wanted)
+	if len(spec.Objects) == 0 {
+		rec, err := tx.Network(network)
+		if err == nil && rec.Settled == settledBy(rec.Shared, names) {
+			return nil
+		}
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+	}
 	mine, others, err := sharedChanges(tx, network)
 	if err != nil {
 		return err
@@ -44,14 +57,42 @@ func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, change
 	for _, o := range wanted.Objects {
 		if id := identity(o); o.IsShared() && !noted[id] && made[id] != nil {
 			spec.Add(made[id])
+			noted[id] = true
 		}
 	}
-	return recordObjects(tx, network, role, spec, now)
+	unnoted := func(name string) bool { return !noted[name] }
+	if len(names) == 0 || slices.ContainsFunc(names, unnoted) {
+		names = nil // another network may come to have made what is missing
+	}
+	return recordObjects(tx, network, role, spec, names, now)
 }
 
-// recordObjects adds shared objects to a network's record.
-func recordObjects(tx *store.Tx, network, role string, spec netops.Spec, now time.Time) error {
-	if len(spec.Objects) == 0 {
+// sharedNames are the identities of those shared objects of a spec that can be
+// noted.
+func sharedNames(wanted netops.Spec) []string {
+	var names []string
+	for _, c := range netops.SharedInverses(wanted) {
+		names = append(names, identity(c.Do.Object))
+	}
+	return names
+}
+
+// settledBy stands for a record's shared objects and those that an attachment
+// wants: what is settled once needs no record decoded in every later ADD.
+func settledBy(shared json.RawMessage, names []string) string {
+	h := sha256.New()
+	h.Write(shared)
+	for _, n := range names {
+		h.Write([]byte{0})
+		h.Write([]byte(n))
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// recordObjects adds shared objects to a network's record. With names, those of
+// all that an attachment wants, the record holds them all now.
+func recordObjects(tx *store.Tx, network, role string, spec netops.Spec, names []string, now time.Time) error {
+	if len(spec.Objects) == 0 && len(names) == 0 {
 		return nil
 	}
 	rec, err := tx.Network(network)
@@ -66,6 +107,9 @@ func recordObjects(tx *store.Tx, network, role string, spec netops.Spec, now tim
 		return fmt.Errorf("network %q: %w", network, err)
 	}
 	rec.Shared, rec.Role, rec.Updated = merged, role, now
+	if len(names) > 0 {
+		rec.Settled = settledBy(merged, names)
+	}
 	return tx.PutNetwork(rec)
 }
 
