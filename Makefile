@@ -20,8 +20,11 @@ build: bin/cnibox
 bin/cnibox:
 	$(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $@ .
 
+# Modules are fetched here: the tests have no network.
 setup:
 	@sh test/apt.sh
+	@$(GO) mod download
+	@cd test/cri && $(GO) mod download
 
 demo: setup build
 	@$(GO) build -trimpath -o bin/demo ./test/demo

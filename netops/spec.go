@@ -35,7 +35,7 @@ type Spec struct {
 // Add appends objects to the Spec.
 func (s *Spec) Add(o ...Object) { s.Objects = append(s.Objects, o...) }
 
-// Object is one piece of kernel state: *Link, *Addr, *Route, *Neigh, *Rule,
+// Object is one piece of kernel state: *Link, *Move, *Addr, *Route, *Neigh, *Rule,
 // *Sysctl, *PortVLANs or *Element.
 //
 // An object is either exclusive (it belongs to one attachment; one that exists
@@ -75,9 +75,45 @@ type Link struct {
 	Peer   *Peer   `json:"peer,omitempty"`
 	Bridge *Bridge `json:"bridge,omitempty"`
 	Port   *Port   `json:"port,omitempty"`
+	// Parent is the link below one of Kind "macvlan", "ipvlan" or "vlan", in
+	// ParentIn.
+	Parent   string `json:"parent,omitempty"`
+	ParentIn Place  `json:"parentIn,omitempty"`
+	// Mode is that of a macvlan (bridge, private, vepa, passthru) or ipvlan
+	// (l2, l3, l3s).
+	Mode string `json:"mode,omitempty"`
+	// BCQueueLen is a macvlan's queue for received broadcasts; 0 leaves it to the kernel.
+	BCQueueLen uint32 `json:"bcQueueLen,omitempty"`
+	// VLANID is that of a link of Kind "vlan".
+	VLANID int `json:"vlanId,omitempty"`
+	// Owner and Group may open a link of Kind "tun" (a tap device); nil is anybody
+	// with CAP_NET_ADMIN.
+	Owner *uint32 `json:"owner,omitempty"`
+	Group *uint32 `json:"group,omitempty"`
+	// MultiQueue lets a tap device be opened more than once.
+	MultiQueue bool `json:"multiQueue,omitempty"`
 	// Unset turns off what the zero values above leave alone. It is how
 	// inverses put a link back that was set up.
 	Unset *Unset `json:"unset,omitempty"`
+}
+
+// Move takes a link that exists into the other namespace, under another name.
+// Its inverse brings it back, whatever its name is by then, with the name,
+// alias and state that it had; when the container is gone the kernel has
+// brought the device back itself, under a name that may differ, and the inverse
+// finds it by its alias. (Virtual devices, a veth for one, go with their
+// namespace instead.)
+type Move struct {
+	// Name is the link's in From, As the one in To.
+	From Place  `json:"from"`
+	Name string `json:"name"`
+	To   Place  `json:"to"`
+	As   string `json:"as"`
+	// Alias is the label that the link has while it is moved.
+	Alias string `json:"alias"`
+	// Back is the alias that the link gets back, Up its state.
+	Back string `json:"back,omitempty"`
+	Up   bool   `json:"up,omitempty"`
 }
 
 // Unset names properties of a Link that are to be taken away.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 )
 
 // Plan reads the kernel and lists the changes that lead to the Spec, each with
@@ -34,6 +36,28 @@ func (n *Net) Plan(ctx context.Context, spec Spec, container *Namespace) ([]Chan
 		}
 	}
 	return all, nil
+}
+
+// Beyond is what the Spec wants beyond an earlier one that was made: objects
+// that are the same fall away, and links that were made are only set up.
+func (spec Spec) Beyond(earlier Spec) Spec {
+	made := map[linkRef]bool{}
+	for _, o := range earlier.Objects {
+		if l, ok := o.(*Link); ok && l.Kind != "" && !l.Shared {
+			made[l.ref()] = true
+		}
+	}
+	var out Spec
+	for _, o := range spec.Objects {
+		if slices.ContainsFunc(earlier.Objects, func(e Object) bool { return reflect.DeepEqual(e, o) }) {
+			continue
+		}
+		if l, ok := o.(*Link); ok && l.Kind != "" && made[l.ref()] {
+			o = &Link{In: l.In, Name: l.Name, MAC: l.MAC, MTU: l.MTU, Up: l.Up, Alias: l.Alias, Master: l.Master, Promisc: l.Promisc, Port: l.Port}
+		}
+		out.Add(o)
+	}
+	return out
 }
 
 // check validates all objects and tells every fault.

@@ -53,6 +53,20 @@ func (e *ConfError) Error() string { return e.Path + ": " + e.Reason }
 // Is makes every ConfError an ErrConf.
 func (e *ConfError) Is(target error) bool { return target == ErrConf }
 
+// EnvError is a value from the environment that cannot be used.
+type EnvError struct {
+	// Name is the variable, or "CNI_ARGS: KEY".
+	Name string
+	// Reason says what is wrong and what would be right.
+	Reason string
+}
+
+// Error is "name: reason".
+func (e *EnvError) Error() string { return e.Name + ": " + e.Reason }
+
+// Is makes every EnvError an ErrEnv.
+func (e *EnvError) Is(target error) bool { return target == ErrEnv }
+
 // Faults collects every fault of a configuration, so that all are told at once.
 type Faults struct{ list []error }
 

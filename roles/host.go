@@ -33,6 +33,10 @@ type Delegator interface {
 	Check(ctx context.Context, typ string, req *Request) error
 	GC(ctx context.Context, typ string, req *Request) error
 	Status(ctx context.Context, typ string, req *Request) error
+	// OverLink tells whether the type is that of an IPAM role that needs the
+	// interface to be there (see Role.OverLink), whoever's plugin of that name
+	// is installed.
+	OverLink(typ string) bool
 	// Preview is what Add would answer, without reserving anything: the plugin's
 	// own Previewer when it is called in process, else the placeholder
 	// 192.0.2.2/24 with gateway 192.0.2.1 (RFC 5737).

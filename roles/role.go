@@ -50,6 +50,9 @@ type Role struct {
 	// New decodes, defaults and validates a network configuration. It does no
 	// I/O. Every fault is reported at once as ConfErrors (see Faults).
 	New func(conf []byte) (Handler, error)
+	// OverLink marks an IPAM role that talks over the interface that it gives
+	// addresses to: ADD makes that first, DEL keeps it until they are released.
+	OverLink bool
 	// Run is the main function of a daemon; it returns when ctx is done.
 	Run func(ctx context.Context, h *Host, args []string) error
 	// Verbs are commands of the role's own, rendered by the command line.

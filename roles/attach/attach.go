@@ -5,8 +5,6 @@ package attach
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/cnibox/cnibox/netops"
@@ -25,10 +23,20 @@ type Interface interface {
 	// They are locked for reading while an attachment is made, and for writing
 	// while they are changed themselves.
 	Shared() []string
-	// Observe reads what Wire needs to know of the kernel. It changes nothing.
-	Observe(ctx context.Context, h *roles.Host, in *Input) error
-	// Wire computes what is wanted. It is a pure function.
+	// Observe reads what Wire needs to know of the kernel into in.Observed. It
+	// changes nothing. The container is nil when it is not known (plan).
+	Observe(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error
+	// Wire computes what is wanted. It is a pure function. Without in.IPAM it
+	// is the interface on layer 2, up: an IPAM plugin that talks over it is
+	// asked then (Role.OverLink), and Wire is called again with its answer.
 	Wire(in *Input) (*Wiring, error)
+}
+
+// Strayer is an Interface whose attachments, when their record is lost, are
+// known by other names than a veth's.
+type Strayer interface {
+	// Stray is what an attachment can have left, by names and labels only.
+	Stray(in *Input) netops.Spec
 }
 
 // Input is all that Wire computes from.
@@ -45,6 +53,9 @@ type Input struct {
 	IPAM *roles.Result
 	// Prev is prevResult on CHECK, else nil.
 	Prev *roles.Result
+	// Chained is the earlier plugin's result on ADD; nil when the role is the
+	// first of its list.
+	Chained *roles.Result
 	// Observed is what Observe read.
 	Observed any
 	// state is the state file that ADD began with.
@@ -84,23 +95,24 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 		return nil, err
 	}
 	in := newInput(req)
+	in.Chained = req.PrevResult
 	if in.state, err = a.clearDead(ctx, h, req, ns); err != nil {
 		return nil, err
 	}
-	if a.role.IPAM() != "" {
-		if in.IPAM, err = a.addresses(ctx, h, req); err != nil {
-			return nil, err
-		}
+	add := &addition{Handler: a, h: h, req: req, in: in, ns: ns}
+	course := add.addressFirst
+	if a.overLink(h) {
+		course = add.linkFirst
 	}
-	w, err := a.build(ctx, h, req, in, ns)
-	if err != nil && a.role.IPAM() != "" {
-		undo := h.Delegate.Del(context.WithoutCancel(ctx), a.role.IPAM(), req)
-		return nil, errors.Join(err, undo)
-	}
-	if err != nil {
+	if err := course(ctx); err != nil {
 		return nil, err
 	}
-	return w.Result, nil
+	return add.made.wiring.Result, nil
+}
+
+// overLink tells whether the IPAM plugin needs the interface to be there.
+func (a *Handler) overLink(h *roles.Host) bool {
+	return a.role.IPAM() != "" && h.Delegate.OverLink(a.role.IPAM())
 }
 
 // newInput derives an attachment's names.
@@ -138,135 +150,6 @@ func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Reque
 	return state, node.Remove(ctx, h, old, ns)
 }
 
-// addresses asks the IPAM plugin.
-func (a *Handler) addresses(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
-	r, err := h.Delegate.Add(ctx, a.role.IPAM(), req)
-	if err != nil {
-		return nil, err
-	}
-	if len(r.IPs) == 0 {
-		undo := h.Delegate.Del(context.WithoutCancel(ctx), a.role.IPAM(), req)
-		return nil, errors.Join(fmt.Errorf("ipam plugin %q: returned no IP addresses", a.role.IPAM()), undo)
-	}
-	return r, nil
-}
-
-// build computes, records and makes. Under the read lock of the shared objects
-// first; when these need changing themselves, again under the write lock.
-func (a *Handler) build(ctx context.Context, h *roles.Host, req *roles.Request, in *Input, ns *netops.Namespace) (*Wiring, error) {
-	for _, exclusive := range []bool{false, true} {
-		w, err := a.buildLocked(ctx, h, req, in, ns, exclusive)
-		if !errors.Is(err, errNeedsExclusive) {
-			return w, err
-		}
-	}
-	return nil, fmt.Errorf("%w: shared objects changed while they were locked", roles.ErrTryAgain)
-}
-
-// errNeedsExclusive never leaves this package.
-var errNeedsExclusive = errors.New("shared objects need changing")
-
-func (a *Handler) buildLocked(ctx context.Context, h *roles.Host, req *roles.Request, in *Input, ns *netops.Namespace, exclusive bool) (*Wiring, error) {
-	unlock, err := lockShared(ctx, h, a.role.Shared(), exclusive)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	w, changes, err := a.plan(ctx, h, in, ns)
-	if err != nil {
-		return nil, err
-	}
-	if !exclusive && touchesShared(changes) {
-		return nil, errNeedsExclusive
-	}
-	return w, a.make(ctx, h, req, in, w, changes, ns)
-}
-
-// plan observes, computes the wiring and what leads to it. It changes nothing.
-func (a *Handler) plan(ctx context.Context, h *roles.Host, in *Input, ns *netops.Namespace) (*Wiring, []netops.Change, error) {
-	if err := a.role.Observe(ctx, h, in); err != nil {
-		return nil, nil, err
-	}
-	w, err := a.role.Wire(in)
-	if err != nil {
-		return nil, nil, err
-	}
-	changes, err := h.Net.Plan(ctx, w.Spec, ns)
-	return w, changes, err
-}
-
-// make records the changes as pending, applies them and records them as done.
-func (a *Handler) make(ctx context.Context, h *roles.Host, req *roles.Request, in *Input, w *Wiring, changes []netops.Change, ns *netops.Namespace) error {
-	rec, err := a.record(h, req, w, changes, ns)
-	if err != nil {
-		return err
-	}
-	err = h.Store.Update(ctx, func(tx *store.Tx) error {
-		if err := node.SameState(tx, in.state); err != nil {
-			return err
-		}
-		if err := node.RecordShared(tx, req.Network, a.role.Role(), w.Spec, changes, h.Now()); err != nil {
-			return err
-		}
-		return tx.PutAttachment(rec)
-	})
-	if err != nil {
-		return err
-	}
-	if err := h.Net.Apply(ctx, changes, ns); err != nil {
-		// Apply undid what it did; run once more over the stored inverses in
-		// case its undo failed, and keep the record if this fails too.
-		return errors.Join(err, node.Remove(context.WithoutCancel(ctx), h, rec, ns))
-	}
-	rec.Parts[len(rec.Parts)-1].State = store.Done
-	rec.Updated = h.Now()
-	err = h.Store.Update(ctx, func(tx *store.Tx) error {
-		if err := node.SameState(tx, in.state); err != nil {
-			return err
-		}
-		return tx.PutAttachment(rec)
-	})
-	if err != nil {
-		return errors.Join(err, node.Remove(context.WithoutCancel(ctx), h, rec, ns))
-	}
-	return nil
-}
-
-// record describes the attachment with its part pending.
-func (a *Handler) record(h *roles.Host, req *roles.Request, w *Wiring, changes []netops.Change, ns *netops.Namespace) (*store.Attachment, error) {
-	raw, err := json.Marshal(undoable(changes))
-	if err != nil {
-		return nil, err
-	}
-	now := h.Now()
-	rec := &store.Attachment{
-		Key: req.Key(), Pod: req.Pod(), Netns: node.ThisNetns(req.Netns, ns),
-		HostLink: w.HostLink, MAC: w.MAC,
-		Parts:   []store.Part{{Role: a.role.Role(), State: store.Pending, Changes: raw, Time: now}},
-		Created: now, Updated: now, Program: h.Program,
-	}
-	for _, ip := range w.Result.IPs {
-		if p, ok := Prefix(ip.Address); ok {
-			rec.Addresses = append(rec.Addresses, p)
-		}
-	}
-	for _, r := range w.Result.Routes {
-		rec.Routes = append(rec.Routes, routeText(r))
-	}
-	return rec, nil
-}
-
-// undoable keeps the changes that DEL has to undo.
-func undoable(changes []netops.Change) []netops.Change {
-	var out []netops.Change
-	for _, c := range changes {
-		if c.Undo != nil {
-			out = append(out, c)
-		}
-	}
-	return out
-}
-
 // lockShared locks every name, in order, and returns what unlocks them all.
 func lockShared(ctx context.Context, h *roles.Host, names []string, exclusive bool) (func(), error) {
 	var locks []*store.Lock
@@ -284,14 +167,4 @@ func lockShared(ctx context.Context, h *roles.Host, names []string, exclusive bo
 		locks = append(locks, l)
 	}
 	return unlock, nil
-}
-
-// touchesShared tells whether a plan changes a shared object.
-func touchesShared(changes []netops.Change) bool {
-	for _, c := range changes {
-		if c.Do.Object.IsShared() {
-			return true
-		}
-	}
-	return false
 }

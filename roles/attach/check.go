@@ -39,7 +39,7 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 		}
 	}
 	takeNames(in, req.PrevResult, req.IfName)
-	if err := a.role.Observe(ctx, h, in); err != nil {
+	if err := a.role.Observe(ctx, h, in, ns); err != nil {
 		return err
 	}
 	w, err := a.role.Wire(in)
@@ -124,9 +124,10 @@ func (a *Handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (
 			return nil, err
 		}
 	}
-	w, changes, err := a.plan(ctx, h, in, ns)
+	in.Chained = req.PrevResult
+	p, err := (&addition{Handler: a, h: h, req: req, in: in, ns: ns}).plan(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &roles.Plan{Changes: changes, Result: w.Result}, nil
+	return &roles.Plan{Changes: p.changes, Result: p.wiring.Result}, nil
 }

@@ -41,15 +41,20 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 	if err != nil {
 		return err
 	}
+	if a.overLink(h) {
+		if err := h.Delegate.Del(ctx, a.role.IPAM(), req); err != nil {
+			return err // the interface is needed to try again
+		}
+	}
 	if rec != nil {
 		err = node.UndoParts(ctx, h, rec, ns)
 	} else {
-		err = h.Net.Remove(ctx, strayLink(req.Key()), ns)
+		err = h.Net.Remove(ctx, a.stray(req), ns)
 	}
 	if err != nil {
 		return err // the address may be in use: it stays taken until the next DEL
 	}
-	if a.role.IPAM() != "" {
+	if a.role.IPAM() != "" && !a.overLink(h) {
 		if err := h.Delegate.Del(ctx, a.role.IPAM(), req); err != nil {
 			return err
 		}
@@ -60,11 +65,15 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 	return node.Forget(ctx, h, req.Key())
 }
 
-// strayLink is what an attachment without a record can have left: its link,
-// known by name and label.
-func strayLink(key store.Key) netops.Spec {
+// stray is what an attachment without a record can have left: its host link,
+// known by name and label, unless the role knows better.
+func (a *Handler) stray(req *roles.Request) netops.Spec {
+	in := newInput(req)
+	if s, ok := a.role.(Strayer); ok {
+		return s.Stray(in)
+	}
 	return netops.Spec{Objects: []netops.Object{
-		&netops.Link{In: netops.Host, Name: node.HostLink(key), Kind: "veth", Alias: node.Label(key)},
+		&netops.Link{In: netops.Host, Name: in.HostLink, Kind: "veth", Alias: in.Label},
 	}}
 }
 

@@ -88,6 +88,12 @@ func (d *delegator) Status(ctx context.Context, typ string, req *roles.Request) 
 	return err
 }
 
+// OverLink looks the type up in the table.
+func (d *delegator) OverLink(typ string) bool {
+	role, ok := d.table.Lookup(typ)
+	return ok && role.OverLink
+}
+
 // Preview asks a Previewer of ours, whatever file is installed under its name:
 // there may be none yet, or a copy of this program, and another program's of
 // the same type answers from the same configuration. From a type that is not

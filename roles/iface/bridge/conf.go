@@ -3,10 +3,6 @@
 package bridge
 
 import (
-	"bytes"
-	"net"
-	"strings"
-
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -75,8 +71,6 @@ type Trunk struct {
 const (
 	defaultBridge = "cni0"
 	maxVLAN       = 4094
-	// maxLinkName is IFNAMSIZ without the final NUL.
-	maxLinkName = 15
 )
 
 // withDefaults fills in what the documentation calls default.
@@ -92,8 +86,8 @@ func (c *Conf) withDefaults() {
 // Validate reports every fault with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
-	if !validLinkName(c.Bridge) {
-		f.Addf("bridge", "%q is no interface name: 1 to %d bytes without '/', ':', '%%' and white space, not \"all\" or \"default\"", c.Bridge, maxLinkName)
+	if err := roles.LinkName(c.Bridge); err != nil {
+		f.Addf("bridge", "%v", err)
 	}
 	if c.IPMasqBackend != "" && c.IPMasqBackend != "nftables" && c.IPMasqBackend != "iptables" {
 		f.Addf("ipMasqBackend", "%q is not known: use \"nftables\"", c.IPMasqBackend)
@@ -108,11 +102,7 @@ func (c *Conf) Validate() error {
 		f.Addf("disableContainerInterface", "cannot be combined with ipam: an interface that is down has no use for addresses")
 	}
 	c.validateVLANs(&f)
-	for path, mac := range map[string]string{"runtimeConfig.mac": c.RuntimeConfig.MAC, "args.cni.mac": c.Args.CNI.MAC} {
-		if mac != "" && unicastMAC(mac) == "" {
-			f.Addf(path, "%q is no Ethernet address of one interface: use the form 02:00:00:00:00:01", mac)
-		}
-	}
+	c.macKeys().Check(&f)
 	return f.Err()
 }
 
@@ -120,8 +110,8 @@ func (c *Conf) validateVLANs(f *roles.Faults) {
 	if c.VLAN < 0 || c.VLAN > maxVLAN {
 		f.Addf("vlan", "%d is out of range: use 1 to %d, or 0 for none", c.VLAN, maxVLAN)
 	}
-	if c.VLAN != 0 && c.IsGateway && len(c.gatewayLink()) > maxLinkName {
-		f.Addf("bridge", "%q is too long for a gateway on a VLAN: the interface %q would have more than %d bytes", c.Bridge, c.gatewayLink(), maxLinkName)
+	if c.VLAN != 0 && c.IsGateway && len(c.gatewayLink()) > roles.MaxLinkName {
+		f.Addf("bridge", "%q is too long for a gateway on a VLAN: the interface %q would have more than %d bytes", c.Bridge, c.gatewayLink(), roles.MaxLinkName)
 	}
 	for i, t := range c.VLANTrunk {
 		t.validate(f, i)
@@ -161,37 +151,16 @@ func (c *Conf) gatewayLink() string {
 	return c.Bridge + "." + itoa(c.VLAN)
 }
 
+// macKeys are the keys that ask for the container's hardware address.
+func (c *Conf) macKeys() roles.MACKeys {
+	return roles.MACKeys{{Path: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, {Path: "args.cni.mac", Value: c.Args.CNI.MAC}}
+}
+
 // mac is the container's hardware address by precedence, in the usual colon
 // form, or "".
 func (c *Conf) mac(args roles.Args) (string, error) {
-	for _, m := range []string{c.RuntimeConfig.MAC, c.Args.CNI.MAC} {
-		if m != "" {
-			return unicastMAC(m), nil
-		}
+	if m := c.macKeys().Value(); m != "" {
+		return m, nil
 	}
-	m := args.Get("MAC")
-	if m == "" {
-		return "", nil
-	}
-	if unicastMAC(m) == "" {
-		return "", &envError{key: "MAC", value: m}
-	}
-	return unicastMAC(m), nil
-}
-
-// unicastMAC is an Ethernet address that an interface can have, in the usual
-// colon form, or "" for one of a group, of zeros, or none at all.
-func unicastMAC(s string) string {
-	m, err := net.ParseMAC(s)
-	if err != nil || len(m) != 6 || m[0]&1 != 0 || bytes.Equal(m, make([]byte, 6)) {
-		return ""
-	}
-	return m.String()
-}
-
-// validLinkName knows the kernel's rules, and that it takes "%" for a pattern
-// and keeps two names for its settings.
-func validLinkName(s string) bool {
-	return s != "" && len(s) <= maxLinkName && s != "." && s != ".." && s != "all" && s != "default" &&
-		!strings.ContainsAny(s, "/:% \t\n\r\v\f\x00")
+	return args.MACArg()
 }

@@ -2,167 +2,28 @@ package bridge
 
 import (
 	"encoding/json"
-	"errors"
-	"flag"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/google/go-cmp/cmp"
-	"golang.org/x/tools/txtar"
-
-	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
-	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// update has TestGolden write what it computes.
-var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
-
-// TestGolden computes what testdata/*.txtar ask for. Each tells one feature:
-//
-//	conf.json  the configuration, without name and type
-//	ipam.json  IPAM's answer; without it there is none
-//	args       CNI_ARGS
-//	seen.json  what was observed of the host; without it neither the bridge nor
-//	           the VLAN's gateway interface is there
-//	prev.json  prevResult, for the spec of CHECK
-//
-// and then either spec, one object a line in the order of making, and
-// result.json, or error. With -update the latter are rewritten.
+// TestGolden runs testdata/*.txtar. Without seen.json neither the bridge nor
+// the VLAN's gateway interface is there.
 func TestGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("testdata: %d files, %v", len(files), err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			a, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			asked, want := split(a.Files)
-			have, err := compute(asked)
-			if err != nil {
-				have = []txtar.File{{Name: "error", Data: []byte(err.Error() + "\n")}}
-			}
-			if *update {
-				a.Files = slices.Concat(asked, have)
-				if err := os.WriteFile(file, txtar.Format(a), 0o600); err != nil {
-					t.Fatal(err)
+	rolestest.Golden{
+		New: func(conf []byte) (attach.Interface, error) { return newRole(conf) },
+		Observed: func(seen []byte) (any, error) {
+			s := struct {
+				Bridge, Gateway hostLink
+				FollowsPorts    bool
+			}{Bridge: hostLink{MAC: "02:00:00:00:00:b0"}, Gateway: hostLink{MAC: "02:00:00:00:00:ff"}}
+			if len(seen) > 0 {
+				if err := json.Unmarshal(seen, &s); err != nil {
+					return nil, err
 				}
-				return
 			}
-			if diff := cmp.Diff(texts(want), texts(have)); diff != "" {
-				t.Errorf("-want +have:\n%s", diff)
-			}
-		})
-	}
-}
-
-// split tells questions from answers.
-func split(files []txtar.File) (asked, want []txtar.File) {
-	for _, f := range files {
-		if slices.Contains([]string{"spec", "result.json", "error"}, f.Name) {
-			want = append(want, f)
-		} else {
-			asked = append(asked, f)
-		}
-	}
-	return asked, want
-}
-
-func texts(files []txtar.File) map[string]string {
-	m := map[string]string{}
-	for _, f := range files {
-		m[f.Name] = string(f.Data)
-	}
-	return m
-}
-
-// compute is the course from the configuration to spec and result, without a
-// kernel and without a store.
-func compute(asked []txtar.File) ([]txtar.File, error) {
-	files := texts(asked)
-	h, err := newRole([]byte(files["conf.json"]))
-	if err != nil {
-		return nil, err
-	}
-	in, err := goldenInput(files)
-	if err != nil {
-		return nil, err
-	}
-	w, err := h.Wire(in)
-	if err != nil {
-		return nil, err
-	}
-	var spec strings.Builder
-	for _, o := range w.Spec.Objects {
-		spec.WriteString(o.String() + remarks(o) + "\n")
-	}
-	result, err := json.MarshalIndent(w.Result, "", "  ")
-	return []txtar.File{
-		{Name: "spec", Data: []byte(spec.String())},
-		{Name: "result.json", Data: append(result, '\n')},
-	}, err
-}
-
-// remarks are what an object's line does not tell.
-func remarks(o netops.Object) string {
-	var words []string
-	if o.IsShared() {
-		words = append(words, "shared")
-	}
-	if a, ok := o.(*netops.Addr); ok && a.Sole {
-		words = append(words, "refuses others")
-	} else if ok && a.Replace {
-		words = append(words, "replaces others")
-	}
-	if len(words) == 0 {
-		return ""
-	}
-	return " # " + strings.Join(words, ", ")
-}
-
-// goldenInput is an attachment as attach would describe it, with names that a
-// reader can tell apart.
-func goldenInput(files map[string]string) (*attach.Input, error) {
-	key := store.Key{Network: "pods", ContainerID: "c1", IfName: "eth0"}
-	args, err := roles.ParseArgs(strings.TrimSpace(files["args"]))
-	if err != nil {
-		return nil, err
-	}
-	in := &attach.Input{
-		Key: key, Netns: "/run/netns/c1", Args: args, HostLink: "vethhost", Label: node.Label(key),
-		HostMAC: "02:00:00:00:00:11", ContainerMAC: "02:00:00:00:00:c1",
-	}
-	seen := struct {
-		Bridge, Gateway hostLink
-		FollowsPorts    bool
-	}{Bridge: hostLink{MAC: "02:00:00:00:00:b0"}, Gateway: hostLink{MAC: "02:00:00:00:00:ff"}}
-	in.IPAM, err = decodeResult(files["ipam.json"])
-	errs := []error{err}
-	in.Prev, err = decodeResult(files["prev.json"])
-	errs = append(errs, err)
-	if s := files["seen.json"]; s != "" {
-		errs = append(errs, json.Unmarshal([]byte(s), &seen))
-	}
-	in.Observed = observed{bridge: seen.Bridge, gateway: seen.Gateway, followsPorts: seen.FollowsPorts}
-	return in, errors.Join(errs...)
-}
-
-func decodeResult(s string) (*roles.Result, error) {
-	if s == "" {
-		return nil, nil
-	}
-	r, err := types100.NewResult([]byte(s))
-	if err != nil {
-		return nil, err
-	}
-	return types100.GetResult(r)
+			return observed{bridge: s.Bridge, gateway: s.Gateway, followsPorts: s.FollowsPorts}, nil
+		},
+	}.Run(t)
 }

@@ -77,7 +77,7 @@ type hostLink struct {
 // Observe reads the bridge's and the gateway interface's MACs. The kernel
 // would give a new bridge the lowest MAC of its ports and change it as ports
 // come and go; one set at creation stays.
-func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input) error {
+func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	first := in.Observed == nil && in.Prev == nil
 	if first && r.conf.IPMasq && r.conf.IPMasqBackend == "iptables" {
 		h.Log.Warn("ipMasqBackend \"iptables\" is served by nftables", "network", in.Key.Network)
@@ -154,14 +154,5 @@ func (r *role) Status(ctx context.Context, h *roles.Host) error {
 	}
 	return nil
 }
-
-// envError is a CNI_ARGS value that cannot be used.
-type envError struct{ key, value string }
-
-func (e *envError) Error() string {
-	return fmt.Sprintf("CNI_ARGS: %s: %q is no Ethernet address of one interface: use the form 02:00:00:00:00:01", e.key, e.value)
-}
-
-func (e *envError) Unwrap() error { return roles.ErrEnv }
 
 func itoa(i int) string { return strconv.Itoa(i) }

@@ -46,35 +46,22 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	r.wireGateway(&w.Spec, o, ips)
 	r.wireMasquerade(&w.Spec, in, ips)
 	r.wirePort(&w.Spec, in, mac, ips)
-	return w, r.wireContainer(&w.Spec, in, res, ips)
+	inside := attach.Container{DAD: r.conf.EnableDAD, Down: r.conf.DisableContainerInterface}
+	return w, inside.Wire(&w.Spec, in, res)
 }
 
 // result is IPAM's answer with gateways, default routes and interfaces.
 func (r *role) result(in *attach.Input, o observed, mac string) (*roles.Result, error) {
-	res := &roles.Result{CNIVersion: roles.ResultVersion}
-	if in.IPAM != nil {
-		res.DNS = in.IPAM.DNS
-		res.Routes = append(res.Routes, in.IPAM.Routes...)
-		for _, ip := range in.IPAM.IPs {
-			c := *ip
-			c.Interface = new(int)
-			*c.Interface = containerIndex
-			res.IPs = append(res.IPs, &c)
-		}
+	ifaces := []*roles.ResultInterface{
+		{Name: r.conf.Bridge, Mac: o.bridge.MAC},
+		{Name: in.HostLink, Mac: in.HostMAC},
+		{Name: in.Key.IfName, Mac: mac, Sandbox: in.Netns},
 	}
+	res := in.Result(r.conf.DNS, ifaces, containerIndex)
 	if r.conf.IsGateway {
 		if err := r.fillGateways(res); err != nil {
 			return nil, err
 		}
-	}
-	// An empty list counts as set: it is how IPAM's answer is taken away.
-	if d := r.conf.DNS; d.Nameservers != nil || d.Domain != "" || d.Search != nil || d.Options != nil {
-		res.DNS = d
-	}
-	res.Interfaces = []*roles.ResultInterface{
-		{Name: r.conf.Bridge, Mac: o.bridge.MAC},
-		{Name: in.HostLink, Mac: in.HostMAC},
-		{Name: in.Key.IfName, Mac: mac, Sandbox: in.Netns},
 	}
 	if r.hasVLANGateway(len(res.IPs)) {
 		res.Interfaces = append(res.Interfaces, &roles.ResultInterface{Name: r.conf.gatewayLink(), Mac: o.gateway.MAC})
@@ -280,55 +267,4 @@ func (r *role) portVLANs() []netops.VLAN {
 		}
 	}
 	return out
-}
-
-// wireContainer is the container's side: addresses before the link comes up,
-// so that nothing is announced without them, then routes.
-func (r *role) wireContainer(s *netops.Spec, in *attach.Input, res *roles.Result, ips []attach.Family) error {
-	name := in.Key.IfName
-	if len(ips) > 0 {
-		r.wireSysctls(s, in, name, ips)
-	}
-	for _, ip := range ips {
-		s.Add(&netops.Addr{In: netops.Container, Link: name, Address: ip.Address, DAD: r.conf.EnableDAD})
-	}
-	if !r.conf.DisableContainerInterface {
-		s.Add(&netops.Link{In: netops.Container, Name: name, Up: true})
-	}
-	if len(ips) == 0 {
-		return nil
-	}
-	routes, err := attach.Routes(res, name)
-	if err != nil {
-		return err
-	}
-	s.Add(routes...)
-	return nil
-}
-
-// wireSysctls prepares the container's interface for its addresses. CHECK
-// leaves them out: a chained plugin may have tuned them.
-func (r *role) wireSysctls(s *netops.Spec, in *attach.Input, name string, ips []attach.Family) {
-	if in.Prev != nil {
-		return
-	}
-	set := func(key, value string, optional bool) {
-		s.Add(&netops.Sysctl{In: netops.Container, Key: key, Value: value, Optional: optional})
-	}
-	dad := "0"
-	if r.conf.EnableDAD {
-		dad = "1"
-		set("net/ipv6/conf/"+name+"/enhanced_dad", "1", true)
-	}
-	set("net/ipv6/conf/"+name+"/accept_dad", dad, true)
-	set("net/ipv4/conf/"+name+"/arp_notify", "1", false)
-	for _, ip := range ips {
-		if ip.Address.Addr().Is6() {
-			// lo is not this attachment's alone: its DEL leaves it as it is.
-			s.Add(&netops.Sysctl{In: netops.Container, Shared: true, Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
-			set("net/ipv6/conf/"+name+"/disable_ipv6", "0", false)
-			set("net/ipv6/conf/"+name+"/keep_addr_on_down", "1", false)
-			return
-		}
-	}
 }

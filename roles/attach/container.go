@@ -1,0 +1,97 @@
+package attach
+
+import (
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+)
+
+// Result begins a role's result: IPAM's answer, its addresses on
+// interfaces[own], which is the container's. The configuration's dns replaces
+// IPAM's when any field is set; an empty list counts as set: it is how IPAM's
+// answer is taken away.
+func (in *Input) Result(dns types.DNS, interfaces []*roles.ResultInterface, own int) *roles.Result {
+	res := &roles.Result{CNIVersion: roles.ResultVersion, Interfaces: interfaces}
+	if in.IPAM != nil {
+		res.DNS = in.IPAM.DNS
+		res.Routes = append(res.Routes, in.IPAM.Routes...)
+		for _, ip := range in.IPAM.IPs {
+			c := *ip
+			c.Interface = new(int)
+			*c.Interface = own
+			res.IPs = append(res.IPs, &c)
+		}
+	}
+	if dns.Nameservers != nil || dns.Domain != "" || dns.Search != nil || dns.Options != nil {
+		res.DNS = dns
+	}
+	return res
+}
+
+// Container is the container's side of an attachment, once its interface is
+// made: settings, addresses, up, routes.
+type Container struct {
+	// DAD leaves IPv6 duplicate address detection on.
+	DAD bool
+	// Down leaves the interface down.
+	Down bool
+}
+
+// Wire adds the container's side to a Spec. Addresses come before the link is
+// up, so that nothing is announced without them, and bringing it up announces
+// them: a gratuitous ARP (RFC 5227, arp_notify) and an unsolicited neighbour
+// advertisement (RFC 4861 section 7.2.6, ndisc_notify).
+func (c Container) Wire(s *netops.Spec, in *Input, res *roles.Result) error {
+	ips, err := Addresses(res)
+	if err != nil {
+		return err
+	}
+	name := in.Key.IfName
+	if len(ips) > 0 {
+		c.wireSysctls(s, in, name, ips)
+	}
+	for _, ip := range ips {
+		s.Add(&netops.Addr{In: netops.Container, Link: name, Address: ip.Address, DAD: c.DAD})
+	}
+	if !c.Down {
+		s.Add(&netops.Link{In: netops.Container, Name: name, Up: true})
+	}
+	if len(ips) == 0 {
+		return nil
+	}
+	routes, err := Routes(res, name)
+	if err != nil {
+		return err
+	}
+	s.Add(routes...)
+	return nil
+}
+
+// wireSysctls prepares the container's interface for its addresses. CHECK
+// leaves them out: a chained plugin may have tuned them.
+func (c Container) wireSysctls(s *netops.Spec, in *Input, name string, ips []Family) {
+	if in.Prev != nil {
+		return
+	}
+	set := func(key, value string, optional bool) {
+		s.Add(&netops.Sysctl{In: netops.Container, Key: key, Value: value, Optional: optional})
+	}
+	dad := "0"
+	if c.DAD {
+		dad = "1"
+		set("net/ipv6/conf/"+name+"/enhanced_dad", "1", true)
+	}
+	set("net/ipv6/conf/"+name+"/accept_dad", dad, true)
+	set("net/ipv4/conf/"+name+"/arp_notify", "1", false)
+	for _, ip := range ips {
+		if ip.Address.Addr().Is6() {
+			// lo is not this attachment's alone: its DEL leaves it as it is.
+			s.Add(&netops.Sysctl{In: netops.Container, Shared: true, Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
+			set("net/ipv6/conf/"+name+"/disable_ipv6", "0", false)
+			set("net/ipv6/conf/"+name+"/keep_addr_on_down", "1", false)
+			set("net/ipv6/conf/"+name+"/ndisc_notify", "1", false)
+			return
+		}
+	}
+}
