@@ -2,7 +2,6 @@
 # The machine's first process. The words of the report (second serial port) are read by qemu.go.
 /bin/busybox mkdir -p /proc /sys /dev /run /tmp /sbin /usr/bin /usr/sbin /root /var
 /bin/busybox --install -s /bin
-set -f # arguments are regular expressions, not file names
 export PATH=/usr/sbin:/bin:/sbin HOME=/root TMPDIR=/tmp CNIBOX_TEST_VM=1
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -26,13 +25,15 @@ for m in $(cat /etc/modules); do
 	modprobe "$m" || echo "$mark fault load module $m" >&3
 done
 ip link set lo up
+for n in 0 1; do
+	ip link set "eth$n" name "nic$n" || echo "$mark fault find network device $n" >&3
+done
 echo "$mark ready $(uname -r) $(cut -d' ' -f1 /proc/uptime)" >&3
 
-while read -r pkg; do
+while read -r pkg run; do
 	echo "$mark begin $pkg" >&3
 	cd "/src/$pkg" || continue
-	# shellcheck disable=SC2046 # one word per argument
-	./suite.test -test.v $(cat /etc/suite.args) >&3 2>&3 </dev/null
+	./suite.test -test.v -test.timeout="$(cat /etc/timeout)" -test.run="$run" >&3 2>&3 </dev/null
 	echo "$mark end $pkg $?" >&3
 done </etc/suites
 echo "$mark done" >&3

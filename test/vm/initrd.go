@@ -29,7 +29,7 @@ func writeInitrd(file string, k kernel, root string, suites []suite, o options) 
 	a.data("init", 0o755, initScript)
 	a.data("etc/modules", 0o644, []byte(strings.Join(moduleNames(modulesText), "\n")+"\n"))
 	a.data("etc/suites", 0o644, suiteList(suites))
-	a.data("etc/suite.args", 0o644, suiteArgs(o))
+	a.data("etc/timeout", 0o644, testTimeout(o))
 	a.data("etc/protocols", 0o644, []byte("icmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\n")) // nft shows names
 	a.data("etc/passwd", 0o644, []byte("root:x:0:0::/root:/bin/sh\n"))
 	a.file("bin/busybox", "/bin/busybox")
@@ -57,21 +57,18 @@ func writeInitrd(file string, k kernel, root string, suites []suite, o options) 
 	return f.Close()
 }
 
+// suiteList has a line for each suite: the package, and which of its tests.
 func suiteList(suites []suite) []byte {
 	var b strings.Builder
 	for _, s := range suites {
-		fmt.Fprintln(&b, s.pkg)
+		fmt.Fprintln(&b, s.pkg, s.run)
 	}
 	return []byte(b.String())
 }
 
-// suiteArgs lets a hanging test end with its stack traces before the machine is killed.
-func suiteArgs(o options) []byte {
-	args := fmt.Sprintf("-test.timeout=%s", max(o.timeout-30*time.Second, time.Second))
-	if o.run != "" {
-		args += " -test.run=" + o.run
-	}
-	return []byte(args + "\n")
+// testTimeout lets a hanging test end with its stack traces before the machine is killed.
+func testTimeout(o options) []byte {
+	return []byte(max(o.timeout-30*time.Second, time.Second).String())
 }
 
 func isDir(p string) bool {

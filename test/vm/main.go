@@ -1,15 +1,19 @@
 // Command vm runs the tests of packages on Debian's stock kernel in a virtual machine.
 //
-// It exists for what the kernel of the test machines lacks (bridge VLAN filtering, 8021q, dummy, vrf, …). It compiles each
-// package's tests as a static binary, boots a kernel with them in a RAM disk, runs them as root, prints their output as it
-// comes and exits 0 only if every one of them ended and passed without a skip. Nothing is installed: kernel and modules are
-// unpacked under -cache. QEMU emulates (tcg), so that it works where /dev/kvm is missing or broken.
+// It exists for what the kernel of the test machines lacks (bridge VLAN filtering, 8021q, dummy, vrf, …), and for devices
+// that outlive a network namespace. It compiles each package's tests as a static binary, boots a kernel with them in a RAM
+// disk, runs them as root, prints their output as it comes and exits 0 only if every one of them ended and passed without a
+// skip. Nothing is installed: kernel and modules are unpacked under -cache. QEMU emulates (tcg), so that it works where
+// /dev/kvm is missing or broken.
 //
-//	go run ./test/vm [-timeout 10m] [-run REGEXP] [-copy PATH]… PACKAGE…
+//	go run ./test/vm [-timeout 20m] [-run REGEXP] [-copy PATH]… PACKAGE[=REGEXP]…
+//
+// The expression after a package is its own -run; one that is for several tests is written 'TestA/x|TestB'.
 //
 // In the machine CNIBOX_TEST_VM is 1, / is a RAM disk, /run, /tmp, /proc, /sys and /dev are mounted, lo is up and every
 // busybox applet is on PATH. Each package's directory is found at /src/PACKAGE with its testdata, and is the working directory
-// of its tests; -copy adds further files or directories of the repository under /src.
+// of its tests; -copy adds further files or directories of the repository under /src. The machine has two network devices
+// on its PCI bus, nic0 and nic1, on one wire that leads nowhere else.
 package main
 
 import (
@@ -20,6 +24,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -46,8 +52,8 @@ func main() {
 
 func parse() options {
 	var o options
-	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "kill the machine after this `time`")
-	flag.StringVar(&o.run, "run", "", "run only the tests that match `regexp`")
+	flag.DurationVar(&o.timeout, "timeout", 20*time.Minute, "kill the machine after this `time`")
+	flag.StringVar(&o.run, "run", "", "run only the tests that match `regexp`, in packages that bring none of their own")
 	flag.StringVar(&o.cache, "cache", "bin/vm", "`directory` of the unpacked kernel, relative to the repository")
 	flag.Func("copy", "file or directory of the repository to have in the machine (repeatable `path`)", func(v string) error {
 		o.copies = append(o.copies, v)
@@ -61,6 +67,10 @@ func parse() options {
 func run(ctx context.Context, o options) error {
 	if len(o.pkgs) == 0 {
 		return errors.New("no package named, for example: go run ./test/vm ./netops")
+	}
+	suites, err := nameSuites(o)
+	if err != nil {
+		return err
 	}
 	root, err := repoRoot()
 	if err != nil {
@@ -78,8 +88,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	defer os.RemoveAll(work)
-	suites, err := buildSuites(ctx, root, work, o.pkgs)
-	if err != nil {
+	if err := buildSuites(ctx, root, work, suites); err != nil {
 		return err
 	}
 	initrd := filepath.Join(work, "initrd")
@@ -108,26 +117,48 @@ func repoRoot() (string, error) {
 // suite is one package's compiled tests.
 type suite struct {
 	pkg string // relative to the repository, without a leading ./
+	run string // which of its tests; empty is all
 	bin string // path of the test binary on this machine
 }
 
-// buildSuites compiles the tests of every package without cgo, so that they need no shared library in the machine.
-func buildSuites(ctx context.Context, root, work string, pkgs []string) ([]suite, error) {
-	suites := make([]suite, 0, len(pkgs))
-	for i, p := range pkgs {
-		s := suite{pkg: filepath.ToSlash(filepath.Clean(p)), bin: filepath.Join(work, fmt.Sprintf("%d.test", i))}
-		if !filepath.IsLocal(s.pkg) || strings.Contains(s.pkg, "...") {
-			return nil, fmt.Errorf("package %q: give a directory of the repository, like ./netops", p)
+// nameSuites reads the packages of the command line.
+func nameSuites(o options) ([]suite, error) {
+	suites := make([]suite, 0, len(o.pkgs))
+	for _, arg := range o.pkgs {
+		dir, run, own := strings.Cut(arg, "=")
+		if !own {
+			run = o.run
 		}
-		cmd := command(ctx, root, "go", "test", "-c", "-ldflags=-s -w", "-o", s.bin, "./"+s.pkg)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64", "GOOS=linux")
-		if err := cmd.Run(); err != nil {
-			return nil, fmt.Errorf("compile tests of %q: %w", p, err)
+		s := suite{pkg: filepath.ToSlash(filepath.Clean(dir)), run: run}
+		switch {
+		case !filepath.IsLocal(s.pkg), strings.Contains(s.pkg, "..."):
+			return nil, fmt.Errorf("package %q: give a directory of the repository, like ./netops", dir)
+		case strings.ContainsAny(run, "\n\r"):
+			return nil, fmt.Errorf("package %q: the expression has more than one line", dir)
+		case slices.ContainsFunc(suites, func(other suite) bool { return other.pkg == s.pkg }):
+			return nil, fmt.Errorf("package %q: is named twice, give one expression like 'TestA/x|TestB'", dir)
 		}
-		if _, err := os.Stat(s.bin); err != nil {
-			return nil, fmt.Errorf("compile tests of %q: the package has no tests", p)
+		if _, err := regexp.Compile(run); err != nil {
+			return nil, fmt.Errorf("package %q: %w", dir, err)
 		}
 		suites = append(suites, s)
 	}
 	return suites, nil
+}
+
+// buildSuites compiles the tests of every package without cgo, so that they need no shared library in the machine.
+func buildSuites(ctx context.Context, root, work string, suites []suite) error {
+	for i := range suites {
+		s := &suites[i]
+		s.bin = filepath.Join(work, fmt.Sprintf("%d.test", i))
+		cmd := command(ctx, root, "go", "test", "-c", "-ldflags=-s -w", "-o", s.bin, "./"+s.pkg)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64", "GOOS=linux")
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("compile tests of %q: %w", s.pkg, err)
+		}
+		if _, err := os.Stat(s.bin); err != nil {
+			return fmt.Errorf("compile tests of %q: the package has no tests", s.pkg)
+		}
+	}
+	return nil
 }

@@ -28,12 +28,14 @@ func boot(ctx context.Context, m machine, out io.Writer) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, m.timeout, fmt.Errorf("machine still running after %s", m.timeout))
 	defer cancel()
 	mark := rand.Text()
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
+	args := []string{
 		"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1536",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", m.kernel, "-initrd", m.initrd,
-		"-append", "console=ttyS0 quiet panic=-1 oops=panic net.ifnames=0 cnibox.mark="+mark,
-		"-serial", "file:"+m.console, "-serial", "stdio")
+		"-append", "console=ttyS0 quiet panic=-1 oops=panic net.ifnames=0 cnibox.mark=" + mark,
+		"-serial", "file:" + m.console, "-serial", "stdio",
+	}
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append(args, devices()...)...)
 	cmd.Stderr = os.Stderr
 	report, err := cmd.StdoutPipe()
 	if err != nil {
@@ -50,11 +52,27 @@ func boot(ctx context.Context, m machine, out io.Writer) error {
 		runErr = context.Cause(ctx)
 	}
 	err = errors.Join(runErr, readErr, r.verdict())
-	fmt.Fprintf(out, "vm: %d of %d suites passed in %s\n", r.passed, len(m.suites), time.Since(start).Round(time.Second/10))
+	for _, line := range r.summary {
+		fmt.Fprintf(out, "vm: %s\n", line)
+	}
+	fmt.Fprintf(out, "vm: %d of %d suites passed in %s\n", r.passed, len(m.suites), since(start))
 	if !r.done {
 		fmt.Fprintf(out, "vm: the kernel's last words:\n%s\n", tail(m.console, 60))
 	}
 	return err
+}
+
+// devices are network devices of the machine on the PCI bus, which return to it when a namespace ends that they were moved
+// to, as a veth would not. They share one wire (a hub of QEMU's own) and reach nothing else.
+func devices() []string {
+	var args []string
+	for i := range 2 {
+		args = append(args,
+			"-netdev", fmt.Sprintf("hubport,id=net%d,hubid=0", i),
+			// Without a ROM there is nothing to load at boot.
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=net%d,mac=52:54:00:00:00:%02x,romfile=", i, i))
+	}
+	return args
 }
 
 // report understands what the machine says on its second serial port. Lines that hold the mark, a random word, are the
@@ -67,6 +85,9 @@ type report struct {
 	tests  int  // verdict lines of the present suite
 	skips  int  // those of them that were skips
 	done   bool // the machine came to its end
+	began  time.Time
+	// summary is a line for each suite that ended.
+	summary []string
 }
 
 func newReport(mark string, suites []suite) *report {
@@ -117,7 +138,7 @@ func (r *report) event(words []string, out io.Writer) {
 	case len(words) == 3 && words[0] == "ready":
 		fmt.Fprintf(out, "vm: Linux %s ready after %s s\n", words[1], words[2])
 	case len(words) == 2 && words[0] == "begin":
-		r.tests, r.skips = 0, 0
+		r.tests, r.skips, r.began = 0, 0, time.Now()
 		fmt.Fprintf(out, "vm: %s\n", words[1])
 	case len(words) == 3 && words[0] == "end":
 		r.end(words[1], words[2])
@@ -130,6 +151,7 @@ func (r *report) event(words []string, out io.Writer) {
 
 func (r *report) end(pkg, status string) {
 	delete(r.open, pkg)
+	word := "failed"
 	switch {
 	case status != "0":
 		r.fault("tests of %q: exit status %s", pkg, status)
@@ -137,8 +159,13 @@ func (r *report) end(pkg, status string) {
 		r.fault("tests of %q: none ran", pkg)
 	case r.skips == 0:
 		r.passed++
+		word = "passed"
 	}
+	r.summary = append(r.summary, fmt.Sprintf("%s %s: %d tests in %s", pkg, word, r.tests, since(r.began)))
 }
+
+// since is how long ago something was, for people.
+func since(t time.Time) time.Duration { return time.Since(t).Round(time.Second / 10) }
 
 func (r *report) fault(format string, args ...any) {
 	r.faults = append(r.faults, fmt.Errorf(format, args...))

@@ -42,6 +42,37 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// TestNameSuites: a package's own expression wins over -run, and what cannot be run is told before a machine boots.
+func TestNameSuites(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		o    options
+		want []suite
+		err  string
+	}{
+		{name: "plain", o: options{pkgs: []string{"./a", "./b/c/"}}, want: []suite{{pkg: "a"}, {pkg: "b/c"}}},
+		{
+			name: "expressions", o: options{run: "TestX", pkgs: []string{"./a", "./b=TestY/p=q|TestZ/(r|s t)", "./c="}},
+			want: []suite{{pkg: "a", run: "TestX"}, {pkg: "b", run: "TestY/p=q|TestZ/(r|s t)"}, {pkg: "c"}},
+		},
+		{name: "outside", o: options{pkgs: []string{"../a"}}, err: "give a directory of the repository"},
+		{name: "many", o: options{pkgs: []string{"./..."}}, err: "give a directory of the repository"},
+		{name: "twice", o: options{pkgs: []string{"./a=TestX", "a=TestY"}}, err: "is named twice"},
+		{name: "no expression", o: options{pkgs: []string{"./a=Test("}}, err: "missing closing )"},
+		{name: "two lines", o: options{pkgs: []string{"./a=Test\nx"}}, err: "more than one line"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := nameSuites(tc.o)
+			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Fatalf("error is %v, want %q", err, tc.err)
+			}
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(suite{})); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
 func TestClosure(t *testing.T) {
 	dep := []byte("kernel/net/nft-nat.ko: kernel/net/nf_nat.ko kernel/lib/crc.ko\nkernel/net/nf_nat.ko: kernel/lib/crc.ko\nkernel/lib/crc.ko:\nkernel/x.ko:\n")
 	got, err := closure(dep, []string{"nft_nat", "crc"})
