@@ -1,0 +1,105 @@
+package netrpc
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+)
+
+// maxLine bounds a line before the calls begin.
+const maxLine = 4096
+
+var errNoServer = errors.New("it does not speak the protocol")
+
+// Call calls one method of the server that listens on a unix socket. Without a
+// method it only makes sure that somebody answers. What the server answers with
+// instead of a result is an *Error; when ctx ends the call is given up, and the
+// server notices.
+func Call(ctx context.Context, socket, method string, args, reply any) error {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	err = call(conn, method, args, reply)
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+func call(conn net.Conn, method string, args, reply any) error {
+	r := bufio.NewReaderSize(conn, maxLine)
+	if err := connect(conn, r); err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	if method == "" {
+		return nil
+	}
+	if err := newEncoder(conn).encode(request{ServiceMethod: method}, args); err != nil {
+		return fmt.Errorf("call %s: %w", method, err)
+	}
+	d, err := newDecoder(r)
+	if err != nil {
+		return err
+	}
+	var head response
+	if err := d.decode(&head); err != nil {
+		return fmt.Errorf("call %s: %w", method, closed(err))
+	}
+	if err := head.failure(method); err != nil {
+		return err
+	}
+	if err := d.decode(reply); err != nil {
+		return fmt.Errorf("call %s: %w", method, closed(err))
+	}
+	return nil
+}
+
+// connect turns the connection over from HTTP.
+func connect(w io.Writer, r *bufio.Reader) error {
+	if _, err := io.WriteString(w, connectLine+"\n\n"); err != nil {
+		return err
+	}
+	line, err := header(r)
+	if err == nil && line != connectedLine {
+		err = errNoServer
+	}
+	return closed(err)
+}
+
+// header reads up to an empty line and returns the first.
+func header(r *bufio.Reader) (string, error) {
+	first := ""
+	for n := 0; n < maxLine; {
+		raw, err := r.ReadSlice('\n')
+		if err != nil {
+			return "", err
+		}
+		n += len(raw)
+		line := strings.TrimRight(string(raw), "\r\n")
+		if line == "" {
+			return first, nil
+		}
+		if first == "" {
+			first = line
+		}
+	}
+	return "", errNoServer
+}
+
+// closed words the end of a connection that should have gone on.
+func closed(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("the server closed the connection: %w", io.ErrUnexpectedEOF)
+	}
+	return err
+}
