@@ -1,0 +1,84 @@
+package netops_test
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/netopstest"
+)
+
+// TestDevice finds hardware by path, bus and link. The tree is a made-up one:
+// buses and drivers are what test machines do not have.
+func TestDevice(t *testing.T) {
+	netopstest.HardwareTree(t)
+	const bridge = "pci0000:00/0000:00:1c.0/"
+	for _, hw := range []netopstest.Hardware{
+		{Bus: "pci", ID: "0000:03:00.0", Path: bridge + "0000:03:00.0", Driver: "ixgbe", Links: []string{"p1", "p0"}},
+		{Bus: "pci", ID: "0000:03:00.1", Path: bridge + "0000:03:00.1", Driver: "vfio-pci"},
+		{Bus: "pci", ID: "0000:00:04.0", Path: "pci0000:00/0000:00:04.0", Driver: "virtio-pci", Below: "virtio3", Links: []string{"nic"}},
+		{Bus: "auxiliary", ID: "mlx5_core.sf.4", Path: bridge + "0000:03:00.0/mlx5_core.sf.4", Driver: "mlx5_core.sf", Links: []string{"sf"}},
+	} {
+		hw.Add(t)
+	}
+	if err := os.Mkdir("/sys/devices/pci0000:00/0000:00:05.0", 0o755); err != nil { // no driver
+		t.Fatal(err)
+	}
+	n := netops.New(netops.Options{})
+	at := func(path string) func() (netops.Device, error) {
+		return func() (netops.Device, error) { return n.DeviceAt(path) }
+	}
+	on := func(bus, id string) func() (netops.Device, error) {
+		return func() (netops.Device, error) { return n.DeviceOn(bus, id) }
+	}
+	const pci = "/sys/devices/pci0000:00/"
+	nic := netops.Device{Path: pci + "0000:00:04.0", Driver: "virtio-pci", Links: []string{"nic"}}
+	for _, c := range []struct {
+		name string
+		find func() (netops.Device, error)
+		want netops.Device
+		err  error
+	}{
+		{name: "two ports", find: on("pci", "0000:03:00.0"), want: netops.Device{Path: pci + "0000:00:1c.0/0000:03:00.0", Driver: "ixgbe", Links: []string{"p0", "p1"}}},
+		{name: "no port", find: on("pci", "0000:03:00.1"), want: netops.Device{Path: pci + "0000:00:1c.0/0000:03:00.1", Driver: "vfio-pci"}},
+		{name: "virtio", find: on("pci", "0000:00:04.0"), want: nic},
+		{name: "auxiliary", find: on("auxiliary", "mlx5_core.sf.4"), want: netops.Device{Path: pci + "0000:00:1c.0/0000:03:00.0/mlx5_core.sf.4", Driver: "mlx5_core.sf", Links: []string{"sf"}}},
+		{name: "absent", find: on("pci", "0000:09:00.0"), err: netops.ErrNotExist},
+		{name: "bus absent", find: on("usb", "1-1"), err: netops.ErrNotExist},
+		{name: "ID with a path", find: on("pci", "../../../etc"), err: netops.ErrInvalid},
+		{name: "bus with a path", find: on("../pci", "0000:03:00.0"), err: netops.ErrInvalid},
+		{name: "ID of dots", find: on("pci", ".."), err: netops.ErrInvalid},
+		{name: "no ID", find: on("pci", ""), err: netops.ErrInvalid},
+		{name: "path", find: at(pci + "0000:00:04.0"), want: nic},
+		{name: "path of a child", find: at(pci + "0000:00:04.0/virtio3"), want: netops.Device{Path: pci + "0000:00:04.0/virtio3", Links: []string{"nic"}}},
+		{name: "path to be cleaned", find: at(pci + "0000:00:1c.0/../0000:00:04.0/"), want: nic},
+		{name: "no driver", find: at(pci + "0000:00:05.0"), want: netops.Device{Path: pci + "0000:00:05.0"}},
+		{name: "path absent", find: at(pci + "0000:00:06.0"), err: netops.ErrNotExist},
+		{name: "path below a link", find: at("/sys/bus/pci/devices/0000:00:04.0"), err: netops.ErrInvalid},
+		{name: "path over a link", find: at(pci + "0000:00:04.0/virtio3/net/nic/device"), err: netops.ErrInvalid},
+		{name: "path out of the tree", find: at("/sys/devices/../../etc"), err: netops.ErrInvalid},
+		{name: "relative path", find: at("sys/devices"), err: netops.ErrNotExist},
+		{name: "the tree itself", find: at("/sys/devices"), err: netops.ErrInvalid},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			have, err := c.find()
+			if !errors.Is(err, c.err) {
+				t.Fatalf("error is %v, want %v", err, c.err)
+			}
+			if diff := cmp.Diff(c.want, have); diff != "" {
+				t.Errorf("-want +have:\n%s", diff)
+			}
+		})
+	}
+	for link, want := range map[string]string{"nic": pci + "0000:00:04.0", "p1": pci + "0000:00:1c.0/0000:03:00.0", "virtual": ""} {
+		if have, err := n.DeviceOf(link); err != nil || have != want {
+			t.Errorf("device of %q: %q, %v, want %q", link, have, err, want)
+		}
+	}
+	if _, err := n.DeviceOf("../../x"); !errors.Is(err, netops.ErrInvalid) {
+		t.Errorf("device of a path: %v", err)
+	}
+}
