@@ -23,7 +23,10 @@ func (l *Link) ref() linkRef { return linkRef{l.In, l.Name} }
 func (l *Link) String() string {
 	w := words{"link", l.Name}
 	w.flag(l.In == Container, "netns container")
+	w.value("link", l.Parent)
+	w.flag(l.crosses(), "link-netns "+string(l.ParentIn))
 	w.value("type", l.Kind)
+	l.kindWords(&w)
 	w.value("address", l.MAC)
 	w.number("mtu", l.MTU)
 	w.value("master", l.Master)
@@ -57,7 +60,7 @@ func (l *Link) String() string {
 }
 
 func (l *Link) validate() error {
-	errs := []error{checkPlace(l.In), checkName(l.Name), checkMAC(l.MAC), checkMTU(l.MTU)}
+	errs := []error{checkPlace(l.In), checkName(l.Name), checkMAC(l.MAC), checkMTU(l.MTU), l.validateKind()}
 	if l.Master != "" {
 		errs = append(errs, checkName(l.Master))
 	}
@@ -101,7 +104,10 @@ func (l *Link) plan(ctx context.Context, s *session) ([]Change, error) {
 		}
 	}
 	if have != nil {
-		return l.planPresent(have)
+		return l.planPresent(ctx, s, have)
+	}
+	if err := l.planParent(ctx, s); err != nil {
+		return nil, err
 	}
 	if p := l.Peer; p != nil && !s.unknown(p.In) {
 		other, err := s.findLink(ctx, p.In, p.Name)
@@ -137,12 +143,19 @@ func (l *Link) inverse() *Link {
 // planPresent judges a link that exists where one is to be made. A shared one
 // is only brought up, made promiscuous and told to keep its MAC; all else about
 // it stays.
-func (l *Link) planPresent(have *linkState) ([]Change, error) {
+func (l *Link) planPresent(ctx context.Context, s *session, have *linkState) ([]Change, error) {
 	if !l.Shared {
 		return nil, fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(have.alias))
 	}
 	if have.kind != l.Kind {
 		return nil, fmt.Errorf("%s is a link of kind %q, not %q: %w", l.title(), have.kind, l.Kind, ErrConflict)
+	}
+	d := differences{object: l}
+	if err := l.verifyKind(ctx, s, have, &d); err != nil {
+		return nil, err
+	}
+	if len(d.list) > 0 {
+		return nil, fmt.Errorf("%s has %s instead of %s: %w", l.title(), d.list[0].Have, d.list[0].Want, ErrConflict)
 	}
 	set := &Link{In: l.In, Shared: true, Name: l.Name, Kind: l.Kind}
 	set.Up = l.Up && !have.isUp()
@@ -240,6 +253,9 @@ func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
 	d := differences{object: l}
 	if l.Kind != "" {
 		d.compare("kind", l.Kind, have.kind)
+	}
+	if err := l.verifyKind(ctx, s, have, &d); err != nil {
+		return nil, err
 	}
 	if l.MAC != "" && !sameMAC(l.MAC, have.mac) {
 		d.compare("address", strings.ToLower(l.MAC), have.mac.String())

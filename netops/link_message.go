@@ -21,9 +21,13 @@ func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, e
 
 // create is up to three requests: the kernel ignores alias and port flags in
 // the one that makes a link, takes no master for a veth's other end, and can
-// only bring that up when both ends are there (ENOTCONN on 6.1).
+// only bring that up when both ends are there (ENOTCONN on 6.1). The first is
+// for the parent's namespace where that is another one, the rest for the link's.
 func (l *Link) create(ctx context.Context, s *session) ([]rtMessage, error) {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	if l.choosesIndex() {
+		ifi.Index = int32(l.chosenIndex())
+	}
 	setFlag(ifi, l.Up, l.Down, unix.IFF_UP)
 	setFlag(ifi, l.Promisc, false, unix.IFF_PROMISC)
 	m := rtMessage{kind: unix.RTM_NEWLINK, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{ifi, nameAttr(l.Name)}}
@@ -35,6 +39,11 @@ func (l *Link) create(ctx context.Context, s *session) ([]rtMessage, error) {
 		}
 		m.data = append(m.data, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))))
 	}
+	parent, err := l.parentAttrs(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	m.data = append(m.data, parent...)
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(l.Kind))
 	if err := l.addInfo(s, info); err != nil {
@@ -43,8 +52,8 @@ func (l *Link) create(ctx context.Context, s *session) ([]rtMessage, error) {
 	m.data = append(m.data, info)
 	msgs := []rtMessage{m}
 	if l.Alias != "" || l.Port != nil {
-		rest := &Link{Name: l.Name, Alias: l.Alias, Port: l.Port}
-		m, err := rest.set(ctx, s)
+		rest := &Link{In: l.In, Name: l.Name, Alias: l.Alias, Port: l.Port}
+		m, err := rest.setAt(ctx, s, int(ifi.Index))
 		if err != nil {
 			return nil, err
 		}
@@ -71,6 +80,8 @@ func (l *Link) addInfo(s *session, info *nl.RtAttr) error {
 		return l.Peer.add(s, l.In, data.AddRtAttr(nl.VETH_INFO_PEER, nil))
 	case l.Bridge != nil && l.Bridge.VLANFiltering:
 		info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_BR_VLAN_FILTERING, nl.Uint8Attr(1))
+	default:
+		l.addKindData(info)
 	}
 	return nil
 }
@@ -94,7 +105,10 @@ func (p *Peer) add(s *session, own Place, attr *nl.RtAttr) error {
 }
 
 // set is the request that changes what l sets, with the link addressed by name.
-func (l *Link) set(ctx context.Context, s *session) (rtMessage, error) {
+func (l *Link) set(ctx context.Context, s *session) (rtMessage, error) { return l.setAt(ctx, s, 0) }
+
+// setAt is set with the link addressed by its index, unless that is 0.
+func (l *Link) setAt(ctx context.Context, s *session, index int) (rtMessage, error) {
 	var unset Unset
 	if l.Unset != nil {
 		unset = *l.Unset
@@ -102,7 +116,10 @@ func (l *Link) set(ctx context.Context, s *session) (rtMessage, error) {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	setFlag(ifi, l.Up, l.Down, unix.IFF_UP)
 	setFlag(ifi, l.Promisc, unset.Promisc, unix.IFF_PROMISC)
-	m := rtMessage{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi, nameAttr(l.Name)}}
+	m := rtMessage{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi}}
+	if ifi.Index = int32(index); index == 0 {
+		m.data = append(m.data, nameAttr(l.Name))
+	}
 	m.data = append(m.data, hardwareAttrs(l.MAC, l.MTU)...)
 	if l.Alias != "" || unset.Alias {
 		m.data = append(m.data, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(l.Alias)))
@@ -148,15 +165,16 @@ func (l *Link) taken(ctx context.Context, s *session) error {
 // deleteLink deletes the link that l names if it is the one that was made: the
 // label in its alias, or without one its kind, must be the same. A stranger
 // with its name is left alone. A link without an alias is ours all the same if
-// it has the MAC that was chosen for it: a process may have died between the
-// requests that make a shared link and label it.
+// it has the MAC or the index that was chosen for it: a process may have died
+// between the requests that make a link and label it.
 func (s *session) deleteLink(ctx context.Context, l *Link) error {
 	have, err := s.findLink(ctx, l.In, l.Name)
 	if err != nil || have == nil {
 		return err
 	}
 	label := ownLabel(l.Alias)
-	unlabelled := have.alias == "" && l.MAC != "" && sameMAC(l.MAC, have.mac)
+	unlabelled := have.alias == "" &&
+		(l.MAC != "" && sameMAC(l.MAC, have.mac) || l.choosesIndex() && l.chosenIndex() == have.index)
 	switch {
 	case label != "" && ownLabel(have.alias) != label && !unlabelled,
 		(label == "" || unlabelled) && l.Kind != "" && have.kind != l.Kind:

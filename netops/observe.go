@@ -27,7 +27,13 @@ type LinkInfo struct {
 	MasterIndex int
 	// PeerIndex is the other end's or lower link's index, in whichever namespace that is.
 	PeerIndex int
-	Promisc   bool
+	// ParentName is the lower link's name, where that is in the same namespace:
+	// the parent of one of Kind "macvlan", "ipvlan" or "vlan".
+	ParentName string
+	// Mode is a macvlan's or ipvlan's, and VLANID a vlan's, as in the type Link.
+	Mode    string
+	VLANID  int
+	Promisc bool
 	// Hairpin and Isolated are a bridge port's.
 	Hairpin, Isolated bool
 	// Addresses is filled by Links only.
@@ -64,6 +70,13 @@ func (n *Net) Link(ctx context.Context, ns *Namespace, name string) (LinkInfo, e
 		}
 		info.Master = master.name
 	}
+	if l.hasParentHere() {
+		parent, err := c.linkByIndex(ctx, l.peer)
+		if err != nil {
+			return LinkInfo{}, err
+		}
+		info.ParentName = parent.name
+	}
 	return info, nil
 }
 
@@ -93,6 +106,9 @@ func (n *Net) Links(ctx context.Context, ns *Namespace) ([]LinkInfo, error) {
 	for i, l := range links {
 		all[i] = l.info()
 		all[i].Master, all[i].Addresses = names[l.master], byLink[l.index]
+		if l.hasParentHere() {
+			all[i].ParentName = names[l.peer]
+		}
 	}
 	return all, nil
 }
@@ -102,6 +118,7 @@ func (l *linkState) info() LinkInfo {
 		Name: l.name, Index: l.index, Kind: l.kind, MAC: l.mac.String(), MTU: l.mtu,
 		Up: l.isUp(), OperUp: l.oper == operUp, Alias: l.alias,
 		MasterIndex: l.master, PeerIndex: l.peer, Promisc: l.isPromisc(),
+		Mode: l.mode, VLANID: l.vlanID,
 	}
 	if l.port != nil {
 		i.Hairpin, i.Isolated = l.port.Hairpin, l.port.Isolated

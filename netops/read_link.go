@@ -26,6 +26,9 @@ type linkState struct {
 	mac                      net.HardwareAddr
 	port                     *Port // set for bridge ports
 	vlanFiltering            bool
+	// peerElsewhere tells that peer counts in another namespace.
+	peerElsewhere bool
+	kindState
 }
 
 func (l *linkState) isUp() bool      { return l.flags&unix.IFF_UP != 0 }
@@ -95,6 +98,8 @@ func parseLink(b []byte) (*linkState, error) {
 			l.master = attrInt(v)
 		case unix.IFLA_LINK:
 			l.peer = attrInt(v)
+		case unix.IFLA_LINK_NETNSID:
+			l.peerElsewhere = true
 		case unix.IFLA_IFALIAS:
 			l.alias = attrText(v)
 		case unix.IFLA_OPERSTATE:
@@ -123,13 +128,17 @@ func (l *linkState) parseInfo(b []byte) error {
 		}
 		return nil
 	})
-	if err == nil && l.kind == "bridge" {
+	switch {
+	case err != nil:
+	case l.kind == "bridge":
 		err = eachRTAttr(data, func(kind uint16, v []byte) error {
 			if kind == nl.IFLA_BR_VLAN_FILTERING {
 				l.vlanFiltering = attrByte(v) != 0
 			}
 			return nil
 		})
+	case l.kind != "veth":
+		err = l.parseKind(data)
 	}
 	if err != nil || master != "bridge" {
 		return err
@@ -169,6 +178,14 @@ func attrInt(v []byte) int {
 		return 0
 	}
 	return int(binary.NativeEndian.Uint32(v))
+}
+
+// attrShort is a 16-bit attribute's value, 0 for one of another length.
+func attrShort(v []byte) int {
+	if len(v) < 2 {
+		return 0
+	}
+	return int(binary.NativeEndian.Uint16(v))
 }
 
 func attrByte(v []byte) uint8 {

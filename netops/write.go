@@ -77,12 +77,18 @@ func (w *write) add(ctx context.Context, c Change) error {
 		if err := w.free(ctx, l); err != nil {
 			return err
 		}
+		if l.Kind == kindTap {
+			return w.addTap(ctx, c, l)
+		}
 	}
 	msgs, err := o.messages(ctx, w.session, c.Do.Verb)
 	if err != nil {
 		return describeStep(c.Do, err)
 	}
-	if isLink && c.Do.Verb == VerbAdd && l.Shared && len(msgs) > 1 {
+	switch {
+	case isLink && c.Do.Verb == VerbAdd && l.crosses():
+		return w.addAcross(ctx, c, l, msgs)
+	case isLink && c.Do.Verb == VerbAdd && l.Shared && len(msgs) > 1:
 		return w.addShared(ctx, c, msgs)
 	}
 	if len(w.msgs)+len(msgs) > rtMaxWrite {
@@ -108,9 +114,9 @@ func (w *write) queue(c Change, msgs []rtMessage) {
 }
 
 // free makes sure that an exclusive link's name is free: the request after the
-// one that makes it would relabel a stranger's link.
+// one that makes it would relabel a stranger's link, if it finds it by name.
 func (w *write) free(ctx context.Context, l *Link) error {
-	if l.Shared {
+	if l.Shared || l.choosesIndex() {
 		return nil
 	}
 	have, err := w.findLink(ctx, l.In, l.Name)
@@ -134,6 +140,33 @@ func (w *write) addShared(ctx context.Context, c Change, msgs []rtMessage) error
 	}
 	w.queue(Change{Do: Step{VerbSet, c.Do.Object}}, msgs[1:])
 	return w.flush(ctx)
+}
+
+// addAcross makes a link by a request to its parent's namespace, and then
+// labels it in its own.
+func (w *write) addAcross(ctx context.Context, c Change, l *Link, msgs []rtMessage) error {
+	parent, err := w.conn(l.parentIn())
+	if err != nil {
+		return describeStep(c.Do, err)
+	}
+	results, broken := parent.exchange(ctx, msgs[:1])
+	if results[0] == nil || errors.Is(results[0], errUnknown) {
+		w.done = append(w.done, c)
+	}
+	if broken != nil {
+		return describeStep(c.Do, broken)
+	}
+	if results[0] != nil {
+		return w.settle(ctx, c.Do, results[0])
+	}
+	w.index[l.ref()] = l.chosenIndex()
+	own, err := w.conn(l.In)
+	for _, m := range msgs[1:] {
+		if err == nil {
+			err = own.one(ctx, m)
+		}
+	}
+	return describeStep(c.Do, err)
 }
 
 func (w *write) flush(ctx context.Context) error {

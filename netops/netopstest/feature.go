@@ -28,3 +28,34 @@ func NeedVLANFiltering(t testing.TB) {
 	}
 	t.Fatalf("make a bridge that filters VLANs: %v", err)
 }
+
+// NeedKind skips a test where the kernel cannot make links of a kind. The VM
+// layer runs the same tests on a kernel that can.
+func NeedKind(t testing.TB, kind string) {
+	t.Helper()
+	err := New(t).run(func() error {
+		parent := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "parent"}}
+		if err := netlink.LinkAdd(parent); err != nil {
+			return err
+		}
+		attrs := netlink.LinkAttrs{Name: "probe", ParentIndex: parent.Index}
+		switch kind {
+		case "ipvlan":
+			return netlink.LinkAdd(&netlink.IPVlan{LinkAttrs: attrs})
+		case "vlan":
+			return netlink.LinkAdd(&netlink.Vlan{LinkAttrs: attrs, VlanId: 1, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q})
+		case "tun":
+			return netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "probe"}, Mode: netlink.TUNTAP_MODE_TAP})
+		case "vrf":
+			return netlink.LinkAdd(&netlink.Vrf{LinkAttrs: netlink.LinkAttrs{Name: "probe"}, Table: 1})
+		}
+		return netlink.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: kind})
+	})
+	if err == nil {
+		return
+	}
+	if os.Getenv(vmEnv) == "" && errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skipf("this kernel has no links of kind %q; make test-vm runs this", kind)
+	}
+	t.Fatalf("make a link of kind %q: %v", kind, err)
+}

@@ -73,10 +73,30 @@ func links(names map[int]string) ([]string, error) {
 	var out []string
 	for _, l := range all {
 		a := l.Attrs()
-		out = append(out, fmt.Sprintf("link %s %s mac %s mtu %d master %q up %v promisc %d alias %q",
-			a.Name, l.Type(), a.HardwareAddr, a.MTU, names[a.MasterIndex], a.Flags&net.FlagUp != 0, a.Promisc, a.Alias))
+		out = append(out, fmt.Sprintf("link %s %s mac %s mtu %d master %q up %v promisc %d alias %q%s",
+			a.Name, l.Type(), a.HardwareAddr, a.MTU, names[a.MasterIndex], a.Flags&net.FlagUp != 0, a.Promisc, a.Alias, ofKind(l, names)))
 	}
 	return out, nil
+}
+
+// ofKind is what only some kinds of links have. A parent in another namespace
+// has no name here.
+func ofKind(l netlink.Link, names map[int]string) string {
+	parent := ""
+	if a := l.Attrs(); a.NetNsID < 0 {
+		parent = names[a.ParentIndex]
+	}
+	switch l := l.(type) {
+	case *netlink.Macvlan:
+		return fmt.Sprintf(" parent %q mode %d", parent, l.Mode)
+	case *netlink.IPVlan:
+		return fmt.Sprintf(" parent %q mode %d", parent, l.Mode)
+	case *netlink.Vlan:
+		return fmt.Sprintf(" parent %q id %d", parent, l.VlanId)
+	case *netlink.Tuntap:
+		return fmt.Sprintf(" mode %d owner %d group %d", l.Mode, int32(l.Owner), int32(l.Group))
+	}
+	return ""
 }
 
 func addresses(names map[int]string) ([]string, error) {

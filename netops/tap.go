@@ -1,0 +1,152 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// tunDevice makes taps: Documentation/networking/tuntap.rst of the kernel.
+const tunDevice = "/dev/net/tun"
+
+// noID is what the kernel has for a tap without an owner or group.
+const noID = 1<<32 - 1
+
+// tapState is what only a link of Kind "tun" has.
+type tapState struct {
+	isTap, multiQueue bool
+	// owner and group are nil for none.
+	owner, group *uint32
+}
+
+func (t *tapState) parse(kind uint16, v []byte) {
+	switch kind {
+	case nl.IFLA_TUN_TYPE:
+		t.isTap = attrByte(v) == unix.IFF_TAP
+	case nl.IFLA_TUN_MULTI_QUEUE:
+		t.multiQueue = attrByte(v) != 0
+	case nl.IFLA_TUN_OWNER:
+		t.owner = tapID(v)
+	case nl.IFLA_TUN_GROUP:
+		t.group = tapID(v)
+	}
+}
+
+func tapID(v []byte) *uint32 {
+	id := uint32(attrInt(v))
+	if id == noID {
+		return nil
+	}
+	return &id
+}
+
+// addTap makes a tap device. Until it is made to persist, which is done last,
+// it goes with its file: killed anywhere, the process leaves nothing without a
+// label, and a refusal leaves nothing.
+func (w *write) addTap(ctx context.Context, c Change, l *Link) error {
+	ns, err := w.namespace(l.In)
+	if err != nil {
+		return describeStep(c.Do, err)
+	}
+	var f *os.File
+	err = ns.visit(func() error {
+		var err error
+		f, err = l.openTap()
+		return err
+	})
+	if errors.Is(err, unix.EBUSY) {
+		return l.taken(ctx, w.session)
+	}
+	if err != nil {
+		return describeStep(c.Do, err)
+	}
+	defer f.Close() //nolint:errcheck // what was written is in the kernel
+	if err := w.setUpTap(ctx, l, f); err != nil {
+		return describeStep(c.Do, err)
+	}
+	w.done = append(w.done, c)
+	return nil
+}
+
+// openTap makes the device in the calling thread's namespace. With IFF_TUN_EXCL
+// one that exists is EBUSY, and not opened in its stead. What is read from it
+// has no packet information but a virtio header; who opens it later chooses anew.
+func (l *Link) openTap() (*os.File, error) {
+	f, err := os.OpenFile(tunDevice, os.O_RDWR|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
+		return nil, fmt.Errorf("%w: there is no %s: load the kernel module tun, and let this process see the device", ErrNotSupported, tunDevice)
+	}
+	if err != nil {
+		return nil, err
+	}
+	request, err := unix.NewIfreq(l.Name)
+	if err == nil {
+		flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_TUN_EXCL)
+		if l.MultiQueue {
+			flags |= unix.IFF_MULTI_QUEUE
+		}
+		request.SetUint16(flags)
+		err = unix.IoctlSetPointerInt(int(f.Fd()), unix.TUNSETIFINDEX, l.chosenIndex())
+	}
+	if err == nil {
+		err = unix.IoctlIfreq(int(f.Fd()), unix.TUNSETIFF, request)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// setUpTap gives the device its properties, and makes it stay.
+func (w *write) setUpTap(ctx context.Context, l *Link, f *os.File) error {
+	m, err := l.setAt(ctx, w.session, l.chosenIndex())
+	if err != nil {
+		return err
+	}
+	c, err := w.conn(l.In)
+	if err != nil {
+		return err
+	}
+	if err := c.one(ctx, m); err != nil {
+		return err
+	}
+	for _, id := range []struct {
+		request uint
+		value   *uint32
+	}{{unix.TUNSETOWNER, l.Owner}, {unix.TUNSETGROUP, l.Group}} {
+		if id.value == nil {
+			continue
+		}
+		if err := unix.IoctlSetInt(int(f.Fd()), id.request, int(*id.value)); err != nil {
+			return err
+		}
+	}
+	return unix.IoctlSetInt(int(f.Fd()), unix.TUNSETPERSIST, 1)
+}
+
+func (l *Link) verifyTap(have *tapState, d *differences) {
+	if !have.isTap {
+		d.add("mode tap", "mode tun")
+	}
+	if l.Owner != nil {
+		d.compare("user", idText(l.Owner), idText(have.owner))
+	}
+	if l.Group != nil {
+		d.compare("group", idText(l.Group), idText(have.group))
+	}
+	if l.MultiQueue && !have.multiQueue {
+		d.add("multi_queue on", "multi_queue off")
+	}
+}
+
+func idText(id *uint32) string {
+	if id == nil {
+		return ""
+	}
+	return strconv.FormatUint(uint64(*id), 10)
+}
