@@ -20,9 +20,10 @@ type field uint8
 
 const (
 	ifName      field = iota // "cni0"
+	ifPattern                // "cni0", or "veth*" for every name that begins so: makes the set an interval set
 	ip4Addr                  // "10.0.0.1"
 	ip6Addr                  // "fd00::1"
-	ip4Prefix                // "10.22.0.0/16": makes the set an interval set
+	ip4Prefix                // "10.22.0.0/16": likewise
 	ip6Prefix                // "fd00::/64": likewise
 	etherAddr                // "02:00:00:00:00:01"
 	inetProto                // "tcp", or its number
@@ -48,7 +49,7 @@ const (
 )
 
 // isPrefix tells whether the field makes its set an interval set.
-func (f field) isPrefix() bool { return f == ip4Prefix || f == ip6Prefix }
+func (f field) isPrefix() bool { return f == ip4Prefix || f == ip6Prefix || f == ifPattern }
 
 // number is nft's number of the data type.
 func (f field) number() uint32 {
@@ -65,7 +66,7 @@ func (f field) number() uint32 {
 		return nftTypeInetService
 	case packetMark:
 		return nftTypeMark
-	case ifName:
+	case ifName, ifPattern:
 		return nftTypeIfName
 	default:
 		return nftTypeVerdict
@@ -76,7 +77,7 @@ func (f field) number() uint32 {
 // it is written as attributes.
 func (f field) size() int {
 	switch f {
-	case ifName:
+	case ifName, ifPattern:
 		return unix.IFNAMSIZ
 	case ip6Addr, ip6Prefix:
 		return 16
@@ -102,6 +103,8 @@ func (f field) encode(text string) (low, high []byte, err error) {
 	switch f {
 	case ifName:
 		low, err = encodeIfName(text)
+	case ifPattern:
+		return encodeIfPattern(text)
 	case ip4Addr, ip6Addr:
 		low, err = f.encodeAddr(text)
 	case ip4Prefix, ip6Prefix:
@@ -133,6 +136,8 @@ func (f field) decode(low, high []byte) string {
 	switch f {
 	case ifName:
 		return printable(untilNUL(low[:unix.IFNAMSIZ]))
+	case ifPattern:
+		return ifPatternText(low[:unix.IFNAMSIZ], high[:unix.IFNAMSIZ])
 	case ip4Addr, ip6Addr:
 		return addrOf(low[:f.size()]).String()
 	case ip4Prefix, ip6Prefix:
@@ -155,6 +160,28 @@ func encodeIfName(text string) ([]byte, error) {
 		return nil, fmt.Errorf("%q is no interface name", text)
 	}
 	return append([]byte(text), make([]byte, unix.IFNAMSIZ-len(text))...), nil
+}
+
+// encodeIfPattern gives the first and the last name that a pattern stands for.
+// The kernel allows a '*' in names; nft and so we do not.
+func encodeIfPattern(text string) (low, high []byte, err error) {
+	begin, isPattern := strings.CutSuffix(text, "*")
+	if strings.Contains(begin, "*") {
+		return nil, nil, fmt.Errorf("%q is no interface name or pattern: one '*', at the end", text)
+	}
+	if low, err = encodeIfName(begin); err != nil || !isPattern {
+		return low, low, err
+	}
+	return low, append([]byte(begin), bytes.Repeat([]byte{0xff}, unix.IFNAMSIZ-len(begin))...), nil
+}
+
+// ifPatternText is the inverse of encodeIfPattern.
+func ifPatternText(low, high []byte) string {
+	text := printable(untilNUL(low))
+	if bytes.Equal(low, high) {
+		return text
+	}
+	return text + "*"
 }
 
 // badInIfName follows the kernel's dev_valid_name, and refuses what could not

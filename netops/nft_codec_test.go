@@ -19,6 +19,9 @@ func TestNFTFieldTexts(t *testing.T) {
 	}{
 		{ifName, "cni0", "cni0\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", "", ""},
 		{ifName, "fifteen-letters", "fifteen-letters\x00", "", ""},
+		{ifPattern, "cni0", "cni0\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", "", ""},
+		{ifPattern, "veth*", "veth" + strings.Repeat("\x00", 12), "veth" + strings.Repeat("\xff", 12), ""},
+		{ifPattern, "fifteen-letters*", "fifteen-letters\x00", "fifteen-letters\xff", ""},
 		{ip4Addr, "10.0.0.1", "\x0a\x00\x00\x01", "", ""},
 		{ip6Addr, "fd00::1", "\xfd\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01", "", ""},
 		{ip4Prefix, "10.22.0.0/16", "\x0a\x16\x00\x00", "\x0a\x16\xff\xff", ""},
@@ -65,6 +68,10 @@ func TestNFTBadFieldTexts(t *testing.T) {
 		{ifName, `a"b`},
 		{ifName, "a\xffb"},
 		{ifName, "a b"},
+		{ifPattern, "*"},
+		{ifPattern, "a*b"},
+		{ifPattern, "veth**"},
+		{ifPattern, "sixteen-letters-*"},
 		{ip4Addr, "fd00::1"},
 		{ip4Addr, "10.0.0.1/32"},
 		{ip6Addr, "fe80::1%eth0"},
@@ -141,7 +148,7 @@ func TestNFTForeignElements(t *testing.T) {
 	mustAdd(t, c, masq("one", "cni0", "10.1.0.0/16"))
 	run(t, "nft", "add", "element", "inet", "cnibox", "masq4", `{ "br-*" . 10.0.0.1-10.0.0.6 comment "by hand", "x" . 10.9.0.0/24 }`)
 	wantKeys(t, c, "masq4", map[string]string{
-		"cni0 10.1.0.0/16": "one", "br- 10.0.0.1-10.0.0.6": "by hand", "x 10.9.0.0/24": "",
+		"cni0 10.1.0.0/16": "one", "br-* 10.0.0.1-10.0.0.6": "by hand", "x 10.9.0.0/24": "",
 	})
 }
 
@@ -150,6 +157,7 @@ func FuzzNFTDecode(f *testing.F) {
 	sets := setsByName(append(baseSchema(), portMapFeature()))
 	for _, e := range []*Element{
 		masq("label", "cni0", "10.0.0.0/8"),
+		masq("label", "veth*", "10.0.0.0/8"),
 		pair("label", "veth1", "02:00:00:00:00:01"),
 		{Set: "test_ports", Key: []string{"10.0.0.1", "tcp", "80"}, Value: []string{"10.0.0.2", "8080"}, Label: "label"},
 		{Set: "test_policy", Key: []string{"10.0.0.1"}, Value: []string{"jump test_net"}},
@@ -201,6 +209,7 @@ func FuzzNFTUserData(f *testing.F) {
 
 func FuzzNFTElement(f *testing.F) {
 	f.Add("masq4", "cni0", "10.0.0.0/8")
+	f.Add("masq4", "veth*", "10.0.0.0/8")
 	f.Add("macguard_pairs", "veth1", "02:00:00:00:00:01")
 	f.Add("test_policy", "10.0.0.1", "goto chain")
 	sets := setsByName(append(baseSchema(), portMapFeature()))

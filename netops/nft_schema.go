@@ -61,13 +61,14 @@ func baseSchema() []nftFeature {
 }
 
 // masqueradeFeature hides networks behind the node's addresses. An element is
-// one network: the host device its packets come in by, and its subnet. Traffic
-// within the subnet and multicast keep their source. A packet the node itself
+// one network: the host device its packets come in by, or a pattern of those
+// where each container has one, and its subnet. Traffic within the subnet and
+// multicast keep their source. A packet the node itself
 // sends has no input device and so matches nothing.
 func masqueradeFeature() nftFeature {
 	table := inetTable()
-	masq4 := &nftSet{table: table, name: "masq4", key: []field{ifName, ip4Prefix}}
-	masq6 := &nftSet{table: table, name: "masq6", key: []field{ifName, ip6Prefix}}
+	masq4 := &nftSet{table: table, name: "masq4", key: []field{ifPattern, ip4Prefix}}
+	masq6 := &nftSet{table: table, name: "masq6", key: []field{ifPattern, ip6Prefix}}
 	return nftFeature{
 		table: table,
 		sets:  []*nftSet{masq4, masq6},
