@@ -40,11 +40,14 @@ func digest(key store.Key) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
+// HostLinkPrefix is what the host side's interfaces begin with.
+const HostLinkPrefix = "veth"
+
 // HostLink is the name of the host side's interface: "veth" and 11 hex digits.
 // It follows from the key alone, so DEL finds it without a record.
 func HostLink(key store.Key) string {
 	d := digest(key)
-	return "veth" + hex.EncodeToString(d[:])[:11]
+	return HostLinkPrefix + hex.EncodeToString(d[:])[:11]
 }
 
 // MAC is a locally administered unicast address that follows from the key and

@@ -31,12 +31,12 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 			bridges[l.Name] = l
 		}
 	}
-	if len(found)+len(bridges) == 0 {
-		return nil
-	}
 	elements, err := h.Net.Labelled(ctx, labelPrefix)
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
+	}
+	if len(found)+len(bridges)+len(elements) == 0 {
+		return nil
 	}
 	r := rebuilder{h: h, tx: tx, cache: readCaches(h, cacheDirs), elements: elements}
 	for _, l := range found {
@@ -139,12 +139,12 @@ func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 	return recordObjects(r.tx, network, rebuilt, spec, nil, r.h.Now())
 }
 
-// unattached notes the same for networks that have elements on a bridge of
-// ours: no attachment may be left to tell.
+// unattached notes the same for networks that have elements of their own: no
+// attachment may be left to tell.
 func (r *rebuilder) unattached(bridges map[string]netops.LinkInfo) error {
 	for _, e := range r.elements {
 		network, ok := strings.CutPrefix(e.Label, SharedAlias+" ")
-		if !ok || len(e.Key) == 0 || bridges[e.Key[0]].Name == "" {
+		if !ok || len(e.Key) == 0 {
 			continue
 		}
 		if err := r.shared(network, bridges[e.Key[0]]); err != nil {
