@@ -22,6 +22,29 @@ func ThisNetns(path string, ns *netops.Namespace) store.Netns {
 	return n
 }
 
+// openRecorded opens a recorded namespace; nil when it is gone, or another one is
+// at its path.
+func openRecorded(h *roles.Host, n store.Netns) *netops.Namespace {
+	if n.Path == "" || n.Inode == 0 {
+		return nil
+	}
+	ns, err := h.Net.OpenNamespace(n.Path)
+	if err != nil {
+		return nil
+	}
+	if !isRecorded(ns, n) {
+		_ = ns.Close()
+		return nil
+	}
+	return ns
+}
+
+// isRecorded tells whether a namespace is the recorded one.
+func isRecorded(ns *netops.Namespace, n store.Netns) bool {
+	dev, inode := ns.ID()
+	return dev == n.Dev && inode == n.Inode
+}
+
 // mountNamespace is the inode of our mount namespace, 0 when it is unknown.
 func mountNamespace() uint64 {
 	var st unix.Stat_t
@@ -105,8 +128,7 @@ func (c *Census) NetnsGone(n store.Netns) bool {
 // container ID: its namespace is another one now, or not known, as in a rebuilt
 // record, and its host link is gone.
 func Replaced(ctx context.Context, h *roles.Host, a *store.Attachment, now *netops.Namespace) (bool, error) {
-	dev, inode := now.ID()
-	if a.Netns.Inode == inode && a.Netns.Dev == dev {
+	if isRecorded(now, a.Netns) {
 		return false, nil
 	}
 	if a.HostLink == "" {

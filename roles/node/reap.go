@@ -21,8 +21,17 @@ func Remove(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.
 	return Forget(ctx, h, a.Key)
 }
 
-// UndoParts runs the stored inverses of every part, newest part first.
+// UndoParts runs the stored inverses of every part, newest part first. Without
+// the namespace that was recorded, or with another, it works in the recorded one
+// if that is still there: an interface that has no other end in the host is
+// found nowhere else.
 func UndoParts(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.Namespace) error {
+	if ns == nil || !isRecorded(ns, a.Netns) {
+		if old := openRecorded(h, a.Netns); old != nil {
+			defer old.Close()
+			ns = old
+		}
+	}
 	var errs []error
 	for i := len(a.Parts) - 1; i >= 0; i-- {
 		changes, err := decodeChanges(a.Parts[i].Changes)
