@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -113,15 +114,52 @@ func New(t testing.TB) *NS {
 // Path is what CNI_NETNS is set to.
 func (ns *NS) Path() string { return ns.path }
 
-// Remove takes the namespace away, and its path.
+// removeTime is how long Remove waits for the kernel.
+const removeTime = 30 * time.Second
+
+// Remove takes the namespace away, and its path. The kernel takes down what is
+// in it at its leisure, and Remove waits for that: the other end of a veth pair
+// goes together with the rest.
 func (ns *NS) Remove(t testing.TB) {
 	t.Helper()
+	const name = "netopstest"
+	gone, done := make(chan netlink.LinkUpdate), make(chan struct{})
+	defer close(done)
+	if err := netlink.LinkSubscribe(gone, done); err != nil {
+		t.Fatal(err)
+	}
+	if err := ns.addPeer(name); err != nil {
+		t.Fatal(err)
+	}
 	if err := unix.Unmount(ns.path, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(ns.path); err != nil {
 		t.Fatal(err)
 	}
+	late := time.After(removeTime)
+	for {
+		select {
+		case u := <-gone:
+			if u.Header.Type == unix.RTM_DELLINK && u.Attrs().Name == name {
+				return
+			}
+		case <-late:
+			t.Fatalf("the namespace is still there: somebody holds it open")
+		}
+	}
+}
+
+// addPeer makes a veth pair between the host and the namespace.
+func (ns *NS) addPeer(name string) error {
+	h, err := os.Open(ns.path)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return netlink.LinkAdd(&netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(int(h.Fd())),
+	})
 }
 
 // Do runs f on a thread in the namespace: programs that f starts and sockets

@@ -30,6 +30,11 @@ type Conf struct {
 	Needs func(testing.TB)
 	// Tamper has changes after which CHECK must fail.
 	Tamper []Tamper
+	// Prepare puts into a container's namespace what the configuration needs there.
+	Prepare func(*testing.T, *netopstest.NS)
+	// Other is the configuration of a second attachment beside the first, where
+	// the kernel allows no two of one configuration. Empty is the same.
+	Other string
 	// Args is CNI_ARGS for every call.
 	Args string
 	// Again says that a second ADD of the same attachment is no error.
@@ -94,13 +99,24 @@ type bench struct {
 
 func (s Suite) bench(t *testing.T, c Conf) *bench {
 	t.Helper()
-	b := &bench{Env: NewEnv(t, s.Table), s: s, conf: c, ns: netopstest.New(t)}
+	b := &bench{Env: NewEnv(t, s.Table), s: s, conf: c}
+	b.ns = b.container(t)
 	// Whatever a test made is taken away again: the next one has the same host.
 	t.Cleanup(func() { b.Run(b.gcCall(nil)) })
 	if c.Stateless {
 		b.warm() // the kernel gives lo its address with the first up, and leaves it there
 	}
 	return b
+}
+
+// container is a namespace as the configuration needs it.
+func (b *bench) container(t *testing.T) *netopstest.NS {
+	t.Helper()
+	ns := netopstest.New(t)
+	if b.conf.Prepare != nil {
+		b.conf.Prepare(t, ns)
+	}
+	return ns
 }
 
 // call is a call for the bench's container.
@@ -121,6 +137,15 @@ func (b *bench) with(version string, more map[string]any) string {
 func (b *bench) withPrev(verb, result string) Call {
 	c := b.call(verb)
 	c.Conf = b.with(newest, map[string]any{"prevResult": json.RawMessage(result)})
+	return c
+}
+
+// other is a call for an attachment beside the first.
+func (b *bench) other(verb string) Call {
+	c := b.call(verb)
+	if b.conf.Other != "" {
+		c.Conf = WithKeys(b.t, b.conf.Other, map[string]any{"cniVersion": newest})
+	}
 	return c
 }
 
@@ -172,7 +197,7 @@ func (s Suite) life(t *testing.T, c Conf) {
 	b.same(start, "after DEL")
 	b.OK(b.withPrev("DEL", a.Stdout))
 	b.same(start, "after a second DEL")
-	second := b.call("ADD")
+	second := b.other("ADD")
 	second.IfName = "eth1"
 	b.OK(b.call("ADD"))
 	b.OK(second)
@@ -196,7 +221,7 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.ns.Reset(t) // loopback's DEL cannot reach a namespace that is not named
 	b.same(start, "after DEL with an empty CNI_NETNS")
 
-	gone := netopstest.New(t)
+	gone := b.container(t)
 	call := b.call("ADD")
 	call.Netns = gone.Path()
 	b.OK(call)
@@ -225,8 +250,8 @@ func (b *bench) network() string {
 func (s Suite) gc(t *testing.T, c Conf) {
 	b := s.bench(t, c)
 	pristine := b.state()
-	keep := b.call("ADD")
-	keepNS := netopstest.New(t)
+	keep := b.other("ADD")
+	keepNS := b.container(t)
 	keep.ID, keep.Netns = "keep", keepNS.Path()
 	kept := b.OK(keep)
 	start := b.state()
@@ -239,8 +264,8 @@ func (s Suite) gc(t *testing.T, c Conf) {
 	b.OK(b.gcCall([]roles.AttachmentID{{ContainerID: "keep", IfName: "eth0"}}))
 	b.ns.Reset(t)
 	b.same(start, "after GC that lists one of two")
-	check := b.withPrev("CHECK", kept.Stdout)
-	check.ID, check.Netns = keep.ID, keep.Netns
+	check := keep
+	check.Verb, check.Conf = "CHECK", WithKeys(t, keep.Conf, map[string]any{"prevResult": json.RawMessage(kept.Stdout)})
 	b.OK(check)
 	b.OK(b.gcCall(nil))
 	b.same(pristine, "after GC with an empty list")
