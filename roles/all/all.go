@@ -5,6 +5,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
 	"github.com/cnibox/cnibox/roles/iface/loopback"
+	"github.com/cnibox/cnibox/roles/iface/ptp"
 	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
 )
 
@@ -13,6 +14,7 @@ func Table() roles.Table {
 	return roles.Table{
 		bridge.Role(),
 		loopback.Role(),
+		ptp.Role(),
 		hostlocal.Role(),
 	}
 }

@@ -1,6 +1,9 @@
 package attach
 
 import (
+	"net/netip"
+	"slices"
+
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cnibox/cnibox/netops"
@@ -36,6 +39,10 @@ type Container struct {
 	DAD bool
 	// Down leaves the interface down.
 	Down bool
+	// PointToPoint has nobody but the gateways on the link: the rest of a subnet
+	// is behind its gateway, and other gateways that routes name are taken to
+	// answer all the same.
+	PointToPoint bool
 }
 
 // Wire adds the container's side to a Spec. Addresses come before the link is
@@ -52,7 +59,7 @@ func (c Container) Wire(s *netops.Spec, in *Input, res *roles.Result) error {
 		c.wireSysctls(s, in, name, ips)
 	}
 	for _, ip := range ips {
-		s.Add(&netops.Addr{In: netops.Container, Link: name, Address: ip.Address, DAD: c.DAD})
+		s.Add(&netops.Addr{In: netops.Container, Link: name, Address: ip.Address, DAD: c.DAD, NoPrefixRoute: c.PointToPoint})
 	}
 	if !c.Down {
 		s.Add(&netops.Link{In: netops.Container, Name: name, Up: true})
@@ -64,8 +71,44 @@ func (c Container) Wire(s *netops.Spec, in *Input, res *roles.Result) error {
 	if err != nil {
 		return err
 	}
+	if c.PointToPoint {
+		s.Add(gatewayRoutes(name, ips)...)
+		onLink(routes, ips)
+	}
 	s.Add(routes...)
 	return nil
+}
+
+// gatewayRoutes lead to every gateway, and over it to the rest of the subnet.
+func gatewayRoutes(link string, ips []Family) []netops.Object {
+	var out []netops.Object
+	reached := map[netip.Prefix]bool{}
+	route := func(dst netip.Prefix, via, own netip.Addr) {
+		if !reached[dst] {
+			out = append(out, &netops.Route{In: netops.Container, Link: link, Dst: dst, Via: via, Src: own})
+			reached[dst] = true
+		}
+	}
+	for _, ip := range ips {
+		if !ip.Gateway.IsValid() {
+			continue
+		}
+		route(netip.PrefixFrom(ip.Gateway, ip.Gateway.BitLen()), netip.Addr{}, ip.Address.Addr())
+		if !ip.Address.IsSingleIP() {
+			route(ip.Address.Masked(), ip.Gateway, ip.Address.Addr())
+		}
+	}
+	return out
+}
+
+// onLink marks the routes over gateways that are none of the link's.
+func onLink(routes []netops.Object, ips []Family) {
+	for _, o := range routes {
+		r, ok := o.(*netops.Route)
+		if ok && r.Via.IsValid() && !slices.ContainsFunc(ips, func(ip Family) bool { return ip.Gateway == r.Via }) {
+			r.OnLink = true
+		}
+	}
 }
 
 // wireSysctls prepares the container's interface for its addresses. CHECK

@@ -4,6 +4,7 @@ package bridge
 
 import (
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
 )
 
 // Conf is the network configuration of the bridge role.
@@ -44,6 +45,11 @@ type Conf struct {
 	DisableContainerInterface bool `json:"disableContainerInterface,omitempty"`
 	// PortIsolation keeps ports with this flag from reaching each other.
 	PortIsolation bool `json:"portIsolation,omitempty"`
+	// RemoveEmptyBridge has the DEL of the network's last attachment remove the
+	// bridge, if we made it and it has no other port, with all that the network
+	// has on it: addresses, masquerading, the VLAN's gateway interface. What
+	// another network stands on stays until that one's last attachment or GC.
+	RemoveEmptyBridge bool `json:"removeEmptyBridge,omitempty"`
 	// RuntimeConfig is what the runtime fills in for declared capabilities.
 	RuntimeConfig struct {
 		// MAC is the container's hardware address; it wins over args and CNI_ARGS.
@@ -89,9 +95,7 @@ func (c *Conf) Validate() error {
 	if err := roles.LinkName(c.Bridge); err != nil {
 		f.Addf("bridge", "%v", err)
 	}
-	if c.IPMasqBackend != "" && c.IPMasqBackend != "nftables" && c.IPMasqBackend != "iptables" {
-		f.Addf("ipMasqBackend", "%q is not known: use \"nftables\"", c.IPMasqBackend)
-	}
+	c.masquerade().Check(&f)
 	if c.MTU < 0 || c.MTU > 65535 {
 		f.Addf("mtu", "%d is out of range: use 0 (the kernel's) to 65535", c.MTU)
 	}
@@ -149,6 +153,11 @@ func (c *Conf) gatewayLink() string {
 		return c.Bridge
 	}
 	return c.Bridge + "." + itoa(c.VLAN)
+}
+
+// masquerade is what the configuration asks of NAT.
+func (c *Conf) masquerade() attach.Masquerade {
+	return attach.Masquerade{On: c.IPMasq, Backend: c.IPMasqBackend}
 }
 
 // macKeys are the keys that ask for the container's hardware address.

@@ -78,10 +78,7 @@ type hostLink struct {
 // would give a new bridge the lowest MAC of its ports and change it as ports
 // come and go; one set at creation stays.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
-	first := in.Observed == nil && in.Prev == nil
-	if first && r.conf.IPMasq && r.conf.IPMasqBackend == "iptables" {
-		h.Log.Warn("ipMasqBackend \"iptables\" is served by nftables", "network", in.Key.Network)
-	}
+	r.conf.masquerade().Warn(h, in)
 	var o observed
 	bridge, err := observeLink(ctx, h, r.conf.Bridge, &o.bridge)
 	if err != nil {

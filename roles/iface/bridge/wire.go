@@ -12,7 +12,6 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/node"
-	"github.com/cnibox/cnibox/store"
 )
 
 // containerIndex is the container interface's place in the result: after the
@@ -44,7 +43,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	w := &attach.Wiring{Result: res, HostLink: in.HostLink, MAC: mac}
 	r.wireBridge(&w.Spec, in, o)
 	r.wireGateway(&w.Spec, o, ips)
-	r.wireMasquerade(&w.Spec, in, ips)
+	r.conf.masquerade().Wire(&w.Spec, in, r.conf.gatewayLink(), ips)
 	r.wirePort(&w.Spec, in, mac, ips)
 	inside := attach.Container{DAD: r.conf.EnableDAD, Down: r.conf.DisableContainerInterface}
 	return w, inside.Wire(&w.Spec, in, res)
@@ -167,30 +166,23 @@ func (r *role) wireGateway(s *netops.Spec, o observed, ips []attach.Family) {
 	if r.hasVLANGateway(len(ips)) {
 		r.wireVLANGateway(s, o)
 	}
-	var v4, v6 bool
 	for _, ip := range ips {
 		if !ip.Gateway.IsValid() {
 			continue
 		}
-		v4, v6 = v4 || ip.Gateway.Is4(), v6 || ip.Gateway.Is6()
 		s.Add(&netops.Addr{
 			In: netops.Host, Shared: true, Link: r.conf.gatewayLink(),
 			Address: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()),
 			Sole:    !r.conf.ForceAddress, Replace: r.conf.ForceAddress,
 		})
 	}
-	if v4 {
-		s.Add(&netops.Sysctl{In: netops.Host, Shared: true, Key: "net/ipv4/ip_forward", Value: "1"})
-	}
-	if v6 {
-		s.Add(&netops.Sysctl{In: netops.Host, Shared: true, Key: "net/ipv6/conf/all/forwarding", Value: "1"})
-	}
+	attach.Forwarding(s, ips)
 }
 
 // wireVLANGateway is the veth pair "<bridge>.<vlan>" and its port.
 func (r *role) wireVLANGateway(s *netops.Spec, o observed) {
 	name := r.conf.gatewayLink()
-	port := node.HostLink(store.Key{Network: "gateway", ContainerID: r.conf.Bridge, IfName: name})
+	port := r.conf.gatewayPort()
 	l := &netops.Link{
 		In: netops.Host, Shared: true, Name: name, Kind: "veth", MTU: r.conf.MTU, Up: true, Alias: node.SharedAlias,
 		Peer: &netops.Peer{In: netops.Host, Name: port, Up: true, Master: r.conf.Bridge},
@@ -202,23 +194,6 @@ func (r *role) wireVLANGateway(s *netops.Spec, o observed) {
 		In: netops.Host, SharedPort: true, Link: port,
 		VLANs: []netops.VLAN{{ID: uint16(r.conf.VLAN), PVID: true, Untagged: true}},
 	})
-}
-
-// wireMasquerade is one entry a subnet, made by the first attachment.
-func (r *role) wireMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Family) {
-	if !r.conf.IPMasq {
-		return
-	}
-	for _, ip := range ips {
-		set := "masq6"
-		if ip.Address.Addr().Is4() {
-			set = "masq4"
-		}
-		s.Add(&netops.Element{
-			Shared: true, Set: set, Label: node.SharedLabel(in.Key.Network),
-			Key: []string{r.conf.gatewayLink(), ip.Address.Masked().String()},
-		})
-	}
 }
 
 // wirePort is the veth pair, its VLANs and its guard.

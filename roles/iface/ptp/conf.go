@@ -1,0 +1,43 @@
+// Package ptp is the CNI role "ptp": a veth pair between container and host,
+// routed, with the keys of the reference plugin.
+package ptp
+
+import (
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+)
+
+// Conf is the network configuration of the ptp role.
+type Conf struct {
+	roles.NetConf
+	// IPMasq masquerades traffic that leaves the subnet.
+	IPMasq bool `json:"ipMasq,omitempty"`
+	// IPMasqBackend is "nftables" (default). "iptables" is accepted with a
+	// warning and served by nftables.
+	IPMasqBackend string `json:"ipMasqBackend,omitempty"`
+	// MTU of both ends; 0 leaves it to the kernel.
+	MTU int `json:"mtu,omitempty"`
+	// HostAddressing gives the container its addresses as /32 and /128, whatever
+	// the subnet's length: of the subnet it reaches the gateway, and all else by
+	// the routes that IPAM gives. The gateway may be outside of the subnet
+	// (169.254.1.1, fe80::1). Not without ipam.
+	HostAddressing bool `json:"hostAddressing,omitempty"`
+}
+
+// Validate reports every fault with its JSON path.
+func (c *Conf) Validate() error {
+	var f roles.Faults
+	c.masquerade().Check(&f)
+	if c.MTU < 0 || c.MTU > 65535 {
+		f.Addf("mtu", "%d is out of range: use 0 (the kernel's) to 65535", c.MTU)
+	}
+	if c.HostAddressing && c.IPAM.Type == "" {
+		f.Addf("hostAddressing", "is of no use without addresses: set ipam")
+	}
+	return f.Err()
+}
+
+// masquerade is what the configuration asks of NAT.
+func (c *Conf) masquerade() attach.Masquerade {
+	return attach.Masquerade{On: c.IPMasq, Backend: c.IPMasqBackend}
+}

@@ -1,0 +1,62 @@
+package ptp
+
+import (
+	"context"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+)
+
+// Role is the ptp role's entry in the table.
+func Role() roles.Role {
+	return roles.Role{
+		Names:     []string{"ptp"},
+		Kind:      roles.Interface,
+		Summary:   "a veth pair between container and host, routed, with masquerade",
+		Reference: "v1.9.1",
+		Conf:      func() any { return new(Conf) },
+		New:       newHandler,
+	}
+}
+
+func newHandler(raw []byte) (roles.Handler, error) {
+	r, err := newRole(raw)
+	if err != nil {
+		return nil, err
+	}
+	return attach.New(r), nil
+}
+
+// newRole decodes and validates a configuration.
+func newRole(raw []byte) (*role, error) {
+	c := new(Conf)
+	if err := roles.Decode(raw, c); err != nil {
+		return nil, err
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &role{conf: c}, nil
+}
+
+// role implements attach.Interface for one configuration.
+type role struct{ conf *Conf }
+
+func (r *role) Role() string { return "ptp" }
+
+func (r *role) IPAM() string { return r.conf.IPAM.Type }
+
+// Shared is what holds the networks' masquerade entries: two networks may have
+// one subnet, so they have one lock.
+func (r *role) Shared() []string { return []string{"masquerade/" + hostLinks} }
+
+// observed stands for a kernel that Wire needs to know nothing of.
+type observed struct{}
+
+// Observe reads nothing.
+func (r *role) Observe(_ context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+	r.conf.masquerade().Warn(h, in)
+	in.Observed = observed{}
+	return nil
+}

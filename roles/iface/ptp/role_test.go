@@ -1,0 +1,213 @@
+package ptp_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
+
+const (
+	plain = `{"name":"plain","type":"ptp","mtu":1400,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]],
+		"routes":[{"dst":"0.0.0.0/0"}]}}`
+	dual = `{"name":"dual","type":"ptp","ipMasq":true,
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],
+		"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"},{"dst":"192.168.0.0/16","mtu":1300,"priority":50}]}}`
+	host = `{"name":"host","type":"ptp","ipMasq":true,"hostAddressing":true,
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24","gateway":"169.254.1.1"}],[{"subnet":"fd00:1::/64"}]],
+		"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}}`
+	layer2 = `{"name":"layer2","type":"ptp"}`
+)
+
+// TestRole runs the suite: the reference's scenarios "ADD/DEL", "masq nftables",
+// "dual-stack + routes", "DEL unconfigured", and those that it lacks.
+func TestRole(t *testing.T) {
+	rolestest.Suite{
+		Table: all.Table(), Type: "ptp",
+		Confs: []rolestest.Conf{
+			{Name: "plain", Swept: true, JSON: plain, Tamper: append(layer1(), addressGone, gatewayRoute, hostRoute, gatewayAddress, forwarding)},
+			{Name: "dual", JSON: dual, Tamper: []rolestest.Tamper{masquerade, addressGone}},
+			{Name: "host", JSON: host, Swept: true, Tamper: []rolestest.Tamper{masquerade, addressGone, hostRoute}},
+			{Name: "layer2", Swept: true, JSON: layer2, NoAddress: true, Tamper: layer1()},
+		},
+	}.Run(t)
+}
+
+// TestStorm: 60 containers, 16 at a time, their plugins killed at random.
+func TestStorm(t *testing.T) {
+	rolestest.Storm{
+		Table: all.Table(), Type: "ptp", Containers: 60, Parallel: 16,
+		Confs: []string{rolestest.WithKeys(t, dual, map[string]any{"cniVersion": "1.1.0"})},
+	}.Run(t)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func link(t *testing.T, name string) netlink.Link {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	must(t, err)
+	return l
+}
+
+// inside is a change to the container's interface.
+func inside(name string, change func(netlink.Link) error) rolestest.Tamper {
+	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
+		ns.Do(t, func() error {
+			l, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return change(l)
+		})
+	}}
+}
+
+// outside is a change to the host's end.
+func outside(name string, change func(*testing.T, netlink.Link)) rolestest.Tamper {
+	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, r *roles.Result) {
+		change(t, link(t, r.Interfaces[0].Name))
+	}}
+}
+
+func layer1() []rolestest.Tamper {
+	return []rolestest.Tamper{
+		inside("container link down", netlink.LinkSetDown),
+		inside("container link gone", netlink.LinkDel),
+		inside("MAC changed", func(l netlink.Link) error {
+			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
+		}),
+		outside("host link down", func(t *testing.T, l netlink.Link) { must(t, netlink.LinkSetDown(l)) }),
+	}
+}
+
+var (
+	addressGone = inside("address gone", func(l netlink.Link) error {
+		addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		return netlink.AddrDel(l, &addrs[0])
+	})
+	gatewayRoute = inside("route to the gateway gone", func(l netlink.Link) error {
+		return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: netlink.NewIPNet([]byte{10, 1, 0, 1}), Scope: netlink.SCOPE_LINK})
+	})
+	hostRoute = outside("host's route gone", func(t *testing.T, l netlink.Link) {
+		all, err := netlink.RouteList(l, netlink.FAMILY_V4)
+		must(t, err)
+		must(t, netlink.RouteDel(&all[0]))
+	})
+	gatewayAddress = outside("gateway's address gone", func(t *testing.T, l netlink.Link) {
+		a, err := netlink.ParseAddr("10.1.0.1/32")
+		must(t, err)
+		must(t, netlink.AddrDel(l, a))
+	})
+	forwarding = outside("forwarding off", func(t *testing.T, _ netlink.Link) {
+		must(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0))
+	})
+	masquerade = outside("ruleset flushed", func(t *testing.T, _ netlink.Link) {
+		c, err := nftables.New()
+		must(t, err)
+		c.FlushRuleset()
+		must(t, c.Flush())
+	})
+)
+
+// pod is a container of a test.
+type pod struct {
+	*netopstest.NS
+	call rolestest.Call
+	// hostLink and addrs are what ADD's result tells.
+	hostLink string
+	addrs    []string
+}
+
+// attach makes a container with one attachment.
+func attach(t *testing.T, e *rolestest.Env, conf, id string) *pod {
+	t.Helper()
+	ns := netopstest.New(t)
+	p := &pod{NS: ns, call: rolestest.Call{
+		Type: "ptp", Verb: "ADD", ID: id, Netns: ns.Path(), IfName: "eth0",
+		Conf: rolestest.WithKeys(t, conf, map[string]any{"cniVersion": "1.1.0"}),
+	}}
+	var r roles.Result
+	must(t, json.Unmarshal([]byte(e.OK(p.call).Stdout), &r))
+	p.hostLink = r.Interfaces[0].Name
+	for _, ip := range r.IPs {
+		p.addrs = append(p.addrs, ip.Address.IP.String())
+	}
+	t.Cleanup(func() {
+		p.call.Verb = "DEL"
+		e.OK(p.call)
+	})
+	return p
+}
+
+// TestMasqueradeIsOneEntry: attachments share the network's entry, which no DEL
+// touches, not even one without CNI_NETNS, and GC takes it with the last.
+// Upstream leaks a chain a container there (containernetworking/plugins#810).
+func TestMasqueradeIsOneEntry(t *testing.T) {
+	e := rolestest.NewEnv(t, all.Table())
+	pristine := e.State([]string{"sysctl net/"})
+	t.Run("attached", func(t *testing.T) {
+		attach(t, e, dual, "a")
+		b := attach(t, e, dual, "b")
+		b.call.Netns = ""
+		entries := 0
+		for line := range strings.Lines(e.State(nil)) {
+			if strings.Contains(line, "set masq4 element") {
+				entries++
+			}
+		}
+		if entries != 1 {
+			t.Errorf("%d entries for two containers, want 1", entries)
+		}
+	})
+	e.OK(rolestest.Call{Type: "ptp", Verb: "GC", Conf: rolestest.WithKeys(t, dual, map[string]any{
+		"cniVersion": "1.1.0", "cni.dev/valid-attachments": []string{},
+	})})
+	if have := e.State([]string{"sysctl net/"}); have != pristine {
+		t.Errorf("after DEL and GC:\n%s\nbefore:\n%s", have, pristine)
+	}
+}
+
+// TestNoGateway: IPAM that gives no gateway is told so, and nothing stays.
+func TestNoGateway(t *testing.T) {
+	e := rolestest.NewEnv(t, all.Table())
+	script := "#!/bin/sh\ncat >/dev/null\n" +
+		`[ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}]}'` + "\n" +
+		"echo $CNI_COMMAND >>" + e.Dir() + "/asked\n"
+	must(t, os.WriteFile(filepath.Join(e.PluginDir(), "strangers"), []byte(script), 0o700))
+	ns := netopstest.New(t)
+	pristine := e.State(nil, ns)
+	a := e.Fail(rolestest.Call{
+		Type: "ptp", Verb: "ADD", ID: "c1", Netns: ns.Path(), IfName: "eth0",
+		Conf: `{"cniVersion":"1.1.0","name":"n","type":"ptp","ipMasq":true,"ipam":{"type":"strangers"}}`,
+	}, 7)
+	if !strings.Contains(a.Stdout, "ipam: gave 10.1.0.2/24 without a gateway") {
+		t.Errorf("the error does not tell why: %s", a.Stdout)
+	}
+	if have := e.State(nil, ns); have != pristine {
+		t.Errorf("after a failed ADD:\n%s\nbefore:\n%s", have, pristine)
+	}
+	asked, err := os.ReadFile(e.Dir() + "/asked")
+	if err != nil || string(asked) != "ADD\nDEL\n" {
+		t.Errorf("IPAM was asked %q, %v: want ADD and DEL", asked, err)
+	}
+}

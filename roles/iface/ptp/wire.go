@@ -1,0 +1,141 @@
+package ptp
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/node"
+)
+
+const (
+	// containerIndex is the container interface's place in the result: after the
+	// host side's.
+	containerIndex = 1
+	// hostLinks is the pattern of the host side's interfaces (node.HostLink).
+	// With the subnet it tells a network's traffic where no interface of the
+	// host does.
+	hostLinks = node.HostLinkPrefix + "*"
+)
+
+// Wire computes the spec and the result of one attachment. Shared objects come
+// first, so that a failure further on leaves nothing half made on them.
+func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+	ifaces := []*roles.ResultInterface{
+		{Name: in.HostLink, Mac: in.HostMAC},
+		{Name: in.Key.IfName, Mac: in.ContainerMAC, Sandbox: in.Netns},
+	}
+	res := in.Result(r.conf.DNS, ifaces, containerIndex)
+	ips, err := attach.Addresses(res)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkGateways(ips); err != nil {
+		return nil, err
+	}
+	w := &attach.Wiring{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
+	attach.Forwarding(&w.Spec, ips)
+	r.wireMasquerade(&w.Spec, in, ips)
+	if r.conf.HostAddressing {
+		for i, ip := range ips {
+			ips[i].Address = single(ip.Address.Addr())
+			res.IPs[i].Address = attach.IPNet(ips[i].Address)
+		}
+	}
+	r.wirePair(&w.Spec, in, ips)
+	wireHost(&w.Spec, in, ips)
+	return w, attach.Container{PointToPoint: true}.Wire(&w.Spec, in, res)
+}
+
+// checkGateways wants a gateway with every address: it is the host's end.
+func checkGateways(ips []attach.Family) error {
+	var f roles.Faults
+	for _, ip := range ips {
+		switch {
+		case !ip.Gateway.IsValid():
+			f.Addf("ipam", "gave %s without a gateway, which the host's end of the link is: set ipam's gateway", ip.Address)
+		case ip.Gateway == ip.Address.Addr():
+			f.Addf("ipam", "gave %s with itself as the gateway: set another for the host's end", ip.Address)
+		}
+	}
+	return f.Err()
+}
+
+// wireMasquerade is one entry a subnet, made by the first attachment. An
+// address without a subnet has one of its own. CHECK, to which prevResult does
+// not tell the subnet of a host address, asks for either.
+func (r *role) wireMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Family) {
+	m := r.conf.masquerade()
+	if in.Prev != nil {
+		for _, ip := range ips {
+			m.Wire(s, in, in.HostLink, []attach.Family{{Address: single(ip.Address.Addr())}})
+		}
+		return
+	}
+	for _, ip := range ips {
+		if ip.Address.IsSingleIP() {
+			m.WireOwn(s, in, in.HostLink, ip)
+		} else {
+			m.Wire(s, in, hostLinks, []attach.Family{ip})
+		}
+	}
+}
+
+// wirePair is the veth pair.
+func (r *role) wirePair(s *netops.Spec, in *attach.Input, ips []attach.Family) {
+	addrs := make([]netip.Prefix, len(ips))
+	for i, ip := range ips {
+		addrs[i] = ip.Address
+	}
+	inner := &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: r.conf.MTU}
+	if in.Prev != nil {
+		inner.MTU = 0 // a chained plugin may have set another
+	}
+	s.Add(&netops.Link{
+		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: r.conf.MTU,
+		Alias: node.Alias(in.Key, addrs), Peer: inner,
+	})
+}
+
+// wireHost is the host's side: the gateways' addresses, and a route to each of
+// the container's. Its link-local address, which the host asks for the
+// container's MAC with, is to be usable at once, so duplicate address detection
+// is off before the link is up (RFC 4862 section 5.4).
+func wireHost(s *netops.Spec, in *attach.Input, ips []attach.Family) {
+	wireHostSysctls(s, in, ips)
+	s.Add(&netops.Link{In: netops.Host, Name: in.HostLink, Up: true})
+	made := map[netip.Addr]bool{}
+	for _, ip := range ips {
+		if !made[ip.Gateway] {
+			s.Add(&netops.Addr{In: netops.Host, Link: in.HostLink, Address: single(ip.Gateway), NoPrefixRoute: true})
+			made[ip.Gateway] = true
+		}
+	}
+	for _, ip := range ips {
+		s.Add(&netops.Route{In: netops.Host, Link: in.HostLink, Dst: single(ip.Address.Addr())})
+	}
+}
+
+// wireHostSysctls prepares the host's interface. Router advertisements of a
+// container are not for the host. CHECK leaves settings out, as inside.
+func wireHostSysctls(s *netops.Spec, in *attach.Input, ips []attach.Family) {
+	if in.Prev != nil {
+		return
+	}
+	set := func(name, value string, optional bool) {
+		s.Add(&netops.Sysctl{In: netops.Host, Key: fmt.Sprintf("net/ipv6/conf/%s/%s", in.HostLink, name), Value: value, Optional: optional})
+	}
+	set("accept_ra", "0", true)
+	set("accept_dad", "0", true)
+	for _, ip := range ips {
+		if ip.Address.Addr().Is6() {
+			set("disable_ipv6", "0", false)
+			return
+		}
+	}
+}
+
+// single is the prefix of one address.
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
