@@ -12,22 +12,23 @@ import (
 // del deletes the elements; what is absent, table and all, is success. An
 // element that only covers the wanted one stays. It goes on after an error.
 func (c *nft) del(ctx context.Context, els []*Element) error {
-	var plain, prefixes []*entry
+	var plain []*entry
+	prefixes := map[*nftSet][]*entry{}
 	for _, e := range els {
 		n, err := entryOf(c.sets, &Element{Set: e.Set, Key: e.Key, Value: e.Value})
 		if err != nil {
 			return err
 		}
 		if n.set.isInterval() {
-			prefixes = append(prefixes, n)
+			prefixes[n.set] = append(prefixes[n.set], n)
 		} else {
 			plain = append(plain, n.bare())
 		}
 	}
 	slices.SortStableFunc(plain, func(a, b *entry) int { return compareSets(a.set, b.set) })
 	err := c.delPlain(ctx, plain)
-	for _, n := range prefixes {
-		err = errors.Join(err, c.delPrefix(ctx, n))
+	for _, of := range prefixes {
+		err = errors.Join(err, c.delPrefixes(ctx, of))
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package netops
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -49,6 +50,62 @@ func (c *nft) widen(ctx context.Context, n *entry) (done bool, err error) {
 		return false, nil
 	}
 	return err == nil, kernelError(err, fmt.Sprintf("add %s", n))
+}
+
+// delPrefixes deletes exactly the wanted entries, all of one set. Those whose
+// first key no other element holds go in one transaction: each commit has the
+// kernel copy the whole set.
+func (c *nft) delPrefixes(ctx context.Context, wanted []*entry) error {
+	for range nftTries {
+		entries, err := c.entries(ctx, wanted[0].set)
+		if err != nil {
+			return err
+		}
+		alone, others := split(entries, wanted)
+		if len(alone) > 1 {
+			err = c.commitEntries(ctx, unix.NFT_MSG_DELSETELEM, 0, alone)
+			if errors.Is(err, unix.ENOENT) {
+				continue
+			}
+			if err != nil {
+				return kernelError(err, describe("delete", alone))
+			}
+			alone = nil
+		}
+		for _, n := range append(alone, others...) {
+			err = errors.Join(err, c.delPrefix(ctx, n))
+		}
+		return err
+	}
+	return fmt.Errorf("%s: %w: its nftables table is being changed", describe("delete", wanted), ErrBusy)
+}
+
+// split tells the wanted ones of a set's entries whose first key no other
+// entry holds from those where one does. Whatever covers a key stands, in the
+// order of keys, around it, so a walk in that order keeps only a few open.
+func split(entries, wanted []*entry) (alone, others []*entry) {
+	want := map[string]bool{}
+	for _, n := range wanted {
+		want[string(n.key)+string(n.last())] = true
+	}
+	entries = slices.SortedFunc(slices.Values(entries), func(a, b *entry) int { return bytes.Compare(a.key, b.key) })
+	var open []*entry
+	for i, n := range entries {
+		open = slices.DeleteFunc(open, func(o *entry) bool { return bytes.Compare(o.last(), n.key) < 0 })
+		open = append(open, n)
+		if !want[string(n.key)+string(n.last())] {
+			continue
+		}
+		first := &entry{set: n.set, key: n.key}
+		holds := func(o *entry) bool { return o != n && o.covers(first) }
+		next := i+1 < len(entries) && bytes.Equal(entries[i+1].key, n.key)
+		if next || slices.ContainsFunc(open, holds) {
+			others = append(others, n)
+		} else {
+			alone = append(alone, n.bare())
+		}
+	}
+	return alone, others
 }
 
 // delPrefix deletes exactly n. The kernel looks at the first key only and

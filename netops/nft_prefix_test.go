@@ -1,0 +1,64 @@
+package netops
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestDeleteManyPrefixes deletes in one go what lies beside, around and within
+// what stays, and exactly that.
+func TestDeleteManyPrefixes(t *testing.T) {
+	c := freshNFT(t)
+	keys := func(els []*Element) (out []string) {
+		for _, e := range els {
+			out = append(out, e.Key[0]+" "+e.Key[1])
+		}
+		return out
+	}
+	// The kernel takes a prefix around another that begins and ends elsewhere.
+	var gone, stay []*Element
+	for i := range 20 {
+		inner, outer, alone := fmt.Sprintf("10.%d.5.0/24", i), fmt.Sprintf("10.%d.0.0/16", i), fmt.Sprintf("11.%d.0.0/16", i)
+		mustAdd(t, c, masq("", "br0", inner))
+		mustAdd(t, c, masq("", "br0", outer), masq("", "br0", alone), masq("", "br1", alone))
+		gone = append(gone, masq("", "br0", []string{inner, outer}[i%2]), masq("", "br0", alone))
+		stay = append(stay, masq("", "br0", []string{outer, inner}[i%2]), masq("", "br1", alone))
+	}
+	absent := masq("", "br2", "10.0.0.0/8")
+	if err := c.del(t.Context(), append(gone, absent)); err != nil {
+		t.Fatal(err)
+	}
+	have, err := c.list(t.Context(), "masq4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sorted := cmp.Transformer("set", func(in []string) map[string]bool {
+		out := map[string]bool{}
+		for _, s := range in {
+			out[s] = true
+		}
+		return out
+	})
+	if diff := cmp.Diff(keys(stay), keys(have), sorted); diff != "" || len(have) != len(stay) {
+		t.Errorf("%d elements stay, want %d (-want +have):\n%s", len(have), len(stay), diff)
+	}
+}
+
+// TestDeleteThousandsOfPrefixes does not end in any test's time when each
+// deletion lists the set, and has the kernel copy it.
+func TestDeleteThousandsOfPrefixes(t *testing.T) {
+	c := freshNFT(t)
+	var all []*Element
+	for i := range 10_000 {
+		all = append(all, masq("cnibox:shared net", "br0", fmt.Sprintf("10.%d.%d.0/24", i/250, i%250)))
+	}
+	mustAdd(t, c, all...)
+	if err := c.del(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	if have, err := c.list(t.Context(), "masq4"); err != nil || len(have) > 0 {
+		t.Errorf("%d elements are left, %v", len(have), err)
+	}
+}
