@@ -191,6 +191,16 @@ func (l *Link) parentAttrs(ctx context.Context, s *session) ([]nl.NetlinkRequest
 	return append(attrs, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.file.Fd())))), nil
 }
 
+// laterMAC is the MAC of a link that the kernel makes with its parent's,
+// whatever is asked for. Set afterwards it is the parent's too, until the link
+// is deleted (drivers/net/macvlan.c).
+func (l *Link) laterMAC() string {
+	if l.Kind == kindMACVLAN && l.Mode == "passthru" {
+		return l.MAC
+	}
+	return ""
+}
+
 // addKindData adds what only links of these kinds have to IFLA_LINKINFO.
 func (l *Link) addKindData(info *nl.RtAttr) {
 	if !l.hasParent() {
@@ -261,7 +271,7 @@ func (l *Link) verifyKind(ctx context.Context, s *session, have *linkState, d *d
 	if l.Kind == kindTap {
 		l.verifyTap(&have.tap, d)
 	}
-	if !l.hasParent() || s.unknown(l.parentIn()) {
+	if !l.hasParent() || l.Parent == "" || s.unknown(l.parentIn()) {
 		return nil
 	}
 	parent, err := s.findLink(ctx, l.parentIn(), l.Parent)

@@ -51,8 +51,7 @@ func (l *Link) create(ctx context.Context, s *session) ([]rtMessage, error) {
 	}
 	m.data = append(m.data, info)
 	msgs := []rtMessage{m}
-	if l.Alias != "" || l.Port != nil {
-		rest := &Link{In: l.In, Name: l.Name, Alias: l.Alias, Port: l.Port}
+	if rest := (Link{In: l.In, Name: l.Name, MAC: l.laterMAC(), Alias: l.Alias, Port: l.Port}); rest.MAC != "" || l.Alias != "" || l.Port != nil {
 		m, err := rest.setAt(ctx, s, int(ifi.Index))
 		if err != nil {
 			return nil, err
