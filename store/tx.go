@@ -147,6 +147,17 @@ func (tx *Tx) Attachments(network string) ([]Attachment, error) {
 	return all, err
 }
 
+// Attached tells whether a network has an attachment. It decodes none.
+func (tx *Tx) Attached(network string) bool {
+	from := bucketOf(tx.b, bucketAttachments)
+	if from == nil {
+		return false
+	}
+	prefix := encodeKey(network)
+	k, _ := from.Cursor().Seek(prefix)
+	return bytes.HasPrefix(k, prefix)
+}
+
 // Network returns a network's record, or an error that is ErrNotFound.
 func (tx *Tx) Network(name string) (*Network, error) {
 	var n Network

@@ -5,7 +5,9 @@ package attach
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -37,6 +39,15 @@ type Interface interface {
 type Strayer interface {
 	// Stray is what an attachment can have left, by names and labels only.
 	Stray(in *Input) netops.Spec
+}
+
+// Unsharer is an Interface that takes away what its attachments share with the
+// last attachment of the network, and not with GC's empty list only.
+type Unsharer interface {
+	// Unshared are the shared links, by names and labels only, in the order of
+	// making: what is looked for when no record tells more. Without any,
+	// everything stays.
+	Unshared() []*netops.Link
 }
 
 // Input is all that Wire computes from.
@@ -105,7 +116,7 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 		course = add.linkFirst
 	}
 	if err := course(ctx); err != nil {
-		return nil, err
+		return nil, errors.Join(err, a.unshare(context.WithoutCancel(ctx), h, req.Network))
 	}
 	return add.made.wiring.Result, nil
 }
@@ -129,9 +140,13 @@ func newInput(req *roles.Request) *Input {
 // the container left is removed; a living attachment is an error. It returns
 // the state file that was read.
 func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) (node.StateID, error) {
-	old, state, err := node.AttachmentIn(ctx, h, req.Key())
-	if err != nil || old == nil {
+	found, state, err := node.Find(ctx, h, req.Key())
+	if err != nil {
 		return state, err
+	}
+	old := found.Attachment
+	if old == nil {
+		return state, releaseUnused(ctx, h, req, ns, found.Leases)
 	}
 	p := old.Part(a.role.Role())
 	if p == nil {
@@ -148,6 +163,28 @@ func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Reque
 		}
 	}
 	return state, node.Remove(ctx, h, old, ns)
+}
+
+// releaseUnused releases the addresses that an ADD of ours got and did not
+// record, because it was killed: no attachment is recorded, the lock of the
+// attachment is ours, and the very namespace that they were for has no such
+// interface. Others may be in use: a plugin of another's that calls our IPAM
+// role records none.
+func releaseUnused(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, leases []store.Lease) error {
+	dev, inode := ns.ID()
+	used := func(l store.Lease) bool { return l.Imported || l.Netns.Dev != dev || l.Netns.Inode != inode }
+	if len(leases) == 0 || req.PrevResult != nil || slices.ContainsFunc(leases, used) {
+		return nil
+	}
+	_, err := h.Net.Link(ctx, ns, req.IfName)
+	if !errors.Is(err, netops.ErrNotExist) {
+		return err
+	}
+	h.Log.Info("releasing addresses of an ADD that was killed", "network", req.Network, "container", req.ContainerID, "ifname", req.IfName)
+	return h.Store.Update(ctx, func(tx *store.Tx) error {
+		_, err := tx.DeleteLeases(req.Key())
+		return err
+	})
 }
 
 // lockShared locks every name, in order, and returns what unlocks them all.

@@ -59,10 +59,29 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 			return err
 		}
 	}
-	if rec == nil {
+	if rec != nil {
+		if err := node.Forget(ctx, h, req.Key()); err != nil {
+			return err
+		}
+	}
+	return a.unshare(ctx, h, req.Network)
+}
+
+// unshare removes what the network's attachments shared, when none of them is
+// left and the role does not want it kept for the next.
+func (a *Handler) unshare(ctx context.Context, h *roles.Host, network string) error {
+	u, ok := a.role.(Unsharer)
+	if !ok {
 		return nil
 	}
-	return node.Forget(ctx, h, req.Key())
+	links := u.Unshared()
+	if len(links) == 0 {
+		return nil
+	}
+	if err := node.RemoveUnused(ctx, h, network, a.role.Shared(), links); err != nil {
+		return fmt.Errorf("remove what network %q shared: %w", network, err)
+	}
+	return nil
 }
 
 // stray is what an attachment without a record can have left: its host link,

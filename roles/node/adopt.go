@@ -34,13 +34,13 @@ func Ensure(ctx context.Context, h *roles.Host) error {
 // Attachment reads a record; nil without an error when there is none. One that
 // was rebuilt under its label, its owner being unknown, is the owner's from now on.
 func Attachment(ctx context.Context, h *roles.Host, key store.Key) (*store.Attachment, error) {
-	a, _, err := AttachmentIn(ctx, h, key)
-	return a, err
+	f, _, err := Find(ctx, h, key)
+	return f.Attachment, err
 }
 
-// AttachmentIn is Attachment that tells which state file it read as well, for
-// [SameState].
-func AttachmentIn(ctx context.Context, h *roles.Host, key store.Key) (a *store.Attachment, file StateID, err error) {
+// Find reads what is stored under a key as Attachment does, leases only where
+// there is no record. It tells which state file it read, for [SameState].
+func Find(ctx context.Context, h *roles.Host, key store.Key) (f Found, file StateID, err error) {
 	orphaned := false
 	err = h.Store.View(ctx, func(tx *store.Tx) error {
 		info, err := tx.Info()
@@ -48,21 +48,25 @@ func AttachmentIn(ctx context.Context, h *roles.Host, key store.Key) (a *store.A
 			return err
 		}
 		file = StateID{info.Created}
-		a, err = tx.Attachment(key)
-		if errors.Is(err, store.ErrNotFound) {
-			_, orphaned, err = orphan(tx, key)
+		f.Attachment, err = tx.Attachment(key)
+		if !errors.Is(err, store.ErrNotFound) {
+			return err
 		}
+		if _, orphaned, err = orphan(tx, key); err != nil || orphaned {
+			return err
+		}
+		f.Leases, err = tx.LeasesOf(key)
 		return err
 	})
 	if err != nil || !orphaned {
-		return a, file, err
+		return f, file, err
 	}
 	err = h.Store.Update(ctx, func(tx *store.Tx) error {
 		var err error
-		a, err = adopt(tx, key)
+		f.Attachment, err = adopt(tx, key)
 		return err
 	})
-	return a, file, err
+	return f, file, err
 }
 
 // StateID tells one state file from the next in its place.

@@ -154,24 +154,53 @@ func RemoveShared(ctx context.Context, h *roles.Host, network string, names []st
 		}
 		defer lock.Unlock()
 	}
-	var mine, others []netops.Change
-	busy := false
+	return removeShared(ctx, h, network, nil)
+}
+
+// RemoveUnused is RemoveShared for whoever took the network's last attachment
+// away: it waits for the locks, for at most the store's LockTimeout. An ADD
+// that is at work is over then, and either recorded or gone. Of the named links
+// it removes those that bear our label although no record tells of them.
+func RemoveUnused(ctx context.Context, h *roles.Host, network string, names []string, links []*netops.Link) error {
+	used := false
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		atts, err := tx.Attachments(network)
+		used = tx.Attached(network)
+		return nil
+	})
+	if err != nil || used {
+		return err
+	}
+	for _, n := range names {
+		lock, err := h.Store.LockShared(ctx, n, true)
 		if err != nil {
 			return err
 		}
-		busy = len(atts) > 0
+		defer lock.Unlock()
+	}
+	return removeShared(ctx, h, network, links)
+}
+
+// removeShared does the work of both under the locks.
+func removeShared(ctx context.Context, h *roles.Host, network string, ours []*netops.Link) error {
+	var mine, others []netops.Change
+	used := false
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		used = tx.Attached(network)
+		var err error
 		mine, others, err = sharedChanges(tx, network)
 		return err
 	})
-	if err != nil || busy || len(mine) == 0 {
+	if err != nil || used || len(mine)+len(ours) == 0 {
 		return err
 	}
-	gone, kept, err := removable(ctx, h, mine, others)
+	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
 		return err
 	}
+	if mine = append(unnoted(ours, links, mine), mine...); len(mine) == 0 {
+		return nil
+	}
+	gone, kept := removable(links, mine, others)
 	if err := h.Net.Undo(ctx, gone, nil); err != nil {
 		return err
 	}
@@ -183,6 +212,20 @@ func RemoveShared(ctx context.Context, h *roles.Host, network string, names []st
 	return h.Store.Update(ctx, func(tx *store.Tx) error { return forgetShared(tx, network, kept) })
 }
 
+// unnoted are changes that make those of our links that are there and that no
+// noted change makes.
+func unnoted(ours []*netops.Link, links []netops.LinkInfo, noted []netops.Change) []netops.Change {
+	var missing []netops.Object
+	for _, o := range ours {
+		isIt := func(l netops.LinkInfo) bool { return l.Name == o.Name && l.Kind == o.Kind && l.Alias == o.Alias }
+		makesIt := func(c netops.Change) bool { return identity(c.Do.Object) == identity(o) }
+		if slices.ContainsFunc(links, isIt) && !slices.ContainsFunc(noted, makesIt) {
+			missing = append(missing, o)
+		}
+	}
+	return inverses(missing)
+}
+
 // forgetShared leaves in a network's record what a stranger's port holds: the
 // next GC looks at it again.
 func forgetShared(tx *store.Tx, network string, kept []netops.Change) error {
@@ -190,6 +233,9 @@ func forgetShared(tx *store.Tx, network string, kept []netops.Change) error {
 		return tx.DeleteNetwork(network)
 	}
 	rec, err := tx.Network(network)
+	if errors.Is(err, store.ErrNotFound) {
+		rec, err = &store.Network{Name: network}, nil
+	}
 	if err != nil {
 		return err
 	}
@@ -222,11 +268,7 @@ func sharedChanges(tx *store.Tx, network string) (mine, others []netops.Change, 
 // removable tells apart the changes whose object can go and those that are
 // kept: a bridge with ports of anybody's stays, and so does all that is on it.
 // What another network stands on is neither, it is that network's from now on.
-func removable(ctx context.Context, h *roles.Host, mine, others []netops.Change) (gone, kept []netops.Change, err error) {
-	links, err := h.Net.Links(ctx, nil)
-	if err != nil {
-		return nil, nil, err
-	}
+func removable(links []netops.LinkInfo, mine, others []netops.Change) (gone, kept []netops.Change) {
 	inUse := map[string]bool{}
 	for _, c := range others {
 		inUse[identity(c.Do.Object)] = true
@@ -255,7 +297,7 @@ func removable(ctx context.Context, h *roles.Host, mine, others []netops.Change)
 			gone = append(gone, c)
 		}
 	}
-	return gone, kept, nil
+	return gone, kept
 }
 
 // identity tells objects apart. Two networks may both have been about to make
