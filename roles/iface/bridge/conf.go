@@ -45,6 +45,11 @@ type Conf struct {
 	DisableContainerInterface bool `json:"disableContainerInterface,omitempty"`
 	// PortIsolation keeps ports with this flag from reaching each other.
 	PortIsolation bool `json:"portIsolation,omitempty"`
+	// RemoveEmptyBridge has the DEL of the network's last attachment remove the
+	// bridge, if we made it and it has no other port, with all that the network
+	// has on it: addresses, masquerading, the VLAN's gateway interface. What
+	// another network stands on stays until that one's last attachment or GC.
+	RemoveEmptyBridge bool `json:"removeEmptyBridge,omitempty"`
 	// RuntimeConfig is what the runtime fills in for declared capabilities.
 	RuntimeConfig struct {
 		// MAC is the container's hardware address; it wins over args and CNI_ARGS.
