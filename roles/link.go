@@ -5,20 +5,21 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"unicode"
 )
 
 // MaxLinkName is the longest name of an interface: IFNAMSIZ without the final NUL.
 const MaxLinkName = 15
 
 // LinkName judges a configuration's interface name: nil, or what is wrong with
-// it. It knows the kernel's rules, and that the kernel takes "%" for a pattern
-// and keeps two names for its settings.
+// it. It knows the kernel's rules (0xa0 is a space, in UTF-8 too), that the kernel takes "%" and nftables "*" for
+// a pattern, and that the kernel keeps two names for its settings.
 func LinkName(s string) error {
 	if s != "" && len(s) <= MaxLinkName && s != "." && s != ".." && s != "all" && s != "default" &&
-		!strings.ContainsAny(s, "/:% \t\n\r\v\f\x00") {
+		!strings.ContainsAny(s, "/:%*\x00") && !strings.ContainsFunc(s, unicode.IsSpace) && strings.IndexByte(s, 0xa0) < 0 {
 		return nil
 	}
-	return fmt.Errorf("%q is no interface name: 1 to %d bytes without '/', ':', '%%' and white space, not \"all\" or \"default\"", s, MaxLinkName)
+	return fmt.Errorf("%q is no interface name: 1 to %d bytes without '/', ':', '%%', '*' and white space, not \"all\" or \"default\"", s, MaxLinkName)
 }
 
 // UnicastMAC is an Ethernet address that an interface can have, in the usual

@@ -30,9 +30,7 @@ func Prefix(n net.IPNet) (p netip.Prefix, ok bool) {
 }
 
 // IPNet is the inverse of Prefix.
-func IPNet(p netip.Prefix) net.IPNet {
-	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
+func IPNet(p netip.Prefix) net.IPNet { return roles.IPNet(p) }
 
 // Addr turns an address into a netip.Addr; nil and nonsense become the zero Addr.
 func Addr(ip net.IP) netip.Addr {

@@ -120,25 +120,12 @@ func isName(s string) bool {
 	return s != ""
 }
 
-// maxIfName is the kernel's IFNAMSIZ without the final NUL.
-const maxIfName = 15
-
-// checkIfName accepts what the kernel does.
+// checkIfName accepts what an interface can be called.
 func checkIfName(name string) error {
-	reason := ""
-	switch {
-	case len(name) > maxIfName:
-		reason = fmt.Sprintf("is longer than %d bytes", maxIfName)
-	case name == "." || name == "..":
-		reason = "is reserved"
-	case strings.ContainsFunc(name, func(r rune) bool {
-		return r == '/' || r == ':' || r == ' ' || r >= '\t' && r <= '\r' || r == 0x85 || r == 0xa0
-	}):
-		reason = `has "/", ":" or white space`
-	default:
-		return nil
+	if err := roles.LinkName(name); err != nil {
+		return fmt.Errorf("%w: CNI_IFNAME: %w", roles.ErrEnv, err)
 	}
-	return fmt.Errorf("%w: CNI_IFNAME: %q %s", roles.ErrEnv, shortened(name), reason)
+	return nil
 }
 
 // shortened keeps hostile values from filling a message.

@@ -34,7 +34,7 @@ type IPAM struct {
 	// Exclude are addresses and CIDRs that are never handed out of any range.
 	Exclude []string `json:"exclude,omitempty"`
 	// Routes are copied to the result.
-	Routes []Route `json:"routes,omitempty"`
+	Routes []roles.Route `json:"routes,omitempty"`
 	// DataDir names the pool together with the network, and is where the
 	// reference plugin's files are taken over from, once. It is never written.
 	// Default /var/lib/cni/networks.
@@ -58,19 +58,6 @@ type Range struct {
 	Gateway string `json:"gateway,omitempty"`
 	// Exclude are addresses and CIDRs of the subnet that are never handed out.
 	Exclude []string `json:"exclude,omitempty"`
-}
-
-// Route is a route for the result (CNI spec 1.1.0, "routes").
-type Route struct {
-	// Dst is a CIDR. Required.
-	Dst string `json:"dst,omitempty"`
-	// GW is the next hop; empty means the gateway of the address.
-	GW       string `json:"gw,omitempty"`
-	MTU      int    `json:"mtu,omitempty"`
-	AdvMSS   int    `json:"advmss,omitempty"`
-	Priority int    `json:"priority,omitempty"`
-	Table    *int   `json:"table,omitempty"`
-	Scope    *int   `json:"scope,omitempty"`
 }
 
 // RuntimeConfig holds the capabilities ipRanges and ips.

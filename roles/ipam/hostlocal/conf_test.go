@@ -135,21 +135,34 @@ func TestConfDefaults(t *testing.T) {
 	}
 }
 
+const ofYourOwn = ": use a network of your own, such as 10.1.0.0/16 or fd00:1::/64"
+
 // TestConfFaults: every fault at once, each with its path.
 func TestConfFaults(t *testing.T) {
 	cases := map[string]struct {
 		conf string
 		want []string
 	}{
-		"no ipam":      {`{"cniVersion": "1.1.0", "name": "net"}`, []string{"ipam: is required"}},
-		"null ipam":    {netConf(`null`), []string{"ipam: is required"}},
-		"no ranges":    {netConf(`{}`), []string{`ipam.ranges: is required: a list of range sets, such as [[{"subnet": "10.1.0.0/16"}]]`}},
-		"empty set":    {netConf(`{"ranges": [[]]}`), []string{"ipam.ranges[0]: is an empty range set"}},
-		"no subnet":    {netConf(`{"ranges": [[{}]]}`), []string{"ipam.ranges[0][0].subnet: is required, a CIDR such as 10.1.0.0/16"}},
-		"null range":   {netConf(`{"ranges": [[null]]}`), []string{"ipam.ranges[0][0].subnet: is required, a CIDR such as 10.1.0.0/16"}},
-		"bad subnet":   {netConf(`{"ranges": [[{"subnet": "10.1.0.0"}]]}`), []string{`ipam.ranges[0][0].subnet: "10.1.0.0" is no CIDR, such as 10.1.0.0/16`}},
-		"host bits":    {netConf(`{"subnet": "10.1.2.3/24"}`), []string{"ipam.subnet: 10.1.2.3/24 has host bits set: the network is 10.1.2.0/24"}},
-		"mapped":       {netConf(`{"subnet": "::ffff:10.0.0.0/112"}`), []string{`ipam.subnet: "::ffff:10.0.0.0/112" is no CIDR, such as 10.1.0.0/16`}},
+		"no ipam":    {`{"cniVersion": "1.1.0", "name": "net"}`, []string{"ipam: is required"}},
+		"null ipam":  {netConf(`null`), []string{"ipam: is required"}},
+		"no ranges":  {netConf(`{}`), []string{`ipam.ranges: is required: a list of range sets, such as [[{"subnet": "10.1.0.0/16"}]]`}},
+		"empty set":  {netConf(`{"ranges": [[]]}`), []string{"ipam.ranges[0]: is an empty range set"}},
+		"no subnet":  {netConf(`{"ranges": [[{}]]}`), []string{"ipam.ranges[0][0].subnet: is required, a CIDR such as 10.1.0.0/16"}},
+		"null range": {netConf(`{"ranges": [[null]]}`), []string{"ipam.ranges[0][0].subnet: is required, a CIDR such as 10.1.0.0/16"}},
+		"bad subnet": {netConf(`{"ranges": [[{"subnet": "10.1.0.0"}]]}`), []string{`ipam.ranges[0][0].subnet: "10.1.0.0" is no CIDR, such as 10.1.0.0/16`}},
+		"host bits":  {netConf(`{"subnet": "10.1.2.3/24"}`), []string{"ipam.subnet: 10.1.2.3/24 has host bits set: the network is 10.1.2.0/24"}},
+		"mapped":     {netConf(`{"subnet": "::ffff:10.0.0.0/112"}`), []string{`ipam.subnet: "::ffff:10.0.0.0/112" is no CIDR, such as 10.1.0.0/16`}},
+		"no hosts' networks": {
+			netConf(`{"ranges": [[{"subnet": "127.0.0.0/8"}], [{"subnet": "224.1.0.0/16"}], [{"subnet": "0.0.0.0/0"}], [{"subnet": "::/0"}], [{"subnet": "::1/128"}], [{"subnet": "ff02::/64"}]]}`),
+			[]string{
+				"ipam.ranges[0][0].subnet: 127.0.0.0/8 is of 127.0.0.0/8 (loopback), which no container can have" + ofYourOwn,
+				"ipam.ranges[1][0].subnet: 224.1.0.0/16 is of 224.0.0.0/4 (multicast), which no container can have" + ofYourOwn,
+				`ipam.ranges[2][0].subnet: 0.0.0.0/0 has 0.0.0.0/8 ("this network") in it, which no container can have` + ofYourOwn,
+				"ipam.ranges[3][0].subnet: ::/0 has ::/128 (the unspecified address) in it, which no container can have" + ofYourOwn,
+				"ipam.ranges[4][0].subnet: ::1/128 is of ::1/128 (loopback), which no container can have" + ofYourOwn,
+				"ipam.ranges[5][0].subnet: ff02::/64 is of ff00::/8 (multicast), which no container can have" + ofYourOwn,
+			},
+		},
 		"start before": {netConf(`{"subnet": "10.1.2.0/24", "rangeStart": "10.1.1.0"}`), []string{"ipam.rangeStart: 10.1.1.0 is not in 10.1.2.0/24"}},
 		"end after":    {netConf(`{"subnet": "10.1.2.0/24", "rangeEnd": "10.1.3.0"}`), []string{"ipam.rangeEnd: 10.1.3.0 is not in 10.1.2.0/24"}},
 		"end family":   {netConf(`{"subnet": "10.1.2.0/24", "rangeEnd": "2001:db8::1"}`), []string{"ipam.rangeEnd: 2001:db8::1 is not in 10.1.2.0/24"}},

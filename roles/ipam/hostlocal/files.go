@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -232,7 +233,7 @@ func (d *directory) readFile(name string, found *foundFiles) {
 		return
 	}
 	if set, ok := parseCursorName(name); ok {
-		addr, err := parseAddr(strings.TrimSpace(string(content)))
+		addr, err := roles.ParseAddr(strings.TrimSpace(string(content)))
 		if err != nil {
 			skip(err)
 			return
@@ -282,9 +283,9 @@ func parseCursorName(name string) (set int, ok bool) {
 // parseEntry reads an address file: the container ID, CR LF (or, for some days
 // of 2018, LF) and the interface's name; or, before that, the ID alone.
 func parseEntry(name string, content []byte) (entry, error) {
-	addr, err := parseAddr(name)
+	addr, err := roles.ParseAddr(name)
 	if err != nil {
-		addr, err = parseAddr(strings.ReplaceAll(name, "_", ":")) // as Windows needs it
+		addr, err = roles.ParseAddr(strings.ReplaceAll(name, "_", ":")) // as Windows needs it
 	}
 	if err != nil {
 		return entry{}, errors.New("its name is no address")

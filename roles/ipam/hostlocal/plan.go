@@ -2,8 +2,6 @@ package hostlocal
 
 import (
 	"fmt"
-	"math"
-	"net"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -67,7 +65,7 @@ func newPlan(c *Conf) (*plan, error) {
 		f.Addf("ipam.ranges", "is required: a list of range sets, such as [[{\"subnet\": \"10.1.0.0/16\"}]]")
 	}
 	p.sets = b.finish(c.CNIVersion)
-	p.routes = parseRoutes(&f, c.IPAM.Routes)
+	p.routes = roles.ParseRoutes(&f, "ipam.routes", c.IPAM.Routes)
 	p.requests = parseRequests(&f, c)
 	if err := f.Err(); err != nil {
 		return nil, err
@@ -113,61 +111,9 @@ func argsRequest(args roles.Args) ([]request, error) {
 	return []request{{path: "CNI_ARGS: IP", addr: a, env: true}}, nil
 }
 
-// parseRoutes reads routes. Host bits of a destination are kept, as the
-// reference does.
-func parseRoutes(f *roles.Faults, in []Route) []*types.Route {
-	var out []*types.Route
-	for i, r := range in {
-		at := fmt.Sprintf("ipam.routes[%d]", i)
-		dst, err := netip.ParsePrefix(r.Dst)
-		if err != nil || dst.Addr().Is4In6() {
-			f.Addf(at+".dst", "%q is no CIDR, such as 0.0.0.0/0", r.Dst)
-			continue
-		}
-		route := &types.Route{
-			Dst: ipNet(dst.Addr(), dst.Bits()),
-			MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Table: r.Table, Scope: r.Scope,
-		}
-		if r.GW != "" {
-			gw, err := parseAddr(r.GW)
-			if err != nil {
-				f.Addf(at+".gw", "%v", err)
-			}
-			route.GW = gw.AsSlice()
-		}
-		checkNumber(f, at+".mtu", &r.MTU, math.MaxUint32)
-		checkNumber(f, at+".advmss", &r.AdvMSS, math.MaxUint32)
-		checkNumber(f, at+".priority", &r.Priority, math.MaxUint32)
-		checkNumber(f, at+".table", r.Table, math.MaxUint32)
-		checkNumber(f, at+".scope", r.Scope, math.MaxUint8)
-		out = append(out, route)
-	}
-	return out
-}
-
-func checkNumber(f *roles.Faults, path string, n *int, limit int64) {
-	if n != nil && (*n < 0 || int64(*n) > limit) {
-		f.Addf(path, "%d is not between 0 and %d", *n, limit)
-	}
-}
-
-// ipNet is an address with its prefix length in the form of a CNI result.
-func ipNet(a netip.Addr, bits int) net.IPNet {
-	return net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(bits, a.BitLen())}
-}
-
-// parseAddr reads an address. An IPv4-mapped one is IPv4; a zone is an error.
-func parseAddr(s string) (netip.Addr, error) {
-	a, err := netip.ParseAddr(s)
-	if err != nil || a.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("%q is no IP address", s)
-	}
-	return a.Unmap(), nil
-}
-
 // parseAddrOrCIDR reads an address and drops a prefix length.
 func parseAddrOrCIDR(s string) (netip.Addr, error) {
-	if a, err := parseAddr(s); err == nil {
+	if a, err := roles.ParseAddr(s); err == nil {
 		return a, nil
 	}
 	p, err := netip.ParsePrefix(s)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -133,7 +134,7 @@ func (a *handler) result() (*roles.Result, error) {
 
 func addIPs(r *roles.Result, grants []grant) {
 	for _, g := range grants {
-		ip := &types100.IPConfig{Address: ipNet(g.addr, g.in.subnet.Bits())}
+		ip := &types100.IPConfig{Address: roles.IPNet(netip.PrefixFrom(g.addr, g.in.subnet.Bits()))}
 		if g.in.gateway.IsValid() {
 			ip.Gateway = g.in.gateway.AsSlice()
 		}

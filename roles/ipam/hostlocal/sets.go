@@ -124,6 +124,10 @@ func (b *setBuilder) parseSubnet(path, text string) (netip.Prefix, bool) {
 		b.faults.Addf(path, "%s has host bits set: the network is %s", p, p.Masked())
 		return netip.Prefix{}, false
 	}
+	if err := roles.HostNetwork(p); err != nil {
+		b.faults.Addf(path, "%v", err)
+		return netip.Prefix{}, false
+	}
 	return p, true
 }
 
@@ -132,7 +136,7 @@ func (b *setBuilder) address(path, text string, into *netip.Addr) bool {
 	if text == "" {
 		return true
 	}
-	a, err := parseAddr(text)
+	a, err := roles.ParseAddr(text)
 	if err != nil {
 		b.faults.Addf(path, "%v", err)
 		return false
@@ -166,7 +170,7 @@ func parseExclude(f *roles.Faults, path string, texts []string) []interval {
 	for i, t := range texts {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		if !strings.Contains(t, "/") {
-			a, err := parseAddr(t)
+			a, err := roles.ParseAddr(t)
 			if err != nil {
 				f.Addf(at, "%v", err)
 				continue

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -93,11 +94,11 @@ func TestCheck(t *testing.T) {
 		t.Errorf("without prevResult: %v", err)
 	}
 	changed := *r
-	changed.IPs = append([]*types100.IPConfig{{Address: ipNet(ip("192.0.2.9"), 24)}}, r.IPs...)
+	changed.IPs = append([]*types100.IPConfig{{Address: roles.IPNet(netip.MustParsePrefix("192.0.2.9/24"))}}, r.IPs...)
 	if err := check(&changed); err != nil {
 		t.Errorf("an address of another plugin: %v", err)
 	}
-	changed.IPs = []*types100.IPConfig{{Address: ipNet(ip("10.1.0.9"), 24)}, r.IPs[1]}
+	changed.IPs = []*types100.IPConfig{{Address: roles.IPNet(netip.MustParsePrefix("10.1.0.9/24"))}, r.IPs[1]}
 	err = check(&changed)
 	if !errors.Is(err, roles.ErrCheck) || !strings.Contains(err.Error(), "address 10.1.0.9 of prevResult is not held by") {
 		t.Errorf("another's address: %v", err)

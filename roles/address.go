@@ -1,0 +1,47 @@
+package roles
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+)
+
+// ParseAddr reads an address. An IPv4-mapped one is IPv4; a zone is an error.
+func ParseAddr(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%q is no IP address", s)
+	}
+	return a.Unmap(), nil
+}
+
+// IPNet is an address with its prefix length in the form of a CNI result.
+func IPNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// HostNetwork judges a network that containers are to have addresses of: nil,
+// or what is wrong with it. Addresses that no host can have are the unspecified
+// ones and the rest of "this network" (RFC 1122, section 3.2.1.3), loopback
+// (RFC 1122; RFC 4291, section 2.5.3) and multicast (RFC 5771; RFC 4291,
+// section 2.7).
+func HostNetwork(p netip.Prefix) error {
+	for _, r := range []struct{ prefix, what string }{
+		{"0.0.0.0/8", "\"this network\""},
+		{"127.0.0.0/8", "loopback"},
+		{"224.0.0.0/4", "multicast"},
+		{"::/128", "the unspecified address"},
+		{"::1/128", "loopback"},
+		{"ff00::/8", "multicast"},
+	} {
+		reserved := netip.MustParsePrefix(r.prefix)
+		switch {
+		case !p.Overlaps(reserved):
+		case p.Bits() < reserved.Bits():
+			return fmt.Errorf("%s has %s (%s) in it, which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64", p, reserved, r.what)
+		default:
+			return fmt.Errorf("%s is of %s (%s), which no container can have: use a network of your own, such as 10.1.0.0/16 or fd00:1::/64", p, reserved, r.what)
+		}
+	}
+	return nil
+}
