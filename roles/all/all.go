@@ -7,6 +7,7 @@ import (
 	"github.com/cnibox/cnibox/roles/iface/loopback"
 	"github.com/cnibox/cnibox/roles/iface/ptp"
 	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
+	"github.com/cnibox/cnibox/roles/ipam/static"
 )
 
 // Table is every role, by kind and name. A new role is one line here.
@@ -16,5 +17,6 @@ func Table() roles.Table {
 		loopback.Role(),
 		ptp.Role(),
 		hostlocal.Role(),
+		static.Role(),
 	}
 }

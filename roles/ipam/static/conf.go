@@ -1,0 +1,60 @@
+// Package static is the IPAM role static: addresses that the configuration or
+// the runtime names, with the keys of the reference plugin. It keeps nothing.
+package static
+
+import (
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// Conf is static's network configuration. It gets the whole configuration of
+// the plugin that delegates to it; its own keys are under "ipam".
+type Conf struct {
+	roles.NetConf
+	// IPAM is required.
+	IPAM *IPAM `json:"ipam"`
+	// RuntimeConfig is what the runtime filled in for declared capabilities.
+	RuntimeConfig RuntimeConfig `json:"runtimeConfig,omitzero"`
+	// Args holds conventional arguments (CNI conventions, "args.cni").
+	Args Args `json:"args,omitzero"`
+}
+
+// IPAM is the "ipam" object.
+type IPAM struct {
+	Type string `json:"type,omitempty"`
+	// Addresses are the container's, in this order. Needed unless the runtime
+	// names some.
+	Addresses []Address `json:"addresses,omitempty"`
+	// Routes are copied to the result.
+	Routes []roles.Route `json:"routes,omitempty"`
+	// DNS is copied to the result.
+	DNS types.DNS `json:"dns,omitzero"`
+}
+
+// Address is one address of the container.
+type Address struct {
+	// Address is the host's address with the network's prefix length, such as
+	// 10.1.0.5/24. Required.
+	Address string `json:"address,omitempty"`
+	// Gateway is told in the result. Default: none.
+	Gateway string `json:"gateway,omitempty"`
+}
+
+// RuntimeConfig holds the capability ips.
+type RuntimeConfig struct {
+	// IPs are addresses with prefix lengths; they replace all others.
+	IPs []string `json:"ips,omitempty"`
+}
+
+// Args is the "args" object.
+type Args struct {
+	CNI CNIArgs `json:"cni,omitzero"`
+}
+
+// CNIArgs is the "args.cni" object.
+type CNIArgs struct {
+	// IPs are addresses with prefix lengths; they replace those of the
+	// configuration and of CNI_ARGS.
+	IPs []string `json:"ips,omitempty"`
+}

@@ -1,0 +1,176 @@
+package static
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// plan is a configuration, parsed and found valid.
+type plan struct {
+	// own are ipam.addresses, which CNI_ARGS adds to.
+	own []address
+	// instead are what the runtime put into the configuration; when there are
+	// any, they stand in place of all others.
+	instead []address
+	routes  []*types.Route
+	dns     types.DNS
+	// single tells that results hold one address of each family (spec before 0.3.0).
+	single bool
+}
+
+// address is one address of the container, with its network's prefix length.
+type address struct {
+	netip.Prefix
+	// gateway is invalid where there is none.
+	gateway netip.Addr
+}
+
+// newPlan parses a configuration. Its error joins every fault.
+func newPlan(c *Conf) (*plan, error) {
+	var f roles.Faults
+	if c.IPAM == nil {
+		f.Addf("ipam", "is required")
+		return nil, f.Err()
+	}
+	p := &plan{
+		dns: c.IPAM.DNS, routes: roles.ParseRoutes(&f, "ipam.routes", c.IPAM.Routes),
+		single: c.CNIVersion == "" || strings.HasPrefix(c.CNIVersion, "0.1.") || strings.HasPrefix(c.CNIVersion, "0.2."),
+	}
+	p.own = p.parseAddresses(&f, c.IPAM.Addresses)
+	p.instead = p.parseList(&f, "args.cni.ips", c.Args.CNI.IPs)
+	if higher := p.parseList(&f, "runtimeConfig.ips", c.RuntimeConfig.IPs); len(higher) > 0 {
+		p.instead = higher
+	}
+	if err := f.Err(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// parseAddresses reads the configuration's own addresses.
+func (p *plan) parseAddresses(f *roles.Faults, in []Address) []address {
+	var out []address
+	for i, a := range in {
+		at := fmt.Sprintf("ipam.addresses[%d]", i)
+		if a.Address == "" {
+			f.Addf(at+".address", "is required, an address with a prefix length such as 10.1.0.5/24")
+			continue
+		}
+		addr, err := p.parseAddress(a.Address, out)
+		if err != nil {
+			f.Addf(at+".address", "%v", err)
+			continue
+		}
+		if a.Gateway != "" {
+			addr.gateway, err = roles.ParseAddr(a.Gateway)
+			if err == nil && addr.gateway.BitLen() != addr.Addr().BitLen() {
+				err = fmt.Errorf("%s is of another address family than %s", addr.gateway, addr)
+			}
+			if err != nil {
+				f.Addf(at+".gateway", "%v", err)
+			}
+		}
+		out = append(out, addr)
+	}
+	return out
+}
+
+// parseList reads addresses that the runtime names.
+func (p *plan) parseList(f *roles.Faults, path string, texts []string) []address {
+	var out []address
+	for i, t := range texts {
+		a, err := p.parseAddress(t, out)
+		if err != nil {
+			f.Addf(fmt.Sprintf("%s[%d]", path, i), "%v", err)
+			continue
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// parseAddress reads an address that comes after others.
+func (p *plan) parseAddress(text string, before []address) (address, error) {
+	n, err := netip.ParsePrefix(text)
+	if err != nil || n.Addr().Is4In6() {
+		return address{}, fmt.Errorf("%q is no address with a prefix length, such as 10.1.0.5/24", text)
+	}
+	if n.Bits() == 0 {
+		return address{}, fmt.Errorf("%s says that the whole Internet is on the link: give the network's prefix length", n)
+	}
+	if err := roles.HostNetwork(netip.PrefixFrom(n.Addr(), n.Addr().BitLen())); err != nil {
+		return address{}, err
+	}
+	for _, o := range before {
+		switch {
+		case o.Addr() == n.Addr():
+			return address{}, fmt.Errorf("%s is there already", n.Addr())
+		case p.single && o.Addr().BitLen() == n.Addr().BitLen():
+			return address{}, fmt.Errorf("%s is the second of its family: cniVersion before 0.3.0 allows one, use a newer one", n)
+		}
+	}
+	return address{Prefix: n}, nil
+}
+
+// addresses are the container's under CNI_ARGS: those of IP follow the
+// configuration's own, and each of GATEWAY is that of every address whose
+// network it is in.
+func (p *plan) addresses(args roles.Args) ([]address, error) {
+	var faults []error
+	note := func(key string, err error) {
+		faults = append(faults, &roles.EnvError{Name: "CNI_ARGS: " + key, Reason: err.Error()})
+	}
+	list := slices.Clone(p.own)
+	for _, t := range values(args, "IP") {
+		a, err := p.parseAddress(t, list)
+		if err != nil {
+			note("IP", err)
+			continue
+		}
+		list = append(list, a)
+	}
+	for _, t := range values(args, "GATEWAY") {
+		gw, err := roles.ParseAddr(t)
+		if err != nil {
+			note("GATEWAY", err)
+		}
+		for i := range list {
+			if list[i].Contains(gw) {
+				list[i].gateway = gw
+			}
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	if len(p.instead) > 0 {
+		list = p.instead
+	}
+	if len(list) == 0 {
+		return nil, &roles.ConfError{
+			Path:   "ipam.addresses",
+			Reason: "is required, such as [{\"address\": \"10.1.0.5/24\"}], as the runtime names no address by runtimeConfig.ips, args.cni.ips or CNI_ARGS",
+		}
+	}
+	return list, nil
+}
+
+// values splits the list of a key of CNI_ARGS at its commas.
+func values(args roles.Args, key string) []string {
+	text := args.Get(key)
+	if text == "" {
+		return nil
+	}
+	list := strings.Split(text, ",")
+	for i := range list {
+		list[i] = strings.TrimSpace(list[i])
+	}
+	return list
+}

@@ -1,0 +1,103 @@
+package static
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+)
+
+// Role is the IPAM role static.
+func Role() roles.Role {
+	return roles.Role{
+		Names:        []string{"static"},
+		Kind:         roles.IPAM,
+		Summary:      "addresses that the configuration or the runtime names",
+		Reference:    "v1.9.1",
+		Capabilities: []string{"ips"},
+		Args:         []string{"IP", "GATEWAY"},
+		Conf:         func() any { return new(Conf) },
+		New:          func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
+	}
+}
+
+// handler answers for one network configuration. GC and STATUS need no answer:
+// nothing is kept, and nothing can run out.
+type handler struct{ plan *plan }
+
+var (
+	_ roles.Checker   = (*handler)(nil)
+	_ roles.Previewer = (*handler)(nil)
+)
+
+func newHandler(conf []byte) (*handler, error) {
+	c := new(Conf)
+	if err := roles.Decode(conf, c); err != nil {
+		return nil, err
+	}
+	p, err := newPlan(c)
+	if err != nil {
+		return nil, err
+	}
+	return &handler{plan: p}, nil
+}
+
+// Add tells the addresses. Again it tells the same.
+func (a *handler) Add(_ context.Context, _ *roles.Host, req *roles.Request) (*roles.Result, error) {
+	addrs, err := a.plan.addresses(req.Args)
+	if err != nil {
+		return nil, err
+	}
+	r := &roles.Result{CNIVersion: roles.ResultVersion, DNS: *a.plan.dns.Copy()}
+	for _, route := range a.plan.routes {
+		r.Routes = append(r.Routes, route.Copy())
+	}
+	for _, addr := range addrs {
+		ip := &types100.IPConfig{Address: roles.IPNet(addr.Prefix)}
+		if addr.gateway.IsValid() {
+			ip.Gateway = addr.gateway.AsSlice()
+		}
+		r.IPs = append(r.IPs, ip)
+	}
+	return r, nil
+}
+
+// Preview is Add: it reserves nothing.
+func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	return a.Add(ctx, h, req)
+}
+
+// Del has nothing to undo.
+func (a *handler) Del(context.Context, *roles.Host, *roles.Request) error { return nil }
+
+// Check compares prevResult with what ADD would answer: every address is in it,
+// with its prefix length and, where one is named, its gateway.
+func (a *handler) Check(_ context.Context, _ *roles.Host, req *roles.Request) error {
+	if req.PrevResult == nil {
+		return &roles.ConfError{Path: "prevResult", Reason: "is required for CHECK"}
+	}
+	addrs, err := a.plan.addresses(req.Args)
+	if err != nil {
+		return err
+	}
+	have, err := attach.Addresses(req.PrevResult)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, want := range addrs {
+		i := slices.IndexFunc(have, func(ip attach.Family) bool { return ip.Address == want.Prefix })
+		switch {
+		case i < 0:
+			errs = append(errs, fmt.Errorf("%w: prevResult has no address %s", roles.ErrCheck, want))
+		case want.gateway.IsValid() && have[i].Gateway != want.gateway:
+			errs = append(errs, fmt.Errorf("%w: prevResult has the gateway %q for %s, want %s", roles.ErrCheck, req.PrevResult.IPs[i].Gateway, want, want.gateway))
+		}
+	}
+	return errors.Join(errs...)
+}
