@@ -89,10 +89,20 @@ func (a *addition) release(ctx context.Context) error {
 	return a.h.Delegate.Del(context.WithoutCancel(ctx), a.role.IPAM(), a.req)
 }
 
-// build computes, records and makes, and leaves the record in the state. Under
-// the read lock of the shared objects first; when these need changing
-// themselves, again under the write lock.
+// build computes, records and makes, and leaves the record in the state. What
+// a dead attachment still holds is taken from it.
 func (a *addition) build(ctx context.Context, state store.State) error {
+	err := a.buildOnce(ctx, state)
+	if freed, reapErr := a.freed(ctx, err); !freed || reapErr != nil {
+		return errors.Join(err, reapErr)
+	}
+	a.in.Observed = nil
+	return a.buildOnce(ctx, state)
+}
+
+// buildOnce works under the read lock of the shared objects first; when these
+// need changing themselves, again under the write lock.
+func (a *addition) buildOnce(ctx context.Context, state store.State) error {
 	for _, exclusive := range []bool{false, true} {
 		if err := a.buildLocked(ctx, state, exclusive); !errors.Is(err, errNeedsExclusive) {
 			return err
@@ -145,6 +155,9 @@ func (a *addition) make(ctx context.Context, p *planned, state store.State) erro
 	}
 	err = a.h.Store.Update(ctx, func(tx *store.Tx) error {
 		if err := node.SameState(tx, a.in.state); err != nil {
+			return err
+		}
+		if err := a.claim(tx, p.wiring.Claims); err != nil {
 			return err
 		}
 		if err := node.RecordShared(tx, a.req.Network, a.role.Role(), p.wiring.Spec, p.changes, a.h.Now()); err != nil {

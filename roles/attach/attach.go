@@ -81,6 +81,8 @@ type Wiring struct {
 	HostLink string
 	// MAC is the container side's.
 	MAC string
+	// Claims are taken before anything is made.
+	Claims []Claim
 }
 
 // Handler answers the CNI verbs for an Interface.

@@ -82,20 +82,25 @@ func Alias(key store.Key, addrs []netip.Prefix) string {
 
 // aliasInfo is what an alias tells.
 type aliasInfo struct {
-	label     string
+	label string
+	// device is the host's name of a device that was moved, "" for other links.
+	device    string
 	addresses []netip.Prefix
 	key       store.Key
 	// whole tells that key was not cut off: it hashes to the label.
 	whole bool
 }
 
-// parseAlias reads what Alias wrote; ok is false for an alias that is not ours.
+// parseAlias reads what Alias or DeviceAlias wrote; ok is false for an alias that is not ours.
 func parseAlias(s string) (info aliasInfo, ok bool) {
 	label, rest, _ := strings.Cut(s, " ")
 	if !isLabel(label) {
 		return aliasInfo{}, false
 	}
 	info.label = label
+	if word, more, found := strings.Cut(rest, " "); found && !strings.Contains(word, "/") {
+		info.device, rest = word, more
+	}
 	for {
 		word, more, found := strings.Cut(rest, " ")
 		p, err := netip.ParsePrefix(word)

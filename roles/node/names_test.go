@@ -68,10 +68,27 @@ func TestAlias(t *testing.T) {
 	}
 }
 
+// TestDeviceAlias: an alias of a device tells its name on the host as well,
+// however long the container's ID is.
+func TestDeviceAlias(t *testing.T) {
+	for _, digits := range []int{3, 64, 300} {
+		key := store.Key{Network: "pods", ContainerID: strings.Repeat("a", digits), IfName: "eth0"}
+		alias := DeviceAlias(key, "enp3s0f0s88")
+		info, ok := parseAlias(alias)
+		if !ok || len(alias) > maxAlias || info.label != Label(key) || info.device != "enp3s0f0s88" || info.key.Network != "pods" || info.whole != (digits < 200) {
+			t.Errorf("%q is read as %+v, %v", alias, info, ok)
+		}
+	}
+	if info, _ := parseAlias(Alias(store.Key{Network: "n", ContainerID: "c", IfName: "e"}, nil)); info.device != "" {
+		t.Errorf("an alias of no device tells the device %q", info.device)
+	}
+}
+
 // FuzzParseAlias: whoever wrote an alias, reading it does not panic, and what
 // is called whole hashes to its label.
 func FuzzParseAlias(f *testing.F) {
 	f.Add(Alias(store.Key{Network: "n", ContainerID: "c", IfName: "e"}, []netip.Prefix{netip.MustParsePrefix("10.0.0.1/8")}))
+	f.Add(DeviceAlias(store.Key{Network: "n", ContainerID: "c", IfName: "e"}, "ens3"))
 	f.Add("cnibox:0123456789abcdef")
 	f.Add("cnibox:shared")
 	f.Add("cnibox:0123456789abcdef 10.0.0.1/8 //")
