@@ -27,7 +27,8 @@ type Device struct {
 }
 
 // DeviceAt reads the device whose directory is path, below /sys/devices and
-// without a symbolic link in it. The error wraps ErrInvalid for any other path
+// without a symbolic link in it; a virtio device is told as the one that it is
+// a part of. The error wraps ErrInvalid for any other path
 // and ErrNotExist if there is no such device.
 func (n *Net) DeviceAt(path string) (Device, error) {
 	clean := filepath.Clean(path)
@@ -38,7 +39,7 @@ func (n *Net) DeviceAt(path string) (Device, error) {
 	if real != clean {
 		return Device{}, fmt.Errorf("device %q: %w: is a symbolic link to %q", path, ErrInvalid, real)
 	}
-	return readDevice(real)
+	return readDevice(withoutVirtio(real))
 }
 
 // DeviceOn reads a device by its name on a bus ("pci", "auxiliary"). The error

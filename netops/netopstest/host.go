@@ -23,10 +23,23 @@ const insideEnv = "CNIBOX_NETOPSTEST_HOST"
 // Main is for TestMain: it runs the tests in a network and mount namespace of
 // their own, with lo up, forwarding off and an empty /run, so that no test sees
 // or changes the machine's network. It does not return.
-func Main(m *testing.M) {
+func Main(m *testing.M) { run(m, syscall.CLONE_NEWNET|syscall.CLONE_NEWNS) }
+
+// InitialMain is Main for tests of devices that the kernel brings back to the
+// machine's initial network namespace when theirs ends: where the machine is the
+// tests' own, the VM, that one is the host.
+func InitialMain(m *testing.M) {
+	if os.Getenv(vmEnv) != "" {
+		run(m, syscall.CLONE_NEWNS)
+	}
+	Main(m)
+}
+
+// run runs the tests in new namespaces of the given kinds.
+func run(m *testing.M, kinds uintptr) {
 	switch os.Getenv(insideEnv) {
 	case "":
-		os.Exit(reexec())
+		os.Exit(reexec(kinds))
 	case "new":
 		err := prepare()
 		if err == nil {
@@ -41,12 +54,12 @@ func Main(m *testing.M) {
 }
 
 // reexec starts the test binary again in new namespaces. They end with it.
-func reexec() int {
+func reexec(kinds uintptr) int {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Env = append(os.Environ(), insideEnv+"=new")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: kinds}
 	err := cmd.Run()
 	var exit *exec.ExitError
 	switch {

@@ -44,10 +44,21 @@ func lockTimeout() (time.Duration, error) {
 // Main is for TestMain. Called as a plugin the test binary plays a role of the
 // table; otherwise it runs the tests on a host of their own.
 func Main(m *testing.M, table roles.Table) {
+	playPlugin(table)
+	netopstest.Main(m)
+}
+
+// InitialMain is Main for tests of devices, see netopstest.InitialMain.
+func InitialMain(m *testing.M, table roles.Table) {
+	playPlugin(table)
+	netopstest.InitialMain(m)
+}
+
+// playPlugin does not return in a process that was called as a plugin.
+func playPlugin(table roles.Table) {
 	if os.Getenv(pluginEnv) != "" {
 		os.Exit(plugin(table))
 	}
-	netopstest.Main(m)
 }
 
 // plugin plays one CNI call with the probe that the environment asks for.

@@ -28,6 +28,10 @@ type Conf struct {
 	NoAddress bool
 	// Needs skips where a kernel lacks a feature that the VM layer has.
 	Needs func(testing.TB)
+	// Host makes the host have what the configuration names. It may find that
+	// there: it is called again when a namespace has ended, with which virtual
+	// devices end.
+	Host func(testing.TB)
 	// Tamper has changes after which CHECK must fail.
 	Tamper []Tamper
 	// Prepare puts into a container's namespace what the configuration needs there.
@@ -103,6 +107,7 @@ func (s Suite) bench(t *testing.T, c Conf) *bench {
 	b.ns = b.container(t)
 	// Whatever a test made is taken away again: the next one has the same host.
 	t.Cleanup(func() { b.Run(b.gcCall(nil)) })
+	b.host()
 	if c.Stateless {
 		b.warm() // the kernel gives lo its address with the first up, and leaves it there
 	}
@@ -117,6 +122,13 @@ func (b *bench) container(t *testing.T) *netopstest.NS {
 		b.conf.Prepare(t, ns)
 	}
 	return ns
+}
+
+// host prepares the host, for the first time or again.
+func (b *bench) host() {
+	if b.conf.Host != nil {
+		b.conf.Host(b.t)
+	}
 }
 
 // call is a call for the bench's container.
@@ -228,6 +240,7 @@ func (s Suite) del(t *testing.T, c Conf) {
 	gone.Remove(t)
 	call.Verb = "DEL"
 	b.OK(call)
+	b.host()
 	b.same(start, "after DEL with the namespace gone")
 
 	b.OK(b.call("ADD"))
