@@ -33,6 +33,7 @@ var (
 	_ rtObject = (*Neigh)(nil)
 	_ rtObject = (*Rule)(nil)
 	_ rtObject = (*PortVLANs)(nil)
+	_ object   = (*Move)(nil)
 	_ object   = (*Sysctl)(nil)
 	_ object   = (*Element)(nil)
 )
@@ -106,6 +107,8 @@ func (a *applier) probed(ctx context.Context, batch []Change) error {
 		err = a.sysctls(batch)
 	case *Element:
 		err = a.elements(ctx, batch)
+	case *Move:
+		err = a.move(ctx, batch[0])
 	default:
 		err = a.requests(ctx, batch)
 	}
@@ -135,6 +138,8 @@ func together(a, b Step) bool {
 		return false
 	}
 	switch a.Object.(type) {
+	case *Move:
+		return false
 	case *Sysctl:
 		_, ok := b.Object.(*Sysctl)
 		return ok

@@ -15,6 +15,8 @@ func kindOf(o Object) (string, error) {
 	switch o.(type) {
 	case *Link:
 		return "link", nil
+	case *Move:
+		return "move", nil
 	case *Addr:
 		return "addr", nil
 	case *Route:
@@ -38,6 +40,8 @@ func ofKind(kind string) object {
 	switch kind {
 	case "link":
 		return new(Link)
+	case "move":
+		return new(Move)
 	case "addr":
 		return new(Addr)
 	case "route":

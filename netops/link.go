@@ -60,15 +60,9 @@ func (l *Link) String() string {
 }
 
 func (l *Link) validate() error {
-	errs := []error{checkPlace(l.In), checkName(l.Name), checkMAC(l.MAC), checkMTU(l.MTU), l.validateKind()}
+	errs := []error{checkPlace(l.In), checkName(l.Name), checkMAC(l.MAC), checkMTU(l.MTU), checkAlias(l.Alias), l.validateKind()}
 	if l.Master != "" {
 		errs = append(errs, checkName(l.Master))
-	}
-	if len(l.Alias) > maxAlias {
-		errs = append(errs, fmt.Errorf("alias of %d bytes, more than %d: %w", len(l.Alias), maxAlias, ErrInvalid))
-	}
-	if strings.ContainsRune(l.Alias, 0) {
-		errs = append(errs, fmt.Errorf("alias %q: %w", l.Alias, ErrInvalid))
 	}
 	if l.Up && l.Down {
 		errs = append(errs, fmt.Errorf("both up and down: %w", ErrInvalid))
@@ -171,12 +165,15 @@ func (l *Link) planPresent(ctx context.Context, s *session, have *linkState) ([]
 
 // planSet changes a link that must exist, and remembers what it was.
 func (l *Link) planSet(ctx context.Context, s *session) ([]Change, error) {
-	if s.isNew(l.In, l.Name) {
+	have := s.moved[l.ref()]
+	if have == nil && s.isNew(l.In, l.Name) {
 		return []Change{{Do: Step{VerbSet, l}}}, nil
 	}
-	have, err := s.link(ctx, l.In, l.Name)
-	if err != nil {
-		return nil, err
+	if have == nil {
+		var err error
+		if have, err = s.link(ctx, l.In, l.Name); err != nil {
+			return nil, err
+		}
 	}
 	master, err := s.linkName(ctx, l.In, have.master)
 	if err != nil {

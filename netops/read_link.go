@@ -26,6 +26,8 @@ type linkState struct {
 	mac                      net.HardwareAddr
 	port                     *Port // set for bridge ports
 	vlanFiltering            bool
+	// permanent is the hardware's own MAC, of real devices only.
+	permanent net.HardwareAddr
 	// peerElsewhere tells that peer counts in another namespace.
 	peerElsewhere bool
 	kindState
@@ -92,6 +94,8 @@ func parseLink(b []byte) (*linkState, error) {
 			l.name = attrText(v)
 		case unix.IFLA_ADDRESS:
 			l.mac = append(net.HardwareAddr(nil), v...)
+		case unix.IFLA_PERM_ADDRESS:
+			l.permanent = append(net.HardwareAddr(nil), v...)
 		case unix.IFLA_MTU:
 			l.mtu = attrInt(v)
 		case unix.IFLA_MASTER:

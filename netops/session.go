@@ -21,12 +21,15 @@ type session struct {
 	container *Namespace
 	// made holds the links that the plan makes; nothing is on them yet.
 	made map[linkRef]bool
+	// moved holds the links that the plan moves, by their new place and name.
+	// They count as made too: addresses and settings stay behind.
+	moved map[linkRef]*linkState
 	// index caches links' indexes by name.
 	index map[linkRef]int
 }
 
 func (n *Net) session(container *Namespace) *session {
-	return &session{net: n, container: container, made: map[linkRef]bool{}, index: map[linkRef]int{}}
+	return &session{net: n, container: container, made: map[linkRef]bool{}, moved: map[linkRef]*linkState{}, index: map[linkRef]int{}}
 }
 
 // namespace is the one that p stands for.

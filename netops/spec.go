@@ -97,23 +97,33 @@ type Link struct {
 	Unset *Unset `json:"unset,omitempty"`
 }
 
-// Move takes a link that exists into the other namespace, under another name.
+// Move takes a link that exists into the other namespace, under another name
+// and down; its addresses and routes stay behind. It must be of no bridge or
+// bond, and no attachment's already.
+//
 // Its inverse brings it back, whatever its name is by then, with the name,
-// alias and state that it had; when the container is gone the kernel has
-// brought the device back itself, under a name that may differ, and the inverse
-// finds it by its alias. (Virtual devices, a veth for one, go with their
-// namespace instead.)
+// alias and state that it had; when the container is gone the kernel brings the
+// device back to the initial namespace itself, soon but not at once, under a
+// name that may differ, and the inverse finds it by its alias or its permanent
+// address. (Virtual devices, a veth for one, go with their namespace instead.)
+// One that is nowhere is success. If its name has been taken in the meantime
+// the link stays under a name that the kernel gives, dev0 for one.
 type Move struct {
-	// Name is the link's in From, As the one in To.
+	// Name is the link's in From, As the one in To. An inverse without a Name
+	// leaves the link the one that it has, if that is free.
 	From Place  `json:"from"`
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
 	To   Place  `json:"to"`
 	As   string `json:"as"`
 	// Alias is the label that the link has while it is moved.
 	Alias string `json:"alias"`
-	// Back is the alias that the link gets back, Up its state.
+	// Back is the alias that the link gets back, Up its state. Kind and MAC are
+	// the link's own; MAC is the permanent address where there is one. Plan
+	// fills all of these in the inverse.
 	Back string `json:"back,omitempty"`
 	Up   bool   `json:"up,omitempty"`
+	Kind string `json:"kind,omitempty"`
+	MAC  string `json:"mac,omitempty"`
 }
 
 // Unset names properties of a Link that are to be taken away.

@@ -74,6 +74,15 @@ func ownLabel(alias string) string {
 	return label
 }
 
+// isLabelled tells whether alias has the label of own, or is the same where own
+// has no label.
+func isLabelled(alias, own string) bool {
+	if label := ownLabel(own); label != "" {
+		return ownLabel(alias) == label
+	}
+	return alias == own
+}
+
 // differences collects what Verify finds about one object.
 type differences struct {
 	object Object
@@ -129,6 +138,17 @@ func checkMAC(mac string) error {
 	}
 	if a, err := net.ParseMAC(mac); err != nil || len(a) != 6 {
 		return fmt.Errorf("MAC %q: %w", mac, ErrInvalid)
+	}
+	return nil
+}
+
+// checkAlias applies the kernel's limits for an ifalias.
+func checkAlias(alias string) error {
+	if len(alias) > maxAlias {
+		return fmt.Errorf("alias of %d bytes, more than %d: %w", len(alias), maxAlias, ErrInvalid)
+	}
+	if strings.ContainsRune(alias, 0) {
+		return fmt.Errorf("alias %q: %w", alias, ErrInvalid)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package netops
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -129,9 +130,14 @@ func (u *undoer) try(ctx context.Context, st Step) error {
 			return err
 		}
 		return ns.visit(o.write)
+	case *Move:
+		return u.moveBack(ctx, o)
 	case *Link:
-		if st.Verb == VerbDel {
+		switch st.Verb {
+		case VerbDel:
 			return u.deleteLink(ctx, o)
+		case VerbAdd:
+			return fmt.Errorf("an inverse that makes a link: %w", ErrInvalid)
 		}
 	}
 	o := st.Object.(rtObject)

@@ -39,12 +39,15 @@ func (n *Net) Plan(ctx context.Context, spec Spec, container *Namespace) ([]Chan
 }
 
 // Beyond is what the Spec wants beyond an earlier one that was made: objects
-// that are the same fall away, and links that were made are only set up.
+// that are the same fall away, and links that were made or moved are only set up.
 func (spec Spec) Beyond(earlier Spec) Spec {
 	made := map[linkRef]bool{}
 	for _, o := range earlier.Objects {
-		if l, ok := o.(*Link); ok && l.Kind != "" && !l.Shared {
-			made[l.ref()] = true
+		switch o := o.(type) {
+		case *Link:
+			made[o.ref()] = made[o.ref()] || o.Kind != "" && !o.Shared
+		case *Move:
+			made[o.ref()] = true
 		}
 	}
 	var out Spec
@@ -52,8 +55,15 @@ func (spec Spec) Beyond(earlier Spec) Spec {
 		if slices.ContainsFunc(earlier.Objects, func(e Object) bool { return reflect.DeepEqual(e, o) }) {
 			continue
 		}
-		if l, ok := o.(*Link); ok && l.Kind != "" && made[l.ref()] {
-			o = &Link{In: l.In, Name: l.Name, MAC: l.MAC, MTU: l.MTU, Up: l.Up, Alias: l.Alias, Master: l.Master, Promisc: l.Promisc, Port: l.Port}
+		switch l := o.(type) {
+		case *Link:
+			if l.Kind != "" && made[l.ref()] {
+				o = &Link{In: l.In, Name: l.Name, MAC: l.MAC, MTU: l.MTU, Up: l.Up, Alias: l.Alias, Master: l.Master, Promisc: l.Promisc, Port: l.Port}
+			}
+		case *Move:
+			if made[l.ref()] {
+				o = &Link{In: l.To, Name: l.As, Alias: l.Alias}
+			}
 		}
 		out.Add(o)
 	}
@@ -111,11 +121,14 @@ func (n *Net) Remove(ctx context.Context, spec Spec, container *Namespace) error
 		if inverse == nil || made[linkOf(o)] {
 			continue // nothing to delete, or gone with its link
 		}
-		if l, ok := o.(*Link); ok {
-			made[l.ref()] = true
-			if l.Peer != nil {
-				made[linkRef{l.Peer.In, l.Peer.Name}] = true
+		switch o := o.(type) {
+		case *Link:
+			made[o.ref()] = true
+			if o.Peer != nil {
+				made[linkRef{o.Peer.In, o.Peer.Name}] = true
 			}
+		case *Move:
+			made[o.ref()] = true
 		}
 		changes = append(changes, Change{Do: Step{VerbAdd, o}, Undo: inverse})
 	}

@@ -1,0 +1,191 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Where is the namespace that the link comes from.
+func (m *Move) Where() Place { return m.From }
+
+// IsShared is false: a link that is moved belongs to one attachment.
+func (m *Move) IsShared() bool { return false }
+
+func (m *Move) object() {}
+
+// ref is the link as it is called when it has been moved.
+func (m *Move) ref() linkRef { return linkRef{m.To, m.As} }
+
+// String tells from where, to where and under which name.
+func (m *Move) String() string {
+	w := words{"move"}
+	w.value("link", m.Name)
+	w = append(w, "from", string(m.From), "to", string(m.To), "as", m.As, "alias", strconv.Quote(m.Alias))
+	w.value("type", m.Kind)
+	w.value("permaddr", m.MAC)
+	if m.Back != "" {
+		w = append(w, "back", strconv.Quote(m.Back))
+	}
+	w.flag(m.Up, "up")
+	return w.String()
+}
+
+func (m *Move) validate() error {
+	errs := []error{checkPlace(m.From), checkPlace(m.To), checkName(m.As), checkAlias(m.Alias), checkAlias(m.Back), checkMAC(m.MAC)}
+	if m.Name != "" {
+		errs = append(errs, checkName(m.Name))
+	}
+	if m.From == m.To {
+		errs = append(errs, fmt.Errorf("a move from %s to %s: %w", m.From, m.To, ErrInvalid))
+	}
+	if m.Alias == "" {
+		errs = append(errs, fmt.Errorf("a move without an alias: %w", ErrInvalid))
+	}
+	return errors.Join(errs...)
+}
+
+// plan judges the link and remembers what it was.
+func (m *Move) plan(ctx context.Context, s *session) ([]Change, error) {
+	if m.Name == "" {
+		return nil, fmt.Errorf("%s: no name: %w", m, ErrInvalid)
+	}
+	have, err := s.link(ctx, m.From, m.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.movable(ctx, s, have); err != nil {
+		return nil, err
+	}
+	if !s.unknown(m.To) {
+		other, err := s.findLink(ctx, m.To, m.As)
+		if err != nil {
+			return nil, err
+		}
+		if other != nil {
+			return nil, m.taken()
+		}
+	}
+	back := *m
+	back.Up, back.Kind, back.MAC = have.isUp(), have.kind, have.mac.String()
+	if len(have.permanent) > 0 {
+		back.MAC = have.permanent.String()
+	}
+	if !isLabelled(have.alias, m.Alias) {
+		back.Back = have.alias
+	}
+	arrived := *have
+	arrived.alias, arrived.flags = m.Alias, have.flags&^unix.IFF_UP
+	s.made[m.ref()], s.moved[m.ref()] = true, &arrived
+	return []Change{{Do: Step{VerbAdd, m}, Undo: &Step{VerbDel, &back}}}, nil
+}
+
+// movable refuses links that would leave something behind that stands on them.
+func (m *Move) movable(ctx context.Context, s *session, have *linkState) error {
+	label := ownLabel(have.alias)
+	switch {
+	case have.flags&unix.IFF_LOOPBACK != 0:
+		return fmt.Errorf("interface %q is the loopback device, which cannot be moved: %w", m.Name, ErrInvalid)
+	case label != "" && !isLabelled(have.alias, m.Alias):
+		return fmt.Errorf("interface %q is an attachment's, with the alias %q: %w", m.Name, have.alias, ErrConflict)
+	case have.master != 0:
+		master, err := s.linkName(ctx, m.From, have.master)
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("interface %q belongs to %q: %w", m.Name, master, ErrConflict)
+	}
+	return nil
+}
+
+func (m *Move) verify(ctx context.Context, s *session) ([]Difference, error) {
+	have, err := s.findLink(ctx, m.To, m.As)
+	if err != nil || have == nil {
+		return absentIf(err, m)
+	}
+	d := differences{object: m}
+	if !isLabelled(have.alias, m.Alias) {
+		d.compare("label", m.Alias, have.alias)
+	}
+	return d.list, nil
+}
+
+// move labels the link and moves it, in one write: a process that is killed
+// leaves it as it was, or to be found by its alias.
+func (a *applier) move(ctx context.Context, c Change) error {
+	m := c.Do.Object.(*Move)
+	have, err := a.link(ctx, m.From, m.Name)
+	if err != nil {
+		return describeStep(c.Do, err)
+	}
+	delete(a.index, linkRef{m.From, m.Name})
+	to, err := a.handle(m.To)
+	if err != nil {
+		return describeStep(c.Do, err)
+	}
+	defer to.release()
+	conn, err := a.conn(m.From)
+	if err != nil {
+		return describeStep(c.Do, err)
+	}
+	label, err := (&Link{Alias: m.Alias}).setAt(ctx, a.session, have.index)
+	if err != nil {
+		return describeStep(c.Do, err)
+	}
+	results, broken := conn.exchange(ctx, []rtMessage{label, to.moving(have.index, m.As)})
+	for _, r := range results {
+		if r == nil || errors.Is(r, errUnknown) {
+			a.done = append(a.done, c)
+			break
+		}
+	}
+	if errors.Is(results[1], unix.EEXIST) {
+		return m.taken()
+	}
+	return describeStep(c.Do, errors.Join(append(results, broken)...))
+}
+
+// taken is the error for a name that a link has already where m is to go.
+func (m *Move) taken() error {
+	return peerExists(&Peer{In: m.To, Name: m.As})
+}
+
+// handle is a namespace that a request can name.
+type handle struct {
+	*Namespace
+	// own is set where it was opened for that.
+	own bool
+}
+
+// handle opens the namespace of the process, which has no handle else.
+func (s *session) handle(p Place) (handle, error) {
+	ns, err := s.namespace(p)
+	if err != nil || ns.file != nil {
+		return handle{Namespace: ns}, err
+	}
+	ns, err = openNamespace(threadNamespace)
+	return handle{ns, true}, err
+}
+
+func (h handle) release() {
+	if h.own {
+		_ = h.Close() // was opened for reading
+	}
+}
+
+// moving is the request that moves a link into the namespace and names it, past
+// another link there that has the name that it comes with. The kernel takes it
+// down, which renaming asks for up to 6.2. An empty name leaves it what it has.
+func (h handle) moving(index int, name string) rtMessage {
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	ifi.Index = int32(index)
+	m := rtMessage{kind: unix.RTM_SETLINK, data: []nl.NetlinkRequestData{ifi, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(h.file.Fd())))}}
+	if name != "" {
+		m.data = append(m.data, nameAttr(name))
+	}
+	return m
+}

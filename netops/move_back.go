@@ -1,0 +1,178 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// returnPatience bounds the wait for a device whose namespace is going: it
+	// comes when the kernel has taken the namespace apart, mostly within 0.1 s.
+	returnPatience = 3 * time.Second
+	// freeName has the kernel choose, as it does itself for a device whose name
+	// is taken where it returns to.
+	freeName = "dev%d"
+)
+
+// moveBack is the inverse of a move that was made, half made or not made.
+func (u *undoer) moveBack(ctx context.Context, m *Move) error {
+	if !u.unknown(m.To) {
+		there, err := u.search(ctx, m, m.To)
+		if err != nil {
+			return err
+		}
+		if there != nil {
+			if err := u.fetch(ctx, m, there); err != nil {
+				return err
+			}
+		}
+	}
+	back, err := u.search(ctx, m, m.From)
+	if err == nil && back == nil && u.mayReturn(ctx, m) {
+		back, err = u.await(ctx, m)
+	}
+	if err != nil || back == nil {
+		return err
+	}
+	return u.restore(ctx, m, back)
+}
+
+// search finds the link in one of the two namespaces; nil for none. Its alias
+// and its names may have been changed in the container.
+func (u *undoer) search(ctx context.Context, m *Move, p Place) (*linkState, error) {
+	c, err := u.conn(p)
+	if err != nil {
+		return nil, err
+	}
+	all, err := c.links(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, is := range []func(*linkState, Place) bool{m.isLabelled, m.isUnlabelled} {
+		if i := slices.IndexFunc(all, func(l *linkState) bool { return is(l, p) }); i >= 0 {
+			return all[i], nil
+		}
+	}
+	return nil, nil
+}
+
+func (m *Move) isLabelled(l *linkState, _ Place) bool { return isLabelled(l.alias, m.Alias) }
+
+// isUnlabelled tells whether a link without a label is the one that was moved:
+// the same hardware, or what is where it was moved to.
+func (m *Move) isUnlabelled(l *linkState, p Place) bool {
+	if m.MAC == "" || l.kind != m.Kind || ownLabel(l.alias) != "" {
+		return false
+	}
+	return l.kind == "" && sameMAC(m.MAC, l.permanent) || p == m.To && l.name == m.As && sameMAC(m.MAC, l.mac)
+}
+
+// fetch moves the link back, under its name if that is free, and labels it
+// where somebody took its label off, so that it is found there.
+func (u *undoer) fetch(ctx context.Context, m *Move, l *linkState) error {
+	home, err := u.handle(m.From)
+	if err != nil {
+		return err
+	}
+	defer home.release()
+	c, err := u.conn(m.To)
+	if err != nil {
+		return err
+	}
+	if !m.isLabelled(l, m.To) {
+		label, err := (&Link{Alias: m.Alias}).setAt(ctx, u.session, l.index)
+		if err != nil {
+			return err
+		}
+		if err := c.one(ctx, label); err != nil {
+			return err
+		}
+	}
+	err = c.one(ctx, home.moving(l.index, m.Name))
+	if errors.Is(err, unix.EEXIST) {
+		err = c.one(ctx, home.moving(l.index, freeName))
+	}
+	if isAbsent(err) { // it was moved, and not renamed
+		return nil
+	}
+	return err
+}
+
+// mayReturn tells whether the kernel is to bring the link back: a device with
+// its namespace gone, which is not at home.
+func (u *undoer) mayReturn(ctx context.Context, m *Move) bool {
+	if !u.unknown(m.To) || m.Kind != "" || m.MAC == "" {
+		return false
+	}
+	home, err := u.findLink(ctx, m.From, m.Name)
+	return err == nil && (home == nil || home.kind != m.Kind || !sameMAC(m.MAC, home.mac))
+}
+
+// await waits for the kernel to bring the link back; nil if it does not.
+func (u *undoer) await(ctx context.Context, m *Move) (*linkState, error) {
+	ctx, cancel := context.WithTimeout(ctx, returnPatience)
+	defer cancel()
+	events, err := openRTConn()
+	if err != nil {
+		return nil, err
+	}
+	defer events.close() //nolint:errcheck // nothing was asked of it
+	if err := unix.SetsockoptInt(events.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.RTNLGRP_LINK); err != nil {
+		return nil, kernelError(err, "listen to links")
+	}
+	for {
+		// Again after each event, and first for what came before the membership.
+		if l, err := u.search(ctx, m, m.From); l != nil || err != nil {
+			return l, err
+		}
+		err := events.receive(ctx, func(unix.NlMsghdr, []byte) {})
+		switch {
+		case ctx.Err() != nil, errors.Is(err, unix.ETIMEDOUT):
+			return nil, nil
+		case err != nil && !errors.Is(err, unix.ENOBUFS):
+			return nil, err
+		}
+	}
+}
+
+// restore gives the link that is back its name, alias and state. One that was
+// not even labelled is as it was.
+func (u *undoer) restore(ctx context.Context, m *Move, l *linkState) error {
+	rename := m.Name != "" && l.name != m.Name
+	if !rename && !m.isLabelled(l, m.From) {
+		return nil
+	}
+	c, err := u.conn(m.From)
+	if err != nil {
+		return err
+	}
+	rest := &Link{Alias: m.Back, Up: m.Up, Down: !m.Up, Unset: &Unset{Alias: true}}
+	last, err := rest.setAt(ctx, u.session, l.index)
+	if err != nil {
+		return err
+	}
+	if !rename {
+		return c.one(ctx, last)
+	}
+	down, err := (&Link{Down: true}).setAt(ctx, u.session, l.index)
+	if err != nil {
+		return err
+	}
+	results, broken := c.exchange(ctx, []rtMessage{down, renaming(l.index, m.Name), last})
+	if errors.Is(results[1], unix.EEXIST) {
+		results[1] = nil
+	}
+	return errors.Join(append(results, broken)...)
+}
+
+// renaming is the request that gives a link another name; it must be down up to 6.2.
+func renaming(index int, name string) rtMessage {
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	ifi.Index = int32(index)
+	return rtMessage{kind: unix.RTM_SETLINK, data: []nl.NetlinkRequestData{ifi, nameAttr(name)}}
+}

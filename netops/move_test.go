@@ -1,0 +1,326 @@
+package netops_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/netopstest"
+)
+
+// movable gives the host the interface dev7, up, with an alias and an MTU, and
+// an eth0 that has the name which dev7 is to have.
+func movable(t *testing.T) {
+	t.Helper()
+	run(t, "ip", "link", "add", "par0", "mtu", "1450", "up", "type", "bridge")
+	t.Cleanup(func() { run(t, "ip", "link", "del", "par0") }) // and dev7 with it
+	run(t, "ip", "link", "add", "link", "par0", "dev7", "address", "02:00:00:00:00:07", "mtu", "1400", "up", "type", "macvlan")
+	run(t, "ip", "link", "set", "dev7", "alias", "an admin's")
+	run(t, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0p")
+	t.Cleanup(func() { run(t, "ip", "link", "del", "eth0") })
+}
+
+func moveSpec() netops.Spec {
+	return netops.Spec{Objects: []netops.Object{
+		&netops.Move{From: netops.Host, Name: "dev7", To: netops.Container, As: "eth0", Alias: testLabel + " dev7"},
+		&netops.Link{In: netops.Container, Name: "eth0", MTU: 1300, Up: true},
+	}}
+}
+
+// moved makes moveSpec so and gives the changes as the store would hand them back.
+func moved(t *testing.T, n *netops.Net, ns *netops.Namespace) []netops.Change {
+	t.Helper()
+	changes, err := n.Plan(context.Background(), moveSpec(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Apply(context.Background(), changes, ns); err != nil {
+		t.Fatal(err)
+	}
+	return throughJSON(t, changes)
+}
+
+// TestMove moves a link past clashes of names on both sides, and back after it
+// was renamed inside (host-device: "works with a device renamed in the container").
+func TestMove(t *testing.T) {
+	ctx := context.Background()
+	movable(t)
+	n, box := newNet(t, nil), netopstest.New(t)
+	ns := open(t, n, box)
+	inside(t, box, "ip", "link", "add", "dev7", "type", "bridge")
+	before := netopstest.Snapshot(t) + box.Snapshot(t)
+	changes := moved(t, n, ns)
+	const want = `add move link dev7 from host to container as eth0 alias "cnibox:0123456789abcdef dev7"
+  <- del move link dev7 from host to container as eth0 alias "cnibox:0123456789abcdef dev7" type macvlan permaddr 02:00:00:00:00:07 back "an admin's" up
+set link eth0 netns container mtu 1300 up
+  <- set link eth0 netns container mtu 1400 down
+`
+	if d := cmp.Diff(want, lines(changes)); d != "" {
+		t.Errorf("plan (-want +got):\n%s", d)
+	}
+	if diffs, err := n.Verify(ctx, moveSpec(), ns); err != nil || len(diffs) != 0 {
+		t.Errorf("Verify: %v, %v", diffs, err)
+	}
+	if l, err := n.Link(ctx, ns, "eth0"); err != nil || l.MAC != "02:00:00:00:00:07" || l.Alias != testLabel+" dev7" || !l.Up {
+		t.Errorf("in the container: %+v, %v", l, err)
+	}
+	if _, err := n.Link(ctx, nil, "dev7"); !errors.Is(err, netops.ErrNotExist) {
+		t.Errorf("in the host: %v", err)
+	}
+	inside(t, box, "ip", "link", "set", "eth0", "down")
+	inside(t, box, "ip", "link", "set", "eth0", "name", "other", "mtu", "1400")
+	for range 2 {
+		if err := n.Undo(ctx, changes, ns); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := cmp.Diff(before, netopstest.Snapshot(t)+box.Snapshot(t)); d != "" {
+		t.Errorf("after Undo (-before +after):\n%s", d)
+	}
+}
+
+// TestMoveBackFromAnywhere undoes a move that was interrupted, or that others
+// have changed since.
+func TestMoveBackFromAnywhere(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		since func(t *testing.T, box *netopstest.NS)
+		// gone has Undo do without the container.
+		gone bool
+		// want is what the link is called at the end.
+		want string
+	}{
+		{"nothing since", func(*testing.T, *netopstest.NS) {}, false, "dev7"},
+		{"label taken off inside", func(t *testing.T, box *netopstest.NS) {
+			inside(t, box, "ip", "link", "set", "eth0", "alias", "mine")
+		}, false, "dev7"},
+		{"name taken at home", func(t *testing.T, _ *netopstest.NS) {
+			run(t, "ip", "link", "add", "dev7", "type", "bridge")
+			t.Cleanup(func() { run(t, "ip", "link", "del", "dev7") })
+		}, false, "dev[01]"},
+		{"killed before it moved", func(t *testing.T, box *netopstest.NS) {
+			takeOut(t, box, "eth0", "dev7")
+			run(t, "ip", "link", "set", "dev7", "up")
+		}, false, "dev7"},
+		{"killed on its way back", func(t *testing.T, box *netopstest.NS) { takeOut(t, box, "eth0", "dev7") }, true, "dev7"},
+		{"back by the kernel", func(t *testing.T, box *netopstest.NS) {
+			takeOut(t, box, "eth0", "dev5")
+			run(t, "ip", "link", "set", "dev5", "up")
+		}, true, "dev7"},
+		{"back by the kernel, name taken", func(t *testing.T, box *netopstest.NS) {
+			takeOut(t, box, "eth0", "dev5")
+			run(t, "ip", "link", "add", "dev7", "type", "bridge")
+			t.Cleanup(func() { run(t, "ip", "link", "del", "dev7") })
+		}, true, "dev5"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx := context.Background()
+			movable(t)
+			n, box := newNet(t, nil), netopstest.New(t)
+			ns := open(t, n, box)
+			changes := moved(t, n, ns)
+			c.since(t, box)
+			if c.gone {
+				ns = nil
+			}
+			for range 2 {
+				if err := n.Undo(ctx, changes, ns); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if l := dev7(t, n); !matches(c.want, l.Name) || l.Alias != "an admin's" || !l.Up {
+				t.Errorf("back: %+v, want it as %s", l, c.want)
+			}
+		})
+	}
+}
+
+// dev7 is the host's link that was dev7.
+func dev7(t *testing.T, n *netops.Net) netops.LinkInfo {
+	t.Helper()
+	all, err := n.Links(context.Background(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(all, func(l netops.LinkInfo) bool { return l.Kind == "macvlan" })
+	if i < 0 {
+		t.Fatalf("not in the host: %+v", all)
+	}
+	return all[i]
+}
+
+func matches(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return ok && err == nil
+}
+
+// takeOut moves a link from the container to the host, as the kernel does when
+// a namespace goes.
+func takeOut(t *testing.T, box *netopstest.NS, from, as string) {
+	t.Helper()
+	host, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	inside(t, box, "ip", "link", "set", from, "down")
+	inside(t, box, "ip", "link", "set", from, "name", as)
+	inside(t, box, "ip", "link", "set", as, "netns", fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), host.Fd()))
+}
+
+// TestMoveAwaitsDevice undoes a move while the kernel still takes the
+// container's namespace apart: the device comes later.
+func TestMoveAwaitsDevice(t *testing.T) {
+	ctx := context.Background()
+	movable(t)
+	n, box := newNet(t, nil), netopstest.New(t)
+	changes := moved(t, n, open(t, n, box))
+	m := *changes[0].Undo.Object.(*netops.Move)
+	m.Kind = "" // a device's, which this kernel may have none of
+	late := []netops.Change{{Do: changes[0].Do, Undo: &netops.Step{Verb: netops.VerbDel, Object: &m}}}
+	done := make(chan error, 1)
+	go func() { done <- n.Undo(ctx, late, nil) }()
+	for listeners(t) == 0 {
+		if len(done) > 0 {
+			t.Fatalf("Undo did not wait: %v", <-done)
+		}
+		runtime.Gosched()
+	}
+	takeOut(t, box, "eth0", "dev5")
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if l, err := n.Link(ctx, nil, "dev7"); err != nil || l.Alias != "an admin's" || !l.Up {
+		t.Errorf("dev7: %+v, %v", l, err)
+	}
+}
+
+// listeners counts the rtnetlink sockets that are told of links.
+func listeners(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/thread-self/net/netlink")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line) // sk Eth Pid Groups …
+		if len(f) > 3 && f[1] == "0" && f[3] == "00000001" {
+			count++
+		}
+	}
+	return count
+}
+
+// TestMoveVirtualGone undoes the move of a link that went with its namespace.
+func TestMoveVirtualGone(t *testing.T) {
+	ctx := context.Background()
+	movable(t)
+	n, box := newNet(t, nil), netopstest.New(t)
+	ns := open(t, n, box)
+	changes := moved(t, n, ns)
+	if err := ns.Close(); err != nil {
+		t.Fatal(err)
+	}
+	box.Remove(t)
+	if err := n.Undo(ctx, changes, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMoveRefused judges links that cannot be moved, before anything is done.
+func TestMoveRefused(t *testing.T) {
+	ctx := context.Background()
+	movable(t)
+	n, box := newNet(t, nil), netopstest.New(t)
+	ns := open(t, n, box)
+	inside(t, box, "ip", "link", "add", "eth1", "type", "bridge")
+	run(t, "ip", "link", "set", "eth0p", "master", "par0")
+	run(t, "ip", "link", "set", "eth0", "alias", "cnibox:fedcba9876543210 another")
+	for _, c := range []struct {
+		name string
+		as   string
+		err  error
+		want string
+	}{
+		{"none", "eth0", netops.ErrNotExist, `link "none": does not exist`},
+		{"lo", "eth0", netops.ErrInvalid, `interface "lo" is the loopback device`},
+		{"eth0p", "eth0", netops.ErrConflict, `interface "eth0p" belongs to "par0"`},
+		{"eth0", "eth0", netops.ErrConflict, `interface "eth0" is an attachment's, with the alias "cnibox:fedcba9876543210 another"`},
+		{"dev7", "eth1", netops.ErrExists, `interface "eth1" exists already in the container's namespace`},
+		{"", "eth0", netops.ErrInvalid, "no name"},
+		{"dev7", "eth/0", netops.ErrInvalid, `interface name "eth/0"`},
+	} {
+		spec := netops.Spec{Objects: []netops.Object{&netops.Move{From: netops.Host, Name: c.name, To: netops.Container, As: c.as, Alias: testLabel}}}
+		if _, err := n.Plan(ctx, spec, ns); !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q as %q: %v, want %v: %s", c.name, c.as, err, c.err, c.want)
+		}
+	}
+}
+
+// TestMoveNameTakenMeanwhile has somebody make eth0 in the container after the
+// plan: the link is put back, though the kernel has moved it before it refuses
+// the name.
+func TestMoveNameTakenMeanwhile(t *testing.T) {
+	ctx := context.Background()
+	movable(t)
+	n, box := newNet(t, nil), netopstest.New(t)
+	ns := open(t, n, box)
+	changes, err := n.Plan(ctx, moveSpec(), ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside(t, box, "ip", "link", "add", "eth0", "type", "bridge")
+	before := netopstest.Snapshot(t) + box.Snapshot(t)
+	err = n.Apply(ctx, changes, ns)
+	if !errors.Is(err, netops.ErrExists) || err.Error() != `interface "eth0" exists already in the container's namespace` {
+		t.Errorf("Apply: %v", err)
+	}
+	if d := cmp.Diff(before, netopstest.Snapshot(t)+box.Snapshot(t)); d != "" {
+		t.Errorf("after Apply (-before +after):\n%s", d)
+	}
+}
+
+// TestMoveFails makes each step fail in turn: all is as it was.
+func TestMoveFails(t *testing.T) {
+	ctx := context.Background()
+	movable(t)
+	box := netopstest.New(t)
+	before := netopstest.Snapshot(t) + box.Snapshot(t)
+	for i := range moveSpec().Objects {
+		n := newNet(t, &netopstest.FailNth{N: i + 1})
+		if err := n.Ensure(ctx, moveSpec(), open(t, n, box)); !errors.Is(err, netopstest.ErrProbe) {
+			t.Errorf("step %d: %v", i+1, err)
+		}
+		if d := cmp.Diff(before, netopstest.Snapshot(t)+box.Snapshot(t)); d != "" {
+			t.Errorf("step %d (-before +after):\n%s", i+1, d)
+		}
+	}
+}
+
+// TestMoveRemove brings a link back for which there is no record, by its label.
+func TestMoveRemove(t *testing.T) {
+	ctx := context.Background()
+	movable(t)
+	n, box := newNet(t, nil), netopstest.New(t)
+	ns := open(t, n, box)
+	moved(t, n, ns)
+	stray := netops.Spec{Objects: []netops.Object{&netops.Move{From: netops.Host, To: netops.Container, As: "eth0", Alias: testLabel}}}
+	for range 2 {
+		if err := n.Remove(ctx, stray, ns); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if l := dev7(t, n); !matches("dev[01]", l.Name) || l.Alias != "" || l.Up {
+		t.Errorf("back: %+v", l)
+	}
+}
