@@ -4,8 +4,10 @@ package all
 import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
+	"github.com/cnibox/cnibox/roles/iface/dummy"
 	"github.com/cnibox/cnibox/roles/iface/loopback"
 	"github.com/cnibox/cnibox/roles/iface/ptp"
+	"github.com/cnibox/cnibox/roles/iface/tap"
 	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
 	"github.com/cnibox/cnibox/roles/ipam/static"
 )
@@ -14,8 +16,10 @@ import (
 func Table() roles.Table {
 	return roles.Table{
 		bridge.Role(),
+		dummy.Role(),
 		loopback.Role(),
 		ptp.Role(),
+		tap.Role(),
 		hostlocal.Role(),
 		static.Role(),
 	}

@@ -1,0 +1,26 @@
+package attach
+
+import (
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+)
+
+// Within wires an interface that is made in the container's namespace and has
+// no part in the host's, and the container's side. Its name and label follow
+// from the attachment.
+func Within(in *Input, own netops.Link, dns types.DNS) (*Wiring, error) {
+	own.In, own.Name, own.Alias = netops.Container, in.Key.IfName, in.Label
+	res := in.Result(dns, []*roles.ResultInterface{{Name: own.Name, Mac: own.MAC, Sandbox: in.Netns}}, 0)
+	w := &Wiring{Result: res, MAC: own.MAC}
+	w.Spec.Add(&own)
+	return w, Container{}.Wire(&w.Spec, in, res)
+}
+
+// StrayWithin is what Within can have left, for Strayer.
+func StrayWithin(in *Input, kind string) netops.Spec {
+	return netops.Spec{Objects: []netops.Object{
+		&netops.Link{In: netops.Container, Name: in.Key.IfName, Kind: kind, Alias: in.Label},
+	}}
+}

@@ -1,0 +1,16 @@
+package dummy
+
+import (
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// TestGolden runs testdata/*.txtar.
+func TestGolden(t *testing.T) {
+	rolestest.Golden{
+		New:      func(conf []byte) (attach.Interface, error) { return newRole(conf) },
+		Observed: func([]byte) (any, error) { return nil, nil },
+	}.Run(t)
+}

@@ -1,0 +1,75 @@
+// Package dummy is the CNI role "dummy": an interface that is connected to
+// nothing, for addresses that a container is to have anyway.
+package dummy
+
+import (
+	"context"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+)
+
+// kind is the kernel's kind of link.
+const kind = "dummy"
+
+// Conf is the network configuration of the dummy role: ipam is required, and
+// there are no keys of its own.
+type Conf struct {
+	roles.NetConf
+}
+
+// Role is the dummy role's entry in the table.
+func Role() roles.Role {
+	return roles.Role{
+		Names:     []string{"dummy"},
+		Kind:      roles.Interface,
+		Summary:   "an interface that is connected to nothing, with addresses",
+		Reference: "v1.9.1",
+		Conf:      func() any { return new(Conf) },
+		New:       newHandler,
+	}
+}
+
+func newHandler(raw []byte) (roles.Handler, error) {
+	r, err := newRole(raw)
+	if err != nil {
+		return nil, err
+	}
+	return attach.New(r), nil
+}
+
+// newRole decodes and validates a configuration.
+func newRole(raw []byte) (*role, error) {
+	r := new(role)
+	if err := roles.Decode(raw, &r.conf); err != nil {
+		return nil, err
+	}
+	if r.conf.IPAM.Type == "" {
+		return nil, &roles.ConfError{Path: "ipam.type", Reason: "is missing: addresses are all that the interface is for"}
+	}
+	return r, nil
+}
+
+// role implements attach.Interface for one configuration.
+type role struct{ conf Conf }
+
+func (r *role) Role() string { return "dummy" }
+
+func (r *role) IPAM() string { return r.conf.IPAM.Type }
+
+// Shared is nothing: all is in the container.
+func (r *role) Shared() []string { return nil }
+
+// Observe reads nothing.
+func (r *role) Observe(context.Context, *roles.Host, *attach.Input, *netops.Namespace) error {
+	return nil
+}
+
+// Wire is the interface and the container's side.
+func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+	return attach.Within(in, netops.Link{Kind: kind, MAC: in.ContainerMAC}, r.conf.DNS)
+}
+
+// Stray is the container's interface.
+func (r *role) Stray(in *attach.Input) netops.Spec { return attach.StrayWithin(in, kind) }

@@ -1,0 +1,95 @@
+package tap
+
+import (
+	"context"
+	"errors"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+)
+
+// kind is the kernel's kind of link: taps are made by its tun driver.
+const kind = "tun"
+
+// Role is the tap role's entry in the table.
+func Role() roles.Role {
+	return roles.Role{
+		Names:        []string{"tap"},
+		Kind:         roles.Interface,
+		Summary:      "a tap device in the container, for a virtual machine or a program there",
+		Reference:    "v1.9.1",
+		Capabilities: []string{"mac"},
+		Args:         []string{"MAC"},
+		Conf:         func() any { return new(Conf) },
+		New:          newHandler,
+	}
+}
+
+func newHandler(raw []byte) (roles.Handler, error) {
+	r, err := newRole(raw)
+	if err != nil {
+		return nil, err
+	}
+	return attach.New(r), nil
+}
+
+// newRole decodes and validates a configuration.
+func newRole(raw []byte) (*role, error) {
+	c := new(Conf)
+	if err := roles.Decode(raw, c); err != nil {
+		return nil, err
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &role{conf: c}, nil
+}
+
+// role implements attach.Interface for one configuration.
+type role struct{ conf *Conf }
+
+func (r *role) Role() string { return "tap" }
+
+func (r *role) IPAM() string { return r.conf.IPAM.Type }
+
+// Shared is nothing: all is in the container.
+func (r *role) Shared() []string { return nil }
+
+// Observe looks for the bridge, which is the container's own. CHECK compares
+// the master of the device instead.
+func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
+	if r.conf.Bridge == "" || container == nil || in.Prev != nil {
+		return nil
+	}
+	l, err := h.Net.Link(ctx, container, r.conf.Bridge)
+	if errors.Is(err, netops.ErrNotExist) {
+		return &roles.ConfError{Path: "bridge", Reason: "\"" + r.conf.Bridge + "\" is not in the container's namespace: make it there first"}
+	}
+	if err == nil && l.Kind != "bridge" {
+		err = &roles.ConfError{Path: "bridge", Reason: "\"" + r.conf.Bridge + "\" in the container's namespace is no bridge: name one that is"}
+	}
+	return err
+}
+
+// Wire is the device and the container's side.
+func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+	mac, err := r.conf.mac(in.Args)
+	if err != nil {
+		return nil, err
+	}
+	own := netops.Link{
+		Kind: kind, MAC: mac, MTU: r.conf.MTU, Master: r.conf.Bridge,
+		Owner: r.conf.Owner, Group: r.conf.Group, MultiQueue: r.conf.MultiQueue,
+	}
+	if own.MAC == "" || in.Prev != nil {
+		own.MAC = in.ContainerMAC
+	}
+	if in.Prev != nil {
+		own.MTU = 0 // a chained plugin may have set another
+	}
+	return attach.Within(in, own, r.conf.DNS)
+}
+
+// Stray is the container's device.
+func (r *role) Stray(in *attach.Input) netops.Spec { return attach.StrayWithin(in, kind) }
