@@ -3,6 +3,7 @@ package roles
 import (
 	"context"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
@@ -21,6 +22,9 @@ type Host struct {
 	Log      *slog.Logger
 	// Now is the wall clock; it is recorded, never decided upon.
 	Now func() time.Time
+	// Sockets are those that a service manager opened for a daemon
+	// (sd_listen_fds(3)).
+	Sockets []*os.File
 }
 
 // Delegator calls another plugin by type: in process when the type resolves on

@@ -8,8 +8,10 @@ packages="
 busybox-static
 ca-certificates
 containerd
+dnsmasq-base
 iproute2
 iptables
+isc-dhcp-server
 kmod
 nftables
 podman

@@ -8,6 +8,7 @@ import (
 	"github.com/cnibox/cnibox/roles/iface/loopback"
 	"github.com/cnibox/cnibox/roles/iface/ptp"
 	"github.com/cnibox/cnibox/roles/iface/tap"
+	"github.com/cnibox/cnibox/roles/ipam/dhcp"
 	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
 	"github.com/cnibox/cnibox/roles/ipam/static"
 )
@@ -20,6 +21,7 @@ func Table() roles.Table {
 		loopback.Role(),
 		ptp.Role(),
 		tap.Role(),
+		dhcp.Role(),
 		hostlocal.Role(),
 		static.Role(),
 	}

@@ -132,6 +132,7 @@ func (p *Process) runDaemon(ctx context.Context, role *roles.Role, args []string
 	}
 	defer done()
 	h.Delegate = NewDelegator(*p, h, log)
+	h.Sockets = p.sockets()
 	return guarded(log, role.Name(), func() error { return role.Run(ctx, h, args) })
 }
 

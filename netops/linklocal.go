@@ -1,0 +1,61 @@
+package netops
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// EnsureLinkLocal returns a link-local IPv6 address of a container's link that
+// can be used at once: one that still undergoes duplicate address detection is
+// added again without, and where there is none, IPv6 is turned on and the
+// address made from the MAC (RFC 4291, appendix A). The link must be up.
+func (n *Net) EnsureLinkLocal(ctx context.Context, ns *Namespace, link string) (netip.Addr, error) {
+	key := "net/ipv6/conf/" + link + "/disable_ipv6"
+	if err := n.Ensure(ctx, Spec{Objects: []Object{&Sysctl{In: Container, Shared: true, Key: key, Value: "0"}}}, ns); err != nil {
+		return netip.Addr{}, err
+	}
+	c, err := ns.socket()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	l, err := c.link(ctx, link)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	all, err := c.addresses(ctx, l.index)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	var waiting *Addr
+	for _, a := range all {
+		if !a.prefix.Addr().IsLinkLocalUnicast() || !a.prefix.Addr().Is6() {
+			continue
+		}
+		if a.flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
+			return a.prefix.Addr(), nil
+		}
+		waiting = &Addr{In: Container, Shared: true, Link: link, Address: a.prefix}
+	}
+	if waiting == nil {
+		addr, err := linkLocal(l.mac)
+		if err != nil {
+			return netip.Addr{}, fmt.Errorf("link %q: %w", link, err)
+		}
+		waiting = &Addr{In: Container, Shared: true, Link: link, Address: netip.PrefixFrom(addr, 64)}
+	} else if err := n.Undo(ctx, []Change{{Do: Step{VerbAdd, waiting}, Undo: &Step{VerbDel, waiting}}}, ns); err != nil {
+		return netip.Addr{}, err
+	}
+	return waiting.Address.Addr(), n.Ensure(ctx, Spec{Objects: []Object{waiting}}, ns)
+}
+
+// linkLocal is the link-local address with the modified EUI-64 of a MAC.
+func linkLocal(mac net.HardwareAddr) (netip.Addr, error) {
+	if len(mac) != 6 {
+		return netip.Addr{}, fmt.Errorf("has no Ethernet address: %w", ErrNotSupported)
+	}
+	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]}), nil
+}

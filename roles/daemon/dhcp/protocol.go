@@ -1,0 +1,164 @@
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/dhcp/netrpc"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Methods of the daemon. The reference has the first two; it does not know the others.
+const (
+	methodAllocate = "DHCP.Allocate"
+	methodRelease  = "DHCP.Release"
+	methodCheck    = "DHCP.Check"
+	methodCollect  = "DHCP.Collect"
+)
+
+// callArgs are the arguments of all methods but Collect. The names are the protocol's.
+type callArgs struct {
+	ContainerID, Netns, IfName, Args, Path, NetnsOverride string
+	// StdinData is the network configuration.
+	StdinData []byte
+}
+
+// collection is the argument of Collect: the attachments that stay.
+type collection struct {
+	Network string
+	Valid   []roles.AttachmentID
+}
+
+// none is a result without content.
+type none = struct{}
+
+// ErrNoDaemon means that nobody listens on the socket.
+var ErrNoDaemon = errors.New("the DHCP daemon does not run")
+
+// errServer is what an older daemon says without a code.
+var errServer = errors.New("the DHCP daemon failed")
+
+// sentinels are the errors that keep their meaning on the wire, by code.
+func sentinels() map[uint64]error {
+	return map[uint64]error{
+		3:   roles.ErrUnknownContainer,
+		4:   roles.ErrEnv,
+		6:   roles.ErrDecode,
+		7:   roles.ErrConf,
+		8:   roles.ErrNetns,
+		11:  roles.ErrTryAgain,
+		105: roles.ErrAttached,
+		106: roles.ErrCheck,
+	}
+}
+
+// codeOf is an error's code on the wire, 0 for one without meaning to callers.
+func codeOf(err error) uint64 {
+	for code, sentinel := range sentinels() {
+		if errors.Is(err, sentinel) {
+			return code
+		}
+	}
+	if errors.Is(err, errNoAnswer) || errors.Is(err, errRefused) || errors.Is(err, store.ErrBusy) {
+		return 11
+	}
+	return 0
+}
+
+// Client asks the daemon of one socket.
+type Client struct{ Socket string }
+
+// Allocate gets addresses for an attachment, or tells those that it has.
+func (c Client) Allocate(ctx context.Context, req *roles.Request) (*roles.Result, error) {
+	res := &roles.Result{}
+	err := c.call(ctx, methodAllocate, argsOf(req), res)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: the DHCP daemon has no address for %q yet: is there a DHCP server on the network? %w", roles.ErrTryAgain, req.IfName, err)
+	}
+	var old *netrpc.Error
+	if errors.As(err, &old) && old.Code == 0 && errors.Is(err, errServer) {
+		err = fmt.Errorf("%w: %w", roles.ErrTryAgain, err)
+	}
+	res.CNIVersion = roles.ResultVersion
+	return res, err
+}
+
+// Release gives an attachment's addresses back; none is fine.
+func (c Client) Release(ctx context.Context, req *roles.Request) error {
+	return c.call(ctx, methodRelease, argsOf(req), &none{})
+}
+
+// Check tells the addresses that an attachment has. It changes nothing. ok is
+// false when the daemon is another's, which cannot tell.
+func (c Client) Check(ctx context.Context, req *roles.Request) (res *roles.Result, ok bool, err error) {
+	res = &roles.Result{}
+	err = c.call(ctx, methodCheck, argsOf(req), res)
+	if unknown(err) {
+		return nil, false, nil
+	}
+	return res, true, err
+}
+
+// Collect gives back what belongs to no valid attachment of a network. ok is
+// false when the daemon is another's, which cannot do that.
+func (c Client) Collect(ctx context.Context, network string, valid []roles.AttachmentID) (ok bool, err error) {
+	err = c.call(ctx, methodCollect, collection{Network: network, Valid: valid}, &none{})
+	if unknown(err) {
+		return false, nil
+	}
+	return true, err
+}
+
+// Ping makes sure that a daemon listens.
+func (c Client) Ping(ctx context.Context) error { return c.call(ctx, "", nil, nil) }
+
+func unknown(err error) bool {
+	var e *netrpc.Error
+	return errors.As(err, &e) && e.NoMethod
+}
+
+func (c Client) call(ctx context.Context, method string, args, reply any) error {
+	err := netrpc.Call(ctx, c.Socket, method, args, reply)
+	var said *netrpc.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
+		return fmt.Errorf("%w: %w on %q: start it with 'cnibox dhcp daemon', or enable cni-dhcp.socket, or set ipam.daemonSocketPath", roles.ErrTryAgain, ErrNoDaemon, c.Socket)
+	case errors.As(err, &said):
+		if sentinel := sentinels()[said.Code]; sentinel != nil {
+			return &remoteError{said: said, meaning: sentinel}
+		}
+		return fmt.Errorf("%w: %w", errServer, said)
+	}
+	return fmt.Errorf("ask the DHCP daemon on %q: %w", c.Socket, err)
+}
+
+// remoteError is an error of the daemon with its meaning.
+type remoteError struct {
+	said    *netrpc.Error
+	meaning error
+}
+
+func (e *remoteError) Error() string { return e.said.Text }
+
+// Unwrap gives the meaning.
+func (e *remoteError) Unwrap() error { return e.meaning }
+
+// argsOf makes arguments of a request. The daemon may have another working directory.
+func argsOf(req *roles.Request) callArgs {
+	netns := req.Netns
+	if abs, err := filepath.Abs(netns); err == nil && netns != "" {
+		netns = abs
+	}
+	return callArgs{
+		ContainerID: req.ContainerID, Netns: netns, IfName: req.IfName, Args: req.Args.String(),
+		Path: strings.Join(req.Path, ":"), StdinData: req.Conf,
+	}
+}

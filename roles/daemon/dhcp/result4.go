@@ -1,0 +1,174 @@
+package dhcp
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/store"
+)
+
+const (
+	// defaultLease is what a lease lasts whose server does not say.
+	defaultLease = time.Hour
+	// minLease keeps a server that leases for no time from keeping us busy.
+	minLease = time.Second
+	// infinite is a lease without end, in seconds.
+	infinite = math.MaxUint32 * time.Second
+	// minMTU is the smallest that IPv4 allows (RFC 791).
+	minMTU = 68
+)
+
+// grant4 makes a grant of a DHCPACK. Its times count from when it was asked for.
+func (w *who) grant4(ack *reply, start time.Time) (*store.DHCPGrant, error) {
+	mask := ack.SubnetMask()
+	ones, bits := mask.Size()
+	if len(mask) == 0 {
+		return nil, fmt.Errorf("server %s sent no subnet mask: add {\"option\": \"subnet-mask\"} to ipam.request, or ask the server's operator", ack.ServerIdentifier())
+	}
+	if bits != 32 || ones == 0 {
+		return nil, fmt.Errorf("server %s sent the subnet mask %s: it is none", ack.ServerIdentifier(), mask)
+	}
+	addr, _ := netip.AddrFromSlice(ack.YourIPAddr.To4())
+	g := &store.DHCPGrant{
+		Family: ipv4, Address: netip.PrefixFrom(addr, ones), MAC: ack.ClientHWAddr.String(),
+		Server: ack.ServerIdentifier().String(), ServerMAC: ack.mac.String(),
+	}
+	lease := ack.IPAddressLeaseTime(defaultLease)
+	setTimes(g, start, lease, ack.IPAddressRenewalTime(lease/2), ack.IPAddressRebindingTime(lease*7/8))
+	var err error
+	g.Result, err = json.Marshal(w.result4(ack, g.Address))
+	return g, err
+}
+
+// setTimes sets T1, T2 and the end of a lease; times that make no sense are
+// the defaults of RFC 2131, section 4.4.5.
+func setTimes(g *store.DHCPGrant, start time.Time, lease, t1, t2 time.Duration) {
+	start = start.UTC()
+	g.Start = start
+	if lease >= infinite {
+		g.Renew, g.Rebind, g.Expire = time.Time{}, time.Time{}, time.Time{}
+		return
+	}
+	lease = max(lease, minLease)
+	if t1 <= 0 || t1 >= lease {
+		t1 = lease / 2
+	}
+	if t2 <= t1 || t2 >= lease {
+		t2 = max(lease*7/8, t1)
+	}
+	g.Renew, g.Rebind, g.Expire = start.Add(t1), start.Add(t2), start.Add(lease)
+}
+
+// result4 is the part of the CNI result that a DHCPACK gives.
+func (w *who) result4(ack *reply, addr netip.Prefix) *roles.Result {
+	ip := &types100.IPConfig{Address: attach.IPNet(addr)}
+	routers := hosts4(ack.Router())
+	if len(routers) > 0 {
+		ip.Gateway = routers[0]
+	}
+	res := &roles.Result{CNIVersion: roles.ResultVersion, IPs: []*types100.IPConfig{ip}, Routes: routes4(ack, routers)}
+	for _, r := range res.Routes {
+		r.Priority = w.conf.IPAM.Priority
+		if w.conf.requests(dhcpv4.OptionInterfaceMTU) {
+			r.MTU = mtu(ack)
+		}
+	}
+	for _, s := range hosts4(ack.DNS()) {
+		res.DNS.Nameservers = append(res.DNS.Nameservers, s.String())
+	}
+	if d := strings.TrimRight(ack.DomainName(), "\x00"); isDomain(d) {
+		res.DNS.Domain = d
+	}
+	if search := ack.DomainSearch(); search != nil {
+		res.DNS.Search = domains(search.Labels)
+	}
+	return res
+}
+
+// routes4 are classless routes (RFC 3442), which replace all others, or static
+// routes and a default route.
+func routes4(ack *reply, routers []net.IP) []*types.Route {
+	var out []*types.Route
+	for _, r := range ack.ClasslessStaticRoute() {
+		route := &types.Route{Dst: *r.Dest, GW: r.Router}
+		route.Dst.IP = route.Dst.IP.Mask(route.Dst.Mask)
+		if r.Router.IsUnspecified() { // on the link itself
+			scope := int(unix.RT_SCOPE_LINK)
+			route.Scope = &scope
+		}
+		out = append(out, route)
+	}
+	if len(out) > 0 {
+		return out
+	}
+	for b := ack.Options.Get(dhcpv4.OptionStaticRoutingTable); len(b) >= 8; b = b[8:] {
+		dst, gw := net.IP(b[:4]), net.IP(b[4:8])
+		mask := dst.DefaultMask()
+		if mask == nil || !isHost4(gw) || dst.IsUnspecified() {
+			continue // no class, no router, or a default route, which is not allowed here
+		}
+		out = append(out, &types.Route{Dst: net.IPNet{IP: dst.Mask(mask), Mask: mask}, GW: gw})
+	}
+	if len(routers) > 0 {
+		out = append(out, &types.Route{Dst: net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, GW: routers[0]})
+	}
+	return out
+}
+
+// hosts4 drops what no host can have.
+func hosts4(ips []net.IP) []net.IP {
+	var out []net.IP
+	for _, ip := range ips {
+		if isHost4(ip) {
+			out = append(out, ip.To4())
+		}
+	}
+	return out
+}
+
+// mtu is option 26, 0 without a sensible one.
+func mtu(ack *reply) int {
+	b := ack.Options.Get(dhcpv4.OptionInterfaceMTU)
+	if len(b) != 2 || binary.BigEndian.Uint16(b) < minMTU {
+		return 0
+	}
+	return int(binary.BigEndian.Uint16(b))
+}
+
+// domains keeps the names that a resolver's configuration can hold.
+func domains(names []string) []string {
+	var out []string
+	for _, n := range names {
+		if isDomain(n) {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// isDomain tells whether a name is one of letters, digits, hyphens, underscores
+// and dots: others would be more than one word to a resolver.
+func isDomain(s string) bool {
+	if s == "" || len(s) > 253 {
+		return false
+	}
+	for _, c := range []byte(s) {
+		if c != '-' && c != '.' && c != '_' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') {
+			return false
+		}
+	}
+	return true
+}

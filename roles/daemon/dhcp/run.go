@@ -1,0 +1,165 @@
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// settings are the daemon's flags.
+type settings struct {
+	pidFile, hostPrefix, socket string
+	broadcast                   bool
+	timing                      timing
+}
+
+// parseFlags reads the reference's flags, with its defaults.
+func parseFlags(args []string) (*settings, error) {
+	s := &settings{}
+	var usage strings.Builder
+	f := flag.NewFlagSet("dhcp daemon", flag.ContinueOnError)
+	f.SetOutput(&usage)
+	f.StringVar(&s.pidFile, "pidfile", "", "absolute `path` of a file to write the process ID to")
+	f.StringVar(&s.hostPrefix, "hostprefix", "", "`path` of the host's root, put before the socket's and the namespaces' paths")
+	f.StringVar(&s.socket, "socketpath", DefaultSocket, "`path` of the socket to listen on")
+	f.BoolVar(&s.broadcast, "broadcast", false, "ask servers to answer by broadcast")
+	f.DurationVar(&s.timing.request, "timeout", 10*time.Second, "time after which an exchange with a server begins anew")
+	f.DurationVar(&s.timing.resendMax, "resendmax", 62*time.Second, "longest time between two messages")
+	f.DurationVar(&s.timing.resend, "resendtimeout", 208*time.Second, "time after which ADD fails")
+	if err := f.Parse(args); err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, strings.TrimRight(usage.String(), "\n"))
+	}
+	var errs []error
+	if f.NArg() > 0 {
+		errs = append(errs, fmt.Errorf("%q is no flag", f.Arg(0)))
+	}
+	if s.socket == "" {
+		s.socket = DefaultSocket
+	}
+	for name, path := range map[string]string{"-pidfile": s.pidFile, "-hostprefix": s.hostPrefix, "-socketpath": s.socket} {
+		if path != "" && !filepath.IsAbs(path) {
+			errs = append(errs, fmt.Errorf("%s: %q is no absolute path", name, path))
+		}
+	}
+	for name, d := range map[string]time.Duration{"-timeout": s.timing.request, "-resendmax": s.timing.resendMax, "-resendtimeout": s.timing.resend} {
+		if d <= 0 {
+			errs = append(errs, fmt.Errorf("%s: %s is no time to wait", name, d))
+		}
+	}
+	return s, errors.Join(errs...)
+}
+
+// Run is the daemon: it takes up the leases on record, listens, and keeps
+// leases until ctx ends. They stay then; the next daemon takes them up.
+func Run(ctx context.Context, h *roles.Host, args []string) error {
+	s, err := parseFlags(args)
+	if err != nil {
+		return err
+	}
+	l, done, err := s.listen(h.Sockets)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if s.pidFile != "" {
+		if err := os.WriteFile(s.pidFile, []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil { //nolint:gosec // anybody may read it
+			return fmt.Errorf("write -pidfile: %w", err)
+		}
+		defer os.Remove(s.pidFile) //nolint:errcheck // a stale one is no harm
+	}
+	d := newDaemon(ctx, h, s.socket, s.timing)
+	d.prefix, d.broadcast = s.hostPrefix, s.broadcast
+	if d.node, err = nodeID(ctx, h.Store); err != nil {
+		return err
+	}
+	defer d.stop()
+	if err := d.load(ctx); err != nil {
+		return err
+	}
+	h.Log.Info("listening", "socket", l.Addr().String())
+	return d.server(uint32(os.Geteuid())).Serve(ctx, l)
+}
+
+// listen takes the socket that a service manager passed, or makes one. The
+// returned function ends what keeps a second daemon off.
+func (s *settings) listen(passed []*os.File) (net.Listener, func(), error) {
+	switch len(passed) {
+	case 0:
+		return makeSocket(s.hostPrefix + s.socket)
+	case 1:
+		l, err := net.FileListener(passed[0])
+		if err != nil {
+			return nil, nil, fmt.Errorf("listen on the socket of LISTEN_FDS: %w", err)
+		}
+		if _, ok := l.(*net.UnixListener); !ok {
+			return nil, nil, errors.Join(errors.New("the socket of LISTEN_FDS is no unix socket"), l.Close())
+		}
+		return l, func() {}, nil
+	}
+	return nil, nil, fmt.Errorf("LISTEN_FDS has %d sockets, want 1", len(passed))
+}
+
+// makeSocket listens on a path. What a daemon that was killed left there is
+// removed: a lock beside it tells whether there is a living one.
+func makeSocket(path string) (net.Listener, func(), error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, nil, err
+	}
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		pid, _ := io.ReadAll(io.LimitReader(lock, 20))
+		_ = lock.Close()
+		return nil, nil, fmt.Errorf("listen on %q: a daemon runs already, process %s", path, strings.TrimSpace(string(pid)))
+	}
+	l, err := bind(path)
+	if err == nil {
+		err = errors.Join(lock.Truncate(0), writeAt(lock, strconv.Itoa(os.Getpid())))
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, lock.Close())
+	}
+	return l, func() { _ = lock.Close() }, nil
+}
+
+func writeAt(f *os.File, s string) error {
+	_, err := f.WriteAt([]byte(s), 0)
+	return err
+}
+
+// bind removes a dead socket and makes a new one, for root only. One that
+// answers is another program's.
+func bind(path string) (net.Listener, error) {
+	st, err := os.Lstat(path)
+	if err == nil && st.Mode()&os.ModeSocket != 0 {
+		if c, err := net.Dial("unix", path); err == nil {
+			_ = c.Close()
+			return nil, fmt.Errorf("listen on %q: %w", path, unix.EADDRINUSE)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}

@@ -1,0 +1,160 @@
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/dhcp/netrpc"
+	"github.com/cnibox/cnibox/store"
+)
+
+// server offers the daemon's methods.
+func (d *daemon) server(self uint32) *netrpc.Server {
+	args := func() any { return new(callArgs) }
+	return &netrpc.Server{
+		Log: d.host.Log, Code: codeOf,
+		Admit: func(c *net.UnixConn) error { return admit(c, self) },
+		Methods: map[string]netrpc.Method{
+			methodAllocate: {Args: args, Undelivered: d.undelivered, Call: func(ctx context.Context, a any) (any, error) {
+				return d.serveAllocate(ctx, a.(*callArgs))
+			}},
+			methodRelease: {Args: args, Call: func(ctx context.Context, a any) (any, error) {
+				return none{}, d.serveRelease(ctx, a.(*callArgs))
+			}},
+			methodCheck: {Args: args, Call: func(_ context.Context, a any) (any, error) {
+				return d.serveCheck(a.(*callArgs))
+			}},
+			methodCollect: {Args: func() any { return new(collection) }, Call: func(ctx context.Context, a any) (any, error) {
+				c := a.(*collection)
+				return none{}, d.collect(ctx, c.Network, c.Valid)
+			}},
+		},
+	}
+}
+
+// admit lets root in, and who runs the daemon: the socket's mode may have been
+// loosened, and who may ask for addresses may ask for the interfaces of others.
+func admit(c *net.UnixConn, self uint32) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	err = raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err := errors.Join(err, credErr); err != nil {
+		return err
+	}
+	if cred.Uid != 0 && cred.Uid != self {
+		return fmt.Errorf("user %d (process %d) is not root", cred.Uid, cred.Pid)
+	}
+	return nil
+}
+
+// keyOf is the attachment that a call is about. Of the configuration only the
+// name counts: on DEL all else may have changed.
+func keyOf(in *callArgs) (store.Key, error) {
+	var c roles.NetConf
+	if err := roles.Decode(in.StdinData, &c); err != nil {
+		return store.Key{}, err
+	}
+	return store.Key{Network: c.Name, ContainerID: in.ContainerID, IfName: in.IfName}, nil
+}
+
+// serveAllocate gets addresses, or tells those that the attachment has.
+func (d *daemon) serveAllocate(ctx context.Context, in *callArgs) (*roles.Result, error) {
+	if _, err := Decode(in.StdinData); err != nil {
+		return nil, err
+	}
+	key, err := keyOf(in)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := d.lock(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	at, v, err := openPlace(ctx, d.prefix+in.Netns, in.IfName)
+	if err != nil {
+		return nil, err
+	}
+	defer v.close()
+	if l := d.find(key); l != nil {
+		_, over := l.over()
+		if l.place.netns.Dev == at.netns.Dev && l.place.netns.Inode == at.netns.Inode && !over {
+			return l.result()
+		}
+		if err := d.end(ctx, l); err != nil { // of a former life of the container
+			return nil, err
+		}
+	}
+	if err := v.up(ctx); err != nil {
+		return nil, err
+	}
+	return d.allocate(ctx, store.DHCPLease{Owner: key, Netns: at.netns, Args: in.Args, Conf: in.StdinData})
+}
+
+// allocate gets addresses for a new attachment.
+func (d *daemon) allocate(ctx context.Context, rec store.DHCPLease) (*roles.Result, error) {
+	rec.BootID, rec.Socket = d.host.Store.BootID(), d.socket
+	rec.Created = d.host.Now()
+	l, err := d.newLease(rec)
+	if err != nil {
+		return nil, err
+	}
+	want := d.wanted(l.rec.Identity)
+	d.enlist(l)
+	if err := l.acquire(ctx, want); err != nil {
+		d.delist(l)
+		return nil, fmt.Errorf("lease an address for %q: %w", rec.Owner.IfName, err)
+	}
+	res, err := l.result()
+	if err == nil {
+		err = l.save(context.WithoutCancel(ctx))
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.end(context.WithoutCancel(ctx), l))
+	}
+	for _, g := range l.rec.Grants {
+		l.log.Info("leased", "address", g.Address, "server", g.Server, "expires", g.Expire)
+	}
+	d.keep(l, false)
+	return res, nil
+}
+
+// undelivered takes back what a client did not live to hear of.
+func (d *daemon) undelivered(args any) {
+	if err := d.serveRelease(d.ctx, args.(*callArgs)); err != nil {
+		d.host.Log.Warn("a lease that nobody heard of stays", "container", args.(*callArgs).ContainerID, "error", err)
+	}
+}
+
+func (d *daemon) serveRelease(ctx context.Context, in *callArgs) error {
+	key, err := keyOf(in)
+	if err != nil {
+		return err
+	}
+	return d.release(ctx, key)
+}
+
+// serveCheck tells what an attachment has.
+func (d *daemon) serveCheck(in *callArgs) (*roles.Result, error) {
+	key, err := keyOf(in)
+	if err != nil {
+		return nil, err
+	}
+	l := d.find(key)
+	if l == nil {
+		return nil, fmt.Errorf("%w: interface %q of container %q on network %q has no DHCP lease", roles.ErrCheck, key.IfName, key.ContainerID, key.Network)
+	}
+	if addr, over := l.over(); over {
+		return nil, fmt.Errorf("%w: the DHCP lease of %s has ended", roles.ErrCheck, addr)
+	}
+	return l.result()
+}

@@ -1,0 +1,219 @@
+package dhcp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/store"
+)
+
+const (
+	serverPort4 = 67
+	clientPort4 = 68
+	// maxMessage4 is the largest IP packet that is taken (option 57).
+	maxMessage4 = 1500
+)
+
+// errRefused means that the server does not let us have the address (any more).
+var errRefused = errors.New("the server refused the address")
+
+// client4 is a DHCPv4 client (RFC 2131) on one interface.
+type client4 struct {
+	*visit
+	udp    *netops.RawUDP
+	who    *who
+	timing timing
+	// broadcast asks servers to answer to all.
+	broadcast bool
+}
+
+// who is what a client tells of itself and asks for.
+type who struct {
+	conf     *Conf
+	identity string
+	options  []dhcpv4.Option
+}
+
+func newClient4(v *visit, w *who, t timing, broadcast bool) (*client4, error) {
+	udp, err := v.net.OpenRawUDP(v.ns, v.link.Index, clientPort4)
+	if err != nil {
+		return nil, err
+	}
+	// What is addressed to the hardware address that all ipvlans of a parent
+	// share reaches none of them before its IP address is set.
+	return &client4{visit: v, udp: udp, who: w, timing: t, broadcast: broadcast || v.link.Kind == kindIPvlan}, nil
+}
+
+func (c *client4) close() { _ = c.udp.Close() }
+
+// acquire gets an address: DHCPDISCOVER, the first good DHCPOFFER,
+// DHCPREQUEST, DHCPACK. A valid want is asked for; with only, no other is taken.
+func (c *client4) acquire(ctx context.Context, want netip.Addr, only bool) (*store.DHCPGrant, error) {
+	discover := c.message(dhcpv4.MessageTypeDiscover)
+	if want.IsValid() {
+		discover.UpdateOption(dhcpv4.OptRequestedIPAddress(want.AsSlice()))
+	}
+	offer, err := c.exchange(ctx, discover, toAll4(), nil, anyServer)
+	if err != nil {
+		return nil, err
+	}
+	if only && !offer.YourIPAddr.Equal(want.AsSlice()) {
+		return nil, fmt.Errorf("%w: %s offers %s instead of %s", errRefused, offer.ServerIdentifier(), offer.YourIPAddr, want)
+	}
+	request := c.message(dhcpv4.MessageTypeRequest)
+	request.TransactionID = discover.TransactionID
+	request.UpdateOption(dhcpv4.OptRequestedIPAddress(offer.YourIPAddr))
+	request.UpdateOption(dhcpv4.OptServerIdentifier(offer.ServerIdentifier()))
+	return c.request(ctx, request, toAll4(), nil, offer.ServerIdentifier())
+}
+
+// renew asks the server that leased the address (RENEWING), rebind any
+// (REBINDING), confirm does so after a time in which nobody looked (INIT-REBOOT).
+func (c *client4) renew(ctx context.Context, g *store.DHCPGrant) (*store.DHCPGrant, error) {
+	server, err := netip.ParseAddr(g.Server)
+	if err != nil {
+		return nil, err
+	}
+	mac, _ := net.ParseMAC(g.ServerMAC) // without one: to all
+	request := c.message(dhcpv4.MessageTypeRequest)
+	request.ClientIPAddr = g.Address.Addr().AsSlice()
+	return c.request(ctx, request, netip.AddrPortFrom(server, serverPort4), mac, server.AsSlice())
+}
+
+func (c *client4) rebind(ctx context.Context, g *store.DHCPGrant) (*store.DHCPGrant, error) {
+	request := c.message(dhcpv4.MessageTypeRequest)
+	request.ClientIPAddr = g.Address.Addr().AsSlice()
+	return c.request(ctx, request, toAll4(), nil, anyServer)
+}
+
+func (c *client4) confirm(ctx context.Context, g *store.DHCPGrant) (*store.DHCPGrant, error) {
+	request := c.message(dhcpv4.MessageTypeRequest)
+	request.UpdateOption(dhcpv4.OptRequestedIPAddress(g.Address.Addr().AsSlice()))
+	return c.request(ctx, request, toAll4(), nil, anyServer)
+}
+
+// release gives the address back. There is no answer.
+func (c *client4) release(ctx context.Context, g *store.DHCPGrant) error {
+	server, err := netip.ParseAddr(g.Server)
+	if err != nil {
+		return err
+	}
+	mac, _ := net.ParseMAC(g.ServerMAC)
+	m := c.message(dhcpv4.MessageTypeRelease)
+	for _, code := range []dhcpv4.OptionCode{dhcpv4.OptionParameterRequestList, dhcpv4.OptionMaximumDHCPMessageSize} {
+		m.Options.Del(code)
+	}
+	m.SetUnicast()
+	m.ClientIPAddr = g.Address.Addr().AsSlice()
+	m.UpdateOption(dhcpv4.OptServerIdentifier(server.AsSlice()))
+	return c.udp.Send(ctx, g.Address.Addr(), netip.AddrPortFrom(server, serverPort4), mac, m.ToBytes())
+}
+
+// message begins a message with a transaction of its own.
+func (c *client4) message(kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
+	m, err := dhcpv4.New(dhcpv4.WithHwAddr(c.mac), dhcpv4.WithMessageType(kind), dhcpv4.WithBroadcast(c.broadcast))
+	if err != nil {
+		panic(err) // random bytes do not fail
+	}
+	m.UpdateOption(dhcpv4.OptClientIdentifier(clientID(c.who.identity)))
+	m.UpdateOption(dhcpv4.OptMaxMessageSize(maxMessage4))
+	if codes := c.who.conf.requested(); len(codes) > 0 {
+		m.UpdateOption(dhcpv4.OptParameterRequestList(codes...))
+	}
+	for _, o := range c.who.options {
+		m.UpdateOption(o)
+	}
+	return m
+}
+
+// anyServer stands for whichever server answers.
+var anyServer net.IP //nolint:gochecknoglobals // a nil with a name
+
+func toAll4() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), serverPort4)
+}
+
+// request sends a DHCPREQUEST and makes a grant of the DHCPACK.
+func (c *client4) request(ctx context.Context, m *dhcpv4.DHCPv4, to netip.AddrPort, mac net.HardwareAddr, server net.IP) (*store.DHCPGrant, error) {
+	start := time.Now()
+	ack, err := c.exchange(ctx, m, to, mac, server)
+	if err != nil {
+		return nil, err
+	}
+	if ack.MessageType() == dhcpv4.MessageTypeNak {
+		return nil, fmt.Errorf("%w: DHCPNAK from %s %q", errRefused, ack.ServerIdentifier(), ack.Message())
+	}
+	want := m.ClientIPAddr
+	if want == nil || want.IsUnspecified() {
+		want = m.RequestedIPAddress()
+	}
+	if !ack.YourIPAddr.Equal(want) {
+		return nil, fmt.Errorf("%w: %s acknowledged %s instead of %s", errRefused, ack.ServerIdentifier(), ack.YourIPAddr, want)
+	}
+	return c.who.grant4(ack, start)
+}
+
+// reply is a message that came in, and who sent it.
+type reply struct {
+	*dhcpv4.DHCPv4
+	mac net.HardwareAddr
+}
+
+// exchange sends a message until it is answered, by the server if one is given.
+func (c *client4) exchange(ctx context.Context, m *dhcpv4.DHCPv4, to netip.AddrPort, mac net.HardwareAddr, server net.IP) (*reply, error) {
+	from, ok := netip.AddrFromSlice(m.ClientIPAddr.To4())
+	if !ok {
+		from = netip.IPv4Unspecified()
+	}
+	start := time.Now()
+	var answer *reply
+	err := c.timing.repeat().run(ctx, func(ctx context.Context) error {
+		m.NumSeconds = uint16(min(time.Since(start)/time.Second, 1<<16-1))
+		return c.udp.Send(ctx, from, to, mac, m.ToBytes())
+	}, func(ctx context.Context) (bool, error) {
+		d, err := c.udp.Receive(ctx)
+		if err != nil {
+			return false, err
+		}
+		in, err := dhcpv4.FromBytes(d.Payload)
+		if err != nil || !answers4(in, m) || (server != nil && !in.ServerIdentifier().Equal(server)) {
+			return false, nil // not for us
+		}
+		answer = &reply{DHCPv4: in, mac: d.MAC}
+		return true, nil
+	})
+	return answer, err
+}
+
+// answers4 tells whether a message is a server's answer to ours.
+func answers4(in, to *dhcpv4.DHCPv4) bool {
+	if in.OpCode != dhcpv4.OpcodeBootReply || in.TransactionID != to.TransactionID || !bytes.Equal(in.ClientHWAddr, to.ClientHWAddr) {
+		return false
+	}
+	if len(in.ServerIdentifier().To4()) != 4 {
+		return false
+	}
+	kinds := []dhcpv4.MessageType{dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak}
+	if to.MessageType() == dhcpv4.MessageTypeDiscover {
+		kinds = []dhcpv4.MessageType{dhcpv4.MessageTypeOffer}
+	}
+	if !slices.Contains(kinds, in.MessageType()) {
+		return false
+	}
+	return in.MessageType() == dhcpv4.MessageTypeNak || isHost4(in.YourIPAddr)
+}
+
+// isHost4 tells whether an address can be an interface's.
+func isHost4(ip net.IP) bool {
+	a, ok := netip.AddrFromSlice(ip.To4())
+	return ok && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}

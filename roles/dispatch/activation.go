@@ -1,0 +1,34 @@
+package dispatch
+
+import (
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// firstSocket is the descriptor of the first socket that is passed.
+	firstSocket = 3
+	// maxSockets bounds what a wrong LISTEN_FDS makes us look at.
+	maxSockets = 16
+)
+
+// sockets are those that a service manager opened for this process
+// (sd_listen_fds(3)): LISTEN_FDS of them, if LISTEN_PID is ours.
+func (p *Process) sockets() []*os.File {
+	pid, err := strconv.Atoi(p.getenv("LISTEN_PID"))
+	if err != nil || pid != os.Getpid() {
+		return nil
+	}
+	n, err := strconv.Atoi(p.getenv("LISTEN_FDS"))
+	if err != nil || n < 0 {
+		return nil
+	}
+	var out []*os.File
+	for fd := firstSocket; fd < firstSocket+min(n, maxSockets); fd++ {
+		unix.CloseOnExec(fd)
+		out = append(out, os.NewFile(uintptr(fd), "LISTEN_FD_"+strconv.Itoa(fd)))
+	}
+	return out
+}

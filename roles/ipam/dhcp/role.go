@@ -1,0 +1,130 @@
+// Package dhcp is the IPAM role dhcp: addresses from the DHCP servers of the
+// network. The daemon of the same name gets and keeps them; this is what asks it.
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+	daemon "github.com/cnibox/cnibox/roles/daemon/dhcp"
+)
+
+// statusTime bounds STATUS: runtimes poll it.
+const statusTime = 2 * time.Second
+
+// Role is the IPAM role dhcp and its daemon.
+func Role() roles.Role {
+	return roles.Role{
+		Names:     []string{"dhcp"},
+		Kind:      roles.IPAM,
+		Summary:   "addresses from DHCP servers, with a daemon that keeps them",
+		Reference: "v1.9.1",
+		Args:      []string{"K8S_POD_NAMESPACE", "K8S_POD_NAME"},
+		Conf:      func() any { return new(daemon.Conf) },
+		New:       func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
+		OverLink:  true,
+		Run:       daemon.Run,
+	}
+}
+
+// handler answers for one network configuration.
+type handler struct {
+	socket string
+	client daemon.Client
+}
+
+var (
+	_ roles.Checker   = (*handler)(nil)
+	_ roles.Collector = (*handler)(nil)
+	_ roles.Statuser  = (*handler)(nil)
+)
+
+func newHandler(conf []byte) (*handler, error) {
+	c, err := daemon.Decode(conf)
+	if err != nil {
+		return nil, err
+	}
+	return &handler{socket: c.IPAM.DaemonSocketPath, client: daemon.Client{Socket: c.IPAM.DaemonSocketPath}}, nil
+}
+
+// Add gets an address of each family. Again it tells the same.
+func (a *handler) Add(ctx context.Context, _ *roles.Host, req *roles.Request) (*roles.Result, error) {
+	return a.client.Allocate(ctx, req)
+}
+
+// Del gives the addresses back. Without a daemon it does so itself: the next
+// daemon would find no interface to do it over.
+func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	err := a.client.Release(ctx, req)
+	if !errors.Is(err, daemon.ErrNoDaemon) {
+		return err
+	}
+	h.Log.Info("released without the daemon", "error", err)
+	return daemon.ReleaseDirect(ctx, h, a.socket, req.Key())
+}
+
+// Check compares prevResult with what the daemon has.
+func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	if req.PrevResult == nil {
+		return &roles.ConfError{Path: "prevResult", Reason: "is required for CHECK"}
+	}
+	res, ok, err := a.client.Check(ctx, req)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		h.Log.Info("this DHCP daemon cannot tell its leases, CHECK goes without", "socket", a.socket)
+		return nil
+	}
+	leased, err := attach.Addresses(res)
+	if err != nil {
+		return err
+	}
+	prev, err := attach.Addresses(req.PrevResult)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, l := range leased {
+		if !slices.ContainsFunc(prev, func(p attach.Family) bool { return p.Address == l.Address }) {
+			errs = append(errs, fmt.Errorf("%w: leased is %s, prevResult has %s", roles.ErrCheck, l.Address, prefixes(prev)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func prefixes(all []attach.Family) []netip.Prefix {
+	var out []netip.Prefix
+	for _, f := range all {
+		out = append(out, f.Address)
+	}
+	return out
+}
+
+// GC gives back what belongs to no valid attachment of the network.
+func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	ok, err := a.client.Collect(ctx, req.Network, req.Valid)
+	if errors.Is(err, daemon.ErrNoDaemon) {
+		return daemon.CollectDirect(ctx, h, a.socket, req)
+	}
+	if err == nil && !ok {
+		h.Log.Info("this DHCP daemon does not collect, GC goes without", "socket", a.socket)
+	}
+	return err
+}
+
+// Status tells whether the daemon answers.
+func (a *handler) Status(ctx context.Context, _ *roles.Host, _ *roles.Request) error {
+	ctx, cancel := context.WithTimeout(ctx, statusTime)
+	defer cancel()
+	if err := a.client.Ping(ctx); err != nil {
+		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
+	}
+	return nil
+}

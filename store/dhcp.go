@@ -1,0 +1,100 @@
+package store
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// bucketDHCPLeases is of keep.db; its keys are network, container ID, interface.
+const bucketDHCPLeases = "dhcpLeases"
+
+// DHCPLease is what a DHCP client has to remember of one attachment, so that
+// another process, or one of the next boot, can keep its addresses or give them back.
+type DHCPLease struct {
+	Owner Key    `json:"owner"`
+	Netns Netns  `json:"netns"`
+	Pod   string `json:"pod,omitempty"`
+	// BootID tells in which boot the namespace was.
+	BootID string `json:"bootID,omitempty"`
+	// Socket is that of the daemon that keeps the lease.
+	Socket string `json:"socket"`
+	// Identity is what the client identifiers are made of.
+	Identity string `json:"identity"`
+	// Args and Conf are CNI_ARGS and the network configuration of ADD.
+	Args string          `json:"args,omitempty"`
+	Conf json.RawMessage `json:"conf"`
+	// Grants has one entry for each address family, in the order of the result.
+	Grants  []DHCPGrant `json:"grants"`
+	Created time.Time   `json:"created"`
+	Updated time.Time   `json:"updated"`
+}
+
+// DHCPGrant is one address that a server leased.
+type DHCPGrant struct {
+	// Family is "ipv4" or "ipv6".
+	Family  string       `json:"family"`
+	Address netip.Prefix `json:"address"`
+	// MAC is the client's hardware address.
+	MAC string `json:"mac"`
+	// Server identifies the server: an IPv4 address, or a DUID in hex.
+	Server string `json:"server"`
+	// ServerMAC is where the server's messages came from.
+	ServerMAC string    `json:"serverMAC,omitempty"`
+	Start     time.Time `json:"start"`
+	// Renew and Rebind are T1 and T2 (RFC 2131, section 4.4.5).
+	Renew  time.Time `json:"renew"`
+	Rebind time.Time `json:"rebind"`
+	// Expire is zero for a lease that never ends.
+	Expire time.Time `json:"expire,omitzero"`
+	// Withdrawn: the lease ended and the address was taken off the interface.
+	Withdrawn bool `json:"withdrawn,omitempty"`
+	// Result is the grant's part of the CNI result.
+	Result json.RawMessage `json:"result"`
+}
+
+// BootID is the boot that node.db is of.
+func (s *Store) BootID() string { return s.o.BootID }
+
+// DHCPLease returns an attachment's lease, or an error that is ErrNotFound.
+func (tx *KeepTx) DHCPLease(k Key) (*DHCPLease, error) {
+	var l DHCPLease
+	if err := get(tx.b, bucketDHCPLeases, k.encode(), &l); err != nil {
+		return nil, fmt.Errorf("DHCP lease of %s: %w", k.describe(), err)
+	}
+	return &l, nil
+}
+
+// PutDHCPLease stores a lease, in place of an older one of the attachment.
+func (tx *KeepTx) PutDHCPLease(l *DHCPLease) error {
+	key, err := l.Owner.storable("DHCP lease")
+	if err != nil {
+		return err
+	}
+	to, err := writable(tx.b, bucketDHCPLeases)
+	if err != nil {
+		return err
+	}
+	return putRecord(to, key, l)
+}
+
+// DeleteDHCPLease deletes a lease; none is fine.
+func (tx *KeepTx) DeleteDHCPLease(k Key) error {
+	return remove(tx.b, bucketDHCPLeases, k.encode())
+}
+
+// DHCPLeases returns the leases of a network, or of all with "", in order of
+// their owners. Damaged records are left out and named in the error.
+func (tx *KeepTx) DHCPLeases(network string) ([]DHCPLease, error) {
+	var prefix []byte
+	if network != "" {
+		prefix = encodeKey(network)
+	}
+	var all []DHCPLease
+	err := scan(tx.b, bucketDHCPLeases, prefix, func(_ []byte, l DHCPLease) error {
+		all = append(all, l)
+		return nil
+	})
+	return all, err
+}
