@@ -127,6 +127,7 @@ func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 	if a.role.IPAM() != "" {
 		errs = append(errs, h.Delegate.GC(ctx, a.role.IPAM(), req))
 	}
+	errs = append(errs, a.unshare(ctx, h, req.Network)) // a DEL may have died before it did
 	if len(req.Valid) == 0 {
 		errs = append(errs, node.RemoveShared(ctx, h, req.Network, a.role.Shared()))
 	}

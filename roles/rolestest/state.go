@@ -3,6 +3,7 @@ package rolestest
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/cnibox/cnibox/roles/node"
@@ -13,11 +14,6 @@ import (
 // times. Networks' notes of shared objects count too: GC removes them.
 func (e *Env) storeText() string {
 	e.t.Helper()
-	h, done, err := node.Open(context.Background(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "test"})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	defer done()
 	var b strings.Builder
 	line := func(v any) {
 		raw, err := json.Marshal(v)
@@ -27,7 +23,7 @@ func (e *Env) storeText() string {
 		b.Write(raw)
 		b.WriteByte('\n')
 	}
-	err = h.Store.View(context.Background(), func(tx *store.Tx) error {
+	e.view(func(tx *store.Tx) error {
 		atts, err := tx.Attachments("")
 		if err != nil {
 			return err
@@ -57,8 +53,35 @@ func (e *Env) storeText() string {
 		}
 		return err
 	})
+	return b.String()
+}
+
+// isAttached tells whether the call's attachment is recorded as done.
+func (e *Env) isAttached(c Call) bool {
+	e.t.Helper()
+	done := false
+	e.view(func(tx *store.Tx) error {
+		atts, err := tx.Attachments("")
+		for _, a := range atts {
+			pending := func(p store.Part) bool { return p.State != store.Done }
+			if a.ContainerID == c.ID && a.IfName == c.IfName {
+				done = !slices.ContainsFunc(a.Parts, pending)
+			}
+		}
+		return err
+	})
+	return done
+}
+
+// view reads the node's state file.
+func (e *Env) view(fn func(*store.Tx) error) {
+	e.t.Helper()
+	h, done, err := node.Open(context.Background(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "test"})
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	return b.String()
+	defer done()
+	if err := h.Store.View(context.Background(), fn); err != nil {
+		e.t.Fatal(err)
+	}
 }

@@ -81,6 +81,7 @@ func (s Suite) Run(t *testing.T) {
 				{"versions", s.versions},
 				{"fault sweep", s.faultSweep},
 				{"kill sweep", s.killSweep},
+				{"again sweep", s.againSweep},
 			} {
 				if !c.Swept || !strings.HasSuffix(sub.name, "sweep") {
 					t.Run(sub.name, func(t *testing.T) { sub.run(t, c) })

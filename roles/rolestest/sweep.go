@@ -54,6 +54,27 @@ func (s Suite) killSweep(t *testing.T, c Conf) {
 	}
 }
 
+// againSweep kills ADD before and after its n-th write: the next ADD of the same
+// attachment succeeds, unless the dead call had made all of it. A role that
+// makes no interface itself cannot tell a dead call from a living one of
+// another's plugin: for it that is an error.
+func (s Suite) againSweep(t *testing.T, c Conf) {
+	if r, ok := s.Table.Lookup(s.Type); !ok || r.Kind != roles.Interface {
+		return
+	}
+	b := s.bench(t, c)
+	start := b.warm()
+	for _, kind := range []string{"net:kill-before", "net:kill-after", "store:kill"} {
+		b.sweepAdd(t, kind, func(n int) {
+			if whole := b.isAttached(b.call("ADD")); !whole {
+				b.OK(b.call("ADD"))
+			}
+			b.OK(b.call("DEL"))
+			b.same(start, fmt.Sprintf("after ADD with %s:%d, ADD again and DEL", kind, n))
+		})
+	}
+}
+
 // clean takes turns: DEL; a repeated ADD, which clears what the dead call left
 // or finds the attachment complete, and DEL; GC that lists another container,
 // so that the shared objects stay.

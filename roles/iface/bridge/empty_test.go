@@ -3,6 +3,7 @@ package bridge_test
 import (
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -14,7 +15,7 @@ import (
 
 // passing is a network whose bridge goes with its last attachment.
 const passing = `{"cniVersion":"1.1.0","name":"passing","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,"removeEmptyBridge":true,
-	"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/23"}]]}}`
+	"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}`
 
 // passenger is a node with a container on a network with removeEmptyBridge.
 type passenger struct {
@@ -138,7 +139,7 @@ func TestRemoveEmptyBridgeOfTwoNetworks(t *testing.T) {
 	p.OK(p.call("ADD", "eth0"))
 	p.OK(other)
 	p.OK(p.call("DEL", "eth0"))
-	if s := netopstest.Snapshot(t); !strings.Contains(s, "10.1.0.1/23") || !strings.Contains(s, "set masq4 element") {
+	if s := netopstest.Snapshot(t); !strings.Contains(s, "10.1.0.1/24") || !strings.Contains(s, "set masq4 element") {
 		t.Errorf("the other network has lost its gateway or its masquerading:\n%s", s)
 	}
 	other.Verb = "DEL"
@@ -162,6 +163,35 @@ func TestFailedAddLeavesNoBridge(t *testing.T) {
 	}
 	p.OK(p.call("DEL", "eth0"))
 	p.gone("after DEL")
+}
+
+// TestRemoveEmptyBridgeInParallel: 300 containers come and go, 32 at a time. No
+// call fails, however often the bridge goes and comes back, and without GC it
+// is gone at the end.
+func TestRemoveEmptyBridgeInParallel(t *testing.T) {
+	p := newPassenger(t, passing)
+	var workers sync.WaitGroup
+	for w := range 32 {
+		ns := netopstest.New(t)
+		workers.Go(func() {
+			for n := w; n < 300; n += 32 {
+				for _, verb := range []string{"ADD", "DEL"} {
+					c := p.call(verb, "eth0")
+					c.ID, c.Netns = "c"+strconv.Itoa(n), ns.Path()
+					if a, err := rolestest.RunFor(p.Cmd(c), 0); err != nil || a.Code != 0 {
+						t.Errorf("%s %d: %v: exit %d: %s%s", verb, n, err, a.Code, a.Stdout, a.Stderr)
+					}
+				}
+			}
+		})
+	}
+	workers.Wait()
+	p.gone("after all have gone")
+}
+
+// TestStormEmptyBridge is the same with plugins killed at random.
+func TestStormEmptyBridge(t *testing.T) {
+	rolestest.Storm{Table: all.Table(), Type: "bridge", Containers: 60, Parallel: 16, Confs: []string{passing}}.Run(t)
 }
 
 // TestRemoveEmptyVLANGateway is containernetworking/plugins#1175: the gateway

@@ -51,6 +51,7 @@ func TestRole(t *testing.T) {
 			{Name: "down", Swept: true, JSON: down, NoAddress: true},
 			{Name: "promisc", Swept: true, JSON: promisc, Tamper: []rolestest.Tamper{promiscuous}},
 			{Name: "vlan", JSON: vlan, Needs: vlans, Tamper: []rolestest.Tamper{portVLAN}},
+			{Name: "empty", JSON: passing, Tamper: []rolestest.Tamper{masquerade, bridgeAddress}},
 			{Name: "trunk", Swept: true, JSON: trunk, Needs: vlans, NoAddress: true},
 			{Name: "both", Swept: true, JSON: both, Needs: vlans, NoAddress: true, Tamper: []rolestest.Tamper{portVLAN}},
 		},
