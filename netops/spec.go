@@ -86,8 +86,8 @@ type Link struct {
 	BCQueueLen uint32 `json:"bcQueueLen,omitempty"`
 	// VLANID is that of a link of Kind "vlan".
 	VLANID int `json:"vlanId,omitempty"`
-	// Owner and Group may open a link of Kind "tun" (a tap device); nil is anybody
-	// with CAP_NET_ADMIN.
+	// Owner and Group may open a link of Kind "tun" (a tap device) without
+	// CAP_NET_ADMIN: who is both where both are set, and anybody where neither is.
 	Owner *uint32 `json:"owner,omitempty"`
 	Group *uint32 `json:"group,omitempty"`
 	// MultiQueue lets a tap device be opened more than once.
@@ -110,7 +110,8 @@ type Link struct {
 // the link stays under a name that the kernel gives, dev0 for one.
 type Move struct {
 	// Name is the link's in From, As the one in To. An inverse without a Name
-	// leaves the link the one that it has, if that is free.
+	// takes the second word of the link's alias for it, and without one leaves
+	// the link the name that it has, if that is free.
 	From Place  `json:"from"`
 	Name string `json:"name,omitempty"`
 	To   Place  `json:"to"`

@@ -15,10 +15,11 @@ type Conf struct {
 	MTU int `json:"mtu,omitempty"`
 	// MAC is the device's hardware address; CNI_ARGS' MAC and runtimeConfig win over it.
 	MAC string `json:"mac,omitempty"`
-	// Owner is the number of the user who may open the device. Without owner and
-	// group it takes CAP_NET_ADMIN.
+	// Owner is the number of the user who may open the device without
+	// CAP_NET_ADMIN. Without owner and group whoever can open /dev/net/tun may.
 	Owner *uint32 `json:"owner,omitempty"`
-	// Group is the number of the group whose members may open the device.
+	// Group is the number of the group whose members may open the device, those
+	// of them that are the owner if both are set.
 	Group *uint32 `json:"group,omitempty"`
 	// SELinuxContext is refused: a process of several threads cannot take another
 	// context to make the device in, and no other program is run for it.
