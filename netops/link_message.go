@@ -154,6 +154,9 @@ func (l *Link) taken(ctx context.Context, s *session) error {
 	if have == nil && l.Peer != nil {
 		return peerExists(l.Peer)
 	}
+	if have == nil && l.Kind == kindVLAN {
+		return fmt.Errorf("VLAN %d on %q %w, in this or another namespace", l.VLANID, l.Parent, ErrExists)
+	}
 	alias := ""
 	if have != nil {
 		alias = have.alias
