@@ -165,28 +165,37 @@ func TestFailedAddLeavesNoBridge(t *testing.T) {
 	p.gone("after DEL")
 }
 
-// TestRemoveEmptyBridgeInParallel: 300 containers come and go, 32 at a time. No
-// call fails, however often the bridge goes and comes back, and without GC it
-// is gone at the end.
+// TestRemoveEmptyBridgeInParallel: 300 containers come and go, many at once or
+// so few that the bridge goes and comes back all the time. No call fails, and
+// without GC the bridge is gone at the end.
 func TestRemoveEmptyBridgeInParallel(t *testing.T) {
-	p := newPassenger(t, passing)
-	var workers sync.WaitGroup
-	for w := range 32 {
-		ns := netopstest.New(t)
-		workers.Go(func() {
-			for n := w; n < 300; n += 32 {
-				for _, verb := range []string{"ADD", "DEL"} {
-					c := p.call(verb, "eth0")
-					c.ID, c.Netns = "c"+strconv.Itoa(n), ns.Path()
-					if a, err := rolestest.RunFor(p.Cmd(c), 0); err != nil || a.Code != 0 {
-						t.Errorf("%s %d: %v: exit %d: %s%s", verb, n, err, a.Code, a.Stdout, a.Stderr)
+	for _, parallel := range []int{3, 32} {
+		t.Run(strconv.Itoa(parallel), func(t *testing.T) {
+			p := newPassenger(t, passing)
+			var workers sync.WaitGroup
+			for w := range parallel {
+				ns := netopstest.New(t)
+				workers.Go(func() {
+					for n := w; n < 300; n += parallel {
+						p.turn("c"+strconv.Itoa(n), ns)
 					}
-				}
+				})
 			}
+			workers.Wait()
+			p.gone("after all have gone")
 		})
 	}
-	workers.Wait()
-	p.gone("after all have gone")
+}
+
+// turn is ADD and DEL of one container; it may be called from any goroutine.
+func (p *passenger) turn(id string, ns *netopstest.NS) {
+	for _, verb := range []string{"ADD", "DEL"} {
+		c := p.call(verb, "eth0")
+		c.ID, c.Netns = id, ns.Path()
+		if a, err := rolestest.RunFor(p.Cmd(c), 0); err != nil || a.Code != 0 {
+			p.t.Errorf("%s of %s: %v: exit %d: %s%s", verb, id, err, a.Code, a.Stdout, a.Stderr)
+		}
+	}
 }
 
 // TestStormEmptyBridge is the same with plugins killed at random.
