@@ -27,6 +27,10 @@ const (
 	host = `{"name":"host","type":"ptp","ipMasq":true,"hostAddressing":true,
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24","gateway":"169.254.1.1"}],[{"subnet":"fd00:1::/64"}]],
 		"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}}`
+	// single addresses have masquerade entries of their own.
+	single = `{"name":"single","type":"ptp","ipMasq":true,"ipam":{"type":"static","addresses":[
+		{"address":"10.1.0.2/32","gateway":"169.254.1.1"},{"address":"fd00:1::2/128","gateway":"fe80::1"}],
+		"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}}`
 	layer2 = `{"name":"layer2","type":"ptp"}`
 )
 
@@ -39,6 +43,7 @@ func TestRole(t *testing.T) {
 			{Name: "plain", Swept: true, JSON: plain, Tamper: append(layer1(), addressGone, gatewayRoute, hostRoute, gatewayAddress, forwarding)},
 			{Name: "dual", JSON: dual, Tamper: []rolestest.Tamper{masquerade, addressGone}},
 			{Name: "host", JSON: host, Swept: true, Tamper: []rolestest.Tamper{masquerade, addressGone, hostRoute}},
+			{Name: "single", JSON: single, Tamper: []rolestest.Tamper{masquerade, addressGone}},
 			{Name: "layer2", Swept: true, JSON: layer2, NoAddress: true, Tamper: layer1()},
 		},
 	}.Run(t)
@@ -184,6 +189,29 @@ func TestMasqueradeIsOneEntry(t *testing.T) {
 	})})
 	if have := e.State([]string{"sysctl net/"}); have != pristine {
 		t.Errorf("after DEL and GC:\n%s\nbefore:\n%s", have, pristine)
+	}
+}
+
+// TestStateLost: /run/cnibox is gone, and with it who made the entry. GC takes it
+// all the same.
+func TestStateLost(t *testing.T) {
+	e := rolestest.NewEnv(t, all.Table())
+	modulo := []string{"sysctl net/"}
+	pristine := e.State(modulo)
+	t.Run("attached", func(t *testing.T) { attach(t, e, dual, "a") })
+	if e.State(modulo) == pristine {
+		t.Fatal("nothing is left for GC")
+	}
+	found, err := filepath.Glob(filepath.Join(e.RunDir(), "*"))
+	must(t, err)
+	for _, f := range found {
+		must(t, os.RemoveAll(f))
+	}
+	e.OK(rolestest.Call{Type: "ptp", Verb: "GC", Conf: rolestest.WithKeys(t, dual, map[string]any{
+		"cniVersion": "1.1.0", "cni.dev/valid-attachments": []string{},
+	})})
+	if have := e.State(modulo); have != pristine {
+		t.Errorf("after GC:\n%s\nbefore:\n%s", have, pristine)
 	}
 }
 

@@ -137,6 +137,14 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
+// TestTrafficOfSingleAddress is masqueraded by its own entry.
+func TestTrafficOfSingleAddress(t *testing.T) {
+	out := newOutside(t)
+	p := attach(t, rolestest.NewEnv(t, all.Table()), single, "a")
+	sends(t, "IPv4", p, listen(t, out, "192.0.2.2:5000"), "192.0.2.1")
+	sends(t, "IPv6", p, listen(t, out, "[2001:db8::2]:5000"), "2001:db8::1")
+}
+
 // nothingTentative asserts that every address may be used at once, and that
 // link-local ones, which come when the kernel finds a carrier, will be.
 func nothingTentative(t *testing.T, pods ...*pod) {
