@@ -184,6 +184,17 @@ func (ns *NS) Do(t testing.TB, f func() error) {
 	}
 }
 
+// Link reads an interface of the namespace.
+func (ns *NS) Link(t testing.TB, name string) netlink.Link {
+	t.Helper()
+	var l netlink.Link
+	ns.Do(t, func() (err error) {
+		l, err = netlink.LinkByName(name)
+		return err
+	})
+	return l
+}
+
 func (ns *NS) run(f func() error) error {
 	h, err := os.Open(ns.path)
 	if err != nil {

@@ -1,4 +1,4 @@
-package rolestest
+package netopstest
 
 import (
 	"encoding/binary"
