@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+
+	"github.com/cnibox/cnibox/internal/coldjson"
 )
 
 // A Step or a Spec has an object under its kind. Only the type of that kind is
@@ -66,7 +68,7 @@ func toJSON(v Verb, o Object) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	body, err := json.Marshal(o)
+	body, err := coldjson.Marshal(o)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", kind, err)
 	}
@@ -81,13 +83,13 @@ func toJSON(v Verb, o Object) (json.RawMessage, error) {
 // fromJSON reads what toJSON gives: one object of a known kind, validated.
 func fromJSON(b []byte) (v Verb, o Object, err error) {
 	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(b, &fields); err != nil {
+	if err := coldjson.Unmarshal(b, &fields); err != nil {
 		return "", nil, err
 	}
 	found := 0
 	for key, raw := range fields {
 		if key == "verb" {
-			if err := json.Unmarshal(raw, &v); err != nil {
+			if err := coldjson.Unmarshal(raw, &v); err != nil {
 				return "", nil, err
 			}
 			continue
@@ -96,7 +98,7 @@ func fromJSON(b []byte) (v Verb, o Object, err error) {
 		if one == nil || string(raw) == "null" {
 			continue
 		}
-		if err := json.Unmarshal(raw, one); err != nil {
+		if err := coldjson.Unmarshal(raw, one); err != nil {
 			return "", nil, fmt.Errorf("%s: %w", key, err)
 		}
 		if err := one.validate(); err != nil {
@@ -173,7 +175,7 @@ func (c *Change) UnmarshalJSON(b []byte) error {
 		Do   *Step `json:"do"`
 		Undo *Step `json:"undo"`
 	}
-	if err := json.Unmarshal(b, &j); err != nil {
+	if err := coldjson.Unmarshal(b, &j); err != nil {
 		return fmt.Errorf("decode change: %w", err)
 	}
 	if j.Do == nil {

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cnibox/cnibox/internal/coldjson"
 )
 
 // NetConf holds the keys that every network configuration may have. A role's
@@ -42,7 +44,7 @@ type IPAMConf struct {
 // Decode decodes a configuration into a role's Conf. Unknown keys are
 // tolerated; a value of the wrong type is a ConfError with its path.
 func Decode(conf []byte, into any) error {
-	err := json.Unmarshal(conf, into)
+	err := coldjson.Unmarshal(conf, into)
 	if err == nil {
 		return nil
 	}

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"encoding"
 	"encoding/json"
 	"fmt"
@@ -9,12 +8,14 @@ import (
 	"strings"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/cnibox/cnibox/internal/coldjson"
 )
 
 // decodeRecord decodes a stored record. A failure names bucket and key and is
 // an ErrDamaged.
 func decodeRecord(bucket string, key, raw []byte, into any) error {
-	if err := json.Unmarshal(raw, into); err != nil {
+	if err := coldjson.Unmarshal(raw, into); err != nil {
 		return fmt.Errorf("decode record %.200q of %s: %w: %w", key, bucket, ErrDamaged, err)
 	}
 	return nil
@@ -23,7 +24,7 @@ func decodeRecord(bucket string, key, raw []byte, into any) error {
 // putRecord stores a record as JSON. Fields of the stored record that this
 // program does not know stay: a newer one wrote them.
 func putRecord(b *bolt.Bucket, key []byte, rec any) error {
-	raw, err := json.Marshal(rec)
+	raw, err := coldjson.Marshal(rec)
 	if err != nil {
 		return fmt.Errorf("encode record %.200q: %w: %w", key, ErrInvalid, err)
 	}
@@ -42,9 +43,7 @@ func keepUnknown(old, raw []byte, t reflect.Type) []byte {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	dec := json.NewDecoder(bytes.NewReader(old))
-	dec.DisallowUnknownFields()
-	if dec.Decode(reflect.New(t).Interface()) == nil {
+	if coldjson.UnmarshalKnown(old, reflect.New(t).Interface()) {
 		return raw
 	}
 	merged, err := json.Marshal(mergeUnknown(old, raw, t))

@@ -1,11 +1,12 @@
 package store
 
 import (
-	"encoding/json"
 	"fmt"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/cnibox/cnibox/internal/coldjson"
 )
 
 // schemaVersion is the form of the files that this program writes, and the
@@ -76,7 +77,7 @@ func readInfo(b *bolt.Tx) (Info, error) {
 		return Info{}, fmt.Errorf("%w: it does not say its schema", ErrDamaged)
 	}
 	var info Info
-	if err := json.Unmarshal(raw, &info); err != nil {
+	if err := coldjson.Unmarshal(raw, &info); err != nil {
 		return Info{}, fmt.Errorf("%w: decode its schema: %w", ErrDamaged, err)
 	}
 	return info, nil

@@ -2,10 +2,10 @@ package attach
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
+	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/node"
@@ -192,7 +192,7 @@ func (a *addition) record(p *planned) (*store.Attachment, error) {
 	if a.made != nil {
 		undo = append(a.made.undoable(), undo...)
 	}
-	raw, err := json.Marshal(undo)
+	raw, err := coldjson.Marshal(undo)
 	if err != nil {
 		return nil, err
 	}

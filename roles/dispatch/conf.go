@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -55,7 +56,7 @@ func readConf(verb roles.Verb, in io.Reader) ([]byte, error) {
 // decodeHeader decodes a configuration as far as dispatch needs it.
 func decodeHeader(raw []byte) (*header, error) {
 	var h header
-	if err := json.Unmarshal(raw, &h); err != nil {
+	if err := coldjson.Unmarshal(raw, &h); err != nil {
 		return nil, fmt.Errorf("network configuration: %w: %w", roles.ErrDecode, roles.Mismatch(err))
 	}
 	if h.CNIVersion == "" {

@@ -173,9 +173,12 @@ func start(t *testing.T, ipam string, stdout *os.File) *started {
 	if stdout != nil {
 		s.cmd.Stdout = stdout
 	}
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	// The plugin that it executes may outlive it.
+	t.Cleanup(func() { _ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) })
 	return s
 }
 

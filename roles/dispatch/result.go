@@ -1,15 +1,18 @@
 package dispatch
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
+	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -17,10 +20,13 @@ import (
 func render(r *roles.Result, version string) ([]byte, error) {
 	r = cloneResult(r)
 	r.CNIVersion = roles.ResultVersion
-	if version == roles.ResultVersion {
-		return marshal(r)
+	if version != roles.ResultVersion {
+		strip(r)
 	}
-	strip(r)
+	if versionAtLeast(version, "1.0.0") {
+		r.CNIVersion = version
+		return marshal(document(r))
+	}
 	if !versionAtLeast(version, "0.3.0") && len(r.IPs) == 0 {
 		return nil, noAddressError(version)
 	}
@@ -38,11 +44,57 @@ func noAddressError(version string) error {
 
 // marshal is the one form of every document.
 func marshal(v any) ([]byte, error) {
-	b, err := json.MarshalIndent(v, "", "    ")
+	b, err := coldjson.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode: %w", err)
 	}
-	return append(b, '\n'), nil
+	var out bytes.Buffer
+	if err := json.Indent(&out, b, "", "    "); err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	return append(out.Bytes(), '\n'), nil
+}
+
+// resultDocument is a result as spec versions 1.0.0 and 1.1.0 have it. The
+// library's types encode themselves in three turns.
+type resultDocument struct {
+	CNIVersion string                   `json:"cniVersion"`
+	Interfaces []*roles.ResultInterface `json:"interfaces,omitempty"`
+	IPs        []ipDocument             `json:"ips,omitempty"`
+	Routes     []routeDocument          `json:"routes,omitempty"`
+	DNS        *types.DNS               `json:"dns,omitempty"`
+}
+
+type ipDocument struct {
+	Interface *int   `json:"interface,omitempty"`
+	Address   string `json:"address"`
+	Gateway   net.IP `json:"gateway,omitempty"`
+}
+
+type routeDocument struct {
+	Dst      string `json:"dst"`
+	GW       net.IP `json:"gw,omitempty"`
+	MTU      int    `json:"mtu,omitempty"`
+	AdvMSS   int    `json:"advmss,omitempty"`
+	Priority int    `json:"priority,omitempty"`
+	Table    *int   `json:"table,omitempty"`
+	Scope    *int   `json:"scope,omitempty"`
+}
+
+func document(r *roles.Result) *resultDocument {
+	d := &resultDocument{CNIVersion: r.CNIVersion, Interfaces: r.Interfaces}
+	for _, ip := range r.IPs {
+		d.IPs = append(d.IPs, ipDocument{Interface: ip.Interface, Address: ip.Address.String(), Gateway: ip.Gateway})
+	}
+	for _, rt := range r.Routes {
+		d.Routes = append(d.Routes, routeDocument{
+			Dst: rt.Dst.String(), GW: rt.GW, MTU: rt.MTU, AdvMSS: rt.AdvMSS, Priority: rt.Priority, Table: rt.Table, Scope: rt.Scope,
+		})
+	}
+	if !r.DNS.IsEmpty() {
+		d.DNS = &r.DNS
+	}
+	return d
 }
 
 // strip removes what came with 1.1.0; the library leaves it in older results.

@@ -52,7 +52,7 @@ func fullResult() *roles.Result {
 
 func TestRenderShapes(t *testing.T) {
 	const (
-		ip11 = `"ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1","interface":0},{"address":"fd00::2/64"}]`
+		ip11 = `"ips":[{"interface":0,"address":"10.0.0.2/24","gateway":"10.0.0.1"},{"address":"fd00::2/64"}]`
 		ip04 = `"ips":[{"version":"4","interface":0,"address":"10.0.0.2/24","gateway":"10.0.0.1"},{"version":"6","address":"fd00::2/64"}]`
 		rt   = `"routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1"}]`
 		dns  = `"dns":{"nameservers":["10.0.0.1"]}`
@@ -60,9 +60,9 @@ func TestRenderShapes(t *testing.T) {
 		old  = `"ip4":{"ip":"10.0.0.2/24","gateway":"10.0.0.1","routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1"}]},"ip6":{"ip":"fd00::2/64"},`
 	)
 	want := map[string]string{
-		"1.1.0": `{"cniVersion":"1.1.0",` + dns + `,"interfaces":[{"mac":"02:00:00:00:00:01","mtu":1400,"name":"eth0","pciID":"0000:00:01.0","sandbox":"/var/run/netns/a","socketPath":"/s"}],` + ip11 +
-			`,"routes":[{"advmss":1200,"dst":"0.0.0.0/0","gw":"10.0.0.1","mtu":1300,"priority":5,"scope":0,"table":7}]}`,
-		"1.0.0": `{"cniVersion":"1.0.0",` + dns + `,"interfaces":[{"mac":"02:00:00:00:00:01","name":"eth0","sandbox":"/var/run/netns/a"}],` + ip11 + `,` + rt + `}`,
+		"1.1.0": `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:01","mtu":1400,"sandbox":"/var/run/netns/a","socketPath":"/s","pciID":"0000:00:01.0"}],` +
+			ip11 + `,"routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1","mtu":1300,"advmss":1200,"priority":5,"table":7,"scope":0}],` + dns + `}`,
+		"1.0.0": `{"cniVersion":"1.0.0",` + ifs + `,` + ip11 + `,` + rt + `,` + dns + `}`,
 		"0.4.0": `{"cniVersion":"0.4.0",` + ifs + `,` + ip04 + `,` + rt + `,` + dns + `}`,
 		"0.3.1": `{"cniVersion":"0.3.1",` + ifs + `,` + ip04 + `,` + rt + `,` + dns + `}`,
 		"0.3.0": `{"cniVersion":"0.3.0",` + ifs + `,` + ip04 + `,` + rt + `,` + dns + `}`,

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
@@ -125,7 +126,7 @@ func decodeChanges(raw json.RawMessage) ([]netops.Change, error) {
 		return nil, nil
 	}
 	var c []netops.Change
-	if err := json.Unmarshal(raw, &c); err != nil {
+	if err := coldjson.Unmarshal(raw, &c); err != nil {
 		return nil, fmt.Errorf("stored changes: %w: %w", roles.ErrDecode, err)
 	}
 	return c, nil
