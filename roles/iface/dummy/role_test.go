@@ -29,12 +29,6 @@ func TestRole(t *testing.T) {
 				inside("MAC changed", func(l netlink.Link) error {
 					return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
 				}),
-				inside("another kind", func(l netlink.Link) error {
-					if err := netlink.LinkDel(l); err != nil {
-						return err
-					}
-					return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}})
-				}),
 				inside("address gone", func(l netlink.Link) error {
 					addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
 					if err != nil {

@@ -152,7 +152,7 @@ func nothingTentative(t *testing.T, pods ...*pod) {
 	check := func(link string) error {
 		dad, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + link + "/accept_dad")
 		if err != nil || strings.TrimSpace(string(dad)) != "0" {
-			return fmt.Errorf("accept_dad of %q is %q, %w", link, dad, err)
+			return fmt.Errorf("accept_dad of %q is %q, %v", link, dad, err)
 		}
 		l, err := netlink.LinkByName(link)
 		if err != nil {
