@@ -54,6 +54,7 @@ type exported struct {
 // written all the same.
 func Export(ctx context.Context, h *roles.Host, dir string) (*ExportReport, error) {
 	dir = filepath.Clean(dir)
+	start := h.Now()
 	pools, err := readPools(ctx, h, dir)
 	if err != nil {
 		return nil, err
@@ -61,7 +62,7 @@ func Export(ctx context.Context, h *roles.Host, dir string) (*ExportReport, erro
 	report := &ExportReport{Networks: []ExportedNetwork{}}
 	var errs []error
 	for _, p := range pools {
-		n, err := p.write(ctx, dir)
+		n, err := p.write(ctx, h, dir, start)
 		if n != nil {
 			report.Networks = append(report.Networks, *n)
 		}
@@ -127,7 +128,7 @@ func (p *exported) read(tx *store.Tx) error {
 }
 
 // write brings one directory up to date.
-func (p *exported) write(ctx context.Context, dir string) (*ExportedNetwork, error) {
+func (p *exported) write(ctx context.Context, h *roles.Host, dir string, start time.Time) (*ExportedNetwork, error) {
 	id := store.PoolID{DataDir: dir, Network: p.id.Network}
 	if !isComponent(id.Network) {
 		return nil, fmt.Errorf("%w: %q is no name of a directory", ErrDirectory, id.Network)
@@ -143,7 +144,7 @@ func (p *exported) write(ctx context.Context, dir string) (*ExportedNetwork, err
 		return nil, err
 	}
 	defer d.close()
-	unlock, err := d.lock(ctx, true)
+	unlock, err := d.lock(ctx, true, lockDeadline)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +161,29 @@ func (p *exported) write(ctx context.Context, dir string) (*ExportedNetwork, err
 	for set, addr := range p.cursors {
 		errs = append(errs, d.replace(cursorFile+"."+strconv.Itoa(set), []byte(addr.String())))
 	}
-	return n, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil || id != p.id || len(n.Foreign) > 0 {
+		return n, err
+	}
+	return n, p.mark(ctx, h, d, start)
+}
+
+// mark notes that the pool's own directory has all leases of the pool, and
+// nothing else: only what the reference writes there from now on is news.
+func (p *exported) mark(ctx context.Context, h *roles.Host, d *directory, start time.Time) error {
+	found, err := d.read(ctx)
+	if err != nil {
+		return err
+	}
+	modified, err := d.modified()
+	if err != nil {
+		return err
+	}
+	mark := importMark{Leases: len(p.leases), Exported: start}
+	mark.note(h.Now(), modified, found)
+	if mark.Node, err = thisNode(ctx, h); err != nil {
+		return err
+	}
+	return h.Store.KeepUpdate(ctx, func(keep *store.KeepTx) error { return mark.write(keep, p.id) })
 }
 
 // removeOld removes files that an import had read, unless they still hold.

@@ -26,10 +26,13 @@ import (
 // name; a file last_reserved_ip.<N> for every range set; and an empty file
 // lock, locked by flock(2) during every access.
 const (
-	lockFile     = "lock"
-	cursorFile   = "last_reserved_ip"
-	lineBreak    = "\r\n"
-	lockDeadline = 10 * time.Second
+	lockFile   = "lock"
+	cursorFile = "last_reserved_ip"
+	lineBreak  = "\r\n"
+	// lockDeadline bounds the wait for a directory's lock, which the reference
+	// holds for milliseconds; briefDeadline is for who can do without.
+	lockDeadline  = 10 * time.Second
+	briefDeadline = time.Second
 	// maxEntry bounds a file's content; container IDs have no limit of their own.
 	maxEntry = 16 << 10
 	// maxFiles bounds a directory: twice an IPv4 /12.
@@ -67,19 +70,20 @@ func isComponent(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
 
-// directoryExists tells whether a pool has a reference directory.
-func directoryExists(id store.PoolID) (bool, error) {
+// directoryExists tells whether a pool has a reference directory, and when a
+// file was last made or removed there.
+func directoryExists(id store.PoolID) (there bool, modified time.Time, err error) {
 	if !isComponent(id.Network) {
-		return false, nil
+		return false, modified, nil
 	}
-	_, err := os.Lstat(directoryPath(id))
+	fi, err := os.Lstat(directoryPath(id))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG) {
-		return false, nil
+		return false, modified, nil
 	}
 	if err != nil {
-		return false, fault(err)
+		return false, modified, fault(err)
 	}
-	return true, nil
+	return true, fi.ModTime(), nil
 }
 
 // openDirectory opens a pool's directory. dataDir may be reached through
@@ -99,6 +103,15 @@ func openDirectory(id store.PoolID) (*directory, error) {
 }
 
 func (d *directory) close() { d.f.Close() }
+
+// modified is when a file was last made or removed in it.
+func (d *directory) modified() (time.Time, error) {
+	fi, err := d.f.Stat()
+	if err != nil {
+		return time.Time{}, fault(err)
+	}
+	return fi.ModTime(), nil
+}
 
 // fault is an ErrDirectory that is an I/O failure too.
 func fault(err error) error { return fmt.Errorf("%w: %w", ErrDirectory, err) }
@@ -161,10 +174,10 @@ func (d *directory) openLock(create bool) (*os.File, error) {
 	return f, nil
 }
 
-// lock takes the directory's lock as the reference does, for at most 10 s or
+// lock takes the directory's lock as the reference does, within patience and
 // until ctx is done (store.ErrBusy). A directory without a lock file is used by
 // nobody: the file is made only on request.
-func (d *directory) lock(ctx context.Context, create bool) (unlock func(), err error) {
+func (d *directory) lock(ctx context.Context, create bool, patience time.Duration) (unlock func(), err error) {
 	f, err := d.openLock(create)
 	if err != nil {
 		return nil, err
@@ -172,7 +185,7 @@ func (d *directory) lock(ctx context.Context, create bool) (unlock func(), err e
 	if f == nil {
 		return func() {}, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, lockDeadline)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	got, abandoned := make(chan error), make(chan struct{})
 	go func() {
@@ -191,8 +204,9 @@ func (d *directory) lock(ctx context.Context, create bool) (unlock func(), err e
 		}
 		return func() { f.Close() }, nil
 	case <-ctx.Done():
+		holder := lockHolder(f)
 		close(abandoned)
-		return nil, fmt.Errorf("lock %q: %w: another program holds it", f.Name(), store.ErrBusy)
+		return nil, fault(fmt.Errorf("lock %q: %w%s", f.Name(), store.ErrBusy, holder))
 	}
 }
 

@@ -3,6 +3,7 @@ package hostlocal
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -202,25 +203,62 @@ func TestImportOnFirstUse(t *testing.T) {
 	}
 }
 
+// TestImportOnce: what was released does not come back, and what the reference
+// wrote since, when it was run again, is taken over too.
 func TestImportOnce(t *testing.T) {
 	b := newBed(t)
 	dir := b.writeDir(t, "net", map[string]string{"10.1.2.2": "one\r\neth0"})
 	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
 	b.del(t, a, request1("one"))
-	if err := os.WriteFile(filepath.Join(dir, "10.1.2.9"), []byte("late\r\neth0"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	b.writeFile(t, dir, "10.1.2.3", "late\r\neth0")
 	b.add(t, a, request1("new"))
-	expect(t, b.leases(t), "10.1.2.2 new eth0")
+	b.add(t, a, request1("newer"))
+	want := []string{"10.1.2.2 new eth0", "10.1.2.3 late eth0", "10.1.2.4 newer eth0"}
+	expect(t, b.leases(t), want...)
 	report, err := Import(context.Background(), b.Host, b.dataDir(), "net", false)
 	if err != nil || !report.Already || len(report.Leases) > 0 {
 		t.Errorf("again: %+v, %v", report, err)
 	}
 	report, err = Import(context.Background(), b.Host, b.dataDir(), "net", true)
-	if err != nil || len(report.Leases) != 1 || len(report.Skipped) != 1 {
+	if err != nil || len(report.Leases) != 0 || len(report.Skipped) != 1 {
 		t.Errorf("forced: %+v, %v", report, err)
 	}
-	expect(t, b.leases(t), "10.1.2.2 new eth0", "10.1.2.9 late eth0")
+	expect(t, b.leases(t), want...)
+}
+
+func (b *bed) writeFile(tb testing.TB, dir, name, content string) {
+	tb.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// TestThereAndBack rolls back to the reference and forward again within one
+// boot: no address that the reference has given is given again, even one that
+// was another's before.
+func TestThereAndBack(t *testing.T) {
+	b := newBed(t)
+	dir := b.writeDir(t, "net", map[string]string{"10.1.2.2": "one\r\neth0"})
+	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
+	b.add(t, a, request1("two"))
+	b.add(t, a, request1("three"))
+	if _, err := Export(context.Background(), b.Host, b.dataDir()); err != nil {
+		t.Fatal(err)
+	}
+	// The reference releases .3 and gives it to another, and .5 to a new one;
+	// then .2, which was its own from the first, to a third.
+	if err := errors.Join(os.Remove(filepath.Join(dir, "10.1.2.3")), os.Remove(filepath.Join(dir, "10.1.2.2"))); err != nil {
+		t.Fatal(err)
+	}
+	b.writeFile(t, dir, "10.1.2.3", "four\r\neth0")
+	b.writeFile(t, dir, "10.1.2.5", "five\r\neth0")
+	b.writeFile(t, dir, "10.1.2.2", "six\r\neth0")
+	b.del(t, a, request1("two")) // no longer the holder of .3
+	expect(t, b.add(t, a, request1("seven")), "10.1.2.6")
+	expect(t, b.leases(t), "10.1.2.2 six eth0", "10.1.2.3 four eth0", "10.1.2.4 three eth0", "10.1.2.5 five eth0", "10.1.2.6 seven eth0")
+	b.del(t, a, request1("five"))
+	b.add(t, a, withArgs(t, request1("eight"), "IP=10.1.2.9"))
+	expect(t, b.leases(t), "10.1.2.2 six eth0", "10.1.2.3 four eth0", "10.1.2.4 three eth0", "10.1.2.6 seven eth0", "10.1.2.9 eight eth0")
 }
 
 // TestImportAfterReboot: the mark outlives the boot, the leases do not, and the
@@ -277,9 +315,11 @@ func TestImportWaitsForTheReference(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	_, err = a.Add(ctx, b.Host, request1("one"))
-	if !errors.Is(err, store.ErrBusy) || !strings.Contains(err.Error(), filepath.Join(dir, "lock")) {
+	holder := fmt.Sprintf("held by process %d (", os.Getpid())
+	if !errors.Is(err, store.ErrBusy) || !strings.Contains(err.Error(), filepath.Join(dir, "lock")) || !strings.Contains(err.Error(), holder) {
 		t.Errorf("while it is locked: %v", err)
 	}
+	b.leave(t, a, "busy")
 	// What the reference writes before it lets go is not missed.
 	done := make(chan []string)
 	go func() { done <- b.add(t, a, request1("one")) }()
@@ -290,6 +330,33 @@ func TestImportWaitsForTheReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, <-done, "10.1.2.3")
+}
+
+// leave has DEL and GC release what was given before the directory became
+// unusable: they go on, and log why they might have missed something.
+func (b *bed) leave(t *testing.T, a *handler, why string) {
+	t.Helper()
+	lease := store.Lease{Owner: store.Key{Network: "net", ContainerID: "before", IfName: "eth0"}}
+	for _, leave := range []func(context.Context, *roles.Host, *roles.Request) error{a.Del, a.GC} {
+		err := b.Store.Update(context.Background(), func(tx *store.Tx) error {
+			pool, err := tx.Pool(a.poolID("net"))
+			lease.Address = netip.MustParseAddr("10.1.2.200")
+			return errors.Join(err, pool.Reserve(lease))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.log.Reset()
+		req := request1("before")
+		req.Valid = []roles.AttachmentID{}
+		if err := leave(context.Background(), b.Host, req); err != nil {
+			t.Error(err)
+		}
+		expect(t, b.leases(t))
+		if log := b.log.String(); !strings.Contains(log, why) {
+			t.Errorf("log: %s", log)
+		}
+	}
 }
 
 func TestImportRefusals(t *testing.T) {
@@ -334,6 +401,7 @@ func TestImportRefusals(t *testing.T) {
 			if err := b.addFails(t, a, request1("one")); !errors.Is(err, ErrDirectory) {
 				t.Errorf("ADD: %v", err)
 			}
+			b.leave(t, a, "unusable host-local directory")
 			err := a.Status(context.Background(), b.Host, request1(""))
 			if !errors.Is(err, roles.ErrNotAvailable) || !errors.Is(err, ErrDirectory) {
 				t.Errorf("STATUS: %v", err)
@@ -351,7 +419,7 @@ func TestImportOfNothing(t *testing.T) {
 		if _, err := Import(context.Background(), b.Host, b.dataDir(), network, false); err == nil {
 			t.Errorf("network %q: imported", network)
 		}
-		if there, err := directoryExists(store.PoolID{DataDir: b.dataDir(), Network: network}); there || err != nil {
+		if there, _, err := directoryExists(store.PoolID{DataDir: b.dataDir(), Network: network}); there || err != nil {
 			t.Errorf("network %q: %v, %v", network, there, err)
 		}
 	}

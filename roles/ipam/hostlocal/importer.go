@@ -2,7 +2,6 @@ package hostlocal
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,9 +13,6 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
-
-// markImport is the kind of keep.db's marks for directories that were taken over.
-const markImport = "host-local-import"
 
 // importBatch is how many leases an import stores in one transaction.
 const importBatch = 4096
@@ -41,31 +37,6 @@ type SkippedFile struct {
 	Reason string `json:"reason"`
 }
 
-// importMark is the value of a mark.
-type importMark struct {
-	// Time is when the directory was read.
-	Time   time.Time `json:"time"`
-	Leases int       `json:"leases"`
-	// Node tells which node.db got the leases. One that was lost and made anew
-	// has none of them: interfaces that are not ours cannot be rebuilt from the
-	// kernel, so the directory is read again. What was released in between comes
-	// back then, which wastes addresses, while forgetting would give them out twice.
-	Node string `json:"node"`
-}
-
-// readMark reads a pool's mark; the zero mark when there is none.
-func readMark(keep *store.KeepTx, id store.PoolID) (importMark, error) {
-	var m importMark
-	raw, ok, err := keep.Marked(markImport, markName(id))
-	if err != nil || !ok {
-		return m, err
-	}
-	if err := json.Unmarshal(raw, &m); err != nil {
-		return m, fmt.Errorf("import mark of %q: %w: %w", directoryPath(id), roles.ErrDecode, err)
-	}
-	return m, nil
-}
-
 // thisNode names the present node.db; it is empty when there is none.
 func thisNode(ctx context.Context, h *roles.Host) (string, error) {
 	var info store.Info
@@ -82,12 +53,16 @@ func thisNode(ctx context.Context, h *roles.Host) (string, error) {
 
 // Import takes the leases and cursors of a reference host-local directory,
 // <dataDir>/<network>, into the store, and marks it so that this happens once
-// for a node.db; after a boot all of its files are stale.
+// for a node.db; after a boot all of its files are stale. Files that were made
+// since, when the reference was run again, are taken over again.
 // With force it is done again: leases that are there already stay as they are.
 // The directory is not written; its lock is held until all is stored. A
 // directory that does not exist is an error wrapping fs.ErrNotExist.
 func Import(ctx context.Context, h *roles.Host, dataDir, network string, force bool) (*ImportReport, error) {
-	im := importer{id: store.PoolID{DataDir: filepath.Clean(dataDir), Network: network}, force: force, setOf: func(netip.Addr) int { return 0 }}
+	im := importer{
+		id: store.PoolID{DataDir: filepath.Clean(dataDir), Network: network}, force: force,
+		patience: lockDeadline, setOf: func(netip.Addr) int { return 0 },
+	}
 	return im.run(ctx, h)
 }
 
@@ -95,19 +70,23 @@ func Import(ctx context.Context, h *roles.Host, dataDir, network string, force b
 type importer struct {
 	id    store.PoolID
 	force bool
+	// patience bounds the wait for the directory's lock.
+	patience time.Duration
 	// setOf is the range set that an address belongs to.
 	setOf func(netip.Addr) int
+	// exported is the mark's.
+	exported time.Time
 }
 
 // importOnce takes the pool's directory over if there is one and it has not
 // been done. What was left out is logged.
-func (a *handler) importOnce(ctx context.Context, h *roles.Host, network string) error {
+func (a *handler) importOnce(ctx context.Context, h *roles.Host, network string, patience time.Duration) error {
 	id := a.poolID(network)
 	pending, err := importPending(ctx, h, id)
 	if err != nil || !pending {
 		return err
 	}
-	im := importer{id: id, setOf: a.plan.setOf}
+	im := importer{id: id, patience: patience, setOf: a.plan.setOf}
 	report, err := im.run(ctx, h)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // removed meanwhile
@@ -122,6 +101,19 @@ func (a *handler) importOnce(ctx context.Context, h *roles.Host, network string)
 		h.Log.Info("imported host-local directory", "dir", report.Dir, "leases", len(report.Leases), "stale", len(report.Stale), "skipped", len(report.Skipped))
 	}
 	return nil
+}
+
+// importIfPossible is importOnce for verbs that must not fail because a
+// directory cannot be read, or is locked for longer than a moment. It goes on
+// then: a later import brings back an address that is released now, and GC
+// releases it again.
+func (a *handler) importIfPossible(ctx context.Context, h *roles.Host, network string) error {
+	err := a.importOnce(ctx, h, network, briefDeadline)
+	if errors.Is(err, ErrDirectory) {
+		h.Log.Warn("going on without the leases of a host-local directory", "error", err)
+		return nil
+	}
+	return err
 }
 
 // holds tells whether an address is in any of the ranges.
@@ -140,9 +132,10 @@ func (p *plan) setOf(a netip.Addr) int {
 }
 
 // importPending tells whether a pool has a directory that was not taken over
-// into this node.db. Where there is none, that costs one system call.
+// into this node.db, or changed since. Where there is none, that costs one
+// system call.
 func importPending(ctx context.Context, h *roles.Host, id store.PoolID) (bool, error) {
-	there, err := directoryExists(id)
+	there, modified, err := directoryExists(id)
 	if err != nil || !there {
 		return false, err
 	}
@@ -155,7 +148,7 @@ func importPending(ctx context.Context, h *roles.Host, id store.PoolID) (bool, e
 		return true, err
 	}
 	node, err := thisNode(ctx, h)
-	return mark.Node != node, err
+	return mark.Node != node || mark.outdated(modified), err
 }
 
 // importable returns why a pending import would fail at once, else nil.
@@ -177,8 +170,6 @@ func (a *handler) importable(ctx context.Context, h *roles.Host, network string)
 	return err
 }
 
-func markName(id store.PoolID) string { return id.DataDir + "\x00" + id.Network }
-
 // run holds the directory's lock from before the first file is read until the
 // leases and the mark are stored, so a reference plugin that runs meanwhile
 // comes wholly before or wholly after. Every verb that changes leases imports
@@ -190,7 +181,7 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 		return nil, err
 	}
 	defer d.close()
-	unlock, err := d.lock(ctx, false)
+	unlock, err := d.lock(ctx, false, im.patience)
 	if err != nil {
 		return nil, err
 	}
@@ -203,29 +194,34 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 	if err != nil {
 		return nil, err
 	}
+	modified, err := d.modified()
+	if err != nil {
+		return nil, err
+	}
 	report := &ImportReport{Dir: d.path, Skipped: found.skipped}
 	err = h.Store.KeepUpdate(ctx, func(keep *store.KeepTx) error {
-		done, err := im.done(ctx, h, keep)
+		mark, err := im.begin(ctx, h, keep)
 		if err != nil {
 			return err
 		}
-		if done && !im.force {
-			*report = ImportReport{Dir: d.path, Already: true}
-			return nil
+		wanted := found.entries
+		if mark.Node != "" && !im.force {
+			wanted = slices.DeleteFunc(slices.Clone(wanted), func(e entry) bool { return !mark.isNew(e) })
+			if len(wanted) == 0 {
+				*report = ImportReport{Dir: d.path, Already: true}
+			}
 		}
-		mark := importMark{Time: h.Now()}
-		if err := im.store(ctx, h, found, boot, report); err != nil {
-			return err
+		if !report.Already {
+			if err := im.store(ctx, h, wanted, found.cursors, boot, report); err != nil {
+				return err
+			}
 		}
-		mark.Leases = len(report.Leases)
+		mark.Leases += len(report.Leases)
+		mark.note(h.Now(), modified, found)
 		if mark.Node, err = thisNode(ctx, h); err != nil {
 			return err
 		}
-		value, err := json.Marshal(mark)
-		if err != nil {
-			return err
-		}
-		return keep.Mark(markImport, markName(im.id), value)
+		return mark.write(keep, im.id)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("import %q: %w", d.path, err)
@@ -233,22 +229,26 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 	return report, nil
 }
 
-// done tells whether the directory was taken over into this node.db.
-func (im *importer) done(ctx context.Context, h *roles.Host, keep *store.KeepTx) (bool, error) {
+// begin reads the mark of an import into this node.db; without one it is zero.
+func (im *importer) begin(ctx context.Context, h *roles.Host, keep *store.KeepTx) (importMark, error) {
 	mark, err := readMark(keep, im.id)
 	if err != nil {
-		return false, err
+		return mark, err
 	}
 	node, err := thisNode(ctx, h)
-	return node != "" && mark.Node == node, err
+	if node == "" || mark.Node != node {
+		mark = importMark{}
+	}
+	im.exported = mark.Exported
+	return mark, err
 }
 
 // store puts what was found into the pool. Up to importBatch leases that is one
 // transaction; bbolt splits its pages at a commit only, and 65,000 leases in one
 // go take ten times as long. Others see nothing in between: they wait for keep.db.
-func (im *importer) store(ctx context.Context, h *roles.Host, found *foundFiles, boot time.Time, report *ImportReport) error {
-	live := slices.DeleteFunc(slices.Clone(found.entries), func(e entry) bool { return e.modified.Before(boot) })
-	for _, e := range found.entries {
+func (im *importer) store(ctx context.Context, h *roles.Host, entries []entry, cursors map[int]netip.Addr, boot time.Time, report *ImportReport) error {
+	live := slices.DeleteFunc(slices.Clone(entries), func(e entry) bool { return e.modified.Before(boot) })
+	for _, e := range entries {
 		if e.modified.Before(boot) {
 			report.Stale = append(report.Stale, e.addr)
 		}
@@ -267,7 +267,7 @@ func (im *importer) store(ctx context.Context, h *roles.Host, found *foundFiles,
 			return err
 		}
 	}
-	return im.update(ctx, h, func(pool *store.Pool) error { return storeCursors(pool, found.cursors) })
+	return im.update(ctx, h, func(pool *store.Pool) error { return storeCursors(pool, cursors) })
 }
 
 func (im *importer) update(ctx context.Context, h *roles.Host, do func(*store.Pool) error) error {
@@ -301,6 +301,9 @@ func (im *importer) storeOne(pool *store.Pool, e entry, report *ImportReport) er
 		Owner: store.Key{Network: im.id.Network, ContainerID: e.containerID, IfName: e.ifName},
 	}
 	err := pool.Reserve(l)
+	if errors.Is(err, store.ErrTaken) {
+		err = im.replace(pool, l, err)
+	}
 	var taken *store.TakenError
 	switch {
 	case err == nil:
@@ -313,6 +316,23 @@ func (im *importer) storeOne(pool *store.Pool, e entry, report *ImportReport) er
 		return err
 	}
 	return nil
+}
+
+// replace gives a taken address to the owner that a file names, where the
+// reference must have released it before: it knew the holder, from a file that
+// was imported or exported. Else it returns why the address is taken.
+func (im *importer) replace(pool *store.Pool, l store.Lease, taken error) error {
+	held, err := pool.Lease(l.Address)
+	if err != nil {
+		return err
+	}
+	if held.Owner == l.Owner || !held.Imported && (!held.Time.Before(im.exported) || !l.Time.After(im.exported)) {
+		return taken
+	}
+	if err := pool.Release(l.Address); err != nil {
+		return err
+	}
+	return pool.Reserve(l)
 }
 
 // directoryPath is <dataDir>/<network>.

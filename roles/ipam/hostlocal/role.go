@@ -74,7 +74,7 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err != nil {
 		return nil, err
 	}
-	if err := a.importOnce(ctx, h, req.Network); err != nil {
+	if err := a.importOnce(ctx, h, req.Network, lockDeadline); err != nil {
 		return nil, err
 	}
 	lease := store.Lease{Owner: req.Key(), Netns: a.life.netns(req.Netns), Pod: req.Pod(), Time: h.Now()}

@@ -21,8 +21,8 @@ const gcBatch = 256
 // under another configuration. An attachment without any is success.
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	// Not to import would lose nothing now, but a later import would bring the
-	// address back, with nobody left to release it.
-	importErr := a.importOnce(ctx, h, req.Network)
+	// address back, with nobody but GC left to release it.
+	importErr := a.importIfPossible(ctx, h, req.Network)
 	err := h.Store.Update(ctx, func(tx *store.Tx) error {
 		released, err := tx.DeleteLeases(req.Key())
 		if err != nil || len(released) > 0 {
@@ -48,7 +48,7 @@ func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	if req.PrevResult == nil {
 		return &roles.ConfError{Path: "prevResult", Reason: "is required for CHECK"}
 	}
-	if err := a.importOnce(ctx, h, req.Network); err != nil {
+	if err := a.importOnce(ctx, h, req.Network, lockDeadline); err != nil {
 		return err
 	}
 	var owned []store.Lease
@@ -103,7 +103,7 @@ func (a *handler) differences(req *roles.Request, owned []store.Lease) []error {
 // attachment: its interface role decides about that, and its address may still
 // be in use.
 func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	if err := a.importOnce(ctx, h, req.Network); err != nil {
+	if err := a.importIfPossible(ctx, h, req.Network); err != nil {
 		return err
 	}
 	stale, err := a.stale(ctx, h, req)
