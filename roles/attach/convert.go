@@ -63,7 +63,8 @@ func Addresses(r *roles.Result) ([]Family, error) {
 }
 
 // Routes turns a result's routes into routes over a container's interface. A
-// route without a gateway goes by the first gateway of its family, if any.
+// route without a gateway goes by the first gateway of its family, if any; with
+// an unspecified one (0.0.0.0, ::) it is on the link, as dhcp tells it.
 func Routes(r *roles.Result, link string) ([]netops.Object, error) {
 	ips, err := Addresses(r)
 	if err != nil {
@@ -79,8 +80,11 @@ func Routes(r *roles.Result, link string) ([]netops.Object, error) {
 			return nil, fmt.Errorf("%w: result routes[%d].dst: %v is no network", roles.ErrDecode, i, rt.Dst)
 		}
 		via := Addr(rt.GW)
-		if !via.IsValid() {
+		switch {
+		case !via.IsValid():
 			via = firstGateway(ips, dst.Addr().Is4())
+		case via.IsUnspecified():
+			via = netip.Addr{}
 		}
 		o := &netops.Route{
 			In: netops.Container, Link: link, Dst: dst.Masked(), Via: via,

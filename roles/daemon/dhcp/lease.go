@@ -201,8 +201,10 @@ func (l *lease) goOn(ctx context.Context, i int, err error, until time.Time) boo
 			return true
 		}
 		l.log.Warn("the address is still on", "address", g.Address, "error", err)
+	case g.Withdrawn:
+		l.log.Warn("the address could not be leased again", "address", g.Address, "error", err)
 	default:
-		l.log.Warn("the lease could not be extended", "address", g.Address, "withdrawn", g.Withdrawn, "expires", g.Expire, "error", err)
+		l.log.Warn("the lease could not be extended", "address", g.Address, "expires", g.Expire, "error", err)
 	}
 	return sleep(ctx, pause(time.Until(until)))
 }

@@ -112,6 +112,7 @@ func (d *daemon) allocate(ctx context.Context, rec store.DHCPLease) (*roles.Resu
 	d.enlist(l)
 	if err := l.acquire(ctx, want); err != nil {
 		d.delist(l)
+		l.log.Info("gave up", "error", err)
 		return nil, fmt.Errorf("lease an address for %q: %w", rec.Owner.IfName, err)
 	}
 	res, err := l.result()

@@ -24,6 +24,12 @@ func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
 // patience bounds the wait for an event; a test that needs it has failed.
 const patience = 60 * time.Second
 
+// timeout tells whether patience is over.
+func timeout() func() bool {
+	end := time.Now().Add(patience)
+	return func() bool { return time.Now().After(end) }
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -136,16 +142,21 @@ type wire struct {
 func newWire(t testing.TB) *wire {
 	t.Helper()
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
-	br, err := netlink.LinkByName("br0")
-	must(t, err)
+	br := bridge(t)
 	t.Cleanup(func() { _ = netlink.LinkDel(br) })
 	must(t, netlink.LinkSetUp(br))
-	w := &wire{server: w(t, br, "sv0", "10.9.0.1/24", "fd09::1/64")}
-	return w
+	return &wire{server: join(t, br, "sv0", "10.9.0.1/24", "fd09::1/64")}
 }
 
-// w puts a namespace with an address on the bridge.
-func w(t testing.TB, br netlink.Link, port string, addrs ...string) *netopstest.NS {
+func bridge(t testing.TB) netlink.Link {
+	t.Helper()
+	br, err := netlink.LinkByName("br0")
+	must(t, err)
+	return br
+}
+
+// join puts a namespace with addresses on the bridge.
+func join(t testing.TB, br netlink.Link, port string, addrs ...string) *netopstest.NS {
 	t.Helper()
 	ns := netopstest.New(t)
 	f, err := os.Open(ns.Path())
@@ -232,3 +243,25 @@ func call(verb string, ns *netopstest.NS, conf string) rolestest.Call {
 }
 
 func isc4With(more string) string { return fmt.Sprintf(isc4, more) }
+
+const isc6 = `
+authoritative; %s
+subnet6 fd09::/64 { range6 fd09::100 fd09::1ff; option dhcp6.name-servers fd09::1; option dhcp6.domain-search "example.org"; }
+`
+
+// dnsmasq starts dnsmasq for both families in a namespace, with addresses
+// 10.9.0.<from>… and fd09::<from>….
+func dnsmasq(t testing.TB, ns *netopstest.NS, from string, more ...string) *program {
+	t.Helper()
+	if _, err := exec.LookPath("dnsmasq"); err != nil {
+		t.Fatal("dnsmasq-base is missing: run test/apt.sh")
+	}
+	args := append([]string{
+		"--keep-in-foreground", "--log-facility=-", "--log-dhcp", "--conf-file=/dev/null", "--port=0", "--user=root", "--pid-file",
+		"--interface=eth0", "--no-ping", "--dhcp-authoritative", "--dhcp-leasefile=" + filepath.Join(t.TempDir(), "leases"),
+		"--dhcp-range=10.9.0." + from + ",10.9.0.250,2m", "--dhcp-range=fd09::" + from + ",fd09::fff,64,2m",
+	}, more...)
+	p := start(t, ns, exec.Command("dnsmasq", args...))
+	p.await(t, "DHCPv6, IP range", 1)
+	return p
+}

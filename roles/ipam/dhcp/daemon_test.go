@@ -1,0 +1,344 @@
+package dhcp_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/store"
+)
+
+const short = `default-lease-time 4; max-lease-time 4; min-lease-time 4;`
+
+// TestRenew: at half of its time a lease is renewed, with the server that gave it.
+func TestRenew(t *testing.T) {
+	wire := newWire(t)
+	server := isc(t, wire.server, "-4", short+isc4With(``))
+	server6 := isc(t, wire.server, "-6", fmt.Sprintf(isc6, "default-lease-time 4; preferred-lifetime 3; option dhcp-renewal-time 1; option dhcp-rebinding-time 2;"))
+	e := rolestest.NewEnv(t, all.Table())
+	daemon(t, e)
+	ns := netopstest.New(t)
+	c := conf(e, `,"families":["ipv4","ipv6"]`)
+	r := result(t, e.OK(call("ADD", ns, c)))
+	server.await(t, "DHCPACK on 10.9.0.10", 3)
+	server6.await(t, "Renew message", 2)
+	e.OK(call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r})))
+	if s := server.said(); strings.Count(s, "DHCPDISCOVER") != 1 {
+		t.Errorf("server:\n%s", s)
+	}
+	e.OK(call("DEL", ns, c))
+}
+
+// TestExpiry: without a server the address goes when the lease ends, and comes
+// back with the server. (The reference takes the interface down.)
+func TestExpiry(t *testing.T) {
+	wire := newWire(t)
+	server := isc(t, wire.server, "-4", short+isc4With(``))
+	e := rolestest.NewEnv(t, all.Table())
+	d := daemon(t, e, "-timeout", "1s", "-resendmax", "1s")
+	ns := netopstest.New(t)
+	c := conf(e, "")
+	r := result(t, e.OK(call("ADD", ns, c)))
+	check := call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r}))
+	attached := ns.Snapshot(t)
+	server.kill()
+	d.await(t, "taking the address off", 1)
+	for over := timeout(); strings.Contains(ns.Snapshot(t), "10.9.0.10"); {
+		if over() {
+			t.Fatalf("container:\n%s", ns.Snapshot(t))
+		}
+	}
+	e.Fail(check, 106)
+	isc(t, wire.server, "-4", short+isc4With(``))
+	d.await(t, "leased again", 1)
+	if s := ns.Snapshot(t); s != attached {
+		t.Errorf("container:\n%swas:\n%s", s, attached)
+	}
+	e.OK(check)
+	e.OK(call("DEL", ns, c))
+}
+
+// TestRefused: a server that does not know the address (DHCPNAK) ends the lease at once.
+func TestRefused(t *testing.T) {
+	wire := newWire(t)
+	server := isc(t, wire.server, "-4", short+isc4With(``))
+	e := rolestest.NewEnv(t, all.Table())
+	d := daemon(t, e, "-timeout", "1s", "-resendmax", "1s")
+	ns := netopstest.New(t)
+	c := conf(e, "")
+	e.OK(call("ADD", ns, c))
+	server.kill()
+	other := dnsmasq(t, wire.server, "200")
+	d.await(t, "ended by the server", 1)
+	other.await(t, "DHCPNAK(eth0) 10.9.0.10", 1)
+	d.await(t, "instead of 10.9.0.10", 1)
+	if s := ns.Snapshot(t); strings.Contains(s, "address 10.9.0.") {
+		t.Errorf("container:\n%s", s)
+	}
+	if s := other.said(); strings.Contains(s, "DHCPACK") {
+		t.Errorf("an address was taken that nobody knows of:\n%s", s)
+	}
+	e.OK(call("DEL", ns, c))
+}
+
+// TestRestart: issues #235 and #767: another daemon goes on with the leases.
+func TestRestart(t *testing.T) {
+	for name, end := range map[string]func(*testing.T, *program){
+		"killed":     func(_ *testing.T, p *program) { p.kill() },
+		"terminated": func(t *testing.T, p *program) { p.stop(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			wire := newWire(t)
+			server := isc(t, wire.server, "-4", isc4With(``))
+			e := rolestest.NewEnv(t, all.Table())
+			first := daemon(t, e)
+			ns := netopstest.New(t)
+			c := conf(e, "")
+			r := result(t, e.OK(call("ADD", ns, c)))
+			end(t, first)
+			if _, err := os.Stat(socketOf(e)); name == "terminated" && !os.IsNotExist(err) {
+				t.Errorf("the socket is still there: %v", err)
+			}
+			daemon(t, e)
+			server.await(t, "DHCPACK on 10.9.0.10", 2) // INIT-REBOOT
+			e.OK(call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r})))
+			if same := result(t, e.OK(direct("ADD", ns, c))); same.IPs[0].Address.String() != r.IPs[0].Address.String() {
+				t.Errorf("address %v, was %v", same.IPs[0].Address, r.IPs[0].Address)
+			}
+			e.OK(call("DEL", ns, c))
+			server.await(t, "DHCPRELEASE of 10.9.0.10", 1)
+			if s := server.said(); strings.Count(s, "DHCPDISCOVER") != 1 {
+				t.Errorf("server:\n%s", s)
+			}
+		})
+	}
+}
+
+// direct is a call of the plugin itself, as an interface plugin makes it.
+func direct(verb string, ns *netopstest.NS, conf string) rolestest.Call {
+	c := call(verb, ns, conf)
+	c.Type = "dhcp"
+	return c
+}
+
+// TestSecondDaemon: there is one daemon for a socket.
+func TestSecondDaemon(t *testing.T) {
+	e := rolestest.NewEnv(t, all.Table())
+	daemon(t, e)
+	cmd := e.Cmd(rolestest.Call{Type: "dhcp"})
+	cmd.Args = append(cmd.Args, "daemon", "-socketpath", socketOf(e))
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "a daemon runs already, process ") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestReboot: a container that comes back after a reboot, with another ID but
+// of the same pod, asks for the address that it had.
+func TestReboot(t *testing.T) {
+	wire := newWire(t)
+	server := isc(t, wire.server, "-4", isc4With(``))
+	e := rolestest.NewEnv(t, all.Table())
+	d := daemon(t, e)
+	c := conf(e, "")
+	pod := "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0"
+	before := call("ADD", netopstest.New(t), c)
+	before.Args = pod
+	r := result(t, e.OK(before))
+	d.kill()
+	reboot(t, e)
+	server.kill()
+	// The server has forgotten all: only what the client asks for brings the address back.
+	isc(t, wire.server, "-4", "authoritative; ping-check false; subnet 10.9.0.0 netmask 255.255.255.0 { range 10.9.0.5 10.9.0.250; }")
+	daemon(t, e)
+	after := call("ADD", netopstest.New(t), c)
+	after.Args, after.ID = pod, "c2"
+	if got := result(t, e.OK(after)); got.IPs[0].Address.String() != r.IPs[0].Address.String() {
+		t.Errorf("address %v, was %v", got.IPs[0].Address, r.IPs[0].Address)
+	}
+}
+
+// reboot makes all that is on record of an earlier boot.
+func reboot(t *testing.T, e *rolestest.Env) {
+	t.Helper()
+	keep(t, e, func(tx *store.KeepTx) error {
+		all, err := tx.DHCPLeases("")
+		if len(all) != 1 {
+			t.Errorf("%d leases on record", len(all))
+		}
+		for _, l := range all {
+			l.BootID = "former"
+			if err := tx.PutDHCPLease(&l); err != nil {
+				return err
+			}
+		}
+		return err
+	})
+}
+
+// keep changes the node's keep.db.
+func keep(t *testing.T, e *rolestest.Env, f func(*store.KeepTx) error) {
+	t.Helper()
+	h, done, err := node.Open(context.Background(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "test"})
+	must(t, err)
+	defer done()
+	must(t, h.Store.KeepUpdate(context.Background(), f))
+}
+
+// recorded counts the leases on record.
+func recorded(t *testing.T, e *rolestest.Env) (n int) {
+	t.Helper()
+	keep(t, e, func(tx *store.KeepTx) error {
+		all, err := tx.DHCPLeases("")
+		n = len(all)
+		return err
+	})
+	return n
+}
+
+// TestNoDaemon: ADD says what to do, DEL and GC give back what is on record.
+func TestNoDaemon(t *testing.T) {
+	wire := newWire(t)
+	server := isc(t, wire.server, "-4", isc4With(``))
+	e := rolestest.NewEnv(t, all.Table())
+	ns := netopstest.New(t)
+	c := conf(e, "")
+	if a := e.Fail(call("ADD", ns, c), 11); !strings.Contains(a.Stdout, socketOf(e)) || !strings.Contains(a.Stdout, "cnibox dhcp daemon") {
+		t.Errorf("error %s", a.Stdout)
+	}
+	e.Fail(call("STATUS", ns, c), 50)
+	e.OK(call("DEL", ns, c))
+	d := daemon(t, e)
+	e.OK(call("STATUS", ns, c))
+	for i, end := range []rolestest.Call{call("DEL", ns, c), gc(ns, c)} {
+		e.OK(call("ADD", ns, c))
+		d.kill()
+		e.OK(end)
+		server.await(t, "DHCPRELEASE of 10.9.0.10", i+1)
+		if n := recorded(t, e); n != 0 {
+			t.Errorf("after %s %d leases are on record", end.Verb, n)
+		}
+		d = daemon(t, e)
+	}
+}
+
+// gc lists no attachment as valid.
+func gc(ns *netopstest.NS, conf string) rolestest.Call {
+	c := call("GC", ns, conf)
+	c.Conf = strings.TrimSuffix(conf, "}") + `,"cni.dev/valid-attachments":[]}`
+	return c
+}
+
+// TestNoServer covers the reference's scenario "second lease unavailable": ADD
+// fails in time and leaves nothing.
+func TestNoServer(t *testing.T) {
+	newWire(t)
+	e := rolestest.NewEnv(t, all.Table())
+	daemon(t, e, "-timeout", "300ms", "-resendtimeout", "1s")
+	ns := netopstest.New(t)
+	start := e.State(nil, ns)
+	for _, family := range []string{"ipv4", "ipv6"} {
+		if a := e.Fail(call("ADD", ns, conf(e, `,"families":["`+family+`"]`)), 11); !strings.Contains(a.Stdout, "no DHCP server answered") {
+			t.Errorf("error %s", a.Stdout)
+		}
+	}
+	e.OK(gc(ns, conf(e, "")))
+	if s := e.State(nil, ns); strings.Contains(s, "eth0") || recorded(t, e) != 0 {
+		t.Errorf("state:\n%s\nwas:\n%s", s, start)
+	}
+}
+
+// TestTwoServers: the first offer is taken, and the other server is told.
+func TestTwoServers(t *testing.T) {
+	wire := newWire(t)
+	br := bridge(t)
+	second := join(t, br, "sv1", "10.9.0.2/24", "fd09::2/64")
+	one := isc(t, wire.server, "-4", isc4With(``))
+	dnsmasq(t, second, "100")
+	e := rolestest.NewEnv(t, all.Table())
+	d := daemon(t, e)
+	c := conf(e, "")
+	for i := range 8 {
+		add := call("ADD", netopstest.New(t), c)
+		add.ID = fmt.Sprint("c", i)
+		e.OK(add)
+	}
+	if n := strings.Count(d.said(), "msg=leased"); n != 8 {
+		t.Errorf("leased %d times", n)
+	}
+	one.await(t, "DHCPREQUEST", 8) // for its own address or "unknown lease"
+	e.OK(gc(netopstest.New(t), c))
+	if n := recorded(t, e); n != 0 {
+		t.Errorf("%d leases are on record", n)
+	}
+}
+
+// TestGoneNamespace: the lease of a container that vanished is not renewed.
+func TestGoneNamespace(t *testing.T) {
+	wire := newWire(t)
+	isc(t, wire.server, "-4", short+isc4With(``))
+	e := rolestest.NewEnv(t, all.Table())
+	d := daemon(t, e)
+	ns := netopstest.New(t)
+	c := conf(e, "")
+	e.OK(call("ADD", ns, c))
+	ns.Remove(t)
+	d.await(t, "the container is gone", 1)
+	for over := timeout(); recorded(t, e) != 0; {
+		if over() {
+			t.Fatal("the lease is still on record")
+		}
+	}
+	e.OK(call("DEL", ns, c))
+}
+
+// TestPod: issue #181: the containers of one pod are one client. While two of
+// them live, the address is not released.
+func TestPod(t *testing.T) {
+	wire := newWire(t)
+	server := isc(t, wire.server, "-4", isc4With(``))
+	e := rolestest.NewEnv(t, all.Table())
+	d := daemon(t, e)
+	c := conf(e, "")
+	pod := func(verb, id, name string, ns *netopstest.NS) rolestest.Call {
+		c := call(verb, ns, c)
+		c.ID, c.Args = id, "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+name
+		return c
+	}
+	one, two := netopstest.New(t), netopstest.New(t)
+	other := result(t, e.OK(pod("ADD", "c0", "web-1", netopstest.New(t))))
+	a := result(t, e.OK(pod("ADD", "c1", "web-0", one)))
+	b := result(t, e.OK(pod("ADD", "c2", "web-0", two)))
+	if a.IPs[0].Address.String() != b.IPs[0].Address.String() || a.IPs[0].Address.String() == other.IPs[0].Address.String() {
+		t.Errorf("addresses %v, %v, of another pod %v", a.IPs[0].Address, b.IPs[0].Address, other.IPs[0].Address)
+	}
+	e.OK(pod("DEL", "c1", "web-0", one))
+	d.await(t, "not released", 1)
+	e.OK(pod("DEL", "c2", "web-0", two))
+	server.await(t, "DHCPRELEASE of "+a.IPs[0].Address.IP.String(), 1)
+}
+
+// TestKilledCall: nobody hears of a lease that is got after its caller was killed.
+func TestKilledCall(t *testing.T) {
+	wire := newWire(t)
+	e := rolestest.NewEnv(t, all.Table())
+	d := daemon(t, e, "-timeout", "200ms")
+	ns := netopstest.New(t)
+	cmd := e.Cmd(call("ADD", ns, conf(e, "")))
+	add := start(t, nil, cmd)
+	d.await(t, "no address yet", 1)
+	add.kill()
+	d.await(t, "gave up", 1)
+	server := isc(t, wire.server, "-4", isc4With(``))
+	e.OK(call("DEL", ns, conf(e, "")))
+	if n := recorded(t, e); n != 0 || strings.Contains(server.said(), "DHCPACK") {
+		t.Errorf("%d leases on record", n)
+	}
+	e.OK(call("ADD", ns, conf(e, "")))
+	e.OK(call("DEL", ns, conf(e, "")))
+}

@@ -1,0 +1,81 @@
+package dhcp_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// peer is the reference's dhcp, which is plugin and daemon.
+func peer(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs("../../../bin/peers/dhcp")
+	must(t, err)
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("the reference's plugins are not built: run make bin/peers/bridge")
+	}
+	return path
+}
+
+// TestReferencePlugin: the reference's plugin talks to our daemon.
+func TestReferencePlugin(t *testing.T) {
+	path := peer(t)
+	wire := newWire(t)
+	server := isc(t, wire.server, "-4", isc4With(`option domain-name-servers 10.9.0.1;`))
+	e := rolestest.NewEnv(t, all.Table())
+	link := filepath.Join(e.PluginDir(), "dhcp")
+	d := daemon(t, e)
+	must(t, os.Remove(link))
+	must(t, os.Symlink(path, link))
+	ns := netopstest.New(t)
+	c := conf(e, `,"priority":50`)
+	a := e.OK(call("ADD", ns, c))
+	r := result(t, a)
+	if r.IPs[0].Address.String() != "10.9.0.10/24" || r.Routes[0].Priority != 50 || r.DNS.Nameservers[0] != "10.9.0.1" {
+		t.Errorf("result %s", a.Stdout)
+	}
+	check := call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r}))
+	e.OK(check) // the reference's CHECK is one more Allocate
+	if n := strings.Count(d.said(), "msg=leased"); n != 1 {
+		t.Errorf("leased %d times", n)
+	}
+	e.OK(call("DEL", ns, c))
+	server.await(t, "DHCPRELEASE of 10.9.0.10", 1)
+	if s := server.state(t, "10.9.0.10"); s != "free" {
+		t.Errorf("lease is %q in the server's file", s)
+	}
+}
+
+// TestReferenceDaemon: our plugin talks to the reference's daemon. What that
+// does not know is left out.
+func TestReferenceDaemon(t *testing.T) {
+	path := peer(t)
+	wire := newWire(t)
+	server := isc(t, wire.server, "-4", isc4With(``))
+	e := rolestest.NewEnv(t, all.Table())
+	start(t, nil, exec.Command(path, "daemon", "-socketpath", socketOf(e)))
+	ns := netopstest.New(t)
+	c := conf(e, "")
+	status := call("STATUS", ns, c)
+	for deadline := timeout(); e.Run(status).Code != 0; { // the daemon tells nobody when it listens
+		if deadline() {
+			t.Fatal("the daemon does not answer")
+		}
+	}
+	r := result(t, e.OK(call("ADD", ns, c)))
+	if r.IPs[0].Address.String() != "10.9.0.10/24" || r.Routes[0].GW.String() != "10.9.0.1" {
+		t.Errorf("result %+v", r)
+	}
+	e.OK(call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r})))
+	e.OK(call("GC", ns, rolestest.WithKeys(t, c, map[string]any{"cni.dev/valid-attachments": []roles.AttachmentID{{ContainerID: "c1", IfName: "eth0"}}})))
+	e.OK(call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r})))
+	e.OK(call("DEL", ns, c))
+	server.await(t, "DHCPRELEASE of 10.9.0.10", 1)
+}
