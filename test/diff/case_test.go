@@ -1,0 +1,263 @@
+package diff
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"encoding/json"
+)
+
+// testCase is one configuration and the calls that are made with it on both sides.
+type testCase struct {
+	name string // role/what
+	// conf is the plugin's configuration; name "net" and cniVersion are added.
+	conf    string
+	version string // 1.1.0 if empty
+	args    string // CNI_ARGS
+	ifname  string // eth0 if empty
+	setup   string // commands on the host, one a line
+	// steps are calls ("ADD", "DEL id=c2 if=eth1 netns= noprev"), commands ("ip link del x"), "PING CONTAINER ADDRESS" and "HOLD CONTAINER", which
+	// keeps a namespace alive whose path goes. One a line; without any: ADD, CHECK, DEL.
+	steps string
+	needs func(testing.TB)
+}
+
+const defaultSteps = "ADD\nCHECK\nDEL"
+
+// step is one line of the steps.
+type step struct {
+	verb              string // empty for a command
+	command           string
+	container, ifname string
+	netns             string
+	noPrev            bool
+}
+
+func (c *testCase) plan() []step {
+	text := c.steps
+	if text == "" {
+		text = defaultSteps
+	}
+	var out []step
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		if words[0] == "PING" || words[0] == "HOLD" {
+			out = append(out, step{verb: words[0], container: words[1], command: words[len(words)-1]})
+			continue
+		}
+		if words[0] != strings.ToUpper(words[0]) {
+			out = append(out, step{command: line})
+			continue
+		}
+		s := step{verb: words[0], container: "c1", ifname: c.ifname, netns: netns("c1")}
+		if s.ifname == "" {
+			s.ifname = "eth0"
+		}
+		for _, w := range words[1:] {
+			switch key, value, _ := strings.Cut(w, "="); key {
+			case "id":
+				s.container, s.netns = value, netns(value)
+			case "if":
+				s.ifname = value
+			case "netns":
+				s.netns = value
+			case "noprev":
+				s.noPrev = true
+			default:
+				panic("unknown word " + w + " in a step of " + c.name)
+			}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// containers lists those that the steps name.
+func containers(steps []step) []string {
+	var out []string
+	for _, s := range steps {
+		if s.container != "" && !slices.Contains(out, s.container) {
+			out = append(out, s.container)
+		}
+	}
+	return out
+}
+
+// configuration is what a runtime sends.
+func (c *testCase) configuration() (map[string]any, error) {
+	conf := map[string]any{}
+	if err := json.Unmarshal([]byte(c.conf), &conf); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.name, err)
+	}
+	conf["cniVersion"] = "1.1.0"
+	if c.version != "" {
+		conf["cniVersion"] = c.version
+	}
+	if conf["name"] == nil {
+		conf["name"] = "net"
+	}
+	return conf, nil
+}
+
+// play runs the case on one side.
+func (c *testCase) play(s side) (facts, error) {
+	var out facts
+	err := onHost(s, func(h *host) (err error) {
+		out, err = c.playOn(h)
+		return err
+	})
+	return out, err
+}
+
+func (c *testCase) playOn(h *host) (facts, error) {
+	h.given = strings.ToLower(c.conf + c.args + c.setup + c.steps + uplink)
+	f, steps := facts{}, c.plan()
+	for _, id := range containers(steps) {
+		if err := h.container(id); err != nil {
+			return nil, err
+		}
+	}
+	if err := h.script(c.setup); err != nil {
+		return nil, err
+	}
+	seen, results := map[string]int{}, map[string]json.RawMessage{}
+	for _, s := range steps {
+		if s.verb == "" {
+			if err := h.script(s.command); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if s.verb == "PING" {
+			f.add("PING: "+s.container+" to "+s.command, h.ping(s.container, s.command))
+			continue
+		}
+		if s.verb == "HOLD" {
+			ns, err := os.Open(netns(s.container))
+			if err != nil {
+				return nil, err
+			}
+			defer ns.Close()
+			continue
+		}
+		when := s.verb
+		if seen[s.verb]++; seen[s.verb] > 1 {
+			when += strconv.Itoa(seen[s.verb])
+		}
+		if err := c.call(h, s, f, when, results); err != nil {
+			return nil, fmt.Errorf("%s: %w", when, err)
+		}
+		if s.verb != "ADD" && s.verb != "DEL" {
+			continue
+		}
+		if err := errors.Join(h.state(f, when, containers(steps)), h.leases(f, when)); err != nil {
+			return nil, fmt.Errorf("%s: %w", when, err)
+		}
+	}
+	return f.renamed(h.names), nil
+}
+
+// call makes one call and adds its answer.
+func (c *testCase) call(h *host, s step, f facts, when string, results map[string]json.RawMessage) error {
+	conf, err := c.configuration()
+	if err != nil {
+		return err
+	}
+	key := s.container + "/" + s.ifname
+	prev, added := results[key]
+	if (s.verb == "DEL" || s.verb == "CHECK") && added && !s.noPrev {
+		conf["prevResult"] = prev
+	}
+	out, err := h.execute(call{verb: s.verb, conf: conf, container: s.container, ifname: s.ifname, netns: s.netns, args: c.args})
+	said := &cniError{}
+	switch {
+	case errors.As(err, &said):
+		f.add(when+": answer", "error")
+		f.add(when+": error code", strconv.Itoa(said.Code))
+		f.add(when+": error cniVersion", said.CNIVersion)
+		return nil
+	case err != nil:
+		return err
+	}
+	f.add(when+": answer", "success")
+	if s.verb == "ADD" {
+		results[key] = bytes.Clone(out)
+	}
+	result, err := decodeObject(out)
+	if err != nil {
+		f.add(when+": answer", "no JSON")
+		return nil
+	}
+	f.flatten(when+": result ", result, nil)
+	return nil
+}
+
+// status is what became of a case, for judging the list of intended differences.
+type status int
+
+const (
+	notStarted status = iota
+	skipped
+	ran
+)
+
+func TestDiff(t *testing.T) {
+	reference, ours := bothSides(t)
+	cases := allCases()
+	led := newLedger(intendedDifferences())
+	t.Run("case", func(t *testing.T) {
+		for _, c := range cases {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				led.mark(c.name, skipped)
+				if c.needs != nil {
+					c.needs(t)
+				}
+				a, b := c.compare(t, reference, ours)
+				led.mark(c.name, ran)
+				for _, d := range compare(a, b) {
+					if !led.intended(c.name, d) {
+						t.Errorf("%v", d)
+					}
+				}
+				led.count(len(a), len(b))
+				if os.Getenv("CNIBOX_DIFF_FACTS") != "" {
+					for _, k := range slices.Sorted(maps.Keys(b)) {
+						t.Logf("%s = %s", k, b[k])
+					}
+				}
+			})
+		}
+	})
+	led.judge(t, cases)
+}
+
+// compare plays the case on both sides at once.
+func (c *testCase) compare(t *testing.T, reference, ours side) (facts, facts) {
+	t.Helper()
+	type played struct {
+		facts facts
+		err   error
+	}
+	other := make(chan played, 1)
+	go func() {
+		f, err := c.play(reference)
+		other <- played{f, err}
+	}()
+	b, err := c.play(ours)
+	a := <-other
+	if err := errors.Join(a.err, err); err != nil {
+		t.Fatal(err)
+	}
+	return a.facts, b
+}
