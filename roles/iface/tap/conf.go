@@ -21,8 +21,9 @@ type Conf struct {
 	// Group is the number of the group whose members may open the device, those
 	// of them that are the owner if both are set.
 	Group *uint32 `json:"group,omitempty"`
-	// SELinuxContext is refused: a process of several threads cannot take another
-	// context to make the device in, and no other program is run for it.
+	// SELinuxContext is refused: SELinux lets a process of several threads take
+	// only a context that is bounded by its own to make the device in, and no
+	// other program is run for it.
 	SELinuxContext string `json:"selinuxContext,omitempty"`
 	// Bridge in the container's namespace that the device becomes a port of.
 	Bridge string `json:"bridge,omitempty"`
