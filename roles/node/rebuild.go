@@ -38,7 +38,7 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	if len(found)+len(bridges)+len(elements) == 0 {
 		return nil
 	}
-	r := rebuilder{h: h, tx: tx, cache: readCaches(h, cacheDirs), elements: elements}
+	r := rebuilder{h: h, tx: tx, cache: readCaches(h, cacheDirs), elements: elements, noted: map[[2]string]bool{}}
 	for _, l := range found {
 		if err := r.attachment(l, bridges); err != nil {
 			return fmt.Errorf("rebuild attachment of %q: %w", l.Name, err)
@@ -64,6 +64,8 @@ type rebuilder struct {
 	tx       *store.Tx
 	cache    map[string]*cacheEntry
 	elements []*netops.Element
+	// noted are the networks' bridges whose shared objects are in the store.
+	noted map[[2]string]bool
 }
 
 // attachment stores the attachment of one interface, leases for its addresses
@@ -126,6 +128,11 @@ func (r *rebuilder) leases(a *store.Attachment, dataDir string) error {
 // shared notes the bridge, if it was one of ours, its addresses, and the
 // network's own nftables elements.
 func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
+	id := [2]string{network, bridge.Name}
+	if r.noted[id] {
+		return nil
+	}
+	r.noted[id] = true
 	var spec netops.Spec
 	if bridge.Name != "" {
 		spec.Add(&netops.Link{In: netops.Host, Shared: true, Name: bridge.Name, Kind: bridge.Kind, Alias: SharedAlias})

@@ -121,26 +121,25 @@ func mergeChanges(stored json.RawMessage, add []netops.Change) (json.RawMessage,
 			return nil, fmt.Errorf("shared objects: %w: %w", roles.ErrDecode, err)
 		}
 	}
+	held := make(map[string]bool, len(list)+len(add))
+	for _, l := range list {
+		var c bytes.Buffer
+		if err := json.Compact(&c, l); err != nil {
+			return nil, fmt.Errorf("shared objects: %w: %w", roles.ErrDecode, err)
+		}
+		held[c.String()] = true
+	}
 	for _, c := range add {
 		raw, err := json.Marshal(c)
 		if err != nil {
 			return nil, err
 		}
-		if !holds(list, raw) {
+		if !held[string(raw)] {
+			held[string(raw)] = true
 			list = append(list, raw)
 		}
 	}
 	return json.Marshal(list)
-}
-
-func holds(list []json.RawMessage, raw json.RawMessage) bool {
-	for _, l := range list {
-		var c bytes.Buffer
-		if json.Compact(&c, l) == nil && bytes.Equal(c.Bytes(), raw) {
-			return true
-		}
-	}
-	return false
 }
 
 // RemoveShared removes what a network's attachments shared, when none of them
