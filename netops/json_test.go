@@ -3,6 +3,7 @@ package netops_test
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -57,6 +58,19 @@ var hostile = []string{
 	`{"do":{"verb":"add","rule":{"in":"host","family":2,"from":"::/0","table":1}}}`,
 	`{"do":{"verb":"add","neigh":{"in":"host","link":"l","mac":"02:00:00:00:00:01"}}}`,
 	`{"do":{"verb":"set","portVLANs":{"in":"host","link":"l","vlans":[{"id":5000}]}}}`,
+	`{"do":{"verb":"add","link":{"in":"host","name":"v","kind":"dummy","parent":"p"}}}`,
+	`{"do":{"verb":"add","link":{"in":"host","name":"v","kind":"macvlan","parent":"../p"}}}`,
+	`{"do":{"verb":"add","link":{"in":"host","name":"v","kind":"macvlan","parent":"p","mode":"l2"}}}`,
+	`{"do":{"verb":"add","link":{"in":"host","name":"v","kind":"macvlan","parent":"p","parentIn":"container"}}}`,
+	`{"do":{"verb":"add","link":{"in":"host","name":"v","kind":"ipvlan","parent":"p","mac":"02:00:00:00:00:01"}}}`,
+	`{"do":{"verb":"add","link":{"in":"host","name":"v","kind":"ipvlan","parent":"p","bcQueueLen":1}}}`,
+	`{"do":{"verb":"add","link":{"in":"host","name":"v","kind":"vlan","parent":"p","vlanId":4095}}}`,
+	`{"do":{"verb":"add","link":{"in":"host","name":"v","kind":"veth","owner":0}}}`,
+	`{"do":{"verb":"add","link":{"in":"host","name":"v","kind":"tun","owner":-1}}}`,
+	`{"do":{"verb":"add","move":{"from":"host","name":"v","to":"host","as":"w","alias":"a"}}}`,
+	`{"do":{"verb":"add","move":{"from":"host","name":"v","to":"container","as":"w"}}}`,
+	`{"do":{"verb":"add","move":{"from":"host","name":"dev%d","to":"container","as":"w","alias":"a"}}}`,
+	`{"do":{"verb":"add","move":{"from":"host","name":"v","to":"container","as":"w","alias":"a","mac":"zz"}}}`,
 	`{"do":{"verb":"add","element":{"set":"masq4"}}}`,
 	`{"do":{"verb":"del","link":{"in":"host","name":"v"}},"undo":{"verb":"del"}}`,
 }
@@ -78,7 +92,12 @@ func FuzzChange(f *testing.F) {
 	for _, s := range hostile {
 		f.Add([]byte(s))
 	}
-	for _, o := range wanted("br0", "veth0").Objects {
+	objects := slices.Concat(wanted("br0", "veth0").Objects, moveSpec().Objects)
+	for _, c := range kindCases() {
+		c.link.In, c.link.Name = netops.Container, "eth0"
+		objects = append(objects, &c.link)
+	}
+	for _, o := range objects {
 		b, err := json.Marshal(netops.Change{Do: netops.Step{Verb: netops.VerbAdd, Object: o}, Undo: &netops.Step{Verb: netops.VerbDel, Object: o}})
 		if err != nil {
 			f.Fatal(err)

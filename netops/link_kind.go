@@ -99,8 +99,18 @@ func (l *Link) kindWords(w *words) {
 	w.flag(l.MultiQueue, "multi_queue")
 }
 
+// isPlain tells whether the link has nothing that only some kinds have, as the
+// links of most attachments: what follows would cost each of them.
+func (l *Link) isPlain() bool {
+	return !l.choosesIndex() && l.Parent == "" && l.ParentIn == "" && l.Mode == "" && l.BCQueueLen == 0 && l.VLANID == 0 &&
+		l.Owner == nil && l.Group == nil && !l.MultiQueue
+}
+
 // validateKind judges what only some kinds have.
 func (l *Link) validateKind() error {
+	if l.isPlain() {
+		return nil
+	}
 	var errs []error
 	fault := func(bad bool, format string, a ...any) {
 		if bad {

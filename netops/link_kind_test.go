@@ -285,3 +285,24 @@ func TestKindParentGone(t *testing.T) {
 		}
 	})
 }
+
+// TestKindFails makes each step fail in turn: nothing is left.
+func TestKindFails(t *testing.T) {
+	ctx := context.Background()
+	eachKind(t, func(t *testing.T, c kindCase, _ *netops.Net, box *netopstest.NS) {
+		spec := netops.Spec{Objects: []netops.Object{
+			&c.link,
+			&netops.Addr{In: netops.Container, Link: "eth0", Address: netip.MustParsePrefix("10.1.0.2/24")},
+		}}
+		before := netopstest.Snapshot(t) + box.Snapshot(t)
+		for i := range spec.Objects {
+			n := newNet(t, &netopstest.FailNth{N: i + 1})
+			if err := n.Ensure(ctx, spec, open(t, n, box)); !errors.Is(err, netopstest.ErrProbe) {
+				t.Errorf("step %d: %v", i+1, err)
+			}
+			if d := cmp.Diff(before, netopstest.Snapshot(t)+box.Snapshot(t)); d != "" {
+				t.Errorf("step %d (-before +after):\n%s", i+1, d)
+			}
+		}
+	})
+}

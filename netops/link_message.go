@@ -115,7 +115,7 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (rtMessage, err
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	setFlag(ifi, l.Up, l.Down, unix.IFF_UP)
 	setFlag(ifi, l.Promisc, unset.Promisc, unix.IFF_PROMISC)
-	m := rtMessage{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi}}
+	m := rtMessage{kind: unix.RTM_NEWLINK, data: append(make([]nl.NetlinkRequestData, 0, 6), ifi)}
 	if ifi.Index = int32(index); index == 0 {
 		m.data = append(m.data, nameAttr(l.Name))
 	}

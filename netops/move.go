@@ -80,6 +80,9 @@ func (m *Move) plan(ctx context.Context, s *session) ([]Change, error) {
 	}
 	arrived := *have
 	arrived.alias, arrived.flags = m.Alias, have.flags&^unix.IFF_UP
+	if s.moved == nil {
+		s.moved = map[linkRef]*linkState{}
+	}
 	s.made[m.ref()], s.moved[m.ref()] = true, &arrived
 	return []Change{{Do: Step{VerbAdd, m}, Undo: &Step{VerbDel, &back}}}, nil
 }

@@ -29,7 +29,7 @@ type session struct {
 }
 
 func (n *Net) session(container *Namespace) *session {
-	return &session{net: n, container: container, made: map[linkRef]bool{}, moved: map[linkRef]*linkState{}, index: map[linkRef]int{}}
+	return &session{net: n, container: container, made: map[linkRef]bool{}, index: map[linkRef]int{}}
 }
 
 // namespace is the one that p stands for.

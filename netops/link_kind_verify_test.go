@@ -1,0 +1,113 @@
+package netops_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/netopstest"
+)
+
+// TestKindTampered changes a link behind our back, or asks for another than is
+// there: Verify tells each difference.
+func TestKindTampered(t *testing.T) {
+	ctx := context.Background()
+	run(t, "ip", "link", "add", "par0", "up", "type", "bridge")
+	defer run(t, "ip", "link", "del", "par0")
+	owner := uint32(61001)
+	for _, c := range []struct {
+		link   netops.Link
+		change func(*netops.Link)
+		want   string
+	}{
+		{netops.Link{Kind: "macvlan", Parent: "par0", ParentIn: netops.Host, Mode: "bridge"}, func(l *netops.Link) { l.Mode = "private" }, "mode private, not mode bridge"},
+		{netops.Link{Kind: "macvlan", Parent: "par0", ParentIn: netops.Host}, func(l *netops.Link) { l.Parent = "lo" }, "parent lo, not another parent"},
+		{netops.Link{Kind: "macvlan", Parent: "par0", ParentIn: netops.Host}, func(l *netops.Link) { l.ParentIn, l.Parent = "", "lo" }, "parent lo, not another parent"},
+		{netops.Link{Kind: "macvlan", Parent: "par0", ParentIn: netops.Host}, func(l *netops.Link) { l.Parent = "none" }, "parent none, not another parent"},
+		{netops.Link{Kind: "macvlan", Parent: "par0", ParentIn: netops.Host}, func(l *netops.Link) { l.Kind = "ipvlan" }, "kind ipvlan, not kind macvlan"},
+		{netops.Link{Kind: "ipvlan", Parent: "par0", ParentIn: netops.Host, Mode: "l3"}, func(l *netops.Link) { l.Mode = "l2" }, "mode l2, not mode l3"},
+		{netops.Link{Kind: "vlan", Parent: "par0", ParentIn: netops.Host, VLANID: 5}, func(l *netops.Link) { l.VLANID = 6 }, "id 6, not id 5"},
+		{netops.Link{Kind: "tun", Owner: &owner}, func(l *netops.Link) { l.Owner, l.Group, l.MultiQueue = new(uint32), new(uint32), true }, "user 0, not user 61001; group 0, not group none; multi_queue on, not multi_queue off"},
+	} {
+		c.link.In, c.link.Name, c.link.Alias = netops.Container, "eth0", testLabel
+		t.Run(c.want, func(t *testing.T) {
+			netopstest.NeedKind(t, c.link.Kind)
+			n, box := newNet(t, nil), netopstest.New(t)
+			ns := open(t, n, box)
+			if err := n.Ensure(ctx, netops.Spec{Objects: []netops.Object{&c.link}}, ns); err != nil {
+				t.Fatal(err)
+			}
+			other := c.link
+			c.change(&other)
+			diffs, err := n.Verify(ctx, netops.Spec{Objects: []netops.Object{&other}}, ns)
+			var got []string
+			for _, d := range diffs {
+				got = append(got, d.Want+", not "+d.Have)
+			}
+			if err != nil || strings.Join(got, "; ") != c.want {
+				t.Errorf("Verify: %q, %v", got, err)
+			}
+			if c.link.Kind != "ipvlan" && c.link.Kind != "macvlan" {
+				return
+			}
+			other = c.link
+			other.Name, other.MTU = "eth1", 1501
+			if _, err := n.Plan(ctx, netops.Spec{Objects: []netops.Object{&other}}, ns); !errors.Is(err, netops.ErrInvalid) ||
+				!strings.Contains(err.Error(), `interface "eth1": mtu 1501 is more than the 1500 of its parent "par0"`) {
+				t.Errorf("Plan with a large MTU: %v", err)
+			}
+		})
+	}
+}
+
+// TestTapWithoutDevice has no /dev/net/tun, as a container that runs the plugin may.
+func TestTapWithoutDevice(t *testing.T) {
+	if err := unix.Mount("tmpfs", "/dev/net", "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount("/dev/net", unix.MNT_DETACH) //nolint:errcheck // the namespace ends with the test
+	n, box := newNet(t, nil), netopstest.New(t)
+	spec := netops.Spec{Objects: []netops.Object{&netops.Link{In: netops.Container, Name: "tap0", Kind: "tun"}}}
+	if err := n.Ensure(context.Background(), spec, open(t, n, box)); !errors.Is(err, netops.ErrNotSupported) || !strings.Contains(err.Error(), "there is no /dev/net/tun") {
+		t.Errorf("Ensure: %v", err)
+	}
+}
+
+// TestSharedKind has one vlan for many attachments, made once and taken away
+// when the last is gone; one with another ID is a conflict.
+func TestSharedKind(t *testing.T) {
+	netopstest.NeedKind(t, "vlan")
+	ctx := context.Background()
+	run(t, "ip", "link", "add", "par0", "up", "type", "bridge")
+	defer run(t, "ip", "link", "del", "par0")
+	n := newNet(t, nil)
+	l := netops.Link{In: netops.Host, Shared: true, Name: "par0.5", Kind: "vlan", Parent: "par0", VLANID: 5, Up: true, Alias: "cnibox:shared"}
+	spec := netops.Spec{Objects: []netops.Object{&l}}
+	changes, err := n.Plan(ctx, spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second as one that planned at the same time
+		if err := n.Apply(ctx, changes, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if again, err := n.Plan(ctx, spec, nil); err != nil || len(again) != 0 {
+		t.Errorf("Plan: %s, %v", lines(again), err)
+	}
+	other := l
+	other.VLANID = 6
+	if _, err := n.Plan(ctx, netops.Spec{Objects: []netops.Object{&other}}, nil); !errors.Is(err, netops.ErrConflict) || err.Error() != `interface "par0.5" has id 5 instead of id 6: conflicts with what is there` {
+		t.Errorf("Plan with another ID: %v", err)
+	}
+	if err := n.Undo(ctx, netops.SharedInverses(spec), nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Link(ctx, nil, "par0.5"); !errors.Is(err, netops.ErrNotExist) {
+		t.Errorf("after SharedInverses: %v", err)
+	}
+}
