@@ -272,15 +272,7 @@ func removable(links []netops.LinkInfo, mine, others []netops.Change) (gone, kep
 	for _, c := range others {
 		inUse[identity(c.Do.Object)] = true
 	}
-	made := map[string]bool{}
-	for _, c := range mine {
-		if l, ok := c.Do.Object.(*netops.Link); ok {
-			made[l.Name] = true
-			if l.Peer != nil {
-				made[l.Peer.Name] = true
-			}
-		}
-	}
+	made := madeBy(mine, links)
 	keep := map[string]bool{}
 	for _, l := range links {
 		if l.Master != "" && !made[l.Name] {
@@ -297,6 +289,27 @@ func removable(links []netops.LinkInfo, mine, others []netops.Change) (gone, kep
 		}
 	}
 	return gone, kept
+}
+
+// madeBy names the links that changes make, and the other ends of veth pairs
+// among them, which a rebuilt record does not tell.
+func madeBy(changes []netops.Change, links []netops.LinkInfo) map[string]bool {
+	made := map[string]bool{}
+	for _, c := range changes {
+		if l, ok := c.Do.Object.(*netops.Link); ok {
+			made[l.Name] = true
+		}
+	}
+	byIndex := make(map[int]netops.LinkInfo, len(links))
+	for _, l := range links {
+		byIndex[l.Index] = l
+	}
+	for _, l := range links {
+		if peer, ok := byIndex[l.PeerIndex]; ok && made[l.Name] && l.Kind == "veth" && peer.PeerIndex == l.Index {
+			made[peer.Name] = true
+		}
+	}
+	return made
 }
 
 // identity tells objects apart. Two networks may both have been about to make

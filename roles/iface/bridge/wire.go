@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
 )
 
 // containerIndex is the container interface's place in the result: after the
@@ -182,7 +183,7 @@ func (r *role) wireGateway(s *netops.Spec, o observed, ips []attach.Family) {
 // wireVLANGateway is the veth pair "<bridge>.<vlan>" and its port.
 func (r *role) wireVLANGateway(s *netops.Spec, o observed) {
 	name := r.conf.gatewayLink()
-	port := r.conf.gatewayPort()
+	port := node.HostLink(store.Key{Network: "gateway", ContainerID: r.conf.Bridge, IfName: name})
 	l := &netops.Link{
 		In: netops.Host, Shared: true, Name: name, Kind: "veth", MTU: r.conf.MTU, Up: true, Alias: node.SharedAlias,
 		Peer: &netops.Peer{In: netops.Host, Name: port, Up: true, Master: r.conf.Bridge},
