@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
@@ -27,6 +28,7 @@ func (u *undoer) moveBack(ctx context.Context, m *Move) error {
 			return err
 		}
 		if there != nil {
+			m = m.named(there)
 			if err := u.fetch(ctx, m, there); err != nil {
 				return err
 			}
@@ -39,7 +41,19 @@ func (u *undoer) moveBack(ctx context.Context, m *Move) error {
 	if err != nil || back == nil {
 		return err
 	}
-	return u.restore(ctx, m, back)
+	return u.restore(ctx, m.named(back), back)
+}
+
+// named is the inverse with the name that the alias of the link tells, where
+// the inverse has none.
+func (m *Move) named(l *linkState) *Move {
+	words := strings.Fields(l.alias)
+	if m.Name != "" || len(words) < 2 || checkName(words[1]) != nil {
+		return m
+	}
+	known := *m
+	known.Name = words[1]
+	return &known
 }
 
 // search finds the link in one of the two namespaces; nil for none. Its alias

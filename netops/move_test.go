@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
@@ -307,20 +308,32 @@ func TestMoveFails(t *testing.T) {
 	}
 }
 
-// TestMoveRemove brings a link back for which there is no record, by its label.
+// TestMoveRemove brings a link back for which there is no record, by its label,
+// and under its name if the alias tells that.
 func TestMoveRemove(t *testing.T) {
 	ctx := context.Background()
-	movable(t)
-	n, box := newNet(t, nil), netopstest.New(t)
-	ns := open(t, n, box)
-	moved(t, n, ns)
-	stray := netops.Spec{Objects: []netops.Object{&netops.Move{From: netops.Host, To: netops.Container, As: "eth0", Alias: testLabel}}}
-	for range 2 {
-		if err := n.Remove(ctx, stray, ns); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if l := dev7(t, n); !matches("dev[01]", l.Name) || l.Alias != "" || l.Up {
-		t.Errorf("back: %+v", l)
+	for _, c := range []struct{ words, want string }{{"", "dev[01]"}, {" net/eth0/id", "dev[01]"}, {" dev7 net/eth0/id", "dev7"}} {
+		t.Run(c.words, func(t *testing.T) {
+			movable(t)
+			n, box := newNet(t, nil), netopstest.New(t)
+			ns := open(t, n, box)
+			moved(t, n, ns)
+			box.Do(t, func() error {
+				l, err := netlink.LinkByName("eth0")
+				if err != nil {
+					return err
+				}
+				return netlink.LinkSetAlias(l, testLabel+c.words)
+			})
+			stray := netops.Spec{Objects: []netops.Object{&netops.Move{From: netops.Host, To: netops.Container, As: "eth0", Alias: testLabel}}}
+			for range 2 {
+				if err := n.Remove(ctx, stray, ns); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if l := dev7(t, n); !matches(c.want, l.Name) || l.Alias != "" || l.Up {
+				t.Errorf("back: %+v", l)
+			}
+		})
 	}
 }
