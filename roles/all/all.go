@@ -5,6 +5,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
 	"github.com/cnibox/cnibox/roles/iface/dummy"
+	"github.com/cnibox/cnibox/roles/iface/hostdevice"
 	"github.com/cnibox/cnibox/roles/iface/loopback"
 	"github.com/cnibox/cnibox/roles/iface/ptp"
 	"github.com/cnibox/cnibox/roles/iface/tap"
@@ -18,6 +19,7 @@ func Table() roles.Table {
 	return roles.Table{
 		bridge.Role(),
 		dummy.Role(),
+		hostdevice.Role(),
 		loopback.Role(),
 		ptp.Role(),
 		tap.Role(),

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/dispatch"
@@ -40,7 +43,8 @@ func product(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-// TestExamples: what we ship is sound, and can be planned.
+// TestExamples: what we ship is sound, and can be planned on a machine that has
+// the devices eth0 and eth1.
 func TestExamples(t *testing.T) {
 	files, err := filepath.Glob("../../examples/*.conflist")
 	if err != nil || len(files) == 0 {
@@ -50,9 +54,18 @@ func TestExamples(t *testing.T) {
 	if code != ExitOK || out != "" || errs != "" {
 		t.Errorf("lint: exit code %d\n%s%s", code, out, errs)
 	}
+	machine := netopstest.New(t)
+	machine.Do(t, func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth1"})
+	})
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			code, out, errs := product(t, "plan", file)
+			var code int
+			var out, errs string
+			machine.Do(t, func() error {
+				code, out, errs = product(t, "plan", file)
+				return nil
+			})
 			if code != ExitOK || len(out) < 20 {
 				t.Errorf("plan: exit code %d\n%s%s", code, out, errs)
 			}

@@ -365,7 +365,7 @@ func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []ro
 	for _, l := range links {
 		info, ok := parseAlias(l.Alias)
 		if ok && info.key.Network == network && !known[info.label] {
-			stray = append(stray, &netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.label})
+			stray = append(stray, strayLink(l, info))
 			h.Log.Info("removing interface without a record", "link", l.Name, "alias", l.Alias)
 		}
 	}
@@ -376,4 +376,13 @@ func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []ro
 		}
 	}
 	return h.Net.Undo(ctx, inverses(stray), nil)
+}
+
+// strayLink is what has left a link on the host: one that was made there, or a
+// device that came back when its namespace ended, and is to have its name again.
+func strayLink(l netops.LinkInfo, info aliasInfo) netops.Object {
+	if info.device != "" {
+		return &netops.Move{From: netops.Host, Name: info.device, To: netops.Container, As: l.Name, Alias: info.label}
+	}
+	return &netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.label}
 }

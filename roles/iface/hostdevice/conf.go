@@ -1,0 +1,91 @@
+// Package hostdevice is the CNI role "host-device": a device of the host is
+// moved into the container, with the keys of the reference plugin.
+package hostdevice
+
+import (
+	"net"
+	"path"
+	"strings"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// Conf is the network configuration of the host-device role. The first of
+// device, hwaddr, kernelpath, pciBusID and runtimeConfig.deviceID that is given
+// selects the device; only the last two can select one with a userspace driver.
+type Conf struct {
+	roles.NetConf
+	// Device is the device's name on the host.
+	Device string `json:"device,omitempty"`
+	// HWAddr is the device's hardware address.
+	HWAddr string `json:"hwaddr,omitempty"`
+	// KernelPath is the device's directory below /sys/devices. Of several
+	// interfaces it is the first by name.
+	KernelPath string `json:"kernelpath,omitempty"`
+	// PCIBusID is the device's PCI address, such as "0000:03:00.1". One that
+	// vfio-pci, uio_pci_generic or igb_uio drives has no interface to move: it is
+	// only told in the result.
+	PCIBusID string `json:"pciBusID,omitempty"`
+	// RuntimeConfig is what the runtime fills in for declared capabilities.
+	RuntimeConfig struct {
+		// DeviceID is a PCI address or a name on the auxiliary bus; it replaces
+		// pciBusID.
+		DeviceID string `json:"deviceID,omitempty"`
+	} `json:"runtimeConfig,omitzero"`
+}
+
+// Validate reports every fault with its JSON path. That nothing is selected is
+// found by ADD: the device ID is not told to GC and STATUS.
+func (c *Conf) Validate() error {
+	var f roles.Faults
+	if c.Device != "" {
+		if err := roles.LinkName(c.Device); err != nil {
+			f.Addf("device", "%v", err)
+		}
+	}
+	if _, err := net.ParseMAC(c.HWAddr); c.HWAddr != "" && err != nil {
+		f.Addf("hwaddr", "%q is no hardware address: use the form 02:00:00:00:00:01", c.HWAddr)
+	}
+	if c.KernelPath != "" && !strings.HasPrefix(path.Clean(c.KernelPath), "/sys/devices/") {
+		f.Addf("kernelpath", "%q is not below /sys/devices/: use what `readlink -f /sys/class/net/NAME/device` prints", c.KernelPath)
+	}
+	if c.PCIBusID != "" && !isPCIAddress(c.PCIBusID) {
+		f.Addf("pciBusID", "%q is no PCI address: use the form 0000:03:00.1", c.PCIBusID)
+	}
+	if id := c.RuntimeConfig.DeviceID; id != "" && !isPCIAddress(id) && !isAuxiliaryName(id) {
+		f.Addf("runtimeConfig.deviceID", "%q is neither a PCI address, such as 0000:03:00.1, nor a name on the auxiliary bus, such as mlx5_core.sf.4", id)
+	}
+	return f.Err()
+}
+
+// isPCIAddress tells whether s is domain:bus:device.function as sysfs has it:
+// hexadecimal, a function of one digit up to 7 (kernel: PCI_FUNC, and "%04x:%02x:%02x.%d").
+func isPCIAddress(s string) bool {
+	parts := strings.FieldsFunc(s, func(r rune) bool { return r == ':' || r == '.' })
+	if len(parts) != 4 || len(parts[0]) < 4 || len(parts[0]) > 8 || strings.Join(parts[:3], ":")+"."+parts[3] != s {
+		return false
+	}
+	for _, p := range parts[:3] {
+		if strings.Trim(p, "0123456789abcdefABCDEF") != "" {
+			return false
+		}
+	}
+	return len(parts[1]) == 2 && len(parts[2]) == 2 && len(parts[3]) == 1 && strings.Contains("01234567", parts[3])
+}
+
+// isAuxiliaryName tells whether s is module.device.number (kernel:
+// Documentation/driver-api/auxiliary_bus.rst).
+func isAuxiliaryName(s string) bool {
+	parts := strings.Split(s, ".")
+	if len(parts) != 3 || len(s) > 255 {
+		return false
+	}
+	for _, p := range parts {
+		if p == "" || strings.ContainsFunc(p, func(r rune) bool {
+			return r != '_' && r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+		}) {
+			return false
+		}
+	}
+	return strings.Trim(parts[2], "0123456789") == ""
+}

@@ -1,0 +1,27 @@
+package hostdevice
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// TestGolden runs testdata/*.txtar. Without seen.json the device is a virtual
+// one, nic0.
+func TestGolden(t *testing.T) {
+	rolestest.Golden{
+		New: func(conf []byte) (attach.Interface, error) { return newRole(conf) },
+		Observed: func(seen []byte) (any, error) {
+			s := selected{Link: "nic0", MAC: "02:00:00:00:00:01"}
+			if len(seen) > 0 {
+				s = selected{}
+				if err := json.Unmarshal(seen, &s); err != nil {
+					return nil, err
+				}
+			}
+			return s, nil
+		},
+	}.Run(t)
+}

@@ -1,0 +1,100 @@
+package hostdevice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Role is the host-device role's entry in the table.
+func Role() roles.Role {
+	return roles.Role{
+		Names:        []string{"host-device"},
+		Kind:         roles.Interface,
+		Summary:      "moves a device of the host into the container",
+		Reference:    "v1.9.1",
+		Capabilities: []string{"deviceID"},
+		Conf:         func() any { return new(Conf) },
+		New: func(raw []byte) (roles.Handler, error) {
+			r, err := newRole(raw)
+			if err != nil {
+				return nil, err
+			}
+			return attach.New(r), nil
+		},
+	}
+}
+
+// newRole decodes and validates a configuration.
+func newRole(raw []byte) (*role, error) {
+	c := new(Conf)
+	if err := roles.Decode(raw, c); err != nil {
+		return nil, err
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &role{conf: c}, nil
+}
+
+// role implements attach.Interface for one configuration.
+type role struct{ conf *Conf }
+
+func (r *role) Role() string { return "host-device" }
+
+func (r *role) IPAM() string { return r.conf.IPAM.Type }
+
+// Shared is nothing: a device has one owner at a time.
+func (r *role) Shared() []string { return nil }
+
+// Observe finds the device on the host. What an ADD has found holds for all of
+// it: the device may be in the container when an IPAM plugin is asked.
+func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+	if in.Observed != nil {
+		return nil
+	}
+	if in.Prev != nil { // CHECK: the device is in the container
+		hw, key, err := r.conf.hardware(h.Net)
+		if err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		in.Observed = selected{Userspace: isUserspace(hw.Driver)}
+		return nil
+	}
+	s, err := r.conf.find(ctx, h.Net)
+	if errors.Is(err, netops.ErrNotExist) {
+		if holder := r.holder(ctx, h); holder != nil {
+			return holder
+		}
+	}
+	if err != nil {
+		return err
+	}
+	in.Observed = s
+	return s.returned(ctx, h)
+}
+
+// Stray is the device in the container, or back on the host, known by its alias.
+func (r *role) Stray(in *attach.Input) netops.Spec {
+	return netops.Spec{Objects: []netops.Object{
+		&netops.Move{From: netops.Host, To: netops.Container, As: in.Key.IfName, Alias: in.Label},
+	}}
+}
+
+// Status tells whether the device is on the host, or in use: that is no fault
+// of the node. Without a selector it is told by ADD.
+func (r *role) Status(ctx context.Context, h *roles.Host) error {
+	if !r.conf.selects() {
+		return nil
+	}
+	_, err := r.conf.find(ctx, h.Net)
+	if err == nil || errors.Is(r.holder(ctx, h), store.ErrTaken) {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
+}

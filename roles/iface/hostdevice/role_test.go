@@ -1,0 +1,152 @@
+package hostdevice_test
+
+import (
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+func TestMain(m *testing.M) { rolestest.InitialMain(m, all.Table()) }
+
+const (
+	dual = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],
+		"routes":[{"dst":"0.0.0.0/0"},{"dst":"192.168.0.0/16","mtu":1300,"priority":50}]}`
+	// Two virtual devices, for kernels without hardware that can be spared.
+	mac0, mac1 = "02:00:00:00:d0:00", "02:00:00:00:d0:01"
+)
+
+// conf is a configuration with the given keys.
+func conf(keys string) string { return `{"name":"devices","type":"host-device",` + keys + `}` }
+
+// TestVirtual runs the suite with ends of veth pairs, which go with their
+// namespace: the reference's scenarios "by name", "by MAC", "with IPAM + CHECK",
+// "without IPAM", "DEL is idempotent". One device has an alias and is up, and
+// has both again afterwards.
+func TestVirtual(t *testing.T) {
+	rolestest.Suite{
+		Table: all.Table(), Type: "host-device",
+		Confs: []rolestest.Conf{
+			{
+				Name: "device", Host: virtual, NoAddress: true, Tamper: layer1(),
+				JSON: conf(`"device":"dev0"`), Other: conf(`"device":"dev1"`),
+			},
+			{
+				Name: "hwaddr", Host: virtual, Tamper: layer3(), Swept: true,
+				JSON: conf(`"hwaddr":"` + mac0 + `",` + dual), Other: conf(`"hwaddr":"` + mac1 + `",` + dual),
+			},
+		},
+	}.Run(t)
+}
+
+// virtual makes the pairs that are missing.
+func virtual(t testing.TB) {
+	t.Helper()
+	for i, mac := range []string{mac0, mac1} {
+		dev, peer := fmt.Sprint("dev", i), fmt.Sprint("peer", i)
+		if _, err := netlink.LinkByName(dev); err == nil {
+			continue
+		}
+		// Where the other end went with its namespace, this one may be about to.
+		if l, err := netlink.LinkByName(peer); err == nil {
+			_ = netlink.LinkDel(l)
+		}
+		hw, err := net.ParseMAC(mac)
+		must(t, err)
+		pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: dev, HardwareAddr: hw}, PeerName: peer, PeerHardwareAddr: append(net.HardwareAddr{2, 1}, hw[2:]...)}
+		must(t, netlink.LinkAdd(pair))
+		if i == 0 {
+			must(t, netlink.LinkSetAlias(pair, "uplink of rack 7"))
+			must(t, netlink.LinkSetUp(pair))
+		}
+	}
+}
+
+// TestHardware runs it with devices on PCI, which outlive a namespace: "PCI",
+// "kernelpath" and the deviceID of the runtime.
+func TestHardware(t *testing.T) {
+	nic := netopstest.NeedDevices(t)
+	var id, path [2]string
+	for i, n := range nic {
+		path[i] = hardware(t, n)
+		id[i] = pciAddress(t, path[i])
+	}
+	pair := func(key string, values [2]string, more string) (one, other string) {
+		return conf(fmt.Sprintf(`%q:%q`, key, values[0]) + more), conf(fmt.Sprintf(`%q:%q`, key, values[1]) + more)
+	}
+	confs := []rolestest.Conf{
+		{Name: "device", Tamper: layer3()},
+		{Name: "pciBusID", NoAddress: true, Swept: true},
+		{Name: "kernelpath", NoAddress: true, Swept: true},
+		{Name: "deviceID", Swept: true},
+	}
+	confs[0].JSON, confs[0].Other = pair("device", nic, ","+dual)
+	confs[1].JSON, confs[1].Other = pair("pciBusID", id, "")
+	confs[2].JSON, confs[2].Other = pair("kernelpath", path, "")
+	for i, c := range []*string{&confs[3].JSON, &confs[3].Other} {
+		*c = conf(fmt.Sprintf(`"runtimeConfig":{"deviceID":%q},%s`, id[i], dual))
+	}
+	rolestest.Suite{Table: all.Table(), Type: "host-device", Confs: confs}.Run(t)
+}
+
+// inside is a change to the container's interface.
+func inside(name string, change func(netlink.Link) error) rolestest.Tamper {
+	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
+		ns.Do(t, func() error {
+			l, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return change(l)
+		})
+	}}
+}
+
+// layer1 has what DEL can put right. A device that was renamed in its container
+// is where the reference's DEL fails for ever (#773).
+func layer1() []rolestest.Tamper {
+	return []rolestest.Tamper{
+		inside("down", netlink.LinkSetDown),
+		inside("renamed", func(l netlink.Link) error {
+			if err := netlink.LinkSetDown(l); err != nil {
+				return err
+			}
+			return netlink.LinkSetName(l, "net7")
+		}),
+	}
+}
+
+func layer3() []rolestest.Tamper {
+	return append(layer1(),
+		inside("address gone", func(l netlink.Link) error {
+			addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
+			if err != nil {
+				return err
+			}
+			return netlink.AddrDel(l, &addrs[0])
+		}),
+		inside("route gone", func(l netlink.Link) error {
+			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: nil, Gw: []byte{10, 1, 0, 1}})
+		}),
+	)
+}
+
+func link(t testing.TB, name string) netlink.Link {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	must(t, err)
+	return l
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

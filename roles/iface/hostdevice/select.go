@@ -1,0 +1,151 @@
+package hostdevice
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+)
+
+// Buses that a device ID can be of.
+const (
+	busPCI       = "pci"
+	busAuxiliary = "auxiliary"
+)
+
+// selected is the device that a configuration selects.
+type selected struct {
+	// Userspace tells that a driver like vfio-pci has the device: there is
+	// no interface.
+	Userspace bool
+	// Link, MAC and Alias are the interface's on the host.
+	Link, MAC, Alias string
+	// Path is the device's directory below /sys/devices, "" for a virtual one.
+	Path string
+	// Sole tells that the device has no other interface.
+	Sole bool
+}
+
+// find reads the device from the kernel. The error wraps netops.ErrNotExist
+// when it is not there, or not on the host.
+func (c *Conf) find(ctx context.Context, n *netops.Net) (selected, error) {
+	hw, key, err := c.hardware(n)
+	if err != nil {
+		return selected{}, fmt.Errorf("%s: %w", key, err)
+	}
+	if isUserspace(hw.Driver) {
+		return selected{Userspace: true, Path: hw.Path}, nil
+	}
+	var l netops.LinkInfo
+	switch {
+	case c.Device != "":
+		key = "device"
+		l, err = n.Link(ctx, nil, c.Device)
+	case c.HWAddr != "":
+		key = "hwaddr"
+		l, err = c.byAddress(ctx, n)
+	case c.KernelPath != "":
+		key = "kernelpath"
+		if hw, err = n.DeviceAt(c.KernelPath); err == nil {
+			l, err = firstLink(ctx, n, hw)
+		}
+	case key != "":
+		l, err = firstLink(ctx, n, hw)
+	default:
+		return selected{}, &roles.ConfError{Path: "device", Reason: "is missing: give device, hwaddr, kernelpath or pciBusID, or have the runtime give runtimeConfig.deviceID"}
+	}
+	if err != nil {
+		return selected{}, fmt.Errorf("%s: %w", key, err)
+	}
+	return withHardware(n, l)
+}
+
+// withHardware adds what sysfs tells of an interface.
+func withHardware(n *netops.Net, l netops.LinkInfo) (selected, error) {
+	s := selected{Link: l.Name, MAC: l.MAC, Alias: l.Alias}
+	path, err := n.DeviceOf(l.Name)
+	if err != nil || path == "" {
+		return s, err
+	}
+	hw, err := n.DeviceAt(path)
+	s.Path, s.Sole = path, len(hw.Links) == 1
+	return s, err
+}
+
+// pciID is the device's PCI address, "" for one that is not on that bus.
+func (s *selected) pciID() string {
+	if id := path.Base(s.Path); isPCIAddress(id) {
+		return id
+	}
+	return ""
+}
+
+// hardware is the device that pciBusID or the device ID names, with the key
+// that does; both are zero without either.
+func (c *Conf) hardware(n *netops.Net) (hw netops.Device, key string, err error) {
+	id := c.RuntimeConfig.DeviceID
+	if id == "" && c.PCIBusID == "" {
+		return hw, "", nil
+	}
+	key = "runtimeConfig.deviceID"
+	if id == "" {
+		id, key = c.PCIBusID, "pciBusID"
+	}
+	if isPCIAddress(id) {
+		hw, err = n.DeviceOn(busPCI, strings.ToLower(id))
+	} else {
+		hw, err = n.DeviceOn(busAuxiliary, id)
+	}
+	return hw, key, err
+}
+
+// byAddress finds the interface with a hardware address. A VLAN, a bridge or
+// a bond has that of the device below: the device is meant.
+func (c *Conf) byAddress(ctx context.Context, n *netops.Net) (netops.LinkInfo, error) {
+	mac, err := net.ParseMAC(c.HWAddr)
+	if err != nil {
+		return netops.LinkInfo{}, err
+	}
+	links, err := n.Links(ctx, nil)
+	if err != nil {
+		return netops.LinkInfo{}, err
+	}
+	links = slices.DeleteFunc(links, func(l netops.LinkInfo) bool { return l.MAC != mac.String() })
+	if slices.ContainsFunc(links, isHardware) {
+		links = slices.DeleteFunc(links, func(l netops.LinkInfo) bool { return !isHardware(l) })
+	}
+	switch len(links) {
+	case 0:
+		return netops.LinkInfo{}, fmt.Errorf("interface with the address %s: %w", mac, netops.ErrNotExist)
+	case 1:
+		return links[0], nil
+	}
+	slices.SortFunc(links, func(a, b netops.LinkInfo) int { return cmp.Compare(a.Name, b.Name) })
+	return netops.LinkInfo{}, fmt.Errorf("%q and %q both have the address %s: select by device", links[0].Name, links[1].Name, mac)
+}
+
+func isHardware(l netops.LinkInfo) bool { return l.Kind == "" }
+
+// firstLink is the first interface of a piece of hardware.
+func firstLink(ctx context.Context, n *netops.Net, hw netops.Device) (netops.LinkInfo, error) {
+	if len(hw.Links) == 0 {
+		return netops.LinkInfo{}, fmt.Errorf("network interface of %q: %w on the host", hw.Path, netops.ErrNotExist)
+	}
+	return n.Link(ctx, nil, hw.Links[0])
+}
+
+// isUserspace tells whether a driver hands its devices to programs (DPDK).
+func isUserspace(driver string) bool {
+	return slices.Contains([]string{"vfio-pci", "uio_pci_generic", "igb_uio"}, driver)
+}
+
+// selects tells whether the configuration selects a device.
+func (c *Conf) selects() bool {
+	return c.Device != "" || c.HWAddr != "" || c.KernelPath != "" || c.PCIBusID != "" || c.RuntimeConfig.DeviceID != ""
+}

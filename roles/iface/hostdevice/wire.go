@@ -1,0 +1,44 @@
+package hostdevice
+
+import (
+	"errors"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/node"
+)
+
+// Wire computes the spec and the result of one attachment. A device with a
+// userspace driver is only told: program and driver do the rest.
+func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+	dev, ok := in.Observed.(selected)
+	if !ok {
+		return nil, errors.New("host-device: was not observed")
+	}
+	own := &roles.ResultInterface{Name: in.Key.IfName, Mac: dev.MAC, Sandbox: in.Netns, PciID: dev.pciID()}
+	res := in.Result(r.conf.DNS, []*roles.ResultInterface{own}, 0)
+	w := &attach.Wiring{Result: res, MAC: dev.MAC, Claims: dev.claims()}
+	switch {
+	case dev.Userspace:
+		return w, nil
+	case in.Prev != nil:
+		w.Spec.Add(&netops.Link{In: netops.Container, Name: in.Key.IfName, MAC: recordedMAC(in.Prev, in.Key.IfName)})
+	default:
+		w.Spec.Add(&netops.Move{
+			From: netops.Host, Name: dev.Link, To: netops.Container, As: in.Key.IfName,
+			Alias: node.DeviceAlias(in.Key, dev.Link),
+		})
+	}
+	return w, attach.Container{}.Wire(&w.Spec, in, res)
+}
+
+// recordedMAC is the MAC that prevResult gives for the container's interface, or "".
+func recordedMAC(prev *roles.Result, ifName string) string {
+	for _, i := range prev.Interfaces {
+		if i.Name == ifName && i.Sandbox != "" {
+			return i.Mac
+		}
+	}
+	return ""
+}
