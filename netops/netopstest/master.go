@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -43,6 +44,22 @@ func MakeMaster(name string) error {
 		}
 	}
 	return nil
+}
+
+// SetMode changes what only a link's kind has (IFLA_INFO_DATA), and nothing
+// else: netlink.LinkModify names the link too, which an old kernel takes for
+// renaming one that is up.
+func SetMode(l netlink.Link, attr int, value []byte) error {
+	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	m.Index = int32(l.Attrs().Index)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(l.Type()))
+	info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(attr, value)
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	req.AddData(m)
+	req.AddData(info)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
 }
 
 // announceTime is how long Announced waits for the last announcement.

@@ -5,10 +5,13 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
 	"github.com/cnibox/cnibox/roles/iface/dummy"
+	"github.com/cnibox/cnibox/roles/iface/ipvlan"
 	"github.com/cnibox/cnibox/roles/iface/hostdevice"
 	"github.com/cnibox/cnibox/roles/iface/loopback"
+	"github.com/cnibox/cnibox/roles/iface/macvlan"
 	"github.com/cnibox/cnibox/roles/iface/ptp"
 	"github.com/cnibox/cnibox/roles/iface/tap"
+	"github.com/cnibox/cnibox/roles/iface/vlan"
 	"github.com/cnibox/cnibox/roles/ipam/dhcp"
 	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
 	"github.com/cnibox/cnibox/roles/ipam/static"
@@ -19,10 +22,13 @@ func Table() roles.Table {
 	return roles.Table{
 		bridge.Role(),
 		dummy.Role(),
+		ipvlan.Role(),
 		hostdevice.Role(),
 		loopback.Role(),
+		macvlan.Role(),
 		ptp.Role(),
 		tap.Role(),
+		vlan.Role(),
 		dhcp.Role(),
 		hostlocal.Role(),
 		static.Role(),

@@ -34,7 +34,7 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	in := newInput(req)
 	in.Prev = req.PrevResult
 	if a.role.IPAM() != "" {
-		if in.IPAM, err = ipamOf(req.PrevResult, req.IfName); err != nil {
+		if in.IPAM, err = IPAMPart(req.PrevResult, req.IfName); err != nil {
 			return err
 		}
 	}
@@ -53,9 +53,9 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	return roles.Differences(diffs)
 }
 
-// ipamOf is the part of a result that came from IPAM: the addresses of the
+// IPAMPart is the part of a result that came from IPAM: the addresses of the
 // container's interface and the routes.
-func ipamOf(prev *roles.Result, ifName string) (*roles.Result, error) {
+func IPAMPart(prev *roles.Result, ifName string) (*roles.Result, error) {
 	out := &roles.Result{CNIVersion: prev.CNIVersion, Routes: prev.Routes, DNS: prev.DNS}
 	for i, ip := range prev.IPs {
 		if ip.Interface == nil {

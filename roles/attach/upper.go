@@ -1,0 +1,166 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+)
+
+// Upper is what the roles share whose interface stands on top of another link,
+// its master: macvlan, ipvlan and vlan. A role embeds it and brings Wire. The
+// interface is made in the container's namespace, so an attachment has no host
+// link, and its DEL has no use for the master.
+type Upper struct {
+	// Kind is the kernel's kind of link, which is the role's name too.
+	Kind string
+	// Net holds the keys that every configuration has.
+	Net roles.NetConf
+	// Master is the link below; empty is the device of the default route.
+	Master string
+	// MTU is at most the master's, which is what 0 stands for.
+	MTU int
+	// InContainer tells that the master is in the container's namespace.
+	InContainer bool
+}
+
+// MasterLink is what Observe reads of a master.
+type MasterLink struct {
+	Name, MAC string
+	MTU       int
+}
+
+// Role is the role's name.
+func (u *Upper) Role() string { return u.Kind }
+
+// IPAM is the IPAM plugin's type.
+func (u *Upper) IPAM() string { return u.Net.IPAM.Type }
+
+// Shared is nothing: the master is another's, and stays as it is.
+func (u *Upper) Shared() []string { return nil }
+
+// Validate reports the faults of the shared keys.
+func (u *Upper) Validate(f *roles.Faults) {
+	if u.Master != "" {
+		if err := roles.LinkName(u.Master); err != nil {
+			f.Addf("master", "%v", err)
+		}
+	}
+	if u.MTU < 0 {
+		f.Addf("mtu", "%d is negative: use 0 for the master's, or up to that", u.MTU)
+	}
+}
+
+// Observe reads the master. CHECK reads nothing: the default route may have
+// moved since, and the interface is there only as long as its master is.
+func (u *Upper) Observe(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error {
+	if in.Prev != nil || u.InContainer && container == nil && u.Master != "" {
+		in.Observed = MasterLink{Name: u.Master}
+		return nil
+	}
+	ns := container
+	if !u.InContainer {
+		ns = nil
+	} else if ns == nil {
+		return &roles.ConfError{Path: "master", Reason: "is not set, and without a container there is no default route in it"}
+	}
+	var err error
+	in.Observed, err = u.observe(ctx, h, ns)
+	return err
+}
+
+// observe reads the master in a namespace, the host's for nil.
+func (u *Upper) observe(ctx context.Context, h *roles.Host, ns *netops.Namespace) (MasterLink, error) {
+	name, err := u.Master, error(nil)
+	if name == "" {
+		if name, err = h.Net.DefaultRouteLink(ctx, ns); err != nil {
+			return MasterLink{}, fmt.Errorf("master is not set, and cannot be told from the routes of the %s: %w", u.place(), err)
+		}
+	}
+	l, err := h.Net.Link(ctx, ns, name)
+	if err != nil {
+		return MasterLink{}, fmt.Errorf("master in the %s: %w", u.place(), err)
+	}
+	return MasterLink{Name: l.Name, MAC: l.MAC, MTU: l.MTU}, nil
+}
+
+// fits tells whether the master carries the MTU. One that is not known, because
+// the container is not, carries all.
+func (u *Upper) fits(m MasterLink) error {
+	if u.MTU <= m.MTU || m.MTU == 0 {
+		return nil
+	}
+	return &roles.ConfError{Path: "mtu", Reason: fmt.Sprintf("%d is more than the %d of the master %q", u.MTU, m.MTU, m.Name)}
+}
+
+// place is the master's namespace.
+func (u *Upper) place() netops.Place {
+	if u.InContainer {
+		return netops.Container
+	}
+	return netops.Host
+}
+
+// Link wires the interface, with what only its kind of link has, and the
+// container's side. One without a MAC has the master's.
+func (u *Upper) Link(in *Input, own netops.Link) (*Wiring, error) {
+	master, ok := in.Observed.(MasterLink)
+	if !ok {
+		return nil, errors.New("master was not observed")
+	}
+	mac := own.MAC
+	if mac == "" {
+		mac = master.MAC
+	}
+	if in.Prev != nil {
+		mac, own.MAC = containerMAC(in.Prev, in.Key.IfName), ""
+	} else if err := u.fits(master); err != nil {
+		return nil, err
+	}
+	own.In, own.Name, own.Kind, own.MTU, own.Alias = netops.Container, in.Key.IfName, u.Kind, u.MTU, in.Label
+	if own.Parent = master.Name; own.Parent != "" {
+		own.ParentIn = u.place()
+	}
+	res := in.Result(u.Net.DNS, []*roles.ResultInterface{{Name: own.Name, Mac: mac, Sandbox: in.Netns}}, 0)
+	w := &Wiring{Result: res, MAC: mac}
+	w.Spec.Add(&own)
+	if in.Prev != nil && mac != "" {
+		w.Spec.Add(&netops.Link{In: own.In, Name: own.Name, MAC: mac}) // kinds without a MAC of their own may not ask for one
+	}
+	return w, Container{}.Wire(&w.Spec, in, res)
+}
+
+// containerMAC is the MAC that a result gives for the container's interface, or "".
+func containerMAC(r *roles.Result, ifName string) string {
+	for _, i := range r.Interfaces {
+		if i.Name == ifName && i.Sandbox != "" {
+			return i.Mac
+		}
+	}
+	return ""
+}
+
+// Stray is the container's interface, known by name, kind and label.
+func (u *Upper) Stray(in *Input) netops.Spec {
+	return netops.Spec{Objects: []netops.Object{
+		&netops.Link{In: netops.Container, Name: in.Key.IfName, Kind: u.Kind, Alias: in.Label},
+	}}
+}
+
+// Status tells whether the master is there. One in a container cannot be looked
+// for without the container.
+func (u *Upper) Status(ctx context.Context, h *roles.Host) error {
+	if u.InContainer {
+		return nil
+	}
+	m, err := u.observe(ctx, h, nil)
+	if err == nil {
+		err = u.fits(m)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package macvlan
+
+import (
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+)
+
+// kind is the role's name and the kernel's kind of link.
+const kind = "macvlan"
+
+// Role is the macvlan role's entry in the table.
+func Role() roles.Role {
+	return roles.Role{
+		Names:        []string{kind},
+		Kind:         roles.Interface,
+		Summary:      "an interface with its own MAC on top of one of the host's",
+		Reference:    "v1.9.1",
+		Capabilities: []string{"mac"},
+		Args:         []string{"MAC"},
+		Conf:         func() any { return new(Conf) },
+		New: func(raw []byte) (roles.Handler, error) {
+			r, err := newRole(raw)
+			if err != nil {
+				return nil, err
+			}
+			return attach.New(r), nil
+		},
+	}
+}
+
+// role implements attach.Interface for one configuration.
+type role struct {
+	attach.Upper
+	conf *Conf
+}
+
+// newRole decodes, defaults and validates a configuration.
+func newRole(raw []byte) (*role, error) {
+	c := new(Conf)
+	if err := roles.Decode(raw, c); err != nil {
+		return nil, err
+	}
+	c.withDefaults()
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &role{Upper: c.upper(), conf: c}, nil
+}
+
+// Wire computes the spec and the result of one attachment.
+func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+	mac, err := r.conf.mac(in.Args)
+	if err != nil {
+		return nil, err
+	}
+	if mac == "" && r.conf.Mode != passthru {
+		mac = in.ContainerMAC
+	}
+	return r.Link(in, netops.Link{MAC: mac, Mode: r.conf.Mode, BCQueueLen: r.conf.BCQueueLen})
+}

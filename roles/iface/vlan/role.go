@@ -1,0 +1,52 @@
+package vlan
+
+import (
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+)
+
+// kind is the role's name and the kernel's kind of link.
+const kind = "vlan"
+
+// Role is the vlan role's entry in the table.
+func Role() roles.Role {
+	return roles.Role{
+		Names:     []string{kind},
+		Kind:      roles.Interface,
+		Summary:   "a VLAN of one of the host's interfaces",
+		Reference: "v1.9.1",
+		Conf:      func() any { return new(Conf) },
+		New: func(raw []byte) (roles.Handler, error) {
+			r, err := newRole(raw)
+			if err != nil {
+				return nil, err
+			}
+			return attach.New(r), nil
+		},
+	}
+}
+
+// role implements attach.Interface for one configuration.
+type role struct {
+	attach.Upper
+	conf *Conf
+}
+
+// newRole decodes and validates a configuration.
+func newRole(raw []byte) (*role, error) {
+	c := new(Conf)
+	if err := roles.Decode(raw, c); err != nil {
+		return nil, err
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &role{Upper: c.upper(), conf: c}, nil
+}
+
+// Wire computes the spec and the result of one attachment. The MAC is the
+// master's.
+func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+	return r.Link(in, netops.Link{VLANID: r.conf.VLANID})
+}
