@@ -31,7 +31,10 @@ type Datagram struct {
 // so that an interface can speak that has no address yet (RFC 2131, section
 // 4.1). It is safe for one sender and one receiver.
 type RawUDP struct {
-	conn  *socket.Conn
+	conn *socket.Conn
+	// sink is a socket of the port that nobody reads: without one the kernel would
+	// tell senders that the port is closed, once the interface has its address.
+	sink  int
 	index int
 	port  uint16
 	buf   []byte
@@ -40,8 +43,9 @@ type RawUDP struct {
 // OpenRawUDP opens a port on the link with the index, in the host's namespace
 // for a nil ns. The socket stays there when ns is closed.
 func (n *Net) OpenRawUDP(ns *Namespace, index int, port uint16) (*RawUDP, error) {
-	u := &RawUDP{index: index, port: port, buf: make([]byte, maxDatagram)}
+	u := &RawUDP{sink: -1, index: index, port: port, buf: make([]byte, maxDatagram)}
 	err := n.in(ns).visit(func() (err error) {
+		u.sink = openSink(index, port)
 		u.conn, err = openSocket(unix.AF_PACKET, unix.SOCK_DGRAM, func(fd int) error {
 			// Bound only when the filter is there: nothing else ever comes in.
 			filter := udpFilter(port)
@@ -53,7 +57,28 @@ func (n *Net) OpenRawUDP(ns *Namespace, index int, port uint16) (*RawUDP, error)
 		})
 		return err
 	})
+	if err != nil && u.sink >= 0 {
+		_ = unix.Close(u.sink)
+	}
 	return u, kernelError(err, fmt.Sprintf("open UDP port %d on link %d", port, index))
+}
+
+// openSink binds a UDP socket to a port of a link; -1 when another has it.
+func openSink(index int, port uint16) int {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	err = errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0),
+		unix.Bind(fd, &unix.SockaddrInet4{Port: int(port)}),
+	)
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1
+	}
+	return fd
 }
 
 // Send sends a datagram to a hardware address, to all for a nil mac.
@@ -88,8 +113,14 @@ func (u *RawUDP) Receive(ctx context.Context) (Datagram, error) {
 	}
 }
 
-// Close closes the port.
-func (u *RawUDP) Close() error { return u.conn.Close() }
+// Close closes the port. The kernel waits for a grace period (10 ms) before a
+// packet socket is gone: nobody else has to.
+func (u *RawUDP) Close() {
+	if u.sink >= 0 {
+		_ = unix.Close(u.sink)
+	}
+	go func() { _ = u.conn.Close() }()
+}
 
 // UDP6 is a UDP port of one IPv6 address of a link.
 type UDP6 struct {
@@ -109,6 +140,12 @@ func (n *Net) OpenUDP6(ns *Namespace, index int, at netip.AddrPort) (*UDP6, erro
 				unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1),
 			)
 			if err != nil {
+				return err
+			}
+			// The kernel joins the group that neighbours ask in a moment after it
+			// has the address; an answer that is lost for that comes a second later.
+			group := &unix.IPv6Mreq{Multiaddr: solicitedNode(at.Addr()), Interface: uint32(index)}
+			if err := unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, group); err != nil {
 				return err
 			}
 			return unix.Bind(fd, &unix.SockaddrInet6{Port: int(at.Port()), ZoneId: uint32(index), Addr: at.Addr().As16()})
@@ -139,6 +176,13 @@ func (u *UDP6) Receive(ctx context.Context) (Datagram, error) {
 
 // Close closes the port.
 func (u *UDP6) Close() error { return u.conn.Close() }
+
+// solicitedNode is the group that an address's neighbour solicitations go to
+// (RFC 4291, section 2.7.1).
+func solicitedNode(a netip.Addr) [16]byte {
+	low := a.As16()
+	return [16]byte{0xff, 2, 11: 1, 12: 0xff, 13: low[13], 14: low[14], 15: low[15]}
+}
 
 // openSocket makes a socket that is prepared before the runtime's poller gets it.
 func openSocket(domain, kind int, prepare func(fd int) error) (*socket.Conn, error) {

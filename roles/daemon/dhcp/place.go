@@ -113,7 +113,7 @@ type timing struct {
 	resend time.Duration
 }
 
-// repeat is how messages are repeated within one exchange.
-func (t timing) repeat() retransmission {
-	return retransmission{max: t.resendMax, total: t.request}
+// repeat is how messages are repeated within one exchange, after a first delay.
+func (t timing) repeat(first time.Duration) retransmission {
+	return retransmission{first: first, max: t.resendMax, total: t.request}
 }

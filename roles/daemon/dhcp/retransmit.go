@@ -7,19 +7,22 @@ import (
 	"time"
 )
 
-// firstDelay is how long the first answer is waited for. RFC 2131 (section 4.1)
-// and RFC 8415 (section 15) begin with seconds, on a wire that many share; here
-// the first message is often lost to a bridge port that does not forward yet, and
-// somebody waits for the container.
-const firstDelay = 100 * time.Millisecond
+// How long the first answer is waited for. RFC 2131 (section 4.1) and RFC 8415
+// (section 15) begin with seconds, on a wire that many share; here somebody waits
+// for a container. The very first message, or its answer, is often lost to a
+// link that was set up this millisecond and does not forward yet.
+const (
+	discoverDelay = 10 * time.Millisecond
+	firstDelay    = 250 * time.Millisecond
+)
 
 // errNoAnswer means that no server answered in time.
 var errNoAnswer = errors.New("no DHCP server answered")
 
 // retransmission says how often a message is repeated.
 type retransmission struct {
-	// max is the longest delay between two, total ends it.
-	max, total time.Duration
+	// first and max are the shortest and the longest delay between two, total ends it.
+	first, max, total time.Duration
 }
 
 // run sends, and sends again after delays that double, until receive says that
@@ -27,7 +30,7 @@ type retransmission struct {
 func (r retransmission) run(ctx context.Context, send func(context.Context) error, receive func(context.Context) (done bool, err error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.total, errNoAnswer)
 	defer cancel()
-	for delay := firstDelay; ; delay = min(2*delay, r.max) {
+	for delay := r.first; ; delay = min(2*delay, r.max) {
 		if err := send(ctx); err != nil {
 			return ended(ctx, err)
 		}

@@ -53,7 +53,7 @@ func newClient4(v *visit, w *who, t timing, broadcast bool) (*client4, error) {
 	return &client4{visit: v, udp: udp, who: w, timing: t, broadcast: broadcast || v.link.Kind == kindIPvlan}, nil
 }
 
-func (c *client4) close() { _ = c.udp.Close() }
+func (c *client4) close() { c.udp.Close() }
 
 // acquire gets an address: DHCPDISCOVER, the first good DHCPOFFER,
 // DHCPREQUEST, DHCPACK. A valid want is asked for; with only, no other is taken.
@@ -176,7 +176,11 @@ func (c *client4) exchange(ctx context.Context, m *dhcpv4.DHCPv4, to netip.AddrP
 	}
 	start := time.Now()
 	var answer *reply
-	err := c.timing.repeat().run(ctx, func(ctx context.Context) error {
+	first := firstDelay
+	if m.MessageType() == dhcpv4.MessageTypeDiscover {
+		first = discoverDelay
+	}
+	err := c.timing.repeat(first).run(ctx, func(ctx context.Context) error {
 		m.NumSeconds = uint16(min(time.Since(start)/time.Second, 1<<16-1))
 		return c.udp.Send(ctx, from, to, mac, m.ToBytes())
 	}, func(ctx context.Context) (bool, error) {

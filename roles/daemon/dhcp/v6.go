@@ -156,7 +156,11 @@ func (c *client6) exchange(ctx context.Context, m *dhcpv6.Message) (*dhcpv6.Mess
 	to := netip.AddrPortFrom(netip.AddrFrom16([16]byte{0xff, 2, 13: 1, 15: 2}), serverPort6)
 	start := time.Now()
 	var answer *dhcpv6.Message
-	err := c.timing.repeat().run(ctx, func(ctx context.Context) error {
+	first := firstDelay
+	if m.MessageType == dhcpv6.MessageTypeSolicit {
+		first = discoverDelay
+	}
+	err := c.timing.repeat(first).run(ctx, func(ctx context.Context) error {
 		m.UpdateOption(dhcpv6.OptElapsedTime(min(time.Since(start), 0xffff*10*time.Millisecond)))
 		return c.udp.Send(ctx, to, m.ToBytes())
 	}, func(ctx context.Context) (bool, error) {

@@ -26,10 +26,11 @@ func TestRenew(t *testing.T) {
 	ns := netopstest.New(t)
 	c := conf(e, `,"families":["ipv4","ipv6"]`)
 	r := result(t, e.OK(call("ADD", ns, c)))
+	discovered := strings.Count(server.said(), "DHCPDISCOVER")
 	server.await(t, "DHCPACK on 10.9.0.10", 3)
 	server6.await(t, "Renew message", 2)
 	e.OK(call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r})))
-	if s := server.said(); strings.Count(s, "DHCPDISCOVER") != 1 {
+	if s := server.said(); strings.Count(s, "DHCPDISCOVER") != discovered {
 		t.Errorf("server:\n%s", s)
 	}
 	e.OK(call("DEL", ns, c))
@@ -101,6 +102,7 @@ func TestRestart(t *testing.T) {
 			ns := netopstest.New(t)
 			c := conf(e, "")
 			r := result(t, e.OK(call("ADD", ns, c)))
+			discovered := strings.Count(server.said(), "DHCPDISCOVER")
 			end(t, first)
 			if _, err := os.Stat(socketOf(e)); name == "terminated" && !os.IsNotExist(err) {
 				t.Errorf("the socket is still there: %v", err)
@@ -113,7 +115,7 @@ func TestRestart(t *testing.T) {
 			}
 			e.OK(call("DEL", ns, c))
 			server.await(t, "DHCPRELEASE of 10.9.0.10", 1)
-			if s := server.said(); strings.Count(s, "DHCPDISCOVER") != 1 {
+			if s := server.said(); strings.Count(s, "DHCPDISCOVER") != discovered {
 				t.Errorf("server:\n%s", s)
 			}
 		})

@@ -221,7 +221,12 @@ func isc(t testing.TB, ns *netopstest.NS, family, conf string) *iscServer {
 // daemon starts the dhcp daemon of the test's node.
 func daemon(t testing.TB, e *rolestest.Env, args ...string) *program {
 	t.Helper()
-	socket := socketOf(e)
+	return daemonAt(t, e, socketOf(e), args...)
+}
+
+// daemonAt is daemon with a socket of the test's choice.
+func daemonAt(t testing.TB, e *rolestest.Env, socket string, args ...string) *program {
+	t.Helper()
 	cmd := e.Cmd(rolestest.Call{Type: "dhcp"})
 	cmd.Args = append(append(cmd.Args, "daemon", "-socketpath", socket), args...)
 	cmd.Env = append(cmd.Env, "CNIBOX_LOG=debug")

@@ -1,0 +1,50 @@
+package dhcp_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// TestSuite runs the suite with bridge as the interface plugin: the reference's
+// scenarios "ADD/DEL", "double DEL" and "many links". One daemon serves all of its nodes.
+func TestSuite(t *testing.T) {
+	wire := newWire(t)
+	dnsmasq(t, wire.server, "10")
+	e := rolestest.NewEnv(t, all.Table())
+	d := daemonAt(t, e, "/run/cni/dhcp.sock")
+	tamper := []rolestest.Tamper{
+		{Name: "address gone", Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, r *roles.Result) {
+			ns.Do(t, func() error {
+				l, err := netlink.LinkByName("eth0")
+				if err != nil {
+					return err
+				}
+				return netlink.AddrDel(l, &netlink.Addr{IPNet: &r.IPs[0].Address})
+			})
+		}},
+		{Name: "lease gone", Do: func(t *testing.T, e *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
+			c := direct("DEL", ns, `{"cniVersion":"1.1.0","name":"lan","type":"bridge","ipam":{"type":"dhcp"}}`)
+			e.OK(c)
+		}},
+	}
+	rolestest.Suite{
+		Table: all.Table(), Type: "bridge",
+		Confs: []rolestest.Conf{
+			{Name: "ipv4", Tamper: tamper, JSON: `{"name":"lan","type":"bridge","bridge":"br0","ipam":{"type":"dhcp"}}`},
+			{Name: "dual", Swept: true, JSON: `{"name":"lan","type":"bridge","bridge":"br0","ipam":{"type":"dhcp","families":["ipv4","ipv6"]}}`},
+		},
+	}.Run(t)
+	if n := recorded(t, e); n != 0 {
+		t.Errorf("%d leases are left", n)
+	}
+	if s := d.said(); strings.Contains(s, "panic") || strings.Contains(s, "level=ERROR") {
+		t.Errorf("daemon:\n%s", s)
+	}
+}
