@@ -5,8 +5,8 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
 	"github.com/cnibox/cnibox/roles/iface/dummy"
-	"github.com/cnibox/cnibox/roles/iface/ipvlan"
 	"github.com/cnibox/cnibox/roles/iface/hostdevice"
+	"github.com/cnibox/cnibox/roles/iface/ipvlan"
 	"github.com/cnibox/cnibox/roles/iface/loopback"
 	"github.com/cnibox/cnibox/roles/iface/macvlan"
 	"github.com/cnibox/cnibox/roles/iface/ptp"
@@ -22,8 +22,8 @@ func Table() roles.Table {
 	return roles.Table{
 		bridge.Role(),
 		dummy.Role(),
-		ipvlan.Role(),
 		hostdevice.Role(),
+		ipvlan.Role(),
 		loopback.Role(),
 		macvlan.Role(),
 		ptp.Role(),
