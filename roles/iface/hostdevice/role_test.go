@@ -18,7 +18,8 @@ func TestMain(m *testing.M) { rolestest.InitialMain(m, all.Table()) }
 const (
 	dual = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],
 		"routes":[{"dst":"0.0.0.0/0"},{"dst":"192.168.0.0/16","mtu":1300,"priority":50}]}`
-	// Two virtual devices, for kernels without hardware that can be spared.
+	// Virtual devices, for kernels without hardware that can be spared.
+	devices    = 4
 	mac0, mac1 = "02:00:00:00:d0:00", "02:00:00:00:d0:01"
 )
 
@@ -48,7 +49,7 @@ func TestVirtual(t *testing.T) {
 // virtual makes the pairs that are missing.
 func virtual(t testing.TB) {
 	t.Helper()
-	for i, mac := range []string{mac0, mac1} {
+	for i := range devices {
 		dev, peer := fmt.Sprint("dev", i), fmt.Sprint("peer", i)
 		if _, err := netlink.LinkByName(dev); err == nil {
 			continue
@@ -57,8 +58,9 @@ func virtual(t testing.TB) {
 		if l, err := netlink.LinkByName(peer); err == nil {
 			_ = netlink.LinkDel(l)
 		}
-		hw, err := net.ParseMAC(mac)
+		hw, err := net.ParseMAC(mac0)
 		must(t, err)
+		hw[5] = byte(i)
 		pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: dev, HardwareAddr: hw}, PeerName: peer, PeerHardwareAddr: append(net.HardwareAddr{2, 1}, hw[2:]...)}
 		must(t, netlink.LinkAdd(pair))
 		if i == 0 {
@@ -66,6 +68,17 @@ func virtual(t testing.TB) {
 			must(t, netlink.LinkSetUp(pair))
 		}
 	}
+}
+
+// TestStorm attaches and detaches every device again and again, while a third
+// of the calls is killed.
+func TestStorm(t *testing.T) {
+	virtual(t)
+	var confs []string
+	for i := range devices {
+		confs = append(confs, rolestest.WithKeys(t, conf(fmt.Sprintf(`"device":"dev%d",%s`, i, dual)), map[string]any{"cniVersion": "1.1.0"}))
+	}
+	rolestest.Storm{Table: all.Table(), Type: "host-device", Confs: confs, Containers: devices, Parallel: devices}.Run(t)
 }
 
 // TestHardware runs it with devices on PCI, which outlive a namespace: "PCI",

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
@@ -61,6 +62,13 @@ func (r *rig) same(want, when string) {
 	}
 }
 
+// lose deletes /run/cnibox as a hasty person does.
+func (r *rig) lose() {
+	r.t.Helper()
+	must(r.t, os.RemoveAll(r.RunDir()))
+	must(r.t, os.Mkdir(r.RunDir(), 0o700))
+}
+
 // TestNameTaken is the reference's "same name already in container ns": an
 // error that is told before anything is done.
 func TestNameTaken(t *testing.T) {
@@ -100,6 +108,23 @@ func TestHeld(t *testing.T) {
 			r.OK(r.call("DEL", "late", conf(keys)))
 		})
 	}
+}
+
+// TestHeldByUnfinished: the holder is still about to move the device.
+func TestHeldByUnfinished(t *testing.T) {
+	r := newRig(t)
+	c := conf(`"device":"dev0"`)
+	before := r.State(nil)
+	add := r.call("ADD", "holder", c)
+	add.Probe = "net:stop:1"
+	holder := r.Stopped(add)
+	r.mentions(r.Fail(r.call("ADD", "late", c), 112), `taken by \"eth0\" of container \"holder\"`)
+	must(t, holder.Process.Signal(unix.SIGCONT))
+	must(t, holder.Wait())
+	r.OK(r.call("DEL", "late", c))
+	r.mentions(r.Fail(r.call("ADD", "late", c), 112), `taken by \"eth0\" of container \"holder\"`)
+	r.OK(r.call("DEL", "holder", c))
+	r.same(before, "after DEL")
 }
 
 // TestSelectors: what selects no device, or more than one, is told.
@@ -151,8 +176,7 @@ func TestRecordLost(t *testing.T) {
 			c := conf(`"device":"dev1"`)
 			before := r.State(nil)
 			r.OK(r.call("ADD", "c1", c))
-			must(t, os.RemoveAll(r.RunDir()))
-			must(t, os.Mkdir(r.RunDir(), 0o700))
+			r.lose()
 			if renamed {
 				r.spaces["c1"].Do(t, func() error {
 					l, err := netlink.LinkByName("eth0")
