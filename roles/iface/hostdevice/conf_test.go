@@ -22,8 +22,10 @@ func TestConf(t *testing.T) {
 		{"deviceID on PCI", `{"runtimeConfig":{"deviceID":"0000:03:02.1"}}`, ""},
 		{"deviceID on the auxiliary bus", `{"runtimeConfig":{"deviceID":"mlx5_core.sf.4"}}`, ""},
 		{"none, as GC and STATUS have it", `{}`, ""},
-		{"everything at once", `{"device":"a/b","hwaddr":"x","kernelpath":"/etc","pciBusID":"1","runtimeConfig":{"deviceID":"../x"}}`,
-			"device: |hwaddr: |kernelpath: |pciBusID: |runtimeConfig.deviceID: "},
+		{
+			"everything at once", `{"device":"a/b","hwaddr":"x","kernelpath":"/etc","pciBusID":"1","runtimeConfig":{"deviceID":"../x"}}`,
+			"device: |hwaddr: |kernelpath: |pciBusID: |runtimeConfig.deviceID: ",
+		},
 		{"device is a pattern", `{"device":"eth%d"}`, `device: "eth%d" is no interface name`},
 		{"kernelpath leaves", `{"kernelpath":"/sys/devices/../class/net/lo"}`, "kernelpath: "},
 		{"kernelpath is the tree", `{"kernelpath":"/sys/devices/"}`, "kernelpath: "},
