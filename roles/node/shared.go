@@ -189,16 +189,14 @@ func removeShared(ctx context.Context, h *roles.Host, network string, ours []*ne
 		mine, others, err = sharedChanges(tx, network)
 		return err
 	})
-	if err != nil || used || len(mine)+len(ours) == 0 {
+	if err != nil || used {
 		return err
 	}
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
 		return err
 	}
-	if mine = append(unnoted(ours, links, mine), mine...); len(mine) == 0 {
-		return nil
-	}
+	mine = append(unnoted(ours, links, mine), mine...)
 	gone, kept := removable(links, mine, others)
 	if err := h.Net.Undo(ctx, gone, nil); err != nil {
 		return err
@@ -207,6 +205,9 @@ func removeShared(ctx context.Context, h *roles.Host, network string, ours []*ne
 		if err := h.Net.RemoveTables(ctx); err != nil {
 			return err
 		}
+	}
+	if len(mine) == 0 {
+		return nil
 	}
 	return h.Store.Update(ctx, func(tx *store.Tx) error { return forgetShared(tx, network, kept) })
 }

@@ -32,7 +32,7 @@ const (
 	// lockDeadline bounds the wait for a directory's lock, which the reference
 	// holds for milliseconds; briefDeadline is for who can do without.
 	lockDeadline  = 10 * time.Second
-	briefDeadline = time.Second
+	briefDeadline = 2 * time.Second
 	// maxEntry bounds a file's content; container IDs have no limit of their own.
 	maxEntry = 16 << 10
 	// maxFiles bounds a directory: twice an IPv4 /12.
