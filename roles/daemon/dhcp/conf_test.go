@@ -17,10 +17,12 @@ func TestConf(t *testing.T) {
 		{"all", `{"daemonSocketPath":"/a","families":["ipv6","ipv4"],"clientID":"container","priority":4294967295,
 			"request":[{"option":"26"},{"skipDefault":true}],"provide":[{"option":"host-name","value":"a"},{"option":"60","fromArg":"X"}]}`, ""},
 		{"unknown keys", `{"more":1}`, ""},
-		{"many faults", `{"daemonSocketPath":"run/x","families":["ipv4","ipv5","ipv4"],"clientID":"mac","priority":-1,
+		{
+			"many faults", `{"daemonSocketPath":"run/x","families":["ipv4","ipv5","ipv4"],"clientID":"mac","priority":-1,
 			"request":[{"option":"bootp"},{"option":"0"}],"provide":[{"option":"255"},{"value":"x"},{"option":"12","value":"` + strings.Repeat("x", 256) + `"}]}`,
 			`ipam.daemonSocketPath ipam.families[1] ipam.families[2] ipam.clientID ipam.request[0].option ipam.request[1].option ` +
-				`ipam.provide[0].option ipam.provide[1].option ipam.provide[2].value ipam.priority`},
+				`ipam.provide[0].option ipam.provide[1].option ipam.provide[2].value ipam.priority`,
+		},
 		{"long socket", `{"daemonSocketPath":"/` + strings.Repeat("x", 107) + `"}`, "ipam.daemonSocketPath"},
 		{"wrong type", `{"request":"routers"}`, "ipam.request"},
 	} {
@@ -61,9 +63,9 @@ func TestRequested(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var codes []uint8
+		var codes []int
 		for _, o := range c.requested() {
-			codes = append(codes, o.Code())
+			codes = append(codes, int(o.Code()))
 		}
 		if got := fmt.Sprint(codes); got != want {
 			t.Errorf("%s: %s, want %s", ipam, got, want)

@@ -26,7 +26,7 @@ func Call(ctx context.Context, socket, method string, args, reply any) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer conn.Close() //nolint:errcheck // nothing is lost with it
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	err = call(conn, method, args, reply)

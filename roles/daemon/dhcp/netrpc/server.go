@@ -59,7 +59,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 }
 
 func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
-	defer conn.Close()
+	defer conn.Close() //nolint:errcheck // nothing is lost with it
 	if u, ok := conn.(*net.UnixConn); ok && s.Admit != nil {
 		if err := s.Admit(u); err != nil {
 			s.Log.Warn("connection refused", "error", err)
