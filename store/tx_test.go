@@ -56,6 +56,9 @@ func TestStrangeKeys(t *testing.T) {
 		if len(some) != len(texts)*len(texts) {
 			t.Errorf("%d attachments of network a", len(some))
 		}
+		if !tx.Attached("a") || !tx.Attached("") || tx.Attached("aa") || tx.Attached("a/") || tx.Attached("b") {
+			t.Error("networks with attachments are not told from others")
+		}
 		return err
 	})
 	update(t, s, func(tx *store.Tx) error {

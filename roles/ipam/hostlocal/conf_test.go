@@ -269,8 +269,8 @@ func FuzzConf(f *testing.F) {
 		netConf(`{"subnet": "10.1.0.0/24"}`),
 		netConf(`{"ranges": [[{"subnet": "10.1.0.0/31"}], [{"subnet": "2001:db8::/64", "exclude": ["2001:db8::/65"]}]]}`),
 		netConf(`{"ranges": [[{"subnet": "10.1.0.0/24", "rangeEnd": "10.1.0.3"}, {"subnet": "10.1.4.0/24", "gateway": "10.1.0.2"}]], "exclude": ["10.1.0.3"]}`),
-		netConf(`{"subnet": "0.0.0.0/0", "routes": [{"dst": "::/0", "gw": "::1", "table": 5, "scope": 0, "mtu": 9}], "resolvConf": ""}`),
-		netConf(`{"subnet": "::/0", "rangeStart": "::", "exclude": ["::/1"]}`),
+		netConf(`{"subnet": "128.0.0.0/2", "routes": [{"dst": "::/0", "gw": "::1", "table": 5, "scope": 0, "mtu": 9}], "resolvConf": ""}`),
+		netConf(`{"subnet": "2000::/3", "rangeStart": "2000::", "exclude": ["2000::/4"]}`),
 		`{"name": "n", "ipam": {"ranges": [[{"subnet": "10.1.0.5/32"}]]}, "runtimeConfig": {"ips": ["10.1.0.5/8"], "ipRanges": [[{"subnet": "10.2.0.0/16"}]]}, "args": {"cni": {"ips": ["::ffff:1.2.3.4"]}}}`,
 	} {
 		f.Add([]byte(seed))

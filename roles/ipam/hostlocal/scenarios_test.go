@@ -275,7 +275,7 @@ func TestHugeRanges(t *testing.T) {
 	last := "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff"
 	expect(t, b.add(t, a, withArgs(t, request1("end"), "IP="+last)), last, "10.0.0.4")
 	expect(t, b.add(t, a, request1("round")), "2001:db8:8000::", "10.0.0.5") // the very last address, then round
-	all := b.handlerFor(t, `{"ranges": [[{"subnet": "::/0", "rangeStart": "::2", "gateway": "fe80::1"}]]}`)
+	all := b.handlerFor(t, `{"ranges": [[{"subnet": "2000::/3", "rangeStart": "2000::2", "gateway": "fe80::1"}]]}`)
 	expect(t, b.add(t, all, request1("three")), "2001:db8:8000::2")
 }
 
