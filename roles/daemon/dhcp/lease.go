@@ -329,6 +329,9 @@ func (l *lease) giveBack(ctx context.Context) {
 		}
 		wg.Go(func() {
 			err := l.with(ctx, g.Family, func(_ *visit, c client) error { return c.release(ctx, &g) })
+			if errors.Is(err, errGone) && g.Family == ipv4 {
+				err = l.who.releaseFromHost(ctx, &g)
+			}
 			if err != nil {
 				l.log.Warn("the address could not be given back", "address", g.Address, "error", err)
 				return

@@ -106,6 +106,7 @@ func (s *settings) listen(passed []*os.File) (net.Listener, func(), error) {
 		if _, ok := l.(*net.UnixListener); !ok {
 			return nil, nil, errors.Join(errors.New("the socket of LISTEN_FDS is no unix socket"), l.Close())
 		}
+		s.socket = strings.TrimPrefix(l.Addr().String(), s.hostPrefix)
 		return l, func() {}, nil
 	}
 	return nil, nil, fmt.Errorf("LISTEN_FDS has %d sockets, want 1", len(passed))

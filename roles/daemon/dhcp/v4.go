@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/store"
@@ -103,33 +104,69 @@ func (c *client4) confirm(ctx context.Context, g *store.DHCPGrant) (*store.DHCPG
 
 // release gives the address back. There is no answer.
 func (c *client4) release(ctx context.Context, g *store.DHCPGrant) error {
-	server, err := netip.ParseAddr(g.Server)
+	server, m, err := c.who.releaseMessage(g)
 	if err != nil {
 		return err
 	}
 	mac, _ := net.ParseMAC(g.ServerMAC)
-	m := c.message(dhcpv4.MessageTypeRelease)
-	for _, code := range []dhcpv4.OptionCode{dhcpv4.OptionParameterRequestList, dhcpv4.OptionMaximumDHCPMessageSize} {
-		m.Options.Del(code)
-	}
-	m.SetUnicast()
-	m.ClientIPAddr = g.Address.Addr().AsSlice()
-	m.UpdateOption(dhcpv4.OptServerIdentifier(server.AsSlice()))
-	return c.udp.Send(ctx, g.Address.Addr(), netip.AddrPortFrom(server, serverPort4), mac, m.ToBytes())
+	return c.udp.Send(ctx, g.Address.Addr(), server, mac, m)
 }
 
-// message begins a message with a transaction of its own.
-func (c *client4) message(kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
-	m, err := dhcpv4.New(dhcpv4.WithHwAddr(c.mac), dhcpv4.WithMessageType(kind), dhcpv4.WithBroadcast(c.broadcast))
+// releaseFromHost gives an address back whose interface is gone, as far as the
+// host reaches the server: it is told who the client was.
+func (w *who) releaseFromHost(ctx context.Context, g *store.DHCPGrant) error {
+	server, m, err := w.releaseMessage(g)
 	if err != nil {
-		panic(err) // random bytes do not fail
+		return err
 	}
-	m.UpdateOption(dhcpv4.OptClientIdentifier(clientID(c.who.identity)))
+	d := net.Dialer{LocalAddr: &net.UDPAddr{Port: clientPort4}}
+	conn, err := d.DialContext(ctx, "udp4", server.String())
+	if errors.Is(err, unix.EADDRINUSE) { // by a client of the host's: any port will do
+		conn, err = new(net.Dialer).DialContext(ctx, "udp4", server.String())
+	}
+	if err != nil {
+		return err
+	}
+	_, err = conn.Write(m)
+	return errors.Join(err, conn.Close())
+}
+
+func (w *who) releaseMessage(g *store.DHCPGrant) (server netip.AddrPort, message []byte, err error) {
+	addr, err := netip.ParseAddr(g.Server)
+	if err != nil {
+		return server, nil, err
+	}
+	mac, err := net.ParseMAC(g.MAC)
+	if err != nil {
+		return server, nil, err
+	}
+	m := w.message4(dhcpv4.MessageTypeRelease, mac)
+	m.ClientIPAddr = g.Address.Addr().AsSlice()
+	m.UpdateOption(dhcpv4.OptServerIdentifier(addr.AsSlice()))
+	return netip.AddrPortFrom(addr, serverPort4), m.ToBytes(), nil
+}
+
+// message begins a message that asks for something.
+func (c *client4) message(kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
+	m := c.who.message4(kind, c.mac)
+	if c.broadcast {
+		m.SetBroadcast()
+	}
 	m.UpdateOption(dhcpv4.OptMaxMessageSize(maxMessage4))
 	if codes := c.who.conf.requested(); len(codes) > 0 {
 		m.UpdateOption(dhcpv4.OptParameterRequestList(codes...))
 	}
-	for _, o := range c.who.options {
+	return m
+}
+
+// message4 begins a message with a transaction of its own.
+func (w *who) message4(kind dhcpv4.MessageType, mac net.HardwareAddr) *dhcpv4.DHCPv4 {
+	m, err := dhcpv4.New(dhcpv4.WithHwAddr(mac), dhcpv4.WithMessageType(kind))
+	if err != nil {
+		panic(err) // random bytes do not fail
+	}
+	m.UpdateOption(dhcpv4.OptClientIdentifier(clientID(w.identity)))
+	for _, o := range w.options {
 		m.UpdateOption(o)
 	}
 	return m

@@ -3,9 +3,12 @@ package dhcp_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/all"
@@ -127,17 +130,6 @@ func direct(verb string, ns *netopstest.NS, conf string) rolestest.Call {
 	c := call(verb, ns, conf)
 	c.Type = "dhcp"
 	return c
-}
-
-// TestSecondDaemon: there is one daemon for a socket.
-func TestSecondDaemon(t *testing.T) {
-	e := rolestest.NewEnv(t, all.Table())
-	daemon(t, e)
-	cmd := e.Cmd(rolestest.Call{Type: "dhcp"})
-	cmd.Args = append(cmd.Args, "daemon", "-socketpath", socketOf(e))
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "a daemon runs already, process ") {
-		t.Errorf("%v: %s", err, out)
-	}
 }
 
 // TestReboot: a container that comes back after a reboot, with another ID but
@@ -283,14 +275,16 @@ func TestTwoServers(t *testing.T) {
 // TestGoneNamespace: the lease of a container that vanished is not renewed.
 func TestGoneNamespace(t *testing.T) {
 	wire := newWire(t)
-	isc(t, wire.server, "-4", short+isc4With(``))
+	server := isc(t, wire.server, "-4", short+isc4With(``))
 	e := rolestest.NewEnv(t, all.Table())
 	d := daemon(t, e)
 	ns := netopstest.New(t)
 	c := conf(e, "")
 	e.OK(call("ADD", ns, c))
 	ns.Remove(t)
+	must(t, netlink.AddrAdd(bridge(t), &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 9, 0, 254), Mask: net.CIDRMask(24, 32)}}))
 	d.await(t, "the container is gone", 1)
+	server.await(t, "DHCPRELEASE of 10.9.0.10", 1) // from the host, which reaches the server
 	for over := timeout(); recorded(t, e) != 0; {
 		if over() {
 			t.Fatal("the lease is still on record")

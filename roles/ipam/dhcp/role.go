@@ -15,8 +15,12 @@ import (
 	daemon "github.com/cnibox/cnibox/roles/daemon/dhcp"
 )
 
-// statusTime bounds STATUS: runtimes poll it.
-const statusTime = 2 * time.Second
+const (
+	// statusTime bounds STATUS: runtimes poll it.
+	statusTime = 2 * time.Second
+	// checkTime bounds CHECK, for which the daemon asks nobody.
+	checkTime = 10 * time.Second
+)
 
 // Role is the IPAM role dhcp and its daemon.
 func Role() roles.Role {
@@ -74,6 +78,8 @@ func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	if req.PrevResult == nil {
 		return &roles.ConfError{Path: "prevResult", Reason: "is required for CHECK"}
 	}
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
 	res, ok, err := a.client.Check(ctx, req)
 	if err != nil {
 		return err

@@ -12,8 +12,9 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestSuite runs the suite with bridge as the interface plugin: the reference's
-// scenarios "ADD/DEL", "double DEL" and "many links". One daemon serves all of its nodes.
+// TestSuite runs the suite with macvlan and bridge as the interface plugins: the
+// reference's scenarios "ADD/DEL", "double DEL" and "many links". One
+// daemon serves all of its nodes.
 func TestSuite(t *testing.T) {
 	wire := newWire(t)
 	dnsmasq(t, wire.server, "10")
@@ -34,6 +35,19 @@ func TestSuite(t *testing.T) {
 			e.OK(c)
 		}},
 	}
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "up1", MasterIndex: bridge(t).Attrs().Index}, PeerName: "up0"}))
+	for _, name := range []string{"up0", "up1"} {
+		l, err := netlink.LinkByName(name)
+		must(t, err)
+		must(t, netlink.LinkSetUp(l))
+		t.Cleanup(func() { _ = netlink.LinkDel(l) })
+	}
+	rolestest.Suite{
+		Table: all.Table(), Type: "macvlan",
+		Confs: []rolestest.Conf{
+			{Name: "macvlan", Swept: true, Tamper: tamper, JSON: `{"name":"lan","type":"macvlan","master":"up0","ipam":{"type":"dhcp"}}`},
+		},
+	}.Run(t)
 	rolestest.Suite{
 		Table: all.Table(), Type: "bridge",
 		Confs: []rolestest.Conf{
