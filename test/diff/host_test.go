@@ -129,12 +129,15 @@ func (h *host) script(text string) error {
 }
 
 // run runs a program on the host and returns what it printed.
-func (h *host) run(args ...string) (string, error) {
+func (h *host) run(args ...string) (string, error) { return h.feed("", args...) }
+
+// feed is run with something to read.
+func (h *host) feed(stdin string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	var out, errText bytes.Buffer
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Stdout, cmd.Stderr = &out, &errText
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errText
 	if err := cmd.Run(); err != nil {
 		return out.String(), fmt.Errorf("run %q: %w: %s", args, err, errText.Bytes())
 	}

@@ -56,33 +56,31 @@ func (h *host) state(f facts, when string, containers []string) error {
 
 func (h *host) dump(container string) (*dump, error) {
 	d := &dump{container: container}
-	for _, q := range []struct {
-		to   *[]map[string]any
-		args string
+	for _, batch := range []struct {
+		family string
+		ask    string
+		to     []*[]map[string]any
 	}{
-		{&d.links, "-d addr show"},
-		{&d.routes, "-4 route show table all"},
-		{&d.routes, "-6 route show table all"},
-		{&d.rules, "-4 rule show"},
-		{&d.rules, "-6 rule show"},
-		{&d.neighbours, "neigh show nud permanent"},
+		{"-family inet", "route show table all\nrule show\n", []*[]map[string]any{&d.routes, &d.rules}},
+		{"-family inet6", "route show table all\nrule show\n", []*[]map[string]any{&d.routes, &d.rules}},
+		{"", "addr show\nneigh show nud permanent\n", []*[]map[string]any{&d.links, &d.neighbours}},
 	} {
-		args := []string{"ip", "-j"}
+		args := append([]string{"ip", "-json", "-details"}, strings.Fields(batch.family)...)
 		if container != "" {
-			args = append(args, "-n", container)
+			args = append(args, "-netns", container)
 		}
-		text, err := h.run(append(args, strings.Fields(q.args)...)...)
+		text, err := h.feed(batch.ask, append(args, "-batch", "-")...)
 		if err != nil {
 			return nil, err
 		}
-		if strings.TrimSpace(text) == "" {
-			continue
+		answers := json.NewDecoder(strings.NewReader(text))
+		for _, to := range batch.to {
+			var rows []map[string]any
+			if err := answers.Decode(&rows); err != nil {
+				return nil, fmt.Errorf("decode the answers to %q: %w", batch.ask, err)
+			}
+			*to = append(*to, rows...)
 		}
-		var rows []map[string]any
-		if err := json.Unmarshal([]byte(text), &rows); err != nil {
-			return nil, fmt.Errorf("decode ip %s: %w", q.args, err)
-		}
-		*q.to = append(*q.to, rows...)
 	}
 	return d, nil
 }
