@@ -14,11 +14,12 @@ const (
 	sectionParallel = "parallel"
 	sectionStartup  = "startup"
 	sectionAlloc    = "alloc"
+	sectionDHCP     = "dhcp"
 )
 
 // allSections lists every section in the order in which they run.
 func allSections() []string {
-	return []string{sectionVersion, sectionBridge, sectionNFT, sectionParallel, sectionStartup, sectionAlloc}
+	return []string{sectionVersion, sectionBridge, sectionNFT, sectionParallel, sectionStartup, sectionAlloc, sectionDHCP}
 }
 
 // job is what the outer process asks of the one in the sandbox; it travels as JSON on standard input.
@@ -66,7 +67,7 @@ func prepareSides(o options, work string) (pair, error) {
 		return pair{}, fmt.Errorf("find %q: %w", o.oursBinary, err)
 	}
 	p.Ours.Files = []string{binary}
-	if err := linkAs(p.Ours.Dir, binary, "bridge", "host-local"); err != nil {
+	if err := linkAs(p.Ours.Dir, binary, "bridge", "host-local", "dhcp"); err != nil {
 		return pair{}, err
 	}
 	return p, linkAll(p.Peer.Dir, p.Peer.Files)

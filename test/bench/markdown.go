@@ -108,6 +108,10 @@ func renderPercentiles(res *results) string {
 		add(fmt.Sprintf("ADD, %d at a time", p.AtATime), compared{p.OursAdd, p.PeerAdd})
 		add(fmt.Sprintf("DEL, %d at a time", p.AtATime), compared{p.OursDel, p.PeerDel})
 	}
+	if d := res.DHCP; d != nil {
+		add("dhcp ADD", d.Add)
+		add("dhcp DEL", d.Del)
+	}
 	if cells == nil {
 		return ""
 	}

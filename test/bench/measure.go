@@ -47,6 +47,12 @@ func measureSection(ctx context.Context, j job, name string, res *results) error
 		res.Startup, err = measureStartup(ctx, j)
 	case sectionAlloc:
 		err = measureAlloc(ctx, j, res)
+	case sectionDHCP:
+		if _, lookErr := exec.LookPath("dnsmasq"); lookErr != nil {
+			res.Notes = append(res.Notes, "dhcp was not measured: it needs dnsmasq")
+			return nil
+		}
+		res.DHCP, err = measureDHCP(ctx, j)
 	}
 	return err
 }

@@ -12,6 +12,7 @@ type results struct {
 	Parallel *parallelResult   `json:"parallel,omitempty"`
 	Startup  *startupResult    `json:"startup,omitempty"`
 	Alloc    []allocResult     `json:"alloc,omitempty"`
+	DHCP     *dhcpResult       `json:"dhcp,omitempty"`
 	Notes    []string          `json:"notes,omitempty"` // what could not be measured, and why
 	Took     map[string]string `json:"took,omitempty"`
 }

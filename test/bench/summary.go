@@ -68,6 +68,12 @@ func summarize(res *results) []row {
 	for _, a := range res.Alloc {
 		rows = append(rows, allocRows(a)...)
 	}
+	if d := res.DHCP; d != nil {
+		rows = append(rows,
+			speedRow("dhcp ADD over an interface that is there, p50", d.Add, 0),
+			row{What: "the exchange with the server in it, p50", Ours: ms(d.Exchange.P50)},
+			speedRow("dhcp DEL, p50", d.Del, 0))
+	}
 	if res.Startup != nil {
 		rows = append(rows, sizeRow(*res.Startup))
 	}
