@@ -282,10 +282,29 @@ func (d *daemon) release(ctx context.Context, key store.Key) error {
 		return err
 	}
 	defer unlock()
+	ctx = context.WithoutCancel(ctx)
 	if l := d.find(key); l != nil {
-		return d.end(context.WithoutCancel(ctx), l)
+		return d.end(ctx, l)
 	}
-	return nil
+	return d.strike(ctx, key)
+}
+
+// strike deletes a record that an earlier call could not.
+func (d *daemon) strike(ctx context.Context, key store.Key) error {
+	err := d.host.Store.KeepView(ctx, func(tx *store.KeepTx) error {
+		rec, err := tx.DHCPLease(key)
+		if err == nil && (rec.Socket != d.socket || rec.BootID != d.host.Store.BootID()) {
+			err = store.ErrNotFound // another daemon's, or of a container that may come back
+		}
+		return err
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return d.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.DeleteDHCPLease(key) })
 }
 
 // decodeResult is a grant's part of the CNI result.

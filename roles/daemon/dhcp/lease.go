@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"time"
@@ -14,6 +15,9 @@ import (
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/store"
 )
+
+// resumeSpread keeps the leases that a daemon takes up from asking all at once.
+const resumeSpread = time.Second
 
 // client speaks the protocol of one address family on an open interface.
 type client interface {
@@ -237,7 +241,7 @@ func (l *lease) extend(ctx context.Context, i int, until time.Time, ask func(cli
 // lease goes on as it was (RFC 2131, section 3.2).
 func (l *lease) resume(ctx context.Context, i int) {
 	g := l.grant(i)
-	if g.Withdrawn || !sleep(ctx, jittered(firstDelay)) {
+	if g.Withdrawn || !sleep(ctx, rand.N(resumeSpread)) {
 		return
 	}
 	if !g.Expire.IsZero() && time.Now().After(g.Expire) {

@@ -86,7 +86,7 @@ func asNobody(socket string) error {
 		return err
 	}
 	if n, err := unix.Read(fd, make([]byte, 1)); n != 0 || err != nil {
-		return fmt.Errorf("read %d bytes, %v", n, err)
+		return fmt.Errorf("read %d bytes: %w", n, err)
 	}
 	return nil
 }

@@ -82,6 +82,9 @@ func start(t testing.TB, ns *netopstest.NS, cmd *exec.Cmd) *program {
 		p.kill()
 		<-read
 		r.Close()
+		if s := p.said(); strings.Contains(s, "DATA RACE") || strings.Contains(s, "panic") {
+			t.Errorf("%s is at fault", cmd.Path)
+		}
 		if t.Failed() {
 			t.Logf("%s said:\n%s", filepath.Base(cmd.Path), p.said())
 		}
