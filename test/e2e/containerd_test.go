@@ -41,18 +41,12 @@ const containerdSocket = "/run/containerd/containerd.sock"
 func TestContainerd(t *testing.T) {
 	h := newHost(t)
 	h.writeConf(t)
-	cripods := buildCripods(t)
-	conf := filepath.Join(h.dir, "containerd.toml")
-	writeFile(t, conf, fmt.Sprintf(containerdConf, h.dir, containerdSocket, h.bin, h.conf))
 	before := h.linkNames(t)
-	h.start(t, "containerd", "--config", conf)
-	t.Log(h.run(t, cripods, "-socket", containerdSocket, "status"))
-	h.run(t, "ctr", "--address", containerdSocket, "--namespace", "k8s.io", "images", "import", "--snapshotter", "native",
-		writeImage(t, "localhost/pause:1", "/bin/sleep", "100000"))
+	cripods := h.startContainerd(t)
 
 	var pods []pod
 	decode(t, h.run(t, cripods, "-socket", containerdSocket, "run", "-n", "30", "-parallel", "10", "-cgroup", h.cgroup), &pods)
-	words := wantDistinct(t, pods, 30)
+	words := wantDistinct(t, pods, 30, netip.MustParsePrefix(subnet))
 	if got := h.holdings(t); got.attachments != 30 || got.leases != 30 {
 		t.Errorf("%d attachments and %d leases for 30 pods", got.attachments, got.leases)
 	}
@@ -77,8 +71,21 @@ func TestContainerd(t *testing.T) {
 	h.wantNothingLeft(t, before, words)
 }
 
-// wantDistinct checks that every pod has an address of the subnet and a namespace that no other has; it returns the IDs and addresses.
-func wantDistinct(t *testing.T, pods []pod, n int) []string {
+// startContainerd starts containerd with the image of a pod's sandbox, and builds the client to talk to it.
+func (h *host) startContainerd(t *testing.T) (cripods string) {
+	t.Helper()
+	cripods = buildCripods(t)
+	conf := filepath.Join(h.dir, "containerd.toml")
+	writeFile(t, conf, fmt.Sprintf(containerdConf, h.dir, containerdSocket, h.bin, h.conf))
+	h.start(t, "containerd", "--config", conf)
+	t.Log(h.run(t, cripods, "-socket", containerdSocket, "status"))
+	h.run(t, "ctr", "--address", containerdSocket, "--namespace", "k8s.io", "images", "import", "--snapshotter", "native",
+		writeImage(t, "localhost/pause:1", "/bin/sleep", "100000"))
+	return cripods
+}
+
+// wantDistinct checks that every pod has an address of the IPv4 subnet and a namespace that no other has; it returns the IDs and addresses.
+func wantDistinct(t *testing.T, pods []pod, n int, subnet netip.Prefix) []string {
 	t.Helper()
 	if len(pods) != n {
 		t.Fatalf("%d pods, want %d", len(pods), n)
@@ -86,20 +93,20 @@ func wantDistinct(t *testing.T, pods []pod, n int) []string {
 	var words []string
 	owner := map[string]string{}
 	for _, p := range pods {
-		if len(p.IPs) != 1 {
-			t.Fatalf("pod %q has addresses %q, want one", p.Name, p.IPs)
+		if len(p.IPs) == 0 {
+			t.Fatalf("pod %q has no address", p.Name)
 		}
 		ip, err := netip.ParseAddr(p.IPs[0])
-		if err != nil || !netip.MustParsePrefix(subnet).Contains(ip) || p.IPs[0] == gateway {
+		if err != nil || !subnet.Contains(ip) || ip == subnet.Masked().Addr().Next() {
 			t.Errorf("pod %q has address %q: not in %s", p.Name, p.IPs[0], subnet)
 		}
-		for _, own := range []string{p.IPs[0], p.Netns, p.ID} {
+		for _, own := range append([]string{p.Netns, p.ID}, p.IPs...) {
 			if other, taken := owner[own]; taken {
 				t.Errorf("pods %q and %q both have %q", other, p.Name, own)
 			}
 			owner[own] = p.Name
 		}
-		words = append(words, p.IPs[0], p.ID)
+		words = append(append(words, p.ID), p.IPs...)
 	}
 	return words
 }

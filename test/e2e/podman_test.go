@@ -26,6 +26,13 @@ type podman struct {
 	conf string
 }
 
+func newPodman(t *testing.T, h *host) podman {
+	t.Helper()
+	p := podman{h: h, conf: filepath.Join(h.dir, "containers.conf")}
+	writeFile(t, p.conf, fmt.Sprintf(podmanConf, h.bin, h.conf))
+	return p
+}
+
 func (p podman) run(t *testing.T, args ...string) string {
 	t.Helper()
 	own := []string{
@@ -47,8 +54,7 @@ type container struct {
 func TestPodman(t *testing.T) {
 	h := newHost(t)
 	h.writeConf(t)
-	p := podman{h: h, conf: filepath.Join(h.dir, "containers.conf")}
-	writeFile(t, p.conf, fmt.Sprintf(podmanConf, h.bin, h.conf))
+	p := newPodman(t, h)
 	before := h.linkNames(t)
 	p.run(t, "load", "--quiet", "--input", writeImage(t, "localhost/box:1", "/bin/sh"))
 	var words, ips []string
