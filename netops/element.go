@@ -42,6 +42,8 @@ func (e *Element) plan(ctx context.Context, s *session) ([]Change, error) {
 		return []Change{{Do: Step{VerbAdd, e}}}, nil
 	case !found:
 		return []Change{{Do: Step{VerbAdd, e}, Undo: &Step{VerbDel, e}}}, nil
+	case !e.Shared && len(e.Value) == 0 && !slices.Equal(e.Key, have.Key):
+		return nil, nil // a wider element says it, and the kernel takes none within
 	case !e.Shared:
 		return nil, fmt.Errorf("%s %w, held by %q", e, ErrExists, have.Label)
 	case !slices.Equal(e.Value, have.Value):

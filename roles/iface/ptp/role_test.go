@@ -157,11 +157,22 @@ func attach(t *testing.T, e *rolestest.Env, conf, id string) *pod {
 	for _, ip := range r.IPs {
 		p.addrs = append(p.addrs, ip.Address.IP.String())
 	}
-	t.Cleanup(func() {
-		p.call.Verb = "DEL"
-		e.OK(p.call)
-	})
+	t.Cleanup(func() { p.detach(e) })
 	return p
+}
+
+// detach is DEL.
+func (p *pod) detach(e *rolestest.Env) {
+	p.call.Verb = "DEL"
+	e.OK(p.call)
+}
+
+// collect is GC when nothing is attached.
+func collect(t *testing.T, e *rolestest.Env, conf string) {
+	t.Helper()
+	e.OK(rolestest.Call{Type: "ptp", Verb: "GC", Conf: rolestest.WithKeys(t, conf, map[string]any{
+		"cniVersion": "1.1.0", "cni.dev/valid-attachments": []string{},
+	})})
 }
 
 // TestMasqueradeIsOneEntry: attachments share the network's entry, which no DEL
@@ -184,9 +195,7 @@ func TestMasqueradeIsOneEntry(t *testing.T) {
 			t.Errorf("%d entries for two containers, want 1", entries)
 		}
 	})
-	e.OK(rolestest.Call{Type: "ptp", Verb: "GC", Conf: rolestest.WithKeys(t, dual, map[string]any{
-		"cniVersion": "1.1.0", "cni.dev/valid-attachments": []string{},
-	})})
+	collect(t, e, dual)
 	if have := e.State([]string{"sysctl net/"}); have != pristine {
 		t.Errorf("after DEL and GC:\n%s\nbefore:\n%s", have, pristine)
 	}
@@ -207,9 +216,7 @@ func TestStateLost(t *testing.T) {
 	for _, f := range found {
 		must(t, os.RemoveAll(f))
 	}
-	e.OK(rolestest.Call{Type: "ptp", Verb: "GC", Conf: rolestest.WithKeys(t, dual, map[string]any{
-		"cniVersion": "1.1.0", "cni.dev/valid-attachments": []string{},
-	})})
+	collect(t, e, dual)
 	if have := e.State(modulo); have != pristine {
 		t.Errorf("after GC:\n%s\nbefore:\n%s", have, pristine)
 	}

@@ -119,6 +119,7 @@ func TestTraffic(t *testing.T) {
 		t.Run(conf.name, func(t *testing.T) {
 			out := newOutside(t)
 			e := rolestest.NewEnv(t, all.Table())
+			t.Cleanup(func() { collect(t, e, conf.json) })
 			a, b := attach(t, e, conf.json, "a"), attach(t, e, conf.json, "b")
 			nothingTentative(t, a, b)
 			for _, v := range []struct{ a, b, gateway, node, out string }{
@@ -137,12 +138,25 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// TestTrafficOfSingleAddress is masqueraded by its own entry.
+// TestTrafficOfSingleAddress is masqueraded by its own entry, or by that of a
+// network whose subnet holds the address.
 func TestTrafficOfSingleAddress(t *testing.T) {
-	out := newOutside(t)
-	p := attach(t, rolestest.NewEnv(t, all.Table()), single, "a")
-	sends(t, "IPv4", p, listen(t, out, "192.0.2.2:5000"), "192.0.2.1")
-	sends(t, "IPv6", p, listen(t, out, "[2001:db8::2]:5000"), "2001:db8::1")
+	for _, c := range []struct {
+		name   string
+		beside bool
+	}{{"alone", false}, {"in another network's subnet", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			out := newOutside(t)
+			e := rolestest.NewEnv(t, all.Table())
+			t.Cleanup(func() { collect(t, e, dual) })
+			if c.beside {
+				attach(t, e, dual, "b").detach(e) // leaves its network's entry
+			}
+			p := attach(t, e, single, "a")
+			sends(t, "IPv4", p, listen(t, out, "192.0.2.2:5000"), "192.0.2.1")
+			sends(t, "IPv6", p, listen(t, out, "[2001:db8::2]:5000"), "2001:db8::1")
+		})
+	}
 }
 
 // nothingTentative asserts that every address may be used at once, and that
@@ -151,8 +165,11 @@ func nothingTentative(t *testing.T, pods ...*pod) {
 	t.Helper()
 	check := func(link string) error {
 		dad, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + link + "/accept_dad")
-		if err != nil || strings.TrimSpace(string(dad)) != "0" {
-			return fmt.Errorf("accept_dad of %q is %q, %v", link, dad, err)
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(string(dad)) != "0" {
+			return fmt.Errorf("accept_dad of %q is %q", link, dad)
 		}
 		l, err := netlink.LinkByName(link)
 		if err != nil {
@@ -176,6 +193,7 @@ func nothingTentative(t *testing.T, pods ...*pod) {
 // addresses answer, and one's DEL leaves the other.
 func TestTwoAttachments(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
+	t.Cleanup(func() { collect(t, e, dual) })
 	p := attach(t, e, dual, "a")
 	second := p.call
 	second.IfName = "eth1"
