@@ -80,8 +80,9 @@ func prepare() error {
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=0755"); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}
-	// sysfs shows the network devices of the namespace that it was mounted in.
-	if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {
+	// sysfs shows the network devices of the namespace that it was mounted in;
+	// it is busy where it is that of this one already.
+	if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("mount /sys: %w", err)
 	}
 	// A new namespace inherits forwarding: a test of it would be empty.
@@ -221,11 +222,17 @@ func (ns *NS) Reset(t testing.TB) {
 	})
 }
 
-// onThread runs f on a thread that ends with it.
+// onThread runs f on a thread that ends with it. That is never the first one:
+// it would not end, and keep whatever namespace it is in.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread()
+			done <- onThread(f)
+			return
+		}
 		done <- f()
 	}()
 	return <-done
