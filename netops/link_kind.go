@@ -165,6 +165,9 @@ func (l *Link) planParent(ctx context.Context, s *session) error {
 	if err != nil {
 		return fmt.Errorf("parent of %s: %w", l.title(), err)
 	}
+	if parent.flags&unix.IFF_LOOPBACK != 0 {
+		return fmt.Errorf("%s: its parent %q is the loopback device: %w", l.title(), l.Parent, ErrInvalid)
+	}
 	if l.MTU > parent.mtu {
 		return fmt.Errorf("%s: mtu %d is more than the %d of its parent %q: %w", l.title(), l.MTU, parent.mtu, l.Parent, ErrInvalid)
 	}
@@ -175,6 +178,16 @@ func (l *Link) planParent(ctx context.Context, s *session) error {
 // that names no parent.
 func (l *Link) orphan() error {
 	return fmt.Errorf("%s: a link of kind %q without a parent: %w", l.title(), l.Kind, ErrInvalid)
+}
+
+// parentBusy is the error for a parent whose frames go elsewhere: the kernel
+// hands them to one of macvlans, ipvlans, a bridge, a bond.
+func (l *Link) parentBusy() error {
+	other := kindMACVLAN
+	if l.Kind == kindMACVLAN {
+		other = kindIPVLAN
+	}
+	return fmt.Errorf("parent %q of %s is a port of a bridge or bond, or has a link of kind %q: %w", l.Parent, l.title(), other, ErrConflict)
 }
 
 // parentAttrs names the link below, and the namespace to make the link in if

@@ -16,8 +16,6 @@ import (
 // there: Verify tells each difference.
 func TestKindTampered(t *testing.T) {
 	ctx := context.Background()
-	run(t, "ip", "link", "add", "par0", "up", "type", "bridge")
-	defer run(t, "ip", "link", "del", "par0")
 	owner := uint32(61001)
 	for _, c := range []struct {
 		link   netops.Link
@@ -36,6 +34,9 @@ func TestKindTampered(t *testing.T) {
 		c.link.In, c.link.Name, c.link.Alias = netops.Container, "eth0", testLabel
 		t.Run(c.want, func(t *testing.T) {
 			netopstest.NeedKind(t, c.link.Kind)
+			// One each: a parent of macvlans takes no ipvlan before the last is gone.
+			run(t, "ip", "link", "add", "par0", "up", "type", "bridge")
+			defer run(t, "ip", "link", "del", "par0")
 			n, box := newNet(t, nil), netopstest.New(t)
 			ns := open(t, n, box)
 			if err := n.Ensure(ctx, netops.Spec{Objects: []netops.Object{&c.link}}, ns); err != nil {
@@ -61,6 +62,27 @@ func TestKindTampered(t *testing.T) {
 				t.Errorf("Plan with a large MTU: %v", err)
 			}
 		})
+	}
+}
+
+// TestParentTaken has a parent that cannot be one: the loopback device, a
+// bridge's port.
+func TestParentTaken(t *testing.T) {
+	ctx := context.Background()
+	run(t, "ip", "link", "add", "par0", "type", "veth", "peer", "name", "par0p")
+	defer run(t, "ip", "link", "del", "par0")
+	run(t, "ip", "link", "add", "br0", "type", "bridge")
+	defer run(t, "ip", "link", "del", "br0")
+	run(t, "ip", "link", "set", "par0", "master", "br0")
+	n, box := newNet(t, nil), netopstest.New(t)
+	l := &netops.Link{In: netops.Container, Name: "eth0", Kind: "macvlan", Parent: "lo", ParentIn: netops.Host, Alias: testLabel}
+	if _, err := n.Plan(ctx, netops.Spec{Objects: []netops.Object{l}}, nil); !errors.Is(err, netops.ErrInvalid) {
+		t.Errorf("Plan on lo: %v", err)
+	}
+	l.Parent = "par0"
+	err := n.Ensure(ctx, netops.Spec{Objects: []netops.Object{l}}, open(t, n, box))
+	if !errors.Is(err, netops.ErrConflict) || !strings.Contains(err.Error(), `parent "par0" of interface "eth0" is a port of a bridge or bond, or has a link of kind "ipvlan"`) {
+		t.Errorf("Ensure: %v", err)
 	}
 }
 

@@ -260,5 +260,8 @@ func (w *write) settle(ctx context.Context, st Step, err error) error {
 	if l, ok := o.(*Link); ok && st.Verb == VerbAdd && errors.Is(err, unix.EEXIST) {
 		return l.taken(ctx, w.session)
 	}
+	if l, ok := o.(*Link); ok && st.Verb == VerbAdd && l.hasParent() && errors.Is(err, unix.EBUSY) {
+		return l.parentBusy()
+	}
 	return describeStep(st, err)
 }
