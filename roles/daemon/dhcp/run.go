@@ -28,9 +28,8 @@ type settings struct {
 // parseFlags reads the reference's flags, with its defaults.
 func parseFlags(args []string) (*settings, error) {
 	s := &settings{}
-	var usage strings.Builder
 	f := flag.NewFlagSet("dhcp daemon", flag.ContinueOnError)
-	f.SetOutput(&usage)
+	f.SetOutput(io.Discard)
 	f.StringVar(&s.pidFile, "pidfile", "", "absolute `path` of a file to write the process ID to")
 	f.StringVar(&s.hostPrefix, "hostprefix", "", "`path` of the host's root, put before the socket's and the namespaces' paths")
 	f.StringVar(&s.socket, "socketpath", DefaultSocket, "`path` of the socket to listen on")
@@ -39,7 +38,7 @@ func parseFlags(args []string) (*settings, error) {
 	f.DurationVar(&s.timing.resendMax, "resendmax", 62*time.Second, "longest time between two messages")
 	f.DurationVar(&s.timing.resend, "resendtimeout", 208*time.Second, "time after which ADD fails")
 	if err := f.Parse(args); err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, strings.TrimRight(usage.String(), "\n"))
+		return nil, fmt.Errorf("%w: the flags are %s", err, usage(f))
 	}
 	var errs []error
 	if f.NArg() > 0 {
@@ -59,6 +58,19 @@ func parseFlags(args []string) (*settings, error) {
 		}
 	}
 	return s, errors.Join(errs...)
+}
+
+// usage is one line for all flags.
+func usage(f *flag.FlagSet) string {
+	var out []string
+	f.VisitAll(func(one *flag.Flag) {
+		value, text := flag.UnquoteUsage(one)
+		if value != "" {
+			value = " " + strings.ToUpper(value)
+		}
+		out = append(out, fmt.Sprintf("-%s%s (%s)", one.Name, value, text))
+	})
+	return strings.Join(out, ", ")
 }
 
 // Run is the daemon: it takes up the leases on record, listens, and keeps

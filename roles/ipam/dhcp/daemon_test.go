@@ -338,3 +338,27 @@ func TestKilledCall(t *testing.T) {
 	e.OK(call("ADD", ns, conf(e, "")))
 	e.OK(call("DEL", ns, conf(e, "")))
 }
+
+// TestFormerLife: a container ID that comes again with another namespace is a
+// new client of the interface there.
+func TestFormerLife(t *testing.T) {
+	wire := newWire(t)
+	server := isc(t, wire.server, "-4", isc4With(``))
+	e := rolestest.NewEnv(t, all.Table())
+	daemon(t, e)
+	c := conf(e, "")
+	before, now := netopstest.New(t), netopstest.New(t)
+	e.OK(call("ADD", before, c))
+	other := call("ADD", now, c)
+	other.ID = "c2"
+	e.OK(other)
+	e.OK(direct("ADD", now, c))
+	server.await(t, "DHCPRELEASE of 10.9.0.10", 1)
+	keep(t, e, func(tx *store.KeepTx) error {
+		l, err := tx.DHCPLease(store.Key{Network: "lan", ContainerID: "c1", IfName: "eth0"})
+		if err == nil && l.Netns.Path != now.Path() {
+			t.Errorf("the lease is of %+v", l.Netns)
+		}
+		return err
+	})
+}
