@@ -1,11 +1,13 @@
 package hostdevice_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
@@ -64,7 +66,9 @@ func TestReturn(t *testing.T) {
 				}
 				before := r.State(nil)
 				r.OK(r.call("ADD", "c1", c))
-				r.spaces["c1"].Remove(t)
+				// The kernel takes the namespace apart later: what comes next meets that.
+				must(t, unix.Unmount(r.spaces["c1"].Path(), unix.MNT_DETACH))
+				must(t, os.Remove(r.spaces["c1"].Path()))
 				then.do(r)
 				r.same(before, "after the namespace ended, "+then.name)
 			})
