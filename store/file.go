@@ -59,12 +59,15 @@ func (f *file) run(ctx context.Context, write bool, fn func(*bolt.Tx) error) err
 		return fn(nil)
 	}
 	f.noteHolder(write)
-	return f.guard(db, write, func(b *bolt.Tx) error {
+	spare := f.spare(db)
+	err = f.guard(db, write, func(b *bolt.Tx) error {
 		if err := f.checkSchema(b); err != nil {
 			return err
 		}
 		return fn(b)
 	})
+	f.rest(spare, err)
+	return err
 }
 
 // open returns the file, locked and checked; nil when it is only to be read and
@@ -126,7 +129,12 @@ func (f *file) openLocked(w wait, write bool) (*os.File, int64, error) {
 }
 
 // openNamed opens the file as it is, without a lock; nil when there is none.
+// One that an earlier transaction left open may have been replaced since: that
+// is seen when it is locked.
 func (f *file) openNamed(write bool) (*os.File, error) {
+	if db := f.rested(); db != nil {
+		return db, nil
+	}
 	dir, err := f.dir(write)
 	if errors.Is(err, unix.ENOENT) && !write {
 		return nil, nil

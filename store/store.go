@@ -59,14 +59,16 @@ func DefaultOptions() (Options, error) {
 	}, nil
 }
 
-// Store opens its files late and closes them early: each transaction opens,
-// locks, commits and closes, so nothing is held across netlink or another
+// Store takes its locks late and gives them back early: each transaction
+// locks, maps, commits and unlocks, so nothing is held across netlink or another
 // program. A Store may be used by several goroutines; they exclude each other
 // just as processes do.
 type Store struct {
 	o Options
 	// waiters counts the goroutines that are left behind in a blocking lock call.
 	waiters waiters
+	// idle is node.db between two transactions.
+	idle idle
 }
 
 // New returns a store. It does no I/O: faulty options show at the first use.

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"reflect"
 	"strings"
+	"sync/atomic"
 )
 
 // errNotPlain asks for encoding/json.
@@ -40,9 +41,35 @@ func (f *field) of(v reflect.Value) reflect.Value {
 	return v
 }
 
-// fieldsOf are the fields of a struct type in order. A field of an embedded
-// struct gives way to one of the same name outside; embedding goes one deep.
+// fieldsOf are the fields of a struct type in order.
 func fieldsOf(t reflect.Type) ([]field, error) {
+	for k := known.Load(); k != nil; k = k.next {
+		if k.of == t {
+			return k.fields, nil
+		}
+	}
+	fields, err := readFields(t)
+	if err == nil {
+		k := &fieldList{of: t, fields: fields}
+		for k.next = known.Load(); !known.CompareAndSwap(k.next, k); k.next = known.Load() {
+		}
+	}
+	return fields, err
+}
+
+// known are the structs met so far: a list, since they are few and a call meets
+// most of them two or three times.
+var known atomic.Pointer[fieldList] //nolint:gochecknoglobals // types do not change
+
+type fieldList struct {
+	of     reflect.Type
+	fields []field
+	next   *fieldList
+}
+
+// readFields reads the fields of a struct type. A field of an embedded
+// struct gives way to one of the same name outside; embedding goes one deep.
+func readFields(t reflect.Type) ([]field, error) {
 	fields := make([]field, 0, t.NumField()+8)
 	embeds := false
 	for i := range t.NumField() {
