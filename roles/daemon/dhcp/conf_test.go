@@ -100,18 +100,18 @@ func TestProvided(t *testing.T) {
 
 func TestIdentity(t *testing.T) {
 	key := store.Key{Network: "lan", ContainerID: "c1", IfName: "eth0"}
-	pod, _ := roles.ParseArgs("K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0")
+	const pod = "default/web-0"
 	byPodName, byID := &Conf{IPAM: &IPAM{ClientID: byPod}}, &Conf{IPAM: &IPAM{ClientID: byContainer}}
 	for _, c := range []struct {
 		conf *Conf
-		args roles.Args
+		pod  string
 		want string
 	}{
 		{byPodName, pod, "0123/default/web-0/lan/eth0"},
-		{byPodName, roles.Args{}, "c1/lan/eth0"},
+		{byPodName, "", "c1/lan/eth0"},
 		{byID, pod, "c1/lan/eth0"},
 	} {
-		if got := identity(c.conf, key, c.args, "0123"); got != c.want {
+		if got := identity(c.conf, key, c.pod, "0123"); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
@@ -138,6 +138,6 @@ func FuzzDecode(f *testing.F) {
 		if options, err := c.provided(args); err == nil {
 			providedIdentity(options)
 		}
-		identity(c, store.Key{Network: c.Name}, args, "node")
+		identity(c, store.Key{Network: c.Name}, text, "node")
 	})
 }

@@ -134,8 +134,9 @@ func (d *daemon) newLease(rec store.DHCPLease) (*lease, error) {
 	if err != nil {
 		return nil, err
 	}
+	rec.Pod = (&roles.Request{Args: args}).Pod()
 	if rec.Identity == "" {
-		rec.Identity = identity(conf, rec.Owner, args, d.node)
+		rec.Identity = identity(conf, rec.Owner, rec.Pod, d.node)
 		if own, ok := providedIdentity(options); ok {
 			rec.Identity = own
 		}

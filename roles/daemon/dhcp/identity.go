@@ -12,7 +12,6 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv6"
 
-	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -58,11 +57,10 @@ func nodeID(ctx context.Context, s *store.Store) (string, error) {
 // identity is the text that an attachment is known to servers by. It names the
 // pod, if the configuration and the runtime do, so that a container that comes
 // back is the same client; else the container, as the reference does.
-func identity(c *Conf, key store.Key, args roles.Args, node string) string {
+func identity(c *Conf, key store.Key, pod, node string) string {
 	id := key.ContainerID + "/" + key.Network + "/" + key.IfName
-	ns, name := args.Get("K8S_POD_NAMESPACE"), args.Get("K8S_POD_NAME")
-	if c.IPAM.ClientID == byPod && ns != "" && name != "" {
-		id = fmt.Sprintf("%s/%s/%s/%s/%s", node, ns, name, key.Network, key.IfName)
+	if c.IPAM.ClientID == byPod && pod != "" {
+		id = fmt.Sprintf("%s/%s/%s/%s", node, pod, key.Network, key.IfName)
 	}
 	if len(id) <= maxIdentity {
 		return id

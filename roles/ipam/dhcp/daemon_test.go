@@ -2,6 +2,7 @@ package dhcp_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -150,6 +151,9 @@ func TestReboot(t *testing.T) {
 	// The server has forgotten all: only what the client asks for brings the address back.
 	isc(t, wire.server, "-4", "authoritative; ping-check false; subnet 10.9.0.0 netmask 255.255.255.0 { range 10.9.0.5 10.9.0.250; }")
 	daemon(t, e)
+	if l := listed(t, e); len(l) != 1 || l[0]["former"] != true || l[0]["pod"] != "default/web-0" || l[0]["address"] != "10.9.0.10/24" {
+		t.Errorf("listed %v", l)
+	}
 	after := call("ADD", netopstest.New(t), c)
 	after.Args, after.ID = pod, "c2"
 	if got := result(t, e.OK(after)); got.IPs[0].Address.String() != r.IPs[0].Address.String() {
@@ -361,4 +365,19 @@ func TestFormerLife(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// listed is what `cnibox state dhcp` prints.
+func listed(t *testing.T, e *rolestest.Env) (out []map[string]any) {
+	t.Helper()
+	h, done, err := node.Open(context.Background(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "test"})
+	must(t, err)
+	defer done()
+	role, _ := all.Table().Lookup("dhcp")
+	answer, err := role.Verbs[0].Run(context.Background(), h, nil, nil)
+	must(t, err)
+	raw, err := json.Marshal(answer)
+	must(t, err)
+	must(t, json.Unmarshal(raw, &out))
+	return out
 }

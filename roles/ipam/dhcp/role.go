@@ -34,6 +34,7 @@ func Role() roles.Role {
 		New:       func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
 		OverLink:  true,
 		Run:       daemon.Run,
+		Verbs:     commands(),
 	}
 }
 
