@@ -45,6 +45,7 @@ func denied() map[string]string {
 		"github.com/networkplumbing/go-nft":       "executes nft",
 		"net/http/pprof":                          "no role serves profiles",
 		"net/http":                                "0.6 ms of init; only daemons and cluster engines may bring it, and say so here",
+		"net/rpc":                                 "brings net/http, html/template and encoding/gob; roles/daemon/dhcp/netrpc speaks its protocol",
 		"expvar":                                  "brings net/http",
 		"encoding/gob":                            "registers types in init",
 		"html/template":                           "nothing renders HTML",

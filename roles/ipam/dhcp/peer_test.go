@@ -1,11 +1,14 @@
 package dhcp_test
 
 import (
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
@@ -14,9 +17,12 @@ import (
 )
 
 // peer is the reference's dhcp, which is plugin and daemon.
-func peer(t *testing.T) string {
+func peer(t *testing.T) string { t.Helper(); return peerOf(t, "dhcp") }
+
+// peerOf is one of the reference's plugins.
+func peerOf(t *testing.T, typ string) string {
 	t.Helper()
-	path, err := filepath.Abs("../../../bin/peers/dhcp")
+	path, err := filepath.Abs("../../../bin/peers/" + typ)
 	must(t, err)
 	if _, err := os.Stat(path); err != nil {
 		t.Skip("the reference's plugins are not built: run make bin/peers/bridge")
@@ -78,4 +84,31 @@ func TestReferenceDaemon(t *testing.T) {
 	e.OK(call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r})))
 	e.OK(call("DEL", ns, c))
 	server.await(t, "DHCPRELEASE of 10.9.0.10", 1)
+}
+
+// TestReferenceBridge: the reference's bridge executes our plugin. On DEL it
+// deletes the interface first: the address is released all the same, where the
+// host reaches the server.
+func TestReferenceBridge(t *testing.T) {
+	path := peerOf(t, "bridge")
+	wire := newWire(t)
+	server := isc(t, wire.server, "-4", isc4With(``))
+	must(t, netlink.AddrAdd(bridge(t), &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 9, 0, 254), Mask: net.CIDRMask(24, 32)}}))
+	e := rolestest.NewEnv(t, all.Table())
+	daemon(t, e)
+	link := filepath.Join(e.PluginDir(), "bridge")
+	must(t, os.Remove(link))
+	must(t, os.Symlink(path, link))
+	ns := netopstest.New(t)
+	c := strings.Replace(conf(e, ""), "1.1.0", "1.0.0", 1)
+	r := result(t, e.OK(call("ADD", ns, c)))
+	if r.IPs[0].Address.String() != "10.9.0.10/24" {
+		t.Errorf("result %+v", r)
+	}
+	e.OK(call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r})))
+	e.OK(call("DEL", ns, c))
+	server.await(t, "DHCPRELEASE of 10.9.0.10", 1)
+	if n := recorded(t, e); n != 0 {
+		t.Errorf("%d leases are on record", n)
+	}
 }
