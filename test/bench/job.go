@@ -3,23 +3,28 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 )
 
 // The sections, by the names that -only takes.
 const (
-	sectionVersion  = "version"
-	sectionBridge   = "bridge"
-	sectionNFT      = "bridge-nft"
-	sectionParallel = "parallel"
-	sectionStartup  = "startup"
-	sectionAlloc    = "alloc"
-	sectionDHCP     = "dhcp"
+	sectionVersion    = "version"
+	sectionBridge     = "bridge"
+	sectionNFT        = "bridge-nft"
+	sectionParallel   = "parallel"
+	sectionInterfaces = "interfaces"
+	sectionRoles      = "roles"
+	sectionStartup    = "startup"
+	sectionAlloc      = "alloc"
+	sectionDHCP       = "dhcp"
 )
 
 // allSections lists every section in the order in which they run.
 func allSections() []string {
-	return []string{sectionVersion, sectionBridge, sectionNFT, sectionParallel, sectionStartup, sectionAlloc, sectionDHCP}
+	return []string{
+		sectionVersion, sectionBridge, sectionNFT, sectionParallel, sectionInterfaces, sectionRoles, sectionStartup, sectionAlloc, sectionDHCP,
+	}
 }
 
 // job is what the outer process asks of the one in the sandbox; it travels as JSON on standard input.
@@ -67,8 +72,8 @@ func prepareSides(o options, work string) (pair, error) {
 		return pair{}, fmt.Errorf("find %q: %w", o.oursBinary, err)
 	}
 	p.Ours.Files = []string{binary}
-	if err := linkAs(p.Ours.Dir, binary, "bridge", "host-local", "dhcp"); err != nil {
-		return pair{}, err
+	if out, err := exec.Command(binary, "install", "--dir", p.Ours.Dir).CombinedOutput(); err != nil {
+		return pair{}, fmt.Errorf("install %q: %w: %s", binary, err, out)
 	}
 	return p, linkAll(p.Peer.Dir, p.Peer.Files)
 }

@@ -15,7 +15,7 @@ func renderMarkdown(res *results) string {
 	b.WriteString("# Benchmarks\n\n")
 	b.WriteString("cnibox beside the [reference plugins](https://github.com/containernetworking/plugins) v1.9.1, measured in one run on one machine, ")
 	b.WriteString("call by call in turn. Read the ratios: the milliseconds belong to the machine.\n\n")
-	fmt.Fprintf(&b, "Reproduce with `%s` (root; builds both sides static and stripped; 2 to 4 minutes).\n\n", reproduce)
+	fmt.Fprintf(&b, "Reproduce with `%s` (root; builds both sides static and stripped; 5 to 8 minutes).\n\n", reproduce)
 	fmt.Fprintf(&b, "Measured on: %s.\n\n", res.Machine)
 	b.WriteString("## Summary\n\n")
 	b.WriteString(renderTable(summaryHeader(), summaryCells(res)))
@@ -108,6 +108,13 @@ func renderPercentiles(res *results) string {
 		add(fmt.Sprintf("ADD, %d at a time", p.AtATime), compared{p.OursAdd, p.PeerAdd})
 		add(fmt.Sprintf("DEL, %d at a time", p.AtATime), compared{p.OursDel, p.PeerDel})
 	}
+	for _, i := range res.Interfaces {
+		add(fmt.Sprintf("ADD %s%s, %s", i.Plugin, i.With, i.Family), i.Add)
+		add(fmt.Sprintf("DEL %s%s, %s", i.Plugin, i.With, i.Family), i.Del)
+	}
+	for _, r := range res.Roles {
+		add("VERSION of "+r.Role, r.Calls)
+	}
 	if d := res.DHCP; d != nil {
 		add("dhcp ADD", d.Add)
 		add("dhcp DEL", d.Del)
@@ -176,6 +183,10 @@ func renderMethod(res *results) string {
 			"whatever was used. cnibox has one backend and executes no program.",
 		"host-local is executed on its own. The filled pools have their free addresses spread evenly, and both sides start from the same host-local data directory.",
 		"CHECK is not the same work on both sides: each verifies what it promises to.",
+	}
+	if len(res.Interfaces) > 0 {
+		lines = append(lines, fmt.Sprintf("ptp, macvlan and tap have host-local addresses, ptp also ipMasq. With IPv6 the reference waits in ADD until duplicate address "+
+			"detection is done, or for 5 seconds, and %d rounds are counted; cnibox adds addresses without it.", waitingRounds))
 	}
 	if p := res.Parallel; p != nil {
 		lines = append(lines, fmt.Sprintf("At a time: %d containers by %d workers, one side after the other; calls per second of wall time.", p.Containers, p.AtATime))

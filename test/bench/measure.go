@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"time"
 )
 
@@ -32,7 +31,7 @@ func measureSection(ctx context.Context, j job, name string, res *results) error
 	var err error
 	switch name {
 	case sectionVersion:
-		res.Version, err = measureVersion(ctx, j)
+		res.Version, err = timeVersion(ctx, j, "bridge", versionFactor*j.Rounds)
 	case sectionBridge:
 		res.Bridge, err = measureBridge(ctx, j, 0, "")
 	case sectionNFT:
@@ -43,6 +42,10 @@ func measureSection(ctx context.Context, j job, name string, res *results) error
 		res.NFT, err = measureBridge(ctx, j, 1, "nftables")
 	case sectionParallel:
 		res.Parallel, err = measureParallel(ctx, j)
+	case sectionInterfaces:
+		res.Interfaces, err = measureInterfaces(ctx, j)
+	case sectionRoles:
+		res.Roles, err = measureRoles(ctx, j)
 	case sectionStartup:
 		res.Startup, err = measureStartup(ctx, j)
 	case sectionAlloc:
@@ -59,29 +62,6 @@ func measureSection(ctx context.Context, j job, name string, res *results) error
 
 // versionFactor times as many rounds go into VERSION: the call is short and the difference small.
 const versionFactor = 5
-
-// measureVersion times the cheapest call there is: start, answer, exit.
-func measureVersion(ctx context.Context, j job) (*compared, error) {
-	var t timings
-	conf := []byte(`{"cniVersion":"1.0.0"}`)
-	for round := range warmRounds + versionFactor*j.Rounds {
-		for _, i := range turns(round) {
-			s := []side{j.Sides.Ours, j.Sides.Peer}[i]
-			a, err := s.do(ctx, call{Plugin: "bridge", Verb: "VERSION", Conf: conf})
-			if err != nil {
-				return nil, err
-			}
-			if !strings.Contains(string(a.Stdout), "supportedVersions") {
-				return nil, fmt.Errorf("%s answered VERSION with %q", s.Name, a.Stdout)
-			}
-			if round >= warmRounds {
-				t[i] = append(t[i], a.Took)
-			}
-		}
-	}
-	c := t.compared()
-	return &c, nil
-}
 
 // measureBridge takes one container of each side through ADD, CHECK and DEL, verb by verb in turn, then the next: at any time a side has at
 // most one container, which is the reference's best case, as its rules grow with every container.

@@ -4,17 +4,19 @@ import "time"
 
 // results is everything one run measured; a section that did not run is nil.
 type results struct {
-	Machine  machine           `json:"machine"`
-	Rounds   int               `json:"rounds"`
-	Version  *compared         `json:"version,omitempty"`
-	Bridge   *bridgeResult     `json:"bridge,omitempty"`
-	NFT      *bridgeResult     `json:"nft,omitempty"`
-	Parallel *parallelResult   `json:"parallel,omitempty"`
-	Startup  *startupResult    `json:"startup,omitempty"`
-	Alloc    []allocResult     `json:"alloc,omitempty"`
-	DHCP     *dhcpResult       `json:"dhcp,omitempty"`
-	Notes    []string          `json:"notes,omitempty"` // what could not be measured, and why
-	Took     map[string]string `json:"took,omitempty"`
+	Machine    machine           `json:"machine"`
+	Rounds     int               `json:"rounds"`
+	Version    *compared         `json:"version,omitempty"`
+	Bridge     *bridgeResult     `json:"bridge,omitempty"`
+	NFT        *bridgeResult     `json:"nft,omitempty"`
+	Parallel   *parallelResult   `json:"parallel,omitempty"`
+	Interfaces []interfaceResult `json:"interfaces,omitempty"`
+	Roles      []roleVersion     `json:"roles,omitempty"`
+	Startup    *startupResult    `json:"startup,omitempty"`
+	Alloc      []allocResult     `json:"alloc,omitempty"`
+	DHCP       *dhcpResult       `json:"dhcp,omitempty"`
+	Notes      []string          `json:"notes,omitempty"` // what could not be measured, and why
+	Took       map[string]string `json:"took,omitempty"`
 }
 
 // bridgeResult is one container at a time through bridge + host-local + ipMasq.

@@ -65,6 +65,11 @@ func summarize(res *results) []row {
 			rateRow(fmt.Sprintf("ADD, %d at a time", p.AtATime), p.Add, parallelAddAtLeast),
 			rateRow(fmt.Sprintf("DEL, %d at a time", p.AtATime), p.Del, parallelDelAtLeast))
 	}
+	for _, i := range res.Interfaces {
+		rows = append(rows,
+			speedRow(fmt.Sprintf("ADD %s%s, %s, p50", i.Plugin, i.With, i.Family), i.Add, i.Target),
+			speedRow(fmt.Sprintf("DEL %s%s, %s, p50", i.Plugin, i.With, i.Family), i.Del, 0))
+	}
 	for _, a := range res.Alloc {
 		rows = append(rows, allocRows(a)...)
 	}

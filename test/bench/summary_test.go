@@ -25,6 +25,11 @@ func exampleResults() *results {
 			Containers: 200, AtATime: 16, Add: rates{200, 40}, Del: rates{159, 20},
 			OursAdd: both(1, 1).Ours, PeerAdd: both(1, 1).Peer, OursDel: both(1, 1).Ours, PeerDel: both(1, 1).Peer,
 		},
+		Interfaces: []interfaceResult{
+			{Plugin: "ptp", Family: "IPv4", Target: 4, Add: both(5000*us, 20000*us), Del: both(30000*us, 50000*us)},
+			{Plugin: "ptp", Family: "IPv6", Target: 20, Add: both(100000*us, 1999000*us), Del: both(30000*us, 50000*us)},
+		},
+		Roles: []roleVersion{{Role: "ptp", Calls: both(2000*us, 2000*us)}},
 		Alloc: []allocResult{
 			{Full: "0", InProcess: 100 * us, Exec: both(3000*us, 3300*us)},
 			{Full: "50", Addresses: 32766, InProcess: 1001 * us, Exec: both(3000*us, 390000*us)},
@@ -49,6 +54,10 @@ func TestVerdicts(t *testing.T) {
 		"DEL, nftables backend, p50":                  "",
 		"ADD, 16 at a time":                           "met",
 		"DEL, 16 at a time":                           "not met",
+		"ADD ptp, IPv4, p50":                          "met",
+		"DEL ptp, IPv4, p50":                          "",
+		"ADD ptp, IPv6, p50":                          "not met",
+		"DEL ptp, IPv6, p50":                          "",
 		"host-local ADD, /16 0 % full, p50":           "",
 		"the allocation in it, /16 0 % full, mean":    "",
 		"host-local ADD, /16 50 % full, p50":          "",

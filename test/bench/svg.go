@@ -52,6 +52,9 @@ func panels(res *results) []panel {
 	if latency := latencyPanel(res); len(latency.Groups) > 0 {
 		list = append(list, latency)
 	}
+	if other := interfacesPanel(res.Interfaces); len(other.Groups) > 0 {
+		list = append(list, other)
+	}
 	if p := res.Parallel; p != nil {
 		list = append(list, panel{
 			Title: fmt.Sprintf("Containers per second, %d at a time (longer is better)", p.AtATime),
@@ -91,6 +94,17 @@ func latencyPanel(res *results) panel {
 		}
 		if bars != nil {
 			p.Groups = append(p.Groups, group{verb.label, bars})
+		}
+	}
+	return p
+}
+
+// interfacesPanel shows the interfaces beside bridge, where nobody waits.
+func interfacesPanel(list []interfaceResult) panel {
+	p := panel{Title: "ADD of other interfaces with an IPv4 address, median in milliseconds"}
+	for _, i := range list {
+		if i.Family == interfaceFamilies()[0].Name {
+			p.Groups = append(p.Groups, group{i.Plugin, timeBars(i.Add, classPeer)})
 		}
 	}
 	return p
