@@ -214,31 +214,29 @@ func TestDiff(t *testing.T) {
 	reference, ours := bothSides(t)
 	cases := allCases()
 	led := newLedger(intendedDifferences())
-	t.Run("case", func(t *testing.T) {
-		for _, c := range cases {
-			t.Run(c.name, func(t *testing.T) {
-				t.Parallel()
-				led.mark(c.name, skipped)
-				if c.needs != nil {
-					c.needs(t)
+	t.Cleanup(func() { led.judge(t, cases) }) // when all cases have ended
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			led.mark(c.name, skipped)
+			if c.needs != nil {
+				c.needs(t)
+			}
+			a, b := c.compare(t, reference, ours)
+			led.mark(c.name, ran)
+			for _, d := range compare(a, b) {
+				if !led.intended(c.name, d) {
+					t.Errorf("%v", d)
 				}
-				a, b := c.compare(t, reference, ours)
-				led.mark(c.name, ran)
-				for _, d := range compare(a, b) {
-					if !led.intended(c.name, d) {
-						t.Errorf("%v", d)
-					}
+			}
+			led.count(len(a), len(b))
+			if os.Getenv("CNIBOX_DIFF_FACTS") != "" {
+				for _, k := range slices.Sorted(maps.Keys(b)) {
+					t.Logf("%s = %s", k, b[k])
 				}
-				led.count(len(a), len(b))
-				if os.Getenv("CNIBOX_DIFF_FACTS") != "" {
-					for _, k := range slices.Sorted(maps.Keys(b)) {
-						t.Logf("%s = %s", k, b[k])
-					}
-				}
-			})
-		}
-	})
-	led.judge(t, cases)
+			}
+		})
+	}
 }
 
 // compare plays the case on both sides at once.

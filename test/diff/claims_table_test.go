@@ -137,11 +137,66 @@ func allClaims() []claim {
 			},
 		},
 	}
+	claims = append(claims, delClaims()...)
 	for _, role := range []string{"bridge", "ptp", "macvlan", "tap"} {
 		conf := fmt.Sprintf(`{"type":%q,"master":"uplink",%s}`, role, groupGateway)
 		claims = append(claims, failedAdd(role, conf))
 	}
 	return claims
+}
+
+// delClaims are those of DEL with something gone that ADD stood on.
+func delClaims() []claim {
+	const device = "ip link add hd0 type veth peer name hd1"
+	// del is DEL after some commands, and again.
+	del := func(conf, gone string) func(*host) error {
+		return func(h *host) error {
+			a, err := h.attach(conf, "c1", "eth0")
+			if err == nil {
+				err = h.script(gone)
+			}
+			if err != nil {
+				return err
+			}
+			if err := a.must("DEL"); err != nil {
+				return err
+			}
+			f := facts{}
+			if err := h.leases(f, "DEL"); err != nil {
+				return err
+			}
+			if len(f) > 0 {
+				return fault("leases are left: %v", f)
+			}
+			return a.must("DEL")
+		}
+	}
+	return []claim{
+		{
+			name:      "host-device/del-twice",
+			reference: "A second DEL fails.",
+			ours:      "DEL succeeds as often as it is called.",
+			setup:     device, show: del(`{"type":"host-device","device":"hd0",`+pool4+`}`, ""),
+		},
+		{
+			name:      "host-device/del-without-netns",
+			reference: "DEL fails when the namespace is gone, for ever, and the address stays taken.",
+			ours:      "DEL succeeds and the address is free.",
+			setup:     device, show: del(`{"type":"host-device","device":"hd0",`+pool4+`}`, "ip netns del c1"),
+		},
+		{
+			name:      "vlan/del-without-master",
+			reference: "DEL fails when the master is gone, for ever, and the address stays taken.",
+			ours:      "DEL succeeds and the address is free.",
+			needs:     needs("vlan"), show: del(`{"type":"vlan","master":"uplink","vlanId":100,`+pool4+`}`, "ip link del uplink"),
+		},
+		{
+			name:      "ipvlan/del-without-default-route",
+			reference: "DEL without master in the configuration fails when there is no default route any more, and the address stays taken.",
+			ours:      "DEL succeeds and the address is free.",
+			needs:     needs("ipvlan"), show: del(`{"type":"ipvlan",`+pool4+`}`, "ip route del default\nip -6 route del default"),
+		},
+	}
 }
 
 // leakedMasquerade is DEL of a container whose namespace is gone.

@@ -9,12 +9,16 @@ import (
 // needKind is for roles whose kind of link not every kernel has.
 func needKind(kind string, cases ...testCase) []testCase {
 	for i := range cases {
-		cases[i].needs = func(t testing.TB) {
-			t.Helper()
-			netopstest.NeedKind(t, kind)
-		}
+		cases[i].needs = needs(kind)
 	}
 	return cases
+}
+
+func needs(kind string) func(testing.TB) {
+	return func(t testing.TB) {
+		t.Helper()
+		netopstest.NeedKind(t, kind)
+	}
 }
 
 func vlanCases() []testCase {
