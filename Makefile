@@ -11,7 +11,7 @@ export CGO_ENABLED = 0
 # Seconds that soaks and random kills run.
 export CNIBOX_SOAK ?= 30
 
-.PHONY: build demo test test-e2e test-vm lint bench soak fuzz fmt clean setup
+.PHONY: build demo test test-diff test-e2e test-vm lint bench soak fuzz fmt clean setup
 
 build: bin/cnibox
 
@@ -51,6 +51,12 @@ fmt: bin/golangci-lint
 # The reference plugins, built from their Go module for comparison only.
 bin/peers/bridge: test/peers/go.sum
 	cd test/peers && $(GO) build -trimpath -ldflags '-s -w -X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion=v1.9.1' -o ../../bin/peers/ tool
+
+# The same calls to the reference plugins and to ours; what this kernel lacks is compared in the virtual machine.
+test-diff: setup build bin/peers/bridge
+	$(SANDBOX) $(GO) test -tags $(TAGS) -count 1 -timeout 10m ./test/diff
+	$(GO) build -trimpath -o bin/vm/run ./test/vm
+	bin/vm/run -copy bin/cnibox -copy bin/peers -run 'Test(Diff|Claims)/^(vlan|ipvlan|dummy|bridge-vlan)$$' ./test/diff
 
 bench: setup build bin/peers/bridge
 	$(GO) run ./test/bench -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md
