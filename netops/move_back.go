@@ -56,8 +56,9 @@ func (m *Move) named(l *linkState) *Move {
 	return &known
 }
 
-// search finds the link in one of the two namespaces; nil for none. Its alias
-// and its names may have been changed in the container.
+// search finds the link in one of the two namespaces; nil for none. In the
+// container its name, alias and address may have been changed, and another link
+// may have been given its label.
 func (u *undoer) search(ctx context.Context, m *Move, p Place) (*linkState, error) {
 	c, err := u.conn(p)
 	if err != nil {
@@ -67,7 +68,7 @@ func (u *undoer) search(ctx context.Context, m *Move, p Place) (*linkState, erro
 	if err != nil {
 		return nil, err
 	}
-	for _, is := range []func(*linkState, Place) bool{m.isLabelled, m.isUnlabelled} {
+	for _, is := range []func(*linkState, Place) bool{m.isCertain, m.isUnlabelled, m.isLabelled} {
 		if i := slices.IndexFunc(all, func(l *linkState) bool { return is(l, p) }); i >= 0 {
 			return all[i], nil
 		}
@@ -75,7 +76,21 @@ func (u *undoer) search(ctx context.Context, m *Move, p Place) (*linkState, erro
 	return nil, nil
 }
 
-func (m *Move) isLabelled(l *linkState, _ Place) bool { return isLabelled(l.alias, m.Alias) }
+// isCertain tells whether both label and address are as recorded.
+func (m *Move) isCertain(l *linkState, p Place) bool {
+	mac := l.permanent
+	if len(mac) == 0 {
+		mac = l.mac
+	}
+	return m.isLabelled(l, p) && sameMAC(m.MAC, mac)
+}
+
+// isLabelled tells whether the link has the label. In the container it must be
+// of the same kind too: what a container makes itself is never of a device's,
+// and does not get into the host in its stead.
+func (m *Move) isLabelled(l *linkState, p Place) bool {
+	return isLabelled(l.alias, m.Alias) && (p == m.From || m.MAC == "" || l.kind == m.Kind)
+}
 
 // isUnlabelled tells whether a link without a label is the one that was moved:
 // the same hardware, or what is where it was moved to.

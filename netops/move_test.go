@@ -104,6 +104,11 @@ func TestMoveBackFromAnywhere(t *testing.T) {
 		{"label taken off inside", func(t *testing.T, box *netopstest.NS) {
 			inside(t, box, "ip", "link", "set", "eth0", "alias", "mine")
 		}, false, "dev7"},
+		{"label on another link inside", func(t *testing.T, box *netopstest.NS) {
+			inside(t, box, "ip", "link", "set", "eth0", "alias", "mine")
+			inside(t, box, "ip", "link", "add", "fake", "type", "bridge")
+			inside(t, box, "ip", "link", "set", "fake", "alias", testLabel)
+		}, false, "dev7"},
 		{"name taken at home", func(t *testing.T, _ *netopstest.NS) {
 			run(t, "ip", "link", "add", "dev7", "type", "bridge")
 			t.Cleanup(func() { run(t, "ip", "link", "del", "dev7") })
