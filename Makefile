@@ -30,14 +30,20 @@ demo: setup build
 	@$(GO) build -trimpath -o bin/demo ./test/demo
 	@bin/demo -cnibox bin/cnibox -conf examples/bridge.conflist
 
-test: setup build
+test: setup build bin/peers/bridge
 	$(SANDBOX) $(GO) test -tags $(TAGS) -p 1 -timeout 20m ./...
 
-# Debian's stock kernel in QEMU, for what a host kernel may lack.
+# Debian's stock kernel in QEMU, for what a host kernel may lack: one boot, each package with what it has to show there.
+LIFE  := TestRole/.*/(life|del|gc|status|versions|tamper)
+UPPER := $(LIFE)|TestRole/.*/fault|Test(Announce|Chained|MTU|Refused|DelWithoutMaster|Status|Passthru|DefaultMaster|FailedAdd|MAC|OtherParent)
 test-vm: setup
 	$(GO) build -trimpath -o bin/vm/run ./test/vm
-	bin/vm/run ./netops
-	bin/vm/run -run 'TestRole/(gateway|vlan|trunk|both)/(life|del|gc|status|versions|tamper|fault)' ./roles/iface/bridge
+	bin/vm/run ./netops \
+		'./roles/iface/bridge=TestRole/(gateway|vlan|trunk|both|empty)/(life|del|gc|status|versions|tamper|fault)|TestRemoveEmptyVLANGateway' \
+		'./roles/iface/macvlan=$(LIFE)' './roles/iface/ipvlan=$(UPPER)' './roles/iface/vlan=$(UPPER)' \
+		'./roles/iface/hostdevice=TestReturn|TestHardware$$' ./roles/iface/dummy \
+		'./roles/iface/ptp=TestTraffic|TestRole/(dual|host|single)/(life|del|gc)' './roles/iface/tap=TestKeys|TestTraffic|TestBridge' \
+		'./roles/ipam/dhcp=TestIPvlan|TestDualStack'
 
 bin/golangci-lint: test/tools/go.sum
 	cd test/tools && $(GO) build -trimpath -o ../../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint mvdan.cc/gofumpt
