@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -24,12 +25,20 @@ type dhcpResult struct {
 	Del compared `json:"del"`
 	// Exchange is DISCOVER, OFFER, REQUEST and ACK alone: what the server and the wire take.
 	Exchange stat `json:"exchange"`
+	// Checking is the same with isc-dhcp-server as it is installed: it asks the wire for a second whether an address is in use before it offers it.
+	Checking checkedDHCP `json:"checking"`
+}
+
+type checkedDHCP struct {
+	Add      compared `json:"add"`
+	Exchange stat     `json:"exchange"`
 }
 
 // The wire that containers and server are on.
 const (
-	dhcpBridge = "benchdhcp"
-	dhcpWait   = 30 * time.Second
+	dhcpBridge  = "benchdhcp"
+	checkBridge = "benchcheck"
+	dhcpWait    = 30 * time.Second
 )
 
 // measureDHCP has both sides lease and release an address for one container at a time. Each side has its own daemon; the server is the same.
@@ -57,7 +66,7 @@ func measureDHCP(ctx context.Context, j job) (_ *dhcpResult, err error) {
 	for round := range rounds {
 		three := containers[3*round : 3*round+3]
 		for i, c := range three {
-			if err := connectContainer(ctx, c, fmt.Sprint("bd", 3*round+i)); err != nil {
+			if err := connectContainer(ctx, c, dhcpBridge, fmt.Sprint("bd", 3*round+i)); err != nil {
 				return nil, err
 			}
 		}
@@ -83,7 +92,53 @@ func measureDHCP(ctx context.Context, j job) (_ *dhcpResult, err error) {
 			bare = append(bare, took)
 		}
 	}
-	return &dhcpResult{Add: add.compared(), Del: del.compared(), Exchange: newStat(bare)}, nil
+	res := &dhcpResult{Add: add.compared(), Del: del.compared(), Exchange: newStat(bare)}
+	res.Checking, err = measureCheckedDHCP(ctx, j)
+	return res, err
+}
+
+// checkedRounds are few: each takes some three seconds.
+const checkedRounds = 7
+
+// measureCheckedDHCP has containers lease an address for the first time from a server that checks each. The daemons are running.
+func measureCheckedDHCP(ctx context.Context, j job) (_ checkedDHCP, err error) {
+	var res checkedDHCP
+	containers, err := newContainers("dhcpcheck", 3*checkedRounds+1)
+	if err != nil {
+		return res, err
+	}
+	defer func() { err = errors.Join(err, dropContainers(containers)) }()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if err := startCheckingServer(ctx, containers[3*checkedRounds]); err != nil {
+		return res, err
+	}
+	defer exec.Command("ip", "link", "del", checkBridge).Run() //nolint:errcheck // the sandbox ends with it
+	sides := []side{j.Sides.Ours, j.Sides.Peer}
+	var add timings
+	var bare []time.Duration
+	for round := range checkedRounds {
+		three := containers[3*round : 3*round+3]
+		for i, c := range three {
+			if err := connectContainer(ctx, c, checkBridge, fmt.Sprint("bc", 3*round+i)); err != nil {
+				return res, err
+			}
+		}
+		took, err := firstExchange(ctx, three[2])
+		if err != nil {
+			return res, err
+		}
+		bare = append(bare, took)
+		for _, i := range turns(round) {
+			a, err := sides[i].do(ctx, call{Plugin: "dhcp", Verb: "ADD", Container: three[i], Conf: sides[i].dhcpConf()})
+			if err != nil {
+				return res, err
+			}
+			add[i] = append(add[i], a.Took)
+		}
+	}
+	res.Add, res.Exchange = add.compared(), newStat(bare)
+	return res, nil
 }
 
 // program runs one of iproute2's and the like.
@@ -96,14 +151,7 @@ func program(ctx context.Context, args ...string) error {
 
 // startDHCPServer makes the wire and starts dnsmasq on it, which ends with ctx.
 func startDHCPServer(ctx context.Context, c container) error {
-	if err := program(ctx, "ip", "link", "add", dhcpBridge, "up", "type", "bridge"); err != nil {
-		return err
-	}
-	if err := connectContainer(ctx, c, "bdserver"); err != nil {
-		return err
-	}
-	in := []string{"nsenter", "--net=" + c.Netns}
-	if err := program(ctx, append(in, "ip", "address", "add", "10.240.0.1/16", "dev", "eth0")...); err != nil {
+	if err := wireUp(ctx, c, dhcpBridge, "bdserver", "10.240.0.1/16"); err != nil {
 		return err
 	}
 	return exec.CommandContext(ctx, "nsenter", "--net="+c.Netns, "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root",
@@ -111,9 +159,36 @@ func startDHCPServer(ctx context.Context, c container) error {
 		"--dhcp-range=10.240.1.0,10.240.200.0,1h", "--dhcp-lease-max=50000").Start()
 }
 
+// wireUp makes a wire with a server's namespace on it.
+func wireUp(ctx context.Context, c container, bridge, port, address string) error {
+	if err := program(ctx, "ip", "link", "add", bridge, "up", "type", "bridge"); err != nil {
+		return err
+	}
+	if err := connectContainer(ctx, c, bridge, port); err != nil {
+		return err
+	}
+	return program(ctx, "nsenter", "--net="+c.Netns, "ip", "address", "add", address, "dev", "eth0")
+}
+
+// startCheckingServer starts isc-dhcp-server with its defaults, which ends with ctx.
+func startCheckingServer(ctx context.Context, c container) error {
+	if err := wireUp(ctx, c, checkBridge, "bcserver", "10.241.0.1/16"); err != nil {
+		return err
+	}
+	conf, leases := filepath.Join(dataDir, "dhcpd.conf"), filepath.Join(dataDir, "dhcpd.leases")
+	err := errors.Join(
+		os.WriteFile(conf, []byte("authoritative; subnet 10.241.0.0 netmask 255.255.0.0 { range 10.241.1.0 10.241.200.0; }\n"), 0o600),
+		os.WriteFile(leases, nil, 0o600))
+	if err != nil {
+		return err
+	}
+	return exec.CommandContext(ctx, "nsenter", "--net="+c.Netns, "dhcpd", "-4", "-f", "-q", "-cf", conf, "-lf", leases,
+		"-pf", filepath.Join(dataDir, "dhcpd.pid"), "eth0").Start()
+}
+
 // connectContainer gives a container an interface on the wire.
-func connectContainer(ctx context.Context, c container, port string) error {
-	if err := program(ctx, "ip", "link", "add", port, "up", "master", dhcpBridge, "type", "veth", "peer", "name", "eth0", "netns", c.Netns); err != nil {
+func connectContainer(ctx context.Context, c container, bridge, port string) error {
+	if err := program(ctx, "ip", "link", "add", port, "up", "master", bridge, "type", "veth", "peer", "name", "eth0", "netns", c.Netns); err != nil {
 		return err
 	}
 	return program(ctx, "nsenter", "--net="+c.Netns, "ip", "link", "set", "eth0", "up")
@@ -145,36 +220,73 @@ func (s side) startDHCPDaemon(ctx context.Context) error {
 
 // bareExchange leases an address by four messages and nothing else. The first try is not timed: it also waits for server and wire.
 func bareExchange(ctx context.Context, c container) (time.Duration, error) {
-	n := netops.New(netops.Options{})
-	defer n.Close()
-	ns, err := n.OpenNamespace(c.Netns)
+	w, err := dial(ctx, c)
 	if err != nil {
 		return 0, err
 	}
-	defer ns.Close()
-	link, err := n.Link(ctx, ns, "eth0")
-	if err != nil {
-		return 0, err
-	}
-	mac, err := net.ParseMAC(link.MAC)
-	if err != nil {
-		return 0, err
-	}
+	defer w.close()
 	for end := time.Now().Add(dhcpWait); ; {
-		if _, err := fourMessages(ctx, n, ns, link.Index, mac); err == nil {
+		if _, err := w.fourMessages(ctx, 500*time.Millisecond); err == nil {
 			break
 		} else if time.Now().After(end) {
 			return 0, err
 		}
 	}
-	return fourMessages(ctx, n, ns, link.Index, mac)
+	return w.fourMessages(ctx, 500*time.Millisecond)
 }
 
-func fourMessages(ctx context.Context, n *netops.Net, ns *netops.Namespace, index int, mac net.HardwareAddr) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+// firstExchange leases an address that the server has not given to this client before; what gets lost while server and wire come up is sent again.
+func firstExchange(ctx context.Context, c container) (time.Duration, error) {
+	w, err := dial(ctx, c)
+	if err != nil {
+		return 0, err
+	}
+	defer w.close()
+	for end := time.Now().Add(dhcpWait); ; {
+		took, err := w.fourMessages(ctx, 5*time.Second)
+		if err == nil || time.Now().After(end) {
+			return took, err
+		}
+	}
+}
+
+// wire is a container's interface as a DHCP client sees it.
+type wire struct {
+	net   *netops.Net
+	ns    *netops.Namespace
+	index int
+	mac   net.HardwareAddr
+}
+
+func dial(ctx context.Context, c container) (*wire, error) {
+	w := &wire{net: netops.New(netops.Options{})}
+	var err error
+	if w.ns, err = w.net.OpenNamespace(c.Netns); err != nil {
+		return nil, errors.Join(err, w.net.Close())
+	}
+	link, err := w.net.Link(ctx, w.ns, "eth0")
+	if err == nil {
+		w.index = link.Index
+		w.mac, err = net.ParseMAC(link.MAC)
+	}
+	if err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *wire) close() {
+	_ = w.ns.Close()
+	_ = w.net.Close()
+}
+
+// fourMessages is DISCOVER, OFFER, REQUEST and ACK.
+func (w *wire) fourMessages(ctx context.Context, patience time.Duration) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	start := time.Now()
-	udp, err := n.OpenRawUDP(ns, index, 68)
+	udp, err := w.net.OpenRawUDP(w.ns, w.index, 68)
 	if err != nil {
 		return 0, err
 	}
@@ -189,12 +301,12 @@ func fourMessages(ctx context.Context, n *netops.Net, ns *netops.Namespace, inde
 			if err != nil {
 				return nil, err
 			}
-			if in, err := dhcpv4.FromBytes(d.Payload); err == nil && in.TransactionID == m.TransactionID && bytes.Equal(in.ClientHWAddr, mac) {
+			if in, err := dhcpv4.FromBytes(d.Payload); err == nil && in.TransactionID == m.TransactionID && bytes.Equal(in.ClientHWAddr, w.mac) {
 				return in, nil
 			}
 		}
 	}
-	discover, err := dhcpv4.NewDiscovery(mac)
+	discover, err := dhcpv4.NewDiscovery(w.mac)
 	if err != nil {
 		return 0, err
 	}
