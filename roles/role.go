@@ -50,6 +50,10 @@ type Role struct {
 	// New decodes, defaults and validates a network configuration. It does no
 	// I/O. Every fault is reported at once as ConfErrors (see Faults).
 	New func(conf []byte) (Handler, error)
+	// Undo is New for the DEL of a configuration that New refuses: it was edited
+	// after ADD, and what it was made by is recorded. It decodes and defaults,
+	// and judges nothing. nil where New refuses nothing.
+	Undo func(conf []byte) (Handler, error)
 	// OverLink marks an IPAM role that talks over the interface that it gives
 	// addresses to: ADD makes that first, DEL keeps it until they are released.
 	OverLink bool

@@ -91,6 +91,18 @@ type Handler struct{ role Interface }
 // New returns the Handler of an interface role.
 func New(role Interface) *Handler { return &Handler{role: role} }
 
+// Maker is what a table's entry has as New, or as Undo, made of what reads the
+// role's configuration.
+func Maker[R Interface](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
+	return func(conf []byte) (roles.Handler, error) {
+		r, err := read(conf)
+		if err != nil {
+			return nil, err
+		}
+		return New(r), nil
+	}
+}
+
 // Add attaches a container. On failure the kernel and the store are as before,
 // but for shared objects.
 func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {

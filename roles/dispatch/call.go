@@ -88,7 +88,7 @@ func (c *call) run(ctx context.Context, verb roles.Verb) error {
 	if err := guardNetns(c.req); err != nil {
 		return err
 	}
-	handler, err := newHandler(c.log, c.role, c.name, raw)
+	handler, err := newHandler(c.log, c.role, c.name, verb, raw)
 	if err != nil {
 		return err
 	}
@@ -214,8 +214,8 @@ func (c *call) print(doc []byte) error {
 }
 
 // newHandler makes a role's handler; whatever a configuration does to it is a
-// fault of the configuration.
-func newHandler(log *slog.Logger, role *roles.Role, name string, conf []byte) (handler roles.Handler, err error) {
+// fault of the configuration. DEL bears with faults.
+func newHandler(log *slog.Logger, role *roles.Role, name string, verb roles.Verb, conf []byte) (handler roles.Handler, err error) {
 	if role.New == nil {
 		return nil, fmt.Errorf("%w: %q is a daemon and answers no CNI call", roles.ErrNoPlugin, name)
 	}
@@ -227,7 +227,19 @@ func newHandler(log *slog.Logger, role *roles.Role, name string, conf []byte) (h
 	if err != nil && codeOf(err) == codeGeneral {
 		err = fmt.Errorf("%w: %w", roles.ErrConf, err)
 	}
-	return handler, err
+	if verb != roles.Del || role.Undo == nil || !errors.Is(err, roles.ErrConf) {
+		return handler, err
+	}
+	log.Warn("the configuration has faults, removing what was recorded", "role", name, "error", err)
+	undoErr := guarded(log, name, func() error {
+		var err error
+		handler, err = role.Undo(conf)
+		return err
+	})
+	if undoErr != nil {
+		return nil, err
+	}
+	return handler, nil
 }
 
 // serve calls the handler for the request's verb. What a handler does not

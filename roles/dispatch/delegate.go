@@ -211,7 +211,7 @@ func (l *local) call(ctx context.Context, req *roles.Request) (*roles.Result, er
 // Errors name the role.
 func (l *local) with(req *roles.Request, fn func(roles.Handler, *roles.Request) error) error {
 	req = cloneRequest(req)
-	h, err := newHandler(l.log, l.role, l.name, req.Conf)
+	h, err := newHandler(l.log, l.role, l.name, req.Verb, req.Conf)
 	if err == nil {
 		err = guarded(l.log, l.name, func() error { return fn(h, req) })
 	}

@@ -41,6 +41,8 @@ type Conf struct {
 	Other string
 	// Args is CNI_ARGS for every call.
 	Args string
+	// Refused are keys with values that ADD refuses; DEL must bear with them.
+	Refused map[string]any
 	// Again says that a second ADD of the same attachment is no error.
 	Again bool
 	// Swept says that the sweeps of another configuration make all that this
@@ -244,12 +246,39 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.host()
 	b.same(start, "after DEL with the namespace gone")
 
+	for _, faulty := range b.faulty() {
+		b.OK(b.call("ADD"))
+		b.OK(faulty)
+		b.same(start, "after DEL with a configuration that ADD refuses")
+	}
+
 	b.OK(b.call("ADD"))
 	bare := b.call("DEL")
 	bare.Conf = fmt.Sprintf(`{"cniVersion":%q,"name":%q,"type":%q}`, newest, b.network(), s.Type)
 	b.Run(bare) // whether it succeeds or not, the next DEL finishes
 	b.OK(b.call("DEL"))
 	b.same(start, "after DEL with another configuration")
+}
+
+// faulty are calls of DEL whose configurations were edited since ADD: one with
+// keys that the role refuses, one with a subnet that is none.
+func (b *bench) faulty() []Call {
+	b.t.Helper()
+	var calls []Call
+	if b.conf.Refused != nil {
+		c := b.call("DEL")
+		c.Conf = b.with(newest, b.conf.Refused)
+		calls = append(calls, c)
+	}
+	if c := b.call("DEL"); strings.Contains(c.Conf, `"subnet":"`) {
+		c.Conf = strings.ReplaceAll(c.Conf, `"subnet":"`, `"subnet":"no `)
+		calls = append(calls, c)
+	}
+	for _, c := range calls {
+		c.Verb = "ADD"
+		b.Fail(c, 7)
+	}
+	return calls
 }
 
 // network is the configuration's name.

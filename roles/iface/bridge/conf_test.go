@@ -51,7 +51,7 @@ func TestValidate(t *testing.T) {
 		{"wrong type", `{"vlan":"100"}`, []string{"vlan"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := newHandler([]byte(c.conf))
+			_, err := Role().New([]byte(c.conf))
 			if diff := cmp.Diff(c.paths, paths(err)); diff != "" {
 				t.Errorf("faults (-want +have):\n%s\n%v", diff, err)
 			}

@@ -24,29 +24,39 @@ func Role() roles.Role {
 		Capabilities: []string{"mac"},
 		Args:         []string{"MAC"},
 		Conf:         func() any { return new(Conf) },
-		New:          newHandler,
+		New:          attach.Maker(newRole),
+		Undo:         attach.Maker(undoRole),
 	}
-}
-
-func newHandler(raw []byte) (roles.Handler, error) {
-	r, err := newRole(raw)
-	if err != nil {
-		return nil, err
-	}
-	return attach.New(r), nil
 }
 
 // newRole decodes, defaults and validates a configuration.
 func newRole(raw []byte) (*role, error) {
+	r, err := readRole(raw)
+	if err != nil {
+		return nil, err
+	}
+	return r, r.conf.Validate()
+}
+
+// readRole decodes and defaults a configuration.
+func readRole(raw []byte) (*role, error) {
 	c := new(Conf)
 	if err := roles.Decode(raw, c); err != nil {
 		return nil, err
 	}
 	c.withDefaults()
-	if err := c.Validate(); err != nil {
+	return &role{conf: c}, nil
+}
+
+// undoRole reads a configuration that may have faults. Which bridge it meant at
+// ADD is not sure, so an empty one is left to GC.
+func undoRole(raw []byte) (*role, error) {
+	r, err := readRole(raw)
+	if err != nil {
 		return nil, err
 	}
-	return &role{conf: c}, nil
+	r.conf.RemoveEmptyBridge = false
+	return r, nil
 }
 
 // role implements attach.Interface for one configuration.

@@ -47,7 +47,7 @@ func TestRole(t *testing.T) {
 			{Name: "gateway", Swept: true, JSON: gateway, Tamper: append(layer3(), masquerade, hairpin, forwarding, bridgeAddress)},
 			{Name: "dual", JSON: dual, Tamper: layer3()},
 			{Name: "layer2", Swept: true, JSON: layer2, NoAddress: true, Tamper: layer1()},
-			{Name: "guard", JSON: guard, Tamper: []rolestest.Tamper{guards, isolation}},
+			{Name: "guard", JSON: guard, Refused: map[string]any{"mtu": -1, "hairpinMode": true, "promiscMode": true}, Tamper: []rolestest.Tamper{guards, isolation}},
 			{Name: "down", Swept: true, JSON: down, NoAddress: true},
 			{Name: "promisc", Swept: true, JSON: promisc, Tamper: []rolestest.Tamper{promiscuous}},
 			{Name: "vlan", JSON: vlan, Needs: vlans, Tamper: []rolestest.Tamper{portVLAN}},

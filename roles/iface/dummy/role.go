@@ -27,26 +27,25 @@ func Role() roles.Role {
 		Summary:   "an interface that is connected to nothing, with addresses",
 		Reference: "v1.9.1",
 		Conf:      func() any { return new(Conf) },
-		New:       newHandler,
+		New:       attach.Maker(newRole),
+		Undo:      attach.Maker(readRole),
 	}
-}
-
-func newHandler(raw []byte) (roles.Handler, error) {
-	r, err := newRole(raw)
-	if err != nil {
-		return nil, err
-	}
-	return attach.New(r), nil
 }
 
 // newRole decodes and validates a configuration.
 func newRole(raw []byte) (*role, error) {
+	r, err := readRole(raw)
+	if err == nil && r.conf.IPAM.Type == "" {
+		err = &roles.ConfError{Path: "ipam.type", Reason: "is missing: addresses are all that the interface is for"}
+	}
+	return r, err
+}
+
+// readRole decodes a configuration.
+func readRole(raw []byte) (*role, error) {
 	r := new(role)
 	if err := roles.Decode(raw, &r.conf); err != nil {
 		return nil, err
-	}
-	if r.conf.IPAM.Type == "" {
-		return nil, &roles.ConfError{Path: "ipam.type", Reason: "is missing: addresses are all that the interface is for"}
 	}
 	return r, nil
 }

@@ -20,23 +20,24 @@ func Role() roles.Role {
 		Reference:    "v1.9.1",
 		Capabilities: []string{"deviceID"},
 		Conf:         func() any { return new(Conf) },
-		New: func(raw []byte) (roles.Handler, error) {
-			r, err := newRole(raw)
-			if err != nil {
-				return nil, err
-			}
-			return attach.New(r), nil
-		},
+		New:          attach.Maker(newRole),
+		Undo:         attach.Maker(readRole),
 	}
 }
 
 // newRole decodes and validates a configuration.
 func newRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	if err := roles.Decode(raw, c); err != nil {
+	r, err := readRole(raw)
+	if err != nil {
 		return nil, err
 	}
-	if err := c.Validate(); err != nil {
+	return r, r.conf.Validate()
+}
+
+// readRole decodes a configuration.
+func readRole(raw []byte) (*role, error) {
+	c := new(Conf)
+	if err := roles.Decode(raw, c); err != nil {
 		return nil, err
 	}
 	return &role{conf: c}, nil

@@ -20,13 +20,8 @@ func Role() roles.Role {
 		Summary:   "an interface that shares the MAC of one of the host's",
 		Reference: "v1.9.1",
 		Conf:      func() any { return new(Conf) },
-		New: func(raw []byte) (roles.Handler, error) {
-			r, err := newRole(raw)
-			if err != nil {
-				return nil, err
-			}
-			return attach.New(r), nil
-		},
+		New:       attach.Maker(newRole),
+		Undo:      attach.Maker(readRole),
 	}
 }
 
@@ -38,14 +33,20 @@ type role struct {
 
 // newRole decodes, defaults and validates a configuration.
 func newRole(raw []byte) (*role, error) {
+	r, err := readRole(raw)
+	if err != nil {
+		return nil, err
+	}
+	return r, r.conf.Validate()
+}
+
+// readRole decodes and defaults a configuration.
+func readRole(raw []byte) (*role, error) {
 	c := new(Conf)
 	if err := roles.Decode(raw, c); err != nil {
 		return nil, err
 	}
 	c.withDefaults()
-	if err := c.Validate(); err != nil {
-		return nil, err
-	}
 	return &role{Upper: c.upper(), conf: c}, nil
 }
 

@@ -36,7 +36,7 @@ func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "ipvlan",
 		Confs: []rolestest.Conf{
-			{Name: "l2", JSON: l2, Tamper: append(tampers(), route)},
+			{Name: "l2", Refused: map[string]any{"mtu": -1}, JSON: l2, Tamper: append(tampers(), route)},
 			{Name: "l3", JSON: l3, Swept: true, Tamper: tampers()},
 			{Name: "l3s", JSON: l3s, Swept: true},
 			{Name: "inside", JSON: inside, Swept: true, Prepare: prepare, Tamper: tampers()},

@@ -16,25 +16,24 @@ func Role() roles.Role {
 		Summary:   "a veth pair between container and host, routed, with masquerade",
 		Reference: "v1.9.1",
 		Conf:      func() any { return new(Conf) },
-		New:       newHandler,
+		New:       attach.Maker(newRole),
+		Undo:      attach.Maker(readRole),
 	}
-}
-
-func newHandler(raw []byte) (roles.Handler, error) {
-	r, err := newRole(raw)
-	if err != nil {
-		return nil, err
-	}
-	return attach.New(r), nil
 }
 
 // newRole decodes and validates a configuration.
 func newRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	if err := roles.Decode(raw, c); err != nil {
+	r, err := readRole(raw)
+	if err != nil {
 		return nil, err
 	}
-	if err := c.Validate(); err != nil {
+	return r, r.conf.Validate()
+}
+
+// readRole decodes a configuration.
+func readRole(raw []byte) (*role, error) {
+	c := new(Conf)
+	if err := roles.Decode(raw, c); err != nil {
 		return nil, err
 	}
 	return &role{conf: c}, nil

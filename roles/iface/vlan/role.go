@@ -17,13 +17,8 @@ func Role() roles.Role {
 		Summary:   "a VLAN of one of the host's interfaces",
 		Reference: "v1.9.1",
 		Conf:      func() any { return new(Conf) },
-		New: func(raw []byte) (roles.Handler, error) {
-			r, err := newRole(raw)
-			if err != nil {
-				return nil, err
-			}
-			return attach.New(r), nil
-		},
+		New:       attach.Maker(newRole),
+		Undo:      attach.Maker(readRole),
 	}
 }
 
@@ -35,11 +30,17 @@ type role struct {
 
 // newRole decodes and validates a configuration.
 func newRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	if err := roles.Decode(raw, c); err != nil {
+	r, err := readRole(raw)
+	if err != nil {
 		return nil, err
 	}
-	if err := c.Validate(); err != nil {
+	return r, r.conf.Validate()
+}
+
+// readRole decodes a configuration.
+func readRole(raw []byte) (*role, error) {
+	c := new(Conf)
+	if err := roles.Decode(raw, c); err != nil {
 		return nil, err
 	}
 	return &role{Upper: c.upper(), conf: c}, nil

@@ -39,7 +39,7 @@ func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "vlan",
 		Confs: []rolestest.Conf{
-			{Name: "layer3", JSON: layer3, Other: layer3Other, Tamper: append(tampers(), address, mtu, otherID)},
+			{Name: "layer3", Refused: map[string]any{"mtu": -1}, JSON: layer3, Other: layer3Other, Tamper: append(tampers(), address, mtu, otherID)},
 			{Name: "layer2", JSON: layer2, Other: layer2Other, NoAddress: true, Swept: true, Tamper: tampers()},
 			{Name: "inside", JSON: inside, Other: insideOther, Swept: true, Prepare: prepare, Tamper: append(tampers(), address)},
 		},

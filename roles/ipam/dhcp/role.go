@@ -32,6 +32,7 @@ func Role() roles.Role {
 		Args:      []string{"K8S_POD_NAMESPACE", "K8S_POD_NAME"},
 		Conf:      func() any { return new(daemon.Conf) },
 		New:       func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
+		Undo:      undoHandler,
 		OverLink:  true,
 		Run:       daemon.Run,
 		Verbs:     commands(),
@@ -55,7 +56,20 @@ func newHandler(conf []byte) (*handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &handler{socket: c.IPAM.DaemonSocketPath, client: daemon.Client{Socket: c.IPAM.DaemonSocketPath}}, nil
+	return handlerAt(c.IPAM.DaemonSocketPath), nil
+}
+
+// undoHandler needs no more than the daemon's socket.
+func undoHandler(conf []byte) (roles.Handler, error) {
+	c, err := daemon.Decode(conf)
+	if c == nil {
+		return nil, err
+	}
+	return handlerAt(c.IPAM.DaemonSocketPath), nil
+}
+
+func handlerAt(socket string) *handler {
+	return &handler{socket: socket, client: daemon.Client{Socket: socket}}
 }
 
 // Add gets an address of each family. Again it tells the same.

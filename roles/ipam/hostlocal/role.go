@@ -28,6 +28,7 @@ func Role() roles.Role {
 		Args:         []string{"IP"},
 		Conf:         func() any { return new(Conf) },
 		New:          func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
+		Undo:         func([]byte) (roles.Handler, error) { return undoer{}, nil },
 		Verbs:        commands(),
 	}
 }

@@ -23,7 +23,12 @@ func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	// Not to import would lose nothing now, but a later import would bring the
 	// address back, with nobody but GC left to release it.
 	importErr := a.importIfPossible(ctx, h, req.Network)
-	err := h.Store.Update(ctx, func(tx *store.Tx) error {
+	return errors.Join(importErr, release(ctx, h, req))
+}
+
+// release deletes an attachment's leases, of whichever pool.
+func release(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	return h.Store.Update(ctx, func(tx *store.Tx) error {
 		released, err := tx.DeleteLeases(req.Key())
 		if err != nil || len(released) > 0 {
 			return err
@@ -31,7 +36,20 @@ func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 		_, err = tx.DeleteLeases(oldKey(req))
 		return err
 	})
-	return errors.Join(importErr, err)
+}
+
+// undoer is for a configuration with faults: leases are found by their owner,
+// without ranges. It imports nothing, for which the ranges are needed.
+type undoer struct{}
+
+// Add is not called.
+func (undoer) Add(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) {
+	return nil, roles.ErrConf
+}
+
+// Del releases what the attachment has.
+func (undoer) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	return release(ctx, h, req)
 }
 
 // oldKey is the owner of leases taken over from files of before 2018, which

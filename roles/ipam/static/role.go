@@ -23,6 +23,7 @@ func Role() roles.Role {
 		Args:         []string{"IP", "GATEWAY"},
 		Conf:         func() any { return new(Conf) },
 		New:          func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
+		Undo:         func([]byte) (roles.Handler, error) { return &handler{}, nil },
 	}
 }
 
