@@ -20,18 +20,19 @@ func (d *daemon) server(self uint32) *netrpc.Server {
 		Log: d.host.Log, Code: codeOf,
 		Admit: func(c *net.UnixConn) error { return admit(c, self) },
 		Methods: map[string]netrpc.Method{
-			methodAllocate: {Args: args, Undelivered: d.undelivered, Call: func(ctx context.Context, a any) (any, error) {
+			methodAllocate: {Args: args, Call: func(ctx context.Context, a any) (any, func(), error) {
 				return d.serveAllocate(ctx, a.(*callArgs))
 			}},
-			methodRelease: {Args: args, Call: func(ctx context.Context, a any) (any, error) {
-				return none{}, d.serveRelease(ctx, a.(*callArgs))
+			methodRelease: {Args: args, Call: func(ctx context.Context, a any) (any, func(), error) {
+				return none{}, nil, d.serveRelease(ctx, a.(*callArgs))
 			}},
-			methodCheck: {Args: args, Call: func(_ context.Context, a any) (any, error) {
-				return d.serveCheck(a.(*callArgs))
+			methodCheck: {Args: args, Call: func(_ context.Context, a any) (any, func(), error) {
+				res, err := d.serveCheck(a.(*callArgs))
+				return res, nil, err
 			}},
-			methodCollect: {Args: func() any { return new(collection) }, Call: func(ctx context.Context, a any) (any, error) {
+			methodCollect: {Args: func() any { return new(collection) }, Call: func(ctx context.Context, a any) (any, func(), error) {
 				c := a.(*collection)
-				return none{}, d.collect(ctx, c.Network, c.Valid)
+				return none{}, nil, d.collect(ctx, c.Network, c.Valid)
 			}},
 		},
 	}
@@ -66,38 +67,41 @@ func keyOf(in *callArgs) (store.Key, error) {
 	return store.Key{Network: c.Name, ContainerID: in.ContainerID, IfName: in.IfName}, nil
 }
 
-// serveAllocate gets addresses, or tells those that the attachment has.
-func (d *daemon) serveAllocate(ctx context.Context, in *callArgs) (*roles.Result, error) {
+// serveAllocate gets addresses, or tells those that the attachment has. Only
+// what it got itself goes if nobody hears of it: the reference's CHECK asks too.
+func (d *daemon) serveAllocate(ctx context.Context, in *callArgs) (_ *roles.Result, undo func(), err error) {
 	if _, err := Decode(in.StdinData); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	key, err := keyOf(in)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	unlock, err := d.lock(ctx, key)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer unlock()
 	at, v, err := openPlace(ctx, d.prefix+in.Netns, in.IfName)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer v.close()
 	if l := d.find(key); l != nil {
 		_, over := l.over()
 		if l.place.netns.Dev == at.netns.Dev && l.place.netns.Inode == at.netns.Inode && !over {
-			return l.result()
+			res, err := l.result()
+			return res, nil, err
 		}
 		if err := d.end(ctx, l); err != nil { // of a former life of the container
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	if err := v.up(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return d.allocate(ctx, store.DHCPLease{Owner: key, Netns: at.netns, Args: in.Args, Conf: in.StdinData})
+	res, err := d.allocate(ctx, store.DHCPLease{Owner: key, Netns: at.netns, Args: in.Args, Conf: in.StdinData})
+	return res, func() { d.takeBack(key) }, err
 }
 
 // allocate gets addresses for a new attachment.
@@ -129,10 +133,10 @@ func (d *daemon) allocate(ctx context.Context, rec store.DHCPLease) (*roles.Resu
 	return res, nil
 }
 
-// undelivered takes back what a client did not live to hear of.
-func (d *daemon) undelivered(args any) {
-	if err := d.serveRelease(d.ctx, args.(*callArgs)); err != nil {
-		d.host.Log.Warn("a lease that nobody heard of stays", "container", args.(*callArgs).ContainerID, "error", err)
+// takeBack ends a lease that a client did not live to hear of.
+func (d *daemon) takeBack(key store.Key) {
+	if err := d.release(d.ctx, key); err != nil {
+		d.host.Log.Warn("a lease that nobody heard of stays", "network", key.Network, "container", key.ContainerID, "error", err)
 	}
 }
 

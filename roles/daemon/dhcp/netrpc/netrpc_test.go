@@ -203,19 +203,19 @@ func ourServer(t *testing.T, l net.Listener, undelivered func(any)) {
 	t.Helper()
 	args := func() any { return new(callArgs) }
 	s := &Server{Log: slog.New(slog.DiscardHandler), Code: func(error) uint64 { return 7 }, Methods: map[string]Method{
-		"DHCP.Allocate": {Args: args, Undelivered: undelivered, Call: func(ctx context.Context, a any) (any, error) {
+		"DHCP.Allocate": {Args: args, Call: func(ctx context.Context, a any) (any, func(), error) {
 			in := a.(*callArgs)
 			if in.ContainerID == "" {
-				return nil, errors.New("no container")
+				return nil, nil, errors.New("no container")
 			}
 			if in.ContainerID == "wait" {
 				<-ctx.Done()
 			}
 			r := someResult()
 			r.CNIVersion = string(in.StdinData)
-			return r, nil
+			return r, func() { undelivered(a) }, nil
 		}},
-		"DHCP.Release": {Args: args, Call: func(context.Context, any) (any, error) { return struct{}{}, nil }},
+		"DHCP.Release": {Args: args, Call: func(context.Context, any) (any, func(), error) { return struct{}{}, nil, nil }},
 	}}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)

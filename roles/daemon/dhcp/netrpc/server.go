@@ -23,9 +23,9 @@ type Method struct {
 	// Args returns a pointer to zero arguments.
 	Args func() any
 	// Call returns the result, a struct. Its context ends with the connection.
-	Call func(ctx context.Context, args any) (any, error)
-	// Undelivered, if set, is told what nobody was there to take any more.
-	Undelivered func(args any)
+	// What the call did for its client alone, undo takes back if nobody is there
+	// to hear of it any more; nil for nothing.
+	Call func(ctx context.Context, args any) (result any, undo func(), err error)
 }
 
 // Server answers calls.
@@ -131,12 +131,12 @@ func (c *connection) next(ctx context.Context, d *decoder) error {
 		return err
 	}
 	c.calls.Go(func() {
-		result, err := m.Call(ctx, args)
+		result, undo, err := m.Call(ctx, args)
 		if err != nil {
 			result = struct{}{}
 		}
-		if c.answer(req, result, err) != nil && err == nil && m.Undelivered != nil {
-			m.Undelivered(args)
+		if c.answer(req, result, err) != nil && err == nil && undo != nil {
+			undo()
 		}
 	})
 	return nil
