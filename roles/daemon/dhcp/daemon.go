@@ -34,15 +34,22 @@ type daemon struct {
 	// identities counts who goes by an identity: two sandboxes of one pod, for a time.
 	identities map[string]int
 	busy       map[store.Key]chan struct{}
-	// former are the addresses that identities had before this boot.
-	former map[string]map[string]netip.Addr
+	// former are the leases that identities had before this boot.
+	former map[string]former
+}
+
+// former is what an identity had before this boot: addresses by family, and
+// under which keys they are on record.
+type former struct {
+	addrs map[string]netip.Addr
+	keys  []store.Key
 }
 
 func newDaemon(ctx context.Context, h *roles.Host, socket string, t timing) *daemon {
 	return &daemon{
 		host: h, ctx: ctx, socket: socket, timing: t,
 		leases: map[store.Key]*lease{}, identities: map[string]int{}, busy: map[store.Key]chan struct{}{},
-		former: map[string]map[string]netip.Addr{},
+		former: map[string]former{},
 	}
 }
 
@@ -107,17 +114,18 @@ func (d *daemon) keep(l *lease, resumed bool) {
 	l.start(d.ctx, resumed)
 }
 
-// wanted are the addresses that an identity had when it was seen last.
-func (d *daemon) wanted(identity string) map[string]netip.Addr {
+// wanted are the addresses that an identity had when it was seen last, and
+// the records that tell of them.
+func (d *daemon) wanted(identity string) (addrs map[string]netip.Addr, keys []store.Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	want := d.former[identity]
+	f := d.former[identity]
 	for _, l := range d.leases {
 		if l.rec.Identity == identity {
-			return nil // they are in use; servers decide
+			return nil, f.keys // they are in use; servers decide
 		}
 	}
-	return want
+	return f.addrs, f.keys
 }
 
 // newLease describes a lease that is to be had, or is on record.
@@ -237,10 +245,11 @@ func (d *daemon) remember(rec store.DHCPLease) bool {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(addrs) > 0 {
-		d.former[rec.Identity] = addrs
+	if len(addrs) == 0 {
+		return false
 	}
-	return len(addrs) > 0
+	d.former[rec.Identity] = former{addrs, append(d.former[rec.Identity].keys, rec.Owner)}
+	return true
 }
 
 // stop ends the keeping of all leases, which stay.

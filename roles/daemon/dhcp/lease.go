@@ -43,6 +43,9 @@ type lease struct {
 	// mu guards what follows; saving is done under it.
 	mu  sync.Mutex
 	rec store.DHCPLease
+	// replaces are the records of the identity's leases of an earlier boot, which
+	// go when this one is on record.
+	replaces []store.Key
 	// ended: the record is deleted, or about to be.
 	ended bool
 }
@@ -68,7 +71,8 @@ func (l *lease) with(ctx context.Context, family string, f func(*visit, client) 
 }
 
 // acquire gets an address of each family, at the same time. It tries until
-// the time for that is up or ctx ends; what came too late is given back.
+// the time for that is up or ctx ends. After an error there may be some all the
+// same.
 func (l *lease) acquire(ctx context.Context, want map[string]netip.Addr) error {
 	families := l.who.conf.IPAM.Families
 	grants, errs := make([]store.DHCPGrant, len(families)), make([]error, len(families))
@@ -84,19 +88,15 @@ func (l *lease) acquire(ctx context.Context, want map[string]netip.Addr) error {
 		})
 	}
 	wg.Wait()
-	err := errors.Join(errs...)
 	for i := range families {
 		if errs[i] == nil {
 			l.rec.Grants = append(l.rec.Grants, grants[i])
 		}
 	}
-	if err == nil {
-		err = context.Cause(ctx)
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
-	if err != nil {
-		l.giveBack(context.WithoutCancel(ctx))
-	}
-	return err
+	return context.Cause(ctx)
 }
 
 func (l *lease) acquireOne(ctx context.Context, family string, want netip.Addr) (*store.DHCPGrant, error) {
@@ -320,7 +320,18 @@ func (l *lease) saveLocked(ctx context.Context) error {
 		return nil
 	}
 	l.rec.Updated = l.d.host.Now()
-	return l.d.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.PutDHCPLease(&l.rec) })
+	err := l.d.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error {
+		for _, key := range l.replaces {
+			if err := tx.DeleteDHCPLease(key); err != nil {
+				return err
+			}
+		}
+		return tx.PutDHCPLease(&l.rec)
+	})
+	if err == nil {
+		l.replaces = nil
+	}
+	return err
 }
 
 // giveBack tells the servers that the addresses are not needed any more. They

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
@@ -112,10 +113,13 @@ func (d *daemon) allocate(ctx context.Context, rec store.DHCPLease) (*roles.Resu
 	if err != nil {
 		return nil, err
 	}
-	want := d.wanted(l.rec.Identity)
+	var want map[string]netip.Addr
+	want, l.replaces = d.wanted(l.rec.Identity)
 	d.enlist(l)
 	if err := l.acquire(ctx, want); err != nil {
-		d.delist(l)
+		if d.delist(l) {
+			l.giveBack(context.WithoutCancel(ctx))
+		}
 		l.log.Info("gave up", "error", err)
 		return nil, fmt.Errorf("lease an address for %q: %w", rec.Owner.IfName, err)
 	}

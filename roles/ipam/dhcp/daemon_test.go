@@ -159,6 +159,9 @@ func TestReboot(t *testing.T) {
 	if got := result(t, e.OK(after)); got.IPs[0].Address.String() != r.IPs[0].Address.String() {
 		t.Errorf("address %v, was %v", got.IPs[0].Address, r.IPs[0].Address)
 	}
+	if l := listed(t, e); len(l) != 1 || l[0]["containerID"] != "c2" {
+		t.Errorf("the former lease is still on record: %v", l)
+	}
 }
 
 // reboot makes all that is on record of an earlier boot.
@@ -321,6 +324,31 @@ func TestPod(t *testing.T) {
 	d.await(t, "not released", 1)
 	e.OK(pod("DEL", "c2", "web-0", two))
 	server.await(t, "DHCPRELEASE of "+a.IPs[0].Address.IP.String(), 1)
+}
+
+// TestPodFailed: a second container of a pod does not get all of its addresses.
+// What it got is the first one's too, and is not released.
+func TestPodFailed(t *testing.T) {
+	wire := newWire(t)
+	server := isc(t, wire.server, "-4", isc4With(``))
+	e := rolestest.NewEnv(t, all.Table())
+	daemon(t, e, "-timeout", "300ms", "-resendtimeout", "1s")
+	pod := func(verb, id, keys string, ns *netopstest.NS) rolestest.Call {
+		c := call(verb, ns, conf(e, keys))
+		c.ID, c.Args = id, "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0"
+		return c
+	}
+	ns := netopstest.New(t)
+	r := result(t, e.OK(pod("ADD", "c1", "", ns)))
+	e.Fail(pod("ADD", "c2", `,"families":["ipv4","ipv6"]`, netopstest.New(t)), 11)
+	if n := strings.Count(server.said(), "DHCPACK"); n != 2 {
+		t.Errorf("%d addresses were leased, want 2 times the same", n)
+	}
+	e.OK(pod("DEL", "c1", "", ns))
+	server.await(t, "DHCPRELEASE of "+r.IPs[0].Address.IP.String(), 1)
+	if n := strings.Count(server.said(), "DHCPRELEASE"); n != 1 {
+		t.Errorf("released %d times, want once", n)
+	}
 }
 
 // TestKilledCall: nobody hears of a lease that is got after its caller was killed.
