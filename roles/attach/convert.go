@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -64,7 +65,8 @@ func Addresses(r *roles.Result) ([]Family, error) {
 
 // Routes turns a result's routes into routes over a container's interface. A
 // route without a gateway goes by the first gateway of its family, if any; with
-// an unspecified one (0.0.0.0, ::) it is on the link, as dhcp tells it.
+// an unspecified one (0.0.0.0, ::) it is on the link, as dhcp tells it. Of one
+// that is given twice, as DHCP's classful routes may be, there is one.
 func Routes(r *roles.Result, link string) ([]netops.Object, error) {
 	ips, err := Addresses(r)
 	if err != nil {
@@ -93,9 +95,20 @@ func Routes(r *roles.Result, link string) ([]netops.Object, error) {
 		if rt.Table != nil {
 			o.Table = *rt.Table
 		}
-		out = append(out, o)
+		if !slices.ContainsFunc(out, func(other netops.Object) bool { return sameRoute(other.(*netops.Route), o) }) {
+			out = append(out, o)
+		}
 	}
 	return out, nil
+}
+
+// sameRoute tells whether two routes differ in nothing: the kernel takes the
+// second for the first.
+func sameRoute(a, b *netops.Route) bool {
+	x, y := *a, *b
+	x.Scope, y.Scope = nil, nil
+	sameScope := a.Scope == b.Scope || a.Scope != nil && b.Scope != nil && *a.Scope == *b.Scope
+	return x == y && sameScope
 }
 
 // firstGateway is the first gateway of a family, or the zero Addr.

@@ -232,6 +232,7 @@ func (l *lease) extend(ctx context.Context, i int, until time.Time, ask func(cli
 	if err != nil {
 		return ended(ctx, err)
 	}
+	extended.Address, extended.Result = g.Address, g.Result // the runtime is told of no others
 	l.log.Debug("lease extended", "address", g.Address, "expires", extended.Expire)
 	return l.note(context.WithoutCancel(ctx), i, *extended)
 }
@@ -278,6 +279,7 @@ func (l *lease) regain(ctx context.Context, i int, g store.DHCPGrant) error {
 		if err != nil {
 			return err
 		}
+		again.Address, again.Result = g.Address, g.Result
 		res, err := decodeResult(again)
 		if err != nil {
 			return err

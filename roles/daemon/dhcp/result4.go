@@ -29,6 +29,8 @@ const (
 	infinite = math.MaxUint32 * time.Second
 	// minMTU is the smallest that IPv4 allows (RFC 791).
 	minMTU = 68
+	// maxMTU is the largest that the kernel gives a route.
+	maxMTU = 65520
 )
 
 // grant4 makes a grant of a DHCPACK. Its times count from when it was asked for.
@@ -145,7 +147,7 @@ func mtu(ack *reply) int {
 	if len(b) != 2 || binary.BigEndian.Uint16(b) < minMTU {
 		return 0
 	}
-	return int(binary.BigEndian.Uint16(b))
+	return min(int(binary.BigEndian.Uint16(b)), maxMTU)
 }
 
 // domains keeps the names that a resolver's configuration can hold.

@@ -20,8 +20,11 @@ import (
 const (
 	serverPort4 = 67
 	clientPort4 = 68
-	// maxMessage4 is the largest IP packet that is taken (option 57).
-	maxMessage4 = 1500
+	// maxMessage is the largest IP packet that is taken: servers are told so
+	// (option 57). Domain names may be compressed (RFC 1035, section 4.1.4), and
+	// what a hostile list of them takes to decode grows with the cube of its size:
+	// 0.1 s in a message of this one, minutes in the largest that UDP carries.
+	maxMessage = 1500
 )
 
 // errRefused means that the server does not let us have the address (any more).
@@ -152,7 +155,7 @@ func (c *client4) message(kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 	if c.broadcast {
 		m.SetBroadcast()
 	}
-	m.UpdateOption(dhcpv4.OptMaxMessageSize(maxMessage4))
+	m.UpdateOption(dhcpv4.OptMaxMessageSize(maxMessage))
 	if codes := c.who.conf.requested(); len(codes) > 0 {
 		m.UpdateOption(dhcpv4.OptParameterRequestList(codes...))
 	}
@@ -225,6 +228,9 @@ func (c *client4) exchange(ctx context.Context, m *dhcpv4.DHCPv4, to netip.AddrP
 		if err != nil {
 			return false, err
 		}
+		if len(d.Payload) > maxMessage {
+			return false, nil
+		}
 		in, err := dhcpv4.FromBytes(d.Payload)
 		if err != nil || !answers4(in, m) || (server != nil && !in.ServerIdentifier().Equal(server)) {
 			return false, nil // not for us
@@ -240,8 +246,8 @@ func answers4(in, to *dhcpv4.DHCPv4) bool {
 	if in.OpCode != dhcpv4.OpcodeBootReply || in.TransactionID != to.TransactionID || !bytes.Equal(in.ClientHWAddr, to.ClientHWAddr) {
 		return false
 	}
-	if len(in.ServerIdentifier().To4()) != 4 {
-		return false
+	if !isHost4(in.ServerIdentifier()) {
+		return false // what is to be given back is sent there, from the host too
 	}
 	kinds := []dhcpv4.MessageType{dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak}
 	if to.MessageType() == dhcpv4.MessageTypeDiscover {

@@ -168,6 +168,9 @@ func (c *client6) exchange(ctx context.Context, m *dhcpv6.Message) (*dhcpv6.Mess
 		if err != nil {
 			return false, err
 		}
+		if len(d.Payload) > maxMessage {
+			return false, nil
+		}
 		in, err := dhcpv6.MessageFromBytes(d.Payload)
 		if err != nil || !answers6(in, m) {
 			return false, nil // not for us
