@@ -19,7 +19,7 @@ type NetConf struct {
 	CNIVersion string `json:"cniVersion,omitempty"`
 	// Name is the network's name.
 	Name string `json:"name,omitempty"`
-	// Type is the plugin's.
+	// Type is the plugin's name.
 	Type string `json:"type,omitempty"`
 	// Capabilities are the runtimeConfig keys that the runtime may fill in.
 	Capabilities map[string]bool `json:"capabilities,omitempty"`

@@ -39,6 +39,7 @@ type Conf struct {
 
 // IPAM is the "ipam" object.
 type IPAM struct {
+	// Type is "dhcp".
 	Type string `json:"type,omitempty"`
 	// DaemonSocketPath is the daemon's socket. Default /run/cni/dhcp.sock.
 	DaemonSocketPath string `json:"daemonSocketPath,omitempty"`
@@ -73,11 +74,11 @@ type RequestOption struct {
 
 // ProvideOption is an option to send.
 type ProvideOption struct {
-	// Option is a name or number as in RequestOption.
+	// Option is a number or a name, as in request.
 	Option string `json:"option,omitempty"`
 	// Value is sent as it is, at most 255 bytes.
 	Value string `json:"value,omitempty"`
-	// FromArg is a key of CNI_ARGS whose value is sent; it wins over Value.
+	// FromArg is a key of CNI_ARGS whose value is sent; it wins over value.
 	FromArg string `json:"fromArg,omitempty"`
 }
 

@@ -15,7 +15,8 @@ import (
 // selects the device; only the last two can select one with a userspace driver.
 type Conf struct {
 	roles.NetConf
-	// Device is the device's name on the host.
+	// Device is the device's name on the host. Of device, hwaddr, kernelpath and
+	// pciBusID the first that is set counts, and the others do not.
 	Device string `json:"device,omitempty"`
 	// HWAddr is the device's hardware address.
 	HWAddr string `json:"hwaddr,omitempty"`

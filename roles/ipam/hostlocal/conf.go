@@ -21,16 +21,21 @@ type Conf struct {
 
 // IPAM is the "ipam" object.
 type IPAM struct {
+	// Type is "host-local".
 	Type string `json:"type,omitempty"`
 	// Ranges are range sets. A container gets one address of each set; a set
 	// is a pool made of one or more ranges of one address family.
 	Ranges [][]Range `json:"ranges,omitempty"`
-	// Subnet, RangeStart, RangeEnd and Gateway are the older form: one more
-	// range set, of one range, before those in Ranges. Deprecated: use Ranges.
-	Subnet     string `json:"subnet,omitempty"`
+	// Subnet with its rangeStart, rangeEnd and gateway is the older form: one
+	// more range set, of one range, before those in ranges. Deprecated: use
+	// ranges.
+	Subnet string `json:"subnet,omitempty"`
+	// RangeStart belongs to ipam.subnet, as in ranges.
 	RangeStart string `json:"rangeStart,omitempty"`
-	RangeEnd   string `json:"rangeEnd,omitempty"`
-	Gateway    string `json:"gateway,omitempty"`
+	// RangeEnd belongs to ipam.subnet, as in ranges.
+	RangeEnd string `json:"rangeEnd,omitempty"`
+	// Gateway belongs to ipam.subnet, as in ranges.
+	Gateway string `json:"gateway,omitempty"`
 	// Exclude are addresses and CIDRs that are never handed out of any range.
 	Exclude []string `json:"exclude,omitempty"`
 	// Routes are copied to the result.
@@ -48,11 +53,13 @@ type IPAM struct {
 type Range struct {
 	// Subnet is a CIDR without host bits. Required.
 	Subnet string `json:"subnet,omitempty"`
-	// RangeStart and RangeEnd are the first and last address, inclusive.
-	// Default: all of the subnet, for IPv4 prefixes up to 30 bits without the
-	// network and the broadcast address.
+	// RangeStart is the first address. Default: that of the subnet, for IPv4
+	// prefixes up to 30 bits the one after the network's.
 	RangeStart string `json:"rangeStart,omitempty"`
-	RangeEnd   string `json:"rangeEnd,omitempty"`
+	// RangeEnd is the last address, which is handed out too. Default: that of
+	// the subnet, for IPv4 prefixes up to 30 bits the one before the broadcast
+	// address.
+	RangeEnd string `json:"rangeEnd,omitempty"`
 	// Gateway is told in the result and never handed out. Default: the first
 	// host address of the subnet; none for /32 and /128.
 	Gateway string `json:"gateway,omitempty"`

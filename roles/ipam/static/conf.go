@@ -22,6 +22,7 @@ type Conf struct {
 
 // IPAM is the "ipam" object.
 type IPAM struct {
+	// Type is "static".
 	Type string `json:"type,omitempty"`
 	// Addresses are the container's, in this order. Needed unless the runtime
 	// names some.
