@@ -198,6 +198,12 @@ func isAbsent(err error) bool {
 }
 
 // describeStep gives an errno its meaning, with the step that it belongs to.
+// The kernel loads a link kind's module by itself, so one that it does not know
+// is not installed or must not be loaded, which modprobe tells.
 func describeStep(st Step, err error) error {
-	return kernelError(err, fmt.Sprintf("%s %s", st.Verb, st.Object))
+	err = kernelError(err, fmt.Sprintf("%s %s", st.Verb, st.Object))
+	if l, ok := st.Object.(*Link); ok && st.Verb == VerbAdd && l.Kind != "" && l.Bridge == nil && errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("%w: see what 'modprobe rtnl-link-%s' says", err, l.Kind)
+	}
+	return err
 }

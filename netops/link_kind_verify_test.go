@@ -86,6 +86,16 @@ func TestParentTaken(t *testing.T) {
 	}
 }
 
+// TestUnknownKind is what a kernel says that lacks a kind of link.
+func TestUnknownKind(t *testing.T) {
+	n, box := newNet(t, nil), netopstest.New(t)
+	spec := netops.Spec{Objects: []netops.Object{&netops.Link{In: netops.Container, Name: "eth0", Kind: "nosuch"}}}
+	err := n.Ensure(context.Background(), spec, open(t, n, box))
+	if !errors.Is(err, netops.ErrNotSupported) || !strings.Contains(err.Error(), "see what 'modprobe rtnl-link-nosuch' says") {
+		t.Errorf("Ensure: %v", err)
+	}
+}
+
 // TestTapWithoutDevice has no /dev/net/tun, as a container that runs the plugin may.
 func TestTapWithoutDevice(t *testing.T) {
 	if err := unix.Mount("tmpfs", "/dev/net", "tmpfs", 0, ""); err != nil {
