@@ -67,7 +67,7 @@ func checkOwned(fd int, path string) error {
 		return fmt.Errorf("open %q: %w: owned by user %d, not by %d", path, ErrInvalid, st.Uid, os.Geteuid())
 	}
 	if st.Mode&0o022 != 0 {
-		return fmt.Errorf("open %q: %w: mode %04o lets others write", path, ErrInvalid, st.Mode&0o7777)
+		return fmt.Errorf("open %q: %w: mode %04o lets others write: chmod go-w it", path, ErrInvalid, st.Mode&0o7777)
 	}
 	return nil
 }

@@ -59,14 +59,15 @@ func (p *Process) words(cmds []*cli.Command) []completed {
 				w.words = append(w.words, s.Name)
 			}
 			switch {
-			case strings.Contains(c.ArgsUsage, "ROLE"):
-				w.words = append(w.words, p.roleNames()...)
 			case c.Name == "completion":
 				w.words = strings.Split(c.ArgsUsage, "|")
 			case c.Name == "help":
 				for _, v := range cmds {
 					w.words = append(w.words, v.Name)
 				}
+			}
+			if strings.Contains(c.ArgsUsage, "ROLE") {
+				w.words = append(w.words, p.roleNames()...)
 			}
 			out = append(out, w)
 			walk(c.Subcommands)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles/all"
 )
 
 var update = flag.Bool("update", false, "write docs/cli.md anew")
@@ -24,7 +26,7 @@ func TestDocs(t *testing.T) {
 		"Colour and aligned tables only on a terminal; elsewhere tables are lines with tabs between\n",
 		"cells, and `--json` is for programs.\n\n")
 	fmt.Fprintf(&b, "```\n%s\n%s```\n", exitCodes, environment)
-	p := Process{}
+	p := Process{Table: all.Table()}
 	var write func([]*cli.Command)
 	write = func(cmds []*cli.Command) {
 		for _, c := range cmds {

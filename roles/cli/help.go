@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles"
 )
 
 const exitCodes = `exit codes:
@@ -28,10 +30,14 @@ const environment = `environment:
 func (p *Process) helpCommand(a *cli.App) *cli.Command {
 	return &cli.Command{
 		Name:      "help",
-		Usage:     "explain a verb",
-		ArgsUsage: "[VERB [VERB]]",
+		Usage:     "explain a verb or a role",
+		ArgsUsage: "[VERB [VERB] | ROLE]",
 		Action: func(c *cli.Context) error {
 			cmds, path := a.Commands, c.Args().Slice()
+			if r, ok := p.Table.Lookup(c.Args().First()); ok && len(path) == 1 {
+				p.writeRole(r, p.style(c))
+				return nil
+			}
 			var cmd *cli.Command
 			for _, word := range path {
 				cmd = find(cmds, word)
@@ -60,7 +66,7 @@ func writeOverview(w io.Writer, a *cli.App) {
 			writeLine(w, s)
 		}
 	}
-	fmt.Fprint(w, "\n`cnibox help VERB` tells more.\n\n", exitCodes, "\n", environment)
+	fmt.Fprint(w, "\n`cnibox help VERB` and `cnibox help ROLE` tell more.\n\n", exitCodes, "\n", environment)
 }
 
 func writeLine(w io.Writer, c *cli.Command) {
@@ -95,6 +101,14 @@ func writeVerb(w io.Writer, c *cli.Command) {
 		fmt.Fprintf(w, "  %-22s %s\n", left, text)
 	}
 	fmt.Fprint(w, "\n", exitCodes)
+}
+
+// writeRole explains one role: its keys, and its daemon if it has one.
+func (p *Process) writeRole(r *roles.Role, s style) {
+	p.writeKeys(r, s)
+	if r.New != nil && r.Run != nil {
+		fmt.Fprintf(p.Stdout, "\n`cnibox %s daemon` is its daemon, `cnibox %s daemon -help` lists the flags.\n", r.Name(), r.Name())
+	}
 }
 
 // synopsis is the one-line usage of a verb.

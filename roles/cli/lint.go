@@ -150,26 +150,30 @@ func (p *Process) explain(c *cli.Context) error {
 	s := p.style(c)
 	all := map[string][]lint.Key{}
 	for i, r := range chosen {
-		keys := lint.Explain(r)
-		all[r.Name()] = keys
 		if c.Bool("json") {
+			all[r.Name()] = lint.Explain(r)
 			continue
 		}
 		if i > 0 {
 			fmt.Fprintln(p.Stdout)
 		}
-		fmt.Fprintf(p.Stdout, "%s: %s\n", s.paint(bold, r.Name()), r.Summary)
-		for _, k := range keys {
-			fmt.Fprintf(p.Stdout, "  %s (%s)\n", s.paint(green, k.Path), k.Type)
-			if k.Doc != "" {
-				fmt.Fprintf(p.Stdout, "      %s\n", k.Doc)
-			}
-		}
+		p.writeKeys(r, s)
 	}
 	if c.Bool("json") {
 		return writeJSON(p.Stdout, all)
 	}
 	return nil
+}
+
+// writeKeys prints a role with the keys of its configuration.
+func (p *Process) writeKeys(r *roles.Role, s style) {
+	fmt.Fprintf(p.Stdout, "%s: %s\n", s.paint(bold, r.Name()), r.Summary)
+	for _, k := range lint.Explain(r) {
+		fmt.Fprintf(p.Stdout, "  %s (%s)\n", s.paint(green, k.Path), k.Type)
+		if k.Doc != "" {
+			fmt.Fprintf(p.Stdout, "      %s\n", k.Doc)
+		}
+	}
 }
 
 // explained finds the roles that arguments mean.

@@ -30,6 +30,9 @@ func (p *Process) loadNetwork(file string) (*libcni.NetworkConfigList, error) {
 	if err != nil {
 		return nil, withHint(fmt.Errorf("%s: %w", file, err), "cnibox lint "+file)
 	}
+	if list.CNIVersion == "" {
+		list.CNIVersion = "0.1.0" // what plugins take a missing one for
+	}
 	if err := checkNetwork(list); err != nil {
 		return nil, withHint(fmt.Errorf("%s: %w", file, err), "cnibox lint "+file)
 	}

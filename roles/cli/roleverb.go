@@ -41,7 +41,7 @@ func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
 }
 
 func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *cli.Command {
-	flags := []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}}
+	flags := tableFlags()
 	for _, f := range v.Flags {
 		flags = append(flags, &cli.StringFlag{Name: f.Name, Value: f.Default, Usage: f.Help})
 	}
@@ -65,16 +65,25 @@ func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *
 			if err != nil || out == nil {
 				return err
 			}
-			return p.writeAnswer(out, c.Bool("json"))
+			return p.writeAnswer(out, c.Bool("json"), p.style(c))
 		},
 	}
 }
 
-// writeAnswer prints what a role's verb returned: texts as lines, everything
-// else as JSON.
-func (p *Process) writeAnswer(v any, asJSON bool) error {
+// tabular is an answer that is shown as headings and rows of as many cells, and
+// with --json as it is.
+type tabular interface {
+	Table() (head []string, rows [][]string)
+}
+
+// writeAnswer prints what a role's verb returned: a table as one, texts as
+// lines, everything else as JSON.
+func (p *Process) writeAnswer(v any, asJSON bool, s style) error {
 	if !asJSON {
 		switch v := v.(type) {
+		case tabular:
+			head, rows := v.Table()
+			return (&table{head: head, rows: rows}).write(p.Stdout, s)
 		case string:
 			_, err := fmt.Fprintln(p.Stdout, v)
 			return err

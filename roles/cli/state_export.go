@@ -79,7 +79,7 @@ func (p *Process) exportRole(c *cli.Context, format, to string) error {
 	if out == nil {
 		return nil
 	}
-	return p.writeAnswer(out, false)
+	return p.writeAnswer(out, false, p.style(c))
 }
 
 // writeDump replaces a file by a complete new one, readable by its owner only.
@@ -119,7 +119,7 @@ func stateHint(err error) error {
 	case errors.Is(err, os.ErrPermission):
 		return withHint(err, "run it as root")
 	case errors.Is(err, store.ErrInvalid), errors.Is(err, unix.EISDIR):
-		return withHint(err, "move that away by hand, or set CNIBOX_RUN_DIR and CNIBOX_STATE_DIR")
+		return withHint(err, "put that right or move it away by hand, or set CNIBOX_RUN_DIR and CNIBOX_STATE_DIR")
 	}
 	return err
 }

@@ -26,6 +26,32 @@ type leased struct {
 	Former bool `json:"former,omitempty"`
 }
 
+// table is how the command line shows leases.
+type table []leased
+
+// Table tells what a lease is doing, in words, beside whose it is.
+func (t table) Table() (head []string, rows [][]string) {
+	for _, l := range t {
+		state := "leased"
+		switch {
+		case l.Former:
+			state = "former"
+		case l.Withdrawn:
+			state = "withdrawn"
+		}
+		rows = append(rows, []string{l.Address, l.Network, l.ContainerID, l.IfName, l.Server, at(l.Renew), at(l.Expire), state, l.Identity})
+	}
+	return []string{"ADDRESS", "NETWORK", "CONTAINER", "IFNAME", "SERVER", "RENEW", "EXPIRE", "STATE", "IDENTITY"}, rows
+}
+
+// at is a time of a lease; one without end has none.
+func at(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Format(time.RFC3339)
+}
+
 // commands are the role's own on the command line.
 func commands() []roles.CommandVerb {
 	return []roles.CommandVerb{{
@@ -38,8 +64,8 @@ func commands() []roles.CommandVerb {
 }
 
 // leases reads what is on record.
-func leases(ctx context.Context, h *roles.Host) ([]leased, error) {
-	out := []leased{}
+func leases(ctx context.Context, h *roles.Host) (table, error) {
+	out := table{}
 	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) error {
 		all, err := tx.DHCPLeases("")
 		for _, l := range all {
