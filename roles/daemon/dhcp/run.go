@@ -38,7 +38,10 @@ func parseFlags(args []string) (*settings, error) {
 	f.DurationVar(&s.timing.resendMax, "resendmax", 62*time.Second, "longest time between two messages")
 	f.DurationVar(&s.timing.resend, "resendtimeout", 208*time.Second, "time after which ADD fails")
 	if err := f.Parse(args); err != nil {
-		return nil, fmt.Errorf("%w: the flags are %s", err, usage(f))
+		if errors.Is(err, flag.ErrHelp) {
+			return nil, fmt.Errorf("the flags are%s", usage(f))
+		}
+		return nil, fmt.Errorf("%w: the flags are%s", err, usage(f))
 	}
 	var errs []error
 	if f.NArg() > 0 {
@@ -60,17 +63,20 @@ func parseFlags(args []string) (*settings, error) {
 	return s, errors.Join(errs...)
 }
 
-// usage is one line for all flags.
+// usage is a line for each flag, with its default.
 func usage(f *flag.FlagSet) string {
-	var out []string
+	var out strings.Builder
 	f.VisitAll(func(one *flag.Flag) {
 		value, text := flag.UnquoteUsage(one)
 		if value != "" {
 			value = " " + strings.ToUpper(value)
 		}
-		out = append(out, fmt.Sprintf("-%s%s (%s)", one.Name, value, text))
+		fmt.Fprintf(&out, "\n  -%s%s: %s", one.Name, value, text)
+		if one.DefValue != "" && one.DefValue != "false" {
+			fmt.Fprintf(&out, " (%s)", one.DefValue)
+		}
 	})
-	return strings.Join(out, ", ")
+	return out.String()
 }
 
 // Run is the daemon: it takes up the leases on record, listens, and keeps
