@@ -24,12 +24,12 @@ func Remove(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.
 // UndoParts runs the stored inverses of every part, newest part first. Without
 // the namespace that was recorded, or with another, it works in the recorded one
 // if that is still there: an interface that has no other end in the host is
-// found nowhere else.
+// found nowhere else. Another one is somebody else's: names, addresses and routes
+// in it may be the same, and are not what ADD made.
 func UndoParts(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.Namespace) error {
-	if ns == nil || !isRecorded(ns, a.Netns) {
-		if old := openRecorded(h, a.Netns); old != nil {
-			defer old.Close()
-			ns = old
+	if a.Netns.Inode != 0 && (ns == nil || !isRecorded(ns, a.Netns)) {
+		if ns = openRecorded(h, a.Netns); ns != nil {
+			defer ns.Close()
 		}
 	}
 	var errs []error

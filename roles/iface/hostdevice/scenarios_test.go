@@ -260,3 +260,23 @@ func TestHardwareTree(t *testing.T) {
 		})
 	}
 }
+
+// TestAnotherNamespace: by the time of DEL the path of CNI_NETNS is another
+// container's, whose eth0 is left as it is.
+func TestAnotherNamespace(t *testing.T) {
+	r := newRig(t)
+	c := conf(`"device":"dev0",` + dual)
+	r.OK(r.call("ADD", "c1", c))
+	other := r.call("ADD", "other", conf(`"device":"dev1",`+dual))
+	r.OK(other)
+	before := r.spaces["other"].Snapshot(t)
+	r.spaces["c1"].Remove(t)
+	del := r.call("DEL", "c1", c)
+	del.Netns = other.Netns
+	r.OK(del)
+	if have := r.spaces["other"].Snapshot(t); have != before {
+		t.Errorf("the other container has\n%s\nhad:\n%s", have, before)
+	}
+	other.Verb = "DEL"
+	r.OK(other)
+}
