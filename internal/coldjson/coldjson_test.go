@@ -141,12 +141,22 @@ func TestMarshalOdd(t *testing.T) {
 	ring := &Inner{}
 	ring.B = ring
 	for _, v := range []any{
-		nil, 1, "s<>&\x00\u2028\xff", []int(nil), []int{1}, map[string]int(nil), map[int]string{1: "a"}, make(chan int), func() {}, 1.5, [2]int{1, 2},
-		json.RawMessage(`{ "a" : "<" }`), json.RawMessage(`{`), json.RawMessage(nil), struct{ json.RawMessage }{json.RawMessage(`1`)}, &[]string{"x"}, (*Inner)(nil),
+		nil, 1, "s<>&\x00\u2028\xff", []int(nil),
+		[]int{1},
+		map[string]int(nil),
+		map[int]string{1: "a"},
+		make(chan int), func() {}, 1.5,
+		[2]int{1, 2},
+		json.RawMessage(`{ "a" : "<" }`), json.RawMessage(`{`), json.RawMessage(nil),
+		struct{ json.RawMessage }{json.RawMessage(`1`)},
+		&[]string{"x"}, (*Inner)(nil),
 		struct {
 			time.Time
 			X int `json:",string"`
-		}{}, []any{1, "a", nil, map[string]any{"z": 1, "a": []byte("x")}}, Every{private: "x"}, ring,
+		}{},
+		[]any{1, "a", nil, map[string]any{"z": 1, "a": []byte("x")}},
+		Every{private: "x"},
+		ring,
 	} {
 		want, wantErr := json.Marshal(v)
 		have, haveErr := coldjson.Marshal(v)

@@ -1,0 +1,251 @@
+package coldjson
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// parser reads one JSON document.
+type parser struct {
+	data []byte
+	pos  int
+	// strict refuses names that a struct has not.
+	strict bool
+	// compact refuses what encoding/json would write otherwise: white space and
+	// what it escapes for HTML.
+	compact bool
+}
+
+// next is the next byte that is no white space, 0 at the end.
+func (p *parser) next() byte {
+	for p.pos < len(p.data) {
+		switch c := p.data[p.pos]; c {
+		case ' ', '\t', '\n', '\r':
+			if p.compact {
+				return 0
+			}
+			p.pos++
+		default:
+			return c
+		}
+	}
+	return 0
+}
+
+func (p *parser) atEnd() bool { return p.next() == 0 && p.pos == len(p.data) }
+
+// take goes past a byte that must come next.
+func (p *parser) take(c byte) error {
+	if p.next() != c {
+		return errNotPlain
+	}
+	p.pos++
+	return nil
+}
+
+// word goes past a literal.
+func (p *parser) word(s string) error {
+	if len(p.data)-p.pos < len(s) || string(p.data[p.pos:p.pos+len(s)]) != s {
+		return errNotPlain
+	}
+	p.pos += len(s)
+	return nil
+}
+
+// text reads a string without escapes.
+func (p *parser) text() (string, error) {
+	if err := p.take('"'); err != nil {
+		return "", err
+	}
+	start, ascii := p.pos, true
+	for ; p.pos < len(p.data); p.pos++ {
+		switch c := p.data[p.pos]; {
+		case c == '"':
+			s := string(p.data[start:p.pos])
+			p.pos++
+			if !ascii && (!utf8.ValidString(s) || p.compact && strings.ContainsAny(s, "\u2028\u2029")) {
+				return "", errNotPlain
+			}
+			return s, nil
+		case c >= utf8.RuneSelf:
+			ascii = false
+		case c < ' ', c == '\\', p.compact && !isPlainByte(c):
+			return "", errNotPlain
+		}
+	}
+	return "", errNotPlain
+}
+
+// number reads a number by the grammar of RFC 8259.
+func (p *parser) number() (string, error) {
+	start := p.pos
+	digits := func() bool {
+		from := p.pos
+		for p.pos < len(p.data) && p.data[p.pos] >= '0' && p.data[p.pos] <= '9' {
+			p.pos++
+		}
+		return p.pos > from
+	}
+	is := func(set string) bool {
+		if p.pos < len(p.data) && strings.IndexByte(set, p.data[p.pos]) >= 0 {
+			p.pos++
+			return true
+		}
+		return false
+	}
+	is("-")
+	if !is("0") && !digits() {
+		return "", errNotPlain
+	}
+	if is(".") && !digits() {
+		return "", errNotPlain
+	}
+	if is("eE") {
+		is("+-")
+		if !digits() {
+			return "", errNotPlain
+		}
+	}
+	return string(p.data[start:p.pos]), nil
+}
+
+// skip goes past any value.
+func (p *parser) skip(depth int) error {
+	if depth > maxDepth {
+		return errNotPlain
+	}
+	switch c := p.next(); c {
+	case '{':
+		return p.object(func(string) error { return p.skip(depth + 1) })
+	case '[':
+		return p.list(func(int) error { return p.skip(depth + 1) })
+	case '"':
+		return p.skipText()
+	case 't':
+		return p.word("true")
+	case 'f':
+		return p.word("false")
+	case 'n':
+		return p.word("null")
+	default:
+		_, err := p.number()
+		return err
+	}
+}
+
+// skipText goes past a string; one that is only passed on may have escapes.
+func (p *parser) skipText() error {
+	start := p.pos
+	if _, err := p.text(); err == nil {
+		return nil
+	}
+	p.pos = start + 1
+	for p.pos < len(p.data) {
+		switch c := p.data[p.pos]; {
+		case c == '"':
+			p.pos++
+			return nil
+		case c == '\\':
+			if err := p.escape(); err != nil {
+				return err
+			}
+		case c < ' ', c >= utf8.RuneSelf, p.compact && !isPlainByte(c):
+			return errNotPlain
+		default:
+			p.pos++
+		}
+	}
+	return errNotPlain
+}
+
+// escape goes past an escape sequence.
+func (p *parser) escape() error {
+	p.pos++
+	if p.pos == len(p.data) {
+		return errNotPlain
+	}
+	c := p.data[p.pos]
+	p.pos++
+	if c != 'u' {
+		if strings.IndexByte(`"\/bfnrt`, c) < 0 {
+			return errNotPlain
+		}
+		return nil
+	}
+	if len(p.data)-p.pos < 4 {
+		return errNotPlain
+	}
+	for _, h := range p.data[p.pos : p.pos+4] {
+		if strings.IndexByte("0123456789abcdefABCDEF", h) < 0 {
+			return errNotPlain
+		}
+	}
+	p.pos += 4
+	return nil
+}
+
+// object calls each at the value of every name.
+func (p *parser) object(each func(name string) error) error {
+	p.pos++
+	if p.next() == '}' {
+		p.pos++
+		return nil
+	}
+	for {
+		name, err := p.text()
+		if err != nil {
+			return err
+		}
+		if err := p.take(':'); err != nil {
+			return err
+		}
+		if err := each(name); err != nil {
+			return err
+		}
+		switch p.next() {
+		case ',':
+			p.pos++
+			if p.next() != '"' {
+				return errNotPlain
+			}
+		case '}':
+			p.pos++
+			return nil
+		default:
+			return errNotPlain
+		}
+	}
+}
+
+// list calls each at every value.
+func (p *parser) list(each func(i int) error) error {
+	p.pos++
+	if p.next() == ']' {
+		p.pos++
+		return nil
+	}
+	for i := 0; ; i++ {
+		if err := each(i); err != nil {
+			return err
+		}
+		switch p.next() {
+		case ',':
+			p.pos++
+		case ']':
+			p.pos++
+			return nil
+		default:
+			return errNotPlain
+		}
+	}
+}
+
+// raw goes past a value and returns its text.
+func (p *parser) raw(depth int) ([]byte, error) {
+	p.next()
+	start := p.pos
+	if err := p.skip(depth); err != nil {
+		return nil, err
+	}
+	return p.data[start:p.pos], nil
+}
