@@ -12,8 +12,10 @@ import (
 const (
 	// maxMessage bounds one message; a network configuration is at most some kB.
 	maxMessage = 1 << 20
-	// maxTypes bounds the types that one peer may describe.
-	maxTypes = 256
+	// maxTypes bounds the types that one peer may describe, maxDescribed the
+	// bytes in which it does: a field may take one, and 24 in memory.
+	maxTypes     = 256
+	maxDescribed = 64 << 10
 	// maxDepth bounds how deep values nest.
 	maxDepth = 32
 )
@@ -29,6 +31,8 @@ type decoder struct {
 	r *bufio.Reader
 	// types are the descriptions, by id.
 	types map[int64]wireType
+	// described counts the bytes of the peer's descriptions.
+	described int
 	// wireID is the id of wireType itself.
 	wireID int64
 }
@@ -106,7 +110,8 @@ func (d *decoder) message() (*reader, error) {
 
 // define takes the description of a type.
 func (d *decoder) define(id int64, r *reader) error {
-	if id == math.MinInt64 || -id < firstUser || len(d.types) > maxTypes {
+	d.described += len(r.b)
+	if id == math.MinInt64 || -id < firstUser || len(d.types) > maxTypes || d.described > maxDescribed {
 		return errTooLarge
 	}
 	if _, ok := d.types[-id]; ok {

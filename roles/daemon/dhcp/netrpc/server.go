@@ -7,8 +7,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -16,6 +19,9 @@ const (
 	handshakeTime = 10 * time.Second
 	// writeTime bounds the wait for a client to take its answer.
 	writeTime = 10 * time.Second
+	// acceptPause is between two tries to take a connection when the process may
+	// open no more files: nobody tells when it may.
+	acceptPause = 100 * time.Millisecond
 )
 
 // Method is one method of a server.
@@ -52,10 +58,25 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			return err
+			if !passing(err) {
+				return err
+			}
+			s.Log.Warn("a client has to wait", "error", err)
+			select {
+			case <-time.After(acceptPause):
+			case <-ctx.Done():
+			}
+			continue
 		}
 		calls.Go(func() { s.serveConn(ctx, conn) })
 	}
+}
+
+// passing tells whether Accept failed for want of what other connections give
+// back when they end.
+func passing(err error) bool {
+	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED},
+		func(e error) bool { return errors.Is(err, e) })
 }
 
 func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
@@ -90,15 +111,20 @@ func (s *Server) serve(ctx context.Context, conn net.Conn) error {
 	if err != nil {
 		return err
 	}
-	_ = conn.SetReadDeadline(time.Time{}) // a client may keep its connection
 	c := &connection{Server: s, conn: conn, enc: newEncoder(conn)}
 	ctx, cancel := context.WithCancel(ctx)
 	defer c.calls.Wait()
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
-	for {
+	for first := true; ; first = false {
 		if err := c.next(ctx, d); err != nil {
 			return err
+		}
+		if first {
+			_ = conn.SetReadDeadline(time.Time{}) // a client may keep its connection
+		}
+		if ctx.Err() != nil {
+			return nil // its deadline may be the one that was just taken away
 		}
 	}
 }
