@@ -24,17 +24,7 @@ func decodeRecord(bucket string, key, raw []byte, into any) error {
 // putRecord stores a record as JSON. Fields of the stored record that this
 // program does not know stay: a newer one wrote them.
 func putRecord(b *bolt.Bucket, key []byte, rec any) error {
-	raw, err := coldjson.Marshal(rec)
-	if err != nil {
-		return fmt.Errorf("encode record %.200q: %w: %w", key, ErrInvalid, err)
-	}
-	if old := b.Get(key); old != nil {
-		raw = keepUnknown(old, raw, reflect.TypeOf(rec))
-	}
-	if err := b.Put(key, raw); err != nil {
-		return fmt.Errorf("store record %.200q: %w", key, err)
-	}
-	return nil
+	return (*memo)(nil).putRecord(b, key, rec)
 }
 
 // keepUnknown returns the new record with the old one's fields that type t has

@@ -40,7 +40,7 @@ func (f *file) op(name string) string {
 }
 
 // run is one transaction. fn gets nil when it only reads and there is no file.
-func (f *file) run(ctx context.Context, write bool, fn func(*bolt.Tx) error) error {
+func (f *file) run(ctx context.Context, write bool, fn func(*bolt.Tx, *memo) error) error {
 	op := f.op("view")
 	if write {
 		op = f.op("update")
@@ -51,42 +51,45 @@ func (f *file) run(ctx context.Context, write bool, fn func(*bolt.Tx) error) err
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("open %q: %w", f.path, err)
 	}
-	db, err := f.open(ctx, write)
+	o, err := f.open(ctx, write)
 	if err != nil {
 		return err
 	}
-	if db == nil {
-		return fn(nil)
+	if o == nil {
+		return fn(nil, nil)
 	}
 	f.noteHolder(write)
-	spare := f.spare(db)
-	err = f.guard(db, write, func(b *bolt.Tx) error {
-		if err := f.checkSchema(b); err != nil {
+	err = f.guard(o, write, func(b *bolt.Tx) error {
+		if err := f.checkSchema(b, o.memo); err != nil {
 			return err
 		}
-		return fn(b)
+		return fn(b, o.memo)
 	})
-	f.rest(spare, err)
-	return err
+	if err != nil {
+		return errors.Join(err, o.close())
+	}
+	return f.rest(o, write)
 }
 
 // open returns the file, locked and checked; nil when it is only to be read and
 // there is none, or an empty one.
-func (f *file) open(ctx context.Context, write bool) (*os.File, error) {
+func (f *file) open(ctx context.Context, write bool) (*opened, error) {
 	w := f.s.wait(ctx)
 	for made := 0; ; made++ {
-		db, size, err := f.openLocked(w, write)
+		o, size, err := f.openLocked(w, write)
 		if err != nil {
 			return nil, err
 		}
-		if db != nil && size > 0 {
-			if err := f.checkWhole(db, size); err != nil {
-				return nil, errors.Join(err, db.Close())
+		if o != nil && size > 0 {
+			meta, err := f.checkWhole(o.file, size)
+			if err != nil {
+				return nil, errors.Join(err, o.close())
 			}
-			return db, nil
+			o.renew(meta)
+			return o, nil
 		}
-		if db != nil {
-			_ = db.Close()
+		if o != nil {
+			_ = o.close()
 		}
 		if !write {
 			return nil, nil
@@ -103,23 +106,24 @@ func (f *file) open(ctx context.Context, write bool) (*os.File, error) {
 // openLocked opens the file as it is and locks it; nil when there is none.
 // Readers take the exclusive lock too: of 16 readers with a shared one, some
 // always overlap, and a writer was seen to wait for 6 s (0.1 s with this).
-func (f *file) openLocked(w wait, write bool) (*os.File, int64, error) {
+func (f *file) openLocked(w wait, write bool) (*opened, int64, error) {
 	for {
-		db, err := f.openNamed(write)
-		if err != nil || db == nil {
+		o, err := f.openNamed(write)
+		if err != nil || o == nil {
 			return nil, 0, err
 		}
-		if err := w.acquire(db, exclusive()); err != nil {
-			return nil, 0, fmt.Errorf("lock %q: %w%s", f.path, err, f.holder(err))
+		if err := w.acquire(o.file, exclusive()); err != nil {
+			o.file = nil // closed already, or by the call that still waits
+			return nil, 0, fmt.Errorf("lock %q: %w%s", f.path, errors.Join(err, o.close()), f.holder(err))
 		}
-		st, same, err := sameFile(int(db.Fd()), f.path)
+		st, same, err := sameFile(int(o.file.Fd()), f.path)
 		if err == nil && same {
 			if st.Mode&unix.S_IFMT == unix.S_IFREG {
-				return db, st.Size, nil
+				return o, st.Size, nil
 			}
 			err = fmt.Errorf("open %q: %w: not a regular file", f.path, ErrInvalid)
 		}
-		if err := errors.Join(err, db.Close()); err != nil {
+		if err := errors.Join(err, o.close()); err != nil {
 			return nil, 0, err
 		}
 		if err := w.expired(); err != nil {
@@ -131,9 +135,9 @@ func (f *file) openLocked(w wait, write bool) (*os.File, int64, error) {
 // openNamed opens the file as it is, without a lock; nil when there is none.
 // One that an earlier transaction left open may have been replaced since: that
 // is seen when it is locked.
-func (f *file) openNamed(write bool) (*os.File, error) {
-	if db := f.rested(); db != nil {
-		return db, nil
+func (f *file) openNamed(write bool) (*opened, error) {
+	if o := f.rested(); o != nil {
+		return o, nil
 	}
 	dir, err := f.dir(write)
 	if errors.Is(err, unix.ENOENT) && !write {
@@ -156,7 +160,7 @@ func (f *file) openNamed(write bool) (*os.File, error) {
 	if err := checkOwned(fd, f.path); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	return db, nil
+	return &opened{file: db, memo: &memo{}}, nil
 }
 
 // lockDir opens the directory and locks it: whoever makes, removes or renames
@@ -229,8 +233,8 @@ func (f *file) fill(ctx context.Context, at int, temp string) error {
 	if err != nil {
 		return err
 	}
-	db := os.NewFile(uintptr(fd), filepath.Join(filepath.Dir(f.path), temp))
-	return f.guard(db, true, func(b *bolt.Tx) error {
+	o := &opened{file: os.NewFile(uintptr(fd), filepath.Join(filepath.Dir(f.path), temp))}
+	err = f.guard(o, true, func(b *bolt.Tx) error {
 		if err := f.writeInfo(b); err != nil {
 			return err
 		}
@@ -239,6 +243,7 @@ func (f *file) fill(ctx context.Context, at int, temp string) error {
 		}
 		return f.fresh(ctx, b)
 	})
+	return errors.Join(err, o.close())
 }
 
 func unlinkat(at int, name string) error {
@@ -256,15 +261,15 @@ func (f *file) setAside(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("set aside %q: %w", f.path, err)
 	}
 	defer dir.Close() //nolint:errcheck // a directory opened for reading
-	db, _, err := f.openLocked(w, true)
+	o, _, err := f.openLocked(w, true)
 	if errors.Is(err, ErrBusy) {
 		return "", fmt.Errorf("set aside: %w", err)
 	}
-	if err == nil && db == nil {
+	if err == nil && o == nil {
 		return "", fmt.Errorf("set aside %q: %w", f.path, ErrNotFound)
 	}
-	if db != nil {
-		defer db.Close() //nolint:errcheck // nothing was written
+	if o != nil {
+		defer o.close() //nolint:errcheck // nothing was written
 	}
 	base := f.name + ".damaged-" + time.Now().UTC().Format("20060102T150405")
 	for i := 0; ; i++ {

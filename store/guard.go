@@ -14,29 +14,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// session is one opened database with its transaction.
+// session is one transaction on an opened file.
 type session struct {
-	file *os.File
-	db   *bolt.DB
-	tx   *bolt.Tx
+	*opened
+	tx *bolt.Tx
 }
 
-// guard runs fn in one transaction on a locked file and closes the file. A
-// damaged file makes bbolt panic, or read where nothing is mapped; that ends
-// here as ErrDamaged, with the lock given back. fn's own panics go on, after
-// everything was rolled back and closed.
-func (f *file) guard(db *os.File, write bool, fn func(*bolt.Tx) error) (err error) {
-	s := &session{file: db}
+// guard runs fn in one transaction on a locked file. A damaged file makes bbolt
+// panic, or read where nothing is mapped; that ends here as ErrDamaged, with the
+// file closed and the lock given back. fn's own panics go on, after everything
+// was rolled back and closed.
+func (f *file) guard(o *opened, write bool, fn func(*bolt.Tx) error) (err error) {
+	s := &session{opened: o}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	returned := false
 	defer func() {
-		if !returned && panicIsDamage() {
+		switch {
+		case returned:
+			err = errors.Join(err, s.rollback())
+		case panicIsDamage():
 			cause := recover()
 			s.abandon()
 			err = fmt.Errorf("use %q: %w: %v (%s)", f.path, ErrDamaged, cause, f.hint)
-			return
+		default:
+			_ = errors.Join(s.rollback(), s.close())
 		}
-		err = errors.Join(err, s.close())
 	}()
 	err = f.transact(s, write, fn)
 	returned = true
@@ -44,8 +46,10 @@ func (f *file) guard(db *os.File, write bool, fn func(*bolt.Tx) error) (err erro
 }
 
 func (f *file) transact(s *session, write bool, fn func(*bolt.Tx) error) error {
-	if err := s.open(f); err != nil {
-		return err
+	if s.db == nil {
+		if err := s.open(f); err != nil {
+			return err
+		}
 	}
 	tx, err := s.db.Begin(write)
 	if err != nil {
@@ -65,49 +69,41 @@ func (f *file) transact(s *session, write bool, fn func(*bolt.Tx) error) error {
 	return nil
 }
 
-// open gives the file, which is open and locked already, to bbolt.
+// open gives the file, which is open and locked already, to bbolt: a second
+// descriptor of it, since bbolt closes what it is given.
 func (s *session) open(f *file) error {
-	given := false
-	db, err := bolt.Open(f.path, 0o600, &bolt.Options{
-		// bbolt's own lock call on this very descriptor succeeds at once.
+	fd, err := unix.FcntlInt(s.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %q: %w", f.path, err)
+	}
+	s.mapped = os.NewFile(uintptr(fd), f.path)
+	s.db, err = bolt.Open(f.path, 0o600, &bolt.Options{
+		// bbolt's own lock call on this very file succeeds at once.
 		Timeout:      time.Nanosecond,
 		NoSync:       !f.kept,
 		NoGrowSync:   !f.kept,
 		NoStatistics: true,
 		FreelistType: bolt.FreelistMapType,
-		OpenFile: func(string, int, os.FileMode) (*os.File, error) {
-			given = true
-			return s.file, nil
-		},
+		OpenFile:     func(string, int, os.FileMode) (*os.File, error) { return s.mapped, nil },
 	})
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("open %q: %w", f.path, err) // a new file: no repair helps
+	}
 	if err != nil {
-		if given {
-			s.file = nil // bbolt closed it
-		}
-		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-			return fmt.Errorf("open %q: %w", f.path, err) // a new file: no repair helps
-		}
 		return fmt.Errorf("open %q: %w: %w (%s)", f.path, ErrDamaged, err, f.hint)
 	}
-	s.db = db
 	return nil
 }
 
-// close ends what is open, in order.
-func (s *session) close() error {
-	var err error
-	if s.tx != nil {
-		if err = s.tx.Rollback(); errors.Is(err, berrors.ErrTxClosed) {
-			err = nil
-		}
+// rollback ends a transaction that was not committed.
+func (s *session) rollback() error {
+	if s.tx == nil {
+		return nil
 	}
-	switch {
-	case s.db != nil:
-		err = errors.Join(err, s.db.Close())
-	case s.file != nil:
-		err = errors.Join(err, s.file.Close())
+	if err := s.tx.Rollback(); !errors.Is(err, berrors.ErrTxClosed) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // abandon gives the lock back after a fault. bbolt may hold its own mutexes
@@ -117,14 +113,14 @@ func (s *session) abandon() {
 	_ = unix.Flock(int(s.file.Fd()), unix.LOCK_UN)
 	defer func() {
 		if recover() != nil {
-			_ = s.file.Close()
+			s.leave()
 		}
 	}()
 	if s.tx == nil {
-		_ = s.file.Close()
+		s.leave()
 		return
 	}
-	_ = s.close()
+	_ = errors.Join(s.rollback(), s.close())
 }
 
 // Prefixes of the functions that touch what is mapped.

@@ -1,60 +1,109 @@
 package store
 
 import (
+	"errors"
 	"os"
 	"sync"
 
+	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 )
 
-// idle keeps a file open between two transactions of one process, unlocked: to
-// find it anew, directory by directory with their owners checked, costs a tenth
-// of a transaction.
+// opened is a file that is open and, within a transaction, locked.
+type opened struct {
+	file *os.File
+	// db is nil before the first transaction. It has a descriptor of its own,
+	// mapped; both have one lock.
+	db     *bolt.DB
+	mapped *os.File
+	// meta is the meta page that db and memo go by.
+	meta metaPage
+	memo *memo
+}
+
+// idle keeps node.db open and mapped between two transactions of one process,
+// unlocked. To find it anew, directory by directory with their owners checked,
+// costs a tenth of a transaction, and to map it and read its free pages a third.
+// Whether another process wrote meanwhile is seen under the lock.
 type idle struct {
 	mu sync.Mutex
-	// file is nil while a transaction uses it: another goroutine opens the file
+	// open is nil while a transaction uses it: another goroutine opens the file
 	// for itself, so that they exclude each other as processes do.
-	file *os.File
+	open *opened
 }
 
 // rested takes the file that is kept open; nil when there is none.
-func (f *file) rested() *os.File {
+func (f *file) rested() *opened {
 	if f.kept {
 		return nil
 	}
 	f.s.idle.mu.Lock()
 	defer f.s.idle.mu.Unlock()
-	db := f.s.idle.file
-	f.s.idle.file = nil
-	return db
+	o := f.s.idle.open
+	f.s.idle.open = nil
+	return o
 }
 
-// spare is a second descriptor of an open file, since bbolt closes the one that
-// it is given; nil where there is none to be kept. They have one lock.
-func (f *file) spare(db *os.File) *os.File {
+// rest ends a successful transaction: it keeps the file for the next one and
+// gives the lock back. A file that cannot be kept is closed.
+func (f *file) rest(o *opened, wrote bool) error {
 	if f.kept {
-		return nil
+		return o.close()
 	}
-	fd, err := unix.FcntlInt(db.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil
-	}
-	return os.NewFile(uintptr(fd), f.path)
-}
-
-// rest keeps a spare for the next transaction. After a failure it may hold the
-// lock still, which goes with it.
-func (f *file) rest(spare *os.File, err error) {
-	if spare == nil {
-		return
+	var err error
+	if wrote {
+		o.meta, _, err = newestMeta(o.file)
 	}
 	if err == nil {
-		f.s.idle.mu.Lock()
-		defer f.s.idle.mu.Unlock()
-		if f.s.idle.file == nil {
-			f.s.idle.file = spare
-			return
+		err = unix.Flock(int(o.file.Fd()), unix.LOCK_UN)
+	}
+	if err != nil {
+		return o.close() // which gives the lock back as well
+	}
+	f.s.idle.mu.Lock()
+	defer f.s.idle.mu.Unlock()
+	if f.s.idle.open != nil {
+		return o.close()
+	}
+	f.s.idle.open = o
+	return nil
+}
+
+// renew drops what is known of the file's content if another process changed it
+// since. Each change has a meta page of its own. The lock stays.
+func (o *opened) renew(meta metaPage) {
+	if o.meta == meta {
+		return
+	}
+	o.meta, o.memo = meta, &memo{}
+	if o.db != nil {
+		// Closed by bbolt, the descriptor would take the lock with it.
+		_ = o.mapped.Close()
+		_ = o.db.Close()
+		o.db, o.mapped = nil, nil
+	}
+}
+
+// close closes what is open, and so gives the lock back.
+func (o *opened) close() error {
+	var err error
+	if o.db != nil {
+		err = o.db.Close()
+	}
+	if o.file != nil {
+		err = errors.Join(err, o.file.Close())
+	}
+	*o = opened{}
+	return err
+}
+
+// leave closes the descriptors, and leaves the mapping of a bbolt that cannot
+// be closed.
+func (o *opened) leave() {
+	for _, file := range []*os.File{o.mapped, o.file} {
+		if file != nil {
+			_ = file.Close()
 		}
 	}
-	_ = spare.Close()
+	*o = opened{}
 }

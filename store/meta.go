@@ -23,43 +23,54 @@ const (
 
 // checkWhole makes sure, before bbolt maps the file, that the meta page that it
 // will go by points into the file.
-func (f *file) checkWhole(db *os.File, size int64) error {
-	if err := checkMeta(db, size); err != nil {
-		if errors.Is(err, ErrDamaged) {
-			return fmt.Errorf("open %q: %w (%s)", f.path, err, f.hint)
-		}
-		return fmt.Errorf("open %q: %w", f.path, err)
+func (f *file) checkWhole(db *os.File, size int64) (metaPage, error) {
+	meta, err := checkMeta(db, size)
+	if errors.Is(err, ErrDamaged) {
+		err = fmt.Errorf("open %q: %w (%s)", f.path, err, f.hint)
+	} else if err != nil {
+		err = fmt.Errorf("open %q: %w", f.path, err)
 	}
-	return nil
+	return meta, err
 }
 
 type metaPage struct {
 	pageSize                        int64
 	root, freelist, highWater, txid uint64
+	// sum covers these and the rest of the page.
+	sum uint64
 }
 
-func checkMeta(r io.ReaderAt, size int64) error {
+func checkMeta(r io.ReaderAt, size int64) (metaPage, error) {
+	newest, ok, err := newestMeta(r)
+	if errors.Is(err, io.EOF) {
+		return newest, fmt.Errorf("%w: cut short at %d bytes", ErrDamaged, size)
+	}
+	if err != nil {
+		return newest, err
+	}
+	if !ok {
+		return newest, fmt.Errorf("%w: no valid meta page", ErrDamaged)
+	}
+	return newest, newest.check(size)
+}
+
+// newestMeta reads the meta page that bbolt goes by; ok is false when none is valid.
+func newestMeta(r io.ReaderAt) (newest metaPage, ok bool, err error) {
 	var buf [pageHeader + metaSize]byte
 	page := int64(os.Getpagesize())
-	var newest *metaPage
 	for i := range int64(2) {
-		if _, err := r.ReadAt(buf[:], i*page); err != nil && !errors.Is(err, io.EOF) {
-			return fmt.Errorf("read meta page %d: %w", i, err)
-		} else if err != nil {
-			return fmt.Errorf("%w: cut short at %d bytes", ErrDamaged, size)
+		if _, err := r.ReadAt(buf[:], i*page); err != nil {
+			return newest, false, fmt.Errorf("read meta page %d: %w", i, err)
 		}
-		m, ok := parseMeta(buf[pageHeader:])
-		if ok && m.pageSize != page {
-			return fmt.Errorf("%w: pages of %d bytes, this machine has %d", ErrDamaged, m.pageSize, page)
+		m, valid := parseMeta(buf[pageHeader:])
+		if valid && m.pageSize != page {
+			return newest, false, fmt.Errorf("%w: pages of %d bytes, this machine has %d", ErrDamaged, m.pageSize, page)
 		}
-		if ok && (newest == nil || m.txid > newest.txid) {
-			newest = &m
+		if valid && (!ok || m.txid > newest.txid) {
+			newest, ok = m, true
 		}
 	}
-	if newest == nil {
-		return fmt.Errorf("%w: no valid meta page", ErrDamaged)
-	}
-	return newest.check(size)
+	return newest, ok, nil
 }
 
 // check tells whether all that the page points to is in the file. Every page
@@ -89,5 +100,6 @@ func parseMeta(b []byte) (metaPage, bool) {
 		freelist:  e.Uint64(b[32:]),
 		highWater: e.Uint64(b[40:]),
 		txid:      e.Uint64(b[48:]),
+		sum:       e.Uint64(b[metaSummed:]),
 	}, true
 }

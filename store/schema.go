@@ -84,8 +84,8 @@ func readInfo(b *bolt.Tx) (Info, error) {
 }
 
 // checkSchema refuses a file that only newer programs can read.
-func (f *file) checkSchema(b *bolt.Tx) error {
-	info, err := readInfo(b)
+func (f *file) checkSchema(b *bolt.Tx, m *memo) error {
+	info, err := m.readInfo(b)
 	if err != nil {
 		return fmt.Errorf("open %q: %w (%s)", f.path, err, f.hint)
 	}

@@ -78,7 +78,7 @@ func New(o Options) *Store { return &Store{o: o} }
 // transaction to finish, for at most LockTimeout (ErrBusy). A file that does not
 // exist is an empty store: it is not made and Fresh does not run.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
-	return s.node().run(ctx, false, func(b *bolt.Tx) error { return fn(&Tx{b: b}) })
+	return s.node().run(ctx, false, func(b *bolt.Tx, m *memo) error { return fn(&Tx{b: b, memo: m}) })
 }
 
 // Update runs fn in a read-write transaction on node.db: all that fn did is
@@ -86,18 +86,18 @@ func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 // transaction and waits for them for at most LockTimeout (ErrBusy). A file that
 // does not exist is made first, see Options.Fresh.
 func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
-	return s.node().run(ctx, true, func(b *bolt.Tx) error { return fn(&Tx{b: b}) })
+	return s.node().run(ctx, true, func(b *bolt.Tx, m *memo) error { return fn(&Tx{b: b, memo: m}) })
 }
 
 // KeepView is View for keep.db.
 func (s *Store) KeepView(ctx context.Context, fn func(*KeepTx) error) error {
-	return s.keep().run(ctx, false, func(b *bolt.Tx) error { return fn(&KeepTx{b: b}) })
+	return s.keep().run(ctx, false, func(b *bolt.Tx, _ *memo) error { return fn(&KeepTx{b: b}) })
 }
 
 // KeepUpdate is Update for keep.db: when it returns nil, the changes have
 // reached the disk. Where both files are needed, it goes outside.
 func (s *Store) KeepUpdate(ctx context.Context, fn func(*KeepTx) error) error {
-	return s.keep().run(ctx, true, func(b *bolt.Tx) error { return fn(&KeepTx{b: b}) })
+	return s.keep().run(ctx, true, func(b *bolt.Tx, _ *memo) error { return fn(&KeepTx{b: b}) })
 }
 
 // Path is node.db's.

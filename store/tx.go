@@ -15,6 +15,8 @@ import (
 type Tx struct {
 	// b is nil when there is no file.
 	b *bolt.Tx
+	// memo is nil for a file that is being made.
+	memo *memo
 }
 
 var errReadOnly = errors.New("transaction is read-only")
@@ -94,7 +96,7 @@ func (tx *Tx) Info() (Info, error) {
 	if tx.b == nil {
 		return Info{}, nil
 	}
-	return readInfo(tx.b)
+	return tx.memo.readInfo(tx.b)
 }
 
 // Attachment returns an attachment's record, or an error that is ErrNotFound.
@@ -118,7 +120,7 @@ func (tx *Tx) PutAttachment(a *Attachment) error {
 	if err != nil {
 		return err
 	}
-	return putRecord(to, key, a)
+	return tx.memo.putRecord(to, key, a)
 }
 
 // DeleteAttachment deletes an attachment's record; none is fine.

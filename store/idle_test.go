@@ -1,0 +1,141 @@
+package store_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+// TestTurns: two processes that keep the file open see each other's every
+// transaction, whoever's turn it is, and leave a sound file that has grown and
+// shrunk meanwhile.
+func TestTurns(t *testing.T) {
+	o := options(t)
+	processes := []*store.Store{store.New(o), store.New(o)}
+	want := map[string]string{}
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 600 {
+		s := processes[random.IntN(2)]
+		id := fmt.Sprint(random.IntN(40))
+		switch random.IntN(4) {
+		case 0:
+			delete(want, id)
+			update(t, s, func(tx *store.Tx) error { return tx.DeleteAttachment(key("n", id)) })
+		case 1:
+			if err := s.Update(t.Context(), func(tx *store.Tx) error {
+				if err := tx.DeleteAttachment(key("n", id)); err != nil {
+					return err
+				}
+				return os.ErrInvalid
+			}); err == nil {
+				t.Fatal("an error was lost")
+			}
+		default:
+			a := attachment(key("n", id))
+			a.Pod = strings.Repeat("p", random.IntN(9000)) + fmt.Sprint(i)
+			want[id] = a.Pod
+			update(t, s, func(tx *store.Tx) error { return tx.PutAttachment(a) })
+		}
+		have := map[string]string{}
+		view(t, processes[random.IntN(2)], func(tx *store.Tx) error {
+			all, err := tx.Attachments("n")
+			for _, a := range all {
+				have[a.ContainerID] = a.Pod
+			}
+			return err
+		})
+		for id, pod := range want {
+			if have[id] != pod {
+				t.Fatalf("step %d: %s is %.20q, want %.20q", i, id, have[id], pod)
+			}
+		}
+		if len(have) != len(want) {
+			t.Fatalf("step %d: %d attachments, want %d", i, len(have), len(want))
+		}
+	}
+	raw(t, processes[0].Path(), func(tx *bolt.Tx) error {
+		for err := range tx.Check() {
+			t.Error(err)
+		}
+		return nil
+	})
+}
+
+// TestIdleIsUnlocked: what a process keeps open between two transactions locks
+// nobody out, and is one file, however many transactions there were.
+func TestIdleIsUnlocked(t *testing.T) {
+	o := options(t)
+	a, b := store.New(o), store.New(o)
+	var open []int
+	for range 20 {
+		for _, s := range []*store.Store{a, b} {
+			update(t, s, func(tx *store.Tx) error { return tx.PutAttachment(attachment(key("n", "c"))) })
+			view(t, s, func(*store.Tx) error { return nil })
+		}
+		open = append(open, descriptors(t, a.Path()))
+	}
+	if slices.Max(open) > open[0] {
+		t.Errorf("descriptors of the file after each round: %v", open)
+	}
+	if _, err := a.SetAside(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	view(t, b, func(tx *store.Tx) error {
+		if tx.Attached("n") {
+			t.Error("a file that was set aside is still read")
+		}
+		return nil
+	})
+	if n := descriptors(t, a.Path()); n != 0 {
+		t.Errorf("%d descriptors of the file that was set aside", n)
+	}
+}
+
+// TestOtherProgramsFields: fields that a newer program adds to a record between
+// two of our own writes stay.
+func TestOtherProgramsFields(t *testing.T) {
+	s := newStore(t)
+	a := attachment(key("n", "c"))
+	put := func(tx *store.Tx) error { return tx.PutAttachment(a) }
+	update(t, s, put)
+	raw(t, s.Path(), func(tx *bolt.Tx) error {
+		bucket := tx.Bucket([]byte("attachments"))
+		k, v := bucket.Cursor().First()
+		return bucket.Put(bytes.Clone(k), append([]byte(`{"newer":true,`), v[1:]...))
+	})
+	for range 2 {
+		a.Pod += "x"
+		update(t, s, put)
+	}
+	raw(t, s.Path(), func(tx *bolt.Tx) error {
+		_, v := tx.Bucket([]byte("attachments")).Cursor().First()
+		if !bytes.Contains(v, []byte(`"newer":true`)) || !bytes.Contains(v, []byte(`podxx`)) {
+			t.Errorf("the field is lost: %s", v)
+		}
+		return nil
+	})
+}
+
+// descriptors counts this process's that lead to the file or what it was renamed to.
+func descriptors(t *testing.T, path string) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, fd := range fds {
+		if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.HasPrefix(to, path) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,56 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/cnibox/cnibox/internal/coldjson"
+)
+
+// memo is what this process knows of a file from its last transactions on it, as
+// long as no other process wrote. A nil memo knows nothing.
+type memo struct {
+	// info is nil before the first transaction.
+	info *Info
+	// wrote is the record of type wroteType that was stored last. It has no
+	// unknown field.
+	wrote     []byte
+	wroteType reflect.Type
+}
+
+// readInfo is [readInfo], once.
+func (m *memo) readInfo(b *bolt.Tx) (Info, error) {
+	if m != nil && m.info != nil {
+		return *m.info, nil
+	}
+	info, err := readInfo(b)
+	if m != nil && err == nil {
+		m.info = &info
+	}
+	return info, err
+}
+
+// putRecord is [putRecord]. A record that was written here is not decoded in
+// search of unknown fields, as an ADD's is when it is done.
+func (m *memo) putRecord(b *bolt.Bucket, key []byte, rec any) error {
+	raw, err := coldjson.Marshal(rec)
+	if err != nil {
+		return fmt.Errorf("encode record %.200q: %w: %w", key, ErrInvalid, err)
+	}
+	t := reflect.TypeOf(rec)
+	old := b.Get(key)
+	own := old == nil || m != nil && m.wroteType == t && bytes.Equal(m.wrote, old)
+	if !own {
+		raw = keepUnknown(old, raw, t)
+	}
+	if err := b.Put(key, raw); err != nil {
+		return fmt.Errorf("store record %.200q: %w", key, err)
+	}
+	if m != nil && own {
+		m.wrote, m.wroteType = raw, t
+	}
+	return nil
+}
