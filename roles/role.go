@@ -57,7 +57,8 @@ type Role struct {
 	// OverLink marks an IPAM role that talks over the interface that it gives
 	// addresses to: ADD makes that first, DEL keeps it until they are released.
 	OverLink bool
-	// Run is the main function of a daemon; it returns when ctx is done.
+	// Run is the main function of a daemon; it returns when ctx is done. An error
+	// that is flag.ErrHelp holds the answer to -help.
 	Run func(ctx context.Context, h *Host, args []string) error
 	// Verbs are commands of the role's own, rendered by the command line.
 	Verbs []CommandVerb

@@ -7,6 +7,8 @@ package dispatch
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -119,6 +121,10 @@ func (p *Process) daemon(ctx context.Context, role *roles.Role, args []string) i
 	log := NewLogger(*p)
 	err := p.runDaemon(ctx, role, args, log)
 	if err == nil || (ctx.Err() != nil && isCancelled(err)) {
+		return exitOK
+	}
+	if errors.Is(err, flag.ErrHelp) { // what a daemon answers -help with
+		fmt.Fprintln(p.Stdout, err)
 		return exitOK
 	}
 	fmt.Fprintf(p.Stderr, "cnibox: %s: %s\n", role.Name(), oneLine(err))

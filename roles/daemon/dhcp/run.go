@@ -39,9 +39,9 @@ func parseFlags(args []string) (*settings, error) {
 	f.DurationVar(&s.timing.resend, "resendtimeout", 208*time.Second, "time after which ADD fails")
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
-			return nil, fmt.Errorf("the flags are%s", usage(f))
+			return nil, help("cnibox dhcp daemon [FLAG…]: keep the leases of containers\n\nflags:" + usage(f))
 		}
-		return nil, fmt.Errorf("%w: the flags are%s", err, usage(f))
+		return nil, fmt.Errorf("%w: 'cnibox dhcp daemon -help' lists the flags", err)
 	}
 	var errs []error
 	if f.NArg() > 0 {
@@ -62,6 +62,13 @@ func parseFlags(args []string) (*settings, error) {
 	}
 	return s, errors.Join(errs...)
 }
+
+// help is what -help is answered with.
+type help string
+
+func (h help) Error() string { return string(h) }
+
+func (help) Is(err error) bool { return err == flag.ErrHelp } //nolint:errorlint // an Is compares as errors.Is does
 
 // usage is a line for each flag, with its default.
 func usage(f *flag.FlagSet) string {
