@@ -58,6 +58,19 @@ func (k MACKeys) Value() string {
 	return ""
 }
 
+// MAC is the address that a call asks for, in the usual colon form, or "": by
+// runtimeConfig, else by CNI_ARGS, else by the configuration.
+func (a Args) MAC(runtime, conf string) (string, error) {
+	if m := UnicastMAC(runtime); m != "" {
+		return m, nil
+	}
+	m, err := a.MACArg()
+	if err == nil && m == "" {
+		m = UnicastMAC(conf)
+	}
+	return m, err
+}
+
 // MACArg is the MAC key of CNI_ARGS, in the usual colon form; "" without one.
 func (a Args) MACArg() (string, error) {
 	m := a.Get("MAC")

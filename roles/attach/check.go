@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,14 +80,22 @@ func IPAMPart(prev *roles.Result, ifName string) (*roles.Result, error) {
 // takeNames replaces derived names by what prevResult says: chained plugins
 // may have changed the MAC.
 func takeNames(in *Input, prev *roles.Result, ifName string) {
+	in.ContainerMAC = cmp.Or(ContainerMAC(prev, ifName), in.ContainerMAC)
 	for _, i := range prev.Interfaces {
-		switch {
-		case i.Name == ifName && i.Sandbox != "" && i.Mac != "":
-			in.ContainerMAC = i.Mac
-		case i.Name == in.HostLink && i.Sandbox == "" && i.Mac != "":
+		if i.Name == in.HostLink && i.Sandbox == "" && i.Mac != "" {
 			in.HostMAC = i.Mac
 		}
 	}
+}
+
+// ContainerMAC is the MAC that a result gives for the container's interface, or "".
+func ContainerMAC(r *roles.Result, ifName string) string {
+	for _, i := range r.Interfaces {
+		if i.Name == ifName && i.Sandbox != "" {
+			return i.Mac
+		}
+	}
+	return ""
 }
 
 // Addressless tells that the result will have no address.

@@ -104,7 +104,8 @@ func (u *Upper) place() netops.Place {
 }
 
 // Link wires the interface, with what only its kind of link has, and the
-// container's side. One without a MAC has the master's.
+// container's side. One without a MAC has the master's. CHECK compares the MTU
+// only where own has one: a chained plugin may have set another.
 func (u *Upper) Link(in *Input, own netops.Link) (*Wiring, error) {
 	master, ok := in.Observed.(MasterLink)
 	if !ok {
@@ -115,11 +116,14 @@ func (u *Upper) Link(in *Input, own netops.Link) (*Wiring, error) {
 		mac = master.MAC
 	}
 	if in.Prev != nil {
-		mac, own.MAC = containerMAC(in.Prev, in.Key.IfName), ""
-	} else if err := u.fits(master); err != nil {
-		return nil, err
+		mac, own.MAC = ContainerMAC(in.Prev, in.Key.IfName), ""
+	} else {
+		if err := u.fits(master); err != nil {
+			return nil, err
+		}
+		own.MTU = u.MTU
 	}
-	own.In, own.Name, own.Kind, own.MTU, own.Alias = netops.Container, in.Key.IfName, u.Kind, u.MTU, in.Label
+	own.In, own.Name, own.Kind, own.Alias = netops.Container, in.Key.IfName, u.Kind, in.Label
 	if own.Parent = master.Name; own.Parent != "" {
 		own.ParentIn = u.place()
 	}
@@ -132,22 +136,8 @@ func (u *Upper) Link(in *Input, own netops.Link) (*Wiring, error) {
 	return w, Container{}.Wire(&w.Spec, in, res)
 }
 
-// containerMAC is the MAC that a result gives for the container's interface, or "".
-func containerMAC(r *roles.Result, ifName string) string {
-	for _, i := range r.Interfaces {
-		if i.Name == ifName && i.Sandbox != "" {
-			return i.Mac
-		}
-	}
-	return ""
-}
-
 // Stray is the container's interface, known by name, kind and label.
-func (u *Upper) Stray(in *Input) netops.Spec {
-	return netops.Spec{Objects: []netops.Object{
-		&netops.Link{In: netops.Container, Name: in.Key.IfName, Kind: u.Kind, Alias: in.Label},
-	}}
-}
+func (u *Upper) Stray(in *Input) netops.Spec { return StrayWithin(in, u.Kind) }
 
 // Status tells whether the master is there. One in a container cannot be looked
 // for without the container.

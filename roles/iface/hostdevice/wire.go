@@ -23,7 +23,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	case dev.Userspace:
 		return w, nil
 	case in.Prev != nil:
-		w.Spec.Add(&netops.Link{In: netops.Container, Name: in.Key.IfName, MAC: recordedMAC(in.Prev, in.Key.IfName)})
+		w.Spec.Add(&netops.Link{In: netops.Container, Name: in.Key.IfName, MAC: attach.ContainerMAC(in.Prev, in.Key.IfName)})
 	default:
 		w.Spec.Add(&netops.Move{
 			From: netops.Host, Name: dev.Link, To: netops.Container, As: in.Key.IfName,
@@ -31,14 +31,4 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 		})
 	}
 	return w, attach.Container{}.Wire(&w.Spec, in, res)
-}
-
-// recordedMAC is the MAC that prevResult gives for the container's interface, or "".
-func recordedMAC(prev *roles.Result, ifName string) string {
-	for _, i := range prev.Interfaces {
-		if i.Name == ifName && i.Sandbox != "" {
-			return i.Mac
-		}
-	}
-	return ""
 }

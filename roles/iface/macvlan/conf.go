@@ -72,13 +72,4 @@ func (c *Conf) Validate() error {
 }
 
 // mac is the hardware address by precedence, in the usual colon form, or "".
-func (c *Conf) mac(args roles.Args) (string, error) {
-	if m := roles.UnicastMAC(c.RuntimeConfig.MAC); m != "" {
-		return m, nil
-	}
-	m, err := args.MACArg()
-	if err == nil && m == "" {
-		m = roles.UnicastMAC(c.MAC)
-	}
-	return m, err
-}
+func (c *Conf) mac(args roles.Args) (string, error) { return args.MAC(c.RuntimeConfig.MAC, c.MAC) }

@@ -47,7 +47,7 @@ func readRole(raw []byte) (*role, error) {
 }
 
 // Wire computes the spec and the result of one attachment. The MAC is the
-// master's.
+// master's. CHECK compares the MTU too, as the reference's does.
 func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
-	return r.Link(in, netops.Link{VLANID: r.conf.VLANID})
+	return r.Link(in, netops.Link{VLANID: r.conf.VLANID, MTU: r.conf.MTU})
 }
