@@ -15,8 +15,8 @@ func (p *Process) repairCommand() *cli.Command {
 		Name:  "repair",
 		Usage: "set a damaged state file aside and rebuild it",
 		Description: `The new file is rebuilt from the labels on the host's interfaces and from the
-runtimes' caches. The old one stays beside it. A sound file is left alone
-without --force.`,
+runtimes' caches, which lead to the interfaces in containers. The old one stays
+beside it. A sound file is left alone without --force.`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "force", Usage: "rebuild a sound file too"},
 		},

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -105,7 +104,7 @@ func (c *Census) NetnsGone(n store.Netns) bool {
 	}
 	var st unix.Statfs_t
 	err := unix.Statfs(n.Path, &st)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+	if isAbsent(err) {
 		return true
 	}
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -33,33 +34,79 @@ type cacheEntry struct {
 	Netns       string `json:"netns"`
 	// Config is the configuration list, base64 in JSON.
 	Config []byte `json:"config"`
+	// Result is the last plugin's, of any version of the specification.
+	Result json.RawMessage `json:"result"`
 }
 
 func (c *cacheEntry) key() store.Key {
 	return store.Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
-// dataDir is the pool's data directory as the first plugin's ipam names it.
-func (c *cacheEntry) dataDir() string {
-	type plugin struct {
-		IPAM struct {
-			DataDir string `json:"dataDir"`
-		} `json:"ipam"`
-	}
+// cachedPlugin is what we need of a plugin's configuration.
+type cachedPlugin struct {
+	Type string `json:"type"`
+	IPAM struct {
+		Type    string `json:"type"`
+		DataDir string `json:"dataDir"`
+	} `json:"ipam"`
+}
+
+// plugin is the configuration of the list's first plugin, which makes the
+// interface; zero where it cannot be read.
+func (c *cacheEntry) plugin() cachedPlugin {
 	var conf struct {
-		plugin
-		Plugins []plugin `json:"plugins"`
+		cachedPlugin
+		Plugins []cachedPlugin `json:"plugins"`
 	}
 	if json.Unmarshal(c.Config, &conf) != nil {
-		return defaultDataDir
+		return cachedPlugin{}
 	}
 	if len(conf.Plugins) > 0 {
-		conf.plugin = conf.Plugins[0]
+		return conf.Plugins[0]
 	}
-	if conf.IPAM.DataDir == "" {
-		return defaultDataDir
+	return conf.cachedPlugin
+}
+
+// dataDir is the data directory of the pool that the addresses are of; ok is
+// false where another IPAM plugin than host-local gave them. A plugin that
+// writes another's configuration itself may not name one.
+func (p *cachedPlugin) dataDir() (dir string, ok bool) {
+	if p.IPAM.Type != "" && p.IPAM.Type != "host-local" {
+		return "", false
 	}
-	return filepath.Clean(conf.IPAM.DataDir) // as host-local names its pools
+	if p.IPAM.DataDir == "" {
+		return defaultDataDir, true
+	}
+	return filepath.Clean(p.IPAM.DataDir), true // as host-local names its pools
+}
+
+// addresses are those of the result, without loopback's and link-local ones,
+// which no pool has.
+func (c *cacheEntry) addresses() []netip.Prefix {
+	type ip struct {
+		IP string `json:"ip"`
+	}
+	var result struct {
+		IPs []struct {
+			Address string `json:"address"`
+		} `json:"ips"`
+		IP4 ip `json:"ip4"` // before 0.3.0
+		IP6 ip `json:"ip6"`
+	}
+	if json.Unmarshal(c.Result, &result) != nil {
+		return nil
+	}
+	texts := []string{result.IP4.IP, result.IP6.IP}
+	for _, i := range result.IPs {
+		texts = append(texts, i.Address)
+	}
+	var out []netip.Prefix
+	for _, t := range texts {
+		if p, err := netip.ParsePrefix(t); err == nil && p.Addr().IsGlobalUnicast() {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // readCaches reads libcni's cached results, by label. What cannot be read is

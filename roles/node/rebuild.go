@@ -15,7 +15,8 @@ import (
 // rebuild fills a new state file from what the kernel and the runtimes' caches
 // still know: every interface with our label becomes an attachment, its
 // addresses are reserved again, and what its network shares is noted again. An
-// interface whose owner cannot be told keeps its addresses reserved under its label.
+// interface whose owner cannot be told keeps its addresses reserved under its
+// label. Interfaces in containers are found where a cache names the namespace.
 func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []string) error {
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
@@ -35,19 +36,25 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
 	}
-	if len(found)+len(bridges)+len(elements) == 0 {
-		return nil
+	r := rebuilder{
+		h: h, tx: tx, cache: readCaches(h, cacheDirs), elements: elements,
+		told: map[string]bool{}, noted: map[[2]string]bool{},
 	}
-	r := rebuilder{h: h, tx: tx, cache: readCaches(h, cacheDirs), elements: elements, noted: map[[2]string]bool{}}
 	for _, l := range found {
 		if err := r.attachment(l, bridges); err != nil {
 			return fmt.Errorf("rebuild attachment of %q: %w", l.Name, err)
 		}
 	}
+	inside, reserved, err := r.containers(ctx)
+	if err != nil {
+		return fmt.Errorf("rebuild attachments from the runtimes' caches: %w", err)
+	}
 	if err := r.unattached(bridges); err != nil {
 		return fmt.Errorf("rebuild what networks share: %w", err)
 	}
-	h.Log.Warn("state file was missing, rebuilt from the kernel", "attachments", len(found))
+	if n := len(found) + inside; n+reserved+len(bridges)+len(elements) > 0 {
+		h.Log.Warn("state file was missing, rebuilt from the kernel and the runtimes' caches", "attachments", n, "reserved", reserved)
+	}
 	return nil
 }
 
@@ -64,18 +71,44 @@ type rebuilder struct {
 	tx       *store.Tx
 	cache    map[string]*cacheEntry
 	elements []*netops.Element
+	// told are the labels of the attachments that are stored.
+	told map[string]bool
 	// noted are the networks' bridges whose shared objects are in the store.
 	noted map[[2]string]bool
 }
 
-// attachment stores the attachment of one interface, leases for its addresses
-// in the pool that its network uses, and what it stands on.
+// attachment stores the attachment of one interface of the host, leases for its
+// addresses in the pool that its network uses, and what it stands on.
 func (r *rebuilder) attachment(l netops.LinkInfo, bridges map[string]netops.LinkInfo) error {
 	info, _ := parseAlias(l.Alias)
-	key, netns, dataDir := r.owner(info)
-	made := []netops.Object{&netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.label}}
+	a := &store.Attachment{Key: info.key, HostLink: l.Name, Addresses: info.addresses}
+	dataDir, pooled := unknownDir, true
+	switch c := r.cache[info.label]; {
+	case c != nil:
+		p := c.plugin()
+		a.Key, a.Netns = c.key(), store.Netns{Path: c.Netns, Mount: mountNamespace()}
+		dataDir, pooled = p.dataDir()
+	case !info.whole:
+		a.ContainerID = info.label
+	}
+	made := &netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.label}
+	if err := r.record(a, info.label, made); err != nil {
+		return err
+	}
+	if pooled {
+		if err := r.leases(a, dataDir); err != nil {
+			return err
+		}
+	}
+	return r.shared(a.Network, bridges[l.Master])
+}
+
+// record stores an attachment, to be removed with its interface and the
+// nftables elements that bear its label.
+func (r *rebuilder) record(a *store.Attachment, label string, iface netops.Object) error {
+	made := []netops.Object{iface}
 	for _, e := range r.elements {
-		if e.Label == info.label {
+		if e.Label == label {
 			made = append(made, e)
 		}
 	}
@@ -84,30 +117,10 @@ func (r *rebuilder) attachment(l netops.LinkInfo, bridges map[string]netops.Link
 		return err
 	}
 	now := r.h.Now()
-	a := &store.Attachment{
-		Key: key, Netns: netns, HostLink: l.Name, Addresses: info.addresses,
-		Parts:   []store.Part{{Role: rebuilt, State: store.Done, Changes: raw, Time: now}},
-		Created: now, Updated: now, Program: r.h.Program,
-	}
-	if err := r.tx.PutAttachment(a); err != nil {
-		return err
-	}
-	if err := r.leases(a, dataDir); err != nil {
-		return err
-	}
-	return r.shared(key.Network, bridges[l.Master])
-}
-
-// owner is whose interface it is: as a runtime's cache says, or as far as the
-// alias tells.
-func (r *rebuilder) owner(info aliasInfo) (key store.Key, netns store.Netns, dataDir string) {
-	if c := r.cache[info.label]; c != nil {
-		return c.key(), store.Netns{Path: c.Netns, Mount: mountNamespace()}, c.dataDir()
-	}
-	if info.whole {
-		return info.key, netns, unknownDir
-	}
-	return store.Key{Network: info.key.Network, ContainerID: info.label, IfName: info.key.IfName}, netns, unknownDir
+	a.Parts = []store.Part{{Role: rebuilt, State: store.Done, Changes: raw, Time: now}}
+	a.Created, a.Updated, a.Program = now, now, r.h.Program
+	r.told[label] = true
+	return r.tx.PutAttachment(a)
 }
 
 // leases reserves an attachment's addresses.
@@ -117,7 +130,7 @@ func (r *rebuilder) leases(a *store.Attachment, dataDir string) error {
 		return err
 	}
 	for i, p := range a.Addresses {
-		err := pool.Reserve(store.Lease{Address: p.Addr(), Owner: a.Key, Set: i, Netns: a.Netns, Time: a.Created})
+		err := pool.Reserve(store.Lease{Address: p.Addr(), Owner: a.Key, Set: i, Netns: a.Netns, Time: r.h.Now()})
 		if err != nil && !errors.Is(err, store.ErrTaken) {
 			return err
 		}

@@ -34,7 +34,7 @@ type Env struct {
 func NewEnv(t *testing.T, table roles.Table) *Env {
 	t.Helper()
 	e := &Env{t: t, dir: t.TempDir()}
-	for _, d := range []string{e.PluginDir(), e.RunDir(), e.StateDir()} {
+	for _, d := range []string{e.PluginDir(), e.RunDir(), e.StateDir(), e.CacheDir()} {
 		if err := os.Mkdir(d, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +89,7 @@ func (e *Env) Cmd(c Call) *exec.Cmd {
 		"CNI_COMMAND="+c.Verb, "CNI_CONTAINERID="+c.ID, "CNI_NETNS="+c.Netns, "CNI_IFNAME="+c.IfName,
 		"CNI_ARGS="+c.Args, "CNI_PATH="+e.PluginDir(),
 		"CNIBOX_RUN_DIR="+e.RunDir(), "CNIBOX_STATE_DIR="+e.StateDir(),
-		pluginEnv+"=1", probeEnv+"="+c.Probe)
+		pluginEnv+"=1", probeEnv+"="+c.Probe, cacheEnv+"="+e.CacheDir())
 	cmd.Env = append(cmd.Env, e.Extra...)
 	cmd.Stdin = strings.NewReader(c.Conf)
 	return cmd

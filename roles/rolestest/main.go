@@ -26,7 +26,7 @@ const (
 	pluginEnv = "CNIBOX_ROLESTEST_PLUGIN"
 	// probeEnv is Call.Probe.
 	probeEnv = "CNIBOX_ROLESTEST_PROBE"
-	// cacheEnv lists the directories of runtimes' caches; empty is the machine's.
+	// cacheEnv is Env.CacheDir.
 	cacheEnv = "CNIBOX_TEST_CACHE_DIRS"
 	// lockTimeoutEnv replaces the 30 s that a call waits for locks.
 	lockTimeoutEnv = "CNIBOX_TEST_LOCK_TIMEOUT"
@@ -80,7 +80,7 @@ func plugin(table roles.Table) int {
 		OpenHost: func(ctx context.Context, role string, log *slog.Logger) (*roles.Host, func(), error) {
 			o := node.Options{
 				RunDir: os.Getenv("CNIBOX_RUN_DIR"), StateDir: os.Getenv("CNIBOX_STATE_DIR"),
-				CacheDirs:   strings.Fields(os.Getenv(cacheEnv)),
+				CacheDirs:   []string{os.Getenv(cacheEnv)},
 				LockTimeout: timeout,
 				Role:        role, Program: "test", Log: log,
 			}

@@ -79,6 +79,7 @@ func (s Suite) Run(t *testing.T) {
 				{"life", s.life},
 				{"del", s.del},
 				{"gc", s.gc},
+				{"state lost", s.stateLost},
 				{"status", s.status},
 				{"versions", s.versions},
 				{"fault sweep", s.faultSweep},

@@ -2,11 +2,8 @@ package bridge_test
 
 import (
 	"bytes"
-	"encoding/base64"
-	"encoding/json"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,26 +12,6 @@ import (
 
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
-
-// cache writes libcni's cache entry of an ADD.
-func (p *pods) cache(dir, id string) {
-	p.t.Helper()
-	var conf struct{ Name string }
-	must(p.t, json.Unmarshal([]byte(p.conf), &conf))
-	raw, err := json.Marshal(map[string]any{
-		"kind": "cniCacheV1", "containerId": id, "ifName": "eth0", "networkName": conf.Name, "netns": p.spaces[id].Path(),
-		"config": base64.StdEncoding.EncodeToString([]byte(p.conf)), "result": json.RawMessage(p.results[id]),
-	})
-	must(p.t, err)
-	must(p.t, os.WriteFile(filepath.Join(dir, conf.Name+"-"+id+"-eth0"), raw, 0o600))
-}
-
-// forget deletes the node's /run/cnibox as a hasty person does.
-func (p *pods) forget() {
-	p.t.Helper()
-	must(p.t, os.RemoveAll(p.RunDir()))
-	must(p.t, os.Mkdir(p.RunDir(), 0o700))
-}
 
 // TestStateLost: /run/cnibox is deleted under running containers, whose IDs
 // are in their links' aliases, or too long for that and told by a runtime's
@@ -51,15 +28,13 @@ func TestStateLost(t *testing.T) {
 				t.Helper()
 				p = newPods(t, strings.Replace(guarded, `"type":"host-local"`, `"type":"host-local","dataDir":"/nowhere/data"`, 1))
 				pristine = p.state()
-				dir := t.TempDir()
-				p.Extra = append(p.Extra, "CNIBOX_TEST_CACHE_DIRS="+dir)
 				for _, id := range []string{longID(1), longID(2), "short"} {
 					p.add(id)
 					if known.cached {
-						p.cache(dir, id)
+						p.Cache(p.call("ADD", id), p.results[id])
 					}
 				}
-				p.forget()
+				p.Forget()
 				return p, pristine
 			}
 			for _, c := range []struct {

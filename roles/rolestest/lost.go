@@ -1,0 +1,81 @@
+package rolestest
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// CacheDir is where the node's runtime keeps libcni's results.
+func (e *Env) CacheDir() string { return filepath.Join(e.dir, "results") }
+
+// Cache writes what libcni keeps of an ADD: its configuration and its result.
+func (e *Env) Cache(add Call, result string) {
+	e.t.Helper()
+	var conf struct{ Name string }
+	if err := json.Unmarshal([]byte(add.Conf), &conf); err != nil {
+		e.t.Fatal(err)
+	}
+	raw, err := json.Marshal(map[string]any{
+		"kind": "cniCacheV1", "containerId": add.ID, "ifName": add.IfName, "networkName": conf.Name,
+		"netns": add.Netns, "config": []byte(add.Conf), "result": json.RawMessage(result),
+	})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(e.CacheDir(), conf.Name+"-"+add.ID+"-"+add.IfName), raw, 0o600); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// Forget deletes the node's /run/cnibox as a hasty person does.
+func (e *Env) Forget() {
+	e.t.Helper()
+	if err := os.RemoveAll(e.RunDir()); err != nil {
+		e.t.Fatal(err)
+	}
+	if err := os.Mkdir(e.RunDir(), 0o700); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// stateLost deletes the state under a running container, which a runtime's cache
+// lists: it is still attached, and DEL and GC without its namespace find all of
+// it. A device of the host may lose what only the record told.
+func (s Suite) stateLost(t *testing.T, c Conf) {
+	if c.Stateless {
+		t.Skip("keeps no state")
+	}
+	b := s.bench(t, c)
+	before := b.ns.Snapshot(t)
+	pristine := b.state()
+	for _, way := range []struct {
+		name string
+		call Call
+	}{{"DEL", b.call("DEL")}, {"GC", b.gcCall([]roles.AttachmentID{})}} {
+		add := b.call("ADD")
+		a := b.OK(add)
+		b.Cache(add, a.Stdout)
+		b.Forget()
+		if !c.Again {
+			b.Fail(add, 0)
+		}
+		b.OK(b.withPrev("CHECK", a.Stdout))
+		way.call.Netns = ""
+		b.OK(way.call)
+		if now := b.ns.Snapshot(t); now != before {
+			t.Errorf("after %s: the container has\n%s\nwant\n%s", way.name, now, before)
+		}
+		b.OK(b.gcCall(nil))
+		if c.Host == nil {
+			b.same(pristine, "after "+way.name+" and GC with an empty list")
+		} else if text := b.storeText(); strings.Contains(text, "c1") {
+			t.Errorf("after %s and GC with an empty list: the store has\n%s", way.name, text)
+		}
+		b.host()
+	}
+}
