@@ -138,6 +138,7 @@ func allClaims() []claim {
 		},
 	}
 	claims = append(claims, delClaims()...)
+	claims = append(claims, resultClaims()...)
 	for _, role := range []string{"bridge", "ptp", "macvlan", "tap"} {
 		conf := fmt.Sprintf(`{"type":%q,"master":"uplink",%s}`, role, groupGateway)
 		claims = append(claims, failedAdd(role, conf))
