@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -41,7 +42,7 @@ networks of one name. Exits with 3 if there is a fault; warnings alone are 0.`,
 }
 
 func (p *Process) lint(c *cli.Context) error {
-	l := lint.Linter{Table: p.Table, Find: p.finder(p.pluginPath(c.String("path")))}
+	l := p.linter(c.String("path"))
 	found := []lint.Finding{}
 	var errs []error
 	for _, file := range c.Args().Slice() {
@@ -58,12 +59,27 @@ func (p *Process) lint(c *cli.Context) error {
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	for _, f := range found {
-		if f.Severity == lint.Fault {
-			return errDifferent
-		}
+	if slices.ContainsFunc(found, isFault) {
+		return errDifferent
 	}
 	return nil
+}
+
+func (p *Process) linter(path string) *lint.Linter {
+	return &lint.Linter{Table: p.Table, Find: p.finder(p.pluginPath(path))}
+}
+
+func isFault(f lint.Finding) bool { return f.Severity == lint.Fault }
+
+// lintHint is what to do about a configuration that a plugin refused. What only
+// the node could tell, such as the MTU of a master, lint has nothing to say about.
+func (p *Process) lintHint(c *cli.Context) string {
+	file := c.Args().First()
+	data, err := p.readFile(file, lint.MaxSize)
+	if err != nil || !slices.ContainsFunc(p.linter(c.String("cni-path")).Lint(file, data), isFault) {
+		return ""
+	}
+	return "cnibox lint " + file
 }
 
 func (p *Process) writeFindings(found []lint.Finding, asJSON bool, s style) error {

@@ -84,7 +84,7 @@ func (p *Process) plan(c *cli.Context, list *libcni.NetworkConfigList) ([]planne
 		}
 		pl, err := p.planOne(c.Context, plugin.Network.Type, &one)
 		if err != nil {
-			return nil, planHint(fmt.Errorf("plugins[%d] %s: %w", i, plugin.Network.Type, err), c.Args().First())
+			return nil, p.planHint(c, fmt.Errorf("plugins[%d] %s: %w", i, plugin.Network.Type, err))
 		}
 		if pl.Result != nil {
 			req.PrevResult = pl.Result
@@ -95,12 +95,12 @@ func (p *Process) plan(c *cli.Context, list *libcni.NetworkConfigList) ([]planne
 }
 
 // planHint says what helps when a plugin cannot plan.
-func planHint(err error, file string) error {
+func (p *Process) planHint(c *cli.Context, err error) error {
 	switch {
 	case errors.Is(err, netops.ErrPermission):
 		return withHint(err, "run it as root")
 	case errors.Is(err, roles.ErrConf):
-		return withHint(err, "cnibox lint "+file)
+		return withHint(err, p.lintHint(c))
 	case errors.Is(err, netops.ErrNoNetns):
 		return withHint(err, "ip netns list, or the path of a namespace")
 	}

@@ -87,7 +87,7 @@ runtimes.`,
 			if err != nil {
 				return err
 			}
-			return explainPlugin(c, run(c, r))
+			return p.explainPlugin(c, run(c, r))
 		},
 	}
 }
@@ -153,7 +153,7 @@ func (p *Process) call(c *cli.Context, needNetns bool) (*call, error) {
 }
 
 // explainPlugin adds what to do next to a plugin's error.
-func explainPlugin(c *cli.Context, err error) error {
+func (p *Process) explainPlugin(c *cli.Context, err error) error {
 	var e *types.Error
 	if err == nil || errors.As(err, new(*hintError)) {
 		return err
@@ -169,9 +169,7 @@ func explainPlugin(c *cli.Context, err error) error {
 	case types.ErrTryAgainLater:
 		hint = "the same call again, later"
 	case types.ErrInvalidNetworkConfig, types.ErrIncompatibleCNIVersion:
-		if c.String("cap") == "" { // what they hold is not in the file
-			hint = "cnibox lint " + c.Args().First()
-		}
+		hint = p.lintHint(c)
 	case types.ErrInvalidNetNS:
 		hint = "ip netns list, or the path of a namespace"
 	}

@@ -27,7 +27,7 @@ func (p *Process) statusCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return explainPlugin(c, r.cni.GetStatusNetworkList(c.Context, r.list))
+			return p.explainPlugin(c, r.cni.GetStatusNetworkList(c.Context, r.list))
 		},
 	}
 }
@@ -69,7 +69,7 @@ must be asked for with --none; --added keeps what "cnibox add" attached.`,
 			if err != nil {
 				return err
 			}
-			return explainPlugin(c, r.cni.GCNetworkList(c.Context, r.list, &libcni.GCArgs{ValidAttachments: valid}))
+			return p.explainPlugin(c, r.cni.GCNetworkList(c.Context, r.list, &libcni.GCArgs{ValidAttachments: valid}))
 		},
 	}
 }
