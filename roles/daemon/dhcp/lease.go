@@ -3,7 +3,6 @@ package dhcp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -68,59 +67,6 @@ func (l *lease) with(ctx context.Context, family string, f func(*visit, client) 
 	}
 	defer c.close()
 	return f(v, c)
-}
-
-// acquire gets an address of each family, at the same time. It tries until
-// the time for that is up or ctx ends. After an error there may be some all the
-// same.
-func (l *lease) acquire(ctx context.Context, want map[string]netip.Addr) error {
-	families := l.who.conf.IPAM.Families
-	grants, errs := make([]store.DHCPGrant, len(families)), make([]error, len(families))
-	var wg sync.WaitGroup
-	for i, family := range families {
-		wg.Go(func() {
-			g, err := l.acquireOne(ctx, family, want[family])
-			if err != nil {
-				errs[i] = fmt.Errorf("%s: %w", family, err)
-				return
-			}
-			grants[i] = *g
-		})
-	}
-	wg.Wait()
-	for i := range families {
-		if errs[i] == nil {
-			l.rec.Grants = append(l.rec.Grants, grants[i])
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return context.Cause(ctx)
-}
-
-func (l *lease) acquireOne(ctx context.Context, family string, want netip.Addr) (*store.DHCPGrant, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, l.d.timing.resend, errNoAnswer)
-	defer cancel()
-	for {
-		var g *store.DHCPGrant
-		err := l.with(ctx, family, func(_ *visit, c client) (err error) {
-			g, err = c.acquire(ctx, want, false)
-			return err
-		})
-		switch {
-		case err == nil:
-			return g, nil
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case !errors.Is(err, errNoAnswer) && !errors.Is(err, errRefused):
-			return nil, err
-		}
-		l.log.Info("no address yet", "family", family, "error", err)
-		if errors.Is(err, errRefused) && !sleep(ctx, jittered(time.Second)) {
-			return nil, context.Cause(ctx)
-		}
-	}
 }
 
 // start keeps the addresses from now on. With resumed they are from another

@@ -280,3 +280,27 @@ func TestAnotherNamespace(t *testing.T) {
 	other.Verb = "DEL"
 	r.OK(other)
 }
+
+// TestHostNameTaken has the reference's scenario "DEL retry after a failed
+// move": another interface of the host has got the device's name. The
+// reference's DEL fails until that is gone; ours brings the device back under a
+// name that is free.
+func TestHostNameTaken(t *testing.T) {
+	r := newRig(t)
+	c := conf(`"device":"dev1",` + dual)
+	before := r.State(nil)
+	r.OK(r.call("ADD", "c1", c))
+	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "dev1"}}
+	must(t, netlink.LinkAdd(br))
+	r.OK(r.call("DEL", "c1", c))
+	r.OK(r.call("DEL", "c1", c))
+	must(t, netlink.LinkDel(br))
+	links, err := netlink.LinkList()
+	must(t, err)
+	for _, l := range links {
+		if l.Attrs().HardwareAddr.String() == mac1 {
+			must(t, netlink.LinkSetName(l, "dev1"))
+		}
+	}
+	r.same(before, "after DEL, with the name given back")
+}
