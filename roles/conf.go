@@ -76,7 +76,7 @@ func mismatch(te *json.UnmarshalTypeError) string {
 	return fmt.Sprintf("is a JSON %s, want %s", te.Value, jsonType(te.Type))
 }
 
-// jsonType is what a Go type is in JSON; plain ones keep their names.
+// jsonType is what a Go type is in JSON; texts and truth values keep their names.
 func jsonType(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Pointer:
@@ -87,6 +87,10 @@ func jsonType(t reflect.Type) string {
 		if elem := t.Elem(); elem.PkgPath() != "" || elem.Kind() == reflect.Pointer {
 			return "list"
 		}
+	case reflect.Int, reflect.Int64:
+		return "whole number"
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
+		return fmt.Sprintf("whole number from 0 to %d", uint64(1)<<t.Bits()-1)
 	}
 	return t.String()
 }
