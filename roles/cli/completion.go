@@ -58,10 +58,10 @@ func (p *Process) words(cmds []*cli.Command) []completed {
 			for _, s := range c.Subcommands {
 				w.words = append(w.words, s.Name)
 			}
-			switch {
-			case c.Name == "completion":
+			switch c.Name {
+			case "completion":
 				w.words = strings.Split(c.ArgsUsage, "|")
-			case c.Name == "help":
+			case "help":
 				for _, v := range cmds {
 					w.words = append(w.words, v.Name)
 				}
