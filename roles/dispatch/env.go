@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/cnibox/cnibox/roles"
 )
@@ -122,6 +123,9 @@ func isName(s string) bool {
 
 // checkIfName accepts what an interface can be called.
 func checkIfName(name string) error {
+	if !utf8.ValidString(name) {
+		return fmt.Errorf("%w: CNI_IFNAME: %q is not UTF-8, records and results could not name it", roles.ErrEnv, name)
+	}
 	if err := roles.LinkName(name); err != nil {
 		return fmt.Errorf("%w: CNI_IFNAME: %w", roles.ErrEnv, err)
 	}

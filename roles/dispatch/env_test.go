@@ -36,6 +36,7 @@ func TestFaults(t *testing.T) {
 		{name: "interface name of 16 bytes", env: map[string]string{"CNI_IFNAME": "0123456789abcdef"}, code: 4, msg: []string{"CNI_IFNAME", "15"}},
 		{name: "interface name ..", env: map[string]string{"CNI_IFNAME": ".."}, code: 4, msg: []string{"CNI_IFNAME"}},
 		{name: "interface name with colon", env: map[string]string{"CNI_IFNAME": "eth0:1"}, code: 4, msg: []string{"CNI_IFNAME"}},
+		{name: "interface name that is not UTF-8", env: map[string]string{"CNI_IFNAME": "eth\xff"}, code: 4, msg: []string{"CNI_IFNAME", "UTF-8"}},
 		{name: "interface name all", env: map[string]string{"CNI_IFNAME": "all"}, code: 4, msg: []string{"CNI_IFNAME", `"all"`}},
 		{name: "interface name default", env: map[string]string{"CNI_IFNAME": "default"}, code: 4, msg: []string{"CNI_IFNAME", `"default"`}},
 		{name: "interface name that is a pattern", env: map[string]string{"CNI_IFNAME": "eth%d"}, code: 4, msg: []string{"CNI_IFNAME", "%"}},
