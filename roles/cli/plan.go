@@ -30,7 +30,7 @@ func (p *Process) planCommand() *cli.Command {
 		Description: `Prints, in order, what would be added (+), changed (~) and deleted (-), and what is
 shared between attachments. The node's present state counts: a bridge that is
 there already is not listed. Addresses are those that our own IPAM would give
-next, and placeholders where IPAM is another program's.`,
+next, and placeholders where IPAM is another program's or a DHCP server's.`,
 		Flags: append(cniFlags(),
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.StringFlag{Name: "ifname", Value: "eth0", Usage: "the container's interface"},
