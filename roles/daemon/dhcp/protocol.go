@@ -79,7 +79,7 @@ func (c Client) Allocate(ctx context.Context, req *roles.Request) (*roles.Result
 	res := &roles.Result{}
 	err := c.call(ctx, methodAllocate, argsOf(req), res)
 	if err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("%w: the DHCP daemon has no address for %q yet: is there a DHCP server on the network? %w", roles.ErrTryAgain, req.IfName, err)
+		err = fmt.Errorf("the DHCP daemon has no address for %q yet: is there a DHCP server on the network? %w", req.IfName, err)
 	}
 	var old *netrpc.Error
 	if errors.As(err, &old) && old.Code == 0 && errors.Is(err, errServer) {
@@ -136,6 +136,8 @@ func (c Client) call(ctx context.Context, method string, args, reply any) error 
 			return &remoteError{said: said, meaning: sentinel}
 		}
 		return fmt.Errorf("%w: %w", errServer, said)
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: the DHCP daemon on %q does not answer in time: %w", roles.ErrTryAgain, c.Socket, err)
 	}
 	return fmt.Errorf("ask the DHCP daemon on %q: %w", c.Socket, err)
 }

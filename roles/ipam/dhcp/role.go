@@ -20,6 +20,9 @@ const (
 	statusTime = 2 * time.Second
 	// checkTime bounds CHECK, for which the daemon asks nobody.
 	checkTime = 10 * time.Second
+	// releaseTime bounds DEL and GC, which a daemon that is stopped would keep
+	// for ever: as long as locks are waited for.
+	releaseTime = 30 * time.Second
 )
 
 // Role is the IPAM role dhcp and its daemon.
@@ -80,7 +83,9 @@ func (a *handler) Add(ctx context.Context, _ *roles.Host, req *roles.Request) (*
 // Del gives the addresses back. Without a daemon it does so itself: the next
 // daemon would find no interface to do it over.
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	err := a.client.Release(ctx, req)
+	wait, cancel := context.WithTimeout(ctx, releaseTime)
+	defer cancel()
+	err := a.client.Release(wait, req)
 	if !errors.Is(err, daemon.ErrNoDaemon) {
 		return err
 	}
@@ -130,7 +135,9 @@ func prefixes(all []attach.Family) []netip.Prefix {
 
 // GC gives back what belongs to no valid attachment of the network.
 func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	ok, err := a.client.Collect(ctx, req.Network, req.Valid)
+	wait, cancel := context.WithTimeout(ctx, releaseTime)
+	defer cancel()
+	ok, err := a.client.Collect(wait, req.Network, req.Valid)
 	if errors.Is(err, daemon.ErrNoDaemon) {
 		return daemon.CollectDirect(ctx, h, a.socket, req)
 	}
