@@ -164,23 +164,18 @@ func (l *Link) taken(ctx context.Context, s *session) error {
 	return fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(alias))
 }
 
-// deleteLink deletes the link that l names if it is the one that was made: the
-// label in its alias, or without one its kind, must be the same. A stranger
+// deleteLink deletes the link that l names, or named, if it is the one that was
+// made: the label in its alias, or without one its kind, must be the same. A stranger
 // with its name is left alone. A link without an alias is ours all the same if
 // it has the MAC or the index that was chosen for it: a process may have died
 // between the requests that make a link and label it.
 func (s *session) deleteLink(ctx context.Context, l *Link) error {
 	have, err := s.findLink(ctx, l.In, l.Name)
-	if err != nil || have == nil {
-		return err
+	if err == nil && l.In == Container && (have == nil || !l.isMade(have)) {
+		have, err = s.renamed(ctx, l)
 	}
-	label := ownLabel(l.Alias)
-	unlabelled := have.alias == "" &&
-		(l.MAC != "" && sameMAC(l.MAC, have.mac) || l.choosesIndex() && l.chosenIndex() == have.index)
-	switch {
-	case label != "" && ownLabel(have.alias) != label && !unlabelled,
-		(label == "" || unlabelled) && l.Kind != "" && have.kind != l.Kind:
-		return nil
+	if err != nil || have == nil || !l.isMade(have) {
+		return err
 	}
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(have.index)
@@ -190,6 +185,40 @@ func (s *session) deleteLink(ctx context.Context, l *Link) error {
 		return err
 	}
 	return c.one(ctx, rtMessage{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}})
+}
+
+// isMade tells whether a link is the one that l made.
+func (l *Link) isMade(have *linkState) bool {
+	label := ownLabel(l.Alias)
+	unlabelled := have.alias == "" &&
+		(l.MAC != "" && sameMAC(l.MAC, have.mac) || l.choosesIndex() && l.chosenIndex() == have.index)
+	if label != "" && !unlabelled {
+		return ownLabel(have.alias) == label
+	}
+	return l.Kind == "" || have.kind == l.Kind
+}
+
+// renamed finds a link in the container by its label and kind: who is in there
+// may have given it another name. nil if there is none.
+func (s *session) renamed(ctx context.Context, l *Link) (*linkState, error) {
+	label := ownLabel(l.Alias)
+	if label == "" {
+		return nil, nil
+	}
+	c, err := s.conn(l.In)
+	if err != nil {
+		return nil, err
+	}
+	all, err := c.links(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, have := range all {
+		if ownLabel(have.alias) == label && have.kind == l.Kind {
+			return have, nil
+		}
+	}
+	return nil, nil
 }
 
 // setFlag asks for an interface flag to be on or off.

@@ -91,7 +91,19 @@ type Handler struct{ role Interface }
 // New returns the Handler of an interface role.
 func New(role Interface) *Handler { return &Handler{role: role} }
 
-// Maker is what a table's entry has as New, or as Undo, made of what reads the
+// Undoer is what a table's entry has as Undo, made of what reads the role's
+// configuration as far as it can be decoded.
+func Undoer[R Interface](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
+	return func(conf []byte) (roles.Handler, error) {
+		r, err := read(conf)
+		if err != nil && !errors.Is(err, roles.ErrConf) {
+			return nil, err
+		}
+		return New(r), nil
+	}
+}
+
+// Maker is what a table's entry has as New, made of what reads and judges the
 // role's configuration.
 func Maker[R Interface](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
 	return func(conf []byte) (roles.Handler, error) {

@@ -2,9 +2,12 @@ package rolestest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
@@ -247,6 +250,11 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.host()
 	b.same(start, "after DEL with the namespace gone")
 
+	b.OK(b.call("ADD"))
+	b.rename("eth0", "moved0")
+	b.OK(b.call("DEL"))
+	b.same(start, "after DEL with the interface renamed")
+
 	for _, faulty := range b.faulty() {
 		b.OK(b.call("ADD"))
 		b.OK(faulty)
@@ -261,15 +269,34 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.same(start, "after DEL with another configuration")
 }
 
+// rename gives an interface in the container another name, as who is in there
+// may; an IPAM role makes none.
+func (b *bench) rename(from, to string) {
+	b.t.Helper()
+	b.ns.Do(b.t, func() error {
+		l, err := netlink.LinkByName(from)
+		if errors.As(err, new(netlink.LinkNotFoundError)) {
+			return nil
+		}
+		return errors.Join(err, netlink.LinkSetDown(l), netlink.LinkSetName(l, to))
+	})
+}
+
 // faulty are calls of DEL whose configurations were edited since ADD: one with
 // keys that the role refuses, one with a subnet that is none.
 func (b *bench) faulty() []Call {
 	b.t.Helper()
 	var calls []Call
-	if b.conf.Refused != nil {
-		c := b.call("DEL")
-		c.Conf = b.with(newest, b.conf.Refused)
-		calls = append(calls, c)
+	refused := []map[string]any{b.conf.Refused}
+	if _, ok := b.conf.Refused["mtu"]; ok {
+		refused = append(refused, map[string]any{"mtu": "many"})
+	}
+	for _, keys := range refused {
+		if keys != nil {
+			c := b.call("DEL")
+			c.Conf = b.with(newest, keys)
+			calls = append(calls, c)
+		}
 	}
 	if c := b.call("DEL"); strings.Contains(c.Conf, `"subnet":"`) {
 		c.Conf = strings.ReplaceAll(c.Conf, `"subnet":"`, `"subnet":"no `)

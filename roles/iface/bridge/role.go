@@ -25,7 +25,7 @@ func Role() roles.Role {
 		Args:         []string{"MAC"},
 		Conf:         func() any { return new(Conf) },
 		New:          attach.Maker(newRole),
-		Undo:         attach.Maker(undoRole),
+		Undo:         attach.Undoer(undoRole),
 	}
 }
 
@@ -38,25 +38,21 @@ func newRole(raw []byte) (*role, error) {
 	return r, r.conf.Validate()
 }
 
-// readRole decodes and defaults a configuration.
+// readRole decodes and defaults a configuration; with a ConfError there is what could be
+// decoded.
 func readRole(raw []byte) (*role, error) {
 	c := new(Conf)
-	if err := roles.Decode(raw, c); err != nil {
-		return nil, err
-	}
+	err := roles.Decode(raw, c)
 	c.withDefaults()
-	return &role{conf: c}, nil
+	return &role{conf: c}, err
 }
 
 // undoRole reads a configuration that may have faults. Which bridge it meant at
 // ADD is not sure, so an empty one is left to GC.
 func undoRole(raw []byte) (*role, error) {
 	r, err := readRole(raw)
-	if err != nil {
-		return nil, err
-	}
 	r.conf.RemoveEmptyBridge = false
-	return r, nil
+	return r, err
 }
 
 // role implements attach.Interface for one configuration.

@@ -28,7 +28,7 @@ func Role() roles.Role {
 		Reference: "v1.9.1",
 		Conf:      func() any { return new(Conf) },
 		New:       attach.Maker(newRole),
-		Undo:      attach.Maker(readRole),
+		Undo:      attach.Undoer(readRole),
 	}
 }
 
@@ -41,13 +41,11 @@ func newRole(raw []byte) (*role, error) {
 	return r, err
 }
 
-// readRole decodes a configuration.
+// readRole decodes a configuration; with a ConfError there is what could be
+// decoded.
 func readRole(raw []byte) (*role, error) {
 	r := new(role)
-	if err := roles.Decode(raw, &r.conf); err != nil {
-		return nil, err
-	}
-	return r, nil
+	return r, roles.Decode(raw, &r.conf)
 }
 
 // role implements attach.Interface for one configuration.

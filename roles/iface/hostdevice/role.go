@@ -21,7 +21,7 @@ func Role() roles.Role {
 		Capabilities: []string{"deviceID"},
 		Conf:         func() any { return new(Conf) },
 		New:          attach.Maker(newRole),
-		Undo:         attach.Maker(readRole),
+		Undo:         attach.Undoer(readRole),
 	}
 }
 
@@ -34,13 +34,12 @@ func newRole(raw []byte) (*role, error) {
 	return r, r.conf.Validate()
 }
 
-// readRole decodes a configuration.
+// readRole decodes a configuration; with a ConfError there is what could be
+// decoded.
 func readRole(raw []byte) (*role, error) {
 	c := new(Conf)
-	if err := roles.Decode(raw, c); err != nil {
-		return nil, err
-	}
-	return &role{conf: c}, nil
+	err := roles.Decode(raw, c)
+	return &role{conf: c}, err
 }
 
 // role implements attach.Interface for one configuration.

@@ -21,7 +21,7 @@ func Role() roles.Role {
 		Reference: "v1.9.1",
 		Conf:      func() any { return new(Conf) },
 		New:       attach.Maker(newRole),
-		Undo:      attach.Maker(readRole),
+		Undo:      attach.Undoer(readRole),
 	}
 }
 
@@ -40,14 +40,13 @@ func newRole(raw []byte) (*role, error) {
 	return r, r.conf.Validate()
 }
 
-// readRole decodes and defaults a configuration.
+// readRole decodes and defaults a configuration; with a ConfError there is what could be
+// decoded.
 func readRole(raw []byte) (*role, error) {
 	c := new(Conf)
-	if err := roles.Decode(raw, c); err != nil {
-		return nil, err
-	}
+	err := roles.Decode(raw, c)
 	c.withDefaults()
-	return &role{Upper: c.upper(), conf: c}, nil
+	return &role{Upper: c.upper(), conf: c}, err
 }
 
 // Observe reads the master: that of the plugin before, if there is one and the

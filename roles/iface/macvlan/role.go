@@ -20,7 +20,7 @@ func Role() roles.Role {
 		Args:         []string{"MAC"},
 		Conf:         func() any { return new(Conf) },
 		New:          attach.Maker(newRole),
-		Undo:         attach.Maker(readRole),
+		Undo:         attach.Undoer(readRole),
 	}
 }
 
@@ -39,14 +39,13 @@ func newRole(raw []byte) (*role, error) {
 	return r, r.conf.Validate()
 }
 
-// readRole decodes and defaults a configuration.
+// readRole decodes and defaults a configuration; with a ConfError there is what could be
+// decoded.
 func readRole(raw []byte) (*role, error) {
 	c := new(Conf)
-	if err := roles.Decode(raw, c); err != nil {
-		return nil, err
-	}
+	err := roles.Decode(raw, c)
 	c.withDefaults()
-	return &role{Upper: c.upper(), conf: c}, nil
+	return &role{Upper: c.upper(), conf: c}, err
 }
 
 // Wire computes the spec and the result of one attachment.

@@ -18,7 +18,7 @@ func Role() roles.Role {
 		Reference: "v1.9.1",
 		Conf:      func() any { return new(Conf) },
 		New:       attach.Maker(newRole),
-		Undo:      attach.Maker(readRole),
+		Undo:      attach.Undoer(readRole),
 	}
 }
 
@@ -37,13 +37,12 @@ func newRole(raw []byte) (*role, error) {
 	return r, r.conf.Validate()
 }
 
-// readRole decodes a configuration.
+// readRole decodes a configuration; with a ConfError there is what could be
+// decoded.
 func readRole(raw []byte) (*role, error) {
 	c := new(Conf)
-	if err := roles.Decode(raw, c); err != nil {
-		return nil, err
-	}
-	return &role{Upper: c.upper(), conf: c}, nil
+	err := roles.Decode(raw, c)
+	return &role{Upper: c.upper(), conf: c}, err
 }
 
 // Wire computes the spec and the result of one attachment. The MAC is the
