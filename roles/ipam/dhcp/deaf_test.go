@@ -2,6 +2,7 @@ package dhcp_test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/gob"
 	"io"
 	"net"
@@ -49,7 +50,9 @@ func askDeaf(t *testing.T, e *rolestest.Env, ns *netopstest.NS, conf string) {
 		must(t, err)
 	}
 	must(t, c.(*net.UnixConn).CloseRead()) // from now on the daemon's writes fail
-	out := gob.NewEncoder(c)
+	// In one go: once the daemon has a message it may end the connection.
+	var request bytes.Buffer
+	out := gob.NewEncoder(&request)
 	must(t, out.Encode(struct {
 		ServiceMethod string
 		Seq           uint64
@@ -58,5 +61,7 @@ func askDeaf(t *testing.T, e *rolestest.Env, ns *netopstest.NS, conf string) {
 		ContainerID, Netns, IfName string
 		StdinData                  []byte
 	}{"c1", ns.Path(), "eth0", []byte(conf)}))
+	_, err = c.Write(request.Bytes())
+	must(t, err)
 	e.OK(direct("ADD", ns, conf)) // has its turn after the call
 }
