@@ -45,7 +45,7 @@ func askDeaf(t *testing.T, e *rolestest.Env, ns *netopstest.NS, conf string) {
 	_, err = io.WriteString(c, "CONNECT /_goRPC_ HTTP/1.0\n\n")
 	must(t, err)
 	r := bufio.NewReader(c)
-	for line := " "; strings.TrimSpace(line) != ""; {
+	for line := "not yet"; strings.TrimSpace(line) != ""; {
 		line, err = r.ReadString('\n')
 		must(t, err)
 	}
