@@ -237,3 +237,18 @@ func onThread(f func() error) error {
 	}()
 	return <-done
 }
+
+// Rename gives an interface another name, if it is there.
+func (ns *NS) Rename(t testing.TB, from, to string) {
+	t.Helper()
+	ns.Do(t, func() error {
+		l, err := netlink.LinkByName(from)
+		if errors.As(err, new(netlink.LinkNotFoundError)) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetName(l, to))
+	})
+}

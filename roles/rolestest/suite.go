@@ -2,12 +2,9 @@ package rolestest
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
@@ -251,7 +248,7 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.same(start, "after DEL with the namespace gone")
 
 	b.OK(b.call("ADD"))
-	b.rename("eth0", "moved0")
+	b.ns.Rename(t, "eth0", "moved0") // as who is in there may; an IPAM role makes none
 	b.OK(b.call("DEL"))
 	b.same(start, "after DEL with the interface renamed")
 
@@ -267,19 +264,6 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.Run(bare) // whether it succeeds or not, the next DEL finishes
 	b.OK(b.call("DEL"))
 	b.same(start, "after DEL with another configuration")
-}
-
-// rename gives an interface in the container another name, as who is in there
-// may; an IPAM role makes none.
-func (b *bench) rename(from, to string) {
-	b.t.Helper()
-	b.ns.Do(b.t, func() error {
-		l, err := netlink.LinkByName(from)
-		if errors.As(err, new(netlink.LinkNotFoundError)) {
-			return nil
-		}
-		return errors.Join(err, netlink.LinkSetDown(l), netlink.LinkSetName(l, to))
-	})
 }
 
 // faulty are calls of DEL whose configurations were edited since ADD: one with
