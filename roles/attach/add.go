@@ -40,10 +40,14 @@ func (a *addition) addressFirst(ctx context.Context) error {
 	if a.in.IPAM, err = a.addresses(ctx); err != nil {
 		return err
 	}
-	if err := a.orUndo(ctx, a.build(ctx, store.Done)); err != nil {
-		return errors.Join(err, a.release(ctx))
+	err = a.build(ctx, store.Done)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if undo := a.undo(ctx); undo != nil {
+		return errors.Join(err, undo) // the address may be in use: it stays taken until DEL
+	}
+	return errors.Join(err, a.release(ctx))
 }
 
 // linkFirst makes the link, asks an IPAM plugin that talks over it, and makes
@@ -62,14 +66,22 @@ func (a *addition) linkFirst(ctx context.Context) error {
 	return nil
 }
 
-// orUndo takes away what was recorded when something failed. What a failed
-// Apply made it has undone itself; the inverses are run once more in case that
-// failed, and the record stays if they fail too.
+// orUndo takes away what was recorded when something failed.
 func (a *addition) orUndo(ctx context.Context, err error) error {
-	if err == nil || a.rec == nil {
-		return err
+	if err == nil {
+		return nil
 	}
-	return errors.Join(err, node.Remove(context.WithoutCancel(ctx), a.h, a.rec, a.ns))
+	return errors.Join(err, a.undo(ctx))
+}
+
+// undo takes away what was recorded. What a failed Apply made it has undone
+// itself; the inverses are run once more in case that failed, and the record
+// stays if they fail too.
+func (a *addition) undo(ctx context.Context) error {
+	if a.rec == nil {
+		return nil
+	}
+	return node.Remove(context.WithoutCancel(ctx), a.h, a.rec, a.ns)
 }
 
 // addresses asks the IPAM plugin.
