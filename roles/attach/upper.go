@@ -53,9 +53,13 @@ func (u *Upper) Validate(f *roles.Faults) {
 	}
 }
 
-// Observe reads the master. CHECK reads nothing: the default route may have
-// moved since, and the interface is there only as long as its master is.
+// Observe reads the master, once in an ADD: the default route may move between
+// two stages. CHECK reads nothing: it may have moved since, and the interface is
+// there only as long as its master is.
 func (u *Upper) Observe(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error {
+	if in.Observed != nil {
+		return nil
+	}
 	if in.Prev != nil || u.InContainer && container == nil && u.Master != "" {
 		in.Observed = MasterLink{Name: u.Master}
 		return nil
