@@ -4,8 +4,8 @@
 // prepares that type: it sorts the fields, builds maps of their names and an
 // encoder for every type below. That pays off from the tenth value on; a CNI
 // call has one or two of each type and spends a fifth of its 4 ms on it. Here
-// the fields are walked as they stand, each time anew: 0.2 ms instead of 1.0 in
-// an ADD.
+// only a struct's own tags are read, and values are walked as they stand: 0.2 ms
+// instead of 1.0 in an ADD.
 //
 // The form is encoding/json's, bit for bit, and so are values and errors: what
 // is not plain (a fault, an escape, a name given twice, a type that is not
