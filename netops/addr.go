@@ -83,8 +83,8 @@ func (a *Addr) conflicts(other netip.Prefix) bool {
 
 func (a *Addr) conflict(ctx context.Context, s *session, other netip.Prefix) error {
 	kind := "interface"
-	if l, err := s.link(ctx, a.In, a.Link); err == nil && l.kind == "bridge" {
-		kind = "bridge"
+	if l, err := s.link(ctx, a.In, a.Link); err == nil && l.kind == kindBridge {
+		kind = kindBridge
 	}
 	return fmt.Errorf("%s %q already has an IP address different from %s: %w: %s", kind, a.Link, a.Address, ErrConflict, other)
 }

@@ -124,8 +124,8 @@ func (l *Link) plan(ctx context.Context, s *session) ([]Change, error) {
 }
 
 // inverse names the link for its deletion: with its alias, so that only the
-// link that was made is deleted. A shared one gets its alias in a second
-// request, so it is known by its MAC as well.
+// link that was made is deleted. A shared one with two ends gets its alias in a
+// second write, so it is known by its MAC as well.
 func (l *Link) inverse() *Link {
 	o := &Link{In: l.In, Shared: l.Shared, Name: l.Name, Kind: l.Kind, Alias: l.Alias}
 	if l.Shared {
@@ -325,7 +325,7 @@ func (l *Link) verifyPeer(ctx context.Context, s *session, own *linkState, d dif
 
 // title is how errors call the link.
 func (l *Link) title() string {
-	if l.Kind == "bridge" {
+	if l.Kind == kindBridge {
 		return fmt.Sprintf("bridge %q", l.Name)
 	}
 	return fmt.Sprintf("interface %q", l.Name)

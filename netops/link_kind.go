@@ -17,6 +17,7 @@ const (
 	kindIPVLAN  = "ipvlan"
 	kindVLAN    = "vlan"
 	kindDummy   = "dummy"
+	kindBridge  = "bridge"
 	// kindTap is the kernel's name for what /dev/net/tun makes: taps and tuns.
 	kindTap = "tun"
 )
@@ -66,16 +67,18 @@ func (l *Link) crosses() bool { return l.hasParent() && l.parentIn() != l.In }
 
 // choosesIndex tells whether the link is made with an index of our choice.
 func (l *Link) choosesIndex() bool {
-	return l.hasParent() || l.Kind == kindDummy || l.Kind == kindTap
+	return l.hasParent() || l.Kind == kindDummy || l.Kind == kindTap || l.Shared && l.Kind == kindBridge
 }
 
 // chosenIndex is the interface index that the link is made with, far above
 // those that a kernel has given out. It follows from the link's label and name,
-// and serves three ends. Up to 6.14 a request that makes a link looks for the
+// and serves four ends. Up to 6.14 a request that makes a link looks for the
 // name in the namespace that it is sent in, and fails if the host has an
 // interface named like the container's; given an index, it looks for that. The
 // request that labels the link finds no other by it, so it cannot label a
-// stranger's. And a link that lost its maker in between is known by it.
+// stranger's. So both go in one write, which no signal divides: a bridge that was
+// made and not labelled would stay for ever once its record is lost. And a link
+// that lost its maker in between all the same is known by it.
 func (l *Link) chosenIndex() int {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%s/%s", ownLabel(l.Alias), l.Name)
@@ -102,7 +105,7 @@ func (l *Link) kindWords(w *words) {
 // isPlain tells whether the link has nothing that only some kinds have, as the
 // links of most attachments: what follows would cost each of them.
 func (l *Link) isPlain() bool {
-	return !l.choosesIndex() && l.Parent == "" && l.ParentIn == "" && l.Mode == "" && l.BCQueueLen == 0 && l.VLANID == 0 &&
+	return l.Parent == "" && l.ParentIn == "" && l.Mode == "" && l.BCQueueLen == 0 && l.VLANID == 0 &&
 		l.Owner == nil && l.Group == nil && !l.MultiQueue
 }
 

@@ -135,7 +135,7 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (rtMessage, err
 	}
 	if l.Port != nil {
 		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
+		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated(kindBridge))
 		port := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
 		port.AddRtAttr(nl.IFLA_BRPORT_MODE, boolAttr(l.Port.Hairpin))
 		port.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, boolAttr(l.Port.Isolated))

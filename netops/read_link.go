@@ -134,7 +134,7 @@ func (l *linkState) parseInfo(b []byte) error {
 	})
 	switch {
 	case err != nil:
-	case l.kind == "bridge":
+	case l.kind == kindBridge:
 		err = eachRTAttr(data, func(kind uint16, v []byte) error {
 			if kind == nl.IFLA_BR_VLAN_FILTERING {
 				l.vlanFiltering = attrByte(v) != 0
@@ -144,7 +144,7 @@ func (l *linkState) parseInfo(b []byte) error {
 	case l.kind != "veth":
 		err = l.parseKind(data)
 	}
-	if err != nil || master != "bridge" {
+	if err != nil || master != kindBridge {
 		return err
 	}
 	l.port = &Port{}

@@ -88,7 +88,7 @@ func (w *write) add(ctx context.Context, c Change) error {
 	switch {
 	case isLink && c.Do.Verb == VerbAdd && l.crosses():
 		return w.addAcross(ctx, c, l, msgs)
-	case isLink && c.Do.Verb == VerbAdd && l.Shared && len(msgs) > 1:
+	case isLink && c.Do.Verb == VerbAdd && l.Shared && len(msgs) > 1 && !l.choosesIndex():
 		return w.addShared(ctx, c, msgs)
 	}
 	if len(w.msgs)+len(msgs) > rtMaxWrite {
@@ -129,7 +129,7 @@ func (w *write) free(ctx context.Context, l *Link) error {
 	return nil
 }
 
-// addShared makes a shared link, and labels it only if it was this call that
+// addShared makes a shared link with two ends, and labels it only if it was this call that
 // made it: another process, or a stranger, may have been faster.
 func (w *write) addShared(ctx context.Context, c Change, msgs []rtMessage) error {
 	c.Undo = nil

@@ -89,7 +89,16 @@ func prepare() error {
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0o600); err != nil {
 		return err
 	}
-	return linkUp("lo")
+	return errors.Join(linkUp("lo"), useIndex())
+}
+
+// useIndex uses up the first interface index after lo's, which a host has given
+// to a device. The kernel takes a veth whose ends have one index, here and in a
+// new container, for a device that stands alone, and tells of its carrier up to
+// a second late (linkwatch_urgent_event).
+func useIndex() error {
+	l := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "first"}}
+	return errors.Join(netlink.LinkAdd(l), netlink.LinkDel(l))
 }
 
 func linkUp(name string) error {
@@ -236,6 +245,21 @@ func onThread(f func() error) error {
 		done <- f()
 	}()
 	return <-done
+}
+
+// LinkChange is a change to an interface, by the library that we do not use for it.
+type LinkChange = func(netlink.Link) error
+
+// Change changes an interface of the namespace.
+func (ns *NS) Change(t testing.TB, name string, change LinkChange) {
+	t.Helper()
+	ns.Do(t, func() error {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		return change(l)
+	})
 }
 
 // Rename gives an interface another name, if it is there.
