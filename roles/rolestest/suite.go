@@ -59,6 +59,14 @@ type Tamper struct {
 	Do   func(t *testing.T, e *Env, ns *netopstest.NS, result *roles.Result)
 }
 
+// Inside is a change to eth0 in the container, as who is in there may make.
+func Inside(name string, change netopstest.LinkChange) Tamper {
+	return Tamper{Name: name, Do: func(t *testing.T, _ *Env, ns *netopstest.NS, _ *roles.Result) {
+		t.Helper()
+		ns.Change(t, "eth0", change)
+	}}
+}
+
 // versions are all that the binary speaks.
 var versions = []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 

@@ -4,78 +4,48 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // TestValidate has the reference's scenarios "vlan id bounds", "trunk parse: 4
 // good, 9 bad inputs", "IPAM+disableContainerInterface fails" and more. Every
 // fault is told at once, with its path.
 func TestValidate(t *testing.T) {
-	for _, c := range []struct {
-		name, conf string
-		paths      []string
-	}{
-		{"empty", `{}`, nil},
-		{"all good", `{"bridge":"br0","isGateway":true,"ipMasq":true,"ipMasqBackend":"nftables","mtu":9000,"vlan":4094,"macspoofchk":true}`, nil},
-		{"iptables is accepted", `{"ipMasqBackend":"iptables"}`, nil},
-		{"unknown keys are tolerated", `{"color":"blue"}`, nil},
-		{"vlan 0 is none", `{"vlan":0}`, nil},
-		{"vlan negative", `{"vlan":-1}`, []string{"vlan"}},
-		{"vlan too large", `{"vlan":4095}`, []string{"vlan"}},
-		{"hairpin and promisc", `{"hairpinMode":true,"promiscMode":true}`, []string{"hairpinMode"}},
-		{"down with addresses", `{"disableContainerInterface":true,"ipam":{"type":"host-local"}}`, []string{"disableContainerInterface"}},
-		{"backend", `{"ipMasqBackend":"pf"}`, []string{"ipMasqBackend"}},
-		{"mtu", `{"mtu":-1}`, []string{"mtu"}},
-		{"bridge name", `{"bridge":"a/b"}`, []string{"bridge"}},
-		{"bridge name too long", `{"bridge":"sixteen-bytes-br"}`, []string{"bridge"}},
-		{"vlan gateway name too long", `{"bridge":"fourteen-bytes","isGateway":true,"vlan":100}`, []string{"bridge"}},
-		{"mac in runtimeConfig", `{"runtimeConfig":{"mac":"nonsense"}}`, []string{"runtimeConfig.mac"}},
-		{"mac in args", `{"args":{"cni":{"mac":"00:00:00:00:00:00:00:01"}}}`, []string{"args.cni.mac"}},
-		{"several at once", `{"vlan":5000,"mtu":-5,"bridge":"."}`, []string{"bridge", "mtu", "vlan"}},
+	rolestest.Judge(t, Role(), []rolestest.Judged{
+		{Name: "empty", Conf: `{}`},
+		{Name: "all good", Conf: `{"bridge":"br0","isGateway":true,"ipMasq":true,"ipMasqBackend":"nftables","mtu":9000,"vlan":4094,"macspoofchk":true}`},
+		{Name: "iptables is accepted", Conf: `{"ipMasqBackend":"iptables"}`},
+		{Name: "unknown keys are tolerated", Conf: `{"color":"blue"}`},
+		{Name: "vlan 0 is none", Conf: `{"vlan":0}`},
+		{Name: "vlan negative", Conf: `{"vlan":-1}`, Paths: []string{"vlan"}},
+		{Name: "vlan too large", Conf: `{"vlan":4095}`, Paths: []string{"vlan"}},
+		{Name: "hairpin and promisc", Conf: `{"hairpinMode":true,"promiscMode":true}`, Paths: []string{"hairpinMode"}},
+		{Name: "down with addresses", Conf: `{"disableContainerInterface":true,"ipam":{"type":"host-local"}}`, Paths: []string{"disableContainerInterface"}},
+		{Name: "backend", Conf: `{"ipMasqBackend":"pf"}`, Paths: []string{"ipMasqBackend"}},
+		{Name: "mtu", Conf: `{"mtu":-1}`, Paths: []string{"mtu"}},
+		{Name: "bridge name", Conf: `{"bridge":"a/b"}`, Paths: []string{"bridge"}},
+		{Name: "bridge name too long", Conf: `{"bridge":"sixteen-bytes-br"}`, Paths: []string{"bridge"}},
+		{Name: "vlan gateway name too long", Conf: `{"bridge":"fourteen-bytes","isGateway":true,"vlan":100}`, Paths: []string{"bridge"}},
+		{Name: "mac in runtimeConfig", Conf: `{"runtimeConfig":{"mac":"nonsense"}}`, Paths: []string{"runtimeConfig.mac"}},
+		{Name: "mac in args", Conf: `{"args":{"cni":{"mac":"00:00:00:00:00:00:00:01"}}}`, Paths: []string{"args.cni.mac"}},
+		{Name: "several at once", Conf: `{"vlan":5000,"mtu":-5,"bridge":"."}`, Paths: []string{"bridge", "mtu", "vlan"}},
 
-		{"trunk range", `{"vlanTrunk":[{"minID":200,"maxID":210}]}`, nil},
-		{"trunk id", `{"vlanTrunk":[{"id":101}]}`, nil},
-		{"trunk id and range", `{"vlanTrunk":[{"id":42,"minID":60,"maxID":60}]}`, nil},
-		{"trunk several", `{"vlanTrunk":[{"id":101},{"minID":1,"maxID":4094}]}`, nil},
-		{"trunk empty", `{"vlanTrunk":[{}]}`, []string{"vlanTrunk[0]"}},
-		{"trunk min only", `{"vlanTrunk":[{"minID":10}]}`, []string{"vlanTrunk[0].maxID"}},
-		{"trunk max only", `{"vlanTrunk":[{"maxID":10}]}`, []string{"vlanTrunk[0].minID"}},
-		{"trunk max below min", `{"vlanTrunk":[{"minID":20,"maxID":10}]}`, []string{"vlanTrunk[0].maxID"}},
-		{"trunk id zero", `{"vlanTrunk":[{"id":0}]}`, []string{"vlanTrunk[0].id"}},
-		{"trunk id negative", `{"vlanTrunk":[{"id":-1}]}`, []string{"vlanTrunk[0].id"}},
-		{"trunk id too large", `{"vlanTrunk":[{"id":4095}]}`, []string{"vlanTrunk[0].id"}},
-		{"trunk min too small", `{"vlanTrunk":[{"minID":0,"maxID":10}]}`, []string{"vlanTrunk[0].minID"}},
-		{"trunk max too large", `{"vlanTrunk":[{"id":1},{"minID":1,"maxID":4095}]}`, []string{"vlanTrunk[1].maxID"}},
-		{"wrong type", `{"vlan":"100"}`, []string{"vlan"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			_, err := Role().New([]byte(c.conf))
-			if diff := cmp.Diff(c.paths, paths(err)); diff != "" {
-				t.Errorf("faults (-want +have):\n%s\n%v", diff, err)
-			}
-			if err != nil && !errors.Is(err, roles.ErrConf) {
-				t.Errorf("%v is not ErrConf", err)
-			}
-		})
-	}
-}
-
-// paths lists the paths of all faults in an error.
-func paths(err error) []string {
-	var one *roles.ConfError
-	if j, ok := err.(interface{ Unwrap() []error }); ok {
-		var out []string
-		for _, e := range j.Unwrap() {
-			out = append(out, paths(e)...)
-		}
-		return out
-	}
-	if errors.As(err, &one) {
-		return []string{one.Path}
-	}
-	return nil
+		{Name: "trunk range", Conf: `{"vlanTrunk":[{"minID":200,"maxID":210}]}`},
+		{Name: "trunk id", Conf: `{"vlanTrunk":[{"id":101}]}`},
+		{Name: "trunk id and range", Conf: `{"vlanTrunk":[{"id":42,"minID":60,"maxID":60}]}`},
+		{Name: "trunk several", Conf: `{"vlanTrunk":[{"id":101},{"minID":1,"maxID":4094}]}`},
+		{Name: "trunk empty", Conf: `{"vlanTrunk":[{}]}`, Paths: []string{"vlanTrunk[0]"}},
+		{Name: "trunk min only", Conf: `{"vlanTrunk":[{"minID":10}]}`, Paths: []string{"vlanTrunk[0].maxID"}},
+		{Name: "trunk max only", Conf: `{"vlanTrunk":[{"maxID":10}]}`, Paths: []string{"vlanTrunk[0].minID"}},
+		{Name: "trunk max below min", Conf: `{"vlanTrunk":[{"minID":20,"maxID":10}]}`, Paths: []string{"vlanTrunk[0].maxID"}},
+		{Name: "trunk id zero", Conf: `{"vlanTrunk":[{"id":0}]}`, Paths: []string{"vlanTrunk[0].id"}},
+		{Name: "trunk id negative", Conf: `{"vlanTrunk":[{"id":-1}]}`, Paths: []string{"vlanTrunk[0].id"}},
+		{Name: "trunk id too large", Conf: `{"vlanTrunk":[{"id":4095}]}`, Paths: []string{"vlanTrunk[0].id"}},
+		{Name: "trunk min too small", Conf: `{"vlanTrunk":[{"minID":0,"maxID":10}]}`, Paths: []string{"vlanTrunk[0].minID"}},
+		{Name: "trunk max too large", Conf: `{"vlanTrunk":[{"id":1},{"minID":1,"maxID":4095}]}`, Paths: []string{"vlanTrunk[1].maxID"}},
+		{Name: "wrong type", Conf: `{"vlan":"100"}`, Paths: []string{"vlan"}},
+	})
 }
 
 // TestMAC is the reference's "MAC via CNI_ARGS / args / runtimeConfig".

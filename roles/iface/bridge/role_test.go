@@ -80,19 +80,6 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// inside is a change to the container's interface.
-func inside(name string, change func(netlink.Link) error) rolestest.Tamper {
-	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
-		ns.Do(t, func() error {
-			l, err := netlink.LinkByName("eth0")
-			if err != nil {
-				return err
-			}
-			return change(l)
-		})
-	}}
-}
-
 // outside is a change to the host's interface or another thing of the host.
 func outside(name string, change func(*testing.T, *roles.Result)) rolestest.Tamper {
 	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, r *roles.Result) {
@@ -102,9 +89,9 @@ func outside(name string, change func(*testing.T, *roles.Result)) rolestest.Tamp
 
 func layer1() []rolestest.Tamper {
 	return []rolestest.Tamper{
-		inside("container link down", netlink.LinkSetDown),
-		inside("container link gone", netlink.LinkDel),
-		inside("MAC changed", func(l netlink.Link) error {
+		rolestest.Inside("container link down", netlink.LinkSetDown),
+		rolestest.Inside("container link gone", netlink.LinkDel),
+		rolestest.Inside("MAC changed", func(l netlink.Link) error {
 			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
 		}),
 		outside("off the bridge", func(t *testing.T, r *roles.Result) { must(t, netlink.LinkSetNoMaster(hostLink(t, r))) }),
@@ -114,14 +101,14 @@ func layer1() []rolestest.Tamper {
 
 func layer3() []rolestest.Tamper {
 	return append(layer1(),
-		inside("address gone", func(l netlink.Link) error {
+		rolestest.Inside("address gone", func(l netlink.Link) error {
 			addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
 			if err != nil {
 				return err
 			}
 			return netlink.AddrDel(l, &addrs[0])
 		}),
-		inside("default route gone", func(l netlink.Link) error {
+		rolestest.Inside("default route gone", func(l netlink.Link) error {
 			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: nil, Gw: []byte{10, 1, 0, 1}})
 		}),
 	)

@@ -6,7 +6,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
-	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
@@ -24,12 +23,12 @@ func TestRole(t *testing.T) {
 			JSON: `{"name":"dual","type":"dummy","ipam":{"type":"host-local",
 				"ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],"routes":[{"dst":"192.168.0.0/16"}]}}`,
 			Tamper: []rolestest.Tamper{
-				inside("link down", netlink.LinkSetDown),
-				inside("link gone", netlink.LinkDel),
-				inside("MAC changed", func(l netlink.Link) error {
+				rolestest.Inside("link down", netlink.LinkSetDown),
+				rolestest.Inside("link gone", netlink.LinkDel),
+				rolestest.Inside("MAC changed", func(l netlink.Link) error {
 					return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
 				}),
-				inside("address gone", func(l netlink.Link) error {
+				rolestest.Inside("address gone", func(l netlink.Link) error {
 					addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
 					if err != nil {
 						return err
@@ -39,19 +38,6 @@ func TestRole(t *testing.T) {
 			},
 		}},
 	}.Run(t)
-}
-
-// inside is a change to the container's interface.
-func inside(name string, change func(netlink.Link) error) rolestest.Tamper {
-	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
-		ns.Do(t, func() error {
-			l, err := netlink.LinkByName("eth0")
-			if err != nil {
-				return err
-			}
-			return change(l)
-		})
-	}}
 }
 
 // TestNameOnHost is the reference's "same name in host ns": the host's

@@ -8,7 +8,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
-	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
@@ -113,25 +112,12 @@ func TestHardware(t *testing.T) {
 	rolestest.Suite{Table: all.Table(), Type: "host-device", Confs: confs}.Run(t)
 }
 
-// inside is a change to the container's interface.
-func inside(name string, change func(netlink.Link) error) rolestest.Tamper {
-	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
-		ns.Do(t, func() error {
-			l, err := netlink.LinkByName("eth0")
-			if err != nil {
-				return err
-			}
-			return change(l)
-		})
-	}}
-}
-
 // layer1 has what DEL can put right. A device that was renamed in its container
 // is where the reference's DEL fails for ever (#773).
 func layer1() []rolestest.Tamper {
 	return []rolestest.Tamper{
-		inside("down", netlink.LinkSetDown),
-		inside("renamed", func(l netlink.Link) error {
+		rolestest.Inside("down", netlink.LinkSetDown),
+		rolestest.Inside("renamed", func(l netlink.Link) error {
 			if err := netlink.LinkSetDown(l); err != nil {
 				return err
 			}
@@ -142,14 +128,14 @@ func layer1() []rolestest.Tamper {
 
 func layer3() []rolestest.Tamper {
 	return append(layer1(),
-		inside("address gone", func(l netlink.Link) error {
+		rolestest.Inside("address gone", func(l netlink.Link) error {
 			addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
 			if err != nil {
 				return err
 			}
 			return netlink.AddrDel(l, &addrs[0])
 		}),
-		inside("route gone", func(l netlink.Link) error {
+		rolestest.Inside("route gone", func(l netlink.Link) error {
 			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: nil, Gw: []byte{10, 1, 0, 1}})
 		}),
 	)

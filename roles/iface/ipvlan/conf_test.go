@@ -1,44 +1,33 @@
 package ipvlan
 
 import (
-	"errors"
 	"net"
-	"strings"
 	"testing"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
 
 // TestValidate: every key, in and out of bounds.
 func TestValidate(t *testing.T) {
-	for _, c := range []struct{ name, conf, fault string }{
-		{"empty", `{}`, ""},
-		{"all good", `{"master":"lan0","mode":"l3","mtu":9000,"linkInContainer":true}`, ""},
-		{"l2", `{"mode":"l2"}`, ""},
-		{"l3s", `{"mode":"l3s"}`, ""},
-		{"mode of a macvlan", `{"mode":"bridge"}`, "mode"},
-		{"mode in capitals", `{"mode":"L2"}`, "mode"},
-		{"mtu negative", `{"mtu":-1}`, "mtu"},
-		{"mtu of the wrong type", `{"mtu":"1500"}`, "mtu"},
-		{"mtu fraction", `{"mtu":1.5}`, "mtu"},
-		{"master name", `{"master":"a b"}`, "master"},
-		{"master name too long", `{"master":"sixteen-bytes-if"}`, "master"},
-		{"unknown keys are tolerated", `{"color":"blue"}`, ""},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			_, err := newRole([]byte(c.conf))
-			switch {
-			case c.fault == "" && err != nil, c.fault != "" && err == nil:
-				t.Errorf("%v, want %q", err, c.fault)
-			case err != nil && (!errors.Is(err, roles.ErrConf) || !strings.HasPrefix(err.Error(), c.fault+": ")):
-				t.Errorf("%v, want a fault of %q", err, c.fault)
-			}
-		})
-	}
+	rolestest.Judge(t, Role(), []rolestest.Judged{
+		{Name: "empty", Conf: `{}`},
+		{Name: "all good", Conf: `{"master":"lan0","mode":"l3","mtu":9000,"linkInContainer":true}`},
+		{Name: "l2", Conf: `{"mode":"l2"}`},
+		{Name: "l3s", Conf: `{"mode":"l3s"}`},
+		{Name: "mode of a macvlan", Conf: `{"mode":"bridge"}`, Paths: []string{"mode"}},
+		{Name: "mode in capitals", Conf: `{"mode":"L2"}`, Paths: []string{"mode"}},
+		{Name: "mtu negative", Conf: `{"mtu":-1}`, Paths: []string{"mtu"}},
+		{Name: "mtu of the wrong type", Conf: `{"mtu":"1500"}`, Paths: []string{"mtu"}},
+		{Name: "mtu fraction", Conf: `{"mtu":1.5}`, Paths: []string{"mtu"}},
+		{Name: "master name", Conf: `{"master":"a b"}`, Paths: []string{"master"}},
+		{Name: "master name too long", Conf: `{"master":"sixteen-bytes-if"}`, Paths: []string{"master"}},
+		{Name: "unknown keys are tolerated", Conf: `{"color":"blue"}`},
+	})
 }
 
 // FuzzConf: no configuration makes the role panic, and a valid one can be wired.

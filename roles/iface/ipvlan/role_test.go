@@ -8,7 +8,6 @@ import (
 	"github.com/vishvananda/netlink/nl"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
-	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
@@ -50,31 +49,18 @@ func prepare(t *testing.T, ns *netopstest.NS) {
 	ns.Do(t, func() error { return netopstest.MakeMaster("in0") })
 }
 
-// change is a change to the container's interface.
-func change(name string, do func(netlink.Link) error) rolestest.Tamper {
-	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
-		ns.Do(t, func() error {
-			l, err := netlink.LinkByName("eth0")
-			if err != nil {
-				return err
-			}
-			return do(l)
-		})
-	}}
-}
-
 func tampers() []rolestest.Tamper {
 	return []rolestest.Tamper{
-		change("down", netlink.LinkSetDown),
-		change("gone", netlink.LinkDel),
-		change("address", func(l netlink.Link) error {
+		rolestest.Inside("down", netlink.LinkSetDown),
+		rolestest.Inside("gone", netlink.LinkDel),
+		rolestest.Inside("address", func(l netlink.Link) error {
 			addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
 			if err != nil {
 				return err
 			}
 			return netlink.AddrDel(l, &addrs[0])
 		}),
-		change("mode", func(l netlink.Link) error {
+		rolestest.Inside("mode", func(l netlink.Link) error {
 			mode := netlink.IPVLAN_MODE_L3
 			if l.(*netlink.IPVlan).Mode == mode {
 				mode = netlink.IPVLAN_MODE_L2
@@ -84,7 +70,7 @@ func tampers() []rolestest.Tamper {
 	}
 }
 
-var route = change("default route", func(l netlink.Link) error {
+var route = rolestest.Inside("default route", func(l netlink.Link) error {
 	return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: []byte{10, 1, 0, 1}})
 })
 

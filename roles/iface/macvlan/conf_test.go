@@ -1,48 +1,36 @@
 package macvlan
 
 import (
-	"errors"
-	"strings"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
 
 // TestValidate: every key, in and out of bounds.
 func TestValidate(t *testing.T) {
-	for _, c := range []struct{ name, conf, fault string }{
-		{"empty", `{}`, ""},
-		{"all good", `{"master":"lan0","mode":"private","mtu":9000,"mac":"02:00:00:00:00:01","linkInContainer":true,"bcqueuelen":4294967295}`, ""},
-		{"vepa", `{"mode":"vepa"}`, ""},
-		{"passthru", `{"mode":"passthru"}`, ""},
-		{"bridge", `{"mode":"bridge"}`, ""},
-		{"mode source", `{"mode":"source"}`, "mode"},
-		{"mode in capitals", `{"mode":"Bridge"}`, "mode"},
-		{"mac of a group", `{"mac":"01:00:5e:00:00:01"}`, "mac"},
-		{"mac of zeros", `{"mac":"00:00:00:00:00:00"}`, "mac"},
-		{"mac of 8 bytes", `{"mac":"02:00:00:00:00:00:00:01"}`, "mac"},
-		{"runtime mac", `{"runtimeConfig":{"mac":"x"}}`, "runtimeConfig.mac"},
-		{"queue negative", `{"bcqueuelen":-1}`, "bcqueuelen"},
-		{"queue too long", `{"bcqueuelen":4294967296}`, "bcqueuelen"},
-		{"mtu negative", `{"mtu":-1}`, "mtu"},
-		{"mtu of the wrong type", `{"mtu":"1500"}`, "mtu"},
-		{"mtu fraction", `{"mtu":1.5}`, "mtu"},
-		{"master name", `{"master":"a b"}`, "master"},
-		{"master name too long", `{"master":"sixteen-bytes-if"}`, "master"},
-		{"unknown keys are tolerated", `{"color":"blue"}`, ""},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			_, err := newRole([]byte(c.conf))
-			switch {
-			case c.fault == "" && err != nil, c.fault != "" && err == nil:
-				t.Errorf("%v, want %q", err, c.fault)
-			case err != nil && (!errors.Is(err, roles.ErrConf) || !strings.HasPrefix(err.Error(), c.fault+": ")):
-				t.Errorf("%v, want a fault of %q", err, c.fault)
-			}
-		})
-	}
+	rolestest.Judge(t, Role(), []rolestest.Judged{
+		{Name: "empty", Conf: `{}`},
+		{Name: "all good", Conf: `{"master":"lan0","mode":"private","mtu":9000,"mac":"02:00:00:00:00:01","linkInContainer":true,"bcqueuelen":4294967295}`},
+		{Name: "vepa", Conf: `{"mode":"vepa"}`},
+		{Name: "passthru", Conf: `{"mode":"passthru"}`},
+		{Name: "bridge", Conf: `{"mode":"bridge"}`},
+		{Name: "mode source", Conf: `{"mode":"source"}`, Paths: []string{"mode"}},
+		{Name: "mode in capitals", Conf: `{"mode":"Bridge"}`, Paths: []string{"mode"}},
+		{Name: "mac of a group", Conf: `{"mac":"01:00:5e:00:00:01"}`, Paths: []string{"mac"}},
+		{Name: "mac of zeros", Conf: `{"mac":"00:00:00:00:00:00"}`, Paths: []string{"mac"}},
+		{Name: "mac of 8 bytes", Conf: `{"mac":"02:00:00:00:00:00:00:01"}`, Paths: []string{"mac"}},
+		{Name: "runtime mac", Conf: `{"runtimeConfig":{"mac":"x"}}`, Paths: []string{"runtimeConfig.mac"}},
+		{Name: "queue negative", Conf: `{"bcqueuelen":-1}`, Paths: []string{"bcqueuelen"}},
+		{Name: "queue too long", Conf: `{"bcqueuelen":4294967296}`, Paths: []string{"bcqueuelen"}},
+		{Name: "mtu negative", Conf: `{"mtu":-1}`, Paths: []string{"mtu"}},
+		{Name: "mtu of the wrong type", Conf: `{"mtu":"1500"}`, Paths: []string{"mtu"}},
+		{Name: "mtu fraction", Conf: `{"mtu":1.5}`, Paths: []string{"mtu"}},
+		{Name: "master name", Conf: `{"master":"a b"}`, Paths: []string{"master"}},
+		{Name: "master name too long", Conf: `{"master":"sixteen-bytes-if"}`, Paths: []string{"master"}},
+		{Name: "unknown keys are tolerated", Conf: `{"color":"blue"}`},
+	})
 }
 
 // FuzzConf: no configuration makes the role panic, and a valid one can be wired.

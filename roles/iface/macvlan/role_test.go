@@ -7,7 +7,6 @@ import (
 	"github.com/vishvananda/netlink/nl"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
-	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
@@ -45,32 +44,19 @@ func prepare(t *testing.T, ns *netopstest.NS) {
 	ns.Do(t, func() error { return netopstest.MakeMaster("in0") })
 }
 
-// change is a change to the container's interface.
-func change(name string, do func(netlink.Link) error) rolestest.Tamper {
-	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
-		ns.Do(t, func() error {
-			l, err := netlink.LinkByName("eth0")
-			if err != nil {
-				return err
-			}
-			return do(l)
-		})
-	}}
-}
-
 func tampers() []rolestest.Tamper {
 	return []rolestest.Tamper{
-		change("down", netlink.LinkSetDown),
-		change("gone", netlink.LinkDel),
-		change("MAC", func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99}) }),
-		change("mode", func(l netlink.Link) error {
+		rolestest.Inside("down", netlink.LinkSetDown),
+		rolestest.Inside("gone", netlink.LinkDel),
+		rolestest.Inside("MAC", func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99}) }),
+		rolestest.Inside("mode", func(l netlink.Link) error {
 			mode := uint32(nl.MACVLAN_MODE_PRIVATE)
 			if l.(*netlink.Macvlan).Mode == netlink.MACVLAN_MODE_PRIVATE {
 				mode = nl.MACVLAN_MODE_BRIDGE
 			}
 			return netopstest.SetMode(l, nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(mode))
 		}),
-		change("another kind", func(l netlink.Link) error {
+		rolestest.Inside("another kind", func(l netlink.Link) error {
 			if err := netlink.LinkDel(l); err != nil {
 				return err
 			}
@@ -84,14 +70,14 @@ func tampers() []rolestest.Tamper {
 }
 
 var (
-	address = change("address", func(l netlink.Link) error {
+	address = rolestest.Inside("address", func(l netlink.Link) error {
 		addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
 		if err != nil {
 			return err
 		}
 		return netlink.AddrDel(l, &addrs[0])
 	})
-	route = change("default route", func(l netlink.Link) error {
+	route = rolestest.Inside("default route", func(l netlink.Link) error {
 		return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: []byte{10, 1, 0, 1}})
 	})
 )

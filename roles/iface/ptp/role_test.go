@@ -71,19 +71,6 @@ func link(t *testing.T, name string) netlink.Link {
 	return l
 }
 
-// inside is a change to the container's interface.
-func inside(name string, change func(netlink.Link) error) rolestest.Tamper {
-	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
-		ns.Do(t, func() error {
-			l, err := netlink.LinkByName("eth0")
-			if err != nil {
-				return err
-			}
-			return change(l)
-		})
-	}}
-}
-
 // outside is a change to the host's end.
 func outside(name string, change func(*testing.T, netlink.Link)) rolestest.Tamper {
 	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, r *roles.Result) {
@@ -93,9 +80,9 @@ func outside(name string, change func(*testing.T, netlink.Link)) rolestest.Tampe
 
 func layer1() []rolestest.Tamper {
 	return []rolestest.Tamper{
-		inside("container link down", netlink.LinkSetDown),
-		inside("container link gone", netlink.LinkDel),
-		inside("MAC changed", func(l netlink.Link) error {
+		rolestest.Inside("container link down", netlink.LinkSetDown),
+		rolestest.Inside("container link gone", netlink.LinkDel),
+		rolestest.Inside("MAC changed", func(l netlink.Link) error {
 			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
 		}),
 		outside("host link down", func(t *testing.T, l netlink.Link) { must(t, netlink.LinkSetDown(l)) }),
@@ -103,14 +90,14 @@ func layer1() []rolestest.Tamper {
 }
 
 var (
-	addressGone = inside("address gone", func(l netlink.Link) error {
+	addressGone = rolestest.Inside("address gone", func(l netlink.Link) error {
 		addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
 		if err != nil {
 			return err
 		}
 		return netlink.AddrDel(l, &addrs[0])
 	})
-	gatewayRoute = inside("route to the gateway gone", func(l netlink.Link) error {
+	gatewayRoute = rolestest.Inside("route to the gateway gone", func(l netlink.Link) error {
 		return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: netlink.NewIPNet([]byte{10, 1, 0, 1}), Scope: netlink.SCOPE_LINK})
 	})
 	hostRoute = outside("host's route gone", func(t *testing.T, l netlink.Link) {

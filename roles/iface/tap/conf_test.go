@@ -4,59 +4,29 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // TestValidate: every fault is told at once, with its path.
 func TestValidate(t *testing.T) {
-	for _, c := range []struct {
-		name, conf string
-		paths      []string
-	}{
-		{"empty", `{}`, nil},
-		{"all good", `{"multiQueue":true,"mtu":65521,"mac":"02:00:00:00:00:01","owner":0,"group":4294967294,"bridge":"br0"}`, nil},
-		{"unknown keys are tolerated", `{"color":"blue"}`, nil},
-		{"mtu too small", `{"mtu":67}`, []string{"mtu"}},
-		{"mtu too large", `{"mtu":65522}`, []string{"mtu"}},
-		{"mac", `{"mac":"nonsense"}`, []string{"mac"}},
-		{"mac of a group", `{"runtimeConfig":{"mac":"01:00:00:00:00:01"}}`, []string{"runtimeConfig.mac"}},
-		{"owner negative", `{"owner":-1}`, []string{"owner"}},
-		{"owner nobody", `{"owner":4294967295}`, []string{"owner"}},
-		{"group too large", `{"group":4294967296}`, []string{"group"}},
-		{"group nobody", `{"group":4294967295}`, []string{"group"}},
-		{"bridge", `{"bridge":"a/b"}`, []string{"bridge"}},
-		{"selinux", `{"selinuxContext":"system_u:system_r:container_t:s0"}`, []string{"selinuxContext"}},
-		{"several at once", `{"mtu":-5,"mac":"x","bridge":"."}`, []string{"mtu", "mac", "bridge"}},
-		{"wrong type", `{"multiQueue":"yes"}`, []string{"multiQueue"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			_, err := Role().New([]byte(c.conf))
-			if diff := cmp.Diff(c.paths, paths(err)); diff != "" {
-				t.Errorf("faults (-want +have):\n%s\n%v", diff, err)
-			}
-			if err != nil && !errors.Is(err, roles.ErrConf) {
-				t.Errorf("%v is not ErrConf", err)
-			}
-		})
-	}
-}
-
-// paths lists the paths of all faults in an error.
-func paths(err error) []string {
-	var one *roles.ConfError
-	if j, ok := err.(interface{ Unwrap() []error }); ok {
-		var out []string
-		for _, e := range j.Unwrap() {
-			out = append(out, paths(e)...)
-		}
-		return out
-	}
-	if errors.As(err, &one) {
-		return []string{one.Path}
-	}
-	return nil
+	rolestest.Judge(t, Role(), []rolestest.Judged{
+		{Name: "empty", Conf: `{}`},
+		{Name: "all good", Conf: `{"multiQueue":true,"mtu":65521,"mac":"02:00:00:00:00:01","owner":0,"group":4294967294,"bridge":"br0"}`},
+		{Name: "unknown keys are tolerated", Conf: `{"color":"blue"}`},
+		{Name: "mtu too small", Conf: `{"mtu":67}`, Paths: []string{"mtu"}},
+		{Name: "mtu too large", Conf: `{"mtu":65522}`, Paths: []string{"mtu"}},
+		{Name: "mac", Conf: `{"mac":"nonsense"}`, Paths: []string{"mac"}},
+		{Name: "mac of a group", Conf: `{"runtimeConfig":{"mac":"01:00:00:00:00:01"}}`, Paths: []string{"runtimeConfig.mac"}},
+		{Name: "owner negative", Conf: `{"owner":-1}`, Paths: []string{"owner"}},
+		{Name: "owner nobody", Conf: `{"owner":4294967295}`, Paths: []string{"owner"}},
+		{Name: "group too large", Conf: `{"group":4294967296}`, Paths: []string{"group"}},
+		{Name: "group nobody", Conf: `{"group":4294967295}`, Paths: []string{"group"}},
+		{Name: "bridge", Conf: `{"bridge":"a/b"}`, Paths: []string{"bridge"}},
+		{Name: "selinux", Conf: `{"selinuxContext":"system_u:system_r:container_t:s0"}`, Paths: []string{"selinuxContext"}},
+		{Name: "several at once", Conf: `{"mtu":-5,"mac":"x","bridge":"."}`, Paths: []string{"mtu", "mac", "bridge"}},
+		{Name: "wrong type", Conf: `{"multiQueue":"yes"}`, Paths: []string{"multiQueue"}},
+	})
 }
 
 // TestMAC: mac, over it CNI_ARGS, over both runtimeConfig. Upstream loses mac

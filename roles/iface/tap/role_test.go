@@ -49,38 +49,25 @@ func prepare(t *testing.T, ns *netopstest.NS) {
 	})
 }
 
-// inside is a change to the container's device.
-func inside(name string, change func(netlink.Link) error) rolestest.Tamper {
-	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
-		ns.Do(t, func() error {
-			l, err := netlink.LinkByName("eth0")
-			if err != nil {
-				return err
-			}
-			return change(l)
-		})
-	}}
-}
-
 func tampers() []rolestest.Tamper {
 	return []rolestest.Tamper{
-		inside("link down", netlink.LinkSetDown),
-		inside("link gone", netlink.LinkDel),
-		inside("MAC changed", func(l netlink.Link) error {
+		rolestest.Inside("link down", netlink.LinkSetDown),
+		rolestest.Inside("link gone", netlink.LinkDel),
+		rolestest.Inside("MAC changed", func(l netlink.Link) error {
 			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
 		}),
 	}
 }
 
 var (
-	addressGone = inside("address gone", func(l netlink.Link) error {
+	addressGone = rolestest.Inside("address gone", func(l netlink.Link) error {
 		addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
 		if err != nil {
 			return err
 		}
 		return netlink.AddrDel(l, &addrs[0])
 	})
-	offBridge = inside("off the bridge", netlink.LinkSetNoMaster)
+	offBridge = rolestest.Inside("off the bridge", netlink.LinkSetNoMaster)
 )
 
 // attach makes a container with a tap device and returns ADD's result.

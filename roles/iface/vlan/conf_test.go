@@ -1,42 +1,30 @@
 package vlan
 
 import (
-	"errors"
-	"strings"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
 
 // TestValidate has the bounds of vlanId, which the reference tells wrong, and of the other keys.
 func TestValidate(t *testing.T) {
-	for _, c := range []struct{ name, conf, fault string }{
-		{"empty", `{}`, "master"},
-		{"all good", `{"master":"lan0","vlanId":100,"mtu":9000,"linkInContainer":true}`, ""},
-		{"0", `{"master":"lan0","vlanId":0}`, ""},
-		{"4094", `{"master":"lan0","vlanId":4094}`, ""},
-		{"4095", `{"master":"lan0","vlanId":4095}`, "vlanId"},
-		{"negative", `{"master":"lan0","vlanId":-1}`, "vlanId"},
-		{"text", `{"master":"lan0","vlanId":"100"}`, "vlanId"},
-		{"mtu negative", `{"master":"lan0","mtu":-1}`, "mtu"},
-		{"mtu of the wrong type", `{"master":"lan0","mtu":"1500"}`, "mtu"},
-		{"mtu fraction", `{"master":"lan0","mtu":1.5}`, "mtu"},
-		{"master name", `{"master":"a b"}`, "master"},
-		{"master name too long", `{"master":"sixteen-bytes-if"}`, "master"},
-		{"unknown keys are tolerated", `{"master":"lan0","color":"blue"}`, ""},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			_, err := newRole([]byte(c.conf))
-			switch {
-			case c.fault == "" && err != nil, c.fault != "" && err == nil:
-				t.Errorf("%v, want %q", err, c.fault)
-			case err != nil && (!errors.Is(err, roles.ErrConf) || !strings.HasPrefix(err.Error(), c.fault+": ")):
-				t.Errorf("%v, want a fault of %q", err, c.fault)
-			}
-		})
-	}
+	rolestest.Judge(t, Role(), []rolestest.Judged{
+		{Name: "empty", Conf: `{}`, Paths: []string{"master"}},
+		{Name: "all good", Conf: `{"master":"lan0","vlanId":100,"mtu":9000,"linkInContainer":true}`},
+		{Name: "0", Conf: `{"master":"lan0","vlanId":0}`},
+		{Name: "4094", Conf: `{"master":"lan0","vlanId":4094}`},
+		{Name: "4095", Conf: `{"master":"lan0","vlanId":4095}`, Paths: []string{"vlanId"}},
+		{Name: "negative", Conf: `{"master":"lan0","vlanId":-1}`, Paths: []string{"vlanId"}},
+		{Name: "text", Conf: `{"master":"lan0","vlanId":"100"}`, Paths: []string{"vlanId"}},
+		{Name: "mtu negative", Conf: `{"master":"lan0","mtu":-1}`, Paths: []string{"mtu"}},
+		{Name: "mtu of the wrong type", Conf: `{"master":"lan0","mtu":"1500"}`, Paths: []string{"mtu"}},
+		{Name: "mtu fraction", Conf: `{"master":"lan0","mtu":1.5}`, Paths: []string{"mtu"}},
+		{Name: "master name", Conf: `{"master":"a b"}`, Paths: []string{"master"}},
+		{Name: "master name too long", Conf: `{"master":"sixteen-bytes-if"}`, Paths: []string{"master"}},
+		{Name: "unknown keys are tolerated", Conf: `{"master":"lan0","color":"blue"}`},
+	})
 }
 
 // FuzzConf: no configuration makes the role panic, and a valid one can be wired.

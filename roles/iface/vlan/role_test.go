@@ -52,36 +52,23 @@ func prepare(t *testing.T, ns *netopstest.NS) {
 	ns.Do(t, func() error { return netopstest.MakeMaster("in0") })
 }
 
-// change is a change to the container's interface.
-func change(name string, do func(netlink.Link) error) rolestest.Tamper {
-	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
-		ns.Do(t, func() error {
-			l, err := netlink.LinkByName("eth0")
-			if err != nil {
-				return err
-			}
-			return do(l)
-		})
-	}}
-}
-
 func tampers() []rolestest.Tamper {
 	return []rolestest.Tamper{
-		change("down", netlink.LinkSetDown),
-		change("gone", netlink.LinkDel),
-		change("MAC", func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99}) }),
+		rolestest.Inside("down", netlink.LinkSetDown),
+		rolestest.Inside("gone", netlink.LinkDel),
+		rolestest.Inside("MAC", func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99}) }),
 	}
 }
 
 var (
-	address = change("address", func(l netlink.Link) error {
+	address = rolestest.Inside("address", func(l netlink.Link) error {
 		addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
 		if err != nil {
 			return err
 		}
 		return netlink.AddrDel(l, &addrs[0])
 	})
-	mtu = change("mtu", func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300) })
+	mtu = rolestest.Inside("mtu", func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300) })
 	// otherID puts an interface of another VLAN in the place of the right one.
 	otherID = rolestest.Tamper{Name: "vlanId", Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
 		f, err := os.Open(ns.Path())
