@@ -309,7 +309,7 @@ func TestUnknownFieldsStay(t *testing.T) {
 			return err
 		}
 		a.Pod = ""
-		a.SetPart(store.Part{Role: "bridge", State: store.Done})
+		*a.Part("bridge") = store.Part{Role: "bridge", State: store.Done}
 		a.Parts = a.Parts[1:]
 		return tx.PutAttachment(a)
 	})

@@ -67,7 +67,9 @@ type Part struct {
 	State State  `json:"state"`
 	// Changes are netops changes with their inverses, in order of making.
 	Changes json.RawMessage `json:"changes,omitempty"`
-	Time    time.Time       `json:"time"`
+	// Claims are the kinds of claims that the part took.
+	Claims []string  `json:"claims,omitempty"`
+	Time   time.Time `json:"time"`
 }
 
 // Part returns the part of a role, or nil.
@@ -78,15 +80,6 @@ func (a *Attachment) Part(role string) *Part {
 		}
 	}
 	return nil
-}
-
-// SetPart replaces the part of p.Role, or appends it.
-func (a *Attachment) SetPart(p Part) {
-	if old := a.Part(p.Role); old != nil {
-		*old = p
-		return
-	}
-	a.Parts = append(a.Parts, p)
 }
 
 // Network is what attachments of one network share on this node.

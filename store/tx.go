@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -237,8 +238,8 @@ func (tx *Tx) Claim(kind, name string, owner Key, now time.Time) error {
 	return nil
 }
 
-// Unclaim gives back all that the owner claimed.
-func (tx *Tx) Unclaim(owner Key) error {
+// Unclaim gives back what the owner claimed, of the given kinds or all.
+func (tx *Tx) Unclaim(owner Key, kinds ...string) error {
 	claims, err := writable(tx.b, bucketClaims)
 	if err != nil {
 		return err
@@ -248,9 +249,18 @@ func (tx *Tx) Unclaim(owner Key) error {
 		return err
 	}
 	prefix := owner.encode()
-	for _, index := range keysWith(owners, prefix) {
-		if err := errors.Join(claims.Delete(index[len(prefix):]), owners.Delete(index)); err != nil {
-			return fmt.Errorf("delete claims: %w", err)
+	wanted := [][]byte{nil}
+	if len(kinds) > 0 {
+		wanted = nil
+	}
+	for _, k := range kinds {
+		wanted = append(wanted, encodeKey(k))
+	}
+	for _, kind := range wanted {
+		for _, index := range keysWith(owners, slices.Concat(prefix, kind)) {
+			if err := errors.Join(claims.Delete(index[len(prefix):]), owners.Delete(index)); err != nil {
+				return fmt.Errorf("delete claims: %w", err)
+			}
 		}
 	}
 	return nil

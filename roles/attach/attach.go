@@ -1,6 +1,7 @@
-// Package attach is what interface roles share: the one course of ADD, DEL,
-// CHECK, GC and STATUS. A role brings an [Interface], which says what is wanted;
-// this package makes it so, records it and takes it away again.
+// Package attach is what interface and chained roles share: the one course of
+// ADD, DEL, CHECK, GC and STATUS. A role brings an [Interface] or a [Chained],
+// which says what is wanted; this package makes it so, records it and takes it
+// away again.
 package attach
 
 import (
@@ -15,12 +16,10 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Interface is one interface role with one valid configuration.
-type Interface interface {
+// Wirer is one role with one valid configuration: it says what an attachment wants.
+type Wirer interface {
 	// Role is the role's name, under which its part is recorded.
 	Role() string
-	// IPAM is the IPAM plugin's type; empty means layer 2 only.
-	IPAM() string
 	// Shared names the shared objects that the role stands on ("bridge/cni0").
 	// They are locked for reading while an attachment is made, and for writing
 	// while they are changed themselves.
@@ -28,10 +27,17 @@ type Interface interface {
 	// Observe reads what Wire needs to know of the kernel into in.Observed. It
 	// changes nothing. The container is nil when it is not known (plan).
 	Observe(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error
-	// Wire computes what is wanted. It is a pure function. Without in.IPAM it
-	// is the interface on layer 2, up: an IPAM plugin that talks over it is
-	// asked then (Role.OverLink), and Wire is called again with its answer.
+	// Wire computes what is wanted. It is a pure function. Without in.IPAM an
+	// interface role's is the interface on layer 2, up: an IPAM plugin that talks
+	// over it is asked then (Role.OverLink), and Wire is called again with its answer.
 	Wire(in *Input) (*Wiring, error)
+}
+
+// Interface is an interface role.
+type Interface interface {
+	Wirer
+	// IPAM is the IPAM plugin's type; empty means layer 2 only.
+	IPAM() string
 }
 
 // Strayer is an Interface whose attachments, when their record is lost, are
@@ -65,7 +71,7 @@ type Input struct {
 	// Prev is prevResult on CHECK, else nil.
 	Prev *roles.Result
 	// Chained is the earlier plugin's result on ADD; nil when the role is the
-	// first of its list.
+	// first of its list. A chained role has it on CHECK too, where it is Prev.
 	Chained *roles.Result
 	// Observed is what Observe read.
 	Observed any
@@ -75,11 +81,12 @@ type Input struct {
 
 // Wiring is what a role wants for one attachment.
 type Wiring struct {
-	Spec   netops.Spec
+	Spec netops.Spec
+	// Result is ADD's answer; a chained role's nil hands prevResult on.
 	Result *roles.Result
 	// HostLink is the host side's interface, empty where there is none.
 	HostLink string
-	// MAC is the container side's.
+	// MAC is the container side's; a chained role's where it changes that.
 	MAC string
 	// Claims are taken before anything is made.
 	Claims []Claim
@@ -91,27 +98,35 @@ type Handler struct{ role Interface }
 // New returns the Handler of an interface role.
 func New(role Interface) *Handler { return &Handler{role: role} }
 
-// Undoer is what a table's entry has as Undo, made of what reads the role's
-// configuration as far as it can be decoded.
-func Undoer[R Interface](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
-	return func(conf []byte) (roles.Handler, error) {
-		r, err := read(conf)
-		if err != nil && !errors.Is(err, roles.ErrConf) {
-			return nil, err
-		}
-		return New(r), nil
-	}
-}
-
 // Maker is what a table's entry has as New, made of what reads and judges the
 // role's configuration.
 func Maker[R Interface](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
+	return maker(read, func(r R) roles.Handler { return New(r) })
+}
+
+// Undoer is what a table's entry has as Undo, made of what reads the role's
+// configuration as far as it can be decoded.
+func Undoer[R Interface](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
+	return undoer(read, func(r R) roles.Handler { return New(r) })
+}
+
+func maker[R any](read func([]byte) (R, error), handler func(R) roles.Handler) func([]byte) (roles.Handler, error) {
 	return func(conf []byte) (roles.Handler, error) {
 		r, err := read(conf)
 		if err != nil {
 			return nil, err
 		}
-		return New(r), nil
+		return handler(r), nil
+	}
+}
+
+func undoer[R any](read func([]byte) (R, error), handler func(R) roles.Handler) func([]byte) (roles.Handler, error) {
+	return func(conf []byte) (roles.Handler, error) {
+		r, err := read(conf)
+		if err != nil && !errors.Is(err, roles.ErrConf) {
+			return nil, err
+		}
+		return handler(r), nil
 	}
 }
 
@@ -136,7 +151,7 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if in.state, err = a.clearDead(ctx, h, req, ns); err != nil {
 		return nil, err
 	}
-	add := &addition{Handler: a, h: h, req: req, in: in, ns: ns}
+	add := &addition{work: work{role: a.role, h: h, req: req, in: in, ns: ns}, ipam: a.role.IPAM()}
 	course := add.addressFirst
 	if a.overLink(h) {
 		course = add.linkFirst

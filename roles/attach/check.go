@@ -103,21 +103,40 @@ func (a *Handler) Addressless() bool { return a.role.IPAM() == "" }
 
 // Status passes the verb on to IPAM; the role may add its own part.
 func (a *Handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	var errs []error
-	if s, ok := a.role.(interface {
-		Status(context.Context, *roles.Host) error
-	}); ok {
-		errs = append(errs, s.Status(ctx, h))
-	}
+	errs := []error{status(ctx, h, a.role)}
 	if a.role.IPAM() != "" {
 		errs = append(errs, h.Delegate.Status(ctx, a.role.IPAM(), req))
 	}
 	return errors.Join(errs...)
 }
 
+// status asks a role that knows something of its own.
+func status(ctx context.Context, h *roles.Host, role Wirer) error {
+	s, ok := role.(interface {
+		Status(context.Context, *roles.Host) error
+	})
+	if !ok {
+		return nil
+	}
+	return s.Status(ctx, h)
+}
+
 // Plan tells what Add would do, with placeholder addresses. The container's
 // namespace is taken as empty when req.Netns is.
 func (a *Handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Plan, error) {
+	in := newInput(req)
+	in.Chained = req.PrevResult
+	if a.role.IPAM() != "" {
+		var err error
+		if in.IPAM, err = h.Delegate.Preview(ctx, a.role.IPAM(), req); err != nil {
+			return nil, err
+		}
+	}
+	return plan(ctx, h, req, a.role, in)
+}
+
+// plan computes what a role would do.
+func plan(ctx context.Context, h *roles.Host, req *roles.Request, role Wirer, in *Input) (*roles.Plan, error) {
 	var ns *netops.Namespace
 	if req.Netns != "" {
 		var err error
@@ -126,15 +145,7 @@ func (a *Handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (
 		}
 		defer ns.Close()
 	}
-	in := newInput(req)
-	if a.role.IPAM() != "" {
-		var err error
-		if in.IPAM, err = h.Delegate.Preview(ctx, a.role.IPAM(), req); err != nil {
-			return nil, err
-		}
-	}
-	in.Chained = req.PrevResult
-	p, err := (&addition{Handler: a, h: h, req: req, in: in, ns: ns}).plan(ctx)
+	p, err := (&work{role: role, h: h, req: req, in: in, ns: ns}).plan(ctx)
 	if err != nil {
 		return nil, err
 	}

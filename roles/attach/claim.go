@@ -3,6 +3,7 @@ package attach
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
@@ -12,8 +13,19 @@ import (
 // its DEL (see store.Claim).
 type Claim struct{ Kind, Name string }
 
+// kinds lists the kinds of claims, each once.
+func kinds(claims []Claim) []string {
+	var list []string
+	for _, c := range claims {
+		if !slices.Contains(list, c.Kind) {
+			list = append(list, c.Kind)
+		}
+	}
+	return list
+}
+
 // claim takes what a wiring claims; the error names who has it.
-func (a *addition) claim(tx *store.Tx, claims []Claim) error {
+func (a *work) claim(tx *store.Tx, claims []Claim) error {
 	for _, c := range claims {
 		if err := tx.Claim(c.Kind, c.Name, a.req.Key(), a.h.Now()); err != nil {
 			return err
@@ -24,7 +36,7 @@ func (a *addition) claim(tx *store.Tx, claims []Claim) error {
 
 // freed tells whether the holder that err names was dead and is removed, so
 // that another try may succeed.
-func (a *addition) freed(ctx context.Context, err error) (bool, error) {
+func (a *work) freed(ctx context.Context, err error) (bool, error) {
 	var taken *store.TakenError
 	if !errors.As(err, &taken) || taken.Owner == a.req.Key() {
 		return false, nil

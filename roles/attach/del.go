@@ -103,25 +103,13 @@ func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 	if err := node.Ensure(ctx, h); err != nil {
 		return err
 	}
-	if err := node.AdoptValid(ctx, h, req.Network, req.Valid); err != nil {
-		return err
-	}
-	var atts []store.Attachment
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		var err error
-		atts, err = tx.Attachments(req.Network)
-		return err
-	})
+	atts, err := node.Invalid(ctx, h, req)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for i := range atts {
-		key := atts[i].Key
-		if req.IsValid(key.ContainerID, key.IfName) {
-			continue
-		}
-		errs = append(errs, a.collect(ctx, h, req, key))
+		errs = append(errs, a.collect(ctx, h, req, atts[i].Key))
 	}
 	errs = append(errs, node.RemoveStrays(ctx, h, req.Network, req.Valid))
 	if a.role.IPAM() != "" {

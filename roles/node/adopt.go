@@ -83,9 +83,24 @@ func SameState(tx *store.Tx, file StateID) error {
 	return err
 }
 
-// AdoptValid gives the orphans among the valid attachments of a network to
-// their owners: GC would not find them valid under their labels.
-func AdoptValid(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) error {
+// Invalid lists the attachments of a GC's network that the runtime does not
+// list. The orphans among those that it lists are given to their owners: under
+// their labels they would not be found valid.
+func Invalid(ctx context.Context, h *roles.Host, req *roles.Request) ([]store.Attachment, error) {
+	if err := adoptValid(ctx, h, req.Network, req.Valid); err != nil {
+		return nil, err
+	}
+	var atts []store.Attachment
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		var err error
+		atts, err = tx.Attachments(req.Network)
+		return err
+	})
+	return slices.DeleteFunc(atts, func(a store.Attachment) bool { return req.IsValid(a.ContainerID, a.IfName) }), err
+}
+
+// adoptValid gives the orphans among the valid attachments to their owners.
+func adoptValid(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) error {
 	var orphans []store.Key
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
 		for _, v := range valid {

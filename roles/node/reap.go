@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -21,28 +22,67 @@ func Remove(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.
 	return Forget(ctx, h, a.Key)
 }
 
-// UndoParts runs the stored inverses of every part, newest part first. Without
-// the namespace that was recorded, or with another, it works in the recorded one
-// if that is still there: an interface that has no other end in the host is
-// found nowhere else. Another one is somebody else's: names, addresses and routes
-// in it may be the same, and are not what ADD made.
+// UndoParts runs the stored inverses of every part, newest part first, where
+// WithRecorded says.
 func UndoParts(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.Namespace) error {
+	return WithRecorded(h, a, ns, func(ns *netops.Namespace) error {
+		var errs []error
+		for i := len(a.Parts) - 1; i >= 0; i-- {
+			errs = append(errs, undoPart(ctx, h, a, i, ns))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// WithRecorded calls f with an attachment's namespace. Without the one that was
+// recorded, or with another, that is the recorded one if it is still there, else
+// nil: an interface that has no other end in the host is found nowhere else.
+// Another one is somebody else's: names, addresses and routes in it may be the
+// same, and are not what ADD made.
+func WithRecorded(h *roles.Host, a *store.Attachment, ns *netops.Namespace, f func(*netops.Namespace) error) error {
 	if a.Netns.Inode != 0 && (ns == nil || !isRecorded(ns, a.Netns)) {
 		if ns = openRecorded(h, a.Netns); ns != nil {
 			defer ns.Close()
 		}
 	}
-	var errs []error
-	for i := len(a.Parts) - 1; i >= 0; i-- {
-		changes, err := decodeChanges(a.Parts[i].Changes)
-		if err == nil {
-			err = h.Net.Undo(ctx, changes, ns)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("undo %s of %q: %w", a.Parts[i].Role, a.ContainerID, err))
-		}
+	return f(ns)
+}
+
+// undoPart runs the stored inverses of the i-th part.
+func undoPart(ctx context.Context, h *roles.Host, a *store.Attachment, i int, ns *netops.Namespace) error {
+	changes, err := decodeChanges(a.Parts[i].Changes)
+	if err == nil {
+		err = h.Net.Undo(ctx, changes, ns)
 	}
-	return errors.Join(errs...)
+	if err != nil {
+		return fmt.Errorf("undo %s of %q: %w", a.Parts[i].Role, a.ContainerID, err)
+	}
+	return nil
+}
+
+// RemovePart takes the i-th part of a recorded attachment away: its inverses,
+// then its claims and the part in one transaction, with the last part the
+// record. The addresses stay, they are the interface's. The caller holds the
+// attachment's lock; what is left of the record is in a.
+func RemovePart(ctx context.Context, h *roles.Host, a *store.Attachment, i int, ns *netops.Namespace) error {
+	err := WithRecorded(h, a, ns, func(ns *netops.Namespace) error { return undoPart(ctx, h, a, i, ns) })
+	if err != nil {
+		return err
+	}
+	claims := a.Parts[i].Claims
+	a.Parts = slices.Delete(slices.Clone(a.Parts), i, i+1)
+	a.Updated = h.Now()
+	return h.Store.Update(context.WithoutCancel(ctx), func(tx *store.Tx) error {
+		if len(claims) > 0 {
+			if err := tx.Unclaim(a.Key, claims...); err != nil {
+				return err
+			}
+		}
+		if len(a.Parts) > 0 {
+			return tx.PutAttachment(a)
+		}
+		return errors.Join(tx.Unclaim(a.Key), tx.DeleteAttachment(a.Key))
+	})
 }
 
 // Forget deletes leases, claims and the record of an attachment.

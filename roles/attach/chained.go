@@ -1,0 +1,275 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Chained is a chained role: it adjusts what an earlier plugin of the list made.
+type Chained interface {
+	Wirer
+	// Wants tells whether the configuration asks for anything. Without, ADD hands
+	// prevResult on, CHECK succeeds, and DEL takes away what was recorded before
+	// the configuration was changed.
+	Wants() bool
+}
+
+// Heir is a Chained that knows what is left of an attachment without a record
+// of its part: by an ADD whose state was lost, or by the reference plugin.
+type Heir interface {
+	// Inherit is called by DEL while Wants is true. It removes what is left, and nothing of another attachment. What is absent is
+	// success. The container is nil when it is gone or not known.
+	Inherit(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error
+}
+
+// ChainedHandler answers the CNI verbs for a Chained.
+type ChainedHandler struct{ role Chained }
+
+// NewChained returns the Handler of a chained role.
+func NewChained(role Chained) *ChainedHandler { return &ChainedHandler{role: role} }
+
+// ChainedMaker is Maker for a chained role.
+func ChainedMaker[R Chained](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
+	return maker(read, func(r R) roles.Handler { return NewChained(r) })
+}
+
+// ChainedUndoer is Undoer for a chained role.
+func ChainedUndoer[R Chained](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
+	return undoer(read, func(r R) roles.Handler { return NewChained(r) })
+}
+
+// Add adjusts what prevResult tells of. On failure the role's own changes are
+// undone; the runtime's DEL of the whole list undoes the others'.
+func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	if err := c.chained(req); err != nil || !c.role.Wants() {
+		return req.PrevResult, err
+	}
+	ns, err := h.Net.OpenNamespace(req.Netns)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", roles.ErrNetns, err)
+	}
+	defer ns.Close()
+	lock, err := h.Store.LockAttachment(ctx, req.Key())
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Unlock()
+	if err := node.Ensure(ctx, h); err != nil {
+		return nil, err
+	}
+	w := &work{role: c.role, h: h, req: req, in: newInput(req), ns: ns}
+	w.in.Chained = req.PrevResult
+	takeNames(w.in, req.PrevResult, req.IfName)
+	found, state, err := node.Find(ctx, h, req.Key())
+	if err != nil {
+		return nil, err
+	}
+	w.in.state = state
+	if w.on, err = c.settled(ctx, h, found.Attachment, ns); err != nil {
+		return nil, err
+	}
+	if err := w.build(ctx, store.Done); err != nil {
+		return nil, errors.Join(err, w.undoLast(ctx))
+	}
+	return w.made.wiring.Result, nil
+}
+
+// chained makes sure that there is something to adjust.
+func (c *ChainedHandler) chained(req *roles.Request) error {
+	if req.PrevResult != nil {
+		return nil
+	}
+	return &roles.ConfError{Path: "prevResult", Reason: "is missing: " + c.role.Role() + " adjusts what an earlier plugin of the list made, put it behind one"}
+}
+
+// settled is the record that a part can be added to, nil for none. What an
+// interrupted call of this role left is removed, and so is the record of a
+// former life of the container; its addresses may be the new one's already.
+func (c *ChainedHandler) settled(ctx context.Context, h *roles.Host, rec *store.Attachment, ns *netops.Namespace) (*store.Attachment, error) {
+	if rec == nil {
+		return nil, nil
+	}
+	dead, err := node.Replaced(ctx, h, rec, ns)
+	if err != nil {
+		return nil, err
+	}
+	for i := len(rec.Parts) - 1; i >= 0; i-- {
+		p := rec.Parts[i]
+		if dead || p.Role == c.role.Role() && p.State == store.Pending {
+			if err := node.RemovePart(ctx, h, rec, i, ns); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if len(rec.Parts) == 0 {
+		return nil, nil
+	}
+	return rec, nil
+}
+
+// undoLast takes away what this call recorded. What a failed Apply made it has
+// undone itself; the inverses are run once more in case that failed.
+func (a *work) undoLast(ctx context.Context) error {
+	if a.rec == nil {
+		return nil
+	}
+	return node.RemovePart(context.WithoutCancel(ctx), a.h, a.rec, len(a.rec.Parts)-1, a.ns)
+}
+
+// Del undoes the role's newest part by its record: a list may have the role
+// twice, and is taken down from its end.
+func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	if err := node.Ensure(ctx, h); err != nil {
+		return err
+	}
+	rec, err := node.Attachment(ctx, h, req.Key())
+	if err != nil {
+		return err
+	}
+	heir, isHeir := c.role.(Heir)
+	isHeir = isHeir && c.role.Wants()
+	if c.newest(rec) < 0 && !isHeir {
+		return nil
+	}
+	lock, err := h.Store.LockAttachment(ctx, req.Key())
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	if rec, err = node.Attachment(ctx, h, req.Key()); err != nil {
+		return err
+	}
+	var ns *netops.Namespace
+	if req.Netns != "" {
+		if ns, err = h.Net.OpenNamespace(req.Netns); err != nil {
+			h.Log.Debug("namespace is gone, going on without it", "error", err)
+		} else {
+			defer ns.Close()
+		}
+	}
+	if i := c.newest(rec); i >= 0 {
+		return node.RemovePart(ctx, h, rec, i, ns)
+	}
+	if !isHeir {
+		return nil
+	}
+	in := newInput(req)
+	in.Prev, in.Chained = req.PrevResult, req.PrevResult
+	if rec == nil {
+		return heir.Inherit(ctx, h, in, ns)
+	}
+	return node.WithRecorded(h, rec, ns, func(ns *netops.Namespace) error { return heir.Inherit(ctx, h, in, ns) })
+}
+
+// newest is the index of the role's newest part, or -1.
+func (c *ChainedHandler) newest(rec *store.Attachment) int {
+	if rec == nil {
+		return -1
+	}
+	for i := len(rec.Parts) - 1; i >= 0; i-- {
+		if rec.Parts[i].Role == c.role.Role() {
+			return i
+		}
+	}
+	return -1
+}
+
+// Check compares the kernel with what ADD would make from prevResult.
+func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	if err := c.chained(req); err != nil || !c.role.Wants() {
+		return err
+	}
+	ns, err := h.Net.OpenNamespace(req.Netns)
+	if err != nil {
+		return fmt.Errorf("%w: %w", roles.ErrNetns, err)
+	}
+	defer ns.Close()
+	if err := node.Ensure(ctx, h); err != nil {
+		return err
+	}
+	in := newInput(req)
+	in.Prev, in.Chained = req.PrevResult, req.PrevResult
+	takeNames(in, req.PrevResult, req.IfName)
+	if err := c.role.Observe(ctx, h, in, ns); err != nil {
+		return err
+	}
+	w, err := c.role.Wire(in)
+	if err != nil {
+		return err
+	}
+	diffs, err := h.Net.Verify(ctx, w.Spec, ns)
+	if err != nil {
+		return err
+	}
+	return roles.Differences(diffs)
+}
+
+// GC removes the role's part of this network's attachments that are not in the
+// runtime's list; an interface role of ours that is earlier in the list has
+// removed them whole. With an empty list, and none left, what the network's
+// attachments shared goes too.
+func (c *ChainedHandler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	if err := node.Ensure(ctx, h); err != nil {
+		return err
+	}
+	atts, err := node.Invalid(ctx, h, req)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i := range atts {
+		if c.newest(&atts[i]) >= 0 {
+			errs = append(errs, c.collect(ctx, h, atts[i].Key))
+		}
+	}
+	errs = append(errs, node.RemoveStrays(ctx, h, req.Network, req.Valid))
+	if len(req.Valid) == 0 {
+		errs = append(errs, node.RemoveShared(ctx, h, req.Network, c.role.Shared()))
+	}
+	return errors.Join(errs...)
+}
+
+// collect removes the role's parts of one attachment, unless another process
+// works on it.
+func (c *ChainedHandler) collect(ctx context.Context, h *roles.Host, key store.Key) error {
+	lock, ok, err := h.Store.TryLockAttachment(ctx, key)
+	if err != nil || !ok {
+		return err
+	}
+	defer lock.Unlock()
+	rec, err := node.Attachment(ctx, h, key)
+	for i := c.newest(rec); err == nil && i >= 0; i = c.newest(rec) {
+		err = node.RemovePart(ctx, h, rec, i, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("collect %s of container %q: %w", c.role.Role(), key.ContainerID, err)
+	}
+	h.Log.Info("collected", "network", key.Network, "container", key.ContainerID, "ifname", key.IfName)
+	return nil
+}
+
+// Status is the role's own.
+func (c *ChainedHandler) Status(ctx context.Context, h *roles.Host, _ *roles.Request) error {
+	return status(ctx, h, c.role)
+}
+
+// Plan tells what Add would do. The container's namespace is taken as empty
+// when req.Netns is.
+func (c *ChainedHandler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Plan, error) {
+	if err := c.chained(req); err != nil {
+		return nil, err
+	}
+	if !c.role.Wants() {
+		return &roles.Plan{Result: req.PrevResult}, nil
+	}
+	in := newInput(req)
+	in.Chained = req.PrevResult
+	takeNames(in, req.PrevResult, req.IfName)
+	return plan(ctx, h, req, c.role, in)
+}

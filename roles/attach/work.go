@@ -1,0 +1,190 @@
+package attach
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cnibox/cnibox/internal/coldjson"
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
+)
+
+// work is one role's part of an ADD, under the attachment's lock.
+type work struct {
+	role Wirer
+	h    *roles.Host
+	req  *roles.Request
+	in   *Input
+	ns   *netops.Namespace
+	// on is the record that the part is added to; without one it begins one.
+	on *store.Attachment
+	// rec is the attachment's record as far as it was written.
+	rec *store.Attachment
+	// made is what the link's stage made, for an IPAM plugin that talks over it.
+	made *planned
+}
+
+// planned is a wiring and the changes that lead to it.
+type planned struct {
+	wiring  *Wiring
+	changes []netops.Change
+}
+
+// build computes, records and makes, and leaves the record in the state. What
+// a dead attachment still holds is taken from it.
+func (a *work) build(ctx context.Context, state store.State) error {
+	err := a.buildOnce(ctx, state)
+	if freed, reapErr := a.freed(ctx, err); !freed || reapErr != nil {
+		return errors.Join(err, reapErr)
+	}
+	a.in.Observed = nil
+	return a.buildOnce(ctx, state)
+}
+
+// buildOnce works under the read lock of the shared objects first; when these
+// need changing themselves, again under the write lock.
+func (a *work) buildOnce(ctx context.Context, state store.State) error {
+	for _, exclusive := range []bool{false, true} {
+		if err := a.buildLocked(ctx, state, exclusive); !errors.Is(err, errNeedsExclusive) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: shared objects changed while they were locked", roles.ErrTryAgain)
+}
+
+// errNeedsExclusive never leaves this package.
+var errNeedsExclusive = errors.New("shared objects need changing")
+
+func (a *work) buildLocked(ctx context.Context, state store.State, exclusive bool) error {
+	unlock, err := lockShared(ctx, a.h, a.role.Shared(), exclusive)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	p, err := a.plan(ctx)
+	if err != nil {
+		return err
+	}
+	if !exclusive && p.touchesShared() {
+		return errNeedsExclusive
+	}
+	return a.make(ctx, p, state)
+}
+
+// plan observes, computes the wiring and what leads to it. It changes nothing.
+func (a *work) plan(ctx context.Context) (*planned, error) {
+	if err := a.role.Observe(ctx, a.h, a.in, a.ns); err != nil {
+		return nil, err
+	}
+	w, err := a.role.Wire(a.in)
+	if err != nil {
+		return nil, err
+	}
+	if w.Result == nil {
+		w.Result = a.in.Chained
+	}
+	spec := w.Spec
+	if a.made != nil {
+		spec = spec.Beyond(a.made.wiring.Spec)
+	}
+	changes, err := a.h.Net.Plan(ctx, spec, a.ns)
+	return &planned{wiring: w, changes: changes}, err
+}
+
+// make records the changes as pending, applies them and records the state.
+func (a *work) make(ctx context.Context, p *planned, state store.State) error {
+	rec, err := a.record(p)
+	if err != nil {
+		return err
+	}
+	err = a.h.Store.Update(ctx, func(tx *store.Tx) error {
+		if err := node.SameState(tx, a.in.state); err != nil {
+			return err
+		}
+		if err := a.claim(tx, p.wiring.Claims); err != nil {
+			return err
+		}
+		if err := node.RecordShared(tx, a.req.Network, a.role.Role(), p.wiring.Spec, p.changes, a.h.Now()); err != nil {
+			return err
+		}
+		return tx.PutAttachment(rec)
+	})
+	if err != nil {
+		return err
+	}
+	a.rec = rec
+	if err := a.h.Net.Apply(ctx, p.changes, a.ns); err != nil {
+		return err
+	}
+	a.made = p
+	if state == store.Pending {
+		return nil
+	}
+	rec.Parts[len(rec.Parts)-1].State = state
+	rec.Updated = a.h.Now()
+	return a.h.Store.Update(ctx, func(tx *store.Tx) error {
+		if err := node.SameState(tx, a.in.state); err != nil {
+			return err
+		}
+		return tx.PutAttachment(rec)
+	})
+}
+
+// record describes the attachment with its part pending.
+func (a *work) record(p *planned) (*store.Attachment, error) {
+	undo := p.undoable()
+	if a.made != nil {
+		undo = append(a.made.undoable(), undo...)
+	}
+	raw, err := coldjson.Marshal(undo)
+	if err != nil {
+		return nil, err
+	}
+	now, w := a.h.Now(), p.wiring
+	part := store.Part{Role: a.role.Role(), State: store.Pending, Changes: raw, Claims: kinds(w.Claims), Time: now}
+	if a.on != nil {
+		rec := *a.on
+		rec.Parts, rec.MAC, rec.Updated = append(slices.Clone(rec.Parts), part), cmp.Or(w.MAC, rec.MAC), now
+		return &rec, nil
+	}
+	rec := &store.Attachment{
+		Key: a.req.Key(), Pod: a.req.Pod(), Netns: node.ThisNetns(a.req.Netns, a.ns),
+		HostLink: w.HostLink, MAC: w.MAC, Parts: []store.Part{part},
+		Created: now, Updated: now, Program: a.h.Program,
+	}
+	for _, ip := range w.Result.IPs {
+		if p, ok := Prefix(ip.Address); ok {
+			rec.Addresses = append(rec.Addresses, p)
+		}
+	}
+	for _, r := range w.Result.Routes {
+		rec.Routes = append(rec.Routes, routeText(r))
+	}
+	return rec, nil
+}
+
+// undoable keeps the changes that DEL has to undo.
+func (p *planned) undoable() []netops.Change {
+	var out []netops.Change
+	for _, c := range p.changes {
+		if c.Undo != nil {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// touchesShared tells whether a shared object is to be changed.
+func (p *planned) touchesShared() bool {
+	for _, c := range p.changes {
+		if c.Do.Object.IsShared() {
+			return true
+		}
+	}
+	return false
+}
