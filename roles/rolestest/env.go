@@ -117,9 +117,11 @@ func run(cmd *exec.Cmd) (Answer, error) {
 }
 
 // OK makes a call that must succeed, and returns its answer.
-func (e *Env) OK(c Call) Answer {
+func (e *Env) OK(c Call) Answer { e.t.Helper(); return e.ok(c, e.Run(c)) }
+
+// ok makes sure that a call succeeded.
+func (e *Env) ok(c Call, a Answer) Answer {
 	e.t.Helper()
-	a := e.Run(c)
 	if a.Code != 0 {
 		e.t.Fatalf("%s %s: exit %d: %s%s", c.Verb, c.Type, a.Code, a.Stdout, a.Stderr)
 	}
@@ -128,9 +130,11 @@ func (e *Env) OK(c Call) Answer {
 
 // Fail makes a call that must fail with one error object of the given code;
 // 0 accepts any but 0 and 999.
-func (e *Env) Fail(c Call, code int) Answer {
+func (e *Env) Fail(c Call, code int) Answer { e.t.Helper(); return e.fail(c, e.Run(c), code) }
+
+// fail makes sure that a call failed as it has to.
+func (e *Env) fail(c Call, a Answer, code int) Answer {
 	e.t.Helper()
-	a := e.Run(c)
 	if a.Code == 0 {
 		e.t.Fatalf("%s %s: succeeded, want an error: %s", c.Verb, c.Type, a.Stdout)
 	}

@@ -24,7 +24,7 @@ import (
 // update has Golden write what it computes.
 var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
 
-// Golden computes what testdata/*.txtar ask of an interface role, without a
+// Golden computes what testdata/*.txtar ask of an interface or chained role, without a
 // kernel and without a store. Each tells one documented feature:
 //
 //	conf.json     the configuration, without name and type
@@ -38,7 +38,7 @@ var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
 // result.json, or error. With -update the latter are rewritten.
 type Golden struct {
 	// New decodes, defaults and validates a configuration.
-	New func(conf []byte) (attach.Interface, error)
+	New func(conf []byte) (attach.Wirer, error)
 	// Observed is what the role's Observe would have read, from seen.json
 	// (empty without one).
 	Observed func(seen []byte) (any, error)
@@ -113,6 +113,9 @@ func (g Golden) compute(asked []txtar.File) ([]txtar.File, error) {
 	var spec strings.Builder
 	for _, o := range w.Spec.Objects {
 		spec.WriteString(o.String() + remarks(o) + "\n")
+	}
+	if w.Result == nil {
+		w.Result = in.Chained
 	}
 	result, err := json.MarshalIndent(w.Result, "", "  ")
 	return []txtar.File{

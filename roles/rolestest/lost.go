@@ -59,7 +59,7 @@ func (s Suite) stateLost(t *testing.T, c Conf) {
 	}{{"DEL", b.call("DEL")}, {"GC", b.gcCall([]roles.AttachmentID{})}} {
 		add := b.call("ADD")
 		a := b.OK(add)
-		b.Cache(add, a.Stdout)
+		b.Cache(b.list(add), a.Stdout)
 		b.Forget()
 		if !c.Again {
 			b.Fail(add, 0)

@@ -29,7 +29,14 @@ func (e *Env) storeText() string {
 			return err
 		}
 		for _, a := range atts {
-			line(a.Key)
+			line([]any{a.Key, parts(&a)})
+		}
+		claims, err := tx.Claims("")
+		if err != nil {
+			return err
+		}
+		for _, c := range claims {
+			line([]any{c.Kind, c.Name, c.Owner})
 		}
 		pools, err := tx.Pools()
 		if err != nil {
@@ -54,6 +61,15 @@ func (e *Env) storeText() string {
 		return err
 	})
 	return b.String()
+}
+
+// parts names the roles that took part in an attachment.
+func parts(a *store.Attachment) []string {
+	var names []string
+	for _, p := range a.Parts {
+		names = append(names, p.Role)
+	}
+	return names
 }
 
 // isAttached tells whether the call's attachment is recorded as done.

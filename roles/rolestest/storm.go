@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -41,6 +42,8 @@ type Storm struct {
 	Type  string
 	// Confs are the configurations in JSON, with version, taken in turns.
 	Confs []string
+	// Chain are the plugins behind, without "name" and "cniVersion".
+	Chain []string
 	// Containers is how many there are, Parallel how many calls at once.
 	Containers, Parallel int
 	// Meanwhile is called every 16 calls and may do harm to the node.
@@ -71,8 +74,10 @@ func (s Storm) Run(t *testing.T) {
 			t.Errorf("%d containers have %d addresses", s.Containers, len(r.owners))
 		}
 		r.each(r.detach)
-		for _, conf := range s.Confs {
-			r.OK(Call{Type: s.Type, Verb: "GC", Conf: WithKeys(t, conf, map[string]any{"cni.dev/valid-attachments": []any{}})})
+		for n := range s.Confs {
+			for _, c := range r.list("GC", n) {
+				r.OK(Call{Type: c.Type, Verb: c.Verb, Conf: WithKeys(t, c.Conf, map[string]any{"cni.dev/valid-attachments": []any{}})})
+			}
 		}
 		if have := r.state(); have != start && !t.Failed() {
 			t.Errorf("after all is gone: state differs\nwant:\n%s\nhave:\n%s", start, have)
@@ -135,23 +140,35 @@ func (s *storm) each(f func(n int) error) {
 	workers.Wait()
 }
 
-// call is a call for the n-th container.
-func (s *storm) call(verb string, n int) Call {
-	return Call{
-		Type: s.Type, Verb: verb, ID: "storm" + strconv.Itoa(n), Netns: s.spaces[n].Path(),
-		IfName: "eth0", Conf: s.Confs[n%len(s.Confs)],
+// list holds the calls for the n-th container, one for each plugin of the list.
+func (s *storm) list(verb string, n int) []Call {
+	s.t.Helper()
+	conf := s.Confs[n%len(s.Confs)]
+	c := Call{Type: s.Type, Verb: verb, ID: "storm" + strconv.Itoa(n), Netns: s.spaces[n].Path(), IfName: "eth0", Conf: conf}
+	list := []Call{c}
+	var network struct{ Name, CNIVersion string }
+	err := json.Unmarshal([]byte(conf), &network)
+	for _, chained := range s.Chain {
+		var plugin struct{ Type string }
+		err = errors.Join(err, json.Unmarshal([]byte(chained), &plugin))
+		c.Type, c.Conf = plugin.Type, WithKeys(s.t, chained, map[string]any{"name": network.Name, "cniVersion": network.CNIVersion})
+		list = append(list, c)
 	}
+	if err != nil {
+		s.t.Error(err)
+	}
+	return list
 }
 
 // attach tries ADD until it succeeds, with DEL after every failure.
 func (s *storm) attach(n int) error {
 	for range mostTries {
-		a, err := s.try(s.call("ADD", n))
+		result, err := s.add(n)
 		if err != nil {
 			return err
 		}
-		if a.Code == 0 {
-			return s.own(n, a.Stdout)
+		if result != "" {
+			return s.own(n, result)
 		}
 		if err := s.detach(n); err != nil {
 			return err
@@ -160,16 +177,45 @@ func (s *storm) attach(n int) error {
 	return fmt.Errorf("ADD failed %d times", mostTries)
 }
 
+// add calls one plugin after the other. It returns the last one's result, or
+// nothing when one fails.
+func (s *storm) add(n int) (result string, err error) {
+	for _, c := range s.list("ADD", n) {
+		if result != "" {
+			c.Conf = WithKeys(s.t, c.Conf, map[string]any{"prevResult": json.RawMessage(result)})
+		}
+		a, err := s.try(c)
+		if err != nil || a.Code != 0 {
+			return "", err
+		}
+		result = a.Stdout
+	}
+	return result, nil
+}
+
 // detach tries DEL until it succeeds. From its start on the addresses are free.
 func (s *storm) detach(n int) error {
 	s.disown(n)
 	for range mostTries {
-		a, err := s.try(s.call("DEL", n))
-		if err != nil || a.Code == 0 {
+		done, err := s.del(n)
+		if err != nil || done {
 			return err
 		}
 	}
 	return fmt.Errorf("DEL failed %d times", mostTries)
+}
+
+// del calls the plugins in reverse order, until one fails.
+func (s *storm) del(n int) (done bool, err error) {
+	list := s.list("DEL", n)
+	slices.Reverse(list)
+	for _, c := range list {
+		a, err := s.try(c)
+		if err != nil || a.Code != 0 {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // own notes the addresses of a result; one that another container has is an error.

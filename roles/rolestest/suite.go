@@ -23,6 +23,9 @@ type Conf struct {
 	Name string
 	// JSON is a plugin configuration with "name", without "cniVersion".
 	JSON string
+	// Chain is the interface plugin that a chained role stands behind, without
+	// "name" and "cniVersion".
+	Chain string
 	// NoAddress marks layer 2 configurations: spec versions below 0.3.0 cannot
 	// express their result, so ADD must fail there.
 	NoAddress bool
@@ -111,6 +114,8 @@ type bench struct {
 	s    Suite
 	conf Conf
 	ns   *netopstest.NS
+	// warmed tells that the shared objects are there.
+	warmed bool
 }
 
 func (s Suite) bench(t *testing.T, c Conf) *bench {
@@ -189,6 +194,7 @@ func (b *bench) warm() string {
 	b.t.Helper()
 	b.OK(b.call("ADD"))
 	b.OK(b.call("DEL"))
+	b.warmed = true
 	return b.state()
 }
 

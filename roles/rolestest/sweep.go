@@ -132,6 +132,7 @@ func (b *bench) sweepDel(t *testing.T, kind string, after func(n int)) {
 // list brings the untouched host back.
 func (b *bench) coldSweep(t *testing.T, kind, pristine string) {
 	t.Helper()
+	b.warmed = false
 	for n := 1; n <= maxSteps; n++ {
 		call := b.call("ADD")
 		call.Probe = fmt.Sprintf("%s:%d", kind, n)

@@ -12,7 +12,7 @@ import (
 // the VLAN's gateway interface is there.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		New: func(conf []byte) (attach.Interface, error) { return newRole(conf) },
+		New: func(conf []byte) (attach.Wirer, error) { return newRole(conf) },
 		Observed: func(seen []byte) (any, error) {
 			s := struct {
 				Bridge, Gateway hostLink
