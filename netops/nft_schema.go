@@ -108,8 +108,13 @@ func macGuardFeature() nftFeature {
 // String is "inet cnibox", as nft names it.
 func (t nftTable) String() string {
 	family := "inet"
-	if t.family == unix.NFPROTO_BRIDGE {
+	switch t.family {
+	case unix.NFPROTO_BRIDGE:
 		family = "bridge"
+	case unix.NFPROTO_IPV4:
+		family = "ip"
+	case unix.NFPROTO_IPV6:
+		family = "ip6"
 	}
 	return family + " " + t.name
 }

@@ -1,0 +1,258 @@
+package netops
+
+import (
+	"context"
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// What the reference plugins (containernetworking/plugins v1.9.1) leave in
+// nftables, by their own backend and by iptables-nft, is read and removed here
+// for attachments that they made. Chains of iptables-legacy are not nftables'
+// and not seen.
+
+// Foreign names an attachment that the reference plugins made.
+type Foreign struct {
+	Network, ContainerID, IfName string
+	// Addresses are the attachment's, as far as they are known. What tells its
+	// address is removed only if it is one of them; without any, whatever is
+	// the container's.
+	Addresses []netip.Addr
+	// Others are addresses of the container's other attachments: names that
+	// the reference gives by container do not tell these apart.
+	Others []netip.Addr
+}
+
+// owns tells whether what stands for an address is the attachment's. The zero
+// address is none that is told.
+func (f *Foreign) owns(a netip.Addr) bool {
+	switch {
+	case slices.Contains(f.Others, a):
+		return false
+	case !a.IsValid():
+		return len(f.Others) == 0
+	}
+	return len(f.Addresses) == 0 || slices.Contains(f.Addresses, a)
+}
+
+// digest begins the hexadecimal SHA-512 of a text: how the reference plugins
+// make names (pkg/utils).
+func digest(text string, length int) string {
+	sum := sha512.Sum512([]byte(text))
+	return hex.EncodeToString(sum[:])[:length]
+}
+
+// iptablesChain is an iptables chain of the reference's for a container: 28
+// characters in all.
+func iptablesChain(prefix, network, containerID string) string {
+	return prefix + digest(network+containerID, 28-len(prefix))
+}
+
+const (
+	masqueradePrefix = "CNI-"
+	hostPortPrefix   = "CNI-DN-"
+	hostPortChain    = "CNI-HOSTPORT-DNAT"
+	forwardChain     = "CNI-FORWARD"
+)
+
+// iptablesTable is a table that iptables-nft keeps.
+func iptablesTable(family byte, name string) nftTable { return nftTable{family, name} }
+
+func foreignMasqueradeTable() nftTable {
+	return nftTable{unix.NFPROTO_INET, "cni_plugins_masquerade"}
+}
+
+func foreignHostPortTable(family byte) nftTable { return nftTable{family, "cni_hostport"} }
+
+// bothFamilies are those that iptables and ip6tables have tables of.
+func bothFamilies() []byte { return []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} }
+
+// masqueradeComment begins the comments of an attachment's masquerade rules.
+func (f *Foreign) masqueradeComment() string {
+	return masqueradeNetwork(f.Network) + digest(f.IfName+":"+f.ContainerID, 16)
+}
+
+// masqueradeNetwork begins those of a network.
+func masqueradeNetwork(network string) string { return digest(network, 16) + "-" }
+
+// RemoveForeignMasquerade removes what the reference's bridge and ptp made for
+// ipMasq with either backend. Their iptables backend knows no interface names:
+// a container's chain goes with the last rule that leads to it.
+func (n *Net) RemoveForeignMasquerade(ctx context.Context, f Foreign) error {
+	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
+	errs := []error{n.nft.removeForeignRules(ctx, foreignMasqueradeTable(), []string{"masq_checks"}, func(r *foreignRule) bool {
+		return strings.HasPrefix(r.comment, f.masqueradeComment())
+	})}
+	for _, family := range bothFamilies() {
+		errs = append(errs, n.nft.removeForeignChain(ctx, iptablesTable(family, "nat"), "POSTROUTING", chain, func(r *foreignRule) bool {
+			return f.owns(r.source.Addr())
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveForeignHostPorts removes what the reference's portmap made with either
+// backend.
+func (n *Net) RemoveForeignHostPorts(ctx context.Context, f Foreign) error {
+	chain := iptablesChain(hostPortPrefix, f.Network, f.ContainerID)
+	var errs []error
+	for _, family := range bothFamilies() {
+		errs = append(errs,
+			n.nft.removeForeignRules(ctx, foreignHostPortTable(family), []string{"hostports", "hostip_hostports", "masquerading"}, func(r *foreignRule) bool {
+				return r.comment == f.ContainerID && f.owns(r.target())
+			}),
+			n.nft.removeForeignChain(ctx, iptablesTable(family, "nat"), hostPortChain, chain, func(*foreignRule) bool {
+				return f.owns(netip.Addr{})
+			}))
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveForeignForward removes the two rules that the reference's firewall
+// made in CNI-FORWARD for each of the addresses. They name nothing else: the
+// caller makes sure that nobody else has these addresses now.
+func (n *Net) RemoveForeignForward(ctx context.Context, addresses []netip.Addr) error {
+	if len(addresses) == 0 {
+		return nil
+	}
+	var errs []error
+	for _, family := range bothFamilies() {
+		errs = append(errs, n.nft.removeForeignRules(ctx, iptablesTable(family, "filter"), []string{forwardChain}, func(r *foreignRule) bool {
+			return slices.ContainsFunc(addresses, r.forwards)
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// removeForeignRules deletes the rules of some chains of a table that are chosen.
+func (c *nft) removeForeignRules(ctx context.Context, t nftTable, chains []string, chosen func(*foreignRule) bool) error {
+	removed := false
+	err := c.removeForeign(ctx, t, func() ([]nftMessage, error) {
+		var msgs []nftMessage
+		rules, err := c.foreignRules(ctx, t, chains...)
+		for i := range rules {
+			if err == nil && chosen(&rules[i]) {
+				var m nftMessage
+				m, err = rules[i].deletion()
+				msgs = append(msgs, m)
+			}
+		}
+		removed = removed || len(msgs) > 0
+		return msgs, err
+	})
+	if err != nil || !removed || !strings.HasPrefix(t.name, "cni_") {
+		return err
+	}
+	return c.removeForeignTable(ctx, t, chains)
+}
+
+// removeForeignTable deletes a table of the reference's own when none of its
+// chains for attachments has a rule any more. An ADD of the reference makes all
+// of it again, in one transaction, and this one does nothing if that came between.
+func (c *nft) removeForeignTable(ctx context.Context, t nftTable, chains []string) error {
+	generation, err := c.conn.generation(ctx)
+	if err != nil {
+		return err
+	}
+	rules, err := c.foreignRules(ctx, t, chains...)
+	if err != nil || len(rules) > 0 {
+		return err
+	}
+	_, err = c.removeUnchanged(ctx, t, generation)
+	return kernelError(err, fmt.Sprintf("remove nftables table %s", t))
+}
+
+// removeForeignChain deletes the rules of an entry chain that lead to a
+// container's chain and are chosen, and with the last of them the chain.
+func (c *nft) removeForeignChain(ctx context.Context, t nftTable, entry, chain string, chosen func(*foreignRule) bool) error {
+	from := []string{entry}
+	return c.removeForeign(ctx, t, func() ([]nftMessage, error) {
+		there, err := c.hasChain(ctx, t, chain)
+		if err != nil || !there {
+			return nil, err
+		}
+		rules, err := c.foreignRules(ctx, t, from...)
+		if err != nil {
+			return nil, err
+		}
+		from = nil // if the chain turns out to be in use, another than entry leads to it
+		var msgs []nftMessage
+		left := false
+		for i := range rules {
+			r := &rules[i]
+			if r.jump != chain {
+				continue
+			}
+			if r.chain == entry && !chosen(r) {
+				left = true
+				continue
+			}
+			m, err := r.deletion()
+			if err != nil {
+				return nil, err
+			}
+			msgs = append(msgs, m)
+		}
+		if left {
+			return msgs, nil
+		}
+		m, err := t.deleteChain(chain)
+		return append(msgs, m), err
+	})
+}
+
+// removeForeign commits what plan lists, again where something changed
+// meanwhile. On a kernel without nftables there is nothing of the kind.
+func (c *nft) removeForeign(ctx context.Context, t nftTable, plan func() ([]nftMessage, error)) error {
+	for range nftTries {
+		msgs, err := plan()
+		if err == nil && len(msgs) > 0 {
+			err = c.conn.commit(ctx, 0, msgs...)
+		}
+		switch {
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EBUSY):
+		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT):
+			return nil
+		default:
+			return kernelError(err, fmt.Sprintf("remove rules of other plugins from nftables table %s", t))
+		}
+	}
+	return fmt.Errorf("remove rules of other plugins from nftables table %s: %w: it is being changed", t, ErrBusy)
+}
+
+// hasChain tells whether a table has a chain.
+func (c *nft) hasChain(ctx context.Context, t nftTable, chain string) (bool, error) {
+	conn, err := c.open()
+	if err != nil {
+		return false, err
+	}
+	m, err := message(unix.NFT_MSG_GETCHAIN, 0, t.family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_CHAIN_TABLE, t.name)
+		ae.String(unix.NFTA_CHAIN_NAME, chain)
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+	err = conn.query(ctx, m, func([]byte) {})
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (t nftTable) deleteChain(chain string) (nftMessage, error) {
+	return message(unix.NFT_MSG_DELCHAIN, 0, t.family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_CHAIN_TABLE, t.name)
+		ae.String(unix.NFTA_CHAIN_NAME, chain)
+		return nil
+	})
+}

@@ -1,0 +1,105 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// MissingForeignMasquerade lists those of the attachment's addresses that no
+// rule of the reference's bridge or ptp masquerades.
+func (n *Net) MissingForeignMasquerade(ctx context.Context, f Foreign) ([]netip.Addr, error) {
+	rules, err := n.nft.foreignRules(ctx, foreignMasqueradeTable(), "masq_checks")
+	if err != nil {
+		return nil, kernelError(err, "read rules of other plugins")
+	}
+	rules = slices.DeleteFunc(rules, func(r foreignRule) bool { return !strings.HasPrefix(r.comment, f.masqueradeComment()) })
+	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
+	for _, family := range bothFamilies() {
+		jumps, err := n.nft.foreignRules(ctx, iptablesTable(family, "nat"), "POSTROUTING")
+		if err != nil {
+			return nil, kernelError(err, "read rules of other plugins")
+		}
+		rules = append(rules, slices.DeleteFunc(jumps, func(r foreignRule) bool { return r.jump != chain })...)
+	}
+	var missing []netip.Addr
+	for _, a := range f.Addresses {
+		if !slices.ContainsFunc(rules, func(r foreignRule) bool { return r.source == netip.PrefixFrom(a, a.BitLen()) }) {
+			missing = append(missing, a)
+		}
+	}
+	return missing, nil
+}
+
+// CollectForeignMasquerade removes what the reference's bridge and ptp made on
+// a network for containers that are none of the valid attachments'.
+func (n *Net) CollectForeignMasquerade(ctx context.Context, network string, valid []Foreign) error {
+	isValid := func(r *foreignRule) bool {
+		return slices.ContainsFunc(valid, func(f Foreign) bool { return strings.HasPrefix(r.comment, f.masqueradeComment()) })
+	}
+	return errors.Join(
+		n.nft.removeForeignRules(ctx, foreignMasqueradeTable(), []string{"masq_checks"}, func(r *foreignRule) bool {
+			return strings.HasPrefix(r.comment, masqueradeNetwork(network)) && !isValid(r)
+		}),
+		n.nft.collectChains(ctx, "POSTROUTING", masqueradePrefix, network, valid),
+	)
+}
+
+// CollectForeignHostPorts does the same for the iptables backend of the
+// reference's portmap. The rules of its nftables backend tell the container and
+// not the network: only an attachment's own DEL knows them.
+func (n *Net) CollectForeignHostPorts(ctx context.Context, network string, valid []Foreign) error {
+	return n.nft.collectChains(ctx, hostPortChain, hostPortPrefix, network, valid)
+}
+
+// collectChains removes the chains of containers of a network that are not
+// valid. The comment of the rule that leads to one tells the network and the
+// container, and the chain's name that it tells the truth.
+func (c *nft) collectChains(ctx context.Context, entry, prefix, network string, valid []Foreign) error {
+	var errs []error
+	for _, family := range bothFamilies() {
+		t := iptablesTable(family, "nat")
+		rules, err := c.foreignRules(ctx, t, entry)
+		if err != nil {
+			errs = append(errs, kernelError(err, fmt.Sprintf("read rules of other plugins in nftables table %s", t)))
+			continue
+		}
+		for i := range rules {
+			of, id, ok := parseComment(rules[i].comment)
+			if !ok || of != network || rules[i].jump != iptablesChain(prefix, network, id) {
+				continue
+			}
+			if !slices.ContainsFunc(valid, func(f Foreign) bool { return f.ContainerID == id }) {
+				errs = append(errs, c.removeForeignChain(ctx, t, entry, rules[i].jump, func(*foreignRule) bool { return true }))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// parseComment reads `name: "net1" id: "c1"`, which for portmap begins with
+// `dnat `.
+func parseComment(text string) (network, containerID string, ok bool) {
+	rest, ok := strings.CutPrefix(strings.TrimPrefix(text, "dnat "), "name: ")
+	if !ok {
+		return "", "", false
+	}
+	name, err := strconv.QuotedPrefix(rest)
+	if err != nil {
+		return "", "", false
+	}
+	quotedID, ok := strings.CutPrefix(rest[len(name):], " id: ")
+	if !ok {
+		return "", "", false
+	}
+	network, err = strconv.Unquote(name)
+	if err != nil {
+		return "", "", false
+	}
+	containerID, err = strconv.Unquote(quotedID)
+	return network, containerID, err == nil
+}

@@ -1,0 +1,277 @@
+package netops
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// foreignRule is a rule that another program made, as far as it tells whose it
+// is. What is not understood is left out; shape tells what a rule consists of.
+type foreignRule struct {
+	table  nftTable
+	chain  string
+	handle uint64
+	// comment is nft's, or that of iptables' match of this name.
+	comment string
+	// jump is the chain that it leads to, "" for none.
+	jump string
+	// accepts tells that its verdict is accept.
+	accepts bool
+	// source and destination are what it wants the packet's addresses to be.
+	source, destination netip.Prefix
+	// data are addresses among its constants: where a dnat leads to.
+	data []netip.Addr
+	// shape names its expressions, with the name of an iptables match or target
+	// instead of "match" and "target", and without counters.
+	shape []string
+
+	// load is where in the packet the next comparison looks, mask what it covers.
+	load payload
+	mask []byte
+}
+
+// payload is an address field of the network header.
+type payload struct {
+	offset, length uint32
+	ok             bool
+}
+
+// target is the container's address in a rule of portmap: where a dnat leads
+// to, or whose traffic is masqueraded.
+func (r *foreignRule) target() netip.Addr {
+	if len(r.data) > 0 {
+		return r.data[0]
+	}
+	return r.destination.Addr()
+}
+
+// forwards tells whether it is one of the two rules that the firewall plugin
+// makes for an address, and nothing more.
+func (r *foreignRule) forwards(a netip.Addr) bool {
+	if !r.accepts || r.comment != "" {
+		return false
+	}
+	only := netip.PrefixFrom(a, a.BitLen())
+	switch strings.Join(r.shape, " ") {
+	case "payload cmp immediate":
+		return r.source == only
+	case "payload cmp conntrack immediate", "payload cmp ct bitwise cmp immediate":
+		return r.destination == only
+	}
+	return false
+}
+
+// deletion is the request that deletes the rule.
+func (r *foreignRule) deletion() (nftMessage, error) {
+	return message(unix.NFT_MSG_DELRULE, 0, r.table.family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_RULE_TABLE, r.table.name)
+		ae.String(unix.NFTA_RULE_CHAIN, r.chain)
+		ae.Uint64(unix.NFTA_RULE_HANDLE, r.handle)
+		return nil
+	})
+}
+
+// foreignRules reads the rules of some chains of a table, of all chains where
+// none is named. A table or chain that is absent has none.
+func (c *nft) foreignRules(ctx context.Context, t nftTable, chains ...string) ([]foreignRule, error) {
+	conn, err := c.open()
+	if err != nil {
+		return nil, err
+	}
+	if len(chains) == 0 {
+		return conn.foreignRules(ctx, t, "")
+	}
+	var all []foreignRule
+	for _, chain := range chains {
+		rules, err := conn.foreignRules(ctx, t, chain)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, rules...)
+	}
+	return all, nil
+}
+
+// foreignRules reads one chain, or with "" the whole table.
+func (c *nftConn) foreignRules(ctx context.Context, t nftTable, chain string) ([]foreignRule, error) {
+	m, err := message(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, t.family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_RULE_TABLE, t.name)
+		if chain != "" {
+			ae.String(unix.NFTA_RULE_CHAIN, chain)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for range nftReads {
+		var rules []foreignRule
+		var damaged error
+		err := c.query(ctx, m, func(attrs []byte) {
+			r, err := decodeForeignRule(t, attrs)
+			rules, damaged = append(rules, r), errors.Join(damaged, err)
+		})
+		switch {
+		case errors.Is(err, errInterrupted), errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.ENOENT):
+			return nil, nil
+		case err != nil:
+			return nil, err
+		default:
+			return rules, damaged
+		}
+	}
+	return nil, fmt.Errorf("%w: nftables is being changed all the time", ErrBusy)
+}
+
+// decodeForeignRule reads the attributes of one NFT_MSG_NEWRULE.
+func decodeForeignRule(t nftTable, attrs []byte) (foreignRule, error) {
+	r := foreignRule{table: t}
+	err := eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+		switch ad.Type() {
+		case unix.NFTA_RULE_CHAIN:
+			r.chain = untilNUL(ad.Bytes())
+		case unix.NFTA_RULE_HANDLE:
+			if b := ad.Bytes(); len(b) == 8 {
+				r.handle = binary.BigEndian.Uint64(b)
+			}
+		case unix.NFTA_RULE_USERDATA:
+			r.comment = labelOf(ad.Bytes())
+		case unix.NFTA_RULE_EXPRESSIONS:
+			return eachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error { return r.expression(ad.Bytes()) })
+		}
+		return nil
+	})
+	return r, err
+}
+
+// expression reads one NFTA_LIST_ELEM of a rule's expressions.
+func (r *foreignRule) expression(attrs []byte) error {
+	var name string
+	data := map[uint16][]byte{}
+	err := eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+		switch ad.Type() {
+		case unix.NFTA_EXPR_NAME:
+			name = untilNUL(ad.Bytes())
+		case unix.NFTA_EXPR_DATA:
+			return eachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error {
+				data[ad.Type()] = bytes.Clone(ad.Bytes())
+				return nil
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	switch name {
+	case "counter":
+		return nil
+	case "match":
+		name = r.match(data)
+	case "payload":
+		r.payload(data)
+	case "bitwise":
+		r.mask, err = decodeData(data[unix.NFTA_BITWISE_MASK])
+	case "cmp":
+		err = r.compare(data)
+	case "immediate":
+		err = r.immediate(data)
+	}
+	r.shape = append(r.shape, name)
+	return err
+}
+
+// match is the name of an iptables match; its comment is noted.
+func (r *foreignRule) match(data map[uint16][]byte) string {
+	name := untilNUL(data[unix.NFTA_MATCH_NAME])
+	if name == "comment" {
+		r.comment = untilNUL(data[unix.NFTA_MATCH_INFO])
+	}
+	return name
+}
+
+// payload notes what the next comparison looks at.
+func (r *foreignRule) payload(data map[uint16][]byte) {
+	r.load, r.mask = payload{}, nil
+	var v [3]uint32
+	for i, key := range []uint16{unix.NFTA_PAYLOAD_BASE, unix.NFTA_PAYLOAD_OFFSET, unix.NFTA_PAYLOAD_LEN} {
+		if len(data[key]) != 4 {
+			return
+		}
+		v[i] = binary.BigEndian.Uint32(data[key])
+	}
+	r.load = payload{offset: v[1], length: v[2], ok: v[0] == unix.NFT_PAYLOAD_NETWORK_HEADER}
+}
+
+// compare notes an address that the packet's must be, or be within. iptables
+// compares whole bytes of a prefix, or masks the rest.
+func (r *foreignRule) compare(data map[uint16][]byte) error {
+	load, mask := r.load, r.mask
+	r.load, r.mask = payload{}, nil
+	value, err := decodeData(data[unix.NFTA_CMP_DATA])
+	op := data[unix.NFTA_CMP_OP]
+	if err != nil || !load.ok || len(op) != 4 || binary.BigEndian.Uint32(op) != unix.NFT_CMP_EQ || uint32(len(value)) != load.length {
+		return err
+	}
+	bits := 8 * len(value)
+	if mask != nil {
+		ones, width := net.IPMask(mask).Size()
+		if width != bits {
+			return nil
+		}
+		bits = ones
+	}
+	// Where the addresses are: RFC 791 section 3.1, RFC 8200 section 3.
+	ip4 := r.table.family != unix.NFPROTO_IPV6 && load.length <= 4
+	ip6 := r.table.family != unix.NFPROTO_IPV4 && load.length <= 16
+	switch {
+	case ip4 && load.offset == 12:
+		r.source = prefixOf(value, 4, bits)
+	case ip4 && load.offset == 16:
+		r.destination = prefixOf(value, 4, bits)
+	case ip6 && load.offset == 8:
+		r.source = prefixOf(value, 16, bits)
+	case ip6 && load.offset == 24:
+		r.destination = prefixOf(value, 16, bits)
+	}
+	return nil
+}
+
+// prefixOf is the prefix that begins with value, of an address of size bytes.
+func prefixOf(value []byte, size, bits int) netip.Prefix {
+	whole := make([]byte, size)
+	copy(whole, value)
+	a, _ := netip.AddrFromSlice(whole)
+	return netip.PrefixFrom(a, bits)
+}
+
+// immediate notes a verdict, or a constant that can be an address.
+func (r *foreignRule) immediate(data map[uint16][]byte) error {
+	value, err := decodeData(data[unix.NFTA_IMMEDIATE_DATA])
+	if err != nil || len(value) < 4 {
+		return err
+	}
+	if register := data[unix.NFTA_IMMEDIATE_DREG]; len(register) == 4 && binary.BigEndian.Uint32(register) == unix.NFT_REG_VERDICT {
+		switch int32(binary.BigEndian.Uint32(value)) {
+		case unix.NFT_JUMP, unix.NFT_GOTO:
+			r.jump = string(value[4:])
+		case nfAccept:
+			r.accepts = true
+		}
+		return nil
+	}
+	if a, ok := netip.AddrFromSlice(value); ok {
+		r.data = append(r.data, a)
+	}
+	return nil
+}

@@ -1,0 +1,328 @@
+package netops
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What the reference plugins v1.9.1 call things: the digests are those of
+// sha512sum(1) for network "net1" and containers "c1" and "c2".
+const (
+	c1Chain     = "CNI-c2d892b58e87e28a12fe6479"
+	c2Chain     = "CNI-74f9b05a6a8182c73e61fd60"
+	c1HostPorts = "CNI-DN-c2d892b58e87e28a12fe6"
+	c2HostPorts = "CNI-DN-74f9b05a6a8182c73e61f"
+)
+
+func addrs(texts ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, t := range texts {
+		out = append(out, netip.MustParseAddr(t))
+	}
+	return out
+}
+
+// iptablesMasquerade does what the reference's bridge does for an address.
+func iptablesMasquerade(t *testing.T, chain, id, address, subnet string) {
+	t.Helper()
+	program, multicast := "iptables", "224.0.0.0/4"
+	if strings.Contains(address, ":") {
+		program, multicast = "ip6tables", "ff00::/8"
+	}
+	comment := []string{"-m", "comment", "--comment", `name: "net1" id: "` + id + `"`}
+	if !strings.Contains(run(t, program, "-t", "nat", "-S"), "-N "+chain+"\n") {
+		run(t, program, "-t", "nat", "-N", chain)
+		run(t, program, append([]string{"-t", "nat", "-A", chain, "-d", subnet, "-j", "ACCEPT"}, comment...)...)
+		run(t, program, append([]string{"-t", "nat", "-A", chain, "!", "-d", multicast, "-j", "MASQUERADE"}, comment...)...)
+	}
+	run(t, program, append([]string{"-t", "nat", "-A", "POSTROUTING", "-s", address, "-j", chain}, comment...)...)
+}
+
+// iptablesHostPort does what the reference's portmap does for a mapping.
+func iptablesHostPort(t *testing.T, chain, id, port, to string) {
+	t.Helper()
+	if !strings.Contains(run(t, "iptables", "-t", "nat", "-S"), "-N CNI-HOSTPORT-DNAT\n") {
+		run(t, "iptables", "-t", "nat", "-N", "CNI-HOSTPORT-DNAT")
+		run(t, "iptables", "-t", "nat", "-A", "PREROUTING", "-m", "addrtype", "--dst-type", "LOCAL", "-j", "CNI-HOSTPORT-DNAT")
+	}
+	run(t, "iptables", "-t", "nat", "-N", chain)
+	run(t, "iptables", "-t", "nat", "-A", chain, "-p", "tcp", "--dport", port, "-j", "DNAT", "--to-destination", to)
+	run(t, "iptables", "-t", "nat", "-A", "CNI-HOSTPORT-DNAT", "-m", "comment", "--comment", `dnat name: "net1" id: "`+id+`"`,
+		"-m", "multiport", "-p", "tcp", "--destination-ports", port, "-j", chain)
+}
+
+// rules is the ruleset without counters and handles.
+func rules(t *testing.T) string {
+	t.Helper()
+	return run(t, "nft", "-s", "list", "ruleset")
+}
+
+func TestForeignNames(t *testing.T) {
+	for chain, id := range map[string]string{c1Chain: "c1", c2Chain: "c2"} {
+		if got := iptablesChain(masqueradePrefix, "net1", id); got != chain {
+			t.Errorf("chain of %q is %q, want %q", id, got, chain)
+		}
+	}
+	if got := iptablesChain(hostPortPrefix, "net1", "c1"); got != c1HostPorts {
+		t.Errorf("chain of host ports is %q, want %q", got, c1HostPorts)
+	}
+}
+
+// TestForeignMasqueradeIPTables: a container's chain goes, in both families,
+// and nobody else's; with two interfaces it goes with the second.
+func TestForeignMasqueradeIPTables(t *testing.T) {
+	freshNetns(t)
+	n := New(Options{})
+	t.Cleanup(func() { _ = n.Close() })
+	run(t, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.1", "-j", "ACCEPT")
+	run(t, "ip6tables", "-t", "nat", "-A", "POSTROUTING", "-s", "2001:db8::1", "-j", "ACCEPT")
+	iptablesMasquerade(t, c2Chain, "c2", "10.1.0.3", "10.1.0.0/24")
+	others := rules(t)
+	make1 := func() {
+		iptablesMasquerade(t, c1Chain, "c1", "10.1.0.2", "10.1.0.0/24")
+		iptablesMasquerade(t, c1Chain, "c1", "fd00::2", "fd00::/64")
+	}
+	for name, f := range map[string]Foreign{
+		"addresses known":   {Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: addrs("10.1.0.2", "fd00::2")},
+		"addresses unknown": {Network: "net1", ContainerID: "c1", IfName: "eth0"},
+	} {
+		make1()
+		for range 2 {
+			if err := n.RemoveForeignMasquerade(t.Context(), f); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if now := strings.TrimSpace(rules(t)); now != strings.TrimSpace(others) {
+				t.Fatalf("%s: ruleset is\n%s\nwant\n%s", name, now, others)
+			}
+		}
+	}
+	make1()
+	iptablesMasquerade(t, c1Chain, "c1", "10.1.0.9", "10.1.0.0/24")
+	second := Foreign{Network: "net1", ContainerID: "c1", IfName: "eth1", Addresses: addrs("10.1.0.9"), Others: addrs("10.1.0.2", "fd00::2")}
+	if err := n.RemoveForeignMasquerade(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	first := Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: second.Others}
+	if missing, err := n.MissingForeignMasquerade(t.Context(), first); err != nil || len(missing) > 0 {
+		t.Fatalf("the first interface lost %v, %v", missing, err)
+	}
+	if missing, err := n.MissingForeignMasquerade(t.Context(), second); err != nil || len(missing) != 1 {
+		t.Fatalf("the second interface lacks %v, %v", missing, err)
+	}
+	if err := n.RemoveForeignMasquerade(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if now := strings.TrimSpace(rules(t)); now != strings.TrimSpace(others) {
+		t.Fatalf("ruleset is\n%s\nwant\n%s", now, others)
+	}
+}
+
+// TestForeignChainInUse: an administrator's own rule leads to the chain.
+func TestForeignChainInUse(t *testing.T) {
+	freshNetns(t)
+	n := New(Options{})
+	t.Cleanup(func() { _ = n.Close() })
+	iptablesMasquerade(t, c1Chain, "c1", "10.1.0.2", "10.1.0.0/24")
+	run(t, "iptables", "-t", "nat", "-N", "MINE")
+	run(t, "iptables", "-t", "nat", "-A", "MINE", "-s", "10.1.0.2", "-j", c1Chain)
+	if err := n.RemoveForeignMasquerade(t.Context(), Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0"}); err != nil {
+		t.Fatal(err)
+	}
+	if now := rules(t); strings.Contains(now, c1Chain) {
+		t.Fatalf("the chain is still there:\n%s", now)
+	}
+}
+
+// masqueradeRules is the table of the reference's nftables backend.
+func masqueradeRules(rules ...string) string {
+	return `table inet cni_plugins_masquerade {
+	chain masq_checks {
+` + strings.Join(rules, "\n") + `
+	}
+	chain postrouting {
+		type nat hook postrouting priority srcnat; policy accept;
+		ip daddr 224.0.0.0/4 return
+		goto masq_checks
+	}
+}`
+}
+
+// masqueradeRule is one rule of it.
+func masqueradeRule(f Foreign, address, subnet string) string {
+	family := "ip"
+	if strings.Contains(address, ":") {
+		family = "ip6"
+	}
+	comment := f.masqueradeComment() + ", net: " + f.Network + ", if: " + f.IfName + ", id: " + f.ContainerID
+	return family + " saddr " + address + " " + family + " daddr != " + subnet + ` masquerade comment "` + comment + `"`
+}
+
+// TestForeignMasqueradeNFT: rules go by the attachment that their comments
+// name, by GC those that are not valid; the table with the last.
+func TestForeignMasqueradeNFT(t *testing.T) {
+	freshNetns(t)
+	n := New(Options{})
+	t.Cleanup(func() { _ = n.Close() })
+	one := Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: addrs("10.1.0.2", "fd00::2")}
+	two := Foreign{Network: "net1", ContainerID: "c1", IfName: "eth1"}
+	three := Foreign{Network: "net1", ContainerID: "c3", IfName: "eth0"}
+	other := Foreign{Network: "net2", ContainerID: "c1", IfName: "eth0"}
+	nftFile(t, masqueradeRules(masqueradeRule(one, "10.1.0.2", "10.1.0.0/24"), masqueradeRule(one, "fd00::2", "fd00::/64"),
+		masqueradeRule(two, "10.1.0.9", "10.1.0.0/24"), masqueradeRule(three, "10.1.0.3", "10.1.0.0/24"), masqueradeRule(other, "10.2.0.2", "10.2.0.0/24")))
+	if missing, err := n.MissingForeignMasquerade(t.Context(), one); err != nil || len(missing) > 0 {
+		t.Errorf("missing %v, %v", missing, err)
+	}
+	steps := []struct {
+		name string
+		do   func() error
+		left []string
+	}{
+		{"DEL", func() error { return n.RemoveForeignMasquerade(t.Context(), one) }, []string{"10.1.0.9", "10.1.0.3", "10.2.0.2"}},
+		{"DEL again", func() error { return n.RemoveForeignMasquerade(t.Context(), one) }, []string{"10.1.0.9", "10.1.0.3", "10.2.0.2"}},
+		{"GC", func() error { return n.CollectForeignMasquerade(t.Context(), "net1", []Foreign{three}) }, []string{"10.1.0.3", "10.2.0.2"}},
+		{"GC of nobody", func() error { return n.CollectForeignMasquerade(t.Context(), "net1", nil) }, []string{"10.2.0.2"}},
+		{"DEL of the last", func() error { return n.RemoveForeignMasquerade(t.Context(), other) }, nil},
+	}
+	for _, s := range steps {
+		if err := s.do(); err != nil {
+			t.Fatalf("%s: %v", s.name, err)
+		}
+		now := rules(t)
+		for _, a := range []string{"10.1.0.2", "fd00::2", "10.1.0.9", "10.1.0.3", "10.2.0.2"} {
+			if has := strings.Contains(now, a+" "); has != slices.Contains(s.left, a) {
+				t.Fatalf("%s: rule of %s is there: %t, in\n%s", s.name, a, has, now)
+			}
+		}
+		if s.left == nil && strings.TrimSpace(now) != "" {
+			t.Errorf("%s: left are\n%s", s.name, now)
+		}
+	}
+}
+
+// nftFile runs an nft script.
+func nftFile(t *testing.T, text string) {
+	t.Helper()
+	run(t, "nft", text)
+}
+
+// TestForeignHostPorts: both backends; the nftables one names the container only,
+// so the address that a rule leads to tells its attachments apart.
+func TestForeignHostPorts(t *testing.T) {
+	freshNetns(t)
+	n := New(Options{})
+	t.Cleanup(func() { _ = n.Close() })
+	iptablesHostPort(t, c2HostPorts, "c2", "8081", "10.1.0.3:80")
+	others := rules(t)
+	one := Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: addrs("10.1.0.2"), Others: nil}
+	for _, remove := range []func() error{
+		func() error { return n.RemoveForeignHostPorts(t.Context(), one) },
+		func() error { return n.CollectForeignHostPorts(t.Context(), "net1", []Foreign{{ContainerID: "c2"}}) },
+	} {
+		iptablesHostPort(t, c1HostPorts, "c1", "8080", "10.1.0.2:80")
+		if err := remove(); err != nil {
+			t.Fatal(err)
+		}
+		if now := rules(t); now != others {
+			t.Fatalf("ruleset is\n%s\nwant\n%s", now, others)
+		}
+	}
+	run(t, "nft", "flush", "ruleset")
+	nftFile(t, `table ip cni_hostport {
+	chain hostports {
+		tcp dport 8080 dnat to 10.1.0.2:80 comment "c1"
+		ip daddr 192.0.2.1 udp dport 53 dnat to 10.2.0.7:53 comment "c1"
+		tcp dport 8081 dnat to 10.1.0.3:80 comment "c2"
+	}
+	chain hostip_hostports { }
+	chain masquerading {
+		type nat hook postrouting priority srcnat; policy accept;
+		ip saddr 10.1.0.2 ip daddr 10.1.0.2 masquerade comment "c1"
+		ip saddr 10.2.0.7 ip daddr 10.2.0.7 masquerade comment "c1"
+		ip saddr 127.0.0.1 ip daddr 10.1.0.2 masquerade comment "c1"
+	}
+}`)
+	check := func(step string, left ...string) {
+		t.Helper()
+		now := rules(t)
+		for _, a := range []string{"dport 8080", "dport 53", "dport 8081", "daddr 10.1.0.2", "daddr 10.2.0.7"} {
+			if has := strings.Contains(now, a); has != slices.Contains(left, a) {
+				t.Errorf("%s: %q is there: %t, in\n%s", step, a, has, now)
+			}
+		}
+	}
+	if err := n.RemoveForeignHostPorts(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	check("first", "dport 53", "dport 8081", "daddr 10.2.0.7")
+	if err := n.RemoveForeignHostPorts(t.Context(), Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0", Others: addrs("10.2.0.7")}); err != nil {
+		t.Fatal(err)
+	}
+	check("unknown, not the other's", "dport 53", "dport 8081", "daddr 10.2.0.7")
+	if err := n.RemoveForeignHostPorts(t.Context(), Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0"}); err != nil {
+		t.Fatal(err)
+	}
+	check("unknown", "dport 8081")
+	if err := n.RemoveForeignHostPorts(t.Context(), Foreign{Network: "net1", ContainerID: "c2", IfName: "eth0"}); err != nil {
+		t.Fatal(err)
+	}
+	if now := strings.TrimSpace(rules(t)); now != "" {
+		t.Errorf("left are\n%s", now)
+	}
+}
+
+// TestForeignForward: the two rules of an address go, an administrator's of the
+// same address stay.
+func TestForeignForward(t *testing.T) {
+	freshNetns(t)
+	n := New(Options{})
+	t.Cleanup(func() { _ = n.Close() })
+	for _, program := range []string{"iptables", "ip6tables"} {
+		run(t, program, "-N", "CNI-FORWARD")
+		run(t, program, "-A", "FORWARD", "-m", "comment", "--comment", "CNI firewall plugin rules", "-j", "CNI-FORWARD")
+	}
+	run(t, "iptables", "-A", "CNI-FORWARD", "-s", "10.1.0.2", "-p", "tcp", "--dport", "22", "-j", "ACCEPT")
+	run(t, "iptables", "-A", "CNI-FORWARD", "-s", "10.1.0.2", "-m", "comment", "--comment", "mine", "-j", "ACCEPT")
+	run(t, "iptables", "-A", "CNI-FORWARD", "-s", "10.1.0.2", "-j", "DROP")
+	run(t, "iptables", "-A", "CNI-FORWARD", "-s", "10.1.0.0/24", "-j", "ACCEPT")
+	before := rules(t)
+	for _, a := range []string{"10.1.0.2", "fd00::2"} {
+		program := "iptables"
+		if strings.Contains(a, ":") {
+			program = "ip6tables"
+		}
+		run(t, program, "-A", "CNI-FORWARD", "-d", a, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
+		run(t, program, "-A", "CNI-FORWARD", "-s", a, "-j", "ACCEPT")
+	}
+	if err := n.RemoveForeignForward(t.Context(), addrs("10.1.0.3")); err != nil {
+		t.Fatal(err)
+	}
+	if rules(t) == before {
+		t.Fatal("the rules of another address went")
+	}
+	for range 2 {
+		if err := n.RemoveForeignForward(t.Context(), addrs("10.1.0.2", "fd00::2")); err != nil {
+			t.Fatal(err)
+		}
+		if now := rules(t); now != before {
+			t.Fatalf("ruleset is\n%s\nwant\n%s", now, before)
+		}
+	}
+}
+
+// FuzzForeignRule: whatever stands in a rule, reading it ends. The corpus has
+// rules as iptables-nft and nft make them.
+func FuzzForeignRule(f *testing.F) {
+	f.Fuzz(func(t *testing.T, attrs []byte, family byte) {
+		r, err := decodeForeignRule(nftTable{family, "nat"}, attrs)
+		if err != nil {
+			return
+		}
+		_ = r.forwards(r.target())
+		_, _, _ = parseComment(r.comment)
+		if _, err := r.deletion(); err != nil {
+			t.Error(err)
+		}
+	})
+}
