@@ -38,8 +38,13 @@ func (l *Link) String() string {
 		w = append(w, "hairpin", onOff(p.Hairpin), "isolated", onOff(p.Isolated))
 	}
 	w.flag(l.Promisc, "promisc on")
+	w.flag(l.AllMulti, "allmulticast on")
+	if l.TxQLen != nil {
+		w = append(w, "txqueuelen", queueLength(*l.TxQLen))
+	}
 	if u := l.Unset; u != nil {
 		w.flag(u.Promisc, "promisc off")
+		w.flag(u.AllMulti, "allmulticast off")
 		w.flag(u.Master, "nomaster")
 		w.flag(u.Alias, `alias ""`)
 	}
@@ -60,7 +65,7 @@ func (l *Link) String() string {
 }
 
 func (l *Link) validate() error {
-	errs := []error{checkPlace(l.In), checkName(l.Name), checkMAC(l.MAC), checkMTU(l.MTU), checkAlias(l.Alias), l.validateKind()}
+	errs := []error{checkPlace(l.In), checkName(l.Name), checkMAC(l.MAC), checkMTU(l.MTU), checkAlias(l.Alias), checkIndex(l.Index), l.validateKind()}
 	if l.Master != "" {
 		errs = append(errs, checkName(l.Master))
 	}
@@ -185,6 +190,9 @@ func (l *Link) planSet(ctx context.Context, s *session) ([]Change, error) {
 	}
 	c := Change{Do: Step{VerbSet, set}}
 	if !l.Shared {
+		if s.moved[l.ref()] == nil {
+			old.Index = have.index
+		}
 		c.Undo = &Step{VerbSet, old}
 	}
 	return []Change{c}, nil
@@ -216,21 +224,19 @@ func (l *Link) difference(have *linkState, master string) (set, old *Link) {
 		set.Master, old.Master = l.Master, master
 		unset.Master = master == ""
 	}
-	if l.Promisc && !have.isPromisc() {
-		set.Promisc, unset.Promisc = true, true
-	}
 	if l.Port != nil && (have.port == nil || *l.Port != *have.port) {
 		set.Port, old.Port = l.Port, have.port
 	}
-	if u := l.Unset; u != nil {
-		set.Unset = u
-		old.Promisc = old.Promisc || u.Promisc && have.isPromisc()
-		if u.Master {
-			old.Master = master
-		}
-		if u.Alias {
-			old.Alias = have.alias
-		}
+	var off Unset
+	if u := l.Unset; u != nil && u.Master && master != "" {
+		off.Master, old.Master = true, master
+	}
+	if u := l.Unset; u != nil && u.Alias && have.alias != "" {
+		off.Alias, old.Alias = true, have.alias
+	}
+	l.differMode(have, set, old, &off, &unset)
+	if off != (Unset{}) {
+		set.Unset = &off
 	}
 	if unset != (Unset{}) {
 		old.Unset = &unset
@@ -263,9 +269,7 @@ func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
 	if l.Up || l.Down {
 		d.compare("state", upDown(l.Up), upDown(have.isUp()))
 	}
-	if l.Promisc {
-		d.compare("promisc", "on", onOff(have.isPromisc()))
-	}
+	l.verifyMode(have, &d)
 	if l.Bridge != nil && l.Bridge.VLANFiltering {
 		d.compare("vlan_filtering", "on", onOff(have.vlanFiltering))
 	}

@@ -15,7 +15,15 @@ func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, e
 	if v == VerbAdd {
 		return l.create(ctx, s)
 	}
-	m, err := l.set(ctx, s)
+	index := 0
+	if l.Index != 0 {
+		have, err := s.tuned(ctx, l)
+		if err != nil {
+			return nil, err
+		}
+		index = have.index
+	}
+	m, err := l.setAt(ctx, s, index)
 	return []rtMessage{m}, err
 }
 
@@ -29,9 +37,9 @@ func (l *Link) create(ctx context.Context, s *session) ([]rtMessage, error) {
 		ifi.Index = int32(l.chosenIndex())
 	}
 	setFlag(ifi, l.Up, l.Down, unix.IFF_UP)
-	setFlag(ifi, l.Promisc, false, unix.IFF_PROMISC)
+	l.modeFlags(ifi, Unset{})
 	m := rtMessage{kind: unix.RTM_NEWLINK, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{ifi, nameAttr(l.Name)}}
-	m.data = append(m.data, hardwareAttrs(l.MAC, l.MTU)...)
+	m.data = append(m.data, l.ownAttrs()...)
 	if l.Master != "" {
 		master, err := s.indexOf(ctx, l.In, l.Master)
 		if err != nil {
@@ -114,12 +122,12 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (rtMessage, err
 	}
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	setFlag(ifi, l.Up, l.Down, unix.IFF_UP)
-	setFlag(ifi, l.Promisc, unset.Promisc, unix.IFF_PROMISC)
+	l.modeFlags(ifi, unset)
 	m := rtMessage{kind: unix.RTM_NEWLINK, data: append(make([]nl.NetlinkRequestData, 0, 6), ifi)}
 	if ifi.Index = int32(index); index == 0 {
 		m.data = append(m.data, nameAttr(l.Name))
 	}
-	m.data = append(m.data, hardwareAttrs(l.MAC, l.MTU)...)
+	m.data = append(m.data, l.ownAttrs()...)
 	if l.Alias != "" || unset.Alias {
 		m.data = append(m.data, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(l.Alias)))
 	}

@@ -168,11 +168,7 @@ func (n *Net) Routes(ctx context.Context, ns *Namespace, table int) ([]Route, er
 	}
 	all := make([]Route, len(routes))
 	for i, r := range routes {
-		scope := int(r.scope)
-		all[i] = Route{
-			Link: names[r.link], Dst: r.dst, Via: r.via, Src: r.src, MTU: r.mtu, AdvMSS: r.advmss,
-			Priority: r.priority, Table: r.table, Scope: &scope, OnLink: r.onLink,
-		}
+		all[i] = *r.route("", names[r.link])
 	}
 	return all, nil
 }

@@ -20,7 +20,7 @@ const operUp = 6
 // linkState is a link as the kernel tells it.
 type linkState struct {
 	index, master, peer, mtu int
-	flags                    uint32
+	flags, txQLen            uint32
 	oper                     uint8
 	name, kind, alias        string
 	mac                      net.HardwareAddr
@@ -98,6 +98,8 @@ func parseLink(b []byte) (*linkState, error) {
 			l.permanent = append(net.HardwareAddr(nil), v...)
 		case unix.IFLA_MTU:
 			l.mtu = attrInt(v)
+		case unix.IFLA_TXQLEN:
+			l.txQLen = uint32(attrInt(v))
 		case unix.IFLA_MASTER:
 			l.master = attrInt(v)
 		case unix.IFLA_LINK:

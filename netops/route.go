@@ -26,6 +26,9 @@ func (r *Route) String() string {
 		dst = "default"
 	}
 	w := words{"route", dst}
+	if r.Absent {
+		w = words{"no", "route", dst}
+	}
 	if r.Via.IsValid() {
 		w = append(w, "via", r.Via.String())
 	}
@@ -37,6 +40,7 @@ func (r *Route) String() string {
 	}
 	w.number("metric", r.Priority)
 	w.number("table", r.Table)
+	w.number("proto", r.Protocol)
 	if r.Scope != nil {
 		w = append(w, "scope", fmt.Sprint(*r.Scope))
 	}
@@ -51,6 +55,7 @@ func (r *Route) validate() error {
 		checkPlace(r.In), checkName(r.Link), checkPrefix("route", r.Dst),
 		checkAddr("via", r.Via), checkAddr("src", r.Src), checkMTU(r.MTU), checkMTU(r.AdvMSS),
 		checkRange("priority", r.Priority, 0, 1<<32-1), checkRange("table", r.Table, 0, 1<<32-1),
+		checkRange("protocol", r.Protocol, 0, 255), checkIndex(r.LinkIndex), r.validateAbsent(),
 	}
 	if r.Scope != nil {
 		errs = append(errs, checkRange("scope", *r.Scope, 0, 255))
@@ -72,6 +77,9 @@ func (r *Route) table() int {
 }
 
 func (r *Route) plan(ctx context.Context, s *session) ([]Change, error) {
+	if r.Absent {
+		return r.planAbsent(ctx, s)
+	}
 	c := Change{Do: Step{VerbAdd, r}}
 	if s.isNew(r.In, r.Link) {
 		return []Change{c}, nil
@@ -80,7 +88,8 @@ func (r *Route) plan(ctx context.Context, s *session) ([]Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(have, r.is) {
+	stays := func(h routeState) bool { return r.is(h) && !s.leaving[leaving{linkRef{r.In, r.Link}, h}] }
+	if slices.ContainsFunc(have, stays) {
 		if !r.Shared {
 			return nil, fmt.Errorf("%s %w", r, ErrExists)
 		}
@@ -101,6 +110,9 @@ func (r *Route) is(have routeState) bool {
 // verify looks in any table if the Spec names none: a chained plugin may have
 // moved the route.
 func (r *Route) verify(ctx context.Context, s *session) ([]Difference, error) {
+	if r.Absent {
+		return r.verifyAbsent(ctx, s)
+	}
 	all, err := s.routes(ctx, r.In, r.Link, r.Table)
 	if errors.Is(err, ErrNotExist) {
 		return absentIf(nil, r)
@@ -138,7 +150,13 @@ func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, 
 	if err != nil {
 		return nil, err
 	}
-	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family(r.Dst.Addr()), Dst_len: uint8(r.Dst.Bits()), Table: unix.RT_TABLE_UNSPEC, Scope: unix.RT_SCOPE_NOWHERE}}
+	if r.LinkIndex != 0 && r.LinkIndex != index {
+		return nil, fmt.Errorf("link %d %q: %w", r.LinkIndex, r.Link, ErrNotExist)
+	}
+	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{
+		Family: family(r.Dst.Addr()), Dst_len: uint8(r.Dst.Bits()),
+		Table: unix.RT_TABLE_UNSPEC, Scope: unix.RT_SCOPE_NOWHERE, Protocol: uint8(r.Protocol),
+	}}
 	m := rtMessage{kind: unix.RTM_DELROUTE, data: []nl.NetlinkRequestData{
 		rtm,
 		nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(uint32(r.table()))),
@@ -160,7 +178,10 @@ func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, 
 	if r.Shared {
 		m.flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	}
-	rtm.Protocol, rtm.Type, rtm.Scope = unix.RTPROT_BOOT, unix.RTN_UNICAST, r.scope()
+	rtm.Type, rtm.Scope = unix.RTN_UNICAST, r.scope()
+	if r.Protocol == 0 {
+		rtm.Protocol = unix.RTPROT_BOOT
+	}
 	if r.OnLink {
 		rtm.Flags |= unix.RTNH_F_ONLINK
 	}

@@ -24,6 +24,9 @@ type session struct {
 	// moved holds the links that the plan moves, by their new place and name.
 	// They count as made too: addresses and settings stay behind.
 	moved map[linkRef]*linkState
+	// leaving holds the routes that the plan deletes: in their place there may
+	// be others.
+	leaving map[leaving]bool
 	// index caches links' indexes by name.
 	index map[linkRef]int
 }

@@ -69,8 +69,11 @@ type Link struct {
 	// Alias is the ifalias label, at most 120 bytes here.
 	Alias  string `json:"alias,omitempty"`
 	Master string `json:"master,omitempty"`
-	// Promisc turns promiscuous mode on.
-	Promisc bool `json:"promisc,omitempty"`
+	// Promisc turns promiscuous mode on, AllMulti the reception of all multicasts.
+	Promisc  bool `json:"promisc,omitempty"`
+	AllMulti bool `json:"allMulti,omitempty"`
+	// TxQLen is the length of the transmit queue in packets.
+	TxQLen *uint32 `json:"txQLen,omitempty"`
 	// Peer is the other end, for Kind "veth". It is made and deleted with the link.
 	Peer   *Peer   `json:"peer,omitempty"`
 	Bridge *Bridge `json:"bridge,omitempty"`
@@ -95,6 +98,9 @@ type Link struct {
 	// Unset turns off what the zero values above leave alone. It is how
 	// inverses put a link back that was set up.
 	Unset *Unset `json:"unset,omitempty"`
+	// Index is the link that an inverse sets back, whatever its name is by then;
+	// another's link may have that.
+	Index int `json:"index,omitempty"`
 }
 
 // Move takes a link that exists into the other namespace, under another name
@@ -129,9 +135,10 @@ type Move struct {
 
 // Unset names properties of a Link that are to be taken away.
 type Unset struct {
-	Promisc bool `json:"promisc,omitempty"`
-	Master  bool `json:"master,omitempty"`
-	Alias   bool `json:"alias,omitempty"`
+	Promisc  bool `json:"promisc,omitempty"`
+	AllMulti bool `json:"allMulti,omitempty"`
+	Master   bool `json:"master,omitempty"`
+	Alias    bool `json:"alias,omitempty"`
 }
 
 // Peer is the other end of a veth pair.
@@ -215,9 +222,18 @@ type Route struct {
 	Priority int `json:"priority,omitempty"`
 	// Table is a routing table number; 0 means main.
 	Table int `json:"table,omitempty"`
+	// Protocol is who made the route, RTPROT_*; 0 means boot. The kernel removes
+	// only routes of its own (2) when an address goes.
+	Protocol int `json:"protocol,omitempty"`
 	// Scope is RT_SCOPE_*; nil means universe with a gateway and link without.
 	Scope  *int `json:"scope,omitempty"`
 	OnLink bool `json:"onlink,omitempty"`
+	// Absent asks for the route to be away: one that is there is deleted, and
+	// the inverse puts it back as it was.
+	Absent bool `json:"absent,omitempty"`
+	// LinkIndex is the link that an inverse puts the route back on: another's
+	// may have its name by then.
+	LinkIndex int `json:"linkIndex,omitempty"`
 }
 
 // Neigh is a permanent neighbour (ARP or ND) entry, or with an invalid IP and

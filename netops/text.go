@@ -155,6 +155,9 @@ func checkAlias(alias string) error {
 
 func checkMTU(mtu int) error { return checkRange("mtu", mtu, 0, 1<<31-1) }
 
+// checkIndex accepts 0 for none.
+func checkIndex(index int) error { return checkRange("link index", index, 0, 1<<31-1) }
+
 func checkRange(what string, value, least, most int) error {
 	if value < least || value > most {
 		return fmt.Errorf("%s %d is not in %d to %d: %w", what, value, least, most, ErrInvalid)

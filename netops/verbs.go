@@ -58,7 +58,7 @@ func (spec Spec) Beyond(earlier Spec) Spec {
 		switch l := o.(type) {
 		case *Link:
 			if l.Kind != "" && made[l.ref()] {
-				o = &Link{In: l.In, Name: l.Name, MAC: l.MAC, MTU: l.MTU, Up: l.Up, Alias: l.Alias, Master: l.Master, Promisc: l.Promisc, Port: l.Port}
+				o = &Link{In: l.In, Name: l.Name, MAC: l.MAC, MTU: l.MTU, Up: l.Up, Alias: l.Alias, Master: l.Master, Promisc: l.Promisc, AllMulti: l.AllMulti, TxQLen: l.TxQLen, Port: l.Port}
 			}
 		case *Move:
 			if made[l.ref()] {
@@ -161,6 +161,10 @@ func deletion(o Object) *Step {
 		return &Step{VerbDel, o.inverse()}
 	case *Sysctl, *PortVLANs:
 		return nil
+	case *Route:
+		if o.Absent {
+			return nil
+		}
 	}
 	return &Step{VerbDel, o}
 }

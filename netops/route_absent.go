@@ -1,0 +1,71 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// route is the Route that makes the route as it is, over a link of that name.
+func (have routeState) route(in Place, link string) *Route {
+	scope := int(have.scope)
+	return &Route{
+		In: in, Link: link, Dst: have.dst, Via: have.via, Src: have.src, MTU: have.mtu, AdvMSS: have.advmss,
+		Priority: have.priority, Table: have.table, Protocol: int(have.protocol), Scope: &scope, OnLink: have.onLink,
+	}
+}
+
+// leaving is a route over a link that the plan deletes.
+type leaving struct {
+	link linkRef
+	routeState
+}
+
+// planAbsent deletes the routes that are there, and remembers what they were.
+func (r *Route) planAbsent(ctx context.Context, s *session) ([]Change, error) {
+	if s.isNew(r.In, r.Link) {
+		return nil, nil
+	}
+	have, err := s.routes(ctx, r.In, r.Link, r.table())
+	if err != nil {
+		return nil, err
+	}
+	var changes []Change
+	for _, h := range have {
+		key := leaving{linkRef{r.In, r.Link}, h}
+		if !r.is(h) || s.leaving[key] {
+			continue
+		}
+		if s.leaving == nil {
+			s.leaving = map[leaving]bool{}
+		}
+		s.leaving[key] = true
+		was := h.route(r.In, r.Link)
+		back := *was
+		back.LinkIndex = h.link
+		changes = append(changes, Change{Do: Step{VerbDel, was}, Undo: &Step{VerbAdd, &back}})
+	}
+	return changes, nil
+}
+
+// verifyAbsent tells routes that are there all the same.
+func (r *Route) verifyAbsent(ctx context.Context, s *session) ([]Difference, error) {
+	have, err := s.routes(ctx, r.In, r.Link, r.table())
+	if err != nil && !errors.Is(err, ErrNotExist) {
+		return nil, err
+	}
+	for _, h := range have {
+		if r.is(h) {
+			return []Difference{{Object: r, Want: "absent", Have: "present"}}, nil
+		}
+	}
+	return nil, nil
+}
+
+// validateAbsent: what is away is nobody's to share.
+func (r *Route) validateAbsent() error {
+	if r.Absent && r.Shared {
+		return fmt.Errorf("a shared route that is absent: %w", ErrInvalid)
+	}
+	return nil
+}
