@@ -38,6 +38,8 @@ var (
 	_ object   = (*Element)(nil)
 )
 
+	_ object   = (*Forward)(nil)
+	_ object   = (*Flows)(nil)
 // check validates a step, which may come from a file.
 func (st Step) check() (object, error) {
 	o, ok := st.Object.(object)
@@ -111,6 +113,10 @@ func (a *applier) probed(ctx context.Context, batch []Change) error {
 		err = a.move(ctx, batch[0])
 	default:
 		err = a.requests(ctx, batch)
+	case *Forward:
+		err = a.forward(ctx, batch[0])
+	case *Flows:
+		err = a.flows(ctx, batch)
 	}
 	if p := a.net.probe; p != nil && err == nil {
 		p.After(batch[0].Do)
@@ -138,7 +144,7 @@ func together(a, b Step) bool {
 		return false
 	}
 	switch a.Object.(type) {
-	case *Move:
+	case *Move, *Forward:
 		return false
 	case *Sysctl:
 		_, ok := b.Object.(*Sysctl)

@@ -37,6 +37,10 @@ func kindOf(o Object) (string, error) {
 	return "", fmt.Errorf("encode step: %w: no object", ErrInvalid)
 }
 
+	case *Forward:
+		return "forward", nil
+	case *Flows:
+		return "flows", nil
 // ofKind is a new object for a key; nil for a key that is no kind.
 func ofKind(kind string) object {
 	switch kind {
@@ -66,6 +70,10 @@ func ofKind(kind string) object {
 func toJSON(v Verb, o Object) (json.RawMessage, error) {
 	kind, err := kindOf(o)
 	if err != nil {
+	case "forward":
+		return new(Forward)
+	case "flows":
+		return new(Flows)
 		return nil, err
 	}
 	body, err := coldjson.Marshal(o)

@@ -12,6 +12,9 @@ type Options struct {
 	// Restore lists every element that recorded attachments want. It is asked
 	// when our nftables tables had to be made anew, so that they are complete again.
 	Restore func(context.Context) ([]*Element, error)
+	// IPTables runs iptables-legacy's programs; without it their tables are out
+	// of reach.
+	IPTables IPTables
 }
 
 // Net is the kernel's networking as roles see it. It opens its sockets when
@@ -21,11 +24,13 @@ type Net struct {
 	probe Probe
 	host  *Namespace
 	nft   *nft
+	// iptables is Options.IPTables.
+	iptables IPTables
 }
 
 // New opens nothing.
 func New(o Options) *Net {
-	return &Net{probe: o.Probe, host: &Namespace{}, nft: newNFT(o.Restore)}
+	return &Net{probe: o.Probe, host: &Namespace{}, nft: newNFT(o.Restore), iptables: o.IPTables}
 }
 
 // Close closes the sockets. After deletes of nftables elements this waits for

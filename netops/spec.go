@@ -36,7 +36,7 @@ type Spec struct {
 func (s *Spec) Add(o ...Object) { s.Objects = append(s.Objects, o...) }
 
 // Object is one piece of kernel state: *Link, *Move, *Addr, *Route, *Neigh, *Rule,
-// *Sysctl, *PortVLANs or *Element.
+// *Sysctl, *PortVLANs, *Qdisc, *Redirect, *Element, *Forward or *Flows.
 //
 // An object is either exclusive (it belongs to one attachment; one that exists
 // already is an error) or shared (it is ensured, and never undone by an
@@ -285,4 +285,46 @@ type Element struct {
 	Value []string `json:"value,omitempty"`
 	// Label is the owner, kept as the element's comment, at most 120 bytes.
 	Label string `json:"label,omitempty"`
+}
+
+// Flows selects tracked connections that must not outlive a change: the kernel
+// sends the packets of a connection where its first one went, whatever the NAT
+// rules have become. In a Spec it is one change, which deletes the connections
+// after all else is made; its inverse deletes them after all else is undone.
+// That there are none is success, as is a kernel without connection tracking.
+type Flows struct {
+	In Place `json:"in"`
+	// Proto is "tcp", "udp" or "sctp".
+	Proto string `json:"proto"`
+	// Port is the destination port that the connection's first packet had; Port
+	// to End where End is not 0.
+	Port uint16 `json:"port"`
+	End  uint16 `json:"end,omitempty"`
+	// Dst is the destination address that the first packet had; none means any,
+	// and an unspecified one (0.0.0.0, ::) any of its family.
+	Dst netip.Addr `json:"dst,omitzero"`
+	// ReplySrc is the address that answers: the container's, behind a mapped
+	// port. None means any.
+	ReplySrc netip.Addr `json:"replySrc,omitzero"`
+}
+
+// Forward are rules in iptables' filter table that have the host forward what a
+// network's containers send, the answers, and what comes to their published
+// ports: a chain or policy of that table that drops is passed by nothing else.
+// They stand in the chain CNI-FORWARD behind a jump to the administrator's, as
+// the reference plugin's do, and `iptables -S` lists them. They go by their
+// comments, so one owner's are told from the next's for the same address.
+type Forward struct {
+	Shared bool `json:"shared,omitempty"`
+	// Link is the host's device that the network is behind, or with a "*" at the
+	// end all whose names begin so; empty means any.
+	Link string `json:"link,omitempty"`
+	// Net is the network, or a single address.
+	Net netip.Prefix `json:"net"`
+	// Admin is the chain that is asked before; it is made empty if it is absent.
+	Admin string `json:"admin"`
+	// Legacy means the table of iptables-legacy.
+	Legacy bool `json:"legacy,omitempty"`
+	// Label is the owner.
+	Label string `json:"label"`
 }

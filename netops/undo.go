@@ -171,3 +171,5 @@ func (u *undoer) try(ctx context.Context, st Step) error {
 	results, broken := c.exchange(ctx, msgs)
 	return errors.Join(append(results, broken)...)
 }
+	case *Forward:
+		return o.run(ctx, u.net, st.Verb)

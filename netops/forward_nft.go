@@ -1,0 +1,337 @@
+package netops
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/xt"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// NFTNL_UDATA_RULE_COMMENT, the tag of a rule's comment in its user data; it is
+// commentTag's number. iptables-nft reads it too.
+
+// NFTA_TARGET_NAME of linux/netfilter/nf_tables_compat.h.
+const nftaTargetName = 1
+
+// nftFilter is the filter table of iptables-nft. What is written there must be
+// of a form that iptables reads: one rule that it cannot print makes it refuse
+// the whole table.
+type nftFilter struct {
+	nft   *nft
+	table nftTable
+}
+
+func (t *nftFilter) read(ctx context.Context, admin string) (*filterState, error) {
+	conn, err := t.nft.open()
+	if err != nil {
+		return nil, err
+	}
+	for range nftReads {
+		st := &filterState{chains: map[string]*filterChain{}}
+		if st.generation, err = conn.generation(ctx); err != nil {
+			return nil, t.describe(err)
+		}
+		err := t.readChains(ctx, st, hookChain, cniChain, admin)
+		if errors.Is(err, errInterrupted) || errors.Is(err, unix.EINTR) {
+			continue
+		}
+		return st, t.describe(err)
+	}
+	return nil, fmt.Errorf("%w: nftables is being changed all the time", ErrBusy)
+}
+
+func (t *nftFilter) describe(err error) error {
+	return kernelError(err, fmt.Sprintf("nftables table %s", t.table))
+}
+
+func (t *nftFilter) readChains(ctx context.Context, st *filterState, names ...string) error {
+	for _, name := range names {
+		c, err := t.readChain(ctx, name)
+		if err == nil && c != nil {
+			st.chains[name] = c
+			c.rules, err = t.readRules(ctx, name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readChain reads a chain without its rules; nil for one that is absent.
+func (t *nftFilter) readChain(ctx context.Context, name string) (*filterChain, error) {
+	m, err := t.chainMessage(unix.NFT_MSG_GETCHAIN, 0, name)
+	if err != nil {
+		return nil, err
+	}
+	c := &filterChain{}
+	var damaged error
+	err = t.nft.conn.query(ctx, m, func(attrs []byte) {
+		damaged = eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+			if ad.Type() == unix.NFTA_CHAIN_POLICY {
+				c.drops = ad.Uint32() == nfDrop
+			}
+			return nil
+		})
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return c, errors.Join(err, damaged)
+}
+
+// readRules reads a chain's rules in order.
+func (t *nftFilter) readRules(ctx context.Context, chain string) ([]*heldRule, error) {
+	m, err := t.ruleMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, chain, nil)
+	if err != nil {
+		return nil, err
+	}
+	var rules []*heldRule
+	var damaged error
+	err = t.nft.conn.query(ctx, m, func(attrs []byte) {
+		h, err := decodeRule(attrs)
+		rules, damaged = append(rules, h), errors.Join(damaged, err)
+	})
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+	return rules, errors.Join(err, damaged)
+}
+
+// decodeRule reads one NFT_MSG_NEWRULE's attributes.
+func decodeRule(attrs []byte) (*heldRule, error) {
+	h := &heldRule{matchesAll: true}
+	err := eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+		switch ad.Type() {
+		case unix.NFTA_RULE_HANDLE:
+			h.handle = ad.Uint64()
+		case unix.NFTA_RULE_USERDATA:
+			h.comment = labelOf(ad.Bytes())
+		case unix.NFTA_RULE_EXPRESSIONS:
+			return eachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error { return h.decodeExpr(ad.Bytes()) })
+		}
+		return nil
+	})
+	return h, err
+}
+
+// decodeExpr reads one expression: how the rule ends, what it says, or that it
+// has a condition.
+func (h *heldRule) decodeExpr(attrs []byte) error {
+	var name string
+	var data []byte
+	err := eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+		switch ad.Type() {
+		case unix.NFTA_EXPR_NAME:
+			name = ad.String()
+		case unix.NFTA_EXPR_DATA:
+			data = ad.Bytes()
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	switch name {
+	case "counter":
+		return nil
+	case "immediate":
+		return h.decodeImmediate(data)
+	case "target":
+		return eachAttr(data, func(ad *netlink.AttributeDecoder) error {
+			if ad.Type() == nftaTargetName {
+				h.target = ad.String()
+			}
+			return nil
+		})
+	case "reject":
+		h.target = "REJECT"
+		return nil
+	case "match":
+		return h.decodeMatch(data)
+	}
+	h.matchesAll = false
+	return nil
+}
+
+func (h *heldRule) decodeImmediate(data []byte) error {
+	return eachAttr(data, func(ad *netlink.AttributeDecoder) error {
+		if ad.Type() != unix.NFTA_IMMEDIATE_DATA {
+			return nil
+		}
+		verdict, err := decodeData(ad.Bytes())
+		word, chain, _ := strings.Cut(decodeVerdict(verdict), " ")
+		if h.target = strings.ToUpper(word); chain != "" {
+			h.target = chain
+		}
+		return err
+	})
+}
+
+// decodeMatch reads the comment that iptables before 1.8.10 writes as a match.
+func (h *heldRule) decodeMatch(data []byte) error {
+	var name string
+	var info []byte
+	err := eachAttr(data, func(ad *netlink.AttributeDecoder) error {
+		switch ad.Type() {
+		case unix.NFTA_MATCH_NAME:
+			name = ad.String()
+		case unix.NFTA_MATCH_INFO:
+			info = ad.Bytes()
+		}
+		return nil
+	})
+	if name == "comment" {
+		h.comment = printable(untilNUL(info))
+	} else {
+		h.matchesAll = false
+	}
+	return err
+}
+
+func (t *nftFilter) commit(ctx context.Context, st *filterState, ops []filterOp) (bool, error) {
+	table, err := t.table.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
+	if err != nil {
+		return false, err
+	}
+	var msgs []nftMessage
+	for i, op := range ops {
+		if i == 0 && op.kind == makeChain {
+			msgs = append(msgs, table)
+		}
+		m, err := t.opMessage(op)
+		if err != nil {
+			return false, err
+		}
+		msgs = append(msgs, m)
+	}
+	err = t.nft.conn.commit(ctx, st.generation, msgs...)
+	if errors.Is(err, unix.ERESTART) {
+		return false, nil
+	}
+	return err == nil, t.describe(err)
+}
+
+func (t *nftFilter) opMessage(op filterOp) (nftMessage, error) {
+	switch op.kind {
+	case makeChain:
+		if op.chain == hookChain {
+			base := nftChain{name: op.chain, kind: "filter", hook: unix.NF_INET_FORWARD, priority: priorityFilter}
+			return base.message(t.table)
+		}
+		return t.chainMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, op.chain)
+	case deleteChain:
+		return t.chainMessage(unix.NFT_MSG_DELCHAIN, 0, op.chain)
+	case deleteRule:
+		return t.ruleMessage(unix.NFT_MSG_DELRULE, 0, op.chain, func(ae *netlink.AttributeEncoder) error {
+			ae.Uint64(unix.NFTA_RULE_HANDLE, op.held.handle)
+			return nil
+		})
+	}
+	flags := uint16(unix.NLM_F_CREATE)
+	if op.kind == appendRule {
+		flags |= unix.NLM_F_APPEND
+	}
+	return t.ruleMessage(unix.NFT_MSG_NEWRULE, flags, op.chain, func(ae *netlink.AttributeEncoder) error {
+		ae.Nested(unix.NFTA_RULE_EXPRESSIONS, func(ae *netlink.AttributeEncoder) error {
+			for _, e := range op.rule.exprs() {
+				b, err := expr.Marshal(t.table.family, e)
+				if err != nil {
+					return err
+				}
+				ae.Bytes(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, b)
+			}
+			return nil
+		})
+		ae.Bytes(unix.NFTA_RULE_USERDATA, labelUserData(op.rule.comment))
+		return nil
+	})
+}
+
+func (t *nftFilter) chainMessage(kind, flags uint16, name string) (nftMessage, error) {
+	return message(kind, flags, t.table.family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_CHAIN_TABLE, t.table.name)
+		ae.String(unix.NFTA_CHAIN_NAME, name)
+		return nil
+	})
+}
+
+func (t *nftFilter) ruleMessage(kind, flags uint16, chain string, more func(*netlink.AttributeEncoder) error) (nftMessage, error) {
+	return message(kind, flags, t.table.family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_RULE_TABLE, t.table.name)
+		ae.String(unix.NFTA_RULE_CHAIN, chain)
+		if more == nil {
+			return nil
+		}
+		return more(ae)
+	})
+}
+
+// exprs are the rule's expressions as iptables-nft writes them.
+func (r *filterRule) exprs() []expr.Any {
+	var out []expr.Any
+	for _, l := range []struct {
+		key  expr.MetaKey
+		name string
+	}{{expr.MetaKeyIIFNAME, r.in}, {expr.MetaKeyOIFNAME, r.out}} {
+		if l.name == "" {
+			continue
+		}
+		data := []byte(l.name + "\x00")
+		if begin, isPattern := strings.CutSuffix(l.name, "*"); isPattern {
+			data = []byte(begin)
+		}
+		out = append(out, &expr.Meta{Key: l.key, Register: unix.NFT_REG_1}, &expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: data})
+	}
+	out = append(out, matchPrefix(r.src, 12, 8)...)
+	out = append(out, matchPrefix(r.dst, 16, 24)...)
+	if r.state != 0 {
+		info := xt.Unknown(conntrackInfo(r.state))
+		out = append(out, &expr.Match{Name: "conntrack", Rev: 3, Info: &info})
+	}
+	verdict := &expr.Verdict{Kind: expr.VerdictJump, Chain: r.target}
+	if r.target == targetAccept {
+		verdict = &expr.Verdict{Kind: expr.VerdictAccept}
+	}
+	return append(out, &expr.Counter{}, verdict)
+}
+
+// matchPrefix compares an address, at one offset of the IPv4 header (RFC 791
+// §3.1) or of the IPv6 header (RFC 8200 §3), with a prefix.
+func matchPrefix(p netip.Prefix, offset4, offset6 uint32) []expr.Any {
+	if !p.IsValid() {
+		return nil
+	}
+	offset, size := offset4, 4
+	if p.Addr().Is6() {
+		offset, size = offset6, 16
+	}
+	load := &expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(size), DestRegister: unix.NFT_REG_1}
+	cmp := &expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: p.Addr().AsSlice()}
+	if p.Bits() == 8*size {
+		return []expr.Any{load, cmp}
+	}
+	mask := &expr.Bitwise{
+		SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: uint32(size),
+		Mask: net.CIDRMask(p.Bits(), 8*size), Xor: make([]byte, size),
+	}
+	return []expr.Any{load, mask, cmp}
+}
+
+// conntrackInfo is struct xt_conntrack_mtinfo3 that matches states: match_flags
+// and state_mask stand behind eight addresses and seven numbers.
+func conntrackInfo(states uint16) []byte {
+	const size, matchFlags, stateMask, matchState = 168, 146, 150, 1
+	info := make([]byte, size)
+	binary.NativeEndian.PutUint16(info[matchFlags:], matchState)
+	binary.NativeEndian.PutUint16(info[stateMask:], states)
+	return info
+}

@@ -1,0 +1,169 @@
+package netops
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ForwardPolicy tells who decides over what the host forwards of one address
+// family, as far as that is more than nobody.
+type ForwardPolicy struct {
+	// Refused: the filter table of iptables-nft drops what none of its rules
+	// accepts. An accept elsewhere does not pass that.
+	Refused bool
+	// RefusedLegacy is the same of iptables-legacy.
+	RefusedLegacy bool
+	// Firewalld: firewalld has rules in the kernel.
+	Firewalld bool
+}
+
+// ForwardPolicy reads who refuses to forward packets of an address family.
+func (n *Net) ForwardPolicy(ctx context.Context, is6 bool) (ForwardPolicy, error) {
+	var p ForwardPolicy
+	family := byte(unix.NFPROTO_IPV4)
+	if is6 {
+		family = unix.NFPROTO_IPV6
+	}
+	if _, err := n.nft.open(); err != nil {
+		return p, err
+	}
+	filter := &nftFilter{nft: n.nft, table: nftTable{family, "filter"}}
+	forward, err := filter.readChain(ctx, hookChain)
+	if err == nil && forward != nil && !forward.drops {
+		forward.rules, err = filter.readRules(ctx, hookChain)
+	}
+	if err != nil {
+		return p, filter.describe(err)
+	}
+	p.Refused = forward != nil && forward.refuses()
+	if p.Firewalld, err = filter.hasFirewalld(ctx, forward); err != nil {
+		return p, err
+	}
+	if !isLegacyLoaded(family) {
+		return p, nil
+	}
+	p.RefusedLegacy, err = legacyRefuses(family)
+	return p, kernelError(err, "read iptables-legacy's policy")
+}
+
+// hasFirewalld looks for the chains of firewalld's two backends.
+func (t *nftFilter) hasFirewalld(ctx context.Context, forward *filterChain) (bool, error) {
+	own := &nftFilter{nft: t.nft, table: nftTable{unix.NFPROTO_INET, "firewalld"}}
+	c, err := own.readChain(ctx, "filter_FORWARD")
+	if err != nil {
+		return false, own.describe(err)
+	}
+	if c != nil || forward == nil {
+		return c != nil, nil
+	}
+	if c, err = t.readChain(ctx, "FORWARD_direct"); err != nil {
+		return false, t.describe(err)
+	}
+	return c != nil, nil
+}
+
+// isLegacyLoaded tells whether the namespace has a filter table of
+// iptables-legacy. To ask the table itself would make one.
+func isLegacyLoaded(family byte) bool {
+	file := "/proc/thread-self/net/ip_tables_names"
+	if family == unix.NFPROTO_IPV6 {
+		file = "/proc/thread-self/net/ip6_tables_names"
+	}
+	b, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false // unreadable without the right to change it
+	}
+	return slices.Contains(strings.Fields(string(b)), "filter")
+}
+
+// The control calls of linux/netfilter_ipv4/ip_tables.h, whose numbers and
+// structures are those of linux/netfilter_ipv6/ip6_tables.h too.
+const (
+	iptGetInfo    = 64
+	iptGetEntries = 65
+	// iptInfoSize is struct ipt_getinfo: the table's name, valid hooks, hook
+	// entries, underflows, number of entries, size.
+	iptInfoSize      = 84
+	iptInfoUnderflow = 56 + 4*unix.NF_INET_FORWARD
+	iptInfoBytes     = 80
+	// iptEntriesHead is struct ipt_get_entries without its entries.
+	iptEntriesHead = 40
+	iptNameSize    = 32
+	// maxFilterTable bounds what is read of a table.
+	maxFilterTable = 256 << 20
+)
+
+// legacyRefuses reads the policy of iptables-legacy's FORWARD chain: its last
+// rule, which is where the table's underflow points to.
+func legacyRefuses(family byte) (bool, error) {
+	domain, level := unix.AF_INET, unix.SOL_IP
+	if family == unix.NFPROTO_IPV6 {
+		domain, level = unix.AF_INET6, unix.SOL_IPV6
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	for range nftReads {
+		info := make([]byte, iptInfoSize)
+		copy(info, "filter")
+		if err := getsockopt(fd, level, iptGetInfo, info); err != nil {
+			return false, err
+		}
+		size := binary.NativeEndian.Uint32(info[iptInfoBytes:])
+		if size > maxFilterTable {
+			return false, fmt.Errorf("%w: a table of %d bytes", errDamaged, size)
+		}
+		entries := make([]byte, iptEntriesHead+int(size))
+		copy(entries, "filter")
+		binary.NativeEndian.PutUint32(entries[iptNameSize:], size)
+		err := getsockopt(fd, level, iptGetEntries, entries)
+		if errors.Is(err, unix.EAGAIN) {
+			continue // it was replaced meanwhile
+		}
+		if err != nil {
+			return false, err
+		}
+		return policyDrops(family, entries[iptEntriesHead:], binary.NativeEndian.Uint32(info[iptInfoUnderflow:]))
+	}
+	return false, fmt.Errorf("%w: iptables-legacy's table is being changed all the time", ErrBusy)
+}
+
+// policyDrops reads the standard target of the entry at an offset.
+func policyDrops(family byte, entries []byte, offset uint32) (bool, error) {
+	targetOffset := 88 // of struct ipt_entry
+	if family == unix.NFPROTO_IPV6 {
+		targetOffset = 140 // of struct ip6t_entry
+	}
+	const verdictAt = 32 // struct xt_standard_target
+	at := uint64(offset) + uint64(targetOffset)
+	if at+2 > uint64(len(entries)) {
+		return false, fmt.Errorf("%w: no policy at %d of %d bytes", errDamaged, offset, len(entries))
+	}
+	verdict := uint64(offset) + uint64(binary.NativeEndian.Uint16(entries[at:])) + verdictAt
+	if verdict+4 > uint64(len(entries)) {
+		return false, fmt.Errorf("%w: no verdict at %d of %d bytes", errDamaged, verdict, len(entries))
+	}
+	return int32(binary.NativeEndian.Uint32(entries[verdict:])) == -nfDrop-1, nil
+}
+
+// getsockopt fills b with an option's value, given what is in b already.
+func getsockopt(fd, level, option int, b []byte) error {
+	n := uint32(len(b))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
+		uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&n)), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}

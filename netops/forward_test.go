@@ -1,0 +1,327 @@
+package netops
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// programs runs iptables-legacy in the test's namespace.
+func programs(ctx context.Context, program string, args []string, input string) (string, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdin = strings.NewReader(input)
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", program, err, complaint.String())
+	}
+	return out.String(), nil
+}
+
+// freshNet is a Net in a network namespace of its own.
+func freshNet(t *testing.T) *Net {
+	t.Helper()
+	freshNetns(t)
+	n := New(Options{IPTables: programs})
+	t.Cleanup(func() { _ = n.Close() })
+	return n
+}
+
+func forwardOf(network string) *Forward {
+	return &Forward{Shared: true, Link: "cni0", Net: netip.MustParsePrefix(network), Admin: "CNI-ADMIN", Label: "cnibox:shared pods"}
+}
+
+func ensure(t *testing.T, n *Net, o ...Object) {
+	t.Helper()
+	if err := n.Ensure(t.Context(), Spec{o}, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// remove runs the inverses that a record of the objects holds.
+func remove(t *testing.T, n *Net, o ...Object) {
+	t.Helper()
+	changes := SharedInverses(Spec{o})
+	for _, o := range o {
+		if !o.IsShared() {
+			changes = append(changes, Change{Undo: &Step{VerbDel, o}})
+		}
+	}
+	if err := n.Undo(t.Context(), changes, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// listing is what iptables prints but for policies of chains that it only
+// imagines.
+func listing(t *testing.T, program string) string {
+	t.Helper()
+	var b strings.Builder
+	for line := range strings.Lines(run(t, program, "-S")) {
+		if !strings.HasPrefix(line, "-P INPUT") && !strings.HasPrefix(line, "-P OUTPUT") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+const listedForward = `-P FORWARD ACCEPT
+-N CNI-ADMIN
+-N CNI-FORWARD
+-A FORWARD -m comment --comment "CNI firewall plugin rules" -j CNI-FORWARD
+-A CNI-FORWARD -m comment --comment "CNI firewall plugin admin overrides" -j CNI-ADMIN
+-A CNI-FORWARD -d 10.1.0.0/24 -o cni0 -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "cnibox answers to 10.1.0.0/24 cni0: cnibox:shared pods" -j ACCEPT
+-A CNI-FORWARD -d 10.1.0.0/24 -o cni0 -m conntrack --ctstate DNAT -m comment --comment "cnibox published by 10.1.0.0/24 cni0: cnibox:shared pods" -j ACCEPT
+-A CNI-FORWARD -s 10.1.0.0/24 -i cni0 -m comment --comment "cnibox from 10.1.0.0/24 cni0: cnibox:shared pods" -j ACCEPT
+`
+
+// TestForwardListed makes the rules in every table that there may be, and finds
+// them as iptables itself would have written them.
+func TestForwardListed(t *testing.T) {
+	for _, c := range []struct {
+		program, network, link string
+		legacy                 bool
+	}{
+		{"iptables-nft", "10.1.0.0/24", "cni0", false},
+		{"iptables-nft", "10.0.0.0/13", "veth*", false},
+		{"iptables-nft", "10.1.0.7/32", "", false},
+		{"ip6tables-nft", "fd00:1::/64", "cni0", false},
+		{"ip6tables-nft", "fd00:1::7/128", "", false},
+		{"iptables-legacy", "10.1.0.0/24", "cni0", true},
+		{"ip6tables-legacy", "fd00:1::/64", "cni0", true},
+	} {
+		t.Run(c.program+" "+c.network, func(t *testing.T) {
+			n := freshNet(t)
+			f := forwardOf(c.network)
+			f.Link, f.Legacy = c.link, c.legacy
+			ensure(t, n, f)
+			dev := func(flag string) string {
+				if c.link == "" {
+					return ""
+				}
+				return " -" + flag + " " + iptablesLink(c.link)
+			}
+			want := listedForward
+			if c.legacy { // it lists chains in another order
+				want = strings.Replace(want, "-P FORWARD ACCEPT\n-N CNI-ADMIN\n-N CNI-FORWARD\n", "-P FORWARD ACCEPT\n-N CNI-ADMIN\n-N CNI-FORWARD\n", 1)
+			}
+			want = strings.NewReplacer(" -i cni0", dev("i"), " -o cni0", dev("o"), "10.1.0.0/24 cni0:", strings.TrimSpace(c.network+" "+c.link)+":", "10.1.0.0/24", c.network).Replace(want)
+			if have := listing(t, c.program); have != want {
+				t.Errorf("%s -S:\n%s\nwant:\n%s", c.program, have, want)
+			}
+			if d, err := n.Verify(t.Context(), Spec{[]Object{f}}, nil); err != nil || len(d) > 0 {
+				t.Errorf("verify: %v, %v", d, err)
+			}
+			changes, err := n.Plan(t.Context(), Spec{[]Object{f}}, nil)
+			if err != nil || len(changes) > 0 {
+				t.Errorf("plan of what is there: %v, %v", changes, err)
+			}
+			remove(t, n, f)
+			if have := listing(t, c.program); have != "-P FORWARD ACCEPT\n" {
+				t.Errorf("%s -S after removal:\n%s", c.program, have)
+			}
+			remove(t, n, f)
+		})
+	}
+}
+
+// TestForwardRace has 32 processes' worth of sockets make the same rules, while
+// iptables adds rules of its own: there is one of each.
+func TestForwardRace(t *testing.T) {
+	freshNetns(t)
+	host := openNamespaceHere(t)
+	var wg sync.WaitGroup
+	failed := make(chan error, 64)
+	for i := range 32 {
+		wg.Go(func() {
+			runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+			if err := unix.Setns(host, unix.CLONE_NEWNET); err != nil {
+				failed <- err
+				return
+			}
+			n := New(Options{})
+			defer n.Close() //nolint:errcheck // nothing is deleted
+			if i%8 == 0 {
+				_, err := programs(t.Context(), "iptables-nft", []string{"-A", "FORWARD", "-i", fmt.Sprintf("x%d", i), "-j", "ACCEPT"}, "")
+				failed <- err
+			}
+			failed <- n.Ensure(t.Context(), Spec{[]Object{forwardOf("10.1.0.0/24")}}, nil)
+		})
+	}
+	wg.Wait()
+	close(failed)
+	for err := range failed {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	have := run(t, "iptables-nft", "-S")
+	for _, line := range strings.Split(strings.TrimSpace(listedForward), "\n")[3:] {
+		if strings.Count(have, line) != 1 {
+			t.Errorf("not exactly once: %s\nin:\n%s", line, have)
+		}
+	}
+	if strings.Count(have, "-i x") != 4 {
+		t.Errorf("rules of others: %s", have)
+	}
+}
+
+func openNamespaceHere(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.Open(threadNamespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
+// TestForwardOwners: rules for one address go with their own owner only, and
+// the chain with the last of them. Others' chains, rules and policies stay.
+func TestForwardOwners(t *testing.T) {
+	for _, legacy := range []bool{false, true} {
+		t.Run(fmt.Sprintf("legacy %t", legacy), func(t *testing.T) {
+			program := "iptables-nft"
+			if legacy {
+				program = "iptables-legacy"
+			}
+			n := freshNet(t)
+			run(t, program, "-P", "FORWARD", "DROP")
+			run(t, program, "-N", "CNI-ADMIN")
+			run(t, program, "-A", "CNI-ADMIN", "-s", "10.1.0.9", "-j", "DROP")
+			run(t, program, "-A", "FORWARD", "-i", "other0", "-j", "ACCEPT")
+			before := run(t, program, "-S")
+			own := func(label string) *Forward {
+				return &Forward{Net: netip.MustParsePrefix("10.1.0.7/32"), Admin: "CNI-ADMIN", Label: label, Legacy: legacy}
+			}
+			old, late := own("cnibox:00000000000000aa"), own("cnibox:00000000000000bb")
+			ensure(t, n, old)
+			ensure(t, n, late)
+			remove(t, n, old)
+			have := run(t, program, "-S")
+			if strings.Contains(have, "aa") || strings.Count(have, "bb") != 3 {
+				t.Errorf("after the old owner's removal:\n%s", have)
+			}
+			if d, err := n.Verify(t.Context(), Spec{[]Object{late}}, nil); err != nil || len(d) > 0 {
+				t.Errorf("verify: %v, %v", d, err)
+			}
+			run(t, program, "-F", "CNI-FORWARD")
+			if d, err := n.Verify(t.Context(), Spec{[]Object{late}}, nil); err != nil || len(d) != 4 {
+				t.Errorf("verify after a flush: %v, %v", d, err)
+			}
+			ensure(t, n, late)
+			remove(t, n, late)
+			if have := run(t, program, "-S"); have != before {
+				t.Errorf("after all:\n%s\nwant:\n%s", have, before)
+			}
+		})
+	}
+}
+
+// TestForwardPolicy: who refuses is found out, and looking changes nothing.
+func TestForwardPolicy(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		setUp []string
+		is6   bool
+		want  ForwardPolicy
+	}{
+		{name: "nobody"},
+		{name: "accepting", setUp: []string{"iptables-nft -A FORWARD -i x -j DROP", "iptables-legacy -A FORWARD -i x -j DROP"}},
+		{name: "docker", setUp: []string{"iptables-nft -P FORWARD DROP"}, want: ForwardPolicy{Refused: true}},
+		{name: "other family", setUp: []string{"iptables-nft -P FORWARD DROP", "iptables-legacy -P FORWARD DROP"}, is6: true},
+		{name: "IPv6", setUp: []string{"ip6tables-nft -P FORWARD DROP", "ip6tables-legacy -P FORWARD DROP"}, is6: true, want: ForwardPolicy{Refused: true, RefusedLegacy: true}},
+		{name: "last rule", setUp: []string{"iptables-nft -A FORWARD -i x -j ACCEPT", "iptables-nft -A FORWARD -m comment --comment all -j REJECT"}, want: ForwardPolicy{Refused: true}},
+		{name: "last rule nft", setUp: []string{"nft add table ip filter", "nft add chain ip filter FORWARD { type filter hook forward priority 0 ; }", "nft add rule ip filter FORWARD drop"}, want: ForwardPolicy{Refused: true}},
+		{name: "legacy", setUp: []string{"iptables-legacy -P FORWARD DROP", "iptables-legacy -A FORWARD -i x -j ACCEPT"}, want: ForwardPolicy{RefusedLegacy: true}},
+		{name: "firewalld", setUp: []string{"nft add table inet firewalld", "nft add chain inet firewalld filter_FORWARD"}, want: ForwardPolicy{Firewalld: true}},
+		{name: "firewalld iptables", setUp: []string{"iptables-nft -N FORWARD_direct", "iptables-nft -A FORWARD -j FORWARD_direct"}, want: ForwardPolicy{Firewalld: true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := freshNet(t)
+			for _, s := range c.setUp {
+				w := strings.Fields(s)
+				run(t, w[0], w[1:]...)
+			}
+			before := run(t, "nft", "list", "ruleset")
+			have, err := n.ForwardPolicy(t.Context(), c.is6)
+			if err != nil || have != c.want {
+				t.Errorf("%+v, %v, want %+v", have, err, c.want)
+			}
+			if after := run(t, "nft", "list", "ruleset"); after != before {
+				t.Errorf("changed the ruleset:\n%s", after)
+			}
+			if c.setUp == nil && isLegacyLoaded(unix.NFPROTO_IPV4) {
+				t.Error("a legacy table was made")
+			}
+		})
+	}
+}
+
+// TestForwardInvalid: what no kernel or iptables would take is refused.
+func TestForwardInvalid(t *testing.T) {
+	for _, f := range []Forward{
+		{Shared: true, Admin: "CNI-ADMIN"},
+		{Shared: true, Admin: "CNI-ADMIN", Net: netip.MustParsePrefix("10.1.0.1/24")},
+		{Admin: "CNI-ADMIN", Net: netip.MustParsePrefix("10.1.0.0/24")},
+		{Shared: true, Admin: "a b", Net: netip.MustParsePrefix("10.1.0.0/24")},
+		{Shared: true, Admin: "-j", Net: netip.MustParsePrefix("10.1.0.0/24")},
+		{Shared: true, Admin: "FORWARD", Net: netip.MustParsePrefix("10.1.0.0/24")},
+		{Shared: true, Admin: "CNI-FORWARD", Net: netip.MustParsePrefix("10.1.0.0/24")},
+		{Shared: true, Admin: "a\nCOMMIT", Net: netip.MustParsePrefix("10.1.0.0/24")},
+		{Shared: true, Admin: strings.Repeat("a", 29), Net: netip.MustParsePrefix("10.1.0.0/24")},
+		{Shared: true, Admin: "CNI-ADMIN", Net: netip.MustParsePrefix("10.1.0.0/24"), Link: "a b"},
+	} {
+		if err := f.validate(); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: %v", f, err)
+		}
+	}
+}
+
+// FuzzListing: whatever a program prints is read without a panic, and a rule
+// that is deleted is one that was listed.
+func FuzzListing(f *testing.F) {
+	f.Add(listedForward)
+	f.Add("-A X -m comment --comment \"a \\\" b\" -j\n-P\n-N \n-A")
+	f.Fuzz(func(t *testing.T, s string) {
+		st := parseListing(s)
+		for _, op := range forwardOf("10.1.0.0/24").removal(st) {
+			if op.held != nil && !strings.Contains(s, op.held.text) {
+				t.Errorf("deletes %q", op.held.text)
+			}
+		}
+	})
+}
+
+// FuzzDecodeRule: whatever a kernel answers is read or refused.
+func FuzzDecodeRule(f *testing.F) {
+	f.Add([]byte{12, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 1})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if _, err := decodeRule(b); err != nil && !errors.Is(err, errDamaged) {
+			t.Errorf("%v does not tell what is wrong", err)
+		}
+	})
+}
+
+// FuzzPolicyDrops: whatever the kernel answers is within bounds or an error.
+func FuzzPolicyDrops(f *testing.F) {
+	f.Add(make([]byte, 152), uint32(0), true)
+	f.Fuzz(func(t *testing.T, b []byte, offset uint32, is6 bool) {
+		family := byte(unix.NFPROTO_IPV4)
+		if is6 {
+			family = unix.NFPROTO_IPV6
+		}
+		if _, err := policyDrops(family, b, offset); err != nil && !errors.Is(err, errDamaged) {
+			t.Errorf("%v does not tell what is wrong", err)
+		}
+	})
+}

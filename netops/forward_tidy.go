@@ -1,0 +1,73 @@
+package netops
+
+import (
+	"context"
+	"errors"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// tidy removes the administrator's chain if nothing is in it and nobody else
+// leads to it, and the table if nothing but an empty FORWARD chain that accepts
+// is left, which is what the first of our rules made.
+func (t *nftFilter) tidy(ctx context.Context, admin string) error {
+	st, err := t.read(ctx, admin)
+	if err != nil {
+		return err
+	}
+	if c := st.chains[admin]; c != nil && len(c.rules) == 0 {
+		_, err := t.commit(ctx, st, []filterOp{{kind: deleteChain, chain: admin}})
+		if err != nil && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+		if st, err = t.read(ctx, admin); err != nil {
+			return err
+		}
+	}
+	if c := st.chains[hookChain]; c == nil || c.drops || len(c.rules) > 0 {
+		return nil
+	}
+	chains, err := t.chainNames(ctx)
+	if err != nil || len(chains) != 1 {
+		return err
+	}
+	m, err := t.table.message(unix.NFT_MSG_DELTABLE, 0)
+	if err != nil {
+		return err
+	}
+	err = t.nft.conn.commit(ctx, st.generation, m)
+	if errors.Is(err, unix.ERESTART) || errors.Is(err, unix.ENOENT) {
+		return nil // somebody works on it: it is theirs
+	}
+	return t.describe(err)
+}
+
+// chainNames lists the table's chains.
+func (t *nftFilter) chainNames(ctx context.Context) ([]string, error) {
+	m, err := message(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, t.table.family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_CHAIN_TABLE, t.table.name)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	var damaged error
+	err = t.nft.conn.query(ctx, m, func(attrs []byte) {
+		var table, chain string
+		damaged = errors.Join(damaged, eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+			switch ad.Type() {
+			case unix.NFTA_CHAIN_TABLE:
+				table = ad.String()
+			case unix.NFTA_CHAIN_NAME:
+				chain = ad.String()
+			}
+			return nil
+		}))
+		if table == t.table.name { // a kernel before 6.3 lists other tables' too
+			names = append(names, chain)
+		}
+	})
+	return names, errors.Join(t.describe(err), damaged)
+}
