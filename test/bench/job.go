@@ -13,6 +13,8 @@ const (
 	sectionBridge     = "bridge"
 	sectionNFT        = "bridge-nft"
 	sectionParallel   = "parallel"
+	sectionChain      = "chain"
+	sectionPublished  = "published"
 	sectionInterfaces = "interfaces"
 	sectionRoles      = "roles"
 	sectionStartup    = "startup"
@@ -23,7 +25,8 @@ const (
 // allSections lists every section in the order in which they run.
 func allSections() []string {
 	return []string{
-		sectionVersion, sectionBridge, sectionNFT, sectionParallel, sectionInterfaces, sectionRoles, sectionStartup, sectionAlloc, sectionDHCP,
+		sectionVersion, sectionBridge, sectionNFT, sectionParallel, sectionChain, sectionPublished, sectionInterfaces, sectionRoles,
+		sectionStartup, sectionAlloc, sectionDHCP,
 	}
 }
 

@@ -42,6 +42,10 @@ func measureSection(ctx context.Context, j job, name string, res *results) error
 		res.NFT, err = measureBridge(ctx, j, 1, "nftables")
 	case sectionParallel:
 		res.Parallel, err = measureParallel(ctx, j)
+	case sectionChain:
+		res.Chain, err = measureChain(ctx, j)
+	case sectionPublished:
+		res.Published, err = measurePublished(ctx, j)
 	case sectionInterfaces:
 		res.Interfaces, err = measureInterfaces(ctx, j)
 	case sectionRoles:

@@ -9,15 +9,26 @@ import (
 	"time"
 )
 
-// measureParallel adds all containers of one side, many at a time, then those of the other, and deletes them in the same way.
-func measureParallel(ctx context.Context, j job) (_ *parallelResult, err error) {
-	nets := bridgeNetworks(j.Sides, 2, "")
+// stormer is what takes one container of a network through a verb.
+type stormer struct {
+	network
+	each func(ctx context.Context, verb string, c container, prevResult []byte) (answer, error)
+}
+
+// measureParallel is many containers at a time through the bridge.
+func measureParallel(ctx context.Context, j job) (*parallelResult, error) {
 	if err := requireIptables(""); err != nil {
 		return nil, err
 	}
+	nets := bridgeNetworks(j.Sides, 2, "")
+	return measureStorms(ctx, j, "par", [2]stormer{{nets[0], nets[0].run}, {nets[1], nets[1].run}})
+}
+
+// measureStorms adds all containers of one side, many at a time, then those of the other, and deletes them in the same way.
+func measureStorms(ctx context.Context, j job, prefix string, nets [2]stormer) (_ *parallelResult, err error) {
 	var sets [2][]container
 	for i, n := range nets {
-		if sets[i], err = newContainers("par"+n.Side.Name, warmRounds+j.Containers); err != nil {
+		if sets[i], err = newContainers(prefix+n.Side.Name, warmRounds+j.Containers); err != nil {
 			return nil, err
 		}
 	}
@@ -59,13 +70,13 @@ func measureParallel(ctx context.Context, j job) (_ *parallelResult, err error) 
 }
 
 // warm makes what the first containers of a network make, and takes the containers away again.
-func (n network) warm(ctx context.Context, containers []container) error {
+func (n stormer) warm(ctx context.Context, containers []container) error {
 	for _, c := range containers {
-		a, err := n.run(ctx, "ADD", c, nil)
+		a, err := n.each(ctx, "ADD", c, nil)
 		if err != nil {
 			return err
 		}
-		if _, err := n.run(ctx, "DEL", c, a.Stdout); err != nil {
+		if _, err := n.each(ctx, "DEL", c, a.Stdout); err != nil {
 			return err
 		}
 	}
@@ -92,7 +103,7 @@ type storm struct {
 
 // storm runs the verb over all containers with so many workers. ADD results are left in results, from where DEL takes its prevResult. The
 // first error ends it.
-func (n network) storm(ctx context.Context, verb string, containers []container, workers int, results [][]byte) (storm, error) {
+func (n stormer) storm(ctx context.Context, verb string, containers []container, workers int, results [][]byte) (storm, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	st := storm{Took: make([]time.Duration, len(containers))}
@@ -102,7 +113,7 @@ func (n network) storm(ctx context.Context, verb string, containers []container,
 	for range workers {
 		wg.Go(func() {
 			for i := range next {
-				a, err := n.run(ctx, verb, containers[i], results[i])
+				a, err := n.each(ctx, verb, containers[i], results[i])
 				if err != nil {
 					cancel(err)
 					continue

@@ -10,6 +10,8 @@ type results struct {
 	Bridge     *bridgeResult     `json:"bridge,omitempty"`
 	NFT        *bridgeResult     `json:"nft,omitempty"`
 	Parallel   *parallelResult   `json:"parallel,omitempty"`
+	Chain      *chainResult      `json:"chain,omitempty"`
+	Published  []publishedResult `json:"published,omitempty"`
 	Interfaces []interfaceResult `json:"interfaces,omitempty"`
 	Roles      []roleVersion     `json:"roles,omitempty"`
 	Startup    *startupResult    `json:"startup,omitempty"`

@@ -66,6 +66,10 @@ func summarize(res *results) []row {
 			rateRow(fmt.Sprintf("ADD, %d at a time", p.AtATime), p.Add, parallelAddAtLeast),
 			rateRow(fmt.Sprintf("DEL, %d at a time", p.AtATime), p.Del, parallelDelAtLeast))
 	}
+	if res.Chain != nil {
+		rows = append(rows, res.Chain.summary()...)
+	}
+	rows = append(rows, publishedRows(res.Published)...)
 	for _, i := range res.Interfaces {
 		rows = append(rows,
 			speedRow(fmt.Sprintf("ADD %s%s, %s, p50", i.Plugin, i.With, i.Family), i.Add, i.Target),
