@@ -33,6 +33,8 @@ var (
 	_ rtObject = (*Neigh)(nil)
 	_ rtObject = (*Rule)(nil)
 	_ rtObject = (*PortVLANs)(nil)
+	_ rtObject = (*Qdisc)(nil)
+	_ rtObject = (*Redirect)(nil)
 	_ object   = (*Move)(nil)
 	_ object   = (*Sysctl)(nil)
 	_ object   = (*Element)(nil)

@@ -31,6 +31,10 @@ func kindOf(o Object) (string, error) {
 		return "sysctl", nil
 	case *PortVLANs:
 		return "portVLANs", nil
+	case *Qdisc:
+		return "qdisc", nil
+	case *Redirect:
+		return "redirect", nil
 	case *Element:
 		return "element", nil
 	}
@@ -60,6 +64,10 @@ func ofKind(kind string) object {
 		return new(Sysctl)
 	case "portVLANs":
 		return new(PortVLANs)
+	case "qdisc":
+		return new(Qdisc)
+	case "redirect":
+		return new(Redirect)
 	case "element":
 		return new(Element)
 	}

@@ -18,6 +18,7 @@ const (
 	kindVLAN    = "vlan"
 	kindDummy   = "dummy"
 	kindBridge  = "bridge"
+	kindIFB     = "ifb"
 	// kindTap is the kernel's name for what /dev/net/tun makes: taps and tuns.
 	kindTap = "tun"
 )
@@ -67,7 +68,7 @@ func (l *Link) crosses() bool { return l.hasParent() && l.parentIn() != l.In }
 
 // choosesIndex tells whether the link is made with an index of our choice.
 func (l *Link) choosesIndex() bool {
-	return l.hasParent() || l.Kind == kindDummy || l.Kind == kindTap || l.Shared && l.Kind == kindBridge
+	return l.hasParent() || l.Kind == kindDummy || l.Kind == kindTap || l.Kind == kindIFB || l.Shared && l.Kind == kindBridge
 }
 
 // chosenIndex is the interface index that the link is made with, far above

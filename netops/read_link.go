@@ -28,8 +28,10 @@ type linkState struct {
 	vlanFiltering            bool
 	// permanent is the hardware's own MAC, of real devices only.
 	permanent net.HardwareAddr
-	// peerElsewhere tells that peer counts in another namespace.
+	// peerElsewhere tells that peer counts in another namespace, of the number
+	// peerNamespace.
 	peerElsewhere bool
+	peerNamespace int
 	kindState
 }
 
@@ -105,7 +107,7 @@ func parseLink(b []byte) (*linkState, error) {
 		case unix.IFLA_LINK:
 			l.peer = attrInt(v)
 		case unix.IFLA_LINK_NETNSID:
-			l.peerElsewhere = true
+			l.peerElsewhere, l.peerNamespace = true, attrSigned(v)
 		case unix.IFLA_IFALIAS:
 			l.alias = attrText(v)
 		case unix.IFLA_OPERSTATE:

@@ -67,8 +67,11 @@ func (c *rtConn) close() error { return unix.Close(c.fd) }
 // exchange sends up to rtMaxWrite requests in one write and returns an error
 // or nil for each: those after a refused one are executed all the same. The
 // second result is a failure of the socket itself; then what happened is
-// unknown for requests without a result (errUnknown).
+// unknown for requests without a result (errUnknown). A step may need none.
 func (c *rtConn) exchange(ctx context.Context, msgs []rtMessage) ([]error, error) {
+	if len(msgs) == 0 {
+		return nil, nil
+	}
 	var b []byte
 	first := c.seq + 1
 	for _, m := range msgs {

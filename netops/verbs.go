@@ -178,6 +178,10 @@ func linkOf(o Object) linkRef {
 		return linkRef{o.In, o.Link}
 	case *Neigh:
 		return linkRef{o.In, o.Link}
+	case *Qdisc:
+		return linkRef{o.In, o.Link}
+	case *Redirect:
+		return linkRef{o.In, o.Link}
 	}
 	return linkRef{}
 }

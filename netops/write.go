@@ -53,6 +53,10 @@ func (w *write) needsFlush(st Step) bool {
 		return w.fresh[o.Link]
 	case *Neigh:
 		return w.fresh[o.Link]
+	case *Qdisc:
+		return w.fresh[o.Link]
+	case *Redirect:
+		return w.fresh[o.Link] || w.fresh[o.To]
 	case *PortVLANs:
 		return true // reads the port first
 	}

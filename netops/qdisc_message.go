@@ -1,0 +1,139 @@
+package netops
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Places and names of qdiscs (linux/pkt_sched.h).
+const (
+	// rootParent is TC_H_ROOT: the qdisc of what a link sends.
+	rootParent = 1<<32 - 1
+	// hookParent is TC_H_CLSACT and TC_H_INGRESS: the place of clsact and ingress.
+	hookParent = 0xfffffff1
+	hookHandle = 0xffff0000
+	// ingressFilters and egressFilters are where a clsact has its filters. An
+	// ingress qdisc takes either for its only ones.
+	ingressFilters = 0xfffffff2
+	egressFilters  = 0xfffffff3
+	// tbfHandle marks a tbf as ours, below those that the kernel gives.
+	tbfHandle = 0x0cb1 << 16
+)
+
+func (q *Qdisc) parent() uint32 {
+	if q.Kind == kindClsact {
+		return hookParent
+	}
+	return rootParent
+}
+
+// request makes or deletes the qdisc. A tbf must not exist; a clsact that
+// another made meanwhile is as good.
+func (q *Qdisc) request(kind uint16, index int) rtMessage {
+	tc := &nl.TcMsg{Ifindex: int32(index), Parent: q.parent(), Handle: hookHandle}
+	m := rtMessage{kind: kind, data: []nl.NetlinkRequestData{tc, nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(q.Kind))}}
+	if q.Kind == kindTBF {
+		tc.Handle = tbfHandle
+	}
+	if kind == unix.RTM_DELQDISC {
+		return m
+	}
+	m.flags = unix.NLM_F_CREATE
+	if q.TBF != nil {
+		m.flags |= unix.NLM_F_EXCL
+		m.data = append(m.data, q.TBF.options())
+	}
+	return m
+}
+
+// ethernet is TC_LINKLAYER_ETHERNET: lengths count as they are, and the kernel
+// needs no table of them.
+const ethernet = 1
+
+// options are the tbf's TCA_OPTIONS.
+func (t *TBF) options() *nl.RtAttr {
+	o := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
+	parms := &nl.TcTbfQopt{
+		Rate:  nl.TcRateSpec{Linklayer: ethernet, Rate: uint32(min(t.Rate, 1<<32-1))},
+		Limit: t.Limit,
+	}
+	o.AddRtAttr(nl.TCA_TBF_PARMS, parms.Serialize())
+	o.AddRtAttr(nl.TCA_TBF_BURST, nl.Uint32Attr(t.Burst))
+	if t.Rate >= 1<<32 {
+		o.AddRtAttr(nl.TCA_TBF_RATE64, nl.Uint64Attr(t.Rate))
+	}
+	return o
+}
+
+// tcQdisc is a qdisc as the kernel tells it: without a kind where it is the
+// default one, or none. What follows handle is a tbf's.
+type tcQdisc struct {
+	kind   string
+	handle uint32
+	rate   uint64
+	// buffer is the burst in ticks.
+	limit, buffer uint32
+}
+
+// String is how errors call the qdisc.
+func (q tcQdisc) String() string { return fmt.Sprintf("%s %x:", q.kind, q.handle>>16) }
+
+// qdisc reads a link's qdisc in one place.
+func (s *session) qdisc(ctx context.Context, p Place, index int, parent uint32) (q tcQdisc, err error) {
+	c, err := s.conn(p)
+	if err != nil {
+		return q, err
+	}
+	// Without NLM_F_ECHO kernels before 6.8 tell it everybody but the one who asks.
+	m := rtMessage{kind: unix.RTM_GETQDISC, flags: unix.NLM_F_ECHO, data: []nl.NetlinkRequestData{
+		&nl.TcMsg{Ifindex: int32(index), Parent: parent},
+	}}
+	err = c.ask(ctx, m, func(_ uint16, data []byte) (err error) {
+		q, err = parseQdisc(data)
+		return err
+	})
+	if isAbsent(err) {
+		return tcQdisc{}, nil
+	}
+	return q, kernelError(err, fmt.Sprintf("qdisc of link %d", index))
+}
+
+// parseQdisc reads the body of RTM_NEWQDISC. The one that is there by default
+// has no handle.
+func parseQdisc(b []byte) (q tcQdisc, err error) {
+	if len(b) < nl.SizeofTcMsg {
+		return q, fmt.Errorf("qdisc message of %d bytes: %w", len(b), unix.EBADMSG)
+	}
+	q.handle = binary.NativeEndian.Uint32(b[8:])
+	var options []byte
+	err = eachRTAttr(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.TCA_KIND:
+			q.kind = attrText(v)
+		case nl.TCA_OPTIONS:
+			options = v
+		}
+		return nil
+	})
+	switch {
+	case err != nil || q.handle == 0:
+		return tcQdisc{}, err
+	case q.kind != kindTBF:
+		return q, nil
+	}
+	return q, eachRTAttr(options, func(kind uint16, v []byte) error {
+		switch {
+		case kind == nl.TCA_TBF_PARMS && len(v) >= nl.SizeofTcTbfQopt:
+			q.rate = max(q.rate, uint64(binary.NativeEndian.Uint32(v[8:])))
+			q.limit = binary.NativeEndian.Uint32(v[24:])
+			q.buffer = binary.NativeEndian.Uint32(v[28:])
+		case kind == nl.TCA_TBF_RATE64 && len(v) >= 8:
+			q.rate = binary.NativeEndian.Uint64(v)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,27 @@
+package netops
+
+import (
+	"testing"
+
+	"github.com/vishvananda/netlink/nl"
+)
+
+// FuzzParseQdisc feeds the decoders of what the kernel tells of traffic control.
+func FuzzParseQdisc(f *testing.F) {
+	header := make([]byte, nl.SizeofTcMsg)
+	header[8] = 1
+	tbf := &Qdisc{Kind: kindTBF, TBF: &TBF{Rate: 1 << 33, Burst: 1, Limit: 1}}
+	for _, m := range []rtMessage{tbf.request(0, 1), filterRequest(0, 1, 1)} {
+		b := header
+		for _, d := range append(m.data[1:], redirectOptions(1)) {
+			b = append(b, d.Serialize()...)
+		}
+		f.Add(b)
+	}
+	f.Add([]byte{})
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		_, _ = parseQdisc(b)
+		_, _ = parseFilter(b)
+		_, _ = parseNamespaceID(b)
+	})
+}

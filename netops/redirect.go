@@ -1,0 +1,247 @@
+package netops
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Redirect has the link To take over all that Link receives (tc-mirred(8)): an
+// ifb that sends it, by its qdisc, and gives it back. It is a filter of Link's
+// clsact or ingress qdisc, and comes after those of others, as what it took over
+// none of them sees.
+type Redirect struct {
+	In   Place  `json:"in"`
+	Link string `json:"link"`
+	To   string `json:"to"`
+	// Index is that of Link, in an inverse: a later link of its name is another's.
+	Index int `json:"index,omitempty"`
+}
+
+// Where is the namespace of the links.
+func (r *Redirect) Where() Place { return r.In }
+
+// IsShared is false: a filter goes with its link.
+func (r *Redirect) IsShared() bool { return false }
+
+func (r *Redirect) object() {}
+
+// String is the filter in the form of tc filter.
+func (r *Redirect) String() string {
+	w := words{"filter", "dev", r.Link}
+	w.flag(r.In == Container, "netns container")
+	return append(w, "ingress", "pref", fmt.Sprint(redirectPref), "u32", "action", "mirred", "egress", "redirect", "dev", r.To).String()
+}
+
+func (r *Redirect) validate() error {
+	return errors.Join(checkPlace(r.In), checkName(r.Link), checkName(r.To), checkRange("index", r.Index, 0, 1<<31-1))
+}
+
+func (r *Redirect) plan(ctx context.Context, s *session) ([]Change, error) {
+	c := Change{Do: Step{VerbAdd, r}}
+	if s.isNew(r.In, r.Link) {
+		return []Change{c}, nil
+	}
+	index, err := s.indexOf(ctx, r.In, r.Link)
+	if err != nil {
+		return nil, err
+	}
+	c.Undo = &Step{VerbDel, &Redirect{In: r.In, Link: r.Link, To: r.To, Index: index}}
+	return []Change{c}, nil
+}
+
+func (r *Redirect) verify(ctx context.Context, s *session) ([]Difference, error) {
+	index, err := s.ownIndex(ctx, r.In, r.Link, 0)
+	if err != nil || index == 0 {
+		return absentIf(err, r)
+	}
+	to, err := s.ownIndex(ctx, r.In, r.To, 0)
+	if err != nil || to == 0 {
+		return absentIf(err, r)
+	}
+	have, err := s.filters(ctx, r.In, index, ingressFilters)
+	if err != nil || !slices.ContainsFunc(have, func(f tcFilter) bool { return f.redirects && f.to == to }) {
+		return absentIf(err, r)
+	}
+	return nil, nil
+}
+
+// messages are the requests that add the filter, or delete it if it is the one
+// that was made.
+func (r *Redirect) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, error) {
+	if v == VerbDel {
+		return r.deletions(ctx, s)
+	}
+	index, err := s.indexOf(ctx, r.In, r.Link)
+	if err != nil {
+		return nil, err
+	}
+	to, err := s.indexOf(ctx, r.In, r.To)
+	if err != nil {
+		return nil, err
+	}
+	m := filterRequest(unix.RTM_NEWTFILTER, index, 0)
+	m.flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	m.data = append(m.data, redirectOptions(to))
+	return []rtMessage{m}, nil
+}
+
+// deletions are the requests that delete the filter: of those with its
+// preference, the ones that lead to the link To, or to one that is gone.
+func (r *Redirect) deletions(ctx context.Context, s *session) ([]rtMessage, error) {
+	index, err := s.ownIndex(ctx, r.In, r.Link, r.Index)
+	if err != nil || index == 0 {
+		return nil, err
+	}
+	to, err := s.ownIndex(ctx, r.In, r.To, 0)
+	if err != nil {
+		return nil, err
+	}
+	have, err := s.filters(ctx, r.In, index, ingressFilters)
+	if err != nil {
+		return nil, err
+	}
+	var own []rtMessage
+	others := false
+	for _, f := range have {
+		switch {
+		case f.pref != redirectPref || f.isTable():
+		case f.kind == kindU32 && f.redirects && (f.to == to || f.to == 0):
+			own = append(own, filterRequest(unix.RTM_DELTFILTER, index, f.handle))
+		default:
+			others = true
+		}
+	}
+	if len(own) > 0 && !others { // and the table that they were in
+		return []rtMessage{filterRequest(unix.RTM_DELTFILTER, index, 0)}, nil
+	}
+	return own, nil
+}
+
+const (
+	// redirectPref is above what the kernel chooses for others (49152 and down).
+	redirectPref = 65000
+	kindU32      = "u32"
+	kindMirred   = "mirred"
+	// egressRedirect is TCA_EGRESS_REDIR of linux/tc_act/tc_mirred.h, stolen
+	// TC_ACT_STOLEN of linux/pkt_cls.h: nobody else gets the packet.
+	egressRedirect = 1
+	stolen         = 4
+	// sizeofMirred is the size of struct tc_mirred; the library takes it for more.
+	sizeofMirred = 28
+)
+
+// filterRequest makes or deletes a filter of ours among those for what a link receives.
+func filterRequest(kind uint16, index int, handle uint32) rtMessage {
+	var all [2]byte // protocols count in network byte order
+	binary.BigEndian.PutUint16(all[:], unix.ETH_P_ALL)
+	return rtMessage{kind: kind, data: []nl.NetlinkRequestData{
+		&nl.TcMsg{
+			Ifindex: int32(index), Parent: ingressFilters, Handle: handle,
+			Info: redirectPref<<16 | uint32(binary.NativeEndian.Uint16(all[:])),
+		},
+		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(kindU32)),
+	}}
+}
+
+// redirectOptions are TCA_OPTIONS of a u32 filter that matches everything and
+// has another link send it.
+func redirectOptions(to int) *nl.RtAttr {
+	o := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
+	all := &nl.TcU32Sel{Flags: nl.TC_U32_TERMINAL, Nkeys: 1, Keys: make([]nl.TcU32Key, 1)}
+	o.AddRtAttr(nl.TCA_U32_SEL, all.Serialize())
+	action := o.AddRtAttr(nl.TCA_U32_ACT, nil).AddRtAttr(nl.TCA_ACT_TAB, nil)
+	action.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated(kindMirred))
+	parms := make([]byte, sizeofMirred)
+	binary.NativeEndian.PutUint32(parms[8:], stolen)
+	binary.NativeEndian.PutUint32(parms[20:], egressRedirect)
+	binary.NativeEndian.PutUint32(parms[24:], uint32(to))
+	action.AddRtAttr(nl.TCA_ACT_OPTIONS, nil).AddRtAttr(nl.TCA_MIRRED_PARMS, parms)
+	return o
+}
+
+// tcFilter is a filter as the kernel tells it.
+type tcFilter struct {
+	kind   string
+	handle uint32
+	pref   uint16
+	// redirects tells that its first action hands packets to the link with the
+	// index to, which is 0 for one that is gone.
+	redirects bool
+	to        int
+}
+
+// isTable tells whether this is the hash table of u32 filters, not one of them.
+func (f *tcFilter) isTable() bool { return f.kind == kindU32 && f.handle&0xfff == 0 }
+
+// filters reads the filters in one place of a link's clsact or ingress qdisc;
+// there are none without.
+func (s *session) filters(ctx context.Context, p Place, index int, parent uint32) ([]tcFilter, error) {
+	c, err := s.conn(p)
+	if err != nil {
+		return nil, err
+	}
+	m := rtMessage{kind: unix.RTM_GETTFILTER, data: []nl.NetlinkRequestData{&nl.TcMsg{Ifindex: int32(index), Parent: parent}}}
+	var all []tcFilter
+	err = c.dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
+		f, err := parseFilter(data)
+		if err == nil && f.handle != 0 {
+			all = append(all, f)
+		}
+		return err
+	})
+	return all, kernelError(err, fmt.Sprintf("filters of link %d", index))
+}
+
+// parseFilter reads the body of RTM_NEWTFILTER. What stands for all filters of
+// one preference has no handle.
+func parseFilter(b []byte) (f tcFilter, err error) {
+	if len(b) < nl.SizeofTcMsg {
+		return f, fmt.Errorf("filter message of %d bytes: %w", len(b), unix.EBADMSG)
+	}
+	f.handle = binary.NativeEndian.Uint32(b[8:])
+	f.pref = uint16(binary.NativeEndian.Uint32(b[16:]) >> 16)
+	var options []byte
+	err = eachRTAttr(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.TCA_KIND:
+			f.kind = attrText(v)
+		case nl.TCA_OPTIONS:
+			options = v
+		}
+		return nil
+	})
+	if err != nil || f.kind != kindU32 {
+		return f, err
+	}
+	parms, err := nested(options, nl.TCA_U32_ACT, nl.TCA_ACT_TAB, nl.TCA_ACT_OPTIONS, nl.TCA_MIRRED_PARMS)
+	if err != nil || len(parms) < sizeofMirred {
+		return f, err
+	}
+	f.redirects = binary.NativeEndian.Uint32(parms[20:]) == egressRedirect
+	f.to = int(binary.NativeEndian.Uint32(parms[24:]))
+	return f, nil
+}
+
+// nested is the value of an attribute within attributes; nil for none.
+func nested(b []byte, path ...uint16) ([]byte, error) {
+	for _, want := range path {
+		var found []byte
+		err := eachRTAttr(b, func(kind uint16, v []byte) error {
+			if kind == want && found == nil {
+				found = v
+			}
+			return nil
+		})
+		if err != nil || found == nil {
+			return nil, err
+		}
+		b = found
+	}
+	return b, nil
+}
