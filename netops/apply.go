@@ -38,10 +38,9 @@ var (
 	_ object   = (*Move)(nil)
 	_ object   = (*Sysctl)(nil)
 	_ object   = (*Element)(nil)
+	_ object   = (*Forward)(nil)
 )
 
-	_ object   = (*Forward)(nil)
-	_ object   = (*Flows)(nil)
 // check validates a step, which may come from a file.
 func (st Step) check() (object, error) {
 	o, ok := st.Object.(object)
@@ -113,12 +112,10 @@ func (a *applier) probed(ctx context.Context, batch []Change) error {
 		err = a.elements(ctx, batch)
 	case *Move:
 		err = a.move(ctx, batch[0])
-	default:
-		err = a.requests(ctx, batch)
 	case *Forward:
 		err = a.forward(ctx, batch[0])
-	case *Flows:
-		err = a.flows(ctx, batch)
+	default:
+		err = a.requests(ctx, batch)
 	}
 	if p := a.net.probe; p != nil && err == nil {
 		p.After(batch[0].Do)

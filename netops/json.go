@@ -37,14 +37,12 @@ func kindOf(o Object) (string, error) {
 		return "redirect", nil
 	case *Element:
 		return "element", nil
+	case *Forward:
+		return "forward", nil
 	}
 	return "", fmt.Errorf("encode step: %w: no object", ErrInvalid)
 }
 
-	case *Forward:
-		return "forward", nil
-	case *Flows:
-		return "flows", nil
 // ofKind is a new object for a key; nil for a key that is no kind.
 func ofKind(kind string) object {
 	switch kind {
@@ -70,6 +68,8 @@ func ofKind(kind string) object {
 		return new(Redirect)
 	case "element":
 		return new(Element)
+	case "forward":
+		return new(Forward)
 	}
 	return nil
 }
@@ -78,10 +78,6 @@ func ofKind(kind string) object {
 func toJSON(v Verb, o Object) (json.RawMessage, error) {
 	kind, err := kindOf(o)
 	if err != nil {
-	case "forward":
-		return new(Forward)
-	case "flows":
-		return new(Flows)
 		return nil, err
 	}
 	body, err := coldjson.Marshal(o)

@@ -151,6 +151,8 @@ func (u *undoer) try(ctx context.Context, st Step) error {
 		return ns.visit(o.write)
 	case *Move:
 		return u.moveBack(ctx, o)
+	case *Forward:
+		return o.run(ctx, u.net, st.Verb)
 	case *Link:
 		switch st.Verb {
 		case VerbDel:
@@ -171,5 +173,3 @@ func (u *undoer) try(ctx context.Context, st Step) error {
 	results, broken := c.exchange(ctx, msgs)
 	return errors.Join(append(results, broken)...)
 }
-	case *Forward:
-		return o.run(ctx, u.net, st.Verb)
