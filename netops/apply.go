@@ -39,6 +39,7 @@ var (
 	_ object   = (*Sysctl)(nil)
 	_ object   = (*Element)(nil)
 	_ object   = (*Forward)(nil)
+	_ object   = (*Flows)(nil)
 )
 
 // check validates a step, which may come from a file.
@@ -114,6 +115,8 @@ func (a *applier) probed(ctx context.Context, batch []Change) error {
 		err = a.move(ctx, batch[0])
 	case *Forward:
 		err = a.forward(ctx, batch[0])
+	case *Flows:
+		err = a.flows(ctx, batch)
 	default:
 		err = a.requests(ctx, batch)
 	}
@@ -151,6 +154,9 @@ func together(a, b Step) bool {
 	case *Element: // an nftables batch that adds holds no deletes
 		_, ok := b.Object.(*Element)
 		return ok && a.Verb == b.Verb
+	case *Flows:
+		_, ok := b.Object.(*Flows)
+		return ok
 	}
 	_, ok := b.Object.(rtObject)
 	return ok
@@ -190,6 +196,19 @@ func (a *applier) elements(ctx context.Context, batch []Change) error {
 		run = a.net.nft.del
 	}
 	err := run(ctx, els)
+	if err == nil {
+		a.done = append(a.done, batch...)
+	}
+	return err
+}
+
+// flows deletes the tracked connections of one namespace in one pass.
+func (a *applier) flows(ctx context.Context, batch []Change) error {
+	all := make([]*Flows, len(batch))
+	for i, c := range batch {
+		all[i] = c.Do.Object.(*Flows)
+	}
+	err := a.flush(ctx, all)
 	if err == nil {
 		a.done = append(a.done, batch...)
 	}

@@ -39,6 +39,8 @@ func kindOf(o Object) (string, error) {
 		return "element", nil
 	case *Forward:
 		return "forward", nil
+	case *Flows:
+		return "flows", nil
 	}
 	return "", fmt.Errorf("encode step: %w: no object", ErrInvalid)
 }
@@ -70,6 +72,8 @@ func ofKind(kind string) object {
 		return new(Element)
 	case "forward":
 		return new(Forward)
+	case "flows":
+		return new(Flows)
 	}
 	return nil
 }

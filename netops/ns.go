@@ -19,6 +19,8 @@ type Namespace struct {
 	file       *os.File
 	dev, inode uint64
 	conn       *rtConn
+	// ct lists and deletes tracked connections.
+	ct *rtConn
 }
 
 // OpenNamespace opens the network namespace that is mounted at path, or that a
@@ -83,6 +85,10 @@ func (ns *Namespace) Close() error {
 	if ns.conn != nil {
 		errs = append(errs, ns.conn.close())
 		ns.conn = nil
+	}
+	if ns.ct != nil {
+		errs = append(errs, ns.ct.close())
+		ns.ct = nil
 	}
 	if ns.file != nil {
 		errs = append(errs, ns.file.Close())

@@ -40,14 +40,18 @@ type rtConn struct {
 
 // openRTConn opens a socket in the calling thread's network namespace. It
 // stays in it when the thread leaves.
-func openRTConn() (*rtConn, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+func openRTConn() (*rtConn, error) { return openNetlink(unix.NETLINK_ROUTE, "rtnetlink") }
+
+// openNetlink is openRTConn for any protocol of netlink that answers as
+// rtnetlink does.
+func openNetlink(protocol int, name string) (*rtConn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
-		return nil, kernelError(err, "open rtnetlink socket")
+		return nil, kernelError(err, "open "+name+" socket")
 	}
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		_ = unix.Close(fd)
-		return nil, kernelError(err, "bind rtnetlink socket")
+		return nil, kernelError(err, "bind "+name+" socket")
 	}
 	for _, option := range []int{
 		unix.NETLINK_CAP_ACK,        // acknowledgements without a copy of the request
@@ -56,7 +60,7 @@ func openRTConn() (*rtConn, error) {
 	} {
 		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1); err != nil {
 			_ = unix.Close(fd)
-			return nil, kernelError(err, "set up rtnetlink socket")
+			return nil, kernelError(err, "set up "+name+" socket")
 		}
 	}
 	return &rtConn{fd: fd, buf: make([]byte, rtMaxReply)}, nil

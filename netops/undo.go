@@ -20,11 +20,13 @@ const undoPatience = 30 * time.Second
 // are skipped: they went with it.
 //
 // Elements go first: the socket that deleted them is the slow one to close.
+// Flows go last.
 func (n *Net) Undo(ctx context.Context, changes []Change, container *Namespace) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
 	defer cancel()
 	u := &undoer{applier{session: n.session(container)}}
 	var rest, elements []Step
+	flows := map[Place][]*Flows{}
 	var errs []error
 	for _, c := range slices.Backward(changes) {
 		if c.Undo == nil {
@@ -35,16 +37,24 @@ func (n *Net) Undo(ctx context.Context, changes []Change, container *Namespace) 
 			errs = append(errs, err)
 			continue
 		}
-		switch _, isElement := st.Object.(*Element); {
-		case isElement:
+		switch o := st.Object.(type) {
+		case *Element:
 			elements = append(elements, st)
-		case !u.unknown(st.Object.Where()):
+		case *Flows:
+			flows[o.In] = append(flows[o.In], o)
+		default:
 			rest = append(rest, st)
 		}
 	}
 	errs = append(errs, u.elements(ctx, elements))
 	for _, st := range rest {
+		if u.unknown(st.Object.Where()) {
+			continue
+		}
 		errs = append(errs, u.probed(st, func() error { return u.step(ctx, st) }))
+	}
+	for _, p := range []Place{Host, Container} {
+		errs = append(errs, u.flows(ctx, p, flows[p]))
 	}
 	return errors.Join(errs...)
 }
@@ -108,6 +118,22 @@ func (u *undoer) isOwn(ctx context.Context, e *Element) (bool, error) {
 		return false, err
 	}
 	return !found || have.Label == e.Label, nil
+}
+
+// flows deletes the tracked connections of one namespace, in one pass unless a
+// probe looks on.
+func (u *undoer) flows(ctx context.Context, p Place, flows []*Flows) error {
+	if u.unknown(p) {
+		return nil
+	}
+	if u.net.probe == nil {
+		return u.flush(ctx, flows)
+	}
+	var errs []error
+	for _, f := range flows {
+		errs = append(errs, u.probed(Step{VerbDel, f}, func() error { return u.flush(ctx, []*Flows{f}) }))
+	}
+	return errors.Join(errs...)
 }
 
 // step runs one inverse.

@@ -35,7 +35,7 @@ func (n *Net) Plan(ctx context.Context, spec Spec, container *Namespace) ([]Chan
 			all = append(all, c)
 		}
 	}
-	return all, nil
+	return flowsLast(all), nil
 }
 
 // Beyond is what the Spec wants beyond an earlier one that was made: objects

@@ -1,0 +1,255 @@
+package netops
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Requests of ctnetlink, as message types.
+const (
+	ctGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | nl.IPCTNL_MSG_CT_GET
+	ctDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | nl.IPCTNL_MSG_CT_DELETE
+)
+
+// What the library lacks of linux/netfilter/nfnetlink_conntrack.h. The bits are
+// of the kernel's nf_internals.h, for the parts of a tuple.
+const (
+	ctaFilter      = 25
+	ctaFilterOrig  = 1
+	ctaFilterReply = 2
+
+	ctaFilterIPSrc   = 1 << 0
+	ctaFilterIPDst   = 1 << 1
+	ctaFilterProto   = 1 << 3
+	ctaFilterPortDst = 1 << 5
+)
+
+// flowFilter is what the kernel selects connections by. Zero values match all.
+// Addresses are of IPv4.
+type flowFilter struct {
+	family, proto uint8
+	port          uint16
+	dst, replySrc netip.Addr
+}
+
+// trackedFlow is one tracked connection.
+type trackedFlow struct {
+	proto         uint8
+	port          uint16
+	dst, replySrc netip.Addr
+	// family, tuple, id and zone name it to the kernel.
+	family          uint8
+	tuple, id, zone []byte
+}
+
+// conntrack is the namespace's ctnetlink connection, opened on first use.
+func (ns *Namespace) conntrack() (*rtConn, error) {
+	if ns.ct != nil {
+		return ns.ct, nil
+	}
+	err := ns.visit(func() error {
+		var err error
+		ns.ct, err = openNetlink(unix.NETLINK_NETFILTER, "netfilter netlink")
+		return err
+	})
+	return ns.ct, err
+}
+
+// listCost is the time of one listing in that of one deletion by a filter: 8 ms
+// and 2 ms with 10,000 connections in a table of 262,144 buckets (6.18).
+const listCost = 4
+
+// forgetBy has the kernel select and delete, which kernels newer than 6.1 can; the
+// error is EINVAL or EOPNOTSUPP, and nothing is deleted, when it cannot, when the
+// selections are more than it can judge, or when a listing is faster.
+func (c *rtConn) forgetBy(ctx context.Context, flows []*Flows) error {
+	var msgs []rtMessage
+	for _, f := range flows {
+		filter, whole := f.filter()
+		if !whole {
+			return unix.EOPNOTSUPP
+		}
+		for _, l3 := range filter.families() {
+			msgs = append(msgs, rtMessage{kind: ctDelete, data: filter.attributes(l3)})
+		}
+	}
+	if len(msgs) > 2*listCost {
+		return unix.EOPNOTSUPP
+	}
+	results, broken := c.exchange(ctx, msgs)
+	return kernelError(errors.Join(append(results, broken)...), "delete tracked connections")
+}
+
+// forgetListed lists what is tracked and deletes what is selected.
+func (c *rtConn) forgetListed(ctx context.Context, flows []*Flows) error {
+	filter, _ := flows[0].filter()
+	for _, f := range flows[1:] {
+		other, _ := f.filter()
+		filter = filter.common(other)
+	}
+	found, err := c.tracked(ctx, filter, func(t *trackedFlow) bool {
+		return slices.ContainsFunc(flows, func(f *Flows) bool { return f.matches(t) })
+	})
+	if err != nil {
+		return err
+	}
+	return c.forget(ctx, found)
+}
+
+// tracked lists the connections that the filter and then keep let through. The
+// kernel holds the connections of all namespaces in one table, which is walked
+// whole; filtering there (CTA_FILTER, since 5.8) saves the messages.
+func (c *rtConn) tracked(ctx context.Context, f flowFilter, keep func(*trackedFlow) bool) ([]*trackedFlow, error) {
+	var all, some []*trackedFlow
+	for _, l3 := range f.families() { // the kernel filters one family at a time only
+		m := rtMessage{kind: ctGet, data: f.attributes(l3)}
+		err := c.dump(ctx, m, func() { some = nil }, func(_ uint16, data []byte) error {
+			t, err := parseFlow(data)
+			if err == nil && keep(t) {
+				t.tuple, t.id, t.zone = bytes.Clone(t.tuple), bytes.Clone(t.id), bytes.Clone(t.zone)
+				some = append(some, t)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, kernelError(err, "list tracked connections")
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// forget deletes connections. One that ended meanwhile is success; one that
+// another took the place of stays, by its ID.
+func (c *rtConn) forget(ctx context.Context, flows []*trackedFlow) error {
+	for len(flows) > 0 {
+		some := flows[:min(len(flows), rtMaxWrite)]
+		flows = flows[len(some):]
+		msgs := make([]rtMessage, len(some))
+		for i, t := range some {
+			msgs[i] = rtMessage{kind: ctDelete, data: []nl.NetlinkRequestData{
+				&nl.Nfgenmsg{NfgenFamily: t.family}, nl.NewRtAttr(nl.CTA_TUPLE_ORIG|unix.NLA_F_NESTED, t.tuple), nl.NewRtAttr(nl.CTA_ID, t.id),
+			}}
+			if len(t.zone) > 0 {
+				msgs[i].data = append(msgs[i].data, nl.NewRtAttr(nl.CTA_ZONE, t.zone))
+			}
+		}
+		results, broken := c.exchange(ctx, msgs)
+		if broken != nil {
+			return kernelError(broken, "delete tracked connections")
+		}
+		for _, err := range results {
+			if err != nil && !isAbsent(err) {
+				return kernelError(err, "delete tracked connection")
+			}
+		}
+	}
+	return nil
+}
+
+// attributes are the filter as the request for one family has it.
+func (f flowFilter) attributes(l3 uint8) []nl.NetlinkRequestData {
+	header := &nl.Nfgenmsg{NfgenFamily: l3}
+	var orig, reply uint32
+	origTuple, replyTuple := nl.NewRtAttr(nl.CTA_TUPLE_ORIG|unix.NLA_F_NESTED, nil), nl.NewRtAttr(nl.CTA_TUPLE_REPLY|unix.NLA_F_NESTED, nil)
+	if f.dst.Is4() {
+		ip := origTuple.AddRtAttr(nl.CTA_TUPLE_IP|unix.NLA_F_NESTED, nil)
+		ip.AddRtAttr(nl.CTA_IP_V4_DST, f.dst.AsSlice())
+		orig |= ctaFilterIPDst
+	}
+	if f.proto != 0 {
+		proto := origTuple.AddRtAttr(nl.CTA_TUPLE_PROTO|unix.NLA_F_NESTED, nil)
+		proto.AddRtAttr(nl.CTA_PROTO_NUM, nl.Uint8Attr(f.proto))
+		orig |= ctaFilterProto
+		if f.port != 0 {
+			proto.AddRtAttr(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, f.port))
+			orig |= ctaFilterPortDst
+		}
+	}
+	if f.replySrc.Is4() {
+		ip := replyTuple.AddRtAttr(nl.CTA_TUPLE_IP|unix.NLA_F_NESTED, nil)
+		ip.AddRtAttr(nl.CTA_IP_V4_SRC, f.replySrc.AsSlice())
+		reply |= ctaFilterIPSrc
+	}
+	if orig|reply == 0 {
+		return []nl.NetlinkRequestData{header}
+	}
+	filter := nl.NewRtAttr(ctaFilter|unix.NLA_F_NESTED, nil)
+	all := []nl.NetlinkRequestData{header, filter}
+	if orig != 0 {
+		filter.AddRtAttr(ctaFilterOrig, nl.Uint32Attr(orig))
+		all = append(all, origTuple)
+	}
+	if reply != 0 {
+		filter.AddRtAttr(ctaFilterReply, nl.Uint32Attr(reply))
+		all = append(all, replyTuple)
+	}
+	return all
+}
+
+// families are those that the filter lets through.
+func (f flowFilter) families() []uint8 {
+	if f.family != 0 {
+		return []uint8{f.family}
+	}
+	return []uint8{unix.AF_INET, unix.AF_INET6}
+}
+
+// parseFlow reads a message of the dump. Its tuple, ID and zone are parts of b.
+func parseFlow(b []byte) (*trackedFlow, error) {
+	if len(b) < nl.SizeofNfgenmsg {
+		return nil, fmt.Errorf("connection message of %d bytes: %w", len(b), unix.EBADMSG)
+	}
+	t := &trackedFlow{family: b[0]}
+	err := eachRTAttr(b[nl.SizeofNfgenmsg:], func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.CTA_TUPLE_ORIG:
+			t.tuple = v
+			return eachTuple(v, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST, &t.dst, func(kind uint16, v []byte) {
+				switch {
+				case kind == nl.CTA_PROTO_NUM:
+					t.proto = attrByte(v)
+				case kind == nl.CTA_PROTO_DST_PORT && len(v) == 2:
+					t.port = binary.BigEndian.Uint16(v)
+				}
+			})
+		case nl.CTA_TUPLE_REPLY:
+			return eachTuple(v, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC, &t.replySrc, func(uint16, []byte) {})
+		case nl.CTA_ID:
+			t.id = v
+		case nl.CTA_ZONE:
+			t.zone = v
+		}
+		return nil
+	})
+	return t, err
+}
+
+// eachTuple reads one address of a tuple and calls proto for what it has of its protocol.
+func eachTuple(b []byte, kind4, kind6 uint16, addr *netip.Addr, proto func(kind uint16, v []byte)) error {
+	return eachRTAttr(b, func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.CTA_TUPLE_IP:
+			return eachRTAttr(v, func(kind uint16, v []byte) error {
+				if kind == kind4 || kind == kind6 {
+					*addr, _ = netip.AddrFromSlice(v)
+				}
+				return nil
+			})
+		case nl.CTA_TUPLE_PROTO:
+			return eachRTAttr(v, func(kind uint16, v []byte) error {
+				proto(kind, v)
+				return nil
+			})
+		}
+		return nil
+	})
+}
