@@ -66,6 +66,9 @@ func (c *Sysctl) plan(_ context.Context, s *session) ([]Change, error) {
 		if c.Optional && errors.Is(err, ErrNotExist) {
 			return nil, nil
 		}
+		if isWriteOnly(err) {
+			return []Change{change}, nil
+		}
 		return nil, err
 	}
 	if have == fields(c.Value) {
@@ -81,6 +84,9 @@ func (c *Sysctl) plan(_ context.Context, s *session) ([]Change, error) {
 
 func (c *Sysctl) verify(_ context.Context, s *session) ([]Difference, error) {
 	have, err := s.sysctl(c.In, c.Key)
+	if isWriteOnly(err) {
+		return nil, nil
+	}
 	if errors.Is(err, ErrNotExist) {
 		if c.Optional {
 			return nil, nil
@@ -96,6 +102,10 @@ func (c *Sysctl) verify(_ context.Context, s *session) ([]Difference, error) {
 	}
 	return d.list, nil
 }
+
+// isWriteOnly tells whether a setting could not be read for being a command,
+// net/ipv4/route/flush for one: not even root may open it.
+func isWriteOnly(err error) bool { return errors.Is(err, unix.EACCES) }
 
 // sysctl reads one setting.
 func (s *session) sysctl(p Place, key string) (string, error) {
@@ -124,7 +134,8 @@ func (ns *Namespace) sysctl(key string) (string, error) {
 	return value, kernelError(err, fmt.Sprintf("read sysctl %q", key))
 }
 
-// write writes the setting in the calling thread's namespace.
+// write writes the setting in the calling thread's namespace, with a newline:
+// the kernel takes no bytes at all for no change, and some settings may be empty.
 func (c *Sysctl) write() error {
 	f, err := os.OpenFile(sysctlRoot+c.Key, os.O_WRONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -133,7 +144,7 @@ func (c *Sysctl) write() error {
 		}
 		return err
 	}
-	_, err = f.WriteString(c.Value)
+	_, err = f.WriteString(c.Value + "\n")
 	return errors.Join(err, f.Close())
 }
 

@@ -20,6 +20,12 @@ type Chained interface {
 	Wants() bool
 }
 
+// Asked is a Chained that CNI_ARGS may ask for something too.
+type Asked interface {
+	// AskedBy tells whether they do.
+	AskedBy(args roles.Args) bool
+}
+
 // Heir is a Chained that knows what is left of an attachment without a record
 // of its part: by an ADD whose state was lost, or by the reference plugin.
 type Heir interface {
@@ -47,7 +53,7 @@ func ChainedUndoer[R Chained](read func(conf []byte) (R, error)) func(conf []byt
 // Add adjusts what prevResult tells of. On failure the role's own changes are
 // undone; the runtime's DEL of the whole list undoes the others'.
 func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
-	if err := c.chained(req); err != nil || !c.role.Wants() {
+	if err := c.chained(req); err != nil || !c.wants(req) {
 		return req.PrevResult, err
 	}
 	ns, err := h.Net.OpenNamespace(req.Netns)
@@ -78,6 +84,12 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 		return nil, errors.Join(err, w.undoLast(ctx))
 	}
 	return w.made.wiring.Result, nil
+}
+
+// wants tells whether anything is asked for.
+func (c *ChainedHandler) wants(req *roles.Request) bool {
+	a, ok := c.role.(Asked)
+	return c.role.Wants() || ok && a.AskedBy(req.Args)
 }
 
 // chained makes sure that there is something to adjust.
@@ -133,7 +145,7 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 		return err
 	}
 	heir, isHeir := c.role.(Heir)
-	isHeir = isHeir && c.role.Wants()
+	isHeir = isHeir && c.wants(req)
 	if c.newest(rec) < 0 && !isHeir {
 		return nil
 	}
@@ -182,7 +194,7 @@ func (c *ChainedHandler) newest(rec *store.Attachment) int {
 
 // Check compares the kernel with what ADD would make from prevResult.
 func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	if err := c.chained(req); err != nil || !c.role.Wants() {
+	if err := c.chained(req); err != nil || !c.wants(req) {
 		return err
 	}
 	ns, err := h.Net.OpenNamespace(req.Netns)
@@ -265,7 +277,7 @@ func (c *ChainedHandler) Plan(ctx context.Context, h *roles.Host, req *roles.Req
 	if err := c.chained(req); err != nil {
 		return nil, err
 	}
-	if !c.role.Wants() {
+	if !c.wants(req) {
 		return &roles.Plan{Result: req.PrevResult}, nil
 	}
 	in := newInput(req)

@@ -82,7 +82,7 @@ func IPAMPart(prev *roles.Result, ifName string) (*roles.Result, error) {
 func takeNames(in *Input, prev *roles.Result, ifName string) {
 	in.ContainerMAC = cmp.Or(ContainerMAC(prev, ifName), in.ContainerMAC)
 	for _, i := range prev.Interfaces {
-		if i.Name == in.HostLink && i.Sandbox == "" && i.Mac != "" {
+		if i != nil && i.Name == in.HostLink && i.Sandbox == "" && i.Mac != "" {
 			in.HostMAC = i.Mac
 		}
 	}
@@ -90,12 +90,28 @@ func takeNames(in *Input, prev *roles.Result, ifName string) {
 
 // ContainerMAC is the MAC that a result gives for the container's interface, or "".
 func ContainerMAC(r *roles.Result, ifName string) string {
-	for _, i := range r.Interfaces {
-		if i.Name == ifName && i.Sandbox != "" {
-			return i.Mac
-		}
+	if i := ContainerInterface(r, ifName); i != nil {
+		return i.Mac
 	}
 	return ""
+}
+
+// ContainerMTU is the MTU that a result gives for the container's interface, or 0.
+func ContainerMTU(r *roles.Result, ifName string) int {
+	if i := ContainerInterface(r, ifName); i != nil {
+		return i.Mtu
+	}
+	return 0
+}
+
+// ContainerInterface is the container's interface in a result; nil for none.
+func ContainerInterface(r *roles.Result, ifName string) *roles.ResultInterface {
+	for _, i := range r.Interfaces {
+		if i != nil && i.Name == ifName && i.Sandbox != "" {
+			return i
+		}
+	}
+	return nil
 }
 
 // Addressless tells that the result will have no address.

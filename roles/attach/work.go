@@ -66,6 +66,13 @@ func (a *work) buildLocked(ctx context.Context, state store.State, exclusive boo
 		return err
 	}
 	defer unlock()
+	if _, ok := a.role.(Chooser); ok {
+		alone, err := a.h.Store.LockShared(ctx, namespaceLock(a.ns), true)
+		if err != nil {
+			return err
+		}
+		defer alone.Unlock()
+	}
 	p, err := a.plan(ctx)
 	if err != nil {
 		return err
@@ -74,6 +81,20 @@ func (a *work) buildLocked(ctx context.Context, state store.State, exclusive boo
 		return errNeedsExclusive
 	}
 	return a.make(ctx, p, state)
+}
+
+// Chooser is a role that chooses what it observes to be free in the container's
+// namespace, such as a routing table. The attachments of one container that do
+// are made one after the other.
+type Chooser interface {
+	// Chooses is empty: it marks the role.
+	Chooses()
+}
+
+// namespaceLock names the lock of a namespace.
+func namespaceLock(ns *netops.Namespace) string {
+	dev, inode := ns.ID()
+	return fmt.Sprintf("netns/%d:%d", dev, inode)
 }
 
 // plan observes, computes the wiring and what leads to it. It changes nothing.

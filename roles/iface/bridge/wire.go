@@ -203,15 +203,15 @@ func (r *role) wirePort(s *netops.Spec, in *attach.Input, mac string, ips []atta
 	for i, ip := range ips {
 		addrs[i] = ip.Address
 	}
-	inner := &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: mac, MTU: r.conf.MTU}
+	mtu := r.conf.MTU
 	if in.Prev != nil {
-		inner.MTU = 0 // a chained plugin may have set another
+		mtu = 0 // a chained plugin may have set another, at both ends
 	}
 	s.Add(&netops.Link{
-		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: r.conf.MTU, Up: true,
+		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Up: true,
 		Alias: node.Alias(in.Key, addrs), Master: r.conf.Bridge,
 		Port: &netops.Port{Hairpin: r.conf.HairpinMode, Isolated: r.conf.PortIsolation},
-		Peer: inner,
+		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: mac, MTU: mtu},
 	})
 	if r.conf.vlanAware() {
 		s.Add(&netops.PortVLANs{

@@ -89,13 +89,13 @@ func (r *role) wirePair(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	for i, ip := range ips {
 		addrs[i] = ip.Address
 	}
-	inner := &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: r.conf.MTU}
+	mtu := r.conf.MTU
 	if in.Prev != nil {
-		inner.MTU = 0 // a chained plugin may have set another
+		mtu = 0 // a chained plugin may have set another, at both ends
 	}
 	s.Add(&netops.Link{
-		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: r.conf.MTU,
-		Alias: node.Alias(in.Key, addrs), Peer: inner,
+		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: node.Alias(in.Key, addrs),
+		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
 	})
 }
 

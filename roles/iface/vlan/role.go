@@ -1,6 +1,8 @@
 package vlan
 
 import (
+	"cmp"
+
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
@@ -46,7 +48,12 @@ func readRole(raw []byte) (*role, error) {
 }
 
 // Wire computes the spec and the result of one attachment. The MAC is the
-// master's. CHECK compares the MTU too, as the reference's does.
+// master's. CHECK compares the MTU too, as the reference's does, unless a chained
+// plugin told that it set another.
 func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
-	return r.Link(in, netops.Link{VLANID: r.conf.VLANID, MTU: r.conf.MTU})
+	mtu := r.conf.MTU
+	if in.Prev != nil {
+		mtu = cmp.Or(attach.ContainerMTU(in.Prev, in.Key.IfName), mtu)
+	}
+	return r.Link(in, netops.Link{VLANID: r.conf.VLANID, MTU: mtu})
 }
