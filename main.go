@@ -64,6 +64,6 @@ func commandLine(p dispatch.Process) int {
 func openHost(ctx context.Context, role string, log *slog.Logger) (*roles.Host, func(), error) {
 	return node.Open(ctx, node.Options{
 		RunDir: os.Getenv("CNIBOX_RUN_DIR"), StateDir: os.Getenv("CNIBOX_STATE_DIR"),
-		Role: role, Program: version, Log: log,
+		Role: role, Program: version, Log: log, IPTables: dispatch.IPTables,
 	})
 }

@@ -20,6 +20,13 @@ const (
 	maxAdminChain = 28
 )
 
+// What rules are for, in their comments.
+const (
+	ruleAnswers   = "answers to"
+	rulePublished = "published by"
+	ruleFrom      = "from"
+)
+
 // forwardTries bounds how often a change starts again because another program
 // changed nftables meanwhile.
 const forwardTries = 200
@@ -109,9 +116,9 @@ func (f *Forward) is(comment, own string) bool {
 // comes to their published ports.
 func (f *Forward) rules() []filterRule {
 	return []filterRule{
-		{chain: cniChain, dst: f.Net, out: f.Link, state: ctStateAnswers, comment: f.comment("answers to"), target: targetAccept},
-		{chain: cniChain, dst: f.Net, out: f.Link, state: ctStateDNAT, comment: f.comment("published by"), target: targetAccept},
-		{chain: cniChain, src: f.Net, in: f.Link, comment: f.comment("from"), target: targetAccept},
+		{chain: cniChain, dst: f.Net, out: f.Link, state: ctStateAnswers, comment: f.comment(ruleAnswers), target: targetAccept},
+		{chain: cniChain, dst: f.Net, out: f.Link, state: ctStateDNAT, comment: f.comment(rulePublished), target: targetAccept},
+		{chain: cniChain, src: f.Net, in: f.Link, comment: f.comment(ruleFrom), target: targetAccept},
 	}
 }
 

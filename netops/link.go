@@ -285,7 +285,9 @@ func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
 	}
 	if l.Port != nil && have.port != nil {
 		d.compare("hairpin", onOff(l.Port.Hairpin), onOff(have.port.Hairpin))
-		d.compare("isolated", onOff(l.Port.Isolated), onOff(have.port.Isolated))
+		if l.Port.Isolated { // a chained plugin may isolate a port too
+			d.compare("isolated", onOff(true), onOff(have.port.Isolated))
+		}
 	}
 	if l.Peer == nil {
 		return d.list, nil

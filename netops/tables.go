@@ -10,14 +10,15 @@ import (
 func (n *Net) RemoveTables(ctx context.Context) error { return n.nft.removeBase(ctx) }
 
 // Labelled reads the elements of all our nftables sets whose label begins with
-// a text, by set.
-func (n *Net) Labelled(ctx context.Context, prefix string) ([]*Element, error) {
+// a text, by set, and such rules in iptables' filter tables. None is Shared:
+// that the label tells only those who made it.
+func (n *Net) Labelled(ctx context.Context, prefix string) ([]Object, error) {
 	names := make([]string, 0, len(n.nft.sets))
 	for name := range n.nft.sets {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	var out []*Element
+	var out []Object
 	for _, name := range names {
 		all, err := n.nft.list(ctx, name)
 		if err != nil {
@@ -29,5 +30,9 @@ func (n *Net) Labelled(ctx context.Context, prefix string) ([]*Element, error) {
 			}
 		}
 	}
-	return out, nil
+	forwards, err := n.forwards(ctx, prefix)
+	for _, f := range forwards {
+		out = append(out, f)
+	}
+	return out, err
 }

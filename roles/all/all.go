@@ -3,6 +3,7 @@ package all
 
 import (
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/chained/firewall"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
 	"github.com/cnibox/cnibox/roles/iface/dummy"
 	"github.com/cnibox/cnibox/roles/iface/hostdevice"
@@ -32,5 +33,6 @@ func Table() roles.Table {
 		dhcp.Role(),
 		hostlocal.Role(),
 		static.Role(),
+		firewall.Role(),
 	}
 }

@@ -28,6 +28,8 @@ type Options struct {
 	Role        string
 	Program     string
 	Log         *slog.Logger
+	// IPTables runs iptables-legacy's programs.
+	IPTables netops.IPTables
 	// NetProbe and StoreProbe let tests make the n-th call fail.
 	NetProbe   netops.Probe
 	StoreProbe func(op string) error
@@ -60,7 +62,7 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 
 	h := &roles.Host{Role: o.Role, Program: o.Program, Log: o.Log, Now: utcNow}
 	h.Net = netops.New(netops.Options{
-		Probe:   o.NetProbe,
+		Probe: o.NetProbe, IPTables: o.IPTables,
 		Restore: func(ctx context.Context) ([]*netops.Element, error) { return wantedElements(ctx, h.Store) },
 	})
 	so.Fresh = func(ctx context.Context, tx *store.Tx) error {

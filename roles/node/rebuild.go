@@ -70,7 +70,8 @@ type rebuilder struct {
 	h        *roles.Host
 	tx       *store.Tx
 	cache    map[string]*cacheEntry
-	elements []*netops.Element
+	// elements are what Net.Labelled found.
+	elements []netops.Object
 	// told are the labels of the attachments that are stored.
 	told map[string]bool
 	// noted are the networks' bridges whose shared objects are in the store.
@@ -108,7 +109,7 @@ func (r *rebuilder) attachment(l netops.LinkInfo, bridges map[string]netops.Link
 func (r *rebuilder) record(a *store.Attachment, label string, iface netops.Object) error {
 	made := []netops.Object{iface}
 	for _, e := range r.elements {
-		if e.Label == label {
+		if labelOf(e) == label {
 			made = append(made, e)
 		}
 	}
@@ -139,7 +140,7 @@ func (r *rebuilder) leases(a *store.Attachment, dataDir string) error {
 }
 
 // shared notes the bridge, if it was one of ours, its addresses, and the
-// network's own nftables elements.
+// network's own nftables elements and rules.
 func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 	id := [2]string{network, bridge.Name}
 	if r.noted[id] {
@@ -151,8 +152,8 @@ func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 		spec.Add(&netops.Link{In: netops.Host, Shared: true, Name: bridge.Name, Kind: bridge.Kind, Alias: SharedAlias})
 	}
 	for _, e := range r.elements {
-		if e.Label == SharedLabel(network) {
-			e.Shared = true
+		if labelOf(e) == SharedLabel(network) {
+			setShared(e)
 			spec.Add(e)
 		}
 	}
@@ -163,11 +164,11 @@ func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 // attachment may be left to tell.
 func (r *rebuilder) unattached(bridges map[string]netops.LinkInfo) error {
 	for _, e := range r.elements {
-		network, ok := strings.CutPrefix(e.Label, SharedAlias+" ")
-		if !ok || len(e.Key) == 0 {
+		network, ok := strings.CutPrefix(labelOf(e), SharedAlias+" ")
+		if !ok {
 			continue
 		}
-		if err := r.shared(network, bridges[e.Key[0]]); err != nil {
+		if err := r.shared(network, bridges[onLink(e)]); err != nil {
 			return err
 		}
 	}

@@ -331,8 +331,31 @@ func onLink(o netops.Object) string {
 		return o.Link
 	case *netops.Element:
 		return o.Key[0]
+	case *netops.Forward:
+		return o.Link
 	}
 	return ""
+}
+
+// labelOf is the label of what Net.Labelled found.
+func labelOf(o netops.Object) string {
+	switch o := o.(type) {
+	case *netops.Element:
+		return o.Label
+	case *netops.Forward:
+		return o.Label
+	}
+	return ""
+}
+
+// setShared marks what Net.Labelled found and networks share.
+func setShared(o netops.Object) {
+	switch o := o.(type) {
+	case *netops.Element:
+		o.Shared = true
+	case *netops.Forward:
+		o.Shared = true
+	}
 }
 
 // RemoveStrays deletes what carries a label of ours, has no record and is not
@@ -371,9 +394,9 @@ func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []ro
 		}
 	}
 	for _, e := range elements {
-		if isLabel(e.Label) && !known[e.Label] {
+		if isLabel(labelOf(e)) && !known[labelOf(e)] {
 			stray = append(stray, e)
-			h.Log.Info("removing nftables element without a record", "element", e.String())
+			h.Log.Info("removing firewall rule without a record", "rule", e.String())
 		}
 	}
 	return h.Net.Undo(ctx, inverses(stray), nil)

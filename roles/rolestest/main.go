@@ -82,7 +82,7 @@ func plugin(table roles.Table) int {
 				RunDir: os.Getenv("CNIBOX_RUN_DIR"), StateDir: os.Getenv("CNIBOX_STATE_DIR"),
 				CacheDirs:   []string{os.Getenv(cacheEnv)},
 				LockTimeout: timeout,
-				Role:        role, Program: "test", Log: log,
+				Role:        role, Program: "test", Log: log, IPTables: dispatch.IPTables,
 			}
 			probe.into(&o)
 			return node.Open(ctx, o)

@@ -1,0 +1,146 @@
+package firewall
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+)
+
+// Role is the firewall role's entry in the table. Tools read its version: those
+// below 1.7.1 know no policy "isolated".
+func Role() roles.Role {
+	return roles.Role{
+		Names:     []string{"firewall"},
+		Kind:      roles.Chained,
+		Summary:   "ingress policies, and passage through the host's firewalls",
+		Reference: "v1.9.1",
+		Conf:      func() any { return new(Conf) },
+		New:       attach.ChainedMaker(newRole),
+		Undo:      attach.ChainedUndoer(readRole),
+	}
+}
+
+// newRole decodes, defaults and validates a configuration.
+func newRole(raw []byte) (*role, error) {
+	r, err := readRole(raw)
+	if err != nil {
+		return nil, err
+	}
+	return r, r.conf.Validate()
+}
+
+// readRole decodes and defaults a configuration; with a ConfError there is what could be
+// decoded.
+func readRole(raw []byte) (*role, error) {
+	c := new(Conf)
+	err := roles.Decode(raw, c)
+	c.withDefaults()
+	return &role{conf: c}, err
+}
+
+// role implements attach.Chained for one configuration.
+type role struct{ conf *Conf }
+
+func (r *role) Role() string { return "firewall" }
+
+// Wants is false where everything is let in and no firewall is to be passed.
+func (r *role) Wants() bool { return r.conf.IngressPolicy != open || r.conf.Backend != nftables }
+
+// Shared is one lock: the chain of iptables is every network's.
+func (r *role) Shared() []string { return []string{"firewall"} }
+
+// observed is what Wire needs to know of the kernel.
+type observed struct {
+	// Link is the host's device that the container is behind, "" where the
+	// earlier result names none that there is.
+	Link string
+	// Bridge tells that the network's containers are all behind it.
+	Bridge bool
+	// Port is the container's port of the bridge, and Hairpin one of its flags.
+	Port    string
+	Hairpin bool
+	// IPv4 and IPv6 tell who else decides over what is forwarded.
+	IPv4, IPv6 netops.ForwardPolicy
+}
+
+func (o *observed) policy(is4 bool) *netops.ForwardPolicy {
+	if is4 {
+		return &o.IPv4
+	}
+	return &o.IPv6
+}
+
+// Observe finds the host's side of the container, and who refuses to forward.
+func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+	var o observed
+	if err := o.links(ctx, h, in.Chained); err != nil {
+		return err
+	}
+	var done [2]bool
+	for _, ip := range in.Chained.IPs {
+		p, ok := attach.Prefix(ip.Address)
+		if !ok || done[family(p.Addr().Is4())] {
+			continue
+		}
+		done[family(p.Addr().Is4())] = true
+		policy, err := h.Net.ForwardPolicy(ctx, p.Addr().Is6())
+		if err != nil {
+			return err
+		}
+		*o.policy(p.Addr().Is4()) = policy
+		if r.conf.Backend == nftables && in.Prev == nil && (policy.Refused || policy.RefusedLegacy || policy.Firewalld) {
+			h.Log.Warn("another firewall drops what it does not know, and backend \"nftables\" does not tell it", "network", in.Key.Network)
+		}
+	}
+	in.Observed = o
+	return nil
+}
+
+func family(is4 bool) int {
+	if is4 {
+		return 0
+	}
+	return 1
+}
+
+// links finds the device that the container's packets enter the host's routing
+// by: of the result's interfaces of the host the last that is no bridge's port.
+// The bridge's gateway on a VLAN is an interface of its own and listed last.
+func (o *observed) links(ctx context.Context, h *roles.Host, res *roles.Result) error {
+	for _, i := range res.Interfaces {
+		if i == nil || i.Sandbox != "" || i.Name == "" {
+			continue
+		}
+		l, err := h.Net.Link(ctx, nil, i.Name)
+		switch {
+		case errors.Is(err, netops.ErrNotExist), errors.Is(err, netops.ErrInvalid):
+			continue
+		case err != nil:
+			return err
+		case l.Master != "":
+			o.Port, o.Hairpin = l.Name, l.Hairpin
+			if o.Link == "" {
+				o.Link, o.Bridge = l.Master, true
+			}
+		default:
+			o.Link, o.Bridge = l.Name, o.Bridge || l.Kind == "bridge"
+		}
+	}
+	return nil
+}
+
+// pattern is the device, or where each container has one of its own, all that
+// are named as these are; "" where no name tells them.
+func (o *observed) pattern() string {
+	if o.Bridge {
+		return o.Link
+	}
+	if strings.HasPrefix(o.Link, "veth") {
+		return "veth*"
+	}
+	return ""
+}

@@ -1,0 +1,125 @@
+package firewall_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
+
+const (
+	behindBridge = `{"type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}}`
+	behindPTP = `{"type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]],"routes":[{"dst":"0.0.0.0/0"}]}}`
+	behindOwn = `{"type":"macvlan","master":"lan0","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}`
+)
+
+// TestRole runs the suite with every backend, policy and neighbour.
+func TestRole(t *testing.T) {
+	refused := map[string]any{"ingressPolicy": "closed", "iptablesAdminChainName": "a b", "backend": "pf"}
+	rolestest.Suite{
+		Table: all.Table(), Type: "firewall",
+		Confs: []rolestest.Conf{
+			{Name: "auto alone", Swept: true, Chain: behindBridge, JSON: `{"name":"pods","type":"firewall"}`, Refused: refused, Again: true},
+			{
+				Name: "auto beside docker", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","backend":""}`, Again: true,
+				Host: docker, Tamper: []rolestest.Tamper{flushed, jumpless},
+			},
+			{
+				Name: "auto beside iptables-legacy", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall"}`, Again: true,
+				Host: legacyDrop, Tamper: []rolestest.Tamper{legacyFlushed},
+			},
+			{
+				Name: "same-bridge", Swept: true, Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","ingressPolicy":"same-bridge"}`, Again: true,
+				Tamper: []rolestest.Tamper{unruled},
+			},
+			{
+				Name: "isolated", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","ingressPolicy":"isolated"}`, Again: true,
+				Tamper: []rolestest.Tamper{unruled, connected},
+			},
+			{
+				Name: "iptables", Swept: true, Chain: behindBridge, Again: true, JSON: `{"name":"pods","type":"firewall","backend":"iptables","iptablesAdminChainName":"MY-ADMIN"}`,
+				Tamper: []rolestest.Tamper{flushed, jumpless},
+			},
+			{
+				Name: "ptp", Chain: behindPTP, JSON: `{"name":"pods","type":"firewall","backend":"iptables","ingressPolicy":"same-bridge"}`, Again: true,
+				Tamper: []rolestest.Tamper{flushed, unruled},
+			},
+			{
+				Name: "by address", Chain: behindOwn, JSON: `{"name":"pods","type":"firewall","backend":"iptables"}`, Again: true,
+				Host: func(t testing.TB) { master(t, "lan0") }, Tamper: []rolestest.Tamper{flushed},
+			},
+			{Name: "nothing", Swept: true, Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","backend":"nftables"}`, Again: true},
+		},
+	}.Run(t)
+}
+
+// master makes a device for macvlan unless it is there.
+func master(t testing.TB, name string) {
+	t.Helper()
+	if exec.Command("ip", "link", "show", name).Run() != nil {
+		netopstest.Master(t, name)
+	}
+}
+
+// run executes a program on the test's host.
+func run(t testing.TB, line string) string {
+	t.Helper()
+	w := strings.Fields(line)
+	out, err := exec.Command(w[0], w[1:]...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v: %s", line, err, out)
+	}
+	return string(out)
+}
+
+// docker has a policy and rules of its own, for both families.
+func docker(t testing.TB) {
+	t.Helper()
+	if strings.Contains(run(t, "iptables-nft -S FORWARD"), "docker0") {
+		return
+	}
+	for _, p := range []string{"iptables-nft", "ip6tables-nft"} {
+		run(t, p+" -P FORWARD DROP")
+		run(t, p+" -A FORWARD -i docker0 ! -o docker0 -j ACCEPT")
+	}
+	t.Cleanup(func() {
+		run(t, "nft delete table ip filter")
+		run(t, "nft delete table ip6 filter")
+	})
+}
+
+func legacyDrop(t testing.TB) {
+	t.Helper()
+	for _, p := range []string{"iptables-legacy", "ip6tables-legacy"} {
+		run(t, p+" -P FORWARD DROP")
+		t.Cleanup(func() { run(t, p+" -P FORWARD ACCEPT") })
+	}
+}
+
+// tamper is a change by programs on the host.
+func tamper(name string, lines ...string) rolestest.Tamper {
+	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, _ *roles.Result) {
+		t.Helper()
+		for _, l := range lines {
+			run(t, l)
+		}
+	}}
+}
+
+var (
+	flushed       = tamper("rules flushed", "iptables-nft -F CNI-FORWARD")
+	jumpless      = tamper("jump deleted", "iptables-nft -D FORWARD 1")
+	legacyFlushed = tamper("legacy rules flushed", "iptables-legacy -F")
+	unruled       = tamper("table deleted", "nft delete table inet cnibox")
+	connected     = rolestest.Tamper{Name: "port not isolated", Do: func(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, r *roles.Result) {
+		t.Helper()
+		run(t, "bridge link set dev "+r.Interfaces[1].Name+" isolated off")
+	}}
+)
