@@ -15,7 +15,9 @@ const bucketDHCPLeases = "dhcpLeases"
 type DHCPLease struct {
 	Owner Key    `json:"owner"`
 	Netns Netns  `json:"netns"`
-	Pod   string `json:"pod,omitempty"`
+	// Link is the interface's index in the namespace; it may be renamed there.
+	Link int    `json:"link,omitempty"`
+	Pod  string `json:"pod,omitempty"`
 	// BootID tells in which boot the namespace was.
 	BootID string `json:"bootID,omitempty"`
 	// Socket is that of the daemon that keeps the lease.

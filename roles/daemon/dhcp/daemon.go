@@ -149,8 +149,12 @@ func (d *daemon) newLease(rec store.DHCPLease) (*lease, error) {
 			rec.Identity = own
 		}
 	}
+	at := place{netns: rec.Netns, index: rec.Link, ifName: rec.Owner.IfName}
+	for _, g := range rec.Grants {
+		at.macs = append(at.macs, g.MAC)
+	}
 	return &lease{
-		d: d, rec: rec, place: place{netns: rec.Netns, ifName: rec.Owner.IfName},
+		d: d, rec: rec, place: at,
 		who: &who{conf: conf, identity: rec.Identity, options: options},
 		log: d.host.Log.With("network", rec.Owner.Network, "container", rec.Owner.ContainerID, "ifname", rec.Owner.IfName),
 	}, nil

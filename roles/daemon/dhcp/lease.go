@@ -208,7 +208,7 @@ func (l *lease) withdraw(ctx context.Context, i int) error {
 		return err
 	}
 	defer v.close()
-	addr := &netops.Addr{In: netops.Container, Link: l.place.ifName, Address: g.Address}
+	addr := &netops.Addr{In: netops.Container, Link: v.link.Name, Address: g.Address}
 	del := netops.Change{Do: netops.Step{Verb: netops.VerbAdd, Object: addr}, Undo: &netops.Step{Verb: netops.VerbDel, Object: addr}}
 	if err := v.net.Undo(ctx, []netops.Change{del}, v.ns); err != nil {
 		return err
@@ -230,8 +230,8 @@ func (l *lease) regain(ctx context.Context, i int, g store.DHCPGrant) error {
 		if err != nil {
 			return err
 		}
-		objects := []netops.Object{&netops.Addr{In: netops.Container, Shared: true, Link: l.place.ifName, Address: again.Address}}
-		routes, err := attach.Routes(res, l.place.ifName)
+		objects := []netops.Object{&netops.Addr{In: netops.Container, Shared: true, Link: v.link.Name, Address: again.Address}}
+		routes, err := attach.Routes(res, v.link.Name)
 		if err != nil {
 			return err
 		}

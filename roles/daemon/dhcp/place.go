@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
@@ -23,8 +24,12 @@ const kindIPvlan = "ipvlan"
 // place is an interface in a container. Nothing of it is held open between two
 // exchanges: an open namespace would outlive its container.
 type place struct {
-	netns  store.Netns
+	netns store.Netns
+	// index is the interface's; 0 on records that do not tell it.
+	index int
+	// ifName and macs are what it had at ADD. It may be renamed since.
 	ifName string
+	macs   []string
 }
 
 // visit is a place that is open.
@@ -37,50 +42,86 @@ type visit struct {
 
 // openPlace opens what is at a path now.
 func openPlace(ctx context.Context, path, ifName string) (place, *visit, error) {
-	v, err := enter(ctx, path, ifName)
+	v, err := enter(path, func(v *visit) (err error) {
+		v.link, err = v.net.Link(ctx, v.ns, ifName)
+		return err
+	})
 	if err != nil {
 		return place{}, nil, err
 	}
-	return place{netns: node.ThisNetns(path, v.ns), ifName: ifName}, v, nil
+	return place{netns: node.ThisNetns(path, v.ns), index: v.link.Index, ifName: ifName}, v, nil
 }
 
 // open opens the place if it is still the same. The error wraps errGone if it
 // certainly is not.
 func (p place) open(ctx context.Context) (*visit, error) {
-	v, err := enter(ctx, p.netns.Path, p.ifName)
-	if err != nil {
-		if errors.Is(err, netops.ErrNoNetns) && node.NetnsGone(p.netns) || errors.Is(err, netops.ErrNotExist) {
-			return nil, fmt.Errorf("%w: %w", errGone, err)
+	v, err := enter(p.netns.Path, func(v *visit) error {
+		if dev, inode := v.ns.ID(); dev != p.netns.Dev || inode != p.netns.Inode {
+			return fmt.Errorf("%w: %q is another namespace now", errGone, p.netns.Path)
 		}
-		return nil, err
+		links, err := v.net.Links(ctx, v.ns)
+		if err != nil {
+			return err
+		}
+		v.link, err = p.find(links)
+		return err
+	})
+	if errors.Is(err, netops.ErrNoNetns) && node.NetnsGone(p.netns) {
+		return nil, fmt.Errorf("%w: %w", errGone, err)
 	}
-	if dev, inode := v.ns.ID(); dev != p.netns.Dev || inode != p.netns.Inode {
-		v.close()
-		return nil, fmt.Errorf("%w: %q is another namespace now", errGone, p.netns.Path)
-	}
-	return v, nil
+	return v, err
 }
 
-func enter(ctx context.Context, path, ifName string) (*visit, error) {
+// find tells which of a namespace's links is the place's: the one of its index,
+// else the one of its name, else, where the index is not known, the one of its
+// hardware address. Of several that have that, as ipvlans do, each may be the
+// one: it is not gone then.
+func (p place) find(links []netops.LinkInfo) (netops.LinkInfo, error) {
+	for _, is := range []func(netops.LinkInfo) bool{
+		func(l netops.LinkInfo) bool { return l.Index == p.index },
+		func(l netops.LinkInfo) bool { return l.Name == p.ifName },
+	} {
+		if i := slices.IndexFunc(links, is); i >= 0 {
+			return links[i], nil
+		}
+	}
+	var same []netops.LinkInfo
+	for _, l := range links {
+		if p.index == 0 && slices.Contains(p.macs, l.MAC) {
+			same = append(same, l)
+		}
+	}
+	switch len(same) {
+	case 0:
+		return netops.LinkInfo{}, fmt.Errorf("%w: no %q in %q, nor under another name", errGone, p.ifName, p.netns.Path)
+	case 1:
+		return same[0], nil
+	}
+	return netops.LinkInfo{}, fmt.Errorf("link %q: %w: %d others have its hardware address", p.ifName, netops.ErrNotExist, len(same))
+}
+
+// enter opens a namespace and, in it, the link that look finds.
+func enter(path string, look func(*visit) error) (*visit, error) {
 	v := &visit{net: netops.New(netops.Options{})}
 	var err error
 	if v.ns, err = v.net.OpenNamespace(path); err != nil {
 		return nil, fmt.Errorf("%w: %w", roles.ErrNetns, err)
 	}
-	if err := v.look(ctx, ifName); err != nil {
+	if err = look(v); err == nil {
+		err = v.address()
+	}
+	if err != nil {
 		v.close()
 		return nil, err
 	}
 	return v, nil
 }
 
-func (v *visit) look(ctx context.Context, ifName string) error {
+// address reads the link's hardware address, which DHCP needs.
+func (v *visit) address() error {
 	var err error
-	if v.link, err = v.net.Link(ctx, v.ns, ifName); err != nil {
-		return err
-	}
 	if v.mac, err = net.ParseMAC(v.link.MAC); err != nil || len(v.mac) != 6 {
-		return fmt.Errorf("link %q has no Ethernet address, DHCP needs one: %w", ifName, netops.ErrNotSupported)
+		return fmt.Errorf("link %q has no Ethernet address, DHCP needs one: %w", v.link.Name, netops.ErrNotSupported)
 	}
 	return nil
 }

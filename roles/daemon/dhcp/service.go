@@ -101,7 +101,7 @@ func (d *daemon) serveAllocate(ctx context.Context, in *callArgs) (_ *roles.Resu
 	if err := v.up(ctx); err != nil {
 		return nil, nil, err
 	}
-	res, err := d.allocate(ctx, store.DHCPLease{Owner: key, Netns: at.netns, Args: in.Args, Conf: in.StdinData})
+	res, err := d.allocate(ctx, store.DHCPLease{Owner: key, Netns: at.netns, Link: at.index, Args: in.Args, Conf: in.StdinData})
 	return res, func() { d.takeBack(key) }, err
 }
 
