@@ -29,18 +29,52 @@ type Foreign struct {
 	// Others are addresses of the container's other attachments: names that
 	// the reference gives by container do not tell these apart.
 	Others []netip.Addr
+	// Shares tells that one of these is of the same network, where the iptables
+	// backends give both one chain.
+	Shares bool
 }
 
-// owns tells whether what stands for an address is the attachment's. The zero
-// address is none that is told.
+// owns tells whether what stands for an address is the attachment's.
 func (f *Foreign) owns(a netip.Addr) bool {
-	switch {
-	case slices.Contains(f.Others, a):
+	if slices.Contains(f.Others, a) {
 		return false
-	case !a.IsValid():
-		return len(f.Others) == 0
 	}
 	return len(f.Addresses) == 0 || slices.Contains(f.Addresses, a)
+}
+
+// HasForeign tells whether there is anything in nftables that the reference's
+// bridge, ptp or portmap may have made for the attachment. It is quick where
+// there is nothing.
+func (n *Net) HasForeign(ctx context.Context, f Foreign) (bool, error) {
+	masquerade := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
+	hostPorts := iptablesChain(hostPortPrefix, f.Network, f.ContainerID)
+	for _, c := range []struct {
+		table nftTable
+		chain string
+	}{
+		{foreignMasqueradeTable(), "masq_checks"},
+		{foreignHostPortTable(unix.NFPROTO_IPV4), "hostports"},
+		{foreignHostPortTable(unix.NFPROTO_IPV6), "hostports"},
+		{iptablesTable(unix.NFPROTO_IPV4, "nat"), masquerade},
+		{iptablesTable(unix.NFPROTO_IPV6, "nat"), masquerade},
+		{iptablesTable(unix.NFPROTO_IPV4, "nat"), hostPorts},
+		{iptablesTable(unix.NFPROTO_IPV6, "nat"), hostPorts},
+	} {
+		there, err := n.nft.hasChain(ctx, c.table, c.chain)
+		switch {
+		case isWithoutNFT(err):
+			return false, nil
+		case err != nil || there:
+			return there, kernelError(err, fmt.Sprintf("look for chain %s in nftables table %s", c.chain, c.table))
+		}
+	}
+	return false, nil
+}
+
+// isWithoutNFT tells whether an error is that of a kernel without nftables,
+// which holds nothing of the kind.
+func isWithoutNFT(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
 // digest begins the hexadecimal SHA-512 of a text: how the reference plugins
@@ -110,7 +144,7 @@ func (n *Net) RemoveForeignHostPorts(ctx context.Context, f Foreign) error {
 				return r.comment == f.ContainerID && f.owns(r.target())
 			}),
 			n.nft.removeForeignChain(ctx, iptablesTable(family, "nat"), hostPortChain, chain, func(*foreignRule) bool {
-				return f.owns(netip.Addr{})
+				return !f.Shares
 			}))
 	}
 	return errors.Join(errs...)
@@ -210,18 +244,17 @@ func (c *nft) removeForeignChain(ctx context.Context, t nftTable, entry, chain s
 }
 
 // removeForeign commits what plan lists, again where something changed
-// meanwhile. On a kernel without nftables there is nothing of the kind.
+// meanwhile.
 func (c *nft) removeForeign(ctx context.Context, t nftTable, plan func() ([]nftMessage, error)) error {
 	for range nftTries {
 		msgs, err := plan()
+		if isWithoutNFT(err) {
+			return nil
+		}
 		if err == nil && len(msgs) > 0 {
 			err = c.conn.commit(ctx, 0, msgs...)
 		}
-		switch {
-		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EBUSY):
-		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT):
-			return nil
-		default:
+		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) {
 			return kernelError(err, fmt.Sprintf("remove rules of other plugins from nftables table %s", t))
 		}
 	}

@@ -24,7 +24,8 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	if err := node.Ensure(ctx, h); err != nil {
 		return err
 	}
-	if _, err := node.Attachment(ctx, h, req.Key()); err != nil {
+	rec, err := node.Attachment(ctx, h, req.Key())
+	if err != nil {
 		return err
 	}
 	if a.role.IPAM() != "" {
@@ -39,6 +40,12 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 			return err
 		}
 	}
+	foreign := false
+	if rec == nil {
+		if foreign, err = isForeign(ctx, h, in, ns); err != nil {
+			return err
+		}
+	}
 	takeNames(in, req.PrevResult, req.IfName)
 	if err := a.role.Observe(ctx, h, in, ns); err != nil {
 		return err
@@ -47,11 +54,17 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	if err != nil {
 		return err
 	}
+	var unlike []netops.Difference
+	if foreign {
+		if unlike, err = a.checkForeign(ctx, h, in, &w.Spec); err != nil {
+			return err
+		}
+	}
 	diffs, err := h.Net.Verify(ctx, w.Spec, ns)
 	if err != nil {
 		return err
 	}
-	return roles.Differences(diffs)
+	return roles.Differences(append(unlike, diffs...))
 }
 
 // IPAMPart is the part of a result that came from IPAM: the addresses of the

@@ -49,7 +49,7 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 	if rec != nil {
 		err = node.UndoParts(ctx, h, rec, ns)
 	} else {
-		err = h.Net.Remove(ctx, a.stray(req), ns)
+		err = errors.Join(a.inherit(ctx, h, req, ns), h.Net.Remove(ctx, a.stray(req), ns))
 	}
 	if err != nil {
 		return err // the address may be in use: it stays taken until the next DEL
@@ -111,7 +111,7 @@ func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 	for i := range atts {
 		errs = append(errs, a.collect(ctx, h, req, atts[i].Key))
 	}
-	errs = append(errs, node.RemoveStrays(ctx, h, req.Network, req.Valid))
+	errs = append(errs, node.RemoveStrays(ctx, h, req.Network, req.Valid), a.collectForeign(ctx, h, req))
 	if a.role.IPAM() != "" {
 		errs = append(errs, h.Delegate.GC(ctx, a.role.IPAM(), req))
 	}

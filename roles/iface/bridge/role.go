@@ -64,6 +64,9 @@ func (r *role) IPAM() string { return r.conf.IPAM.Type }
 
 func (r *role) Shared() []string { return []string{"bridge/" + r.conf.Bridge} }
 
+// Masquerade is what the configuration asks for.
+func (r *role) Masquerade() attach.Masquerade { return r.conf.masquerade() }
+
 // observed is what Wire needs to know of the kernel.
 type observed struct {
 	bridge, gateway hostLink

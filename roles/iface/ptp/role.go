@@ -49,6 +49,9 @@ func (r *role) IPAM() string { return r.conf.IPAM.Type }
 // one subnet, so they have one lock.
 func (r *role) Shared() []string { return []string{"masquerade/" + hostLinks} }
 
+// Masquerade is what the configuration asks for.
+func (r *role) Masquerade() attach.Masquerade { return r.conf.masquerade() }
+
 // observed stands for a kernel that Wire needs to know nothing of.
 type observed struct{}
 
