@@ -153,10 +153,10 @@ func (d *daemon) newLease(rec store.DHCPLease) (*lease, error) {
 	for _, g := range rec.Grants {
 		at.macs = append(at.macs, g.MAC)
 	}
+	log := d.host.Log.With("network", rec.Owner.Network, "container", rec.Owner.ContainerID, "ifname", rec.Owner.IfName)
 	return &lease{
-		d: d, rec: rec, place: at,
-		who: &who{conf: conf, identity: rec.Identity, options: options},
-		log: d.host.Log.With("network", rec.Owner.Network, "container", rec.Owner.ContainerID, "ifname", rec.Owner.IfName),
+		d: d, rec: rec, place: at, log: log,
+		who: &who{conf: conf, identity: rec.Identity, options: options, log: log},
 	}, nil
 }
 

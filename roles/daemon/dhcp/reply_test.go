@@ -1,14 +1,17 @@
 package dhcp
 
 import (
+	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv6"
 
+	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -18,7 +21,7 @@ func someWho(t testing.TB) *who {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &who{conf: c, identity: "c1/lan/eth0"}
+	return &who{conf: c, identity: "c1/lan/eth0", log: slog.New(slog.DiscardHandler)}
 }
 
 // FuzzReply4: whatever a server sends gives a grant that makes sense, or none.
@@ -97,6 +100,15 @@ func checkGrant(t *testing.T, g *store.DHCPGrant) {
 	res, err := decodeResult(g)
 	if err != nil {
 		t.Fatal(err)
+	}
+	near := []netip.Prefix{g.Address.Masked()}
+	for _, r := range res.Routes {
+		gw, dst := attach.Addr(r.GW), netip.Prefix{}
+		if dst, _ = attach.Prefix(r.Dst); gw.IsUnspecified() {
+			near = append(near, dst)
+		} else if !slices.ContainsFunc(near, func(n netip.Prefix) bool { return n.Contains(gw) }) {
+			t.Errorf("route %s via %s: of %s", dst, gw, near)
+		}
 	}
 	for _, s := range append(res.DNS.Search, res.DNS.Domain) {
 		if s != "" && !isDomain(s) {

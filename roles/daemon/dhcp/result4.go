@@ -7,13 +7,12 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
@@ -78,10 +77,17 @@ func setTimes(g *store.DHCPGrant, start time.Time, lease, t1, t2 time.Duration) 
 func (w *who) result4(ack *reply, addr netip.Prefix) *roles.Result {
 	ip := &types100.IPConfig{Address: attach.IPNet(addr)}
 	routers := hosts4(ack.Router())
+	routers = slices.DeleteFunc(routers, func(r net.IP) bool { return !canRoute(addr, r) })
 	if len(routers) > 0 {
 		ip.Gateway = routers[0]
 	}
-	res := &roles.Result{CNIVersion: roles.ResultVersion, IPs: []*types100.IPConfig{ip}, Routes: routes4(ack, routers)}
+	routes, odd := reachable4(addr, routes4(ack, routers))
+	w.told.Do(func() {
+		for _, o := range odd {
+			w.log.Info("a route of the server's is odd", "server", ack.ServerIdentifier(), "route", o)
+		}
+	})
+	res := &roles.Result{CNIVersion: roles.ResultVersion, IPs: []*types100.IPConfig{ip}, Routes: routes}
 	for _, r := range res.Routes {
 		r.Priority = w.conf.IPAM.Priority
 		if w.conf.requests(dhcpv4.OptionInterfaceMTU) {
@@ -98,36 +104,6 @@ func (w *who) result4(ack *reply, addr netip.Prefix) *roles.Result {
 		res.DNS.Search = domains(search.Labels)
 	}
 	return res
-}
-
-// routes4 are classless routes (RFC 3442), which replace all others, or static
-// routes and a default route.
-func routes4(ack *reply, routers []net.IP) []*types.Route {
-	var out []*types.Route
-	for _, r := range ack.ClasslessStaticRoute() {
-		route := &types.Route{Dst: *r.Dest, GW: r.Router}
-		route.Dst.IP = route.Dst.IP.Mask(route.Dst.Mask)
-		if r.Router.IsUnspecified() { // on the link itself
-			scope := int(unix.RT_SCOPE_LINK)
-			route.Scope = &scope
-		}
-		out = append(out, route)
-	}
-	if len(out) > 0 {
-		return out
-	}
-	for b := ack.Options.Get(dhcpv4.OptionStaticRoutingTable); len(b) >= 8; b = b[8:] {
-		dst, gw := net.IP(b[:4]), net.IP(b[4:8])
-		mask := dst.DefaultMask()
-		if mask == nil || !isHost4(gw) || dst.IsUnspecified() {
-			continue // no class, no router, or a default route, which is not allowed here
-		}
-		out = append(out, &types.Route{Dst: net.IPNet{IP: dst.Mask(mask), Mask: mask}, GW: gw})
-	}
-	if len(routers) > 0 {
-		out = append(out, &types.Route{Dst: net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, GW: routers[0]})
-	}
-	return out
 }
 
 // hosts4 drops what no host can have.

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -45,6 +47,9 @@ type who struct {
 	conf     *Conf
 	identity string
 	options  []dhcpv4.Option
+	log      *slog.Logger
+	// told: the first lease's odd routes were logged; those of others are the same.
+	told sync.Once
 }
 
 func newClient4(v *visit, w *who, t timing, broadcast bool) (*client4, error) {

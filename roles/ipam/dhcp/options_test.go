@@ -19,7 +19,11 @@ func TestOptions(t *testing.T) {
 		classes = `option rfc3442-classless-static-routes 8,10,10,9,0,4, 24,192,168,7,0,0,0,0, 0,10,9,0,5;`
 		mtu     = `option interface-mtu 1400;`
 	)
-	for _, c := range []struct{ name, server, keys, args, routes, dns, said string }{
+	for _, c := range []struct {
+		name, server, keys, args, routes, dns, said string
+		// told is what the daemon's log has of the routes.
+		told []string
+	}{
 		{
 			name: "name servers", server: dns, routes: "0.0.0.0/0 via 10.9.0.1",
 			dns: `{"nameservers":["10.9.0.1","10.9.0.2"],"domain":"example.org","search":["a.example.org","b.example.org"]}`,
@@ -28,6 +32,20 @@ func TestOptions(t *testing.T) {
 		{
 			name: "classless routes replace the others", server: static + classes, keys: `,"priority":77`, dns: `{}`,
 			routes: "10.0.0.0/8 via 10.9.0.4 metric 77, 192.168.7.0/24 via 0.0.0.0 metric 77, 0.0.0.0/0 via 10.9.0.5 metric 77",
+		},
+		{
+			name: "routers that are on no network of the link", dns: `{}`,
+			server: `option routers 192.0.2.1; option static-routes 192.168.5.0 192.0.2.2, 192.168.6.0 192.0.2.2, 192.168.7.0 10.9.0.255, 192.168.8.0 10.9.0.10;`,
+			routes: "192.0.2.2/32 via 0.0.0.0, 192.168.5.0/24 via 192.0.2.2, 192.168.6.0/24 via 192.0.2.2, 192.168.8.0/24 via 10.9.0.10, " +
+				"192.0.2.1/32 via 0.0.0.0, 0.0.0.0/0 via 192.0.2.1",
+			told: []string{"192.168.5.0/24 via 192.0.2.2: the router is in no network of 10.9.0.10/24", "192.168.7.0/24 via 10.9.0.255: no router", "0.0.0.0/0 via 192.0.2.1: the router"},
+		},
+		{
+			name: "routers of classless routes that are not on the link", dns: `{}`, keys: `,"priority":77`,
+			server: `option rfc3442-classless-static-routes 0,192,0,2,1, 32,192,0,2,1,0,0,0,0, 24,172,16,7,0,0,0,0, 16,10,20,172,16,7,1, 8,11,224,0,0,1, 32,10,9,0,1,10,9,0,4, 16,10,21,10,9,0,1;`,
+			routes: "192.0.2.1/32 via 0.0.0.0 metric 77, 0.0.0.0/0 via 192.0.2.1 metric 77, 172.16.7.0/24 via 0.0.0.0 metric 77, " +
+				"10.20.0.0/16 via 172.16.7.1 metric 77, 10.9.0.1/32 via 10.9.0.4 metric 77, 10.21.0.0/16 via 10.9.0.1 metric 77",
+			told: []string{"0.0.0.0/0 via 192.0.2.1: the router is in no network of 10.9.0.10/24", "11.0.0.0/8 via 224.0.0.1: no router"},
 		},
 		{name: "MTU is not asked for", server: mtu, routes: "0.0.0.0/0 via 10.9.0.1", dns: `{}`},
 		{name: "MTU", server: mtu, keys: `,"request":[{"option":"interface-mtu"}]`, routes: "0.0.0.0/0 via 10.9.0.1 mtu 1400", dns: `{}`},
@@ -45,7 +63,7 @@ func TestOptions(t *testing.T) {
 			wire := newWire(t)
 			server := isc(t, wire.server, "-4", isc4With(c.server))
 			e := rolestest.NewEnv(t, all.Table())
-			daemon(t, e)
+			d := daemon(t, e)
 			ns := netopstest.New(t)
 			add := call("ADD", ns, conf(e, c.keys))
 			add.Args = c.args
@@ -69,6 +87,9 @@ func TestOptions(t *testing.T) {
 			rolestest.SameJSON(t, string(got), c.dns)
 			if c.said != "" {
 				server.await(t, c.said, 1)
+			}
+			for _, s := range c.told {
+				d.await(t, s, 1)
 			}
 			check := call("CHECK", ns, rolestest.WithKeys(t, add.Conf, map[string]any{"prevResult": r}))
 			check.Args = c.args
