@@ -77,12 +77,16 @@ func (c *nft) makeFeature(ctx context.Context, f *nftFeature, restored, asked []
 		return false, err
 	}
 	// What is recorded already, our own pending attachment's for one, is not asked for twice.
-	asked = slices.DeleteFunc(asked, func(n *entry) bool {
+	asked = slices.DeleteFunc(slices.Clone(asked), func(n *entry) bool {
 		return slices.ContainsFunc(restored, func(r *entry) bool {
 			return r.set == n.set && r.covers(n) && n.allows(r)
 		})
 	})
-	var elements []nftMessage
+	chains := f.ondemand(slices.Concat(restored, asked))
+	elements, err := f.chainMessages(chains)
+	if err != nil {
+		return false, err
+	}
 	for _, entries := range [][]*entry{restored, asked} {
 		m, err := elementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)
 		if err != nil {
@@ -96,15 +100,19 @@ func (c *nft) makeFeature(ctx context.Context, f *nftFeature, restored, asked []
 	}
 	if refused(err) {
 		// Either f exists, or entries do not go together: owners overlap, a chain is unknown.
-		err = c.makeBare(ctx, base, restored)
+		err = c.makeBare(ctx, f, base, chains, restored)
 	}
 	return false, kernelError(err, fmt.Sprintf("make nftables table %s", f.table))
 }
 
-// makeBare makes a feature, unless it exists, and adds restored entries after that.
-func (c *nft) makeBare(ctx context.Context, base []nftMessage, restored []*entry) error {
+// makeBare makes a feature, unless it exists, and adds chains and restored
+// entries after that.
+func (c *nft) makeBare(ctx context.Context, f *nftFeature, base []nftMessage, chains []nftChain, restored []*entry) error {
 	err := c.conn.commit(ctx, 0, base...)
 	if err != nil && !refused(err) {
+		return err
+	}
+	if err := c.makeOndemand(ctx, f, chains); err != nil {
 		return err
 	}
 	return c.addWhatFits(ctx, restored)

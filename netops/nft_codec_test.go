@@ -154,7 +154,7 @@ func TestNFTForeignElements(t *testing.T) {
 
 // FuzzNFTDecode feeds what a kernel, or another program through it, could send.
 func FuzzNFTDecode(f *testing.F) {
-	sets := setsByName(append(baseSchema(), portMapFeature()))
+	sets := setsByName(append(baseSchema(), mapsFeature()))
 	for _, e := range []*Element{
 		masq("label", "cni0", "10.0.0.0/8"),
 		masq("label", "veth*", "10.0.0.0/8"),
@@ -212,7 +212,7 @@ func FuzzNFTElement(f *testing.F) {
 	f.Add("masq4", "veth*", "10.0.0.0/8")
 	f.Add("macguard_pairs", "veth1", "02:00:00:00:00:01")
 	f.Add("test_policy", "10.0.0.1", "goto chain")
-	sets := setsByName(append(baseSchema(), portMapFeature()))
+	sets := setsByName(append(baseSchema(), mapsFeature()))
 	f.Fuzz(func(t *testing.T, set, first, second string) {
 		for _, e := range []*Element{
 			{Set: set, Key: []string{first, second}},
@@ -240,7 +240,7 @@ func checkText(t *testing.T, s string) {
 
 // One attribute holds all elements of a message, and its length is 16 bits.
 func TestNFTMessagesStayWithinAttributes(t *testing.T) {
-	feature := portMapFeature()
+	feature := mapsFeature()
 	widest := feature.sets[0]
 	var entries []*entry
 	for i := range 1000 {

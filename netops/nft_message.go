@@ -55,23 +55,8 @@ func (f *nftFeature) messages() ([]nftMessage, error) {
 		}
 		msgs = append(msgs, m)
 	}
-	for _, ch := range f.chains {
-		m, err := ch.message(f.table)
-		if err != nil {
-			return nil, err
-		}
-		msgs = append(msgs, m)
-	}
-	for _, ch := range f.chains {
-		for _, r := range ch.rules {
-			m, err := r.message(f.table, ch.name)
-			if err != nil {
-				return nil, err
-			}
-			msgs = append(msgs, m)
-		}
-	}
-	return msgs, nil
+	chains, err := f.chainMessages(f.chains)
+	return append(msgs, chains...), err
 }
 
 func (t nftTable) message(kind, flags uint16) (nftMessage, error) {

@@ -3,121 +3,58 @@ package netops
 import (
 	"context"
 	"errors"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/nftables/expr"
-	"golang.org/x/sys/unix"
 )
 
-// portMapFeature shows what a later role needs: a concatenated map that feeds
-// dnat, and a verdict map with a chain to jump to, in the table of another feature.
-func portMapFeature() nftFeature {
-	table := inetTable()
-	ports := &nftSet{table: table, name: "test_ports", key: []field{ip4Addr, inetProto, inetService}, data: []field{ip4Addr, inetService}}
-	policy := &nftSet{table: table, name: "test_policy", key: []field{ip4Addr}, data: []field{verdict}}
-	marks := &nftSet{table: table, name: "test_marks", key: []field{packetMark}}
-	services := &nftSet{table: table, name: "test_services", key: []field{inetService}, data: []field{packetMark}}
-	dnat := func(b *ruleBuilder) {
-		b.l3 = unix.NFPROTO_IPV4
-		b.exprs = append(
-			b.exprs,
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: b.take(inetProto)},
-			&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2, DestRegister: b.take(inetService)},
-			&expr.Lookup{SourceRegister: firstRegister, DestRegister: firstRegister, IsDestRegSet: true, SetName: ports.name},
-			&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: firstRegister, RegProtoMin: firstRegister + 1, Specified: true},
-		)
-	}
-	vmap := func(b *ruleBuilder) {
-		b.exprs = append(b.exprs, &expr.Lookup{SourceRegister: firstRegister, IsDestRegSet: true, SetName: policy.name})
-	}
-	return nftFeature{
-		table: table,
-		sets:  []*nftSet{ports, policy, marks, services},
-		chains: []nftChain{
-			{name: "test_net", rules: []nftRule{rule(drops())}},
-			{
-				name: "test_prerouting", kind: "nat", hook: unix.NF_INET_PRE_ROUTING, priority: -100,
-				rules: []nftRule{rule(destination4(), dnat), rule(source4(), vmap)},
-			},
-		},
-	}
+// mapped is an element of portmap4.
+func mapped(label, port, target string) *Element {
+	return &Element{Set: "portmap4", Key: []string{"tcp", port}, Value: []string{target, "80"}, Label: label}
 }
 
-const wantPortMap = `table inet cnibox {
-	map test_ports {
-		type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service
-		elements = { 10.0.0.1 . tcp . 8080 comment "cnibox:a" : 10.1.0.2 . 80 }
+func TestPortMapAsNftShowsIt(t *testing.T) {
+	c := freshNFT(t)
+	verdict, err := ConditionVerdict(false, []PortCondition{
+		{Source: netip.MustParsePrefix("10.9.0.0/16"), Not: true}, {Input: "eth*"}, {Input: "br-lan", Not: true},
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-
-	map test_policy {
-		type ipv4_addr : verdict
-		elements = { 10.0.0.9 comment "cnibox:a" : jump test_net }
+	six, err := ConditionVerdict(true, []PortCondition{{Destination: netip.MustParsePrefix("fd00::1/8"), Not: true}})
+	if err != nil {
+		t.Fatal(err)
 	}
-
-	set test_marks {
-		type mark
-		elements = { 0x00002000 comment "cnibox:a" }
+	mark, err := MarkVerdict(13)
+	if err != nil {
+		t.Fatal(err)
 	}
-
-	map test_services {
-		type inet_service : mark
-		elements = { 443 comment "cnibox:a" : 0x00000007 }
-	}
-
-	chain test_net {
-		drop
-	}
-
-	chain test_prerouting {
-		type nat hook prerouting priority dstnat; policy accept;
-		dnat ip to ip daddr . meta l4proto . th dport map @test_ports
-		ip saddr vmap @test_policy
-	}
-}
-`
-
-func mapping(label, port, target string) *Element {
-	return &Element{Set: "test_ports", Key: []string{"10.0.0.1", "tcp", port}, Value: []string{target, "80"}, Label: label}
-}
-
-func TestNFTMaps(t *testing.T) {
-	freshNetns(t)
-	schema := append(baseSchema(), portMapFeature())
-	c := newNFTWith(schema, nil)
-	t.Cleanup(func() { _ = c.close() })
 	els := []*Element{
-		mapping("cnibox:a", "8080", "10.1.0.2"),
-		{Set: "test_policy", Key: []string{"10.0.0.9"}, Value: []string{"jump test_net"}, Label: "cnibox:a"},
-		{Set: "test_marks", Key: []string{"0x2000"}, Label: "cnibox:a"},
-		{Set: "test_services", Key: []string{"443"}, Value: []string{"0x7"}, Label: "cnibox:a"},
+		mapped("cnibox:a", "8080", "10.1.0.2"),
+		{Set: "portmap_ip6", Key: []string{"fd00::1", "udp", "53"}, Value: []string{"fd01::2", "53"}, Label: "cnibox:a"},
+		{Set: "portmap_if4", Key: []string{"tcp", "8080"}, Value: []string{verdict}, Label: "cnibox:a"},
+		{Set: "portmap_ip_if6", Key: []string{"fd00::1", "udp", "53"}, Value: []string{six}, Label: "cnibox:a"},
+		{Set: "portmap_snat4", Key: []string{"10.1.0.2"}, Value: []string{"goto portmap_hairpin"}, Label: "cnibox:a"},
+		{Set: "portmap_snat6", Key: []string{"fd01::2"}, Value: []string{"goto portmap_masquerade"}, Label: "cnibox:a"},
+		{Set: "portmap_mark4", Key: []string{"10.1.0.2"}, Value: []string{mark}, Label: "cnibox:a"},
+		{Shared: true, Set: "portmap_near4", Key: []string{"10.1.0.0/24", "10.1.0.0/24"}, Label: "net"},
+		{Shared: true, Set: "portmap_local", Key: []string{"cni0"}, Label: "net"},
 	}
 	mustAdd(t, c, els...)
 	if diff := cmp.Diff(wantPortMap, run(t, "nft", "list", "ruleset")); diff != "" {
 		t.Errorf("nft list ruleset (-want +got):\n%s", diff)
 	}
-	drop := &Element{Set: "test_policy", Key: []string{"10.0.0.7"}, Value: []string{"drop"}}
-	mustAdd(t, c, drop)
-	els = append(els, drop)
 	for _, e := range els {
 		have, found, err := c.get(t.Context(), e)
 		if err != nil || !found || !cmp.Equal(have, e) {
 			t.Errorf("get %+v: %+v, %v, %v", e, have, found, err)
 		}
 	}
-	inOtherWords := &Element{Set: "test_services", Key: []string{"0443"}, Value: []string{"7"}, Label: "cnibox:a"}
-	if have, _, err := c.get(t.Context(), inOtherWords); err != nil || !cmp.Equal(have, inOtherWords) {
-		t.Errorf("get in other words: %+v, %v", have, err)
-	}
-	mustAdd(t, c, els[:4]...) // the same attempt again
-	if err := c.add(t.Context(), []*Element{drop}); !errors.Is(err, ErrExists) {
-		t.Errorf("an element without a label: error %v, want ErrExists", err)
-	}
-	for _, e := range []*Element{mapping("cnibox:b", "8080", "10.1.0.2"), mapping("cnibox:a", "8080", "10.1.0.3")} {
-		if err := c.add(t.Context(), []*Element{e}); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), `: 10.1.0.2 . 80 } is held by "cnibox:a"`) {
-			t.Errorf("add %+v: error %v", e, err)
-		}
+	if err := c.add(t.Context(), []*Element{mapped("cnibox:b", "8080", "10.1.0.3")}); !errors.Is(err, ErrExists) {
+		t.Errorf("a port of another: %v, want ErrExists", err)
 	}
 	mustDel(t, c, els...)
 	if err := c.removeBase(t.Context()); err != nil {
@@ -128,40 +65,234 @@ func TestNFTMaps(t *testing.T) {
 	}
 }
 
-// A table that an older version made gains what a newer one needs, and the
-// older one leaves a table that it finds empty of its own elements alone.
-func TestNFTVersionsShareATable(t *testing.T) {
-	older := freshNFT(t)
-	newer := newNFTWith(append(baseSchema(), portMapFeature()), nil)
-	t.Cleanup(func() { _ = newer.close() })
-	mustAdd(t, older, masq("one", "cni0", "10.1.0.0/16"))
-	mustAdd(t, newer, mapping("cnibox:a", "8080", "10.1.0.2"))
-	wantKeys(t, newer, "masq4", map[string]string{"cni0 10.1.0.0/16": "one"})
-	if n := strings.Count(run(t, "nft", "list", "ruleset"), "@masq4 masquerade"); n != 1 {
-		t.Errorf("%d masquerade rules, want 1", n)
+// Chains that elements lead to are made with them: in a table that exists, in
+// one that somebody flushed, and in one that lost a chain.
+func TestChainsOnDemand(t *testing.T) {
+	freshNetns(t)
+	first := &Element{Set: "portmap_if4", Key: []string{"tcp", "1"}, Value: []string{"goto portmap_if4/saddr/10.0.0.0/8"}, Label: "cnibox:a"}
+	again := &Element{Set: "portmap_if4", Key: []string{"tcp", "2"}, Value: first.Value, Label: "cnibox:a"}
+	other := &Element{Set: "portmap_if4", Key: []string{"tcp", "3"}, Value: []string{"goto portmap_if4/not/daddr/10.0.0.0/8"}, Label: "cnibox:b"}
+	recorded := []*Element{first}
+	c := newNFT(func(context.Context) ([]*Element, error) { return recorded, nil })
+	t.Cleanup(func() { _ = c.close() })
+	mustAdd(t, c, mapped("cnibox:a", "8080", "10.1.0.2"))
+	mustAdd(t, c, first, again)
+	recorded = []*Element{first, other} // a pending attachment is recorded before its elements are made
+	mustAdd(t, c, other, &Element{Set: "portmap_if4", Key: []string{"tcp", "4"}, Value: other.Value, Label: "cnibox:b"})
+	recorded = []*Element{first}
+	rules := func(text string, want int) {
+		t.Helper()
+		if n := strings.Count(run(t, "nft", "list", "ruleset"), text); n != want {
+			t.Errorf("%d times %q, want %d", n, text, want)
+		}
 	}
-	mustDel(t, older, masq("", "cni0", "10.1.0.0/16"))
-	if err := older.removeBase(t.Context()); err != nil {
-		t.Error(err)
-	}
-	wantKeys(t, newer, "test_ports", map[string]string{"10.0.0.1 tcp 8080 10.1.0.2 80": "cnibox:a"})
+	rules("ip saddr 10.0.0.0/8 goto portmap_translate", 1)
+	rules("ip daddr != 10.0.0.0/8 goto portmap_translate", 1)
+	run(t, "nft", "flush", "ruleset")
+	mustAdd(t, c, other)
+	wantKeys(t, c, "portmap_if4", map[string]string{
+		"tcp 1 " + first.Value[0]: "cnibox:a", "tcp 3 " + other.Value[0]: "cnibox:b",
+	})
+	rules("ip saddr 10.0.0.0/8 goto portmap_translate", 1)
+	mustDel(t, c, first, other)
+	run(t, "nft", "delete", "chain", "inet", "cnibox", strings.TrimPrefix(first.Value[0], "goto "))
+	mustAdd(t, c, again)
+	rules("ip saddr 10.0.0.0/8 goto portmap_translate", 1)
 }
 
-// An element that no transaction can take must not keep the others away.
-func TestNFTRestoreOfWhatDoesNotFit(t *testing.T) {
-	freshNetns(t)
-	good := mapping("cnibox:a", "8080", "10.1.0.2")
-	restored := []*Element{
-		{Set: "test_policy", Key: []string{"10.0.0.9"}, Value: []string{"jump no_such_chain"}},
-		{Set: "of_another_version", Key: []string{"x"}},
-		good, good,
-		masq("wide", "cni0", "10.1.0.0/16"), masq("within", "cni0", "10.1.2.0/24"),
+func TestConditions(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	for _, v := range []struct {
+		v6   bool
+		in   []PortCondition
+		want string
+	}{
+		{false, []PortCondition{{Source: prefix("10.1.2.3/8")}}, "goto portmap_if4/saddr/10.0.0.0/8"},
+		{true, []PortCondition{{Destination: prefix("fd00::/8"), Not: true}}, "goto portmap_if6/not/daddr/fd00__/8"},
+		{false, []PortCondition{{Input: "eth0"}, {Input: "br-x.*", Not: true}}, "goto portmap_if4/iif/eth0/not/iif/br-x./any"},
+	} {
+		have, err := ConditionVerdict(v.v6, v.in)
+		if err != nil || have != v.want {
+			t.Errorf("%+v: %q, %v, want %q", v.in, have, err, v.want)
+		}
+		if _, ok := portMapChain(strings.TrimPrefix(have, "goto ")); !ok {
+			t.Errorf("%q makes no chain", have)
+		}
 	}
-	c := newNFTWith(append(baseSchema(), portMapFeature()), func(context.Context) ([]*Element, error) { return restored, nil })
-	t.Cleanup(func() { _ = c.close() })
-	mustAdd(t, c, mapping("cnibox:b", "9090", "10.1.0.3"))
-	wantKeys(t, c, "test_ports", map[string]string{
-		"10.0.0.1 tcp 8080 10.1.0.2 80": "cnibox:a", "10.0.0.1 tcp 9090 10.1.0.3 80": "cnibox:b",
-	})
-	wantKeys(t, c, "masq4", map[string]string{"cni0 10.1.0.0/16": "wide"})
+	for _, v := range []struct {
+		v6 bool
+		in []PortCondition
+	}{
+		{true, []PortCondition{{Source: prefix("10.0.0.0/8")}}},
+		{false, []PortCondition{{Destination: prefix("fd00::/8")}}},
+		{false, []PortCondition{{}}},
+		{false, []PortCondition{{Input: "a b"}}},
+		{false, []PortCondition{{Input: "*"}}},
+		{false, []PortCondition{{Input: "sixteen-letters-"}}},
+		{false, slices.Repeat([]PortCondition{{Source: prefix("10.0.0.0/8")}}, 20)},
+	} {
+		if have, err := ConditionVerdict(v.v6, v.in); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: %q, %v, want ErrInvalid", v.in, have, err)
+		}
+	}
+	for _, bit := range []int{-1, 32} {
+		if _, err := MarkVerdict(bit); !errors.Is(err, ErrInvalid) {
+			t.Errorf("bit %d: %v, want ErrInvalid", bit, err)
+		}
+	}
 }
+
+// FuzzPortMapChain: a chain's name may come from a state file.
+func FuzzPortMapChain(f *testing.F) {
+	for _, s := range []string{"portmap_if4/saddr/10.0.0.0/8", "portmap_if6/not/daddr/fd00__/8/iif/eth/any", "portmap_bit31", "portmap_if4/not", "portmap_if4/iif", "portmap_if4//", "portmap"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		c, ok := portMapChain(name)
+		if !ok {
+			return
+		}
+		if c.name != name || len(c.rules) != 1 {
+			t.Errorf("%q makes %+v", name, c)
+		}
+		if _, err := c.rules[0].message(inetTable(), c.name); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	})
+}
+
+const wantPortMap = `table inet cnibox {
+	map portmap4 {
+		type inet_proto . inet_service : ipv4_addr . inet_service
+		elements = { tcp . 8080 comment "cnibox:a" : 10.1.0.2 . 80 }
+	}
+
+	map portmap_ip4 {
+		type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service
+	}
+
+	map portmap_if4 {
+		type inet_proto . inet_service : verdict
+		elements = { tcp . 8080 comment "cnibox:a" : goto portmap_if4/not/saddr/10.9.0.0/16/iif/eth/any/not/iif/br-lan }
+	}
+
+	map portmap_ip_if4 {
+		type ipv4_addr . inet_proto . inet_service : verdict
+	}
+
+	map portmap_snat4 {
+		type ipv4_addr : verdict
+		elements = { 10.1.0.2 comment "cnibox:a" : goto portmap_hairpin }
+	}
+
+	set portmap_near4 {
+		type ipv4_addr . ipv4_addr
+		flags interval
+		elements = { 10.1.0.0/24 . 10.1.0.0/24 comment "net" }
+	}
+
+	map portmap_mark4 {
+		type ipv4_addr : verdict
+		elements = { 10.1.0.2 comment "cnibox:a" : jump portmap_bit13 }
+	}
+
+	map portmap6 {
+		type inet_proto . inet_service : ipv6_addr . inet_service
+	}
+
+	map portmap_ip6 {
+		type ipv6_addr . inet_proto . inet_service : ipv6_addr . inet_service
+		elements = { fd00::1 . udp . 53 comment "cnibox:a" : fd01::2 . 53 }
+	}
+
+	map portmap_if6 {
+		type inet_proto . inet_service : verdict
+	}
+
+	map portmap_ip_if6 {
+		type ipv6_addr . inet_proto . inet_service : verdict
+		elements = { fd00::1 . udp . 53 comment "cnibox:a" : goto portmap_if6/not/daddr/fd00__/8 }
+	}
+
+	map portmap_snat6 {
+		type ipv6_addr : verdict
+		elements = { fd01::2 comment "cnibox:a" : goto portmap_masquerade }
+	}
+
+	set portmap_near6 {
+		type ipv6_addr . ipv6_addr
+		flags interval
+	}
+
+	map portmap_mark6 {
+		type ipv6_addr : verdict
+	}
+
+	set portmap_local {
+		type ifname
+		elements = { "cni0" comment "net" }
+	}
+
+	chain portmap_translate {
+		dnat ip to ip daddr . meta l4proto . th dport map @portmap_ip4
+		meta nfproto ipv4 dnat ip to meta l4proto . th dport map @portmap4
+		dnat ip6 to ip6 daddr . meta l4proto . th dport map @portmap_ip6
+		meta nfproto ipv6 dnat ip6 to meta l4proto . th dport map @portmap6
+	}
+
+	chain portmap {
+		ip daddr . meta l4proto . th dport vmap @portmap_ip_if4
+		meta nfproto ipv4 meta l4proto . th dport vmap @portmap_if4
+		ip6 daddr . meta l4proto . th dport vmap @portmap_ip_if6
+		meta nfproto ipv6 meta l4proto . th dport vmap @portmap_if6
+		goto portmap_translate
+	}
+
+	chain portmap_prerouting {
+		type nat hook prerouting priority dstnat; policy accept;
+		fib daddr type local goto portmap
+	}
+
+	chain portmap_output {
+		type nat hook output priority -100; policy accept;
+		fib daddr type local goto portmap
+	}
+
+	chain portmap_masquerade {
+		ip daddr vmap @portmap_mark4
+		ip6 daddr vmap @portmap_mark6
+		masquerade
+	}
+
+	chain portmap_hairpin {
+		ip saddr 127.0.0.0/8 goto portmap_masquerade
+		ip6 saddr ::1 goto portmap_masquerade
+		ip saddr . ip daddr @portmap_near4 goto portmap_masquerade
+		ip6 saddr . ip6 daddr @portmap_near6 goto portmap_masquerade
+	}
+
+	chain portmap_postrouting {
+		type nat hook postrouting priority srcnat; policy accept;
+		ct status dnat ip daddr vmap @portmap_snat4
+		ct status dnat ip6 daddr vmap @portmap_snat6
+	}
+
+	chain portmap_guard {
+		type filter hook prerouting priority raw; policy accept;
+		iifname @portmap_local ip daddr 127.0.0.0/8 drop
+		iifname @portmap_local ip saddr 127.0.0.0/8 drop
+	}
+
+	chain portmap_if4/not/saddr/10.9.0.0/16/iif/eth/any/not/iif/br-lan {
+		ip saddr != 10.9.0.0/16 iifname "eth*" iifname != "br-lan" goto portmap_translate
+	}
+
+	chain portmap_if6/not/daddr/fd00__/8 {
+		ip6 daddr != fd00::/8 goto portmap_translate
+	}
+
+	chain portmap_bit13 {
+		meta mark set meta mark | 0x00002000
+	}
+}
+`

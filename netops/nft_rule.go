@@ -1,9 +1,6 @@
 package netops
 
 import (
-	"net"
-	"net/netip"
-
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
@@ -92,23 +89,7 @@ func sourceMAC() rulePart { return load(expr.PayloadBaseLLHeader, 6, etherAddr, 
 
 // destinationIn is ip daddr or ip6 daddr within a fixed prefix.
 func destinationIn(prefix string) rulePart {
-	p := netip.MustParsePrefix(prefix)
-	to, f := destination4(), ip4Addr
-	if p.Addr().Is6() {
-		to, f = destination6(), ip6Addr
-	}
-	return func(b *ruleBuilder) {
-		r := b.next
-		to(b)
-		b.exprs = append(b.exprs,
-			&expr.Bitwise{
-				SourceRegister: r, DestRegister: r, Len: uint32(f.size()),
-				Mask: net.CIDRMask(p.Bits(), 8*f.size()), Xor: make([]byte, f.size()),
-			},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: r, Data: p.Addr().AsSlice()},
-		)
-		b.next = r
-	}
+	return within(prefix, destination4, destination6, expr.CmpOpEq)
 }
 
 // in matches if what was loaded so far is in the set.

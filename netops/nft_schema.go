@@ -15,6 +15,8 @@ type nftFeature struct {
 	table  nftTable
 	sets   []*nftSet
 	chains []nftChain
+	// chainOf makes a chain on demand from its name; nil where there are none.
+	chainOf func(name string) (nftChain, bool)
 }
 
 type nftTable struct {
@@ -57,7 +59,7 @@ func bridgeTable() nftTable { return nftTable{unix.NFPROTO_BRIDGE, "cnibox"} }
 
 // baseSchema is everything that we may have in nftables.
 func baseSchema() []nftFeature {
-	return []nftFeature{masqueradeFeature(), macGuardFeature(), firewallFeature()}
+	return []nftFeature{masqueradeFeature(), macGuardFeature(), firewallFeature(), portMapFeature()}
 }
 
 // masqueradeFeature hides networks behind the node's addresses. An element is

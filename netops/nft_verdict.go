@@ -36,7 +36,7 @@ func encodeVerdict(text string) ([]byte, error) {
 	if named := code == unix.NFT_JUMP || code == unix.NFT_GOTO; named != (chain != "") {
 		return nil, fmt.Errorf("%q is no verdict: only jump and goto name a chain, and must", text)
 	}
-	if len(chain) >= unix.NFT_NAME_MAXLEN || strings.ContainsFunc(chain, badInIfName) {
+	if len(chain) >= unix.NFT_NAME_MAXLEN || strings.ContainsFunc(chain, badInChain) {
 		return nil, fmt.Errorf("%q is no chain name", chain)
 	}
 	return append(binary.BigEndian.AppendUint32(nil, uint32(code)), chain...), nil
@@ -62,3 +62,7 @@ func decodeVerdict(b []byte) string {
 		return fmt.Sprintf("verdict %d", code)
 	}
 }
+
+// badInChain is for names that nft would not print as they are. It takes "/"
+// within a word.
+func badInChain(r rune) bool { return r != '/' && badInIfName(r) }

@@ -112,11 +112,14 @@ func (c *rtConn) routesOf(ctx context.Context, family uint8, link, table int) ([
 }
 
 // parseRoute reads the body of RTM_NEWROUTE; nothing for routes that are not unicast.
-func parseRoute(b []byte) ([]routeState, error) {
+func parseRoute(b []byte) ([]routeState, error) { return parseRouteOf(b, unix.RTN_UNICAST) }
+
+// parseRouteOf reads a route of one type (RTN_*), nothing for others.
+func parseRouteOf(b []byte, kind uint8) ([]routeState, error) {
 	if len(b) < unix.SizeofRtMsg {
 		return nil, fmt.Errorf("route message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
-	if b[7] != unix.RTN_UNICAST {
+	if b[7] != kind {
 		return nil, nil
 	}
 	r := routeState{table: int(b[4]), protocol: b[5], scope: b[6]}

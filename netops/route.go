@@ -25,10 +25,12 @@ func (r *Route) String() string {
 	if r.Dst.Bits() == 0 {
 		dst = "default"
 	}
-	w := words{"route", dst}
+	w := words{"route"}
 	if r.Absent {
-		w = words{"no", "route", dst}
+		w = words{"no", "route"}
 	}
+	w.flag(r.Local, "local")
+	w = append(w, dst)
 	if r.Via.IsValid() {
 		w = append(w, "via", r.Via.String())
 	}
@@ -60,6 +62,9 @@ func (r *Route) validate() error {
 	if r.Scope != nil {
 		errs = append(errs, checkRange("scope", *r.Scope, 0, 255))
 	}
+	if r.Local && (r.Via.IsValid() || r.Table != 0) {
+		errs = append(errs, fmt.Errorf("local route %s with a gateway or table: %w", r.Dst, ErrInvalid))
+	}
 	if r.Dst.IsValid() && r.Via.IsValid() && r.Dst.Addr().Is6() && r.Via.Is4() {
 		errs = append(errs, fmt.Errorf("route %s via %s: %w", r.Dst, r.Via, ErrInvalid))
 	}
@@ -70,7 +75,10 @@ func (r *Route) validate() error {
 }
 
 func (r *Route) table() int {
-	if r.Table == 0 {
+	switch {
+	case r.Local:
+		return unix.RT_TABLE_LOCAL
+	case r.Table == 0:
 		return unix.RT_TABLE_MAIN
 	}
 	return r.Table
@@ -84,7 +92,7 @@ func (r *Route) plan(ctx context.Context, s *session) ([]Change, error) {
 	if s.isNew(r.In, r.Link) {
 		return []Change{c}, nil
 	}
-	have, err := s.routes(ctx, r.In, r.Link, r.table())
+	have, err := s.routesLike(ctx, r, r.table())
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +121,7 @@ func (r *Route) verify(ctx context.Context, s *session) ([]Difference, error) {
 	if r.Absent {
 		return r.verifyAbsent(ctx, s)
 	}
-	all, err := s.routes(ctx, r.In, r.Link, r.Table)
+	all, err := s.routesLike(ctx, r, r.Table)
 	if errors.Is(err, ErrNotExist) {
 		return absentIf(nil, r)
 	}
@@ -179,6 +187,9 @@ func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, 
 		m.flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	}
 	rtm.Type, rtm.Scope = unix.RTN_UNICAST, r.scope()
+	if r.Local {
+		rtm.Type = unix.RTN_LOCAL
+	}
 	if r.Protocol == 0 {
 		rtm.Protocol = unix.RTPROT_BOOT
 	}
@@ -198,6 +209,8 @@ func (r *Route) scope() uint8 {
 	switch {
 	case r.Scope != nil:
 		return uint8(*r.Scope)
+	case r.Local:
+		return unix.RT_SCOPE_HOST
 	case r.Via.IsValid():
 		return unix.RT_SCOPE_UNIVERSE
 	}

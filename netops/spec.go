@@ -228,6 +228,9 @@ type Route struct {
 	// Scope is RT_SCOPE_*; nil means universe with a gateway and link without.
 	Scope  *int `json:"scope,omitempty"`
 	OnLink bool `json:"onlink,omitempty"`
+	// Local makes it a route to the node itself, for what comes in by the link;
+	// it is in the table local then, and has no gateway.
+	Local bool `json:"local,omitempty"`
 	// Absent asks for the route to be away: one that is there is deleted, and
 	// the inverse puts it back as it was.
 	Absent bool `json:"absent,omitempty"`

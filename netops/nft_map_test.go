@@ -1,0 +1,167 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// mapsFeature shows what a later role needs: a concatenated map that feeds
+// dnat, and a verdict map with a chain to jump to, in the table of another feature.
+func mapsFeature() nftFeature {
+	table := inetTable()
+	ports := &nftSet{table: table, name: "test_ports", key: []field{ip4Addr, inetProto, inetService}, data: []field{ip4Addr, inetService}}
+	policy := &nftSet{table: table, name: "test_policy", key: []field{ip4Addr}, data: []field{verdict}}
+	marks := &nftSet{table: table, name: "test_marks", key: []field{packetMark}}
+	services := &nftSet{table: table, name: "test_services", key: []field{inetService}, data: []field{packetMark}}
+	dnat := func(b *ruleBuilder) {
+		b.l3 = unix.NFPROTO_IPV4
+		b.exprs = append(
+			b.exprs,
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: b.take(inetProto)},
+			&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2, DestRegister: b.take(inetService)},
+			&expr.Lookup{SourceRegister: firstRegister, DestRegister: firstRegister, IsDestRegSet: true, SetName: ports.name},
+			&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: firstRegister, RegProtoMin: firstRegister + 1, Specified: true},
+		)
+	}
+	vmap := func(b *ruleBuilder) {
+		b.exprs = append(b.exprs, &expr.Lookup{SourceRegister: firstRegister, IsDestRegSet: true, SetName: policy.name})
+	}
+	return nftFeature{
+		table: table,
+		sets:  []*nftSet{ports, policy, marks, services},
+		chains: []nftChain{
+			{name: "test_net", rules: []nftRule{rule(drops())}},
+			{
+				name: "test_prerouting", kind: "nat", hook: unix.NF_INET_PRE_ROUTING, priority: -100,
+				rules: []nftRule{rule(destination4(), dnat), rule(source4(), vmap)},
+			},
+		},
+	}
+}
+
+const wantMaps = `table inet cnibox {
+	map test_ports {
+		type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service
+		elements = { 10.0.0.1 . tcp . 8080 comment "cnibox:a" : 10.1.0.2 . 80 }
+	}
+
+	map test_policy {
+		type ipv4_addr : verdict
+		elements = { 10.0.0.9 comment "cnibox:a" : jump test_net }
+	}
+
+	set test_marks {
+		type mark
+		elements = { 0x00002000 comment "cnibox:a" }
+	}
+
+	map test_services {
+		type inet_service : mark
+		elements = { 443 comment "cnibox:a" : 0x00000007 }
+	}
+
+	chain test_net {
+		drop
+	}
+
+	chain test_prerouting {
+		type nat hook prerouting priority dstnat; policy accept;
+		dnat ip to ip daddr . meta l4proto . th dport map @test_ports
+		ip saddr vmap @test_policy
+	}
+}
+`
+
+func mapping(label, port, target string) *Element {
+	return &Element{Set: "test_ports", Key: []string{"10.0.0.1", "tcp", port}, Value: []string{target, "80"}, Label: label}
+}
+
+func TestNFTMaps(t *testing.T) {
+	freshNetns(t)
+	schema := append(baseSchema(), mapsFeature())
+	c := newNFTWith(schema, nil)
+	t.Cleanup(func() { _ = c.close() })
+	els := []*Element{
+		mapping("cnibox:a", "8080", "10.1.0.2"),
+		{Set: "test_policy", Key: []string{"10.0.0.9"}, Value: []string{"jump test_net"}, Label: "cnibox:a"},
+		{Set: "test_marks", Key: []string{"0x2000"}, Label: "cnibox:a"},
+		{Set: "test_services", Key: []string{"443"}, Value: []string{"0x7"}, Label: "cnibox:a"},
+	}
+	mustAdd(t, c, els...)
+	if diff := cmp.Diff(wantMaps, run(t, "nft", "list", "ruleset")); diff != "" {
+		t.Errorf("nft list ruleset (-want +got):\n%s", diff)
+	}
+	drop := &Element{Set: "test_policy", Key: []string{"10.0.0.7"}, Value: []string{"drop"}}
+	mustAdd(t, c, drop)
+	els = append(els, drop)
+	for _, e := range els {
+		have, found, err := c.get(t.Context(), e)
+		if err != nil || !found || !cmp.Equal(have, e) {
+			t.Errorf("get %+v: %+v, %v, %v", e, have, found, err)
+		}
+	}
+	inOtherWords := &Element{Set: "test_services", Key: []string{"0443"}, Value: []string{"7"}, Label: "cnibox:a"}
+	if have, _, err := c.get(t.Context(), inOtherWords); err != nil || !cmp.Equal(have, inOtherWords) {
+		t.Errorf("get in other words: %+v, %v", have, err)
+	}
+	mustAdd(t, c, els[:4]...) // the same attempt again
+	if err := c.add(t.Context(), []*Element{drop}); !errors.Is(err, ErrExists) {
+		t.Errorf("an element without a label: error %v, want ErrExists", err)
+	}
+	for _, e := range []*Element{mapping("cnibox:b", "8080", "10.1.0.2"), mapping("cnibox:a", "8080", "10.1.0.3")} {
+		if err := c.add(t.Context(), []*Element{e}); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), `: 10.1.0.2 . 80 } is held by "cnibox:a"`) {
+			t.Errorf("add %+v: error %v", e, err)
+		}
+	}
+	mustDel(t, c, els...)
+	if err := c.removeBase(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := run(t, "nft", "list", "ruleset"); got != "" {
+		t.Errorf("left over:\n%s", got)
+	}
+}
+
+// A table that an older version made gains what a newer one needs, and the
+// older one leaves a table that it finds empty of its own elements alone.
+func TestNFTVersionsShareATable(t *testing.T) {
+	older := freshNFT(t)
+	newer := newNFTWith(append(baseSchema(), mapsFeature()), nil)
+	t.Cleanup(func() { _ = newer.close() })
+	mustAdd(t, older, masq("one", "cni0", "10.1.0.0/16"))
+	mustAdd(t, newer, mapping("cnibox:a", "8080", "10.1.0.2"))
+	wantKeys(t, newer, "masq4", map[string]string{"cni0 10.1.0.0/16": "one"})
+	if n := strings.Count(run(t, "nft", "list", "ruleset"), "@masq4 masquerade"); n != 1 {
+		t.Errorf("%d masquerade rules, want 1", n)
+	}
+	mustDel(t, older, masq("", "cni0", "10.1.0.0/16"))
+	if err := older.removeBase(t.Context()); err != nil {
+		t.Error(err)
+	}
+	wantKeys(t, newer, "test_ports", map[string]string{"10.0.0.1 tcp 8080 10.1.0.2 80": "cnibox:a"})
+}
+
+// An element that no transaction can take must not keep the others away.
+func TestNFTRestoreOfWhatDoesNotFit(t *testing.T) {
+	freshNetns(t)
+	good := mapping("cnibox:a", "8080", "10.1.0.2")
+	restored := []*Element{
+		{Set: "test_policy", Key: []string{"10.0.0.9"}, Value: []string{"jump no_such_chain"}},
+		{Set: "of_another_version", Key: []string{"x"}},
+		good, good,
+		masq("wide", "cni0", "10.1.0.0/16"), masq("within", "cni0", "10.1.2.0/24"),
+	}
+	c := newNFTWith(append(baseSchema(), mapsFeature()), func(context.Context) ([]*Element, error) { return restored, nil })
+	t.Cleanup(func() { _ = c.close() })
+	mustAdd(t, c, mapping("cnibox:b", "9090", "10.1.0.3"))
+	wantKeys(t, c, "test_ports", map[string]string{
+		"10.0.0.1 tcp 8080 10.1.0.2 80": "cnibox:a", "10.0.0.1 tcp 9090 10.1.0.3 80": "cnibox:b",
+	})
+	wantKeys(t, c, "masq4", map[string]string{"cni0 10.1.0.0/16": "wide"})
+}

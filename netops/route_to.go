@@ -1,0 +1,77 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// RouteLink is the link that packets to an address leave by, of the host's
+// namespace for a nil ns. The error wraps ErrNotExist if there is no route.
+func (n *Net) RouteLink(ctx context.Context, ns *Namespace, to netip.Addr) (string, error) {
+	if err := checkAddr("destination", to); err != nil || !to.IsValid() {
+		return "", errors.Join(err, fmt.Errorf("route to %q: %w", to, ErrInvalid))
+	}
+	c, err := n.in(ns).socket()
+	if err != nil {
+		return "", err
+	}
+	m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{
+		&nl.RtMsg{RtMsg: unix.RtMsg{Family: family(to), Dst_len: uint8(to.BitLen())}},
+		nl.NewRtAttr(unix.RTA_DST, to.AsSlice()),
+	}}
+	index := 0
+	err = c.ask(ctx, m, func(_ uint16, data []byte) error {
+		routes, err := parseRoute(data)
+		for _, r := range routes {
+			index = r.link
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), err == nil && index == 0:
+		return "", fmt.Errorf("route to %s: %w", to, ErrNotExist)
+	case err != nil:
+		return "", kernelError(err, fmt.Sprintf("route to %s", to))
+	}
+	l, err := c.linkByIndex(ctx, index)
+	if err != nil {
+		return "", err
+	}
+	return l.name, nil
+}
+
+// routesLike reads the routes over r's link that are of r's type, in one table,
+// 0 for all.
+func (s *session) routesLike(ctx context.Context, r *Route, table int) ([]routeState, error) {
+	if !r.Local {
+		return s.routes(ctx, r.In, r.Link, table)
+	}
+	index, err := s.indexOf(ctx, r.In, r.Link)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.conn(r.In)
+	if err != nil {
+		return nil, err
+	}
+	m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{
+		&nl.RtMsg{RtMsg: unix.RtMsg{Family: family(r.Dst.Addr()), Type: unix.RTN_LOCAL}},
+		nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))),
+	}}
+	var all []routeState
+	err = c.dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
+		some, err := parseRouteOf(data, unix.RTN_LOCAL)
+		for _, have := range some {
+			if have.link == index {
+				all = append(all, have)
+			}
+		}
+		return err
+	})
+	return all, kernelError(err, "list local routes")
+}
