@@ -201,7 +201,8 @@ func (tx *Tx) Networks() ([]Network, error) {
 }
 
 // Claim takes a node-wide thing for an attachment. Its own claim again is fine
-// and keeps the first time; another's is a TakenError.
+// and keeps the first time; another's is a TakenError. A name that ends with "/"
+// is all of the names that begin with it.
 func (tx *Tx) Claim(kind, name string, owner Key, now time.Time) error {
 	key, err := storableKey("claim", kind, name)
 	if err != nil {
@@ -219,15 +220,8 @@ func (tx *Tx) Claim(kind, name string, owner Key, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if raw := claims.Get(key); raw != nil {
-		var held Claim
-		if err := decodeRecord(bucketClaims, key, raw, &held); err != nil {
-			return err
-		}
-		if held.Owner != owner {
-			return &TakenError{What: kind + " " + name, Owner: held.Owner}
-		}
-		return nil
+	if mine, err := isClaimed(claims, key, kind, name, owner); err != nil || mine {
+		return err
 	}
 	if err := putRecord(claims, key, Claim{Kind: kind, Name: name, Owner: owner, Time: now}); err != nil {
 		return err
