@@ -4,6 +4,7 @@ package all
 import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/chained/firewall"
+	"github.com/cnibox/cnibox/roles/chained/portmap"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
 	"github.com/cnibox/cnibox/roles/iface/dummy"
 	"github.com/cnibox/cnibox/roles/iface/hostdevice"
@@ -34,5 +35,6 @@ func Table() roles.Table {
 		hostlocal.Role(),
 		static.Role(),
 		firewall.Role(),
+		portmap.Role(),
 	}
 }

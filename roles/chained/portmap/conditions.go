@@ -1,0 +1,137 @@
+package portmap
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+)
+
+// supported ends an error about words that are not.
+const supported = "use -s, -d or -i as iptables has them, or ip saddr, ip daddr (ip6 for IPv6) or iifname as nft has them, with one address, network or device"
+
+// parseConditions reads the words of conditionsV4 or conditionsV6. They are the
+// arguments of a rule, of iptables or of nft, and where one begins tells which.
+func parseConditions(v6 bool, args []string) ([]netops.PortCondition, error) {
+	w := &wordReader{words: strings.Fields(strings.Join(args, " ")), v6: v6}
+	var all []netops.PortCondition
+	for len(w.words) > 0 {
+		c, err := w.condition()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+// wordReader takes words from the front.
+type wordReader struct {
+	words []string
+	v6    bool
+}
+
+// errCut means that a condition ends too early.
+var errCut = errors.New("end within a condition: " + supported)
+
+func (w *wordReader) word() (string, error) {
+	if len(w.words) == 0 {
+		return "", errCut
+	}
+	word := w.words[0]
+	w.words = w.words[1:]
+	return word, nil
+}
+
+// negation takes one of the words that mean "not" or "equals", if it is next.
+func (w *wordReader) negation(not string) bool {
+	if len(w.words) == 0 || w.words[0] != not && w.words[0] != "==" {
+		return false
+	}
+	is := w.words[0] == not
+	w.words = w.words[1:]
+	return is
+}
+
+// condition reads one, whichever program's it is.
+func (w *wordReader) condition() (netops.PortCondition, error) {
+	var c netops.PortCondition
+	c.Not = w.negation("!")
+	word, err := w.word()
+	if err != nil {
+		return c, err
+	}
+	switch word {
+	case "-s", "--source", "--src":
+		c.Source, err = w.prefix()
+	case "-d", "--destination", "--dst":
+		c.Destination, err = w.prefix()
+	case "-i", "--in-interface":
+		c.Input, err = w.word()
+		if begin, ok := strings.CutSuffix(c.Input, "+"); ok {
+			c.Input = begin + "*"
+		}
+	default:
+		if c.Not {
+			return c, fmt.Errorf("%q after \"!\" is not supported: %s", word, supported)
+		}
+		return w.nftCondition(word)
+	}
+	return c, err
+}
+
+// nftCondition reads what follows the first word of one of nft's.
+func (w *wordReader) nftCondition(word string) (netops.PortCondition, error) {
+	var c netops.PortCondition
+	var err error
+	header := "ip"
+	if w.v6 {
+		header = "ip6"
+	}
+	switch word {
+	case header:
+		field, err := w.word()
+		if err != nil {
+			return c, err
+		}
+		c.Not = w.negation("!=")
+		switch field {
+		case "saddr":
+			c.Source, err = w.prefix()
+		case "daddr":
+			c.Destination, err = w.prefix()
+		default:
+			err = fmt.Errorf("%q is not supported: %s", word+" "+field, supported)
+		}
+		return c, err
+	case "iifname", "iif":
+		c.Not = w.negation("!=")
+		c.Input, err = w.word()
+		c.Input = strings.Trim(c.Input, `"`)
+		return c, err
+	}
+	return c, fmt.Errorf("%q is not supported: %s", word, supported)
+}
+
+// prefix reads an address or network of the family.
+func (w *wordReader) prefix() (netip.Prefix, error) {
+	word, err := w.word()
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	p, err := netip.ParsePrefix(word)
+	if err != nil {
+		a, err := roles.ParseAddr(word)
+		if err != nil {
+			return p, fmt.Errorf("%q is no address or network: %s", word, supported)
+		}
+		p = netip.PrefixFrom(a, a.BitLen())
+	}
+	if p.Addr().Is4() == w.v6 {
+		return p, fmt.Errorf("%q is of the other address family", word)
+	}
+	return p.Masked(), nil
+}

@@ -1,0 +1,203 @@
+package portmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Role is the portmap role's entry in the table.
+func Role() roles.Role {
+	return roles.Role{
+		Names:        []string{"portmap"},
+		Kind:         roles.Chained,
+		Summary:      "ports of the node that lead to a container",
+		Reference:    "v1.9.1",
+		Capabilities: []string{"portMappings"},
+		Conf:         func() any { return new(Conf) },
+		New:          attach.ChainedMaker(newRole),
+		Undo:         attach.ChainedUndoer(readRole),
+	}
+}
+
+// newRole decodes, defaults and validates a configuration.
+func newRole(raw []byte) (*role, error) {
+	r, err := readRole(raw)
+	if err != nil {
+		return nil, err
+	}
+	return r, r.conf.Validate()
+}
+
+// readRole decodes and defaults a configuration; with a ConfError there is what could be
+// decoded.
+func readRole(raw []byte) (*role, error) {
+	c := new(Conf)
+	err := roles.Decode(raw, c)
+	c.withDefaults()
+	return &role{conf: c}, err
+}
+
+// role implements attach.Chained and attach.Heir for one configuration.
+type role struct{ conf *Conf }
+
+func (r *role) Role() string { return "portmap" }
+
+// Wants tells whether any port is to be mapped.
+func (r *role) Wants() bool { return len(r.conf.RuntimeConfig.PortMappings) > 0 }
+
+func (r *role) Shared() []string { return []string{"portmap/" + r.conf.Name} }
+
+// observed is what Wire needs to know of the node.
+type observed struct {
+	// Toward4 and Toward6 are the devices that lead to the container, where
+	// connections from loopback addresses have to leave by them.
+	Toward4, Toward6 device
+	// Held are the claims that another attachment of the same container has: a
+	// runtime gives the ports of a container to each of its networks.
+	Held []string
+}
+
+// device is one of the host's.
+type device struct {
+	// Name is empty where there is none.
+	Name string
+	// Own tells that it goes with the attachment.
+	Own bool
+}
+
+// Observe reads who has the ports, and by which devices the container is reached.
+func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+	ends, err := containerEnds(in)
+	if err != nil {
+		return err
+	}
+	ports := r.conf.ports(ends)
+	if in.Observed == nil && in.Prev == nil {
+		r.warn(h, in, ends)
+	}
+	var o observed
+	if o.Held, err = held(ctx, h, in, ports); err != nil {
+		return err
+	}
+	if in.Observed == nil && in.Prev == nil && len(o.Held) > 0 {
+		h.Log.Info("another network of the container has mapped ports already, they stay with it",
+			"network", in.Key.Network, "container", in.Key.ContainerID, "ports", o.Held)
+	}
+	if r.conf.hidesSources() {
+		err = errors.Join(
+			toward(ctx, h, in, ends.four.Addr(), meetsLoopback(ports, true), &o.Toward4),
+			toward(ctx, h, in, ends.six.Addr(), meetsLoopback(ports, false), &o.Toward6),
+		)
+	}
+	in.Observed = o
+	return err
+}
+
+// warn tells what is served otherwise than the configuration has it.
+func (r *role) warn(h *roles.Host, in *attach.Input, e ends) {
+	if r.conf.Backend == "iptables" {
+		h.Log.Warn("backend \"iptables\" is served by nftables", "network", in.Key.Network)
+	}
+	if r.conf.ExternalSetMarkChain != "" {
+		h.Log.Warn("externalSetMarkChain is not called: sources are hidden by a rule of our own", "network", in.Key.Network, "chain", r.conf.ExternalSetMarkChain)
+	}
+	for _, m := range r.conf.RuntimeConfig.PortMappings {
+		if m.hostIP.IsValid() && !e.of(m.hostIP.Is4()).IsValid() {
+			h.Log.Warn("the container has no address of the family of hostIP, the port is not mapped", "network", in.Key.Network, "hostIP", m.HostIP, "hostPort", m.HostPort)
+		}
+	}
+}
+
+// held lists what other attachments of the same container have claimed.
+func held(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) ([]string, error) {
+	var names []string
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		for _, p := range ports {
+			name := p.claim()
+			c, err := tx.Holder(claimPort, name, in.Key)
+			if err != nil {
+				return err
+			}
+			if c != nil && c.Owner.ContainerID == in.Key.ContainerID && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+		return nil
+	})
+	return names, err
+}
+
+// toward reads which device leads to a container's address. Without a route
+// there is none, and no connection that could need it.
+func toward(ctx context.Context, h *roles.Host, in *attach.Input, to netip.Addr, wanted bool, d *device) error {
+	if !to.IsValid() || !wanted {
+		return nil
+	}
+	name, err := h.Net.RouteLink(ctx, nil, to)
+	if errors.Is(err, netops.ErrNotExist) || name == "lo" {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	l, err := h.Net.Link(ctx, nil, name)
+	if err != nil {
+		return fmt.Errorf("device toward the container: %w", err)
+	}
+	*d = device{Name: name, Own: l.Kind == "veth" && slices.ContainsFunc(in.Chained.Interfaces, func(i *roles.ResultInterface) bool {
+		return i.Name == name && i.Sandbox == ""
+	})}
+	return nil
+}
+
+// Inherit removes what an ADD left whose state was lost, by the attachment's
+// label, and what the reference plugin left.
+func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+	foreign := netops.Foreign{Network: in.Key.Network, ContainerID: in.Key.ContainerID, IfName: in.Key.IfName}
+	var e ends
+	if in.Prev != nil {
+		// Without addresses of its own there is nothing more to look for.
+		e, _ = containerEnds(in)
+	}
+	for _, p := range []netip.Prefix{e.four, e.six} {
+		if p.IsValid() {
+			foreign.Addresses = append(foreign.Addresses, p.Addr())
+		}
+	}
+	return errors.Join(r.removeOwn(ctx, h, in, e), h.Net.RemoveForeignHostPorts(ctx, foreign))
+}
+
+// removeOwn deletes elements that have the attachment's label. Where prevResult
+// tells the container's addresses their keys are known; else all are read.
+func (r *role) removeOwn(ctx context.Context, h *roles.Host, in *attach.Input, e ends) error {
+	var spec netops.Spec
+	if e.four.IsValid() || e.six.IsValid() {
+		in.Observed = observed{}
+		w, err := r.Wire(in)
+		if err != nil {
+			return err
+		}
+		spec = w.Spec
+	} else {
+		all, err := h.Net.Labelled(ctx, in.Label)
+		if err != nil {
+			return err
+		}
+		for _, o := range all {
+			spec.Add(o)
+		}
+	}
+	spec.Objects = slices.DeleteFunc(spec.Objects, func(o netops.Object) bool {
+		_, is := o.(*netops.Element)
+		return !is
+	})
+	return h.Net.Remove(ctx, spec, nil)
+}
