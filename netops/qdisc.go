@@ -158,7 +158,7 @@ func (t *TBF) verify(have tcQdisc, d *differences) {
 	// Some round to microseconds, and the kernel divides by a multiplication.
 	if have.rate == t.Rate && off > 2*ticksPerMicrosecond+float64(want)*1e-6 {
 		burst := float64(have.buffer) / ticksPerMicrosecond / 1e6 * float64(have.rate)
-		d.compare("burst", sizeText(uint64(t.Burst)), sizeText(uint64(burst)))
+		d.add("burst "+sizeText(uint64(t.Burst)), "burst "+strconv.FormatFloat(burst, 'g', 4, 64)+"b")
 	}
 }
 

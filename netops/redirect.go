@@ -245,3 +245,35 @@ func nested(b []byte, path ...uint16) ([]byte, error) {
 	}
 	return b, nil
 }
+
+// Redirects are the links that all or some of what a link of ns receives is
+// handed to, of the host's namespace for a nil ns. The error wraps ErrNotExist if
+// there is no link of that name.
+func (n *Net) Redirects(ctx context.Context, ns *Namespace, link string) ([]string, error) {
+	if err := checkName(link); err != nil {
+		return nil, err
+	}
+	s, place := n.session(ns), Host
+	if ns != nil {
+		place = Container
+	}
+	index, err := s.indexOf(ctx, place, link)
+	if err != nil {
+		return nil, err
+	}
+	have, err := s.filters(ctx, place, index, ingressFilters)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, f := range have {
+		name, err := s.linkName(ctx, place, f.to)
+		if err != nil {
+			return nil, err
+		}
+		if f.redirects && name != "" {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}

@@ -89,6 +89,8 @@ func jsonType(t reflect.Type) string {
 		}
 	case reflect.Int, reflect.Int64:
 		return "whole number"
+	case reflect.Uint64:
+		return "whole number, 0 or more"
 	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
 		return fmt.Sprintf("whole number from 0 to %d", uint64(1)<<t.Bits()-1)
 	}

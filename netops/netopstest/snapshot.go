@@ -16,7 +16,7 @@ import (
 
 // Snapshot is the kernel's network state of the host as canonical text, one
 // object a line, sorted: links, addresses, routes, rules, permanent neighbours,
-// forwarding and all of nftables. What comes and goes by itself is left out:
+// forwarding, queueing disciplines with their filters, and all of nftables. What comes and goes by itself is left out:
 // indexes, carrier, link-local addresses, multicast routes, counters.
 func Snapshot(t testing.TB) string {
 	t.Helper()
@@ -41,7 +41,7 @@ func (ns *NS) Snapshot(t testing.TB) string {
 func snapshot() (string, error) {
 	var lines []string
 	names := map[int]string{}
-	for _, read := range []func(map[int]string) ([]string, error){links, addresses, routes, rules, neighbours, sysctls, ruleset} {
+	for _, read := range []func(map[int]string) ([]string, error){links, addresses, routes, rules, neighbours, sysctls, ruleset, qdiscs} {
 		l, err := retried(func() ([]string, error) { return read(names) })
 		if err != nil {
 			return "", err

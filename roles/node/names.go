@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -48,6 +49,13 @@ const HostLinkPrefix = "veth"
 func HostLink(key store.Key) string {
 	d := digest(key)
 	return HostLinkPrefix + hex.EncodeToString(d[:])[:11]
+}
+
+// OwnLink is the name of another interface of an attachment in the host: a prefix
+// and as many hex digits as an interface's name has room for.
+func OwnLink(prefix string, key store.Key) string {
+	d := digest(key)
+	return (prefix + hex.EncodeToString(d[:]))[:roles.MaxLinkName]
 }
 
 // MAC is a locally administered unicast address that follows from the key and
