@@ -3,6 +3,7 @@ package all
 
 import (
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/chained/bandwidth"
 	"github.com/cnibox/cnibox/roles/chained/firewall"
 	"github.com/cnibox/cnibox/roles/chained/portmap"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
@@ -34,6 +35,7 @@ func Table() roles.Table {
 		dhcp.Role(),
 		hostlocal.Role(),
 		static.Role(),
+		bandwidth.Role(),
 		firewall.Role(),
 		portmap.Role(),
 	}

@@ -1,0 +1,89 @@
+package bandwidth
+
+import (
+	"context"
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"slices"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/store"
+)
+
+// referenceIFB is the name that the reference plugin (v1.9.1) gives its ifb. The
+// interface is not in it: the attachments of one container to one network
+// share the name.
+func referenceIFB(key store.Key) string {
+	sum := sha512.Sum512([]byte(key.Network + key.ContainerID))
+	return "bwp" + hex.EncodeToString(sum[:6])
+}
+
+// Inherit removes our ifb and limits of an attachment whose record was lost, and
+// the reference's ifb. What else there is goes with the container's interface.
+func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
+	own := ifb(in)
+	var left netops.Spec
+	left.Add(own)
+	if container != nil {
+		end, err := h.Net.HostEnd(ctx, container, in.Key.IfName)
+		if err != nil && !errors.Is(err, netops.ErrNotExist) {
+			return err
+		}
+		if err == nil {
+			left.Add(
+				&netops.Qdisc{In: netops.Host, Link: end.Name, Kind: "tbf"},
+				&netops.Redirect{In: netops.Host, Link: end.Name, To: own.Name},
+			)
+		}
+	}
+	theirs := referenceIFB(in.Key)
+	used, err := used(ctx, h, in, container, theirs)
+	if err == nil && !used {
+		left.Add(&netops.Link{In: netops.Host, Name: theirs, Kind: "ifb"})
+	}
+	return errors.Join(err, h.Net.Remove(ctx, left, nil))
+}
+
+// used tells whether an ifb serves another interface of the container than the
+// attachment's. Without a container all of its attachments have ended.
+func used(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace, name string) (bool, error) {
+	_, err := h.Net.Link(ctx, nil, name)
+	if errors.Is(err, netops.ErrNotExist) || container == nil {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	links, err := h.Net.Links(ctx, container)
+	if err != nil {
+		return false, err
+	}
+	for _, l := range links {
+		if l.Name == in.Key.IfName || l.Kind != "veth" {
+			continue
+		}
+		to, err := servants(ctx, h, container, l.Name)
+		if err != nil || slices.Contains(to, name) {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// servants are the interfaces that what one of the container's sends is handed to.
+func servants(ctx context.Context, h *roles.Host, container *netops.Namespace, link string) ([]string, error) {
+	end, err := h.Net.HostEnd(ctx, container, link)
+	if err == nil {
+		var to []string
+		if to, err = h.Net.Redirects(ctx, nil, end.Name); err == nil {
+			return to, nil
+		}
+	}
+	if errors.Is(err, netops.ErrNotExist) {
+		return nil, nil
+	}
+	return nil, err
+}
