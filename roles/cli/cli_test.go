@@ -96,6 +96,9 @@ func TestScripts(t *testing.T) { runScripts(t, "testdata/script") }
 // side in one network namespace and must find nothing of it in the kernel.
 func TestReal(t *testing.T) { runScripts(t, "testdata/real") }
 
+// TestDrain does so too, and ends with nothing in the kernel.
+func TestDrain(t *testing.T) { runScripts(t, "testdata/drain") }
+
 func runScripts(t *testing.T, dir string) {
 	t.Helper()
 	testscript.Run(t, testscript.Params{

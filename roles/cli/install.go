@@ -23,9 +23,10 @@ func (p *Process) installCommand() *cli.Command {
 		ArgsUsage: "[ROLE…]",
 		Description: `Places the binary as DIR/cnibox and links each ROLE (all of them by default) to it.
 Every file appears by a rename, so no runtime ever sees a plugin missing or half
-written. Another program's plugin is kept unless --force is given; nothing is
-run to find out whose it is. Everything is checked and written under temporary
-names before the first name changes.`,
+written. Another program's plugin is kept unless --force is given, which keeps
+it in DIR/.cnibox-replaced for uninstall to put back; nothing is run to find out
+whose it is. Everything is checked and written under temporary names before the
+first name changes.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if need be"},
 			&cli.StringFlag{Name: "link", Value: string(linkSymbolic), Usage: "symlink, hard or copy"},
@@ -73,7 +74,11 @@ func (p *Process) pluginNames(given []string) ([]string, error) {
 }
 
 // staged is a file under its temporary name.
-type staged struct{ temp, name, done string }
+type staged struct {
+	temp, name, done string
+	// replaces tells that another program's file has the name.
+	replaces bool
+}
 
 // install checks everything, writes everything under temporary names, and
 // renames only then.

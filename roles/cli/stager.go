@@ -56,7 +56,7 @@ func (s *stager) binary(d *pluginDir, executable string) error {
 		return err
 	}
 	s.source, s.replaced = temp, true
-	s.files = append(s.files, staged{temp, binaryName, "placed cnibox"})
+	s.files = append(s.files, staged{temp: temp, name: binaryName, done: "placed cnibox"})
 	return nil
 }
 
@@ -124,7 +124,7 @@ func (s *stager) link(f pluginFile) error {
 	if f.standing == foreign {
 		done += ", replacing " + f.what
 	}
-	s.files = append(s.files, staged{temp, f.name, done})
+	s.files = append(s.files, staged{temp: temp, name: f.name, done: done, replaces: f.standing == foreign})
 	return nil
 }
 
@@ -172,6 +172,11 @@ func (s *stager) copy(source string) (name string, err error) {
 func (s *stager) commit(p *Process) error {
 	for len(s.files) > 0 {
 		f := s.files[0]
+		if f.replaces {
+			if err := p.keepReplaced(s.dir, f.name); err != nil {
+				return fmt.Errorf("keep %q: %w", f.name, err)
+			}
+		}
 		if err := os.Rename(f.temp, filepath.Join(s.dir, f.name)); err != nil {
 			return fmt.Errorf("place %q: %w", f.name, err)
 		}

@@ -137,31 +137,7 @@ func export(ctx context.Context, h *roles.Host) (*store.Dump, error) {
 }
 
 func (p *Process) writeState(state *nodeState, now time.Time, s style) error {
-	t := table{
-		head: []string{"CONTAINER", "NETWORK", "IFNAME", "ADDRESSES", "HOST LINK", "ROLES", "STATE", "AGE", "ALIVE"},
-		paint: func(column int, cell string) string {
-			switch {
-			case cell == "no":
-				return red
-			case column == 6 && cell != string(store.Done):
-				return yellow
-			}
-			return ""
-		},
-	}
-	for _, a := range state.Attachments {
-		var addrs []string
-		for _, x := range a.Addresses {
-			addrs = append(addrs, x.String())
-		}
-		alive := "yes"
-		if !a.Alive {
-			alive = "no"
-		}
-		t.add(person(a.Pod, a.ContainerID), a.Network, a.IfName, dash(strings.Join(addrs, " ")), dash(a.HostLink),
-			dash(strings.Join(a.Roles, "+")), string(a.State), age(now, a.Created), alive)
-	}
-	if err := t.write(p.Stdout, s); err != nil {
+	if err := p.writeAttachments(state.Attachments, now, s); err != nil {
 		return err
 	}
 	l := table{head: []string{"ADDRESS", "NETWORK", "CONTAINER", "IFNAME", "SET", "AGE", "ORIGIN"}}
@@ -176,6 +152,34 @@ func (p *Process) writeState(state *nodeState, now time.Time, s style) error {
 	}
 	fmt.Fprintln(p.Stdout)
 	return l.write(p.Stdout, s)
+}
+
+func (p *Process) writeAttachments(attachments []attached, now time.Time, s style) error {
+	t := table{
+		head: []string{"CONTAINER", "NETWORK", "IFNAME", "ADDRESSES", "HOST LINK", "ROLES", "STATE", "AGE", "ALIVE"},
+		paint: func(column int, cell string) string {
+			switch {
+			case cell == "no":
+				return red
+			case column == 6 && cell != string(store.Done):
+				return yellow
+			}
+			return ""
+		},
+	}
+	for _, a := range attachments {
+		var addrs []string
+		for _, x := range a.Addresses {
+			addrs = append(addrs, x.String())
+		}
+		alive := "yes"
+		if !a.Alive {
+			alive = "no"
+		}
+		t.add(person(a.Pod, a.ContainerID), a.Network, a.IfName, dash(strings.Join(addrs, " ")), dash(a.HostLink),
+			dash(strings.Join(a.Roles, "+")), string(a.State), age(now, a.Created), alive)
+	}
+	return t.write(p.Stdout, s)
 }
 
 // person is the name by which a person knows a container.

@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/urfave/cli/v2"
 )
@@ -16,9 +13,18 @@ func (p *Process) uninstallCommand() *cli.Command {
 		Usage:     "remove our links, and without ROLE the binary too",
 		ArgsUsage: "[ROLE…]",
 		Description: `Removes only what is ours: links to the binary, hard links and copies of it, of
-any version. Without ROLE every such file goes and DIR/cnibox last.`,
+any version; plugins that install --force replaced are put back. Without ROLE
+every such file goes and DIR/cnibox last.
+
+With --drain what runs is looked after as well. The files change places, with the
+leases of host-local written to where the reference plugin keeps them, so that
+what is attached from now on is attached by the plugins before us. Then what is
+attached by us still is listed, and the exit code is 3: detach it, or wait, and
+call it again. When nothing is left, so is nothing in the kernel, no state of the
+node, and no DIR/cnibox.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
+			&cli.BoolFlag{Name: "drain", Usage: "list what is attached still, and keep the binary and the state for it"},
 		},
 		Action: func(c *cli.Context) error {
 			names := c.Args().Slice()
@@ -30,27 +36,31 @@ any version. Without ROLE every such file goes and DIR/cnibox last.`,
 			if c.String("dir") == "" {
 				return usagef("cnibox help uninstall", "--dir: want a directory")
 			}
-			return p.uninstall(c.String("dir"), names)
+			if !c.Bool("drain") {
+				return p.uninstall(c.String("dir"), names, len(names) == 0)
+			}
+			if len(names) > 0 {
+				return usagef("cnibox uninstall --drain", "--drain is for all roles")
+			}
+			return p.drain(c, c.String("dir"))
 		},
 	}
 }
 
 // uninstall judges every file before it removes the first: links that lead to
-// the binary are recognised by it.
-func (p *Process) uninstall(dir string, names []string) error {
+// the binary are recognised by it. Without names all go, with the binary if it
+// is asked for.
+func (p *Process) uninstall(dir string, names []string, binary bool) error {
 	d := newPluginDir(dir, p.Executable)
 	whole := len(names) == 0
 	if whole {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			return fmt.Errorf("read directory: %w", err)
+		var err error
+		if names, err = fileNames(dir); err != nil {
+			return err
 		}
-		for _, e := range entries {
-			if e.Name() != binaryName {
-				names = append(names, e.Name())
-			}
+		if binary {
+			names = append(names, binaryName)
 		}
-		names = append(names, binaryName)
 	}
 	var gone []string
 	kept := 0
@@ -68,13 +78,28 @@ func (p *Process) uninstall(dir string, names []string) error {
 		}
 	}
 	for _, n := range gone {
-		if err := os.Remove(filepath.Join(dir, n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return withHint(fmt.Errorf("remove file: %w", err), "run it as root")
+		if err := p.remove(dir, n); err != nil {
+			return err
 		}
-		fmt.Fprintln(p.Stdout, "removed "+printable(n))
 	}
+	removeReplacedDir(dir)
 	if kept > 0 {
 		return fmt.Errorf("%d of %d names are other programs' files: %w", kept, len(names), errDifferent)
 	}
 	return nil
+}
+
+// fileNames lists a plugin directory without our binary.
+func fileNames(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read directory: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.Name() != binaryName {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
 }

@@ -14,10 +14,13 @@ func commands() []roles.CommandVerb {
 		Name: "state export",
 		Help: "write the leases as the reference host-local keeps them",
 		Run: func(ctx context.Context, h *roles.Host, _ map[string]string, args []string) (any, error) {
-			if len(args) != 1 {
-				return nil, fmt.Errorf("export leases: want one directory, have %d arguments", len(args))
+			switch len(args) {
+			case 0:
+				return Export(ctx, h, "")
+			case 1:
+				return Export(ctx, h, args[0])
 			}
-			return Export(ctx, h, args[0])
+			return nil, fmt.Errorf("export leases: want at most one directory, have %d arguments", len(args))
 		},
 	}}
 }

@@ -16,10 +16,8 @@ func TestExportVerb(t *testing.T) {
 		t.Fatalf("verbs %+v", role.Verbs)
 	}
 	run := role.Verbs[0].Run
-	for _, args := range [][]string{nil, {"a", "b"}} {
-		if _, err := run(context.Background(), b.Host, nil, args); err == nil {
-			t.Errorf("arguments %q: no error", args)
-		}
+	if _, err := run(context.Background(), b.Host, nil, []string{"a", "b"}); err == nil {
+		t.Error("two directories: no error")
 	}
 	dir := filepath.Join(b.dir, "out")
 	report, err := run(context.Background(), b.Host, nil, []string{dir})
@@ -32,5 +30,12 @@ func TestExportVerb(t *testing.T) {
 	got, err := os.ReadFile(filepath.Join(dir, "net", "10.1.2.2"))
 	if err != nil || string(got) != "one\r\neth0" {
 		t.Errorf("%q, %v", got, err)
+	}
+	report, err = run(context.Background(), b.Host, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, ok := report.(*ExportReport); !ok || r.Networks[0].Dir != filepath.Join(a.poolID("net").DataDir, "net") {
+		t.Errorf("without a directory: report %+v", report)
 	}
 }

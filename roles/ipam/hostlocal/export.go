@@ -2,6 +2,7 @@ package hostlocal
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,15 +46,18 @@ type exported struct {
 	imported time.Time
 }
 
-// Export writes every pool into dir/<network> in the form of the reference
-// plugin, under its lock, so that the reference can go on from there. A
+// Export writes every pool into dir/<network>, or with an empty dir into its own
+// data directory, in the form of the reference plugin, under its lock, so that
+// the reference can go on from there. A
 // directory that was imported is brought up to date: files that the import had
 // read are removed or replaced when their lease is gone. Files of later date
 // stay; one for an address that is leased to somebody else is an error, and so
 // is an address that two pools of one network lease. All that is in order is
 // written all the same.
 func Export(ctx context.Context, h *roles.Host, dir string) (*ExportReport, error) {
-	dir = filepath.Clean(dir)
+	if dir != "" {
+		dir = filepath.Clean(dir)
+	}
 	start := h.Now()
 	pools, err := readPools(ctx, h, dir)
 	if err != nil {
@@ -62,7 +66,7 @@ func Export(ctx context.Context, h *roles.Host, dir string) (*ExportReport, erro
 	report := &ExportReport{Networks: []ExportedNetwork{}}
 	var errs []error
 	for _, p := range pools {
-		n, err := p.write(ctx, h, dir, start)
+		n, err := p.write(ctx, h, p.directory(dir), start)
 		if n != nil {
 			report.Networks = append(report.Networks, *n)
 		}
@@ -93,7 +97,7 @@ func readPools(ctx context.Context, h *roles.Host, dir string) ([]exported, erro
 	}
 	err = h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
 		for i := range pools {
-			mark, err := readMark(keep, store.PoolID{DataDir: dir, Network: pools[i].id.Network})
+			mark, err := readMark(keep, store.PoolID{DataDir: pools[i].directory(dir), Network: pools[i].id.Network})
 			if err != nil {
 				return err
 			}
@@ -103,6 +107,10 @@ func readPools(ctx context.Context, h *roles.Host, dir string) ([]exported, erro
 	})
 	return pools, err
 }
+
+// directory is the data directory that the pool is written to: the given one, or
+// its own. That of leases whose pool is not known is the default.
+func (p *exported) directory(given string) string { return cmp.Or(given, p.id.DataDir, defaultDataDir) }
 
 func (p *exported) read(tx *store.Tx) error {
 	pool, err := tx.Pool(p.id)

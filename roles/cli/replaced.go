@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// replacedDir is where install --force keeps the files that it replaces, below
+// the plugin directory. They stay on one filesystem, so keeping one and putting
+// it back are a link and a rename; runtimes look for files of a plugin's name only.
+const replacedDir = ".cnibox-replaced"
+
+// keepReplaced keeps another program's file before its name becomes ours. One
+// that was kept before is older. What another installation has made ours in the
+// meantime is not kept.
+func (p *Process) keepReplaced(dir, name string) error {
+	kept := filepath.Join(dir, replacedDir)
+	if err := os.Mkdir(kept, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	temp := ".new-" + rand.Text()
+	err := os.Link(filepath.Join(dir, name), filepath.Join(kept, temp))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f, err := newPluginDir(kept, p.Executable).look(temp)
+	if err != nil || f.standing == ours {
+		return errors.Join(err, os.Remove(filepath.Join(kept, temp)))
+	}
+	return os.Rename(filepath.Join(kept, temp), filepath.Join(kept, name))
+}
+
+// remove takes our file away, and puts back by the same step what it replaced.
+func (p *Process) remove(dir, name string) error {
+	err := os.Rename(filepath.Join(dir, replacedDir, name), filepath.Join(dir, name))
+	switch {
+	case err == nil:
+		fmt.Fprintln(p.Stdout, "put back "+printable(name))
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return withHint(fmt.Errorf("put back file: %w", err), "run it as root")
+	}
+	if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return withHint(fmt.Errorf("remove file: %w", err), "run it as root")
+	}
+	fmt.Fprintln(p.Stdout, "removed "+printable(name))
+	return nil
+}
+
+// removeReplacedDir removes the directory of kept files once it is empty.
+func removeReplacedDir(dir string) {
+	_ = os.Remove(filepath.Join(dir, replacedDir)) // the kernel refuses it while anything is in it
+}
