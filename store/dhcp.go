@@ -13,8 +13,8 @@ const bucketDHCPLeases = "dhcpLeases"
 // DHCPLease is what a DHCP client has to remember of one attachment, so that
 // another process, or one of the next boot, can keep its addresses or give them back.
 type DHCPLease struct {
-	Owner Key    `json:"owner"`
-	Netns Netns  `json:"netns"`
+	Owner Key   `json:"owner"`
+	Netns Netns `json:"netns"`
 	// Link is the interface's index in the namespace; it may be renamed there.
 	Link int    `json:"link,omitempty"`
 	Pod  string `json:"pod,omitempty"`

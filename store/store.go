@@ -125,7 +125,7 @@ func (s *Store) node() *file {
 }
 
 func (s *Store) keep() *file {
-	hint := fmt.Sprintf("move %q away: sticky addresses and import marks are lost then", s.KeepPath())
+	hint := fmt.Sprintf("move %q away: sticky addresses, DHCP leases and import marks are lost then", s.KeepPath())
 	return &file{s: s, path: s.KeepPath(), name: keepName, kept: true, hint: hint}
 }
 

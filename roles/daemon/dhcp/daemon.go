@@ -172,7 +172,18 @@ func (d *daemon) end(ctx context.Context, l *lease) error {
 	} else {
 		l.log.Info("not released: another container goes by the same client identifier")
 	}
-	return d.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.DeleteDHCPLease(l.rec.Owner) })
+	return d.forget(ctx, l.rec.Owner)
+}
+
+// forget deletes a lease's record, if there is one. A damaged keep.db loses it:
+// that must not keep the container from going away.
+func (d *daemon) forget(ctx context.Context, key store.Key) error {
+	err := d.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.DeleteDHCPLease(key) })
+	if errors.Is(err, store.ErrDamaged) {
+		d.host.Log.Warn("the record of a lease is lost", "network", key.Network, "container", key.ContainerID, "ifname", key.IfName, "error", err)
+		return nil
+	}
+	return err
 }
 
 // abandon ends a lease whose container is gone, in the background: a keeper of
@@ -315,10 +326,10 @@ func (d *daemon) strike(ctx context.Context, key store.Key) error {
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, store.ErrDamaged) {
 		return err
 	}
-	return d.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.DeleteDHCPLease(key) })
+	return d.forget(ctx, key) // also where it cannot be read: perhaps it is this record only
 }
 
 // decodeResult is a grant's part of the CNI result.

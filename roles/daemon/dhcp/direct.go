@@ -15,33 +15,57 @@ const directTime = 10 * time.Second
 // ReleaseDirect gives back what is on record for an attachment, without a
 // daemon: none runs that would.
 func ReleaseDirect(ctx context.Context, h *roles.Host, socket string, key store.Key) error {
-	return directly(ctx, h, socket, key.Network, func(k store.Key) bool { return k == key })
+	d := directDaemon(ctx, h, socket)
+	var rec *store.DHCPLease
+	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
+		rec, err = tx.DHCPLease(key)
+		return err
+	})
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case errors.Is(err, store.ErrDamaged):
+		return d.forget(ctx, key) // perhaps it is this record only
+	case err != nil:
+		return err
+	}
+	return d.endRecorded(ctx, *rec)
 }
 
 // CollectDirect gives back what is on record for attachments of a network that
 // are not valid, without a daemon.
 func CollectDirect(ctx context.Context, h *roles.Host, socket string, req *roles.Request) error {
-	return directly(ctx, h, socket, req.Network, func(k store.Key) bool { return !req.IsValid(k.ContainerID, k.IfName) })
-}
-
-func directly(ctx context.Context, h *roles.Host, socket, network string, goes func(store.Key) bool) error {
+	d := directDaemon(ctx, h, socket)
 	var recs []store.DHCPLease
 	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
-		recs, err = tx.DHCPLeases(network)
+		recs, err = tx.DHCPLeases(req.Network)
 		return err
 	})
-	d := newDaemon(ctx, h, socket, timing{request: directTime, resendMax: directTime, resend: directTime})
 	errs := []error{err}
 	for _, rec := range recs {
-		if rec.Socket != socket || rec.BootID != h.Store.BootID() || !goes(rec.Owner) {
-			continue
+		if !req.IsValid(rec.Owner.ContainerID, rec.Owner.IfName) {
+			errs = append(errs, d.endRecorded(ctx, rec))
 		}
-		l, err := d.newLease(rec)
-		if err == nil {
-			d.enlist(l)
-			err = d.end(ctx, l)
-		}
-		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// directDaemon keeps no leases; it only ends some.
+func directDaemon(ctx context.Context, h *roles.Host, socket string) *daemon {
+	return newDaemon(ctx, h, socket, timing{request: directTime, resendMax: directTime, resend: directTime})
+}
+
+// endRecorded ends a lease that is on record, if it is this daemon's and of
+// this boot. One that makes no sense is forgotten.
+func (d *daemon) endRecorded(ctx context.Context, rec store.DHCPLease) error {
+	if rec.Socket != d.socket || rec.BootID != d.host.Store.BootID() {
+		return nil
+	}
+	l, err := d.newLease(rec)
+	if err != nil {
+		d.host.Log.Warn("a lease on record cannot be given back", "network", rec.Owner.Network, "container", rec.Owner.ContainerID, "error", err)
+		return d.forget(ctx, rec.Owner)
+	}
+	d.enlist(l)
+	return d.end(ctx, l)
 }

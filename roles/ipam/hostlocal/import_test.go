@@ -1,6 +1,7 @@
 package hostlocal
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -357,6 +358,21 @@ func (b *bed) leave(t *testing.T, a *handler, why string) {
 			t.Errorf("log: %s", log)
 		}
 	}
+}
+
+// TestDamagedMarks: what tells whether a directory was taken over cannot be
+// read. ADD says so; what has an address gives it back all the same.
+func TestDamagedMarks(t *testing.T) {
+	b := newBed(t)
+	b.writeDir(t, "net", nil)
+	if err := os.WriteFile(b.Store.KeepPath(), bytes.Repeat([]byte("damaged "), 1024), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
+	if err := b.addFails(t, a, request1("one")); !errors.Is(err, store.ErrDamaged) {
+		t.Errorf("ADD: %v", err)
+	}
+	b.leave(t, a, "damaged state file")
 }
 
 func TestImportRefusals(t *testing.T) {

@@ -104,12 +104,13 @@ func (a *handler) importOnce(ctx context.Context, h *roles.Host, network string,
 }
 
 // importIfPossible is importOnce for verbs that must not fail because a
-// directory cannot be read, or is locked for longer than a moment. It goes on
-// then: a later import brings back an address that is released now, and GC
-// releases it again.
+// directory cannot be read, or is locked for longer than a moment, or because
+// keep.db is damaged, which tells whether it was taken over. It goes on then: a
+// later import brings back an address that is released now, and GC releases it
+// again.
 func (a *handler) importIfPossible(ctx context.Context, h *roles.Host, network string) error {
 	err := a.importOnce(ctx, h, network, briefDeadline)
-	if errors.Is(err, ErrDirectory) {
+	if errors.Is(err, ErrDirectory) || errors.Is(err, store.ErrDamaged) {
 		h.Log.Warn("going on without the leases of a host-local directory", "error", err)
 		return nil
 	}
