@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // MissingForeignMasquerade lists those of the attachment's addresses that no
@@ -29,6 +31,61 @@ func (n *Net) MissingForeignMasquerade(ctx context.Context, f Foreign) ([]netip.
 	var missing []netip.Addr
 	for _, a := range f.Addresses {
 		if !slices.ContainsFunc(rules, func(r foreignRule) bool { return r.source == netip.PrefixFrom(a, a.BitLen()) }) {
+			missing = append(missing, a)
+		}
+	}
+	return missing, nil
+}
+
+// ForeignHostPorts counts the ports of the node that the reference's portmap
+// leads to the attachment's addresses of one family, with either backend.
+func (n *Net) ForeignHostPorts(ctx context.Context, f Foreign, is6 bool) (int, error) {
+	family := byte(unix.NFPROTO_IPV4)
+	if is6 {
+		family = unix.NFPROTO_IPV6
+	}
+	rules, err := n.nft.foreignRules(ctx, foreignHostPortTable(family), "hostports", "hostip_hostports")
+	if err != nil {
+		return 0, kernelError(err, "read rules of other plugins")
+	}
+	ports := 0
+	for i := range rules {
+		if rules[i].comment == f.ContainerID && f.owns(rules[i].target()) {
+			ports++
+		}
+	}
+	rules, err = n.nft.foreignRules(ctx, iptablesTable(family, "nat"), iptablesChain(hostPortPrefix, f.Network, f.ContainerID))
+	if err != nil {
+		return 0, kernelError(err, "read rules of other plugins")
+	}
+	for i := range rules {
+		if rules[i].jump == "" { // the others mark the packet first
+			ports++
+		}
+	}
+	return ports, nil
+}
+
+// MissingForeignForward lists the addresses that lack one of the two rules that
+// the reference's firewall makes for them in CNI-FORWARD.
+func (n *Net) MissingForeignForward(ctx context.Context, addresses []netip.Addr) ([]netip.Addr, error) {
+	var rules []foreignRule
+	for _, family := range bothFamilies() {
+		some, err := n.nft.foreignRules(ctx, iptablesTable(family, "filter"), forwardChain)
+		if err != nil {
+			return nil, kernelError(err, "read rules of other plugins")
+		}
+		rules = append(rules, some...)
+	}
+	var missing []netip.Addr
+	for _, a := range addresses {
+		found := 0
+		for i := range rules {
+			if rules[i].forwards(a) {
+				found++
+			}
+		}
+		if found < 2 {
 			missing = append(missing, a)
 		}
 	}

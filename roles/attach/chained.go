@@ -215,11 +215,15 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 	if err != nil {
 		return err
 	}
+	unlike, err := c.checkForeign(ctx, h, in, ns, &w.Spec)
+	if err != nil {
+		return err
+	}
 	diffs, err := h.Net.Verify(ctx, w.Spec, ns)
 	if err != nil {
 		return err
 	}
-	return roles.Differences(diffs)
+	return roles.Differences(append(unlike, diffs...))
 }
 
 // GC removes the role's part of this network's attachments that are not in the
@@ -240,7 +244,7 @@ func (c *ChainedHandler) GC(ctx context.Context, h *roles.Host, req *roles.Reque
 			errs = append(errs, c.collect(ctx, h, atts[i].Key))
 		}
 	}
-	errs = append(errs, node.RemoveStrays(ctx, h, req.Network, req.Valid))
+	errs = append(errs, node.RemoveStrays(ctx, h, req.Network, req.Valid), c.collectForeign(ctx, h, req))
 	if len(req.Valid) == 0 {
 		errs = append(errs, node.RemoveShared(ctx, h, req.Network, c.role.Shared()))
 	}

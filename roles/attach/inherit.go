@@ -20,6 +20,17 @@ type Masquerader interface {
 	Masquerade() Masquerade
 }
 
+// Successor is a Chained that knows what the reference plugin of its name makes,
+// beside its being an Heir.
+type Successor interface {
+	// CheckForeign makes of what CHECK wants what it can want of an attachment
+	// that the reference made, and lists what of that is missing.
+	CheckForeign(ctx context.Context, h *roles.Host, in *Input, spec *netops.Spec) ([]netops.Difference, error)
+	// CollectForeign is GC's part: it removes what the reference made for
+	// containers that are not valid, as far as that tells whose it is.
+	CollectForeign(ctx context.Context, h *roles.Host, req *roles.Request) error
+}
+
 // inherited is the interface of an attachment that the reference plugin of the
 // role's name made.
 type inherited struct {
@@ -206,6 +217,32 @@ func (a *Handler) collectForeign(ctx context.Context, h *roles.Host, req *roles.
 	return h.Net.CollectForeignMasquerade(ctx, req.Network, ForeignOf(req))
 }
 
+// collectForeign does so for the reference plugin of a chained role's name.
+func (c *ChainedHandler) collectForeign(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	if s, ok := c.role.(Successor); ok {
+		return s.CollectForeign(ctx, h, req)
+	}
+	return nil
+}
+
+// checkForeign is checkForeign for a chained role: nothing is altered where the
+// role or the attachment is none of that kind.
+func (c *ChainedHandler) checkForeign(ctx context.Context, h *roles.Host, in *Input, ns *netops.Namespace, spec *netops.Spec) ([]netops.Difference, error) {
+	s, ok := c.role.(Successor)
+	if !ok {
+		return nil, nil
+	}
+	rec, err := node.Attachment(ctx, h, in.Key)
+	if err != nil || rec != nil {
+		return nil, err
+	}
+	foreign, err := isForeign(ctx, h, in, ns)
+	if err != nil || !foreign {
+		return nil, err
+	}
+	return s.CheckForeign(ctx, h, in, spec)
+}
+
 // ForeignOf is GC's list of valid attachments, as the reference plugins know them.
 func ForeignOf(req *roles.Request) []netops.Foreign {
 	out := make([]netops.Foreign, len(req.Valid))
@@ -244,12 +281,18 @@ func (a *Handler) checkForeign(ctx context.Context, h *roles.Host, in *Input, sp
 	missing, err := h.Net.MissingForeignMasquerade(ctx, f)
 	var diffs []netops.Difference
 	for _, addr := range missing {
-		diffs = append(diffs, netops.Difference{
-			Object: &netops.Addr{In: netops.Container, Link: in.Key.IfName, Address: netip.PrefixFrom(addr, addr.BitLen())},
-			Want:   "masqueraded", Have: "not masqueraded",
-		})
+		diffs = append(diffs, UnlikeAddress(in, addr, "masqueraded"))
 	}
 	return diffs, err
+}
+
+// UnlikeAddress is the difference that an address of the container is not what
+// the reference made it: "masqueraded".
+func UnlikeAddress(in *Input, a netip.Addr, what string) netops.Difference {
+	return netops.Difference{
+		Object: &netops.Addr{In: netops.Container, Link: in.Key.IfName, Address: netip.PrefixFrom(a, a.BitLen())},
+		Want:   what, Have: "not " + what,
+	}
 }
 
 // isForeign tells whether an attachment without a record is one that the

@@ -161,18 +161,12 @@ func toward(ctx context.Context, h *roles.Host, in *attach.Input, to netip.Addr,
 // Inherit removes what an ADD left whose state was lost, by the attachment's
 // label, and what the reference plugin left.
 func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
-	foreign := netops.Foreign{Network: in.Key.Network, ContainerID: in.Key.ContainerID, IfName: in.Key.IfName}
 	var e ends
 	if in.Prev != nil {
 		// Without addresses of its own there is nothing more to look for.
 		e, _ = containerEnds(in)
 	}
-	for _, p := range []netip.Prefix{e.four, e.six} {
-		if p.IsValid() {
-			foreign.Addresses = append(foreign.Addresses, p.Addr())
-		}
-	}
-	return errors.Join(r.removeOwn(ctx, h, in, e), h.Net.RemoveForeignHostPorts(ctx, foreign))
+	return errors.Join(r.removeOwn(ctx, h, in, e), removeForeign(ctx, h, in))
 }
 
 // removeOwn deletes elements that have the attachment's label. Where prevResult
