@@ -30,8 +30,8 @@ func (p *Process) drain(c *cli.Context, dir string) error {
 	if _, err := node.Reap(ctx, h, ""); err != nil {
 		return stateHint(err)
 	}
-	if err := p.handBack(ctx, dir); err != nil {
-		return err
+	if err := p.handBack(ctx, h, dir); err != nil {
+		return stateHint(err)
 	}
 	state, err := readState(ctx, h)
 	if err != nil {
@@ -52,7 +52,7 @@ func (p *Process) drain(c *cli.Context, dir string) error {
 // handBack has the files of the plugins change places, once. The leases are
 // written before, so that the plugins put back know the addresses in use, and
 // once more after, for what was attached in between.
-func (p *Process) handBack(ctx context.Context, dir string) error {
+func (p *Process) handBack(ctx context.Context, h *roles.Host, dir string) error {
 	names, err := fileNames(dir)
 	if err != nil {
 		return err
@@ -69,6 +69,7 @@ func (p *Process) handBack(ctx context.Context, dir string) error {
 		func() error { return p.exportAll(ctx) },
 		func() error { return p.uninstall(dir, nil, false) },
 		func() error { return p.exportAll(ctx) },
+		func() error { return node.NameDevices(ctx, h) },
 	} {
 		if err := do(); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package takeover
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -69,6 +70,9 @@ type way struct {
 	ends bool
 	// first tells that it is the first call of ours on the node.
 	first bool
+	// untold tells that the container is not named: what the reference made for
+	// its ID or its address, without the network's name, stays.
+	untold bool
 }
 
 func everyWay() []way {
@@ -93,7 +97,7 @@ func everyWay() []way {
 			c.forgotten = true
 			c.del(ours, "")
 		}},
-		{name: "GC of what is gone", ends: true, detach: func(t *testing.T, c *container) {
+		{name: "GC of what is gone", ends: true, untold: true, detach: func(t *testing.T, c *container) {
 			c.ns.Remove(t)
 			c.gc(roles.AttachmentID{ContainerID: stays, IfName: "eth0"})
 		}},
@@ -116,17 +120,34 @@ func prepare(t *testing.T, n *node) {
 	lan, err := netlink.LinkByName("lan0")
 	must(t, err)
 	must(t, netlink.LinkSetUp(lan))
-	t.Cleanup(func() {
-		if br, err := netlink.LinkByName("br0"); err == nil {
-			must(t, netlink.LinkDel(br))
-		}
-	})
+	t.Cleanup(func() { clear(t) })
 	first := n.container("first-container").add(theirs)
 	first.del(theirs, first.ns.Path())
+	dropTables()
+}
+
+// dropTables deletes the tables of nftables that the reference leaves empty, and
+// ours deletes with the last rule.
+func dropTables() {
 	for _, table := range []string{"inet cni_plugins_masquerade", "ip cni_hostport", "ip6 cni_hostport"} {
-		// Ours deletes them when they are empty, the reference never.
 		_ = exec.Command("nft", "delete table "+table).Run()
 	}
+}
+
+// clear takes away what the reference leaves on the host, and a test that failed.
+func clear(t *testing.T) {
+	t.Helper()
+	links, err := netlink.LinkList()
+	must(t, err)
+	for _, l := range links {
+		if name := l.Attrs().Name; name == "br0" || strings.HasPrefix(name, "bwp") {
+			must(t, netlink.LinkDel(l))
+		}
+	}
+	if out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	must(t, os.RemoveAll("/run/cni"))
 }
 
 func must(t *testing.T, err error) {

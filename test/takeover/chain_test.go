@@ -1,0 +1,95 @@
+package takeover
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/all"
+)
+
+// chains are lists of plugins as podman and nerdctl write them, with what a
+// runtime fills in, for each backend of the reference's.
+func chains() map[string][]object {
+	bridge := func(backend string) object {
+		return object{"type": "bridge", "bridge": "br0", "isGateway": true, "ipMasq": true, "ipMasqBackend": backend, "hairpinMode": true}
+	}
+	portmap := func(backend string) object {
+		return object{"type": "portmap", "backend": backend, "runtimeConfig": object{"portMappings": []object{
+			{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"},
+			{"hostPort": 8081, "containerPort": 81, "protocol": "udp", "hostIP": "127.0.0.1"},
+		}}}
+	}
+	tuning := object{"type": "tuning", "mtu": 1400, "promisc": true, "mac": "02:00:00:00:00:77", "sysctl": object{"net.ipv4.conf.IFNAME.arp_filter": "1"}}
+	bandwidth := object{"type": "bandwidth", "ingressRate": 8000000, "ingressBurst": 800000, "egressRate": 8000000, "egressBurst": 800000}
+	return map[string][]object{
+		"iptables": {bridge("iptables"), portmap("iptables"), tuning, bandwidth},
+		"nftables": {bridge("nftables"), portmap("nftables"), tuning, bandwidth},
+	}
+}
+
+// TestChains: so too with every chained plugin behind.
+func TestChains(t *testing.T) {
+	for name, list := range chains() {
+		for _, w := range everyWay() {
+			t.Run(name+"/"+w.name, func(t *testing.T) { takeOverChain(t, list, w) })
+		}
+	}
+}
+
+func takeOverChain(t *testing.T, list []object, w way) {
+	n := newNode(t, known(list)...)
+	n.list[0]["ipam"] = n.hostLocal("bridge")
+	prepare(t, n)
+	before := n.state()
+	c := n.container(gone)
+	empty := c.ns.Snapshot(t)
+	c.add(theirs)
+	c.check(theirs)
+	if !w.first {
+		c.check(ours)
+	}
+	w.detach(t, c)
+	if !w.ends {
+		c.ns.Reset(t)
+		if now := c.ns.Snapshot(t); now != empty {
+			t.Errorf("in the container:\n%s", difference(empty, now))
+		}
+	}
+	now := n.state()
+	if w.untold {
+		before, now = told(before), told(now)
+	}
+	if now != before {
+		t.Errorf("%s:\n%s", w.name, difference(before, now))
+	}
+	if text := n.State(nil); strings.Contains(text, gone) {
+		t.Errorf("the store has\n%s", text)
+	}
+}
+
+// told leaves out what names neither the network nor, by a hash, the attachment:
+// an ifb has a hash of both in its name, rules of portmap's nftables backend the
+// container's ID, and those of firewall an address. libcni's GC has DEL called
+// for what its cache knows before.
+func told(state string) string {
+	var out strings.Builder
+	for line := range strings.Lines(state) {
+		if !strings.Contains(line, "bwp") && !strings.Contains(line, "cni_hostport") && !strings.Contains(line, "chain CNI-FORWARD:") {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
+// known leaves out the plugins that we play no role of.
+func known(list []object) []object {
+	var out []object
+	table := all.Table()
+	for _, o := range list {
+		typ, _ := o["type"].(string)
+		if _, ok := table.Lookup(typ); ok {
+			out = append(out, o)
+		}
+	}
+	return out
+}
