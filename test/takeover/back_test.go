@@ -9,11 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	hostnode "github.com/cnibox/cnibox/roles/node"
-
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/cli"
+	hostnode "github.com/cnibox/cnibox/roles/node"
 )
 
 // cnibox is the command line on the node; it returns the exit code.
