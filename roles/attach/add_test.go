@@ -13,10 +13,11 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
 
-func TestMain(m *testing.M) { netopstest.Main(m) }
+func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
 
 // ipam gives one address and counts what is released.
 type ipam struct {

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -39,6 +40,8 @@ type Container struct {
 	DAD bool
 	// Down leaves the interface down.
 	Down bool
+	// MTU is the interface's as far as it is known, else 0.
+	MTU int
 	// PointToPoint has nobody but the gateways on the link: the rest of a subnet
 	// is behind its gateway, and other gateways that routes name are taken to
 	// answer all the same.
@@ -52,6 +55,9 @@ type Container struct {
 func (c Container) Wire(s *netops.Spec, in *Input, res *roles.Result) error {
 	ips, err := Addresses(res)
 	if err != nil {
+		return err
+	}
+	if err := c.carries(in, ips); err != nil {
 		return err
 	}
 	name := in.Key.IfName
@@ -77,6 +83,21 @@ func (c Container) Wire(s *netops.Spec, in *Input, res *roles.Result) error {
 	}
 	s.Add(routes...)
 	return nil
+}
+
+// minMTU6 is the smallest MTU of a link that carries IPv6 (RFC 8200, section 5).
+// Of one with less the kernel takes IPv6 away.
+const minMTU6 = 1280
+
+// carries tells whether the interface's MTU is enough for its addresses. CHECK
+// does not ask: they are there, or missing.
+func (c Container) carries(in *Input, ips []Family) error {
+	i := slices.IndexFunc(ips, func(ip Family) bool { return ip.Address.Addr().Is6() })
+	if c.MTU == 0 || c.MTU >= minMTU6 || i < 0 || in.Prev != nil {
+		return nil
+	}
+	return &roles.ConfError{Path: "mtu", Reason: fmt.Sprintf(
+		"the interface's %d is too small for %s: IPv6 needs %d or more (RFC 8200, section 5)", c.MTU, ips[i].Address, minMTU6)}
 }
 
 // gatewayRoutes lead to every gateway, and over it to the rest of the subnet.

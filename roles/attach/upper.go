@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,7 +138,7 @@ func (u *Upper) Link(in *Input, own netops.Link) (*Wiring, error) {
 	if in.Prev != nil && mac != "" {
 		w.Spec.Add(&netops.Link{In: own.In, Name: own.Name, MAC: mac}) // kinds without a MAC of their own may not ask for one
 	}
-	return w, Container{}.Wire(&w.Spec, in, res)
+	return w, Container{MTU: cmp.Or(u.MTU, master.MTU)}.Wire(&w.Spec, in, res)
 }
 
 // Stray is the container's interface, known by name, kind and label.

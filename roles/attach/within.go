@@ -15,7 +15,7 @@ func Within(in *Input, own netops.Link, dns types.DNS) (*Wiring, error) {
 	res := in.Result(dns, []*roles.ResultInterface{{Name: own.Name, Mac: own.MAC, Sandbox: in.Netns}}, 0)
 	w := &Wiring{Result: res, MAC: own.MAC}
 	w.Spec.Add(&own)
-	return w, Container{}.Wire(&w.Spec, in, res)
+	return w, Container{MTU: own.MTU}.Wire(&w.Spec, in, res)
 }
 
 // StrayWithin is what Within can have left, for Strayer.

@@ -46,7 +46,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	r.wireGateway(&w.Spec, o, ips)
 	r.conf.masquerade().Wire(&w.Spec, in, r.conf.gatewayLink(), ips)
 	r.wirePort(&w.Spec, in, mac, ips)
-	inside := attach.Container{DAD: r.conf.EnableDAD, Down: r.conf.DisableContainerInterface}
+	inside := attach.Container{DAD: r.conf.EnableDAD, Down: r.conf.DisableContainerInterface, MTU: r.conf.MTU}
 	return w, inside.Wire(&w.Spec, in, res)
 }
 

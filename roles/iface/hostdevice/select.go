@@ -26,6 +26,7 @@ type selected struct {
 	Userspace bool
 	// Link, MAC and Alias are the interface's on the host.
 	Link, MAC, Alias string
+	MTU              int
 	// Path is the device's directory below /sys/devices, "" for a virtual one.
 	Path string
 	// Sole tells that the device has no other interface.
@@ -68,7 +69,7 @@ func (c *Conf) find(ctx context.Context, n *netops.Net) (selected, error) {
 
 // withHardware adds what sysfs tells of an interface.
 func withHardware(n *netops.Net, l netops.LinkInfo) (selected, error) {
-	s := selected{Link: l.Name, MAC: l.MAC, Alias: l.Alias}
+	s := selected{Link: l.Name, MAC: l.MAC, Alias: l.Alias, MTU: l.MTU}
 	path, err := n.DeviceOf(l.Name)
 	if err != nil || path == "" {
 		return s, err

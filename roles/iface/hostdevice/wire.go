@@ -30,5 +30,5 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 			Alias: node.DeviceAlias(in.Key, dev.Link),
 		})
 	}
-	return w, attach.Container{}.Wire(&w.Spec, in, res)
+	return w, attach.Container{MTU: dev.MTU}.Wire(&w.Spec, in, res)
 }

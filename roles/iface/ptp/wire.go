@@ -46,7 +46,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	}
 	r.wirePair(&w.Spec, in, ips)
 	wireHost(&w.Spec, in, ips)
-	return w, attach.Container{PointToPoint: true}.Wire(&w.Spec, in, res)
+	return w, attach.Container{PointToPoint: true, MTU: r.conf.MTU}.Wire(&w.Spec, in, res)
 }
 
 // checkGateways wants a gateway with every address: it is the host's end.
