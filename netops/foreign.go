@@ -16,8 +16,7 @@ import (
 
 // What the reference plugins (containernetworking/plugins v1.9.1) leave in
 // nftables, by their own backend and by iptables-nft, is read and removed here
-// for attachments that they made. Chains of iptables-legacy are not nftables'
-// and not seen.
+// for attachments that they made; what is in tables of iptables-legacy too.
 
 // Foreign names an attachment that the reference plugins made.
 type Foreign struct {
@@ -42,10 +41,13 @@ func (f *Foreign) owns(a netip.Addr) bool {
 	return len(f.Addresses) == 0 || slices.Contains(f.Addresses, a)
 }
 
-// HasForeign tells whether there is anything in nftables that the reference's
+// HasForeign tells whether there is anything that the reference's
 // bridge, ptp or portmap may have made for the attachment. It is quick where
 // there is nothing.
 func (n *Net) HasForeign(ctx context.Context, f Foreign) (bool, error) {
+	if n.hasForeignLegacy() {
+		return true, nil
+	}
 	masquerade := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
 	hostPorts := iptablesChain(hostPortPrefix, f.Network, f.ContainerID)
 	for _, c := range []struct {
@@ -126,9 +128,11 @@ func (n *Net) RemoveForeignMasquerade(ctx context.Context, f Foreign) error {
 		return strings.HasPrefix(r.comment, f.masqueradeComment())
 	})}
 	for _, family := range bothFamilies() {
-		errs = append(errs, n.nft.removeForeignChain(ctx, iptablesTable(family, "nat"), "POSTROUTING", chain, func(r *foreignRule) bool {
-			return f.owns(r.source.Addr())
-		}))
+		errs = append(errs,
+			n.nft.removeForeignChain(ctx, iptablesTable(family, "nat"), "POSTROUTING", chain, func(r *foreignRule) bool {
+				return f.owns(r.source.Addr())
+			}),
+			n.removeForeignLegacyChain(ctx, family, "POSTROUTING", chain, f.owns))
 	}
 	return errors.Join(errs...)
 }
@@ -145,7 +149,8 @@ func (n *Net) RemoveForeignHostPorts(ctx context.Context, f Foreign) error {
 			}),
 			n.nft.removeForeignChain(ctx, iptablesTable(family, "nat"), hostPortChain, chain, func(*foreignRule) bool {
 				return !f.Shares
-			}))
+			}),
+			n.removeForeignLegacyChain(ctx, family, hostPortChain, chain, func(netip.Addr) bool { return !f.Shares }))
 	}
 	return errors.Join(errs...)
 }
@@ -161,7 +166,7 @@ func (n *Net) RemoveForeignForward(ctx context.Context, addresses []netip.Addr) 
 	for _, family := range bothFamilies() {
 		errs = append(errs, n.nft.removeForeignRules(ctx, iptablesTable(family, "filter"), []string{forwardChain}, func(r *foreignRule) bool {
 			return slices.ContainsFunc(addresses, r.forwards)
-		}))
+		}), n.removeForeignLegacyForward(ctx, family, addresses))
 	}
 	return errors.Join(errs...)
 }

@@ -102,7 +102,7 @@ func (n *Net) CollectForeignMasquerade(ctx context.Context, network string, vali
 		n.nft.removeForeignRules(ctx, foreignMasqueradeTable(), []string{"masq_checks"}, func(r *foreignRule) bool {
 			return strings.HasPrefix(r.comment, masqueradeNetwork(network)) && !isValid(r)
 		}),
-		n.nft.collectChains(ctx, "POSTROUTING", masqueradePrefix, network, valid),
+		n.collectChains(ctx, "POSTROUTING", masqueradePrefix, network, valid),
 	)
 }
 
@@ -110,17 +110,18 @@ func (n *Net) CollectForeignMasquerade(ctx context.Context, network string, vali
 // reference's portmap. The rules of its nftables backend tell the container and
 // not the network: only an attachment's own DEL knows them.
 func (n *Net) CollectForeignHostPorts(ctx context.Context, network string, valid []Foreign) error {
-	return n.nft.collectChains(ctx, hostPortChain, hostPortPrefix, network, valid)
+	return n.collectChains(ctx, hostPortChain, hostPortPrefix, network, valid)
 }
 
 // collectChains removes the chains of containers of a network that are not
 // valid. The comment of the rule that leads to one tells the network and the
 // container, and the chain's name that it tells the truth.
-func (c *nft) collectChains(ctx context.Context, entry, prefix, network string, valid []Foreign) error {
+func (n *Net) collectChains(ctx context.Context, entry, prefix, network string, valid []Foreign) error {
 	var errs []error
 	for _, family := range bothFamilies() {
 		t := iptablesTable(family, "nat")
-		rules, err := c.foreignRules(ctx, t, entry)
+		errs = append(errs, n.collectLegacyChains(ctx, family, entry, prefix, network, valid))
+		rules, err := n.nft.foreignRules(ctx, t, entry)
 		if err != nil {
 			errs = append(errs, kernelError(err, fmt.Sprintf("read rules of other plugins in nftables table %s", t)))
 			continue
@@ -130,8 +131,8 @@ func (c *nft) collectChains(ctx context.Context, entry, prefix, network string, 
 			if !ok || of != network || rules[i].jump != iptablesChain(prefix, network, id) {
 				continue
 			}
-			if !slices.ContainsFunc(valid, func(f Foreign) bool { return f.ContainerID == id }) {
-				errs = append(errs, c.removeForeignChain(ctx, t, entry, rules[i].jump, func(*foreignRule) bool { return true }))
+			if !isValidContainer(valid, id) {
+				errs = append(errs, n.nft.removeForeignChain(ctx, t, entry, rules[i].jump, func(*foreignRule) bool { return true }))
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package netops
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -116,6 +117,66 @@ func TestForeignMasqueradeIPTables(t *testing.T) {
 	}
 	if now := strings.TrimSpace(rules(t)); now != strings.TrimSpace(others) {
 		t.Fatalf("ruleset is\n%s\nwant\n%s", now, others)
+	}
+}
+
+// TestForeignLegacy: so too where "iptables" is iptables-legacy.
+func TestForeignLegacy(t *testing.T) {
+	n := freshNet(t)
+	legacy := func(args ...string) string { return run(t, "iptables-legacy", args...) }
+	legacy("-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.1/32", "-j", "ACCEPT")
+	legacy("-t", "nat", "-N", "CNI-HOSTPORT-DNAT")
+	legacy("-N", "CNI-FORWARD")
+	legacy("-A", "CNI-FORWARD", "-s", "10.1.0.2/32", "-p", "tcp", "-j", "ACCEPT")
+	listing := func() string { return legacy("-t", "nat", "-S") + legacy("-S") }
+	before := listing()
+	attach := func(chain, hostPorts, id, address string) {
+		comment := []string{"-m", "comment", "--comment", `name: "net1" id: "` + id + `"`}
+		legacy("-t", "nat", "-N", chain)
+		legacy(append([]string{"-t", "nat", "-A", chain, "-d", "10.1.0.0/24", "-j", "ACCEPT"}, comment...)...)
+		legacy(append([]string{"-t", "nat", "-A", "POSTROUTING", "-s", address, "-j", chain}, comment...)...)
+		legacy("-t", "nat", "-N", hostPorts)
+		legacy("-t", "nat", "-A", hostPorts, "-p", "tcp", "--dport", "8080", "-j", "DNAT", "--to-destination", address+":80")
+		legacy("-t", "nat", "-A", "CNI-HOSTPORT-DNAT", "-m", "comment", "--comment", `dnat name: "net1" id: "`+id+`"`,
+			"-m", "multiport", "-p", "tcp", "--destination-ports", "8080", "-j", hostPorts)
+		legacy("-A", "CNI-FORWARD", "-d", address, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
+		legacy("-A", "CNI-FORWARD", "-s", address, "-j", "ACCEPT")
+	}
+	one := Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0"}
+	both := one
+	both.Addresses, both.Others, both.Shares = addrs("10.1.0.2"), addrs("10.1.0.9"), true
+	two := []Foreign{{Network: "net1", ContainerID: "c2", IfName: "eth0"}}
+	attach(c2Chain, c2HostPorts, "c2", "10.1.0.3")
+	others := listing()
+	for name, detach := range map[string]func() error{
+		"DEL": func() error {
+			return errors.Join(n.RemoveForeignMasquerade(t.Context(), one), n.RemoveForeignHostPorts(t.Context(), one), n.RemoveForeignForward(t.Context(), addrs("10.1.0.2")))
+		},
+		"GC": func() error {
+			return errors.Join(n.CollectForeignMasquerade(t.Context(), "net1", two), n.CollectForeignHostPorts(t.Context(), "net1", two), n.RemoveForeignForward(t.Context(), addrs("10.1.0.2")))
+		},
+	} {
+		attach(c1Chain, c1HostPorts, "c1", "10.1.0.2")
+		for range 2 {
+			if err := detach(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if now := listing(); now != others {
+				t.Fatalf("%s: the rules are\n%s\nwant\n%s", name, now, others)
+			}
+		}
+	}
+	attach(c1Chain, c1HostPorts, "c1", "10.1.0.9")
+	if err := errors.Join(n.RemoveForeignMasquerade(t.Context(), both), n.RemoveForeignHostPorts(t.Context(), both)); err != nil {
+		t.Fatal(err)
+	}
+	if now := listing(); !strings.Contains(now, "-j "+c1Chain) || !strings.Contains(now, "-j "+c1HostPorts) {
+		t.Errorf("the container's other interface lost its rules:\n%s", now)
+	}
+	err := errors.Join(n.CollectForeignMasquerade(t.Context(), "net1", nil), n.CollectForeignHostPorts(t.Context(), "net1", nil),
+		n.RemoveForeignForward(t.Context(), addrs("10.1.0.3", "10.1.0.9")))
+	if now := listing(); err != nil || now != before {
+		t.Errorf("%v, left are\n%s\nwant\n%s", err, now, before)
 	}
 }
 

@@ -17,7 +17,7 @@ func (n *Net) forwards(ctx context.Context, prefix string) ([]*Forward, error) {
 		{Net: netip.MustParsePrefix("0.0.0.0/0"), Legacy: true},
 		{Net: netip.MustParsePrefix("::/0"), Legacy: true},
 	} {
-		if f.Legacy && !isLegacyLoaded(f.family()) {
+		if f.Legacy && !isLegacyLoaded(f.family(), "filter") {
 			continue
 		}
 		st, err := n.filterTable(&f).read(ctx, "")

@@ -48,7 +48,7 @@ func (n *Net) ForwardPolicy(ctx context.Context, is6 bool) (ForwardPolicy, error
 	if p.Firewalld, err = filter.hasFirewalld(ctx, forward); err != nil {
 		return p, err
 	}
-	if !isLegacyLoaded(family) {
+	if !isLegacyLoaded(family, "filter") {
 		return p, nil
 	}
 	p.RefusedLegacy, err = legacyRefuses(family)
@@ -71,9 +71,9 @@ func (t *nftFilter) hasFirewalld(ctx context.Context, forward *filterChain) (boo
 	return c != nil, nil
 }
 
-// isLegacyLoaded tells whether the namespace has a filter table of
-// iptables-legacy. To ask the table itself would make one.
-func isLegacyLoaded(family byte) bool {
+// isLegacyLoaded tells whether the namespace has a table of iptables-legacy. To
+// ask the table itself would make one.
+func isLegacyLoaded(family byte, table string) bool {
 	file := "/proc/thread-self/net/ip_tables_names"
 	if family == unix.NFPROTO_IPV6 {
 		file = "/proc/thread-self/net/ip6_tables_names"
@@ -82,7 +82,7 @@ func isLegacyLoaded(family byte) bool {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false // unreadable without the right to change it
 	}
-	return slices.Contains(strings.Fields(string(b)), "filter")
+	return slices.Contains(strings.Fields(string(b)), table)
 }
 
 // The control calls of linux/netfilter_ipv4/ip_tables.h, whose numbers and

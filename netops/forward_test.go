@@ -260,7 +260,7 @@ func TestForwardPolicy(t *testing.T) {
 			if after := run(t, "nft", "list", "ruleset"); after != before {
 				t.Errorf("changed the ruleset:\n%s", after)
 			}
-			if c.setUp == nil && isLegacyLoaded(unix.NFPROTO_IPV4) {
+			if c.setUp == nil && isLegacyLoaded(unix.NFPROTO_IPV4, "filter") {
 				t.Error("a legacy table was made")
 			}
 		})
