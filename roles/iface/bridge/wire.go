@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -166,6 +167,10 @@ func (r *role) wireGateway(s *netops.Spec, o observed, ips []attach.Family) {
 	}
 	if r.hasVLANGateway(len(ips)) {
 		r.wireVLANGateway(s, o)
+	}
+	if slices.ContainsFunc(ips, func(ip attach.Family) bool { return ip.Gateway.Is6() }) {
+		// The host may have IPv6 off on interfaces that are made.
+		s.Add(&netops.Sysctl{In: netops.Host, Shared: true, Key: "net/ipv6/conf/" + r.conf.gatewayLink() + "/disable_ipv6", Value: "0"})
 	}
 	for _, ip := range ips {
 		if !ip.Gateway.IsValid() {
