@@ -26,7 +26,7 @@ Every file appears by a rename, so no runtime ever sees a plugin missing or half
 written. Another program's plugin is kept unless --force is given, which keeps
 it in DIR/.cnibox-replaced for uninstall to put back; nothing is run to find out
 whose it is. Everything is checked and written under temporary names before the
-first name changes.`,
+first name changes. docs/takeover.md tells what becomes of running containers.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if need be"},
 			&cli.StringFlag{Name: "link", Value: string(linkSymbolic), Usage: "symlink, hard or copy"},

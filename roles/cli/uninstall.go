@@ -21,7 +21,7 @@ leases of host-local written to where the reference plugin keeps them, so that
 what is attached from now on is attached by the plugins before us. Then what is
 attached by us still is listed, and the exit code is 3: detach it, or wait, and
 call it again. When nothing is left, so is nothing in the kernel, no state of the
-node, and no DIR/cnibox.`,
+node, and no DIR/cnibox. See docs/takeover.md.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
 			&cli.BoolFlag{Name: "drain", Usage: "list what is attached still, and keep the binary and the state for it"},
