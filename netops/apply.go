@@ -39,6 +39,7 @@ var (
 	_ object   = (*Sysctl)(nil)
 	_ object   = (*Element)(nil)
 	_ object   = (*Forward)(nil)
+	_ object   = (*ZoneSource)(nil)
 	_ object   = (*Flows)(nil)
 )
 
@@ -115,6 +116,8 @@ func (a *applier) probed(ctx context.Context, batch []Change) error {
 		err = a.move(ctx, batch[0])
 	case *Forward:
 		err = a.forward(ctx, batch[0])
+	case *ZoneSource:
+		err = a.zoneSource(ctx, batch[0])
 	case *Flows:
 		err = a.flows(ctx, batch)
 	default:
@@ -146,7 +149,7 @@ func together(a, b Step) bool {
 		return false
 	}
 	switch a.Object.(type) {
-	case *Move, *Forward:
+	case *Move, *Forward, *ZoneSource:
 		return false
 	case *Sysctl:
 		_, ok := b.Object.(*Sysctl)

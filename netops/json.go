@@ -39,6 +39,8 @@ func kindOf(o Object) (string, error) {
 		return "element", nil
 	case *Forward:
 		return "forward", nil
+	case *ZoneSource:
+		return "zoneSource", nil
 	case *Flows:
 		return "flows", nil
 	}
@@ -72,6 +74,8 @@ func ofKind(kind string) object {
 		return new(Element)
 	case "forward":
 		return new(Forward)
+	case "zoneSource":
+		return new(ZoneSource)
 	case "flows":
 		return new(Flows)
 	}

@@ -3,6 +3,8 @@ package netops
 import (
 	"context"
 	"errors"
+
+	"github.com/godbus/dbus/v5"
 )
 
 // Options are what a Net is made with. All may be left out.
@@ -12,6 +14,9 @@ type Options struct {
 	// Restore lists every element that recorded attachments want. It is asked
 	// when our nftables tables had to be made anew, so that they are complete again.
 	Restore func(context.Context) ([]*Element, error)
+	// Sources list the firewalld sources that recorded attachments want, one for
+	// each: what a reload of firewalld dropped.
+	Sources func(context.Context) ([]*ZoneSource, error)
 	// IPTables runs iptables-legacy's programs; without it their tables are out
 	// of reach.
 	IPTables IPTables
@@ -26,15 +31,18 @@ type Net struct {
 	nft   *nft
 	// iptables is Options.IPTables.
 	iptables IPTables
+	// sources is Options.Sources, and bus D-Bus' system bus.
+	sources func(context.Context) ([]*ZoneSource, error)
+	bus     *dbus.Conn
 }
 
 // New opens nothing.
 func New(o Options) *Net {
-	return &Net{probe: o.Probe, host: &Namespace{}, nft: newNFT(o.Restore), iptables: o.IPTables}
+	return &Net{probe: o.Probe, host: &Namespace{}, nft: newNFT(o.Restore), iptables: o.IPTables, sources: o.Sources}
 }
 
 // Close closes the sockets. After deletes of nftables elements this waits for
 // a grace period of the kernel (13 ms): it is the last thing that a process does.
 func (n *Net) Close() error {
-	return errors.Join(n.host.Close(), n.nft.close())
+	return errors.Join(n.closeBus(), n.host.Close(), n.nft.close())
 }

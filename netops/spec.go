@@ -36,7 +36,8 @@ type Spec struct {
 func (s *Spec) Add(o ...Object) { s.Objects = append(s.Objects, o...) }
 
 // Object is one piece of kernel state: *Link, *Move, *Addr, *Route, *Neigh, *Rule,
-// *Sysctl, *PortVLANs, *Qdisc, *Redirect, *Element, *Forward or *Flows.
+// *Sysctl, *PortVLANs, *Qdisc, *Redirect, *Element,
+// *Forward, *ZoneSource or *Flows.
 //
 // An object is either exclusive (it belongs to one attachment; one that exists
 // already is an error) or shared (it is ensured, and never undone by an
@@ -330,4 +331,12 @@ type Forward struct {
 	Legacy bool `json:"legacy,omitempty"`
 	// Label is the owner.
 	Label string `json:"label"`
+}
+
+// ZoneSource is an address that firewalld takes for a source of a zone. It is
+// firewalld's runtime configuration, which a reload drops: Verify tells, and the
+// next change to a source of the zone puts all recorded ones back.
+type ZoneSource struct {
+	Zone    string     `json:"zone"`
+	Address netip.Addr `json:"address"`
 }

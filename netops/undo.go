@@ -27,6 +27,7 @@ func (n *Net) Undo(ctx context.Context, changes []Change, container *Namespace) 
 	u := &undoer{applier{session: n.session(container)}}
 	var rest, elements []Step
 	flows := map[Place][]*Flows{}
+	var sources []*ZoneSource
 	var errs []error
 	for _, c := range slices.Backward(changes) {
 		if c.Undo == nil {
@@ -42,6 +43,8 @@ func (n *Net) Undo(ctx context.Context, changes []Change, container *Namespace) 
 			elements = append(elements, st)
 		case *Flows:
 			flows[o.In] = append(flows[o.In], o)
+		case *ZoneSource:
+			sources = append(sources, o)
 		default:
 			rest = append(rest, st)
 		}
@@ -52,6 +55,9 @@ func (n *Net) Undo(ctx context.Context, changes []Change, container *Namespace) 
 			continue
 		}
 		errs = append(errs, u.probed(st, func() error { return u.step(ctx, st) }))
+	}
+	if len(sources) > 0 {
+		errs = append(errs, u.zoneSources(ctx, sources))
 	}
 	for _, p := range []Place{Host, Container} {
 		errs = append(errs, u.flows(ctx, p, flows[p]))

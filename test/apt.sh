@@ -8,7 +8,9 @@ packages="
 busybox-static
 ca-certificates
 containerd
+dbus-daemon
 dnsmasq-base
+firewalld
 iproute2
 iptables
 isc-dhcp-server

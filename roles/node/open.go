@@ -63,7 +63,10 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 	h := &roles.Host{Role: o.Role, Program: o.Program, Log: o.Log, Now: utcNow}
 	h.Net = netops.New(netops.Options{
 		Probe: o.NetProbe, IPTables: o.IPTables,
-		Restore: func(ctx context.Context) ([]*netops.Element, error) { return wantedElements(ctx, h.Store) },
+		Restore: func(ctx context.Context) ([]*netops.Element, error) { return wanted[*netops.Element](ctx, h.Store) },
+		Sources: func(ctx context.Context) ([]*netops.ZoneSource, error) {
+			return wanted[*netops.ZoneSource](ctx, h.Store)
+		},
 	})
 	so.Fresh = func(ctx context.Context, tx *store.Tx) error {
 		return rebuild(ctx, h, tx, o.CacheDirs)
@@ -80,10 +83,11 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 // and local time would read the zone's file in every call.
 func utcNow() time.Time { return time.Now().UTC() }
 
-// wantedElements lists every nftables element that recorded attachments and
-// networks stand on: what somebody's `nft flush ruleset` took away.
-func wantedElements(ctx context.Context, s *store.Store) ([]*netops.Element, error) {
-	var out []*netops.Element
+// wanted lists every object of a kind that recorded attachments and networks
+// stand on: what somebody's `nft flush ruleset` or `firewall-cmd --reload` took
+// away.
+func wanted[O netops.Object](ctx context.Context, s *store.Store) ([]O, error) {
+	var out []O
 	err := s.View(ctx, func(tx *store.Tx) error {
 		atts, err := tx.Attachments("")
 		if err != nil {
@@ -95,7 +99,7 @@ func wantedElements(ctx context.Context, s *store.Store) ([]*netops.Element, err
 				changes, err := decodeChanges(p.Changes)
 				errs = append(errs, err)
 				for _, c := range changes {
-					if e, ok := c.Do.Object.(*netops.Element); ok && c.Do.Verb == netops.VerbAdd {
+					if e, ok := c.Do.Object.(O); ok && c.Do.Verb == netops.VerbAdd {
 						out = append(out, e)
 					}
 				}
@@ -112,7 +116,7 @@ func wantedElements(ctx context.Context, s *store.Store) ([]*netops.Element, err
 				if c.Undo == nil {
 					continue
 				}
-				if e, ok := c.Undo.Object.(*netops.Element); ok {
+				if e, ok := c.Undo.Object.(O); ok {
 					out = append(out, e)
 				}
 			}

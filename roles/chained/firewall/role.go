@@ -3,6 +3,7 @@ package firewall
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
@@ -91,12 +92,35 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 		if err != nil {
 			return err
 		}
+		r.tell(ctx, h, in, &policy)
 		*o.policy(p.Addr().Is4()) = policy
-		if r.conf.Backend == nftables && in.Prev == nil && (policy.Refused || policy.RefusedLegacy || policy.Firewalld) {
-			h.Log.Warn("another firewall drops what it does not know, and backend \"nftables\" does not tell it", "network", in.Key.Network)
-		}
 	}
 	in.Observed = o
+	return nil
+}
+
+// tell says what stays dropped. Rules that firewalld left in the kernel when it
+// was killed drop too, and nobody can be told of the container then.
+func (r *role) tell(ctx context.Context, h *roles.Host, in *attach.Input, p *netops.ForwardPolicy) {
+	if r.conf.Backend == auto && p.Firewalld {
+		if err := h.Net.Firewalld(ctx); err != nil {
+			p.Firewalld = false
+			h.Log.Warn("rules of firewalld drop what it does not know, and it does not answer", "network", in.Key.Network, "error", err)
+		}
+	}
+	if r.conf.Backend == nftables && in.Prev == nil && (p.Refused || p.RefusedLegacy || p.Firewalld) {
+		h.Log.Warn("another firewall drops what it does not know, and backend \"nftables\" does not tell it", "network", in.Key.Network)
+	}
+}
+
+// Status tells whether the firewall that was asked for answers.
+func (r *role) Status(ctx context.Context, h *roles.Host) error {
+	if r.conf.Backend != firewalld {
+		return nil
+	}
+	if err := h.Net.Firewalld(ctx); err != nil {
+		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
+	}
 	return nil
 }
 

@@ -23,41 +23,43 @@ const (
 // TestRole runs the suite with every backend, policy and neighbour.
 func TestRole(t *testing.T) {
 	refused := map[string]any{"ingressPolicy": "closed", "iptablesAdminChainName": "a b", "backend": "pf"}
-	rolestest.Suite{
-		Table: all.Table(), Type: "firewall",
-		Confs: []rolestest.Conf{
-			{Name: "auto alone", Swept: true, Chain: behindBridge, JSON: `{"name":"pods","type":"firewall"}`, Refused: refused, Again: true},
-			{
-				Name: "auto beside docker", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","backend":""}`, Again: true,
-				Host: docker, Tamper: []rolestest.Tamper{flushed, jumpless},
-			},
-			{
-				Name: "auto beside iptables-legacy", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall"}`, Again: true,
-				Host: legacyDrop, Tamper: []rolestest.Tamper{legacyFlushed},
-			},
-			{
-				Name: "same-bridge", Swept: true, Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","ingressPolicy":"same-bridge"}`, Again: true,
-				Tamper: []rolestest.Tamper{unruled},
-			},
-			{
-				Name: "isolated", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","ingressPolicy":"isolated"}`, Again: true,
-				Tamper: []rolestest.Tamper{unruled, connected},
-			},
-			{
-				Name: "iptables", Swept: true, Chain: behindBridge, Again: true, JSON: `{"name":"pods","type":"firewall","backend":"iptables","iptablesAdminChainName":"MY-ADMIN"}`,
-				Tamper: []rolestest.Tamper{flushed, jumpless},
-			},
-			{
-				Name: "ptp", Chain: behindPTP, JSON: `{"name":"pods","type":"firewall","backend":"iptables","ingressPolicy":"same-bridge"}`, Again: true,
-				Tamper: []rolestest.Tamper{flushed, unruled},
-			},
-			{
-				Name: "by address", Chain: behindOwn, JSON: `{"name":"pods","type":"firewall","backend":"iptables"}`, Again: true,
-				Host: func(t testing.TB) { master(t, "lan0") }, Tamper: []rolestest.Tamper{flushed},
-			},
-			{Name: "nothing", Swept: true, Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","backend":"nftables"}`, Again: true},
+	suite([]rolestest.Conf{
+		{Name: "auto alone", Swept: true, Chain: behindBridge, JSON: `{"name":"pods","type":"firewall"}`, Refused: refused, Again: true},
+		{
+			Name: "auto beside docker", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","backend":""}`, Again: true,
+			Host: docker, Tamper: []rolestest.Tamper{flushed, jumpless},
 		},
-	}.Run(t)
+		{
+			Name: "auto beside iptables-legacy", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall"}`, Again: true,
+			Host: legacyDrop, Tamper: []rolestest.Tamper{legacyFlushed},
+		},
+		{
+			Name: "same-bridge", Swept: true, Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","ingressPolicy":"same-bridge"}`, Again: true,
+			Tamper: []rolestest.Tamper{unruled},
+		},
+		{
+			Name: "isolated", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","ingressPolicy":"isolated"}`, Again: true,
+			Tamper: []rolestest.Tamper{unruled, connected},
+		},
+		{
+			Name: "iptables", Swept: true, Chain: behindBridge, Again: true, JSON: `{"name":"pods","type":"firewall","backend":"iptables","iptablesAdminChainName":"MY-ADMIN"}`,
+			Tamper: []rolestest.Tamper{flushed, jumpless},
+		},
+		{
+			Name: "ptp", Chain: behindPTP, JSON: `{"name":"pods","type":"firewall","backend":"iptables","ingressPolicy":"same-bridge"}`, Again: true,
+			Tamper: []rolestest.Tamper{flushed, unruled},
+		},
+		{
+			Name: "by address", Chain: behindOwn, JSON: `{"name":"pods","type":"firewall","backend":"iptables"}`, Again: true,
+			Host: func(t testing.TB) { master(t, "lan0") }, Tamper: []rolestest.Tamper{flushed},
+		},
+		{Name: "nothing", Swept: true, Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","backend":"nftables"}`, Again: true},
+	}...).Run(t)
+}
+
+// suite is the conformance suite with configurations.
+func suite(confs ...rolestest.Conf) rolestest.Suite {
+	return rolestest.Suite{Table: all.Table(), Type: "firewall", Confs: confs}
 }
 
 // master makes a device for macvlan unless it is there.
@@ -90,8 +92,10 @@ func docker(t testing.TB) {
 		run(t, p+" -A FORWARD -i docker0 ! -o docker0 -j ACCEPT")
 	}
 	t.Cleanup(func() {
-		run(t, "nft delete table ip filter")
-		run(t, "nft delete table ip6 filter")
+		for _, table := range []string{"ip filter", "ip6 filter"} {
+			run(t, "nft add table "+table) // it goes with the last rule if the test emptied it
+			run(t, "nft delete table "+table)
+		}
 	})
 }
 

@@ -26,6 +26,9 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	}
 	for _, ip := range ips {
 		r.wireForward(&w.Spec, in, &o, ip.Address)
+		if r.conf.Backend == firewalld || r.conf.Backend == auto && o.policy(ip.Address.Addr().Is4()).Firewalld {
+			w.Spec.Add(&netops.ZoneSource{Zone: r.conf.FirewalldZone, Address: ip.Address.Addr()})
+		}
 	}
 	return w, nil
 }

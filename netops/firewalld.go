@@ -1,0 +1,258 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+// firewalld's D-Bus interface, see firewalld.dbus(5).
+const (
+	firewalldName      = "org.fedoraproject.FirewallD1"
+	firewalldPath      = "/org/fedoraproject/FirewallD1"
+	firewalldZones     = "org.fedoraproject.FirewallD1.zone."
+	firewalldException = "org.fedoraproject.FirewallD1.Exception"
+	// The words that begin its exceptions' texts and tell what is the matter.
+	zoneAlreadySet   = "ZONE_ALREADY_SET"
+	zoneConflict     = "ZONE_CONFLICT"
+	zoneInvalid      = "INVALID_ZONE"
+	zoneUnknownEntry = "UNKNOWN_SOURCE"
+)
+
+// Where is the host's namespace.
+func (z *ZoneSource) Where() Place { return Host }
+
+// IsShared is false: an address is one attachment's.
+func (z *ZoneSource) IsShared() bool { return false }
+
+func (z *ZoneSource) object() {}
+
+// String is of the form of firewall-cmd's options.
+func (z *ZoneSource) String() string { return "firewalld zone " + z.Zone + " source " + z.source() }
+
+// source is the address in the form that the reference plugin gives it.
+func (z *ZoneSource) source() string {
+	return netip.PrefixFrom(z.Address, z.Address.BitLen()).String()
+}
+
+func (z *ZoneSource) validate() error {
+	if z.Zone == "" || !z.Address.IsValid() || z.Address.Zone() != "" {
+		return fmt.Errorf("source %s of zone %q: %w", z.Address, z.Zone, ErrInvalid)
+	}
+	return nil
+}
+
+// plan has firewalld answer, so that an ADD that cannot succeed changes nothing.
+// The source may be there already, of an owner that is not yet undone.
+func (z *ZoneSource) plan(ctx context.Context, s *session) ([]Change, error) {
+	if _, err := s.net.hasSource(ctx, z); err != nil {
+		return nil, err
+	}
+	return []Change{{Do: Step{VerbAdd, z}, Undo: &Step{VerbDel, z}}}, nil
+}
+
+func (z *ZoneSource) verify(ctx context.Context, s *session) ([]Difference, error) {
+	has, err := s.net.hasSource(ctx, z)
+	if errors.Is(err, ErrNotExist) || err == nil && !has {
+		return absentIf(nil, z)
+	}
+	return nil, err
+}
+
+// zoneSource makes one step.
+func (a *applier) zoneSource(ctx context.Context, c Change) error {
+	z := c.Do.Object.(*ZoneSource)
+	a.done = append(a.done, c) // in doubt it was made
+	if err := a.net.addSource(ctx, z); err != nil {
+		return err
+	}
+	return a.net.restoreSources(ctx, z.Zone, nil)
+}
+
+// zoneSources removes sources, and puts back those that are other attachments'
+// too. Without firewalld there are none.
+func (u *undoer) zoneSources(ctx context.Context, all []*ZoneSource) error {
+	var errs []error
+	zones := map[string]bool{}
+	for _, z := range all {
+		zones[z.Zone] = true
+		errs = append(errs, u.probed(Step{VerbDel, z}, func() error {
+			err := u.net.callFirewalld(ctx, "removeSource", new(string), z.Zone, z.source())
+			if errors.Is(err, ErrNotExist) {
+				return nil
+			}
+			return err
+		}))
+	}
+	for zone := range zones {
+		if err := u.net.restoreSources(ctx, zone, all); !errors.Is(err, ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (n *Net) addSource(ctx context.Context, z *ZoneSource) error {
+	err := n.callFirewalld(ctx, "addSource", new(string), z.Zone, z.source())
+	if errors.Is(err, ErrExists) {
+		return nil
+	}
+	return err
+}
+
+func (n *Net) hasSource(ctx context.Context, z *ZoneSource) (bool, error) {
+	var has bool
+	err := n.callFirewalld(ctx, "querySource", &has, z.Zone, z.source())
+	return has, err
+}
+
+// restoreSources puts recorded sources of a zone back that are not there: a
+// reload of firewalld dropped them. Of what is being undone one record each does
+// not count.
+func (n *Net) restoreSources(ctx context.Context, zone string, undone []*ZoneSource) error {
+	if n.sources == nil {
+		return nil
+	}
+	var have []string
+	if err := n.callFirewalld(ctx, "getSources", &have, zone); err != nil {
+		return err
+	}
+	recorded, err := n.sources(ctx)
+	if err != nil {
+		return fmt.Errorf("list recorded sources of firewalld's zones: %w", err)
+	}
+	less := map[ZoneSource]int{}
+	for _, z := range undone {
+		less[*z]++
+	}
+	var errs []error
+	for _, z := range recorded {
+		switch {
+		case z.Zone != zone:
+		case less[*z] > 0:
+			less[*z]--
+		case !slices.Contains(have, z.source()):
+			errs = append(errs, n.addSource(ctx, z))
+			have = append(have, z.source())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveZoneSource removes a source that nobody has recorded.
+func (n *Net) RemoveZoneSource(ctx context.Context, z ZoneSource) error {
+	if err := z.validate(); err != nil {
+		return err
+	}
+	err := n.callFirewalld(ctx, "removeSource", new(string), z.Zone, z.source())
+	if errors.Is(err, ErrNotExist) {
+		return nil
+	}
+	return errors.Join(err, n.restoreSources(ctx, z.Zone, nil))
+}
+
+// Firewalld tells whether firewalld answers; the error wraps ErrNotExist if
+// there is none.
+func (n *Net) Firewalld(ctx context.Context) error {
+	return n.callFirewalld(ctx, "getZones", new([]string))
+}
+
+// callFirewalld calls a method of the zone interface.
+func (n *Net) callFirewalld(ctx context.Context, method string, answer any, args ...any) error {
+	if err := n.openBus(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, busPatience)
+	defer cancel()
+	call := n.bus.Object(firewalldName, firewalldPath).CallWithContext(ctx, firewalldZones+method, dbus.FlagNoAutoStart, args...)
+	if call.Err == nil {
+		return call.Store(answer)
+	}
+	return fmt.Errorf("firewalld: %s %s: %w", method, fmt.Sprint(args...), firewalldError(call.Err))
+}
+
+// firewalldError gives an error its meaning.
+func firewalldError(err error) error {
+	var e dbus.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch e.Name {
+	case "org.freedesktop.DBus.Error.ServiceUnknown", "org.freedesktop.DBus.Error.NameHasNoOwner":
+		return fmt.Errorf("%w: it is not running: start it, or use another backend", ErrNotExist)
+	case "org.freedesktop.DBus.Error.AccessDenied", "org.fedoraproject.FirewallD1.NotAuthorizedException":
+		return fmt.Errorf("%w: %w", ErrPermission, err)
+	case firewalldException:
+		return zoneError(e)
+	}
+	return err
+}
+
+// zoneError reads the word that an exception's text begins with.
+func zoneError(e dbus.Error) error {
+	text := ""
+	if len(e.Body) > 0 {
+		text, _ = e.Body[0].(string)
+	}
+	text = printable(text)
+	word, _, _ := strings.Cut(text, ":")
+	switch word {
+	case zoneAlreadySet:
+		return fmt.Errorf("%w: %s", ErrExists, text)
+	case zoneConflict:
+		return fmt.Errorf("%w: %s", ErrConflict, text)
+	case zoneUnknownEntry:
+		return fmt.Errorf("%w: %s", ErrNotExist, text)
+	case zoneInvalid:
+		return fmt.Errorf("%w: %s", ErrInvalid, text)
+	}
+	return errors.New(text)
+}
+
+const (
+	// systemBus is where D-Bus' system bus listens, see dbus-daemon(1).
+	systemBus = "/run/dbus/system_bus_socket"
+	// busPatience bounds a call. firewalld makes all of its rules anew at times.
+	busPatience = 30 * time.Second
+)
+
+// openBus connects to the system bus on first use, and when it was restarted.
+func (n *Net) openBus(ctx context.Context) error {
+	if n.bus != nil && n.bus.Connected() {
+		return nil
+	}
+	bus, err := dbus.Dial("unix:path=" + systemBus)
+	if err != nil {
+		return fmt.Errorf("firewalld: %w: no system bus answers: %w", ErrNotExist, err)
+	}
+	// These know no context: a bus that does not answer is hung up on.
+	ctx, cancel := context.WithTimeout(ctx, busPatience)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = bus.Close() })()
+	if err := bus.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Geteuid()))}); err != nil {
+		return errors.Join(fmt.Errorf("firewalld: system bus: %w: %w", ErrPermission, err), bus.Close())
+	}
+	if err := bus.Hello(); err != nil {
+		return errors.Join(fmt.Errorf("firewalld: system bus: %w", err), bus.Close())
+	}
+	n.bus = bus
+	return nil
+}
+
+// closeBus closes the connection, if there is one.
+func (n *Net) closeBus() error {
+	if n.bus == nil {
+		return nil
+	}
+	bus := n.bus
+	n.bus = nil
+	return bus.Close()
+}

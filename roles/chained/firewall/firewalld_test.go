@@ -1,0 +1,211 @@
+package firewall_test
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+const (
+	firewalldBus  = "org.fedoraproject.FirewallD1"
+	firewalldPath = "/org/fedoraproject/FirewallD1"
+	// busConf lets everybody who can connect do everything.
+	busConf = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><type>system</type><listen>unix:path=/run/dbus/system_bus_socket</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow user="*"/><allow own="*"/><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/></policy></busconfig>`
+)
+
+// startFirewalld starts Debian's firewalld and a bus for it, in the test's own
+// mount and network namespaces.
+func startFirewalld(t testing.TB) *dbus.Conn {
+	t.Helper()
+	if err := os.MkdirAll("/run/dbus", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", "/run/dbus", "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount("/run/dbus", unix.MNT_DETACH) })
+	conf := filepath.Join(t.TempDir(), "bus.conf")
+	if err := os.WriteFile(conf, []byte(busConf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bus := exec.Command("dbus-daemon", "--config-file="+conf, "--nofork", "--nopidfile", "--print-address=1")
+	out, err := bus.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, bus)
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := dbus.Connect("unix:path=/run/dbus/system_bus_socket")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	signals := make(chan *dbus.Signal, 16)
+	conn.Signal(signals)
+	if err := conn.AddMatchSignal(dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, firewalldBus)); err != nil {
+		t.Fatal(err)
+	}
+	start(t, exec.Command("/usr/bin/python3", "/usr/sbin/firewalld", "--nofork", "--nopid"))
+	for late, up := time.After(time.Minute), false; !up; {
+		select {
+		case s := <-signals:
+			up = s.Name == "org.freedesktop.DBus.NameOwnerChanged" // not our own NameAcquired
+		case <-late:
+			t.Fatal("firewalld does not come up")
+		}
+	}
+	var zones []string // it answers when its rules are made
+	if err := object(conn).Call(firewalldBus+".zone.getZones", 0).Store(&zones); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// start starts a program that ends with the test.
+func start(t testing.TB, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+	})
+}
+
+func object(conn *dbus.Conn) dbus.BusObject { return conn.Object(firewalldBus, firewalldPath) }
+
+func reload(t testing.TB, conn *dbus.Conn) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := object(conn).CallWithContext(ctx, firewalldBus+".reload", 0).Err; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sources are a zone's.
+func sources(t testing.TB, conn *dbus.Conn, zone string) string {
+	t.Helper()
+	var all []string
+	if err := object(conn).Call(firewalldBus+".zone.getSources", 0, zone).Store(&all); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(all, " ")
+}
+
+// TestFirewalldRole runs the suite beside the real firewalld: the reference's
+// scenarios "firewalld works", "auto-detected" and "CHECK".
+func TestFirewalldRole(t *testing.T) {
+	conn := startFirewalld(t)
+	reloaded := rolestest.Tamper{Name: "reloaded", Do: func(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, _ *roles.Result) {
+		t.Helper()
+		reload(t, conn)
+	}}
+	suite(
+		rolestest.Conf{
+			Name: "firewalld", Chain: behindBridge, JSON: `{"name":"pods","type":"firewall","backend":"firewalld","firewalldZone":"internal"}`,
+			Again: true, Swept: true, Tamper: []rolestest.Tamper{reloaded},
+		},
+		rolestest.Conf{Name: "auto", Chain: behindPTP, JSON: `{"name":"pods","type":"firewall"}`, Again: true, Tamper: []rolestest.Tamper{reloaded}},
+	).Run(t)
+	if have := sources(t, conn, "internal") + sources(t, conn, "trusted"); have != "" {
+		t.Errorf("left: %s", have)
+	}
+}
+
+// TestFirewalldTraffic: firewalld drops what containers send, but for those that
+// it was told of. What a reload drops is put back by the next call.
+func TestFirewalldTraffic(t *testing.T) {
+	conn := startFirewalld(t)
+	w := newWorld(t)
+	a := w.attached("a", 1, `{}`)
+	w.reach("a", "outside", false)
+	w.OK(a.firewall)
+	w.reach("a", "outside", true)
+	w.reach("outside", "a", true) // the answer
+	b := w.attach("b", 1, `{"backend":"firewalld"}`)
+	reload(t, conn)
+	w.Fail(check(a), 106)
+	w.Fail(check(b), 106)
+	if have := sources(t, conn, "trusted"); have != "" {
+		t.Errorf("CHECK made sources: %s", have)
+	}
+	c := w.attach("c", 1, `{}`)
+	for _, p := range []*peer{a, b, c} {
+		w.OK(check(p))
+	}
+	w.reach("a", "outside", true)
+	reload(t, conn)
+	w.del(c)
+	w.OK(check(a))
+	w.del(b)
+	w.del(a)
+	if have := sources(t, conn, "trusted"); have != "" {
+		t.Errorf("left: %s", have)
+	}
+}
+
+// TestFirewalldOwners: two attachments may have one address, on networks of
+// their own; what goes with the first stays for the second.
+func TestFirewalldOwners(t *testing.T) {
+	conn := startFirewalld(t)
+	w := newWorld(t)
+	a := w.attach("a", 1, `{}`)
+	b := w.attached("b", 2, `{}`)
+	b.firewall.Conf = strings.ReplaceAll(a.firewall.Conf, `"net1"`, `"net2"`)
+	w.OK(b.firewall)
+	w.del(a)
+	w.OK(check(b))
+	if have := sources(t, conn, "trusted"); strings.Count(have, "10.1.0.2/32") != 1 {
+		t.Errorf("sources %q", have)
+	}
+	w.del(b)
+	if have := sources(t, conn, "trusted"); have != "" {
+		t.Errorf("left: %s", have)
+	}
+}
+
+// TestFirewalldGone: without firewalld DEL succeeds, and what asks for it fails
+// with words.
+func TestFirewalldGone(t *testing.T) {
+	w := newWorld(t)
+	var a *peer
+	t.Run("attach", func(t *testing.T) {
+		startFirewalld(t)
+		a = w.attach("a", 1, `{"backend":"firewalld"}`)
+		bad := a.firewall
+		bad.Conf = rolestest.WithKeys(t, bad.Conf, map[string]any{"firewalldZone": "nozone"})
+		if f := w.Fail(bad, 0); !strings.Contains(f.Stdout, "nozone") {
+			t.Errorf("zone: %s", f.Stdout)
+		}
+		w.OK(a.firewall)
+	})
+	if f := w.Fail(check(a), 106); !strings.Contains(f.Stdout, "firewalld zone trusted source") {
+		t.Errorf("CHECK: %s", f.Stdout)
+	}
+	w.del(a)
+	if f := w.Fail(a.firewall, 0); !strings.Contains(f.Stdout, "no system bus answers") {
+		t.Errorf("ADD: %s", f.Stdout)
+	}
+	status := a.firewall
+	status.Verb, status.ID, status.Netns, status.IfName = "STATUS", "", "", ""
+	w.Fail(status, 50)
+}
