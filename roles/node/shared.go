@@ -20,8 +20,9 @@ import (
 const SharedAlias = labelPrefix + "shared"
 
 // RecordShared notes the shared objects that a network stands on: those that a
-// plan makes, and those of its spec that another network made before. So the
-// last of these networks can remove them, and nobody what we have not made.
+// plan makes, those of its spec that another network made before, and elements
+// that another network's wider one stands for. So the last of these networks can
+// remove them, and nobody what we have not made.
 func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, changes []netops.Change, now time.Time) error {
 	var spec netops.Spec
 	for _, c := range changes {
@@ -55,7 +56,14 @@ func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, change
 		made[identity(c.Do.Object)] = c.Do.Object
 	}
 	for _, o := range wanted.Objects {
-		if id := identity(o); o.IsShared() && !noted[id] && made[id] != nil {
+		id := identity(o)
+		if !o.IsShared() || noted[id] {
+			continue
+		}
+		if _, ok := o.(*netops.Element); ok && made[id] == nil {
+			made[id] = o // all elements of our tables are ours; a wider one may stand for it
+		}
+		if made[id] != nil {
 			spec.Add(made[id])
 			noted[id] = true
 		}
@@ -201,6 +209,9 @@ func removeShared(ctx context.Context, h *roles.Host, network string, ours []*ne
 	if err := h.Net.Undo(ctx, gone, nil); err != nil {
 		return err
 	}
+	if err := h.Net.Ensure(ctx, uncovered(gone, others), nil); err != nil {
+		return err
+	}
 	if len(others) == 0 {
 		if err := h.Net.RemoveTables(ctx); err != nil {
 			return err
@@ -210,6 +221,24 @@ func removeShared(ctx context.Context, h *roles.Host, network string, ours []*ne
 		return nil
 	}
 	return h.Store.Update(ctx, func(tx *store.Tx) error { return forgetShared(tx, network, kept) })
+}
+
+// uncovered are the elements of other networks that one which is gone may have
+// stood for: the kernel holds no prefix within another of the same link.
+func uncovered(gone, others []netops.Change) netops.Spec {
+	of := map[string]bool{}
+	for _, c := range gone {
+		if e, ok := c.Do.Object.(*netops.Element); ok {
+			of[e.Set+" "+e.Key[0]] = true
+		}
+	}
+	var spec netops.Spec
+	for _, c := range others {
+		if e, ok := c.Do.Object.(*netops.Element); ok && of[e.Set+" "+e.Key[0]] {
+			spec.Add(e)
+		}
+	}
+	return spec
 }
 
 // unnoted are changes that make those of our links that are there and that no
