@@ -1,0 +1,27 @@
+package firewall
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// TestGolden runs testdata/*.txtar. Without seen.json the container is on the
+// bridge cni0 and nobody refuses to forward.
+func TestGolden(t *testing.T) {
+	rolestest.Golden{
+		New: func(conf []byte) (attach.Wirer, error) { return newRole(conf) },
+		Observed: func(seen []byte) (any, error) {
+			o := observed{Link: "cni0", Bridge: true, Port: "vethhost", Hairpin: true}
+			if len(seen) > 0 {
+				o = observed{}
+				if err := json.Unmarshal(seen, &o); err != nil {
+					return nil, err
+				}
+			}
+			return o, nil
+		},
+	}.Run(t)
+}

@@ -1,0 +1,166 @@
+package firewall_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// reference makes a call of the reference plugin, with a PATH of its own unless
+// that is empty.
+func (w *world) reference(c rolestest.Call, path string) error {
+	w.t.Helper()
+	file, err := filepath.Abs("../../../bin/peers/firewall")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := os.Stat(file); err != nil {
+		w.t.Skip("the reference's plugins are not built: run make bin/peers/bridge")
+	}
+	cmd := exec.Command(file)
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+c.Verb, "CNI_CONTAINERID="+c.ID, "CNI_NETNS="+c.Netns, "CNI_IFNAME="+c.IfName, "CNI_PATH=/")
+	if path != "" {
+		cmd.Env = append(cmd.Env, "PATH="+path)
+	}
+	cmd.Stdin = strings.NewReader(rolestest.WithKeys(w.t, c.Conf, map[string]any{"cniVersion": "1.0.0"}))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// verb is the call with another verb.
+func verb(c rolestest.Call, v string) rolestest.Call {
+	c.Verb = v
+	return c
+}
+
+// TestReference shows what the reference does in the same place, where ours does
+// better: the tests that say so are named.
+func TestReference(t *testing.T) {
+	rules := func(t *testing.T) string { t.Helper(); return run(t, "iptables-nft -S") + run(t, "ip6tables-nft -S") }
+	clean := func(t *testing.T) {
+		t.Helper()
+		for _, family := range []string{"ip", "ip6"} {
+			run(t, "nft add table "+family+" filter")
+			run(t, "nft delete table "+family+" filter")
+		}
+	}
+	t.Run("late DEL", func(t *testing.T) { // TestLateDel
+		w := newWorld(t)
+		t.Cleanup(func() { clean(t) })
+		a := w.attached("a", 1, `{"backend":"iptables"}`)
+		next := a.firewall // another container that has the address by now
+		next.ID = "next"
+		for _, c := range []rolestest.Call{a.firewall, next, verb(a.firewall, "DEL")} {
+			if err := w.reference(c, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if strings.Contains(rules(t), "10.1.0.2/32") {
+			t.Error("the next owner's rules are there")
+		}
+	})
+	t.Run("CHECK", func(t *testing.T) { // TestOtherFirewalls
+		w := newWorld(t)
+		t.Cleanup(func() { clean(t) })
+		a := w.attached("a", 1, `{"backend":"iptables"}`)
+		before := rules(t)
+		if err := w.reference(verb(a.firewall, "CHECK"), ""); err == nil {
+			t.Error("CHECK of what was never added succeeds")
+		}
+		if rules(t) == before {
+			t.Error("CHECK changes nothing")
+		}
+	})
+	t.Run("IPv4 only", func(t *testing.T) { // TestWithoutPrograms
+		w := newWorld(t)
+		t.Cleanup(func() { clean(t) })
+		a := w.attached("a", 1, `{"backend":"iptables"}`)
+		dir := t.TempDir()
+		if err := os.Symlink("/usr/sbin/iptables", filepath.Join(dir, "iptables")); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.reference(a.firewall, dir); err == nil || !strings.Contains(err.Error(), "ip6tables") {
+			t.Errorf("without ip6tables: %v", err)
+		}
+	})
+	t.Run("isolated", func(t *testing.T) { // TestPolicyIsolated
+		bridgeFilter(t, false)
+		w := newWorld(t)
+		t.Cleanup(func() { clean(t) })
+		for _, id := range []string{"a", "b"} {
+			p := w.attached(id, 1, `{"backend":"iptables","ingressPolicy":"isolated"}`)
+			if err := w.reference(p.firewall, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.reach("a", "b", true) // without br_netfilter
+		w.reach("outside", "a", true)
+	})
+}
+
+// TestLateDel: a DEL that comes after the address was given to another container
+// leaves that one's rules, of whichever backend.
+func TestLateDel(t *testing.T) {
+	w := newWorld(t)
+	docker(t)
+	conf := `{"backend":"iptables","ingressPolicy":"same-bridge"}`
+	a := w.attached("a", 1, conf)
+	a.firewall.Conf = strings.ReplaceAll(a.firewall.Conf, `/24`, `/32`) // rules of its own
+	next := a.firewall
+	next.ID = "next"
+	w.OK(a.firewall)
+	w.OK(next)
+	w.OK(verb(a.firewall, "DEL"))
+	w.OK(verb(a.firewall, "DEL"))
+	w.OK(verb(next, "CHECK"))
+	w.reach4("a", "outside", true)
+	w.OK(verb(next, "DEL"))
+	w.OK(verb(next, "DEL"))
+	if have := run(t, "iptables-nft -S"); strings.Contains(have, "10.1.0.2") {
+		t.Errorf("left:\n%s", have)
+	}
+}
+
+// TestWithoutPrograms: with nothing on PATH, iptables' tables are written all the
+// same.
+func TestWithoutPrograms(t *testing.T) {
+	w := newWorld(t)
+	docker(t)
+	w.Extra = []string{"PATH=/nowhere"}
+	w.attach("a", 1, `{}`)
+	w.reach("a", "outside", true)
+}
+
+// TestInherit: DEL removes the reference's rules of a container that was
+// attached by it, and none of an address that another attachment has.
+func TestInherit(t *testing.T) {
+	w := newWorld(t)
+	a := w.attached("a", 1, `{"backend":"iptables"}`)
+	b := w.attached("b", 1, `{"backend":"iptables"}`)
+	for _, p := range []*peer{a, b} {
+		if err := w.reference(p.firewall, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stranger := a.firewall // has b's address in its result
+	stranger.ID, stranger.Conf = "stranger", b.firewall.Conf
+	w.OK(verb(stranger, "DEL"))
+	w.OK(verb(a.firewall, "DEL"))
+	have := run(t, "iptables-nft -S") + run(t, "ip6tables-nft -S")
+	if strings.Contains(have, a.addrs[0].String()+"/") || strings.Contains(have, a.addrs[1].String()+"/") {
+		t.Errorf("a's rules are left:\n%s", have)
+	}
+	if strings.Count(have, b.addrs[0].String()+"/32") != 2 || strings.Count(have, b.addrs[1].String()+"/128") != 2 {
+		t.Errorf("b's rules are gone:\n%s", have)
+	}
+	for _, family := range []string{"ip", "ip6"} {
+		run(t, "nft delete table "+family+" filter")
+	}
+}

@@ -1,0 +1,31 @@
+package firewall_test
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// TestStorm: containers of three networks come and go beside Docker, 32 at a
+// time, their plugins killed at random, while somebody flushes our rules.
+func TestStorm(t *testing.T) {
+	docker(t)
+	rolestest.Storm{
+		Table: all.Table(), Type: "bridge", Containers: 60, Parallel: 32,
+		Meanwhile: func(*rolestest.Env) error {
+			_ = exec.Command("iptables-nft", "-F", "CNI-FORWARD").Run() // it may not be there yet
+			return nil
+		},
+		Confs: []string{
+			`{"cniVersion":"1.1.0","name":"one","type":"bridge","bridge":"br1","isGateway":true,
+				"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}}`,
+			`{"cniVersion":"1.1.0","name":"two","type":"bridge","bridge":"br2","isGateway":true,
+				"ipam":{"type":"host-local","ranges":[[{"subnet":"10.2.0.0/24"}]]}}`,
+			`{"cniVersion":"1.1.0","name":"three","type":"bridge","bridge":"br2","isGateway":true,
+				"ipam":{"type":"host-local","ranges":[[{"subnet":"10.3.0.0/24"}]]}}`,
+		},
+		Chain: []string{`{"type":"firewall","ingressPolicy":"isolated"}`},
+	}.Run(t)
+}
