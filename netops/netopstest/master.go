@@ -67,12 +67,17 @@ const announceTime = 20 * time.Second
 
 // Announced runs do and fails the test unless each address is announced on the
 // link to whoever is out there: by a gratuitous ARP (RFC 5227) or an unsolicited
-// neighbour advertisement (RFC 4861 section 7.2.6).
+// neighbour advertisement (RFC 4861 section 7.2.6). A link that do makes is
+// listened on with all others, for "".
 func Announced(t *testing.T, link string, do func(), addrs ...netip.Addr) {
 	t.Helper()
-	l, err := netlink.LinkByName(link)
-	if err != nil {
-		t.Fatal(err)
+	index := 0
+	if link != "" {
+		l, err := netlink.LinkByName(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index = l.Attrs().Index
 	}
 	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(all))
@@ -80,7 +85,7 @@ func Announced(t *testing.T, link string, do func(), addrs ...netip.Addr) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.Attrs().Index}); err != nil {
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: index}); err != nil {
 		t.Fatal(err)
 	}
 	do()

@@ -3,6 +3,7 @@ package hostdevice_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -303,4 +304,14 @@ func TestHostNameTaken(t *testing.T) {
 		}
 	}
 	r.same(before, "after DEL, with the name given back")
+}
+
+// TestAnnounce: neighbours that remember another MAC for the address are told,
+// as with macvlan (#673).
+func TestAnnounce(t *testing.T) {
+	r := newRig(t)
+	must(t, netlink.LinkSetUp(link(t, "peer1")))
+	c := conf(`"device":"dev1",` + dual)
+	netopstest.Announced(t, "peer1", func() { r.OK(r.call("ADD", "c1", c)) }, netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00:1::2"))
+	r.OK(r.call("DEL", "c1", c))
 }

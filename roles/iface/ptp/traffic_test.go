@@ -214,3 +214,14 @@ func TestTwoAttachments(t *testing.T) {
 		sends(t, "after DEL to "+addr, nil, listen(t, p, net.JoinHostPort(addr, "5001")), gateway(addr))
 	}
 }
+
+// TestAnnounce: the host, which may remember another MAC for the addresses, is
+// told of the container's.
+func TestAnnounce(t *testing.T) {
+	for _, c := range []struct{ name, json, v4 string }{{"subnet", dual, "10.1.0.2"}, {"host addressing", host, "10.1.0.1"}} {
+		t.Run(c.name, func(t *testing.T) {
+			e := rolestest.NewEnv(t, all.Table())
+			netopstest.Announced(t, "", func() { attach(t, e, c.json, "a") }, netip.MustParseAddr(c.v4), netip.MustParseAddr("fd00:1::2"))
+		})
+	}
+}
