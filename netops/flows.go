@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +31,7 @@ func (f *Flows) String() string {
 	if f.ReplySrc.IsValid() {
 		w.value("reply-src", f.ReplySrc.String())
 	}
+	w.flag(f.Local, "local")
 	w.flag(f.In == Container, "netns container")
 	return w.String()
 }
@@ -113,6 +115,9 @@ func (s *session) flush(ctx context.Context, flows []*Flows) error {
 	if err != nil {
 		return err
 	}
+	if flows, err = s.withLocal(ctx, ns, flows); err != nil {
+		return err
+	}
 	err = c.forgetBy(ctx, flows)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
 		err = c.forgetListed(ctx, flows)
@@ -123,11 +128,11 @@ func (s *session) flush(ctx context.Context, flows []*Flows) error {
 	return err
 }
 
-// filter is what the kernel can judge of the selection: no range and no IPv6
-// address. There it lets through what does not match (seen on 6.18, which takes
+// filter is what the kernel can judge of the selection: no range, no IPv6
+// address and nothing of what is local. There it lets through what does not match (seen on 6.18, which takes
 // ipv6_addr_cmp's 0 for a difference).
 func (f *Flows) filter() (filter flowFilter, whole bool) {
-	filter, whole = flowFilter{proto: protoNumber(f.Proto), port: f.Port}, true
+	filter, whole = flowFilter{proto: protoNumber(f.Proto), port: f.Port}, !f.Local
 	if f.End > f.Port {
 		filter.port, whole = 0, false
 	}
@@ -153,7 +158,31 @@ func (f *Flows) matches(t *trackedFlow) bool {
 		return !want.IsValid() || want == have || want.IsUnspecified() && want.Is4() == have.Is4()
 	}
 	return t.proto == protoNumber(f.Proto) && f.Port <= t.port && t.port <= max(f.Port, f.End) &&
-		is(f.Dst, t.dst) && is(f.ReplySrc, t.replySrc)
+		is(f.Dst, t.dst) && is(f.ReplySrc, t.replySrc) && (!f.Local || t.dst.IsLoopback() || f.local[t.dst])
+}
+
+// withLocal is the selections, and what those need to know that are of local
+// connections only.
+func (s *session) withLocal(ctx context.Context, ns *Namespace, flows []*Flows) ([]*Flows, error) {
+	if !slices.ContainsFunc(flows, func(f *Flows) bool { return f.Local }) {
+		return flows, nil
+	}
+	c, err := ns.socket()
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := c.addresses(ctx, 0)
+	local := make(map[netip.Addr]bool, len(addrs))
+	for _, a := range addrs {
+		local[a.prefix.Addr()] = true
+	}
+	all := make([]*Flows, len(flows))
+	for i, f := range flows {
+		knowing := *f
+		knowing.local = local
+		all[i] = &knowing
+	}
+	return all, err
 }
 
 // common is what both filters let through, and perhaps more.

@@ -218,6 +218,8 @@ func TestFlowsSelect(t *testing.T) {
 		{"tcp", one(netops.Flows{Proto: "tcp", Port: 53}), []string{"6 192.0.2.1 53 10.1.0.2"}},
 		{"sctp", one(netops.Flows{Proto: "sctp", Port: 53}), []string{"132 192.0.2.1 53 10.1.0.2"}},
 		{"none", one(netops.Flows{Proto: "udp", Port: 9}), nil},
+		{"local", one(netops.Flows{Proto: "udp", Port: 53, Local: true}), []string{"17 192.0.2.9 53 10.1.0.2", udp6}},
+		{"local4", one(netops.Flows{Proto: "udp", Port: 53, Dst: addr("0.0.0.0"), Local: true}), []string{"17 192.0.2.9 53 10.1.0.2"}},
 		{
 			"several ports and families",
 			append(one(netops.Flows{Proto: "udp", Port: 153}), &netops.Flows{In: netops.Container, Proto: "udp", Port: 53, Dst: addr("2001:db8::1")}),
@@ -237,6 +239,8 @@ func TestFlowsSelect(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			box := netopstest.New(t)
 			box.Do(t, func() error {
+				run(t, "ip", "addr", "add", "192.0.2.9/32", "dev", "lo")
+				run(t, "ip", "addr", "add", "2001:db8::1/128", "dev", "lo")
 				for i, line := range all {
 					var proto uint8
 					var port uint16

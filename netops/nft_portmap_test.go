@@ -3,8 +3,10 @@ package netops
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -98,6 +100,51 @@ func TestChainsOnDemand(t *testing.T) {
 	run(t, "nft", "delete", "chain", "inet", "cnibox", strings.TrimPrefix(first.Value[0], "goto "))
 	mustAdd(t, c, again)
 	rules("ip saddr 10.0.0.0/8 goto portmap_translate", 1)
+}
+
+// TestPortMapManyCostNoMore counts the messages that one more container costs,
+// beside ten ports of others and beside two thousand.
+func TestPortMapManyCostNoMore(t *testing.T) {
+	c := freshNFT(t)
+	one := []*Element{
+		mapped("cnibox:new", "60000", "10.1.0.2"),
+		{Set: "portmap_snat4", Key: []string{"10.1.0.2"}, Value: []string{"goto portmap_hairpin"}, Label: "cnibox:new"},
+		{Shared: true, Set: "portmap_near4", Key: []string{"10.1.0.0/16", "10.1.0.0/16"}, Label: "net"},
+	}
+	mustAdd(t, c, one[2])
+	cost := func() (uint32, int) {
+		t.Helper()
+		before, read := c.conn.seq, 0
+		for _, e := range one {
+			_, found, err := c.get(t.Context(), e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found {
+				read++
+			}
+		}
+		mustAdd(t, c, one[:2]...)
+		mustDel(t, c, one[:2]...)
+		return c.conn.seq - before, read
+	}
+	fill := func(from, to int) {
+		t.Helper()
+		var els []*Element
+		for i := from; i < to; i++ {
+			address := fmt.Sprintf("10.1.%d.%d", i/250+1, i%250+1)
+			els = append(els, mapped("cnibox:old", strconv.Itoa(1000+i), address),
+				&Element{Set: "portmap_snat4", Key: []string{address}, Value: one[1].Value, Label: "cnibox:old"})
+		}
+		mustAdd(t, c, els...)
+	}
+	fill(0, 10)
+	few, _ := cost()
+	fill(10, 2000)
+	many, read := cost()
+	if few != many || few == 0 || read != 1 {
+		t.Errorf("%d messages beside 10 ports, %d beside 2000; %d elements found, want the shared one", few, many, read)
+	}
 }
 
 func TestConditions(t *testing.T) {

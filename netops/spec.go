@@ -310,6 +310,12 @@ type Flows struct {
 	// ReplySrc is the address that answers: the container's, behind a mapped
 	// port. None means any.
 	ReplySrc netip.Addr `json:"replySrc,omitzero"`
+	// Local leaves out connections whose first packet was to no address of the
+	// namespace's own: forwarded ones to the same port elsewhere go on.
+	Local bool `json:"local,omitempty"`
+
+	// local are the namespace's own addresses, where they matter.
+	local map[netip.Addr]bool
 }
 
 // Forward are rules in iptables' filter table that have the host forward what a
