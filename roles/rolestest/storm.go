@@ -44,6 +44,9 @@ type Storm struct {
 	Confs []string
 	// Chain are the plugins behind, without "name" and "cniVersion".
 	Chain []string
+	// Runtime is what the runtime gives these for the n-th container as
+	// runtimeConfig, if it is set.
+	Runtime func(n int) map[string]any
 	// Containers is how many there are, Parallel how many calls at once.
 	Containers, Parallel int
 	// Meanwhile is called every 16 calls and may do harm to the node.
@@ -151,7 +154,11 @@ func (s *storm) list(verb string, n int) []Call {
 	for _, chained := range s.Chain {
 		var plugin struct{ Type string }
 		err = errors.Join(err, json.Unmarshal([]byte(chained), &plugin))
-		c.Type, c.Conf = plugin.Type, WithKeys(s.t, chained, map[string]any{"name": network.Name, "cniVersion": network.CNIVersion})
+		given := map[string]any{"name": network.Name, "cniVersion": network.CNIVersion}
+		if s.Runtime != nil {
+			given["runtimeConfig"] = s.Runtime(n)
+		}
+		c.Type, c.Conf = plugin.Type, WithKeys(s.t, chained, given)
 		list = append(list, c)
 	}
 	if err != nil {
