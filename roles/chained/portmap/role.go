@@ -84,7 +84,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 		r.warn(h, in, ends)
 	}
 	var o observed
-	if o.Held, err = held(ctx, h, in, ports); err != nil {
+	if o.Held, err = r.held(ctx, h, in, ports); err != nil {
 		return err
 	}
 	if in.Observed == nil && in.Prev == nil && len(o.Held) > 0 {
@@ -116,18 +116,22 @@ func (r *role) warn(h *roles.Host, in *attach.Input, e ends) {
 	}
 }
 
-// held lists what other attachments of the same container have claimed.
-func held(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) ([]string, error) {
+// held lists the ports that other attachments of the same container have. One
+// that another container has is an error that names it, and so is the address
+// that ports are to lead to.
+func (r *role) held(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) ([]string, error) {
 	var names []string
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		for _, p := range ports {
-			name := p.claim()
-			c, err := tx.Holder(claimPort, name, in.Key)
-			if err != nil {
+		for _, c := range r.claims(ports) {
+			other, err := tx.Holder(c.Kind, c.Name, in.Key)
+			switch {
+			case err != nil:
 				return err
-			}
-			if c != nil && c.Owner.ContainerID == in.Key.ContainerID && !slices.Contains(names, name) {
-				names = append(names, name)
+			case other == nil:
+			case c.Kind != claimPort || other.Owner.ContainerID != in.Key.ContainerID:
+				return &store.TakenError{What: c.Kind + " " + c.Name, Owner: other.Owner}
+			default:
+				names = append(names, c.Name)
 			}
 		}
 		return nil

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
 const (
 	bridge = `{"type":"bridge","bridge":"br0","isDefaultGateway":true,
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}`
-	dualBridge = `{"type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,
+	dualBridge = `{"type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,"hairpinMode":true,
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}}`
 	ptp = `{"type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}`
 

@@ -105,6 +105,26 @@ func familyOf(a netip.Addr) string {
 	return "6"
 }
 
+// claims are what ports take of the node, each once: the ports, and where
+// sources are hidden the addresses that they lead to.
+func (r *role) claims(ports []port) []attach.Claim {
+	var all []attach.Claim
+	taken := map[attach.Claim]bool{}
+	take := func(kind, name string) {
+		if c := (attach.Claim{Kind: kind, Name: name}); !taken[c] {
+			taken[c] = true
+			all = append(all, c)
+		}
+	}
+	for _, p := range ports {
+		take(claimPort, p.claim())
+		if r.conf.hidesSources() {
+			take(claimAddress, p.to.String())
+		}
+	}
+	return all
+}
+
 // meetsLoopback tells whether one of the ports of a family can be reached by a
 // loopback address.
 func meetsLoopback(ports []port, v4 bool) bool {
@@ -136,7 +156,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	}
 	ports := r.conf.ports(e)
 	ports = slices.DeleteFunc(ports, func(p port) bool { return slices.Contains(o.Held, p.claim()) })
-	w := &attach.Wiring{Result: in.Chained}
+	w := &attach.Wiring{Result: in.Chained, Claims: r.claims(ports)}
 	r.wireLoopback(&w.Spec, in, o, ports)
 	for _, v4 := range []bool{true, false} {
 		if slices.ContainsFunc(ports, func(p port) bool { return p.to.Is4() == v4 }) && r.conf.hidesSources() {
@@ -187,7 +207,6 @@ func (r *role) wireSources(w *attach.Wiring, in *attach.Input, end netip.Prefix)
 		subnet, shared := end.Masked().String(), !end.IsSingleIP()
 		w.Spec.Add(&netops.Element{Shared: shared, Set: "portmap_near" + family, Key: []string{subnet, subnet}, Label: label(in, shared)})
 	}
-	w.Claims = append(w.Claims, attach.Claim{Kind: claimAddress, Name: to})
 	if r.conf.MarkMasqBit != nil {
 		mark, err := netops.MarkVerdict(*r.conf.MarkMasqBit)
 		if err != nil {
@@ -219,7 +238,6 @@ func (r *role) wirePorts(w *attach.Wiring, in *attach.Input, ports []port) error
 			continue // the same mapping again
 		}
 		seen[name] = true
-		w.Claims = append(w.Claims, attach.Claim{Kind: claimPort, Name: name})
 		if verdict := judged[familyOf(p.to)]; verdict != "" {
 			w.Spec.Add(p.element(in, "_if", verdict))
 		}
@@ -249,7 +267,7 @@ func wireFlows(s *netops.Spec, ports []port) {
 			last.End = at
 			continue
 		}
-		last = &netops.Flows{In: netops.Host, Proto: p.protocol, Port: uint16(p.port), Dst: dst}
+		last = &netops.Flows{In: netops.Host, Proto: p.protocol, Port: uint16(p.port), Dst: dst, Local: true}
 		s.Add(last)
 	}
 }

@@ -1,0 +1,470 @@
+package portmap_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// patience bounds what would otherwise hang.
+const patience = 20 * time.Second
+
+// town is a node with containers behind a bridge, and a host outside:
+//
+//	container - br0 10.1.0.1 fd00:1::1 - node - out0 192.0.2.1 2001:db8::1 - outside 192.0.2.2, .3 2001:db8::2
+type town struct {
+	*rolestest.Env
+	t       *testing.T
+	outside *netopstest.NS
+	chain   string
+}
+
+func newTown(t *testing.T) *town {
+	t.Helper()
+	w := &town{Env: rolestest.NewEnv(t, all.Table()), t: t, outside: netopstest.New(t), chain: dualBridge}
+	// What is bridged is not routed here: from ::1 a container answers by a bridge only so.
+	run(t, "sysctl", "-qw", "net.bridge.bridge-nf-call-ip6tables=0")
+	w.ip("link add out0 type veth peer name eth0 netns " + w.outside.Path())
+	t.Cleanup(func() { w.ip("link del out0") })
+	for _, args := range []string{"addr add 192.0.2.1/24 dev out0", "addr add 2001:db8::1/64 dev out0 nodad", "link set out0 up"} {
+		w.ip(args)
+	}
+	w.outside.Do(t, func() error {
+		for _, args := range []string{
+			"link set lo up", "addr add 192.0.2.2/24 dev eth0", "addr add 192.0.2.3/24 dev eth0", "addr add 2001:db8::2/64 dev eth0 nodad", "link set eth0 up",
+		} {
+			run(t, "ip", strings.Fields(args)...)
+		}
+		return nil
+	})
+	t.Cleanup(func() {
+		w.gc("ports", "br0")
+		w.gc("other", "br1")
+	})
+	return w
+}
+
+// ip runs iproute2 on the node.
+func (w *town) ip(args string) { w.t.Helper(); run(w.t, "ip", strings.Fields(args)...) }
+
+// conf is a portmap configuration of network "ports".
+func conf(mappings string, keys ...string) string {
+	more := ""
+	for _, k := range keys {
+		more += k + ","
+	}
+	return `{"name":"ports","type":"portmap","cniVersion":"1.1.0",` + more + `"runtimeConfig":{"portMappings":[` + mappings + `]}}`
+}
+
+const web = `{"hostPort":8080,"containerPort":80,"protocol":"tcp"},{"hostPort":8080,"containerPort":80,"protocol":"udp"}`
+
+// pod is a container that is attached, and answers.
+type pod struct {
+	*netopstest.NS
+	w      *town
+	id     string
+	result string
+	addrs  []netip.Addr
+	call   rolestest.Call
+}
+
+// attached is a container without ports, which does not answer.
+func (w *town) attached(id string) *pod {
+	w.t.Helper()
+	p := &pod{NS: netopstest.New(w.t), w: w, id: id}
+	p.join("ports", w.chain, "eth0")
+	return p
+}
+
+// run starts a container without ports.
+func (w *town) run(id string) *pod {
+	w.t.Helper()
+	p := w.attached(id)
+	p.serve()
+	return p
+}
+
+// join attaches the container to a network by an interface plugin.
+func (p *pod) join(network, chain, ifname string) rolestest.Answer {
+	p.w.t.Helper()
+	var kind struct{ Type string }
+	must(p.w.t, json.Unmarshal([]byte(chain), &kind))
+	call := rolestest.Call{
+		Type: kind.Type, Verb: "ADD", ID: p.id, Netns: p.Path(), IfName: ifname,
+		Conf: rolestest.WithKeys(p.w.t, chain, map[string]any{"name": network, "cniVersion": "1.1.0"}),
+	}
+	a := p.w.OK(call)
+	p.w.t.Cleanup(func() {
+		call.Verb = "DEL"
+		p.w.Run(call)
+	})
+	var r struct {
+		IPs []struct{ Address netip.Prefix }
+	}
+	must(p.w.t, json.Unmarshal([]byte(a.Stdout), &r))
+	p.result, p.addrs = a.Stdout, nil
+	for _, ip := range r.IPs {
+		p.addrs = append(p.addrs, ip.Address.Addr())
+	}
+	return a
+}
+
+// plugin is a call of portmap for the container.
+func (p *pod) plugin(verb, conf string) rolestest.Call {
+	p.w.t.Helper()
+	return rolestest.Call{
+		Type: "portmap", Verb: verb, ID: p.id, Netns: p.Path(), IfName: "eth0",
+		Conf: rolestest.WithKeys(p.w.t, conf, map[string]any{"prevResult": json.RawMessage(p.result)}),
+	}
+}
+
+// publish maps ports until the test ends or DEL is called.
+func (p *pod) publish(conf string) *pod {
+	p.w.t.Helper()
+	p.w.OK(p.plugin("ADD", conf))
+	p.call = p.plugin("DEL", conf)
+	p.w.t.Cleanup(func() { p.w.Run(p.plugin("DEL", conf)) })
+	return p
+}
+
+// withdraw is DEL of what was published.
+func (p *pod) withdraw() { p.w.t.Helper(); p.w.OK(p.call) }
+
+// serve answers on port 80, over TCP and UDP, with the container's ID and who asks.
+func (p *pod) serve() {
+	p.w.t.Helper()
+	for _, v := range []string{"4", "6"} {
+		var streams net.Listener
+		var packets *net.UDPConn
+		p.Do(p.w.t, func() (err error) {
+			if streams, err = net.Listen("tcp"+v, ":80"); err != nil {
+				return err
+			}
+			packets, err = net.ListenUDP("udp"+v, &net.UDPAddr{Port: 80})
+			return err
+		})
+		p.w.t.Cleanup(func() { _ = streams.Close(); _ = packets.Close() })
+		go p.answerStreams(streams)
+		go p.answerPackets(packets)
+	}
+}
+
+// answer is "id source".
+func (p *pod) answer(from net.Addr) []byte {
+	return fmt.Appendf(nil, "%s %s\n", p.id, netip.MustParseAddrPort(from.String()).Addr())
+}
+
+func (p *pod) answerStreams(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			for r := bufio.NewReader(c); ; {
+				if _, err := r.ReadString('\n'); err != nil {
+					return
+				}
+				_, _ = c.Write(p.answer(c.RemoteAddr()))
+			}
+		}()
+	}
+}
+
+func (p *pod) answerPackets(c *net.UDPConn) {
+	b := make([]byte, 100)
+	for {
+		_, from, err := c.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		_, _ = c.WriteTo(p.answer(from), from)
+	}
+}
+
+// dial opens a connection from a namespace, nil for the node's, with a source
+// address or "".
+func (w *town) dial(from *netopstest.NS, network, source, to string) (net.Conn, error) {
+	w.t.Helper()
+	d := net.Dialer{Timeout: patience}
+	if source != "" {
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(source)}
+		if network == "udp" {
+			d.LocalAddr = &net.UDPAddr{IP: net.ParseIP(source)}
+		}
+	}
+	var c net.Conn
+	var failed error
+	open := func() error {
+		c, failed = d.Dial(network, to)
+		return nil
+	}
+	if from == nil {
+		_ = open()
+	} else {
+		from.Do(w.t, open)
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	w.t.Cleanup(func() { _ = c.Close() })
+	return c, c.SetDeadline(time.Now().Add(patience))
+}
+
+// ask says something on a connection and gives what is answered: "id source".
+func ask(c net.Conn) (string, error) {
+	if _, err := c.Write([]byte("hello\n")); err != nil {
+		return "", err
+	}
+	b := make([]byte, 100)
+	n, err := c.Read(b)
+	return strings.TrimSpace(string(b[:n])), err
+}
+
+// wants fails the test unless the answer is as wanted; "" is refused.
+func (w *town) wants(want string, from *netopstest.NS, network, source, host string, port int) {
+	w.t.Helper()
+	to := net.JoinHostPort(host, strconv.Itoa(port))
+	c, err := w.dial(from, network, source, to)
+	have := ""
+	if err == nil {
+		have, err = ask(c)
+	}
+	if have != want || (err == nil) != (want != "") {
+		w.t.Errorf("%s %s from %q: %q, %v, want %q", network, to, source, have, err, want)
+	}
+}
+
+// gc collects all that a network has left.
+func (w *town) gc(network, bridge string) {
+	w.t.Helper()
+	for _, typ := range []string{"bridge", "portmap"} {
+		c := fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":%q,"bridge":%q,"cni.dev/valid-attachments":[]}`, network, typ, bridge)
+		w.OK(rolestest.Call{Type: typ, Verb: "GC", Conf: c})
+	}
+}
+
+// TestTraffic is the reference's live scenarios "TCP v4 (from host, localhost,
+// hairpin, other ns)", and the same for UDP and IPv6: everybody reaches the port,
+// and the container sees who it is wherever it can answer.
+func TestTraffic(t *testing.T) {
+	w := newTown(t)
+	a := w.run("a").publish(conf(web))
+	b := w.run("b")
+	a4, b4 := a.addrs[0].String(), b.addrs[0].String()
+	const node4, node6 = "10.1.0.1", "fd00:1::1"
+	for _, network := range []string{"tcp", "udp"} {
+		for _, v := range []struct {
+			name            string
+			from            *netopstest.NS
+			source, to, see string
+		}{
+			{"node", nil, "", "192.0.2.1", "192.0.2.1"},
+			{"node, by the bridge's address", nil, "", node4, node4},
+			{"localhost", nil, "", "127.0.0.1", node4},
+			{"localhost with another address", nil, "127.0.0.5", "127.0.0.9", node4},
+			{"outside", w.outside, "192.0.2.2", "192.0.2.1", "192.0.2.2"},
+			{"other container", b.NS, b4, "192.0.2.1", node4},
+			{"other container, by the bridge's address", b.NS, b4, node4, node4},
+			{"itself", a.NS, a4, "192.0.2.1", node4},
+			{"node, IPv6", nil, "", "2001:db8::1", "2001:db8::1"},
+			{"localhost, IPv6", nil, "", "::1", node6},
+			{"outside, IPv6", w.outside, "2001:db8::2", "2001:db8::1", "2001:db8::2"},
+			{"other container, IPv6", b.NS, b.addrs[1].String(), "2001:db8::1", node6},
+			{"itself, IPv6", a.NS, a.addrs[1].String(), "2001:db8::1", node6},
+		} {
+			t.Run(network+" "+v.name, func(t *testing.T) {
+				here := *w
+				here.t = t
+				here.wants("a "+v.see, v.from, network, v.source, v.to, 8080)
+			})
+		}
+	}
+	a.withdraw()
+	w.wants("", nil, "tcp", "", "192.0.2.1", 8080)
+	w.wants("", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
+}
+
+// TestLongLived has connections to a container go on while others come and go.
+func TestLongLived(t *testing.T) {
+	w := newTown(t)
+	w.run("a").publish(conf(web))
+	streams, err := w.dial(w.outside, "tcp", "192.0.2.2", "192.0.2.1:8080")
+	must(t, err)
+	packets, err := w.dial(w.outside, "udp", "192.0.2.2", "192.0.2.1:8080")
+	must(t, err)
+	asks := func(when string) {
+		t.Helper()
+		for _, c := range []net.Conn{streams, packets} {
+			if have, err := ask(c); have != "a 192.0.2.2" {
+				t.Errorf("%s: %q, %v", when, have, err)
+			}
+		}
+	}
+	asks("before")
+	b := w.run("b").publish(conf(`{"hostPort":8081,"containerPort":80},{"hostPort":8081,"containerPort":80,"protocol":"udp"}`))
+	asks("beside another")
+	w.wants("b 192.0.2.3", w.outside, "tcp", "192.0.2.3", "192.0.2.1", 8081)
+	b.withdraw()
+	asks("after another's DEL")
+}
+
+// TestUDPBefore has a client of UDP that sent before there was a container, and
+// goes on sending while one follows another, from the same port each time: the
+// reference's scenario "UDP survives a second container on the same port".
+func TestUDPBefore(t *testing.T) {
+	w := newTown(t)
+	client, err := w.dial(w.outside, "udp", "192.0.2.2", "192.0.2.1:8080")
+	must(t, err)
+	if have, err := ask(client); err == nil {
+		t.Errorf("an answer before there is a container: %q", have)
+	}
+	for _, id := range []string{"a", "b"} {
+		p := w.run(id).publish(conf(web))
+		if have, err := ask(client); have != id+" 192.0.2.2" {
+			t.Errorf("with %s: %q, %v", id, have, err)
+		}
+		p.withdraw()
+	}
+}
+
+// TestConditions has two containers with conditions of their own. With the
+// reference those of the last ADD rule everybody.
+func TestConditions(t *testing.T) {
+	w := newTown(t)
+	a := w.run("a").publish(conf(`{"hostPort":8080,"containerPort":80}`, `"conditionsV4":["!","-s","192.0.2.3"]`, `"conditionsV6":["ip6 saddr 2001:db8::/64"]`))
+	w.run("b").publish(conf(`{"hostPort":8081,"containerPort":80}`, `"conditionsV4":["ip saddr != 192.0.2.2","iifname","out0"]`))
+	w.run("c").publish(conf(`{"hostPort":8082,"containerPort":80,"hostIP":"192.0.2.1"}`, `"conditionsV4":["-i","out+"]`, `"masqAll":true`, `"markMasqBit":0`))
+	check := func() {
+		t.Helper()
+		for _, v := range []struct {
+			source, to string
+			port       int
+			want       string
+		}{
+			{"192.0.2.2", "192.0.2.1", 8080, "a 192.0.2.2"},
+			{"192.0.2.3", "192.0.2.1", 8080, ""},
+			{"2001:db8::2", "2001:db8::1", 8080, "a 2001:db8::2"},
+			{"192.0.2.2", "192.0.2.1", 8081, ""},
+			{"192.0.2.3", "192.0.2.1", 8081, "b 192.0.2.3"},
+			{"2001:db8::2", "2001:db8::1", 8081, "b 2001:db8::2"},
+			{"192.0.2.2", "192.0.2.1", 8082, "c 10.1.0.1"},
+		} {
+			w.wants(v.want, w.outside, "tcp", v.source, v.to, v.port)
+		}
+		w.wants("", nil, "tcp", "", "192.0.2.1", 8081) // by no device
+	}
+	check()
+	run(t, "nft", "flush", "ruleset")
+	w.Fail(a.plugin("CHECK", conf(`{"hostPort":8080,"containerPort":80}`)), 0)
+	w.run("d").publish(conf(`{"hostPort":8083,"containerPort":80}`))
+	w.OK(a.plugin("CHECK", conf(`{"hostPort":8080,"containerPort":80}`)))
+	check()
+}
+
+// TestTaken has two containers ask for one port: by any address, by one, and
+// after the first is dead. With the reference the last ADD wins.
+func TestTaken(t *testing.T) {
+	w := newTown(t)
+	one, any4 := `{"hostPort":8080,"containerPort":80,"hostIP":"192.0.2.1"}`, `{"hostPort":8080,"containerPort":80,"hostIP":"0.0.0.0"}`
+	six, udp := `{"hostPort":8080,"containerPort":80,"hostIP":"2001:db8::1"}`, `{"hostPort":8080,"containerPort":80,"protocol":"udp"}`
+	for i, v := range []struct{ held, wanted string }{{one, one}, {one, any4}, {any4, one}, {any4, any4}, {web, six}} {
+		holder := fmt.Sprintf("a%d", i)
+		a, b := w.run(holder).publish(conf(v.held)), w.run(fmt.Sprintf("b%d", i))
+		have := w.Fail(b.plugin("ADD", conf(v.wanted)), 0)
+		for _, word := range []string{"8080/tcp", `"` + holder + `"`, `"ports"`, `"eth0"`} {
+			if !strings.Contains(strings.ReplaceAll(have.Stdout, `\`, ""), word) {
+				t.Errorf("error %s does not name %s", have.Stdout, word)
+			}
+		}
+		w.OK(a.plugin("CHECK", conf(v.held)))
+		a.withdraw()
+		b.publish(conf(v.wanted)).withdraw()
+	}
+	a := w.attached("a").publish(conf(any4))
+	b := w.run("b").publish(conf(six + "," + udp))
+	w.wants("b 2001:db8::2", w.outside, "tcp", "2001:db8::2", "2001:db8::1", 8080)
+	b.withdraw()
+	a.Remove(t)
+	b.publish(conf(web))
+	w.wants("b 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
+}
+
+// TestTwoNetworks gives the ports of one container to both of its networks, as
+// podman does. The first has them, until its DEL; that of the second takes
+// nothing away, as it does with the reference.
+func TestTwoNetworks(t *testing.T) {
+	w := newTown(t)
+	a := w.run("a").publish(conf(web))
+	w.Extra = append(w.Extra, "CNIBOX_LOG=info")
+	second := *a
+	second.join("other", strings.NewReplacer("br0", "br1", "10.1.0", "10.2.0", "fd00:1", "fd00:2").Replace(dualBridge), "eth1")
+	call := func(verb string) rolestest.Call {
+		c := second.plugin(verb, strings.Replace(conf(web), "ports", "other", 1))
+		c.IfName = "eth1"
+		return c
+	}
+	have := w.OK(call("ADD"))
+	if !strings.Contains(have.Stderr, "8080/tcp/IPv4/") {
+		t.Errorf("log does not tell which ports stay with the first: %s", have.Stderr)
+	}
+	w.wants("a 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
+	w.OK(call("CHECK"))
+	w.OK(a.plugin("CHECK", conf(web)))
+	w.OK(call("DEL"))
+	w.OK(a.plugin("CHECK", conf(web)))
+	w.wants("a 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
+}
+
+// TestGuard has a container send to a service of the node's loopback address,
+// which route_localnet would let in. What it sends after that, to another
+// address, shows that the first was dropped.
+func TestGuard(t *testing.T) {
+	w := newTown(t)
+	a := w.run("a").publish(conf(web))
+	hidden, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	must(t, err)
+	defer hidden.Close()
+	open, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(10, 1, 0, 1)})
+	must(t, err)
+	defer open.Close()
+	a.Do(t, func() error {
+		run(t, "sysctl", "-qw", "net.ipv4.conf.eth0.route_localnet=1")
+		run(t, "ip", "route", "add", "127.0.0.1", "via", "10.1.0.1", "dev", "eth0")
+		return nil
+	})
+	sends := func() {
+		t.Helper()
+		for _, to := range []*net.UDPConn{hidden, open} {
+			c, err := w.dial(a.NS, "udp", a.addrs[0].String(), to.LocalAddr().String())
+			must(t, err)
+			_, err = c.Write([]byte("hello"))
+			must(t, err)
+		}
+		must(t, open.SetReadDeadline(time.Now().Add(patience)))
+		_, err := open.Read(make([]byte, 10))
+		must(t, err)
+	}
+	sends()
+	must(t, hidden.SetReadDeadline(time.Now()))
+	if _, err := hidden.Read(make([]byte, 10)); err == nil {
+		t.Error("a container reached the node's 127.0.0.1")
+	}
+	run(t, "nft", "flush", "chain", "inet", "cnibox", "portmap_guard")
+	sends()
+	must(t, hidden.SetReadDeadline(time.Now().Add(patience)))
+	if _, err := hidden.Read(make([]byte, 10)); err != nil {
+		t.Errorf("without the guard nothing arrives either: %v", err)
+	}
+}
