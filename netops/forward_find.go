@@ -2,6 +2,7 @@ package netops
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"strings"
 )
@@ -21,6 +22,9 @@ func (n *Net) forwards(ctx context.Context, prefix string) ([]*Forward, error) {
 			continue
 		}
 		st, err := n.filterTable(&f).read(ctx, "")
+		if f.Legacy && errors.Is(err, ErrNotSupported) {
+			continue // whoever loaded the table, it was not us
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -11,7 +11,8 @@ import (
 // IPTables runs one of the programs iptables-legacy, ip6tables-legacy,
 // iptables-legacy-restore and ip6tables-legacy-restore with arguments and
 // standard input, and gives its standard output. It is the one way to the
-// tables of kernels before nftables without rewriting them whole.
+// tables of kernels before nftables without rewriting them whole. The error wraps
+// ErrNotSupported where the program is not installed.
 type IPTables func(ctx context.Context, program string, args []string, input string) (string, error)
 
 // legacyFilter is the filter table of iptables-legacy.
@@ -36,7 +37,7 @@ func (t *legacyFilter) execute(ctx context.Context, suffix string, args []string
 	}
 	out, err := t.run(ctx, program, append([]string{"-w"}, args...), input)
 	if err != nil {
-		return "", fmt.Errorf("the kernel has rules of iptables-legacy that drop forwarded packets: %w", err)
+		return "", fmt.Errorf("rules of iptables-legacy in the kernel: %w", err)
 	}
 	return out, nil
 }

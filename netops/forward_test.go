@@ -306,8 +306,12 @@ func FuzzListing(f *testing.F) {
 func FuzzDecodeRule(f *testing.F) {
 	f.Add([]byte{12, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, err := decodeRule(b); err != nil && !errors.Is(err, errDamaged) {
-			t.Errorf("%v does not tell what is wrong", err)
+		_, err := decodeRule(b)
+		_, chainErr := decodeBaseChain(b)
+		for _, err := range []error{err, chainErr} {
+			if err != nil && !errors.Is(err, errDamaged) {
+				t.Errorf("%v does not tell what is wrong", err)
+			}
 		}
 	})
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/cnibox/cnibox/netops"
 )
 
 // iptablesTimeout bounds one run of iptables, whose lock others may hold.
@@ -26,7 +28,7 @@ func IPTables(ctx context.Context, program string, args []string, input string) 
 		}
 	}
 	if err != nil {
-		return "", fmt.Errorf("%s is not installed (Debian's package is iptables): %w", program, exec.ErrNotFound)
+		return "", fmt.Errorf("%s: %w: it is not installed (Debian's package is iptables)", program, netops.ErrNotSupported)
 	}
 	out, complaint := &bounded{left: maxOutput}, &bounded{left: maxComplaint}
 	cmd := exec.CommandContext(ctx, file, args...)

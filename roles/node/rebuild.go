@@ -67,9 +67,9 @@ func RebuiltPart(a *store.Attachment) *store.Part { return a.Part(rebuilt) }
 
 // rebuilder fills one new state file.
 type rebuilder struct {
-	h        *roles.Host
-	tx       *store.Tx
-	cache    map[string]*cacheEntry
+	h     *roles.Host
+	tx    *store.Tx
+	cache map[string]*cacheEntry
 	// elements are what Net.Labelled found.
 	elements []netops.Object
 	// told are the labels of the attachments that are stored.

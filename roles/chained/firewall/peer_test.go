@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
@@ -136,6 +138,17 @@ func TestWithoutPrograms(t *testing.T) {
 	w.Extra = []string{"PATH=/nowhere"}
 	w.attach("a", 1, `{}`)
 	w.reach("a", "outside", true)
+	legacyDrop(t) // for which there is no other way
+	const program = "/usr/sbin/xtables-legacy-multi"
+	if err := unix.Mount("/dev/null", program, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(program, unix.MNT_DETACH) })
+	b := w.attached("b", 2, `{}`)
+	if f := w.Fail(b.firewall, 0); !strings.Contains(f.Stdout, "iptables-legacy: not supported") {
+		t.Errorf("ADD: %s", f.Stdout)
+	}
+	w.OK(check(w.attach("c", 2, `{"backend":"nftables"}`)))
 }
 
 // TestInherit: DEL removes the reference's rules of a container that was

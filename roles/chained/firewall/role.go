@@ -113,8 +113,17 @@ func (r *role) tell(ctx context.Context, h *roles.Host, in *attach.Input, p *net
 	}
 }
 
-// Status tells whether the firewall that was asked for answers.
+// Status tells whether the firewall that was asked for answers, and in the log
+// of other nftables firewalls that drop by policy: what they accept is said in
+// them, and no rule of ours passes them.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {
+	others, err := h.Net.ForwardDrops(ctx)
+	if err != nil {
+		return err
+	}
+	if len(others) > 0 {
+		h.Log.Warn("nftables chains drop what the host forwards unless they accept it themselves", "chains", strings.Join(others, ", "))
+	}
 	if r.conf.Backend != firewalld {
 		return nil
 	}
@@ -145,6 +154,8 @@ func (o *observed) links(ctx context.Context, h *roles.Host, res *roles.Result) 
 			continue
 		case err != nil:
 			return err
+		case l.Kind == "ifb":
+			// Of a chained plugin: it sends on what the container sent, and leads nowhere.
 		case l.Master != "":
 			o.Port, o.Hairpin = l.Name, l.Hairpin
 			if o.Link == "" {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/cnibox/cnibox/roles/rolestest"
@@ -174,6 +175,26 @@ func TestOtherFirewalls(t *testing.T) {
 	run(t, "iptables-nft -P FORWARD ACCEPT")
 	w.OK(check(a)) // nothing drops it
 	w.reach("a", "outside", true)
+}
+
+// TestOtherPolicy: a firewall of somebody's own that drops by policy is passed by
+// none of our rules; STATUS tells its chain.
+func TestOtherPolicy(t *testing.T) {
+	w := newWorld(t)
+	a := w.attach("a", 1, `{}`)
+	run(t, "nft add table inet mine")
+	t.Cleanup(func() { run(t, "nft delete table inet mine") })
+	run(t, "nft add chain inet mine guard { type filter hook forward priority 5 ; policy drop ; }")
+	w.reach("a", "outside", false)
+	status := verb(a.firewall, "STATUS")
+	status.ID, status.Netns, status.IfName = "", "", ""
+	if s := w.OK(status); !strings.Contains(s.Stderr, "inet mine guard") {
+		t.Errorf("STATUS does not tell the chain: %q", s.Stderr)
+	}
+	run(t, "nft add rule inet mine guard iifname br1 accept")
+	w.reach("a", "outside", true)
+	run(t, "nft flush table inet mine")
+	w.OK(check(a))
 }
 
 func check(p *peer) rolestest.Call {

@@ -1,0 +1,69 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ForwardDrops names nftables' chains that drop by policy what the host forwards
+// ("inet filter forward"), but for iptables' own: only their owner can have them
+// let a packet pass.
+func (n *Net) ForwardDrops(ctx context.Context) ([]string, error) {
+	conn, err := n.nft.open()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, family := range []byte{unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
+		var damaged error
+		m := nftMessage{kind: unix.NFT_MSG_GETCHAIN, flags: unix.NLM_F_DUMP, family: family}
+		err := conn.query(ctx, m, func(attrs []byte) {
+			c, err := decodeBaseChain(attrs)
+			damaged = errors.Join(damaged, err)
+			isIPTables := family != unix.NFPROTO_INET && c.table == "filter" && c.name == hookChain
+			if c.drops && c.hook == unix.NF_INET_FORWARD && !isIPTables {
+				names = append(names, nftTable{family, printable(c.table)}.String()+" "+printable(c.name))
+			}
+		})
+		if err = errors.Join(err, damaged); err != nil && !errors.Is(err, errInterrupted) {
+			return nil, kernelError(err, "list nftables chains")
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// baseChain is what is read of a chain that may be one of a hook.
+type baseChain struct {
+	table, name string
+	hook        int // -1 without one
+	drops       bool
+}
+
+// decodeBaseChain reads one NFT_MSG_NEWCHAIN's attributes.
+func decodeBaseChain(attrs []byte) (baseChain, error) {
+	c := baseChain{hook: -1}
+	err := eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+		switch ad.Type() {
+		case unix.NFTA_CHAIN_TABLE:
+			c.table = ad.String()
+		case unix.NFTA_CHAIN_NAME:
+			c.name = ad.String()
+		case unix.NFTA_CHAIN_POLICY:
+			c.drops = ad.Uint32() == nfDrop
+		case unix.NFTA_CHAIN_HOOK:
+			return eachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error {
+				if ad.Type() == unix.NFTA_HOOK_HOOKNUM {
+					c.hook = int(ad.Uint32())
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	return c, err
+}
