@@ -139,6 +139,15 @@ func (a *Handler) Status(ctx context.Context, h *roles.Host, req *roles.Request)
 	return errors.Join(errs...)
 }
 
+// KindStatus is the part of a role's STATUS that tells whether the kernel can
+// make the role's kind of link.
+func KindStatus(ctx context.Context, h *roles.Host, kind string) error {
+	if err := h.Net.HasKind(ctx, kind); err != nil {
+		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
+	}
+	return nil
+}
+
 // status asks a role that knows something of its own.
 func status(ctx context.Context, h *roles.Host, role Wirer) error {
 	s, ok := role.(interface {

@@ -144,11 +144,11 @@ func (u *Upper) Link(in *Input, own netops.Link) (*Wiring, error) {
 // Stray is the container's interface, known by name, kind and label.
 func (u *Upper) Stray(in *Input) netops.Spec { return StrayWithin(in, u.Kind) }
 
-// Status tells whether the master is there. One in a container cannot be looked
-// for without the container.
+// Status tells whether the kernel has the kind of link, and the master is there.
+// One in a container cannot be looked for without the container.
 func (u *Upper) Status(ctx context.Context, h *roles.Host) error {
-	if u.InContainer {
-		return nil
+	if err := KindStatus(ctx, h, u.Kind); err != nil || u.InContainer {
+		return err
 	}
 	m, err := u.observe(ctx, h, nil)
 	if err == nil {

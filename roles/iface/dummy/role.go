@@ -70,3 +70,8 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 
 // Stray is the container's interface.
 func (r *role) Stray(in *attach.Input) netops.Spec { return attach.StrayWithin(in, kind) }
+
+// Status tells whether the kernel has dummies.
+func (r *role) Status(ctx context.Context, h *roles.Host) error {
+	return attach.KindStatus(ctx, h, kind)
+}

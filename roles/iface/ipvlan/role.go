@@ -89,11 +89,11 @@ func inherited(in *attach.Input) (*roles.Result, error) {
 	return in.Chained, nil
 }
 
-// Status tells whether the master is there. Without a name it may be one that
-// the plugin before will make.
+// Status tells whether the kernel has ipvlans, and the master is there. Without a
+// name it may be one that the plugin before will make.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {
 	if r.conf.Master == "" {
-		return nil
+		return attach.KindStatus(ctx, h, kind)
 	}
 	return r.Upper.Status(ctx, h)
 }

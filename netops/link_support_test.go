@@ -1,0 +1,34 @@
+package netops_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/netopstest"
+)
+
+// TestHasKind: what the kernel can make is told without making any.
+func TestHasKind(t *testing.T) {
+	n := newNet(t, nil)
+	before := netopstest.Snapshot(t)
+	for _, kind := range []string{"veth", "bridge", "macvlan", "vxlan"} { // every kernel of ours has these
+		if err := n.HasKind(t.Context(), kind); err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+	if err := n.HasKind(t.Context(), "sundial"); !errors.Is(err, netops.ErrNotSupported) {
+		t.Errorf("a kind that no kernel has: %v", err)
+	}
+	if now := netopstest.Snapshot(t); now != before {
+		t.Errorf("something was made:\n%s", now)
+	}
+	for _, kind := range []string{"dummy", "ipvlan", "vlan", "vrf", "ifb"} {
+		t.Run(kind, func(t *testing.T) {
+			netopstest.NeedKind(t, kind)
+			if err := n.HasKind(t.Context(), kind); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
