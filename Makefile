@@ -35,14 +35,14 @@ test: setup build bin/peers/bridge
 
 # Debian's stock kernel in QEMU, for what a host kernel may lack: one boot, each package with what it has to show there.
 UPPER := TestRole/(layer3|l2)/(versions|fault)|TestRole/.*/(life|del|gc|status|tamper)|Test(Announce|Chained|MTU|Refused|DelWithoutMaster|Status|Passthru|DefaultMaster|FailedAdd|MAC|OtherParent)
-test-vm: setup
+test-vm: setup bin/peers/bridge
 	$(GO) build -trimpath -o bin/vm/run ./test/vm
-	bin/vm/run -timeout 45m ./netops \
+	bin/vm/run -timeout 50m -copy bin/peers ./netops \
 		'./roles/iface/bridge=TestRole/(trunk|both|empty)/(life|del|gc|tamper)|TestRole/vlan/(life|del|gc|status|versions|tamper|fault)|TestRemoveEmptyVLANGateway' \
 		'./roles/iface/macvlan=TestRole/layer3/(life|del|gc|status|versions|tamper)' './roles/iface/ipvlan=$(UPPER)' './roles/iface/vlan=$(UPPER)' \
 		'./roles/iface/hostdevice=TestReturn|TestHardware$$' ./roles/iface/dummy \
 		'./roles/iface/ptp=TestTraffic|TestRole/(dual|host|single)/(life|del|gc)' './roles/iface/tap=TestKeys|TestTraffic|TestBridge' \
-		'./roles/ipam/dhcp=TestIPvlan|TestDualStack'
+		'./roles/ipam/dhcp=TestIPvlan|TestDualStack' './test/takeover=TestInterfaces/^(ipvlan|vlan|dummy)$$/^(DEL|GC of what is gone)$$'
 
 bin/golangci-lint: test/tools/go.sum
 	cd test/tools && $(GO) build -trimpath -o ../../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint mvdan.cc/gofumpt

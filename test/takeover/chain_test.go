@@ -19,11 +19,14 @@ func chains() map[string][]object {
 			{"hostPort": 8081, "containerPort": 81, "protocol": "udp", "hostIP": "127.0.0.1"},
 		}}}
 	}
+	firewall := func(policy string) object {
+		return object{"type": "firewall", "backend": "iptables", "ingressPolicy": policy}
+	}
 	tuning := object{"type": "tuning", "mtu": 1400, "promisc": true, "mac": "02:00:00:00:00:77", "sysctl": object{"net.ipv4.conf.IFNAME.arp_filter": "1"}}
 	bandwidth := object{"type": "bandwidth", "ingressRate": 8000000, "ingressBurst": 800000, "egressRate": 8000000, "egressBurst": 800000}
 	return map[string][]object{
-		"iptables": {bridge("iptables"), portmap("iptables"), tuning, bandwidth},
-		"nftables": {bridge("nftables"), portmap("nftables"), tuning, bandwidth},
+		"iptables": {bridge("iptables"), portmap("iptables"), firewall("open"), tuning, bandwidth},
+		"nftables": {bridge("nftables"), portmap("nftables"), firewall("same-bridge"), tuning, bandwidth},
 	}
 }
 

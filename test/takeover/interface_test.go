@@ -140,7 +140,7 @@ func clear(t *testing.T) {
 	links, err := netlink.LinkList()
 	must(t, err)
 	for _, l := range links {
-		if name := l.Attrs().Name; name == "br0" || strings.HasPrefix(name, "bwp") {
+		if l.Attrs().Name == "br0" || l.Type() == "ifb" {
 			must(t, netlink.LinkDel(l))
 		}
 	}
