@@ -13,7 +13,7 @@ func TestGolden(t *testing.T) {
 	rolestest.Golden{
 		New: func(conf []byte) (attach.Wirer, error) { return newRole(conf) },
 		Observed: func(seen []byte) (any, error) {
-			o := observed{Toward4: device{Name: "cni0"}, Toward6: device{Name: "cni0"}}
+			o := observed{Toward4: device{Name: "cni0"}, Toward6: device{Name: "cni0", Index: 4}}
 			if len(seen) == 0 {
 				return o, nil
 			}

@@ -68,7 +68,8 @@ type observed struct {
 // device is one of the host's.
 type device struct {
 	// Name is empty where there is none.
-	Name string
+	Name  string
+	Index int
 	// Own tells that it goes with the attachment.
 	Own bool
 }
@@ -156,7 +157,7 @@ func toward(ctx context.Context, h *roles.Host, in *attach.Input, to netip.Addr,
 	if err != nil {
 		return fmt.Errorf("device toward the container: %w", err)
 	}
-	*d = device{Name: name, Own: l.Kind == "veth" && slices.ContainsFunc(in.Chained.Interfaces, func(i *roles.ResultInterface) bool {
+	*d = device{Name: name, Index: l.Index, Own: l.Kind == "veth" && slices.ContainsFunc(in.Chained.Interfaces, func(i *roles.ResultInterface) bool {
 		return i.Name == name && i.Sandbox == ""
 	})}
 	return nil

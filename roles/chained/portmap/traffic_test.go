@@ -31,7 +31,13 @@ type town struct {
 
 func newTown(t *testing.T) *town {
 	t.Helper()
-	w := &town{Env: rolestest.NewEnv(t, all.Table()), t: t, outside: netopstest.New(t), chain: dualBridge}
+	return newTownOf(t, rolestest.NewEnv(t, all.Table()))
+}
+
+// newTownOf is a town whose plugins are the node's.
+func newTownOf(t *testing.T, node *rolestest.Env) *town {
+	t.Helper()
+	w := &town{Env: node, t: t, outside: netopstest.New(t), chain: dualBridge}
 	// What is bridged is not routed here: from ::1 a container answers by a bridge only so.
 	run(t, "sysctl", "-qw", "net.bridge.bridge-nf-call-ip6tables=0")
 	w.ip("link add out0 type veth peer name eth0 netns " + w.outside.Path())

@@ -17,7 +17,8 @@ const (
 	// of a container that ports lead to.
 	claimPort    = "port"
 	claimAddress = "mapped address"
-	// loopbackMetric keeps a route to ::1 behind the kernel's own.
+	// loopbackMetric keeps routes to ::1 behind the kernel's own. With the
+	// device's index added no two have the same, which the kernel would refuse.
 	loopbackMetric = 4096
 )
 
@@ -183,7 +184,7 @@ func (r *role) wireLoopback(s *netops.Spec, in *attach.Input, o observed, ports 
 	}
 	if d := o.Toward6; d.Name != "" && meetsLoopback(ports, false) {
 		s.Add(&netops.Route{
-			In: netops.Host, Shared: !d.Own, Link: d.Name, Local: true, Priority: loopbackMetric,
+			In: netops.Host, Shared: !d.Own, Link: d.Name, Local: true, Priority: loopbackMetric + d.Index,
 			Dst: netip.PrefixFrom(netip.IPv6Loopback(), netip.IPv6Loopback().BitLen()),
 		})
 	}
