@@ -368,8 +368,10 @@ func (op filterOp) String() string {
 func (r *filterRule) args() []string {
 	a := []string{r.chain}
 	for _, o := range []struct{ flag, value string }{
-		{"-s", prefixText(r.src)}, {"-d", prefixText(r.dst)},
-		{"-i", iptablesLink(r.in)}, {"-o", iptablesLink(r.out)},
+		{"-s", prefixText(r.src)},
+		{"-d", prefixText(r.dst)},
+		{"-i", iptablesLink(r.in)},
+		{"-o", iptablesLink(r.out)},
 	} {
 		if o.value != "" {
 			a = append(a, o.flag, o.value)

@@ -23,7 +23,7 @@ func TestStorm(t *testing.T) {
 				"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}}`,
 			`{"cniVersion":"1.1.0","name":"two","type":"bridge","bridge":"br2","isGateway":true,
 				"ipam":{"type":"host-local","ranges":[[{"subnet":"10.2.0.0/24"}]]}}`,
-			`{"cniVersion":"1.1.0","name":"three","type":"bridge","bridge":"br2","isGateway":true,
+			`{"cniVersion":"1.1.0","name":"three","type":"bridge","bridge":"br2",
 				"ipam":{"type":"host-local","ranges":[[{"subnet":"10.3.0.0/24"}]]}}`,
 		},
 		Chain: []string{`{"type":"firewall","ingressPolicy":"isolated"}`},
