@@ -159,16 +159,18 @@ func (u *undoer) step(ctx context.Context, st Step) error {
 // isOutdated tells whether the kernel refused to put back what can no longer
 // be: a route whose gateway, source address or state of the link went, an
 // attribute that a link may not have any more (the MTU when the parent's has
-// become less, the MAC when another has it). The link itself is on its way out.
+// become less, the MAC when another has it), a setting that others bound (an
+// interface's net/ipv6/…/mtu while its MTU is less). The link is on its way out.
 func isOutdated(st Step, err error) bool {
-	_, isRoute := st.Object.(*Route)
-	l, isLink := st.Object.(*Link)
-	switch {
-	case isRoute && st.Verb == VerbAdd:
-		return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) ||
-			errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.EINVAL)
-	case isLink && st.Verb == VerbSet && l.Index != 0:
-		return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) || errors.Is(err, unix.EADDRINUSE)
+	invalid := errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE)
+	switch o := st.Object.(type) {
+	case *Route:
+		return st.Verb == VerbAdd && (invalid || errors.Is(err, unix.ENETUNREACH) ||
+			errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETDOWN))
+	case *Link:
+		return st.Verb == VerbSet && o.Index != 0 && (invalid || errors.Is(err, unix.EADDRINUSE))
+	case *Sysctl:
+		return invalid
 	}
 	return false
 }

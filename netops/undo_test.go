@@ -65,15 +65,17 @@ func TestUndoGoesOn(t *testing.T) {
 	if err := n.Ensure(ctx, netops.Spec{Objects: []netops.Object{first, last}}, ns); err != nil {
 		t.Fatal(err)
 	}
-	refused := &netops.Sysctl{In: netops.Container, Key: "net/ipv4/conf/lo/arp_notify", Value: "no number"}
+	refused := &netops.Sysctl{In: netops.Container, Key: "net/ipv4/tcp_available_congestion_control", Value: "x"} // can only be read
+	outdated := &netops.Sysctl{In: netops.Container, Key: "net/ipv4/conf/lo/arp_notify", Value: "no number any more"}
 	changes := []netops.Change{
 		del(first),
 		{Do: netops.Step{Verb: netops.VerbSet, Object: refused}, Undo: &netops.Step{Verb: netops.VerbSet, Object: refused}},
+		{Do: netops.Step{Verb: netops.VerbSet, Object: outdated}, Undo: &netops.Step{Verb: netops.VerbSet, Object: outdated}},
 		{Do: netops.Step{Verb: netops.VerbAdd, Object: last}, Undo: &netops.Step{Verb: "burn", Object: last}},
 		del(last),
 	}
 	err := n.Undo(ctx, changes, ns)
-	if !errors.Is(err, netops.ErrInvalid) || !strings.Contains(err.Error(), "arp_notify") || !strings.Contains(err.Error(), "burn") {
+	if !errors.Is(err, netops.ErrPermission) || strings.Contains(err.Error(), "arp_notify") || !strings.Contains(err.Error(), "burn") {
 		t.Errorf("Undo: %v, want both faults", err)
 	}
 	if _, err := n.Link(ctx, nil, "vtu1"); !errors.Is(err, netops.ErrNotExist) {

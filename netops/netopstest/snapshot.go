@@ -73,8 +73,9 @@ func links(names map[int]string) ([]string, error) {
 	var out []string
 	for _, l := range all {
 		a := l.Attrs()
-		out = append(out, fmt.Sprintf("link %s %s mac %s mtu %d master %q up %v promisc %d alias %q%s",
-			a.Name, l.Type(), a.HardwareAddr, a.MTU, names[a.MasterIndex], a.Flags&net.FlagUp != 0, a.Promisc, a.Alias, ofKind(l, names)))
+		out = append(out, fmt.Sprintf("link %s %s mac %s mtu %d master %q up %v promisc %d allmulti %v txqlen %d alias %q%s",
+			a.Name, l.Type(), a.HardwareAddr, a.MTU, names[a.MasterIndex], a.Flags&net.FlagUp != 0, a.Promisc,
+			a.RawFlags&unix.IFF_ALLMULTI != 0, a.TxQLen, a.Alias, ofKind(l, names)))
 	}
 	return out, nil
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/cnibox/cnibox/roles/chained/bandwidth"
 	"github.com/cnibox/cnibox/roles/chained/firewall"
 	"github.com/cnibox/cnibox/roles/chained/portmap"
+	"github.com/cnibox/cnibox/roles/chained/tuning"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
 	"github.com/cnibox/cnibox/roles/iface/dummy"
 	"github.com/cnibox/cnibox/roles/iface/hostdevice"
@@ -38,5 +39,6 @@ func Table() roles.Table {
 		bandwidth.Role(),
 		firewall.Role(),
 		portmap.Role(),
+		tuning.Role(),
 	}
 }

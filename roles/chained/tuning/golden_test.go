@@ -1,0 +1,24 @@
+package tuning
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// TestGolden runs testdata/*.txtar.
+func TestGolden(t *testing.T) {
+	rolestest.Golden{
+		New: func(conf []byte) (attach.Wirer, error) { return newRole(conf) },
+		Observed: func(seen []byte) (any, error) {
+			var o observed
+			if len(seen) == 0 {
+				return o, nil
+			}
+			err := json.Unmarshal(seen, &o)
+			return o, err
+		},
+	}.Run(t)
+}
