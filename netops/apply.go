@@ -40,6 +40,7 @@ var (
 	_ object   = (*Element)(nil)
 	_ object   = (*Forward)(nil)
 	_ object   = (*ZoneSource)(nil)
+	_ object   = (*VRF)(nil)
 	_ object   = (*Flows)(nil)
 )
 
@@ -118,6 +119,8 @@ func (a *applier) probed(ctx context.Context, batch []Change) error {
 		err = a.forward(ctx, batch[0])
 	case *ZoneSource:
 		err = a.zoneSource(ctx, batch[0])
+	case *VRF:
+		err = a.vrf(ctx, batch[0])
 	case *Flows:
 		err = a.flows(ctx, batch)
 	default:
@@ -149,7 +152,7 @@ func together(a, b Step) bool {
 		return false
 	}
 	switch a.Object.(type) {
-	case *Move, *Forward, *ZoneSource:
+	case *Move, *VRF, *Forward, *ZoneSource:
 		return false
 	case *Sysctl:
 		_, ok := b.Object.(*Sysctl)

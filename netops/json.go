@@ -41,6 +41,8 @@ func kindOf(o Object) (string, error) {
 		return "forward", nil
 	case *ZoneSource:
 		return "zoneSource", nil
+	case *VRF:
+		return "vrf", nil
 	case *Flows:
 		return "flows", nil
 	}
@@ -76,6 +78,8 @@ func ofKind(kind string) object {
 		return new(Forward)
 	case "zoneSource":
 		return new(ZoneSource)
+	case "vrf":
+		return new(VRF)
 	case "flows":
 		return new(Flows)
 	}

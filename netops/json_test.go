@@ -58,6 +58,8 @@ var hostile = []string{
 	`{"do":{"verb":"add","rule":{"in":"host","family":2,"from":"::/0","table":1}}}`,
 	`{"do":{"verb":"add","neigh":{"in":"host","link":"l","mac":"02:00:00:00:00:01"}}}`,
 	`{"do":{"verb":"set","portVLANs":{"in":"host","link":"l","vlans":[{"id":5000}]}}}`,
+	`{"do":{"verb":"add","vrf":{"in":"container","name":"red","table":-1,"link":"eth0"}}}`,
+	`{"do":{"verb":"add","vrf":{"in":"container","name":"eth0","table":1,"link":"eth0"}}}`,
 	`{"do":{"verb":"del","flows":{"in":"host","proto":"icmp","port":1}}}`,
 	`{"do":{"verb":"del","flows":{"in":"host","proto":"udp","port":65536}}}`,
 	`{"do":{"verb":"del","flows":{"in":"host","proto":"udp","port":9,"dst":"10.0.0.1","replySrc":"::1"}}}`,

@@ -18,6 +18,7 @@ const (
 	kindVLAN    = "vlan"
 	kindDummy   = "dummy"
 	kindBridge  = "bridge"
+	kindVRF     = "vrf"
 	kindIFB     = "ifb"
 	// kindTap is the kernel's name for what /dev/net/tun makes: taps and tuns.
 	kindTap = "tun"
@@ -253,6 +254,7 @@ type kindState struct {
 	mode       string
 	bcQueueLen uint32
 	vlanID     int
+	table      int // a VRF's
 	tap        tapState
 }
 
@@ -268,6 +270,8 @@ func (l *linkState) parseKind(data []byte) error {
 			l.mode = modeName(l.kind, attrShort(v))
 		case l.kind == kindVLAN && kind == nl.IFLA_VLAN_ID:
 			l.vlanID = attrShort(v)
+		case l.kind == kindVRF && kind == nl.IFLA_VRF_TABLE:
+			l.table = attrInt(v)
 		case l.kind == kindTap:
 			l.tap.parse(kind, v)
 		}

@@ -34,6 +34,8 @@ type LinkInfo struct {
 	Mode    string
 	VLANID  int
 	Promisc bool
+	// Table is a VRF's routing table.
+	Table int
 	// Hairpin and Isolated are a bridge port's.
 	Hairpin, Isolated bool
 	// Addresses is filled by Links only.
@@ -118,7 +120,7 @@ func (l *linkState) info() LinkInfo {
 		Name: l.name, Index: l.index, Kind: l.kind, MAC: l.mac.String(), MTU: l.mtu,
 		Up: l.isUp(), OperUp: l.oper == operUp, Alias: l.alias,
 		MasterIndex: l.master, PeerIndex: l.peer, Promisc: l.isPromisc(),
-		Mode: l.mode, VLANID: l.vlanID,
+		Mode: l.mode, VLANID: l.vlanID, Table: l.table,
 	}
 	if l.port != nil {
 		i.Hairpin, i.Isolated = l.port.Hairpin, l.port.Isolated

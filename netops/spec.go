@@ -37,7 +37,7 @@ func (s *Spec) Add(o ...Object) { s.Objects = append(s.Objects, o...) }
 
 // Object is one piece of kernel state: *Link, *Move, *Addr, *Route, *Neigh, *Rule,
 // *Sysctl, *PortVLANs, *Qdisc, *Redirect, *Element,
-// *Forward, *ZoneSource or *Flows.
+// *Forward, *ZoneSource, *VRF or *Flows.
 //
 // An object is either exclusive (it belongs to one attachment; one that exists
 // already is an error) or shared (it is ensured, and never undone by an
@@ -345,4 +345,26 @@ type Forward struct {
 type ZoneSource struct {
 	Zone    string     `json:"zone"`
 	Address netip.Addr `json:"address"`
+}
+
+// VRF is a link's membership of a VRF (Documentation/networking/vrf.rst). The
+// device is made for its first member, brought up, and deleted with its last.
+// Whoever adds or removes members has to see to it that nobody else does in the
+// same namespace meanwhile.
+//
+// A link that is up is taken down and up again as it enters and leaves: its
+// routes go, but those that the kernel makes for its addresses, which move to
+// the VRF's table; its IPv6 addresses go as well, unless keep_addr_on_down is set.
+type VRF struct {
+	In Place `json:"in"`
+	// Name is the device's, Table its routing table.
+	Name  string `json:"name"`
+	Table int    `json:"table"`
+	// Link is the member. It must be of no VRF, bridge or bond.
+	Link string `json:"link"`
+	// Alias is the label that the device gets. An inverse without one deletes
+	// an unlabelled device, if the link was its last member.
+	Alias string `json:"alias,omitempty"`
+	// LinkIndex is the link that an inverse takes out, whatever its name is by then.
+	LinkIndex int `json:"linkIndex,omitempty"`
 }

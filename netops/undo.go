@@ -185,6 +185,11 @@ func (u *undoer) try(ctx context.Context, st Step) error {
 		return ns.visit(o.write)
 	case *Move:
 		return u.moveBack(ctx, o)
+	case *VRF:
+		if st.Verb != VerbDel {
+			return fmt.Errorf("an inverse that makes a member: %w", ErrInvalid)
+		}
+		return o.leave(ctx, u.session)
 	case *Forward:
 		return o.run(ctx, u.net, st.Verb)
 	case *Link:

@@ -1,0 +1,229 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Where is the namespace of the VRF and the link.
+func (v *VRF) Where() Place { return v.In }
+
+// IsShared is false: the membership is the link's own. The device is made for
+// the first member and goes with the last.
+func (v *VRF) IsShared() bool { return false }
+
+func (v *VRF) object() {}
+
+// String is the membership in the form of ip link, with the device's table.
+func (v *VRF) String() string {
+	w := words{"link", v.Link}
+	w.flag(v.In == Container, "netns container")
+	w = append(w, "vrf", v.Name)
+	w.number("table", v.Table)
+	return w.String()
+}
+
+func (v *VRF) validate() error {
+	errs := []error{
+		checkPlace(v.In), checkName(v.Name), checkName(v.Link), checkAlias(v.Alias), checkIndex(v.LinkIndex),
+		checkRange("table", v.Table, 0, 1<<32-1),
+	}
+	if v.Name == v.Link {
+		errs = append(errs, fmt.Errorf("link %q in itself: %w", v.Link, ErrInvalid))
+	}
+	return errors.Join(errs...)
+}
+
+// plan refuses a VRF of another table, another link of that name, and a link
+// that has a master.
+func (v *VRF) plan(ctx context.Context, s *session) ([]Change, error) {
+	c := Change{Do: Step{VerbAdd, v}}
+	if s.isNew(v.In, v.Link) {
+		return []Change{c}, nil
+	}
+	if _, err := v.device(ctx, s); err != nil {
+		return nil, err
+	}
+	l, err := s.link(ctx, v.In, v.Link)
+	if err != nil {
+		return nil, err
+	}
+	if l.master != 0 {
+		master, err := s.linkName(ctx, v.In, l.master)
+		if err != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("interface %q is in %q already: %w", v.Link, orNone(master), ErrConflict)
+	}
+	back := *v
+	back.LinkIndex = l.index
+	c.Undo = &Step{VerbDel, &back}
+	return []Change{c}, nil
+}
+
+// device is the VRF; nil if there is none.
+func (v *VRF) device(ctx context.Context, s *session) (*linkState, error) {
+	have, err := s.findLink(ctx, v.In, v.Name)
+	if err != nil || have == nil {
+		return nil, err
+	}
+	if have.kind != kindVRF {
+		return nil, fmt.Errorf("interface %q is a link of kind %q, not %q: %w", v.Name, have.kind, kindVRF, ErrConflict)
+	}
+	if have.table != v.Table {
+		return nil, fmt.Errorf("VRF %q has table %d, not %d: %w", v.Name, have.table, v.Table, ErrConflict)
+	}
+	return have, nil
+}
+
+func (v *VRF) verify(ctx context.Context, s *session) ([]Difference, error) {
+	vrf, err := s.findLink(ctx, v.In, v.Name)
+	if err != nil || vrf == nil {
+		return absentIf(err, v)
+	}
+	l, err := s.findLink(ctx, v.In, v.Link)
+	if err != nil || l == nil {
+		return absentIf(err, v)
+	}
+	d := differences{object: v}
+	d.compare("kind", kindVRF, vrf.kind)
+	d.compare("state", upDown(true), upDown(vrf.isUp()))
+	d.compare("table", strconv.Itoa(v.Table), strconv.Itoa(vrf.table))
+	if l.master != vrf.index {
+		master, err := s.linkName(ctx, v.In, l.master)
+		if err != nil {
+			return nil, err
+		}
+		d.compare("master", v.Name, orNone(master))
+	}
+	return d.list, nil
+}
+
+// vrf makes one membership. In doubt it was made: the inverse bears with what is absent.
+func (a *applier) vrf(ctx context.Context, c Change) error {
+	a.done = append(a.done, c)
+	return describeStep(c.Do, c.Do.Object.(*VRF).join(ctx, a.session))
+}
+
+// join makes the VRF if it is absent, and the link a member. The kernel takes a
+// link that is up down and up again, with its routes and, unless
+// keep_addr_on_down is set, its IPv6 addresses (vrf_add_slave, cycle_netdev).
+func (v *VRF) join(ctx context.Context, s *session) error {
+	c, err := s.conn(v.In)
+	if err != nil {
+		return err
+	}
+	vrf, err := v.device(ctx, s)
+	if err != nil {
+		return err
+	}
+	if vrf == nil {
+		if err := v.create(ctx, s, c); err != nil {
+			return err
+		}
+		if vrf, err = s.link(ctx, v.In, v.Name); err != nil {
+			return err
+		}
+	}
+	index, err := s.indexOf(ctx, v.In, v.Link)
+	if err != nil {
+		return err
+	}
+	up := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	up.Index, up.Flags, up.Change = int32(vrf.index), unix.IFF_UP, unix.IFF_UP
+	results, broken := c.exchange(ctx, []rtMessage{{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{up}}, masterMessage(index, vrf.index)})
+	return errors.Join(append(results, broken)...)
+}
+
+// create makes the device and labels it, in one write.
+func (v *VRF) create(ctx context.Context, s *session, c *rtConn) error {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(kindVRF))
+	info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_VRF_TABLE, nl.Uint32Attr(uint32(v.Table)))
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	ifi.Index = int32((&Link{Name: v.Name, Alias: v.Alias}).chosenIndex())
+	label, err := (&Link{In: v.In, Name: v.Name, Alias: v.Alias}).setAt(ctx, s, int(ifi.Index))
+	if err != nil {
+		return err
+	}
+	results, broken := c.exchange(ctx, []rtMessage{{
+		kind: unix.RTM_NEWLINK, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{ifi, nameAttr(v.Name), info},
+	}, label})
+	if errors.Is(results[0], unix.EOPNOTSUPP) {
+		return fmt.Errorf("%w: see what 'modprobe vrf' says", results[0])
+	}
+	return errors.Join(append(results, broken)...)
+}
+
+// leave takes the link out of the VRF, and deletes that with its last member:
+// one with the label, or where there is none (the reference plugin's) the one
+// that the link was in. Link and VRF may have been renamed; what is gone is
+// success.
+func (v *VRF) leave(ctx context.Context, s *session) error {
+	c, err := s.conn(v.In)
+	if err != nil {
+		return err
+	}
+	links, err := c.links(ctx)
+	if err != nil {
+		return err
+	}
+	vrf, member := v.find(links)
+	if vrf == nil {
+		return nil
+	}
+	if member != nil {
+		if err := c.one(ctx, masterMessage(member.index, 0)); err != nil && !isAbsent(err) {
+			return err
+		}
+	}
+	if v.Alias == "" && member == nil || v.Alias != "" && !isLabelled(vrf.alias, v.Alias) {
+		return nil
+	}
+	for _, l := range links {
+		if l.master == vrf.index && l != member {
+			return nil
+		}
+	}
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	ifi.Index = int32(vrf.index)
+	delete(s.index, linkRef{v.In, vrf.name})
+	return c.one(ctx, rtMessage{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}})
+}
+
+// find is the VRF that the link is a member of, if it is the one: the same name,
+// or the same table under another name. A VRF without the link is found by its
+// name only.
+func (v *VRF) find(links []*linkState) (vrf, member *linkState) {
+	is := func(l *linkState) bool {
+		return l.kind == kindVRF && (l.name == v.Name || v.Table != 0 && l.table == v.Table)
+	}
+	for _, l := range links {
+		if v.LinkIndex != 0 && l.index == v.LinkIndex || v.LinkIndex == 0 && l.name == v.Link {
+			member = l
+		}
+	}
+	for _, l := range links {
+		if member != nil && member.master == l.index && is(l) {
+			return l, member
+		}
+	}
+	for _, l := range links {
+		if is(l) && l.name == v.Name {
+			vrf = l
+		}
+	}
+	return vrf, nil
+}
+
+// masterMessage makes a link a member of another, or with 0 of none.
+func masterMessage(link, master int) rtMessage {
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	ifi.Index = int32(link)
+	return rtMessage{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master)))}}
+}
