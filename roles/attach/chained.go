@@ -166,7 +166,7 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 		}
 	}
 	if i := c.newest(rec); i >= 0 {
-		return node.RemovePart(ctx, h, rec, i, ns)
+		return c.removePart(ctx, h, rec, i, ns)
 	}
 	if !isHeir {
 		return nil
@@ -177,6 +177,18 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 		return heir.Inherit(ctx, h, in, ns)
 	}
 	return node.WithRecorded(h, rec, ns, func(ns *netops.Namespace) error { return heir.Inherit(ctx, h, in, ns) })
+}
+
+// removePart removes a part of the role's, a Chooser's alone in its namespace.
+func (c *ChainedHandler) removePart(ctx context.Context, h *roles.Host, rec *store.Attachment, i int, ns *netops.Namespace) error {
+	if _, ok := c.role.(Chooser); ok {
+		alone, err := h.Store.LockShared(ctx, namespaceLock(rec.Netns.Dev, rec.Netns.Inode), true)
+		if err != nil {
+			return err
+		}
+		defer alone.Unlock()
+	}
+	return node.RemovePart(ctx, h, rec, i, ns)
 }
 
 // newest is the index of the role's newest part, or -1.
@@ -261,7 +273,7 @@ func (c *ChainedHandler) collect(ctx context.Context, h *roles.Host, key store.K
 	defer lock.Unlock()
 	rec, err := node.Attachment(ctx, h, key)
 	for i := c.newest(rec); err == nil && i >= 0; i = c.newest(rec) {
-		err = node.RemovePart(ctx, h, rec, i, nil)
+		err = c.removePart(ctx, h, rec, i, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("collect %s of container %q: %w", c.role.Role(), key.ContainerID, err)

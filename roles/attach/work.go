@@ -67,7 +67,7 @@ func (a *work) buildLocked(ctx context.Context, state store.State, exclusive boo
 	}
 	defer unlock()
 	if _, ok := a.role.(Chooser); ok {
-		alone, err := a.h.Store.LockShared(ctx, namespaceLock(a.ns), true)
+		alone, err := a.h.Store.LockShared(ctx, namespaceLock(a.ns.ID()), true)
 		if err != nil {
 			return err
 		}
@@ -84,16 +84,16 @@ func (a *work) buildLocked(ctx context.Context, state store.State, exclusive boo
 }
 
 // Chooser is a role that chooses what it observes to be free in the container's
-// namespace, such as a routing table. The attachments of one container that do
-// are made one after the other.
+// namespace, such as a routing table, or shares something in there between
+// attachments. Those of one container are made and, where the role is a Chained,
+// removed one after the other.
 type Chooser interface {
 	// Chooses is empty: it marks the role.
 	Chooses()
 }
 
 // namespaceLock names the lock of a namespace.
-func namespaceLock(ns *netops.Namespace) string {
-	dev, inode := ns.ID()
+func namespaceLock(dev, inode uint64) string {
 	return fmt.Sprintf("netns/%d:%d", dev, inode)
 }
 

@@ -38,10 +38,10 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	}
 	r := rebuilder{
 		h: h, tx: tx, cache: readCaches(h, cacheDirs), elements: elements,
-		told: map[string]bool{}, noted: map[[2]string]bool{},
+		told: map[string]bool{}, noted: map[[2]string]bool{}, vrfs: map[string]*netops.VRF{},
 	}
 	for _, l := range found {
-		if err := r.attachment(l, bridges); err != nil {
+		if err := r.attachment(ctx, l, bridges); err != nil {
 			return fmt.Errorf("rebuild attachment of %q: %w", l.Name, err)
 		}
 	}
@@ -74,13 +74,15 @@ type rebuilder struct {
 	elements []netops.Object
 	// told are the labels of the attachments that are stored.
 	told map[string]bool
+	// vrfs are the memberships of attachments' interfaces, by label.
+	vrfs map[string]*netops.VRF
 	// noted are the networks' bridges whose shared objects are in the store.
 	noted map[[2]string]bool
 }
 
 // attachment stores the attachment of one interface of the host, leases for its
 // addresses in the pool that its network uses, and what it stands on.
-func (r *rebuilder) attachment(l netops.LinkInfo, bridges map[string]netops.LinkInfo) error {
+func (r *rebuilder) attachment(ctx context.Context, l netops.LinkInfo, bridges map[string]netops.LinkInfo) error {
 	info, _ := parseAlias(l.Alias)
 	a := &store.Attachment{Key: info.key, HostLink: l.Name, Addresses: info.addresses}
 	dataDir, pooled := unknownDir, true
@@ -89,6 +91,9 @@ func (r *rebuilder) attachment(l netops.LinkInfo, bridges map[string]netops.Link
 		p := c.plugin()
 		a.Key, a.Netns = c.key(), store.Netns{Path: c.Netns, Mount: mountNamespace()}
 		dataDir, pooled = p.dataDir()
+		if err := r.otherEnd(ctx, l, a); err != nil {
+			r.h.Log.Warn("look for an interface's other end", "interface", l.Name, "netns", c.Netns, "error", err)
+		}
 	case !info.whole:
 		a.ContainerID = info.label
 	}
@@ -112,6 +117,9 @@ func (r *rebuilder) record(a *store.Attachment, label string, iface netops.Objec
 		if labelOf(e) == label {
 			made = append(made, e)
 		}
+	}
+	if v := r.vrfs[label]; v != nil {
+		made = append(made, v)
 	}
 	raw, err := json.Marshal(inverses(made))
 	if err != nil {

@@ -81,14 +81,44 @@ func (r *rebuilder) inside(ctx context.Context, c *cacheEntry, a *store.Attachme
 	}
 	a.Netns = ThisNetns(c.Netns, ns)
 	label := Label(a.Key)
-	if l, err := r.h.Net.Link(ctx, ns, c.IfName); err == nil && bears(l, label) {
-		return &l, true, nil
-	}
 	links, err := r.h.Net.Links(ctx, ns) // it may have been renamed
 	if i := slices.IndexFunc(links, func(l netops.LinkInfo) bool { return bears(l, label) }); i >= 0 {
+		r.noteVRF(label, links, links[i])
 		return &links[i], true, nil
 	}
 	return nil, true, err
+}
+
+// otherEnd looks for the other end of a veth in the namespace that the cache
+// names. Where it is, that is the attachment's namespace.
+func (r *rebuilder) otherEnd(ctx context.Context, l netops.LinkInfo, a *store.Attachment) error {
+	ns, err := r.h.Net.OpenNamespace(a.Netns.Path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if host, err := r.h.Net.IsHost(ns); err != nil || host {
+		return err
+	}
+	links, err := r.h.Net.Links(ctx, ns)
+	i := slices.IndexFunc(links, func(end netops.LinkInfo) bool {
+		return end.Kind == l.Kind && end.Index == l.PeerIndex && end.PeerIndex == l.Index
+	})
+	if i < 0 {
+		return err
+	}
+	a.Netns = ThisNetns(a.Netns.Path, ns)
+	r.noteVRF(Label(a.Key), links, links[i])
+	return nil
+}
+
+// noteVRF notes that an attachment's interface is in a VRF of ours.
+func (r *rebuilder) noteVRF(label string, links []netops.LinkInfo, l netops.LinkInfo) {
+	for _, m := range links {
+		if m.Index == l.MasterIndex && m.Alias == VRFAlias {
+			r.vrfs[label] = &netops.VRF{In: netops.Container, Name: m.Name, Table: m.Table, Link: l.Name, LinkIndex: l.Index, Alias: m.Alias}
+		}
+	}
 }
 
 // bears tells whether a link has the label.

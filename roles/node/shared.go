@@ -19,6 +19,9 @@ import (
 // SharedAlias marks a shared link that we made: only such a one is ever removed.
 const SharedAlias = labelPrefix + "shared"
 
+// VRFAlias marks a VRF that we made in a container.
+const VRFAlias = labelPrefix + "vrf"
+
 // RecordShared notes the shared objects that a network stands on: those that a
 // plan makes, those of its spec that another network made before, and elements
 // that another network's wider one stands for. So the last of these networks can
