@@ -7,6 +7,7 @@ import (
 	"github.com/cnibox/cnibox/roles/chained/firewall"
 	"github.com/cnibox/cnibox/roles/chained/portmap"
 	"github.com/cnibox/cnibox/roles/chained/tuning"
+	"github.com/cnibox/cnibox/roles/chained/vrf"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
 	"github.com/cnibox/cnibox/roles/iface/dummy"
 	"github.com/cnibox/cnibox/roles/iface/hostdevice"
@@ -40,5 +41,6 @@ func Table() roles.Table {
 		firewall.Role(),
 		portmap.Role(),
 		tuning.Role(),
+		vrf.Role(),
 	}
 }
