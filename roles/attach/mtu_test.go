@@ -74,4 +74,7 @@ func aside(t *testing.T, mtu int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = netlink.LinkDel(up) })
+	if err := netlink.LinkSetUp(up); err != nil { // a VLAN does not go up without
+		t.Fatal(err)
+	}
 }
