@@ -105,12 +105,12 @@ func (q *Qdisc) plan(ctx context.Context, s *session) ([]Change, error) {
 		return nil, fmt.Errorf("%s without a rate: %w", q, ErrInvalid)
 	}
 	c := Change{Do: Step{VerbAdd, q}}
-	if s.isNew(q.In, q.Link) {
-		return []Change{c}, nil
-	}
-	index, err := s.indexOf(ctx, q.In, q.Link)
+	index, err := s.baseIndex(ctx, q.In, q.Link)
 	if err != nil {
 		return nil, err
+	}
+	if index == 0 {
+		return []Change{c}, nil
 	}
 	have, err := s.qdisc(ctx, q.In, index, q.parent())
 	switch {
@@ -205,6 +205,20 @@ func (q *Qdisc) deletion(ctx context.Context, s *session) ([]rtMessage, error) {
 		}
 	}
 	return []rtMessage{q.request(unix.RTM_DELQDISC, index)}, nil
+}
+
+// baseIndex is the index of the link that something is to be made on, 0 for one
+// that is to be made itself: by this plan, or by that of an earlier plugin where
+// there is no container yet.
+func (s *session) baseIndex(ctx context.Context, p Place, link string) (int, error) {
+	if s.isNew(p, link) {
+		return 0, nil
+	}
+	index, err := s.indexOf(ctx, p, link)
+	if s.container == nil && errors.Is(err, ErrNotExist) {
+		return 0, nil
+	}
+	return index, err
 }
 
 // ownIndex is the index of the link that something was made on: index, unless

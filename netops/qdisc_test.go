@@ -321,3 +321,20 @@ func TestQdiscText(t *testing.T) {
 		t.Errorf("a tbf without a rate: %v", err)
 	}
 }
+
+// TestQdiscOfFutureLink plans on a link that an earlier plugin would make, as
+// long as there is no container.
+func TestQdiscOfFutureLink(t *testing.T) {
+	ctx := context.Background()
+	n, box := newNet(t, nil), netopstest.New(t)
+	changes, err := n.Plan(ctx, shaped(), nil)
+	if err != nil || len(changes) != len(shaped().Objects) {
+		t.Errorf("without a container: %d changes, %v", len(changes), err)
+	}
+	if _, err := n.Plan(ctx, shaped(), open(t, n, box)); !errors.Is(err, netops.ErrNotExist) {
+		t.Errorf("with a container: %v", err)
+	}
+	if err := n.Ensure(ctx, shaped(), nil); !errors.Is(err, netops.ErrNotExist) {
+		t.Errorf("Ensure: %v", err)
+	}
+}

@@ -44,12 +44,12 @@ func (r *Redirect) validate() error {
 
 func (r *Redirect) plan(ctx context.Context, s *session) ([]Change, error) {
 	c := Change{Do: Step{VerbAdd, r}}
-	if s.isNew(r.In, r.Link) {
-		return []Change{c}, nil
-	}
-	index, err := s.indexOf(ctx, r.In, r.Link)
+	index, err := s.baseIndex(ctx, r.In, r.Link)
 	if err != nil {
 		return nil, err
+	}
+	if index == 0 {
+		return []Change{c}, nil
 	}
 	c.Undo = &Step{VerbDel, &Redirect{In: r.In, Link: r.Link, To: r.To, Index: index}}
 	return []Change{c}, nil

@@ -11,7 +11,7 @@ import (
 
 // programs are what tests run beside busybox's applets, whose versions of them
 // lack options. They come from this machine and are first on PATH.
-func programs() []string { return []string{"bridge", "dnsmasq", "ip", "nft", "nsenter"} }
+func programs() []string { return []string{"bridge", "dnsmasq", "ip", "nft", "nsenter", "tc"} }
 
 // programDir is where they are in the RAM disk.
 const programDir = "usr/sbin"
