@@ -46,16 +46,9 @@ func verb(c rolestest.Call, v string) rolestest.Call {
 // better: the tests that say so are named.
 func TestReference(t *testing.T) {
 	rules := func(t *testing.T) string { t.Helper(); return run(t, "iptables-nft -S") + run(t, "ip6tables-nft -S") }
-	clean := func(t *testing.T) {
-		t.Helper()
-		for _, family := range []string{"ip", "ip6"} {
-			run(t, "nft add table "+family+" filter")
-			run(t, "nft delete table "+family+" filter")
-		}
-	}
 	t.Run("late DEL", func(t *testing.T) { // TestLateDel
 		w := newWorld(t)
-		t.Cleanup(func() { clean(t) })
+		t.Cleanup(func() { deleteFilters(t) })
 		a := w.attached("a", 1, `{"backend":"iptables"}`)
 		next := a.firewall // another container that has the address by now
 		next.ID = "next"
@@ -70,7 +63,7 @@ func TestReference(t *testing.T) {
 	})
 	t.Run("CHECK", func(t *testing.T) { // TestOtherFirewalls
 		w := newWorld(t)
-		t.Cleanup(func() { clean(t) })
+		t.Cleanup(func() { deleteFilters(t) })
 		a := w.attached("a", 1, `{"backend":"iptables"}`)
 		before := rules(t)
 		if err := w.reference(verb(a.firewall, "CHECK"), ""); err == nil {
@@ -82,7 +75,7 @@ func TestReference(t *testing.T) {
 	})
 	t.Run("IPv4 only", func(t *testing.T) { // TestWithoutPrograms
 		w := newWorld(t)
-		t.Cleanup(func() { clean(t) })
+		t.Cleanup(func() { deleteFilters(t) })
 		a := w.attached("a", 1, `{"backend":"iptables"}`)
 		dir := t.TempDir()
 		if err := os.Symlink("/usr/sbin/iptables", filepath.Join(dir, "iptables")); err != nil {
@@ -95,7 +88,7 @@ func TestReference(t *testing.T) {
 	t.Run("isolated", func(t *testing.T) { // TestPolicyIsolated
 		bridgeFilter(t, false)
 		w := newWorld(t)
-		t.Cleanup(func() { clean(t) })
+		t.Cleanup(func() { deleteFilters(t) })
 		for _, id := range []string{"a", "b"} {
 			p := w.attached(id, 1, `{"backend":"iptables","ingressPolicy":"isolated"}`)
 			if err := w.reference(p.firewall, ""); err != nil {
@@ -173,7 +166,5 @@ func TestInherit(t *testing.T) {
 	if strings.Count(have, b.addrs[0].String()+"/32") != 2 || strings.Count(have, b.addrs[1].String()+"/128") != 2 {
 		t.Errorf("b's rules are gone:\n%s", have)
 	}
-	for _, family := range []string{"ip", "ip6"} {
-		run(t, "nft delete table "+family+" filter")
-	}
+	deleteFilters(t)
 }

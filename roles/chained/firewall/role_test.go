@@ -91,12 +91,26 @@ func docker(t testing.TB) {
 		run(t, p+" -P FORWARD DROP")
 		run(t, p+" -A FORWARD -i docker0 ! -o docker0 -j ACCEPT")
 	}
-	t.Cleanup(func() {
-		for _, table := range []string{"ip filter", "ip6 filter"} {
-			run(t, "nft add table "+table) // it goes with the last rule if the test emptied it
-			run(t, "nft delete table "+table)
-		}
-	})
+	t.Cleanup(func() { deleteFilters(t) })
+}
+
+// deleteFilters deletes iptables' filter tables; ours may have gone with its last rule.
+func deleteFilters(t testing.TB) {
+	t.Helper()
+	for _, table := range []string{"ip filter", "ip6 filter"} {
+		run(t, "nft add table "+table)
+		run(t, "nft delete table "+table)
+	}
+}
+
+// nftDrop is the policy alone, made without iptables.
+func nftDrop(t testing.TB) {
+	t.Helper()
+	for _, table := range []string{"ip filter", "ip6 filter"} {
+		run(t, "nft add table "+table)
+		run(t, "nft add chain "+table+" FORWARD { type filter hook forward priority 0 ; policy drop ; }")
+	}
+	t.Cleanup(func() { deleteFilters(t) })
 }
 
 func legacyDrop(t testing.TB) {

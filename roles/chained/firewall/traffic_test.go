@@ -76,9 +76,7 @@ func (w *world) published(p *peer) {
 	run(w.t, fmt.Sprintf("nft add rule inet published prerouting udp dport 8080 dnat ip to %s:%d", p.addrs[0], w.port))
 	run(w.t, fmt.Sprintf("nft add rule inet published prerouting udp dport 8080 dnat ip6 to [%s]:%d", p.addrs[1], w.port))
 	for i, host := range []string{"192.0.2.1:8080", "[fd00:ff::1]:8080"} {
-		if !w.arrives("outside", i, netip.MustParseAddrPort(host), p.conns[i]) {
-			w.t.Errorf("%s: what is sent to a published port does not arrive", both[i])
-		}
+		w.reachAt("outside", i, netip.MustParseAddrPort(host), p.conns[i], true)
 	}
 }
 
@@ -111,6 +109,7 @@ func TestForwardDrop(t *testing.T) {
 	}{
 		{"iptables-nft", docker, `{}`},
 		{"iptables-nft, asked for", docker, `{"backend":"iptables"}`},
+		{"nft", nftDrop, `{}`},
 		{"iptables-legacy", legacyDrop, `{}`},
 		{"both", func(t testing.TB) { docker(t); legacyDrop(t) }, `{}`},
 	} {
@@ -206,8 +205,5 @@ func check(p *peer) rolestest.Call {
 // reach4 is reach for IPv4 alone.
 func (w *world) reach4(from, to string, want bool) {
 	w.t.Helper()
-	target := netip.AddrPortFrom(w.peers[to].addrs[0], w.port)
-	if have := w.arrives(from, 0, target, w.peers[to].conns[0]); have != want {
-		w.t.Errorf("from %s to %s: arrives %t, want %t", from, to, have, want)
-	}
+	w.reachAt(from, 0, netip.AddrPortFrom(w.peers[to].addrs[0], w.port), w.peers[to].conns[0], want)
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,8 @@ type world struct {
 	t     *testing.T
 	peers map[string]*peer
 	count int
+	// unwanted are datagrams that must not arrive.
+	unwanted []string
 }
 
 // peer is a namespace with its addresses. The host has none of its own.
@@ -156,30 +159,36 @@ var both = [2]string{"IPv4", "IPv6"}
 // reach tests that what one sends to another arrives, or not, in both families.
 func (w *world) reach(from, to string, want bool) {
 	w.t.Helper()
-	for i, family := range both {
-		target := netip.AddrPortFrom(w.peers[to].addrs[i], w.port)
-		if have := w.arrives(from, i, target, w.peers[to].conns[i]); have != want {
-			w.t.Errorf("%s from %s to %s: arrives %t, want %t", family, from, to, have, want)
-		}
+	for i := range both {
+		w.reachAt(from, i, netip.AddrPortFrom(w.peers[to].addrs[i], w.port), w.peers[to].conns[i], want)
 	}
 }
 
-// arrives sends a datagram to an address, and then one that nothing can stop:
-// from the host itself, straight to the socket's own address. What the first was
-// to bring has come before that one.
-func (w *world) arrives(from string, family int, target netip.AddrPort, at *net.UDPConn) bool {
+// reachAt sends a datagram to an address. One that is to arrive is waited for.
+// For one that is not, another is sent that nothing can stop, from the host
+// straight to the socket; and should it come after that one, a later call tells.
+func (w *world) reachAt(from string, family int, target netip.AddrPort, at *net.UDPConn, want bool) {
 	w.t.Helper()
 	w.count++
-	token, marker := fmt.Sprintf("token %d", w.count), fmt.Sprintf("marker %d", w.count)
-	own := at.LocalAddr().(*net.UDPAddr)
-	w.send(nil, own, "warm up") // neighbours are known then
-	w.receive(at, "warm up")
+	token := fmt.Sprintf("%s from %s to %s, datagram %d", both[family], from, target, w.count)
 	source := w.peers[from].conns[family]
+	for _, c := range []*net.UDPConn{at, source} { // neighbours are known then
+		w.send(c, "warm up")
+		w.receive(c, "warm up")
+	}
+	if !want {
+		w.unwanted = append(w.unwanted, token)
+	}
 	if _, err := source.WriteToUDPAddrPort([]byte(token), target); err != nil && !isRefused(err) {
 		w.t.Fatal(err)
 	}
-	w.send(nil, own, marker)
-	return w.receive(at, marker) == token
+	if want {
+		w.receive(at, token)
+		return
+	}
+	marker := fmt.Sprintf("marker %d", w.count)
+	w.send(at, marker)
+	w.receive(at, marker)
 }
 
 // isRefused tells whether an error is the answer to an earlier datagram.
@@ -187,10 +196,10 @@ func isRefused(err error) bool {
 	return strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "unreachable")
 }
 
-// send sends from a new socket of the host's.
-func (w *world) send(_ *peer, to *net.UDPAddr, text string) {
+// send sends from a new socket of the host's to a socket's own address.
+func (w *world) send(at *net.UDPConn, text string) {
 	w.t.Helper()
-	c, err := net.DialUDP("udp", nil, to)
+	c, err := net.DialUDP("udp", nil, at.LocalAddr().(*net.UDPAddr))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -200,25 +209,27 @@ func (w *world) send(_ *peer, to *net.UDPAddr, text string) {
 	}
 }
 
-// receive reads until a text comes, and gives what came before it.
-func (w *world) receive(at *net.UDPConn, until string) string {
+// receive reads until a text comes.
+func (w *world) receive(at *net.UDPConn, until string) {
 	w.t.Helper()
-	if err := at.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := at.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		w.t.Fatal(err)
 	}
-	before := ""
-	b := make([]byte, 100)
+	b := make([]byte, 200)
 	for {
 		n, err := at.Read(b)
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && isRefused(err) {
 			continue
 		}
 		if err != nil {
-			w.t.Fatalf("wait for %q: %v", until, err)
+			w.t.Fatalf("%q does not arrive: %v", until, err)
 		}
-		if string(b[:n]) == until {
-			return before
+		text := string(b[:n])
+		if slices.Contains(w.unwanted, text) {
+			w.t.Errorf("%q arrives", text)
 		}
-		before = string(b[:n])
+		if text == until {
+			return
+		}
 	}
 }
