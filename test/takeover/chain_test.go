@@ -1,6 +1,7 @@
 package takeover
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -71,13 +72,14 @@ func takeOverChain(t *testing.T, list []object, w way) {
 }
 
 // told leaves out what names neither the network nor, by a hash, the attachment:
-// an ifb has a hash of both in its name, rules of portmap's nftables backend the
-// container's ID, and those of firewall an address. libcni's GC has DEL called
-// for what its cache knows before.
+// an ifb has a hash of both in its name, rules of portmap's nftables backend and
+// tuning's files the container's ID, and rules of firewall an address. libcni's
+// GC has DEL called for what its cache knows before.
 func told(state string) string {
 	var out strings.Builder
 	for line := range strings.Lines(state) {
-		if !strings.Contains(line, "bwp") && !strings.Contains(line, "cni_hostport") && !strings.Contains(line, "chain CNI-FORWARD:") {
+		untold := func(part string) bool { return strings.Contains(line, part) }
+		if !slices.ContainsFunc([]string{"bwp", "cni_hostport", "chain CNI-FORWARD:", "/run/cni/tuning/"}, untold) {
 			out.WriteString(line)
 		}
 	}
