@@ -58,6 +58,8 @@ type container struct {
 	result json.RawMessage
 	// forgotten tells that the runtime has no result to give to DEL.
 	forgotten bool
+	// port is a host port that is the container's instead of the list's.
+	port int
 }
 
 func (n *node) container(id string) *container {
@@ -95,11 +97,14 @@ func (c *container) call(verb string, i int, keys object) rolestest.Call {
 			conf[k] = v
 		}
 	}
+	typ, _ := c.list[i]["type"].(string)
+	if typ == "portmap" && c.port != 0 {
+		conf["runtimeConfig"] = object{"portMappings": []object{{"hostPort": c.port, "containerPort": 80, "protocol": "tcp"}}}
+	}
 	raw, err := json.Marshal(conf)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	typ, _ := c.list[i]["type"].(string)
 	return rolestest.Call{Type: typ, Verb: verb, ID: c.id, Netns: c.ns.Path(), IfName: "eth0", Conf: string(raw)}
 }
 
