@@ -214,8 +214,11 @@ func (t *nftFilter) commit(ctx context.Context, st *filterState, ops []filterOp)
 		msgs = append(msgs, m)
 	}
 	err = t.nft.conn.commit(ctx, st.generation, msgs...)
-	if errors.Is(err, unix.ERESTART) {
+	switch {
+	case errors.Is(err, unix.ERESTART):
 		return false, nil
+	case errors.Is(err, unix.ENOENT): // nothing has changed, so it is no chain that is absent
+		return false, fmt.Errorf("nftables table %s: %w: the kernel lacks what iptables' rules are made of, see what 'modprobe -a nft_compat xt_conntrack' says", t.table, ErrNotSupported)
 	}
 	return err == nil, t.describe(err)
 }
