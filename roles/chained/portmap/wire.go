@@ -249,26 +249,26 @@ func (r *role) wirePorts(w *attach.Wiring, in *attach.Input, ports []port) error
 }
 
 // wireFlows has connections of UDP begin anew when their port is mapped, and
-// when it is not any more. Where tracking knows them from before, their packets
-// would go on to where the first one went.
+// when it is not any more: packets of those that are tracked from before would
+// go on to where the first one went.
 func wireFlows(s *netops.Spec, ports []port) {
 	var last *netops.Flows
 	for _, p := range ports {
 		if p.protocol != "udp" {
 			continue
 		}
-		dst := p.ip
-		if !dst.IsValid() {
-			dst = netip.IPv4Unspecified()
+		f := netops.Flows{In: netops.Host, Proto: p.protocol, Port: uint16(p.port), Dst: p.ip}
+		if !f.Dst.IsValid() {
+			f.Local, f.Dst = true, netip.IPv4Unspecified()
 			if p.to.Is6() {
-				dst = netip.IPv6Unspecified()
+				f.Dst = netip.IPv6Unspecified()
 			}
 		}
-		if at := uint16(p.port); last != nil && last.Dst == dst && max(last.End, last.Port) == at-1 {
-			last.End = at
+		if last != nil && last.Dst == f.Dst && max(last.End, last.Port) == f.Port-1 {
+			last.End = f.Port
 			continue
 		}
-		last = &netops.Flows{In: netops.Host, Proto: p.protocol, Port: uint16(p.port), Dst: dst, Local: true}
+		last = &f
 		s.Add(last)
 	}
 }
