@@ -157,6 +157,24 @@ func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]rtMessage, err
 	return []rtMessage{m}, nil
 }
 
+// Rules reads the policy rules of both families that look up a table. In is not
+// filled.
+func (n *Net) Rules(ctx context.Context, ns *Namespace) ([]Rule, error) {
+	c, err := n.in(ns).socket()
+	if err != nil {
+		return nil, err
+	}
+	var all []Rule
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		some, err := c.rules(ctx, family)
+		if err != nil && !errors.Is(err, ErrNotSupported) {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
 // rules reads the rules of one family that look up a table.
 func (c *rtConn) rules(ctx context.Context, family uint8) ([]Rule, error) {
 	h := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}

@@ -6,6 +6,7 @@ import (
 	"github.com/cnibox/cnibox/roles/chained/bandwidth"
 	"github.com/cnibox/cnibox/roles/chained/firewall"
 	"github.com/cnibox/cnibox/roles/chained/portmap"
+	"github.com/cnibox/cnibox/roles/chained/sbr"
 	"github.com/cnibox/cnibox/roles/chained/tuning"
 	"github.com/cnibox/cnibox/roles/chained/vrf"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
@@ -40,6 +41,7 @@ func Table() roles.Table {
 		bandwidth.Role(),
 		firewall.Role(),
 		portmap.Role(),
+		sbr.Role(),
 		tuning.Role(),
 		vrf.Role(),
 	}

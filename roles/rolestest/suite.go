@@ -51,6 +51,9 @@ type Conf struct {
 	// Swept says that the sweeps of another configuration make all that this
 	// one makes; they are left out here.
 	Swept bool
+	// Within says that the role's part is in the container and known by the record
+	// only: one whose record was lost ends with the container.
+	Within bool
 	// Stateless says that the role keeps no records: it needs no prevResult for
 	// CHECK, has one interface only, and GC finds nothing.
 	Stateless bool
