@@ -212,9 +212,6 @@ func removeShared(ctx context.Context, h *roles.Host, network string, ours []*ne
 	if err := h.Net.Undo(ctx, gone, nil); err != nil {
 		return err
 	}
-	if err := h.Net.Ensure(ctx, uncovered(gone, others), nil); err != nil {
-		return err
-	}
 	if len(others) == 0 {
 		if err := h.Net.RemoveTables(ctx); err != nil {
 			return err
@@ -223,7 +220,12 @@ func removeShared(ctx context.Context, h *roles.Host, network string, ours []*ne
 	if len(mine) == 0 {
 		return nil
 	}
-	return h.Store.Update(ctx, func(tx *store.Tx) error { return forgetShared(tx, network, kept) })
+	err = h.Store.Update(ctx, func(tx *store.Tx) error { return forgetShared(tx, network, kept) })
+	if err != nil {
+		return err
+	}
+	// After the record: where the tables are gone, all on record is made again.
+	return h.Net.Ensure(ctx, uncovered(gone, others), nil)
 }
 
 // uncovered are the elements of other networks that one which is gone may have
