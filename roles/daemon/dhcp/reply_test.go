@@ -103,8 +103,9 @@ func checkGrant(t *testing.T, g *store.DHCPGrant) {
 	}
 	near := []netip.Prefix{g.Address.Masked()}
 	for _, r := range res.Routes {
-		gw, dst := attach.Addr(r.GW), netip.Prefix{}
-		if dst, _ = attach.Prefix(r.Dst); gw.IsUnspecified() {
+		gw := attach.Addr(r.GW)
+		dst, _ := attach.Prefix(r.Dst)
+		if gw.IsUnspecified() {
 			near = append(near, dst)
 		} else if !slices.ContainsFunc(near, func(n netip.Prefix) bool { return n.Contains(gw) }) {
 			t.Errorf("route %s via %s: of %s", dst, gw, near)
