@@ -216,8 +216,29 @@ func (a *applier) forward(ctx context.Context, c Change) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		a.done = append(a.done, c) // in doubt it was made
 	}
+	if err == nil {
+		err = a.net.restoreForwards(ctx)
+	}
 	if err != nil {
 		return describeStep(c.Do, err)
+	}
+	return nil
+}
+
+// restoreForwards makes recorded rules that are not there: somebody flushed the
+// chain. Rules are added seldom, and one network's loss is mostly everybody's.
+func (n *Net) restoreForwards(ctx context.Context) error {
+	if n.recordedForwards == nil {
+		return nil
+	}
+	recorded, err := n.recordedForwards(ctx)
+	if err != nil {
+		return fmt.Errorf("list recorded rules: %w", err)
+	}
+	for _, f := range recorded {
+		if err := f.run(ctx, n, VerbAdd); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -63,7 +63,8 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 	h := &roles.Host{Role: o.Role, Program: o.Program, Log: o.Log, Now: utcNow}
 	h.Net = netops.New(netops.Options{
 		Probe: o.NetProbe, IPTables: o.IPTables,
-		Restore: func(ctx context.Context) ([]*netops.Element, error) { return wanted[*netops.Element](ctx, h.Store) },
+		Restore:  func(ctx context.Context) ([]*netops.Element, error) { return wanted[*netops.Element](ctx, h.Store) },
+		Forwards: func(ctx context.Context) ([]*netops.Forward, error) { return wanted[*netops.Forward](ctx, h.Store) },
 		Sources: func(ctx context.Context) ([]*netops.ZoneSource, error) {
 			return wanted[*netops.ZoneSource](ctx, h.Store)
 		},

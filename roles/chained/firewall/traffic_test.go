@@ -166,7 +166,7 @@ func TestOtherFirewalls(t *testing.T) {
 	if after := run(t, "nft list ruleset"); after != before {
 		t.Errorf("CHECK changed the ruleset:\n%s", after)
 	}
-	b := w.attach("b", 1, `{"ingressPolicy":"same-bridge"}`)
+	b := w.attach("b", 2, `{"ingressPolicy":"same-bridge"}`) // of another network
 	w.OK(check(a))
 	w.OK(check(b))
 	w.reach("a", "outside", true)
