@@ -5,20 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/godbus/dbus/v5"
+	"github.com/cnibox/cnibox/internal/dbus"
 )
 
 // firewalld's D-Bus interface, see firewalld.dbus(5).
 const (
 	firewalldName      = "org.fedoraproject.FirewallD1"
 	firewalldPath      = "/org/fedoraproject/FirewallD1"
-	firewalldZones     = "org.fedoraproject.FirewallD1.zone."
+	firewalldZones     = "org.fedoraproject.FirewallD1.zone"
 	firewalldException = "org.fedoraproject.FirewallD1.Exception"
 	// The words that begin its exceptions' texts and tell what is the matter.
 	zoneAlreadySet   = "ZONE_ALREADY_SET"
@@ -166,22 +164,27 @@ func (n *Net) Firewalld(ctx context.Context) error {
 }
 
 // callFirewalld calls a method of the zone interface.
-func (n *Net) callFirewalld(ctx context.Context, method string, answer any, args ...any) error {
+func (n *Net) callFirewalld(ctx context.Context, method string, answer any, args ...string) error {
 	if err := n.openBus(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, busPatience)
 	defer cancel()
-	call := n.bus.Object(firewalldName, firewalldPath).CallWithContext(ctx, firewalldZones+method, dbus.FlagNoAutoStart, args...)
-	if call.Err == nil {
-		return call.Store(answer)
+	m := dbus.Method{Destination: firewalldName, Path: firewalldPath, Interface: firewalldZones, Name: method}
+	err := n.bus.Call(ctx, m, answer, args...)
+	if err == nil {
+		return nil
 	}
-	return fmt.Errorf("firewalld: %s %s: %w", method, fmt.Sprint(args...), firewalldError(call.Err))
+	failed := firewalldError(err)
+	if !errors.As(err, new(*dbus.Error)) { // the connection is of no more use
+		failed = errors.Join(failed, n.closeBus())
+	}
+	return fmt.Errorf("firewalld: %s %s: %w", method, strings.Join(args, " "), failed)
 }
 
 // firewalldError gives an error its meaning.
 func firewalldError(err error) error {
-	var e dbus.Error
+	var e *dbus.Error
 	if !errors.As(err, &e) {
 		return err
 	}
@@ -191,17 +194,13 @@ func firewalldError(err error) error {
 	case "org.freedesktop.DBus.Error.AccessDenied", "org.fedoraproject.FirewallD1.NotAuthorizedException":
 		return fmt.Errorf("%w: %w", ErrPermission, err)
 	case firewalldException:
-		return zoneError(e)
+		return zoneError(e.Text)
 	}
 	return err
 }
 
 // zoneError reads the word that an exception's text begins with.
-func zoneError(e dbus.Error) error {
-	text := ""
-	if len(e.Body) > 0 {
-		text, _ = e.Body[0].(string)
-	}
+func zoneError(text string) error {
 	text = printable(text)
 	word, _, _ := strings.Cut(text, ":")
 	switch word {
@@ -226,22 +225,17 @@ const (
 
 // openBus connects to the system bus on first use, and when it was restarted.
 func (n *Net) openBus(ctx context.Context) error {
-	if n.bus != nil && n.bus.Connected() {
+	if n.bus != nil {
 		return nil
 	}
-	bus, err := dbus.Dial("unix:path=" + systemBus)
-	if err != nil {
-		return fmt.Errorf("firewalld: %w: no system bus answers: %w", ErrNotExist, err)
-	}
-	// These know no context: a bus that does not answer is hung up on.
 	ctx, cancel := context.WithTimeout(ctx, busPatience)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { _ = bus.Close() })()
-	if err := bus.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Geteuid()))}); err != nil {
-		return errors.Join(fmt.Errorf("firewalld: system bus: %w: %w", ErrPermission, err), bus.Close())
-	}
-	if err := bus.Hello(); err != nil {
-		return errors.Join(fmt.Errorf("firewalld: system bus: %w", err), bus.Close())
+	bus, err := dbus.Dial(ctx, systemBus)
+	switch {
+	case errors.Is(err, dbus.ErrAuth):
+		return fmt.Errorf("firewalld: system bus: %w: %w", ErrPermission, err)
+	case err != nil:
+		return fmt.Errorf("firewalld: %w: no system bus answers: %w", ErrNotExist, err)
 	}
 	n.bus = bus
 	return nil
