@@ -48,6 +48,23 @@ func Foreign(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Resu
 	return f, err
 }
 
+// ForeignAddresses are Foreign's addresses alone. It is quick where nothing tells any.
+func ForeignAddresses(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Result) ([]netip.Addr, error) {
+	if len(resultAddresses(prev, key.IfName)) == 0 {
+		leases := 0
+		err := h.Store.View(ctx, func(tx *store.Tx) error {
+			own, err := tx.LeasesOf(key)
+			leases = len(own)
+			return err
+		})
+		if err != nil || leases == 0 {
+			return nil, err
+		}
+	}
+	f, err := Foreign(ctx, h, key, prev)
+	return f.Addresses, err
+}
+
 // resultAddresses are the addresses that a result gives an interface of the container.
 func resultAddresses(r *roles.Result, ifName string) []netip.Addr {
 	if r == nil {

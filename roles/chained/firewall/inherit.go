@@ -13,15 +13,15 @@ import (
 // Inherit removes what the reference plugin made for the container's addresses:
 // its rules tell nothing else, so addresses that an attachment has are left out.
 func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
-	f, err := node.Foreign(ctx, h, in.Key, in.Prev)
-	if err != nil || len(f.Addresses) == 0 {
+	mine, err := node.ForeignAddresses(ctx, h, in.Key, in.Prev)
+	if err != nil || len(mine) == 0 {
 		return err
 	}
 	var errs []error
 	if r.conf.accepts(iptables) {
-		errs = append(errs, h.Net.RemoveForeignForward(ctx, f.Addresses))
+		errs = append(errs, h.Net.RemoveForeignForward(ctx, mine))
 	}
-	for _, a := range f.Addresses {
+	for _, a := range mine {
 		if !r.conf.accepts(firewalld) {
 			break
 		}
