@@ -14,6 +14,9 @@ type Options struct {
 	// Restore lists every element that recorded attachments want. It is asked
 	// when our nftables tables had to be made anew, so that they are complete again.
 	Restore func(context.Context) ([]*Element, error)
+	// Forwards list the rules in iptables' filter table that are recorded: what a
+	// flush of that table dropped.
+	Forwards func(context.Context) ([]*Forward, error)
 	// Sources list the firewalld sources that recorded attachments want, one for
 	// each: what a reload of firewalld dropped.
 	Sources func(context.Context) ([]*ZoneSource, error)
@@ -31,6 +34,8 @@ type Net struct {
 	nft   *nft
 	// iptables is Options.IPTables.
 	iptables IPTables
+	// recordedForwards is Options.Forwards.
+	recordedForwards func(context.Context) ([]*Forward, error)
 	// sources is Options.Sources, and bus D-Bus' system bus.
 	sources func(context.Context) ([]*ZoneSource, error)
 	bus     *dbus.Conn
@@ -38,7 +43,7 @@ type Net struct {
 
 // New opens nothing.
 func New(o Options) *Net {
-	return &Net{probe: o.Probe, host: &Namespace{}, nft: newNFT(o.Restore), iptables: o.IPTables, sources: o.Sources}
+	return &Net{probe: o.Probe, host: &Namespace{}, nft: newNFT(o.Restore), iptables: o.IPTables, sources: o.Sources, recordedForwards: o.Forwards}
 }
 
 // Close closes the sockets. After deletes of nftables elements this waits for
