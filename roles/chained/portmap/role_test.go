@@ -1,6 +1,9 @@
 package portmap_test
 
 import (
+	"errors"
+	"io/fs"
+	"os"
 	"os/exec"
 	"testing"
 
@@ -62,7 +65,7 @@ var (
 		must(t, c.Flush())
 	})
 	elementGone = node("port gone", func(t *testing.T) { run(t, "nft", "delete", "element", "inet", "cnibox", "portmap4", "{ tcp . 8080 }") })
-	localnet    = node("route_localnet off", func(t *testing.T) { run(t, "sysctl", "-qw", "net.ipv4.conf.br0.route_localnet=0") })
+	localnet    = node("route_localnet off", func(t *testing.T) { set(t, "ipv4/conf/br0/route_localnet", "0") })
 )
 
 func must(t *testing.T, err error) {
@@ -80,4 +83,14 @@ func run(t *testing.T, name string, args ...string) string {
 		t.Fatalf("%s %q: %v: %s", name, args, err, out)
 	}
 	return string(out)
+}
+
+// set writes a setting below net of the calling thread's namespace. One that is
+// not there belongs to a module that is not loaded.
+func set(t *testing.T, key, value string) {
+	t.Helper()
+	err := os.WriteFile("/proc/sys/net/"+key, []byte(value), 0o600)
+	if !errors.Is(err, fs.ErrNotExist) {
+		must(t, err)
+	}
 }

@@ -39,7 +39,7 @@ func newTownOf(t *testing.T, node *rolestest.Env) *town {
 	t.Helper()
 	w := &town{Env: node, t: t, outside: netopstest.New(t), chain: dualBridge}
 	// What is bridged is not routed here: from ::1 a container answers by a bridge only so.
-	run(t, "sysctl", "-qw", "net.bridge.bridge-nf-call-ip6tables=0")
+	set(t, "bridge/bridge-nf-call-ip6tables", "0")
 	w.ip("link add out0 type veth peer name eth0 netns " + w.outside.Path())
 	t.Cleanup(func() { w.ip("link del out0") })
 	for _, args := range []string{"addr add 192.0.2.1/24 dev out0", "addr add 2001:db8::1/64 dev out0 nodad", "link set out0 up"} {
@@ -446,7 +446,7 @@ func TestGuard(t *testing.T) {
 	must(t, err)
 	defer open.Close()
 	a.Do(t, func() error {
-		run(t, "sysctl", "-qw", "net.ipv4.conf.eth0.route_localnet=1")
+		set(t, "ipv4/conf/eth0/route_localnet", "1")
 		run(t, "ip", "route", "add", "127.0.0.1", "via", "10.1.0.1", "dev", "eth0")
 		return nil
 	})
