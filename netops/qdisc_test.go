@@ -171,6 +171,7 @@ func TestQdiscBesideOthers(t *testing.T) {
 		{name: "clsact with a filter", before: []string{"qdisc add dev tq0 clsact", drop}, whole: true},
 		{name: "ingress", before: []string{"qdisc add dev tq0 ingress", drop}, whole: true},
 		{name: "filter of ours' preference", before: []string{"qdisc add dev tq0 clsact", strings.Replace(drop, "pref 100 protocol ip", "pref 65000 protocol all", 1)}, whole: true},
+		{name: "redirect of ours' preference", before: []string{"qdisc add dev tq0 clsact", strings.NewReplacer("pref 100 protocol ip", "pref 65000 protocol all", "mirror", "redirect").Replace(drop)}, whole: true},
 		{name: "filter on our clsact", after: []string{drop}, left: "pref 100 u32"},
 		{name: "egress filter on our clsact", after: []string{strings.Replace(drop, "ingress", "egress", 1)}, left: "clsact"},
 		{name: "root replaced", after: []string{"qdisc replace dev tq0 root handle 7: tbf rate 3Mbit burst 1000 limit 4000"}, left: "tbf 7:"},
@@ -269,12 +270,16 @@ func TestHostEnd(t *testing.T) {
 	if err != nil || l.Name != "tq0" || l.Index != 4711 {
 		t.Errorf("HostEnd: %+v, %v", l, err)
 	}
-	// A pair between two containers, with the same two indexes.
+	// A pair between two other containers, with the same two indexes.
+	second := netopstest.New(t)
 	inside(t, third, "ip", "link", "add", "tq3", "index", "4711", "type", "veth", "peer", "name", "tq4", "index", fmt.Sprint(l.PeerIndex))
-	inside(t, third, "ip", "link", "set", "tq4", "netns", box.Path(), "name", "eth1")
+	inside(t, third, "ip", "link", "set", "tq4", "netns", second.Path(), "name", "eth1")
+	if l, err := n.HostEnd(ctx, open(t, n, second), "eth1"); !errors.Is(err, netops.ErrNotExist) {
+		t.Errorf("HostEnd of a link with its peer in a third namespace: %+v, %v", l, err)
+	}
 	inside(t, box, "ip", "link", "add", "tq5", "type", "veth", "peer", "name", "tq6")
 	inside(t, box, "ip", "link", "add", "tq7", "type", "bridge")
-	for _, name := range []string{"eth1", "tq5", "tq7", "none"} {
+	for _, name := range []string{"tq5", "tq7", "none"} {
 		if l, err := n.HostEnd(ctx, ns, name); !errors.Is(err, netops.ErrNotExist) {
 			t.Errorf("HostEnd of %s: %+v, %v", name, l, err)
 		}

@@ -207,6 +207,10 @@ func TestLostRecord(t *testing.T) {
 	if have := ifbs(t); len(have) != 1 || have[0] == result(t, limited).Interfaces[3].Name {
 		t.Errorf("after DEL: %q", have)
 	}
+	left, err := netlink.FilterList(hostLink(t, p.ns), netlink.HANDLE_MIN_INGRESS)
+	if err != nil || len(left) != 0 {
+		t.Errorf("what eth0 sends is still handed to nobody: %v, %v", left, err)
+	}
 	// The interface is as it was, and can be limited anew.
 	relimited := p.OK(p.call("ADD", "eth0", both, attached)).Stdout
 	p.OK(p.call("CHECK", "eth0", both, relimited))
