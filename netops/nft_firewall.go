@@ -14,11 +14,11 @@ const (
 	ctDestinationNAT = 1 << 5
 )
 
-// firewallFeature keeps connections out of networks. Into a closed device go
-// replies, what was sent to a published port, and from a device of the same
-// network whatever comes; nothing from the device itself if it is isolated.
-// A drop here is final whatever other tables accept, an accept of ours would not
-// be, so there is none. What the node itself sends is not forwarded.
+// firewallFeature keeps networks apart. From one closed device into another go
+// replies and what was sent to a published port; from a device into itself
+// whatever comes, unless it is isolated. What comes from elsewhere is not
+// the policy's business. A drop here is final whatever other tables accept, an
+// accept of ours would not be, so there is none.
 func firewallFeature() nftFeature {
 	table := inetTable()
 	closed := &nftSet{table: table, name: "fw_closed", key: []field{ifName}}
@@ -35,7 +35,7 @@ func firewallFeature() nftFeature {
 				rule(outputLink(), in(closed), tracked(expr.CtKeySTATUS, ctDestinationNAT), returns()),
 				rule(inputLink(), outputLink(), in(isolated), drops()),
 				rule(inputLink(), outputLink(), in(same), returns()),
-				rule(outputLink(), in(closed), drops()),
+				rule(inputLink(), in(closed), outputLink(), in(closed), drops()),
 			},
 		}},
 	}

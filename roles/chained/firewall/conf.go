@@ -27,8 +27,8 @@ type Conf struct {
 	// Default "trusted".
 	FirewalldZone string `json:"firewalldZone,omitempty"`
 	// IngressPolicy is "open" (default): anything may reach the containers;
-	// "same-bridge": from beyond their bridge only answers and what is sent to
-	// published ports; or "isolated": not each other's traffic either.
+	// "same-bridge": from other networks that have a policy only answers and what
+	// is sent to published ports; or "isolated": not each other's traffic either.
 	IngressPolicy string `json:"ingressPolicy,omitempty"`
 }
 
