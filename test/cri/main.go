@@ -1,7 +1,7 @@
 // Command cripods asks a container runtime for pods over CRI, as a kubelet does, and prints what it got as JSON. It has a
 // module of its own because grpc must not enter the product's.
 //
-//	cripods [-socket PATH] [-timeout 2m] run [-n 30] [-parallel 10] [-cgroup PATH] [-annotation KEY=VALUE]…
+//	cripods [-socket PATH] [-timeout 2m] run [-n 30] [-parallel 10] [-cgroup PATH] [-annotation KEY=VALUE]… [-hostport HOST:CONTAINER]
 //	cripods [-socket PATH] [-timeout 2m] remove [-parallel 10]
 //	cripods [-socket PATH] [-timeout 2m] status
 //
@@ -87,6 +87,11 @@ func runPods(ctx context.Context, client cri.RuntimeServiceClient, args []string
 		config.Annotations[key] = value
 		return nil
 	})
+	ports := cri.PortMapping{Protocol: cri.Protocol_TCP}
+	set.Func("hostport", "TCP port of every pod, `HOST:CONTAINER`; the first pod's is HOST, the next one's HOST+1", func(v string) error {
+		_, err := fmt.Sscanf(v, "%d:%d", &ports.HostPort, &ports.ContainerPort)
+		return err
+	})
 	if err := set.Parse(args); err != nil {
 		return err
 	}
@@ -98,6 +103,9 @@ func runPods(ctx context.Context, client cri.RuntimeServiceClient, args []string
 			Metadata:    &cri.PodSandboxMetadata{Name: name, Namespace: "default", Uid: name},
 			Annotations: config.Annotations,
 			Linux:       config.Linux,
+		}
+		if ports.HostPort != 0 {
+			own.PortMappings = []*cri.PortMapping{{Protocol: ports.Protocol, HostPort: ports.HostPort + int32(i), ContainerPort: ports.ContainerPort}}
 		}
 		pods[i], err = runPod(ctx, client, own)
 		return err

@@ -18,12 +18,14 @@ type testCase struct {
 	name string // role/what
 	// conf is the plugin's configuration; name "net" and cniVersion are added.
 	conf    string
-	version string // 1.1.0 if empty
-	args    string // CNI_ARGS
-	ifname  string // eth0 if empty
-	setup   string // commands on the host, one a line
-	// steps are calls ("ADD", "DEL id=c2 if=eth1 netns= noprev"), commands ("ip link del x"), "PING CONTAINER ADDRESS" and "HOLD CONTAINER", which
-	// keeps a namespace alive whose path goes. One a line; without any: ADD, CHECK, DEL.
+	behind  []string // the plugins behind it
+	version string   // 1.1.0 if empty
+	args    string   // CNI_ARGS
+	ifname  string   // eth0 if empty
+	setup   string   // commands on the host, one a line
+	// steps are calls ("ADD", "DEL id=c2 if=eth1 netns= noprev"), commands ("ip link del x"), "PING CONTAINER ADDRESS", "SERVE CONTAINER PORT",
+	// which starts a TCP server, "DIAL NAMESPACE ADDRESS", which tries to reach one, also from host and outside, and "HOLD CONTAINER", which keeps
+	// a namespace alive whose path goes. One a line; without any: ADD, CHECK, DEL.
 	steps string
 	needs func(testing.TB)
 }
@@ -50,7 +52,7 @@ func (c *testCase) plan() []step {
 		if len(words) == 0 {
 			continue
 		}
-		if words[0] == "PING" || words[0] == "HOLD" {
+		if slices.Contains([]string{"PING", "HOLD", "SERVE", "DIAL"}, words[0]) {
 			out = append(out, step{verb: words[0], container: words[1], command: words[len(words)-1]})
 			continue
 		}
@@ -85,17 +87,20 @@ func (c *testCase) plan() []step {
 func containers(steps []step) []string {
 	var out []string
 	for _, s := range steps {
-		if s.container != "" && !slices.Contains(out, s.container) {
+		if s.container != "" && s.verb != "DIAL" && !slices.Contains(out, s.container) {
 			out = append(out, s.container)
 		}
 	}
 	return out
 }
 
-// configuration is what a runtime sends.
-func (c *testCase) configuration() (map[string]any, error) {
+// configuration is what a runtime sends to the first plugin.
+func (c *testCase) configuration() (map[string]any, error) { return c.plugin(c.conf) }
+
+// plugin is what a runtime sends to a plugin.
+func (c *testCase) plugin(text string) (map[string]any, error) {
 	conf := map[string]any{}
-	if err := json.Unmarshal([]byte(c.conf), &conf); err != nil {
+	if err := json.Unmarshal([]byte(text), &conf); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.name, err)
 	}
 	conf["cniVersion"] = "1.1.0"
@@ -119,7 +124,9 @@ func (c *testCase) play(s side) (facts, error) {
 }
 
 func (c *testCase) playOn(h *host) (facts, error) {
-	h.given = strings.ToLower(c.conf + c.args + c.setup + c.steps + uplink)
+	h.given = strings.ToLower(c.conf + strings.Join(c.behind, "") + c.args + c.setup + c.steps + uplink)
+	h.shaped = len(c.behind) > 0
+	defer h.close()
 	f, steps := facts{}, c.plan()
 	for _, id := range containers(steps) {
 		if err := h.container(id); err != nil {
@@ -139,6 +146,16 @@ func (c *testCase) playOn(h *host) (facts, error) {
 		}
 		if s.verb == "PING" {
 			f.add("PING: "+s.container+" to "+s.command, h.ping(s.container, s.command))
+			continue
+		}
+		if s.verb == "SERVE" {
+			if err := h.serve(s.container, s.command); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if s.verb == "DIAL" {
+			f.add("DIAL: "+s.container+" to "+s.command, h.dial(s.container, s.command))
 			continue
 		}
 		if s.verb == "HOLD" {
@@ -166,31 +183,47 @@ func (c *testCase) playOn(h *host) (facts, error) {
 	return f.renamed(h.names), nil
 }
 
-// call makes one call and adds its answer.
+// call calls the plugins one after the other, for DEL from the last to the first, and adds the answer of the last call.
 func (c *testCase) call(h *host, s step, f facts, when string, results map[string]json.RawMessage) error {
-	conf, err := c.configuration()
-	if err != nil {
-		return err
+	plugins := append([]string{c.conf}, c.behind...)
+	switch s.verb {
+	case "DEL":
+		slices.Reverse(plugins)
+	case "VERSION":
+		plugins = plugins[len(plugins)-1:]
 	}
 	key := s.container + "/" + s.ifname
 	prev, added := results[key]
-	if (s.verb == "DEL" || s.verb == "CHECK") && added && !s.noPrev {
-		conf["prevResult"] = prev
+	if s.verb == "ADD" {
+		prev, added = nil, false
 	}
-	out, err := h.execute(call{verb: s.verb, conf: conf, container: s.container, ifname: s.ifname, netns: s.netns, args: c.args})
-	said := &cniError{}
-	switch {
-	case errors.As(err, &said):
-		f.add(when+": answer", "error")
-		f.add(when+": error code", strconv.Itoa(said.Code))
-		f.add(when+": error cniVersion", said.CNIVersion)
-		return nil
-	case err != nil:
-		return err
+	var out []byte
+	for _, text := range plugins {
+		conf, err := c.plugin(text)
+		if err != nil {
+			return err
+		}
+		if (s.verb == "DEL" || s.verb == "CHECK") && added && !s.noPrev || s.verb == "ADD" && prev != nil {
+			conf["prevResult"] = prev
+		}
+		out, err = h.execute(call{verb: s.verb, conf: conf, container: s.container, ifname: s.ifname, netns: s.netns, args: c.args})
+		said := &cniError{}
+		switch {
+		case errors.As(err, &said):
+			f.add(when+": answer", "error")
+			f.add(when+": error code", strconv.Itoa(said.Code))
+			f.add(when+": error cniVersion", said.CNIVersion)
+			return nil
+		case err != nil:
+			return err
+		}
+		if s.verb == "ADD" {
+			prev = bytes.Clone(out)
+		}
 	}
 	f.add(when+": answer", "success")
 	if s.verb == "ADD" {
-		results[key] = bytes.Clone(out)
+		results[key] = prev
 	}
 	result, err := decodeObject(out)
 	if err != nil {

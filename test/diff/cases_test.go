@@ -6,6 +6,6 @@ import "slices"
 func allCases() []testCase {
 	return slices.Concat(
 		bridgeCases(), ptpCases(), macvlanCases(), tapCases(), vlanCases(), ipvlanCases(), dummyCases(), hostDeviceCases(), loopbackCases(),
-		ipamCases(),
+		ipamCases(), portmapCases(), firewallCases(), tuningCases(), bandwidthCases(), sbrCases(), vrfCases(),
 	)
 }

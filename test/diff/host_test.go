@@ -10,6 +10,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,6 +40,9 @@ type host struct {
 	home  *os.File // the host's network namespace
 	given string   // all that the case names itself: no word of it is random
 	names []string // pairs for a strings.Replacer: what was chosen at random, and what we call it
+	// shaped has queueing disciplines looked at.
+	shaped  bool
+	servers []net.Listener
 }
 
 // uplink makes the host's way to the outside, the same for every case.
@@ -179,4 +184,57 @@ func (h *host) ping(container, address string) string {
 		return "no answer"
 	}
 	return "answer"
+}
+
+// serve starts a TCP server in a container that closes every connection, with a word for the client.
+func (h *host) serve(container, port string) error {
+	return h.in(container, func() error {
+		l, err := net.Listen("tcp", ":"+port)
+		if err != nil {
+			return err
+		}
+		h.servers = append(h.servers, l)
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = conn.Write([]byte(container)) // a client that has gone misses nothing
+				conn.Close()
+			}
+		}()
+		return nil
+	})
+}
+
+// dial tells who answers a TCP connection from a namespace.
+func (h *host) dial(from, address string) string {
+	answer := "no answer"
+	if from == "host" {
+		from = ""
+	}
+	err := h.in(from, func() error {
+		conn, err := net.DialTimeout("tcp", address, 5*time.Second)
+		if err != nil {
+			return nil
+		}
+		defer conn.Close()
+		word, err := io.ReadAll(conn)
+		if err == nil {
+			answer = "answer of " + string(word)
+		}
+		return nil
+	})
+	if err != nil {
+		return err.Error()
+	}
+	return answer
+}
+
+// close ends the servers.
+func (h *host) close() {
+	for _, l := range h.servers {
+		l.Close()
+	}
 }

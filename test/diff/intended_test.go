@@ -1,5 +1,8 @@
 package diff
 
+// behindBridge are the cases with a bridge.
+const behindBridge = "bridge* static/bridge portmap/* firewall/* tuning/* bandwidth/* sbr/* vrf/*"
+
 // intendedDifferences is every difference that we want. A pattern is as narrow as its reason: only where one side does not do at all what the other
 // does is every fact of a case taken.
 func intendedDifferences() []intended {
@@ -19,14 +22,14 @@ func intendedDifferences() []intended {
 			reference: "The host's end of a pair is made with a transmit queue of no length.",
 			ours:      "It has the kernel's default, 1000 packets, as the container's end has.",
 			why:       "A queueing discipline that is put on it later takes its limit from there, and would drop everything.",
-			seen:      []pattern{{cases: "bridge* static/bridge ptp/*", fact: "* host link veth(*) txqlen", reference: absent, ours: "1000"}},
+			seen:      []pattern{{cases: behindBridge + " ptp/*", fact: "* host link veth(*) txqlen", reference: absent, ours: "1000"}},
 		},
 		{
 			title:     "A bridge port keeps accept_ra",
 			reference: "accept_ra is written 0 for the host's end of every pair.",
 			ours:      "It is left alone for ports of a bridge, and 0 on the bridge.",
 			why:       "What a port receives goes to the bridge and never to IPv6 on the port.",
-			seen:      []pattern{{cases: "bridge* static/bridge", fact: "* host sysctl ipv6/conf/veth(*)/accept_ra", reference: "0", ours: "1"}},
+			seen:      []pattern{{cases: behindBridge, fact: "* host sysctl ipv6/conf/veth(*)/accept_ra", reference: "0", ours: "1"}},
 		},
 		{
 			title:     "A bridge keeps its MAC",
@@ -69,7 +72,7 @@ func intendedDifferences() []intended {
 			why:       "IPAM gives each address once; the wait was most of the time that a pod took to start.",
 			seen: []pattern{
 				{cases: "*", fact: "* addr * nodad", reference: absent, ours: "true"},
-				{cases: "ptp/* macvlan/* tap/* host-device/* vlan/* ipvlan/*", fact: "* sysctl ipv6/conf/*/accept_dad", reference: "1", ours: "0"},
+				{cases: "ptp/* macvlan/* tap/* host-device/* vlan/* ipvlan/* bandwidth/ptp", fact: "* sysctl ipv6/conf/*/accept_dad", reference: "1", ours: "0"},
 				{cases: "dummy/*", fact: "* sysctl ipv6/conf/*/accept_dad", reference: "-1", ours: "0"},
 				{cases: "tap/v6 host-device/v6", fact: "ADD: c1 addr eth0 2001:db8:1::2/64 tentative", reference: "true", ours: absent},
 				{cases: "bridge/dad", fact: "ADD: c1 addr eth0 2001:db8:1::2/64 tentative", reference: absent, ours: "true"},
@@ -82,7 +85,8 @@ func intendedDifferences() []intended {
 			why:       "A neighbour that remembers the former owner of an address learns the new one.",
 			seen: []pattern{
 				{cases: "ptp/* host-device/* vlan/* dummy/*", fact: "* sysctl ipv4/conf/*/arp_notify", reference: "0", ours: "1"},
-				{cases: "bridge/* ptp/* tap/v6 host-device/v6 vlan/v6 dummy/v6", fact: "* sysctl ipv6/conf/*/ndisc_notify", reference: "0", ours: "1"},
+				{cases: "bandwidth/ptp", fact: "* sysctl ipv4/conf/*/arp_notify", reference: "0", ours: "1"},
+				{cases: "bridge/* ptp/* tap/v6 host-device/v6 vlan/v6 dummy/v6 firewall/dual portmap/v6 sbr/dual vrf/dual", fact: "* sysctl ipv6/conf/*/ndisc_notify", reference: "0", ours: "1"},
 				{cases: "macvlan/* ipvlan/*", fact: "* sysctl ipv6/conf/*/ndisc_notify", reference: "1", ours: "0"},
 			},
 		},
@@ -129,7 +133,7 @@ func intendedDifferences() []intended {
 			reference: "When the namespace's path is gone, the pair stays as long as anybody holds the namespace open.",
 			ours:      "The host's end is removed, and the container's with it.",
 			why:       "Its address is given to another container while it is still reachable.",
-			seen:      []pattern{{cases: "bridge/del-without-netns ptp/del-without-netns", fact: "DEL*: host *", reference: present, ours: absent}},
+			seen:      []pattern{{cases: "bridge/del-without-netns ptp/del-without-netns portmap/* firewall/* tuning/* bandwidth/* vrf/*", fact: "DEL*: host *", reference: present, ours: absent}},
 		},
 		{
 			title:     "DEL succeeds when there is nothing to remove",
@@ -139,6 +143,7 @@ func intendedDifferences() []intended {
 			seen: []pattern{
 				{cases: "*/fail-* host-local/host-bits host-device/*", fact: "DEL*: answer", reference: "error", ours: "success"},
 				{cases: "*/fail-* host-local/host-bits host-device/*", fact: "DEL*: error *", reference: "*", ours: absent},
+				{cases: "portmap/fail-* firewall/fail-* bandwidth/fail-*", fact: "DEL: lease 10.1.0.2", reference: "c1 eth0", ours: absent},
 				{cases: "host-device/del-without-netns", fact: "DEL*: lease 10.1.0.2", reference: "c1 eth0", ours: absent},
 			},
 		},
@@ -153,6 +158,111 @@ func intendedDifferences() []intended {
 				{cases: "bridge/masq-nftables ptp/masq-nftables", fact: "* host nftables inet cni_plugins_masquerade", reference: "*", ours: absent},
 				{cases: "bridge/* ptp/*", fact: "* host nftables inet cnibox", reference: absent, ours: "6 rules, *"},
 			},
+		},
+		{
+			title:     "Host ports are one nftables table",
+			reference: "Chains and rules in iptables' nat table, or the tables cni_hostport, for every container; they stay when the last one has gone.",
+			ours:      "The table `inet cnibox` has maps from host port to container; its rules do not grow in number.",
+			why:       "Adding, removing and using a port takes the same time however many are published.",
+			seen: []pattern{
+				{cases: "portmap/*", fact: "* host nftables ip* nat", reference: "*", ours: absent},
+				{cases: "portmap/*", fact: "* host nftables ip* cni_hostport", reference: "*", ours: absent},
+				{cases: "portmap/*", fact: "* host nftables inet cnibox", reference: absent, ours: "* rules, *"},
+			},
+		},
+		{
+			title:     "Localhost is routed for ports that may be asked there",
+			reference: "route_localnet is set for every container with a host port.",
+			ours:      "It is left alone where the port has an address of the host that is not of loopback.",
+			why:       "The setting lets packets to 127.0.0.0/8 leave the host.",
+			seen:      []pattern{{cases: "portmap/host-ip", fact: "* host sysctl ipv4/conf/cni0/route_localnet", reference: "1", ours: "0"}},
+		},
+		{
+			title:     "The firewall has rules for networks",
+			reference: "Two rules for every address, and chains that stay.",
+			ours:      "Rules by the bridge and its subnet, in iptables' filter table only where something there would drop the packets or the configuration says so; policies are elements of sets in `inet cnibox`.",
+			why:       "A container adds and removes nothing, and who comes late cannot take away the next owner's rules.",
+			seen: []pattern{
+				{cases: "firewall/*", fact: "* host nftables ip* filter", reference: "*", ours: "*"},
+				{cases: "firewall/*", fact: "* host nftables inet cnibox", reference: absent, ours: "* rules, *"},
+			},
+		},
+		{
+			title:     "Containers of an isolated network are apart on the bridge too",
+			reference: "isolated drops what the bridge forwards, if the kernel has br_netfilter loaded; without, containers of one bridge reach each other.",
+			ours:      "The bridge's ports are isolated from each other.",
+			why:       "The policy has to hold whatever module is loaded.",
+			seen:      []pattern{{cases: "firewall/isolated", fact: "* host link veth(*) linkinfo.info_slave_data.isolated", reference: "false", ours: "true"}},
+		},
+		{
+			title:     "A backend that is none is an error",
+			reference: "firewall takes an unknown backend for its default.",
+			ours:      "ADD fails and says which there are.",
+			why:       "It is a mistake, and what it meant is not known.",
+			seen:      []pattern{{cases: "firewall/fail-backend", fact: "*"}},
+		},
+		{
+			title:     "tuning takes everything back",
+			reference: "DEL restores attributes of the interface, and no settings.",
+			ours:      "It restores both.",
+			why:       "A namespace may outlive its attachment.",
+			seen: []pattern{
+				{cases: "tuning/*", fact: "DEL: c1 sysctl core/somaxconn", reference: "512", ours: "4096"},
+				{cases: "tuning/*", fact: "DEL: c1 sysctl ipv4/ip_unprivileged_port_start", reference: "80", ours: "1024"},
+			},
+		},
+		{
+			title:     "tuning sets the MTU at both ends",
+			reference: "mtu changes the container's end of a pair only.",
+			ours:      "It changes the host's end too, and a bridge follows its ports; the result tells both.",
+			why:       "The host would send packets that the container's end drops.",
+			seen: []pattern{
+				{cases: "tuning/*", fact: "ADD: host link * mtu", reference: "1500", ours: "1400"},
+				{cases: "tuning/*", fact: "ADD: host sysctl ipv6/conf/*/mtu", reference: "1500", ours: "1400"},
+				{cases: "tuning/*", fact: "ADD: result interfaces[*].mtu", reference: absent, ours: "1400"},
+			},
+		},
+		{
+			title:     "bandwidth leaves room for others",
+			reference: "The device for egress is named bwp…, by network and container; a qdisc ingress is put on the host's end, and fails where there is one.",
+			ours:      "It is named ifb…, by network, container and interface; the qdisc is clsact, and one that is there is used.",
+			why:       "A container may have two limited interfaces, and other programs use the same hook.",
+			seen: []pattern{
+				{cases: "bandwidth/*", fact: "* host link bwp*", reference: present, ours: absent},
+				{cases: "bandwidth/*", fact: "* host link ifb*", reference: absent, ours: present},
+				{cases: "bandwidth/*", fact: "* host qdisc tbf on bwp*", reference: present, ours: absent},
+				{cases: "bandwidth/*", fact: "* host qdisc tbf on ifb*", reference: absent, ours: present},
+				{cases: "bandwidth/*", fact: "* host qdisc ingress on veth(*)", reference: present, ours: absent},
+				{cases: "bandwidth/*", fact: "* host qdisc clsact on veth(*)", reference: absent, ours: present},
+				{cases: "bandwidth/*", fact: "ADD*: result interfaces[*].name", reference: "bwp*", ours: "ifb*"},
+				{cases: "bandwidth/*", fact: "ADD*: result interfaces[*].mac", reference: "MAC(host bwp*", ours: "MAC(host ifb*"},
+			},
+		},
+		{
+			title:     "sbr takes gateways and source hints",
+			reference: "v1.9.1 does not know the keys gateways and addSourceHints, which its documentation has.",
+			ours:      "They work; a gateway of the configuration stands in the result too.",
+			why:       "Configurations written for a later reference need no change.",
+			seen: []pattern{
+				{cases: "sbr/gateways", fact: "ADD: c1 route default *"},
+				{cases: "sbr/gateways", fact: "ADD: result routes[0].gw", reference: absent, ours: "10.1.0.77"},
+				{cases: "sbr/source-hints", fact: "ADD: c1 route 10.1.0.0/24 dev eth0*"},
+				{cases: "sbr/fail-gateways", fact: "*"},
+			},
+		},
+		{
+			title:     "sbr has one table for each address",
+			reference: "Routes of both families are copied into every address's table.",
+			ours:      "An address's table has the routes of its family.",
+			why:       "A rule never leads the other family there.",
+			seen:      []pattern{{cases: "sbr/dual", fact: "ADD: c1 route 2001:db8:1::/64 metric 256 dev eth0*"}},
+		},
+		{
+			title:     "Chained plugins speak every version",
+			reference: "firewall and vrf begin with 0.4.0 and 0.3.1, bandwidth with 0.3.0.",
+			ours:      "All speak 0.1.0 to 1.1.0.",
+			why:       "A list has one version for all of its plugins.",
+			seen:      []pattern{{cases: "*/verbs", fact: "VERSION: result supportedVersions", ours: "0.1.0 0.2.0 0.3.0 0.3.1 0.4.0 1.0.0 1.1.0", reference: "0.*"}},
 		},
 		{
 			title:     "The MAC guard is one nftables table",
@@ -177,8 +287,8 @@ func intendedDifferences() []intended {
 			ours:      "A result has what its version has; the interface is made with all that IPAM said.",
 			why:       "A runtime may refuse or misread a result of another form.",
 			seen: []pattern{
-				{cases: "*/version-*", fact: "ADD: result routes[*].mtu", reference: "1400", ours: absent},
-				{cases: "*/version-*", fact: "ADD: result routes[*].priority", reference: "7", ours: absent},
+				{cases: "*/version-*", fact: "ADD*: result routes[*].mtu", reference: "1400", ours: absent},
+				{cases: "*/version-*", fact: "ADD*: result routes[*].priority", reference: "7", ours: absent},
 				{cases: "*/version-0.2.0", fact: "ADD: c1 route 198.51.100.0/24 gateway 10.1.0.9 dev eth0", reference: present, ours: absent},
 				{cases: "*/version-0.2.0", fact: "ADD: c1 route 198.51.100.0/24 gateway 10.1.0.9 metric 7 dev eth0", reference: absent, ours: present},
 				{cases: "loopback/version-*", fact: "ADD: result *"},
@@ -229,9 +339,9 @@ func intendedDifferences() []intended {
 			ours:      "Addresses are added with noprefixroute, so no route has to be replaced, and routes by other gateways are onlink; the host's route has scope link.",
 			why:       "There is no moment with wrong routes, and a gateway need not be in the subnet.",
 			seen: []pattern{
-				{cases: "ptp/*", fact: "* addr * noprefixroute", reference: absent, ours: "true"},
-				{cases: "ptp/*", fact: "* c? route * flags", reference: "", ours: "onlink"},
-				{cases: "ptp/*", fact: "* host route 10.1.0.* scope", reference: "host", ours: "link"},
+				{cases: "ptp/* bandwidth/ptp", fact: "* addr * noprefixroute", reference: absent, ours: "true"},
+				{cases: "ptp/* bandwidth/ptp", fact: "* c? route * flags", reference: "", ours: "onlink"},
+				{cases: "ptp/* bandwidth/ptp", fact: "* host route 10.1.0.* scope", reference: "host", ours: "link"},
 				{cases: "ptp/v6 ptp/dual", fact: "ADD: host route 2001:db8:1::1 metric 256 dev veth(*)", reference: present, ours: absent},
 				{cases: "ptp/far-gateway", fact: "*"},
 			},

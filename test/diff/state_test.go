@@ -2,6 +2,7 @@ package diff
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -44,7 +45,7 @@ func (h *host) state(f facts, when string, containers []string) error {
 	h.learn(dumps)
 	for _, d := range dumps {
 		d.facts(f, when+": "+d.who()+" ")
-		if err := h.sysctls(f, when, d); err != nil {
+		if err := errors.Join(h.sysctls(f, when, d), h.qdiscs(f, when+": "+d.who()+" ", d.container)); err != nil {
 			return err
 		}
 	}
@@ -203,7 +204,7 @@ func kind(link map[string]any) string {
 // sysctls adds all settings of every interface, and forwarding.
 func (h *host) sysctls(f facts, when string, d *dump) error {
 	return h.in(d.container, func() error {
-		files := []string{"/proc/sys/net/ipv4/ip_forward"}
+		files := []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv4/ip_unprivileged_port_start", "/proc/sys/net/core/somaxconn"}
 		for _, pattern := range []string{"/proc/sys/net/ipv4/conf/*/*", "/proc/sys/net/ipv6/conf/*/*"} {
 			found, err := filepath.Glob(pattern)
 			if err != nil {
@@ -220,6 +221,35 @@ func (h *host) sysctls(f facts, when string, d *dump) error {
 		}
 		return nil
 	})
+}
+
+// qdiscs adds queueing disciplines, but for those that the kernel chooses itself.
+func (h *host) qdiscs(f facts, prefix, container string) error {
+	if !h.shaped {
+		return nil
+	}
+	ask := []string{"tc", "-json", "qdisc", "show"}
+	if container != "" {
+		ask = []string{"tc", "-netns", container, "-json", "qdisc", "show"}
+	}
+	out, err := h.run(ask...)
+	if err != nil {
+		return err
+	}
+	var list []map[string]any
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		return fmt.Errorf("decode queueing disciplines: %w", err)
+	}
+	for _, q := range list {
+		kind := text(q["kind"])
+		if slices.Contains([]string{"noqueue", "pfifo_fast", "mq", "fq_codel", "fq"}, kind) {
+			continue
+		}
+		f.object(fmt.Sprintf("%sqdisc %s on %s", prefix, kind, text(q["dev"])), q, func(k string) bool {
+			return slices.Contains([]string{"kind", "dev", "handle", "refcnt"}, k)
+		})
+	}
+	return nil
 }
 
 // vlans adds the VLANs of bridges and their ports.

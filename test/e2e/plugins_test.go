@@ -53,7 +53,7 @@ func foreign() string { return os.Getenv("CNIBOX_TEST_PLUGIN_DIR") }
 func links(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, role := range []string{"bridge", "dhcp", "host-local", "loopback", "macvlan", "ptp"} {
+	for _, role := range []string{"bridge", "dhcp", "firewall", "host-local", "loopback", "macvlan", "portmap", "ptp", "tuning"} {
 		target := filepath.Join(root(t), "bin", "cnibox")
 		if foreign() != "" {
 			target = filepath.Join(foreign(), role)
