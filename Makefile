@@ -43,7 +43,8 @@ test-vm: setup bin/peers/bridge
 		'./roles/iface/hostdevice=TestReturn|TestHardware$$' ./roles/iface/dummy \
 		'./roles/iface/ptp=TestTraffic|TestRole/(dual|host|single)/(life|del|gc)' './roles/iface/tap=TestKeys|TestTraffic|TestBridge' \
 		'./roles/ipam/dhcp=TestIPvlan|TestDualStack' './test/takeover=TestInterfaces/^(ipvlan|vlan|dummy)$$/^(DEL|GC of what is gone)$$' \
-		'./roles/chained/vrf=Test(Add|Two|Refused|Found|Inherit|LinkGone|Parallel|Reference)$$|TestRole/bridge/(life|del|gc|state|status|versions|fault|tamper)|TestRole/(ptp|macvlan)/(life|del|gc|state|tamper)'
+		'./roles/chained/vrf=Test(Add|Two|Refused|Found|Inherit|LinkGone|Parallel|Reference)$$|TestRole/bridge/(life|del|gc|state|status|versions|fault|tamper)|TestRole/(ptp|macvlan)/(life|del|gc|state|tamper)' \
+		'./roles/chained/portmap=TestTraffic|TestUDPBefore|TestConditions' './roles/chained/bandwidth=TestRole/both/(life|del|gc)'
 
 bin/golangci-lint: test/tools/go.sum
 	cd test/tools && $(GO) build -trimpath -o ../../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint mvdan.cc/gofumpt
@@ -62,7 +63,7 @@ bin/peers/bridge: test/peers/go.sum
 test-diff: setup build bin/peers/bridge
 	$(SANDBOX) $(GO) test -tags $(TAGS) -count 1 -timeout 10m ./test/diff
 	$(GO) build -trimpath -o bin/vm/run ./test/vm
-	bin/vm/run -copy bin/cnibox -copy bin/peers -run 'Test(Diff|Claims)/^(vlan|ipvlan|dummy|bridge-vlan)$$' ./test/diff
+	bin/vm/run -copy bin/cnibox -copy bin/peers -run 'Test(Diff|Claims)/^(vlan|ipvlan|dummy|bridge-vlan|vrf)$$' ./test/diff
 
 bench: setup build bin/peers/bridge
 	$(GO) run ./test/bench -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md

@@ -35,7 +35,7 @@ const (
 	parallelAddAtLeast = 5.0
 	parallelDelAtLeast = 8.0
 	exchangeAtMost     = 1.2        // times what the server alone takes
-	binaryAtMost       = 10_000_000 // bytes
+	binaryAtMost       = 15_000_000 // bytes, with all roles
 )
 
 // allocTargets are the in-process times by how full the pool is; an empty pool has none.
