@@ -163,6 +163,7 @@ func status(ctx context.Context, h *roles.Host, role Wirer) error {
 // namespace is taken as empty when req.Netns is.
 func (a *Handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Plan, error) {
 	in := newInput(req)
+	in.Netns = cmp.Or(req.Netns, "container") // a sandbox of none would be an interface of the host
 	in.Chained = req.PrevResult
 	if a.role.IPAM() != "" {
 		var err error

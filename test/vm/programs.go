@@ -11,7 +11,16 @@ import (
 
 // programs are what tests run beside busybox's applets, whose versions of them
 // lack options. They come from this machine and are first on PATH.
-func programs() []string { return []string{"bridge", "dnsmasq", "ip", "nft", "nsenter", "tc"} }
+func programs() []string {
+	return []string{
+		"bridge", "dnsmasq", "ip", "nft", "nsenter", "tc",
+		"iptables", "iptables-save", "iptables-nft", "iptables-nft-save", "iptables-legacy", "iptables-legacy-save",
+		"ip6tables", "ip6tables-save", "ip6tables-nft", "ip6tables-nft-save", "ip6tables-legacy", "ip6tables-legacy-save",
+	}
+}
+
+// pluginDirs hold libraries that programs load by name: iptables' matches and targets.
+func pluginDirs() []string { return []string{"/usr/lib/x86_64-linux-gnu/xtables"} }
 
 // programDir is where they are in the RAM disk.
 const programDir = "usr/sbin"
@@ -32,6 +41,15 @@ func addPrograms(a *archive) error {
 		a.file(path.Join(programDir, name), file)
 		if err := addLibraries(a, file, have); err != nil {
 			return err
+		}
+	}
+	for _, dir := range pluginDirs() {
+		files, err := filepath.Glob(filepath.Join(dir, "*.so"))
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			a.file(file[1:], file)
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
@@ -76,10 +77,13 @@ func (o *observed) policy(is4 bool) *netops.ForwardPolicy {
 }
 
 // Observe finds the host's side of the container, and who refuses to forward.
-func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	var o observed
 	if err := o.links(ctx, h, in.Chained); err != nil {
 		return err
+	}
+	if container == nil && o.Link == "" {
+		o.planned(in.Chained)
 	}
 	var done [2]bool
 	for _, ip := range in.Chained.IPs {
@@ -166,6 +170,15 @@ func (o *observed) links(ctx context.Context, h *roles.Host, res *roles.Result) 
 		}
 	}
 	return nil
+}
+
+// planned takes the result's word where nothing is made yet: bridge names itself
+// first and then its port, ptp the host's end of the pair.
+func (o *observed) planned(res *roles.Result) {
+	hosts := slices.DeleteFunc(slices.Clone(res.Interfaces), func(i *roles.ResultInterface) bool { return i == nil || i.Sandbox != "" })
+	if len(hosts) > 0 {
+		o.Link, o.Bridge = hosts[0].Name, len(hosts) > 1
+	}
 }
 
 // pattern is the device, or where each container has one of its own, all that
