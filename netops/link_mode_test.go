@@ -3,6 +3,7 @@ package netops_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -59,7 +60,7 @@ set link eth0 netns container txqueuelen 0
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inside(t, box, "ip", "link", "add", "name", eth0, "address", "02:00:00:00:00:05", "type", "bridge")
-			inside(t, box, "sh", "-c", "ip "+c.prepare)
+			inside(t, box, append([]string{"ip"}, strings.Fields(c.prepare)...)...)
 			before := show(t, box, eth0)
 			spec := netops.Spec{Objects: c.want}
 			changes, err := n.Plan(ctx, spec, ns)
