@@ -14,8 +14,8 @@ import (
 func programs() []string {
 	return []string{
 		"bridge", "dnsmasq", "ip", "nft", "nsenter", "tc",
-		"iptables", "iptables-save", "iptables-nft", "iptables-nft-save", "iptables-legacy", "iptables-legacy-save",
-		"ip6tables", "ip6tables-save", "ip6tables-nft", "ip6tables-nft-save", "ip6tables-legacy", "ip6tables-legacy-save",
+		"iptables", "iptables-save", "iptables-nft", "iptables-nft-save", "iptables-legacy", "iptables-legacy-restore", "iptables-legacy-save",
+		"ip6tables", "ip6tables-save", "ip6tables-nft", "ip6tables-nft-save", "ip6tables-legacy", "ip6tables-legacy-restore", "ip6tables-legacy-save",
 	}
 }
 
