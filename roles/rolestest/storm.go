@@ -25,6 +25,8 @@ const (
 	soakEnv = "CNIBOX_SOAK"
 	// seedEnv repeats a storm's random choices.
 	seedEnv = "CNIBOX_SEED"
+	// soaking is the least that a soak goes on.
+	soaking = 2 * time.Minute
 	// guardTime is after when a call counts as hung.
 	guardTime = time.Minute
 	// mostTries is how often a runtime tries again before a storm gives up.
@@ -49,6 +51,9 @@ type Storm struct {
 	Runtime func(n int) map[string]any
 	// Containers is how many there are, Parallel how many calls at once.
 	Containers, Parallel int
+	// Soaked is how many there are in a soak, with CNIBOX_SOAK of two minutes or
+	// more: what takes too long for every run. 0 is as many.
+	Soaked int
 	// Meanwhile is called every 16 calls and may do harm to the node.
 	Meanwhile func(*Env) error
 }
@@ -61,6 +66,9 @@ func (s Storm) Run(t *testing.T) {
 	soak, seed, err := stormSettings()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if soak >= soaking && s.Soaked > 0 {
+		s.Containers = s.Soaked
 	}
 	t.Logf("%s=%d repeats this storm's choices", seedEnv, seed)
 	r := &storm{

@@ -31,3 +31,25 @@ func TestStorm(t *testing.T) {
 		},
 	}.Run(t)
 }
+
+// TestStormList takes containers, in a soak 300 and 32 at a time, through the whole
+// list that podman and Kubernetes ask for, their plugins killed at random.
+func TestStormList(t *testing.T) {
+	rolestest.Storm{
+		Table: all.Table(), Type: "bridge", Containers: 40, Parallel: 32, Soaked: 300,
+		Confs: []string{`{"cniVersion":"1.1.0","name":"storm","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,"hairpinMode":true,
+			"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/23"}]]}}`},
+		Chain: []string{
+			`{"type":"portmap"}`,
+			`{"type":"firewall","ingressPolicy":"same-bridge"}`,
+			`{"type":"tuning","mtu":1400,"sysctl":{"net.core.somaxconn":"1024"}}`,
+			`{"type":"bandwidth"}`,
+		},
+		Runtime: func(n int) map[string]any {
+			return map[string]any{
+				"portMappings": []any{map[string]any{"hostPort": 8000 + n, "containerPort": 80, "protocol": "tcp"}},
+				"bandwidth":    map[string]any{"egressRate": 8_000_000, "egressBurst": 800_000},
+			}
+		},
+	}.Run(t)
+}
