@@ -143,7 +143,8 @@ func intendedDifferences() []intended {
 			seen: []pattern{
 				{cases: "*/fail-* host-local/host-bits host-device/*", fact: "DEL*: answer", reference: "error", ours: "success"},
 				{cases: "*/fail-* host-local/host-bits host-device/*", fact: "DEL*: error *", reference: "*", ours: absent},
-				{cases: "portmap/fail-* firewall/fail-* bandwidth/fail-*", fact: "DEL: lease 10.1.0.2", reference: "c1 eth0", ours: absent},
+				{cases: "portmap/fail-* firewall/fail-* bandwidth/fail-* vrf/fail-*", fact: "DEL: lease 10.1.0.2", reference: "c1 eth0", ours: absent},
+				{cases: "vrf/fail-*", fact: "DEL: host vlan 1 of veth(*)", reference: "*", ours: absent},
 				{cases: "host-device/del-without-netns", fact: "DEL*: lease 10.1.0.2", reference: "c1 eth0", ours: absent},
 			},
 		},
@@ -256,6 +257,23 @@ func intendedDifferences() []intended {
 			ours:      "An address's table has the routes of its family.",
 			why:       "A rule never leads the other family there.",
 			seen:      []pattern{{cases: "sbr/dual", fact: "ADD: c1 route 2001:db8:1::/64 metric 256 dev eth0*"}},
+		},
+		{
+			title:     "CHECK succeeds behind a VRF",
+			reference: "The interface's plugin looks for its routes in table main only, and its CHECK fails once vrf has moved them.",
+			ours:      "A route is accepted in any table, and vrf's CHECK looks for it in the VRF's.",
+			why:       "A runtime may take a failing CHECK for a broken container.",
+			seen: []pattern{
+				{cases: "vrf/*", fact: "CHECK: answer", reference: "error", ours: "success"},
+				{cases: "vrf/*", fact: "CHECK: error *", reference: "*", ours: absent},
+			},
+		},
+		{
+			title:     "Interfaces in one VRF keep their routes",
+			reference: "The second interface's routes replace those of the first that lead to the same destination.",
+			ours:      "They are appended.",
+			why:       "Attachments of one container are apart.",
+			seen:      []pattern{{cases: "vrf/two-interfaces", fact: "* c1 route *", reference: absent, ours: present}},
 		},
 		{
 			title:     "Chained plugins speak every version",
