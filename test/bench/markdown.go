@@ -9,6 +9,9 @@ import (
 // reproduce is the command that makes all figures again.
 const reproduce = "make bench"
 
+// chart shows what renderSVG draws, where make bench puts it.
+const chart = "![ADD, DEL and VERSION beside the reference plugins](docs/bench.svg)\n"
+
 // renderMarkdown is the whole of BENCHMARKS.md.
 func renderMarkdown(res *results) string {
 	var b strings.Builder
@@ -19,6 +22,7 @@ func renderMarkdown(res *results) string {
 	fmt.Fprintf(&b, "Measured on: %s.\n\n", res.Machine)
 	b.WriteString("## Summary\n\n")
 	b.WriteString(renderTable(summaryHeader(), summaryCells(res)))
+	b.WriteString("\n" + chart)
 	b.WriteString(renderPercentiles(res))
 	b.WriteString(renderPublished(res.Published))
 	b.WriteString(renderAlloc(res))

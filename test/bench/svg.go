@@ -4,6 +4,7 @@ import (
 	"encoding/xml"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 )
 
@@ -52,6 +53,15 @@ func panels(res *results) []panel {
 	if latency := latencyPanel(res); len(latency.Groups) > 0 {
 		list = append(list, latency)
 	}
+	if c := res.Chain; c != nil {
+		list = append(list, panel{
+			Title:  "bridge + portmap + firewall + tuning, median in milliseconds",
+			Groups: []group{{"ADD", timeBars(c.Add, classPeer)}, {"DEL", timeBars(c.Del, classPeer)}},
+		})
+	}
+	if beside := publishedPanel(res.Published); len(beside.Groups) > 0 {
+		list = append(list, beside)
+	}
 	if other := interfacesPanel(res.Interfaces); len(other.Groups) > 0 {
 		list = append(list, other)
 	}
@@ -95,6 +105,15 @@ func latencyPanel(res *results) panel {
 		if bars != nil {
 			p.Groups = append(p.Groups, group{verb.label, bars})
 		}
+	}
+	return p
+}
+
+// publishedPanel shows how the list's ADD grows with what is published.
+func publishedPanel(list []publishedResult) panel {
+	p := panel{Title: "Its ADD beside so many published ports, median in milliseconds"}
+	for _, r := range list {
+		p.Groups = append(p.Groups, group{strconv.Itoa(r.Ports), timeBars(r.Add, classPeer)})
 	}
 	return p
 }
