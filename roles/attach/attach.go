@@ -20,6 +20,8 @@ import (
 type Wirer interface {
 	// Role is the role's name, under which its part is recorded.
 	Role() string
+	// Validate tells every fault of the configuration.
+	Validate() error
 	// Shared names the shared objects that the role stands on ("bridge/cni0").
 	// They are locked for reading while an attachment is made, and for writing
 	// while they are changed themselves.
@@ -98,10 +100,21 @@ type Handler struct{ role Interface }
 // New returns the Handler of an interface role.
 func New(role Interface) *Handler { return &Handler{role: role} }
 
-// Maker is what a table's entry has as New, made of what reads and judges the
-// role's configuration.
+// Maker is what a table's entry has as New, made of what decodes the role's
+// configuration and fills in defaults.
 func Maker[R Interface](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
-	return maker(read, func(r R) roles.Handler { return New(r) })
+	return maker(Judged(read), func(r R) roles.Handler { return New(r) })
+}
+
+// Judged reads a configuration and judges it.
+func Judged[R Wirer](read func(conf []byte) (R, error)) func(conf []byte) (R, error) {
+	return func(conf []byte) (R, error) {
+		r, err := read(conf)
+		if err == nil {
+			err = r.Validate()
+		}
+		return r, err
+	}
 }
 
 // Undoer is what a table's entry has as Undo, made of what reads the role's

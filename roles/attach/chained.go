@@ -29,8 +29,9 @@ type Asked interface {
 // Heir is a Chained that knows what is left of an attachment without a record
 // of its part: by an ADD whose state was lost, or by the reference plugin.
 type Heir interface {
-	// Inherit is called by DEL while Wants is true. It removes what is left, and nothing of another attachment. What is absent is
-	// success. The container is nil when it is gone or not known.
+	// Inherit is called by DEL while Wants is true. It removes what is left, and
+	// nothing of another attachment. What is absent is success. The container is
+	// nil when it is gone or not known.
 	Inherit(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error
 }
 
@@ -42,7 +43,7 @@ func NewChained(role Chained) *ChainedHandler { return &ChainedHandler{role: rol
 
 // ChainedMaker is Maker for a chained role.
 func ChainedMaker[R Chained](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
-	return maker(read, func(r R) roles.Handler { return NewChained(r) })
+	return maker(Judged(read), func(r R) roles.Handler { return NewChained(r) })
 }
 
 // ChainedUndoer is Undoer for a chained role.

@@ -37,8 +37,8 @@ var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
 // and then either spec, one object a line in the order of making, and
 // result.json, or error. With -update the latter are rewritten.
 type Golden struct {
-	// New decodes, defaults and validates a configuration.
-	New func(conf []byte) (attach.Wirer, error)
+	// Read decodes a configuration and fills in defaults.
+	Read func(conf []byte) (attach.Wirer, error)
 	// Observed is what the role's Observe would have read, from seen.json
 	// (empty without one).
 	Observed func(seen []byte) (any, error)
@@ -98,7 +98,7 @@ func texts(files []txtar.File) map[string]string {
 // compute is the course from the configuration to spec and result.
 func (g Golden) compute(asked []txtar.File) ([]txtar.File, error) {
 	files := texts(asked)
-	role, err := g.New([]byte(files["conf.json"]))
+	role, err := attach.Judged(g.Read)([]byte(files["conf.json"]))
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
@@ -55,7 +56,7 @@ func TestBucket(t *testing.T) {
 		{`{"latency":3600000}`, &most, &burst, 1<<32 - 1},
 		{`{}`, &least, &least, 1},
 	} {
-		r, err := newRole([]byte(c.conf))
+		r, err := attach.Judged(readRole)([]byte(c.conf))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,18 +21,9 @@ func Role() roles.Role {
 		Reference:    "v1.9.1",
 		Capabilities: []string{"bandwidth"},
 		Conf:         func() any { return new(Conf) },
-		New:          attach.ChainedMaker(newRole),
+		New:          attach.ChainedMaker(readRole),
 		Undo:         attach.ChainedUndoer(readRole),
 	}
-}
-
-// newRole decodes and validates a configuration.
-func newRole(raw []byte) (*role, error) {
-	r, err := readRole(raw)
-	if err != nil {
-		return nil, err
-	}
-	return r, r.conf.Validate()
 }
 
 // readRole decodes a configuration; with a ConfError there is what could be
@@ -54,6 +45,8 @@ type role struct {
 }
 
 func (r *role) Role() string { return "bandwidth" }
+
+func (r *role) Validate() error { return r.conf.Validate() }
 
 // Wants is false without limits: then nothing is touched.
 func (r *role) Wants() bool { return r.ingress != nil || r.egress != nil }

@@ -21,18 +21,9 @@ func Role() roles.Role {
 		Summary:   "ingress policies, and passage through the host's firewalls",
 		Reference: "v1.9.1",
 		Conf:      func() any { return new(Conf) },
-		New:       attach.ChainedMaker(newRole),
+		New:       attach.ChainedMaker(readRole),
 		Undo:      attach.ChainedUndoer(readRole),
 	}
-}
-
-// newRole decodes, defaults and validates a configuration.
-func newRole(raw []byte) (*role, error) {
-	r, err := readRole(raw)
-	if err != nil {
-		return nil, err
-	}
-	return r, r.conf.Validate()
 }
 
 // readRole decodes and defaults a configuration; with a ConfError there is what could be
@@ -48,6 +39,8 @@ func readRole(raw []byte) (*role, error) {
 type role struct{ conf *Conf }
 
 func (r *role) Role() string { return "firewall" }
+
+func (r *role) Validate() error { return r.conf.Validate() }
 
 // Wants is false where everything is let in and no firewall is to be passed.
 func (r *role) Wants() bool { return r.conf.IngressPolicy != open || r.conf.Backend != nftables }

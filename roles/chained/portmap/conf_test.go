@@ -77,7 +77,7 @@ func FuzzConf(f *testing.F) {
 	}
 	key := store.Key{Network: "n", ContainerID: "c", IfName: "eth0"}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		r, err := newRole(raw)
+		r, err := attach.Judged(readRole)(raw)
 		if err != nil {
 			if !errors.Is(err, roles.ErrConf) && !errors.Is(err, roles.ErrDecode) {
 				t.Errorf("error %v is of no kind", err)

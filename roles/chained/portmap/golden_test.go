@@ -11,7 +11,7 @@ import (
 // TestGolden runs testdata/*.txtar.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		New: func(conf []byte) (attach.Wirer, error) { return newRole(conf) },
+		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
 		Observed: func(seen []byte) (any, error) {
 			o := observed{Toward4: device{Name: "cni0"}, Toward6: device{Name: "cni0", Index: 4}}
 			if len(seen) == 0 {

@@ -22,18 +22,9 @@ func Role() roles.Role {
 		Reference:    "v1.9.1",
 		Capabilities: []string{"portMappings"},
 		Conf:         func() any { return new(Conf) },
-		New:          attach.ChainedMaker(newRole),
+		New:          attach.ChainedMaker(readRole),
 		Undo:         attach.ChainedUndoer(readRole),
 	}
-}
-
-// newRole decodes, defaults and validates a configuration.
-func newRole(raw []byte) (*role, error) {
-	r, err := readRole(raw)
-	if err != nil {
-		return nil, err
-	}
-	return r, r.conf.Validate()
 }
 
 // readRole decodes and defaults a configuration; with a ConfError there is what could be
@@ -49,6 +40,8 @@ func readRole(raw []byte) (*role, error) {
 type role struct{ conf *Conf }
 
 func (r *role) Role() string { return "portmap" }
+
+func (r *role) Validate() error { return r.conf.Validate() }
 
 // Wants tells whether any port is to be mapped.
 func (r *role) Wants() bool { return len(r.conf.RuntimeConfig.PortMappings) > 0 }

@@ -6,6 +6,7 @@ package sbr
 import (
 	"math"
 	"net/netip"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -51,7 +52,7 @@ func (c *Conf) gateway(is4 bool) netip.Addr {
 func (c *Conf) gateways(f *roles.Faults) []netip.Addr {
 	var all []netip.Addr
 	for i, text := range c.Gateways {
-		path := "gateways[" + itoa(i) + "]"
+		path := "gateways[" + strconv.Itoa(i) + "]"
 		gw, err := roles.ParseAddr(text)
 		switch {
 		case err != nil:

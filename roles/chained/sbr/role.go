@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -22,18 +21,9 @@ func Role() roles.Role {
 		Summary:   "source based routing: replies leave by the interface of their address",
 		Reference: "v1.9.1",
 		Conf:      func() any { return new(Conf) },
-		New:       attach.ChainedMaker(newRole),
+		New:       attach.ChainedMaker(readRole),
 		Undo:      attach.ChainedUndoer(readRole),
 	}
-}
-
-// newRole decodes and validates a configuration.
-func newRole(raw []byte) (*role, error) {
-	r, err := readRole(raw)
-	if err != nil {
-		return nil, err
-	}
-	return r, r.conf.Validate()
 }
 
 // readRole decodes a configuration; with a ConfError there is what could be
@@ -48,6 +38,8 @@ func readRole(raw []byte) (*role, error) {
 type role struct{ conf *Conf }
 
 func (r *role) Role() string { return "sbr" }
+
+func (r *role) Validate() error { return r.conf.Validate() }
 
 // Wants is always true: the role has no key that it needs.
 func (r *role) Wants() bool { return true }
@@ -124,5 +116,3 @@ const firstTable = 100
 func isReserved(table int) bool {
 	return table >= unix.RT_TABLE_DEFAULT && table <= unix.RT_TABLE_LOCAL
 }
-
-func itoa(i int) string { return strconv.Itoa(i) }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
@@ -48,7 +49,7 @@ func TestWants(t *testing.T) {
 		`{"promisc":false}`: true, `{"txQLen":0}`: true, `{"runtimeConfig":{"mac":"02:00:00:00:00:01"}}`: true,
 		`{"sysctl":{"net.a.b":""}}`: true, `{"args":{"cni":{"sysctl":{"net.a.b":"1"}}}}`: true, `{"args":{"cni":{"allmulti":true}}}`: true,
 	} {
-		r, err := newRole([]byte(conf))
+		r, err := attach.Judged(readRole)([]byte(conf))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +57,7 @@ func TestWants(t *testing.T) {
 			t.Errorf("%s: wants %v", conf, !want)
 		}
 	}
-	r, _ := newRole([]byte(`{}`))
+	r, _ := attach.Judged(readRole)([]byte(`{}`))
 	args, err := roles.ParseArgs("MAC=02:00:00:00:00:01")
 	if err != nil || !r.AskedBy(args) {
 		t.Errorf("CNI_ARGS ask for nothing, %v", err)
@@ -66,7 +67,7 @@ func TestWants(t *testing.T) {
 // TestAllowed has lists of the node's administrator.
 func TestAllowed(t *testing.T) {
 	const conf = `{"sysctl":{"net.core.somaxconn":"1","net.ipv4.conf.IFNAME.arp_filter":"1"},"args":{"cni":{"sysctl":{"net/core/somaxconn":"2"}}}}`
-	r, err := newRole([]byte(conf))
+	r, err := attach.Judged(readRole)([]byte(conf))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 // TestGolden runs testdata/*.txtar.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		New: func(conf []byte) (attach.Wirer, error) { return newRole(conf) },
+		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
 		Observed: func(seen []byte) (any, error) {
 			var o observed
 			if len(seen) == 0 {

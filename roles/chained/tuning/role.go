@@ -20,18 +20,9 @@ func Role() roles.Role {
 		Capabilities: []string{"mac"},
 		Args:         []string{"MAC"},
 		Conf:         func() any { return new(Conf) },
-		New:          attach.ChainedMaker(newRole),
+		New:          attach.ChainedMaker(readRole),
 		Undo:         attach.ChainedUndoer(readRole),
 	}
-}
-
-// newRole decodes, defaults and validates a configuration.
-func newRole(raw []byte) (*role, error) {
-	r, err := readRole(raw)
-	if err != nil {
-		return nil, err
-	}
-	return r, r.conf.Validate()
 }
 
 // readRole decodes and defaults a configuration; with a ConfError there is what
@@ -47,6 +38,8 @@ func readRole(raw []byte) (*role, error) {
 type role struct{ conf *Conf }
 
 func (r *role) Role() string { return "tuning" }
+
+func (r *role) Validate() error { return r.conf.Validate() }
 
 // Wants tells whether any key asks for a change.
 func (r *role) Wants() bool {

@@ -20,18 +20,9 @@ func Role() roles.Role {
 		Summary:   "put the container's interface into a VRF",
 		Reference: "v1.9.1",
 		Conf:      func() any { return new(Conf) },
-		New:       attach.ChainedMaker(newRole),
+		New:       attach.ChainedMaker(readRole),
 		Undo:      attach.ChainedUndoer(readRole),
 	}
-}
-
-// newRole decodes and validates a configuration.
-func newRole(raw []byte) (*role, error) {
-	r, err := readRole(raw)
-	if err != nil {
-		return nil, err
-	}
-	return r, r.conf.Validate()
 }
 
 // readRole decodes a configuration; with a ConfError there is what could be
@@ -46,6 +37,8 @@ func readRole(raw []byte) (*role, error) {
 type role struct{ conf *Conf }
 
 func (r *role) Role() string { return "vrf" }
+
+func (r *role) Validate() error { return r.conf.Validate() }
 
 // Wants is always true: the interface goes into the VRF.
 func (r *role) Wants() bool { return true }

@@ -12,7 +12,7 @@ import (
 // the VLAN's gateway interface is there.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		New: func(conf []byte) (attach.Wirer, error) { return newRole(conf) },
+		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
 		Observed: func(seen []byte) (any, error) {
 			s := struct {
 				Bridge, Gateway hostLink

@@ -24,18 +24,9 @@ func Role() roles.Role {
 		Capabilities: []string{"mac"},
 		Args:         []string{"MAC"},
 		Conf:         func() any { return new(Conf) },
-		New:          attach.Maker(newRole),
+		New:          attach.Maker(readRole),
 		Undo:         attach.Undoer(undoRole),
 	}
-}
-
-// newRole decodes, defaults and validates a configuration.
-func newRole(raw []byte) (*role, error) {
-	r, err := readRole(raw)
-	if err != nil {
-		return nil, err
-	}
-	return r, r.conf.Validate()
 }
 
 // readRole decodes and defaults a configuration; with a ConfError there is what could be
@@ -59,6 +50,8 @@ func undoRole(raw []byte) (*role, error) {
 type role struct{ conf *Conf }
 
 func (r *role) Role() string { return "bridge" }
+
+func (r *role) Validate() error { return r.conf.Validate() }
 
 func (r *role) IPAM() string { return r.conf.IPAM.Type }
 

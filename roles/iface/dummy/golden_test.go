@@ -10,7 +10,7 @@ import (
 // TestGolden runs testdata/*.txtar.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		New:      func(conf []byte) (attach.Wirer, error) { return newRole(conf) },
+		Read:     func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
 		Observed: func([]byte) (any, error) { return nil, nil },
 	}.Run(t)
 }

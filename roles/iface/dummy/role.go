@@ -27,18 +27,9 @@ func Role() roles.Role {
 		Summary:   "an interface that is connected to nothing, with addresses",
 		Reference: "v1.9.1",
 		Conf:      func() any { return new(Conf) },
-		New:       attach.Maker(newRole),
+		New:       attach.Maker(readRole),
 		Undo:      attach.Undoer(readRole),
 	}
-}
-
-// newRole decodes and validates a configuration.
-func newRole(raw []byte) (*role, error) {
-	r, err := readRole(raw)
-	if err == nil && r.conf.IPAM.Type == "" {
-		err = &roles.ConfError{Path: "ipam.type", Reason: "is missing: addresses are all that the interface is for"}
-	}
-	return r, err
 }
 
 // readRole decodes a configuration; with a ConfError there is what could be
@@ -52,6 +43,14 @@ func readRole(raw []byte) (*role, error) {
 type role struct{ conf Conf }
 
 func (r *role) Role() string { return "dummy" }
+
+// Validate wants addresses.
+func (r *role) Validate() error {
+	if r.conf.IPAM.Type == "" {
+		return &roles.ConfError{Path: "ipam.type", Reason: "is missing: addresses are all that the interface is for"}
+	}
+	return nil
+}
 
 func (r *role) IPAM() string { return r.conf.IPAM.Type }
 

@@ -36,7 +36,7 @@ func FuzzConf(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := newRole(data)
+		r, err := attach.Judged(readRole)(data)
 		if err != nil {
 			return
 		}

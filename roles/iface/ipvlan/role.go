@@ -20,7 +20,7 @@ func Role() roles.Role {
 		Summary:   "an interface that shares the MAC of one of the host's",
 		Reference: "v1.9.1",
 		Conf:      func() any { return new(Conf) },
-		New:       attach.Maker(newRole),
+		New:       attach.Maker(readRole),
 		Undo:      attach.Undoer(readRole),
 	}
 }
@@ -31,15 +31,6 @@ type role struct {
 	conf *Conf
 }
 
-// newRole decodes, defaults and validates a configuration.
-func newRole(raw []byte) (*role, error) {
-	r, err := readRole(raw)
-	if err != nil {
-		return nil, err
-	}
-	return r, r.conf.Validate()
-}
-
 // readRole decodes and defaults a configuration; with a ConfError there is what could be
 // decoded.
 func readRole(raw []byte) (*role, error) {
@@ -48,6 +39,8 @@ func readRole(raw []byte) (*role, error) {
 	c.withDefaults()
 	return &role{Upper: c.upper(), conf: c}, err
 }
+
+func (r *role) Validate() error { return r.conf.Validate() }
 
 // Observe reads the master: that of the plugin before, if there is one and the
 // configuration names none.

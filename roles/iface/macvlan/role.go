@@ -19,7 +19,7 @@ func Role() roles.Role {
 		Capabilities: []string{"mac"},
 		Args:         []string{"MAC"},
 		Conf:         func() any { return new(Conf) },
-		New:          attach.Maker(newRole),
+		New:          attach.Maker(readRole),
 		Undo:         attach.Undoer(readRole),
 	}
 }
@@ -30,15 +30,6 @@ type role struct {
 	conf *Conf
 }
 
-// newRole decodes, defaults and validates a configuration.
-func newRole(raw []byte) (*role, error) {
-	r, err := readRole(raw)
-	if err != nil {
-		return nil, err
-	}
-	return r, r.conf.Validate()
-}
-
 // readRole decodes and defaults a configuration; with a ConfError there is what could be
 // decoded.
 func readRole(raw []byte) (*role, error) {
@@ -47,6 +38,8 @@ func readRole(raw []byte) (*role, error) {
 	c.withDefaults()
 	return &role{Upper: c.upper(), conf: c}, err
 }
+
+func (r *role) Validate() error { return r.conf.Validate() }
 
 // Wire computes the spec and the result of one attachment.
 func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {

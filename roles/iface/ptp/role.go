@@ -16,18 +16,9 @@ func Role() roles.Role {
 		Summary:   "a veth pair between container and host, routed, with masquerade",
 		Reference: "v1.9.1",
 		Conf:      func() any { return new(Conf) },
-		New:       attach.Maker(newRole),
+		New:       attach.Maker(readRole),
 		Undo:      attach.Undoer(readRole),
 	}
-}
-
-// newRole decodes and validates a configuration.
-func newRole(raw []byte) (*role, error) {
-	r, err := readRole(raw)
-	if err != nil {
-		return nil, err
-	}
-	return r, r.conf.Validate()
 }
 
 // readRole decodes a configuration; with a ConfError there is what could be
@@ -42,6 +33,8 @@ func readRole(raw []byte) (*role, error) {
 type role struct{ conf *Conf }
 
 func (r *role) Role() string { return "ptp" }
+
+func (r *role) Validate() error { return r.conf.Validate() }
 
 func (r *role) IPAM() string { return r.conf.IPAM.Type }
 

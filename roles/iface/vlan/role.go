@@ -19,7 +19,7 @@ func Role() roles.Role {
 		Summary:   "a VLAN of one of the host's interfaces",
 		Reference: "v1.9.1",
 		Conf:      func() any { return new(Conf) },
-		New:       attach.Maker(newRole),
+		New:       attach.Maker(readRole),
 		Undo:      attach.Undoer(readRole),
 	}
 }
@@ -30,15 +30,6 @@ type role struct {
 	conf *Conf
 }
 
-// newRole decodes and validates a configuration.
-func newRole(raw []byte) (*role, error) {
-	r, err := readRole(raw)
-	if err != nil {
-		return nil, err
-	}
-	return r, r.conf.Validate()
-}
-
 // readRole decodes a configuration; with a ConfError there is what could be
 // decoded.
 func readRole(raw []byte) (*role, error) {
@@ -46,6 +37,8 @@ func readRole(raw []byte) (*role, error) {
 	err := roles.Decode(raw, c)
 	return &role{Upper: c.upper(), conf: c}, err
 }
+
+func (r *role) Validate() error { return r.conf.Validate() }
 
 // Wire computes the spec and the result of one attachment. The MAC is the
 // master's. CHECK compares the MTU too, as the reference's does, unless a chained
