@@ -1,0 +1,115 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// OverlayFile is where the agent leaves what CNI calls need to know, below a
+// node's run directory.
+const OverlayFile = "overlay.json"
+
+// overlaySchema is the form of the hand-off file, maxOverlay more than it ever is.
+const (
+	overlaySchema = 1
+	maxOverlay    = 1 << 20
+)
+
+// Overlay is what the agent hands to CNI calls: this node's pod networks, and
+// whether pods can be attached to them.
+type Overlay struct {
+	Schema int       `json:"schema"`
+	BootID string    `json:"bootId"`
+	Time   time.Time `json:"time"`
+	// Ready: the device is there and every peer was tried. Until then Reason
+	// says what is waited for.
+	Ready  bool   `json:"ready"`
+	Reason string `json:"reason,omitempty"`
+	// IPMasq: the agent masquerades what leaves the network, so that bridges need not.
+	IPMasq bool `json:"ipMasq"`
+	// MTU is the smaller one of both families'.
+	MTU   int            `json:"mtu"`
+	IPv4  *OverlayFamily `json:"ipv4,omitempty"`
+	IPv6  *OverlayFamily `json:"ipv6,omitempty"`
+	Peers OverlayPeers   `json:"peers"`
+}
+
+// OverlayFamily is one address family of an Overlay.
+type OverlayFamily struct {
+	// Networks are the cluster's pod networks, Subnet is this node's.
+	Networks []netip.Prefix `json:"networks"`
+	Subnet   netip.Prefix   `json:"subnet"`
+	MTU      int            `json:"mtu"`
+}
+
+// OverlayPeers counts the other nodes.
+type OverlayPeers struct {
+	Wanted     int `json:"wanted"`
+	Programmed int `json:"programmed"`
+}
+
+// WriteOverlay writes the hand-off file in one piece.
+func WriteOverlay(path string, o *Overlay) error {
+	c := *o
+	c.Schema = overlaySchema
+	raw, err := json.MarshalIndent(&c, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %q: %w", path, err)
+	}
+	return replaceFile(path, append(raw, '\n'), 0o600)
+}
+
+// ReadOverlay reads the hand-off file. ErrNotFound means that no agent wrote
+// one, ErrSchema that a newer program did.
+func ReadOverlay(path string) (*Overlay, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %q", ErrNotFound, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open hand-off file: %w", err)
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, maxOverlay+1))
+	if err != nil {
+		return nil, fmt.Errorf("read hand-off file: %w", err)
+	}
+	if len(raw) > maxOverlay {
+		return nil, fmt.Errorf("%w: %q: larger than %d bytes", ErrInvalid, path, maxOverlay)
+	}
+	var o Overlay
+	if err := json.Unmarshal(raw, &o); err != nil {
+		return nil, fmt.Errorf("%w: %q: %w", ErrInvalid, path, err)
+	}
+	if o.Schema != overlaySchema {
+		return nil, fmt.Errorf("%w: %q: schema %d, this program knows %d", ErrSchema, path, o.Schema, overlaySchema)
+	}
+	return &o, nil
+}
+
+// replaceFile writes a file under another name and gives it its own in the end,
+// so that a reader sees the old one or the new one.
+func replaceFile(path string, content []byte, mode fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
+	if err != nil {
+		return fmt.Errorf("write %q: %w", path, err)
+	}
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Chmod(mode), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %q: %w", path, errors.Join(err, os.Remove(f.Name())))
+	}
+	return nil
+}
