@@ -9,11 +9,16 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// settleTime is granted to the kernel after namespaces were dropped: it takes them apart later, in a worker that would slow the next section.
-const settleTime = 1500 * time.Millisecond
+// settleLink is a pair between the host and the last container that is dropped: the kernel takes namespaces apart later, in one worker and in
+// turn, which would slow the next section. When the pair has gone it is through.
+const (
+	settleLink = "benchsettle"
+	settleTime = 30 * time.Second
+)
 
 // container is what a runtime would hand to a plugin.
 type container struct {
@@ -61,9 +66,17 @@ func makeNetns(path string) error {
 	return <-done
 }
 
-// dropContainers releases the namespaces and lets the kernel finish with them.
+// dropContainers releases the namespaces and waits until the kernel has taken them apart.
 func dropContainers(containers []container) error {
-	var errs []error
+	if len(containers) == 0 {
+		return nil
+	}
+	gone, done := make(chan netlink.LinkUpdate), make(chan struct{})
+	defer close(done)
+	if err := netlink.LinkSubscribe(gone, done); err != nil {
+		return fmt.Errorf("watch links: %w", err)
+	}
+	errs := []error{addSettleLink(containers[len(containers)-1])}
 	for _, c := range containers {
 		if err := unix.Unmount(c.Netns, unix.MNT_DETACH); err != nil {
 			errs = append(errs, fmt.Errorf("release %q: %w", c.Netns, err))
@@ -73,6 +86,31 @@ func dropContainers(containers []container) error {
 			errs = append(errs, fmt.Errorf("remove mount point: %w", err))
 		}
 	}
-	time.Sleep(settleTime)
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for late := time.After(settleTime); ; {
+		select {
+		case u := <-gone:
+			if u.Header.Type == unix.RTM_DELLINK && u.Attrs().Name == settleLink {
+				return nil
+			}
+		case <-late:
+			return fmt.Errorf("namespace of %q is still there: somebody holds it open", containers[len(containers)-1].ID)
+		}
+	}
+}
+
+// addSettleLink makes the pair.
+func addSettleLink(c container) error {
+	ns, err := os.Open(c.Netns)
+	if err != nil {
+		return fmt.Errorf("open namespace: %w", err)
+	}
+	defer ns.Close()
+	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: settleLink}, PeerName: settleLink, PeerNamespace: netlink.NsFd(int(ns.Fd()))}
+	if err := netlink.LinkAdd(pair); err != nil {
+		return fmt.Errorf("make the pair %s: %w", settleLink, err)
+	}
+	return nil
 }
