@@ -1,0 +1,51 @@
+package web
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+)
+
+// ErrTooLarge: a reply goes on past its bound.
+var ErrTooLarge = errors.New("reply is too large")
+
+// Limit is r, of which at most limit bytes are read: more is ErrTooLarge, not
+// the end.
+func Limit(r io.Reader, limit int64) io.Reader { return &limited{r: r, left: limit} }
+
+type limited struct {
+	r    io.Reader
+	left int64
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	// One byte more than is left tells a reply that ends there from one that goes on.
+	if l.left >= 0 && int64(len(p)) > l.left+1 {
+		p = p[:l.left+1]
+	}
+	n, err := l.r.Read(p)
+	if l.left -= int64(n); l.left < 0 {
+		return max(0, n-1), ErrTooLarge
+	}
+	return n, err
+}
+
+// Stream reads JSON values that follow each other, as watches send them.
+type Stream struct {
+	budget limited
+	dec    *json.Decoder
+	limit  int64
+}
+
+// NewStream reads values of about limit bytes at most each.
+func NewStream(r io.Reader, limit int64) *Stream {
+	s := &Stream{budget: limited{r: r}, limit: limit}
+	s.dec = json.NewDecoder(&s.budget)
+	return s
+}
+
+// Decode reads the next value; io.EOF is the end between two values.
+func (s *Stream) Decode(v any) error {
+	s.budget.left = s.limit
+	return s.dec.Decode(v)
+}

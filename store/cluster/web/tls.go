@@ -1,0 +1,101 @@
+package web
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+)
+
+// maxFile is more than any certificate chain, key or token has.
+const maxFile = 1 << 20
+
+// TLS names what proves both sides. Files are read for every connection, so that
+// certificates that are renewed in place, or by swapping a symbolic link, count
+// from the next connection on.
+type TLS struct {
+	// CAFile or CA (PEM) holds who may sign the server's certificate; neither:
+	// the system's roots.
+	CAFile string
+	CA     []byte
+	// CertFile and KeyFile, or Cert and Key (PEM), are this side's certificate.
+	CertFile, KeyFile string
+	Cert, Key         []byte
+	// ServerName is the name in the server's certificate; empty: the dialled one.
+	ServerName string
+}
+
+// config reads the files.
+func (t *TLS) config() (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
+	ca, err := data(t.CAFile, t.CA)
+	if err != nil {
+		return nil, fmt.Errorf("read CA: %w", err)
+	}
+	if ca != nil {
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(ca) {
+			return nil, fmt.Errorf("read CA %s: holds no PEM certificate", t.CAFile)
+		}
+	}
+	cert, err := data(t.CertFile, t.Cert)
+	if err != nil {
+		return nil, fmt.Errorf("read client certificate: %w", err)
+	}
+	key, err := data(t.KeyFile, t.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read client key: %w", err)
+	}
+	if (cert == nil) != (key == nil) {
+		return nil, errors.New("client certificate and key: one is given without the other")
+	}
+	if cert != nil {
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("client certificate %s: %w", t.CertFile, err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// dial connects, with the files as they are now.
+func (t *TLS) dial(d *net.Dialer) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		config, err := t.config()
+		if err != nil {
+			return nil, err
+		}
+		return (&tls.Dialer{NetDialer: d, Config: config}).DialContext(ctx, network, addr)
+	}
+}
+
+// data is what is given in place, or a file's content; nil when neither is given.
+func data(path string, given []byte) ([]byte, error) {
+	if len(given) > 0 || path == "" {
+		return given, nil
+	}
+	return ReadFile(path)
+}
+
+// ReadFile reads a file of credentials, which has a size that is bounded and is
+// not empty.
+func ReadFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := ReadAll(io.Reader(f), maxFile)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(b) == 0 {
+		return nil, fmt.Errorf("read %s: empty", path)
+	}
+	return b, nil
+}

@@ -1,0 +1,280 @@
+package web
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// authority signs certificates for a test.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  []byte
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{t: t}
+	a.cert = &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	a.pem, _, a.key = a.sign(a.cert)
+	return a
+}
+
+// sign makes a certificate and its key, both PEM.
+func (a *authority) sign(c *x509.Certificate) (cert, keyPEM []byte, key *ecdsa.PrivateKey) {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	c.SerialNumber = big.NewInt(time.Now().UnixNano())
+	c.Subject = pkix.Name{CommonName: "test"}
+	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	signer := key
+	if a.key != nil {
+		signer = a.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, &key.PublicKey, signer)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}), key
+}
+
+func (a *authority) server() tls.Certificate {
+	a.t.Helper()
+	cert, key, _ := a.sign(&x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return pair
+}
+
+func get(t *testing.T, c *Client, url string) (*http.Response, error) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Do(r)
+}
+
+// Both sides prove themselves, and a CA and a certificate that were replaced
+// count from the next connection on.
+func TestTLSRenewed(t *testing.T) {
+	old, renewed := newAuthority(t), newAuthority(t)
+	now := old
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].Subject.CommonName)
+	}))
+	srv.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(now.pem)
+		return &tls.Config{Certificates: []tls.Certificate{now.server()}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}, nil
+	}}
+	srv.StartTLS()
+	defer srv.Close()
+
+	dir := t.TempDir()
+	files := TLS{CAFile: filepath.Join(dir, "ca"), CertFile: filepath.Join(dir, "cert"), KeyFile: filepath.Join(dir, "key")}
+	write := func(a *authority) {
+		cert, key, _ := a.sign(&x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		for path, b := range map[string][]byte{files.CAFile: a.pem, files.CertFile: cert, files.KeyFile: key} {
+			if err := os.WriteFile(path, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write(old)
+	c, err := New(Options{TLS: &files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func() error {
+		c.CloseIdle()
+		resp, err := get(t, c, srv.URL)
+		if err == nil {
+			Discard(resp.Body)
+		}
+		return err
+	}
+	if err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	now = renewed
+	if err := ask(); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Fatalf("a server that another CA signed: %v", err)
+	}
+	write(renewed)
+	if err := ask(); err != nil {
+		t.Fatalf("renewed: %v", err)
+	}
+}
+
+func TestBadFiles(t *testing.T) {
+	dir := t.TempDir()
+	junk := filepath.Join(dir, "junk")
+	if err := os.WriteFile(junk, []byte("junk"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, files := range map[string]TLS{
+		"missing": {CAFile: filepath.Join(dir, "none")}, "no PEM": {CAFile: junk}, "empty": {CAFile: empty},
+		"no key": {CertFile: junk}, "bad pair": {CertFile: junk, KeyFile: junk}, "directory": {CAFile: dir},
+	} {
+		if _, err := New(Options{TLS: &files}); !errors.Is(err, cluster.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Neither a redirect nor a proxy of the environment leads anywhere else.
+func TestNobodyElseIsAsked(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("somebody else was asked") }))
+	defer other.Close()
+	srv := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	defer srv.Close()
+	t.Setenv("HTTP_PROXY", other.URL)
+	t.Setenv("ALL_PROXY", other.URL)
+	c, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.CloseIdle()
+	resp, err := get(t, c, srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	Discard(resp.Body)
+	if resp.StatusCode != http.StatusTemporaryRedirect {
+		t.Fatalf("status %d", resp.StatusCode)
+	}
+}
+
+func TestUnavailable(t *testing.T) {
+	c, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	_ = l.Close()
+	if _, err := get(t, c, "http://"+addr); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Errorf("nobody listens: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr, nil)
+	if _, err := c.Do(r); !errors.Is(err, context.Canceled) || errors.Is(err, cluster.ErrUnavailable) {
+		t.Errorf("a context that is done: %v", err)
+	}
+}
+
+// A server that takes the request and says nothing is given up.
+func TestSilentServer(t *testing.T) {
+	done := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-done }))
+	defer srv.Close()
+	defer close(done)
+	c, err := New(Options{Header: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := get(t, c, srv.URL); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Fatalf("a silent server: %v", err)
+	}
+}
+
+func TestLimit(t *testing.T) {
+	for size, want := range map[int]error{0: nil, 9: nil, 10: nil, 11: ErrTooLarge, 1000: ErrTooLarge} {
+		b, err := ReadAll(strings.NewReader(strings.Repeat("x", size)), 10)
+		if !errors.Is(err, want) || len(b) > 10 {
+			t.Errorf("%d bytes: %d read, %v", size, len(b), err)
+		}
+	}
+}
+
+func TestStream(t *testing.T) {
+	s := NewStream(strings.NewReader(`{"a":1}`+"\n"+`{"a":2} {"a":"`+strings.Repeat("x", 10000)+`"}`), 2000)
+	for i := 1; i <= 2; i++ {
+		var v struct{ A int }
+		if err := s.Decode(&v); err != nil || v.A != i {
+			t.Fatalf("value %d: %v, %v", i, v, err)
+		}
+	}
+	var v any
+	if err := s.Decode(&v); !errors.Is(err, ErrTooLarge) {
+		t.Fatalf("a value without end: %v", err)
+	}
+	// What is too large in all, but not in one, goes on.
+	s = NewStream(strings.NewReader(strings.Repeat(`{"a":"`+strings.Repeat("x", 500)+`"}`, 100)), 2000)
+	for range 100 {
+		if err := s.Decode(&v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Decode(&v); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	b := Backoff{Min: 100 * time.Millisecond, Max: time.Second}
+	for i, high := range []time.Duration{100, 200, 400, 800, 1000, 1000, 1000} {
+		high *= time.Millisecond
+		if d := b.Next(0); d < high/2 || d > high {
+			t.Errorf("attempt %d waits %v, not %v to %v", i, d, high/2, high)
+		}
+	}
+	b.Reset()
+	if d := b.Next(0); d > 100*time.Millisecond {
+		t.Errorf("after success: %v", d)
+	}
+	if d := b.Next(7 * time.Second); d < 7*time.Second {
+		t.Errorf("asked to wait 7 s: %v", d)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.Wait(ctx, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that is done: %v", err)
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	for v, want := range map[string]time.Duration{"": 0, "3": 3 * time.Second, "-1": 0, "x": 0, "99999999": time.Minute} {
+		if d := RetryAfter(http.Header{"Retry-After": {v}}); d != want {
+			t.Errorf("%q: %v", v, d)
+		}
+	}
+}
