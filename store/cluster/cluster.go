@@ -52,7 +52,9 @@ type Update struct {
 	Err      error
 }
 
-// Registry is one engine, opened for one node.
+// Registry is one engine, opened for one node. Its methods may be called at the
+// same time: whoever watches acquires and acquires again meanwhile, and Watch
+// may begin before the first Acquire.
 type Registry interface {
 	// Config is the network's configuration; nil where the registry holds none.
 	Config(ctx context.Context) (*Config, error)
