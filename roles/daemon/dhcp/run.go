@@ -13,9 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/process"
 )
 
 // settings are the daemon's flags.
@@ -39,7 +38,7 @@ func parseFlags(args []string) (*settings, error) {
 	f.DurationVar(&s.timing.resend, "resendtimeout", 208*time.Second, "time after which ADD fails")
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
-			return nil, help("cnibox dhcp daemon [FLAG…]: keep the leases of containers\n\nflags:" + usage(f))
+			return nil, process.Help("cnibox dhcp daemon [FLAG…]: keep the leases of containers\n\nflags:" + process.Usage(f))
 		}
 		return nil, fmt.Errorf("%w: 'cnibox dhcp daemon -help' lists the flags", err)
 	}
@@ -61,29 +60,6 @@ func parseFlags(args []string) (*settings, error) {
 		}
 	}
 	return s, errors.Join(errs...)
-}
-
-// help is what -help is answered with.
-type help string
-
-func (h help) Error() string { return string(h) }
-
-func (help) Is(err error) bool { return err == flag.ErrHelp } //nolint:errorlint // an Is compares as errors.Is does
-
-// usage is a line for each flag, with its default.
-func usage(f *flag.FlagSet) string {
-	var out strings.Builder
-	f.VisitAll(func(one *flag.Flag) {
-		value, text := flag.UnquoteUsage(one)
-		if value != "" {
-			value = " " + strings.ToUpper(value)
-		}
-		fmt.Fprintf(&out, "\n  -%s%s: %s", one.Name, value, text)
-		if one.DefValue != "" && one.DefValue != "false" {
-			fmt.Fprintf(&out, " (%s)", one.DefValue)
-		}
-	})
-	return out.String()
 }
 
 // Run is the daemon: it takes up the leases on record, listens, and keeps
@@ -122,7 +98,7 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 func (s *settings) listen(passed []*os.File) (net.Listener, func(), error) {
 	switch len(passed) {
 	case 0:
-		return makeSocket(s.hostPrefix + s.socket)
+		return process.Listen(s.hostPrefix + s.socket)
 	case 1:
 		l, err := net.FileListener(passed[0])
 		if err != nil {
@@ -135,57 +111,4 @@ func (s *settings) listen(passed []*os.File) (net.Listener, func(), error) {
 		return l, func() {}, nil
 	}
 	return nil, nil, fmt.Errorf("LISTEN_FDS has %d sockets, want 1", len(passed))
-}
-
-// makeSocket listens on a path. What a daemon that was killed left there is
-// removed: a lock beside it tells whether there is a living one.
-func makeSocket(path string) (net.Listener, func(), error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, nil, err
-	}
-	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		pid, _ := io.ReadAll(io.LimitReader(lock, 20))
-		_ = lock.Close()
-		return nil, nil, fmt.Errorf("listen on %q: a daemon runs already, process %s", path, strings.TrimSpace(string(pid)))
-	}
-	l, err := bind(path)
-	if err == nil {
-		err = errors.Join(lock.Truncate(0), writeAt(lock, strconv.Itoa(os.Getpid())))
-	}
-	if err != nil {
-		return nil, nil, errors.Join(err, lock.Close())
-	}
-	return l, func() { _ = lock.Close() }, nil
-}
-
-func writeAt(f *os.File, s string) error {
-	_, err := f.WriteAt([]byte(s), 0)
-	return err
-}
-
-// bind removes a dead socket and makes a new one, for root only. One that
-// answers is another program's.
-func bind(path string) (net.Listener, error) {
-	st, err := os.Lstat(path)
-	if err == nil && st.Mode()&os.ModeSocket != 0 {
-		if c, err := net.Dial("unix", path); err == nil {
-			_ = c.Close()
-			return nil, fmt.Errorf("listen on %q: %w", path, unix.EADDRINUSE)
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, err
-		}
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
 }

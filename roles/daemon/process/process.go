@@ -1,0 +1,105 @@
+// Package process holds what the process of every daemon needs: a socket of which there is one
+// on a node, and the answer to -help.
+package process
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Help is what -help is answered with; it is flag.ErrHelp.
+type Help string
+
+func (h Help) Error() string { return string(h) }
+
+// Is tells that it is flag.ErrHelp.
+func (Help) Is(err error) bool { return err == flag.ErrHelp } //nolint:errorlint // an Is compares as errors.Is does
+
+// Usage is a line for each flag, with its default.
+func Usage(f *flag.FlagSet) string {
+	var out strings.Builder
+	f.VisitAll(func(one *flag.Flag) {
+		value, text := flag.UnquoteUsage(one)
+		if value != "" {
+			value = " " + strings.ToUpper(value)
+		}
+		fmt.Fprintf(&out, "\n  -%s%s: %s", one.Name, value, text)
+		if one.DefValue != "" && one.DefValue != "false" {
+			fmt.Fprintf(&out, " (%s)", one.DefValue)
+		}
+	})
+	return out.String()
+}
+
+// Listen listens on a path, for root only. What a daemon that was killed left
+// there is removed: a lock beside it tells whether there is a living one, whose
+// process the error names. The returned function gives the lock up.
+func Listen(path string) (net.Listener, func(), error) {
+	unlock, err := Lock(path + ".lock")
+	if err != nil {
+		return nil, nil, fmt.Errorf("listen on %q: %w", path, err)
+	}
+	l, err := bind(path)
+	if err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	return l, unlock, nil
+}
+
+// Lock takes a lock that ends with the process, and notes the process in its file.
+func Lock(path string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		pid, _ := io.ReadAll(io.LimitReader(lock, 20))
+		_ = lock.Close()
+		return nil, fmt.Errorf("a daemon runs already, process %s", strings.TrimSpace(string(pid)))
+	}
+	if err := errors.Join(lock.Truncate(0), writeAt(lock, strconv.Itoa(os.Getpid()))); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return func() { _ = lock.Close() }, nil
+}
+
+func writeAt(f *os.File, s string) error {
+	_, err := f.WriteAt([]byte(s), 0)
+	return err
+}
+
+// bind removes a dead socket and makes a new one. One that answers is another
+// program's.
+func bind(path string) (net.Listener, error) {
+	st, err := os.Lstat(path)
+	if err == nil && st.Mode()&os.ModeSocket != 0 {
+		if c, err := net.Dial("unix", path); err == nil {
+			_ = c.Close()
+			return nil, fmt.Errorf("listen on %q: %w", path, unix.EADDRINUSE)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}

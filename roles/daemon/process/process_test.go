@@ -1,0 +1,52 @@
+package process
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestListen: one listens at a time, and what a killed one left is taken over.
+func TestListen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "x.sock")
+	l, unlock, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("socket: %v, %v, want mode 0600", st.Mode(), err)
+	}
+	if _, _, err := Listen(path); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("a daemon runs already, process %d", os.Getpid())) {
+		t.Errorf("a second one: %v", err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	unlock()
+	l, unlock, err = Listen(path)
+	if err != nil {
+		t.Fatalf("after a dead one: %v", err)
+	}
+	defer l.Close()
+	unlock()
+	if _, _, err := Listen(path); err == nil {
+		t.Error("took the socket of one that answers")
+	}
+}
+
+// TestUsage: flags are told with what they take and their defaults.
+func TestUsage(t *testing.T) {
+	f := flag.NewFlagSet("x", flag.ContinueOnError)
+	f.String("at", "/run/x", "`path` to listen on")
+	f.Bool("loud", false, "say more")
+	if got, want := Usage(f), "\n  -at PATH: path to listen on (/run/x)\n  -loud: say more"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if !errors.Is(Help("x"), flag.ErrHelp) {
+		t.Error("help is not flag.ErrHelp")
+	}
+}
