@@ -4,14 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/cnibox/cnibox/internal/smallfile"
 )
 
 // OverlayFile is where the agent leaves what CNI calls need to know, below a
@@ -65,26 +62,21 @@ func WriteOverlay(path string, o *Overlay) error {
 	if err != nil {
 		return fmt.Errorf("encode %q: %w", path, err)
 	}
-	return replaceFile(path, append(raw, '\n'), 0o600)
+	if err := smallfile.Replace(path, append(raw, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write hand-off file: %w", err)
+	}
+	return nil
 }
 
 // ReadOverlay reads the hand-off file. ErrNotFound means that no agent wrote
 // one, ErrSchema that a newer program did.
 func ReadOverlay(path string) (*Overlay, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	raw, err := smallfile.ReadOwn(path, maxOverlay)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %q", ErrNotFound, path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open hand-off file: %w", err)
-	}
-	defer f.Close()
-	raw, err := io.ReadAll(io.LimitReader(f, maxOverlay+1))
-	if err != nil {
 		return nil, fmt.Errorf("read hand-off file: %w", err)
-	}
-	if len(raw) > maxOverlay {
-		return nil, fmt.Errorf("%w: %q: larger than %d bytes", ErrInvalid, path, maxOverlay)
 	}
 	var o Overlay
 	if err := json.Unmarshal(raw, &o); err != nil {
@@ -94,22 +86,4 @@ func ReadOverlay(path string) (*Overlay, error) {
 		return nil, fmt.Errorf("%w: %q: schema %d, this program knows %d", ErrSchema, path, o.Schema, overlaySchema)
 	}
 	return &o, nil
-}
-
-// replaceFile writes a file under another name and gives it its own in the end,
-// so that a reader sees the old one or the new one.
-func replaceFile(path string, content []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
-	if err != nil {
-		return fmt.Errorf("write %q: %w", path, err)
-	}
-	_, err = f.Write(content)
-	err = errors.Join(err, f.Chmod(mode), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("write %q: %w", path, errors.Join(err, os.Remove(f.Name())))
-	}
-	return nil
 }

@@ -103,6 +103,9 @@ func (s *Store) KeepUpdate(ctx context.Context, fn func(*KeepTx) error) error {
 // Path is node.db's.
 func (s *Store) Path() string { return filepath.Join(s.o.RunDir, s.o.BootID, nodeName) }
 
+// OverlayPath is where the agent of this node leaves its hand-off file.
+func (s *Store) OverlayPath() string { return filepath.Join(s.o.RunDir, OverlayFile) }
+
 // KeepPath is keep.db's.
 func (s *Store) KeepPath() string { return filepath.Join(s.o.StateDir, keepName) }
 

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
@@ -83,7 +83,7 @@ func (p *Process) exportRole(c *cli.Context, format, to string) error {
 }
 
 // writeDump replaces a file by a complete new one, readable by its owner only.
-func writeDump(path string, dump *store.Dump) (err error) {
+func writeDump(path string, dump *store.Dump) error {
 	var b bytes.Buffer
 	if err := writeJSON(&b, dump); err != nil {
 		return err
@@ -91,20 +91,10 @@ func writeDump(path string, dump *store.Dump) (err error) {
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
 		return usagef("cnibox state export FILE, or --format host-local DIR", "%q is a directory", path)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".cnibox-*")
-	if err != nil {
+	if err := smallfile.ReplaceSynced(path, b.Bytes(), 0o600); err != nil {
 		return fmt.Errorf("write %q: %w", path, err)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(b.Bytes())
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("write %q: %w", path, err)
-	}
-	return os.Rename(f.Name(), path)
+	return nil
 }
 
 // stateHint says what helps when the state cannot be read.

@@ -4,14 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
@@ -132,15 +130,7 @@ func readCaches(h *roles.Host, dirs []string) map[string]*cacheEntry {
 
 // readCacheFile reads one entry without following links or blocking on a FIFO.
 func readCacheFile(path string) (*cacheEntry, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
-		return nil, fmt.Errorf("%q is no regular file", path)
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxCacheFile))
+	b, err := smallfile.ReadOwn(path, maxCacheFile)
 	if err != nil {
 		return nil, err
 	}

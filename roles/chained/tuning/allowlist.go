@@ -3,13 +3,11 @@ package tuning
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"regexp"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -23,17 +21,9 @@ const (
 // readAllowlist reads the allowlist; found is false without the file, which
 // allows all.
 func readAllowlist(file string) (text string, found bool, err error) {
-	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would wait for its writer
+	b, err := smallfile.Read(file, maxAllowlist)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", false, nil
-	}
-	if err != nil {
-		return "", false, fmt.Errorf("read the allowlist of settings: %w", err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxAllowlist+1))
-	if err == nil && len(b) > maxAllowlist {
-		err = fmt.Errorf("%s has more than %d bytes", file, maxAllowlist)
 	}
 	if err != nil {
 		return "", false, fmt.Errorf("read the allowlist of settings: %w", err)

@@ -5,13 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
@@ -37,7 +35,7 @@ type backup struct {
 // takes: the interface is on its way out.
 func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	file := filepath.Join(r.conf.DataDir, in.Key.ContainerID+"_"+in.Key.IfName+".json")
-	raw, err := readBackup(file)
+	raw, err := smallfile.ReadOwn(file, maxBackup)
 	if err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
 			h.Log.Warn("leaving what is no file of the reference plugin", "error", err)
@@ -56,23 +54,6 @@ func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, con
 		return fmt.Errorf("remove a file of the reference plugin: %w", err)
 	}
 	return nil
-}
-
-// readBackup reads a plain file, which nobody may have put a link in place of.
-func readBackup(file string) ([]byte, error) {
-	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no plain file", file)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return io.ReadAll(io.LimitReader(f, maxBackup))
 }
 
 // restore sets the interface back, if it is there.

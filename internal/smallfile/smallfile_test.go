@@ -1,0 +1,74 @@
+package smallfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestRead(t *testing.T) {
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	if err := Replace(path("plain"), []byte("content"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Symlink("plain", path("link")), unix.Mkfifo(path("fifo"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		read  func(string, int64) ([]byte, error)
+		limit int64
+		want  string
+		err   error
+	}{
+		{name: "plain", read: Read, limit: 7, want: "content"},
+		{name: "plain", read: Read, limit: 6, err: ErrTooLarge},
+		{name: "link", read: Read, limit: 7, want: "content"},
+		{name: "link", read: ReadOwn, limit: 7, err: unix.ELOOP},
+		{name: "fifo", read: Read, limit: 7, err: errIrregular},
+		{name: ".", read: Read, limit: 7, err: errIrregular},
+		{name: "none", read: Read, limit: 7, err: fs.ErrNotExist},
+	} {
+		b, err := c.read(path(c.name), c.limit)
+		if !errors.Is(err, c.err) || (c.err == nil && string(b) != c.want) {
+			t.Errorf("read %s of at most %d bytes: %q, %v, want %q, %v", c.name, c.limit, b, err, c.want, c.err)
+		}
+	}
+}
+
+func TestReplace(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "file")
+	for _, c := range []struct {
+		content string
+		write   func(string, []byte, fs.FileMode) error
+	}{{strings.Repeat("old", 100), Replace}, {"new", ReplaceSynced}} {
+		if err := c.write(path, []byte(c.content), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		fi, err := os.Stat(path)
+		if err != nil || fi.Mode().Perm() != 0o640 {
+			t.Fatalf("mode %v, %v", fi.Mode(), err)
+		}
+		if b, err := Read(path, 1000); err != nil || string(b) != c.content {
+			t.Fatalf("content %q, %v, want %q", b, err, c.content)
+		}
+	}
+	// A directory cannot be replaced: nothing is left of the attempt.
+	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := Replace(filepath.Join(dir, "sub"), nil, 0o600); err == nil {
+		t.Fatal("a directory was replaced")
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 2 {
+		t.Fatalf("left: %v, %v", entries, err)
+	}
+}
