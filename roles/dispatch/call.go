@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/result"
 )
 
 // undoTimeout bounds the clean-up after a failed ADD, which goes on when the
@@ -119,7 +120,7 @@ func (c *call) versions(raw []byte) error {
 	doc, err := marshal(struct {
 		CNIVersion        string   `json:"cniVersion"`
 		SupportedVersions []string `json:"supportedVersions"`
-	}{h.CNIVersion, supportedVersions()})
+	}{h.CNIVersion, result.Versions()})
 	if err != nil {
 		return err
 	}
@@ -133,7 +134,7 @@ func (c *call) configure(raw []byte) error {
 	if err != nil {
 		return err
 	}
-	if slices.Contains(supportedVersions(), h.CNIVersion) {
+	if slices.Contains(result.Versions(), h.CNIVersion) {
 		c.version = h.CNIVersion
 	}
 	if err := h.check(c.req.Verb); err != nil {
@@ -151,7 +152,7 @@ func (c *call) configure(raw []byte) error {
 		c.req.Valid, err = h.valid()
 		return err
 	}
-	c.req.PrevResult, err = decodePrevResult(h.CNIVersion, h.PrevResult)
+	c.req.PrevResult, err = result.DecodePrev(h.CNIVersion, h.PrevResult)
 	if err != nil && c.req.Verb == roles.Del {
 		// What the runtime kept is damaged, and what was made is still there:
 		// DEL works without.
@@ -164,20 +165,20 @@ func (c *call) configure(raw []byte) error {
 // add runs ADD and prints its result. A role that failed has cleaned up; after
 // a panic, or when the result cannot be told, it is cleaned up here.
 func (c *call) add(ctx context.Context, handler roles.Handler, host *roles.Host) error {
-	var result *roles.Result
+	var made *roles.Result
 	err := guarded(c.log, c.name, func() error {
-		if a, ok := handler.(roles.Addressless); ok && a.Addressless() && !versionAtLeast(c.version, "0.3.0") {
-			return noAddressError(c.version)
+		if a, ok := handler.(roles.Addressless); ok && a.Addressless() && !result.AtLeast(c.version, "0.3.0") {
+			return result.NoAddressError(c.version)
 		}
 		var err error
-		result, err = serve(ctx, handler, host, cloneRequest(c.req))
+		made, err = serve(ctx, handler, host, cloneRequest(c.req))
 		return err
 	})
 	if err != nil && !errors.Is(err, roles.ErrPanic) {
 		return err
 	}
 	if err == nil {
-		err = guarded(c.log, c.name, func() error { return c.printResult(result) })
+		err = guarded(c.log, c.name, func() error { return c.printResult(made) })
 	}
 	if err == nil {
 		return nil

@@ -9,21 +9,11 @@ import (
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/result"
 )
 
 // maxConf bounds standard input. Lists of thousands of attachments fit.
 const maxConf = 4 << 20
-
-// supportedVersions are the versions of the CNI spec that are spoken, oldest first.
-func supportedVersions() []string {
-	return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", roles.ResultVersion}
-}
-
-// versionAtLeast compares two supported versions.
-func versionAtLeast(v, least string) bool {
-	all := supportedVersions()
-	return slices.Index(all, v) >= slices.Index(all, least)
-}
 
 // header is what dispatch itself reads of a configuration.
 type header struct {
@@ -75,8 +65,8 @@ func (h *header) check(verb roles.Verb) error {
 		}
 		return &roles.ConfError{Path: "name", Reason: reason}
 	}
-	if !slices.Contains(supportedVersions(), h.CNIVersion) {
-		return fmt.Errorf("%w: config is %q, plugin supports %q", roles.ErrVersion, shortened(h.CNIVersion), supportedVersions())
+	if !slices.Contains(result.Versions(), h.CNIVersion) {
+		return fmt.Errorf("%w: config is %q, plugin supports %q", roles.ErrVersion, shortened(h.CNIVersion), result.Versions())
 	}
 	return checkVerbVersion(verb, h.CNIVersion)
 }
@@ -91,7 +81,7 @@ func checkVerbVersion(verb roles.Verb, version string) error {
 		least = "1.1.0"
 	case roles.Add, roles.Del, roles.Version:
 	}
-	if !versionAtLeast(version, least) {
+	if !result.AtLeast(version, least) {
 		return fmt.Errorf("%w: config is %q, which has no %s: it came with %s", roles.ErrVersion, version, verb, least)
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/result"
 )
 
 // delegateTimeout is the longest that a delegate may take: DHCP servers are
@@ -226,6 +227,6 @@ func cloneRequest(r *roles.Request) *roles.Request {
 	c := *r
 	c.Path, c.Env, c.Conf = slices.Clone(r.Path), slices.Clone(r.Env), slices.Clone(r.Conf)
 	c.Valid = slices.Clone(r.Valid)
-	c.PrevResult = cloneResult(r.PrevResult)
+	c.PrevResult = result.Clone(r.PrevResult)
 	return &c
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/result"
 )
 
 const (
@@ -62,7 +63,7 @@ func (e *executed) call(ctx context.Context, req *roles.Request) (*roles.Result,
 	if req.Verb != roles.Add {
 		return nil, nil
 	}
-	res, err := decodeDelegated(req.CNIVersion, bytes.TrimSpace(out.buf.Bytes()))
+	res, err := result.Decode(req.CNIVersion, bytes.TrimSpace(out.buf.Bytes()))
 	if err != nil {
 		return nil, e.invalid(req.Verb, err)
 	}

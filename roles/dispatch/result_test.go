@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/result"
 )
 
 // oneDocument asserts that a text is one JSON document, or nothing.
@@ -69,7 +70,7 @@ func TestRenderShapes(t *testing.T) {
 		"0.2.0": `{"cniVersion":"0.2.0",` + old + dns + `}`,
 		"0.1.0": `{"cniVersion":"0.1.0",` + old + dns + `}`,
 	}
-	for _, v := range supportedVersions() {
+	for _, v := range result.Versions() {
 		r := fullResult()
 		doc, err := render(r, v)
 		if err != nil {
@@ -81,8 +82,8 @@ func TestRenderShapes(t *testing.T) {
 		if diff := cmp.Diff(fullResult(), r, cmp.Comparer(func(a, b net.IP) bool { return a.Equal(b) })); diff != "" {
 			t.Errorf("%s: rendering changed the result: %s", v, diff)
 		}
-		back, err := decodePrevResult(v, doc)
-		if versionAtLeast(v, "0.3.0") && (err != nil || len(back.IPs) != 2) {
+		back, err := result.DecodePrev(v, doc)
+		if result.AtLeast(v, "0.3.0") && (err != nil || len(back.IPs) != 2) {
 			t.Errorf("%s: read back: %v, %v", v, back, err)
 		}
 	}
@@ -103,7 +104,7 @@ func TestRenderEmptyDNS(t *testing.T) {
 func TestRenderNullEntries(t *testing.T) {
 	r := fullResult()
 	r.Interfaces, r.IPs, r.Routes = append(r.Interfaces, nil), append(r.IPs, nil), append(r.Routes, nil)
-	for _, v := range supportedVersions() {
+	for _, v := range result.Versions() {
 		if doc, err := render(r, v); err != nil || strings.Contains(string(doc), "null") {
 			t.Errorf("%s: %s, %v", v, doc, err)
 		}
@@ -131,7 +132,7 @@ func TestDecodeDelegated(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r, err := decodeDelegated(tt.conf, []byte(tt.out))
+			r, err := result.Decode(tt.conf, []byte(tt.out))
 			if tt.bad {
 				if !errors.Is(err, roles.ErrDecode) {
 					t.Errorf("error %v, want ErrDecode", err)
@@ -151,7 +152,7 @@ func TestDecodeDelegated(t *testing.T) {
 }
 
 func FuzzDecodeResult(f *testing.F) {
-	for _, v := range supportedVersions() {
+	for _, v := range result.Versions() {
 		doc, err := render(fullResult(), v)
 		if err != nil {
 			f.Fatal(err)
@@ -159,14 +160,14 @@ func FuzzDecodeResult(f *testing.F) {
 		f.Add(v, string(doc))
 	}
 	f.Fuzz(func(t *testing.T, version, doc string) {
-		r, err := decodeDelegated(version, []byte(doc))
+		r, err := result.Decode(version, []byte(doc))
 		if err != nil {
 			if !errors.Is(err, roles.ErrDecode) {
 				t.Errorf("error %v is no ErrDecode", err)
 			}
 			return
 		}
-		for _, v := range supportedVersions() {
+		for _, v := range result.Versions() {
 			out, err := render(r, v)
 			if err == nil {
 				oneDocument(t, string(out))
@@ -191,7 +192,7 @@ func TestDecodeFaults(t *testing.T) {
 			_, err = h.valid()
 		}
 		if err == nil {
-			_, err = decodePrevResult("1.0.0", h.PrevResult)
+			_, err = result.DecodePrev("1.0.0", h.PrevResult)
 		}
 		if err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", doc, err, want)
