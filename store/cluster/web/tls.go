@@ -6,9 +6,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
+
+	"github.com/cnibox/cnibox/internal/smallfile"
 )
 
 // maxFile is more than any certificate chain, key or token has.
@@ -82,17 +82,11 @@ func data(path string, given []byte) ([]byte, error) {
 	return ReadFile(path)
 }
 
-// ReadFile reads a file of credentials, which has a size that is bounded and is
-// not empty.
+// ReadFile reads a file of credentials: of a bounded size, and not empty.
 func ReadFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	b, err := smallfile.Read(path, maxFile)
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close()
-	b, err := ReadAll(io.Reader(f), maxFile)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	if len(b) == 0 {
 		return nil, fmt.Errorf("read %s: empty", path)

@@ -1,0 +1,151 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func TestVTEP(t *testing.T) {
+	for data, want := range map[string]string{
+		`{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}`:     `{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}`,
+		`{"vtepmac":"12-C6-65-89-B4-E3"}`:             `{"VtepMAC":"12:c6:65:89:b4:e3"}`,
+		`{"VNI":16777215,"VtepMAC":"12c6.6589.b4e3"}`: `{"VNI":16777215,"VtepMAC":"12:c6:65:89:b4:e3"}`,
+		``: "", `null`: "", `{}`: "", `[]`: "", `"x"`: "", `{"VNI":16777216,"VtepMAC":"12:c6:65:89:b4:e3"}`: "", `{"VNI":-1,"VtepMAC":"12:c6:65:89:b4:e3"}`: "",
+		`{"VtepMAC":"00:00:00:00:00:00"}`: "", `{"VtepMAC":"ff:ff:ff:ff:ff:ff"}`: "", `{"VtepMAC":"01:00:5e:00:00:01"}`: "", `{"VtepMAC":"12:c6:65:89:b4"}`: "",
+		`{"VtepMAC":"02:00:5e:10:00:00:00:01"}`: "", `{"PublicKey":"k","Port":51820}`: "",
+	} {
+		v, err := ParseVTEP(json.RawMessage(data))
+		if want == "" {
+			if !errors.Is(err, ErrInvalid) {
+				t.Errorf("%s: %v, %v", data, v, err)
+			}
+		} else if err != nil || string(v.JSON()) != want || !v.Is(v.VNI) || v.Is(7) != v.NoVNI {
+			t.Errorf("%s: %s, %v", data, v.JSON(), err)
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	good := func() Node {
+		return Node{
+			Name: "a", PublicIP: netip.MustParseAddr("192.0.2.1"), PublicIPv6: netip.MustParseAddr("2001:db8::1"),
+			PodCIDRs: prefixes("10.0.1.0/24", "fd00::/64"), BackendType: "vxlan", BackendData: json.RawMessage(`{}`),
+		}
+	}
+	if n := good(); n.Check() != nil {
+		t.Fatal(n.Check())
+	}
+	for want, change := range map[string]func(*Node){
+		"publicIP is 2001:db8::1":       func(n *Node) { n.PublicIP = netip.MustParseAddr("2001:db8::1") },
+		"publicIP is 224.0.0.1":         func(n *Node) { n.PublicIP = netip.MustParseAddr("224.0.0.1") },
+		"publicIP is 255.255.255.255":   func(n *Node) { n.PublicIP = netip.MustParseAddr("255.255.255.255") },
+		"publicIPv6 is fe80::1%eth0":    func(n *Node) { n.PublicIPv6 = netip.MustParseAddr("fe80::1%eth0") },
+		"publicIPv6 is ::ffff:10.0.0.1": func(n *Node) { n.PublicIPv6 = netip.MustParseAddr("::ffff:10.0.0.1") },
+		"10.0.1.0/24 is meant":          func(n *Node) { n.PodCIDRs = prefixes("10.0.1.5/24") },
+		"0.0.0.0/0 is no network":       func(n *Node) { n.PodCIDRs = prefixes("0.0.0.0/0") },
+		"IPv4 first":                    func(n *Node) { n.PodCIDRs = prefixes("fd00::/64", "10.0.1.0/24") },
+		"one of each":                   func(n *Node) { n.PodCIDRs = prefixes("10.0.2.0/24", "10.0.1.0/24") },
+		"invalid Prefix is no network":  func(n *Node) { n.PodCIDRs = []netip.Prefix{{}} },
+		"backendType is longer":         func(n *Node) { n.BackendType = strings.Repeat("x", 65) },
+		"backendData is longer":         func(n *Node) { n.BackendData = json.RawMessage(strings.Repeat(" ", 5000)) },
+		"backendV6Data is not JSON":     func(n *Node) { n.BackendV6Data = json.RawMessage(`{`) },
+	} {
+		n := good()
+		change(&n)
+		if err := n.Check(); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+func TestCheckName(t *testing.T) {
+	for name, ok := range map[string]bool{
+		"a": true, "node-1.example_x": true, "A9": true, strings.Repeat("a", 253): true,
+		"": false, ".": false, "..": false, "a/b": false, ".a": false, "a.": false, "-": false, "ä": false, "a b": false, "a\x00": false, strings.Repeat("a", 254): false,
+	} {
+		if err := CheckName(name); (err == nil) != ok {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	var tab Table
+	bad := errors.New("bad")
+	for i, step := range []struct {
+		do      func() bool
+		changed bool
+		want    string
+	}{
+		{func() bool { return tab.Put("b", Node{Name: "b"}, nil) }, true, "b"},
+		{func() bool { return tab.Put("a", Node{Name: "a", BackendData: json.RawMessage(`{"a": 1}`)}, nil) }, true, "a b"},
+		{func() bool { return tab.Put("a", Node{Name: "a", BackendData: json.RawMessage(`{"a":1}`)}, nil) }, false, "a b"},
+		{func() bool { return tab.Put("a", Node{}, bad) }, true, "b !a"},
+		{func() bool { return tab.Put("a", Node{}, bad) }, false, "b !a"},
+		{func() bool { return tab.Keep(map[string]bool{"a": true, "b": true}) }, false, "b !a"},
+		{func() bool { return tab.Put("c", Node{Name: "c"}, nil) }, true, "b c !a"},
+		{func() bool { return tab.Remove("b") }, true, "c !a"},
+		{func() bool { return tab.Remove("b") }, false, "c !a"},
+		{func() bool { return tab.Keep(map[string]bool{"c": true}) }, true, "c"},
+	} {
+		before := tab.Snapshot()
+		said := fmt.Sprint(before)
+		if got := step.do(); got != step.changed {
+			t.Errorf("step %d: changed %t", i, got)
+		}
+		if fmt.Sprint(before) != said {
+			t.Errorf("step %d changed a snapshot", i)
+		}
+		var got []string
+		for _, n := range tab.Snapshot().Nodes {
+			got = append(got, n.Name)
+		}
+		for name := range tab.Snapshot().Faults {
+			got = append(got, "!"+name)
+		}
+		if strings.Join(got, " ") != step.want {
+			t.Errorf("step %d: %q, not %q", i, got, step.want)
+		}
+	}
+}
+
+// A consumer that takes its time gets what is newest, an error after the
+// snapshot that it followed, and no error that is over.
+func TestRelay(t *testing.T) {
+	var got []string
+	name := func(s string) *Snapshot { return &Snapshot{Nodes: []Node{{Name: s}}} }
+	first, go_, end := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	down := errors.New("down")
+	err := WatchWith(t.Context(), func(u Update) {
+		if u.Err != nil {
+			got = append(got, u.Err.Error())
+		} else {
+			got = append(got, u.Snapshot.Nodes[0].Name)
+		}
+		switch len(got) {
+		case 1:
+			close(first)
+			<-go_
+		case 3:
+			close(end)
+		}
+	}, func(_ context.Context, r *Relay) error {
+		r.Put(name("one"))
+		<-first
+		r.Put(name("two"))
+		r.Fail(down)
+		r.Put(name("three"))
+		r.Fail(down)
+		close(go_)
+		<-end
+		return down
+	})
+	if !errors.Is(err, down) || strings.Join(got, " ") != "one three down" {
+		t.Fatal(got, err)
+	}
+}

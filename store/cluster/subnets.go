@@ -1,0 +1,152 @@
+package cluster
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+)
+
+// family holds what flannel's rules for subnets differ in: the length that is
+// handed out where the network is large enough, and the longest ones that are
+// of use.
+type family struct {
+	key            string
+	usual, longest int
+}
+
+// subnets fills in and checks the length and the bounds. The first subnet of a
+// network is left out: its address is the network's own.
+func (d *decoder) subnets(f family, network netip.Prefix, length *int, first, last *netip.Addr) {
+	switch n := network.Bits(); {
+	case *length == 0 && n > f.longest-2:
+		d.fault(f.key+"Network", "is %s: too small for four subnets: give /%d or larger", network, f.longest-2)
+		return
+	case *length == 0 && n <= f.usual-2:
+		*length = f.usual
+	case *length == 0:
+		*length = n + 2
+	case *length < n+2 || *length > f.longest:
+		d.fault(f.key+"SubnetLen", "is %d: give %d to %d, so that %s holds four subnets", *length, n+2, f.longest, network)
+		return
+	}
+	lowest := end(netip.PrefixFrom(network.Addr(), *length)).Next()
+	highest := netip.PrefixFrom(end(network), *length).Masked().Addr()
+	for _, b := range []struct {
+		key   string
+		is    *netip.Addr
+		usual netip.Addr
+	}{{f.key + "SubnetMin", first, lowest}, {f.key + "SubnetMax", last, highest}} {
+		switch {
+		case !b.is.IsValid() || b.is.IsUnspecified():
+			*b.is = b.usual
+		case !network.Contains(*b.is):
+			d.fault(b.key, "is %s: not in %s", *b.is, network)
+		case netip.PrefixFrom(*b.is, *length).Masked().Addr() != *b.is:
+			d.fault(b.key, "is %s: not the first address of a /%d", *b.is, *length)
+		}
+	}
+	if !d.failed(f.key+"SubnetMin", f.key+"SubnetMax") && last.Less(*first) {
+		d.fault(f.key+"SubnetMax", "is %s: before %sSubnetMin %s", *last, f.key, *first)
+	}
+}
+
+// Families are the pod networks that are enabled, IPv4 first.
+func (c *Config) Families() []netip.Prefix {
+	var out []netip.Prefix
+	if c.EnableIPv4 {
+		out = append(out, c.Network)
+	}
+	if c.EnableIPv6 {
+		out = append(out, c.IPv6Network)
+	}
+	return out
+}
+
+// Contains tells whether a node's pod network lies in the one of its family, and
+// is smaller.
+func (c *Config) Contains(p netip.Prefix) bool {
+	for _, n := range c.Families() {
+		if n.Contains(p.Addr()) && p.Bits() > n.Bits() {
+			return true
+		}
+	}
+	return false
+}
+
+// Fits tells whether a subnet is one that this configuration hands out: of its
+// length, within its bounds.
+func (c *Config) Fits(p netip.Prefix) bool {
+	length, first, last := c.SubnetLen, c.SubnetMin, c.SubnetMax
+	if !p.Addr().Is4() {
+		length, first, last = c.IPv6SubnetLen, c.IPv6SubnetMin, c.IPv6SubnetMax
+	}
+	return c.Contains(p) && p.Bits() == length && p == p.Masked() && !p.Addr().Less(first) && !last.Less(p.Addr())
+}
+
+// choices is among how many free subnets a new node chooses: nodes that start
+// together seldom meet, and the network is filled from its beginning.
+const choices = 100
+
+// Choose gives a free subnet for each enabled family, a random one of the first
+// hundred that overlap none of those taken; ErrFull when a family has none.
+func (c *Config) Choose(taken []netip.Prefix) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	if c.EnableIPv4 {
+		p, ok := choose(c.SubnetMin, c.SubnetMax, c.SubnetLen, taken)
+		if !ok {
+			return nil, full(c.Network, c.SubnetLen)
+		}
+		out = append(out, p)
+	}
+	if c.EnableIPv6 {
+		p, ok := choose(c.IPv6SubnetMin, c.IPv6SubnetMax, c.IPv6SubnetLen, taken)
+		if !ok {
+			return nil, full(c.IPv6Network, c.IPv6SubnetLen)
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+func full(network netip.Prefix, length int) error {
+	return fmt.Errorf("%w: every /%d of %s is taken", ErrFull, length, network)
+}
+
+func choose(first, last netip.Addr, length int, taken []netip.Prefix) (netip.Prefix, bool) {
+	used := make(map[netip.Prefix]bool, len(taken))
+	var larger []netip.Prefix
+	for _, p := range taken {
+		if same, err := p.Addr().Prefix(length); err == nil && p.Bits() >= length {
+			used[same] = true
+		} else if err == nil {
+			larger = append(larger, p)
+		}
+	}
+	free := make([]netip.Prefix, 0, choices)
+	for at := first; at.IsValid() && !last.Less(at) && len(free) < choices; {
+		p := netip.PrefixFrom(at, length)
+		if i := slices.IndexFunc(larger, p.Overlaps); i >= 0 {
+			at = end(larger[i]).Next()
+			continue
+		}
+		if !used[p] {
+			free = append(free, p)
+		}
+		at = end(p).Next()
+	}
+	if len(free) == 0 {
+		return netip.Prefix{}, false
+	}
+	return free[rand.N(len(free))], true
+}
+
+// end is the last address of a prefix.
+func end(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
