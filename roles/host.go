@@ -25,6 +25,8 @@ type Host struct {
 	// Sockets are those that a service manager opened for a daemon
 	// (sd_listen_fds(3)).
 	Sockets []*os.File
+	// Env is a daemon's environment, "K=V": flags that were not given come from it.
+	Env []string
 }
 
 // Delegator calls another plugin by type: in process when the type resolves on

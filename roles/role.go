@@ -67,6 +67,11 @@ type Role struct {
 // Name is the role's own name.
 func (r *Role) Name() string { return r.Names[0] }
 
+// HasVerb tells whether the role brings a verb of that name.
+func (r *Role) HasVerb(name string) bool {
+	return slices.ContainsFunc(r.Verbs, func(v CommandVerb) bool { return v.Name == name })
+}
+
 // CommandVerb is a command that a role brings to the command line.
 type CommandVerb struct {
 	// Name is one word, or "noun verb".

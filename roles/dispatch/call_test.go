@@ -105,13 +105,18 @@ func TestIsCall(t *testing.T) {
 		{[]string{"one"}, nil, true},
 		{[]string{"/a/b/one", "x"}, nil, true},
 		{[]string{"cnibox", "one"}, nil, true},
+		{[]string{"cnibox", "one", "x"}, nil, true},
+		{[]string{"cnibox", "one", "status"}, nil, false},
+		{[]string{"/a/b/one", "status"}, nil, true},
 		{[]string{"cnibox"}, []string{"CNI_COMMAND=ADD"}, true},
 		{[]string{"cnibox"}, []string{"CNI_COMMAND="}, false},
 		{[]string{"cnibox"}, nil, false},
 		{[]string{"cnibox", "list"}, []string{"CNI_COMMAND=ADD"}, false},
 		{nil, nil, false},
 	} {
-		p := Process{Table: roles.Table{(&actor{name: "one"}).role()}, Args: tt.args, Env: tt.env}
+		one := (&actor{name: "one"}).role()
+		one.Verbs = []roles.CommandVerb{{Name: "one status"}}
+		p := Process{Table: roles.Table{one}, Args: tt.args, Env: tt.env}
 		if got := p.IsCall(); got != tt.want {
 			t.Errorf("args %q, env %q: %v, want %v", tt.args, tt.env, got, tt.want)
 		}

@@ -46,11 +46,15 @@ type Process struct {
 }
 
 // IsCall tells whether the process is meant to play a role: it was called by a
-// role's name, or its first argument is one, or it has no argument and
-// CNI_COMMAND is set, when `type` in standard input names the role. All else is
-// a person's command line.
+// role's name, or its first argument is one (and the second no verb of the
+// role's: `cnibox agent status`), or it has no argument and CNI_COMMAND is set,
+// when `type` in standard input names the role. All else is a person's command
+// line.
 func (p *Process) IsCall() bool {
-	role, _, args := p.selected()
+	role, name, args := p.selected()
+	if role != nil && len(args) > 0 && name != filepath.Base(p.Args[0]) && role.HasVerb(name+" "+args[0]) {
+		return false
+	}
 	return role != nil || (len(args) == 0 && p.getenv(envCommand) != "")
 }
 
@@ -70,7 +74,7 @@ func Main(ctx context.Context, p Process) int {
 		}
 		ctx, stop := WithSignals(ctx)
 		defer stop()
-		return p.daemon(ctx, role, args)
+		return p.daemon(ctx, role, name, args)
 	case verb == "" && role != nil:
 		p.about(role, name)
 		return exitOK
@@ -116,10 +120,10 @@ func (p *Process) about(role *roles.Role, name string) {
 }
 
 // daemon runs a role until it is stopped, on as many CPUs as there are.
-func (p *Process) daemon(ctx context.Context, role *roles.Role, args []string) int {
+func (p *Process) daemon(ctx context.Context, role *roles.Role, name string, args []string) int {
 	runtime.SetDefaultGOMAXPROCS()
 	log := NewLogger(*p)
-	err := p.runDaemon(ctx, role, args, log)
+	err := p.runDaemon(ctx, role, name, args, log)
 	if err == nil || (ctx.Err() != nil && isCancelled(err)) {
 		return exitOK
 	}
@@ -131,14 +135,14 @@ func (p *Process) daemon(ctx context.Context, role *roles.Role, args []string) i
 	return exitFailed
 }
 
-func (p *Process) runDaemon(ctx context.Context, role *roles.Role, args []string, log *slog.Logger) error {
+func (p *Process) runDaemon(ctx context.Context, role *roles.Role, name string, args []string, log *slog.Logger) error {
 	h, done, err := p.OpenHost(ctx, role.Name(), tagged(log, role.Name()))
 	if err != nil {
 		return err
 	}
 	defer done()
 	h.Delegate = NewDelegator(*p, h, log)
-	h.Sockets = p.sockets()
+	h.Role, h.Sockets, h.Env = name, p.sockets(), p.Env
 	return guarded(log, role.Name(), func() error { return role.Run(ctx, h, args) })
 }
 
