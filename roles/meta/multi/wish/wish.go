@@ -57,7 +57,7 @@ type Network struct {
 	Bandwidth    json.RawMessage `json:"bandwidth,omitempty"`
 	// DefaultRoute are gateways, at most one of each family. nil: the annotation
 	// has no such key.
-	DefaultRoute []netip.Addr `json:"default-route,omitempty"`
+	DefaultRoute []netip.Addr `json:"default-route,omitzero"`
 	// IPAMClaim names an IPAMClaim object of the pod's namespace, or is empty.
 	IPAMClaim string `json:"ipam-claim-reference,omitempty"`
 	// DeviceID is the device to use (Multus), or empty.

@@ -1,0 +1,61 @@
+package wish
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// noIP is the value of Extras.IP that asks for no addresses.
+const noIP = "none"
+
+// NoIP tells whether an interface without addresses is asked for.
+func (x Extras) NoIP() bool { return x.IP == noIP }
+
+// readExtras reads the value of ExtrasKey, of which we know every key.
+func (e *element) readExtras(path string, raw json.RawMessage) {
+	given := e.object(path, raw)
+	for _, name := range sortedKeys(given) {
+		if name != "ip" && name != "policyRoutes" {
+			e.faults.Addf(path+"."+name, "is not known: use \"ip\" or \"policyRoutes\"")
+		}
+	}
+	if ip, ok := given["ip"]; ok && e.value(path+".ip", ip, &e.to.Extras.IP) && e.to.Extras.IP != noIP {
+		e.faults.Addf(path+".ip", "%q is not known: use %q, or ips for addresses of your choice", e.to.Extras.IP, noIP)
+	}
+	if routes, ok := given["policyRoutes"]; ok {
+		e.readPolicyRoutes(path+".policyRoutes", routes)
+	}
+	if e.to.Extras.NoIP() && len(e.to.Extras.PolicyRoutes) > 0 {
+		e.faults.Addf(path+".policyRoutes", "cannot be combined with ip %q: they are for what is sent from the interface's addresses", noIP)
+	}
+}
+
+func (e *element) readPolicyRoutes(path string, raw json.RawMessage) {
+	var list []struct {
+		Dst string `json:"dst"`
+		GW  string `json:"gw"`
+	}
+	if !e.value(path, raw, &list) {
+		return
+	}
+	for i, r := range list {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		dst, err := netip.ParsePrefix(r.Dst)
+		if err != nil || dst.Addr().Is4In6() {
+			e.faults.Addf(at+".dst", "%q is no CIDR, such as 10.20.0.0/16 or 0.0.0.0/0", r.Dst)
+			continue
+		}
+		route := PolicyRoute{Dst: dst.Masked()}
+		if r.GW != "" {
+			if route.GW, err = roles.ParseAddr(r.GW); err != nil {
+				e.faults.Addf(at+".gw", "%v", err)
+			} else if route.GW.Is4() != dst.Addr().Is4() {
+				e.faults.Addf(at+".gw", "%s is of another family than %s", route.GW, dst)
+			}
+		}
+		e.to.Extras.PolicyRoutes = append(e.to.Extras.PolicyRoutes, route)
+	}
+}

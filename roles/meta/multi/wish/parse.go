@@ -1,0 +1,210 @@
+package wish
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cnibox/cnibox/internal/coldjson"
+	"github.com/cnibox/cnibox/roles"
+)
+
+// maxNetworks bounds what one pod can make the node do.
+const maxNetworks = 128
+
+// Parse reads NetworksKey and DefaultKey of a pod's annotations. Networks are of
+// the pod's namespace where the annotation names none; the default network's
+// stays empty, since what fills it in is the role's configuration. Every fault
+// is told at once, as a ConfError whose path names annotation, element and key.
+func Parse(annotations map[string]string, namespace string) (*Wishes, error) {
+	var f roles.Faults
+	w := &Wishes{Networks: parseList(&f, NetworksKey, annotations[NetworksKey], namespace)}
+	checkTogether(&f, w.Networks)
+	list := parseList(&f, DefaultKey, annotations[DefaultKey], "")
+	if len(list) > 1 {
+		f.Addf(annotation(DefaultKey), "names %d networks: a pod has one default network, ask for others by %s", len(list), NetworksKey)
+	}
+	if len(list) > 0 {
+		w.Default = &list[0]
+	}
+	if err := f.Err(); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+func annotation(key string) string { return "annotation " + key }
+
+// parseList reads one annotation. What it holds decides which form it is in (the
+// standard, section 4.1).
+func parseList(f *roles.Faults, key, value, namespace string) []Network {
+	path := annotation(key)
+	if strings.TrimSpace(value) == "" {
+		return nil
+	}
+	var list []Network
+	if strings.ContainsAny(value, `[{"`) {
+		list = parseJSON(f, path, value)
+	} else {
+		list = parseShort(f, path, value)
+	}
+	for i := range list {
+		if list[i].Namespace == "" {
+			list[i].Namespace = namespace
+		}
+	}
+	return list
+}
+
+// parseShort reads the form "[namespace/]name[@interface], …".
+func parseShort(f *roles.Faults, path, value string) []Network {
+	n := strings.Count(value, ",") + 1
+	if tooMany(f, path, n) {
+		return nil
+	}
+	list := make([]Network, n)
+	for i, item := range strings.Split(value, ",") {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		item = strings.TrimSpace(item)
+		name, ifName, named := strings.Cut(item, "@")
+		namespace, rest, qualified := strings.Cut(name, "/")
+		if !qualified {
+			namespace, rest = "", name
+		}
+		namespace, rest, ifName = strings.TrimSpace(namespace), strings.TrimSpace(rest), strings.TrimSpace(ifName)
+		switch {
+		case item == "":
+			f.Addf(at, "is empty: name a network, or leave the comma out")
+			continue
+		case qualified && !isLabel(namespace), !isLabel(rest):
+			f.Addf(at, "%q is not of the form [namespace/]name[@interface], each of namespace and name 1 to %d of a-z, 0-9 and '-', with a letter or digit at both ends", item, maxLabel)
+		}
+		if named {
+			checkIfName(f, at, ifName)
+		}
+		list[i] = Network{Namespace: namespace, Name: rest, IfName: ifName}
+	}
+	return list
+}
+
+// parseJSON reads the form of a list of objects.
+func parseJSON(f *roles.Faults, path, value string) []Network {
+	var raw []json.RawMessage
+	if err := coldjson.Unmarshal([]byte(value), &raw); err != nil {
+		hint := "it is to be a list of objects, such as [{\"name\": \"net-a\"}], or of names, such as net-a,net-b"
+		f.Addf(path, "cannot be read: %v; %s", roles.Mismatch(err), hint)
+		return nil
+	}
+	if tooMany(f, path, len(raw)) {
+		return nil
+	}
+	list := make([]Network, len(raw))
+	for i := range raw {
+		e := element{faults: f, path: fmt.Sprintf("%s[%d]", path, i), to: &list[i]}
+		e.read(raw[i])
+	}
+	return list
+}
+
+func tooMany(f *roles.Faults, path string, n int) bool {
+	if n > maxNetworks {
+		f.Addf(path, "asks for %d networks: a pod can have %d", n, maxNetworks)
+	}
+	return n > maxNetworks
+}
+
+// checkTogether judges what no element can tell alone.
+func checkTogether(f *roles.Faults, list []Network) {
+	ifNames := map[string]int{}
+	gateways := map[bool]int{}
+	for i, n := range list {
+		if first, taken := ifNames[n.IfName]; taken && n.IfName != "" {
+			f.Addf(fmt.Sprintf("%s[%d].interface", annotation(NetworksKey), i), "%q is asked for by element %d already: choose another", n.IfName, first)
+		} else {
+			ifNames[n.IfName] = i
+		}
+		for _, gw := range n.DefaultRoute {
+			if first, taken := gateways[gw.Is4()]; taken {
+				f.Addf(fmt.Sprintf("%s[%d].default-route", annotation(NetworksKey), i), "%s is a second gateway of its family, after that of element %d: a pod has one default route for IPv4 and one for IPv6", gw, first)
+			} else {
+				gateways[gw.Is4()] = i
+			}
+		}
+	}
+}
+
+// ParsePlugins reads the value of PluginsKey, "name[@interface], …". Empty is nil.
+func ParsePlugins(value string) ([]Plugin, error) {
+	if strings.TrimSpace(value) == "" {
+		return nil, nil
+	}
+	var f roles.Faults
+	if n := strings.Count(value, ",") + 1; tooMany(&f, annotation(PluginsKey), n) {
+		return nil, f.Err()
+	}
+	var list []Plugin
+	for i, item := range strings.Split(value, ",") {
+		at := fmt.Sprintf("%s[%d]", annotation(PluginsKey), i)
+		name, ifName, named := strings.Cut(item, "@")
+		p := Plugin{Name: strings.TrimSpace(name), IfName: strings.TrimSpace(ifName)}
+		if !isNetworkName(p.Name) {
+			f.Addf(at, "%q is not of the form name[@interface], with the name of a network or of its plugin's type", strings.TrimSpace(item))
+		}
+		if named {
+			checkIfName(&f, at, p.IfName)
+			if slices.ContainsFunc(list, func(q Plugin) bool { return q.IfName == p.IfName && p.IfName != "" }) {
+				f.Addf(at, "interface %q is asked for twice: choose another", p.IfName)
+			}
+		}
+		list = append(list, p)
+	}
+	if err := f.Err(); err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+// Requests are the values that runtimeConfig is to get, by the capability that a
+// plugin of the network has to declare (the standard, section 4.1.2.1, and the
+// CNI conventions). A request that no plugin of the network declares is to fail.
+func (n *Network) Requests() map[string]json.RawMessage {
+	out := map[string]json.RawMessage{}
+	add := func(capability string, value any) {
+		raw, err := coldjson.Marshal(value)
+		if err == nil {
+			out[capability] = raw
+		}
+	}
+	if len(n.IPs) > 0 {
+		add("ips", n.IPs)
+	}
+	if n.MAC != "" {
+		add("mac", n.MAC)
+	}
+	if n.InfinibandGUID != "" {
+		add("infinibandGUID", n.InfinibandGUID)
+	}
+	if n.DeviceID != "" {
+		add("deviceID", n.DeviceID)
+	}
+	if n.PortMappings != nil {
+		out["portMappings"] = n.PortMappings
+	}
+	if n.Bandwidth != nil {
+		out["bandwidth"] = n.Bandwidth
+	}
+	return out
+}
+
+// String is the short form.
+func (n *Network) String() string {
+	s := n.Name
+	if n.Namespace != "" {
+		s = n.Namespace + "/" + s
+	}
+	if n.IfName != "" {
+		s += "@" + n.IfName
+	}
+	return s
+}
