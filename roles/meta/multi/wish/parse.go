@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/roles"
@@ -41,6 +42,10 @@ func annotation(key string) string { return "annotation " + key }
 func parseList(f *roles.Faults, key, value, namespace string) []Network {
 	path := annotation(key)
 	if strings.TrimSpace(value) == "" {
+		return nil
+	}
+	if !utf8.ValidString(value) {
+		f.Addf(path, "is not UTF-8")
 		return nil
 	}
 	var list []Network

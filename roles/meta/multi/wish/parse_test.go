@@ -93,9 +93,9 @@ func TestParse(t *testing.T) {
 // TestDefault has the other annotation, whose namespace others fill in.
 func TestDefault(t *testing.T) {
 	for value, want := range map[string]*Network{
-		"":                                 nil,
-		"net-a":                            {Name: "net-a"},
-		"kube-system/net-a":                {Namespace: "kube-system", Name: "net-a"},
+		"":                                  nil,
+		"net-a":                             {Name: "net-a"},
+		"kube-system/net-a":                 {Namespace: "kube-system", Name: "net-a"},
 		`[{"name":"net-a","ips":["1::2"]}]`: {Name: "net-a", IPs: []string{"1::2"}},
 	} {
 		have, err := Parse(map[string]string{DefaultKey: value}, "pods")
@@ -118,6 +118,7 @@ func TestFaults(t *testing.T) {
 		value string
 		want  []string // paths, or paths with a reason
 	}{
+		{"a@\xff", []string{key + ": is not UTF-8"}},
 		{"a,,b", []string{key + "[1]: is empty"}},
 		{"a/b/c", []string{key + "[0]: "}},
 		{"/a", []string{key + "[0]: "}},
