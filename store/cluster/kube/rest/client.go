@@ -1,0 +1,238 @@
+// Package rest speaks to a Kubernetes API server over net/http: the few requests
+// that need few fields of few kinds. The whole client library costs each exec of
+// each role 7 ms.
+//
+// Credentials come from a kubeconfig, or from a pod's service account, and are
+// read again when the server refuses them. Errors are the server's words with
+// sentinels to ask for. Nothing is read without a bound.
+package rest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+const (
+	// maxObject is more than etcd takes as one object (1.5 MiB) in JSON.
+	maxObject = 8 << 20
+	maxStatus = 64 << 10
+	// attempts is how often a server that asks for patience is asked, and
+	// patience how long it gets each time at most.
+	attempts = 4
+	patience = 10 * time.Second
+)
+
+// Client speaks to one API server. It is safe for concurrent use.
+type Client struct {
+	source Source
+
+	mu     sync.Mutex
+	config *Config
+	web    *web.Client
+}
+
+// Open reads the source, and the files that it names. The server is not asked yet.
+func Open(source Source) (*Client, error) {
+	c := &Client{source: source}
+	config, err := source()
+	if err != nil {
+		return nil, err
+	}
+	if c.web, err = web.New(web.Options{TLS: &config.TLS}); err != nil {
+		return nil, err
+	}
+	c.config = config
+	return c, nil
+}
+
+// Close ends the connections that nothing uses.
+func (c *Client) Close() {
+	w, _ := c.current()
+	w.CloseIdle()
+}
+
+func (c *Client) current() (*web.Client, *Config) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.web, c.config
+}
+
+// reload reads the source again and tells whether it says something new. What
+// cannot be used is not taken: a file may be half written.
+func (c *Client) reload() bool {
+	config, err := c.source()
+	if err != nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if config.same(c.config) {
+		return false
+	}
+	w, err := web.New(web.Options{TLS: &config.TLS})
+	if err != nil {
+		return false
+	}
+	c.web.CloseIdle()
+	c.web, c.config = w, config
+	return true
+}
+
+// request is one request; it can be sent several times.
+type request struct {
+	method, path string
+	query        url.Values
+	kind         string // of the body
+	body         []byte
+}
+
+// do sends a request until the server answers it with 200 or 201, or refuses it.
+// Refused credentials are read again once; a server that asks for patience gets
+// some. The caller closes the body.
+func (c *Client) do(ctx context.Context, r *request) (*http.Response, error) {
+	reloaded := false
+	for n := 1; ; n++ {
+		resp, err := c.send(ctx, r)
+		if err == nil && (resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusCreated) {
+			return resp, nil
+		}
+		var status *StatusError
+		if err == nil {
+			err = statusError(resp)
+			errors.As(err, &status)
+		}
+		wait := time.Duration(0)
+		switch {
+		case ctx.Err() != nil:
+			return nil, err
+		case !reloaded && (status == nil || status.Code == http.StatusUnauthorized):
+			// A token of a file is read for each request: a second attempt has the new one.
+			reloaded = true
+			if _, config := c.current(); !c.reload() && (status == nil || config.TokenFile == "") {
+				return nil, err
+			}
+		case status != nil && status.RetryAfter > 0 && status.RetryAfter <= patience && n < attempts &&
+			(status.Code == http.StatusTooManyRequests || status.Code == http.StatusServiceUnavailable):
+			wait = status.RetryAfter
+		default:
+			return nil, err
+		}
+		if wait > 0 {
+			b := web.Backoff{}
+			if b.Wait(ctx, wait) != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// send sends a request once.
+func (c *Client) send(ctx context.Context, r *request) (*http.Response, error) {
+	w, config := c.current()
+	u := config.Server.JoinPath(r.path)
+	u.RawQuery = r.query.Encode()
+	req, err := http.NewRequestWithContext(ctx, r.method, u.String(), bytes.NewReader(r.body))
+	if err != nil {
+		return nil, err
+	}
+	token, err := config.token()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", "cnibox")
+	if r.kind != "" {
+		req.Header.Set("Content-Type", r.kind)
+	}
+	return w.Do(req)
+}
+
+// Get reads one object into v.
+func (c *Client) Get(ctx context.Context, path string, v any) error {
+	resp, err := c.do(ctx, &request{method: http.MethodGet, path: path})
+	if err != nil {
+		return err
+	}
+	return decode(ctx, resp, v)
+}
+
+// The forms of a patch (https://kubernetes.io/docs/reference/using-api/api-concepts/#patch-and-apply).
+const (
+	MergePatch          = "application/merge-patch+json"
+	StrategicMergePatch = "application/strategic-merge-patch+json"
+)
+
+// Patch changes an object, and reads what became of it into v unless that is nil.
+func (c *Client) Patch(ctx context.Context, path, kind string, patch, v any) error {
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	resp, err := c.do(ctx, &request{method: http.MethodPatch, path: path, query: url.Values{"fieldManager": {"cnibox"}}, kind: kind, body: body})
+	if err != nil {
+		return err
+	}
+	if v == nil {
+		web.Discard(resp.Body)
+		return nil
+	}
+	return decode(ctx, resp, v)
+}
+
+// decode reads a body of one object and closes it.
+func decode(ctx context.Context, resp *http.Response, v any) error {
+	defer web.Discard(resp.Body)
+	b, err := web.ReadAll(resp.Body, maxObject)
+	if errors.Is(err, web.ErrTooLarge) || err == nil && !json.Valid(b) {
+		return fmt.Errorf("%w: API server: reply is no object: %w", cluster.ErrUnavailable, errors.Join(err, errBody))
+	}
+	if err != nil {
+		return web.Lost(ctx, err)
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("%w: API server: %w", cluster.ErrInvalid, err)
+	}
+	return nil
+}
+
+var errBody = errors.New("want JSON")
+
+// Path joins the parts of an API path. Each part that is not the program's own
+// goes through CheckName before.
+func Path(parts ...string) string {
+	for i := range parts {
+		parts[i] = url.PathEscape(parts[i])
+	}
+	return "/" + strings.Join(parts, "/")
+}
+
+// CheckName refuses what cannot be an object's name: it would mean something
+// else in a path.
+func CheckName(what, name string) error {
+	err := cluster.CheckName(name)
+	if err == nil && name != strings.ToLower(name) {
+		err = fmt.Errorf("%w: give lower case letters", cluster.ErrInvalid)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %q: %w", what, name, err)
+	}
+	return nil
+}
+
+// drained tells whether a stream ended between two values.
+func drained(err error) bool { return errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) }

@@ -1,0 +1,135 @@
+package rest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"github.com/cnibox/cnibox/internal/smallfile"
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+// ServiceAccountDir is where a pod finds its token, the cluster's CA and its namespace.
+const ServiceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// maxCredentials bounds kubeconfigs, tokens and certificates.
+const maxCredentials = 1 << 20
+
+// Source tells how to reach an API server. It is read again when the server
+// refuses what it said: tokens and certificates are renewed in place.
+type Source func() (*Config, error)
+
+// Config is what a Source says.
+type Config struct {
+	// Server is the API server: scheme, host, port, and a path where it is
+	// behind one.
+	Server *url.URL
+	// Token is sent with each request; TokenFile is read for each instead.
+	Token, TokenFile string
+	TLS              web.TLS
+}
+
+// InCluster is the Source of a pod: the server's host and port as in
+// KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, the rest in dir, as
+// ServiceAccountDir.
+func InCluster(host, port, dir string) Source {
+	return func() (*Config, error) {
+		if host == "" || port == "" {
+			return nil, fmt.Errorf("%w: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: outside of a pod a kubeconfig is needed", cluster.ErrInvalid)
+		}
+		c := &Config{
+			Server:    &url.URL{Scheme: "https", Host: net.JoinHostPort(host, port)},
+			TokenFile: filepath.Join(dir, "token"),
+			TLS:       web.TLS{CAFile: filepath.Join(dir, "ca.crt")},
+		}
+		return c, c.check()
+	}
+}
+
+// Server is the Source of an API server that asks for no credentials, as
+// flannel's --kube-api-url gives one.
+func Server(address string) Source {
+	return func() (*Config, error) {
+		c := &Config{}
+		var err error
+		if c.Server, err = parseServer(address); err != nil {
+			return nil, err
+		}
+		return c, c.check()
+	}
+}
+
+// Kubeconfig is the Source in a file, by its current-context.
+func Kubeconfig(path string) Source {
+	return func() (*Config, error) {
+		b, err := smallfile.Read(path, maxCredentials)
+		if err != nil {
+			return nil, fmt.Errorf("read kubeconfig: %w", err)
+		}
+		c, err := parseKubeconfig(b, filepath.Dir(path))
+		if err == nil {
+			err = c.check()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
+		}
+		return c, nil
+	}
+}
+
+func parseServer(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("%w: server is %q: give https://host:port", cluster.ErrInvalid, s)
+	}
+	return u, nil
+}
+
+// check refuses to send credentials where everybody reads them.
+func (c *Config) check() error {
+	if c.Server.Scheme == "http" && (c.Token != "" || c.TokenFile != "" || c.TLS.CertFile != "" || len(c.TLS.Cert) > 0) {
+		return fmt.Errorf("%w: server %s: credentials are sent over https only", cluster.ErrInvalid, c.Server)
+	}
+	_, err := c.token()
+	return err
+}
+
+// token is what the requests carry now.
+func (c *Config) token() (string, error) {
+	if c.TokenFile == "" {
+		return c.Token, nil
+	}
+	b, err := smallfile.Read(c.TokenFile, maxCredentials)
+	if err != nil {
+		return "", fmt.Errorf("read token: %w", err)
+	}
+	t := string(bytes.TrimSpace(b))
+	return t, checkToken(t, c.TokenFile)
+}
+
+// checkToken refuses what cannot be part of a header (RFC 6750 §2.1).
+func checkToken(t, where string) error {
+	if t == "" {
+		return fmt.Errorf("%w: %s: empty", cluster.ErrInvalid, where)
+	}
+	if strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return fmt.Errorf("%w: %s: a token has neither spaces nor control characters", cluster.ErrInvalid, where)
+	}
+	return nil
+}
+
+// same tells whether two configurations reach the server alike.
+func (c *Config) same(o *Config) bool {
+	a, b := c.TLS, o.TLS
+	return *c.Server == *o.Server && c.Token == o.Token && c.TokenFile == o.TokenFile &&
+		a.CAFile == b.CAFile && a.CertFile == b.CertFile && a.KeyFile == b.KeyFile && a.ServerName == b.ServerName &&
+		bytes.Equal(a.CA, b.CA) && bytes.Equal(a.Cert, b.Cert) && bytes.Equal(a.Key, b.Key)
+}
+
+// errUnsupported marks what a kubeconfig may say and this client does not do.
+var errUnsupported = errors.New("not supported")

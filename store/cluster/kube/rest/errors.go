@@ -1,0 +1,90 @@
+package rest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+var (
+	// ErrNotFound: there is no such object, or no such kind of object.
+	ErrNotFound = errors.New("not found")
+	// ErrConflict: the object is not the one that was meant any more.
+	ErrConflict = errors.New("conflict")
+	// ErrForbidden: the server does not know these credentials, or does not let
+	// them do this.
+	ErrForbidden = errors.New("forbidden")
+	// ErrExpired: the version to go on from is too old, or not the server's: only
+	// a new list helps.
+	ErrExpired = errors.New("version expired")
+)
+
+// maxMessage bounds the server's words in an error.
+const maxMessage = 512
+
+// StatusError is a server's refusal, in its words (metav1.Status).
+type StatusError struct {
+	Code            int
+	Reason, Message string
+	// RetryAfter is how long the server asks to be left alone.
+	RetryAfter time.Duration
+}
+
+// Error is "403 Forbidden: the server's message".
+func (e *StatusError) Error() string {
+	s := fmt.Sprintf("API server: %d %s", e.Code, http.StatusText(e.Code))
+	if e.Message != "" {
+		s += ": " + printable(e.Message)
+	}
+	return s
+}
+
+// Is sorts the refusals into this package's sentinels and cluster.ErrUnavailable.
+func (e *StatusError) Is(target error) bool {
+	switch target {
+	case ErrNotFound:
+		return e.Code == http.StatusNotFound
+	case ErrConflict:
+		return e.Code == http.StatusConflict
+	case ErrForbidden:
+		return e.Code == http.StatusForbidden || e.Code == http.StatusUnauthorized
+	case ErrExpired:
+		return e.Code == http.StatusGone || e.Reason == "Expired" || e.Code == http.StatusGatewayTimeout
+	case cluster.ErrInvalid:
+		return e.Code == http.StatusBadRequest || e.Code == http.StatusUnprocessableEntity
+	case cluster.ErrUnavailable:
+		return e.Code == http.StatusTooManyRequests || e.Code >= 500 || e.Code >= 300 && e.Code < 400
+	}
+	return false
+}
+
+// printable keeps a server from writing what it likes into a terminal or a log.
+func printable(s string) string {
+	if len(s) > maxMessage {
+		s = s[:maxMessage] + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\ufffd' {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// statusError reads a refusal and closes its body.
+func statusError(resp *http.Response) error {
+	e := &StatusError{Code: resp.StatusCode, RetryAfter: web.RetryAfter(resp.Header)}
+	b, _ := web.ReadAll(resp.Body, maxStatus) // the code alone is an answer
+	web.Discard(resp.Body)
+	var s Object
+	if json.Unmarshal(b, &s) == nil {
+		e.Reason, e.Message = s.Reason, s.Message
+	}
+	return e
+}

@@ -1,0 +1,104 @@
+package rest
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// Pod is a pod, as far as networks need it.
+type Pod struct {
+	Object
+	Spec struct {
+		NodeName    string `json:"nodeName"`
+		HostNetwork bool   `json:"hostNetwork"`
+	} `json:"spec"`
+}
+
+// Network is a NetworkAttachmentDefinition of k8s.cni.cncf.io/v1.
+type Network struct {
+	Object
+	Spec struct {
+		// Config is the CNI configuration, or empty: a file of the node has it.
+		Config string `json:"config"`
+	} `json:"spec"`
+}
+
+// Pod reads a pod. It needs the verb get on pods.
+func (c *Client) Pod(ctx context.Context, namespace, name string) (*Pod, error) {
+	path, err := podPath(namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	p := &Pod{}
+	if err := c.Get(ctx, path, p); err != nil {
+		return nil, fmt.Errorf("get pod %s/%s: %w", namespace, name, err)
+	}
+	return p, nil
+}
+
+// AnnotatePod sets the annotations of a pod, or removes those that are nil. uid
+// is the pod's: one of the same name that was made since is left alone, which
+// is ErrConflict; empty means any. It needs the verb patch on pods/status.
+func (c *Client) AnnotatePod(ctx context.Context, namespace, name, uid string, annotations map[string]*string) error {
+	path, err := podPath(namespace, name)
+	if err != nil {
+		return err
+	}
+	if err := c.Patch(ctx, path+"/status", MergePatch, Annotations(uid, annotations), nil); err != nil {
+		return fmt.Errorf("annotate pod %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}
+
+// Annotations is the merge patch that sets annotations, of the object with this
+// uid only unless it is empty; nil removes one.
+func Annotations(uid string, annotations map[string]*string) any {
+	type metadata struct {
+		UID         string             `json:"uid,omitempty"`
+		Annotations map[string]*string `json:"annotations"`
+	}
+	return struct {
+		Metadata metadata `json:"metadata"`
+	}{metadata{uid, annotations}}
+}
+
+// Network reads a NetworkAttachmentDefinition. It needs the verb get on
+// network-attachment-definitions. A cluster that does not know the kind is
+// ErrNotFound too.
+func (c *Client) Network(ctx context.Context, namespace, name string) (*Network, error) {
+	for what, s := range map[string]string{"namespace": namespace, "network": name} {
+		if err := CheckName(what, s); err != nil {
+			return nil, err
+		}
+	}
+	n := &Network{}
+	path := Path("apis", "k8s.cni.cncf.io", "v1", "namespaces", namespace, "network-attachment-definitions", name)
+	if err := c.Get(ctx, path, n); err != nil {
+		return nil, fmt.Errorf("get network-attachment-definition %s/%s: %w", namespace, name, err)
+	}
+	return n, nil
+}
+
+// NodeName is the node that a pod runs on: the agent's own, by its pod's name.
+func (c *Client) NodeName(ctx context.Context, namespace, pod string) (string, error) {
+	p, err := c.Pod(ctx, namespace, pod)
+	if err != nil {
+		return "", err
+	}
+	if p.Spec.NodeName == "" {
+		return "", fmt.Errorf("pod %s/%s: %w: it has no spec.nodeName", namespace, pod, cluster.ErrInvalid)
+	}
+	return p.Spec.NodeName, nil
+}
+
+func podPath(namespace, name string) (string, error) {
+	if err := CheckName("namespace", namespace); err != nil {
+		return "", err
+	}
+	if err := CheckName("pod", name); err != nil {
+		return "", err
+	}
+	return Path("api", "v1", "namespaces", namespace, "pods", name), nil
+}
