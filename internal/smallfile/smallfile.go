@@ -10,12 +10,16 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
 // ErrTooLarge: the file is longer than its bound.
 var ErrTooLarge = errors.New("file too large")
+
+// ErrWritable: others than we and root can write the file.
+var ErrWritable = errors.New("others can write it")
 
 // errIrregular: a directory, FIFO, socket or device.
 var errIrregular = errors.New("no regular file")
@@ -33,18 +37,59 @@ func read(path string, limit int64, flags int) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	fi, err := f.Stat()
+	_, b, err := content(f, path, limit)
+	return b, err
+}
+
+// ReadTrusted is Read of a file below a directory, which it cannot leave, neither
+// by its name nor by links. ErrWritable: others than we and root could have
+// written it.
+func ReadTrusted(dir *os.Root, name string, limit int64) ([]byte, error) {
+	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
+	defer f.Close()
+	path := filepath.Join(dir.Name(), name)
+	fi, b, err := content(f, path, limit)
+	if err == nil {
+		err = Trusted(path, fi)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// Trusted is nil for a file or directory that only we and root can write.
+func Trusted(path string, fi fs.FileInfo) error {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil
+	}
+	if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: it is user %d's (chown root)", ErrWritable, st.Uid)}
+	}
+	if st.Mode&unix.S_IWOTH != 0 {
+		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: everybody may (chmod o-w)", ErrWritable)}
+	}
+	return nil
+}
+
+// content reads what is opened.
+func content(f *os.File, path string, limit int64) (fs.FileInfo, []byte, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
 	if !fi.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: errIrregular}
+		return nil, nil, &fs.PathError{Op: "read", Path: path, Err: errIrregular}
 	}
 	b, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(b)) > limit {
 		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)}
 	}
-	return b, err
+	return fi, b, err
 }
 
 // Replace writes a file in one piece: a reader sees the old content or the new

@@ -42,6 +42,52 @@ func TestRead(t *testing.T) {
 	}
 }
 
+func TestReadTrusted(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(
+		os.MkdirAll(filepath.Join(dir, "in", "sub"), 0o700),
+		os.WriteFile(filepath.Join(dir, "secret"), []byte("x"), 0o600),
+		os.WriteFile(filepath.Join(dir, "in", "plain"), []byte("content"), 0o644),
+		os.WriteFile(filepath.Join(dir, "in", "open"), nil, 0o600),
+		os.Chmod(filepath.Join(dir, "in", "open"), 0o646),
+		os.Symlink("../plain", filepath.Join(dir, "in", "sub", "link")),
+		os.Symlink("../secret", filepath.Join(dir, "in", "out")),
+		os.Symlink(filepath.Join(dir, "secret"), filepath.Join(dir, "in", "abs")),
+		unix.Mkfifo(filepath.Join(dir, "in", "fifo"), 0o600),
+	); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(filepath.Join(dir, "in"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for name, ok := range map[string]bool{
+		"plain": true, "sub/link": true, "out": false, "abs": false, "../secret": false, "sub/../../secret": false, "/etc/passwd": false,
+		"fifo": false, "sub": false, "none": false, "open": false, "plain\x00": false, "": false,
+	} {
+		b, err := ReadTrusted(root, name, 7)
+		if (err == nil) != ok || ok && string(b) != "content" {
+			t.Errorf("%q: %q, %v", name, b, err)
+		}
+	}
+	if _, err := ReadTrusted(root, "plain", 6); !errors.Is(err, ErrTooLarge) {
+		t.Error(err)
+	}
+	if _, err := ReadTrusted(root, "open", 6); !errors.Is(err, ErrWritable) {
+		t.Error(err)
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	if err := os.Chown(filepath.Join(dir, "in", "plain"), 1000, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadTrusted(root, "plain", 7); !errors.Is(err, ErrWritable) {
+		t.Error(err)
+	}
+}
+
 func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
