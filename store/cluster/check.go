@@ -75,9 +75,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Same tells whether two nodes are told alike. Backend data counts by what it
+// Same tells whether two nodes are told alike, and wished alike. Backend data counts by what it
 // says, not by how it is written.
 func (n *Node) Same(o *Node) bool {
-	return n.Name == o.Name && n.PublicIP == o.PublicIP && n.PublicIPv6 == o.PublicIPv6 && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
+	return n.Name == o.Name && n.Wishes == o.Wishes && n.PublicIP == o.PublicIP && n.PublicIPv6 == o.PublicIPv6 && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
 		n.BackendType == o.BackendType && sameJSON(n.BackendData, o.BackendData) && sameJSON(n.BackendV6Data, o.BackendV6Data)
 }

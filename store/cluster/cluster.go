@@ -31,6 +31,24 @@ type Node struct {
 	// {"VNI":1,"VtepMAC":"…"}, "null" for host-gw.
 	BackendData   json.RawMessage `json:"backendData,omitempty"`
 	BackendV6Data json.RawMessage `json:"backendV6Data,omitempty"`
+	// Wishes are no part of the record, but what people wrote beside it.
+	Wishes Wishes `json:"-"`
+}
+
+// Wishes are what people ask of a node by annotations of its Node object.
+type Wishes struct {
+	// NodeIP and NodeIPv6 are addresses of the node to use, as --public-ip and
+	// --public-ipv6 name them; the wish goes before the flag.
+	NodeIP, NodeIPv6 netip.Addr
+	// PublishIP and PublishIPv6 are told to the others instead of the node's own
+	// addresses, as behind NAT. Acquire does that by itself, and returns them.
+	PublishIP, PublishIPv6 netip.Addr
+}
+
+// Wisher is a Registry by which people can ask something of this node.
+type Wisher interface {
+	// Wishes are this node's; they may be read before Acquire.
+	Wishes(ctx context.Context) (Wishes, error)
 }
 
 // Snapshot is everything that a registry says at one time. It is not changed
@@ -61,7 +79,8 @@ type Registry interface {
 	// Acquire publishes the node and returns it as it is stored: where PodCIDRs
 	// is empty, the registry chooses, or tells what was assigned. It is idempotent:
 	// it repairs what is missing or altered, and writes nothing when all is there.
-	// ErrNotAssigned means that it can only be waited for.
+	// ErrNotAssigned means that it can only be waited for: Watch reports a snapshot
+	// when something about this node changed, even if the snapshot did not.
 	Acquire(ctx context.Context, want Node) (Node, error)
 	// Watch calls fn with the state of all nodes, whenever it changed, and keeps
 	// what Acquire got alive, until ctx is done. The first snapshot is a complete
