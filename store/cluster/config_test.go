@@ -102,7 +102,15 @@ func prefixes(list ...string) []netip.Prefix {
 	return out
 }
 
-func TestChoose(t *testing.T) {
+func others(taken []netip.Prefix) Wish {
+	w := Wish{Name: "node"}
+	for _, p := range taken {
+		w.Others = append(w.Others, Holder{Name: "other", Subnet: p})
+	}
+	return w
+}
+
+func TestAssignFree(t *testing.T) {
 	config := func(conf string) *Config {
 		c, _, err := ParseSubnetConfig([]byte(conf))
 		if err != nil {
@@ -125,7 +133,7 @@ func TestChoose(t *testing.T) {
 		{"one family is full", `{"Network":"10.0.0.0/22","EnableIPv6":true,"IPv6Network":"fd00::/62"}`, prefixes("fd00:0:0:1::/64", "fd00:0:0:2::/63"), nil, ErrFull},
 	} {
 		conf := config(c.conf)
-		got, err := conf.Choose(c.taken)
+		got, err := conf.Assign(others(c.taken))
 		if !errors.Is(err, c.err) || !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, %v", c.name, got, err)
 		}
@@ -138,7 +146,7 @@ func TestChoose(t *testing.T) {
 	// Nodes that start together choose differently, among the first hundred.
 	conf, seen := config(`{"Network":"10.0.0.0/8"}`), map[netip.Prefix]bool{}
 	for range 200 {
-		got, err := conf.Choose(nil)
+		got, err := conf.Assign(Wish{})
 		if err != nil || !netip.MustParsePrefix("10.0.0.0/17").Overlaps(got[0]) || got[0] == netip.MustParsePrefix("10.0.0.0/24") {
 			t.Fatal(got, err)
 		}
@@ -146,6 +154,45 @@ func TestChoose(t *testing.T) {
 	}
 	if len(seen) < 50 {
 		t.Errorf("200 nodes chose among %d subnets", len(seen))
+	}
+}
+
+func TestAssign(t *testing.T) {
+	dual, _, err := ParseSubnetConfig([]byte(`{"Network":"10.0.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	holders := []Holder{{"b", netip.MustParsePrefix("10.0.5.0/24")}, {"d", netip.MustParsePrefix("10.0.6.0/24")}, {"a", netip.MustParsePrefix("10.0.6.128/25")}}
+	own := func(p4, p6 string) []netip.Prefix { return prefixes(p4, p6) }
+	for _, c := range []struct {
+		name string
+		wish Wish
+		want []netip.Prefix
+		err  string
+	}{
+		{"own", Wish{Own: own("10.0.1.0/24", "fd00:0:0:1::/64")}, own("10.0.1.0/24", "fd00:0:0:1::/64"), ""},
+		{"own before previous", Wish{Own: own("10.0.1.0/24", "fd00:0:0:1::/64"), Previous: own("10.0.2.0/24", "fd00:0:0:2::/64")}, own("10.0.1.0/24", "fd00:0:0:1::/64"), ""},
+		{"previous where own does not fit", Wish{Own: own("10.9.1.0/24", "fd00:0:0:1::/64"), Previous: own("10.0.2.0/24", "fd00:0:0:2::/64")}, own("10.0.2.0/24", "fd00:0:0:1::/64"), ""},
+		{"own that another took first", Wish{Own: own("10.0.5.0/24", "fd00:0:0:1::/64")}, nil, "b has 10.0.5.0/24"},
+		{"own that another asks for later", Wish{Name: "aa", Own: own("10.0.5.0/24", "fd00:0:0:1::/64")}, own("10.0.5.0/24", "fd00:0:0:1::/64"), ""},
+		{"demanded", Wish{Own: own("10.0.1.0/24", "fd00:0:0:1::/64"), Demanded: own("10.0.9.0/26", "fd00:0:0:9::/80")}, own("10.0.9.0/26", "fd00:0:0:9::/80"), ""},
+		{"demanded, held", Wish{Demanded: own("10.0.6.0/24", "fd00:0:0:9::/64")}, nil, "a has 10.0.6.128/25"},
+		{"demanded and own, held later", Wish{Name: "aa", Own: own("10.0.5.0/24", "fd00:0:0:1::/64"), Demanded: own("10.0.5.0/24", "fd00:0:0:1::/64")}, own("10.0.5.0/24", "fd00:0:0:1::/64"), ""},
+		{"demanded elsewhere", Wish{Demanded: own("10.9.6.0/24", "fd00:0:0:9::/64")}, nil, "not inside"},
+		{"demanded in one family", Wish{Demanded: prefixes("10.0.9.0/24")}, nil, "not one of each"},
+		{"the network itself", Wish{Demanded: own("10.0.0.0/16", "fd00:0:0:9::/64")}, nil, "not inside"},
+	} {
+		if c.wish.Name == "" {
+			c.wish.Name = "c"
+		}
+		c.wish.Others = holders
+		got, err := dual.Assign(c.wish)
+		if c.err == "" && (err != nil || !slices.Equal(got, c.want)) || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("%s: %v, %v", c.name, got, err)
+		}
+	}
+	if got, err := dual.Assign(Wish{Name: "c", Previous: own("10.0.5.0/24", "fd00:0:0:7::/64"), Others: holders}); err != nil || got[0] == holders[0].Subnet || got[1] != netip.MustParsePrefix("fd00:0:0:7::/64") {
+		t.Errorf("previous that another has: %v, %v", got, err)
 	}
 }
 

@@ -14,7 +14,7 @@ func FuzzParseConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		got, err := c.Choose(nil)
+		got, err := c.Assign(Wish{})
 		if err != nil || len(got) != len(c.Families()) {
 			t.Fatalf("%+v: %v, %v", c, got, err)
 		}
@@ -49,6 +49,7 @@ func FuzzVTEP(f *testing.F) {
 // be written.
 func FuzzNode(f *testing.F) {
 	f.Add([]byte(`{"name":"a","publicIP":"192.0.2.1","podCIDRs":["10.0.0.0/24","fd00::/64"],"backendType":"vxlan","backendData":{"VtepMAC":"12:c6:65:89:b4:e3"}}`))
+	f.Add([]byte(`{"name":"a","podCIDRs":["10.0.0.0/24"],"backendData":{"escaped when written":"&"}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var n Node
 		if json.Unmarshal(data, &n) != nil || n.Check() != nil || CheckName(n.Name) != nil {

@@ -88,32 +88,13 @@ func (c *Config) Fits(p netip.Prefix) bool {
 // together seldom meet, and the network is filled from its beginning.
 const choices = 100
 
-// Choose gives a free subnet for each enabled family, a random one of the first
-// hundred that overlap none of those taken; ErrFull when a family has none.
-func (c *Config) Choose(taken []netip.Prefix) ([]netip.Prefix, error) {
-	var out []netip.Prefix
-	if c.EnableIPv4 {
-		p, ok := choose(c.SubnetMin, c.SubnetMax, c.SubnetLen, taken)
-		if !ok {
-			return nil, full(c.Network, c.SubnetLen)
-		}
-		out = append(out, p)
+// choose gives a free subnet of a network, a random one of the first hundred that
+// overlap none of those taken, or ErrFull.
+func (c *Config) choose(network netip.Prefix, taken []netip.Prefix) (netip.Prefix, error) {
+	first, last, length := c.SubnetMin, c.SubnetMax, c.SubnetLen
+	if !network.Addr().Is4() {
+		first, last, length = c.IPv6SubnetMin, c.IPv6SubnetMax, c.IPv6SubnetLen
 	}
-	if c.EnableIPv6 {
-		p, ok := choose(c.IPv6SubnetMin, c.IPv6SubnetMax, c.IPv6SubnetLen, taken)
-		if !ok {
-			return nil, full(c.IPv6Network, c.IPv6SubnetLen)
-		}
-		out = append(out, p)
-	}
-	return out, nil
-}
-
-func full(network netip.Prefix, length int) error {
-	return fmt.Errorf("%w: every /%d of %s is taken", ErrFull, length, network)
-}
-
-func choose(first, last netip.Addr, length int, taken []netip.Prefix) (netip.Prefix, bool) {
 	used := make(map[netip.Prefix]bool, len(taken))
 	var larger []netip.Prefix
 	for _, p := range taken {
@@ -136,9 +117,9 @@ func choose(first, last netip.Addr, length int, taken []netip.Prefix) (netip.Pre
 		at = end(p).Next()
 	}
 	if len(free) == 0 {
-		return netip.Prefix{}, false
+		return netip.Prefix{}, fmt.Errorf("%w: every /%d of %s is taken", ErrFull, length, network)
 	}
-	return free[rand.N(len(free))], true
+	return free[rand.N(len(free))], nil
 }
 
 // end is the last address of a prefix.

@@ -1,0 +1,125 @@
+package cluster
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// CheckIn is Check, and whether the node's pod networks lie in the cluster's: no
+// record can draw other traffic.
+func (n *Node) CheckIn(c *Config) error {
+	if err := n.Check(); err != nil {
+		return err
+	}
+	if len(n.PodCIDRs) == 0 {
+		return fmt.Errorf("%w: podCIDRs: there is none", ErrInvalid)
+	}
+	for _, p := range n.PodCIDRs {
+		if !c.Contains(p) {
+			return fmt.Errorf("%w: podCIDRs: %s is not inside of %v", ErrInvalid, p, c.Families())
+		}
+	}
+	return nil
+}
+
+// Wish is what decides which subnets a node gets, from a registry that hands
+// them out.
+type Wish struct {
+	// Demanded are the subnets that it must be. They need not be ones that would
+	// be handed out.
+	Demanded []netip.Prefix
+	// Own are those of the node's record, Previous those of its life before:
+	// they are taken where they still fit and nobody else has them.
+	Own, Previous []netip.Prefix
+	// Name is the node's, and Others who holds which subnets.
+	Name   string
+	Others []Holder
+}
+
+// Holder is a node that has a subnet.
+type Holder struct {
+	Name   string
+	Subnet netip.Prefix
+}
+
+// Assign gives a node its subnets, one of each family, IPv4 first. Of two nodes
+// whose records ask for one subnet, the one whose name is first keeps it.
+func (c *Config) Assign(w Wish) ([]netip.Prefix, error) {
+	if len(w.Demanded) > 0 {
+		return c.demanded(w)
+	}
+	taken := make([]netip.Prefix, 0, len(w.Others))
+	for _, h := range w.Others {
+		taken = append(taken, h.Subnet)
+	}
+	var out []netip.Prefix
+	for _, network := range c.Families() {
+		p, err := c.assign(network, w, taken)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+func (c *Config) assign(network netip.Prefix, w Wish, taken []netip.Prefix) (netip.Prefix, error) {
+	of := func(list []netip.Prefix) netip.Prefix {
+		i := slices.IndexFunc(list, func(p netip.Prefix) bool { return network.Overlaps(p) && c.Fits(p) })
+		if i < 0 {
+			return netip.Prefix{}
+		}
+		return list[i]
+	}
+	if p := of(w.Own); p.IsValid() {
+		if h, ok := w.holder(p); !ok || w.Name < h.Name {
+			return p, nil
+		}
+		h, _ := w.holder(p)
+		return netip.Prefix{}, conflict(p, h)
+	}
+	if p := of(w.Previous); p.IsValid() {
+		if _, ok := w.holder(p); !ok {
+			return p, nil
+		}
+	}
+	return c.choose(network, taken)
+}
+
+func (c *Config) demanded(w Wish) ([]netip.Prefix, error) {
+	n := Node{Name: w.Name, PodCIDRs: w.Demanded}
+	if err := n.CheckIn(c); err != nil {
+		return nil, err
+	}
+	if len(w.Demanded) != len(c.Families()) {
+		return nil, fmt.Errorf("%w: podCIDRs: %v is not one of each of %v", ErrInvalid, w.Demanded, c.Families())
+	}
+	var faults []error
+	for _, p := range w.Demanded {
+		if h, ok := w.holder(p); ok && (!slices.Contains(w.Own, p) || h.Name < w.Name) {
+			faults = append(faults, conflict(p, h))
+		}
+	}
+	return w.Demanded, errors.Join(faults...)
+}
+
+// holder is who else has a part of p: of several, the first by name.
+func (w *Wish) holder(p netip.Prefix) (Holder, bool) {
+	var found []Holder
+	for _, h := range w.Others {
+		if h.Name != w.Name && h.Subnet.IsValid() && h.Subnet.Overlaps(p) {
+			found = append(found, h)
+		}
+	}
+	if len(found) == 0 {
+		return Holder{}, false
+	}
+	return slices.MinFunc(found, func(a, b Holder) int { return cmp.Compare(a.Name, b.Name) }), true
+}
+
+func conflict(p netip.Prefix, h Holder) error {
+	return fmt.Errorf("pod network %s: %w: %s has %s", p, ErrConflict, h.Name, h.Subnet)
+}

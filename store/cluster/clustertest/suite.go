@@ -1,0 +1,378 @@
+package clustertest
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// Suite runs every scenario in a World of its own; conf is the network's
+// configuration, where the registry holds that.
+func Suite(t *testing.T, world func(t *testing.T, conf string) *World) {
+	for _, s := range []struct {
+		name string
+		conf string
+		run  func(t *testing.T, w *World)
+		// allocates: only where the registry hands subnets out.
+		allocates bool
+	}{
+		{"acquire", network, acquire, false},
+		{"dual stack", dual, dualStack, false},
+		{"not assigned", network, notAssigned, false},
+		{"repair", network, repair, false},
+		{"peers", network, peers, false},
+		{"slow consumer", network, slowConsumer, false},
+		{"down", network, down, false},
+		{"down at start", network, downAtStart, false},
+		{"hostile records", network, hostile, false},
+		{"release", network, release, false},
+		{"end", network, end, false},
+		{"conflict", network, conflict, true},
+		{"full", tiny, full, true},
+		{"at once", network, atOnce, true},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			w := world(t, s.conf)
+			if s.allocates && w.Assign != nil {
+				return // another program sees to it
+			}
+			s.run(t, w)
+		})
+	}
+}
+
+// acquire: what is stored is told, and written once, also by the node's next life.
+func acquire(t *testing.T, w *World) {
+	r, got := w.join(t, 1, node(1))
+	want := node(1)
+	want.Name, want.PodCIDRs = got.Name, got.PodCIDRs
+	if !got.Same(&want) || len(got.PodCIDRs) != 1 || !netip.MustParsePrefix("10.244.0.0/16").Contains(got.PodCIDRs[0].Addr()) {
+		t.Fatalf("stored is %+v", got)
+	}
+	if config, err := r.Config(t.Context()); err != nil || config != nil && config.Network != netip.MustParsePrefix("10.244.0.0/16") {
+		t.Fatalf("configuration %+v, %v", config, err)
+	}
+	before := w.Writes(t)
+	again := func(r cluster.Registry, want cluster.Node) {
+		t.Helper()
+		if same, err := r.Acquire(t.Context(), want); err != nil || !same.Same(&got) {
+			t.Fatalf("acquired again: %+v, %v, not %+v", same, err, got)
+		}
+	}
+	again(r, node(1))
+	again(r, got)
+	next := w.Open(t, nodeName(1))
+	defer func() { _ = next.Close() }()
+	again(next, node(1))
+	if after := w.Writes(t); after != before {
+		t.Errorf("acquiring what is there wrote: %s, before %s", after, before)
+	}
+	// What the node tells changed: that is written.
+	changed := got
+	changed.BackendData = data(99)
+	if stored, err := next.Acquire(t.Context(), changed); err != nil || !stored.Same(&changed) {
+		t.Fatalf("changed: %+v, %v", stored, err)
+	}
+	watch(t, r).until("the change", has(changed))
+}
+
+func dualStack(t *testing.T, w *World) {
+	r, got := w.join(t, 1, dualNode(1))
+	if len(got.PodCIDRs) != 2 || !got.PodCIDRs[0].Addr().Is4() || got.PodCIDRs[1].Addr().Is4() {
+		t.Fatalf("pod networks %v", got.PodCIDRs)
+	}
+	_, other := w.join(t, 2, dualNode(2))
+	watch(t, r).until("both", has(got, other))
+	before := w.Writes(t)
+	if same, err := r.Acquire(t.Context(), dualNode(1)); err != nil || !same.Same(&got) || w.Writes(t) != before {
+		t.Fatalf("again: %+v, %v", same, err)
+	}
+}
+
+// notAssigned: where another program assigns the pod networks, it is waited for.
+func notAssigned(t *testing.T, w *World) {
+	if w.Assign == nil {
+		return
+	}
+	r := w.Open(t, nodeName(1))
+	defer func() { _ = r.Close() }()
+	if _, err := r.Acquire(t.Context(), node(1)); !errors.Is(err, cluster.ErrNotAssigned) {
+		t.Fatalf("acquired without an assignment: %v", err)
+	}
+	p := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+	w.Assign(t, nodeName(1), p)
+	if got, err := r.Acquire(t.Context(), node(1)); err != nil || !slices.Equal(got.PodCIDRs, p) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+}
+
+// repair: what somebody altered or removed is seen, and published again.
+func repair(t *testing.T, w *World) {
+	r, got := w.join(t, 1, node(1))
+	other, _ := w.join(t, 2, node(2))
+	seen := watch(t, other)
+	without := func(s *cluster.Snapshot) bool {
+		return !slices.ContainsFunc(s.Nodes, func(n cluster.Node) bool { return n.Same(&got) })
+	}
+	with := func(s *cluster.Snapshot) bool { return !without(s) && len(s.Nodes) == 2 }
+	seen.until("both", with)
+	altered := got
+	altered.BackendData = data(77)
+	for what, harm := range map[string]func(){
+		"altered": func() { w.Alter(t, altered) },
+		"removed": func() { w.Remove(t, got) },
+	} {
+		harm()
+		seen.until("it "+what, without)
+		if back, err := r.Acquire(t.Context(), got); err != nil || !back.Same(&got) {
+			t.Fatalf("%s, acquired again: %+v, %v", what, back, err)
+		}
+		seen.until("it again after it was "+what, with)
+	}
+}
+
+// peers: the first snapshot is complete, and joining, changing and leaving are seen.
+func peers(t *testing.T, w *World) {
+	r, one := w.join(t, 1, node(1))
+	second, two := w.join(t, 2, node(2))
+	third, three := w.join(t, 3, node(3))
+	seen := watch(t, r)
+	if u := seen.next(); u.Snapshot == nil || !has(one, two, three)(u.Snapshot) {
+		t.Fatalf("the first update is no complete snapshot: %v, %s", u.Err, describe(u.Snapshot))
+	}
+	_, four := w.join(t, 4, node(4))
+	seen.until("a fourth node", has(one, two, three, four))
+	want := node(2)
+	want.PodCIDRs, want.PublicIP, want.BackendData = two.PodCIDRs, netip.MustParseAddr("192.0.2.200"), data(200)
+	moved, err := second.Acquire(t.Context(), want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen.until("the second one moved", has(one, moved, three, four))
+	if err := third.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	seen.until("the third one gone", has(one, moved, four))
+	// A watch that begins later says the same.
+	if u := watch(t, second).next(); u.Snapshot == nil || !has(one, moved, four)(u.Snapshot) {
+		t.Fatalf("the first update of a later watch: %v, %s", u.Err, describe(u.Snapshot))
+	}
+	seen.end()
+}
+
+// slowConsumer: who does not look for a while gets what is newest.
+func slowConsumer(t *testing.T, w *World) {
+	r, one := w.join(t, 1, node(1))
+	other, two := w.join(t, 2, node(2))
+	seen := watch(t, r)
+	fast := watch(t, other)
+	seen.until("both", has(one, two))
+	for i := range 30 {
+		want := two
+		want.BackendData = data(100 + i)
+		var err error
+		if two, err = other.Acquire(t.Context(), want); err != nil {
+			t.Fatal(err)
+		}
+		// The registry has said so, to somebody who listens.
+		fast.until("the change", has(one, two))
+	}
+	for n := 1; ; n++ {
+		if has(one, two)(seen.until("anything", func(*cluster.Snapshot) bool { return true })) {
+			if n > 3 {
+				t.Errorf("the newest snapshot came as the %d. of 30", n)
+			}
+			return
+		}
+	}
+}
+
+// down: a registry that does not answer is reported, what was learned stays, and
+// what happens once it answers is seen.
+func down(t *testing.T, w *World) {
+	r, one := w.join(t, 1, node(1))
+	other, two := w.join(t, 2, node(2))
+	seen := watch(t, r)
+	seen.until("both", has(one, two))
+	up := w.Down(t)
+	if err := seen.fails(); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Errorf("reported as %v", err)
+	}
+	if _, err := other.Acquire(t.Context(), node(2)); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Errorf("acquired while it is down: %v", err)
+	}
+	up()
+	seen.until("both again", has(one, two))
+	if err := other.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	seen.until("the second one gone", has(one))
+	again, err := other.Acquire(t.Context(), two)
+	if err != nil || !again.Same(&two) {
+		t.Fatalf("%+v, %v", again, err)
+	}
+	seen.until("it again", has(one, two))
+}
+
+// downAtStart: a node that starts while the registry is down waits for it.
+func downAtStart(t *testing.T, w *World) {
+	r, one := w.join(t, 1, node(1))
+	up := w.Down(t)
+	seen := watch(t, r)
+	if u := seen.next(); !errors.Is(u.Err, cluster.ErrUnavailable) {
+		t.Errorf("first update: %v, %s", u.Err, describe(u.Snapshot))
+	}
+	up()
+	seen.until("the node", has(one))
+	seen.end()
+}
+
+// hostile: what cannot be used is a fault of its own, and harms nobody else.
+func hostile(t *testing.T, w *World) {
+	r, one := w.join(t, 1, node(1))
+	seen := watch(t, r)
+	seen.until("the node", has(one))
+	names := w.Hostile(t)
+	complete := func(s *cluster.Snapshot) bool {
+		return has(one)(s) && !slices.ContainsFunc(names, func(name string) bool { return s.Faults[name] == nil })
+	}
+	s := seen.until("faults of "+strings.Join(names, ", "), complete)
+	for _, name := range names {
+		if text := s.Faults[name].Error(); text == "" || len(text) > 1000 {
+			t.Errorf("%s: %d bytes of text", name, len(text))
+		}
+	}
+	// They do not keep anybody from coming.
+	_, two := w.join(t, 2, node(2))
+	seen.until("the second node", has(one, two))
+	if u := watch(t, r).next(); u.Snapshot == nil || !has(one, two)(u.Snapshot) || len(u.Snapshot.Faults) < len(names) {
+		t.Fatalf("first update of a later watch: %v, %s", u.Err, describe(u.Snapshot))
+	}
+}
+
+func release(t *testing.T, w *World) {
+	r, one := w.join(t, 1, node(1))
+	other, two := w.join(t, 2, node(2))
+	seen := watch(t, other)
+	seen.until("both", has(one, two))
+	for range 2 {
+		if err := r.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen.until("the second one alone", has(two))
+	// What the node asks for by name it gets again.
+	back, err := r.Acquire(t.Context(), one)
+	if err != nil || !back.Same(&one) {
+		t.Fatalf("%+v, %v", back, err)
+	}
+	seen.until("both again", has(one, two))
+	if err := r.Ready(t.Context()); err != nil {
+		t.Errorf("ready: %v", err)
+	}
+}
+
+// end: a watch ends with its context, whether the registry answers or not, and
+// nothing of it is left.
+func end(t *testing.T, w *World) {
+	r, one := w.join(t, 1, node(1))
+	seen := watch(t, r)
+	seen.until("the node", has(one))
+	seen.end()
+	// Nobody takes the updates of this one.
+	idle := watch(t, r)
+	idle.end()
+	up := w.Down(t)
+	lost := watch(t, r)
+	_ = lost.fails()
+	lost.end()
+	up()
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	leaves(t)
+}
+
+// conflict: a subnet that another node holds is not given, and who holds it is said.
+func conflict(t *testing.T, w *World) {
+	_, one := w.join(t, 1, node(1))
+	before := w.Writes(t)
+	r := w.Open(t, nodeName(2))
+	defer func() { _ = r.Close() }()
+	want := node(2)
+	want.PodCIDRs = one.PodCIDRs
+	if _, err := r.Acquire(t.Context(), want); !errors.Is(err, cluster.ErrConflict) || !strings.Contains(err.Error(), one.Name) {
+		t.Fatalf("asked for another's: %v", err)
+	}
+	want.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.250.1.0/24")}
+	if _, err := r.Acquire(t.Context(), want); !errors.Is(err, cluster.ErrInvalid) {
+		t.Fatalf("asked for one of another network: %v", err)
+	}
+	if after := w.Writes(t); after != before {
+		t.Errorf("that wrote: %s, before %s", after, before)
+	}
+	want.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.255.0/24")}
+	if two, err := r.Acquire(t.Context(), want); err != nil || !slices.Equal(two.PodCIDRs, want.PodCIDRs) {
+		t.Fatalf("asked for a free one: %+v, %v", two, err)
+	}
+}
+
+// full: a network of three subnets has no fourth, until one is given back.
+func full(t *testing.T, w *World) {
+	var held []netip.Prefix
+	var last cluster.Registry
+	for i := 1; i <= 3; i++ {
+		r, n := w.join(t, i, node(i))
+		if slices.Contains(held, n.PodCIDRs[0]) {
+			t.Fatalf("%v was given twice", n.PodCIDRs)
+		}
+		held, last = append(held, n.PodCIDRs[0]), r
+	}
+	r := w.Open(t, nodeName(4))
+	defer func() { _ = r.Close() }()
+	if _, err := r.Acquire(t.Context(), node(4)); !errors.Is(err, cluster.ErrFull) {
+		t.Fatalf("a fourth: %v", err)
+	}
+	if err := last.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := r.Acquire(t.Context(), node(4)); err != nil || n.PodCIDRs[0] != held[2] {
+		t.Fatalf("after one was given back: %+v, %v", n, err)
+	}
+}
+
+// atOnce: nodes that start together get different subnets.
+func atOnce(t *testing.T, w *World) {
+	const count = 16
+	nodes := make([]cluster.Node, count)
+	var all sync.WaitGroup
+	for i := range nodes {
+		r := w.Open(t, nodeName(i+1))
+		t.Cleanup(func() { _ = r.Close() })
+		all.Go(func() {
+			var err error
+			if nodes[i], err = r.Acquire(t.Context(), node(i+1)); err != nil {
+				t.Errorf("acquire %s: %v", nodeName(i+1), err)
+			}
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		return
+	}
+	held := map[netip.Prefix]string{}
+	for _, n := range nodes {
+		if other, ok := held[n.PodCIDRs[0]]; ok {
+			t.Errorf("%s and %s have %s", n.Name, other, n.PodCIDRs[0])
+		}
+		held[n.PodCIDRs[0]] = n.Name
+	}
+	r := w.Open(t, nodeName(1))
+	t.Cleanup(func() { _ = r.Close() })
+	watch(t, r).until("all", has(nodes...))
+}

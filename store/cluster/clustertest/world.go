@@ -1,0 +1,230 @@
+// Package clustertest is the one suite that every registry of nodes passes,
+// against the real thing.
+package clustertest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// patience is how long anything may take that happens at all. Nothing is
+// measured by it.
+const patience = 60 * time.Second
+
+// World is one registry without nodes, which a test owns.
+type World struct {
+	// Open opens the registry for a node, anew each time: a restarted agent does so.
+	// It makes the node itself where another program does that.
+	Open func(tb testing.TB, name string) cluster.Registry
+	// Assign gives a node its pod networks, in place of those that it had; nil
+	// where the registry does that.
+	Assign func(tb testing.TB, name string, podCIDRs []netip.Prefix)
+	// Writes is a text that differs after every write to the records of nodes.
+	Writes func(tb testing.TB) string
+	// Alter writes, behind the node's back, another record in place of the one
+	// that it published as n.Name. Remove takes that record away.
+	Alter  func(tb testing.TB, n cluster.Node)
+	Remove func(tb testing.TB, n cluster.Node)
+	// Hostile writes, under different names, records that cannot be used; it tells
+	// the names that faults have to have.
+	Hostile func(tb testing.TB) []string
+	// Down has the registry not answer, until up is called.
+	Down func(tb testing.TB) (up func())
+}
+
+// network is what every World is made with, but where it says otherwise.
+const (
+	network = `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`
+	dual    = `{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/48","Backend":{"Type":"vxlan"}}`
+	tiny    = `{"Network":"10.244.0.0/28","Backend":{"Type":"vxlan"}}`
+)
+
+// nodeName is the name of the i-th node.
+func nodeName(i int) string { return fmt.Sprintf("node-%d", i) }
+
+// node is what the i-th node wants to publish, but for its pod networks.
+func node(i int) cluster.Node {
+	return cluster.Node{
+		Name: nodeName(i), PublicIP: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}),
+		BackendType: "vxlan", BackendData: data(i),
+	}
+}
+
+func dualNode(i int) cluster.Node {
+	n := node(i)
+	n.PublicIPv6 = netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", i))
+	n.BackendV6Data = data(i + 100)
+	return n
+}
+
+func data(i int) json.RawMessage {
+	return fmt.Appendf(nil, `{"VNI":1,"VtepMAC":"02:00:00:00:00:%02x"}`, i)
+}
+
+// join opens the registry for the i-th node and publishes want there.
+func (w *World) join(tb testing.TB, i int, want cluster.Node) (cluster.Registry, cluster.Node) {
+	tb.Helper()
+	r := w.Open(tb, nodeName(i))
+	tb.Cleanup(func() { _ = r.Close() })
+	if w.Assign != nil {
+		p := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 24)}
+		if want.PublicIPv6.IsValid() {
+			p = append(p, netip.MustParsePrefix(fmt.Sprintf("fd00:10:244:%d::/64", i)))
+		}
+		w.Assign(tb, nodeName(i), p)
+	}
+	got, err := r.Acquire(tb.Context(), want)
+	if err != nil {
+		tb.Fatalf("acquire %s: %v", want.Name, err)
+	}
+	return r, got
+}
+
+// watcher holds what a registry tells.
+type watcher struct {
+	tb      testing.TB
+	updates chan cluster.Update
+	done    chan error
+	stop    context.CancelFunc
+}
+
+func watch(tb testing.TB, r cluster.Registry) *watcher {
+	tb.Helper()
+	ctx, stop := context.WithCancel(tb.Context())
+	w := &watcher{tb: tb, updates: make(chan cluster.Update), done: make(chan error, 1), stop: stop}
+	go func() {
+		w.done <- r.Watch(ctx, func(u cluster.Update) {
+			select {
+			case w.updates <- u:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	tb.Cleanup(stop)
+	return w
+}
+
+// next is the next update.
+func (w *watcher) next() cluster.Update {
+	w.tb.Helper()
+	select {
+	case u := <-w.updates:
+		return u
+	case err := <-w.done:
+		w.tb.Fatalf("watch returned: %v", err)
+	case <-time.After(patience):
+		w.tb.Fatal("no update came")
+	}
+	return cluster.Update{}
+}
+
+// until waits for a snapshot of which ok says that it is the one.
+func (w *watcher) until(what string, ok func(*cluster.Snapshot) bool) *cluster.Snapshot {
+	w.tb.Helper()
+	deadline := time.After(patience)
+	var last *cluster.Snapshot
+	for {
+		select {
+		case u := <-w.updates:
+			if u.Snapshot == nil {
+				w.tb.Logf("meanwhile: %v", u.Err)
+				continue
+			}
+			if last = u.Snapshot; ok(last) {
+				return last
+			}
+		case err := <-w.done:
+			w.tb.Fatalf("watch returned: %v", err)
+		case <-deadline:
+			w.tb.Fatalf("no snapshot with %s came; the last one: %s", what, describe(last))
+		}
+	}
+}
+
+// fails waits until the registry is said to be out of hearing.
+func (w *watcher) fails() error {
+	w.tb.Helper()
+	for {
+		if u := w.next(); u.Err != nil {
+			return u.Err
+		}
+	}
+}
+
+// end stops watching: it returns, with the context's error.
+func (w *watcher) end() {
+	w.tb.Helper()
+	w.stop()
+	select {
+	case err := <-w.done:
+		if !errors.Is(err, context.Canceled) {
+			w.tb.Errorf("watch returned %v, not the context's error", err)
+		}
+	case <-time.After(patience):
+		w.tb.Fatal("watch did not return when its context ended")
+	}
+}
+
+func describe(s *cluster.Snapshot) string {
+	if s == nil {
+		return "none"
+	}
+	var b strings.Builder
+	for _, n := range s.Nodes {
+		fmt.Fprintf(&b, "\n  %s %v %v %s %s", n.Name, n.PublicIP, n.PodCIDRs, n.BackendType, n.BackendData)
+	}
+	for name, err := range s.Faults {
+		fmt.Fprintf(&b, "\n  %s: %v", name, err)
+	}
+	return b.String()
+}
+
+// has tells whether a snapshot has just these nodes, as they are given.
+func has(nodes ...cluster.Node) func(*cluster.Snapshot) bool {
+	return func(s *cluster.Snapshot) bool {
+		if len(s.Nodes) != len(nodes) {
+			return false
+		}
+		for _, n := range nodes {
+			if !slices.ContainsFunc(s.Nodes, func(o cluster.Node) bool { return o.Same(&n) }) {
+				return false
+			}
+		}
+		return slices.IsSortedFunc(s.Nodes, func(a, b cluster.Node) int { return strings.Compare(a.Name, b.Name) })
+	}
+}
+
+// leaves fails the test when goroutines of registries are left.
+func leaves(tb testing.TB) {
+	tb.Helper()
+	deadline := time.After(patience)
+	for {
+		all := make([]byte, 1<<20)
+		all = all[:runtime.Stack(all, true)]
+		var left []string
+		for _, g := range strings.Split(string(all), "\n\n") {
+			if strings.Contains(g, "cnibox/store/cluster/") && !strings.Contains(g, "testing.tRunner") || strings.Contains(g, "net/http.(*persistConn)") {
+				left = append(left, g)
+			}
+		}
+		if len(left) == 0 {
+			return
+		}
+		select {
+		case <-deadline:
+			tb.Fatalf("%d goroutines are left:\n%s", len(left), strings.Join(left, "\n\n"))
+		default:
+			runtime.Gosched()
+		}
+	}
+}

@@ -1,0 +1,282 @@
+// Package dir keeps a cluster's nodes in a directory of JSON files: the registry
+// that needs no server. It serves nodes that share a file system: simulated ones
+// on one machine, or a few with a network file system between them.
+//
+//	config.json        net-conf.json, written by whoever runs the cluster
+//	nodes/<name>.json  one node: name, publicIP, publicIPv6, podCIDRs,
+//	                   backendType, backendData, backendV6Data
+//	lock               held (flock) while a node chooses its subnets
+//
+// Files are world-readable, mode 0644: they hold no secret, and `cat` is how a
+// person looks at them. They are replaced by renaming, so that a reader sees the
+// old record or the new one; a file that a person left half written is a fault of
+// that entry. Changes are seen through inotify; what inotify does not tell, as on
+// network file systems, is seen within half a minute.
+package dir
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/internal/smallfile"
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+const (
+	configFile = "config.json"
+	// configKey names it among the faults; no node has that name.
+	configKey = "/" + configFile
+	nodesDir  = "nodes"
+	lockFile  = "lock"
+	suffix    = ".json"
+	// maxConfig and maxRecord are more than such files ever have, maxNodes more
+	// than a directory does.
+	maxConfig = 1 << 20
+	maxRecord = 64 << 10
+	maxNodes  = 100_000
+	// lockTimeout is how long others may take to choose their subnets.
+	lockTimeout = 10 * time.Second
+)
+
+// Options are what a registry is opened with.
+type Options struct {
+	// Dir is the directory's absolute path, Name the node's.
+	Dir, Name string
+	// Previous are the subnets that the node had in a former life, which it gets
+	// again if they are free.
+	Previous []netip.Prefix
+	// Warn is told what has no effect in the configuration; may be nil.
+	Warn func(string)
+}
+
+// Registry is the directory, opened for one node.
+type Registry struct {
+	o Options
+}
+
+// Open reads nothing yet: the directory may come later.
+func Open(o Options) (*Registry, error) {
+	if !filepath.IsAbs(o.Dir) {
+		return nil, fmt.Errorf("open cluster directory %q: %w: not an absolute path", o.Dir, cluster.ErrInvalid)
+	}
+	if err := cluster.CheckName(o.Name); err != nil {
+		return nil, fmt.Errorf("open cluster directory: %w", err)
+	}
+	o.Dir = filepath.Clean(o.Dir)
+	return &Registry{o: o}, nil
+}
+
+// Config reads config.json.
+func (r *Registry) Config(context.Context) (*cluster.Config, error) {
+	c, warnings, err := r.config()
+	if r.o.Warn != nil {
+		for _, w := range warnings {
+			r.o.Warn(w)
+		}
+	}
+	return c, err
+}
+
+func (r *Registry) config() (*cluster.Config, []string, error) {
+	path := filepath.Join(r.o.Dir, configFile)
+	b, err := smallfile.Read(path, maxConfig)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read network configuration: %w: %w", cluster.ErrUnavailable, err)
+	}
+	c, warnings, err := cluster.ParseSubnetConfig(b)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return c, warnings, nil
+}
+
+// Acquire writes the node's file, under the lock, unless it says the same already.
+func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
+	want.Name = r.o.Name
+	if err := want.Check(); err != nil {
+		return cluster.Node{}, fmt.Errorf("publish node %s: %w", want.Name, err)
+	}
+	unlock, err := r.lock(ctx)
+	if err != nil {
+		return cluster.Node{}, err
+	}
+	defer unlock()
+	config, _, err := r.config()
+	if err != nil {
+		return cluster.Node{}, err
+	}
+	own, holders, err := r.others(config)
+	if err != nil {
+		return cluster.Node{}, err
+	}
+	want.PodCIDRs, err = config.Assign(cluster.Wish{
+		Name: want.Name, Demanded: want.PodCIDRs, Own: own.node.PodCIDRs, Previous: r.o.Previous, Others: holders,
+	})
+	if err != nil {
+		return cluster.Node{}, fmt.Errorf("publish node %s: %w", want.Name, err)
+	}
+	if own.err == nil && own.node.Same(&want) {
+		return want, nil
+	}
+	return want, r.write(want)
+}
+
+func (r *Registry) write(n cluster.Node) error {
+	b, err := json.MarshalIndent(n, "", "  ")
+	if err != nil {
+		return fmt.Errorf("publish node %s: %w", n.Name, err)
+	}
+	if err := smallfile.ReplaceSynced(r.path(n.Name), append(b, '\n'), 0o644); err != nil {
+		return fmt.Errorf("publish node %s: %w: %w", n.Name, cluster.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// Ready does nothing: nobody waits for it.
+func (r *Registry) Ready(context.Context) error { return nil }
+
+// Release removes the node's file.
+func (r *Registry) Release(ctx context.Context) error {
+	unlock, err := r.lock(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := os.Remove(r.path(r.o.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("withdraw node: %w", err)
+	}
+	return nil
+}
+
+// Close ends nothing: nothing stays open.
+func (r *Registry) Close() error { return nil }
+
+func (r *Registry) path(name string) string {
+	return filepath.Join(r.o.Dir, nodesDir, name+suffix)
+}
+
+// lock holds the directory's lock until the returned function is called.
+func (r *Registry) lock(ctx context.Context) (func(), error) {
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	if err := r.makeNodes(); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(r.o.Dir, lockFile)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w: %w", cluster.ErrUnavailable, err)
+	}
+	wait := web.Backoff{Min: 2 * time.Millisecond, Max: 50 * time.Millisecond}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w: %w", path, cluster.ErrUnavailable, err), f.Close())
+		}
+		if err := wait.Wait(ctx, 0); err != nil {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w: another process holds it: %w", path, cluster.ErrUnavailable, err), f.Close())
+		}
+	}
+}
+
+// makeNodes makes the nodes' directory, not its parent: a file system that is
+// not mounted is not replaced by an empty directory.
+func (r *Registry) makeNodes() error {
+	if err := os.Mkdir(filepath.Join(r.o.Dir, nodesDir), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("open cluster directory: %w: %w", cluster.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// others reads every record: the node's own, and who else has which subnets. A
+// record that cannot be used, but names subnets of the network, holds them.
+func (r *Registry) others(config *cluster.Config) (own record, holders []cluster.Holder, err error) {
+	names, err := r.names()
+	if err != nil {
+		return own, nil, err
+	}
+	for _, name := range names {
+		rec := r.read(name)
+		if name == r.o.Name {
+			own = rec
+			continue
+		}
+		for _, p := range rec.node.PodCIDRs {
+			if config.Contains(p) {
+				holders = append(holders, cluster.Holder{Name: name, Subnet: p})
+			}
+		}
+	}
+	return own, holders, nil
+}
+
+// names are the nodes that have a file, in order. Files of other names are left alone.
+func (r *Registry) names() ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(r.o.Dir, nodesDir))
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w: %w", cluster.ErrUnavailable, err)
+	}
+	if len(entries) > maxNodes {
+		return nil, fmt.Errorf("list nodes: %w: more than %d files", cluster.ErrInvalid, maxNodes)
+	}
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		if name, ok := nameOf(e.Name()); ok {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// nameOf is the node whose file that is. Hidden files are those being written.
+func nameOf(file string) (string, bool) {
+	name, ok := strings.CutSuffix(file, suffix)
+	return name, ok && name != "" && name[0] != '.'
+}
+
+// record is what a file says; where err is set, the node has what could be read.
+type record struct {
+	node cluster.Node
+	err  error
+}
+
+func (r *Registry) read(name string) record {
+	b, err := smallfile.ReadOwn(r.path(name), maxRecord)
+	if err != nil {
+		return record{err: err}
+	}
+	return decode(name, b)
+}
+
+// decode reads a record; what is not JSON, or of another name, is a fault.
+func decode(name string, b []byte) record {
+	if err := cluster.CheckName(name); err != nil {
+		return record{err: err}
+	}
+	var n cluster.Node
+	if err := json.Unmarshal(b, &n); err != nil {
+		return record{err: fmt.Errorf("%w: %w", cluster.ErrInvalid, err)}
+	}
+	if n.Name != "" && n.Name != name {
+		return record{node: n, err: fmt.Errorf("%w: name is %q in the file of %s", cluster.ErrInvalid, n.Name, name)}
+	}
+	n.Name = name
+	return record{node: n, err: n.Check()}
+}

@@ -1,0 +1,248 @@
+package dir
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/clustertest"
+)
+
+func write(tb testing.TB, path, content string) {
+	tb.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func open(tb testing.TB, dir, name string) *Registry {
+	tb.Helper()
+	r, err := Open(Options{Dir: dir, Name: name})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return r
+}
+
+func world(t *testing.T, conf string) *clustertest.World {
+	dir := filepath.Join(t.TempDir(), "cluster")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, configFile), conf)
+	file := func(name string) string { return filepath.Join(dir, nodesDir, name) }
+	return &clustertest.World{
+		Open: func(tb testing.TB, name string) cluster.Registry { return open(tb, dir, name) },
+		Writes: func(tb testing.TB) string {
+			entries, err := os.ReadDir(filepath.Join(dir, nodesDir))
+			if err != nil {
+				tb.Fatal(err)
+			}
+			var b strings.Builder
+			for _, e := range entries {
+				is, err := stampOf(file(e.Name()))
+				fmt.Fprintln(&b, e.Name(), is, err)
+			}
+			return b.String()
+		},
+		Alter: func(tb testing.TB, n cluster.Node) {
+			b, err := json.Marshal(n)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			write(tb, file(n.Name+suffix), string(b))
+		},
+		Remove: func(tb testing.TB, n cluster.Node) {
+			if err := os.Remove(file(n.Name + suffix)); err != nil {
+				tb.Fatal(err)
+			}
+		},
+		Hostile: func(tb testing.TB) []string {
+			good := `{"name":"%s","publicIP":"192.0.2.66","podCIDRs":["%s"],"backendType":"vxlan","backendData":{"VtepMAC":"02:00:00:00:00:66"}}`
+			var names []string
+			for name, content := range map[string]string{
+				"empty": "", "half": `{"name":"half","publicIP":"192.0.2.`, "list": "[]", "binary": "\x00\xff\xfe", "large": strings.Repeat(" ", maxRecord+1),
+				"deep":  strings.Repeat(`{"backendData":`, 20000),
+				"other": fmt.Sprintf(good, "node-1", "10.244.66.0/24"), "everything": fmt.Sprintf(good, "everything", "0.0.0.0/0"),
+				"outside": fmt.Sprintf(good, "outside", "198.51.100.0/24"), "whole": fmt.Sprintf(good, "whole", "10.244.0.0/16"),
+				"hostbits": fmt.Sprintf(good, "hostbits", "10.244.66.1/24"), "nothing": `{}`, "null": "null", "sp ace": fmt.Sprintf(good, "sp ace", "10.244.67.0/24"),
+				"longdata": `{"podCIDRs":["10.244.66.0/24"],"backendData":"` + strings.Repeat("x", 5000) + `"}`,
+				"loopback": `{"podCIDRs":["10.244.66.0/24"],"publicIP":"127.0.0.1"}`,
+			} {
+				write(tb, file(name+suffix), content)
+				names = append(names, name)
+			}
+			if err := errors.Join(os.Symlink("/etc/passwd", file(".x")), os.Rename(file(".x"), file("link"+suffix)),
+				unix.Mkfifo(file(".y"), 0o644), os.Rename(file(".y"), file("fifo"+suffix)),
+				os.Mkdir(file(".z"), 0o755), os.Rename(file(".z"), file("directory"+suffix))); err != nil {
+				tb.Fatal(err)
+			}
+			return append(names, "link", "fifo", "directory")
+		},
+		Down: func(tb testing.TB) func() {
+			if err := os.Rename(dir, dir+".away"); err != nil {
+				tb.Fatal(err)
+			}
+			return func() {
+				if err := os.Rename(dir+".away", dir); err != nil {
+					tb.Fatal(err)
+				}
+			}
+		},
+	}
+}
+
+func TestRegistry(t *testing.T) { clustertest.Suite(t, world) }
+
+func TestOpen(t *testing.T) {
+	for _, o := range []Options{{Dir: "relative", Name: "a"}, {Dir: "/x", Name: "../a"}, {Dir: "/x", Name: ""}, {Dir: "/x", Name: "a/b"}} {
+		if _, err := Open(o); !errors.Is(err, cluster.ErrInvalid) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
+
+// The article's form of a record: without a VNI, without a name.
+func TestArticle(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`)
+	if err := os.Mkdir(filepath.Join(dir, nodesDir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, nodesDir, "k8s-node1.json"), `{"publicIP":"172.17.8.102","podCIDRs":["10.244.1.0/24"],"backendType":"vxlan","backendData":{"VtepMAC":"8e:10:e8:7b:5c:2d"}}`)
+	first(t, open(t, dir, "me"), func(u cluster.Update) bool {
+		return u.Snapshot != nil && len(u.Snapshot.Faults) == 0 && len(u.Snapshot.Nodes) == 1 && u.Snapshot.Nodes[0].Name == "k8s-node1"
+	})
+}
+
+// first watches until an update is the one.
+func first(t *testing.T, r *Registry, ok func(cluster.Update) bool) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	err := r.Watch(ctx, func(u cluster.Update) {
+		if ok(u) {
+			cancel()
+		}
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+}
+
+// A configuration that comes later is waited for; one that becomes unusable is
+// reported, and the last one stays in force.
+func TestConfigurationComesAndGoes(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, configFile)
+	r := open(t, dir, "a")
+	if _, err := r.Acquire(t.Context(), cluster.Node{}); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Fatalf("without a configuration: %v", err)
+	}
+	step := 0
+	first(t, r, func(u cluster.Update) bool {
+		switch {
+		case step == 0 && u.Err != nil:
+			write(t, path, `{"Network":"10.244.0.0/16","surprise":1}`)
+			step++
+		case step == 1 && u.Snapshot != nil:
+			if u.Snapshot.Config.Network != netip.MustParsePrefix("10.244.0.0/16") {
+				t.Errorf("%+v", u.Snapshot.Config)
+			}
+			write(t, path, `{"Network":`)
+			step++
+		case step == 2 && u.Snapshot != nil && u.Snapshot.Faults[configKey] != nil:
+			if u.Snapshot.Config.Network != netip.MustParsePrefix("10.244.0.0/16") {
+				t.Errorf("%+v", u.Snapshot.Config)
+			}
+			write(t, path, `{"Network":"10.245.0.0/16"}`)
+			step++
+		case step == 3 && u.Snapshot != nil && u.Snapshot.Config.Network == netip.MustParsePrefix("10.245.0.0/16"):
+			if u.Snapshot.Faults[configKey] != nil {
+				t.Error("the fault stays")
+			}
+			return true
+		}
+		return false
+	})
+	var warned []string
+	r.o.Warn = func(w string) { warned = append(warned, w) }
+	write(t, path, `{"Network":"10.244.0.0/16","surprise":1}`)
+	if _, err := r.Config(t.Context()); err != nil || len(warned) != 1 {
+		t.Errorf("%v, warned %q", err, warned)
+	}
+}
+
+// The subnet of a former life is taken again, unless another has it meanwhile.
+func TestPrevious(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16"}`)
+	previous := []netip.Prefix{netip.MustParsePrefix("10.244.200.0/24")}
+	for _, name := range []string{"a", "b"} {
+		r := open(t, dir, name)
+		r.o.Previous = previous
+		if _, err := r.Acquire(t.Context(), cluster.Node{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, b := open(t, dir, "a").read("a").node.PodCIDRs[0], open(t, dir, "b").read("b").node.PodCIDRs[0]
+	if a != previous[0] || b == a {
+		t.Errorf("a has %s, b has %s", a, b)
+	}
+}
+
+// Another process that holds the lock for too long is an error, not a hang.
+func TestLockHeld(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16"}`)
+	unlock, err := open(t, dir, "a").lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := open(t, dir, "b").Acquire(ctx, cluster.Node{}); !errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), "another process holds it") {
+		t.Fatal(err)
+	}
+	unlock()
+	if _, err := open(t, dir, "b").Acquire(t.Context(), cluster.Node{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func FuzzRecord(f *testing.F) {
+	f.Add("a", []byte(`{"name":"a","publicIP":"192.0.2.1","podCIDRs":["10.244.1.0/24"],"backendType":"vxlan","backendData":{"VtepMAC":"02:00:00:00:00:66"}}`))
+	f.Add("..", []byte(`{"podCIDRs":[""],"publicIP":null}`))
+	config, _, err := cluster.ParseSubnetConfig([]byte(`{"Network":"10.244.0.0/16"}`))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, name string, b []byte) {
+		rec := decode(name, b)
+		if rec.err == nil && rec.node.CheckIn(config) == nil {
+			if rec.node.Name != name || cluster.CheckName(name) != nil || !config.Contains(rec.node.PodCIDRs[0]) {
+				t.Fatalf("%+v", rec.node)
+			}
+		}
+	})
+}
+
+func FuzzEvents(f *testing.F) {
+	f.Add([]byte{1, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 'a', '.', 'j', 's', 'o', 'n', 0, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		n := &notifier{index: map[int32]int{1: 0}}
+		events, err := n.decode(b)
+		if err == nil && len(events) > len(b)/unix.SizeofInotifyEvent {
+			t.Fatal(len(events))
+		}
+	})
+}

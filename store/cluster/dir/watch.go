@@ -1,0 +1,179 @@
+package dir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+// rescan is how often the files are compared with what is known of them.
+const rescan = 30 * time.Second
+
+// Watch tells what the files say. It ends with ctx's error.
+func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
+	return cluster.WatchWith(ctx, fn, func(ctx context.Context, relay *cluster.Relay) error {
+		wait := web.Backoff{Max: 2 * time.Second}
+		v := &view{r: r, relay: relay}
+		for {
+			err := v.follow(ctx, &wait)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if !errors.Is(err, cluster.ErrUnavailable) && !errors.Is(err, cluster.ErrInvalid) {
+				err = fmt.Errorf("watch cluster directory: %w: %w", cluster.ErrUnavailable, err)
+			}
+			relay.Fail(err)
+			if err := wait.Wait(ctx, 0); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// view is what one Watch knows.
+type view struct {
+	r     *Registry
+	relay *cluster.Relay
+	table cluster.Table
+	seen  map[string]stamp
+}
+
+// stamp tells whether a file is the one that was read.
+type stamp struct {
+	inode, size uint64
+	mtime       time.Time
+}
+
+// follow tells the directory's state, and its changes, until that fails.
+func (v *view) follow(ctx context.Context, wait *web.Backoff) error {
+	if err := v.r.makeNodes(); err != nil {
+		return err
+	}
+	in, err := notify(v.r.o.Dir, filepath.Join(v.r.o.Dir, nodesDir))
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	defer context.AfterFunc(ctx, in.close)()
+	// Nothing that was known before counts: the directory may be another one.
+	v.seen = nil
+	if _, err := v.all(); err != nil {
+		return err
+	}
+	wait.Reset()
+	v.relay.Put(v.table.Snapshot())
+	for {
+		changed, err := v.next(in)
+		if err != nil {
+			return err
+		}
+		if changed {
+			v.relay.Put(v.table.Snapshot())
+		}
+	}
+}
+
+// next waits for changes, or for the time to look at everything.
+func (v *view) next(in *notifier) (bool, error) {
+	events, err := in.read(rescan)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		if err := in.same(); err != nil {
+			return false, err
+		}
+		return v.all()
+	}
+	if err != nil {
+		return false, err
+	}
+	changed := false
+	for _, e := range events {
+		switch {
+		case e.mask&unix.IN_Q_OVERFLOW != 0:
+			v.seen = nil
+			return v.all()
+		case e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_IGNORED|unix.IN_UNMOUNT) != 0:
+			return false, errMoved
+		case e.dir == 0 && e.name == configFile:
+			// Every record is judged by the new configuration.
+			v.seen = nil
+			return v.all()
+		case e.dir == 1:
+			if name, ok := nameOf(e.name); ok && v.one(name) {
+				changed = true
+			}
+		}
+	}
+	return changed, nil
+}
+
+// all reads the configuration, and the records that are not known as they are.
+// A configuration that cannot be used leaves the last one in force.
+func (v *view) all() (bool, error) {
+	config, _, err := v.r.config()
+	if err != nil && v.table.Config == nil {
+		return false, err
+	}
+	changed := false
+	if err != nil {
+		changed = v.table.Put(configKey, cluster.Node{}, err)
+	} else {
+		changed = v.table.Remove(configKey) || v.table.Config == nil || *v.table.Config != *config
+		v.table.Config = config
+	}
+	names, err := v.r.names()
+	if err != nil {
+		return false, err
+	}
+	present := map[string]bool{configKey: true}
+	before := v.seen
+	v.seen = make(map[string]stamp, len(names))
+	for _, name := range names {
+		present[name] = true
+		is, err := stampOf(v.r.path(name))
+		if err == nil && before[name] == is && !changed {
+			v.seen[name] = is
+			continue
+		}
+		if v.one(name) {
+			changed = true
+		}
+	}
+	return v.table.Keep(present) || changed, nil
+}
+
+// one reads a record, and tells whether it says something new. Its stamp is
+// taken first: what is written meanwhile is read again.
+func (v *view) one(name string) bool {
+	is, err := stampOf(v.r.path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		delete(v.seen, name)
+		return v.table.Remove(name)
+	}
+	v.seen[name] = is
+	rec := v.r.read(name)
+	if errors.Is(rec.err, fs.ErrNotExist) {
+		delete(v.seen, name)
+		return v.table.Remove(name)
+	}
+	if rec.err == nil {
+		rec.err = rec.node.CheckIn(v.table.Config)
+	}
+	return v.table.Put(name, rec.node, rec.err)
+}
+
+func stampOf(path string) (stamp, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return stamp{}, &fs.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	return stamp{inode: st.Ino, size: uint64(st.Size), mtime: time.Unix(st.Mtim.Unix())}, nil
+}

@@ -1,0 +1,271 @@
+// Package kube is the registry that Kubernetes is: Node objects, the pod
+// networks that its controllers assign to them, and flannel's annotations, so
+// that nodes of both programs share a cluster.
+//
+// It needs get, list and watch on nodes, and patch on nodes/status.
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+)
+
+// Options are what a Registry is opened with.
+type Options struct {
+	Client *rest.Client
+	// Node is the name of this node's object.
+	Node string
+	// Config is the network's configuration, which Kubernetes does not hold.
+	Config *cluster.Config
+	// Prefix begins the annotations' names; empty is DefaultPrefix.
+	Prefix string
+}
+
+// Registry is the node's view of the Node objects.
+type Registry struct {
+	client *rest.Client
+	name   string
+	path   string
+	config *cluster.Config
+	keys   keys
+	// seen is the last snapshot of a running Watch.
+	seen atomic.Pointer[cluster.Snapshot]
+}
+
+var (
+	_ cluster.Registry = (*Registry)(nil)
+	_ cluster.Wisher   = (*Registry)(nil)
+)
+
+// Open makes a Registry. The server is not asked yet.
+func Open(o Options) (*Registry, error) {
+	if o.Prefix == "" {
+		o.Prefix = DefaultPrefix
+	}
+	k, err := newKeys(o.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	if err := rest.CheckName("node name", o.Node); err != nil {
+		return nil, err
+	}
+	if o.Client == nil || o.Config == nil {
+		return nil, fmt.Errorf("%w: a client and the network's configuration are needed", cluster.ErrInvalid)
+	}
+	return &Registry{client: o.Client, name: o.Node, path: rest.Path("api", "v1", "nodes", o.Node), config: o.Config, keys: k}, nil
+}
+
+// Config is nil: Kubernetes holds none.
+func (r *Registry) Config(context.Context) (*cluster.Config, error) { return nil, nil }
+
+// Close ends the connections.
+func (r *Registry) Close() error {
+	r.client.Close()
+	return nil
+}
+
+// object is a Node, as far as it matters here.
+type object struct {
+	rest.Object
+	Spec struct {
+		PodCIDR  string   `json:"podCIDR"`
+		PodCIDRs []string `json:"podCIDRs"`
+	} `json:"spec"`
+}
+
+// get reads this node's object. One that does not exist yet, or was deleted and
+// is made again, can be waited for.
+func (r *Registry) get(ctx context.Context, o any) error {
+	err := r.client.Get(ctx, r.path, o)
+	switch {
+	case errors.Is(err, rest.ErrNotFound):
+		return fmt.Errorf("node %s: %w: there is no such Node object (%w)", r.name, cluster.ErrNotAssigned, err)
+	case err != nil:
+		return fmt.Errorf("get node %s: %w", r.name, err)
+	}
+	return nil
+}
+
+// Wishes are what the annotations of this node's object ask for.
+func (r *Registry) Wishes(ctx context.Context) (cluster.Wishes, error) {
+	var o object
+	if err := r.get(ctx, &o); err != nil {
+		return cluster.Wishes{}, err
+	}
+	w, err := r.keys.wishes(&o)
+	if err != nil {
+		return cluster.Wishes{}, fmt.Errorf("node %s: %w", r.name, err)
+	}
+	return w, nil
+}
+
+// renewals is how often an object may be replaced between reading and writing it.
+const renewals = 3
+
+// Acquire writes the annotations of this node, where they are not as want and
+// the wishes have them, and returns the node with the pod networks that were
+// assigned to it.
+func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
+	for n := 1; ; n++ {
+		node, err := r.acquire(ctx, want)
+		if n == renewals || !errors.Is(err, rest.ErrConflict) {
+			return node, err
+		}
+	}
+}
+
+func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
+	var o object
+	if err := r.get(ctx, &o); err != nil {
+		return cluster.Node{}, err
+	}
+	fail := func(err error) (cluster.Node, error) {
+		return cluster.Node{}, fmt.Errorf("node %s: %w", r.name, err)
+	}
+	wishes, err := r.keys.wishes(&o)
+	if err != nil {
+		return fail(err)
+	}
+	if want.PodCIDRs, err = r.assigned(&o); err != nil {
+		return fail(err)
+	}
+	want.Name, want.Wishes = r.name, wishes
+	if wishes.PublishIP.IsValid() && want.PublicIP.IsValid() {
+		want.PublicIP = wishes.PublishIP
+	}
+	if wishes.PublishIPv6.IsValid() && want.PublicIPv6.IsValid() {
+		want.PublicIPv6 = wishes.PublishIPv6
+	}
+	if err := want.CheckIn(r.config); err != nil {
+		return fail(err)
+	}
+	changes := missing(&o, r.keys.annotations(&want))
+	if err := r.claim(&want, len(changes) == 0); err != nil {
+		return fail(err)
+	}
+	if len(changes) > 0 {
+		if err := r.annotate(ctx, &o, changes); err != nil {
+			return fail(err)
+		}
+	}
+	return r.node(&o)
+}
+
+// assigned are this node's pod networks, one of each family that is enabled.
+func (r *Registry) assigned(o *object) ([]netip.Prefix, error) {
+	cidrs, err := r.podCIDRs(o)
+	if err != nil {
+		return nil, err
+	}
+	if families := r.config.Families(); len(cidrs) < len(families) {
+		return nil, fmt.Errorf("%w: spec.podCIDRs is %v and must have one in each of %v: does the controller manager run with --allocate-node-cidrs?", cluster.ErrNotAssigned, cidrs, families)
+	}
+	return cidrs, nil
+}
+
+// claim refuses pod networks that another node has. published tells that this
+// node's record is complete: then the node whose name is first keeps them.
+func (r *Registry) claim(n *cluster.Node, published bool) error {
+	s := r.seen.Load()
+	if s == nil {
+		return nil // nobody watches: who does sees it and acquires again
+	}
+	w := cluster.Wish{Name: n.Name, Demanded: n.PodCIDRs}
+	if published {
+		w.Own = n.PodCIDRs
+	}
+	for i := range s.Nodes {
+		for _, p := range s.Nodes[i].PodCIDRs {
+			w.Others = append(w.Others, cluster.Holder{Name: s.Nodes[i].Name, Subnet: p})
+		}
+	}
+	_, err := r.config.Assign(w)
+	return err
+}
+
+// annotate writes annotations of the object that o is, and no other of its name,
+// and reads what became of it into o.
+func (r *Registry) annotate(ctx context.Context, o *object, changes map[string]*string) error {
+	patch := rest.Annotations(o.Metadata.UID, changes)
+	*o = object{}
+	if err := r.client.Patch(ctx, r.path+"/status", rest.MergePatch, patch, o); err != nil {
+		return fmt.Errorf("patch annotations: %w", err)
+	}
+	return nil
+}
+
+// condition is corev1.NodeCondition.
+type condition struct {
+	Type               string `json:"type"`
+	Status             string `json:"status"`
+	Reason             string `json:"reason"`
+	Message            string `json:"message"`
+	LastHeartbeatTime  string `json:"lastHeartbeatTime"`
+	LastTransitionTime string `json:"lastTransitionTime"`
+}
+
+// conditions are a Node's; a strategic merge replaces the one of the same type.
+type conditions struct {
+	Status struct {
+		Conditions []condition `json:"conditions"`
+	} `json:"status"`
+}
+
+// Ready clears the condition NetworkUnavailable, which cloud controllers set and
+// the scheduler heeds, with flannel's reason. Nothing is written when it is clear.
+func (r *Registry) Ready(ctx context.Context) error {
+	var o struct {
+		rest.Object
+		conditions
+	}
+	if err := r.get(ctx, &o); err != nil {
+		return err
+	}
+	const name, reason = "NetworkUnavailable", "FlannelIsUp"
+	for _, c := range o.Status.Conditions {
+		if c.Type == name && c.Status == "False" && c.Reason == reason {
+			return nil
+		}
+	}
+	now := time.Now().UTC().Format(time.RFC3339)
+	var patch conditions
+	patch.Status.Conditions = []condition{{
+		Type: name, Status: "False", Reason: reason, Message: "The overlay network of cnibox is up on this node",
+		LastHeartbeatTime: now, LastTransitionTime: now,
+	}}
+	if err := r.client.Patch(ctx, r.path+"/status", rest.StrategicMergePatch, patch, nil); err != nil {
+		return fmt.Errorf("clear %s of node %s: %w", name, r.name, err)
+	}
+	return nil
+}
+
+// Release removes the annotations that Acquire wrote; those of people stay.
+func (r *Registry) Release(ctx context.Context) error {
+	var o object
+	switch err := r.get(ctx, &o); {
+	case errors.Is(err, cluster.ErrNotAssigned):
+		return nil
+	case err != nil:
+		return err
+	}
+	none := map[string]*string{}
+	for _, key := range r.keys.own() {
+		none[key] = nil
+	}
+	changes := missing(&o, none)
+	if len(changes) == 0 {
+		return nil
+	}
+	err := r.annotate(ctx, &o, changes)
+	if errors.Is(err, rest.ErrConflict) || errors.Is(err, rest.ErrNotFound) {
+		return nil // it is another object now, which has none of ours
+	}
+	return err
+}

@@ -1,0 +1,220 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+const nodes = "/api/v1/nodes"
+
+// Watch follows all Node objects.
+func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
+	defer r.seen.Store(nil)
+	return cluster.WatchWith(ctx, fn, func(ctx context.Context, relay *cluster.Relay) error {
+		f := follower{registry: r, changed: make(chan struct{}, 1)}
+		var wg sync.WaitGroup
+		wg.Go(func() { f.report(ctx, relay) })
+		defer wg.Wait()
+		return f.run(ctx, relay)
+	})
+}
+
+// follower knows the Node objects as they were at version.
+type follower struct {
+	registry *Registry
+	// version is where the next watch goes on; empty: all objects are read first.
+	version string
+	// noStream: the server cannot send all objects in a watch.
+	noStream bool
+	changed  chan struct{}
+
+	mu    sync.Mutex
+	table cluster.Table
+	own   object // this node's, zero when there is none
+}
+
+// report hands snapshots over. Making one takes as long as reading many
+// changes, so that of a burst only few are made.
+func (f *follower) report(ctx context.Context, relay *cluster.Relay) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.changed:
+		}
+		f.mu.Lock()
+		s := f.table.Snapshot()
+		f.mu.Unlock()
+		f.registry.seen.Store(s)
+		relay.Put(s)
+	}
+}
+
+func (f *follower) notify() {
+	select {
+	case f.changed <- struct{}{}:
+	default: // it will be reported
+	}
+}
+
+// run follows until ctx is done.
+func (f *follower) run(ctx context.Context, relay *cluster.Relay) error {
+	var b web.Backoff
+	for {
+		heard, err := f.follow(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if heard {
+			b.Reset()
+			if err == nil {
+				continue // the server ended the watch in its time
+			}
+		}
+		if f.refused(err) {
+			continue
+		}
+		var status *rest.StatusError
+		var least time.Duration
+		if errors.As(err, &status) {
+			least = status.RetryAfter
+		}
+		if err != nil {
+			relay.Fail(fmt.Errorf("watch nodes: %w", err))
+		}
+		if b.Wait(ctx, least) != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// refused decides how to go on after an error, and tells whether that can be
+// done at once.
+func (f *follower) refused(err error) bool {
+	var status *rest.StatusError
+	if !errors.As(err, &status) {
+		return false // the connection broke: the version still counts
+	}
+	if errors.Is(err, rest.ErrForbidden) || errors.Is(err, cluster.ErrUnavailable) && !errors.Is(err, rest.ErrExpired) {
+		return false
+	}
+	if f.version != "" {
+		f.version = "" // too old, or of another server
+		return errors.Is(err, rest.ErrExpired)
+	}
+	// Not known here, or the server's store lacks what it takes.
+	tried := f.noStream
+	f.noStream = true
+	return !tried
+}
+
+// follow reads all objects if it has to, and then what happens to them, until
+// the stream ends. heard tells that the server said something.
+func (f *follower) follow(ctx context.Context) (heard bool, err error) {
+	since := rest.Since{Version: f.version, All: f.version == "" && !f.noStream}
+	listing := since.All
+	if f.version == "" && f.noStream {
+		if since.Version, err = f.list(ctx); err != nil {
+			return false, err
+		}
+		f.version, heard = since.Version, true
+	}
+	names := map[string]bool{}
+	err = rest.Watch(ctx, f.registry.client, nodes, since, func(e rest.Event[object]) {
+		o := e.Object
+		version, name := o.Metadata.ResourceVersion, o.Metadata.Name
+		switch {
+		case e.Initial:
+			listing = false
+			f.complete(names)
+		case e.Type == "DELETED":
+			delete(names, name)
+			f.remove(name, !listing)
+		case e.Type != "BOOKMARK":
+			if listing {
+				names[name] = true
+			}
+			f.put(o, !listing)
+		}
+		if !listing && version != "" {
+			f.version, heard = version, true
+		}
+	})
+	return heard, err
+}
+
+// list reads all objects and returns their version.
+func (f *follower) list(ctx context.Context) (string, error) {
+	names := map[string]bool{}
+	version, err := rest.List(ctx, f.registry.client, nodes, func(o *object) {
+		names[o.Metadata.Name] = true
+		f.put(o, false)
+	})
+	if err != nil {
+		return "", err
+	}
+	f.complete(names)
+	return version, nil
+}
+
+// complete forgets all nodes but these: there are no others.
+func (f *follower) complete(names map[string]bool) {
+	f.mu.Lock()
+	f.table.Keep(names)
+	if !names[f.registry.name] {
+		f.own = object{}
+	}
+	f.mu.Unlock()
+	f.notify()
+}
+
+// put takes an object in, and reports a change if it is to tell.
+func (f *follower) put(o *object, tell bool) {
+	r := f.registry
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	changed := false
+	if r.keys.takesPart(o) {
+		n, err := r.node(o)
+		changed = f.table.Put(o.Metadata.Name, n, err)
+	} else {
+		changed = f.table.Remove(o.Metadata.Name)
+	}
+	if o.Metadata.Name == r.name {
+		changed = changed || !r.same(o, &f.own)
+		f.own = *o
+	}
+	if changed && tell {
+		f.notify()
+	}
+}
+
+// same tells whether Acquire would find the same: it may wait for what differs.
+func (r *Registry) same(o, p *object) bool {
+	for _, key := range append(r.keys.own(), r.keys.nodeIP, r.keys.nodeIPv6, r.keys.publishIP, r.keys.publishIPv6) {
+		if o.Metadata.Annotations[key] != p.Metadata.Annotations[key] {
+			return false
+		}
+	}
+	return o.Metadata.UID == p.Metadata.UID && o.Spec.PodCIDR == p.Spec.PodCIDR && slices.Equal(o.Spec.PodCIDRs, p.Spec.PodCIDRs)
+}
+
+func (f *follower) remove(name string, tell bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	changed := f.table.Remove(name)
+	if name == f.registry.name {
+		changed, f.own = true, object{}
+	}
+	if changed && tell {
+		f.notify()
+	}
+}
