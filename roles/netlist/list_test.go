@@ -1,0 +1,177 @@
+package netlist
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+func TestParse(t *testing.T) {
+	for _, c := range []struct{ name, raw, version, faults string }{
+		{"list", `{"name":"a","cniVersion":"1.0.0","plugins":[{"type":"bridge"},{"type":"portmap"}]}`, "1.0.0", ""},
+		{"plugin", `{"name":"a","cniVersion":"0.4.0","type":"bridge"}`, "0.4.0", ""},
+		{"no version", `{"name":"a","type":"bridge"}`, "1.1.0", ""},
+		{"versions", `{"name":"a","cniVersions":["0.3.1","1.0.0","7.0.0"],"type":"bridge"}`, "1.0.0", ""},
+		{"both", `{"name":"a","cniVersion":"1.1.0","cniVersions":["0.3.1"],"type":"bridge"}`, "1.1.0", ""},
+		{"unspoken", `{"name":"a","cniVersion":"7.0.0","type":"bridge"}`, "", "cniVersion:"},
+		{"everything", `{"cniVersions":["7"],"disableGC":1,"plugins":[{},7]}`, "", "cniVersion: name: disableGC: plugins[0].type: plugins[1]:"},
+		{"no plugins", `{"name":"a","plugins":[]}`, "", "plugins:"},
+		{"neither", `{"name":"a"}`, "", "plugins:"},
+		{"wrong type", `{"name":7}`, "", "name:"},
+	} {
+		l, err := Parse([]byte(c.raw), "1.1.0")
+		if c.faults == "" {
+			if err != nil || l.CNIVersion != c.version {
+				t.Errorf("%s: %+v, %v", c.name, l, err)
+			}
+			continue
+		}
+		if !errors.Is(err, roles.ErrConf) {
+			t.Errorf("%s: error %v", c.name, err)
+			continue
+		}
+		for want := range strings.FieldsSeq(c.faults) {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v does not name %s", c.name, err, want)
+			}
+		}
+	}
+}
+
+// recorder is a Delegator that remembers its calls and fails where it is told to.
+type recorder struct {
+	roles.Delegator
+	calls []string
+	confs []string
+	fail  string
+}
+
+func (r *recorder) call(typ string, req *roles.Request) error {
+	r.calls = append(r.calls, string(req.Verb)+" "+typ)
+	r.confs = append(r.confs, string(req.Conf))
+	if string(req.Verb)+" "+typ == r.fail {
+		return errors.New("made to fail")
+	}
+	return nil
+}
+
+func (r *recorder) Add(_ context.Context, typ string, req *roles.Request) (*roles.Result, error) {
+	if err := r.call(typ, req); err != nil {
+		return nil, err
+	}
+	return &roles.Result{CNIVersion: roles.ResultVersion, Interfaces: []*roles.ResultInterface{{Name: typ}}}, nil
+}
+func (r *recorder) Del(_ context.Context, typ string, req *roles.Request) error {
+	return r.call(typ, req)
+}
+func (r *recorder) Check(_ context.Context, typ string, req *roles.Request) error {
+	return r.call(typ, req)
+}
+func (r *recorder) GC(_ context.Context, typ string, req *roles.Request) error {
+	return r.call(typ, req)
+}
+func (r *recorder) Status(_ context.Context, typ string, req *roles.Request) error {
+	return r.call(typ, req)
+}
+
+const three = `{"name":"n","cniVersion":"1.1.0","plugins":[
+	{"type":"a","capabilities":{"mac":true},"big":123456789012345678901234567890,"args":{"labels":[1],"cni":{"x":1,"y":2}},"ipam":{"type":"i"}},
+	{"type":"b","capabilities":{"ips":true,"mac":false}}, {"type":"c"}]}`
+
+func parse(t *testing.T, raw string) *List {
+	t.Helper()
+	l, err := Parse([]byte(raw), "1.1.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// What the spec has a runtime add is there, and every other byte is as it was.
+func TestConf(t *testing.T) {
+	r := &recorder{}
+	_, err := parse(t, three).Add(t.Context(), r, Call{
+		Request: &roles.Request{ContainerID: "c"}, Device: "0000:00:01.0", NoIPAM: true,
+		Runtime: map[string]json.RawMessage{"mac": json.RawMessage(`"02:00:00:00:00:01"`), "ips": json.RawMessage(`["10.0.0.1"]`)},
+		Args:    json.RawMessage(`{"y":3,"z":4}`),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		`{"name":"n","cniVersion":"1.1.0","deviceID":"0000:00:01.0","pciBusID":"0000:00:01.0","runtimeConfig":{"mac":"02:00:00:00:00:01"},"type":"a","capabilities":{"mac":true},"big":123456789012345678901234567890,"args":{"labels":[1],"cni":{"z":4,"x":1,"y":3}}}`,
+		`{"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"a"}]},"name":"n","cniVersion":"1.1.0","args":{"cni":{"z":4,"y":3}},"runtimeConfig":{"ips":["10.0.0.1"]},"type":"b","capabilities":{"ips":true,"mac":false}}`,
+		`{"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"b"}]},"name":"n","cniVersion":"1.1.0","args":{"cni":{"z":4,"y":3}},"type":"c"}`,
+	}
+	if diff := cmp.Diff(want, r.confs); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A failed ADD takes back what stands before it, newest first; the Delegator has
+// taken back the failed one.
+func TestAddTakesBack(t *testing.T) {
+	r := &recorder{fail: "ADD c"}
+	_, err := parse(t, three).Add(t.Context(), r, Call{Request: &roles.Request{}})
+	if want := []string{"ADD a", "ADD b", "ADD c", "DEL b", "DEL a"}; err == nil || !slices.Equal(r.calls, want) {
+		t.Errorf("%v, %v", r.calls, err)
+	}
+}
+
+// DEL goes on after an error; GC needs a list, and the list's version a verb.
+func TestVerbs(t *testing.T) {
+	l := parse(t, three)
+	call := Call{Request: &roles.Request{}, Result: &roles.Result{}}
+	r := &recorder{fail: "DEL c"}
+	if err := l.Del(t.Context(), r, call); err == nil || !slices.Equal(r.calls, []string{"DEL c", "DEL b", "DEL a"}) {
+		t.Errorf("%v, %v", r.calls, err)
+	}
+	if !strings.Contains(r.confs[2], `"prevResult":{`) {
+		t.Errorf("DEL without the result: %s", r.confs[2])
+	}
+	for _, c := range []struct {
+		version, key string
+		check, gc    int
+	}{{"0.3.1", "", 0, 0}, {"1.0.0", "", 3, 0}, {"1.1.0", "", 3, 3}, {"1.1.0", `"disableCheck":"true","disableGC":true,`, 0, 0}} {
+		l := parse(t, strings.Replace(strings.Replace(three, "1.1.0", c.version, 1), "{", "{"+c.key, 1))
+		check, gc, none := &recorder{}, &recorder{}, &recorder{}
+		if err := errors.Join(l.Check(t.Context(), check, call), l.GC(t.Context(), gc, call, []roles.AttachmentID{}), l.GC(t.Context(), none, call, nil)); err != nil {
+			t.Fatal(err)
+		}
+		if len(check.calls) != c.check || len(gc.calls) != c.gc || len(none.calls) != 0 {
+			t.Errorf("%s %s: CHECK %v, GC %v, without a list %v", c.version, c.key, check.calls, gc.calls, none.calls)
+		}
+		for _, conf := range gc.confs {
+			if !strings.Contains(conf, `"cni.dev/valid-attachments":[]`) || !strings.Contains(conf, `"cni.dev/attachments":[]`) {
+				t.Errorf("GC with %s", conf)
+			}
+		}
+	}
+}
+
+// FuzzParse: whatever is a list can be run, and what it keeps is JSON.
+func FuzzParse(f *testing.F) {
+	f.Add(three, `{"a":1}`)
+	f.Add(`{"name":"a","type":"b","args":null}`, `{}`)
+	f.Add(`{"name":"a","type":"b","args":7}`, `{"x":[]}`)
+	f.Fuzz(func(t *testing.T, raw, args string) {
+		l, err := Parse([]byte(raw), "1.1.0")
+		if err != nil {
+			return
+		}
+		r := &recorder{}
+		_, _ = l.Add(t.Context(), r, Call{Request: &roles.Request{}, Args: json.RawMessage(args), NoIPAM: true, Device: "d"})
+		for _, c := range r.confs {
+			if !json.Valid([]byte(c)) {
+				t.Errorf("%q: %q is no JSON", raw, c)
+			}
+		}
+	})
+}
