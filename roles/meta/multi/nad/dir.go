@@ -1,0 +1,70 @@
+package nad
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cnibox/cnibox/internal/smallfile"
+)
+
+// DefaultDir is where the objects of a node without an API server are.
+const DefaultDir = "/etc/cni/net.d/multi.d"
+
+// extensions are those of the files of a Dir, in the order in which they are
+// looked for. What is in a file decides how it is read.
+func extensions() []string { return []string{".conflist", ".conf", ".json", ".yaml", ".yml"} }
+
+// Dir is a Source: a directory with a file for each network, named after it, in a
+// directory for each namespace: <dir>/<namespace>/<name>.conflist, .conf, .json,
+// .yaml or .yml. A file holds a CNI configuration or a NetworkAttachmentDefinition,
+// either as JSON or as YAML. Pods without a namespace have their networks in the
+// directory itself. A directory that is not there holds none.
+type Dir string
+
+// Object reads the file of that name.
+func (d Dir) Object(_ context.Context, namespace, name string) (*Object, error) {
+	switch {
+	case namespace != "" && !isName(namespace, true):
+		return nil, fmt.Errorf("%w in %s: %q is no namespace", ErrNotFound, string(d), namespace)
+	case !isName(name, false):
+		return nil, fmt.Errorf("%w in %s: %q is no name of an object", ErrNotFound, string(d), name)
+	}
+	path := filepath.Join(string(d), namespace, name)
+	notThere := fmt.Errorf("%w in %s.{conflist,conf,json,yaml}", ErrNotFound, path)
+	dir, err := os.OpenRoot(string(d))
+	if errors.Is(err, fs.ErrNotExist) || d == "" {
+		return nil, notThere
+	}
+	if err != nil {
+		return nil, fmt.Errorf("directory of networks: %w", err)
+	}
+	defer dir.Close()
+	for _, below := range []string{".", namespace} {
+		switch err := trusted(dir, filepath.Clean(below)); {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, notThere
+		case err != nil:
+			return nil, err
+		}
+	}
+	for _, ext := range extensions() {
+		raw, err := smallfile.ReadTrusted(dir, filepath.Join(namespace, name+ext), maxFile)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("network: %w", err)
+		}
+		o, err := fromFile(raw, namespace, name)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path+ext, err)
+		}
+		o.From = path + ext
+		return o, nil
+	}
+	return nil, notThere
+}
