@@ -10,6 +10,7 @@ ca-certificates
 containerd
 dbus-daemon
 dnsmasq-base
+etcd-server
 firewalld
 iproute2
 iptables
@@ -36,8 +37,11 @@ apt() {
 	apt-get -q -y -o DPkg::Lock::Timeout=600 -o Acquire::Retries=3 "$@" >"$log" 2>&1 </dev/null
 }
 echo "installing:$missing" >&2
-# Debian starts what it installs. A firewall would cut this machine off: the tests start their own, in a namespace.
-case " $missing " in *" firewalld "*) [ ! -d /run/systemd/system ] || systemctl mask firewalld >/dev/null 2>&1 || true ;; esac
+# Debian starts what it installs. A firewall would cut this machine off, a store is of no use to it: the tests start
+# their own, in a namespace.
+for s in firewalld etcd; do
+	case " $missing " in *" $s "* | *" $s-server "*) [ ! -d /run/systemd/system ] || systemctl mask "$s" >/dev/null 2>&1 || true ;; esac
+done
 # The lists of a machine that was just made are absent or stale: refresh them before the first download.
 # A third-party source that fails to refresh must not stop what Debian's own lists can give.
 apt update || true
