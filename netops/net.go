@@ -46,6 +46,12 @@ func New(o Options) *Net {
 	return &Net{probe: o.Probe, host: &Namespace{}, nft: newNFT(o.Restore), iptables: o.IPTables, sources: o.Sources, recordedForwards: o.Forwards}
 }
 
+// Apart is a Net with the same options and sockets of its own, for calls that
+// are made at the same time.
+func (n *Net) Apart() *Net {
+	return New(Options{Probe: n.probe, Restore: n.nft.restore, Forwards: n.recordedForwards, Sources: n.sources, IPTables: n.iptables})
+}
+
 // Close closes the sockets. After deletes of nftables elements this waits for
 // a grace period of the kernel (13 ms): it is the last thing that a process does.
 func (n *Net) Close() error {

@@ -27,6 +27,8 @@ type ipam struct {
 
 func (*ipam) OverLink(string) bool { return false }
 
+func (i *ipam) Apart() (roles.Delegator, func()) { return i, func() {} }
+
 func (*ipam) Add(context.Context, string, *roles.Request) (*roles.Result, error) {
 	address := net.IPNet{IP: net.IPv4(10, 1, 0, 2).To4(), Mask: net.CIDRMask(24, 32)}
 	return &roles.Result{IPs: []*types100.IPConfig{{Address: address, Gateway: net.IPv4(10, 1, 0, 1).To4()}}}, nil

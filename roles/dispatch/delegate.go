@@ -89,6 +89,18 @@ func (d *delegator) Status(ctx context.Context, typ string, req *roles.Request) 
 	return err
 }
 
+// Apart shares all but the connection to the kernel.
+func (d *delegator) Apart() (roles.Delegator, func()) {
+	h, sub := *d.host, *d
+	h.Net = d.host.Net.Apart()
+	sub.host = &h
+	return &sub, func() {
+		if err := h.Net.Close(); err != nil {
+			d.log.Warn("close netlink", "error", err)
+		}
+	}
+}
+
 // OverLink looks the type up in the table.
 func (d *delegator) OverLink(typ string) bool {
 	role, ok := d.table.Lookup(typ)

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -104,6 +105,8 @@ var errProbed = errors.New("made to fail by a test")
 type probe struct {
 	on, action string
 	n, seen    int
+	// counts: delegates may write at the same time.
+	counts sync.Mutex
 }
 
 // parseProbe reads "net:fail:3"; empty is a probe that does nothing.
@@ -140,6 +143,8 @@ func (p *probe) hit(action string) error {
 	if p.action != action {
 		return nil
 	}
+	p.counts.Lock()
+	defer p.counts.Unlock()
 	p.seen++
 	if p.seen != p.n {
 		return nil
