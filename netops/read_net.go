@@ -16,6 +16,7 @@ type addrState struct {
 	link   int
 	prefix netip.Prefix
 	flags  uint32
+	scope  uint8 // RT_SCOPE_*
 }
 
 // addresses reads the addresses of one link, or of all for index 0.
@@ -42,7 +43,7 @@ func parseAddr(b []byte) (a addrState, ok bool, err error) {
 		return a, false, fmt.Errorf("address message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
 	bits := int(b[1])
-	a.flags, a.link = uint32(b[2]), int(binary.NativeEndian.Uint32(b[4:]))
+	a.flags, a.scope, a.link = uint32(b[2]), b[3], int(binary.NativeEndian.Uint32(b[4:]))
 	var local, address netip.Addr
 	err = eachRTAttr(b[unix.SizeofIfAddrmsg:], func(kind uint16, v []byte) error {
 		switch kind {

@@ -1,0 +1,99 @@
+package netops
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/mdlayher/socket"
+	"golang.org/x/sys/unix"
+)
+
+// linkQuiet is how long changes are gathered before they are told.
+const linkQuiet = 50 * time.Millisecond
+
+// LinkMonitor tells when what HostLinks reads may have changed: a link's name,
+// MTU, state, an address, a default route.
+type LinkMonitor struct {
+	conn    *socket.Conn
+	stop    context.CancelFunc
+	ended   sync.WaitGroup
+	changes *gathered
+	// seen is each link as it was last told.
+	seen map[int]seenLink
+}
+
+type seenLink struct {
+	name  string
+	mtu   int
+	flags uint32
+}
+
+// OpenLinkMonitor listens in the namespace of the process.
+func (n *Net) OpenLinkMonitor() (*LinkMonitor, error) {
+	m := &LinkMonitor{changes: gather(linkQuiet), seen: map[int]seenLink{}}
+	err := n.host.visit(func() (err error) {
+		m.conn, _, err = subscribe([]int{
+			unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+		})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	m.stop = stop
+	m.ended.Go(func() { m.listen(ctx) })
+	return m, nil
+}
+
+// Changes is told once for changes that come together. Whoever hears it reads
+// HostLinks again.
+func (m *LinkMonitor) Changes() <-chan struct{} { return m.changes.told }
+
+// Close ends it.
+func (m *LinkMonitor) Close() error {
+	m.stop()
+	m.ended.Wait()
+	m.changes.stop()
+	return m.conn.Close()
+}
+
+func (m *LinkMonitor) listen(ctx context.Context) {
+	buf := make([]byte, rtMaxReply)
+	for {
+		changed, err := hear(ctx, m.conn, buf, func(h unix.NlMsghdr, data []byte) bool { return m.concerns(h.Type, data) })
+		if changed {
+			m.changes.tell()
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// concerns tells whether a notification is about what HostLinks reads.
+func (m *LinkMonitor) concerns(kind uint16, data []byte) bool {
+	switch kind {
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		return true
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		r, ok, err := parseOverlayRoute(data)
+		return ok && err == nil && r.dst.Bits() == 0
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		body, ok, err := parseLinkEvent(data)
+		if err != nil || !ok {
+			return false
+		}
+		l := body.(vtepState)
+		now := seenLink{l.name, l.mtu, l.flags & (unix.IFF_UP | unix.IFF_RUNNING)}
+		if kind == unix.RTM_DELLINK {
+			delete(m.seen, l.index)
+			return true
+		}
+		was, known := m.seen[l.index]
+		m.seen[l.index] = now
+		return !known || was != now
+	}
+	return false
+}

@@ -1,0 +1,270 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// overlayRuns bounds how often one Apply starts again because the kernel
+// changed under it.
+const overlayRuns = 3
+
+// Overlay keeps the routes to other nodes' pods in the kernel, and the tunnel
+// device. It remembers what is there: a change costs what it changes. It is
+// safe for concurrent use.
+type Overlay struct {
+	family   uint8
+	firstHop uint32
+	now      func() time.Time
+	probe    Probe
+	ns       *Namespace
+
+	mu   sync.Mutex
+	conn *rtConn
+	// have is what the kernel holds as far as it is ours, nil when that is not
+	// known. noHops tells that the kernel has no nexthop objects.
+	have   *overlayHave
+	noHops bool
+	// wanted is the last device that was asked for, device what became of it,
+	// and parent its lower link.
+	wanted *VTEP
+	device vtepState
+	parent *linkState
+	// moved tells that routes, links or addresses may have changed, so that
+	// gateways are looked up anew; direct remembers these.
+	moved  bool
+	direct map[netip.Addr]hop
+	peers  *overlayIndex
+	// order is the peers' in the last spec.
+	order    []*overlayPeer
+	nextHop  uint32
+	warnings []error
+	// mark is the monitor's at the last look at the kernel.
+	mark uint32
+	// linkFlags are those of links that gateways are on, as far as they were told.
+	linkFlags map[int]uint32
+
+	monitor *overlayMonitor
+	index   atomic.Int64
+}
+
+// OpenOverlay opens an overlay of one address family in the namespace of the
+// process. It changes nothing before Apply.
+func (n *Net) OpenOverlay(opt OverlayOptions) (*Overlay, error) {
+	o := &Overlay{
+		family: unix.AF_INET, firstHop: OverlayNexthops4, now: opt.Now, probe: n.probe, ns: n.host,
+		noHops: opt.NoNexthops, direct: map[netip.Addr]hop{}, peers: newOverlayIndex(0),
+		linkFlags: map[int]uint32{},
+	}
+	if opt.IPv6 {
+		o.family, o.firstHop = unix.AF_INET6, OverlayNexthops6
+	}
+	if o.now == nil {
+		o.now = time.Now
+	}
+	var err error
+	if o.monitor, err = openOverlayMonitor(o); err != nil {
+		return nil, err
+	}
+	if err := o.connect(); err != nil {
+		o.monitor.close()
+		return nil, err
+	}
+	return o, nil
+}
+
+// connect opens the socket for requests anew: after a failure answers to old
+// ones may still come in.
+func (o *Overlay) connect() error {
+	if o.conn != nil {
+		_ = o.conn.close()
+	}
+	o.conn = nil
+	return o.ns.visit(func() error {
+		c, err := openRTConn()
+		if err != nil {
+			return err
+		}
+		grow(c.fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF)
+		o.conn = c
+		o.monitor.ignore(c.fd)
+		return nil
+	})
+}
+
+// Close closes the sockets and leaves the kernel as it is.
+func (o *Overlay) Close() error {
+	o.monitor.close()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.conn == nil {
+		return nil
+	}
+	err := o.conn.close()
+	o.conn = nil
+	return err
+}
+
+// Changes is told when the kernel is no longer as Apply left it, or when the
+// way to a peer may have changed: call Apply again. Changes that come together
+// are told once.
+func (o *Overlay) Changes() <-chan struct{} { return o.monitor.changes.told }
+
+// Apply makes the kernel as the spec says. The first call, and one after a
+// disturbance, compares with the kernel, others with what is remembered. A
+// refused peer is no error: Peers and the report tell, and it is tried again
+// when its time has come, as something calls Apply then. After an error the
+// next call begins with a look at the kernel.
+func (o *Overlay) Apply(ctx context.Context, spec OverlaySpec) (OverlayReport, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var r OverlayReport
+	var err error
+	start := time.Now()
+	defer func() { o.monitor.took(time.Since(start), r.Dumped) }()
+	for range overlayRuns {
+		if err = o.apply(ctx, &spec, &r); err == nil {
+			o.summarize(&r)
+			return r, nil
+		}
+		o.have = nil
+		if !errors.Is(err, errLinkGone) || ctx.Err() != nil {
+			break
+		}
+	}
+	o.summarize(&r)
+	if again := o.connect(); again != nil {
+		err = errors.Join(err, again)
+	}
+	return r, err
+}
+
+func (o *Overlay) apply(ctx context.Context, spec *OverlaySpec, r *OverlayReport) error {
+	if o.conn == nil {
+		return fmt.Errorf("overlay: %w: it has no socket", ErrInvalid)
+	}
+	known := o.have != nil
+	if err := o.ensureDevice(ctx, spec.Device, known); err != nil {
+		return err
+	}
+	if o.have == nil {
+		if o.wanted == nil {
+			o.mark = o.monitor.mark()
+		}
+		have, err := o.read(ctx, o.device.index)
+		if err != nil {
+			return err
+		}
+		o.have, r.Dumped = have, true
+		for _, p := range o.order {
+			if p.failures == 1 { // by what was changed meanwhile, for all we know
+				p.retryAt = time.Time{}
+			}
+		}
+	}
+	if err := o.want(ctx, spec.Peers); err != nil {
+		return err
+	}
+	w := &overlayWriter{Overlay: o}
+	defer func() { r.Writes += w.done }()
+	if err := o.program(ctx, w); err != nil {
+		return err
+	}
+	if spec.Prune {
+		if err := o.prune(ctx, w, r.Dumped); err != nil {
+			return err
+		}
+	}
+	now := o.now()
+	for _, p := range o.order {
+		if p.due(now) || p.wrong != nil {
+			p.judge(now)
+		}
+	}
+	return nil
+}
+
+// ensureDevice makes the device as wanted, unless it is known to be so.
+func (o *Overlay) ensureDevice(ctx context.Context, v *VTEP, known bool) error {
+	if known && (v == nil) == (o.wanted == nil) && (v == nil || *v == *o.wanted) {
+		return nil
+	}
+	before := o.device.index
+	o.have = nil
+	o.device, o.wanted, o.parent, o.warnings = vtepState{}, nil, nil, nil
+	if v != nil {
+		if err := v.validate(o.family == unix.AF_INET6); err != nil {
+			return err
+		}
+		wanted := *v
+		// Heard of from now on, whatever comes of it.
+		o.wanted = &wanted
+		var err error
+		if o.device, o.warnings, err = o.ensureVTEP(ctx, v); err != nil {
+			o.device = vtepState{}
+			return err
+		}
+	}
+	o.index.Store(int64(o.device.index))
+	if o.device.index != before {
+		o.moved = true
+	}
+	return nil
+}
+
+// want takes over a list of peers. What is known of those that did not change
+// stays known.
+func (o *Overlay) want(ctx context.Context, list []OverlayPeer) error {
+	now := o.now()
+	moved := o.moved
+	if o.moved = false; moved {
+		clear(o.direct)
+	}
+	index := newOverlayIndex(len(list))
+	order := make([]*overlayPeer, 0, len(list))
+	for i := range list {
+		p := o.peers.names[list[i].Name]
+		fresh := p == nil || index.names[list[i].Name] != nil
+		if fresh {
+			p = &overlayPeer{OverlayPeer: list[i], state: OverlayPending, since: now}
+		}
+		if fresh || moved || p.OverlayPeer != list[i] || p.wrong != nil {
+			if p.OverlayPeer != list[i] || moved {
+				p.OverlayPeer, p.failures, p.retryAt = list[i], 0, time.Time{}
+			}
+			if err := o.resolve(ctx, p); err != nil {
+				o.moved = true
+				return err
+			}
+		}
+		if p.wrong == nil {
+			p.wrong = index.add(p)
+		}
+		if index.names[p.Name] == nil {
+			index.names[p.Name] = p
+		}
+		order = append(order, p)
+	}
+	o.peers, o.order = index, order
+	return nil
+}
+
+func (o *Overlay) summarize(r *OverlayReport) {
+	r.MAC, r.Warnings = o.device.mac.String(), o.warnings
+	r.Wanted, r.Programmed, r.RetryAt = len(o.order), 0, time.Time{}
+	for _, p := range o.order {
+		if p.state == OverlayProgrammed {
+			r.Programmed++
+		}
+		if !p.retryAt.IsZero() && (r.RetryAt.IsZero() || p.retryAt.Before(r.RetryAt)) {
+			r.RetryAt = p.retryAt
+		}
+	}
+}

@@ -1,0 +1,246 @@
+package netops
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// overlayHave is the kernel's part of an overlay, as it was read or made. All
+// that is in it is ours: by the device, the range of numbers or the protocol.
+type overlayHave struct {
+	neighs map[netip.Addr]hwAddr
+	// fdb has the first destination of each MAC; there should be only one.
+	fdb  map[hwAddr]netip.Addr
+	hops map[uint32]hop
+	// ids is the inverse of hops.
+	ids    map[hop]uint32
+	routes map[netip.Prefix]overlayRouteState
+	// surplus are deletions of what stands beside the above: further
+	// destinations and routes of the same key.
+	surplus []overlayOp
+}
+
+func newOverlayHave() *overlayHave {
+	return &overlayHave{
+		neighs: map[netip.Addr]hwAddr{}, fdb: map[hwAddr]netip.Addr{},
+		hops: map[uint32]hop{}, ids: map[hop]uint32{}, routes: map[netip.Prefix]overlayRouteState{},
+	}
+}
+
+// settle is what an op that the kernel made changes.
+func (h *overlayHave) settle(op *overlayOp) {
+	switch {
+	case op.kind == overlayNeigh && op.del:
+		delete(h.neighs, op.ip)
+	case op.kind == overlayNeigh:
+		h.neighs[op.ip] = op.mac
+	case op.kind == overlayFDB && op.del:
+		if h.fdb[op.mac] == op.ip {
+			delete(h.fdb, op.mac)
+		}
+	case op.kind == overlayFDB:
+		h.fdb[op.mac] = op.ip
+	case op.kind == overlayHop && op.del:
+		delete(h.ids, h.hops[op.id])
+		delete(h.hops, op.id)
+	case op.kind == overlayHop:
+		h.hops[op.id], h.ids[op.hop] = op.hop, op.id
+	case op.del:
+		if have := h.routes[op.dst]; have.protocol == op.protocol && have.priority == op.priority {
+			delete(h.routes, op.dst)
+		}
+	default:
+		h.routes[op.dst] = op.route()
+	}
+}
+
+// route is the route that the op makes.
+func (op *overlayOp) route() overlayRouteState {
+	r := overlayRouteState{dst: op.dst, protocol: op.protocol, priority: op.priority, id: op.id}
+	if op.id == 0 {
+		r.hop = op.hop
+	}
+	return r
+}
+
+// read reads the kernel's part of the overlay; link is the device's index, 0
+// for none.
+func (o *Overlay) read(ctx context.Context, link int) (*overlayHave, error) {
+	h := newOverlayHave()
+	if link != 0 {
+		for _, fdb := range []bool{false, true} {
+			if err := o.readNeighs(ctx, h, link, fdb); err != nil {
+				return nil, kernelError(err, "list neighbours")
+			}
+		}
+	}
+	if err := o.readHops(ctx, h); err != nil {
+		return nil, kernelError(err, "list nexthops")
+	}
+	if err := o.readRoutes(ctx, h, link); err != nil {
+		return nil, kernelError(err, "list routes")
+	}
+	return h, nil
+}
+
+func (o *Overlay) readNeighs(ctx context.Context, h *overlayHave, link int, fdb bool) error {
+	nd := &ndmsg{family: o.family}
+	m := rtMessage{kind: unix.RTM_GETNEIGH, data: []nl.NetlinkRequestData{nd}}
+	if fdb { // the bridge's dump is filtered by the header, not by the attribute
+		nd.family, nd.index = unix.AF_BRIDGE, uint32(link)
+	} else {
+		m.data = append(m.data, nl.NewRtAttr(unix.NDA_IFINDEX, nl.Uint32Attr(uint32(link))))
+	}
+	reset := func() {
+		if h.surplus = nil; fdb {
+			clear(h.fdb)
+		} else {
+			clear(h.neighs)
+		}
+	}
+	return o.conn.dump(ctx, m, reset, func(_ uint16, data []byte) error {
+		n, ok, err := parseOverlayNeigh(data)
+		if err == nil && ok && n.link == link && n.permanent && n.fdb == fdb {
+			h.addNeigh(n)
+		}
+		return err
+	})
+}
+
+// addNeigh keeps one destination for each MAC. Of several all are surplus: the
+// kernel replaces the first and cannot tell which that is.
+func (h *overlayHave) addNeigh(n overlayNeighState) {
+	if !n.fdb {
+		h.neighs[n.ip] = n.mac
+		return
+	}
+	surplus := func(ip netip.Addr) {
+		h.surplus = append(h.surplus, overlayOp{kind: overlayFDB, del: true, link: n.link, mac: n.mac, ip: ip})
+	}
+	switch first, more := h.fdb[n.mac]; {
+	case !more:
+		h.fdb[n.mac] = n.ip
+		return
+	case first.IsValid():
+		surplus(first)
+		h.fdb[n.mac] = netip.Addr{}
+	}
+	surplus(n.ip)
+}
+
+func (o *Overlay) readHops(ctx context.Context, h *overlayHave) error {
+	body := rawBody{o.family, 0, 0, 0, 0, 0, 0, 0}
+	m := rtMessage{kind: unix.RTM_GETNEXTHOP, data: []nl.NetlinkRequestData{body}}
+	err := o.conn.dump(ctx, m, func() { clear(h.hops); clear(h.ids) }, func(_ uint16, data []byte) error {
+		n, err := parseNexthop(data)
+		if err == nil && o.isOwnHop(n.id) {
+			h.hops[n.id] = n.hop
+			h.ids[n.hop] = n.id
+		}
+		return err
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		o.noHops = true
+		return nil
+	}
+	return err
+}
+
+// isOwnHop tells whether a nexthop object has one of our numbers.
+func (o *Overlay) isOwnHop(id uint32) bool { return id-o.firstHop < 1<<23 }
+
+// readRoutes reads our routes, and those over the device.
+func (o *Overlay) readRoutes(ctx context.Context, h *overlayHave, link int) error {
+	var all []overlayRouteState
+	for _, filter := range []struct {
+		protocol uint8
+		link     int
+	}{{protocol: OverlayProtocol}, {link: link}} {
+		if filter.protocol == 0 && link == 0 {
+			continue
+		}
+		var some []overlayRouteState
+		rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Type: unix.RTN_UNICAST, Table: unix.RT_TABLE_MAIN, Protocol: filter.protocol}}
+		m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{rtm}}
+		if filter.link != 0 {
+			m.data = append(m.data, nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(link))))
+		}
+		err := o.conn.dump(ctx, m, func() { some = nil }, func(_ uint16, data []byte) error {
+			r, ok, err := parseOverlayRoute(data)
+			if err == nil && ok && (filter.protocol != 0) == (r.protocol == OverlayProtocol) {
+				some = append(some, r)
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) {
+			return err
+		}
+		all = append(all, some...)
+	}
+	for _, r := range all {
+		if r.protocol == OverlayProtocol || r.linked == link && r.isFlannels() {
+			h.addRoute(r, o.priority())
+		}
+	}
+	return nil
+}
+
+// addRoute keeps one route for each destination: the one that a new one of ours
+// would replace.
+func (h *overlayHave) addRoute(r overlayRouteState, priority int) {
+	have, more := h.routes[r.dst]
+	if !more && r.priority == priority {
+		r.linked = 0
+		h.routes[r.dst] = r
+		return
+	}
+	h.surplus = append(h.surplus, overlayOp{kind: overlayRoute, del: true, dst: r.dst, protocol: r.protocol, priority: r.priority})
+	if more && have.protocol == r.protocol && have.priority == r.priority {
+		delete(h.routes, r.dst) // the deletion may take either
+	}
+}
+
+// priority is the metric of routes that are made without one.
+func (o *Overlay) priority() int {
+	if o.family == unix.AF_INET6 {
+		return 1024 // IP6_RT_PRIO_USER of linux/ipv6_route.h
+	}
+	return 0
+}
+
+// rawBody is a message that is encoded already.
+type rawBody []byte
+
+// Len is the number of bytes.
+func (b rawBody) Len() int { return len(b) }
+
+// Serialize is the message itself.
+func (b rawBody) Serialize() []byte { return b }
+
+// onLink asks the kernel how packets to a gateway leave: not ok if it is
+// not on one of the host's links.
+func (o *Overlay) onLink(ctx context.Context, gateway netip.Addr) (h hop, ok bool, err error) {
+	body := rawBody{o.family, uint8(gateway.BitLen()), 0, 0, 0, 0, 0, 0}
+	body = appendAttr(binary.NativeEndian.AppendUint32(body, 0), unix.RTA_DST, gateway.AsSlice())
+	var r routeState
+	err = o.conn.ask(ctx, rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{body}}, func(_ uint16, data []byte) error {
+		routes, err := parseRoute(data)
+		if len(routes) == 1 {
+			r = routes[0]
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES), errors.Is(err, unix.EINVAL):
+		return hop{}, false, nil // no route, or one that refuses
+	case err != nil:
+		return hop{}, false, kernelError(err, fmt.Sprintf("route to %s", gateway))
+	}
+	return hop{via: gateway, link: r.link}, r.link != 0 && !r.via.IsValid(), nil
+}

@@ -1,0 +1,139 @@
+package netops
+
+import "golang.org/x/sys/unix"
+
+// disturbedBy takes events in and tells whether Apply is to be called: what is
+// remembered is no longer true, or gateways may be reached another way. What
+// own requests caused agrees with what is remembered.
+func (o *Overlay) disturbedBy(events []overlayEvent, lost bool) bool {
+	moved := lost && len(o.direct) > 0
+	disturbed := lost
+	for i := range events {
+		if events[i].after < o.mark {
+			continue // what it tells was read after it happened
+		}
+		d, m := o.judgeEvent(&events[i])
+		disturbed, moved = disturbed || d, moved || m
+	}
+	if o.order == nil && o.wanted == nil {
+		return false // nobody has asked for anything yet
+	}
+	if disturbed {
+		o.have = nil
+	}
+	o.moved = o.moved || moved
+	return disturbed || moved
+}
+
+func (o *Overlay) judgeEvent(e *overlayEvent) (disturbed, moved bool) {
+	switch b := e.body.(type) {
+	case vtepState:
+		return o.judgeLink(&b, e.del)
+	case addrState:
+		return o.judgeAddr(&b, e.del)
+	case overlayRouteState:
+		return o.judgeRoute(b, e.del)
+	case overlayNeighState:
+		return o.have != nil && o.judgeNeigh(&b, e.del), false
+	case overlayHopState:
+		if o.have == nil {
+			return false, false
+		}
+		have, ok := o.have.hops[b.id]
+		return ok && (e.del || have != b.hop), false
+	}
+	return false, false
+}
+
+// judgeLink: a link that goes down or away takes routes and nexthops with it
+// and tells nobody.
+func (o *Overlay) judgeLink(l *vtepState, del bool) (disturbed, moved bool) {
+	const state = unix.IFF_UP | unix.IFF_RUNNING
+	if w := o.wanted; w != nil {
+		have := &o.device
+		switch {
+		case l.index == have.index && have.index != 0:
+			disturbed = del || l.name != have.name || l.isUp() != have.isUp() || l.mtu != have.mtu ||
+				l.hardware() != have.hardware() || l.local != have.local || l.parent != have.parent || l.learning != have.learning
+		case l.name == w.Name, have.index == 0 && del:
+			disturbed = true
+		case l.name == w.Parent, o.parent != nil && l.index == o.parent.index:
+			p := o.parent
+			disturbed = del || p == nil || l.index != p.index || l.name != p.name || l.mtu != p.mtu || l.flags&state != p.flags&state
+		}
+		if disturbed && !del && o.parent != nil && l.index == o.parent.index {
+			o.parent = &l.linkState
+		}
+	}
+	if o.leadsOver(l.index) {
+		if flags, known := o.linkFlags[l.index]; del || !known || flags != l.flags&state {
+			disturbed, moved = true, true
+		}
+		o.linkFlags[l.index] = l.flags & state
+	}
+	// A link that comes up may be the one that a gateway is missed on.
+	return disturbed, moved || !del && len(o.direct) > 0 && l.flags&state == state && o.missesHop()
+}
+
+// leadsOver tells whether a gateway is on the link.
+func (o *Overlay) leadsOver(link int) bool {
+	for _, h := range o.direct {
+		if h.link == link {
+			return true
+		}
+	}
+	return false
+}
+
+// missesHop tells whether a gateway is on no link.
+func (o *Overlay) missesHop() bool { return o.leadsOver(0) }
+
+func (o *Overlay) judgeAddr(a *addrState, del bool) (disturbed, moved bool) {
+	if w := o.wanted; w != nil && a.link == o.device.index && o.device.index != 0 {
+		if a.prefix == w.Address {
+			return del, false
+		}
+		return !del && w.Network.IsValid() && w.Network.Contains(a.prefix.Addr()), false
+	}
+	return o.leadsOver(a.link), len(o.direct) > 0
+}
+
+func (o *Overlay) judgeNeigh(n *overlayNeighState, del bool) bool {
+	if n.fdb {
+		have, ok := o.have.fdb[n.mac]
+		if del {
+			return ok && have == n.ip
+		}
+		return n.permanent && have != n.ip
+	}
+	have, ok := o.have.neighs[n.ip]
+	if del {
+		return ok
+	}
+	return ok && (!n.permanent || have != n.mac)
+}
+
+func (o *Overlay) judgeRoute(r overlayRouteState, del bool) (disturbed, moved bool) {
+	over := r.linked != 0 && r.linked == o.device.index
+	r.linked = 0
+	if o.have != nil {
+		have, ok := o.have.routes[r.dst]
+		switch {
+		case del:
+			disturbed = ok && have == r
+		case have == r:
+		default:
+			disturbed = r.protocol == OverlayProtocol || over && r.isFlannels() ||
+				r.priority == o.priority() && o.peers.subnets[r.dst] != nil
+		}
+	}
+	if r.protocol == OverlayProtocol {
+		return disturbed, false
+	}
+	for gateway := range o.direct {
+		if r.dst.Contains(gateway) {
+			return disturbed, true
+		}
+	}
+	return disturbed, false
+}

@@ -1,0 +1,159 @@
+package netops
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// Parts of linux/nexthop.h and linux/rtnetlink.h that x/sys/unix lacks.
+const (
+	sizeofNhmsg = 8
+	rtaNhID     = 30
+)
+
+// hwAddr is an Ethernet address as a key of maps.
+type hwAddr [6]byte
+
+// hop is where a route leads: a neighbour on a link. OnLink takes the kernel's
+// question back whether the link has a network that the neighbour is in.
+type hop struct {
+	via    netip.Addr
+	link   int
+	onLink bool
+}
+
+// overlayKind is a kind of kernel object that peers are made of, in the order
+// in which they are made.
+type overlayKind uint8
+
+const (
+	overlayNeigh overlayKind = iota
+	overlayFDB
+	overlayHop
+	overlayRoute
+)
+
+// overlayOp makes or deletes one kernel object of a peer.
+type overlayOp struct {
+	kind overlayKind
+	del  bool
+	// peer is nil for objects that are nobody's any more.
+	peer *overlayPeer
+	// link, ip and mac are a neighbour's or forwarding entry's.
+	link int
+	ip   netip.Addr
+	mac  hwAddr
+	// id is a nexthop object's, or the one that a route leads to; 0 for a route
+	// with a hop of its own.
+	id  uint32
+	hop hop
+	// dst, protocol and priority are a route's.
+	dst      netip.Prefix
+	protocol uint8
+	priority int
+}
+
+// request is the message's type and flags.
+func (op *overlayOp) request() (kind, flags uint16) {
+	kinds := [...][2]uint16{
+		overlayNeigh: {unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH},
+		overlayFDB:   {unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH},
+		overlayHop:   {unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP},
+		overlayRoute: {unix.RTM_NEWROUTE, unix.RTM_DELROUTE},
+	}[op.kind]
+	if op.del {
+		return kinds[1], 0
+	}
+	return kinds[0], unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+}
+
+// body appends the message without its netlink header.
+func (op *overlayOp) body(b []byte) []byte {
+	switch op.kind {
+	case overlayNeigh:
+		b = appendNdmsg(b, family(op.ip), op.link, 0)
+		b = appendAttr(b, unix.NDA_DST, op.ip.AsSlice())
+		if !op.del {
+			b = appendAttr(b, unix.NDA_LLADDR, op.mac[:])
+		}
+	case overlayFDB:
+		b = appendNdmsg(b, unix.AF_BRIDGE, op.link, unix.NTF_SELF)
+		b = appendAttr(b, unix.NDA_LLADDR, op.mac[:])
+		b = appendAttr(b, unix.NDA_DST, op.ip.AsSlice())
+	case overlayHop:
+		b = op.hopBody(b)
+	case overlayRoute:
+		b = op.routeBody(b)
+	}
+	return b
+}
+
+// appendNdmsg appends struct ndmsg of a permanent entry.
+func appendNdmsg(b []byte, family uint8, link int, flags uint8) []byte {
+	m := ndmsg{family: family, index: uint32(link), state: unix.NUD_PERMANENT, flags: flags}
+	return append(b, m.Serialize()...)
+}
+
+// hopBody appends struct nhmsg and its attributes.
+func (op *overlayOp) hopBody(b []byte) []byte {
+	if op.del {
+		b = append(b, unix.AF_UNSPEC, 0, 0, 0)
+		b = binary.NativeEndian.AppendUint32(b, 0)
+		return appendAttr32(b, unix.NHA_ID, op.id)
+	}
+	b = append(b, family(op.hop.via), 0, OverlayProtocol, 0)
+	b = binary.NativeEndian.AppendUint32(b, op.hop.flags())
+	b = appendAttr32(b, unix.NHA_ID, op.id)
+	b = appendAttr32(b, unix.NHA_OIF, uint32(op.hop.link))
+	return appendAttr(b, unix.NHA_GATEWAY, op.hop.via.AsSlice())
+}
+
+func (h hop) flags() uint32 {
+	if h.onLink {
+		return unix.RTNH_F_ONLINK
+	}
+	return 0
+}
+
+// routeBody appends struct rtmsg and its attributes. A deletion names protocol
+// and metric, so that it takes no other program's route.
+func (op *overlayOp) routeBody(b []byte) []byte {
+	scope, flags := uint8(unix.RT_SCOPE_UNIVERSE), uint32(0)
+	switch {
+	case op.del:
+		scope = unix.RT_SCOPE_NOWHERE // any
+	case op.id == 0:
+		flags = op.hop.flags()
+	}
+	b = append(b, family(op.dst.Addr()), uint8(op.dst.Bits()), 0, 0, unix.RT_TABLE_MAIN, op.protocol, scope, unix.RTN_UNICAST)
+	b = binary.NativeEndian.AppendUint32(b, flags)
+	b = appendAttr(b, unix.RTA_DST, op.dst.Addr().AsSlice())
+	if op.priority != 0 {
+		b = appendAttr32(b, unix.RTA_PRIORITY, uint32(op.priority))
+	}
+	switch {
+	case op.del:
+		return b
+	case op.id != 0:
+		return appendAttr32(b, rtaNhID, op.id)
+	}
+	b = appendAttr(b, unix.RTA_GATEWAY, op.hop.via.AsSlice())
+	return appendAttr32(b, unix.RTA_OIF, uint32(op.hop.link))
+}
+
+// appendAttr appends a netlink attribute.
+func appendAttr(b []byte, kind uint16, v []byte) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(v)))
+	b = binary.NativeEndian.AppendUint16(b, kind)
+	b = append(b, v...)
+	for len(b)%unix.RTA_ALIGNTO != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
+func appendAttr32(b []byte, kind uint16, v uint32) []byte {
+	return appendAttr(b, kind, binary.NativeEndian.AppendUint32(nil, v))
+}

@@ -1,0 +1,286 @@
+package netops
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/mdlayher/socket"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// overlayQuiet is how long changes are gathered before they are told, and
+	// overlayQuietMost the longest: a look at a kernel with many peers is not
+	// to take more than a part of the time, whoever disturbs it how often.
+	overlayQuiet     = 20 * time.Millisecond
+	overlayQuietMost = 500 * time.Millisecond
+	// monitorBuffer holds what comes in while a large overlay is programmed.
+	monitorBuffer = 16 << 20
+	// monitorQueue bounds the notifications that wait for an Apply to end.
+	monitorQueue = 1 << 16
+)
+
+// overlayEvent is one notification of the kernel's: a link, address,
+// neighbour, nexthop or route that was made, changed or deleted.
+type overlayEvent struct {
+	// after is the mark that it came behind.
+	after uint32
+	del   bool
+	body  any // vtepState, addrState, overlayNeighState, overlayHopState, overlayRouteState
+}
+
+// overlayMonitor hears what becomes of links, addresses, neighbours, nexthops
+// and routes, and judges whether it disturbs the overlay.
+type overlayMonitor struct {
+	o       *Overlay
+	fd      int
+	conn    *socket.Conn
+	stop    context.CancelFunc
+	ended   sync.WaitGroup
+	changes *gathered
+	wake    chan struct{}
+
+	mu    sync.Mutex
+	queue []overlayEvent
+	// marked is the last mark that was set, passed the last one that came in.
+	marked, passed uint32
+	// lost tells that notifications were dropped, so that nothing is known.
+	lost bool
+}
+
+func openOverlayMonitor(o *Overlay) (*overlayMonitor, error) {
+	m := &overlayMonitor{o: o, changes: gather(overlayQuiet), wake: make(chan struct{}, 1)}
+	groups := []int{unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_NEXTHOP, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE}
+	if o.family == unix.AF_INET6 {
+		groups = append(groups[:3], unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE)
+	}
+	err := o.ns.visit(func() (err error) {
+		m.conn, m.fd, err = subscribe(groups)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	m.stop = stop
+	m.ended.Go(func() { m.listen(ctx) })
+	m.ended.Go(func() { m.judge(ctx) })
+	return m, nil
+}
+
+// subscribe opens a socket that hears groups of notifications.
+func subscribe(groups []int) (*socket.Conn, int, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, 0, kernelError(err, "open rtnetlink socket")
+	}
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	for _, g := range groups {
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g)
+		}
+		if errors.Is(err, unix.EINVAL) && g == unix.RTNLGRP_NEXTHOP {
+			err = nil // a kernel without nexthop objects
+		}
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, 0, kernelError(err, "subscribe to rtnetlink")
+	}
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, monitorBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, monitorBuffer)
+	}
+	conn, err := socket.New(fd, "rtnetlink")
+	if err != nil {
+		_ = unix.Close(fd)
+	}
+	return conn, fd, err
+}
+
+// ignore has the kernel keep back what requests of a socket cause (classic
+// BPF; a notification begins with its netlink header, whose sender is at 12).
+// Forwarding entries tell no sender: those come in all the same.
+func (m *overlayMonitor) ignore(fd int) {
+	sa, err := unix.Getsockname(fd)
+	own, ok := sa.(*unix.SockaddrNetlink)
+	if err != nil || !ok {
+		return // more to judge, no more
+	}
+	port := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, own.Pid))
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 12},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: port, Jt: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	_ = unix.SetsockoptSockFprog(m.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog)
+}
+
+// mark draws a line between what happened and what will happen: it sends a
+// request for nothing, whose acknowledgement comes in behind all notifications
+// so far. What comes before it is older than what the caller reads from now on.
+func (m *overlayMonitor) mark() uint32 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr)
+	b = binary.NativeEndian.AppendUint16(b, unix.NLMSG_NOOP)
+	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|unix.NLM_F_ACK)
+	b = binary.NativeEndian.AppendUint32(b, m.marked+1)
+	b = binary.NativeEndian.AppendUint32(b, 0)
+	if unix.Sendto(m.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}) == nil {
+		m.marked++
+	}
+	return m.marked
+}
+
+func (m *overlayMonitor) close() {
+	m.stop()
+	m.ended.Wait()
+	_ = m.conn.Close()
+	m.changes.stop()
+}
+
+// listen queues notifications until the context ends.
+func (m *overlayMonitor) listen(ctx context.Context) {
+	buf := make([]byte, rtMaxReply)
+	for {
+		var events []overlayEvent
+		lost, err := hear(ctx, m.conn, buf, func(h unix.NlMsghdr, data []byte) bool {
+			if h.Type == unix.NLMSG_ERROR {
+				m.pass(h.Seq)
+			} else if e, ok := m.decode(h.Type, data); ok {
+				events = append(events, e)
+			}
+			return false
+		})
+		m.push(events, lost)
+		if err != nil {
+			return // the end, or a socket of no use: the caller's slow timer remains
+		}
+	}
+}
+
+// hear waits for one datagram of notifications and calls each for them. It
+// reports true if each did once, and if some were dropped for want of room.
+func hear(ctx context.Context, conn *socket.Conn, buf []byte, each func(unix.NlMsghdr, []byte) bool) (bool, error) {
+	n, from, err := conn.Recvfrom(ctx, buf, unix.MSG_TRUNC)
+	sender, _ := from.(*unix.SockaddrNetlink)
+	switch {
+	case errors.Is(err, unix.ENOBUFS), err == nil && n > len(buf):
+		return true, nil
+	case errors.Is(err, unix.EINTR), err == nil && (sender == nil || sender.Pid != 0):
+		return false, nil
+	case err != nil:
+		return ctx.Err() == nil, err
+	}
+	found := false
+	splitMessages(buf[:n], func(h unix.NlMsghdr, data []byte) { found = each(h, data) || found })
+	return found, nil
+}
+
+// pass takes a mark in.
+func (m *overlayMonitor) pass(mark uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.passed = mark
+}
+
+// push queues events for the judge.
+func (m *overlayMonitor) push(events []overlayEvent, lost bool) {
+	if len(events) == 0 && !lost {
+		return
+	}
+	m.mu.Lock()
+	m.lost = m.lost || lost || len(m.queue) > monitorQueue
+	if m.lost {
+		events, m.queue, m.passed = nil, nil, m.marked // the mark may be lost too
+	}
+	for i := range events {
+		events[i].after = m.passed
+	}
+	m.queue = append(m.queue, events...)
+	m.mu.Unlock()
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// decode reads a notification; not ok for what concerns no overlay. What
+// cannot be read is a link of no name: it disturbs nothing.
+func (m *overlayMonitor) decode(kind uint16, data []byte) (e overlayEvent, ok bool) {
+	var err error
+	switch kind {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		e.body, ok, err = parseLinkEvent(data)
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		e.body, ok, err = boxed(parseAddr(data))
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		var n overlayNeighState
+		n, ok, err = parseOverlayNeigh(data)
+		e.body, ok = n, ok && int64(n.link) == m.o.index.Load()
+	case unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
+		var n overlayHopState
+		n, err = parseNexthop(data)
+		e.body, ok = n, m.o.isOwnHop(n.id)
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		e.body, ok, err = boxed(parseOverlayRoute(data))
+	}
+	switch kind {
+	case unix.RTM_DELLINK, unix.RTM_DELADDR, unix.RTM_DELNEIGH, unix.RTM_DELNEXTHOP, unix.RTM_DELROUTE:
+		e.del = true
+	}
+	return e, ok && err == nil
+}
+
+func boxed[T any](v T, ok bool, err error) (any, bool, error) { return v, ok, err }
+
+// parseLinkEvent reads a link of any kind; not ok for a bridge's words on its ports.
+func parseLinkEvent(data []byte) (any, bool, error) {
+	if len(data) > 0 && data[0] == unix.AF_BRIDGE {
+		return nil, false, nil
+	}
+	v, ok, err := parseVTEP(data)
+	if err != nil || ok {
+		return v, ok, err
+	}
+	l, err := parseLink(data)
+	if err != nil {
+		return nil, false, fmt.Errorf("link notification: %w", err)
+	}
+	return vtepState{linkState: *l}, true, nil
+}
+
+// judge compares queued events with what is remembered, one Apply at a time.
+func (m *overlayMonitor) judge(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.wake:
+		}
+		m.o.mu.Lock()
+		m.mu.Lock()
+		events, lost := m.queue, m.lost
+		m.queue, m.lost = nil, false
+		m.mu.Unlock()
+		told := m.o.disturbedBy(events, lost)
+		m.o.mu.Unlock()
+		if told {
+			m.changes.tell()
+		}
+	}
+}
+
+// took sets the pace by what a look at the kernel costs.
+func (m *overlayMonitor) took(d time.Duration, dumped bool) {
+	if !dumped {
+		return
+	}
+	m.changes.pace(min(max(2*d, overlayQuiet), overlayQuietMost))
+}

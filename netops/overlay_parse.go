@@ -1,0 +1,134 @@
+package netops
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// overlayNeighState is a neighbour, or an entry of a VXLAN device's forwarding
+// database, of any state.
+type overlayNeighState struct {
+	fdb, permanent bool
+	link           int
+	ip             netip.Addr
+	mac            hwAddr
+}
+
+// parseOverlayNeigh reads the body of RTM_NEWNEIGH or RTM_DELNEIGH; not ok for
+// what is neither an IP neighbour nor a device's own forwarding entry.
+func parseOverlayNeigh(b []byte) (n overlayNeighState, ok bool, err error) {
+	if len(b) < sizeofNdmsg {
+		return n, false, fmt.Errorf("neighbour message of %d bytes: %w", len(b), unix.EBADMSG)
+	}
+	n.link = int(int32(binary.NativeEndian.Uint32(b[4:])))
+	n.permanent = binary.NativeEndian.Uint16(b[8:])&unix.NUD_PERMANENT != 0
+	switch b[0] {
+	case unix.AF_INET, unix.AF_INET6:
+	case unix.AF_BRIDGE:
+		n.fdb = true
+		if b[10]&unix.NTF_SELF == 0 {
+			return n, false, nil
+		}
+	default:
+		return n, false, nil
+	}
+	hardware := false
+	err = eachRTAttr(b[sizeofNdmsg:], func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.NDA_DST:
+			n.ip, _ = netip.AddrFromSlice(v)
+		case unix.NDA_LLADDR:
+			hardware = copy(n.mac[:], v) == len(n.mac)
+		}
+		return nil
+	})
+	return n, err == nil && n.ip.IsValid() && (hardware || !n.permanent), err
+}
+
+// overlayHopState is a nexthop object.
+type overlayHopState struct {
+	id       uint32
+	protocol uint8
+	hop      hop
+}
+
+// parseNexthop reads the body of RTM_NEWNEXTHOP or RTM_DELNEXTHOP. Groups and
+// blackholes have no hop.
+func parseNexthop(b []byte) (n overlayHopState, err error) {
+	if len(b) < sizeofNhmsg {
+		return n, fmt.Errorf("nexthop message of %d bytes: %w", len(b), unix.EBADMSG)
+	}
+	n.protocol = b[2]
+	n.hop.onLink = binary.NativeEndian.Uint32(b[4:])&unix.RTNH_F_ONLINK != 0
+	err = eachRTAttr(b[sizeofNhmsg:], func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.NHA_ID:
+			n.id = uint32(attrInt(v))
+		case unix.NHA_OIF:
+			n.hop.link = attrInt(v)
+		case unix.NHA_GATEWAY:
+			n.hop.via, _ = netip.AddrFromSlice(v)
+		}
+		return nil
+	})
+	return n, err
+}
+
+// overlayRouteState is a unicast route of the main table. One that leads to a
+// nexthop object has its id, and no hop.
+type overlayRouteState struct {
+	dst      netip.Prefix
+	protocol uint8
+	priority int
+	id       uint32
+	hop      hop
+	// linked is the device that the route leads over in the end.
+	linked int
+}
+
+// parseOverlayRoute reads the body of RTM_NEWROUTE or RTM_DELROUTE; not ok for
+// routes of other tables and types.
+func parseOverlayRoute(b []byte) (r overlayRouteState, ok bool, err error) {
+	if len(b) < unix.SizeofRtMsg {
+		return r, false, fmt.Errorf("route message of %d bytes: %w", len(b), unix.EBADMSG)
+	}
+	if b[7] != unix.RTN_UNICAST || b[4] != unix.RT_TABLE_MAIN || b[0] != unix.AF_INET && b[0] != unix.AF_INET6 {
+		return r, false, nil
+	}
+	r.protocol = b[5]
+	dst := netip.IPv4Unspecified()
+	if b[0] == unix.AF_INET6 {
+		dst = netip.IPv6Unspecified()
+	}
+	var h hop
+	h.onLink = binary.NativeEndian.Uint32(b[8:])&unix.RTNH_F_ONLINK != 0
+	err = eachRTAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.RTA_DST:
+			dst, _ = netip.AddrFromSlice(v)
+		case unix.RTA_PRIORITY:
+			r.priority = attrInt(v)
+		case unix.RTA_GATEWAY:
+			h.via, _ = netip.AddrFromSlice(v)
+		case unix.RTA_OIF:
+			h.link = attrInt(v)
+		case rtaNhID:
+			r.id = uint32(attrInt(v))
+		}
+		return nil
+	})
+	r.dst, r.linked = netip.PrefixFrom(dst, int(b[1])), h.link
+	if r.id == 0 {
+		r.hop = h
+	}
+	return r, err == nil && r.dst.IsValid(), err
+}
+
+// isFlannels tells whether a route has the form that flannel gives it: boot
+// protocol, on link, by way of the network's own first address.
+func (r *overlayRouteState) isFlannels() bool {
+	return r.protocol == unix.RTPROT_BOOT && r.hop.onLink && r.hop.via == r.dst.Addr()
+}

@@ -1,0 +1,150 @@
+package netops
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+)
+
+// A peer that failed is tried again after overlayRetry, twice as late each
+// time, at most overlayRetryMost.
+const (
+	overlayRetry     = time.Second
+	overlayRetryMost = time.Minute
+)
+
+// overlayPeer is a peer, what it takes in the kernel, and how that went.
+type overlayPeer struct {
+	OverlayPeer
+	// tunnel, mac and hop are what the peer is made of; nothing if wrong is set.
+	tunnel bool
+	mac    hwAddr
+	hop    hop
+	// wrong is what keeps the peer from being tried at all.
+	wrong error
+	// refused is what the kernel said in the last try.
+	refused error
+
+	state    OverlayState
+	since    time.Time
+	failures int
+	retryAt  time.Time
+}
+
+// overlayIndex finds peers by what can only belong to one of them.
+type overlayIndex struct {
+	subnets map[netip.Prefix]*overlayPeer
+	firsts  map[netip.Addr]*overlayPeer
+	macs    map[hwAddr]*overlayPeer
+	names   map[string]*overlayPeer
+}
+
+func newOverlayIndex(n int) *overlayIndex {
+	return &overlayIndex{
+		subnets: make(map[netip.Prefix]*overlayPeer, n), firsts: make(map[netip.Addr]*overlayPeer, n),
+		macs: make(map[hwAddr]*overlayPeer, n), names: make(map[string]*overlayPeer, n),
+	}
+}
+
+// add claims what the peer is known by. The first of two that claim one thing
+// has it.
+func (x *overlayIndex) add(p *overlayPeer) error {
+	if other := x.subnets[p.Subnet]; other != nil {
+		return fmt.Errorf("subnet %s: %w: it is %q's too", p.Subnet, ErrConflict, other.Name)
+	}
+	if p.tunnel {
+		if other := x.firsts[p.Subnet.Addr()]; other != nil {
+			return fmt.Errorf("subnet %s: %w: it begins like %s of %q", p.Subnet, ErrConflict, other.Subnet, other.Name)
+		}
+		if other := x.macs[p.mac]; other != nil {
+			return fmt.Errorf("MAC %s: %w: it is %q's too", p.MAC, ErrConflict, other.Name)
+		}
+		x.firsts[p.Subnet.Addr()], x.macs[p.mac] = p, p
+	}
+	x.subnets[p.Subnet] = p
+	return nil
+}
+
+// resolve computes what the peer takes.
+func (o *Overlay) resolve(ctx context.Context, p *overlayPeer) error {
+	p.tunnel, p.hop, p.mac = false, hop{}, hwAddr{}
+	is6 := o.family != family(netip.IPv4Unspecified())
+	switch {
+	case !p.Subnet.IsValid() || p.Subnet != p.Subnet.Masked() || p.Subnet.Addr().Is6() != is6 || p.Subnet.Bits() == 0:
+		p.wrong = fmt.Errorf("subnet %q: %w: it is no network of the family", p.Subnet, ErrInvalid)
+		return nil
+	case !p.Gateway.IsValid() || p.Gateway.Is6() != is6 || p.Gateway.IsUnspecified() || p.Gateway.IsMulticast() || p.Gateway.Zone() != "":
+		p.wrong = fmt.Errorf("address %q: %w: it is no node's address of the family", p.Gateway, ErrInvalid)
+		return nil
+	}
+	p.wrong = nil
+	if p.Direct || o.device.index == 0 {
+		h, ok, err := o.directHop(ctx, p.Gateway)
+		if err != nil {
+			return err
+		}
+		switch {
+		case ok:
+			p.hop = h
+			return nil
+		case o.device.index == 0:
+			p.wrong = fmt.Errorf("address %s: %w: it is on none of this host's links; without tunnels every node must be", p.Gateway, ErrNotExist)
+			return nil
+		}
+	}
+	if p.mac, p.wrong = parseHardware(p.MAC); p.wrong == nil {
+		p.tunnel, p.hop = true, hop{via: p.Subnet.Addr(), link: o.device.index, onLink: true}
+	}
+	return nil
+}
+
+// directHop is onLink, asked once for each gateway until routes, links or
+// addresses change.
+func (o *Overlay) directHop(ctx context.Context, gateway netip.Addr) (hop, bool, error) {
+	if h, known := o.direct[gateway]; known {
+		return h, h.link != 0, nil
+	}
+	h, ok, err := o.onLink(ctx, gateway)
+	if err != nil {
+		return hop{}, false, err
+	}
+	if !ok {
+		h = hop{}
+	}
+	o.direct[gateway] = h
+	return h, ok, nil
+}
+
+// due tells whether the peer is to be tried now.
+func (p *overlayPeer) due(now time.Time) bool {
+	return p.wrong == nil && (p.state != OverlayFailed || !now.Before(p.retryAt))
+}
+
+// judge sets the state after a try.
+func (p *overlayPeer) judge(now time.Time) {
+	was := p.state
+	switch {
+	case p.wrong != nil:
+		p.state, p.retryAt, p.failures = OverlayFailed, time.Time{}, 0
+	case p.refused != nil:
+		p.state = OverlayFailed
+		wait := min(overlayRetry<<min(p.failures, 10), overlayRetryMost)
+		// Peers that failed together are not tried again together.
+		p.retryAt = now.Add(wait + rand.N(wait/4)) //nolint:gosec // no secret
+		p.failures++
+	default:
+		p.state, p.retryAt, p.failures = OverlayProgrammed, time.Time{}, 0
+	}
+	if p.state != was {
+		p.since = now
+	}
+}
+
+func (p *overlayPeer) err() error {
+	if p.wrong != nil {
+		return p.wrong
+	}
+	return p.refused
+}

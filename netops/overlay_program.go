@@ -1,0 +1,206 @@
+package netops
+
+import (
+	"context"
+
+	"golang.org/x/sys/unix"
+)
+
+// program makes what peers lack. A peer's route comes last: before it the
+// kernel asks nobody for the gateway.
+func (o *Overlay) program(ctx context.Context, w *overlayWriter) error {
+	now := o.now()
+	surplus := o.have.surplus
+	o.have.surplus = nil
+	for _, op := range surplus {
+		if err := w.add(ctx, op); err != nil {
+			return err
+		}
+	}
+	for _, p := range o.order {
+		if !p.due(now) {
+			continue
+		}
+		p.refused = nil
+		if err := o.programPeer(ctx, w, p); err != nil {
+			return err
+		}
+	}
+	return w.flush(ctx)
+}
+
+func (o *Overlay) programPeer(ctx context.Context, w *overlayWriter, p *overlayPeer) error {
+	first := p.Subnet.Addr()
+	op := overlayOp{peer: p, link: o.device.index, mac: p.mac, hop: p.hop}
+	if have, ok := o.have.neighs[first]; p.tunnel && (!ok || have != p.mac) {
+		op.kind, op.ip = overlayNeigh, first
+		if err := w.add(ctx, op); err != nil {
+			return err
+		}
+	}
+	if p.tunnel && o.have.fdb[p.mac] != p.Gateway {
+		op.kind, op.ip = overlayFDB, p.Gateway
+		if err := w.add(ctx, op); err != nil {
+			return err
+		}
+	}
+	if !o.noHops {
+		id, ok := o.have.ids[p.hop]
+		if !ok {
+			id = o.freeHop()
+			op.kind, op.id = overlayHop, id
+			// Later peers of the same hop share it.
+			o.have.ids[p.hop], o.have.hops[id] = id, p.hop
+			if err := w.add(ctx, op); err != nil {
+				return err
+			}
+		}
+		op.id = id
+	}
+	op.kind, op.dst, op.protocol = overlayRoute, p.Subnet, OverlayProtocol
+	want := op.route()
+	want.priority = o.priority()
+	if o.have.routes[p.Subnet] == want {
+		return nil
+	}
+	op.priority = o.priority()
+	return w.add(ctx, op)
+}
+
+// freeHop is the next free number for a nexthop object.
+func (o *Overlay) freeHop() uint32 {
+	for {
+		o.nextHop = (o.nextHop + 1) % (1 << 23)
+		id := o.firstHop + o.nextHop
+		if _, taken := o.have.hops[id]; !taken && id != o.firstHop {
+			return id
+		}
+	}
+}
+
+// prune removes what no peer wants: routes, then what they stood on, and, after
+// a look at the kernel, tunnel devices of a former configuration.
+func (o *Overlay) prune(ctx context.Context, w *overlayWriter, dumped bool) error {
+	if err := o.pruneRoutes(ctx, w); err != nil {
+		return err
+	}
+	used := make(map[uint32]bool, len(o.order))
+	for _, r := range o.have.routes {
+		used[r.id] = true
+	}
+	for id := range o.have.hops {
+		if used[id] {
+			continue
+		}
+		if err := w.add(ctx, overlayOp{kind: overlayHop, del: true, id: id}); err != nil {
+			return err
+		}
+	}
+	for mac, ip := range o.have.fdb {
+		if p := o.peers.macs[mac]; p != nil && p.Gateway == ip || !ip.IsValid() {
+			continue
+		}
+		if err := w.add(ctx, overlayOp{kind: overlayFDB, del: true, link: o.device.index, mac: mac, ip: ip}); err != nil {
+			return err
+		}
+	}
+	for ip := range o.have.neighs {
+		if o.peers.firsts[ip] != nil {
+			continue
+		}
+		if err := w.add(ctx, overlayOp{kind: overlayNeigh, del: true, link: o.device.index, ip: ip}); err != nil {
+			return err
+		}
+	}
+	if err := w.flush(ctx); err != nil || !dumped {
+		return err
+	}
+	return o.pruneDevices(ctx)
+}
+
+// pruneRoutes removes routes to nobody.
+func (o *Overlay) pruneRoutes(ctx context.Context, w *overlayWriter) error {
+	for dst, r := range o.have.routes {
+		if o.peers.subnets[dst] != nil {
+			continue
+		}
+		op := overlayOp{kind: overlayRoute, del: true, dst: dst, protocol: r.protocol, priority: r.priority}
+		if err := w.add(ctx, op); err != nil {
+			return err
+		}
+	}
+	return w.flush(ctx)
+}
+
+// pruneDevices deletes labelled devices of the family that are not the wanted one.
+func (o *Overlay) pruneDevices(ctx context.Context) error {
+	all, err := o.vteps(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		v := &all[i]
+		if v.alias != overlayAlias || v.index == o.device.index || v.local.Is6() != (o.family == unix.AF_INET6) {
+			continue
+		}
+		if err := o.deleteLink(ctx, &v.linkState); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removePeers deletes what is ours of the peers, on and beside a device. The
+// memory of it ends.
+func (o *Overlay) removePeers(ctx context.Context, link int) error {
+	have, err := o.read(ctx, link)
+	if err != nil {
+		return err
+	}
+	before, device, peers := o.have, o.device, o.peers
+	defer func() { o.have, o.device, o.peers = before, device, peers }()
+	o.have, o.peers, o.device.index = have, newOverlayIndex(0), link
+	w := &overlayWriter{Overlay: o}
+	for _, op := range have.surplus {
+		if err := w.add(ctx, op); err != nil {
+			return err
+		}
+	}
+	return o.prune(ctx, w, false)
+}
+
+// Remove deletes all that is ours: routes of the protocol, nexthop objects of
+// the range, and labelled devices of the family with what is on them.
+func (o *Overlay) Remove(ctx context.Context) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.removePeers(ctx, 0); err != nil {
+		return err
+	}
+	o.have, o.wanted, o.device, o.order, o.peers = nil, nil, vtepState{}, nil, newOverlayIndex(0)
+	o.index.Store(0)
+	return o.pruneDevices(ctx)
+}
+
+// Peers tells where each peer of the last spec stands, in its order.
+func (o *Overlay) Peers() []OverlayPeerState {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := make([]OverlayPeerState, len(o.order))
+	for i, p := range o.order {
+		all[i] = OverlayPeerState{
+			OverlayPeer: p.OverlayPeer, Tunnelled: p.tunnel,
+			State: p.state, Since: p.since, Err: p.err(), RetryAt: p.retryAt,
+		}
+		if o.have == nil || p.wrong != nil {
+			continue
+		}
+		_, all[i].Route = o.have.routes[p.Subnet]
+		if p.tunnel {
+			all[i].FDB = o.have.fdb[p.mac] == p.Gateway
+			have, ok := o.have.neighs[p.Subnet.Addr()]
+			all[i].Neighbour = ok && have == p.mac
+		}
+	}
+	return all
+}

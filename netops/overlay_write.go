@@ -1,0 +1,202 @@
+package netops
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// overlayTries bounds how often requests that the kernel had no room for are
+// sent again at once.
+const overlayTries = 3
+
+// errLinkGone means that a device went away or down while it was written to.
+var errLinkGone = errors.New("the device went away or down meanwhile")
+
+// OverlayWrite is what a Probe sees of an Overlay: one write, of the device's
+// requests or of up to 100 requests of peers.
+type OverlayWrite struct {
+	// What is the write in words.
+	What string
+}
+
+// Where is the host's namespace.
+func (w *OverlayWrite) Where() Place { return Host }
+
+// IsShared is true: no attachment owns it.
+func (w *OverlayWrite) IsShared() bool { return true }
+
+// String is the write in words.
+func (w *OverlayWrite) String() string { return w.What }
+
+func (w *OverlayWrite) object() {}
+
+// probed makes a write that the Probe sees.
+func (o *Overlay) probed(what func() string, write func() error) error {
+	if o.probe == nil {
+		return write()
+	}
+	step := Step{VerbSet, &OverlayWrite{what()}}
+	if err := o.probe.Before(step); err != nil {
+		return err
+	}
+	err := write()
+	if err == nil {
+		o.probe.After(step)
+	}
+	return err
+}
+
+// overlayWriter sends ops, as many in one write as the kernel answers well, and
+// settles what came of each.
+type overlayWriter struct {
+	*Overlay
+	ops  []overlayOp
+	buf  []byte
+	done int
+}
+
+// add queues an op.
+func (w *overlayWriter) add(ctx context.Context, op overlayOp) error {
+	w.ops = append(w.ops, op)
+	if len(w.ops) < rtMaxWrite {
+		return nil
+	}
+	return w.flush(ctx)
+}
+
+// flush sends what is queued. The error is one of the socket or the device; a
+// refusal of one op is its peer's.
+func (w *overlayWriter) flush(ctx context.Context) error {
+	ops := w.ops
+	defer func() { w.ops = w.ops[:0] }()
+	for range overlayTries {
+		if len(ops) == 0 {
+			return nil
+		}
+		var again []overlayOp
+		err := w.probed(func() string { return fmt.Sprintf("%s, %d requests", &ops[0], len(ops)) }, func() (err error) {
+			again, err = w.send(ctx, ops)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		ops = again
+	}
+	for i := range ops {
+		w.refuse(&ops[i], fmt.Errorf("%s: %w", &ops[i], ErrBusy))
+	}
+	return nil
+}
+
+// send makes one write and gives those ops that the kernel had no room for.
+func (w *overlayWriter) send(ctx context.Context, ops []overlayOp) (again []overlayOp, err error) {
+	first, start := w.conn.seq+1, 0
+	w.buf = w.buf[:0]
+	for i := range ops {
+		start = len(w.buf)
+		w.buf = w.conn.appendOp(w.buf, &ops[i])
+	}
+	h := w.buf[start+6:] // the last one's flags
+	binary.NativeEndian.PutUint16(h, binary.NativeEndian.Uint16(h)|unix.NLM_F_ACK)
+	refused, err := w.conn.execute(ctx, w.buf, first, len(ops))
+	if err != nil {
+		return nil, kernelError(err, "write to the kernel")
+	}
+	for i := range ops {
+		switch err := refused[i]; {
+		case err == nil, ops[i].del && isAbsent(err):
+			w.have.settle(&ops[i])
+			w.done++
+		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+			again = append(again, ops[i])
+		case ops[i].onDevice(w.device.index) && (errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN)):
+			return nil, fmt.Errorf("%s: %w: %w", &ops[i], errLinkGone, err)
+		default:
+			w.refuse(&ops[i], kernelError(err, ops[i].String()))
+		}
+	}
+	return again, nil
+}
+
+// onDevice tells whether the op needs the tunnel device.
+func (op *overlayOp) onDevice(index int) bool {
+	return index != 0 && (op.kind <= overlayFDB || op.peer != nil && op.hop.link == index)
+}
+
+// refuse makes a refusal the peer's. What is nobody's stays, to be found by the
+// next look at the kernel.
+func (o *Overlay) refuse(op *overlayOp, err error) {
+	if op.kind == overlayHop && !op.del {
+		delete(o.have.ids, op.hop)
+		delete(o.have.hops, op.id)
+	}
+	if op.peer != nil && op.peer.refused == nil {
+		op.peer.refused = err
+	}
+}
+
+// appendOp appends a request under the next sequence number.
+func (c *rtConn) appendOp(b []byte, op *overlayOp) []byte {
+	c.seq++
+	start := len(b)
+	kind, flags := op.request()
+	b = append(b, 0, 0, 0, 0)
+	b = binary.NativeEndian.AppendUint16(b, kind)
+	b = binary.NativeEndian.AppendUint16(b, flags|unix.NLM_F_REQUEST)
+	b = binary.NativeEndian.AppendUint32(b, c.seq)
+	b = op.body(binary.NativeEndian.AppendUint32(b, 0))
+	binary.NativeEndian.PutUint32(b[start:], uint32(len(b)-start))
+	return b
+}
+
+// execute sends n requests of which the last asks for an acknowledgement, and
+// gives the refusals by the requests' places. Success is not told one by one:
+// that would take more than the kernel's own work.
+func (c *rtConn) execute(ctx context.Context, b []byte, first uint32, n int) (map[int]error, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := c.send(b); err != nil {
+		return nil, err
+	}
+	refused := map[int]error{}
+	for done := false; !done; {
+		err := c.receive(ctx, func(h unix.NlMsghdr, data []byte) {
+			i := h.Seq - first
+			if h.Type != unix.NLMSG_ERROR || i >= uint32(n) {
+				return
+			}
+			if err := refusal(h, data); err != nil {
+				refused[int(i)] = err
+			}
+			done = done || int(i) == n-1
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return refused, nil
+}
+
+// String is the op in the form of iproute2.
+func (op *overlayOp) String() string {
+	verb := "add"
+	if op.del {
+		verb = "delete"
+	}
+	switch op.kind {
+	case overlayNeigh:
+		return fmt.Sprintf("%s neighbour %s", verb, op.ip)
+	case overlayFDB:
+		return fmt.Sprintf("%s forwarding entry %s dst %s", verb, net.HardwareAddr(op.mac[:]), op.ip)
+	case overlayHop:
+		return fmt.Sprintf("%s nexthop id %d", verb, op.id)
+	}
+	return fmt.Sprintf("%s route %s", verb, op.dst)
+}

@@ -1,0 +1,321 @@
+package netops
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// overlayAlias labels a tunnel device as an overlay's, so that it can be found
+// when nobody remembers its name.
+const overlayAlias = "cnibox overlay"
+
+// addrGenNone is IN6_ADDR_GEN_MODE_NONE of linux/if_link.h.
+const addrGenNone = "1"
+
+// ensureVTEP makes the device as wanted, in place where the kernel can, and
+// gives it as it is afterwards.
+func (o *Overlay) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warnings []error, err error) {
+	have, err := o.findVTEP(ctx, v)
+	if err != nil {
+		return st, nil, err
+	}
+	parent, err := o.conn.link(ctx, v.Parent)
+	if err != nil {
+		return st, nil, fmt.Errorf("parent of %q: %w", v.Name, err)
+	}
+	if have != nil && !v.suits(have) {
+		if err := o.deleteVTEP(ctx, have); err != nil {
+			return st, nil, err
+		}
+		have = nil
+	}
+	if have == nil {
+		if err := o.createVTEP(ctx, v, parent.index); err != nil {
+			return st, nil, err
+		}
+	}
+	if have, err = o.findVTEP(ctx, v); err == nil && have == nil {
+		err = errLinkGone
+	}
+	if err != nil {
+		return st, nil, err
+	}
+	// Before it is up: it would ask for, and give itself, addresses.
+	warnings = o.quietVTEP(v.Name)
+	if err := o.setVTEP(ctx, v, have, parent.index); err != nil {
+		return st, warnings, err
+	}
+	if err := o.addressVTEP(ctx, v, have.index); err != nil {
+		return st, warnings, err
+	}
+	st, err = o.verifyVTEP(ctx, v)
+	return st, warnings, err
+}
+
+// findVTEP reads the device of the wanted name; nil if there is none.
+func (o *Overlay) findVTEP(ctx context.Context, v *VTEP) (*vtepState, error) {
+	m := linkQuery(0)
+	m.data = append(m.data, nameAttr(v.Name))
+	data, err := o.conn.query(ctx, m)
+	if errors.Is(err, unix.ENODEV) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, kernelError(err, fmt.Sprintf("link %q", v.Name))
+	}
+	st, ok, err := parseVTEP(data)
+	if err == nil && !ok {
+		err = fmt.Errorf("link %q: %w: it is no VXLAN device; rename it, or choose another VNI", v.Name, ErrConflict)
+	}
+	return &st, err
+}
+
+// vteps reads all VXLAN devices.
+func (o *Overlay) vteps(ctx context.Context) ([]vtepState, error) {
+	var all []vtepState
+	err := o.conn.dump(ctx, linkQuery(0), func() { all = nil }, func(_ uint16, data []byte) error {
+		v, ok, err := parseVTEP(data)
+		if ok {
+			all = append(all, v)
+		}
+		return err
+	})
+	return all, kernelError(err, "list links")
+}
+
+// createVTEP makes the device, down. Alias and flags follow: this request may
+// meet a stranger's device.
+func (o *Overlay) createVTEP(ctx context.Context, v *VTEP, parent int) error {
+	m := rtMessage{kind: unix.RTM_NEWLINK, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(v.Name)}}
+	m.data = append(m.data, hardwareAttrs(v.MAC, v.MTU)...)
+	info, data := vxlanInfo(v.VNI)
+	data.AddRtAttr(nl.IFLA_VXLAN_PORT, binary.BigEndian.AppendUint16(nil, v.port()))
+	addVXLANData(data, v, parent)
+	if v.GBP {
+		data.AddRtAttr(nl.IFLA_VXLAN_GBP, nil)
+	}
+	m.data = append(m.data, info)
+	err := o.request(ctx, fmt.Sprintf("add link %q", v.Name), m)
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return o.vniTaken(ctx, v, err)
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("%w: see what 'modprobe vxlan' says", err)
+	case errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE):
+		return fmt.Errorf("%w: VNI %d, MTU %d over %q", err, v.VNI, v.MTU, v.Parent)
+	}
+	return err
+}
+
+// vniTaken tells which device keeps the wanted one from being made.
+func (o *Overlay) vniTaken(ctx context.Context, v *VTEP, err error) error {
+	all, listErr := o.vteps(ctx)
+	for _, other := range all {
+		if other.vni == v.VNI && other.port == v.port() && other.name != v.Name {
+			return fmt.Errorf("VNI %d on UDP port %d is held by link %q: %w; choose another VNI or port, or delete that link", v.VNI, v.port(), other.name, ErrExists)
+		}
+	}
+	return errors.Join(err, listErr)
+}
+
+// vxlanInfo begins IFLA_LINKINFO. The kernel wants the VNI in every request.
+func vxlanInfo(vni uint32) (info, data *nl.RtAttr) {
+	info = nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(kindVXLAN))
+	data = info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+	data.AddRtAttr(nl.IFLA_VXLAN_ID, nl.Uint32Attr(vni))
+	return info, data
+}
+
+// addVXLANData adds what can be changed later too.
+func addVXLANData(data *nl.RtAttr, v *VTEP, parent int) {
+	data.AddRtAttr(nl.IFLA_VXLAN_LINK, nl.Uint32Attr(uint32(parent)))
+	local := nl.IFLA_VXLAN_LOCAL
+	if v.Local.Is6() {
+		local = nl.IFLA_VXLAN_LOCAL6
+	}
+	data.AddRtAttr(local, v.Local.AsSlice())
+	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, boolAttr(v.Learning))
+}
+
+// setVTEP changes what differs, alias and state last. A change of the MAC
+// takes permanent neighbours with it, which the next dump shows.
+func (o *Overlay) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent int) error {
+	if have.parent != parent || have.local != v.Local || have.learning != v.Learning {
+		info, data := vxlanInfo(v.VNI)
+		addVXLANData(data, v, parent)
+		if err := o.setLink(ctx, v, have.index, "tunnel", info); err != nil {
+			return err
+		}
+	}
+	if v.MAC != "" && !sameMAC(v.MAC, have.mac) {
+		if err := o.setLink(ctx, v, have.index, "address "+v.MAC, hardwareAttrs(v.MAC, 0)...); err != nil {
+			return err
+		}
+	}
+	if v.MTU != 0 && v.MTU != have.mtu {
+		err := o.setLink(ctx, v, have.index, fmt.Sprintf("mtu %d", v.MTU), hardwareAttrs("", v.MTU)...)
+		if err != nil {
+			return fmt.Errorf("%w (is %q large enough?)", err, v.Parent)
+		}
+	}
+	// Another's words are left alone: it is taken over, not made.
+	if have.alias == "" {
+		if err := o.setLink(ctx, v, have.index, "alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(overlayAlias))); err != nil {
+			return err
+		}
+	}
+	if have.isUp() {
+		return nil
+	}
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	ifi.Index = int32(have.index)
+	setFlag(ifi, true, false, unix.IFF_UP)
+	return o.request(ctx, fmt.Sprintf("set link %q up", v.Name), rtMessage{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi}})
+}
+
+func (o *Overlay) setLink(ctx context.Context, v *VTEP, index int, what string, attrs ...nl.NetlinkRequestData) error {
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	ifi.Index = int32(index)
+	m := rtMessage{kind: unix.RTM_NEWLINK, data: append([]nl.NetlinkRequestData{ifi}, attrs...)}
+	return o.request(ctx, fmt.Sprintf("set link %q %s", v.Name, what), m)
+}
+
+// request makes one write of one request.
+func (o *Overlay) request(ctx context.Context, what string, m rtMessage) error {
+	return o.probed(func() string { return what }, func() error {
+		return kernelError(o.conn.one(ctx, m), what)
+	})
+}
+
+// quietVTEP keeps the device from taking addresses by itself. Where /proc/sys
+// is read-only it works all the same, with a link-local address.
+func (o *Overlay) quietVTEP(name string) (warnings []error) {
+	for key, value := range map[string]string{"accept_ra": "0", "addr_gen_mode": addrGenNone} {
+		c := Sysctl{In: Host, Key: "net/ipv6/conf/" + name + "/" + key, Value: value, Optional: true}
+		if have, err := o.ns.sysctl(c.Key); errors.Is(err, ErrNotExist) || have == value {
+			continue
+		}
+		if err := o.probed(c.String, func() error { return o.ns.visit(c.write) }); err != nil {
+			warnings = append(warnings, kernelError(err, "write "+c.String()))
+		}
+	}
+	return warnings
+}
+
+// addressVTEP gives the device its address before it takes others within the
+// network: host processes speak to pods from it.
+func (o *Overlay) addressVTEP(ctx context.Context, v *VTEP, index int) error {
+	have, err := o.conn.addresses(ctx, index)
+	if err != nil {
+		return err
+	}
+	found := false
+	var wrong []addrState
+	for _, a := range have {
+		if a.prefix == v.Address {
+			found = true
+		} else if v.Network.IsValid() && v.Network.Contains(a.prefix.Addr()) {
+			wrong = append(wrong, a)
+		}
+	}
+	if !found {
+		if err := o.request(ctx, fmt.Sprintf("add address %s dev %q", v.Address, v.Name), addressMessage(unix.RTM_NEWADDR, index, v.Address)); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+	for _, a := range wrong {
+		err := o.request(ctx, fmt.Sprintf("delete address %s dev %q", a.prefix, v.Name), addressMessage(unix.RTM_DELADDR, index, a.prefix))
+		if err != nil && !isAbsent(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// verifyVTEP reads the device and its parent once it is up: programs that name and number
+// devices (systemd-udevd's MACAddressPolicy) may have changed it meanwhile.
+func (o *Overlay) verifyVTEP(ctx context.Context, v *VTEP) (vtepState, error) {
+	o.mark = o.monitor.mark()
+	have, err := o.findVTEP(ctx, v)
+	if err == nil && have == nil {
+		err = errLinkGone
+	}
+	if err != nil {
+		return vtepState{}, err
+	}
+	if o.parent, err = o.conn.link(ctx, v.Parent); err != nil {
+		return vtepState{}, fmt.Errorf("parent of %q: %w", v.Name, err)
+	}
+	var wrong []error
+	if v.MAC != "" && !sameMAC(v.MAC, have.mac) {
+		wrong = append(wrong, fmt.Errorf("address %s instead of %s", have.mac, v.MAC))
+	}
+	if v.MTU != 0 && have.mtu != v.MTU {
+		wrong = append(wrong, fmt.Errorf("mtu %d instead of %d (%q has %d)", have.mtu, v.MTU, v.Parent, o.parent.mtu))
+	}
+	if !have.isUp() {
+		wrong = append(wrong, errors.New("it is down"))
+	}
+	if len(wrong) > 0 {
+		return *have, fmt.Errorf("link %q: %w: another program changes it: %w", v.Name, ErrConflict, errors.Join(wrong...))
+	}
+	return *have, nil
+}
+
+// deleteVTEP deletes a device. Routes go before it, and nexthops after them:
+// the kernel takes its time over those of a device that goes.
+func (o *Overlay) deleteVTEP(ctx context.Context, have *vtepState) error {
+	if err := o.removePeers(ctx, have.index); err != nil {
+		return err
+	}
+	return o.deleteLink(ctx, &have.linkState)
+}
+
+func (o *Overlay) deleteLink(ctx context.Context, have *linkState) error {
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	ifi.Index = int32(have.index)
+	err := o.request(ctx, fmt.Sprintf("delete link %q", have.name), rtMessage{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}})
+	if isAbsent(err) {
+		return nil
+	}
+	return err
+}
+
+// hardware is the device's MAC as a key, zero for none.
+func (v *vtepState) hardware() (a hwAddr) {
+	copy(a[:], v.mac)
+	return a
+}
+
+// parseHardware reads an Ethernet address that packets can be sent to.
+func parseHardware(text string) (a hwAddr, err error) {
+	m, err := net.ParseMAC(text)
+	if err != nil || len(m) != len(a) || m[0]&1 != 0 || [6]byte(m) == a {
+		return a, fmt.Errorf("MAC %q: %w: it is no device's address", text, ErrInvalid)
+	}
+	return hwAddr(m), nil
+}
+
+// addressMessage adds or deletes an address that brings no network with it.
+func addressMessage(kind uint16, index int, p netip.Prefix) rtMessage {
+	ifa := nl.NewIfAddrmsg(int(family(p.Addr())))
+	ifa.Index, ifa.Prefixlen = uint32(index), uint8(p.Bits())
+	m := rtMessage{kind: kind, data: []nl.NetlinkRequestData{
+		ifa, nl.NewRtAttr(unix.IFA_LOCAL, p.Addr().AsSlice()), nl.NewRtAttr(unix.IFA_ADDRESS, p.Addr().AsSlice()),
+	}}
+	if kind == unix.RTM_NEWADDR {
+		m.flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+		if p.Addr().Is6() {
+			m.data = append(m.data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(unix.IFA_F_NODAD)))
+		}
+	}
+	return m
+}

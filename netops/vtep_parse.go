@@ -1,0 +1,106 @@
+package netops
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// vtepState is a VXLAN device as the kernel tells it.
+type vtepState struct {
+	linkState
+	vni    uint32
+	port   uint16
+	parent int
+	local  netip.Addr
+	// learning and gbp are flags; foreign tells that the device is made for
+	// another use: a multicast group or default destination, metadata, misses told.
+	learning, gbp, foreign bool
+}
+
+// parseVTEP reads the body of RTM_NEWLINK of a VXLAN device; not ok for others.
+func parseVTEP(b []byte) (v vtepState, ok bool, err error) {
+	l, err := parseLink(b)
+	if err != nil || l.kind != kindVXLAN {
+		return v, false, err
+	}
+	v.linkState = *l
+	err = eachRTAttr(b[unix.SizeofIfInfomsg:], func(kind uint16, info []byte) error {
+		if kind != unix.IFLA_LINKINFO {
+			return nil
+		}
+		return eachRTAttr(info, func(kind uint16, data []byte) error {
+			if kind != nl.IFLA_INFO_DATA {
+				return nil
+			}
+			return eachRTAttr(data, v.parseData)
+		})
+	})
+	return v, err == nil, err
+}
+
+// kindVXLAN is the device's kind in IFLA_INFO_KIND.
+const kindVXLAN = "vxlan"
+
+func (v *vtepState) parseData(kind uint16, b []byte) error {
+	switch kind {
+	case nl.IFLA_VXLAN_ID:
+		v.vni = uint32(attrInt(b))
+	case nl.IFLA_VXLAN_LINK:
+		v.parent = attrInt(b)
+	case nl.IFLA_VXLAN_LOCAL, nl.IFLA_VXLAN_LOCAL6:
+		v.local, _ = netip.AddrFromSlice(b)
+	case nl.IFLA_VXLAN_PORT:
+		if len(b) >= 2 {
+			v.port = binary.BigEndian.Uint16(b)
+		}
+	case nl.IFLA_VXLAN_LEARNING:
+		v.learning = attrByte(b) != 0
+	case nl.IFLA_VXLAN_GBP:
+		v.gbp = true
+	case nl.IFLA_VXLAN_GROUP, nl.IFLA_VXLAN_GROUP6:
+		v.foreign = true
+	case nl.IFLA_VXLAN_L2MISS, nl.IFLA_VXLAN_L3MISS, nl.IFLA_VXLAN_FLOWBASED, nl.IFLA_VXLAN_PROXY, nl.IFLA_VXLAN_RSC:
+		v.foreign = v.foreign || attrByte(b) != 0
+	}
+	return nil
+}
+
+func (v *VTEP) port() uint16 {
+	if v.Port == 0 {
+		return VXLANPort
+	}
+	return v.Port
+}
+
+// suits tells whether the device can be made as wanted where it is: the kernel
+// changes neither number, port, policy nor family of one that exists.
+func (v *VTEP) suits(have *vtepState) bool {
+	return have.vni == v.VNI && have.port == v.port() && have.gbp == v.GBP && !have.foreign &&
+		(!have.local.IsValid() && v.Local.Is4() || have.local.Is4() == v.Local.Is4() && have.local.IsValid())
+}
+
+// validate checks what the kernel would take in silence.
+func (v *VTEP) validate(is6 bool) error {
+	errs := []error{checkName(v.Name), checkName(v.Parent), checkMAC(v.MAC), checkMTU(v.MTU)}
+	if v.VNI == 0 || v.VNI >= 1<<24 {
+		errs = append(errs, fmt.Errorf("VNI %d: %w: it is 1 to %d", v.VNI, ErrInvalid, 1<<24-1))
+	}
+	if !v.Local.IsValid() || v.Local.Is6() != is6 || v.Local.IsUnspecified() || v.Local.IsMulticast() {
+		errs = append(errs, fmt.Errorf("local address %q: %w", v.Local, ErrInvalid))
+	}
+	if a := v.Address; !a.IsValid() || a.Addr().Is6() != is6 || !a.IsSingleIP() {
+		errs = append(errs, fmt.Errorf("device address %q: %w: it is one address", v.Address, ErrInvalid))
+	}
+	if v.Network.IsValid() && v.Network.Addr().Is6() != is6 {
+		errs = append(errs, fmt.Errorf("pod network %q: %w: it is of the other family", v.Network, ErrInvalid))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("tunnel device: %w", err)
+	}
+	return nil
+}
