@@ -43,7 +43,7 @@ func Usage(f *flag.FlagSet) string {
 // Listen listens on a path, for root only. What a daemon that was killed left
 // there is removed: a lock beside it tells whether there is a living one, whose
 // process the error names. The returned function gives the lock up.
-func Listen(path string) (net.Listener, func(), error) {
+func Listen(path string) (*net.UnixListener, func(), error) {
 	unlock, err := Lock(path + ".lock")
 	if err != nil {
 		return nil, nil, fmt.Errorf("listen on %q: %w", path, err)
@@ -83,7 +83,7 @@ func writeAt(f *os.File, s string) error {
 
 // bind removes a dead socket and makes a new one. One that answers is another
 // program's.
-func bind(path string) (net.Listener, error) {
+func bind(path string) (*net.UnixListener, error) {
 	st, err := os.Lstat(path)
 	if err == nil && st.Mode()&os.ModeSocket != 0 {
 		if c, err := net.Dial("unix", path); err == nil {
@@ -94,7 +94,7 @@ func bind(path string) (net.Listener, error) {
 			return nil, err
 		}
 	}
-	l, err := net.Listen("unix", path)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, err
 	}

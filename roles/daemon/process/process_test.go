@@ -4,7 +4,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,7 +23,7 @@ func TestListen(t *testing.T) {
 	if _, _, err := Listen(path); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("a daemon runs already, process %d", os.Getpid())) {
 		t.Errorf("a second one: %v", err)
 	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.SetUnlinkOnClose(false)
 	l.Close()
 	unlock()
 	l, unlock, err = Listen(path)

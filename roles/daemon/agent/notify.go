@@ -1,0 +1,25 @@
+package agent
+
+import (
+	"net"
+	"strings"
+)
+
+// notify tells a service manager that the agent is ready (sd_notify(3)).
+func (a *agent) notify() {
+	path := getenv(a.host.Env, "NOTIFY_SOCKET")
+	if path == "" {
+		return
+	}
+	if strings.HasPrefix(path, "@") {
+		path = "\x00" + path[1:]
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err == nil {
+		_, err = c.Write([]byte("READY=1"))
+		_ = c.Close()
+	}
+	if err != nil {
+		a.log.Debug("the service manager is not told", "error", err)
+	}
+}

@@ -1,0 +1,120 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"sync"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/process"
+	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// Run is the daemon: it keeps this node's pod network connected with the other
+// nodes' until ctx ends. What is in the kernel stays then.
+func Run(ctx context.Context, h *roles.Host, args []string) error {
+	set, err := parseFlags(h.Role, h.Program, args, h.Env)
+	if err != nil {
+		return err
+	}
+	for _, name := range set.ignored {
+		h.Log.Warn("a flag has no effect", "flag", name)
+	}
+	node, err := set.name(h.Env)
+	if err != nil {
+		return err
+	}
+	set.place(runDir(h))
+	l, unlock, err := process.Listen(set.socket)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	defer l.Close()
+	for again := true; again; {
+		if again, err = serve(ctx, h, set, node, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place fills in the paths that are below the run directory.
+func (s *settings) place(run string) {
+	if s.overlayFile == "" {
+		s.overlayFile = filepath.Join(run, store.OverlayFile)
+	}
+	if s.socket == "" {
+		s.socket = filepath.Join(run, socketFile)
+	}
+}
+
+// newAgent is an agent that knows nothing yet.
+func newAgent(h *roles.Host, set *settings, node string) *agent {
+	a := &agent{
+		host: h, log: h.Log, set: set, node: node, memory: memory{h},
+		heard: make(chan news, 1), acquired: make(chan acquisition),
+		publish: make(chan cluster.Node, 1), ready: make(chan struct{}, 1),
+		macs:     map[string]string{},
+		families: [2]*family{{}, {v6: true}},
+		files:    openFiles(set.overlayFile, set.subnetEnv, h.Store.BootID()),
+	}
+	return a
+}
+
+// serve runs an agent with what flags and files say now. It returns true when
+// these changed.
+func serve(ctx context.Context, h *roles.Host, set *settings, node string, l *net.UnixListener) (again bool, err error) {
+	a := newAgent(h, set, node)
+	if a.engine, err = set.open(ctx, h, node, a.memory.load(ctx).PodCIDRs); err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, a.engine.Close()) }()
+	a.shown.Store(a.stand(errors.New("starting")))
+	if a.filter, err = openFilter(h.Net); err != nil {
+		return false, err
+	}
+	defer a.filter.Close() //nolint:errcheck // nothing is written by it
+	links, err := h.Net.OpenLinkMonitor()
+	if err != nil {
+		return false, err
+	}
+	defer links.Close() //nolint:errcheck // it only listens
+	defer a.closeFamilies()
+
+	ctx, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	if addr := set.healthAddr(); addr != "" {
+		end, err := a.serveHealth(ctx, addr)
+		if err != nil {
+			return false, err
+		}
+		defer end()
+	}
+	running.Go(func() { a.serveStatus(ctx, l) })
+	running.Go(func() { a.watch(ctx) })
+	running.Go(func() { insist(ctx, a.publish, a.acquire) })
+	running.Go(func() { insist(ctx, a.ready, a.announce) })
+	h.Log.Info("started", "node", node, "registry", a.engine.name)
+	return a.run(ctx, links), nil
+}
+
+// closeFamilies closes sockets; the kernel keeps what it has.
+func (a *agent) closeFamilies() {
+	for _, f := range a.families {
+		if f.overlay != nil {
+			_ = f.overlay.Close()
+		}
+	}
+}
+
+// routeLink is the interface to an address.
+func (a *agent) routeLink(to netip.Addr) (string, error) {
+	return a.host.Net.RouteLink(context.Background(), nil, to)
+}

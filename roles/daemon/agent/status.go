@@ -1,0 +1,227 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+)
+
+// The agent answers on its socket with a line of JSON for itself, one for each
+// peer and family, and a last one, and closes the connection. Nothing is
+// computed before somebody asks.
+const (
+	socketFile = "agent.sock"
+	// statusTime bounds an answer; nobody waits on one who does not read.
+	statusTime = 30 * time.Second
+)
+
+// peerStatus is a peer in one address family.
+type peerStatus struct {
+	Peer   string `json:"peer"`
+	Family string `json:"family,omitempty"`
+	// VTEP is the node's address, MAC its device's.
+	VTEP *netip.Addr `json:"vtep,omitempty"`
+	MAC  string      `json:"mac,omitempty"`
+	// Subnet is the node's pod network, Route whether the route to it is there.
+	Subnet    *netip.Prefix `json:"subnet,omitempty"`
+	Route     bool          `json:"route"`
+	FDB       bool          `json:"fdb"`
+	Neighbour bool          `json:"neighbour"`
+	// Direct: packets go without a tunnel.
+	Direct bool `json:"direct,omitempty"`
+	// State is "programmed", "pending", "failed", or "left out": then Error says why.
+	State string    `json:"state"`
+	Since time.Time `json:"since,omitzero"`
+	Error string    `json:"error,omitempty"`
+	Retry time.Time `json:"retry,omitzero"`
+}
+
+// stateLeftOut is that of a node that nothing is programmed for.
+const stateLeftOut = "left out"
+
+// statusEnd is the last line of an answer.
+type statusEnd struct {
+	End bool `json:"end"`
+}
+
+// serveStatus answers whoever connects until ctx ends. The listener stays open.
+func (a *agent) serveStatus(ctx context.Context, l *net.UnixListener) {
+	_ = l.SetDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Now()) })
+	defer stop()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			if ctx.Err() == nil {
+				a.log.Warn("status is answered no more", "error", err)
+			}
+			return
+		}
+		_ = c.SetDeadline(time.Now().Add(statusTime))
+		err = a.shown.Load().write(c)
+		if err = errors.Join(err, c.Close()); err != nil {
+			a.log.Debug("status", "error", err)
+		}
+	}
+}
+
+// write writes one answer.
+func (s *standing) write(w io.Writer) error {
+	out := json.NewEncoder(w)
+	if err := out.Encode(&s.summary); err != nil {
+		return err
+	}
+	for i, o := range s.overlays {
+		if o == nil {
+			continue
+		}
+		for _, p := range o.Peers() {
+			if err := out.Encode(statusOf(&p, i == 1)); err != nil {
+				return err
+			}
+		}
+	}
+	for _, l := range s.left {
+		if err := out.Encode(&peerStatus{Peer: l.Name, State: stateLeftOut, Error: l.Reason}); err != nil {
+			return err
+		}
+	}
+	return out.Encode(statusEnd{true})
+}
+
+func statusOf(p *netops.OverlayPeerState, v6 bool) *peerStatus {
+	s := &peerStatus{
+		Peer: p.Name, Family: familyName(v6), VTEP: &p.Gateway, MAC: p.MAC, Subnet: &p.Subnet, Route: p.Route, FDB: p.FDB, Neighbour: p.Neighbour,
+		Direct: !p.Tunnelled, State: string(p.State), Since: p.Since.UTC(), Retry: p.RetryAt,
+	}
+	if p.Err != nil {
+		s.Error = p.Err.Error()
+	}
+	return s
+}
+
+// status is the whole answer.
+type status struct {
+	summary
+	Nodes []peerStatus `json:"nodes"`
+}
+
+// maxStatus is more than 100,000 peers take.
+const maxStatus = 64 << 20
+
+// errNoAgent means that nobody answers.
+var errNoAgent = errors.New("no agent runs on this node")
+
+// askStatus asks the agent behind a socket.
+func askStatus(ctx context.Context, path string) (*status, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("%w: nobody listens on %q", errNoAgent, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent: %w", err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(statusTime))
+	return readStatus(c)
+}
+
+// readStatus reads an answer.
+func readStatus(r io.Reader) (*status, error) {
+	d := json.NewDecoder(io.LimitReader(r, maxStatus))
+	s := &status{Nodes: []peerStatus{}}
+	if err := d.Decode(&s.summary); err != nil {
+		return nil, fmt.Errorf("read the agent's answer: %w", err)
+	}
+	for {
+		var line struct {
+			peerStatus
+			statusEnd
+		}
+		if err := d.Decode(&line); err != nil {
+			return nil, fmt.Errorf("read the agent's answer: %w: it is cut short", err)
+		}
+		if line.End {
+			return s, nil
+		}
+		s.Nodes = append(s.Nodes, line.peerStatus)
+	}
+}
+
+// Table shows peers as the entries that the kernel has for them, after this node.
+func (s *status) Table() (head []string, rows [][]string) {
+	head = []string{"PEER", "VTEP", "MAC", "ROUTE", "FDB", "NEIGHBOUR", "STATE", "SINCE"}
+	state := "ready"
+	if !s.Ready {
+		state = "not ready"
+	}
+	if s.Reason != "" {
+		state += ": " + s.Reason
+	}
+	if s.RegistryError != "" {
+		state += "; the registry cannot be heard: " + s.RegistryError
+	}
+	own := 0
+	for i, f := range []*familySummary{s.IPv4, s.IPv6} {
+		if f == nil {
+			continue
+		}
+		for _, p := range s.PodCIDRs {
+			if p.Addr().Is6() == (i == 1) {
+				rows, own = append(rows, []string{s.Node + " (this node)", f.Local.String(), dash(f.MAC), p.String(), "-", "-", state, "-"}), own+1
+			}
+		}
+	}
+	if own == 0 {
+		rows = append(rows, []string{s.Node + " (this node)", "-", "-", "-", "-", "-", state, "-"})
+	}
+	for i := range s.Nodes {
+		rows = append(rows, s.Nodes[i].row())
+	}
+	return head, rows
+}
+
+// row is a peer's; what the kernel should have and has not is "missing".
+func (p *peerStatus) row() []string {
+	has := func(have bool, what string) string {
+		if have {
+			return what
+		}
+		return "missing"
+	}
+	state := p.State
+	if p.Error != "" {
+		state += ": " + p.Error
+	}
+	if p.State == stateLeftOut {
+		return []string{p.Peer, "-", "-", "-", "-", "-", state, "-"}
+	}
+	route, fdb, neighbour := has(p.Route, p.Subnet.String()), "-", "-"
+	if !p.Direct {
+		fdb, neighbour = has(p.FDB, p.VTEP.String()), has(p.Neighbour, p.Subnet.Addr().String())
+	} else if p.Route {
+		route += " direct"
+	}
+	return []string{p.Peer, p.VTEP.String(), dash(p.MAC), route, fdb, neighbour, state, p.Since.Format(time.RFC3339)}
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// runDir is where the node keeps what dies with the boot.
+func runDir(h *roles.Host) string { return filepath.Dir(h.Store.OverlayPath()) }

@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/process"
+)
+
+// verbs are the role's own commands.
+func verbs() []roles.CommandVerb {
+	return []roles.CommandVerb{
+		{
+			Name: "agent status", Help: "show what the agent has in the kernel for every other node",
+			Flags: []roles.Flag{{Name: "socket", Help: "path of the agent's socket; else agent.sock in the run directory"}},
+			Run: func(ctx context.Context, h *roles.Host, flags map[string]string, args []string) (any, error) {
+				if len(args) > 0 {
+					return nil, fmt.Errorf("%q is no flag", args[0])
+				}
+				s := &settings{socket: flags["socket"]}
+				s.place(runDir(h))
+				return askStatus(ctx, s.socket)
+			},
+		},
+		{
+			Name: "agent cleanup", Help: "remove all that the agent made on this node, and with flags of a registry its record there",
+			Flags: cleanupFlags(), Run: cleanup,
+		},
+	}
+}
+
+// cleanupFlags are those of the agent that say where something is.
+func cleanupFlags() (all []roles.Flag) {
+	s := &settings{}
+	f := flag.NewFlagSet("", flag.ContinueOnError)
+	s.registry.register(f)
+	s.registerPlaces(f)
+	f.VisitAll(func(one *flag.Flag) {
+		value, text := flag.UnquoteUsage(one)
+		if value == "" {
+			text += " (true or false)"
+		}
+		all = append(all, roles.Flag{Name: one.Name, Default: one.DefValue, Help: text})
+	})
+	return all
+}
+
+// cleanup takes away devices, routes, packet filter rules and files, forgets the
+// node, and withdraws its record where a registry is named. It goes on after an
+// error. The agent must have been stopped.
+func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args []string) (any, error) {
+	for _, f := range cleanupFlags() {
+		if v, ok := flags[f.Name]; ok && v != f.Default {
+			args = append(args, "-"+f.Name+"="+v)
+		}
+	}
+	s, err := parseFlags(ownName, h.Program, args, nil)
+	if err != nil {
+		return nil, err
+	}
+	s.place(runDir(h))
+	unlock, err := process.Lock(s.socket + ".lock")
+	if err != nil {
+		return nil, fmt.Errorf("clean up: %w: stop it first", err)
+	}
+	defer unlock()
+	m := memory{h}
+	var errs []error
+	if r := &s.registry; r.kube || r.dir != "" || len(r.etcd) > 0 {
+		errs = append(errs, s.release(ctx, h, m))
+	}
+	for _, v6 := range []bool{false, true} {
+		errs = append(errs, removeFamily(ctx, h.Net, v6))
+	}
+	errs = append(errs, removeFilter(ctx, h.Net))
+	for _, path := range []string{s.overlayFile, s.subnetEnv, s.socket} {
+		if err := os.Remove(path); path != "" && err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	errs = append(errs, m.forget(ctx), os.Remove(s.socket+".lock"))
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return "nothing of the agent is left on this node", nil
+}
+
+// release withdraws this node's record.
+func (s *settings) release(ctx context.Context, h *roles.Host, m memory) error {
+	node, err := s.name(h.Env)
+	if err != nil {
+		return err
+	}
+	e, err := s.open(ctx, h, node, m.load(ctx).PodCIDRs)
+	if err != nil {
+		return err
+	}
+	return errors.Join(e.Release(ctx), e.Close())
+}
+
+func removeFamily(ctx context.Context, n *netops.Net, v6 bool) error {
+	o, err := n.OpenOverlay(netops.OverlayOptions{IPv6: v6})
+	if err != nil {
+		return err
+	}
+	return errors.Join(o.Remove(ctx), o.Close())
+}
+
+func removeFilter(ctx context.Context, n *netops.Net) error {
+	f, err := openFilter(n)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Remove(ctx), f.Close())
+}
