@@ -11,7 +11,7 @@ export CGO_ENABLED = 0
 # Seconds that soaks and random kills run.
 export CNIBOX_SOAK ?= 30
 
-.PHONY: build demo test test-diff test-e2e test-vm lint bench soak fuzz fmt clean setup
+.PHONY: build demo test test-diff test-e2e test-kube test-vm lint bench soak fuzz fmt clean setup
 
 build: bin/cnibox
 
@@ -64,6 +64,16 @@ test-diff: setup build bin/peers/bridge
 	$(SANDBOX) $(GO) test -tags $(TAGS) -count 1 -timeout 10m ./test/diff
 	$(GO) build -trimpath -o bin/vm/run ./test/vm
 	bin/vm/run -copy bin/cnibox -copy bin/peers -run 'Test(Diff|Claims)/^(vlan|ipvlan|dummy|bridge-vlan|vrf)$$' ./test/diff
+
+# Kubernetes' API server and a current etcd, for the tests that need them: minutes when Go's cache is empty.
+bin/kube/kube-apiserver: test/kube/go.sum
+	cd test/kube && $(GO) build -trimpath -o ../../bin/kube/etcd go.etcd.io/etcd/server/v3
+	cd test/kube && $(GO) build -trimpath -o ../../bin/kube/kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
+
+# The tests with the build tag kube; what a test leaves running ends with its process namespace.
+KUBE := ./store/cluster/kube/...
+test-kube: setup bin/kube/kube-apiserver
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GO) test -tags '$(TAGS) kube' -p 1 -count 1 -timeout 10m $(KUBE)
 
 bench: setup build bin/peers/bridge
 	$(GO) run ./test/bench -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -34,7 +35,9 @@ type follower struct {
 	version string
 	// noStream: the server cannot send all objects in a watch.
 	noStream bool
-	changed  chan struct{}
+	// failed: the server was said not to be heard.
+	failed  bool
+	changed chan struct{}
 
 	mu    sync.Mutex
 	table cluster.Table
@@ -88,6 +91,7 @@ func (f *follower) run(ctx context.Context, relay *cluster.Relay) error {
 			least = status.RetryAfter
 		}
 		if err != nil {
+			f.failed = true
 			relay.Fail(fmt.Errorf("watch nodes: %w", err))
 		}
 		if b.Wait(ctx, least) != nil {
@@ -100,20 +104,22 @@ func (f *follower) run(ctx context.Context, relay *cluster.Relay) error {
 // done at once.
 func (f *follower) refused(err error) bool {
 	var status *rest.StatusError
-	if !errors.As(err, &status) {
+	switch {
+	case !errors.As(err, &status):
 		return false // the connection broke: the version still counts
+	case errors.Is(err, rest.ErrForbidden), status.Code == http.StatusTooManyRequests, status.Code == http.StatusServiceUnavailable:
+		return false // later, perhaps
+	case f.version == "" && !f.noStream:
+		// The server does not know streaming lists, or its store lacks what they
+		// take: that is a 500 inside the stream.
+		f.noStream = true
+		return true
+	case f.version != "" && errors.Is(err, rest.ErrExpired):
+		f.version = ""
+		return true
 	}
-	if errors.Is(err, rest.ErrForbidden) || errors.Is(err, cluster.ErrUnavailable) && !errors.Is(err, rest.ErrExpired) {
-		return false
-	}
-	if f.version != "" {
-		f.version = "" // too old, or of another server
-		return errors.Is(err, rest.ErrExpired)
-	}
-	// Not known here, or the server's store lacks what it takes.
-	tried := f.noStream
-	f.noStream = true
-	return !tried
+	f.version = "" // whatever it is, a new list is the way out
+	return false
 }
 
 // follow reads all objects if it has to, and then what happens to them, until
@@ -130,6 +136,13 @@ func (f *follower) follow(ctx context.Context) (heard bool, err error) {
 	names := map[string]bool{}
 	err = rest.Watch(ctx, f.registry.client, nodes, since, func(e rest.Event[object]) {
 		o := e.Object
+		if o == nil {
+			if f.failed && !listing {
+				f.notify() // nothing may have changed, but the server is heard again
+			}
+			f.failed = false
+			return
+		}
 		version, name := o.Metadata.ResourceVersion, o.Metadata.Name
 		switch {
 		case e.Initial:

@@ -163,12 +163,16 @@ func expect(s *web.Stream, want json.Delim) error {
 
 // Event is what happened to an object of a watched collection: Type is ADDED,
 // MODIFIED, DELETED or BOOKMARK. Of a bookmark only the version counts, and
-// Initial, which tells that all the objects that there were have been sent.
+// Initial, which tells that all the objects that there were have been sent. The
+// first event is Opened and has no object.
 type Event[T any] struct {
 	Type    string
 	Object  *T
 	Initial bool
 }
+
+// Opened is the Event that the server has taken the watch.
+const Opened = "OPENED"
 
 // Since says from where a watch starts.
 type Since struct {
@@ -206,6 +210,7 @@ func Watch[T any, P Kind[T]](ctx context.Context, c *Client, path string, since 
 		return err
 	}
 	defer resp.Body.Close()
+	each(Event[T]{Type: Opened})
 	s := web.NewStream(resp.Body, maxObject)
 	for {
 		var e struct {

@@ -1,0 +1,367 @@
+// Package kubetest runs a real kube-apiserver on a real etcd for tests.
+//
+// Both are programs of this machine: `make test-kube` builds the apiserver and a
+// current etcd into bin/kube; Debian's etcd-server is the other one. Tests that
+// need them carry the build tag kube, so that no test is skipped.
+package kubetest
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Tokens of the users that the server knows: Admin may do all; Agent is in the
+// group "agents" and may do what a Server's Allow gave it.
+const (
+	Admin = "admin-token"
+	Agent = "agent-token"
+)
+
+// patience is how long a start may take on a slow machine.
+const patience = 2 * time.Minute
+
+// Server is an API server and its store. It listens on the loopback interface.
+type Server struct {
+	// Address is host:port of the API server, Etcd the URL of its store.
+	Address, Etcd string
+	// CA is the PEM of who signed its certificate.
+	CA []byte
+
+	dir  string
+	pki  *authority
+	http *http.Client
+
+	etcd, api *program
+}
+
+// program is one that runs.
+type program struct {
+	*exec.Cmd
+	// ended is closed when it has, with err.
+	ended chan struct{}
+	err   error
+}
+
+// kill ends a program and waits until it is gone.
+func (p *program) kill() {
+	if p == nil {
+		return
+	}
+	_ = p.Process.Kill()
+	<-p.ended
+}
+
+// Store is which etcd the server gets.
+type Store int
+
+// The stores: one that cannot report its progress, so that the server has no
+// streaming lists, and one that can.
+const (
+	DebianEtcd Store = iota
+	CurrentEtcd
+)
+
+// Main runs a package's tests with a server that all of them share; it is called
+// by TestMain and returns the exit code.
+func Main(m *testing.M, store Store, use func(*Server)) int {
+	s, err := Start(store)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kubetest:", err)
+		return 1
+	}
+	defer s.Stop()
+	use(s)
+	return m.Run()
+}
+
+// Start starts both programs and waits until the server is ready.
+func Start(store Store) (s *Server, err error) {
+	if err := loopback(); err != nil {
+		return nil, err
+	}
+	s = &Server{}
+	if s.dir, err = os.MkdirTemp("", "kubetest-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			s.Stop()
+		}
+	}()
+	if s.pki, err = newAuthority(); err != nil {
+		return nil, err
+	}
+	s.CA = s.pki.pem
+	if err := s.files(); err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(s.CA)
+	s.http = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}}
+	if err := s.startEtcd(store); err != nil {
+		return nil, err
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	s.Address = fmt.Sprintf("127.0.0.1:%d", port)
+	return s, s.StartAPI()
+}
+
+// files writes what the server is started with.
+func (s *Server) files() error {
+	cert, key, err := s.pki.Server("127.0.0.1")
+	if err != nil {
+		return err
+	}
+	for name, content := range map[string][]byte{
+		"ca.crt": s.CA, "server.crt": cert, "server.key": key, "sa.key": key,
+		"tokens.csv": fmt.Appendf(nil, "%s,admin,1,system:masters\n%s,agent,2,agents\n", Admin, Agent),
+	} {
+		if err := os.WriteFile(s.file(name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) file(name string) string { return filepath.Join(s.dir, name) }
+
+func (s *Server) startEtcd(store Store) error {
+	path := "/usr/bin/etcd"
+	if store == CurrentEtcd {
+		path = built("etcd")
+	}
+	client, err := freePort()
+	if err != nil {
+		return err
+	}
+	peer, err := freePort()
+	if err != nil {
+		return err
+	}
+	s.Etcd = fmt.Sprintf("http://127.0.0.1:%d", client)
+	peerURL := fmt.Sprintf("http://127.0.0.1:%d", peer)
+	s.etcd, err = s.start("etcd", path, "--data-dir", s.file("etcd"), "--listen-client-urls", s.Etcd, "--advertise-client-urls", s.Etcd,
+		"--listen-peer-urls", peerURL, "--initial-advertise-peer-urls", peerURL, "--initial-cluster", "default="+peerURL, "--unsafe-no-fsync")
+	return err
+}
+
+// StartAPI starts the API server, again after StopAPI.
+func (s *Server) StartAPI() (err error) {
+	host, port, _ := net.SplitHostPort(s.Address)
+	s.api, err = s.start("kube-apiserver", built("kube-apiserver"), "--etcd-servers", s.Etcd, "--bind-address", host, "--advertise-address", "192.0.2.1", "--secure-port", port,
+		"--tls-cert-file", s.file("server.crt"), "--tls-private-key-file", s.file("server.key"), "--client-ca-file", s.file("ca.crt"),
+		"--token-auth-file", s.file("tokens.csv"), "--service-account-key-file", s.file("sa.key"), "--service-account-signing-key-file", s.file("sa.key"),
+		"--service-account-issuer", "https://kubetest", "--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.96.0.0/16",
+		"--disable-admission-plugins", "ServiceAccount", "--cert-dir", s.file("certs"))
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for {
+		if _, err = s.Do(http.MethodGet, "/readyz", "", nil); err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-s.api.ended:
+			return fmt.Errorf("kube-apiserver ended: %w\n%s", s.api.err, s.log("kube-apiserver"))
+		case <-deadline:
+			return fmt.Errorf("kube-apiserver is not ready: %w\n%s", err, s.log("kube-apiserver"))
+		}
+	}
+}
+
+// StopAPI kills the API server; its store goes on.
+func (s *Server) StopAPI() {
+	s.api.kill()
+}
+
+// Stop kills both and removes their files.
+func (s *Server) Stop() {
+	s.api.kill()
+	s.etcd.kill()
+	_ = os.RemoveAll(s.dir)
+}
+
+func (s *Server) start(name, path string, args ...string) (*program, error) {
+	log, err := os.Create(s.file(name + ".log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	c := exec.Command(path, args...)
+	c.Stdout, c.Stderr = log, log
+	if err := c.Start(); err != nil {
+		return nil, fmt.Errorf("%w: make test-kube builds and installs it", err)
+	}
+	p := &program{Cmd: c, ended: make(chan struct{})}
+	go func() {
+		defer close(p.ended)
+		p.err = c.Wait()
+	}()
+	return p, nil
+}
+
+// log is the end of a program's output.
+func (s *Server) log(name string) []byte {
+	b, _ := os.ReadFile(s.file(name + ".log"))
+	return b[max(0, len(b)-4000):]
+}
+
+// built is the path of a program in bin/kube.
+func built(name string) string {
+	_, here, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(here), "..", "..", "bin", "kube", name)
+}
+
+// loopback is down in a new network namespace.
+func loopback() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(lo)
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// Do sends a request as the administrator and returns the reply's body. kind is
+// the body's content type; "" is application/json.
+func (s *Server) Do(method, path, kind string, body any) ([]byte, error) {
+	b, ok := body.([]byte)
+	if !ok && body != nil {
+		var err error
+		if b, err = json.Marshal(body); err != nil {
+			return nil, err
+		}
+	}
+	r, err := http.NewRequest(method, "https://"+s.Address+path, bytes.NewReader(b))
+	if err != nil {
+		return nil, err
+	}
+	if kind == "" {
+		kind = "application/json"
+	}
+	r.Header.Set("Content-Type", kind)
+	r.Header.Set("Authorization", "Bearer "+Admin)
+	resp, err := s.http.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	out, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode >= 300 {
+		err = &Refused{resp.StatusCode, string(out)}
+	}
+	return out, err
+}
+
+// Refused is a reply that is none of success.
+type Refused struct {
+	Code int
+	Body string
+}
+
+func (e *Refused) Error() string { return fmt.Sprintf("status %d: %s", e.Code, e.Body) }
+
+// Must is Do that fails the test; want lists codes that are right too.
+func (s *Server) Must(tb testing.TB, method, path, kind string, body any, want ...int) []byte {
+	tb.Helper()
+	out, err := s.Do(method, path, kind, body)
+	var refused *Refused
+	if errors.As(err, &refused) {
+		for _, code := range want {
+			if refused.Code == code {
+				return out
+			}
+		}
+	}
+	if err != nil {
+		tb.Fatalf("%s %s: %v", method, path, err)
+	}
+	return out
+}
+
+// Allow gives the group "agents" verbs on resources, as "nodes/status".
+func (s *Server) Allow(tb testing.TB, name string, rules ...Rule) {
+	tb.Helper()
+	meta := map[string]any{"name": name}
+	s.Must(tb, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterroles", "", map[string]any{"metadata": meta, "rules": rules}, http.StatusConflict)
+	s.Must(tb, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", "", map[string]any{
+		"metadata": meta, "roleRef": map[string]string{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+		"subjects": []map[string]string{{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "agents"}, {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:serviceaccounts"}},
+	}, http.StatusConflict)
+}
+
+// Rule is a PolicyRule of RBAC.
+type Rule struct {
+	APIGroups []string `json:"apiGroups"`
+	Resources []string `json:"resources"`
+	Verbs     []string `json:"verbs"`
+}
+
+// Kubeconfig writes one for a token, that leads to address: the server's, or a
+// Wire's.
+func (s *Server) Kubeconfig(tb testing.TB, address, token string) string {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "kubeconfig")
+	content := strings.NewReplacer("ADDRESS", address, "CADATA", base64.StdEncoding.EncodeToString(s.CA), "TOKEN", token).Replace(`apiVersion: v1
+kind: Config
+clusters:
+- name: test
+  cluster:
+    server: https://ADDRESS
+    certificate-authority-data: CADATA
+users:
+- name: test
+  user:
+    token: TOKEN
+contexts:
+- name: test
+  context: {cluster: test, user: test}
+current-context: test
+`)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	return path
+}
+
+// ClientCertificate signs one for a user in groups: a common name and organisations.
+func (s *Server) ClientCertificate(tb testing.TB, user string, groups ...string) (cert, key []byte) {
+	tb.Helper()
+	cert, key, err := s.pki.Client(user, groups...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return cert, key
+}
