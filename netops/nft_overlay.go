@@ -1,6 +1,19 @@
 package netops
 
-import "net/netip"
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
 
 // OverlayNAT is what the host's packet filter does for a pod network of one
 // address family, in a table of its own, "inet cnibox_overlay".
@@ -10,6 +23,9 @@ type OverlayNAT struct {
 	// Masquerade hides pods behind the node's addresses in traffic with others
 	// than pods, and others behind them in forwarded traffic to remote pods.
 	Masquerade bool
+	// KeepPorts leaves out the random choice of source ports, which spares
+	// connections that are made at the same moment from each other.
+	KeepPorts bool
 	// Exceptions are networks that pods reach under their own addresses.
 	Exceptions []netip.Prefix
 	// Forward lets the network's packets pass where iptables' FORWARD chain refuses.
@@ -20,8 +36,217 @@ type OverlayNAT struct {
 
 // TunnelFilter accepts VXLAN packets of one VNI from known nodes only.
 type TunnelFilter struct {
+	// Port is VXLANPort for 0.
 	Port uint16
 	VNI  uint32
 	// Sources are the other nodes' addresses.
 	Sources []netip.Addr
 }
+
+// OverlayFilter keeps OverlayNATs in the kernel. It is safe for concurrent use.
+type OverlayFilter struct {
+	// net has sockets of its own.
+	net     *Net
+	monitor *nftMonitor
+
+	mu sync.Mutex
+	// have is what the table was made from, nil when that is not known, and
+	// sources the tunnels' by family.
+	have    []OverlayNAT
+	sources map[bool]map[netip.Addr]bool
+	known   bool
+}
+
+// OpenOverlayFilter opens it in the namespace of the process, and changes nothing.
+func (n *Net) OpenOverlayFilter() (*OverlayFilter, error) {
+	f := &OverlayFilter{net: New(Options{IPTables: n.iptables, Probe: n.probe})}
+	conn, err := f.net.nft.open()
+	if err != nil {
+		return nil, err
+	}
+	if f.monitor, err = openNFTMonitor(overlayTable(), conn.fd, f.disturbed); err != nil {
+		return nil, errors.Join(err, f.net.Close())
+	}
+	return f, nil
+}
+
+// Changes is told when another program changed or flushed the table: call
+// Ensure again.
+func (f *OverlayFilter) Changes() <-chan struct{} { return f.monitor.changes.told }
+
+// Close leaves the kernel as it is.
+func (f *OverlayFilter) Close() error {
+	f.monitor.close()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.net.Close()
+}
+
+func (f *OverlayFilter) disturbed() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known = false
+}
+
+// Ensure makes the table as wanted, at most one of each address family: whole in
+// one transaction, or only the tunnels' sources where nothing else differs. It
+// costs next to nothing when nothing differs. iptables' chains are looked at
+// each time, since nobody tells when their policy changes.
+func (f *OverlayFilter) Ensure(ctx context.Context, want []OverlayNAT) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	want, sources, err := normalized(want)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.ensureTable(ctx, want, sources), f.ensureForward(ctx, want))
+}
+
+func (f *OverlayFilter) ensureTable(ctx context.Context, want []OverlayNAT, sources map[bool]map[netip.Addr]bool) error {
+	if f.known && reflect.DeepEqual(f.have, want) {
+		err := f.ensureSources(ctx, sources)
+		if err == nil {
+			return nil
+		}
+		if !refused(err) {
+			return err
+		}
+	}
+	f.known = false
+	msgs, err := overlayTableMessages(want, sources)
+	if err != nil {
+		return err
+	}
+	if err := f.commit(ctx, "make", msgs); err != nil {
+		return err
+	}
+	f.have, f.sources, f.known = want, sources, true
+	return nil
+}
+
+// ensureSources adds and deletes what differs in the sets of sources.
+func (f *OverlayFilter) ensureSources(ctx context.Context, want map[bool]map[netip.Addr]bool) error {
+	var add, del []*entry
+	for _, is6 := range []bool{false, true} {
+		set := overlaySources(is6)
+		for a := range want[is6] {
+			if !f.sources[is6][a] {
+				add = append(add, &entry{set: set, key: a.AsSlice()})
+			}
+		}
+		for a := range f.sources[is6] {
+			if !want[is6][a] {
+				del = append(del, &entry{set: set, key: a.AsSlice()})
+			}
+		}
+	}
+	if len(add)+len(del) == 0 {
+		return nil
+	}
+	msgs, err := elementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, add)
+	if err != nil {
+		return err
+	}
+	gone, err := elementMessages(unix.NFT_MSG_DELSETELEM, 0, del)
+	if err != nil {
+		return err
+	}
+	if err := f.commit(ctx, "change", append(msgs, gone...)); err != nil {
+		return err
+	}
+	f.sources = want
+	return nil
+}
+
+func (f *OverlayFilter) commit(ctx context.Context, verb string, msgs []nftMessage) error {
+	what := fmt.Sprintf("%s nftables table %s", verb, overlayTable())
+	return probed(f.net.probe, func() string { return what }, func() error {
+		conn, err := f.net.nft.open()
+		if err != nil {
+			return err
+		}
+		return kernelError(conn.commit(ctx, 0, msgs...), what)
+	})
+}
+
+// Remove deletes the table, and the rules in iptables' chains.
+func (f *OverlayFilter) Remove(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known = false
+	m, err := overlayTable().message(unix.NFT_MSG_DELTABLE, 0)
+	if err != nil {
+		return err
+	}
+	err = f.commit(ctx, "delete", []nftMessage{m})
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+	return errors.Join(err, f.removeForward(ctx))
+}
+
+// normalized checks what is wanted and takes the tunnels' sources out of it.
+func normalized(want []OverlayNAT) ([]OverlayNAT, map[bool]map[netip.Addr]bool, error) {
+	want = slices.Clone(want)
+	sources, seen := map[bool]map[netip.Addr]bool{}, map[bool]bool{}
+	for i := range want {
+		w := &want[i]
+		is6 := w.Network.Addr().Is6()
+		for _, p := range append([]netip.Prefix{w.Network, w.Subnet}, w.Exceptions...) {
+			if !p.IsValid() || p.Addr().Is6() != is6 {
+				return nil, nil, fmt.Errorf("packet filter of %s: network %q: %w: it is none of the family", w.Network, p, ErrInvalid)
+			}
+		}
+		if seen[is6] {
+			return nil, nil, fmt.Errorf("packet filter of %s: %w: a second network of the family", w.Network, ErrInvalid)
+		}
+		seen[is6] = true
+		w.Exceptions = disjoint(w.Exceptions)
+		if w.Tunnel == nil {
+			continue
+		}
+		t := *w.Tunnel
+		w.Tunnel = &t
+		if t.Port == 0 {
+			w.Tunnel.Port = VXLANPort
+		}
+		sources[is6] = map[netip.Addr]bool{}
+		for _, a := range t.Sources {
+			if a.Is6() == is6 && a.IsValid() {
+				sources[is6][a.WithZone("")] = true
+			}
+		}
+		w.Tunnel.Sources = nil
+	}
+	slices.SortFunc(want, func(a, b OverlayNAT) int {
+		return cmp.Compare(a.Network.Addr().BitLen(), b.Network.Addr().BitLen())
+	})
+	return want, sources, nil
+}
+
+// disjoint sorts networks and leaves out those within others: the kernel
+// refuses such.
+func disjoint(all []netip.Prefix) []netip.Prefix {
+	sorted := make([]netip.Prefix, len(all))
+	for i, p := range all {
+		sorted[i] = p.Masked()
+	}
+	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	var out []netip.Prefix
+	for _, p := range sorted {
+		if n := len(out); n == 0 || !out[n-1].Overlaps(p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// sortedSources are a set's addresses in order.
+func sortedSources(set map[netip.Addr]bool) []netip.Addr {
+	return slices.SortedFunc(maps.Keys(set), netip.Addr.Compare)
+}
+
+// vniBytes is a VNI as the VXLAN header has it (RFC 7348, section 5).
+func vniBytes(vni uint32) []byte { return binary.BigEndian.AppendUint32(nil, vni)[1:] }

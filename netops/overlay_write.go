@@ -17,8 +17,8 @@ const overlayTries = 3
 // errLinkGone means that a device went away or down while it was written to.
 var errLinkGone = errors.New("the device went away or down meanwhile")
 
-// OverlayWrite is what a Probe sees of an Overlay: one write, of the device's
-// requests or of up to 100 requests of peers.
+// OverlayWrite is what a Probe sees of an Overlay or OverlayFilter: one write, of
+// the device's requests, of up to 100 requests of peers, or a transaction.
 type OverlayWrite struct {
 	// What is the write in words.
 	What string
@@ -35,18 +35,18 @@ func (w *OverlayWrite) String() string { return w.What }
 
 func (w *OverlayWrite) object() {}
 
-// probed makes a write that the Probe sees.
-func (o *Overlay) probed(what func() string, write func() error) error {
-	if o.probe == nil {
+// probed makes a write that a Probe sees, if there is one.
+func probed(p Probe, what func() string, write func() error) error {
+	if p == nil {
 		return write()
 	}
 	step := Step{VerbSet, &OverlayWrite{what()}}
-	if err := o.probe.Before(step); err != nil {
+	if err := p.Before(step); err != nil {
 		return err
 	}
 	err := write()
 	if err == nil {
-		o.probe.After(step)
+		p.After(step)
 	}
 	return err
 }
@@ -79,7 +79,7 @@ func (w *overlayWriter) flush(ctx context.Context) error {
 			return nil
 		}
 		var again []overlayOp
-		err := w.probed(func() string { return fmt.Sprintf("%s, %d requests", &ops[0], len(ops)) }, func() (err error) {
+		err := probed(w.probe, func() string { return fmt.Sprintf("%s, %d requests", &ops[0], len(ops)) }, func() (err error) {
 			again, err = w.send(ctx, ops)
 			return err
 		})

@@ -190,7 +190,7 @@ func (o *Overlay) setLink(ctx context.Context, v *VTEP, index int, what string, 
 
 // request makes one write of one request.
 func (o *Overlay) request(ctx context.Context, what string, m rtMessage) error {
-	return o.probed(func() string { return what }, func() error {
+	return probed(o.probe, func() string { return what }, func() error {
 		return kernelError(o.conn.one(ctx, m), what)
 	})
 }
@@ -203,7 +203,7 @@ func (o *Overlay) quietVTEP(name string) (warnings []error) {
 		if have, err := o.ns.sysctl(c.Key); errors.Is(err, ErrNotExist) || have == value {
 			continue
 		}
-		if err := o.probed(c.String, func() error { return o.ns.visit(c.write) }); err != nil {
+		if err := probed(o.probe, c.String, func() error { return o.ns.visit(c.write) }); err != nil {
 			warnings = append(warnings, kernelError(err, "write "+c.String()))
 		}
 	}
