@@ -1,12 +1,12 @@
 // Command cripods asks a container runtime for pods over CRI, as a kubelet does, and prints what it got as JSON. It has a
 // module of its own because grpc must not enter the product's.
 //
-//	cripods [-socket PATH] [-timeout 2m] run [-n 30] [-parallel 10] [-cgroup PATH] [-annotation KEY=VALUE]… [-hostport HOST:CONTAINER]
-//	cripods [-socket PATH] [-timeout 2m] remove [-parallel 10]
+//	cripods [-socket PATH] [-timeout 2m] run [-n 30] [-parallel 10] [-cgroup PATH] [-annotation KEY=VALUE]… [-hostport HOST:CONTAINER] [-attempt 0]
+//	cripods [-socket PATH] [-timeout 2m] remove [-parallel 10] [-id ID]…
 //	cripods [-socket PATH] [-timeout 2m] status
 //
-// run makes pod sandboxes and prints a list of {name, id, ips, netns}. remove stops and removes every sandbox that the
-// runtime knows and prints their ids. status waits until the runtime answers and prints its conditions. The exit status is 1 if any call
+// run makes pod sandboxes and prints a list of {name, id, ips, netns}. A higher attempt is a new sandbox for
+// the same pods, whatever became of the old one. remove stops and removes some sandboxes, or every one that the runtime knows, and prints their ids. status waits until the runtime answers and prints its conditions. The exit status is 1 if any call
 // failed; what succeeded is printed all the same.
 package main
 
@@ -92,6 +92,7 @@ func runPods(ctx context.Context, client cri.RuntimeServiceClient, args []string
 		_, err := fmt.Sscanf(v, "%d:%d", &ports.HostPort, &ports.ContainerPort)
 		return err
 	})
+	attempt := set.Uint("attempt", 0, "`number` of the pods' sandbox")
 	if err := set.Parse(args); err != nil {
 		return err
 	}
@@ -100,7 +101,7 @@ func runPods(ctx context.Context, client cri.RuntimeServiceClient, args []string
 		var err error
 		name := fmt.Sprintf("pod-%d", i)
 		own := &cri.PodSandboxConfig{
-			Metadata:    &cri.PodSandboxMetadata{Name: name, Namespace: "default", Uid: name},
+			Metadata:    &cri.PodSandboxMetadata{Name: name, Namespace: "default", Uid: name, Attempt: uint32(*attempt)},
 			Annotations: config.Annotations,
 			Linux:       config.Linux,
 		}
@@ -159,16 +160,26 @@ func netnsOf(info string) (string, error) {
 func removePods(ctx context.Context, client cri.RuntimeServiceClient, args []string) error {
 	set := flag.NewFlagSet("remove", flag.ExitOnError)
 	parallel := set.Int("parallel", 10, "`number` of calls at a time")
+	var ids []string
+	set.Func("id", "`sandbox` to remove; every one without any", func(v string) error {
+		ids = append(ids, v)
+		return nil
+	})
 	if err := set.Parse(args); err != nil {
 		return err
 	}
-	list, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
-	if err != nil {
-		return fmt.Errorf("list pods: %w", err)
+	if len(ids) == 0 {
+		list, err := client.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+		if err != nil {
+			return fmt.Errorf("list pods: %w", err)
+		}
+		for _, item := range list.Items {
+			ids = append(ids, item.Id)
+		}
 	}
-	removed := make([]string, len(list.Items))
-	err = each(len(list.Items), *parallel, func(i int) error {
-		id := list.Items[i].Id
+	removed := make([]string, len(ids))
+	err := each(len(ids), *parallel, func(i int) error {
+		id := ids[i]
 		if _, err := client.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
 			return fmt.Errorf("stop pod %q: %w", id, err)
 		}
