@@ -10,7 +10,7 @@ import (
 // newer.
 type Relay struct {
 	mu       sync.Mutex
-	snapshot *Snapshot
+	snapshot func() *Snapshot
 	err      error
 	wake     chan struct{}
 }
@@ -33,9 +33,13 @@ func WatchWith(ctx context.Context, fn func(Update), engine func(context.Context
 }
 
 // Put has a snapshot told. It is told that the registry is heard, too.
-func (r *Relay) Put(s *Snapshot) {
+func (r *Relay) Put(s *Snapshot) { r.PutLater(func() *Snapshot { return s }) }
+
+// PutLater has the snapshot told that fn makes when it is taken: of a burst of
+// changes only few are made. fn is called by another goroutine.
+func (r *Relay) PutLater(fn func() *Snapshot) {
 	r.mu.Lock()
-	r.snapshot, r.err = s, nil
+	r.snapshot, r.err = fn, nil
 	r.mu.Unlock()
 	r.notify()
 }
@@ -68,7 +72,7 @@ func (r *Relay) run(ctx context.Context, fn func(Update)) {
 		r.snapshot, r.err = nil, nil
 		r.mu.Unlock()
 		if s != nil {
-			fn(Update{Snapshot: s})
+			fn(Update{Snapshot: s()})
 		}
 		if err != nil && ctx.Err() == nil {
 			fn(Update{Err: err})

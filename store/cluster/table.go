@@ -6,39 +6,75 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
+	"sync"
 )
 
 // Table holds a registry's entries while they change, and gives snapshots of
-// them. It is not safe for concurrent use.
+// them. It can be used by several goroutines.
 type Table struct {
-	Config *Config
-	nodes  map[string]Node
+	mu     sync.Mutex
+	config *Config
+	nodes  []Node // in order of their names
 	faults map[string]error
 }
 
-// Put has an entry be a node, or a fault when err is not nil. It tells whether
-// that changed anything.
+// Config is the configuration that was set last; nil before.
+func (t *Table) Config() *Config {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.config
+}
+
+// SetConfig replaces the configuration, and tells whether that changed anything.
+func (t *Table) SetConfig(c *Config) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	changed := t.config == nil || c == nil || *t.config != *c
+	t.config = c
+	return changed
+}
+
+// Put has an entry be a node of that name, or a fault when err is not nil. It
+// tells whether that changed anything.
 func (t *Table) Put(name string, n Node, err error) bool {
-	if t.nodes == nil {
-		t.nodes, t.faults = map[string]Node{}, map[string]error{}
-	}
-	old, was := t.nodes[name]
-	fault, faulty := t.faults[name]
-	delete(t.nodes, name)
-	delete(t.faults, name)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i, was := t.find(name)
 	if err != nil {
+		if was {
+			t.nodes = slices.Delete(t.nodes, i, i+1)
+		}
+		fault, faulty := t.faults[name]
+		if t.faults == nil {
+			t.faults = map[string]error{}
+		}
 		t.faults[name] = err
-		return !faulty || fault.Error() != err.Error()
+		return was || !faulty || fault.Error() != err.Error()
 	}
-	t.nodes[name] = n
-	return !was || !old.Same(&n)
+	delete(t.faults, name)
+	if !was {
+		t.nodes = slices.Insert(t.nodes, i, n)
+		return true
+	}
+	changed := !t.nodes[i].Same(&n)
+	t.nodes[i] = n
+	return changed
+}
+
+func (t *Table) find(name string) (int, bool) {
+	return slices.BinarySearchFunc(t.nodes, name, func(n Node, name string) int { return strings.Compare(n.Name, name) })
 }
 
 // Remove forgets an entry, and tells whether there was one.
 func (t *Table) Remove(name string) bool {
-	_, was := t.nodes[name]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i, was := t.find(name)
+	if was {
+		t.nodes = slices.Delete(t.nodes, i, i+1)
+	}
 	_, faulty := t.faults[name]
-	delete(t.nodes, name)
 	delete(t.faults, name)
 	return was || faulty
 }
@@ -46,19 +82,19 @@ func (t *Table) Remove(name string) bool {
 // Keep forgets every entry that is not among names, as after a list, and tells
 // whether there was one.
 func (t *Table) Keep(names map[string]bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	before := len(t.nodes) + len(t.faults)
-	maps.DeleteFunc(t.nodes, func(name string, _ Node) bool { return !names[name] })
+	t.nodes = slices.DeleteFunc(t.nodes, func(n Node) bool { return !names[n.Name] })
 	maps.DeleteFunc(t.faults, func(name string, _ error) bool { return !names[name] })
 	return len(t.nodes)+len(t.faults) != before
 }
 
 // Snapshot is what the table says now.
 func (t *Table) Snapshot() *Snapshot {
-	s := &Snapshot{Config: t.Config, Nodes: make([]Node, 0, len(t.nodes)), Faults: maps.Clone(t.faults)}
-	for _, name := range slices.Sorted(maps.Keys(t.nodes)) {
-		s.Nodes = append(s.Nodes, t.nodes[name])
-	}
-	return s
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return &Snapshot{Config: t.config, Nodes: slices.Clone(t.nodes), Faults: maps.Clone(t.faults)}
 }
 
 // sameJSON compares what two texts say. The first comparison is by far the most

@@ -70,14 +70,14 @@ func (v *view) follow(ctx context.Context, wait *web.Backoff) error {
 		return err
 	}
 	wait.Reset()
-	v.relay.Put(v.table.Snapshot())
+	v.relay.PutLater(v.table.Snapshot)
 	for {
 		changed, err := v.next(in)
 		if err != nil {
 			return err
 		}
 		if changed {
-			v.relay.Put(v.table.Snapshot())
+			v.relay.PutLater(v.table.Snapshot)
 		}
 	}
 }
@@ -119,15 +119,15 @@ func (v *view) next(in *notifier) (bool, error) {
 // A configuration that cannot be used leaves the last one in force.
 func (v *view) all() (bool, error) {
 	config, _, err := v.r.config()
-	if err != nil && v.table.Config == nil {
+	if err != nil && v.table.Config() == nil {
 		return false, err
 	}
 	changed := false
 	if err != nil {
 		changed = v.table.Put(configKey, cluster.Node{}, err)
 	} else {
-		changed = v.table.Remove(configKey) || v.table.Config == nil || *v.table.Config != *config
-		v.table.Config = config
+		changed = v.table.Remove(configKey)
+		changed = v.table.SetConfig(config) || changed
 	}
 	names, err := v.r.names()
 	if err != nil {
@@ -165,7 +165,7 @@ func (v *view) one(name string) bool {
 		return v.table.Remove(name)
 	}
 	if rec.err == nil {
-		rec.err = rec.node.CheckIn(v.table.Config)
+		rec.err = rec.node.CheckIn(v.table.Config())
 	}
 	return v.table.Put(name, rec.node, rec.err)
 }

@@ -1,0 +1,276 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+// errRaced: somebody else wrote meanwhile; what is read again decides anew.
+var errRaced = errors.New("another node was faster")
+
+// attempts is how often a subnet is chosen that another node takes meanwhile.
+const attempts = 20
+
+// Acquire publishes the node by compare-and-swap. The record that has the node's
+// public address, or hangs on its lease, is its own.
+func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
+	r.acquiring.Lock()
+	defer r.acquiring.Unlock()
+	if err := want.Check(); err != nil {
+		return cluster.Node{}, fmt.Errorf("publish node: %w", err)
+	}
+	if !want.PublicIP.IsValid() && !want.PublicIPv6.IsValid() {
+		return cluster.Node{}, fmt.Errorf("publish node: %w: publicIP is missing: a node is known by it", cluster.ErrInvalid)
+	}
+	wait := web.Backoff{Min: 5 * time.Millisecond, Max: 500 * time.Millisecond}
+	for try := 1; ; try++ {
+		got, err := r.acquire(ctx, want)
+		if err == nil {
+			return got, nil
+		}
+		if errors.Is(err, errRaced) && try < attempts && wait.Wait(ctx, 0) == nil {
+			continue
+		}
+		return cluster.Node{}, fmt.Errorf("publish node %s: %w", addressOf(&want), err)
+	}
+}
+
+func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
+	now, err := r.read(ctx, &want)
+	if err != nil {
+		return want, err
+	}
+	wish := cluster.Wish{Demanded: want.PodCIDRs, Previous: r.o.Previous, Others: now.others}
+	own := now.mine(want.PodCIDRs)
+	if own != nil {
+		wish.Name, wish.Own = own.node.Name, own.node.PodCIDRs
+	}
+	if want.PodCIDRs, err = now.config.Assign(wish); err != nil {
+		return want, err
+	}
+	want.Name = keyOf(want.PodCIDRs)
+	stays := own != nil && own.node.Name == want.Name
+	if stays && own.err == nil && own.node.Same(&want) && len(now.own) == 1 {
+		alive, err := r.keep(ctx, own.kv.Lease)
+		if alive {
+			r.held.publish(want.Name)
+		}
+		if err != nil || alive {
+			return want, err
+		}
+	}
+	if err := r.publish(ctx, want, now, stays, own); err != nil {
+		return want, err
+	}
+	if stays || len(want.PodCIDRs) == 1 {
+		return want, nil
+	}
+	return want, r.alone(ctx, &want)
+}
+
+// found is a record of the node's own.
+type found struct {
+	kv   keyValue
+	node cluster.Node
+	err  error
+}
+
+// state is what a list says.
+type state struct {
+	config *cluster.Config
+	own    []found
+	others []cluster.Holder
+}
+
+// read lists everything, and tells own records from others'.
+func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error) {
+	var s *state
+	var conf []byte
+	lease := r.held.id()
+	_, err := r.list(ctx, func() { s, conf = &state{}, nil }, func(kv keyValue) {
+		if string(kv.Key) == r.configKey() {
+			conf = kv.Value
+			return
+		}
+		name, ok := r.name(kv.Key)
+		if !ok {
+			return
+		}
+		n, err := decode(name, kv.Value)
+		if sameAddress(&n, want) || lease != 0 && kv.Lease == lease {
+			s.own = append(s.own, found{kv, n, err})
+			return
+		}
+		for _, p := range n.PodCIDRs {
+			s.others = append(s.others, cluster.Holder{Name: fmt.Sprintf("%s (%s)", name, addressOf(&n)), Subnet: p})
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if conf == nil {
+		return nil, r.noConfig()
+	}
+	if s.config, _, err = cluster.ParseSubnetConfig(conf); err != nil {
+		return nil, fmt.Errorf("read %s: %w", r.configKey(), err)
+	}
+	// What lies outside of the network is nobody's to take.
+	s.others = slices.DeleteFunc(s.others, func(h cluster.Holder) bool { return !s.config.Contains(h.Subnet) })
+	return s, nil
+}
+
+// mine is the own record that decides: the one that has what is demanded, else the
+// first that fits.
+func (s *state) mine(demanded []netip.Prefix) *found {
+	for i := range s.own {
+		if p := s.own[i].node.PodCIDRs; len(demanded) > 0 && slices.Equal(p, demanded) {
+			return &s.own[i]
+		}
+	}
+	for i := range s.own {
+		if p := s.own[i].node.PodCIDRs; len(p) > 0 && !slices.ContainsFunc(p, func(p netip.Prefix) bool { return !s.config.Fits(p) }) {
+			return &s.own[i]
+		}
+	}
+	return nil
+}
+
+// publish writes the node's key, if it is as it was read, and removes other
+// records of its own. A reservation stays one.
+func (r *Registry) publish(ctx context.Context, n cluster.Node, now *state, stays bool, own *found) error {
+	value, err := encode(&n)
+	if err != nil {
+		return err
+	}
+	lease := int64(0)
+	if !stays || own.kv.Lease != 0 {
+		if lease, err = r.lease(ctx); err != nil {
+			return err
+		}
+	}
+	key := []byte(r.subnets() + n.Name)
+	put := compare{Key: key, Result: "EQUAL", Target: "CREATE", CreateRevision: new(int64)}
+	if stays {
+		put.Target, put.CreateRevision, put.ModRevision = "MOD", nil, &own.kv.ModRevision
+	}
+	t := txnRequest{Compare: []compare{put}, Success: []operation{{Put: &putRequest{Key: key, Value: value, Lease: lease}}}}
+	if i := strings.IndexByte(n.Name, '&'); !stays && i >= 0 && n.PodCIDRs[0].Addr().Is4() && !now.has(n.PodCIDRs[0]) {
+		// No other key begins with the same IPv4 subnet.
+		first := r.subnets() + n.Name[:i]
+		t.Compare = append(t.Compare, compare{Key: []byte(first), RangeEnd: end(first), Result: "EQUAL", Target: "CREATE", CreateRevision: new(int64)})
+	}
+	for i := range now.own {
+		if o := &now.own[i]; o.node.Name != n.Name {
+			t.Success = append(t.Success, operation{Delete: &deleteRequest{Key: o.kv.Key}})
+			t.Compare = append(t.Compare, compare{Key: o.kv.Key, Result: "EQUAL", Target: "MOD", ModRevision: &o.kv.ModRevision})
+		}
+	}
+	var got txnResponse
+	if err := r.c.call(ctx, "/v3/kv/txn", t, &got); err != nil {
+		var f *failure
+		if errors.As(err, &f) && f.code() == codeNotFound {
+			// The lease died meanwhile; the next attempt has another one.
+			r.held.set(0, 0)
+		}
+		return err
+	}
+	if !got.Succeeded {
+		return errRaced
+	}
+	r.held.publish(n.Name)
+	return nil
+}
+
+// has tells whether an own record has that subnet: its key is in the way of none.
+func (s *state) has(p netip.Prefix) bool {
+	return slices.ContainsFunc(s.own, func(f found) bool { return slices.Contains(f.node.PodCIDRs, p) })
+}
+
+// alone withdraws a new record if one that is older shares a subnet with it: keys
+// are compared whole, and two nodes can choose one IPv6 subnet beside two IPv4 ones.
+func (r *Registry) alone(ctx context.Context, n *cluster.Node) error {
+	var mine keyValue
+	var others []keyValue
+	_, err := r.list(ctx, func() { mine, others = keyValue{}, nil }, func(kv keyValue) {
+		name, ok := r.name(kv.Key)
+		if name == n.Name {
+			mine = kv
+		} else if p, err := subnetsOf(name); ok && err == nil && slices.ContainsFunc(p, func(p netip.Prefix) bool {
+			return slices.ContainsFunc(n.PodCIDRs, p.Overlaps)
+		}) {
+			others = append(others, kv)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, o := range others {
+		if o.CreateRevision < mine.CreateRevision {
+			return errors.Join(errRaced, r.remove(ctx, mine))
+		}
+	}
+	return nil
+}
+
+// remove deletes a key, if it is as it was read.
+func (r *Registry) remove(ctx context.Context, kv keyValue) error {
+	return r.c.call(ctx, "/v3/kv/txn", txnRequest{
+		Compare: []compare{{Key: kv.Key, Result: "EQUAL", Target: "MOD", ModRevision: &kv.ModRevision}},
+		Success: []operation{{Delete: &deleteRequest{Key: kv.Key}}},
+	}, &txnResponse{})
+}
+
+// Release deletes the node's records, a reservation too, and its lease.
+func (r *Registry) Release(ctx context.Context) error {
+	r.acquiring.Lock()
+	defer r.acquiring.Unlock()
+	me := cluster.Node{PublicIP: r.o.PublicIP, PublicIPv6: r.o.PublicIPv6}
+	name, lease := r.held.name(), r.held.id()
+	var own []keyValue
+	_, err := r.list(ctx, func() { own = nil }, func(kv keyValue) {
+		is, ok := r.name(kv.Key)
+		if !ok {
+			return
+		}
+		n, _ := decode(is, kv.Value)
+		if is == name || lease != 0 && kv.Lease == lease || sameAddress(&n, &me) {
+			own = append(own, kv)
+		}
+	})
+	for _, kv := range own {
+		err = errors.Join(err, r.remove(ctx, kv))
+	}
+	if err == nil && lease != 0 {
+		err = r.c.call(ctx, "/v3/lease/revoke", leaseRequest{ID: lease}, &struct{}{})
+	}
+	if err != nil {
+		return fmt.Errorf("withdraw node: %w", err)
+	}
+	r.held.set(0, 0)
+	r.held.publish("")
+	return nil
+}
+
+// sameAddress tells whether a record is the node's: by its IPv4 address, which is
+// how flannel knows it, or by the IPv6 one where there is no other.
+func sameAddress(n, me *cluster.Node) bool {
+	if me.PublicIP.IsValid() {
+		return n.PublicIP == me.PublicIP
+	}
+	return me.PublicIPv6.IsValid() && !n.PublicIP.IsValid() && n.PublicIPv6 == me.PublicIPv6
+}
+
+func addressOf(n *cluster.Node) string {
+	if n.PublicIP.IsValid() || !n.PublicIPv6.IsValid() {
+		return n.PublicIP.String()
+	}
+	return n.PublicIPv6.String()
+}

@@ -1,0 +1,240 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+// maxReply bounds a reply, and a message of a stream. Pages and fragments are
+// smaller by far; a record can have 1.5 MB in etcd as it is delivered.
+const maxReply = 16 << 20
+
+// Status codes of gRPC that mean something here.
+const (
+	codeInvalidArgument = 3
+	codeNotFound        = 5
+	codeOutOfRange      = 11
+	codeUnauthenticated = 16
+)
+
+// client asks one etcd server after the other until one answers.
+type client struct {
+	web       *web.Client
+	endpoints []string
+	// at is the place of the endpoint that answered last.
+	at                 atomic.Uint32
+	username, password string
+	mu                 sync.Mutex
+	token              string
+}
+
+func newClient(o Options) (*client, error) {
+	w, err := web.New(web.Options{TLS: o.TLS})
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	c := &client{web: w, username: o.Username, password: o.Password}
+	for _, e := range o.Endpoints {
+		c.endpoints = append(c.endpoints, strings.TrimRight(e, "/"))
+	}
+	c.at.Store(rand.Uint32N(uint32(len(c.endpoints)))) // nodes spread over the servers
+	return c, nil
+}
+
+// failure is an error that etcd tells, in the body of a reply or in a stream.
+type failure struct {
+	Code    int    `json:"code"`
+	Grpc    int    `json:"grpc_code"`
+	Message string `json:"message"`
+	Text    string `json:"error"`
+	status  int
+}
+
+func (f *failure) Error() string {
+	text := f.Message
+	if text == "" {
+		text = f.Text
+	}
+	if text == "" {
+		return fmt.Sprintf("etcd answers with HTTP status %d", f.status)
+	}
+	if len(text) > 256 {
+		text = text[:256]
+	}
+	return strings.ToValidUTF8(text, "?")
+}
+
+// Is makes a failure that passes a registry that is unavailable: no question of
+// ours is wrong by itself.
+func (f *failure) Is(target error) bool { return target == cluster.ErrUnavailable }
+
+func (f *failure) code() int { return max(f.Code, f.Grpc) }
+
+// stale tells whether another token would help.
+func (f *failure) stale() bool {
+	return f.code() == codeUnauthenticated || f.code() == codeInvalidArgument && strings.Contains(f.Error(), "auth")
+}
+
+// call asks a question, at each server once.
+func (c *client) call(ctx context.Context, path string, in, out any) error {
+	var faults []error
+	for range c.endpoints {
+		err := c.ask(ctx, path, in, out)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		var f *failure
+		if errors.As(err, &f) && (f.code() == codeOutOfRange || f.code() == codeNotFound) || errors.Is(err, web.ErrTooLarge) {
+			return err // every server says so
+		}
+		faults = append(faults, err)
+		c.next()
+	}
+	return errors.Join(faults...)
+}
+
+// next has the next server be asked.
+func (c *client) next() { c.at.Add(1) }
+
+func (c *client) endpoint() string { return c.endpoints[int(c.at.Load())%len(c.endpoints)] }
+
+// ask asks one server, with a fresh token if the one at hand is refused.
+func (c *client) ask(ctx context.Context, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := c.send(ctx, path, in)
+	if err != nil {
+		return err
+	}
+	defer web.Discard(resp.Body)
+	if err := json.NewDecoder(web.Limit(resp.Body, maxReply)).Decode(out); err != nil {
+		if errors.Is(err, web.ErrTooLarge) {
+			return err
+		}
+		return fmt.Errorf("%s%s: read reply: %w", c.endpoint(), path, web.Lost(ctx, err))
+	}
+	return nil
+}
+
+// send posts a question and returns a reply of status 200; the caller closes it.
+func (c *client) send(ctx context.Context, path string, in any) (*http.Response, error) {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return nil, err
+	}
+	for try := 0; ; try++ {
+		token, err := c.authorize(ctx)
+		if err != nil {
+			return nil, err
+		}
+		resp, err := c.post(ctx, path, body, token)
+		var f *failure
+		if try == 0 && token != "" && errors.As(err, &f) && f.stale() {
+			c.forget(token)
+			continue
+		}
+		return resp, err
+	}
+}
+
+func (c *client) post(ctx context.Context, path string, body []byte, token string) (*http.Response, error) {
+	endpoint := c.endpoint()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	// A server that lost its leader says so, instead of staying silent.
+	r.Header.Set("Grpc-Metadata-hasleader", "true")
+	if token != "" {
+		r.Header.Set("Authorization", token)
+	}
+	resp, err := c.web.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer web.Discard(resp.Body)
+	f := &failure{}
+	if b, err := web.ReadAll(resp.Body, 64<<10); err == nil {
+		_ = json.Unmarshal(b, f) // what is no JSON has its status
+	}
+	f.status = resp.StatusCode
+	return nil, fmt.Errorf("%s%s: %w: %w", endpoint, path, cluster.ErrUnavailable, f)
+}
+
+// authorize is the token of etcd's authentication; empty where there is none.
+func (c *client) authorize(ctx context.Context) (string, error) {
+	if c.username == "" {
+		return "", nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.token != "" {
+		return c.token, nil
+	}
+	body, err := json.Marshal(authRequest{Name: c.username, Password: c.password})
+	if err != nil {
+		return "", err
+	}
+	resp, err := c.post(ctx, "/v3/auth/authenticate", body, "")
+	if err != nil {
+		return "", fmt.Errorf("authenticate as %q: %w", c.username, err)
+	}
+	defer web.Discard(resp.Body)
+	var got authResponse
+	b, err := web.ReadAll(resp.Body, 64<<10)
+	if err == nil {
+		err = json.Unmarshal(b, &got)
+	}
+	if err == nil && got.Token == "" {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return "", fmt.Errorf("authenticate as %q: %w", c.username, web.Lost(ctx, err))
+	}
+	c.token = got.Token
+	return c.token, nil
+}
+
+// current is the token at hand.
+func (c *client) current() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.token
+}
+
+// forget has the next question bring another token than this one.
+func (c *client) forget(token string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.token == token {
+		c.token = ""
+	}
+}
+
+// get reads one key; nil when it is not there.
+func (c *client) get(ctx context.Context, key string) (*keyValue, error) {
+	var got rangeResponse
+	if err := c.call(ctx, "/v3/kv/range", rangeRequest{Key: []byte(key)}, &got); err != nil {
+		return nil, err
+	}
+	if len(got.KVs) == 0 {
+		return nil, nil
+	}
+	return &got.KVs[0], nil
+}

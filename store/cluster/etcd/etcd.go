@@ -1,0 +1,145 @@
+// Package etcd keeps a cluster's nodes in etcd, in the layout of flannel's etcd
+// v3 store, so that nodes of both programs share a cluster:
+//
+//	<prefix>/config                              net-conf.json
+//	<prefix>/subnets/10.5.52.0-24                one node
+//	<prefix>/subnets/10.5.52.0-24&fd00:1::-64    one with both families
+//
+// A node's key hangs on a lease of 24 hours, which is kept alive; a key without
+// one is a reservation, and stays that. etcd is spoken to through its own JSON
+// gateway (v3 API, etcd 3.4 and later).
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+// DefaultPrefix is flannel's.
+const DefaultPrefix = "/coreos.com/network"
+
+const (
+	// leaseTTL is how long a node that is gone keeps its subnet.
+	leaseTTL    = 24 * time.Hour
+	renewMargin = time.Hour
+	// callTimeout bounds one question, at one server.
+	callTimeout = 10 * time.Second
+)
+
+// Options are what a registry is opened with.
+type Options struct {
+	// Endpoints are etcd's URLs, as "https://192.0.2.1:2379". One that answers is kept.
+	Endpoints []string
+	// Prefix is that of the keys; empty: DefaultPrefix.
+	Prefix string
+	// TLS proves both sides; nil trusts the system's roots.
+	TLS *web.TLS
+	// Username and Password are those of etcd's own authentication; both or none.
+	Username, Password string
+	// PublicIP and PublicIPv6 tell which record is the node's, before it acquired one.
+	PublicIP, PublicIPv6 netip.Addr
+	// Previous are the subnets that the node had in a former life, which it gets
+	// again if they are free.
+	Previous []netip.Prefix
+	// RenewMargin is how long before its end the lease is renewed at the latest;
+	// 0 is an hour.
+	RenewMargin time.Duration
+	// Warn is told what has no effect in the configuration; may be nil.
+	Warn func(string)
+}
+
+// Registry is etcd, opened for one node.
+type Registry struct {
+	o Options
+	c *client
+	// acquiring has one Acquire or Release run at a time.
+	acquiring sync.Mutex
+	held      held
+}
+
+// Open checks the options; it asks nobody yet.
+func Open(o Options) (*Registry, error) {
+	var faults []error
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("%w: %s", cluster.ErrInvalid, fmt.Sprintf(format, args...)))
+	}
+	if o.Prefix == "" {
+		o.Prefix = DefaultPrefix
+	}
+	if o.Prefix = strings.TrimRight(o.Prefix, "/"); !strings.HasPrefix(o.Prefix, "/") || strings.ContainsRune(o.Prefix, 0) {
+		fault("etcd prefix %q: give a path, as %q", o.Prefix, DefaultPrefix)
+	}
+	if len(o.Endpoints) == 0 {
+		fault("etcd endpoints: there is none")
+	}
+	for _, e := range o.Endpoints {
+		u, err := url.Parse(e)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+			fault("etcd endpoint: give a URL as https://192.0.2.1:2379, without user, path and query")
+		}
+	}
+	if (o.Username == "") != (o.Password == "") {
+		fault("etcd username and password: one is given without the other")
+	}
+	if o.RenewMargin == 0 {
+		o.RenewMargin = renewMargin
+	}
+	if o.RenewMargin < 0 || o.RenewMargin >= leaseTTL {
+		fault("etcd lease renewal margin is %v: give more than 0 and less than %v", o.RenewMargin, leaseTTL)
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	c, err := newClient(o)
+	if err != nil {
+		return nil, err
+	}
+	return &Registry{o: o, c: c, held: held{changed: make(chan struct{}, 1)}}, nil
+}
+
+// Config reads the configuration's key.
+func (r *Registry) Config(ctx context.Context) (*cluster.Config, error) {
+	got, err := r.c.get(ctx, r.configKey())
+	if err != nil {
+		return nil, fmt.Errorf("read network configuration: %w", err)
+	}
+	if got == nil {
+		return nil, r.noConfig()
+	}
+	c, warnings, err := cluster.ParseSubnetConfig(got.Value)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", r.configKey(), err)
+	}
+	if r.o.Warn != nil {
+		for _, w := range warnings {
+			r.o.Warn(w)
+		}
+	}
+	return c, nil
+}
+
+func (r *Registry) noConfig() error {
+	return fmt.Errorf("read network configuration: %w: etcd has no key %s: put net-conf.json there", cluster.ErrUnavailable, r.configKey())
+}
+
+// Ready does nothing: nobody waits for it.
+func (r *Registry) Ready(context.Context) error { return nil }
+
+// Close ends every connection. The lease lives on: a restart takes it over.
+func (r *Registry) Close() error {
+	r.c.web.CloseIdle()
+	return nil
+}
+
+func (r *Registry) configKey() string { return r.o.Prefix + "/config" }
+
+func (r *Registry) subnets() string { return r.o.Prefix + "/subnets/" }

@@ -1,0 +1,122 @@
+// Package etcdtest runs a real etcd for tests.
+package etcdtest
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster/clustertest"
+)
+
+// Server is one etcd process, which a test may stop and start again.
+type Server struct {
+	// URL is where clients find it.
+	URL  string
+	args []string
+	log  string
+	cmd  *exec.Cmd
+	// ready asks whether it answers.
+	client *http.Client
+}
+
+// Start runs etcd in memory, reachable through plain HTTP; args are added, and
+// may replace that.
+func Start(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	return StartWith(tb, "http", http.DefaultClient, args...)
+}
+
+// StartWith is Start for another scheme, and a client that may ask for its health.
+func StartWith(tb testing.TB, scheme string, client *http.Client, args ...string) *Server {
+	tb.Helper()
+	clustertest.Loopback(tb)
+	// The file system in memory: etcd syncs each write.
+	dir, err := os.MkdirTemp("/dev/shm", "etcdtest-")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	own, peer := port(tb), port(tb)
+	s := &Server{URL: fmt.Sprintf("%s://127.0.0.1:%d", scheme, own), log: filepath.Join(dir, "log"), client: client}
+	peerURL := fmt.Sprintf("http://127.0.0.1:%d", peer)
+	s.args = append([]string{
+		"--name", "one", "--data-dir", filepath.Join(dir, "data"), "--listen-client-urls", s.URL, "--advertise-client-urls", s.URL,
+		"--listen-peer-urls", peerURL, "--initial-advertise-peer-urls", peerURL, "--initial-cluster", "one=" + peerURL,
+		"--heartbeat-interval", "50", "--election-timeout", "250",
+	}, args...)
+	s.Up(tb)
+	tb.Cleanup(func() { s.Kill() })
+	return s
+}
+
+// Up starts it, again with the same data, and waits until it answers.
+func (s *Server) Up(tb testing.TB) {
+	tb.Helper()
+	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer log.Close()
+	s.cmd = exec.Command("etcd", s.args...)
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.cmd.Start(); err != nil {
+		tb.Fatalf("start etcd: %v (make setup installs it)", err)
+	}
+	deadline := time.After(30 * time.Second)
+	for retry := time.NewTicker(20 * time.Millisecond); ; {
+		resp, err := s.client.Get(s.URL + "/health")
+		if err == nil {
+			var b bytes.Buffer
+			_, _ = b.ReadFrom(resp.Body)
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				retry.Stop()
+				s.client.CloseIdleConnections()
+				return
+			}
+		}
+		select {
+		case <-retry.C:
+		case <-deadline:
+			said, _ := os.ReadFile(s.log)
+			tb.Fatalf("etcd does not answer: %v\n%s", err, said)
+		}
+	}
+}
+
+// Kill ends it at once.
+func (s *Server) Kill() {
+	if s.cmd != nil {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+		s.cmd = nil
+	}
+}
+
+// Signal sends it a signal, as SIGSTOP.
+func (s *Server) Signal(tb testing.TB, sig os.Signal) {
+	tb.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// port is a free one.
+func port(tb testing.TB) int {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}

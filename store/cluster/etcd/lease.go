@@ -1,0 +1,165 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+// held is the lease that the node's record hangs on, and the record's key.
+type held struct {
+	mu    sync.Mutex
+	lease int64
+	ttl   time.Duration
+	key   string
+	// changed wakes who renews.
+	changed chan struct{}
+}
+
+func (h *held) id() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lease
+}
+
+func (h *held) name() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.key
+}
+
+func (h *held) get() (int64, time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lease, h.ttl
+}
+
+func (h *held) publish(key string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.key = key
+}
+
+// set has another lease be held; 0: none.
+func (h *held) set(lease int64, ttl time.Duration) {
+	h.mu.Lock()
+	h.lease, h.ttl = lease, ttl
+	h.mu.Unlock()
+	select {
+	case h.changed <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// lease is one that lives: the one that is held, or a new one.
+func (r *Registry) lease(ctx context.Context) (int64, error) {
+	id := r.held.id()
+	if id != 0 {
+		ttl, err := r.keepAlive(ctx, id)
+		if err != nil {
+			return 0, err
+		}
+		if ttl > 0 {
+			r.held.set(id, ttl)
+			return id, nil
+		}
+	}
+	var got leaseResponse
+	if err := r.c.call(ctx, "/v3/lease/grant", leaseRequest{TTL: int64(leaseTTL / time.Second)}, &got); err != nil {
+		return 0, fmt.Errorf("grant lease: %w", err)
+	}
+	if got.ID == 0 || got.Error != "" {
+		return 0, fmt.Errorf("grant lease: %w: %q", cluster.ErrUnavailable, got.Error)
+	}
+	r.held.set(got.ID, seconds(got.TTL))
+	return got.ID, nil
+}
+
+// keep takes over the lease of a record of ours, and tells whether it lives. No
+// lease is a reservation: it lives for ever.
+func (r *Registry) keep(ctx context.Context, id int64) (bool, error) {
+	if id == 0 {
+		r.held.set(0, 0)
+		return true, nil
+	}
+	ttl, err := r.keepAlive(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	if ttl <= 0 {
+		r.held.set(0, 0)
+		return false, nil
+	}
+	r.held.set(id, ttl)
+	return true, nil
+}
+
+// keepAlive begins a lease's time anew. A lease that is dead answers without one.
+func (r *Registry) keepAlive(ctx context.Context, id int64) (time.Duration, error) {
+	var got keepAliveResponse
+	if err := r.c.call(ctx, "/v3/lease/keepalive", leaseRequest{ID: id}, &got); err != nil {
+		return 0, fmt.Errorf("renew lease: %w", err)
+	}
+	if got.Error != nil {
+		return 0, fmt.Errorf("renew lease: %w", got.Error)
+	}
+	if got.Result == nil {
+		return 0, fmt.Errorf("renew lease: %w: empty reply", cluster.ErrUnavailable)
+	}
+	return seconds(got.Result.TTL), nil
+}
+
+// seconds bounds what a server says.
+func seconds(n int64) time.Duration {
+	return time.Duration(max(0, min(n, int64(2*leaseTTL/time.Second)))) * time.Second
+}
+
+// renew keeps the lease alive until ctx is done. One that died is let go: its
+// record is gone, and whoever watches acquires anew.
+func (r *Registry) renew(ctx context.Context) {
+	wait := web.Backoff{Min: time.Second, Max: time.Minute}
+	for ctx.Err() == nil {
+		id, ttl := r.held.get()
+		var due <-chan time.Time
+		var timer *time.Timer
+		if id != 0 {
+			timer = time.NewTimer(renewAfter(ttl, r.o.RenewMargin))
+			due = timer.C
+		}
+		select {
+		case <-ctx.Done():
+		case <-r.held.changed:
+		case <-due:
+			if left, err := r.keepAlive(ctx, id); err != nil {
+				_ = wait.Wait(ctx, 0)
+			} else {
+				wait.Reset()
+				r.renewed(id, left)
+			}
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+}
+
+// renewed takes a lease's new time, unless another one is held by now.
+func (r *Registry) renewed(id int64, left time.Duration) {
+	r.held.mu.Lock()
+	defer r.held.mu.Unlock()
+	if r.held.lease == id {
+		if r.held.ttl = left; left <= 0 {
+			r.held.lease = 0
+		}
+	}
+}
+
+// renewAfter is when to renew a lease that has ttl left: in a third of that, so
+// that etcd may be away for long, and no later than margin before its end.
+func renewAfter(ttl, margin time.Duration) time.Duration {
+	return max(time.Second, min(ttl/3, ttl-margin))
+}

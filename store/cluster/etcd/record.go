@@ -1,0 +1,111 @@
+package etcd
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// maxRecord is more than a node's record ever has.
+const maxRecord = 64 << 10
+
+// attributes are a record's value, as flannel writes it. An absent IPv4 address
+// is 0.0.0.0.
+type attributes struct {
+	PublicIP      netip.Addr
+	PublicIPv6    *netip.Addr
+	BackendType   string          `json:",omitempty"`
+	BackendData   json.RawMessage `json:",omitempty"`
+	BackendV6Data json.RawMessage `json:",omitempty"`
+}
+
+// keyOf is the last part of a node's key: its subnets, 10.5.52.0-24 or
+// 10.5.52.0-24&fd00:1::-64; 0.0.0.0-0 where there is no IPv4.
+func keyOf(subnets []netip.Prefix) string {
+	v4, v6 := "0.0.0.0-0", ""
+	for _, p := range subnets {
+		if text := p.Addr().String() + "-" + strconv.Itoa(p.Bits()); p.Addr().Is4() {
+			v4 = text
+		} else {
+			v6 = "&" + text
+		}
+	}
+	return v4 + v6
+}
+
+// subnetsOf is keyOf's inverse.
+func subnetsOf(key string) ([]netip.Prefix, error) {
+	v4, v6, both := strings.Cut(key, "&")
+	var out []netip.Prefix
+	if p, err := subnet(v4); err != nil || !p.Addr().Is4() {
+		return nil, fmt.Errorf("%w: key is not of the form 10.5.52.0-24 or 10.5.52.0-24&fd00:1::-64", cluster.ErrInvalid)
+	} else if p.Bits() > 0 {
+		out = append(out, p)
+	}
+	if !both {
+		return out, nil
+	}
+	p, err := subnet(v6)
+	if err != nil || p.Addr().Is4() {
+		return nil, fmt.Errorf("%w: key is not of the form 10.5.52.0-24 or 10.5.52.0-24&fd00:1::-64", cluster.ErrInvalid)
+	}
+	return append(out, p), nil
+}
+
+func subnet(text string) (netip.Prefix, error) {
+	i := strings.LastIndexByte(text, '-')
+	if i < 0 {
+		return netip.Prefix{}, cluster.ErrInvalid
+	}
+	return netip.ParsePrefix(text[:i] + "/" + text[i+1:])
+}
+
+// decode reads a record. Where it returns an error too, the node has what could
+// be read.
+func decode(name string, value []byte) (cluster.Node, error) {
+	n := cluster.Node{Name: name}
+	var err error
+	if n.PodCIDRs, err = subnetsOf(name); err != nil {
+		return n, err
+	}
+	if len(value) > maxRecord {
+		return n, fmt.Errorf("%w: record is longer than %d bytes", cluster.ErrInvalid, maxRecord)
+	}
+	var a attributes
+	if err := json.Unmarshal(value, &a); err != nil {
+		return n, fmt.Errorf("%w: %w", cluster.ErrInvalid, err)
+	}
+	if a.PublicIP.IsValid() && a.PublicIP != netip.IPv4Unspecified() {
+		n.PublicIP = a.PublicIP
+	}
+	if a.PublicIPv6 != nil && !a.PublicIPv6.IsUnspecified() {
+		n.PublicIPv6 = *a.PublicIPv6
+	}
+	n.BackendType, n.BackendData, n.BackendV6Data = a.BackendType, known(a.BackendData), known(a.BackendV6Data)
+	return n, n.Check()
+}
+
+// known drops what says nothing.
+func known(raw json.RawMessage) json.RawMessage {
+	if string(bytes.TrimSpace(raw)) == "null" {
+		return nil
+	}
+	return raw
+}
+
+// encode is decode's inverse.
+func encode(n *cluster.Node) ([]byte, error) {
+	a := attributes{PublicIP: netip.IPv4Unspecified(), BackendType: n.BackendType, BackendData: n.BackendData, BackendV6Data: n.BackendV6Data}
+	if n.PublicIP.IsValid() {
+		a.PublicIP = n.PublicIP
+	}
+	if n.PublicIPv6.IsValid() {
+		a.PublicIPv6 = &n.PublicIPv6
+	}
+	return json.Marshal(a)
+}

@@ -1,0 +1,205 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+const (
+	// silence is how long a stream may say nothing: etcd tells its progress every
+	// ten minutes.
+	silence = 15 * time.Minute
+	// steady is how long a stream has to last for the next attempt to come at once.
+	steady = 10 * time.Second
+)
+
+// errCompacted: what happened since is not kept any more, or is another history.
+var errCompacted = errors.New("etcd's history begins later")
+
+// Watch tells what etcd says, and keeps the lease alive. It ends with ctx's error.
+func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
+	return cluster.WatchWith(ctx, fn, func(ctx context.Context, relay *cluster.Relay) error {
+		var renewing sync.WaitGroup
+		defer renewing.Wait()
+		renewing.Go(func() { r.renew(ctx) })
+		v := &view{r: r, relay: relay}
+		var wait web.Backoff
+		for {
+			since := time.Now()
+			err := v.follow(ctx)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if time.Since(since) > steady {
+				wait.Reset()
+			}
+			if !errors.Is(err, errCompacted) {
+				relay.Fail(err)
+				r.c.next()
+			}
+			if err := wait.Wait(ctx, 0); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// view is what one Watch knows: the table as of a revision of a cluster.
+type view struct {
+	r     *Registry
+	relay *cluster.Relay
+	table cluster.Table
+	// at is the last revision that is known whole; 0: a list is needed.
+	at        int64
+	clusterID uint64
+}
+
+// follow lists if it has to, and follows the stream until it ends.
+func (v *view) follow(ctx context.Context) error {
+	if v.at == 0 {
+		if err := v.list(ctx); err != nil {
+			return err
+		}
+	}
+	err := v.stream(ctx)
+	if errors.Is(err, errCompacted) {
+		v.at = 0
+	}
+	return err
+}
+
+// list replaces the table. A configuration that cannot be used leaves the last
+// one in force.
+func (v *view) list(ctx context.Context) error {
+	var conf []byte
+	var records []keyValue
+	h, err := v.r.list(ctx, func() { conf, records = nil, nil }, func(kv keyValue) {
+		if string(kv.Key) == v.r.configKey() {
+			conf = kv.Value
+		} else if _, ok := v.r.name(kv.Key); ok {
+			records = append(records, kv)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	config, _, err := cluster.ParseSubnetConfig(conf)
+	if conf == nil {
+		err = v.r.noConfig()
+	}
+	present := map[string]bool{}
+	switch {
+	case err == nil:
+		v.table.SetConfig(config)
+	case v.table.Config() == nil:
+		return err
+	default:
+		present["config"] = true
+		v.table.Put("config", cluster.Node{}, err)
+	}
+	for _, kv := range records {
+		name, _ := v.r.name(kv.Key)
+		present[name] = true
+		v.put(name, kv.Value)
+	}
+	v.table.Keep(present)
+	v.at, v.clusterID = h.Revision, h.ClusterID
+	v.relay.PutLater(v.table.Snapshot)
+	return nil
+}
+
+func (v *view) put(name string, value []byte) bool {
+	n, err := decode(name, value)
+	if err == nil {
+		err = n.CheckIn(v.table.Config())
+	}
+	return v.table.Put(name, n, err)
+}
+
+// stream follows the changes since v.at.
+func (v *view) stream(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	quiet := time.AfterFunc(silence, func() { cancel(fmt.Errorf("%w: etcd said nothing for %v", cluster.ErrUnavailable, silence)) })
+	defer quiet.Stop()
+	prefix := v.r.o.Prefix + "/"
+	resp, err := v.r.c.send(ctx, "/v3/watch", watchRequest{Create: watchCreate{
+		Key: []byte(prefix), RangeEnd: end(prefix), StartRevision: v.at + 1, ProgressNotify: true, Fragment: true,
+	}})
+	if err != nil {
+		return fmt.Errorf("watch nodes: %w", err)
+	}
+	// Nothing is left to read of a stream that goes on for ever.
+	defer resp.Body.Close()
+	messages := web.NewStream(resp.Body, maxReply)
+	for first := true; ; first = false {
+		var m watchMessage
+		if err := messages.Decode(&m); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			return fmt.Errorf("watch nodes: %w: %w", cluster.ErrUnavailable, err)
+		}
+		quiet.Reset(silence)
+		if m.Error != nil {
+			return fmt.Errorf("watch nodes: %w", m.Error)
+		}
+		if m.Result == nil {
+			continue
+		}
+		if err := v.take(m.Result, first); err != nil {
+			return err
+		}
+	}
+}
+
+// take applies a message of the stream.
+func (v *view) take(m *watchResponse, first bool) error {
+	switch {
+	case m.Canceled && m.CompactRevision > 0:
+		return errCompacted
+	case m.Canceled:
+		// A token that is no longer taken is told like this, too.
+		v.r.c.forget(v.r.c.current())
+		return fmt.Errorf("watch nodes: %w: etcd ended the watch: %s", cluster.ErrUnavailable, (&failure{Message: m.CancelReason}).Error())
+	case m.Header.ClusterID != v.clusterID || first && m.Header.Revision < v.at:
+		// Another etcd, or one that was set back: what it will say is about another past.
+		return errCompacted
+	case first:
+		// It is heard again.
+		v.relay.PutLater(v.table.Snapshot)
+	}
+	changed := false
+	for _, e := range m.Events {
+		if string(e.KV.Key) == v.r.configKey() {
+			return errCompacted // every record is judged anew
+		}
+		name, ok := v.r.name(e.KV.Key)
+		switch {
+		case !ok:
+		case e.Type == "DELETE":
+			changed = v.table.Remove(name) || changed
+		default:
+			changed = v.put(name, e.KV.Value) || changed
+		}
+	}
+	if n := len(m.Events); n == 0 && !m.Created {
+		v.at = max(v.at, m.Header.Revision)
+	} else if n > 0 && !m.Fragment {
+		v.at = max(v.at, m.Events[n-1].KV.ModRevision)
+	}
+	if changed {
+		v.relay.PutLater(v.table.Snapshot)
+	}
+	return nil
+}

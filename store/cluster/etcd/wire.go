@@ -1,0 +1,124 @@
+package etcd
+
+// The messages of etcd's API (etcdserverpb, mvccpb) in the form that its gateway
+// gives them: 64 bit numbers are strings, bytes are base64, zeros are left out.
+
+type header struct {
+	ClusterID uint64 `json:"cluster_id,string"`
+	Revision  int64  `json:"revision,string"`
+}
+
+type keyValue struct {
+	Key            []byte `json:"key"`
+	Value          []byte `json:"value"`
+	CreateRevision int64  `json:"create_revision,string"`
+	ModRevision    int64  `json:"mod_revision,string"`
+	Lease          int64  `json:"lease,string"`
+}
+
+type rangeRequest struct {
+	Key      []byte `json:"key"`
+	RangeEnd []byte `json:"range_end,omitempty"`
+	Limit    int64  `json:"limit,omitempty,string"`
+	Revision int64  `json:"revision,omitempty,string"`
+}
+
+type rangeResponse struct {
+	Header header     `json:"header"`
+	KVs    []keyValue `json:"kvs"`
+	More   bool       `json:"more"`
+}
+
+// compare has exactly one of its values: the other ones are left out.
+type compare struct {
+	Key            []byte `json:"key"`
+	RangeEnd       []byte `json:"range_end,omitempty"`
+	Target         string `json:"target"`
+	Result         string `json:"result"`
+	CreateRevision *int64 `json:"create_revision,omitempty,string"`
+	ModRevision    *int64 `json:"mod_revision,omitempty,string"`
+}
+
+type putRequest struct {
+	Key   []byte `json:"key"`
+	Value []byte `json:"value"`
+	Lease int64  `json:"lease,omitempty,string"`
+}
+
+type deleteRequest struct {
+	Key []byte `json:"key"`
+}
+
+type operation struct {
+	Put    *putRequest    `json:"request_put,omitempty"`
+	Delete *deleteRequest `json:"request_delete_range,omitempty"`
+}
+
+type txnRequest struct {
+	Compare []compare   `json:"compare"`
+	Success []operation `json:"success"`
+}
+
+type txnResponse struct {
+	Header    header `json:"header"`
+	Succeeded bool   `json:"succeeded"`
+}
+
+type leaseRequest struct {
+	ID  int64 `json:"ID,omitempty,string"`
+	TTL int64 `json:"TTL,omitempty,string"`
+}
+
+type leaseResponse struct {
+	ID    int64  `json:"ID,string"`
+	TTL   int64  `json:"TTL,string"`
+	Error string `json:"error"`
+}
+
+type keepAliveResponse struct {
+	Result *leaseResponse `json:"result"`
+	Error  *failure       `json:"error"`
+}
+
+type watchRequest struct {
+	Create watchCreate `json:"create_request"`
+}
+
+type watchCreate struct {
+	Key            []byte `json:"key"`
+	RangeEnd       []byte `json:"range_end"`
+	StartRevision  int64  `json:"start_revision,string"`
+	ProgressNotify bool   `json:"progress_notify"`
+	Fragment       bool   `json:"fragment"`
+}
+
+// watchMessage is one message of a watch's stream: a result, or why it ended.
+type watchMessage struct {
+	Result *watchResponse `json:"result"`
+	Error  *failure       `json:"error"`
+}
+
+type watchResponse struct {
+	Header          header  `json:"header"`
+	Created         bool    `json:"created"`
+	Canceled        bool    `json:"canceled"`
+	CompactRevision int64   `json:"compact_revision,string"`
+	CancelReason    string  `json:"cancel_reason"`
+	Fragment        bool    `json:"fragment"`
+	Events          []event `json:"events"`
+}
+
+type event struct {
+	// Type is DELETE, or PUT, which is left out.
+	Type string   `json:"type"`
+	KV   keyValue `json:"kv"`
+}
+
+type authRequest struct {
+	Name     string `json:"name"`
+	Password string `json:"password"`
+}
+
+type authResponse struct {
+	Token string `json:"token"`
+}
