@@ -15,6 +15,18 @@ func ParseAddr(s string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
+// ParseAddrOrCIDR reads an address and drops a prefix length.
+func ParseAddrOrCIDR(s string) (netip.Addr, error) {
+	if a, err := ParseAddr(s); err == nil {
+		return a, nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("%.80q is neither an IP address nor a CIDR", s)
+	}
+	return p.Addr().Unmap(), nil
+}
+
 // IPNet is an address with its prefix length in the form of a CNI result.
 func IPNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}

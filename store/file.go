@@ -72,7 +72,8 @@ func (f *file) run(ctx context.Context, write bool, fn func(*bolt.Tx, *memo) err
 }
 
 // open returns the file, locked and checked; nil when it is only to be read and
-// there is none, or an empty one.
+// there is none, or an empty node.db. An empty keep.db is damaged: nothing can
+// rebuild what it held, so it is not made anew in silence.
 func (f *file) open(ctx context.Context, write bool) (*opened, error) {
 	w := f.s.wait(ctx)
 	for made := 0; ; made++ {
@@ -80,7 +81,7 @@ func (f *file) open(ctx context.Context, write bool) (*opened, error) {
 		if err != nil {
 			return nil, err
 		}
-		if o != nil && size > 0 {
+		if o != nil && (size > 0 || f.kept) {
 			meta, err := f.checkWhole(o.file, size)
 			if err != nil {
 				return nil, errors.Join(err, o.close())

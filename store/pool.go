@@ -58,14 +58,19 @@ func (tx *Tx) Pools() ([]PoolID, error) {
 }
 
 func (tx *Tx) poolsWith(prefix []byte) ([]PoolID, error) {
+	return poolIDs(bucketOf(tx.b, bucketPools), bucketPools, prefix)
+}
+
+// poolIDs are the pools whose keys in a bucket begin with prefix.
+func poolIDs(b *bolt.Bucket, bucket string, prefix []byte) ([]PoolID, error) {
 	var ids []PoolID
-	for _, k := range keysWith(bucketOf(tx.b, bucketPools), prefix) {
+	for _, k := range keysWith(b, prefix) {
 		p, rest, err := decodeKey(k, 2)
 		if err != nil {
 			return ids, err
 		}
 		if len(rest) > 0 {
-			return ids, fmt.Errorf("decode key %q of %s: %w", k, bucketPools, ErrDamaged)
+			return ids, fmt.Errorf("decode key %q of %s: %w", k, bucket, ErrDamaged)
 		}
 		ids = append(ids, PoolID{Network: p[0], DataDir: p[1]})
 	}

@@ -115,6 +115,9 @@ type Lease struct {
 	// Imported marks a lease taken over from another program's files; its
 	// netns is not known and it is not reaped by its netns.
 	Imported bool `json:"imported,omitempty"`
+	// Sticky is the identity that keep.db has a reservation of the address for;
+	// empty where there is none.
+	Sticky string `json:"sticky,omitempty"`
 }
 
 // Claim is a node-wide thing that one attachment holds: a host port, a device,

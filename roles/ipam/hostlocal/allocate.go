@@ -15,9 +15,6 @@ import (
 // shownHolders is how many of the oldest leases an exhausted pool names.
 const shownHolders = 3
 
-// errRepeated never leaves this package: the attachment has leases already.
-var errRepeated = errors.New("has addresses already")
-
 // exhaustedError tells that a set has nothing left. It is an ErrExhausted.
 type exhaustedError struct{ set int }
 
@@ -26,12 +23,6 @@ func (e *exhaustedError) Error() string {
 }
 
 func (e *exhaustedError) Is(target error) bool { return target == roles.ErrExhausted }
-
-// grant is an address of one set.
-type grant struct {
-	addr netip.Addr
-	in   *addrRange
-}
 
 // assign gives each set the request that is for it; the zero request where
 // there is none. A request that no set can serve is an error that names it.
@@ -65,97 +56,25 @@ func assignOne(sets []rangeSet, bySet []request, req request) error {
 		bySet[i] = req
 		return nil
 	}
-	return req.fault("is in no range")
+	return req.fault("%s", outside(sets, req.addr))
 }
 
-// choose finds an address of one set: the requested one if it is free, else the
-// next one that is free. It reserves nothing.
-func (p *plan) choose(pool *store.Pool, set int, req request) (grant, error) {
-	s := p.sets[set]
-	if req.addr.IsValid() {
-		return chooseRequested(pool, s, req)
-	}
-	last, _, err := pool.Cursor(set)
-	if err != nil {
-		return grant{}, err
-	}
-	for _, c := range s.order(last) {
-		a, ok, err := pool.Next(c.lo, c.hi)
-		if err != nil {
-			return grant{}, err
-		}
-		if ok {
-			return grant{a, c.in}, nil
+// outside tells why an address is in no range.
+func outside(sets []rangeSet, a netip.Addr) string {
+	for _, s := range sets {
+		for _, r := range s {
+			switch all := whole(r.subnet); {
+			case !all.contains(a):
+				continue
+			case a.Is4() && !hostsOf(r.subnet).contains(a) && a == all.lo:
+				return "is in no range: it is the network address of " + r.subnet.String()
+			case a.Is4() && !hostsOf(r.subnet).contains(a):
+				return "is in no range: it is the broadcast address of " + r.subnet.String()
+			}
+			return fmt.Sprintf("is in no range: of %s it is only %s", r.subnet, r.bounds)
 		}
 	}
-	return grant{}, &exhaustedError{set}
-}
-
-func chooseRequested(pool *store.Pool, s rangeSet, req request) (grant, error) {
-	l, err := pool.Lease(req.addr)
-	if err == nil {
-		return grant{}, fmt.Errorf("%s: %w", req.path, &store.TakenError{What: "address " + req.addr.String(), Owner: l.Owner})
-	}
-	if !errors.Is(err, store.ErrNotFound) {
-		return grant{}, err
-	}
-	return grant{req.addr, s.rangeOf(req.addr)}, nil
-}
-
-// reserve takes an address of every set, or, with an error, none: then the
-// caller's transaction must not be committed.
-func (p *plan) reserve(pool *store.Pool, lease store.Lease, bySet []request) ([]grant, error) {
-	owned, err := pool.Owned(lease.Owner)
-	if err != nil {
-		return nil, err
-	}
-	if len(owned) > 0 {
-		return nil, errRepeated
-	}
-	var out []grant
-	for i, req := range bySet {
-		g, err := p.choose(pool, i, req)
-		if err != nil {
-			return nil, err
-		}
-		lease.Address, lease.Set = g.addr, i
-		if err := pool.Reserve(lease); err != nil {
-			return nil, err
-		}
-		if err := pool.SetCursor(i, g.addr); err != nil {
-			return nil, err
-		}
-		out = append(out, g)
-	}
-	return out, nil
-}
-
-// preview is reserve without reserving.
-func (p *plan) preview(pool *store.Pool, bySet []request) ([]grant, error) {
-	var out []grant
-	for i, req := range bySet {
-		g, err := p.choose(pool, i, req)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, g)
-	}
-	return out, nil
-}
-
-// emptySet returns the first set without a free address; ok is false when all
-// have one.
-func (p *plan) emptySet(pool *store.Pool) (set int, ok bool, err error) {
-	for i := range p.sets {
-		_, err := p.choose(pool, i, request{})
-		if errors.Is(err, roles.ErrExhausted) {
-			return i, true, nil
-		}
-		if err != nil {
-			return 0, false, err
-		}
-	}
-	return 0, false, nil
+	return "is in no range"
 }
 
 // describe tells of an exhausted set its size, how much of it is used and who

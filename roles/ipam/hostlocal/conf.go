@@ -2,6 +2,7 @@ package hostlocal
 
 import (
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/sticky"
 )
 
 // defaultDataDir is where the reference plugin keeps its files.
@@ -47,6 +48,24 @@ type IPAM struct {
 	// ResolvConf is a file in the form of resolv.conf(5); what it says becomes
 	// the result's dns.
 	ResolvConf string `json:"resolvConf,omitempty"`
+	// Sticky lets a pod get the same addresses again after a restart. Without
+	// it, as in the reference, a released address is anybody's.
+	Sticky *sticky.Conf `json:"sticky,omitempty"`
+	// Requests says how pods ask for addresses.
+	Requests Requests `json:"requests,omitzero"`
+}
+
+// Requests is the "requests" object.
+type Requests struct {
+	// Annotation is the pod's annotation that holds the addresses it asks for,
+	// with commas between them or as a JSON list; with "." and the network's name
+	// behind it, it is about this network alone. It is read where the
+	// configuration declares the capability io.kubernetes.cri.pod-annotations.
+	// Default "cnibox.io/ips".
+	Annotation string `json:"annotation,omitempty"`
+	// Mode is what becomes of an address that somebody else has: "strict", an
+	// error that names the holder, or "prefer", another address. Default "strict".
+	Mode string `json:"mode,omitempty"`
 }
 
 // Range is a part of a subnet from which addresses are handed out.
@@ -67,13 +86,18 @@ type Range struct {
 	Exclude []string `json:"exclude,omitempty"`
 }
 
-// RuntimeConfig holds the capabilities ipRanges and ips.
+// RuntimeConfig holds the capabilities ipRanges, ips, mac and
+// io.kubernetes.cri.pod-annotations.
 type RuntimeConfig struct {
 	// IPRanges are range sets before all those of the configuration.
 	IPRanges [][]Range `json:"ipRanges,omitempty"`
 	// IPs are requested addresses, at most one for each range set. A prefix
 	// length is ignored.
 	IPs []string `json:"ips,omitempty"`
+	// MAC is the interface's hardware address, whom addresses can stick to.
+	MAC string `json:"mac,omitempty"`
+	// Annotations are the pod's.
+	Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations,omitempty"`
 }
 
 // Args is the "args" object.
@@ -85,6 +109,8 @@ type Args struct {
 type CNIArgs struct {
 	// IPs are requested addresses; runtimeConfig.ips replaces them.
 	IPs []string `json:"ips,omitempty"`
+	// MAC is the interface's hardware address; runtimeConfig.mac replaces it.
+	MAC string `json:"mac,omitempty"`
 }
 
 // decode reads a configuration and fills in what has a constant default.
@@ -103,6 +129,9 @@ func (c *Conf) withDefaults() *Conf {
 	}
 	if c.IPAM != nil && c.IPAM.DataDir == "" {
 		c.IPAM.DataDir = defaultDataDir
+	}
+	if c.IPAM != nil && c.IPAM.Requests.Annotation == "" {
+		c.IPAM.Requests.Annotation = sticky.DefaultAnnotation
 	}
 	return c
 }

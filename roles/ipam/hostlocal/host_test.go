@@ -25,7 +25,11 @@ type bed struct {
 
 func newBed(tb testing.TB) *bed {
 	tb.Helper()
-	dir := tb.TempDir()
+	return newBedIn(tb, tb.TempDir())
+}
+
+func newBedIn(tb testing.TB, dir string) *bed {
+	tb.Helper()
 	var log bytes.Buffer
 	return &bed{Host: hostAt(tb, dir, &log), dir: dir, log: &log}
 }

@@ -19,12 +19,14 @@ type liveness struct {
 	gone func(store.Netns) bool
 	// reap removes the dead of a network and returns how many addresses came free.
 	reap func(ctx context.Context, h *roles.Host, network string) (freed int, err error)
+	// reapOne removes an attachment if it is dead, and tells whether it was.
+	reapOne func(ctx context.Context, h *roles.Host, key store.Key) (bool, error)
 	// anyDead tells whether reap would find somebody. It changes nothing.
 	anyDead func(ctx context.Context, h *roles.Host, network string) (bool, error)
 }
 
 func nodeLiveness() liveness {
-	return liveness{netns: describeNetns, gone: node.NetnsGone, reap: node.Reap, anyDead: node.AnyDead}
+	return liveness{netns: describeNetns, gone: node.NetnsGone, reap: node.Reap, reapOne: node.ReapOne, anyDead: node.AnyDead}
 }
 
 // describeNetns is node.ThisNetns for callers that hold no open namespace. A

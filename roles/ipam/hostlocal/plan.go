@@ -1,6 +1,7 @@
 package hostlocal
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/sticky"
 )
 
 // plan is a configuration, parsed and found valid.
@@ -18,8 +20,14 @@ type plan struct {
 	sets       []rangeSet
 	routes     []*types.Route
 	// requests are the addresses asked for by the configuration. They stand
-	// above CNI_ARGS.
-	requests []request
+	// above CNI_ARGS, and that above annotated, those of the pod's annotation.
+	requests, annotated []request
+	// lenient: a requested address that is taken is none.
+	lenient bool
+	// sticky is nil where addresses do not stick.
+	sticky *sticky.Rules
+	// mac is the hardware address that the configuration asks for, or empty.
+	mac string
 }
 
 // request is one address that the runtime asks for.
@@ -67,6 +75,10 @@ func newPlan(c *Conf) (*plan, error) {
 	p.sets = b.finish(c.CNIVersion)
 	p.routes = roles.ParseRoutes(&f, "ipam.routes", c.IPAM.Routes)
 	p.requests = parseRequests(&f, c)
+	p.annotated = parseAnnotation(&f, c)
+	p.lenient = !sticky.ParseMode(&f, "ipam.requests.mode", c.IPAM.Requests.Mode, "strict")
+	p.sticky = sticky.Parse(&f, "ipam.sticky", c.IPAM.Sticky)
+	p.mac = cmp.Or(c.RuntimeConfig.MAC, c.Args.CNI.MAC)
 	if err := f.Err(); err != nil {
 		return nil, err
 	}
@@ -88,12 +100,25 @@ func parseRequestList(f *roles.Faults, path string, texts []string) []request {
 	var out []request
 	for i, t := range texts {
 		at := fmt.Sprintf("%s[%d]", path, i)
-		a, err := parseAddrOrCIDR(t)
+		a, err := roles.ParseAddrOrCIDR(t)
 		if err != nil {
 			f.Addf(at, "%v", err)
 			continue
 		}
 		out = append(out, request{path: at, addr: a})
+	}
+	return out
+}
+
+// parseAnnotation reads the addresses that the pod asks for.
+func parseAnnotation(f *roles.Faults, c *Conf) []request {
+	if len(c.RuntimeConfig.Annotations) == 0 {
+		return nil
+	}
+	path, addrs := sticky.Requested(f, c.RuntimeConfig.Annotations, c.IPAM.Requests.Annotation, c.Name)
+	var out []request
+	for _, a := range addrs {
+		out = append(out, request{path: path, addr: a})
 	}
 	return out
 }
@@ -104,21 +129,9 @@ func argsRequest(args roles.Args) ([]request, error) {
 	if t == "" {
 		return nil, nil
 	}
-	a, err := parseAddrOrCIDR(t)
+	a, err := roles.ParseAddrOrCIDR(t)
 	if err != nil {
 		return nil, fmt.Errorf("%w: CNI_ARGS: IP: %w", roles.ErrEnv, err)
 	}
 	return []request{{path: "CNI_ARGS: IP", addr: a, env: true}}, nil
-}
-
-// parseAddrOrCIDR reads an address and drops a prefix length.
-func parseAddrOrCIDR(s string) (netip.Addr, error) {
-	if a, err := roles.ParseAddr(s); err == nil {
-		return a, nil
-	}
-	p, err := netip.ParsePrefix(s)
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("%q is neither an IP address nor a CIDR", s)
-	}
-	return p.Addr().Unmap(), nil
 }

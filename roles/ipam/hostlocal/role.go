@@ -13,7 +13,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/sticky"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -24,8 +24,8 @@ func Role() roles.Role {
 		Kind:         roles.IPAM,
 		Summary:      "addresses from ranges, kept on this node",
 		Reference:    "v1.9.1",
-		Capabilities: []string{"ipRanges", "ips"},
-		Args:         []string{"IP"},
+		Capabilities: []string{"ipRanges", "ips", "mac", sticky.AnnotationsCapability},
+		Args:         append([]string{"IP"}, sticky.Args()...),
 		Conf:         func() any { return new(Conf) },
 		New:          func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
 		Undo:         func([]byte) (roles.Handler, error) { return undoer{}, nil },
@@ -65,7 +65,8 @@ func (a *handler) poolID(network string) store.PoolID {
 // Add gives an attachment one address of every range set, or none at all. When
 // a set is exhausted, or a requested address is taken, owners that are
 // certainly dead are removed first. A second Add of an attachment is an
-// ErrAttached, unless its owner is dead.
+// ErrAttached, unless its owner is dead. Where addresses stick, it gives those
+// that are kept for the pod, see chooser.
 func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	bySet, err := a.requests(req)
 	if err != nil {
@@ -78,22 +79,7 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err := a.importOnce(ctx, h, req.Network, lockDeadline); err != nil {
 		return nil, err
 	}
-	lease := store.Lease{Owner: req.Key(), Netns: a.life.netns(req.Netns), Pod: req.Pod(), Time: h.Now()}
-	grants, err := a.reserve(ctx, h, lease, bySet)
-	if errors.Is(err, errRepeated) {
-		if err = a.releaseDead(ctx, h, req); err == nil {
-			grants, err = a.reserve(ctx, h, lease, bySet)
-		}
-	}
-	if errors.Is(err, roles.ErrExhausted) || errors.Is(err, store.ErrTaken) {
-		freed, reapErr := a.life.reap(ctx, h, req.Network)
-		if reapErr != nil {
-			h.Log.Warn("reap dead attachments", "network", req.Network, "error", reapErr)
-		}
-		if freed > 0 {
-			grants, err = a.reserve(ctx, h, lease, bySet)
-		}
-	}
+	grants, err := a.allocate(ctx, h, req, bySet)
 	if err != nil {
 		return nil, a.explain(ctx, h, req.Network, err)
 	}
@@ -102,7 +88,8 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 }
 
 // requests finds out which addresses are asked for, by the highest of
-// runtimeConfig.ips, args.cni.ips and CNI_ARGS' IP, and of which sets.
+// runtimeConfig.ips, args.cni.ips, CNI_ARGS' IP and the pod's annotation, and of
+// which sets.
 func (a *handler) requests(req *roles.Request) ([]request, error) {
 	if len(a.plan.sets) == 0 {
 		return nil, &roles.ConfError{Path: "runtimeConfig.ipRanges", Reason: "is required, as ipam.ranges is empty"}
@@ -113,6 +100,9 @@ func (a *handler) requests(req *roles.Request) ([]request, error) {
 		if asked, err = argsRequest(req.Args); err != nil {
 			return nil, err
 		}
+	}
+	if len(asked) == 0 {
+		asked = a.plan.annotated
 	}
 	return assign(a.plan.sets, asked)
 }
@@ -141,23 +131,6 @@ func addIPs(r *roles.Result, grants []grant) {
 		}
 		r.IPs = append(r.IPs, ip)
 	}
-}
-
-// reserve is one transaction.
-func (a *handler) reserve(ctx context.Context, h *roles.Host, lease store.Lease, bySet []request) ([]grant, error) {
-	var out []grant
-	err := h.Store.Update(ctx, func(tx *store.Tx) error {
-		pool, err := tx.Pool(a.poolID(lease.Owner.Network))
-		if err != nil {
-			return err
-		}
-		if err := node.SettleLeases(tx, a.poolID(lease.Owner.Network), a.plan.holds); err != nil {
-			return err
-		}
-		out, err = a.plan.reserve(pool, lease, bySet)
-		return err
-	})
-	return out, err
 }
 
 // releaseDead makes way for a repeated ADD when the leases in the way are of a
@@ -215,53 +188,4 @@ func releaseUnchanged(pool *store.Pool, leases []store.Lease) error {
 		}
 	}
 	return nil
-}
-
-// explain gives an exhausted set's error its figures.
-func (a *handler) explain(ctx context.Context, h *roles.Host, network string, err error) error {
-	var full *exhaustedError
-	if !errors.As(err, &full) {
-		return err
-	}
-	text := ""
-	viewErr := h.Store.View(ctx, func(tx *store.Tx) error {
-		pool, err := tx.Pool(a.poolID(network))
-		if err != nil {
-			return err
-		}
-		text, err = a.plan.describe(pool, full.set)
-		return err
-	})
-	if viewErr != nil {
-		return errors.Join(err, viewErr)
-	}
-	return fmt.Errorf("%w: network %q, %s", roles.ErrExhausted, network, text)
-}
-
-// Preview tells the addresses that are next. A repeated call gives the same.
-func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
-	bySet, err := a.requests(req)
-	if err != nil {
-		return nil, err
-	}
-	result, err := a.result()
-	if err != nil {
-		return nil, err
-	}
-	err = h.Store.View(ctx, func(tx *store.Tx) error {
-		pool, err := tx.Pool(a.poolID(req.Network))
-		if err != nil {
-			return err
-		}
-		grants, err := a.plan.preview(pool, bySet)
-		if err != nil {
-			return err
-		}
-		addIPs(result, grants)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return result, nil
 }

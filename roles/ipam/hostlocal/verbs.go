@@ -26,18 +26,6 @@ func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	return errors.Join(importErr, release(ctx, h, req))
 }
 
-// release deletes an attachment's leases, of whichever pool.
-func release(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	return h.Store.Update(ctx, func(tx *store.Tx) error {
-		released, err := tx.DeleteLeases(req.Key())
-		if err != nil || len(released) > 0 {
-			return err
-		}
-		_, err = tx.DeleteLeases(oldKey(req))
-		return err
-	})
-}
-
 // undoer is for a configuration with faults: leases are found by their owner,
 // without ranges. It imports nothing, for which the ranges are needed.
 type undoer struct{}
@@ -132,6 +120,9 @@ func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 	for batch := range slices.Chunk(stale, gcBatch) {
 		errs = append(errs, a.collect(ctx, h, req.Network, batch))
 	}
+	if a.plan.sticky != nil {
+		errs = append(errs, settle(ctx, h, a.poolID(req.Network)))
+	}
 	return errors.Join(errs...)
 }
 
@@ -215,12 +206,9 @@ func (a *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request)
 	err := a.importable(ctx, h, req.Network)
 	full, isFull := 0, false
 	if err == nil {
-		err = h.Store.View(ctx, func(tx *store.Tx) error {
-			pool, err := tx.Pool(a.poolID(req.Network))
-			if err != nil {
-				return err
-			}
-			full, isFull, err = a.plan.emptySet(pool)
+		err = a.view(ctx, h, req.Network, func(c *chooser) error {
+			c.last = c.kept != nil && !a.plan.sticky.Strict
+			full, isFull, err = c.emptySet()
 			return err
 		})
 	}

@@ -1,0 +1,365 @@
+package hostlocal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/sticky"
+	"github.com/cnibox/cnibox/store"
+)
+
+// errRepeated never leaves this package: the attachment has leases already.
+var errRepeated = errors.New("has addresses already")
+
+// forgetAfter is how long it is remembered who had an address that is
+// anybody's, and forgetBatch how many are forgotten in one ADD.
+const (
+	forgetAfter = 24 * time.Hour
+	forgetBatch = 8
+)
+
+// attempt is one ADD's try to get addresses, with what was done for it so far.
+type attempt struct {
+	lease store.Lease
+	bySet []request
+	// identity is whom the addresses are kept for; empty where they do not stick.
+	identity string
+	// released, evicted and reaped: the remedies of that name were tried.
+	released, evicted, reaped bool
+	// another: the identity's addresses are in use, it gets others.
+	another bool
+}
+
+// allocate takes an address of every set, or none. After a failure that
+// something can be done about, it does that, once, and tries again.
+func (a *handler) allocate(ctx context.Context, h *roles.Host, req *roles.Request, bySet []request) ([]grant, error) {
+	t := &attempt{
+		lease: store.Lease{Owner: req.Key(), Netns: a.life.netns(req.Netns), Pod: req.Pod(), Time: h.Now()},
+		bySet: bySet,
+	}
+	if a.plan.sticky != nil {
+		t.identity = a.plan.sticky.Identity(req, a.macOf(req))
+		t.lease.Sticky = t.identity
+	}
+	for {
+		grants, err := a.reserve(ctx, h, t)
+		if err == nil {
+			return grants, nil
+		}
+		again, remedyErr := a.remedy(ctx, h, req, t, err)
+		if remedyErr != nil || !again {
+			return nil, errorsOr(remedyErr, err)
+		}
+	}
+}
+
+// errorsOr is the first error that is not nil.
+func errorsOr(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// macOf is the hardware address that was asked for, or empty.
+func (a *handler) macOf(req *roles.Request) string {
+	if a.plan.mac != "" {
+		return a.plan.mac
+	}
+	return req.Args.Get("MAC")
+}
+
+// remedy tries to make way for an attempt that failed, and tells whether
+// another may succeed.
+func (a *handler) remedy(ctx context.Context, h *roles.Host, req *roles.Request, t *attempt, err error) (again bool, failure error) {
+	var held *heldError
+	switch {
+	case errors.Is(err, errRepeated) && !t.released:
+		t.released = true
+		return true, a.releaseDead(ctx, h, req)
+	case errors.As(err, &held):
+		return a.evict(ctx, h, t, held)
+	case (errors.Is(err, roles.ErrExhausted) || errors.Is(err, store.ErrTaken)) && !t.reaped:
+		t.reaped = true
+		freed, reapErr := a.life.reap(ctx, h, req.Network)
+		if reapErr != nil {
+			h.Log.Warn("reap dead attachments", "network", req.Network, "error", reapErr)
+		}
+		if a.plan.sticky != nil {
+			return true, settle(ctx, h, a.poolID(req.Network))
+		}
+		return freed > 0 || a.plan.lenient && errors.Is(err, store.ErrTaken), nil
+	}
+	return false, nil
+}
+
+// evict removes the attachment that has the identity's addresses if it is
+// certainly dead. Else the addresses stay where they are: the pod gets others,
+// or in strict mode none.
+func (a *handler) evict(ctx context.Context, h *roles.Host, t *attempt, held *heldError) (again bool, failure error) {
+	if !t.evicted {
+		t.evicted = true
+		removed, err := a.life.reapOne(ctx, h, held.holder)
+		if err != nil {
+			h.Log.Warn("look for the old sandbox", "container", held.holder.ContainerID, "ifname", held.holder.IfName, "error", err)
+		}
+		if removed {
+			return true, nil
+		}
+	}
+	if a.plan.sticky.Strict {
+		return false, nil
+	}
+	h.Log.Info("the pod's old sandbox lives, giving it another address", "identity", held.identity, "container", held.holder.ContainerID, "addresses", held.addrs)
+	t.another = true
+	return true, nil
+}
+
+// reserve is one transaction; where addresses stick, one within another.
+func (a *handler) reserve(ctx context.Context, h *roles.Host, t *attempt) (out []grant, err error) {
+	if a.plan.sticky == nil {
+		err := h.Store.Update(ctx, func(tx *store.Tx) error {
+			out, err = a.reserveIn(tx, nil, h, t)
+			return err
+		})
+		return out, err
+	}
+	reserved := false
+	err = h.Store.KeepUpdate(ctx, func(keep *store.KeepTx) error {
+		kept, err := keep.Sticky(a.poolID(t.lease.Owner.Network))
+		if err != nil {
+			return err
+		}
+		err = h.Store.Update(ctx, func(tx *store.Tx) error {
+			out, err = a.reserveIn(tx, kept, h, t)
+			return err
+		})
+		reserved = err == nil
+		return err
+	})
+	if err != nil && reserved {
+		// The leases are stored, the reservation is not.
+		err = errors.Join(err, h.Store.Update(context.WithoutCancel(ctx), func(tx *store.Tx) error {
+			_, err := tx.DeleteLeases(t.lease.Owner)
+			return err
+		}))
+	}
+	return out, err
+}
+
+// reserveIn takes an address of every set, or, with an error, none: then
+// nothing must be committed. kept is nil where addresses do not stick.
+func (a *handler) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Host, t *attempt) ([]grant, error) {
+	id := a.poolID(t.lease.Owner.Network)
+	pool, err := tx.Pool(id)
+	if err != nil {
+		return nil, err
+	}
+	if err := node.SettleLeases(tx, id, a.plan.holds); err != nil {
+		return nil, err
+	}
+	owned, err := pool.Owned(t.lease.Owner)
+	if err != nil {
+		return nil, err
+	}
+	if len(owned) > 0 {
+		return nil, errRepeated
+	}
+	c := &chooser{plan: a.plan, pool: pool, kept: kept, now: t.lease.Time, lenient: a.plan.lenient && t.reaped}
+	if kept != nil {
+		c.last = t.reaped && !a.plan.sticky.Strict
+		if err := a.begin(c, h.Store.BootID(), t); err != nil {
+			return nil, err
+		}
+	}
+	grants, err := c.chooseAll(t.bySet)
+	if err != nil {
+		return nil, err
+	}
+	for i, g := range grants {
+		lease := t.lease
+		lease.Address, lease.Set = g.addr, i
+		if err := pool.Reserve(lease); err != nil {
+			return nil, err
+		}
+		if g.origin == unused || g.origin == requested {
+			if err := pool.SetCursor(i, g.addr); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if kept == nil {
+		return grants, nil
+	}
+	return grants, a.keep(c, h.Store.BootID(), t, grants)
+}
+
+// begin finds what is kept for the identity. In the first use of a boot, what
+// was held in the one before is released: its containers are gone.
+func (a *handler) begin(c *chooser, boot string, t *attempt) error {
+	if c.kept.Boot() != boot {
+		if err := settleIn(c.kept, c.pool, c.now); err != nil {
+			return err
+		}
+		if err := c.kept.SetBoot(boot); err != nil {
+			return err
+		}
+	}
+	if t.another {
+		return nil
+	}
+	return c.find(t.identity, t.lease.Owner)
+}
+
+// keep stores the reservation of what was given. One that another attachment
+// still has is kept under that one's container ID, just to cool down; one that a
+// person made and that could not be used stays as it is.
+func (a *handler) keep(c *chooser, boot string, t *attempt, grants []grant) error {
+	r := store.Reservation{
+		Identity: t.identity, Holder: t.lease.Owner, Pod: t.lease.Pod, BootID: boot,
+		TTL: a.plan.sticky.TTL, Cooldown: a.plan.sticky.Cooldown, Created: c.now, Used: c.now,
+	}
+	for _, g := range grants {
+		r.Addresses = append(r.Addresses, g.addr)
+	}
+	old, err := c.kept.Reservation(t.identity)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+	case err != nil:
+		return err
+	case c.own != nil:
+		r.Created, r.Pinned, r.Until = old.Created, old.Pinned, old.Until
+	case old.Pinned:
+		r.Identity, r.TTL = sticky.ContainerIdentity(t.lease.Owner), 0
+	case t.another:
+		if err := displace(c.kept, *old); err != nil {
+			return err
+		}
+	}
+	if err := c.kept.Put(&r); err != nil {
+		return err
+	}
+	_, err = c.kept.Forget(c.now.Add(-forgetAfter), forgetBatch)
+	return err
+}
+
+// displace lets a reservation be that of the container which still has the addresses.
+func displace(pool *store.StickyPool, r store.Reservation) error {
+	if err := pool.Delete(r.Identity); err != nil {
+		return err
+	}
+	r.Identity, r.TTL = sticky.ContainerIdentity(r.Holder), 0
+	return pool.Put(&r)
+}
+
+// explain gives an exhausted set's error its figures.
+func (a *handler) explain(ctx context.Context, h *roles.Host, network string, err error) error {
+	var full *exhaustedError
+	if !errors.As(err, &full) {
+		return err
+	}
+	text := ""
+	viewErr := a.view(ctx, h, network, func(c *chooser) error {
+		var err error
+		text, err = a.plan.describe(c.pool, full.set)
+		if err != nil || c.kept == nil {
+			return err
+		}
+		waiting, err := c.waiting(full.set)
+		text += waiting
+		return err
+	})
+	if viewErr != nil {
+		return errors.Join(err, viewErr)
+	}
+	return fmt.Errorf("%w: network %q, %s", roles.ErrExhausted, network, text)
+}
+
+// view calls f with a chooser that reads.
+func (a *handler) view(ctx context.Context, h *roles.Host, network string, f func(*chooser) error) error {
+	c := &chooser{plan: a.plan, now: h.Now()}
+	within := func() error {
+		return h.Store.View(ctx, func(tx *store.Tx) error {
+			var err error
+			if c.pool, err = tx.Pool(a.poolID(network)); err != nil {
+				return err
+			}
+			return f(c)
+		})
+	}
+	if a.plan.sticky == nil {
+		return within()
+	}
+	return h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
+		var err error
+		if c.kept, err = keep.Sticky(a.poolID(network)); err != nil {
+			return err
+		}
+		return within()
+	})
+}
+
+// waiting counts what of a set is not given away, for an error.
+func (c *chooser) waiting(set int) (string, error) {
+	n := map[store.Stage]int{}
+	for w, err := range c.kept.Waiting() {
+		if err != nil {
+			return "", err
+		}
+		r, err := c.kept.Reservation(w.Identity)
+		if err != nil {
+			return "", err
+		}
+		if _, ok, err := c.free(set, r); err != nil || !ok {
+			if err != nil {
+				return "", err
+			}
+			continue
+		}
+		n[w.Stage(c.now)]++
+	}
+	return fmt.Sprintf("; %d kept for others, %d cooling down", n[store.Kept], n[store.Cooling]), nil
+}
+
+// Preview tells the addresses that are next. A repeated call gives the same.
+func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	result, err := a.result()
+	if err != nil {
+		return nil, err
+	}
+	grants, err := a.preview(ctx, h, req)
+	if err != nil {
+		return nil, a.explain(ctx, h, req.Network, err)
+	}
+	addIPs(result, grants)
+	return result, nil
+}
+
+// preview is allocate without reserving.
+func (a *handler) preview(ctx context.Context, h *roles.Host, req *roles.Request) (grants []grant, err error) {
+	bySet, err := a.requests(req)
+	if err != nil {
+		return nil, err
+	}
+	err = a.view(ctx, h, req.Network, func(c *chooser) error {
+		if c.kept != nil {
+			c.last = !a.plan.sticky.Strict
+			err := c.find(a.plan.sticky.Identity(req, a.macOf(req)), req.Key())
+			var held *heldError
+			if errors.As(err, &held) && !a.plan.sticky.Strict {
+				err = nil
+			}
+			if err != nil {
+				return err
+			}
+		}
+		c.lenient = a.plan.lenient
+		grants, err = c.chooseAll(bySet)
+		return err
+	})
+	return grants, err
+}

@@ -1,0 +1,59 @@
+package sticky
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// AnnotationsCapability is the capability by which containerd and CRI-O hand
+// over a pod's annotations, in runtimeConfig under the same name.
+const AnnotationsCapability = "io.kubernetes.cri.pod-annotations"
+
+// DefaultAnnotation is the annotation by which a pod asks for addresses. With
+// "." and a network's name behind it, it is about that network alone.
+const DefaultAnnotation = "cnibox.io/ips"
+
+// maxAnnotation bounds what is read of an annotation; Kubernetes allows 256 kB
+// for all of a pod's.
+const maxAnnotation = 4096
+
+// Requested reads the addresses that a pod asks for: separated by commas, or a
+// JSON list of texts. path is where they stood, for faults and later errors.
+func Requested(f *roles.Faults, annotations map[string]string, key, network string) (path string, addrs []netip.Addr) {
+	at := key + "." + network
+	value, ok := annotations[at]
+	if !ok {
+		at = key
+		value = annotations[at]
+	}
+	path = fmt.Sprintf("runtimeConfig[%q][%.80q]", AnnotationsCapability, at)
+	value = strings.TrimSpace(value)
+	if value == "" {
+		return path, nil
+	}
+	if len(value) > maxAnnotation {
+		f.Addf(path, "is longer than %d bytes", maxAnnotation)
+		return path, nil
+	}
+	texts := strings.Split(value, ",")
+	if value[0] == '[' {
+		texts = nil
+		if err := json.Unmarshal([]byte(value), &texts); err != nil {
+			f.Addf(path, "is no JSON list of texts: %v", roles.Mismatch(err))
+			return path, nil
+		}
+	}
+	for _, t := range texts {
+		a, err := roles.ParseAddrOrCIDR(strings.TrimSpace(t))
+		if err != nil {
+			f.Addf(path, "%v", err)
+			continue
+		}
+		addrs = append(addrs, a)
+	}
+	return path, addrs
+}

@@ -1,0 +1,396 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+// sticky runs fn on the reservations of the tests' pool.
+func sticky(t testing.TB, s *store.Store, fn func(*store.StickyPool) error) {
+	t.Helper()
+	err := s.KeepUpdate(t.Context(), func(tx *store.KeepTx) error {
+		p, err := tx.Sticky(pool)
+		if err != nil {
+			return err
+		}
+		return fn(p)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func reservation(identity string, addrs ...string) *store.Reservation {
+	r := &store.Reservation{Identity: identity, Holder: key("net", identity), TTL: 300, Cooldown: 30, Created: testTime, Used: testTime}
+	for _, a := range addrs {
+		r.Addresses = append(r.Addresses, addr(a))
+	}
+	return r
+}
+
+func TestStages(t *testing.T) {
+	at := func(seconds int) time.Time { return testTime.Add(time.Duration(seconds) * time.Second) }
+	type want struct {
+		seconds int
+		stage   store.Stage
+	}
+	cases := map[string]struct {
+		change  func(*store.Reservation)
+		want    []want
+		expires string
+	}{
+		"held":               {func(r *store.Reservation) { r.Released = time.Time{} }, []want{{0, store.Held}, {1e9, store.Held}}, "never"},
+		"released":           {func(*store.Reservation) {}, []want{{0, store.Kept}, {299, store.Kept}, {300, store.Expired}}, "300"},
+		"long cool-down":     {func(r *store.Reservation) { r.Cooldown = 400 }, []want{{299, store.Kept}, {300, store.Cooling}, {399, store.Cooling}, {400, store.Expired}}, "300"},
+		"never expires":      {func(r *store.Reservation) { r.TTL = store.KeepForever }, []want{{1e9, store.Kept}}, "never"},
+		"just cools":         {func(r *store.Reservation) { r.TTL = 0 }, []want{{0, store.Cooling}, {30, store.Expired}}, "0"},
+		"neither":            {func(r *store.Reservation) { r.TTL, r.Cooldown = 0, 0 }, []want{{0, store.Expired}}, "0"},
+		"pinned":             {func(r *store.Reservation) { r.Pinned = true }, []want{{1e9, store.Kept}}, "never"},
+		"pinned for a while": {func(r *store.Reservation) { r.Pinned, r.Until = true, at(1000) }, []want{{999, store.Kept}, {1000, store.Expired}}, "1000"},
+		"pinned for less":    {func(r *store.Reservation) { r.Pinned, r.Until = true, at(10) }, []want{{299, store.Kept}, {300, store.Expired}}, "300"},
+		"pinned, never had": {func(r *store.Reservation) {
+			r.Holder, r.Released, r.Pinned, r.Until = store.Key{}, time.Time{}, true, at(5)
+		}, []want{{4, store.Kept}, {5, store.Expired}}, "5"},
+		"endless numbers":  {func(r *store.Reservation) { r.TTL, r.Cooldown = 1<<62, 1<<62 }, []want{{1e9, store.Kept}}, "never"},
+		"negative numbers": {func(r *store.Reservation) { r.TTL, r.Cooldown = 0, -1<<62 }, []want{{0, store.Expired}}, "0"},
+		"of another age":   {func(r *store.Reservation) { r.Released = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC) }, []want{{0, store.Kept}}, "never"},
+		"clock put back":   {func(r *store.Reservation) { r.Released = at(1000) }, []want{{0, store.Kept}, {1299, store.Kept}, {1300, store.Expired}}, "1300"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			r := reservation("web", "10.1.0.1")
+			r.Released = testTime
+			c.change(r)
+			for _, w := range c.want {
+				if got := r.Stage(at(w.seconds)); got != w.stage {
+					t.Errorf("after %d s: %s, want %s", w.seconds, got, w.stage)
+				}
+			}
+			got := "never"
+			if e, ok := r.Expires(); ok {
+				got = fmt.Sprint(int(e.Sub(testTime).Seconds()))
+			}
+			if got != c.expires {
+				t.Errorf("expires %s, want %s", got, c.expires)
+			}
+			s := newStore(t)
+			sticky(t, s, func(p *store.StickyPool) error {
+				if err := p.Put(r); err != nil {
+					return err
+				}
+				for _, w := range c.want {
+					for x, err := range p.Waiting() {
+						if err != nil || x.Stage(at(w.seconds)) != w.stage || x.Pinned != r.Pinned {
+							t.Errorf("waiting after %d s: %s, %v", w.seconds, x.Stage(at(w.seconds)), err)
+						}
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// stickyModel is a StickyPool as simple as can be.
+type stickyModel map[string]*store.Reservation
+
+func (m stickyModel) put(r *store.Reservation) {
+	for id, o := range m {
+		if id == r.Identity {
+			continue
+		}
+		n := len(o.Addresses)
+		o.Addresses = slices.DeleteFunc(o.Addresses, func(a netip.Addr) bool { return slices.Contains(r.Addresses, a) })
+		if len(o.Addresses) == 0 {
+			delete(m, id)
+		} else if len(o.Addresses) < n {
+			o.TTL, o.Pinned, o.Until = 0, false, time.Time{}
+		}
+	}
+	c := *r
+	c.Addresses = slices.Clone(r.Addresses)
+	m[r.Identity] = &c
+}
+
+func (m stickyModel) at(a netip.Addr) string {
+	for id, r := range m {
+		if slices.Contains(r.Addresses, a) {
+			return id
+		}
+	}
+	return ""
+}
+
+// Random calls do to the reservations what they do to the model, indexes and all.
+func TestStickyLikeModel(t *testing.T) {
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 2))
+			s := newStore(t)
+			m := stickyModel{}
+			v4 := func() netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(rnd.IntN(24))}) }
+			v6 := func() netip.Addr { return netip.AddrFrom16([16]byte{0xfd, 15: byte(rnd.IntN(24))}) }
+			for range 40 {
+				sticky(t, s, func(p *store.StickyPool) error {
+					for range 20 {
+						id := fmt.Sprint("id", rnd.IntN(16))
+						if rnd.IntN(4) == 0 {
+							delete(m, id)
+							if err := p.Delete(id); err != nil {
+								return err
+							}
+							continue
+						}
+						r := &store.Reservation{Identity: id, Addresses: []netip.Addr{v4()}, Created: testTime, TTL: int64(rnd.IntN(100) - 1), Cooldown: 50, Pinned: rnd.IntN(5) == 0}
+						if rnd.IntN(2) == 0 {
+							r.Addresses = append(r.Addresses, v6())
+						}
+						if rnd.IntN(3) > 0 {
+							r.Holder = key("net", id)
+						}
+						if rnd.IntN(2) == 0 {
+							r.Released = testTime.Add(time.Duration(rnd.IntN(100)) * time.Second)
+						}
+						m.put(r)
+						if err := p.Put(r); err != nil {
+							return err
+						}
+					}
+					return sameAsModel(t, p, m)
+				})
+			}
+		})
+	}
+}
+
+func sameAsModel(t *testing.T, p *store.StickyPool, m stickyModel) error {
+	t.Helper()
+	seen := 0
+	for r, err := range p.All() {
+		if err != nil {
+			return err
+		}
+		seen++
+		if want := m[r.Identity]; want == nil || !slices.Equal(want.Addresses, r.Addresses) || want.TTL != r.TTL || want.Pinned != r.Pinned {
+			t.Fatalf("%+v, want %+v", r, want)
+		}
+	}
+	waiting := 0
+	for _, r := range m {
+		if !r.Held() {
+			waiting++
+		}
+	}
+	var last time.Time
+	for w, err := range p.Waiting() {
+		if err != nil {
+			return err
+		}
+		r := m[w.Identity]
+		if r == nil || r.Held() {
+			t.Fatalf("%q waits", w.Identity)
+		}
+		free, ok := r.Free()
+		if ok && free.Before(last) {
+			t.Fatalf("%q waits behind one that is free later", w.Identity)
+		}
+		last = free
+		waiting--
+	}
+	if seen != len(m) || waiting != 0 {
+		t.Fatalf("%d reservations, want %d; %d that wait are not listed", seen, len(m), waiting)
+	}
+	for i := range 24 {
+		a := netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})
+		if got, _, err := p.At(a); err != nil || got != m.at(a) {
+			t.Fatalf("%s: %q, want %q; %v", a, got, m.at(a), err)
+		}
+		next, ok, err := p.Next(a, a)
+		if err != nil || ok != (m.at(a) == "") || ok && next != a {
+			t.Fatalf("next at %s: %s, %v, %v; %q has it", a, next, ok, err, m.at(a))
+		}
+	}
+	return nil
+}
+
+// What is pinned, kept or cooling is never forgotten.
+func TestForgetReservations(t *testing.T) {
+	s := newStore(t)
+	sticky(t, s, func(p *store.StickyPool) error {
+		for i := range 10 {
+			r := reservation(fmt.Sprint("id", i), fmt.Sprint("10.1.0.", i))
+			r.Released = testTime.Add(time.Duration(i) * time.Minute)
+			r.Pinned = i == 1
+			if i == 2 {
+				r.TTL = store.KeepForever
+			}
+			if err := p.Put(r); err != nil {
+				return err
+			}
+		}
+		for _, c := range []struct{ limit, want int }{{3, 3}, {100, 2}, {100, 0}} {
+			n, err := p.Forget(testTime.Add(12*time.Minute), c.limit)
+			if err != nil || n != c.want {
+				t.Errorf("forgot %d, want %d; %v", n, c.want, err)
+			}
+		}
+		var left []string
+		for r, err := range p.All() {
+			if err != nil {
+				return err
+			}
+			left = append(left, r.Identity)
+		}
+		if want := []string{"id1", "id2", "id7", "id8", "id9"}; !slices.Equal(left, want) {
+			t.Errorf("left %v, want %v", left, want)
+		}
+		return nil
+	})
+}
+
+func TestStickyRefuses(t *testing.T) {
+	s := newStore(t)
+	for name, r := range map[string]*store.Reservation{
+		"no identity":   reservation("", "10.1.0.1"),
+		"no address":    reservation("web"),
+		"twice":         reservation("web", "10.1.0.1", "::ffff:10.1.0.1"),
+		"not UTF-8":     reservation("a\xff", "10.1.0.1"),
+		"long identity": reservation(strings.Repeat("x", bolt.MaxKeySize), "10.1.0.1"),
+		"zone":          reservation("web", "fe80::1%eth0"),
+	} {
+		err := s.KeepUpdate(t.Context(), func(tx *store.KeepTx) error {
+			p, err := tx.Sticky(pool)
+			if err != nil {
+				return err
+			}
+			return p.Put(r)
+		})
+		if !errors.Is(err, store.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	err := s.KeepView(t.Context(), func(tx *store.KeepTx) error {
+		p, err := tx.Sticky(pool)
+		if err != nil {
+			return err
+		}
+		if _, err := p.ReservationAt(addr("10.1.0.1")); !errors.Is(err, store.ErrNotFound) {
+			t.Error(err)
+		}
+		if p.Put(reservation("web", "10.1.0.1")) == nil || p.Delete("web") == nil || p.SetBoot("x") == nil {
+			t.Error("a view writes")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// An empty keep.db is not made anew in silence: nothing can rebuild what it held.
+func TestEmptyKeepIsDamaged(t *testing.T) {
+	s := newStore(t)
+	sticky(t, s, func(p *store.StickyPool) error { return p.Put(reservation("web", "10.1.0.1")) })
+	if err := os.Truncate(s.KeepPath(), 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		s.KeepView(t.Context(), func(*store.KeepTx) error { return nil }),
+		s.KeepUpdate(t.Context(), func(*store.KeepTx) error { return nil }),
+	} {
+		if !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "cut short at 0 bytes") || !strings.Contains(err.Error(), "move \""+s.KeepPath()+"\" away") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// Any stored key and record of a sticky pool is usable or an ErrDamaged.
+func FuzzReservation(f *testing.F) {
+	o := options(f)
+	s := store.New(o)
+	sticky(f, s, func(p *store.StickyPool) error {
+		r := reservation("web", "10.1.0.1", "fd00::1")
+		r.Released = testTime
+		return errors.Join(p.Put(reservation("held", "10.1.0.2")), p.Put(r))
+	})
+	sound, err := os.ReadFile(s.KeepPath())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte("Iweb"), []byte(`{"addresses":["10.1.0.1","1.2.3.4"],"ttl":9223372036854775807,"released":"9999-01-01T00:00:00Z"}`))
+	f.Add([]byte("Iheld"), []byte(`{"addresses":null,"x":1}`))
+	f.Add([]byte("Iweb"), []byte(`[]`))
+	f.Add([]byte{'A', 4, 10, 1, 0, 1}, []byte("nobody"))
+	f.Add([]byte{'A', 4, 10, 1}, []byte("web"))
+	f.Add([]byte("W12345678x"), []byte("123456789"))
+	f.Add([]byte("W"), []byte(nil))
+	f.Add([]byte{'C', 4, 10, 1, 0, 0}, []byte{1, 2})
+	f.Fuzz(func(t *testing.T, k, v []byte) {
+		if len(k) == 0 || len(k) > 1000 || len(v) > 100_000 {
+			return
+		}
+		if err := os.WriteFile(s.KeepPath(), sound, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		plantSticky(t, s.KeepPath(), k, v)
+		for range 2 {
+			err := s.KeepUpdate(t.Context(), useSticky)
+			if err != nil && !errors.Is(err, store.ErrDamaged) && !errors.Is(err, store.ErrInvalid) {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// plantSticky stores a record in every sticky pool.
+func plantSticky(t *testing.T, path string, k, v []byte) {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, &bolt.Options{NoSync: true, NoGrowSync: true, Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		pools := tx.Bucket([]byte("sticky"))
+		return pools.ForEachBucket(func(id []byte) error { return pools.Bucket(id).Put(k, v) })
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// useSticky reads everything and writes what it read, and more.
+func useSticky(tx *store.KeepTx) error {
+	p, err := tx.Sticky(pool)
+	if err != nil {
+		return err
+	}
+	var all []store.Reservation
+	var faults []error
+	for r, err := range p.All() {
+		faults = append(faults, err)
+		if err == nil {
+			all = append(all, r)
+		}
+	}
+	for w, err := range p.Waiting() {
+		_ = w.Stage(testTime)
+		faults = append(faults, err)
+	}
+	for i := range all {
+		_ = all[i].Stage(testTime)
+		faults = append(faults, p.Put(&all[i]))
+	}
+	_, err = p.Forget(testTime, 10)
+	return errors.Join(append(faults, err, p.Put(reservation("new", "10.1.0.1", "10.1.0.2")), p.Delete("web"), p.Delete("held"))...)
+}
