@@ -35,6 +35,8 @@ var (
 	ErrCheck = errors.New("not as it was made")
 	// ErrNoPlugin: no plugin of that type on CNI_PATH (code 107).
 	ErrNoPlugin = errors.New("plugin not found")
+	// ErrUnplanned: the plugin cannot tell what it would do (code 116).
+	ErrUnplanned = errors.New("cannot be planned")
 	// ErrPanic: the role has a defect; what it did was undone (code 108).
 	ErrPanic = errors.New("internal error")
 )

@@ -43,6 +43,12 @@ type Delegator interface {
 	// interface to be there (see Role.OverLink), whoever's plugin of that name
 	// is installed.
 	OverLink(typ string) bool
+	// InProcess tells whether the type's file on CNI_PATH is this very program:
+	// what is called then keeps its records in h.Store.
+	InProcess(typ string, req *Request) bool
+	// Plan is what the plugin's ADD would do; of one that cannot tell there is an
+	// error that is ErrUnplanned. Like Preview it asks a role of ours whatever is installed.
+	Plan(ctx context.Context, typ string, req *Request) (*Plan, error)
 	// Preview is what Add would answer, without reserving anything: the plugin's
 	// own Previewer when it is called in process, else the placeholder
 	// 192.0.2.2/24 with gateway 192.0.2.1 (RFC 5737).

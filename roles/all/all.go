@@ -21,6 +21,7 @@ import (
 	"github.com/cnibox/cnibox/roles/ipam/dhcp"
 	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
 	"github.com/cnibox/cnibox/roles/ipam/static"
+	"github.com/cnibox/cnibox/roles/meta/overlay"
 )
 
 // Table is every role, by kind and name. A new role is one line here.
@@ -44,5 +45,6 @@ func Table() roles.Table {
 		sbr.Role(),
 		tuning.Role(),
 		vrf.Role(),
+		overlay.Role(),
 	}
 }

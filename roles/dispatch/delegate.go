@@ -107,6 +107,33 @@ func (d *delegator) OverLink(typ string) bool {
 	return ok && role.OverLink
 }
 
+// InProcess looks the type up as a call would.
+func (d *delegator) InProcess(typ string, req *roles.Request) bool {
+	p, err := d.find(typ, req.Path)
+	_, ours := p.(*local)
+	return err == nil && ours
+}
+
+// Plan asks a Planner of ours.
+func (d *delegator) Plan(ctx context.Context, typ string, req *roles.Request) (*roles.Plan, error) {
+	role, ok := d.table.Lookup(typ)
+	if !ok {
+		return nil, fmt.Errorf("%w: %q is not a role of this program", roles.ErrUnplanned, typ)
+	}
+	l := d.local(typ, role)
+	var plan *roles.Plan
+	err := l.with(req, func(h roles.Handler, req *roles.Request) error {
+		p, ok := h.(roles.Planner)
+		if !ok {
+			return fmt.Errorf("%w: the role cannot tell", roles.ErrUnplanned)
+		}
+		var err error
+		plan, err = p.Plan(ctx, l.host, req)
+		return err
+	})
+	return plan, err
+}
+
 // Preview asks a Previewer of ours, whatever file is installed under its name:
 // there may be none yet, or a copy of this program, and another program's of
 // the same type answers from the same configuration. From a type that is not

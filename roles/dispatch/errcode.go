@@ -69,6 +69,7 @@ func errorCodes() []errorCode {
 		{store.ErrDamaged, 113},
 		{store.ErrSchema, 114},
 		{store.ErrInvalid, 115},
+		{roles.ErrUnplanned, 116},
 	}
 }
 

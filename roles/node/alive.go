@@ -21,9 +21,9 @@ func ThisNetns(path string, ns *netops.Namespace) store.Netns {
 	return n
 }
 
-// openRecorded opens a recorded namespace; nil when it is gone, or another one is
+// OpenRecorded opens a recorded namespace; nil when it is gone, or another one is
 // at its path.
-func openRecorded(h *roles.Host, n store.Netns) *netops.Namespace {
+func OpenRecorded(h *roles.Host, n store.Netns) *netops.Namespace {
 	if n.Path == "" || n.Inode == 0 {
 		return nil
 	}

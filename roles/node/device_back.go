@@ -40,7 +40,7 @@ func NameDevices(ctx context.Context, h *roles.Host) error {
 
 // nameDevice does so for one device, unless its namespace is gone.
 func nameDevice(ctx context.Context, h *roles.Host, a *store.Attachment, m *netops.Move) error {
-	ns := openRecorded(h, a.Netns)
+	ns := OpenRecorded(h, a.Netns)
 	if ns == nil {
 		return nil
 	}

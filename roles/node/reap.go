@@ -41,7 +41,7 @@ func UndoParts(ctx context.Context, h *roles.Host, a *store.Attachment, ns *neto
 // same, and are not what ADD made.
 func WithRecorded(h *roles.Host, a *store.Attachment, ns *netops.Namespace, f func(*netops.Namespace) error) error {
 	if a.Netns.Inode != 0 && (ns == nil || !isRecorded(ns, a.Netns)) {
-		if ns = openRecorded(h, a.Netns); ns != nil {
+		if ns = OpenRecorded(h, a.Netns); ns != nil {
 			defer ns.Close()
 		}
 	}

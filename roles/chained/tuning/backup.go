@@ -36,14 +36,16 @@ type backup struct {
 func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	file := filepath.Join(r.conf.DataDir, in.Key.ContainerID+"_"+in.Key.IfName+".json")
 	raw, err := smallfile.ReadOwn(file, maxBackup)
-	if err != nil {
+	if err != nil && !errors.Is(err, smallfile.ErrTooLarge) {
 		if !errors.Is(err, os.ErrNotExist) {
 			h.Log.Warn("leaving what is no file of the reference plugin", "error", err)
 		}
 		return nil
 	}
 	var b backup
-	err = json.Unmarshal(raw, &b)
+	if err == nil {
+		err = json.Unmarshal(raw, &b)
+	}
 	if err == nil && container != nil {
 		err = b.restore(ctx, h, in.Key.IfName, container)
 	}

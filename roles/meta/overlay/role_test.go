@@ -1,0 +1,224 @@
+package overlay_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/store"
+)
+
+func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
+
+// handOff is what the agent of a node of both families says.
+func handOff(t *testing.T) string {
+	t.Helper()
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "overlay.json")
+	var o store.Overlay
+	text := fmt.Sprintf(`{"bootId":%q,"ready":true,"ipMasq":true,"mtu":1430,
+		"ipv4":{"networks":["10.244.0.0/16"],"subnet":"10.244.1.0/24","mtu":1450},
+		"ipv6":{"networks":["fd00:244::/48"],"subnet":"fd00:244:0:1::/64","mtu":1430}}`, strings.TrimSpace(string(boot)))
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.WriteOverlay(path, &o); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// subnetEnv is what flanneld writes.
+func subnetEnv(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "subnet.env")
+	if err := os.WriteFile(path, []byte("FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestRole runs the suite with the agent's file and with flanneld's.
+func TestRole(t *testing.T) {
+	agent := fmt.Sprintf(`{"name":"agent","type":"vxlan","overlayFile":%q,"delegate":{"isDefaultGateway":true,"hairpinMode":true}}`, handOff(t))
+	flanneld := fmt.Sprintf(`{"name":"cbr0","type":"flannel","subnetFile":%q,"delegate":{"isDefaultGateway":true}}`, subnetEnv(t))
+	ptp := fmt.Sprintf(`{"name":"ptp","type":"vxlan","subnetFile":%q,"delegate":{"type":"ptp"}}`, subnetEnv(t))
+	down := rolestest.Inside("link down", netlink.LinkSetDown)
+	rolestest.Suite{Table: all.Table(), Type: "vxlan", Confs: []rolestest.Conf{
+		{Name: "agent", JSON: agent, Tamper: []rolestest.Tamper{down}},
+		{Name: "flanneld", Swept: true, JSON: flanneld, Tamper: []rolestest.Tamper{down}, Refused: map[string]any{"delegate": map[string]any{"name": "x"}}},
+		{Name: "ptp", Swept: true, JSON: ptp, Tamper: []rolestest.Tamper{down}},
+	}}.Run(t)
+}
+
+// TestNotReady: ADD asks to be repeated, STATUS says why, and DEL works.
+func TestNotReady(t *testing.T) {
+	e := rolestest.NewEnv(t, all.Table())
+	call := rolestest.Call{
+		Type: "flannel", Verb: "ADD", ID: "c1", Netns: netopstest.New(t).Path(), IfName: "eth0",
+		Conf: fmt.Sprintf(`{"cniVersion":"1.1.0","name":"cbr0","type":"flannel","subnetFile":%q}`, filepath.Join(t.TempDir(), "none")),
+	}
+	if a := e.Fail(call, 11); !strings.Contains(a.Stdout, "flanneld, or the agent, has not started") {
+		t.Error(a.Stdout)
+	}
+	call.Verb = "DEL"
+	e.OK(call)
+	call.Verb, call.ID, call.Netns, call.IfName = "STATUS", "", "", ""
+	e.Fail(call, 50)
+}
+
+// TestSubnetChanged: a node that got another subnet goes on attaching; flannel
+// says "cni0 already has an IP address different from" until somebody acts.
+func TestSubnetChanged(t *testing.T) {
+	e := rolestest.NewEnv(t, all.Table())
+	path := subnetEnv(t)
+	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"cbr0","type":"flannel","subnetFile":%q}`, path)
+	add := func(id string) string {
+		return e.OK(rolestest.Call{Type: "flannel", Verb: "ADD", ID: id, Netns: netopstest.New(t).Path(), IfName: "eth0", Conf: conf}).Stdout
+	}
+	t.Cleanup(func() {
+		e.Run(rolestest.Call{Type: "flannel", Verb: "GC", Conf: strings.Replace(conf, "{", `{"cni.dev/valid-attachments":[],`, 1)})
+	})
+	if out := add("old"); !strings.Contains(out, "10.244.1.2/24") {
+		t.Fatal(out)
+	}
+	if err := os.WriteFile(path, []byte("FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out := add("new"); !strings.Contains(out, "10.244.7.2/24") || !strings.Contains(out, "10.244.7.1") {
+		t.Fatal(out)
+	}
+}
+
+// links are the host's interfaces and addresses: the reference leaves its table
+// and forwarding.
+func links(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	for line := range strings.Lines(netopstest.Snapshot(t)) {
+		if strings.HasPrefix(line, "link ") || strings.HasPrefix(line, "address ") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// TestFlannelsScratch: what the flannel plugin attached is detached by what it
+// kept: the delegate that it called, the reference bridge plugin, is recorded
+// nowhere else. Another network's file of the same container stays.
+func TestFlannelsScratch(t *testing.T) {
+	e := rolestest.NewEnv(t, all.Table())
+	dir := t.TempDir()
+	peers, err := filepath.Abs("../../../bin/peers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns := netopstest.New(t)
+	rendered := fmt.Sprintf(`{"cniVersion":"0.3.1","name":"cbr0","type":"bridge","bridge":"cni0","isGateway":true,"ipMasq":false,"mtu":1450,
+		"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.244.1.0/24"}]],"routes":[{"dst":"10.244.0.0/16"}]}}`, t.TempDir())
+	scratch := filepath.Join(dir, "c1")
+	if err := os.WriteFile(scratch, []byte(rendered), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := links(t)
+	call := rolestest.Call{Type: "bridge", Verb: "ADD", ID: "c1", Netns: ns.Path(), IfName: "eth0", Conf: rendered}
+	add := e.Cmd(call)
+	add.Path = filepath.Join(peers, "bridge")
+	add.Env = append(add.Env, "CNI_PATH="+peers)
+	result, err := add.Output()
+	if err != nil {
+		t.Fatalf("reference bridge: %v: %s", err, result)
+	}
+	conf := func(name string) string {
+		return fmt.Sprintf(`{"cniVersion":"0.3.1","name":%q,"type":"flannel","dataDir":%q,"subnetFile":"/none","prevResult":%s}`, name, dir, result)
+	}
+	call.Type, call.Verb, call.Conf = "flannel", "DEL", conf("another")
+	call.IfName = "net1"
+	e.OK(call)
+	if _, err := os.Stat(scratch); err != nil {
+		t.Fatalf("another network's DEL removed the file: %v", err)
+	}
+	call.IfName, call.Conf = "eth0", conf("cbr0")
+	e.OK(call)
+	if _, err := os.Stat(scratch); !os.IsNotExist(err) {
+		t.Errorf("the file is still there: %v", err)
+	}
+	if _, err := netlink.LinkByName("cni0"); err == nil {
+		if err := netlink.LinkDel(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}); err != nil {
+			t.Error(err)
+		}
+	}
+	if after := links(t); after != before {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", after, before)
+	}
+	e.OK(call)
+}
+
+// TestForeignDelegate: another program's delegate is called at DEL as it was at
+// ADD, whatever the configuration and the node's subnet have become, and after a
+// reboot.
+func TestForeignDelegate(t *testing.T) {
+	e := rolestest.NewEnv(t, all.Table())
+	peers, err := filepath.Abs("../../../bin/peers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dataDir, before := t.TempDir(), links(t)
+	containers := map[string]*netopstest.NS{"c1": netopstest.New(t), "c2": netopstest.New(t)}
+	// The reference's plugins stand before ours on CNI_PATH.
+	run := func(verb, id, conf string) rolestest.Answer {
+		t.Helper()
+		call := rolestest.Call{Type: "vxlan", Verb: verb, ID: id, Conf: conf, IfName: "eth0"}
+		if ns, ok := containers[id]; ok {
+			call.Netns = ns.Path()
+		} else {
+			call.IfName = ""
+		}
+		e.Extra = []string{"CNI_PATH=" + peers + ":" + e.PluginDir()}
+		return e.OK(call)
+	}
+	conf := func(more string) string {
+		return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"n","type":"vxlan",%s,"ipam":{"dataDir":%q}}`, more, dataDir)
+	}
+	made := conf(fmt.Sprintf(`"subnetFile":%q,"delegate":{"bridge":"foreign0"}`, subnetEnv(t)))
+	changed := conf(`"subnetFile":"/none","delegate":{"type":"ptp"}`)
+	leases := func() []string {
+		t.Helper()
+		names, err := filepath.Glob(filepath.Join(dataDir, "n", "10.*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	run("ADD", "c1", made)
+	run("ADD", "c2", made)
+	if have := leases(); len(have) != 2 {
+		t.Fatalf("leases of the reference: %v", have)
+	}
+	run("DEL", "c1", changed)
+	if have := leases(); len(have) != 1 {
+		t.Errorf("after DEL: %v", have)
+	}
+	run("DEL", "c1", changed)
+	run("GC", "", strings.Replace(changed, "{", `{"cni.dev/valid-attachments":[],`, 1))
+	if have := leases(); len(have) != 0 {
+		t.Errorf("after GC: %v", have)
+	}
+	if err := netlink.LinkDel(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "foreign0"}}); err != nil {
+		t.Error(err)
+	}
+	if after := links(t); after != before {
+		t.Errorf("left behind:\n%s\nbefore:\n%s", after, before)
+	}
+}
