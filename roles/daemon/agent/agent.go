@@ -27,8 +27,6 @@ type agent struct {
 	set    *settings
 	engine *engine
 	memory memory
-	// node is this node's name, as the registry is told it.
-	node string
 
 	// heard has what the registry told, acquired what came of publishing; the
 	// loop takes both.
@@ -68,10 +66,11 @@ type agent struct {
 	peers    *peers
 	seen     *cluster.Snapshot
 	families [2]*family
-	filter   *overlayFilter
+	filter   *netops.OverlayFilter
 	files    files
 	// reason is what was logged last, so that one fault does not fill the log.
-	reason string
+	reason   string
+	wasReady bool
 }
 
 // run is the loop: whatever happens, everything is compared with what it has to
@@ -238,7 +237,7 @@ func (a *agent) request(ctx context.Context) {
 
 // record is what this node tells the others.
 func (a *agent) record(ctx context.Context) cluster.Node {
-	n := cluster.Node{Name: a.node, BackendType: a.config.Backend.Type, BackendData: []byte("null")}
+	n := cluster.Node{Name: a.engine.node, BackendType: a.config.Backend.Type, BackendData: []byte("null")}
 	data := func(v6 bool) []byte {
 		if n.BackendType != backendVXLAN {
 			return []byte("null")

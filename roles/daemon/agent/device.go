@@ -132,7 +132,7 @@ func (a *agent) listed() *cluster.Node {
 	if a.own != nil {
 		return find(func(n *cluster.Node) bool { return n.Name == a.own.Name })
 	}
-	if n := find(func(n *cluster.Node) bool { return n.Name == a.node }); n != nil || !a.engine.anonymous {
+	if n := find(func(n *cluster.Node) bool { return n.Name == a.engine.node }); n != nil || !a.engine.anonymous {
 		return n
 	}
 	u := a.underlay

@@ -6,18 +6,26 @@ import (
 	"errors"
 	"net/netip"
 	"path/filepath"
+	"strings"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/dir"
+	"github.com/cnibox/cnibox/store/cluster/etcd"
+	"github.com/cnibox/cnibox/store/cluster/kube"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
 // engine is a registry with what the agent has to know of its kind.
 type engine struct {
 	cluster.Registry
-	// name is what people call it: its kind and where it is.
-	name string
+	// name is what people call it: its kind and where it is. node is this node's
+	// name there.
+	name, node string
+	// silent: it is not told that the pod network works.
+	silent bool
 	// config is the network's configuration where the registry holds none, and it
 	// is a file of the node's.
 	config *cluster.Config
@@ -30,25 +38,113 @@ type engine struct {
 // clusterDir is where the registry is if no flag says so, below the state directory.
 const clusterDir = "cluster"
 
-// open opens the registry that the flags name.
-func (s *settings) open(_ context.Context, h *roles.Host, node string, previous []netip.Prefix) (*engine, error) {
+// open opens the registry that the flags name. previous are the pod networks
+// that the node had in a former life.
+func (s *settings) open(ctx context.Context, h *roles.Host, previous []netip.Prefix) (*engine, error) {
 	warn := func(text string) { h.Log.Warn(text) }
 	r := &s.registry
 	switch {
 	case r.kube:
-		return nil, errors.New("-kube-subnet-mgr: not yet")
+		return s.openKube(ctx, h, warn)
 	case len(r.etcd) > 0:
-		return nil, errors.New("-etcd-endpoints: not yet")
+		return s.openEtcd(ctx, h, previous, warn)
 	}
 	path := r.dir
 	if path == "" {
 		path = filepath.Join(filepath.Dir(h.Store.KeepPath()), clusterDir)
 	}
-	reg, err := dir.Open(dir.Options{Dir: path, Name: node, Previous: previous, Warn: warn})
+	node, err := s.name(h.Env)
 	if err != nil {
 		return nil, err
 	}
-	return &engine{Registry: reg, name: "dir " + path}, nil
+	reg, err := dir.Open(dir.Options{Dir: path, Name: node, Previous: previous, Warn: warn})
+	return &engine{Registry: reg, node: node, name: "dir " + path}, err
+}
+
+// openKube opens Kubernetes as the registry.
+func (s *settings) openKube(ctx context.Context, h *roles.Host, warn func(string)) (*engine, error) {
+	r := &s.registry
+	config, err := readNetConf(s.netConf, warn)
+	if err != nil {
+		return nil, err
+	}
+	client, err := rest.Open(r.source(h.Env))
+	if err != nil {
+		return nil, err
+	}
+	node, err := s.nodeOfPod(ctx, h, client)
+	if err != nil {
+		return nil, err
+	}
+	reg, err := kube.Open(kube.Options{Client: client, Node: node, Config: config, Prefix: r.annotations})
+	return &engine{Registry: reg, node: node, name: "kube", config: config, assigns: true, silent: !r.networkUnavailable}, err
+}
+
+// source is how the API server is reached.
+func (r *registryFlags) source(env []string) rest.Source {
+	switch {
+	case r.kubeconfig == "" && r.apiURL != "":
+		return rest.Server(r.apiURL)
+	case r.kubeconfig == "":
+		return rest.InCluster(getenv(env, "KUBERNETES_SERVICE_HOST"), getenv(env, "KUBERNETES_SERVICE_PORT"), rest.ServiceAccountDir)
+	}
+	return func() (*rest.Config, error) {
+		c, err := rest.Kubeconfig(r.kubeconfig)()
+		if err != nil || r.apiURL == "" {
+			return c, err
+		}
+		other, err := rest.Server(r.apiURL)()
+		if err != nil {
+			return nil, err
+		}
+		c.Server = other.Server
+		return c, nil
+	}
+}
+
+// nodeOfPod is the name of this node's object: what flags or environment say,
+// else where the agent's own pod is, if it is one.
+func (s *settings) nodeOfPod(ctx context.Context, h *roles.Host, client *rest.Client) (string, error) {
+	pod, namespace := getenv(h.Env, "POD_NAME"), getenv(h.Env, "POD_NAMESPACE")
+	if s.nodeName != "" || getenv(h.Env, "NODE_NAME") != "" || pod == "" || namespace == "" {
+		return s.name(h.Env)
+	}
+	var wait web.Backoff
+	for {
+		name, err := client.NodeName(ctx, namespace, pod)
+		if err == nil || !errors.Is(err, cluster.ErrUnavailable) {
+			return name, err
+		}
+		h.Log.Warn("this node's name is not known yet", "error", err)
+		if err := wait.Wait(ctx, 0); err != nil {
+			return "", err
+		}
+	}
+}
+
+// openEtcd opens etcd as the registry.
+func (s *settings) openEtcd(ctx context.Context, h *roles.Host, previous []netip.Prefix, warn func(string)) (*engine, error) {
+	node, err := s.name(h.Env)
+	if err != nil {
+		return nil, err
+	}
+	r := &s.registry
+	o := etcd.Options{
+		Endpoints: r.etcd, Prefix: r.etcdPrefix, Username: r.etcdUser, Password: r.etcdPassword,
+		Previous: previous, RenewMargin: r.renewMargin, Warn: warn,
+	}
+	if r.etcdCA != "" || r.etcdCert != "" {
+		o.TLS = &web.TLS{CAFile: r.etcdCA, CertFile: r.etcdCert, KeyFile: r.etcdKey}
+	}
+	// A former record is found by its address, as far as that can be told by now.
+	if links, err := h.Net.HostLinks(ctx); err == nil {
+		route := func(a netip.Addr) (string, error) { return h.Net.RouteLink(ctx, nil, a) }
+		u4, _ := s.underlay.choose(links, true, false, route)
+		u6, _ := s.underlay.choose(links, false, true, route)
+		o.PublicIP, o.PublicIPv6 = u4.public4, u6.public6
+	}
+	reg, err := etcd.Open(o)
+	return &engine{Registry: reg, node: node, name: "etcd " + strings.Join(r.etcd, ","), anonymous: true}, err
 }
 
 // memory is what outlives the agent and the boot, in keep.db. Without it the

@@ -180,6 +180,9 @@ func (a *agent) acquire(ctx context.Context, want cluster.Node) error {
 
 // announce tells the registry that the node's pod network works.
 func (a *agent) announce(ctx context.Context, _ struct{}) error {
+	if a.engine.silent {
+		return nil
+	}
 	err := a.engine.Ready(ctx)
 	if err != nil && ctx.Err() == nil {
 		a.log.Warn("the registry is not told yet that the pod network works", "error", err)

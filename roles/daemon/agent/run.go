@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -24,10 +25,6 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	for _, name := range set.ignored {
 		h.Log.Warn("a flag has no effect", "flag", name)
 	}
-	node, err := set.name(h.Env)
-	if err != nil {
-		return err
-	}
 	set.place(runDir(h))
 	l, unlock, err := process.Listen(set.socket)
 	if err != nil {
@@ -36,7 +33,7 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	defer unlock()
 	defer l.Close()
 	for again := true; again; {
-		if again, err = serve(ctx, h, set, node, l); err != nil {
+		if again, err = serve(ctx, h, set, l); err != nil {
 			return err
 		}
 	}
@@ -54,9 +51,9 @@ func (s *settings) place(run string) {
 }
 
 // newAgent is an agent that knows nothing yet.
-func newAgent(h *roles.Host, set *settings, node string) *agent {
+func newAgent(h *roles.Host, set *settings) *agent {
 	a := &agent{
-		host: h, log: h.Log, set: set, node: node, memory: memory{h},
+		host: h, log: h.Log, set: set, memory: memory{h},
 		heard: make(chan news, 1), acquired: make(chan acquisition),
 		publish: make(chan cluster.Node, 1), ready: make(chan struct{}, 1),
 		macs:     map[string]string{},
@@ -68,14 +65,14 @@ func newAgent(h *roles.Host, set *settings, node string) *agent {
 
 // serve runs an agent with what flags and files say now. It returns true when
 // these changed.
-func serve(ctx context.Context, h *roles.Host, set *settings, node string, l *net.UnixListener) (again bool, err error) {
-	a := newAgent(h, set, node)
-	if a.engine, err = set.open(ctx, h, node, a.memory.load(ctx).PodCIDRs); err != nil {
-		return false, err
+func serve(ctx context.Context, h *roles.Host, set *settings, l *net.UnixListener) (again bool, err error) {
+	a := newAgent(h, set)
+	if a.engine, err = set.open(ctx, h, a.memory.load(ctx).PodCIDRs); err != nil {
+		return false, fmt.Errorf("open the registry: %w", err)
 	}
 	defer func() { err = errors.Join(err, a.engine.Close()) }()
 	a.shown.Store(a.stand(errors.New("starting")))
-	if a.filter, err = openFilter(h.Net); err != nil {
+	if a.filter, err = h.Net.OpenOverlayFilter(); err != nil {
 		return false, err
 	}
 	defer a.filter.Close() //nolint:errcheck // nothing is written by it
@@ -101,7 +98,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, node string, l *ne
 	running.Go(func() { a.watch(ctx) })
 	running.Go(func() { insist(ctx, a.publish, a.acquire) })
 	running.Go(func() { insist(ctx, a.ready, a.announce) })
-	h.Log.Info("started", "node", node, "registry", a.engine.name)
+	h.Log.Info("started", "node", a.engine.node, "registry", a.engine.name)
 	return a.run(ctx, links), nil
 }
 

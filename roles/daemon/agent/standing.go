@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
@@ -64,12 +65,17 @@ func (a *agent) conclude(ctx context.Context, faults []error) {
 		}
 	}
 	if s.Reason != a.reason {
+		level := slog.LevelWarn
+		if !a.wasReady {
+			level = slog.LevelInfo // it starts
+		}
 		if a.reason = s.Reason; s.Reason != "" {
-			a.log.Warn("not all is well", "ready", s.Ready, "reason", s.Reason)
+			a.log.Log(ctx, level, "not all is well", "ready", s.Ready, "reason", s.Reason)
 		} else {
 			a.log.Info("ready", "peers", s.Peers.Wanted)
 		}
 	}
+	a.wasReady = a.wasReady || s.Ready
 	if s.Ready && !a.announced {
 		a.announced = true
 		put(a.ready, struct{}{})
@@ -85,7 +91,7 @@ func (a *agent) enabled(v6 bool) bool {
 // stand sums up.
 func (a *agent) stand(fault error) *standing {
 	s := &standing{beat: time.Now(), summary: summary{
-		Node: a.node, Registry: a.engine.name, Ready: fault == nil, Interface: a.underlay.link,
+		Node: a.engine.node, Registry: a.engine.name, Ready: fault == nil, Interface: a.underlay.link,
 	}}
 	if fault == nil {
 		fault = errors.Join(a.configErr, a.acquireErr)

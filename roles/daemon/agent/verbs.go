@@ -93,11 +93,7 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 
 // release withdraws this node's record.
 func (s *settings) release(ctx context.Context, h *roles.Host, m memory) error {
-	node, err := s.name(h.Env)
-	if err != nil {
-		return err
-	}
-	e, err := s.open(ctx, h, node, m.load(ctx).PodCIDRs)
+	e, err := s.open(ctx, h, m.load(ctx).PodCIDRs)
 	if err != nil {
 		return err
 	}
@@ -113,7 +109,7 @@ func removeFamily(ctx context.Context, n *netops.Net, v6 bool) error {
 }
 
 func removeFilter(ctx context.Context, n *netops.Net) error {
-	f, err := openFilter(n)
+	f, err := n.OpenOverlayFilter()
 	if err != nil {
 		return err
 	}

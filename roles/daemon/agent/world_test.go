@@ -1,0 +1,481 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/agent"
+	"github.com/cnibox/cnibox/roles/iface/bridge"
+	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
+	roleshost "github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+func table() roles.Table { return roles.Table{bridge.Role(), hostlocal.Role(), agent.Role()} }
+
+func TestMain(m *testing.M) { rolestest.Main(m, table()) }
+
+// deadline is how long anything may take that is waited for.
+const deadline = 20 * time.Second
+
+// world is nodes on one network, with a registry in a directory.
+type world struct {
+	t     *testing.T
+	dir   string
+	nodes []*node
+}
+
+// node is one of them: a network namespace, and state of its own.
+type node struct {
+	*rolestest.Env
+	w    *world
+	name string
+	ns   *netopstest.NS
+	// addr4 and addr6 are its addresses on the network.
+	addr4, addr6 netip.Addr
+	cmd          *exec.Cmd
+	log          *logBuffer
+	// flags are given to every agent of the node.
+	flags []string
+	pods  int
+}
+
+// logBuffer is what a process says.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// newWorld makes n nodes, k8s-dev-0 at 172.17.8.101 and so on, as the article's.
+// Their agents are not started.
+func newWorld(t *testing.T, n int, conf string) *world {
+	t.Helper()
+	w := &world{t: t, dir: filepath.Join(t.TempDir(), "cluster")}
+	must(t, os.MkdirAll(w.dir, 0o755))
+	w.configure(conf)
+	ip(t, "link add fabric type bridge")
+	t.Cleanup(func() { ip(t, "link del fabric") })
+	ip(t, "link set fabric up")
+	for range n {
+		w.addNode()
+	}
+	return w
+}
+
+func (w *world) configure(conf string) {
+	w.t.Helper()
+	path := filepath.Join(w.dir, "config.json")
+	must(w.t, os.WriteFile(path+".new", []byte(conf), 0o600))
+	must(w.t, os.Rename(path+".new", path))
+}
+
+// addNode makes another node.
+func (w *world) addNode() *node {
+	t := w.t
+	t.Helper()
+	i := len(w.nodes)
+	n := &node{
+		Env: rolestest.NewEnv(t, table()), w: w, name: fmt.Sprintf("k8s-dev-%d", i), ns: netopstest.New(t),
+		addr4: netip.AddrFrom4([4]byte{172, 17, 8, byte(101 + i)}), addr6: netip.MustParseAddr(fmt.Sprintf("2001:db8:8::%d", 101+i)),
+	}
+	port := fmt.Sprintf("port%d", i)
+	ip(t, "link add "+port+" master fabric type veth peer name eth1 netns "+n.ns.Path())
+	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", port).Run() })
+	ip(t, "link set "+port+" up")
+	n.ip("link set lo up")
+	n.connect()
+	w.nodes = append(w.nodes, n)
+	return n
+}
+
+// connect gives the node's interface its addresses.
+func (n *node) connect() {
+	n.w.t.Helper()
+	n.ip("addr replace " + n.addr4.String() + "/24 dev eth1")
+	n.ip("link set eth1 up")
+	n.ip("addr replace " + n.addr6.String() + "/64 dev eth1 nodad")
+}
+
+// ip runs iproute2 on the node.
+func (n *node) ip(args string) string {
+	n.w.t.Helper()
+	return n.exec("ip", strings.Fields(args)...)
+}
+
+func (n *node) exec(name string, args ...string) string {
+	n.w.t.Helper()
+	out, err := n.try(name, args...)
+	if err != nil {
+		n.w.t.Fatalf("%s: %s %q: %v: %s", n.name, name, args, err, out)
+	}
+	return out
+}
+
+func (n *node) try(name string, args ...string) (string, error) {
+	var out []byte
+	var err error
+	n.ns.Do(n.w.t, func() error {
+		out, err = exec.Command(name, args...).CombinedOutput()
+		return nil
+	})
+	return string(out), err
+}
+
+func ip(t *testing.T, args string) string {
+	t.Helper()
+	out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("ip %s: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// overlayFile, subnetFile and socket are the node's.
+func (n *node) overlayFile() string { return filepath.Join(n.RunDir(), "overlay.json") }
+func (n *node) subnetFile() string  { return filepath.Join(n.Dir(), "flannel", "subnet.env") }
+func (n *node) socket() string      { return filepath.Join(n.RunDir(), "agent.sock") }
+
+// launch starts the node's agent, which the node's flags configure.
+func (n *node) launch(flags ...string) {
+	t := n.w.t
+	t.Helper()
+	n.log = &logBuffer{}
+	n.cmd = n.agent(append(n.flags, flags...)...)
+	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
+	n.ns.Do(t, n.cmd.Start)
+	cmd, log := n.cmd, n.log
+	t.Cleanup(func() {
+		if n.cmd == cmd {
+			n.stop()
+		}
+		if t.Failed() {
+			t.Logf("agent of %s:\n%s", n.name, log)
+		}
+	})
+}
+
+// agent is the node's agent as a process.
+func (n *node) agent(flags ...string) *exec.Cmd {
+	cmd := n.Cmd(rolestest.Call{Type: "agent"})
+	cmd.Args = append(cmd.Args, "-cluster-dir="+n.w.dir, "-node-name="+n.name, "-iface=eth1", "-subnet-file="+n.subnetFile())
+	cmd.Args = append(cmd.Args, flags...)
+	cmd.Env = append(cmd.Env, "CNIBOX_LOG=info")
+	return cmd
+}
+
+// start launches the agent and waits until it is ready.
+func (n *node) start(flags ...string) {
+	t := n.w.t
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "notify")
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	must(t, err)
+	defer c.Close()
+	n.Extra = []string{"NOTIFY_SOCKET=" + path}
+	n.launch(flags...)
+	n.Extra = nil
+	must(t, c.SetReadDeadline(time.Now().Add(deadline)))
+	b := make([]byte, 100)
+	k, err := c.Read(b)
+	if err != nil || string(b[:k]) != "READY=1" {
+		t.Fatalf("%s is not ready: %q, %v; %s", n.name, b[:k], err, n.log)
+	}
+}
+
+// stop ends the agent as a service manager does.
+func (n *node) stop() { n.end(syscall.SIGTERM) }
+
+// kill ends it where it stands.
+func (n *node) kill() { n.end(syscall.SIGKILL) }
+
+func (n *node) end(s syscall.Signal) {
+	n.w.t.Helper()
+	must(n.w.t, n.cmd.Process.Signal(s))
+	err := n.cmd.Wait()
+	if s == syscall.SIGTERM && err != nil {
+		n.w.t.Errorf("%s: the agent ends with %v: %s", n.name, err, n.log)
+	}
+	n.cmd = nil
+}
+
+// host is the node as a verb of the command line sees it.
+func (n *node) host() *roles.Host {
+	n.w.t.Helper()
+	h, done, err := roleshost.Open(context.Background(), roleshost.Options{RunDir: n.RunDir(), StateDir: n.StateDir(), Role: "agent", Program: "test"})
+	must(n.w.t, err)
+	n.w.t.Cleanup(done)
+	return h
+}
+
+// verb runs a verb of the role on the node, which answers with what has a table or text.
+func (n *node) verb(name string, flags map[string]string) (any, error) {
+	n.w.t.Helper()
+	for _, v := range agent.Role().Verbs {
+		if v.Name != name {
+			continue
+		}
+		var out any
+		var err error
+		n.ns.Do(n.w.t, func() error {
+			out, err = v.Run(context.Background(), n.host(), flags, nil)
+			return nil
+		})
+		return out, err
+	}
+	n.w.t.Fatalf("no verb %q", name)
+	return nil, nil
+}
+
+// answer is what `agent status --json` tells.
+type answer struct {
+	Ready         bool
+	Reason        string
+	RegistryError string
+	PodCIDRs      []netip.Prefix
+	IPv4, IPv6    *struct {
+		Device, MAC, Error string
+		MTU                int
+	}
+	Peers store.OverlayPeers
+	Nodes []struct {
+		Peer, Family, State, Error string
+		Route, FDB, Neighbour      bool
+		Direct                     bool
+	}
+}
+
+// status asks the agent.
+func (n *node) status() (a answer) {
+	n.w.t.Helper()
+	out, err := n.verb("agent status", nil)
+	must(n.w.t, err)
+	raw, err := json.Marshal(out)
+	must(n.w.t, err)
+	must(n.w.t, json.Unmarshal(raw, &a))
+	return a
+}
+
+// until asks the agent until it stands as is wanted.
+func (n *node) until(what string, is func(answer) bool) answer {
+	n.w.t.Helper()
+	var a answer
+	n.w.within(func() bool { a = n.status(); return is(a) }, func() string {
+		return fmt.Sprintf("%s: %s does not come about: %+v", n.name, what, a)
+	})
+	return a
+}
+
+// within tries something that takes its time until it is so.
+func (w *world) within(is func() bool, what func() string) time.Duration {
+	w.t.Helper()
+	begin := time.Now()
+	for !is() {
+		if time.Since(begin) > deadline {
+			w.t.Fatal(what())
+		}
+	}
+	return time.Since(begin)
+}
+
+// record is a node's file in the registry.
+func (w *world) record(name string) cluster.Node {
+	w.t.Helper()
+	raw, err := os.ReadFile(w.path(name))
+	must(w.t, err)
+	var n cluster.Node
+	must(w.t, json.Unmarshal(raw, &n))
+	return n
+}
+
+func (w *world) path(name string) string { return filepath.Join(w.dir, "nodes", name+".json") }
+
+// put writes a node's file in one piece.
+func (w *world) put(name string, content []byte) {
+	w.t.Helper()
+	must(w.t, os.MkdirAll(filepath.Dir(w.path(name)), 0o755))
+	temp := filepath.Join(w.dir, "nodes", "."+name)
+	must(w.t, os.WriteFile(temp, content, 0o600))
+	must(w.t, os.Rename(temp, w.path(name)))
+}
+
+func (w *world) publish(n cluster.Node) {
+	w.t.Helper()
+	raw, err := json.Marshal(n)
+	must(w.t, err)
+	w.put(n.Name, raw)
+}
+
+// pod is a container on a node that answers what it is sent.
+type pod struct {
+	*node
+	ns           *netopstest.NS
+	addr4, addr6 netip.Addr
+	call         rolestest.Call
+}
+
+// attach makes a pod by the CNI plugins that the node's hand-off file asks for.
+func (n *node) attach() *pod {
+	t := n.w.t
+	t.Helper()
+	o, err := store.ReadOverlay(n.overlayFile())
+	must(t, err)
+	var ranges, routes []string
+	for _, f := range []*store.OverlayFamily{o.IPv4, o.IPv6} {
+		if f != nil {
+			ranges = append(ranges, fmt.Sprintf(`[{"subnet":%q}]`, f.Subnet))
+			routes = append(routes, fmt.Sprintf(`{"dst":%q}`, f.Networks[0]))
+		}
+	}
+	n.pods++
+	p := &pod{node: n, ns: netopstest.New(t)}
+	p.call = rolestest.Call{
+		Type: "bridge", Verb: "ADD", ID: fmt.Sprintf("%s-pod-%d", n.name, n.pods), Netns: p.ns.Path(), IfName: "eth0",
+		Conf: fmt.Sprintf(`{"cniVersion":"1.0.0","name":"overlay","type":"bridge","bridge":"cni0","isGateway":true,"mtu":%d,
+			"ipam":{"type":"host-local","ranges":[%s],"routes":[%s]}}`, o.MTU, strings.Join(ranges, ","), strings.Join(routes, ",")),
+	}
+	var out []byte
+	cmd := n.Cmd(p.call)
+	n.ns.Do(t, func() (err error) {
+		out, err = cmd.Output()
+		return err
+	})
+	var r roles.Result
+	must(t, json.Unmarshal(out, &r))
+	for _, i := range r.IPs {
+		a, _ := netip.AddrFromSlice(i.Address.IP)
+		if a = a.Unmap(); a.Is4() {
+			p.addr4 = a
+		} else {
+			p.addr6 = a
+		}
+	}
+	p.echo(p.addr4)
+	p.echo(p.addr6)
+	return p
+}
+
+// echoPort is where pods answer.
+const echoPort = 7000
+
+// echo answers every datagram to an address, and every TCP connection, until the
+// test is over.
+func (p *pod) echo(a netip.Addr) {
+	t := p.node.w.t
+	t.Helper()
+	if !a.IsValid() {
+		return
+	}
+	var c *net.UDPConn
+	p.ns.Do(t, func() (err error) {
+		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, echoPort)))
+		return err
+	})
+	t.Cleanup(func() { c.Close() })
+	go func() {
+		b := make([]byte, 65536)
+		for {
+			n, from, err := c.ReadFromUDPAddrPort(b)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteToUDPAddrPort(b[:n], from)
+		}
+	}()
+}
+
+// asks tells whether another pod answers this one once, in one family.
+func (p *pod) asks(q *pod, v6 bool) bool {
+	t := p.node.w.t
+	t.Helper()
+	from, to := p.addr4, q.addr4
+	if v6 {
+		from, to = p.addr6, q.addr6
+	}
+	var c *net.UDPConn
+	p.ns.Do(t, func() (err error) {
+		c, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, echoPort)))
+		return err
+	})
+	defer c.Close()
+	b := []byte("are you there?")
+	if _, err := c.Write(b); err != nil {
+		return false
+	}
+	_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	_, err := c.Read(b)
+	return err == nil
+}
+
+// reach waits until every pod answers every other, and tells how long that took.
+func (w *world) reach(v6 bool, pods ...*pod) time.Duration {
+	w.t.Helper()
+	begin := time.Now()
+	for _, p := range pods {
+		for _, q := range pods {
+			if p == q {
+				continue
+			}
+			w.within(func() bool { return p.asks(q, v6) }, func() string {
+				return fmt.Sprintf("a pod of %s does not reach one of %s (IPv6 %v)\n%s\n%s", p.name, q.name, v6, p.dump(), q.dump())
+			})
+		}
+	}
+	return time.Since(begin)
+}
+
+// dump is what the node has in its kernel.
+func (n *node) dump() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s:\n", n.name)
+	for _, args := range []string{"-d addr", "route", "-6 route", "neigh", "nexthop"} {
+		out, _ := n.try("ip", strings.Fields(args)...)
+		b.WriteString(out)
+	}
+	out, _ := n.try("bridge", "fdb")
+	return b.String() + out
+}
+
+// startAll starts every agent, and attaches a pod on every node.
+func (w *world) startAll(flags ...string) (pods []*pod) {
+	w.t.Helper()
+	for _, n := range w.nodes {
+		n.start(flags...)
+		pods = append(pods, n.attach())
+	}
+	return pods
+}
