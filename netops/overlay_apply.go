@@ -28,9 +28,10 @@ type Overlay struct {
 
 	mu   sync.Mutex
 	conn *rtConn
-	// have is what the kernel holds as far as it is ours, nil when that is not
-	// known. noHops tells that the kernel has no nexthop objects.
+	// have is what the kernel holds as far as it is ours; unless known it may be
+	// out of date. noHops tells that the kernel has no nexthop objects.
 	have   *overlayHave
+	known  bool
 	noHops bool
 	// wanted is the last device that was asked for, device what became of it,
 	// and parent its lower link.
@@ -61,7 +62,7 @@ func (n *Net) OpenOverlay(opt OverlayOptions) (*Overlay, error) {
 	o := &Overlay{
 		family: unix.AF_INET, firstHop: OverlayNexthops4, now: opt.Now, probe: n.probe, ns: n.host,
 		noHops: opt.NoNexthops, direct: map[netip.Addr]hop{}, peers: newOverlayIndex(0),
-		linkFlags: map[int]uint32{},
+		linkFlags: map[int]uint32{}, have: newOverlayHave(),
 	}
 	if opt.IPv6 {
 		o.family, o.firstHop = unix.AF_INET6, OverlayNexthops6
@@ -134,7 +135,7 @@ func (o *Overlay) Apply(ctx context.Context, spec OverlaySpec) (OverlayReport, e
 			o.summarize(&r)
 			return r, nil
 		}
-		o.have = nil
+		o.known = false
 		if !errors.Is(err, errLinkGone) || ctx.Err() != nil {
 			break
 		}
@@ -150,11 +151,10 @@ func (o *Overlay) apply(ctx context.Context, spec *OverlaySpec, r *OverlayReport
 	if o.conn == nil {
 		return fmt.Errorf("overlay: %w: it has no socket", ErrInvalid)
 	}
-	known := o.have != nil
-	if err := o.ensureDevice(ctx, spec.Device, known); err != nil {
+	if err := o.ensureDevice(ctx, spec.Device); err != nil {
 		return err
 	}
-	if o.have == nil {
+	if !o.known {
 		if o.wanted == nil {
 			o.mark = o.monitor.mark()
 		}
@@ -162,7 +162,7 @@ func (o *Overlay) apply(ctx context.Context, spec *OverlaySpec, r *OverlayReport
 		if err != nil {
 			return err
 		}
-		o.have, r.Dumped = have, true
+		o.have, o.known, r.Dumped = have, true, true
 		for _, p := range o.order {
 			if p.failures == 1 { // by what was changed meanwhile, for all we know
 				p.retryAt = time.Time{}
@@ -192,12 +192,12 @@ func (o *Overlay) apply(ctx context.Context, spec *OverlaySpec, r *OverlayReport
 }
 
 // ensureDevice makes the device as wanted, unless it is known to be so.
-func (o *Overlay) ensureDevice(ctx context.Context, v *VTEP, known bool) error {
-	if known && (v == nil) == (o.wanted == nil) && (v == nil || *v == *o.wanted) {
+func (o *Overlay) ensureDevice(ctx context.Context, v *VTEP) error {
+	if o.known && (v == nil) == (o.wanted == nil) && (v == nil || *v == *o.wanted) {
 		return nil
 	}
 	before := o.device.index
-	o.have = nil
+	o.known = false
 	o.device, o.wanted, o.parent, o.warnings = vtepState{}, nil, nil, nil
 	if v != nil {
 		if err := v.validate(o.family == unix.AF_INET6); err != nil {

@@ -62,7 +62,7 @@ func (h *overlayHave) settle(op *overlayOp) {
 
 // route is the route that the op makes.
 func (op *overlayOp) route() overlayRouteState {
-	r := overlayRouteState{dst: op.dst, protocol: op.protocol, priority: op.priority, id: op.id}
+	r := overlayRouteState{kind: unix.RTN_UNICAST, dst: op.dst, protocol: op.protocol, priority: op.priority, id: op.id}
 	if op.id == 0 {
 		r.hop = op.hop
 	}
@@ -173,7 +173,7 @@ func (o *Overlay) readRoutes(ctx context.Context, h *overlayHave, link int) erro
 		}
 		err := o.conn.dump(ctx, m, func() { some = nil }, func(_ uint16, data []byte) error {
 			r, ok, err := parseOverlayRoute(data)
-			if err == nil && ok && (filter.protocol != 0) == (r.protocol == OverlayProtocol) {
+			if err == nil && ok && r.kind == unix.RTN_UNICAST && (filter.protocol != 0) == (r.protocol == OverlayProtocol) {
 				some = append(some, r)
 			}
 			return err

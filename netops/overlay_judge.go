@@ -19,7 +19,7 @@ func (o *Overlay) disturbedBy(events []overlayEvent, lost bool) bool {
 		return false // nobody has asked for anything yet
 	}
 	if disturbed {
-		o.have = nil
+		o.known = false
 	}
 	o.moved = o.moved || moved
 	return disturbed || moved
@@ -34,11 +34,8 @@ func (o *Overlay) judgeEvent(e *overlayEvent) (disturbed, moved bool) {
 	case overlayRouteState:
 		return o.judgeRoute(b, e.del)
 	case overlayNeighState:
-		return o.have != nil && o.judgeNeigh(&b, e.del), false
+		return o.judgeNeigh(&b, e.del), false
 	case overlayHopState:
-		if o.have == nil {
-			return false, false
-		}
 		have, ok := o.have.hops[b.id]
 		return ok && (e.del || have != b.hop), false
 	}
@@ -116,16 +113,14 @@ func (o *Overlay) judgeNeigh(n *overlayNeighState, del bool) bool {
 func (o *Overlay) judgeRoute(r overlayRouteState, del bool) (disturbed, moved bool) {
 	over := r.linked != 0 && r.linked == o.device.index
 	r.linked = 0
-	if o.have != nil {
-		have, ok := o.have.routes[r.dst]
-		switch {
-		case del:
-			disturbed = ok && have == r
-		case have == r:
-		default:
-			disturbed = r.protocol == OverlayProtocol || over && r.isFlannels() ||
-				r.priority == o.priority() && o.peers.subnets[r.dst] != nil
-		}
+	have, ok := o.have.routes[r.dst]
+	switch {
+	case del:
+		disturbed = ok && have == r
+	case have == r:
+	default:
+		disturbed = r.protocol == OverlayProtocol || over && r.isFlannels() ||
+			r.priority == o.priority() && o.peers.subnets[r.dst] != nil
 	}
 	if r.protocol == OverlayProtocol {
 		return disturbed, false

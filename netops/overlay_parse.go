@@ -77,9 +77,10 @@ func parseNexthop(b []byte) (n overlayHopState, err error) {
 	return n, err
 }
 
-// overlayRouteState is a unicast route of the main table. One that leads to a
-// nexthop object has its id, and no hop.
+// overlayRouteState is a route of the main table. One that leads to a nexthop
+// object has its id, and no hop.
 type overlayRouteState struct {
+	kind     uint8 // RTN_*
 	dst      netip.Prefix
 	protocol uint8
 	priority int
@@ -90,15 +91,15 @@ type overlayRouteState struct {
 }
 
 // parseOverlayRoute reads the body of RTM_NEWROUTE or RTM_DELROUTE; not ok for
-// routes of other tables and types.
+// routes of other tables.
 func parseOverlayRoute(b []byte) (r overlayRouteState, ok bool, err error) {
 	if len(b) < unix.SizeofRtMsg {
 		return r, false, fmt.Errorf("route message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
-	if b[7] != unix.RTN_UNICAST || b[4] != unix.RT_TABLE_MAIN || b[0] != unix.AF_INET && b[0] != unix.AF_INET6 {
+	if b[4] != unix.RT_TABLE_MAIN || b[0] != unix.AF_INET && b[0] != unix.AF_INET6 {
 		return r, false, nil
 	}
-	r.protocol = b[5]
+	r.protocol, r.kind = b[5], b[7]
 	dst := netip.IPv4Unspecified()
 	if b[0] == unix.AF_INET6 {
 		dst = netip.IPv6Unspecified()

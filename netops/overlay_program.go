@@ -177,7 +177,7 @@ func (o *Overlay) Remove(ctx context.Context) error {
 	if err := o.removePeers(ctx, 0); err != nil {
 		return err
 	}
-	o.have, o.wanted, o.device, o.order, o.peers = nil, nil, vtepState{}, nil, newOverlayIndex(0)
+	o.have, o.known, o.wanted, o.device, o.order, o.peers = newOverlayHave(), false, nil, vtepState{}, nil, newOverlayIndex(0)
 	o.index.Store(0)
 	return o.pruneDevices(ctx)
 }
@@ -192,7 +192,7 @@ func (o *Overlay) Peers() []OverlayPeerState {
 			OverlayPeer: p.OverlayPeer, Tunnelled: p.tunnel,
 			State: p.state, Since: p.since, Err: p.err(), RetryAt: p.retryAt,
 		}
-		if o.have == nil || p.wrong != nil {
+		if p.wrong != nil {
 			continue
 		}
 		_, all[i].Route = o.have.routes[p.Subnet]

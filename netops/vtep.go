@@ -103,9 +103,12 @@ func (o *Overlay) createVTEP(ctx context.Context, v *VTEP, parent int) error {
 	}
 	m.data = append(m.data, info)
 	err := o.request(ctx, fmt.Sprintf("add link %q", v.Name), m)
+	if errors.Is(err, unix.EEXIST) {
+		if err = o.vniTaken(ctx, v, err); err == nil {
+			err = o.request(ctx, fmt.Sprintf("add link %q", v.Name), m)
+		}
+	}
 	switch {
-	case errors.Is(err, unix.EEXIST):
-		return o.vniTaken(ctx, v, err)
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return fmt.Errorf("%w: see what 'modprobe vxlan' says", err)
 	case errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE):
@@ -114,11 +117,15 @@ func (o *Overlay) createVTEP(ctx context.Context, v *VTEP, parent int) error {
 	return err
 }
 
-// vniTaken tells which device keeps the wanted one from being made.
+// vniTaken tells which device keeps the wanted one from being made. One of
+// ours, renamed or of a former configuration, is deleted.
 func (o *Overlay) vniTaken(ctx context.Context, v *VTEP, err error) error {
 	all, listErr := o.vteps(ctx)
 	for _, other := range all {
 		if other.vni == v.VNI && other.port == v.port() && other.name != v.Name {
+			if other.alias == overlayAlias {
+				return o.deleteVTEP(ctx, &other)
+			}
 			return fmt.Errorf("VNI %d on UDP port %d is held by link %q: %w; choose another VNI or port, or delete that link", v.VNI, v.port(), other.name, ErrExists)
 		}
 	}

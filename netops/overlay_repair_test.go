@@ -1,0 +1,214 @@
+package netops
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// told waits for the overlay to ask for an Apply.
+func told(t *testing.T, o *Overlay, what string) {
+	t.Helper()
+	select {
+	case <-o.Changes():
+	case <-time.After(10 * time.Second):
+		t.Fatalf("%s: nobody was told", what)
+	}
+}
+
+// mend calls Apply as often as the overlay asks for it, until pods reach each
+// other again.
+func mend(t *testing.T, o *Overlay, spec OverlaySpec, works func() bool) {
+	t.Helper()
+	done := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			case <-o.Changes():
+			}
+			_, _ = o.Apply(context.Background(), spec)
+		}
+	}()
+	ok := works()
+	close(done)
+	<-ended
+	if !ok {
+		t.Fatalf("no answer from the other pod: %+v\n%s", o.Peers(), ip(t, "-d link")+ip(t, "addr")+ip(t, "route")+ip(t, "nexthop")+ip(t, "neigh"))
+	}
+}
+
+// cut is something that happens to the kernel from outside.
+type cut struct {
+	name string
+	do   []string // commands; DEV, GW, SUBNET, OTHER, ADDR are the net's
+	only string   // "4" or "6" where it makes sense for one family
+}
+
+// cuts are the rows of flannel's repair matrix that concern the kernel: what
+// flanneld restores of these is the deleted IPv4 device alone, without its peers.
+var cuts = []cut{
+	{name: "device deleted", do: []string{"ip link del DEV"}},
+	{name: "device down", do: []string{"ip link set DEV down"}},
+	{name: "device down and up", do: []string{"ip link set DEV down", "ip link set DEV up"}},
+	{name: "route deleted", do: []string{"ip route del SUBNET"}},
+	{name: "route replaced", do: []string{"ip route replace SUBNET dev lo"}},
+	{name: "route made unreachable", do: []string{"ip route replace unreachable SUBNET"}, only: "4"},
+	{name: "neighbour deleted", do: []string{"ip neigh del GW dev DEV"}},
+	{name: "neighbour altered", do: []string{"ip neigh replace GW lladdr 02:00:00:00:00:99 dev DEV nud permanent"}},
+	{name: "forwarding entry deleted", do: []string{"bridge fdb del " + otherMAC + " dev DEV dst OTHER self"}},
+	{name: "forwarding entry altered", do: []string{"bridge fdb replace " + otherMAC + " dev DEV dst BOGUS self permanent"}},
+	{name: "nexthop deleted", do: []string{"ip nexthop flush proto 142"}},
+	{name: "address deleted", do: []string{"ip addr del ADDR dev DEV"}},
+	{name: "addresses flushed", do: []string{"ip addr flush dev DEV"}},
+	{name: "MAC rewritten", do: []string{"ip link set DEV address 02:00:00:00:00:77"}},
+	{name: "device renamed", do: []string{"ip link set DEV down", "ip link set DEV name renamed0", "ip link set renamed0 up"}},
+	{name: "another device in its place", do: []string{"ip link del DEV", "ip link add DEV type vxlan id 1 dev under0 local LOCAL dstport 4789"}},
+}
+
+// TestOverlayRepair cuts the way to the other pod and waits for it to come back.
+func TestOverlayRepair(t *testing.T) {
+	for _, n := range []overlayNet{net4(), net6()} {
+		family := map[bool]string{false: "4", true: "6"}[n.is6]
+		t.Run("IPv"+family, func(t *testing.T) {
+			other := makeNodes(t, n)
+			at := echo(t, other, n)
+			o := openOverlay(t, n, OverlayOptions{})
+			spec := n.spec()
+			apply(t, o, spec)
+			works := func() bool { return reach(t, n, at, 10*time.Second) }
+			if !works() {
+				t.Fatal("no answer before any cut")
+			}
+			for _, c := range cuts {
+				if c.only != "" && c.only != family {
+					continue
+				}
+				t.Run(c.name, func(t *testing.T) {
+					start := time.Now()
+					for _, command := range c.do {
+						f := strings.Fields(n.fill(command))
+						if n.is6 && f[0] == "ip" {
+							f = append([]string{"ip", "-6"}, f[1:]...)
+						}
+						run(t, f[0], f[1:]...)
+					}
+					mend(t, o, spec, works)
+					t.Logf("works again after %v", time.Since(start).Round(time.Millisecond))
+					settled(t, o, spec)
+				})
+				ipTry("link del renamed0")
+			}
+		})
+	}
+}
+
+// settled waits until the overlay asks for nothing more and has nothing to do.
+func settled(t *testing.T, o *Overlay, spec OverlaySpec) {
+	t.Helper()
+	for range 20 {
+		r, err := o.Apply(context.Background(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-o.Changes():
+			continue
+		case <-time.After(100 * time.Millisecond):
+		}
+		if r.Writes != 0 || r.Programmed != len(spec.Peers) {
+			continue
+		}
+		return
+	}
+	t.Fatalf("there is no end of changes: %+v", o.Peers())
+}
+
+func (n *overlayNet) fill(command string) string {
+	bogus := "192.168.50.77"
+	if n.is6 {
+		bogus = "fd50::77"
+	}
+	return strings.NewReplacer("DEV", n.device, "GW", first(n.otherSubnet), "SUBNET", n.otherSubnet, "OTHER", n.other,
+		"BOGUS", bogus, "ADDR", first(n.ownSubnet)+n.bits(), "LOCAL", n.own).Replace(command)
+}
+
+// TestOverlayParent takes the lower link away and brings another of its name.
+func TestOverlayParent(t *testing.T) {
+	n := net4()
+	other := makeNodes(t, n)
+	at := echo(t, other, n)
+	o := openOverlay(t, n, OverlayOptions{})
+	spec := n.spec()
+	apply(t, o, spec)
+	ip(t, "link del under0")
+	told(t, o, "parent deleted")
+	if _, err := o.Apply(context.Background(), spec); err == nil {
+		t.Fatal("made without a parent")
+	}
+	run(t, "ip", "link", "add", "under0", "type", "veth", "peer", "name", "under0", "netns", fmt.Sprint(other.pid))
+	ip(t, "addr add "+n.own+n.linkBits()+" dev under0")
+	other.ip(t, "addr add "+n.other+n.linkBits()+" dev under0")
+	other.ip(t, "link set under0 up")
+	ip(t, "link set under0 up")
+	makeFlannel(t, other, n)
+	mend(t, o, spec, func() bool { return reach(t, n, at, 10*time.Second) })
+	settled(t, o, spec)
+}
+
+// TestOverlayDirect sends past the tunnel where the other node is on the link,
+// loses the way as the link flaps, and finds it again (DirectRouting, host-gw).
+func TestOverlayDirect(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		net    overlayNet
+		device bool
+	}{{"IPv4 DirectRouting", net4(), true}, {"IPv4 host-gw", net4(), false}, {"IPv6 host-gw", net6(), false}} {
+		t.Run(c.name, func(t *testing.T) {
+			n := c.net
+			other := makeNodes(t, n)
+			other.ip(t, "route replace "+n.ownSubnet+" via "+n.own)
+			at := echo(t, other, n)
+			o := openOverlay(t, n, OverlayOptions{})
+			spec := n.spec()
+			spec.Peers[0].Direct = true
+			if !c.device {
+				spec.Device, spec.Peers[0].MAC = nil, ""
+			}
+			apply(t, o, spec)
+			works := func() bool { return reach(t, n, at, 10*time.Second) }
+			if !works() {
+				t.Fatalf("no answer: %+v", o.Peers())
+			}
+			if p := o.Peers()[0]; p.Tunnelled || !p.Route {
+				t.Errorf("peer %+v", p)
+			}
+			ip(t, "link set under0 down")
+			told(t, o, "link down")
+			r, err := o.Apply(context.Background(), spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !c.device && r.Programmed != 0 {
+				t.Errorf("without a link: %+v", o.Peers())
+			}
+			if c.device && !o.Peers()[0].Tunnelled {
+				t.Errorf("with the link down the tunnel is what remains: %+v", o.Peers())
+			}
+			ip(t, "link set under0 up")
+			if n.is6 {
+				ip(t, "addr add "+n.own+n.linkBits()+" dev under0 nodad")
+			}
+			mend(t, o, spec, works)
+			settled(t, o, spec)
+			if p := o.Peers()[0]; p.Tunnelled || p.State != OverlayProgrammed {
+				t.Errorf("after the flap: %+v", p)
+			}
+		})
+	}
+}
