@@ -47,6 +47,9 @@ type Role struct {
 	// Conf returns a pointer to a zero configuration: the keys that `cnibox
 	// lint` knows and explains.
 	Conf func() any
+	// Ignored are keys of Conf that other plugins of the type know and that have no
+	// effect here; `cnibox lint` says so.
+	Ignored []string
 	// New decodes, defaults and validates a network configuration. It does no
 	// I/O. Every fault is reported at once as ConfErrors (see Faults).
 	New func(conf []byte) (Handler, error)

@@ -2,9 +2,16 @@ package store
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 	"time"
+
+	"github.com/cnibox/cnibox/internal/smallfile"
 )
 
 // bucketDelegations is of keep.db and bucketDelegated of node.db; the keys of both
@@ -28,9 +35,11 @@ type Delegation struct {
 	Path []string `json:"path,omitempty"`
 	// Delegates are in the order of ADD; the first one's result is the answer.
 	Delegates []Delegate `json:"delegates"`
-	Created   time.Time  `json:"created"`
-	Updated   time.Time  `json:"updated"`
-	Program   string     `json:"program,omitempty"`
+	// Conf is the meta role's own configuration.
+	Conf    json.RawMessage `json:"conf,omitempty"`
+	Created time.Time       `json:"created"`
+	Updated time.Time       `json:"updated"`
+	Program string          `json:"program,omitempty"`
 }
 
 // Delegate is one network of a Delegation.
@@ -48,6 +57,8 @@ type Delegate struct {
 	Runtime map[string]json.RawMessage `json:"runtime,omitempty"`
 	Args    json.RawMessage            `json:"args,omitempty"`
 	Device  string                     `json:"device,omitempty"`
+	// Resource is the device plugin's.
+	Resource string `json:"resource,omitempty"`
 	// NoIPAM: it asks for no addresses, whatever the list says.
 	NoIPAM bool `json:"noIPAM,omitempty"`
 	// Gateways take the place of the container's default routes. Routes are for
@@ -180,4 +191,32 @@ func (tx *Tx) AllDelegated() ([]Delegated, error) {
 		return nil
 	})
 	return all, err
+}
+
+// statusDir holds, below the boot's directory, a file with the network-status of each
+// container.
+const statusDir = "network-status"
+
+// StatusFile is where WriteStatus leaves an attachment's.
+func (s *Store) StatusFile(k Key) string {
+	return filepath.Join(s.o.RunDir, s.o.BootID, statusDir, k.ContainerID+"-"+k.IfName+".json")
+}
+
+// WriteStatus leaves a container's network-status for others to read.
+func (s *Store) WriteStatus(k Key, status json.RawMessage) error {
+	path := s.StatusFile(k)
+	dir, err := openDir(filepath.Dir(path), 3, true)
+	if err != nil {
+		return err
+	}
+	defer dir.Close() //nolint:errcheck // a directory opened for reading
+	return smallfile.Replace(path, append(slices.Clip(status), '\n'), 0o600)
+}
+
+// RemoveStatus removes it; none is fine.
+func (s *Store) RemoveStatus(k Key) error {
+	if err := os.Remove(s.StatusFile(k)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove network-status: %w", err)
+	}
+	return nil
 }

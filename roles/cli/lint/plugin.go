@@ -194,6 +194,11 @@ func (c *check) ignored(v *value, path string, role *roles.Role) {
 	if role == nil {
 		return
 	}
+	for _, key := range role.Ignored {
+		if k := v.get(key); k != nil {
+			c.warn(k, at(key), "", "has no effect here")
+		}
+	}
 	if i := v.get("ipam"); i != nil && len(i.members) > 0 && role.Kind == roles.Chained {
 		c.warn(i, at("ipam"), "", "a chained plugin gives no addresses")
 	}

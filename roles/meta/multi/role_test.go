@@ -1,0 +1,62 @@
+package multi_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
+
+const (
+	netA = `{"name":"net-a","plugins":[{"type":"bridge","bridge":"br-a","isDefaultGateway":true,"ipMasq":true,"capabilities":{"ips":true,"mac":true},
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}]}`
+	netB = `{"name":"net-b","cniVersion":"1.1.0","plugins":[{"type":"bridge","bridge":"br-b","capabilities":{"ips":true,"mac":true},"ipam":{"type":"host-local","ranges":[[{"subnet":"10.2.0.0/24"}]]}},{"type":"tuning","sysctl":{"net.ipv4.conf.IFNAME.arp_notify":"1"}}]}`
+	netC = `{"name":"net-c","type":"ptp","capabilities":{"ips":true},"ipam":{"type":"host-local","ranges":[[{"subnet":"10.3.0.0/24"}]]}}`
+
+	one   = `{"name":"multi","type":"multi","delegates":[` + netA + `]}`
+	three = `{"name":"multi","type":"multi","delegates":[` + netA + `,` + netB + `,` + netC + `]}`
+	other = `{"name":"multi","type":"multi","interfacePrefix":"more","delegates":[` + netA + `,` + netB + `,` + netC + `]}`
+	order = `{"name":"multi","type":"multus","inOrder":true,"delegates":[` + netA + `,` + netB + `,` + netC + `]}`
+)
+
+// gone takes an interface away, as who is in the container may.
+func gone(ifName string) rolestest.Tamper {
+	return rolestest.Tamper{Name: ifName, Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
+		t.Helper()
+		ns.Rename(t, ifName, "moved0")
+	}}
+}
+
+// TestRole runs the suite with three networks, each of several plugins: at the same
+// time, which is what happens by default, and in order. Every network is tampered with.
+func TestRole(t *testing.T) {
+	rolestest.Suite{
+		Table: all.Table(), Type: "multi",
+		Confs: []rolestest.Conf{
+			{Name: "one", JSON: one, Swept: true},
+			{Name: "three", JSON: three, Other: other, Refused: map[string]any{"confDir": "relative", "interfacePrefix": "a/"},
+				Tamper: []rolestest.Tamper{gone("eth0"), gone("net1"), gone("net2")}},
+			{Name: "order", JSON: order, Other: other},
+		},
+	}.Run(t)
+}
+
+// status is the network-status of the bench's container.
+func compactJSON(t *testing.T, s string) string {
+	t.Helper()
+	var v any
+	if err := json.Unmarshal([]byte(s), &v); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(raw))
+}
