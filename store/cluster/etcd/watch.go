@@ -59,6 +59,8 @@ type view struct {
 	// at is the last revision that is known whole; 0: a list is needed.
 	at        int64
 	clusterID uint64
+	// told: the table was told as it was listed, and need not be at once again.
+	told bool
 }
 
 // follow lists if it has to, and follows the stream until it ends.
@@ -69,6 +71,7 @@ func (v *view) follow(ctx context.Context) error {
 		}
 	}
 	err := v.stream(ctx)
+	v.told = false
 	if errors.Is(err, errCompacted) {
 		v.at = 0
 	}
@@ -110,7 +113,7 @@ func (v *view) list(ctx context.Context) error {
 		v.put(name, kv.Value)
 	}
 	v.table.Keep(present)
-	v.at, v.clusterID = h.Revision, h.ClusterID
+	v.at, v.clusterID, v.told = h.Revision, h.ClusterID, true
 	v.relay.PutLater(v.table.Snapshot)
 	return nil
 }
@@ -175,7 +178,7 @@ func (v *view) take(m *watchResponse, first bool) error {
 	case m.Header.ClusterID != v.clusterID || first && m.Header.Revision < v.at:
 		// Another etcd, or one that was set back: what it will say is about another past.
 		return errCompacted
-	case first:
+	case first && !v.told:
 		// It is heard again.
 		v.relay.PutLater(v.table.Snapshot)
 	}

@@ -2,16 +2,10 @@ package web
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -22,58 +16,8 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/clustertest"
 )
-
-// authority signs certificates for a test.
-type authority struct {
-	t    *testing.T
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pem  []byte
-}
-
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	a := &authority{t: t}
-	a.cert = &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-	a.pem, _, a.key = a.sign(a.cert)
-	return a
-}
-
-// sign makes a certificate and its key, both PEM.
-func (a *authority) sign(c *x509.Certificate) (cert, keyPEM []byte, key *ecdsa.PrivateKey) {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	c.SerialNumber = big.NewInt(time.Now().UnixNano())
-	c.Subject = pkix.Name{CommonName: "test"}
-	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	signer := key
-	if a.key != nil {
-		signer = a.key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, &key.PublicKey, signer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	raw, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}), key
-}
-
-func (a *authority) server() tls.Certificate {
-	a.t.Helper()
-	cert, key, _ := a.sign(&x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return pair
-}
 
 func get(t *testing.T, c *Client, url string) (*http.Response, error) {
 	t.Helper()
@@ -87,24 +31,33 @@ func get(t *testing.T, c *Client, url string) (*http.Response, error) {
 // Both sides prove themselves, and a CA and a certificate that were replaced
 // count from the next connection on.
 func TestTLSRenewed(t *testing.T) {
-	old, renewed := newAuthority(t), newAuthority(t)
+	clustertest.Loopback(t)
+	old, renewed := clustertest.NewAuthority(t), clustertest.NewAuthority(t)
 	now := old
+	server := map[*clustertest.Authority]tls.Certificate{}
+	for _, a := range []*clustertest.Authority{old, renewed} {
+		pair, err := tls.X509KeyPair(a.Server(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		server[a] = pair
+	}
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].Subject.CommonName)
 	}))
 	srv.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		pool := x509.NewCertPool()
-		pool.AppendCertsFromPEM(now.pem)
-		return &tls.Config{Certificates: []tls.Certificate{now.server()}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}, nil
+		pool.AppendCertsFromPEM(now.PEM)
+		return &tls.Config{Certificates: []tls.Certificate{server[now]}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}, nil
 	}}
 	srv.StartTLS()
 	defer srv.Close()
 
 	dir := t.TempDir()
 	files := TLS{CAFile: filepath.Join(dir, "ca"), CertFile: filepath.Join(dir, "cert"), KeyFile: filepath.Join(dir, "key")}
-	write := func(a *authority) {
-		cert, key, _ := a.sign(&x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-		for path, b := range map[string][]byte{files.CAFile: a.pem, files.CertFile: cert, files.KeyFile: key} {
+	write := func(a *clustertest.Authority) {
+		cert, key := a.Client(t, "client")
+		for path, b := range map[string][]byte{files.CAFile: a.PEM, files.CertFile: cert, files.KeyFile: key} {
 			if err := os.WriteFile(path, b, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -158,6 +111,7 @@ func TestBadFiles(t *testing.T) {
 
 // Neither a redirect nor a proxy of the environment leads anywhere else.
 func TestNobodyElseIsAsked(t *testing.T) {
+	clustertest.Loopback(t)
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("somebody else was asked") }))
 	defer other.Close()
 	srv := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
@@ -180,6 +134,7 @@ func TestNobodyElseIsAsked(t *testing.T) {
 }
 
 func TestUnavailable(t *testing.T) {
+	clustertest.Loopback(t)
 	c, err := New(Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -203,6 +158,7 @@ func TestUnavailable(t *testing.T) {
 
 // A server that takes the request and says nothing is given up.
 func TestSilentServer(t *testing.T) {
+	clustertest.Loopback(t)
 	done := make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-done }))
 	defer srv.Close()

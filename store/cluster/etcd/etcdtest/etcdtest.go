@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ type Server struct {
 	args []string
 	log  string
 	cmd  *exec.Cmd
-	// ready asks whether it answers.
+	// client may ask whether it answers.
 	client *http.Client
 }
 
@@ -37,6 +38,26 @@ func Start(tb testing.TB, args ...string) *Server {
 // StartWith is Start for another scheme, and a client that may ask for its health.
 func StartWith(tb testing.TB, scheme string, client *http.Client, args ...string) *Server {
 	tb.Helper()
+	s := members(tb, 1, scheme, client, args...)[0]
+	s.Up(tb)
+	return s
+}
+
+// StartCluster runs several servers of one etcd.
+func StartCluster(tb testing.TB, count int) []*Server {
+	tb.Helper()
+	servers := members(tb, count, "http", http.DefaultClient)
+	for _, s := range servers {
+		s.run(tb)
+	}
+	for _, s := range servers {
+		s.wait(tb)
+	}
+	return servers
+}
+
+func members(tb testing.TB, count int, scheme string, client *http.Client, args ...string) []*Server {
+	tb.Helper()
 	clustertest.Loopback(tb)
 	// The file system in memory: etcd syncs each write.
 	dir, err := os.MkdirTemp("/dev/shm", "etcdtest-")
@@ -44,21 +65,33 @@ func StartWith(tb testing.TB, scheme string, client *http.Client, args ...string
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
-	own, peer := port(tb), port(tb)
-	s := &Server{URL: fmt.Sprintf("%s://127.0.0.1:%d", scheme, own), log: filepath.Join(dir, "log"), client: client}
-	peerURL := fmt.Sprintf("http://127.0.0.1:%d", peer)
-	s.args = append([]string{
-		"--name", "one", "--data-dir", filepath.Join(dir, "data"), "--listen-client-urls", s.URL, "--advertise-client-urls", s.URL,
-		"--listen-peer-urls", peerURL, "--initial-advertise-peer-urls", peerURL, "--initial-cluster", "one=" + peerURL,
-		"--heartbeat-interval", "50", "--election-timeout", "250",
-	}, args...)
-	s.Up(tb)
-	tb.Cleanup(func() { s.Kill() })
-	return s
+	servers, peers, all := make([]*Server, count), make([]string, count), []string(nil)
+	for i := range servers {
+		peers[i] = fmt.Sprintf("http://127.0.0.1:%d", port(tb))
+		all = append(all, fmt.Sprintf("m%d=%s", i, peers[i]))
+	}
+	for i := range servers {
+		name := fmt.Sprintf("m%d", i)
+		s := &Server{URL: fmt.Sprintf("%s://127.0.0.1:%d", scheme, port(tb)), log: filepath.Join(dir, name+".log"), client: client}
+		s.args = append([]string{
+			"--name", name, "--data-dir", filepath.Join(dir, name), "--listen-client-urls", s.URL, "--advertise-client-urls", s.URL,
+			"--listen-peer-urls", peers[i], "--initial-advertise-peer-urls", peers[i], "--initial-cluster", strings.Join(all, ","),
+			"--heartbeat-interval", "50", "--election-timeout", "500",
+		}, args...)
+		tb.Cleanup(s.Kill)
+		servers[i] = s
+	}
+	return servers
 }
 
 // Up starts it, again with the same data, and waits until it answers.
 func (s *Server) Up(tb testing.TB) {
+	tb.Helper()
+	s.run(tb)
+	s.wait(tb)
+}
+
+func (s *Server) run(tb testing.TB) {
 	tb.Helper()
 	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -71,6 +104,11 @@ func (s *Server) Up(tb testing.TB) {
 	if err := s.cmd.Start(); err != nil {
 		tb.Fatalf("start etcd: %v (make setup installs it)", err)
 	}
+}
+
+// wait waits until it answers.
+func (s *Server) wait(tb testing.TB) {
+	tb.Helper()
 	deadline := time.After(30 * time.Second)
 	for retry := time.NewTicker(20 * time.Millisecond); ; {
 		resp, err := s.client.Get(s.URL + "/health")

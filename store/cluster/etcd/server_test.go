@@ -1,0 +1,207 @@
+package etcd
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/clustertest"
+	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+// Both sides show certificates; who shows none is not heard.
+func TestTLS(t *testing.T) {
+	ca := clustertest.NewAuthority(t)
+	dir := t.TempDir()
+	file := func(name string, b []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	cert, key := ca.Server(t)
+	own, ownKey := ca.Client(t, "agent")
+	files := &web.TLS{CAFile: file("ca", ca.PEM), CertFile: file("cert", own), KeyFile: file("key", ownKey)}
+	pair, err := tls.X509KeyPair(own, ownKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca.PEM)
+	health := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}}}}
+	server := etcdtest.StartWith(t, "https", health, "--cert-file", file("server", cert), "--key-file", file("server.key", key),
+		"--trusted-ca-file", files.CAFile, "--client-cert-auth")
+	r := open(t, Options{Endpoints: []string{server.URL}, TLS: files})
+	admin{t, r.c}.put(DefaultPrefix+"/config", article, 0)
+	if _, err := r.Acquire(t.Context(), node(1)); err != nil {
+		t.Fatal(err)
+	}
+	follow(t, r)(func(s *cluster.Snapshot) bool { return len(s.Nodes) == 1 })
+	for what, stranger := range map[string]*web.TLS{"no certificate": {CAFile: files.CAFile}, "the system's roots": nil} {
+		if _, err := open(t, Options{Endpoints: []string{server.URL}, TLS: stranger}).Config(t.Context()); !errors.Is(err, cluster.ErrUnavailable) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// etcd's own users: a wrong password is refused, and a token that ended is
+// replaced, by calls and by a watch.
+func TestPassword(t *testing.T) {
+	server := etcdtest.Start(t)
+	a := newAdmin(t, server.URL)
+	a.put(DefaultPrefix+"/config", article, 0)
+	a.do("/v3/auth/user/add", map[string]string{"name": "root", "password": "secret"}, &struct{}{})
+	a.do("/v3/auth/role/add", map[string]string{"name": "root"}, &struct{}{})
+	a.do("/v3/auth/user/grant", map[string]string{"user": "root", "role": "root"}, &struct{}{})
+	a.do("/v3/auth/enable", struct{}{}, &struct{}{})
+	if _, err := open(t, Options{Endpoints: []string{server.URL}}).Config(t.Context()); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Errorf("without a password: %v", err)
+	}
+	if _, err := open(t, Options{Endpoints: []string{server.URL}, Username: "root", Password: "guess"}).Config(t.Context()); !errors.Is(err, cluster.ErrUnavailable) || strings.Contains(err.Error(), "guess") {
+		t.Errorf("with a wrong one: %v", err)
+	}
+	r := open(t, Options{Endpoints: []string{server.URL}, Username: "root", Password: "secret"})
+	if _, err := r.Acquire(t.Context(), node(1)); err != nil {
+		t.Fatal(err)
+	}
+	// etcd forgets the tokens that it keeps in memory when it starts.
+	server.Kill()
+	server.Up(t)
+	if _, err := r.Config(t.Context()); err != nil {
+		t.Errorf("after the token ended: %v", err)
+	}
+	server.Kill()
+	server.Up(t)
+	follow(t, r)(func(s *cluster.Snapshot) bool { return len(s.Nodes) == 1 })
+}
+
+// Of several servers any one that answers will do.
+func TestSeveralServers(t *testing.T) {
+	server := etcdtest.Start(t)
+	newAdmin(t, server.URL).put(DefaultPrefix+"/config", article, 0)
+	for range 5 { // the first one asked is chosen at random
+		r := open(t, Options{Endpoints: []string{"http://127.0.0.1:1", server.URL, "http://127.0.0.1:2"}})
+		if _, err := r.Acquire(t.Context(), node(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := open(t, Options{Endpoints: []string{"http://127.0.0.1:1", "http://127.0.0.1:2"}}).Config(t.Context()); !errors.Is(err, cluster.ErrUnavailable) ||
+		!strings.Contains(err.Error(), ":1") || !strings.Contains(err.Error(), ":2") {
+		t.Errorf("none answers: %v", err)
+	}
+}
+
+// A server without a leader is there, but knows nothing new: it says so, and the
+// watch goes on when there is one again.
+func TestLeaderLost(t *testing.T) {
+	servers := etcdtest.StartCluster(t, 3)
+	r := open(t, Options{Endpoints: []string{servers[0].URL}})
+	a := admin{t, r.c}
+	a.put(DefaultPrefix+"/config", article, 0)
+	updates := make(chan cluster.Update)
+	go func() {
+		_ = r.Watch(t.Context(), func(u cluster.Update) {
+			select {
+			case updates <- u:
+			case <-t.Context().Done():
+			}
+		})
+	}()
+	if u := <-updates; u.Snapshot == nil {
+		t.Fatal(u.Err)
+	}
+	servers[1].Kill()
+	servers[2].Kill()
+	u := <-updates
+	if !errors.Is(u.Err, cluster.ErrUnavailable) || !strings.Contains(u.Err.Error(), "leader") {
+		t.Fatalf("%v", u.Err)
+	}
+	servers[1].Up(t)
+	servers[2].Up(t)
+	for u = range updates {
+		if u.Snapshot != nil {
+			break
+		}
+	}
+	if _, err := r.Acquire(t.Context(), node(1)); err != nil {
+		t.Fatal(err)
+	}
+	for u = range updates {
+		if u.Snapshot != nil && len(u.Snapshot.Nodes) == 1 {
+			break
+		}
+	}
+}
+
+// A server that is stopped takes the question and gives no answer.
+func TestStopped(t *testing.T) {
+	server := etcdtest.Start(t)
+	r := open(t, Options{Endpoints: []string{server.URL}})
+	admin{t, r.c}.put(DefaultPrefix+"/config", article, 0)
+	server.Signal(t, syscall.SIGSTOP)
+	defer server.Signal(t, syscall.SIGCONT)
+	if _, err := r.Config(t.Context()); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Fatal(err)
+	}
+}
+
+// Many leases are read in pages, fast, and in little memory.
+func TestManyLeases(t *testing.T) {
+	const count = 10_000
+	server := etcdtest.Start(t)
+	a := newAdmin(t, server.URL)
+	a.put(DefaultPrefix+"/config", `{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}`, 0)
+	lease := a.grant(86400)
+	for i := 0; i < count; {
+		var t txnRequest
+		for range 100 {
+			n := node(i)
+			n.Name = fmt.Sprintf("10.%d.%d.0-24", 1+i>>8, i&255)
+			value, err := encode(&n)
+			if err != nil {
+				a.tb.Fatal(err)
+			}
+			t.Success = append(t.Success, operation{Put: &putRequest{Key: []byte(DefaultPrefix + "/subnets/" + n.Name), Value: value, Lease: lease}})
+			i++
+		}
+		a.do("/v3/kv/txn", t, &txnResponse{})
+	}
+	r := open(t, Options{Endpoints: []string{server.URL}})
+	before := resident(t)
+	since := time.Now()
+	seen := follow(t, r)
+	s := seen(func(s *cluster.Snapshot) bool { return len(s.Nodes) == count })
+	took := time.Since(since)
+	t.Logf("%d leases: %v, %d MB more resident", count, took, (resident(t)-before)>>20)
+	since = time.Now()
+	a.put(DefaultPrefix+"/subnets/10.1.0.0-24", `{"PublicIP":"192.0.2.200"}`, 0)
+	seen(func(s *cluster.Snapshot) bool { return s.Nodes[0].PublicIP.As4()[3] == 200 })
+	t.Logf("one change: %v", time.Since(since))
+	runtime.KeepAlive(s)
+}
+
+// resident is the process' memory.
+func resident(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var size, pages int
+	if _, err := fmt.Sscan(string(b), &size, &pages); err != nil {
+		t.Fatal(err)
+	}
+	return pages * os.Getpagesize()
+}
