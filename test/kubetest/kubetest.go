@@ -365,3 +365,39 @@ func (s *Server) ClientCertificate(tb testing.TB, user string, groups ...string)
 	}
 	return cert, key
 }
+
+// Compact has the store forget all but what is there now, so that no watch can
+// go on from before.
+func (s *Server) Compact(tb testing.TB) {
+	tb.Helper()
+	post := func(path, body string, v any) {
+		tb.Helper()
+		resp, err := http.Post(s.Etcd+path, "application/json", strings.NewReader(body))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if err := json.NewDecoder(resp.Body).Decode(v); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	var now struct {
+		Header struct{ Revision string }
+	}
+	post("/v3/kv/range", `{"key":"AA=="}`, &now)
+	post("/v3/kv/compaction", `{"revision":"`+now.Header.Revision+`","physical":true}`, &struct{}{})
+}
+
+// ServiceAccount makes a service account of the namespace default and returns a
+// token for it; the token ends with the account, which remove deletes.
+func (s *Server) ServiceAccount(tb testing.TB, name string) (token string, remove func()) {
+	tb.Helper()
+	s.Must(tb, http.MethodPost, "/api/v1/namespaces", "", map[string]any{"metadata": map[string]any{"name": "default"}}, http.StatusConflict)
+	const accounts = "/api/v1/namespaces/default/serviceaccounts"
+	s.Must(tb, http.MethodPost, accounts, "", map[string]any{"metadata": map[string]any{"name": name}})
+	var reply struct{ Status struct{ Token string } }
+	if err := json.Unmarshal(s.Must(tb, http.MethodPost, accounts+"/"+name+"/token", "", map[string]any{"spec": map[string]any{}}), &reply); err != nil {
+		tb.Fatal(err)
+	}
+	return reply.Status.Token, func() { tb.Helper(); s.Must(tb, http.MethodDelete, accounts+"/"+name, "", nil) }
+}

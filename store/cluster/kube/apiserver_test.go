@@ -3,7 +3,9 @@
 package kube
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -107,12 +109,31 @@ func (l *lab) node(tb testing.TB, name string) (o struct {
 // TestSuite is what every registry passes, with the rights that the package's
 // documentation asks for.
 func TestSuite(t *testing.T) {
+	t.Run("list and watch", func(t *testing.T) { suite(t, server) })
+	t.Run("streaming list", func(t *testing.T) {
+		s, err := kubetest.Start(kubetest.CurrentEtcd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Stop()
+		suite(t, s)
+		f := follower{registry: newLab(t, s, networkConf).open(t, "node-1"), changed: make(chan struct{}, 1)}
+		ctx, stop := context.WithCancel(t.Context())
+		go func() { <-f.changed; stop() }()
+		if _, err := f.follow(ctx); !errors.Is(err, context.Canceled) || f.noStream || f.version == "" {
+			t.Errorf("the stream told all nodes: %v, %+v", err, &f)
+		}
+	})
+}
+
+func suite(t *testing.T, s *kubetest.Server) {
+	t.Helper()
 	k, err := newKeys(DefaultPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
 	clustertest.Suite(t, func(t *testing.T, conf string) *clustertest.World {
-		l := newLab(t, server, conf)
+		l := newLab(t, s, conf)
 		return &clustertest.World{
 			Open: func(tb testing.TB, name string) cluster.Registry {
 				tb.Helper()
