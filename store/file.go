@@ -18,6 +18,8 @@ type file struct {
 	path, name string
 	// kept: the file outlives the boot, so commits are synced.
 	kept bool
+	// never: it does not wait for locks.
+	never bool
 	// hint is what to do when the file is damaged.
 	hint string
 	// fresh fills a new file; nil when there is nothing to be filled in.
@@ -76,6 +78,7 @@ func (f *file) run(ctx context.Context, write bool, fn func(*bolt.Tx, *memo) err
 // rebuild what it held, so it is not made anew in silence.
 func (f *file) open(ctx context.Context, write bool) (*opened, error) {
 	w := f.s.wait(ctx)
+	w.never = f.never
 	for made := 0; ; made++ {
 		o, size, err := f.openLocked(w, write)
 		if err != nil {

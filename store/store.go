@@ -94,6 +94,14 @@ func (s *Store) KeepView(ctx context.Context, fn func(*KeepTx) error) error {
 	return s.keep().run(ctx, false, func(b *bolt.Tx, _ *memo) error { return fn(&KeepTx{b: b}) })
 }
 
+// KeepTryView is KeepView without waiting: ErrBusy when somebody has the file. It is
+// for who has node.db already.
+func (s *Store) KeepTryView(ctx context.Context, fn func(*KeepTx) error) error {
+	f := s.keep()
+	f.never = true
+	return f.run(ctx, false, func(b *bolt.Tx, _ *memo) error { return fn(&KeepTx{b: b}) })
+}
+
 // KeepUpdate is Update for keep.db: when it returns nil, the changes have
 // reached the disk. Where both files are needed, it goes outside.
 func (s *Store) KeepUpdate(ctx context.Context, fn func(*KeepTx) error) error {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -126,6 +127,39 @@ func readCaches(h *roles.Host, dirs []string) map[string]*cacheEntry {
 		}
 	}
 	return out
+}
+
+// withDelegates has, in place of what a runtime keeps of a meta role, an entry for
+// each network that this delegated to: those have attachments. The state file is
+// being made, so keep.db is not waited for.
+func withDelegates(ctx context.Context, h *roles.Host, cache map[string]*cacheEntry) (map[string]*cacheEntry, error) {
+	var all []store.Delegation
+	err := h.Store.KeepTryView(ctx, func(tx *store.KeepTx) (err error) {
+		all, err = tx.Delegations("")
+		return err
+	})
+	if err != nil && !errors.Is(err, store.ErrDamaged) {
+		return nil, err
+	}
+	for i := range all {
+		owner := Label(all[i].Owner)
+		kept := cache[owner]
+		delete(cache, owner)
+		for j, d := range all[i].Delegates {
+			var list struct {
+				Name string `json:"name"`
+			}
+			if json.Unmarshal(d.List, &list) != nil {
+				continue
+			}
+			c := &cacheEntry{ContainerID: all[i].Owner.ContainerID, IfName: d.IfName, Network: list.Name, Netns: all[i].Netns.Path, Config: d.List}
+			if j == 0 && kept != nil {
+				c.Result = kept.Result
+			}
+			cache[Label(c.key())] = c
+		}
+	}
+	return cache, nil
 }
 
 // readCacheFile reads one entry without following links or blocking on a FIFO.

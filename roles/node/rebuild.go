@@ -36,8 +36,12 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
 	}
+	cache, err := withDelegates(ctx, h, readCaches(h, cacheDirs))
+	if err != nil {
+		return fmt.Errorf("rebuild state: %w", err)
+	}
 	r := rebuilder{
-		h: h, tx: tx, cache: readCaches(h, cacheDirs), elements: elements,
+		h: h, tx: tx, cache: cache, elements: elements,
 		told: map[string]bool{}, noted: map[[2]string]bool{}, vrfs: map[string]*netops.VRF{},
 	}
 	for _, l := range found {
