@@ -21,6 +21,7 @@ import (
 	"github.com/cnibox/cnibox/roles/ipam/dhcp"
 	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
 	"github.com/cnibox/cnibox/roles/ipam/static"
+	"github.com/cnibox/cnibox/roles/meta/multi"
 	"github.com/cnibox/cnibox/roles/meta/overlay"
 )
 
@@ -45,6 +46,7 @@ func Table() roles.Table {
 		sbr.Role(),
 		tuning.Role(),
 		vrf.Role(),
+		multi.Role(),
 		overlay.Role(),
 	}
 }

@@ -40,7 +40,7 @@ func TestRole(t *testing.T) {
 		Table: all.Table(), Type: "multi",
 		Confs: []rolestest.Conf{
 			{Name: "one", JSON: one, Swept: true},
-			{Name: "three", JSON: three, Other: other, Refused: map[string]any{"confDir": "relative", "interfacePrefix": "a/"},
+			{Name: "three", Swept: true, JSON: three, Other: other, Refused: map[string]any{"confDir": "relative", "interfacePrefix": "a/"},
 				Tamper: []rolestest.Tamper{gone("eth0"), gone("net1"), gone("net2")}},
 			{Name: "order", JSON: order, Other: other},
 		},
