@@ -1,0 +1,72 @@
+package netops_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/netopstest"
+)
+
+// TestDeleteTogether deletes links of both namespaces, and leaves a stranger's with
+// a name of ours, one that is alone, and everybody else's groups.
+func TestDeleteTogether(t *testing.T) {
+	ctx := t.Context()
+	n, box := newNet(t, nil), netopstest.New(t)
+	ns := open(t, n, box)
+	pair := func(host, inside, label string) *netops.Link {
+		return &netops.Link{In: netops.Host, Name: host, Kind: "veth", Alias: label, Peer: &netops.Peer{In: netops.Container, Name: inside}}
+	}
+	labels := []string{strings.Replace(testLabel, ":", ":a", 1), strings.Replace(testLabel, ":", ":b", 1), strings.Replace(testLabel, ":", ":c", 1)}
+	before := netopstest.Snapshot(t) + box.Snapshot(t)
+	stays := netops.Spec{Objects: []netops.Object{pair("dtstay", "stay", labels[2])}}
+	if err := n.Ensure(ctx, stays, ns); err != nil {
+		t.Fatal(err)
+	}
+	with := netopstest.Snapshot(t) + box.Snapshot(t)
+	links := []*netops.Link{pair("dta", "a", labels[0]), pair("dtb", "b", labels[1]), pair("dtnone", "none", labels[1])}
+	made := netops.Spec{Objects: []netops.Object{links[0], links[1]}}
+	if err := n.Ensure(ctx, made, ns); err != nil {
+		t.Fatal(err)
+	}
+	// One of ours, and one that has another label: nothing is done.
+	all := netopstest.Snapshot(t) + box.Snapshot(t)
+	if err := n.DeleteTogether(ctx, []*netops.Link{links[0], pair("dtstay", "stay", labels[0])}, ns); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(all, netopstest.Snapshot(t)+box.Snapshot(t)); d != "" {
+		t.Errorf("one link and a stranger's (-before +after):\n%s", d)
+	}
+	recorder := &netopstest.Recorder{}
+	again := newNet(t, recorder)
+	if err := again.DeleteTogether(ctx, append(links, pair("dtstay", "stay", labels[0])), open(t, again, box)); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(with, netopstest.Snapshot(t)+box.Snapshot(t)); d != "" {
+		t.Errorf("(-before +after):\n%s", d)
+	}
+	if len(recorder.Steps) != 2 {
+		t.Errorf("steps: %v", recorder.Steps)
+	}
+	// Those of the container, whose labels are there.
+	inside := func(name, label string) *netops.Link {
+		return &netops.Link{In: netops.Container, Name: name, Kind: "bridge", Alias: label}
+	}
+	bridges := []*netops.Link{inside("bra", labels[0]), inside("brb", labels[1])}
+	if err := n.Ensure(ctx, netops.Spec{Objects: []netops.Object{bridges[0], bridges[1]}}, ns); err != nil {
+		t.Fatal(err)
+	}
+	for _, container := range []*netops.Namespace{nil, ns, ns} {
+		if err := n.DeleteTogether(ctx, bridges, container); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.Remove(ctx, stays, ns); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(before, netopstest.Snapshot(t)+box.Snapshot(t)); d != "" {
+		t.Errorf("(-before +after):\n%s", d)
+	}
+}
