@@ -79,12 +79,18 @@ func (r *Role) HasVerb(name string) bool {
 type CommandVerb struct {
 	// Name is one word, or "noun verb".
 	Name, Help string
-	Flags      []Flag
-	Run        func(ctx context.Context, h *Host, flags map[string]string, args []string) (any, error)
+	// Args says what arguments it takes: "ADDRESS…"; by default any.
+	Args  string
+	Flags []Flag
+	Run   func(ctx context.Context, h *Host, flags map[string]string, args []string) (any, error)
 }
 
 // Flag is one flag of a CommandVerb; all values are texts.
-type Flag struct{ Name, Default, Help string }
+type Flag struct {
+	Name, Default, Help string
+	// Switch: it takes no value; "true" when it is given, else empty.
+	Switch bool
+}
 
 // Handler answers ADD and DEL for one network configuration.
 type Handler interface {

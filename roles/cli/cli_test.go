@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -146,7 +147,7 @@ func testTable() roles.Table {
 			New: newIPAM,
 			Verbs: []roles.CommandVerb{
 				{Name: "greet", Help: "say hello", Flags: []roles.Flag{{Name: "to", Default: "world", Help: "whom"}}, Run: greet},
-				{Name: "pool show", Help: "show the pool", Run: greet},
+				{Name: "pool show", Help: "show the pool", Args: "[NAME]", Flags: []roles.Flag{{Name: "twice", Help: "show it twice", Switch: true}}, Run: showPool},
 				{Name: "state export", Help: "write the state", Run: exportTo},
 			},
 		},
@@ -225,6 +226,19 @@ func greet(_ context.Context, _ *roles.Host, flags map[string]string, args []str
 		return map[string]any{"args": args}, nil
 	}
 	return "hello " + flags["to"], nil
+}
+
+// pools is an answer with a table and a text.
+type pools struct{ Free int }
+
+func (pools) Table() ([]string, [][]string) { return []string{"FREE"}, [][]string{{"3"}} }
+func (pools) String() string                { return "3 in all" }
+
+func showPool(_ context.Context, _ *roles.Host, flags map[string]string, args []string) (any, error) {
+	if flags["twice"] != "" {
+		return []string{flags["twice"], strings.Join(args, ",")}, nil
+	}
+	return pools{3}, nil
 }
 
 func exportTo(_ context.Context, _ *roles.Host, _ map[string]string, args []string) (any, error) {

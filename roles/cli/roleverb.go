@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -43,12 +44,16 @@ func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
 func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *cli.Command {
 	flags := tableFlags()
 	for _, f := range v.Flags {
+		if f.Switch {
+			flags = append(flags, &cli.BoolFlag{Name: f.Name, Usage: f.Help})
+			continue
+		}
 		flags = append(flags, &cli.StringFlag{Name: f.Name, Value: f.Default, Usage: f.Help})
 	}
 	return &cli.Command{
 		Name:        name,
 		Usage:       v.Help,
-		ArgsUsage:   "[ARGUMENT…]",
+		ArgsUsage:   cmp.Or(v.Args, "[ARGUMENT…]"),
 		Description: "Brought by the role " + r.Name() + ".",
 		Flags:       flags,
 		Action: func(c *cli.Context) error {
@@ -59,7 +64,12 @@ func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *
 			defer done()
 			values := map[string]string{}
 			for _, f := range v.Flags {
-				values[f.Name] = c.String(f.Name)
+				switch {
+				case !f.Switch:
+					values[f.Name] = c.String(f.Name)
+				case c.Bool(f.Name):
+					values[f.Name] = "true"
+				}
 			}
 			out, err := v.Run(c.Context, h, values, c.Args().Slice())
 			if err != nil || out == nil {
@@ -71,7 +81,7 @@ func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *
 }
 
 // tabular is an answer that is shown as headings and rows of as many cells, and
-// with --json as it is.
+// with --json as it is. If it has a text too (fmt.Stringer), that follows.
 type tabular interface {
 	Table() (head []string, rows [][]string)
 }
@@ -83,7 +93,11 @@ func (p *Process) writeAnswer(v any, asJSON bool, s style) error {
 		switch v := v.(type) {
 		case tabular:
 			head, rows := v.Table()
-			return (&table{head: head, rows: rows}).write(p.Stdout, s)
+			err := (&table{head: head, rows: rows}).write(p.Stdout, s)
+			if text, ok := v.(fmt.Stringer); ok && err == nil {
+				_, err = fmt.Fprintln(p.Stdout, "\n"+text.String())
+			}
+			return err
 		case string:
 			_, err := fmt.Fprintln(p.Stdout, v)
 			return err
