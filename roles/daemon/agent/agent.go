@@ -111,7 +111,11 @@ func (a *agent) take(n news) {
 	if n.snapshot == nil {
 		return
 	}
-	a.snapshot = keepFaulty(a.snapshot, n.snapshot)
+	own := a.engine.node
+	if a.own != nil {
+		own = a.own.Name
+	}
+	a.snapshot = keepFaulty(a.snapshot, n.snapshot, own)
 	if a.own == nil {
 		a.wishes = n.wishes
 	} else if listed := a.listed(); listed != nil {
@@ -271,16 +275,16 @@ func (a *agent) owned() (faults []error) {
 	return faults
 }
 
-// keepFaulty returns the next snapshot, with what nodes said in the one before
-// where their records cannot be read now.
-func keepFaulty(before, next *cluster.Snapshot) *cluster.Snapshot {
+// keepFaulty returns the next snapshot, with what the other nodes said in the
+// one before where their records cannot be read now.
+func keepFaulty(before, next *cluster.Snapshot, own string) *cluster.Snapshot {
 	if before == nil || len(next.Faults) == 0 {
 		return next
 	}
 	kept := *next
 	kept.Nodes = slices.Clone(next.Nodes)
 	for _, n := range before.Nodes {
-		if _, faulty := next.Faults[n.Name]; faulty {
+		if _, faulty := next.Faults[n.Name]; faulty && n.Name != own {
 			kept.Nodes = append(kept.Nodes, n)
 		}
 	}

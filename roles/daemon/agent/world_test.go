@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -470,6 +471,46 @@ func (n *node) dump() string {
 	return b.String() + out
 }
 
+// picture is what of the kernel is the agent's, without numbers that it chooses.
+func (n *node) picture() string {
+	n.w.t.Helper()
+	var lines []string
+	add := func(out string) {
+		for line := range strings.Lines(out) {
+			f := strings.Fields(line)
+			if i := slices.Index(f, "nhid"); i >= 0 {
+				f = slices.Delete(f, i, i+2)
+			}
+			if i := slices.Index(f, "id"); i == 0 {
+				f = f[2:]
+			}
+			lines = append(lines, strings.Join(f, " "))
+		}
+	}
+	for _, v6 := range []string{"-4", "-6"} {
+		add(n.ip(v6 + " route show proto 142"))
+		add(n.ip(v6 + " nexthop show proto 142"))
+	}
+	for _, dev := range []string{"flannel.1", "flannel-v6.1"} {
+		if out, err := n.try("ip", "-o", "link", "show", dev); err == nil {
+			_, out, _ = strings.Cut(out, ": ")
+			add(out)
+			out, _ = n.try("ip", "-o", "addr", "show", "dev", dev, "scope", "global")
+			_, out, _ = strings.Cut(out, ": ")
+			add(out)
+			out, _ = n.try("ip", "neigh", "show", "dev", dev, "nud", "permanent")
+			add(out)
+			out, _ = n.try("bridge", "fdb", "show", "dev", dev)
+			add(out)
+		}
+	}
+	slices.Sort(lines)
+	if out, err := n.try("nft", "list", "table", "inet", "cnibox_overlay"); err == nil {
+		lines = append(lines, out)
+	}
+	return strings.Join(lines, "\n")
+}
+
 // startAll starts every agent, and attaches a pod on every node.
 func (w *world) startAll(flags ...string) (pods []*pod) {
 	w.t.Helper()
@@ -478,4 +519,12 @@ func (w *world) startAll(flags ...string) (pods []*pod) {
 		pods = append(pods, n.attach())
 	}
 	return pods
+}
+
+// snapshot is everything in the node's kernel.
+func (n *node) snapshot() string {
+	n.w.t.Helper()
+	rules, err := n.try("nft", "list", "ruleset")
+	must(n.w.t, err)
+	return n.ns.Snapshot(n.w.t) + rules
 }

@@ -1,0 +1,294 @@
+package agent_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// TestRepairs cuts what the agent made, row by row of what breaks nodes of
+// flannel, and waits until traffic proves that it is back.
+func TestRepairs(t *testing.T) {
+	w := newWorld(t, 2, dual)
+	pods := w.startAll("-ip-masq", "-ip-masq-except=192.0.2.0/24")
+	w.reach(false, pods...)
+	w.reach(true, pods...)
+	n, peer := w.nodes[0], w.record("k8s-dev-1")
+	v4, v6 := peer.PodCIDRs[0], peer.PodCIDRs[1]
+	mac := func(raw json.RawMessage) string {
+		v, err := cluster.ParseVTEP(raw)
+		must(t, err)
+		return v.MAC.String()
+	}
+	before := n.picture()
+	mac4, mac6 := mac(peer.BackendData), mac(peer.BackendV6Data)
+	for _, cut := range []struct {
+		name string
+		do   []string
+	}{
+		{"device deleted", []string{"ip link del flannel.1"}},
+		{"IPv6 device deleted", []string{"ip link del flannel-v6.1"}},
+		{"both devices deleted", []string{"ip link del flannel.1", "ip link del flannel-v6.1"}},
+		{"device down", []string{"ip link set flannel.1 down"}},
+		{"device down and up", []string{"ip link set flannel.1 down", "ip link set flannel.1 up"}},
+		{"IPv6 device down and up", []string{"ip link set flannel-v6.1 down", "ip link set flannel-v6.1 up"}},
+		{"device renamed", []string{"ip link set flannel.1 down", "ip link set flannel.1 name stolen", "ip link set stolen up"}},
+		{"device of another VNI in its place", []string{"SIGSTOP", "ip link del flannel.1", "ip link add flannel.1 type vxlan id 5 dstport 8472 dev eth1", "SIGCONT"}},
+		{"MAC rewritten", []string{"ip link set flannel.1 address 02:11:11:11:11:11"}},
+		{"IPv6 MAC rewritten", []string{"ip link set flannel-v6.1 address 02:11:11:11:11:12"}},
+		{"MTU rewritten", []string{"ip link set flannel.1 mtu 600"}},
+		{"address removed", []string{"ip addr flush dev flannel.1"}},
+		{"IPv6 addresses removed", []string{"ip -6 addr flush dev flannel-v6.1"}},
+		{"route deleted", []string{"ip route del " + v4.String()}},
+		{"IPv6 route deleted", []string{"ip -6 route del " + v6.String()}},
+		{"both routes deleted", []string{"ip route del " + v4.String(), "ip -6 route del " + v6.String()}},
+		{"nexthops flushed", []string{"ip nexthop flush"}},
+		{"route to a black hole", []string{"ip route replace blackhole " + v4.String()}},
+		{"neighbour deleted", []string{"ip neigh del " + v4.Addr().String() + " dev flannel.1"}},
+		{"IPv6 neighbour deleted", []string{"ip neigh del " + v6.Addr().String() + " dev flannel-v6.1"}},
+		{"neighbour altered", []string{"ip neigh replace " + v4.Addr().String() + " lladdr 02:33:33:33:33:33 dev flannel.1 nud permanent"}},
+		{"neighbours flushed", []string{"ip neigh flush dev flannel.1 nud permanent"}},
+		{"FDB entry deleted", []string{"bridge fdb del " + mac4 + " dev flannel.1 self"}},
+		{"IPv6 FDB entry deleted", []string{"bridge fdb del " + mac6 + " dev flannel-v6.1 self"}},
+		{"FDB entry altered", []string{"bridge fdb replace " + mac4 + " dev flannel.1 dst 172.17.8.250 self permanent"}},
+		{"underlay down and up", []string{"ip link set eth1 down", "ip link set eth1 up", "connect"}},
+		{"underlay renamed", []string{"ip link set eth1 down", "ip link set eth1 name eth9", "ip link set eth9 name eth1", "ip link set eth1 up", "connect"}},
+		{"ruleset flushed", []string{"nft flush ruleset"}},
+	} {
+		t.Run(cut.name, func(t *testing.T) {
+			w.t = t
+			defer func() { w.t = w.nodes[0].w.t }()
+			for _, command := range cut.do {
+				switch f := strings.Fields(command); command {
+				case "connect":
+					n.connect()
+				case "SIGSTOP":
+					must(t, n.cmd.Process.Signal(syscall.SIGSTOP))
+				case "SIGCONT":
+					must(t, n.cmd.Process.Signal(syscall.SIGCONT))
+				default:
+					n.exec(f[0], f[1:]...)
+				}
+			}
+			begin := time.Now()
+			w.within(func() bool {
+				return pods[0].asks(pods[1], false) && pods[1].asks(pods[0], false) && pods[0].asks(pods[1], true) && pods[1].asks(pods[0], true)
+			}, func() string { return "no traffic\n" + n.dump() })
+			took := time.Since(begin)
+			n.until("all programmed", func(a answer) bool { return a.Ready && a.Peers.Programmed == 2 })
+			var now string
+			whole := w.within(func() bool { now = n.picture(); return now == before }, func() string { return "not as before:\n" + now + "\nwas\n" + before })
+			t.Logf("traffic after %s, all as before after %s", took.Round(time.Millisecond), (took + whole).Round(time.Millisecond))
+		})
+	}
+	w.t = t
+	n.stop()
+	if out, _ := n.try("ip", "link", "show", "stolen"); strings.Contains(out, "vxlan") {
+		t.Errorf("a device of ours under another name is left: %s", out)
+	}
+}
+
+// TestUnderlayVanishes: the interface to the other nodes is deleted, with the
+// devices on it, and comes back.
+func TestUnderlayVanishes(t *testing.T) {
+	w := newWorld(t, 2, dual)
+	pods := w.startAll()
+	w.reach(false, pods...)
+	n := w.nodes[0]
+	n.ip("link del eth1")
+	a := n.until("the loss", func(a answer) bool { return !a.Ready })
+	if !strings.Contains(a.Reason, `none fits -iface "eth1"`) {
+		t.Errorf("the reason is %q", a.Reason)
+	}
+	ip(t, "link add port0 master fabric type veth peer name eth1 netns "+n.ns.Path())
+	ip(t, "link set port0 up")
+	n.connect()
+	t.Logf("traffic %s after the interface came back", w.reach(false, pods...))
+	w.reach(true, pods...)
+	n.until("all programmed", func(a answer) bool { return a.Ready && a.Peers.Programmed == 2 })
+}
+
+// TestFilesComeBack: what CNI calls read is put back.
+func TestFilesComeBack(t *testing.T) {
+	w := newWorld(t, 1, vxlan)
+	n := w.nodes[0]
+	n.start()
+	must(t, os.Remove(n.overlayFile()))
+	must(t, os.Remove(n.subnetFile()))
+	for _, path := range []string{n.overlayFile(), n.subnetFile()} {
+		w.within(func() bool { _, err := os.Stat(path); return err == nil }, func() string { return path + " does not come back" })
+	}
+}
+
+// TestStaleState: what a former life left is removed when the registry was read
+// whole: routes of nodes that were deleted while no agent ran (flannel #2554).
+func TestStaleState(t *testing.T) {
+	w := newWorld(t, 3, vxlan)
+	pods := w.startAll()
+	w.reach(false, pods...)
+	n, gone := w.nodes[0], w.record("k8s-dev-2")
+	n.kill()
+	w.nodes[2].stop()
+	must(t, os.Remove(w.path("k8s-dev-2")))
+	for _, args := range []string{"route show proto 142", "neigh show dev flannel.1"} {
+		if out := n.ip(args); !strings.Contains(out, gone.PodCIDRs[0].Addr().String()) {
+			t.Fatalf("what was made has gone with the agent: %s", out)
+		}
+	}
+	n.start()
+	for _, out := range []string{n.ip("route"), n.ip("neigh show dev flannel.1"), n.ip("nexthop"), n.exec("bridge", "fdb")} {
+		if strings.Contains(out, gone.PodCIDRs[0].Addr().String()) || strings.Contains(out, "172.17.8.103") {
+			t.Errorf("the deleted node is still there: %s", out)
+		}
+	}
+	w.reach(false, pods[:2]...)
+}
+
+// TestRegistryDown: an agent that starts without its registry leaves what works,
+// pods can be attached, and it goes on when the registry is back.
+func TestRegistryDown(t *testing.T) {
+	w := newWorld(t, 2, vxlan)
+	pods := w.startAll()
+	w.reach(false, pods...)
+	n := w.nodes[0]
+	route := w.record("k8s-dev-1").PodCIDRs[0].String()
+	must(t, os.Rename(w.dir, w.dir+".away"))
+	n.until("the loss", func(a answer) bool { return a.RegistryError != "" && a.Ready })
+	w.reach(false, pods...)
+	n.ip("route del " + route)
+	t.Logf("repaired without a registry within %s", w.reach(false, pods...))
+	n.kill()
+	n.launch()
+	w.within(func() bool { _, err := n.verb("agent status", nil); return err == nil }, func() string { return "no status: " + n.log.String() })
+	n.until("that it waits", func(a answer) bool { return a.RegistryError != "" })
+	w.reach(false, pods...)
+	pods = append(pods, n.attach())
+	w.reach(false, pods...)
+	must(t, os.Rename(w.dir+".away", w.dir))
+	n.until("the registry is back", func(a answer) bool { return a.Ready && a.RegistryError == "" && a.Peers.Programmed == 1 })
+	w.reach(false, pods...)
+}
+
+// TestRestartDuringTransfer: a TCP connection between pods of two nodes does not
+// notice that agents stop, are killed and start again.
+func TestRestartDuringTransfer(t *testing.T) {
+	w := newWorld(t, 2, vxlan)
+	pods := w.startAll()
+	w.reach(false, pods...)
+	from, to := pods[0], pods[1]
+	var l *net.TCPListener
+	to.ns.Do(t, func() (err error) {
+		l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(to.addr4, echoPort)))
+		return err
+	})
+	defer l.Close()
+	var c *net.TCPConn
+	from.ns.Do(t, func() (err error) {
+		c, err = net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
+		return err
+	})
+	received := make(chan error, 1)
+	stall := make(chan time.Duration, 1)
+	go func() {
+		s, err := l.Accept()
+		if err != nil {
+			received <- err
+			return
+		}
+		defer s.Close()
+		b, last, longest := make([]byte, 1<<16), time.Now(), time.Duration(0)
+		for {
+			_ = s.SetReadDeadline(time.Now().Add(deadline))
+			_, err := s.Read(b)
+			longest = max(longest, time.Since(last))
+			last = time.Now()
+			if err != nil {
+				stall <- longest
+				received <- err
+				return
+			}
+		}
+	}()
+	sent, stop := make(chan error, 1), make(chan struct{})
+	go func() {
+		b := make([]byte, 1<<16)
+		for {
+			select {
+			case <-stop:
+				sent <- c.Close()
+				return
+			default:
+			}
+			_ = c.SetWriteDeadline(time.Now().Add(deadline))
+			if _, err := c.Write(b); err != nil {
+				sent <- err
+				return
+			}
+		}
+	}()
+	for range 3 {
+		for _, n := range w.nodes {
+			n.kill()
+			n.start()
+			n.stop()
+			n.start()
+		}
+	}
+	close(stop)
+	if err := <-sent; err != nil {
+		t.Errorf("send: %v", err)
+	}
+	longest := <-stall
+	if err := <-received; err == nil || err.Error() != "EOF" {
+		t.Errorf("receive: %v", err)
+	}
+	t.Logf("the longest silence was %s", longest)
+}
+
+// TestFlannelNode: a node that was made by hand as flannel makes it, whose record
+// has no VNI as the article's, and one of whose agents ours takes over.
+func TestFlannelNode(t *testing.T) {
+	w := newWorld(t, 2, vxlan)
+	ours, theirs := w.nodes[0], w.nodes[1]
+	const mac, subnet = "8e:79:a7:a7:bd:1c", "10.244.201.0/24"
+	theirs.ip("link add flannel.1 address " + mac + " type vxlan id 1 dev eth1 local 172.17.8.102 dstport 8472 nolearning")
+	theirs.ip("addr add 10.244.201.0/32 dev flannel.1")
+	theirs.ip("link set flannel.1 up")
+	w.put(theirs.name, fmt.Appendf(nil, `{"name":%q,"publicIP":"172.17.8.102","podCIDRs":[%q],"backendType":"vxlan","backendData":{"VtepMAC":%q}}`, theirs.name, subnet, mac))
+	ours.start()
+	own := w.record(ours.name)
+	v, err := cluster.ParseVTEP(own.BackendData)
+	must(t, err)
+	gateway := own.PodCIDRs[0].Addr().String()
+	theirs.ip("neigh replace " + gateway + " lladdr " + v.MAC.String() + " dev flannel.1 nud permanent")
+	theirs.exec("bridge", "fdb", "append", v.MAC.String(), "dev", "flannel.1", "dst", "172.17.8.101", "self", "permanent")
+	theirs.ip("route replace " + own.PodCIDRs[0].String() + " via " + gateway + " dev flannel.1 onlink")
+	// A pod of theirs is an address of the node.
+	theirs.ip("addr add 10.244.201.7/32 dev lo")
+	pod := ours.attach()
+	far := &pod2{node: theirs, addr: netip.MustParseAddr("10.244.201.7")}
+	far.echo(t)
+	w.within(func() bool { return pod.asksAddr(far.addr) }, func() string { return "no traffic to flannel's node\n" + ours.dump() + theirs.dump() })
+
+	// Our agent takes the other node over: device, MAC and subnet stay, and what
+	// flannel made of us is ours then.
+	theirs.start()
+	if rec := w.record(theirs.name); rec.PodCIDRs[0].String() != subnet || !strings.Contains(string(rec.BackendData), mac) {
+		t.Errorf("taken over as %+v %s", rec, rec.BackendData)
+	}
+	if out := theirs.ip("link show flannel.1"); !strings.Contains(out, mac) {
+		t.Errorf("the device has another MAC: %s", out)
+	}
+	if out := theirs.ip("route show dev flannel.1"); strings.Contains(out, "proto boot") || strings.Count(out, "\n") != 1 {
+		t.Errorf("routes: %s", out)
+	}
+	w.within(func() bool { return pod.asksAddr(far.addr) }, func() string { return "no traffic after the take-over" })
+}
