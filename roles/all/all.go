@@ -9,6 +9,7 @@ import (
 	"github.com/cnibox/cnibox/roles/chained/sbr"
 	"github.com/cnibox/cnibox/roles/chained/tuning"
 	"github.com/cnibox/cnibox/roles/chained/vrf"
+	"github.com/cnibox/cnibox/roles/daemon/agent"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
 	"github.com/cnibox/cnibox/roles/iface/dummy"
 	"github.com/cnibox/cnibox/roles/iface/hostdevice"
@@ -48,5 +49,6 @@ func Table() roles.Table {
 		vrf.Role(),
 		multi.Role(),
 		overlay.Role(),
+		agent.Role(),
 	}
 }
