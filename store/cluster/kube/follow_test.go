@@ -378,3 +378,20 @@ func TestConflict(t *testing.T) {
 		t.Errorf("published %v", a)
 	}
 }
+
+// Of a Node that was made again since it was read, nothing is written.
+func TestReplaced(t *testing.T) {
+	l := newLab(t, server, networkConf)
+	l.assign(t, "node-1", cidr1)
+	r := l.open(t, "node-1")
+	var o object
+	if err := r.get(t.Context(), &o); err != nil {
+		t.Fatal(err)
+	}
+	l.remove(t, "node-1")
+	l.make(t, "node-1")
+	yes := "true"
+	if err := r.annotate(t.Context(), &o, map[string]*string{r.keys.managed: &yes}); !errors.Is(err, rest.ErrConflict) {
+		t.Errorf("written to another object: %v", err)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +35,8 @@ type StatusError struct {
 	Reason, Message string
 	// RetryAfter is how long the server asks to be left alone.
 	RetryAfter time.Duration
+	// Fields are those of the object that the server refuses.
+	Fields []string
 }
 
 // Error is "403 Forbidden: the server's message".
@@ -51,7 +54,8 @@ func (e *StatusError) Is(target error) bool {
 	case ErrNotFound:
 		return e.Code == http.StatusNotFound
 	case ErrConflict:
-		return e.Code == http.StatusConflict
+		// A patch that names another uid is a change of what cannot be changed.
+		return e.Code == http.StatusConflict || slices.Contains(e.Fields, "metadata.uid")
 	case ErrForbidden:
 		return e.Code == http.StatusForbidden || e.Code == http.StatusUnauthorized
 	case ErrExpired:
@@ -82,9 +86,17 @@ func statusError(resp *http.Response) error {
 	e := &StatusError{Code: resp.StatusCode, RetryAfter: web.RetryAfter(resp.Header)}
 	b, _ := web.ReadAll(resp.Body, maxStatus) // the code alone is an answer
 	web.Discard(resp.Body)
-	var s Object
+	var s struct {
+		Reason, Message string
+		Details         struct {
+			Causes []struct{ Field string }
+		}
+	}
 	if json.Unmarshal(b, &s) == nil {
 		e.Reason, e.Message = s.Reason, s.Message
+		for _, c := range s.Details.Causes {
+			e.Fields = append(e.Fields, c.Field)
+		}
 	}
 	return e
 }

@@ -1,0 +1,201 @@
+//go:build kube
+
+package rest
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/web"
+	"github.com/cnibox/cnibox/test/kubetest"
+)
+
+var server *kubetest.Server
+
+func TestMain(m *testing.M) {
+	os.Exit(kubetest.Main(m, kubetest.CurrentEtcd, func(s *kubetest.Server) { server = s }))
+}
+
+func open(t *testing.T, token string) *Client {
+	t.Helper()
+	c, err := Open(Kubeconfig(server.Kubeconfig(t, server.Address, token)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// pod makes a pod in the namespace default.
+func pod(t *testing.T, name string) *Pod {
+	t.Helper()
+	server.Must(t, http.MethodPost, "/api/v1/namespaces", "", map[string]any{"metadata": map[string]any{"name": "default"}}, http.StatusConflict)
+	var p Pod
+	err := json.Unmarshal(server.Must(t, http.MethodPost, "/api/v1/namespaces/default/pods", "", map[string]any{
+		"metadata": map[string]any{"name": name, "annotations": map[string]string{"k8s.v1.cni.cncf.io/networks": "a,b@net1"}},
+		"spec":     map[string]any{"nodeName": "node-1", "containers": []map[string]string{{"name": "c", "image": "i"}}},
+	}), &p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &p
+}
+
+// allow gives the agent what multi needs.
+func allow(t *testing.T) {
+	t.Helper()
+	server.Allow(t, "multi", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}},
+		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"pods/status"}, Verbs: []string{"patch"}},
+		kubetest.Rule{APIGroups: []string{"k8s.cni.cncf.io"}, Resources: []string{"network-attachment-definitions"}, Verbs: []string{"get"}})
+}
+
+func TestPod(t *testing.T) {
+	allow(t)
+	made := pod(t, "web-0")
+	c := open(t, kubetest.Agent)
+	p, err := c.Pod(t.Context(), "default", "web-0")
+	if err != nil || p.Metadata.UID != made.Metadata.UID || p.Metadata.Annotations["k8s.v1.cni.cncf.io/networks"] != "a,b@net1" {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	if node, err := c.NodeName(t.Context(), "default", "web-0"); err != nil || node != "node-1" {
+		t.Errorf("%q, %v", node, err)
+	}
+	status := `[{"name":"a","interface":"eth0","ips":["10.1.2.3"]}]`
+	set := map[string]*string{"k8s.v1.cni.cncf.io/network-status": &status}
+	if err := c.AnnotatePod(t.Context(), "default", "web-0", made.Metadata.UID, set); err != nil {
+		t.Fatal(err)
+	}
+	if p, err = c.Pod(t.Context(), "default", "web-0"); err != nil || p.Metadata.Annotations["k8s.v1.cni.cncf.io/network-status"] != status || len(p.Metadata.Annotations) != 2 {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	// The pod that was meant is another one now.
+	server.Must(t, http.MethodDelete, "/api/v1/namespaces/default/pods/web-0?gracePeriodSeconds=0", "", nil)
+	pod(t, "web-0")
+	if err := c.AnnotatePod(t.Context(), "default", "web-0", made.Metadata.UID, set); !errors.Is(err, ErrConflict) {
+		t.Errorf("another pod of the name: %v", err)
+	}
+	server.Must(t, http.MethodDelete, "/api/v1/namespaces/default/pods/web-0?gracePeriodSeconds=0", "", nil)
+	if err := c.AnnotatePod(t.Context(), "default", "web-0", "", set); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), `pods "web-0" not found`) {
+		t.Errorf("no pod: %v", err)
+	}
+	if _, err := c.Pod(t.Context(), "default", "web-0"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("no pod: %v", err)
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	allow(t)
+	c := open(t, kubetest.Agent)
+	if _, err := c.Network(t.Context(), "default", "macvlan"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("a cluster that does not know the kind: %v", err)
+	}
+	server.InstallNetworks(t)
+	const config = `{ "cniVersion": "0.3.1", "type": "macvlan", "master": "eth0" }`
+	server.Must(t, http.MethodPost, "/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions", "", map[string]any{
+		"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+		"metadata": map[string]any{"name": "macvlan", "annotations": map[string]string{"k8s.v1.cni.cncf.io/resourceName": "example.com/nic"}},
+		"spec":     map[string]string{"config": config},
+	})
+	n, err := c.Network(t.Context(), "default", "macvlan")
+	if err != nil || n.Spec.Config != config || n.Metadata.Annotations["k8s.v1.cni.cncf.io/resourceName"] != "example.com/nic" {
+		t.Errorf("%+v, %v", n, err)
+	}
+	if _, err := c.Network(t.Context(), "default", "other"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("no network: %v", err)
+	}
+}
+
+// Who may not is told so in the server's words; who is unknown, too.
+func TestForbidden(t *testing.T) {
+	for token, want := range map[string]string{kubetest.Agent: "secrets is forbidden", "nobody": "Unauthorized"} {
+		err := open(t, token).Get(t.Context(), "/api/v1/secrets", &Object{})
+		if !errors.Is(err, ErrForbidden) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", token, err)
+		}
+	}
+}
+
+// A kubeconfig that was written anew counts from the next request that fails: an
+// address that is none any more, a token, and a certificate in place of one.
+func TestKubeconfigRewritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	put := func(from string) {
+		t.Helper()
+		b, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(path, b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	wire := server.NewWire(t)
+	put(server.Kubeconfig(t, wire.Address, kubetest.Admin))
+	c, err := Open(Kubeconfig(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ask := func() error { return c.Get(t.Context(), "/version", &Object{}) }
+	if err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	wire.Cut()
+	if err := ask(); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Fatalf("cut: %v", err)
+	}
+	put(server.Kubeconfig(t, server.Address, "expired"))
+	if err := c.Get(t.Context(), "/api/v1/nodes", &Object{}); !errors.Is(err, ErrForbidden) {
+		t.Fatalf("expired: %v", err)
+	}
+	cert, key := server.ClientCertificate(t, "someone", "system:masters")
+	config := strings.Replace(string(read(t, server.Kubeconfig(t, server.Address, "TOKEN"))), "token: TOKEN",
+		"client-certificate-data: "+base64.StdEncoding.EncodeToString(cert)+"\n    client-key-data: "+base64.StdEncoding.EncodeToString(key), 1)
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Get(t.Context(), "/api/v1/nodes", &Object{}); err != nil {
+		t.Fatalf("with a certificate: %v", err)
+	}
+	// Half a file is not taken; what worked goes on.
+	if err := os.WriteFile(path, []byte(config[:len(config)/2]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Get(t.Context(), "/api/v1/nodes/none", &Object{}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// A server that another CA signed is not spoken to.
+func TestOtherCA(t *testing.T) {
+	c, err := Open(func() (*Config, error) {
+		config, err := Kubeconfig(server.Kubeconfig(t, server.Address, kubetest.Admin))()
+		if err == nil {
+			config.TLS = web.TLS{} // the system's roots
+		}
+		return config, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Get(t.Context(), "/version", &Object{}); !errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("%v", err)
+	}
+}

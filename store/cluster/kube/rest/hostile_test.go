@@ -1,0 +1,244 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// adversary answers what no API server would.
+func adversary(t *testing.T, answer http.HandlerFunc) *Client {
+	t.Helper()
+	srv := httptest.NewServer(answer)
+	t.Cleanup(srv.Close)
+	c, err := Open(Server(srv.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func says(status int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+// endless sends head and then part until nobody listens.
+func endless(head, part string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		_, err := io.WriteString(w, head)
+		for chunk := strings.Repeat(part, 1000); err == nil; {
+			_, err = io.WriteString(w, chunk)
+		}
+	}
+}
+
+// Whatever a server says, a client returns, with an error that tells what it is,
+// without a panic and without an end to its memory.
+func TestHostileReplies(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer http.HandlerFunc
+		want   error
+	}{
+		"nothing":        {says(200, ""), cluster.ErrUnavailable},
+		"no JSON":        {says(200, "<html>"), cluster.ErrUnavailable},
+		"half":           {says(200, `{"metadata":{"name":`), cluster.ErrUnavailable},
+		"two":            {says(200, `{}{}`), cluster.ErrUnavailable},
+		"deep":           {says(200, strings.Repeat("[", 100000)), cluster.ErrUnavailable},
+		"wrong types":    {says(200, `{"metadata":{"annotations":[1]},"items":{"a":1}}`), nil},
+		"endless string": {endless(`{"metadata":{"name":"`, "x"), cluster.ErrUnavailable},
+		"endless item":   {endless(`{"items":[{"metadata":{"name":"`, "x"), cluster.ErrUnavailable},
+		"endless key":    {endless(`{"`, "x"), cluster.ErrUnavailable},
+		"endless spaces": {endless(`{`, " "), cluster.ErrUnavailable},
+		"redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
+		}, cluster.ErrUnavailable},
+		"not found":           {says(404, `{"message":"no such thing"}`), ErrNotFound},
+		"gone":                {says(410, ``), ErrExpired},
+		"unknown credentials": {says(401, `{"message":"Unauthorized"}`), ErrForbidden},
+		"trouble":             {says(500, "\x1b[31m trouble"), cluster.ErrUnavailable},
+		"endless refusal":     {func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(403); endless("x", "y")(w, r) }, ErrForbidden},
+		"a code that is none": {says(999, ""), cluster.ErrUnavailable},
+		"asks for a year": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "31536000")
+			w.WriteHeader(429)
+		}, cluster.ErrUnavailable},
+		"a list without items": {says(200, `{"metadata":{"resourceVersion":"1"}}`), nil},
+	} {
+		client := adversary(t, c.answer)
+		_, list := List(t.Context(), client, "/api/v1/nodes", func(*Pod) {})
+		var p Pod
+		for what, err := range map[string]error{
+			"get": client.Get(t.Context(), "/api/v1/nodes/a", &p), "list": list,
+			"watch": Watch(t.Context(), client, "/api/v1/nodes", Since{Version: "1"}, func(Event[Pod]) {}),
+			"patch": client.Patch(t.Context(), "/api/v1/nodes/a", MergePatch, Annotations("", nil), &p),
+		} {
+			if c.want == nil || what == "watch" && err == nil {
+				continue // one of them is right for it
+			}
+			if !errors.Is(err, c.want) {
+				t.Errorf("%s: %s: %v, want %v", name, what, err, c.want)
+			} else if len(err.Error()) > 1000 || strings.ContainsRune(err.Error(), '\x1b') {
+				t.Errorf("%s: %s: %d bytes: %q", name, what, len(err.Error()), err)
+			}
+		}
+	}
+}
+
+// What is no HTTP, or ends in the middle, is a server that cannot be heard.
+func TestRawGarbage(t *testing.T) {
+	for _, garbage := range []string{
+		"", "\x00\x01\x02", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "SSH-2.0-OpenSSH\r\n",
+		"HTTP/1.1 200 OK\r\n" + strings.Repeat("X-Header: "+strings.Repeat("x", 1000)+"\r\n", 200),
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = io.WriteString(c, garbage)
+				_ = c.Close()
+			}
+		}()
+		c, err := Open(Server("http://" + l.Addr().String()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Get(t.Context(), "/a", &Pod{}); !errors.Is(err, cluster.ErrUnavailable) {
+			t.Errorf("%.40q: %v", garbage, err)
+		}
+		c.Close()
+		_ = l.Close()
+	}
+}
+
+// Lists that go on for ever, in circles or without anything in them, end.
+func TestListEnds(t *testing.T) {
+	c := adversary(t, says(200, `{"metadata":{"continue":"more","resourceVersion":"1"},"items":[]}`))
+	if _, err := List(t.Context(), c, "/x", func(*Pod) {}); !errors.Is(err, errEndless) {
+		t.Errorf("empty pages: %v", err)
+	}
+	page := `{"metadata":{"continue":"more","resourceVersion":"1"},"items":[` + strings.TrimSuffix(strings.Repeat("{},", page), ",") + `]}`
+	c = adversary(t, says(200, page))
+	n := 0
+	if _, err := List(t.Context(), c, "/x", func(*Pod) { n++ }); !errors.Is(err, errEndless) || n <= maxObjects {
+		t.Errorf("full pages: %v after %d", err, n)
+	}
+}
+
+// The pages of a list are asked for one after the other.
+func TestListPages(t *testing.T) {
+	c := adversary(t, func(w http.ResponseWriter, r *http.Request) {
+		next := map[string]string{"": "2", "2": "3", "3": ""}[r.URL.Query().Get("continue")]
+		fmt.Fprintf(w, `{"kind":"List","metadata":{"continue":%q,"resourceVersion":"7"},"items":[{"metadata":{"name":"n%s"}}]}`, next, next)
+	})
+	var got []string
+	version, err := List(t.Context(), c, "/x", func(p *Pod) { got = append(got, p.Metadata.Name) })
+	if err != nil || version != "7" || strings.Join(got, " ") != "n2 n3 n" {
+		t.Errorf("%q, %q, %v", got, version, err)
+	}
+}
+
+// A watch says what happened, and why it ended.
+func TestWatchEvents(t *testing.T) {
+	event := func(kind, object string) string { return `{"type":"` + kind + `","object":` + object + "}\n" }
+	for name, c := range map[string]struct {
+		body string
+		want error
+		n    int
+	}{
+		"ends":             {event("ADDED", `{"metadata":{"name":"a"}}`) + event("DELETED", `{"metadata":{"name":"a"}}`), nil, 3},
+		"expired":          {event("ERROR", `{"code":410,"reason":"Expired","message":"too old resource version"}`), ErrExpired, 1},
+		"refused":          {event("ADDED", `{}`) + event("ERROR", `{"code":403}`), ErrForbidden, 2},
+		"store":            {event("ERROR", `{"code":500,"reason":"InternalError"}`), cluster.ErrUnavailable, 1},
+		"no object":        {`{"type":"ADDED"}`, cluster.ErrUnavailable, 1},
+		"breaks":           {event("ADDED", `{}`) + `{"type":"MODIF`, cluster.ErrUnavailable, 2},
+		"another kind":     {event("WHATEVER", `{}`) + event("BOOKMARK", `{"metadata":{"resourceVersion":"9"}}`), nil, 2},
+		"object is a list": {event("ADDED", `[]`), cluster.ErrUnavailable, 1},
+	} {
+		client := adversary(t, says(200, c.body))
+		n := 0
+		err := Watch(t.Context(), client, "/x", Since{Version: "1"}, func(Event[Pod]) { n++ })
+		if !errors.Is(err, c.want) || n != c.n {
+			t.Errorf("%s: %v after %d events, want %v after %d", name, err, n, c.want, c.n)
+		}
+	}
+}
+
+// A server that asks for patience gets it, as long as the caller has some.
+func TestRetryAfter(t *testing.T) {
+	var asked atomic.Int32
+	c := adversary(t, func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) < 3 {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		_, _ = io.WriteString(w, `{"metadata":{"name":"a"}}`)
+	})
+	var p Pod
+	if err := c.Get(t.Context(), "/x", &p); err != nil || p.Metadata.Name != "a" || asked.Load() != 3 {
+		t.Errorf("%+v, %v after %d", p, err, asked.Load())
+	}
+	asked.Store(-1000)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := c.Get(ctx, "/x", &p); !errors.Is(err, cluster.ErrUnavailable) {
+		t.Errorf("without patience: %v", err)
+	}
+}
+
+// Names that would mean something else in a path are refused before anything is sent.
+func TestNames(t *testing.T) {
+	c := adversary(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("asked for %s", r.URL) })
+	for _, name := range []string{"", "..", "a/b", "a?b", "A", "-a", "a%2fb", strings.Repeat("a", 300)} {
+		_, pod := c.Pod(t.Context(), "default", name)
+		_, namespace := c.Pod(t.Context(), name, "pod")
+		_, network := c.Network(t.Context(), "default", name)
+		annotate := c.AnnotatePod(t.Context(), "default", name, "", nil)
+		for _, err := range []error{pod, namespace, network, annotate} {
+			if !errors.Is(err, cluster.ErrInvalid) {
+				t.Errorf("%q: %v", name, err)
+			}
+		}
+	}
+}
+
+// FuzzList: whatever a list's bytes are, no panic, and what is complete is JSON.
+func FuzzList(f *testing.F) {
+	f.Add([]byte(`{"kind":"NodeList","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"a","annotations":{"a":"b"}},"spec":{"nodeName":"n"}}]}`))
+	f.Add([]byte(`{"items":null,"metadata":{"resourceVersion":"1","continue":""}}`))
+	f.Add([]byte(`{"metadata":{},"items":[{}]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		n := 0
+		resp := &http.Response{Body: io.NopCloser(strings.NewReader(string(body)))}
+		_, err := readList(t.Context(), resp, func(*Pod) { n++ })
+		if err != nil && !errors.Is(err, cluster.ErrUnavailable) {
+			t.Fatalf("%v is no ErrUnavailable", err)
+		}
+		var whole struct{ Items []json.RawMessage }
+		if err == nil && json.Valid(body) && json.Unmarshal(body, &whole) == nil && len(whole.Items) > n {
+			t.Fatalf("%d of %d items", n, len(whole.Items))
+		}
+	})
+}
