@@ -43,8 +43,13 @@ type Overlay struct {
 	moved  bool
 	direct map[netip.Addr]hop
 	peers  *overlayIndex
-	// order is the peers' in the last spec.
-	order    []*overlayPeer
+	// order is the peers' in the last spec, contested that some claim the same.
+	order     []*overlayPeer
+	contested bool
+	// released is what peers of the last Apply had and do not want any more. It
+	// is all that has to be looked for, unless a sweep is due.
+	released []claim
+	sweep    bool
 	nextHop  uint32
 	warnings []error
 	// mark is the monitor's at the last look at the kernel.
@@ -163,7 +168,9 @@ func (o *Overlay) apply(ctx context.Context, spec *OverlaySpec, r *OverlayReport
 			return err
 		}
 		o.have, o.known, r.Dumped = have, true, true
+		o.sweep = true
 		for _, p := range o.order {
+			p.done = false
 			if p.failures == 1 { // by what was changed meanwhile, for all we know
 				p.retryAt = time.Time{}
 			}
@@ -174,19 +181,18 @@ func (o *Overlay) apply(ctx context.Context, spec *OverlaySpec, r *OverlayReport
 	}
 	w := &overlayWriter{Overlay: o}
 	defer func() { r.Writes += w.done }()
-	if err := o.program(ctx, w); err != nil {
+	if err := o.program(ctx, w, o.now()); err != nil {
 		return err
 	}
-	if spec.Prune {
-		if err := o.prune(ctx, w, r.Dumped); err != nil {
-			return err
-		}
+	if !spec.Prune {
+		o.sweep, o.released = true, nil
+		return nil
 	}
-	now := o.now()
-	for _, p := range o.order {
-		if p.due(now) || p.wrong != nil {
-			p.judge(now)
-		}
+	if err := o.prune(ctx, w); err != nil {
+		return err
+	}
+	if r.Dumped {
+		return o.pruneDevices(ctx)
 	}
 	return nil
 }
@@ -216,43 +222,6 @@ func (o *Overlay) ensureDevice(ctx context.Context, v *VTEP) error {
 	if o.device.index != before {
 		o.moved = true
 	}
-	return nil
-}
-
-// want takes over a list of peers. What is known of those that did not change
-// stays known.
-func (o *Overlay) want(ctx context.Context, list []OverlayPeer) error {
-	now := o.now()
-	moved := o.moved
-	if o.moved = false; moved {
-		clear(o.direct)
-	}
-	index := newOverlayIndex(len(list))
-	order := make([]*overlayPeer, 0, len(list))
-	for i := range list {
-		p := o.peers.names[list[i].Name]
-		fresh := p == nil || index.names[list[i].Name] != nil
-		if fresh {
-			p = &overlayPeer{OverlayPeer: list[i], state: OverlayPending, since: now}
-		}
-		if fresh || moved || p.OverlayPeer != list[i] || p.wrong != nil {
-			if p.OverlayPeer != list[i] || moved {
-				p.OverlayPeer, p.failures, p.retryAt = list[i], 0, time.Time{}
-			}
-			if err := o.resolve(ctx, p); err != nil {
-				o.moved = true
-				return err
-			}
-		}
-		if p.wrong == nil {
-			p.wrong = index.add(p)
-		}
-		if index.names[p.Name] == nil {
-			index.names[p.Name] = p
-		}
-		order = append(order, p)
-	}
-	o.peers, o.order = index, order
 	return nil
 }
 

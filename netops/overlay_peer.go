@@ -22,6 +22,8 @@ type overlayPeer struct {
 	tunnel bool
 	mac    hwAddr
 	hop    hop
+	// done tells that all of it is in the kernel, for all that is known.
+	done bool
 	// wrong is what keeps the peer from being tried at all.
 	wrong error
 	// refused is what the kernel said in the last try.
@@ -135,7 +137,7 @@ func (p *overlayPeer) judge(now time.Time) {
 		p.retryAt = now.Add(wait + rand.N(wait/4)) //nolint:gosec // no secret
 		p.failures++
 	default:
-		p.state, p.retryAt, p.failures = OverlayProgrammed, time.Time{}, 0
+		p.state, p.retryAt, p.failures, p.done = OverlayProgrammed, time.Time{}, 0, true
 	}
 	if p.state != was {
 		p.since = now

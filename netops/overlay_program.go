@@ -2,14 +2,15 @@ package netops
 
 import (
 	"context"
+	"net/netip"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // program makes what peers lack. A peer's route comes last: before it the
 // kernel asks nobody for the gateway.
-func (o *Overlay) program(ctx context.Context, w *overlayWriter) error {
-	now := o.now()
+func (o *Overlay) program(ctx context.Context, w *overlayWriter, now time.Time) error {
 	surplus := o.have.surplus
 	o.have.surplus = nil
 	for _, op := range surplus {
@@ -17,16 +18,26 @@ func (o *Overlay) program(ctx context.Context, w *overlayWriter) error {
 			return err
 		}
 	}
+	var tried []*overlayPeer
 	for _, p := range o.order {
-		if !p.due(now) {
+		if p.done || p.wrong == nil && !p.due(now) {
 			continue
 		}
-		p.refused = nil
+		tried = append(tried, p)
+		if p.refused = nil; p.wrong != nil {
+			continue
+		}
 		if err := o.programPeer(ctx, w, p); err != nil {
 			return err
 		}
 	}
-	return w.flush(ctx)
+	if err := w.flush(ctx); err != nil {
+		return err
+	}
+	for _, p := range tried {
+		p.judge(now)
+	}
+	return nil
 }
 
 func (o *Overlay) programPeer(ctx context.Context, w *overlayWriter, p *overlayPeer) error {
@@ -78,10 +89,48 @@ func (o *Overlay) freeHop() uint32 {
 	}
 }
 
-// prune removes what no peer wants: routes, then what they stood on, and, after
-// a look at the kernel, tunnel devices of a former configuration.
-func (o *Overlay) prune(ctx context.Context, w *overlayWriter, dumped bool) error {
-	if err := o.pruneRoutes(ctx, w); err != nil {
+// prune removes what no peer wants: routes, and then what they stood on.
+func (o *Overlay) prune(ctx context.Context, w *overlayWriter) error {
+	released := o.released
+	o.released = nil
+	for _, c := range released {
+		// Gateways on links may be several peers'.
+		o.sweep = o.sweep || !c.tunnel
+	}
+	if o.sweep {
+		o.sweep = false // but for what is refused
+		return o.pruneAll(ctx, w)
+	}
+	for _, c := range released {
+		if err := o.pruneRoute(ctx, w, c.subnet); err != nil {
+			return err
+		}
+	}
+	for _, c := range released {
+		first := c.subnet.Addr()
+		if id, ok := o.have.ids[c.hop]; ok && o.peers.firsts[first] == nil {
+			if err := w.add(ctx, overlayOp{kind: overlayHop, del: true, id: id}); err != nil {
+				return err
+			}
+		}
+		if err := o.pruneFDB(ctx, w, c.mac); err != nil {
+			return err
+		}
+		if err := o.pruneNeigh(ctx, w, first); err != nil {
+			return err
+		}
+	}
+	return w.flush(ctx)
+}
+
+// pruneAll looks at everything that is ours.
+func (o *Overlay) pruneAll(ctx context.Context, w *overlayWriter) error {
+	for dst := range o.have.routes {
+		if err := o.pruneRoute(ctx, w, dst); err != nil {
+			return err
+		}
+	}
+	if err := w.flush(ctx); err != nil {
 		return err
 	}
 	used := make(map[uint32]bool, len(o.order))
@@ -96,40 +145,40 @@ func (o *Overlay) prune(ctx context.Context, w *overlayWriter, dumped bool) erro
 			return err
 		}
 	}
-	for mac, ip := range o.have.fdb {
-		if p := o.peers.macs[mac]; p != nil && p.Gateway == ip || !ip.IsValid() {
-			continue
-		}
-		if err := w.add(ctx, overlayOp{kind: overlayFDB, del: true, link: o.device.index, mac: mac, ip: ip}); err != nil {
+	for mac := range o.have.fdb {
+		if err := o.pruneFDB(ctx, w, mac); err != nil {
 			return err
 		}
 	}
 	for ip := range o.have.neighs {
-		if o.peers.firsts[ip] != nil {
-			continue
-		}
-		if err := w.add(ctx, overlayOp{kind: overlayNeigh, del: true, link: o.device.index, ip: ip}); err != nil {
-			return err
-		}
-	}
-	if err := w.flush(ctx); err != nil || !dumped {
-		return err
-	}
-	return o.pruneDevices(ctx)
-}
-
-// pruneRoutes removes routes to nobody.
-func (o *Overlay) pruneRoutes(ctx context.Context, w *overlayWriter) error {
-	for dst, r := range o.have.routes {
-		if o.peers.subnets[dst] != nil {
-			continue
-		}
-		op := overlayOp{kind: overlayRoute, del: true, dst: dst, protocol: r.protocol, priority: r.priority}
-		if err := w.add(ctx, op); err != nil {
+		if err := o.pruneNeigh(ctx, w, ip); err != nil {
 			return err
 		}
 	}
 	return w.flush(ctx)
+}
+
+func (o *Overlay) pruneRoute(ctx context.Context, w *overlayWriter, dst netip.Prefix) error {
+	r, ok := o.have.routes[dst]
+	if !ok || o.peers.subnets[dst] != nil {
+		return nil
+	}
+	return w.add(ctx, overlayOp{kind: overlayRoute, del: true, dst: dst, protocol: r.protocol, priority: r.priority})
+}
+
+func (o *Overlay) pruneFDB(ctx context.Context, w *overlayWriter, mac hwAddr) error {
+	ip, ok := o.have.fdb[mac]
+	if !ok || !ip.IsValid() || o.peers.macs[mac] != nil {
+		return nil
+	}
+	return w.add(ctx, overlayOp{kind: overlayFDB, del: true, link: o.device.index, mac: mac, ip: ip})
+}
+
+func (o *Overlay) pruneNeigh(ctx context.Context, w *overlayWriter, ip netip.Addr) error {
+	if _, ok := o.have.neighs[ip]; !ok || o.peers.firsts[ip] != nil {
+		return nil
+	}
+	return w.add(ctx, overlayOp{kind: overlayNeigh, del: true, link: o.device.index, ip: ip})
 }
 
 // pruneDevices deletes labelled devices of the family that are not the wanted one.
@@ -166,7 +215,7 @@ func (o *Overlay) removePeers(ctx context.Context, link int) error {
 			return err
 		}
 	}
-	return o.prune(ctx, w, false)
+	return o.pruneAll(ctx, w)
 }
 
 // Remove deletes all that is ours: routes of the protocol, nexthop objects of

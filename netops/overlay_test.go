@@ -88,13 +88,13 @@ func makeNodes(t *testing.T, n overlayNet) *neighbour {
 	t.Cleanup(func() { ipTry("link del under0") })
 	ip(t, "addr add "+n.own+n.linkBits()+" dev under0 "+nodad(n))
 	ip(t, "link set under0 up")
-	ip(t, "addr add "+n.ownPod+n.bits()+" dev lo")
+	ip(t, "addr add "+n.ownPod+n.bits()+" dev lo "+nodad(n))
 	t.Cleanup(func() { ipTry("addr del " + n.ownPod + n.bits() + " dev lo") })
 	other.ip(t, "link set lo up")
 	other.ip(t, "addr add "+n.other+n.linkBits()+" dev under0 "+nodad(n))
 	other.ip(t, "link set under0 up")
 	makeFlannel(t, other, n)
-	other.ip(t, "addr add "+n.otherPod+n.bits()+" dev lo")
+	other.ip(t, "addr add "+n.otherPod+n.bits()+" dev lo "+nodad(n))
 	return other
 }
 
@@ -109,7 +109,7 @@ func nodad(n overlayNet) string {
 func makeFlannel(t *testing.T, other *neighbour, n overlayNet) {
 	t.Helper()
 	other.ip(t, "link add "+n.device+" address "+otherMAC+" type vxlan id 1 dev under0 local "+n.other+" dstport 8472 nolearning")
-	other.ip(t, "addr add "+first(n.otherSubnet)+n.bits()+" dev "+n.device)
+	other.ip(t, "addr add "+first(n.otherSubnet)+n.bits()+" dev "+n.device+" "+nodad(n))
 	other.ip(t, "link set "+n.device+" up")
 	other.ip(t, "neigh replace "+first(n.ownSubnet)+" lladdr "+ownMAC+" dev "+n.device+" nud permanent")
 	run(t, "nsenter", "-t", fmt.Sprint(other.pid), "-n", "bridge", "fdb", "append", ownMAC, "dev", n.device, "dst", n.own, "self", "permanent")

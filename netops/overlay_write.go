@@ -136,7 +136,10 @@ func (o *Overlay) refuse(op *overlayOp, err error) {
 		delete(o.have.ids, op.hop)
 		delete(o.have.hops, op.id)
 	}
-	if op.peer != nil && op.peer.refused == nil {
+	switch {
+	case op.peer == nil:
+		o.sweep = true
+	case op.peer.refused == nil:
 		op.peer.refused = err
 	}
 }

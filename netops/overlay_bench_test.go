@@ -1,0 +1,110 @@
+package netops
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+)
+
+// manyPeers are n nodes behind the parent's network.
+func manyPeers(n int, is6 bool) []OverlayPeer {
+	peers := make([]OverlayPeer, n)
+	for i := range peers {
+		k := i + 2
+		p := OverlayPeer{Name: fmt.Sprintf("node-%d", k), MAC: fmt.Sprintf("02:00:01:%02x:%02x:%02x", byte(k>>16), byte(k>>8), byte(k))}
+		p.Subnet = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(128 + k>>16), byte(k >> 8), byte(k)}), 32)
+		p.Gateway = netip.AddrFrom4([4]byte{172, byte(16 + k>>16), byte(k >> 8), byte(k)})
+		if is6 {
+			p.Subnet = netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0x44, 5: byte(k >> 16), 6: byte(k >> 8), 7: byte(k)}), 64)
+			p.Gateway = netip.AddrFrom16([16]byte{0xfd, 0x50, 13: byte(k >> 16), 14: byte(k >> 8), 15: byte(k)})
+		}
+		peers[i] = p
+	}
+	return peers
+}
+
+// BenchmarkOverlay programs many peers from nothing, one change among them, and
+// a look at the kernel that finds nothing to do.
+func BenchmarkOverlay(b *testing.B) {
+	for _, c := range []struct {
+		name    string
+		net     overlayNet
+		classic bool
+		n       int
+	}{
+		{"4", net4(), false, 1000},
+		{"4", net4(), false, 10000},
+		{"4", net4(), false, 20000},
+		{"4classic", net4(), true, 5000},
+		{"6", net6(), false, 10000},
+	} {
+		spec := c.net.spec()
+		spec.Peers = manyPeers(c.n, c.net.is6)
+		b.Run(fmt.Sprintf("%s/%d", c.name, c.n), func(b *testing.B) {
+			ipTry("link add under0 type veth peer name under1")
+			ipTry("link set under0 up")
+			ipTry("link set under1 up")
+			defer ipTry("link del under0")
+			o, err := New(Options{}).OpenOverlay(OverlayOptions{IPv6: c.net.is6, NoNexthops: c.classic})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer o.Close()
+			do := func(b *testing.B, spec OverlaySpec) {
+				b.Helper()
+				r, err := o.Apply(context.Background(), spec)
+				if err != nil || r.Programmed != len(spec.Peers) {
+					b.Fatal(r, err)
+				}
+			}
+			b.Run("start", func(b *testing.B) {
+				for range b.N {
+					b.StopTimer()
+					if err := o.Remove(context.Background()); err != nil {
+						b.Fatal(err)
+					}
+					b.StartTimer()
+					do(b, spec)
+				}
+			})
+			b.Run("same", func(b *testing.B) {
+				for range b.N {
+					do(b, spec)
+				}
+			})
+			b.Run("one", func(b *testing.B) {
+				for i := range b.N {
+					spec.Peers[c.n/2].MAC = fmt.Sprintf("02:00:02:00:00:%02x", byte(i))
+					do(b, spec)
+				}
+			})
+			b.Run("burst", func(b *testing.B) {
+				for i := range b.N {
+					for k := range 1000 {
+						spec.Peers[k].MAC = fmt.Sprintf("02:00:03:%02x:%02x:%02x", byte(i), byte(k>>8), byte(k))
+					}
+					do(b, spec)
+				}
+			})
+			b.Run("look", func(b *testing.B) {
+				for range b.N {
+					o.mu.Lock()
+					o.known = false
+					o.mu.Unlock()
+					do(b, spec)
+				}
+			})
+			b.Run("remove", func(b *testing.B) {
+				for range b.N {
+					b.StopTimer()
+					do(b, spec)
+					b.StartTimer()
+					if err := o.Remove(context.Background()); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		})
+	}
+}

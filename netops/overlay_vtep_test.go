@@ -1,0 +1,245 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+// deviceIndex is the tunnel device's; another one after it was made anew.
+func deviceIndex(t *testing.T, n overlayNet) string {
+	t.Helper()
+	index, _, _ := strings.Cut(ip(t, "-o link show dev "+n.device), ":")
+	return index
+}
+
+// TestOverlayInPlace changes the device's wishes: what the kernel can change in
+// place keeps the device and what is on it (flanneld ignores changes of MTU and
+// learning until somebody deletes the device).
+func TestOverlayInPlace(t *testing.T) {
+	for _, n := range []overlayNet{net4(), net6()} {
+		t.Run(n.device, func(t *testing.T) {
+			other := makeNodes(t, n)
+			at := echo(t, other, n)
+			o := openOverlay(t, n, OverlayOptions{})
+			spec := n.spec()
+			apply(t, o, spec)
+			kept, alt := deviceIndex(t, n), "192.168.50.10"
+			if n.is6 {
+				alt = "fd50::10"
+			}
+			ip(t, "addr add "+alt+n.linkBits()+" dev under0 "+nodad(n))
+			for _, c := range []struct {
+				name   string
+				change func(*VTEP)
+				want   string
+				anew   bool
+			}{
+				{"MTU", func(v *VTEP) { v.MTU = 1300 }, "mtu 1300", false},
+				{"learning", func(v *VTEP) { v.Learning = true }, "dstport 8472 ttl", false}, // or it says nolearning
+				{"local address", func(v *VTEP) { v.Local = netip.MustParseAddr(alt) }, "local " + alt, false},
+				{"MAC", func(v *VTEP) { v.MAC = "02:00:00:00:01:02" }, "02:00:00:00:01:02", false},
+				{"VNI", func(v *VTEP) { v.VNI = 2 }, "id 2 ", true},
+				{"port", func(v *VTEP) { v.Port = 4789 }, "dstport 4789", true},
+				{"group policy", func(v *VTEP) { v.GBP = true }, " gbp", true},
+			} {
+				c.change(spec.Device)
+				if r := apply(t, o, spec); r.Programmed != 1 {
+					t.Errorf("%s: %+v", c.name, o.Peers())
+				}
+				if have := ip(t, "-d link show dev "+n.device); !strings.Contains(have, c.want) {
+					t.Errorf("%s: no %q in %s", c.name, c.want, have)
+				}
+				if now := deviceIndex(t, n); (now != kept) != c.anew {
+					t.Errorf("%s: device %s became %s", c.name, kept, now)
+				} else {
+					kept = now
+				}
+				for _, p := range o.Peers() {
+					if !p.Route || !p.FDB || !p.Neighbour {
+						t.Errorf("%s: %+v", c.name, p)
+					}
+				}
+			}
+			spec = n.spec()
+			apply(t, o, spec)
+			if !reach(t, n, at, 5*time.Second) {
+				t.Error("no answer after all changes were taken back")
+			}
+		})
+	}
+}
+
+// TestOverlayAdopts takes over what flannel left: its device stays, its routes
+// become ours in their places, and those of nodes that went while it was down go.
+func TestOverlayAdopts(t *testing.T) {
+	for _, n := range []overlayNet{net4(), net6()} {
+		t.Run(n.device, func(t *testing.T) {
+			other := makeNodes(t, n)
+			at := echo(t, other, n)
+			ip(t, "link add "+n.device+" address "+ownMAC+" type vxlan id 1 dev under0 local "+n.own+" dstport 8472 nolearning")
+			defer ipTry("link del " + n.device)
+			ip(t, "addr add "+first(n.ownSubnet)+n.bits()+" dev "+n.device+" "+nodad(n))
+			ip(t, "link set "+n.device+" up")
+			stale, foreign := "10.244.9.0/24", "10.99.0.0/16"
+			if n.is6 {
+				stale, foreign = "fd44:9::/64", "fd99::/64"
+			}
+			for _, r := range []struct{ subnet, mac, dst string }{{n.otherSubnet, otherMAC, n.other}, {stale, "02:00:00:00:09:09", n.other}} {
+				ip(t, "neigh replace "+first(r.subnet)+" lladdr "+r.mac+" dev "+n.device+" nud permanent")
+				run(t, "bridge", "fdb", "append", r.mac, "dev", n.device, "dst", r.dst, "self", "permanent")
+				ip(t, "route replace "+r.subnet+" via "+first(r.subnet)+" dev "+n.device+" onlink")
+			}
+			ip(t, "route add "+foreign+" dev "+n.device)
+			if !reach(t, n, at, 5*time.Second) {
+				t.Fatal("no answer by flannel's own entries")
+			}
+			kept := deviceIndex(t, n)
+			o := openOverlay(t, n, OverlayOptions{})
+			spec := n.spec()
+			spec.Prune = false
+			apply(t, o, spec)
+			if have := routesOf(t, n); !strings.Contains(have, strings.TrimSuffix(stale, ":/64")) {
+				t.Errorf("the stale route went before the list was complete: %s", have)
+			}
+			spec.Prune = true
+			apply(t, o, spec)
+			if deviceIndex(t, n) != kept {
+				t.Error("the device was made anew")
+			}
+			have := routesOf(t, n)
+			if strings.Contains(have, stale) || strings.Count(have, n.otherSubnet) != 1 || !strings.Contains(have, "proto 142") || !strings.Contains(have, foreign) {
+				t.Errorf("routes: %s", have)
+			}
+			if fdb := run(t, "bridge", "fdb", "show", "dev", n.device); strings.Contains(fdb, "09:09") {
+				t.Errorf("stale forwarding entry: %s", fdb)
+			}
+			if !reach(t, n, at, 5*time.Second) {
+				t.Error("no answer after the take-over")
+			}
+		})
+	}
+}
+
+func routesOf(t *testing.T, n overlayNet) string {
+	t.Helper()
+	if n.is6 {
+		return ip(t, "-6 route show dev "+n.device)
+	}
+	return ip(t, "route show dev "+n.device)
+}
+
+// TestOverlayRefuses tells what is in the way.
+func TestOverlayRefuses(t *testing.T) {
+	n := net4()
+	makeNodes(t, n)
+	o := openOverlay(t, n, OverlayOptions{})
+	for _, c := range []struct {
+		name, before, after string
+		change              func(*OverlaySpec)
+		is                  error
+		want                string
+	}{
+		{"another's VNI", "link add cilium_vxlan type vxlan id 1 dstport 8472", "link del cilium_vxlan", nil, ErrExists, `VNI 1 on UDP port 8472 is held by link "cilium_vxlan"`},
+		{"another's name", "link add flannel.1 type bridge", "link del flannel.1", nil, ErrConflict, `link "flannel.1": conflicts with what is there: it is no VXLAN device`},
+		{"no parent", "", "", func(s *OverlaySpec) { s.Device.Parent = "nosuch0" }, ErrNotExist, `parent of "flannel.1": link "nosuch0"`},
+		{"a large MTU", "", "", func(s *OverlaySpec) { s.Device.MTU = 1490 }, ErrInvalid, "mtu 1490"},
+		{"no VNI", "", "", func(s *OverlaySpec) { s.Device.VNI = 0 }, ErrInvalid, "VNI 0"},
+		{"the other family", "", "", func(s *OverlaySpec) { s.Device.Local = netip.MustParseAddr("fd50::1") }, ErrInvalid, "local address"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.before != "" {
+				ip(t, c.before)
+				defer ip(t, c.after)
+			}
+			spec := n.spec()
+			if c.change != nil {
+				c.change(&spec)
+			}
+			_, err := o.Apply(context.Background(), spec)
+			if !errors.Is(err, c.is) || !strings.Contains(fmt.Sprint(err), c.want) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	apply(t, o, n.spec())
+}
+
+// TestOverlayPeerFaults has peers that cannot be: the others are unharmed, and
+// what one of two claims is given back when the first lets go of it.
+func TestOverlayPeerFaults(t *testing.T) {
+	n := net4()
+	makeNodes(t, n)
+	now := time.Now()
+	o := openOverlay(t, n, OverlayOptions{Now: func() time.Time { return now }})
+	spec := n.spec()
+	add := func(name, subnet, gateway, mac string) {
+		p := OverlayPeer{Name: name, MAC: mac}
+		p.Subnet, _ = netip.ParsePrefix(subnet)
+		p.Gateway, _ = netip.ParseAddr(gateway)
+		spec.Peers = append(spec.Peers, p)
+	}
+	add("same subnet", n.otherSubnet, "192.168.50.3", "02:00:00:00:03:03")
+	add("same first address", "10.244.2.0/25", "192.168.50.3", "02:00:00:00:03:03")
+	add("same MAC", "10.244.4.0/24", "192.168.50.4", otherMAC)
+	add("no MAC", "10.244.5.0/24", "192.168.50.5", "")
+	add("group MAC", "10.244.6.0/24", "192.168.50.5", "01:00:5e:00:00:01")
+	add("no subnet", "", "192.168.50.5", "02:00:00:00:05:05")
+	add("host bits", "10.244.5.1/24", "192.168.50.5", "02:00:00:00:05:05")
+	add("everything", "0.0.0.0/0", "192.168.50.5", "02:00:00:00:05:05")
+	add("no address", "10.244.5.0/24", "", "02:00:00:00:05:05")
+	add("other family", "10.244.5.0/24", "fd50::5", "02:00:00:00:05:05")
+	add("good", "10.244.7.0/24", "192.168.50.7", "02:00:00:00:07:07")
+	r := apply(t, o, spec)
+	if r.Programmed != 2 || !r.RetryAt.IsZero() {
+		t.Errorf("report %+v", r)
+	}
+	for _, p := range o.Peers() {
+		if good := p.Name == "other" || p.Name == "good"; good != (p.Err == nil) || good != (p.State == OverlayProgrammed) {
+			t.Errorf("%s: %s, %v", p.Name, p.State, p.Err)
+		}
+	}
+	spec.Peers = spec.Peers[1:]
+	if r := apply(t, o, spec); r.Programmed != 3 {
+		t.Errorf("after the first went: %+v", o.Peers())
+	}
+	if have := ip(t, "route show "+n.otherSubnet); !strings.Contains(have, "flannel.1") {
+		t.Errorf("the subnet's new owner has no route: %s", have)
+	}
+}
+
+// TestOverlayBackOff lets the kernel refuse one peer: it is tried again when its
+// time has come, ever more rarely, and the others work.
+func TestOverlayBackOff(t *testing.T) {
+	n := net4()
+	makeNodes(t, n)
+	now := time.Unix(1000, 0)
+	o := openOverlay(t, n, OverlayOptions{Now: func() time.Time { return now }})
+	spec := n.spec()
+	// The kernel takes no neighbour of a class E address, nor a route by way of it.
+	bad := OverlayPeer{Name: "bad", Subnet: netip.MustParsePrefix("255.255.255.255/32"), Gateway: netip.MustParseAddr("192.168.50.9"), MAC: "02:00:00:00:09:09"}
+	spec.Peers = append(spec.Peers, bad)
+	r := apply(t, o, spec)
+	if r.Programmed != 1 || r.RetryAt.Before(now) || r.RetryAt.After(now.Add(2*time.Second)) {
+		t.Fatalf("report %+v, peers %+v", r, o.Peers())
+	}
+	was := r.RetryAt
+	if r = apply(t, o, spec); r.Writes != 0 || !r.RetryAt.Equal(was) {
+		t.Errorf("tried before its time: %+v", r)
+	}
+	for range 10 {
+		now = r.RetryAt
+		r = apply(t, o, spec)
+	}
+	if wait := r.RetryAt.Sub(now); wait < time.Minute || wait > 2*time.Minute {
+		t.Errorf("after ten tries the next one is in %v", wait)
+	}
+	spec.Peers = spec.Peers[:1]
+	if r := apply(t, o, spec); !r.RetryAt.IsZero() || r.Programmed != 1 {
+		t.Errorf("without it: %+v", r)
+	}
+}

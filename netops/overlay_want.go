@@ -1,0 +1,155 @@
+package netops
+
+import (
+	"context"
+	"net/netip"
+	"time"
+)
+
+// claim is what a peer has in the kernel.
+type claim struct {
+	subnet netip.Prefix
+	mac    hwAddr
+	hop    hop
+	tunnel bool
+}
+
+func (p *overlayPeer) claim() claim { return claim{p.Subnet, p.mac, p.hop, p.tunnel} }
+
+// want takes over a list of peers: by what differs from the last one where that
+// is little, so that it does not matter how many others there are.
+func (o *Overlay) want(ctx context.Context, list []OverlayPeer) error {
+	if o.moved {
+		clear(o.direct)
+	} else if !o.contested {
+		if done, err := o.amend(ctx, list); done || err != nil {
+			return err
+		}
+	}
+	return o.rebuild(ctx, list)
+}
+
+// rebuild takes over a list of peers as a whole. What is known of those that
+// did not change stays known.
+func (o *Overlay) rebuild(ctx context.Context, list []OverlayPeer) error {
+	now, moved := o.now(), o.moved
+	index := newOverlayIndex(len(list))
+	order := make([]*overlayPeer, 0, len(list))
+	o.contested = false
+	for i := range list {
+		p := o.peers.names[list[i].Name]
+		fresh := p == nil || index.names[list[i].Name] != nil
+		if fresh {
+			p = newOverlayPeer(list[i].Name, now)
+		}
+		if fresh || moved || p.OverlayPeer != list[i] || p.wrong != nil {
+			if err := o.change(ctx, p, list[i]); err != nil {
+				o.moved = true // ask for all of them again
+				return err
+			}
+		}
+		if p.wrong == nil {
+			p.wrong = index.add(p)
+			o.contested = o.contested || p.wrong != nil
+		}
+		if index.names[p.Name] == nil {
+			index.names[p.Name] = p
+		}
+		order = append(order, p)
+	}
+	o.peers, o.order, o.released, o.sweep, o.moved = index, order, nil, true, false
+	return nil
+}
+
+// change gives a peer its wish and computes what that takes.
+func (o *Overlay) change(ctx context.Context, p *overlayPeer, to OverlayPeer) error {
+	if p.OverlayPeer != to || o.moved {
+		p.OverlayPeer, p.failures, p.retryAt = to, 0, time.Time{}
+	}
+	p.done = false
+	return o.resolve(ctx, p)
+}
+
+func newOverlayPeer(name string, now time.Time) *overlayPeer {
+	return &overlayPeer{OverlayPeer: OverlayPeer{Name: name}, state: OverlayPending, since: now}
+}
+
+// amend takes over a list that differs from the last one in a few peers: those
+// that changed in their places, came or went. It is not done if they are many,
+// or claim what another has.
+func (o *Overlay) amend(ctx context.Context, list []OverlayPeer) (done bool, err error) {
+	order, edits, gone, ok := o.compare(list)
+	if !ok {
+		return false, nil
+	}
+	for _, p := range gone {
+		o.release(p)
+		delete(o.peers.names, p.Name)
+	}
+	for _, i := range edits {
+		o.release(order[i])
+	}
+	for _, i := range edits {
+		p := order[i]
+		if err := o.change(ctx, p, list[i]); err != nil {
+			o.moved = true
+			return false, err
+		}
+		if other := o.peers.names[p.Name]; other != nil && other != p {
+			return false, nil
+		}
+		o.peers.names[p.Name] = p
+		if p.wrong != nil {
+			continue
+		}
+		if p.wrong = o.peers.add(p); p.wrong != nil {
+			return false, nil
+		}
+	}
+	o.order = order
+	return true, nil
+}
+
+// compare walks along both lists. It gives the peers in their new order, the
+// places of those that are new or changed, and those that are gone; not ok if
+// it loses its way.
+func (o *Overlay) compare(list []OverlayPeer) (order []*overlayPeer, edits []int, gone []*overlayPeer, ok bool) {
+	old := o.order
+	most := 100 + len(old)/10
+	order = make([]*overlayPeer, len(list))
+	for i := range list {
+		switch {
+		case len(old) > 1 && old[0].Name != list[i].Name && old[1].Name == list[i].Name:
+			gone, old = append(gone, old[0]), old[1:]
+		case len(old) > 0 && old[0].Name == list[i].Name:
+		case len(old) == 0, i+1 < len(list) && old[0].Name == list[i+1].Name:
+			order[i] = newOverlayPeer(list[i].Name, o.now())
+			edits = append(edits, i)
+			continue
+		default:
+			return nil, nil, nil, false
+		}
+		if order[i], old = old[0], old[1:]; order[i].OverlayPeer != list[i] || order[i].wrong != nil {
+			edits = append(edits, i)
+		}
+		if len(edits) > most {
+			return nil, nil, nil, false
+		}
+	}
+	return order, edits, append(gone, old...), len(gone)+len(old)+len(edits) <= most
+}
+
+// release gives back what a peer claims.
+func (o *Overlay) release(p *overlayPeer) {
+	if o.peers.subnets[p.Subnet] != p {
+		return
+	}
+	delete(o.peers.subnets, p.Subnet)
+	if o.peers.firsts[p.Subnet.Addr()] == p {
+		delete(o.peers.firsts, p.Subnet.Addr())
+	}
+	if o.peers.macs[p.mac] == p {
+		delete(o.peers.macs, p.mac)
+	}
+	o.released = append(o.released, p.claim())
+}
