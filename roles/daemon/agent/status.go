@@ -166,12 +166,6 @@ func (s *status) Table() (head []string, rows [][]string) {
 	if !s.Ready {
 		state = "not ready"
 	}
-	if s.Reason != "" {
-		state += ": " + s.Reason
-	}
-	if s.RegistryError != "" {
-		state += "; the registry cannot be heard: " + s.RegistryError
-	}
 	own := 0
 	for i, f := range []*familySummary{s.IPv4, s.IPv6} {
 		if f == nil {
@@ -190,6 +184,30 @@ func (s *status) Table() (head []string, rows [][]string) {
 		rows = append(rows, s.Nodes[i].row())
 	}
 	return head, rows
+}
+
+// String is what the table does not tell.
+func (s *status) String() string {
+	text := "not ready"
+	if s.Ready {
+		text = "ready"
+	}
+	if s.Reason != "" {
+		text += ": " + s.Reason
+	}
+	if s.Backend != "" && s.Interface != "" {
+		text += fmt.Sprintf("\n%s over %s", s.Backend, s.Interface)
+		for _, f := range []*familySummary{s.IPv4, s.IPv6} {
+			if f != nil {
+				text += fmt.Sprintf(", %s MTU %d", f.Local, f.MTU)
+			}
+		}
+	}
+	text += fmt.Sprintf("\n%d of %d peers programmed; registry: %s", s.Peers.Programmed, s.Peers.Wanted, s.Registry)
+	if s.RegistryError != "" {
+		text += ", which cannot be heard: " + s.RegistryError
+	}
+	return text
 }
 
 // row is a peer's; what the kernel should have and has not is "missing".

@@ -43,10 +43,14 @@ func cleanupFlags() (all []roles.Flag) {
 	s.registerPlaces(f)
 	f.VisitAll(func(one *flag.Flag) {
 		value, text := flag.UnquoteUsage(one)
-		if value == "" {
-			text += " (true or false)"
+		switch {
+		case one.Name == "set-node-network-unavailable" || one.Name == "subnet-lease-renew-margin":
+			return // of a running agent
+		case value == "":
+			all = append(all, roles.Flag{Name: one.Name, Help: text, Switch: true})
+		default:
+			all = append(all, roles.Flag{Name: one.Name, Default: one.DefValue, Help: text})
 		}
-		all = append(all, roles.Flag{Name: one.Name, Default: one.DefValue, Help: text})
 	})
 	return all
 }
