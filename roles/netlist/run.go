@@ -127,6 +127,9 @@ func (l *List) polled() bool { return result.AtLeast(l.CNIVersion, "1.1.0") }
 func (l *List) request(c *Call, i int, verb roles.Verb, prev *roles.Result) (*roles.Request, error) {
 	req := *c.Request
 	req.Verb, req.Network, req.CNIVersion, req.PrevResult, req.Valid = verb, l.Name, l.CNIVersion, nil, nil
+	if verb == roles.GC || verb == roles.Status { // they are of no attachment
+		req.ContainerID, req.IfName, req.Netns = "", "", ""
+	}
 	conf, err := l.conf(c, i, verb)
 	if err == nil && prev != nil && result.AtLeast(l.CNIVersion, "0.3.0") {
 		req.PrevResult = prev

@@ -121,7 +121,11 @@ func (m *handler) recorded(h *roles.Host, req *roles.Request, asked *store.Deleg
 // stays recorded for the next call.
 func (m *handler) takeBack(ctx context.Context, c *course, asked *store.Delegation, ns *netops.Namespace) error {
 	c.out.State = store.Removing
-	err := errors.Join(c.unroute(ctx, asked, ns), c.del(ctx, asked.Delegates, m.conf.InOrder))
+	err := c.unroute(ctx, asked, ns)
+	if !m.conf.InOrder && !stacked(asked.Delegates) {
+		c.dropLinks(ctx, asked.Delegates, ns)
+	}
+	err = errors.Join(err, c.del(ctx, asked.Delegates, m.conf.InOrder))
 	if err != nil {
 		return errors.Join(err, put(ctx, c.h, c.out))
 	}

@@ -26,7 +26,7 @@ func (m *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 		return err
 	}
 	if asked == nil {
-		return errors.Join(m.derive(ctx, h, req), forget(ctx, h, req.Key()))
+		return errors.Join(m.derive(ctx, h, req), missing(h, forget(ctx, h, req.Key())))
 	}
 	var ns *netops.Namespace
 	if req.Netns != "" {

@@ -46,7 +46,7 @@ func (m *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 			continue
 		}
 		done[l.Name] = true
-		valid, err := validOf(ctx, h, l.Name, before, after)
+		valid, err := validOf(ctx, h, req, l.Name, before, after)
 		if err == nil {
 			err = l.GC(ctx, h.Delegate, call, valid)
 		}
@@ -105,11 +105,18 @@ func (m *handler) forgetOrphans(ctx context.Context, h *roles.Host, req *roles.R
 	return errors.Join(errs...)
 }
 
-// validOf are the valid attachments of one network: those recorded, and those that
-// somebody else made, a runtime that uses the network without us for instance, unless
-// their container is gone. It is never nil.
-func validOf(ctx context.Context, h *roles.Host, network string, before, after []store.Delegation) ([]roles.AttachmentID, error) {
+// validOf are the valid attachments of one network: those recorded; those that the
+// runtime knows and we do not, their record having been lost; and those that somebody
+// else made, a runtime that uses the network without us for instance, unless their
+// container is gone. It is never nil.
+func validOf(ctx context.Context, h *roles.Host, req *roles.Request, network string, before, after []store.Delegation) ([]roles.AttachmentID, error) {
 	valid := []roles.AttachmentID{}
+	for _, v := range req.Valid {
+		recorded := func(d store.Delegation) bool { return d.Owner.ContainerID == v.ContainerID }
+		if !slices.ContainsFunc(after, recorded) {
+			valid = append(valid, v)
+		}
+	}
 	for i := range after {
 		for j := range after[i].Delegates {
 			if n := &after[i].Delegates[j]; networkName(n) == network {
