@@ -49,7 +49,7 @@ func commandLine(p dispatch.Process) int {
 	return cli.Main(ctx, cli.Process{
 		Table: p.Table, Args: os.Args[min(1, len(os.Args)):], Env: p.Env,
 		Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, IsTerminal: err == nil,
-		Version: p.Version, Executable: ownExecutable,
+		Version: p.Version, Executable: ownExecutable, Self: dispatch.Self{Executable: ownExecutable},
 		OpenHost: func(ctx context.Context, role string) (*roles.Host, func(), error) {
 			h, done, err := openHost(ctx, role, log)
 			if err == nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/cli/lab"
 )
 
 // What the program exits with.
@@ -51,6 +52,8 @@ type Process struct {
 	// OpenHost opens the node for a role, or for the command line itself when
 	// role is empty. The returned function closes it.
 	OpenHost func(ctx context.Context, role string) (*roles.Host, func(), error)
+	// Self runs this program again, for the lab.
+	Self lab.Self
 }
 
 // Main runs one command line and returns the exit code.
@@ -90,6 +93,7 @@ func (p *Process) app() *cli.App {
 			p.gcCommand(),
 			p.statusCommand(),
 			p.stateCommand(),
+			p.labCommand(),
 			p.versionCommand(),
 			p.completionCommand(),
 		},

@@ -46,7 +46,8 @@ type putRequest struct {
 }
 
 type deleteRequest struct {
-	Key []byte `json:"key"`
+	Key      []byte `json:"key"`
+	RangeEnd []byte `json:"range_end,omitempty"`
 }
 
 type operation struct {

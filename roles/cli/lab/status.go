@@ -1,0 +1,99 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+// Report is what a lab looks like now.
+type Report struct {
+	Registry string       `json:"registry"`
+	Switch   string       `json:"switch"`
+	Dir      string       `json:"dir"`
+	Nodes    []NodeReport `json:"nodes"`
+	// Pings are those between all pods, if they were asked for.
+	Pings []Ping `json:"pings,omitempty"`
+}
+
+// NodeReport is a node, and what its agent says.
+type NodeReport struct {
+	Node
+	// Agents are the ids of the processes; one, if all is well.
+	Agents []int `json:"agents"`
+	Ready  bool  `json:"ready"`
+	// Reason says why it is not ready.
+	Reason string             `json:"reason,omitempty"`
+	Peers  store.OverlayPeers `json:"peers"`
+}
+
+// Ping is one echo from a pod to another.
+type Ping struct {
+	From    string     `json:"from"`
+	To      string     `json:"to"`
+	Address netip.Addr `json:"address"`
+	// Milliseconds is the time until the answer; Error says why there is none.
+	Milliseconds float64 `json:"ms,omitempty"`
+	Error        string  `json:"error,omitempty"`
+}
+
+// Report looks at the lab; with pings, each pod sends one to each other.
+func (l *Lab) Report(ctx context.Context, pings bool) (*Report, error) {
+	s, err := l.Load()
+	if err != nil {
+		return nil, err
+	}
+	r := &Report{Registry: s.Registry, Switch: s.Switch, Dir: l.Dir}
+	for i := range s.Nodes {
+		n := NodeReport{Node: s.Nodes[i], Agents: []int{}}
+		running, err := l.agents(&n.Node)
+		if err != nil {
+			n.Reason = err.Error()
+		}
+		n.Agents = append(n.Agents, running...)
+		if o, err := store.ReadOverlay(n.overlayFile()); err != nil {
+			n.Reason = err.Error()
+		} else {
+			n.Ready, n.Reason, n.Peers = o.Ready, o.Reason, o.Peers
+		}
+		r.Nodes = append(r.Nodes, n)
+	}
+	if pings {
+		r.Pings, err = l.pings(ctx, s)
+	}
+	return r, err
+}
+
+// pings sends an echo from each pod to each other one.
+func (l *Lab) pings(ctx context.Context, s *State) ([]Ping, error) {
+	var pods []Pod
+	for _, n := range s.Nodes {
+		pods = append(pods, n.Pods...)
+	}
+	var out []Ping
+	for _, from := range pods {
+		ns, err := l.open(from.Netns)
+		if err != nil {
+			return nil, fmt.Errorf("ping from %s: %w", from.Name, err)
+		}
+		for _, to := range pods {
+			if to.Name == from.Name || !to.Address.IsValid() {
+				continue
+			}
+			p := Ping{From: from.Name, To: to.Name, Address: to.Address}
+			took, err := ping(ctx, ns, to.Address)
+			if err != nil {
+				p.Error = err.Error()
+			} else {
+				p.Milliseconds = float64(took.Microseconds()) / 1000
+			}
+			out = append(out, p)
+		}
+		if err := ns.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}

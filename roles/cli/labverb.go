@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/cli/lab"
+)
+
+func (p *Process) labCommand() *cli.Command {
+	dir := &cli.StringFlag{Name: "dir", Value: lab.DefaultDir, Usage: "where the lab keeps its files"}
+	return &cli.Command{
+		Name:  "lab",
+		Usage: "play a cluster of several nodes on this machine",
+		Description: `Nodes and pods are network namespaces ("ip netns list" shows them), the wire between
+the nodes is a bridge in a namespace of its own, and each node runs the agent with
+directories of its own. The machine's own network is not touched.`,
+		Subcommands: []*cli.Command{
+			{
+				Name:  "up",
+				Usage: "make nodes, run their agents, attach pods",
+				Description: `Returns when every node knows all others and every pod is attached; the agents go on.
+When it fails or is interrupted nothing is left. With --registry etcd the nodes reach
+the etcd at --etcd-endpoint, which has to run already, through a forwarder.`,
+				Flags: append([]cli.Flag{
+					&cli.IntFlag{Name: "nodes", Value: 3, Usage: "how many nodes"},
+					&cli.IntFlag{Name: "pods", Value: 2, Usage: "how many pods on each"},
+					&cli.StringFlag{Name: "registry", Value: "dir", Usage: "dir or etcd"},
+					&cli.StringFlag{Name: "etcd-endpoint", Usage: "`URL` of the etcd, as http://127.0.0.1:2379"},
+					dir,
+				}, tableFlags()...),
+				Action: p.labUp,
+			},
+			{
+				Name:   "status",
+				Usage:  "show nodes, agents and pods",
+				Flags:  append([]cli.Flag{&cli.BoolFlag{Name: "ping", Usage: "have every pod ping every other one"}, dir}, tableFlags()...),
+				Action: p.labStatus,
+			},
+			{
+				Name:        "down",
+				Usage:       "stop the agents and remove everything",
+				Description: "Removes a lab that was left half made, too.",
+				Flags:       []cli.Flag{dir},
+				Action:      p.labDown,
+			},
+		},
+	}
+}
+
+// lab is the lab at --dir, which only root can make or enter.
+func (p *Process) lab(c *cli.Context) (*lab.Lab, func(), error) {
+	if c.Args().Present() {
+		return nil, nil, usagef("cnibox help "+verbOf(c.Command), "%q is no argument of this verb", c.Args().First())
+	}
+	if os.Geteuid() != 0 {
+		return nil, nil, withHint(errors.New("network namespaces are root's"), "run it as root")
+	}
+	n := netops.New(netops.Options{})
+	return &lab.Lab{Dir: c.String("dir"), Self: p.Self, Net: n}, func() { _ = n.Close() }, nil
+}
+
+func (p *Process) labUp(c *cli.Context) error {
+	l, done, err := p.lab(c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	plan := lab.Plan{Nodes: c.Int("nodes"), Pods: c.Int("pods"), Registry: c.String("registry"), Endpoint: c.String("etcd-endpoint")}
+	if _, err := l.Up(c.Context, plan, func(step string) { fmt.Fprintf(p.Stderr, "cnibox: lab up: %s\n", step) }); err != nil {
+		return labHint(err)
+	}
+	return p.writeLab(c, l, false)
+}
+
+func (p *Process) labStatus(c *cli.Context) error {
+	l, done, err := p.lab(c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return p.writeLab(c, l, c.Bool("ping"))
+}
+
+func (p *Process) labDown(c *cli.Context) error {
+	l, done, err := p.lab(c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return labHint(l.Down(c.Context))
+}
+
+func labHint(err error) error {
+	switch {
+	case errors.Is(err, lab.ErrUp):
+		return withHint(err, "cnibox lab down")
+	case errors.Is(err, lab.ErrDown):
+		return withHint(err, "cnibox lab up")
+	}
+	return err
+}
+
+// writeLab prints what the lab looks like. Pings without an answer are a
+// difference from what should be.
+func (p *Process) writeLab(c *cli.Context, l *lab.Lab, pings bool) error {
+	r, err := l.Report(c.Context, pings)
+	if err != nil {
+		return labHint(err)
+	}
+	if c.Bool("json") {
+		err = writeJSON(p.Stdout, r)
+	} else {
+		err = p.writeLabTables(r, p.style(c))
+	}
+	for _, one := range r.Pings {
+		if err == nil && one.Error != "" {
+			err = fmt.Errorf("%w: %s reaches not %s: %s", errDifferent, one.From, one.To, one.Error)
+		}
+	}
+	return err
+}
+
+func (p *Process) writeLabTables(r *lab.Report, s style) error {
+	nodes := &table{head: []string{"NODE", "NETNS", "ADDRESS", "POD NETWORK", "AGENT", "READY", "PEERS"}}
+	pods := &table{head: []string{"POD", "NODE", "ADDRESS"}}
+	for i := range r.Nodes {
+		n := &r.Nodes[i]
+		agents := make([]string, 0, 1)
+		for _, pid := range n.Agents {
+			agents = append(agents, strconv.Itoa(pid))
+		}
+		ready := "yes"
+		if !n.Ready {
+			ready = "no: " + n.Reason
+		}
+		nodes.add(n.Name, n.Netns, n.Address.Addr().String(), n.PodNetwork.String(), strings.Join(agents, ","), ready,
+			fmt.Sprintf("%d/%d", n.Peers.Programmed, n.Peers.Wanted))
+		for _, pod := range n.Pods {
+			pods.add(pod.Netns, n.Name, pod.Address.String())
+		}
+	}
+	tables := []*table{nodes, pods}
+	if len(r.Pings) > 0 {
+		pings := &table{head: []string{"FROM", "TO", "ADDRESS", "ANSWER"}}
+		for _, one := range r.Pings {
+			answer := one.Error
+			if answer == "" {
+				answer = fmt.Sprintf("%.2f ms", one.Milliseconds)
+			}
+			pings.add(one.From, one.To, one.Address.String(), answer)
+		}
+		tables = append(tables, pings)
+	}
+	for i, t := range tables {
+		if i > 0 {
+			fmt.Fprintln(p.Stdout)
+		}
+		if err := t.write(p.Stdout, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
