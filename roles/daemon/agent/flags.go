@@ -61,9 +61,11 @@ const (
 )
 
 // withoutEffect are flannel's flags that have nothing to say here.
-var withoutEffect = [...]string{
-	"iptables-resync", "ip-masq-fully-random-disable", "v", "vmodule", "log_backtrace_at", "logtostderr", "alsologtostderr", "stderrthreshold",
-} //nolint:gochecknoglobals // a constant list
+func withoutEffect() []string {
+	return []string{
+		"iptables-resync", "ip-masq-fully-random-disable", "v", "vmodule", "log_backtrace_at", "logtostderr", "alsologtostderr", "stderrthreshold",
+	}
+}
 
 // parseFlags reads flags, and for those that are not given FLANNELD_ variables
 // of the environment. Every fault is told at once.
@@ -87,7 +89,7 @@ func parseFlags(role, version string, args, env []string) (*settings, error) {
 	}
 	errs = append(errs, fromEnvironment(f, env)...)
 	f.Visit(func(one *flag.Flag) {
-		if slices.Contains(withoutEffect[:], one.Name) {
+		if slices.Contains(withoutEffect(), one.Name) {
 			s.ignored = append(s.ignored, one.Name)
 		}
 	})
@@ -147,7 +149,7 @@ func (s *settings) flags() *flag.FlagSet {
 		}
 		return nil
 	})
-	for _, name := range withoutEffect {
+	for _, name := range withoutEffect() {
 		f.Var(&ignoredFlag{bool: strings.HasSuffix(name, "disable") || strings.HasSuffix(name, "logtostderr")}, name, "accepted, without effect")
 	}
 	return f
@@ -225,8 +227,15 @@ func (s *settings) complete(role string) (errs []error) {
 		r.etcd = splitList(defaultEtcd)
 	}
 	for _, p := range []struct{ name, path string }{
-		{"-cluster-dir", r.dir}, {"-net-config-path", s.netConf}, {"-subnet-file", s.subnetEnv}, {"-overlay-file", s.overlayFile},
-		{"-socket", s.socket}, {"-kubeconfig-file", r.kubeconfig}, {"-etcd-cafile", r.etcdCA}, {"-etcd-certfile", r.etcdCert}, {"-etcd-keyfile", r.etcdKey},
+		{"-cluster-dir", r.dir},
+		{"-net-config-path", s.netConf},
+		{"-subnet-file", s.subnetEnv},
+		{"-overlay-file", s.overlayFile},
+		{"-socket", s.socket},
+		{"-kubeconfig-file", r.kubeconfig},
+		{"-etcd-cafile", r.etcdCA},
+		{"-etcd-certfile", r.etcdCert},
+		{"-etcd-keyfile", r.etcdKey},
 	} {
 		if p.path != "" && !filepath.IsAbs(p.path) {
 			errs = append(errs, fmt.Errorf("%s: %q is no absolute path", p.name, p.path))

@@ -42,7 +42,7 @@ func (p *pod2) echo(t *testing.T) {
 
 // asksAddr tells whether an address answers the pod once.
 func (p *pod) asksAddr(to netip.Addr) bool {
-	t := p.node.w.t
+	t := p.w.t
 	t.Helper()
 	var c *net.UDPConn
 	p.ns.Do(t, func() (err error) {
@@ -148,7 +148,7 @@ func TestPackets(t *testing.T) {
 
 // sendWhole sends a datagram that must not be fragmented, and waits for the answer.
 func (p *pod) sendWhole(to netip.Addr, size int) error {
-	t := p.node.w.t
+	t := p.w.t
 	t.Helper()
 	var c *net.UDPConn
 	p.ns.Do(t, func() (err error) {

@@ -125,8 +125,10 @@ func FuzzPeers(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	own := cluster.Node{Name: "m", PublicIP: netip.MustParseAddr("192.0.2.1"), PublicIPv6: netip.MustParseAddr("2001:db8::1"), BackendType: "vxlan",
-		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:0:0:1::/64")}}
+	own := cluster.Node{
+		Name: "m", PublicIP: netip.MustParseAddr("192.0.2.1"), PublicIPv6: netip.MustParseAddr("2001:db8::1"), BackendType: "vxlan",
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:0:0:1::/64")},
+	}
 	f.Add([]byte(`[{"name":"a","publicIP":"192.0.2.2","podCIDRs":["10.0.0.0/17"],"backendType":"vxlan","backendData":{"VtepMAC":"02:00:00:00:00:01"}}]`))
 	f.Add([]byte(`[{"name":"a","publicIPv6":"2001:db8::2","podCIDRs":["fd00::/64"],"backendType":"vxlan","backendV6Data":{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}},{"name":"m"}]`))
 	f.Fuzz(func(t *testing.T, raw []byte) {

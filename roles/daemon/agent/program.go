@@ -86,7 +86,7 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 		if f.off && !on {
 			return nil
 		}
-		if f.overlay, err = a.host.Net.OpenOverlay(netops.OverlayOptions{IPv6: v6}); err != nil {
+		if f.overlay, err = a.host.Net.OpenOverlay(netops.OverlayOptions{IPv6: v6}); err != nil { //nolint:contextcheck // it listens until Close
 			return err
 		}
 	}

@@ -31,7 +31,7 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 		return err
 	}
 	defer unlock()
-	defer l.Close()
+	defer l.Close() //nolint:errcheck // the process ends
 	for again := true; again; {
 		if again, err = serve(ctx, h, set, l); err != nil {
 			return err
@@ -72,11 +72,11 @@ func serve(ctx context.Context, h *roles.Host, set *settings, l *net.UnixListene
 	}
 	defer func() { err = errors.Join(err, a.engine.Close()) }()
 	a.shown.Store(a.stand(errors.New("starting")))
-	if a.filter, err = h.Net.OpenOverlayFilter(); err != nil {
+	if a.filter, err = h.Net.OpenOverlayFilter(); err != nil { //nolint:contextcheck // it listens until Close
 		return false, err
 	}
-	defer a.filter.Close() //nolint:errcheck // nothing is written by it
-	links, err := h.Net.OpenLinkMonitor()
+	defer a.filter.Close()                //nolint:errcheck // nothing is written by it
+	links, err := h.Net.OpenLinkMonitor() //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return false, err
 	}

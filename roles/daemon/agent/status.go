@@ -132,7 +132,7 @@ func askStatus(ctx context.Context, path string) (*status, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask the agent: %w", err)
 	}
-	defer c.Close()
+	defer c.Close() //nolint:errcheck // all was read, or is lost
 	_ = c.SetDeadline(time.Now().Add(statusTime))
 	return readStatus(c)
 }

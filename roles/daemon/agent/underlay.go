@@ -205,7 +205,7 @@ func has(l *netops.HostLink, want netip.Addr) bool {
 // usable tells whether peers may send to an address for long.
 func usable(a netops.HostAddr) bool {
 	addr := a.Prefix.Addr()
-	return !a.Deprecated && !a.Tentative && !addr.IsLoopback() && !addr.IsMulticast() && !(addr.Is6() && addr.IsLinkLocalUnicast())
+	return !a.Deprecated && !a.Tentative && !addr.IsLoopback() && !addr.IsMulticast() && (addr.Is4() || !addr.IsLinkLocalUnicast())
 }
 
 func needed(a netops.HostAddr, need4, need6 bool) bool {

@@ -105,7 +105,7 @@ func (s *settings) release(ctx context.Context, h *roles.Host, m memory) error {
 }
 
 func removeFamily(ctx context.Context, n *netops.Net, v6 bool) error {
-	o, err := n.OpenOverlay(netops.OverlayOptions{IPv6: v6})
+	o, err := n.OpenOverlay(netops.OverlayOptions{IPv6: v6}) //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func removeFamily(ctx context.Context, n *netops.Net, v6 bool) error {
 }
 
 func removeFilter(ctx context.Context, n *netops.Net) error {
-	f, err := n.OpenOverlayFilter()
+	f, err := n.OpenOverlayFilter() //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return err
 	}

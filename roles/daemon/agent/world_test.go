@@ -396,7 +396,7 @@ const echoPort = 7000
 // echo answers every datagram to an address, and every TCP connection, until the
 // test is over.
 func (p *pod) echo(a netip.Addr) {
-	t := p.node.w.t
+	t := p.w.t
 	t.Helper()
 	if !a.IsValid() {
 		return
@@ -421,7 +421,7 @@ func (p *pod) echo(a netip.Addr) {
 
 // asks tells whether another pod answers this one once, in one family.
 func (p *pod) asks(q *pod, v6 bool) bool {
-	t := p.node.w.t
+	t := p.w.t
 	t.Helper()
 	from, to := p.addr4, q.addr4
 	if v6 {
