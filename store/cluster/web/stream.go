@@ -49,16 +49,3 @@ func (s *Stream) Decode(v any) error {
 	s.budget.left = s.limit
 	return s.dec.Decode(v)
 }
-
-// Token reads the next part of a value that is walked through, as
-// json.Decoder.Token does.
-func (s *Stream) Token() (json.Token, error) {
-	s.budget.left = s.limit
-	return s.dec.Token()
-}
-
-// More tells whether the array or object that is walked through goes on.
-func (s *Stream) More() bool {
-	s.budget.left = s.limit
-	return s.dec.More()
-}

@@ -13,7 +13,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -233,6 +232,3 @@ func CheckName(what, name string) error {
 	}
 	return nil
 }
-
-// drained tells whether a stream ended between two values.
-func drained(err error) bool { return errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) }

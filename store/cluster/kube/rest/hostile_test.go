@@ -138,7 +138,12 @@ func TestListEnds(t *testing.T) {
 	if _, err := List(t.Context(), c, "/x", func(*Pod) {}); !errors.Is(err, errEndless) {
 		t.Errorf("empty pages: %v", err)
 	}
-	page := `{"metadata":{"continue":"more","resourceVersion":"1"},"items":[` + strings.TrimSuffix(strings.Repeat("{},", page), ",") + `]}`
+	page := `{"items":[` + strings.TrimSuffix(strings.Repeat("{},", maxObjects+1), ",")
+	c = adversary(t, says(200, page))
+	if _, err := List(t.Context(), c, "/x", func(*Pod) {}); !errors.Is(err, errEndless) {
+		t.Errorf("an endless page: %v", err)
+	}
+	page = `{"metadata":{"continue":"more","resourceVersion":"1"},"items":[` + strings.TrimSuffix(strings.Repeat("{},", 1000), ",") + `]}`
 	c = adversary(t, says(200, page))
 	n := 0
 	if _, err := List(t.Context(), c, "/x", func(*Pod) { n++ }); !errors.Is(err, errEndless) || n <= maxObjects {
@@ -232,7 +237,7 @@ func FuzzList(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		n := 0
 		resp := &http.Response{Body: io.NopCloser(strings.NewReader(string(body)))}
-		_, err := readList(t.Context(), resp, func(*Pod) { n++ })
+		_, err := readList(t.Context(), resp, func(*Pod) bool { n++; return true })
 		if err != nil && !errors.Is(err, cluster.ErrUnavailable) {
 			t.Fatalf("%v is no ErrUnavailable", err)
 		}

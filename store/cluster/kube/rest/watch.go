@@ -2,12 +2,13 @@ package rest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -52,7 +53,7 @@ const (
 )
 
 // errEndless is a list without an end.
-var errEndless = fmt.Errorf("%w: API server: list goes on for ever", cluster.ErrUnavailable)
+var errEndless = fmt.Errorf("%w: list goes on for ever", cluster.ErrUnavailable)
 
 // List calls each with the objects of a collection, one after the other: what
 // each does not keep is not kept. It returns the version to watch from. The
@@ -68,14 +69,13 @@ func List[T any, P Kind[T]](ctx context.Context, c *Client, path string, each fu
 		if err != nil {
 			return "", err
 		}
-		var meta listMeta
-		n := 0
-		meta, err = readList(ctx, resp, func(o P) { n++; each(o) })
+		before := count
+		meta, err := readList(ctx, resp, func(o P) bool { count++; each(o); return count <= maxObjects })
 		web.Discard(resp.Body)
 		if err != nil {
 			return "", err
 		}
-		if count += n; count > maxObjects || n == 0 && meta.Continue != "" {
+		if count == before && meta.Continue != "" {
 			return "", errEndless
 		}
 		if meta.Continue == "" {
@@ -94,71 +94,53 @@ type listMeta struct {
 	Continue        string `json:"continue"`
 }
 
-// readList walks through a list's JSON, an object at a time.
-func readList[T any, P Kind[T]](ctx context.Context, resp *http.Response, each func(P)) (meta listMeta, err error) {
-	s := web.NewStream(resp.Body, maxObject)
-	fail := func(err error) (listMeta, error) {
-		var syntax *json.SyntaxError
-		var kind *json.UnmarshalTypeError
-		if errors.As(err, &syntax) || errors.As(err, &kind) || errors.Is(err, errShape) || errors.Is(err, web.ErrTooLarge) {
-			return listMeta{}, fmt.Errorf("%w: API server: list: %w", cluster.ErrUnavailable, err)
+// readList walks through a list's JSON, an object at a time, until each has had enough.
+func readList[T any, P Kind[T]](ctx context.Context, resp *http.Response, each func(P) bool) (meta listMeta, err error) {
+	f := newFilter(resp.Body)
+	f.left = maxObject
+	wanted := shapeOf(reflect.TypeFor[T]())
+	err = f.members(func(mark int) error {
+		name := string(f.out[mark:])
+		f.out = f.out[:mark]
+		switch name {
+		case `"metadata"`:
+			return f.decode(nil, &meta)
+		case `"items"`:
+			return f.items(func() error {
+				o := P(new(T))
+				if err := f.decode(wanted, o); err != nil {
+					return err
+				}
+				if !each(o) {
+					return errEndless
+				}
+				return nil
+			})
 		}
-		return listMeta{}, web.Lost(ctx, err)
-	}
-	if err := expect(s, json.Delim('{')); err != nil {
-		return fail(err)
-	}
-	for s.More() {
-		key, err := s.Token()
-		if err != nil {
-			return fail(err)
-		}
-		switch key {
-		case "metadata":
-			err = s.Decode(&meta)
-		case "items":
-			err = readItems(s, each)
-		default:
-			var skipped json.RawMessage
-			err = s.Decode(&skipped)
-		}
-		if err != nil {
-			return fail(err)
-		}
-	}
-	if err := expect(s, json.Delim('}')); err != nil {
-		return fail(err)
+		return f.value(nil, false)
+	})
+	if err != nil {
+		return listMeta{}, lost(ctx, "list", whole(err))
 	}
 	return meta, nil
 }
 
-// readItems walks through the items; null is none.
-func readItems[T any, P Kind[T]](s *web.Stream, each func(P)) error {
-	open, err := s.Token()
-	if err != nil || open == nil {
-		return err
+// items walks through an array; null is none.
+func (f *filter) items(each func() error) error {
+	if c, err := f.peek(); err != nil || c == 'n' {
+		return errors.Join(err, f.value(nil, false))
 	}
-	if open != json.Delim('[') {
-		return fmt.Errorf("%w: items are no array", errShape)
-	}
-	for s.More() {
-		o := P(new(T))
-		if err := s.Decode(o); err != nil {
-			return err
-		}
-		each(o)
-	}
-	return expect(s, json.Delim(']'))
+	return f.list('[', ']', each)
 }
 
-var errShape = errors.New("not a list")
-
-func expect(s *web.Stream, want json.Delim) error {
-	got, err := s.Token()
-	if err == nil && got != want {
-		err = fmt.Errorf("%w: want %v", errShape, want)
+// lost is the error of a stream: what is no JSON counts as a server that cannot
+// be heard.
+func lost(ctx context.Context, what string, err error) error {
+	err = fmt.Errorf("API server: %s: %w", what, err)
+	if errors.Is(err, errJSON) || errors.Is(err, web.ErrTooLarge) || errors.Is(err, errEndless) {
+		return fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
 	}
-	return err
+	return web.Lost(ctx, err)
 }
 
 // Event is what happened to an object of a watched collection: Type is ADDED,
@@ -211,17 +193,18 @@ func Watch[T any, P Kind[T]](ctx context.Context, c *Client, path string, since 
 	}
 	defer resp.Body.Close()
 	each(Event[T]{Type: Opened})
-	s := web.NewStream(resp.Body, maxObject)
+	f := newFilter(resp.Body)
+	wanted := shape{"type": nil, "object": shapeOf(reflect.TypeFor[T]())}
 	for {
 		var e struct {
 			Type   string `json:"type"`
 			Object *T     `json:"object"`
 		}
-		switch err := s.Decode(&e); {
-		case drained(err):
+		switch err := f.decode(wanted, &e); {
+		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return web.Lost(ctx, fmt.Errorf("API server: watch: %w", err))
+			return lost(ctx, "watch", err)
 		case e.Object == nil:
 			return fmt.Errorf("%w: API server: watch: event without an object", cluster.ErrUnavailable)
 		}
