@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +17,7 @@ const (
 	sectionParallel   = "parallel"
 	sectionChain      = "chain"
 	sectionPublished  = "published"
+	sectionNetworks   = "networks"
 	sectionInterfaces = "interfaces"
 	sectionRoles      = "roles"
 	sectionStartup    = "startup"
@@ -25,7 +28,7 @@ const (
 // allSections lists every section in the order in which they run.
 func allSections() []string {
 	return []string{
-		sectionVersion, sectionBridge, sectionNFT, sectionParallel, sectionChain, sectionPublished, sectionInterfaces, sectionRoles,
+		sectionVersion, sectionBridge, sectionNFT, sectionParallel, sectionChain, sectionPublished, sectionNetworks, sectionInterfaces, sectionRoles,
 		sectionStartup, sectionAlloc, sectionDHCP,
 	}
 }
@@ -37,7 +40,8 @@ type job struct {
 	Parallel   int      `json:"parallel"`
 	Containers int      `json:"containers"`
 	Sides      pair     `json:"sides"`
-	AllocTest  string   `json:"allocTest"` // the compiled test binary with BenchmarkAllocate; empty when the package does not exist
+	Multus     *side    `json:"multus,omitempty"` // the reference plugins with Multus beside them; nil without it
+	AllocTest  string   `json:"allocTest"`        // the compiled test binary with BenchmarkAllocate; empty when the package does not exist
 }
 
 // pair holds the two competitors.
@@ -79,6 +83,22 @@ func prepareSides(o options, work string) (pair, error) {
 		return pair{}, fmt.Errorf("install %q: %w: %s", binary, err, out)
 	}
 	return p, linkAll(p.Peer.Dir, p.Peer.Files)
+}
+
+// prepareMultus is the reference plugins with Multus, nil where it was not built.
+func prepareMultus(o options, p pair, work string) (*side, error) {
+	file, err := filepath.Abs(o.multus)
+	if err != nil {
+		return nil, fmt.Errorf("find %q: %w", o.multus, err)
+	}
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	s := &side{Name: "multus", Dir: filepath.Join(work, "multus")}
+	if err := linkAll(s.Dir, p.Peer.Files); err != nil {
+		return nil, err
+	}
+	return s, linkAs(s.Dir, file, "multus")
 }
 
 // pluginFiles lists the regular files of dir by absolute path.

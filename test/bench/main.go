@@ -42,6 +42,7 @@ type options struct {
 	oursBinary string
 	oursDir    string
 	peersDir   string
+	multus     string
 	markdown   string
 	svg        string
 	readme     string
@@ -56,6 +57,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.oursBinary, "ours", "bin/cnibox", "the cnibox `binary`")
 	fs.StringVar(&o.oursDir, "ours-dir", "", "a plugin `directory` to measure in place of -ours")
 	fs.StringVar(&o.peersDir, "peers", "bin/peers", "`directory` with the reference plugins")
+	fs.StringVar(&o.multus, "multus", "bin/peers/meta/multus", "the Multus `binary`, thin; it is left out where there is none")
 	fs.StringVar(&o.markdown, "out", "BENCHMARKS.md", "Markdown `file` to write; empty for none")
 	fs.StringVar(&o.svg, "svg", "docs/bench.svg", "SVG `file` to write; empty for none")
 	fs.StringVar(&o.readme, "readme", "", "`file` whose block between "+blockStart+" and "+blockEnd+" is replaced")
@@ -109,6 +111,9 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	}
 	defer os.RemoveAll(work)
 	if o.job.Sides, err = prepareSides(o, work); err != nil {
+		return err
+	}
+	if o.job.Multus, err = prepareMultus(o, o.job.Sides, work); err != nil {
 		return err
 	}
 	if slices.Contains(o.job.Sections, sectionAlloc) {

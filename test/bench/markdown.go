@@ -92,9 +92,11 @@ func runeLen(s string) int { return len([]rune(s)) }
 func renderPercentiles(res *results) string {
 	var cells [][]string
 	add := func(what string, c compared) {
-		cells = append(cells, []string{
-			what, ms(c.Ours.P50), ms(c.Ours.P90), ms(c.Ours.P99), ms(c.Peer.P50), ms(c.Peer.P90), ms(c.Peer.P99), strconv.Itoa(c.Ours.N),
-		})
+		line := []string{what, ms(c.Ours.P50), ms(c.Ours.P90), ms(c.Ours.P99), ms(c.Peer.P50), ms(c.Peer.P90), ms(c.Peer.P99), strconv.Itoa(c.Ours.N)}
+		if c.Peer.N == 0 {
+			line[4], line[5], line[6] = "", "", ""
+		}
+		cells = append(cells, line)
 	}
 	if res.Version != nil {
 		add("VERSION", *res.Version)
@@ -118,6 +120,12 @@ func renderPercentiles(res *results) string {
 		add("DEL of the list", c.Del)
 		add(fmt.Sprintf("ADD of the list, %d at a time", c.Parallel.AtATime), compared{c.Parallel.OursAdd, c.Parallel.PeerAdd})
 		add(fmt.Sprintf("DEL of the list, %d at a time", c.Parallel.AtATime), compared{c.Parallel.OursDel, c.Parallel.PeerDel})
+	}
+	if n := res.Networks; n != nil {
+		add("ADD, 1 network (multi)", n.Add.One)
+		add(fmt.Sprintf("ADD, %d networks (multi)", manyNetworks), n.Add.Many)
+		add("DEL, 1 network (multi)", n.Del.One)
+		add(fmt.Sprintf("DEL, %d networks (multi)", manyNetworks), n.Del.Many)
 	}
 	for _, i := range res.Interfaces {
 		add(fmt.Sprintf("ADD %s%s, %s", i.Plugin, i.With, i.Family), i.Add)
@@ -203,6 +211,16 @@ func renderMethod(res *results) string {
 		lines = append(lines, fmt.Sprintf("Published ports: one side at a time has containers with %d ports each until as many are published as the table says; then %d "+
 			"containers come and go, and %d connections are made from another namespace to a port that was published last. The connection's time is that of connect(2); its CPU "+
 			"time that of the thread in it, in whose context the kernel handles the packets.", portsEach, publishedRounds, connections))
+	}
+	if n := res.Networks; n != nil {
+		line := fmt.Sprintf("Several networks: bridges with host-local addresses, the first with ipMasq, named in the configuration as delegates, so that neither annotations nor an API "+
+			"server are in it. The %d networks are other ones than those of the pod with one.", manyNetworks)
+		if n.Multus {
+			line += " The peer is Multus thin with the reference plugins."
+		} else {
+			line += " Multus was not there to be measured: see test/peers/README.md."
+		}
+		lines = append(lines, line)
 	}
 	if len(res.Interfaces) > 0 {
 		lines = append(lines, fmt.Sprintf("ptp, macvlan and tap have host-local addresses, ptp also ipMasq. With IPv6 the reference waits in ADD until duplicate address "+

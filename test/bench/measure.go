@@ -46,6 +46,8 @@ func measureSection(ctx context.Context, j job, name string, res *results) error
 		res.Chain, err = measureChain(ctx, j)
 	case sectionPublished:
 		res.Published, err = measurePublished(ctx, j)
+	case sectionNetworks:
+		res.Networks, err = measureNetworks(ctx, j)
 	case sectionInterfaces:
 		res.Interfaces, err = measureInterfaces(ctx, j)
 	case sectionRoles:

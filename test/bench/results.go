@@ -12,6 +12,7 @@ type results struct {
 	Parallel   *parallelResult   `json:"parallel,omitempty"`
 	Chain      *chainResult      `json:"chain,omitempty"`
 	Published  []publishedResult `json:"published,omitempty"`
+	Networks   *networksResult   `json:"networks,omitempty"`
 	Interfaces []interfaceResult `json:"interfaces,omitempty"`
 	Roles      []roleVersion     `json:"roles,omitempty"`
 	Startup    *startupResult    `json:"startup,omitempty"`

@@ -70,6 +70,9 @@ func summarize(res *results) []row {
 		rows = append(rows, res.Chain.summary()...)
 	}
 	rows = append(rows, publishedRows(res.Published)...)
+	if res.Networks != nil {
+		rows = append(rows, res.Networks.summary()...)
+	}
 	for _, i := range res.Interfaces {
 		rows = append(rows,
 			speedRow(fmt.Sprintf("ADD %s%s, %s, p50", i.Plugin, i.With, i.Family), i.Add, i.Target),

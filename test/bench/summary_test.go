@@ -25,6 +25,11 @@ func exampleResults() *results {
 			Containers: 200, AtATime: 16, Add: rates{200, 40}, Del: rates{159, 20},
 			OursAdd: both(1, 1).Ours, PeerAdd: both(1, 1).Peer, OursDel: both(1, 1).Ours, PeerDel: both(1, 1).Peer,
 		},
+		Networks: &networksResult{
+			Add:    networksVerb{One: both(5000*us, 40000*us), Many: both(8000*us, 120000*us)},
+			Del:    networksVerb{One: both(10000*us, 50000*us), Many: both(16001*us, 150000*us)},
+			Multus: true,
+		},
 		Interfaces: []interfaceResult{
 			{Plugin: "ptp", Family: "IPv4", Target: 4, Add: both(5000*us, 20000*us), Del: both(30000*us, 50000*us)},
 			{Plugin: "ptp", Family: "IPv6", Target: 20, Add: both(100000*us, 1999000*us), Del: both(30000*us, 50000*us)},
@@ -54,6 +59,10 @@ func TestVerdicts(t *testing.T) {
 		"DEL, nftables backend, p50":                  "",
 		"ADD, 16 at a time":                           "met",
 		"DEL, 16 at a time":                           "not met",
+		"ADD, 3 networks (multi, Multus), p50":        "",
+		"ADD, 1 network (multi, Multus), p50":         "met",
+		"DEL, 3 networks (multi, Multus), p50":        "",
+		"DEL, 1 network (multi, Multus), p50":         "not met",
 		"ADD ptp, IPv4, p50":                          "met",
 		"DEL ptp, IPv4, p50":                          "",
 		"ADD ptp, IPv6, p50":                          "not met",
