@@ -23,7 +23,17 @@ func newNeighbour(t *testing.T) *neighbour {
 	t.Helper()
 	cmd := exec.Command("sleep", "infinity")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	// The process ends with the thread that starts it, so that one must not end
+	// before (those that enter a neighbour do).
+	started, done := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		started <- cmd.Start()
+		<-done
+		runtime.UnlockOSThread()
+	}()
+	t.Cleanup(func() { close(done) })
+	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

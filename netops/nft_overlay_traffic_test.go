@@ -1,0 +1,178 @@
+package netops
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestOverlayFilterTraffic sends through the rules: a pod is hidden behind the
+// node outside, not towards pods, nor towards an exception, nor with
+// kube-proxy's mark, which other rules of its hide; clients from elsewhere are
+// hidden towards remote pods only (flannel's nftables rules never do that).
+func TestOverlayFilterTraffic(t *testing.T) {
+	for _, n := range []overlayNet{net4(), net6()} {
+		t.Run(n.device, func(t *testing.T) {
+			pod, outside := newNeighbour(t), newNeighbour(t)
+			node, far, except, remote, client := "192.0.2.1", "192.0.2.2", "198.51.100.2", n.otherPod, "203.0.113.9"
+			if n.is6 {
+				node, far, except, client = "2001:db8::1", "2001:db8::2", "2001:db8:1::2", "2001:db8:2::9"
+			}
+			for name, ns := range map[string]*neighbour{"pod0": pod, "out0": outside} {
+				ip(t, fmt.Sprintf("link add %s type veth peer name eth0 netns %d", name, ns.pid))
+				ip(t, "link set "+name+" up")
+				defer ipTry("link del " + name)
+				ns.ip(t, "link set eth0 up")
+				ns.ip(t, "link set lo up")
+			}
+			gateway := strings.TrimSuffix(n.ownPod, "5") + "1"
+			for _, a := range []string{node + n.linkBits() + " dev out0", gateway + n.linkBits() + " dev pod0"} {
+				ip(t, "addr add "+a+" "+nodad(n))
+			}
+			pod.ip(t, "addr add "+n.ownPod+n.linkBits()+" dev eth0 "+nodad(n))
+			pod.ip(t, "addr add "+client+n.bits()+" dev lo "+nodad(n))
+			pod.ip(t, "route add default via "+gateway)
+			outside.ip(t, "addr add "+far+n.linkBits()+" dev eth0 "+nodad(n))
+			for _, a := range []string{except, remote} {
+				outside.ip(t, "addr add "+a+n.bits()+" dev lo "+nodad(n))
+				ip(t, "route add "+a+" via "+far)
+			}
+			outside.ip(t, "route add default via "+node)
+			run(t, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+			defer run(t, "sysctl", "-qw", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0")
+			f := openFilter(t)
+			w := natOf(n)
+			w.Exceptions = []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(except), netip.MustParseAddr(except).BitLen())}
+			ensureFilter(t, f, w)
+			for _, c := range []struct{ what, from, to, want string }{
+				{"pod to outside", n.ownPod, far, node},
+				{"pod to an exception", n.ownPod, except, n.ownPod},
+				{"pod to a remote pod", n.ownPod, remote, n.ownPod},
+				{"client to a remote pod", client, remote, node},
+				{"client to outside", client, far, client},
+			} {
+				if have := seenSource(t, pod, c.from, udp(t, outside, netip.AddrPortFrom(netip.MustParseAddr(c.to), 0).String())); have != c.want {
+					t.Errorf("%s: seen as %s, wanted %s", c.what, have, c.want)
+				}
+			}
+			// kube-proxy's mark, beside another bit.
+			run(t, "nft", "add", "table", "inet", "marks")
+			defer run(t, "nft", "delete", "table", "inet", "marks")
+			run(t, "nft", "add chain inet marks c { type filter hook prerouting priority -150; }")
+			run(t, "nft", "add rule inet marks c meta mark set 0x4001")
+			if have := seenSource(t, pod, n.ownPod, udp(t, outside, netip.AddrPortFrom(netip.MustParseAddr(far), 0).String())); have != n.ownPod {
+				t.Errorf("marked: seen as %s", have)
+			}
+		})
+	}
+}
+
+// vxlanPacket is a VXLAN packet without a useful frame in it (RFC 7348, section 5).
+func vxlanPacket(vni uint32) []byte {
+	b := binary.BigEndian.AppendUint32([]byte{8, 0, 0, 0}, vni<<8)
+	return append(b, make([]byte, 20)...)
+}
+
+// TestTunnelFilter drops VXLAN packets of the VNI from strangers, and leaves
+// other VNIs on the port to others.
+func TestTunnelFilter(t *testing.T) {
+	for _, n := range []overlayNet{net4(), net6()} {
+		t.Run(n.device, func(t *testing.T) {
+			other := makeNodes(t, n)
+			f := openFilter(t)
+			w := natOf(n)
+			w.Tunnel = &TunnelFilter{VNI: 5, Port: 4790}
+			at := netip.AddrPortFrom(netip.MustParseAddr(n.own), 4790)
+			sink := udp(t, nil, at.String())
+			from := udp(t, other, netip.AddrPortFrom(netip.MustParseAddr(n.other), 0).String())
+			arrives := func(vni uint32, what string) bool {
+				t.Helper()
+				// The second one is of another VNI, and tells that the first would be here.
+				for _, p := range [][]byte{append(vxlanPacket(vni), what...), append(vxlanPacket(9), "end"...)} {
+					if _, err := from.WriteToUDPAddrPort(p, at); err != nil {
+						t.Fatal(err)
+					}
+				}
+				found, b := false, make([]byte, 100)
+				for {
+					_ = sink.SetReadDeadline(time.Now().Add(5 * time.Second))
+					k, _, err := sink.ReadFromUDPAddrPort(b)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if strings.HasSuffix(string(b[:k]), "end") {
+						return found
+					}
+					found = true
+				}
+			}
+			if !arrives(5, "before") {
+				t.Fatal("dropped without a rule")
+			}
+			ensureFilter(t, f, w)
+			if arrives(5, "stranger") {
+				t.Error("a stranger's packet came in")
+			}
+			w.Tunnel.Sources = []netip.Addr{netip.MustParseAddr(n.other)}
+			ensureFilter(t, f, w)
+			if !arrives(5, "node") {
+				t.Error("a known node's packet was dropped")
+			}
+			w.Tunnel.Sources = nil
+			ensureFilter(t, f, w)
+			if arrives(5, "gone") {
+				t.Error("a packet of a node that went came in")
+			}
+		})
+	}
+}
+
+// TestOverlayForward passes iptables' FORWARD chain with policy DROP, as rules
+// that iptables lists, once however often it is asked for.
+func TestOverlayForward(t *testing.T) {
+	run(t, "iptables-nft", "-P", "FORWARD", "DROP")
+	defer run(t, "nft", "delete", "table", "ip", "filter")
+	f := openFilter(t)
+	w := natOf(net4())
+	w.Forward = true
+	ensureFilter(t, f, w)
+	ensureFilter(t, f, w)
+	const want = `-P FORWARD DROP
+-A FORWARD -s 10.244.0.0/16 -m comment --comment "cnibox overlay from 10.244.0.0/16" -j ACCEPT
+-A FORWARD -d 10.244.0.0/16 -m comment --comment "cnibox overlay to 10.244.0.0/16" -j ACCEPT
+`
+	if have := run(t, "iptables-nft", "-S", "FORWARD"); have != want {
+		t.Errorf("rules:\n%s", have)
+	}
+	if err := f.Remove(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if have := run(t, "iptables-nft", "-S", "FORWARD"); have != "-P FORWARD DROP\n" {
+		t.Errorf("left:\n%s", have)
+	}
+}
+
+// TestOverlayFilterManySources holds 10,000 nodes and changes one.
+func TestOverlayFilterManySources(t *testing.T) {
+	f := openFilter(t)
+	w := natOf(net4())
+	w.Tunnel = &TunnelFilter{VNI: 1}
+	for _, p := range manyPeers(10000, false) {
+		w.Tunnel.Sources = append(w.Tunnel.Sources, p.Gateway)
+	}
+	start := time.Now()
+	ensureFilter(t, f, w)
+	t.Logf("made in %v", time.Since(start))
+	start = time.Now()
+	w.Tunnel.Sources = w.Tunnel.Sources[1:]
+	ensureFilter(t, f, w)
+	t.Logf("changed in %v", time.Since(start))
+	count := strings.Count(run(t, "nft", "list", "set", "inet", "cnibox_overlay", "vteps4"), ",") + 1
+	if count != 9999 {
+		t.Errorf("%d of 9999 elements", count)
+	}
+}
