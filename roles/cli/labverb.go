@@ -50,13 +50,20 @@ the etcd at --etcd-endpoint, which has to run already, through a forwarder.`,
 				Flags:       []cli.Flag{dir},
 				Action:      p.labDown,
 			},
+			{
+				Name:      "forward",
+				Usage:     "let a lab's nodes reach one address; lab up starts it",
+				ArgsUsage: "HOST:PORT",
+				Flags:     []cli.Flag{dir},
+				Action:    p.labForward,
+			},
 		},
 	}
 }
 
 // lab is the lab at --dir, which only root can make or enter.
 func (p *Process) lab(c *cli.Context) (*lab.Lab, func(), error) {
-	if c.Args().Present() {
+	if c.Args().Len() > 0 && c.Command.ArgsUsage == "" {
 		return nil, nil, usagef("cnibox help "+verbOf(c.Command), "%q is no argument of this verb", c.Args().First())
 	}
 	if os.Geteuid() != 0 {
@@ -95,6 +102,18 @@ func (p *Process) labDown(c *cli.Context) error {
 	}
 	defer done()
 	return labHint(l.Down(c.Context))
+}
+
+func (p *Process) labForward(c *cli.Context) error {
+	if c.Args().Len() != 1 {
+		return usagef("cnibox help lab forward", "want HOST:PORT")
+	}
+	l, done, err := p.lab(c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return l.Forward(c.Context, c.Args().First())
 }
 
 func labHint(err error) error {

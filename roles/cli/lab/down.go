@@ -1,18 +1,19 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops"
 )
 
 // stopTimeout is how long an agent may take to end.
@@ -27,87 +28,116 @@ func (l *Lab) Down(ctx context.Context) error {
 	return l.remove(ctx, s)
 }
 
-// remove stops the agents, and takes away the namespaces with all that is in
-// them, and the files. What is not there is success.
+// remove stops the processes, and takes away the namespaces with all that is in
+// them, what is in etcd, and the files. What is not there is success.
 func (l *Lab) remove(ctx context.Context, s *State) error {
-	var errs []error
+	errs := []error{stopAll(l.isForwarder)}
 	for i := range s.Nodes {
-		running, err := l.agents(&s.Nodes[i])
+		is, err := l.isAgent(&s.Nodes[i])
 		errs = append(errs, err)
-		for _, pid := range running {
-			errs = append(errs, l.stop(&s.Nodes[i], pid))
+		if is != nil {
+			errs = append(errs, stopAll(is))
 		}
 	}
 	for _, name := range s.namespaces() {
 		errs = append(errs, l.Net.RemoveNamespace(name))
 	}
-	errs = append(errs, clearRegistry(ctx, s))
 	if err := errors.Join(errs...); err != nil {
 		return err // the record stays, so that down can be tried again
 	}
-	return os.RemoveAll(l.Dir)
+	// An etcd that is gone does not keep the lab up.
+	return errors.Join(clearRegistry(ctx, s), os.RemoveAll(l.Dir))
 }
 
-// agents are the processes of this program in a node's namespace that play the
-// agent. Nothing else there is the lab's: a person may look around in it.
-func (l *Lab) agents(n *Node) ([]int, error) {
+// match tells whether a process is one of the lab's.
+type match func(pid int) bool
+
+// isAgent is the match of a node's agent: a process of this program in the node's
+// namespace. What else is there is not the lab's: a person may look around. It is
+// nil when there is no such namespace.
+func (l *Lab) isAgent(n *Node) (match, error) {
 	ns, err := l.open(n.Netns)
 	if err != nil {
-		if _, err := os.Lstat(filepath.Join("/run/netns", n.Netns)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(filepath.Join(netops.NamespaceDir, n.Netns)); errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
 		}
 		return nil, err
 	}
-	defer ns.Close()
 	dev, inode := ns.ID()
+	return func(pid int) bool {
+		var st unix.Stat_t
+		return unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &st) == nil && st.Dev == dev && st.Ino == inode && called(pid, "agent")
+	}, ns.Close()
+}
+
+// isForwarder is the match of the lab's forwarder, which is in no node.
+func (l *Lab) isForwarder(pid int) bool {
+	args := l.forwarderArgs("")
+	return called(pid, args[:len(args)-1]...)
+}
+
+// called tells whether a process is this program with these first arguments.
+func called(pid int, args ...string) bool {
+	cmd, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	want := "cnibox\x00" + strings.Join(args, "\x00") + "\x00"
+	return err == nil && strings.HasPrefix(string(cmd), want)
+}
+
+// agents are the ids of a node's agents.
+func (l *Lab) agents(n *Node) ([]int, error) {
+	is, err := l.isAgent(n)
+	if is == nil || err != nil {
+		return nil, err
+	}
+	return processes(is)
+}
+
+func processes(is match) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
 	var out []int
 	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil && isAgent(pid, dev, inode) {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && is(pid) {
 			out = append(out, pid)
 		}
 	}
 	return out, nil
 }
 
-// isAgent tells whether a process is an agent in that namespace.
-func isAgent(pid int, dev, inode uint64) bool {
-	dir := filepath.Join("/proc", strconv.Itoa(pid))
-	var st unix.Stat_t
-	if unix.Stat(filepath.Join(dir, "ns", "net"), &st) != nil || st.Dev != dev || st.Ino != inode {
-		return false
+func stopAll(is match) error {
+	running, err := processes(is)
+	errs := []error{err}
+	for _, pid := range running {
+		errs = append(errs, stop(is, pid))
 	}
-	cmd, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-	args := bytes.Split(cmd, []byte{0})
-	return err == nil && len(args) > 1 && slices.Contains([]string{"cnibox"}, string(args[0])) && string(args[1]) == "agent"
+	return errors.Join(errs...)
 }
 
-// stop ends an agent, and waits until it is gone. It is held by a descriptor, so
-// that no other process of the same id is meant.
-func (l *Lab) stop(n *Node, pid int) error {
+// stop ends a process, and waits until it is gone. It is held by a descriptor, so
+// that no other process that gets its id is meant.
+func stop(is match, pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("stop agent %d: %w", pid, err)
+		return fmt.Errorf("stop process %d: %w", pid, err)
 	}
 	defer unix.Close(fd) //nolint:errcheck // it refers to a process, and holds nothing
-	if running, err := l.agents(n); err != nil || !slices.Contains(running, pid) {
-		return err
+	if !is(pid) {
+		return nil
 	}
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
 		if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("stop agent %d: %w", pid, err)
+			return fmt.Errorf("stop process %d: %w", pid, err)
 		}
 		if ended(fd, stopTimeout) {
 			return nil
 		}
 	}
-	return fmt.Errorf("stop agent %d: it does not end", pid)
+	return fmt.Errorf("stop process %d: it does not end", pid)
 }
 
 // ended waits for a process's end: its descriptor can be read then.

@@ -9,8 +9,11 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/etcd"
 )
 
-// forwarded is where the nodes find etcd: an address of the switch.
-const forwarded = "172.17.8.1:2379"
+// switchAddress is the switch's own, and forwarded where the nodes find etcd there.
+const (
+	switchAddress = "172.17.8.1/24"
+	forwarded     = "172.17.8.1:2379"
+)
 
 // hostPort is the address in the URL of an etcd that can be forwarded to: its
 // certificate would be of another name.

@@ -171,6 +171,12 @@ func (n *Node) run() string { return filepath.Join(n.Dir, "run") }
 
 func (n *Node) log() string { return filepath.Join(n.Dir, "agent.log") }
 
+func (l *Lab) forwarderLog() string { return filepath.Join(l.Dir, "forward.log") }
+
+func openLog(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+}
+
 func (n *Node) overlayFile() string { return filepath.Join(n.run(), store.OverlayFile) }
 
 // env is the environment of the node's processes.

@@ -30,9 +30,10 @@ func (l *Lab) Up(ctx context.Context, p Plan, say func(string)) (s *State, err e
 	if s, err = l.claim(p); err != nil {
 		return nil, err
 	}
+	made := s
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, l.remove(context.WithoutCancel(ctx), s))
+			err = errors.Join(err, l.remove(context.WithoutCancel(ctx), made))
 		}
 	}()
 	for _, step := range []struct {
@@ -87,7 +88,7 @@ func (l *Lab) prepare(ctx context.Context, s *State) error {
 			return err
 		}
 	}
-	here, err := l.Net.OpenNamespace("/proc/thread-self/ns/net")
+	here, err := l.here()
 	if err != nil {
 		return err
 	}
@@ -109,7 +110,15 @@ func (l *Lab) makeSwitch(ctx context.Context, s *State) error {
 		return err
 	}
 	defer ns.Close()
-	return ensure(ctx, ns, nil, &netops.Link{In: netops.Host, Name: "lo", Up: true}, &netops.Link{In: netops.Host, Name: bridge, Kind: "bridge", Up: true, Bridge: &netops.Bridge{}})
+	err = ensure(ctx, ns, nil,
+		&netops.Link{In: netops.Host, Name: "lo", Up: true},
+		&netops.Link{In: netops.Host, Name: bridge, Kind: "bridge", Up: true, Bridge: &netops.Bridge{}},
+		&netops.Addr{In: netops.Host, Link: bridge, Address: netip.MustParsePrefix(switchAddress)},
+	)
+	if err != nil || s.Registry != "etcd" {
+		return err
+	}
+	return l.startForwarder(s)
 }
 
 // ensure makes objects in a namespace, and in another that it is connected with.
@@ -153,7 +162,7 @@ func (l *Lab) makeNode(ctx context.Context, s *State, wire *netops.Namespace, n 
 	if err != nil {
 		return err
 	}
-	log, err := os.OpenFile(n.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := openLog(n.log())
 	if err != nil {
 		return err
 	}
