@@ -82,7 +82,8 @@ type CommandVerb struct {
 	// Args says what arguments it takes: "ADDRESS…"; by default any.
 	Args  string
 	Flags []Flag
-	Run   func(ctx context.Context, h *Host, flags map[string]string, args []string) (any, error)
+	// Run is nil for a noun, which Name is alone then: Help is about all of its verbs.
+	Run func(ctx context.Context, h *Host, flags map[string]string, args []string) (any, error)
 }
 
 // Flag is one flag of a CommandVerb; all values are texts.

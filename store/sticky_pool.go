@@ -343,15 +343,15 @@ func (p *StickyPool) Waiting() iter.Seq2[Waiting, error] {
 	}
 }
 
-// Forget deletes at most limit reservations that were free for others before
-// a time, and tells how many. What is left of a pool that never runs out would grow for ever.
-func (p *StickyPool) Forget(before time.Time, limit int) (int, error) {
+// Forget deletes at most limit reservations, or with -1 all, that are free for
+// others since a time, and tells how many. What is left of a pool that never runs out would grow for ever.
+func (p *StickyPool) Forget(since time.Time, limit int) (int, error) {
 	var gone []string
 	for w, err := range p.Waiting() {
 		if err != nil {
 			return 0, err
 		}
-		if w.free >= nanos(before) || len(gone) == limit {
+		if w.free > nanos(since) || len(gone) == limit {
 			break
 		}
 		gone = append(gone, w.Identity)

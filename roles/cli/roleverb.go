@@ -23,22 +23,30 @@ func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
 				continue
 			}
 			noun, verb, two := strings.Cut(v.Name, " ")
+			if v.Run == nil {
+				cmds = append(cmds, nounCommand(noun, v.Help))
+				continue
+			}
 			if !two {
 				cmds = append(cmds, p.roleCommand(&p.Table[i], v, noun))
 				continue
 			}
 			parent := find(cmds, noun)
 			if parent == nil {
-				parent = &cli.Command{Name: noun, Usage: "verbs of the role " + p.Table[i].Name()}
-				parent.Action = func(*cli.Context) error {
-					return usagef("cnibox help "+noun, "no verb given")
-				}
+				parent = nounCommand(noun, "verbs of the role "+p.Table[i].Name())
 				cmds = append(cmds, parent)
 			}
 			parent.Subcommands = append(parent.Subcommands, p.roleCommand(&p.Table[i], v, verb))
 		}
 	}
 	return cmds
+}
+
+// nounCommand is what verbs stand below.
+func nounCommand(noun, help string) *cli.Command {
+	return &cli.Command{Name: noun, Usage: help, Action: func(*cli.Context) error {
+		return usagef("cnibox help "+noun, "no verb given")
+	}}
 }
 
 func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *cli.Command {

@@ -129,7 +129,7 @@ func (a *handler) reserve(ctx context.Context, h *roles.Host, t *attempt) (out [
 		return out, err
 	}
 	reserved := false
-	err = h.Store.KeepUpdate(ctx, func(keep *store.KeepTx) error {
+	err = keepUpdate(ctx, h, func(keep *store.KeepTx) error {
 		kept, err := keep.Sticky(a.poolID(t.lease.Owner.Network))
 		if err != nil {
 			return err

@@ -191,7 +191,7 @@ func (p *exported) mark(ctx context.Context, h *roles.Host, d *directory, start 
 	if mark.Node, err = thisNode(ctx, h); err != nil {
 		return err
 	}
-	return h.Store.KeepUpdate(ctx, func(keep *store.KeepTx) error { return mark.write(keep, p.id) })
+	return keepUpdate(ctx, h, func(keep *store.KeepTx) error { return mark.write(keep, p.id) })
 }
 
 // removeOld removes files that an import had read, unless they still hold.

@@ -200,7 +200,7 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 		return nil, err
 	}
 	report := &ImportReport{Dir: d.path, Skipped: found.skipped}
-	err = h.Store.KeepUpdate(ctx, func(keep *store.KeepTx) error {
+	err = keepUpdate(ctx, h, func(keep *store.KeepTx) error {
 		mark, err := im.begin(ctx, h, keep)
 		if err != nil {
 			return err

@@ -6,12 +6,23 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
 
 // errSticky never leaves this package: a lease has a reservation, so keep.db is
 // to be written, and comes first.
 var errSticky = errors.New("has a reservation")
+
+// keepUpdate is a transaction on keep.db within which there may be others on
+// node.db. That is made before, if there is none: what it is filled from is in
+// keep.db too.
+func keepUpdate(ctx context.Context, h *roles.Host, fn func(*store.KeepTx) error) error {
+	if err := node.Ensure(ctx, h); err != nil {
+		return err
+	}
+	return h.Store.KeepUpdate(ctx, fn)
+}
 
 // release deletes an attachment's leases, of whichever pool. What it has
 // reservations of is kept from now on, and cools down. A keep.db that cannot be
@@ -37,7 +48,7 @@ func release(ctx context.Context, h *roles.Host, req *roles.Request) error {
 			return err
 		})
 	}
-	err := h.Store.KeepUpdate(ctx, func(keep *store.KeepTx) error {
+	err := keepUpdate(ctx, h, func(keep *store.KeepTx) error {
 		if err := stuck(); err != nil {
 			return err
 		}
@@ -103,7 +114,7 @@ func releaseReservations(keep *store.KeepTx, leases []store.Lease, now time.Time
 // settle releases what is held by attachments that have no lease any more: who
 // removes the dead, or loses node.db, writes no keep.db.
 func settle(ctx context.Context, h *roles.Host, id store.PoolID) error {
-	return h.Store.KeepUpdate(ctx, func(keep *store.KeepTx) error {
+	return keepUpdate(ctx, h, func(keep *store.KeepTx) error {
 		kept, err := keep.Sticky(id)
 		if err != nil {
 			return err

@@ -1,0 +1,244 @@
+package hostlocal
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/sticky"
+	"github.com/cnibox/cnibox/store"
+)
+
+// ReleaseAddress takes an address from whom it is leased to, and forgets whom it is
+// kept for. A lease of a container that is not certainly dead is refused without
+// force; the container goes on using it then.
+func ReleaseAddress(ctx context.Context, h *roles.Host, network string, a netip.Addr, force bool) (string, error) {
+	v, err := takeInventory(ctx, h, network)
+	if err != nil {
+		return "", err
+	}
+	id, err := v.find(a)
+	if err != nil {
+		return "", err
+	}
+	at := slices.IndexFunc(v.leases[id], func(l store.Lease) bool { return l.Address == a })
+	if at >= 0 && !force {
+		l := v.leases[id][at]
+		if removed, err := node.ReapOne(ctx, h, l.Owner); err != nil || !removed {
+			return "", errors.Join(err, fmt.Errorf("%s is in use by %s since %s: stop that, or use --force, and two may have it then",
+				a, holderOf(l), l.Time.UTC().Format(time.RFC3339)))
+		}
+	}
+	release := func() error {
+		return h.Store.Update(ctx, func(tx *store.Tx) error {
+			pool, err := tx.Pool(id)
+			if err != nil || at < 0 {
+				return err
+			}
+			return releaseUnchanged(pool, v.leases[id][at:at+1])
+		})
+	}
+	if len(v.reservations[id]) > 0 {
+		err = keepUpdate(ctx, h, func(keep *store.KeepTx) error {
+			return errors.Join(unreserve(keep, id, a), release())
+		})
+	} else {
+		err = release()
+	}
+	return fmt.Sprintf("released %s of network %q", a, id.Network), err
+}
+
+// unreserve forgets whom an address is kept for.
+func unreserve(keep *store.KeepTx, id store.PoolID, a netip.Addr) error {
+	kept, err := keep.Sticky(id)
+	if err != nil {
+		return err
+	}
+	identity, ok, err := kept.At(a)
+	if err != nil || !ok {
+		return err
+	}
+	return kept.Delete(identity)
+}
+
+// holderOf names who has a lease.
+func holderOf(l store.Lease) string {
+	s := fmt.Sprintf("container %.64q interface %.16q", l.Owner.ContainerID, l.Owner.IfName)
+	if l.Pod != "" {
+		s = fmt.Sprintf("pod %.120q, ", l.Pod) + s
+	}
+	return s
+}
+
+// Pin is a reservation that a person makes.
+type Pin struct {
+	Pool      store.PoolID
+	Addresses []netip.Addr
+	// Identity is whom the addresses are for; empty for nobody.
+	Identity string
+	// Until is when it ends; zero for never.
+	Until time.Time
+	// Force takes addresses from whom they are kept for.
+	Force bool
+}
+
+// ReserveAddresses keeps addresses for an identity, or from everybody, until a time or for
+// ever. An address in use can be reserved only for whom it is of.
+func ReserveAddresses(ctx context.Context, h *roles.Host, pin Pin) (string, error) {
+	r := store.Reservation{Identity: pin.Identity, Addresses: pin.Addresses, Created: h.Now(), Pinned: true, Until: pin.Until}
+	if r.Identity == "" {
+		r.Identity = fmt.Sprintf("reserved:%s", pin.Addresses[0])
+	}
+	err := keepUpdate(ctx, h, func(keep *store.KeepTx) error {
+		kept, err := keep.Sticky(pin.Pool)
+		if err != nil {
+			return err
+		}
+		old, err := kept.Reservation(r.Identity)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		if old != nil {
+			r.Holder, r.Pod, r.BootID, r.TTL, r.Cooldown = old.Holder, old.Pod, old.BootID, old.TTL, old.Cooldown
+			r.Created, r.Used, r.Released = old.Created, old.Used, old.Released
+		}
+		return h.Store.View(ctx, func(tx *store.Tx) error {
+			pool, err := tx.Pool(pin.Pool)
+			if err != nil {
+				return err
+			}
+			if err := pinnable(pool, kept, old, &r, pin.Force); err != nil {
+				return err
+			}
+			return kept.Put(&r)
+		})
+	})
+	whom := "nobody"
+	if pin.Identity != "" {
+		whom = fmt.Sprintf("%q", pin.Identity)
+	}
+	return fmt.Sprintf("reserved %s of network %q for %s %s", strings.Join(addrTexts(pin.Addresses), " and "), pin.Pool.Network, whom, until(&store.Reservation{Pinned: true, Until: pin.Until})), err
+}
+
+// pinnable judges whether the addresses of a reservation can be reserved.
+func pinnable(pool *store.Pool, kept *store.StickyPool, old, r *store.Reservation, force bool) error {
+	if old != nil {
+		leased, err := isLeased(pool, old)
+		if err != nil {
+			return err
+		}
+		if leased && !slices.Equal(slices.Sorted(slices.Values(addrTexts(old.Addresses))), slices.Sorted(slices.Values(addrTexts(r.Addresses)))) {
+			return fmt.Errorf("%q has %s now, by container %.64q: reserve that, or stop it first", old.Identity, addrTexts(old.Addresses), old.Holder.ContainerID)
+		}
+	}
+	for _, a := range r.Addresses {
+		l, err := pool.Lease(a)
+		if err == nil && l.Owner != r.Holder {
+			return fmt.Errorf("%s: %w: in use by %s", a, store.ErrTaken, holderOf(*l))
+		}
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		other, err := kept.ReservationAt(a)
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		stage := other.Stage(r.Created)
+		if other.Identity != r.Identity && (stage == store.Kept || stage == store.Held) && !force {
+			return fmt.Errorf("%s: %w: kept for %q %s: use --force to take it", a, store.ErrTaken, other.Identity, until(other))
+		}
+	}
+	return nil
+}
+
+// Collected is the answer of `cnibox ipam gc`.
+type Collected struct {
+	// Freed counts the addresses of containers that are gone.
+	Freed int `json:"freed"`
+	// Forgotten counts the reservations that had expired.
+	Forgotten int `json:"forgotten"`
+}
+
+// String is a line for people.
+func (c Collected) String() string {
+	return fmt.Sprintf("freed %d addresses of containers that are gone, forgot %d reservations that had expired", c.Freed, c.Forgotten)
+}
+
+// Collect removes attachments whose containers are certainly gone, and
+// reservations that have expired. What a living container has is left alone.
+func Collect(ctx context.Context, h *roles.Host) (out Collected, err error) {
+	if out.Freed, err = node.Reap(ctx, h, ""); err != nil {
+		return out, err
+	}
+	var ids []store.PoolID
+	err = h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
+		ids, err = keep.StickyPools("")
+		return err
+	})
+	for _, id := range ids {
+		err = errors.Join(err, settle(ctx, h, id), keepUpdate(ctx, h, func(keep *store.KeepTx) error {
+			kept, err := keep.Sticky(id)
+			if err != nil {
+				return err
+			}
+			n, err := kept.Forget(h.Now(), -1)
+			out.Forgotten += n
+			return err
+		}))
+	}
+	return out, err
+}
+
+// pinOf reads the arguments of `cnibox ipam reserve`.
+func pinOf(h *roles.Host, flags map[string]string, args []string) (Pin, error) {
+	p := Pin{Force: flags["force"] != ""}
+	var err error
+	if p.Addresses, err = parseAddresses(args); err != nil {
+		return p, err
+	}
+	if who := flags["for"]; who != "" {
+		if p.Identity, err = sticky.ParseIdentity(who); err != nil {
+			return p, err
+		}
+	}
+	p.Until, err = sticky.ParseTime(cmp.Or(flags["until"], "never"), h.Now())
+	return p, err
+}
+
+// parseAddresses reads one address or more.
+func parseAddresses(args []string) ([]netip.Addr, error) {
+	if len(args) == 0 {
+		return nil, errors.New("want ADDRESS")
+	}
+	var out []netip.Addr
+	for _, t := range args {
+		a, err := roles.ParseAddr(t)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(out, a) {
+			return nil, fmt.Errorf("%s is given twice", a)
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+// addrTexts are addresses as texts.
+func addrTexts(addrs []netip.Addr) []string {
+	var out []string
+	for _, a := range addrs {
+		out = append(out, a.String())
+	}
+	return out
+}

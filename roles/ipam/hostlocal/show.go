@@ -1,0 +1,330 @@
+package hostlocal
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
+)
+
+// The states of an address, as `cnibox ipam show` tells them.
+const (
+	stateLive     = "live"     // leased, and the container is not known to be dead
+	stateLeaked   = "leaked"   // leased to a container that is certainly gone
+	stateImported = "imported" // leased by a reference plugin's file; nothing more is known
+	stateSticky   = "sticky"   // kept for whom it was of
+	stateReserved = "reserved" // kept because a person said so
+	stateCooling  = "cooling"  // nobody's, but not given away yet
+	stateExpired  = "expired"  // anybody's
+)
+
+// ShownAddress is one address that is leased or reserved.
+type ShownAddress struct {
+	Address netip.Addr `json:"address"`
+	Network string     `json:"network"`
+	DataDir string     `json:"dataDir"`
+	State   string     `json:"state"`
+	// Identity is whom it is kept for, or would be after DEL; empty where it
+	// does not stick.
+	Identity    string `json:"identity,omitempty"`
+	Pod         string `json:"pod,omitempty"`
+	ContainerID string `json:"containerID,omitempty"`
+	IfName      string `json:"ifname,omitempty"`
+	Netns       string `json:"netns,omitempty"`
+	// Since is when it was leased or, for what is not, released or reserved.
+	Since time.Time `json:"since"`
+	// Expires is when others may have it; zero for never, and while it is leased.
+	Expires time.Time `json:"expires,omitzero"`
+}
+
+// ShownPool is how full a pool is.
+type ShownPool struct {
+	store.PoolID
+	Leased   int `json:"leased"`
+	Reserved int `json:"reserved"`
+	// Sets are the pool's range sets, where a configuration was given.
+	Sets []ShownSet `json:"sets,omitempty"`
+}
+
+// ShownSet is one range set of a pool.
+type ShownSet struct {
+	Subnets string `json:"subnets"`
+	// Size is how many addresses it can give, Used how many of them are leased or
+	// kept. Size is a text: an IPv6 set has more than fit into a number.
+	Size string `json:"size"`
+	Used int    `json:"used"`
+}
+
+// Shown is the answer of `cnibox ipam show`.
+type Shown struct {
+	Addresses []ShownAddress `json:"addresses"`
+	Pools     []ShownPool    `json:"pools"`
+	now       time.Time
+}
+
+// inventory is all leases and reservations, read in one go.
+type inventory struct {
+	leases       map[store.PoolID][]store.Lease
+	reservations map[store.PoolID][]store.Reservation
+	attachments  map[store.Key]*store.Attachment
+}
+
+// pools are all that have something, by network and data directory.
+func (v *inventory) pools() []store.PoolID {
+	var ids []store.PoolID
+	for id := range v.leases {
+		ids = append(ids, id)
+	}
+	for id := range v.reservations {
+		if _, twice := v.leases[id]; !twice {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(a, b store.PoolID) int {
+		return cmp.Or(strings.Compare(a.Network, b.Network), strings.Compare(a.DataDir, b.DataDir))
+	})
+	return ids
+}
+
+// takeInventory reads the leases and reservations of a network, or of all with "".
+func takeInventory(ctx context.Context, h *roles.Host, network string) (*inventory, error) {
+	v := &inventory{
+		leases: map[store.PoolID][]store.Lease{}, reservations: map[store.PoolID][]store.Reservation{},
+		attachments: map[store.Key]*store.Attachment{},
+	}
+	err := h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
+		ids, err := keep.StickyPools(network)
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			pool, err := keep.Sticky(id)
+			if err != nil {
+				return err
+			}
+			for r, err := range pool.All() {
+				if err != nil {
+					return err
+				}
+				v.reservations[id] = append(v.reservations[id], r)
+			}
+		}
+		return h.Store.View(ctx, func(tx *store.Tx) error { return v.read(tx, network) })
+	})
+	return v, err
+}
+
+func (v *inventory) read(tx *store.Tx, network string) error {
+	ids, err := tx.Pools()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if network != "" && id.Network != network {
+			continue
+		}
+		pool, err := tx.Pool(id)
+		if err != nil {
+			return err
+		}
+		for l, err := range pool.Leases() {
+			if err != nil {
+				return err
+			}
+			v.leases[id] = append(v.leases[id], l)
+		}
+	}
+	attachments, err := tx.Attachments(network)
+	for i := range attachments {
+		v.attachments[attachments[i].Key] = &attachments[i]
+	}
+	return err
+}
+
+// stateOf judges a lease.
+func (v *inventory) stateOf(c *node.Census, l store.Lease) string {
+	if a := v.attachments[l.Owner]; a != nil {
+		if c.Dead(a) {
+			return stateLeaked
+		}
+		return stateLive
+	}
+	switch {
+	case l.Imported:
+		return stateImported
+	case c.NetnsGone(l.Netns):
+		return stateLeaked
+	}
+	return stateLive
+}
+
+// shownState is a reservation's state where its address has no lease.
+func shownState(r *store.Reservation, now time.Time) string {
+	switch r.Stage(now) {
+	case store.Cooling:
+		return stateCooling
+	case store.Expired:
+		return stateExpired
+	}
+	if r.Pinned {
+		return stateReserved
+	}
+	return stateSticky
+}
+
+// Show lists what is leased or reserved, of the networks and addresses given, or
+// everything. Plans are configurations whose pools' size is told.
+func Show(ctx context.Context, h *roles.Host, of []string, plans map[store.PoolID]*plan) (*Shown, error) {
+	v, err := takeInventory(ctx, h, "")
+	if err != nil {
+		return nil, err
+	}
+	census, err := node.NewCensus(ctx, h)
+	if err != nil {
+		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
+	}
+	out := &Shown{Addresses: []ShownAddress{}, Pools: []ShownPool{}, now: h.Now()}
+	for _, id := range v.pools() {
+		all := v.pool(census, id, out.now)
+		out.Pools = append(out.Pools, fill(id, all, plans[id]))
+		for _, a := range all {
+			if len(of) == 0 || slices.Contains(of, a.Network) || slices.Contains(of, a.Address.String()) {
+				out.Addresses = append(out.Addresses, a)
+			}
+		}
+	}
+	return out, nil
+}
+
+// pool lists one pool's addresses, in order.
+func (v *inventory) pool(census *node.Census, id store.PoolID, now time.Time) []ShownAddress {
+	var all []ShownAddress
+	leased := map[netip.Addr]bool{}
+	for _, l := range v.leases[id] {
+		leased[l.Address] = true
+		all = append(all, ShownAddress{
+			Address: l.Address, Network: id.Network, DataDir: id.DataDir, State: v.stateOf(census, l), Identity: l.Sticky, Pod: l.Pod,
+			ContainerID: l.Owner.ContainerID, IfName: l.Owner.IfName, Netns: l.Netns.Path, Since: l.Time,
+		})
+	}
+	for i := range v.reservations[id] {
+		r := &v.reservations[id][i]
+		for _, a := range r.Addresses {
+			if leased[a] {
+				continue
+			}
+			one := ShownAddress{
+				Address: a, Network: id.Network, DataDir: id.DataDir, State: shownState(r, now), Identity: r.Identity, Pod: r.Pod,
+				ContainerID: r.Holder.ContainerID, IfName: r.Holder.IfName, Since: cmp.Or(r.Released, r.Used, r.Created),
+			}
+			one.Expires, _ = r.Free()
+			all = append(all, one)
+		}
+	}
+	slices.SortFunc(all, func(a, b ShownAddress) int { return a.Address.Compare(b.Address) })
+	return all
+}
+
+// fill counts a pool's addresses.
+func fill(id store.PoolID, all []ShownAddress, p *plan) ShownPool {
+	out := ShownPool{PoolID: id}
+	if p != nil {
+		for _, s := range p.sets {
+			out.Sets = append(out.Sets, ShownSet{Subnets: s.String(), Size: s.size().String()})
+		}
+	}
+	for _, a := range all {
+		switch a.State {
+		case stateExpired:
+			continue
+		case stateLive, stateLeaked, stateImported:
+			out.Leased++
+		default:
+			out.Reserved++
+		}
+		if p == nil {
+			continue
+		}
+		for i, s := range p.sets {
+			if r := s.rangeOf(a.Address); r != nil && r.allows(a.Address) {
+				out.Sets[i].Used++
+			}
+		}
+	}
+	return out
+}
+
+// Table shows the addresses.
+func (s *Shown) Table() (head []string, rows [][]string) {
+	for _, a := range s.Addresses {
+		expires := "-"
+		if !a.Expires.IsZero() {
+			expires = brief(a.Expires.Sub(s.now))
+		}
+		rows = append(rows, []string{
+			a.Address.String(), a.Network, a.State, cmp.Or(a.Pod, a.Identity, "-"), cmp.Or(a.ContainerID, "-"), cmp.Or(a.IfName, "-"),
+			cmp.Or(a.Netns, "-"), brief(s.now.Sub(a.Since)), expires,
+		})
+	}
+	return []string{"ADDRESS", "NETWORK", "STATE", "FOR", "CONTAINER", "IFNAME", "NETNS", "AGE", "EXPIRES IN"}, rows
+}
+
+// brief is a time span in whole seconds.
+func brief(d time.Duration) string { return max(d, 0).Round(time.Second).String() }
+
+// String tells how full the pools are.
+func (s *Shown) String() string {
+	var lines []string
+	for _, p := range s.Pools {
+		line := fmt.Sprintf("pool %q in %s: %d leased, %d reserved", p.Network, cmp.Or(p.DataDir, "a directory that is not known"), p.Leased, p.Reserved)
+		for _, set := range p.Sets {
+			line += fmt.Sprintf("; %s: %d of %s used", set.Subnets, set.Used, set.Size)
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// errNoSuch is what a verb says about an address that nobody has.
+func errNoSuch(a netip.Addr) error {
+	return fmt.Errorf("%s is neither leased nor reserved: %w", a, store.ErrNotFound)
+}
+
+// find returns the pool that has an address.
+func (v *inventory) find(a netip.Addr) (store.PoolID, error) {
+	var found []store.PoolID
+	for _, id := range v.pools() {
+		leased := slices.ContainsFunc(v.leases[id], func(l store.Lease) bool { return l.Address == a })
+		reserved := slices.ContainsFunc(v.reservations[id], func(r store.Reservation) bool { return slices.Contains(r.Addresses, a) })
+		if leased || reserved {
+			found = append(found, id)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return store.PoolID{}, errNoSuch(a)
+	case 1:
+		return found[0], nil
+	}
+	return store.PoolID{}, fmt.Errorf("%s is of several pools, of networks %s: say which by --network", a, networks(found))
+}
+
+// networks lists the networks of pools.
+func networks(ids []store.PoolID) string {
+	var names []string
+	for _, id := range ids {
+		names = append(names, fmt.Sprintf("%q", id.Network))
+	}
+	return strings.Join(slices.Compact(names), ", ")
+}
+
+// errNoPool is what a verb says when it cannot tell which pool is meant.
+var errNoPool = errors.New("say by --network, or by a configuration with --conf, which pool is meant")
