@@ -119,6 +119,8 @@ type bench struct {
 	ns   *netopstest.NS
 	// warmed tells that the shared objects are there.
 	warmed bool
+	// sweeps counts those that began.
+	sweeps int
 }
 
 func (s Suite) bench(t *testing.T, c Conf) *bench {

@@ -2,14 +2,22 @@ package rolestest
 
 import (
 	"fmt"
+	"iter"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
 )
 
-// maxSteps ends a sweep that never gets through: more writes than any role makes.
-const maxSteps = 200
+const (
+	// maxSteps ends a sweep that never gets through: more writes than any role makes.
+	maxSteps = 200
+	// strideEnv has sweeps probe every so many-th write instead of each, where
+	// calls are slow and another machine probes them all.
+	strideEnv = "CNIBOX_SWEEP"
+)
 
 // faultSweep makes the n-th write of ADD fail, for every n, and then of DEL:
 // afterwards kernel and store equal the start.
@@ -95,10 +103,29 @@ func (b *bench) clean(n int) {
 // through tells that the call made all its writes before the probed one came.
 func (a Answer) through() bool { return strings.Contains(a.Stderr, unreached) }
 
-// sweepAdd runs ADD with the n-th write probed, n = 1, 2, …, until it gets through.
+// writes counts the writes to probe: 1, 2, 3, …, or with a stride fewer of them,
+// of which the next sweep has others.
+func (b *bench) writes() iter.Seq[int] {
+	b.t.Helper()
+	stride := 1
+	if v := os.Getenv(strideEnv); v != "" {
+		var err error
+		if stride, err = strconv.Atoi(v); err != nil || stride < 1 {
+			b.t.Fatalf("%s=%q: want a number from 1 on", strideEnv, v)
+		}
+	}
+	first := 1 + b.sweeps%stride
+	b.sweeps++
+	return func(yield func(int) bool) {
+		for n := first; n <= maxSteps && yield(n); n += stride {
+		}
+	}
+}
+
+// sweepAdd runs ADD with the n-th write probed until it gets through.
 func (b *bench) sweepAdd(t *testing.T, kind string, after func(n int)) {
 	t.Helper()
-	for n := 1; n <= maxSteps; n++ {
+	for n := range b.writes() {
 		call := b.call("ADD")
 		call.Probe = fmt.Sprintf("%s:%d", kind, n)
 		a := b.Run(call)
@@ -110,13 +137,13 @@ func (b *bench) sweepAdd(t *testing.T, kind string, after func(n int)) {
 		}
 		after(n)
 	}
-	t.Fatalf("%s: ADD did not get through after %d turns", kind, maxSteps)
+	t.Fatalf("%s: ADD did not get through after %d writes", kind, maxSteps)
 }
 
 // sweepDel does the same for DEL of a whole attachment.
 func (b *bench) sweepDel(t *testing.T, kind string, after func(n int)) {
 	t.Helper()
-	for n := 1; n <= maxSteps; n++ {
+	for n := range b.writes() {
 		b.OK(b.call("ADD"))
 		call := b.call("DEL")
 		call.Probe = fmt.Sprintf("%s:%d", kind, n)
@@ -125,7 +152,7 @@ func (b *bench) sweepDel(t *testing.T, kind string, after func(n int)) {
 		}
 		after(n)
 	}
-	t.Fatalf("%s: DEL did not get through after %d turns", kind, maxSteps)
+	t.Fatalf("%s: DEL did not get through after %d writes", kind, maxSteps)
 }
 
 // coldSweep probes the ADD that makes the shared objects too; GC with an empty
@@ -133,7 +160,7 @@ func (b *bench) sweepDel(t *testing.T, kind string, after func(n int)) {
 func (b *bench) coldSweep(t *testing.T, kind, pristine string) {
 	t.Helper()
 	b.warmed = false
-	for n := 1; n <= maxSteps; n++ {
+	for n := range b.writes() {
 		call := b.call("ADD")
 		call.Probe = fmt.Sprintf("%s:%d", kind, n)
 		a := b.Run(call)
@@ -145,5 +172,5 @@ func (b *bench) coldSweep(t *testing.T, kind, pristine string) {
 			return
 		}
 	}
-	t.Fatalf("%s: first ADD did not get through after %d turns", kind, maxSteps)
+	t.Fatalf("%s: first ADD did not get through after %d writes", kind, maxSteps)
 }

@@ -36,7 +36,7 @@ func TestStorm(t *testing.T) {
 // list that podman and Kubernetes ask for, their plugins killed at random.
 func TestStormList(t *testing.T) {
 	rolestest.Storm{
-		Table: all.Table(), Type: "bridge", Containers: 40, Parallel: 32, Soaked: 300,
+		Table: all.Table(), Type: "bridge", Containers: 40, Parallel: 32, Soaked: 300, Whole: true,
 		Confs: []string{`{"cniVersion":"1.1.0","name":"storm","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,"hairpinMode":true,
 			"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/23"}]]}}`},
 		Chain: []string{

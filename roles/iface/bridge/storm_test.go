@@ -16,7 +16,7 @@ import (
 // TestStorm: 300 containers, 32 at a time, their plugins killed at random.
 func TestStorm(t *testing.T) {
 	rolestest.Storm{
-		Table: all.Table(), Type: "bridge", Containers: 300, Parallel: 32,
+		Table: all.Table(), Type: "bridge", Containers: 300, Parallel: 32, Whole: true,
 		Confs: []string{`{"cniVersion":"1.1.0","name":"storm","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,
 			"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/23"}]]}}`},
 	}.Run(t)
