@@ -22,7 +22,7 @@ func TestRogue(t *testing.T) {
 	var say atomic.Value
 	newRogue(t, wire.server, func(m *dhcpv4.DHCPv4) [][]byte { return say.Load().(answers)(m) })
 	e := rolestest.NewEnv(t, all.Table())
-	daemon(t, e, "-timeout", "100ms", "-resendtimeout", "200ms")
+	daemon(t, e, "-timeout", "500ms", "-resendtimeout", "2s") // no less: a busy machine needs it
 	ns := netopstest.New(t)
 	c := conf(e, `,"request":[{"option":"interface-mtu"}]`)
 	say.Store(answers(with()))
