@@ -19,7 +19,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -230,10 +229,16 @@ func (s *Server) log(name string) []byte {
 	return b[max(0, len(b)-4000):]
 }
 
-// built is the path of a program in bin/kube.
+// built is the path of a program in bin/kube of the repository that the test runs in.
 func built(name string) string {
-	_, here, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(here), "..", "..", "bin", "kube", name)
+	dir, _ := os.Getwd()
+	for dir != filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	return filepath.Join(dir, "bin", "kube", name)
 }
 
 // loopback is down in a new network namespace.
