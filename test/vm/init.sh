@@ -3,6 +3,7 @@
 /bin/busybox mkdir -p /proc /sys /dev /run /tmp /sbin /usr/bin /usr/sbin /root /var
 /bin/busybox --install -s /bin
 export PATH=/usr/sbin:/bin:/sbin HOME=/root TMPDIR=/tmp CNIBOX_TEST_VM=1
+. /etc/environment
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
@@ -33,7 +34,7 @@ echo "$mark ready $(uname -r) $(cut -d' ' -f1 /proc/uptime)" >&3
 while read -r pkg run; do
 	echo "$mark begin $pkg" >&3
 	cd "/src/$pkg" || continue
-	./suite.test -test.v -test.timeout="$(cat /etc/timeout)" -test.run="$run" >&3 2>&3 </dev/null
+	./suite.test -test.v -test.timeout="$(cat /etc/timeout)" -test.run="$run" -test.skip="$(cat /etc/skip)" >&3 2>&3 </dev/null
 	echo "$mark end $pkg $?" >&3
 done </etc/suites
 echo "$mark done" >&3

@@ -30,6 +30,8 @@ func writeInitrd(file string, k kernel, root string, suites []suite, o options) 
 	a.data("etc/modules", 0o644, []byte(strings.Join(moduleNames(modulesText), "\n")+"\n"))
 	a.data("etc/suites", 0o644, suiteList(suites))
 	a.data("etc/timeout", 0o644, testTimeout(o))
+	a.data("etc/skip", 0o644, []byte(o.skip))
+	a.data("etc/environment", 0o644, environment(o))
 	a.data("etc/protocols", 0o644, []byte("icmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\n")) // nft shows names
 	a.data("etc/passwd", 0o644, []byte("root:x:0:0::/root:/bin/sh\n"))
 	a.file("bin/busybox", "/bin/busybox")
@@ -62,6 +64,16 @@ func suiteList(suites []suite) []byte {
 	var b strings.Builder
 	for _, s := range suites {
 		fmt.Fprintln(&b, s.pkg, s.run)
+	}
+	return []byte(b.String())
+}
+
+// environment is what init.sh exports, one quoted variable a line.
+func environment(o options) []byte {
+	var b strings.Builder
+	for _, v := range o.env {
+		name, value, _ := strings.Cut(v, "=")
+		fmt.Fprintf(&b, "export %s='%s'\n", name, value)
 	}
 	return []byte(b.String())
 }

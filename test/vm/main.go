@@ -6,7 +6,7 @@
 // skip. Nothing is installed: kernel and modules are unpacked under -cache. QEMU emulates (tcg), so that it works where
 // /dev/kvm is missing or broken.
 //
-//	go run ./test/vm [-timeout 20m] [-run REGEXP] [-copy PATH]… PACKAGE[=REGEXP]…
+//	go run ./test/vm [-timeout 20m] [-run REGEXP] [-skip REGEXP] [-copy PATH]… [-env NAME=VALUE]… PACKAGE[=REGEXP]…
 //
 // The expression after a package is its own -run; one that is for several tests is written 'TestA/x|TestB'.
 //
@@ -35,8 +35,10 @@ import (
 type options struct {
 	timeout time.Duration
 	run     string
+	skip    string
 	cache   string
 	copies  []string
+	env     []string // NAME=VALUE for the tests
 	pkgs    []string
 }
 
@@ -54,9 +56,17 @@ func parse() options {
 	var o options
 	flag.DurationVar(&o.timeout, "timeout", 20*time.Minute, "kill the machine after this `time`")
 	flag.StringVar(&o.run, "run", "", "run only the tests that match `regexp`, in packages that bring none of their own")
+	flag.StringVar(&o.skip, "skip", "", "leave out the tests that match `regexp`, in all packages")
 	flag.StringVar(&o.cache, "cache", "bin/vm", "`directory` of the unpacked kernel, relative to the repository")
 	flag.Func("copy", "file or directory of the repository to have in the machine (repeatable `path`)", func(v string) error {
 		o.copies = append(o.copies, v)
+		return nil
+	})
+	flag.Func("env", "variable of the tests' environment (repeatable `NAME=VALUE`)", func(v string) error {
+		if name, _, ok := strings.Cut(v, "="); !ok || name == "" || strings.ContainsAny(v, "\n\r'") {
+			return errors.New("want NAME=VALUE on one line, without quotes")
+		}
+		o.env = append(o.env, v)
 		return nil
 	})
 	flag.Parse()
@@ -65,6 +75,9 @@ func parse() options {
 }
 
 func run(ctx context.Context, o options) error {
+	if _, err := regexp.Compile(o.skip); err != nil {
+		return fmt.Errorf("-skip: %w", err)
+	}
 	if len(o.pkgs) == 0 {
 		return errors.New("no package named, for example: go run ./test/vm ./netops")
 	}
@@ -146,12 +159,15 @@ func nameSuites(o options) ([]suite, error) {
 	return suites, nil
 }
 
+// buildTags are the product's: the compiler's cache has it from elsewhere.
+const buildTags = "urfave_cli_no_docs"
+
 // buildSuites compiles the tests of every package without cgo, so that they need no shared library in the machine.
 func buildSuites(ctx context.Context, root, work string, suites []suite) error {
 	for i := range suites {
 		s := &suites[i]
 		s.bin = filepath.Join(work, fmt.Sprintf("%d.test", i))
-		cmd := command(ctx, root, "go", "test", "-c", "-ldflags=-s -w", "-o", s.bin, "./"+s.pkg)
+		cmd := command(ctx, root, "go", "test", "-tags", buildTags, "-c", "-ldflags=-s -w", "-o", s.bin, "./"+s.pkg)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64", "GOOS=linux")
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("compile tests of %q: %w", s.pkg, err)
