@@ -9,7 +9,7 @@ import (
 // block reads the value that begins here, on a line of its own or after a dash;
 // parent is the column of the collection that it is in, -1 for none.
 func (p *parser) block(parent int) error {
-	if p.peek() == '-' && p.blankAt(p.at+1) {
+	if p.dash() {
 		return p.sequence(p.column())
 	}
 	switch _, n, err := p.key(); {
@@ -20,6 +20,9 @@ func (p *parser) block(parent int) error {
 	}
 	return p.inline(parent)
 }
+
+// dash tells whether an item of a sequence begins here.
+func (p *parser) dash() bool { return p.peek() == '-' && p.blankAt(p.at+1) }
 
 // sequence reads the items whose dashes stand in this column.
 func (p *parser) sequence(column int) error {
@@ -37,7 +40,7 @@ func (p *parser) sequence(column int) error {
 		if err != nil {
 			return err
 		}
-		if !more || p.peek() != '-' || !p.blankAt(p.at+1) {
+		if !more || !p.dash() {
 			p.out = append(p.out, ']')
 			return nil // a mapping's next key may stand in the same column
 		}
@@ -60,7 +63,7 @@ func (p *parser) below(column int, dashes bool) error {
 	p.skip()
 	at := p.column()
 	switch {
-	case p.done(), at < column, at == column && !(dashes && p.peek() == '-' && p.blankAt(p.at+1)):
+	case p.done(), at < column, at == column && !p.dash(), at == column && !dashes:
 		p.out = append(p.out, "null"...)
 		return nil
 	case at == column:
@@ -126,7 +129,7 @@ func (p *parser) entry(column int) error {
 	if p.lineEnd() {
 		return p.below(column, true)
 	}
-	if p.peek() == '-' && p.blankAt(p.at+1) {
+	if p.dash() {
 		return errors.New("begin the sequence on a line of its own")
 	}
 	if _, n, err := p.key(); err != nil {

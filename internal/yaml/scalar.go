@@ -102,7 +102,9 @@ const (
 )
 
 // isWord tells whether s is one of words.
-func isWord(words, s string) bool { return strings.Contains(words, " "+s+" ") && !strings.Contains(s, " ") }
+func isWord(words, s string) bool {
+	return strings.Contains(words, " "+s+" ") && !strings.Contains(s, " ")
+}
 
 // scalar appends a plain scalar: null, a truth value, a number or a string.
 func (p *parser) scalar(s string) error {

@@ -32,7 +32,7 @@ func accepted() map[string]string {
 		"a: {b: [1, 'x', \"y\"], c: {}}\nd: []":     `{"a":{"b":[1,"x","y"],"c":{}},"d":[]}`,
 		"a: [1,\n  2,\n]":                           `{"a":[1,2]}`,
 		"{a: {\"b\":1}}":                            `{"a":{"b":1}}`,
-		"a: 'it''s'\n'b c': \"\\u00e9\\n\\x41\"": `{"a":"it's","b c":"é\nA"}`,
+		"a: 'it''s'\n'b c': \"\\u00e9\\n\\x41\"":    `{"a":"it's","b c":"é\nA"}`,
 		"a: one\n  two\n\n  three\nb: 1":            `{"a":"one two\nthree","b":1}`,
 		"a: 'one\n  two\n\n\n  three'":              `{"a":"one two\n\nthree"}`,
 		"a: \"one \\\n  two\"":                      `{"a":"one two"}`,
