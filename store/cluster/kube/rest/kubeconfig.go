@@ -164,8 +164,10 @@ func (u *authInfo) refuse() (faults []error) {
 		key   string
 		given bool
 	}{
-		{"exec", given(u.Exec)}, {"auth-provider", given(u.AuthProvider)},
-		{"username and password", u.Username != "" || u.Password != ""}, {"as", u.Impersonate != ""},
+		{"exec", given(u.Exec)},
+		{"auth-provider", given(u.AuthProvider)},
+		{"username and password", u.Username != "" || u.Password != ""},
+		{"as", u.Impersonate != ""},
 	} {
 		if f.given {
 			faults = append(faults, fmt.Errorf("%s: %w: %s", f.key, errUnsupported, instead))
