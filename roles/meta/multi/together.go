@@ -20,7 +20,7 @@ func (c *course) dropLinks(ctx context.Context, all []store.Delegate, ns *netops
 			continue
 		}
 		l, err := netlist.Parse(all[i].List, all[i].Version)
-		if err != nil || slices.ContainsFunc(l.Plugins, func(p netlist.Plugin) bool { return p.IPAM != "" && c.h.Delegate.OverLink(p.IPAM) }) {
+		if err != nil || c.isExecuted(&all[i]) || slices.ContainsFunc(l.Plugins, func(p netlist.Plugin) bool { return p.IPAM != "" && c.h.Delegate.OverLink(p.IPAM) }) {
 			continue
 		}
 		keys = append(keys, store.Key{Network: l.Name, ContainerID: c.out.Owner.ContainerID, IfName: all[i].IfName})

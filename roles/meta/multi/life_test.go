@@ -1,0 +1,265 @@
+package multi_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/dispatch"
+	"github.com/cnibox/cnibox/roles/meta/multi"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
+)
+
+// host is the world's node, as the command line has it.
+func (w *world) host() *roles.Host {
+	w.t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	h, done, err := node.Open(w.t.Context(), node.Options{RunDir: w.RunDir(), StateDir: w.StateDir(), Role: "multi", Program: "test", Log: log, CacheDirs: []string{w.CacheDir()}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(done)
+	h.Delegate = dispatch.NewDelegator(dispatch.Process{Table: all.Table(), Executable: "/proc/self/exe", Stderr: io.Discard}, h, log)
+	return h
+}
+
+// verb runs a command of the role's.
+func (w *world) verb(name string, args ...string) error {
+	w.t.Helper()
+	verbs := multi.Role().Verbs
+	i := slices.IndexFunc(verbs, func(v roles.CommandVerb) bool { return v.Name == name })
+	_, err := verbs[i].Run(w.t.Context(), w.host(), nil, args)
+	return err
+}
+
+// A running container gets one more network and loses it; DEL takes what is left.
+func TestHotPlug(t *testing.T) {
+	w := newWorld(t)
+	w.wish("b")
+	start := w.warm()
+	a := w.OK(w.call("ADD"))
+	attached := w.state()
+	for _, c := range []struct{ pod, network, want string }{
+		{"web/pod", "c@net1", `"net1" is the interface of`},
+		{"web/pod", "nothing", "nothing"},
+		{"web/nobody", "c", "no container or pod"},
+	} {
+		if err := w.verb("attach", c.pod, c.network); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("attach %s %s: %v", c.pod, c.network, err)
+		}
+	}
+	w.write("fail-ADD", "")
+	if err := w.verb("attach", "pod", "s"); err == nil {
+		t.Error("attached by a plugin that failed")
+	}
+	w.same(attached, "after attach that failed")
+	if err := errors.Join(os.Remove(w.file("fail-ADD")), w.verb("attach", "web/pod", "c@hot"), w.verb("attach", "container", "s")); err != nil {
+		t.Fatal(err)
+	}
+	if want := "net-a@eth0 web/b@net1 web/c@hot web/s@net3"; w.status() != want {
+		t.Errorf("network-status %q, want %q", w.status(), want)
+	}
+	w.OK(w.check(a.Stdout))
+	if err := w.verb("detach", "web/pod", "net-a"); err == nil {
+		t.Error("the default network was detached")
+	}
+	if err := w.verb("detach", "web/pod", "c"); err != nil {
+		t.Fatal(err)
+	}
+	if want := "net-a@eth0 web/b@net1 web/s@net3"; w.status() != want {
+		t.Errorf("network-status %q, want %q", w.status(), want)
+	}
+	w.OK(w.check(a.Stdout))
+	w.OK(w.bare())
+	w.same(start, "after DEL")
+	if calls, _ := w.calls(); calls[len(calls)-1] != "DEL container1 net3" {
+		t.Errorf("calls %q", calls)
+	}
+	if err := w.verb("attach", "web/pod", "c"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("attach after DEL: %v", err)
+	}
+}
+
+// A network claims the default route, and another has routes for its own addresses.
+// CHECK knows of both.
+func TestRoutes(t *testing.T) {
+	w := newWorld(t)
+	w.wish(`[{"name":"b","default-route":["10.2.0.1"]},{"name":"c","io.github.cnibox":{"policyRoutes":[{"dst":"192.0.2.0/24","gw":"10.3.0.1"}]}},{"name":"b","interface":"l2","io.github.cnibox":{"ip":"none"}}]`)
+	w.network("b", strings.Replace(netB, `"bridge":"br-b"`, `"bridge":"br-b","isGateway":true`, 1))
+	start := w.warm()
+	a := w.OK(w.call("ADD"))
+	state := w.ns.Snapshot(t)
+	for _, want := range []string{"route 0.0.0.0/0 via 10.2.0.1 dev net1 table 254", "route 192.0.2.0/24 via 10.3.0.1 dev net2 table 100", "from 10.3.0.2/32 to all table 100"} {
+		if !strings.Contains(state, want) {
+			t.Errorf("no %q in\n%s", want, state)
+		}
+	}
+	if strings.Count(state, "route 0.0.0.0/0") != 1 || strings.Contains(state, "dev l2 table 254") || strings.Contains(a.Stdout, "0.0.0.0/0") {
+		t.Errorf("state\n%s\nresult %s", state, a.Stdout)
+	}
+	w.OK(w.check(a.Stdout))
+	if err := w.verb("detach", "web/pod", "@net1"); err != nil {
+		t.Fatal(err)
+	}
+	if state := w.ns.Snapshot(t); !strings.Contains(state, "route 0.0.0.0/0 via 10.1.0.1 dev eth0 table 254") || !strings.Contains(state, "table 100") {
+		t.Errorf("after detach\n%s", state)
+	}
+	w.OK(w.check(a.Stdout))
+	w.OK(w.bare())
+	w.same(start, "after DEL")
+}
+
+// A call that was killed has left a record: the next ADD undoes that and begins anew,
+// whatever was done of it. One that had done all is a living attachment.
+func TestAgain(t *testing.T) {
+	w := newWorld(t)
+	w.wish("b,s")
+	start := w.warm()
+	for _, kind := range []string{"net:kill-after", "store:kill"} {
+		for n := 1; ; n++ {
+			c := w.call("ADD")
+			c.Probe = fmt.Sprintf("%s:%d", kind, n)
+			if a := w.Run(c); strings.Contains(a.Stderr, "probe was not reached") {
+				break
+			}
+			again := w.Run(w.call("ADD"))
+			if again.Code != 0 && !strings.Contains(again.Stdout, "already attached") {
+				t.Fatalf("%s: ADD again: %s", c.Probe, again.Stdout)
+			}
+			second := w.Fail(w.call("ADD"), 105)
+			if !strings.Contains(second.Stdout, "multi: already attached") {
+				t.Fatalf("a second ADD: %s", second.Stdout)
+			}
+			w.OK(w.bare())
+			w.same(start, "after "+c.Probe+", ADD again and DEL")
+		}
+		w.OK(w.call("DEL"))
+	}
+}
+
+// After a power cut the container is gone, and what an executed plugin keeps for it
+// is not: DEL calls it, and so does the next ADD of the same ID.
+func TestReboot(t *testing.T) {
+	for _, verb := range []string{"DEL", "ADD", "GC"} {
+		w := newWorld(t)
+		w.wish("b,s")
+		w.warm()
+		w.OK(w.call("ADD"))
+		w.OK(w.call("DEL")) // the kernel's part goes with the machine
+		w.OK(w.call("ADD"))
+		w.reboot()
+		w.ns.Reset(t)
+		_ = os.Remove(w.file("calls"))
+		switch verb {
+		case "GC":
+			w.OK(w.gc([]roles.AttachmentID{}))
+		case "DEL":
+			w.OK(w.bare())
+		default:
+			w.OK(w.call("ADD"))
+		}
+		calls, _ := w.calls()
+		if len(calls) == 0 || calls[0] != "DEL container1 net2" {
+			t.Errorf("%s after a reboot: calls %q", verb, calls)
+		}
+		w.OK(w.call("DEL"))
+	}
+}
+
+// reboot takes what dies with a boot, and has the records be of another.
+func (w *world) reboot() {
+	w.t.Helper()
+	h := w.host()
+	err := h.Store.KeepUpdate(w.t.Context(), func(tx *store.KeepTx) error {
+		all, err := tx.Delegations("")
+		for i := range all {
+			all[i].BootID = "another"
+			err = errors.Join(err, tx.PutDelegation(&all[i]))
+		}
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	err = h.Store.View(w.t.Context(), func(tx *store.Tx) error {
+		atts, err := tx.Attachments("")
+		for i := range atts {
+			_ = node.UndoParts(context.Background(), h, &atts[i], nil)
+		}
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.Forget()
+}
+
+// STATUS asks the plugins of networks that every pod gets, and the readiness file.
+func TestStatus(t *testing.T) {
+	w := newWorld(t)
+	call := w.call("STATUS")
+	call.ID, call.Netns, call.IfName = "", "", ""
+	w.OK(call)
+	w.conf["delegates"] = []json.RawMessage{json.RawMessage(netA), json.RawMessage(`{"name":"s","type":"stranger"}`)}
+	w.write("fail-STATUS", "")
+	call.Conf = w.call("STATUS").Conf
+	if a := w.Fail(call, 0); !strings.Contains(a.Stdout, `network \"s\"`) {
+		t.Errorf("STATUS %s", a.Stdout)
+	}
+	if err := os.Remove(w.file("fail-STATUS")); err != nil {
+		t.Fatal(err)
+	}
+	w.OK(call)
+	w.conf["readinessindicatorfile"] = w.file("ready")
+	call.Conf = w.call("STATUS").Conf
+	w.Fail(call, 50)
+	w.Fail(w.call("ADD"), 11)
+	w.write("ready", "")
+	w.OK(call)
+	w.OK(w.call("ADD"))
+	w.OK(w.call("DEL"))
+}
+
+// The default network by its name, others beside it but not for system pods, the pod's
+// own choice of the default one (Multus), and that among eligible ones (CNI-Genie).
+func TestDefaults(t *testing.T) {
+	w := newWorld(t)
+	delete(w.conf, "delegates")
+	w.conf["clusterNetwork"], w.conf["defaultNetworks"] = "net-a", []string{w.file("confs/20-b.conflist")}
+	w.conf["eligibleNetworks"] = []string{"net-a", "net-b", "net-c"}
+	w.write("confs/10-a.conflist", netA)
+	w.write("confs/20-b.conflist", netB)
+	w.write("confs/30-c.conf", netC)
+	w.write("nets/kube-system/mine.json", netC)
+	for _, c := range []struct{ key, value, namespace, want string }{
+		{"", "", "web", "net-a@eth0 net-b@net1"},
+		{"", "", "kube-system", "net-a@eth0"},
+		{"v1.multus-cni.io/default-network", "mine", "web", "kube-system/mine@eth0 net-b@net1"},
+		{"cni", "net-c,net-a@more", "kube-system", "net-c@eth0 net-a@more"},
+		{"k8s.v1.cni.cncf.io/networks", "c", "web", "net-a@eth0 net-b@net1 web/c@net2"},
+	} {
+		w.annotations = map[string]string{c.key: c.value}
+		call := w.call("ADD")
+		call.Args = strings.Replace(call.Args, "NAMESPACE=web", "NAMESPACE="+c.namespace, 1)
+		a := w.OK(call)
+		if w.status() != c.want {
+			t.Errorf("%s %s: %q, want %q", c.key, c.value, w.status(), c.want)
+		}
+		w.OK(w.check(a.Stdout))
+		w.OK(w.bare())
+	}
+	if files, _ := filepath.Glob(filepath.Join(w.RunDir(), "*", "network-status", "*")); len(files) != 0 {
+		t.Errorf("files stay: %q", files)
+	}
+}
