@@ -34,7 +34,7 @@ setup:
 
 demo: setup build
 	@$(GO) build -o bin/demo ./test/demo
-	@bin/demo -cnibox bin/cnibox -conf examples/bridge.conflist
+	@bin/demo -cnibox bin/cnibox
 
 test: setup build bin/peers/bridge
 	$(SANDBOX) $(GOTEST) -p 3 -timeout 20m $$($(GO) list ./... | grep -v /test/diff$$)

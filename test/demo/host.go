@@ -1,15 +1,10 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,31 +41,13 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, ifr)
 }
 
-// newNetns makes a network namespace and binds it to a path, as `ip netns add` does.
-func newNetns(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	f.Close()
-	return onThread(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return err
-		}
-		return unix.Mount(threadNetns(), path, "", unix.MS_BIND, "")
-	})
-}
-
-// inNetns runs f on a thread in a network namespace; "" is the host's.
+// inNetns runs f on a thread in a named network namespace; "" is the host's.
 // Sockets made and programs started by f are in that namespace.
-func inNetns(path string, f func() error) error {
-	if path == "" {
+func inNetns(name string, f func() error) error {
+	if name == "" {
 		return f()
 	}
-	ns, err := os.Open(path)
+	ns, err := os.Open(filepath.Join("/run/netns", name))
 	if err != nil {
 		return err
 	}
@@ -91,46 +68,4 @@ func onThread(f func() error) error {
 		done <- f()
 	}()
 	return <-done
-}
-
-func threadNetns() string { return fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()) }
-
-// httpBetween serves a text in one namespace and requests it from another.
-func httpBetween(ctx context.Context, from, to, address, text string) (string, error) {
-	var l net.Listener
-	err := inNetns(to, func() (err error) {
-		l, err = net.Listen("tcp", net.JoinHostPort(address, "8080"))
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	srv := &http.Server{
-		ReadHeaderTimeout: 5 * time.Second,
-		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, text) }),
-	}
-	go srv.Serve(l)
-	defer srv.Close()
-
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-			err = inNetns(from, func() error {
-				conn, err = new(net.Dialer).DialContext(ctx, network, addr)
-				return err
-			})
-			return conn, err
-		},
-	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(address, "8080")+"/", nil)
-	if err != nil {
-		return "", err
-	}
-	res, err := client.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
-	return string(b), err
 }

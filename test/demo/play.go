@@ -5,45 +5,53 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
-	"time"
 )
 
 // demo is one run.
 type demo struct {
-	ctx          context.Context
-	cnibox, conf string
-	dir          string
-	plugins      string
-	pods         []*pod
+	ctx    context.Context
+	cnibox string
+	lab    cluster
 }
 
-// pod is one namespace and what ADD answered for it.
+// cluster is what is needed of `cnibox lab status --json`.
+type cluster struct {
+	Switch, Dir string
+	Nodes       []node
+	Pings       []struct {
+		From, To string
+		MS       float64
+		Error    string
+	}
+}
+
+type node struct {
+	Name, Netns, Dir string
+	Address          netip.Prefix
+	PodNetwork       netip.Prefix
+	Pods             []pod
+}
+
 type pod struct {
-	name, netns string
-	address     string
-	result      result
-}
-
-// result is what the drawing needs of a CNI result.
-type result struct {
-	Interfaces []struct{ Name, Mac, Sandbox string }
-	IPs        []struct{ Address, Gateway string }
+	Name, Netns string
+	Address     netip.Addr
 }
 
 func (d *demo) play() error {
-	if err := d.setUp(); err != nil {
-		return err
+	if err := privateHost(); err != nil {
+		return fmt.Errorf("prepare a host of our own: %w", err)
 	}
 	before, err := d.leftovers()
 	if err != nil {
 		return err
 	}
-	for _, step := range []func() error{d.attach, d.show, d.talk, d.detach} {
+	for _, step := range []func() error{d.up, d.entries, d.ping, d.packet, d.down} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -56,178 +64,156 @@ func (d *demo) play() error {
 	if before != after {
 		return fmt.Errorf("something is left:\n%s\nbefore the demo there was:\n%s", after, before)
 	}
-	fmt.Println("  nothing: links, addresses, routes, nftables and state are as before")
+	fmt.Println("  nothing: links, addresses, routes, nftables, namespaces and processes are as before")
 	return nil
 }
 
-// setUp prepares the private host: mounts, loopback, plugin links, two namespaces.
-func (d *demo) setUp() error {
-	if err := privateHost(); err != nil {
-		return fmt.Errorf("prepare a host of our own: %w", err)
-	}
-	d.dir = "/run/demo"
-	// What the caller's environment says is the machine's state.
-	for key, dir := range map[string]string{"CNIBOX_RUN_DIR": "/run/cnibox", "CNIBOX_STATE_DIR": "/run/demo/state"} {
-		if err := os.Setenv(key, dir); err != nil {
-			return err
-		}
-	}
-	d.plugins = filepath.Join(d.dir, "bin")
-	if err := os.MkdirAll(d.plugins, 0o755); err != nil {
+// up makes the cluster.
+func (d *demo) up() error {
+	say("Three nodes with two pods each: cnibox lab up")
+	if _, err := d.output("", d.cnibox, "lab", "up", "--nodes", "3", "--pods", "2"); err != nil {
 		return err
 	}
-	say("Install: one binary, a link for each plugin")
-	if err := d.print(d.cnibox, "install", "--dir", d.plugins); err != nil {
+	if err := d.look(); err != nil {
 		return err
 	}
-	for _, name := range []string{"pod-a", "pod-b"} {
-		p := &pod{name: name, netns: filepath.Join("/run/netns", name)}
-		if err := newNetns(p.netns); err != nil {
-			return err
-		}
-		d.pods = append(d.pods, p)
-	}
-	return nil
-}
-
-// attach runs ADD for both pods, as a runtime would.
-func (d *demo) attach() error {
-	say("ADD: both pods, through the plugin links")
-	for _, p := range d.pods {
-		start := time.Now()
-		out, err := d.output(d.cnibox, "add", "--cni-path", d.plugins, d.conf, p.name, p.netns)
-		if err != nil {
-			return err
-		}
-		if err := json.Unmarshal(out, &p.result); err != nil || len(p.result.IPs) == 0 {
-			return fmt.Errorf("add %s: unexpected result %s", p.name, out)
-		}
-		p.address, _, _ = strings.Cut(p.result.IPs[0].Address, "/")
-		fmt.Printf("  %s has %s (%.0f ms with the command line's own start)\n", p.name, p.result.IPs[0].Address, float64(time.Since(start))/1e6)
-	}
-	return nil
-}
-
-// show prints the node's state and the picture.
-func (d *demo) show() error {
-	say("State of the node")
-	if err := d.print(d.cnibox, "state"); err != nil {
+	if err := d.print("", d.cnibox, "lab", "status", "--table"); err != nil {
 		return err
 	}
-	say("What was made")
-	fmt.Print(draw(d.pods))
-	return nil
+	fmt.Printf(`
+  Each node is a network namespace with one interface, eth1; %s holds the
+  bridge between them. cnibox agent runs in each node. What it tells the others is
+  one file of the registry, %s:
+`, d.lab.Switch, filepath.Join(d.lab.Dir, "cluster/nodes", d.lab.Nodes[1].Name+".json"))
+	return d.print("", "cat", filepath.Join(d.lab.Dir, "cluster/nodes", d.lab.Nodes[1].Name+".json"))
 }
 
-// talk proves that packets and HTTP requests pass between pods and host.
-func (d *demo) talk() error {
-	say("They talk")
-	gateway := d.pods[0].result.IPs[0].Gateway
-	a, b := d.pods[0], d.pods[1]
-	for _, t := range []struct{ from, fromNetns, to, address string }{
-		{a.name, a.netns, b.name, b.address},
-		{b.name, b.netns, a.name, a.address},
-		{a.name, a.netns, "host", gateway},
-		{"host", "", b.name, b.address},
+func (d *demo) look(more ...string) error {
+	out, err := d.output("", d.cnibox, append([]string{"lab", "status", "--json"}, more...)...)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(out, &d.lab)
+}
+
+// entries shows what an agent made of what the others tell.
+func (d *demo) entries() error {
+	n := d.lab.Nodes[0]
+	say("What the agent of " + n.Name + " made of it")
+	for _, cmd := range []string{
+		"ip -d -4 addr show dev flannel.1", "ip route show", "ip neigh show dev flannel.1", "bridge fdb show dev flannel.1",
+		"cat " + filepath.Join(n.Dir, "subnet.env"),
 	} {
-		if err := d.ping(t.fromNetns, t.address); err != nil {
-			return fmt.Errorf("ping from %s to %s: %w", t.from, t.to, err)
-		}
-		fmt.Printf("  ping %-5s → %-5s %s\n", t.from, t.to, t.address)
-	}
-	for _, t := range []struct{ from, fromNetns, to, toNetns, address string }{
-		{a.name, a.netns, b.name, b.netns, b.address},
-		{"host", "", a.name, a.netns, a.address},
-		{b.name, b.netns, "host", "", gateway},
-	} {
-		answer, err := httpBetween(d.ctx, t.fromNetns, t.toNetns, t.address, "hello from "+t.to)
-		if err != nil {
-			return fmt.Errorf("http from %s to %s: %w", t.from, t.to, err)
-		}
-		fmt.Printf("  http %-5s → %-5s %q\n", t.from, t.to, answer)
-	}
-	return nil
-}
-
-// detach runs DEL for both pods and GC for what they shared.
-func (d *demo) detach() error {
-	say("DEL: both pods; GC: what they shared")
-	for _, p := range d.pods {
-		if _, err := d.output(d.cnibox, "del", "--cni-path", d.plugins, d.conf, p.name, p.netns); err != nil {
+		fmt.Printf("  %s $ %s\n", n.Name, cmd)
+		if err := d.print(n.Netns, strings.Fields(cmd)[0], strings.Fields(cmd)[1:]...); err != nil {
 			return err
 		}
-		fmt.Printf("  %s is detached\n", p.name)
 	}
-	if _, err := d.output(d.cnibox, "gc", "--none", "--cni-path", d.plugins, d.conf); err != nil {
-		return err
-	}
-	fmt.Println("  the bridge and its nftables entries are gone")
-	return nil
+	fmt.Printf("  %s $ cnibox agent status\n", n.Name)
+	return d.print(n.Netns, "env", "CNIBOX_RUN_DIR="+filepath.Join(n.Dir, "run"), d.cnibox, "agent", "status", "--table")
 }
 
-func (d *demo) ping(netns, address string) error {
-	return inNetns(netns, func() error {
-		_, err := d.output("busybox", "ping", "-c", "1", "-W", "3", address)
+// ping shows how long an echo takes between any two pods.
+func (d *demo) ping() error {
+	say("Every pod pings every other one, in ms")
+	if err := d.look("--ping"); err != nil {
 		return err
-	})
+	}
+	answers := map[[2]string]string{}
+	for _, p := range d.lab.Pings {
+		if p.Error != "" {
+			return fmt.Errorf("ping from %s to %s: %s", p.From, p.To, p.Error)
+		}
+		answers[[2]string{p.From, p.To}] = fmt.Sprintf("%.2f", p.MS)
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(w, "  \t")
+	for _, to := range d.pods() {
+		fmt.Fprintf(w, "%s\t", to.Address)
+	}
+	for _, from := range d.pods() {
+		fmt.Fprintf(w, "\n  %s\t", strings.TrimPrefix(from.Name, "lab-"))
+		for _, to := range d.pods() {
+			fmt.Fprintf(w, "%s\t", answers[[2]string{from.Name, to.Name}])
+		}
+	}
+	fmt.Fprintln(w)
+	if want := len(d.pods()) * (len(d.pods()) - 1); len(answers) != want {
+		return fmt.Errorf("%d of %d pings were answered", len(answers), want)
+	}
+	return w.Flush()
 }
 
-// leftovers is all that a CNI plugin could leave on this host and in the pods.
+func (d *demo) pods() (all []pod) {
+	for _, n := range d.lab.Nodes {
+		all = append(all, n.Pods...)
+	}
+	return all
+}
+
+// down removes the cluster.
+func (d *demo) down() error {
+	say("cnibox lab down")
+	_, err := d.output("", d.cnibox, "lab", "down")
+	if err == nil {
+		fmt.Println("  the agents are stopped, the namespaces are gone")
+	}
+	return err
+}
+
+// leftovers is all that a lab could leave on this host.
 func (d *demo) leftovers() (string, error) {
 	var all bytes.Buffer
-	for _, netns := range []string{"", d.pods[0].netns, d.pods[1].netns} {
-		err := inNetns(netns, func() error {
-			for _, cmd := range [][]string{
-				{"ip", "-br", "link"},
-				{"ip", "-br", "address", "show", "scope", "global"},
-				{"ip", "route", "show", "table", "all", "proto", "static"},
-				{"nft", "list", "ruleset"},
-			} {
-				out, err := d.output(cmd[0], cmd[1:]...)
-				if err != nil {
-					return err
-				}
-				fmt.Fprintf(&all, "%s: %s\n%s", netns, strings.Join(cmd, " "), out)
-			}
-			return nil
-		})
+	for _, cmd := range [][]string{
+		{"ip", "-br", "link"},
+		{"ip", "-br", "address", "show", "scope", "global"},
+		{"ip", "route", "show", "table", "all", "proto", "static"},
+		{"nft", "list", "ruleset"},
+		{"ip", "netns", "list"},
+	} {
+		out, err := d.output("", cmd[0], cmd[1:]...)
 		if err != nil {
 			return "", err
 		}
+		fmt.Fprintf(&all, "%s\n%s", strings.Join(cmd, " "), out)
 	}
-	out, err := d.output(d.cnibox, "state", "--json")
+	// In a process namespace of its own there is the demo, and what it left.
+	processes, err := filepath.Glob("/proc/[0-9]*/exe")
 	if err != nil {
 		return "", err
 	}
-	var state struct{ Attachments, Leases []json.RawMessage }
-	if err := json.Unmarshal(out, &state); err != nil {
-		return "", err
+	for _, p := range processes {
+		if path, err := os.Readlink(p); err == nil && path == d.cnibox {
+			fmt.Fprintln(&all, "process", p)
+		}
 	}
-	fmt.Fprintf(&all, "state: %d attachments, %d leases\n", len(state.Attachments), len(state.Leases))
 	return all.String(), nil
 }
 
-// output runs a program and returns what it printed.
-func (d *demo) output(name string, args ...string) ([]byte, error) {
+// output runs a program in a node or pod, "" is the host, and returns what it printed.
+func (d *demo) output(netns, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(d.ctx, name, args...)
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w: %s%s", filepath.Base(name), strings.Join(args, " "), err, out, errs.String())
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := inNetns(netns, cmd.Start)
+	if err == nil {
+		err = cmd.Wait()
 	}
-	return out, nil
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w: %s%s", filepath.Base(name), strings.Join(args, " "), err, out.Bytes(), errs.String())
+	}
+	return out.Bytes(), nil
 }
 
 // print runs a program and shows what it printed, indented, tabs as columns.
-func (d *demo) print(name string, args ...string) error {
-	out, err := d.output(name, args...)
+func (d *demo) print(netns, name string, args ...string) error {
+	out, err := d.output(netns, name, args...)
 	if err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	for line := range strings.Lines(string(out)) {
-		fmt.Fprint(w, "  ", line)
+		fmt.Fprint(w, "    ", line)
 	}
 	return w.Flush()
 }
