@@ -25,7 +25,9 @@ const delegateTimeout = 2 * time.Minute
 
 // delegator calls plugins for one role.
 type delegator struct {
-	table      roles.Table
+	table roles.Table
+	// partial is Process.Partial.
+	partial    bool
 	executable string
 	stderr     io.Writer
 	host       *roles.Host
@@ -40,7 +42,7 @@ type delegator struct {
 // itself, else executed. What is called in process gets its own copy of the
 // request, a host of its own name, a deadline, and may panic.
 func NewDelegator(p Process, h *roles.Host, log *slog.Logger) roles.Delegator {
-	return &delegator{table: p.Table, executable: p.Executable, stderr: p.Stderr, host: h, callers: []string{h.Role}, log: log}
+	return &delegator{table: p.Table, partial: p.Partial, executable: p.Executable, stderr: p.Stderr, host: h, callers: []string{h.Role}, log: log}
 }
 
 // plugin is one delegate: a role of ours or a file to execute.
@@ -205,6 +207,9 @@ func (d *delegator) find(typ string, path []string) (plugin, error) {
 			return &executed{typ: typ, file: file, stderr: d.stderr, log: d.log}, nil
 		}
 		role, ok := d.table.Lookup(typ)
+		if !ok && d.partial {
+			return &executed{typ: typ, file: file, stderr: d.stderr, log: d.log}, nil
+		}
 		if !ok {
 			return nil, fmt.Errorf("%w: %q is this program, which has no role %q", roles.ErrNoPlugin, file, typ)
 		}

@@ -30,6 +30,9 @@ const (
 // Process is the world of one call: nothing else of the process is used.
 type Process struct {
 	Table roles.Table
+	// Partial says that the binary has more roles than Table: a delegate that is not
+	// in there is executed, though its file is the binary's own.
+	Partial bool
 	// Args is the whole command line: the program's name comes first.
 	Args []string
 	// Env is the environment, "K=V"; of a repeated name the first counts.
@@ -58,6 +61,18 @@ func (p *Process) IsCall() bool {
 	return role != nil || (len(args) == 0 && p.getenv(envCommand) != "")
 }
 
+// IsPlugin tells whether the process is meant to play a role of the table as a
+// plugin, as far as that can be told without standard input.
+func (p *Process) IsPlugin() bool {
+	role, _, args := p.selected()
+	return role != nil && p.IsCall() && !runs(role, args)
+}
+
+// runs tells whether a role is meant to run, not to answer a call.
+func runs(role *roles.Role, args []string) bool {
+	return role.Run != nil && (role.New == nil || (len(args) > 0 && args[0] == "daemon"))
+}
+
 // Main plays the role that the process was called as and returns the exit
 // code. A signal ends a call where it stands, as SIGKILL does: what it planned
 // is recorded, and the runtime's DEL, the next ADD or GC takes it away. Only
@@ -68,7 +83,7 @@ func Main(ctx context.Context, p Process) int {
 	role, name, args := p.selected()
 	verb := roles.Verb(p.getenv(envCommand))
 	switch {
-	case role != nil && role.Run != nil && (role.New == nil || (len(args) > 0 && args[0] == "daemon")):
+	case role != nil && runs(role, args):
 		if role.New != nil {
 			args = args[1:]
 		}

@@ -21,8 +21,8 @@ import (
 
 // Tags and flags of the product, as in the Makefile.
 const (
-	buildTags = "urfave_cli_no_docs"
-	ldFlags   = "-s -w -X main.version=v0.0.1"
+	buildTags = "urfave_cli_no_docs,nethttpomithttp2"
+	ldFlags   = "-s -w -X github.com/cnibox/cnibox/internal/entry.Version=v0.0.1"
 )
 
 // binDir has the built binary and a link for every role.

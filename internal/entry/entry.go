@@ -1,0 +1,57 @@
+// Package entry is where a plugin's call enters, and what of the process the rest
+// of the program gets. Importing it answers the call.
+//
+// Go initializes a package when all that it imports is initialized, whether or not
+// it will be used. Entry imports what plugins need, and is therefore initialized
+// before what only daemons and the command line need: net/http, crypto/tls,
+// text/template, urfave/cli. A call is answered in here, and they never are: that
+// would take a tenth of an ADD. What is no call of package plugins' roles
+// goes on to main.
+package entry
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all/plugins"
+	"github.com/cnibox/cnibox/roles/dispatch"
+	_ "github.com/cnibox/cnibox/roles/dispatch/onethread" // one CPU from the start
+	"github.com/cnibox/cnibox/roles/node"
+)
+
+// Version is the program's own, set by the linker.
+var Version = "dev" //nolint:gochecknoglobals // the linker sets variables only
+
+// executable leads to the running file, even when its path is another's by now.
+const executable = "/proc/self/exe"
+
+var _ = answer()
+
+// answer plays the role that the process was called as, and ends the process.
+func answer() struct{} {
+	p := Process(plugins.Table())
+	p.Partial = true
+	if p.IsPlugin() {
+		os.Exit(dispatch.Main(context.Background(), p))
+	}
+	return struct{}{}
+}
+
+// Process is the world of this process, with a table of roles.
+func Process(t roles.Table) dispatch.Process {
+	return dispatch.Process{
+		Table: t, Args: os.Args, Env: os.Environ(),
+		Stdin: os.Stdin, Stdout: dispatch.Stdout(int(os.Stdout.Fd())), Stderr: os.Stderr,
+		Version: Version, Executable: executable, OpenHost: OpenHost,
+	}
+}
+
+// OpenHost opens the node where the environment says that its state is.
+func OpenHost(ctx context.Context, role string, log *slog.Logger) (*roles.Host, func(), error) {
+	return node.Open(ctx, node.Options{
+		RunDir: os.Getenv("CNIBOX_RUN_DIR"), StateDir: os.Getenv("CNIBOX_STATE_DIR"),
+		Role: role, Program: Version, Log: log, IPTables: dispatch.IPTables,
+	})
+}

@@ -1,0 +1,51 @@
+// Package plugins lists the roles that a call begins with: those that speak to
+// nobody over HTTP. What such a role imports, every call of each of them pays for.
+package plugins
+
+import (
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/chained/bandwidth"
+	"github.com/cnibox/cnibox/roles/chained/firewall"
+	"github.com/cnibox/cnibox/roles/chained/portmap"
+	"github.com/cnibox/cnibox/roles/chained/sbr"
+	"github.com/cnibox/cnibox/roles/chained/tuning"
+	"github.com/cnibox/cnibox/roles/chained/vrf"
+	"github.com/cnibox/cnibox/roles/iface/bridge"
+	"github.com/cnibox/cnibox/roles/iface/dummy"
+	"github.com/cnibox/cnibox/roles/iface/hostdevice"
+	"github.com/cnibox/cnibox/roles/iface/ipvlan"
+	"github.com/cnibox/cnibox/roles/iface/loopback"
+	"github.com/cnibox/cnibox/roles/iface/macvlan"
+	"github.com/cnibox/cnibox/roles/iface/ptp"
+	"github.com/cnibox/cnibox/roles/iface/tap"
+	"github.com/cnibox/cnibox/roles/iface/vlan"
+	"github.com/cnibox/cnibox/roles/ipam/dhcp"
+	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
+	"github.com/cnibox/cnibox/roles/ipam/static"
+	"github.com/cnibox/cnibox/roles/meta/overlay"
+)
+
+// Table is these roles, by kind and name.
+func Table() roles.Table {
+	return roles.Table{
+		bridge.Role(),
+		dummy.Role(),
+		hostdevice.Role(),
+		ipvlan.Role(),
+		loopback.Role(),
+		macvlan.Role(),
+		ptp.Role(),
+		tap.Role(),
+		vlan.Role(),
+		dhcp.Role(),
+		hostlocal.Role(),
+		static.Role(),
+		bandwidth.Role(),
+		firewall.Role(),
+		portmap.Role(),
+		sbr.Role(),
+		tuning.Role(),
+		vrf.Role(),
+		overlay.Role(),
+	}
+}
