@@ -60,7 +60,7 @@ func (r *role) result(in *attach.Input, o observed, mac string) (*roles.Result, 
 	}
 	res := in.Result(r.conf.DNS, ifaces, containerIndex)
 	if r.conf.IsGateway {
-		if err := r.fillGateways(res); err != nil {
+		if err := r.fillGateways(res, r.conf.IsDefaultGateway && in.Prev == nil); err != nil {
 			return nil, err
 		}
 	}
@@ -71,8 +71,9 @@ func (r *role) result(in *attach.Input, o observed, mac string) (*roles.Result, 
 }
 
 // fillGateways sets a missing gateway to the first address of the subnet, and
-// adds one default route a family where isDefaultGateway asks for it.
-func (r *role) fillGateways(res *roles.Result) error {
+// adds one default route a family where isDefaultGateway asks for it; on CHECK it
+// is in prevResult, unless another network of the pod has the default route since.
+func (r *role) fillGateways(res *roles.Result, routes bool) error {
 	for i, ip := range res.IPs {
 		p, ok := attach.Prefix(ip.Address)
 		if !ok {
@@ -81,7 +82,7 @@ func (r *role) fillGateways(res *roles.Result) error {
 		if len(ip.Gateway) == 0 {
 			ip.Gateway = firstAddress(p)
 		}
-		if !r.conf.IsDefaultGateway || len(ip.Gateway) == 0 || hasDefaultRoute(res.Routes, p.Addr().Is4()) {
+		if !routes || len(ip.Gateway) == 0 || hasDefaultRoute(res.Routes, p.Addr().Is4()) {
 			continue
 		}
 		dst := netip.PrefixFrom(netip.IPv6Unspecified(), 0)

@@ -100,12 +100,12 @@ func TestRoutes(t *testing.T) {
 	start := w.warm()
 	a := w.OK(w.call("ADD"))
 	state := w.ns.Snapshot(t)
-	for _, want := range []string{"route 0.0.0.0/0 via 10.2.0.1 dev net1 table 254", "route 192.0.2.0/24 via 10.3.0.1 dev net2 table 100", "from 10.3.0.2/32 to all table 100"} {
+	for _, want := range []string{"route 0.0.0.0/0 via 10.2.0.1 dev net1 table 254", "route 192.0.2.0/24 via 10.3.0.1 dev net2 table 100", "from 10.3.0.3/32 to all table 100"} {
 		if !strings.Contains(state, want) {
 			t.Errorf("no %q in\n%s", want, state)
 		}
 	}
-	if strings.Count(state, "route 0.0.0.0/0") != 1 || strings.Contains(state, "dev l2 table 254") || strings.Contains(a.Stdout, "0.0.0.0/0") {
+	if strings.Count(state, "route 0.0.0.0/0") != 1 || strings.Contains(state, "/24 dev l2") || strings.Contains(a.Stdout, "0.0.0.0/0") {
 		t.Errorf("state\n%s\nresult %s", state, a.Stdout)
 	}
 	w.OK(w.check(a.Stdout))
