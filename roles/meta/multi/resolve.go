@@ -48,7 +48,7 @@ func (m *handler) resolve(ctx context.Context, req *roles.Request, api cluster) 
 	}
 	errs := []error{r.choices(ctx, rest)}
 	for i := range w.Networks {
-		errs = append(errs, r.wished(ctx, fmt.Sprintf("%s[%d]", wish.NetworksKey, i), &w.Networks[i]))
+		errs = append(errs, r.wished(ctx, fmt.Sprintf("annotation %s[%d]", wish.NetworksKey, i), &w.Networks[i]))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (r *resolver) first(ctx context.Context, w *wish.Wishes, chosen []wish.Plug
 			n.Namespace = r.conf.MultusNamespace
 		}
 		if n.Namespace != r.conf.MultusNamespace {
-			return nil, &roles.ConfError{Path: wish.DefaultKey, Reason: fmt.Sprintf("%q is of namespace %q: default networks are those of multusNamespace, %q", n.Name, n.Namespace, r.conf.MultusNamespace)}
+			return nil, &roles.ConfError{Path: "annotation " + wish.DefaultKey, Reason: fmt.Sprintf("%q is of namespace %q: default networks are those of multusNamespace, %q", n.Name, n.Namespace, r.conf.MultusNamespace)}
 		}
 		found, err := r.find.Network(ctx, n.Namespace, n.Name)
 		if err != nil {
@@ -90,19 +90,19 @@ func (r *resolver) first(ctx context.Context, w *wish.Wishes, chosen []wish.Plug
 			d.Runtime[key] = value
 		}
 		d.Args, d.Device, d.Gateways = n.CNIArgs, n.DeviceID, n.DefaultRoute
-		return chosen, r.add(wish.DefaultKey, d, found, n.Requests())
+		return chosen, r.add("annotation "+wish.DefaultKey, d, found, n.Requests())
 	case len(chosen) > 0:
 		if err := r.eligible(chosen[0]); err != nil {
 			return nil, err
 		}
 		if chosen[0].IfName != "" && chosen[0].IfName != r.req.IfName {
-			return nil, &roles.ConfError{Path: wish.PluginsKey, Reason: fmt.Sprintf("%q cannot have interface %q: the first network has the runtime's, %q", chosen[0].Name, chosen[0].IfName, r.req.IfName)}
+			return nil, &roles.ConfError{Path: "annotation " + wish.PluginsKey, Reason: fmt.Sprintf("%q cannot have interface %q: the first network has the runtime's, %q", chosen[0].Name, chosen[0].IfName, r.req.IfName)}
 		}
 		found, err := r.find.Default(ctx, r.conf.MultusNamespace, chosen[0].Name)
 		if err != nil {
 			return nil, err
 		}
-		return chosen[1:], r.add(wish.PluginsKey, d, found, nil)
+		return chosen[1:], r.add("annotation "+wish.PluginsKey, d, found, nil)
 	case r.conf.ClusterNetwork != "":
 		found, err := r.find.Default(ctx, r.conf.MultusNamespace, r.conf.ClusterNetwork)
 		if err != nil {
@@ -165,7 +165,7 @@ func (r *resolver) choices(ctx context.Context, rest []wish.Plugin) error {
 		if err == nil {
 			var found *nad.Network
 			if found, err = r.find.Default(ctx, r.conf.MultusNamespace, p.Name); err == nil {
-				err = r.add(wish.PluginsKey, store.Delegate{IfName: p.IfName}, found, nil)
+				err = r.add("annotation "+wish.PluginsKey, store.Delegate{IfName: p.IfName}, found, nil)
 			}
 		}
 		errs = append(errs, err)

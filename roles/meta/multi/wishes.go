@@ -94,5 +94,5 @@ func (m *handler) eligible(p wish.Plugin) error {
 	if len(m.conf.EligibleNetworks) > 0 {
 		allowed = "those are " + strings.Join(m.conf.EligibleNetworks, ", ")
 	}
-	return &roles.ConfError{Path: wish.PluginsKey, Reason: fmt.Sprintf("%q is no network that a pod may choose: %s", p.Name, allowed)}
+	return &roles.ConfError{Path: "annotation " + wish.PluginsKey, Reason: fmt.Sprintf("%q is no network that a pod may choose: %s", p.Name, allowed)}
 }
