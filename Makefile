@@ -18,7 +18,7 @@ export CNIBOX_SOAK ?= 30
 # On Debian's emulated kernel sweeps probe every so many-th write: 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build demo test test-diff test-e2e test-kube test-vm lint bench soak fuzz fmt clean setup
+.PHONY: build demo test test-diff test-e2e test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup
 
 build: bin/cnibox
 
@@ -86,6 +86,11 @@ test-kube: setup bin/kube/kube-apiserver
 
 bench: setup build bin/peers/bridge
 	$(GO) run ./test/bench -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md
+
+# Thousands of nodes on a real etcd and a real kube-apiserver: 10 to 15 minutes.
+bench-scale: setup build bin/kube/kube-apiserver
+	$(GO) build -o bin/bench-scale ./test/bench-scale
+	$(SANDBOX) --pid --fork --kill-child --mount-proc bin/bench-scale -cnibox bin/cnibox -kube -out docs/scale.md -svg docs/scale.svg
 
 soak: setup build
 	CNIBOX_SOAK=$${SOAK:-300} $(SANDBOX) $(GOTEST) -p 1 -count 1 -timeout 60m -run 'Storm|Soak|Kill|Sweep' ./...

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// patience bounds every wait.
+const patience = 2 * time.Minute
+
+// agent is one that is started for a registry.
+type agent struct {
+	binary, dir string
+	flags       []string
+	peers       int
+	cmd         *exec.Cmd
+	log         *os.File
+}
+
+// registry is where nodes change.
+type registry interface {
+	// change gives the first n nodes the MACs of a generation.
+	change(ctx context.Context, generation, n int) error
+}
+
+// live is what was measured of an agent at work.
+type live struct {
+	start               seconds
+	rss, peak           int // KiB
+	one, oneMost, burst seconds
+	idle                float64 // of one CPU
+}
+
+func (a *agent) env() []string {
+	return append(os.Environ(), "CNIBOX_RUN_DIR="+filepath.Join(a.dir, "run"), "CNIBOX_STATE_DIR="+filepath.Join(a.dir, "state"))
+}
+
+// handOff is the part of the hand-off file that matters here.
+type handOff struct {
+	Ready bool `json:"ready"`
+	Peers struct {
+		Programmed int `json:"programmed"`
+	} `json:"peers"`
+}
+
+// start starts the agent on a kernel that has nothing of it, and waits until its
+// hand-off file says that all peers are programmed.
+func (a *agent) start(ctx context.Context) (seconds, error) {
+	file := filepath.Join(a.dir, "overlay.json")
+	_ = os.Remove(file)
+	args := append([]string{"agent", "-node-name", "self", "-iface", "under0", "-subnet-file", "", "-overlay-file", file, "-socket", filepath.Join(a.dir, "agent.sock")}, a.flags...)
+	a.cmd = exec.CommandContext(ctx, a.binary, args...)
+	a.cmd.Env = a.env()
+	var err error
+	if a.log, err = os.Create(filepath.Join(a.dir, "agent.log")); err != nil {
+		return 0, err
+	}
+	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
+	start := time.Now()
+	if err := a.cmd.Start(); err != nil {
+		return 0, err
+	}
+	for time.Since(start) < patience {
+		var h handOff
+		if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &h) == nil && h.Ready && h.Peers.Programmed == a.peers {
+			return time.Since(start), nil
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	b, _ := os.ReadFile(a.log.Name())
+	return 0, errors.Join(fmt.Errorf("the agent is not ready: %s", b), a.stop(ctx))
+}
+
+// stop stops the agent and removes what it made.
+func (a *agent) stop(ctx context.Context) error {
+	_ = a.cmd.Process.Signal(unix.SIGTERM)
+	_ = a.cmd.Wait()
+	_ = a.log.Close()
+	c := exec.CommandContext(ctx, a.binary, "agent", "cleanup")
+	c.Env = a.env()
+	out, err := c.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("cleanup: %w: %s", err, out)
+	}
+	return errors.Join(err, os.RemoveAll(filepath.Join(a.dir, "run")))
+}
+
+// startTimes is the median of some starts.
+func (a *agent) startTimes(ctx context.Context, n int) (seconds, error) {
+	var all []seconds
+	for range n {
+		took, err := a.start(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if err := a.stop(ctx); err != nil {
+			return 0, err
+		}
+		all = append(all, took)
+	}
+	return median(all), nil
+}
+
+// live measures an agent at work: one change, many, and nothing to do.
+func (a *agent) live(ctx context.Context, r registry) (l live, err error) {
+	if _, err := a.start(ctx); err != nil {
+		return l, err
+	}
+	defer func() { err = errors.Join(err, a.stop(ctx)) }()
+	l.rss, l.peak = a.status("VmRSS"), a.status("VmHWM")
+	h, err := hearMACs()
+	if err != nil {
+		return l, err
+	}
+	defer h.close()
+	generation := 1
+	var ones []seconds
+	for range 20 {
+		took, err := h.until(generation, 1, func() error { return r.change(ctx, generation, 1) })
+		if err != nil {
+			return l, err
+		}
+		ones = append(ones, took)
+		l.oneMost = max(l.oneMost, took)
+		generation++
+	}
+	l.one = median(ones)
+	if l.burst, err = h.until(generation, 1000, func() error { return r.change(ctx, generation, 1000) }); err != nil {
+		return l, err
+	}
+	l.peak = max(l.peak, a.status("VmHWM"))
+	const quiet = 5 * time.Second
+	time.Sleep(time.Second)
+	before := a.ticks()
+	time.Sleep(quiet)
+	const ticksPerSecond = 100 // USER_HZ
+	l.idle = float64(a.ticks()-before) / ticksPerSecond / quiet.Seconds()
+	return l, nil
+}
+
+// status is a number of /proc/PID/status.
+func (a *agent) status(key string) int {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == key+":" {
+			n, _ := strconv.Atoi(f[1])
+			return n
+		}
+	}
+	return 0
+}
+
+// ticks is the time that the process has used.
+func (a *agent) ticks() int {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.cmd.Process.Pid))
+	_, rest, _ := strings.Cut(string(b), ") ")
+	f := strings.Fields(rest)
+	if len(f) < 13 {
+		return 0
+	}
+	user, _ := strconv.Atoi(f[11])
+	system, _ := strconv.Atoi(f[12])
+	return user + system
+}
+
+// ears hear of forwarding entries that come into the kernel.
+type ears struct {
+	updates chan netlink.NeighUpdate
+	done    chan struct{}
+}
+
+func hearMACs() (*ears, error) {
+	e := &ears{make(chan netlink.NeighUpdate, 1<<16), make(chan struct{})}
+	return e, netlink.NeighSubscribeWithOptions(e.updates, e.done, netlink.NeighSubscribeOptions{ReceiveBufferSize: 16 << 20, ReceiveBufferForceSize: true})
+}
+
+func (e *ears) close() { close(e.done) }
+
+// until is the time from before a change until the forwarding entries of n nodes
+// of a generation are in the kernel.
+func (e *ears) until(generation, n int, change func() error) (seconds, error) {
+	want := map[string]bool{}
+	for k := range n {
+		want[mac(generation, k)] = true
+	}
+	start := time.Now()
+	failed := make(chan error, 1)
+	go func() { failed <- change() }()
+	late := time.After(patience)
+	for len(want) > 0 {
+		select {
+		case u := <-e.updates:
+			if u.Type == unix.RTM_NEWNEIGH && u.Family == unix.AF_BRIDGE {
+				delete(want, u.HardwareAddr.String())
+			}
+		case err := <-failed:
+			if err != nil {
+				return 0, err
+			}
+		case <-late:
+			return 0, fmt.Errorf("%d of %d changes are not in the kernel", len(want), n)
+		}
+	}
+	return time.Since(start), nil
+}
