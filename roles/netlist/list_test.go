@@ -68,15 +68,19 @@ func (r *recorder) Add(_ context.Context, typ string, req *roles.Request) (*role
 	}
 	return &roles.Result{CNIVersion: roles.ResultVersion, Interfaces: []*roles.ResultInterface{{Name: typ}}}, nil
 }
+
 func (r *recorder) Del(_ context.Context, typ string, req *roles.Request) error {
 	return r.call(typ, req)
 }
+
 func (r *recorder) Check(_ context.Context, typ string, req *roles.Request) error {
 	return r.call(typ, req)
 }
+
 func (r *recorder) GC(_ context.Context, typ string, req *roles.Request) error {
 	return r.call(typ, req)
 }
+
 func (r *recorder) Status(_ context.Context, typ string, req *roles.Request) error {
 	return r.call(typ, req)
 }

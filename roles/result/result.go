@@ -62,7 +62,8 @@ func As(r *roles.Result, version string) (any, error) {
 	return old, nil
 }
 
-// NoAddressError: results before 0.3.0 are nothing but addresses.
+// NoAddressError tells that a version before 0.3.0, whose results are nothing but
+// addresses, cannot tell of an interface without one.
 func NoAddressError(version string) error {
 	return fmt.Errorf("result as %s: %w: it has no form for an interface without an address; use cniVersion 0.3.0 or newer", version, roles.ErrVersion)
 }

@@ -26,8 +26,10 @@ func TestConf(t *testing.T) {
 			"readinessindicatorfile":"/r","retryDeleteOnError":true,"socketDir":"/s","chrootDir":"/h","metricsPort":9,"enablePprof":true,"connectionLimit":4,"perNodeCertificate":{}}`, ""},
 		{"nothing", `{}`, "clusterNetwork"},
 		{"defaults without a cluster network", `{"delegates":[{"name":"a","type":"bridge"}],"defaultNetworks":["b"]}`, "defaultNetworks"},
-		{"everything", `{"delegates":[{"plugins":[{}]},7],"confDir":"a","binDir":"a","networksDir":"a","kubeconfig":"a","readinessindicatorfile":"a","interfacePrefix":"a/b","auxiliaryCNIChainName":"x"}`,
-			"auxiliaryCNIChainName binDir confDir delegates[0].name delegates[0].plugins[0].type delegates[1].(top interfacePrefix kubeconfig networksDir readinessindicatorfile"},
+		{
+			"everything", `{"delegates":[{"plugins":[{}]},7],"confDir":"a","binDir":"a","networksDir":"a","kubeconfig":"a","readinessindicatorfile":"a","interfacePrefix":"a/b","auxiliaryCNIChainName":"x"}`,
+			"auxiliaryCNIChainName binDir confDir delegates[0].name delegates[0].plugins[0].type delegates[1].(top interfacePrefix kubeconfig networksDir readinessindicatorfile",
+		},
 		{"wrong type", `{"clusterNetwork":7}`, "clusterNetwork"},
 	} {
 		_, err := Role().New([]byte(c.conf))

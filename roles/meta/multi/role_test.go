@@ -38,8 +38,10 @@ func TestRole(t *testing.T) {
 		Table: all.Table(), Type: "multi",
 		Confs: []rolestest.Conf{
 			{Name: "one", JSON: one, Swept: true},
-			{Name: "three", JSON: three, Other: other, Refused: map[string]any{"confDir": "relative", "interfacePrefix": "a/"},
-				Tamper: []rolestest.Tamper{gone("eth0"), gone("net1"), gone("net2")}},
+			{
+				Name: "three", JSON: three, Other: other, Refused: map[string]any{"confDir": "relative", "interfacePrefix": "a/"},
+				Tamper: []rolestest.Tamper{gone("eth0"), gone("net1"), gone("net2")},
+			},
 			{Name: "order", Swept: true, JSON: order, Other: other},
 		},
 	}.Run(t)
