@@ -193,6 +193,9 @@ func (p *parser) key() (key string, n int, err error) {
 		return "", 0, nil
 	}
 	n = p.at + 1 - begin
+	if n > maxKey {
+		return "", 0, errKey
+	}
 	if quoted {
 		return key, n, nil
 	}

@@ -108,6 +108,8 @@ func (p *parser) flowKey(seen map[string]bool) (err error) {
 	switch {
 	case err != nil:
 		return err
+	case p.at-begin > maxKey:
+		return errKey
 	case strings.Contains(p.text[begin:p.at], "\n"):
 		return errors.New("a key of several lines")
 	case seen[key]:

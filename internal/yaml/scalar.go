@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -117,7 +118,7 @@ func (p *parser) scalar(s string) error {
 		return fmt.Errorf("%s is true or false to some and text to others: quote it, or write true or false", s)
 	case !isNumeric(s):
 		p.emit(s)
-	case json.Valid([]byte(s)):
+	case isJSONNumber(s):
 		p.out = append(p.out, s...)
 	default:
 		return fmt.Errorf("%s is not the same number to everybody: quote it if it is text", s)
@@ -154,6 +155,12 @@ func isNumeric(s string) bool {
 	}
 	whole, fraction, _ := strings.Cut(mantissa, ".")
 	return whole+fraction != "" && isDigits(whole) && isDigits(fraction)
+}
+
+// isJSONNumber tells whether JSON has the number too, and programs can hold it.
+func isJSONNumber(s string) bool {
+	_, err := strconv.ParseFloat(s, 64)
+	return err == nil && json.Valid([]byte(s))
 }
 
 func isDigits(s string) bool { return strings.Trim(s, "0123456789") == "" }

@@ -18,11 +18,17 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth bounds nesting.
-const maxDepth = 64
+const (
+	// maxDepth bounds nesting.
+	maxDepth = 64
+	// maxKey bounds a key on a line (YAML 1.2.2 §7.4.2 allows 1024 characters).
+	maxKey = 1000
+)
 
 // ErrSyntax is in each error of ToJSON; the text has the line and the fix.
 var ErrSyntax = errors.New("YAML")
+
+var errKey = fmt.Errorf("a key of more than %d bytes", maxKey)
 
 var errTab = errors.New("a tab between things: use spaces")
 
