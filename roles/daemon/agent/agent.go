@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -48,6 +49,8 @@ type agent struct {
 	snapshot  *cluster.Snapshot
 	// wishes are what people ask of this node in the registry.
 	wishes cluster.Wishes
+	// fed: a snapshot came since memory was given back last.
+	fed bool
 	// registryErr tells that the registry cannot be heard now.
 	registryErr error
 	macs        map[string]string
@@ -80,7 +83,7 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 	a.readLinks(ctx)
 	for {
 		next := a.pass(ctx)
-		timer := time.NewTimer(next)
+		timer, idle := time.NewTimer(next), a.idle()
 		select {
 		case <-ctx.Done():
 		case n := <-a.heard:
@@ -92,6 +95,9 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 		case <-a.families[0].changes():
 		case <-a.families[1].changes():
 		case <-a.filter.Changes():
+		case <-idle:
+			debug.FreeOSMemory()
+			a.fed = false
 		case <-timer.C:
 			a.readLinks(ctx)
 			if a.outdated() {
@@ -105,6 +111,21 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 	}
 }
 
+// A snapshot of many nodes is digested after a while; then the memory that it
+// took is given back, most of which is not needed again.
+const (
+	digestion = 2 * time.Second
+	manyNodes = 1000
+)
+
+// idle tells when a large snapshot is digested.
+func (a *agent) idle() <-chan time.Time {
+	if !a.fed || a.snapshot == nil || len(a.snapshot.Nodes) < manyNodes {
+		return nil
+	}
+	return time.After(digestion)
+}
+
 // take takes over what the registry told.
 func (a *agent) take(n news) {
 	a.registryErr = n.err
@@ -115,6 +136,7 @@ func (a *agent) take(n news) {
 	if a.own != nil {
 		own = a.own.Name
 	}
+	a.fed = true
 	a.snapshot = keepFaulty(a.snapshot, n.snapshot, own)
 	if a.own == nil {
 		a.wishes = n.wishes

@@ -36,13 +36,25 @@ type leftOut struct {
 	Reason string
 }
 
-// verdict is what one node's record comes to by itself: a peer of either family,
-// or why not.
+// verdict is what one node's record comes to by itself, in either family, or why
+// it comes to nothing.
 type verdict struct {
-	node *cluster.Node
-	// v4 and v6 have a name if there is a peer.
-	v4, v6  netops.OverlayPeer
+	node    *cluster.Node
+	v4, v6  half
 	reasons []string
+}
+
+// half is one family of a verdict: ok if there is a peer, whose VTEP has that MAC.
+type half struct {
+	ok  bool
+	mac string
+}
+
+func (v *verdict) of(v6 bool) *half {
+	if v6 {
+		return &v.v6
+	}
+	return &v.v4
 }
 
 // verdicts are kept from one snapshot to the next: few records change.
@@ -74,13 +86,13 @@ func choosePeers(snap *cluster.Snapshot, config *cluster.Config, own *cluster.No
 		}
 		if gone4 {
 			p.left = append(p.left, leftOut{v.node.Name, familyName(false) + ": " + why4})
-		} else if v.v4.Name != "" {
-			p.v4 = append(p.v4, v.v4)
+		} else if v.v4.ok {
+			p.v4 = append(p.v4, known.peer(v, false))
 		}
 		if gone6 {
 			p.left = append(p.left, leftOut{v.node.Name, familyName(true) + ": " + why6})
-		} else if v.v6.Name != "" {
-			p.v6 = append(p.v6, v.v6)
+		} else if v.v6.ok {
+			p.v6 = append(p.v6, known.peer(v, true))
 		}
 	}
 	for _, name := range sortedKeys(snap.Faults) {
@@ -123,20 +135,16 @@ func (k *verdicts) judgeNode(n *cluster.Node) verdict {
 		if (v6 && !k.config.EnableIPv6) || (!v6 && !k.config.EnableIPv4) {
 			continue
 		}
-		into := &v.v4
-		if v6 {
-			into = &v.v6
-		}
 		if n.Name == k.own.Name {
-			into.Subnet, _ = subnetOf(&k.own, v6)
+			_, v.of(v6).ok = subnetOf(&k.own, v6)
 			continue
 		}
-		peer, err := k.peer(n, v6)
+		mac, err := k.judgeFamily(n, v6)
 		if err != nil {
 			v.reasons = append(v.reasons, familyName(v6)+": "+err.Error())
 			continue
 		}
-		*into = peer
+		*v.of(v6) = half{true, mac}
 	}
 	switch { // what both families suffer from is told once
 	case n.Name == k.own.Name:
@@ -148,8 +156,21 @@ func (k *verdicts) judgeNode(n *cluster.Node) verdict {
 	return v
 }
 
-// peer is one family of a node.
-func (k *verdicts) peer(n *cluster.Node, v6 bool) (p netops.OverlayPeer, err error) {
+// peer is one family of a node that was judged to be one.
+func (k *verdicts) peer(v *verdict, v6 bool) netops.OverlayPeer {
+	p := netops.OverlayPeer{
+		Name: v.node.Name, Gateway: v.node.PublicIP, MAC: v.of(v6).mac,
+		Direct: k.config.Backend.Type != backendVXLAN || k.config.Backend.DirectRouting,
+	}
+	if v6 {
+		p.Gateway = v.node.PublicIPv6
+	}
+	p.Subnet, _ = subnetOf(v.node, v6)
+	return p
+}
+
+// judgeFamily judges one family of a node, and tells its VTEP's address.
+func (k *verdicts) judgeFamily(n *cluster.Node, v6 bool) (mac string, err error) {
 	gateway, ownGateway, network := n.PublicIP, k.own.PublicIP, k.config.Network
 	if v6 {
 		gateway, ownGateway, network = n.PublicIPv6, k.own.PublicIPv6, k.config.IPv6Network
@@ -157,22 +178,20 @@ func (k *verdicts) peer(n *cluster.Node, v6 bool) (p netops.OverlayPeer, err err
 	subnet, ok := subnetOf(n, v6)
 	switch {
 	case !ok:
-		return p, fmt.Errorf("it has no pod network")
+		return "", fmt.Errorf("it has no pod network")
 	case !network.Contains(subnet.Addr()) || subnet.Bits() <= network.Bits():
-		return p, fmt.Errorf("its pod network %s is not within %s", subnet, network)
+		return "", fmt.Errorf("its pod network %s is not within %s", subnet, network)
 	case !gateway.IsValid():
-		return p, fmt.Errorf("it has no public address")
+		return "", fmt.Errorf("it has no public address")
 	case gateway == ownGateway:
-		return p, fmt.Errorf("its public address %s is this node's", gateway)
+		return "", fmt.Errorf("its public address %s is this node's", gateway)
 	case network.Contains(gateway):
-		return p, fmt.Errorf("its public address %s is within the pod network %s", gateway, network)
+		return "", fmt.Errorf("its public address %s is within the pod network %s", gateway, network)
 	}
-	p = netops.OverlayPeer{Name: n.Name, Subnet: subnet, Gateway: gateway, Direct: k.config.Backend.Type != backendVXLAN}
-	if !p.Direct {
-		p.Direct = k.config.Backend.DirectRouting
-		p.MAC, err = k.mac(n, v6)
+	if k.config.Backend.Type != backendVXLAN {
+		return "", nil
 	}
-	return p, err
+	return k.mac(n, v6)
 }
 
 // mac is the address of a node's VTEP.
@@ -200,13 +219,14 @@ func (k *verdicts) mac(n *cluster.Node, v6 bool) (string, error) {
 func contest(all []verdict, own *cluster.Node, v6 bool) map[int]string {
 	claims := make([]claim, 0, len(all)+1)
 	for i := range all {
-		subnet := all[i].v4.Subnet
-		if v6 {
-			subnet = all[i].v6.Subnet
+		if !all[i].of(v6).ok {
+			continue
 		}
-		if subnet.IsValid() {
-			claims = append(claims, claim{subnet, i})
+		subnet, _ := subnetOf(all[i].node, v6)
+		if all[i].node.Name == own.Name {
+			subnet, _ = subnetOf(own, v6)
 		}
+		claims = append(claims, claim{subnet, i})
 	}
 	slices.SortFunc(claims, func(a, b claim) int {
 		return cmp.Or(a.subnet.Addr().Compare(b.subnet.Addr()), cmp.Compare(a.subnet.Bits(), b.subnet.Bits()), cmp.Compare(a.at, b.at))

@@ -90,8 +90,8 @@ func printPeers(p *peers) string {
 	return b.String()
 }
 
-// manyNodes are n nodes of a cluster.
-func manyNodes(n int) *cluster.Snapshot {
+// clusterOf are n nodes of a cluster.
+func clusterOf(n int) *cluster.Snapshot {
 	s := &cluster.Snapshot{}
 	for i := range n {
 		s.Nodes = append(s.Nodes, cluster.Node{
@@ -105,7 +105,7 @@ func manyNodes(n int) *cluster.Snapshot {
 
 // BenchmarkPeers: one node among 10,000 changes.
 func BenchmarkPeers(b *testing.B) {
-	snap := manyNodes(10000)
+	snap := clusterOf(10000)
 	config, _, err := cluster.ParseConfig([]byte(`{"Network":"10.0.0.0/8"}`))
 	if err != nil {
 		b.Fatal(err)
