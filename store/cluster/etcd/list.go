@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cnibox/cnibox/store/cluster"
@@ -38,34 +39,57 @@ func (r *Registry) list(ctx context.Context, begin func(), fn func(keyValue)) (h
 	}
 }
 
+// pages gives a list's keys to fn. The next page is on its way meanwhile.
 func (r *Registry) pages(ctx context.Context, fn func(keyValue)) (header, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	pages := make(chan *rangeResponse)
 	var at header
+	var err error
+	go func() {
+		defer close(pages)
+		at, err = r.fetch(ctx, pages)
+	}()
+	for p := range pages {
+		for _, kv := range p.KVs {
+			fn(kv)
+		}
+	}
+	if err != nil {
+		return at, fmt.Errorf("list nodes: %w", err)
+	}
+	return at, nil
+}
+
+// fetch sends each page of a list.
+func (r *Registry) fetch(ctx context.Context, pages chan<- *rangeResponse) (at header, err error) {
 	ask := rangeRequest{Key: []byte(r.o.Prefix + "/"), RangeEnd: end(r.o.Prefix + "/"), Limit: page}
 	for count := 0; ; {
-		var got rangeResponse
-		err := r.c.call(ctx, "/v3/kv/range", ask, &got)
+		got := &rangeResponse{}
+		err := r.c.call(ctx, "/v3/kv/range", ask, got)
 		if errors.Is(err, web.ErrTooLarge) && ask.Limit > 1 {
 			// Somebody stored what is no record: each for itself can be read.
 			ask.Limit = max(1, ask.Limit/8)
 			continue
 		}
 		if err != nil {
-			return at, fmt.Errorf("list nodes: %w", err)
+			return at, err
 		}
 		if ask.Revision == 0 {
 			at = got.Header
 			ask.Revision = at.Revision
 		}
-		for _, kv := range got.KVs {
-			fn(kv)
-		}
 		if count += len(got.KVs); count > maxNodes {
-			return at, fmt.Errorf("list nodes: %w: more than %d keys below %s", cluster.ErrInvalid, maxNodes, r.o.Prefix)
+			return at, fmt.Errorf("%w: more than %d keys below %s", cluster.ErrInvalid, maxNodes, r.o.Prefix)
 		}
-		if !got.More || len(got.KVs) == 0 {
+		last := !got.More || len(got.KVs) == 0
+		if !last {
+			ask.Key = append(slices.Clone(got.KVs[len(got.KVs)-1].Key), 0)
+		}
+		pages <- got
+		if last {
 			return at, nil
 		}
-		ask.Key = append(got.KVs[len(got.KVs)-1].Key, 0)
 	}
 }
 

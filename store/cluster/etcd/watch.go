@@ -20,6 +20,9 @@ const (
 	steady = 10 * time.Second
 )
 
+// configFault names the configuration among the faults; no key of a node is that.
+const configFault = "/config"
+
 // errCompacted: what happened since is not kept any more, or is another history.
 var errCompacted = errors.New("etcd's history begins later")
 
@@ -81,36 +84,30 @@ func (v *view) follow(ctx context.Context) error {
 // list replaces the table. A configuration that cannot be used leaves the last
 // one in force.
 func (v *view) list(ctx context.Context) error {
-	var conf []byte
-	var records []keyValue
-	h, err := v.r.list(ctx, func() { conf, records = nil, nil }, func(kv keyValue) {
+	var present map[string]bool
+	var conf error
+	h, err := v.r.list(ctx, func() { present, conf = map[string]bool{}, v.r.noConfig() }, func(kv keyValue) {
 		if string(kv.Key) == v.r.configKey() {
-			conf = kv.Value
-		} else if _, ok := v.r.name(kv.Key); ok {
-			records = append(records, kv)
+			var c *cluster.Config
+			if c, _, conf = cluster.ParseSubnetConfig(kv.Value); conf == nil {
+				v.table.SetConfig(c)
+			}
+			return
+		}
+		// The configuration's key comes before the records'.
+		if name, ok := v.r.name(kv.Key); ok && v.table.Config() != nil {
+			present[name] = true
+			v.put(name, kv.Value)
 		}
 	})
-	if err != nil {
-		return err
-	}
-	config, _, err := cluster.ParseSubnetConfig(conf)
-	if conf == nil {
-		err = v.r.noConfig()
-	}
-	present := map[string]bool{}
 	switch {
-	case err == nil:
-		v.table.SetConfig(config)
-	case v.table.Config() == nil:
+	case err != nil:
 		return err
-	default:
-		present["config"] = true
-		v.table.Put("config", cluster.Node{}, err)
-	}
-	for _, kv := range records {
-		name, _ := v.r.name(kv.Key)
-		present[name] = true
-		v.put(name, kv.Value)
+	case conf != nil && v.table.Config() == nil:
+		return conf
+	case conf != nil:
+		present[configFault] = true
+		v.table.Put(configFault, cluster.Node{}, conf)
 	}
 	v.table.Keep(present)
 	v.at, v.clusterID, v.told = h.Revision, h.ClusterID, true
