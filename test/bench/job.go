@@ -57,7 +57,8 @@ type side struct {
 	Files []string `json:"files"` // what has to be installed for this side, for the bill of sizes
 }
 
-// prepareSides checks what the command line names and makes one directory of links for each side, so that both are found in the same way.
+// prepareSides checks what the command line names and makes one directory of links to copies for each side, so that both are
+// installed and found in the same way.
 func prepareSides(o options, work string) (pair, error) {
 	peers, err := pluginFiles(o.peersDir)
 	if err != nil {
@@ -79,6 +80,9 @@ func prepareSides(o options, work string) (pair, error) {
 		return pair{}, fmt.Errorf("find %q: %w", o.oursBinary, err)
 	}
 	p.Ours.Files = []string{binary}
+	if binary, err = copyFile(p.Ours.Dir+".files", binary); err != nil {
+		return pair{}, err
+	}
 	if out, err := exec.Command(binary, "install", "--dir", p.Ours.Dir).CombinedOutput(); err != nil {
 		return pair{}, fmt.Errorf("install %q: %w: %s", binary, err, out)
 	}
@@ -120,7 +124,7 @@ func pluginFiles(dir string) ([]string, error) {
 	return files, nil
 }
 
-// linkAll links every file into dir under its own name.
+// linkAll links a copy of every file into dir under the file's own name.
 func linkAll(dir string, files []string) error {
 	for _, f := range files {
 		if err := linkAs(dir, f, filepath.Base(f)); err != nil {
@@ -130,18 +134,34 @@ func linkAll(dir string, files []string) error {
 	return nil
 }
 
-// linkAs makes dir and links file into it under every name.
-func linkAs(dir, file string, names ...string) error {
-	if _, err := os.Stat(file); err != nil {
-		return fmt.Errorf("find binary: %w", err)
+// linkAs makes dir and links a copy of file into it under a name.
+func linkAs(dir, file, name string) error {
+	installed, err := copyFile(dir+".files", file)
+	if err != nil {
+		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make plugin directory: %w", err)
 	}
-	for _, name := range names {
-		if err := os.Symlink(file, filepath.Join(dir, name)); err != nil {
-			return fmt.Errorf("link plugin: %w", err)
-		}
+	if err := os.Symlink(installed, filepath.Join(dir, name)); err != nil {
+		return fmt.Errorf("link plugin: %w", err)
 	}
 	return nil
+}
+
+// copyFile writes a copy of a program into dir, as who installs it does, and returns its path. What is written is in the page cache in
+// large pieces; the linker's own output, which it maps, is in single pages, and starting that takes a plugin of 4 MB 0.2 ms longer.
+func copyFile(dir, file string) (string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make directory of programs: %w", err)
+	}
+	program, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("find binary: %w", err)
+	}
+	path := filepath.Join(dir, filepath.Base(file))
+	if err := os.WriteFile(path, program, 0o755); err != nil {
+		return "", fmt.Errorf("install binary: %w", err)
+	}
+	return path, nil
 }
