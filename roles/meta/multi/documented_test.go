@@ -34,11 +34,11 @@ func (w *world) examples() {
 // networks", "… with an empty spec from disk", "deletes without the API server".
 func TestDocumented(t *testing.T) {
 	for _, tc := range []struct{ name, kind, address string }{
-		{"bridge-net", "", "10.21.0.1/16 dev net1"},
-		{"macvlan-net", "macvlan", "192.168.1.200/24 dev net1"},
+		{"bridge-net", "", "10.21.0.3/16 dev net1"},
+		{"macvlan-net", "macvlan", "192.168.1.201/24 dev net1"},
 		{"ipvlan-net", "ipvlan", "10.22.0.7/24 dev net1"},
 		{"host-device-net", "", ""},
-		{"on-disk-net", "", "10.23.0.2/24 dev net1"},
+		{"on-disk-net", "", "10.23.0.3/24 dev net1"},
 		{"plain-net", "", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
