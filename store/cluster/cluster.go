@@ -59,7 +59,8 @@ type Snapshot struct {
 	Config *Config
 	// Nodes are all nodes that take part, this one included, in order of their names.
 	Nodes []Node
-	// Faults tell, by name, which entries are left out of Nodes and why.
+	// Faults tell, by name, which entries are left out of Nodes and why. A name
+	// that begins with "/" is that of the configuration, whose last good form is in force.
 	Faults map[string]error
 }
 

@@ -69,7 +69,7 @@ func (r *Registry) fetch(ctx context.Context, pages chan<- *rangeResponse) (at h
 		err := r.c.call(ctx, "/v3/kv/range", ask, got)
 		if errors.Is(err, web.ErrTooLarge) && ask.Limit > 1 {
 			// Somebody stored what is no record: each for itself can be read.
-			ask.Limit = max(1, ask.Limit/8)
+			ask.Limit = 1
 			continue
 		}
 		if err != nil {
@@ -85,6 +85,7 @@ func (r *Registry) fetch(ctx context.Context, pages chan<- *rangeResponse) (at h
 		last := !got.More || len(got.KVs) == 0
 		if !last {
 			ask.Key = append(slices.Clone(got.KVs[len(got.KVs)-1].Key), 0)
+			ask.Limit = min(page, 2*ask.Limit)
 		}
 		pages <- got
 		if last {

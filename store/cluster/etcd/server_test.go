@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -10,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -150,9 +150,10 @@ func TestStopped(t *testing.T) {
 	server := etcdtest.Start(t)
 	r := open(t, Options{Endpoints: []string{server.URL}})
 	admin{t, r.c}.put(DefaultPrefix+"/config", article, 0)
-	server.Signal(t, syscall.SIGSTOP)
-	defer server.Signal(t, syscall.SIGCONT)
-	if _, err := r.Config(t.Context()); !errors.Is(err, cluster.ErrUnavailable) {
+	server.Stop(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := r.Config(ctx); !errors.Is(err, cluster.ErrUnavailable) {
 		t.Fatal(err)
 	}
 }

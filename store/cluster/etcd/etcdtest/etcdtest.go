@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
 )
 
@@ -140,11 +142,16 @@ func (s *Server) Kill() {
 	}
 }
 
-// Signal sends it a signal, as SIGSTOP.
-func (s *Server) Signal(tb testing.TB, sig os.Signal) {
+// Stop has it stand still, with its connections open, until the test ends or it
+// is killed. It stands when Stop returns.
+func (s *Server) Stop(tb testing.TB) {
 	tb.Helper()
-	if err := s.cmd.Process.Signal(sig); err != nil {
+	if err := s.cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		tb.Fatal(err)
+	}
+	var ws unix.WaitStatus
+	if _, err := unix.Wait4(s.cmd.Process.Pid, &ws, unix.WUNTRACED, nil); err != nil || !ws.Stopped() {
+		tb.Fatalf("etcd was not stopped: %v, %v", ws, err)
 	}
 }
 
