@@ -42,9 +42,16 @@ func newLab(t *testing.T, s *kubetest.Server, conf string) *lab {
 		t.Fatal(err)
 	}
 	s.Must(t, http.MethodDelete, "/api/v1/nodes", "", nil)
-	s.Allow(t, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
+	l := &lab{s, s.NewWire(t), config}
+	l.allow(t)
+	return l
+}
+
+// allow gives the agents the rights that the package's documentation asks for.
+func (l *lab) allow(tb testing.TB) {
+	tb.Helper()
+	l.s.Allow(tb, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
 		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}})
-	return &lab{s, s.NewWire(t), config}
 }
 
 // open opens the registry as a node's agent does, with no more rights than it needs.
