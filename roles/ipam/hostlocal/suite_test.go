@@ -22,6 +22,8 @@ func TestSuite(t *testing.T) {
 			{Name: "dual stack", Tamper: tamper, JSON: `{"name": "net", "type": "bridge", "ipam": {"type": "host-local", "dataDir": "/run/networks",
 				"ranges": [[{"subnet": "10.1.2.0/24", "exclude": ["10.1.2.3"]}], [{"subnet": "2001:db8::/64"}]],
 				"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}}`},
+			{Name: "sticky", Tamper: tamper, JSON: `{"name": "net", "type": "bridge", "ipam": {"type": "host-local", "dataDir": "/run/networks",
+				"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "2001:db8::/64"}]], "sticky": {}}}`},
 		},
 	}.Run(t)
 }
