@@ -2,6 +2,7 @@ package netops
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -48,7 +49,7 @@ func modesOf(kind string) []mode {
 
 // hasParent tells whether the link stands on another one.
 func (l *Link) hasParent() bool {
-	return l.Kind == kindMACVLAN || l.Kind == kindIPVLAN || l.Kind == kindVLAN
+	return l.Kind == kindMACVLAN || l.Kind == kindIPVLAN || l.Kind == kindVLAN || l.Kind == kindVXLAN
 }
 
 // hasParentHere tells whether the link stands on one in its own namespace.
@@ -91,7 +92,10 @@ func (l *Link) chosenIndex() int {
 func (l *Link) kindWords(w *words) {
 	w.value("mode", l.Mode)
 	w.number("bcqueuelen", int(l.BCQueueLen))
-	w.number("id", l.VLANID)
+	w.number("id", l.VLANID+l.VNI)
+	if l.Group4.IsValid() {
+		w.value("group", l.Group4.String())
+	}
 	if l.Kind == kindTap {
 		w.flag(true, "mode tap")
 	}
@@ -107,7 +111,7 @@ func (l *Link) kindWords(w *words) {
 // isPlain tells whether the link has nothing that only some kinds have, as the
 // links of most attachments: what follows would cost each of them.
 func (l *Link) isPlain() bool {
-	return l.Parent == "" && l.ParentIn == "" && l.Mode == "" && l.BCQueueLen == 0 && l.VLANID == 0 &&
+	return l.Parent == "" && l.ParentIn == "" && l.Mode == "" && l.BCQueueLen == 0 && l.VLANID == 0 && l.VNI == 0 && !l.Group4.IsValid() &&
 		l.Owner == nil && l.Group == nil && !l.MultiQueue
 }
 
@@ -138,7 +142,10 @@ func (l *Link) validateKind() error {
 	fault(l.BCQueueLen != 0 && l.Kind != kindMACVLAN, "a broadcast queue of a link of kind %q", l.Kind)
 	fault(l.Kind == kindIPVLAN && l.MAC != "", "MAC %q of an ipvlan, which has its parent's", l.MAC)
 	fault(l.VLANID != 0 && l.Kind != kindVLAN, "a VLAN ID of a link of kind %q", l.Kind)
-	errs = append(errs, checkRange("VLAN ID", l.VLANID, 0, 4094))
+	errs = append(errs, checkRange("VLAN ID", l.VLANID, 0, 4094), checkRange("VNI", l.VNI, 0, 1<<24-1))
+	vxlan := l.VNI != 0 || l.Group4.IsValid()
+	fault(vxlan && l.Kind != kindVXLAN, "a VNI or group of a link of kind %q", l.Kind)
+	fault(l.Group4.IsValid() && !(l.Group4.Is4() && l.Group4.IsMulticast()), "group %q is no IPv4 multicast address", l.Group4)
 	tap := l.Owner != nil || l.Group != nil || l.MultiQueue
 	fault(tap && l.Kind != kindTap, "a tap device's owner or queues of a link of kind %q", l.Kind)
 	return errors.Join(errs...)
@@ -208,6 +215,9 @@ func (l *Link) parentAttrs(ctx context.Context, s *session) ([]nl.NetlinkRequest
 	if err != nil {
 		return nil, fmt.Errorf("parent of %s: %w", l.title(), err)
 	}
+	if l.Kind == kindVXLAN {
+		return nil, nil // it is named among the kind's own data
+	}
 	attrs := []nl.NetlinkRequestData{nl.NewRtAttr(unix.IFLA_LINK, nl.Uint32Attr(uint32(parent)))}
 	if !l.crosses() {
 		return attrs, nil
@@ -229,14 +239,31 @@ func (l *Link) laterMAC() string {
 	return ""
 }
 
+// vxlanPort is the IANA's, and not what the kernel takes by default.
+const vxlanPort = 4789
+
+// addVXLAN adds a VXLAN's number, the link below, and where it asks for addresses
+// that it does not know.
+func (l *Link) addVXLAN(s *session, data *nl.RtAttr) {
+	data.AddRtAttr(nl.IFLA_VXLAN_ID, nl.Uint32Attr(uint32(l.VNI)))
+	data.AddRtAttr(nl.IFLA_VXLAN_LINK, nl.Uint32Attr(uint32(s.index[linkRef{l.parentIn(), l.Parent}])))
+	if l.Group4.IsValid() {
+		data.AddRtAttr(nl.IFLA_VXLAN_GROUP, l.Group4.AsSlice())
+	}
+	data.AddRtAttr(nl.IFLA_VXLAN_PORT, binary.BigEndian.AppendUint16(nil, vxlanPort))
+	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, nl.Uint8Attr(1))
+}
+
 // addKindData adds what only links of these kinds have to IFLA_LINKINFO.
-func (l *Link) addKindData(info *nl.RtAttr) {
+func (l *Link) addKindData(s *session, info *nl.RtAttr) {
 	if !l.hasParent() {
 		return
 	}
 	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
 	value, hasMode := l.modeValue()
 	switch {
+	case l.Kind == kindVXLAN:
+		l.addVXLAN(s, data)
 	case l.Kind == kindVLAN:
 		data.AddRtAttr(nl.IFLA_VLAN_ID, nl.Uint16Attr(uint16(l.VLANID)))
 	case l.Kind == kindIPVLAN && hasMode:
@@ -254,6 +281,7 @@ type kindState struct {
 	mode       string
 	bcQueueLen uint32
 	vlanID     int
+	vni        int
 	table      int // a VRF's
 	tap        tapState
 }
@@ -270,6 +298,8 @@ func (l *linkState) parseKind(data []byte) error {
 			l.mode = modeName(l.kind, attrShort(v))
 		case l.kind == kindVLAN && kind == nl.IFLA_VLAN_ID:
 			l.vlanID = attrShort(v)
+		case l.kind == kindVXLAN && kind == nl.IFLA_VXLAN_ID:
+			l.vni = attrInt(v)
 		case l.kind == kindVRF && kind == nl.IFLA_VRF_TABLE:
 			l.table = attrInt(v)
 		case l.kind == kindTap:
@@ -299,10 +329,13 @@ func (l *Link) verifyKind(ctx context.Context, s *session, have *linkState, d *d
 	if l.Kind == kindVLAN {
 		d.compare("id", strconv.Itoa(l.VLANID), strconv.Itoa(have.vlanID))
 	}
+	if l.VNI != 0 {
+		d.compare("id", strconv.Itoa(l.VNI), strconv.Itoa(have.vni))
+	}
 	if l.Kind == kindTap {
 		l.verifyTap(&have.tap, d)
 	}
-	if !l.hasParent() || l.Parent == "" || s.unknown(l.parentIn()) {
+	if !l.hasParent() || l.Kind == kindVXLAN || l.Parent == "" || s.unknown(l.parentIn()) {
 		return nil
 	}
 	parent, err := s.findLink(ctx, l.parentIn(), l.Parent)

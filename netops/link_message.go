@@ -88,7 +88,7 @@ func (l *Link) addInfo(s *session, info *nl.RtAttr) error {
 	case l.Bridge != nil && l.Bridge.VLANFiltering:
 		info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_BR_VLAN_FILTERING, nl.Uint8Attr(1))
 	default:
-		l.addKindData(info)
+		l.addKindData(s, info)
 	}
 	return nil
 }

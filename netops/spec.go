@@ -79,8 +79,8 @@ type Link struct {
 	Peer   *Peer   `json:"peer,omitempty"`
 	Bridge *Bridge `json:"bridge,omitempty"`
 	Port   *Port   `json:"port,omitempty"`
-	// Parent is the link below one of Kind "macvlan", "ipvlan" or "vlan", in
-	// ParentIn.
+	// Parent is the link below one of Kind "macvlan", "ipvlan", "vlan" or "vxlan",
+	// in ParentIn.
 	Parent   string `json:"parent,omitempty"`
 	ParentIn Place  `json:"parentIn,omitempty"`
 	// Mode is that of a macvlan (bridge, private, vepa, passthru) or ipvlan
@@ -90,6 +90,11 @@ type Link struct {
 	BCQueueLen uint32 `json:"bcQueueLen,omitempty"`
 	// VLANID is that of a link of Kind "vlan".
 	VLANID int `json:"vlanId,omitempty"`
+	// VNI is the number of a link of Kind "vxlan", and Group4 the IPv4 multicast
+	// group by which its ends find each other, on port 4789. (The overlay's device is
+	// an Overlay.)
+	VNI    int        `json:"vni,omitempty"`
+	Group4 netip.Addr `json:"group4,omitzero"`
 	// Owner and Group may open a link of Kind "tun" (a tap device) without
 	// CAP_NET_ADMIN: who is both where both are set, and anybody where neither is.
 	Owner *uint32 `json:"owner,omitempty"`
