@@ -25,6 +25,8 @@ type Call struct {
 	// Device is the device of a device plugin that the first plugin is to use, as
 	// deviceID and pciBusID (Multus).
 	Device string
+	// Master takes the place of the first plugin's key master, if it is set.
+	Master string
 	// NoIPAM takes the key ipam away: no addresses are asked for.
 	NoIPAM bool
 	// Result is what ADD brought, for CHECK and DEL; nil when it is not known.
@@ -158,6 +160,9 @@ func (l *List) conf(c *Call, i int, verb roles.Verb) (json.RawMessage, error) {
 	if c.Device != "" && i == 0 {
 		e.set("pciBusID", c.Device)
 		e.set("deviceID", c.Device)
+	}
+	if c.Master != "" && i == 0 {
+		e.set("master", c.Master)
 	}
 	if len(c.Args) > 0 {
 		e.mergeArgs(c.Args)

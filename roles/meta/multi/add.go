@@ -57,6 +57,9 @@ func (m *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 // attach runs the plugins of all networks, does what concerns them together, and
 // records what came of it.
 func (m *handler) attach(ctx context.Context, c *course, asked *store.Delegation, ns *netops.Namespace) error {
+	if err := c.makeLinks(ctx, asked.Delegates); err != nil {
+		return err
+	}
 	if err := c.add(ctx, asked.Delegates, m.conf.InOrder); err != nil {
 		return err
 	}
@@ -132,5 +135,5 @@ func (m *handler) takeBack(ctx context.Context, c *course, asked *store.Delegati
 	if err := c.h.Store.RemoveStatus(asked.Owner); err != nil {
 		c.h.Log.Warn("the file of network-status stays", "error", err)
 	}
-	return forget(ctx, c.h, asked.Owner)
+	return c.releaseLinks(ctx, asked.Delegates, nil, func() error { return forget(ctx, c.h, asked.Owner) })
 }

@@ -150,7 +150,7 @@ func (m *handler) hotPlug(ctx context.Context, p *hot) error {
 	if back := p.del(ctx, more, true); back != nil {
 		return errors.Join(err, back) // it stays recorded for DEL
 	}
-	return errors.Join(err, p.keep(ctx, before))
+	return errors.Join(err, p.releaseLinks(ctx, more, before, func() error { return p.keep(ctx, before) }))
 }
 
 // hotUnplug detaches a network that is not the default one.
@@ -180,7 +180,8 @@ func (m *handler) hotUnplug(ctx context.Context, p *hot) error {
 		return err
 	}
 	p.out.Done = slices.DeleteFunc(p.out.Done, func(a store.Answer) bool { return a.IfName == gone.IfName })
-	if err := p.keep(ctx, slices.Delete(slices.Clone(p.asked.Delegates), found[0], found[0]+1)); err != nil {
+	left := slices.Delete(slices.Clone(p.asked.Delegates), found[0], found[0]+1)
+	if err := p.releaseLinks(ctx, []store.Delegate{gone}, left, func() error { return p.keep(ctx, left) }); err != nil {
 		return err
 	}
 	if err := p.route(ctx, p.asked.Delegates, p.ns); err != nil {

@@ -37,7 +37,7 @@ func (c *course) list(d *store.Delegate) (*netlist.List, netlist.Call, error) {
 	l, err := netlist.Parse(d.List, d.Version)
 	req := *c.req
 	req.IfName, req.PrevResult, req.Valid = d.IfName, nil, nil
-	return l, netlist.Call{Request: &req, Runtime: d.Runtime, Args: d.Args, Device: d.Device, NoIPAM: d.NoIPAM, Result: c.result(d.IfName)}, err
+	return l, netlist.Call{Request: &req, Runtime: d.Runtime, Args: d.Args, Device: d.Device, Master: d.HostLink, NoIPAM: d.NoIPAM, Result: c.result(d.IfName)}, err
 }
 
 // recall takes CNI_ARGS and CNI_PATH of ADD where they are recorded: a DEL without

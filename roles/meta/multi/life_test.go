@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/dispatch"
@@ -262,4 +263,38 @@ func TestDefaults(t *testing.T) {
 	if files, _ := filepath.Glob(filepath.Join(w.RunDir(), "*", "network-status", "*")); len(files) != 0 {
 		t.Errorf("files stay: %q", files)
 	}
+}
+
+// A network may stand on a VXLAN of the host (DANM): it is made with the first user and
+// goes with the last, whether that is a pod or a hot plug.
+func TestHostLink(t *testing.T) {
+	w := newWorld(t)
+	netopstest.Master(t, "uplink")
+	w.network("x", `{"name":"net-x","type":"macvlan","host_device":"uplink","vxlan":4711,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.7.0.0/24"}]]}}`)
+	w.wish("x,x")
+	w.OK(w.call("ADD"))
+	one := w.state()
+	if !strings.Contains(one, "link vxlan4711 vxlan") {
+		t.Fatalf("state\n%s", one)
+	}
+	second := w.call("ADD")
+	second.ID, second.Netns = "container2", netopstest.New(t).Path()
+	second.Args = strings.Replace(second.Args, "K8S_POD_NAME=pod", "K8S_POD_NAME=pod2", 1)
+	second.Conf = strings.Replace(second.Conf, "x,x", "b", 1)
+	w.OK(second)
+	if err := w.verb("attach", "web/pod2", "x"); err != nil {
+		t.Fatal(err)
+	}
+	w.OK(w.bare())
+	if state := w.state(); !strings.Contains(state, "link vxlan4711 vxlan") {
+		t.Errorf("the VXLAN is gone while it is used:\n%s", state)
+	}
+	if err := w.verb("detach", "web/pod2", "x"); err != nil {
+		t.Fatal(err)
+	}
+	if state := w.state(); strings.Contains(state, "vxlan4711") {
+		t.Errorf("the VXLAN stays:\n%s", state)
+	}
+	second.Verb = "DEL"
+	w.OK(second)
 }

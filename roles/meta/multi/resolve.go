@@ -218,6 +218,13 @@ func (r *resolver) add(path string, d store.Delegate, found *nad.Network, reques
 	if err := f.Err(); err != nil {
 		return err
 	}
+	link, err := hostLink(found.Conf)
+	if err != nil {
+		return fmt.Errorf("%s: network of %s: %w", path, found.From, err)
+	}
+	if link != nil {
+		d.HostLink = link.Name
+	}
 	d.Resource = found.Resource
 	if d.Device == "" && found.Resource != "" {
 		if d.Device, err = r.device(found.Resource); err != nil {

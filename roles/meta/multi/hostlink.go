@@ -1,0 +1,131 @@
+package multi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cnibox/cnibox/internal/coldjson"
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
+)
+
+// hostLink is the VLAN or VXLAN of the host that a network asks for, by DANM's keys
+// beside those of its list: host_device with vlan or vxlan. It is made with the
+// network's first user, takes the place of the first plugin's master, and is removed
+// with the last user; nil where none is asked for.
+func hostLink(list []byte) (*netops.Link, error) {
+	var c struct {
+		HostDevice string `json:"host_device"`
+		VLAN       int    `json:"vlan"`
+		VXLAN      int    `json:"vxlan"`
+	}
+	if err := coldjson.Unmarshal(list, &c); err != nil || c.HostDevice == "" || c.VLAN == 0 && c.VXLAN == 0 {
+		return nil, nil // these keys may be a plugin's own, and of other types
+	}
+	var f roles.Faults
+	l := &netops.Link{In: netops.Host, Shared: true, Parent: c.HostDevice, Alias: node.SharedAlias, Up: true}
+	switch {
+	case c.VLAN != 0 && c.VXLAN != 0:
+		f.Addf("vxlan", "stands beside vlan: leave one out")
+	case c.VLAN != 0:
+		l.Kind, l.VLANID, l.Name = "vlan", c.VLAN, fmt.Sprintf("%s.%d", c.HostDevice, c.VLAN)
+		if c.VLAN < 1 || c.VLAN > 4094 {
+			f.Addf("vlan", "is %d, want 1 to 4094", c.VLAN)
+		}
+	default:
+		l.Kind, l.VNI, l.Name = "vxlan", c.VXLAN, fmt.Sprintf("vxlan%d", c.VXLAN)
+		if c.VXLAN < 1 || c.VXLAN >= 1<<24 {
+			f.Addf("vxlan", "is %d, want 1 to %d", c.VXLAN, 1<<24-1)
+		}
+		l.Group4 = netip.AddrFrom4([4]byte{239, byte(c.VXLAN >> 16), byte(c.VXLAN >> 8), byte(c.VXLAN)})
+	}
+	if err := errors.Join(roles.LinkName(c.HostDevice), roles.LinkName(l.Name)); err != nil && f.Err() == nil {
+		f.Addf("host_device", "%v", err)
+	}
+	return l, f.Err()
+}
+
+// linkLock keeps who makes a host link from who removes it.
+func linkLock(name string) string { return "multi-link/" + name }
+
+// makeLinks makes the host links of networks. That they are used is recorded.
+func (c *course) makeLinks(ctx context.Context, all []store.Delegate) error {
+	for i := range all {
+		link, err := hostLink(all[i].List)
+		if err != nil || link == nil || all[i].HostLink == "" {
+			continue // it was judged when it was resolved
+		}
+		held, err := c.h.Store.LockShared(ctx, linkLock(link.Name), true)
+		if err != nil {
+			return err
+		}
+		err = c.h.Net.Ensure(ctx, netops.Spec{Objects: []netops.Object{link}}, nil)
+		held.Unlock()
+		if err != nil {
+			return named(&all[i], err)
+		}
+	}
+	return nil
+}
+
+// releaseLinks removes the host links of networks that nobody else uses: no record of
+// another attachment does, and none of those left of this one. Then it has this one's
+// record changed, under the same locks: of two last users one finds itself alone.
+func (c *course) releaseLinks(ctx context.Context, gone, left []store.Delegate, change func() error) error {
+	var names []string
+	for i := range gone {
+		if n := gone[i].HostLink; n != "" {
+			names = append(names, n)
+		}
+	}
+	if len(names) == 0 {
+		return change()
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	for _, n := range names {
+		held, err := c.h.Store.LockShared(ctx, linkLock(n), true)
+		if err != nil {
+			return err
+		}
+		defer held.Unlock()
+	}
+	others, err := delegations(ctx, c.h)
+	if err != nil {
+		return err
+	}
+	used := slices.Clone(left)
+	for i := range others {
+		if others[i].Owner != c.out.Owner {
+			used = append(used, others[i].Delegates...)
+		}
+	}
+	for _, n := range names {
+		if slices.ContainsFunc(used, func(d store.Delegate) bool { return d.HostLink == n }) {
+			continue
+		}
+		if err := c.removeLink(ctx, n); err != nil {
+			return err
+		}
+	}
+	return change()
+}
+
+// removeLink removes a host link if it is one that we made.
+func (c *course) removeLink(ctx context.Context, name string) error {
+	l, err := c.h.Net.Link(ctx, nil, name)
+	if errors.Is(err, netops.ErrNotExist) {
+		return nil
+	}
+	if err != nil || l.Alias != node.SharedAlias {
+		return err
+	}
+	return c.h.Net.Remove(ctx, netops.Spec{Objects: []netops.Object{
+		&netops.Link{In: netops.Host, Name: name, Kind: l.Kind, Alias: node.SharedAlias},
+	}}, nil)
+}
