@@ -46,14 +46,15 @@ VMSKIP := ^Fuzz|TestManyRoutesDoNotCount|Race|Beside|TestForeign|TestForward(Lis
 UPPER := TestRole/(layer3|l2)/(versions|fault)|TestRole/.*/(life|del|gc|status|tamper)|Test(Announce|Chained|MTU|Refused|DelWithoutMaster|Status|Passthru|DefaultMaster|FailedAdd|MAC|OtherParent)
 test-vm: setup bin/peers/bridge
 	$(GO) build -o bin/vm/run ./test/vm
-	bin/vm/run -timeout 50m -copy bin/peers -env CNIBOX_SWEEP=$(SWEEP) -skip '$(VMSKIP)' ./netops \
+	bin/vm/run -timeout 50m -copy bin/peers -copy examples -env CNIBOX_SWEEP=$(SWEEP) -skip '$(VMSKIP)' ./netops \
 		'./roles/iface/bridge=TestRole/(trunk|both|empty)/(life|del|gc|tamper)|TestRole/vlan/(life|del|gc|status|versions|tamper|fault)|TestRemoveEmptyVLANGateway' \
 		'./roles/iface/macvlan=TestRole/layer3/(life|del|gc|status|versions|tamper)' './roles/iface/ipvlan=$(UPPER)' './roles/iface/vlan=$(UPPER)' \
 		'./roles/iface/hostdevice=TestReturn|TestHardware$$' ./roles/iface/dummy \
 		'./roles/iface/ptp=TestTraffic|TestRole/(dual|host|single)/(life|del|gc)' './roles/iface/tap=TestKeys|TestTraffic|TestBridge' \
 		'./roles/ipam/dhcp=TestIPvlan|TestDualStack' './test/takeover=TestInterfaces/^(ipvlan|vlan|dummy)$$/^(DEL|GC of what is gone)$$' \
 		'./roles/chained/vrf=Test(Add|Two|Refused|Found|Inherit|LinkGone|Parallel|Reference)$$|TestRole/bridge/(life|del|gc|state|status|versions|fault|tamper)|TestRole/(ptp|macvlan)/(life|del|gc|state|tamper)' \
-		'./roles/chained/portmap=TestTraffic|TestUDPBefore|TestConditions' './roles/chained/bandwidth=TestRole/both/(life|del|gc)'
+		'./roles/chained/portmap=TestTraffic|TestUDPBefore|TestConditions' './roles/chained/bandwidth=TestRole/both/(life|del|gc)' \
+		'./roles/meta/multi=TestDocumented/^ipvlan-net$$'
 
 bin/golangci-lint: test/tools/go.sum
 	cd test/tools && $(GO) build -o ../../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint mvdan.cc/gofumpt
