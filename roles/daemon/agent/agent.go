@@ -177,8 +177,10 @@ func (a *agent) takeOwn(ctx context.Context, r acquisition) {
 	if r.err != nil {
 		return
 	}
-	if a.own == nil || !slices.Equal(a.own.PodCIDRs, r.node.PodCIDRs) {
-		a.memory.save(ctx, func(m *remembered) { m.PodCIDRs = r.node.PodCIDRs })
+	if a.own == nil || !slices.Equal(a.own.PodCIDRs, r.node.PodCIDRs) || a.own.PublicIP != r.node.PublicIP || a.own.PublicIPv6 != r.node.PublicIPv6 {
+		a.memory.save(ctx, func(m *remembered) {
+			m.PodCIDRs, m.PublicIP, m.PublicIPv6 = r.node.PodCIDRs, r.node.PublicIP, r.node.PublicIPv6
+		})
 		a.log.Info("published", "node", r.node.Name, "podCIDRs", r.node.PodCIDRs, "publicIP", r.node.PublicIP, "publicIPv6", r.node.PublicIPv6)
 	}
 	a.own, a.wishes, a.peers, a.announced = &r.node, r.node.Wishes, nil, false

@@ -38,16 +38,16 @@ type engine struct {
 // clusterDir is where the registry is if no flag says so, below the state directory.
 const clusterDir = "cluster"
 
-// open opens the registry that the flags name. previous are the pod networks
-// that the node had in a former life.
-func (s *settings) open(ctx context.Context, h *roles.Host, previous []netip.Prefix) (*engine, error) {
+// open opens the registry that the flags name. former tells the pod networks that
+// the node had in a former life, and its addresses, by which etcd knows it.
+func (s *settings) open(ctx context.Context, h *roles.Host, former remembered) (*engine, error) {
 	warn := func(text string) { h.Log.Warn(text) }
 	r := &s.registry
 	switch {
 	case r.kube:
 		return s.openKube(ctx, h, warn)
 	case len(r.etcd) > 0:
-		return s.openEtcd(ctx, h, previous, warn)
+		return s.openEtcd(h, former, warn)
 	}
 	path := r.dir
 	if path == "" {
@@ -57,7 +57,7 @@ func (s *settings) open(ctx context.Context, h *roles.Host, previous []netip.Pre
 	if err != nil {
 		return nil, err
 	}
-	reg, err := dir.Open(dir.Options{Dir: path, Name: node, Previous: previous, Warn: warn})
+	reg, err := dir.Open(dir.Options{Dir: path, Name: node, Previous: former.PodCIDRs, Warn: warn})
 	return &engine{Registry: reg, node: node, name: "dir " + path}, err
 }
 
@@ -123,7 +123,7 @@ func (s *settings) nodeOfPod(ctx context.Context, h *roles.Host, client *rest.Cl
 }
 
 // openEtcd opens etcd as the registry.
-func (s *settings) openEtcd(ctx context.Context, h *roles.Host, previous []netip.Prefix, warn func(string)) (*engine, error) {
+func (s *settings) openEtcd(h *roles.Host, former remembered, warn func(string)) (*engine, error) {
 	node, err := s.name(h.Env)
 	if err != nil {
 		return nil, err
@@ -131,17 +131,10 @@ func (s *settings) openEtcd(ctx context.Context, h *roles.Host, previous []netip
 	r := &s.registry
 	o := etcd.Options{
 		Endpoints: r.etcd, Prefix: r.etcdPrefix, Username: r.etcdUser, Password: r.etcdPassword,
-		Previous: previous, RenewMargin: r.renewMargin, Warn: warn,
+		Previous: former.PodCIDRs, PublicIP: former.PublicIP, PublicIPv6: former.PublicIPv6, RenewMargin: r.renewMargin, Warn: warn,
 	}
 	if r.etcdCA != "" || r.etcdCert != "" {
 		o.TLS = &web.TLS{CAFile: r.etcdCA, CertFile: r.etcdCert, KeyFile: r.etcdKey}
-	}
-	// A former record is found by its address, as far as that can be told by now.
-	if links, err := h.Net.HostLinks(ctx); err == nil {
-		route := func(a netip.Addr) (string, error) { return h.Net.RouteLink(ctx, nil, a) }
-		u4, _ := s.underlay.choose(links, true, false, route)
-		u6, _ := s.underlay.choose(links, false, true, route)
-		o.PublicIP, o.PublicIPv6 = u4.public4, u6.public6
 	}
 	reg, err := etcd.Open(o)
 	return &engine{Registry: reg, node: node, name: "etcd " + strings.Join(r.etcd, ","), anonymous: true}, err
@@ -157,6 +150,9 @@ type remembered struct {
 	// by their devices' names.
 	PodCIDRs []netip.Prefix    `json:"podCIDRs,omitempty"`
 	MACs     map[string]string `json:"macs,omitempty"`
+	// PublicIP and PublicIPv6 are what it was published with.
+	PublicIP   netip.Addr `json:"publicIP,omitzero"`
+	PublicIPv6 netip.Addr `json:"publicIPv6,omitzero"`
 }
 
 // Where it is in keep.db.
@@ -164,6 +160,22 @@ const (
 	markKind = "agent"
 	markName = "node"
 )
+
+// addressed is what is remembered with the addresses that the node has now, as far
+// as they can be told before the network's configuration is known: memory may
+// have been copied from another machine.
+func (s *settings) addressed(ctx context.Context, h *roles.Host, r remembered) remembered {
+	r.PublicIP, r.PublicIPv6 = netip.Addr{}, netip.Addr{}
+	links, err := h.Net.HostLinks(ctx)
+	if err != nil {
+		return r
+	}
+	route := func(a netip.Addr) (string, error) { return h.Net.RouteLink(ctx, nil, a) }
+	u4, _ := s.underlay.choose(links, true, false, route)
+	u6, _ := s.underlay.choose(links, false, true, route)
+	r.PublicIP, r.PublicIPv6 = u4.public4, u6.public6
+	return r
+}
 
 // load reads what is remembered.
 func (m memory) load(ctx context.Context) (r remembered) {

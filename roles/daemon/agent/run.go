@@ -73,7 +73,7 @@ func newAgent(h *roles.Host, set *settings) *agent {
 // these changed.
 func serve(ctx context.Context, h *roles.Host, set *settings, l *net.UnixListener) (again bool, err error) {
 	a := newAgent(h, set)
-	if a.engine, err = set.open(ctx, h, a.memory.load(ctx).PodCIDRs); err != nil {
+	if a.engine, err = set.open(ctx, h, set.addressed(ctx, h, a.memory.load(ctx))); err != nil {
 		return false, fmt.Errorf("open the registry: %w", err)
 	}
 	defer func() { err = errors.Join(err, a.engine.Close()) }()

@@ -97,7 +97,7 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 
 // release withdraws this node's record.
 func (s *settings) release(ctx context.Context, h *roles.Host, m memory) error {
-	e, err := s.open(ctx, h, m.load(ctx).PodCIDRs)
+	e, err := s.open(ctx, h, m.load(ctx))
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,8 @@ type world struct {
 	t     *testing.T
 	dir   string
 	nodes []*node
+	// registry are the flags of another registry than the directory.
+	registry []string
 }
 
 // node is one of them: a network namespace, and state of its own.
@@ -193,7 +195,11 @@ func (n *node) launch(flags ...string) {
 // agent is the node's agent as a process.
 func (n *node) agent(flags ...string) *exec.Cmd {
 	cmd := n.Cmd(rolestest.Call{Type: "agent"})
-	cmd.Args = append(cmd.Args, "-cluster-dir="+n.w.dir, "-node-name="+n.name, "-iface=eth1", "-subnet-file="+n.subnetFile())
+	cmd.Args = append(cmd.Args, "-node-name="+n.name, "-iface=eth1", "-subnet-file="+n.subnetFile())
+	if len(n.w.registry) == 0 {
+		cmd.Args = append(cmd.Args, "-cluster-dir="+n.w.dir)
+	}
+	cmd.Args = append(cmd.Args, n.w.registry...)
 	cmd.Args = append(cmd.Args, flags...)
 	cmd.Env = append(cmd.Env, "CNIBOX_LOG=info")
 	return cmd
