@@ -3,6 +3,7 @@ package netops_test
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -109,15 +110,26 @@ func TestTapWithoutDevice(t *testing.T) {
 	}
 }
 
-// TestSharedKind has one vlan for many attachments, made once and taken away
-// when the last is gone; one with another ID is a conflict.
+// TestSharedKind has one vlan or vxlan for many attachments, made once and taken
+// away when the last is gone; one with another ID is a conflict.
 func TestSharedKind(t *testing.T) {
-	netopstest.NeedKind(t, "vlan")
+	t.Run("vlan", func(t *testing.T) {
+		netopstest.NeedKind(t, "vlan")
+		sharedKind(t, netops.Link{Kind: "vlan", VLANID: 5}, func(l *netops.Link) { l.VLANID = 6 })
+	})
+	t.Run("vxlan", func(t *testing.T) {
+		group := netip.MustParseAddr("239.0.0.5")
+		sharedKind(t, netops.Link{Kind: "vxlan", VNI: 5, Group4: group}, func(l *netops.Link) { l.VNI = 6 })
+	})
+}
+
+func sharedKind(t *testing.T, l netops.Link, change func(*netops.Link)) {
+	t.Helper()
 	ctx := context.Background()
 	run(t, "ip", "link", "add", "par0", "up", "type", "bridge")
 	defer run(t, "ip", "link", "del", "par0")
 	n := newNet(t, nil)
-	l := netops.Link{In: netops.Host, Shared: true, Name: "par0.5", Kind: "vlan", Parent: "par0", VLANID: 5, Up: true, Alias: "cnibox:shared"}
+	l.In, l.Shared, l.Name, l.Parent, l.Up, l.Alias = netops.Host, true, "par0.5", "par0", true, "cnibox:shared"
 	spec := netops.Spec{Objects: []netops.Object{&l}}
 	changes, err := n.Plan(ctx, spec, nil)
 	if err != nil {
@@ -132,7 +144,7 @@ func TestSharedKind(t *testing.T) {
 		t.Errorf("Plan: %s, %v", lines(again), err)
 	}
 	other := l
-	other.VLANID = 6
+	change(&other)
 	if _, err := n.Plan(ctx, netops.Spec{Objects: []netops.Object{&other}}, nil); !errors.Is(err, netops.ErrConflict) || err.Error() != `interface "par0.5" has id 5 instead of id 6: conflicts with what is there` {
 		t.Errorf("Plan with another ID: %v", err)
 	}

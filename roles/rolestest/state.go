@@ -3,6 +3,7 @@ package rolestest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 
@@ -58,9 +59,39 @@ func (e *Env) storeText() string {
 		for _, n := range nets {
 			line([]any{n.Name, n.Shared})
 		}
+		if err != nil {
+			return err
+		}
+		outcomes, err := tx.AllDelegated()
+		for _, d := range outcomes {
+			line([]any{"delegated", d.Owner, d.State})
+		}
 		return err
 	})
+	for _, d := range e.delegations() {
+		line([]any{"delegation", d.Owner})
+	}
 	return b.String()
+}
+
+// delegations are what meta roles asked for and has not been taken back. A file that
+// cannot be read has none.
+func (e *Env) delegations() []store.Delegation {
+	e.t.Helper()
+	h, done, err := node.Open(context.Background(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "test"})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer done()
+	var all []store.Delegation
+	err = h.Store.KeepView(context.Background(), func(tx *store.KeepTx) (err error) {
+		all, err = tx.Delegations("")
+		return err
+	})
+	if err != nil && !errors.Is(err, store.ErrDamaged) {
+		e.t.Fatal(err)
+	}
+	return all
 }
 
 // parts names the roles that took part in an attachment.

@@ -57,6 +57,9 @@ func newWorld(t *testing.T) *world {
 	w.network("c", netC)
 	w.network("s", `{"name":"net-s","cniVersion":"1.1.0","plugins":[{"type":"stranger","kept":{"big":123456789012345678901234567890,"z":1,"a":2}}]}`)
 	t.Cleanup(func() { // what networks of annotations share is theirs, whoever named them
+		for _, key := range []string{"clusterNetwork", "defaultNetworks", "readinessindicatorfile"} {
+			delete(w.conf, key)
+		}
 		w.conf["delegates"] = []json.RawMessage{json.RawMessage(netA), json.RawMessage(netB), json.RawMessage(netC)}
 		w.Run(w.gc([]roles.AttachmentID{}))
 	})
