@@ -84,6 +84,7 @@ bin/kube/kube-apiserver: test/kube/go.sum
 KUBE := ./store/cluster/kube/...
 test-kube: setup bin/kube/kube-apiserver
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags '$(TAGS) kube' -p 1 -count 1 -timeout 10m $(KUBE)
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags '$(TAGS) kube' -run Kube -count 1 -timeout 10m ./roles/daemon/agent
 
 bench: setup build bin/peers/bridge
 	$(GO) run ./test/bench -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md

@@ -1,0 +1,118 @@
+//go:build kube
+
+package agent_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/test/kubetest"
+)
+
+// TestKube: Node objects of a real API server are the registry. Annotations are
+// stripped, a Node is made anew, gets another pod network, is deleted while an
+// agent is down; the API server goes away; a node of flannel's takes part.
+func TestKube(t *testing.T) {
+	runtime.LockOSThread() // the server ends with the thread that started it
+	defer runtime.UnlockOSThread()
+	s, err := kubetest.Start(kubetest.DebianEtcd)
+	must(t, err)
+	t.Cleanup(s.Stop)
+	s.Allow(t, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
+		kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}})
+	const nodes, patch, prefix = "/api/v1/nodes", "application/merge-patch+json", "flannel.alpha.coreos.com/"
+	create := func(name, subnet string, annotations map[string]string) {
+		t.Helper()
+		s.Must(t, http.MethodPost, nodes, "", map[string]any{
+			"metadata": map[string]any{"name": name, "annotations": annotations},
+			"spec":     map[string]any{"podCIDR": subnet, "podCIDRs": []string{subnet}},
+		})
+	}
+	annotations := func(name string) map[string]string {
+		t.Helper()
+		var o struct {
+			Metadata struct{ Annotations map[string]string }
+		}
+		must(t, json.Unmarshal(s.Must(t, http.MethodGet, nodes+"/"+name, "", nil), &o))
+		return o.Metadata.Annotations
+	}
+	w := newWorld(t, 3, vxlan)
+	conf := filepath.Join(t.TempDir(), "net-conf.json")
+	must(t, os.WriteFile(conf, []byte(vxlan), 0o600))
+	w.registry = []string{"-kube-subnet-mgr", "-kubeconfig-file=" + s.Kubeconfig(t, s.Address, kubetest.Agent), "-net-config-path=" + conf}
+	for i, n := range w.nodes {
+		n.forward(s.Address)
+		if i > 0 {
+			create(n.name, []string{"", "10.244.1.0/24", "10.244.2.0/24"}[i], nil)
+		}
+	}
+	// The first node has no pod network yet: its agent waits for it.
+	n := w.nodes[0]
+	s.Must(t, http.MethodPost, nodes, "", map[string]any{"metadata": map[string]any{"name": n.name}})
+	n.launch()
+	w.within(func() bool { _, err := n.verb("agent status", nil); return err == nil }, func() string { return "no status" })
+	n.until("waiting", func(a answer) bool { return !a.Ready && strings.Contains(a.Reason, "no pod network assigned") })
+	s.Must(t, http.MethodPatch, nodes+"/"+n.name, patch, map[string]any{"spec": map[string]any{"podCIDR": "10.244.0.0/24", "podCIDRs": []string{"10.244.0.0/24"}}})
+	n.until("the pod network", func(a answer) bool { return a.Ready })
+	pods := []*pod{n.attach()}
+	for _, n := range w.nodes[1:] {
+		n.start()
+		pods = append(pods, n.attach())
+	}
+	w.reach(false, pods...)
+	if a := annotations(n.name); a[prefix+"kube-subnet-manager"] != "true" || a[prefix+"backend-type"] != "vxlan" || a[prefix+"public-ip"] != "172.17.8.101" {
+		t.Errorf("annotations %v", a)
+	}
+
+	// Annotations are stripped, and come back with the same VTEP.
+	before := annotations(n.name)
+	s.Must(t, http.MethodPatch, nodes+"/"+n.name, patch, map[string]any{"metadata": map[string]any{"annotations": map[string]any{prefix + "backend-data": nil, prefix + "kube-subnet-manager": nil}}})
+	w.within(func() bool { return annotations(n.name)[prefix+"backend-data"] == before[prefix+"backend-data"] }, func() string { return "the annotations do not come back" })
+
+	// The Node is deleted, and made anew with another pod network.
+	s.Must(t, http.MethodDelete, nodes+"/"+n.name, "", nil)
+	w.nodes[1].until("its absence", func(a answer) bool { return a.Peers == store.OverlayPeers{Wanted: 1, Programmed: 1} })
+	create(n.name, "10.244.7.0/24", nil)
+	n.until("the new pod network", func(a answer) bool { return a.Ready && a.PodCIDRs[0].String() == "10.244.7.0/24" })
+	for _, n := range w.nodes {
+		n.until("two peers", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} })
+	}
+	pods[0] = n.attachAgain(pods[0])
+	w.reach(false, pods...)
+
+	// A node of flannel's.
+	create("flannel", "10.244.9.0/24", map[string]string{
+		prefix + "kube-subnet-manager": "true", prefix + "backend-type": "vxlan", prefix + "public-ip": "172.17.8.250",
+		prefix + "backend-data": `{"VNI":1,"VtepMAC":"02:00:00:00:00:fb"}`,
+	})
+	n.until("three peers", func(a answer) bool { return a.Peers == store.OverlayPeers{Wanted: 3, Programmed: 3} })
+
+	// The API server is away; a node is deleted while an agent is down.
+	s.StopAPI()
+	n.until("the loss", func(a answer) bool { return a.Ready && a.RegistryError != "" })
+	n.ip("link del flannel.1")
+	t.Logf("repaired without an API server within %s", w.reach(false, pods...))
+	n.kill()
+	must(t, s.StartAPI())
+	s.Must(t, http.MethodDelete, nodes+"/flannel", "", nil)
+	n.start()
+	n.until("two peers again", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} })
+	w.reach(false, pods...)
+}
+
+// attachAgain replaces a pod by one of the node's new pod network.
+func (n *node) attachAgain(old *pod) *pod {
+	n.w.t.Helper()
+	call := old.call
+	call.Verb = "DEL"
+	cmd := n.Cmd(call)
+	n.ns.Do(n.w.t, cmd.Run)
+	n.ip("link del cni0")
+	return n.attach()
+}
