@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -76,11 +77,16 @@ func (f *follower) run(ctx context.Context, relay *cluster.Relay) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if heard {
+		switch {
+		case heard:
 			b.Reset()
 			if err == nil {
 				continue // the server ended the watch in its time
 			}
+		case err == nil:
+			// Bookmarks come every minute. A server that has nothing to say waits for
+			// a version that it has yet to reach: its store was put back to an earlier one.
+			f.version = ""
 		}
 		if f.refused(err) {
 			continue
@@ -134,6 +140,9 @@ func (f *follower) follow(ctx context.Context) (heard bool, err error) {
 		f.version, heard = since.Version, true
 	}
 	names := map[string]bool{}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	back := false
 	err = rest.Watch(ctx, f.registry.client, nodes, since, func(e rest.Event[object]) {
 		o := e.Object
 		if o == nil {
@@ -144,6 +153,10 @@ func (f *follower) follow(ctx context.Context) (heard bool, err error) {
 			return
 		}
 		version, name := o.Metadata.ResourceVersion, o.Metadata.Name
+		if back = back || !listing && older(version, f.version); back {
+			stop() // the server's store was put back to an earlier version: nothing is certain
+			return
+		}
 		switch {
 		case e.Initial:
 			listing = false
@@ -161,7 +174,23 @@ func (f *follower) follow(ctx context.Context) (heard bool, err error) {
 			f.version, heard = version, true
 		}
 	})
+	if back {
+		f.version = ""
+		return false, nil
+	}
 	return heard, err
+}
+
+// older tells whether a version came before another. Versions are numbers that
+// grow (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions);
+// others are not compared.
+func older(version, than string) bool {
+	v, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return false
+	}
+	t, err := strconv.ParseUint(than, 10, 64)
+	return err == nil && v < t
 }
 
 // list reads all objects and returns their version.

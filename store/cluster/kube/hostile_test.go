@@ -1,0 +1,109 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// script is a server whose list has one node, whose name tells how often all
+// nodes were read; watches get what is said, one after the other.
+type script struct {
+	lists, watches atomic.Int32
+	version        int
+	says           []string
+}
+
+func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Get("watch") == "" {
+		n := s.lists.Add(1)
+		fmt.Fprintf(w, `{"metadata":{"resourceVersion":"%d"},"items":[%s]}`, s.version, participant(fmt.Sprintf("list-%d", n), int(n)))
+		return
+	}
+	n := int(s.watches.Add(1)) - 1
+	if n < len(s.says) {
+		fmt.Fprint(w, s.says[n])
+		return
+	}
+	w.(http.Flusher).Flush()
+	<-r.Context().Done()
+}
+
+func participant(name string, i int) string {
+	return fmt.Sprintf(`{"metadata":{"name":%q,"annotations":{"flannel.alpha.coreos.com/kube-subnet-manager":"true","flannel.alpha.coreos.com/backend-type":"vxlan",`+
+		`"flannel.alpha.coreos.com/public-ip":"192.0.2.1"}},"spec":{"podCIDRs":["10.128.%d.0/24"]}}`, name, i)
+}
+
+// Whatever a stream says, all nodes are read again when it is not certain any
+// more that nothing was missed.
+func TestReadAgain(t *testing.T) {
+	const opened = `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"101"}}}`
+	for name, says := range map[string][]string{
+		"expired inside":               {opened + `{"type":"ERROR","object":{"code":410}}`},
+		"expired as Expired":           {`{"type":"ERROR","object":{"reason":"Expired"}}`},
+		"a store put back":             {opened + `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"50"}}}`},
+		"a store put back, in silence": {"", ""},
+		"trouble that stays":           {`{"type":"ERROR","object":{"code":500}}`},
+		"an error without a code":      {`{"type":"ERROR","object":{}}`},
+	} {
+		s := &script{version: 100, says: says}
+		srv := httptest.NewServer(s)
+		f := followed(t, srv)
+		ctx, stop := context.WithCancel(t.Context())
+		_ = cluster.WatchWith(ctx, func(cluster.Update) {}, func(ctx context.Context, relay *cluster.Relay) error {
+			go func() {
+				for range f.changed {
+					f.mu.Lock()
+					s := f.table.Snapshot()
+					f.mu.Unlock()
+					if len(s.Nodes) == 1 && s.Nodes[0].Name == "list-2" {
+						stop()
+						return
+					}
+				}
+			}()
+			return f.run(ctx, relay)
+		})
+		if lists := s.lists.Load(); lists != 2 {
+			t.Errorf("%s: %d lists, %+v", name, lists, f.table.Snapshot().Nodes)
+		}
+		stop()
+		srv.Close()
+	}
+}
+
+// A stream that breaks goes on where it was.
+func TestGoesOn(t *testing.T) {
+	s := &script{version: 100, says: []string{
+		`{"type":"ADDED","object":` + participant("two", 2) + `}{"type":"BOOKM`,
+		`{"type":"ADDED","object":` + participant("three", 3) + `}` + `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"102"}}}`,
+		`{"type":"ADDED","object":` + participant("four", 4) + `}`,
+	}}
+	srv := httptest.NewServer(s)
+	defer srv.Close()
+	f := followed(t, srv)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	_ = cluster.WatchWith(ctx, func(cluster.Update) {}, func(ctx context.Context, relay *cluster.Relay) error {
+		go func() {
+			for range f.changed {
+				f.mu.Lock()
+				n := len(f.table.Snapshot().Nodes)
+				f.mu.Unlock()
+				if n == 4 {
+					stop()
+					return
+				}
+			}
+		}()
+		return f.run(ctx, relay)
+	})
+	if s.lists.Load() != 1 || len(f.table.Snapshot().Nodes) != 4 {
+		t.Errorf("%d lists, %+v", s.lists.Load(), f.table.Snapshot().Nodes)
+	}
+}
