@@ -21,7 +21,7 @@ func (m *handler) api() (cluster, error) {
 	}
 	c, err := rest.Open(rest.Kubeconfig(m.conf.Kubeconfig))
 	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
+		return nil, &roles.ConfError{Path: "kubeconfig", Reason: err.Error()}
 	}
 	return kubernetes{c}, nil
 }
