@@ -71,6 +71,7 @@ type agent struct {
 	families [2]*family
 	filter   *netops.OverlayFilter
 	files    files
+	removed  *removal
 	// reason is what was logged last, so that one fault does not fill the log.
 	reason   string
 	wasReady bool
@@ -95,6 +96,7 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 		case <-a.families[0].changes():
 		case <-a.families[1].changes():
 		case <-a.filter.Changes():
+		case <-a.removed.changes():
 		case <-idle:
 			debug.FreeOSMemory()
 			a.fed = false

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -121,8 +122,9 @@ func TestFilesComeBack(t *testing.T) {
 	w := newWorld(t, 1, vxlan)
 	n := w.nodes[0]
 	n.start()
+	n.until("rest", func(a answer) bool { return a.Ready })
 	must(t, os.Remove(n.overlayFile()))
-	must(t, os.Remove(n.subnetFile()))
+	must(t, os.Rename(filepath.Dir(n.subnetFile()), n.Dir()+"/away"))
 	for _, path := range []string{n.overlayFile(), n.subnetFile()} {
 		w.within(func() bool { _, err := os.Stat(path); return err == nil }, func() string { return path + " does not come back" })
 	}

@@ -81,7 +81,11 @@ func serve(ctx context.Context, h *roles.Host, set *settings, l *net.UnixListene
 	if a.filter, err = h.Net.OpenOverlayFilter(); err != nil { //nolint:contextcheck // it listens until Close
 		return false, err
 	}
-	defer a.filter.Close()                //nolint:errcheck // nothing is written by it
+	defer a.filter.Close() //nolint:errcheck // nothing is written by it
+	if a.removed, err = watchRemoval(set.overlayFile, set.subnetEnv); err != nil {
+		return false, err
+	}
+	defer a.removed.close()
 	links, err := h.Net.OpenLinkMonitor() //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return false, err

@@ -63,6 +63,7 @@ func (a *agent) conclude(ctx context.Context, faults []error) {
 			faults = append(faults, err)
 			s.Ready, s.Reason = false, errors.Join(faults...).Error()
 		}
+		a.removed.look()
 	}
 	if s.Reason != a.reason {
 		level := slog.LevelWarn
