@@ -9,7 +9,6 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -316,61 +315,6 @@ func (s *Server) Must(tb testing.TB, method, path, kind string, body any, want .
 	return out
 }
 
-// Allow gives the group "agents" verbs on resources, as "nodes/status".
-func (s *Server) Allow(tb testing.TB, name string, rules ...Rule) {
-	tb.Helper()
-	meta := map[string]any{"name": name}
-	s.Must(tb, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterroles", "", map[string]any{"metadata": meta, "rules": rules}, http.StatusConflict)
-	s.Must(tb, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", "", map[string]any{
-		"metadata": meta, "roleRef": map[string]string{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-		"subjects": []map[string]string{{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "agents"}, {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:serviceaccounts"}},
-	}, http.StatusConflict)
-}
-
-// Rule is a PolicyRule of RBAC.
-type Rule struct {
-	APIGroups []string `json:"apiGroups"`
-	Resources []string `json:"resources"`
-	Verbs     []string `json:"verbs"`
-}
-
-// Kubeconfig writes one for a token, that leads to address: the server's, or a
-// Wire's.
-func (s *Server) Kubeconfig(tb testing.TB, address, token string) string {
-	tb.Helper()
-	path := filepath.Join(tb.TempDir(), "kubeconfig")
-	content := strings.NewReplacer("ADDRESS", address, "CADATA", base64.StdEncoding.EncodeToString(s.CA), "TOKEN", token).Replace(`apiVersion: v1
-kind: Config
-clusters:
-- name: test
-  cluster:
-    server: https://ADDRESS
-    certificate-authority-data: CADATA
-users:
-- name: test
-  user:
-    token: TOKEN
-contexts:
-- name: test
-  context: {cluster: test, user: test}
-current-context: test
-`)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		tb.Fatal(err)
-	}
-	return path
-}
-
-// ClientCertificate signs one for a user in groups: a common name and organisations.
-func (s *Server) ClientCertificate(tb testing.TB, user string, groups ...string) (cert, key []byte) {
-	tb.Helper()
-	cert, key, err := s.pki.Client(user, groups...)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return cert, key
-}
-
 // Compact has the store forget all but what is there now, so that no watch can
 // go on from before.
 func (s *Server) Compact(tb testing.TB) {
@@ -391,18 +335,4 @@ func (s *Server) Compact(tb testing.TB) {
 	}
 	post("/v3/kv/range", `{"key":"AA=="}`, &now)
 	post("/v3/kv/compaction", `{"revision":"`+now.Header.Revision+`","physical":true}`, &struct{}{})
-}
-
-// ServiceAccount makes a service account of the namespace default and returns a
-// token for it; the token ends with the account, which remove deletes.
-func (s *Server) ServiceAccount(tb testing.TB, name string) (token string, remove func()) {
-	tb.Helper()
-	s.Must(tb, http.MethodPost, "/api/v1/namespaces", "", map[string]any{"metadata": map[string]any{"name": "default"}}, http.StatusConflict)
-	const accounts = "/api/v1/namespaces/default/serviceaccounts"
-	s.Must(tb, http.MethodPost, accounts, "", map[string]any{"metadata": map[string]any{"name": name}})
-	var reply struct{ Status struct{ Token string } }
-	if err := json.Unmarshal(s.Must(tb, http.MethodPost, accounts+"/"+name+"/token", "", map[string]any{"spec": map[string]any{}}), &reply); err != nil {
-		tb.Fatal(err)
-	}
-	return reply.Status.Token, func() { tb.Helper(); s.Must(tb, http.MethodDelete, accounts+"/"+name, "", nil) }
 }

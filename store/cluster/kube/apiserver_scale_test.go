@@ -106,7 +106,6 @@ func BenchmarkNodes10000(b *testing.B) {
 		l.annotate(b, "node-7", map[string]any{DefaultPrefix + "/backend-data": data})
 		hear(func(s *cluster.Snapshot) bool { return changed(s) == 1 })
 		one += time.Since(begin)
-		begin = time.Now()
 		var all sync.WaitGroup
 		for part := range 8 {
 			all.Go(func() {
