@@ -48,6 +48,7 @@ func (m *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 		return nil, errors.Join(err, forget(ctx, h, req.Key()))
 	}
 	if err := m.attach(ctx, c, asked, ns); err != nil {
+		c.spare(asked.Delegates)
 		return nil, errors.Join(err, m.takeBack(context.WithoutCancel(ctx), c, asked, ns))
 	}
 	c.publish(ctx, api)

@@ -20,7 +20,9 @@ type course struct {
 	req *roles.Request
 	// out is what came of them so far.
 	out *store.Delegated
-	// mu guards out.
+	// begun are the interfaces whose ADD began in this call.
+	begun map[string]bool
+	// mu guards out and begun.
 	mu sync.Mutex
 }
 
@@ -29,7 +31,7 @@ func (m *handler) course(h *roles.Host, req *roles.Request) *course {
 	if m.conf.BinDir != "" {
 		as.Path = append([]string{m.conf.BinDir}, req.Path...)
 	}
-	return &course{h: h, req: &as, out: &store.Delegated{Owner: req.Key(), State: store.Pending}}
+	return &course{h: h, req: &as, begun: map[string]bool{}, out: &store.Delegated{Owner: req.Key(), State: store.Pending}}
 }
 
 // list is a recorded network, and the call of its plugins.
@@ -93,6 +95,23 @@ func (c *course) took(ifName string, r *roles.Result) error {
 	return nil
 }
 
+// begin notes that a network's ADD began.
+func (c *course) begin(ifName string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begun[ifName] = true
+}
+
+// spare leaves networks out of DEL whose ADD has not begun: some plugins refuse the DEL
+// of what they do not know, and runtimes would repeat it for ever.
+func (c *course) spare(all []store.Delegate) {
+	for i := range all {
+		if !c.begun[all[i].IfName] {
+			c.gone(all[i].IfName)
+		}
+	}
+}
+
 // gone records that a network's DEL succeeded.
 func (c *course) gone(ifName string) {
 	c.mu.Lock()
@@ -113,6 +132,7 @@ func (c *course) add(ctx context.Context, all []store.Delegate, inOrder bool) er
 	one := func(ctx context.Context, d roles.Delegator, n *store.Delegate) error {
 		l, call, err := c.list(n)
 		if err == nil {
+			c.begin(n.IfName)
 			var r *roles.Result
 			if r, err = l.Add(ctx, d, call); err == nil {
 				err = c.took(n.IfName, r)
