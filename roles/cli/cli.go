@@ -1,5 +1,5 @@
 // Package cli is what a person types: `cnibox VERB`. One file per verb; it
-// renders the verbs that roles bring, and is the only importer of urfave/cli.
+// renders the verbs that roles bring.
 //
 // Rules of this user interface: results go to stdout, everything else to
 // stderr with a "cnibox: verb:" prefix; no capital initials, no final periods;
@@ -13,11 +13,9 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
-
-	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/cli/command"
 	"github.com/cnibox/cnibox/roles/cli/lab"
 )
 
@@ -61,27 +59,19 @@ func Main(ctx context.Context, p Process) int {
 	app := p.app()
 	args, err := arrange(app.Commands, p.Args)
 	if err == nil {
-		err = app.RunContext(ctx, append([]string{app.Name}, args...))
+		err = app.Run(ctx, args)
 	}
 	return p.report(err)
 }
 
 // app is the whole command line. It is made here only, once per call.
-func (p *Process) app() *cli.App {
-	a := &cli.App{
-		Name:                      appName,
-		Usage:                     "every CNI plugin in one binary",
-		HideHelp:                  true,
-		HideVersion:               true,
-		DisableSliceFlagSeparator: true,
-		Reader:                    p.Stdin,
-		Writer:                    p.Stdout,
-		ErrWriter:                 p.Stderr,
-		Compiled:                  time.Unix(0, 0), // keeps the library from looking for the binary's date
-		ExitErrHandler:            func(*cli.Context, error) {},
-		OnUsageError:              flagError,
-		Action:                    p.noVerb,
-		Commands: []*cli.Command{
+func (p *Process) app() *command.Program {
+	a := &command.Program{
+		Name:         appName,
+		Usage:        "every CNI plugin in one binary",
+		OnUsageError: flagError,
+		Action:       p.noVerb,
+		Commands: []*command.Verb{
 			p.installCommand(),
 			p.uninstallCommand(),
 			p.listCommand(),
@@ -100,40 +90,25 @@ func (p *Process) app() *cli.App {
 	}
 	a.Commands = p.roleCommands(a.Commands)
 	a.Commands = append(a.Commands, p.helpCommand(a))
-	finish(a.Commands, a.Name)
+	command.SetPaths(a.Commands, "")
+	nameErrors(a.Commands)
 	return a
 }
 
-// finish gives every command what all have in common.
-func finish(cmds []*cli.Command, parent string) {
+// nameErrors puts the verbs' names on their errors.
+func nameErrors(cmds []*command.Verb) {
 	for _, c := range cmds {
-		path := parent + " " + c.Name
-		if parent != appName {
-			c.HelpName = path // the library does it for verbs, and only for them
-		}
-		c.HideHelp = true
-		c.OnUsageError = flagError
-		if c.Action != nil {
-			c.Action = named(strings.TrimPrefix(path, appName+" "), c.Action)
-		}
-		finish(c.Subcommands, path)
+		c.Action = named(c.Path, c.Action)
+		nameErrors(c.Subcommands)
 	}
-}
-
-// verbOf is a command's name with its parents': "state export".
-func verbOf(c *cli.Command) string {
-	if c.HelpName == "" {
-		return c.Name
-	}
-	return strings.TrimPrefix(c.HelpName, appName+" ")
 }
 
 // noVerb answers a call without a known verb.
-func (p *Process) noVerb(c *cli.Context) error {
+func (p *Process) noVerb(c *command.Call) error {
 	if word := c.Args().First(); word != "" {
-		return unknownVerb(word, c.App.Commands)
+		return unknownVerb(word, c.Program.Commands)
 	}
-	writeOverview(p.Stderr, c.App)
+	writeOverview(p.Stderr, c.Program)
 	return usagef("", "no verb given")
 }
 

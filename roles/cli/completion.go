@@ -5,19 +5,19 @@ import (
 	"io"
 	"strings"
 
-	"github.com/urfave/cli/v2"
+	"github.com/cnibox/cnibox/roles/cli/command"
 )
 
-func (p *Process) completionCommand() *cli.Command {
-	return &cli.Command{
+func (p *Process) completionCommand() *command.Verb {
+	return &command.Verb{
 		Name:      "completion",
 		Usage:     "print a completion script for a shell",
 		ArgsUsage: "bash|zsh|fish",
 		Description: `bash: cnibox completion bash > /etc/bash_completion.d/cnibox
 zsh:  cnibox completion zsh > "${fpath[1]}/_cnibox"
 fish: cnibox completion fish > ~/.config/fish/completions/cnibox.fish`,
-		Action: func(c *cli.Context) error {
-			words := p.words(c.App.Commands)
+		Action: func(c *command.Call) error {
+			words := p.words(c.Program.Commands)
 			switch c.Args().First() {
 			case "bash":
 				writeBash(p.Stdout, words)
@@ -45,15 +45,16 @@ type completed struct {
 }
 
 // words lists what may follow what.
-func (p *Process) words(cmds []*cli.Command) []completed {
+func (p *Process) words(cmds []*command.Verb) []completed {
 	root := completed{}
 	out := []completed{}
-	var walk func([]*cli.Command)
-	walk = func(cmds []*cli.Command) {
+	var walk func([]*command.Verb)
+	walk = func(cmds []*command.Verb) {
 		for _, c := range cmds {
-			w := completed{path: verbOf(c), usage: c.Usage, files: strings.Contains(c.ArgsUsage, "FILE")}
+			w := completed{path: c.Path, usage: c.Usage, files: strings.Contains(c.ArgsUsage, "FILE")}
 			for _, f := range c.Flags {
-				w.flags = append(w.flags, "--"+f.Names()[0])
+				name, _, _, _ := f.Describe()
+				w.flags = append(w.flags, "--"+name)
 			}
 			for _, s := range c.Subcommands {
 				w.words = append(w.words, s.Name)

@@ -5,9 +5,8 @@ import (
 	"io"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/cli/command"
 )
 
 const exitCodes = `exit codes:
@@ -27,20 +26,20 @@ const environment = `environment:
 `
 
 // helpCommand explains the program or one verb.
-func (p *Process) helpCommand(a *cli.App) *cli.Command {
-	return &cli.Command{
+func (p *Process) helpCommand(a *command.Program) *command.Verb {
+	return &command.Verb{
 		Name:      "help",
 		Usage:     "explain a verb or a role",
 		ArgsUsage: "[VERB [VERB] | ROLE]",
-		Action: func(c *cli.Context) error {
+		Action: func(c *command.Call) error {
 			cmds, path := a.Commands, c.Args().Slice()
 			if r, ok := p.Table.Lookup(c.Args().First()); ok && len(path) == 1 {
 				p.writeRole(r, p.style(c))
 				return nil
 			}
-			var cmd *cli.Command
+			var cmd *command.Verb
 			for _, word := range path {
-				cmd = find(cmds, word)
+				cmd = command.Find(cmds, word)
 				if cmd == nil {
 					return unknownVerb(word, cmds)
 				}
@@ -57,7 +56,7 @@ func (p *Process) helpCommand(a *cli.App) *cli.Command {
 }
 
 // writeOverview lists every verb.
-func writeOverview(w io.Writer, a *cli.App) {
+func writeOverview(w io.Writer, a *command.Program) {
 	fmt.Fprintf(w, "%s: %s\n\n", a.Name, a.Usage)
 	fmt.Fprint(w, "usage:\n  cnibox VERB [FLAG…] [ARGUMENT…]\n  cnibox ROLE            be that CNI plugin; `cnibox list` names the roles\n\nverbs:\n")
 	for _, c := range a.Commands {
@@ -69,13 +68,13 @@ func writeOverview(w io.Writer, a *cli.App) {
 	fmt.Fprint(w, "\n`cnibox help VERB` and `cnibox help ROLE` tell more.\n\n", exitCodes, "\n", environment)
 }
 
-func writeLine(w io.Writer, c *cli.Command) {
-	fmt.Fprintf(w, "  %-14s %s\n", verbOf(c), c.Usage)
+func writeLine(w io.Writer, c *command.Verb) {
+	fmt.Fprintf(w, "  %-14s %s\n", c.Path, c.Usage)
 }
 
 // writeVerb explains one verb.
-func writeVerb(w io.Writer, c *cli.Command) {
-	fmt.Fprintf(w, "cnibox %s: %s\n\nusage:\n  %s\n", verbOf(c), c.Usage, synopsis(c))
+func writeVerb(w io.Writer, c *command.Verb) {
+	fmt.Fprintf(w, "cnibox %s: %s\n\nusage:\n  %s\n", c.Path, c.Usage, synopsis(c))
 	for _, s := range c.Subcommands {
 		fmt.Fprintf(w, "  %s\n", synopsis(s))
 	}
@@ -86,17 +85,13 @@ func writeVerb(w io.Writer, c *cli.Command) {
 		fmt.Fprint(w, "\nflags:\n")
 	}
 	for _, f := range c.Flags {
-		d, ok := f.(cli.DocGenerationFlag)
-		if !ok {
-			continue
+		name, text, value, takesValue := f.Describe()
+		left := "--" + name
+		if takesValue {
+			left += " " + strings.ToUpper(name)
 		}
-		left := "--" + f.Names()[0]
-		if d.TakesValue() {
-			left += " " + strings.ToUpper(f.Names()[0])
-		}
-		text := d.GetUsage()
-		if v := d.GetDefaultText(); d.TakesValue() && v != "" && v != `""` {
-			text += " (" + strings.Trim(v, `"`) + ")"
+		if value != "" {
+			text += " (" + value + ")"
 		}
 		fmt.Fprintf(w, "  %-22s %s\n", left, text)
 	}
@@ -112,8 +107,8 @@ func (p *Process) writeRole(r *roles.Role, s style) {
 }
 
 // synopsis is the one-line usage of a verb.
-func synopsis(c *cli.Command) string {
-	s := "cnibox " + verbOf(c)
+func synopsis(c *command.Verb) string {
+	s := "cnibox " + c.Path
 	if len(c.Flags) > 0 {
 		s += " [FLAG…]"
 	}

@@ -3,9 +3,8 @@ package cli
 import (
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/cli/command"
 )
 
 // listed is a role in `cnibox list --json`.
@@ -18,12 +17,12 @@ type listed struct {
 	Args         []string   `json:"args,omitempty"`
 }
 
-func (p *Process) listCommand() *cli.Command {
-	return &cli.Command{
+func (p *Process) listCommand() *command.Verb {
+	return &command.Verb{
 		Name:  "list",
 		Usage: "list the roles and their kinds",
 		Flags: tableFlags(),
-		Action: func(c *cli.Context) error {
+		Action: func(c *command.Call) error {
 			if err := noArgs(c); err != nil {
 				return err
 			}
@@ -44,9 +43,9 @@ func (p *Process) listCommand() *cli.Command {
 }
 
 // noArgs refuses arguments that a verb would ignore.
-func noArgs(c *cli.Context) error {
+func noArgs(c *command.Call) error {
 	if c.Args().Present() {
-		return usagef("cnibox help "+verbOf(c.Command), "%q: no argument is expected", c.Args().First())
+		return usagef("cnibox help "+c.Verb.Path, "%q: no argument is expected", c.Args().First())
 	}
 	return nil
 }

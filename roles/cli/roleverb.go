@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/cli/command"
 )
 
 // exportVerb is the verb by which a role writes its state in the format that
@@ -16,7 +15,7 @@ const exportVerb = "state export"
 
 // roleCommands adds the verbs that roles bring: "verb", or "noun verb" below a
 // command that is there already or is made for the noun.
-func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
+func (p *Process) roleCommands(cmds []*command.Verb) []*command.Verb {
 	for i := range p.Table {
 		for _, v := range p.Table[i].Verbs {
 			if v.Name == exportVerb {
@@ -31,7 +30,7 @@ func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
 				cmds = append(cmds, p.roleCommand(&p.Table[i], v, noun))
 				continue
 			}
-			parent := find(cmds, noun)
+			parent := command.Find(cmds, noun)
 			if parent == nil {
 				parent = nounCommand(noun, "verbs of the role "+p.Table[i].Name())
 				cmds = append(cmds, parent)
@@ -43,28 +42,28 @@ func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
 }
 
 // nounCommand is what verbs stand below.
-func nounCommand(noun, help string) *cli.Command {
-	return &cli.Command{Name: noun, Usage: help, Action: func(*cli.Context) error {
+func nounCommand(noun, help string) *command.Verb {
+	return &command.Verb{Name: noun, Usage: help, Action: func(*command.Call) error {
 		return usagef("cnibox help "+noun, "no verb given")
 	}}
 }
 
-func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *cli.Command {
+func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *command.Verb {
 	flags := tableFlags()
 	for _, f := range v.Flags {
 		if f.Switch {
-			flags = append(flags, &cli.BoolFlag{Name: f.Name, Usage: f.Help})
+			flags = append(flags, &command.Switch{Name: f.Name, Usage: f.Help})
 			continue
 		}
-		flags = append(flags, &cli.StringFlag{Name: f.Name, Value: f.Default, Usage: f.Help})
+		flags = append(flags, &command.Text{Name: f.Name, Value: f.Default, Usage: f.Help})
 	}
-	return &cli.Command{
+	return &command.Verb{
 		Name:        name,
 		Usage:       v.Help,
 		ArgsUsage:   cmp.Or(v.Args, "[ARGUMENT…]"),
 		Description: "Brought by the role " + r.Name() + ".",
 		Flags:       flags,
-		Action: func(c *cli.Context) error {
+		Action: func(c *command.Call) error {
 			h, done, err := p.host(c.Context, r.Name())
 			if err != nil {
 				return err

@@ -8,18 +8,19 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
-	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles/cli/command"
 )
 
-func (p *Process) statusCommand() *cli.Command {
-	return &cli.Command{
+func (p *Process) statusCommand() *command.Verb {
+	return &command.Verb{
 		Name:      "status",
 		Usage:     "ask the plugins whether they can serve",
 		ArgsUsage: "FILE",
 		Description: "Succeeds silently when every plugin of the list is ready. CNI versions before\n" +
 			"1.1.0 have no STATUS: it succeeds then.",
 		Flags: cniFlags(),
-		Action: func(c *cli.Context) error {
+		Action: func(c *command.Call) error {
 			if c.Args().Len() != 1 {
 				return usagef("cnibox help status", "want FILE")
 			}
@@ -32,8 +33,8 @@ func (p *Process) statusCommand() *cli.Command {
 	}
 }
 
-func (p *Process) gcCommand() *cli.Command {
-	return &cli.Command{
+func (p *Process) gcCommand() *command.Verb {
+	return &command.Verb{
 		Name:      "gc",
 		Usage:     "remove what belongs to no valid attachment of a network",
 		ArgsUsage: "FILE [CONTAINERID[/IFNAME]…]",
@@ -41,10 +42,10 @@ func (p *Process) gcCommand() *cli.Command {
 else of the network is removed, also what another runtime made. So an empty list
 must be asked for with --none; --added keeps what "cnibox add" attached.`,
 		Flags: append(cniFlags(),
-			&cli.BoolFlag{Name: "none", Usage: "no attachment is valid: remove everything of the network"},
-			&cli.BoolFlag{Name: "added", Usage: "attachments made by cnibox add and not yet deleted are valid"},
+			&command.Switch{Name: "none", Usage: "no attachment is valid: remove everything of the network"},
+			&command.Switch{Name: "added", Usage: "attachments made by cnibox add and not yet deleted are valid"},
 		),
-		Action: func(c *cli.Context) error {
+		Action: func(c *command.Call) error {
 			names := c.Args().Slice()
 			if len(names) == 0 {
 				return usagef("cnibox help gc", "want FILE and the valid attachments")

@@ -9,9 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/cli/command"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
@@ -40,20 +39,20 @@ type nodeState struct {
 	Claims      []store.Claim `json:"claims"`
 }
 
-func (p *Process) stateCommand() *cli.Command {
-	return &cli.Command{
+func (p *Process) stateCommand() *command.Verb {
+	return &command.Verb{
 		Name:  "state",
 		Usage: "show attachments and leases of this node",
 		Description: `The last column tells whether the container still exists. "cnibox state reap"
 removes what belongs to containers that are gone.`,
 		Flags: tableFlags(),
-		Subcommands: []*cli.Command{
+		Subcommands: []*command.Verb{
 			p.exportCommand(),
 			p.importCommand(),
 			p.repairCommand(),
 			p.reapCommand(),
 		},
-		Action: func(c *cli.Context) error {
+		Action: func(c *command.Call) error {
 			h, done, err := p.host(c.Context, "")
 			if err != nil {
 				return err
