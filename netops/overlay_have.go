@@ -20,7 +20,7 @@ type overlayHave struct {
 	hops map[uint32]hop
 	// ids is the inverse of hops.
 	ids    map[hop]uint32
-	routes map[netip.Prefix]overlayRouteState
+	routes map[netip.Prefix]overlayRouteTo
 	// surplus are deletions of what stands beside the above: further
 	// destinations and routes of the same key.
 	surplus []overlayOp
@@ -29,7 +29,7 @@ type overlayHave struct {
 func newOverlayHave() *overlayHave {
 	return &overlayHave{
 		neighs: map[netip.Addr]hwAddr{}, fdb: map[hwAddr]netip.Addr{},
-		hops: map[uint32]hop{}, ids: map[hop]uint32{}, routes: map[netip.Prefix]overlayRouteState{},
+		hops: map[uint32]hop{}, ids: map[hop]uint32{}, routes: map[netip.Prefix]overlayRouteTo{},
 	}
 }
 
@@ -61,8 +61,8 @@ func (h *overlayHave) settle(op *overlayOp) {
 }
 
 // route is the route that the op makes.
-func (op *overlayOp) route() overlayRouteState {
-	r := overlayRouteState{kind: unix.RTN_UNICAST, dst: op.dst, protocol: op.protocol, priority: op.priority, id: op.id}
+func (op *overlayOp) route() overlayRouteTo {
+	r := overlayRouteTo{kind: unix.RTN_UNICAST, protocol: op.protocol, priority: op.priority, id: op.id}
 	if op.id == 0 {
 		r.hop = op.hop
 	}
@@ -184,7 +184,7 @@ func (o *Overlay) readRoutes(ctx context.Context, h *overlayHave, link int) erro
 		all = append(all, some...)
 	}
 	for _, r := range all {
-		if r.protocol == OverlayProtocol || r.linked == link && r.isFlannels() {
+		if r.protocol == OverlayProtocol || int(r.linked) == link && r.isFlannels() {
 			h.addRoute(r, o.priority())
 		}
 	}
@@ -193,11 +193,10 @@ func (o *Overlay) readRoutes(ctx context.Context, h *overlayHave, link int) erro
 
 // addRoute keeps one route for each destination: the one that a new one of ours
 // would replace.
-func (h *overlayHave) addRoute(r overlayRouteState, priority int) {
+func (h *overlayHave) addRoute(r overlayRouteState, priority int32) {
 	have, more := h.routes[r.dst]
 	if !more && r.priority == priority {
-		r.linked = 0
-		h.routes[r.dst] = r
+		h.routes[r.dst] = r.overlayRouteTo
 		return
 	}
 	h.surplus = append(h.surplus, overlayOp{kind: overlayRoute, del: true, dst: r.dst, protocol: r.protocol, priority: r.priority})
@@ -207,7 +206,7 @@ func (h *overlayHave) addRoute(r overlayRouteState, priority int) {
 }
 
 // priority is the metric of routes that are made without one.
-func (o *Overlay) priority() int {
+func (o *Overlay) priority() int32 {
 	if o.family == unix.AF_INET6 {
 		return 1024 // IP6_RT_PRIO_USER of linux/ipv6_route.h
 	}
@@ -242,5 +241,5 @@ func (o *Overlay) onLink(ctx context.Context, gateway netip.Addr) (h hop, ok boo
 	case err != nil:
 		return hop{}, false, kernelError(err, fmt.Sprintf("route to %s", gateway))
 	}
-	return hop{via: gateway, link: r.link}, r.link != 0 && !r.via.IsValid(), nil
+	return hop{via: gateway, link: int32(r.link)}, r.link != 0 && !r.via.IsValid(), nil
 }

@@ -75,7 +75,7 @@ func (o *Overlay) judgeLink(l *vtepState, del bool) (disturbed, moved bool) {
 // leadsOver tells whether a gateway is on the link.
 func (o *Overlay) leadsOver(link int) bool {
 	for _, h := range o.direct {
-		if h.link == link {
+		if int(h.link) == link {
 			return true
 		}
 	}
@@ -111,16 +111,15 @@ func (o *Overlay) judgeNeigh(n *overlayNeighState, del bool) bool {
 }
 
 func (o *Overlay) judgeRoute(r overlayRouteState, del bool) (disturbed, moved bool) {
-	over := r.linked != 0 && r.linked == o.device.index
-	r.linked = 0
+	over := r.linked != 0 && int(r.linked) == o.device.index
 	have, ok := o.have.routes[r.dst]
 	switch {
 	case del:
-		disturbed = ok && have == r
-	case have == r:
+		disturbed = ok && have == r.overlayRouteTo
+	case ok && have == r.overlayRouteTo:
 	default:
 		disturbed = r.protocol == OverlayProtocol || over && r.isFlannels() ||
-			r.priority == o.priority() && o.peers.subnets[r.dst] != nil
+			r.priority == o.priority() && o.peers.subnet(r.dst) != nil
 	}
 	if r.protocol == OverlayProtocol {
 		return disturbed, false

@@ -20,7 +20,7 @@ type hwAddr [6]byte
 // question back whether the link has a network that the neighbour is in.
 type hop struct {
 	via    netip.Addr
-	link   int
+	link   int32
 	onLink bool
 }
 
@@ -52,7 +52,7 @@ type overlayOp struct {
 	// dst, protocol and priority are a route's.
 	dst      netip.Prefix
 	protocol uint8
-	priority int
+	priority int32
 }
 
 // request is the message's type and flags.

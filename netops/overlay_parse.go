@@ -68,7 +68,7 @@ func parseNexthop(b []byte) (n overlayHopState, err error) {
 		case unix.NHA_ID:
 			n.id = uint32(attrInt(v))
 		case unix.NHA_OIF:
-			n.hop.link = attrInt(v)
+			n.hop.link = int32(attrInt(v))
 		case unix.NHA_GATEWAY:
 			n.hop.via, _ = netip.AddrFromSlice(v)
 		}
@@ -80,14 +80,19 @@ func parseNexthop(b []byte) (n overlayHopState, err error) {
 // overlayRouteState is a route of the main table. One that leads to a nexthop
 // object has its id, and no hop.
 type overlayRouteState struct {
-	kind     uint8 // RTN_*
-	dst      netip.Prefix
-	protocol uint8
-	priority int
-	id       uint32
-	hop      hop
+	dst netip.Prefix
 	// linked is the device that the route leads over in the end.
-	linked int
+	linked int32
+	overlayRouteTo
+}
+
+// overlayRouteTo is a route without what it is found by: there may be many.
+type overlayRouteTo struct {
+	hop      hop
+	id       uint32
+	priority int32
+	kind     uint8 // RTN_*
+	protocol uint8
 }
 
 // parseOverlayRoute reads the body of RTM_NEWROUTE or RTM_DELROUTE; not ok for
@@ -111,11 +116,11 @@ func parseOverlayRoute(b []byte) (r overlayRouteState, ok bool, err error) {
 		case unix.RTA_DST:
 			dst, _ = netip.AddrFromSlice(v)
 		case unix.RTA_PRIORITY:
-			r.priority = attrInt(v)
+			r.priority = int32(attrInt(v))
 		case unix.RTA_GATEWAY:
 			h.via, _ = netip.AddrFromSlice(v)
 		case unix.RTA_OIF:
-			h.link = attrInt(v)
+			h.link = int32(attrInt(v))
 		case rtaNhID:
 			r.id = uint32(attrInt(v))
 		}

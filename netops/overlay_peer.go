@@ -37,35 +37,47 @@ type overlayPeer struct {
 
 // overlayIndex finds peers by what can only belong to one of them.
 type overlayIndex struct {
-	subnets map[netip.Prefix]*overlayPeer
-	firsts  map[netip.Addr]*overlayPeer
-	macs    map[hwAddr]*overlayPeer
-	names   map[string]*overlayPeer
+	// firsts are by the first address of their subnets, which is the tunnel's gateway.
+	firsts map[netip.Addr]*overlayPeer
+	macs   map[hwAddr]*overlayPeer
+	names  map[string]*overlayPeer
+}
+
+// subnet is the peer that a network is of, nil for none.
+func (x *overlayIndex) subnet(p netip.Prefix) *overlayPeer {
+	if one := x.firsts[p.Addr()]; one != nil && one.Subnet == p {
+		return one
+	}
+	return nil
+}
+
+// gateway is the peer that has a tunnel by way of an address, nil for none.
+func (x *overlayIndex) gateway(a netip.Addr) *overlayPeer {
+	if one := x.firsts[a]; one != nil && one.tunnel {
+		return one
+	}
+	return nil
 }
 
 func newOverlayIndex(n int) *overlayIndex {
 	return &overlayIndex{
-		subnets: make(map[netip.Prefix]*overlayPeer, n), firsts: make(map[netip.Addr]*overlayPeer, n),
-		macs: make(map[hwAddr]*overlayPeer, n), names: make(map[string]*overlayPeer, n),
+		firsts: make(map[netip.Addr]*overlayPeer, n), macs: make(map[hwAddr]*overlayPeer, n), names: make(map[string]*overlayPeer, n),
 	}
 }
 
 // add claims what the peer is known by. The first of two that claim one thing
 // has it.
 func (x *overlayIndex) add(p *overlayPeer) error {
-	if other := x.subnets[p.Subnet]; other != nil {
-		return fmt.Errorf("subnet %s: %w: it is %q's too", p.Subnet, ErrConflict, other.Name)
+	if other := x.firsts[p.Subnet.Addr()]; other != nil {
+		return fmt.Errorf("subnet %s: %w: %q has %s", p.Subnet, ErrConflict, other.Name, other.Subnet)
 	}
 	if p.tunnel {
-		if other := x.firsts[p.Subnet.Addr()]; other != nil {
-			return fmt.Errorf("subnet %s: %w: it begins like %s of %q", p.Subnet, ErrConflict, other.Subnet, other.Name)
-		}
 		if other := x.macs[p.mac]; other != nil {
 			return fmt.Errorf("MAC %s: %w: it is %q's too", p.MAC, ErrConflict, other.Name)
 		}
-		x.firsts[p.Subnet.Addr()], x.macs[p.mac] = p, p
+		x.macs[p.mac] = p
 	}
-	x.subnets[p.Subnet] = p
+	x.firsts[p.Subnet.Addr()] = p
 	return nil
 }
 
@@ -97,7 +109,7 @@ func (o *Overlay) resolve(ctx context.Context, p *overlayPeer) error {
 		}
 	}
 	if p.mac, p.wrong = parseHardware(p.MAC); p.wrong == nil {
-		p.tunnel, p.hop = true, hop{via: p.Subnet.Addr(), link: o.device.index, onLink: true}
+		p.tunnel, p.hop = true, hop{via: p.Subnet.Addr(), link: int32(o.device.index), onLink: true}
 	}
 	return nil
 }

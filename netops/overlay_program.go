@@ -108,7 +108,7 @@ func (o *Overlay) prune(ctx context.Context, w *overlayWriter) error {
 	}
 	for _, c := range released {
 		first := c.subnet.Addr()
-		if id, ok := o.have.ids[c.hop]; ok && o.peers.firsts[first] == nil {
+		if id, ok := o.have.ids[c.hop]; ok && o.peers.gateway(first) == nil {
 			if err := w.add(ctx, overlayOp{kind: overlayHop, del: true, id: id}); err != nil {
 				return err
 			}
@@ -160,7 +160,7 @@ func (o *Overlay) pruneAll(ctx context.Context, w *overlayWriter) error {
 
 func (o *Overlay) pruneRoute(ctx context.Context, w *overlayWriter, dst netip.Prefix) error {
 	r, ok := o.have.routes[dst]
-	if !ok || o.peers.subnets[dst] != nil {
+	if !ok || o.peers.subnet(dst) != nil {
 		return nil
 	}
 	return w.add(ctx, overlayOp{kind: overlayRoute, del: true, dst: dst, protocol: r.protocol, priority: r.priority})
@@ -175,7 +175,7 @@ func (o *Overlay) pruneFDB(ctx context.Context, w *overlayWriter, mac hwAddr) er
 }
 
 func (o *Overlay) pruneNeigh(ctx context.Context, w *overlayWriter, ip netip.Addr) error {
-	if _, ok := o.have.neighs[ip]; !ok || o.peers.firsts[ip] != nil {
+	if _, ok := o.have.neighs[ip]; !ok || o.peers.gateway(ip) != nil {
 		return nil
 	}
 	return w.add(ctx, overlayOp{kind: overlayNeigh, del: true, link: o.device.index, ip: ip})

@@ -141,13 +141,10 @@ func (o *Overlay) compare(list []OverlayPeer) (order []*overlayPeer, edits []int
 
 // release gives back what a peer claims.
 func (o *Overlay) release(p *overlayPeer) {
-	if o.peers.subnets[p.Subnet] != p {
+	if o.peers.firsts[p.Subnet.Addr()] != p {
 		return
 	}
-	delete(o.peers.subnets, p.Subnet)
-	if o.peers.firsts[p.Subnet.Addr()] == p {
-		delete(o.peers.firsts, p.Subnet.Addr())
-	}
+	delete(o.peers.firsts, p.Subnet.Addr())
 	if o.peers.macs[p.mac] == p {
 		delete(o.peers.macs, p.mac)
 	}

@@ -126,7 +126,7 @@ func (w *overlayWriter) send(ctx context.Context, ops []overlayOp) (again []over
 
 // onDevice tells whether the op needs the tunnel device.
 func (op *overlayOp) onDevice(index int) bool {
-	return index != 0 && (op.kind <= overlayFDB || op.peer != nil && op.hop.link == index)
+	return index != 0 && (op.kind <= overlayFDB || op.peer != nil && int(op.hop.link) == index)
 }
 
 // refuse makes a refusal the peer's. What is nobody's stays, to be found by the

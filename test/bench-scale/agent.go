@@ -118,7 +118,6 @@ func (a *agent) live(ctx context.Context, r registry) (l live, err error) {
 		return l, err
 	}
 	defer func() { err = errors.Join(err, a.stop(ctx)) }()
-	l.rss, l.peak = a.status("VmRSS"), a.status("VmHWM")
 	h, err := hearMACs()
 	if err != nil {
 		return l, err
@@ -139,13 +138,13 @@ func (a *agent) live(ctx context.Context, r registry) (l live, err error) {
 	if l.burst, err = h.until(generation, 1000, func() error { return r.change(ctx, generation, 1000) }); err != nil {
 		return l, err
 	}
-	l.peak = max(l.peak, a.status("VmHWM"))
 	const quiet = 5 * time.Second
 	time.Sleep(time.Second)
 	before := a.ticks()
 	time.Sleep(quiet)
 	const ticksPerSecond = 100 // USER_HZ
 	l.idle = float64(a.ticks()-before) / ticksPerSecond / quiet.Seconds()
+	l.rss, l.peak = a.status("VmRSS"), a.status("VmHWM")
 	return l, nil
 }
 
