@@ -145,7 +145,7 @@ func (l *Link) validateKind() error {
 	errs = append(errs, checkRange("VLAN ID", l.VLANID, 0, 4094), checkRange("VNI", l.VNI, 0, 1<<24-1))
 	vxlan := l.VNI != 0 || l.Group4.IsValid()
 	fault(vxlan && l.Kind != kindVXLAN, "a VNI or group of a link of kind %q", l.Kind)
-	fault(l.Group4.IsValid() && !(l.Group4.Is4() && l.Group4.IsMulticast()), "group %q is no IPv4 multicast address", l.Group4)
+	fault(l.Group4.IsValid() && (!l.Group4.Is4() || !l.Group4.IsMulticast()), "group %q is no IPv4 multicast address", l.Group4)
 	tap := l.Owner != nil || l.Group != nil || l.MultiQueue
 	fault(tap && l.Kind != kindTap, "a tap device's owner or queues of a link of kind %q", l.Kind)
 	return errors.Join(errs...)
