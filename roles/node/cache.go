@@ -129,16 +129,27 @@ func readCaches(h *roles.Host, dirs []string) map[string]*cacheEntry {
 	return out
 }
 
+// anyAlive tells whether a cache names a namespace that is there.
+func anyAlive(cache map[string]*cacheEntry) bool {
+	for _, c := range cache {
+		if _, err := os.Stat(c.Netns); c.Netns != "" && err == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // withDelegates has, in place of what a runtime keeps of a meta role, an entry for
 // each network that this delegated to: those have attachments. The state file is
-// being made, so keep.db is not waited for.
-func withDelegates(ctx context.Context, h *roles.Host, cache map[string]*cacheEntry) (map[string]*cacheEntry, error) {
+// being made, so keep.db is not waited for: who has it is asked for again, unless
+// nothing lives that it could tell of, as after a boot, when all pods come at once.
+func withDelegates(ctx context.Context, h *roles.Host, cache map[string]*cacheEntry, living bool) (map[string]*cacheEntry, error) {
 	var all []store.Delegation
 	err := h.Store.KeepTryView(ctx, func(tx *store.KeepTx) (err error) {
 		all, err = tx.Delegations("")
 		return err
 	})
-	if err != nil && !errors.Is(err, store.ErrDamaged) {
+	if err != nil && !errors.Is(err, store.ErrDamaged) && (living || !errors.Is(err, store.ErrBusy)) {
 		return nil, err
 	}
 	for i := range all {

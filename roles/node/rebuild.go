@@ -36,7 +36,8 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
 	}
-	cache, err := withDelegates(ctx, h, readCaches(h, cacheDirs))
+	cache := readCaches(h, cacheDirs)
+	cache, err = withDelegates(ctx, h, cache, len(found) > 0 || anyAlive(cache))
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
 	}

@@ -1,0 +1,24 @@
+package multi_test
+
+import (
+	"testing"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+// TestFirstOfBoot makes the node's state file while another call keeps something
+// that outlives the boot: then all pods come at once.
+func TestFirstOfBoot(t *testing.T) {
+	w := newWorld(t)
+	first := w.call("ADD")
+	first.Type, first.Conf = "ptp", `{"cniVersion":"1.1.0",`+netC[1:]
+	err := w.host().Store.KeepUpdate(t.Context(), func(*store.KeepTx) error {
+		w.OK(first)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Verb = "DEL"
+	w.OK(first)
+}
