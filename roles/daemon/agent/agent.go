@@ -150,7 +150,16 @@ func (a *agent) take(n news) {
 		return
 	}
 	a.takeConfig(n.config, n.configErr)
+	for name, err := range n.snapshot.Faults {
+		if isConfig(name) { // the snapshot has the last good one
+			a.configErr = err
+		}
+	}
 }
+
+// isConfig tells a registry's fault in its configuration from a node's: no node
+// is named like that.
+func isConfig(name string) bool { return strings.HasPrefix(name, "/") }
 
 // takeConfig takes over a configuration; a wrong one leaves the last in force.
 func (a *agent) takeConfig(c *cluster.Config, err error) {

@@ -96,6 +96,9 @@ func choosePeers(snap *cluster.Snapshot, config *cluster.Config, own *cluster.No
 		}
 	}
 	for _, name := range sortedKeys(snap.Faults) {
+		if isConfig(name) {
+			continue
+		}
 		p.left = append(p.left, leftOut{name, snap.Faults[name].Error()})
 	}
 	return p

@@ -1,0 +1,179 @@
+package agent_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/store"
+)
+
+// pod is a container on a node that answers what it is sent.
+type pod struct {
+	*node
+	ns           *netopstest.NS
+	addr4, addr6 netip.Addr
+	call         rolestest.Call
+}
+
+// attach makes a pod by the CNI plugins that the node's hand-off file asks for.
+func (n *node) attach() *pod {
+	t := n.w.t
+	t.Helper()
+	o, err := store.ReadOverlay(n.overlayFile())
+	must(t, err)
+	var ranges, routes []string
+	for _, f := range []*store.OverlayFamily{o.IPv4, o.IPv6} {
+		if f != nil {
+			ranges = append(ranges, fmt.Sprintf(`[{"subnet":%q}]`, f.Subnet))
+			routes = append(routes, fmt.Sprintf(`{"dst":%q}`, f.Networks[0]))
+		}
+	}
+	n.pods++
+	p := &pod{node: n, ns: netopstest.New(t)}
+	p.call = rolestest.Call{
+		Type: "bridge", Verb: "ADD", ID: fmt.Sprintf("%s-pod-%d", n.name, n.pods), Netns: p.ns.Path(), IfName: "eth0",
+		Conf: fmt.Sprintf(`{"cniVersion":"1.0.0","name":"overlay","type":"bridge","bridge":"cni0","isGateway":true,"mtu":%d,
+			"ipam":{"type":"host-local","ranges":[%s],"routes":[%s]}}`, o.MTU, strings.Join(ranges, ","), strings.Join(routes, ",")),
+	}
+	var out []byte
+	cmd := n.Cmd(p.call)
+	n.ns.Do(t, func() (err error) {
+		out, err = cmd.Output()
+		return err
+	})
+	var r roles.Result
+	must(t, json.Unmarshal(out, &r))
+	for _, i := range r.IPs {
+		a, _ := netip.AddrFromSlice(i.Address.IP)
+		if a = a.Unmap(); a.Is4() {
+			p.addr4 = a
+		} else {
+			p.addr6 = a
+		}
+	}
+	p.echo(p.addr4)
+	p.echo(p.addr6)
+	return p
+}
+
+// echoPort is where pods answer.
+const echoPort = 7000
+
+// echo answers every datagram to an address, and every TCP connection, until the
+// test is over.
+func (p *pod) echo(a netip.Addr) {
+	t := p.w.t
+	t.Helper()
+	if !a.IsValid() {
+		return
+	}
+	var c *net.UDPConn
+	p.ns.Do(t, func() (err error) {
+		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, echoPort)))
+		return err
+	})
+	t.Cleanup(func() { c.Close() })
+	go func() {
+		b := make([]byte, 65536)
+		for {
+			n, from, err := c.ReadFromUDPAddrPort(b)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteToUDPAddrPort(b[:n], from)
+		}
+	}()
+}
+
+// asks tells whether another pod answers this one once, in one family.
+func (p *pod) asks(q *pod, v6 bool) bool {
+	t := p.w.t
+	t.Helper()
+	from, to := p.addr4, q.addr4
+	if v6 {
+		from, to = p.addr6, q.addr6
+	}
+	var c *net.UDPConn
+	p.ns.Do(t, func() (err error) {
+		c, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, echoPort)))
+		return err
+	})
+	defer c.Close()
+	b := []byte("are you there?")
+	if _, err := c.Write(b); err != nil {
+		return false
+	}
+	_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	_, err := c.Read(b)
+	return err == nil
+}
+
+// reach waits until every pod answers every other, and tells how long that took.
+func (w *world) reach(v6 bool, pods ...*pod) time.Duration {
+	w.t.Helper()
+	begin := time.Now()
+	for _, p := range pods {
+		for _, q := range pods {
+			if p == q {
+				continue
+			}
+			w.within(func() bool { return p.asks(q, v6) }, func() string {
+				return fmt.Sprintf("a pod of %s does not reach one of %s (IPv6 %v)\n%s\n%s", p.name, q.name, v6, p.dump(), q.dump())
+			})
+		}
+	}
+	return time.Since(begin)
+}
+
+// pod2 is an address of a node that answers as a pod does.
+type pod2 struct {
+	*node
+	addr netip.Addr
+}
+
+func (p *pod2) echo(t *testing.T) {
+	t.Helper()
+	var c *net.UDPConn
+	p.ns.Do(t, func() (err error) {
+		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.addr, echoPort)))
+		return err
+	})
+	t.Cleanup(func() { c.Close() })
+	go func() {
+		b := make([]byte, 2048)
+		for {
+			n, from, err := c.ReadFromUDPAddrPort(b)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteToUDPAddrPort(b[:n], from)
+		}
+	}()
+}
+
+// asksAddr tells whether an address answers the pod once.
+func (p *pod) asksAddr(to netip.Addr) bool {
+	t := p.w.t
+	t.Helper()
+	var c *net.UDPConn
+	p.ns.Do(t, func() (err error) {
+		c, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, echoPort)))
+		return err
+	})
+	defer c.Close()
+	b := []byte("are you there?")
+	if _, err := c.Write(b); err != nil {
+		return false
+	}
+	_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	_, err := c.Read(b)
+	return err == nil
+}

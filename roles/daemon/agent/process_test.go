@@ -1,0 +1,141 @@
+package agent_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// TestOneAgent: a second agent on a node is refused, and told whom to stop.
+func TestOneAgent(t *testing.T) {
+	w := newWorld(t, 1, vxlan)
+	n := w.nodes[0]
+	n.start()
+	cmd := n.agent()
+	var out []byte
+	var err error
+	n.ns.Do(t, func() error {
+		out, err = cmd.CombinedOutput()
+		return nil
+	})
+	if err == nil || !strings.Contains(string(out), fmt.Sprintf("a daemon runs already, process %d", n.cmd.Process.Pid)) {
+		t.Errorf("%v: %s", err, out)
+	}
+	if _, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile()}); err == nil || !strings.Contains(err.Error(), "stop it first") {
+		t.Errorf("cleanup beside an agent: %v", err)
+	}
+}
+
+// TestCleanup: stopping leaves what works, cleanup leaves nothing.
+func TestCleanup(t *testing.T) {
+	w := newWorld(t, 2, dual)
+	n := w.nodes[0]
+	before := n.snapshot()
+	w.nodes[1].start()
+	n.start("-ip-masq")
+	n.until("a peer", func(a answer) bool { return a.Peers.Programmed == 2 })
+	made := n.picture()
+	n.stop()
+	if left := n.picture(); left != made {
+		t.Errorf("stopping changed\n%s\nto\n%s", made, left)
+	}
+	if _, err := n.verb("agent status", nil); err == nil || !strings.Contains(err.Error(), "no agent runs") {
+		t.Errorf("status without an agent: %v", err)
+	}
+	out, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile(), "cluster-dir": w.dir, "node-name": n.name})
+	must(t, err)
+	if out != "nothing of the agent is left on this node" {
+		t.Error(out)
+	}
+	if after := n.snapshot(); after != before {
+		t.Errorf("left is\n%s\nwhere was\n%s", after, before)
+	}
+	for _, path := range []string{n.overlayFile(), n.subnetFile(), n.socket(), w.path(n.name)} {
+		if _, err := os.Lstat(path); err == nil {
+			t.Errorf("%s is left", path)
+		}
+	}
+	if _, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile()}); err != nil {
+		t.Errorf("cleanup of nothing: %v", err)
+	}
+}
+
+// TestHealth: readyz and healthz mean what they say.
+func TestHealth(t *testing.T) {
+	w := newWorld(t, 1, vxlan)
+	n := w.nodes[0]
+	n.start("-healthz-port=8081", "-healthz-ip=127.0.0.1")
+	get := func(path string) (int, string) {
+		t.Helper()
+		var c net.Conn
+		n.ns.Do(t, func() (err error) {
+			c, err = net.Dial("tcp", "127.0.0.1:8081")
+			return err
+		})
+		defer c.Close()
+		_, err := fmt.Fprintf(c, "GET %s HTTP/1.0\r\n\r\n", path)
+		must(t, err)
+		r, err := http.ReadResponse(bufio.NewReader(c), nil)
+		must(t, err)
+		body, err := io.ReadAll(r.Body)
+		must(t, err)
+		return r.StatusCode, strings.TrimSpace(string(body))
+	}
+	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ready: 0 of 0 peers"} {
+		if code, body := get(path); code != 200 || body != want {
+			t.Errorf("%s: %d %q", path, code, body)
+		}
+	}
+	n.ip("link del eth1")
+	n.until("the loss", func(a answer) bool { return !a.Ready })
+	if code, body := get("/readyz"); code != 503 || !strings.Contains(body, "eth1") {
+		t.Errorf("/readyz: %d %q", code, body)
+	}
+	if code, _ := get("/healthz"); code != 200 {
+		t.Errorf("/healthz: %d", code)
+	}
+}
+
+// TestStatusTable: the table shows this node and every other, with what is in
+// the kernel.
+func TestStatusTable(t *testing.T) {
+	w := newWorld(t, 2, vxlan)
+	w.startAll()
+	n := w.nodes[0]
+	x := w.record("k8s-dev-1")
+	x.Name, x.BackendType = "x", "wireguard"
+	w.publish(x)
+	n.until("two others", func(a answer) bool { return len(a.Nodes) == 2 && a.Peers.Programmed == 1 })
+	out, err := n.verb("agent status", nil)
+	must(t, err)
+	head, rows := out.(interface {
+		Table() ([]string, [][]string)
+	}).Table()
+	if len(rows) != 3 || len(head) != 8 {
+		t.Fatalf("%q %q", head, rows)
+	}
+	peer, own := w.record("k8s-dev-1"), w.record(n.name)
+	mac := func(r cluster.Node) string {
+		v, err := cluster.ParseVTEP(r.BackendData)
+		must(t, err)
+		return v.MAC.String()
+	}
+	subnet := peer.PodCIDRs[0]
+	for i, want := range [][]string{
+		{"k8s-dev-0 (this node)", "172.17.8.101", mac(own), own.PodCIDRs[0].String(), "-", "-", "ready"},
+		{"k8s-dev-1", "172.17.8.102", mac(peer), subnet.String(), "172.17.8.102", subnet.Addr().String(), "programmed"},
+		{"x", "-", "-", "-", "-", "-", `left out: its backend is "wireguard", this node's is "vxlan"`},
+	} {
+		if got := rows[i]; !slices.Equal(got[:7], want) {
+			t.Errorf("row %q, want %q", got, want)
+		}
+	}
+}
