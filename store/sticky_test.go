@@ -298,6 +298,44 @@ func TestStickyRefuses(t *testing.T) {
 	}
 }
 
+// A record that cannot be decoded keeps its addresses until it is deleted, or
+// they are taken; then nothing of it is left.
+func TestDamagedReservation(t *testing.T) {
+	for _, how := range []string{"deleted", "taken", "replaced"} {
+		s := newStore(t)
+		sticky(t, s, func(p *store.StickyPool) error {
+			r := reservation("web", "10.1.0.1", "fd00::1")
+			r.Released = testTime
+			return p.Put(r)
+		})
+		plantSticky(t, s.KeepPath(), []byte("Iweb"), []byte("{"))
+		sticky(t, s, func(p *store.StickyPool) error {
+			if _, err := p.ReservationAt(addr("10.1.0.1")); !errors.Is(err, store.ErrDamaged) {
+				t.Errorf("read: %v", err)
+			}
+			if _, free, err := p.Next(addr("10.1.0.1"), addr("10.1.0.1")); free || err != nil {
+				t.Errorf("its address is free: %v, %v", free, err)
+			}
+			switch how {
+			case "deleted":
+				return p.Delete("web")
+			case "taken":
+				return p.Put(reservation("db", "10.1.0.1"))
+			}
+			return p.Put(reservation("web", "10.1.0.1"))
+		})
+		sticky(t, s, func(p *store.StickyPool) error {
+			if _, free, err := p.Next(addr("fd00::1"), addr("fd00::1")); !free || err != nil {
+				t.Errorf("%s: its other address is not free: %v", how, err)
+			}
+			for w, err := range p.Waiting() {
+				t.Errorf("%s: %q waits, %v", how, w.Identity, err)
+			}
+			return nil
+		})
+	}
+}
+
 // An empty keep.db is not made anew in silence: nothing can rebuild what it held.
 func TestEmptyKeepIsDamaged(t *testing.T) {
 	s := newStore(t)

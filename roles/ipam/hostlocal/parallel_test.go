@@ -17,6 +17,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/rolestest"
@@ -29,7 +30,12 @@ func TestMain(m *testing.M) {
 	case "wait":
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	case "allocate":
-		if err := allocate(os.Args[1], os.Args[2]); err != nil {
+		if err := allocate(os.Args[1], os.Args[2], parallelConf); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	case "sticky":
+		if err := allocate(os.Args[1], os.Args[2], stickyConf); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -40,19 +46,26 @@ func TestMain(m *testing.M) {
 
 const parallelConf = `{"ranges": [[{"subnet": "10.1.0.0/22"}], [{"subnet": "2001:db8::/64"}]]}`
 
+const stickyConf = `{"ranges": [[{"subnet": "10.1.0.0/22"}], [{"subnet": "2001:db8::/64"}]], "sticky": {}}`
+
 // allocate makes 20 attachments and removes every other one; it prints each
-// address that it keeps.
-func allocate(dir, id string) error {
+// address that it keeps. Every process attaches the same 20 pods.
+func allocate(dir, id, ipam string) error {
 	o, err := childOptions(dir)
 	if err != nil {
 		return err
 	}
-	a, err := newHandler([]byte((&bed{dir: dir}).conf(parallelConf)))
+	a, err := newHandler([]byte((&bed{dir: dir}).conf(ipam)))
 	if err != nil {
 		return err
 	}
 	for i := range 20 {
 		req := request1(fmt.Sprintf("%s-%d", id, i))
+		args, err := roles.ParseArgs(fmt.Sprintf("K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-%d", i))
+		if err != nil {
+			return err
+		}
+		req.Args = args
 		r, err := a.Add(context.Background(), o, req)
 		if err != nil {
 			return err
@@ -83,10 +96,10 @@ type failing struct {
 func (f *failing) Helper()           {}
 func (f *failing) Fatal(args ...any) { f.err = errors.New(fmt.Sprint(args...)) }
 
-func allocator(t *testing.T, dir, id string) *exec.Cmd {
+func allocator(t *testing.T, dir, id, as string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", dir, id)
-	cmd.Env = append(os.Environ(), "HOSTLOCAL_CHILD=allocate")
+	cmd.Env = append(os.Environ(), "HOSTLOCAL_CHILD="+as)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
@@ -97,7 +110,7 @@ func TestParallelProcesses(t *testing.T) {
 	var wg sync.WaitGroup
 	outs := make([]bytes.Buffer, processes)
 	for i := range processes {
-		cmd := allocator(t, b.dir, fmt.Sprint("p", i))
+		cmd := allocator(t, b.dir, fmt.Sprint("p", i), "allocate")
 		cmd.Stdout, cmd.Stderr = &outs[i], os.Stderr
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -127,11 +140,42 @@ func TestParallelProcesses(t *testing.T) {
 // no half attachment and nothing that GC does not remove.
 func TestKilledProcesses(t *testing.T) {
 	b := newBed(t)
-	a := b.handlerFor(t, parallelConf)
+	b.killProcesses(t, "allocate")
+	if err := b.handlerFor(t, parallelConf).GC(context.Background(), b.Host, gcRequest()); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, b.leases(t))
+}
+
+// TestKilledSticky: whichever of the two files is ahead then, no address is
+// given twice, and after GC nothing is held.
+func TestKilledSticky(t *testing.T) {
+	b := newStickyBed(t)
+	b.Now = time.Now
+	b.killProcesses(t, "sticky")
+	a := b.bed.handlerFor(t, stickyConf)
+	for i := range 40 {
+		b.add(t, a, podRequest(t, fmt.Sprint("after", i), fmt.Sprint("web-", i)))
+	}
+	if err := a.GC(context.Background(), b.Host, gcRequest()); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, b.leases(t))
+	for _, r := range b.reservations(t) {
+		if strings.HasSuffix(r, " held") {
+			t.Error(r)
+		}
+	}
+}
+
+// killProcesses kills allocators anywhere in their work; each attachment that
+// they leave has an address of both families.
+func (b *bed) killProcesses(t *testing.T, as string) {
+	t.Helper()
 	for round := range 20 {
 		var cmds []*exec.Cmd
 		for i := range 4 {
-			cmd := allocator(t, b.dir, fmt.Sprintf("r%d-%d", round, i))
+			cmd := allocator(t, b.dir, fmt.Sprintf("r%d-%d", round, i), as)
 			out, err := cmd.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -159,10 +203,6 @@ func TestKilledProcesses(t *testing.T) {
 			}
 		}
 	}
-	if err := a.GC(context.Background(), b.Host, gcRequest()); err != nil {
-		t.Fatal(err)
-	}
-	expect(t, b.leases(t))
 }
 
 // model is host-local written naively: addresses in a list.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -561,6 +562,61 @@ func TestStickySweep(t *testing.T) {
 			return
 		}
 	}
+}
+
+// TestStickyAddFails: whichever store call fails, once, a failed ADD leaves no
+// lease.
+func TestStickyAddFails(t *testing.T) {
+	for n := 1; ; n++ {
+		b := newStickyBed(t)
+		sound := b.Store
+		a := b.handlerFor(t, twoSets+`, "sticky": {}`)
+		calls, failed := 0, false
+		o := storeOptions(t, b.dir, "5c3e1d6a-52a1-4f2c-9b64-0d5b5d2f6a01")
+		o.Probe = func(op string) error {
+			if calls++; calls == n && !strings.Contains(op, "committed") {
+				failed = true
+				return errInjected
+			}
+			return nil
+		}
+		b.Store = store.New(o)
+		_, err := a.Add(context.Background(), b.Host, podRequest(t, "one", "web-0"))
+		b.Store = sound
+		if (err != nil) != failed {
+			t.Fatalf("call %d: failed %v, %v", n, failed, err)
+		}
+		if left := b.leases(t); failed && len(left) > 0 {
+			t.Errorf("call %d: left %v", n, left)
+		}
+		if calls < n {
+			return
+		}
+	}
+}
+
+// TestPinned: what a person reserved is not given to others, however short
+// addresses are, and stays for its pod while an old sandbox of it lives.
+func TestPinned(t *testing.T) {
+	b := newStickyBed(t)
+	a := b.handlerFor(t, `"subnet": "10.1.0.0/29", "sticky": {}`)
+	b.dead(a)
+	pin := Pin{Pool: a.poolID("net"), Addresses: []netip.Addr{ip("10.1.0.2")}, Identity: "pod:default/web-0/eth0"}
+	if _, err := ReserveAddresses(context.Background(), b.Host, pin); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, b.add(t, a, podRequest(t, "x", "x")), "10.1.0.3")
+	expect(t, b.add(t, a, podRequest(t, "old", "web-0")), "10.1.0.2")
+	expect(t, b.add(t, a, podRequest(t, "new", "web-0")), "10.1.0.4")
+	b.del(t, a, podRequest(t, "old", ""))
+	b.del(t, a, podRequest(t, "new", ""))
+	b.add(t, a, podRequest(t, "y", "y"))
+	b.add(t, a, podRequest(t, "z", "z"))
+	expect(t, b.add(t, a, podRequest(t, "u", "u")), "10.1.0.4") // cools down, but there is nothing else
+	if err := b.addFails(t, a, podRequest(t, "v", "v")); !errors.Is(err, roles.ErrExhausted) {
+		t.Error(err)
+	}
+	expect(t, b.add(t, a, podRequest(t, "newer", "web-0")), "10.1.0.2")
 }
 
 func addOnly(_ *roles.Result, err error) error { return err }
