@@ -33,7 +33,7 @@ func (m *handler) resolve(ctx context.Context, req *roles.Request, api cluster) 
 		return nil, err
 	}
 	r := &resolver{handler: m, req: req, namespace: req.Args.Get("K8S_POD_NAMESPACE"), find: m.finder(api), held: map[string]int{}}
-	w, chosen, err := wishes(annotations, r.namespace)
+	w, chosen, err := m.wishes(annotations, r.namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -177,9 +177,6 @@ func (r *resolver) choices(ctx context.Context, rest []wish.Plugin) error {
 func (r *resolver) wished(ctx context.Context, path string, n *wish.Network) error {
 	if r.conf.NamespaceIsolation && n.Namespace != r.namespace && !r.conf.isGlobal(n.Namespace) {
 		return &roles.ConfError{Path: path, Reason: fmt.Sprintf("network %q is of another namespace than the pod, %q, and namespaceIsolation is set: add %q to globalNamespaces to allow it", n, r.namespace, n.Namespace)}
-	}
-	if n.IPAMClaim != "" {
-		return &roles.ConfError{Path: path + ".ipam-claim-reference", Reason: "is not supported: ask for addresses by \"ips\""}
 	}
 	found, err := r.find.Network(ctx, n.Namespace, n.Name)
 	if err != nil {

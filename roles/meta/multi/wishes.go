@@ -67,9 +67,13 @@ func decodeAnnotations(path string, raw json.RawMessage) (map[string]string, err
 	return a, nil
 }
 
-// wishes are the pod's, with the choice among eligible networks put in.
-func wishes(annotations map[string]string, namespace string) (*wish.Wishes, []wish.Plugin, error) {
+// wishes are the pod's. The choice among eligible networks is read where there are
+// any: other people's pods may have an annotation of that name.
+func (m *handler) wishes(annotations map[string]string, namespace string) (*wish.Wishes, []wish.Plugin, error) {
 	w, err := wish.Parse(annotations, namespace)
+	if len(m.conf.EligibleNetworks) == 0 {
+		return w, nil, err
+	}
 	chosen, perr := wish.ParsePlugins(annotations[wish.PluginsKey])
 	return w, chosen, errors.Join(err, perr)
 }
@@ -90,9 +94,5 @@ func (m *handler) eligible(p wish.Plugin) error {
 			return nil
 		}
 	}
-	allowed := "none are: set eligibleNetworks"
-	if len(m.conf.EligibleNetworks) > 0 {
-		allowed = "those are " + strings.Join(m.conf.EligibleNetworks, ", ")
-	}
-	return &roles.ConfError{Path: "annotation " + wish.PluginsKey, Reason: fmt.Sprintf("%q is no network that a pod may choose: %s", p.Name, allowed)}
+	return &roles.ConfError{Path: "annotation " + wish.PluginsKey, Reason: fmt.Sprintf("%q is no network that a pod may choose: those are %s", p.Name, strings.Join(m.conf.EligibleNetworks, ", "))}
 }
