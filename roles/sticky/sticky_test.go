@@ -30,7 +30,8 @@ func TestParse(t *testing.T) {
 		"none":            {`{"key": "none"}`, Rules{keyNone, 0, 30, false}, ""},
 		"none for a time": {`{"key": "none", "ttl": "5m"}`, Rules{}, `ipam.sticky.ttl: has nobody to be kept for with key "none": remove it`},
 		"all wrong": {
-			`{"key": "name", "ttl": "soon", "cooldown": "never", "mode": "both"}`, Rules{},
+			`{"key": "name", "ttl": "soon", "cooldown": "never", "mode": "both"}`,
+			Rules{},
 			`ipam.sticky.key: "name" is none of "pod", "container-name", "mac", "none"` + "\n" +
 				`ipam.sticky.ttl: "soon" is no time: want one such as "5m", a number of seconds, or "never"` + "\n" +
 				`ipam.sticky.cooldown: "never" is not possible: an address that never cools down is lost` + "\n" +

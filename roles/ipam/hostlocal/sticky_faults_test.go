@@ -1,0 +1,243 @@
+package hostlocal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// TestStickyGC: GC goes by container, so a pod's new sandbox keeps what the old
+// one had (spiderpool #2526), and keeps what it releases for its pod.
+func TestStickyGC(t *testing.T) {
+	b := newStickyBed(t)
+	a := b.handlerFor(t, twoSets+`, "sticky": {}`)
+	b.dead(a, "old")
+	b.add(t, a, podRequest(t, "old", "web-0"))
+	b.add(t, a, podRequest(t, "gone", "web-1"))
+	b.add(t, a, podRequest(t, "new", "web-0"))
+	if err := a.GC(context.Background(), b.Host, gcRequest("new")); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, b.leases(t), "10.1.0.2 new eth0", "2001:db8::2 new eth0")
+	expect(t, b.reservations(t), "pod:default/web-0/eth0 [10.1.0.2 2001:db8::2] held", "pod:default/web-1/eth0 [10.1.0.3 2001:db8::3] kept")
+}
+
+// TestStickyConfChanges: what is kept is given only where the configuration
+// still has it, and is kept when the key is removed for a while.
+func TestStickyConfChanges(t *testing.T) {
+	b := newStickyBed(t)
+	both := b.handlerFor(t, twoSets+`, "sticky": {}`)
+	b.add(t, both, podRequest(t, "a", "web-0"))
+	b.del(t, both, podRequest(t, "a", "web-0"))
+	one := b.handlerFor(t, `"subnet": "10.1.0.0/24", "sticky": {}`)
+	expect(t, b.add(t, one, podRequest(t, "b", "web-0")), "10.1.0.2")
+	none := b.handlerFor(t, twoSets)
+	b.del(t, none, podRequest(t, "b", "web-0"))
+	expect(t, b.reservations(t), "pod:default/web-0/eth0 [10.1.0.2] kept")
+	expect(t, b.add(t, both, podRequest(t, "c", "web-0")), "10.1.0.2", "2001:db8::3")
+	b.del(t, both, podRequest(t, "c", "web-0"))
+	excluded := b.handlerFor(t, `"ranges": [[{"subnet": "10.1.0.0/24", "exclude": ["10.1.0.2"]}], [{"subnet": "2001:db8::/64"}]], "sticky": {}`)
+	expect(t, b.add(t, excluded, podRequest(t, "d", "web-0")), "10.1.0.3", "2001:db8::4")
+	// Meanwhile somebody who does not know of reservations takes one.
+	b.del(t, both, podRequest(t, "d", "web-0"))
+	expect(t, b.add(t, none, withArgs(t, request1("plain"), "IP=10.1.0.3")), "10.1.0.3", "2001:db8::5")
+	expect(t, b.add(t, both, podRequest(t, "e", "web-0")), "10.1.0.4", "2001:db8::6")
+}
+
+// TestDamagedKeep: ADD says what is wrong and gives nothing; DEL frees the
+// addresses all the same.
+func TestDamagedKeep(t *testing.T) {
+	for name, damage := range map[string][]byte{"empty": nil, "garbage": []byte(strings.Repeat("x", 65536))} {
+		t.Run(name, func(t *testing.T) {
+			b := newStickyBed(t)
+			a := b.handlerFor(t, twoSets+`, "sticky": {}`)
+			b.add(t, a, podRequest(t, "a", "web-0"))
+			b.add(t, a, podRequest(t, "b", "web-1"))
+			if err := os.WriteFile(b.Store.KeepPath(), damage, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			err := b.addFails(t, a, podRequest(t, "c", "web-2"))
+			if !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "move \""+b.Store.KeepPath()+"\" away") {
+				t.Error(err)
+			}
+			b.del(t, a, podRequest(t, "a", "web-0"))
+			expect(t, b.leases(t), "10.1.0.3 b eth0", "2001:db8::3 b eth0")
+			if err := os.Remove(b.Store.KeepPath()); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, b.add(t, a, podRequest(t, "c", "web-1")), "10.1.0.4", "2001:db8::4") // b has the one of before
+			b.del(t, a, podRequest(t, "b", "web-1"))
+		})
+	}
+}
+
+// TestThousandPods restart in a random order, each to its address.
+func TestThousandPods(t *testing.T) {
+	b := newStickyBed(t)
+	a := b.handlerFor(t, `"ranges": [[{"subnet": "10.1.0.0/22"}], [{"subnet": "2001:db8::/64"}]], "sticky": {"mode": "strict"}`)
+	pods := 1000
+	if testing.Short() {
+		pods = 100
+	}
+	want := make([][]string, pods)
+	for i := range pods {
+		want[i] = b.add(t, a, podRequest(t, fmt.Sprint("c", i), fmt.Sprint("web-", i)))
+	}
+	for i := range pods {
+		b.del(t, a, podRequest(t, fmt.Sprint("c", i), ""))
+	}
+	for _, i := range rand.New(rand.NewPCG(2, 2)).Perm(pods) {
+		expect(t, b.add(t, a, podRequest(t, fmt.Sprint("d", i), fmt.Sprint("web-", i))), want[i]...)
+	}
+}
+
+// TestParallelIdentities: 300 ADDs at once, of which pairs share an identity.
+func TestParallelIdentities(t *testing.T) {
+	b := newStickyBed(t)
+	a := b.handlerFor(t, `"ranges": [[{"subnet": "10.1.0.0/22"}], [{"subnet": "2001:db8::/64"}]], "sticky": {}`)
+	b.dead(a)
+	for round := range 2 {
+		var mu sync.Mutex
+		seen := map[string]string{}
+		var wg sync.WaitGroup
+		for i := range 300 {
+			req := podRequest(t, fmt.Sprint("c", round, "-", i), fmt.Sprint("web-", i/2))
+			wg.Go(func() {
+				r, err := a.Add(context.Background(), b.Host, req)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				for _, ip := range ipsOf(r) {
+					if seen[ip] != "" {
+						t.Errorf("%s was given to %s and %s", ip, seen[ip], req.ContainerID)
+					}
+					seen[ip] = req.ContainerID
+				}
+			})
+		}
+		wg.Wait()
+		if leases := b.leases(t); len(leases) != 600 || len(seen) != 600 {
+			t.Fatalf("%d leases, %d addresses", len(leases), len(seen))
+		}
+		for i := range 300 {
+			wg.Go(func() { b.del(t, a, request1(fmt.Sprint("c", round, "-", i))) })
+		}
+		wg.Wait()
+	}
+	expect(t, b.leases(t))
+}
+
+// TestStickySweep: whichever store call fails, or is the last before a kill, at
+// the end every address is one pod's, and the pod comes back to its own.
+func TestStickySweep(t *testing.T) {
+	for n := 1; ; n++ {
+		b := newStickyBed(t)
+		sound := b.Store
+		a := b.handlerFor(t, twoSets+`, "sticky": {}`)
+		b.dead(a, "first")
+		want := b.add(t, a, podRequest(t, "first", "web-0"))
+		calls, failed := 0, false
+		o := storeOptions(t, b.dir, "5c3e1d6a-52a1-4f2c-9b64-0d5b5d2f6a01")
+		o.Probe = func(op string) error {
+			calls++
+			if calls >= n && !strings.Contains(op, "committed") { // as if it were dead from then on
+				failed = true
+				return errInjected
+			}
+			return nil
+		}
+		b.Store = store.New(o)
+		ctx := context.Background()
+		err := errors.Join(
+			a.Del(ctx, b.Host, podRequest(t, "first", "web-0")),
+			addOnly(a.Add(ctx, b.Host, podRequest(t, "second", "web-0"))),
+			addOnly(a.Add(ctx, b.Host, podRequest(t, "third", "web-1"))),
+			a.Del(ctx, b.Host, podRequest(t, "second", "web-0")),
+		)
+		b.Store = sound
+		if (err != nil) != failed {
+			t.Fatalf("call %d: failed %v, %v", n, failed, err)
+		}
+		for _, id := range []string{"first", "second", "third"} {
+			b.del(t, a, podRequest(t, id, ""))
+		}
+		expect(t, b.leases(t))
+		expect(t, b.add(t, a, podRequest(t, "fourth", "web-0")), want...)
+		other := b.add(t, a, podRequest(t, "fifth", "web-2"))
+		if other[0] == want[0] || other[1] == want[1] {
+			t.Fatalf("call %d: %v twice", n, other)
+		}
+		if !failed {
+			return
+		}
+	}
+}
+
+// TestStickyAddFails: whichever store call fails, once, a failed ADD leaves no
+// lease.
+func TestStickyAddFails(t *testing.T) {
+	for n := 1; ; n++ {
+		b := newStickyBed(t)
+		sound := b.Store
+		a := b.handlerFor(t, twoSets+`, "sticky": {}`)
+		calls, failed := 0, false
+		o := storeOptions(t, b.dir, "5c3e1d6a-52a1-4f2c-9b64-0d5b5d2f6a01")
+		o.Probe = func(op string) error {
+			if calls++; calls == n && !strings.Contains(op, "committed") {
+				failed = true
+				return errInjected
+			}
+			return nil
+		}
+		b.Store = store.New(o)
+		_, err := a.Add(context.Background(), b.Host, podRequest(t, "one", "web-0"))
+		b.Store = sound
+		if (err != nil) != failed {
+			t.Fatalf("call %d: failed %v, %v", n, failed, err)
+		}
+		if left := b.leases(t); failed && len(left) > 0 {
+			t.Errorf("call %d: left %v", n, left)
+		}
+		if calls < n {
+			return
+		}
+	}
+}
+
+// TestPinned: what a person reserved is not given to others, however short
+// addresses are, and stays for its pod while an old sandbox of it lives.
+func TestPinned(t *testing.T) {
+	b := newStickyBed(t)
+	a := b.handlerFor(t, `"subnet": "10.1.0.0/29", "sticky": {}`)
+	b.dead(a)
+	pin := Pin{Pool: a.poolID("net"), Addresses: []netip.Addr{ip("10.1.0.2")}, Identity: "pod:default/web-0/eth0"}
+	if _, err := ReserveAddresses(context.Background(), b.Host, pin); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, b.add(t, a, podRequest(t, "x", "x")), "10.1.0.3")
+	expect(t, b.add(t, a, podRequest(t, "old", "web-0")), "10.1.0.2")
+	expect(t, b.add(t, a, podRequest(t, "new", "web-0")), "10.1.0.4")
+	b.del(t, a, podRequest(t, "old", ""))
+	b.del(t, a, podRequest(t, "new", ""))
+	b.add(t, a, podRequest(t, "y", "y"))
+	b.add(t, a, podRequest(t, "z", "z"))
+	expect(t, b.add(t, a, podRequest(t, "u", "u")), "10.1.0.4") // cools down, but there is nothing else
+	if err := b.addFails(t, a, podRequest(t, "v", "v")); !errors.Is(err, roles.ErrExhausted) {
+		t.Error(err)
+	}
+	expect(t, b.add(t, a, podRequest(t, "newer", "web-0")), "10.1.0.2")
+}
+
+func addOnly(_ *roles.Result, err error) error { return err }
