@@ -146,7 +146,7 @@ func (p *overlayPeer) judge(now time.Time) {
 		p.state = OverlayFailed
 		wait := min(overlayRetry<<min(p.failures, 10), overlayRetryMost)
 		// Peers that failed together are not tried again together.
-		p.retryAt = now.Add(wait + rand.N(wait/4)) //nolint:gosec // no secret
+		p.retryAt = now.Add(wait + rand.N(wait/4))
 		p.failures++
 	default:
 		p.state, p.retryAt, p.failures, p.done = OverlayProgrammed, time.Time{}, 0, true
