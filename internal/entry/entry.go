@@ -26,16 +26,13 @@ var Version = "dev" //nolint:gochecknoglobals // the linker sets variables only
 // executable leads to the running file, even when its path is another's by now.
 const executable = "/proc/self/exe"
 
-var _ = answer()
-
-// answer plays the role that the process was called as, and ends the process.
-func answer() struct{} {
+// init plays the role that the process was called as, and ends the process.
+func init() { //nolint:gochecknoinits // what the package is for
 	p := Process(plugins.Table())
 	p.Partial = true
 	if p.IsPlugin() {
 		os.Exit(dispatch.Main(context.Background(), p))
 	}
-	return struct{}{}
 }
 
 // Process is the world of this process, with a table of roles.
