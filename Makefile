@@ -4,7 +4,7 @@ SHELL   := /bin/sh
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # HTTP/1.1 is what etcd's gateway and API servers are spoken to with: HTTP/2 costs each start, and half a megabyte.
-TAGS    := nethttpomithttp2
+TAGS    := urfave_cli_no_docs,nethttpomithttp2
 LDFLAGS := -s -w -X github.com/cnibox/cnibox/internal/entry.Version=$(VERSION)
 # Tests, the demo and the benchmark never see the machine's own network.
 SANDBOX := unshare --net --mount --propagation private

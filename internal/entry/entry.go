@@ -3,7 +3,8 @@
 //
 // Go initializes a package when all that it imports is initialized, whether or not
 // it will be used. Entry imports what plugins need, and is therefore initialized
-// before what only daemons and the command line need: net/http, crypto/tls. A call is answered in here, and they never are: that
+// before what only daemons and the command line need: net/http, crypto/tls,
+// text/template, urfave/cli. A call is answered in here, and they never are: that
 // would take a tenth of an ADD. What is no call of package plugins' roles
 // goes on to main.
 package entry

@@ -1,19 +1,20 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 
-	"github.com/cnibox/cnibox/roles/cli/command"
+	"github.com/urfave/cli/v2"
 )
 
-// arrange moves flags before the other arguments of a verb, since package
-// command stops at the first argument that is no flag, and turns -h and --help
+// arrange moves flags before the other arguments of a verb, since the library
+// stops at the first argument that is no flag, and turns -h and --help
 // anywhere into the verb "help".
-func arrange(cmds []*command.Verb, args []string) ([]string, error) {
+func arrange(cmds []*cli.Command, args []string) ([]string, error) {
 	var path []string
-	var cmd *command.Verb
+	var cmd *cli.Command
 	for len(args) > 0 {
-		next := command.Find(cmds, args[0])
+		next := find(cmds, args[0])
 		if next == nil {
 			break
 		}
@@ -23,11 +24,11 @@ func arrange(cmds []*command.Verb, args []string) ([]string, error) {
 	if wantsHelp(args) {
 		return append([]string{"help"}, path...), nil
 	}
-	if cmd == nil {
+	if cmd == nil || cmd.SkipFlagParsing {
 		return append(path, args...), nil
 	}
 	if len(cmd.Subcommands) > 0 && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-		return nil, &verbError{cmd.Path, unknownSub(cmd, args[0])}
+		return nil, &verbError{verbOf(cmd), unknownSub(cmd, args[0])}
 	}
 	var flags, words []string
 	for i := 0; i < len(args); i++ {
@@ -53,12 +54,12 @@ func arrange(cmds []*command.Verb, args []string) ([]string, error) {
 	return out, nil
 }
 
-func unknownSub(cmd *command.Verb, word string) error {
+func unknownSub(cmd *cli.Command, word string) error {
 	var names []string
 	for _, s := range cmd.Subcommands {
 		names = append(names, s.Name)
 	}
-	return usagef("cnibox help "+cmd.Path, "%q is none of its verbs: %s", word, strings.Join(names, ", "))
+	return usagef("cnibox help "+verbOf(cmd), "%q is none of its verbs: %s", word, strings.Join(names, ", "))
 }
 
 func wantsHelp(args []string) bool {
@@ -73,15 +74,25 @@ func wantsHelp(args []string) bool {
 	return false
 }
 
+func find(cmds []*cli.Command, name string) *cli.Command {
+	for _, c := range cmds {
+		if c.HasName(name) {
+			return c
+		}
+	}
+	return nil
+}
+
 // takesValue tells whether the flag's value is the next argument.
-func takesValue(cmd *command.Verb, arg string) bool {
+func takesValue(cmd *cli.Command, arg string) bool {
 	name := strings.TrimLeft(arg, "-")
 	if strings.Contains(name, "=") {
 		return false
 	}
 	for _, f := range cmd.Flags {
-		if flag, _, _, takes := f.Describe(); flag == name {
-			return takes
+		if slices.Contains(f.Names(), name) {
+			_, isBool := f.(*cli.BoolFlag)
+			return !isBool
 		}
 	}
 	return false

@@ -1,5 +1,5 @@
 // Package cli is what a person types: `cnibox VERB`. One file per verb; it
-// renders the verbs that roles bring.
+// renders the verbs that roles bring, and is the only importer of urfave/cli.
 //
 // Rules of this user interface: results go to stdout, everything else to
 // stderr with a "cnibox: verb:" prefix; no capital initials, no final periods;
@@ -13,9 +13,11 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/command"
 	"github.com/cnibox/cnibox/roles/cli/lab"
 )
 
@@ -59,19 +61,27 @@ func Main(ctx context.Context, p Process) int {
 	app := p.app()
 	args, err := arrange(app.Commands, p.Args)
 	if err == nil {
-		err = app.Run(ctx, args)
+		err = app.RunContext(ctx, append([]string{app.Name}, args...))
 	}
 	return p.report(err)
 }
 
 // app is the whole command line. It is made here only, once per call.
-func (p *Process) app() *command.Program {
-	a := &command.Program{
-		Name:         appName,
-		Usage:        "every CNI plugin in one binary",
-		OnUsageError: flagError,
-		Action:       p.noVerb,
-		Commands: []*command.Verb{
+func (p *Process) app() *cli.App {
+	a := &cli.App{
+		Name:                      appName,
+		Usage:                     "every CNI plugin in one binary",
+		HideHelp:                  true,
+		HideVersion:               true,
+		DisableSliceFlagSeparator: true,
+		Reader:                    p.Stdin,
+		Writer:                    p.Stdout,
+		ErrWriter:                 p.Stderr,
+		Compiled:                  time.Unix(0, 0), // keeps the library from looking for the binary's date
+		ExitErrHandler:            func(*cli.Context, error) {},
+		OnUsageError:              flagError,
+		Action:                    p.noVerb,
+		Commands: []*cli.Command{
 			p.installCommand(),
 			p.uninstallCommand(),
 			p.listCommand(),
@@ -90,25 +100,40 @@ func (p *Process) app() *command.Program {
 	}
 	a.Commands = p.roleCommands(a.Commands)
 	a.Commands = append(a.Commands, p.helpCommand(a))
-	command.SetPaths(a.Commands, "")
-	nameErrors(a.Commands)
+	finish(a.Commands, a.Name)
 	return a
 }
 
-// nameErrors puts the verbs' names on their errors.
-func nameErrors(cmds []*command.Verb) {
+// finish gives every command what all have in common.
+func finish(cmds []*cli.Command, parent string) {
 	for _, c := range cmds {
-		c.Action = named(c.Path, c.Action)
-		nameErrors(c.Subcommands)
+		path := parent + " " + c.Name
+		if parent != appName {
+			c.HelpName = path // the library does it for verbs, and only for them
+		}
+		c.HideHelp = true
+		c.OnUsageError = flagError
+		if c.Action != nil {
+			c.Action = named(strings.TrimPrefix(path, appName+" "), c.Action)
+		}
+		finish(c.Subcommands, path)
 	}
 }
 
-// noVerb answers a call without a known verb.
-func (p *Process) noVerb(c *command.Call) error {
-	if word := c.Args().First(); word != "" {
-		return unknownVerb(word, c.Program.Commands)
+// verbOf is a command's name with its parents': "state export".
+func verbOf(c *cli.Command) string {
+	if c.HelpName == "" {
+		return c.Name
 	}
-	writeOverview(p.Stderr, c.Program)
+	return strings.TrimPrefix(c.HelpName, appName+" ")
+}
+
+// noVerb answers a call without a known verb.
+func (p *Process) noVerb(c *cli.Context) error {
+	if word := c.Args().First(); word != "" {
+		return unknownVerb(word, c.App.Commands)
+	}
+	writeOverview(p.Stderr, c.App)
 	return usagef("", "no verb given")
 }
 

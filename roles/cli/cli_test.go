@@ -283,7 +283,7 @@ func TestVerbNames(t *testing.T) {
 	p := Process{Table: table}
 	var verbs []string
 	for _, c := range p.app().Commands {
-		verbs = append(verbs, c.Name)
+		verbs = append(verbs, c.Names()...)
 	}
 	for _, r := range table {
 		for _, n := range r.Names {

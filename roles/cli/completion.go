@@ -5,19 +5,19 @@ import (
 	"io"
 	"strings"
 
-	"github.com/cnibox/cnibox/roles/cli/command"
+	"github.com/urfave/cli/v2"
 )
 
-func (p *Process) completionCommand() *command.Verb {
-	return &command.Verb{
+func (p *Process) completionCommand() *cli.Command {
+	return &cli.Command{
 		Name:      "completion",
 		Usage:     "print a completion script for a shell",
 		ArgsUsage: "bash|zsh|fish",
 		Description: `bash: cnibox completion bash > /etc/bash_completion.d/cnibox
 zsh:  cnibox completion zsh > "${fpath[1]}/_cnibox"
 fish: cnibox completion fish > ~/.config/fish/completions/cnibox.fish`,
-		Action: func(c *command.Call) error {
-			words := p.words(c.Program.Commands)
+		Action: func(c *cli.Context) error {
+			words := p.words(c.App.Commands)
 			switch c.Args().First() {
 			case "bash":
 				writeBash(p.Stdout, words)
@@ -45,16 +45,15 @@ type completed struct {
 }
 
 // words lists what may follow what.
-func (p *Process) words(cmds []*command.Verb) []completed {
+func (p *Process) words(cmds []*cli.Command) []completed {
 	root := completed{}
 	out := []completed{}
-	var walk func([]*command.Verb)
-	walk = func(cmds []*command.Verb) {
+	var walk func([]*cli.Command)
+	walk = func(cmds []*cli.Command) {
 		for _, c := range cmds {
-			w := completed{path: c.Path, usage: c.Usage, files: strings.Contains(c.ArgsUsage, "FILE")}
+			w := completed{path: verbOf(c), usage: c.Usage, files: strings.Contains(c.ArgsUsage, "FILE")}
 			for _, f := range c.Flags {
-				name, _, _, _ := f.Describe()
-				w.flags = append(w.flags, "--"+name)
+				w.flags = append(w.flags, "--"+f.Names()[0])
 			}
 			for _, s := range c.Subcommands {
 				w.words = append(w.words, s.Name)

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles/all"
-	"github.com/cnibox/cnibox/roles/cli/command"
 )
 
 var update = flag.Bool("update", false, "write docs/cli.md anew")
@@ -27,8 +27,8 @@ func TestDocs(t *testing.T) {
 		"cells, and `--json` is for programs.\n\n")
 	fmt.Fprintf(&b, "```\n%s\n%s```\n", exitCodes, environment)
 	p := Process{Table: all.Table()}
-	var write func([]*command.Verb)
-	write = func(cmds []*command.Verb) {
+	var write func([]*cli.Command)
+	write = func(cmds []*cli.Command) {
 		for _, c := range cmds {
 			var help bytes.Buffer
 			writeVerb(&help, c)
@@ -38,6 +38,7 @@ func TestDocs(t *testing.T) {
 		}
 	}
 	app := p.app()
+	app.Setup()
 	write(app.Commands)
 	if *update {
 		if err := os.WriteFile(docsFile, b.Bytes(), 0o644); err != nil {

@@ -8,15 +8,16 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/command"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
 
 // drain gives the node back to the plugins before us, as far as nothing is
 // attached by us, and lists what is. It can be called again and again.
-func (p *Process) drain(c *command.Call, dir string) error {
+func (p *Process) drain(c *cli.Context, dir string) error {
 	ctx := c.Context
 	h, done, err := p.host(ctx, "")
 	if err != nil {

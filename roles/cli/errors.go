@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/cnibox/cnibox/roles/cli/command"
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles/cli/lint"
 )
 
@@ -53,8 +54,8 @@ func usagef(hint, format string, a ...any) error {
 }
 
 // named puts the verb's name on its errors.
-func named(verb string, run command.Action) command.Action {
-	return func(c *command.Call) error {
+func named(verb string, run cli.ActionFunc) cli.ActionFunc {
+	return func(c *cli.Context) error {
 		err := run(c)
 		if err == nil {
 			return nil
@@ -63,28 +64,31 @@ func named(verb string, run command.Action) command.Action {
 	}
 }
 
-// flagError words what is wrong with a flag.
-func flagError(c *command.Call, err error) error {
+// flagError is called by the library for flags that it cannot parse.
+func flagError(c *cli.Context, err error, _ bool) error {
 	text := strings.NewReplacer(
 		"flag provided but not defined: -", "unknown flag --",
 		"needs an argument: -", "needs an argument: --",
 		" for -", " for --",
-		" for flag -", " for flag --",
 	).Replace(err.Error())
-	if c.Verb != nil {
-		return &verbError{c.Verb.Path, usagef("cnibox help "+c.Verb.Path, "%s", text)}
+	verb := ""
+	if c.Command != nil {
+		verb = verbOf(c.Command)
 	}
-	if strings.HasSuffix(text, " --version") || strings.HasSuffix(text, " --v") {
-		return usagef("cnibox version", "%s", text)
+	if verb == "" || verb == appName {
+		if strings.HasSuffix(text, " --version") || strings.HasSuffix(text, " --v") {
+			return usagef("cnibox version", "%s", text)
+		}
+		return usagef("cnibox help", "%s", text)
 	}
-	return usagef("cnibox help", "%s", text)
+	return &verbError{verb, usagef("cnibox help "+verb, "%s", text)}
 }
 
 // unknownVerb suggests what was meant.
-func unknownVerb(word string, cmds []*command.Verb) error {
+func unknownVerb(word string, cmds []*cli.Command) error {
 	var names []string
 	for _, c := range cmds {
-		names = append(names, c.Name)
+		names = append(names, c.Names()...)
 	}
 	hint := "cnibox help"
 	if s := lint.Suggest(word, names); s != "" {

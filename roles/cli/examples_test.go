@@ -10,10 +10,11 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
-	"github.com/cnibox/cnibox/roles/cli/command"
 	"github.com/cnibox/cnibox/roles/dispatch"
 	"github.com/cnibox/cnibox/roles/node"
 )
@@ -81,7 +82,7 @@ func TestProductVerbs(t *testing.T) {
 	p := Process{Table: all.Table()}
 	for _, c := range p.app().Commands {
 		for _, r := range p.Table {
-			others := len(c.Subcommands) == 0 || slices.ContainsFunc(c.Subcommands, func(sub *command.Verb) bool { return !r.HasVerb(c.Name + " " + sub.Name) })
+			others := len(c.Subcommands) == 0 || slices.ContainsFunc(c.Subcommands, func(sub *cli.Command) bool { return !r.HasVerb(c.Name + " " + sub.Name) })
 			if slices.Contains(r.Names, c.Name) && others {
 				t.Errorf("verb %q is named like a role", c.Name)
 			}

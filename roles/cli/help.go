@@ -5,8 +5,9 @@ import (
 	"io"
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/command"
 )
 
 const exitCodes = `exit codes:
@@ -26,20 +27,20 @@ const environment = `environment:
 `
 
 // helpCommand explains the program or one verb.
-func (p *Process) helpCommand(a *command.Program) *command.Verb {
-	return &command.Verb{
+func (p *Process) helpCommand(a *cli.App) *cli.Command {
+	return &cli.Command{
 		Name:      "help",
 		Usage:     "explain a verb or a role",
 		ArgsUsage: "[VERB [VERB] | ROLE]",
-		Action: func(c *command.Call) error {
+		Action: func(c *cli.Context) error {
 			cmds, path := a.Commands, c.Args().Slice()
 			if r, ok := p.Table.Lookup(c.Args().First()); ok && len(path) == 1 {
 				p.writeRole(r, p.style(c))
 				return nil
 			}
-			var cmd *command.Verb
+			var cmd *cli.Command
 			for _, word := range path {
-				cmd = command.Find(cmds, word)
+				cmd = find(cmds, word)
 				if cmd == nil {
 					return unknownVerb(word, cmds)
 				}
@@ -56,7 +57,7 @@ func (p *Process) helpCommand(a *command.Program) *command.Verb {
 }
 
 // writeOverview lists every verb.
-func writeOverview(w io.Writer, a *command.Program) {
+func writeOverview(w io.Writer, a *cli.App) {
 	fmt.Fprintf(w, "%s: %s\n\n", a.Name, a.Usage)
 	fmt.Fprint(w, "usage:\n  cnibox VERB [FLAG…] [ARGUMENT…]\n  cnibox ROLE            be that CNI plugin; `cnibox list` names the roles\n\nverbs:\n")
 	for _, c := range a.Commands {
@@ -68,13 +69,13 @@ func writeOverview(w io.Writer, a *command.Program) {
 	fmt.Fprint(w, "\n`cnibox help VERB` and `cnibox help ROLE` tell more.\n\n", exitCodes, "\n", environment)
 }
 
-func writeLine(w io.Writer, c *command.Verb) {
-	fmt.Fprintf(w, "  %-14s %s\n", c.Path, c.Usage)
+func writeLine(w io.Writer, c *cli.Command) {
+	fmt.Fprintf(w, "  %-14s %s\n", verbOf(c), c.Usage)
 }
 
 // writeVerb explains one verb.
-func writeVerb(w io.Writer, c *command.Verb) {
-	fmt.Fprintf(w, "cnibox %s: %s\n\nusage:\n  %s\n", c.Path, c.Usage, synopsis(c))
+func writeVerb(w io.Writer, c *cli.Command) {
+	fmt.Fprintf(w, "cnibox %s: %s\n\nusage:\n  %s\n", verbOf(c), c.Usage, synopsis(c))
 	for _, s := range c.Subcommands {
 		fmt.Fprintf(w, "  %s\n", synopsis(s))
 	}
@@ -85,13 +86,17 @@ func writeVerb(w io.Writer, c *command.Verb) {
 		fmt.Fprint(w, "\nflags:\n")
 	}
 	for _, f := range c.Flags {
-		name, text, value, takesValue := f.Describe()
-		left := "--" + name
-		if takesValue {
-			left += " " + strings.ToUpper(name)
+		d, ok := f.(cli.DocGenerationFlag)
+		if !ok {
+			continue
 		}
-		if value != "" {
-			text += " (" + value + ")"
+		left := "--" + f.Names()[0]
+		if d.TakesValue() {
+			left += " " + strings.ToUpper(f.Names()[0])
+		}
+		text := d.GetUsage()
+		if v := d.GetDefaultText(); d.TakesValue() && v != "" && v != `""` {
+			text += " (" + strings.Trim(v, `"`) + ")"
 		}
 		fmt.Fprintf(w, "  %-22s %s\n", left, text)
 	}
@@ -107,8 +112,8 @@ func (p *Process) writeRole(r *roles.Role, s style) {
 }
 
 // synopsis is the one-line usage of a verb.
-func synopsis(c *command.Verb) string {
-	s := "cnibox " + c.Path
+func synopsis(c *cli.Command) string {
+	s := "cnibox " + verbOf(c)
 	if len(c.Flags) > 0 {
 		s += " [FLAG…]"
 	}

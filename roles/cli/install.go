@@ -7,17 +7,17 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/roles/cli/command"
 	"github.com/cnibox/cnibox/roles/cli/lint"
 )
 
 // defaultPluginDir is where runtimes look for plugins.
 const defaultPluginDir = "/opt/cni/bin"
 
-func (p *Process) installCommand() *command.Verb {
-	return &command.Verb{
+func (p *Process) installCommand() *cli.Command {
+	return &cli.Command{
 		Name:      "install",
 		Usage:     "place the binary where runtimes look, and a link for each role",
 		ArgsUsage: "[ROLE…]",
@@ -27,12 +27,12 @@ written. Another program's plugin is kept unless --force is given, which keeps
 it in DIR/.cnibox-replaced for uninstall to put back; nothing is run to find out
 whose it is. Everything is checked and written under temporary names before the
 first name changes. docs/takeover.md tells what becomes of running containers.`,
-		Flags: []command.Flag{
-			&command.Text{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if need be"},
-			&command.Text{Name: "link", Value: string(linkSymbolic), Usage: "symlink, hard or copy"},
-			&command.Switch{Name: "force", Usage: "replace other programs' plugins"},
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory; it is made if need be"},
+			&cli.StringFlag{Name: "link", Value: string(linkSymbolic), Usage: "symlink, hard or copy"},
+			&cli.BoolFlag{Name: "force", Usage: "replace other programs' plugins"},
 		},
-		Action: func(c *command.Call) error {
+		Action: func(c *cli.Context) error {
 			kind := linkKind(c.String("link"))
 			if !slices.Contains([]linkKind{linkSymbolic, linkHard, linkCopy}, kind) {
 				return usagef("cnibox help install", "--link %q: want symlink, hard or copy", kind)

@@ -7,31 +7,32 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/cli/command"
 	"github.com/cnibox/cnibox/roles/cli/lab"
 )
 
-func (p *Process) labCommand() *command.Verb {
-	dir := &command.Text{Name: "dir", Value: lab.DefaultDir, Usage: "where the lab keeps its files"}
-	return &command.Verb{
+func (p *Process) labCommand() *cli.Command {
+	dir := &cli.StringFlag{Name: "dir", Value: lab.DefaultDir, Usage: "where the lab keeps its files"}
+	return &cli.Command{
 		Name:  "lab",
 		Usage: "play a cluster of several nodes on this machine",
 		Description: `Nodes and pods are network namespaces ("ip netns list" shows them), the wire between
 the nodes is a bridge in a namespace of its own, and each node runs the agent with
 directories of its own. The machine's own network is not touched.`,
-		Subcommands: []*command.Verb{
+		Subcommands: []*cli.Command{
 			{
 				Name:  "up",
 				Usage: "make nodes, run their agents, attach pods",
 				Description: `Returns when every node knows all others and every pod is attached; the agents go on.
 When it fails or is interrupted nothing is left. With --registry etcd the nodes reach
 the etcd at --etcd-endpoint, which has to run already, through a forwarder.`,
-				Flags: append([]command.Flag{
-					&command.Number{Name: "nodes", Value: 3, Usage: "how many nodes"},
-					&command.Number{Name: "pods", Value: 2, Usage: "how many pods on each"},
-					&command.Text{Name: "registry", Value: "dir", Usage: "dir or etcd"},
-					&command.Text{Name: "etcd-endpoint", Usage: "`URL` of the etcd, as http://127.0.0.1:2379"},
+				Flags: append([]cli.Flag{
+					&cli.IntFlag{Name: "nodes", Value: 3, Usage: "how many nodes"},
+					&cli.IntFlag{Name: "pods", Value: 2, Usage: "how many pods on each"},
+					&cli.StringFlag{Name: "registry", Value: "dir", Usage: "dir or etcd"},
+					&cli.StringFlag{Name: "etcd-endpoint", Usage: "`URL` of the etcd, as http://127.0.0.1:2379"},
 					dir,
 				}, tableFlags()...),
 				Action: p.labUp,
@@ -39,21 +40,21 @@ the etcd at --etcd-endpoint, which has to run already, through a forwarder.`,
 			{
 				Name:   "status",
 				Usage:  "show nodes, agents and pods",
-				Flags:  append([]command.Flag{&command.Switch{Name: "ping", Usage: "have every pod ping every other one"}, dir}, tableFlags()...),
+				Flags:  append([]cli.Flag{&cli.BoolFlag{Name: "ping", Usage: "have every pod ping every other one"}, dir}, tableFlags()...),
 				Action: p.labStatus,
 			},
 			{
 				Name:        "down",
 				Usage:       "stop the agents and remove everything",
 				Description: "Removes a lab that was left half made, too.",
-				Flags:       []command.Flag{dir},
+				Flags:       []cli.Flag{dir},
 				Action:      p.labDown,
 			},
 			{
 				Name:      "forward",
 				Usage:     "let a lab's nodes reach one address; lab up starts it",
 				ArgsUsage: "HOST:PORT",
-				Flags:     []command.Flag{dir},
+				Flags:     []cli.Flag{dir},
 				Action:    p.labForward,
 			},
 		},
@@ -61,9 +62,9 @@ the etcd at --etcd-endpoint, which has to run already, through a forwarder.`,
 }
 
 // lab is the lab at --dir, which only root can make or enter.
-func (p *Process) lab(c *command.Call) (*lab.Lab, func(), error) {
-	if c.Args().Len() > 0 && c.Verb.ArgsUsage == "" {
-		return nil, nil, usagef("cnibox help "+c.Verb.Path, "%q is no argument of this verb", c.Args().First())
+func (p *Process) lab(c *cli.Context) (*lab.Lab, func(), error) {
+	if c.Args().Len() > 0 && c.Command.ArgsUsage == "" {
+		return nil, nil, usagef("cnibox help "+verbOf(c.Command), "%q is no argument of this verb", c.Args().First())
 	}
 	if os.Geteuid() != 0 {
 		return nil, nil, withHint(errors.New("network namespaces are root's"), "run it as root")
@@ -72,7 +73,7 @@ func (p *Process) lab(c *command.Call) (*lab.Lab, func(), error) {
 	return &lab.Lab{Dir: c.String("dir"), Self: p.Self, Net: n}, func() { _ = n.Close() }, nil
 }
 
-func (p *Process) labUp(c *command.Call) error {
+func (p *Process) labUp(c *cli.Context) error {
 	l, done, err := p.lab(c)
 	if err != nil {
 		return err
@@ -85,7 +86,7 @@ func (p *Process) labUp(c *command.Call) error {
 	return p.writeLab(c, l, false)
 }
 
-func (p *Process) labStatus(c *command.Call) error {
+func (p *Process) labStatus(c *cli.Context) error {
 	l, done, err := p.lab(c)
 	if err != nil {
 		return err
@@ -94,7 +95,7 @@ func (p *Process) labStatus(c *command.Call) error {
 	return p.writeLab(c, l, c.Bool("ping"))
 }
 
-func (p *Process) labDown(c *command.Call) error {
+func (p *Process) labDown(c *cli.Context) error {
 	l, done, err := p.lab(c)
 	if err != nil {
 		return err
@@ -103,7 +104,7 @@ func (p *Process) labDown(c *command.Call) error {
 	return labHint(l.Down(c.Context))
 }
 
-func (p *Process) labForward(c *command.Call) error {
+func (p *Process) labForward(c *cli.Context) error {
 	if c.Args().Len() != 1 {
 		return usagef("cnibox help lab forward", "want HOST:PORT")
 	}
@@ -127,7 +128,7 @@ func labHint(err error) error {
 
 // writeLab prints what the lab looks like. Pings without an answer are a
 // difference from what should be.
-func (p *Process) writeLab(c *command.Call, l *lab.Lab, pings bool) error {
+func (p *Process) writeLab(c *cli.Context, l *lab.Lab, pings bool) error {
 	r, err := l.Report(c.Context, pings)
 	if err != nil {
 		return labHint(err)

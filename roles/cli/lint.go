@@ -9,27 +9,27 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/command"
 	"github.com/cnibox/cnibox/roles/cli/lint"
 )
 
-func (p *Process) lintCommand() *command.Verb {
-	return &command.Verb{
+func (p *Process) lintCommand() *cli.Command {
+	return &cli.Command{
 		Name:      "lint",
 		Usage:     "check network configurations, or explain their keys",
 		ArgsUsage: "FILE… (- is stdin), or with --explain [FILE|ROLE…]",
 		Description: `Reports every fault with its place: JSON, versions, values that a role refuses,
 keys that nobody reads, plugins that are not found, the order of the chain, two
 networks of one name. Exits with 3 if there is a fault; warnings alone are 0.`,
-		Flags: []command.Flag{
-			&command.Text{Name: "path", Usage: "plugin directories, separated by colons ($CNI_PATH, else " + defaultPluginDir + ")"},
-			&command.Switch{Name: "json", Usage: "print JSON"},
-			&command.Switch{Name: "explain", Usage: "list the keys of the roles, with types and meaning"},
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "path", Usage: "plugin directories, separated by colons ($CNI_PATH, else " + defaultPluginDir + ")"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.BoolFlag{Name: "explain", Usage: "list the keys of the roles, with types and meaning"},
 		},
-		Action: func(c *command.Call) error {
+		Action: func(c *cli.Context) error {
 			if c.Bool("explain") {
 				return p.explain(c)
 			}
@@ -41,7 +41,7 @@ networks of one name. Exits with 3 if there is a fault; warnings alone are 0.`,
 	}
 }
 
-func (p *Process) lint(c *command.Call) error {
+func (p *Process) lint(c *cli.Context) error {
 	l := p.linter(c.String("path"))
 	found := []lint.Finding{}
 	var errs []error
@@ -73,7 +73,7 @@ func isFault(f lint.Finding) bool { return f.Severity == lint.Fault }
 
 // lintHint is what to do about a configuration that a plugin refused. What only
 // the node could tell, such as the MTU of a master, lint has nothing to say about.
-func (p *Process) lintHint(c *command.Call) string {
+func (p *Process) lintHint(c *cli.Context) string {
 	file := c.Args().First()
 	data, err := p.readFile(file, lint.MaxSize)
 	if err != nil || !slices.ContainsFunc(p.linter(c.String("cni-path")).Lint(file, data), isFault) {
@@ -158,7 +158,7 @@ func (p *Process) finder(dirs []string) func(string) (string, bool, bool) {
 }
 
 // explain prints the keys of roles: those named, those of the files given, or all.
-func (p *Process) explain(c *command.Call) error {
+func (p *Process) explain(c *cli.Context) error {
 	chosen, err := p.explained(c.Args().Slice())
 	if err != nil {
 		return err

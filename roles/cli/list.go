@@ -3,8 +3,9 @@ package cli
 import (
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/command"
 )
 
 // listed is a role in `cnibox list --json`.
@@ -17,12 +18,12 @@ type listed struct {
 	Args         []string   `json:"args,omitempty"`
 }
 
-func (p *Process) listCommand() *command.Verb {
-	return &command.Verb{
+func (p *Process) listCommand() *cli.Command {
+	return &cli.Command{
 		Name:  "list",
 		Usage: "list the roles and their kinds",
 		Flags: tableFlags(),
-		Action: func(c *command.Call) error {
+		Action: func(c *cli.Context) error {
 			if err := noArgs(c); err != nil {
 				return err
 			}
@@ -43,9 +44,9 @@ func (p *Process) listCommand() *command.Verb {
 }
 
 // noArgs refuses arguments that a verb would ignore.
-func noArgs(c *command.Call) error {
+func noArgs(c *cli.Context) error {
 	if c.Args().Present() {
-		return usagef("cnibox help "+c.Verb.Path, "%q: no argument is expected", c.Args().First())
+		return usagef("cnibox help "+verbOf(c.Command), "%q: no argument is expected", c.Args().First())
 	}
 	return nil
 }

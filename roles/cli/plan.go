@@ -7,10 +7,10 @@ import (
 	"fmt"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/command"
 )
 
 // planned is what one plugin of a list would do.
@@ -22,8 +22,8 @@ type planned struct {
 	Result  *roles.Result   `json:"result,omitempty"`
 }
 
-func (p *Process) planCommand() *command.Verb {
-	return &command.Verb{
+func (p *Process) planCommand() *cli.Command {
+	return &cli.Command{
 		Name:      "plan",
 		Usage:     "print what ADD would do; change nothing",
 		ArgsUsage: "FILE",
@@ -32,14 +32,14 @@ shared between attachments. The node's present state counts: a bridge that is
 there already is not listed. Addresses are those that our own IPAM would give
 next, and placeholders where IPAM is another program's or a DHCP server's.`,
 		Flags: append(cniFlags(),
-			&command.Switch{Name: "json", Usage: "print JSON"},
-			&command.Text{Name: "ifname", Value: "eth0", Usage: "the container's interface"},
-			&command.Text{Name: "id", Value: "plan", Usage: "the container's ID"},
-			&command.Text{Name: "netns", Usage: "the container's namespace; without it an empty one is assumed"},
-			&command.Text{Name: "args", Usage: `CNI_ARGS: "K=V;K2=V2"`},
-			&command.Text{Name: "cap", Usage: `capabilities as JSON: {"ips":["10.22.0.7"]}`},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.StringFlag{Name: "ifname", Value: "eth0", Usage: "the container's interface"},
+			&cli.StringFlag{Name: "id", Value: "plan", Usage: "the container's ID"},
+			&cli.StringFlag{Name: "netns", Usage: "the container's namespace; without it an empty one is assumed"},
+			&cli.StringFlag{Name: "args", Usage: `CNI_ARGS: "K=V;K2=V2"`},
+			&cli.StringFlag{Name: "cap", Usage: `capabilities as JSON: {"ips":["10.22.0.7"]}`},
 		),
-		Action: func(c *command.Call) error {
+		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 1 {
 				return usagef("cnibox help plan", "want FILE")
 			}
@@ -60,7 +60,7 @@ next, and placeholders where IPAM is another program's or a DHCP server's.`,
 }
 
 // plan asks each plugin of the list; its result goes to the next one.
-func (p *Process) plan(c *command.Call, list *libcni.NetworkConfigList) ([]planned, error) {
+func (p *Process) plan(c *cli.Context, list *libcni.NetworkConfigList) ([]planned, error) {
 	args, err := roles.ParseArgs(c.String("args"))
 	if err != nil {
 		return nil, usagef(`--args "K=V;K2=V2"`, "%v", err)
@@ -95,7 +95,7 @@ func (p *Process) plan(c *command.Call, list *libcni.NetworkConfigList) ([]plann
 }
 
 // planHint says what helps when a plugin cannot plan.
-func (p *Process) planHint(c *command.Call, err error) error {
+func (p *Process) planHint(c *cli.Context, err error) error {
 	switch {
 	case errors.Is(err, netops.ErrPermission):
 		return withHint(err, "run it as root")

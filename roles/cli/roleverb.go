@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/command"
 )
 
 // exportVerb is the verb by which a role writes its state in the format that
@@ -15,7 +16,7 @@ const exportVerb = "state export"
 
 // roleCommands adds the verbs that roles bring: "verb", or "noun verb" below a
 // command that is there already or is made for the noun.
-func (p *Process) roleCommands(cmds []*command.Verb) []*command.Verb {
+func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
 	for i := range p.Table {
 		for _, v := range p.Table[i].Verbs {
 			if v.Name == exportVerb {
@@ -30,7 +31,7 @@ func (p *Process) roleCommands(cmds []*command.Verb) []*command.Verb {
 				cmds = append(cmds, p.roleCommand(&p.Table[i], v, noun))
 				continue
 			}
-			parent := command.Find(cmds, noun)
+			parent := find(cmds, noun)
 			if parent == nil {
 				parent = nounCommand(noun, "verbs of the role "+p.Table[i].Name())
 				cmds = append(cmds, parent)
@@ -42,28 +43,28 @@ func (p *Process) roleCommands(cmds []*command.Verb) []*command.Verb {
 }
 
 // nounCommand is what verbs stand below.
-func nounCommand(noun, help string) *command.Verb {
-	return &command.Verb{Name: noun, Usage: help, Action: func(*command.Call) error {
+func nounCommand(noun, help string) *cli.Command {
+	return &cli.Command{Name: noun, Usage: help, Action: func(*cli.Context) error {
 		return usagef("cnibox help "+noun, "no verb given")
 	}}
 }
 
-func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *command.Verb {
+func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *cli.Command {
 	flags := tableFlags()
 	for _, f := range v.Flags {
 		if f.Switch {
-			flags = append(flags, &command.Switch{Name: f.Name, Usage: f.Help})
+			flags = append(flags, &cli.BoolFlag{Name: f.Name, Usage: f.Help})
 			continue
 		}
-		flags = append(flags, &command.Text{Name: f.Name, Value: f.Default, Usage: f.Help})
+		flags = append(flags, &cli.StringFlag{Name: f.Name, Value: f.Default, Usage: f.Help})
 	}
-	return &command.Verb{
+	return &cli.Command{
 		Name:        name,
 		Usage:       v.Help,
 		ArgsUsage:   cmp.Or(v.Args, "[ARGUMENT…]"),
 		Description: "Brought by the role " + r.Name() + ".",
 		Flags:       flags,
-		Action: func(c *command.Call) error {
+		Action: func(c *cli.Context) error {
 			h, done, err := p.host(c.Context, r.Name())
 			if err != nil {
 				return err

@@ -12,9 +12,9 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
+	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/command"
 )
 
 // defaultRunDir is the run directory when CNIBOX_RUN_DIR is not set.
@@ -24,9 +24,9 @@ const defaultRunDir = "/run/cnibox"
 // 5): below them CHECK could not compare at all.
 const pluginCodes = 100
 
-func (p *Process) addCommand() *command.Verb {
+func (p *Process) addCommand() *cli.Command {
 	return p.runtimeCommand("add", "attach a container as a runtime would, and print the result",
-		"FILE CONTAINERID NETNS", func(c *command.Call, r *call) error {
+		"FILE CONTAINERID NETNS", func(c *cli.Context, r *call) error {
 			res, err := r.cni.AddNetworkList(c.Context, r.list, r.rt)
 			if err != nil {
 				return err
@@ -38,16 +38,16 @@ func (p *Process) addCommand() *command.Verb {
 		})
 }
 
-func (p *Process) delCommand() *command.Verb {
+func (p *Process) delCommand() *cli.Command {
 	return p.runtimeCommand("del", "detach a container as a runtime would",
-		"FILE CONTAINERID [NETNS]", func(c *command.Call, r *call) error {
+		"FILE CONTAINERID [NETNS]", func(c *cli.Context, r *call) error {
 			return r.cni.DelNetworkList(c.Context, r.list, r.rt)
 		})
 }
 
-func (p *Process) checkCommand() *command.Verb {
+func (p *Process) checkCommand() *cli.Command {
 	return p.runtimeCommand("check", "compare an attachment with what was made",
-		"FILE CONTAINERID NETNS", func(c *command.Call, r *call) error {
+		"FILE CONTAINERID NETNS", func(c *cli.Context, r *call) error {
 			if kept, err := r.cni.GetNetworkListCachedResult(r.list, r.rt); err == nil && kept == nil && !r.list.DisableCheck {
 				err = fmt.Errorf("interface %q of container %q on network %q was not attached by cnibox add", r.rt.IfName, r.rt.ContainerID, r.list.Name)
 				return withHint(err, "cnibox state, for what runtimes attached")
@@ -69,8 +69,8 @@ type call struct {
 }
 
 // runtimeCommand is what add, check and del have in common.
-func (p *Process) runtimeCommand(name, usage, args string, run func(*command.Call, *call) error) *command.Verb {
-	return &command.Verb{
+func (p *Process) runtimeCommand(name, usage, args string, run func(*cli.Context, *call) error) *cli.Command {
+	return &cli.Command{
 		Name:      name,
 		Usage:     usage,
 		ArgsUsage: args,
@@ -78,11 +78,11 @@ func (p *Process) runtimeCommand(name, usage, args string, run func(*command.Cal
 a runtime does; results are cached under the run directory, apart from those of
 runtimes.`,
 		Flags: append(cniFlags(),
-			&command.Text{Name: "cap", Usage: `capabilities as JSON: {"portMappings":[…]}`},
-			&command.Text{Name: "args", Usage: `CNI_ARGS: "K=V;K2=V2"`},
-			&command.Text{Name: "ifname", Value: "eth0", Usage: "the container's interface"},
+			&cli.StringFlag{Name: "cap", Usage: `capabilities as JSON: {"portMappings":[…]}`},
+			&cli.StringFlag{Name: "args", Usage: `CNI_ARGS: "K=V;K2=V2"`},
+			&cli.StringFlag{Name: "ifname", Value: "eth0", Usage: "the container's interface"},
 		),
-		Action: func(c *command.Call) error {
+		Action: func(c *cli.Context) error {
 			r, err := p.call(c, name != "del")
 			if err != nil {
 				return err
@@ -92,14 +92,14 @@ runtimes.`,
 	}
 }
 
-func cniFlags() []command.Flag {
-	return []command.Flag{
-		&command.Text{Name: "cni-path", Usage: "plugin directories, separated by colons ($CNI_PATH, else " + defaultPluginDir + ")"},
+func cniFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "cni-path", Usage: "plugin directories, separated by colons ($CNI_PATH, else " + defaultPluginDir + ")"},
 	}
 }
 
 // runtime is libcni with our directories.
-func (p *Process) runtime(c *command.Call, file string) (*call, error) {
+func (p *Process) runtime(c *cli.Context, file string) (*call, error) {
 	list, err := p.loadNetwork(file)
 	if err != nil {
 		return nil, err
@@ -123,10 +123,10 @@ func (p *Process) runtime(c *command.Call, file string) (*call, error) {
 }
 
 // call reads FILE CONTAINERID NETNS and the flags.
-func (p *Process) call(c *command.Call, needNetns bool) (*call, error) {
+func (p *Process) call(c *cli.Context, needNetns bool) (*call, error) {
 	args := c.Args()
 	if args.Len() > 3 || args.Len() < 2 || needNetns && args.Get(2) == "" {
-		return nil, usagef("cnibox help "+c.Verb.Name, "want %s", c.Verb.ArgsUsage)
+		return nil, usagef("cnibox help "+c.Command.Name, "want %s", c.Command.ArgsUsage)
 	}
 	rt := &libcni.RuntimeConf{ContainerID: args.Get(1), NetNS: netnsPath(args.Get(2)), IfName: c.String("ifname")}
 	for part := range strings.SplitSeq(c.String("args"), ";") {
@@ -153,7 +153,7 @@ func (p *Process) call(c *command.Call, needNetns bool) (*call, error) {
 }
 
 // explainPlugin adds what to do next to a plugin's error.
-func (p *Process) explainPlugin(c *command.Call, err error) error {
+func (p *Process) explainPlugin(c *cli.Context, err error) error {
 	var e *types.Error
 	if err == nil || errors.As(err, new(*hintError)) {
 		return err

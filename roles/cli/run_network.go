@@ -8,19 +8,18 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
-
-	"github.com/cnibox/cnibox/roles/cli/command"
+	"github.com/urfave/cli/v2"
 )
 
-func (p *Process) statusCommand() *command.Verb {
-	return &command.Verb{
+func (p *Process) statusCommand() *cli.Command {
+	return &cli.Command{
 		Name:      "status",
 		Usage:     "ask the plugins whether they can serve",
 		ArgsUsage: "FILE",
 		Description: "Succeeds silently when every plugin of the list is ready. CNI versions before\n" +
 			"1.1.0 have no STATUS: it succeeds then.",
 		Flags: cniFlags(),
-		Action: func(c *command.Call) error {
+		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 1 {
 				return usagef("cnibox help status", "want FILE")
 			}
@@ -33,8 +32,8 @@ func (p *Process) statusCommand() *command.Verb {
 	}
 }
 
-func (p *Process) gcCommand() *command.Verb {
-	return &command.Verb{
+func (p *Process) gcCommand() *cli.Command {
+	return &cli.Command{
 		Name:      "gc",
 		Usage:     "remove what belongs to no valid attachment of a network",
 		ArgsUsage: "FILE [CONTAINERID[/IFNAME]…]",
@@ -42,10 +41,10 @@ func (p *Process) gcCommand() *command.Verb {
 else of the network is removed, also what another runtime made. So an empty list
 must be asked for with --none; --added keeps what "cnibox add" attached.`,
 		Flags: append(cniFlags(),
-			&command.Switch{Name: "none", Usage: "no attachment is valid: remove everything of the network"},
-			&command.Switch{Name: "added", Usage: "attachments made by cnibox add and not yet deleted are valid"},
+			&cli.BoolFlag{Name: "none", Usage: "no attachment is valid: remove everything of the network"},
+			&cli.BoolFlag{Name: "added", Usage: "attachments made by cnibox add and not yet deleted are valid"},
 		),
-		Action: func(c *command.Call) error {
+		Action: func(c *cli.Context) error {
 			names := c.Args().Slice()
 			if len(names) == 0 {
 				return usagef("cnibox help gc", "want FILE and the valid attachments")

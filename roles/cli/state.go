@@ -9,8 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/command"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
@@ -39,20 +40,20 @@ type nodeState struct {
 	Claims      []store.Claim `json:"claims"`
 }
 
-func (p *Process) stateCommand() *command.Verb {
-	return &command.Verb{
+func (p *Process) stateCommand() *cli.Command {
+	return &cli.Command{
 		Name:  "state",
 		Usage: "show attachments and leases of this node",
 		Description: `The last column tells whether the container still exists. "cnibox state reap"
 removes what belongs to containers that are gone.`,
 		Flags: tableFlags(),
-		Subcommands: []*command.Verb{
+		Subcommands: []*cli.Command{
 			p.exportCommand(),
 			p.importCommand(),
 			p.repairCommand(),
 			p.reapCommand(),
 		},
-		Action: func(c *command.Call) error {
+		Action: func(c *cli.Context) error {
 			h, done, err := p.host(c.Context, "")
 			if err != nil {
 				return err

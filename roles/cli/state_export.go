@@ -7,26 +7,26 @@ import (
 	"os"
 	"slices"
 
+	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/command"
 	"github.com/cnibox/cnibox/store"
 )
 
-func (p *Process) exportCommand() *command.Verb {
-	return &command.Verb{
+func (p *Process) exportCommand() *cli.Command {
+	return &cli.Command{
 		Name:      "export",
 		Usage:     "write the state to a file, or as another program keeps it",
 		ArgsUsage: "[FILE|DIR|-]",
 		Description: `The format json is everything, to stdout or FILE, and can be imported again. The
 format host-local writes a directory as the reference host-local keeps it, for a
 way back.`,
-		Flags: []command.Flag{
-			&command.Text{Name: "format", Value: "json", Usage: "json, or the name of a role that can export"},
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "format", Value: "json", Usage: "json, or the name of a role that can export"},
 		},
-		Action: func(c *command.Call) error {
+		Action: func(c *cli.Context) error {
 			if c.Args().Len() > 1 {
 				return usagef("cnibox help state export", "want one file or directory")
 			}
@@ -52,7 +52,7 @@ way back.`,
 }
 
 // exportRole lets the role of that name write its own format.
-func (p *Process) exportRole(c *command.Call, format, to string) error {
+func (p *Process) exportRole(c *cli.Context, format, to string) error {
 	role, ok := p.Table.Lookup(format)
 	var verb *roles.CommandVerb
 	if ok {

@@ -6,26 +6,27 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/cli/command"
 	"github.com/cnibox/cnibox/store"
 )
 
 // maxDump bounds an imported file; 65,000 attachments take some 60 MB.
 const maxDump = 512 << 20
 
-func (p *Process) importCommand() *command.Verb {
-	return &command.Verb{
+func (p *Process) importCommand() *cli.Command {
+	return &cli.Command{
 		Name:      "import",
 		Usage:     "take over what state export wrote",
 		ArgsUsage: "FILE (- is stdin)",
 		Description: `Adds the records to what is there, in place of those under the same keys. An
 address that another attachment holds is an error, and nothing is changed then.
 With --replace everything that is there is dropped first. Interfaces are not touched.`,
-		Flags: []command.Flag{
-			&command.Switch{Name: "replace", Usage: "drop the present state first"},
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "replace", Usage: "drop the present state first"},
 		},
-		Action: func(c *command.Call) error {
+		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 1 {
 				return usagef("cnibox help state import", "want FILE")
 			}

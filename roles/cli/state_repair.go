@@ -4,22 +4,23 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/cnibox/cnibox/roles/cli/command"
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
 
-func (p *Process) repairCommand() *command.Verb {
-	return &command.Verb{
+func (p *Process) repairCommand() *cli.Command {
+	return &cli.Command{
 		Name:  "repair",
 		Usage: "set a damaged state file aside and rebuild it",
 		Description: `The new file is rebuilt from the labels on the host's interfaces and from the
 runtimes' caches, which lead to the interfaces in containers. The old one stays
 beside it. A sound file is left alone without --force.`,
-		Flags: []command.Flag{
-			&command.Switch{Name: "force", Usage: "rebuild a sound file too"},
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "force", Usage: "rebuild a sound file too"},
 		},
-		Action: func(c *command.Call) error {
+		Action: func(c *cli.Context) error {
 			if err := noArgs(c); err != nil {
 				return err
 			}
@@ -28,7 +29,7 @@ beside it. A sound file is left alone without --force.`,
 	}
 }
 
-func (p *Process) repair(c *command.Call) error {
+func (p *Process) repair(c *cli.Context) error {
 	h, done, err := p.host(c.Context, "")
 	if err != nil {
 		return err
@@ -63,12 +64,12 @@ func (p *Process) repair(c *command.Call) error {
 	return err
 }
 
-func (p *Process) reapCommand() *command.Verb {
-	return &command.Verb{
+func (p *Process) reapCommand() *cli.Command {
+	return &cli.Command{
 		Name:      "reap",
 		Usage:     "remove what belongs to containers that are certainly gone",
 		ArgsUsage: "[NETWORK]",
-		Action: func(c *command.Call) error {
+		Action: func(c *cli.Context) error {
 			if c.Args().Len() > 1 {
 				return usagef("cnibox help state reap", "want at most one network")
 			}

@@ -9,7 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/cnibox/cnibox/roles/cli/command"
+	"github.com/urfave/cli/v2"
 )
 
 // style says how results are shown.
@@ -18,15 +18,15 @@ type style struct {
 }
 
 // tableFlags are the flags of verbs that print a table.
-func tableFlags() []command.Flag {
-	return []command.Flag{
-		&command.Switch{Name: "json", Usage: "print JSON"},
-		&command.Switch{Name: "table", Usage: "print an aligned table, terminal or not"},
+func tableFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+		&cli.BoolFlag{Name: "table", Usage: "print an aligned table, terminal or not"},
 	}
 }
 
 // style looks at the terminal and the flags.
-func (p *Process) style(c *command.Call) style {
+func (p *Process) style(c *cli.Context) style {
 	return style{
 		table: p.IsTerminal || c.Bool("table"),
 		color: p.IsTerminal && p.getenv("NO_COLOR") == "" && p.getenv("TERM") != "dumb",

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/cnibox/cnibox/roles/cli/command"
+	"github.com/urfave/cli/v2"
 )
 
-func (p *Process) uninstallCommand() *command.Verb {
-	return &command.Verb{
+func (p *Process) uninstallCommand() *cli.Command {
+	return &cli.Command{
 		Name:      "uninstall",
 		Usage:     "remove our links, and without ROLE the binary too",
 		ArgsUsage: "[ROLE…]",
@@ -22,11 +22,11 @@ what is attached from now on is attached by the plugins before us. Then what is
 attached by us still is listed, and the exit code is 3: detach it, or wait, and
 call it again. When nothing is left, so is nothing in the kernel, no state of the
 node, and no DIR/cnibox. See docs/takeover.md.`,
-		Flags: []command.Flag{
-			&command.Text{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
-			&command.Switch{Name: "drain", Usage: "list what is attached still, and keep the binary and the state for it"},
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
+			&cli.BoolFlag{Name: "drain", Usage: "list what is attached still, and keep the binary and the state for it"},
 		},
-		Action: func(c *command.Call) error {
+		Action: func(c *cli.Context) error {
 			names := c.Args().Slice()
 			if len(names) > 0 {
 				if _, err := p.pluginNames(names); err != nil {

@@ -5,16 +5,17 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/cnibox/cnibox/roles/cli/command"
+	"github.com/urfave/cli/v2"
+
 	"github.com/cnibox/cnibox/roles/cli/lint"
 )
 
-func (p *Process) versionCommand() *command.Verb {
-	return &command.Verb{
+func (p *Process) versionCommand() *cli.Command {
+	return &cli.Command{
 		Name:  "version",
 		Usage: "print the version, and the versions of the CNI spec",
-		Flags: []command.Flag{&command.Switch{Name: "json", Usage: "print JSON"}},
-		Action: func(c *command.Call) error {
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "print JSON"}},
+		Action: func(c *cli.Context) error {
 			if err := noArgs(c); err != nil {
 				return err
 			}

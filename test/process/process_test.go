@@ -21,7 +21,7 @@ import (
 
 // Tags and flags of the product, as in the Makefile.
 const (
-	buildTags = "nethttpomithttp2"
+	buildTags = "urfave_cli_no_docs,nethttpomithttp2"
 	ldFlags   = "-s -w -X github.com/cnibox/cnibox/internal/entry.Version=v0.0.1"
 )
 

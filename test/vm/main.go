@@ -160,7 +160,7 @@ func nameSuites(o options) ([]suite, error) {
 }
 
 // buildTags are the product's: the compiler's cache has it from elsewhere.
-const buildTags = "nethttpomithttp2"
+const buildTags = "urfave_cli_no_docs,nethttpomithttp2"
 
 // buildSuites compiles the tests of every package without cgo, so that they need no shared library in the machine.
 func buildSuites(ctx context.Context, root, work string, suites []suite) error {
