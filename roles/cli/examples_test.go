@@ -8,9 +8,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/urfave/cli/v2"
+	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
