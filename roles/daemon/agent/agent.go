@@ -261,9 +261,11 @@ func (a *agent) request(ctx context.Context) {
 	if altered {
 		a.log.Info("the registry shows this node otherwise than it was published", "node", a.own.Name, "listed", listed != nil)
 	}
-	unassigned := errors.Is(a.acquireErr, cluster.ErrNotAssigned) && a.repaired != a.snapshot
+	// What was not to be had may be free by now.
+	denied := errors.Is(a.acquireErr, cluster.ErrNotAssigned) || errors.Is(a.acquireErr, cluster.ErrConflict)
+	denied = denied && a.repaired != a.snapshot
 	a.repaired = a.snapshot
-	if a.asked != nil && a.asked.Same(&want) && !altered && !unassigned {
+	if a.asked != nil && a.asked.Same(&want) && !altered && !denied {
 		return
 	}
 	a.asked = &want
@@ -272,6 +274,13 @@ func (a *agent) request(ctx context.Context) {
 		ask.PodCIDRs = a.own.PodCIDRs // the record went: others may take them
 	}
 	put(a.publish, ask)
+}
+
+// sameWish tells whether a node is published as it was before, in whichever pod
+// networks.
+func sameWish(a, b cluster.Node) bool {
+	a.PodCIDRs, b.PodCIDRs = nil, nil
+	return a.Same(&b)
 }
 
 // record is what this node tells the others.

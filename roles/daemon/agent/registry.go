@@ -131,32 +131,50 @@ func put[T any](c chan T, v T) {
 	c <- v
 }
 
-// quiet is how long nothing must have been done before it is done at once again:
-// a record that somebody else keeps changing is not fought over.
-const quiet = time.Minute
+const (
+	// quiet is how long nothing must have been done before it is done at once again:
+	// a record that somebody else keeps changing is not fought over.
+	quiet = time.Minute
+	// patience is how long after a failure it is tried again for a reason.
+	patience = 2 * time.Second
+)
 
 // insist does what it was asked for last, again until it succeeds, until ctx ends.
-func insist[T any](ctx context.Context, asked <-chan T, do func(context.Context, T) error) {
+// What is another wish than the last is done at once. To be asked again while it
+// fails means that there is news, and to be asked again after it was done that
+// somebody else undid it. No asking puts off what is due.
+func insist[T any](ctx context.Context, asked <-chan T, same func(a, b T) bool, do func(context.Context, T) error) {
 	wait := web.Backoff{Min: 250 * time.Millisecond, Max: 30 * time.Second}
 	var what T
-	var last time.Time
-	var due <-chan time.Time
+	var last, due time.Time
+	var failed bool
 	for {
+		var timer <-chan time.Time
+		if !due.IsZero() {
+			timer = time.After(time.Until(due))
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case what = <-asked:
-			var after time.Duration
-			if !last.IsZero() && time.Since(last) < quiet {
-				after = wait.Next(0)
-			} else {
+		case next := <-asked:
+			at := time.Now()
+			switch {
+			case last.IsZero() || at.Sub(last) >= quiet || !same(what, next):
 				wait.Reset()
+			case failed:
+				at = last.Add(patience)
+			case due.IsZero():
+				at = at.Add(wait.Next(0))
+			default:
+				at = due
 			}
-			due = time.After(after)
-		case <-due:
-			due, last = nil, time.Now()
-			if do(ctx, what) != nil {
-				due = time.After(wait.Next(0))
+			if what = next; due.IsZero() || at.Before(due) {
+				due = at
+			}
+		case <-timer:
+			due, last = time.Time{}, time.Now()
+			if failed = do(ctx, what) != nil; failed {
+				due = time.Now().Add(wait.Next(0))
 			}
 		}
 	}

@@ -106,8 +106,8 @@ func serve(ctx context.Context, h *roles.Host, set *settings, l *net.UnixListene
 	}
 	running.Go(func() { a.serveStatus(ctx, l) })
 	running.Go(func() { a.watch(ctx) })
-	running.Go(func() { insist(ctx, a.publish, a.acquire) })
-	running.Go(func() { insist(ctx, a.ready, a.announce) })
+	running.Go(func() { insist(ctx, a.publish, sameWish, a.acquire) })
+	running.Go(func() { insist(ctx, a.ready, func(a, b struct{}) bool { return a == b }, a.announce) })
 	h.Log.Info("started", "node", a.engine.node, "registry", a.engine.name)
 	return a.run(ctx, links), nil
 }

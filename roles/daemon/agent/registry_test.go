@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestInsist: what fails is tried again soon when there is news, however often
+// that comes; another wish is done at once, and what somebody else keeps undoing
+// ever more rarely. Time is the test's own.
+func TestInsist(t *testing.T) {
+	same := func(a, b int) bool { return a == b }
+	// run asks for what wish says every step for a time, and counts what is done
+	// and how long after the first asking it was done last.
+	run := func(t *testing.T, length, step time.Duration, wish func(time.Duration) int, do func(int) error) (n int, longest time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			asked, start, last := make(chan int), time.Now(), time.Now()
+			end := make(chan struct{})
+			go func() {
+				defer close(end)
+				insist(ctx, asked, same, func(_ context.Context, what int) error {
+					n, longest, last = n+1, max(longest, time.Since(last)), time.Now()
+					return do(what)
+				})
+			}()
+			for time.Since(start) < length {
+				asked <- wish(time.Since(start))
+				time.Sleep(step)
+			}
+			stop()
+			<-end
+		})
+		return n, longest
+	}
+	one := func(time.Duration) int { return 1 }
+	held := errors.New("held")
+	if n, longest := run(t, time.Minute, step, one, func(int) error { return held }); n < 25 || longest > patience+step {
+		t.Errorf("asked all the time, a failure was tried again %d times, with up to %v between", n, longest)
+	}
+	if n, _ := run(t, 10*time.Minute, step, one, func(int) error { return nil }); n < 5 || n > 60 {
+		t.Errorf("what was undone all the time was done %d times in 10 minutes", n)
+	}
+	each := func(d time.Duration) int { return int(d / time.Second) }
+	if n, longest := run(t, 20*time.Second, time.Second, each, func(int) error { return nil }); n != 20 || longest > time.Second {
+		t.Errorf("of 20 wishes %d were fulfilled, with up to %v between", n, longest)
+	}
+}
+
+const step = 100 * time.Millisecond
