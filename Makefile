@@ -83,8 +83,8 @@ bin/kube/kube-apiserver: test/kube/go.sum
 # The tests with the build tag kube; what a test leaves running ends with its process namespace.
 KUBE := ./store/cluster/kube/...
 test-kube: setup bin/kube/kube-apiserver
-	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags '$(TAGS) kube' -p 1 -count 1 -timeout 10m $(KUBE)
-	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags '$(TAGS) kube' -run Kube -count 1 -timeout 10m ./roles/daemon/agent
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 10m $(KUBE)
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run Kube -count 1 -timeout 10m ./roles/daemon/agent
 
 bench: setup build bin/peers/bridge
 	$(GO) run ./test/bench -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md
