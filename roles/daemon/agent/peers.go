@@ -62,6 +62,9 @@ type verdicts struct {
 	config cluster.Config
 	own    cluster.Node
 	all    []verdict
+	// settled: lost4 and lost6 are what the contest between all came to.
+	settled      bool
+	lost4, lost6 map[int]string
 }
 
 // choosePeers judges every node of a snapshot. own is this node as it was
@@ -70,7 +73,16 @@ type verdicts struct {
 func choosePeers(snap *cluster.Snapshot, config *cluster.Config, own *cluster.Node, known *verdicts) *peers {
 	all := known.judge(snap.Nodes, config, own)
 	p := &peers{}
-	lost4, lost6 := contest(all, own, false), contest(all, own, true)
+	if config.EnableIPv4 {
+		p.v4 = make([]netops.OverlayPeer, 0, len(all))
+	}
+	if config.EnableIPv6 {
+		p.v6 = make([]netops.OverlayPeer, 0, len(all))
+	}
+	if !known.settled {
+		known.lost4, known.lost6, known.settled = contest(all, own, false), contest(all, own, true), true
+	}
+	lost4, lost6 := known.lost4, known.lost6
 	for i := range all {
 		v := &all[i]
 		why4, gone4 := lost4[i]
@@ -104,12 +116,14 @@ func choosePeers(snap *cluster.Snapshot, config *cluster.Config, own *cluster.No
 	return p
 }
 
-// judge gives the verdicts on nodes, which are in order of their names.
+// judge gives the verdicts on nodes, which are in order of their names. A contest
+// stays settled where every claim stays in its place.
 func (k *verdicts) judge(nodes []cluster.Node, config *cluster.Config, own *cluster.Node) []verdict {
 	if k.config != *config || !k.own.Same(own) {
 		*k = verdicts{config: *config, own: *own}
 	}
 	all, old := make([]verdict, len(nodes)), k.all
+	k.settled = k.settled && len(all) == len(k.all)
 	for i := range nodes {
 		n := &nodes[i]
 		for len(old) > 0 && old[0].node.Name < n.Name {
@@ -120,6 +134,7 @@ func (k *verdicts) judge(nodes []cluster.Node, config *cluster.Config, own *clus
 		} else {
 			all[i] = k.judgeNode(n)
 		}
+		k.settled = k.settled && all[i].claimsLike(&k.all[i])
 	}
 	k.all = all
 	return all
@@ -129,6 +144,11 @@ func (k *verdicts) judge(nodes []cluster.Node, config *cluster.Config, own *clus
 func unchanged(a, b *cluster.Node) bool {
 	return a.Name == b.Name && a.PublicIP == b.PublicIP && a.PublicIPv6 == b.PublicIPv6 && a.BackendType == b.BackendType &&
 		slices.Equal(a.PodCIDRs, b.PodCIDRs) && bytes.Equal(a.BackendData, b.BackendData) && bytes.Equal(a.BackendV6Data, b.BackendV6Data)
+}
+
+// claimsLike tells whether two verdicts are of one node with the same subnets.
+func (v *verdict) claimsLike(o *verdict) bool {
+	return v.node.Name == o.node.Name && v.v4.ok == o.v4.ok && v.v6.ok == o.v6.ok && slices.Equal(v.node.PodCIDRs, o.node.PodCIDRs)
 }
 
 // judgeNode judges one record. This node's own has its subnets only.

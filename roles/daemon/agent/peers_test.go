@@ -5,9 +5,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -101,6 +103,37 @@ func clusterOf(n int) *cluster.Snapshot {
 		})
 	}
 	return s
+}
+
+// What was known of the snapshot before does not change what comes of the next.
+func TestPeersAgain(t *testing.T) {
+	config, _, err := cluster.ParseConfig([]byte(`{"Network":"10.0.0.0/8"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	snap, own, known := clusterOf(12), clusterOf(1).Nodes[0], &verdicts{}
+	for i := range 2000 {
+		next := &cluster.Snapshot{Nodes: slices.Clone(snap.Nodes)}
+		at := r.IntN(len(next.Nodes))
+		switch n := &next.Nodes[at]; r.IntN(6) {
+		case 0, 1:
+			n.BackendData = fmt.Appendf(nil, `{"VNI":%d,"VtepMAC":"02:00:00:00:00:%02x"}`, 1+r.IntN(2), r.IntN(8))
+		case 2, 3:
+			n.PodCIDRs = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(r.IntN(16)), 0}), 22+r.IntN(3)).Masked()}
+		case 4:
+			n.PublicIP = netip.AddrFrom4([4]byte{172, 16, 1, byte(r.IntN(3))})
+		case 5:
+			if next.Nodes = slices.Delete(next.Nodes, at, at+1); len(next.Nodes) < 8 {
+				next.Nodes = clusterOf(12).Nodes
+			}
+		}
+		got, want := printPeers(choosePeers(next, config, &own, known)), printPeers(choosePeers(next, config, &own, &verdicts{}))
+		if got != want {
+			t.Fatalf("change %d:\n%s\nwithout a past:\n%s", i, got, want)
+		}
+		snap = next
+	}
 }
 
 // BenchmarkPeers: one node among 10,000 changes.
