@@ -71,6 +71,7 @@ type agent struct {
 	families [2]*family
 	filter   *netops.OverlayFilter
 	files    files
+	socket   *socket
 	removed  *removal
 	// reason is what was logged last, so that one fault does not fill the log.
 	reason   string

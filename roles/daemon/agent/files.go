@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -19,6 +20,8 @@ type files struct {
 	wrote store.Overlay
 	env   string
 	known bool
+	// overlayIs and envIs are the files as they were written.
+	overlayIs, envIs fs.FileInfo
 	// inherited: a former agent left a hand-off that is ready.
 	inherited bool
 }
@@ -30,9 +33,10 @@ func openFiles(overlay, subnetEnv, boot string) files {
 	return files{overlay: overlay, subnetEnv: subnetEnv, inherited: err == nil && o.Ready && o.BootID == boot}
 }
 
-// write writes what differs from what was written last, or is gone.
+// write writes what differs from what was written last, or is gone, or was
+// written by somebody else.
 func (w *files) write(o *store.Overlay, now func() time.Time) error {
-	if !w.same(o) || isGone(w.overlay) {
+	if !w.same(o) || isOther(w.overlay, w.overlayIs) {
 		if err := os.MkdirAll(filepath.Dir(w.overlay), 0o700); err != nil {
 			return err
 		}
@@ -42,12 +46,13 @@ func (w *files) write(o *store.Overlay, now func() time.Time) error {
 			return err
 		}
 		w.wrote, w.known = *o, true
+		w.overlayIs, _ = os.Lstat(w.overlay)
 	}
 	if !o.Ready || w.subnetEnv == "" {
 		return nil
 	}
 	env := subnetEnv(o)
-	if env == w.env && !isGone(w.subnetEnv) {
+	if env == w.env && !isOther(w.subnetEnv, w.envIs) {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(w.subnetEnv), 0o755); err != nil { //nolint:gosec // flannel's plugin may be anybody's
@@ -57,7 +62,14 @@ func (w *files) write(o *store.Overlay, now func() time.Time) error {
 		return fmt.Errorf("write %q: %w", w.subnetEnv, err)
 	}
 	w.env = env
+	w.envIs, _ = os.Lstat(w.subnetEnv)
 	return nil
+}
+
+// isOther tells whether a file is not the one that was written.
+func isOther(path string, was fs.FileInfo) bool {
+	is, err := os.Lstat(path)
+	return err != nil || was == nil || !os.SameFile(is, was) || !is.ModTime().Equal(was.ModTime()) || is.Size() != was.Size()
 }
 
 func isGone(path string) bool {

@@ -128,6 +128,13 @@ func TestFilesComeBack(t *testing.T) {
 	for _, path := range []string{n.overlayFile(), n.subnetFile()} {
 		w.within(func() bool { _, err := os.Stat(path); return err == nil }, func() string { return path + " does not come back" })
 	}
+	for _, path := range []string{n.overlayFile(), n.subnetFile()} {
+		must(t, os.WriteFile(path, []byte("x"), 0o600))
+		n.ip("link set flannel.1 down") // the agent looks at everything
+		w.within(func() bool { is, _ := os.ReadFile(path); return len(is) > 1 }, func() string { return path + " stays as somebody wrote it" })
+	}
+	must(t, os.RemoveAll(n.RunDir()))
+	w.within(func() bool { _, err := n.verb("agent status", nil); return err == nil }, func() string { return "status is answered no more" })
 }
 
 // TestStaleState: what a former life left is removed when the registry was read

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"path/filepath"
 	"runtime/debug"
 	"sync"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/daemon/process"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 )
@@ -32,14 +30,13 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	}
 	debug.SetGCPercent(gcPercent)
 	set.place(runDir(h))
-	l, unlock, err := process.Listen(set.socket)
+	s, err := openSocket(set.socket)
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	defer l.Close() //nolint:errcheck // the process ends
+	defer s.close()
 	for again := true; again; {
-		if again, err = serve(ctx, h, set, l); err != nil {
+		if again, err = serve(ctx, h, set, s); err != nil {
 			return err
 		}
 	}
@@ -71,8 +68,9 @@ func newAgent(h *roles.Host, set *settings) *agent {
 
 // serve runs an agent with what flags and files say now. It returns true when
 // these changed.
-func serve(ctx context.Context, h *roles.Host, set *settings, l *net.UnixListener) (again bool, err error) {
+func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again bool, err error) {
 	a := newAgent(h, set)
+	a.socket = s
 	if a.engine, err = set.open(ctx, h, set.addressed(ctx, h, a.memory.load(ctx))); err != nil {
 		return false, fmt.Errorf("open the registry: %w", err)
 	}
@@ -82,7 +80,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, l *net.UnixListene
 		return false, err
 	}
 	defer a.filter.Close() //nolint:errcheck // nothing is written by it
-	if a.removed, err = watchRemoval(set.overlayFile, set.subnetEnv); err != nil {
+	if a.removed, err = watchRemoval(set.overlayFile, set.subnetEnv, set.socket); err != nil {
 		return false, err
 	}
 	defer a.removed.close()
@@ -104,7 +102,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, l *net.UnixListene
 		}
 		defer end()
 	}
-	running.Go(func() { a.serveStatus(ctx, l) })
+	running.Go(func() { a.serveStatus(ctx) })
 	running.Go(func() { a.watch(ctx) })
 	running.Go(func() { insist(ctx, a.publish, sameWish, a.acquire) })
 	running.Go(func() { insist(ctx, a.ready, func(a, b struct{}) bool { return a == b }, a.announce) })

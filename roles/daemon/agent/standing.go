@@ -63,8 +63,11 @@ func (a *agent) conclude(ctx context.Context, faults []error) {
 			faults = append(faults, err)
 			s.Ready, s.Reason = false, errors.Join(faults...).Error()
 		}
-		a.removed.look()
 	}
+	if err := a.socket.reopen(); err != nil {
+		a.log.Warn("status cannot be asked for", "error", err)
+	}
+	a.removed.look()
 	if s.Reason != a.reason {
 		level := slog.LevelWarn
 		if !a.wasReady {

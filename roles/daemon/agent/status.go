@@ -22,7 +22,7 @@ import (
 // computed before somebody asks.
 const (
 	socketFile = "agent.sock"
-	// statusTime bounds an answer; nobody waits on one who does not read.
+	// statusTime bounds the wait for an answer.
 	statusTime = 30 * time.Second
 )
 
@@ -53,27 +53,6 @@ const stateLeftOut = "left out"
 // statusEnd is the last line of an answer.
 type statusEnd struct {
 	End bool `json:"end"`
-}
-
-// serveStatus answers whoever connects until ctx ends. The listener stays open.
-func (a *agent) serveStatus(ctx context.Context, l *net.UnixListener) {
-	_ = l.SetDeadline(time.Time{})
-	stop := context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Now()) })
-	defer stop()
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			if ctx.Err() == nil {
-				a.log.Warn("status is answered no more", "error", err)
-			}
-			return
-		}
-		_ = c.SetDeadline(time.Now().Add(statusTime))
-		err = a.shown.Load().write(c)
-		if err = errors.Join(err, c.Close()); err != nil {
-			a.log.Debug("status", "error", err)
-		}
-	}
 }
 
 // write writes one answer.

@@ -1,0 +1,58 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestSocket: many who ask and never read keep nobody else from an answer, and a
+// socket that was removed, with its lock, is made anew.
+func TestSocket(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	path := filepath.Join(dir, socketFile)
+	s, err := openSocket(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{log: slog.New(slog.DiscardHandler), socket: s}
+	const many = 20_000 // more than the kernel takes from one who writes
+	a.shown.Store(&standing{left: make([]leftOut, many)})
+	ctx, stop := context.WithCancel(t.Context())
+	end := make(chan struct{})
+	go func() { defer close(end); a.serveStatus(ctx) }()
+	answered := func(when string) {
+		t.Helper()
+		got, err := askStatus(t.Context(), path)
+		if err != nil || len(got.Nodes) != many {
+			t.Fatalf("%s: %v", when, err)
+		}
+	}
+	for range maxAnswers - 1 {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	answered("beside silent ones")
+	for _, path := range []string{path, dir} {
+		if err := errors.Join(os.RemoveAll(path), s.reopen(), s.reopen()); err != nil {
+			t.Fatal(err)
+		}
+		answered("after " + path + " was removed")
+		if _, err := openSocket(filepath.Join(dir, socketFile)); err == nil {
+			t.Error("a second agent got the socket")
+		}
+	}
+	stop()
+	<-end
+	s.close()
+	if _, err := os.Stat(path); err == nil {
+		t.Error("the socket is left")
+	}
+}
