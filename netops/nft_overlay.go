@@ -6,7 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
+	"iter"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -53,7 +53,7 @@ type OverlayFilter struct {
 	// have is what the table was made from, nil when that is not known, and
 	// sources the tunnels' by family.
 	have    []OverlayNAT
-	sources map[bool]map[netip.Addr]bool
+	sources map[bool][]netip.Addr
 	known   bool
 }
 
@@ -102,7 +102,7 @@ func (f *OverlayFilter) Ensure(ctx context.Context, want []OverlayNAT) error {
 	return errors.Join(f.ensureTable(ctx, want, sources), f.ensureForward(ctx, want))
 }
 
-func (f *OverlayFilter) ensureTable(ctx context.Context, want []OverlayNAT, sources map[bool]map[netip.Addr]bool) error {
+func (f *OverlayFilter) ensureTable(ctx context.Context, want []OverlayNAT, sources map[bool][]netip.Addr) error {
 	if f.known && reflect.DeepEqual(f.have, want) {
 		err := f.ensureSources(ctx, sources)
 		if err == nil {
@@ -125,19 +125,15 @@ func (f *OverlayFilter) ensureTable(ctx context.Context, want []OverlayNAT, sour
 }
 
 // ensureSources adds and deletes what differs in the sets of sources.
-func (f *OverlayFilter) ensureSources(ctx context.Context, want map[bool]map[netip.Addr]bool) error {
+func (f *OverlayFilter) ensureSources(ctx context.Context, want map[bool][]netip.Addr) error {
 	var add, del []*entry
 	for _, is6 := range []bool{false, true} {
 		set := overlaySources(is6)
-		for a := range want[is6] {
-			if !f.sources[is6][a] {
-				add = append(add, &entry{set: set, key: a.AsSlice()})
-			}
+		for a := range without(want[is6], f.sources[is6]) {
+			add = append(add, &entry{set: set, key: a.AsSlice()})
 		}
-		for a := range f.sources[is6] {
-			if !want[is6][a] {
-				del = append(del, &entry{set: set, key: a.AsSlice()})
-			}
+		for a := range without(f.sources[is6], want[is6]) {
+			del = append(del, &entry{set: set, key: a.AsSlice()})
 		}
 	}
 	if len(add)+len(del) == 0 {
@@ -186,9 +182,9 @@ func (f *OverlayFilter) Remove(ctx context.Context) error {
 }
 
 // normalized checks what is wanted and takes the tunnels' sources out of it.
-func normalized(want []OverlayNAT) ([]OverlayNAT, map[bool]map[netip.Addr]bool, error) {
+func normalized(want []OverlayNAT) ([]OverlayNAT, map[bool][]netip.Addr, error) {
 	want = slices.Clone(want)
-	sources, seen := map[bool]map[netip.Addr]bool{}, map[bool]bool{}
+	sources, seen := map[bool][]netip.Addr{}, map[bool]bool{}
 	for i := range want {
 		w := &want[i]
 		is6 := w.Network.Addr().Is6()
@@ -210,12 +206,14 @@ func normalized(want []OverlayNAT) ([]OverlayNAT, map[bool]map[netip.Addr]bool, 
 		if t.Port == 0 {
 			w.Tunnel.Port = VXLANPort
 		}
-		sources[is6] = map[netip.Addr]bool{}
+		all := make([]netip.Addr, 0, len(t.Sources))
 		for _, a := range t.Sources {
 			if a.Is6() == is6 && a.IsValid() {
-				sources[is6][a.WithZone("")] = true
+				all = append(all, a.WithZone(""))
 			}
 		}
+		slices.SortFunc(all, netip.Addr.Compare)
+		sources[is6] = slices.Compact(all)
 		w.Tunnel.Sources = nil
 	}
 	slices.SortFunc(want, func(a, b OverlayNAT) int {
@@ -243,9 +241,19 @@ func disjoint(all []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// sortedSources are a set's addresses in order.
-func sortedSources(set map[netip.Addr]bool) []netip.Addr {
-	return slices.SortedFunc(maps.Keys(set), netip.Addr.Compare)
+// without is what of all is not among some, both in order.
+func without(all, some []netip.Addr) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		rest := some
+		for _, a := range all {
+			for len(rest) > 0 && rest[0].Less(a) {
+				rest = rest[1:]
+			}
+			if (len(rest) == 0 || rest[0] != a) && !yield(a) {
+				return
+			}
+		}
+	}
 }
 
 // vniBytes is a VNI as the VXLAN header has it (RFC 7348, section 5).

@@ -36,7 +36,7 @@ func overlayExceptions(is6 bool) *nftSet {
 
 // overlayTableMessages make the table whole, in the place of what is there. With
 // nothing wanted it is only deleted.
-func overlayTableMessages(want []OverlayNAT, sources map[bool]map[netip.Addr]bool) ([]nftMessage, error) {
+func overlayTableMessages(want []OverlayNAT, sources map[bool][]netip.Addr) ([]nftMessage, error) {
 	made, err := overlayTable().message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func overlayTableMessages(want []OverlayNAT, sources map[bool]map[netip.Addr]boo
 }
 
 // overlayFeature is the table's sets, chains and elements.
-func overlayFeature(want []OverlayNAT, sources map[bool]map[netip.Addr]bool) (*nftFeature, []*entry, error) {
+func overlayFeature(want []OverlayNAT, sources map[bool][]netip.Addr) (*nftFeature, []*entry, error) {
 	f := &nftFeature{table: overlayTable()}
 	nat := nftChain{name: "postrouting", kind: "nat", hook: unix.NF_INET_POST_ROUTING, priority: prioritySourceNAT}
 	input := nftChain{name: "input", kind: "filter", hook: unix.NF_INET_LOCAL_IN, priority: priorityFilter}
@@ -84,7 +84,7 @@ func overlayFeature(want []OverlayNAT, sources map[bool]map[netip.Addr]bool) (*n
 		if set := overlaySources(is6); w.Tunnel != nil {
 			f.sets = append(f.sets, set)
 			input.rules = append(input.rules, w.Tunnel.rule(set))
-			for _, a := range sortedSources(sources[is6]) {
+			for _, a := range sources[is6] {
 				entries = append(entries, &entry{set: set, key: a.AsSlice()})
 			}
 		}
