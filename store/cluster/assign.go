@@ -43,6 +43,8 @@ type Wish struct {
 type Holder struct {
 	Name   string
 	Subnet netip.Prefix
+	// Address is the node's, where its name tells nobody who it is; invalid: it does.
+	Address netip.Addr
 }
 
 // Assign gives a node its subnets, one of each family, IPv4 first. Of two nodes
@@ -121,5 +123,9 @@ func (w *Wish) holder(p netip.Prefix) (Holder, bool) {
 }
 
 func conflict(p netip.Prefix, h Holder) error {
-	return fmt.Errorf("pod network %s: %w: %s has %s", p, ErrConflict, h.Name, h.Subnet)
+	name := h.Name
+	if h.Address.IsValid() {
+		name += " (" + h.Address.String() + ")"
+	}
+	return fmt.Errorf("pod network %s: %w: %s has %s", p, ErrConflict, name, h.Subnet)
 }

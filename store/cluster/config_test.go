@@ -162,7 +162,7 @@ func TestAssign(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	holders := []Holder{{"b", netip.MustParsePrefix("10.0.5.0/24")}, {"d", netip.MustParsePrefix("10.0.6.0/24")}, {"a", netip.MustParsePrefix("10.0.6.128/25")}}
+	holders := []Holder{{Name: "b", Subnet: netip.MustParsePrefix("10.0.5.0/24")}, {Name: "d", Subnet: netip.MustParsePrefix("10.0.6.0/24")}, {Name: "a", Subnet: netip.MustParsePrefix("10.0.6.128/25")}}
 	own := func(p4, p6 string) []netip.Prefix { return prefixes(p4, p6) }
 	for _, c := range []struct {
 		name string

@@ -90,6 +90,17 @@ func (t *Table) Keep(names map[string]bool) bool {
 	return len(t.nodes)+len(t.faults) != before
 }
 
+// Each gives each node to fn, which must not change it nor use the table, and
+// tells whether the table has no faults: these may be anything.
+func (t *Table) Each(fn func(*Node)) (whole bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.nodes {
+		fn(&t.nodes[i])
+	}
+	return len(t.faults) == 0
+}
+
 // Snapshot is what the table says now.
 func (t *Table) Snapshot() *Snapshot {
 	t.mu.Lock()

@@ -16,6 +16,9 @@ import (
 // errRaced: somebody else wrote meanwhile; what is read again decides anew.
 var errRaced = errors.New("another node was faster")
 
+// maxOwn is more records than one node ever has of its own.
+const maxOwn = 4
+
 // attempts is how often a subnet is chosen that another node takes meanwhile.
 const attempts = 20
 
@@ -32,19 +35,30 @@ func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node
 	}
 	wait := web.Backoff{Min: 5 * time.Millisecond, Max: 500 * time.Millisecond}
 	for try := 1; ; try++ {
-		got, err := r.acquire(ctx, want)
+		got, err := r.acquire(ctx, want, try == 1)
 		if err == nil {
 			return got, nil
 		}
-		if errors.Is(err, errRaced) && try < attempts && wait.Wait(ctx, 0) == nil {
+		// What is taken may be so only for all that was heard.
+		old := try == 1 && r.heard.Load() != nil && (errors.Is(err, cluster.ErrConflict) || errors.Is(err, cluster.ErrFull))
+		if old || errors.Is(err, errRaced) && try < attempts && wait.Wait(ctx, 0) == nil {
 			continue
 		}
 		return cluster.Node{}, fmt.Errorf("publish node %s: %w", addressOf(&want), err)
 	}
 }
 
-func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
-	now, err := r.read(ctx, &want)
+// acquire tries once. What a Watch heard may do for that: a key that another one
+// wrote meanwhile is refused.
+func (r *Registry) acquire(ctx context.Context, want cluster.Node, heard bool) (cluster.Node, error) {
+	var now *state
+	var err error
+	if heard {
+		now, err = r.recall(ctx, &want)
+	}
+	if now == nil && err == nil {
+		now, err = r.read(ctx, &want)
+	}
 	if err != nil {
 		return want, err
 	}
@@ -109,9 +123,7 @@ func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error)
 			s.own = append(s.own, found{kv, n, err})
 			return
 		}
-		for _, p := range n.PodCIDRs {
-			s.others = append(s.others, cluster.Holder{Name: fmt.Sprintf("%s (%s)", name, addressOf(&n)), Subnet: p})
-		}
+		s.hold(&n)
 	})
 	if err != nil {
 		return nil, err
@@ -124,6 +136,54 @@ func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error)
 	}
 	// What lies outside of the network is nobody's to take.
 	s.others = slices.DeleteFunc(s.others, func(h cluster.Holder) bool { return !s.config.Contains(h.Subnet) })
+	return s, nil
+}
+
+// hold takes another node's subnets from those that are free.
+func (s *state) hold(n *cluster.Node) {
+	for _, p := range n.PodCIDRs {
+		s.others = append(s.others, cluster.Holder{Name: n.Name, Subnet: p, Address: addressOf(n)})
+	}
+}
+
+// recall is read from what a Watch knows, so that etcd need not tell all of it
+// twice; own records are read. It is nil where nobody watches, or where a record
+// that cannot be used may be anybody's.
+func (r *Registry) recall(ctx context.Context, want *cluster.Node) (*state, error) {
+	heard := r.heard.Load()
+	if heard == nil {
+		return nil, nil
+	}
+	s := &state{config: heard.Config()}
+	own, lease := map[string]bool{}, r.held.id()
+	if name := r.held.name(); name != "" {
+		own[name] = true // whatever became of it
+	}
+	whole := heard.Each(func(n *cluster.Node) {
+		if own[n.Name] || sameAddress(n, want) {
+			own[n.Name] = true
+			return
+		}
+		s.hold(n)
+	})
+	if !whole || len(own) > maxOwn {
+		return nil, nil
+	}
+	for name := range own {
+		kv, err := r.c.get(ctx, r.subnets()+name)
+		if err != nil {
+			return nil, fmt.Errorf("read node: %w", err)
+		}
+		if kv == nil {
+			continue
+		}
+		n, err := decode(name, kv.Value)
+		if !sameAddress(&n, want) && (lease == 0 || kv.Lease != lease) {
+			return nil, nil // it is another's by now
+		}
+		s.own = append(s.own, found{*kv, n, err})
+	}
+	slices.SortFunc(s.own, func(a, b found) int { return strings.Compare(a.node.Name, b.node.Name) })
 	return s, nil
 }
 
@@ -268,9 +328,9 @@ func sameAddress(n, me *cluster.Node) bool {
 	return me.PublicIPv6.IsValid() && !n.PublicIP.IsValid() && n.PublicIPv6 == me.PublicIPv6
 }
 
-func addressOf(n *cluster.Node) string {
-	if n.PublicIP.IsValid() || !n.PublicIPv6.IsValid() {
-		return n.PublicIP.String()
+func addressOf(n *cluster.Node) netip.Addr {
+	if n.PublicIP.IsValid() {
+		return n.PublicIP
 	}
-	return n.PublicIPv6.String()
+	return n.PublicIPv6
 }

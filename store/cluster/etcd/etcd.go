@@ -18,6 +18,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
@@ -64,6 +65,8 @@ type Registry struct {
 	// acquiring has one Acquire or Release run at a time.
 	acquiring sync.Mutex
 	held      held
+	// heard is what a Watch that hears etcd knows; nil: there is none.
+	heard atomic.Pointer[cluster.Table]
 }
 
 // Open checks the options; it asks nobody yet.

@@ -73,7 +73,9 @@ func (v *view) follow(ctx context.Context) error {
 			return err
 		}
 	}
+	v.r.heard.Store(&v.table)
 	err := v.stream(ctx)
+	v.r.heard.CompareAndSwap(&v.table, nil)
 	v.told = false
 	if errors.Is(err, errCompacted) {
 		v.at = 0

@@ -1,0 +1,92 @@
+package etcd
+
+import (
+	"errors"
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
+)
+
+// What a Watch heard says the same as a list; with what nobody can judge among
+// it, or without a Watch, a list is needed.
+func TestRecall(t *testing.T) {
+	server := etcdtest.Start(t)
+	a := newAdmin(t, server.URL)
+	a.put(DefaultPrefix+"/config", article, 0)
+	for i := range 3 {
+		if _, err := open(t, Options{Endpoints: []string{server.URL}}).Acquire(t.Context(), node(10+i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := open(t, Options{Endpoints: []string{server.URL}})
+	want := node(1)
+	if s, err := r.recall(t.Context(), &want); s != nil || err != nil {
+		t.Fatalf("without a Watch: %+v, %v", s, err)
+	}
+	seen := follow(t, r)
+	compare := func(count int) {
+		t.Helper()
+		seen(func(s *cluster.Snapshot) bool { return len(s.Nodes) == count })
+		got, err := r.recall(t.Context(), &want)
+		listed, listErr := r.read(t.Context(), &want)
+		if err != nil || listErr != nil || !reflect.DeepEqual(got, listed) {
+			t.Errorf("heard %+v, %v\nlisted %+v, %v", got, err, listed, listErr)
+		}
+	}
+	compare(3)
+	one, err := r.Acquire(t.Context(), want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The Watch need not know of it yet.
+	if again, err := r.Acquire(t.Context(), want); err != nil || !again.Same(&one) {
+		t.Errorf("%+v, %v", again, err)
+	}
+	compare(4)
+	want.PublicIP = netip.MustParseAddr("192.0.2.200") // known by the lease only
+	if again, err := r.Acquire(t.Context(), want); err != nil || again.Name != one.Name {
+		t.Errorf("with another address: %+v, %v", again, err)
+	}
+	compare(4)
+	a.put(DefaultPrefix+"/subnets/10.244.200.0-24", "{", 0)
+	seen(func(s *cluster.Snapshot) bool { return len(s.Faults) == 1 })
+	if s, err := r.recall(t.Context(), &want); s != nil || err != nil {
+		t.Errorf("with a fault: %+v, %v", s, err)
+	}
+}
+
+// A Watch that knows of what is no longer so keeps no node from its subnet, and
+// gives none another's.
+func TestRecallStale(t *testing.T) {
+	server := etcdtest.Start(t)
+	a := newAdmin(t, server.URL)
+	a.put(DefaultPrefix+"/config", article, 0)
+	other := open(t, Options{Endpoints: []string{server.URL}})
+	held, err := other.Acquire(t.Context(), node(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := other.Config(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := open(t, Options{Endpoints: []string{server.URL}})
+	stale := &cluster.Table{}
+	stale.SetConfig(config)
+	r.heard.Store(stale)
+	want := node(1)
+	want.PodCIDRs = held.PodCIDRs
+	if _, err := r.Acquire(t.Context(), want); !errors.Is(err, cluster.ErrConflict) {
+		t.Errorf("a subnet that another took: %v", err)
+	}
+	if err := other.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stale.Put(held.Name, held, nil)
+	if n, err := r.Acquire(t.Context(), want); err != nil || n.Name != held.Name {
+		t.Errorf("a subnet that is free again: %+v, %v", n, err)
+	}
+}
