@@ -65,8 +65,13 @@ func (a *agent) vtepMAC(ctx context.Context, v6 bool) string {
 		return mac
 	}
 	mac := a.memory.load(ctx).MACs[device]
-	if !isUnicast(mac) {
-		mac = a.formerMAC(device, v6)
+	twin := a.twin(mac, v6)
+	if !isUnicast(mac) || twin != "" {
+		if mac = newMAC(); twin == "" {
+			mac = a.formerMAC(device, v6)
+		} else {
+			a.log.Warn("another node has this one's VTEP address: it gets a new one", "node", twin, "mac", mac)
+		}
 		a.memory.save(ctx, func(r *remembered) {
 			if r.MACs == nil {
 				r.MACs = map[string]string{}
@@ -76,6 +81,26 @@ func (a *agent) vtepMAC(ctx context.Context, v6 bool) string {
 	}
 	a.macs[device] = mac
 	return mac
+}
+
+// twin is another node that has the remembered address, "" if there is none: the
+// state of one was copied to the other. A record with this node's public address
+// is its own, of a former name.
+func (a *agent) twin(mac string, v6 bool) string {
+	for i := range a.snapshot.Nodes {
+		n := &a.snapshot.Nodes[i]
+		data, public, own := n.BackendData, n.PublicIP, a.underlay.public4
+		if v6 {
+			data, public, own = n.BackendV6Data, n.PublicIPv6, a.underlay.public6
+		}
+		if n.Name == a.engine.node || public == own {
+			continue
+		}
+		if v, err := cluster.ParseVTEP(data); err == nil && v.Is(a.config.Backend.VNI) && v.MAC.String() == mac {
+			return n.Name
+		}
+	}
+	return ""
 }
 
 // formerMAC is what other programs know as the address of the node's VTEP, or a

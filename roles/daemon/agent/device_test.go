@@ -1,0 +1,39 @@
+package agent
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// TestTwin: a node whose state was copied from another one is told from a node
+// that has got another name.
+func TestTwin(t *testing.T) {
+	const mac = "02:00:00:00:00:01"
+	ip := netip.MustParseAddr
+	a := &agent{
+		engine: &engine{node: "copy"}, config: &cluster.Config{Backend: cluster.Backend{VNI: 1}},
+		underlay: underlay{public4: ip("192.0.2.2"), public6: ip("2001:db8::2")},
+	}
+	for _, c := range []struct {
+		name string
+		node cluster.Node
+		want [2]string
+	}{
+		{"no record", cluster.Node{}, [2]string{}},
+		{"its own", cluster.Node{Name: "copy", PublicIP: ip("192.0.2.1"), BackendData: []byte(`{"VNI":1,"VtepMAC":"` + mac + `"}`)}, [2]string{}},
+		{"renamed", cluster.Node{Name: "old", PublicIP: ip("192.0.2.2"), BackendData: []byte(`{"VNI":1,"VtepMAC":"` + mac + `"}`)}, [2]string{}},
+		{"IPv4", cluster.Node{Name: "first", PublicIP: ip("192.0.2.1"), BackendData: []byte(`{"VNI":1,"VtepMAC":"` + mac + `"}`)}, [2]string{"first", ""}},
+		{"IPv6", cluster.Node{Name: "first", PublicIPv6: ip("2001:db8::1"), BackendV6Data: []byte(`{"VNI":1,"VtepMAC":"` + mac + `"}`)}, [2]string{"", "first"}},
+		{"another VNI", cluster.Node{Name: "first", PublicIP: ip("192.0.2.1"), BackendData: []byte(`{"VNI":7,"VtepMAC":"` + mac + `"}`)}, [2]string{}},
+		{"another address", cluster.Node{Name: "first", PublicIP: ip("192.0.2.1"), BackendData: []byte(`{"VNI":1,"VtepMAC":"02:00:00:00:00:02"}`)}, [2]string{}},
+	} {
+		a.snapshot = &cluster.Snapshot{Nodes: []cluster.Node{c.node}}
+		for i, v6 := range []bool{false, true} {
+			if got := a.twin(mac, v6); got != c.want[i] {
+				t.Errorf("%s, %s: %q, want %q", c.name, familyName(v6), got, c.want[i])
+			}
+		}
+	}
+}
