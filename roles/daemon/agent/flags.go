@@ -143,7 +143,7 @@ func (s *settings) flags() *flag.FlagSet {
 	f.BoolVar(&s.sourceFilter, "vxlan-source-filter", true, "drop tunnelled packets that come from no known node")
 	f.TextVar(&s.healthIP, "healthz-ip", netip.IPv4Unspecified(), "`address` to answer /healthz and /readyz on")
 	f.UintVar(&s.healthPort, "healthz-port", 0, "`port` of it; 0 answers nowhere")
-	f.Func("ip-blackhole-route", "refused: bring no route for pod addresses that nobody has", func(v string) error {
+	f.BoolFunc("ip-blackhole-route", "refused: bring no route for pod addresses that nobody has", func(v string) error {
 		if on, err := strconv.ParseBool(v); err != nil || on {
 			return errors.New("the agent makes no blackhole route; leave the flag out")
 		}
