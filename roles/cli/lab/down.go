@@ -76,11 +76,12 @@ func (l *Lab) isForwarder(pid int) bool {
 	return called(pid, args[:len(args)-1]...)
 }
 
-// called tells whether a process is this program with these first arguments.
+// called tells whether a process is this program, by whichever path, with these
+// first arguments.
 func called(pid int, args ...string) bool {
 	cmd, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	want := "cnibox\x00" + strings.Join(args, "\x00") + "\x00"
-	return err == nil && strings.HasPrefix(string(cmd), want)
+	program, rest, _ := strings.Cut(string(cmd), "\x00")
+	return err == nil && filepath.Base(program) == "cnibox" && strings.HasPrefix(rest, strings.Join(args, "\x00")+"\x00")
 }
 
 // agents are the ids of a node's agents.
