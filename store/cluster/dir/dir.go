@@ -199,7 +199,11 @@ func (r *Registry) lock(ctx context.Context) (func(), error) {
 // makeNodes makes the nodes' directory, not its parent: a file system that is
 // not mounted is not replaced by an empty directory.
 func (r *Registry) makeNodes() error {
-	if err := os.Mkdir(filepath.Join(r.o.Dir, nodesDir), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	err := os.Mkdir(filepath.Join(r.o.Dir, nodesDir), 0o755)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("open cluster directory: %w: there is no %s: make it, with the network's %s, or mount it: %w", cluster.ErrUnavailable, r.o.Dir, configFile, fs.ErrNotExist)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("open cluster directory: %w: %w", cluster.ErrUnavailable, err)
 	}
 	return nil
