@@ -57,11 +57,11 @@ func (e *executed) call(ctx context.Context, req *roles.Request) (*roles.Result,
 	if err != nil {
 		return nil, e.failure(ctx, req.Verb, err, out, complaint.buf.String())
 	}
-	if out.cut {
-		return nil, e.invalid(req.Verb, fmt.Errorf("%w: it printed more than %d bytes", roles.ErrDecode, maxOutput))
-	}
 	if req.Verb != roles.Add {
 		return nil, nil
+	}
+	if out.cut {
+		return nil, e.invalid(req.Verb, fmt.Errorf("%w: it printed more than %d bytes", roles.ErrDecode, maxOutput))
 	}
 	res, err := result.Decode(req.CNIVersion, bytes.TrimSpace(out.buf.Bytes()))
 	if err != nil {
