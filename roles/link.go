@@ -22,6 +22,19 @@ func LinkName(s string) error {
 	return fmt.Errorf("%q is no interface name: 1 to %d bytes without '/', ':', '%%', '*' and white space, not \"all\" or \"default\"", s, MaxLinkName)
 }
 
+// IsName is the spec's rule for container IDs and network names (1.1.0, sections 1
+// and 2): a letter or digit, then letters, digits, dots, underscores and hyphens.
+func IsName(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alnum && (i == 0 || c != '.' && c != '_' && c != '-') {
+			return false
+		}
+	}
+	return s != ""
+}
+
 // UnicastMAC is an Ethernet address that an interface can have, in the usual
 // colon form, or "" for one of a group, of zeros, or none at all.
 func UnicastMAC(s string) string {

@@ -58,7 +58,7 @@ func decodeHeader(raw []byte) (*header, error) {
 // check refuses a configuration without a usable name, or whose version is not
 // spoken or lacks the verb.
 func (h *header) check(verb roles.Verb) error {
-	if !isName(h.Name) {
+	if !roles.IsName(h.Name) {
 		reason := "is missing"
 		if h.Name != "" {
 			reason = fmt.Sprintf(`%q does not begin with a letter or digit, or has other characters than those, ".", "_" and "-"`, shortened(h.Name))

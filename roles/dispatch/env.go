@@ -103,22 +103,10 @@ func parseArgs(s string, table roles.Table) (roles.Args, error) {
 // checkContainerID accepts what the spec does: a letter or digit, then letters,
 // digits, dots, underscores and hyphens.
 func checkContainerID(id string) error {
-	if !isName(id) {
+	if !roles.IsName(id) {
 		return fmt.Errorf("%w: CNI_CONTAINERID: %q does not begin with a letter or digit, or has other characters than those, \".\", \"_\" and \"-\"", roles.ErrEnv, shortened(id))
 	}
 	return nil
-}
-
-// isName is the spec's rule for container IDs and network names.
-func isName(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !alnum && (i == 0 || c != '.' && c != '_' && c != '-') {
-			return false
-		}
-	}
-	return s != ""
 }
 
 // checkIfName accepts what an interface can be called.

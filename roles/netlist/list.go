@@ -66,8 +66,11 @@ func Parse(raw []byte, version string) (*List, error) {
 	}
 	var f roles.Faults
 	l := &List{Name: c.Name, CNIVersion: c.version(&f, version)}
-	if c.Name == "" {
+	switch {
+	case c.Name == "":
 		f.Addf("name", "is missing")
+	case !roles.IsName(c.Name): // plugins make paths of it
+		f.Addf("name", "%.100q is no network name: a letter or digit, then letters, digits, \".\", \"_\" and \"-\"", c.Name)
 	}
 	l.DisableCheck, l.DisableGC = truth(&f, "disableCheck", c.DisableCheck), truth(&f, "disableGC", c.DisableGC)
 	switch {
