@@ -69,6 +69,16 @@ func (e *EnvError) Error() string { return e.Name + ": " + e.Reason }
 // Is makes every EnvError an ErrEnv.
 func (e *EnvError) Is(target error) bool { return target == ErrEnv }
 
+// UndoError tells that what a failed ADD had done could not be undone: something may
+// be left. An error without one says that nothing is.
+type UndoError struct{ Err error }
+
+// Error is "clean up: reason".
+func (e *UndoError) Error() string { return "clean up: " + e.Err.Error() }
+
+// Unwrap is the reason.
+func (e *UndoError) Unwrap() error { return e.Err }
+
 // Faults collects every fault of a configuration, so that all are told at once.
 type Faults struct{ list []error }
 

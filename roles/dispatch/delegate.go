@@ -51,14 +51,15 @@ type plugin interface {
 	call(ctx context.Context, req *roles.Request) (*roles.Result, error)
 }
 
-// Add runs ADD; when that fails it runs DEL, as the spec demands.
+// Add runs ADD; when that fails it runs DEL, as the spec demands. Where that fails too
+// the error has a roles.UndoError.
 func (d *delegator) Add(ctx context.Context, typ string, req *roles.Request) (*roles.Result, error) {
 	res, err := d.call(ctx, typ, roles.Add, req)
 	if err == nil || nothingDone(err) {
 		return res, err
 	}
 	if _, undo := d.call(context.WithoutCancel(ctx), typ, roles.Del, req); undo != nil {
-		err = errors.Join(err, fmt.Errorf("clean up: %w", undo))
+		err = errors.Join(err, &roles.UndoError{Err: undo})
 	}
 	return nil, err
 }

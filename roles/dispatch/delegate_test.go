@@ -161,7 +161,7 @@ func calls(t *testing.T, dir string) []string {
 func TestDelegateExecuted(t *testing.T) {
 	x := &actor{name: "x"}
 	s := newSetting(t, x)
-	script(t, s.dir, "x", spy+`[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"1.0.0","ips":[{"address":"10.9.0.2/24","gateway":"10.9.0.1"}]}' || :`)
+	script(t, s.dir, "x", spy+`[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"1.0.0","ips":[{"address":"10.9.0.2/24","gateway":"10.9.0.1"}]}' || head -c 5000000 /dev/zero`) // other verbs have no result
 	res, err := s.d.Add(t.Context(), "x", s.req)
 	if err != nil || len(res.IPs) != 1 || res.IPs[0].Address.String() != "10.9.0.2/24" {
 		t.Fatalf("%v, %v", res, err)
@@ -247,7 +247,7 @@ func TestDelegateCleanUpFails(t *testing.T) {
 	script(t, s.dir, "x", `echo "{\"code\":7,\"msg\":\"$CNI_COMMAND failed\"}"; exit 1`)
 	_, err := s.d.Add(t.Context(), "x", s.req)
 	o := newErrorObject("", "bridge", roles.Add, err)
-	if o.Code != 7 || o.Msg != "ADD failed" || !strings.Contains(o.Details, "DEL failed") {
+	if o.Code != 7 || o.Msg != "ADD failed" || !strings.Contains(o.Details, "DEL failed") || !errors.As(err, new(*roles.UndoError)) {
 		t.Errorf("error object %+v", o)
 	}
 }

@@ -126,8 +126,21 @@ func TestAddTakesBack(t *testing.T) {
 	_, err := parse(t, three).Add(t.Context(), r, Call{Request: &roles.Request{}})
 	if want := []string{"ADD a", "ADD b", "ADD c", "DEL b", "DEL a"}; err == nil || !slices.Equal(r.calls, want) {
 		t.Errorf("%v, %v", r.calls, err)
+	} else if errors.As(err, new(*roles.UndoError)) {
+		t.Errorf("all was taken back: %v", err)
+	}
+	call := Call{Request: &roles.Request{}}
+	for _, d := range []roles.Delegator{&stuck{recorder{fail: "ADD c"}}, &stuck{recorder{fail: "ADD b"}}} {
+		if _, err := parse(t, three).Add(t.Context(), d, call); !errors.As(err, new(*roles.UndoError)) {
+			t.Errorf("something is left: %v", err)
+		}
 	}
 }
+
+// stuck cannot take anything back.
+type stuck struct{ recorder }
+
+func (s *stuck) Del(context.Context, string, *roles.Request) error { return errors.New("stuck") }
 
 // DEL goes on after an error; GC needs a list, and the list's version a verb.
 func TestVerbs(t *testing.T) {

@@ -34,7 +34,8 @@ type Call struct {
 }
 
 // Add runs ADD of every plugin in order and returns the last one's result. When
-// one fails, those before it are taken back, and the error has all that failed.
+// one fails, those before it are taken back, and the error has all that failed; one
+// without a roles.UndoError says that nothing is left.
 func (l *List) Add(ctx context.Context, d roles.Delegator, c Call) (*roles.Result, error) {
 	var res *roles.Result
 	for i := range l.Plugins {
@@ -45,6 +46,9 @@ func (l *List) Add(ctx context.Context, d roles.Delegator, c Call) (*roles.Resul
 		if err != nil {
 			c.Result = nil
 			back := (&List{Name: l.Name, CNIVersion: l.CNIVersion, Plugins: l.Plugins[:i]}).Del(context.WithoutCancel(ctx), d, c)
+			if back != nil {
+				back = &roles.UndoError{Err: back}
+			}
 			return nil, errors.Join(err, back)
 		}
 	}

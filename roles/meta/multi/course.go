@@ -134,8 +134,11 @@ func (c *course) add(ctx context.Context, all []store.Delegate, inOrder bool) er
 		if err == nil {
 			c.begin(n.IfName)
 			var r *roles.Result
-			if r, err = l.Add(ctx, d, call); err == nil {
+			switch r, err = l.Add(ctx, d, call); {
+			case err == nil:
 				err = c.took(n.IfName, r)
+			case !errors.As(err, new(*roles.UndoError)):
+				c.gone(n.IfName) // one more DEL could take away what is another's, or find no plugin
 			}
 		}
 		return named(n, err)

@@ -97,7 +97,7 @@ func TestTakenBack(t *testing.T) {
 		}
 		w.same(start, "after a failed ADD")
 		calls, _ := w.calls()
-		want := []string{"ADD container1 first", "DEL container1 first", "DEL container1 first"} // the second never began
+		want := []string{"ADD container1 first", "DEL container1 first"} // the second never began
 		if inOrder && !slices.Equal(calls, want) {
 			t.Errorf("calls %q, want %q", calls, want)
 		}
