@@ -139,7 +139,10 @@ func (m *handler) hotPlug(ctx context.Context, p *hot) error {
 	if err := p.keep(ctx, r.all); err != nil {
 		return err
 	}
-	err = p.add(ctx, more, true)
+	err = p.makeLinks(ctx, more)
+	if err == nil {
+		err = p.add(ctx, more, true)
+	}
 	if err == nil {
 		err = p.route(ctx, more, p.ns)
 	}
@@ -147,6 +150,7 @@ func (m *handler) hotPlug(ctx context.Context, p *hot) error {
 		return p.tell(ctx)
 	}
 	ctx = context.WithoutCancel(ctx)
+	p.spare(more)
 	if back := p.del(ctx, more, true); back != nil {
 		return errors.Join(err, back) // it stays recorded for DEL
 	}

@@ -295,6 +295,15 @@ func TestHostLink(t *testing.T) {
 	if state := w.state(); strings.Contains(state, "vxlan4711") {
 		t.Errorf("the VXLAN stays:\n%s", state)
 	}
+	if err := w.verb("attach", "web/pod2", "x"); err != nil {
+		t.Fatalf("the first user is a hot plug: %v", err)
+	}
+	if err := w.verb("detach", "web/pod2", "x"); err != nil {
+		t.Fatal(err)
+	}
+	if state := w.state(); strings.Contains(state, "vxlan4711") {
+		t.Errorf("the VXLAN stays:\n%s", state)
+	}
 	second.Verb = "DEL"
 	w.OK(second)
 }
