@@ -82,6 +82,9 @@ func (r *resolver) first(ctx context.Context, w *wish.Wishes, chosen []wish.Plug
 		if n.Namespace != r.conf.MultusNamespace {
 			return nil, &roles.ConfError{Path: "annotation " + wish.DefaultKey, Reason: fmt.Sprintf("%q is of namespace %q: default networks are those of multusNamespace, %q", n.Name, n.Namespace, r.conf.MultusNamespace)}
 		}
+		if n.IfName != "" && n.IfName != r.req.IfName {
+			return nil, r.notFirst(wish.DefaultKey, n.Name, n.IfName)
+		}
 		found, err := r.find.Network(ctx, n.Namespace, n.Name)
 		if err != nil {
 			return nil, err
@@ -89,14 +92,14 @@ func (r *resolver) first(ctx context.Context, w *wish.Wishes, chosen []wish.Plug
 		for key, value := range n.Requests() {
 			d.Runtime[key] = value
 		}
-		d.Args, d.Device, d.Gateways = n.CNIArgs, n.DeviceID, n.DefaultRoute
+		wishFor(&d, &n)
 		return chosen, r.add("annotation "+wish.DefaultKey, d, found, n.Requests())
 	case len(chosen) > 0:
 		if err := r.eligible(chosen[0]); err != nil {
 			return nil, err
 		}
 		if chosen[0].IfName != "" && chosen[0].IfName != r.req.IfName {
-			return nil, &roles.ConfError{Path: "annotation " + wish.PluginsKey, Reason: fmt.Sprintf("%q cannot have interface %q: the first network has the runtime's, %q", chosen[0].Name, chosen[0].IfName, r.req.IfName)}
+			return nil, r.notFirst(wish.PluginsKey, chosen[0].Name, chosen[0].IfName)
 		}
 		found, err := r.find.Default(ctx, r.conf.MultusNamespace, chosen[0].Name)
 		if err != nil {
@@ -111,6 +114,19 @@ func (r *resolver) first(ctx context.Context, w *wish.Wishes, chosen []wish.Plug
 		return nil, r.add("clusterNetwork", d, found, nil)
 	}
 	return nil, r.inline(0, d)
+}
+
+// notFirst refuses another interface for the default network than the runtime's.
+func (r *resolver) notFirst(key, network, ifName string) error {
+	return &roles.ConfError{Path: "annotation " + key, Reason: fmt.Sprintf("%q cannot have interface %q: the first network has the runtime's, %q", network, ifName, r.req.IfName)}
+}
+
+// wishFor puts in what is wished of a network beside interface and runtimeConfig.
+func wishFor(d *store.Delegate, n *wish.Network) {
+	d.Args, d.Device, d.Gateways, d.NoIPAM = n.CNIArgs, n.DeviceID, n.DefaultRoute, n.Extras.NoIP()
+	for _, rt := range n.Extras.PolicyRoutes {
+		d.Routes = append(d.Routes, store.PolicyRoute{Dst: rt.Dst, GW: rt.GW})
+	}
 }
 
 // given is what the runtime handed over for the default network, but for what the
@@ -182,13 +198,8 @@ func (r *resolver) wished(ctx context.Context, path string, n *wish.Network) err
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	d := store.Delegate{
-		IfName: n.IfName, Runtime: n.Requests(), Args: n.CNIArgs, Device: n.DeviceID,
-		Gateways: n.DefaultRoute, NoIPAM: n.Extras.NoIP(),
-	}
-	for _, rt := range n.Extras.PolicyRoutes {
-		d.Routes = append(d.Routes, store.PolicyRoute{Dst: rt.Dst, GW: rt.GW})
-	}
+	d := store.Delegate{IfName: n.IfName, Runtime: n.Requests()}
+	wishFor(&d, n)
 	return r.add(path, d, found, n.Requests())
 }
 
