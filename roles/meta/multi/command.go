@@ -82,7 +82,7 @@ func plug(f func(*handler, context.Context, *hot) error) func(context.Context, *
 // containerOf finds the one attachment of a container ID, or its beginning, or of a
 // pod, namespace/name.
 func containerOf(ctx context.Context, h *roles.Host, name string) (store.Key, error) {
-	all, err := delegations(ctx, h)
+	all, _, err := delegations(ctx, h)
 	if err != nil {
 		return store.Key{}, err
 	}

@@ -26,7 +26,7 @@ func (m *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 		return err
 	}
 	if asked == nil {
-		return errors.Join(m.derive(ctx, h, req), missing(h, forget(ctx, h, req.Key())))
+		return errors.Join(m.derive(ctx, h, req.ContainerID, out), missing(h, forget(ctx, h, req.Key())))
 	}
 	var ns *netops.Namespace
 	if req.Netns != "" {
@@ -39,9 +39,14 @@ func (m *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	return m.takeBack(ctx, m.recorded(h, req, asked, out), asked, ns)
 }
 
-// derive removes, where nothing is recorded, what the state file has of the
-// container on networks that this configuration names.
-func (m *handler) derive(ctx context.Context, h *roles.Host, req *roles.Request) error {
+// derive removes, where what was asked for is not recorded any more, what the state
+// file has of the container: by the interfaces that came of it, where that is known,
+// and on networks that this configuration names.
+func (m *handler) derive(ctx context.Context, h *roles.Host, containerID string, out *store.Delegated) error {
+	var came []store.Answer
+	if out != nil {
+		came = out.Done
+	}
 	all, err := m.local(ctx)
 	if err != nil {
 		h.Log.Warn("not all networks are known", "error", err)
@@ -50,7 +55,9 @@ func (m *handler) derive(ctx context.Context, h *roles.Host, req *roles.Request)
 	err = h.Store.View(ctx, func(tx *store.Tx) error {
 		atts, err := tx.Attachments("")
 		for _, a := range atts {
-			if a.ContainerID == req.ContainerID && slices.ContainsFunc(all, func(n store.Delegate) bool { return networkName(&n) == a.Network }) {
+			if a.ContainerID == containerID &&
+				(slices.ContainsFunc(came, func(n store.Answer) bool { return n.IfName == a.IfName }) ||
+					slices.ContainsFunc(all, func(n store.Delegate) bool { return networkName(&n) == a.Network })) {
 				keys = append(keys, a.Key)
 			}
 		}

@@ -16,7 +16,7 @@ import (
 // has the plugins of every network known collect what belongs to no attachment that
 // is recorded then: the runtime's list names default networks only.
 func (m *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	before, err := delegations(ctx, h)
+	before, _, err := delegations(ctx, h)
 	if err != nil {
 		return err // who is valid is not known
 	}
@@ -33,7 +33,7 @@ func (m *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 		}
 	}
 	errs = append(errs, m.forgetOrphans(ctx, h, req))
-	after, err := delegations(ctx, h)
+	after, _, err := delegations(ctx, h)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
@@ -75,8 +75,8 @@ func (m *handler) collect(ctx context.Context, h *roles.Host, req *roles.Request
 	return nil
 }
 
-// forgetOrphans deletes what came of networks that are not asked for any more: a DEL
-// was killed between the two files.
+// forgetOrphans removes what came of networks of which nobody knows any more what was
+// asked for: the record was lost.
 func (m *handler) forgetOrphans(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	var orphans []store.Key
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -95,9 +95,9 @@ func (m *handler) forgetOrphans(ctx context.Context, h *roles.Host, req *roles.R
 			errs = append(errs, err)
 			continue
 		}
-		asked, _, err := load(ctx, h, key)
+		asked, out, err := load(ctx, h, key)
 		if err == nil && asked == nil {
-			err = forget(ctx, h, key)
+			err = errors.Join(m.derive(ctx, h, key.ContainerID, out), forget(ctx, h, key))
 		}
 		errs = append(errs, err)
 		held.Unlock()
@@ -106,8 +106,8 @@ func (m *handler) forgetOrphans(ctx context.Context, h *roles.Host, req *roles.R
 }
 
 // validOf are the valid attachments of one network: those recorded; those that the
-// runtime knows and we do not, their record having been lost; and those that somebody
-// else made, a runtime that uses the network without us for instance, unless their
+// runtime knows and we do not, their record having been lost, with all interfaces that
+// came of it, whatever network they are of; and those that somebody else made, a runtime that uses the network without us for instance, unless their
 // container is gone. It is never nil.
 func validOf(ctx context.Context, h *roles.Host, req *roles.Request, network string, before, after []store.Delegation) ([]roles.AttachmentID, error) {
 	valid := []roles.AttachmentID{}
@@ -126,6 +126,17 @@ func validOf(ctx context.Context, h *roles.Host, req *roles.Request, network str
 	}
 	var others []store.Attachment
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		came, err := tx.AllDelegated()
+		for _, d := range came {
+			if !slices.ContainsFunc(after, func(r store.Delegation) bool { return r.Owner == d.Owner }) {
+				for _, a := range d.Done {
+					valid = append(valid, roles.AttachmentID{ContainerID: d.Owner.ContainerID, IfName: a.IfName})
+				}
+			}
+		}
+		if err = missing(h, err); err != nil {
+			return err
+		}
 		atts, err := tx.Attachments(network)
 		for _, a := range atts {
 			ours := func(d store.Delegation) bool { return d.Owner.ContainerID == a.ContainerID }

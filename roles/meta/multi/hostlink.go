@@ -76,6 +76,7 @@ func (c *course) makeLinks(ctx context.Context, all []store.Delegate) error {
 // releaseLinks removes the host links of networks that nobody else uses: no record of
 // another attachment does, and none of those left of this one. Then it has this one's
 // record changed, under the same locks: of two last users one finds itself alone.
+// Where a record cannot be read they stay: it may be of a user.
 func (c *course) releaseLinks(ctx context.Context, gone, left []store.Delegate, change func() error) error {
 	var names []string
 	for i := range gone {
@@ -95,7 +96,7 @@ func (c *course) releaseLinks(ctx context.Context, gone, left []store.Delegate, 
 		}
 		defer held.Unlock()
 	}
-	others, err := delegations(ctx, c.h)
+	others, whole, err := delegations(ctx, c.h)
 	if err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func (c *course) releaseLinks(ctx context.Context, gone, left []store.Delegate, 
 		}
 	}
 	for _, n := range names {
-		if slices.ContainsFunc(used, func(d store.Delegate) bool { return d.HostLink == n }) {
+		if !whole || slices.ContainsFunc(used, func(d store.Delegate) bool { return d.HostLink == n }) {
 			continue
 		}
 		if err := c.removeLink(ctx, n); err != nil {

@@ -74,12 +74,18 @@ func forget(ctx context.Context, h *roles.Host, key store.Key) error {
 	return h.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.DeleteDelegation(key) })
 }
 
-// delegations are all that are recorded on this node.
-func delegations(ctx context.Context, h *roles.Host) ([]store.Delegation, error) {
-	var all []store.Delegation
-	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
-		all, err = tx.Delegations("")
+// delegations are all that are recorded on this node. Records that cannot be read are
+// left out, and whole is false then: one container's must not stop what concerns others.
+func delegations(ctx context.Context, h *roles.Host) (all []store.Delegation, whole bool, err error) {
+	var damaged error
+	err = h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
+		if all, err = tx.Delegations(""); errors.Is(err, store.ErrDamaged) {
+			damaged, err = err, nil
+		}
 		return err
 	})
-	return all, err
+	if damaged != nil {
+		h.Log.Error("records cannot be read: DEL of their containers, or cnibox state reap, removes what is known of them", "error", damaged)
+	}
+	return all, damaged == nil, err
 }
