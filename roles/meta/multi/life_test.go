@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
@@ -200,7 +201,11 @@ func (w *world) reboot() {
 		}
 		return err
 	})
-	if err != nil {
+	var links netops.Spec
+	for _, name := range []string{"br-a", "br-b"} {
+		links.Add(&netops.Link{In: netops.Host, Name: name, Kind: "bridge", Alias: node.SharedAlias})
+	}
+	if err := errors.Join(err, h.Net.Remove(w.t.Context(), links, nil)); err != nil {
 		w.t.Fatal(err)
 	}
 	w.Forget()
