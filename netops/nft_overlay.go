@@ -39,7 +39,8 @@ type TunnelFilter struct {
 	// Port is VXLANPort for 0.
 	Port uint16
 	VNI  uint32
-	// Sources are the other nodes' addresses.
+	// Sources are the other nodes' addresses. The filter keeps the slice, which
+	// must not be changed any more.
 	Sources []netip.Addr
 }
 
@@ -55,11 +56,16 @@ type OverlayFilter struct {
 	have    []OverlayNAT
 	sources map[bool][]netip.Addr
 	known   bool
+	// ordered are sources as they were given last, by family, with what they are
+	// in order: few changes are theirs.
+	ordered map[bool]orderedSources
 }
+
+type orderedSources struct{ given, ordered []netip.Addr }
 
 // OpenOverlayFilter opens it in the namespace of the process, and changes nothing.
 func (n *Net) OpenOverlayFilter() (*OverlayFilter, error) {
-	f := &OverlayFilter{net: New(Options{IPTables: n.iptables, Probe: n.probe})}
+	f := &OverlayFilter{net: New(Options{IPTables: n.iptables, Probe: n.probe}), ordered: map[bool]orderedSources{}}
 	conn, err := f.net.nft.open()
 	if err != nil {
 		return nil, err
@@ -95,7 +101,7 @@ func (f *OverlayFilter) disturbed() {
 func (f *OverlayFilter) Ensure(ctx context.Context, want []OverlayNAT) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	want, sources, err := normalized(want)
+	want, sources, err := f.normalized(want)
 	if err != nil {
 		return err
 	}
@@ -182,7 +188,7 @@ func (f *OverlayFilter) Remove(ctx context.Context) error {
 }
 
 // normalized checks what is wanted and takes the tunnels' sources out of it.
-func normalized(want []OverlayNAT) ([]OverlayNAT, map[bool][]netip.Addr, error) {
+func (f *OverlayFilter) normalized(want []OverlayNAT) ([]OverlayNAT, map[bool][]netip.Addr, error) {
 	want = slices.Clone(want)
 	sources, seen := map[bool][]netip.Addr{}, map[bool]bool{}
 	for i := range want {
@@ -206,14 +212,7 @@ func normalized(want []OverlayNAT) ([]OverlayNAT, map[bool][]netip.Addr, error) 
 		if t.Port == 0 {
 			w.Tunnel.Port = VXLANPort
 		}
-		all := make([]netip.Addr, 0, len(t.Sources))
-		for _, a := range t.Sources {
-			if a.Is6() == is6 && a.IsValid() {
-				all = append(all, a.WithZone(""))
-			}
-		}
-		slices.SortFunc(all, netip.Addr.Compare)
-		sources[is6] = slices.Compact(all)
+		sources[is6] = f.order(is6, t.Sources)
 		w.Tunnel.Sources = nil
 	}
 	slices.SortFunc(want, func(a, b OverlayNAT) int {
@@ -239,6 +238,23 @@ func disjoint(all []netip.Prefix) []netip.Prefix {
 		}
 	}
 	return out
+}
+
+// order gives addresses of one family in order, each once.
+func (f *OverlayFilter) order(is6 bool, given []netip.Addr) []netip.Addr {
+	if last := f.ordered[is6]; last.ordered != nil && slices.Equal(last.given, given) {
+		return last.ordered
+	}
+	all := make([]netip.Addr, 0, len(given))
+	for _, a := range given {
+		if a.Is6() == is6 && a.IsValid() {
+			all = append(all, a.WithZone(""))
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	all = slices.Compact(all)
+	f.ordered[is6] = orderedSources{given, all}
+	return all
 }
 
 // without is what of all is not among some, both in order.
