@@ -6,17 +6,12 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
 )
-
-// gcPercent keeps memory small at the cost of some time: most of the agent's
-// life nothing happens.
-const gcPercent = 50
 
 // Run is the daemon: it keeps this node's pod network connected with the other
 // nodes' until ctx ends. What is in the kernel stays then.
@@ -28,7 +23,6 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	for _, name := range set.ignored {
 		h.Log.Warn("a flag has no effect", "flag", name)
 	}
-	debug.SetGCPercent(gcPercent)
 	set.place(runDir(h))
 	s, err := openSocket(set.socket)
 	if err != nil {
