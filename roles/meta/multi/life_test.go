@@ -201,14 +201,23 @@ func (w *world) reboot() {
 		}
 		return err
 	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.dropBridges()
+	w.Forget()
+}
+
+// dropBridges removes what no record tells of any more.
+func (w *world) dropBridges() {
+	w.t.Helper()
 	var links netops.Spec
 	for _, name := range []string{"br-a", "br-b"} {
 		links.Add(&netops.Link{In: netops.Host, Name: name, Kind: "bridge", Alias: node.SharedAlias})
 	}
-	if err := errors.Join(err, h.Net.Remove(w.t.Context(), links, nil)); err != nil {
+	if err := w.host().Net.Remove(w.t.Context(), links, nil); err != nil {
 		w.t.Fatal(err)
 	}
-	w.Forget()
 }
 
 // STATUS asks the plugins of networks that every pod gets, and the readiness file.

@@ -57,6 +57,7 @@ func TestRecordLost(t *testing.T) {
 				if state := w.state(); strings.Contains(state, "container1") || strings.Contains(state, "10.2.0.2") {
 					t.Errorf("after %s:\n%s\nwant\n%s", verb, state, start)
 				}
+				w.dropBridges()
 			})
 		}
 	}
