@@ -157,6 +157,9 @@ func echo(t *testing.T, other *neighbour, n overlayNet) netip.AddrPort {
 	t.Helper()
 	at := netip.AddrPortFrom(netip.MustParseAddr(n.otherPod), 7000)
 	conn := udp(t, other, at.String())
+	if err := conn.SetDeadline(time.Time{}); err != nil { // it answers until the test ends
+		t.Fatal(err)
+	}
 	go func() {
 		buf := make([]byte, 2000)
 		for {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -57,10 +56,10 @@ type match func(pid int) bool
 // nil when there is no such namespace.
 func (l *Lab) isAgent(n *Node) (match, error) {
 	ns, err := l.open(n.Netns)
+	if errors.Is(err, netops.ErrNoNetns) {
+		return nil, nil // none yet, or the file that it was to be mounted on
+	}
 	if err != nil {
-		if _, err := os.Lstat(filepath.Join(netops.NamespaceDir, n.Netns)); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil
-		}
 		return nil, err
 	}
 	dev, inode := ns.ID()

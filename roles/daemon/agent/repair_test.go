@@ -105,10 +105,7 @@ func TestUnderlayVanishes(t *testing.T) {
 	w.reach(false, pods...)
 	n := w.nodes[0]
 	n.ip("link del eth1")
-	a := n.until("the loss", func(a answer) bool { return !a.Ready })
-	if !strings.Contains(a.Reason, `none fits -iface "eth1"`) {
-		t.Errorf("the reason is %q", a.Reason)
-	}
+	n.until("the loss and its reason", func(a answer) bool { return !a.Ready && strings.Contains(a.Reason, `none fits -iface "eth1"`) })
 	ip(t, "link add port0 master fabric type veth peer name eth1 netns "+n.ns.Path())
 	ip(t, "link set port0 up")
 	n.connect()
