@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -53,6 +54,16 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// foreign writes what another program reserves a second later: the kernel's clock
+// for files stands still for some milliseconds.
+func foreign(t *testing.T, path string) {
+	t.Helper()
+	later := time.Now().Add(time.Second)
+	if err := errors.Join(os.WriteFile(path, []byte("foreign\r\neth0"), 0o600), os.Chtimes(path, later, later)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestExportForRollBack: what happened since the import is in the directory
 // afterwards, and what somebody else wrote there since is not lost.
 func TestExportForRollBack(t *testing.T) {
@@ -65,9 +76,7 @@ func TestExportForRollBack(t *testing.T) {
 	b.del(t, a, request1("replaced"))
 	b.add(t, a, withArgs(t, request1("new"), "IP=10.1.2.4"))
 	b.add(t, a, request1("newer")) // .5, whose file is empty
-	if err := os.WriteFile(filepath.Join(dir, "10.1.2.77"), []byte("foreign\r\neth0"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	foreign(t, filepath.Join(dir, "10.1.2.77"))
 	report, err := Export(context.Background(), b.Host, b.dataDir())
 	if err != nil {
 		t.Fatal(err)
@@ -84,9 +93,7 @@ func TestExportForRollBack(t *testing.T) {
 	if fmt.Sprint(n.Removed) != "[10.1.2.2]" || fmt.Sprint(n.Foreign) != "[10.1.2.77]" || n.Written != 2 || n.Kept != 1 {
 		t.Errorf("report %+v", n)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "10.1.2.4"), []byte("foreign\r\neth0"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	foreign(t, filepath.Join(dir, "10.1.2.4"))
 	if _, err = Export(context.Background(), b.Host, b.dataDir()); !errors.Is(err, ErrDirectory) || !strings.Contains(err.Error(), "10.1.2.4") {
 		t.Errorf("over a stranger's file: %v", err)
 	}
