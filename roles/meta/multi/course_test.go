@@ -182,6 +182,7 @@ func TestDamaged(t *testing.T) {
 			}
 			w.OK(w.call("DEL"))
 			w.same(start, "after DEL")
+			w.dropBridges()
 		})
 	}
 }
