@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -42,7 +41,7 @@ func TestRepairs(t *testing.T) {
 		{"device down and up", []string{"ip link set flannel.1 down", "ip link set flannel.1 up"}},
 		{"IPv6 device down and up", []string{"ip link set flannel-v6.1 down", "ip link set flannel-v6.1 up"}},
 		{"device renamed", []string{"ip link set flannel.1 down", "ip link set flannel.1 name stolen", "ip link set stolen up"}},
-		{"device of another VNI in its place", []string{"SIGSTOP", "ip link del flannel.1", "ip link add flannel.1 type vxlan id 5 dstport 8472 dev eth1", "SIGCONT"}},
+		{"device of another VNI in its place", []string{"suspend", "ip link del flannel.1", "ip link add flannel.1 type vxlan id 5 dstport 8472 dev eth1", "resume"}},
 		{"MAC rewritten", []string{"ip link set flannel.1 address 02:11:11:11:11:11"}},
 		{"IPv6 MAC rewritten", []string{"ip link set flannel-v6.1 address 02:11:11:11:11:12"}},
 		{"MTU rewritten", []string{"ip link set flannel.1 mtu 600"}},
@@ -71,10 +70,10 @@ func TestRepairs(t *testing.T) {
 				switch f := strings.Fields(command); command {
 				case "connect":
 					n.connect()
-				case "SIGSTOP":
-					must(t, n.cmd.Process.Signal(syscall.SIGSTOP))
-				case "SIGCONT":
-					must(t, n.cmd.Process.Signal(syscall.SIGCONT))
+				case "suspend":
+					n.suspend()
+				case "resume":
+					n.resume()
 				default:
 					n.exec(f[0], f[1:]...)
 				}

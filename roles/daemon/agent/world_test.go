@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/agent"
@@ -229,14 +231,34 @@ func (n *node) stop() { n.end(syscall.SIGTERM) }
 // kill ends it where it stands.
 func (n *node) kill() { n.end(syscall.SIGKILL) }
 
+// end sends a signal and waits. One that does not go tells why: SIGQUIT prints
+// its goroutines.
 func (n *node) end(s syscall.Signal) {
 	n.w.t.Helper()
-	must(n.w.t, n.cmd.Process.Signal(s))
+	p := n.cmd.Process
+	must(n.w.t, p.Signal(s))
+	_ = p.Signal(syscall.SIGCONT) // a test may have failed with it suspended
+	late := time.AfterFunc(deadline, func() { _ = p.Signal(syscall.SIGQUIT) })
+	defer late.Stop()
 	err := n.cmd.Wait()
 	if s == syscall.SIGTERM && err != nil {
 		n.w.t.Errorf("%s: the agent ends with %v: %s", n.name, err, n.log)
 	}
 	n.cmd = nil
+}
+
+// suspend stops the agent's threads, all of them when it returns: the signal
+// alone is not yet a process that stands still.
+func (n *node) suspend() {
+	n.w.t.Helper()
+	must(n.w.t, n.cmd.Process.Signal(syscall.SIGSTOP))
+	must(n.w.t, unix.Waitid(unix.P_PID, n.cmd.Process.Pid, nil, unix.WSTOPPED, nil))
+}
+
+// resume has it go on.
+func (n *node) resume() {
+	n.w.t.Helper()
+	must(n.w.t, n.cmd.Process.Signal(syscall.SIGCONT))
 }
 
 // host is the node as a verb of the command line sees it.
