@@ -1,0 +1,119 @@
+package store
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// bucketCloud is of node.db and keep.db; its keys are names of sources.
+const bucketCloud = "cloud"
+
+// CloudNIC is one interface of this node as the cloud describes it, whatever the
+// cloud. What a cloud does not tell is zero.
+type CloudNIC struct {
+	// MAC is in the usual colon form; "*" stands for any interface.
+	MAC string `json:"mac"`
+	// ID is the cloud's own name of it: "eni-0123456789abcdef0".
+	ID string `json:"id,omitempty"`
+	// Device is its number as the cloud counts, 0 for the first.
+	Device  int  `json:"device"`
+	Primary bool `json:"primary,omitempty"`
+	MTU     int  `json:"mtu,omitempty"`
+	// Subnets have no two of the same prefix.
+	Subnets []CloudSubnet `json:"subnets,omitempty"`
+	// Network is what is reached without a translated source address: the prefixes
+	// of the VNet or VPC.
+	Network []netip.Prefix `json:"network,omitempty"`
+	DNS     []netip.Addr   `json:"dns,omitempty"`
+}
+
+// CloudSubnet is what a NIC has of one subnet.
+type CloudSubnet struct {
+	Prefix netip.Prefix `json:"prefix"`
+	// Gateway is the cloud's router.
+	Gateway netip.Addr `json:"gateway,omitzero"`
+	// Own are the addresses of the node itself: never a pod's.
+	Own []netip.Addr `json:"own,omitempty"`
+	// Addresses and Ranges are for pods: single addresses, and whole prefixes.
+	Addresses []netip.Addr   `json:"addresses,omitempty"`
+	Ranges    []netip.Prefix `json:"ranges,omitempty"`
+}
+
+// CloudSource is what is known of one source of addresses: the last good reply, and
+// when to ask again. It is the same for all processes of the node.
+type CloudSource struct {
+	// Name is the provider and where it is asked: "azure http://168.63.129.16".
+	Name string `json:"name"`
+	// NICs are of the last good reply, which came at Fetched.
+	NICs    []CloudNIC `json:"nics,omitempty"`
+	Fetched time.Time  `json:"fetched,omitzero"`
+	// Revision counts the replies that differed from the one before.
+	Revision uint64 `json:"revision"`
+	// Asked is when the source was asked last, NotBefore when it may be again, and
+	// Failed how often in a row it did not answer well; Fault is the last reason.
+	Asked     time.Time `json:"asked,omitzero"`
+	NotBefore time.Time `json:"notBefore,omitzero"`
+	Failed    int       `json:"failed,omitempty"`
+	Fault     string    `json:"fault,omitempty"`
+	// Withdrawn are addresses that an attachment had when the cloud ceased to name
+	// them, and since when: they are nobody else's until it names them again.
+	Withdrawn map[netip.Addr]time.Time `json:"withdrawn,omitempty"`
+}
+
+// CloudSource returns what is known of a source in this boot, or an error that is
+// ErrNotFound.
+func (tx *Tx) CloudSource(name string) (*CloudSource, error) {
+	var s CloudSource
+	if err := get(tx.b, bucketCloud, encodeKey(name), &s); err != nil {
+		return nil, fmt.Errorf("cloud source %.80q: %w", name, err)
+	}
+	return &s, nil
+}
+
+// PutCloudSource stores what is known of a source.
+func (tx *Tx) PutCloudSource(s *CloudSource) error {
+	key, err := storableKey("cloud source", s.Name)
+	if err != nil {
+		return err
+	}
+	to, err := writable(tx.b, bucketCloud)
+	if err != nil {
+		return err
+	}
+	return putRecord(to, key, s)
+}
+
+// CloudSources returns all sources, by name. Damaged records are left out and
+// named in the error.
+func (tx *Tx) CloudSources() ([]CloudSource, error) {
+	var all []CloudSource
+	err := scan(tx.b, bucketCloud, nil, func(_ []byte, s CloudSource) error {
+		all = append(all, s)
+		return nil
+	})
+	return all, err
+}
+
+// CloudSource is the source as it was when a good reply was kept last, in whichever
+// boot; without one the error is ErrNotFound.
+func (tx *KeepTx) CloudSource(name string) (*CloudSource, error) {
+	var s CloudSource
+	if err := get(tx.b, bucketCloud, encodeKey(name), &s); err != nil {
+		return nil, fmt.Errorf("cloud source %.80q: %w", name, err)
+	}
+	return &s, nil
+}
+
+// PutCloudSource keeps a source beyond the boot.
+func (tx *KeepTx) PutCloudSource(s *CloudSource) error {
+	key, err := storableKey("cloud source", s.Name)
+	if err != nil {
+		return err
+	}
+	to, err := writable(tx.b, bucketCloud)
+	if err != nil {
+		return err
+	}
+	return putRecord(to, key, s)
+}
