@@ -118,6 +118,10 @@ type Lease struct {
 	// Sticky is the identity that keep.db has a reservation of the address for;
 	// empty where there is none.
 	Sticky string `json:"sticky,omitempty"`
+	// Source and NIC tell where an address of the cloud is from: the name of the
+	// CloudSource and the MAC of the CloudNIC. They are empty for other leases.
+	Source string `json:"source,omitempty"`
+	NIC    string `json:"nic,omitempty"`
 }
 
 // Claim is a node-wide thing that one attachment holds: a host port, a device,
