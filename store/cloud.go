@@ -50,12 +50,22 @@ type CloudSource struct {
 	Fetched time.Time  `json:"fetched,omitzero"`
 	// Revision counts the replies that differed from the one before.
 	Revision uint64 `json:"revision"`
-	// Asked is when the source was asked last, NotBefore when it may be again, and
-	// Failed how often in a row it did not answer well; Fault is the last reason.
-	Asked     time.Time `json:"asked,omitzero"`
+	// Provider is who gave that reply, where several are tried: "aws".
+	Provider string `json:"provider,omitempty"`
+	// Dropped is what of that reply is not used, and why.
+	Dropped []string `json:"dropped,omitempty"`
+	// Asked is when the source was asked last, and Answered when that had an end,
+	// good or not: before Asked while somebody waits for it, or died waiting.
+	Asked    time.Time `json:"asked,omitzero"`
+	Answered time.Time `json:"answered,omitzero"`
+	// NotBefore is when it may be asked again, and Failed how often in a row it did
+	// not answer well; Fault is the last reason, of the kind FaultKind.
 	NotBefore time.Time `json:"notBefore,omitzero"`
 	Failed    int       `json:"failed,omitempty"`
 	Fault     string    `json:"fault,omitempty"`
+	FaultKind string    `json:"faultKind,omitempty"`
+	// Empty counts the good replies in a row that showed no addresses.
+	Empty int `json:"empty,omitempty"`
 	// Withdrawn are addresses that an attachment had when the cloud ceased to name
 	// them, and since when: they are nobody else's until it names them again.
 	Withdrawn map[netip.Addr]time.Time `json:"withdrawn,omitempty"`
