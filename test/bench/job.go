@@ -1,9 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -89,14 +87,17 @@ func prepareSides(o options, work string) (pair, error) {
 	return p, linkAll(p.Peer.Dir, p.Peer.Files)
 }
 
-// prepareMultus is the reference plugins with Multus, nil where it was not built.
+// prepareMultus is the reference plugins with Multus, nil where none was given.
 func prepareMultus(o options, p pair, work string) (*side, error) {
+	if o.multus == "" {
+		return nil, nil
+	}
 	file, err := filepath.Abs(o.multus)
 	if err != nil {
 		return nil, fmt.Errorf("find %q: %w", o.multus, err)
 	}
-	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+	if _, err := os.Stat(file); err != nil {
+		return nil, fmt.Errorf("-multus: %w", err)
 	}
 	s := &side{Name: "multus", Dir: filepath.Join(work, "multus")}
 	if err := linkAll(s.Dir, p.Peer.Files); err != nil {

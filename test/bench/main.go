@@ -57,7 +57,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.oursBinary, "ours", "bin/cnibox", "the cnibox `binary`")
 	fs.StringVar(&o.oursDir, "ours-dir", "", "a plugin `directory` to measure in place of -ours")
 	fs.StringVar(&o.peersDir, "peers", "bin/peers", "`directory` with the reference plugins")
-	fs.StringVar(&o.multus, "multus", "bin/peers/meta/multus", "the Multus `binary`, thin; it is left out where there is none")
+	fs.StringVar(&o.multus, "multus", "", "the Multus `binary`, the thin plugin, to measure beside multi; empty leaves it out")
 	fs.StringVar(&o.markdown, "out", "BENCHMARKS.md", "Markdown `file` to write; empty for none")
 	fs.StringVar(&o.svg, "svg", "docs/bench.svg", "SVG `file` to write; empty for none")
 	fs.StringVar(&o.readme, "readme", "", "`file` whose block between "+blockStart+" and "+blockEnd+" is replaced")
