@@ -49,6 +49,13 @@ type Strayer interface {
 	Stray(in *Input) netops.Spec
 }
 
+// HostNamer is an Interface whose interfaces on the host have another prefix than
+// node.HostLinkPrefix in their names.
+type HostNamer interface {
+	// HostPrefix is the prefix, of 4 bytes at most.
+	HostPrefix() string
+}
+
 // Unsharer is an Interface that takes away what its attachments share with the
 // last attachment of the network, and not with GC's empty list only.
 type Unsharer interface {
@@ -159,7 +166,7 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err := node.Ensure(ctx, h); err != nil {
 		return nil, err
 	}
-	in := newInput(req)
+	in := a.newInput(req)
 	in.Chained = req.PrevResult
 	if in.state, err = a.clearDead(ctx, h, req, ns); err != nil {
 		return nil, err
@@ -178,6 +185,15 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 // overLink tells whether the IPAM plugin needs the interface to be there.
 func (a *Handler) overLink(h *roles.Host) bool {
 	return a.role.IPAM() != "" && h.Delegate.OverLink(a.role.IPAM())
+}
+
+// newInput derives an attachment's names, as the role wants them.
+func (a *Handler) newInput(req *roles.Request) *Input {
+	in := newInput(req)
+	if n, ok := a.role.(HostNamer); ok {
+		in.HostLink = node.HostLinkAs(n.HostPrefix(), in.Key)
+	}
+	return in
 }
 
 // newInput derives an attachment's names.

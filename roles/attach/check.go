@@ -33,7 +33,7 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 			return err
 		}
 	}
-	in := newInput(req)
+	in := a.newInput(req)
 	in.Prev = req.PrevResult
 	if a.role.IPAM() != "" {
 		if in.IPAM, err = IPAMPart(req.PrevResult, req.IfName); err != nil {
@@ -162,7 +162,7 @@ func status(ctx context.Context, h *roles.Host, role Wirer) error {
 // Plan tells what Add would do, with placeholder addresses. The container's
 // namespace is taken as empty when req.Netns is.
 func (a *Handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Plan, error) {
-	in := newInput(req)
+	in := a.newInput(req)
 	in.Netns = cmp.Or(req.Netns, "container") // a sandbox of none would be an interface of the host
 	in.Chained = req.PrevResult
 	if a.role.IPAM() != "" {

@@ -87,7 +87,7 @@ func (a *Handler) unshare(ctx context.Context, h *roles.Host, network string) er
 // stray is what an attachment without a record can have left: its host link,
 // known by name and label, unless the role knows better.
 func (a *Handler) stray(req *roles.Request) netops.Spec {
-	in := newInput(req)
+	in := a.newInput(req)
 	if s, ok := a.role.(Strayer); ok {
 		return s.Stray(in)
 	}

@@ -46,9 +46,12 @@ const HostLinkPrefix = "veth"
 
 // HostLink is the name of the host side's interface: "veth" and 11 hex digits.
 // It follows from the key alone, so DEL finds it without a record.
-func HostLink(key store.Key) string {
+func HostLink(key store.Key) string { return HostLinkAs(HostLinkPrefix, key) }
+
+// HostLinkAs is HostLink with another prefix, of 4 bytes at most.
+func HostLinkAs(prefix string, key store.Key) string {
 	d := digest(key)
-	return HostLinkPrefix + hex.EncodeToString(d[:])[:11]
+	return prefix + hex.EncodeToString(d[:])[:11]
 }
 
 // OwnLink is the name of another interface of an attachment in the host: a prefix

@@ -1,7 +1,6 @@
 package ptp
 
 import (
-	"fmt"
 	"net/netip"
 
 	"github.com/cnibox/cnibox/netops"
@@ -100,11 +99,9 @@ func (r *role) wirePair(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 }
 
 // wireHost is the host's side: the gateways' addresses, and a route to each of
-// the container's. Its link-local address, which the host asks for the
-// container's MAC with, is to be usable at once, so duplicate address detection
-// is off before the link is up (RFC 4862 section 5.4).
+// the container's.
 func wireHost(s *netops.Spec, in *attach.Input, ips []attach.Family) {
-	wireHostSysctls(s, in, ips)
+	attach.HostEndSysctls(s, in, ips)
 	s.Add(&netops.Link{In: netops.Host, Name: in.HostLink, Up: true})
 	made := map[netip.Addr]bool{}
 	for _, ip := range ips {
@@ -115,25 +112,6 @@ func wireHost(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	}
 	for _, ip := range ips {
 		s.Add(&netops.Route{In: netops.Host, Link: in.HostLink, Dst: single(ip.Address.Addr())})
-	}
-}
-
-// wireHostSysctls prepares the host's interface. Router advertisements of a
-// container are not for the host. CHECK leaves settings out, as inside.
-func wireHostSysctls(s *netops.Spec, in *attach.Input, ips []attach.Family) {
-	if in.Prev != nil {
-		return
-	}
-	set := func(name, value string, optional bool) {
-		s.Add(&netops.Sysctl{In: netops.Host, Key: fmt.Sprintf("net/ipv6/conf/%s/%s", in.HostLink, name), Value: value, Optional: optional})
-	}
-	set("accept_ra", "0", true)
-	set("accept_dad", "0", true)
-	for _, ip := range ips {
-		if ip.Address.Addr().Is6() {
-			set("disable_ipv6", "0", false)
-			return
-		}
 	}
 }
 
