@@ -37,6 +37,9 @@ var (
 	ErrNoPlugin = errors.New("plugin not found")
 	// ErrUnplanned: the plugin cannot tell what it would do (code 116).
 	ErrUnplanned = errors.New("cannot be planned")
+	// ErrUsage: a verb of the command line or a daemon was called in the wrong way; the
+	// process exits with 2 (code 117). Usagef makes one.
+	ErrUsage = errors.New("called in the wrong way")
 	// ErrPanic: the role has a defect; what it did was undone (code 108).
 	ErrPanic = errors.New("internal error")
 )
@@ -68,6 +71,19 @@ func (e *EnvError) Error() string { return e.Name + ": " + e.Reason }
 
 // Is makes every EnvError an ErrEnv.
 func (e *EnvError) Is(target error) bool { return target == ErrEnv }
+
+// usageError is an error of who typed a command line.
+type usageError struct{ error }
+
+// Usagef tells what is wrong with the flags or arguments of a verb or a daemon, and what
+// would be right. It is an ErrUsage, which is not in its text, and wraps what %w names.
+func Usagef(format string, a ...any) error { return usageError{fmt.Errorf(format, a...)} }
+
+// Is makes it an ErrUsage.
+func (usageError) Is(target error) bool { return target == ErrUsage }
+
+// Unwrap is the error within.
+func (e usageError) Unwrap() error { return e.error }
 
 // UndoError tells that what a failed ADD had done could not be undone: something may
 // be left. An error without one says that nothing is.

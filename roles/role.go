@@ -79,10 +79,12 @@ func (r *Role) HasVerb(name string) bool {
 type CommandVerb struct {
 	// Name is one word, or "noun verb".
 	Name, Help string
-	// Args says what arguments it takes: "ADDRESS…"; by default any.
+	// Args says what arguments it takes, by words: "NAME" is one, "NAME…" one or more,
+	// "[NAME]" none or one, "[NAME…]" any; none by default. No other number is passed on.
 	Args  string
 	Flags []Flag
 	// Run is nil for a noun, which Name is alone then: Help is about all of its verbs.
+	// What it says about flags and arguments is a Usagef.
 	Run func(ctx context.Context, h *Host, flags map[string]string, args []string) (any, error)
 }
 

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnibox/cnibox/roles"
 )
 
 func TestArrange(t *testing.T) {
@@ -45,7 +47,7 @@ func TestArrange(t *testing.T) {
 		}
 	}
 	p := Process{Table: testTable()}
-	if _, err := arrange(p.app().Commands, []string{"state", "nonsense"}); !errors.Is(err, errUsage) {
+	if _, err := arrange(p.app().Commands, []string{"state", "nonsense"}); !errors.Is(err, roles.ErrUsage) {
 		t.Errorf("unknown verb of state: %v", err)
 	}
 }

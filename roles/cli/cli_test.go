@@ -146,8 +146,10 @@ func testTable() roles.Table {
 			Capabilities: []string{"ips"}, Conf: func() any { return new(ipamConf) },
 			New: newIPAM,
 			Verbs: []roles.CommandVerb{
-				{Name: "greet", Help: "say hello", Flags: []roles.Flag{{Name: "to", Default: "world", Help: "whom"}}, Run: greet},
+				{Name: "greet", Help: "say hello", Args: "[WHOM…]", Flags: []roles.Flag{{Name: "to", Default: "world", Help: "whom"}}, Run: greet},
 				{Name: "pool show", Help: "show the pool", Args: "[NAME]", Flags: []roles.Flag{{Name: "twice", Help: "show it twice", Switch: true}}, Run: showPool},
+				{Name: "pool clear", Help: "empty the pool", Run: greet},
+				{Name: "pool rename", Help: "rename the pool", Args: "OLD [AT]NEW[S] [AS…]", Run: renamePool},
 				{Name: "state export", Help: "write the state", Run: exportTo},
 			},
 		},
@@ -239,6 +241,13 @@ func showPool(_ context.Context, _ *roles.Host, flags map[string]string, args []
 		return []string{flags["twice"], strings.Join(args, ",")}, nil
 	}
 	return pools{3}, nil
+}
+
+func renamePool(_ context.Context, _ *roles.Host, _ map[string]string, args []string) (any, error) {
+	if args[1] == "bad" {
+		return nil, roles.Usagef("%q is no name", args[1])
+	}
+	return nil, nil
 }
 
 func exportTo(_ context.Context, _ *roles.Host, _ map[string]string, args []string) (any, error) {

@@ -7,15 +7,13 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/lint"
 )
 
 // errDifferent ends a verb that worked and found what should not be; what it
 // found has been printed, or is in the error that wraps it.
 var errDifferent = errors.New("differences found")
-
-// errUsage ends a verb that was called in the wrong way.
-var errUsage = errors.New("wrong usage")
 
 // verbError tells which verb failed.
 type verbError struct {
@@ -43,14 +41,9 @@ func withHint(err error, hint string) error {
 	return &hintError{err, hint}
 }
 
-// usage is an error of the caller's.
-type usageError struct{ text string }
-
-func (e *usageError) Error() string        { return e.text }
-func (e *usageError) Is(target error) bool { return target == errUsage }
-
+// usagef is an error of the caller's, with what to try.
 func usagef(hint, format string, a ...any) error {
-	return withHint(&usageError{fmt.Sprintf(format, a...)}, hint)
+	return withHint(roles.Usagef(format, a...), hint)
 }
 
 // named puts the verb's name on its errors.
@@ -104,7 +97,7 @@ func (p *Process) report(err error) int {
 	}
 	code := ExitFailed
 	switch {
-	case errors.Is(err, errUsage):
+	case errors.Is(err, roles.ErrUsage):
 		code = ExitUsage
 	case errors.Is(err, errDifferent):
 		code = ExitDifferent

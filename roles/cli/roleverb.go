@@ -1,8 +1,9 @@
 package cli
 
 import (
-	"cmp"
+	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -61,10 +62,13 @@ func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *
 	return &cli.Command{
 		Name:        name,
 		Usage:       v.Help,
-		ArgsUsage:   cmp.Or(v.Args, "[ARGUMENT…]"),
+		ArgsUsage:   v.Args,
 		Description: "Brought by the role " + r.Name() + ".",
 		Flags:       flags,
 		Action: func(c *cli.Context) error {
+			if err := countArgs(v.Args, c.Args().Slice()); err != nil {
+				return withHint(err, "cnibox help "+v.Name)
+			}
 			h, done, err := p.host(c.Context, r.Name())
 			if err != nil {
 				return err
@@ -80,12 +84,42 @@ func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *
 				}
 			}
 			out, err := v.Run(c.Context, h, values, c.Args().Slice())
+			if errors.Is(err, roles.ErrUsage) {
+				return withHint(err, "cnibox help "+v.Name)
+			}
 			if err != nil || out == nil {
 				return err
 			}
 			return p.writeAnswer(out, c.Bool("json"), p.style(c))
 		},
 	}
+}
+
+// countArgs refuses a number of arguments that is not what a verb takes, in the
+// form of [roles.CommandVerb.Args].
+func countArgs(takes string, args []string) error {
+	least, most := 0, 0
+	for word := range strings.FieldsSeq(takes) {
+		name := word
+		if strings.HasPrefix(word, "[") && strings.IndexByte(word, ']') == len(word)-1 {
+			name = word[1 : len(word)-1]
+		} else {
+			least++
+		}
+		most++
+		if strings.HasSuffix(name, "…") {
+			most = math.MaxInt
+		}
+	}
+	switch {
+	case takes == "" && len(args) > 0:
+		return usagef("", "%q: no argument is expected", args[0])
+	case len(args) < least:
+		return usagef("", "want %s", takes)
+	case len(args) > most:
+		return usagef("", "%q is too much: want %s", args[most], takes)
+	}
+	return nil
 }
 
 // tabular is an answer that is shown as headings and rows of as many cells, and

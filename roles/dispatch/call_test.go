@@ -334,6 +334,18 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
+// A daemon with wrong flags exits with 2: to start it again is no use.
+func TestDaemonFlags(t *testing.T) {
+	w := newWorld().set("CNI_COMMAND", "")
+	w.args = []string{"agent", "--nosuch"}
+	w.table = roles.Table{{Names: []string{"agent"}, Kind: roles.Daemon, Summary: "a daemon", Run: func(_ context.Context, _ *roles.Host, args []string) error {
+		return fmt.Errorf("start: %w", roles.Usagef("%q is no flag", args[0]))
+	}}}
+	if a := w.call(t); a.exit != 2 || a.stderr != "cnibox: agent: start: \"--nosuch\" is no flag\n" {
+		t.Errorf("%+v", a)
+	}
+}
+
 func TestLog(t *testing.T) {
 	a := &actor{name: "one", add: func(_ context.Context, h *roles.Host, _ *roles.Request) (*roles.Result, error) {
 		h.Log.Info("note")

@@ -21,10 +21,12 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Exit codes of a plugin.
+// Exit codes of a plugin, and of a daemon.
 const (
 	exitOK     = 0
 	exitFailed = 1
+	// exitUsage is for a daemon whose flags are wrong: it would fail each time.
+	exitUsage = 2
 )
 
 // Process is the world of one call: nothing else of the process is used.
@@ -147,6 +149,9 @@ func (p *Process) daemon(ctx context.Context, role *roles.Role, name string, arg
 		return exitOK
 	}
 	fmt.Fprintf(p.Stderr, "cnibox: %s: %s\n", role.Name(), oneLine(err))
+	if errors.Is(err, roles.ErrUsage) {
+		return exitUsage
+	}
 	return exitFailed
 }
 

@@ -70,6 +70,7 @@ func errorCodes() []errorCode {
 		{store.ErrSchema, 114},
 		{store.ErrInvalid, 115},
 		{roles.ErrUnplanned, 116},
+		{roles.ErrUsage, 117},
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/cnibox/cnibox/internal/yaml"
 )
 
 // kind of a JSON value, as a reader of the file would call it.
@@ -189,6 +191,9 @@ func syntaxFault(data []byte, err error) Finding {
 	f.Line, f.Column = position(data, off)
 	rest := data[min(max(off, 0), len(data)):]
 	switch {
+	case isYAML(data):
+		f.Message = "is YAML, and runtimes read JSON only"
+		f.Hint = "turn it into JSON (yq -o=json); only multi takes YAML, from its own directory of networks"
 	case bytes.HasPrefix(data, []byte("\xef\xbb\xbf")):
 		f.Hint = "remove the byte order mark at the start of the file"
 	case bytes.HasPrefix(rest, []byte("/")) || bytes.HasPrefix(rest, []byte("#")):
@@ -197,4 +202,14 @@ func syntaxFault(data []byte, err error) Finding {
 		f.Hint = "no comma may stand before the closing bracket"
 	}
 	return f
+}
+
+// isYAML tells whether a text that is no JSON is a YAML mapping that spells keys as
+// people do in YAML: nothing with a bracket in front, which is JSON gone wrong.
+func isYAML(data []byte) bool {
+	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+		return false
+	}
+	doc, err := yaml.ToJSON(data)
+	return err == nil && bytes.HasPrefix(doc, []byte("{"))
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
 )
 
@@ -78,7 +79,7 @@ func parseFlags(role, version string, args, env []string) (*settings, error) {
 			return nil, process.Help("cnibox " + role + " [FLAG…]: keep this node's pod network connected with the other nodes'\n\n" +
 				"every flag may come from the environment as well: FLANNELD_IP_MASQ=true is -ip-masq\n\nflags:" + process.Usage(f))
 		}
-		return nil, fmt.Errorf("%w: 'cnibox %s -help' lists the flags", err, role)
+		return nil, roles.Usagef("%w: 'cnibox %s -help' lists the flags", err, role)
 	}
 	if *showVersion {
 		return nil, process.Help(version)
@@ -93,7 +94,10 @@ func parseFlags(role, version string, args, env []string) (*settings, error) {
 			s.ignored = append(s.ignored, one.Name)
 		}
 	})
-	return s, errors.Join(append(errs, s.complete(role)...)...)
+	if errs = append(errs, s.complete(role)...); len(errs) > 0 {
+		return nil, roles.Usagef("%w", errors.Join(errs...))
+	}
+	return s, nil
 }
 
 // fromEnvironment sets the flags that the command line leaves alone.
@@ -179,7 +183,9 @@ func (r *registryFlags) register(f *flag.FlagSet) {
 	f.BoolVar(&r.networkUnavailable, "set-node-network-unavailable", true, "clear the Node's condition NetworkUnavailable")
 	f.StringVar(&r.dir, "cluster-dir", "", "a directory at this `path` is the registry: config.json and nodes/")
 	f.Func("etcd-endpoints", "etcd is the registry: comma-separated `URLs`", func(v string) error {
-		r.etcd = splitList(v)
+		if r.etcd = splitList(v); len(r.etcd) == 0 {
+			return errors.New("names no URL: give http://127.0.0.1:2379, or leave the flag out")
+		}
 		return nil
 	})
 	f.StringVar(&r.etcdPrefix, "etcd-prefix", defaultEtcdPrefix, "`prefix` of the keys in etcd")

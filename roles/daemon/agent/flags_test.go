@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cnibox/cnibox/roles"
 )
 
 // TestFlags: flannel's command lines and environments mean what they mean to flanneld.
@@ -69,6 +71,9 @@ func TestRegistryOfFlags(t *testing.T) {
 // TestFlagFaults: every fault is told, with the flag and what to give.
 func TestFlagFaults(t *testing.T) {
 	_, err := parseFlags("agent", "v1", []string{"-cluster-dir", "x", "-healthz-port=70000", "-etcd-certfile=/c", "y"}, []string{"FLANNELD_PUBLIC_IP=nine", "FLANNELD_IP_BLACKHOLE_ROUTE=true"})
+	if !errors.Is(err, roles.ErrUsage) {
+		t.Errorf("no fault of usage: %v", err)
+	}
 	for _, want := range []string{
 		`-cluster-dir: "x" is no absolute path`, "-healthz-port: 70000 is no port", "-etcd-certfile and -etcd-keyfile", `"y" is no flag`,
 		`FLANNELD_PUBLIC_IP: "nine" is no IPv4 address`, "FLANNELD_IP_BLACKHOLE_ROUTE: the agent makes no blackhole route",
@@ -77,8 +82,8 @@ func TestFlagFaults(t *testing.T) {
 			t.Errorf("%v, want %q in it", err, want)
 		}
 	}
-	for _, args := range [][]string{{"-nosuch"}, {"-iface-regex", "("}, {"-public-ip", "2001:db8::1"}, {"-public-ip", "127.0.0.1"}, {"-ip-masq-except", "10.0.0.1/8"}, {"-subnet-lease-renew-margin=0"}} {
-		if _, err := parseFlags("agent", "v1", args, nil); err == nil || !strings.Contains(err.Error(), "'cnibox agent -help'") {
+	for _, args := range [][]string{{"-nosuch"}, {"-iface-regex", "("}, {"-public-ip", "2001:db8::1"}, {"-public-ip", "127.0.0.1"}, {"-ip-masq-except", "10.0.0.1/8"}, {"-etcd-endpoints", ""}, {"-etcd-endpoints= ,"}, {"-subnet-lease-renew-margin=0"}} {
+		if _, err := parseFlags("agent", "v1", args, nil); !errors.Is(err, roles.ErrUsage) || !strings.Contains(err.Error(), "'cnibox agent -help'") {
 			t.Errorf("%q: %v", args, err)
 		}
 	}

@@ -19,10 +19,7 @@ func verbs() []roles.CommandVerb {
 		{
 			Name: "agent status", Help: "show what the agent has in the kernel for every other node",
 			Flags: []roles.Flag{{Name: "socket", Help: "path of the agent's socket; else agent.sock in the run directory"}},
-			Run: func(ctx context.Context, h *roles.Host, flags map[string]string, args []string) (any, error) {
-				if len(args) > 0 {
-					return nil, fmt.Errorf("%q is no flag", args[0])
-				}
+			Run: func(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
 				s := &settings{socket: flags["socket"]}
 				s.place(runDir(h))
 				return askStatus(ctx, s.socket)

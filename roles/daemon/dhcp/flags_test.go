@@ -5,6 +5,8 @@ import (
 	"flag"
 	"strings"
 	"testing"
+
+	"github.com/cnibox/cnibox/roles"
 )
 
 // TestFlags: who asks for help is told every flag with its default, who errs how to ask.
@@ -14,7 +16,7 @@ func TestFlags(t *testing.T) {
 		t.Errorf("-help: %v", err)
 	}
 	_, err = parseFlags([]string{"-socket", "/run/x.sock"})
-	if err == nil || !strings.Contains(err.Error(), "-socket: 'cnibox dhcp daemon -help' lists") {
+	if !errors.Is(err, roles.ErrUsage) || !strings.Contains(err.Error(), "-socket: 'cnibox dhcp daemon -help' lists") {
 		t.Errorf("-socket: %v", err)
 	}
 	s, err := parseFlags([]string{"-socketpath", "/run/x.sock", "-broadcast"})
@@ -22,7 +24,7 @@ func TestFlags(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	_, err = parseFlags([]string{"-socketpath", "x.sock", "-timeout", "0s"})
-	if err == nil || !strings.Contains(err.Error(), `-socketpath: "x.sock" is no absolute path`) || !strings.Contains(err.Error(), "-timeout: 0s is no time to wait") {
+	if !errors.Is(err, roles.ErrUsage) || !strings.Contains(err.Error(), `-socketpath: "x.sock" is no absolute path`) || !strings.Contains(err.Error(), "-timeout: 0s is no time to wait") {
 		t.Errorf("wrong values: %v", err)
 	}
 }

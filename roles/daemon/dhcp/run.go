@@ -40,7 +40,7 @@ func parseFlags(args []string) (*settings, error) {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil, process.Help("cnibox dhcp daemon [FLAG…]: keep the leases of containers\n\nflags:" + process.Usage(f))
 		}
-		return nil, fmt.Errorf("%w: 'cnibox dhcp daemon -help' lists the flags", err)
+		return nil, roles.Usagef("%w: 'cnibox dhcp daemon -help' lists the flags", err)
 	}
 	var errs []error
 	if f.NArg() > 0 {
@@ -59,7 +59,10 @@ func parseFlags(args []string) (*settings, error) {
 			errs = append(errs, fmt.Errorf("%s: %s is no time to wait", name, d))
 		}
 	}
-	return s, errors.Join(errs...)
+	if len(errs) > 0 {
+		return nil, roles.Usagef("%w", errors.Join(errs...))
+	}
+	return s, nil
 }
 
 // Run is the daemon: it takes up the leases on record, listens, and keeps

@@ -16,8 +16,8 @@ import (
 // verbs are the commands of the role.
 func verbs() []roles.CommandVerb {
 	return []roles.CommandVerb{
-		{Name: "attach", Help: "attach a running container to one more network: POD|CONTAINERID [NAMESPACE/]NETWORK[@IFNAME]", Run: plug((*handler).hotPlug)},
-		{Name: "detach", Help: "detach a running container from a network: POD|CONTAINERID [NAMESPACE/]NETWORK[@IFNAME] or @IFNAME", Run: plug((*handler).hotUnplug)},
+		{Name: "attach", Args: "POD|CONTAINERID [NAMESPACE/]NETWORK[@IFNAME]", Help: "attach a running container to one more network", Run: plug((*handler).hotPlug)},
+		{Name: "detach", Args: "POD|CONTAINERID [NAMESPACE/]NETWORK[@IFNAME]|@IFNAME", Help: "detach a running container from a network", Run: plug((*handler).hotUnplug)},
 	}
 }
 
@@ -33,9 +33,6 @@ type hot struct {
 // plug finds the container's record, locks it, and calls f with its namespace.
 func plug(f func(*handler, context.Context, *hot) error) func(context.Context, *roles.Host, map[string]string, []string) (any, error) {
 	return func(ctx context.Context, h *roles.Host, _ map[string]string, args []string) (any, error) {
-		if len(args) != 2 {
-			return nil, errors.New("want POD|CONTAINERID and [NAMESPACE/]NETWORK[@IFNAME]")
-		}
 		key, err := containerOf(ctx, h, args[0])
 		if err != nil {
 			return nil, err
@@ -112,7 +109,7 @@ func (m *handler) hotPlug(ctx context.Context, p *hot) error {
 	ns, _, _ := strings.Cut(p.asked.Pod, "/")
 	w, err := wish.Parse(map[string]string{wish.NetworksKey: p.want}, ns)
 	if err != nil {
-		return err
+		return roles.Usagef("%w", err)
 	}
 	r := &resolver{handler: m, req: p.req, namespace: ns, find: m.finder(p.api), held: map[string]int{}}
 	for _, n := range p.asked.Delegates {
