@@ -42,6 +42,8 @@ type Attachment struct {
 	MAC       string         `json:"mac,omitempty"`
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
 	Routes    []string       `json:"routes,omitempty"`
+	// Note is what the role that made it keeps for itself.
+	Note json.RawMessage `json:"note,omitempty"`
 	// Parts has one entry for each role that took part, in order of ADD.
 	Parts   []Part    `json:"parts"`
 	Created time.Time `json:"created"`

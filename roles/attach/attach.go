@@ -6,6 +6,7 @@ package attach
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -99,6 +100,8 @@ type Wiring struct {
 	MAC string
 	// Claims are taken before anything is made.
 	Claims []Claim
+	// Note is recorded with an interface role's attachment, for the role's own use.
+	Note json.RawMessage
 }
 
 // Handler answers the CNI verbs for an Interface.

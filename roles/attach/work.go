@@ -175,7 +175,7 @@ func (a *work) record(p *planned) (*store.Attachment, error) {
 	}
 	rec := &store.Attachment{
 		Key: a.req.Key(), Pod: a.req.Pod(), Netns: node.ThisNetns(a.req.Netns, a.ns),
-		HostLink: w.HostLink, MAC: w.MAC, Parts: []store.Part{part},
+		HostLink: w.HostLink, MAC: w.MAC, Note: w.Note, Parts: []store.Part{part},
 		Created: now, Updated: now, Program: a.h.Program,
 	}
 	for _, ip := range w.Result.IPs {
