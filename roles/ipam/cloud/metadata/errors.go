@@ -21,6 +21,8 @@ var (
 type laterError struct {
 	err   error
 	after time.Duration
+	// status is what was answered; 0 when nothing was.
+	status int
 }
 
 func (e *laterError) Error() string { return ErrUnavailable.Error() + ": " + e.err.Error() }

@@ -56,7 +56,12 @@ type Provider struct {
 }
 
 // Providers are all, auto first.
-func Providers() []Provider { return nil }
+func Providers() []Provider {
+	return []Provider{
+		auto(), azure(), azureIMDS(), aws(), gcp(), alibaba(), tencent(), oracle(),
+		openstack(), digitalOcean(), hetzner(), vultr(), file(),
+	}
+}
 
 // Lookup finds a provider by its name.
 func Lookup(name string) (Provider, bool) {
@@ -66,4 +71,12 @@ func Lookup(name string) (Provider, bool) {
 		}
 	}
 	return Provider{}, false
+}
+
+func providerNames() []string {
+	var names []string
+	for _, p := range Providers() {
+		names = append(names, p.Name)
+	}
+	return names
 }

@@ -1,0 +1,162 @@
+package metadata
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+// parseAddress is an address of a subnet's family, or why it cannot be one.
+func parseAddress(s string, p netip.Prefix) (netip.Addr, string) {
+	a, err := netip.ParseAddr(strings.TrimSpace(s))
+	switch {
+	case err != nil || a.Zone() != "" || a.Is4In6():
+		return netip.Addr{}, "is no address"
+	case a.Is4() != p.Addr().Is4():
+		return netip.Addr{}, "is of the other family"
+	case !p.Contains(a):
+		return netip.Addr{}, "is outside"
+	}
+	return a, ""
+}
+
+// ownOf finds which addresses of a subnet are the node's own; links are those that its links have.
+func (n *normaliser) ownOf(mac string, to *store.CloudSubnet, s *subnet, links []netip.Addr) {
+	own := s.own
+	if s.firstIsOwn {
+		own = append(own, n.nodes(to.Prefix, s.addresses)...)
+	}
+	for _, text := range own {
+		a, why := parseAddress(text, to.Prefix)
+		switch {
+		case why != "":
+			n.drop("%s: the node's own %.50q of %s %s", mac, text, to.Prefix, why)
+		case len(to.Own) >= maxOwn:
+			n.drop("%s: the node's own %s of %s is one too many", mac, a, to.Prefix)
+			n.own[a] = true
+		default:
+			n.own[a] = true
+			to.Own = append(to.Own, a)
+		}
+	}
+	for _, a := range links {
+		if to.Prefix.Contains(a) {
+			to.Own = append(to.Own, a)
+		}
+	}
+	slices.SortFunc(to.Own, netip.Addr.Compare)
+	to.Own = slices.Compact(to.Own)
+}
+
+// nodes is the node's own of a list that does not say: nothing when its links have
+// one of them, which n.own knows, else the first.
+func (n *normaliser) nodes(p netip.Prefix, addresses []string) []string {
+	for _, text := range addresses {
+		if a, why := parseAddress(text, p); why == "" && n.own[a] {
+			return nil
+		}
+	}
+	return addresses[:min(1, len(addresses))]
+}
+
+// takeRanges gives the subnets their ranges: no two of them overlap.
+func (n *normaliser) takeRanges(nics []nic, parsed []store.CloudNIC, raw [][]*subnet) {
+	type found struct {
+		p  netip.Prefix
+		to *store.CloudSubnet
+		of string
+	}
+	var all []found
+	for i := range parsed {
+		for j := range parsed[i].Subnets {
+			to := &parsed[i].Subnets[j]
+			for _, text := range raw[i][j].ranges {
+				p, err := netip.ParsePrefix(strings.TrimSpace(text))
+				switch {
+				case err != nil || p.Addr().Is4In6():
+					n.drop("%s: %.50q of %s is no range", nics[i].mac, text, to.Prefix)
+				case p != p.Masked():
+					n.drop("%s: range %s of %s has host bits", nics[i].mac, p, to.Prefix)
+				case !to.Prefix.Contains(p.Addr()) || p.Bits() < to.Prefix.Bits():
+					n.drop("%s: range %s is outside of %s", nics[i].mac, p, to.Prefix)
+				default:
+					all = append(all, found{p, to, nics[i].mac})
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b found) int { return comparePrefix(a.p, b.p) })
+	for _, f := range all {
+		if len(n.ranges) > 0 && n.ranges[len(n.ranges)-1].Overlaps(f.p) {
+			n.drop("%s: range %s is in %s, which is named too", f.of, f.p, n.ranges[len(n.ranges)-1])
+			continue
+		}
+		if n.left == 0 {
+			n.drop("%s: range %s: more than %d addresses and ranges", f.of, f.p, maxAddresses)
+			continue
+		}
+		n.left--
+		n.ranges = append(n.ranges, f.p)
+		f.to.Ranges = append(f.to.Ranges, f.p)
+	}
+}
+
+// inRange is the range that an address is in.
+func (n *normaliser) inRange(a netip.Addr) (netip.Prefix, bool) {
+	i := sort.Search(len(n.ranges), func(i int) bool {
+		return cmp.Or(cmp.Compare(n.ranges[i].Addr().BitLen(), a.BitLen()), n.ranges[i].Addr().Compare(a)) > 0
+	})
+	if i > 0 && n.ranges[i-1].Contains(a) {
+		return n.ranges[i-1], true
+	}
+	return netip.Prefix{}, false
+}
+
+// takeAddresses gives a subnet its single addresses.
+func (n *normaliser) takeAddresses(mac string, to *store.CloudSubnet, s *subnet) {
+	for _, text := range s.addresses {
+		a, why := parseAddress(text, to.Prefix)
+		if why == "" {
+			if n.own[a] {
+				continue
+			}
+			why = n.unusable(a, to)
+		}
+		if why != "" {
+			n.drop("%s: %.50q of %s %s", mac, text, to.Prefix, why)
+			continue
+		}
+		n.left--
+		n.taken[a] = mac
+		to.Addresses = append(to.Addresses, a)
+	}
+	slices.SortFunc(to.Addresses, netip.Addr.Compare)
+}
+
+// unusable is why a pod cannot have an address of the subnet.
+func (n *normaliser) unusable(a netip.Addr, to *store.CloudSubnet) string {
+	wide := a.BitLen()-to.Prefix.Bits() >= 2
+	switch {
+	case a.IsUnspecified() || a.IsMulticast() || a.IsLoopback():
+		return "is no host's"
+	case a == to.Gateway:
+		return "is the gateway"
+	case wide && a == to.Prefix.Addr():
+		return "is the subnet's own"
+	case wide && a.Is4() && !to.Prefix.Contains(a.Next()):
+		return "is the broadcast address"
+	case n.left == 0:
+		return "is one too many"
+	}
+	if other, ok := n.taken[a]; ok {
+		return "is named twice, for " + other + " before"
+	}
+	if p, ok := n.inRange(a); ok {
+		return "is in " + p.String() + ", which is named too"
+	}
+	return ""
+}

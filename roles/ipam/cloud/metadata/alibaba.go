@@ -1,0 +1,54 @@
+package metadata
+
+import "context"
+
+func alibaba() Provider {
+	const base = "http://100.100.100.200"
+	return Provider{
+		Name: "alibaba", Default: base,
+		Summary: "Alibaba Cloud ECS: secondary addresses and prefixes of each interface",
+		Fetch: overHTTP("alibaba", "the interfaces have their primary addresses only: assign secondary private addresses or prefixes to them",
+			[]string{base}, askAlibaba),
+	}
+}
+
+// askAlibaba goes through the interfaces.
+func askAlibaba(ctx context.Context, a *asker) ([]nic, error) {
+	a.login = token("X-aliyun-ecs-metadata-token-ttl-seconds", "X-aliyun-ecs-metadata-token")
+	macs, err := a.macs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	primary, err := a.text(ctx, "/latest/meta-data/mac")
+	if err != nil {
+		return nil, err
+	}
+	dns, err := a.lines(ctx, "/latest/meta-data/dns-conf/nameservers")
+	if err != nil {
+		return nil, err
+	}
+	nics := make([]nic, 0, len(macs))
+	for _, mac := range macs {
+		k := &keys{a: a, path: macsPath + mac + "/"}
+		n := nic{mac: mac, device: unnumbered, primary: mac == primary, id: k.text(ctx, "network-interface-id"), dns: dns}
+		n.network = append(k.list(ctx, "vpc-cidr-block"), k.list(ctx, "vpc-ipv6-cidr-blocks")...)
+		n.subnets = append(
+			alibabaFamily(k.text(ctx, "primary-ip-address"), k.text(ctx, "gateway"), k.list(ctx, "vswitch-cidr-block"), k.list(ctx, "private-ipv4s"), k.list(ctx, "ipv4-prefixes")),
+			alibabaFamily("", k.text(ctx, "ipv6-gateway"), k.list(ctx, "vswitch-ipv6-cidr-block"), k.list(ctx, "ipv6s"), k.list(ctx, "ipv6-prefixes"))...)
+		if k.err != nil {
+			return nil, k.err
+		}
+		nics = append(nics, n)
+	}
+	return nics, nil
+}
+
+// alibabaFamily sorts addresses and prefixes into subnets. The list has the
+// primary address too, which has no key of its own with IPv6.
+func alibabaFamily(primary, gateway string, cidrs, addresses, prefixes []string) []subnet {
+	h := homesOf(cidrs, gateway).ranges(prefixes)
+	if primary == "" {
+		return h.unmarked(addresses).subnets
+	}
+	return h.own(primary).addresses(addresses).subnets
+}

@@ -1,0 +1,56 @@
+package metadata
+
+import (
+	"context"
+	"strconv"
+)
+
+func aws() Provider {
+	const base = "http://169.254.169.254"
+	return Provider{
+		Name: "aws", Default: base,
+		Summary: "Amazon EC2 (IMDSv2): secondary addresses and delegated prefixes (/28, /80) of each interface",
+		Fetch: overHTTP("aws", "the interfaces have their primary addresses only: assign secondary addresses or prefixes (aws ec2 assign-private-ip-addresses, assign-ipv6-addresses)",
+			[]string{base}, askAWS),
+	}
+}
+
+// askAWS goes through the interfaces. What an interface does not have is a 404.
+func askAWS(ctx context.Context, a *asker) ([]nic, error) {
+	a.login = token("X-aws-ec2-metadata-token-ttl-seconds", "X-aws-ec2-metadata-token")
+	macs, err := a.macs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	primary, err := a.text(ctx, "/latest/meta-data/mac")
+	if err != nil {
+		return nil, err
+	}
+	nics := make([]nic, 0, len(macs))
+	for _, mac := range macs {
+		k := &keys{a: a, path: macsPath + mac + "/"}
+		n := nic{mac: mac, primary: mac == primary, id: k.text(ctx, "interface-id")}
+		if n.device, err = strconv.Atoi(k.text(ctx, "device-number")); err != nil {
+			n.device = unnumbered
+		}
+		n.network = append(k.list(ctx, "vpc-ipv4-cidr-blocks"), k.list(ctx, "vpc-ipv6-cidr-blocks")...)
+		n.subnets = append(
+			awsFamily(k.list(ctx, "subnet-ipv4-cidr-block"), k.list(ctx, "local-ipv4s"), k.list(ctx, "ipv4-prefix")),
+			awsFamily(k.list(ctx, "subnet-ipv6-cidr-blocks"), k.list(ctx, "ipv6s"), k.list(ctx, "ipv6-prefix"))...)
+		if k.err != nil {
+			return nil, k.err
+		}
+		nics = append(nics, n)
+	}
+	return nics, nil
+}
+
+// awsFamily sorts addresses and prefixes into subnets. The first address is the
+// interface's own.
+func awsFamily(cidrs, addresses, prefixes []string) []subnet {
+	h := homesOf(cidrs, "").ranges(prefixes)
+	if len(addresses) == 0 {
+		return h.subnets
+	}
+	return h.own(addresses[0]).addresses(addresses[1:]).subnets
+}

@@ -1,0 +1,71 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// What AWS began and others took over: a tree of keys with one text each, and a
+// token that is got first.
+const macsPath = "/latest/meta-data/network/interfaces/macs/"
+
+// keys asks for the keys of one interface; the first error stays.
+type keys struct {
+	a    *asker
+	path string
+	err  error
+}
+
+// text is one value; "" when the cloud has none (404).
+func (k *keys) text(ctx context.Context, key string) string {
+	if k.err != nil {
+		return ""
+	}
+	var s string
+	s, k.err = k.a.text(ctx, k.path+key)
+	return s
+}
+
+// list is a value of several, which are on lines (AWS) or in brackets (Alibaba),
+// with quotes and without.
+func (k *keys) list(ctx context.Context, key string) []string {
+	return strings.FieldsFunc(k.text(ctx, key), func(r rune) bool { return strings.ContainsRune("[]\", \t\r\n", r) })
+}
+
+// macs are the interfaces that a cloud lists by MAC. They become paths, and
+// are nothing but MACs.
+func (a *asker) macs(ctx context.Context) ([]string, error) {
+	lines, err := a.lines(ctx, macsPath)
+	if err != nil {
+		return nil, err
+	}
+	if len(lines) > maxInterfaces {
+		return nil, fmt.Errorf("%w: %d interfaces, more than %d", ErrInvalid, len(lines), maxInterfaces)
+	}
+	for i, l := range lines {
+		lines[i] = strings.TrimSuffix(l, "/")
+		if _, err := parseMAC(lines[i]); err != nil || lines[i] == anyMAC {
+			return nil, fmt.Errorf("%s%s: %w: %.50q is no MAC", a.base, macsPath, ErrInvalid, l)
+		}
+	}
+	return lines, nil
+}
+
+// token logs in with a session token, which is put for the query only: a minute.
+func token(ttl, header string) func(context.Context, *asker) error {
+	return func(ctx context.Context, a *asker) error {
+		a.header = headerOf(http.CanonicalHeaderKey(ttl), "60")
+		b, err := a.send(ctx, http.MethodPut, "/latest/api/token")
+		if err != nil {
+			return fmt.Errorf("get a session token: %w", err)
+		}
+		t := strings.TrimSpace(string(b))
+		if t == "" || len(t) > 4096 || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return fmt.Errorf("get a session token: %w: no token", ErrInvalid)
+		}
+		a.header = headerOf(http.CanonicalHeaderKey(header), t)
+		return nil
+	}
+}

@@ -1,0 +1,80 @@
+package metadata
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+)
+
+// imdsPath is of a version that all regions have.
+const imdsPath = "/metadata/instance/network?api-version=2021-02-01"
+
+func azureIMDS() Provider {
+	const base = "http://169.254.169.254"
+	return Provider{
+		Name: "azure-imds", Default: base,
+		Summary: "Azure's Instance Metadata Service: the same addresses, for VMs that cannot reach the host agent",
+		Fetch: overHTTP("azure-imds", "each interface has one address only: add IP configurations to it (az network nic ip-config create)",
+			[]string{base}, func(ctx context.Context, a *asker) ([]nic, error) {
+				a.header.Set("Metadata", "true")
+				b, err := a.get(ctx, imdsPath)
+				if err != nil {
+					return nil, err
+				}
+				return decodeIMDS(b)
+			}),
+	}
+}
+
+type imdsFamily struct {
+	IPAddress []struct {
+		Private string `json:"privateIpAddress"`
+	} `json:"ipAddress"`
+	Subnet []struct {
+		Address string `json:"address"`
+		Prefix  string `json:"prefix"`
+	} `json:"subnet"`
+}
+
+// decodeIMDS reads the network part. It says neither which interface is the
+// primary one, nor which address: the node's own is the one that the node has.
+func decodeIMDS(b []byte) ([]nic, error) {
+	var doc struct {
+		Interface []struct {
+			MAC  string     `json:"macAddress"`
+			IPv4 imdsFamily `json:"ipv4"`
+			IPv6 imdsFamily `json:"ipv6"`
+		} `json:"interface"`
+	}
+	if err := fromJSON(b, &doc); err != nil {
+		return nil, err
+	}
+	nics := make([]nic, 0, len(doc.Interface))
+	for _, i := range doc.Interface {
+		n := nic{mac: i.MAC, device: unnumbered, dns: []string{azureDNS}}
+		for _, f := range []imdsFamily{i.IPv4, i.IPv6} {
+			var addresses, prefixes []string
+			for _, a := range f.IPAddress {
+				addresses = append(addresses, a.Private)
+			}
+			for _, s := range f.Subnet {
+				prefixes = append(prefixes, s.Address+"/"+s.Prefix)
+			}
+			n.subnets = append(n.subnets, homesOf(prefixes, "").unmarked(addresses).subnets...)
+		}
+		nics = append(nics, n)
+	}
+	return nics, nil
+}
+
+// fromJSON decodes a whole reply.
+func fromJSON(b []byte, into any) error {
+	if err := json.Unmarshal(b, into); err != nil {
+		return fmt.Errorf("%w: JSON: %w", ErrInvalid, err)
+	}
+	return nil
+}
+
+// headerOf is a header of one field.
+func headerOf(name, value string) http.Header { return http.Header{name: {value}} }

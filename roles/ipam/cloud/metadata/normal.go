@@ -1,0 +1,238 @@
+package metadata
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+// Bounds of what is taken of a reply.
+const (
+	// maxAddresses is of addresses and ranges together: a VNet has no more.
+	maxAddresses = 65536
+	maxNICs      = 256
+	maxSubnets   = 256
+	maxOwn       = 256
+	maxNetwork   = 64
+	maxDNS       = 8
+	maxDropped   = 32
+	maxText      = 128
+)
+
+// normaliser gives replies their one form.
+type normaliser struct {
+	// own are the addresses of the node, of its links and as the cloud has it.
+	own map[netip.Addr]bool
+	// taken are the addresses that somebody has already, and ranges the ranges, sorted.
+	taken  map[netip.Addr]string
+	ranges []netip.Prefix
+	// left is how many addresses and ranges there may be yet.
+	left    int
+	dropped []string
+	more    int
+}
+
+// normalise turns what a cloud says into what can be used: own are the addresses
+// that the node's links have. The second result is what was dropped, and why.
+// The same reply in another order has the same result.
+func normalise(raw []nic, own []netip.Addr) ([]store.CloudNIC, []string) {
+	n := &normaliser{own: map[netip.Addr]bool{}, taken: map[netip.Addr]string{}, left: maxAddresses}
+	links := make([]netip.Addr, len(own))
+	for i, a := range own {
+		links[i] = a.Unmap().WithZone("")
+		n.own[links[i]] = true
+	}
+	nics := n.interfaces(raw)
+	parsed := make([]store.CloudNIC, len(nics))
+	for i, r := range nics {
+		parsed[i] = n.describe(r)
+	}
+	// Whatever is a node's own, on any interface, is nobody's address.
+	rawOf := make([][]*subnet, len(nics))
+	for i, r := range nics {
+		parsed[i].Subnets, rawOf[i] = n.subnets(r)
+		for j := range parsed[i].Subnets {
+			n.ownOf(r.mac, &parsed[i].Subnets[j], rawOf[i][j], links)
+		}
+	}
+	n.takeRanges(nics, parsed, rawOf)
+	for i, r := range nics {
+		for j := range parsed[i].Subnets {
+			n.takeAddresses(r.mac, &parsed[i].Subnets[j], rawOf[i][j])
+		}
+	}
+	if n.more > 0 {
+		n.dropped = append(n.dropped, fmt.Sprintf("and %d more", n.more))
+	}
+	return parsed, n.dropped
+}
+
+// drop notes what is not used.
+func (n *normaliser) drop(format string, a ...any) {
+	if len(n.dropped) >= maxDropped {
+		n.more++
+		return
+	}
+	n.dropped = append(n.dropped, fmt.Sprintf(format, a...))
+}
+
+// interfaces are the NICs with good MACs, each once, by number.
+func (n *normaliser) interfaces(raw []nic) []nic {
+	var nics []nic
+	at := map[string]int{}
+	for i, r := range raw {
+		mac, err := parseMAC(strings.TrimSpace(r.mac))
+		if err != nil {
+			n.drop("interface %d: %v", i, err)
+			continue
+		}
+		r.mac = mac
+		if j, ok := at[mac]; ok {
+			n.drop("interface %d: %s is named twice: taken for one", i, mac)
+			nics[j].subnets = slices.Concat(nics[j].subnets, r.subnets)
+			continue
+		}
+		if len(nics) >= maxNICs {
+			n.drop("interface %d: more than %d", i, maxNICs)
+			continue
+		}
+		at[mac] = len(nics)
+		nics = append(nics, r)
+	}
+	slices.SortStableFunc(nics, func(a, b nic) int {
+		return cmp.Or(cmp.Compare(a.device, b.device), first(a.primary, b.primary), cmp.Compare(a.mac, b.mac))
+	})
+	primary := false
+	for i := range nics {
+		if nics[i].device == unnumbered {
+			nics[i].device = i
+		}
+		if nics[i].primary && primary {
+			n.drop("%s: a second primary interface: taken for a secondary", nics[i].mac)
+			nics[i].primary = false
+		}
+		primary = primary || nics[i].primary
+	}
+	return nics
+}
+
+// first orders what is true before what is not.
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// describe is a NIC without its subnets.
+func (n *normaliser) describe(r nic) store.CloudNIC {
+	c := store.CloudNIC{MAC: r.mac, ID: printable(r.id), Device: r.device, Primary: r.primary}
+	if r.mtu >= 576 && r.mtu <= 65535 {
+		c.MTU = r.mtu
+	} else if r.mtu != 0 {
+		n.drop("%s: MTU %d", r.mac, r.mtu)
+	}
+	for _, s := range r.network {
+		p, err := netip.ParsePrefix(strings.TrimSpace(s))
+		if err != nil || len(c.Network) >= maxNetwork {
+			n.drop("%s: network %.50q is no prefix, or one too many", r.mac, s)
+			continue
+		}
+		if p = p.Masked(); !slices.Contains(c.Network, p) {
+			c.Network = append(c.Network, p)
+		}
+	}
+	slices.SortFunc(c.Network, comparePrefix)
+	for _, s := range r.dns {
+		a, err := netip.ParseAddr(strings.TrimSpace(s))
+		if err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || len(c.DNS) >= maxDNS {
+			n.drop("%s: DNS server %.50q cannot be used", r.mac, s)
+			continue
+		}
+		if !slices.Contains(c.DNS, a) {
+			c.DNS = append(c.DNS, a)
+		}
+	}
+	return c
+}
+
+// printable is a short text of the cloud's, or nothing.
+func printable(s string) string {
+	s = strings.TrimSpace(s)
+	if len(s) > maxText || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return ""
+	}
+	return s
+}
+
+// subnets are a NIC's, each prefix once, with what the cloud said of it.
+func (n *normaliser) subnets(r nic) ([]store.CloudSubnet, []*subnet) {
+	var list []store.CloudSubnet
+	var raw []*subnet
+	at := map[netip.Prefix]*subnet{}
+	for _, s := range r.subnets {
+		p, err := netip.ParsePrefix(strings.TrimSpace(s.prefix))
+		switch {
+		case err != nil:
+			n.drop("%s: %.50q is no subnet: its %d addresses are not used", r.mac, s.prefix, len(s.addresses)+len(s.ranges))
+			continue
+		case p.Addr().Is4In6() || p.Bits() == 0 || p.Addr().IsMulticast() || p.Addr().IsLoopback():
+			n.drop("%s: subnet %s cannot be used", r.mac, p)
+			continue
+		case p != p.Masked():
+			n.drop("%s: subnet %s has host bits: taken for %s", r.mac, p, p.Masked())
+			p = p.Masked()
+		}
+		if same, ok := at[p]; ok {
+			same.own, same.addresses, same.ranges = append(same.own, s.own...), append(same.addresses, s.addresses...), append(same.ranges, s.ranges...)
+			continue
+		}
+		if len(list) >= maxSubnets {
+			n.drop("%s: subnet %s: more than %d", r.mac, p, maxSubnets)
+			continue
+		}
+		copied := s
+		copied.own, copied.addresses, copied.ranges = slices.Clone(s.own), slices.Clone(s.addresses), slices.Clone(s.ranges)
+		at[p] = &copied
+		list = append(list, store.CloudSubnet{Prefix: p, Gateway: n.gateway(r.mac, p, s.gateway)})
+		raw = append(raw, &copied)
+	}
+	order := make([]int, len(list))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return comparePrefix(list[a].Prefix, list[b].Prefix) })
+	sorted, rawSorted := make([]store.CloudSubnet, len(list)), make([]*subnet, len(list))
+	for i, j := range order {
+		sorted[i], rawSorted[i] = list[j], raw[j]
+	}
+	return sorted, rawSorted
+}
+
+// gateway is the one that the cloud names, also one outside of the subnet, else the
+// subnet's first address, where clouds have their routers.
+func (n *normaliser) gateway(mac string, p netip.Prefix, given string) netip.Addr {
+	given = strings.TrimSpace(given)
+	if given != "" {
+		a, err := netip.ParseAddr(given)
+		if err == nil && a.Is4() == p.Addr().Is4() && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() {
+			return a
+		}
+		n.drop("%s: gateway %.50q of %s cannot be used", mac, given, p)
+	}
+	if p.Addr().BitLen()-p.Bits() < 2 {
+		return netip.Addr{}
+	}
+	return p.Addr().Next()
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	return cmp.Or(cmp.Compare(a.Addr().BitLen(), b.Addr().BitLen()), a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}

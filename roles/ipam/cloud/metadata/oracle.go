@@ -1,0 +1,60 @@
+package metadata
+
+import "context"
+
+func oracle() Provider {
+	const base = "http://169.254.169.254"
+	return Provider{
+		Name: "oracle", Default: base,
+		Summary: "Oracle Cloud: further IPv6 addresses of each VNIC; its secondary IPv4 addresses are not shown",
+		Fetch: overHTTP("oracle", "Oracle's metadata shows the primary private address of each VNIC only: list the secondary ones in a file (provider \"file\")",
+			[]string{base}, func(ctx context.Context, a *asker) ([]nic, error) {
+				a.header.Set("Authorization", "Bearer Oracle")
+				b, err := a.get(ctx, "/opc/v2/vnics/")
+				if err != nil {
+					return nil, err
+				}
+				return decodeOracle(b)
+			}),
+	}
+}
+
+// decodeOracle reads the VNICs, the first of which is the primary one. A field that
+// there is not may be the text "<null>".
+func decodeOracle(b []byte) ([]nic, error) {
+	var doc []struct {
+		ID       string   `json:"vnicId"`
+		MAC      string   `json:"macAddr"`
+		IP       string   `json:"privateIp"`
+		Router   string   `json:"virtualRouterIp"`
+		Subnet   string   `json:"subnetCidrBlock"`
+		IPv6     []string `json:"ipv6Addresses"`
+		Subnet6  string   `json:"ipv6SubnetCidrBlock"`
+		Router6  string   `json:"ipv6VirtualRouterIp"`
+		NICIndex int      `json:"nicIndex"`
+	}
+	if err := fromJSON(b, &doc); err != nil {
+		return nil, err
+	}
+	nics := make([]nic, 0, len(doc))
+	for i, d := range doc {
+		n := nic{mac: d.MAC, device: i, primary: i == 0, id: d.ID}
+		if told(d.Subnet) {
+			n.subnets = append(n.subnets, homesOf([]string{d.Subnet}, orEmpty(d.Router)).own(d.IP).subnets...)
+		}
+		if told(d.Subnet6) {
+			n.subnets = append(n.subnets, homesOf([]string{d.Subnet6}, orEmpty(d.Router6)).unmarked(d.IPv6).subnets...)
+		}
+		nics = append(nics, n)
+	}
+	return nics, nil
+}
+
+func told(s string) bool { return s != "" && s != "<null>" }
+
+func orEmpty(s string) string {
+	if !told(s) {
+		return ""
+	}
+	return s
+}

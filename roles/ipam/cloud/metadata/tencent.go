@@ -1,0 +1,58 @@
+package metadata
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+)
+
+func tencent() Provider {
+	const base = "http://169.254.0.23"
+	return Provider{
+		Name: "tencent", Default: base,
+		Summary: "Tencent Cloud CVM: secondary addresses of each interface",
+		Fetch: overHTTP("tencent", "the interfaces have their primary addresses only: assign secondary private addresses to them",
+			[]string{base}, askTencent),
+	}
+}
+
+// maxTencent bounds the addresses of an interface: each takes two requests.
+const maxTencent = 256
+
+// askTencent goes through the interfaces, and through the addresses of each.
+func askTencent(ctx context.Context, a *asker) ([]nic, error) {
+	macs, err := a.macs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	first, err := a.text(ctx, "/latest/meta-data/mac")
+	if err != nil {
+		return nil, err
+	}
+	nics := make([]nic, 0, len(macs))
+	for _, mac := range macs {
+		k := &keys{a: a, path: macsPath + mac + "/"}
+		n := nic{mac: mac, device: unnumbered, primary: mac == first}
+		own := k.text(ctx, "primary-local-ipv4")
+		listed := k.list(ctx, "local-ipv4s/")
+		for _, l := range listed[:min(len(listed), maxTencent)] {
+			addr, err := netip.ParseAddr(strings.TrimSuffix(l, "/"))
+			if err != nil {
+				continue // what else stands in a directory is no address
+			}
+			at := "local-ipv4s/" + addr.String() + "/"
+			s := subnet{prefix: withMask(addr.String(), k.text(ctx, at+"subnet-mask")), gateway: k.text(ctx, at+"gateway")}
+			if addr.String() == own {
+				s.own = []string{own}
+			} else {
+				s.addresses = []string{addr.String()}
+			}
+			n.subnets = append(n.subnets, s)
+		}
+		if k.err != nil {
+			return nil, k.err
+		}
+		nics = append(nics, n)
+	}
+	return nics, nil
+}
