@@ -3,6 +3,8 @@ package store
 import (
 	"errors"
 	"fmt"
+
+	"golang.org/x/sys/unix"
 )
 
 var (
@@ -14,6 +16,9 @@ var (
 	ErrBusy = errors.New("busy")
 	// ErrDamaged: the file cannot be read; the text has the command that sets it aside.
 	ErrDamaged = errors.New("damaged state file")
+	// ErrUnwritable: a file cannot be written: its disk is full, mounted read-only, or
+	// fails. What it held is there still, and can be read.
+	ErrUnwritable = errors.New("cannot be written")
 	// ErrSchema: the file was written by a newer program that changed its form.
 	ErrSchema = errors.New("state file of a newer schema")
 	// ErrInvalid: a record has a field that cannot be stored.
@@ -33,3 +38,23 @@ func (e *TakenError) Error() string {
 
 // Is makes every TakenError an ErrTaken.
 func (e *TakenError) Is(target error) bool { return target == ErrTaken }
+
+// isUnwritable tells whether the kernel refused to write, or to open for writing. EPERM
+// is what a file with the immutable attribute gives.
+func isUnwritable(err error) bool {
+	for _, errno := range []unix.Errno{unix.EROFS, unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.EACCES, unix.EPERM} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+// unwritable makes what kept a transaction from being stored an ErrUnwritable, if it was
+// the disk.
+func unwritable(err error) error {
+	if isUnwritable(err) {
+		return fmt.Errorf("%w: %w", ErrUnwritable, err)
+	}
+	return err
+}

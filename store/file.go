@@ -54,6 +54,9 @@ func (f *file) run(ctx context.Context, write bool, fn func(*bolt.Tx, *memo) err
 		return fmt.Errorf("open %q: %w", f.path, err)
 	}
 	o, err := f.open(ctx, write)
+	if err != nil && write {
+		return unwritable(err)
+	}
 	if err != nil {
 		return err
 	}
@@ -151,7 +154,12 @@ func (f *file) openNamed(write bool) (*opened, error) {
 		return nil, err
 	}
 	defer dir.Close() //nolint:errcheck // a directory opened for reading
-	fd, err := openat(int(dir.Fd()), f.name, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	const flags = unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := openat(int(dir.Fd()), f.name, unix.O_RDWR|flags, 0)
+	readOnly := err != nil && !write && isUnwritable(err)
+	if readOnly {
+		fd, err = openat(int(dir.Fd()), f.name, unix.O_RDONLY|flags, 0)
+	}
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil, nil
@@ -164,7 +172,7 @@ func (f *file) openNamed(write bool) (*opened, error) {
 	if err := checkOwned(fd, f.path); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	return &opened{file: db, memo: &memo{}}, nil
+	return &opened{file: db, readOnly: readOnly, memo: &memo{}}, nil
 }
 
 // lockDir opens the directory and locks it: whoever makes, removes or renames

@@ -63,7 +63,7 @@ func (f *file) transact(s *session, write bool, fn func(*bolt.Tx) error) error {
 		return err
 	}
 	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit to %q: %w", f.path, err)
+		return unwritable(fmt.Errorf("commit to %q: %w", f.path, err))
 	}
 	_ = f.s.probe(f.op("committed"))
 	return nil
@@ -80,6 +80,7 @@ func (s *session) open(f *file) error {
 	s.db, err = bolt.Open(f.path, 0o600, &bolt.Options{
 		// bbolt's own lock call on this very file succeeds at once.
 		Timeout:      time.Nanosecond,
+		ReadOnly:     s.readOnly,
 		NoSync:       !f.kept,
 		NoGrowSync:   !f.kept,
 		NoStatistics: true,
@@ -87,7 +88,7 @@ func (s *session) open(f *file) error {
 		OpenFile:     func(string, int, os.FileMode) (*os.File, error) { return s.mapped, nil },
 	})
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fmt.Errorf("open %q: %w", f.path, err) // a new file: no repair helps
+		return unwritable(fmt.Errorf("open %q: %w", f.path, err)) // a new file: no repair helps
 	}
 	if err != nil {
 		return fmt.Errorf("open %q: %w: %w (%s)", f.path, ErrDamaged, err, f.hint)

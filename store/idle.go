@@ -12,6 +12,8 @@ import (
 // opened is a file that is open and, within a transaction, locked.
 type opened struct {
 	file *os.File
+	// readOnly: it could not be opened for writing.
+	readOnly bool
 	// db is nil before the first transaction. It has a descriptor of its own,
 	// mapped; both have one lock.
 	db     *bolt.DB
@@ -47,7 +49,7 @@ func (f *file) rested() *opened {
 // rest ends a successful transaction: it keeps the file for the next one and
 // gives the lock back. A file that cannot be kept is closed.
 func (f *file) rest(o *opened, wrote bool) error {
-	if f.kept {
+	if f.kept || o.readOnly {
 		return o.close()
 	}
 	var err error

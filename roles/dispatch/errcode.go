@@ -42,6 +42,7 @@ func errorCodes() []errorCode {
 		{roles.ErrUnknownContainer, codeUnknownContainer},
 		{roles.ErrEnv, codeEnv},
 		{ErrIO, codeIO},
+		{store.ErrUnwritable, codeIO},
 		{roles.ErrDecode, codeDecode},
 		{roles.ErrConf, codeConf},
 		{roles.ErrNetns, codeNetns},

@@ -175,10 +175,15 @@ func (d *daemon) end(ctx context.Context, l *lease) error {
 	return d.forget(ctx, l.rec.Owner)
 }
 
-// forget deletes a lease's record, if there is one. A damaged keep.db loses it:
-// that must not keep the container from going away.
+// forget deletes a lease's record, if there is one. A damaged keep.db loses it, and one
+// that cannot be written keeps it, until a daemon finds its container gone: neither must
+// keep the container from going away.
 func (d *daemon) forget(ctx context.Context, key store.Key) error {
 	err := d.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.DeleteDHCPLease(key) })
+	if errors.Is(err, store.ErrUnwritable) {
+		d.host.Log.Warn("the record of a lease stays", "network", key.Network, "container", key.ContainerID, "ifname", key.IfName, "error", err)
+		return nil
+	}
 	if errors.Is(err, store.ErrDamaged) {
 		d.host.Log.Warn("the record of a lease is lost", "network", key.Network, "container", key.ContainerID, "ifname", key.IfName, "error", err)
 		return nil
@@ -241,13 +246,18 @@ func (d *daemon) load(ctx context.Context) error {
 	if len(stale) == 0 {
 		return nil
 	}
-	return d.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error {
+	err = d.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error {
 		var errs []error
 		for _, key := range stale {
 			errs = append(errs, tx.DeleteDHCPLease(key))
 		}
 		return errors.Join(errs...)
 	})
+	if errors.Is(err, store.ErrUnwritable) {
+		d.host.Log.Warn("leases that have expired stay on record", "error", err)
+		return nil
+	}
+	return err
 }
 
 // remember notes what an identity had before this boot; false if all of it expired.
