@@ -17,6 +17,8 @@ type Home struct {
 	// address any more.
 	NIC    store.CloudNIC
 	Subnet store.CloudSubnet
+	// NICs are all that the same source names.
+	NICs []store.CloudNIC
 }
 
 // CloudHome tells of every address that an attachment has of a cloud which NIC
@@ -52,7 +54,7 @@ func (home *Home) find(source *store.CloudSource) {
 		for _, s := range nic.Subnets {
 			if s.Prefix.Contains(home.Address) || slices.Contains(s.Addresses, home.Address) ||
 				slices.ContainsFunc(s.Ranges, func(p netip.Prefix) bool { return p.Contains(home.Address) }) {
-				home.NIC, home.Subnet = nic, s
+				home.NIC, home.Subnet, home.NICs = nic, s, source.NICs
 				return
 			}
 		}

@@ -37,7 +37,7 @@ func BenchmarkAllocate(b *testing.B) {
 func (b *bed) fill(tb testing.TB, a *handler, n int) {
 	tb.Helper()
 	err := b.Store.Update(context.Background(), func(tx *store.Tx) error {
-		p, err := tx.Pool(a.poolID("net"))
+		p, err := tx.Pool(a.ID("net"))
 		if err != nil {
 			return err
 		}

@@ -35,7 +35,7 @@ func TestExportVerb(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, ok := report.(*ExportReport); !ok || r.Networks[0].Dir != filepath.Join(a.poolID("net").DataDir, "net") {
+	if r, ok := report.(*ExportReport); !ok || r.Networks[0].Dir != filepath.Join(a.ID("net").DataDir, "net") {
 		t.Errorf("without a directory: report %+v", report)
 	}
 }

@@ -2,6 +2,7 @@ package hostlocal
 
 import (
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/sticky"
 )
 
@@ -17,7 +18,7 @@ type Conf struct {
 	// RuntimeConfig is what the runtime filled in for declared capabilities.
 	RuntimeConfig RuntimeConfig `json:"runtimeConfig,omitzero"`
 	// Args holds conventional arguments (CNI conventions, "args.cni").
-	Args Args `json:"args,omitzero"`
+	Args leasing.Args `json:"args,omitzero"`
 }
 
 // IPAM is the "ipam" object.
@@ -52,20 +53,7 @@ type IPAM struct {
 	// it, as in the reference, a released address is anybody's.
 	Sticky *sticky.Conf `json:"sticky,omitempty"`
 	// Requests says how pods ask for addresses.
-	Requests Requests `json:"requests,omitzero"`
-}
-
-// Requests is the "requests" object.
-type Requests struct {
-	// Annotation is the pod's annotation that holds the addresses it asks for,
-	// with commas between them or as a JSON list; with "." and the network's name
-	// behind it, it is about this network alone. It is read where the
-	// configuration declares the capability io.kubernetes.cri.pod-annotations.
-	// Default "cnibox.io/ips".
-	Annotation string `json:"annotation,omitempty"`
-	// Mode is what becomes of an address that somebody else has: "strict", an
-	// error that names the holder, or "prefer", another address. Default "strict".
-	Mode string `json:"mode,omitempty"`
+	Requests leasing.Requests `json:"requests,omitzero"`
 }
 
 // Range is a part of a subnet from which addresses are handed out.
@@ -98,19 +86,6 @@ type RuntimeConfig struct {
 	MAC string `json:"mac,omitempty"`
 	// Annotations are the pod's.
 	Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations,omitempty"`
-}
-
-// Args is the "args" object.
-type Args struct {
-	CNI CNIArgs `json:"cni,omitzero"`
-}
-
-// CNIArgs is the "args.cni" object.
-type CNIArgs struct {
-	// IPs are requested addresses; runtimeConfig.ips replaces them.
-	IPs []string `json:"ips,omitempty"`
-	// MAC is the interface's hardware address; runtimeConfig.mac replaces it.
-	MAC string `json:"mac,omitempty"`
 }
 
 // decode reads a configuration and fills in what has a constant default.

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -19,16 +20,24 @@ func netConf(ipam string) string {
 	return `{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "ipam": ` + ipam + `}`
 }
 
-// printSets shows what a configuration came to, one line for a range.
-func printSets(p *plan) string {
+func texts(in []leasing.Interval) []string {
 	var out []string
-	for i, s := range p.sets {
+	for _, i := range in {
+		out = append(out, i.String())
+	}
+	return out
+}
+
+// printSets shows what a configuration came to, one line for a range.
+func printSets(p *leasing.Plan) string {
+	var out []string
+	for i, s := range p.Sets {
 		for _, r := range s {
 			gw := "none"
-			if r.gateway.IsValid() {
-				gw = r.gateway.String()
+			if r.Gateway.IsValid() {
+				gw = r.Gateway.String()
 			}
-			out = append(out, fmt.Sprintf("%d: %s gateway %s free %s", i, r.subnet, gw, strings.Join(texts(r.free), " ")))
+			out = append(out, fmt.Sprintf("%d: %s gateway %s free %s", i, r.Subnet, gw, strings.Join(texts(r.Free), " ")))
 		}
 	}
 	return strings.Join(out, "\n")
@@ -111,7 +120,7 @@ func TestConf(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(c.want, printSets(a.plan)); diff != "" {
+			if diff := cmp.Diff(c.want, printSets(a.Plan)); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -130,7 +139,7 @@ func TestConfDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := a.poolID("net"); got != (store.PoolID{DataDir: "/y", Network: "net"}) {
+	if got := a.ID("net"); got != (store.PoolID{DataDir: "/y", Network: "net"}) {
 		t.Errorf("pool is %v", got)
 	}
 }
@@ -284,8 +293,8 @@ func FuzzConf(f *testing.F) {
 			}
 			return
 		}
-		a.life = noLinks()
-		a.plan.resolvConf, a.plan.dataDir = "", b.dataDir()
+		a.Life = noLinks()
+		a.resolvConf, a.Plan.DataDir = "", b.dataDir()
 		req := request1("fuzz")
 		defer b.del(t, a, req)
 		r, err := a.Add(context.Background(), b.Host, req)
@@ -295,13 +304,13 @@ func FuzzConf(f *testing.F) {
 		if _, err := json.Marshal(r); err != nil {
 			t.Error(err)
 		}
-		if len(r.IPs) != len(a.plan.sets) {
-			t.Fatalf("%d addresses of %d sets", len(r.IPs), len(a.plan.sets))
+		if len(r.IPs) != len(a.Plan.Sets) {
+			t.Fatalf("%d addresses of %d sets", len(r.IPs), len(a.Plan.Sets))
 		}
 		for i, text := range ipsOf(r) {
-			in := a.plan.sets[i].rangeOf(ip(text))
-			if in == nil || !in.subnet.Contains(ip(text)) || !in.allows(ip(text)) || ip(text) == in.gateway {
-				t.Errorf("%s of set %d: %s", text, i, printSets(a.plan))
+			in := a.Plan.Sets[i].RangeOf(ip(text))
+			if in == nil || !in.Subnet.Contains(ip(text)) || !in.Allows(ip(text)) || ip(text) == in.Gateway {
+				t.Errorf("%s of set %d: %s", text, i, printSets(a.Plan))
 			}
 		}
 	})

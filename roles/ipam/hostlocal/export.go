@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -191,7 +192,7 @@ func (p *exported) mark(ctx context.Context, h *roles.Host, d *directory, start 
 	if mark.Node, err = thisNode(ctx, h); err != nil {
 		return err
 	}
-	return keepUpdate(ctx, h, func(keep *store.KeepTx) error { return mark.write(keep, p.id) })
+	return leasing.KeepUpdate(ctx, h, func(keep *store.KeepTx) error { return mark.write(keep, p.id) })
 }
 
 // removeOld removes files that an import had read, unless they still hold.

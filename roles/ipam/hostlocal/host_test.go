@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,8 +14,11 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/store"
 )
+
+func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 // bed is a node of its own: a store in a directory of the test's, and a log.
 type bed struct {
@@ -59,10 +63,10 @@ func storeOptions(tb testing.TB, dir, boot string) store.Options {
 }
 
 // noLinks is a liveness that needs no kernel: nobody is dead unless a test says so.
-func noLinks() liveness {
-	l := nodeLiveness()
-	l.reap = func(context.Context, *roles.Host, string) (int, error) { return 0, nil }
-	l.anyDead = func(context.Context, *roles.Host, string) (bool, error) { return false, nil }
+func noLinks() leasing.Liveness {
+	l := leasing.NodeLiveness()
+	l.Reap = func(context.Context, *roles.Host, string) (int, error) { return 0, nil }
+	l.AnyDead = func(context.Context, *roles.Host, string) (bool, error) { return false, nil }
 	return l
 }
 
@@ -74,7 +78,7 @@ func (b *bed) handlerFor(tb testing.TB, ipam string, more ...string) *handler {
 	if err != nil {
 		tb.Fatalf("%s: %v", text, err)
 	}
-	a.life = noLinks()
+	a.Life = noLinks()
 	return a
 }
 

@@ -340,7 +340,7 @@ func (b *bed) leave(t *testing.T, a *handler, why string) {
 	lease := store.Lease{Owner: store.Key{Network: "net", ContainerID: "before", IfName: "eth0"}}
 	for _, leave := range []func(context.Context, *roles.Host, *roles.Request) error{a.Del, a.GC} {
 		err := b.Store.Update(context.Background(), func(tx *store.Tx) error {
-			pool, err := tx.Pool(a.poolID("net"))
+			pool, err := tx.Pool(a.ID("net"))
 			lease.Address = netip.MustParseAddr("10.1.2.200")
 			return errors.Join(err, pool.Reserve(lease))
 		})

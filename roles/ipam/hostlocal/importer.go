@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -81,12 +82,12 @@ type importer struct {
 // importOnce takes the pool's directory over if there is one and it has not
 // been done. What was left out is logged.
 func (a *handler) importOnce(ctx context.Context, h *roles.Host, network string, patience time.Duration) error {
-	id := a.poolID(network)
+	id := a.ID(network)
 	pending, err := importPending(ctx, h, id)
 	if err != nil || !pending {
 		return err
 	}
-	im := importer{id: id, patience: patience, setOf: a.plan.setOf}
+	im := importer{id: id, patience: patience, setOf: a.Plan.SetOf}
 	report, err := im.run(ctx, h)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // removed meanwhile
@@ -117,21 +118,6 @@ func (a *handler) importIfPossible(ctx context.Context, h *roles.Host, network s
 	return err
 }
 
-// holds tells whether an address is in any of the ranges.
-func (p *plan) holds(a netip.Addr) bool {
-	return slices.ContainsFunc(p.sets, func(s rangeSet) bool { return s.rangeOf(a) != nil })
-}
-
-// setOf is the index of the set whose range contains an address, 0 for none.
-func (p *plan) setOf(a netip.Addr) int {
-	for i, s := range p.sets {
-		if s.rangeOf(a) != nil {
-			return i
-		}
-	}
-	return 0
-}
-
 // importPending tells whether a pool has a directory that was not taken over
 // into this node.db, or changed since. Where there is none, that costs one
 // system call.
@@ -154,7 +140,7 @@ func importPending(ctx context.Context, h *roles.Host, id store.PoolID) (bool, e
 
 // importable returns why a pending import would fail at once, else nil.
 func (a *handler) importable(ctx context.Context, h *roles.Host, network string) error {
-	id := a.poolID(network)
+	id := a.ID(network)
 	pending, err := importPending(ctx, h, id)
 	if err != nil || !pending {
 		return err
@@ -200,7 +186,7 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 		return nil, err
 	}
 	report := &ImportReport{Dir: d.path, Skipped: found.skipped}
-	err = keepUpdate(ctx, h, func(keep *store.KeepTx) error {
+	err = leasing.KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
 		mark, err := im.begin(ctx, h, keep)
 		if err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
@@ -131,7 +132,7 @@ func TestRepeatedAddOfRecorded(t *testing.T) {
 // of the ids given.
 func (b *bed) reaper(a *handler, ids ...string) *int {
 	calls := 0
-	a.life.reap = func(ctx context.Context, h *roles.Host, network string) (int, error) {
+	a.Life.Reap = func(ctx context.Context, h *roles.Host, network string) (int, error) {
 		calls++
 		freed := 0
 		err := h.Store.Update(ctx, func(tx *store.Tx) error {
@@ -179,7 +180,7 @@ func TestDeadOwners(t *testing.T) {
 	defer done()
 	b.Host = h
 	a := b.handlerFor(t, `{"ranges": [[{"subnet": "10.1.0.0/30"}], [{"subnet": "2001:db8::/64"}]]}`)
-	a.life = nodeLiveness()
+	a.Life = leasing.NodeLiveness()
 	ctx := context.Background()
 	first, kill := child(t)
 	second, _ := child(t)
@@ -211,7 +212,7 @@ func TestReapFailure(t *testing.T) {
 	b := newBed(t)
 	a := b.handlerFor(t, `{"subnet": "10.1.0.0/30"}`)
 	b.add(t, a, request1("one"))
-	a.life.reap = func(context.Context, *roles.Host, string) (int, error) { return 0, errors.New("no links today") }
+	a.Life.Reap = func(context.Context, *roles.Host, string) (int, error) { return 0, errors.New("no links today") }
 	if err := b.addFails(t, a, request1("two")); !errors.Is(err, roles.ErrExhausted) {
 		t.Error(err)
 	}

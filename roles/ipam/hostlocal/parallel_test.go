@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
@@ -236,13 +237,15 @@ func (m *model) del(owner string) {
 	maps.DeleteFunc(m.owners, func(_ netip.Addr, o string) bool { return o == owner })
 }
 
-func newModel(p *plan) *model {
+func newModel(p *leasing.Plan) *model {
 	m := &model{owners: map[netip.Addr]string{}}
-	for _, s := range p.sets {
+	for _, s := range p.Sets {
 		var addrs []netip.Addr
-		for _, a := range allOf(s) {
-			if s.rangeOf(a).allows(a) {
-				addrs = append(addrs, a)
+		for _, r := range s {
+			for _, i := range r.Free {
+				for a := i.Lo; a.Compare(i.Hi) <= 0; a = a.Next() {
+					addrs = append(addrs, a)
+				}
 			}
 		}
 		m.sets = append(m.sets, addrs)
@@ -262,7 +265,7 @@ func TestAgreesWithModel(t *testing.T) {
 	}
 	for i, ipam := range ipams {
 		a := b.handlerFor(t, ipam)
-		m := newModel(a.plan)
+		m := newModel(a.Plan)
 		alive := map[string]bool{}
 		for step := range 600 {
 			id := fmt.Sprint("c", r.IntN(24))

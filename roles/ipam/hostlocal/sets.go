@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
 )
 
 // setBuilder turns range sets of a configuration into parsed ones and notes
@@ -13,7 +14,7 @@ import (
 type setBuilder struct {
 	faults *roles.Faults
 	// exclude holds for all ranges.
-	exclude []interval
+	exclude []leasing.Interval
 	sets    []pendingSet
 	// count is the number of sets given, faulty ones too.
 	count int
@@ -25,9 +26,9 @@ type pendingSet struct {
 }
 
 type pendingRange struct {
-	addrRange
+	leasing.Range
 	path string
-	cuts []interval
+	cuts []leasing.Interval
 }
 
 // addOld adds the single range of the older form. Without a subnet there is
@@ -56,8 +57,8 @@ func (b *setBuilder) add(path string, ranges []Range) {
 		if !ok {
 			continue
 		}
-		if len(set.ranges) > 0 && set.ranges[0].bounds.lo.BitLen() != p.bounds.lo.BitLen() {
-			b.faults.Addf(p.path+".subnet", "%s is of another address family than %s: make it a range set of its own", p.subnet, set.ranges[0].subnet)
+		if len(set.ranges) > 0 && set.ranges[0].Bounds.Lo.BitLen() != p.Bounds.Lo.BitLen() {
+			b.faults.Addf(p.path+".subnet", "%s is of another address family than %s: make it a range set of its own", p.Subnet, set.ranges[0].Subnet)
 			continue
 		}
 		set.ranges = append(set.ranges, p)
@@ -74,16 +75,16 @@ func (b *setBuilder) parseRange(path string, r Range) (pendingRange, bool) {
 		return pendingRange{}, false
 	}
 	p := pendingRange{path: path}
-	p.subnet = subnet
-	hosts := hostsOf(subnet)
-	p.bounds = hosts
-	p.gateway = hosts.lo
+	p.Subnet = subnet
+	hosts := leasing.Hosts(subnet)
+	p.Bounds = hosts
+	p.Gateway = hosts.Lo
 	if subnet.IsSingleIP() {
-		p.gateway = netip.Addr{}
+		p.Gateway = netip.Addr{}
 	}
-	good := b.address(path+".rangeStart", r.RangeStart, &p.bounds.lo)
-	good = b.address(path+".rangeEnd", r.RangeEnd, &p.bounds.hi) && good
-	b.address(path+".gateway", r.Gateway, &p.gateway)
+	good := b.address(path+".rangeStart", r.RangeStart, &p.Bounds.Lo)
+	good = b.address(path+".rangeEnd", r.RangeEnd, &p.Bounds.Hi) && good
+	b.address(path+".gateway", r.Gateway, &p.Gateway)
 	inside := func(key string, a netip.Addr) {
 		if !subnet.Contains(a) {
 			b.faults.Addf(path+key, "%s is not in %s", a, subnet)
@@ -91,21 +92,21 @@ func (b *setBuilder) parseRange(path string, r Range) (pendingRange, bool) {
 		}
 	}
 	if good {
-		inside(".rangeStart", p.bounds.lo)
-		inside(".rangeEnd", p.bounds.hi)
+		inside(".rangeStart", p.Bounds.Lo)
+		inside(".rangeEnd", p.Bounds.Hi)
 	}
-	if good && p.bounds.hi.Less(p.bounds.lo) {
-		b.faults.Addf(path+".rangeEnd", "%s is before rangeStart %s", p.bounds.hi, p.bounds.lo)
+	if good && p.Bounds.Hi.Less(p.Bounds.Lo) {
+		b.faults.Addf(path+".rangeEnd", "%s is before rangeStart %s", p.Bounds.Hi, p.Bounds.Lo)
 		good = false
 	}
 	p.cuts = parseExclude(b.faults, path+".exclude", r.Exclude)
 	for i, c := range p.cuts {
-		if c.lo.IsValid() && !c.overlaps(whole(subnet)) {
+		if c.Lo.IsValid() && !c.Overlaps(leasing.Whole(subnet)) {
 			b.faults.Addf(fmt.Sprintf("%s.exclude[%d]", path, i), "%s is not in %s", c, subnet)
 		}
 	}
 	if subnet.Addr().Is4() {
-		p.cuts = append(p.cuts, subtract(whole(subnet), []interval{hosts})...)
+		p.cuts = append(p.cuts, leasing.Subtract(leasing.Whole(subnet), []leasing.Interval{hosts})...)
 	}
 	return p, good
 }
@@ -145,28 +146,10 @@ func (b *setBuilder) address(path, text string, into *netip.Addr) bool {
 	return true
 }
 
-// hostsOf is what of a subnet can be a host's address. IPv4 prefixes up to 30
-// bits lose the network and the broadcast address; of /31 both addresses are
-// hosts (RFC 3021). IPv6 loses the subnet-router anycast address (RFC 4291,
-// section 2.6.1), but for /127 (RFC 6164) and /128, unless rangeStart names it;
-// its last address is usable.
-func hostsOf(p netip.Prefix) interval {
-	i := whole(p)
-	hostBits := p.Addr().BitLen() - p.Bits()
-	if hostBits < 2 {
-		return i
-	}
-	i.lo = i.lo.Next()
-	if p.Addr().Is4() {
-		i.hi = i.hi.Prev()
-	}
-	return i
-}
-
 // parseExclude reads addresses and CIDRs. The i-th interval is of the i-th
 // text; it is the zero interval where that has a fault.
-func parseExclude(f *roles.Faults, path string, texts []string) []interval {
-	out := make([]interval, len(texts))
+func parseExclude(f *roles.Faults, path string, texts []string) []leasing.Interval {
+	out := make([]leasing.Interval, len(texts))
 	for i, t := range texts {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		if !strings.Contains(t, "/") {
@@ -175,7 +158,7 @@ func parseExclude(f *roles.Faults, path string, texts []string) []interval {
 				f.Addf(at, "%v", err)
 				continue
 			}
-			out[i] = single(a)
+			out[i] = leasing.Single(a)
 			continue
 		}
 		p, err := netip.ParsePrefix(t)
@@ -183,32 +166,32 @@ func parseExclude(f *roles.Faults, path string, texts []string) []interval {
 			f.Addf(at, "%q is neither an IP address nor a CIDR", t)
 			continue
 		}
-		out[i] = whole(p)
+		out[i] = leasing.Whole(p)
 	}
 	return out
 }
 
 // finish checks the sets against each other and computes what is free.
-func (b *setBuilder) finish(cniVersion string) []rangeSet {
+func (b *setBuilder) finish(cniVersion string) []leasing.Set {
 	b.checkFamilies(cniVersion)
 	b.checkOverlaps()
-	var gateways []interval
+	var gateways []leasing.Interval
 	for _, s := range b.sets {
 		for _, r := range s.ranges {
-			if r.gateway.IsValid() {
-				gateways = append(gateways, single(r.gateway))
+			if r.Gateway.IsValid() {
+				gateways = append(gateways, leasing.Single(r.Gateway))
 			}
 		}
 	}
-	var out []rangeSet
+	var out []leasing.Set
 	for _, s := range b.sets {
-		var set rangeSet
+		var set leasing.Set
 		usable := false
 		for _, r := range s.ranges {
 			cuts := append(append(r.cuts, gateways...), b.exclude...)
-			r.free = subtract(r.bounds, cuts)
-			usable = usable || len(r.free) > 0
-			set = append(set, r.addrRange)
+			r.Free = leasing.Subtract(r.Bounds, cuts)
+			usable = usable || len(r.Free) > 0
+			set = append(set, r.Range)
 		}
 		if !usable {
 			b.faults.Addf(s.path, "has no usable address: all are gateways or excluded")
@@ -225,7 +208,7 @@ func (b *setBuilder) checkFamilies(cniVersion string) {
 	}
 	seen := map[int]bool{}
 	for _, s := range b.sets {
-		family := s.ranges[0].bounds.lo.BitLen()
+		family := s.ranges[0].Bounds.Lo.BitLen()
 		if seen[family] {
 			b.faults.Addf(s.path, "cniVersion %s allows one address of each family: use 0.3.0 or newer", cniVersion)
 		}
@@ -238,8 +221,8 @@ func (b *setBuilder) checkOverlaps() {
 	for _, s := range b.sets {
 		for _, r := range s.ranges {
 			for _, o := range all {
-				if r.bounds.overlaps(o.bounds) {
-					b.faults.Addf(r.path, "%s overlaps with %s of %s", r.bounds, o.bounds, o.path)
+				if r.Bounds.Overlaps(o.Bounds) {
+					b.faults.Addf(r.path, "%s overlaps with %s of %s", r.Bounds, o.Bounds, o.path)
 				}
 			}
 			all = append(all, r)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
@@ -91,7 +92,7 @@ func TestShow(t *testing.T) {
 	b := newNodeBed(t)
 	const ipam = `"ranges": [[{"subnet": "10.1.0.0/28"}]], "sticky": {"ttl": "60s"}`
 	a := b.handlerFor(t, ipam)
-	a.life = nodeLiveness()
+	a.Life = leasing.NodeLiveness()
 	alive, _ := child(t)
 	gone, kill := child(t)
 	b.add(t, a, inNetns(podRequest(t, "a", "alive"), alive))
@@ -137,7 +138,7 @@ func TestShow(t *testing.T) {
 		"10.1.0.9 net imported - old eth0",
 		"10.1.0.10 net reserved reserved:10.1.0.10 - -  1s 59m59s",
 	)
-	if text := out.(*Shown).String(); !strings.HasSuffix(text, `3 leased, 3 reserved; 10.1.0.0/28: 6 of 13 used`) {
+	if text := out.(*leasing.Shown).String(); !strings.HasSuffix(text, `3 leased, 3 reserved; 10.1.0.0/28: 6 of 13 used`) {
 		t.Error(text)
 	}
 	if out, err = b.verb("show", nil, "10.1.0.6", "other"); err != nil || len(rows(t, out)) != 1 {
@@ -152,7 +153,7 @@ func TestShow(t *testing.T) {
 func TestReleaseVerb(t *testing.T) {
 	b := newNodeBed(t)
 	a := b.handlerFor(t, twoSets+`, "sticky": {}`)
-	a.life = nodeLiveness()
+	a.Life = leasing.NodeLiveness()
 	alive, _ := child(t)
 	gone, kill := child(t)
 	b.add(t, a, inNetns(podRequest(t, "a", "alive"), alive))
@@ -221,7 +222,7 @@ func TestReserveVerb(t *testing.T) {
 func TestGCVerb(t *testing.T) {
 	b := newNodeBed(t)
 	a := b.handlerFor(t, twoSets+`, "sticky": {}`)
-	a.life = nodeLiveness()
+	a.Life = leasing.NodeLiveness()
 	alive, _ := child(t)
 	gone, kill := child(t)
 	b.add(t, a, inNetns(podRequest(t, "a", "web-0"), alive))
@@ -260,7 +261,7 @@ func TestTransferVerbs(t *testing.T) {
 	expect(t, b.reservations(t), "pod:default/web-0/eth0 [10.1.0.2 2001:db8::2] held", "pod:default/web-1/eth0 [10.1.0.3 2001:db8::3] kept")
 	d := newNodeBed(t)
 	da := d.handlerFor(t, twoSets+`, "sticky": {}`)
-	da.plan.dataDir = a.plan.dataDir
+	da.Plan.DataDir = a.Plan.DataDir
 	d.add(t, da, podRequest(t, "x", "other"))
 	d.del(t, da, podRequest(t, "x", ""))
 	d.verbFails(t, `kept for "pod:default/other/eth0" until`, "import", nil, file)
@@ -335,20 +336,20 @@ func FuzzTransfer(f *testing.F) {
 	f.Add([]byte(`{"schema":1,"pools":[{"network":"n","reservations":[{"identity":"x","addresses":["10.1.0.2"]},{"identity":"y","addresses":["10.1.0.2"],"released":"9999-01-01T00:00:00Z"}]}]}`))
 	b := newStickyBed(f)
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		tr, err := decodeTransfer(raw)
+		tr, err := leasing.DecodeTransfer(raw)
 		if err != nil {
 			if !errors.Is(err, roles.ErrDecode) {
 				t.Error(err)
 			}
 			return
 		}
-		if _, err := ImportReservations(context.Background(), b.Host, tr, true); err != nil {
+		if _, err := leasing.ImportReservations(context.Background(), b.Host, tr, true); err != nil {
 			if !errors.Is(err, store.ErrInvalid) && !errors.Is(err, store.ErrTaken) {
 				t.Error(err)
 			}
 			return
 		}
-		out, err := ExportReservations(context.Background(), b.Host)
+		out, err := leasing.ExportReservations(context.Background(), b.Host)
 		if err != nil {
 			t.Error(err)
 		}

@@ -39,7 +39,7 @@ func (b *stickyBed) keepMany(tb testing.TB, a *handler, n int) {
 	next := ip("10.1.0.2")
 	for done := 0; done < n; done += 4000 {
 		err := b.Store.KeepUpdate(context.Background(), func(keep *store.KeepTx) error {
-			p, err := keep.Sticky(a.poolID("net"))
+			p, err := keep.Sticky(a.ID("net"))
 			if err != nil {
 				return err
 			}

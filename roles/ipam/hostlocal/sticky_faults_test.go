@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -222,8 +223,8 @@ func TestPinned(t *testing.T) {
 	b := newStickyBed(t)
 	a := b.handlerFor(t, `"subnet": "10.1.0.0/29", "sticky": {}`)
 	b.dead(a)
-	pin := Pin{Pool: a.poolID("net"), Addresses: []netip.Addr{ip("10.1.0.2")}, Identity: "pod:default/web-0/eth0"}
-	if _, err := ReserveAddresses(context.Background(), b.Host, pin); err != nil {
+	pin := leasing.Pin{Pool: a.ID("net"), Addresses: []netip.Addr{ip("10.1.0.2")}, Identity: "pod:default/web-0/eth0"}
+	if _, err := leasing.ReserveAddresses(context.Background(), b.Host, pin); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, b.add(t, a, podRequest(t, "x", "x")), "10.1.0.3")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -62,7 +63,7 @@ func podRequest(tb testing.TB, id, pod string) *roles.Request {
 
 // dead makes the old sandboxes of the ids be certainly dead.
 func (b *bed) dead(a *handler, ids ...string) {
-	a.life.reapOne = func(ctx context.Context, h *roles.Host, key store.Key) (bool, error) {
+	a.Life.ReapOne = func(ctx context.Context, h *roles.Host, key store.Key) (bool, error) {
 		if !slices.Contains(ids, key.ContainerID) {
 			return false, nil
 		}
@@ -305,7 +306,7 @@ func TestOldSandboxLivesStrict(t *testing.T) {
 func TestOldSandboxDead(t *testing.T) {
 	b := newStickyBed(t)
 	a := b.handlerFor(t, twoSets+`, "sticky": {"mode": "strict"}`)
-	a.life.reapOne = nodeLiveness().reapOne
+	a.Life.ReapOne = leasing.NodeLiveness().ReapOne
 	first, kill := child(t)
 	second, _ := child(t)
 	b.add(t, a, inNetns(podRequest(t, "old", "web-0"), first))

@@ -12,6 +12,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -60,7 +61,7 @@ func TestGC(t *testing.T) {
 		"10.1.0.2 valid eth0", "10.1.0.3 busy eth0", "10.1.0.4 recorded eth0",
 		"2001:db8::2 valid eth0", "2001:db8::3 busy eth0", "2001:db8::4 recorded eth0",
 		"10.1.0.2 stale eth0", "2001:db8::2 stale eth0")
-	for i := range 2*gcBatch + 10 {
+	for i := range 2*leasing.GCBatch + 10 {
 		b.add(t, a, request1(fmt.Sprint("many", i)))
 	}
 	if err := a.GC(ctx, b.Host, gcRequest()); err != nil {
@@ -104,7 +105,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("another's address: %v", err)
 	}
 	err = b.Store.Update(ctx, func(tx *store.Tx) error {
-		p, err := tx.Pool(a.poolID("net"))
+		p, err := tx.Pool(a.ID("net"))
 		if err != nil {
 			return err
 		}
@@ -134,11 +135,11 @@ func TestStatus(t *testing.T) {
 	if !errors.Is(err, roles.ErrNotAvailable) || !errors.Is(err, roles.ErrExhausted) || !strings.Contains(err.Error(), "range set 1 (10.1.0.0/30): 1 addresses, 1 used") {
 		t.Error(err)
 	}
-	a.life.anyDead = func(context.Context, *roles.Host, string) (bool, error) { return true, nil }
+	a.Life.AnyDead = func(context.Context, *roles.Host, string) (bool, error) { return true, nil }
 	if err := status(); err != nil {
 		t.Errorf("somebody is dead: %v", err)
 	}
-	a.life.anyDead = func(context.Context, *roles.Host, string) (bool, error) { return false, errors.New("no links today") }
+	a.Life.AnyDead = func(context.Context, *roles.Host, string) (bool, error) { return false, errors.New("no links today") }
 	if err := status(); !errors.Is(err, roles.ErrNotAvailable) {
 		t.Errorf("nobody knows: %v", err)
 	}

@@ -1,4 +1,4 @@
-package hostlocal
+package leasing
 
 import (
 	"context"
@@ -47,7 +47,7 @@ func (f *Foreseen) Table() (head []string, rows [][]string) {
 }
 
 // why words a grant's origin.
-func (g grant) why(req request) string {
+func (g Grant) why(req Ask) string {
 	switch g.origin {
 	case requested:
 		return "asked for by " + req.path
@@ -66,31 +66,31 @@ func (g grant) why(req request) string {
 }
 
 // Foresee tells which addresses an ADD would give now, and why.
-func (a *handler) Foresee(ctx context.Context, h *roles.Host, req *roles.Request) (*Foreseen, error) {
-	bySet, err := a.requests(req)
+func (a *Allocator) Foresee(ctx context.Context, h *roles.Host, req *roles.Request) (*Foreseen, error) {
+	bySet, err := a.Plan.Asks(req)
 	if err != nil {
 		return nil, err
 	}
-	grants, err := a.preview(ctx, h, req)
+	grants, err := a.Preview(ctx, h, req, bySet)
 	if err != nil {
-		return nil, a.explain(ctx, h, req.Network, err)
+		return nil, err
 	}
 	out := &Foreseen{Network: req.Network}
-	if a.plan.sticky != nil {
-		out.Identity = a.plan.sticky.Identity(req, a.macOf(req))
+	if a.Plan.Sticky != nil {
+		out.Identity = a.Plan.Sticky.Identity(req, a.macOf(req))
 	}
 	for i, g := range grants {
-		out.Addresses = append(out.Addresses, ForeseenAddress{netip.PrefixFrom(g.addr, g.in.subnet.Bits()), g.in.gateway, g.why(bySet[i])})
+		out.Addresses = append(out.Addresses, ForeseenAddress{netip.PrefixFrom(g.addr, g.in.Subnet.Bits()), g.in.Gateway, g.why(bySet[i])})
 	}
 	return out, nil
 }
 
 // foresee is `cnibox ipam plan`.
-func foresee(ctx context.Context, h *roles.Host, flags map[string]string, files []string) (any, error) {
+func (r configured) foresee(ctx context.Context, h *roles.Host, flags map[string]string, files []string) (any, error) {
 	if len(files) != 1 {
 		return nil, errors.New("want FILE, such as one of /etc/cni/net.d")
 	}
-	name, a, err := confFile(files[0])
+	name, a, err := r.confFile(files[0])
 	if err != nil {
 		return nil, err
 	}
@@ -114,9 +114,16 @@ func foresee(ctx context.Context, h *roles.Host, flags map[string]string, files 
 	return a.Foresee(ctx, h, req)
 }
 
-// confFile reads the first host-local configuration of a list's file, or of a
+// configured reads configurations.
+type configured struct {
+	// typ is ipam.type.
+	typ  string
+	read Reader
+}
+
+// confFile reads the first configuration of the type in a list's file, or in a
 // plugin's.
-func confFile(path string) (network string, a *handler, err error) {
+func (r configured) confFile(path string) (network string, a *Allocator, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", nil, err
@@ -127,7 +134,7 @@ func confFile(path string) (network string, a *handler, err error) {
 		err = fmt.Errorf("larger than %d bytes", maxConf)
 	}
 	if err == nil {
-		network, a, err = confIn(raw)
+		network, a, err = r.confIn(raw)
 	}
 	if err != nil {
 		return "", nil, fmt.Errorf("%q: %w", path, err)
@@ -135,7 +142,7 @@ func confFile(path string) (network string, a *handler, err error) {
 	return network, a, nil
 }
 
-func confIn(raw []byte) (network string, a *handler, err error) {
+func (r configured) confIn(raw []byte) (network string, a *Allocator, err error) {
 	var list struct {
 		Name       json.RawMessage   `json:"name"`
 		CNIVersion json.RawMessage   `json:"cniVersion"`
@@ -149,7 +156,7 @@ func confIn(raw []byte) (network string, a *handler, err error) {
 		var is struct {
 			IPAM struct{ Type string } `json:"ipam"`
 		}
-		if json.Unmarshal(plugin, &is) != nil || is.IPAM.Type != "host-local" || json.Unmarshal(plugin, &conf) != nil {
+		if json.Unmarshal(plugin, &is) != nil || is.IPAM.Type != r.typ || json.Unmarshal(plugin, &conf) != nil {
 			continue
 		}
 		for key, value := range map[string]json.RawMessage{"name": list.Name, "cniVersion": list.CNIVersion} {
@@ -161,24 +168,24 @@ func confIn(raw []byte) (network string, a *handler, err error) {
 		if err != nil {
 			return "", nil, err
 		}
-		if a, err = newHandler(merged); err != nil {
+		if a, err = r.read(merged); err != nil {
 			return "", nil, err
 		}
 		err = json.Unmarshal(list.Name, &network)
 		return network, a, err
 	}
-	return "", nil, fmt.Errorf("%w: has no plugin with ipam.type %q", roles.ErrConf, "host-local")
+	return "", nil, fmt.Errorf("%w: has no plugin with ipam.type %q", roles.ErrConf, r.typ)
 }
 
 // poolOf tells which pool is meant: that of a configuration, else the only one
 // of a network.
-func poolOf(ctx context.Context, h *roles.Host, flags map[string]string) (store.PoolID, *plan, error) {
+func (r configured) poolOf(ctx context.Context, h *roles.Host, flags map[string]string) (store.PoolID, *Plan, error) {
 	if flags["conf"] != "" {
-		network, a, err := confFile(flags["conf"])
+		network, a, err := r.confFile(flags["conf"])
 		if err != nil {
 			return store.PoolID{}, nil, err
 		}
-		return a.poolID(network), a.plan, nil
+		return a.ID(network), a.Plan, nil
 	}
 	v, err := takeInventory(ctx, h, flags["network"])
 	if err != nil {

@@ -1,4 +1,4 @@
-package hostlocal
+package leasing
 
 import (
 	"cmp"
@@ -182,7 +182,7 @@ func shownState(r *store.Reservation, now time.Time) string {
 
 // Show lists what is leased or reserved, of the networks and addresses given, or
 // everything. Plans are configurations whose pools' size is told.
-func Show(ctx context.Context, h *roles.Host, of []string, plans map[store.PoolID]*plan) (*Shown, error) {
+func Show(ctx context.Context, h *roles.Host, of []string, plans map[store.PoolID]*Plan) (*Shown, error) {
 	v, err := takeInventory(ctx, h, "")
 	if err != nil {
 		return nil, err
@@ -234,10 +234,10 @@ func (v *inventory) pool(census *node.Census, id store.PoolID, now time.Time) []
 }
 
 // fill counts a pool's addresses.
-func fill(id store.PoolID, all []ShownAddress, p *plan) ShownPool {
+func fill(id store.PoolID, all []ShownAddress, p *Plan) ShownPool {
 	out := ShownPool{PoolID: id}
 	if p != nil {
-		for _, s := range p.sets {
+		for _, s := range p.Sets {
 			out.Sets = append(out.Sets, ShownSet{Subnets: s.String(), Size: s.size().String()})
 		}
 	}
@@ -253,8 +253,8 @@ func fill(id store.PoolID, all []ShownAddress, p *plan) ShownPool {
 		if p == nil {
 			continue
 		}
-		for i, s := range p.sets {
-			if r := s.rangeOf(a.Address); r != nil && r.allows(a.Address) {
+		for i, s := range p.Sets {
+			if r := s.RangeOf(a.Address); r != nil && r.Allows(a.Address) {
 				out.Sets[i].Used++
 			}
 		}

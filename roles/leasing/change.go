@@ -1,4 +1,4 @@
-package hostlocal
+package leasing
 
 import (
 	"cmp"
@@ -46,7 +46,7 @@ func ReleaseAddress(ctx context.Context, h *roles.Host, network string, a netip.
 		})
 	}
 	if len(v.reservations[id]) > 0 {
-		err = keepUpdate(ctx, h, func(keep *store.KeepTx) error {
+		err = KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
 			return errors.Join(unreserve(keep, id, a), release())
 		})
 	} else {
@@ -96,7 +96,7 @@ func ReserveAddresses(ctx context.Context, h *roles.Host, pin Pin) (string, erro
 	if r.Identity == "" {
 		r.Identity = fmt.Sprintf("reserved:%s", pin.Addresses[0])
 	}
-	err := keepUpdate(ctx, h, func(keep *store.KeepTx) error {
+	err := KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
 		kept, err := keep.Sticky(pin.Pool)
 		if err != nil {
 			return err
@@ -186,7 +186,7 @@ func Collect(ctx context.Context, h *roles.Host) (out Collected, err error) {
 		return err
 	})
 	for _, id := range ids {
-		err = errors.Join(err, settle(ctx, h, id), keepUpdate(ctx, h, func(keep *store.KeepTx) error {
+		err = errors.Join(err, settle(ctx, h, id), KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
 			kept, err := keep.Sticky(id)
 			if err != nil {
 				return err

@@ -1,4 +1,4 @@
-package hostlocal
+package leasing
 
 import (
 	"math/rand/v2"
@@ -11,9 +11,9 @@ import (
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-func span(lo, hi string) interval { return interval{ip(lo), ip(hi)} }
+func span(lo, hi string) Interval { return Interval{ip(lo), ip(hi)} }
 
-func texts(in []interval) []string {
+func texts(in []Interval) []string {
 	var out []string
 	for _, i := range in {
 		out = append(out, i.String())
@@ -24,26 +24,26 @@ func texts(in []interval) []string {
 func TestSubtract(t *testing.T) {
 	from := span("10.0.0.10", "10.0.0.20")
 	cases := map[string]struct {
-		cuts []interval
+		cuts []Interval
 		want []string
 	}{
 		"nothing":             {nil, []string{"10.0.0.10-10.0.0.20"}},
-		"all":                 {[]interval{from}, nil},
-		"more than all":       {[]interval{span("10.0.0.0", "10.0.0.255")}, nil},
-		"the first":           {[]interval{single(ip("10.0.0.10"))}, []string{"10.0.0.11-10.0.0.20"}},
-		"the last":            {[]interval{single(ip("10.0.0.20"))}, []string{"10.0.0.10-10.0.0.19"}},
-		"the middle":          {[]interval{single(ip("10.0.0.15"))}, []string{"10.0.0.10-10.0.0.14", "10.0.0.16-10.0.0.20"}},
-		"before and after":    {[]interval{span("10.0.0.0", "10.0.0.9"), span("10.0.0.21", "10.0.0.30")}, []string{"10.0.0.10-10.0.0.20"}},
-		"over both ends":      {[]interval{span("10.0.0.0", "10.0.0.10"), span("10.0.0.20", "10.0.0.30")}, []string{"10.0.0.11-10.0.0.19"}},
-		"twice":               {[]interval{single(ip("10.0.0.15")), single(ip("10.0.0.15"))}, []string{"10.0.0.10-10.0.0.14", "10.0.0.16-10.0.0.20"}},
-		"nested":              {[]interval{span("10.0.0.12", "10.0.0.18"), span("10.0.0.13", "10.0.0.14")}, []string{"10.0.0.10-10.0.0.11", "10.0.0.19-10.0.0.20"}},
-		"adjacent, unordered": {[]interval{span("10.0.0.14", "10.0.0.16"), span("10.0.0.11", "10.0.0.13")}, []string{"10.0.0.10-10.0.0.10", "10.0.0.17-10.0.0.20"}},
-		"the other family":    {[]interval{span("::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")}, []string{"10.0.0.10-10.0.0.20"}},
-		"the zero interval":   {[]interval{{}}, []string{"10.0.0.10-10.0.0.20"}},
+		"all":                 {[]Interval{from}, nil},
+		"more than all":       {[]Interval{span("10.0.0.0", "10.0.0.255")}, nil},
+		"the first":           {[]Interval{Single(ip("10.0.0.10"))}, []string{"10.0.0.11-10.0.0.20"}},
+		"the last":            {[]Interval{Single(ip("10.0.0.20"))}, []string{"10.0.0.10-10.0.0.19"}},
+		"the middle":          {[]Interval{Single(ip("10.0.0.15"))}, []string{"10.0.0.10-10.0.0.14", "10.0.0.16-10.0.0.20"}},
+		"before and after":    {[]Interval{span("10.0.0.0", "10.0.0.9"), span("10.0.0.21", "10.0.0.30")}, []string{"10.0.0.10-10.0.0.20"}},
+		"over both ends":      {[]Interval{span("10.0.0.0", "10.0.0.10"), span("10.0.0.20", "10.0.0.30")}, []string{"10.0.0.11-10.0.0.19"}},
+		"twice":               {[]Interval{Single(ip("10.0.0.15")), Single(ip("10.0.0.15"))}, []string{"10.0.0.10-10.0.0.14", "10.0.0.16-10.0.0.20"}},
+		"nested":              {[]Interval{span("10.0.0.12", "10.0.0.18"), span("10.0.0.13", "10.0.0.14")}, []string{"10.0.0.10-10.0.0.11", "10.0.0.19-10.0.0.20"}},
+		"adjacent, unordered": {[]Interval{span("10.0.0.14", "10.0.0.16"), span("10.0.0.11", "10.0.0.13")}, []string{"10.0.0.10-10.0.0.10", "10.0.0.17-10.0.0.20"}},
+		"the other family":    {[]Interval{span("::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")}, []string{"10.0.0.10-10.0.0.20"}},
+		"the zero interval":   {[]Interval{{}}, []string{"10.0.0.10-10.0.0.20"}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, texts(subtract(from, c.cuts))); diff != "" {
+			if diff := cmp.Diff(c.want, texts(Subtract(from, c.cuts))); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -56,11 +56,11 @@ func TestSubtractAtTheEndsOfTheAddressSpace(t *testing.T) {
 		{"::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"},
 	} {
 		all := span(c.lo, c.hi)
-		if got := subtract(all, []interval{all}); got != nil {
+		if got := Subtract(all, []Interval{all}); got != nil {
 			t.Errorf("all without all: %v", got)
 		}
-		got := texts(subtract(all, []interval{single(all.lo), single(all.hi)}))
-		want := []string{interval{all.lo.Next(), all.hi.Prev()}.String()}
+		got := texts(Subtract(all, []Interval{Single(all.Lo), Single(all.Hi)}))
+		want := []string{Interval{all.Lo.Next(), all.Hi.Prev()}.String()}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
 		}
@@ -70,35 +70,35 @@ func TestSubtractAtTheEndsOfTheAddressSpace(t *testing.T) {
 // small is an address of a space of 64.
 func small(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}) }
 
-func randomInterval(r *rand.Rand) interval {
+func randomInterval(r *rand.Rand) Interval {
 	a, b := r.IntN(64), r.IntN(64)
-	return interval{small(min(a, b)), small(max(a, b))}
+	return Interval{small(min(a, b)), small(max(a, b))}
 }
 
 func TestSubtractAgreesWithCounting(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20000 {
 		from := randomInterval(r)
-		var cuts []interval
+		var cuts []Interval
 		for range r.IntN(6) {
 			cuts = append(cuts, randomInterval(r))
 		}
-		got := subtract(from, cuts)
+		got := Subtract(from, cuts)
 		for n := range 64 {
 			a := small(n)
-			has := func(i interval) bool { return i.contains(a) }
-			want := from.contains(a) && !slices.ContainsFunc(cuts, has)
+			has := func(i Interval) bool { return i.Contains(a) }
+			want := from.Contains(a) && !slices.ContainsFunc(cuts, has)
 			if slices.ContainsFunc(got, has) != want {
 				t.Fatalf("%v without %v is %v: wrong about %s", from, cuts, got, a)
 			}
 		}
 		for i := 1; i < len(got); i++ {
-			if !got[i-1].hi.Less(got[i].lo) {
+			if !got[i-1].Hi.Less(got[i].Lo) {
 				t.Fatalf("%v without %v is %v: not disjoint or not ascending", from, cuts, got)
 			}
 		}
 		for _, i := range got {
-			if i.hi.Less(i.lo) {
+			if i.Hi.Less(i.Lo) {
 				t.Fatalf("%v without %v holds an empty interval %v", from, cuts, i)
 			}
 		}
@@ -118,14 +118,14 @@ func TestHosts(t *testing.T) {
 		"2001:db8::5/128": "2001:db8::5-2001:db8::5",
 		"::/0":            "::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
 	} {
-		if got := hostsOf(netip.MustParsePrefix(subnet)).String(); got != want {
+		if got := Hosts(netip.MustParsePrefix(subnet)).String(); got != want {
 			t.Errorf("%s: got %s, want %s", subnet, got, want)
 		}
 	}
 }
 
 func TestSize(t *testing.T) {
-	for text, i := range map[string]interval{
+	for text, i := range map[string]Interval{
 		"1":                    span("10.0.0.1", "10.0.0.1"),
 		"4294967296":           span("0.0.0.0", "255.255.255.255"),
 		"18446744073709551616": span("2001:db8::", "2001:db8::ffff:ffff:ffff:ffff"),
@@ -146,20 +146,20 @@ func TestOrderAgreesWithWalking(t *testing.T) {
 		var want []netip.Addr
 		ring := allOf(s)
 		start := 0
-		if s.rangeOf(last) != nil {
+		if s.RangeOf(last) != nil {
 			start = slices.IndexFunc(ring, func(a netip.Addr) bool { return a == last }) + 1
 		}
 		for n := range ring {
 			a := ring[(start+n)%len(ring)]
-			if s.rangeOf(a).allows(a) {
+			if s.RangeOf(a).Allows(a) {
 				want = append(want, a)
 			}
 		}
 		var got []netip.Addr
 		for _, c := range s.order(last) {
-			for a := c.lo; a.Compare(c.hi) <= 0; a = a.Next() {
+			for a := c.Lo; a.Compare(c.Hi) <= 0; a = a.Next() {
 				got = append(got, a)
-				if !c.in.bounds.contains(a) {
+				if !c.in.Bounds.Contains(a) {
 					t.Fatalf("%s is not of the range named with it", a)
 				}
 			}
@@ -171,31 +171,31 @@ func TestOrderAgreesWithWalking(t *testing.T) {
 }
 
 // randomSet has ranges that do not overlap, in any order, with holes.
-func randomSet(r *rand.Rand) rangeSet {
-	var s rangeSet
+func randomSet(r *rand.Rand) Set {
+	var s Set
 	for range 1 + r.IntN(3) {
 		b := randomInterval(r)
-		if slices.ContainsFunc(s, func(o addrRange) bool { return o.bounds.overlaps(b) }) {
+		if slices.ContainsFunc(s, func(o Range) bool { return o.Bounds.Overlaps(b) }) {
 			continue
 		}
-		var cuts []interval
+		var cuts []Interval
 		for range r.IntN(4) {
 			i := randomInterval(r)
 			if r.IntN(2) == 0 {
-				i = single(i.lo)
+				i = Single(i.Lo)
 			}
 			cuts = append(cuts, i)
 		}
-		s = append(s, addrRange{subnet: netip.PrefixFrom(small(0), 26), bounds: b, free: subtract(b, cuts)})
+		s = append(s, Range{Subnet: netip.PrefixFrom(small(0), 26), Bounds: b, Free: Subtract(b, cuts)})
 	}
 	return s
 }
 
 // allOf lists the addresses of all ranges, range by range.
-func allOf(s rangeSet) []netip.Addr {
+func allOf(s Set) []netip.Addr {
 	var out []netip.Addr
 	for _, r := range s {
-		for a := r.bounds.lo; a.Compare(r.bounds.hi) <= 0; a = a.Next() {
+		for a := r.Bounds.Lo; a.Compare(r.Bounds.Hi) <= 0; a = a.Next() {
 			out = append(out, a)
 		}
 	}

@@ -1,4 +1,4 @@
-package hostlocal
+package leasing
 
 import (
 	"context"
@@ -25,7 +25,7 @@ const (
 // attempt is one ADD's try to get addresses, with what was done for it so far.
 type attempt struct {
 	lease store.Lease
-	bySet []request
+	bySet []Ask
 	// identity is whom the addresses are kept for; empty where they do not stick.
 	identity string
 	// released, evicted and reaped: the remedies of that name were tried.
@@ -36,13 +36,13 @@ type attempt struct {
 
 // allocate takes an address of every set, or none. After a failure that
 // something can be done about, it does that, once, and tries again.
-func (a *handler) allocate(ctx context.Context, h *roles.Host, req *roles.Request, bySet []request) ([]grant, error) {
+func (a *Allocator) allocate(ctx context.Context, h *roles.Host, req *roles.Request, bySet []Ask) ([]Grant, error) {
 	t := &attempt{
-		lease: store.Lease{Owner: req.Key(), Netns: a.life.netns(req.Netns), Pod: req.Pod(), Time: h.Now()},
+		lease: store.Lease{Owner: req.Key(), Netns: a.Life.Netns(req.Netns), Pod: req.Pod(), Time: h.Now()},
 		bySet: bySet,
 	}
-	if a.plan.sticky != nil {
-		t.identity = a.plan.sticky.Identity(req, a.macOf(req))
+	if a.Plan.Sticky != nil {
+		t.identity = a.Plan.Sticky.Identity(req, a.macOf(req))
 		t.lease.Sticky = t.identity
 	}
 	for {
@@ -66,16 +66,16 @@ func errorsOr(a, b error) error {
 }
 
 // macOf is the hardware address that was asked for, or empty.
-func (a *handler) macOf(req *roles.Request) string {
-	if a.plan.mac != "" {
-		return a.plan.mac
+func (a *Allocator) macOf(req *roles.Request) string {
+	if a.Plan.MAC != "" {
+		return a.Plan.MAC
 	}
 	return req.Args.Get("MAC")
 }
 
 // remedy tries to make way for an attempt that failed, and tells whether
 // another may succeed.
-func (a *handler) remedy(ctx context.Context, h *roles.Host, req *roles.Request, t *attempt, err error) (again bool, failure error) {
+func (a *Allocator) remedy(ctx context.Context, h *roles.Host, req *roles.Request, t *attempt, err error) (again bool, failure error) {
 	var held *heldError
 	switch {
 	case errors.Is(err, errRepeated) && !t.released:
@@ -85,14 +85,14 @@ func (a *handler) remedy(ctx context.Context, h *roles.Host, req *roles.Request,
 		return a.evict(ctx, h, t, held)
 	case (errors.Is(err, roles.ErrExhausted) || errors.Is(err, store.ErrTaken)) && !t.reaped:
 		t.reaped = true
-		freed, reapErr := a.life.reap(ctx, h, req.Network)
+		freed, reapErr := a.Life.Reap(ctx, h, req.Network)
 		if reapErr != nil {
 			h.Log.Warn("reap dead attachments", "network", req.Network, "error", reapErr)
 		}
-		if a.plan.sticky != nil {
-			return true, settle(ctx, h, a.poolID(req.Network))
+		if a.Plan.Sticky != nil {
+			return true, settle(ctx, h, a.ID(req.Network))
 		}
-		return freed > 0 || a.plan.lenient && errors.Is(err, store.ErrTaken), nil
+		return freed > 0 || a.Plan.Lenient && errors.Is(err, store.ErrTaken), nil
 	}
 	return false, nil
 }
@@ -100,10 +100,10 @@ func (a *handler) remedy(ctx context.Context, h *roles.Host, req *roles.Request,
 // evict removes the attachment that has the identity's addresses if it is
 // certainly dead. Else the addresses stay where they are: the pod gets others,
 // or in strict mode none.
-func (a *handler) evict(ctx context.Context, h *roles.Host, t *attempt, held *heldError) (again bool, failure error) {
+func (a *Allocator) evict(ctx context.Context, h *roles.Host, t *attempt, held *heldError) (again bool, failure error) {
 	if !t.evicted {
 		t.evicted = true
-		removed, err := a.life.reapOne(ctx, h, held.holder)
+		removed, err := a.Life.ReapOne(ctx, h, held.holder)
 		if err != nil {
 			h.Log.Warn("look for the old sandbox", "container", held.holder.ContainerID, "ifname", held.holder.IfName, "error", err)
 		}
@@ -111,7 +111,7 @@ func (a *handler) evict(ctx context.Context, h *roles.Host, t *attempt, held *he
 			return true, nil
 		}
 	}
-	if a.plan.sticky.Strict {
+	if a.Plan.Sticky.Strict {
 		return false, nil
 	}
 	h.Log.Info("the pod's old sandbox lives, giving it another address", "identity", held.identity, "container", held.holder.ContainerID, "addresses", held.addrs)
@@ -120,8 +120,8 @@ func (a *handler) evict(ctx context.Context, h *roles.Host, t *attempt, held *he
 }
 
 // reserve is one transaction; where addresses stick, one within another.
-func (a *handler) reserve(ctx context.Context, h *roles.Host, t *attempt) (out []grant, err error) {
-	if a.plan.sticky == nil {
+func (a *Allocator) reserve(ctx context.Context, h *roles.Host, t *attempt) (out []Grant, err error) {
+	if a.Plan.Sticky == nil {
 		err := h.Store.Update(ctx, func(tx *store.Tx) error {
 			out, err = a.reserveIn(tx, nil, h, t)
 			return err
@@ -129,8 +129,8 @@ func (a *handler) reserve(ctx context.Context, h *roles.Host, t *attempt) (out [
 		return out, err
 	}
 	reserved := false
-	err = keepUpdate(ctx, h, func(keep *store.KeepTx) error {
-		kept, err := keep.Sticky(a.poolID(t.lease.Owner.Network))
+	err = KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
+		kept, err := keep.Sticky(a.ID(t.lease.Owner.Network))
 		if err != nil {
 			return err
 		}
@@ -153,13 +153,13 @@ func (a *handler) reserve(ctx context.Context, h *roles.Host, t *attempt) (out [
 
 // reserveIn takes an address of every set, or, with an error, none: then
 // nothing must be committed. kept is nil where addresses do not stick.
-func (a *handler) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Host, t *attempt) ([]grant, error) {
-	id := a.poolID(t.lease.Owner.Network)
+func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Host, t *attempt) ([]Grant, error) {
+	id := a.ID(t.lease.Owner.Network)
 	pool, err := tx.Pool(id)
 	if err != nil {
 		return nil, err
 	}
-	if err := node.SettleLeases(tx, id, a.plan.holds); err != nil {
+	if err := node.SettleLeases(tx, id, a.Plan.Holds); err != nil {
 		return nil, err
 	}
 	owned, err := pool.Owned(t.lease.Owner)
@@ -169,9 +169,9 @@ func (a *handler) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Host,
 	if len(owned) > 0 {
 		return nil, errRepeated
 	}
-	c := &chooser{plan: a.plan, pool: pool, kept: kept, now: t.lease.Time, lenient: a.plan.lenient && t.reaped}
+	c := &chooser{plan: a.Plan, pool: pool, kept: kept, now: t.lease.Time, lenient: a.Plan.Lenient && t.reaped}
 	if kept != nil {
-		c.last = t.reaped && !a.plan.sticky.Strict
+		c.last = t.reaped && !a.Plan.Sticky.Strict
 		if err := a.begin(c, h.Store.BootID(), t); err != nil {
 			return nil, err
 		}
@@ -200,7 +200,7 @@ func (a *handler) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Host,
 
 // begin finds what is kept for the identity. In the first use of a boot, what
 // was held in the one before is released: its containers are gone.
-func (a *handler) begin(c *chooser, boot string, t *attempt) error {
+func (a *Allocator) begin(c *chooser, boot string, t *attempt) error {
 	if c.kept.Boot() != boot {
 		if err := settleIn(c.kept, c.pool, c.now); err != nil {
 			return err
@@ -218,10 +218,10 @@ func (a *handler) begin(c *chooser, boot string, t *attempt) error {
 // keep stores the reservation of what was given. One that another attachment
 // still has is kept under that one's container ID, just to cool down; one that a
 // person made and that could not be used stays as it is.
-func (a *handler) keep(c *chooser, boot string, t *attempt, grants []grant) error {
+func (a *Allocator) keep(c *chooser, boot string, t *attempt, grants []Grant) error {
 	r := store.Reservation{
 		Identity: t.identity, Holder: t.lease.Owner, Pod: t.lease.Pod, BootID: boot,
-		TTL: a.plan.sticky.TTL, Cooldown: a.plan.sticky.Cooldown, Created: c.now, Used: c.now,
+		TTL: a.Plan.Sticky.TTL, Cooldown: a.Plan.Sticky.Cooldown, Created: c.now, Used: c.now,
 	}
 	for _, g := range grants {
 		r.Addresses = append(r.Addresses, g.addr)
@@ -257,7 +257,7 @@ func displace(pool *store.StickyPool, r store.Reservation) error {
 }
 
 // explain gives an exhausted set's error its figures.
-func (a *handler) explain(ctx context.Context, h *roles.Host, network string, err error) error {
+func (a *Allocator) explain(ctx context.Context, h *roles.Host, network string, err error) error {
 	var full *exhaustedError
 	if !errors.As(err, &full) {
 		return err
@@ -265,7 +265,7 @@ func (a *handler) explain(ctx context.Context, h *roles.Host, network string, er
 	text := ""
 	viewErr := a.view(ctx, h, network, func(c *chooser) error {
 		var err error
-		text, err = a.plan.describe(c.pool, full.set)
+		text, err = a.Plan.describe(c.pool, full.set)
 		if err != nil || c.kept == nil {
 			return err
 		}
@@ -280,23 +280,23 @@ func (a *handler) explain(ctx context.Context, h *roles.Host, network string, er
 }
 
 // view calls f with a chooser that reads.
-func (a *handler) view(ctx context.Context, h *roles.Host, network string, f func(*chooser) error) error {
-	c := &chooser{plan: a.plan, now: h.Now()}
+func (a *Allocator) view(ctx context.Context, h *roles.Host, network string, f func(*chooser) error) error {
+	c := &chooser{plan: a.Plan, now: h.Now()}
 	within := func() error {
 		return h.Store.View(ctx, func(tx *store.Tx) error {
 			var err error
-			if c.pool, err = tx.Pool(a.poolID(network)); err != nil {
+			if c.pool, err = tx.Pool(a.ID(network)); err != nil {
 				return err
 			}
 			return f(c)
 		})
 	}
-	if a.plan.sticky == nil {
+	if a.Plan.Sticky == nil {
 		return within()
 	}
 	return h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
 		var err error
-		if c.kept, err = keep.Sticky(a.poolID(network)); err != nil {
+		if c.kept, err = keep.Sticky(a.ID(network)); err != nil {
 			return err
 		}
 		return within()
@@ -325,39 +325,21 @@ func (c *chooser) waiting(set int) (string, error) {
 	return fmt.Sprintf("; %d kept for others, %d cooling down", n[store.Kept], n[store.Cooling]), nil
 }
 
-// Preview tells the addresses that are next. A repeated call gives the same.
-func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
-	result, err := a.result()
-	if err != nil {
-		return nil, err
-	}
-	grants, err := a.preview(ctx, h, req)
-	if err != nil {
-		return nil, a.explain(ctx, h, req.Network, err)
-	}
-	addIPs(result, grants)
-	return result, nil
-}
-
 // preview is allocate without reserving.
-func (a *handler) preview(ctx context.Context, h *roles.Host, req *roles.Request) (grants []grant, err error) {
-	bySet, err := a.requests(req)
-	if err != nil {
-		return nil, err
-	}
+func (a *Allocator) preview(ctx context.Context, h *roles.Host, req *roles.Request, bySet []Ask) (grants []Grant, err error) {
 	err = a.view(ctx, h, req.Network, func(c *chooser) error {
 		if c.kept != nil {
-			c.last = !a.plan.sticky.Strict
-			err := c.find(a.plan.sticky.Identity(req, a.macOf(req)), req.Key())
+			c.last = !a.Plan.Sticky.Strict
+			err := c.find(a.Plan.Sticky.Identity(req, a.macOf(req)), req.Key())
 			var held *heldError
-			if errors.As(err, &held) && !a.plan.sticky.Strict {
+			if errors.As(err, &held) && !a.Plan.Sticky.Strict {
 				err = nil
 			}
 			if err != nil {
 				return err
 			}
 		}
-		c.lenient = a.plan.lenient
+		c.lenient = a.Plan.Lenient
 		grants, err = c.chooseAll(bySet)
 		return err
 	})

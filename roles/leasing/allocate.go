@@ -1,4 +1,4 @@
-package hostlocal
+package leasing
 
 import (
 	"errors"
@@ -16,62 +16,65 @@ import (
 const shownHolders = 3
 
 // exhaustedError tells that a set has nothing left. It is an ErrExhausted.
-type exhaustedError struct{ set int }
-
-func (e *exhaustedError) Error() string {
-	return fmt.Sprintf("range set %d: %v", e.set, roles.ErrExhausted)
+type exhaustedError struct {
+	set  int
+	name string
 }
+
+func (e *exhaustedError) Error() string { return fmt.Sprintf("%s: %v", e.name, roles.ErrExhausted) }
 
 func (e *exhaustedError) Is(target error) bool { return target == roles.ErrExhausted }
 
+func (p *Plan) exhausted(set int) error { return &exhaustedError{set, p.setName(set)} }
+
 // assign gives each set the request that is for it; the zero request where
 // there is none. A request that no set can serve is an error that names it.
-func assign(sets []rangeSet, requests []request) ([]request, error) {
-	bySet := make([]request, len(sets))
+func (p *Plan) assign(requests []Ask) ([]Ask, error) {
+	bySet := make([]Ask, len(p.Sets))
 	var errs []error
 	for i, req := range requests {
-		if slices.ContainsFunc(requests[:i], func(o request) bool { return o.addr == req.addr }) {
+		if slices.ContainsFunc(requests[:i], func(o Ask) bool { return o.addr == req.addr }) {
 			continue
 		}
-		if err := assignOne(sets, bySet, req); err != nil {
+		if err := p.assignOne(bySet, req); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return bySet, errors.Join(errs...)
 }
 
-func assignOne(sets []rangeSet, bySet []request, req request) error {
-	for i, s := range sets {
-		r := s.rangeOf(req.addr)
+func (p *Plan) assignOne(bySet []Ask, req Ask) error {
+	for i, s := range p.Sets {
+		r := s.RangeOf(req.addr)
 		switch {
 		case r == nil:
 			continue
 		case bySet[i].addr.IsValid():
-			return req.fault("cannot be served: range set %d (%s) gives one address, and %s is requested of it already", i, s, bySet[i].addr)
-		case req.addr == r.gateway:
-			return req.fault("is the gateway of %s", r.subnet)
-		case !r.allows(req.addr):
-			return req.fault("is excluded from %s", r.subnet)
+			return req.fault("cannot be served: %s gives one address, and %s is requested of it already", p.setName(i), bySet[i].addr)
+		case req.addr == r.Gateway:
+			return req.fault("is the gateway of %s", r.Subnet)
+		case !r.Allows(req.addr):
+			return req.fault("is excluded from %s", r.Subnet)
 		}
 		bySet[i] = req
 		return nil
 	}
-	return req.fault("%s", outside(sets, req.addr))
+	return req.fault("%s", outside(p.Sets, req.addr))
 }
 
 // outside tells why an address is in no range.
-func outside(sets []rangeSet, a netip.Addr) string {
+func outside(sets []Set, a netip.Addr) string {
 	for _, s := range sets {
 		for _, r := range s {
-			switch all := whole(r.subnet); {
-			case !all.contains(a):
+			switch all := Whole(r.Subnet); {
+			case !all.Contains(a):
 				continue
-			case a.Is4() && !hostsOf(r.subnet).contains(a) && a == all.lo:
-				return "is in no range: it is the network address of " + r.subnet.String()
-			case a.Is4() && !hostsOf(r.subnet).contains(a):
-				return "is in no range: it is the broadcast address of " + r.subnet.String()
+			case a.Is4() && !Hosts(r.Subnet).Contains(a) && a == all.Lo:
+				return "is in no range: it is the network address of " + r.Subnet.String()
+			case a.Is4() && !Hosts(r.Subnet).Contains(a):
+				return "is in no range: it is the broadcast address of " + r.Subnet.String()
 			}
-			return fmt.Sprintf("is in no range: of %s it is only %s", r.subnet, r.bounds)
+			return fmt.Sprintf("is in no range: of %s it is only %s", r.Subnet, r.Bounds)
 		}
 	}
 	return "is in no range"
@@ -79,23 +82,23 @@ func outside(sets []rangeSet, a netip.Addr) string {
 
 // describe tells of an exhausted set its size, how much of it is used and who
 // holds addresses for the longest time.
-func (p *plan) describe(pool *store.Pool, set int) (string, error) {
-	s := p.sets[set]
+func (p *Plan) describe(pool *store.Pool, set int) (string, error) {
+	s := p.Sets[set]
 	used := 0
 	var oldest []store.Lease
 	for l, err := range pool.Leases() {
 		if err != nil {
 			return "", err
 		}
-		r := s.rangeOf(l.Address)
-		if r == nil || !r.allows(l.Address) {
+		r := s.RangeOf(l.Address)
+		if r == nil || !r.Allows(l.Address) {
 			continue
 		}
 		used++
 		oldest = insertOldest(oldest, l)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "range set %d (%s): %s addresses, %d used", set, s, s.size(), used)
+	fmt.Fprintf(&b, "%s: %s addresses, %d used", p.setName(set), s.size(), used)
 	for i, l := range oldest {
 		sep := "; "
 		if i == 0 {

@@ -1,4 +1,4 @@
-package hostlocal
+package leasing
 
 import (
 	"errors"
@@ -24,10 +24,10 @@ const (
 	given            // it is kept for another; nothing else was left
 )
 
-// grant is an address of one set.
-type grant struct {
+// Grant is an address of one set.
+type Grant struct {
 	addr   netip.Addr
-	in     *addrRange
+	in     *Range
 	origin origin
 	// of is the identity that had it, of the origins from kept on.
 	of string
@@ -35,7 +35,7 @@ type grant struct {
 
 // chooser finds addresses for one attachment. It changes nothing.
 type chooser struct {
-	plan *plan
+	plan *Plan
 	pool *store.Pool
 	// kept is nil where addresses do not stick.
 	kept *store.StickyPool
@@ -53,7 +53,7 @@ type chooser struct {
 // kept for the identity, one that nobody is known to have had, round robin, the
 // one that has been free for longest; then, as the last resort, what cools down
 // and what is kept for others.
-func (c *chooser) choose(set int, req request) (grant, error) {
+func (c *chooser) choose(set int, req Ask) (Grant, error) {
 	if req.addr.IsValid() {
 		g, err := c.requested(set, req)
 		if err == nil || !c.lenient || !errors.Is(err, store.ErrTaken) {
@@ -75,14 +75,14 @@ func (c *chooser) choose(set int, req request) (grant, error) {
 			return g, err
 		}
 	}
-	return grant{}, &exhaustedError{set}
+	return Grant{}, c.plan.exhausted(set)
 }
 
-func (c *chooser) requested(set int, req request) (grant, error) {
-	g := grant{addr: req.addr, in: c.plan.sets[set].rangeOf(req.addr), origin: requested}
+func (c *chooser) requested(set int, req Ask) (Grant, error) {
+	g := Grant{addr: req.addr, in: c.plan.Sets[set].RangeOf(req.addr), origin: requested}
 	l, err := c.pool.Lease(req.addr)
 	if err == nil {
-		return grant{}, fmt.Errorf("%s: %w", req.path, &store.TakenError{What: "address " + req.addr.String(), Owner: l.Owner})
+		return Grant{}, fmt.Errorf("%s: %w", req.path, &store.TakenError{What: "address " + req.addr.String(), Owner: l.Owner})
 	}
 	if !errors.Is(err, store.ErrNotFound) || c.kept == nil {
 		return g, ignoring(err, store.ErrNotFound)
@@ -92,10 +92,10 @@ func (c *chooser) requested(set int, req request) (grant, error) {
 		return g, ignoring(err, store.ErrNotFound)
 	}
 	own := c.own != nil && c.own.Identity == r.Identity
-	if own || !r.Pinned && !c.plan.sticky.Strict || r.Stage(c.now) != store.Kept && r.Stage(c.now) != store.Held {
+	if own || !r.Pinned && !c.plan.Sticky.Strict || r.Stage(c.now) != store.Kept && r.Stage(c.now) != store.Held {
 		return g, nil
 	}
-	return grant{}, fmt.Errorf("%s: address %s: %w: kept for %q %s", req.path, req.addr, store.ErrTaken, r.Identity, until(r))
+	return Grant{}, fmt.Errorf("%s: address %s: %w: kept for %q %s", req.path, req.addr, store.ErrTaken, r.Identity, until(r))
 }
 
 // ignoring is err, unless it is a given one.
@@ -118,35 +118,35 @@ func until(r *store.Reservation) string {
 }
 
 // ownGrant is the address of a set that is kept for the identity.
-func (c *chooser) ownGrant(set int) (grant, bool) {
+func (c *chooser) ownGrant(set int) (Grant, bool) {
 	if c.own == nil {
-		return grant{}, false
+		return Grant{}, false
 	}
 	for _, a := range c.own.Addresses {
-		if r := c.plan.sets[set].rangeOf(a); r != nil {
-			return grant{a, r, kept, c.own.Identity}, true
+		if r := c.plan.Sets[set].RangeOf(a); r != nil {
+			return Grant{a, r, kept, c.own.Identity}, true
 		}
 	}
-	return grant{}, false
+	return Grant{}, false
 }
 
 // unused is the next address that has neither a lease nor a reservation.
-func (c *chooser) unused(set int) (grant, bool, error) {
-	s := c.plan.sets[set]
+func (c *chooser) unused(set int) (Grant, bool, error) {
+	s := c.plan.Sets[set]
 	last, _, err := c.pool.Cursor(set)
 	if err != nil {
-		return grant{}, false, err
+		return Grant{}, false, err
 	}
 	for _, part := range s.order(last) {
-		a, ok, err := c.next(part.lo, part.hi)
+		a, ok, err := c.next(part.Lo, part.Hi)
 		if err != nil {
-			return grant{}, false, err
+			return Grant{}, false, err
 		}
 		if ok {
-			return grant{addr: a, in: part.in, origin: unused}, true, nil
+			return Grant{addr: a, in: part.in, origin: unused}, true, nil
 		}
 	}
-	return grant{}, false, nil
+	return Grant{}, false, nil
 }
 
 // next is the lowest address from lo to hi that has neither lease nor reservation.
@@ -164,13 +164,13 @@ func (c *chooser) next(lo, hi netip.Addr) (netip.Addr, bool, error) {
 
 // others is an address of the reservations in a stage that no lease has, of the
 // one that is free first.
-func (c *chooser) others(set int, stage store.Stage) (grant, bool, error) {
+func (c *chooser) others(set int, stage store.Stage) (Grant, bool, error) {
 	if c.kept == nil {
-		return grant{}, false, nil
+		return Grant{}, false, nil
 	}
 	for w, err := range c.kept.Waiting() {
 		if err != nil {
-			return grant{}, false, err
+			return Grant{}, false, err
 		}
 		at := w.Stage(c.now)
 		if stage == store.Expired && at != stage {
@@ -181,7 +181,7 @@ func (c *chooser) others(set int, stage store.Stage) (grant, bool, error) {
 		}
 		r, err := c.kept.Reservation(w.Identity)
 		if err != nil {
-			return grant{}, false, err
+			return Grant{}, false, err
 		}
 		g, ok, err := c.free(set, r)
 		if ok || err != nil {
@@ -189,26 +189,26 @@ func (c *chooser) others(set int, stage store.Stage) (grant, bool, error) {
 			return g, ok, err
 		}
 	}
-	return grant{}, false, nil
+	return Grant{}, false, nil
 }
 
 // free is a reservation's address of a set, if it may be handed out and no
 // lease has it.
-func (c *chooser) free(set int, r *store.Reservation) (grant, bool, error) {
+func (c *chooser) free(set int, r *store.Reservation) (Grant, bool, error) {
 	for _, a := range r.Addresses {
-		in := c.plan.sets[set].rangeOf(a)
-		if in == nil || !in.allows(a) {
+		in := c.plan.Sets[set].RangeOf(a)
+		if in == nil || !in.Allows(a) {
 			continue
 		}
 		if _, err := c.pool.Lease(a); !errors.Is(err, store.ErrNotFound) {
 			if err != nil {
-				return grant{}, false, err
+				return Grant{}, false, err
 			}
 			continue
 		}
-		return grant{addr: a, in: in, of: r.Identity}, true, nil
+		return Grant{addr: a, in: in, of: r.Identity}, true, nil
 	}
-	return grant{}, false, nil
+	return Grant{}, false, nil
 }
 
 // heldError tells that another attachment has an identity's addresses.
@@ -243,7 +243,7 @@ func (c *chooser) find(identity string, owner store.Key) error {
 		switch {
 		case err == nil && l.Owner == r.Holder && l.Owner != owner:
 			return &heldError{identity, l.Owner, l.Netns, r.Addresses}
-		case err == nil || !in.allows(a):
+		case err == nil || !in.Allows(a):
 			return nil
 		case !errors.Is(err, store.ErrNotFound):
 			return err
@@ -256,19 +256,9 @@ func (c *chooser) find(identity string, owner store.Key) error {
 	return nil
 }
 
-// rangeOf returns the range whose bounds contain an address, or nil.
-func (p *plan) rangeOf(a netip.Addr) *addrRange {
-	for _, s := range p.sets {
-		if r := s.rangeOf(a); r != nil {
-			return r
-		}
-	}
-	return nil
-}
-
 // chooseAll finds an address of every set.
-func (c *chooser) chooseAll(bySet []request) ([]grant, error) {
-	var out []grant
+func (c *chooser) chooseAll(bySet []Ask) ([]Grant, error) {
+	var out []Grant
 	for i, req := range bySet {
 		g, err := c.choose(i, req)
 		if err != nil {
@@ -282,8 +272,8 @@ func (c *chooser) chooseAll(bySet []request) ([]grant, error) {
 // emptySet returns the first set without an address to give; ok is false when
 // all have one. What dead attachments held counts as one: ADD would find them.
 func (c *chooser) emptySet() (set int, ok bool, err error) {
-	for i := range c.plan.sets {
-		_, err := c.choose(i, request{})
+	for i := range c.plan.Sets {
+		_, err := c.choose(i, Ask{})
 		if err == nil {
 			continue
 		}

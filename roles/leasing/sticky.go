@@ -1,4 +1,4 @@
-package hostlocal
+package leasing
 
 import (
 	"context"
@@ -14,20 +14,20 @@ import (
 // to be written, and comes first.
 var errSticky = errors.New("has a reservation")
 
-// keepUpdate is a transaction on keep.db within which there may be others on
+// KeepUpdate is a transaction on keep.db within which there may be others on
 // node.db. That is made before, if there is none: what it is filled from is in
 // keep.db too.
-func keepUpdate(ctx context.Context, h *roles.Host, fn func(*store.KeepTx) error) error {
+func KeepUpdate(ctx context.Context, h *roles.Host, fn func(*store.KeepTx) error) error {
 	if err := node.Ensure(ctx, h); err != nil {
 		return err
 	}
 	return h.Store.KeepUpdate(ctx, fn)
 }
 
-// release deletes an attachment's leases, of whichever pool. What it has
+// Release deletes an attachment's leases, of whichever pool. What it has
 // reservations of is kept from now on, and cools down. A keep.db that cannot be
 // read, or is of a newer program, does not keep the leases.
-func release(ctx context.Context, h *roles.Host, req *roles.Request) error {
+func Release(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	plainly := func() error {
 		return h.Store.Update(ctx, func(tx *store.Tx) error {
 			released, err := deleteLeases(tx, req)
@@ -48,7 +48,7 @@ func release(ctx context.Context, h *roles.Host, req *roles.Request) error {
 			return err
 		})
 	}
-	err := keepUpdate(ctx, h, func(keep *store.KeepTx) error {
+	err := KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
 		if err := stuck(); err != nil {
 			return err
 		}
@@ -114,7 +114,7 @@ func releaseReservations(keep *store.KeepTx, leases []store.Lease, now time.Time
 // settle releases what is held by attachments that have no lease any more: who
 // removes the dead, or loses node.db, writes no keep.db.
 func settle(ctx context.Context, h *roles.Host, id store.PoolID) error {
-	return keepUpdate(ctx, h, func(keep *store.KeepTx) error {
+	return KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
 		kept, err := keep.Sticky(id)
 		if err != nil {
 			return err
@@ -157,4 +157,10 @@ func settleIn(kept *store.StickyPool, pool *store.Pool, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// oldKey is the owner of leases taken over from files of before 2018, which
+// name no interface.
+func oldKey(req *roles.Request) store.Key {
+	return store.Key{Network: req.Network, ContainerID: req.ContainerID}
 }

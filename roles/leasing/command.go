@@ -1,0 +1,108 @@
+package leasing
+
+import (
+	"context"
+	"errors"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Reader makes an allocator of a plugin's whole configuration.
+type Reader func(conf []byte) (*Allocator, error)
+
+// Verbs are those about pools on the command line. They are about the pools of
+// every role; of a configuration they read what an IPAM plugin of the given type is told.
+func Verbs(typ string, read Reader) []roles.CommandVerb {
+	r := configured{typ, read}
+	network := roles.Flag{Name: "network", Help: "the network, where several have the address"}
+	conf := roles.Flag{Name: "conf", Help: "the network's configuration, a file"}
+	force := func(help string) roles.Flag { return roles.Flag{Name: "force", Help: help, Switch: true} }
+	return []roles.CommandVerb{
+		{Name: "ipam", Help: "show, foresee and change who has which address"},
+		{
+			Name: "ipam show", Args: "[NETWORK|ADDRESS…]", Run: r.show, Flags: []roles.Flag{conf},
+			Help: "show addresses: whose, alive or not, until when they are kept",
+		},
+		{
+			Name: "ipam plan", Args: "FILE", Run: r.foresee,
+			Help: "tell which addresses a pod would get by a configuration now, and why",
+			Flags: []roles.Flag{
+				{Name: "pod", Help: "the pod, NAMESPACE/NAME"},
+				{Name: "container", Default: "plan", Help: "the container's ID"},
+				{Name: "ifname", Default: "eth0", Help: "the interface's name"},
+				{Name: "mac", Help: "the hardware address that is asked for"},
+				{Name: "ip", Help: "the address that is asked for"},
+			},
+		},
+		{
+			Name: "ipam reserve", Args: "ADDRESS…", Run: r.reserve,
+			Help: "keep addresses for a pod, or from everybody",
+			Flags: []roles.Flag{
+				{Name: "for", Help: "whom: NAMESPACE/POD[/INTERFACE], name:CONTAINER, mac:ADDRESS; else nobody gets them"},
+				{Name: "until", Default: "never", Help: "end, such as 48h or 2027-01-31T12:00:00Z"},
+				network, conf, force("take them from whom they are kept for"),
+			},
+		},
+		{
+			Name: "ipam release", Args: "ADDRESS", Run: releaseOne, Flags: []roles.Flag{network, force("even if its container lives, and goes on using it")},
+			Help: "free an address that is kept, or leased to a dead container",
+		},
+		{
+			Name: "ipam gc", Run: func(ctx context.Context, h *roles.Host, _ map[string]string, _ []string) (any, error) {
+				return Collect(ctx, h)
+			},
+			Help: "remove what dead containers left, and what has expired",
+		},
+		{
+			Name: "ipam export", Run: func(ctx context.Context, h *roles.Host, _ map[string]string, _ []string) (any, error) {
+				return ExportReservations(ctx, h)
+			},
+			Help: "print the reservations as JSON (leases: cnibox state export)",
+		},
+	}
+}
+
+func (r configured) show(ctx context.Context, h *roles.Host, flags map[string]string, args []string) (any, error) {
+	plans := map[store.PoolID]*Plan{}
+	if flags["conf"] != "" {
+		network, a, err := r.confFile(flags["conf"])
+		if err != nil {
+			return nil, err
+		}
+		plans[a.ID(network)] = a.Plan
+	}
+	return Show(ctx, h, args, plans)
+}
+
+func (r configured) reserve(ctx context.Context, h *roles.Host, flags map[string]string, args []string) (any, error) {
+	pin, err := pinOf(h, flags, args)
+	if err != nil {
+		return nil, err
+	}
+	var p *Plan
+	if pin.Pool, p, err = r.poolOf(ctx, h, flags); err != nil {
+		return nil, err
+	}
+	if p != nil {
+		var asked []Ask
+		for _, a := range pin.Addresses {
+			asked = append(asked, Ask{path: "ADDRESS", addr: a})
+		}
+		if _, err := p.assign(asked); err != nil {
+			return nil, err
+		}
+	}
+	return ReserveAddresses(ctx, h, pin)
+}
+
+func releaseOne(ctx context.Context, h *roles.Host, flags map[string]string, args []string) (any, error) {
+	addrs, err := parseAddresses(args)
+	if err != nil {
+		return nil, err
+	}
+	if len(addrs) > 1 {
+		return nil, errors.New("want one ADDRESS")
+	}
+	return ReleaseAddress(ctx, h, flags["network"], addrs[0], flags["force"] != "")
+}

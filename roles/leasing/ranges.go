@@ -1,0 +1,186 @@
+package leasing
+
+import (
+	"cmp"
+	"math/big"
+	"net/netip"
+	"slices"
+	"sort"
+)
+
+// Interval is every address from Lo to Hi, both included, of one family.
+type Interval struct{ Lo, Hi netip.Addr }
+
+// Contains tells whether an address of either family is in the interval.
+func (i Interval) Contains(a netip.Addr) bool {
+	return a.BitLen() == i.Lo.BitLen() && i.Lo.Compare(a) <= 0 && a.Compare(i.Hi) <= 0
+}
+
+// Overlaps tells whether two intervals share an address.
+func (i Interval) Overlaps(j Interval) bool {
+	return i.Lo.BitLen() == j.Lo.BitLen() && i.Lo.Compare(j.Hi) <= 0 && j.Lo.Compare(i.Hi) <= 0
+}
+
+// size is the number of addresses; an IPv6 prefix can hold more than 2^64.
+func (i Interval) size() *big.Int {
+	lo, hi := new(big.Int).SetBytes(i.Lo.AsSlice()), new(big.Int).SetBytes(i.Hi.AsSlice())
+	n := hi.Sub(hi, lo)
+	return n.Add(n, big.NewInt(1))
+}
+
+// String is "lo-hi".
+func (i Interval) String() string { return i.Lo.String() + "-" + i.Hi.String() }
+
+// Single is the interval of one address.
+func Single(a netip.Addr) Interval { return Interval{a, a} }
+
+// Whole is every address of a prefix.
+func Whole(p netip.Prefix) Interval { return Interval{p.Masked().Addr(), lastAddr(p)} }
+
+// lastAddr is the address of a prefix whose host bits are all ones.
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// Hosts is what of a subnet can be a host's address. IPv4 prefixes up to 30
+// bits lose the network and the broadcast address; of /31 both addresses are
+// hosts (RFC 3021). IPv6 loses the subnet-router anycast address (RFC 4291,
+// section 2.6.1), but for /127 (RFC 6164) and /128; its last address is usable.
+func Hosts(p netip.Prefix) Interval {
+	i := Whole(p)
+	hostBits := p.Addr().BitLen() - p.Bits()
+	if hostBits < 2 {
+		return i
+	}
+	i.Lo = i.Lo.Next()
+	if p.Addr().Is4() {
+		i.Hi = i.Hi.Prev()
+	}
+	return i
+}
+
+// Subtract returns what of one interval is in none of the cuts: disjoint, not
+// adjacent where a cut was, in ascending order. Cuts may overlap each other and
+// be of the other family.
+func Subtract(from Interval, cuts []Interval) []Interval {
+	cuts = slices.Clone(cuts)
+	slices.SortFunc(cuts, func(a, b Interval) int {
+		return cmp.Or(a.Lo.Compare(b.Lo), a.Hi.Compare(b.Hi))
+	})
+	var out []Interval
+	lo := from.Lo
+	for _, c := range cuts {
+		if !c.Overlaps(Interval{lo, from.Hi}) {
+			continue
+		}
+		if lo.Less(c.Lo) {
+			out = append(out, Interval{lo, c.Lo.Prev()})
+		}
+		if c.Hi.Compare(from.Hi) >= 0 {
+			return out
+		}
+		lo = c.Hi.Next()
+	}
+	return append(out, Interval{lo, from.Hi})
+}
+
+// Range is a part of a subnet from which addresses are handed out.
+type Range struct {
+	Subnet netip.Prefix
+	// Bounds are the first and last address that a request may name.
+	Bounds Interval
+	// Gateway is invalid where there is none.
+	Gateway netip.Addr
+	// Free is what may be handed out: disjoint, in ascending order.
+	Free []Interval
+}
+
+// Set is one pool: every container gets one address of it.
+type Set []Range
+
+// RangeOf returns the range whose bounds contain an address, or nil. Where there
+// are several it is one that may hand it out.
+func (s Set) RangeOf(a netip.Addr) *Range {
+	var found *Range
+	for i := range s {
+		if !s[i].Bounds.Contains(a) {
+			continue
+		}
+		if found == nil {
+			found = &s[i]
+		} else if !found.Allows(a) && s[i].Allows(a) {
+			return &s[i]
+		}
+	}
+	return found
+}
+
+// Allows tells whether an address may be handed out.
+func (r *Range) Allows(a netip.Addr) bool {
+	i := sort.Search(len(r.Free), func(i int) bool { return a.Compare(r.Free[i].Hi) <= 0 })
+	return i < len(r.Free) && r.Free[i].Contains(a)
+}
+
+// size is the number of addresses that may be handed out.
+func (s Set) size() *big.Int {
+	n := new(big.Int)
+	for _, r := range s {
+		for _, i := range r.Free {
+			n.Add(n, i.size())
+		}
+	}
+	return n
+}
+
+// String names the set by its subnets.
+func (s Set) String() string {
+	var out []byte
+	for i, r := range s {
+		if i > 0 {
+			out = append(out, ", "...)
+		}
+		out = r.Subnet.AppendTo(out)
+	}
+	return string(out)
+}
+
+// candidate is an interval to look for an address in, with its range.
+type candidate struct {
+	Interval
+	in *Range
+}
+
+// order lists everything that may be handed out in the order in which it is
+// looked at: round robin, that is what follows the address handed out last,
+// then the ranges after it, then from the start again up to and with that
+// address. An address that is in no range, as after a change of the
+// configuration, means from the start.
+func (s Set) order(last netip.Addr) []candidate {
+	var before, after []candidate
+	passed := s.RangeOf(last) == nil
+	if passed {
+		last = netip.Addr{}
+	}
+	for i := range s {
+		r := &s[i]
+		here := r.Bounds.Contains(last)
+		for _, f := range r.Free {
+			switch {
+			case !here && passed, here && last.Less(f.Lo):
+				after = append(after, candidate{f, r})
+			case !here, f.Hi.Compare(last) <= 0:
+				before = append(before, candidate{f, r})
+			default:
+				before = append(before, candidate{Interval{f.Lo, last}, r})
+				after = append(after, candidate{Interval{last.Next(), f.Hi}, r})
+			}
+		}
+		passed = passed || here
+	}
+	return append(after, before...)
+}

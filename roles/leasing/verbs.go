@@ -1,0 +1,204 @@
+package leasing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
+)
+
+// GCBatch is how many stale owners GC releases in one transaction.
+const GCBatch = 256
+
+// Check makes sure that the attachment holds an address of every range set,
+// and every address of prevResult that is of these sets. It writes nothing.
+func (a *Allocator) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	if req.PrevResult == nil {
+		return &roles.ConfError{Path: "prevResult", Reason: "is required for CHECK"}
+	}
+	var owned []store.Lease
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		pool, err := tx.Pool(a.ID(req.Network))
+		if err != nil {
+			return err
+		}
+		owned, err = pool.Owned(req.Key())
+		if err == nil && len(owned) == 0 {
+			owned, err = pool.Owned(oldKey(req))
+		}
+		if err != nil {
+			return err
+		}
+		unsettled, err := node.UnsettledLeases(tx, req.Key())
+		owned = append(owned, unsettled...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.differences(req, owned)...)
+}
+
+func (a *Allocator) differences(req *roles.Request, owned []store.Lease) []error {
+	var errs []error
+	for i, s := range a.Plan.Sets {
+		ofSet := func(l store.Lease) bool { return l.Set == i || s.RangeOf(l.Address) != nil }
+		if !slices.ContainsFunc(owned, ofSet) {
+			errs = append(errs, fmt.Errorf("%w: container %.64q interface %q on network %q holds no address of %s",
+				roles.ErrCheck, req.ContainerID, req.IfName, req.Network, a.Plan.setName(i)))
+		}
+	}
+	for _, ip := range req.PrevResult.IPs {
+		addr, ok := netip.AddrFromSlice(ip.Address.IP)
+		addr = addr.Unmap()
+		ours := func(s Set) bool { return s.RangeOf(addr) != nil }
+		if !ok || !slices.ContainsFunc(a.Plan.Sets, ours) {
+			continue // another plugin's
+		}
+		if !slices.ContainsFunc(owned, func(l store.Lease) bool { return l.Address == addr }) {
+			errs = append(errs, fmt.Errorf("%w: address %s of prevResult is not held by container %.64q interface %q on network %q",
+				roles.ErrCheck, addr, req.ContainerID, req.IfName, req.Network))
+		}
+	}
+	return errs
+}
+
+// GC releases the addresses of this pool whose owners are not in req.Valid. It
+// leaves alone an owner that some process works on, and one with a recorded
+// attachment: its interface role decides about that, and its address may still
+// be in use.
+func (a *Allocator) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	stale, err := a.stale(ctx, h, req)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for batch := range slices.Chunk(stale, GCBatch) {
+		errs = append(errs, a.collect(ctx, h, req.Network, batch))
+	}
+	if a.Plan.Sticky != nil {
+		errs = append(errs, settle(ctx, h, a.ID(req.Network)))
+	}
+	return errors.Join(errs...)
+}
+
+// stale lists the owners that GC may release.
+func (a *Allocator) stale(ctx context.Context, h *roles.Host, req *roles.Request) ([]store.Key, error) {
+	valid := make(map[store.Key]bool, 2*len(req.Valid))
+	for _, v := range req.Valid {
+		valid[store.Key{Network: req.Network, ContainerID: v.ContainerID, IfName: v.IfName}] = true
+		valid[store.Key{Network: req.Network, ContainerID: v.ContainerID}] = true
+	}
+	var out []store.Key
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		pool, err := tx.Pool(a.ID(req.Network))
+		if err != nil {
+			return err
+		}
+		for l, err := range pool.Leases() {
+			if err != nil {
+				return err
+			}
+			if !valid[l.Owner] {
+				valid[l.Owner] = true // seen
+				out = append(out, l.Owner)
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// collect releases a batch of owners in one transaction, under their locks.
+func (a *Allocator) collect(ctx context.Context, h *roles.Host, network string, keys []store.Key) error {
+	var held []store.Key
+	for _, k := range keys {
+		lock, ok, err := h.Store.TryLockAttachment(ctx, k)
+		if err != nil {
+			return err
+		}
+		if ok {
+			defer lock.Unlock()
+			held = append(held, k)
+		}
+	}
+	return h.Store.Update(ctx, func(tx *store.Tx) error {
+		pool, err := tx.Pool(a.ID(network))
+		if err != nil {
+			return err
+		}
+		for _, k := range held {
+			if err := releaseUnrecorded(tx, pool, k); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// releaseUnrecorded releases an owner's leases unless an attachment of it is recorded.
+func releaseUnrecorded(tx *store.Tx, pool *store.Pool, key store.Key) error {
+	if _, err := tx.Attachment(key); !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	owned, err := pool.Owned(key)
+	if err != nil {
+		return err
+	}
+	for _, l := range owned {
+		if err := pool.Release(l.Address); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Status returns nil when every range set has a free address, or has an owner
+// that is certainly dead: the next ADD would remove it. (Were that not counted,
+// a node full of dead owners would be reported as not ready, get no ADD, and
+// stay so.) It writes nothing.
+func (a *Allocator) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	full, isFull := 0, false
+	err := a.view(ctx, h, req.Network, func(c *chooser) (err error) {
+		c.last = c.kept != nil && !a.Plan.Sticky.Strict
+		full, isFull, err = c.emptySet()
+		return err
+	})
+	if err == nil && isFull {
+		var dead bool
+		if dead, err = a.Life.AnyDead(ctx, h, req.Network); err == nil && !dead {
+			err = a.explain(ctx, h, req.Network, a.Plan.exhausted(full))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
+	}
+	return nil
+}
+
+// addresses lists the addresses of leases.
+func addresses(leases []store.Lease) string {
+	var out []string
+	for _, l := range leases {
+		out = append(out, l.Address.String())
+	}
+	return strings.Join(out, ", ")
+}
+
+// since is when the first of the leases was made.
+func since(leases []store.Lease) string {
+	var first time.Time
+	for _, l := range leases {
+		if first.IsZero() || l.Time.Before(first) {
+			first = l.Time
+		}
+	}
+	return first.UTC().Format(time.RFC3339)
+}
