@@ -64,8 +64,8 @@ type CloudSource struct {
 	Failed    int       `json:"failed,omitempty"`
 	Fault     string    `json:"fault,omitempty"`
 	FaultKind string    `json:"faultKind,omitempty"`
-	// Empty counts the good replies in a row that showed no addresses.
-	Empty int `json:"empty,omitempty"`
+	// EmptySince is when the first of the good replies in a row came that showed no addresses.
+	EmptySince time.Time `json:"emptySince,omitzero"`
 	// Withdrawn are addresses that an attachment had when the cloud ceased to name
 	// them, and since when: they are nobody else's until it names them again.
 	Withdrawn map[netip.Addr]time.Time `json:"withdrawn,omitempty"`

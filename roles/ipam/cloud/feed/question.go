@@ -1,0 +1,94 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata"
+	"github.com/cnibox/cnibox/store"
+)
+
+// question is one call of Current.
+type question struct {
+	h        *roles.Host
+	o        Options
+	provider metadata.Provider
+	name     string
+}
+
+// lock is held by who asks, from before the question is recorded until after its answer is.
+func (q *question) lock() string { return "cloud " + q.name }
+
+// known is what is recorded; nothing but the name of an unknown source.
+func (q *question) known(ctx context.Context) (*store.CloudSource, error) {
+	s, err := Known(ctx, q.h, q.name)
+	if errors.Is(err, store.ErrNotFound) {
+		return &store.CloudSource{Name: q.name}, nil
+	}
+	return s, err
+}
+
+// begin records that the cloud is being asked, unless somebody did meanwhile.
+func (q *question) begin(ctx context.Context) (s *store.CloudSource, asking bool, err error) {
+	if s, err = q.known(ctx); err != nil {
+		return nil, false, err
+	}
+	now := q.h.Now()
+	if !q.o.due(s, now) {
+		return s, false, nil
+	}
+	s.Asked = now
+	return s, true, q.h.Store.Update(ctx, func(tx *store.Tx) error { return tx.PutCloudSource(s) })
+}
+
+// ask asks the cloud and records what came of it. Its error is the store's, or ctx'.
+func (q *question) ask(ctx context.Context, s *store.CloudSource) (*store.CloudSource, error) {
+	asking, cancel := ctx, func() {}
+	if usable(s.NICs) && !q.o.Patient {
+		asking, cancel = context.WithTimeout(ctx, hurry)
+	}
+	defer cancel()
+	reply, err := q.provider.Fetch(asking, metadata.Query{URL: q.o.URL, File: q.o.File, DMI: q.o.DMI, Own: q.nodes(ctx)})
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return nil, ctx.Err() // who comes next asks anew
+	}
+	if err != nil {
+		q.h.Log.Warn("ask the cloud for addresses", slog.String("source", q.name), slog.Any("error", err))
+	}
+	// A late answer, or none in time, is recorded too.
+	done := context.WithoutCancel(ctx)
+	now := q.h.Now()
+	if q.o.settle(s, reply, err, now) && err == nil {
+		if err := q.h.Store.KeepUpdate(done, func(tx *store.KeepTx) error { return tx.PutCloudSource(s) }); err != nil {
+			q.h.Log.Warn("keep the cloud's reply beyond a reboot", slog.Any("error", err))
+		}
+	}
+	return s, q.h.Store.Update(done, func(tx *store.Tx) error {
+		if err := markWithdrawn(tx, s, now); err != nil {
+			return err
+		}
+		return tx.PutCloudSource(s)
+	})
+}
+
+// nodes are the addresses that the node's links have. Without them the cloud's word counts.
+func (q *question) nodes(ctx context.Context) []netip.Addr {
+	links, err := q.h.Net.Links(ctx, nil)
+	if err != nil {
+		q.h.Log.Warn("list the node's addresses", slog.Any("error", err))
+		return nil
+	}
+	var own []netip.Addr
+	for _, l := range links {
+		for _, p := range l.Addresses {
+			if !slices.Contains(own, p.Addr()) {
+				own = append(own, p.Addr())
+			}
+		}
+	}
+	return own
+}
