@@ -108,6 +108,9 @@ func (s *Store) KeepUpdate(ctx context.Context, fn func(*KeepTx) error) error {
 	return s.keep().run(ctx, true, func(b *bolt.Tx, _ *memo) error { return fn(&KeepTx{b: b}) })
 }
 
+// RunDir is the run directory: of all boots.
+func (s *Store) RunDir() string { return s.o.RunDir }
+
 // Path is node.db's.
 func (s *Store) Path() string { return filepath.Join(s.o.RunDir, s.o.BootID, nodeName) }
 

@@ -1,0 +1,244 @@
+package azureview
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cnibox/cnibox/internal/coldjson"
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// wholeRange is the most addresses that a range is written out with: azure's form
+// knows single addresses only. Of a larger one there are those in use.
+const wholeRange = 256
+
+// pool is one subnet of the cloud's, of whichever source and interface.
+type pool struct {
+	mac       string
+	primary   bool
+	gateway   netip.Addr
+	addresses map[netip.Addr]string // the container's ID, empty for a free one
+	used      bool
+}
+
+// inventory is what azure-vnet-ipam.json is made of.
+type inventory struct {
+	revision store.Revision
+	pools    map[netip.Prefix]*pool
+	// masters are the names of interfaces by hardware address, as far as
+	// attachments tell.
+	masters map[string]string
+	// asked counts the attachments that were asked for one.
+	asked map[string]int
+}
+
+// maxAsked bounds how many records are decoded in search of an interface's name;
+// the kernel is asked then.
+const maxAsked = 2
+
+// addressView writes azure-vnet-ipam.json from one transaction.
+func addressView(ctx context.Context, h *roles.Host, now time.Time) (*text, error) {
+	inv := &inventory{pools: map[netip.Prefix]*pool{}, masters: map[string]string{}, asked: map[string]int{}}
+	var faults error
+	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
+		if inv.revision, err = tx.Revision(); err != nil {
+			return err
+		}
+		sources, err := tx.CloudSources()
+		for i := range sources {
+			inv.add(&sources[i])
+		}
+		faults = errors.Join(err, inv.lease(tx))
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the node's state: %w", err)
+	}
+	if slices.ContainsFunc(slices.Collect(maps.Values(inv.pools)), func(p *pool) bool { return inv.masters[p.mac] == "" }) {
+		links, err := h.Net.Links(ctx, nil)
+		faults = errors.Join(faults, err)
+		inv.look(links)
+	}
+	t := begin(h, "IPAM", now)
+	t.spaces(inv)
+	return t.end(h, inv.revision), faults
+}
+
+// add adds the subnets of a source. One that two sources name is one pool.
+func (inv *inventory) add(source *store.CloudSource) {
+	for _, nic := range source.NICs {
+		for _, s := range nic.Subnets {
+			if !s.Prefix.IsValid() {
+				continue
+			}
+			p := inv.pools[s.Prefix]
+			if p == nil {
+				p = &pool{mac: nic.MAC, primary: nic.Primary, gateway: s.Gateway, addresses: map[netip.Addr]string{}}
+				inv.pools[s.Prefix] = p
+			}
+			for _, a := range s.Addresses {
+				p.addresses[a] = ""
+			}
+			for _, r := range s.Ranges {
+				if r.IsValid() && r.Addr().BitLen()-r.Bits() <= 8 {
+					for a, n := r.Masked().Addr(), 0; r.Contains(a) && n < wholeRange; a, n = a.Next(), n+1 {
+						p.addresses[a] = ""
+					}
+				}
+			}
+			for _, a := range s.Own {
+				delete(p.addresses, a)
+			}
+		}
+	}
+}
+
+// lease notes who has what.
+func (inv *inventory) lease(tx *store.Tx) error {
+	ids, err := tx.Pools()
+	faults := []error{err}
+	for _, id := range ids {
+		leases, err := tx.Pool(id)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		if !ofCloud(leases) {
+			continue
+		}
+		for a, owner := range leases.Owners() {
+			prefix, p := inv.poolOf(a)
+			p.addresses[a], p.used = owner.ContainerID, true
+			if inv.masters[p.mac] == "" && inv.asked[p.mac] < maxAsked {
+				inv.asked[p.mac]++
+				inv.ask(tx, owner)
+			}
+			inv.pools[prefix] = p
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// ofCloud tells the pools of the cloud's addresses from host-local's: by the first
+// lease, since one role makes all of a pool.
+func ofCloud(p *store.Pool) bool {
+	for l, err := range p.Leases() {
+		if err == nil {
+			return l.Source != ""
+		}
+	}
+	return false
+}
+
+// poolOf is the smallest pool that an address is in. One that the cloud ceased to
+// name, subnet and all, is a pool of its own until it is released.
+func (inv *inventory) poolOf(a netip.Addr) (netip.Prefix, *pool) {
+	var best netip.Prefix
+	for prefix := range inv.pools {
+		if prefix.Contains(a) && (!best.IsValid() || prefix.Bits() > best.Bits()) {
+			best = prefix
+		}
+	}
+	if best.IsValid() {
+		return best, inv.pools[best]
+	}
+	return netip.PrefixFrom(a, a.BitLen()), &pool{addresses: map[netip.Addr]string{}}
+}
+
+// ask learns an interface's name from an attachment.
+func (inv *inventory) ask(tx *store.Tx, owner store.Key) {
+	a, err := tx.Attachment(owner)
+	if err != nil {
+		return
+	}
+	var n note
+	if coldjson.Unmarshal(a.Note, &n) == nil && n.MasterMAC != "" {
+		inv.masters[n.MasterMAC] = n.Master
+	}
+}
+
+// look learns interfaces' names from the kernel. A bridge may have the hardware
+// address of its port, and an accelerated interface that of the one above it, which
+// comes first.
+func (inv *inventory) look(links []netops.LinkInfo) {
+	slices.SortFunc(links, func(a, b netops.LinkInfo) int { return cmp.Compare(a.Index, b.Index) })
+	for _, l := range links {
+		if l.Kind != "bridge" && inv.masters[l.MAC] == "" {
+			inv.masters[l.MAC] = l.Name
+		}
+	}
+}
+
+// spaces writes AddressSpaces, of which azure has one.
+func (t *text) spaces(inv *inventory) {
+	t.name("AddressSpaces")
+	t.open('{')
+	t.name("local")
+	t.open('{')
+	t.name("Id")
+	t.string("local")
+	t.name("Scope")
+	t.int(0)
+	t.name("Pools")
+	t.open('{')
+	prefixes := slices.SortedFunc(maps.Keys(inv.pools), func(a, b netip.Prefix) int { return strings.Compare(a.String(), b.String()) })
+	for _, prefix := range prefixes {
+		p := inv.pools[prefix]
+		t.name(prefix.String())
+		t.pool(prefix, p, inv.masters[p.mac])
+	}
+	t.close('}')
+	t.close('}')
+	t.close('}')
+}
+
+// pool writes one addressPool of azure's; addresses come in their own order.
+func (t *text) pool(prefix netip.Prefix, p *pool, ifName string) {
+	t.open('{')
+	t.name("Id")
+	t.string(prefix.String())
+	t.name("IfName")
+	t.string(ifName)
+	t.name("Subnet")
+	t.prefix(prefix)
+	t.name("Gateway")
+	t.addr(p.gateway)
+	t.name("Addresses")
+	t.open('{')
+	for _, a := range slices.SortedFunc(maps.Keys(p.addresses), netip.Addr.Compare) {
+		text := a.String()
+		t.name(text)
+		t.open('{')
+		t.name("ID")
+		t.string(p.addresses[a])
+		t.name("Addr")
+		t.string(text)
+		t.name("InUse")
+		t.bool(p.addresses[a] != "")
+		t.close('}')
+	}
+	t.close('}')
+	t.name("IsIPv6")
+	t.bool(prefix.Addr().Is6())
+	t.name("Priority")
+	t.int(oneIf(!p.primary))
+	t.name("RefCount")
+	t.int(oneIf(p.used))
+	t.close('}')
+}
+
+func oneIf(v bool) int {
+	if v {
+		return 1
+	}
+	return 0
+}

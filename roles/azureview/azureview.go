@@ -1,0 +1,139 @@
+// Package azureview keeps the two files by which a node with Azure's CNI plugins
+// can be read: azure-vnet.json tells how pods are wired, azure-vnet-ipam.json
+// which addresses there are and whose they are. Here they are views of the store:
+// written after each change, of the form that azure's plugins gave them at
+// v1.0.17, which readers of newer files understand too, and never read back but for
+// the revision that stands at their end.
+package azureview
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Conf are the keys about the files. The Conf of a role that writes them embeds it.
+type Conf struct {
+	// StateFiles keeps azure's state files, azure-vnet.json and azure-vnet-ipam.json,
+	// as views of the node's state. Default true for azure-vnet and azure-vnet-ipam.
+	StateFiles *bool `json:"stateFiles,omitempty"`
+	// StateDir is the directory of azure's state files, without symbolic links in
+	// its path. Default /run, which is /var/run; where CNIBOX_RUN_DIR names another
+	// run directory than /run/cnibox, that one.
+	StateDir string `json:"stateDir,omitempty"`
+}
+
+// Judge notes what is wrong with the keys.
+func (c *Conf) Judge(f *roles.Faults) {
+	if c.StateDir != "" && !filepath.IsAbs(c.StateDir) {
+		f.Addf("stateDir", `%q is no absolute path: write "/run", or leave it out`, c.StateDir)
+	}
+}
+
+// File is one of the two files, by its name.
+type File string
+
+// The files.
+const (
+	Network   File = "azure-vnet.json"
+	Addresses File = "azure-vnet-ipam.json"
+)
+
+// patience is how long a writer waits for the one before it. Who stops for longer
+// holds up nobody's pod: the next writer tells what was missed.
+const patience = 2 * time.Second
+
+// Write brings a file up to date with the store, unless another process did so
+// since this one's last change. It is called after ADD, DEL and GC, failed ones
+// too, without any lock or transaction. The file is for readers: that it cannot be
+// written is logged, and fails nothing.
+func Write(ctx context.Context, h *roles.Host, c *Conf, f File) {
+	if c.StateFiles != nil && !*c.StateFiles {
+		return
+	}
+	dir := c.StateDir
+	if dir == "" {
+		dir = defaultDir(h.Store.RunDir())
+	}
+	// The call may be over its deadline: what it did is to be told all the same.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if err := write(ctx, h, filepath.Clean(dir), f); err != nil {
+		h.Log.Warn("a state file of azure's form is behind", "file", filepath.Join(dir, string(f)), "error", err)
+	}
+}
+
+func defaultDir(runDir string) string {
+	if runDir == "/run/cnibox" {
+		return "/run"
+	}
+	return runDir
+}
+
+// write does it under a lock of the file's own, so that what is written last was
+// read last. Of writers that wait for it, the first one writes for all.
+func write(ctx context.Context, h *roles.Host, dir string, f File) error {
+	lock, err := h.Store.LockShared(ctx, "azureview"+dir+"/"+string(f), true)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	d, err := openDir(dir)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	if mine, ok := h.Store.Seen(); ok && d.revision(f).Covers(mine) {
+		return nil
+	}
+	now := h.Now()
+	var doc *text
+	switch f {
+	case Network:
+		doc, err = networkView(ctx, h, now)
+	case Addresses:
+		doc, err = addressView(ctx, h, now)
+	default:
+		err = fmt.Errorf("%q is none of azure's state files", f)
+	}
+	if doc == nil {
+		return err
+	}
+	if e := d.replace(f, doc.b); e != nil {
+		return e
+	}
+	return err // of records that cannot be read: the rest was written
+}
+
+// begin begins a document with what both files begin with.
+func begin(h *roles.Host, component string, now time.Time) *text {
+	t := &text{b: make([]byte, 0, 64<<10)}
+	t.open('{')
+	t.name(component)
+	t.open('{')
+	t.name("Version")
+	t.string(h.Program)
+	t.name("TimeStamp")
+	t.string(now.UTC().Format(time.RFC3339Nano))
+	return t
+}
+
+// end ends a document with the revision that it shows.
+func (t *text) end(h *roles.Host, r store.Revision) *text {
+	t.close('}')
+	t.name(ownKey)
+	t.open('{')
+	t.name("viewOf")
+	t.string(h.Store.Path())
+	t.name("file")
+	t.string(r.File.UTC().Format(time.RFC3339Nano))
+	t.name("number")
+	t.int(int(r.Number))
+	t.close('}')
+	t.close('}')
+	return t
+}

@@ -1,0 +1,136 @@
+package azureview
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+// mode lets everybody read the files, as azure's can be: they hold what
+// `kubectl get pods -o wide` and `ip address` tell anybody, and are read by tools that
+// do not run as root.
+const mode = 0o644
+
+// ownKey is the name, beside azure's component, of what is ours in a file. It
+// stands at the end, within tailSize bytes.
+const (
+	ownKey   = "cnibox"
+	tailSize = 8 << 10
+)
+
+// directory is an open directory that nobody but root and us can write.
+type directory struct {
+	f    *os.File
+	path string
+}
+
+// openDir opens a directory whose path has no symbolic link.
+func openDir(path string) (*directory, error) {
+	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
+	for errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
+		fd, err = unix.Openat2(unix.AT_FDCWD, path, &how)
+	}
+	if errors.Is(err, unix.ELOOP) {
+		return nil, fmt.Errorf("open directory %q: a symbolic link is in its path: name what that leads to in stateDir", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open directory %q: %w", path, err)
+	}
+	d := &directory{f: os.NewFile(uintptr(fd), path), path: path}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, errors.Join(fmt.Errorf("stat %q: %w", path, err), d.f.Close())
+	}
+	if st.Uid != 0 && int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+		return nil, errors.Join(fmt.Errorf("directory %q: user %d owns it, mode %04o: others than root could put files there", path, st.Uid, st.Mode&0o7777), d.f.Close())
+	}
+	return d, nil
+}
+
+func (d *directory) close() { d.f.Close() }
+
+// revision is what a file shows, zero where that cannot be told.
+func (d *directory) revision(f File) store.Revision {
+	fd, err := unix.Openat(int(d.f.Fd()), string(f), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return store.Revision{}
+	}
+	file := os.NewFile(uintptr(fd), string(f))
+	defer file.Close()
+	fi, err := file.Stat()
+	if err != nil || !fi.Mode().IsRegular() {
+		return store.Revision{}
+	}
+	tail := make([]byte, min(fi.Size(), tailSize))
+	if _, err := file.ReadAt(tail, fi.Size()-int64(len(tail))); err != nil {
+		return store.Revision{}
+	}
+	return parseRevision(tail)
+}
+
+// parseRevision reads the end of a file.
+func parseRevision(tail []byte) store.Revision {
+	at := bytes.LastIndex(tail, []byte("\n\t\""+ownKey+"\": {"))
+	own, whole := bytes.CutSuffix(tail, []byte("\n}"))
+	if at < 0 || !whole {
+		return store.Revision{}
+	}
+	_, own, _ = bytes.Cut(own[at:], []byte(": "))
+	var r store.Revision
+	if json.Unmarshal(own, &r) != nil {
+		return store.Revision{}
+	}
+	return r
+}
+
+// replace writes a file in one piece, beyond a power cut too: under another name
+// first, of which there is one, since there is one writer.
+func (d *directory) replace(f File, content []byte) error {
+	at, temp := int(d.f.Fd()), "."+string(f)+".new"
+	err := d.fill(at, temp, content)
+	if err == nil {
+		err = unix.Renameat(at, temp, at, string(f))
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write %q: %w", filepath.Join(d.path, string(f)), err), remove(at, temp))
+	}
+	if err := unix.Fsync(at); err != nil {
+		return fmt.Errorf("sync %q: %w", d.path, err)
+	}
+	return nil
+}
+
+// fill makes a new file.
+func (d *directory) fill(at int, name string, content []byte) error {
+	if err := remove(at, name); err != nil { // of a writer that was killed
+		return err
+	}
+	fd, err := unix.Openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+	if err != nil {
+		return err
+	}
+	file := os.NewFile(uintptr(fd), name)
+	_, err = file.Write(content)
+	if err == nil {
+		err = file.Chmod(mode) // whatever the umask is
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	return errors.Join(err, file.Close())
+}
+
+func remove(at int, name string) error {
+	if err := unix.Unlinkat(at, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,180 @@
+package azureview
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/cnibox/cnibox/internal/coldjson"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Endpoint is what azure-vnet.json tells of an attachment beyond its record.
+type Endpoint struct {
+	// Mode is azure-vnet's: "bridge", "tunnel", "transparent", "transparent-vlan".
+	Mode string
+	// Master is the host's interface into the cloud's network, MasterMAC its
+	// hardware address.
+	Master, MasterMAC string
+	// Bridge is the bridge that Master is a port of; empty for modes without.
+	Bridge string
+	VLAN   int
+	// Result is the IPAM plugin's answer.
+	Result *roles.Result
+}
+
+// note is an Endpoint as an attachment's Note.
+type note struct {
+	Mode      string       `json:"mode"`
+	Master    string       `json:"master"`
+	MasterMAC string       `json:"masterMAC,omitempty"`
+	Bridge    string       `json:"bridge,omitempty"`
+	VLAN      int          `json:"vlan,omitempty"`
+	Gateways  []netip.Addr `json:"gateways,omitempty"`
+	Routes    []noteRoute  `json:"routes,omitempty"`
+	Suffix    string       `json:"suffix,omitempty"`
+	Servers   []string     `json:"servers,omitempty"`
+}
+
+type noteRoute struct {
+	Dst netip.Prefix `json:"dst"`
+	Via netip.Addr   `json:"via,omitzero"`
+}
+
+// Note is what azure-vnet records with an attachment (attach.Wiring).
+func (e Endpoint) Note() (json.RawMessage, error) {
+	n := note{Mode: e.Mode, Master: e.Master, MasterMAC: e.MasterMAC, Bridge: e.Bridge, VLAN: e.VLAN}
+	if r := e.Result; r != nil {
+		n.Suffix, n.Servers = r.DNS.Domain, r.DNS.Nameservers
+		for _, ip := range r.IPs {
+			if ip != nil && ip.Gateway != nil {
+				n.Gateways = append(n.Gateways, addrOf(ip.Gateway))
+			}
+		}
+		for _, rt := range r.Routes {
+			if rt == nil {
+				continue
+			}
+			ones, _ := rt.Dst.Mask.Size()
+			n.Routes = append(n.Routes, noteRoute{Dst: netip.PrefixFrom(addrOf(rt.Dst.IP), ones), Via: addrOf(rt.GW)})
+		}
+	}
+	raw, err := coldjson.Marshal(&n)
+	if err != nil {
+		return nil, fmt.Errorf("encode note: %w", err)
+	}
+	return raw, nil
+}
+
+func addrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
+// Names of the role, and of its host links where a rebuilt record tells no role.
+const (
+	role       = "azure-vnet"
+	linkPrefix = "azv"
+)
+
+// viewName changes with what derive makes.
+const viewName = "azure-vnet/1"
+
+// derive makes an attachment's text: a line of JSON, its group, and the endpoint's
+// fields after its name, as they stand in the file. It is empty for what is no
+// endpoint: another role's, or one that is still being made.
+func derive(a *store.Attachment) []byte {
+	part := a.Part(role)
+	if part == nil && !strings.HasPrefix(a.HostLink, linkPrefix) || part != nil && part.State == store.Pending {
+		return nil
+	}
+	var n note
+	if coldjson.Unmarshal(a.Note, &n) != nil {
+		n = note{} // a rebuilt record has none
+	}
+	g := group{Mode: n.Mode, Master: n.Master, MAC: n.MasterMAC, Bridge: n.Bridge, VLAN: n.VLAN, Suffix: n.Suffix, Servers: n.Servers}
+	for _, p := range a.Addresses {
+		s := subnet{Prefix: p.Masked()}
+		for _, gw := range n.Gateways {
+			if p.Contains(gw) {
+				s.Gateway = gw
+			}
+		}
+		g.Subnets = append(g.Subnets, s)
+	}
+	head, err := coldjson.Marshal(&g)
+	if err != nil {
+		return nil
+	}
+	t := &text{b: append(head, '\n'), depth: endpointDepth, begun: true}
+	t.endpoint(a, &n)
+	return t.b
+}
+
+// split is the inverse of what derive does.
+func split(derived []byte) (head, body []byte) {
+	head, body, _ = bytes.Cut(derived, []byte("\n"))
+	return head, body
+}
+
+// endpoint writes an endpoint's fields, but for its name, which stands before them.
+func (t *text) endpoint(a *store.Attachment, n *note) {
+	t.name("SandboxKey")
+	t.string("")
+	t.name("IfName")
+	t.string(a.IfName)
+	t.name("HostIfName")
+	t.string(a.HostLink)
+	t.name("MacAddress")
+	t.mac(a.MAC)
+	t.name("InfraVnetIP")
+	t.prefix(netip.Prefix{})
+	t.name("IPAddresses")
+	list(t, a.Addresses, t.prefix)
+	t.name("Gateways")
+	list(t, n.Gateways, t.addr)
+	t.name("DNS")
+	t.dns(n.Suffix, n.Servers)
+	t.name("Routes")
+	list(t, n.Routes, t.route)
+	t.name("VlanID")
+	t.int(n.VLAN)
+	for _, unused := range []string{"EnableSnatOnHost", "EnableInfraVnet", "EnableMultitenancy"} {
+		t.name(unused)
+		t.bool(false)
+	}
+	if a.Netns.Path != "" {
+		t.name("NetworkNameSpace")
+		t.string(a.Netns.Path)
+	}
+	t.name("ContainerID")
+	t.string(a.ContainerID)
+	if ns, pod, ok := strings.Cut(a.Pod, "/"); ok {
+		t.name("PODName")
+		t.string(pod)
+		t.name("PODNameSpace")
+		t.string(ns)
+	}
+}
+
+// route writes a RouteInfo of azure's.
+func (t *text) route(r noteRoute) {
+	t.open('{')
+	t.name("Dst")
+	t.prefix(r.Dst)
+	t.name("Src")
+	t.string("")
+	t.name("Gw")
+	t.addr(r.Via)
+	t.name("Protocol")
+	t.int(0)
+	t.name("DevName")
+	t.string("")
+	t.name("Scope")
+	t.int(0)
+	t.close('}')
+}
