@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -16,58 +15,6 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
-
-// place is where a socket is: a container's namespace, or for nil the host's.
-type place interface {
-	Do(t testing.TB, f func() error)
-}
-
-// listen opens a UDP socket.
-func listen(t *testing.T, in place, at string) *net.UDPConn {
-	t.Helper()
-	addr := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at))
-	var conn *net.UDPConn
-	open := func() (err error) {
-		conn, err = net.ListenUDP("udp", addr)
-		return err
-	}
-	if in == nil {
-		must(t, open())
-	} else {
-		in.Do(t, open)
-	}
-	t.Cleanup(func() { conn.Close() })
-	must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
-	return conn
-}
-
-// sends asserts that a datagram arrives with the given source, and an answer
-// comes back.
-func sends(t *testing.T, what string, from place, to *net.UDPConn, source string) {
-	t.Helper()
-	bind := "0.0.0.0:0"
-	if strings.Contains(source, ":") {
-		bind = "[::]:0"
-	}
-	conn := listen(t, from, bind)
-	if _, err := conn.WriteTo([]byte(what), to.LocalAddr()); err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
-	b := make([]byte, 200)
-	n, seen, err := to.ReadFromUDPAddrPort(b)
-	if err != nil || string(b[:n]) != what {
-		t.Fatalf("%s: received %q, %v", what, b[:n], err)
-	}
-	if seen.Addr().Unmap() != netip.MustParseAddr(source) {
-		t.Errorf("%s: source is %s, want %s", what, seen.Addr(), source)
-	}
-	if _, err := to.WriteToUDPAddrPort([]byte("answer"), seen); err != nil {
-		t.Fatalf("%s: answer: %v", what, err)
-	}
-	if n, _, err := conn.ReadFromUDPAddrPort(b); err != nil || string(b[:n]) != "answer" {
-		t.Fatalf("%s: answered %q, %v", what, b[:n], err)
-	}
-}
 
 // newOutside is a machine that the host reaches as 192.0.2.2 and 2001:db8::2, and
 // that knows no route to containers.
@@ -80,31 +27,9 @@ func newOutside(t *testing.T) *netopstest.NS {
 	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "out0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(f.Fd()))}
 	must(t, netlink.LinkAdd(pair))
 	t.Cleanup(func() { must(t, netlink.LinkDel(pair)) })
-	must(t, up("out0", "192.0.2.1/24", "2001:db8::1/64"))
-	ns.Do(t, func() error { return up("eth0", "192.0.2.2/24", "2001:db8::2/64") })
+	must(t, netopstest.LinkUp("out0", "192.0.2.1/24", "2001:db8::1/64"))
+	ns.Do(t, func() error { return netopstest.LinkUp("eth0", "192.0.2.2/24", "2001:db8::2/64") })
 	return ns
-}
-
-// up gives a link its addresses, usable at once.
-func up(name string, addrs ...string) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/accept_dad", []byte("0"), 0); err != nil {
-		return err
-	}
-	for _, a := range addrs {
-		parsed, err := netlink.ParseAddr(a)
-		if err != nil {
-			return err
-		}
-		parsed.Flags |= unix.IFA_F_NODAD
-		if err := netlink.AddrAdd(l, parsed); err != nil {
-			return err
-		}
-	}
-	return netlink.LinkSetUp(l)
 }
 
 // TestTraffic: containers reach each other over the host with their own
@@ -126,13 +51,13 @@ func TestTraffic(t *testing.T) {
 				{a.addrs[0], b.addrs[0], conf.gateway4, "192.0.2.1", "192.0.2.2"},
 				{a.addrs[1], b.addrs[1], "fd00:1::1", "2001:db8::1", "2001:db8::2"},
 			} {
-				at := func(in place, addr string) *net.UDPConn { return listen(t, in, net.JoinHostPort(addr, "5000")) }
+				at := func(in netopstest.Place, addr string) *net.UDPConn { return netopstest.Listen(t, in, net.JoinHostPort(addr, "5000")) }
 				atB, atGateway, atOut := at(b, v.b), at(nil, v.gateway), at(out, v.out)
-				sends(t, "host to container", nil, atB, v.gateway)
-				sends(t, "container to container", a, atB, v.a)
-				sends(t, "container to host", a, atGateway, v.a)
-				sends(t, "container to outside", a, atOut, v.node)
-				sends(t, "other container to outside", b, atOut, v.node)
+				netopstest.Sends(t, "host to container", nil, atB, v.gateway)
+				netopstest.Sends(t, "container to container", a, atB, v.a)
+				netopstest.Sends(t, "container to host", a, atGateway, v.a)
+				netopstest.Sends(t, "container to outside", a, atOut, v.node)
+				netopstest.Sends(t, "other container to outside", b, atOut, v.node)
 			}
 		})
 	}
@@ -153,8 +78,8 @@ func TestTrafficOfSingleAddress(t *testing.T) {
 				attach(t, e, dual, "b").detach(e) // leaves its network's entry
 			}
 			p := attach(t, e, single, "a")
-			sends(t, "IPv4", p, listen(t, out, "192.0.2.2:5000"), "192.0.2.1")
-			sends(t, "IPv6", p, listen(t, out, "[2001:db8::2]:5000"), "2001:db8::1")
+			netopstest.Sends(t, "IPv4", p, netopstest.Listen(t, out, "192.0.2.2:5000"), "192.0.2.1")
+			netopstest.Sends(t, "IPv6", p, netopstest.Listen(t, out, "[2001:db8::2]:5000"), "2001:db8::1")
 		})
 	}
 }
@@ -206,12 +131,12 @@ func TestTwoAttachments(t *testing.T) {
 		return "10.1.0.1"
 	}
 	for _, addr := range addrs {
-		sends(t, "to "+addr, nil, listen(t, p, net.JoinHostPort(addr, "5000")), gateway(addr))
+		netopstest.Sends(t, "to "+addr, nil, netopstest.Listen(t, p, net.JoinHostPort(addr, "5000")), gateway(addr))
 	}
 	second.Verb = "DEL"
 	e.OK(second)
 	for _, addr := range addrs[:2] {
-		sends(t, "after DEL to "+addr, nil, listen(t, p, net.JoinHostPort(addr, "5001")), gateway(addr))
+		netopstest.Sends(t, "after DEL to "+addr, nil, netopstest.Listen(t, p, net.JoinHostPort(addr, "5001")), gateway(addr))
 	}
 }
 

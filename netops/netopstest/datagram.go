@@ -1,0 +1,93 @@
+package netopstest
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Place is where a socket is: a container's namespace, or for nil the host's.
+type Place interface {
+	Do(t testing.TB, f func() error)
+}
+
+// datagramTime is how long a datagram is waited for.
+const datagramTime = 20 * time.Second
+
+// Listen opens a UDP socket that ends with the test.
+func Listen(t testing.TB, in Place, at string) *net.UDPConn {
+	t.Helper()
+	addr := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at))
+	var conn *net.UDPConn
+	open := func() (err error) {
+		conn, err = net.ListenUDP("udp", addr)
+		return err
+	}
+	if in != nil {
+		in.Do(t, open)
+	} else if err := open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(datagramTime)); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// Sends makes sure that a datagram arrives with the given source, and an answer
+// comes back.
+func Sends(t testing.TB, what string, from Place, to *net.UDPConn, source string) {
+	t.Helper()
+	bind := "0.0.0.0:0"
+	if strings.Contains(source, ":") {
+		bind = "[::]:0"
+	}
+	conn := Listen(t, from, bind)
+	if _, err := conn.WriteTo([]byte(what), to.LocalAddr()); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	b := make([]byte, 200)
+	n, seen, err := to.ReadFromUDPAddrPort(b)
+	if err != nil || string(b[:n]) != what {
+		t.Fatalf("%s: received %q, %v", what, b[:n], err)
+	}
+	if seen.Addr().Unmap() != netip.MustParseAddr(source) {
+		t.Errorf("%s: source is %s, want %s", what, seen.Addr(), source)
+	}
+	if _, err := to.WriteToUDPAddrPort([]byte("answer"), seen); err != nil {
+		t.Fatalf("%s: answer: %v", what, err)
+	}
+	if n, _, err := conn.ReadFromUDPAddrPort(b); err != nil || string(b[:n]) != "answer" {
+		t.Fatalf("%s: answered %q, %v", what, b[:n], err)
+	}
+}
+
+// LinkUp gives a link of the calling thread's namespace its addresses, usable at
+// once, and brings it up.
+func LinkUp(name string, addrs ...string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/accept_dad", []byte("0"), 0); err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		parsed, err := netlink.ParseAddr(a)
+		if err != nil {
+			return err
+		}
+		parsed.Flags |= unix.IFA_F_NODAD
+		if err := netlink.AddrAdd(l, parsed); err != nil {
+			return err
+		}
+	}
+	return netlink.LinkSetUp(l)
+}
