@@ -11,6 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// RuleProtocol marks our policy rules on the host: one whose interface is gone is told
+// from a stranger's by it.
+const RuleProtocol = OverlayProtocol
+
 // Where is the namespace that the rule is in.
 func (r *Rule) Where() Place { return r.In }
 
@@ -38,11 +42,18 @@ func (r *Rule) String() string {
 	}
 	w.value("iif", r.IIF)
 	w.value("oif", r.OIF)
-	return append(w, "table", fmt.Sprint(r.Table)).String()
+	w = append(w, "table", fmt.Sprint(r.Table))
+	if r.MinBits != 0 {
+		w = append(w, "suppress_prefixlength", fmt.Sprint(r.MinBits-1))
+	}
+	return w.String()
 }
 
 func (r *Rule) validate() error {
-	errs := []error{checkPlace(r.In), checkRange("priority", r.Priority, 0, 1<<32-1), checkRange("table", r.Table, 1, 1<<32-1)}
+	errs := []error{
+		checkPlace(r.In), checkRange("priority", r.Priority, 0, 1<<32-1), checkRange("table", r.Table, 1, 1<<32-1),
+		checkRange("minimum of bits", r.MinBits, 0, 128), checkRange("protocol", r.Protocol, 0, 255),
+	}
 	if r.Family != unix.AF_INET && r.Family != unix.AF_INET6 {
 		errs = append(errs, fmt.Errorf("rule of family %d: %w", r.Family, ErrInvalid))
 	}
@@ -72,6 +83,8 @@ func (r *Rule) mask() uint32 {
 	return r.Mask
 }
 
+// plan of a rule that is bound to an interface replaces one that is there: the
+// interface is not, so nothing stands on the rule.
 func (r *Rule) plan(ctx context.Context, s *session) ([]Change, error) {
 	c := Change{Do: Step{VerbAdd, r}}
 	if !r.Shared {
@@ -84,11 +97,13 @@ func (r *Rule) plan(ctx context.Context, s *session) ([]Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	if found && !r.Shared {
-		return nil, fmt.Errorf("%s %w", r, ErrExists)
-	}
-	if found {
+	switch {
+	case found && r.Shared:
 		return nil, nil
+	case found && r.IIF != "" && s.isNew(r.In, r.IIF):
+		return []Change{{Do: Step{VerbDel, r}}, c}, nil
+	case found:
+		return nil, fmt.Errorf("%s %w", r, ErrExists)
 	}
 	return []Change{c}, nil
 }
@@ -113,7 +128,7 @@ func (r *Rule) find(ctx context.Context, s *session) (bool, error) {
 
 func (r *Rule) is(have Rule) bool {
 	want := *r
-	want.In, want.Shared, want.Mask = have.In, have.Shared, want.mask()
+	want.In, want.Shared, want.Protocol, want.Mask = have.In, have.Shared, have.Protocol, want.mask()
 	want.From, want.To = want.From.Masked(), want.To.Masked()
 	if want.Priority == 0 {
 		want.Priority = have.Priority
@@ -147,6 +162,12 @@ func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]rtMessage, err
 	if r.Mark != 0 || r.Mask != 0 {
 		number(unix.FRA_FWMARK, r.Mark)
 		number(unix.FRA_FWMASK, r.mask())
+	}
+	if r.MinBits != 0 {
+		number(unix.FRA_SUPPRESS_PREFIXLEN, uint32(r.MinBits-1))
+	}
+	if r.Protocol != 0 {
+		m.data = append(m.data, nl.NewRtAttr(unix.FRA_PROTOCOL, []byte{byte(r.Protocol)}))
 	}
 	if r.IIF != "" {
 		m.data = append(m.data, nl.NewRtAttr(unix.FRA_IIFNAME, nl.ZeroTerminated(r.IIF)))
@@ -212,6 +233,12 @@ func parseRule(b []byte) (r Rule, ok bool, err error) {
 			r.Mark = uint32(attrInt(v))
 		case unix.FRA_FWMASK:
 			r.Mask = uint32(attrInt(v))
+		case unix.FRA_SUPPRESS_PREFIXLEN:
+			r.MinBits = int(int32(attrInt(v))) + 1 // -1 is none
+		case unix.FRA_PROTOCOL:
+			if len(v) > 0 {
+				r.Protocol = int(v[0])
+			}
 		case unix.FRA_IIFNAME:
 			r.IIF = attrText(v)
 		case unix.FRA_OIFNAME:

@@ -269,6 +269,11 @@ type Rule struct {
 	Mark     uint32       `json:"mark,omitempty"`
 	Mask     uint32       `json:"mask,omitempty"`
 	Table    int          `json:"table"`
+	// MinBits has the rule take only a route whose prefix has at least so many bits
+	// (suppress_prefixlength of one less): of 32, host routes only.
+	MinBits int `json:"minBits,omitempty"`
+	// Protocol is who made the rule, as a Route's; it is not compared.
+	Protocol int `json:"protocol,omitempty"`
 }
 
 // Sysctl is a file under /proc/sys/net, written only when it differs.
