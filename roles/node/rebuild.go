@@ -41,8 +41,12 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
 	}
+	rules, err := boundRules(ctx, h)
+	if err != nil {
+		return fmt.Errorf("rebuild state: %w", err)
+	}
 	r := rebuilder{
-		h: h, tx: tx, cache: cache, elements: elements,
+		h: h, tx: tx, cache: cache, elements: elements, rules: rules,
 		told: map[string]bool{}, noted: map[[2]string]bool{}, vrfs: map[string]*netops.VRF{},
 	}
 	for _, l := range found {
@@ -77,6 +81,8 @@ type rebuilder struct {
 	cache map[string]*cacheEntry
 	// elements are what Net.Labelled found.
 	elements []netops.Object
+	// rules are what boundRules found.
+	rules []*netops.Rule
 	// told are the labels of the attachments that are stored.
 	told map[string]bool
 	// vrfs are the memberships of attachments' interfaces, by label.
@@ -114,10 +120,15 @@ func (r *rebuilder) attachment(ctx context.Context, l netops.LinkInfo, bridges m
 	return r.shared(a.Network, bridges[l.Master])
 }
 
-// record stores an attachment, to be removed with its interface and the
-// nftables elements that bear its label.
+// record stores an attachment, to be removed with its interface, the rules that are
+// bound to that, and the nftables elements that bear its label.
 func (r *rebuilder) record(a *store.Attachment, label string, iface netops.Object) error {
 	made := []netops.Object{iface}
+	for _, rule := range r.rules {
+		if rule.IIF == a.HostLink {
+			made = append(made, rule)
+		}
+	}
 	for _, e := range r.elements {
 		if labelOf(e) == label {
 			made = append(made, e)
@@ -135,6 +146,19 @@ func (r *rebuilder) record(a *store.Attachment, label string, iface netops.Objec
 	a.Created, a.Updated, a.Program = now, now, r.h.Program
 	r.told[label] = true
 	return r.tx.PutAttachment(a)
+}
+
+// boundRules are our policy rules on the host that are bound to an interface.
+func boundRules(ctx context.Context, h *roles.Host) ([]*netops.Rule, error) {
+	all, err := h.Net.Rules(ctx, nil)
+	var bound []*netops.Rule
+	for _, rule := range all {
+		if rule.Protocol == netops.RuleProtocol && rule.IIF != "" {
+			rule.In = netops.Host
+			bound = append(bound, &rule)
+		}
+	}
+	return bound, err
 }
 
 // leases reserves an attachment's addresses.

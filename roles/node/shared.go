@@ -393,9 +393,14 @@ func setShared(o netops.Object) {
 }
 
 // RemoveStrays deletes what carries a label of ours, has no record and is not
-// valid: interfaces of the network, and nftables elements, which do not tell
-// their network. They are what is left when state was lost.
+// valid: interfaces of the network with the rules that are bound to them, and nftables
+// elements and rules of interfaces that are gone, which do not tell their network. They
+// are what is left when state was lost.
 func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) error {
+	rules, err := boundRules(ctx, h) // before the links: an ADD makes its link first
+	if err != nil {
+		return err
+	}
 	links, err := h.Net.Links(ctx, nil) // before the records: an ADD records first
 	if err != nil {
 		return err
@@ -404,7 +409,7 @@ func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []ro
 	if err != nil {
 		return err
 	}
-	known := map[string]bool{}
+	known, bound := map[string]bool{}, map[string]bool{}
 	for _, v := range valid {
 		known[Label(store.Key{Network: network, ContainerID: v.ContainerID, IfName: v.IfName})] = true
 	}
@@ -413,6 +418,7 @@ func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []ro
 		for _, a := range atts {
 			known[Label(a.Key)] = true
 			known[a.ContainerID] = true
+			bound[a.HostLink] = true
 		}
 		return err
 	})
@@ -422,6 +428,7 @@ func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []ro
 	var stray []netops.Object
 	for _, l := range links {
 		info, ok := parseAlias(l.Alias)
+		bound[l.Name] = bound[l.Name] || !ok || info.key.Network != network || known[info.label]
 		if ok && info.key.Network == network && !known[info.label] {
 			stray = append(stray, strayLink(l, info))
 			h.Log.Info("removing interface without a record", "link", l.Name, "alias", l.Alias)
@@ -431,6 +438,12 @@ func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []ro
 		if isLabel(labelOf(e)) && !known[labelOf(e)] {
 			stray = append(stray, e)
 			h.Log.Info("removing firewall rule without a record", "rule", e.String())
+		}
+	}
+	for _, r := range rules {
+		if !bound[r.IIF] {
+			stray = append(stray, r)
+			h.Log.Info("removing policy rule without an attachment", "rule", r.String())
 		}
 	}
 	return h.Net.Undo(ctx, inverses(stray), nil)
