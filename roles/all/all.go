@@ -7,6 +7,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all/plugins"
 	"github.com/cnibox/cnibox/roles/daemon/agent"
+	"github.com/cnibox/cnibox/roles/iface/routed"
 	"github.com/cnibox/cnibox/roles/meta/multi"
 )
 
@@ -14,6 +15,7 @@ import (
 // package plugins.
 func Table() roles.Table {
 	t := append(plugins.Table(),
+		routed.Role(),
 		multi.Role(),
 		agent.Role(),
 	)

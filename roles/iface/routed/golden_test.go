@@ -1,0 +1,27 @@
+package routed
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// read is what Observe would have read.
+func read(seen []byte) (any, error) {
+	o := &observed{}
+	if len(seen) == 0 {
+		return o, nil
+	}
+	err := json.Unmarshal(seen, o)
+	return o, err
+}
+
+// TestGolden runs testdata/*.txtar. Without seen.json the node knows no NICs.
+func TestGolden(t *testing.T) {
+	rolestest.Golden{
+		Read:     func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Observed: read,
+	}.Run(t)
+}

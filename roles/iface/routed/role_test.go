@@ -1,0 +1,163 @@
+package routed_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
+
+const (
+	plain = `{"name":"plain","type":"routed","mtu":1400,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}`
+	dual  = `{"name":"dual","type":"routed","snat":true,"noSNAT":["192.168.0.0/16"],"hostVethPrefix":"eni",
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],
+		"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"},{"dst":"192.168.0.0/16","mtu":1300,"priority":50}]}}`
+	six = `{"name":"six","type":"routed","ipam":{"type":"host-local","ranges":[[{"subnet":"fd00:1::/64"}]]}}`
+	// single addresses have elements of their own.
+	single = `{"name":"single","type":"routed","snat":true,"ipam":{"type":"static","addresses":[{"address":"10.1.0.2/32"},{"address":"fd00:1::2/128"}]}}`
+	// others are of a NIC beside that of the default route.
+	others = `{"name":"others","type":"routed","snat":true,
+		"uplinks":[{"link":"nic1","subnets":["10.0.16.0/20","fd00:16::/64"],"gateways":["10.0.16.1","fe80::1"]}],
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.0.16.0/20","rangeStart":"10.0.16.130"}],[{"subnet":"fd00:16::/64","rangeStart":"fd00:16::130"}]]}}`
+)
+
+// TestRole runs the suite.
+func TestRole(t *testing.T) {
+	rolestest.Suite{
+		Table: all.Table(), Type: "routed",
+		Confs: []rolestest.Conf{
+			{Name: "plain", JSON: plain, Swept: true, Refused: map[string]any{"mtu": -1}, Tamper: append(layer1(), addressGone, gatewayRoute, defaultRoute, hostRoute, neighbour, forwarding)},
+			{Name: "dual", JSON: dual, Tamper: []rolestest.Tamper{ruleset, addressGone, hostRoute}},
+			{Name: "six", JSON: six, Swept: true},
+			{Name: "single", JSON: single, Swept: true, Tamper: []rolestest.Tamper{ruleset}},
+			{Name: "others", JSON: others, Host: nics, Tamper: []rolestest.Tamper{
+				ruleset,
+				iproute("rule of the pod gone", "-4 rule del priority 1536"),
+				iproute("rule of host routes gone", "-6 rule del priority 512"),
+				iproute("rule of the mark gone", "-4 rule del priority 1024"),
+				iproute("table empty", "-4 route flush table 1537"),
+				iproute("NIC down", "link set nic1 down"),
+			}},
+		},
+	}.Run(t)
+}
+
+// TestStorm: 40 containers, 16 at a time, their plugins killed at random.
+func TestStorm(t *testing.T) {
+	nics(t)
+	rolestest.Storm{
+		Table: all.Table(), Type: "routed", Containers: 40, Parallel: 16,
+		Confs: []string{
+			rolestest.WithKeys(t, dual, map[string]any{"cniVersion": "1.1.0"}),
+			rolestest.WithKeys(t, others, map[string]any{"cniVersion": "1.1.0"}),
+		},
+	}.Run(t)
+}
+
+// nics are the node's two, nic0 with the default route, each with an end that nobody
+// listens at.
+func nics(t testing.TB) {
+	t.Helper()
+	if _, err := netlink.LinkByName("nic0"); err == nil {
+		return
+	}
+	for _, args := range []string{
+		"link add nic0 type veth peer name wire0", "link add nic1 type veth peer name wire1",
+		"link set wire0 up", "link set wire1 up", "link set nic0 up", "link set nic1 up",
+		"addr add 10.0.0.4/20 dev nic0", "route add default via 10.0.0.1 dev nic0",
+	} {
+		ip(t, args)
+	}
+	t.Cleanup(func() { ip(t, "link del nic0"); ip(t, "link del nic1") })
+}
+
+// ip runs iproute2 on the node.
+func ip(t testing.TB, args string) {
+	t.Helper()
+	if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v: %s", args, err, out)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func link(t *testing.T, name string) netlink.Link {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	must(t, err)
+	return l
+}
+
+// outside is a change to the host's end.
+func outside(name string, change func(*testing.T, netlink.Link)) rolestest.Tamper {
+	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, r *roles.Result) {
+		change(t, link(t, r.Interfaces[0].Name))
+	}}
+}
+
+// iproute is a change to the node by iproute2.
+func iproute(name, args string) rolestest.Tamper {
+	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, _ *roles.Result) { ip(t, args) }}
+}
+
+func layer1() []rolestest.Tamper {
+	return []rolestest.Tamper{
+		rolestest.Inside("container link down", netlink.LinkSetDown),
+		rolestest.Inside("container link gone", netlink.LinkDel),
+		rolestest.Inside("MAC changed", func(l netlink.Link) error {
+			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
+		}),
+		outside("host link down", func(t *testing.T, l netlink.Link) { must(t, netlink.LinkSetDown(l)) }),
+		outside("host MAC changed", func(t *testing.T, l netlink.Link) {
+			must(t, netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99}))
+		}),
+	}
+}
+
+var (
+	addressGone = rolestest.Inside("address gone", func(l netlink.Link) error {
+		addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		return netlink.AddrDel(l, &addrs[0])
+	})
+	gatewayRoute = rolestest.Inside("route to the gateway gone", func(l netlink.Link) error {
+		return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: netlink.NewIPNet([]byte{169, 254, 1, 1}), Scope: netlink.SCOPE_LINK})
+	})
+	defaultRoute = rolestest.Inside("default route gone", func(l netlink.Link) error {
+		return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: []byte{169, 254, 1, 1}})
+	})
+	neighbour = rolestest.Inside("neighbour gone", func(l netlink.Link) error {
+		return netlink.NeighDel(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: []byte{169, 254, 1, 1}})
+	})
+	hostRoute = outside("host's route gone", func(t *testing.T, l netlink.Link) {
+		all, err := netlink.RouteList(l, netlink.FAMILY_V4)
+		must(t, err)
+		must(t, netlink.RouteDel(&all[0]))
+	})
+	forwarding = outside("forwarding off", func(t *testing.T, _ netlink.Link) {
+		must(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0))
+	})
+	ruleset = outside("ruleset flushed", func(t *testing.T, _ netlink.Link) {
+		c, err := nftables.New()
+		must(t, err)
+		c.FlushRuleset()
+		must(t, c.Flush())
+	})
+)

@@ -1,0 +1,318 @@
+package routed_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// town is a node with two NICs in a cloud:
+//
+//	pods - node - nic0 10.0.0.4 ---------- 10.0.0.1 cloud 198.51.100.1 beyond the network
+//	            - nic1 (without address) - 10.0.16.1      172.31.0.1 within it
+//
+// The cloud takes from each NIC only what is of its subnet, and leads what is for pods
+// to their subnet's NIC without asking who has it. It lets nobody but nodes out.
+type town struct {
+	*rolestest.Env
+	t     *testing.T
+	cloud *netopstest.NS
+}
+
+// cloudRules is the cloud's judgement.
+const cloudRules = `table inet cloud {
+	chain sources {
+		type filter hook prerouting priority raw; policy accept;
+		iifname "wire0" ip saddr != 10.0.0.0/20 drop
+		iifname "wire1" ip saddr != 10.0.16.0/20 drop
+		iifname "wire0" ip6 saddr fd00:16::/64 drop
+		iifname "wire1" ip6 saddr fd00::/64 drop
+		ip daddr 198.51.100.1 ip saddr != { 10.0.0.4, 10.0.16.4 } drop
+	}
+}`
+
+func newTown(t *testing.T) *town {
+	t.Helper()
+	w := &town{Env: rolestest.NewEnv(t, all.Table()), t: t, cloud: netopstest.New(t)}
+	ip(t, "link add nic0 type veth peer name wire0 netns "+w.cloud.Path())
+	t.Cleanup(func() { ip(t, "link del nic0") })
+	ip(t, "link add nic1 type veth peer name wire1 netns "+w.cloud.Path())
+	t.Cleanup(func() { ip(t, "link del nic1") })
+	mac0, mac1 := link(t, "nic0").Attrs().HardwareAddr, link(t, "nic1").Attrs().HardwareAddr
+	w.cloud.Do(t, func() error {
+		for _, args := range []string{
+			"link set lo up", "link set wire0 up", "link set wire1 up",
+			"addr add 198.51.100.1/32 dev lo", "addr add 172.31.0.1/32 dev lo",
+			"addr add 10.0.0.1/20 dev wire0", "addr add 10.0.16.1/20 dev wire1",
+			"addr add fe80::1/64 dev wire0 nodad", "addr add fe80::1/64 dev wire1 nodad", "addr add fd00:99::1/128 dev lo nodad",
+			"route add fd00::/64 via fe80::4 dev wire0 onlink", "route add fd00:16::/64 via fe80::4 dev wire1 onlink",
+			fmt.Sprintf("neigh add fe80::4 lladdr %s dev wire0", mac0), fmt.Sprintf("neigh add fe80::4 lladdr %s dev wire1", mac1),
+		} {
+			if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+				return fmt.Errorf("ip %s: %w: %s", args, err, out)
+			}
+		}
+		nft := exec.Command("nft", "-f", "-")
+		nft.Stdin = strings.NewReader(cloudRules)
+		if out, err := nft.CombinedOutput(); err != nil {
+			return fmt.Errorf("nft: %w: %s", err, out)
+		}
+		for _, subnet := range []string{"10.0.0", "10.0.16"} {
+			for host := 130; host < 140; host++ {
+				mac, dev := mac0, "wire0"
+				if subnet == "10.0.16" {
+					mac, dev = mac1, "wire1"
+				}
+				args := fmt.Sprintf("neigh add %s.%d lladdr %s dev %s", subnet, host, mac, dev)
+				if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+					return fmt.Errorf("ip %s: %w: %s", args, err, out)
+				}
+			}
+		}
+		return nil
+	})
+	for _, args := range []string{
+		"link set nic0 up", "addr add 10.0.0.4/20 dev nic0", "route add default via 10.0.0.1 dev nic0", "-6 route add default via fe80::1 dev nic0",
+	} {
+		ip(t, args)
+	}
+	return w
+}
+
+// network is a configuration of pods with addresses of one NIC's subnets, which knows
+// both.
+func network(name, nic string, keys string) string {
+	return fmt.Sprintf(`{"name":%q,"type":"routed"%s,
+		"uplinks":[{"link":"nic1","subnets":["10.0.16.0/20","fd00:16::/64"],"gateways":["10.0.16.1","fe80::1"]}],
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.0.%s.0/20","rangeStart":"10.0.%[3]s.130"}],[{"subnet":"fd00:%[3]s::/64","rangeStart":"fd00:%[3]s::130"}]]}}`,
+		name, keys, nic)
+}
+
+// pod is a container of a test.
+type pod struct {
+	*netopstest.NS
+	call   rolestest.Call
+	result string
+	addrs  []string
+}
+
+// attach makes a container with one attachment.
+func (w *town) attach(conf, id string) *pod {
+	w.t.Helper()
+	ns := netopstest.New(w.t)
+	p := &pod{NS: ns, call: rolestest.Call{
+		Type: "routed", Verb: "ADD", ID: id, Netns: ns.Path(), IfName: "eth0",
+		Conf: rolestest.WithKeys(w.t, conf, map[string]any{"cniVersion": "1.1.0"}),
+	}}
+	p.result = w.OK(p.call).Stdout
+	var r roles.Result
+	must(w.t, json.Unmarshal([]byte(p.result), &r))
+	for _, a := range r.IPs {
+		p.addrs = append(p.addrs, a.Address.IP.String())
+	}
+	w.t.Cleanup(func() {
+		p.call.Verb = "DEL"
+		w.OK(p.call)
+		w.OK(rolestest.Call{Type: "routed", Verb: "GC", Conf: rolestest.WithKeys(w.t, p.call.Conf, map[string]any{"cni.dev/valid-attachments": []string{}})})
+	})
+	return p
+}
+
+// place is where a socket is: a container's namespace, or for nil the node's.
+type place interface {
+	Do(t testing.TB, f func() error)
+}
+
+// patience bounds what would otherwise hang.
+const patience = 20 * time.Second
+
+// listen opens a UDP socket.
+func listen(t *testing.T, in place, at string) *net.UDPConn {
+	t.Helper()
+	addr := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at))
+	var conn *net.UDPConn
+	open := func() (err error) {
+		conn, err = net.ListenUDP("udp", addr)
+		return err
+	}
+	if in == nil {
+		must(t, open())
+	} else {
+		in.Do(t, open)
+	}
+	t.Cleanup(func() { conn.Close() })
+	must(t, conn.SetDeadline(time.Now().Add(patience)))
+	return conn
+}
+
+// sends asserts that a datagram to an address arrives at a server with the given
+// source, and that an answer comes back from that address.
+func sends(t *testing.T, what string, from place, to string, server *net.UDPConn, source string) {
+	t.Helper()
+	bind := "0.0.0.0:0"
+	if strings.HasPrefix(to, "[") {
+		bind = "[::]:0"
+	}
+	conn := listen(t, from, bind)
+	target := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(to))
+	if _, err := conn.WriteTo([]byte(what), target); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	b := make([]byte, 200)
+	n, seen, err := server.ReadFromUDPAddrPort(b)
+	if err != nil || string(b[:n]) != what {
+		t.Fatalf("%s: received %q, %v", what, b[:n], err)
+	}
+	if seen.Addr().Unmap() != netip.MustParseAddr(source) {
+		t.Errorf("%s: source is %s, want %s", what, seen.Addr(), source)
+	}
+	if _, err := server.WriteTo([]byte("answer"), net.UDPAddrFromAddrPort(seen)); err != nil {
+		t.Fatalf("%s: answer: %v", what, err)
+	}
+	n, answers, err := conn.ReadFromUDPAddrPort(b)
+	if err != nil || string(b[:n]) != "answer" || netip.AddrPortFrom(answers.Addr().Unmap(), answers.Port()) != netip.MustParseAddrPort(to) {
+		t.Fatalf("%s: answered %q from %s, %v", what, b[:n], answers, err)
+	}
+}
+
+// sysctl sets one for the test.
+func sysctl(t *testing.T, setting string) {
+	t.Helper()
+	name, _, _ := strings.Cut(setting, "=")
+	old, err := exec.Command("sysctl", "-n", name).Output()
+	must(t, err)
+	must(t, exec.Command("sysctl", "-qw", setting).Run())
+	t.Cleanup(func() { must(t, exec.Command("sysctl", "-qw", name+"="+strings.TrimSpace(string(old))).Run()) })
+}
+
+// at is an address with a port.
+func at(addr string, port int) string { return net.JoinHostPort(addr, fmt.Sprint(port)) }
+
+// TestTraffic: pods of either NIC reach each other, the node, the cloud's network by
+// their own NIC with their own addresses, and what is beyond by the first NIC with the
+// node's, also where the kernel checks reverse paths strictly (sysctl rp_filter=1).
+func TestTraffic(t *testing.T) {
+	for _, strict := range []string{"0", "1"} {
+		t.Run("rp_filter="+strict, func(t *testing.T) {
+			w := newTown(t)
+			sysctl(t, "net.ipv4.conf.nic0.rp_filter="+strict)
+			sysctl(t, "net.ipv4.conf.nic1.rp_filter="+strict)
+			first := w.attach(network("first", "0", `,"snat":true,"noSNAT":["172.31.0.0/16","fd00::/16"]`), "a")
+			second := w.attach(network("second", "16", `,"snat":true,"noSNAT":["172.31.0.0/16","fd00::/16"]`), "b")
+			node, near, beyond, six := listen(t, nil, at("10.0.0.4", 2)), listen(t, w.cloud, at("172.31.0.1", 3)), listen(t, w.cloud, at("198.51.100.1", 5)), listen(t, w.cloud, at("fd00:99::1", 6))
+			for _, p := range []*pod{first, second} {
+				four := p.addrs[0]
+				sends(t, "node to pod", nil, at(four, 1), listen(t, p, at(four, 1)), "10.0.0.4")
+				sends(t, "pod to node", p, at("10.0.0.4", 2), node, four)
+				sends(t, "pod to the network", p, at("172.31.0.1", 3), near, four)
+				sends(t, "network to pod", w.cloud, at(four, 4), listen(t, p, at(four, 4)), map[bool]string{true: "10.0.0.1", false: "10.0.16.1"}[p == first])
+				sends(t, "pod beyond", p, at("198.51.100.1", 5), beyond, "10.0.0.4")
+				sends(t, "pod to the network, IPv6", p, at("fd00:99::1", 6), six, p.addrs[1])
+			}
+			for i := range first.addrs {
+				a, b := first.addrs[i], second.addrs[i]
+				sends(t, "first to second", first, at(b, 7), listen(t, second, at(b, 7)), a)
+				sends(t, "second to first", second, at(a, 8), listen(t, first, at(a, 8)), b)
+			}
+		})
+	}
+}
+
+// TestWithoutSNAT: all of a pod's traffic leaves by its own NIC, with its address.
+func TestWithoutSNAT(t *testing.T) {
+	w := newTown(t)
+	w.cloud.Do(t, func() error { return exec.Command("nft", "flush", "chain", "inet", "cloud", "sources").Run() })
+	w.cloud.Do(t, func() error {
+		return exec.Command("nft", "add", "rule", "inet", "cloud", "sources", "iifname", "wire0", "ip", "saddr", "!=", "10.0.0.0/20", "drop").Run()
+	})
+	p := w.attach(network("second", "16", `,"snat":false`), "b")
+	sends(t, "beyond", p, at("198.51.100.1", 5), listen(t, w.cloud, at("198.51.100.1", 5)), p.addrs[0])
+}
+
+// TestNodePort: what comes in to a port of the node's first address is answered by the
+// first NIC, although the pod that it is led to is of the second.
+func TestNodePort(t *testing.T) {
+	for _, strict := range []string{"0", "1"} {
+		t.Run("rp_filter="+strict, func(t *testing.T) {
+			w := newTown(t)
+			sysctl(t, "net.ipv4.conf.nic0.rp_filter="+strict)
+			p := w.attach(network("second", "16", ""), "b")
+			w.publish(p)
+			sends(t, "from beyond", w.cloud, at("10.0.0.4", 8080), listen(t, p, at(p.addrs[0], 80)), "10.0.0.1")
+		})
+	}
+}
+
+// publish leads the node's port 8080 to the pod's 80.
+func (w *town) publish(p *pod) {
+	w.t.Helper()
+	call := p.call
+	call.Type = "portmap"
+	call.Conf = rolestest.WithKeys(w.t, fmt.Sprintf(`{"name":"second","type":"portmap","cniVersion":"1.1.0","snat":true,
+		"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"udp"}]},"prevResult":%s}`, p.result), nil)
+	w.OK(call)
+	w.t.Cleanup(func() {
+		call.Verb = "DEL"
+		w.OK(call)
+	})
+}
+
+// TestHairpin: a pod reaches itself by a port of the node.
+func TestHairpin(t *testing.T) {
+	for _, nic := range []string{"0", "16"} {
+		t.Run("NIC "+nic, func(t *testing.T) {
+			w := newTown(t)
+			p := w.attach(network("second", nic, `,"snat":true`), "b")
+			w.publish(p)
+			// The node's end has no address: the pod sees that of the first NIC.
+			sends(t, "itself", p, at("10.0.0.4", 8080), listen(t, p, at(p.addrs[0], 80)), "10.0.0.4")
+		})
+	}
+}
+
+// TestReusedAddress: the address of a pod that is gone is the next one's at once. The
+// node remembers nothing of the first, whose interface is gone.
+func TestReusedAddress(t *testing.T) {
+	w := newTown(t)
+	conf := `{"name":"one","type":"routed","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/30","rangeStart":"10.1.0.2","rangeEnd":"10.1.0.2"}]]}}`
+	for _, id := range []string{"a", "b"} {
+		p := w.attach(conf, id)
+		sends(t, "to "+id, nil, at("10.1.0.2", 1), listen(t, p, at("10.1.0.2", 1)), "10.0.0.4")
+		p.call.Verb = "DEL"
+		w.OK(p.call)
+	}
+}
+
+// TestAnnounce: the pod's addresses are announced to the node, as every role's are.
+func TestAnnounce(t *testing.T) {
+	w := newTown(t)
+	netopstest.Announced(t, "", func() { w.attach(dual, "a") }, netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00:1::2"))
+}
+
+// TestLeftRule: the rule of a pod that vanished with the state, or before it was
+// recorded, goes by GC, and stands in nobody's way.
+func TestLeftRule(t *testing.T) {
+	w := newTown(t)
+	conf := network("second", "16", "")
+	left := "from 10.0.16.130 iif veth01234567890 table 1537 priority 1536 protocol 142"
+	ip(t, "rule add "+left)
+	p := w.attach(conf, "a")
+	w.OK(rolestest.Call{Type: "routed", Verb: "GC", Conf: rolestest.WithKeys(t, p.call.Conf, map[string]any{
+		"cni.dev/valid-attachments": []roles.AttachmentID{{ContainerID: "a", IfName: "eth0"}},
+	})})
+	have, err := exec.Command("ip", "rule").Output()
+	must(t, err)
+	if strings.Contains(string(have), "veth01234567890") || !strings.Contains(string(have), "from 10.0.16.130 iif veth") {
+		t.Errorf("after GC:\n%s", have)
+	}
+}
