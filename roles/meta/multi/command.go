@@ -118,7 +118,7 @@ func (m *handler) hotPlug(ctx context.Context, p *hot) error {
 	r.all = slices.Clone(p.asked.Delegates)
 	r.asked = make([]string, len(r.all))
 	for i := range r.asked {
-		r.asked[i] = r.all[i].Name
+		r.asked[i] = "attached"
 	}
 	for i := range w.Networks {
 		if err := r.wished(ctx, p.want, &w.Networks[i]); err != nil {

@@ -53,7 +53,7 @@ func TestHotPlug(t *testing.T) {
 	a := w.OK(w.call("ADD"))
 	attached := w.state()
 	for _, c := range []struct{ pod, network, want string }{
-		{"web/pod", "c@net1", `"net1" is the interface of`},
+		{"web/pod", "c@net1", `"net1" is the interface of network "web/b" (attached) already: give network "web/c" another one`},
 		{"web/pod", "nothing", "nothing"},
 		{"web/nobody", "c", "no container or pod"},
 	} {

@@ -65,13 +65,29 @@ func put(ctx context.Context, h *roles.Host, out *store.Delegated) error {
 	return h.Store.Update(ctx, func(tx *store.Tx) error { return tx.PutDelegated(out) })
 }
 
-// forget deletes both records; of the two, what was asked for goes last.
+// forget deletes both records of what is detached; of the two, what was asked for goes
+// last. Where that cannot be written it stays, and beside it that nothing is left to be
+// done: who waits for the container to go must not wait for the disk. The next ADD, DEL
+// or GC that finds it forgets it.
 func forget(ctx context.Context, h *roles.Host, key store.Key) error {
 	ctx = context.WithoutCancel(ctx)
 	if err := h.Store.Update(ctx, func(tx *store.Tx) error { return tx.DeleteDelegated(key) }); err != nil {
 		return err
 	}
-	return h.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.DeleteDelegation(key) })
+	err := h.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.DeleteDelegation(key) })
+	if !errors.Is(err, store.ErrUnwritable) {
+		return err
+	}
+	asked, _, known := load(ctx, h, key)
+	if known != nil || asked == nil {
+		return known
+	}
+	h.Log.Warn("what was asked for stays on record", "container", key.ContainerID, "ifname", key.IfName, "error", err)
+	out := &store.Delegated{Owner: key, State: store.Removing}
+	for _, n := range asked.Delegates {
+		out.Done = append(out.Done, store.Answer{IfName: n.IfName, Gone: true})
+	}
+	return put(ctx, h, out)
 }
 
 // delegations are all that are recorded on this node. Records that cannot be read are

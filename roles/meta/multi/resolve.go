@@ -261,22 +261,23 @@ func (r *resolver) device(resource string) (string, error) {
 // refuses names that two have.
 func (r *resolver) nameInterfaces() error {
 	var f roles.Faults
-	taken := map[string]string{}
+	taken := map[string]int{}
 	for i := range r.all {
 		name := r.all[i].IfName
 		if name == "" {
 			continue
 		}
-		if by := taken[name]; by != "" {
-			f.Addf(r.asked[i]+".interface", "%q is the interface of %s already", name, by)
+		if by, twice := taken[name]; twice {
+			f.Addf(r.asked[i]+".interface", "%q is the interface of network %q (%s) already: give network %q another one, or none", name, r.all[by].Name, r.asked[by], r.all[i].Name)
+			continue
 		}
-		taken[name] = r.asked[i]
+		taken[name] = i
 	}
 	for i := range r.all {
 		for n := i; r.all[i].IfName == ""; n++ {
 			name := fmt.Sprintf("%s%d", r.conf.InterfacePrefix, n)
-			if taken[name] == "" {
-				r.all[i].IfName, taken[name] = name, r.asked[i]
+			if _, is := taken[name]; !is {
+				r.all[i].IfName, taken[name] = name, i
 			}
 		}
 	}

@@ -70,7 +70,12 @@ func undo(ctx context.Context, h *roles.Host, req *roles.Request, kept *store.De
 			return err
 		}
 	}
-	return h.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.DeleteDelegation(kept.Owner) })
+	err := h.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.DeleteDelegation(kept.Owner) })
+	if errors.Is(err, store.ErrUnwritable) {
+		h.Log.Warn("what was asked for stays on record, and is undone once more", "container", kept.Owner.ContainerID, "ifname", kept.Owner.IfName, "error", err)
+		return nil
+	}
+	return err
 }
 
 // collectKept undoes what is recorded of this network's containers that have no

@@ -125,7 +125,7 @@ func checkTogether(f *roles.Faults, list []Network) {
 	gateways := map[bool]int{}
 	for i, n := range list {
 		if first, taken := ifNames[n.IfName]; taken && n.IfName != "" {
-			f.Addf(fmt.Sprintf("%s[%d].interface", annotation(NetworksKey), i), "%q is asked for by element %d already: choose another", n.IfName, first)
+			f.Addf(fmt.Sprintf("%s[%d].interface", annotation(NetworksKey), i), "%q is asked for by network %q (element %d) already: give network %q another one, or none", n.IfName, list[first].Name, first, n.Name)
 		} else {
 			ifNames[n.IfName] = i
 		}

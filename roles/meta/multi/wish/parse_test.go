@@ -127,7 +127,7 @@ func TestFaults(t *testing.T) {
 		{"a@", []string{key + `[0]: "" is no interface name`}},
 		{"a@b@c/d", []string{key + "[0]: "}},
 		{"a@eth0/1,b@0123456789abcdef", []string{key + "[0]: ", key + "[1]: "}},
-		{"a@net1,b@net1", []string{key + `[1].interface: "net1" is asked for by element 0 already`}},
+		{"a@net1,b@net1", []string{key + `[1].interface: "net1" is asked for by network "a" (element 0) already: give network "b" another one, or none`}},
 		{strings.Repeat("a", 64), []string{key + "[0]: "}},
 		{strings.Repeat("a,", 128) + "a", []string{key + ": asks for 129 networks"}},
 		{`{"name":"a"}`, []string{key + ": cannot be read: is a JSON object, want list"}},
