@@ -8,8 +8,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -179,6 +181,57 @@ func TestConfigurationComesAndGoes(t *testing.T) {
 	write(t, path, `{"Network":"10.244.0.0/16","surprise":1}`)
 	if _, err := r.Config(t.Context()); err != nil || len(warned) != 1 {
 		t.Errorf("%v, warned %q", err, warned)
+	}
+}
+
+// A record counts at once however it comes: linked from elsewhere, by a symbolic link, and
+// as what is no file.
+func TestHowRecordsCome(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16"}`)
+	whole := filepath.Join(dir, "whole")
+	write(t, whole, `{"name":"b","publicIP":"192.0.2.2","podCIDRs":["10.244.2.0/24"],"backendType":"vxlan"}`)
+	r := open(t, dir, "a")
+	at := r.path("b")
+	has := func(u cluster.Update) bool {
+		return slices.ContainsFunc(u.Snapshot.Nodes, func(n cluster.Node) bool { return n.Name == "b" })
+	}
+	steps := []struct {
+		name string
+		do   func() error
+		ok   func(cluster.Update) bool
+	}{
+		{"linked", func() error { return os.Link(whole, at) }, has},
+		{"gone", func() error { return os.Remove(at) }, func(u cluster.Update) bool { return !has(u) }},
+		{"linked, and its other name removed", func() error {
+			temp := filepath.Join(dir, nodesDir, "temp")
+			b, err := os.ReadFile(whole)
+			return errors.Join(err, os.WriteFile(temp, b, 0o600), os.Link(temp, at), os.Remove(temp))
+		}, has},
+		{"a FIFO", func() error { return errors.Join(os.Remove(at), unix.Mkfifo(at, 0o600)) }, func(u cluster.Update) bool { return u.Snapshot.Faults["b"] != nil }},
+		{"a directory", func() error { return errors.Join(os.Remove(at), os.Mkdir(at, 0o700)) }, func(u cluster.Update) bool { return u.Snapshot.Faults["b"] != nil }},
+		{"the configuration anew", func() error {
+			path := filepath.Join(dir, configFile)
+			next := filepath.Join(t.TempDir(), "next")
+			write(t, next, `{"Network":"10.245.0.0/16"}`)
+			return errors.Join(os.Remove(path), os.Link(next, path))
+		}, func(u cluster.Update) bool { return u.Snapshot.Config.Network.String() == "10.245.0.0/16" }},
+	}
+	begin, step := time.Now(), -1
+	first(t, r, func(u cluster.Update) bool {
+		if u.Snapshot == nil || step >= 0 && !steps[step].ok(u) {
+			return false
+		}
+		if step++; step == len(steps) {
+			return true
+		}
+		if err := steps[step].do(); err != nil {
+			t.Fatalf("%s: %v", steps[step].name, err)
+		}
+		return false
+	})
+	if took := time.Since(begin); took > rescan {
+		t.Errorf("waited for the look at everything, %s", took)
 	}
 }
 

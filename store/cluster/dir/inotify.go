@@ -19,9 +19,9 @@ var (
 	errShort = errors.New("inotify: truncated event")
 )
 
-// watched is what matters: files that were written and closed, renamed or
+// watched is what matters: files that were written and closed, linked, renamed or
 // removed, and the directories' own end.
-const watched = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+const watched = unix.IN_CLOSE_WRITE | unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
 // notifier is one inotify instance (inotify(7)) over some directories.
 type notifier struct {

@@ -2,6 +2,7 @@ package dir
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
@@ -102,6 +104,8 @@ func (v *view) next(in *notifier) (bool, error) {
 			return v.all()
 		case e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_IGNORED|unix.IN_UNMOUNT) != 0:
 			return false, errMoved
+		case e.mask&unix.IN_CREATE != 0 && unfinished(filepath.Join(in.dirs[e.dir], e.name)):
+			// What its writer makes of it is told when it is closed.
 		case e.dir == 0 && e.name == configFile:
 			// Every record is judged by the new configuration.
 			v.seen = nil
@@ -168,6 +172,17 @@ func (v *view) one(name string) bool {
 		rec.err = rec.node.CheckIn(v.table.Config())
 	}
 	return v.table.Put(name, rec.node, rec.err)
+}
+
+// unfinished tells whether a file that has just come is still to be written. One that
+// is complete was linked to its name, and no more is told of it; nor of what is no file.
+func unfinished(path string) bool {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 {
+		return false
+	}
+	b, err := smallfile.Read(path, max(maxConfig, maxRecord))
+	return err != nil || !json.Valid(b)
 }
 
 func stampOf(path string) (stamp, error) {
