@@ -31,16 +31,21 @@ func (k *keys) text(ctx context.Context, key string) string {
 // list is a value of several, which are on lines (AWS) or in brackets (Alibaba),
 // with quotes and without.
 func (k *keys) list(ctx context.Context, key string) []string {
-	return strings.FieldsFunc(k.text(ctx, key), func(r rune) bool { return strings.ContainsRune("[]\", \t\r\n", r) })
+	return split(k.text(ctx, key))
+}
+
+func split(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune("[]\", \t\r\n", r) })
 }
 
 // macs are the interfaces that a cloud lists by MAC. They become paths, and
 // are nothing but MACs.
 func (a *asker) macs(ctx context.Context) ([]string, error) {
-	lines, err := a.lines(ctx, macsPath)
+	b, err := a.get(ctx, macsPath)
 	if err != nil {
-		return nil, err
+		return nil, err // without the key it is not that cloud
 	}
+	lines := strings.Fields(string(b))
 	if len(lines) > maxInterfaces {
 		return nil, fmt.Errorf("%w: %d interfaces, more than %d", ErrInvalid, len(lines), maxInterfaces)
 	}

@@ -1,0 +1,123 @@
+package metadata
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+)
+
+// seeds are the replies of testdata to one provider.
+func seeds(f *testing.F, provider string) {
+	f.Helper()
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, path := range files {
+		a, err := txtar.ParseFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		of := ""
+		for _, s := range a.Files {
+			switch {
+			case s.Name == "provider":
+				of = strings.TrimSpace(string(s.Data))
+			case of == provider && (s.Name == "file" || strings.HasPrefix(s.Name, "GET ")):
+				f.Add(s.Data)
+			}
+		}
+	}
+}
+
+// decoder fuzzes one: what it makes of anything can be used, or is ErrInvalid.
+func decoder(f *testing.F, provider string, decode func([]byte) ([]nic, error)) {
+	f.Helper()
+	seeds(f, provider)
+	own := []netip.Addr{netip.MustParseAddr("10.240.0.36"), netip.MustParseAddr("2001:db8::4")}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		nics, err := decode(b)
+		if err != nil {
+			if !errors.Is(err, ErrInvalid) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if err := judge(nics, own); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func FuzzAzure(f *testing.F) {
+	f.Add([]byte(strings.Repeat("<Interfaces>", 100)))
+	f.Add([]byte(`<Interfaces xmlns="x"><a:Interface xmlns:a="y" MacAddress="*"/></Interfaces>`))
+	decoder(f, "azure", decodeAzure)
+}
+
+func FuzzIMDS(f *testing.F)         { decoder(f, "azure-imds", decodeIMDS) }
+func FuzzGCP(f *testing.F)          { decoder(f, "gcp", decodeGCP) }
+func FuzzOracle(f *testing.F)       { decoder(f, "oracle", decodeOracle) }
+func FuzzOpenStack(f *testing.F)    { decoder(f, "openstack", decodeOpenStack) }
+func FuzzDigitalOcean(f *testing.F) { decoder(f, "digitalocean", decodeDigitalOcean) }
+func FuzzHetzner(f *testing.F)      { decoder(f, "hetzner", decodeHetzner) }
+func FuzzVultr(f *testing.F)        { decoder(f, "vultr", decodeVultr) }
+func FuzzFile(f *testing.F)         { decoder(f, "file", decodeFile) }
+
+// FuzzKeys is of the clouds whose interfaces are trees of keys: the same text stands
+// for all of them.
+func FuzzKeys(f *testing.F) {
+	for _, provider := range []string{"aws", "alibaba", "tencent"} {
+		seeds(f, provider)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		k := &keys{a: &asker{}, err: context.Canceled} // asks nobody
+		if k.text(t.Context(), "x") != "" {
+			t.Fatal("asked")
+		}
+		list := split(string(b))
+		text := strings.TrimSpace(string(b))
+		for _, subnets := range [][]subnet{
+			awsFamily(list, list, list), awsFamily([]string{"10.0.0.0/8"}, list, list), awsFamily([]string{"2001:db8::/32"}, list, list),
+			alibabaFamily(text, text, list, list, list), alibabaFamily("", text, []string{"10.0.0.0/8"}, list, list),
+		} {
+			if err := judge([]nic{{mac: "*", id: text, network: list, dns: list, subnets: subnets}}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// Depth and size are what is left to a hostile reply: entities are not expanded.
+func TestBombs(t *testing.T) {
+	deep := maxBody / len("<Interfaces>")
+	for name, b := range map[string]string{
+		"open XML":   strings.Repeat("<Interfaces>", deep),
+		"closed XML": strings.Repeat("<Interfaces>", deep/3) + strings.Repeat("</Interfaces>", deep/3),
+		"JSON":       strings.Repeat("[", maxBody),
+		"object":     strings.Repeat(`{"Interfaces":`, maxBody/15),
+	} {
+		nics, err := decodeFile([]byte(b))
+		if err == nil {
+			err = judge(nics, nil)
+		} else if errors.Is(err, ErrInvalid) {
+			err = nil
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, b := range map[string]string{
+		"YAML":      strings.Repeat("- ", maxBody/2),
+		"flow YAML": strings.Repeat("[", maxBody),
+	} {
+		if _, err := decodeHetzner([]byte(b)); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
