@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"slices"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -80,6 +81,7 @@ func (p *Pool) checkChunk(key, chunk []byte) error {
 // setBit notes that an address is in use, or free.
 func (p *Pool) setBit(a netip.Addr, used bool) error {
 	chunk, bit := numberOf(a).split()
+	p.seen.ok = false
 	key := addrKey(poolChunk, chunk.addr())
 	old := p.b.Get(key)
 	if old != nil {
@@ -146,7 +148,8 @@ func firstFree(chunk []byte, from, to int) (int, bool) {
 
 // Next returns the lowest free address in [from, to]; false when there is none,
 // or when from is above to. Its cost grows with the chunks of 4096 addresses
-// that are in use altogether, not with the range or the leases.
+// that are in use altogether, not with the range or the leases. What another Pool
+// value of the same pool has written since an earlier call it may not see.
 func (p *Pool) Next(from, to netip.Addr) (netip.Addr, bool, error) {
 	from, err := normal(from)
 	if err != nil {
@@ -167,9 +170,46 @@ func (p *Pool) Next(from, to netip.Addr) (netip.Addr, bool, error) {
 	return p.nextFree(numberOf(from), numberOf(to))
 }
 
+// seenChunk is a chunk as it was read. Who looks for a free address among many
+// small ranges comes to the same one again and again.
+type seenChunk struct {
+	first number
+	ok    bool
+	bits  []byte
+}
+
+// chunkAt returns the bits of a chunk, nil for none.
+func (p *Pool) chunkAt(first number) ([]byte, error) {
+	if p.seen.ok && p.seen.first == first {
+		return p.seen.bits, nil
+	}
+	key := addrKey(poolChunk, first.addr())
+	raw := p.b.Get(key)
+	if raw != nil {
+		if err := p.checkChunk(key, raw); err != nil {
+			return nil, err
+		}
+	}
+	// A write may move what bbolt returned.
+	p.seen = seenChunk{first: first, ok: true, bits: slices.Clone(raw)}
+	return p.seen.bits, nil
+}
+
 func (p *Pool) nextFree(from, to number) (netip.Addr, bool, error) {
 	chunk, first := from.split()
 	final, end := to.split()
+	if chunk == final {
+		v, err := p.chunkAt(chunk)
+		bit, ok := first, true
+		if v != nil {
+			bit, ok = firstFree(v, first, end)
+		}
+		if !ok || err != nil {
+			return netip.Addr{}, false, err
+		}
+		chunk.lo += uint64(bit)
+		return chunk.addr(), true, nil
+	}
 	c := p.b.Cursor()
 	k, v := c.Seek(addrKey(poolChunk, chunk.addr()))
 	for !final.less(chunk) {

@@ -160,7 +160,7 @@ func (p *Pool) heldBy(l Lease) (bool, error) {
 
 // clear empties all buckets but the file's own description.
 func (tx *Tx) clear() error {
-	for _, name := range []string{bucketAttachments, bucketNetworks, bucketClaims, bucketClaimOwners, bucketPools} {
+	for _, name := range []string{bucketAttachments, bucketNetworks, bucketClaims, bucketClaimOwners, bucketPools, bucketFreed} {
 		if _, err := writable(tx.b, name); err != nil {
 			return err
 		}

@@ -25,6 +25,10 @@ type Pool struct {
 	id PoolID
 	// b is nil when there is no such pool, in a View.
 	b *bolt.Bucket
+	// tx is nil where released addresses are not remembered.
+	tx *Tx
+	// seen is the chunk that Next read last.
+	seen seenChunk
 }
 
 // Pool returns a pool. In an Update a pool that does not exist is made, in a
@@ -49,7 +53,11 @@ func (tx *Tx) Pool(id PoolID) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make pool of network %.80q: %w", id.Network, err)
 	}
-	return &Pool{id: id, b: b}, nil
+	p := &Pool{id: id, b: b}
+	if id.remembers() {
+		p.tx = tx
+	}
+	return p, nil
 }
 
 // Pools returns all pools, by network and data directory.
@@ -196,6 +204,9 @@ func (p *Pool) Reserve(l Lease) error {
 	if err := p.b.Put(appendAddr(ownerPrefix(l.Owner), a), nil); err != nil {
 		return fmt.Errorf("reserve %s: %w", a, err)
 	}
+	if err := p.remember(a, false); err != nil {
+		return err
+	}
 	return p.setBit(a, true)
 }
 
@@ -221,7 +232,7 @@ func (p *Pool) Lease(addr netip.Addr) (*Lease, error) {
 }
 
 // Release deletes an address's lease, even one that cannot be decoded; none is
-// fine.
+// fine. In a pool of CloudDataDir it notes the time.
 func (p *Pool) Release(addr netip.Addr) error {
 	if err := p.writable(); err != nil {
 		return err
@@ -242,7 +253,25 @@ func (p *Pool) Release(addr netip.Addr) error {
 	if err := p.b.Delete(addrKey(poolLease, a)); err != nil {
 		return fmt.Errorf("release %s: %w", a, err)
 	}
+	if err := p.remember(a, true); err != nil {
+		return err
+	}
 	return p.setBit(a, false)
+}
+
+// remember notes that an address is free, or leased.
+func (p *Pool) remember(a netip.Addr, free bool) error {
+	if p.tx == nil {
+		return nil
+	}
+	f, err := p.tx.Freed(p.id)
+	if err != nil {
+		return err
+	}
+	if !free {
+		return f.drop(a)
+	}
+	return f.put(a, p.tx.clock())
 }
 
 // Leases goes through all leases in the order of addresses, IPv4 first. A record

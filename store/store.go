@@ -36,6 +36,8 @@ type Options struct {
 	// anything else is stored: it rebuilds from the kernel, or refuses, and then
 	// no file is left. It must not call the Store, only tx.
 	Fresh func(ctx context.Context, tx *Tx) error
+	// Now is the clock; nil for the machine's.
+	Now func() time.Time
 	// Probe sees every transaction and lock; tests make the n-th one fail. The
 	// ops are "view", "update", "keep view" and "keep update" before a file is
 	// opened, "commit" and "keep commit" before the changes are written,
@@ -78,7 +80,7 @@ func New(o Options) *Store { return &Store{o: o} }
 // transaction to finish, for at most LockTimeout (ErrBusy). A file that does not
 // exist is an empty store: it is not made and Fresh does not run.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
-	return s.node().run(ctx, false, func(b *bolt.Tx, m *memo) error { return fn(&Tx{b: b, memo: m}) })
+	return s.node().run(ctx, false, func(b *bolt.Tx, m *memo) error { return fn(&Tx{b: b, memo: m, now: s.o.Now}) })
 }
 
 // Update runs fn in a read-write transaction on node.db: all that fn did is
@@ -86,7 +88,7 @@ func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
 // transaction and waits for them for at most LockTimeout (ErrBusy). A file that
 // does not exist is made first, see Options.Fresh.
 func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
-	return s.node().run(ctx, true, func(b *bolt.Tx, m *memo) error { return fn(&Tx{b: b, memo: m}) })
+	return s.node().run(ctx, true, func(b *bolt.Tx, m *memo) error { return fn(&Tx{b: b, memo: m, now: s.o.Now}) })
 }
 
 // KeepView is View for keep.db.

@@ -18,6 +18,16 @@ type Tx struct {
 	b *bolt.Tx
 	// memo is nil for a file that is being made.
 	memo *memo
+	// now is Options.Now.
+	now func() time.Time
+}
+
+// clock is the time to note.
+func (tx *Tx) clock() time.Time {
+	if tx.now == nil {
+		return time.Now()
+	}
+	return tx.now()
 }
 
 var errReadOnly = errors.New("transaction is read-only")
