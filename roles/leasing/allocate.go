@@ -54,12 +54,20 @@ func (p *Plan) assignOne(bySet []Ask, req Ask) error {
 		case req.addr == r.Gateway:
 			return req.fault("is the gateway of %s", r.Subnet)
 		case !r.Allows(req.addr):
-			return req.fault("is excluded from %s", r.Subnet)
+			return req.fault("%s %s", p.refusal(), r.Subnet)
 		}
 		bySet[i] = req
 		return nil
 	}
 	return req.fault("%s", outside(p.Sets, req.addr))
+}
+
+// refusal is why a range does not allow an address.
+func (p *Plan) refusal() string {
+	if p.Reuse == nil {
+		return "is excluded from"
+	}
+	return "is none that the cloud gives this node for pods, of"
 }
 
 // outside tells why an address is in no range.
@@ -82,23 +90,25 @@ func outside(sets []Set, a netip.Addr) string {
 
 // describe tells of an exhausted set its size, how much of it is used and who
 // holds addresses for the longest time.
-func (p *Plan) describe(pool *store.Pool, set int) (string, error) {
+func (p *Plan) describe(c *chooser, set int) (string, error) {
 	s := p.Sets[set]
 	used := 0
 	var oldest []store.Lease
-	for l, err := range pool.Leases() {
-		if err != nil {
-			return "", err
+	for _, pool := range append([]*store.Pool{c.pool}, c.others...) {
+		for l, err := range pool.Leases() {
+			if err != nil {
+				return "", err
+			}
+			r := s.RangeOf(l.Address)
+			if r == nil || !r.Allows(l.Address) {
+				continue
+			}
+			used++
+			oldest = insertOldest(oldest, l)
 		}
-		r := s.RangeOf(l.Address)
-		if r == nil || !r.Allows(l.Address) {
-			continue
-		}
-		used++
-		oldest = insertOldest(oldest, l)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s addresses, %d used", p.setName(set), s.size(), used)
+	fmt.Fprintf(&b, "%s: %s addresses, %d used", p.setName(set), s.Size(), used)
 	for i, l := range oldest {
 		sep := "; "
 		if i == 0 {

@@ -170,6 +170,14 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 		return nil, errRepeated
 	}
 	c := &chooser{plan: a.Plan, pool: pool, kept: kept, now: t.lease.Time, lenient: a.Plan.Lenient && t.reaped}
+	if err := c.remember(tx, id); err != nil {
+		return nil, err
+	}
+	if c.freed != nil {
+		if err := c.freed.Settle(c.now); err != nil {
+			return nil, err
+		}
+	}
 	if kept != nil {
 		c.last = t.reaped && !a.Plan.Sticky.Strict
 		if err := a.begin(c, h.Store.BootID(), t); err != nil {
@@ -182,14 +190,19 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 	}
 	for i, g := range grants {
 		lease := t.lease
-		lease.Address, lease.Set = g.addr, i
+		lease.Address, lease.Set, lease.Source, lease.NIC = g.addr, i, g.in.Source, g.in.NIC
 		if err := pool.Reserve(lease); err != nil {
 			return nil, err
 		}
-		if g.origin == unused || g.origin == requested {
+		if c.freed == nil && (g.origin == unused || g.origin == requested) {
 			if err := pool.SetCursor(i, g.addr); err != nil {
 				return nil, err
 			}
+		}
+	}
+	if c.freed != nil {
+		if err := c.freed.Forget(c.now.Add(-forgetAfter), forgetBatch); err != nil {
+			return nil, err
 		}
 	}
 	if kept == nil {
@@ -265,7 +278,11 @@ func (a *Allocator) explain(ctx context.Context, h *roles.Host, network string, 
 	text := ""
 	viewErr := a.view(ctx, h, network, func(c *chooser) error {
 		var err error
-		text, err = a.Plan.describe(c.pool, full.set)
+		if text, err = a.Plan.describe(c, full.set); err != nil {
+			return err
+		}
+		cools, err := c.cools(full.set)
+		text += cools
 		if err != nil || c.kept == nil {
 			return err
 		}
@@ -286,6 +303,9 @@ func (a *Allocator) view(ctx context.Context, h *roles.Host, network string, f f
 		return h.Store.View(ctx, func(tx *store.Tx) error {
 			var err error
 			if c.pool, err = tx.Pool(a.ID(network)); err != nil {
+				return err
+			}
+			if err := c.remember(tx, a.ID(network)); err != nil {
 				return err
 			}
 			return f(c)

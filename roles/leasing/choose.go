@@ -19,6 +19,7 @@ const (
 	requested origin = iota
 	kept             // it was kept for the identity
 	unused           // nobody had it, as far as is known
+	longest          // it is free for longest; whose it was is not known
 	expired          // it was another's, who was released long ago
 	cooling          // it was another's, who was released just now; nothing else was left
 	given            // it is kept for another; nothing else was left
@@ -33,10 +34,17 @@ type Grant struct {
 	of string
 }
 
+// NIC is that of the address's Range.
+func (g Grant) NIC() string { return g.in.NIC }
+
 // chooser finds addresses for one attachment. It changes nothing.
 type chooser struct {
 	plan *Plan
 	pool *store.Pool
+	// freed is nil without Plan.Reuse.
+	freed *store.Freed
+	// others are the pools of other networks with the same addresses.
+	others []*store.Pool
 	// kept is nil where addresses do not stick.
 	kept *store.StickyPool
 	now  time.Time
@@ -50,9 +58,9 @@ type chooser struct {
 }
 
 // choose finds an address of one set. The order is: the requested one, the one
-// kept for the identity, one that nobody is known to have had, round robin, the
-// one that has been free for longest; then, as the last resort, what cools down
-// and what is kept for others.
+// kept for the identity, one that nobody is known to have had, round robin or by
+// preference, the one that has been free for longest; then, as the last resort,
+// what cools down and what is kept for others.
 func (c *chooser) choose(set int, req Ask) (Grant, error) {
 	if req.addr.IsValid() {
 		g, err := c.requested(set, req)
@@ -63,7 +71,11 @@ func (c *chooser) choose(set int, req Ask) (Grant, error) {
 	if g, ok := c.ownGrant(set); ok {
 		return g, nil
 	}
-	if g, ok, err := c.unused(set); ok || err != nil {
+	find := c.unused
+	if c.plan.Reuse != nil {
+		find = c.preferred
+	}
+	if g, ok, err := find(set); ok || err != nil {
 		return g, err
 	}
 	stages := []store.Stage{store.Expired}
@@ -71,7 +83,7 @@ func (c *chooser) choose(set int, req Ask) (Grant, error) {
 		stages = append(stages, store.Cooling, store.Kept)
 	}
 	for _, stage := range stages {
-		if g, ok, err := c.others(set, stage); ok || err != nil {
+		if g, ok, err := c.waitingIn(set, stage); ok || err != nil {
 			return g, err
 		}
 	}
@@ -80,12 +92,21 @@ func (c *chooser) choose(set int, req Ask) (Grant, error) {
 
 func (c *chooser) requested(set int, req Ask) (Grant, error) {
 	g := Grant{addr: req.addr, in: c.plan.Sets[set].RangeOf(req.addr), origin: requested}
-	l, err := c.pool.Lease(req.addr)
+	l, err := c.lease(req.addr)
 	if err == nil {
 		return Grant{}, fmt.Errorf("%s: %w", req.path, &store.TakenError{What: "address " + req.addr.String(), Owner: l.Owner})
 	}
-	if !errors.Is(err, store.ErrNotFound) || c.kept == nil {
-		return g, ignoring(err, store.ErrNotFound)
+	if !errors.Is(err, store.ErrNotFound) {
+		return g, err
+	}
+	if c.own != nil && slices.Contains(c.own.Addresses, req.addr) {
+		return g, nil
+	}
+	if end, cools := c.cooling(req.addr); cools {
+		return Grant{}, fmt.Errorf("%s: address %s: %w: it cools down until %s", req.path, req.addr, store.ErrTaken, end.Format(time.RFC3339))
+	}
+	if c.kept == nil {
+		return g, nil
 	}
 	r, err := c.kept.ReservationAt(req.addr)
 	if err != nil {
@@ -149,22 +170,38 @@ func (c *chooser) unused(set int) (Grant, bool, error) {
 	return Grant{}, false, nil
 }
 
-// next is the lowest address from lo to hi that has neither lease nor reservation.
+// next is the lowest address from lo to hi that has neither lease nor reservation
+// and is not known to have been leased.
 func (c *chooser) next(lo, hi netip.Addr) (netip.Addr, bool, error) {
+	a, ok, err := c.pool.Next(lo, hi)
+	if !ok || err != nil || c.kept == nil && c.freed == nil {
+		return a, ok, err
+	}
 	for {
-		a, ok, err := c.pool.Next(lo, hi)
-		if !ok || err != nil || c.kept == nil {
-			return a, ok, err
+		passed := a
+		if c.kept != nil {
+			a, ok, err = c.kept.Next(a, hi)
 		}
-		if lo, ok, err = c.kept.Next(a, hi); !ok || err != nil || lo == a {
-			return lo, ok, err
+		if ok && err == nil && c.freed != nil {
+			a, ok, err = c.freed.Next(a, hi)
+		}
+		for _, o := range c.others {
+			if ok && err == nil {
+				a, ok, err = o.Next(a, hi)
+			}
+		}
+		if ok && err == nil && a != passed {
+			a, ok, err = c.pool.Next(a, hi)
+		}
+		if !ok || err != nil || a == passed {
+			return a, ok, err
 		}
 	}
 }
 
-// others is an address of the reservations in a stage that no lease has, of the
+// waitingIn is an address of the reservations in a stage that no lease has, of the
 // one that is free first.
-func (c *chooser) others(set int, stage store.Stage) (Grant, bool, error) {
+func (c *chooser) waitingIn(set int, stage store.Stage) (Grant, bool, error) {
 	if c.kept == nil {
 		return Grant{}, false, nil
 	}
@@ -200,7 +237,7 @@ func (c *chooser) free(set int, r *store.Reservation) (Grant, bool, error) {
 		if in == nil || !in.Allows(a) {
 			continue
 		}
-		if _, err := c.pool.Lease(a); !errors.Is(err, store.ErrNotFound) {
+		if free, err := c.isFree(a); !free || err != nil {
 			if err != nil {
 				return Grant{}, false, err
 			}
@@ -239,7 +276,7 @@ func (c *chooser) find(identity string, owner store.Key) error {
 		if in == nil {
 			continue // of a range that was removed
 		}
-		l, err := c.pool.Lease(a)
+		l, err := c.lease(a)
 		switch {
 		case err == nil && l.Owner == r.Holder && l.Owner != owner:
 			return &heldError{identity, l.Owner, l.Netns, r.Addresses}

@@ -55,6 +55,8 @@ func (g Grant) why(req Ask) string {
 		return fmt.Sprintf("kept for %q", g.of)
 	case unused:
 		return "the next that nobody is known to have had"
+	case longest:
+		return "nobody is left that never had it, and it is free for longest"
 	case expired:
 		return fmt.Sprintf("free for longest; %q had it", g.of)
 	case cooling:

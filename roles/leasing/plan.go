@@ -1,9 +1,11 @@
 package leasing
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/sticky"
@@ -14,15 +16,31 @@ type Plan struct {
 	// DataDir names the pool together with the network.
 	DataDir string
 	Sets    []Set
+	// Reuse is nil where addresses are handed out round robin.
+	Reuse *Reuse
 	// Asked are the addresses asked for by the configuration. They stand above
 	// CNI_ARGS, and that above Annotated, those of the pod's annotation.
 	Asked, Annotated []Ask
+	// Configured is asked for when nothing else is.
+	Configured []Ask
 	// Lenient: a requested address that is taken is none.
 	Lenient bool
 	// Sticky is nil where addresses do not stick.
 	Sticky *sticky.Rules
 	// MAC is the hardware address that the configuration asks for, or empty.
 	MAC string
+}
+
+// Reuse says that the ranges of a set are in order of preference, and that of
+// each those addresses come first that nobody had yet, then the one that is free
+// for longest. The pool must be one of store.CloudDataDir: an address that a
+// network of this node has no other gets.
+type Reuse struct {
+	// Cooldown is how long a released address is nobody's but the identity's that
+	// it is kept for.
+	Cooldown time.Duration
+	// Hint is said of a set that has nothing left.
+	Hint string
 }
 
 // Requests is the object "ipam.requests".
@@ -75,8 +93,10 @@ type Asking struct {
 	Network string
 	// RuntimeIPs are runtimeConfig.ips, which replace ArgsIPs, args.cni.ips.
 	RuntimeIPs, ArgsIPs []string
-	Annotations         map[string]string
-	Requests            Requests
+	// Configured is ipam.ipAddress, which all of them replace.
+	Configured  string
+	Annotations map[string]string
+	Requests    Requests
 }
 
 // Parse reads all addresses asked for into a plan and notes every fault.
@@ -91,6 +111,13 @@ func (k Asking) Parse(f *roles.Faults, p *Plan) {
 		for _, a := range addrs {
 			p.Annotated = append(p.Annotated, Ask{path: path, addr: a})
 		}
+	}
+	if k.Configured != "" {
+		a, err := roles.ParseAddrOrCIDR(k.Configured)
+		if err != nil {
+			f.Addf("ipam.ipAddress", "%v", err)
+		}
+		p.Configured = []Ask{{path: "ipam.ipAddress", addr: a}}
 	}
 	p.Lenient = !sticky.ParseMode(f, "ipam.requests.mode", k.Requests.Mode, "strict")
 }
@@ -123,8 +150,8 @@ func argsAsk(args roles.Args) ([]Ask, error) {
 }
 
 // Asks finds out which addresses are asked for, by the highest of
-// runtimeConfig.ips, args.cni.ips, CNI_ARGS' IP and the pod's annotation, and of
-// which sets.
+// runtimeConfig.ips, args.cni.ips, CNI_ARGS' IP, the pod's annotation and
+// ipam.ipAddress, and of which sets.
 func (p *Plan) Asks(req *roles.Request) ([]Ask, error) {
 	if len(p.Sets) == 0 {
 		return nil, &roles.ConfError{Path: "runtimeConfig.ipRanges", Reason: "is required, as ipam.ranges is empty"}
@@ -138,6 +165,9 @@ func (p *Plan) Asks(req *roles.Request) ([]Ask, error) {
 	}
 	if len(asked) == 0 {
 		asked = p.Annotated
+	}
+	if len(asked) == 0 {
+		asked = p.Configured
 	}
 	return p.assign(asked)
 }
@@ -161,4 +191,9 @@ func (p *Plan) rangeOf(a netip.Addr) *Range {
 }
 
 // setName names a set in errors.
-func (p *Plan) setName(set int) string { return fmt.Sprintf("range set %d (%s)", set, p.Sets[set]) }
+func (p *Plan) setName(set int) string {
+	if p.Reuse == nil {
+		return fmt.Sprintf("range set %d (%s)", set, p.Sets[set])
+	}
+	return "pool " + cmp.Or(p.Sets[set].String(), fmt.Sprint(set))
+}

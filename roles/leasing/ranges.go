@@ -1,7 +1,10 @@
 package leasing
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/binary"
+	"math"
 	"math/big"
 	"net/netip"
 	"slices"
@@ -89,6 +92,23 @@ func Subtract(from Interval, cuts []Interval) []Interval {
 	return append(out, Interval{lo, from.Hi})
 }
 
+// Merge returns the same addresses as disjoint intervals that are not adjacent, in
+// ascending order. It changes what it is given.
+func Merge(in []Interval) []Interval {
+	slices.SortFunc(in, func(a, b Interval) int { return cmp.Or(a.Lo.Compare(b.Lo), a.Hi.Compare(b.Hi)) })
+	var out []Interval
+	for _, i := range in {
+		if last := len(out) - 1; last >= 0 && (out[last].Contains(i.Lo) || out[last].Hi.Next() == i.Lo) {
+			if out[last].Hi.Less(i.Hi) {
+				out[last].Hi = i.Hi
+			}
+			continue
+		}
+		out = append(out, i)
+	}
+	return out
+}
+
 // Range is a part of a subnet from which addresses are handed out.
 type Range struct {
 	Subnet netip.Prefix
@@ -98,6 +118,8 @@ type Range struct {
 	Gateway netip.Addr
 	// Free is what may be handed out: disjoint, in ascending order.
 	Free []Interval
+	// Source and NIC are noted in leases, see store.Lease.
+	Source, NIC string
 }
 
 // Set is one pool: every container gets one address of it.
@@ -126,8 +148,22 @@ func (r *Range) Allows(a netip.Addr) bool {
 	return i < len(r.Free) && r.Free[i].Contains(a)
 }
 
-// size is the number of addresses that may be handed out.
-func (s Set) size() *big.Int {
+// Count is the number of addresses that may be handed out, or the largest number.
+func (r *Range) Count() uint64 {
+	var n uint64
+	for _, i := range r.Free {
+		lo, hi := i.Lo.As16(), i.Hi.As16()
+		l, h := binary.BigEndian.Uint64(lo[8:]), binary.BigEndian.Uint64(hi[8:])
+		if !bytes.Equal(lo[:8], hi[:8]) || h-l >= math.MaxUint64-n {
+			return math.MaxUint64
+		}
+		n += h - l + 1
+	}
+	return n
+}
+
+// Size is the number of addresses that may be handed out.
+func (s Set) Size() *big.Int {
 	n := new(big.Int)
 	for _, r := range s {
 		for _, i := range r.Free {

@@ -238,7 +238,7 @@ func fill(id store.PoolID, all []ShownAddress, p *Plan) ShownPool {
 	out := ShownPool{PoolID: id}
 	if p != nil {
 		for _, s := range p.Sets {
-			out.Sets = append(out.Sets, ShownSet{Subnets: s.String(), Size: s.size().String()})
+			out.Sets = append(out.Sets, ShownSet{Subnets: s.String(), Size: s.Size().String()})
 		}
 	}
 	for _, a := range all {

@@ -67,9 +67,12 @@ func (c *cacheEntry) plugin() cachedPlugin {
 }
 
 // dataDir is the data directory of the pool that the addresses are of; ok is
-// false where another IPAM plugin than host-local gave them. A plugin that
+// false where an IPAM plugin gave them that keeps no leases here. A plugin that
 // writes another's configuration itself may not name one.
 func (p *cachedPlugin) dataDir() (dir string, ok bool) {
+	if p.IPAM.Type == "cloud-ipam" || p.IPAM.Type == "azure-vnet-ipam" {
+		return store.CloudDataDir, true
+	}
 	if p.IPAM.Type != "" && p.IPAM.Type != "host-local" {
 		return "", false
 	}

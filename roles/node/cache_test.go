@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/cnibox/cnibox/store"
 )
 
 // TestCachedAddresses has results of every form that the specification has had.
@@ -44,6 +46,7 @@ func TestCachedPool(t *testing.T) {
 		{"list", `{"plugins":[{"type":"macvlan","ipam":{"type":"host-local","dataDir":"/a/../b/"}},{"type":"tuning"}]}`, "/b", true},
 		{"no list", `{"type":"macvlan","ipam":{"type":"host-local"}}`, defaultDataDir, true},
 		{"delegate's", `{"type":"flannel"}`, defaultDataDir, true},
+		{"cloud", `{"plugins":[{"type":"azure-vnet","ipam":{"type":"azure-vnet-ipam"}},{"type":"portmap"}]}`, store.CloudDataDir, true},
 		{"static", `{"type":"macvlan","ipam":{"type":"static"}}`, "", false},
 		{"garbage", `{"plugins":`, defaultDataDir, true},
 	} {

@@ -69,6 +69,19 @@ func (s Span) MarshalJSON() ([]byte, error) { return json.Marshal(s.text) }
 // never is the Span of no end.
 const never = "never"
 
+// Or is how long the Span is, or a default when none is given; whole seconds. A
+// Span without an end is an error.
+func (s Span) Or(byDefault time.Duration) (time.Duration, error) {
+	if !s.set {
+		return byDefault, nil
+	}
+	n, err := s.seconds()
+	if err == nil && n < 0 {
+		err = fmt.Errorf("%q is not possible", never)
+	}
+	return time.Duration(n) * time.Second, err
+}
+
 // seconds reads a Span; fractions are rounded up.
 func (s Span) seconds() (int64, error) {
 	if s.text == never || s.text == strconv.Itoa(store.KeepForever) {

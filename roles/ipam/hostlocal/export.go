@@ -85,6 +85,9 @@ func readPools(ctx context.Context, h *roles.Host, dir string) ([]exported, erro
 			return err
 		}
 		for _, id := range ids {
+			if id.DataDir == store.CloudDataDir {
+				continue // not of ranges
+			}
 			p := exported{id: id, cursors: map[int]netip.Addr{}}
 			if err := p.read(tx); err != nil {
 				return err

@@ -25,8 +25,9 @@ func Role() roles.Role {
 		Args:         append([]string{"IP"}, sticky.Args()...),
 		Conf:         func() any { return new(Conf) },
 		New:          func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
-		Undo:         func([]byte) (roles.Handler, error) { return undoer{}, nil },
-		Verbs:        commands(),
+		// It imports nothing, for which the ranges are needed.
+		Undo:  func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
+		Verbs: commands(),
 	}
 }
 

@@ -18,20 +18,6 @@ func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	return errors.Join(importErr, leasing.Release(ctx, h, req))
 }
 
-// undoer is for a configuration with faults: leases are found by their owner,
-// without ranges. It imports nothing, for which the ranges are needed.
-type undoer struct{}
-
-// Add is not called.
-func (undoer) Add(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) {
-	return nil, roles.ErrConf
-}
-
-// Del releases what the attachment has.
-func (undoer) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	return leasing.Release(ctx, h, req)
-}
-
 // Check makes sure that the attachment holds an address of every range set,
 // and every address of prevResult that is of these sets. Only the first use of
 // a pool writes anything: it takes the reference plugin's files over, without

@@ -1,0 +1,155 @@
+package leasing
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+// remember opens what a chooser needs for Plan.Reuse.
+func (c *chooser) remember(tx *store.Tx, id store.PoolID) error {
+	if c.plan.Reuse == nil {
+		return nil
+	}
+	ids, err := tx.Pools()
+	if err != nil {
+		return err
+	}
+	for _, other := range ids {
+		if other.DataDir != id.DataDir || other.Network == id.Network {
+			continue
+		}
+		pool, err := tx.Pool(other)
+		if err != nil {
+			return err
+		}
+		c.others = append(c.others, pool)
+	}
+	c.freed, err = tx.Freed(id)
+	return err
+}
+
+// lease is an address's lease, in this pool or another network's; without one the
+// error is store.ErrNotFound.
+func (c *chooser) lease(a netip.Addr) (*store.Lease, error) {
+	l, err := c.pool.Lease(a)
+	for _, o := range c.others {
+		if !errors.Is(err, store.ErrNotFound) {
+			break
+		}
+		l, err = o.Lease(a)
+	}
+	return l, err
+}
+
+// isFree tells whether an address has no lease and does not cool down.
+func (c *chooser) isFree(a netip.Addr) (bool, error) {
+	if _, cools := c.cooling(a); cools {
+		return false, nil
+	}
+	_, err := c.lease(a)
+	return errors.Is(err, store.ErrNotFound), ignoring(err, store.ErrNotFound)
+}
+
+// cooling tells whether an address is nobody's yet, and until when.
+func (c *chooser) cooling(a netip.Addr) (until time.Time, ok bool) {
+	if c.freed == nil {
+		return until, false
+	}
+	at, ok := c.freed.At(a)
+	until = at.Add(c.plan.Reuse.Cooldown)
+	return until, ok && c.now.Before(until)
+}
+
+// preferred is an address of the first range that has one: one that nobody is
+// known to have had, else the one that is free for longest.
+func (c *chooser) preferred(set int) (Grant, bool, error) {
+	for i := range c.plan.Sets[set] {
+		in := &c.plan.Sets[set][i]
+		for _, f := range in.Free {
+			a, ok, err := c.next(f.Lo, f.Hi)
+			if err != nil {
+				return Grant{}, false, err
+			}
+			if ok {
+				return Grant{addr: a, in: in, origin: unused}, true, nil
+			}
+		}
+		if g, ok, err := c.longest(in); ok || err != nil {
+			return g, ok, err
+		}
+	}
+	return Grant{}, false, nil
+}
+
+// longest is the address of a range that is free for longest, does not cool down
+// and is kept for nobody.
+func (c *chooser) longest(in *Range) (Grant, bool, error) {
+	for f, err := range c.freed.Oldest() {
+		if err != nil {
+			return Grant{}, false, err
+		}
+		if c.now.Before(f.Released.Add(c.plan.Reuse.Cooldown)) {
+			break // those after it cool down for longer
+		}
+		if !in.Allows(f.Address) {
+			continue
+		}
+		if free, err := c.isFree(f.Address); err != nil || !free {
+			if err != nil {
+				return Grant{}, false, err
+			}
+			continue
+		}
+		g := Grant{addr: f.Address, in: in, origin: longest}
+		if c.kept == nil {
+			return g, true, nil
+		}
+		r, err := c.kept.ReservationAt(f.Address)
+		if errors.Is(err, store.ErrNotFound) {
+			return g, true, nil
+		}
+		if err != nil {
+			return Grant{}, false, err
+		}
+		if r.Stage(c.now) == store.Expired {
+			g.origin, g.of = expired, r.Identity
+			return g, true, nil
+		}
+	}
+	return Grant{}, false, nil
+}
+
+// cools tells how many addresses of a set cool down and when the first may be
+// given again, for an error.
+func (c *chooser) cools(set int) (string, error) {
+	if c.freed == nil {
+		return "", nil
+	}
+	n := 0
+	var next time.Time
+	for f, err := range c.freed.Oldest() {
+		if err != nil {
+			return "", err
+		}
+		until, cools := c.cooling(f.Address)
+		if !cools || !slices.ContainsFunc(c.plan.Sets[set], func(r Range) bool { return r.Allows(f.Address) }) {
+			continue
+		}
+		if n++; n == 1 {
+			next = until
+		}
+	}
+	text := fmt.Sprintf("; %d cooling down", n)
+	if n > 0 {
+		text += ", the next is free at " + next.Format(time.RFC3339)
+	}
+	if c.plan.Reuse.Hint != "" {
+		text += "; " + c.plan.Reuse.Hint
+	}
+	return text, nil
+}

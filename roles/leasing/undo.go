@@ -1,0 +1,21 @@
+package leasing
+
+import (
+	"context"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// Undo is a handler for a configuration with faults: leases are found by their
+// owner, without ranges.
+type Undo struct{}
+
+// Add is not called.
+func (Undo) Add(context.Context, *roles.Host, *roles.Request) (*roles.Result, error) {
+	return nil, roles.ErrConf
+}
+
+// Del releases what the attachment has.
+func (Undo) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	return Release(ctx, h, req)
+}
