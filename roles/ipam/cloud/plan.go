@@ -1,0 +1,186 @@
+package cloud
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/store"
+)
+
+// anyMAC is the MAC of a NIC of which the cloud does not tell it.
+const anyMAC = "*"
+
+// planOf makes a plan of what the cloud gives: a set of each family, whose ranges
+// are the subnets of the NICs, in the order of preference. NICs that are not on
+// this host are left out, and so are addresses that the host itself has. A nil
+// links judges neither.
+func (s *settings) planOf(source *store.CloudSource, links []netops.LinkInfo) (*leasing.Plan, error) {
+	p := s.plan
+	p.Reuse = &leasing.Reuse{Cooldown: s.cooldown, Hint: hint(source)}
+	p.Sets = make([]leasing.Set, len(s.bits))
+	nics, why, err := s.nics(source, links)
+	if err != nil {
+		return nil, err
+	}
+	taken := ownAddresses(source, links)
+	for i, bits := range s.bits {
+		var all []ranked
+		for _, n := range nics {
+			for _, sub := range n.Subnets {
+				if sub.Prefix.Addr().BitLen() != bits || s.subnet.IsValid() && sub.Prefix != s.subnet {
+					continue
+				}
+				if r := rangeOf(source.Name, n.MAC, &sub, taken); len(r.Free) > 0 {
+					all = append(all, ranked{r, n.Primary, n.Device, r.Count()})
+				}
+			}
+		}
+		slices.SortStableFunc(all, ranked.compare)
+		for _, r := range all {
+			p.Sets[i] = append(p.Sets[i], r.Range)
+		}
+		if len(all) == 0 && links != nil {
+			return nil, fmt.Errorf("%w: %s gives this node no IPv%d address for pods%s", roles.ErrExhausted, source.Name, version(bits), why)
+		}
+	}
+	return &p, nil
+}
+
+func version(bits int) int {
+	if bits == 32 {
+		return 4
+	}
+	return 6
+}
+
+// hint is said when nothing is left.
+func hint(source *store.CloudSource) string {
+	return fmt.Sprintf("%d withdrawn by the cloud while in use; kubelet's max-pods must not exceed the pool", len(source.Withdrawn))
+}
+
+// ranked is a range with what its place in the order depends on.
+type ranked struct {
+	leasing.Range
+	primary bool
+	device  int
+	size    uint64
+}
+
+// compare puts other NICs before the primary, and larger subnets first, as
+// azure-vnet-ipam does.
+func (r ranked) compare(o ranked) int {
+	if r.primary != o.primary {
+		if r.primary {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Or(cmp.Compare(o.size, r.size), cmp.Compare(r.device, o.device), r.Subnet.Addr().Compare(o.Subnet.Addr()))
+}
+
+// nics are the source's NICs that the configuration means and that are on this
+// host; why is said when none of them has an address.
+func (s *settings) nics(source *store.CloudSource, links []netops.LinkInfo) (out []store.CloudNIC, why string, err error) {
+	mac := s.nic
+	if _, err := net.ParseMAC(mac); mac != "" && err != nil {
+		if links == nil {
+			return source.NICs, "", nil
+		}
+		at := slices.IndexFunc(links, func(l netops.LinkInfo) bool { return l.Name == mac })
+		if at < 0 {
+			return nil, "", fmt.Errorf("NIC %q: no link of that name: %w", mac, netops.ErrNotExist)
+		}
+		mac = links[at].MAC
+	}
+	here := map[string]bool{}
+	for _, l := range links {
+		here[l.MAC] = true
+	}
+	var absent, others []string
+	for _, n := range source.NICs {
+		switch {
+		case n.MAC == anyMAC:
+			out = append(out, n)
+		case links != nil && !here[n.MAC]:
+			absent = append(absent, n.MAC)
+		case mac != "" && n.MAC != mac:
+			others = append(others, n.MAC)
+		default:
+			out = append(out, n)
+		}
+	}
+	if len(absent) > 0 {
+		why += fmt.Sprintf("; no link has the MAC of its NIC %s", strings.Join(absent, ", "))
+	}
+	if len(others) > 0 {
+		why += fmt.Sprintf("; NIC %s is not the one that the configuration names, %s", strings.Join(others, ", "), mac)
+	}
+	return out, why, nil
+}
+
+// ownAddresses are those of the node itself, as cloud and kernel tell, and what the
+// cloud has withdrawn.
+func ownAddresses(source *store.CloudSource, links []netops.LinkInfo) map[netip.Addr]bool {
+	own := map[netip.Addr]bool{}
+	for _, l := range links {
+		for _, a := range l.Addresses {
+			own[a.Addr()] = true
+		}
+	}
+	for _, n := range source.NICs {
+		for _, s := range n.Subnets {
+			for _, a := range s.Own {
+				own[a] = true
+			}
+			own[s.Gateway] = true
+		}
+	}
+	for a := range source.Withdrawn {
+		own[a] = true
+	}
+	return own
+}
+
+// rangeOf is a subnet of a NIC as a range, without the addresses taken and those
+// that no host can have.
+func rangeOf(source, mac string, s *store.CloudSubnet, taken map[netip.Addr]bool) leasing.Range {
+	r := leasing.Range{Subnet: s.Prefix, Bounds: leasing.Whole(s.Prefix), Gateway: s.Gateway, Source: source, NIC: mac}
+	hosts := leasing.Hosts(s.Prefix)
+	unusable := func(a netip.Addr) bool { return taken[a] || r.Bounds.Contains(a) && !hosts.Contains(a) }
+	for _, a := range s.Addresses {
+		if !unusable(a) {
+			r.Free = append(r.Free, leasing.Single(a))
+		}
+	}
+	for _, p := range s.Ranges {
+		whole := leasing.Whole(p)
+		cuts := leasing.Subtract(r.Bounds, []leasing.Interval{hosts})
+		for a := range taken {
+			if a.IsValid() && whole.Contains(a) {
+				cuts = append(cuts, leasing.Single(a))
+			}
+		}
+		r.Free = append(r.Free, leasing.Subtract(whole, cuts)...)
+	}
+	r.Free = leasing.Merge(r.Free)
+	for _, f := range r.Free {
+		if f.Lo.Less(r.Bounds.Lo) {
+			r.Bounds.Lo = f.Lo
+		}
+		if r.Bounds.Hi.Less(f.Hi) {
+			r.Bounds.Hi = f.Hi
+		}
+	}
+	return r
+}
+
+// errNeverAnswered is STATUS's for a source that is not known.
+var errNeverAnswered = errors.New("the cloud has not told any addresses yet")

@@ -1,0 +1,215 @@
+// Package cloud is the IPAM role cloud: addresses of the cloud's own network, which
+// the cloud has given to this node for its pods. It plays azure-vnet-ipam too.
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
+	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/sticky"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Role is the IPAM role cloud.
+func Role() roles.Role {
+	return roles.Role{
+		Names:        []string{"cloud-ipam", azureType},
+		Kind:         roles.IPAM,
+		Summary:      "addresses that the cloud gives this node for its pods",
+		Capabilities: []string{"ips", "mac", sticky.AnnotationsCapability},
+		Args:         append([]string{"IP"}, sticky.Args()...),
+		Conf:         func() any { return new(Conf) },
+		Ignored:      []string{"ipam.mode"},
+		New:          func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
+		Undo:         func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
+	}
+}
+
+// handler answers for one network configuration.
+type handler struct {
+	*settings
+	life leasing.Liveness
+}
+
+var (
+	_ roles.Checker   = (*handler)(nil)
+	_ roles.Collector = (*handler)(nil)
+	_ roles.Statuser  = (*handler)(nil)
+	_ roles.Previewer = (*handler)(nil)
+)
+
+func newHandler(conf []byte) (*handler, error) {
+	c, err := decode(conf)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newSettings(c)
+	if err != nil {
+		return nil, err
+	}
+	return &handler{settings: s, life: leasing.NodeLiveness()}, nil
+}
+
+// Add gives an attachment one address of every family, or none at all, see
+// leasing.Allocator.Allocate. It asks the cloud first when the interval has passed.
+func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	source, err := feed.Current(ctx, h, a.feed)
+	if err != nil {
+		return nil, err
+	}
+	return a.answer(ctx, h, req, source, (*leasing.Allocator).Allocate)
+}
+
+// Preview tells the addresses that are next, of what is known of the cloud. A
+// repeated call gives the same.
+func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	source, err := feed.Known(ctx, h, a.feed.Source())
+	if err != nil {
+		return nil, err
+	}
+	return a.answer(ctx, h, req, source, (*leasing.Allocator).Preview)
+}
+
+// choice is Allocate or Preview.
+type choice func(*leasing.Allocator, context.Context, *roles.Host, *roles.Request, []leasing.Ask) ([]leasing.Grant, error)
+
+// answer makes a result of the addresses chosen.
+func (a *handler) answer(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource, choose choice) (*roles.Result, error) {
+	alloc, err := a.allocator(ctx, h, source)
+	if err != nil {
+		return nil, err
+	}
+	asks, err := alloc.Plan.Asks(req)
+	if err != nil {
+		return nil, err
+	}
+	grants, err := choose(alloc, ctx, h, req, asks)
+	if err != nil {
+		return nil, err
+	}
+	r := &roles.Result{CNIVersion: roles.ResultVersion}
+	leasing.AddIPs(r, grants)
+	r.Routes = a.routesFor(r)
+	r.DNS = a.dnsFor(source, grants)
+	return r, nil
+}
+
+// allocator gives what a source has, but for what this host has itself.
+func (a *handler) allocator(ctx context.Context, h *roles.Host, source *store.CloudSource) (*leasing.Allocator, error) {
+	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
+	}
+	p, err := a.planOf(source, links)
+	if err != nil {
+		return nil, err
+	}
+	return &leasing.Allocator{Plan: p, Life: a.life}, nil
+}
+
+// routesFor are the configured routes, else a default route over the gateway of
+// each address.
+func (a *handler) routesFor(r *roles.Result) []*types.Route {
+	var out []*types.Route
+	for _, route := range a.routes {
+		out = append(out, route.Copy())
+	}
+	if len(out) > 0 {
+		return out
+	}
+	for _, ip := range r.IPs {
+		if ip.Gateway == nil {
+			continue
+		}
+		dst := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		if ip.Address.IP.To4() == nil {
+			dst = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+		out = append(out, &types.Route{Dst: roles.IPNet(dst), GW: ip.Gateway})
+	}
+	return out
+}
+
+// dnsFor is the configured DNS, else the servers of the NICs that the addresses are of.
+func (a *handler) dnsFor(source *store.CloudSource, grants []leasing.Grant) types.DNS {
+	if !a.dns.IsEmpty() {
+		return *a.dns.Copy()
+	}
+	var dns types.DNS
+	for _, g := range grants {
+		for _, n := range source.NICs {
+			if n.MAC != g.NIC() {
+				continue
+			}
+			for _, server := range n.DNS {
+				if text := server.String(); !slices.Contains(dns.Nameservers, text) {
+					dns.Nameservers = append(dns.Nameservers, text)
+				}
+			}
+		}
+	}
+	return dns
+}
+
+// Del releases every address of an attachment. It asks nobody, and an attachment
+// without any is success.
+func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	return leasing.Release(ctx, h, req)
+}
+
+// Check makes sure that the attachment holds an address of every family, and every
+// address of prevResult that the cloud gives. It asks nobody: an address that the
+// cloud has withdrawn is still the attachment's.
+func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	source, err := feed.Known(ctx, h, a.feed.Source())
+	if errors.Is(err, store.ErrNotFound) {
+		source, err = &store.CloudSource{Name: a.feed.Source()}, nil
+	}
+	if err != nil {
+		return err
+	}
+	p, err := a.planOf(source, nil)
+	if err != nil {
+		return err
+	}
+	return (&leasing.Allocator{Plan: p, Life: a.life}).Check(ctx, h, req)
+}
+
+// GC releases the addresses of this network whose owners are not in req.Valid. It
+// asks nobody.
+func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	return (&leasing.Allocator{Plan: &a.plan, Life: a.life}).GC(ctx, h, req)
+}
+
+// Status is nil when there is an address for the next ADD. It asks the cloud only
+// when none is known: the cloud may have given more since, and without an ADD nobody
+// else would ask.
+func (a *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	source, err := feed.Known(ctx, h, a.feed.Source())
+	if err == nil && a.statusOf(ctx, h, req, source) == nil {
+		return nil
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
+	}
+	if source, err = feed.Current(ctx, h, a.feed); err != nil {
+		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
+	}
+	return a.statusOf(ctx, h, req, source)
+}
+
+func (a *handler) statusOf(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource) error {
+	alloc, err := a.allocator(ctx, h, source)
+	if err != nil {
+		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
+	}
+	return alloc.Status(ctx, h, req)
+}

@@ -1,0 +1,157 @@
+package cloud
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
+	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata"
+	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/sticky"
+	"github.com/cnibox/cnibox/store"
+)
+
+// settings are a configuration, parsed and found valid.
+type settings struct {
+	feed     feed.Options
+	cooldown time.Duration
+	// nic is a MAC or the name of a link; empty for any.
+	nic string
+	// subnet is invalid for any.
+	subnet netip.Prefix
+	// bits are the address lengths of the families, one set each.
+	bits   []int
+	routes []*types.Route
+	dns    types.DNS
+	// plan is without sets.
+	plan leasing.Plan
+}
+
+// Defaults of IPAM.
+const (
+	defaultCooldown = 30 * time.Second
+	maxInterval     = 24 * time.Hour
+)
+
+// families are what IPAM.Family may be.
+func families() map[string][]int {
+	return map[string][]int{"ipv4": {32}, "ipv6": {128}, "dual": {32, 128}}
+}
+
+// environments are the providers that azure's names stand for.
+func environments() map[string]string {
+	return map[string]string{"azure": "azure", "mas": "file", "fileIpam": "file"}
+}
+
+// newSettings parses a configuration. Its error joins every fault.
+func newSettings(c *Conf) (*settings, error) {
+	var f roles.Faults
+	if c.IPAM == nil {
+		f.Addf("ipam", "is required")
+		return nil, f.Err()
+	}
+	p := c.IPAM
+	s := &settings{nic: p.NIC, dns: p.DNS, routes: roles.ParseRoutes(&f, "ipam.routes", p.Routes)}
+	s.parseSource(&f, p)
+	s.parseTimes(&f, p)
+	s.parseChoice(&f, p)
+	s.plan = leasing.Plan{DataDir: store.CloudDataDir, MAC: cmp.Or(c.RuntimeConfig.MAC, c.Args.CNI.MAC)}
+	leasing.Asking{
+		Network: c.Name, RuntimeIPs: c.RuntimeConfig.IPs, ArgsIPs: c.Args.CNI.IPs, Configured: p.IPAddress,
+		Annotations: c.RuntimeConfig.Annotations, Requests: p.Requests,
+	}.Parse(&f, &s.plan)
+	s.plan.Sticky = sticky.Parse(&f, "ipam.sticky", p.Sticky)
+	if err := f.Err(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// parseSource finds out whom to ask.
+func (s *settings) parseSource(f *roles.Faults, p *IPAM) {
+	s.feed.Provider = p.Provider
+	if p.Environment != "" {
+		of, ok := environments()[p.Environment]
+		switch {
+		case p.Environment == "ipv6NodeIpam":
+			f.Addf("ipam.environment", "%q is not served: host-local gives addresses of the node's podCIDRs", p.Environment)
+		case !ok:
+			f.Addf("ipam.environment", "%q is none of %q, %q, %q", p.Environment, "azure", "mas", "fileIpam")
+		case p.Provider != "" && p.Provider != of:
+			f.Addf("ipam.environment", "%q contradicts ipam.provider %q: remove one", p.Environment, p.Provider)
+		}
+		s.feed.Provider = of
+	}
+	name := cmp.Or(s.feed.Provider, "auto")
+	if _, ok := metadata.Lookup(name); !ok {
+		var names []string
+		for _, m := range metadata.Providers() {
+			names = append(names, m.Name)
+		}
+		f.Addf("ipam.provider", "%q is none of %q", p.Provider, names)
+	}
+	if p.URL != "" {
+		s.feed.URL = p.URL
+		if name == "file" {
+			f.Addf("ipam.url", "has no effect with the provider %q: remove it, or name the file in ipam.file", name)
+		} else if err := metadata.CheckURL(p.URL); err != nil {
+			f.Addf("ipam.url", "%v", err)
+		}
+	}
+	if p.File != "" {
+		s.feed.File = p.File
+		if name != "file" {
+			f.Addf("ipam.file", "has no effect with the provider %q: remove it, or set ipam.provider to %q", name, "file")
+		} else if !filepath.IsAbs(p.File) {
+			f.Addf("ipam.file", "%q is no absolute path", p.File)
+		}
+	}
+}
+
+func (s *settings) parseTimes(f *roles.Faults, p *IPAM) {
+	var err error
+	if s.feed.Interval, err = p.QueryInterval.Or(feed.DefaultInterval); err == nil && (s.feed.Interval < time.Second || s.feed.Interval > maxInterval) {
+		err = fmt.Errorf("is not from 1 s to %v", maxInterval)
+	}
+	if err != nil {
+		f.Addf("ipam.queryInterval", "%v", err)
+	}
+	if s.cooldown, err = p.Cooldown.Or(defaultCooldown); err != nil {
+		f.Addf("ipam.cooldown", "%v", err)
+	}
+}
+
+// parseChoice finds out which of the addresses are for this network.
+func (s *settings) parseChoice(f *roles.Faults, p *IPAM) {
+	var ok bool
+	if s.bits, ok = families()[p.Family]; !ok {
+		f.Addf("ipam.family", "%q is none of %q, %q, %q", p.Family, "ipv4", "ipv6", "dual")
+	}
+	if m, err := net.ParseMAC(p.NIC); err == nil {
+		s.nic = m.String()
+	}
+	if p.AddressSpace != "" && p.AddressSpace != "local" {
+		f.Addf("ipam.addressSpace", "%q: there is none but %q", p.AddressSpace, "local")
+	}
+	if p.Subnet == "" {
+		return
+	}
+	subnet, err := netip.ParsePrefix(p.Subnet)
+	switch {
+	case err != nil || subnet.Addr().Is4In6():
+		f.Addf("ipam.subnet", "%q is no CIDR, such as 10.240.0.0/16", p.Subnet)
+	case subnet != subnet.Masked():
+		f.Addf("ipam.subnet", "%s has host bits set: the network is %s", subnet, subnet.Masked())
+	case ok && !slices.Contains(s.bits, subnet.Addr().BitLen()):
+		f.Addf("ipam.subnet", "%s is of another address family than ipam.family %q", subnet, p.Family)
+	}
+	s.subnet = subnet
+}
