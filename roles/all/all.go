@@ -7,6 +7,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all/plugins"
 	"github.com/cnibox/cnibox/roles/daemon/agent"
+	"github.com/cnibox/cnibox/roles/daemon/cloudsim"
 	"github.com/cnibox/cnibox/roles/iface/routed"
 	"github.com/cnibox/cnibox/roles/meta/multi"
 )
@@ -18,6 +19,7 @@ func Table() roles.Table {
 		routed.Role(),
 		multi.Role(),
 		agent.Role(),
+		cloudsim.Role(),
 	)
 	kinds := []roles.Kind{roles.Interface, roles.IPAM, roles.Chained, roles.Meta, roles.Daemon}
 	slices.SortStableFunc(t, func(a, b roles.Role) int { return slices.Index(kinds, a.Kind) - slices.Index(kinds, b.Kind) })
