@@ -21,6 +21,9 @@ import (
 // knows single addresses only. Of a larger one there are those in use.
 const wholeRange = 256
 
+// addressSize is about what an address takes in the file.
+const addressSize = 256
+
 // pool is one subnet of the cloud's, of whichever source and interface.
 type pool struct {
 	mac       string
@@ -68,7 +71,11 @@ func addressView(ctx context.Context, h *roles.Host, now time.Time) (*text, erro
 		faults = errors.Join(faults, err)
 		inv.look(links)
 	}
-	t := begin(h, "IPAM", now)
+	size := 8 << 10
+	for _, p := range inv.pools {
+		size += len(p.addresses) * addressSize
+	}
+	t := begin(h, "IPAM", now, size)
 	t.spaces(inv)
 	return t.end(h, inv.revision), faults
 }

@@ -109,9 +109,9 @@ func write(ctx context.Context, h *roles.Host, dir string, f File) error {
 	return err // of records that cannot be read: the rest was written
 }
 
-// begin begins a document with what both files begin with.
-func begin(h *roles.Host, component string, now time.Time) *text {
-	t := &text{b: make([]byte, 0, 64<<10)}
+// begin begins a document of about a size with what both files begin with.
+func begin(h *roles.Host, component string, now time.Time, size int) *text {
+	t := &text{b: make([]byte, 0, size)}
 	t.open('{')
 	t.name(component)
 	t.open('{')

@@ -22,22 +22,25 @@ type Endpoint struct {
 	Master, MasterMAC string
 	// Bridge is the bridge that Master is a port of; empty for modes without.
 	Bridge string
-	VLAN   int
+	// Own are the node's own addresses, which Bridge took over from Master.
+	Own  []netip.Prefix
+	VLAN int
 	// Result is the IPAM plugin's answer.
 	Result *roles.Result
 }
 
 // note is an Endpoint as an attachment's Note.
 type note struct {
-	Mode      string       `json:"mode"`
-	Master    string       `json:"master"`
-	MasterMAC string       `json:"masterMAC,omitempty"`
-	Bridge    string       `json:"bridge,omitempty"`
-	VLAN      int          `json:"vlan,omitempty"`
-	Gateways  []netip.Addr `json:"gateways,omitempty"`
-	Routes    []noteRoute  `json:"routes,omitempty"`
-	Suffix    string       `json:"suffix,omitempty"`
-	Servers   []string     `json:"servers,omitempty"`
+	Mode      string         `json:"mode"`
+	Master    string         `json:"master"`
+	MasterMAC string         `json:"masterMAC,omitempty"`
+	Bridge    string         `json:"bridge,omitempty"`
+	Own       []netip.Prefix `json:"own,omitempty"`
+	VLAN      int            `json:"vlan,omitempty"`
+	Gateways  []netip.Addr   `json:"gateways,omitempty"`
+	Routes    []noteRoute    `json:"routes,omitempty"`
+	Suffix    string         `json:"suffix,omitempty"`
+	Servers   []string       `json:"servers,omitempty"`
 }
 
 type noteRoute struct {
@@ -47,7 +50,7 @@ type noteRoute struct {
 
 // Note is what azure-vnet records with an attachment (attach.Wiring).
 func (e Endpoint) Note() (json.RawMessage, error) {
-	n := note{Mode: e.Mode, Master: e.Master, MasterMAC: e.MasterMAC, Bridge: e.Bridge, VLAN: e.VLAN}
+	n := note{Mode: e.Mode, Master: e.Master, MasterMAC: e.MasterMAC, Bridge: e.Bridge, Own: e.Own, VLAN: e.VLAN}
 	if r := e.Result; r != nil {
 		n.Suffix, n.Servers = r.DNS.Domain, r.DNS.Nameservers
 		for _, ip := range r.IPs {
@@ -96,7 +99,7 @@ func derive(a *store.Attachment) []byte {
 	if coldjson.Unmarshal(a.Note, &n) != nil {
 		n = note{} // a rebuilt record has none
 	}
-	g := group{Mode: n.Mode, Master: n.Master, MAC: n.MasterMAC, Bridge: n.Bridge, VLAN: n.VLAN, Suffix: n.Suffix, Servers: n.Servers}
+	g := group{Mode: n.Mode, Master: n.Master, MAC: n.MasterMAC, Bridge: n.Bridge, Own: n.Own, VLAN: n.VLAN, Suffix: n.Suffix, Servers: n.Servers}
 	for _, p := range a.Addresses {
 		s := subnet{Prefix: p.Masked()}
 		for _, gw := range n.Gateways {

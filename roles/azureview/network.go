@@ -3,7 +3,6 @@ package azureview
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -15,8 +14,12 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// endpointDepth is the depth of an endpoint's fields in the file.
-const endpointDepth = 8
+// endpointDepth is the depth of an endpoint's fields in the file, endpointSize
+// about what stands around them.
+const (
+	endpointDepth = 8
+	endpointSize  = 128
+)
 
 // Address families as azure's files have them: AF_INET and AF_INET6.
 const (
@@ -26,14 +29,15 @@ const (
 
 // group is what the endpoints on one interface into the cloud's network share.
 type group struct {
-	Mode    string   `json:"mode"`
-	Master  string   `json:"master"`
-	MAC     string   `json:"mac"`
-	Bridge  string   `json:"bridge"`
-	VLAN    int      `json:"vlan"`
-	Subnets []subnet `json:"subnets"`
-	Suffix  string   `json:"suffix"`
-	Servers []string `json:"servers"`
+	Mode    string         `json:"mode"`
+	Master  string         `json:"master"`
+	MAC     string         `json:"mac"`
+	Bridge  string         `json:"bridge"`
+	Own     []netip.Prefix `json:"own"`
+	VLAN    int            `json:"vlan"`
+	Subnets []subnet       `json:"subnets"`
+	Suffix  string         `json:"suffix"`
+	Servers []string       `json:"servers"`
 }
 
 type subnet struct {
@@ -44,7 +48,6 @@ type subnet struct {
 // external is an interface into the cloud's network, with the networks on it.
 type external struct {
 	group
-	own      []netip.Prefix
 	networks map[string]*network
 }
 
@@ -73,10 +76,13 @@ func networkView(ctx context.Context, h *roles.Host, now time.Time) (*text, erro
 		if all == nil && err != nil {
 			return err
 		}
-		sources, sourcesErr := tx.CloudSources()
-		faults = errors.Join(err, sourcesErr)
-		t = begin(h, "Network", now)
-		t.externals(assemble(all, sources))
+		faults = err
+		size := 8 << 10
+		for _, d := range all {
+			size += len(d.Text) + endpointSize
+		}
+		t = begin(h, "Network", now, size)
+		t.externals(assemble(all))
 		t.end(h, revision)
 		return nil
 	}
@@ -91,7 +97,7 @@ func networkView(ctx context.Context, h *roles.Host, now time.Time) (*text, erro
 }
 
 // assemble puts endpoints below their networks, and these below their interfaces.
-func assemble(all []store.Derived, sources []store.CloudSource) map[string]*external {
+func assemble(all []store.Derived) map[string]*external {
 	externals := map[string]*external{}
 	heads := map[string]*group{}
 	var lost []store.Derived // whose record was rebuilt, which tells no interface
@@ -119,7 +125,6 @@ func assemble(all []store.Derived, sources []store.CloudSource) map[string]*exte
 		into(externals, adopt(externals, d.Key.Network), d.Key, body)
 	}
 	for _, x := range externals {
-		x.takeFrom(sources)
 		for _, n := range x.networks {
 			n.name()
 		}
@@ -160,28 +165,6 @@ func (g *group) addSubnets(more []subnet) {
 	for _, s := range more {
 		if !slices.ContainsFunc(g.Subnets, func(o subnet) bool { return o.Prefix == s.Prefix }) {
 			g.Subnets = append(g.Subnets, s)
-		}
-	}
-}
-
-// takeFrom looks up what a bridge took over from the interface: the node's own
-// addresses.
-func (x *external) takeFrom(sources []store.CloudSource) {
-	if x.Bridge == "" {
-		return
-	}
-	for _, s := range sources {
-		for _, nic := range s.NICs {
-			if nic.MAC != x.MAC {
-				continue
-			}
-			for _, sub := range nic.Subnets {
-				for _, a := range sub.Own {
-					if p := netip.PrefixFrom(a, sub.Prefix.Bits()); p.IsValid() && !slices.Contains(x.own, p) {
-						x.own = append(x.own, p)
-					}
-				}
-			}
 		}
 	}
 }
@@ -229,7 +212,7 @@ func (t *text) externals(all map[string]*external) {
 		t.name("MacAddress")
 		t.mac(x.MAC)
 		t.name("IPAddresses")
-		list(t, x.own, t.prefix)
+		list(t, x.Own, t.prefix)
 		t.name("Routes")
 		t.null()
 		t.name("IPv4Gateway")
