@@ -13,6 +13,9 @@ const (
 	// kube-proxy's are 0x4000 and 0x8000.
 	RoutedMark = 1 << routedMarkBit
 
+	// UplinkSet is the set of the first NICs of several.
+	UplinkSet = "routed_uplink"
+
 	routedMarkBit = 7
 	// priorityMangle is NF_IP_PRI_MANGLE of linux/netfilter_ipv4.h: connections are
 	// tracked by then, and destinations not translated yet.
@@ -42,7 +45,7 @@ func routedFeature() nftFeature {
 	from4, from6 := set("routed4", ifPattern, ip4Prefix), set("routed6", ifPattern, ip6Prefix)
 	near4, near6 := set("routed_near4", ifPattern, ip4Prefix), set("routed_near6", ifPattern, ip6Prefix)
 	out4, out6 := set("routed_out4", ifPattern, ip4Prefix), set("routed_out6", ifPattern, ip6Prefix)
-	uplink := set("routed_uplink", ifName)
+	uplink := set(UplinkSet, ifName)
 	isNew := tracked(expr.CtKeySTATE, expr.CtStateBitNEW)
 	return nftFeature{
 		table: table,

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RuleProtocol marks our policy rules on the host: one whose interface is gone is told
-// from a stranger's by it.
-const RuleProtocol = OverlayProtocol
+// PolicyProtocol marks our policy rules on the host, and the routes of the tables that
+// they lead to (rt_protos; no program of iproute2's list has the number).
+const PolicyProtocol = 143
 
 // Where is the namespace that the rule is in.
 func (r *Rule) Where() Place { return r.In }
@@ -194,6 +194,54 @@ func (n *Net) Rules(ctx context.Context, ns *Namespace) ([]Rule, error) {
 		all = append(all, some...)
 	}
 	return all, nil
+}
+
+// BoundRules reads our policy rules on the host that are bound to an interface.
+func (n *Net) BoundRules(ctx context.Context) ([]*Rule, error) {
+	return n.policyRules(ctx, func(r *Rule) bool { return r.IIF != "" })
+}
+
+// SharedPolicy reads our policy rules on the host that are bound to none, which
+// attachments share, and the routes of their tables, as they were asked for.
+func (n *Net) SharedPolicy(ctx context.Context) ([]Object, error) {
+	rules, err := n.policyRules(ctx, func(r *Rule) bool { return r.IIF == "" })
+	if err != nil {
+		return nil, err
+	}
+	var all []Object
+	for _, r := range rules {
+		r.Shared = true
+		all = append(all, r)
+	}
+	routes, err := n.Routes(ctx, nil, 0)
+	for i := range routes {
+		r := &routes[i]
+		if r.Protocol != PolicyProtocol || r.Link == "" {
+			continue
+		}
+		r.In, r.Shared, r.Scope = Host, true, nil
+		if r.Dst.Addr().Is6() && r.Priority == defaultMetric6 {
+			r.Priority = 0
+		}
+		all = append(all, r)
+	}
+	return all, err
+}
+
+// defaultMetric6 is what the kernel gives an IPv6 route without a metric (IP6_RT_PRIO_USER).
+const defaultMetric6 = 1024
+
+// policyRules are our policy rules on the host that fit.
+func (n *Net) policyRules(ctx context.Context, fits func(*Rule) bool) ([]*Rule, error) {
+	all, err := n.Rules(ctx, nil)
+	var ours []*Rule
+	for i := range all {
+		if r := &all[i]; r.Protocol == PolicyProtocol && fits(r) {
+			r.In = Host
+			ours = append(ours, r)
+		}
+	}
+	return ours, err
 }
 
 // rules reads the rules of one family that look up a table.

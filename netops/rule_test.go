@@ -31,7 +31,7 @@ func TestRuleOfHostRoutes(t *testing.T) {
 	n, ctx := newNet(t, nil), context.Background()
 	var s netops.Spec
 	for family, bits := range map[int]int{unix.AF_INET: 32, unix.AF_INET6: 128} {
-		s.Add(&netops.Rule{In: netops.Host, Shared: true, Family: family, Priority: 512, Table: unix.RT_TABLE_MAIN, MinBits: bits, Protocol: netops.RuleProtocol})
+		s.Add(&netops.Rule{In: netops.Host, Shared: true, Family: family, Priority: 512, Table: unix.RT_TABLE_MAIN, MinBits: bits, Protocol: netops.PolicyProtocol})
 	}
 	t.Cleanup(func() { clean(t, s) })
 	run(t, "ip", "rule", "add", "priority", "512", "lookup", "main")
@@ -49,7 +49,7 @@ func TestRuleOfHostRoutes(t *testing.T) {
 		t.Errorf("after: %v, %v", d, err)
 	}
 	for _, c := range []struct{ family, bits string }{{"-4", "31"}, {"-6", "127"}} {
-		if have := run(t, "ip", c.family, "rule"); !strings.Contains(have, "512:\tfrom all lookup main suppress_prefixlength "+c.bits+" proto 142") {
+		if have := run(t, "ip", c.family, "rule"); !strings.Contains(have, "512:\tfrom all lookup main suppress_prefixlength "+c.bits+" proto 143") {
 			t.Errorf("ip rule has\n%s", have)
 		}
 	}

@@ -41,12 +41,16 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
 	}
-	rules, err := boundRules(ctx, h)
+	rules, err := h.Net.BoundRules(ctx)
+	if err != nil {
+		return fmt.Errorf("rebuild state: %w", err)
+	}
+	policy, err := h.Net.SharedPolicy(ctx)
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
 	}
 	r := rebuilder{
-		h: h, tx: tx, cache: cache, elements: elements, rules: rules,
+		h: h, tx: tx, cache: cache, elements: elements, rules: rules, policy: policy,
 		told: map[string]bool{}, noted: map[[2]string]bool{}, vrfs: map[string]*netops.VRF{},
 	}
 	for _, l := range found {
@@ -81,8 +85,9 @@ type rebuilder struct {
 	cache map[string]*cacheEntry
 	// elements are what Net.Labelled found.
 	elements []netops.Object
-	// rules are what boundRules found.
-	rules []*netops.Rule
+	// rules and policy are what Net.BoundRules and Net.SharedPolicy found.
+	rules  []*netops.Rule
+	policy []netops.Object
 	// told are the labels of the attachments that are stored.
 	told map[string]bool
 	// vrfs are the memberships of attachments' interfaces, by label.
@@ -148,19 +153,6 @@ func (r *rebuilder) record(a *store.Attachment, label string, iface netops.Objec
 	return r.tx.PutAttachment(a)
 }
 
-// boundRules are our policy rules on the host that are bound to an interface.
-func boundRules(ctx context.Context, h *roles.Host) ([]*netops.Rule, error) {
-	all, err := h.Net.Rules(ctx, nil)
-	var bound []*netops.Rule
-	for _, rule := range all {
-		if rule.Protocol == netops.RuleProtocol && rule.IIF != "" {
-			rule.In = netops.Host
-			bound = append(bound, &rule)
-		}
-	}
-	return bound, err
-}
-
 // leases reserves an attachment's addresses.
 func (r *rebuilder) leases(a *store.Attachment, dataDir string) error {
 	pool, err := r.tx.Pool(store.PoolID{DataDir: dataDir, Network: a.Network})
@@ -177,7 +169,8 @@ func (r *rebuilder) leases(a *store.Attachment, dataDir string) error {
 }
 
 // shared notes the bridge, if it was one of ours, its addresses, and the
-// network's own nftables elements and rules.
+// network's own nftables elements and rules. With the first NIC of several go the
+// policy rules, and the tables of the others.
 func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 	id := [2]string{network, bridge.Name}
 	if r.noted[id] {
@@ -192,6 +185,9 @@ func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 		if labelOf(e) == SharedLabel(network) {
 			setShared(e)
 			spec.Add(e)
+			if el, ok := e.(*netops.Element); ok && el.Set == netops.UplinkSet {
+				spec.Add(r.policy...)
+			}
 		}
 	}
 	return recordObjects(r.tx, network, rebuilt, spec, nil, r.h.Now())

@@ -397,7 +397,7 @@ func setShared(o netops.Object) {
 // elements and rules of interfaces that are gone, which do not tell their network. They
 // are what is left when state was lost.
 func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) error {
-	rules, err := boundRules(ctx, h) // before the links: an ADD makes its link first
+	rules, err := h.Net.BoundRules(ctx) // before the links: an ADD makes its link first
 	if err != nil {
 		return err
 	}

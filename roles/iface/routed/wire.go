@@ -124,7 +124,7 @@ func (r *role) wireNICs(s *netops.Spec, in *attach.Input, o *observed, ips []att
 	if o.Strict {
 		s.Add(&netops.Sysctl{In: netops.Host, Shared: true, Key: "net/ipv4/conf/" + o.Uplink + "/rp_filter", Value: "2"})
 	}
-	s.Add(&netops.Element{Shared: true, Set: "routed_uplink", Key: []string{o.Uplink}, Label: sharedLabel(in)})
+	s.Add(&netops.Element{Shared: true, Set: netops.UplinkSet, Key: []string{o.Uplink}, Label: sharedLabel(in)})
 	add := func(o netops.Object) {
 		if !slices.ContainsFunc(s.Objects, func(have netops.Object) bool { return have.String() == o.String() }) {
 			s.Add(o)
@@ -132,7 +132,7 @@ func (r *role) wireNICs(s *netops.Spec, in *attach.Input, o *observed, ips []att
 	}
 	for _, ip := range ips {
 		a := ip.Address.Addr()
-		toMain := netops.Rule{In: netops.Host, Shared: true, Family: familyOf(a), Table: unix.RT_TABLE_MAIN, Protocol: netops.RuleProtocol}
+		toMain := netops.Rule{In: netops.Host, Shared: true, Family: familyOf(a), Table: unix.RT_TABLE_MAIN, Protocol: netops.PolicyProtocol}
 		here, marked := toMain, toMain
 		here.Priority, here.MinBits = r.conf.Priorities.HostRoutes, a.BitLen()
 		marked.Priority, marked.Mark, marked.Mask = r.conf.Priorities.Mark, netops.RoutedMark, netops.RoutedMark
@@ -144,8 +144,8 @@ func (r *role) wireNICs(s *netops.Spec, in *attach.Input, o *observed, ips []att
 		}
 		table := r.conf.TableBase + nic.Device
 		add(&netops.Link{In: netops.Host, Shared: true, Name: nic.Link, Up: true})
-		add(&netops.Route{In: netops.Host, Shared: true, Link: nic.Link, Dst: single(nic.Gateway), Table: table})
-		add(&netops.Route{In: netops.Host, Shared: true, Link: nic.Link, Dst: everything(nic.Gateway.Is4()), Via: nic.Gateway, Table: table})
+		add(&netops.Route{In: netops.Host, Shared: true, Link: nic.Link, Dst: single(nic.Gateway), Table: table, Protocol: netops.PolicyProtocol})
+		add(&netops.Route{In: netops.Host, Shared: true, Link: nic.Link, Dst: everything(nic.Gateway.Is4()), Via: nic.Gateway, Table: table, Protocol: netops.PolicyProtocol})
 	}
 }
 
@@ -165,7 +165,7 @@ func (r *role) wireFrom(s *netops.Spec, in *attach.Input, o *observed, ips []att
 		if nic := o.of(a); nic.Device != 0 {
 			s.Add(&netops.Rule{
 				In: netops.Host, Family: familyOf(a), Priority: r.conf.Priorities.From, From: single(a), IIF: in.HostLink,
-				Table: r.conf.TableBase + nic.Device, Protocol: netops.RuleProtocol,
+				Table: r.conf.TableBase + nic.Device, Protocol: netops.PolicyProtocol,
 			})
 		}
 	}
