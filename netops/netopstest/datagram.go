@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -45,12 +44,19 @@ func Listen(t testing.TB, in Place, at string) *net.UDPConn {
 // comes back.
 func Sends(t testing.TB, what string, from Place, to *net.UDPConn, source string) {
 	t.Helper()
-	bind := "0.0.0.0:0"
-	if strings.Contains(source, ":") {
+	SendsBy(t, what, from, to.LocalAddr().String(), to, source)
+}
+
+// SendsBy is Sends by an address that is led to the socket's: the answer has to come
+// from there.
+func SendsBy(t testing.TB, what string, from Place, by string, to *net.UDPConn, source string) {
+	t.Helper()
+	bind, target := "0.0.0.0:0", netip.MustParseAddrPort(by)
+	if target.Addr().Is6() {
 		bind = "[::]:0"
 	}
 	conn := Listen(t, from, bind)
-	if _, err := conn.WriteTo([]byte(what), to.LocalAddr()); err != nil {
+	if _, err := conn.WriteToUDPAddrPort([]byte(what), target); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
 	b := make([]byte, 200)
@@ -64,8 +70,12 @@ func Sends(t testing.TB, what string, from Place, to *net.UDPConn, source string
 	if _, err := to.WriteToUDPAddrPort([]byte("answer"), seen); err != nil {
 		t.Fatalf("%s: answer: %v", what, err)
 	}
-	if n, _, err := conn.ReadFromUDPAddrPort(b); err != nil || string(b[:n]) != "answer" {
+	n, answers, err := conn.ReadFromUDPAddrPort(b)
+	if err != nil || string(b[:n]) != "answer" {
 		t.Fatalf("%s: answered %q, %v", what, b[:n], err)
+	}
+	if have := netip.AddrPortFrom(answers.Addr().Unmap(), answers.Port()); have != target {
+		t.Errorf("%s: the answer is from %s, want %s", what, have, target)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
@@ -128,63 +127,6 @@ func (w *town) attach(conf, id string) *pod {
 	return p
 }
 
-// place is where a socket is: a container's namespace, or for nil the node's.
-type place interface {
-	Do(t testing.TB, f func() error)
-}
-
-// patience bounds what would otherwise hang.
-const patience = 20 * time.Second
-
-// listen opens a UDP socket.
-func listen(t *testing.T, in place, at string) *net.UDPConn {
-	t.Helper()
-	addr := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at))
-	var conn *net.UDPConn
-	open := func() (err error) {
-		conn, err = net.ListenUDP("udp", addr)
-		return err
-	}
-	if in == nil {
-		must(t, open())
-	} else {
-		in.Do(t, open)
-	}
-	t.Cleanup(func() { conn.Close() })
-	must(t, conn.SetDeadline(time.Now().Add(patience)))
-	return conn
-}
-
-// sends asserts that a datagram to an address arrives at a server with the given
-// source, and that an answer comes back from that address.
-func sends(t *testing.T, what string, from place, to string, server *net.UDPConn, source string) {
-	t.Helper()
-	bind := "0.0.0.0:0"
-	if strings.HasPrefix(to, "[") {
-		bind = "[::]:0"
-	}
-	conn := listen(t, from, bind)
-	target := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(to))
-	if _, err := conn.WriteTo([]byte(what), target); err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
-	b := make([]byte, 200)
-	n, seen, err := server.ReadFromUDPAddrPort(b)
-	if err != nil || string(b[:n]) != what {
-		t.Fatalf("%s: received %q, %v", what, b[:n], err)
-	}
-	if seen.Addr().Unmap() != netip.MustParseAddr(source) {
-		t.Errorf("%s: source is %s, want %s", what, seen.Addr(), source)
-	}
-	if _, err := server.WriteTo([]byte("answer"), net.UDPAddrFromAddrPort(seen)); err != nil {
-		t.Fatalf("%s: answer: %v", what, err)
-	}
-	n, answers, err := conn.ReadFromUDPAddrPort(b)
-	if err != nil || string(b[:n]) != "answer" || netip.AddrPortFrom(answers.Addr().Unmap(), answers.Port()) != netip.MustParseAddrPort(to) {
-		t.Fatalf("%s: answered %q from %s, %v", what, b[:n], answers, err)
-	}
-}
-
 // sysctl sets one for the test.
 func sysctl(t *testing.T, setting string) {
 	t.Helper()
@@ -209,20 +151,20 @@ func TestTraffic(t *testing.T) {
 			sysctl(t, "net.ipv4.conf.nic1.rp_filter="+strict)
 			first := w.attach(network("first", "0", `,"snat":true,"noSNAT":["172.31.0.0/16","fd00::/16"]`), "a")
 			second := w.attach(network("second", "16", `,"snat":true,"noSNAT":["172.31.0.0/16","fd00::/16"]`), "b")
-			node, near, beyond, six := listen(t, nil, at("10.0.0.4", 2)), listen(t, w.cloud, at("172.31.0.1", 3)), listen(t, w.cloud, at("198.51.100.1", 5)), listen(t, w.cloud, at("fd00:99::1", 6))
+			node, near, beyond, six := netopstest.Listen(t, nil, at("10.0.0.4", 2)), netopstest.Listen(t, w.cloud, at("172.31.0.1", 3)), netopstest.Listen(t, w.cloud, at("198.51.100.1", 5)), netopstest.Listen(t, w.cloud, at("fd00:99::1", 6))
 			for _, p := range []*pod{first, second} {
 				four := p.addrs[0]
-				sends(t, "node to pod", nil, at(four, 1), listen(t, p, at(four, 1)), "10.0.0.4")
-				sends(t, "pod to node", p, at("10.0.0.4", 2), node, four)
-				sends(t, "pod to the network", p, at("172.31.0.1", 3), near, four)
-				sends(t, "network to pod", w.cloud, at(four, 4), listen(t, p, at(four, 4)), map[bool]string{true: "10.0.0.1", false: "10.0.16.1"}[p == first])
-				sends(t, "pod beyond", p, at("198.51.100.1", 5), beyond, "10.0.0.4")
-				sends(t, "pod to the network, IPv6", p, at("fd00:99::1", 6), six, p.addrs[1])
+				netopstest.Sends(t, "node to pod", nil, netopstest.Listen(t, p, at(four, 1)), "10.0.0.4")
+				netopstest.Sends(t, "pod to node", p, node, four)
+				netopstest.Sends(t, "pod to the network", p, near, four)
+				netopstest.Sends(t, "network to pod", w.cloud, netopstest.Listen(t, p, at(four, 4)), map[bool]string{true: "10.0.0.1", false: "10.0.16.1"}[p == first])
+				netopstest.Sends(t, "pod beyond", p, beyond, "10.0.0.4")
+				netopstest.Sends(t, "pod to the network, IPv6", p, six, p.addrs[1])
 			}
 			for i := range first.addrs {
 				a, b := first.addrs[i], second.addrs[i]
-				sends(t, "first to second", first, at(b, 7), listen(t, second, at(b, 7)), a)
-				sends(t, "second to first", second, at(a, 8), listen(t, first, at(a, 8)), b)
+				netopstest.Sends(t, "first to second", first, netopstest.Listen(t, second, at(b, 7)), a)
+				netopstest.Sends(t, "second to first", second, netopstest.Listen(t, first, at(a, 8)), b)
 			}
 		})
 	}
@@ -236,7 +178,7 @@ func TestWithoutSNAT(t *testing.T) {
 		return exec.Command("nft", "add", "rule", "inet", "cloud", "sources", "iifname", "wire0", "ip", "saddr", "!=", "10.0.0.0/20", "drop").Run()
 	})
 	p := w.attach(network("second", "16", `,"snat":false`), "b")
-	sends(t, "beyond", p, at("198.51.100.1", 5), listen(t, w.cloud, at("198.51.100.1", 5)), p.addrs[0])
+	netopstest.Sends(t, "beyond", p, netopstest.Listen(t, w.cloud, at("198.51.100.1", 5)), p.addrs[0])
 }
 
 // TestNodePort: what comes in to a port of the node's first address is answered by the
@@ -248,7 +190,7 @@ func TestNodePort(t *testing.T) {
 			sysctl(t, "net.ipv4.conf.nic0.rp_filter="+strict)
 			p := w.attach(network("second", "16", ""), "b")
 			w.publish(p)
-			sends(t, "from beyond", w.cloud, at("10.0.0.4", 8080), listen(t, p, at(p.addrs[0], 80)), "10.0.0.1")
+			netopstest.SendsBy(t, "from beyond", w.cloud, at("10.0.0.4", 8080), netopstest.Listen(t, p, at(p.addrs[0], 80)), "10.0.0.1")
 		})
 	}
 }
@@ -275,7 +217,7 @@ func TestHairpin(t *testing.T) {
 			p := w.attach(network("second", nic, `,"snat":true`), "b")
 			w.publish(p)
 			// The node's end has no address: the pod sees that of the first NIC.
-			sends(t, "itself", p, at("10.0.0.4", 8080), listen(t, p, at(p.addrs[0], 80)), "10.0.0.4")
+			netopstest.SendsBy(t, "itself", p, at("10.0.0.4", 8080), netopstest.Listen(t, p, at(p.addrs[0], 80)), "10.0.0.4")
 		})
 	}
 }
@@ -287,7 +229,7 @@ func TestReusedAddress(t *testing.T) {
 	conf := `{"name":"one","type":"routed","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/30","rangeStart":"10.1.0.2","rangeEnd":"10.1.0.2"}]]}}`
 	for _, id := range []string{"a", "b"} {
 		p := w.attach(conf, id)
-		sends(t, "to "+id, nil, at("10.1.0.2", 1), listen(t, p, at("10.1.0.2", 1)), "10.0.0.4")
+		netopstest.Sends(t, "to "+id, nil, netopstest.Listen(t, p, at("10.1.0.2", 1)), "10.0.0.4")
 		p.call.Verb = "DEL"
 		w.OK(p.call)
 	}
@@ -304,7 +246,7 @@ func TestAnnounce(t *testing.T) {
 func TestLeftRule(t *testing.T) {
 	w := newTown(t)
 	conf := network("second", "16", "")
-	left := "from 10.0.16.130 iif veth01234567890 table 1537 priority 1536 protocol 142"
+	left := "from 10.0.16.130 iif veth01234567890 table 1537 priority 1536 protocol 143"
 	ip(t, "rule add "+left)
 	p := w.attach(conf, "a")
 	w.OK(rolestest.Call{Type: "routed", Verb: "GC", Conf: rolestest.WithKeys(t, p.call.Conf, map[string]any{
