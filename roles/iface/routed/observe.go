@@ -235,10 +235,16 @@ func absentIsEmpty(name string, err error) (string, error) {
 	return name, err
 }
 
+// anyMAC is that of a NIC which the cloud does not tell from others.
+const anyMAC = "*"
+
 // linkOf is the interface with a NIC's MAC. Of several it is the one that is in no
 // other: a bond rather than its members, a bridge that has taken the NIC over; and then
 // the oldest: a NIC rather than VLANs on it.
 func (s *survey) linkOf(nic *store.CloudNIC) (string, error) {
+	if nic.MAC == anyMAC {
+		return s.defaultLink(true)
+	}
 	if s.links == nil {
 		var err error
 		if s.links, err = s.net.Links(s.ctx, nil); err != nil {
