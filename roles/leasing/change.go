@@ -208,26 +208,28 @@ func pinOf(h *roles.Host, flags map[string]string, args []string) (Pin, error) {
 	}
 	if who := flags["for"]; who != "" {
 		if p.Identity, err = sticky.ParseIdentity(who); err != nil {
-			return p, err
+			return p, roles.Usagef("--for: %w", err)
 		}
 	}
-	p.Until, err = sticky.ParseTime(cmp.Or(flags["until"], "never"), h.Now())
-	return p, err
+	if p.Until, err = sticky.ParseTime(cmp.Or(flags["until"], "never"), h.Now()); err != nil {
+		return p, roles.Usagef("--until: %w", err)
+	}
+	return p, nil
 }
 
 // parseAddresses reads one address or more.
 func parseAddresses(args []string) ([]netip.Addr, error) {
 	if len(args) == 0 {
-		return nil, errors.New("want ADDRESS")
+		return nil, roles.Usagef("want ADDRESS")
 	}
 	var out []netip.Addr
 	for _, t := range args {
 		a, err := roles.ParseAddr(t)
 		if err != nil {
-			return nil, err
+			return nil, roles.Usagef("%w", err)
 		}
 		if slices.Contains(out, a) {
-			return nil, fmt.Errorf("%s is given twice", a)
+			return nil, roles.Usagef("%s is given twice", a)
 		}
 		out = append(out, a)
 	}

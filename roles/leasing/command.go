@@ -2,7 +2,6 @@ package leasing
 
 import (
 	"context"
-	"errors"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
@@ -102,7 +101,7 @@ func releaseOne(ctx context.Context, h *roles.Host, flags map[string]string, arg
 		return nil, err
 	}
 	if len(addrs) > 1 {
-		return nil, errors.New("want one ADDRESS")
+		return nil, roles.Usagef("want one ADDRESS")
 	}
 	return ReleaseAddress(ctx, h, flags["network"], addrs[0], flags["force"] != "")
 }

@@ -196,5 +196,5 @@ func (r configured) poolOf(ctx context.Context, h *roles.Host, flags map[string]
 	if ids := v.pools(); len(ids) == 1 {
 		return ids[0], nil, nil
 	}
-	return store.PoolID{}, nil, errNoPool
+	return store.PoolID{}, nil, roles.Usagef("%w", errNoPool)
 }

@@ -192,6 +192,9 @@ func Show(ctx context.Context, h *roles.Host, of []string, plans map[store.PoolI
 		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
 	}
 	out := &Shown{Addresses: []ShownAddress{}, Pools: []ShownPool{}, now: h.Now()}
+	if err := v.knows(of, plans); err != nil {
+		return nil, err
+	}
 	for _, id := range v.pools() {
 		all := v.pool(census, id, out.now)
 		out.Pools = append(out.Pools, fill(id, all, plans[id]))
@@ -202,6 +205,31 @@ func Show(ctx context.Context, h *roles.Host, of []string, plans map[store.PoolI
 		}
 	}
 	return out, nil
+}
+
+// knows refuses networks and addresses that there is nothing of: who mistypes one would
+// take it for free.
+func (v *inventory) knows(of []string, plans map[store.PoolID]*Plan) error {
+	networks := map[string]bool{}
+	for _, id := range v.pools() {
+		networks[id.Network] = true
+	}
+	for id := range plans {
+		networks[id.Network] = true
+	}
+	var errs []error
+	for _, what := range of {
+		if networks[what] {
+			continue
+		}
+		a, err := netip.ParseAddr(what)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("network %q has neither leases nor reservations: %w", what, store.ErrNotFound))
+		} else if _, err := v.find(a); errors.Is(err, store.ErrNotFound) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // pool lists one pool's addresses, in order.

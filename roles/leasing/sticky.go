@@ -26,7 +26,7 @@ func KeepUpdate(ctx context.Context, h *roles.Host, fn func(*store.KeepTx) error
 
 // Release deletes an attachment's leases, of whichever pool. What it has
 // reservations of is kept from now on, and cools down. A keep.db that cannot be
-// read, or is of a newer program, does not keep the leases.
+// read or written, or is of a newer program, does not keep the leases.
 func Release(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	plainly := func() error {
 		return h.Store.Update(ctx, func(tx *store.Tx) error {
@@ -54,7 +54,7 @@ func Release(ctx context.Context, h *roles.Host, req *roles.Request) error {
 		}
 		return releaseReservations(keep, released, h.Now())
 	})
-	if errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSchema) {
+	if errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSchema) || errors.Is(err, store.ErrUnwritable) {
 		h.Log.Warn("released addresses are not kept for their pod", "container", req.ContainerID, "error", err)
 		return stuck()
 	}

@@ -84,7 +84,12 @@ func (a *Allocator) GC(ctx context.Context, h *roles.Host, req *roles.Request) e
 		errs = append(errs, a.collect(ctx, h, req.Network, batch))
 	}
 	if a.Plan.Sticky != nil {
-		errs = append(errs, settle(ctx, h, a.ID(req.Network)))
+		err := settle(ctx, h, a.ID(req.Network))
+		if errors.Is(err, store.ErrUnwritable) {
+			h.Log.Warn("addresses of containers that are gone stay kept as if they lived", "network", req.Network, "error", err)
+			err = nil
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

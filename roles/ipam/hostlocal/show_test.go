@@ -141,7 +141,14 @@ func TestShow(t *testing.T) {
 	if text := out.(*leasing.Shown).String(); !strings.HasSuffix(text, `3 leased, 3 reserved; 10.1.0.0/28: 6 of 13 used`) {
 		t.Error(text)
 	}
-	if out, err = b.verb("show", nil, "10.1.0.6", "other"); err != nil || len(rows(t, out)) != 1 {
+	if _, err := b.verb("show", nil, "10.1.0.6", "other", "10.1.0.11"); !errors.Is(err, store.ErrNotFound) ||
+		!strings.Contains(err.Error(), `network "other" has neither`) || !strings.Contains(err.Error(), "10.1.0.11 is neither") {
+		t.Errorf("what is not there: %v", err)
+	}
+	if out, err := b.verb("show", nil, "net"); err != nil || len(rows(t, out)) != 7 {
+		t.Errorf("a network: %v, %v", out, err)
+	}
+	if out, err = b.verb("show", nil, "10.1.0.6"); err != nil || len(rows(t, out)) != 1 {
 		t.Errorf("one address: %v, %v", out, err)
 	}
 	raw, err := json.Marshal(out)

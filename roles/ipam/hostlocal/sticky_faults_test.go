@@ -7,9 +7,12 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
@@ -79,6 +82,40 @@ func TestDamagedKeep(t *testing.T) {
 			b.del(t, a, podRequest(t, "b", "web-1"))
 		})
 	}
+}
+
+// TestUnwritableKeep: DEL frees the addresses, and GC works, while reservations cannot be
+// written; the addresses stay kept for their pods.
+func TestUnwritableKeep(t *testing.T) {
+	b := newStickyBed(t)
+	state := filepath.Dir(b.Store.KeepPath())
+	if err := unix.Mount("tmpfs", state, "tmpfs", 0, "size=1m,mode=700"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(state, unix.MNT_DETACH) })
+	a := b.handlerFor(t, twoSets+`, "sticky": {}`)
+	b.add(t, a, podRequest(t, "a", "web-0"))
+	b.add(t, a, podRequest(t, "b", "web-1"))
+	if err := unix.Mount("", state, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.del(t, a, podRequest(t, "a", "web-0"))
+	expect(t, b.leases(t), "10.1.0.3 b eth0", "2001:db8::3 b eth0")
+	gc := gcRequest("b")
+	if err := a.GC(t.Context(), b.Host, gc); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+	if err := b.addFails(t, a, podRequest(t, "c", "web-2")); !errors.Is(err, store.ErrUnwritable) {
+		t.Errorf("ADD: %v", err)
+	}
+	if err := unix.Mount("", state, "", unix.MS_REMOUNT, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.GC(t.Context(), b.Host, gc); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+	expect(t, b.add(t, a, podRequest(t, "d", "web-2")), "10.1.0.4", "2001:db8::4")
+	expect(t, b.add(t, a, podRequest(t, "e", "web-0")), "10.1.0.2", "2001:db8::2")
 }
 
 // TestThousandPods restart in a random order, each to its address.
