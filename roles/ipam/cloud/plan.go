@@ -2,7 +2,6 @@ package cloud
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -181,6 +180,3 @@ func rangeOf(source, mac string, s *store.CloudSubnet, taken map[netip.Addr]bool
 	}
 	return r
 }
-
-// errNeverAnswered is STATUS's for a source that is not known.
-var errNeverAnswered = errors.New("the cloud has not told any addresses yet")

@@ -91,7 +91,7 @@ func (s *settings) parseSource(f *roles.Faults, p *IPAM) {
 		s.feed.Provider = of
 	}
 	name := cmp.Or(s.feed.Provider, "auto")
-	if _, ok := metadata.Lookup(name); !ok {
+	if _, ok := metadata.Lookup(cmp.Or(p.Provider, name)); !ok && p.Provider != "" {
 		var names []string
 		for _, m := range metadata.Providers() {
 			names = append(names, m.Name)
