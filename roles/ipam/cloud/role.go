@@ -30,6 +30,7 @@ func Role() roles.Role {
 		Ignored:      []string{"ipam.mode"},
 		New:          func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
 		Undo:         func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
+		Verbs:        commands(),
 	}
 }
 

@@ -69,6 +69,22 @@ func (o Options) Source() string {
 	return strings.TrimSpace(o.provider() + " " + where)
 }
 
+// OptionsOf are the options of a source that is recorded under a name of Source;
+// false for no such name.
+func OptionsOf(source string) (Options, bool) {
+	name, where, _ := strings.Cut(source, " ")
+	p, ok := metadata.Lookup(name)
+	o := Options{Provider: name}
+	switch {
+	case where == p.Default: // a provider that has several asks them all
+	case name == "file":
+		o.File = where
+	default:
+		o.URL = where
+	}
+	return o, ok
+}
+
 // Known is what is recorded of a source, also of one before the last reboot; of an
 // unknown one the error is store.ErrNotFound. It asks nobody.
 func Known(ctx context.Context, h *roles.Host, source string) (*store.CloudSource, error) {

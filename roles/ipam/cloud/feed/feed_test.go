@@ -301,5 +301,8 @@ func TestSource(t *testing.T) {
 		if have := o.Source(); have != want {
 			t.Errorf("%q, want %q", have, want)
 		}
+		if back, ok := OptionsOf(want); !ok || back.Source() != want {
+			t.Errorf("%q: %+v, %t", want, back, ok)
+		}
 	}
 }

@@ -1,0 +1,262 @@
+package cloud
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
+	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
+)
+
+// commands are the role's own on the command line.
+func commands() []roles.CommandVerb {
+	look := []roles.Flag{
+		{Name: "cooldown", Default: defaultCooldown.String(), Help: "the networks' ipam.cooldown"},
+		{Name: "kubelet-config", Default: "/var/lib/kubelet/config.yaml", Help: "where kubelet's maxPods is, if it is there"},
+	}
+	return []roles.CommandVerb{
+		{Name: "cloud", Help: "addresses of the cloud's network: what there is, who has them, what differs"},
+		{
+			Name: "cloud show", Args: "[ADDRESS…]", Run: show,
+			Help:  "show what the cloud gives by NIC and subnet, whose the addresses are and since when",
+			Flags: append(look, roles.Flag{Name: "providers", Switch: true, Help: "show whom the role can ask instead"}),
+		},
+		{
+			Name: "cloud refresh", Run: refresh,
+			Help: "ask the cloud now: those that networks of this node have asked before, or the one given",
+			Flags: []roles.Flag{
+				{Name: "provider", Help: "whom to ask, as ipam.provider"},
+				{Name: "url", Help: "where, as ipam.url"},
+				{Name: "file", Help: "what the provider \"file\" reads, as ipam.file"},
+			},
+		},
+		{
+			Name: "cloud reconcile", Run: reconcile,
+			Help:  "tell what differs between cloud, leases, attachments and links, and what to do about it",
+			Flags: append(look, roles.Flag{Name: "fix", Switch: true, Help: "release what nobody has any more"}),
+		},
+	}
+}
+
+func show(ctx context.Context, h *roles.Host, flags map[string]string, args []string) (any, error) {
+	if flags["providers"] != "" {
+		return shownProviders(metadata.Providers()), nil
+	}
+	for _, a := range args {
+		if _, err := roles.ParseAddr(a); err != nil {
+			return nil, roles.Usagef("%v", err)
+		}
+	}
+	return look(ctx, h, flags, args)
+}
+
+// look takes the inventory that the flags ask for.
+func look(ctx context.Context, h *roles.Host, flags map[string]string, of []string) (*Shown, error) {
+	cooldown, err := time.ParseDuration(flags["cooldown"])
+	if err != nil || cooldown < 0 {
+		return nil, roles.Usagef("--cooldown %q: want a time such as 30s", flags["cooldown"])
+	}
+	v, err := takeInventory(ctx, h, cooldown)
+	if err != nil {
+		return nil, err
+	}
+	out := v.shown(of)
+	out.Kubelet = readKubelet(flags["kubelet-config"])
+	return out, nil
+}
+
+// refresh asks every source that is known, or the one that flags name.
+func refresh(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
+	asked, err := sourcesToAsk(ctx, h, flags)
+	if err != nil {
+		return nil, err
+	}
+	out := &Refreshed{now: h.Now}
+	for _, o := range asked {
+		o.Force, o.Patient = true, true
+		before, err := feed.Known(ctx, h, o.Source())
+		if errors.Is(err, store.ErrNotFound) {
+			before, err = &store.CloudSource{}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		s, err := feed.Current(ctx, h, o)
+		if err != nil && len(asked) == 1 {
+			return nil, err
+		}
+		out.add(o.Source(), before, s, err)
+	}
+	return out, nil
+}
+
+// sourcesToAsk are the known sources; without any, whichever cloud this is.
+func sourcesToAsk(ctx context.Context, h *roles.Host, flags map[string]string) ([]feed.Options, error) {
+	given := feed.Options{Provider: flags["provider"], URL: flags["url"], File: flags["file"]}
+	if given != (feed.Options{}) {
+		if _, ok := metadata.Lookup(cmp.Or(given.Provider, "auto")); !ok {
+			return nil, roles.Usagef("--provider %q: see cnibox cloud show --providers", given.Provider)
+		}
+		if given.URL != "" {
+			if err := metadata.CheckURL(given.URL); err != nil {
+				return nil, roles.Usagef("--url: %v", err)
+			}
+		}
+		return []feed.Options{given}, nil
+	}
+	var names []string
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		sources, err := tx.CloudSources()
+		for _, s := range sources {
+			names = append(names, s.Name)
+		}
+		return err
+	})
+	if err != nil || len(names) == 0 {
+		return []feed.Options{{}}, err
+	}
+	var all []feed.Options
+	for _, name := range names {
+		if o, ok := feed.OptionsOf(name); ok {
+			all = append(all, o)
+		}
+	}
+	return all, nil
+}
+
+// reconcile tells the differences, after releasing what nobody has with --fix.
+func reconcile(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
+	out := &Reconciled{Differences: []Difference{}}
+	if flags["fix"] != "" {
+		freed, err := node.Reap(ctx, h, "")
+		if err != nil {
+			return nil, fmt.Errorf("release what nobody has: %w", err)
+		}
+		out.Freed = &freed
+	}
+	s, err := look(ctx, h, flags, nil)
+	if err != nil {
+		return nil, err
+	}
+	out.Differences = append(out.Differences, s.Differences...)
+	return out, nil
+}
+
+// shownProviders is the answer of `cnibox cloud show --providers`.
+type shownProviders []metadata.Provider
+
+// MarshalJSON leaves the functions out.
+func (p shownProviders) MarshalJSON() ([]byte, error) {
+	type provider struct {
+		Name    string `json:"name"`
+		Summary string `json:"summary"`
+		Default string `json:"default,omitempty"`
+	}
+	all := make([]provider, len(p))
+	for i, one := range p {
+		all[i] = provider{one.Name, one.Summary, one.Default}
+	}
+	return marshal(all)
+}
+
+// Table shows them.
+func (p shownProviders) Table() (head []string, rows [][]string) {
+	for _, one := range p {
+		rows = append(rows, []string{one.Name, cmp.Or(one.Default, "-"), one.Summary})
+	}
+	return []string{"PROVIDER", "ASKS", "GIVES"}, rows
+}
+
+// Refreshed is the answer of `cnibox cloud refresh`.
+type Refreshed struct {
+	Sources []RefreshedSource `json:"sources"`
+	now     func() time.Time
+}
+
+// RefreshedSource is what came of one question.
+type RefreshedSource struct {
+	Name string `json:"name"`
+	// Addresses and Ranges are those for pods, More and Fewer how many single
+	// addresses came and went with this reply.
+	Addresses int `json:"addresses"`
+	Ranges    int `json:"ranges"`
+	More      int `json:"more"`
+	Fewer     int `json:"fewer"`
+	// Fault is why there is no new reply.
+	Fault   string   `json:"fault,omitempty"`
+	Dropped []string `json:"dropped,omitempty"`
+}
+
+func (r *Refreshed) add(name string, before, s *store.CloudSource, err error) {
+	one := RefreshedSource{Name: name}
+	switch {
+	case err != nil:
+		one.Fault = err.Error()
+		s = before
+	case s.Answered.Before(s.Asked), s.Failed > 0:
+		one.Fault = s.Fault
+		if wait := s.NotBefore.Sub(r.now()); wait > 0 {
+			one.Fault += fmt.Sprintf("; it is not asked again for %s", brief(wait))
+		}
+	}
+	was, is := singles(before), singles(s)
+	for a := range is {
+		if !was[a] {
+			one.More++
+		}
+	}
+	for a := range was {
+		if !is[a] {
+			one.Fewer++
+		}
+	}
+	one.Addresses, one.Ranges, one.Dropped = len(is), rangeCount(s), s.Dropped
+	r.Sources = append(r.Sources, one)
+}
+
+// String has a line for each source, and one for what is not used.
+func (r *Refreshed) String() string {
+	var lines []string
+	for _, s := range r.Sources {
+		line := fmt.Sprintf("%s: %d addresses and %d ranges for pods, %d more and %d fewer than before", s.Name, s.Addresses, s.Ranges, s.More, s.Fewer)
+		if s.Fault != "" {
+			line += "; no new reply: " + s.Fault
+		}
+		lines = append(lines, line)
+		for _, d := range s.Dropped {
+			lines = append(lines, "  not used: "+d)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Reconciled is the answer of `cnibox cloud reconcile`.
+type Reconciled struct {
+	// Freed counts the addresses that were released; nil without --fix.
+	Freed       *int         `json:"freed,omitempty"`
+	Differences []Difference `json:"differences"`
+}
+
+// Table shows the differences.
+func (r *Reconciled) Table() (head []string, rows [][]string) {
+	for _, d := range r.Differences {
+		rows = append(rows, []string{d.What, d.Is, d.Do})
+	}
+	return []string{"WHAT", "DIFFERENCE", "WHAT TO DO"}, rows
+}
+
+// String tells what was done.
+func (r *Reconciled) String() string {
+	line := fmt.Sprintf("%d differences", len(r.Differences))
+	if r.Freed != nil {
+		line = fmt.Sprintf("%d addresses of containers that are gone released; %s left", *r.Freed, line)
+	}
+	return line
+}

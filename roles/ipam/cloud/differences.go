@@ -1,0 +1,123 @@
+package cloud
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cnibox/cnibox/store"
+)
+
+// Difference is one thing that is not as it should be between the cloud, the
+// leases, the attachments and the host's links.
+type Difference struct {
+	// What is the address, NIC or source.
+	What string `json:"what"`
+	Is   string `json:"is"`
+	// Do is what to do about it.
+	Do string `json:"do"`
+}
+
+// What to do. Reconcile does the first itself.
+const (
+	doFix      = "cnibox cloud reconcile --fix releases it"
+	doRecreate = "delete the pod, so that it is made anew with an address of the cloud"
+)
+
+// differences are all, by what they are about.
+func (v *inventory) differences() []Difference {
+	out := []Difference{}
+	add := func(what, do, is string, a ...any) {
+		out = append(out, Difference{What: what, Do: do, Is: fmt.Sprintf(is, a...)})
+	}
+	for i := range v.sources {
+		v.differencesOf(&v.sources[i], add)
+	}
+	for a, l := range v.leases {
+		v.differencesOfLease(a, l, add)
+	}
+	for key, att := range v.attachments {
+		v.differencesOfAttachment(key, att, add)
+	}
+	slices.SortFunc(out, func(a, b Difference) int { return cmp.Or(strings.Compare(a.What, b.What), strings.Compare(a.Is, b.Is)) })
+	return out
+}
+
+type addDifference func(what, do, is string, a ...any)
+
+// differencesOf are those of what a source says, with itself and with the host.
+func (v *inventory) differencesOf(s *store.CloudSource, add addDifference) {
+	switch {
+	case s.Fault != "":
+		add(s.Name, "see docs/cloud.md, and cnibox cloud refresh", "%d questions in a row without a good answer: %s", s.Failed, s.Fault)
+	case s.Answered.Before(s.Asked) && v.now.Sub(s.Asked) > time.Minute:
+		add(s.Name, "cnibox cloud refresh", "asked %s ago, and who asked died", brief(v.now.Sub(s.Asked)))
+	}
+	for _, n := range s.NICs {
+		if n.MAC != anyMAC && v.linkOf(n.MAC) == "" && usableNIC(&n) {
+			add(n.MAC, "see whether the interface is attached to this machine, and in the host's network namespace", "the cloud names this NIC, and no link of the host has its MAC: its addresses are given to nobody")
+		}
+		for _, sub := range n.Subnets {
+			for _, a := range sub.Addresses {
+				if link := v.hostHas(a); link != "" {
+					add(a.String(), "take it from the link if pods are to have it", "the cloud gives it for pods, and the host's own link %s has it: it is given to nobody", link)
+				}
+			}
+		}
+	}
+}
+
+func usableNIC(n *store.CloudNIC) bool {
+	return slices.ContainsFunc(n.Subnets, func(s store.CloudSubnet) bool { return len(s.Addresses)+len(s.Ranges) > 0 })
+}
+
+// differencesOfLease are those of a lease with its owner and the cloud.
+func (v *inventory) differencesOfLease(a netip.Addr, l store.Lease, add addDifference) {
+	if v.isDead(l) {
+		add(a.String(), doFix, "leased to %s, which is gone", ownerOf(l.Owner, l.Pod))
+		return
+	}
+	s := v.sourceOf(l)
+	if s == nil {
+		add(a.String(), "cnibox cloud refresh", "leased to %s, of a source that is not known: %q", ownerOf(l.Owner, l.Pod), l.Source)
+		return
+	}
+	if since, ok := s.Withdrawn[a]; ok {
+		add(a.String(), doRecreate, "%s uses it, and the cloud has not named it since %s", ownerOf(l.Owner, l.Pod), since.UTC().Format(time.RFC3339))
+		return
+	}
+	if nic, _, ok := homeOf(s, a); ok && nic.MAC != l.NIC {
+		add(a.String(), doRecreate, "%s uses it over NIC %s, and the cloud has it on %s now", ownerOf(l.Owner, l.Pod), l.NIC, nic.MAC)
+	}
+}
+
+// differencesOfAttachment are addresses that an attachment has, that the cloud gives,
+// and that nobody leased.
+func (v *inventory) differencesOfAttachment(key store.Key, att *store.Attachment, add addDifference) {
+	for _, p := range att.Addresses {
+		a := p.Addr()
+		l, leased := v.leases[a]
+		for i := range v.sources {
+			if _, _, ok := homeOf(&v.sources[i], a); !ok || leased && l.Owner == key {
+				continue
+			}
+			if leased {
+				add(a.String(), doRecreate, "%s has it, and it is leased to %s", ownerOf(key, att.Pod), ownerOf(l.Owner, l.Pod))
+			} else {
+				add(a.String(), doRecreate, "%s has it without a lease: another pod may get it too", ownerOf(key, att.Pod))
+			}
+			break
+		}
+	}
+}
+
+// ownerOf names an attachment.
+func ownerOf(k store.Key, pod string) string {
+	if pod != "" {
+		return fmt.Sprintf("pod %.120q", pod)
+	}
+	return fmt.Sprintf("container %.64q interface %.16q of network %.80q", k.ContainerID, k.IfName, k.Network)
+}

@@ -1,0 +1,218 @@
+package cloud
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
+)
+
+// inventory is what the cloud gives and who has it, read in one go.
+type inventory struct {
+	now      time.Time
+	cooldown time.Duration
+	sources  []store.CloudSource
+	// leases are those of addresses of a cloud.
+	leases      map[netip.Addr]store.Lease
+	attachments map[store.Key]*store.Attachment
+	// freed is when an address was released last.
+	freed  map[netip.Addr]time.Time
+	links  []netops.LinkInfo
+	census *node.Census
+}
+
+func takeInventory(ctx context.Context, h *roles.Host, cooldown time.Duration) (*inventory, error) {
+	v := &inventory{
+		now: h.Now(), cooldown: cooldown, leases: map[netip.Addr]store.Lease{},
+		attachments: map[store.Key]*store.Attachment{}, freed: map[netip.Addr]time.Time{},
+	}
+	if err := h.Store.View(ctx, v.read); err != nil {
+		return nil, err
+	}
+	var err error
+	if v.links, err = h.Net.Links(ctx, nil); err == nil {
+		v.census, err = node.NewCensus(ctx, h)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
+	}
+	return v, nil
+}
+
+func (v *inventory) read(tx *store.Tx) error {
+	var err error
+	if v.sources, err = tx.CloudSources(); err != nil {
+		return err
+	}
+	ids, err := tx.Pools()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := v.readPool(tx, id); err != nil {
+			return err
+		}
+	}
+	all, err := tx.Attachments("")
+	for i := range all {
+		v.attachments[all[i].Key] = &all[i]
+	}
+	return err
+}
+
+func (v *inventory) readPool(tx *store.Tx, id store.PoolID) error {
+	pool, err := tx.Pool(id)
+	if err != nil {
+		return err
+	}
+	for l, err := range pool.Leases() {
+		if err != nil {
+			return err
+		}
+		if l.Source != "" {
+			v.leases[l.Address] = l
+		}
+	}
+	freed, err := tx.Freed(id)
+	if err != nil {
+		return err
+	}
+	for f, err := range freed.Oldest() {
+		if err != nil {
+			return err
+		}
+		if f.Released.After(v.freed[f.Address]) {
+			v.freed[f.Address] = f.Released
+		}
+	}
+	return nil
+}
+
+// isDead tells that whoever has a lease is certainly gone.
+func (v *inventory) isDead(l store.Lease) bool {
+	if a := v.attachments[l.Owner]; a != nil {
+		return v.census.Dead(a)
+	}
+	return !l.Imported && v.census.NetnsGone(l.Netns)
+}
+
+// linkOf is the host's link of a NIC; "" when it has none.
+func (v *inventory) linkOf(mac string) string {
+	for _, l := range v.links {
+		// A bridge that took its MAC over is not the NIC, nor is a link upon it.
+		if l.MAC == mac && l.Kind == "" {
+			return l.Name
+		}
+	}
+	for _, l := range v.links {
+		if l.MAC == mac {
+			return l.Name
+		}
+	}
+	return ""
+}
+
+// hostHas tells which link has an address itself.
+func (v *inventory) hostHas(a netip.Addr) string {
+	for _, l := range v.links {
+		if slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a }) {
+			return l.Name
+		}
+	}
+	return ""
+}
+
+// stateOf judges an address that the cloud gives, or gave, and has a lease.
+func (v *inventory) stateOf(s *store.CloudSource, l store.Lease) string {
+	if v.isDead(l) {
+		return stateLeaked
+	}
+	if _, ok := s.Withdrawn[l.Address]; ok {
+		return stateWithdrawn
+	}
+	return stateUsed
+}
+
+// shown is the inventory for people and programs; of restricts the addresses that
+// are listed.
+func (v *inventory) shown(of []string) *Shown {
+	out := &Shown{Sources: []ShownSource{}, Addresses: []ShownAddress{}, Differences: v.differences(), now: v.now}
+	for i := range v.sources {
+		out.Sources = append(out.Sources, v.source(&v.sources[i]))
+	}
+	for a, l := range v.leases {
+		out.Addresses = append(out.Addresses, v.leased(a, l))
+	}
+	for i := range v.sources {
+		s := &v.sources[i]
+		for a, released := range v.freed {
+			nic, subnet, ok := homeOf(s, a)
+			if _, taken := v.leases[a]; !ok || taken || !v.cools(a) {
+				continue
+			}
+			out.Addresses = append(out.Addresses, ShownAddress{
+				Address: a, Source: s.Name, NIC: nic.MAC, Subnet: subnet.Prefix, State: stateCooling, Since: released, Until: released.Add(v.cooldown),
+			})
+		}
+	}
+	out.Addresses = slices.DeleteFunc(out.Addresses, func(a ShownAddress) bool {
+		return len(of) > 0 && !slices.Contains(of, a.Address.String())
+	})
+	slices.SortFunc(out.Addresses, func(a, b ShownAddress) int {
+		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Source, b.Source))
+	})
+	return out
+}
+
+func (v *inventory) cools(a netip.Addr) bool { return v.freed[a].Add(v.cooldown).After(v.now) }
+
+// leased is an address that has a lease.
+func (v *inventory) leased(a netip.Addr, l store.Lease) ShownAddress {
+	one := ShownAddress{
+		Address: a, Source: l.Source, NIC: l.NIC, State: stateUsed, Network: l.Owner.Network, Pod: l.Pod,
+		ContainerID: l.Owner.ContainerID, IfName: l.Owner.IfName, Netns: l.Netns.Path, Since: l.Time,
+	}
+	if s := v.sourceOf(l); s != nil {
+		one.State = v.stateOf(s, l)
+		one.Withdrawn = s.Withdrawn[a]
+		if _, subnet, ok := homeOf(s, a); ok {
+			one.Subnet = subnet.Prefix
+		}
+	} else if v.isDead(l) {
+		one.State = stateLeaked
+	}
+	return one
+}
+
+func (v *inventory) sourceOf(l store.Lease) *store.CloudSource {
+	for i := range v.sources {
+		if v.sources[i].Name == l.Source {
+			return &v.sources[i]
+		}
+	}
+	return nil
+}
+
+// homeOf is where a source names an address as one for pods.
+func homeOf(s *store.CloudSource, a netip.Addr) (*store.CloudNIC, *store.CloudSubnet, bool) {
+	for i := range s.NICs {
+		for j := range s.NICs[i].Subnets {
+			sub := &s.NICs[i].Subnets[j]
+			if gives(sub, a) {
+				return &s.NICs[i], sub, true
+			}
+		}
+	}
+	return nil, nil, false
+}
+
+func gives(s *store.CloudSubnet, a netip.Addr) bool {
+	return slices.Contains(s.Addresses, a) || slices.ContainsFunc(s.Ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+}
