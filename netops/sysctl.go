@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path"
 	"strings"
 
@@ -121,31 +119,49 @@ func (ns *Namespace) sysctl(key string) (string, error) {
 		return "", err
 	}
 	var value string
-	err := ns.visit(func() error {
-		f, err := os.OpenFile(sysctlRoot+key, os.O_RDONLY|unix.O_NOFOLLOW, 0)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		b, err := io.ReadAll(io.LimitReader(f, maxSysctl))
-		value = fields(string(b))
+	err := ns.visit(func() (err error) {
+		value, err = readSysctl(key)
 		return err
 	})
 	return value, kernelError(err, fmt.Sprintf("read sysctl %q", key))
 }
 
+// readSysctl reads a setting of the calling thread's namespace. As one file of
+// proc it is never waited for: package os would ask the kernel, and the poller, four
+// times more about it.
+func readSysctl(key string) (string, error) {
+	fd, err := unix.Open(sysctlRoot+key, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd) //nolint:errcheck // opened for reading
+	var text []byte
+	var b [4096]byte
+	for len(text) < maxSysctl {
+		n, err := unix.Read(fd, b[:])
+		if err != nil {
+			return "", err
+		}
+		if n == 0 {
+			break
+		}
+		text = append(text, b[:n]...)
+	}
+	return fields(string(text)), nil
+}
+
 // write writes the setting in the calling thread's namespace, with a newline:
 // the kernel takes no bytes at all for no change, and some settings may be empty.
 func (c *Sysctl) write() error {
-	f, err := os.OpenFile(sysctlRoot+c.Key, os.O_WRONLY|unix.O_NOFOLLOW, 0)
+	fd, err := unix.Open(sysctlRoot+c.Key, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		if c.Optional && errors.Is(err, unix.ENOENT) {
 			return nil
 		}
 		return err
 	}
-	_, err = f.WriteString(c.Value + "\n")
-	return errors.Join(err, f.Close())
+	_, err = unix.Write(fd, []byte(c.Value+"\n"))
+	return errors.Join(err, unix.Close(fd))
 }
 
 // fields is a value with its white space made uniform: the kernel writes tabs.
