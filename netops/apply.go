@@ -42,6 +42,8 @@ var (
 	_ object   = (*ZoneSource)(nil)
 	_ object   = (*VRF)(nil)
 	_ object   = (*Flows)(nil)
+	_ object   = (*Takeover)(nil)
+	_ object   = (*LinkDNS)(nil)
 )
 
 // check validates a step, which may come from a file.
@@ -123,6 +125,10 @@ func (a *applier) probed(ctx context.Context, batch []Change) error {
 		err = a.vrf(ctx, batch[0])
 	case *Flows:
 		err = a.flows(ctx, batch)
+	case *Takeover:
+		err = a.takeover(ctx, batch[0])
+	case *LinkDNS:
+		err = a.linkDNS(ctx, batch[0])
 	default:
 		err = a.requests(ctx, batch)
 	}
@@ -152,7 +158,7 @@ func together(a, b Step) bool {
 		return false
 	}
 	switch a.Object.(type) {
-	case *Move, *VRF, *Forward, *ZoneSource:
+	case *Move, *VRF, *Forward, *ZoneSource, *Takeover, *LinkDNS:
 		return false
 	case *Sysctl:
 		_, ok := b.Object.(*Sysctl)

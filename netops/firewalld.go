@@ -166,7 +166,7 @@ func (n *Net) Firewalld(ctx context.Context) error {
 // callFirewalld calls a method of the zone interface.
 func (n *Net) callFirewalld(ctx context.Context, method string, answer any, args ...string) error {
 	if err := n.openBus(ctx); err != nil {
-		return err
+		return fmt.Errorf("firewalld: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, busPatience)
 	defer cancel()
@@ -189,9 +189,9 @@ func firewalldError(err error) error {
 		return err
 	}
 	switch e.Name {
-	case "org.freedesktop.DBus.Error.ServiceUnknown", "org.freedesktop.DBus.Error.NameHasNoOwner":
+	case busNoService, busNoOwner:
 		return fmt.Errorf("%w: it is not running: start it, or use another backend", ErrNotExist)
-	case "org.freedesktop.DBus.Error.AccessDenied", "org.fedoraproject.FirewallD1.NotAuthorizedException":
+	case busDenied, "org.fedoraproject.FirewallD1.NotAuthorizedException":
 		return fmt.Errorf("%w: %w", ErrPermission, err)
 	case firewalldException:
 		return zoneError(e.Text)
@@ -219,6 +219,10 @@ func zoneError(text string) error {
 const (
 	// systemBus is where D-Bus' system bus listens, see dbus-daemon(1).
 	systemBus = "/run/dbus/system_bus_socket"
+	// What the bus itself says of a service.
+	busNoService = "org.freedesktop.DBus.Error.ServiceUnknown"
+	busNoOwner   = "org.freedesktop.DBus.Error.NameHasNoOwner"
+	busDenied    = "org.freedesktop.DBus.Error.AccessDenied"
 	// busPatience bounds a call. firewalld makes all of its rules anew at times.
 	busPatience = 30 * time.Second
 )
@@ -233,9 +237,9 @@ func (n *Net) openBus(ctx context.Context) error {
 	bus, err := dbus.Dial(ctx, systemBus)
 	switch {
 	case errors.Is(err, dbus.ErrAuth):
-		return fmt.Errorf("firewalld: system bus: %w: %w", ErrPermission, err)
+		return fmt.Errorf("system bus: %w: %w", ErrPermission, err)
 	case err != nil:
-		return fmt.Errorf("firewalld: %w: no system bus answers: %w", ErrNotExist, err)
+		return fmt.Errorf("%w: no system bus answers: %w", ErrNotExist, err)
 	}
 	n.bus = bus
 	return nil

@@ -45,6 +45,10 @@ func kindOf(o Object) (string, error) {
 		return "vrf", nil
 	case *Flows:
 		return "flows", nil
+	case *Takeover:
+		return "takeover", nil
+	case *LinkDNS:
+		return "linkDNS", nil
 	}
 	return "", fmt.Errorf("encode step: %w: no object", ErrInvalid)
 }
@@ -82,6 +86,10 @@ func ofKind(kind string) object {
 		return new(VRF)
 	case "flows":
 		return new(Flows)
+	case "takeover":
+		return new(Takeover)
+	case "linkDNS":
+		return new(LinkDNS)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func (l *Link) String() string {
 		w.flag(b.KeepMAC, "keep address")
 	}
 	if p := l.Port; p != nil {
-		w = append(w, "hairpin", onOff(p.Hairpin), "isolated", onOff(p.Isolated))
+		w = append(w, p.words()...)
 	}
 	w.flag(l.Promisc, "promisc on")
 	w.flag(l.AllMulti, "allmulticast on")
@@ -117,7 +117,7 @@ func (l *Link) plan(ctx context.Context, s *session) ([]Change, error) {
 			return nil, peerExists(p)
 		}
 	}
-	s.made[l.ref()] = true
+	s.made[l.ref()], s.lasting[l.ref()] = true, l.Shared
 	if l.Peer != nil {
 		s.made[linkRef{l.Peer.In, l.Peer.Name}] = true
 	}
@@ -224,7 +224,7 @@ func (l *Link) difference(have *linkState, master string) (set, old *Link) {
 		set.Master, old.Master = l.Master, master
 		unset.Master = master == ""
 	}
-	if l.Port != nil && (have.port == nil || *l.Port != *have.port) {
+	if l.Port != nil && (have.port == nil || !l.Port.is(have.port)) {
 		set.Port, old.Port = l.Port, have.port
 	}
 	var off Unset
@@ -288,6 +288,7 @@ func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
 		if l.Port.Isolated { // a chained plugin may isolate a port too
 			d.compare("isolated", onOff(true), onOff(have.port.Isolated))
 		}
+		l.Port.verify(have.port, &d)
 	}
 	if l.Peer == nil {
 		return d.list, nil

@@ -147,6 +147,7 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (rtMessage, err
 		port := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
 		port.AddRtAttr(nl.IFLA_BRPORT_MODE, boolAttr(l.Port.Hairpin))
 		port.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, boolAttr(l.Port.Isolated))
+		l.Port.addSettings(port)
 		m.data = append(m.data, info)
 	}
 	return m, nil

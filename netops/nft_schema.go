@@ -59,7 +59,7 @@ func bridgeTable() nftTable { return nftTable{unix.NFPROTO_BRIDGE, "cnibox"} }
 
 // baseSchema is everything that we may have in nftables.
 func baseSchema() []nftFeature {
-	return []nftFeature{masqueradeFeature(), macGuardFeature(), firewallFeature(), portMapFeature(), routedFeature()}
+	return []nftFeature{masqueradeFeature(), macGuardFeature(), firewallFeature(), portMapFeature(), routedFeature(), macNATFeature()}
 }
 
 // masqueradeFeature hides networks behind the node's addresses. An element is

@@ -158,6 +158,8 @@ func (l *linkState) parseInfo(b []byte) error {
 			l.port.Hairpin = attrByte(v) != 0
 		case nl.IFLA_BRPORT_ISOLATED:
 			l.port.Isolated = attrByte(v) != 0
+		default:
+			l.port.parseSetting(kind, v)
 		}
 		return nil
 	})

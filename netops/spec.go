@@ -37,7 +37,7 @@ func (s *Spec) Add(o ...Object) { s.Objects = append(s.Objects, o...) }
 
 // Object is one piece of kernel state: *Link, *Move, *Addr, *Route, *Neigh, *Rule,
 // *Sysctl, *PortVLANs, *Qdisc, *Redirect, *Element,
-// *Forward, *ZoneSource, *VRF or *Flows.
+// *Forward, *ZoneSource, *VRF, *Flows, *Takeover or *LinkDNS.
 //
 // An object is either exclusive (it belongs to one attachment; one that exists
 // already is an error) or shared (it is ensured, and never undone by an
@@ -173,6 +173,13 @@ type Bridge struct {
 type Port struct {
 	Hairpin  bool `json:"hairpin,omitempty"`
 	Isolated bool `json:"isolated,omitempty"`
+	// NeighSuppress has the bridge answer ARP requests and neighbour solicitations
+	// that come in by other ports for what it has a neighbour and a forwarding entry
+	// at this one, and send none of those out of it. Learning takes the sources of
+	// frames that come in by the port into the forwarding table. nil leaves them as
+	// they are: learning is on at a new port.
+	NeighSuppress *bool `json:"neighSuppress,omitempty"`
+	Learning      *bool `json:"learning,omitempty"`
 }
 
 // PortVLANs is the complete VLAN list of one bridge port (RTM_NEWLINK, AF_BRIDGE).
@@ -254,6 +261,8 @@ type Neigh struct {
 	IP     netip.Addr `json:"ip,omitzero"`
 	MAC    string     `json:"mac"`
 	FDB    bool       `json:"fdb,omitempty"`
+	// Replace takes the place of another entry for the address instead of failing.
+	Replace bool `json:"replace,omitempty"`
 }
 
 // Rule is a policy routing rule.

@@ -192,6 +192,10 @@ func (u *undoer) try(ctx context.Context, st Step) error {
 		return o.leave(ctx, u.session)
 	case *Forward:
 		return o.run(ctx, u.net, st.Verb)
+	case *Takeover:
+		return u.net.RestoreUplink(ctx, *o, false)
+	case *LinkDNS:
+		return u.net.revertDNS(ctx, o)
 	case *Link:
 		switch st.Verb {
 		case VerbDel:

@@ -24,11 +24,28 @@ util-linux
 ${CNIBOX_APT:-}
 "
 
+# systemd-resolved is only unpacked, for tests that start it in namespaces of their own: installed, it would take
+# /etc/resolv.conf. Its library must be of its own version.
+resolved=$(dirname "$0")/../bin/resolved
+unpack_resolved() {
+	dir=$(mktemp -d)
+	chmod 0755 "$dir"
+	(cd "$dir" && apt-get -q download systemd-resolved libsystemd-shared >/dev/null 2>&1) || {
+		echo "download systemd-resolved: its tests are skipped" >&2
+		return 0
+	}
+	for deb in "$dir"/*.deb; do dpkg -x "$deb" "$resolved"; done
+	rm -rf "$dir"
+}
+
 missing=
 for p in $packages; do
 	[ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || missing="$missing $p"
 done
-[ -n "$missing" ] || exit 0
+if [ -z "$missing" ]; then
+	[ -d "$resolved" ] || unpack_resolved
+	exit 0
+fi
 
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
@@ -51,3 +68,4 @@ apt install --no-install-recommends $missing || {
 	echo "install Debian packages: apt-get failed for:$missing" >&2
 	exit 1
 }
+[ -d "$resolved" ] || unpack_resolved

@@ -1,5 +1,6 @@
-// Package dbus calls methods over D-Bus, as far as calls with texts as arguments
-// and a text, a truth value or a list of texts as answer go. It exists because
+// Package dbus calls methods over D-Bus, as far as calls with texts, numbers and
+// what was read of another property as arguments go, and a text, a truth value, a
+// list of texts or a property as answer. It exists because
 // a whole library costs every start of the binary 2 to 5 %, whether it calls or
 // not, and a few calls need none of what else that can do.
 //
@@ -97,9 +98,18 @@ func (c *Conn) authenticate() error {
 	return err
 }
 
-// Call calls a method and stores its answer into a *string, *bool or *[]string.
-// A service that is not running is not started.
+// Call calls a method with texts and stores its answer into a *string, *bool,
+// *[]string or, of a variant, *Value. A service that is not running is not started.
 func (c *Conn) Call(ctx context.Context, m Method, answer any, args ...string) error {
+	values := make([]Value, len(args))
+	for i, a := range args {
+		values[i] = Text(a)
+	}
+	return c.CallWith(ctx, m, answer, values...)
+}
+
+// CallWith is Call with arguments of other types.
+func (c *Conn) CallWith(ctx context.Context, m Method, answer any, args ...Value) error {
 	defer c.within(ctx)()
 	err := c.call(m, answer, args...)
 	if ctx.Err() != nil {
@@ -108,7 +118,7 @@ func (c *Conn) Call(ctx context.Context, m Method, answer any, args ...string) e
 	return err
 }
 
-func (c *Conn) call(m Method, answer any, args ...string) error {
+func (c *Conn) call(m Method, answer any, args ...Value) error {
 	c.serial++
 	if _, err := c.net.Write(m.encode(c.serial, args)); err != nil {
 		return err

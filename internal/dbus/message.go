@@ -32,13 +32,13 @@ const (
 // Method names a method of an object of a service.
 type Method struct{ Destination, Path, Interface, Name string }
 
-// encode is the message that calls the method with texts, in little-endian.
-func (m Method) encode(serial uint32, args []string) []byte {
+// encode is the message that calls the method, in little-endian.
+func (m Method) encode(serial uint32, args []Value) []byte {
 	var body, fields writer
 	signature := ""
 	for _, a := range args {
-		signature += "s"
-		body.text(a)
+		signature += a.signature
+		body.value(a)
 	}
 	for _, f := range []struct {
 		code      byte
@@ -177,7 +177,7 @@ func (m *message) decode(answer any) error {
 		if m.signature == "" {
 			return nil
 		}
-		if m.signature == "s" {
+		if m.signature == "s" || m.signature == "o" {
 			return m.body.text(a)
 		}
 	case *bool:
@@ -191,6 +191,9 @@ func (m *message) decode(answer any) error {
 		if m.signature == "as" {
 			return m.body.texts(a)
 		}
+	}
+	if v, ok := answer.(*Value); ok && m.signature == "v" {
+		return m.body.variant(v)
 	}
 	return fmt.Errorf("answer of type %q for a %T: %w", m.signature, answer, ErrProtocol)
 }

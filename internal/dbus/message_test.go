@@ -14,7 +14,7 @@ import (
 func TestEncode(t *testing.T) {
 	for _, path := range []string{"/a", "/org/freedesktop/DBus"} {
 		call := Method{Destination: busName, Path: path, Interface: busName, Name: "GetNameOwner"}
-		m, err := readMessage(bytes.NewReader(call.encode(2, []string{"zone", "10.0.0.1/32"})))
+		m, err := readMessage(bytes.NewReader(call.encode(2, []Value{Text("zone"), Text("10.0.0.1/32")})))
 		if err != nil || m.kind != kindCall || m.signature != "ss" {
 			t.Fatalf("%s: %+v, %v", path, m, err)
 		}

@@ -1,0 +1,336 @@
+package netops
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// The MACs of the fabric: the uplink's, those of pods, and the one that Azure's
+// network answers every request with.
+const (
+	uplinkMAC = "02:00:00:00:00:04"
+	podAMAC   = "02:00:00:00:00:0a"
+	podBMAC   = "02:00:00:00:00:0b"
+	fabricMAC = "12:34:56:78:9a:bc"
+)
+
+// macNATNet is pods a and b on a bridge with an uplink to the fabric.
+func macNATNet(t *testing.T) (fabric, a, b *neighbour) {
+	t.Helper()
+	fabric, a, b = newNeighbour(t), newNeighbour(t), newNeighbour(t)
+	ip := func(args string) {
+		t.Helper()
+		run(t, "ip", strings.Fields(args)...)
+	}
+	ip("link add azure0 address " + uplinkMAC + " type bridge mcast_snooping 0")
+	t.Cleanup(func() {
+		for _, l := range []string{"azure0", "up0", "azva", "azvb"} {
+			_ = exec.Command("ip", "link", "del", l).Run()
+		}
+	})
+	run(t, "sysctl", "-qw", "net.ipv6.conf.azure0.accept_dad=0", "net.ipv6.conf.azure0.accept_ra=0")
+	for link, n := range map[string]*neighbour{"up0": fabric, "azva": a, "azvb": b} {
+		mac := map[string]string{"up0": fabricMAC, "azva": podAMAC, "azvb": podBMAC}[link]
+		ip(fmt.Sprintf("link add %s master azure0 type veth peer name eth0 address %s netns %d", link, mac, n.pid))
+		run(t, "sysctl", "-qw", "net.ipv6.conf."+link+".disable_ipv6=1")
+		run(t, "nsenter", "-t", fmt.Sprint(n.pid), "-n", "sysctl", "-qw", "net.ipv6.conf.eth0.accept_dad=0", "net.ipv6.conf.eth0.router_solicitations=0")
+		n.ip(t, "link set eth0 up")
+		n.ip(t, "link set lo up")
+	}
+	ip("link set up0 address " + uplinkMAC)
+	for _, l := range []string{"azure0", "up0", "azva", "azvb"} {
+		ip("link set " + l + " up")
+	}
+	ip("addr add 10.240.0.4/16 dev azure0")
+	ip("addr add fd00:240::4/64 dev azure0 nodad")
+	for n, host := range map[*neighbour]string{fabric: "1", a: "10", b: "11"} {
+		n.ip(t, "addr add 10.240.0."+host+"/16 dev eth0")
+		n.ip(t, "addr add fd00:240::"+host+"/64 dev eth0 nodad")
+		if n != fabric {
+			n.ip(t, "route add default via 10.240.0.1")
+		}
+	}
+	return fabric, a, b
+}
+
+// macNAT are the elements of that.
+func macNAT() []*Element {
+	pod := func(set, ip, mac string) *Element {
+		return &Element{Set: set, Key: []string{"up0", ip}, Value: []string{mac}, Label: "cnibox:" + mac}
+	}
+	return []*Element{
+		{Shared: true, Set: "macnat_uplinks", Key: []string{"up0"}, Value: []string{uplinkMAC}, Label: "cnibox:shared"},
+		pod("macnat_pods4", "10.240.0.10", podAMAC), pod("macnat_pods4", "10.240.0.11", podBMAC),
+		pod("macnat_pods6", "fd00:240::10", podAMAC), pod("macnat_pods6", "fd00:240::11", podBMAC),
+	}
+}
+
+// capture listens to all that a neighbour's eth0 receives.
+type capture struct {
+	frames
+	pid int
+}
+
+func openCapture(t *testing.T, n *neighbour) capture {
+	t.Helper()
+	all := uint16(unix.ETH_P_ALL>>8 | unix.ETH_P_ALL<<8&0xff00)
+	var fd int
+	n.in(t, func() (err error) {
+		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(all)); err != nil {
+			return err
+		}
+		link, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Index})
+	})
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20}); err != nil {
+		t.Fatal(err)
+	}
+	return capture{frames{fd}, n.pid}
+}
+
+// until gives what was received before a frame with a text, as text: ARP, and
+// UDP with its MACs.
+func (c capture) until(t *testing.T, mark string) []string {
+	t.Helper()
+	var seen []string
+	b := make([]byte, 2000)
+	for {
+		n, from, err := unix.Recvfrom(c.fd, b, 0)
+		if err != nil {
+			t.Fatalf("capture: %v, seen so far: %q", err, seen)
+		}
+		if ll, ok := from.(*unix.SockaddrLinklayer); !ok || ll.Pkttype == unix.PACKET_OUTGOING || n < 42 && n < 15 {
+			continue
+		}
+		f := b[:n]
+		to, source := net.HardwareAddr(f[:6]), net.HardwareAddr(f[6:12])
+		switch kind := uint16(f[12])<<8 | uint16(f[13]); {
+		case kind == testEtherType && string(f[15:15+int(f[14])]) == mark:
+			return seen
+		case kind == unix.ETH_P_ARP && n >= 42:
+			target, _ := netip.AddrFromSlice(f[38:42])
+			seen = append(seen, fmt.Sprintf("arp %d %s > %s sender %s target %s %s", f[21], source, to, net.HardwareAddr(f[22:28]), net.HardwareAddr(f[32:38]), target))
+		case kind == unix.ETH_P_IP && f[23] == unix.IPPROTO_UDP:
+			dst, _ := netip.AddrFromSlice(f[30:34])
+			seen = append(seen, fmt.Sprintf("udp %s > %s to %s ttl %d", source, to, dst, f[22]))
+		}
+	}
+}
+
+// askARP broadcasts a request from the fabric.
+func (c capture) askARP(t *testing.T, source, from, target string) {
+	t.Helper()
+	mac, err := net.ParseMAC(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, arpRequest}, mac,
+		netip.MustParseAddr(from).AsSlice(), make([]byte, 6), netip.MustParseAddr(target).AsSlice())
+	if _, err := unix.Write(c.fd, b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answered waits until c received ARP's answer, and then for a frame of pod's.
+func (c capture) answered(t *testing.T, pod frames, source string) []string {
+	t.Helper()
+	var seen []string
+	for !slices.ContainsFunc(seen, func(s string) bool { return strings.HasPrefix(s, "arp 2") }) {
+		pod.send(t, source, "more")
+		seen = append(seen, c.until(t, "more")...)
+	}
+	pod.send(t, source, "end")
+	return append(seen, c.until(t, "end")...)
+}
+
+// TestMACNATAnswersForPods has the fabric ask for a pod: the pod alone hears it,
+// and there is one answer, with the uplink's MAC.
+func TestMACNATAnswersForPods(t *testing.T) {
+	c := freshNFT(t)
+	fabric, a, b := macNATNet(t)
+	atFabric, atB, fromB := openCapture(t, fabric), openCapture(t, b), openFrames(t, b)
+	fromFabric := openFrames(t, fabric)
+	mustAdd(t, c, macNAT()...)
+	atFabric.askARP(t, fabricMAC, "10.240.0.1", "10.240.0.10")
+	want := []string{"arp 2 " + uplinkMAC + " > " + fabricMAC + " sender " + uplinkMAC + " target " + fabricMAC + " 10.240.0.1"}
+	if seen := atFabric.answered(t, fromB, podBMAC); !slices.Equal(seen, want) {
+		t.Errorf("the fabric sees %q, want %q", seen, want)
+	}
+	fromFabric.send(t, fabricMAC, "end")
+	if seen := atB.until(t, "end"); len(seen) != 0 {
+		t.Errorf("pod b sees %q", seen)
+	}
+	// Between pods: asked and answered on the bridge, nothing leaves.
+	a.ip(t, "neigh flush dev eth0")
+	conn := udp(t, b, "10.240.0.11:5000")
+	if got := seenSource(t, a, "10.240.0.10", conn); got != "10.240.0.10" {
+		t.Errorf("source %s", got)
+	}
+	fromB.send(t, podBMAC, "between")
+	if seen := atFabric.until(t, "between"); len(seen) != 0 {
+		t.Errorf("the fabric sees %q of what is between pods", seen)
+	}
+}
+
+// TestMACNATCarriesTraffic lets pods, the node and the fabric reach each other,
+// where the fabric knows the uplink's MAC only.
+func TestMACNATCarriesTraffic(t *testing.T) {
+	c := freshNFT(t)
+	fabric, a, _ := macNATNet(t)
+	mustAdd(t, c, macNAT()...)
+	type end struct {
+		n    *neighbour
+		addr string
+	}
+	for _, ends := range [][]end{
+		{{fabric, "10.240.0.1"}, {a, "10.240.0.10"}, {nil, "10.240.0.4"}},
+		{{fabric, "fd00:240::1"}, {a, "fd00:240::10"}, {nil, "fd00:240::4"}},
+	} {
+		for _, to := range ends {
+			conn := udp(t, to.n, netip.AddrPortFrom(netip.MustParseAddr(to.addr), 5000).String())
+			for _, from := range ends {
+				if got := seenSource(t, from.n, from.addr, conn); got != from.addr {
+					t.Errorf("from %s to %s: source %s", from.addr, to.addr, got)
+				}
+			}
+		}
+	}
+	neighs := run(t, "nsenter", "-t", fmt.Sprint(fabric.pid), "-n", "ip", "neigh", "show", "dev", "eth0")
+	for line := range strings.Lines(neighs) {
+		if strings.Contains(line, "lladdr") && !strings.Contains(line, uplinkMAC) {
+			t.Errorf("the fabric learnt another MAC than the uplink's: %s", line)
+		}
+	}
+	for _, ip := range []string{"10.240.0.10", "fd00:240::10"} {
+		if !strings.Contains(neighs, ip+" lladdr "+uplinkMAC) {
+			t.Errorf("the fabric has no neighbour %s:\n%s", ip, neighs)
+		}
+	}
+}
+
+// TestMACNATTunnel sends what pods of one node have for each other by the fabric.
+func TestMACNATTunnel(t *testing.T) {
+	c := freshNFT(t)
+	fabric, a, b := macNATNet(t)
+	run(t, "nsenter", "-t", fmt.Sprint(fabric.pid), "-n", "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf.all.send_redirects=0", "net.ipv4.conf.eth0.send_redirects=0")
+	run(t, "bridge", "fdb", "replace", fabricMAC, "dev", "up0", "master", "static")
+	tunnel := []*Element{
+		{Set: "macnat_tunnel", Key: []string{"azva"}, Value: []string{fabricMAC}, Label: "cnibox:a"},
+		{Set: "macnat_tunnel", Key: []string{"azvb"}, Value: []string{fabricMAC}, Label: "cnibox:b"},
+	}
+	mustAdd(t, c, append(macNAT(), tunnel...)...)
+	atB, atFabric, fromB := openCapture(t, b), openCapture(t, fabric), openFrames(t, b)
+	conn := udp(t, b, "10.240.0.11:5000")
+	send := func() {
+		t.Helper()
+		if got := seenSource(t, a, "10.240.0.10", conn); got != "10.240.0.10" {
+			t.Errorf("source %s", got)
+		}
+		fromB.send(t, podBMAC, "end")
+	}
+	send()
+	want := "udp " + uplinkMAC + " > " + fabricMAC + " to 10.240.0.11 ttl 64"
+	if seen := atFabric.until(t, "end"); !slices.Contains(seen, want) {
+		t.Errorf("the fabric sees %q, want %q", seen, want)
+	}
+	fromFabric := openFrames(t, fabric)
+	fromFabric.send(t, fabricMAC, "end")
+	want = "udp " + fabricMAC + " > " + podBMAC + " to 10.240.0.11 ttl 63"
+	if seen := atB.until(t, "end"); !slices.Contains(seen, want) {
+		t.Errorf("pod b sees %q, want %q", seen, want)
+	}
+	mustDel(t, c, tunnel...)
+	send()
+	if seen := atFabric.until(t, "end"); slices.ContainsFunc(seen, func(s string) bool { return strings.HasPrefix(s, "udp") }) {
+		t.Errorf("without the elements the fabric sees %q", seen)
+	}
+}
+
+// TestMACNATRedirect hands an address that the node has, and that pods think to be
+// beyond the fabric, to the node.
+func TestMACNATRedirect(t *testing.T) {
+	c := freshNFT(t)
+	fabric, a, _ := macNATNet(t)
+	run(t, "ip", "addr", "add", "169.254.20.10/32", "dev", "azure0")
+	for _, port := range []string{"azva", "azv*"} {
+		redirect := &Element{Set: "macnat_host4", Key: []string{port, "169.254.20.10"}, Value: []string{uplinkMAC}, Label: "cnibox:a"}
+		mustAdd(t, c, append(macNAT(), redirect)...)
+		atFabric := openCapture(t, fabric)
+		fromA := openFrames(t, a)
+		conn := udp(t, nil, "169.254.20.10:53")
+		if got := seenSource(t, a, "10.240.0.10", conn); got != "10.240.0.10" {
+			t.Errorf("%s: source %s", port, got)
+		}
+		_ = conn.Close()
+		fromA.send(t, podAMAC, "end")
+		for _, seen := range atFabric.until(t, "end") {
+			if strings.HasPrefix(seen, "udp") {
+				t.Errorf("%s: the fabric sees %s", port, seen)
+			}
+		}
+		mustDel(t, c, redirect)
+	}
+}
+
+// TestNeighSuppress has the bridge answer for a pod: with a permanent neighbour, a
+// static forwarding entry and the flag at the pod's port there is one answer, and
+// no pod hears the question. The answer has the pod's MAC, for it passes no hook of
+// the bridge family: where a fabric takes the uplink's MAC only, macNATFeature
+// answers.
+func TestNeighSuppress(t *testing.T) {
+	ctx := t.Context()
+	freshNFT(t)
+	fabric, a, b := macNATNet(t)
+	on := true
+	n := New(Options{})
+	t.Cleanup(func() { _ = n.Close() })
+	spec := Spec{Objects: []Object{
+		&Link{In: Host, Name: "azva", Port: &Port{NeighSuppress: &on}},
+		&Link{In: Host, Name: "azvb", Port: &Port{NeighSuppress: &on}},
+		&Neigh{In: Host, Link: "azure0", IP: netip.MustParseAddr("10.240.0.10"), MAC: podAMAC},
+		&Neigh{In: Host, Link: "azva", MAC: podAMAC, FDB: true},
+	}}
+	changes, err := n.Plan(ctx, spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Apply(ctx, changes, nil); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := n.Verify(ctx, spec, nil); err != nil || len(d) != 0 {
+		t.Errorf("Verify: %v, %v", d, err)
+	}
+	atFabric, atA, atB, fromB := openCapture(t, fabric), openCapture(t, a), openCapture(t, b), openFrames(t, b)
+	atFabric.askARP(t, fabricMAC, "10.240.0.1", "10.240.0.10")
+	want := []string{"arp 2 " + podAMAC + " > " + fabricMAC + " sender " + podAMAC + " target " + fabricMAC + " 10.240.0.1"}
+	if seen := atFabric.answered(t, fromB, podBMAC); !slices.Equal(seen, want) {
+		t.Errorf("the fabric sees %q, want %q", seen, want)
+	}
+	openFrames(t, fabric).send(t, fabricMAC, "end")
+	for name, at := range map[string]capture{"a": atA, "b": atB} {
+		if seen := at.until(t, "end"); len(seen) != 0 {
+			t.Errorf("pod %s sees %q", name, seen)
+		}
+	}
+	run(t, "bridge", "link", "set", "dev", "azva", "neigh_suppress", "off")
+	if d, err := n.Verify(ctx, spec, nil); err != nil || len(d) != 1 || d[0].Want != "neigh_suppress on" {
+		t.Errorf("Verify after tampering: %v, %v", d, err)
+	}
+	if err := n.Undo(ctx, changes, nil); err != nil {
+		t.Fatal(err)
+	}
+	if out := run(t, "bridge", "-d", "link", "show", "dev", "azvb"); !strings.Contains(out, "neigh_suppress off") {
+		t.Errorf("after Undo: %s", out)
+	}
+}

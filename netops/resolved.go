@@ -1,0 +1,191 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cnibox/cnibox/internal/dbus"
+)
+
+// systemd-resolved's D-Bus interface, see org.freedesktop.resolve1(5).
+const (
+	resolvedName     = "org.freedesktop.resolve1"
+	resolvedPath     = "/org/freedesktop/resolve1"
+	resolvedManager  = "org.freedesktop.resolve1.Manager"
+	resolvedLink     = "org.freedesktop.resolve1.Link"
+	resolvedLinkBusy = "org.freedesktop.resolve1.LinkBusy"
+	resolvedNoLink   = "org.freedesktop.resolve1.NoSuchLink"
+	busProperties    = "org.freedesktop.DBus.Properties"
+)
+
+// LinkDNS gives a link the name servers and search domains that systemd-resolved
+// has for another one: those of an uplink are of no use any more when a bridge has
+// its addresses. Without systemd-resolved, where it has no servers for the other
+// link, and where systemd-networkd manages the link there is nothing to do. Its
+// inverse has systemd-resolved forget them.
+type LinkDNS struct {
+	// Link is the one that gets what From has.
+	Link string `json:"link"`
+	From string `json:"from"`
+}
+
+// Where is the host's namespace.
+func (d *LinkDNS) Where() Place { return Host }
+
+// IsShared is true: the links are the node's.
+func (d *LinkDNS) IsShared() bool { return true }
+
+func (d *LinkDNS) object() {}
+
+// String tells whose settings the link gets.
+func (d *LinkDNS) String() string { return "dns of " + d.From + " for " + d.Link }
+
+func (d *LinkDNS) validate() error {
+	errs := []error{checkName(d.Link), checkName(d.From)}
+	if d.Link == d.From {
+		errs = append(errs, fmt.Errorf("link %q of itself: %w", d.Link, ErrInvalid))
+	}
+	return errors.Join(errs...)
+}
+
+// linkDNS is what systemd-resolved has for a link.
+type linkDNS struct {
+	servers, domains, defaultRoute dbus.Value
+}
+
+func (d linkDNS) equal(o linkDNS) bool {
+	return d.servers.Equal(o.servers) && d.domains.Equal(o.domains) && d.defaultRoute.Equal(o.defaultRoute)
+}
+
+func (d *LinkDNS) plan(ctx context.Context, s *session) ([]Change, error) {
+	c := []Change{{Do: Step{VerbAdd, d}}}
+	from, err := s.dnsOf(ctx, d.From)
+	if err != nil || from == nil {
+		return nil, err
+	}
+	if s.isNew(Host, d.Link) {
+		return c, nil
+	}
+	have, err := s.dnsOf(ctx, d.Link)
+	if err != nil || have != nil && have.equal(*from) {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (d *LinkDNS) verify(ctx context.Context, s *session) ([]Difference, error) {
+	changes, err := d.plan(ctx, s)
+	if errors.Is(err, ErrNotExist) || err == nil && len(changes) > 0 {
+		return absentIf(nil, d)
+	}
+	return nil, err
+}
+
+// linkDNS makes one.
+func (a *applier) linkDNS(ctx context.Context, c Change) error {
+	d := c.Do.Object.(*LinkDNS)
+	dns, err := a.dnsOf(ctx, d.From)
+	if err != nil || dns == nil {
+		return describeStep(c.Do, err)
+	}
+	index, err := a.indexOf(ctx, Host, d.Link)
+	if err != nil {
+		return describeStep(c.Do, err)
+	}
+	for _, set := range []struct {
+		method string
+		value  dbus.Value
+	}{{"SetLinkDNSEx", dns.servers}, {"SetLinkDomains", dns.domains}, {"SetLinkDefaultRoute", dns.defaultRoute}} {
+		err := a.net.callResolved(ctx, resolvedCall(set.method), new(string), dbus.Number(int32(index)), set.value)
+		if isBusError(err, resolvedLinkBusy) {
+			return nil
+		}
+		if err != nil {
+			return describeStep(c.Do, err)
+		}
+	}
+	return nil
+}
+
+// revertDNS forgets what a link was given.
+func (n *Net) revertDNS(ctx context.Context, d *LinkDNS) error {
+	s := n.session(nil)
+	l, err := s.findLink(ctx, Host, d.Link)
+	if err != nil || l == nil {
+		return err
+	}
+	err = n.callResolved(ctx, resolvedCall("RevertLink"), new(string), dbus.Number(int32(l.index)))
+	if errors.Is(err, ErrNotExist) || isBusError(err, resolvedLinkBusy) || isBusError(err, resolvedNoLink) {
+		return nil
+	}
+	return err
+}
+
+// dnsOf is what systemd-resolved has for a link; nil if it is not running, or has
+// no servers for it.
+func (s *session) dnsOf(ctx context.Context, link string) (*linkDNS, error) {
+	index, err := s.indexOf(ctx, Host, link)
+	if err != nil {
+		return nil, err
+	}
+	var path string
+	err = s.net.callResolved(ctx, resolvedCall("GetLink"), &path, dbus.Number(int32(index)))
+	if errors.Is(err, ErrNotExist) || isBusError(err, resolvedNoLink) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var dns linkDNS
+	get := dbus.Method{Destination: resolvedName, Path: path, Interface: busProperties, Name: "Get"}
+	for _, p := range []struct {
+		name, signature string
+		value           *dbus.Value
+	}{{"DNSEx", "a(iayqs)", &dns.servers}, {"Domains", "a(sb)", &dns.domains}, {"DefaultRoute", "b", &dns.defaultRoute}} {
+		if err := s.net.callResolved(ctx, get, p.value, dbus.Text(resolvedLink), dbus.Text(p.name)); err != nil {
+			return nil, err
+		}
+		if p.value.Signature() != p.signature {
+			return nil, fmt.Errorf("systemd-resolved: property %s of type %q: %w", p.name, p.value.Signature(), dbus.ErrProtocol)
+		}
+	}
+	if dns.servers.IsEmpty() {
+		return nil, nil
+	}
+	return &dns, nil
+}
+
+func resolvedCall(name string) dbus.Method {
+	return dbus.Method{Destination: resolvedName, Path: resolvedPath, Interface: resolvedManager, Name: name}
+}
+
+// callResolved calls a method; the error wraps ErrNotExist if systemd-resolved is
+// not running.
+func (n *Net) callResolved(ctx context.Context, m dbus.Method, answer any, args ...dbus.Value) error {
+	if err := n.openBus(ctx); err != nil {
+		return fmt.Errorf("systemd-resolved: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, busPatience)
+	defer cancel()
+	err := n.bus.CallWith(ctx, m, answer, args...)
+	if err == nil {
+		return nil
+	}
+	var failed *dbus.Error
+	if !errors.As(err, &failed) { // the connection is of no more use
+		return fmt.Errorf("systemd-resolved: %s: %w", m.Name, errors.Join(err, n.closeBus()))
+	}
+	switch failed.Name {
+	case busNoService, busNoOwner:
+		return fmt.Errorf("systemd-resolved: %w: it is not running", ErrNotExist)
+	case busDenied:
+		return fmt.Errorf("systemd-resolved: %s: %w: %w", m.Name, ErrPermission, err)
+	}
+	return fmt.Errorf("systemd-resolved: %s: %w", m.Name, err)
+}
+
+func isBusError(err error, name string) bool {
+	var failed *dbus.Error
+	return errors.As(err, &failed) && failed.Name == name
+}

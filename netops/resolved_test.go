@@ -1,0 +1,232 @@
+package netops_test
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops"
+)
+
+// resolvedDir is where test/apt.sh unpacks systemd-resolved: installed, it would
+// take the machine's /etc/resolv.conf.
+const resolvedDir = "../bin/resolved"
+
+// busConf lets everybody who can connect do everything.
+const busConf = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><type>system</type><listen>unix:path=/run/dbus/system_bus_socket</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow user="*"/><allow own="*"/><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/></policy></busconfig>`
+
+const (
+	resolvedBus  = "org.freedesktop.resolve1"
+	resolvedPath = "/org/freedesktop/resolve1"
+)
+
+// startResolved starts Debian's systemd-resolved and a bus for it, in the test's
+// own mount and network namespaces.
+func startResolved(t *testing.T) *dbus.Conn {
+	t.Helper()
+	program, err := filepath.Abs(filepath.Join(resolvedDir, "lib/systemd/systemd-resolved"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(program); err != nil {
+		t.Skipf("%v: test/apt.sh unpacks it", err)
+	}
+	for _, dir := range []string{"/run/dbus", "/run/systemd"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	}
+	// It gives up root for a user of its own, which the package would make.
+	for file, line := range map[string]string{
+		"/etc/passwd": "systemd-resolve:x:998:998::/:/usr/sbin/nologin\n", "/etc/group": "systemd-resolve:x:998:\n",
+	} {
+		with(t, file, line)
+	}
+	conf := filepath.Join(t.TempDir(), "bus.conf")
+	if err := os.WriteFile(conf, []byte(busConf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bus := exec.Command("dbus-daemon", "--config-file="+conf, "--nofork", "--nopidfile", "--print-address=1")
+	out, err := bus.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, bus)
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := dbus.Connect("unix:path=/run/dbus/system_bus_socket")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	signals := make(chan *dbus.Signal, 16)
+	conn.Signal(signals)
+	if err := conn.AddMatchSignal(dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, resolvedBus)); err != nil {
+		t.Fatal(err)
+	}
+	resolved := exec.Command(program)
+	resolved.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(filepath.Dir(program), "../../usr/lib/x86_64-linux-gnu/systemd"))
+	start(t, resolved)
+	for late, up := time.After(time.Minute), false; !up; {
+		select {
+		case s := <-signals:
+			up = s.Name == "org.freedesktop.DBus.NameOwnerChanged" // not our own NameAcquired
+		case <-late:
+			t.Fatal("systemd-resolved does not come up")
+		}
+	}
+	return conn
+}
+
+// with mounts a copy of a file with one more line over it.
+func with(t *testing.T, file, line string) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(changed, append(b, line...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(changed, file, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(file, unix.MNT_DETACH) })
+}
+
+// start starts a program that ends with the test.
+func start(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+	})
+}
+
+type resolvedServer struct {
+	Family  int32
+	Address []byte
+	Port    uint16
+	Name    string
+}
+
+type resolvedDomain struct {
+	Name    string
+	Routing bool
+}
+
+// resolvedLink is systemd-resolved's object of a link.
+func resolvedLink(t *testing.T, n *netops.Net, conn *dbus.Conn, name string) (index int32, link dbus.BusObject) {
+	t.Helper()
+	l, err := n.Link(t.Context(), nil, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var path dbus.ObjectPath
+	if err := conn.Object(resolvedBus, resolvedPath).Call(resolvedBus+".Manager.GetLink", 0, int32(l.Index)).Store(&path); err != nil {
+		t.Fatal(err)
+	}
+	return int32(l.Index), conn.Object(resolvedBus, path)
+}
+
+// settings are what it has of a link, as text.
+func settings(t *testing.T, n *netops.Net, conn *dbus.Conn, name string) string {
+	t.Helper()
+	_, link := resolvedLink(t, n, conn, name)
+	var texts []string
+	for _, p := range []string{"DNSEx", "Domains", "DefaultRoute"} {
+		v, err := link.GetProperty(resolvedBus + ".Link." + p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, v.String())
+	}
+	return strings.Join(texts, " ")
+}
+
+// TestLinkDNS gives a bridge the servers that systemd-resolved has for its uplink.
+func TestLinkDNS(t *testing.T) {
+	ctx := context.Background()
+	newUplink(t)
+	spec := taken()
+	spec.Add(&netops.LinkDNS{Link: "azure0", From: "eth0"})
+	n := newNet(t, nil)
+	if changes, err := n.Plan(ctx, spec, nil); err != nil || len(changes) != 1 {
+		t.Errorf("Plan without systemd-resolved: %s, %v", lines(changes), err)
+	}
+	conn := startResolved(t)
+	if changes, err := n.Plan(ctx, spec, nil); err != nil || len(changes) != 1 {
+		t.Errorf("Plan without servers: %s, %v", lines(changes), err)
+	}
+	index, _ := resolvedLink(t, n, conn, "eth0")
+	manager := conn.Object(resolvedBus, resolvedPath)
+	for method, arg := range map[string]any{
+		"SetLinkDNSEx": []resolvedServer{
+			{unix.AF_INET, []byte{168, 63, 129, 16}, 0, ""},
+			{unix.AF_INET6, []byte{0xfd, 15: 1}, 5353, "dns.example"},
+		},
+		"SetLinkDomains":      []resolvedDomain{{"internal.cloudapp.net", false}, {"corp.example", true}},
+		"SetLinkDefaultRoute": true,
+	} {
+		if err := manager.Call(resolvedBus+".Manager."+method, 0, index, arg).Err; err != nil {
+			t.Fatalf("%s: %v", method, err)
+		}
+	}
+	want := settings(t, n, conn, "eth0")
+	changes, err := n.Plan(ctx, spec, nil)
+	if err != nil || len(changes) != 2 {
+		t.Fatalf("Plan: %s, %v", lines(changes), err)
+	}
+	if err := n.Apply(ctx, changes, nil); err != nil {
+		t.Fatal(err)
+	}
+	if have := settings(t, n, conn, "azure0"); have != want {
+		t.Errorf("azure0 has %s, want %s", have, want)
+	}
+	if d, err := n.Verify(ctx, spec, nil); err != nil || len(d) != 0 {
+		t.Errorf("Verify: %v, %v", d, err)
+	}
+	if changes, err := n.Plan(ctx, spec, nil); err != nil || len(changes) != 0 {
+		t.Errorf("Plan again: %s, %v", lines(changes), err)
+	}
+	bridge, _ := resolvedLink(t, n, conn, "azure0")
+	if err := manager.Call(resolvedBus+".Manager.SetLinkDomains", 0, bridge, []resolvedDomain{}).Err; err != nil {
+		t.Fatal(err)
+	}
+	if d, err := n.Verify(ctx, spec, nil); err != nil || len(d) != 1 {
+		t.Errorf("Verify after tampering: %v, %v", d, err)
+	}
+	dns := netops.Spec{Objects: spec.Objects[1:]}
+	if err := n.Undo(ctx, netops.SharedInverses(dns), nil); err != nil {
+		t.Fatal(err)
+	}
+	if have := settings(t, n, conn, "azure0"); strings.Contains(have, "168") || have == want {
+		t.Errorf("after Undo azure0 has %s", have)
+	}
+	if have := settings(t, n, conn, "eth0"); have != want {
+		t.Errorf("eth0 has %s, want %s", have, want)
+	}
+	if err := n.RestoreUplink(ctx, *azure0(), false); err != nil {
+		t.Fatal(err)
+	}
+}

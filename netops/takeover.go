@@ -1,0 +1,262 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// takeoverLabel is what the alias of a bridge begins with that a Takeover made;
+	// the uplink's name follows.
+	takeoverLabel = labelPrefix + "takeover"
+	// takeoverBegun follows until all is done.
+	takeoverBegun = "begun"
+)
+
+// Takeover puts a bridge in the place of an uplink: the uplink becomes a port of
+// the bridge, and what the node has on it (addresses, routes, neighbours, the
+// settings of net/ipv4/conf and net/ipv6/conf) is the bridge's from then on. It is
+// made before it is broken: the node has its addresses at every step, and live
+// connections go on.
+//
+// It is shared, and it is one object: the bridge needs no Link of its own beside
+// it. In the kernel the bridge's alias tells that it was made so, hence nothing
+// has to be recorded; whatever a process that was killed left is completed by the
+// next Apply, or undone by RestoreUplink, alike.
+//
+// Whoever makes or restores one has to see to it that nobody else does so with the
+// same bridge meanwhile.
+//
+//   - The bridge gets the uplink's MAC address and MTU, for good.
+//   - Addresses keep their order, scope, label, metric and flags; those of IPv6 are
+//     added without duplicate address detection, temporary ones as plain ones. IPv6
+//     lifetimes are kept where the kernel follows router advertisements on the
+//     uplink, for they are refreshed on the bridge then (its accept_ra is the
+//     uplink's). All others become permanent: a DHCP client or networkd that is
+//     bound to the uplink hears nothing any more that comes in by it, so that it
+//     cannot renew them.
+//   - Unicast routes of all tables keep all that they have, also those of router
+//     advertisements, which expire as addresses do. Routes by nexthop objects and
+//     multipath routes are refused.
+//   - The uplink keeps its IPv6 link-local addresses, which the bridge has too, and
+//     its permanent neighbours.
+//   - Policy rules and netfilter rules that name the uplink are left as they are.
+type Takeover struct {
+	Bridge string `json:"bridge"`
+	// Uplink must be an Ethernet device that is up, and of no other master; a bond
+	// or VLAN is refused.
+	Uplink string `json:"uplink"`
+	// NoHairpin leaves hairpin off at the uplink's port.
+	NoHairpin bool `json:"noHairpin,omitempty"`
+}
+
+// Where is the host's namespace.
+func (t *Takeover) Where() Place { return Host }
+
+// IsShared is true: all attachments of the bridge stand on it.
+func (t *Takeover) IsShared() bool { return true }
+
+func (t *Takeover) object() {}
+
+// String tells what takes whose place.
+func (t *Takeover) String() string {
+	w := words{"bridge", t.Bridge, "in place of", t.Uplink}
+	w.flag(!t.NoHairpin, "hairpin on")
+	return w.String()
+}
+
+func (t *Takeover) validate() error {
+	errs := []error{checkName(t.Bridge), checkName(t.Uplink)}
+	if t.Bridge == t.Uplink {
+		errs = append(errs, fmt.Errorf("link %q in its own place: %w", t.Uplink, ErrInvalid))
+	}
+	return errors.Join(errs...)
+}
+
+// Takeovers lists the bridges that were made so, with their uplinks, as the kernel
+// tells them.
+func (n *Net) Takeovers(ctx context.Context) ([]Takeover, error) {
+	c, err := n.host.socket()
+	if err != nil {
+		return nil, err
+	}
+	links, err := c.links(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []Takeover
+	for _, l := range links {
+		if l.kind == kindBridge && ownLabel(l.alias) == takeoverLabel {
+			all = append(all, Takeover{Bridge: l.name, Uplink: aliasUplink(l.alias)})
+		}
+	}
+	return all, nil
+}
+
+// aliasUplink is the uplink that a bridge's alias names.
+func aliasUplink(alias string) string {
+	if f := strings.Fields(alias); len(f) > 1 {
+		return f[1]
+	}
+	return ""
+}
+
+// alias is the bridge's, while it is being done or when it is.
+func (t *Takeover) alias(begun bool) string {
+	w := words{takeoverLabel, t.Uplink}
+	w.flag(begun, takeoverBegun)
+	return w.String()
+}
+
+// RestoreUplink gives the uplink back all that its bridge took, the same way: the
+// node has its addresses at every step. It needs no record, and t no Uplink where a
+// Takeover made the bridge. That is deleted then; a bridge of another's stays,
+// without addresses. Other ports of the bridge are an error wrapping ErrConflict,
+// unless force is set: they lose their bridge. Nothing to give back is success.
+func (n *Net) RestoreUplink(ctx context.Context, t Takeover, force bool) error {
+	s := n.session(nil)
+	br, err := s.findLink(ctx, Host, t.Bridge)
+	if err != nil || br == nil {
+		return err
+	}
+	if t.Uplink == "" && ownLabel(br.alias) == takeoverLabel {
+		t.Uplink = aliasUplink(br.alias)
+	}
+	if err := t.validate(); err != nil {
+		return fmt.Errorf("%s: %w", &t, err)
+	}
+	r, err := t.read(ctx, s)
+	if err != nil {
+		return err
+	}
+	ports, err := r.otherPorts(ctx)
+	if err != nil {
+		return err
+	}
+	if len(ports) > 0 && !force {
+		return fmt.Errorf("bridge %q has other ports: %w: %s", t.Bridge, ErrConflict, strings.Join(ports, ", "))
+	}
+	return r.giveBack(ctx)
+}
+
+// read finds both links. The bridge is nil if it is absent.
+func (t *Takeover) read(ctx context.Context, s *session) (*takeoverRun, error) {
+	c, err := s.conn(Host)
+	if err != nil {
+		return nil, err
+	}
+	r := &takeoverRun{session: s, c: c, Takeover: t}
+	if r.up, err = s.link(ctx, Host, t.Uplink); err != nil {
+		return nil, fmt.Errorf("uplink: %w", err)
+	}
+	if r.br, err = s.findLink(ctx, Host, t.Bridge); err != nil {
+		return nil, err
+	}
+	if r.br != nil && r.br.kind != kindBridge {
+		return nil, fmt.Errorf("interface %q is a link of kind %q, not %q: %w", t.Bridge, r.br.kind, kindBridge, ErrConflict)
+	}
+	return r, nil
+}
+
+// takeable refuses an uplink that a bridge cannot take the place of.
+func (r *takeoverRun) takeable(ctx context.Context) error {
+	kinds := []string{"vlan", "bond", "team", kindBridge, "macvlan", "macvtap", "ipvlan", "vxlan", kindVRF, kindTap}
+	switch {
+	case r.up.flags&unix.IFF_LOOPBACK != 0 || len(r.up.mac) != 6:
+		return fmt.Errorf("uplink %q is no Ethernet device: %w", r.Uplink, ErrConflict)
+	case slices.Contains(kinds, r.up.kind):
+		return fmt.Errorf("uplink %q is a link of kind %q, which a bridge does not take the place of: name a NIC: %w", r.Uplink, r.up.kind, ErrConflict)
+	case r.up.master != 0 && (r.br == nil || r.up.master != r.br.index):
+		master, err := r.linkName(ctx, Host, r.up.master)
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("uplink %q belongs to %q already: %w", r.Uplink, master, ErrConflict)
+	case !r.up.isUp():
+		return fmt.Errorf("uplink %q is down: %w", r.Uplink, ErrConflict)
+	}
+	return nil
+}
+
+func (t *Takeover) plan(ctx context.Context, s *session) ([]Change, error) {
+	r, err := t.read(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.takeable(ctx); err != nil {
+		return nil, err
+	}
+	d, err := r.differences(ctx)
+	if err != nil || len(d) == 0 {
+		return nil, err
+	}
+	if r.br == nil {
+		ref := linkRef{Host, t.Bridge}
+		s.made[ref], s.lasting[ref] = true, true
+	}
+	have, err := r.c.placedOn(ctx, r.up.index)
+	if err != nil {
+		return nil, err
+	}
+	for _, route := range have.routes {
+		if route.refused != "" {
+			return nil, fmt.Errorf("%s cannot go from %q to %q: %s: %w", route.object(t.Uplink), t.Uplink, t.Bridge, route.refused, ErrConflict)
+		}
+	}
+	return []Change{{Do: Step{VerbAdd, t}}}, nil
+}
+
+func (t *Takeover) verify(ctx context.Context, s *session) ([]Difference, error) {
+	r, err := t.read(ctx, s)
+	if errors.Is(err, ErrNotExist) {
+		return absentIf(nil, t)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r.differences(ctx)
+}
+
+// differences is what is not as it should be.
+func (r *takeoverRun) differences(ctx context.Context) ([]Difference, error) {
+	if r.br == nil {
+		return absentIf(nil, r.Takeover)
+	}
+	d := differences{object: r.Takeover}
+	if mine := ownLabel(r.br.alias) == takeoverLabel; mine && strings.HasSuffix(r.br.alias, " "+takeoverBegun) {
+		d.add("done", takeoverBegun)
+	}
+	d.compare("state", upDown(true), upDown(r.br.isUp()))
+	master, err := r.linkName(ctx, Host, r.up.master)
+	if err != nil {
+		return nil, err
+	}
+	d.compare("master of "+r.Uplink, r.Bridge, orNone(master))
+	if r.up.port != nil {
+		d.compare("hairpin", onOff(!r.NoHairpin), onOff(r.up.port.Hairpin))
+	}
+	addrs, err := r.c.addresses(ctx, r.up.index)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range addrs {
+		if !isLinkLocal6(a.prefix.Addr()) {
+			d.add("no address on "+r.Uplink, a.prefix.String())
+		}
+	}
+	routes, err := r.c.routes(ctx, r.up.index, 0)
+	if err != nil {
+		return nil, err
+	}
+	for _, route := range routes {
+		if !isLinkLocal6(route.dst.Addr()) && !route.dst.Addr().IsMulticast() {
+			d.add("no route over "+r.Uplink, route.dst.String())
+		}
+	}
+	return d.list, nil
+}

@@ -1,0 +1,245 @@
+package netops
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// rawAttr is an attribute of a message as it was read.
+type rawAttr struct {
+	kind  uint16
+	value []byte
+}
+
+// rawMessage is the body of a message, to be sent again for another link with
+// what this package does not know the meaning of.
+type rawMessage struct {
+	header []byte
+	attrs  []rawAttr
+}
+
+func readRaw(b []byte, header int) (m rawMessage, err error) {
+	if len(b) < header {
+		return m, fmt.Errorf("message of %d bytes: %w", len(b), unix.EBADMSG)
+	}
+	m.header = slices.Clone(b[:header])
+	err = eachRTAttr(b[header:], func(kind uint16, v []byte) error {
+		m.attrs = append(m.attrs, rawAttr{kind, slices.Clone(v)})
+		return nil
+	})
+	return m, err
+}
+
+// value is an attribute's; nil if there is none.
+func (m *rawMessage) value(kind uint16) []byte {
+	for _, a := range m.attrs {
+		if a.kind == kind {
+			return a.value
+		}
+	}
+	return nil
+}
+
+// only are the attributes of the kinds given.
+func (m *rawMessage) only(kinds ...uint16) []nl.NetlinkRequestData {
+	var out []nl.NetlinkRequestData
+	for _, a := range m.attrs {
+		if slices.Contains(kinds, a.kind) {
+			out = append(out, nl.NewRtAttr(int(a.kind), a.value))
+		}
+	}
+	return out
+}
+
+// rawHeader is a message's fixed part.
+type rawHeader []byte
+
+func (h rawHeader) Len() int { return len(h) }
+
+// Serialize is the header's bytes.
+func (h rawHeader) Serialize() []byte { return h }
+
+// placedAddr, placedRoute and placedNeigh are what a link has.
+type placedAddr struct {
+	rawMessage
+	addrState
+}
+
+type placedRoute struct {
+	rawMessage
+	routeState
+	kind, tos, family byte
+	// first tells that no other route is before it to the same destination.
+	first bool
+	// refused is why it cannot be had by another link.
+	refused string
+}
+
+type placedNeigh struct {
+	rawMessage
+	ip    netip.Addr
+	state uint16
+}
+
+// placed is all that a link has.
+type placed struct {
+	addrs []placedAddr
+	// local are IPv6 link-local addresses.
+	local  []placedAddr
+	routes []placedRoute
+	// connected are unicast routes that the kernel made for addresses.
+	connected []placedRoute
+}
+
+// placedOn reads the addresses and routes that a link has.
+func (c *rtConn) placedOn(ctx context.Context, index int) (*placed, error) {
+	p := &placed{}
+	if err := c.placedAddrs(ctx, index, p); err != nil {
+		return nil, kernelError(err, "list addresses")
+	}
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		if err := c.placedRoutes(ctx, index, family, p); err != nil {
+			return nil, kernelError(err, "list routes")
+		}
+	}
+	return p, nil
+}
+
+func (c *rtConn) placedAddrs(ctx context.Context, index int, p *placed) error {
+	m := nl.NewIfAddrmsg(unix.AF_UNSPEC)
+	m.Index = uint32(index)
+	return c.dump(ctx, rtMessage{kind: unix.RTM_GETADDR, data: []nl.NetlinkRequestData{m}},
+		func() { p.addrs, p.local = nil, nil },
+		func(_ uint16, data []byte) error {
+			state, ok, err := parseAddr(data)
+			if err != nil || !ok || state.link != index {
+				return err
+			}
+			raw, err := readRaw(data, unix.SizeofIfAddrmsg)
+			list := &p.addrs
+			if isLinkLocal6(state.prefix.Addr()) {
+				list = &p.local
+			}
+			if state.prefix.Addr().Is6() { // the last that was added is listed first
+				*list = slices.Insert(*list, 0, placedAddr{raw, state})
+			} else {
+				*list = append(*list, placedAddr{raw, state})
+			}
+			return err
+		})
+}
+
+func isLinkLocal6(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
+
+// placedRoutes reads all routes of a family, for their order, and keeps the link's.
+func (c *rtConn) placedRoutes(ctx context.Context, index int, family byte, p *placed) error {
+	type destination struct {
+		dst                  netip.Prefix
+		table, priority, tos int
+	}
+	before, made := len(p.routes), len(p.connected)
+	seen := map[destination]bool{}
+	m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}}}
+	err := c.dump(ctx, m, func() {
+		p.routes, p.connected = p.routes[:before], p.connected[:made]
+		clear(seen)
+	}, func(_ uint16, data []byte) error {
+		r, ok, err := parsePlacedRoute(data, index)
+		if err != nil || r.kind == 0 {
+			return err
+		}
+		d := destination{r.dst, r.table, r.priority, int(r.tos)}
+		r.first = !seen[d]
+		seen[d] = true
+		switch {
+		case !ok:
+		case !p.isKernels(r):
+			p.routes = append(p.routes, r)
+		case r.kind == unix.RTN_UNICAST && !isLinkLocal6(r.dst.Addr()) && !r.dst.Addr().IsMulticast():
+			p.connected = append(p.connected, r)
+		}
+		return nil
+	})
+	if len(p.routes) > before {
+		// A gateway is looked up when its route is made: what leads to it is made before.
+		slices.SortStableFunc(p.routes[before:], func(a, b placedRoute) int {
+			return cmp.Compare(boolInt(a.via.IsValid()), boolInt(b.via.IsValid()))
+		})
+	}
+	return err
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// isKernels tells whether the kernel made the route for one of the addresses, or
+// for the link itself.
+func (p *placed) isKernels(r placedRoute) bool {
+	if r.protocol != unix.RTPROT_KERNEL {
+		return false
+	}
+	return r.kind != unix.RTN_UNICAST || isLinkLocal6(r.dst.Addr()) || r.dst.Addr().IsMulticast() ||
+		slices.ContainsFunc(p.addrs, func(a placedAddr) bool {
+			return a.flags&unix.IFA_F_NOPREFIXROUTE == 0 && a.prefix.Masked() == r.dst
+		})
+}
+
+// parsePlacedRoute reads a route; ok if it leads over the link. Its kind is 0 for
+// what is no route of people's.
+func parsePlacedRoute(b []byte, index int) (r placedRoute, ok bool, err error) {
+	raw, err := readRaw(b, unix.SizeofRtMsg)
+	if err != nil {
+		return r, false, err
+	}
+	kind := b[7]
+	if kind != unix.RTN_UNICAST && kind != unix.RTN_LOCAL || binary.NativeEndian.Uint32(b[8:])&unix.RTM_F_CLONED != 0 {
+		return r, false, nil
+	}
+	hops, err := parseRouteOf(b, kind)
+	if err != nil || len(hops) == 0 {
+		return r, false, err
+	}
+	r = placedRoute{rawMessage: raw, routeState: hops[0], kind: kind, tos: b[3], family: b[0]}
+	over := slices.ContainsFunc(hops, func(h routeState) bool { return h.link == index })
+	switch {
+	case raw.value(unix.RTA_MULTIPATH) != nil:
+		r.refused = "it has several hops"
+	case raw.value(rtaNhID) != nil:
+		r.refused = "it is by a nexthop object"
+	}
+	return r, over, nil
+}
+
+// placedNeighs reads a link's neighbours that are of use to another link.
+func (c *rtConn) placedNeighs(ctx context.Context, index int, permanent bool) ([]placedNeigh, error) {
+	const useful = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE
+	m := rtMessage{kind: unix.RTM_GETNEIGH, data: []nl.NetlinkRequestData{
+		&ndmsg{}, nl.NewRtAttr(unix.NDA_IFINDEX, nl.Uint32Attr(uint32(index))),
+	}}
+	var all []placedNeigh
+	err := c.dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
+		raw, err := readRaw(data, sizeofNdmsg)
+		if err != nil {
+			return err
+		}
+		n := placedNeigh{rawMessage: raw, state: binary.NativeEndian.Uint16(data[8:])}
+		n.ip, _ = netip.AddrFromSlice(raw.value(unix.NDA_DST))
+		wanted := n.state&useful != 0 || permanent && n.state&unix.NUD_PERMANENT != 0
+		if wanted && int(binary.NativeEndian.Uint32(data[4:])) == index && n.ip.IsValid() && raw.value(unix.NDA_LLADDR) != nil {
+			all = append(all, n)
+		}
+		return nil
+	})
+	return all, kernelError(err, "list neighbours")
+}

@@ -1,0 +1,316 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// carrierPatience bounds the wait for the bridge's carrier, which comes within a
+// millisecond of its first port that has one.
+const carrierPatience = 5 * time.Second
+
+// takeoverRun is one time that a Takeover is made or undone. It goes by what the
+// kernel has, so it begins where another one ended.
+type takeoverRun struct {
+	*session
+	*Takeover
+	c *rtConn
+	// up and br are the uplink and the bridge, as they were at the beginning; br is nil if
+	// it was absent.
+	up, br *linkState
+}
+
+// piece is requests that belong together, and what they come to.
+type piece struct {
+	step Step
+	msgs []rtMessage
+}
+
+// takeover makes one. A failure gives the uplink back what it had, unless it was
+// the bridge's port before: attachments may stand on that.
+func (a *applier) takeover(ctx context.Context, c Change) error {
+	t := c.Do.Object.(*Takeover)
+	r, err := t.read(ctx, a.session)
+	if err != nil {
+		return err
+	}
+	if err := r.takeable(ctx); err != nil {
+		return err
+	}
+	err = r.take(ctx)
+	if err == nil || r.up.master != 0 {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
+	defer cancel()
+	if again, readErr := t.read(ctx, a.session); readErr != nil || again.br == nil {
+		return errors.Join(err, readErr)
+	} else if backErr := again.giveBack(ctx); backErr != nil {
+		return errors.Join(err, fmt.Errorf("give %q back what it had: %w", t.Uplink, backErr))
+	}
+	return err
+}
+
+// take makes the bridge and has it take the uplink's place. At every step what
+// comes in by the uplink is for an address that the node has, and what the node
+// sends has a route that works: packets leave by the uplink itself until the
+// routes of the bridge, which has a carrier then, come before the uplink's.
+func (r *takeoverRun) take(ctx context.Context) error {
+	have, err := r.c.placedOn(ctx, r.up.index)
+	if err != nil {
+		return err
+	}
+	if err := r.makeBridge(ctx); err != nil {
+		return err
+	}
+	to := on{link: r.Bridge, index: r.br.index, from: r.Uplink}
+	if to.expires, err = r.heedsAdverts(); err != nil {
+		return err
+	}
+	// An IPv4 packet that comes in by a link without an address does not pass the
+	// source's check, loose as it may be (fib_validate_source).
+	early := have.pieces(to, func(a placedAddr) bool { return a.prefix.Addr().Is4() })
+	if err := r.send(ctx, append(early, r.enslave()...)...); err != nil {
+		return err
+	}
+	if err := r.awaitCarrier(ctx); err != nil {
+		return err
+	}
+	neighs, err := r.c.placedNeighs(ctx, r.up.index, true)
+	if err != nil {
+		return err
+	}
+	late := have.pieces(to, func(a placedAddr) bool { return a.prefix.Addr().Is6() })
+	late = append(late, neighPieces(neighs, to)...)
+	if err := r.send(ctx, append(late, have.routePieces(to)...)...); err != nil {
+		return err
+	}
+	// An IPv6 address that has a lifetime leaves the kernel's route for it behind.
+	leaving := append(have.routesGone(r.Uplink, slices.Concat(have.routes, have.connected)), have.addrsGone(r.Uplink)...)
+	if err := r.send(ctx, leaving...); err != nil {
+		return err
+	}
+	return r.finish(ctx)
+}
+
+// giveBack is take the other way round.
+func (r *takeoverRun) giveBack(ctx context.Context) error {
+	if r.br == nil {
+		return nil
+	}
+	have, err := r.c.placedOn(ctx, r.br.index)
+	if err != nil {
+		return err
+	}
+	to := on{link: r.Uplink, index: r.up.index, from: r.Bridge}
+	if to.expires, err = r.heedsAdverts(); err != nil {
+		return err
+	}
+	enslaved := r.up.master == r.br.index
+	if enslaved {
+		if err := r.loosen(ctx); err != nil {
+			return err
+		}
+	}
+	neighs, err := r.c.placedNeighs(ctx, r.br.index, false)
+	if err != nil {
+		return err
+	}
+	making := append(have.pieces(to, func(placedAddr) bool { return true }), neighPieces(neighs, to)...)
+	if err := r.send(ctx, append(making, have.routePieces(to)...)...); err != nil {
+		return err
+	}
+	// The kernel's own routes over the bridge come before those over the uplink: what
+	// comes in by the uplink would not pass the source's check.
+	leaving := have.routesGone(r.Bridge, slices.Concat(have.routes, have.connected))
+	if enslaved {
+		leaving = append(leaving, r.release())
+	}
+	mine := ownLabel(r.br.alias) == takeoverLabel
+	if !mine {
+		leaving = append(leaving, have.addrsGone(r.Bridge)...)
+	}
+	if err := r.send(ctx, leaving...); err != nil || !mine {
+		return err
+	}
+	return r.send(ctx, r.deletion())
+}
+
+// pieces give a link those addresses that are wanted, the uplink's own link-local
+// ones included.
+func (p *placed) pieces(to on, wanted func(placedAddr) bool) []piece {
+	var all []piece
+	for _, a := range slices.Concat(p.local, p.addrs) {
+		if wanted(a) {
+			all = append(all, piece{Step{VerbAdd, a.object(to.link)}, []rtMessage{a.add(to)}})
+		}
+	}
+	return all
+}
+
+func (p *placed) routePieces(to on) []piece {
+	var all []piece
+	for _, r := range p.routes {
+		all = append(all, piece{Step{VerbAdd, r.object(to.link)}, []rtMessage{r.add(to)}})
+	}
+	return all
+}
+
+func neighPieces(neighs []placedNeigh, to on) []piece {
+	var all []piece
+	for _, n := range neighs {
+		all = append(all, piece{Step{VerbAdd, n.object(to.link)}, []rtMessage{n.add(to)}})
+	}
+	return all
+}
+
+// routesGone deletes routes, the last first.
+func (p *placed) routesGone(link string, routes []placedRoute) []piece {
+	var all []piece
+	for _, r := range slices.Backward(routes) {
+		all = append(all, piece{Step{VerbDel, r.object(link)}, []rtMessage{r.del()}})
+	}
+	return all
+}
+
+func (p *placed) addrsGone(link string) []piece {
+	var all []piece
+	for _, a := range slices.Backward(p.addrs) {
+		all = append(all, piece{Step{VerbDel, a.object(link)}, []rtMessage{a.del()}})
+	}
+	return all
+}
+
+// enslave makes the uplink a port.
+func (r *takeoverRun) enslave() []piece {
+	var all []piece
+	if r.up.master != r.br.index {
+		l := &Link{In: Host, Shared: true, Name: r.Uplink, Master: r.Bridge}
+		all = append(all, piece{Step{VerbSet, l}, []rtMessage{masterMessage(r.up.index, r.br.index)}})
+	}
+	if hairpin := !r.NoHairpin; r.up.port == nil || r.up.port.Hairpin != hairpin {
+		l := &Link{In: Host, Shared: true, Name: r.Uplink, Port: &Port{Hairpin: hairpin}}
+		ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+		ifi.Index = int32(r.up.index)
+		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated(kindBridge))
+		info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, boolAttr(hairpin))
+		all = append(all, piece{Step{VerbSet, l}, []rtMessage{{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi, info}}}})
+	}
+	return all
+}
+
+// release makes the uplink a port no more.
+func (r *takeoverRun) release() piece {
+	l := &Link{In: Host, Shared: true, Name: r.Uplink, Unset: &Unset{Master: true}}
+	return piece{Step{VerbSet, l}, []rtMessage{masterMessage(r.up.index, 0)}}
+}
+
+// deletion deletes the bridge.
+func (r *takeoverRun) deletion() piece {
+	delete(r.index, linkRef{Host, r.Bridge})
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	ifi.Index = int32(r.br.index)
+	l := &Link{In: Host, Shared: true, Name: r.Bridge, Kind: kindBridge, Alias: r.br.alias}
+	return piece{Step{VerbDel, l}, []rtMessage{{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}}}}
+}
+
+// otherPorts are the names of the bridge's ports beside the uplink.
+func (r *takeoverRun) otherPorts(ctx context.Context) ([]string, error) {
+	links, err := r.c.links(ctx)
+	var names []string
+	for _, l := range links {
+		if l.master == r.br.index && l.index != r.up.index {
+			names = append(names, l.name)
+		}
+	}
+	return names, err
+}
+
+// send makes the requests in as few writes as there can be, one for each piece if a
+// probe looks on. What is there already, or absent, is success.
+func (r *takeoverRun) send(ctx context.Context, pieces ...piece) error {
+	for len(pieces) > 0 {
+		n := 0
+		var msgs []rtMessage
+		for n < len(pieces) && (n == 0 || r.net.probe == nil && len(msgs)+len(pieces[n].msgs) <= rtMaxWrite) {
+			msgs = append(msgs, pieces[n].msgs...)
+			n++
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := r.write(ctx, pieces[:n], msgs); err != nil {
+			return err
+		}
+		pieces = pieces[n:]
+	}
+	return nil
+}
+
+func (r *takeoverRun) write(ctx context.Context, pieces []piece, msgs []rtMessage) error {
+	if p := r.net.probe; p != nil {
+		if err := p.Before(pieces[0].step); err != nil {
+			return describeStep(pieces[0].step, err)
+		}
+	}
+	results, broken := r.c.exchange(ctx, msgs)
+	if broken != nil {
+		return describeStep(pieces[0].step, broken)
+	}
+	var errs []error
+	i := 0
+	for _, p := range pieces {
+		for range p.msgs {
+			err := results[i]
+			i++
+			fine := err == nil || p.step.Verb == VerbDel && isAbsent(err) || p.step.Verb == VerbAdd && errors.Is(err, unix.EEXIST)
+			if !fine {
+				errs = append(errs, describeStep(p.step, err))
+			}
+		}
+	}
+	if p := r.net.probe; p != nil && len(errs) == 0 {
+		p.After(pieces[0].step)
+	}
+	return errors.Join(errs...)
+}
+
+// awaitCarrier waits until the bridge can carry traffic: before that the kernel
+// drops what is sent by it. It has no carrier of its own where the uplink has none.
+func (r *takeoverRun) awaitCarrier(ctx context.Context) error {
+	if r.up.oper != operUp {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, carrierPatience)
+	defer cancel()
+	var told *rtConn
+	err := r.net.host.visit(func() (err error) {
+		if told, err = openRTConn(); err != nil {
+			return err
+		}
+		return unix.SetsockoptInt(told.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.RTNLGRP_LINK)
+	})
+	if told != nil {
+		defer func() { _ = told.close() }()
+	}
+	for err == nil {
+		var br *linkState
+		if br, err = r.c.linkByIndex(ctx, r.br.index); err == nil && br.oper == operUp && br.flags&unix.IFF_LOWER_UP != 0 {
+			return nil
+		}
+		if err == nil {
+			err = told.receive(ctx, func(unix.NlMsghdr, []byte) {})
+		}
+		if errors.Is(err, unix.ENOBUFS) { // told of too much: read again
+			err = nil
+		}
+	}
+	return fmt.Errorf("wait for the carrier of bridge %q: %w", r.Bridge, err)
+}

@@ -1,0 +1,138 @@
+package netops
+
+import (
+	"encoding/binary"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// Of linux/if_addr.h and linux/rtnetlink.h, which x/sys/unix lacks or has not
+	// in all versions.
+	ifaRTPriority = 9
+	ifaProto      = 11
+	rtaExpires    = 23
+	// userTicks is how many ticks a second has where the kernel tells of them (USER_HZ).
+	userTicks = 100
+)
+
+// on is what is the same for all that a link is given.
+type on struct {
+	// link is its name and index, from the name of the one that had it.
+	link  string
+	index int
+	from  string
+	// expires keeps lifetimes.
+	expires bool
+}
+
+// add is the request that gives the link an address.
+func (a *placedAddr) add(to on) rtMessage {
+	header := slices.Clone(a.header)
+	header[2] = 0 // flags: they are an attribute
+	binary.NativeEndian.PutUint32(header[4:], uint32(to.index))
+	keep := uint32(unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_MCAUTOJOIN)
+	flags := uint32(0)
+	if a.header[0] == unix.AF_INET6 {
+		keep |= unix.IFA_F_MANAGETEMPADDR | unix.IFA_F_HOMEADDRESS
+		flags = unix.IFA_F_NODAD
+	}
+	flags |= a.flags & keep
+	m := rtMessage{kind: unix.RTM_NEWADDR, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{rawHeader(header)}}
+	m.data = append(m.data, a.only(unix.IFA_LOCAL, unix.IFA_ADDRESS, unix.IFA_BROADCAST, ifaRTPriority, ifaProto)...)
+	m.data = append(m.data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
+	if label := a.label(to); label != "" {
+		m.data = append(m.data, nl.NewRtAttr(unix.IFA_LABEL, nl.ZeroTerminated(label)))
+	}
+	if life := a.value(unix.IFA_CACHEINFO); to.expires && a.header[0] == unix.AF_INET6 && len(life) >= 8 {
+		info := append(slices.Clone(life[:8]), make([]byte, 8)...) // preferred, valid, and two times that are told only
+		m.data = append(m.data, nl.NewRtAttr(unix.IFA_CACHEINFO, info))
+	}
+	return m
+}
+
+// label is an IPv4 address's name: that of its link, or one that begins so.
+func (a *placedAddr) label(to on) string {
+	rest, ok := strings.CutPrefix(attrText(a.value(unix.IFA_LABEL)), to.from)
+	if label := to.link + rest; ok && rest != "" && len(label) < unix.IFNAMSIZ {
+		return label
+	}
+	return ""
+}
+
+// del is the request that takes it from the link that it was read of.
+func (a *placedAddr) del() rtMessage {
+	return rtMessage{kind: unix.RTM_DELADDR, data: append([]nl.NetlinkRequestData{rawHeader(a.header)}, a.only(unix.IFA_LOCAL, unix.IFA_ADDRESS)...)}
+}
+
+// add is the request that makes the route over the link: before others to the
+// same destination where it was the first, else behind them.
+func (r *placedRoute) add(to on) rtMessage {
+	m := rtMessage{kind: unix.RTM_NEWROUTE, flags: unix.NLM_F_CREATE, data: r.common(to.index)}
+	if !r.first || r.family == unix.AF_INET6 {
+		m.flags |= unix.NLM_F_APPEND
+	}
+	m.data = append(m.data, r.only(unix.RTA_METRICS, unix.RTA_PREF, unix.RTA_ENCAP, unix.RTA_ENCAP_TYPE, unix.RTA_FLOW)...)
+	if left := r.expires(); to.expires && left > 0 {
+		m.data = append(m.data, nl.NewRtAttr(rtaExpires, nl.Uint32Attr(left)))
+	}
+	return m
+}
+
+// del is the request that deletes it.
+func (r *placedRoute) del() rtMessage {
+	return rtMessage{kind: unix.RTM_DELROUTE, data: r.common(r.link)}
+}
+
+// common is what tells the route from others.
+func (r *placedRoute) common(link int) []nl.NetlinkRequestData {
+	header := slices.Clone(r.header)
+	binary.NativeEndian.PutUint32(header[8:], binary.NativeEndian.Uint32(header[8:])&unix.RTNH_F_ONLINK)
+	data := []nl.NetlinkRequestData{rawHeader(header), nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(link)))}
+	return append(data, r.only(unix.RTA_DST, unix.RTA_SRC, unix.RTA_GATEWAY, unix.RTA_VIA, unix.RTA_PREFSRC, unix.RTA_PRIORITY, unix.RTA_TABLE)...)
+}
+
+// expires is the seconds that an IPv6 route still has, 0 for one without an end
+// (struct rta_cacheinfo of linux/rtnetlink.h).
+func (r *placedRoute) expires() uint32 {
+	info := r.value(unix.RTA_CACHEINFO)
+	if r.family != unix.AF_INET6 || len(info) < 12 {
+		return 0
+	}
+	ticks := int32(binary.NativeEndian.Uint32(info[8:]))
+	if ticks <= 0 {
+		return 0
+	}
+	return uint32(ticks)/userTicks + 1
+}
+
+// add is the request that makes the neighbour the link's.
+func (n *placedNeigh) add(to on) rtMessage {
+	nd := &ndmsg{family: n.header[0], index: uint32(to.index), state: unix.NUD_STALE, flags: n.header[10] & unix.NTF_ROUTER}
+	if n.state&(unix.NUD_PERMANENT|unix.NUD_REACHABLE) != 0 {
+		nd.state = n.state
+	}
+	return rtMessage{
+		kind: unix.RTM_NEWNEIGH, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
+		data: append([]nl.NetlinkRequestData{nd}, n.only(unix.NDA_DST, unix.NDA_LLADDR)...),
+	}
+}
+
+// object is the address as plans and errors have it.
+func (a *placedAddr) object(link string) Object {
+	return &Addr{In: Host, Shared: true, Link: link, Address: a.prefix}
+}
+
+func (r *placedRoute) object(link string) Object {
+	o := r.route(Host, link)
+	o.Shared, o.Local = true, r.kind == unix.RTN_LOCAL
+	return o
+}
+
+func (n *placedNeigh) object(link string) Object {
+	return &Neigh{In: Host, Shared: true, Link: link, IP: n.ip, MAC: net.HardwareAddr(n.value(unix.NDA_LLADDR)).String()}
+}
