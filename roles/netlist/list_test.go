@@ -111,8 +111,8 @@ func TestConf(t *testing.T) {
 	}
 	want := []string{
 		`{"name":"n","cniVersion":"1.1.0","deviceID":"0000:00:01.0","pciBusID":"0000:00:01.0","runtimeConfig":{"mac":"02:00:00:00:00:01"},"type":"a","capabilities":{"mac":true},"big":123456789012345678901234567890,"args":{"labels":[1],"cni":{"z":4,"x":1,"y":3}}}`,
-		`{"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"a"}]},"name":"n","cniVersion":"1.1.0","args":{"cni":{"z":4,"y":3}},"runtimeConfig":{"ips":["10.0.0.1"]},"type":"b","capabilities":{"ips":true,"mac":false}}`,
-		`{"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"b"}]},"name":"n","cniVersion":"1.1.0","args":{"cni":{"z":4,"y":3}},"type":"c"}`,
+		`{"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"a"}]},"name":"n","cniVersion":"1.1.0","args":{"cni":{"z":4,"y":3}},"deviceID":"0000:00:01.0","pciBusID":"0000:00:01.0","runtimeConfig":{"ips":["10.0.0.1"]},"type":"b","capabilities":{"ips":true,"mac":false}}`,
+		`{"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"b"}]},"name":"n","cniVersion":"1.1.0","args":{"cni":{"z":4,"y":3}},"deviceID":"0000:00:01.0","pciBusID":"0000:00:01.0","type":"c"}`,
 	}
 	if diff := cmp.Diff(want, r.confs); diff != "" {
 		t.Error(diff)

@@ -22,8 +22,8 @@ type Call struct {
 	Runtime map[string]json.RawMessage
 	// Args is an object whose members every plugin gets in args.cni.
 	Args json.RawMessage
-	// Device is the device of a device plugin that the first plugin is to use, as
-	// deviceID and pciBusID (Multus).
+	// Device is the device of a device plugin that the network is to use: every plugin
+	// gets it, as deviceID and pciBusID (Multus 4).
 	Device string
 	// Master takes the place of the first plugin's key master, if it is set.
 	Master string
@@ -161,7 +161,7 @@ func (l *List) conf(c *Call, i int, verb roles.Verb) (json.RawMessage, error) {
 	if c.NoIPAM {
 		e.remove("ipam")
 	}
-	if c.Device != "" && i == 0 {
+	if c.Device != "" {
 		e.set("pciBusID", c.Device)
 		e.set("deviceID", c.Device)
 	}
