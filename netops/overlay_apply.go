@@ -52,6 +52,8 @@ type Overlay struct {
 	sweep    bool
 	nextHop  uint32
 	warnings []error
+	// labelled is the index of the last device that was seen with our label.
+	labelled int
 	// mark is the monitor's at the last look at the kernel.
 	mark uint32
 	// linkFlags are those of links that gateways are on, as far as they were told.
@@ -167,6 +169,7 @@ func (o *Overlay) apply(ctx context.Context, spec *OverlaySpec, r *OverlayReport
 		if err != nil {
 			return err
 		}
+		o.forward()
 		o.have, o.known, r.Dumped = have, true, true
 		o.sweep = true
 		for _, p := range o.order {

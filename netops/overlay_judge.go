@@ -35,6 +35,8 @@ func (o *Overlay) judgeEvent(e *overlayEvent) (disturbed, moved bool) {
 		return o.judgeRoute(b, e.del)
 	case overlayNeighState:
 		return o.judgeNeigh(&b, e.del), false
+	case overlayForwarding:
+		return b.off && (b.link == allLinks || int(b.link) == o.device.index), false
 	case overlayHopState:
 		have, ok := o.have.hops[b.id]
 		return ok && (e.del || have != b.hop), false
@@ -51,6 +53,7 @@ func (o *Overlay) judgeLink(l *vtepState, del bool) (disturbed, moved bool) {
 		switch {
 		case l.index == have.index && have.index != 0:
 			disturbed = del || l.name != have.name || l.isUp() != have.isUp() || l.mtu != have.mtu ||
+				l.master != have.master || l.isNoARP() != have.isNoARP() || l.alias != have.alias ||
 				l.hardware() != have.hardware() || l.local != have.local || l.parent != have.parent || l.learning != have.learning
 		case l.name == w.Name, have.index == 0 && del:
 			disturbed = true
@@ -107,7 +110,7 @@ func (o *Overlay) judgeNeigh(n *overlayNeighState, del bool) bool {
 	if del {
 		return ok
 	}
-	return ok && (!n.permanent || have != n.mac)
+	return ok && !n.permanent || n.permanent && have != n.mac
 }
 
 func (o *Overlay) judgeRoute(r overlayRouteState, del bool) (disturbed, moved bool) {

@@ -24,13 +24,13 @@ const (
 	monitorQueue = 1 << 16
 )
 
-// overlayEvent is one notification of the kernel's: a link, address,
-// neighbour, nexthop or route that was made, changed or deleted.
+// overlayEvent is one notification of the kernel's: a link, address, neighbour,
+// nexthop or route that was made, changed or deleted, or a link's forwarding.
 type overlayEvent struct {
 	// after is the mark that it came behind.
 	after uint32
 	del   bool
-	body  any // vtepState, addrState, overlayNeighState, overlayHopState, overlayRouteState
+	body  any // vtepState, addrState, overlayNeighState, overlayHopState, overlayRouteState, overlayForwarding
 }
 
 // overlayMonitor hears what becomes of links, addresses, neighbours, nexthops
@@ -54,9 +54,9 @@ type overlayMonitor struct {
 
 func openOverlayMonitor(o *Overlay) (*overlayMonitor, error) {
 	m := &overlayMonitor{o: o, changes: gather(overlayQuiet), wake: make(chan struct{}, 1)}
-	groups := []int{unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_NEXTHOP, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE}
+	groups := []int{unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_NEXTHOP, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_NETCONF}
 	if o.family == unix.AF_INET6 {
-		groups = append(groups[:3], unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE)
+		groups = append(groups[:3], unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_NETCONF)
 	}
 	err := o.ns.visit(func() (err error) {
 		m.conn, m.fd, err = subscribe(groups)
@@ -230,6 +230,8 @@ func (m *overlayMonitor) decode(kind uint16, data []byte) (e overlayEvent, ok bo
 		e.body, ok = n, m.o.isOwnHop(n.id)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		e.body, ok, err = boxed(parseOverlayRoute(data))
+	case unix.RTM_NEWNETCONF:
+		e.body, ok, err = boxed(parseForwarding(data))
 	}
 	switch kind {
 	case unix.RTM_DELLINK, unix.RTM_DELADDR, unix.RTM_DELNEIGH, unix.RTM_DELNEXTHOP, unix.RTM_DELROUTE:

@@ -63,6 +63,7 @@ func FuzzOverlayEvent(f *testing.F) {
 		f.Add(kind, op.body(nil))
 	}
 	f.Add(uint16(unix.RTM_NEWLINK), append(make([]byte, unix.SizeofIfInfomsg), appendAttr(nil, unix.IFLA_LINKINFO, appendAttr(appendAttr(nil, 1, []byte("vxlan\x00")), 2, appendAttr(nil, 1, []byte{1, 0, 0, 0})))...))
+	f.Add(uint16(unix.RTM_NEWNETCONF), []byte{2, 0, 0, 0, 8, 0, 1, 0, 255, 255, 255, 255, 8, 0, 2, 0, 0, 0, 0, 0})
 	f.Add(uint16(unix.RTM_NEWADDR), []byte{2, 24, 0, 0, 1, 0, 0, 0, 8, 0, 1, 0, 10, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, kind uint16, data []byte) {
 		o := &Overlay{family: unix.AF_INET, firstHop: OverlayNexthops4, have: newOverlayHave(), peers: newOverlayIndex(0), linkFlags: map[int]uint32{}}

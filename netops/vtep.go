@@ -173,19 +173,25 @@ func (o *Overlay) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent 
 			return fmt.Errorf("%w (is %q large enough?)", err, v.Parent)
 		}
 	}
-	// Another's words are left alone: it is taken over, not made.
-	if have.alias == "" {
+	// Another's words are left alone where they were before us: it is taken over, not made.
+	if have.alias == "" || have.alias != overlayAlias && have.index == o.labelled {
 		if err := o.setLink(ctx, v, have.index, "alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(overlayAlias))); err != nil {
 			return err
 		}
 	}
-	if have.isUp() {
+	if have.master != 0 { // a bridge would take what comes out of the tunnel
+		if err := o.setLink(ctx, v, have.index, "nomaster", nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(0))); err != nil {
+			return err
+		}
+	}
+	if have.isUp() && !have.isNoARP() {
 		return nil
 	}
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(have.index)
 	setFlag(ifi, true, false, unix.IFF_UP)
-	return o.request(ctx, fmt.Sprintf("set link %q up", v.Name), rtMessage{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi}})
+	setFlag(ifi, false, have.isNoARP(), unix.IFF_NOARP)
+	return o.request(ctx, fmt.Sprintf("set link %q up, with ARP", v.Name), rtMessage{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi}})
 }
 
 func (o *Overlay) setLink(ctx context.Context, v *VTEP, index int, what string, attrs ...nl.NetlinkRequestData) error {
@@ -206,15 +212,24 @@ func (o *Overlay) request(ctx context.Context, what string, m rtMessage) error {
 // is read-only it works all the same, with a link-local address.
 func (o *Overlay) quietVTEP(name string) (warnings []error) {
 	for key, value := range map[string]string{"accept_ra": "0", "addr_gen_mode": addrGenNone} {
-		c := Sysctl{In: Host, Key: "net/ipv6/conf/" + name + "/" + key, Value: value, Optional: true}
-		if have, err := o.ns.sysctl(c.Key); errors.Is(err, ErrNotExist) || have == value {
-			continue
-		}
-		if err := probed(o.probe, c.String, func() error { return o.ns.visit(c.write) }); err != nil {
-			warnings = append(warnings, kernelError(err, "write "+c.String()))
+		if err := o.setSysctl("net/ipv6/conf/"+name+"/"+key, value); err != nil {
+			warnings = append(warnings, err)
 		}
 	}
 	return warnings
+}
+
+// setSysctl writes a sysctl that has another value. One that is not there is none of a
+// kernel without IPv6.
+func (o *Overlay) setSysctl(key, value string) error {
+	c := Sysctl{In: Host, Key: key, Value: value, Optional: true}
+	if have, err := o.ns.sysctl(c.Key); errors.Is(err, ErrNotExist) || have == value {
+		return nil
+	}
+	if err := probed(o.probe, c.String, func() error { return o.ns.visit(c.write) }); err != nil {
+		return kernelError(err, "write "+c.String())
+	}
+	return nil
 }
 
 // addressVTEP gives the device its address before it takes others within the
@@ -270,6 +285,15 @@ func (o *Overlay) verifyVTEP(ctx context.Context, v *VTEP) (vtepState, error) {
 	}
 	if !have.isUp() {
 		wrong = append(wrong, errors.New("it is down"))
+	}
+	if have.isNoARP() {
+		wrong = append(wrong, errors.New("its ARP is off"))
+	}
+	if have.master != 0 {
+		wrong = append(wrong, errors.New("it is another link's port"))
+	}
+	if have.alias == overlayAlias {
+		o.labelled = have.index
 	}
 	if len(wrong) > 0 {
 		return *have, fmt.Errorf("link %q: %w: another program changes it: %w", v.Name, ErrConflict, errors.Join(wrong...))

@@ -22,6 +22,9 @@ type vtepState struct {
 	learning, gbp, foreign bool
 }
 
+// isNoARP tells whether the link resolves no addresses.
+func (l *linkState) isNoARP() bool { return l.flags&unix.IFF_NOARP != 0 }
+
 // parseVTEP reads the body of RTM_NEWLINK of a VXLAN device; not ok for others.
 func parseVTEP(b []byte) (v vtepState, ok bool, err error) {
 	l, err := parseLink(b)

@@ -63,6 +63,8 @@ type agent struct {
 	repaired   *cluster.Snapshot
 	acquireErr error
 	announced  bool
+	// compared is the snapshot that this node's VTEPs were last told from others' in.
+	compared *cluster.Snapshot
 
 	known verdicts
 	// peers are what seen came to.
@@ -212,6 +214,7 @@ func (a *agent) readLinks(ctx context.Context) {
 func (a *agent) pass(ctx context.Context) time.Duration {
 	faults := a.prepare()
 	if len(faults) == 0 {
+		a.yield(ctx)
 		a.request(ctx)
 		faults = a.owned()
 	}

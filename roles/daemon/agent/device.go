@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -65,42 +66,78 @@ func (a *agent) vtepMAC(ctx context.Context, v6 bool) string {
 		return mac
 	}
 	mac := a.memory.load(ctx).MACs[device]
-	twin := a.twin(mac, v6)
-	if !isUnicast(mac) || twin != "" {
-		if mac = newMAC(); twin == "" {
-			mac = a.formerMAC(device, v6)
-		} else {
-			a.log.Warn("another node has this one's VTEP address: it gets a new one", "node", twin, "mac", mac)
-		}
-		a.memory.save(ctx, func(r *remembered) {
-			if r.MACs == nil {
-				r.MACs = map[string]string{}
-			}
-			r.MACs[device] = mac
-		})
+	switch twin := a.twin(mac, v6); {
+	case twin != nil:
+		return a.changeMAC(ctx, device, twin)
+	case isUnicast(mac):
+		a.macs[device] = mac
+	default:
+		a.keepMAC(ctx, device, a.formerMAC(device, v6))
 	}
+	return a.macs[device]
+}
+
+// keepMAC makes an address a device's, and remembers it.
+func (a *agent) keepMAC(ctx context.Context, device, mac string) {
 	a.macs[device] = mac
+	a.memory.save(ctx, func(r *remembered) {
+		if r.MACs == nil {
+			r.MACs = map[string]string{}
+		}
+		r.MACs[device] = mac
+	})
+}
+
+// changeMAC gives a device a new address, since another node has the one it had.
+func (a *agent) changeMAC(ctx context.Context, device string, twin *cluster.Node) string {
+	mac := newMAC()
+	a.log.Warn("another node has this one's VTEP address: it gets a new one", "node", twin.Name, "mac", mac)
+	a.keepMAC(ctx, device, mac)
 	return mac
 }
 
-// twin is another node that has the remembered address, "" if there is none: the
+// twin is another node that has an address of this one's, nil if there is none: the
 // state of one was copied to the other. A record with this node's public address
 // is its own, of a former name.
-func (a *agent) twin(mac string, v6 bool) string {
+func (a *agent) twin(mac string, v6 bool) *cluster.Node {
 	for i := range a.snapshot.Nodes {
 		n := &a.snapshot.Nodes[i]
 		data, public, own := n.BackendData, n.PublicIP, a.underlay.public4
 		if v6 {
 			data, public, own = n.BackendV6Data, n.PublicIPv6, a.underlay.public6
 		}
-		if n.Name == a.engine.node || public == own {
+		if mac == "" || !bytes.Contains(data, []byte(mac)) || n.Name == a.engine.node || public == own {
 			continue
 		}
 		if v, err := cluster.ParseVTEP(data); err == nil && v.Is(a.config.Backend.VNI) && v.MAC.String() == mac {
-			return n.Name
+			return n
 		}
 	}
-	return ""
+	return nil
+}
+
+// yield gives up a VTEP's address that another node turns out to have: copies of one
+// machine that started at the same moment saw nothing of each other. Of the two it is
+// the node with the higher public address.
+func (a *agent) yield(ctx context.Context) {
+	if a.own == nil || a.compared == a.snapshot || a.config.Backend.Type != backendVXLAN {
+		return
+	}
+	a.compared = a.snapshot
+	for _, v6 := range []bool{false, true} {
+		device := deviceName(a.config.Backend.VNI, v6)
+		twin := a.twin(a.macs[device], v6)
+		if twin == nil {
+			continue
+		}
+		public, own := twin.PublicIP, a.underlay.public4
+		if v6 {
+			public, own = twin.PublicIPv6, a.underlay.public6
+		}
+		if own.Compare(public) > 0 {
+			a.changeMAC(ctx, device, twin)
+		}
+	}
 }
 
 // formerMAC is what other programs know as the address of the node's VTEP, or a

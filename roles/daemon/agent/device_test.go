@@ -31,7 +31,11 @@ func TestTwin(t *testing.T) {
 	} {
 		a.snapshot = &cluster.Snapshot{Nodes: []cluster.Node{c.node}}
 		for i, v6 := range []bool{false, true} {
-			if got := a.twin(mac, v6); got != c.want[i] {
+			got := ""
+			if twin := a.twin(mac, v6); twin != nil {
+				got = twin.Name
+			}
+			if got != c.want[i] {
 				t.Errorf("%s, %s: %q, want %q", c.name, familyName(v6), got, c.want[i])
 			}
 		}

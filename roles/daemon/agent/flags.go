@@ -28,6 +28,7 @@ type settings struct {
 	// overlayFile and socket are below the node's run directory when empty.
 	overlayFile, socket string
 	ipMasq, forward     bool
+	keepPorts           bool
 	sourceFilter        bool
 	exceptions          []netip.Prefix
 	healthIP            netip.Addr
@@ -64,7 +65,7 @@ const (
 // withoutEffect are flannel's flags that have nothing to say here.
 func withoutEffect() []string {
 	return []string{
-		"iptables-resync", "ip-masq-fully-random-disable", "v", "vmodule", "log_backtrace_at", "logtostderr", "alsologtostderr", "stderrthreshold",
+		"iptables-resync", "v", "vmodule", "log_backtrace_at", "logtostderr", "alsologtostderr", "stderrthreshold",
 	}
 }
 
@@ -135,6 +136,7 @@ func (s *settings) flags() *flag.FlagSet {
 	s.underlay.register(f)
 	s.registerPlaces(f)
 	f.BoolVar(&s.ipMasq, "ip-masq", false, "hide pods behind the node's address in traffic that leaves the pod network")
+	f.BoolVar(&s.keepPorts, "ip-masq-fully-random-disable", false, "hide pods behind ports that are theirs where these are free, not random ones")
 	f.Func("ip-masq-except", "`network` that pods reach under their own addresses; repeatable", func(v string) error {
 		p, err := netip.ParsePrefix(v)
 		if err != nil || p != p.Masked() {
@@ -154,7 +156,7 @@ func (s *settings) flags() *flag.FlagSet {
 		return nil
 	})
 	for _, name := range withoutEffect() {
-		f.Var(&ignoredFlag{bool: strings.HasSuffix(name, "disable") || strings.HasSuffix(name, "logtostderr")}, name, "accepted, without effect")
+		f.Var(&ignoredFlag{bool: strings.HasSuffix(name, "logtostderr")}, name, "accepted, without effect")
 	}
 	return f
 }

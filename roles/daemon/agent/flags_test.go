@@ -30,7 +30,7 @@ func TestFlags(t *testing.T) {
 	if !s.ipMasq || s.forward || !s.registry.kube || s.registry.etcdPassword != "secret" || s.registry.renewMargin != 30*time.Minute {
 		t.Errorf("%+v", s)
 	}
-	if s.healthAddr() != "127.0.0.1:8081" || !slices.Equal(s.ignored, []string{"ip-masq-fully-random-disable", "v"}) || len(s.exceptions) != 1 {
+	if s.healthAddr() != "127.0.0.1:8081" || !slices.Equal(s.ignored, []string{"v"}) || !s.keepPorts || len(s.exceptions) != 1 {
 		t.Errorf("health %q, ignored %q, exceptions %v", s.healthAddr(), s.ignored, s.exceptions)
 	}
 	if s.subnetEnv != "/run/flannel/subnet.env" || s.netConf != "/etc/kube-flannel/net-conf.json" || s.registry.annotations != "flannel.alpha.coreos.com" {

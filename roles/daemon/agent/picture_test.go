@@ -51,6 +51,10 @@ func (n *node) picture() string {
 			add(out)
 		}
 	}
+	for _, key := range []string{"ipv4/conf/all", "ipv6/conf/all", "ipv4/conf/flannel.1"} {
+		out, _ := n.try("cat", "/proc/sys/net/"+key+"/forwarding")
+		add(key + " forwards " + out)
+	}
 	slices.Sort(lines)
 	if out, err := n.try("nft", "list", "table", "inet", "cnibox_overlay"); err == nil {
 		lines = append(lines, out)

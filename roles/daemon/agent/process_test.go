@@ -38,6 +38,7 @@ func TestOneAgent(t *testing.T) {
 func TestCleanup(t *testing.T) {
 	w := newWorld(t, 2, dual)
 	n := w.nodes[0]
+	n.exec("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1") // it stays: pods may be of others
 	before := n.snapshot()
 	w.nodes[1].start()
 	n.start("-ip-masq")
@@ -137,5 +138,20 @@ func TestStatusTable(t *testing.T) {
 		if got := rows[i]; !slices.Equal(got[:7], want) {
 			t.Errorf("row %q, want %q", got, want)
 		}
+	}
+}
+
+// TestPorts: pods are hidden behind random ports, or behind their own where that is asked for.
+func TestPorts(t *testing.T) {
+	w := newWorld(t, 1, vxlan)
+	n := w.nodes[0]
+	for flag, want := range map[string]bool{"-ip-masq-fully-random-disable=false": true, "-ip-masq-fully-random-disable": false} {
+		n.start("-ip-masq", flag)
+		n.until("rest", func(a answer) bool { return a.Ready })
+		rules := n.exec("nft", "list", "table", "inet", "cnibox_overlay")
+		if !strings.Contains(rules, "masquerade") || strings.Contains(rules, "fully-random") != want {
+			t.Errorf("%s: %s", flag, rules)
+		}
+		n.stop()
 	}
 }

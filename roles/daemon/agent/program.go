@@ -145,7 +145,7 @@ func (a *agent) filterTraffic(ctx context.Context) error {
 		if f.off || f.overlay == nil || !ok {
 			continue
 		}
-		nat := netops.OverlayNAT{Network: a.config.Network, Subnet: subnet, Masquerade: a.set.ipMasq, Forward: a.set.forward}
+		nat := netops.OverlayNAT{Network: a.config.Network, Subnet: subnet, Masquerade: a.set.ipMasq, KeepPorts: a.set.keepPorts, Forward: a.set.forward}
 		if v6 {
 			nat.Network = a.config.IPv6Network
 		}

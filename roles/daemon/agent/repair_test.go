@@ -61,6 +61,16 @@ func TestRepairs(t *testing.T) {
 		{"FDB entry altered", []string{"bridge fdb replace " + mac4 + " dev flannel.1 dst 172.17.8.250 self permanent"}},
 		{"underlay down and up", []string{"ip link set eth1 down", "ip link set eth1 up", "connect"}},
 		{"underlay renamed", []string{"ip link set eth1 down", "ip link set eth1 name eth9", "ip link set eth9 name eth1", "ip link set eth1 up", "connect"}},
+		{"device enslaved", []string{"ip link add br9 type bridge", "ip link set br9 up", "ip link set flannel.1 master br9"}},
+		{"ARP switched off", []string{"ip link set flannel.1 arp off"}},
+		{"IPv6 device's ARP switched off", []string{"ip link set flannel-v6.1 arp off"}},
+		{"alias rewritten", []string{"ip link set flannel.1 alias another"}},
+		{"a stranger's neighbour", []string{"ip neigh add 10.244.250.0 lladdr 02:44:44:44:44:44 dev flannel.1 nud permanent"}},
+		{"a stranger's IPv6 neighbour", []string{"ip neigh add fd00:10:244:fa:: lladdr 02:44:44:44:44:44 dev flannel-v6.1 nud permanent"}},
+		{"a stranger's FDB entry", []string{"bridge fdb add 02:44:44:44:44:44 dev flannel.1 dst 172.17.8.250 self permanent"}},
+		{"forwarding switched off", []string{"sysctl -qw net.ipv4.ip_forward=0"}},
+		{"IPv6 forwarding switched off", []string{"sysctl -qw net.ipv6.conf.all.forwarding=0"}},
+		{"device's forwarding switched off", []string{"sysctl -qw net.ipv4.conf.flannel/1.forwarding=0"}},
 		{"ruleset flushed", []string{"nft flush ruleset"}},
 	} {
 		t.Run(cut.name, func(t *testing.T) {
@@ -296,4 +306,49 @@ func TestFlannelNode(t *testing.T) {
 		t.Errorf("routes: %s", out)
 	}
 	w.within(func() bool { return pod.asksAddr(far.addr) }, func() string { return "no traffic after the take-over" })
+}
+
+// TestTwins: of two nodes with one VTEP address, whose state was copied and whose agents
+// started at the same moment, one gives it up, and traffic flows.
+func TestTwins(t *testing.T) {
+	w := newWorld(t, 2, dual)
+	data := func(n *node) string {
+		rec := w.record(n.name)
+		return string(rec.BackendData) + string(rec.BackendV6Data)
+	}
+	n := w.nodes[0]
+	n.start()
+	had := data(n)
+	// Another published itself without having seen this one.
+	twin := w.record(n.name)
+	twin.Name, twin.PublicIP, twin.PublicIPv6 = "another", netip.MustParseAddr("172.17.8.1"), netip.MustParseAddr("2001:db8:8::1")
+	twin.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.250.0/24"), netip.MustParsePrefix("fd00:10:244:fa::/64")}
+	w.publish(twin)
+	for _, device := range []string{"flannel.1", "flannel-v6.1"} {
+		w.within(func() bool {
+			_, mac, _ := strings.Cut(n.ip("-o link show "+device), "link/ether ")
+			mac, _, _ = strings.Cut(mac, " ")
+			return !strings.Contains(had, mac) && strings.Contains(data(n), mac)
+		}, func() string { return device + " keeps another's address " + had })
+	}
+	must(t, os.Remove(w.path("another")))
+	n.stop()
+	state, err := os.ReadFile(filepath.Join(n.StateDir(), "keep.db"))
+	must(t, err)
+	must(t, os.Remove(w.path(n.name)))
+	must(t, os.MkdirAll(w.nodes[1].StateDir(), 0o700))
+	must(t, os.WriteFile(filepath.Join(w.nodes[1].StateDir(), "keep.db"), state, 0o600))
+	for _, one := range w.nodes {
+		one.launch()
+	}
+	for _, one := range w.nodes {
+		w.within(func() bool { _, err := one.verb("agent status", nil); return err == nil }, func() string { return "no status: " + one.log.String() })
+		one.until("a peer", func(a answer) bool { return a.Ready && a.Peers.Programmed == 2 })
+	}
+	pods := []*pod{w.nodes[0].attach(), w.nodes[1].attach()}
+	w.reach(false, pods...)
+	w.reach(true, pods...)
+	if data(w.nodes[0]) == data(w.nodes[1]) {
+		t.Errorf("both have %s", data(n))
+	}
 }

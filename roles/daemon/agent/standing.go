@@ -79,13 +79,13 @@ func (a *agent) conclude(ctx context.Context, faults []error) {
 			a.log.Info("ready", "peers", s.Peers.Wanted)
 		}
 	}
+	a.shown.Store(s) // before anybody is told to look
 	a.wasReady = a.wasReady || s.Ready
 	if s.Ready && !a.announced {
 		a.announced = true
 		put(a.ready, struct{}{})
 		a.notify()
 	}
-	a.shown.Store(s)
 }
 
 func (a *agent) enabled(v6 bool) bool {
