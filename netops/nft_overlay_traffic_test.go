@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestOverlayFilterTraffic sends through the rules: a pod is hidden behind the
@@ -152,6 +154,44 @@ func TestOverlayForward(t *testing.T) {
 		t.Error(err)
 	}
 	if have := run(t, "iptables-nft", "-S", "FORWARD"); have != "-P FORWARD DROP\n" {
+		t.Errorf("left:\n%s", have)
+	}
+}
+
+// TestOverlayForwardLegacy does so where iptables-legacy is who refuses, and leaves alone
+// the family that nobody refuses in.
+func TestOverlayForwardLegacy(t *testing.T) {
+	n := freshNet(t)
+	run(t, "iptables-legacy", "-P", "FORWARD", "DROP")
+	run(t, "iptables-legacy", "-A", "FORWARD", "-s", "192.0.2.1", "-j", "ACCEPT")
+	const before = "-P FORWARD DROP\n-A FORWARD -s 192.0.2.1/32 -j ACCEPT\n"
+	f, err := n.OpenOverlayFilter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w4, w6 := natOf(net4()), natOf(net6())
+	w4.Forward, w6.Forward = true, true
+	ensureFilter(t, f, w4, w6)
+	ensureFilter(t, f, w4, w6)
+	const want = `-P FORWARD DROP
+-A FORWARD -s 10.244.0.0/16 -m comment --comment "cnibox overlay from 10.244.0.0/16" -j ACCEPT
+-A FORWARD -d 10.244.0.0/16 -m comment --comment "cnibox overlay to 10.244.0.0/16" -j ACCEPT
+-A FORWARD -s 192.0.2.1/32 -j ACCEPT
+`
+	if have := run(t, "iptables-legacy", "-S", "FORWARD"); have != want {
+		t.Errorf("rules:\n%s", have)
+	}
+	if rules := run(t, "nft", "list", "ruleset"); strings.Contains(rules, "table ip filter") {
+		t.Errorf("nobody refuses there:\n%s", rules)
+	}
+	if isLegacyLoaded(unix.NFPROTO_IPV6, "filter") {
+		t.Error("a legacy table for IPv6 was made")
+	}
+	if err := f.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if have := run(t, "iptables-legacy", "-S", "FORWARD"); have != before {
 		t.Errorf("left:\n%s", have)
 	}
 }

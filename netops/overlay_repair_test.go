@@ -67,6 +67,9 @@ var cuts = []cut{
 	{name: "address deleted", do: []string{"ip addr del ADDR dev DEV"}},
 	{name: "addresses flushed", do: []string{"ip addr flush dev DEV"}},
 	{name: "MAC rewritten", do: []string{"ip link set DEV address 02:00:00:00:00:77"}},
+	{name: "device enslaved", do: []string{"ip link add renamed0 type bridge", "ip link set DEV master renamed0"}},
+	{name: "ARP switched off", do: []string{"ip link set DEV arp off"}},
+	{name: "forwarding switched off", do: []string{"sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0"}},
 	{name: "device renamed", do: []string{"ip link set DEV down", "ip link set DEV name renamed0", "ip link set renamed0 up"}},
 	{name: "another device in its place", do: []string{"ip link del DEV", "ip link add DEV type vxlan id 1 dev under0 local LOCAL dstport 4789"}},
 }
