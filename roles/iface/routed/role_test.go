@@ -1,6 +1,7 @@
 package routed_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -40,6 +41,14 @@ func TestRole(t *testing.T) {
 			{Name: "dual", JSON: dual, Tamper: []rolestest.Tamper{ruleset, addressGone, hostRoute}},
 			{Name: "six", JSON: six, Swept: true},
 			{Name: "single", JSON: single, Swept: true, Tamper: []rolestest.Tamper{ruleset}},
+			{Name: "cloud", JSON: cloud("cloud", "nic1"), Host: nics, Tamper: []rolestest.Tamper{
+				ruleset,
+				iproute("rule of the pod gone", "-4 rule del priority 1536"),
+			}},
+			{Name: "cloud's first NIC", JSON: cloud("first", "nic0"), Host: nics, Swept: true, Tamper: []rolestest.Tamper{
+				ruleset,
+				iproute("rule of host routes gone", "-4 rule del priority 512"),
+			}},
 			{Name: "others", JSON: others, Host: nics, Tamper: []rolestest.Tamper{
 				ruleset,
 				iproute("rule of the pod gone", "-4 rule del priority 1536"),
@@ -50,6 +59,33 @@ func TestRole(t *testing.T) {
 			}},
 		},
 	}.Run(t)
+}
+
+// cloud is a configuration of addresses of one of the cloud's NICs.
+func cloud(name, nic string) string {
+	return fmt.Sprintf(`{"name":%q,"type":"routed","hostVethPrefix":"eni",
+		"ipam":{"type":"cloud-ipam","provider":"file","file":%q,"nic":%q,"family":"dual","cooldown":0}}`, name, cloudFile, nic)
+}
+
+// cloudFile is what the cloud says of the node's NICs.
+const cloudFile = "/run/cloud.json"
+
+// writeCloud has the cloud name both NICs.
+func writeCloud(t testing.TB) {
+	t.Helper()
+	var nics []string
+	for i, subnet := range []string{"0", "16"} {
+		l, err := netlink.LinkByName(fmt.Sprint("nic", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		nics = append(nics, fmt.Sprintf(`{"mac":%q,"device":%d,"primary":%v,"network":["10.0.0.0/16","172.31.0.0/16","fd00::/16"],"subnets":[
+			{"prefix":"10.0.%s.0/20","gateway":"10.0.%[4]s.1","ranges":["10.0.%[4]s.128/25"]},
+			{"prefix":"fd00:%[4]s::/64","gateway":"fe80::1","ranges":["fd00:%[4]s:0:0:1::/80"]}]}`, l.Attrs().HardwareAddr, i, i == 0, subnet))
+	}
+	if err := os.WriteFile(cloudFile, []byte("["+strings.Join(nics, ",")+"]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestStorm: 40 containers, 16 at a time, their plugins killed at random.
@@ -78,6 +114,7 @@ func nics(t testing.TB) {
 	} {
 		ip(t, args)
 	}
+	writeCloud(t)
 	t.Cleanup(func() { ip(t, "link del nic0"); ip(t, "link del nic1") })
 }
 

@@ -67,7 +67,7 @@ func newTown(t *testing.T) *town {
 			return fmt.Errorf("nft: %w: %s", err, out)
 		}
 		for _, subnet := range []string{"10.0.0", "10.0.16"} {
-			for host := 130; host < 140; host++ {
+			for host := 128; host < 140; host++ {
 				mac, dev := mac0, "wire0"
 				if subnet == "10.0.16" {
 					mac, dev = mac1, "wire1"
@@ -85,6 +85,7 @@ func newTown(t *testing.T) *town {
 	} {
 		ip(t, args)
 	}
+	writeCloud(t)
 	return w
 }
 
@@ -144,13 +145,17 @@ func at(addr string, port int) string { return net.JoinHostPort(addr, fmt.Sprint
 // their own NIC with their own addresses, and what is beyond by the first NIC with the
 // node's, also where the kernel checks reverse paths strictly (sysctl rp_filter=1).
 func TestTraffic(t *testing.T) {
-	for _, strict := range []string{"0", "1"} {
-		t.Run("rp_filter="+strict, func(t *testing.T) {
+	const keys = `,"snat":true,"noSNAT":["172.31.0.0/16","fd00::/16"]`
+	for _, c := range []struct{ name, strict, first, second string }{
+		{"uplinks", "0", network("first", "0", keys), network("second", "16", keys)},
+		{"uplinks, strict", "1", network("first", "0", keys), network("second", "16", keys)},
+		{"cloud, strict", "1", cloud("first", "nic0"), cloud("second", "nic1")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			w := newTown(t)
-			sysctl(t, "net.ipv4.conf.nic0.rp_filter="+strict)
-			sysctl(t, "net.ipv4.conf.nic1.rp_filter="+strict)
-			first := w.attach(network("first", "0", `,"snat":true,"noSNAT":["172.31.0.0/16","fd00::/16"]`), "a")
-			second := w.attach(network("second", "16", `,"snat":true,"noSNAT":["172.31.0.0/16","fd00::/16"]`), "b")
+			sysctl(t, "net.ipv4.conf.nic0.rp_filter="+c.strict)
+			sysctl(t, "net.ipv4.conf.nic1.rp_filter="+c.strict)
+			first, second := w.attach(c.first, "a"), w.attach(c.second, "b")
 			node, near, beyond, six := netopstest.Listen(t, nil, at("10.0.0.4", 2)), netopstest.Listen(t, w.cloud, at("172.31.0.1", 3)), netopstest.Listen(t, w.cloud, at("198.51.100.1", 5)), netopstest.Listen(t, w.cloud, at("fd00:99::1", 6))
 			for _, p := range []*pod{first, second} {
 				four := p.addrs[0]
