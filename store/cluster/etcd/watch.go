@@ -60,8 +60,8 @@ type view struct {
 	relay *cluster.Relay
 	table cluster.Table
 	// at is the last revision that is known whole; 0: a list is needed.
-	at        int64
-	clusterID uint64
+	at              int64
+	clusterID, term uint64
 	// told: the table was told as it was listed, and need not be at once again.
 	told bool
 }
@@ -112,7 +112,7 @@ func (v *view) list(ctx context.Context) error {
 		v.table.Put(configFault, cluster.Node{}, conf)
 	}
 	v.table.Keep(present)
-	v.at, v.clusterID, v.told = h.Revision, h.ClusterID, true
+	v.at, v.clusterID, v.term, v.told = h.Revision, h.ClusterID, h.RaftTerm, true
 	v.relay.PutLater(v.table.Snapshot)
 	return nil
 }
@@ -174,13 +174,14 @@ func (v *view) take(m *watchResponse, first bool) error {
 		// A token that is no longer taken is told like this, too.
 		v.r.c.forget(v.r.c.current())
 		return fmt.Errorf("watch nodes: %w: etcd ended the watch: %s", cluster.ErrUnavailable, (&failure{Message: m.CancelReason}).Error())
-	case m.Header.ClusterID != v.clusterID || first && m.Header.Revision < v.at:
+	case m.Header.ClusterID != v.clusterID || m.Header.RaftTerm < v.term || first && m.Header.Revision < v.at:
 		// Another etcd, or one that was set back: what it will say is about another past.
 		return errCompacted
 	case first && !v.told:
 		// It is heard again.
 		v.relay.PutLater(v.table.Snapshot)
 	}
+	v.term = m.Header.RaftTerm
 	changed := false
 	for _, e := range m.Events {
 		if string(e.KV.Key) == v.r.configKey() {

@@ -6,6 +6,8 @@ package etcd
 type header struct {
 	ClusterID uint64 `json:"cluster_id,string"`
 	Revision  int64  `json:"revision,string"`
+	// RaftTerm grows with each election, but begins anew in a store that was restored.
+	RaftTerm uint64 `json:"raft_term,string"`
 }
 
 type keyValue struct {

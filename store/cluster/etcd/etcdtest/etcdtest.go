@@ -22,7 +22,9 @@ import (
 // Server is one etcd process, which a test may stop and start again.
 type Server struct {
 	// URL is where clients find it.
-	URL  string
+	URL string
+	// Data is the directory that it keeps its data in.
+	Data string
 	args []string
 	log  string
 	cmd  *exec.Cmd
@@ -74,9 +76,9 @@ func members(tb testing.TB, count int, scheme string, client *http.Client, args 
 	}
 	for i := range servers {
 		name := fmt.Sprintf("m%d", i)
-		s := &Server{URL: fmt.Sprintf("%s://127.0.0.1:%d", scheme, port(tb)), log: filepath.Join(dir, name+".log"), client: client}
+		s := &Server{Data: filepath.Join(dir, name), URL: fmt.Sprintf("%s://127.0.0.1:%d", scheme, port(tb)), log: filepath.Join(dir, name+".log"), client: client}
 		s.args = append([]string{
-			"--name", name, "--data-dir", filepath.Join(dir, name), "--listen-client-urls", s.URL, "--advertise-client-urls", s.URL,
+			"--name", name, "--data-dir", s.Data, "--listen-client-urls", s.URL, "--advertise-client-urls", s.URL,
 			"--listen-peer-urls", peers[i], "--initial-advertise-peer-urls", peers[i], "--initial-cluster", strings.Join(all, ","),
 			"--heartbeat-interval", "50", "--election-timeout", "500",
 		}, args...)
