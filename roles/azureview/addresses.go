@@ -1,7 +1,6 @@
 package azureview
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,8 +11,8 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
-	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -69,7 +68,7 @@ func addressView(ctx context.Context, h *roles.Host, now time.Time) (*text, erro
 	if slices.ContainsFunc(slices.Collect(maps.Values(inv.pools)), func(p *pool) bool { return inv.masters[p.mac] == "" }) {
 		links, err := h.Net.Links(ctx, nil)
 		faults = errors.Join(faults, err)
-		inv.look(links)
+		maps.Copy(inv.masters, node.NICs(links))
 	}
 	size := 8 << 10
 	for _, p := range inv.pools {
@@ -114,12 +113,12 @@ func (inv *inventory) lease(tx *store.Tx) error {
 	ids, err := tx.Pools()
 	faults := []error{err}
 	for _, id := range ids {
+		if id.DataDir != store.CloudDataDir {
+			continue
+		}
 		leases, err := tx.Pool(id)
 		if err != nil {
 			faults = append(faults, err)
-			continue
-		}
-		if !ofCloud(leases) {
 			continue
 		}
 		for a, owner := range leases.Owners() {
@@ -133,17 +132,6 @@ func (inv *inventory) lease(tx *store.Tx) error {
 		}
 	}
 	return errors.Join(faults...)
-}
-
-// ofCloud tells the pools of the cloud's addresses from host-local's: by the first
-// lease, since one role makes all of a pool.
-func ofCloud(p *store.Pool) bool {
-	for l, err := range p.Leases() {
-		if err == nil {
-			return l.Source != ""
-		}
-	}
-	return false
 }
 
 // poolOf is the smallest pool that an address is in. One that the cloud ceased to
@@ -170,18 +158,6 @@ func (inv *inventory) ask(tx *store.Tx, owner store.Key) {
 	var n note
 	if coldjson.Unmarshal(a.Note, &n) == nil && n.MasterMAC != "" {
 		inv.masters[n.MasterMAC] = n.Master
-	}
-}
-
-// look learns interfaces' names from the kernel. A bridge may have the hardware
-// address of its port, and an accelerated interface that of the one above it, which
-// comes first.
-func (inv *inventory) look(links []netops.LinkInfo) {
-	slices.SortFunc(links, func(a, b netops.LinkInfo) int { return cmp.Compare(a.Index, b.Index) })
-	for _, l := range links {
-		if l.Kind != "bridge" && inv.masters[l.MAC] == "" {
-			inv.masters[l.MAC] = l.Name
-		}
 	}
 }
 

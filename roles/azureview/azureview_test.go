@@ -114,7 +114,11 @@ func source(addresses ...netip.Addr) *store.CloudSource {
 func reserve(tx *store.Tx, leases ...store.Lease) error {
 	var errs []error
 	for _, l := range leases {
-		p, err := tx.Pool(store.PoolID{DataDir: "cloud", Network: l.Owner.Network})
+		dir := store.CloudDataDir
+		if l.Source == "" {
+			dir = "/var/lib/cni/networks"
+		}
+		p, err := tx.Pool(store.PoolID{DataDir: dir, Network: l.Owner.Network})
 		if err == nil {
 			err = p.Reserve(l)
 		}

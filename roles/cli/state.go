@@ -38,14 +38,19 @@ type nodeState struct {
 	Attachments []attached    `json:"attachments"`
 	Leases      []store.Lease `json:"leases"`
 	Claims      []store.Claim `json:"claims"`
+	// Cloud is empty without networks of a cloud.
+	Cloud []cloudPool `json:"cloud,omitempty"`
+	// nics are the names of the host's interfaces by hardware address.
+	nics map[string]string
 }
 
 func (p *Process) stateCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "state",
-		Usage: "show attachments and leases of this node",
+		Usage: "show attachments, leases and the cloud's pools of this node",
 		Description: `The last column tells whether the container still exists. "cnibox state reap"
-removes what belongs to containers that are gone.`,
+removes what belongs to containers that are gone. On a node of a cloud a third table
+tells what the cloud gives it; "cnibox cloud show" tells more.`,
 		Flags: tableFlags(),
 		Subcommands: []*cli.Command{
 			p.exportCommand(),
@@ -80,6 +85,9 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 	out := &nodeState{Attachments: []attached{}, Leases: []store.Lease{}, Claims: append([]store.Claim{}, dump.Claims...)}
 	for _, p := range dump.Pools {
 		out.Leases = append(out.Leases, p.Leases...)
+	}
+	if err := out.readCloud(ctx, h); err != nil {
+		return nil, err
 	}
 	if len(dump.Attachments) == 0 {
 		return out, nil
@@ -142,16 +150,16 @@ func (p *Process) writeState(state *nodeState, now time.Time, s style) error {
 	}
 	l := table{head: []string{"ADDRESS", "NETWORK", "CONTAINER", "IFNAME", "SET", "AGE", "ORIGIN"}}
 	slices.SortStableFunc(state.Leases, func(a, b store.Lease) int { return a.Address.Compare(b.Address) })
-	for _, x := range state.Leases {
-		origin := "own"
-		if x.Imported {
-			origin = "imported"
-		}
+	for i := range state.Leases {
+		x := &state.Leases[i]
 		l.add(x.Address.String(), x.Owner.Network, person(x.Pod, x.Owner.ContainerID), x.Owner.IfName,
-			strconv.Itoa(x.Set), age(now, x.Time), origin)
+			strconv.Itoa(x.Set), age(now, x.Time), state.origin(x))
 	}
 	fmt.Fprintln(p.Stdout)
-	return l.write(p.Stdout, s)
+	if err := l.write(p.Stdout, s); err != nil {
+		return err
+	}
+	return p.writeCloud(state.Cloud, now, s)
 }
 
 func (p *Process) writeAttachments(attachments []attached, now time.Time, s style) error {

@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
+)
+
+// cloudPool is what a cloud gives this node of one subnet, as `cnibox state` shows
+// it. `cnibox cloud show` tells more.
+type cloudPool struct {
+	Source string       `json:"source"`
+	NIC    string       `json:"nic"`
+	Link   string       `json:"link,omitempty"`
+	Subnet netip.Prefix `json:"subnet"`
+	// Gateway is the cloud's router.
+	Gateway netip.Addr `json:"gateway,omitzero"`
+	// Addresses is how many pods may have, "2^48" and the like from 2^63 on; Used
+	// how many have, and Withdrawn how many of these the cloud names no more.
+	Addresses string `json:"addresses"`
+	Used      int    `json:"used"`
+	Withdrawn int    `json:"withdrawn"`
+	// Fetched is when the cloud said so.
+	Fetched time.Time `json:"fetched"`
+	Fault   string    `json:"fault,omitempty"`
+}
+
+// readCloud adds what clouds give, and the names of the NICs.
+func (n *nodeState) readCloud(ctx context.Context, h *roles.Host) error {
+	var sources []store.CloudSource
+	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
+		sources, err = tx.CloudSources()
+		return err
+	})
+	if err != nil || len(sources) == 0 {
+		return err
+	}
+	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("look at the host's interfaces: %w", err)
+	}
+	n.nics = node.NICs(links)
+	for i := range sources {
+		for _, nic := range sources[i].NICs {
+			for j := range nic.Subnets {
+				n.Cloud = append(n.Cloud, n.cloudPool(&sources[i], nic.MAC, &nic.Subnets[j]))
+			}
+		}
+	}
+	return nil
+}
+
+func (n *nodeState) cloudPool(source *store.CloudSource, mac string, sub *store.CloudSubnet) cloudPool {
+	p := cloudPool{
+		Source: source.Name, NIC: mac, Link: n.nics[mac], Subnet: sub.Prefix, Gateway: sub.Gateway,
+		Addresses: countAddresses(sub), Fetched: source.Fetched, Fault: source.Fault,
+	}
+	for _, l := range n.Leases {
+		if l.Source == source.Name && l.NIC == mac && sub.Prefix.Contains(l.Address) {
+			p.Used++
+			if _, gone := source.Withdrawn[l.Address]; gone {
+				p.Withdrawn++
+			}
+		}
+	}
+	return p
+}
+
+// countAddresses counts what a subnet has for pods.
+func countAddresses(sub *store.CloudSubnet) string {
+	const countable = 63
+	n := uint64(len(sub.Addresses))
+	for _, r := range sub.Ranges {
+		bits := r.Addr().BitLen() - r.Bits()
+		if bits >= countable {
+			return "2^" + strconv.Itoa(bits)
+		}
+		n += 1 << bits
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// origin is where a lease's address is from.
+func (n *nodeState) origin(l *store.Lease) string {
+	switch {
+	case l.Imported:
+		return "imported"
+	case l.Source == "":
+		return "own"
+	case n.nics[l.NIC] != "":
+		return "cloud " + n.nics[l.NIC]
+	}
+	return "cloud " + l.NIC
+}
+
+// writeCloud is nothing on a node without a cloud.
+func (p *Process) writeCloud(pools []cloudPool, now time.Time, s style) error {
+	if len(pools) == 0 {
+		return nil
+	}
+	t := table{
+		head: []string{"SUBNET", "NIC", "LINK", "GATEWAY", "ADDRESSES", "USED", "WITHDRAWN", "SOURCE", "AGE"},
+		paint: func(column int, cell string) string {
+			if column == 6 && cell != "0" {
+				return yellow
+			}
+			return ""
+		},
+	}
+	for _, x := range pools {
+		gateway := ""
+		if x.Gateway.IsValid() {
+			gateway = x.Gateway.String()
+		}
+		t.add(x.Subnet.String(), x.NIC, dash(x.Link), dash(gateway), x.Addresses, strconv.Itoa(x.Used),
+			strconv.Itoa(x.Withdrawn), x.Source, age(now, x.Fetched))
+	}
+	fmt.Fprintln(p.Stdout)
+	return t.write(p.Stdout, s)
+}
