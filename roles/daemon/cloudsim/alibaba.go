@@ -49,6 +49,7 @@ func alibabaTree(v *view) tree {
 			t.put("mac", mac)
 			t.put("private-ipv4", first(held(four)))
 			t.put("vpc-cidr-block", vpc)
+			t.put("dns-conf/nameservers", lines(n.DNS))
 		}
 		at := "network/interfaces/macs/" + mac + "/"
 		t.put(at+"network-interface-id", id("eni", n, i))

@@ -36,12 +36,12 @@ func vultrDocument(v *view) map[string]any {
 		six := map[string]any{"address": "", "additional": []any{}, "network": "", "prefix": ""}
 		if s := subnet(n, true); s != nil {
 			more := []any{}
-			for _, p := range s.Ranges {
-				more = append(more, map[string]any{"network": p.Masked().Addr().String(), "prefix": fmt.Sprint(p.Bits())})
+			for _, a := range s.Addresses {
+				more = append(more, map[string]any{"address": a.String(), "netmask": fmt.Sprint(s.Prefix.Bits())})
 			}
 			six = map[string]any{
 				"address": first(s.Own), "additional": more,
-				"network": s.Prefix.Addr().String(), "prefix": fmt.Sprint(s.Prefix.Bits()),
+				"network": s.Prefix.Masked().Addr().String(), "prefix": fmt.Sprint(s.Prefix.Bits()),
 			}
 		}
 		interfaces = append(interfaces, map[string]any{"ipv4": four, "ipv6": six, "mac": v.write(n, macColons), "network-type": kind})
