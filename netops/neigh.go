@@ -73,13 +73,16 @@ func (n *Neigh) validate() error {
 func (n *Neigh) plan(ctx context.Context, s *session) ([]Change, error) {
 	c := Change{Do: Step{VerbAdd, n}}
 	if s.isNew(n.In, n.Link) {
+		if !n.Shared && s.lasting[linkRef{n.In, n.Link}] {
+			c.Undo = &Step{VerbDel, n}
+		}
 		return []Change{c}, nil
 	}
 	have, err := s.neighbours(ctx, n.In, n.Link, n.FDB)
 	if err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(have, n.sameKey); i >= 0 {
+	if i := slices.IndexFunc(have, n.sameKey); i >= 0 && !n.Replace {
 		if n.Shared && sameMAC(n.MAC, have[i].mac) {
 			return nil, nil
 		}

@@ -38,6 +38,8 @@ type LinkInfo struct {
 	Table int
 	// Hairpin and Isolated are a bridge port's.
 	Hairpin, Isolated bool
+	// Uplink is the interface that a bridge has the place of (see Takeover).
+	Uplink string
 	// Addresses is filled by Links only.
 	Addresses []netip.Prefix
 }
@@ -121,6 +123,9 @@ func (l *linkState) info() LinkInfo {
 		Up: l.isUp(), OperUp: l.oper == operUp, Alias: l.alias,
 		MasterIndex: l.master, PeerIndex: l.peer, Promisc: l.isPromisc(),
 		Mode: l.mode, VLANID: l.vlanID, Table: l.table,
+	}
+	if l.kind == kindBridge && ownLabel(l.alias) == takeoverLabel {
+		i.Uplink = aliasUplink(l.alias)
 	}
 	if l.port != nil {
 		i.Hairpin, i.Isolated = l.port.Hairpin, l.port.Isolated

@@ -24,6 +24,9 @@ type session struct {
 	// moved holds the links that the plan moves, by their new place and name.
 	// They count as made too: addresses and settings stay behind.
 	moved map[linkRef]*linkState
+	// lasting holds those that are shared: what an attachment has on them does not go
+	// with them.
+	lasting map[linkRef]bool
 	// leaving holds the routes that the plan deletes: in their place there may
 	// be others.
 	leaving map[leaving]bool
@@ -32,7 +35,7 @@ type session struct {
 }
 
 func (n *Net) session(container *Namespace) *session {
-	return &session{net: n, container: container, made: map[linkRef]bool{}, index: map[linkRef]int{}}
+	return &session{net: n, container: container, made: map[linkRef]bool{}, lasting: map[linkRef]bool{}, index: map[linkRef]int{}}
 }
 
 // namespace is the one that p stands for.

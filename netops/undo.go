@@ -160,7 +160,8 @@ func (u *undoer) step(ctx context.Context, st Step) error {
 // be: a route whose gateway, source address or state of the link went, an
 // attribute that a link may not have any more (the MTU when the parent's has
 // become less, the MAC when another has it), a setting that others bound (an
-// interface's net/ipv6/…/mtu while its MTU is less). The link is on its way out.
+// interface's net/ipv6/…/mtu while its MTU is less). The link is on its way out. Of a
+// link that is no port any more the kernel does not look for a forwarding entry.
 func isOutdated(st Step, err error) bool {
 	invalid := errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE)
 	switch o := st.Object.(type) {
@@ -171,6 +172,8 @@ func isOutdated(st Step, err error) bool {
 		return st.Verb == VerbSet && o.Index != 0 && (invalid || errors.Is(err, unix.EADDRINUSE))
 	case *Sysctl:
 		return invalid
+	case *Neigh:
+		return st.Verb == VerbDel && o.FDB && errors.Is(err, unix.EOPNOTSUPP)
 	}
 	return false
 }
