@@ -32,6 +32,10 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 			bridges[l.Name] = l
 		}
 	}
+	takeovers, err := takenOver(ctx, h, links, bridges)
+	if err != nil {
+		return fmt.Errorf("rebuild state: %w", err)
+	}
 	elements, err := h.Net.Labelled(ctx, labelPrefix)
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
@@ -51,7 +55,7 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	}
 	r := rebuilder{
 		h: h, tx: tx, cache: cache, elements: elements, rules: rules, policy: policy,
-		told: map[string]bool{}, noted: map[[2]string]bool{}, vrfs: map[string]*netops.VRF{},
+		takeovers: takeovers, told: map[string]bool{}, noted: map[[2]string]bool{}, vrfs: map[string]*netops.VRF{},
 	}
 	for _, l := range found {
 		if err := r.attachment(ctx, l, bridges); err != nil {
@@ -88,6 +92,8 @@ type rebuilder struct {
 	// rules and policy are what Net.BoundRules and Net.SharedPolicy found.
 	rules  []*netops.Rule
 	policy []netops.Object
+	// takeovers are the bridges that have an uplink's place, by name.
+	takeovers map[string]*netops.Takeover
 	// told are the labels of the attachments that are stored.
 	told map[string]bool
 	// vrfs are the memberships of attachments' interfaces, by label.
@@ -114,7 +120,7 @@ func (r *rebuilder) attachment(ctx context.Context, l netops.LinkInfo, bridges m
 		a.ContainerID = info.label
 	}
 	made := &netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.label}
-	if err := r.record(a, info.label, made); err != nil {
+	if err := r.record(a, info.label, append(r.neighbours(a, l.Master), made)...); err != nil {
 		return err
 	}
 	if pooled {
@@ -127,8 +133,7 @@ func (r *rebuilder) attachment(ctx context.Context, l netops.LinkInfo, bridges m
 
 // record stores an attachment, to be removed with its interface, the rules that are
 // bound to that, and the nftables elements that bear its label.
-func (r *rebuilder) record(a *store.Attachment, label string, iface netops.Object) error {
-	made := []netops.Object{iface}
+func (r *rebuilder) record(a *store.Attachment, label string, made ...netops.Object) error {
 	for _, rule := range r.rules {
 		if rule.IIF == a.HostLink {
 			made = append(made, rule)
@@ -178,7 +183,9 @@ func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 	}
 	r.noted[id] = true
 	var spec netops.Spec
-	if bridge.Name != "" {
+	if t := r.takeovers[bridge.Name]; t != nil {
+		spec.Add(t, &netops.LinkDNS{Link: t.Bridge, From: t.Uplink})
+	} else if bridge.Name != "" {
 		spec.Add(&netops.Link{In: netops.Host, Shared: true, Name: bridge.Name, Kind: bridge.Kind, Alias: SharedAlias})
 	}
 	for _, e := range r.elements {

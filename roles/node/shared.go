@@ -63,8 +63,8 @@ func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, change
 		if !o.IsShared() || noted[id] {
 			continue
 		}
-		if _, ok := o.(*netops.Element); ok && made[id] == nil {
-			made[id] = o // all elements of our tables are ours; a wider one may stand for it
+		if made[id] == nil && alwaysOurs(o) {
+			made[id] = o
 		}
 		if made[id] != nil {
 			spec.Add(made[id])
@@ -76,6 +76,17 @@ func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, change
 		names = nil // another network may come to have made what is missing
 	}
 	return recordObjects(tx, network, role, spec, names, now)
+}
+
+// alwaysOurs tells whether nobody else makes objects of the kind: all elements of our
+// tables are ours, though a wider one may stand for one, and so is a bridge that has
+// an uplink's place.
+func alwaysOurs(o netops.Object) bool {
+	switch o.(type) {
+	case *netops.Element, *netops.Takeover, *netops.LinkDNS:
+		return true
+	}
+	return false
 }
 
 // sharedNames are the identities of those shared objects of a spec that can be
@@ -331,8 +342,11 @@ func removable(links []netops.LinkInfo, mine, others []netops.Change) (gone, kep
 func madeBy(changes []netops.Change, links []netops.LinkInfo) map[string]bool {
 	made := map[string]bool{}
 	for _, c := range changes {
-		if l, ok := c.Do.Object.(*netops.Link); ok {
-			made[l.Name] = true
+		switch o := c.Do.Object.(type) {
+		case *netops.Link:
+			made[o.Name] = true
+		case *netops.Takeover:
+			made[o.Uplink] = true // it is the bridge's port for as long as that has its place
 		}
 	}
 	byIndex := make(map[int]netops.LinkInfo, len(links))
@@ -366,6 +380,10 @@ func onLink(o netops.Object) string {
 	case *netops.Element:
 		return o.Key[0]
 	case *netops.Forward:
+		return o.Link
+	case *netops.Takeover:
+		return o.Bridge
+	case *netops.LinkDNS:
 		return o.Link
 	}
 	return ""
