@@ -104,9 +104,12 @@ func (v *inventory) differencesOfAttachment(key store.Key, att *store.Attachment
 			if _, _, ok := homeOf(&v.sources[i], a); !ok || leased && l.Owner == key {
 				continue
 			}
-			if leased {
+			switch {
+			case v.census.Dead(att):
+				add(a.String(), doFix, "recorded for %s, which is gone", ownerOf(key, att.Pod))
+			case leased:
 				add(a.String(), doRecreate, "%s has it, and it is leased to %s", ownerOf(key, att.Pod), ownerOf(l.Owner, l.Pod))
-			} else {
+			default:
 				add(a.String(), doRecreate, "%s has it without a lease: another pod may get it too", ownerOf(key, att.Pod))
 			}
 			break
