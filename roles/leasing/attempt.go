@@ -159,7 +159,7 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 	if err != nil {
 		return nil, err
 	}
-	if err := node.SettleLeases(tx, id, a.Plan.Holds); err != nil {
+	if err := node.SettleLeases(tx, id, a.Plan.adopts); err != nil {
 		return nil, err
 	}
 	owned, err := pool.Owned(t.lease.Owner)

@@ -3,6 +3,7 @@ package leasing
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 
@@ -25,36 +26,67 @@ type Home struct {
 // and subnet it is of; IPv4 first. An attachment without one has no homes. It
 // reads the store only.
 func CloudHome(ctx context.Context, h *roles.Host, key store.Key) ([]Home, error) {
-	var homes []Home
-	err := h.Store.View(ctx, func(tx *store.Tx) error {
-		leases, err := tx.LeasesOf(key)
-		if err != nil {
+	var leases []store.Lease
+	sources := map[string]*store.CloudSource{}
+	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
+		if leases, err = tx.LeasesOf(key); err != nil {
 			return err
 		}
 		leases = slices.DeleteFunc(leases, func(l store.Lease) bool { return l.Source == "" })
 		for _, l := range leases {
-			home := Home{Address: l.Address, NIC: store.CloudNIC{MAC: l.NIC}}
-			// What cannot be read, or is not there, is a source that names nothing.
-			if source, err := tx.CloudSource(l.Source); err == nil {
-				home.find(source)
+			if sources[l.Source], err = tx.CloudSource(l.Source); err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrDamaged) {
+				return err
 			}
-			homes = append(homes, home)
 		}
 		return nil
 	})
-	return homes, err
+	if err != nil {
+		return nil, err
+	}
+	var homes []Home
+	for _, l := range leases {
+		home := Home{Address: l.Address, NIC: store.CloudNIC{MAC: l.NIC}}
+		if sources[l.Source] == nil {
+			sources[l.Source] = keptSource(ctx, h, l.Source)
+		}
+		home.find(sources[l.Source])
+		homes = append(homes, home)
+	}
+	return homes, nil
 }
 
-// find looks for the address below its NIC.
-func (home *Home) find(source *store.CloudSource) {
-	for _, nic := range source.NICs {
-		if nic.MAC != home.NIC.MAC {
-			continue
+// keptSource is a source as it was before a reboot, until the cloud has been asked
+// again. One that cannot be read names nothing.
+func keptSource(ctx context.Context, h *roles.Host, name string) *store.CloudSource {
+	kept := &store.CloudSource{}
+	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) error {
+		s, err := tx.CloudSource(name)
+		if err == nil {
+			kept = s
 		}
-		for _, s := range nic.Subnets {
-			if s.Prefix.Contains(home.Address) || slices.Contains(s.Addresses, home.Address) ||
-				slices.ContainsFunc(s.Ranges, func(p netip.Prefix) bool { return p.Contains(home.Address) }) {
-				home.NIC, home.Subnet, home.NICs = nic, s, source.NICs
+		return err
+	})
+	if err != nil {
+		h.Log.Debug("look up what the cloud said before the reboot", "source", name, "error", err)
+	}
+	return kept
+}
+
+// find looks for the address below its NIC: where it is named, else where it
+// belongs to.
+func (home *Home) find(source *store.CloudSource) {
+	named := func(s store.CloudSubnet) bool {
+		return slices.Contains(s.Addresses, home.Address) ||
+			slices.ContainsFunc(s.Ranges, func(p netip.Prefix) bool { return p.Contains(home.Address) })
+	}
+	belongs := func(s store.CloudSubnet) bool { return s.Prefix.Contains(home.Address) }
+	for _, is := range []func(store.CloudSubnet) bool{named, belongs} {
+		for _, nic := range source.NICs {
+			if nic.MAC != home.NIC.MAC {
+				continue
+			}
+			if i := slices.IndexFunc(nic.Subnets, is); i >= 0 {
+				home.NIC, home.Subnet, home.NICs = nic, nic.Subnets[i], source.NICs
 				return
 			}
 		}

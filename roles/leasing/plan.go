@@ -9,6 +9,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/sticky"
+	"github.com/cnibox/cnibox/store"
 )
 
 // Plan is what a configuration says of its pools, parsed and found valid.
@@ -172,8 +173,15 @@ func (p *Plan) Asks(req *roles.Request) ([]Ask, error) {
 	return p.assign(asked)
 }
 
-// Holds tells whether an address is in any of the ranges.
-func (p *Plan) Holds(a netip.Addr) bool { return p.rangeOf(a) != nil }
+// adopts tells whether a lease, of which no more than its address is known, is of
+// any of the ranges, and notes what follows from that.
+func (p *Plan) adopts(l *store.Lease) bool {
+	in := p.rangeOf(l.Address)
+	if in != nil {
+		l.Set, l.Source, l.NIC = p.SetOf(l.Address), in.Source, in.NIC
+	}
+	return in != nil
+}
 
 // SetOf is the index of the set whose range contains an address, 0 for none.
 func (p *Plan) SetOf(a netip.Addr) int {

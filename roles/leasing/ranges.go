@@ -93,10 +93,10 @@ func Subtract(from Interval, cuts []Interval) []Interval {
 }
 
 // Merge returns the same addresses as disjoint intervals that are not adjacent, in
-// ascending order. It changes what it is given.
+// ascending order. It overwrites what it is given.
 func Merge(in []Interval) []Interval {
 	slices.SortFunc(in, func(a, b Interval) int { return cmp.Or(a.Lo.Compare(b.Lo), a.Hi.Compare(b.Hi)) })
-	var out []Interval
+	out := in[:0]
 	for _, i := range in {
 		if last := len(out) - 1; last >= 0 && (out[last].Contains(i.Lo) || out[last].Hi.Next() == i.Lo) {
 			if out[last].Hi.Less(i.Hi) {

@@ -1,6 +1,8 @@
 package leasing
 
 import (
+	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -200,4 +202,61 @@ func allOf(s Set) []netip.Addr {
 		}
 	}
 	return out
+}
+
+func TestMerge(t *testing.T) {
+	for name, c := range map[string]struct {
+		in   []Interval
+		want []string
+	}{
+		"none":                   {nil, nil},
+		"neighbours, unordered":  {[]Interval{Single(ip("10.0.0.12")), Single(ip("10.0.0.10")), Single(ip("10.0.0.11"))}, []string{"10.0.0.10-10.0.0.12"}},
+		"apart":                  {[]Interval{Single(ip("10.0.0.12")), Single(ip("10.0.0.10"))}, []string{"10.0.0.10-10.0.0.10", "10.0.0.12-10.0.0.12"}},
+		"nested and overlapping": {[]Interval{span("10.0.0.0", "10.0.0.9"), span("10.0.0.2", "10.0.0.3"), span("10.0.0.9", "10.0.0.11")}, []string{"10.0.0.0-10.0.0.11"}},
+		"to the last":            {[]Interval{span("::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), Single(ip("::1"))}, []string{"::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, texts(Merge(c.in))); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestCountAndSize are the same number, where it fits.
+func TestCountAndSize(t *testing.T) {
+	for _, c := range []struct {
+		free []Interval
+		want string
+	}{
+		{nil, "0"},
+		{[]Interval{Single(ip("10.0.0.1")), span("10.1.0.0", "10.1.255.255")}, "65537"},
+		{[]Interval{span("2001:db8::", "2001:db8::ffff")}, "65536"},
+	} {
+		r := Range{Free: c.free}
+		if size := (Set{r}).Size().String(); fmt.Sprint(r.Count()) != c.want || size != c.want {
+			t.Errorf("%v: count %d, size %s, want %s", c.free, r.Count(), size, c.want)
+		}
+	}
+	r := Range{Free: []Interval{span("2001:db8::", "2001:db8:0:1::")}}
+	if r.Count() != math.MaxUint64 {
+		t.Errorf("count %d", r.Count())
+	}
+}
+
+// TestRangeOf: of ranges with the same bounds it is the one that has the address.
+func TestRangeOf(t *testing.T) {
+	bounds := span("10.0.0.0", "10.0.0.255")
+	s := Set{
+		{Bounds: bounds, Free: []Interval{Single(ip("10.0.0.4"))}, NIC: "a"},
+		{Bounds: bounds, Free: []Interval{Single(ip("10.0.0.5")), span("10.0.0.8", "10.0.0.9")}, NIC: "b"},
+	}
+	for text, want := range map[string]string{"10.0.0.4": "a", "10.0.0.5": "b", "10.0.0.9": "b", "10.0.0.7": "a"} {
+		if r := s.RangeOf(ip(text)); r == nil || r.NIC != want {
+			t.Errorf("%s: %+v", text, r)
+		}
+	}
+	if s.RangeOf(ip("10.0.1.0")) != nil || s[1].Allows(ip("10.0.0.7")) || s[1].Allows(ip("::1")) {
+		t.Error("an address of neither")
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"slices"
 	"time"
@@ -168,7 +167,7 @@ func adopt(tx *store.Tx, key store.Key) (*store.Attachment, error) {
 			continue
 		}
 		to := store.PoolID{DataDir: id.DataDir, Network: key.Network}
-		mine := func(l store.Lease) bool { return l.Owner == from }
+		mine := func(l *store.Lease) bool { return l.Owner == from }
 		if err := moveLeases(tx, id, to, key, mine); err != nil {
 			return nil, err
 		}
@@ -177,14 +176,15 @@ func adopt(tx *store.Tx, key store.Key) (*store.Attachment, error) {
 }
 
 // SettleLeases moves to a pool the rebuilt leases of its network that are
-// within its ranges: nothing but the ranges tells which pool they are of.
-func SettleLeases(tx *store.Tx, id store.PoolID, within func(netip.Addr) bool) error {
+// of its ranges: nothing but the ranges tells which pool they are of. of judges a
+// lease, and completes one that is.
+func SettleLeases(tx *store.Tx, id store.PoolID, of func(*store.Lease) bool) error {
 	from := store.PoolID{DataDir: unknownDir, Network: id.Network}
 	pools, err := tx.Pools()
 	if err != nil || !slices.Contains(pools, from) {
 		return err
 	}
-	return moveLeases(tx, from, id, store.Key{}, func(l store.Lease) bool { return within(l.Address) })
+	return moveLeases(tx, from, id, store.Key{}, of)
 }
 
 // UnsettledLeases are an owner's leases whose pool is not known yet.
@@ -198,7 +198,7 @@ func UnsettledLeases(tx *store.Tx, owner store.Key) ([]store.Lease, error) {
 
 // moveLeases moves the chosen leases to another pool and, unless it is the
 // zero Key, to another owner. An address that is taken there stays with its holder.
-func moveLeases(tx *store.Tx, from, to store.PoolID, owner store.Key, chosen func(store.Lease) bool) error {
+func moveLeases(tx *store.Tx, from, to store.PoolID, owner store.Key, chosen func(*store.Lease) bool) error {
 	source, err := tx.Pool(from)
 	if err != nil {
 		return err
@@ -212,7 +212,7 @@ func moveLeases(tx *store.Tx, from, to store.PoolID, owner store.Key, chosen fun
 		if err != nil {
 			return err
 		}
-		if chosen(l) {
+		if chosen(&l) {
 			moved = append(moved, l)
 		}
 	}

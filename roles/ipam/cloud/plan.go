@@ -154,6 +154,7 @@ func rangeOf(source, mac string, s *store.CloudSubnet, taken map[netip.Addr]bool
 	r := leasing.Range{Subnet: s.Prefix, Bounds: leasing.Whole(s.Prefix), Gateway: s.Gateway, Source: source, NIC: mac}
 	hosts := leasing.Hosts(s.Prefix)
 	unusable := func(a netip.Addr) bool { return taken[a] || r.Bounds.Contains(a) && !hosts.Contains(a) }
+	r.Free = make([]leasing.Interval, 0, len(s.Addresses)+len(s.Ranges))
 	for _, a := range s.Addresses {
 		if !unusable(a) {
 			r.Free = append(r.Free, leasing.Single(a))

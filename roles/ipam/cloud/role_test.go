@@ -353,6 +353,10 @@ func TestRebuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, b.add(t, a, request("a")), "10.240.0.37")
+	homes, err := leasing.CloudHome(context.Background(), b.Host, request("old").Key())
+	if err != nil || len(homes) != 1 || homes[0].Subnet.Prefix.String() != "10.240.0.0/16" {
+		t.Errorf("homes %+v, %v", homes, err)
+	}
 	b.del(t, a, "old")
 	if err := b.addFails(t, a, request("b")); !strings.Contains(err.Error(), "1 cooling down") {
 		t.Error(err)
