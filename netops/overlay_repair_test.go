@@ -3,9 +3,13 @@ package netops
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // told waits for the overlay to ask for an Apply.
@@ -214,4 +218,36 @@ func TestOverlayDirect(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOverlayFlood: more happens than the socket has room for, and what matters comes last
+// and is not told: that something was lost is reason enough to look.
+func TestOverlayFlood(t *testing.T) {
+	n := net4()
+	other := makeNodes(t, n)
+	at := echo(t, other, n)
+	o := openOverlay(t, n, OverlayOptions{})
+	spec := n.spec()
+	apply(t, o, spec)
+	works := func() bool { return reach(t, n, at, 10*time.Second) }
+	if !works() {
+		t.Fatal("no answer before the flood")
+	}
+	if err := unix.SetsockoptInt(o.monitor.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil {
+		t.Fatal(err)
+	}
+	var flood strings.Builder
+	for i := range 2000 {
+		fmt.Fprintf(&flood, "neigh add 203.0.%d.%d lladdr 02:00:00:00:00:01 dev under0 nud permanent\n", i>>8, i&255)
+	}
+	fmt.Fprintf(&flood, "route del %s\nneigh flush dev under0 nud permanent\n", n.otherSubnet)
+	batch := filepath.Join(t.TempDir(), "batch")
+	if err := os.WriteFile(batch, []byte(flood.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.monitor.mu.Lock() // it hears one thing more, and then no more
+	run(t, "ip", "-batch", batch)
+	o.monitor.mu.Unlock()
+	mend(t, o, spec, works)
+	settled(t, o, spec)
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -193,7 +194,7 @@ func TestRegistryDown(t *testing.T) {
 }
 
 // TestRestartDuringTransfer: a TCP connection between pods of two nodes does not
-// notice that agents stop, are killed and start again.
+// notice that agents stop, are killed and start again, for CNIBOX_SOAK seconds.
 func TestRestartDuringTransfer(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
 	pods := w.startAll()
@@ -249,7 +250,9 @@ func TestRestartDuringTransfer(t *testing.T) {
 			}
 		}
 	}()
-	for range 3 {
+	soak, _ := strconv.Atoi(os.Getenv("CNIBOX_SOAK"))
+	end := time.Now().Add(time.Duration(soak) * time.Second)
+	for round := 0; round < 3 || time.Now().Before(end); round++ {
 		for _, n := range w.nodes {
 			n.kill()
 			n.start()
