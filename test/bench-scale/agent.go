@@ -39,7 +39,9 @@ type live struct {
 	start               seconds
 	rss, peak           int // KiB
 	one, oneMost, burst seconds
-	idle                float64 // of one CPU
+	// tail is the part of burst after the registry had taken the last change.
+	tail seconds
+	idle float64 // of one CPU
 }
 
 func (a *agent) env() []string {
@@ -126,7 +128,7 @@ func (a *agent) live(ctx context.Context, r registry) (l live, err error) {
 	generation := 1
 	var ones []seconds
 	for range 20 {
-		took, err := h.until(generation, 1, func() error { return r.change(ctx, generation, 1) })
+		took, _, err := h.until(generation, 1, func() error { return r.change(ctx, generation, 1) })
 		if err != nil {
 			return l, err
 		}
@@ -135,7 +137,7 @@ func (a *agent) live(ctx context.Context, r registry) (l live, err error) {
 		generation++
 	}
 	l.one = median(ones)
-	if l.burst, err = h.until(generation, 1000, func() error { return r.change(ctx, generation, 1000) }); err != nil {
+	if l.burst, l.tail, err = h.until(generation, 1000, func() error { return r.change(ctx, generation, 1000) }); err != nil {
 		return l, err
 	}
 	const quiet = 5 * time.Second
@@ -187,8 +189,8 @@ func hearMACs() (*ears, error) {
 func (e *ears) close() { close(e.done) }
 
 // until is the time from before a change until the forwarding entries of n nodes
-// of a generation are in the kernel.
-func (e *ears) until(generation, n int, change func() error) (seconds, error) {
+// of a generation are in the kernel, and the part of it after the change was made.
+func (e *ears) until(generation, n int, change func() error) (all, tail seconds, err error) {
 	want := map[string]bool{}
 	for k := range n {
 		want[mac(generation, k)] = true
@@ -197,19 +199,24 @@ func (e *ears) until(generation, n int, change func() error) (seconds, error) {
 	failed := make(chan error, 1)
 	go func() { failed <- change() }()
 	late := time.After(patience)
-	for len(want) > 0 {
+	var taken, done time.Time
+	for done.IsZero() || taken.IsZero() {
 		select {
 		case u := <-e.updates:
 			if u.Type == unix.RTM_NEWNEIGH && u.Family == unix.AF_BRIDGE {
 				delete(want, u.HardwareAddr.String())
 			}
+			if len(want) == 0 && done.IsZero() {
+				done = time.Now()
+			}
 		case err := <-failed:
 			if err != nil {
-				return 0, err
+				return 0, 0, err
 			}
+			taken = time.Now()
 		case <-late:
-			return 0, fmt.Errorf("%d of %d changes are not in the kernel", len(want), n)
+			return 0, 0, fmt.Errorf("%d of %d changes are not in the kernel", len(want), n)
 		}
 	}
-	return time.Since(start), nil
+	return done.Sub(start), max(done.Sub(taken), 0), nil
 }
