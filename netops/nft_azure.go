@@ -81,7 +81,7 @@ func macNATFeature() nftFeature {
 			{
 				name: "macnat_postrouting", kind: "filter", hook: bridgePostrouting, priority: priorityBridgeSource,
 				rules: []nftRule{
-					rule(arp(arpRequest), outputLink(), targetIP(), fromMap(pods4), drops()),
+					rule(arp(arpRequest), outputLink(), targetIP(), fromMap(pods4), isSet(), drops()),
 					rule(etherType(unix.ETH_P_ARP), outputLink(), fromMap(uplinks), setNetwork(arpSender)),
 					optionRule(uplinks, ndRouterSolicitation, 8, ndSourceOption),
 					optionRule(uplinks, ndNeighbourSolicitation, 24, ndSourceOption),
@@ -171,6 +171,13 @@ func fromMap(set *nftSet) rulePart {
 			SourceRegister: firstRegister, DestRegister: firstRegister, IsDestRegSet: true, SetName: set.name,
 		})
 		b.next = firstRegister
+	}
+}
+
+// isSet compares what was mapped with nothing, for nft to show the lookup.
+func isSet() rulePart {
+	return func(b *ruleBuilder) {
+		b.exprs = append(b.exprs, &expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: make([]byte, etherAddr.size())})
 	}
 }
 

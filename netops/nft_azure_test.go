@@ -29,6 +29,7 @@ func macNATNet(t *testing.T) (fabric, a, b *neighbour) {
 		t.Helper()
 		run(t, "ip", strings.Fields(args)...)
 	}
+	ip("link set lo up")
 	ip("link add azure0 address " + uplinkMAC + " type bridge mcast_snooping 0")
 	t.Cleanup(func() {
 		for _, l := range []string{"azure0", "up0", "azva", "azvb"} {

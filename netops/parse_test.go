@@ -31,6 +31,15 @@ func FuzzParse(f *testing.F) {
 		_, _ = parseLink(b)
 		_, _, _ = parseAddr(b)
 		_, _ = parseRoute(b)
+		if r, _, err := parsePlacedRoute(b, 1); err == nil && r.kind != 0 {
+			_, _ = r.add(on{expires: true}), r.del()
+		}
+		if state, ok, err := parseAddr(b); ok && err == nil {
+			if raw, err := readRaw(b, unix.SizeofIfAddrmsg); err == nil {
+				a := placedAddr{raw, state}
+				_, _ = a.add(on{expires: true}), a.del()
+			}
+		}
 		_, _, _ = parseRule(b)
 		_, _, _ = parseNeigh(b, 1)
 		_, _ = parseFlow(b)

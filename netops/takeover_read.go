@@ -211,14 +211,29 @@ func parsePlacedRoute(b []byte, index int) (r placedRoute, ok bool, err error) {
 		return r, false, err
 	}
 	r = placedRoute{rawMessage: raw, routeState: hops[0], kind: kind, tos: b[3], family: b[0]}
-	over := slices.ContainsFunc(hops, func(h routeState) bool { return h.link == index })
+	over := slices.IndexFunc(hops, func(h routeState) bool { return h.link == index })
 	switch {
-	case raw.value(unix.RTA_MULTIPATH) != nil:
-		r.refused = "it has several hops"
 	case raw.value(rtaNhID) != nil:
 		r.refused = "it is by a nexthop object"
+	case raw.value(unix.RTA_MULTIPATH) != nil && r.family == unix.AF_INET:
+		r.refused = "it has several hops"
+	case raw.value(unix.RTA_MULTIPATH) != nil && over >= 0:
+		r.hop(hops[over])
 	}
-	return r, over, nil
+	return r, over >= 0, nil
+}
+
+// hop makes the route that of one hop: the hops of an IPv6 route are routes of their
+// own, which are only told together.
+func (r *placedRoute) hop(h routeState) {
+	r.routeState = h
+	r.attrs = slices.DeleteFunc(slices.Clone(r.attrs), func(a rawAttr) bool { return a.kind == unix.RTA_MULTIPATH })
+	if h.via.IsValid() {
+		r.attrs = append(r.attrs, rawAttr{unix.RTA_GATEWAY, h.via.AsSlice()})
+	}
+	if h.onLink {
+		r.header[8] |= unix.RTNH_F_ONLINK
+	}
 }
 
 // placedNeighs reads a link's neighbours that are of use to another link.

@@ -5,15 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
-
-// carrierPatience bounds the wait for the bridge's carrier, which comes within a
-// millisecond of its first port that has one.
-const carrierPatience = 5 * time.Second
 
 // takeoverRun is one time that a Takeover is made or undone. It goes by what the
 // kernel has, so it begins where another one ended.
@@ -76,7 +71,10 @@ func (r *takeoverRun) take(ctx context.Context) error {
 	// An IPv4 packet that comes in by a link without an address does not pass the
 	// source's check, loose as it may be (fib_validate_source).
 	early := have.pieces(to, func(a placedAddr) bool { return a.prefix.Addr().Is4() })
-	if err := r.send(ctx, append(early, r.enslave()...)...); err != nil {
+	if err := r.send(ctx, early...); err != nil {
+		return err
+	}
+	if err := r.asPort(ctx, r.enslave()...); err != nil {
 		return err
 	}
 	if err := r.awaitCarrier(ctx); err != nil {
@@ -89,6 +87,9 @@ func (r *takeoverRun) take(ctx context.Context) error {
 	late := have.pieces(to, func(a placedAddr) bool { return a.prefix.Addr().Is6() })
 	late = append(late, neighPieces(neighs, to)...)
 	if err := r.send(ctx, append(late, have.routePieces(to)...)...); err != nil {
+		return err
+	}
+	if err := r.awaitAddresses(ctx, to, have); err != nil {
 		return err
 	}
 	// An IPv6 address that has a lifetime leaves the kernel's route for it behind.
@@ -126,20 +127,44 @@ func (r *takeoverRun) giveBack(ctx context.Context) error {
 	if err := r.send(ctx, append(making, have.routePieces(to)...)...); err != nil {
 		return err
 	}
+	if err := r.awaitAddresses(ctx, to, have); err != nil {
+		return err
+	}
 	// The kernel's own routes over the bridge come before those over the uplink: what
 	// comes in by the uplink would not pass the source's check.
 	leaving := have.routesGone(r.Bridge, slices.Concat(have.routes, have.connected))
-	if enslaved {
-		leaving = append(leaving, r.release())
-	}
-	mine := ownLabel(r.br.alias) == takeoverLabel
-	if !mine {
-		leaving = append(leaving, have.addrsGone(r.Bridge)...)
-	}
-	if err := r.send(ctx, leaving...); err != nil || !mine {
+	if err := r.send(ctx, leaving...); err != nil {
 		return err
 	}
-	return r.send(ctx, r.deletion())
+	if enslaved {
+		if err := r.asPort(ctx, r.release()); err != nil {
+			return err
+		}
+	}
+	if ownLabel(r.br.alias) != takeoverLabel {
+		return r.send(ctx, have.addrsGone(r.Bridge)...)
+	}
+	if err := r.removeDetour(ctx); err != nil {
+		return err
+	}
+	return r.send(ctx, r.deletion(r.br))
+}
+
+// asPort makes the uplink a port, or releases it, while packets take a detour.
+func (r *takeoverRun) asPort(ctx context.Context, pieces ...piece) error {
+	if len(pieces) == 0 {
+		return nil
+	}
+	if err := r.makeDetour(ctx); err != nil {
+		return err
+	}
+	if err := r.detour(ctx); err != nil {
+		return err
+	}
+	if err := r.send(ctx, pieces...); err != nil {
+		return err
+	}
+	return r.straight(ctx)
 }
 
 // pieces give a link those addresses that are wanted, the uplink's own link-local
@@ -154,9 +179,11 @@ func (p *placed) pieces(to on, wanted func(placedAddr) bool) []piece {
 	return all
 }
 
+// routePieces make routes over a link. The kernel makes those of addresses that are
+// new to it; others may have lost theirs.
 func (p *placed) routePieces(to on) []piece {
 	var all []piece
-	for _, r := range p.routes {
+	for _, r := range slices.Concat(p.connected, p.routes) {
 		all = append(all, piece{Step{VerbAdd, r.object(to.link)}, []rtMessage{r.add(to)}})
 	}
 	return all
@@ -212,12 +239,12 @@ func (r *takeoverRun) release() piece {
 	return piece{Step{VerbSet, l}, []rtMessage{masterMessage(r.up.index, 0)}}
 }
 
-// deletion deletes the bridge.
-func (r *takeoverRun) deletion() piece {
-	delete(r.index, linkRef{Host, r.Bridge})
+// deletion deletes a link of ours.
+func (r *takeoverRun) deletion(have *linkState) piece {
+	delete(r.index, linkRef{Host, have.name})
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(r.br.index)
-	l := &Link{In: Host, Shared: true, Name: r.Bridge, Kind: kindBridge, Alias: r.br.alias}
+	ifi.Index = int32(have.index)
+	l := &Link{In: Host, Shared: true, Name: have.name, Kind: have.kind, Alias: have.alias}
 	return piece{Step{VerbDel, l}, []rtMessage{{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}}}}
 }
 
@@ -226,7 +253,7 @@ func (r *takeoverRun) otherPorts(ctx context.Context) ([]string, error) {
 	links, err := r.c.links(ctx)
 	var names []string
 	for _, l := range links {
-		if l.master == r.br.index && l.index != r.up.index {
+		if l.master == r.br.index && l.index != r.up.index && l.name != r.detourEnd(false) {
 			names = append(names, l.name)
 		}
 	}
@@ -280,37 +307,4 @@ func (r *takeoverRun) write(ctx context.Context, pieces []piece, msgs []rtMessag
 		p.After(pieces[0].step)
 	}
 	return errors.Join(errs...)
-}
-
-// awaitCarrier waits until the bridge can carry traffic: before that the kernel
-// drops what is sent by it. It has no carrier of its own where the uplink has none.
-func (r *takeoverRun) awaitCarrier(ctx context.Context) error {
-	if r.up.oper != operUp {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, carrierPatience)
-	defer cancel()
-	var told *rtConn
-	err := r.net.host.visit(func() (err error) {
-		if told, err = openRTConn(); err != nil {
-			return err
-		}
-		return unix.SetsockoptInt(told.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.RTNLGRP_LINK)
-	})
-	if told != nil {
-		defer func() { _ = told.close() }()
-	}
-	for err == nil {
-		var br *linkState
-		if br, err = r.c.linkByIndex(ctx, r.br.index); err == nil && br.oper == operUp && br.flags&unix.IFF_LOWER_UP != 0 {
-			return nil
-		}
-		if err == nil {
-			err = told.receive(ctx, func(unix.NlMsghdr, []byte) {})
-		}
-		if errors.Is(err, unix.ENOBUFS) { // told of too much: read again
-			err = nil
-		}
-	}
-	return fmt.Errorf("wait for the carrier of bridge %q: %w", r.Bridge, err)
 }

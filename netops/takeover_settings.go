@@ -65,6 +65,9 @@ func (r *takeoverRun) finish(ctx context.Context) error {
 	if ownLabel(r.br.alias) != takeoverLabel {
 		return nil
 	}
+	if err := r.removeDetour(ctx); err != nil {
+		return err
+	}
 	done := &Link{In: Host, Shared: true, Name: r.Bridge, Alias: r.alias(false)}
 	m, err := done.setAt(ctx, r.session, r.br.index)
 	if err != nil {
@@ -167,14 +170,19 @@ func (r *takeoverRun) setting(key, link string) (string, error) {
 
 // change sets one of the bridge's settings, if it differs.
 func (r *takeoverRun) change(ctx context.Context, key, value string) error {
-	have, err := r.setting(key, r.Bridge)
+	return r.changeOf(ctx, r.Bridge, key, value)
+}
+
+// changeOf sets one of a link's settings, if it is there and differs.
+func (r *takeoverRun) changeOf(ctx context.Context, link, key, value string) error {
+	have, err := r.setting(key, link)
 	if err != nil || have == "" || have == value {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	c := &Sysctl{In: Host, Shared: true, Key: strings.Replace(key, "%", r.Bridge, 1), Value: value}
+	c := &Sysctl{In: Host, Shared: true, Key: strings.Replace(key, "%", link, 1), Value: value}
 	st := Step{VerbSet, c}
 	if p := r.net.probe; p != nil {
 		if err := p.Before(st); err != nil {

@@ -196,13 +196,14 @@ func TestTakeover(t *testing.T) {
 			more(t, all)
 			n := newNet(t, nil)
 			t.Logf("stalls before: %v, %v, %v", near.stall(), far.stall(), far6.stall())
+			again := sentAgain(t)
 			begun := time.Now()
 			if err := n.Ensure(ctx, taken(), nil); err != nil {
 				t.Fatal(err)
 			}
 			took := time.Since(begun)
 			more(t, all)
-			t.Logf("taken in %v; stalls: same subnet %v, by the gateway %v, IPv6 %v", took, near.stall(), far.stall(), far6.stall())
+			t.Logf("taken in %v; stalls: same subnet %v, by the gateway %v, IPv6 %v; sent again %d", took, near.stall(), far.stall(), far6.stall(), sentAgain(t)-again)
 			if d := cmp.Diff(before, placedText(t, "azure0")); d != "" {
 				t.Errorf("azure0 (-eth0 before +azure0):\n%s", d)
 			}
@@ -227,8 +228,35 @@ func TestTakeover(t *testing.T) {
 				}
 				t.Logf("given back; stall %v", longest)
 			}
+			t.Logf("in all sent again %d", sentAgain(t)-again)
 		})
 	}
+}
+
+// sentAgain counts the segments that TCP sent again.
+func sentAgain(t testing.TB) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/thread-self/net/snmp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if f[0] != "Tcp:" {
+			continue
+		}
+		if i := slices.Index(names, "RetransSegs"); i >= 0 {
+			n, err := strconv.Atoi(f[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		names = f
+	}
+	t.Fatal("no count of what TCP sent again")
+	return 0
 }
 
 func more(t testing.TB, all []*live) {
@@ -334,9 +362,9 @@ func TestTakeoverKillSweep(t *testing.T) {
 	want := placedText(t, "eth0")
 	v := newLive(t, box, "", "192.0.2.2")
 	n := newNet(t, nil)
-	writes := 0
 	for _, verb := range []string{"take", "restore"} {
-		for at, killed := 1, true; killed; at++ {
+		at := 1
+		for killed := true; killed; at++ {
 			for _, when := range []string{"before", "after"} {
 				if verb == "restore" {
 					if err := n.Ensure(ctx, taken(), nil); err != nil {
@@ -365,10 +393,10 @@ func TestTakeoverKillSweep(t *testing.T) {
 					t.Fatalf("%s killed %s write %d: eth0 (-before +restored):\n%s", verb, when, at, d)
 				}
 			}
-			writes++
 		}
+		t.Logf("%s: killed around %d writes, longest stall %v", verb, at-2, v.stall())
 	}
-	t.Logf("%d writes, longest stall %v", writes-2, v.end(t))
+	v.end(t)
 }
 
 // victim runs a takeover or restoration that is killed; false if it came to its end.

@@ -110,7 +110,7 @@ func FuzzMessage(f *testing.F) {
 			}
 			return
 		}
-		for _, answer := range []any{new(string), new(bool), new([]string)} {
+		for _, answer := range []any{new(string), new(bool), new([]string), new(Value)} {
 			again := *m
 			if err := again.decode(answer); err != nil && !errors.Is(err, ErrProtocol) {
 				t.Errorf("%v", err)
