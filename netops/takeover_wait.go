@@ -1,0 +1,96 @@
+package netops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// takeoverPatience bounds the waits for what the kernel does by itself within a
+// millisecond.
+const takeoverPatience = 5 * time.Second
+
+// awaitCarrier waits until the bridge can carry traffic: before that the kernel
+// drops what is sent by it. It has no carrier of its own where the uplink has none.
+func (r *takeoverRun) awaitCarrier(ctx context.Context) error {
+	if r.up.oper != operUp {
+		return nil
+	}
+	err := r.await(ctx, unix.RTNLGRP_LINK, func(ctx context.Context) (bool, error) {
+		br, err := r.c.linkByIndex(ctx, r.br.index)
+		return err == nil && br.oper == operUp && br.flags&unix.IFF_LOWER_UP != 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the carrier of bridge %q: %w", r.Bridge, err)
+	}
+	return nil
+}
+
+// awaitAddresses waits until packets for IPv6 addresses are taken in that a link was
+// given: the kernel makes the routes for that a little later, by the way that has
+// duplicate address detection on it (addrconf_dad_work).
+func (r *takeoverRun) awaitAddresses(ctx context.Context, to on, p *placed) error {
+	wanted := map[netip.Addr]bool{}
+	for _, a := range p.addrs {
+		if a.prefix.Addr().Is6() {
+			wanted[a.prefix.Addr()] = true
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	err := r.await(ctx, unix.RTNLGRP_IPV6_ROUTE, func(ctx context.Context) (bool, error) {
+		m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{
+			&nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET6}},
+			nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(unix.RT_TABLE_LOCAL)),
+		}}
+		have := map[netip.Addr]bool{}
+		err := r.c.dump(ctx, m, func() { clear(have) }, func(_ uint16, data []byte) error {
+			hops, err := parseRouteOf(data, unix.RTN_LOCAL)
+			for _, h := range hops {
+				if h.link == to.index && wanted[h.dst.Addr()] && h.dst.IsSingleIP() {
+					have[h.dst.Addr()] = true
+				}
+			}
+			return err
+		})
+		return len(have) == len(wanted), err
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the IPv6 addresses of %q: %w", to.link, err)
+	}
+	return nil
+}
+
+// await waits until something is so, which is looked at each time that the kernel
+// tells of a change of the kind.
+func (r *takeoverRun) await(ctx context.Context, group int, done func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, takeoverPatience)
+	defer cancel()
+	var told *rtConn
+	err := r.net.host.visit(func() (err error) {
+		if told, err = openRTConn(); err != nil {
+			return err
+		}
+		return unix.SetsockoptInt(told.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
+	})
+	if told != nil {
+		defer func() { _ = told.close() }()
+	}
+	for err == nil {
+		var is bool
+		if is, err = done(ctx); is || err != nil {
+			return err
+		}
+		err = told.receive(ctx, func(unix.NlMsghdr, []byte) {})
+		if errors.Is(err, unix.ENOBUFS) { // told of too much: look again
+			err = nil
+		}
+	}
+	return err
+}
