@@ -113,37 +113,6 @@ func (f *Freed) decode(k []byte) (FreedAddress, error) {
 	return FreedAddress{}, fmt.Errorf("decode key %.200q of %s: %w", k, f.bits.name(), ErrDamaged)
 }
 
-// Settle makes what was released later than now, by a clock that has been put
-// back, released now: it would not be given for too long.
-func (f *Freed) Settle(now time.Time) error {
-	if f.b == nil {
-		return nil
-	}
-	var late []netip.Addr
-	c := f.b.Cursor()
-	for k, _ := c.Seek([]byte{freedTime + 1}); ; {
-		if k == nil {
-			k, _ = c.Last()
-		} else {
-			k, _ = c.Prev()
-		}
-		if len(k) == 0 || k[0] != freedTime {
-			break
-		}
-		one, err := f.decode(k)
-		if err != nil || !one.Released.After(now) {
-			break
-		}
-		late = append(late, one.Address)
-	}
-	for _, a := range late {
-		if err := f.put(a, now); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Forget forgets at most limit addresses that were released before a time: they
 // count as never leased then. A large pool would grow for ever.
 func (f *Freed) Forget(before time.Time, limit int) error {

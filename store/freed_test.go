@@ -113,49 +113,6 @@ func compareFreed(t *testing.T, tx *store.Tx, id store.PoolID, freed map[netip.A
 	return nil
 }
 
-// TestFreedSettle: what was released by a clock that ran ahead is released now.
-func TestFreedSettle(t *testing.T) {
-	now := testTime.Add(time.Hour)
-	o := options(t)
-	o.Now = func() time.Time { return now }
-	s := store.New(o)
-	id := store.PoolID{Network: "net", DataDir: store.CloudDataDir}
-	update(t, s, func(tx *store.Tx) error {
-		p, err := tx.Pool(id)
-		if err != nil {
-			return err
-		}
-		for i, a := range []netip.Addr{addr("10.1.0.2"), addr("10.1.0.3"), addr("10.1.0.4")} {
-			now = testTime.Add(time.Duration(i-1) * time.Hour)
-			if err := p.Reserve(store.Lease{Address: a, Owner: key("net", "c")}); err != nil {
-				return err
-			}
-			if err := p.Release(a); err != nil {
-				return err
-			}
-		}
-		f, err := tx.Freed(id)
-		if err != nil {
-			return err
-		}
-		if err := f.Settle(testTime); err != nil {
-			return err
-		}
-		want := map[netip.Addr]time.Time{addr("10.1.0.2"): testTime.Add(-time.Hour), addr("10.1.0.3"): testTime, addr("10.1.0.4"): testTime}
-		var have []store.FreedAddress
-		for one, err := range f.Oldest() {
-			if err != nil {
-				return err
-			}
-			have = append(have, one)
-		}
-		if diff := gocmp.Diff(oldest(want), have, sameAddr); diff != "" {
-			t.Error(diff)
-		}
-		return nil
-	})
-}
-
 // TestFreedOfOthers: a pool whose addresses are of ranges remembers nothing.
 func TestFreedOfOthers(t *testing.T) {
 	s := newStore(t)

@@ -173,11 +173,6 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 	if err := c.remember(tx, id); err != nil {
 		return nil, err
 	}
-	if c.freed != nil {
-		if err := c.freed.Settle(c.now); err != nil {
-			return nil, err
-		}
-	}
 	if kept != nil {
 		c.last = t.reaped && !a.Plan.Sticky.Strict
 		if err := a.begin(c, h.Store.BootID(), t); err != nil {

@@ -55,14 +55,16 @@ func (c *chooser) isFree(a netip.Addr) (bool, error) {
 	return errors.Is(err, store.ErrNotFound), ignoring(err, store.ErrNotFound)
 }
 
-// cooling tells whether an address is nobody's yet, and until when.
+// cooling tells whether an address is nobody's yet, and until when. What was
+// released later than now, by a clock that has been put back, is not: it would be
+// nobody's for too long.
 func (c *chooser) cooling(a netip.Addr) (until time.Time, ok bool) {
 	if c.freed == nil {
 		return until, false
 	}
 	at, ok := c.freed.At(a)
 	until = at.Add(c.plan.Reuse.Cooldown)
-	return until, ok && c.now.Before(until)
+	return until, ok && !at.After(c.now) && c.now.Before(until)
 }
 
 // preferred is an address of the first range that has one: one that nobody is
@@ -92,9 +94,6 @@ func (c *chooser) longest(in *Range) (Grant, bool, error) {
 	for f, err := range c.freed.Oldest() {
 		if err != nil {
 			return Grant{}, false, err
-		}
-		if c.now.Before(f.Released.Add(c.plan.Reuse.Cooldown)) {
-			break // those after it cool down for longer
 		}
 		if !in.Allows(f.Address) {
 			continue
