@@ -1,9 +1,3 @@
-// Go would read the process's cgroup and all mounts of the node at each start, to
-// find out how many CPUs it may have; a call needs one.
-//
-//go:debug containermaxprocs=0
-//go:debug updatemaxprocs=0
-
 // Cnibox is every CNI plugin in one binary: called as "bridge" it is the
 // bridge plugin, called as "cnibox" it is a command line.
 package main
@@ -11,6 +5,7 @@ package main
 import (
 	"context"
 	"os"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -19,7 +14,7 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/cli"
 	"github.com/cnibox/cnibox/roles/dispatch"
-	"github.com/cnibox/cnibox/roles/dispatch/onethread"
+	_ "github.com/cnibox/cnibox/roles/dispatch/onethread"
 )
 
 func main() { os.Exit(run()) }
@@ -36,7 +31,7 @@ func run() int {
 
 // commandLine runs what a person typed.
 func commandLine(p dispatch.Process) int {
-	onethread.Lift()
+	runtime.SetDefaultGOMAXPROCS() // a call's one CPU is not for those who serve many
 	ctx, stop := dispatch.WithSignals(context.Background())
 	defer stop()
 	log := dispatch.NewLogger(p)

@@ -14,11 +14,11 @@ import (
 	"log/slog"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/dispatch/onethread"
 )
 
 // Exit codes of a plugin, and of a daemon.
@@ -138,7 +138,7 @@ func (p *Process) about(role *roles.Role, name string) {
 
 // daemon runs a role until it is stopped, on as many CPUs as there are.
 func (p *Process) daemon(ctx context.Context, role *roles.Role, name string, args []string) int {
-	onethread.Lift()
+	runtime.SetDefaultGOMAXPROCS()
 	log := NewLogger(*p)
 	err := p.runDaemon(ctx, role, name, args, log)
 	if err == nil || (ctx.Err() != nil && isCancelled(err)) {
