@@ -117,9 +117,14 @@ func (a *work) plan(ctx context.Context) (*planned, error) {
 	return &planned{wiring: w, changes: changes}, err
 }
 
-// make records the changes as pending, applies them and records the state.
+// make records the changes as pending, applies them and records the state. Where
+// there are none, because all that is wanted is shared and stands, once is enough.
 func (a *work) make(ctx context.Context, p *planned, state store.State) error {
-	rec, err := a.record(p)
+	first := store.Pending
+	if len(p.changes) == 0 {
+		first = state
+	}
+	rec, err := a.record(p, first)
 	if err != nil {
 		return err
 	}
@@ -143,7 +148,7 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		return err
 	}
 	a.made = p
-	if state == store.Pending {
+	if state == first {
 		return nil
 	}
 	rec.Parts[len(rec.Parts)-1].State = state
@@ -156,8 +161,8 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 	})
 }
 
-// record describes the attachment with its part pending.
-func (a *work) record(p *planned) (*store.Attachment, error) {
+// record describes the attachment with its part in a state.
+func (a *work) record(p *planned, state store.State) (*store.Attachment, error) {
 	undo := p.undoable()
 	if a.made != nil {
 		undo = append(a.made.undoable(), undo...)
@@ -167,7 +172,7 @@ func (a *work) record(p *planned) (*store.Attachment, error) {
 		return nil, err
 	}
 	now, w := a.h.Now(), p.wiring
-	part := store.Part{Role: a.role.Role(), State: store.Pending, Changes: raw, Claims: kinds(w.Claims), Time: now}
+	part := store.Part{Role: a.role.Role(), State: state, Changes: raw, Claims: kinds(w.Claims), Time: now}
 	if a.on != nil {
 		rec := *a.on
 		rec.Parts, rec.MAC, rec.Updated = append(slices.Clone(rec.Parts), part), cmp.Or(w.MAC, rec.MAC), now
