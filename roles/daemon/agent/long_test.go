@@ -1,0 +1,105 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/roles/daemon/agent"
+	roleshost "github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store/cluster"
+)
+
+// TestThousandChanges: an agent that heard of a thousand changes holds no more goroutines
+// and files than after the first ones. It runs within the test, which counts them.
+func TestThousandChanges(t *testing.T) {
+	const nodes, rounds = 20, 50
+	w := newWorld(t, 0, vxlan)
+	ip(t, "link add under0 type veth peer name under1")
+	t.Cleanup(func() { ip(t, "link del under0") })
+	for _, link := range []string{"under0", "under1"} {
+		ip(t, "link set "+link+" up")
+	}
+	ip(t, "addr add 172.17.8.101/24 dev under0")
+	dir := t.TempDir()
+	h, done, err := roleshost.Open(t.Context(), roleshost.Options{RunDir: dir + "/run", StateDir: dir + "/state", Role: "agent", Program: "test"})
+	must(t, err)
+	defer done()
+	h.Role = "agent"
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- agent.Role().Run(ctx, h, []string{"-node-name", "self", "-iface", "under0", "-cluster-dir", w.dir, "-subnet-file", "", "-socket", dir + "/s"})
+	}()
+	t.Cleanup(func() {
+		stop()
+		must(t, <-ended)
+		for _, v := range agent.Role().Verbs {
+			if v.Name == "agent cleanup" {
+				_, err := v.Run(context.Background(), h, map[string]string{"subnet-file": "", "socket": dir + "/s"}, nil)
+				must(t, err)
+			}
+		}
+	})
+	files := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		must(t, err)
+		return len(all)
+	}
+	mac := func(round, i int) string { return fmt.Sprintf("02:00:00:%02x:00:%02x", round, i) }
+	neighbours := func() string {
+		out, _ := exec.Command("ip", "neigh", "show", "dev", "flannel.1").CombinedOutput() // it is not there yet
+		return string(out)
+	}
+	var goroutines, open int
+	for round := range rounds {
+		for i := range nodes {
+			w.publish(cluster.Node{
+				Name: fmt.Sprintf("x-%02d", i), PublicIP: netip.AddrFrom4([4]byte{172, 17, 8, byte(150 + i)}), BackendType: "vxlan",
+				PodCIDRs: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", 100+i))}, BackendData: fmt.Appendf(nil, `{"VNI":1,"VtepMAC":%q}`, mac(round, i)),
+			})
+		}
+		if round != 0 && round != rounds-1 {
+			continue
+		}
+		w.within(func() bool { return strings.Count(neighbours(), mac(round, 0)[:11]) == nodes }, func() string { return "not programmed: " + neighbours() })
+		if round == 0 {
+			goroutines, open = runtime.NumGoroutine(), files()
+		}
+	}
+	w.within(func() bool { return runtime.NumGoroutine() <= goroutines && files() <= open }, func() string {
+		stacks := make([]byte, 1<<20)
+		return fmt.Sprintf("%d goroutines and %d files became %d and %d\n%s", goroutines, open, runtime.NumGoroutine(), files(), stacks[:runtime.Stack(stacks, true)])
+	})
+}
+
+// TestReadOnlyState: an agent works that can remember nothing, and so does the one after it:
+// the device and the record in the registry remember for it.
+func TestReadOnlyState(t *testing.T) {
+	w := newWorld(t, 2, vxlan)
+	n := w.nodes[0]
+	must(t, os.MkdirAll(n.StateDir(), 0o700))
+	must(t, unix.Mount("tmpfs", n.StateDir(), "tmpfs", unix.MS_RDONLY, "size=64k,mode=700"))
+	t.Cleanup(func() { _ = unix.Unmount(n.StateDir(), unix.MNT_DETACH) })
+	n.start()
+	before := w.record(n.name)
+	n.kill()
+	n.start()
+	if after := w.record(n.name); !after.Same(&before) {
+		t.Errorf("%+v became %+v", before, after)
+	}
+	w.nodes[1].start()
+	// Its pods' addresses do not stick, and are not in keep.db.
+	w.reach(false, n.attach(), w.nodes[1].attach())
+	if _, err := os.Stat(filepath.Join(n.StateDir(), "keep.db")); err == nil {
+		t.Error("the state directory was written to")
+	}
+}
