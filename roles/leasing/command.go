@@ -8,12 +8,28 @@ import (
 )
 
 // Reader makes an allocator of a plugin's whole configuration.
-type Reader func(conf []byte) (*Allocator, error)
+type Reader func(ctx context.Context, h *roles.Host, conf []byte) (*Allocator, error)
+
+// PlanVerb is one that foresees what ADD would give by a configuration, of an IPAM
+// plugin of one of the types.
+func PlanVerb(name string, read Reader, types ...string) roles.CommandVerb {
+	return roles.CommandVerb{
+		Name: name, Args: "FILE", Run: configured{types, read}.foresee,
+		Help: "tell which addresses a pod would get by a configuration now, and why",
+		Flags: []roles.Flag{
+			{Name: "pod", Help: "the pod, NAMESPACE/NAME"},
+			{Name: "container", Default: "plan", Help: "the container's ID"},
+			{Name: "ifname", Default: "eth0", Help: "the interface's name"},
+			{Name: "mac", Help: "the hardware address that is asked for"},
+			{Name: "ip", Help: "the address that is asked for"},
+		},
+	}
+}
 
 // Verbs are those about pools on the command line. They are about the pools of
-// every role; of a configuration they read what an IPAM plugin of the given type is told.
-func Verbs(typ string, read Reader) []roles.CommandVerb {
-	r := configured{typ, read}
+// every role; of a configuration they read what an IPAM plugin of one of the types is told.
+func Verbs(read Reader, types ...string) []roles.CommandVerb {
+	r := configured{types, read}
 	network := roles.Flag{Name: "network", Help: "the network, where several have the address"}
 	conf := roles.Flag{Name: "conf", Help: "the network's configuration, a file"}
 	force := func(help string) roles.Flag { return roles.Flag{Name: "force", Help: help, Switch: true} }
@@ -23,17 +39,7 @@ func Verbs(typ string, read Reader) []roles.CommandVerb {
 			Name: "ipam show", Args: "[NETWORK|ADDRESS…]", Run: r.show, Flags: []roles.Flag{conf},
 			Help: "show addresses: whose, alive or not, until when they are kept",
 		},
-		{
-			Name: "ipam plan", Args: "FILE", Run: r.foresee,
-			Help: "tell which addresses a pod would get by a configuration now, and why",
-			Flags: []roles.Flag{
-				{Name: "pod", Help: "the pod, NAMESPACE/NAME"},
-				{Name: "container", Default: "plan", Help: "the container's ID"},
-				{Name: "ifname", Default: "eth0", Help: "the interface's name"},
-				{Name: "mac", Help: "the hardware address that is asked for"},
-				{Name: "ip", Help: "the address that is asked for"},
-			},
-		},
+		PlanVerb("ipam plan", read, types...),
 		{
 			Name: "ipam reserve", Args: "ADDRESS…", Run: r.reserve,
 			Help: "keep addresses for a pod, or from everybody",
@@ -65,7 +71,7 @@ func Verbs(typ string, read Reader) []roles.CommandVerb {
 func (r configured) show(ctx context.Context, h *roles.Host, flags map[string]string, args []string) (any, error) {
 	plans := map[store.PoolID]*Plan{}
 	if flags["conf"] != "" {
-		network, a, err := r.confFile(flags["conf"])
+		network, a, err := r.confFile(ctx, h, flags["conf"])
 		if err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -92,7 +93,7 @@ func (r configured) foresee(ctx context.Context, h *roles.Host, flags map[string
 	if len(files) != 1 {
 		return nil, errors.New("want FILE, such as one of /etc/cni/net.d")
 	}
-	name, a, err := r.confFile(files[0])
+	name, a, err := r.confFile(ctx, h, files[0])
 	if err != nil {
 		return nil, err
 	}
@@ -118,14 +119,14 @@ func (r configured) foresee(ctx context.Context, h *roles.Host, flags map[string
 
 // configured reads configurations.
 type configured struct {
-	// typ is ipam.type.
-	typ  string
-	read Reader
+	// types are those of ipam.type.
+	types []string
+	read  Reader
 }
 
-// confFile reads the first configuration of the type in a list's file, or in a
+// confFile reads the first configuration of the types in a list's file, or in a
 // plugin's.
-func (r configured) confFile(path string) (network string, a *Allocator, err error) {
+func (r configured) confFile(ctx context.Context, h *roles.Host, path string) (network string, a *Allocator, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", nil, err
@@ -136,7 +137,7 @@ func (r configured) confFile(path string) (network string, a *Allocator, err err
 		err = fmt.Errorf("larger than %d bytes", maxConf)
 	}
 	if err == nil {
-		network, a, err = r.confIn(raw)
+		network, a, err = r.confIn(ctx, h, raw)
 	}
 	if err != nil {
 		return "", nil, fmt.Errorf("%q: %w", path, err)
@@ -144,7 +145,7 @@ func (r configured) confFile(path string) (network string, a *Allocator, err err
 	return network, a, nil
 }
 
-func (r configured) confIn(raw []byte) (network string, a *Allocator, err error) {
+func (r configured) confIn(ctx context.Context, h *roles.Host, raw []byte) (network string, a *Allocator, err error) {
 	var list struct {
 		Name       json.RawMessage   `json:"name"`
 		CNIVersion json.RawMessage   `json:"cniVersion"`
@@ -158,7 +159,7 @@ func (r configured) confIn(raw []byte) (network string, a *Allocator, err error)
 		var is struct {
 			IPAM struct{ Type string } `json:"ipam"`
 		}
-		if json.Unmarshal(plugin, &is) != nil || is.IPAM.Type != r.typ || json.Unmarshal(plugin, &conf) != nil {
+		if json.Unmarshal(plugin, &is) != nil || !slices.Contains(r.types, is.IPAM.Type) || json.Unmarshal(plugin, &conf) != nil {
 			continue
 		}
 		for key, value := range map[string]json.RawMessage{"name": list.Name, "cniVersion": list.CNIVersion} {
@@ -170,20 +171,20 @@ func (r configured) confIn(raw []byte) (network string, a *Allocator, err error)
 		if err != nil {
 			return "", nil, err
 		}
-		if a, err = r.read(merged); err != nil {
+		if a, err = r.read(ctx, h, merged); err != nil {
 			return "", nil, err
 		}
 		err = json.Unmarshal(list.Name, &network)
 		return network, a, err
 	}
-	return "", nil, fmt.Errorf("%w: has no plugin with ipam.type %q", roles.ErrConf, r.typ)
+	return "", nil, fmt.Errorf("%w: has no plugin with ipam.type %s", roles.ErrConf, "\""+strings.Join(r.types, "\" or \"")+"\"")
 }
 
 // poolOf tells which pool is meant: that of a configuration, else the only one
 // of a network.
 func (r configured) poolOf(ctx context.Context, h *roles.Host, flags map[string]string) (store.PoolID, *Plan, error) {
 	if flags["conf"] != "" {
-		network, a, err := r.confFile(flags["conf"])
+		network, a, err := r.confFile(ctx, h, flags["conf"])
 		if err != nil {
 			return store.PoolID{}, nil, err
 		}

@@ -81,8 +81,8 @@ type RuntimeConfig struct {
 	Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations,omitempty"`
 }
 
-// azureType is the role's name for configurations of Azure's plugin.
-const azureType = "azure-vnet-ipam"
+// The names of the role; the second is for configurations of Azure's plugin.
+const typeName, azureType = "cloud-ipam", "azure-vnet-ipam"
 
 // decode reads a configuration and fills in defaults.
 func decode(conf []byte) (*Conf, error) {

@@ -21,7 +21,7 @@ import (
 // Role is the IPAM role cloud.
 func Role() roles.Role {
 	return roles.Role{
-		Names:        []string{"cloud-ipam", azureType},
+		Names:        []string{typeName, azureType},
 		Kind:         roles.IPAM,
 		Summary:      "addresses that the cloud gives this node for its pods",
 		Capabilities: []string{"ips", "mac", sticky.AnnotationsCapability},
@@ -30,7 +30,7 @@ func Role() roles.Role {
 		Ignored:      []string{"ipam.mode"},
 		New:          func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
 		Undo:         func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
-		Verbs:        commands(),
+		Verbs:        append(commands(), planVerb()),
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -363,5 +365,35 @@ func TestRebuilt(t *testing.T) {
 	b.del(t, a, "old")
 	if err := b.addFails(t, a, request("b")); !strings.Contains(err.Error(), "1 cooling down") {
 		t.Error(err)
+	}
+}
+
+// TestPlanVerb tells of a configuration's file what ADD would give.
+func TestPlanVerb(t *testing.T) {
+	b := newBed(t)
+	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.36", "10.240.0.37"))
+	file := filepath.Join(b.dir, "net.conflist")
+	list := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "routed", "ipam": {"type": "cloud-ipam", "provider": "file", "file": %q}}]}`,
+		filepath.Join(b.dir, "nics.json"))
+	if err := os.WriteFile(file, []byte(list), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flags := map[string]string{"container": "plan", "ifname": "eth0", "ip": "10.240.0.37"}
+	plan := planVerb()
+	if _, err := plan.Run(context.Background(), b.Host, flags, []string{file}); err == nil || !strings.Contains(err.Error(), "cloud refresh") {
+		t.Errorf("of a cloud that was never asked: %v", err)
+	}
+	b.add(t, b.handlerFor(t, ""), request("a"))
+	for ip, want := range map[string]string{
+		"10.240.0.37": "10.240.0.37/16 10.240.0.1 asked for by CNI_ARGS: IP",
+		"":            "10.240.0.37/16 10.240.0.1 the next that nobody is known to have had",
+	} {
+		flags["ip"] = ip
+		out, err := plan.Run(context.Background(), b.Host, flags, []string{file})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rows := out.(*leasing.Foreseen).Table()
+		expect(t, strings.Join(rows[0], " "), want)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // commands are the role's own on the command line.
 func commands() []roles.CommandVerb {
-	read := func(conf []byte) (*leasing.Allocator, error) {
+	read := func(_ context.Context, _ *roles.Host, conf []byte) (*leasing.Allocator, error) {
 		a, err := newHandler(conf)
 		if err != nil {
 			return nil, err
@@ -22,7 +22,7 @@ func commands() []roles.CommandVerb {
 		Name: "state export", Args: "[DIR]", Run: exportLeases,
 		Help: "write the leases as the reference host-local keeps them",
 	}}
-	verbs = append(verbs, leasing.Verbs("host-local", read)...)
+	verbs = append(verbs, leasing.Verbs(read, "host-local")...)
 	return append(verbs, roles.CommandVerb{
 		Name: "ipam import", Args: "FILE|DIR", Run: importOne,
 		Flags: []roles.Flag{{Name: "force", Help: "again, and over what is kept for others", Switch: true}},

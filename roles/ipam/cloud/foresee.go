@@ -1,0 +1,26 @@
+package cloud
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
+	"github.com/cnibox/cnibox/roles/leasing"
+)
+
+// planVerb is `cnibox cloud plan`.
+func planVerb() roles.CommandVerb {
+	read := func(ctx context.Context, h *roles.Host, conf []byte) (*leasing.Allocator, error) {
+		a, err := newHandler(conf)
+		if err != nil {
+			return nil, err
+		}
+		source, err := feed.Known(ctx, h, a.feed.Source())
+		if err != nil {
+			return nil, fmt.Errorf("%w: ask the cloud first, by cnibox cloud refresh", err)
+		}
+		return a.allocator(ctx, h, source)
+	}
+	return leasing.PlanVerb("cloud plan", read, typeName, azureType)
+}
