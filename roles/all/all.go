@@ -8,6 +8,7 @@ import (
 	"github.com/cnibox/cnibox/roles/all/plugins"
 	"github.com/cnibox/cnibox/roles/daemon/agent"
 	"github.com/cnibox/cnibox/roles/daemon/cloudsim"
+	"github.com/cnibox/cnibox/roles/iface/azurevnet"
 	"github.com/cnibox/cnibox/roles/iface/routed"
 	"github.com/cnibox/cnibox/roles/ipam/cloud"
 	"github.com/cnibox/cnibox/roles/meta/multi"
@@ -17,6 +18,7 @@ import (
 // package plugins.
 func Table() roles.Table {
 	t := append(plugins.Table(),
+		azurevnet.Role(),
 		routed.Role(),
 		cloud.Role(),
 		multi.Role(),

@@ -1,0 +1,130 @@
+package azurevnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/leasing"
+)
+
+// master is the node's interface on the cloud's network.
+type master struct {
+	Name  string
+	MAC   string
+	MTU   int
+	Index int
+}
+
+// errNoMaster: no interface fits the address.
+var errNoMaster = errors.New("no interface of the node fits")
+
+// findMaster reads the master: the configured one, else the one that the cloud
+// says the address is of, else the one with the address's subnet.
+func (r *role) findMaster(ctx context.Context, h *roles.Host, in *attach.Input) (master, error) {
+	if r.conf.Master != "" {
+		l, err := h.Net.Link(ctx, nil, r.conf.Master)
+		if err != nil {
+			return master{}, fmt.Errorf("master: %w", err)
+		}
+		return masterOf(l), nil
+	}
+	homes, err := leasing.CloudHome(ctx, h, in.Key)
+	if err != nil {
+		return master{}, err
+	}
+	if m, ok, err := r.uplink(ctx, h, homes); ok || err != nil {
+		return m, err
+	}
+	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return master{}, err
+	}
+	for _, home := range homes {
+		if l, ok := byMAC(links, home.NIC.MAC); ok {
+			return masterOf(l), nil
+		}
+	}
+	if in.IPAM == nil {
+		return master{}, errNoMaster
+	}
+	ips, err := attach.Addresses(in.IPAM)
+	if err != nil {
+		return master{}, err
+	}
+	for _, ip := range ips {
+		if l, ok := bySubnet(links, ip.Address.Masked()); ok {
+			return masterOf(l), nil
+		}
+	}
+	return master{}, fmt.Errorf("%w %v: none has its subnet, or the hardware address that the cloud gives for it: set \"master\"", errNoMaster, addresses(ips))
+}
+
+// uplink is the interface that the configured bridge has the place of, if the
+// addresses are of it as far as the cloud tells. One link is read for it, however
+// many the node has.
+func (r *role) uplink(ctx context.Context, h *roles.Host, homes []leasing.Home) (m master, ok bool, err error) {
+	if !r.conf.bridged() || r.conf.Bridge == "" {
+		return m, false, nil
+	}
+	l, err := h.Net.Link(ctx, nil, r.conf.Bridge)
+	if errors.Is(err, netops.ErrNotExist) {
+		return m, false, nil
+	}
+	another := func(home leasing.Home) bool { return roles.UnicastMAC(home.NIC.MAC) != "" && home.NIC.MAC != l.MAC }
+	if err != nil || l.Uplink == "" || slices.ContainsFunc(homes, another) {
+		return m, false, err
+	}
+	return master{Name: l.Uplink, MAC: l.MAC, MTU: l.MTU}, true, nil
+}
+
+func masterOf(l netops.LinkInfo) master {
+	return master{Name: l.Name, MAC: l.MAC, MTU: l.MTU, Index: l.Index}
+}
+
+// addresses are those of IPAM's answer.
+func addresses(ips []attach.Family) []netip.Prefix {
+	out := make([]netip.Prefix, len(ips))
+	for i, ip := range ips {
+		out[i] = ip.Address
+	}
+	return out
+}
+
+// byMAC is the node's interface with a hardware address. A bridge that took it
+// over has the same, and so has the virtual function below an accelerated one:
+// that is enslaved to it, and the bridge has it enslaved.
+func byMAC(links []netops.LinkInfo, mac string) (netops.LinkInfo, bool) {
+	if roles.UnicastMAC(mac) == "" {
+		return netops.LinkInfo{}, false // "*" stands for any
+	}
+	fits := func(l netops.LinkInfo) bool { return l.MAC == mac && l.Kind != "bridge" }
+	i := slices.IndexFunc(links, func(l netops.LinkInfo) bool {
+		below := func(upper netops.LinkInfo) bool { return upper.Name == l.Master && fits(upper) }
+		return fits(l) && !slices.ContainsFunc(links, below)
+	})
+	if i < 0 {
+		return netops.LinkInfo{}, false
+	}
+	return links[i], true
+}
+
+// bySubnet is the node's interface with an address of a subnet, or the one that a
+// bridge with such an address has the place of.
+func bySubnet(links []netops.LinkInfo, subnet netip.Prefix) (netops.LinkInfo, bool) {
+	within := func(p netip.Prefix) bool { return p.Masked() == subnet }
+	i := slices.IndexFunc(links, func(l netops.LinkInfo) bool { return slices.ContainsFunc(l.Addresses, within) })
+	if i >= 0 && links[i].Uplink != "" {
+		bridge := links[i]
+		i = slices.IndexFunc(links, func(l netops.LinkInfo) bool { return l.Name == bridge.Uplink })
+	}
+	if i < 0 {
+		return netops.LinkInfo{}, false
+	}
+	return links[i], true
+}

@@ -1,0 +1,239 @@
+package azurevnet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/iface/azurevnet"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+// conversation is a connection of the node's over eth0, on which bytes go to and fro.
+type conversation struct {
+	longest atomic.Int64 // nanoseconds between two answers
+	rounds  atomic.Int64
+	failed  atomic.Pointer[error]
+}
+
+// converse begins one with the fabric. It ends with the test.
+func converse(t *testing.T, f *fabric) *conversation {
+	t.Helper()
+	var l net.Listener
+	f.Do(t, func() (err error) {
+		l, err = net.Listen("tcp", gateway+":7000")
+		return err
+	})
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			_, _ = io.Copy(c, c)
+		}
+	}()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(10, 240, 0, 4)}}
+	conn, err := d.Dial("tcp", gateway+":7000")
+	must(t, err)
+	t.Cleanup(func() { conn.Close() })
+	c := new(conversation)
+	go func() {
+		b := []byte{1}
+		for last := time.Now(); ; {
+			_, err := conn.Write(b)
+			if err == nil {
+				_, err = io.ReadFull(conn, b)
+			}
+			if err != nil {
+				c.failed.Store(&err)
+				return
+			}
+			now := time.Now()
+			c.longest.Store(max(c.longest.Load(), int64(now.Sub(last))))
+			c.rounds.Add(1)
+			last = now
+		}
+	}()
+	return c
+}
+
+// goesOn makes sure that the connection is alive, and tells how long it stood still at most.
+func (c *conversation) goesOn(t *testing.T, when string) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for before := c.rounds.Load(); c.rounds.Load() < before+10; {
+		if err := c.failed.Load(); err != nil {
+			t.Fatalf("%s: the connection ended: %v", when, *err)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: the connection stands still", when)
+		}
+	}
+	longest := time.Duration(c.longest.Swap(0))
+	t.Logf("%s: %v at most between two answers", when, longest)
+	if longest > time.Second {
+		t.Errorf("%s: the connection stood still for %v", when, longest)
+	}
+}
+
+// host is the node's, for what is no call of a runtime.
+func host(t *testing.T, e *rolestest.Env) *roles.Host {
+	t.Helper()
+	h, done, err := node.Open(t.Context(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "azure-vnet", Program: "test", Log: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	t.Cleanup(done)
+	return h
+}
+
+// verb runs one of the role's commands.
+func verb(ctx context.Context, h *roles.Host, name string, flags map[string]string) (any, error) {
+	role := azurevnet.Role()
+	for _, v := range role.Verbs {
+		if v.Name == "azure-vnet "+name {
+			return v.Run(ctx, h, flags, nil)
+		}
+	}
+	return nil, errors.New("no such verb")
+}
+
+// TestRestore: a connection over eth0 lives through the first ADD, the last DEL and
+// the restoring, and the node is as it was before; while a pod is attached it is
+// refused, unless it is forced. Azure's order of doing it stalls a connection for
+// more than a second and drops all routes (facts §1.3, aks-engine #875).
+func TestRestore(t *testing.T) {
+	f := newFabric(t)
+	e := rolestest.NewEnv(t, all.Table())
+	modulo := []string{"sysctl net/"}
+	before := e.State(modulo)
+	c := converse(t, f)
+	c.goesOn(t, "before")
+	p := attach(t, e, bridge, "a")
+	c.goesOn(t, "ADD")
+	h := host(t, e)
+	if _, err := verb(t.Context(), h, "restore", nil); !errors.Is(err, netops.ErrConflict) {
+		t.Errorf("restore with a pod: %v", err)
+	}
+	p.detach(e)
+	c.goesOn(t, "DEL")
+	if l := link(t, "eth0"); l.Attrs().MasterIndex == 0 {
+		t.Error("the last DEL gave eth0 its place back")
+	}
+	if _, err := verb(t.Context(), h, "restore", map[string]string{"bridge": "other0"}); !errors.Is(err, roles.ErrUsage) {
+		t.Errorf("restore of another bridge: %v", err)
+	}
+	_, err := verb(t.Context(), h, "restore", nil)
+	must(t, err)
+	c.goesOn(t, "restore")
+	if have := e.State(modulo); have != before {
+		t.Errorf("after restore:\n%s\nbefore:\n%s", have, before)
+	}
+}
+
+// TestRestoreByForce gives eth0 its place back under a pod, and with the record lost.
+func TestRestoreByForce(t *testing.T) {
+	f := newFabric(t)
+	e := rolestest.NewEnv(t, all.Table())
+	before := e.State([]string{"sysctl net/"})
+	p := attach(t, e, bridge, "a")
+	_, err := verb(t.Context(), host(t, e), "restore", map[string]string{"force": "true"})
+	must(t, err)
+	netopstest.Sends(t, "node to VNet", nil, at(t, f, beyond), "10.240.0.4")
+	if l := link(t, "eth0"); l.Attrs().MasterIndex != 0 {
+		t.Error("eth0 is in a bridge")
+	}
+	p.detach(e)
+	collect(t, e, bridge)
+	if have := e.State([]string{"sysctl net/"}); have != before {
+		t.Errorf("after DEL and GC:\n%s\nbefore:\n%s", have, before)
+	}
+	attach(t, e, bridge, "b").detach(e)
+	e.Forget()
+	_, err = verb(t.Context(), host(t, e), "restore", nil)
+	must(t, err)
+	if l := link(t, "eth0"); l.Attrs().MasterIndex != 0 {
+		t.Error("without a record eth0 stays in the bridge")
+	}
+	collect(t, e, bridge)
+}
+
+// TestBridgeKeepsMAC: azure0 has eth0's address whatever its ports have; one that
+// followed the lowest would mangle ARP (azure #751).
+func TestBridgeKeepsMAC(t *testing.T) {
+	f := newFabric(t)
+	e := rolestest.NewEnv(t, all.Table())
+	t.Cleanup(func() { collect(t, e, bridge) })
+	for i := range 5 {
+		attach(t, e, bridge, fmt.Sprint("c", i))
+	}
+	if mac := link(t, "azure0").Attrs().HardwareAddr.String(); mac != f.mac.String() {
+		t.Errorf("azure0 has %s, eth0 had %s", mac, f.mac)
+	}
+}
+
+// TestViaHost: what a pod sends to an address of ipsToRouteViaHost is the node's,
+// though the pod sends it to its gateway.
+func TestViaHost(t *testing.T) {
+	for _, mode := range []string{"bridge", "tunnel"} {
+		t.Run(mode, func(t *testing.T) {
+			newFabric(t)
+			conf := rolestest.WithKeys(t, bridge, map[string]any{"mode": mode, "ipsToRouteViaHost": []string{"169.254.20.10"}})
+			e := rolestest.NewEnv(t, all.Table())
+			t.Cleanup(func() { collect(t, e, conf) })
+			cache := &netlink.Addr{IPNet: netlink.NewIPNet([]byte{169, 254, 20, 10})}
+			must(t, netlink.AddrAdd(link(t, "lo"), cache))
+			t.Cleanup(func() { must(t, netlink.AddrDel(link(t, "lo"), cache)) })
+			p := attach(t, e, conf, "a")
+			netopstest.Sends(t, "pod to the node's DNS cache", p, netopstest.Listen(t, nil, "169.254.20.10:53"), p.addr)
+		})
+	}
+}
+
+// TestCloudNIC: the cloud tells which interface an address is of; the bridge has the
+// name of that one's index. Both are in one subnet.
+func TestCloudNIC(t *testing.T) {
+	newFabric(t)
+	second := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth1"}, PeerName: "f1"}
+	must(t, netlink.LinkAdd(second))
+	t.Cleanup(func() { must(t, netlink.LinkDel(link(t, "eth1"))) })
+	must(t, netopstest.LinkUp("f1"))
+	must(t, netopstest.LinkUp("eth1", "10.240.0.6/32"))
+	eth1 := link(t, "eth1").Attrs()
+	e := rolestest.NewEnv(t, all.Table())
+	file := filepath.Join(e.Dir(), "interfaces.json")
+	must(t, os.WriteFile(file, fmt.Appendf(nil, `{"Interfaces":[
+		{"MacAddress":%q,"IsPrimary":true,"IPSubnets":[{"Prefix":"10.240.0.0/16","IPAddresses":[{"Address":"10.240.0.4","IsPrimary":true}]}]},
+		{"MacAddress":%q,"IsPrimary":false,"IPSubnets":[{"Prefix":"10.240.0.0/16","IPAddresses":[{"Address":"10.240.0.6","IsPrimary":true},{"Address":"10.240.0.36","IsPrimary":false}]}]}]}`,
+		bare(link(t, "eth0").Attrs().HardwareAddr), bare(eth1.HardwareAddr)), 0o600))
+	conf := fmt.Sprintf(`{"name":"azure","type":"azure-vnet","mode":"bridge","ipam":{"type":"azure-vnet-ipam","environment":"fileIpam","file":%q}}`, file)
+	t.Cleanup(func() { collect(t, e, conf) })
+	p := attach(t, e, conf, "a")
+	if p.addr != "10.240.0.36" {
+		t.Errorf("the address is %s", p.addr)
+	}
+	name := fmt.Sprintf("azure%d", eth1.Index)
+	if l := link(t, "eth1"); l.Attrs().MasterIndex != link(t, name).Attrs().Index {
+		t.Errorf("eth1 is no port of %s", name)
+	}
+	if l := link(t, "eth0"); l.Attrs().MasterIndex != 0 {
+		t.Error("eth0 is a port")
+	}
+}
+
+// bare is a hardware address as Azure writes it.
+func bare(mac net.HardwareAddr) string {
+	return strings.ToUpper(strings.ReplaceAll(mac.String(), ":", ""))
+}

@@ -1,0 +1,33 @@
+package azurevnet
+
+import (
+	"net/netip"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/attach"
+)
+
+// hostMAC is that of every host's end in the transparent modes, as of azure's.
+const hostMAC = "aa:aa:aa:aa:aa:aa"
+
+// transparent is the wiring of the mode "transparent": the container's gateway is
+// nobody's address.
+func transparent(mtu int) attach.Routed {
+	return attach.Routed{
+		Gateway4: netip.AddrFrom4([4]byte{169, 254, 1, 1}),
+		Gateway6: netip.MustParseAddr("fe80::1234:5678:9abc"),
+		HostMAC:  hostMAC, MTU: mtu,
+	}
+}
+
+// wireTransparent routes: the master is left alone.
+func (r *role) wireTransparent(in *attach.Input, o observed) (*attach.Wiring, error) {
+	pair := transparent(r.mtu(o))
+	res := in.Result(r.conf.dns(), []*roles.ResultInterface{
+		{Name: in.HostLink, Mac: hostMAC},
+		{Name: in.Key.IfName, Mac: in.ContainerMAC, Sandbox: in.Netns},
+	}, 1)
+	pair.Result(res)
+	w := &attach.Wiring{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
+	return w, pair.Wire(&w.Spec, in, res)
+}
