@@ -80,6 +80,22 @@ type object struct {
 	} `json:"spec"`
 }
 
+// Member reads a field of a Node from protobuf: its specification.
+func (o *object) Member(number int, b []byte) error {
+	if number != 2 {
+		return nil
+	}
+	return rest.Members(b, func(number int, b []byte) error {
+		switch number {
+		case 1:
+			o.Spec.PodCIDR = string(b)
+		case 7:
+			o.Spec.PodCIDRs = append(o.Spec.PodCIDRs, string(b))
+		}
+		return nil
+	})
+}
+
 // get reads this node's object. One that does not exist yet, or was deleted and
 // is made again, can be waited for.
 func (r *Registry) get(ctx context.Context, o any) error {

@@ -7,10 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/web"
@@ -197,5 +200,36 @@ func TestOtherCA(t *testing.T) {
 	defer c.Close()
 	if err := c.Get(t.Context(), "/version", &Object{}); !errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestForms: the server says the same of a Node in protobuf as in JSON.
+func TestForms(t *testing.T) {
+	server.Must(t, http.MethodPost, "/api/v1/nodes", "", map[string]any{"metadata": map[string]any{
+		"name": "forms", "labels": map[string]string{"l": "1"}, "annotations": map[string]string{"a": "", "example.com/b": "\"ü\"\n"},
+	}})
+	defer server.Must(t, http.MethodDelete, "/api/v1/nodes/forms", "", nil)
+	c := open(t, kubetest.Admin)
+	var said []Object
+	for _, accept := range []string{"", protobufWatch} {
+		resp, err := c.do(t.Context(), &request{
+			method: http.MethodGet, path: "/api/v1/nodes", accept: accept, query: url.Values{"watch": {"1"}, "fieldSelector": {"metadata.name=forms"}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		next := jsonEvents[thing](resp.Body)
+		if isProtobuf(resp) {
+			next = protobufEvents[thing](resp.Body)
+		}
+		kind, o, err := next()
+		if err != nil || kind != "ADDED" || isProtobuf(resp) != (accept != "") {
+			t.Fatalf("%s as %s: %v", kind, resp.Header.Get("Content-Type"), err)
+		}
+		said = append(said, o.Object)
+	}
+	if diff := cmp.Diff(said[0], said[1]); diff != "" || said[0].Metadata.UID == "" || len(said[0].Metadata.Annotations) != 2 {
+		t.Errorf("%+v: %s", said[0], diff)
 	}
 }

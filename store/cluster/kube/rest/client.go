@@ -9,6 +9,7 @@ package rest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -93,6 +94,7 @@ func (c *Client) reload() bool {
 type request struct {
 	method, path string
 	query        url.Values
+	accept       string // JSON, if it is empty
 	kind         string // of the body
 	body         []byte
 }
@@ -153,7 +155,7 @@ func (c *Client) send(ctx context.Context, r *request) (*http.Response, error) {
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	req.Header.Set("Accept", "application/json")
+	req.Header.Set("Accept", cmp.Or(r.accept, "application/json"))
 	req.Header.Set("User-Agent", "cnibox")
 	if r.kind != "" {
 		req.Header.Set("Content-Type", r.kind)

@@ -86,6 +86,13 @@ func statusError(resp *http.Response) error {
 	e := &StatusError{Code: resp.StatusCode, RetryAfter: web.RetryAfter(resp.Header)}
 	b, _ := web.ReadAll(resp.Body, maxStatus) // the code alone is an answer
 	web.Discard(resp.Body)
+	if isProtobuf(resp) {
+		if raw, err := unwrap(b); err == nil {
+			_ = e.readStatus(raw)
+		}
+		e.Code = resp.StatusCode
+		return e
+	}
 	var s struct {
 		Reason, Message string
 		Details         struct {

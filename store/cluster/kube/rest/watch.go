@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -137,7 +138,7 @@ func (f *filter) items(each func() error) error {
 // be heard.
 func lost(ctx context.Context, what string, err error) error {
 	err = fmt.Errorf("API server: %s: %w", what, err)
-	if errors.Is(err, errJSON) || errors.Is(err, web.ErrTooLarge) || errors.Is(err, errEndless) {
+	if errors.Is(err, errJSON) || errors.Is(err, errProtobuf) || errors.Is(err, web.ErrTooLarge) || errors.Is(err, errEndless) {
 		return fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
 	}
 	return web.Lost(ctx, err)
@@ -187,33 +188,67 @@ func Watch[T any, P Kind[T]](ctx context.Context, c *Client, path string, since 
 	} else {
 		query.Set("resourceVersion", since.Version)
 	}
-	resp, err := c.do(ctx, &request{method: http.MethodGet, path: path, query: query})
+	r := request{method: http.MethodGet, path: path, query: query}
+	if _, can := any(P(new(T))).(Message); can {
+		r.accept = protobufWatch
+	}
+	resp, err := c.do(ctx, &r)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	each(Event[T]{Type: Opened})
-	f := newFilter(resp.Body)
-	wanted := shape{"type": nil, "object": shapeOf(reflect.TypeFor[T]())}
+	next := jsonEvents[T, P](resp.Body)
+	if isProtobuf(resp) {
+		next = protobufEvents[T, P](resp.Body)
+	}
 	for {
+		kind, object, err := next()
+		var status *StatusError
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.As(err, &status):
+			return status
+		case err != nil:
+			return lost(ctx, "watch", err)
+		case object == nil:
+			return fmt.Errorf("%w: API server: watch: event without an object", cluster.ErrUnavailable)
+		}
+		switch kind {
+		case "ADDED", "MODIFIED", "DELETED", "BOOKMARK":
+			each(Event[T]{Type: kind, Object: object, Initial: kind == "BOOKMARK" && object.object().Metadata.Annotations["k8s.io/initial-events-end"] == "true"})
+		}
+	}
+}
+
+// jsonEvents reads the events of a watch that answers in JSON.
+func jsonEvents[T any, P Kind[T]](r io.Reader) func() (string, P, error) {
+	f := newFilter(r)
+	wanted := shape{"type": nil, "object": shapeOf(reflect.TypeFor[T]())}
+	return func() (string, P, error) {
 		var e struct {
 			Type   string `json:"type"`
 			Object *T     `json:"object"`
 		}
-		switch err := f.decode(wanted, &e); {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return lost(ctx, "watch", err)
-		case e.Object == nil:
-			return fmt.Errorf("%w: API server: watch: event without an object", cluster.ErrUnavailable)
+		if err := f.decode(wanted, &e); err != nil || e.Object == nil {
+			return e.Type, nil, err
 		}
-		o := P(e.Object).object()
-		switch e.Type {
-		case "ERROR":
-			return &StatusError{Code: o.Code, Reason: o.Reason, Message: o.Message}
-		case "ADDED", "MODIFIED", "DELETED", "BOOKMARK":
-			each(Event[T]{Type: e.Type, Object: e.Object, Initial: e.Type == "BOOKMARK" && o.Metadata.Annotations["k8s.io/initial-events-end"] == "true"})
+		if o := P(e.Object).object(); e.Type == "ERROR" {
+			return e.Type, nil, &StatusError{Code: o.Code, Reason: o.Reason, Message: o.Message}
 		}
+		return e.Type, e.Object, nil
+	}
+}
+
+// protobufEvents reads the events of a watch that answers in protobuf.
+func protobufEvents[T any, P Kind[T]](r io.Reader) func() (string, P, error) {
+	f := frames{r: bufio.NewReaderSize(r, 64<<10)}
+	return func() (string, P, error) {
+		b, err := f.next()
+		if err != nil {
+			return "", nil, err
+		}
+		return readEvent[T, P](b)
 	}
 }
