@@ -18,7 +18,7 @@ export CNIBOX_SOAK ?= 30
 # On Debian's emulated kernel sweeps probe every so many-th write: 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build demo test test-diff test-e2e test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup
+.PHONY: build demo demo-azure test test-diff test-e2e test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup
 
 build: bin/cnibox
 
@@ -36,6 +36,10 @@ setup:
 demo: setup build
 	@$(GO) build -o bin/demo ./test/demo
 	@bin/demo -cnibox bin/cnibox
+
+demo-azure: setup build
+	@$(GO) build -o bin/demo-azure ./test/demo-azure
+	@bin/demo-azure -cnibox bin/cnibox
 
 test: setup build bin/peers/bridge
 	$(SANDBOX) $(GOTEST) -p 3 -timeout 20m $$($(GO) list ./... | grep -v /test/diff$$)

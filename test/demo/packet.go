@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/test/stage"
 )
 
 // packet follows one packet from a pod of the first node to one of the second,
@@ -18,13 +20,13 @@ func (d *demo) packet() error {
 	a, b := d.lab.Nodes[0], d.lab.Nodes[1]
 	from, to := a.Pods[0], b.Pods[0]
 	gateway := b.PodNetwork.Addr().String()
-	say(fmt.Sprintf("One packet's way: %s → %s", from.Address, to.Address))
+	stage.Say(fmt.Sprintf("One packet's way: %s → %s", from.Address, to.Address))
 	wire, err := listen(d.lab.Switch, a.Name)
 	if err != nil {
 		return fmt.Errorf("listen on the wire: %w", err)
 	}
 	defer unix.Close(wire)
-	if _, err := d.output(from.Netns, "busybox", "ping", "-c", "1", "-W", "3", to.Address.String()); err != nil {
+	if _, err := d.Output(from.Netns, "busybox", "ping", "-c", "1", "-W", "3", to.Address.String()); err != nil {
 		return err
 	}
 	outer, err := tunnelled(wire, from.Address, to.Address)
@@ -42,7 +44,7 @@ func (d *demo) packet() error {
 	}
 	for i, s := range steps {
 		fmt.Printf("  %d. %s\n", i+1, s.what)
-		out, err := d.output(s.netns, strings.Fields(s.cmd)[0], strings.Fields(s.cmd)[1:]...)
+		out, err := d.Output(s.netns, strings.Fields(s.cmd)[0], strings.Fields(s.cmd)[1:]...)
 		if err != nil {
 			return err
 		}
@@ -78,7 +80,7 @@ type seen struct {
 
 // listen opens a packet socket on a port of the switch.
 func listen(netns, port string) (fd int, err error) {
-	err = inNetns(netns, func() error {
+	err = stage.InNetns(netns, func() error {
 		link, err := net.InterfaceByName(port)
 		if err != nil {
 			return err

@@ -1,23 +1,21 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/cnibox/cnibox/test/stage"
 )
 
 // demo is one run.
 type demo struct {
-	ctx    context.Context
-	cnibox string
-	lab    cluster
+	*stage.Stage
+	lab cluster
 }
 
 // cluster is what is needed of `cnibox lab status --json`.
@@ -44,10 +42,7 @@ type pod struct {
 }
 
 func (d *demo) play() error {
-	if err := privateHost(); err != nil {
-		return fmt.Errorf("prepare a host of our own: %w", err)
-	}
-	before, err := d.leftovers()
+	before, err := d.LeftOnHost()
 	if err != nil {
 		return err
 	}
@@ -56,11 +51,11 @@ func (d *demo) play() error {
 			return err
 		}
 	}
-	after, err := d.leftovers()
+	after, err := d.LeftOnHost()
 	if err != nil {
 		return err
 	}
-	say("What is left")
+	stage.Say("What is left")
 	if before != after {
 		return fmt.Errorf("something is left:\n%s\nbefore the demo there was:\n%s", after, before)
 	}
@@ -70,14 +65,14 @@ func (d *demo) play() error {
 
 // up makes the cluster.
 func (d *demo) up() error {
-	say("Three nodes with two pods each: cnibox lab up")
-	if _, err := d.output("", d.cnibox, "lab", "up", "--nodes", "3", "--pods", "2"); err != nil {
+	stage.Say("Three nodes with two pods each: cnibox lab up")
+	if _, err := d.Output("", d.Cnibox, "lab", "up", "--nodes", "3", "--pods", "2"); err != nil {
 		return err
 	}
 	if err := d.look(); err != nil {
 		return err
 	}
-	if err := d.print("", d.cnibox, "lab", "status", "--table"); err != nil {
+	if err := d.Print("", d.Cnibox, "lab", "status", "--table"); err != nil {
 		return err
 	}
 	fmt.Printf(`
@@ -85,11 +80,11 @@ func (d *demo) up() error {
   bridge between them. cnibox agent runs in each node. What it tells the others is
   one file of the registry, %s:
 `, d.lab.Switch, filepath.Join(d.lab.Dir, "cluster/nodes", d.lab.Nodes[1].Name+".json"))
-	return d.print("", "cat", filepath.Join(d.lab.Dir, "cluster/nodes", d.lab.Nodes[1].Name+".json"))
+	return d.Print("", "cat", filepath.Join(d.lab.Dir, "cluster/nodes", d.lab.Nodes[1].Name+".json"))
 }
 
 func (d *demo) look(more ...string) error {
-	out, err := d.output("", d.cnibox, append([]string{"lab", "status", "--json"}, more...)...)
+	out, err := d.Output("", d.Cnibox, append([]string{"lab", "status", "--json"}, more...)...)
 	if err != nil {
 		return err
 	}
@@ -99,23 +94,23 @@ func (d *demo) look(more ...string) error {
 // entries shows what an agent made of what the others tell.
 func (d *demo) entries() error {
 	n := d.lab.Nodes[0]
-	say("What the agent of " + n.Name + " made of it")
+	stage.Say("What the agent of " + n.Name + " made of it")
 	for _, cmd := range []string{
 		"ip -d -4 addr show dev flannel.1", "ip route show", "ip neigh show dev flannel.1", "bridge fdb show dev flannel.1",
 		"cat " + filepath.Join(n.Dir, "subnet.env"),
 	} {
 		fmt.Printf("  %s $ %s\n", n.Name, cmd)
-		if err := d.print(n.Netns, strings.Fields(cmd)[0], strings.Fields(cmd)[1:]...); err != nil {
+		if err := d.Print(n.Netns, strings.Fields(cmd)[0], strings.Fields(cmd)[1:]...); err != nil {
 			return err
 		}
 	}
 	fmt.Printf("  %s $ cnibox agent status\n", n.Name)
-	return d.print(n.Netns, "env", "CNIBOX_RUN_DIR="+filepath.Join(n.Dir, "run"), d.cnibox, "agent", "status", "--table")
+	return d.Print(n.Netns, "env", "CNIBOX_RUN_DIR="+filepath.Join(n.Dir, "run"), d.Cnibox, "agent", "status", "--table")
 }
 
 // ping shows how long an echo takes between any two pods.
 func (d *demo) ping() error {
-	say("Every pod pings every other one, in ms")
+	stage.Say("Every pod pings every other one, in ms")
 	if err := d.look("--ping"); err != nil {
 		return err
 	}
@@ -153,69 +148,10 @@ func (d *demo) pods() (all []pod) {
 
 // down removes the cluster.
 func (d *demo) down() error {
-	say("cnibox lab down")
-	_, err := d.output("", d.cnibox, "lab", "down")
+	stage.Say("cnibox lab down")
+	_, err := d.Output("", d.Cnibox, "lab", "down")
 	if err == nil {
 		fmt.Println("  the agents are stopped, the namespaces are gone")
 	}
 	return err
 }
-
-// leftovers is all that a lab could leave on this host.
-func (d *demo) leftovers() (string, error) {
-	var all bytes.Buffer
-	for _, cmd := range [][]string{
-		{"ip", "-br", "link"},
-		{"ip", "-br", "address", "show", "scope", "global"},
-		{"ip", "route", "show", "table", "all", "proto", "static"},
-		{"nft", "list", "ruleset"},
-		{"ip", "netns", "list"},
-	} {
-		out, err := d.output("", cmd[0], cmd[1:]...)
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(&all, "%s\n%s", strings.Join(cmd, " "), out)
-	}
-	// In a process namespace of its own there is the demo, and what it left.
-	processes, err := filepath.Glob("/proc/[0-9]*/exe")
-	if err != nil {
-		return "", err
-	}
-	for _, p := range processes {
-		if path, err := os.Readlink(p); err == nil && path == d.cnibox {
-			fmt.Fprintln(&all, "process", p)
-		}
-	}
-	return all.String(), nil
-}
-
-// output runs a program in a node or pod, "" is the host, and returns what it printed.
-func (d *demo) output(netns, name string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(d.ctx, name, args...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := inNetns(netns, cmd.Start)
-	if err == nil {
-		err = cmd.Wait()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w: %s%s", filepath.Base(name), strings.Join(args, " "), err, out.Bytes(), errs.String())
-	}
-	return out.Bytes(), nil
-}
-
-// print runs a program and shows what it printed, indented, tabs as columns.
-func (d *demo) print(netns, name string, args ...string) error {
-	out, err := d.output(netns, name, args...)
-	if err != nil {
-		return err
-	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	for line := range strings.Lines(string(out)) {
-		fmt.Fprint(w, "    ", line)
-	}
-	return w.Flush()
-}
-
-func say(title string) { fmt.Printf("\n%s\n", title) }

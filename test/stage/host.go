@@ -1,4 +1,4 @@
-package main
+package stage
 
 import (
 	"fmt"
@@ -15,8 +15,8 @@ func privateHost() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
-	for _, m := range []struct{ kind, at string }{{"proc", "/proc"}, {"tmpfs", "/run"}, {"sysfs", "/sys"}} {
-		if err := unix.Mount(m.kind, m.at, m.kind, 0, ""); err != nil {
+	for _, m := range []struct{ kind, at, options string }{{"proc", "/proc", ""}, {"tmpfs", "/run", "mode=0755"}, {"sysfs", "/sys", ""}} {
+		if err := unix.Mount(m.kind, m.at, m.kind, 0, m.options); err != nil {
 			return fmt.Errorf("mount %s: %w", m.at, err)
 		}
 	}
@@ -41,9 +41,9 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, ifr)
 }
 
-// inNetns runs f on a thread in a named network namespace; "" is the host's.
+// InNetns runs f on a thread in a named network namespace; "" is the host's.
 // Sockets made and programs started by f are in that namespace.
-func inNetns(name string, f func() error) error {
+func InNetns(name string, f func() error) error {
 	if name == "" {
 		return f()
 	}
