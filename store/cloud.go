@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -38,6 +39,16 @@ type CloudSubnet struct {
 	// Addresses and Ranges are for pods: single addresses, and whole prefixes.
 	Addresses []netip.Addr   `json:"addresses,omitempty"`
 	Ranges    []netip.Prefix `json:"ranges,omitempty"`
+}
+
+// Usable tells whether there is an address for pods.
+func (n *CloudNIC) Usable() bool {
+	return slices.ContainsFunc(n.Subnets, func(s CloudSubnet) bool { return len(s.Addresses)+len(s.Ranges) > 0 })
+}
+
+// Gives tells whether an address is one for pods.
+func (s *CloudSubnet) Gives(a netip.Addr) bool {
+	return slices.Contains(s.Addresses, a) || slices.ContainsFunc(s.Ranges, func(p netip.Prefix) bool { return p.Contains(a) }) && !slices.Contains(s.Own, a)
 }
 
 // CloudSource is what is known of one source of addresses: the last good reply, and

@@ -3,6 +3,7 @@ package cloud
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -163,7 +164,7 @@ func (p shownProviders) MarshalJSON() ([]byte, error) {
 	for i, one := range p {
 		all[i] = provider{one.Name, one.Summary, one.Default}
 	}
-	return marshal(all)
+	return json.Marshal(all)
 }
 
 // Table shows them.

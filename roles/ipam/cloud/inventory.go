@@ -205,14 +205,10 @@ func homeOf(s *store.CloudSource, a netip.Addr) (*store.CloudNIC, *store.CloudSu
 	for i := range s.NICs {
 		for j := range s.NICs[i].Subnets {
 			sub := &s.NICs[i].Subnets[j]
-			if gives(sub, a) {
+			if sub.Gives(a) {
 				return &s.NICs[i], sub, true
 			}
 		}
 	}
 	return nil, nil, false
-}
-
-func gives(s *store.CloudSubnet, a netip.Addr) bool {
-	return slices.Contains(s.Addresses, a) || slices.ContainsFunc(s.Ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }

@@ -2,7 +2,6 @@ package cloud
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"math/big"
 	"net/netip"
@@ -131,14 +130,14 @@ func (v *inventory) count(s *store.CloudSource, mac string, sub *store.CloudSubn
 	for a, l := range v.leases {
 		switch {
 		case l.Source != s.Name || l.NIC != mac:
-		case gives(sub, a):
+		case sub.Gives(a):
 			c.Used++
 		case sub.Prefix.Contains(a):
 			c.Withdrawn++
 		}
 	}
 	for a := range v.freed {
-		if _, taken := v.leases[a]; !taken && gives(sub, a) && v.cools(a) {
+		if _, taken := v.leases[a]; !taken && sub.Gives(a) && v.cools(a) {
 			c.Cooling++
 		}
 	}
@@ -182,7 +181,7 @@ func (s *Shown) source(src *ShownSource) []string {
 	if src.Provider != "" && !strings.HasPrefix(src.Name, src.Provider+" ") {
 		state = "answered by " + src.Provider + ", " + state
 	}
-	lines := []string{fmt.Sprintf("%s (%s): %s", src.Name, state, src.Count.text())}
+	lines := []string{fmt.Sprintf("%s (%s): %s", src.Name, state, src.text())}
 	for _, n := range src.NICs {
 		where := cmp.Or(n.Link, "no link here")
 		if n.Primary {
@@ -192,7 +191,7 @@ func (s *Shown) source(src *ShownSource) []string {
 			lines = append(lines, fmt.Sprintf("  %s (%s): nothing", n.MAC, where))
 		}
 		for _, sub := range n.Subnets {
-			lines = append(lines, fmt.Sprintf("  %s (%s) %s: %s", n.MAC, where, sub.Prefix, sub.Count.text()))
+			lines = append(lines, fmt.Sprintf("  %s (%s) %s: %s", n.MAC, where, sub.Prefix, sub.text()))
 		}
 	}
 	for _, d := range src.Dropped {
@@ -237,5 +236,3 @@ func rangeCount(s *store.CloudSource) int {
 	}
 	return count
 }
-
-func marshal(v any) ([]byte, error) { return json.Marshal(v) }

@@ -7,7 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -177,15 +177,5 @@ func Current(ctx context.Context, h *roles.Host, o Options) (*store.CloudSource,
 
 // usable tells whether there are addresses for pods.
 func usable(nics []store.CloudNIC) bool {
-	for _, n := range nics {
-		for _, s := range n.Subnets {
-			if len(s.Addresses)+len(s.Ranges) > 0 {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(nics, func(n store.CloudNIC) bool { return n.Usable() })
 }
-
-// Gives tells whether a source names an address as one for pods.
-func Gives(s *store.CloudSource, a netip.Addr) bool { return givenBy(s.NICs).has(a) }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/netip"
+	"slices"
 )
 
 // imdsPath is of a version that all regions have.
@@ -61,11 +63,30 @@ func decodeIMDS(b []byte) ([]nic, error) {
 			for _, s := range f.Subnet {
 				prefixes = append(prefixes, s.Address+"/"+s.Prefix)
 			}
+			if len(prefixes) == 0 {
+				prefixes = sixtyFours(addresses)
+			}
 			n.subnets = append(n.subnets, homesOf(prefixes, "").unmarked(addresses).subnets...)
 		}
 		nics = append(nics, n)
 	}
 	return nics, nil
+}
+
+// sixtyFours are the subnets of IPv6 addresses: no other is told, and a subnet of
+// Azure's has 64 bits (learn.microsoft.com, "What is IPv6 for Azure Virtual Network?").
+func sixtyFours(addresses []string) []string {
+	var prefixes []string
+	for _, text := range addresses {
+		a, err := netip.ParseAddr(text)
+		if err != nil || !a.Is6() || len(prefixes) >= maxSubnets {
+			continue
+		}
+		if p := withBits(text, 64); !slices.Contains(prefixes, p) {
+			prefixes = append(prefixes, p)
+		}
+	}
+	return prefixes
 }
 
 // fromJSON decodes a whole reply.
