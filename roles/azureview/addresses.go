@@ -65,7 +65,7 @@ func addressView(ctx context.Context, h *roles.Host, now time.Time) (*text, erro
 	if err != nil {
 		return nil, fmt.Errorf("read the node's state: %w", err)
 	}
-	if slices.ContainsFunc(slices.Collect(maps.Values(inv.pools)), func(p *pool) bool { return inv.masters[p.mac] == "" }) {
+	if inv.nameless() {
 		links, err := h.Net.Links(ctx, nil)
 		faults = errors.Join(faults, err)
 		maps.Copy(inv.masters, node.NICs(links))
@@ -126,7 +126,7 @@ func (inv *inventory) lease(tx *store.Tx) error {
 			p.addresses[a], p.used = owner.ContainerID, true
 			if inv.masters[p.mac] == "" && inv.asked[p.mac] < maxAsked {
 				inv.asked[p.mac]++
-				inv.ask(tx, owner)
+				inv.ask(tx, owner, p.mac)
 			}
 			inv.pools[prefix] = p
 		}
@@ -149,16 +149,29 @@ func (inv *inventory) poolOf(a netip.Addr) (netip.Prefix, *pool) {
 	return netip.PrefixFrom(a, a.BitLen()), &pool{addresses: map[netip.Addr]string{}}
 }
 
-// ask learns an interface's name from an attachment.
-func (inv *inventory) ask(tx *store.Tx, owner store.Key) {
+// anyMAC stands for a NIC of which the cloud does not tell the hardware address.
+const anyMAC = "*"
+
+// ask learns a NIC's name from the attachment of one of its addresses.
+func (inv *inventory) ask(tx *store.Tx, owner store.Key, mac string) {
 	a, err := tx.Attachment(owner)
 	if err != nil {
 		return
 	}
 	var n note
-	if coldjson.Unmarshal(a.Note, &n) == nil && n.MasterMAC != "" {
-		inv.masters[n.MasterMAC] = n.Master
+	if coldjson.Unmarshal(a.Note, &n) == nil && (n.MasterMAC == mac || mac == anyMAC) {
+		inv.masters[mac] = n.Master
 	}
+}
+
+// nameless tells whether a NIC has no name yet that the kernel could tell.
+func (inv *inventory) nameless() bool {
+	for _, p := range inv.pools {
+		if p.mac != "" && p.mac != anyMAC && inv.masters[p.mac] == "" {
+			return true
+		}
+	}
+	return false
 }
 
 // spaces writes AddressSpaces, of which azure has one.

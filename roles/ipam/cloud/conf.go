@@ -4,6 +4,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/azureview"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/sticky"
 )
@@ -12,6 +13,7 @@ import (
 // the plugin that delegates to it; its own keys are under "ipam".
 type Conf struct {
 	roles.NetConf
+	azureview.Conf
 	// IPAM is required.
 	IPAM *IPAM `json:"ipam"`
 	// Master is the interface plugin's: only addresses of that link's NIC are
@@ -96,6 +98,10 @@ func decode(conf []byte) (*Conf, error) {
 	p := c.IPAM
 	if p.Type == azureType && p.Environment == "" && p.Provider == "" {
 		p.Environment = "azure"
+	}
+	if c.StateFiles == nil {
+		azure := p.Type == azureType
+		c.StateFiles = &azure
 	}
 	if p.Family == "" {
 		p.Family = "ipv4"

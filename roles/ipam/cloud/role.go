@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/azureview"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/sticky"
@@ -62,6 +63,7 @@ func newHandler(conf []byte) (*handler, error) {
 // Add gives an attachment one address of every family, or none at all, see
 // leasing.Allocator.Allocate. It asks the cloud first when the interval has passed.
 func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	defer a.tell(ctx, h)
 	source, err := feed.Current(ctx, h, a.feed)
 	if err != nil {
 		return nil, err
@@ -163,7 +165,13 @@ func (a *handler) dnsFor(source *store.CloudSource, grants []leasing.Grant) type
 // Del releases every address of an attachment. It asks nobody, and an attachment
 // without any is success.
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	defer a.tell(ctx, h)
 	return leasing.Release(ctx, h, req)
+}
+
+// tell keeps azure's file of the addresses.
+func (a *handler) tell(ctx context.Context, h *roles.Host) {
+	azureview.Write(ctx, h, &a.files, azureview.Addresses)
 }
 
 // Check makes sure that the attachment holds an address of every family, and every
@@ -187,6 +195,7 @@ func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 // GC releases the addresses of this network whose owners are not in req.Valid. It
 // asks nobody.
 func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	defer a.tell(ctx, h)
 	return (&leasing.Allocator{Plan: &a.plan, Life: a.life}).GC(ctx, h, req)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/azureview"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata"
 	"github.com/cnibox/cnibox/roles/leasing"
@@ -33,6 +34,8 @@ type settings struct {
 	dns    types.DNS
 	// plan is without sets.
 	plan leasing.Plan
+	// files are azure's state files.
+	files azureview.Conf
 }
 
 // Defaults of IPAM.
@@ -59,7 +62,8 @@ func newSettings(c *Conf) (*settings, error) {
 		return nil, f.Err()
 	}
 	p := c.IPAM
-	s := &settings{nic: p.NIC, dns: p.DNS, routes: roles.ParseRoutes(&f, "ipam.routes", p.Routes)}
+	s := &settings{nic: p.NIC, dns: p.DNS, routes: roles.ParseRoutes(&f, "ipam.routes", p.Routes), files: c.Conf}
+	s.files.Judge(&f)
 	s.parseSource(&f, p)
 	s.parseTimes(&f, p)
 	s.parseChoice(&f, p)
