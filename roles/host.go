@@ -50,7 +50,7 @@ type Delegator interface {
 	// error that is ErrUnplanned. Like Preview it asks a role of ours whatever is installed.
 	Plan(ctx context.Context, typ string, req *Request) (*Plan, error)
 	// Preview is what Add would answer, without reserving anything: the plugin's
-	// own Previewer when it is called in process, else the placeholder
+	// own Previewer when it is called in process and can tell, else the placeholder
 	// 192.0.2.2/24 with gateway 192.0.2.1 (RFC 5737).
 	Preview(ctx context.Context, typ string, req *Request) (*Result, error)
 	// Apart is a Delegator whose plugins may run while this one's do: it has a

@@ -134,7 +134,8 @@ type Planner interface {
 
 // Previewer is an IPAM Handler that can tell which addresses Add would give.
 type Previewer interface {
-	// Preview returns a result as Add's, with the addresses that are next; it
+	// Preview returns a result as Add's, with the addresses that are next, or an error
+	// that is ErrUnplanned where nobody can tell before Add; it
 	// reserves nothing and writes nothing.
 	Preview(ctx context.Context, h *Host, req *Request) (*Result, error)
 }

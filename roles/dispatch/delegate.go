@@ -140,7 +140,7 @@ func (d *delegator) Plan(ctx context.Context, typ string, req *roles.Request) (*
 // Preview asks a Previewer of ours, whatever file is installed under its name:
 // there may be none yet, or a copy of this program, and another program's of
 // the same type answers from the same configuration. From a type that is not
-// ours it expects the placeholder.
+// ours, and from one that cannot tell, it expects the placeholder.
 func (d *delegator) Preview(ctx context.Context, typ string, req *roles.Request) (*roles.Result, error) {
 	role, ok := d.table.Lookup(typ)
 	if !ok {
@@ -159,6 +159,9 @@ func (d *delegator) Preview(ctx context.Context, typ string, req *roles.Request)
 		}
 		var err error
 		res, err = pv.Preview(ctx, l.host, req)
+		if errors.Is(err, roles.ErrUnplanned) {
+			res, err = placeholder(), nil
+		}
 		return err
 	})
 	return res, err

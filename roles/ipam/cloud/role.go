@@ -75,6 +75,9 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 // repeated call gives the same.
 func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	source, err := feed.Known(ctx, h, a.feed.Source())
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, fmt.Errorf("%w: nobody has asked yet: %w", roles.ErrUnplanned, err)
+	}
 	if err != nil {
 		return nil, err
 	}
