@@ -34,6 +34,9 @@ type Grant struct {
 	of string
 }
 
+// Address is the one given.
+func (g Grant) Address() netip.Addr { return g.addr }
+
 // NIC is that of the address's Range.
 func (g Grant) NIC() string { return g.in.NIC }
 

@@ -20,7 +20,8 @@ func planVerb() roles.CommandVerb {
 		if err != nil {
 			return nil, fmt.Errorf("%w: ask the cloud first, by cnibox cloud refresh", err)
 		}
-		return a.allocator(ctx, h, source)
+		alloc, _, err := a.allocator(ctx, h, nil, source)
+		return alloc, err
 	}
 	return leasing.PlanVerb("cloud plan", read, typeName, azureType)
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/store"
 )
@@ -20,15 +19,13 @@ const anyMAC = "*"
 // planOf makes a plan of what the cloud gives: a set of each family, whose ranges
 // are the subnets of the NICs, in the order of preference. NICs that are not on
 // this host are left out, and so are addresses that the host itself has. A nil
-// links judges neither.
-func (s *settings) planOf(source *store.CloudSource, links []netops.LinkInfo) (*leasing.Plan, error) {
-	p := s.plan
+// links judges neither. why is said of a set without a range.
+func (s *settings) planOf(source *store.CloudSource, links []netops.LinkInfo) (p *leasing.Plan, why string) {
+	c := s.plan
+	p = &c
 	p.Reuse = &leasing.Reuse{Cooldown: s.cooldown, Hint: hint(source)}
 	p.Sets = make([]leasing.Set, len(s.bits))
-	nics, why, err := s.nics(source, links)
-	if err != nil {
-		return nil, err
-	}
+	nics, why := s.nics(source, links)
 	taken := ownAddresses(source, links)
 	for i, bits := range s.bits {
 		var all []ranked
@@ -46,11 +43,8 @@ func (s *settings) planOf(source *store.CloudSource, links []netops.LinkInfo) (*
 		for _, r := range all {
 			p.Sets[i] = append(p.Sets[i], r.Range)
 		}
-		if len(all) == 0 && links != nil {
-			return nil, fmt.Errorf("%w: %s gives this node no IPv%d address for pods%s", roles.ErrExhausted, source.Name, version(bits), why)
-		}
 	}
-	return &p, nil
+	return p, why
 }
 
 func version(bits int) int {
@@ -85,33 +79,35 @@ func (r ranked) compare(o ranked) int {
 	return cmp.Or(cmp.Compare(o.size, r.size), cmp.Compare(r.device, o.device), r.Subnet.Addr().Compare(o.Subnet.Addr()))
 }
 
+// isName tells whether ipam.nic is the name of a link.
+func isName(nic string) bool {
+	_, err := net.ParseMAC(nic)
+	return nic != "" && err != nil
+}
+
 // nics are the source's NICs that the configuration means and that are on this
-// host; why is said when none of them has an address.
-func (s *settings) nics(source *store.CloudSource, links []netops.LinkInfo) (out []store.CloudNIC, why string, err error) {
+// host; why tells of the others.
+func (s *settings) nics(source *store.CloudSource, links []netops.LinkInfo) (out []store.CloudNIC, why string) {
 	mac := s.nic
-	if _, err := net.ParseMAC(mac); mac != "" && err != nil {
-		if links == nil {
-			return source.NICs, "", nil
-		}
-		at := slices.IndexFunc(links, func(l netops.LinkInfo) bool { return l.Name == mac })
-		if at < 0 {
-			return nil, "", fmt.Errorf("NIC %q: no link of that name: %w", mac, netops.ErrNotExist)
-		}
-		mac = links[at].MAC
-	}
 	here := map[string]bool{}
 	for _, l := range links {
 		here[l.MAC] = true
+		if l.Name == s.nic {
+			mac = l.MAC
+		}
+	}
+	if isName(mac) && links == nil {
+		mac = ""
 	}
 	var absent, others []string
 	for _, n := range source.NICs {
 		switch {
 		case n.MAC == anyMAC:
 			out = append(out, n)
-		case links != nil && !here[n.MAC]:
-			absent = append(absent, n.MAC)
 		case mac != "" && n.MAC != mac:
 			others = append(others, n.MAC)
+		case links != nil && !here[n.MAC]:
+			absent = append(absent, n.MAC)
 		default:
 			out = append(out, n)
 		}
@@ -120,9 +116,9 @@ func (s *settings) nics(source *store.CloudSource, links []netops.LinkInfo) (out
 		why += fmt.Sprintf("; no link has the MAC of its NIC %s", strings.Join(absent, ", "))
 	}
 	if len(others) > 0 {
-		why += fmt.Sprintf("; NIC %s is not the one that the configuration names, %s", strings.Join(others, ", "), mac)
+		why += fmt.Sprintf("; NIC %s is not the one that the configuration names, %s", strings.Join(others, ", "), s.nic)
 	}
-	return out, why, nil
+	return out, why
 }
 
 // ownAddresses are those of the node itself, as cloud and kernel tell, and what the

@@ -68,7 +68,11 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err != nil {
 		return nil, err
 	}
-	return a.answer(ctx, h, req, source, (*leasing.Allocator).Allocate)
+	grants, err := a.give(ctx, h, req, source)
+	if err != nil {
+		return nil, err
+	}
+	return a.answer(source, grants), nil
 }
 
 // Preview tells the addresses that are next, of what is known of the cloud. A
@@ -81,44 +85,24 @@ func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request
 	if err != nil {
 		return nil, err
 	}
-	return a.answer(ctx, h, req, source, (*leasing.Allocator).Preview)
+	alloc, asks, err := a.allocator(ctx, h, req, source)
+	if err != nil {
+		return nil, err
+	}
+	grants, err := alloc.Preview(ctx, h, req, asks)
+	if err != nil {
+		return nil, err
+	}
+	return a.answer(source, grants), nil
 }
 
-// choice is Allocate or Preview.
-type choice func(*leasing.Allocator, context.Context, *roles.Host, *roles.Request, []leasing.Ask) ([]leasing.Grant, error)
-
 // answer makes a result of the addresses chosen.
-func (a *handler) answer(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource, choose choice) (*roles.Result, error) {
-	alloc, err := a.allocator(ctx, h, source)
-	if err != nil {
-		return nil, err
-	}
-	asks, err := alloc.Plan.Asks(req)
-	if err != nil {
-		return nil, err
-	}
-	grants, err := choose(alloc, ctx, h, req, asks)
-	if err != nil {
-		return nil, err
-	}
+func (a *handler) answer(source *store.CloudSource, grants []leasing.Grant) *roles.Result {
 	r := &roles.Result{CNIVersion: roles.ResultVersion}
 	leasing.AddIPs(r, grants)
 	r.Routes = a.routesFor(r)
 	r.DNS = a.dnsFor(source, grants)
-	return r, nil
-}
-
-// allocator gives what a source has, but for what this host has itself.
-func (a *handler) allocator(ctx context.Context, h *roles.Host, source *store.CloudSource) (*leasing.Allocator, error) {
-	links, err := h.Net.Links(ctx, nil)
-	if err != nil {
-		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
-	}
-	p, err := a.planOf(source, links)
-	if err != nil {
-		return nil, err
-	}
-	return &leasing.Allocator{Plan: p, Life: a.life}, nil
+	return r
 }
 
 // routesFor are the configured routes, else a default route over the gateway of
@@ -188,10 +172,7 @@ func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	if err != nil {
 		return err
 	}
-	p, err := a.planOf(source, nil)
-	if err != nil {
-		return err
-	}
+	p, _ := a.planOf(source, nil)
 	return (&leasing.Allocator{Plan: p, Life: a.life}).Check(ctx, h, req)
 }
 
@@ -220,7 +201,7 @@ func (a *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request)
 }
 
 func (a *handler) statusOf(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource) error {
-	alloc, err := a.allocator(ctx, h, source)
+	alloc, _, err := a.allocator(ctx, h, nil, source)
 	if err != nil {
 		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
 	}

