@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -228,6 +229,13 @@ func TestForms(t *testing.T) {
 			t.Fatalf("%s as %s: %v", kind, resp.Header.Get("Content-Type"), err)
 		}
 		said = append(said, o.Object)
+	}
+	var listed []Object
+	if _, err := List(t.Context(), c, "/api/v1/nodes", func(o *thing) { listed = append(listed, o.Object) }); err != nil {
+		t.Error(err)
+	}
+	if !slices.ContainsFunc(listed, func(o Object) bool { return cmp.Equal(o, said[1]) }) {
+		t.Errorf("listed as %+v", listed)
 	}
 	if diff := cmp.Diff(said[0], said[1]); diff != "" || said[0].Metadata.UID == "" || len(said[0].Metadata.Annotations) != 2 {
 		t.Errorf("%+v: %s", said[0], diff)

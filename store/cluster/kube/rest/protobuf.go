@@ -1,7 +1,9 @@
 package rest
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,7 +15,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// Watches are asked for as protobuf where a kind can be read from it: of ten thousand Nodes
+// Objects are asked for as protobuf where a kind can be read from it: of ten thousand Nodes
 // the server makes that in a third of the time that JSON takes, and what is not wanted is
 // stepped over here. The messages are those of the generated.proto files of k8s.io/api and
 // k8s.io/apimachinery; their form is described under "Alternate representations of
@@ -21,6 +23,7 @@ import (
 const (
 	protobufType  = "application/vnd.kubernetes.protobuf"
 	protobufWatch = protobufType + ";stream=watch, application/json"
+	protobufList  = protobufType + ", application/json"
 )
 
 // protobufMagic is before each object; what follows is a runtime.Unknown.
@@ -202,6 +205,123 @@ func (f *frames) next() ([]byte, error) {
 	f.buf = f.buf[:size]
 	_, err := io.ReadFull(f.r, f.buf)
 	return f.buf, whole(err)
+}
+
+// readProtobufList walks through a list as readList does.
+func readProtobufList[T any, P Kind[T]](ctx context.Context, resp *http.Response, each func(P) bool) (meta listMeta, err error) {
+	l := listing{r: bufio.NewReaderSize(resp.Body, 64<<10)}
+	err = l.items(func(number int, b []byte) error {
+		switch number {
+		case 1:
+			return meta.member(b)
+		case 2:
+			o := P(new(T))
+			m, ok := any(o).(Message)
+			if !ok {
+				return fmt.Errorf("%w: nobody asked for any", errProtobuf)
+			}
+			if err := readMessage(b, o.object(), m); err != nil {
+				return err
+			}
+			if !each(o) {
+				return errEndless
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return listMeta{}, lost(ctx, "list", whole(err))
+	}
+	return meta, nil
+}
+
+// member reads a metav1.ListMeta.
+func (m *listMeta) member(b []byte) error {
+	return Members(b, func(number int, v []byte) error {
+		switch number {
+		case 2:
+			m.ResourceVersion = string(v)
+		case 3:
+			m.Continue = string(v)
+		}
+		return nil
+	})
+}
+
+// listing reads a list in its runtime.Unknown, of which it holds one member at a time.
+type listing struct {
+	r   *bufio.Reader
+	buf bytes.Buffer
+}
+
+// items calls each with the members of the list.
+func (l *listing) items(each func(number int, b []byte) error) error {
+	var magic [len(protobufMagic)]byte
+	if _, err := io.ReadFull(l.r, magic[:]); err != nil || string(magic[:]) != protobufMagic {
+		return errors.Join(err, errProtobuf)
+	}
+	for {
+		number, size, _, err := l.head()
+		switch {
+		case err != nil:
+			return whole(err)
+		case number == 2:
+			return l.within(size, each)
+		}
+		if _, err := io.CopyN(io.Discard, l.r, size); err != nil {
+			return whole(err)
+		}
+	}
+}
+
+// within calls each with the members of a message of so many bytes.
+func (l *listing) within(left int64, each func(number int, b []byte) error) error {
+	for left > 0 {
+		number, size, head, err := l.head()
+		if err != nil {
+			return whole(err)
+		}
+		if left -= head + size; left < 0 {
+			return errProtobuf
+		}
+		if size > maxObject {
+			return web.ErrTooLarge
+		}
+		l.buf.Reset()
+		if _, err := io.CopyN(&l.buf, l.r, size); err != nil {
+			return whole(err)
+		}
+		if err := each(number, l.buf.Bytes()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// head reads what is before a field that is a message, text or bytes: its number, its size,
+// and how many bytes these took. Lists and their wrappings have no other fields.
+func (l *listing) head() (number int, size, head int64, err error) {
+	var n [2]uint64
+	for i := range n {
+		for shift := 0; ; shift += 7 {
+			b, err := l.r.ReadByte()
+			if err != nil {
+				return 0, 0, 0, err
+			}
+			if shift > 28 {
+				return 0, 0, 0, errProtobuf
+			}
+			head++
+			n[i] |= uint64(b&0x7f) << shift
+			if b < 0x80 {
+				break
+			}
+		}
+	}
+	if n[0]&7 != 2 || n[0]>>3 == 0 {
+		return 0, 0, 0, errProtobuf
+	}
+	return int(n[0] >> 3), int64(n[1]), head, nil
 }
 
 // readEvent reads a metav1.WatchEvent. What ERROR says is the error.

@@ -151,6 +151,66 @@ func TestProtobufAsked(t *testing.T) {
 	}
 }
 
+// A list in protobuf is read an object at a time, page by page.
+func TestProtobufList(t *testing.T) {
+	meta := func(next string) []byte { return field(1, text(2, "77"), text(3, next)) }
+	item := func(name string) []byte {
+		object, err := unwrap(aThing(name, "5", "v", "one"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return field(2, object)
+	}
+	pages := map[string][]byte{
+		"":     wrapped("ThingList", meta("more"), item("a"), item("b")),
+		"more": wrapped("ThingList", meta(""), item("c")),
+	}
+	cut := -1
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if a := r.Header.Get("Accept"); a != "application/vnd.kubernetes.protobuf, application/json" {
+			t.Errorf("accepts %q", a)
+		}
+		w.Header().Set("Content-Type", protobufType)
+		b := pages[r.URL.Query().Get("continue")]
+		if cut >= 0 {
+			b = b[:min(cut, len(b))]
+		}
+		_, _ = w.Write(b)
+	}))
+	defer srv.Close()
+	c, err := Open(Server(srv.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	list := func() (names, version string, err error) {
+		version, err = List(t.Context(), c, "/things", func(o *thing) { names += o.Metadata.Name })
+		return names, version, err
+	}
+	if names, version, err := list(); err != nil || names != "abc" || version != "77" {
+		t.Errorf("%q at %q, %v", names, version, err)
+	}
+	for cut = range len(pages[""]) - 4 { // the last fields of the wrapping do not matter
+		if _, _, err := list(); !errors.Is(err, cluster.ErrUnavailable) {
+			t.Errorf("cut at %d: %v", cut, err)
+		}
+	}
+}
+
+// FuzzProtobufList: whatever comes is read or refused, and no more than came is held.
+func FuzzProtobufList(f *testing.F) {
+	f.Add(wrapped("ThingList", field(1, text(2, "77")), field(2, text(1, "x"))))
+	f.Add(append([]byte(protobufMagic), 2<<3|2, 0xff, 0xff, 0xff, 0x7f))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		count := 0
+		resp := &http.Response{Body: io.NopCloser(bytes.NewReader(b))}
+		_, err := readProtobufList(t.Context(), resp, func(*thing) bool { count++; return true })
+		if count > len(b) {
+			t.Errorf("%d objects of %d bytes, %v", count, len(b), err)
+		}
+	})
+}
+
 // FuzzProtobuf: whatever comes is read or refused.
 func FuzzProtobuf(f *testing.F) {
 	f.Add(frame("ADDED", aThing("a", "5", "v", "one"))[4:])

@@ -66,12 +66,19 @@ func List[T any, P Kind[T]](ctx context.Context, c *Client, path string, each fu
 		if next != "" {
 			query.Set("continue", next)
 		}
-		resp, err := c.do(ctx, &request{method: http.MethodGet, path: path, query: query})
+		r := request{method: http.MethodGet, path: path, query: query}
+		if _, can := any(P(new(T))).(Message); can {
+			r.accept = protobufList
+		}
+		resp, err := c.do(ctx, &r)
 		if err != nil {
 			return "", err
 		}
-		before := count
-		meta, err := readList(ctx, resp, func(o P) bool { count++; each(o); return count <= maxObjects })
+		before, read := count, readList[T, P]
+		if isProtobuf(resp) {
+			read = readProtobufList[T, P]
+		}
+		meta, err := read(ctx, resp, func(o P) bool { count++; each(o); return count <= maxObjects })
 		web.Discard(resp.Body)
 		if err != nil {
 			return "", err
