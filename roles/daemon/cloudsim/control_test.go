@@ -15,11 +15,13 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/store/cluster/clustertest"
 )
 
 // daemon runs the role until the test ends, and returns its socket.
 func daemon(t *testing.T, args ...string) (control string) {
 	t.Helper()
+	clustertest.Loopback(t)
 	control = filepath.Join(t.TempDir(), "sim.sock")
 	h := &roles.Host{Log: slog.New(slog.DiscardHandler)}
 	ctx, stop := context.WithCancel(t.Context())

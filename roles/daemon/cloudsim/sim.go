@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cnibox/cnibox/store"
@@ -279,7 +280,7 @@ func (l *listeners) open(ctx context.Context) error {
 			for _, other := range open {
 				err = errors.Join(err, other.Close())
 			}
-			return fmt.Errorf("listen on %s: %w", addr, err)
+			return explain(addr, err)
 		}
 		open, l.addrs[i] = append(open, one), one.Addr().String()
 	}
@@ -292,6 +293,15 @@ func (l *listeners) open(ctx context.Context) error {
 		})
 	}
 	return nil
+}
+
+// explain tells what to do about an address that is none of this host's.
+func explain(addr string, err error) error {
+	host, _, _ := net.SplitHostPort(addr)
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return fmt.Errorf("listen on %s: %w: give it to an interface first, as by: ip address add %s dev lo; or use -listen", addr, syscall.EADDRNOTAVAIL, host)
+	}
+	return err
 }
 
 // close ends all connections.

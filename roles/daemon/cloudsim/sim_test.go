@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/store/cluster/clustertest"
 )
 
 var update = flag.Bool("update", false, "write the goldens anew")
@@ -25,6 +26,7 @@ var update = flag.Bool("update", false, "write the goldens anew")
 // start starts a simulator for a test.
 func start(t *testing.T, o Options) *Sim {
 	t.Helper()
+	clustertest.Loopback(t)
 	if len(o.Listen) == 0 {
 		o.Listen = []string{"127.0.0.1:0"}
 	}
@@ -223,6 +225,14 @@ func TestAll(t *testing.T) {
 		if counts := do(t, s, "count").(*Counts); counts.Providers[c.name] != before+1 {
 			t.Errorf("%s was not for %s: %v", c.path, c.name, counts.Providers)
 		}
+	}
+}
+
+// TestNowhere: who has not the cloud's address is told how to have it.
+func TestNowhere(t *testing.T) {
+	_, err := Start(t.Context(), Options{Providers: []string{"azure"}})
+	if err == nil || !strings.Contains(err.Error(), "ip address add 168.63.129.16 dev lo") {
+		t.Errorf("%v", err)
 	}
 }
 
