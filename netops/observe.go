@@ -38,7 +38,8 @@ type LinkInfo struct {
 	Table int
 	// Hairpin and Isolated are a bridge port's.
 	Hairpin, Isolated bool
-	// Uplink is the interface that a bridge has the place of (see Takeover).
+	// Uplink is the interface that a bridge has the place of, or is about to (see
+	// Takeover). A port that helps there tells it too.
 	Uplink string
 	// Addresses is filled by Links only.
 	Addresses []netip.Prefix
@@ -124,7 +125,7 @@ func (l *linkState) info() LinkInfo {
 		MasterIndex: l.master, PeerIndex: l.peer, Promisc: l.isPromisc(),
 		Mode: l.mode, VLANID: l.vlanID, Table: l.table,
 	}
-	if l.kind == kindBridge && ownLabel(l.alias) == takeoverLabel {
+	if ownLabel(l.alias) == takeoverLabel {
 		i.Uplink = aliasUplink(l.alias)
 	}
 	if l.port != nil {

@@ -321,7 +321,7 @@ func removable(links []netops.LinkInfo, mine, others []netops.Change) (gone, kep
 	made := madeBy(mine, links)
 	keep := map[string]bool{}
 	for _, l := range links {
-		if l.Master != "" && !made[l.Name] {
+		if l.Master != "" && !made[l.Name] && l.Uplink == "" {
 			keep[l.Master] = true
 		}
 	}
