@@ -16,6 +16,7 @@ const (
 	sectionChain      = "chain"
 	sectionPublished  = "published"
 	sectionNetworks   = "networks"
+	sectionAzure      = "azure"
 	sectionInterfaces = "interfaces"
 	sectionRoles      = "roles"
 	sectionStartup    = "startup"
@@ -26,7 +27,7 @@ const (
 // allSections lists every section in the order in which they run.
 func allSections() []string {
 	return []string{
-		sectionVersion, sectionBridge, sectionNFT, sectionParallel, sectionChain, sectionPublished, sectionNetworks, sectionInterfaces, sectionRoles,
+		sectionVersion, sectionBridge, sectionNFT, sectionParallel, sectionChain, sectionPublished, sectionNetworks, sectionAzure, sectionInterfaces, sectionRoles,
 		sectionStartup, sectionAlloc, sectionDHCP,
 	}
 }

@@ -48,6 +48,8 @@ func measureSection(ctx context.Context, j job, name string, res *results) error
 		res.Published, err = measurePublished(ctx, j)
 	case sectionNetworks:
 		res.Networks, err = measureNetworks(ctx, j)
+	case sectionAzure:
+		res.Azure, err = measureAzure(ctx, j)
 	case sectionInterfaces:
 		res.Interfaces, err = measureInterfaces(ctx, j)
 	case sectionRoles:

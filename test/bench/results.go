@@ -13,6 +13,7 @@ type results struct {
 	Chain      *chainResult      `json:"chain,omitempty"`
 	Published  []publishedResult `json:"published,omitempty"`
 	Networks   *networksResult   `json:"networks,omitempty"`
+	Azure      *azureResult      `json:"azure,omitempty"`
 	Interfaces []interfaceResult `json:"interfaces,omitempty"`
 	Roles      []roleVersion     `json:"roles,omitempty"`
 	Startup    *startupResult    `json:"startup,omitempty"`

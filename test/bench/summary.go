@@ -73,6 +73,9 @@ func summarize(res *results) []row {
 	if res.Networks != nil {
 		rows = append(rows, res.Networks.summary()...)
 	}
+	if res.Azure != nil {
+		rows = append(rows, res.Azure.summary()...)
+	}
 	for _, i := range res.Interfaces {
 		rows = append(rows,
 			speedRow(fmt.Sprintf("ADD %s%s, %s, p50", i.Plugin, i.With, i.Family), i.Add, i.Target),

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// azureAtMost is how many times the cost of a pod on our bridge, with host-local addresses, one with addresses of the cloud may have.
+const azureAtMost = 1.3
+
+const (
+	// azureUplink is the node's interface on the cloud's network, and azureBridge what takes its place.
+	azureUplink, azureBridge = "benchup", "benchaz0"
+	// azurePool is how many addresses the cloud gives: none comes twice, so that no cool-down is in it.
+	azurePool = 2000
+)
+
+// azureResult is a pod of azure-vnet in its mode bridge, with addresses of the cloud that are known already, beside one of bridge and host-local;
+// both are ours.
+type azureResult struct {
+	Add     azureVerb `json:"add"`
+	Del     azureVerb `json:"del"`
+	AtATime int       `json:"atATime"`
+}
+
+// azureVerb is one verb of it: one pod at a time, and many.
+type azureVerb struct {
+	Azure  stat `json:"azure"`
+	Bridge stat `json:"bridge"`
+	Many   stat `json:"many"`
+	// Longest is the slowest call of many at a time: no wait for a lock was longer.
+	Longest time.Duration `json:"longest"`
+}
+
+// measureAzure takes one pod of each kind through ADD and DEL, then the next; then many of azure-vnet at a time.
+func measureAzure(ctx context.Context, j job) (_ *azureResult, err error) {
+	conf, err := azureNode(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		err = errors.Join(err, program(context.WithoutCancel(ctx), "ip", "link", "del", azureUplink))
+	}()
+	plain := bridgeNetworks(j.Sides, 6, "")[0]
+	azure := stormer{network{Side: j.Sides.Ours, Name: "benchazure", Bridge: azureBridge}, conf.run(j.Sides.Ours)}
+	rounds := warmRounds + j.Rounds
+	containers, err := newContainers("azure", 2*rounds+j.Containers)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, dropContainers(containers)) }()
+	var took [2]timings
+	for round := range rounds {
+		results := [2][]byte{}
+		for v, verb := range []string{"ADD", "DEL"} {
+			for _, i := range turns(round) {
+				each := []func(context.Context, string, container, []byte) (answer, error){azure.each, plain.run}[i]
+				a, err := each(ctx, verb, containers[2*round+i], results[i])
+				if err != nil {
+					return nil, err
+				}
+				results[i] = a.Stdout
+				if round >= warmRounds {
+					took[v][i] = append(took[v][i], a.Took)
+				}
+			}
+		}
+	}
+	res := &azureResult{AtATime: j.Parallel}
+	results := make([][]byte, j.Containers)
+	for v, to := range []*azureVerb{&res.Add, &res.Del} {
+		st, err := azure.storm(ctx, []string{"ADD", "DEL"}[v], containers[2*rounds:], j.Parallel, results)
+		if err != nil {
+			return nil, err
+		}
+		*to = azureVerb{Azure: newStat(took[v][0]), Bridge: newStat(took[v][1]), Many: newStat(st.Took), Longest: slices.Max(st.Took)}
+	}
+	return res, nil
+}
+
+// azureConf is the configuration of the article about AKS, with a file for the cloud.
+type azureConf struct{ file string }
+
+// azureNode makes the node's interface, and the file that the cloud's addresses are in.
+func azureNode(ctx context.Context) (azureConf, error) {
+	for _, args := range [][]string{
+		{"link", "add", azureUplink, "up", "type", "veth", "peer", "name", azureUplink + "2"},
+		{"link", "set", azureUplink + "2", "up"},
+		{"addr", "add", "10.246.0.4/16", "dev", azureUplink},
+	} {
+		if err := program(ctx, append([]string{"ip"}, args...)...); err != nil {
+			return azureConf{}, err
+		}
+	}
+	mac, err := os.ReadFile(filepath.Join("/sys/class/net", azureUplink, "address"))
+	if err != nil {
+		return azureConf{}, fmt.Errorf("read the uplink's address: %w", err)
+	}
+	type address struct {
+		Address   string
+		IsPrimary bool
+	}
+	addresses := []address{{"10.246.0.4", true}}
+	for i := range azurePool {
+		addresses = append(addresses, address{fmt.Sprintf("10.246.%d.%d", 1+i/250, 1+i%250), false})
+	}
+	doc, err := encodeConf(map[string]any{"Interfaces": []any{map[string]any{
+		"MacAddress": strings.ToUpper(strings.ReplaceAll(string(bytes.TrimSpace(mac)), ":", "")), "IsPrimary": true,
+		"IPSubnets": []any{map[string]any{"Prefix": "10.246.0.0/16", "IPAddresses": addresses}},
+	}}})
+	if err != nil {
+		return azureConf{}, err
+	}
+	c := azureConf{filepath.Join(dataDir, "interfaces.json")}
+	if err := os.WriteFile(c.file, doc, 0o600); err != nil {
+		return azureConf{}, fmt.Errorf("write the cloud's addresses: %w", err)
+	}
+	return c, nil
+}
+
+// run takes a pod through a verb.
+func (c azureConf) run(s side) func(context.Context, string, container, []byte) (answer, error) {
+	return func(ctx context.Context, verb string, pod container, prevResult []byte) (answer, error) {
+		conf := map[string]any{
+			"cniVersion": "1.0.0", "name": "benchazure", "type": "azure-vnet", "mode": "bridge", "bridge": azureBridge,
+			"ipam": map[string]any{"type": "azure-vnet-ipam", "environment": "fileIpam", "file": c.file, "queryInterval": "1h"},
+		}
+		if prevResult != nil {
+			conf["prevResult"] = json.RawMessage(prevResult)
+		}
+		raw, err := encodeConf(conf)
+		if err != nil {
+			return answer{}, err
+		}
+		a, err := s.do(ctx, call{Plugin: "azure-vnet", Verb: verb, Container: pod, Conf: raw})
+		if err == nil && verb == "ADD" {
+			_, err = a.address()
+		}
+		return a, err
+	}
+}
+
+// summary are the rows of a pod with addresses of the cloud.
+func (r *azureResult) summary() []row {
+	var rows []row
+	for _, v := range []struct {
+		name   string
+		target float64
+		azureVerb
+	}{{"ADD", azureAtMost, r.Add}, {"DEL", 0, r.Del}} {
+		cost := ratio(float64(v.Azure.P50), float64(v.Bridge.P50))
+		one := row{What: v.name + " azure-vnet (azure-vnet-ipam), p50", Ours: ms(v.Azure.P50), Ratio: fmt.Sprintf("%.2f × our bridge's (host-local)", cost)}
+		if v.target > 0 {
+			one.Target, one.Met = fmt.Sprintf("≤ %.1f ×", v.target), cost > 0 && cost <= v.target
+		}
+		many := row{What: fmt.Sprintf("%s azure-vnet, %d at a time, p50", v.name, r.AtATime), Ours: ms(v.Many.P50), Ratio: "the longest " + ms(v.Longest)}
+		rows = append(rows, one, many)
+	}
+	return rows
+}
