@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -57,7 +58,8 @@ func TestExamples(t *testing.T) {
 	}
 	machine := netopstest.New(t)
 	machine.Do(t, func() error {
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth1"})
+		err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth1"})
+		return errors.Join(err, netopstest.LinkUp("eth0"))
 	})
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {

@@ -31,9 +31,10 @@ func (r *role) wireBridged(in *attach.Input, o observed) (*attach.Wiring, error)
 func (r *role) wireUplink(s *netops.Spec, in *attach.Input, o observed) {
 	label := node.SharedLabel(in.Key.Network)
 	s.Add(
+		// First: a port with hairpin sends back what came in for many receivers.
+		&netops.Element{Shared: true, Set: "macnat_uplinks", Key: []string{o.Master.Name}, Value: []string{o.Master.MAC}, Label: label},
 		&netops.Takeover{Bridge: o.Bridge, Uplink: o.Master.Name, NoHairpin: r.conf.DisableHairpinOnHostInterface},
 		&netops.LinkDNS{Link: o.Bridge, From: o.Master.Name},
-		&netops.Element{Shared: true, Set: "macnat_uplinks", Key: []string{o.Master.Name}, Value: []string{o.Master.MAC}, Label: label},
 	)
 	if r.conf.Mode == modeTunnel {
 		s.Add(&netops.Neigh{In: netops.Host, Shared: true, Link: o.Master.Name, MAC: tunnelMAC, FDB: true})
@@ -47,20 +48,20 @@ func (r *role) wireUplink(s *netops.Spec, in *attach.Input, o observed) {
 // tunnelMAC is the one that the cloud's network has for everybody else.
 const tunnelMAC = "12:34:56:78:9a:bc"
 
-// wirePort is the container's port. Nothing is asked there: a permanent neighbour
-// and a static forwarding entry tell its hardware address, by which the bridge
-// answers for it, also to the network outside, which does not.
+// wirePort is the container's port. A permanent neighbour and a static forwarding
+// entry tell the node its hardware address. What the network outside asks about it is
+// asked of the container alone, which the maps see to: an answer of the bridge's own
+// (neigh_suppress) would have the container's hardware address, and be a second one.
 func (r *role) wirePort(s *netops.Spec, in *attach.Input, o observed, ips []attach.Family) {
 	mtu := r.mtu(o)
 	if in.Prev != nil {
 		mtu = 0 // a chained plugin may have set another, at both ends
 	}
-	on := true
 	s.Add(
 		&netops.Link{
 			In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Up: true,
 			Alias: node.Alias(in.Key, addresses(ips)), Master: o.Bridge,
-			Port: &netops.Port{Hairpin: true, NeighSuppress: &on},
+			Port: &netops.Port{Hairpin: true},
 			Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
 		},
 		&netops.Neigh{In: netops.Host, Link: in.HostLink, MAC: in.ContainerMAC, FDB: true},

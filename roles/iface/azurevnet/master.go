@@ -83,6 +83,15 @@ func (r *role) uplink(ctx context.Context, h *roles.Host, homes []leasing.Home) 
 	return master{Name: l.Uplink, MAC: l.MAC, MTU: l.MTU}, true, nil
 }
 
+// planned stands for the master of a plan, which may be for another node: eth0.
+func planned(ctx context.Context, h *roles.Host) (master, error) {
+	l, err := h.Net.Link(ctx, nil, "eth0")
+	if err != nil {
+		return master{}, fmt.Errorf("%w: %w: set \"master\"", errNoMaster, err)
+	}
+	return masterOf(l), nil
+}
+
 func masterOf(l netops.LinkInfo) master {
 	return master{Name: l.Name, MAC: l.MAC, MTU: l.MTU, Index: l.Index}
 }

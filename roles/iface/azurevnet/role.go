@@ -66,7 +66,7 @@ type observed struct {
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	m, err := r.findMaster(ctx, h, in)
 	if errors.Is(err, errNoMaster) && container == nil {
-		m, err = master{Name: "eth0"}, nil // a plan may be for another node
+		m, err = planned(ctx, h)
 	}
 	if err != nil {
 		return err
