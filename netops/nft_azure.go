@@ -8,6 +8,10 @@ import (
 )
 
 const (
+	// bridgeForward is NF_BR_FORWARD of linux/netfilter_bridge.h, bridgeFilter
+	// NF_BR_PRI_FILTER_BRIDGED.
+	bridgeForward = 2
+	bridgeFilter  = -200
 	// bridgePostrouting is NF_BR_POST_ROUTING of linux/netfilter_bridge.h.
 	bridgePostrouting = 4
 	// priorityBridgeSource is NF_BR_PRI_NAT_SRC of linux/netfilter_bridge.h.
@@ -40,7 +44,9 @@ const (
 // the networks of clouds do. An uplink and its bridge are the node's.
 //
 //   - macnat_uplinks has an uplink's MAC: what leaves by it has that for its source,
-//     in the frame, in ARP's sender and in the options of neighbour discovery.
+//     in the frame, in ARP's sender and in the options of neighbour discovery. What
+//     comes in by it for many receivers does not go back, hairpin or not: it would
+//     tell that others' addresses are the node's.
 //   - macnat_pods4 and macnat_pods6 map (uplink, pod's address) to the pod's MAC: what
 //     comes in by the uplink for the address goes to the pod, ARP included. A request
 //     for it is asked of the pod alone, which answers with the uplink's MAC. Requests
@@ -74,8 +80,14 @@ func macNATFeature() nftFeature {
 					rule(arp(arpReply), inputLink(), targetIP(), fromMap(pods4), setNetwork(arpTarget)),
 					rule(etherType(unix.ETH_P_ARP), inputLink(), targetIP(), fromMap(pods4), setDestinationMAC()),
 					rule(discovery(ndRouterSolicitation, ndRedirect), returns()),
-					rule(etherType(unix.ETH_P_IP), forOneReceiver(), inputLink(), fromMap(tunnel), setDestinationMAC()),
-					rule(etherType(unix.ETH_P_IPV6), forOneReceiver(), inputLink(), fromMap(tunnel), setDestinationMAC()),
+					rule(etherType(unix.ETH_P_IP), forReceivers(expr.CmpOpEq), inputLink(), fromMap(tunnel), setDestinationMAC()),
+					rule(etherType(unix.ETH_P_IPV6), forReceivers(expr.CmpOpEq), inputLink(), fromMap(tunnel), setDestinationMAC()),
+				},
+			},
+			{
+				name: "macnat_forward", kind: "filter", hook: bridgeForward, priority: bridgeFilter,
+				rules: []nftRule{
+					rule(forReceivers(expr.CmpOpNeq), inputLink(), fromMap(uplinks), isSet(), outputLink(), fromMap(uplinks), isSet(), drops()),
 				},
 			},
 			{
@@ -144,14 +156,14 @@ func transportIs(offset uint32, want []byte) rulePart {
 	return func(b *ruleBuilder) { b.match(expr.PayloadBaseTransportHeader, offset, want) }
 }
 
-// forOneReceiver leaves out broadcasts and multicasts: those have the first bit of
-// a MAC that is sent set (IEEE 802.3).
-func forOneReceiver() rulePart {
+// forReceivers is for frames to one receiver, or with CmpOpNeq to many: broadcasts
+// and multicasts have the first bit of a MAC that is sent set (IEEE 802.3).
+func forReceivers(op expr.CmpOp) rulePart {
 	return func(b *ruleBuilder) {
 		b.exprs = append(b.exprs,
 			&expr.Payload{Base: expr.PayloadBaseLLHeader, Len: 1, DestRegister: b.next},
 			&expr.Bitwise{SourceRegister: b.next, DestRegister: b.next, Len: 1, Mask: []byte{1}, Xor: []byte{0}},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: b.next, Data: []byte{0}},
+			&expr.Cmp{Op: op, Register: b.next, Data: []byte{0}},
 		)
 	}
 }

@@ -172,6 +172,16 @@ func TestMACNATAnswersForPods(t *testing.T) {
 	if seen := atB.until(t, "end"); len(seen) != 0 {
 		t.Errorf("pod b sees %q", seen)
 	}
+	// A broadcast of the fabric's does not come back by an uplink with hairpin.
+	run(t, "bridge", "link", "set", "dev", "up0", "hairpin", "on")
+	atFabric.askARP(t, fabricMAC, "10.240.0.1", "10.240.9.9")
+	fromFabric.send(t, fabricMAC, "there")
+	atB.until(t, "there")
+	fromB.send(t, podBMAC, "end2")
+	if seen := atFabric.until(t, "end2"); len(seen) != 0 {
+		t.Errorf("with hairpin the fabric sees %q", seen)
+	}
+	run(t, "bridge", "link", "set", "dev", "up0", "hairpin", "off")
 	// Between pods: asked and answered on the bridge, nothing leaves.
 	a.ip(t, "neigh flush dev eth0")
 	conn := udp(t, b, "10.240.0.11:5000")

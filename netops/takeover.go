@@ -40,9 +40,10 @@ const (
 //     uplink's). All others become permanent: a DHCP client or networkd that is
 //     bound to the uplink hears nothing any more that comes in by it, so that it
 //     cannot renew them.
-//   - Unicast routes of all tables keep all that they have, also those of router
-//     advertisements, which expire as addresses do. Routes by nexthop objects and
-//     multipath routes are refused.
+//   - Unicast routes of all tables keep all that they have. Those of router
+//     advertisements expire as addresses do, and come behind those that the kernel
+//     makes of the next one. Routes by nexthop objects and IPv4 routes of several hops
+//     are refused.
 //   - The uplink keeps its IPv6 link-local addresses, which the bridge has too, and
 //     its permanent neighbours.
 //   - Policy rules and netfilter rules that name the uplink are left as they are.

@@ -65,7 +65,7 @@ func (r *takeoverRun) take(ctx context.Context) error {
 		return err
 	}
 	to := on{link: r.Bridge, index: r.br.index, from: r.Uplink}
-	if to.expires, err = r.heedsAdverts(); err != nil {
+	if err := r.heedAdverts(&to); err != nil {
 		return err
 	}
 	// An IPv4 packet that comes in by a link without an address does not pass the
@@ -86,14 +86,18 @@ func (r *takeoverRun) take(ctx context.Context) error {
 	}
 	late := have.pieces(to, func(a placedAddr) bool { return a.prefix.Addr().Is6() })
 	late = append(late, neighPieces(neighs, to)...)
-	if err := r.send(ctx, append(late, have.routePieces(to)...)...); err != nil {
+	routes, err := r.routePieces(ctx, have, to)
+	if err != nil {
+		return err
+	}
+	if err := r.send(ctx, append(late, routes...)...); err != nil {
 		return err
 	}
 	if err := r.awaitAddresses(ctx, to, have); err != nil {
 		return err
 	}
 	// An IPv6 address that has a lifetime leaves the kernel's route for it behind.
-	leaving := append(have.routesGone(r.Uplink, slices.Concat(have.routes, have.connected)), have.addrsGone(r.Uplink)...)
+	leaving := append(routesGone(r.Uplink, slices.Concat(have.routes, have.connected)), have.addrsGone(r.Uplink)...)
 	if err := r.send(ctx, leaving...); err != nil {
 		return err
 	}
@@ -110,7 +114,7 @@ func (r *takeoverRun) giveBack(ctx context.Context) error {
 		return err
 	}
 	to := on{link: r.Uplink, index: r.up.index, from: r.Bridge}
-	if to.expires, err = r.heedsAdverts(); err != nil {
+	if err := r.heedAdverts(&to); err != nil {
 		return err
 	}
 	enslaved := r.up.master == r.br.index
@@ -124,7 +128,11 @@ func (r *takeoverRun) giveBack(ctx context.Context) error {
 		return err
 	}
 	making := append(have.pieces(to, func(placedAddr) bool { return true }), neighPieces(neighs, to)...)
-	if err := r.send(ctx, append(making, have.routePieces(to)...)...); err != nil {
+	routes, err := r.routePieces(ctx, have, to)
+	if err != nil {
+		return err
+	}
+	if err := r.send(ctx, append(making, routes...)...); err != nil {
 		return err
 	}
 	if err := r.awaitAddresses(ctx, to, have); err != nil {
@@ -132,7 +140,7 @@ func (r *takeoverRun) giveBack(ctx context.Context) error {
 	}
 	// The kernel's own routes over the bridge come before those over the uplink: what
 	// comes in by the uplink would not pass the source's check.
-	leaving := have.routesGone(r.Bridge, slices.Concat(have.routes, have.connected))
+	leaving := routesGone(r.Bridge, slices.Concat(have.routes, have.connected))
 	if err := r.send(ctx, leaving...); err != nil {
 		return err
 	}
@@ -180,13 +188,24 @@ func (p *placed) pieces(to on, wanted func(placedAddr) bool) []piece {
 }
 
 // routePieces make routes over a link. The kernel makes those of addresses that are
-// new to it; others may have lost theirs.
-func (p *placed) routePieces(to on) []piece {
-	var all []piece
-	for _, r := range slices.Concat(p.connected, p.routes) {
-		all = append(all, piece{Step{VerbAdd, r.object(to.link)}, []rtMessage{r.add(to)}})
+// new to it; others may have lost theirs. Of a router's advertisement the link may
+// have a route already, with another metric.
+func (r *takeoverRun) routePieces(ctx context.Context, p *placed, to on) ([]piece, error) {
+	there, err := r.c.placedOn(ctx, to.index)
+	if err != nil {
+		return nil, err
 	}
-	return all
+	var all []piece
+	for _, route := range slices.Concat(p.connected, p.routes) {
+		advertised := func(other placedRoute) bool {
+			return other.protocol == unix.RTPROT_RA && other.dst == route.dst && other.via == route.via
+		}
+		if route.protocol == unix.RTPROT_RA && slices.ContainsFunc(there.routes, advertised) {
+			continue
+		}
+		all = append(all, piece{Step{VerbAdd, route.object(to.link)}, []rtMessage{route.add(to)}})
+	}
+	return all, nil
 }
 
 func neighPieces(neighs []placedNeigh, to on) []piece {
@@ -198,7 +217,7 @@ func neighPieces(neighs []placedNeigh, to on) []piece {
 }
 
 // routesGone deletes routes, the last first.
-func (p *placed) routesGone(link string, routes []placedRoute) []piece {
+func routesGone(link string, routes []placedRoute) []piece {
 	var all []piece
 	for _, r := range slices.Backward(routes) {
 		all = append(all, piece{Step{VerbDel, r.object(link)}, []rtMessage{r.del()}})

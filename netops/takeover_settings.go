@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -99,15 +100,22 @@ func (r *takeoverRun) loosen(ctx context.Context) error {
 	return r.change(ctx, "net/ipv6/conf/%/"+acceptDAD, "0")
 }
 
-// heedsAdverts tells whether the kernel follows router advertisements on the
-// uplink, and so on the bridge (accept_ra in Documentation/networking/ip-sysctl.rst).
-func (r *takeoverRun) heedsAdverts() (bool, error) {
+// heedAdverts notes whether the kernel follows router advertisements on the uplink,
+// and so on the bridge (accept_ra in Documentation/networking/ip-sysctl.rst).
+func (r *takeoverRun) heedAdverts(to *on) error {
 	accept, err := r.setting("net/ipv6/conf/%/accept_ra", r.Uplink)
-	if err != nil || accept != "1" {
-		return accept == "2", err
+	if err != nil {
+		return err
 	}
 	forwarding, err := r.setting("net/ipv6/conf/%/forwarding", r.Uplink)
-	return forwarding == "0", err
+	if err != nil || accept != "2" && (accept != "1" || forwarding != "0") {
+		return err
+	}
+	metric, err := r.setting("net/ipv6/conf/%/ra_defrtr_metric", r.Uplink)
+	if to.expires, to.advertMetric = true, defaultMetric6; metric != "" {
+		to.advertMetric, _ = strconv.Atoi(metric)
+	}
+	return err
 }
 
 // copySettings gives the bridge the uplink's, but for those of loosen.

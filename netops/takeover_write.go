@@ -28,6 +28,9 @@ type on struct {
 	from  string
 	// expires keeps lifetimes.
 	expires bool
+	// advertMetric is the metric of routes that the kernel makes of router
+	// advertisements; 0 where it heeds none.
+	advertMetric int
 }
 
 // add is the request that gives the link an address.
@@ -72,6 +75,9 @@ func (a *placedAddr) del() rtMessage {
 // add is the request that makes the route over the link: before others to the
 // same destination where it was the first, else behind them.
 func (r *placedRoute) add(to on) rtMessage {
+	if r.family == unix.AF_INET6 && r.protocol == unix.RTPROT_RA && to.advertMetric != 0 && r.priority == to.advertMetric {
+		r = r.behind()
+	}
 	m := rtMessage{kind: unix.RTM_NEWROUTE, flags: unix.NLM_F_CREATE, data: r.common(to.index)}
 	if !r.first || r.family == unix.AF_INET6 {
 		m.flags |= unix.NLM_F_APPEND
@@ -81,6 +87,16 @@ func (r *placedRoute) add(to on) rtMessage {
 		m.data = append(m.data, nl.NewRtAttr(rtaExpires, nl.Uint32Attr(left)))
 	}
 	return m
+}
+
+// behind is the route with a metric of one more. One that is not the kernel's own
+// would have it ignore the whole of the next advertisement (ndisc_router_discovery):
+// so there is room for the kernel's, and this one expires.
+func (r *placedRoute) behind() *placedRoute {
+	other := *r
+	other.attrs = slices.DeleteFunc(slices.Clone(r.attrs), func(a rawAttr) bool { return a.kind == unix.RTA_PRIORITY })
+	other.attrs = append(other.attrs, rawAttr{unix.RTA_PRIORITY, nl.Uint32Attr(uint32(r.priority) + 1)})
+	return &other
 }
 
 // del is the request that deletes it.

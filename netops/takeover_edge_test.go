@@ -1,0 +1,231 @@
+package netops_test
+
+import (
+	"errors"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/netopstest"
+)
+
+// TestTakeoverRefuses names what a bridge cannot take the place of. Nothing is changed.
+func TestTakeoverRefuses(t *testing.T) {
+	ctx := t.Context()
+	for name, tc := range map[string]struct {
+		setup  string
+		uplink string
+		want   string
+	}{
+		"absent":   {"true", "eth9", `link "eth9": does not exist`},
+		"loopback": {"true", "lo", `uplink "lo" is no Ethernet device`},
+		"down":     {"ip link set eth0 down", "eth0", `uplink "eth0" is down`},
+		"a bridge": {"ip link add br9 up type bridge", "br9", `uplink "br9" is a link of kind "bridge"`},
+		"macvlan":  {"ip link add link eth0 name mac9 type macvlan", "mac9", `of kind "macvlan"`},
+		"of another bridge": {
+			"ip link add br9 type bridge; ip link set eth0 master br9", "eth0", `uplink "eth0" belongs to "br9" already`,
+		},
+		"bridge's name":   {"ip link add azure0 type veth peer name br9", "eth0", `interface "azure0" is a link of kind "veth"`},
+		"several hops":    {"ip route add 203.0.113.0/24 nexthop via 10.240.0.1 dev eth0 nexthop via 10.240.0.7 dev eth0", "eth0", "203.0.113.0/24"},
+		"nexthop objects": {"ip nexthop add id 7 via 10.240.0.1 dev eth0; ip route add 203.0.113.0/24 nhid 7", "eth0", "nexthop object"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			newUplink(t)
+			t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "br9").Run() })
+			run(t, "sh", "-c", tc.setup)
+			before := netopstest.Snapshot(t)
+			n := newNet(t, nil)
+			spec := netops.Spec{Objects: []netops.Object{&netops.Takeover{Bridge: "azure0", Uplink: tc.uplink}}}
+			err := n.Ensure(ctx, spec, nil)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || !errors.Is(err, netops.ErrConflict) && !errors.Is(err, netops.ErrNotExist) {
+				t.Errorf("Ensure: %v, want %q", err, tc.want)
+			}
+			if d := cmp.Diff(before, netopstest.Snapshot(t)); d != "" {
+				t.Errorf("changed (-before +after):\n%s", d)
+			}
+		})
+	}
+}
+
+// TestTakeoverOfAnothersBridge uses a bridge that somebody made, and leaves it when
+// the uplink has everything back. Pods' ports are not taken away unasked.
+func TestTakeoverOfAnothersBridge(t *testing.T) {
+	ctx := t.Context()
+	newUplink(t)
+	before := placedText(t, "eth0")
+	run(t, "ip", "link", "add", "azure0", "type", "bridge")
+	n := newNet(t, nil)
+	if err := n.Ensure(ctx, taken(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(before, placedText(t, "azure0")); d != "" {
+		t.Errorf("azure0 (-eth0 before +azure0):\n%s", d)
+	}
+	if d, err := n.Verify(ctx, taken(), nil); err != nil || len(d) != 0 {
+		t.Errorf("Verify: %v, %v", d, err)
+	}
+	run(t, "ip", "link", "add", "azvpod", "master", "azure0", "type", "veth", "peer", "name", "azvpod2")
+	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "azvpod").Run() })
+	if err := n.RestoreUplink(ctx, *azure0(), false); !errors.Is(err, netops.ErrConflict) || !strings.Contains(err.Error(), "azvpod") {
+		t.Errorf("RestoreUplink with a pod's port: %v", err)
+	}
+	if err := n.RestoreUplink(ctx, *azure0(), true); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(before, placedText(t, "eth0")); d != "" {
+		t.Errorf("eth0 (-before +restored):\n%s", d)
+	}
+	if left := strings.TrimSpace(placedText(t, "azure0")); left != "" {
+		t.Errorf("left on azure0:\n%s", left)
+	}
+	if l, err := n.Link(ctx, nil, "azvpod"); err != nil || l.Master != "azure0" {
+		t.Errorf("the port of another's bridge: %+v, %v", l, err)
+	}
+}
+
+// TestTakeoverComesBack moves what somebody gave the uplink again (networkd, a DHCP
+// client), and gives all back by the inverse that is recorded for shared objects.
+func TestTakeoverComesBack(t *testing.T) {
+	ctx := t.Context()
+	newUplink(t)
+	before := placedText(t, "eth0")
+	n := newNet(t, nil)
+	spec := netops.Spec{Objects: []netops.Object{&netops.Takeover{Bridge: "azure0", Uplink: "eth0", NoHairpin: true}}}
+	if err := n.Ensure(ctx, spec, nil); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := n.Link(ctx, nil, "eth0"); err != nil || l.Hairpin {
+		t.Errorf("eth0: %+v, %v, want it without hairpin", l, err)
+	}
+	placed := placedText(t, "azure0")
+	run(t, "ip", "address", "add", "10.240.0.4/16", "brd", "10.240.255.255", "dev", "eth0")
+	run(t, "ip", "route", "append", "default", "via", "10.240.0.1", "dev", "eth0", "proto", "dhcp", "src", "10.240.0.4", "metric", "100")
+	d, err := n.Verify(ctx, spec, nil)
+	if err != nil || len(d) != 3 { // the address, its route and the default route
+		t.Errorf("Verify: %v, %v", d, err)
+	}
+	if err := n.Ensure(ctx, spec, nil); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(placed, placedText(t, "azure0")); d != "" {
+		t.Errorf("azure0 (-first +again):\n%s", d)
+	}
+	if d, err := n.Verify(ctx, spec, nil); err != nil || len(d) != 0 {
+		t.Errorf("Verify again: %v, %v", d, err)
+	}
+	if err := n.Undo(ctx, netops.SharedInverses(spec), nil); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(before, placedText(t, "eth0")); d != "" {
+		t.Errorf("eth0 (-before +restored):\n%s", d)
+	}
+	// By the bridge's name alone: what a person knows who has no record.
+	if err := n.Ensure(ctx, spec, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.RestoreUplink(ctx, netops.Takeover{Bridge: "azure0"}, false); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(before, placedText(t, "eth0")); d != "" {
+		t.Errorf("eth0 (-before +restored without a record):\n%s", d)
+	}
+	if err := n.RestoreUplink(ctx, netops.Takeover{Bridge: "azure0"}, false); err != nil {
+		t.Errorf("RestoreUplink again: %v", err)
+	}
+}
+
+// TestTakeoverWithoutAdverts: where nobody would refresh a lifetime any more, it ends
+// with the uplink's time.
+func TestTakeoverWithoutAdverts(t *testing.T) {
+	newUplink(t)
+	run(t, "sysctl", "-qw", "net.ipv6.conf.eth0.accept_ra=0")
+	if err := newNet(t, nil).Ensure(t.Context(), taken(), nil); err != nil {
+		t.Fatal(err)
+	}
+	all := run(t, "ip", "address", "show", "dev", "azure0") + run(t, "ip", "-6", "route", "show", "dev", "azure0")
+	if strings.Contains(all, "dynamic") || strings.Contains(all, "expires") || !strings.Contains(all, "fd00:240::4/64") {
+		t.Errorf("azure0:\n%s", all)
+	}
+}
+
+// TestTakeoverFollowsAdverts: a router's advertisement that comes in after the
+// takeover refreshes what an earlier one gave the uplink, on the bridge.
+func TestTakeoverFollowsAdverts(t *testing.T) {
+	ctx := t.Context()
+	box := newUplink(t)
+	run(t, "sysctl", "-qw", "net.ipv6.conf.all.forwarding=0", "net.ipv6.conf.eth0.accept_ra=1", "net.ipv6.conf.eth0.autoconf=1")
+	run(t, "ip", "-6", "route", "del", "default")
+	const address = "fd00:242:0:0:0:aff:fef0:4" // of 02:00:0a:f0:00:04
+	refreshed := func(link, life string) func() bool {
+		return func() bool {
+			return strings.Contains(run(t, "ip", "-6", "address", "show", "dev", link), life)
+		}
+	}
+	advertise(t, box, 4099)
+	awaitAddress(t, refreshed("eth0", "valid_lft 40"))
+	n := newNet(t, nil)
+	if err := n.Ensure(ctx, taken(), nil); err != nil {
+		t.Fatal(err)
+	}
+	want := net.ParseIP(address).String() + "/64"
+	if have := run(t, "ip", "-6", "address", "show", "dev", "azure0"); !strings.Contains(have, want) {
+		t.Fatalf("azure0 has no %s:\n%s", want, have)
+	}
+	advertise(t, box, 9099)
+	awaitAddress(t, refreshed("azure0", "valid_lft 90"))
+	if have := run(t, "ip", "-6", "address", "show", "dev", "azure0"); strings.Count(have, "fd00:242:") != 1 {
+		t.Errorf("azure0 has more than one address of the advertised prefix:\n%s", have)
+	}
+	if routes := run(t, "ip", "-6", "route", "show", "default", "dev", "azure0"); !strings.Contains(routes, "metric 1024 expires") || !strings.Contains(routes, "metric 1025 expires") {
+		t.Errorf("default routes:\n%s", routes)
+	}
+	if d, err := n.Verify(ctx, taken(), nil); err != nil || len(d) != 0 {
+		t.Errorf("Verify: %v, %v", d, err)
+	}
+}
+
+// awaitAddress looks until it is so.
+func awaitAddress(t *testing.T, done func() bool) {
+	t.Helper()
+	for late := time.Now().Add(10 * time.Second); !done(); {
+		if time.Now().After(late) {
+			t.Fatalf("no address of the advertised prefix:\n%s", run(t, "ip", "-6", "address"))
+		}
+	}
+}
+
+// advertise sends a router advertisement with a prefix (RFC 4861 §4.2, §4.6.2).
+func advertise(t *testing.T, box *netopstest.NS, valid uint16) {
+	t.Helper()
+	life := []byte{0, 0, byte(valid >> 8), byte(valid)}
+	b := []byte{134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 3, 4, 64, 0xc0}
+	b = append(append(append(b, life...), life...), 0, 0, 0, 0)
+	b = append(b, net.ParseIP("fd00:242::")...)
+	box.Do(t, func() error {
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd) //nolint:errcheck // a test's
+		link, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255); err != nil {
+			return err
+		}
+		// Its source is the link-local address.
+		from := &unix.SockaddrInet6{ZoneId: uint32(link.Index), Addr: [16]byte{0xfe, 0x80, 15: 1}}
+		if err := unix.Bind(fd, from); err != nil {
+			return err
+		}
+		to := &unix.SockaddrInet6{ZoneId: uint32(link.Index), Addr: [16]byte{0xff, 0x02, 15: 1}}
+		return unix.Sendto(fd, b, 0, to)
+	})
+}
