@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnibox/cnibox/store"
 )
 
 // TestRoundTrip: files as the reference leaves them are the same after an
@@ -125,5 +127,25 @@ func TestExportIntoHostilePlaces(t *testing.T) {
 	}
 	if got, err := os.ReadFile(victim); err != nil || string(got) != "precious" {
 		t.Errorf("victim: %q, %v", got, err)
+	}
+}
+
+// TestExportLeavesCloudsOut: what a cloud has given to the node is of no range of the
+// reference's.
+func TestExportLeavesCloudsOut(t *testing.T) {
+	b := newBed(t)
+	err := b.Store.Update(context.Background(), func(tx *store.Tx) error {
+		pool, err := tx.Pool(store.PoolID{Network: "net", DataDir: store.CloudDataDir})
+		if err != nil {
+			return err
+		}
+		return pool.Reserve(store.Lease{Address: ip("10.240.0.36"), Owner: request1("one").Key()})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := Export(context.Background(), b.Host, filepath.Join(b.dir, "out"))
+	if err != nil || len(report.Networks) != 0 {
+		t.Errorf("%+v, %v", report, err)
 	}
 }
