@@ -53,10 +53,10 @@ func foreign() string { return os.Getenv("CNIBOX_TEST_PLUGIN_DIR") }
 func links(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, role := range []string{"bridge", "dhcp", "firewall", "host-device", "host-local", "loopback", "macvlan", "multi", "portmap", "ptp", "tuning"} {
+	for _, role := range []string{"azure-vnet", "azure-vnet-ipam", "bridge", "dhcp", "firewall", "host-device", "host-local", "loopback", "macvlan", "multi", "portmap", "ptp", "tuning"} {
 		target := filepath.Join(root(t), "bin", "cnibox")
 		if foreign() != "" {
-			if role == "multi" {
+			if role == "multi" || strings.HasPrefix(role, "azure") {
 				continue // the reference has none
 			}
 			target = filepath.Join(foreign(), role)
