@@ -113,6 +113,7 @@ func (v *view) list(ctx context.Context) error {
 	}
 	v.table.Keep(present)
 	v.at, v.clusterID, v.term, v.told = h.Revision, h.ClusterID, h.RaftTerm, true
+	v.r.heard.Store(&v.table) // before anybody acts on what is told
 	v.relay.PutLater(v.table.Snapshot)
 	return nil
 }
