@@ -187,6 +187,9 @@ func SettleLeases(tx *store.Tx, id store.PoolID, of func(*store.Lease) bool) err
 	return moveLeases(tx, from, id, store.Key{}, of)
 }
 
+// Unsettled tells whether a pool is of rebuilt leases whose own is not known yet.
+func Unsettled(id store.PoolID) bool { return id.DataDir == unknownDir }
+
 // UnsettledLeases are an owner's leases whose pool is not known yet.
 func UnsettledLeases(tx *store.Tx, owner store.Key) ([]store.Lease, error) {
 	pool, err := tx.Pool(store.PoolID{DataDir: unknownDir, Network: owner.Network})

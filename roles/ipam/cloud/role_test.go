@@ -373,12 +373,20 @@ func TestRepeated(t *testing.T) {
 	expect(t, b.add(t, a, request("b")), "10.240.0.36")
 }
 
-// TestRebuilt: leases that were rebuilt after node.db was lost are of the pool.
+// TestRebuilt: leases that were rebuilt after node.db was lost are of the pool, and
+// another network's are nobody else's.
 func TestRebuilt(t *testing.T) {
 	b := newBed(t)
-	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.36", "10.240.0.37"))
+	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.35", "10.240.0.36", "10.240.0.37"))
 	a := b.handlerFor(t, "")
 	err := b.Store.Update(context.Background(), func(tx *store.Tx) error {
+		others, err := tx.Pool(store.PoolID{Network: "other"})
+		if err != nil {
+			return err
+		}
+		if err := others.Reserve(store.Lease{Address: addrs("10.240.0.35")[0], Owner: store.Key{Network: "other", ContainerID: "o"}}); err != nil {
+			return err
+		}
 		pool, err := tx.Pool(store.PoolID{Network: "net"})
 		if err != nil {
 			return err
