@@ -103,3 +103,23 @@ func TestReadOnlyState(t *testing.T) {
 		t.Error("the state directory was written to")
 	}
 }
+
+// TestReadOnlySysctls: where /proc/sys is read-only the agent works, and tells once what it
+// would have set.
+func TestReadOnlySysctls(t *testing.T) {
+	w := newWorld(t, 1, vxlan)
+	n := w.nodes[0]
+	n.exec("sysctl", "-qw", "net.ipv4.ip_forward=0")
+	must(t, unix.Mount("/proc/sys", "/proc/sys", "", unix.MS_BIND, ""))
+	t.Cleanup(func() { _ = unix.Unmount("/proc/sys", unix.MNT_DETACH) })
+	must(t, unix.Mount("", "/proc/sys", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	n.start()
+	n.ip("link set flannel.1 down") // it looks at everything again
+	w.within(func() bool { return strings.Contains(n.ip("-o link show flannel.1"), ",UP") }, func() string { return n.log.String() })
+	const what = "net/ipv4/ip_forward"
+	w.within(func() bool { return strings.Contains(n.log.String(), what) }, func() string { return "nothing is told: " + n.log.String() })
+	n.stop()
+	if got := strings.Count(n.log.String(), what); got != 1 {
+		t.Errorf("told %d times: %s", got, n.log)
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
@@ -22,6 +24,8 @@ type family struct {
 	mtu int
 	// tried: every peer was tried once.
 	tried bool
+	// warned is what was warned of last.
+	warned string
 	// off: the family is not enabled, and nothing of it is left.
 	off bool
 	// after is how long after a failure of the whole it is tried again.
@@ -106,10 +110,23 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 		return err
 	}
 	f.tried = true
-	for _, w := range f.report.Warnings {
-		a.log.Debug("overlay", "warning", w)
-	}
+	a.warn(f)
 	return nil
+}
+
+// warn logs what keeps no peer from working, once: forwarding that cannot be switched on
+// where /proc/sys is read-only, for instance.
+func (a *agent) warn(f *family) {
+	var texts []string
+	for _, w := range f.report.Warnings {
+		texts = append(texts, w.Error())
+	}
+	slices.Sort(texts)
+	if text := strings.Join(texts, "; "); text != f.warned {
+		if f.warned = text; text != "" {
+			a.log.Warn("the node is not set as it should be", "family", familyName(f.v6), "reason", text)
+		}
+	}
 }
 
 // spec is what the kernel has to hold of one family.
