@@ -138,7 +138,7 @@ func (c *Conf) Validate() error {
 		f.Addf("ipam.type", "is missing: containers here have addresses of the cloud, use \"azure-vnet-ipam\"")
 	}
 	c.viaHost(&f)
-	c.Conf.Judge(&f)
+	c.Judge(&f)
 	return f.Err()
 }
 

@@ -22,8 +22,10 @@ func TestValidate(t *testing.T) {
 		{Name: "Windows' mode", Conf: `{"mode":"l2bridge","ipam":{"type":"azure-vnet-ipam"}}`, Paths: []string{"mode"}},
 		{Name: "tenants without CNS", Conf: `{"mode":"bridge","multiTenancy":true,"ipam":{"type":"azure-vnet-ipam"}}`, Paths: []string{"multiTenancy"}},
 		{Name: "one link for two", Conf: `{"mode":"bridge","master":"eth0","bridge":"eth0","ipam":{"type":"azure-vnet-ipam"}}`, Paths: []string{"bridge"}},
-		{Name: "several at once", Conf: `{"mode":"l2","master":"a/b","bridge":"way too long a name","mtu":-1,"ipsToRouteViaHost":["::1","x","224.0.0.1"]}`,
-			Paths: []string{"mode", "master", "bridge", "mtu", "ipam.type", "ipsToRouteViaHost[0]", "ipsToRouteViaHost[1]", "ipsToRouteViaHost[2]"}},
+		{
+			Name: "several at once", Conf: `{"mode":"l2","master":"a/b","bridge":"way too long a name","mtu":-1,"ipsToRouteViaHost":["::1","x","224.0.0.1"]}`,
+			Paths: []string{"mode", "master", "bridge", "mtu", "ipam.type", "ipsToRouteViaHost[0]", "ipsToRouteViaHost[1]", "ipsToRouteViaHost[2]"},
+		},
 		{Name: "wrong type", Conf: `{"mode":7}`, Paths: []string{"mode"}},
 		{Name: "state files", Conf: `{"stateFiles":false,"stateDir":"run","ipam":{"type":"azure-vnet-ipam"}}`, Paths: []string{"stateDir"}},
 	})

@@ -44,8 +44,10 @@ func newFabric(t *testing.T) *fabric {
 	ns, err := os.Open(f.Path())
 	must(t, err)
 	defer ns.Close()
-	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "f0", PeerNamespace: netlink.NsFd(int(ns.Fd())),
-		PeerHardwareAddr: net.HardwareAddr{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc}}
+	pair := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "f0", PeerNamespace: netlink.NsFd(int(ns.Fd())),
+		PeerHardwareAddr: net.HardwareAddr{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc},
+	}
 	must(t, netlink.LinkAdd(pair))
 	t.Cleanup(func() { must(t, netlink.LinkDel(link(t, "eth0"))) })
 	f.mac = link(t, "eth0").Attrs().HardwareAddr
