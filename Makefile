@@ -48,7 +48,7 @@ test: setup build bin/peers/bridge
 
 # Debian's stock kernel in QEMU, for what a host kernel may lack: one boot, each package with what it has to show there.
 # What shows nothing of a kernel that the host's does not show, and races, which want two processors, are left out.
-VMSKIP := ^Fuzz|TestOverlay(.*Sweep|Victim|FilterTraffic)|TestManyRoutesDoNotCount|Race|Beside|TestForeign|TestForward(Listed|Owners)|TestFlowsMany|TestUndoOutdatedRoute|TestKind/macvlan
+VMSKIP := ^Fuzz|TestOverlay(.*Sweep|Victim|FilterTraffic)|TestTakeover(Faults|KillSweep|Victim)|TestLinkDNS|TestManyRoutesDoNotCount|Race|Beside|TestForeign|TestForward(Listed|Owners)|TestFlowsMany|TestUndoOutdatedRoute|TestKind/macvlan
 UPPER := TestRole/(layer3|l2)/(versions|fault)|TestRole/.*/(life|del|gc|status|tamper)|Test(Announce|Chained|MTU|Refused|DelWithoutMaster|Status|Passthru|DefaultMaster|FailedAdd|MAC|OtherParent)
 test-vm: setup bin/peers/bridge
 	$(GO) build -o bin/vm/run ./test/vm
