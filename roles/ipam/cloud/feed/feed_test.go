@@ -249,9 +249,10 @@ func TestOthersGoOn(t *testing.T) {
 		}
 	})
 	<-arrived
-	for range 5 {
+	for _, w.o.Force = range []bool{false, true, false, true} {
 		w.want(t, 2, first, second)
 	}
+	w.o.Force = false
 	close(answer)
 	wg.Wait()
 	w.want(t, 2, third)

@@ -92,6 +92,9 @@ func TestFaults(t *testing.T) {
 			if !errors.Is(err, c.want) || RetryAfter(err) != c.after {
 				t.Errorf("%v, retry after %v", err, RetryAfter(err))
 			}
+			if name == "compressed" && !strings.Contains(err.Error(), "unasked") {
+				t.Error(err)
+			}
 			if (err == nil || errors.Is(err, ErrNoAddresses)) != (reply != nil) {
 				t.Errorf("reply %v with %v", reply, err)
 			}
