@@ -258,6 +258,7 @@ func TestModel(t *testing.T) {
 	for _, c := range [][]string{
 		{"add", "10.0.1.23", "10.9.0.1"},
 		{"add", "10.0.1.22"},
+		{"add", "10.0.0.10"}, // the node's own
 		{"add", "--nic", "1", "10.0.0.77"},
 		{"add", "ten"},
 		{"add", "10.0.0.1/24"},
