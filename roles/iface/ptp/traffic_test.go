@@ -51,7 +51,9 @@ func TestTraffic(t *testing.T) {
 				{a.addrs[0], b.addrs[0], conf.gateway4, "192.0.2.1", "192.0.2.2"},
 				{a.addrs[1], b.addrs[1], "fd00:1::1", "2001:db8::1", "2001:db8::2"},
 			} {
-				at := func(in netopstest.Place, addr string) *net.UDPConn { return netopstest.Listen(t, in, net.JoinHostPort(addr, "5000")) }
+				at := func(in netopstest.Place, addr string) *net.UDPConn {
+					return netopstest.Listen(t, in, net.JoinHostPort(addr, "5000"))
+				}
 				atB, atGateway, atOut := at(b, v.b), at(nil, v.gateway), at(out, v.out)
 				netopstest.Sends(t, "host to container", nil, atB, v.gateway)
 				netopstest.Sends(t, "container to container", a, atB, v.a)
