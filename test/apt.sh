@@ -34,7 +34,9 @@ unpack_resolved() {
 		echo "download systemd-resolved: its tests are skipped" >&2
 		return 0
 	}
-	for deb in "$dir"/*.deb; do dpkg -x "$deb" "$resolved"; done
+	for deb in "$dir"/*.deb; do dpkg -x "$deb" "$dir/root"; done
+	mkdir -p "${resolved%/*}"
+	mv "$dir/root" "$resolved" # whole or not at all
 	rm -rf "$dir"
 }
 
