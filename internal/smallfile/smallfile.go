@@ -61,7 +61,9 @@ func ReadTrusted(dir *os.Root, name string, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// Trusted is nil for a file or directory that only we and root can write.
+// Trusted is nil for a file or directory that only we and root can write, and the
+// members of our group and root's: where umask is 002, all files are their group's
+// to write.
 func Trusted(path string, fi fs.FileInfo) error {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -69,6 +71,9 @@ func Trusted(path string, fi fs.FileInfo) error {
 	}
 	if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
 		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: it is user %d's (chown root)", ErrWritable, st.Uid)}
+	}
+	if st.Mode&unix.S_IWGRP != 0 && st.Gid != 0 && int(st.Gid) != os.Getegid() {
+		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: group %d may (chmod g-w)", ErrWritable, st.Gid)}
 	}
 	if st.Mode&unix.S_IWOTH != 0 {
 		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: everybody may (chmod o-w)", ErrWritable)}

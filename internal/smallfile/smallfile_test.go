@@ -80,11 +80,20 @@ func TestReadTrusted(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return
 	}
-	if err := os.Chown(filepath.Join(dir, "in", "plain"), 1000, 0); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ReadTrusted(root, "plain", 7); !errors.Is(err, ErrWritable) {
-		t.Error(err)
+	for _, c := range []struct {
+		uid, gid int
+		mode     fs.FileMode
+		err      error
+	}{
+		{0, 1000, 0o644, nil}, {0, 0, 0o664, nil}, {0, 1000, 0o664, ErrWritable}, {1000, 0, 0o644, ErrWritable},
+	} {
+		path := filepath.Join(dir, "in", "plain")
+		if err := errors.Join(os.Chown(path, c.uid, c.gid), os.Chmod(path, c.mode)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadTrusted(root, "plain", 7); !errors.Is(err, c.err) {
+			t.Errorf("user %d, group %d, mode %o: %v, want %v", c.uid, c.gid, c.mode, err, c.err)
+		}
 	}
 }
 
