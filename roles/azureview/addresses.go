@@ -68,7 +68,9 @@ func addressView(ctx context.Context, h *roles.Host, now time.Time) (*text, erro
 	if inv.nameless() {
 		links, err := h.Net.Links(ctx, nil)
 		faults = errors.Join(faults, err)
-		maps.Copy(inv.masters, node.NICs(links))
+		for mac, nic := range node.NICs(links) {
+			inv.masters[mac] = nic.Name
+		}
 	}
 	size := 8 << 10
 	for _, p := range inv.pools {

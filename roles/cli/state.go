@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
@@ -40,8 +41,8 @@ type nodeState struct {
 	Claims      []store.Claim `json:"claims"`
 	// Cloud is empty without networks of a cloud.
 	Cloud []cloudPool `json:"cloud,omitempty"`
-	// nics are the names of the host's interfaces by hardware address.
-	nics map[string]string
+	// nics are the host's interfaces by hardware address.
+	nics map[string]netops.LinkInfo
 }
 
 func (p *Process) stateCommand() *cli.Command {

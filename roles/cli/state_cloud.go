@@ -31,7 +31,7 @@ type cloudPool struct {
 	Fault   string    `json:"fault,omitempty"`
 }
 
-// readCloud adds what clouds give, and the names of the NICs.
+// readCloud adds what clouds give, and the NICs.
 func (n *nodeState) readCloud(ctx context.Context, h *roles.Host) error {
 	var sources []store.CloudSource
 	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
@@ -58,7 +58,7 @@ func (n *nodeState) readCloud(ctx context.Context, h *roles.Host) error {
 
 func (n *nodeState) cloudPool(source *store.CloudSource, mac string, sub *store.CloudSubnet) cloudPool {
 	p := cloudPool{
-		Source: source.Name, NIC: mac, Link: n.nics[mac], Subnet: sub.Prefix, Gateway: sub.Gateway,
+		Source: source.Name, NIC: mac, Link: n.nics[mac].Name, Subnet: sub.Prefix, Gateway: sub.Gateway,
 		Addresses: countAddresses(sub), Fetched: source.Fetched, Fault: source.Fault,
 	}
 	for _, l := range n.Leases {
@@ -93,8 +93,8 @@ func (n *nodeState) origin(l *store.Lease) string {
 		return "imported"
 	case l.Source == "":
 		return "own"
-	case n.nics[l.NIC] != "":
-		return "cloud " + n.nics[l.NIC]
+	case n.nics[l.NIC].Name != "":
+		return "cloud " + n.nics[l.NIC].Name
 	}
 	return "cloud " + l.NIC
 }

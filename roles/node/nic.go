@@ -5,18 +5,26 @@ import (
 	"slices"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
 )
 
-// NICs are the names of the host's interfaces by hardware address. A bridge may
-// have that of its port, which is meant then, and an accelerated interface that of
-// the one above it, which comes first.
-func NICs(links []netops.LinkInfo) map[string]string {
+// NICs are the host's interfaces by hardware address, one for each. A bridge may
+// have that of its port, which is meant then; the virtual function below an
+// accelerated interface, or a bond's member, that of the one it is enslaved to; and
+// what is made upon an interface came after it.
+func NICs(links []netops.LinkInfo) map[string]netops.LinkInfo {
 	byIndex := slices.SortedFunc(slices.Values(links), func(a, b netops.LinkInfo) int { return cmp.Compare(a.Index, b.Index) })
-	names := map[string]string{}
+	byName := make(map[string]netops.LinkInfo, len(links))
+	for _, l := range links {
+		byName[l.Name] = l
+	}
+	nics := make(map[string]netops.LinkInfo, len(links))
 	for _, l := range byIndex {
-		if _, known := names[l.MAC]; !known && l.MAC != "" && l.Kind != "bridge" {
-			names[l.MAC] = l.Name
+		upper := byName[l.Master]
+		below := upper.MAC == l.MAC && upper.Kind != "bridge"
+		if _, known := nics[l.MAC]; !known && !below && l.Kind != "bridge" && roles.UnicastMAC(l.MAC) != "" {
+			nics[l.MAC] = l
 		}
 	}
-	return names
+	return nics
 }

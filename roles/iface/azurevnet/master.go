@@ -11,6 +11,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/node"
 )
 
 // master is the node's interface on the cloud's network.
@@ -45,8 +46,9 @@ func (r *role) findMaster(ctx context.Context, h *roles.Host, in *attach.Input) 
 	if err != nil {
 		return master{}, err
 	}
+	nics := node.NICs(links)
 	for _, home := range homes {
-		if l, ok := byMAC(links, home.NIC.MAC); ok {
+		if l, ok := nics[home.NIC.MAC]; ok {
 			return masterOf(l), nil
 		}
 	}
@@ -103,24 +105,6 @@ func addresses(ips []attach.Family) []netip.Prefix {
 		out[i] = ip.Address
 	}
 	return out
-}
-
-// byMAC is the node's interface with a hardware address. A bridge that took it
-// over has the same, and so has the virtual function below an accelerated one:
-// that is enslaved to it, and the bridge has it enslaved.
-func byMAC(links []netops.LinkInfo, mac string) (netops.LinkInfo, bool) {
-	if roles.UnicastMAC(mac) == "" {
-		return netops.LinkInfo{}, false // "*" stands for any
-	}
-	fits := func(l netops.LinkInfo) bool { return l.MAC == mac && l.Kind != "bridge" }
-	i := slices.IndexFunc(links, func(l netops.LinkInfo) bool {
-		below := func(upper netops.LinkInfo) bool { return upper.Name == l.Master && fits(upper) }
-		return fits(l) && !slices.ContainsFunc(links, below)
-	})
-	if i < 0 {
-		return netops.LinkInfo{}, false
-	}
-	return links[i], true
 }
 
 // bySubnet is the node's interface with an address of a subnet, or the one that a

@@ -57,7 +57,7 @@ func (v *inventory) differencesOf(s *store.CloudSource, add addDifference) {
 		add(s.Name, "cnibox cloud refresh", "asked %s ago, and who asked died", brief(v.now.Sub(s.Asked)))
 	}
 	for _, n := range s.NICs {
-		if n.MAC != anyMAC && v.linkOf(n.MAC) == "" && n.Usable() {
+		if n.MAC != anyMAC && v.nics[n.MAC].Name == "" && n.Usable() {
 			add(n.MAC, "see whether the interface is attached to this machine, and in the host's network namespace", "the cloud names this NIC, and no link of the host has its MAC: its addresses are given to nobody")
 		}
 		for _, sub := range n.Subnets {

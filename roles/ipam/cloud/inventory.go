@@ -25,6 +25,7 @@ type inventory struct {
 	// freed is when an address was released last.
 	freed  map[netip.Addr]time.Time
 	links  []netops.LinkInfo
+	nics   map[string]netops.LinkInfo // by hardware address
 	census *node.Census
 }
 
@@ -38,6 +39,7 @@ func takeInventory(ctx context.Context, h *roles.Host, cooldown time.Duration) (
 	}
 	var err error
 	if v.links, err = h.Net.Links(ctx, nil); err == nil {
+		v.nics = node.NICs(v.links)
 		v.census, err = node.NewCensus(ctx, h)
 	}
 	if err != nil {
@@ -101,22 +103,6 @@ func (v *inventory) isDead(l store.Lease) bool {
 		return v.census.Dead(a)
 	}
 	return !l.Imported && v.census.NetnsGone(l.Netns)
-}
-
-// linkOf is the host's link of a NIC; "" when it has none.
-func (v *inventory) linkOf(mac string) string {
-	for _, l := range v.links {
-		// A bridge that took its MAC over is not the NIC, nor is a link upon it.
-		if l.MAC == mac && l.Kind == "" {
-			return l.Name
-		}
-	}
-	for _, l := range v.links {
-		if l.MAC == mac {
-			return l.Name
-		}
-	}
-	return ""
 }
 
 // hostHas tells which link has an address itself.

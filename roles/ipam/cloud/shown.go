@@ -105,7 +105,7 @@ func (v *inventory) source(s *store.CloudSource) ShownSource {
 	}
 	for i := range s.NICs {
 		n := &s.NICs[i]
-		nic := ShownNIC{MAC: n.MAC, ID: n.ID, Link: v.linkOf(n.MAC), Primary: n.Primary, Subnets: []ShownSubnet{}}
+		nic := ShownNIC{MAC: n.MAC, ID: n.ID, Link: v.nics[n.MAC].Name, Primary: n.Primary, Subnets: []ShownSubnet{}}
 		for j := range n.Subnets {
 			sub := &n.Subnets[j]
 			nic.Subnets = append(nic.Subnets, ShownSubnet{
