@@ -114,7 +114,7 @@ func (p *Plan) describe(c *chooser, set int) (string, error) {
 		if i == 0 {
 			sep = "; held longest: "
 		}
-		fmt.Fprintf(&b, "%s%s by %.64q %.16q since %s", sep, l.Address, l.Owner.ContainerID, l.Owner.IfName, l.Time.UTC().Format(time.RFC3339))
+		fmt.Fprintf(&b, "%s%s by %.12q %.16q since %s", sep, l.Address, l.Owner.ContainerID, l.Owner.IfName, l.Time.UTC().Format(time.RFC3339))
 	}
 	return b.String(), nil
 }

@@ -75,10 +75,7 @@ func keptSource(ctx context.Context, h *roles.Host, name string) *store.CloudSou
 // find looks for the address below its NIC: where it is named, else where it
 // belongs to.
 func (home *Home) find(source *store.CloudSource) {
-	named := func(s store.CloudSubnet) bool {
-		return slices.Contains(s.Addresses, home.Address) ||
-			slices.ContainsFunc(s.Ranges, func(p netip.Prefix) bool { return p.Contains(home.Address) })
-	}
+	named := func(s store.CloudSubnet) bool { return s.Gives(home.Address) }
 	belongs := func(s store.CloudSubnet) bool { return s.Prefix.Contains(home.Address) }
 	for _, is := range []func(store.CloudSubnet) bool{named, belongs} {
 		for _, nic := range source.NICs {
