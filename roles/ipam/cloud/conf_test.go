@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -69,6 +70,33 @@ func TestConfDefaults(t *testing.T) {
 			t.Errorf("%s: cool-down %v, interval %v", conf, a.cooldown, a.feed.Interval)
 		}
 	}
+}
+
+// TestPlanLeavesServicesOut: a reply that names the metadata service itself, the
+// cloud's DNS server or another subnet's gateway gives none of them to a pod.
+func TestPlanLeavesServicesOut(t *testing.T) {
+	n := nic(macA, true, "168.63.129.0/24", "168.63.129.16", "168.63.129.17", "168.63.129.18", "168.63.129.32/30")
+	n.DNS = addrs("168.63.129.17", "168.63.129.33")
+	other := nic(macB, false, "10.0.0.0/24", "10.0.0.9")
+	other.Subnets[0].Gateway = netip.MustParseAddr("168.63.129.34")
+	for name, provider := range map[string]string{"azure http://168.63.129.16": "", "azure-imds http://168.63.129.16": "", "auto": "azure"} {
+		a, err := newHandler([]byte(`{"name": "n", "ipam": {"type": "cloud-ipam", "subnet": "168.63.129.0/24"}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, why := a.planOf(&store.CloudSource{Name: name, Provider: provider, NICs: []store.CloudNIC{n, other}}, nil)
+		expect(t, fmt.Sprint(p.Sets[0][0].Free, why), "[168.63.129.18-168.63.129.18 168.63.129.32-168.63.129.32 168.63.129.35-168.63.129.35]")
+	}
+}
+
+// TestPlanTellsOfTheSubnet: that the configured subnet is none of the cloud's is said.
+func TestPlanTellsOfTheSubnet(t *testing.T) {
+	a, err := newHandler([]byte(`{"name": "n", "ipam": {"type": "cloud-ipam", "subnet": "10.0.0.0/8"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, why := a.planOf(&store.CloudSource{Name: "x", NICs: []store.CloudNIC{nic(macA, true, "10.240.0.0/16", "10.240.0.36")}}, nil)
+	expect(t, why, "; none of its subnets is the one that the configuration names, 10.0.0.0/8")
 }
 
 // FuzzConf: no configuration makes it panic, and what a valid one gives is of the

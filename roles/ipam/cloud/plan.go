@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
+	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/store"
 )
@@ -115,14 +118,35 @@ func (s *settings) nics(source *store.CloudSource, links []netops.LinkInfo) (out
 	if len(absent) > 0 {
 		why += fmt.Sprintf("; no link has the MAC of its NIC %s", strings.Join(absent, ", "))
 	}
+	if s.subnet.IsValid() && !slices.ContainsFunc(out, func(n store.CloudNIC) bool {
+		return slices.ContainsFunc(n.Subnets, func(sub store.CloudSubnet) bool { return sub.Prefix == s.subnet })
+	}) {
+		why += fmt.Sprintf("; none of its subnets is the one that the configuration names, %s", s.subnet)
+	}
 	if len(others) > 0 {
 		why += fmt.Sprintf("; NIC %s is not the one that the configuration names, %s", strings.Join(others, ", "), s.nic)
 	}
 	return out, why
 }
 
-// ownAddresses are those of the node itself, as cloud and kernel tell, and what the
-// cloud has withdrawn.
+// serviceOf is the address of the metadata service that was asked, if it has one: a pod
+// with it would be asked next.
+func serviceOf(source *store.CloudSource) netip.Addr {
+	o, _ := feed.OptionsOf(source.Name)
+	where := o.URL
+	if p, ok := metadata.Lookup(cmp.Or(source.Provider, o.Provider)); ok && where == "" {
+		where = p.Default
+	}
+	u, err := url.Parse(where)
+	if err != nil {
+		return netip.Addr{}
+	}
+	a, _ := netip.ParseAddr(u.Hostname())
+	return a
+}
+
+// ownAddresses are those of the node itself, as cloud and kernel tell, those of the
+// cloud's services, and what the cloud has withdrawn.
 func ownAddresses(source *store.CloudSource, links []netops.LinkInfo) map[netip.Addr]bool {
 	own := map[netip.Addr]bool{}
 	for _, l := range links {
@@ -137,7 +161,11 @@ func ownAddresses(source *store.CloudSource, links []netops.LinkInfo) map[netip.
 			}
 			own[s.Gateway] = true
 		}
+		for _, a := range n.DNS {
+			own[a] = true
+		}
 	}
+	own[serviceOf(source)] = true
 	for a := range source.Withdrawn {
 		own[a] = true
 	}

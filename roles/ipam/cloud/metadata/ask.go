@@ -59,17 +59,18 @@ func overHTTP(name, none string, bases []string, ask func(context.Context, *aske
 		}
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		var last error
+		var silence string
 		for i, base := range bases {
 			nics, err := askOne(ctx, &asker{http: client, base: strings.TrimSuffix(base, "/"), header: http.Header{}}, len(bases)-i, ask)
 			if err == nil {
 				return finish(name, nics, q.Own, none)
 			}
-			if last = fmt.Errorf("%s: %w", name, err); !silent(err) {
-				break
+			if err = fmt.Errorf("%s%w", silence, err); !silent(err) || i == len(bases)-1 {
+				return nil, fmt.Errorf("%s: %w", name, err)
 			}
+			silence = err.Error() + "; " // the first is who ought to have answered
 		}
-		return nil, last
+		return nil, fmt.Errorf("%s: %w: no URL to ask", name, ErrInvalid)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -195,12 +196,14 @@ func TestBases(t *testing.T) {
 		bases []string
 		want  error
 		asked int32
+		told  []string
 	}{
-		"nobody":     {[]string{nobody, good}, nil, 1},
-		"absent":     {[]string{absent, good}, nil, 2},
-		"first":      {[]string{good, absent}, nil, 1},
-		"busy":       {[]string{busy, good}, ErrUnavailable, 1},
-		"all absent": {[]string{absent, nobody}, ErrUnavailable, 1},
+		"nobody":     {[]string{nobody, good}, nil, 1, nil},
+		"absent":     {[]string{absent, good}, nil, 2, nil},
+		"first":      {[]string{good, absent}, nil, 1, nil},
+		"busy":       {[]string{busy, good}, ErrUnavailable, 1, []string{busy}},
+		"all absent": {[]string{absent, nobody}, ErrUnavailable, 1, []string{absent, nobody}},
+		"another's":  {[]string{nobody, serve(400)}, ErrInvalid, 1, []string{nobody, "400 Bad Request"}},
 	} {
 		asked.Store(0)
 		p := overHTTP("azure", "", c.bases, func(ctx context.Context, a *asker) ([]nic, error) {
@@ -212,6 +215,8 @@ func TestBases(t *testing.T) {
 		})
 		if _, err := p(t.Context(), Query{}); !errors.Is(err, c.want) || asked.Load() != c.asked {
 			t.Errorf("%s: %d asked, %v", name, asked.Load(), err)
+		} else if err != nil && slices.ContainsFunc(c.told, func(base string) bool { return !strings.Contains(err.Error(), base) }) {
+			t.Errorf("%s: %v, want told of %q", name, err, c.told)
 		}
 	}
 }

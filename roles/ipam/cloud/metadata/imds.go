@@ -3,6 +3,7 @@ package metadata
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -91,7 +92,11 @@ func sixtyFours(addresses []string) []string {
 
 // fromJSON decodes a whole reply.
 func fromJSON(b []byte, into any) error {
-	if err := json.Unmarshal(b, into); err != nil {
+	err := json.Unmarshal(b, into)
+	if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) { // its text is about types of Go's
+		return fmt.Errorf("%w: JSON: %.40s where none can be, at byte %d in %q", ErrInvalid, wrong.Value, wrong.Offset, wrong.Field)
+	}
+	if err != nil {
 		return fmt.Errorf("%w: JSON: %w", ErrInvalid, err)
 	}
 	return nil

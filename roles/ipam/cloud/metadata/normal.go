@@ -183,7 +183,7 @@ func (n *normaliser) subnets(r nic) ([]store.CloudSubnet, []*subnet) {
 		case err != nil:
 			n.drop("%s: %.50q is no subnet: its %d addresses are not used", r.mac, s.prefix, len(s.addresses)+len(s.ranges))
 			continue
-		case p.Addr().Is4In6() || p.Bits() == 0 || p.Addr().IsMulticast() || p.Addr().IsLoopback():
+		case p.Addr().Is4In6() || slices.ContainsFunc(nobodys(), p.Overlaps):
 			n.drop("%s: subnet %s cannot be used", r.mac, p)
 			continue
 		case p != p.Masked():
@@ -214,6 +214,18 @@ func (n *normaliser) subnets(r nic) ([]store.CloudSubnet, []*subnet) {
 		sorted[i], rawSorted[i] = list[j], raw[j]
 	}
 	return sorted, rawSorted
+}
+
+// nobodys are blocks that no cloud's network has a part of (RFC 6890, RFC 5771, RFC
+// 4291): they are for this host, for its link, where metadata services are, and for groups.
+func nobodys() []netip.Prefix {
+	v4 := func(a byte, b byte, bits int) netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte{a, b}), bits)
+	}
+	v6 := func(a byte, b byte, bits int) netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom16([16]byte{a, b}), bits)
+	}
+	return []netip.Prefix{v4(0, 0, 8), v4(127, 0, 8), v4(169, 254, 16), v4(224, 0, 4), v6(0, 0, 96), v6(0xfe, 0x80, 10), v6(0xff, 0, 8)}
 }
 
 // gateway is the one that the cloud names, also one outside of the subnet, else the

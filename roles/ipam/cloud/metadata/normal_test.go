@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -120,6 +121,43 @@ func TestNodesOwn(t *testing.T) {
 	if s := fmt.Sprint(nics[0].Subnets[0].Own, nics[0].Subnets[0].Addresses, nics[1].Subnets[0].Addresses); s !=
 		"[10.0.0.4 10.0.0.8 10.0.0.9] [10.0.0.2 10.0.0.3 10.0.0.5 10.0.0.6 10.0.0.7 10.0.0.10 10.0.0.11] [10.0.0.20]" || len(dropped) > 0 {
 		t.Error(s, dropped)
+	}
+}
+
+// No reply makes a pod of the node's own link, of its metadata service or of a group,
+// neither by an address nor by a range.
+func TestNobodys(t *testing.T) {
+	for _, prefix := range []string{
+		"0.0.0.0/0", "0.0.0.0/1", "0.0.0.0/8", "64.0.0.0/2", "127.0.0.0/24", "128.0.0.0/1", "169.254.0.0/16", "169.254.169.254/32", "192.0.0.0/2", "224.0.0.0/24",
+		"::/0", "::/64", "::1/128", "::ffff:10.0.0.0/104", "fe80::/64", "8000::/1", "ff02::/16",
+	} {
+		p := netip.MustParsePrefix(prefix)
+		have, dropped := normalise([]nic{{mac: "*", subnets: []subnet{{prefix: prefix, addresses: []string{p.Addr().Next().Next().String()}, ranges: []string{prefix}}}}}, nil)
+		if count(have) != 0 || len(dropped) != 1 || !strings.Contains(dropped[0], "cannot be used") {
+			t.Errorf("%s: %v, dropped %q", prefix, have, dropped)
+		}
+	}
+	for _, prefix := range []string{"1.0.0.0/8", "100.64.0.0/10", "126.0.0.0/8", "168.63.129.0/24", "240.0.0.0/4", "2001:db8::/64", "fd00::/8"} {
+		p := netip.MustParsePrefix(prefix)
+		have, dropped := normalise([]nic{{mac: "*", subnets: []subnet{{prefix: prefix, addresses: []string{p.Addr().Next().Next().String()}}}}}, nil)
+		if count(have) != 1 || len(dropped) != 0 {
+			t.Errorf("%s: %v, dropped %q", prefix, have, dropped)
+		}
+	}
+}
+
+// What a file has of the wrong type is told in its terms, not in Go's.
+func TestWrongTypes(t *testing.T) {
+	for text, want := range map[string]string{
+		`"x"`:                   "string where none can be, at byte 3",
+		`[1]`:                   "number where none can be",
+		`[{"subnets": {}}]`:     `object where none can be, at byte 14 in "subnets"`,
+		`{"Interfaces": "all"}`: `string where none can be, at byte 20 in "Interfaces"`,
+	} {
+		_, err := decodeFile([]byte(text))
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "struct") {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
 	}
 }
 
