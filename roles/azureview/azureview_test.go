@@ -222,8 +222,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// networkFile and endpointOf are how azure's v1.0.17 reads azure-vnet.json (facts
-// of its source: network/manager.go, network.go, endpoint.go).
+// networkFile and endpointOf are how azure's v1.0.17 reads azure-vnet.json (its
+// network/manager.go, network.go, endpoint.go).
 type networkFile struct {
 	Network struct {
 		Version            string
@@ -248,7 +248,7 @@ type networkFile struct {
 			IPAddresses              []*net.IPNet
 			Routes                   []*struct{ Dst *net.IPNet }
 			IPv4Gateway, IPv6Gateway net.IP
-			// Of today's (facts §1.10).
+			// Of later versions.
 			DNSInfo dnsOf
 		}
 	}

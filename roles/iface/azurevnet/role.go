@@ -3,6 +3,8 @@ package azurevnet
 import (
 	"context"
 	"errors"
+	"net/netip"
+	"slices"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -60,6 +62,8 @@ type observed struct {
 	Master master
 	// Bridge is the name of the bridge that has, or will have, the master.
 	Bridge string
+	// Own are the node's own addresses, which the bridge takes over or has.
+	Own []netip.Prefix
 }
 
 // Observe finds the node's interface that the address is of.
@@ -71,8 +75,28 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	if err != nil {
 		return err
 	}
-	in.Observed = observed{Master: m, Bridge: r.conf.bridgeOf(m.Index)}
-	return nil
+	o := observed{Master: m, Bridge: r.conf.bridgeOf(m.Index)}
+	if r.conf.bridged() && in.Prev == nil { // only ADD records them
+		o.Own, err = o.own(ctx, h)
+	}
+	in.Observed = o
+	return err
+}
+
+// own reads the node's addresses, from the bridge if it has them by now. As in azure's
+// file those of the link alone are left out.
+func (o *observed) own(ctx context.Context, h *roles.Host) ([]netip.Prefix, error) {
+	local := func(p netip.Prefix) bool { return !p.Addr().IsGlobalUnicast() }
+	for _, name := range []string{o.Bridge, o.Master.Name} {
+		all, err := h.Net.Addresses(ctx, nil, name)
+		if err != nil && !errors.Is(err, netops.ErrNotExist) {
+			return nil, err
+		}
+		if own := slices.DeleteFunc(all, local); len(own) > 0 {
+			return own, nil
+		}
+	}
+	return nil, nil
 }
 
 // Wire computes the spec and the result of one attachment.
@@ -90,7 +114,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 		return nil, err
 	}
 	w.Note, err = azureview.Endpoint{
-		Mode: r.conf.Mode, Master: o.Master.Name, MasterMAC: o.Master.MAC, Bridge: o.Bridge, Result: in.IPAM,
+		Mode: r.conf.Mode, Master: o.Master.Name, MasterMAC: o.Master.MAC, Bridge: o.Bridge, Own: o.Own, Result: in.IPAM,
 	}.Note()
 	return w, err
 }

@@ -2,6 +2,7 @@ package azurevnet_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -113,7 +114,7 @@ func verb(ctx context.Context, h *roles.Host, name string, flags map[string]stri
 // TestRestore: a connection over eth0 lives through the first ADD, the last DEL and
 // the restoring, and the node is as it was before; while a pod is attached it is
 // refused, unless it is forced. Azure's order of doing it stalls a connection for
-// more than a second and drops all routes (facts §1.3, aks-engine #875).
+// more than a second and drops all routes (aks-engine #875).
 func TestRestore(t *testing.T) {
 	f := newFabric(t)
 	e := rolestest.NewEnv(t, all.Table())
@@ -181,6 +182,29 @@ func TestBridgeKeepsMAC(t *testing.T) {
 	}
 	if mac := link(t, "azure0").Attrs().HardwareAddr.String(); mac != f.mac.String() {
 		t.Errorf("azure0 has %s, eth0 had %s", mac, f.mac)
+	}
+}
+
+// TestOwnAddresses: azure-vnet.json tells what addresses azure0 has from eth0, whether
+// a pod came before that or after it.
+func TestOwnAddresses(t *testing.T) {
+	newFabric(t)
+	e := rolestest.NewEnv(t, all.Table())
+	t.Cleanup(func() { collect(t, e, bridge) })
+	for _, id := range []string{"b", "a"} {
+		attach(t, e, bridge, id)
+		raw, err := os.ReadFile(filepath.Join(e.RunDir(), "azure-vnet.json"))
+		must(t, err)
+		var f struct {
+			Network struct {
+				ExternalInterfaces map[string]struct{ IPAddresses []*net.IPNet }
+			}
+		}
+		must(t, json.Unmarshal(raw, &f))
+		have := fmt.Sprint(f.Network.ExternalInterfaces["eth0"].IPAddresses)
+		if want := "[10.240.0.4/16 10.240.0.5/16 fd00:240::4/64]"; have != want {
+			t.Errorf("after %s: %s, want %s", id, have, want)
+		}
 	}
 }
 
