@@ -60,7 +60,7 @@ test-vm: setup bin/peers/bridge
 		'./roles/ipam/dhcp=TestIPvlan|TestDualStack' './test/takeover=TestInterfaces/^(ipvlan|vlan|dummy)$$/^(DEL|GC of what is gone)$$' \
 		'./roles/chained/vrf=Test(Add|Two|Refused|Found|Inherit|LinkGone|Parallel|Reference)$$|TestRole/bridge/(life|del|gc|state|status|versions|fault|tamper)|TestRole/(ptp|macvlan)/(life|del|gc|state|tamper)' \
 		'./roles/chained/portmap=TestTraffic|TestUDPBefore|TestConditions' './roles/chained/bandwidth=TestRole/both/(life|del|gc)' \
-		'./roles/meta/multi=TestDocumented/^ipvlan-net$$'
+		'./roles/meta/multi=TestDocumented/^ipvlan-net$$|TestHostLink/^vlan$$'
 
 bin/golangci-lint: test/tools/go.sum
 	cd test/tools && $(GO) build -o ../../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint mvdan.cc/gofumpt
@@ -92,7 +92,7 @@ bin/kube/kube-apiserver: test/kube/go.sum
 KUBE := ./store/cluster/kube/...
 test-kube: setup bin/kube/kube-apiserver
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 10m $(KUBE)
-	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run Kube -count 1 -timeout 10m ./roles/daemon/agent
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run Kube -p 1 -count 1 -timeout 10m ./roles/daemon/agent ./roles/meta/multi
 
 bench: setup build bin/peers/bridge
 	$(GO) run ./test/bench -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md

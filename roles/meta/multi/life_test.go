@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
@@ -279,45 +282,79 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// A network may stand on a VXLAN of the host (DANM): it is made with the first user and
-// goes with the last, whether that is a pod or a hot plug.
+// A network may stand on a VXLAN or a VLAN of the host (DANM): it is made with the first
+// user and goes with the last, whether that is a pod or a hot plug.
 func TestHostLink(t *testing.T) {
-	w := newWorld(t)
-	netopstest.Master(t, "uplink")
-	w.network("x", `{"name":"net-x","type":"macvlan","host_device":"uplink","vxlan":4711,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.7.0.0/24"}]]}}`)
-	w.wish("x,x")
-	w.OK(w.call("ADD"))
-	one := w.state()
-	if !strings.Contains(one, "link vxlan4711 vxlan") {
-		t.Fatalf("state\n%s", one)
+	for _, tc := range []struct{ kind, key, link string }{
+		{"vxlan", `"vxlan":4711`, "vxlan4711"},
+		{"vlan", `"vlan":120`, "uplink.120"},
+	} {
+		t.Run(tc.kind, func(t *testing.T) {
+			if tc.kind == "vlan" {
+				netopstest.NeedKind(t, tc.kind)
+			}
+			w := newWorld(t)
+			netopstest.Master(t, "uplink")
+			w.network("x", `{"name":"net-x","type":"macvlan","host_device":"uplink",`+tc.key+`,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.7.0.0/24"}]]}}`)
+			stands := func(want bool, when string) {
+				t.Helper()
+				if state := w.state(); strings.Contains(state, "link "+tc.link+" "+tc.kind) != want {
+					t.Fatalf("%s: the %s stands: %t, want %t\n%s", when, tc.kind, !want, want, state)
+				}
+			}
+			w.wish("x,x")
+			w.OK(w.call("ADD"))
+			stands(true, "ADD")
+			second := w.call("ADD")
+			second.ID, second.Netns = "container2", netopstest.New(t).Path()
+			second.Args = strings.Replace(second.Args, "K8S_POD_NAME=pod", "K8S_POD_NAME=pod2", 1)
+			second.Conf = strings.Replace(second.Conf, "x,x", "b", 1)
+			w.OK(second)
+			plug := func(verb string) {
+				t.Helper()
+				if err := w.verb(verb, "web/pod2", "x"); err != nil {
+					t.Fatalf("%s: %v", verb, err)
+				}
+			}
+			plug("attach")
+			w.OK(w.bare())
+			stands(true, "DEL of one of two users")
+			plug("detach")
+			stands(false, "the last user's detach")
+			plug("attach")
+			stands(true, "a hot plug that is the first user")
+			second.Verb = "DEL"
+			w.OK(second)
+			stands(false, "the last user's DEL")
+		})
 	}
-	second := w.call("ADD")
-	second.ID, second.Netns = "container2", netopstest.New(t).Path()
-	second.Args = strings.Replace(second.Args, "K8S_POD_NAME=pod", "K8S_POD_NAME=pod2", 1)
-	second.Conf = strings.Replace(second.Conf, "x,x", "b", 1)
-	w.OK(second)
-	if err := w.verb("attach", "web/pod2", "x"); err != nil {
-		t.Fatal(err)
+}
+
+// What somebody else made under the name of a host link is theirs: it serves if it is
+// the same VXLAN, is an error otherwise, and stays.
+func TestHostLinkOfAnother(t *testing.T) {
+	for vni, serves := range map[int]bool{4711: true, 4712: false} {
+		t.Run(fmt.Sprint(vni), func(t *testing.T) {
+			w := newWorld(t)
+			netopstest.Master(t, "uplink")
+			parent, err := netlink.LinkByName("uplink")
+			if err != nil {
+				t.Fatal(err)
+			}
+			theirs := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "vxlan4711"}, VxlanId: vni, VtepDevIndex: parent.Attrs().Index, Group: net.IPv4(239, 0, 18, 103)}
+			if err := netlink.LinkAdd(theirs); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = netlink.LinkDel(theirs) }()
+			w.network("x", `{"name":"net-x","type":"macvlan","host_device":"uplink","vxlan":4711,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.7.0.0/24"}]]}}`)
+			w.wish("x")
+			if a := w.Run(w.call("ADD")); (a.Code == 0) != serves {
+				t.Errorf("ADD %d %s", a.Code, a.Stdout)
+			}
+			w.OK(w.call("DEL"))
+			if l, err := netlink.LinkByName("vxlan4711"); err != nil || l.Attrs().Index != theirs.Attrs().Index || l.Attrs().Alias != "" {
+				t.Errorf("their VXLAN: %+v, %v", l, err)
+			}
+		})
 	}
-	w.OK(w.bare())
-	if state := w.state(); !strings.Contains(state, "link vxlan4711 vxlan") {
-		t.Errorf("the VXLAN is gone while it is used:\n%s", state)
-	}
-	if err := w.verb("detach", "web/pod2", "x"); err != nil {
-		t.Fatal(err)
-	}
-	if state := w.state(); strings.Contains(state, "vxlan4711") {
-		t.Errorf("the VXLAN stays:\n%s", state)
-	}
-	if err := w.verb("attach", "web/pod2", "x"); err != nil {
-		t.Fatalf("the first user is a hot plug: %v", err)
-	}
-	if err := w.verb("detach", "web/pod2", "x"); err != nil {
-		t.Fatal(err)
-	}
-	if state := w.state(); strings.Contains(state, "vxlan4711") {
-		t.Errorf("the VXLAN stays:\n%s", state)
-	}
-	second.Verb = "DEL"
-	w.OK(second)
 }
