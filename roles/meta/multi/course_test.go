@@ -2,6 +2,7 @@ package multi_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -194,4 +195,55 @@ func errorsOf(errs ...error) error {
 		}
 	}
 	return nil
+}
+
+// meeting is a plugin that is executed. It notes when a call of it begins and ends;
+// where a file says so, it goes on only when the networks "one" and "two" are both called.
+const meeting = `#!/bin/sh
+cat > /dev/null
+echo "$CNI_COMMAND $CNI_IFNAME begins" >> "%[1]s/calls"
+: > "%[1]s/$CNI_COMMAND-$CNI_IFNAME"
+tries=0
+while [ -e "%[1]s/meet" ] && ! { [ -e "%[1]s/$CNI_COMMAND-one" ] && [ -e "%[1]s/$CNI_COMMAND-two" ]; }; do
+	tries=$((tries + 1))
+	[ $tries -lt 1000000 ] || exit 1
+done
+echo "$CNI_COMMAND $CNI_IFNAME ends" >> "%[1]s/calls"
+if [ "$CNI_COMMAND" = ADD ]; then
+	echo '{"cniVersion":"1.1.0","interfaces":[{"name":"'$CNI_IFNAME'","sandbox":"'$CNI_NETNS'"}]}'
+fi
+`
+
+// Networks whose plugins are executed are called at the same time: each waits for the
+// other here. On request they are called one after the other, at DEL backwards.
+func TestOrder(t *testing.T) {
+	for _, inOrder := range []bool{false, true} {
+		w := newWorld(t)
+		w.conf["inOrder"] = inOrder
+		w.write("bin/meeting", fmt.Sprintf(meeting, w.Dir()))
+		if err := os.Chmod(w.file("bin/meeting"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		w.network("m", `{"name":"net-m","cniVersion":"1.1.0","type":"meeting"}`)
+		if !inOrder {
+			w.write("meet", "")
+		}
+		w.wish("m@one,b,m@two,c")
+		w.OK(w.call("ADD"))
+		if want := "net-a@eth0 web/m@one web/b@net2 web/m@two web/c@net4"; w.status() != want {
+			t.Errorf("network-status %q, want %q", w.status(), want)
+		}
+		w.OK(w.call("DEL"))
+		calls, _ := w.calls()
+		if len(calls) != 8 {
+			t.Errorf("calls %q", calls)
+		}
+		want := []string{
+			"ADD one begins", "ADD one ends", "ADD two begins", "ADD two ends",
+			"DEL two begins", "DEL two ends", "DEL one begins", "DEL one ends",
+		}
+		if inOrder && !slices.Equal(calls, want) {
+			t.Errorf("calls %q, want %q", calls, want)
+		}
+	}
 }
