@@ -93,7 +93,7 @@ func (n *Net) Takeovers(ctx context.Context) ([]Takeover, error) {
 	var all []Takeover
 	for _, l := range links {
 		if l.kind == kindBridge && ownLabel(l.alias) == takeoverLabel {
-			all = append(all, Takeover{Bridge: l.name, Uplink: aliasUplink(l.alias)})
+			all = append(all, Takeover{Bridge: l.name, Uplink: uplinkOf(l, links)})
 		}
 	}
 	return all, nil
@@ -105,6 +105,21 @@ func aliasUplink(alias string) string {
 		return f[1]
 	}
 	return ""
+}
+
+// uplinkOf is the uplink that a bridge has the place of: the one that its alias
+// names, else, for that may have been renamed, the port with its hardware address.
+func uplinkOf(br *linkState, links []*linkState) string {
+	name := aliasUplink(br.alias)
+	if slices.ContainsFunc(links, func(l *linkState) bool { return l.name == name }) {
+		return name
+	}
+	for _, l := range links {
+		if l.master == br.index && ownLabel(l.alias) == "" && sameMAC(br.mac.String(), l.mac) {
+			return l.name
+		}
+	}
+	return name
 }
 
 // alias is the bridge's, while it is being done or when it is.
@@ -126,7 +141,15 @@ func (n *Net) RestoreUplink(ctx context.Context, t Takeover, force bool) error {
 		return err
 	}
 	if t.Uplink == "" && ownLabel(br.alias) == takeoverLabel {
-		t.Uplink = aliasUplink(br.alias)
+		c, err := s.conn(Host)
+		if err != nil {
+			return err
+		}
+		links, err := c.links(ctx)
+		if err != nil {
+			return err
+		}
+		t.Uplink = uplinkOf(br, links)
 	}
 	if err := t.validate(); err != nil {
 		return fmt.Errorf("%s: %w", &t, err)
@@ -180,8 +203,17 @@ func (r *takeoverRun) takeable(ctx context.Context) error {
 		return fmt.Errorf("uplink %q belongs to %q already: %w", r.Uplink, master, ErrConflict)
 	case !r.up.isUp():
 		return fmt.Errorf("uplink %q is down: %w", r.Uplink, ErrConflict)
+	case r.anothers():
+		return fmt.Errorf("bridge %q has the place of %q, and cannot have that of %q too, which would join their networks: name no bridge, so that each gets its own: %w",
+			r.Bridge, aliasUplink(r.br.alias), r.Uplink, ErrConflict)
 	}
 	return nil
+}
+
+// anothers tells whether the bridge has the place of another uplink, which one with
+// its hardware address is not: it was renamed.
+func (r *takeoverRun) anothers() bool {
+	return r.br != nil && ownLabel(r.br.alias) == takeoverLabel && aliasUplink(r.br.alias) != r.Uplink && !sameMAC(r.br.mac.String(), r.up.mac)
 }
 
 func (t *Takeover) plan(ctx context.Context, s *session) ([]Change, error) {
@@ -231,6 +263,8 @@ func (r *takeoverRun) differences(ctx context.Context) ([]Difference, error) {
 	d := differences{object: r.Takeover}
 	if mine := ownLabel(r.br.alias) == takeoverLabel; mine && strings.HasSuffix(r.br.alias, " "+takeoverBegun) {
 		d.add("done", takeoverBegun)
+	} else if mine {
+		d.compare("in place of", r.Uplink, aliasUplink(r.br.alias))
 	}
 	d.compare("state", upDown(true), upDown(r.br.isUp()))
 	master, err := r.linkName(ctx, Host, r.up.master)

@@ -229,3 +229,61 @@ func advertise(t *testing.T, box *netopstest.NS, valid uint16) {
 		return unix.Sendto(fd, b, 0, to)
 	})
 }
+
+// TestTakeoverRenamed: the uplink of a bridge got another name, as by udev after its
+// driver was bound again. The bridge is completed and given back by that name.
+func TestTakeoverRenamed(t *testing.T) {
+	ctx := t.Context()
+	newUplink(t)
+	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "ens5").Run() })
+	n := newNet(t, nil)
+	if err := n.Ensure(ctx, taken(), nil); err != nil {
+		t.Fatal(err)
+	}
+	want := placedText(t, "azure0")
+	run(t, "ip", "link", "set", "eth0", "down")
+	run(t, "ip", "link", "set", "eth0", "name", "ens5")
+	run(t, "ip", "link", "set", "ens5", "up")
+	all, err := n.Takeovers(ctx)
+	if d := cmp.Diff([]netops.Takeover{{Bridge: "azure0", Uplink: "ens5"}}, all); err != nil || d != "" {
+		t.Fatalf("Takeovers: %v\n%s", err, d)
+	}
+	renamed := netops.Spec{Objects: []netops.Object{&netops.Takeover{Bridge: "azure0", Uplink: "ens5"}}}
+	if d, err := n.Verify(ctx, renamed, nil); err != nil || len(d) != 1 {
+		t.Errorf("Verify: %v, %v, want that the bridge is in place of eth0", d, err)
+	}
+	if err := n.Ensure(ctx, renamed, nil); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := n.Verify(ctx, renamed, nil); err != nil || len(d) != 0 {
+		t.Errorf("Verify: %v, %v", d, err)
+	}
+	if err := n.RestoreUplink(ctx, netops.Takeover{Bridge: "azure0"}, false); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, placedText(t, "ens5")); d != "" {
+		t.Errorf("ens5 (-azure0 before +ens5):\n%s", d)
+	}
+}
+
+// TestTakeoverOfTwo: a bridge that has the place of one uplink does not take another
+// one's, which would join the networks of both. Nothing is changed.
+func TestTakeoverOfTwo(t *testing.T) {
+	ctx := t.Context()
+	newUplink(t)
+	run(t, "ip", "link", "add", "eth1", "up", "type", "veth", "peer", "name", "far1")
+	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "eth1").Run() })
+	run(t, "ip", "address", "add", "10.241.0.4/16", "dev", "eth1")
+	n := newNet(t, nil)
+	if err := n.Ensure(ctx, taken(), nil); err != nil {
+		t.Fatal(err)
+	}
+	before := netopstest.Snapshot(t)
+	err := n.Ensure(ctx, netops.Spec{Objects: []netops.Object{&netops.Takeover{Bridge: "azure0", Uplink: "eth1"}}}, nil)
+	if !errors.Is(err, netops.ErrConflict) || !strings.Contains(err.Error(), `bridge "azure0" has the place of "eth0"`) {
+		t.Errorf("Ensure: %v", err)
+	}
+	if d := cmp.Diff(before, netopstest.Snapshot(t)); d != "" {
+		t.Errorf("changed (-before +after):\n%s", d)
+	}
+}
