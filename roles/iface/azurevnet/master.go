@@ -68,7 +68,7 @@ func (r *role) findMaster(ctx context.Context, h *roles.Host, in *attach.Input) 
 }
 
 // uplink is the interface that the configured bridge has the place of, if the
-// addresses are of it as far as the cloud tells. One link is read for it, however
+// addresses are of it as far as the cloud tells. Two links are read for it, however
 // many the node has.
 func (r *role) uplink(ctx context.Context, h *roles.Host, homes []leasing.Home) (m master, ok bool, err error) {
 	if !r.conf.bridged() || r.conf.Bridge == "" {
@@ -80,6 +80,12 @@ func (r *role) uplink(ctx context.Context, h *roles.Host, homes []leasing.Home) 
 	}
 	another := func(home leasing.Home) bool { return roles.UnicastMAC(home.NIC.MAC) != "" && home.NIC.MAC != l.MAC }
 	if err != nil || l.Uplink == "" || slices.ContainsFunc(homes, another) {
+		return m, false, err
+	}
+	if _, err := h.Net.Link(ctx, nil, l.Uplink); err != nil {
+		if errors.Is(err, netops.ErrNotExist) { // it has another name now
+			err = nil
+		}
 		return m, false, err
 	}
 	return master{Name: l.Uplink, MAC: l.MAC, MTU: l.MTU}, true, nil
@@ -114,7 +120,10 @@ func bySubnet(links []netops.LinkInfo, subnet netip.Prefix) (netops.LinkInfo, bo
 	i := slices.IndexFunc(links, func(l netops.LinkInfo) bool { return slices.ContainsFunc(l.Addresses, within) })
 	if i >= 0 && links[i].Uplink != "" {
 		bridge := links[i]
-		i = slices.IndexFunc(links, func(l netops.LinkInfo) bool { return l.Name == bridge.Uplink })
+		renamed := func(l netops.LinkInfo) bool { return l.Master == bridge.Name && l.MAC == bridge.MAC }
+		if i = slices.IndexFunc(links, func(l netops.LinkInfo) bool { return l.Name == bridge.Uplink }); i < 0 {
+			i = slices.IndexFunc(links, renamed)
+		}
 	}
 	if i < 0 {
 		return netops.LinkInfo{}, false
