@@ -37,7 +37,8 @@ func newUplink(t testing.TB) *netopstest.NS {
 	} {
 		inside(t, box, strings.Fields("ip "+c)...)
 	}
-	run(t, "sysctl", "-qw", "net.ipv6.conf.eth0.accept_dad=0")
+	// It heeds advertisements, whatever a test before has done to forwarding.
+	run(t, "sysctl", "-qw", "net.ipv6.conf.eth0.accept_dad=0", "net.ipv6.conf.eth0.accept_ra=2")
 	for _, c := range []string{
 		"link set eth0 up",
 		"address add 10.240.0.4/16 brd 10.240.255.255 dev eth0 valid_lft 5000 preferred_lft 4000",
@@ -55,6 +56,18 @@ func newUplink(t testing.TB) *netopstest.NS {
 		"neigh add 10.240.0.77 lladdr 02:00:00:00:00:77 dev eth0 nud permanent",
 	} {
 		run(t, strings.Fields("ip "+c)...)
+	}
+	// Their local routes come from work that the kernel does later.
+	for _, a := range []string{"fd00:240::4", "fd00:241::4"} {
+		for begin := time.Now(); ; {
+			out, err := exec.Command("ip", "-6", "route", "show", "table", "local", a).Output()
+			if err == nil && len(out) > 0 {
+				break
+			}
+			if time.Since(begin) > 10*time.Second {
+				t.Fatalf("the kernel has no local route to %s: %v", a, err)
+			}
+		}
 	}
 	return box
 }
