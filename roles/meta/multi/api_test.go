@@ -4,16 +4,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // Without annotations from the runtime they are the API's, and so are networks that no
-// file describes; the pod is told what it got. DEL asks nobody: the server is gone by
-// then.
+// file describes; the pod is told what it got. DEL and all others ask nobody: what has
+// the server's address by then only counts who comes.
 func TestAPI(t *testing.T) {
 	w := newWorld(t)
 	var told atomic.Value
@@ -44,7 +48,7 @@ func TestAPI(t *testing.T) {
 	}
 	call := w.call("ADD")
 	call.Conf = silent("ADD")
-	w.OK(call)
+	made := w.OK(call)
 	if want := "net-a@eth0 web/b@net1 web/x@far"; w.status() != want {
 		t.Errorf("network-status %q, want %q", w.status(), want)
 	}
@@ -61,7 +65,26 @@ func TestAPI(t *testing.T) {
 	w.Fail(again, 3)
 	s.Close()
 	w.Fail(again, 11)
-	call.Verb = "DEL"
+
+	silence, err := net.Listen("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan bool, 1)
+	go func() {
+		_, err := silence.Accept() // and never answers
+		asked <- err == nil
+	}()
+	call.Verb, call.Conf = "CHECK", rolestest.WithKeys(t, silent("CHECK"), map[string]any{"prevResult": json.RawMessage(made.Stdout)})
+	w.OK(call)
+	status := w.call("STATUS")
+	status.ID, status.Netns, status.IfName = "", "", ""
+	w.OK(status)
+	w.OK(w.gc([]roles.AttachmentID{{ContainerID: call.ID, IfName: call.IfName}}))
+	call.Verb, call.Conf = "DEL", silent("DEL")
 	w.OK(call)
 	w.same(start, "after DEL")
+	if err := silence.Close(); err != nil || <-asked {
+		t.Errorf("the server was asked, %v", err)
+	}
 }
