@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	bolt "go.etcd.io/bbolt"
 )
 
 // bucketCloud is of node.db and keep.db; its keys are names of sources.
@@ -84,26 +86,10 @@ type CloudSource struct {
 
 // CloudSource returns what is known of a source in this boot, or an error that is
 // ErrNotFound.
-func (tx *Tx) CloudSource(name string) (*CloudSource, error) {
-	var s CloudSource
-	if err := get(tx.b, bucketCloud, encodeKey(name), &s); err != nil {
-		return nil, fmt.Errorf("cloud source %.80q: %w", name, err)
-	}
-	return &s, nil
-}
+func (tx *Tx) CloudSource(name string) (*CloudSource, error) { return getCloudSource(tx.b, name) }
 
 // PutCloudSource stores what is known of a source.
-func (tx *Tx) PutCloudSource(s *CloudSource) error {
-	key, err := storableKey("cloud source", s.Name)
-	if err != nil {
-		return err
-	}
-	to, err := writable(tx.b, bucketCloud)
-	if err != nil {
-		return err
-	}
-	return putRecord(to, key, s)
-}
+func (tx *Tx) PutCloudSource(s *CloudSource) error { return putCloudSource(tx.b, s) }
 
 // CloudSources returns all sources, by name. Damaged records are left out and
 // named in the error.
@@ -118,21 +104,25 @@ func (tx *Tx) CloudSources() ([]CloudSource, error) {
 
 // CloudSource is the source as it was when a good reply was kept last, in whichever
 // boot; without one the error is ErrNotFound.
-func (tx *KeepTx) CloudSource(name string) (*CloudSource, error) {
+func (tx *KeepTx) CloudSource(name string) (*CloudSource, error) { return getCloudSource(tx.b, name) }
+
+// PutCloudSource keeps a source beyond the boot.
+func (tx *KeepTx) PutCloudSource(s *CloudSource) error { return putCloudSource(tx.b, s) }
+
+func getCloudSource(b *bolt.Tx, name string) (*CloudSource, error) {
 	var s CloudSource
-	if err := get(tx.b, bucketCloud, encodeKey(name), &s); err != nil {
+	if err := get(b, bucketCloud, encodeKey(name), &s); err != nil {
 		return nil, fmt.Errorf("cloud source %.80q: %w", name, err)
 	}
 	return &s, nil
 }
 
-// PutCloudSource keeps a source beyond the boot.
-func (tx *KeepTx) PutCloudSource(s *CloudSource) error {
+func putCloudSource(b *bolt.Tx, s *CloudSource) error {
 	key, err := storableKey("cloud source", s.Name)
 	if err != nil {
 		return err
 	}
-	to, err := writable(tx.b, bucketCloud)
+	to, err := writable(b, bucketCloud)
 	if err != nil {
 		return err
 	}
