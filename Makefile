@@ -20,7 +20,7 @@ export CNIBOX_SOAK ?= 30
 # On Debian's emulated kernel sweeps probe every so many-th write: 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build demo demo-azure test test-diff test-e2e test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup
+.PHONY: build demo demo-azure test test-diff test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup
 
 build: bin/cnibox
 

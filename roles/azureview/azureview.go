@@ -56,7 +56,7 @@ func Write(ctx context.Context, h *roles.Host, c *Conf, f File) {
 		return
 	}
 	dir := c.StateDir
-	if dir == "" {
+	if !filepath.IsAbs(dir) { // none, or the DEL of a configuration that Judge would refuse
 		dir = defaultDir(h.Store.RunDir())
 	}
 	// The call may be over its deadline: what it did is to be told all the same.

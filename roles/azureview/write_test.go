@@ -350,6 +350,19 @@ func TestOff(t *testing.T) {
 	}
 }
 
+// A DEL is called with a configuration that ADD would refuse: no file is written
+// where the process happens to stand.
+func TestRelative(t *testing.T) {
+	h, _ := open(t, t.TempDir())
+	t.Chdir(t.TempDir())
+	change(t, h, func(tx *store.Tx) error { return tx.PutAttachment(attached(t, "azure", "12345678", "10.240.0.94/16")) })
+	azureview.Write(t.Context(), h, &azureview.Conf{StateDir: "."}, azureview.Network)
+	if all := names(t, ".", "azure"); len(all) > 0 {
+		t.Errorf("written: %q", all)
+	}
+	decode[networkFile](t, read(t, h, azureview.Network))
+}
+
 // A file that is not ours, or that somebody cut short, is written anew, although
 // nothing changed since.
 func TestTampered(t *testing.T) {
