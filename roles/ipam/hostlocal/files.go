@@ -339,22 +339,3 @@ func isIfName(s string) bool {
 		return r == '/' || r == ':' || r <= ' ' || r == 0x7f
 	})
 }
-
-// bootTime is when the machine started, by the wall clock of now. After a step
-// of the clock it moves with it, and the files' times do not.
-func bootTime() (time.Time, error) {
-	b, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return time.Time{}, fmt.Errorf("find boot time: %w", err)
-	}
-	for line := range strings.Lines(string(b)) {
-		if s, ok := strings.CutPrefix(line, "btime "); ok {
-			n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
-			if err != nil {
-				return time.Time{}, fmt.Errorf("find boot time: %w", err)
-			}
-			return time.Unix(n, 0), nil
-		}
-	}
-	return time.Time{}, errors.New("find boot time: /proc/stat has none")
-}

@@ -72,8 +72,14 @@ func mkfifo(tb testing.TB, path string) {
 	}
 }
 
-func age(tb testing.TB, path string, to time.Time) {
+// age gives a file a time from before this boot.
+func age(tb testing.TB, path string) {
 	tb.Helper()
+	boot, err := thisBoot()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	to := boot.start.AddDate(-1, 0, 0)
 	if err := os.Chtimes(path, to, to); err != nil {
 		tb.Fatal(err)
 	}
@@ -103,11 +109,7 @@ func TestImport(t *testing.T) {
 		"last_reserved_ip.x": "10.1.2.8",
 		"last_reserved_ip.2": "junk",
 	})
-	boot, err := bootTime()
-	if err != nil {
-		t.Fatal(err)
-	}
-	age(t, filepath.Join(dir, "10.1.2.7"), boot.Add(-time.Second))
+	age(t, filepath.Join(dir, "10.1.2.7"))
 	mkfifo(t, filepath.Join(dir, "10.1.2.15"))
 	if err := os.Mkdir(filepath.Join(dir, "10.1.2.16"), 0o700); err != nil {
 		t.Fatal(err)
@@ -269,11 +271,7 @@ func TestImportAfterReboot(t *testing.T) {
 	dir := b.writeDir(t, "net", map[string]string{"10.1.2.2": "one\r\neth0"})
 	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
 	b.add(t, a, request1("two"))
-	boot, err := bootTime()
-	if err != nil {
-		t.Fatal(err)
-	}
-	age(t, filepath.Join(dir, "10.1.2.2"), boot.Add(-time.Hour))
+	age(t, filepath.Join(dir, "10.1.2.2"))
 	b.Store = store.New(storeOptions(t, b.dir, "0b5f6c55-6f2f-4a0e-8d0e-0c1d2e3f4a5b"))
 	expect(t, b.add(t, a, request1("three")), "10.1.2.2")
 	expect(t, b.leases(t), "10.1.2.2 three eth0")

@@ -173,7 +173,7 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 		return nil, err
 	}
 	defer unlock()
-	boot, err := bootTime()
+	boot, err := thisBoot()
 	if err != nil {
 		return nil, err
 	}
@@ -233,10 +233,12 @@ func (im *importer) begin(ctx context.Context, h *roles.Host, keep *store.KeepTx
 // store puts what was found into the pool. Up to importBatch leases that is one
 // transaction; bbolt splits its pages at a commit only, and 65,000 leases in one
 // go take ten times as long. Others see nothing in between: they wait for keep.db.
-func (im *importer) store(ctx context.Context, h *roles.Host, entries []entry, cursors map[int]netip.Addr, boot time.Time, report *ImportReport) error {
-	live := slices.DeleteFunc(slices.Clone(entries), func(e entry) bool { return e.modified.Before(boot) })
+func (im *importer) store(ctx context.Context, h *roles.Host, entries []entry, cursors map[int]netip.Addr, boot lifetime, report *ImportReport) error {
+	var live []entry
 	for _, e := range entries {
-		if e.modified.Before(boot) {
+		if boot.has(e.modified) {
+			live = append(live, e)
+		} else {
 			report.Stale = append(report.Stale, e.addr)
 		}
 	}
