@@ -23,7 +23,7 @@ func (a *Addr) object() {}
 // String is the address in the form of ip address.
 func (a *Addr) String() string {
 	w := words{"address", a.Address.String(), "dev", a.Link}
-	w.flag(a.In == Container, "netns container")
+	w.place(a.In)
 	w.flag(a.Address.Addr().Is6() && !a.DAD, "nodad")
 	w.flag(a.NoPrefixRoute, "noprefixroute")
 	return w.String()

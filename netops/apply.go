@@ -44,6 +44,7 @@ var (
 	_ object   = (*Flows)(nil)
 	_ object   = (*Takeover)(nil)
 	_ object   = (*LinkDNS)(nil)
+	_ object   = (*Netns)(nil)
 )
 
 // check validates a step, which may come from a file.
@@ -129,6 +130,8 @@ func (a *applier) probed(ctx context.Context, batch []Change) error {
 		err = a.takeover(ctx, batch[0])
 	case *LinkDNS:
 		err = a.linkDNS(ctx, batch[0])
+	case *Netns:
+		err = a.makeNetns(batch[0])
 	default:
 		err = a.requests(ctx, batch)
 	}
@@ -158,7 +161,7 @@ func together(a, b Step) bool {
 		return false
 	}
 	switch a.Object.(type) {
-	case *Move, *VRF, *Forward, *ZoneSource, *Takeover, *LinkDNS:
+	case *Move, *VRF, *Forward, *ZoneSource, *Takeover, *LinkDNS, *Netns:
 		return false
 	case *Sysctl:
 		_, ok := b.Object.(*Sysctl)

@@ -32,7 +32,7 @@ func (f *Flows) String() string {
 		w.value("reply-src", f.ReplySrc.String())
 	}
 	w.flag(f.Local, "local")
-	w.flag(f.In == Container, "netns container")
+	w.place(f.In)
 	return w.String()
 }
 

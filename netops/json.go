@@ -49,6 +49,8 @@ func kindOf(o Object) (string, error) {
 		return "takeover", nil
 	case *LinkDNS:
 		return "linkDNS", nil
+	case *Netns:
+		return "netns", nil
 	}
 	return "", fmt.Errorf("encode step: %w: no object", ErrInvalid)
 }
@@ -90,6 +92,8 @@ func ofKind(kind string) object {
 		return new(Takeover)
 	case "linkDNS":
 		return new(LinkDNS)
+	case "netns":
+		return new(Netns)
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ func (l *Link) ref() linkRef { return linkRef{l.In, l.Name} }
 // String is the link in the form of ip link.
 func (l *Link) String() string {
 	w := words{"link", l.Name}
-	w.flag(l.In == Container, "netns container")
+	w.place(l.In)
 	w.value("link", l.Parent)
 	w.flag(l.crosses(), "link-netns "+string(l.ParentIn))
 	w.value("type", l.Kind)
@@ -52,7 +52,9 @@ func (l *Link) String() string {
 	w.flag(l.Down, "down")
 	if p := l.Peer; p != nil {
 		w = append(w, "peer", "name", p.Name)
-		w.flag(p.In == Container && l.In != Container, "netns container")
+		if p.In != l.In {
+			w.place(p.In)
+		}
 		w.value("address", p.MAC)
 		w.number("mtu", p.MTU)
 		w.value("master", p.Master)
@@ -76,8 +78,8 @@ func (l *Link) validate() error {
 		if l.Kind != "veth" {
 			errs = append(errs, fmt.Errorf("a peer on a link of kind %q: %w", l.Kind, ErrInvalid))
 		}
-		if l.In != Host && p.In != l.In {
-			errs = append(errs, fmt.Errorf("a peer in the host for a link in the container: %w", ErrInvalid))
+		if l.In == Container && p.In != l.In {
+			errs = append(errs, fmt.Errorf("a peer outside for a link in the container: %w", ErrInvalid))
 		}
 		errs = append(errs, checkPlace(p.In), checkName(p.Name), checkMAC(p.MAC), checkMTU(p.MTU))
 		if p.Master != "" {

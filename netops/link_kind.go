@@ -134,7 +134,8 @@ func (l *Link) validateKind() error {
 	}
 	parent := l.Parent != "" || l.ParentIn != ""
 	fault(parent && !l.hasParent(), "a parent of a link of kind %q", l.Kind)
-	fault(l.crosses() && l.In != Container, "a parent in the container of a link in the host")
+	fault(l.crosses() && l.parentIn() != Host, "a parent in the container of a link outside")
+	fault(l.crosses() && l.In == Host, "a parent elsewhere of a link in the host")
 	if l.Mode != "" {
 		_, known := l.modeValue()
 		fault(!known, "mode %q of a link of kind %q", l.Mode, l.Kind)

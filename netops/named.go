@@ -16,18 +16,28 @@ const NamespaceDir = "/run/netns"
 // MakeNamespace makes a network namespace that stays until RemoveNamespace, as
 // `ip netns add` does. A name that is taken is fs.ErrExist.
 func (n *Net) MakeNamespace(name string) (*Namespace, error) {
-	path := filepath.Join(NamespaceDir, name)
-	if err := shareNamespaceDir(); err != nil {
-		return nil, fmt.Errorf("make namespace %q: %w", name, err)
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|os.O_EXCL, 0o444)
+	path, err := makeNamespace(name, os.O_EXCL)
 	if err != nil {
-		return nil, fmt.Errorf("make namespace: %w", err)
-	}
-	if err := errors.Join(f.Close(), bindNewNamespace(path)); err != nil {
-		return nil, errors.Join(fmt.Errorf("make namespace %q: %w", name, err), os.Remove(path))
+		return nil, err
 	}
 	return n.OpenNamespace(path)
+}
+
+// makeNamespace makes a namespace and names it, in the place of a plain file unless
+// flags have O_EXCL.
+func makeNamespace(name string, flags int) (path string, err error) {
+	path = filepath.Join(NamespaceDir, name)
+	if err := shareNamespaceDir(); err != nil {
+		return "", fmt.Errorf("make namespace %q: %w", name, err)
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|flags, 0o444)
+	if err != nil {
+		return "", fmt.Errorf("make namespace: %w", err)
+	}
+	if err := errors.Join(f.Close(), bindNewNamespace(path)); err != nil {
+		return "", errors.Join(fmt.Errorf("make namespace %q: %w", name, err), os.Remove(path))
+	}
+	return path, nil
 }
 
 // RemoveNamespace takes the name away, which ends the namespace unless a process

@@ -55,7 +55,7 @@ func (n *Neigh) String() string {
 		w = words{"neighbour", n.IP.String(), "lladdr", n.MAC}
 	}
 	w.value("dev", n.Link)
-	w.flag(n.In == Container, "netns container")
+	w.place(n.In)
 	return w.String()
 }
 

@@ -32,6 +32,8 @@ type Net struct {
 	probe Probe
 	host  *Namespace
 	nft   *nft
+	// byName are the named namespaces that were opened.
+	byName map[string]*Namespace
 	// iptables is Options.IPTables.
 	iptables IPTables
 	// recordedForwards is Options.Forwards.
@@ -55,5 +57,5 @@ func (n *Net) Apart() *Net {
 // Close closes the sockets. After deletes of nftables elements this waits for
 // a grace period of the kernel (13 ms): it is the last thing that a process does.
 func (n *Net) Close() error {
-	return errors.Join(n.closeBus(), n.host.Close(), n.nft.close())
+	return errors.Join(n.closeBus(), n.closeNamed(), n.host.Close(), n.nft.close())
 }

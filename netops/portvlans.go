@@ -44,7 +44,7 @@ func (p *PortVLANs) object() {}
 // String is the list in the form of bridge vlan.
 func (p *PortVLANs) String() string {
 	w := words{"vlans", vlanText(p.VLANs), "dev", p.Link}
-	w.flag(p.In == Container, "netns container")
+	w.place(p.In)
 	w.flag(p.KeepDefault, "beside the default")
 	w.flag(p.Self, "self")
 	return w.String()

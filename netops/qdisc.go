@@ -53,7 +53,7 @@ func (q *Qdisc) object() {}
 // String is the qdisc in the form of tc qdisc.
 func (q *Qdisc) String() string {
 	w := words{"qdisc", q.Kind, "dev", q.Link}
-	w.flag(q.In == Container, "netns container")
+	w.place(q.In)
 	if t := q.TBF; t != nil {
 		w = append(w, "root", "rate", rateText(t.Rate), "burst", sizeText(uint64(t.Burst)), "limit", sizeText(uint64(t.Limit)))
 	}

@@ -34,7 +34,7 @@ func (r *Redirect) object() {}
 // String is the filter in the form of tc filter.
 func (r *Redirect) String() string {
 	w := words{"filter", "dev", r.Link}
-	w.flag(r.In == Container, "netns container")
+	w.place(r.In)
 	return append(w, "ingress", "pref", fmt.Sprint(redirectPref), "u32", "action", "mirred", "egress", "redirect", "dev", r.To).String()
 }
 

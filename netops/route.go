@@ -35,7 +35,7 @@ func (r *Route) String() string {
 		w = append(w, "via", r.Via.String())
 	}
 	w.value("dev", r.Link)
-	w.flag(r.In == Container, "netns container")
+	w.place(r.In)
 	w.flag(r.Dst.Bits() == 0 && r.Dst.Addr().Is6(), "inet6")
 	if r.Src.IsValid() {
 		w = append(w, "src", r.Src.String())

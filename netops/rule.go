@@ -27,7 +27,7 @@ func (r *Rule) object() {}
 func (r *Rule) String() string {
 	w := words{"rule"}
 	w.flag(r.Family == unix.AF_INET6, "inet6")
-	w.flag(r.In == Container, "netns container")
+	w.place(r.In)
 	w.number("priority", r.Priority)
 	from := "all"
 	if r.From.IsValid() {
@@ -42,7 +42,13 @@ func (r *Rule) String() string {
 	}
 	w.value("iif", r.IIF)
 	w.value("oif", r.OIF)
-	w = append(w, "table", fmt.Sprint(r.Table))
+	w.number("ipproto", int(r.IPProto))
+	w.number("dport", int(r.DstPort))
+	if r.Prohibit {
+		w = append(w, "prohibit")
+	} else {
+		w = append(w, "table", fmt.Sprint(r.Table))
+	}
 	if r.MinBits != 0 {
 		w = append(w, "suppress_prefixlength", fmt.Sprint(r.MinBits-1))
 	}
@@ -51,8 +57,16 @@ func (r *Rule) String() string {
 
 func (r *Rule) validate() error {
 	errs := []error{
-		checkPlace(r.In), checkRange("priority", r.Priority, 0, 1<<32-1), checkRange("table", r.Table, 1, 1<<32-1),
+		checkPlace(r.In), checkRange("priority", r.Priority, 0, 1<<32-1),
 		checkRange("minimum of bits", r.MinBits, 0, 128), checkRange("protocol", r.Protocol, 0, 255),
+	}
+	if r.Prohibit {
+		errs = append(errs, checkRange("table of a rule that refuses", r.Table, 0, 0))
+	} else {
+		errs = append(errs, checkRange("table", r.Table, 1, 1<<32-1))
+	}
+	if r.DstPort != 0 && r.IPProto == 0 {
+		errs = append(errs, fmt.Errorf("rule for port %d of no protocol: %w", r.DstPort, ErrInvalid))
 	}
 	if r.Family != unix.AF_INET && r.Family != unix.AF_INET6 {
 		errs = append(errs, fmt.Errorf("rule of family %d: %w", r.Family, ErrInvalid))
@@ -147,7 +161,17 @@ func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]rtMessage, err
 	number := func(kind int, value uint32) {
 		m.data = append(m.data, nl.NewRtAttr(kind, nl.Uint32Attr(value)))
 	}
-	number(unix.FRA_TABLE, uint32(r.Table))
+	if r.Prohibit {
+		h.Type = unix.FR_ACT_PROHIBIT
+	} else {
+		number(unix.FRA_TABLE, uint32(r.Table))
+	}
+	if r.IPProto != 0 {
+		m.data = append(m.data, nl.NewRtAttr(unix.FRA_IP_PROTO, []byte{r.IPProto}))
+	}
+	if r.DstPort != 0 { // struct fib_rule_port_range: first and last
+		m.data = append(m.data, nl.NewRtAttr(unix.FRA_DPORT_RANGE, append(nl.Uint16Attr(r.DstPort), nl.Uint16Attr(r.DstPort)...)))
+	}
 	if r.From.IsValid() {
 		h.Src_len = uint8(r.From.Bits())
 		m.data = append(m.data, nl.NewRtAttr(unix.FRA_SRC, r.From.Masked().Addr().AsSlice()))
@@ -178,8 +202,8 @@ func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]rtMessage, err
 	return []rtMessage{m}, nil
 }
 
-// Rules reads the policy rules of both families that look up a table. In is not
-// filled.
+// Rules reads the policy rules of both families that look up a table, or refuse. In
+// is not filled.
 func (n *Net) Rules(ctx context.Context, ns *Namespace) ([]Rule, error) {
 	c, err := n.in(ns).socket()
 	if err != nil {
@@ -244,7 +268,7 @@ func (n *Net) policyRules(ctx context.Context, fits func(*Rule) bool) ([]*Rule, 
 	return ours, err
 }
 
-// rules reads the rules of one family that look up a table.
+// rules reads the rules of one family that look up a table, or refuse.
 func (c *rtConn) rules(ctx context.Context, family uint8) ([]Rule, error) {
 	h := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}
 	var all []Rule
@@ -291,6 +315,12 @@ func parseRule(b []byte) (r Rule, ok bool, err error) {
 			r.IIF = attrText(v)
 		case unix.FRA_OIFNAME:
 			r.OIF = attrText(v)
+		case unix.FRA_IP_PROTO:
+			if len(v) > 0 {
+				r.IPProto = v[0]
+			}
+		case unix.FRA_DPORT_RANGE:
+			r.DstPort = uint16(attrShort(v))
 		}
 		return nil
 	})
@@ -300,5 +330,6 @@ func parseRule(b []byte) (r Rule, ok bool, err error) {
 	if to.IsValid() {
 		r.To = netip.PrefixFrom(to, int(b[1]))
 	}
-	return r, err == nil && b[7] == unix.FR_ACT_TO_TBL, err
+	r.Prohibit = b[7] == unix.FR_ACT_PROHIBIT
+	return r, err == nil && (r.Prohibit || b[7] == unix.FR_ACT_TO_TBL), err
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// linkRef names a link in one of the two namespaces.
+// linkRef names a link in one of the namespaces.
 type linkRef struct {
 	in   Place
 	name string
@@ -48,11 +48,24 @@ func (s *session) namespace(p Place) (*Namespace, error) {
 	case p == Container:
 		return nil, fmt.Errorf("container: %w: none is given", ErrNoNetns)
 	}
+	if name, ok := p.name(); ok {
+		return s.net.named(name)
+	}
 	return nil, fmt.Errorf("place %q: %w", p, ErrInvalid)
 }
 
-// unknown tells whether p is a container that is not there: planned as empty.
-func (s *session) unknown(p Place) bool { return p == Container && s.container == nil }
+// unknown tells whether p is a container or named namespace that is not there:
+// planned as empty.
+func (s *session) unknown(p Place) bool {
+	if p == Host {
+		return false
+	}
+	if name, ok := p.name(); ok {
+		_, err := s.net.named(name)
+		return err != nil
+	}
+	return p == Container && s.container == nil
+}
 
 // isNew tells whether nothing can be on the link yet, so that reading is needless.
 func (s *session) isNew(p Place, link string) bool {

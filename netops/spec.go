@@ -16,7 +16,8 @@ package netops
 
 import "net/netip"
 
-// Place tells in which of an attachment's two network namespaces an object is.
+// Place tells in which network namespace an object is: one of an attachment's two,
+// or one with a name (see Named).
 type Place string
 
 const (
@@ -37,7 +38,7 @@ func (s *Spec) Add(o ...Object) { s.Objects = append(s.Objects, o...) }
 
 // Object is one piece of kernel state: *Link, *Move, *Addr, *Route, *Neigh, *Rule,
 // *Sysctl, *PortVLANs, *Qdisc, *Redirect, *Element,
-// *Forward, *ZoneSource, *VRF, *Flows, *Takeover or *LinkDNS.
+// *Forward, *ZoneSource, *VRF, *Flows, *Takeover, *LinkDNS or *Netns.
 //
 // An object is either exclusive (it belongs to one attachment; one that exists
 // already is an error) or shared (it is ensured, and never undone by an
@@ -278,6 +279,12 @@ type Rule struct {
 	Mark     uint32       `json:"mark,omitempty"`
 	Mask     uint32       `json:"mask,omitempty"`
 	Table    int          `json:"table"`
+	// Prohibit refuses what fits instead of looking up a table, which is 0 then: the
+	// sender is told (ICMP type 3 code 13, type 1 code 1).
+	Prohibit bool `json:"prohibit,omitempty"`
+	// IPProto is a protocol's number (IPPROTO_*) and DstPort a destination port of it.
+	IPProto uint8  `json:"ipProto,omitempty"`
+	DstPort uint16 `json:"dstPort,omitempty"`
 	// MinBits has the rule take only a route whose prefix has at least so many bits
 	// (suppress_prefixlength of one less): of 32, host routes only.
 	MinBits int `json:"minBits,omitempty"`

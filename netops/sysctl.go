@@ -28,7 +28,7 @@ func (c *Sysctl) object() {}
 // String is the setting in the form of sysctl(8).
 func (c *Sysctl) String() string {
 	w := words{"sysctl", c.Key + "=" + c.Value}
-	w.flag(c.In == Container, "netns container")
+	w.place(c.In)
 	return w.String()
 }
 

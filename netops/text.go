@@ -108,13 +108,6 @@ func absentIf(err error, o Object) ([]Difference, error) {
 	return []Difference{{Object: o, Want: "present", Have: "absent"}}, nil
 }
 
-func checkPlace(p Place) error {
-	if p != Host && p != Container {
-		return fmt.Errorf("place %q: %w", p, ErrInvalid)
-	}
-	return nil
-}
-
 // checkName applies the kernel's rules for interface names (dev_valid_name),
 // and refuses "%", which it would take for a pattern.
 func checkName(name string) error {

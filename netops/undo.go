@@ -199,6 +199,8 @@ func (u *undoer) try(ctx context.Context, st Step) error {
 		return u.net.RestoreUplink(ctx, *o, false)
 	case *LinkDNS:
 		return u.net.revertDNS(ctx, o)
+	case *Netns:
+		return u.endNetns(ctx, o)
 	case *Link:
 		switch st.Verb {
 		case VerbDel:

@@ -99,6 +99,10 @@ func (n *Net) Verify(ctx context.Context, spec Spec, container *Namespace) ([]Di
 	s := n.session(container)
 	var all []Difference
 	for _, o := range objects {
+		if _, named := o.Where().name(); named && s.unknown(o.Where()) {
+			all = append(all, Difference{Object: o, Want: "present", Have: "absent"})
+			continue
+		}
 		some, err := o.verify(ctx, s)
 		if err != nil {
 			return nil, fmt.Errorf("verify %s: %w", o, err)
@@ -136,11 +140,15 @@ func (n *Net) Remove(ctx context.Context, spec Spec, container *Namespace) error
 }
 
 // SharedInverses are changes whose inverses remove the shared objects of a
-// Spec, for when nobody needs them any more. Settings are left as they are.
+// Spec, for when nobody needs them any more. Settings are left as they are, and
+// what is in a named namespace goes with that.
 func SharedInverses(spec Spec) []Change {
 	var changes []Change
 	for _, o := range spec.Objects {
 		if o == nil || !o.IsShared() {
+			continue
+		}
+		if _, named := o.Where().name(); named {
 			continue
 		}
 		if inverse := deletion(o); inverse != nil {

@@ -22,7 +22,7 @@ func (v *VRF) object() {}
 // String is the membership in the form of ip link, with the device's table.
 func (v *VRF) String() string {
 	w := words{"link", v.Link}
-	w.flag(v.In == Container, "netns container")
+	w.place(v.In)
 	w = append(w, "vrf", v.Name)
 	w.number("table", v.Table)
 	return w.String()

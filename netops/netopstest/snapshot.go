@@ -16,7 +16,8 @@ import (
 
 // Snapshot is the kernel's network state of the host as canonical text, one
 // object a line, sorted: links, addresses, routes, rules, permanent neighbours,
-// forwarding, queueing disciplines with their filters, and all of nftables. What comes and goes by itself is left out:
+// forwarding, queueing disciplines with their filters, and all of nftables; and the
+// namespaces that have names. What comes and goes by itself is left out:
 // indexes, carrier, link-local addresses, multicast routes, counters.
 func Snapshot(t testing.TB) string {
 	t.Helper()
@@ -24,7 +25,25 @@ func Snapshot(t testing.TB) string {
 	if err != nil {
 		t.Fatalf("read kernel state: %v", err)
 	}
-	return s
+	return s + named()
+}
+
+// named are the namespaces that `ip netns` lists.
+func named() string {
+	const dir = "/run/netns"
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return ""
+	}
+	var b strings.Builder
+	for _, e := range entries {
+		var fs unix.Statfs_t
+		// What another mount namespace has there is a plain file here.
+		if unix.Statfs(dir+"/"+e.Name(), &fs) == nil && fs.Type == unix.NSFS_MAGIC {
+			fmt.Fprintf(&b, "netns %s\n", e.Name())
+		}
+	}
+	return b.String()
 }
 
 // Snapshot is the same for the container's namespace.
