@@ -37,6 +37,7 @@ type Every struct {
 	Any     any                        `json:"any,omitempty"`
 	Time    time.Time                  `json:"time,omitzero"`
 	Addr    netip.Addr                 `json:"addr,omitzero"`
+	Addrs   []netip.Addr               `json:"addrs,omitempty"`
 	Prefix  []netip.Prefix             `json:"prefix,omitempty"`
 	IP      net.IP                     `json:"ip,omitempty"`
 	DNS     types.DNS                  `json:"dns,omitzero"`
@@ -66,7 +67,7 @@ var seeds = []string{
 	`{"flag":true,"int":-5,"small":127,"big":18446744073709551615,"ptr":3}`, `{"small":128}`, `{"big":-1}`, `{"int":1.5}`, `{"int":"1"}`, `{"int":1e2}`, `{"int":01}`,
 	`{"float":1.5e-3}`, `{"raw":{"a": 1}}`, `{"raw":null}`, `{"list":null}`, `{"list":[]}`, `{"list":["a",null]}`, `{"lists":[[{"a":"1"}],[]]}`,
 	`{"inner":{"a":"x","b":{"a":"y"}}}`, `{"inner":null,"inners":[null,{"a":"z"}]}`, `{"map":{"a":true,"b":false},"maps":{"x":[1]}}`, `{"any":{"k":[1,"2",null]}}`,
-	`{"time":"2026-11-21T10:00:00Z"}`, `{"time":"nonsense"}`, `{"addr":"10.0.0.1","prefix":["10.0.0.0/8","fd00::/64"]}`, `{"addr":""}`, `{"addr":null}`, `{"prefix":["x"]}`,
+	`{"time":"2026-11-21T10:00:00Z"}`, `{"time":"nonsense"}`, `{"addr":"10.0.0.1","prefix":["10.0.0.0/8","fd00::/64"]}`, `{"addr":""}`, `{"addr":null}`, `{"addrs":["10.0.0.1","fd00::1%eth0"]}`, `{"addrs":["10.0.0.1",null]}`, `{"addrs":[""]}`, `{"addrs":["x"]}`, `{"addrs":[]}`, `{"addrs":null}`, `{"prefix":["x"]}`,
 	`{"ip":"10.0.0.1"}`, `{"dns":{"nameservers":["1.1.1.1"],"search":[]}}`, `{"route":{"dst":"10.0.0.0/8","gw":"10.0.0.1","mtu":1400}}`, `{"bytes":"aGk="}`, `{"named":"n"}`,
 	`{"Untaged":"u","private":"p","Hidden":"h","-":"m"}`, `{"text":"\u0041\n"}`, `{"text":"<&>"}`, "{\"text\":\"\u2028\"}", "{\"text\":\"\xff\"}", "{\"text\":\"a\x01\"}", `{"text":"ü"}`,
 	`{"text":"a"}x`, `{"text":"a",}`, `{"text"}`, `[1]`, `"s"`, `{"text":"a"`, `{"raw":"\ud800"}`, `{"raw":"<"}`, `{"map":{"a":true,"a":false}}`, `{"list":["a"],"list":[]}`, `{"a":tru}`,
