@@ -29,10 +29,9 @@ func CloudHome(ctx context.Context, h *roles.Host, key store.Key) ([]Home, error
 	var leases []store.Lease
 	sources := map[string]*store.CloudSource{}
 	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
-		if leases, err = tx.LeasesOf(key); err != nil {
+		if leases, err = cloudLeases(tx, key); err != nil {
 			return err
 		}
-		leases = slices.DeleteFunc(leases, func(l store.Lease) bool { return l.Source == "" })
 		for _, l := range leases {
 			if sources[l.Source], err = tx.CloudSource(l.Source); err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrDamaged) {
 				return err
@@ -53,6 +52,27 @@ func CloudHome(ctx context.Context, h *roles.Host, key store.Key) ([]Home, error
 		homes = append(homes, home)
 	}
 	return homes, nil
+}
+
+// CloudNICs tells of every address that an attachment has of a cloud the hardware
+// address of its NIC, IPv4 first. It is CloudHome for those who need no more: what
+// the cloud told is not read.
+func CloudNICs(ctx context.Context, h *roles.Host, key store.Key) ([]string, error) {
+	var macs []string
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		leases, err := cloudLeases(tx, key)
+		for _, l := range leases {
+			macs = append(macs, l.NIC)
+		}
+		return err
+	})
+	return macs, err
+}
+
+// cloudLeases are those of an attachment that are of a cloud.
+func cloudLeases(tx *store.Tx, key store.Key) ([]store.Lease, error) {
+	leases, err := tx.LeasesOf(key)
+	return slices.DeleteFunc(leases, func(l store.Lease) bool { return l.Source == "" }), err
 }
 
 // keptSource is a source as it was before a reboot, until the cloud has been asked

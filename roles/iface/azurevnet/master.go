@@ -35,11 +35,11 @@ func (r *role) findMaster(ctx context.Context, h *roles.Host, in *attach.Input) 
 		}
 		return masterOf(l), nil
 	}
-	homes, err := leasing.CloudHome(ctx, h, in.Key)
+	macs, err := leasing.CloudNICs(ctx, h, in.Key)
 	if err != nil {
 		return master{}, err
 	}
-	if m, ok, err := r.uplink(ctx, h, homes); ok || err != nil {
+	if m, ok, err := r.uplink(ctx, h, macs); ok || err != nil {
 		return m, err
 	}
 	links, err := h.Net.Links(ctx, nil)
@@ -47,8 +47,8 @@ func (r *role) findMaster(ctx context.Context, h *roles.Host, in *attach.Input) 
 		return master{}, err
 	}
 	nics := node.NICs(links)
-	for _, home := range homes {
-		if l, ok := nics[home.NIC.MAC]; ok {
+	for _, mac := range macs {
+		if l, ok := nics[mac]; ok {
 			return masterOf(l), nil
 		}
 	}
@@ -68,9 +68,9 @@ func (r *role) findMaster(ctx context.Context, h *roles.Host, in *attach.Input) 
 }
 
 // uplink is the interface that the configured bridge has the place of, if the
-// addresses are of it as far as the cloud tells. Two links are read for it, however
+// addresses are of it as far as the cloud tells, by the NICs' MACs. Two links are read for it, however
 // many the node has.
-func (r *role) uplink(ctx context.Context, h *roles.Host, homes []leasing.Home) (m master, ok bool, err error) {
+func (r *role) uplink(ctx context.Context, h *roles.Host, macs []string) (m master, ok bool, err error) {
 	if !r.conf.bridged() || r.conf.Bridge == "" {
 		return m, false, nil
 	}
@@ -78,8 +78,8 @@ func (r *role) uplink(ctx context.Context, h *roles.Host, homes []leasing.Home) 
 	if errors.Is(err, netops.ErrNotExist) {
 		return m, false, nil
 	}
-	another := func(home leasing.Home) bool { return roles.UnicastMAC(home.NIC.MAC) != "" && home.NIC.MAC != l.MAC }
-	if err != nil || l.Uplink == "" || slices.ContainsFunc(homes, another) {
+	another := func(mac string) bool { return roles.UnicastMAC(mac) != "" && mac != l.MAC }
+	if err != nil || l.Uplink == "" || slices.ContainsFunc(macs, another) {
 		return m, false, err
 	}
 	if _, err := h.Net.Link(ctx, nil, l.Uplink); err != nil {
