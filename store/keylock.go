@@ -142,14 +142,14 @@ func (s *Store) tryLockByte(ctx context.Context, what string, at int64, exclusiv
 func (s *Store) openLocks() (*os.File, error) {
 	dir, err := s.runDir(true)
 	if err != nil {
-		return nil, err
+		return nil, unwritable(err)
 	}
 	defer dir.Close() //nolint:errcheck // a directory opened for reading
 	path := filepath.Join(dir.Name(), lockName)
 	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := openat(int(dir.Fd()), lockName, flags, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("open %q: %w", path, err)
+		return nil, unwritable(fmt.Errorf("open %q: %w", path, err))
 	}
 	return os.NewFile(uintptr(fd), path), nil
 }

@@ -96,3 +96,31 @@ func TestUnwritable(t *testing.T) {
 		}
 	}
 }
+
+// Without a place for its locks a store works on nothing, and says why.
+func TestUnwritableLocks(t *testing.T) {
+	for _, made := range []bool{true, false} {
+		t.Run(fmt.Sprintf("made %v", made), func(t *testing.T) {
+			o := options(t)
+			disk(t, o.RunDir)
+			s := store.New(o)
+			key := store.Key{Network: "n", ContainerID: "c", IfName: "eth0"}
+			if made {
+				l, err := s.LockAttachment(t.Context(), key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				l.Unlock()
+			}
+			if err := unix.Mount("", o.RunDir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.LockAttachment(t.Context(), key); !errors.Is(err, store.ErrUnwritable) {
+				t.Errorf("an attachment's lock: %v", err)
+			}
+			if _, _, err := s.TryLockShared(t.Context(), "bridge/br0", true); !errors.Is(err, store.ErrUnwritable) {
+				t.Errorf("a shared object's lock: %v", err)
+			}
+		})
+	}
+}
