@@ -31,7 +31,10 @@ func (p *Process) addCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			if err := res.PrintTo(p.Stdout); err != nil {
+			if err = res.PrintTo(p.Stdout); err == nil {
+				_, err = fmt.Fprintln(p.Stdout)
+			}
+			if err != nil {
 				return fmt.Errorf("print the result: %w (it is attached)", err)
 			}
 			return nil
@@ -87,9 +90,30 @@ runtimes.`,
 			if err != nil {
 				return err
 			}
-			return p.explainPlugin(c, run(c, r))
+			err = p.explainPlugin(c, run(c, r))
+			if name == "add" {
+				err = r.half(c, err)
+			}
+			return err
 		},
 	}
+}
+
+// half says how to take back what the plugins before the one that failed have
+// made. A runtime calls DEL then; here that could be the DEL of what an earlier
+// call attached.
+func (r *call) half(c *cli.Context, err error) error {
+	if err == nil || len(r.list.Plugins) < 2 || errors.As(err, new(*hintError)) {
+		return err
+	}
+	if kept, cacheErr := r.cni.GetNetworkListCachedResult(r.list, r.rt); kept != nil || cacheErr != nil {
+		return err
+	}
+	del := strings.Join(c.Args().Slice(), " ")
+	if c.IsSet("ifname") {
+		del += " --ifname " + r.rt.IfName
+	}
+	return withHint(err, "cnibox del "+del+", which takes back what the plugins before it made")
 }
 
 func cniFlags() []cli.Flag {
