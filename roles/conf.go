@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,22 +42,64 @@ type IPAMConf struct {
 	Type string `json:"type,omitempty"`
 }
 
+// maxMismatches bounds how many values of the wrong type are told at once.
+const maxMismatches = 32
+
 // Decode decodes a configuration into a role's Conf. Unknown keys are
-// tolerated; a value of the wrong type is a ConfError with its path.
+// tolerated; every value of the wrong type is a ConfError with its path.
 func Decode(conf []byte, into any) error {
 	err := coldjson.Unmarshal(conf, into)
 	if err == nil {
 		return nil
 	}
 	var te *json.UnmarshalTypeError
-	if errors.As(err, &te) {
-		path := strings.TrimPrefix(te.Field, "NetConf.") // encoding/json names embedded structs too
-		if path == "" {
-			path = "(top level)"
-		}
-		return &ConfError{Path: path, Reason: mismatch(te)}
+	if !errors.As(err, &te) {
+		return fmt.Errorf("network configuration: %w: %w", ErrDecode, err)
 	}
-	return fmt.Errorf("network configuration: %w: %w", ErrDecode, err)
+	var f Faults
+	for left := conf; errors.As(err, &te) && len(f.list) < maxMismatches; {
+		path := strings.TrimPrefix(te.Field, "NetConf.") // encoding/json names embedded structs too
+		f.Addf(cmp.Or(path, "(top level)"), "%s", mismatch(te))
+		if left = without(left, strings.Split(path, ".")); left == nil {
+			break
+		}
+		te, err = nil, json.Unmarshal(left, reflect.New(reflect.TypeOf(into).Elem()).Interface())
+	}
+	return f.Err()
+}
+
+// without is a document without the value at a path; where the path leads into a
+// list without the list. Keys may differ in case, as for encoding/json. It is nil
+// when there is no such value.
+func without(doc []byte, path []string) []byte {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(doc, &members) != nil {
+		return nil
+	}
+	found := false
+	for key, value := range members {
+		if !strings.EqualFold(key, path[0]) {
+			continue
+		}
+		found = true
+		var inner []byte
+		if len(path) > 1 {
+			inner = without(value, path[1:])
+		}
+		if inner != nil {
+			members[key] = inner
+		} else {
+			delete(members, key)
+		}
+	}
+	if !found {
+		return nil
+	}
+	out, err := json.Marshal(members)
+	if err != nil {
+		return nil
+	}
+	return out
 }
 
 // Mismatch words an error of encoding/json for who wrote the document: a value

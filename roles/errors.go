@@ -3,6 +3,8 @@ package roles
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 )
 
 var (
@@ -105,3 +107,54 @@ func (f *Faults) Addf(path, format string, a ...any) {
 
 // Err is nil without faults, else all of them joined.
 func (f *Faults) Err() error { return errors.Join(f.list...) }
+
+// MoreFaults adds faults to those that a configuration was found to have before,
+// but for those of the same places: a value of the wrong type may be missed as well.
+func MoreFaults(found, more error) error {
+	all := flat(found)
+	var told []string
+	for _, e := range all {
+		if c := (*ConfError)(nil); errors.As(e, &c) {
+			told = append(told, c.Path)
+		}
+	}
+	for _, e := range flat(more) {
+		c := (*ConfError)(nil)
+		same := func(path string) bool { return within(c.Path, path) || within(path, c.Path) }
+		if !errors.As(e, &c) || !slices.ContainsFunc(told, same) {
+			all = append(all, e)
+		}
+	}
+	return errors.Join(all...)
+}
+
+// within tells whether a JSON path is another one, or leads into it. A value of the
+// wrong type is told without its place in a list.
+func within(path, outer string) bool {
+	path, outer = withoutPlaces(path), withoutPlaces(outer)
+	return path == outer || strings.HasPrefix(path, outer+".")
+}
+
+// withoutPlaces is a JSON path without places in lists: "ranges.subnet" for
+// "ranges[0].subnet".
+func withoutPlaces(path string) string {
+	for {
+		before, rest, listed := strings.Cut(path, "[")
+		_, after, closed := strings.Cut(rest, "]")
+		if !listed || !closed {
+			return path
+		}
+		path = before + after
+	}
+}
+
+// flat lists what Faults.Err joins.
+func flat(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // what wraps a list is none
+		return joined.Unwrap()
+	}
+	if err == nil {
+		return nil
+	}
+	return []error{err}
+}

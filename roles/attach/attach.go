@@ -116,12 +116,16 @@ func Maker[R Interface](read func(conf []byte) (R, error)) func(conf []byte) (ro
 	return maker(Judged(read), func(r R) roles.Handler { return New(r) })
 }
 
-// Judged reads a configuration and judges it.
+// Judged reads a configuration and judges it. What can be decoded of one that
+// cannot be whole is judged all the same, so that all faults are told at once.
 func Judged[R Wirer](read func(conf []byte) (R, error)) func(conf []byte) (R, error) {
 	return func(conf []byte) (R, error) {
 		r, err := read(conf)
-		if err == nil {
+		switch {
+		case err == nil:
 			err = r.Validate()
+		case errors.Is(err, roles.ErrConf):
+			err = roles.MoreFaults(err, r.Validate())
 		}
 		return r, err
 	}

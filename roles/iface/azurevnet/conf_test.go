@@ -26,7 +26,7 @@ func TestValidate(t *testing.T) {
 			Name: "several at once", Conf: `{"mode":"l2","master":"a/b","bridge":"way too long a name","mtu":-1,"ipsToRouteViaHost":["::1","x","224.0.0.1"]}`,
 			Paths: []string{"mode", "master", "bridge", "mtu", "ipam.type", "ipsToRouteViaHost[0]", "ipsToRouteViaHost[1]", "ipsToRouteViaHost[2]"},
 		},
-		{Name: "wrong type", Conf: `{"mode":7}`, Paths: []string{"mode"}},
+		{Name: "wrong type", Conf: `{"mode":7}`, Paths: []string{"mode", "ipam.type"}},
 		{Name: "state files", Conf: `{"stateFiles":false,"stateDir":"run","ipam":{"type":"azure-vnet-ipam"}}`, Paths: []string{"stateDir"}},
 	})
 }

@@ -45,6 +45,12 @@ func TestValidate(t *testing.T) {
 		{Name: "trunk min too small", Conf: `{"vlanTrunk":[{"minID":0,"maxID":10}]}`, Paths: []string{"vlanTrunk[0].minID"}},
 		{Name: "trunk max too large", Conf: `{"vlanTrunk":[{"id":1},{"minID":1,"maxID":4095}]}`, Paths: []string{"vlanTrunk[1].maxID"}},
 		{Name: "wrong type", Conf: `{"vlan":"100"}`, Paths: []string{"vlan"}},
+		{
+			Name:  "wrong types and wrong values",
+			Conf:  `{"vlan":"100","mtu":-5,"hairpinMode":1,"dns":{"nameservers":"x","domain":7},"vlanTrunk":[{"id":"x"},{"minID":3}],"ipam":{"type":7},"bridge":"a/b"}`,
+			Paths: []string{"vlan", "dns.nameservers", "dns.domain", "hairpinMode", "ipam.type", "vlanTrunk.id", "bridge", "mtu", "vlanTrunk[1].maxID"},
+		},
+		{Name: "one key by many names", Conf: `{"vlan":"1","Vlan":"2","VLAN":"3","mtu":{}}`, Paths: []string{"vlan", "mtu"}},
 	})
 }
 
