@@ -11,6 +11,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // pair makes a veth pair from rawp on the host to eth0 in a new container, both up.
@@ -38,7 +39,7 @@ func index(t *testing.T, n *netops.Net, ns *netops.Namespace, name string) int {
 // of the kernel's own sockets come too.
 func TestRawUDP(t *testing.T) {
 	n, ns, box := pair(t)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	client, err := n.OpenRawUDP(ns, index(t, n, ns, "eth0"), 68)
 	if err != nil {
@@ -88,8 +89,7 @@ func TestRawUDP(t *testing.T) {
 // exchange sends again and again until it is received: the link may just have come up.
 func exchange(t *testing.T, send, receive func(context.Context) error) {
 	t.Helper()
-	end := time.Now().Add(time.Minute)
-	for time.Now().Before(end) {
+	for end := await.Deadline(); time.Now().Before(end); {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 		err := send(ctx)
 		if err == nil {

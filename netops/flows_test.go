@@ -17,6 +17,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // flowsNet is a client behind the host's fc0, with nothing that tracks
@@ -48,7 +49,7 @@ func listen(t *testing.T, local netip.AddrPort) *net.UDPConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(await.Deadline()); err != nil {
 		t.Fatal(err)
 	}
 	return conn
@@ -77,7 +78,7 @@ func heardBy(t *testing.T, from *net.UDPConn, to netip.AddrPort, receivers map[s
 	}
 	second := <-heard
 	for _, r := range receivers {
-		if err := r.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		if err := r.SetReadDeadline(await.Deadline()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnibox/cnibox/test/await"
 )
 
 func openFilter(t *testing.T) *OverlayFilter {
@@ -111,11 +113,7 @@ func TestOverlayFilterAsNftShowsIt(t *testing.T) {
 	before := list()
 	for _, cut := range []string{"flush ruleset", "flush chain inet cnibox_overlay postrouting", "delete element inet cnibox_overlay vteps4 { 192.168.50.3 }"} {
 		run(t, "nft", strings.Fields(cut)...)
-		select {
-		case <-f.Changes():
-		case <-time.After(5 * time.Second):
-			t.Fatalf("%s: nobody was told", cut)
-		}
+		await.Next(t, f.Changes(), cut+": that somebody is told")
 		ensureFilter(t, f, v4, v6)
 		if diff := cmp.Diff(before, list()); diff != "" {
 			t.Errorf("%s: %s", cut, diff)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // TestOverlayFilterTraffic sends through the rules: a pod is hidden behind the
@@ -101,7 +103,7 @@ func TestTunnelFilter(t *testing.T) {
 				}
 				found, b := false, make([]byte, 100)
 				for {
-					_ = sink.SetReadDeadline(time.Now().Add(5 * time.Second))
+					_ = sink.SetReadDeadline(await.Deadline())
 					k, _, err := sink.ReadFromUDPAddrPort(b)
 					if err != nil {
 						t.Fatal(err)

@@ -11,9 +11,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // neighbour is a network namespace beside the test's own, held by a process.
@@ -86,7 +87,7 @@ func udp(t *testing.T, n *neighbour, local string) *net.UDPConn {
 		n.in(t, open)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(await.Deadline()); err != nil {
 		t.Fatal(err)
 	}
 	return conn

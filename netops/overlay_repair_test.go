@@ -10,16 +10,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // told waits for the overlay to ask for an Apply.
 func told(t *testing.T, o *Overlay, what string) {
 	t.Helper()
-	select {
-	case <-o.Changes():
-	case <-time.After(10 * time.Second):
-		t.Fatalf("%s: nobody was told", what)
-	}
+	await.Next(t, o.Changes(), what+": that somebody is told")
 }
 
 // mend calls Apply as often as the overlay asks for it, until pods reach each
@@ -88,7 +86,7 @@ func TestOverlayRepair(t *testing.T) {
 			o := openOverlay(t, n, OverlayOptions{})
 			spec := n.spec()
 			apply(t, o, spec)
-			works := func() bool { return reach(t, n, at, 10*time.Second) }
+			works := func() bool { return reach(t, n, at) }
 			if !works() {
 				t.Fatal("no answer before any cut")
 			}
@@ -164,7 +162,7 @@ func TestOverlayParent(t *testing.T) {
 	other.ip(t, "link set under0 up")
 	ip(t, "link set under0 up")
 	makeFlannel(t, other, n)
-	mend(t, o, spec, func() bool { return reach(t, n, at, 10*time.Second) })
+	mend(t, o, spec, func() bool { return reach(t, n, at) })
 	settled(t, o, spec)
 }
 
@@ -188,7 +186,7 @@ func TestOverlayDirect(t *testing.T) {
 				spec.Device, spec.Peers[0].MAC = nil, ""
 			}
 			apply(t, o, spec)
-			works := func() bool { return reach(t, n, at, 10*time.Second) }
+			works := func() bool { return reach(t, n, at) }
 			if !works() {
 				t.Fatalf("no answer: %+v", o.Peers())
 			}
@@ -229,7 +227,7 @@ func TestOverlayFlood(t *testing.T) {
 	o := openOverlay(t, n, OverlayOptions{})
 	spec := n.spec()
 	apply(t, o, spec)
-	works := func() bool { return reach(t, n, at, 10*time.Second) }
+	works := func() bool { return reach(t, n, at) }
 	if !works() {
 		t.Fatal("no answer before the flood")
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // The other node is made by hand as flannel makes one.
@@ -173,13 +175,13 @@ func echo(t *testing.T, other *neighbour, n overlayNet) netip.AddrPort {
 	return at
 }
 
-// reach sends from the own pod to the other's until an answer comes or the time is up.
-func reach(t *testing.T, n overlayNet, at netip.AddrPort, patience time.Duration) bool {
+// reach sends from the own pod to the other's until an answer comes.
+func reach(t *testing.T, n overlayNet, at netip.AddrPort) bool {
 	t.Helper()
 	conn := udp(t, nil, netip.AddrPortFrom(netip.MustParseAddr(n.ownPod), 0).String())
 	defer conn.Close()
 	buf := make([]byte, 100)
-	for start := time.Now(); time.Since(start) < patience; {
+	for late := await.Deadline(); time.Now().Before(late); {
 		_, _ = conn.WriteToUDPAddrPort([]byte("pod"), at)
 		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 		if _, _, err := conn.ReadFromUDPAddrPort(buf); err == nil {
@@ -207,7 +209,7 @@ func TestOverlay(t *testing.T) {
 			if r.Programmed != 1 || r.MAC != ownMAC || !r.Dumped {
 				t.Errorf("report %+v, peers %+v", r, o.Peers())
 			}
-			if !reach(t, c.net, at, 5*time.Second) {
+			if !reach(t, c.net, at) {
 				t.Fatalf("no answer from the other pod\n%s", ip(t, "-d addr"))
 			}
 			if r := apply(t, o, c.net.spec()); r.Writes != 0 || r.Dumped {

@@ -67,7 +67,7 @@ func TestOverlayInPlace(t *testing.T) {
 			}
 			spec = n.spec()
 			apply(t, o, spec)
-			if !reach(t, n, at, 5*time.Second) {
+			if !reach(t, n, at) {
 				t.Error("no answer after all changes were taken back")
 			}
 		})
@@ -95,7 +95,7 @@ func TestOverlayAdopts(t *testing.T) {
 				ip(t, "route replace "+r.subnet+" via "+first(r.subnet)+" dev "+n.device+" onlink")
 			}
 			ip(t, "route add "+foreign+" dev "+n.device)
-			if !reach(t, n, at, 5*time.Second) {
+			if !reach(t, n, at) {
 				t.Fatal("no answer by flannel's own entries")
 			}
 			kept := deviceIndex(t, n)
@@ -118,7 +118,7 @@ func TestOverlayAdopts(t *testing.T) {
 			if fdb := run(t, "bridge", "fdb", "show", "dev", n.device); strings.Contains(fdb, "09:09") {
 				t.Errorf("stale forwarding entry: %s", fdb)
 			}
-			if !reach(t, n, at, 5*time.Second) {
+			if !reach(t, n, at) {
 				t.Error("no answer after the take-over")
 			}
 		})

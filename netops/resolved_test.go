@@ -1,30 +1,23 @@
 package netops_test
 
 import (
-	"bufio"
 	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/godbus/dbus/v5"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/test/bus"
 )
 
 // resolvedDir is where test/apt.sh unpacks systemd-resolved: installed, it would
 // take the machine's /etc/resolv.conf.
 const resolvedDir = "../bin/resolved"
-
-// busConf lets everybody who can connect do everything.
-const busConf = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
-<busconfig><type>system</type><listen>unix:path=/run/dbus/system_bus_socket</listen><auth>EXTERNAL</auth>
-<policy context="default"><allow user="*"/><allow own="*"/><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/></policy></busconfig>`
 
 const (
 	resolvedBus  = "org.freedesktop.resolve1"
@@ -40,16 +33,7 @@ func startResolved(t *testing.T) *dbus.Conn {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(program); err != nil {
-		t.Skipf("%v: test/apt.sh unpacks it", err)
-	}
-	for _, dir := range []string{"/run/dbus", "/run/systemd"} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+		t.Fatalf("%v: test/apt.sh unpacks it", err)
 	}
 	// It gives up root for a user of its own, which the package would make.
 	for file, line := range map[string]string{
@@ -57,40 +41,11 @@ func startResolved(t *testing.T) *dbus.Conn {
 	} {
 		with(t, file, line)
 	}
-	conf := filepath.Join(t.TempDir(), "bus.conf")
-	if err := os.WriteFile(conf, []byte(busConf), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	bus := exec.Command("dbus-daemon", "--config-file="+conf, "--nofork", "--nopidfile", "--print-address=1")
-	out, err := bus.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	start(t, bus)
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := dbus.Connect("unix:path=/run/dbus/system_bus_socket")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	signals := make(chan *dbus.Signal, 16)
-	conn.Signal(signals)
-	if err := conn.AddMatchSignal(dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, resolvedBus)); err != nil {
-		t.Fatal(err)
-	}
+	bus.Cover(t, "/run/systemd")
+	conn := bus.System(t)
 	resolved := exec.Command(program)
 	resolved.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(filepath.Dir(program), "../../usr/lib/x86_64-linux-gnu/systemd"))
-	start(t, resolved)
-	for late, up := time.After(time.Minute), false; !up; {
-		select {
-		case s := <-signals:
-			up = s.Name == "org.freedesktop.DBus.NameOwnerChanged" // not our own NameAcquired
-		case <-late:
-			t.Fatal("systemd-resolved does not come up")
-		}
-	}
+	bus.Serve(t, conn, resolvedBus, resolved)
 	return conn
 }
 
@@ -109,18 +64,6 @@ func with(t *testing.T, file, line string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(file, unix.MNT_DETACH) })
-}
-
-// start starts a program that ends with the test.
-func start(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
-	})
 }
 
 type resolvedServer struct {

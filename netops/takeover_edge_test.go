@@ -6,13 +6,13 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // TestTakeoverRefuses names what a bridge cannot take the place of. Nothing is changed.
@@ -167,8 +167,7 @@ func TestTakeoverFollowsAdverts(t *testing.T) {
 			return strings.Contains(run(t, "ip", "-6", "address", "show", "dev", link), life)
 		}
 	}
-	advertise(t, box, 4099)
-	awaitAddress(t, refreshed("eth0", "valid_lft 40"))
+	awaitAdvert(t, box, 4099, refreshed("eth0", "valid_lft 40"))
 	n := newNet(t, nil)
 	if err := n.Ensure(ctx, taken(), nil); err != nil {
 		t.Fatal(err)
@@ -177,8 +176,7 @@ func TestTakeoverFollowsAdverts(t *testing.T) {
 	if have := run(t, "ip", "-6", "address", "show", "dev", "azure0"); !strings.Contains(have, want) {
 		t.Fatalf("azure0 has no %s:\n%s", want, have)
 	}
-	advertise(t, box, 9099)
-	awaitAddress(t, refreshed("azure0", "valid_lft 90"))
+	awaitAdvert(t, box, 9099, refreshed("azure0", "valid_lft 90"))
 	if have := run(t, "ip", "-6", "address", "show", "dev", "azure0"); strings.Count(have, "fd00:242:") != 1 {
 		t.Errorf("azure0 has more than one address of the advertised prefix:\n%s", have)
 	}
@@ -190,14 +188,13 @@ func TestTakeoverFollowsAdverts(t *testing.T) {
 	}
 }
 
-// awaitAddress looks until it is so.
-func awaitAddress(t *testing.T, done func() bool) {
+// awaitAdvert advertises until it is heeded, as routers do: what comes before the link
+// listens is lost.
+func awaitAdvert(t *testing.T, box *netopstest.NS, valid uint16, heeded func() bool) {
 	t.Helper()
-	for late := time.Now().Add(10 * time.Second); !done(); {
-		if time.Now().After(late) {
-			t.Fatalf("no address of the advertised prefix:\n%s", run(t, "ip", "-6", "address"))
-		}
-	}
+	await.Until(t, func() bool { advertise(t, box, valid); return heeded() }, func() string {
+		return "no address of the advertised prefix:\n" + run(t, "ip", "-6", "address")
+	})
 }
 
 // advertise sends a router advertisement with a prefix (RFC 4861 §4.2, §4.6.2).

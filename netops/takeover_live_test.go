@@ -4,7 +4,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // live is a connection that never rests: an echo follows the other.
@@ -39,7 +39,7 @@ func newLive(t testing.TB, box *netopstest.NS, local, remote string) *live {
 			_, _ = io.Copy(c, c)
 		}
 	}()
-	d := net.Dialer{Timeout: 10 * time.Second}
+	d := net.Dialer{Timeout: await.Patience}
 	if local != "" {
 		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(local)}
 	}
@@ -63,7 +63,7 @@ func (v *live) run() {
 	b := make([]byte, 100)
 	for !v.stop.Load() {
 		begun := time.Now()
-		_ = v.conn.SetDeadline(begun.Add(20 * time.Second))
+		_ = v.conn.SetDeadline(begun.Add(await.Patience))
 		if _, v.err = v.conn.Write(b); v.err != nil {
 			return
 		}
@@ -78,14 +78,15 @@ func (v *live) run() {
 // more waits until the connection has carried more than before.
 func (v *live) more(t testing.TB) {
 	t.Helper()
-	for from := v.echoes.Load(); v.echoes.Load() < from+3; {
+	from := v.echoes.Load()
+	await.Until(t, func() bool {
 		select {
 		case <-v.done:
 			t.Fatalf("the connection ended: %v", v.err)
 		default:
-			runtime.Gosched()
 		}
-	}
+		return v.echoes.Load() >= from+3
+	}, func() string { return "the connection carries nothing" })
 }
 
 // end gives the longest time that an echo took.

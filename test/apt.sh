@@ -25,36 +25,43 @@ ${CNIBOX_APT:-}
 "
 
 # systemd-resolved is only unpacked, for tests that start it in namespaces of their own: installed, it would take
-# /etc/resolv.conf. Its library must be of its own version.
+# /etc/resolv.conf. Its library must be of its own version. Lists of packages that are older than the archive name
+# files that are gone: they are refreshed before the second try.
 resolved=$(dirname "$0")/../bin/resolved
 unpack_resolved() {
+	[ ! -d "$resolved" ] || return 0
 	dir=$(mktemp -d)
 	chmod 0755 "$dir"
-	(cd "$dir" && apt-get -q download systemd-resolved libsystemd-shared >/dev/null 2>&1) || {
-		echo "download systemd-resolved: its tests are skipped" >&2
-		return 0
-	}
-	for deb in "$dir"/*.deb; do dpkg -x "$deb" "$dir/root"; done
-	mkdir -p "${resolved%/*}"
-	mv "$dir/root" "$resolved" # whole or not at all
-	rm -rf "$dir"
+	for try in 1 2 3; do
+		[ "$try" = 1 ] || apt update || true
+		if (cd "$dir" && rm -f ./*.deb && apt-get -q -o Acquire::Retries=3 download systemd-resolved libsystemd-shared) >"$log" 2>&1 </dev/null; then
+			for deb in "$dir"/*.deb; do dpkg -x "$deb" "$dir/root"; done
+			mkdir -p "${resolved%/*}"
+			mv "$dir/root" "$resolved" # whole or not at all
+			rm -rf "$dir"
+			return 0
+		fi
+	done
+	cat "$log" >&2
+	echo "download systemd-resolved: apt-get failed $try times" >&2
+	exit 1
 }
 
 missing=
 for p in $packages; do
 	[ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || missing="$missing $p"
 done
-if [ -z "$missing" ]; then
-	[ -d "$resolved" ] || unpack_resolved
-	exit 0
-fi
-
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 apt() {
 	apt-get -q -y -o DPkg::Lock::Timeout=600 -o Acquire::Retries=3 "$@" >"$log" 2>&1 </dev/null
 }
+if [ -z "$missing" ]; then
+	unpack_resolved
+	exit 0
+fi
+
 echo "installing:$missing" >&2
 # Debian starts what it installs. A firewall would cut this machine off, a store is of no use to it: the tests start
 # their own, in a namespace.
@@ -70,4 +77,4 @@ apt install --no-install-recommends $missing || {
 	echo "install Debian packages: apt-get failed for:$missing" >&2
 	exit 1
 }
-[ -d "$resolved" ] || unpack_resolved
+unpack_resolved

@@ -5,19 +5,17 @@ import (
 	"net/netip"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // Place is where a socket is: a container's namespace, or for nil the host's.
 type Place interface {
 	Do(t testing.TB, f func() error)
 }
-
-// datagramTime is how long a datagram is waited for.
-const datagramTime = 20 * time.Second
 
 // Listen opens a UDP socket that ends with the test.
 func Listen(t testing.TB, in Place, at string) *net.UDPConn {
@@ -34,7 +32,7 @@ func Listen(t testing.TB, in Place, at string) *net.UDPConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(datagramTime)); err != nil {
+	if err := conn.SetDeadline(await.Deadline()); err != nil {
 		t.Fatal(err)
 	}
 	return conn

@@ -14,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // insideEnv marks the test process that has namespaces of its own, by "new",
@@ -137,9 +139,6 @@ func New(t testing.TB) *NS {
 // Path is what CNI_NETNS is set to.
 func (ns *NS) Path() string { return ns.path }
 
-// removeTime is how long Remove waits for the kernel.
-const removeTime = 30 * time.Second
-
 // Remove takes the namespace away, and its path. The kernel takes down what is
 // in it at its leisure, and Remove waits for that: the other end of a veth pair
 // goes together with the rest.
@@ -160,7 +159,7 @@ func (ns *NS) Remove(t testing.TB) {
 	if err := os.Remove(ns.path); err != nil {
 		t.Fatal(err)
 	}
-	late := time.After(removeTime)
+	late := time.After(await.Patience)
 	for {
 		select {
 		case u := <-gone:

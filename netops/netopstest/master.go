@@ -11,6 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // Master makes an interface that others can stand on, in the namespace of the
@@ -62,9 +64,6 @@ func SetMode(l netlink.Link, attr int, value []byte) error {
 	return err
 }
 
-// announceTime is how long Announced waits for the last announcement.
-const announceTime = 20 * time.Second
-
 // Announced runs do and fails the test unless each address is announced on the
 // link to whoever is out there: by a gratuitous ARP (RFC 5227) or an unsolicited
 // neighbour advertisement (RFC 4861 section 7.2.6). A link that do makes is
@@ -93,7 +92,7 @@ func Announced(t *testing.T, link string, do func(), addrs ...netip.Addr) {
 	for _, a := range addrs {
 		missing[a] = true
 	}
-	deadline, frame := time.Now().Add(announceTime), make([]byte, 2048)
+	deadline, frame := await.Deadline(), make([]byte, 2048)
 	for len(missing) > 0 {
 		wait := unix.NsecToTimeval(max(int64(time.Until(deadline)), int64(time.Microsecond)))
 		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {

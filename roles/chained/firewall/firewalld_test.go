@@ -1,76 +1,31 @@
 package firewall_test
 
 import (
-	"bufio"
 	"context"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/godbus/dbus/v5"
-	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/test/await"
+	"github.com/cnibox/cnibox/test/bus"
 )
 
 const (
 	firewalldBus  = "org.fedoraproject.FirewallD1"
 	firewalldPath = "/org/fedoraproject/FirewallD1"
-	// busConf lets everybody who can connect do everything.
-	busConf = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
-<busconfig><type>system</type><listen>unix:path=/run/dbus/system_bus_socket</listen><auth>EXTERNAL</auth>
-<policy context="default"><allow user="*"/><allow own="*"/><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/></policy></busconfig>`
 )
 
 // startFirewalld starts Debian's firewalld and a bus for it, in the test's own
 // mount and network namespaces.
 func startFirewalld(t testing.TB) *dbus.Conn {
 	t.Helper()
-	if err := os.MkdirAll("/run/dbus", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("tmpfs", "/run/dbus", "tmpfs", 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount("/run/dbus", unix.MNT_DETACH) })
-	conf := filepath.Join(t.TempDir(), "bus.conf")
-	if err := os.WriteFile(conf, []byte(busConf), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	bus := exec.Command("dbus-daemon", "--config-file="+conf, "--nofork", "--nopidfile", "--print-address=1")
-	out, err := bus.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	start(t, bus)
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := dbus.Connect("unix:path=/run/dbus/system_bus_socket")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	signals := make(chan *dbus.Signal, 16)
-	conn.Signal(signals)
-	if err := conn.AddMatchSignal(dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, firewalldBus)); err != nil {
-		t.Fatal(err)
-	}
-	start(t, exec.Command("/usr/bin/python3", "/usr/sbin/firewalld", "--nofork", "--nopid"))
-	for late, up := time.After(time.Minute), false; !up; {
-		select {
-		case s := <-signals:
-			up = s.Name == "org.freedesktop.DBus.NameOwnerChanged" // not our own NameAcquired
-		case <-late:
-			t.Fatal("firewalld does not come up")
-		}
-	}
+	conn := bus.System(t)
+	bus.Serve(t, conn, firewalldBus, exec.Command("/usr/bin/python3", "/usr/sbin/firewalld", "--nofork", "--nopid"))
 	var zones []string // it answers when its rules are made
 	if err := object(conn).Call(firewalldBus+".zone.getZones", 0).Store(&zones); err != nil {
 		t.Fatal(err)
@@ -78,23 +33,11 @@ func startFirewalld(t testing.TB) *dbus.Conn {
 	return conn
 }
 
-// start starts a program that ends with the test.
-func start(t testing.TB, cmd *exec.Cmd) {
-	t.Helper()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
-	})
-}
-
 func object(conn *dbus.Conn) dbus.BusObject { return conn.Object(firewalldBus, firewalldPath) }
 
 func reload(t testing.TB, conn *dbus.Conn) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	if err := object(conn).CallWithContext(ctx, firewalldBus+".reload", 0).Err; err != nil {
 		t.Fatal(err)

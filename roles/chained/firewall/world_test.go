@@ -10,12 +10,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // world is a host between networks of containers and an outside. All of them
@@ -212,7 +212,7 @@ func (w *world) send(at *net.UDPConn, text string) {
 // receive reads until a text comes.
 func (w *world) receive(at *net.UDPConn, until string) {
 	w.t.Helper()
-	if err := at.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := at.SetReadDeadline(await.Deadline()); err != nil {
 		w.t.Fatal(err)
 	}
 	b := make([]byte, 200)
