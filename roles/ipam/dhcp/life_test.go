@@ -2,6 +2,7 @@ package dhcp_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // TestLease covers the reference's scenarios "ADD/DEL", "double DEL" and
@@ -34,9 +36,7 @@ func TestLease(t *testing.T) {
 	if s := server.said(); strings.Count(s, "DHCPRELEASE") != 1 || !strings.Contains(s, "(found)") {
 		t.Errorf("server:\n%s", s)
 	}
-	if s := server.state(t, "10.9.0.10"); s != "free" {
-		t.Errorf("lease is %q in the server's file", s)
-	}
+	server.awaitFree(t, "10.9.0.10")
 }
 
 // result decodes an answer.
@@ -45,6 +45,14 @@ func result(t testing.TB, a rolestest.Answer) *roles.Result {
 	var r roles.Result
 	must(t, json.Unmarshal([]byte(a.Stdout), &r))
 	return &r
+}
+
+// awaitFree waits until an address is free in the server's lease file.
+func (s *iscServer) awaitFree(t testing.TB, addr string) {
+	t.Helper()
+	await.Until(t, func() bool { return s.state(t, addr) == "free" }, func() string {
+		return fmt.Sprintf("lease is %q in the server's file", s.state(t, addr))
+	})
 }
 
 // state is the last binding state of an address in the server's lease file.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // TestManyTimes: the daemon holds nothing of leases that have come and gone.
@@ -43,11 +44,8 @@ func TestManyTimes(t *testing.T) {
 		})
 	}
 	workers.Wait()
-	for over := timeout(); files() > before; { // closing takes the kernel a moment
-		if over() {
-			t.Fatalf("%d open files, were %d", files(), before)
-		}
-	}
+	// Closing takes the kernel a moment.
+	await.Until(t, func() bool { return files() <= before }, func() string { return fmt.Sprintf("%d open files, were %d", files(), before) })
 	if n := recorded(t, e); n != 0 {
 		t.Errorf("%d leases are on record", n)
 	}

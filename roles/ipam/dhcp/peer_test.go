@@ -14,6 +14,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // peer is the reference's dhcp, which is plugin and daemon.
@@ -49,14 +50,12 @@ func TestReferencePlugin(t *testing.T) {
 	}
 	check := call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r}))
 	e.OK(check) // the reference's CHECK is one more Allocate
+	e.OK(call("DEL", ns, c))
+	d.await(t, "msg=released", 1) // and all that was said before
 	if n := strings.Count(d.said(), "msg=leased"); n != 1 {
 		t.Errorf("leased %d times", n)
 	}
-	e.OK(call("DEL", ns, c))
-	server.await(t, "DHCPRELEASE of 10.9.0.10", 1)
-	if s := server.state(t, "10.9.0.10"); s != "free" {
-		t.Errorf("lease is %q in the server's file", s)
-	}
+	server.awaitFree(t, "10.9.0.10")
 }
 
 // TestReferenceDaemon: our plugin talks to the reference's daemon. What that
@@ -70,11 +69,8 @@ func TestReferenceDaemon(t *testing.T) {
 	ns := netopstest.New(t)
 	c := conf(e, "")
 	status := call("STATUS", ns, c)
-	for deadline := timeout(); e.Run(status).Code != 0; { // the daemon tells nobody when it listens
-		if deadline() {
-			t.Fatal("the daemon does not answer")
-		}
-	}
+	// The daemon tells nobody when it listens.
+	await.Until(t, func() bool { return e.Run(status).Code == 0 }, func() string { return "the daemon does not answer" })
 	r := result(t, e.OK(call("ADD", ns, c)))
 	if r.IPs[0].Address.String() != "10.9.0.10/24" || r.Routes[0].GW.String() != "10.9.0.1" {
 		t.Errorf("result %+v", r)

@@ -43,11 +43,7 @@ func TestRenamed(t *testing.T) {
 			server.await(t, "DHCPACK on 10.9.0.10", strings.Count(server.said(), "DHCPACK on 10.9.0.10")+2)
 			server.kill()
 			d.await(t, "taking the address off", 1)
-			for over := timeout(); strings.Contains(ns.Snapshot(t), "10.9.0.10"); {
-				if over() {
-					t.Fatalf("container:\n%s", ns.Snapshot(t))
-				}
-			}
+			awaitGone(t, ns, "10.9.0.10")
 			server = isc(t, wire.server, "-4", short+isc4With(``))
 			d.await(t, "leased again", 1)
 			if s := ns.Snapshot(t); !strings.Contains(s, "address 10.9.0.10/24 dev lan0") || !strings.Contains(s, "route 0.0.0.0/0 via 10.9.0.1 dev lan0") {

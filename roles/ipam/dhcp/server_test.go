@@ -17,18 +17,10 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
-
-// patience bounds the wait for an event; a test that needs it has failed.
-const patience = 60 * time.Second
-
-// timeout tells whether patience is over.
-func timeout() func() bool {
-	end := time.Now().Add(patience)
-	return func() bool { return time.Now().After(end) }
-}
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -101,7 +93,7 @@ func (p *program) said() string {
 // await waits until the program has said a word n times.
 func (p *program) await(t testing.TB, word string, n int) {
 	t.Helper()
-	limit := time.After(patience)
+	limit := time.After(await.Patience)
 	for strings.Count(p.said(), word) < n {
 		select {
 		case <-p.changed:
@@ -131,7 +123,7 @@ func (p *program) stop(t testing.TB) {
 		if err != nil {
 			t.Errorf("%s: %v", p.cmd.Path, err)
 		}
-	case <-time.After(patience):
+	case <-time.After(await.Patience):
 		t.Fatalf("%s did not end", p.cmd.Path)
 	}
 }
