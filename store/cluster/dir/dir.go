@@ -63,6 +63,8 @@ type Options struct {
 // Registry is the directory, opened for one node.
 type Registry struct {
 	o Options
+	// rescan is how often the files are compared with what is known of them.
+	rescan time.Duration
 }
 
 // Open reads nothing yet: the directory may come later.
@@ -74,7 +76,7 @@ func Open(o Options) (*Registry, error) {
 		return nil, fmt.Errorf("open cluster directory: %w", err)
 	}
 	o.Dir = filepath.Clean(o.Dir)
-	return &Registry{o: o}, nil
+	return &Registry{o: o, rescan: rescan}, nil
 }
 
 // Config reads config.json.

@@ -17,7 +17,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// rescan is how often the files are compared with what is known of them.
+// rescan is Registry.rescan, for a change that the kernel did not tell of.
 const rescan = 30 * time.Second
 
 // Watch tells what the files say. It ends with ctx's error.
@@ -86,7 +86,7 @@ func (v *view) follow(ctx context.Context, wait *web.Backoff) error {
 
 // next waits for changes, or for the time to look at everything.
 func (v *view) next(in *notifier) (bool, error) {
-	events, err := in.read(rescan)
+	events, err := in.read(v.r.rescan)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		if err := in.same(); err != nil {
 			return false, err
