@@ -24,10 +24,13 @@ SWEEP   ?= 4
 
 build: bin/cnibox
 
-# Go's own cache decides what is rebuilt.
+# Go's own cache decides what is rebuilt. Linked once more with its symbols, since what a plugin needs is to be initialized first.
 .PHONY: bin/cnibox
+BUILD := $(GO) build -tags $(TAGS) $(COLD:%=-gcflags=%=-l)
 bin/cnibox:
-	$(GO) build -tags $(TAGS) $(COLD:%=-gcflags=%=-l) -ldflags '$(LDFLAGS)' -o $@ .
+	$(BUILD) -ldflags '$(filter-out -s,$(LDFLAGS))' -o $@.symbols .
+	$(BUILD) -ldflags '$(LDFLAGS)' -o $@ .
+	@$(GO) list -tags $(TAGS) -deps ./internal/entry | $(GO) run ./internal/initorder $@.symbols $@
 
 # Modules are fetched here: the tests have no network.
 setup:

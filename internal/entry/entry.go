@@ -2,11 +2,12 @@
 // of the program gets. Importing it answers the call.
 //
 // Go initializes a package when all that it imports is initialized, whether or not
-// it will be used. Entry imports what plugins need, and is therefore initialized
-// before what only daemons and the command line need: net/http, crypto/tls,
-// text/template, urfave/cli. A call is answered in here, and they never are: that
-// would take a tenth of an ADD. What is no call of package plugins' roles
-// goes on to main.
+// it will be used. Entry imports what plugins need and answers a call while it is
+// initialized itself, so that what only daemons and the command line need never is:
+// net/http, crypto/tls, text/template, urfave/cli. That would take a fifth of a start.
+// What is no call of package plugins' roles goes on to main.
+//
+// Command initorder has a linked program initialize entry and what it imports first.
 package entry
 
 import (
