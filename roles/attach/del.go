@@ -42,7 +42,7 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 		return err
 	}
 	if a.overLink(h) {
-		if err := h.Delegate.Del(ctx, a.role.IPAM(), req); err != nil {
+		if err := a.giveBack(ctx, h, req, rec); err != nil {
 			return err // the interface is needed to try again
 		}
 	}
@@ -55,7 +55,7 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 		return err // the address may be in use: it stays taken until the next DEL
 	}
 	if a.role.IPAM() != "" && !a.overLink(h) {
-		if err := h.Delegate.Del(ctx, a.role.IPAM(), req); err != nil {
+		if err := a.giveBack(ctx, h, req, rec); err != nil {
 			return err
 		}
 	}
@@ -65,6 +65,18 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 		}
 	}
 	return a.unshare(ctx, h, req.Network)
+}
+
+// giveBack has IPAM release the addresses. A plugin that is not installed has given
+// none to an attachment that neither record nor prevResult tells of: its ADD failed
+// over that, and its DEL would for ever.
+func (a *Handler) giveBack(ctx context.Context, h *roles.Host, req *roles.Request, rec *store.Attachment) error {
+	err := h.Delegate.Del(ctx, a.role.IPAM(), req)
+	if errors.Is(err, roles.ErrNoPlugin) && rec == nil && req.PrevResult == nil {
+		h.Log.Warn("no addresses are given back", "network", req.Network, "container", req.ContainerID, "ifname", req.IfName, "error", err)
+		return nil
+	}
+	return err
 }
 
 // unshare removes what the network's attachments shared, when none of them is
