@@ -3,7 +3,6 @@ package azureview
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -47,38 +46,40 @@ type inventory struct {
 // the kernel is asked then.
 const maxAsked = 2
 
-// addressView writes azure-vnet-ipam.json from one transaction.
-func addressView(ctx context.Context, h *roles.Host, now time.Time) (*text, error) {
-	inv := &inventory{pools: map[netip.Prefix]*pool{}, masters: map[string]string{}, asked: map[string]int{}}
-	var faults error
-	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
-		if inv.revision, err = tx.Revision(); err != nil {
-			return err
-		}
-		sources, err := tx.CloudSources()
-		for i := range sources {
-			inv.add(&sources[i])
-		}
-		faults = errors.Join(err, inv.lease(tx))
+func newInventory() *inventory {
+	return &inventory{pools: map[netip.Prefix]*pool{}, masters: map[string]string{}, asked: map[string]int{}}
+}
+
+// read takes stock. Its error is of single records.
+func (inv *inventory) read(tx *store.Tx) error {
+	sources, err := tx.CloudSources()
+	for i := range sources {
+		inv.add(&sources[i])
+	}
+	return errors.Join(err, inv.lease(tx))
+}
+
+// nameInterfaces asks the kernel where no attachment told.
+func (inv *inventory) nameInterfaces(ctx context.Context, h *roles.Host) error {
+	if !inv.nameless() {
 		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the node's state: %w", err)
 	}
-	if inv.nameless() {
-		links, err := h.Net.Links(ctx, nil)
-		faults = errors.Join(faults, err)
-		for mac, nic := range node.NICs(links) {
-			inv.masters[mac] = nic.Name
-		}
+	links, err := h.Net.Links(ctx, nil)
+	for mac, nic := range node.NICs(links) {
+		inv.masters[mac] = nic.Name
 	}
+	return err
+}
+
+// view writes azure-vnet-ipam.json.
+func (inv *inventory) view(h *roles.Host, now time.Time) *text {
 	size := 8 << 10
 	for _, p := range inv.pools {
 		size += len(p.addresses) * addressSize
 	}
 	t := begin(h, "IPAM", now, size)
 	t.spaces(inv)
-	return t.end(h, inv.revision), faults
+	return t.end(h, inv.revision)
 }
 
 // add adds the subnets of a source. One that two sources name is one pool.

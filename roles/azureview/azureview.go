@@ -8,8 +8,10 @@ package azureview
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
@@ -50,7 +52,7 @@ const patience = 2 * time.Second
 // Write brings a file up to date with the store, unless another process did so
 // since this one's last change. It is called after ADD, DEL and GC, failed ones
 // too, without any lock or transaction. The file is for readers: that it cannot be
-// written is logged, and fails nothing.
+// written is logged, and fails nothing. Within Together it is written at the end.
 func Write(ctx context.Context, h *roles.Host, c *Conf, f File) {
 	if c.StateFiles != nil && !*c.StateFiles {
 		return
@@ -59,11 +61,46 @@ func Write(ctx context.Context, h *roles.Host, c *Conf, f File) {
 	if !filepath.IsAbs(dir) { // none, or the DEL of a configuration that Judge would refuse
 		dir = defaultDir(h.Store.RunDir())
 	}
+	dir = filepath.Clean(dir)
+	if b, ok := ctx.Value(batchKey{}).(batch); ok {
+		b.add(dir, f)
+		return
+	}
+	writeAll(ctx, h, dir, []File{f})
+}
+
+// Together is for a role that calls others in its process, which write files too:
+// given ctx, they leave that to end, which writes all of them in one go. It belongs
+// behind the last change, and is for one goroutine.
+func Together(ctx context.Context, h *roles.Host) (_ context.Context, end func()) {
+	if _, ok := ctx.Value(batchKey{}).(batch); ok {
+		return ctx, func() {}
+	}
+	b := batch{}
+	return context.WithValue(ctx, batchKey{}, b), func() {
+		for dir, files := range b {
+			writeAll(ctx, h, dir, files)
+		}
+	}
+}
+
+// batch is what is to be written at the end of a call, by directory.
+type batch map[string][]File
+
+type batchKey struct{}
+
+func (b batch) add(dir string, f File) {
+	if !slices.Contains(b[dir], f) {
+		b[dir] = append(b[dir], f)
+	}
+}
+
+func writeAll(ctx context.Context, h *roles.Host, dir string, files []File) {
 	// The call may be over its deadline: what it did is to be told all the same.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	if err := write(ctx, h, filepath.Clean(dir), f); err != nil {
-		h.Log.Warn("a state file of azure's form is behind", "file", filepath.Join(dir, string(f)), "error", err)
+	if err := write(ctx, h, dir, files); err != nil {
+		h.Log.Warn("state files of azure's form are behind", "directory", dir, "files", files, "error", err)
 	}
 }
 
@@ -74,10 +111,10 @@ func defaultDir(runDir string) string {
 	return runDir
 }
 
-// write does it under a lock of the file's own, so that what is written last was
+// write does it under a lock of the directory's own, so that what is written last was
 // read last. Of writers that wait for it, the first one writes for all.
-func write(ctx context.Context, h *roles.Host, dir string, f File) error {
-	lock, err := h.Store.LockShared(ctx, "azureview"+dir+"/"+string(f), true)
+func write(ctx context.Context, h *roles.Host, dir string, files []File) error {
+	lock, err := h.Store.LockShared(ctx, "azureview"+dir, true)
 	if err != nil {
 		return err
 	}
@@ -87,26 +124,64 @@ func write(ctx context.Context, h *roles.Host, dir string, f File) error {
 		return err
 	}
 	defer d.close()
-	if mine, ok := h.Store.Seen(); ok && d.revision(f).Covers(mine) {
+	if mine, ok := h.Store.Seen(); ok {
+		files = slices.DeleteFunc(files, func(f File) bool { return d.revision(f).Covers(mine) })
+	}
+	if len(files) == 0 {
 		return nil
 	}
-	now := h.Now()
-	var doc *text
-	switch f {
-	case Network:
-		doc, err = networkView(ctx, h, now)
-	case Addresses:
-		doc, err = addressView(ctx, h, now)
-	default:
-		err = fmt.Errorf("%q is none of azure's state files", f)
+	docs, err := render(ctx, h, files)
+	for i, doc := range docs {
+		if e := d.replace(files[i], doc.b); e != nil {
+			return errors.Join(e, err)
+		}
 	}
-	if doc == nil {
-		return err
-	}
-	if e := d.replace(f, doc.b); e != nil {
-		return e
+	if len(docs) > 0 {
+		err = errors.Join(d.sync(), err)
 	}
 	return err // of records that cannot be read: the rest was written
+}
+
+// render makes the files' documents of one transaction; none if that fails. Else the
+// error is of records that cannot be read.
+func render(ctx context.Context, h *roles.Host, files []File) ([]*text, error) {
+	now := h.Now()
+	docs := make([]*text, len(files))
+	inv := newInventory()
+	var faults []error
+	read := func(tx *store.Tx) error {
+		revision, err := tx.Revision()
+		if err != nil {
+			return err
+		}
+		inv.revision = revision
+		for i, f := range files {
+			switch f {
+			case Network:
+				if docs[i], err = networkView(tx, h, revision, now); docs[i] == nil {
+					return err
+				}
+			case Addresses:
+				err = inv.read(tx)
+			default:
+				return fmt.Errorf("%q is none of azure's state files", f)
+			}
+			faults = append(faults, err)
+		}
+		return nil
+	}
+	run := h.Store.View
+	if _, ok := h.Store.Seen(); ok && slices.Contains(files, Network) {
+		run = h.Store.Update // what is derived anew is kept
+	}
+	if err := run(ctx, read); err != nil {
+		return nil, fmt.Errorf("read the node's state: %w", err)
+	}
+	if i := slices.Index(files, Addresses); i >= 0 {
+		faults = append(faults, inv.nameInterfaces(ctx, h))
+		docs[i] = inv.view(h, now)
+	}
+	return docs, errors.Join(faults...)
 }
 
 // begin begins a document of about a size with what both files begin with.

@@ -91,8 +91,8 @@ func parseRevision(tail []byte) store.Revision {
 	return r
 }
 
-// replace writes a file in one piece, beyond a power cut too: under another name
-// first, of which there is one, since there is one writer.
+// replace writes a file in one piece, beyond a power cut too once sync was called: under
+// another name first, of which there is one, since there is one writer.
 func (d *directory) replace(f File, content []byte) error {
 	at, temp := int(d.f.Fd()), "."+string(f)+".new"
 	err := d.fill(at, temp, content)
@@ -102,7 +102,12 @@ func (d *directory) replace(f File, content []byte) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("write %q: %w", filepath.Join(d.path, string(f)), err), remove(at, temp))
 	}
-	if err := unix.Fsync(at); err != nil {
+	return nil
+}
+
+// sync makes sure that files which were replaced stay so.
+func (d *directory) sync() error {
+	if err := unix.Fsync(int(d.f.Fd())); err != nil {
 		return fmt.Errorf("sync %q: %w", d.path, err)
 	}
 	return nil

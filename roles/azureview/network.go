@@ -2,8 +2,7 @@ package azureview
 
 import (
 	"cmp"
-	"context"
-	"fmt"
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -63,37 +62,19 @@ type endpoint struct {
 	body []byte
 }
 
-// networkView writes azure-vnet.json from one transaction.
-func networkView(ctx context.Context, h *roles.Host, now time.Time) (*text, error) {
-	var t *text
-	var faults error
-	read := func(tx *store.Tx) error {
-		revision, err := tx.Revision()
-		if err != nil {
-			return err
-		}
-		all, err := tx.Derive(viewName, derive)
-		if all == nil && err != nil {
-			return err
-		}
-		faults = err
-		size := 8 << 10
-		for _, d := range all {
-			size += len(d.Text) + endpointSize
-		}
-		t = begin(h, "Network", now, size)
-		t.externals(assemble(all))
-		t.end(h, revision)
-		return nil
+// networkView writes azure-vnet.json; nil with an error that is not of single records.
+func networkView(tx *store.Tx, h *roles.Host, revision store.Revision, now time.Time) (*text, error) {
+	all, err := tx.Derive(viewName, derive)
+	if err != nil && !errors.Is(err, store.ErrDamaged) {
+		return nil, err
 	}
-	run := h.Store.View
-	if _, ok := h.Store.Seen(); ok {
-		run = h.Store.Update // what is derived anew is kept
+	size := 8 << 10
+	for _, d := range all {
+		size += len(d.Text) + endpointSize
 	}
-	if err := run(ctx, read); err != nil {
-		return nil, fmt.Errorf("read the node's state: %w", err)
-	}
-	return t, faults
+	t := begin(h, "Network", now, size)
+	t.externals(assemble(all))
+	return t.end(h, revision), err
 }
 
 // assemble puts endpoints below their networks, and these below their interfaces.

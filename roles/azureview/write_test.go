@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -52,7 +53,10 @@ func runWriter(dir string) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		azureview.Write(ctx, h, new(azureview.Conf), azureview.Network)
+		both, end := azureview.Together(ctx, h)
+		azureview.Write(both, h, new(azureview.Conf), azureview.Addresses)
+		azureview.Write(both, h, new(azureview.Conf), azureview.Network)
+		end()
 		fmt.Println(i)
 	}
 }
@@ -64,6 +68,7 @@ func TestKill(t *testing.T) {
 	h, log := open(t, dir)
 	change(t, h, func(tx *store.Tx) error { return nil })
 	azureview.Write(t.Context(), h, new(azureview.Conf), azureview.Network)
+	azureview.Write(t.Context(), h, new(azureview.Conf), azureview.Addresses)
 	rounds := 2
 	if n, err := strconv.Atoi(os.Getenv("CNIBOX_SOAK")); err == nil {
 		rounds = n
@@ -72,12 +77,14 @@ func TestKill(t *testing.T) {
 	defer stop()
 	var reader sync.WaitGroup
 	reader.Go(func() {
-		for last := uint64(0); ctx.Err() == nil; {
-			now := decode[networkFile](t, read(t, h, azureview.Network)).Cnibox.Number
-			if now < last {
-				t.Errorf("revision %d came after %d", now, last)
+		for last := map[azureview.File]uint64{}; ctx.Err() == nil; {
+			for _, f := range []azureview.File{azureview.Network, azureview.Addresses} {
+				now := decode[stamped](t, read(t, h, f)).Cnibox.Number
+				if now < last[f] {
+					t.Errorf("%s: revision %d came after %d", f, now, last[f])
+				}
+				last[f] = now
 			}
-			last = now
 		}
 	})
 	for range rounds {
@@ -105,6 +112,14 @@ func TestKill(t *testing.T) {
 	}
 }
 
+// stamped is what both files tell of the state that they show.
+type stamped struct {
+	Cnibox struct {
+		File   time.Time
+		Number uint64
+	}
+}
+
 // killAfter runs a writer, and kills it as soon as it has said that it changed
 // something so often.
 func killAfter(t *testing.T, dir string, times int) {
@@ -128,7 +143,7 @@ func killAfter(t *testing.T, dir string, times int) {
 	_ = cmd.Wait()
 	// A loaded machine may keep one of sixteen waiting for longer than its patience.
 	for line := range strings.Lines(said.String()) {
-		if !strings.Contains(line, "is behind") || !strings.Contains(line, "busy: waited") {
+		if !strings.Contains(line, "are behind") || !strings.Contains(line, "busy: waited") {
 			t.Errorf("writer: %s", line)
 		}
 	}
@@ -155,7 +170,7 @@ func TestCoalescing(t *testing.T) {
 	dir := t.TempDir()
 	first, _ := open(t, dir)
 	change(t, first, func(*store.Tx) error { return nil })
-	lock, err := first.Store.LockShared(t.Context(), "azureview"+first.Store.RunDir()+"/"+string(azureview.Network), true)
+	lock, err := first.Store.LockShared(t.Context(), "azureview"+first.Store.RunDir(), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,6 +192,31 @@ func TestCoalescing(t *testing.T) {
 		if n := len(x.Networks["azure"].Endpoints); n != 16 {
 			t.Errorf("%d endpoints, want 16", n)
 		}
+	}
+}
+
+// What is asked for within Together is written at its end, both files of one state, and
+// each once.
+func TestTogether(t *testing.T) {
+	h, _ := open(t, t.TempDir())
+	change(t, h, func(tx *store.Tx) error { return tx.PutAttachment(attached(t, "azure", "12345678", "10.240.0.94/16")) })
+	renamed := watch(t, h.Store.RunDir())
+	outer, endOuter := azureview.Together(t.Context(), h)
+	inner, endInner := azureview.Together(outer, h)
+	azureview.Write(inner, h, new(azureview.Conf), azureview.Addresses)
+	azureview.Write(outer, h, new(azureview.Conf), azureview.Addresses)
+	azureview.Write(inner, h, new(azureview.Conf), azureview.Network)
+	endInner()
+	if n := renamed(); n != 0 {
+		t.Errorf("%d files were written before the end", n)
+	}
+	endOuter()
+	if n := renamed(); n != 2 {
+		t.Errorf("%d files were written, want both once", n)
+	}
+	one, other := *decode[stamped](t, read(t, h, azureview.Network)), *decode[stamped](t, read(t, h, azureview.Addresses))
+	if one != other || one.Cnibox.Number == 0 {
+		t.Errorf("the files are of the revisions %+v and %+v", one, other)
 	}
 }
 
@@ -390,7 +430,7 @@ func TestTampered(t *testing.T) {
 func TestStopped(t *testing.T) {
 	h, log := open(t, t.TempDir())
 	change(t, h, func(tx *store.Tx) error { return nil })
-	lock, err := h.Store.LockShared(t.Context(), "azureview"+h.Store.RunDir()+"/"+string(azureview.Network), true)
+	lock, err := h.Store.LockShared(t.Context(), "azureview"+h.Store.RunDir(), true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,18 +39,31 @@ func undoes(read func([]byte) (*role, error)) func([]byte) (roles.Handler, error
 
 // Add attaches a container.
 func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
-	defer azureview.Write(ctx, h, &a.conf.Conf, azureview.Network)
+	ctx, tell := a.telling(ctx, h)
+	defer tell()
 	return a.Handler.Add(ctx, h, req)
 }
 
 // Del detaches it.
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	defer azureview.Write(ctx, h, &a.conf.Conf, azureview.Network)
+	ctx, tell := a.telling(ctx, h)
+	defer tell()
 	return a.Handler.Del(ctx, h, req)
 }
 
 // GC detaches those that the runtime does not list.
 func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	defer azureview.Write(ctx, h, &a.conf.Conf, azureview.Network)
+	ctx, tell := a.telling(ctx, h)
+	defer tell()
 	return a.Handler.GC(ctx, h, req)
+}
+
+// telling has azure's files written when all is done: the role's own, and with it that
+// of the IPAM role that it calls.
+func (a *handler) telling(ctx context.Context, h *roles.Host) (_ context.Context, tell func()) {
+	ctx, end := azureview.Together(ctx, h)
+	return ctx, func() {
+		azureview.Write(ctx, h, &a.conf.Conf, azureview.Network)
+		end()
+	}
 }
