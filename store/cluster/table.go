@@ -101,6 +101,13 @@ func (t *Table) Each(fn func(*Node)) (whole bool) {
 	return len(t.faults) == 0
 }
 
+// Len is how many entries there are, faults among them.
+func (t *Table) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.nodes) + len(t.faults)
+}
+
 // Snapshot is what the table says now.
 func (t *Table) Snapshot() *Snapshot {
 	t.mu.Lock()

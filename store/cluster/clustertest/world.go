@@ -15,11 +15,8 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/test/await"
 )
-
-// patience is how long anything may take that happens at all. Nothing is
-// measured by it.
-const patience = 60 * time.Second
 
 // World is one registry without nodes, which a test owns.
 type World struct {
@@ -122,7 +119,7 @@ func (w *watcher) next() cluster.Update {
 		return u
 	case err := <-w.done:
 		w.tb.Fatalf("watch returned: %v", err)
-	case <-time.After(patience):
+	case <-time.After(await.Patience):
 		w.tb.Fatal("no update came")
 	}
 	return cluster.Update{}
@@ -131,7 +128,7 @@ func (w *watcher) next() cluster.Update {
 // until waits for a snapshot of which ok says that it is the one.
 func (w *watcher) until(what string, ok func(*cluster.Snapshot) bool) *cluster.Snapshot {
 	w.tb.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(await.Patience)
 	var last *cluster.Snapshot
 	for {
 		select {
@@ -170,7 +167,7 @@ func (w *watcher) end() {
 		if !errors.Is(err, context.Canceled) {
 			w.tb.Errorf("watch returned %v, not the context's error", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(await.Patience):
 		w.tb.Fatal("watch did not return when its context ended")
 	}
 }
@@ -207,24 +204,18 @@ func has(nodes ...cluster.Node) func(*cluster.Snapshot) bool {
 // leaves fails the test when goroutines of registries are left.
 func leaves(tb testing.TB) {
 	tb.Helper()
-	deadline := time.After(patience)
-	for {
+	var left []string
+	await.Until(tb, func() bool {
 		all := make([]byte, 1<<20)
 		all = all[:runtime.Stack(all, true)]
-		var left []string
+		left = nil
 		for _, g := range strings.Split(string(all), "\n\n") {
 			if strings.Contains(g, "cnibox/store/cluster/") && !strings.Contains(g, "testing.tRunner") || strings.Contains(g, "net/http.(*persistConn)") {
 				left = append(left, g)
 			}
 		}
-		if len(left) == 0 {
-			return
-		}
-		select {
-		case <-deadline:
-			tb.Fatalf("%d goroutines are left:\n%s", len(left), strings.Join(left, "\n\n"))
-		default:
-			runtime.Gosched()
-		}
-	}
+		return len(left) == 0
+	}, func() string {
+		return fmt.Sprintf("%d goroutines are left:\n%s", len(left), strings.Join(left, "\n\n"))
+	})
 }

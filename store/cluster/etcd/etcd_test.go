@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -279,21 +278,19 @@ func TestRenewal(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)
 	a.put(DefaultPrefix+"/config", article, 0)
-	short := a.grant(2)
+	short := a.grant(12) // renewed after 4: a busy machine has 8 to do so
 	a.put(DefaultPrefix+"/subnets/10.244.50.0-24", `{"PublicIP":"192.0.2.1","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}}`, short)
 	r := open(t, Options{Endpoints: []string{server.URL}})
 	seen := follow(t, r)
 	if n, err := r.Acquire(t.Context(), node(1)); err != nil || n.Name != "10.244.50.0-24" {
 		t.Fatalf("%+v, %v", n, err)
 	}
-	// A record on a lease of the same length that nobody renews ends, and ours is there still.
-	for range 2 {
-		a.put(DefaultPrefix+"/subnets/10.244.60.0-24", `{"PublicIP":"192.0.2.2"}`, a.grant(2))
-		seen(func(s *cluster.Snapshot) bool { return len(s.Nodes) == 2 })
-		seen(func(s *cluster.Snapshot) bool { return len(s.Nodes) < 2 })
-		if got := a.list(DefaultPrefix + "/subnets/").KVs; len(got) != 1 || got[0].Lease != short {
-			t.Fatalf("%+v", got)
-		}
+	// A record on a longer lease that nobody renews ends, and ours is there still.
+	a.put(DefaultPrefix+"/subnets/10.244.60.0-24", `{"PublicIP":"192.0.2.2"}`, a.grant(14))
+	seen(func(s *cluster.Snapshot) bool { return len(s.Nodes) == 2 })
+	seen(func(s *cluster.Snapshot) bool { return len(s.Nodes) < 2 })
+	if got := a.list(DefaultPrefix + "/subnets/").KVs; len(got) != 1 || got[0].Lease != short {
+		t.Fatalf("%+v", got)
 	}
 }
 
@@ -317,64 +314,6 @@ func TestCompaction(t *testing.T) {
 	}
 	if err := v.list(t.Context()); err != nil || v.at != now || len(v.table.Snapshot().Nodes) != 1 {
 		t.Fatalf("%v at %d", err, v.at)
-	}
-}
-
-// A store that was put back to an earlier state is listed anew, also when it has gone on
-// further since than what is known of it: its numbers say nothing then.
-func TestSetBack(t *testing.T) {
-	subnet := func(i int) string { return fmt.Sprintf("%s/subnets/10.244.%d.0-24", DefaultPrefix, i) }
-	const record = `{"PublicIP":"192.0.2.1"}`
-	for name, back := range map[string]func(s *etcdtest.Server, a admin) error{
-		"older copy": func(s *etcdtest.Server, _ admin) error {
-			return errors.Join(os.RemoveAll(s.Data), os.CopyFS(s.Data, os.DirFS(s.Data+".copy")))
-		},
-		"made anew and gone on": func(s *etcdtest.Server, a admin) error {
-			if err := os.RemoveAll(s.Data); err != nil {
-				return err
-			}
-			s.Up(t)
-			a.put(DefaultPrefix+"/config", article, 0)
-			for range 20 {
-				a.put(subnet(60), record, 0)
-			}
-			s.Kill()
-			return nil
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			server := etcdtest.Start(t)
-			a := newAdmin(t, server.URL)
-			a.put(DefaultPrefix+"/config", article, 0)
-			a.put(subnet(60), record, 0)
-			server.Kill()
-			if err := os.CopyFS(server.Data+".copy", os.DirFS(server.Data)); err != nil {
-				t.Fatal(err)
-			}
-			for range 3 { // elections
-				server.Up(t)
-				server.Kill()
-			}
-			server.Up(t)
-			a.put(subnet(61), record, 0)
-			r := open(t, Options{Endpoints: []string{server.URL}})
-			v := &view{r: r, relay: &cluster.Relay{}}
-			if err := v.list(t.Context()); err != nil || len(v.table.Snapshot().Nodes) != 2 {
-				t.Fatal(err, v.table.Snapshot())
-			}
-			server.Kill()
-			if err := back(server, a); err != nil {
-				t.Fatal(err)
-			}
-			server.Up(t)
-			r.c.web.CloseIdle()
-			if err := v.follow(t.Context()); !errors.Is(err, errCompacted) {
-				t.Fatal(err)
-			}
-			if err := v.list(t.Context()); err != nil || len(v.table.Snapshot().Nodes) != 1 {
-				t.Fatal(err, v.table.Snapshot())
-			}
-		})
 	}
 }
 

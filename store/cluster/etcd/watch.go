@@ -64,6 +64,9 @@ type view struct {
 	clusterID, term uint64
 	// told: the table was told as it was listed, and need not be at once again.
 	told bool
+	past past
+	// faultyConfig: the table has a fault that is none of a record.
+	faultyConfig bool
 }
 
 // follow lists if it has to, and follows the stream until it ends.
@@ -88,8 +91,10 @@ func (v *view) follow(ctx context.Context) error {
 func (v *view) list(ctx context.Context) error {
 	var present map[string]bool
 	var conf error
-	h, err := v.r.list(ctx, func() { present, conf = map[string]bool{}, v.r.noConfig() }, func(kv keyValue) {
+	var known past
+	h, err := v.r.list(ctx, func() { present, conf, known = map[string]bool{}, v.r.noConfig(), past{} }, func(kv keyValue) {
 		if string(kv.Key) == v.r.configKey() {
+			known.event = kv.ModRevision
 			var c *cluster.Config
 			if c, _, conf = cluster.ParseSubnetConfig(kv.Value); conf == nil {
 				v.table.SetConfig(c)
@@ -99,6 +104,7 @@ func (v *view) list(ctx context.Context) error {
 		// The configuration's key comes before the records'.
 		if name, ok := v.r.name(kv.Key); ok && v.table.Config() != nil {
 			present[name] = true
+			known.wrote(kv)
 			v.put(name, kv.Value)
 		}
 	})
@@ -112,6 +118,7 @@ func (v *view) list(ctx context.Context) error {
 		v.table.Put(configFault, cluster.Node{}, conf)
 	}
 	v.table.Keep(present)
+	v.past, v.faultyConfig = known, conf != nil
 	v.at, v.clusterID, v.term, v.told = h.Revision, h.ClusterID, h.RaftTerm, true
 	v.r.heard.Store(&v.table) // before anybody acts on what is told
 	v.relay.PutLater(v.table.Snapshot)
@@ -134,7 +141,7 @@ func (v *view) stream(ctx context.Context) error {
 	defer quiet.Stop()
 	prefix := v.r.o.Prefix + "/"
 	resp, err := v.r.c.send(ctx, "/v3/watch", watchRequest{Create: watchCreate{
-		Key: []byte(prefix), RangeEnd: end(prefix), StartRevision: v.at + 1, ProgressNotify: true, Fragment: true,
+		Key: []byte(prefix), RangeEnd: end(prefix), StartRevision: v.from(), ProgressNotify: true, Fragment: true,
 	}})
 	if err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
@@ -160,14 +167,14 @@ func (v *view) stream(ctx context.Context) error {
 		if m.Result == nil {
 			continue
 		}
-		if err := v.take(m.Result, first); err != nil {
+		if err := v.take(ctx, m.Result, first); err != nil {
 			return err
 		}
 	}
 }
 
 // take applies a message of the stream.
-func (v *view) take(m *watchResponse, first bool) error {
+func (v *view) take(ctx context.Context, m *watchResponse, first bool) error {
 	switch {
 	case m.Canceled && m.CompactRevision > 0:
 		return errCompacted
@@ -180,6 +187,9 @@ func (v *view) take(m *watchResponse, first bool) error {
 		return errCompacted
 	case first && !v.told:
 		// It is heard again.
+		if err := v.remembered(ctx); err != nil {
+			return err
+		}
 		v.relay.PutLater(v.table.Snapshot)
 	}
 	v.term = m.Header.RaftTerm
@@ -192,8 +202,10 @@ func (v *view) take(m *watchResponse, first bool) error {
 		switch {
 		case !ok:
 		case e.Type == "DELETE":
+			v.past.removed(e.KV)
 			changed = v.table.Remove(name) || changed
 		default:
+			v.past.wrote(e.KV)
 			changed = v.put(name, e.KV.Value) || changed
 		}
 	}

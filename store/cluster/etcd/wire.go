@@ -19,16 +19,18 @@ type keyValue struct {
 }
 
 type rangeRequest struct {
-	Key      []byte `json:"key"`
-	RangeEnd []byte `json:"range_end,omitempty"`
-	Limit    int64  `json:"limit,omitempty,string"`
-	Revision int64  `json:"revision,omitempty,string"`
+	Key       []byte `json:"key"`
+	RangeEnd  []byte `json:"range_end,omitempty"`
+	Limit     int64  `json:"limit,omitempty,string"`
+	Revision  int64  `json:"revision,omitempty,string"`
+	CountOnly bool   `json:"count_only,omitempty"`
 }
 
 type rangeResponse struct {
 	Header header     `json:"header"`
 	KVs    []keyValue `json:"kvs"`
 	More   bool       `json:"more"`
+	Count  int64      `json:"count,string"`
 }
 
 // compare has exactly one of its values: the other ones are left out.

@@ -17,10 +17,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 	"github.com/cnibox/cnibox/store/cluster/web"
+	"github.com/cnibox/cnibox/test/await"
 )
-
-// patience is how long anything may take that happens at all.
-const patience = 2 * time.Minute
 
 var cidr1, cidr2 = netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("10.244.2.0/24")
 
@@ -53,7 +51,7 @@ func watched(t *testing.T, r *Registry) <-chan cluster.Update {
 // until waits for an update that ok takes.
 func until(t *testing.T, updates <-chan cluster.Update, what string, ok func(cluster.Update) bool) {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(await.Patience)
 	for {
 		select {
 		case u := <-updates:

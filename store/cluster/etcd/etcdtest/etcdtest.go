@@ -4,7 +4,6 @@ package etcdtest
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -12,11 +11,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
+	"github.com/cnibox/cnibox/test/await"
+	"github.com/cnibox/cnibox/test/port"
 )
 
 // Server is one etcd process, which a test may stop and start again.
@@ -50,7 +50,8 @@ func StartWith(tb testing.TB, scheme string, client *http.Client, args ...string
 // StartCluster runs several servers of one etcd.
 func StartCluster(tb testing.TB, count int) []*Server {
 	tb.Helper()
-	servers := members(tb, count, "http", http.DefaultClient)
+	// Their leader is not lost because the machine is busy with other things for a moment.
+	servers := members(tb, count, "http", http.DefaultClient, "--heartbeat-interval", "200", "--election-timeout", "3000")
 	for _, s := range servers {
 		s.run(tb)
 	}
@@ -71,12 +72,12 @@ func members(tb testing.TB, count int, scheme string, client *http.Client, args 
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 	servers, peers, all := make([]*Server, count), make([]string, count), []string(nil)
 	for i := range servers {
-		peers[i] = fmt.Sprintf("http://127.0.0.1:%d", port(tb))
+		peers[i] = fmt.Sprintf("http://127.0.0.1:%d", free(tb))
 		all = append(all, fmt.Sprintf("m%d=%s", i, peers[i]))
 	}
 	for i := range servers {
 		name := fmt.Sprintf("m%d", i)
-		s := &Server{Data: filepath.Join(dir, name), URL: fmt.Sprintf("%s://127.0.0.1:%d", scheme, port(tb)), log: filepath.Join(dir, name+".log"), client: client}
+		s := &Server{Data: filepath.Join(dir, name), URL: fmt.Sprintf("%s://127.0.0.1:%d", scheme, free(tb)), log: filepath.Join(dir, name+".log"), client: client}
 		s.args = append([]string{
 			"--name", name, "--data-dir", s.Data, "--listen-client-urls", s.URL, "--advertise-client-urls", s.URL,
 			"--listen-peer-urls", peers[i], "--initial-advertise-peer-urls", peers[i], "--initial-cluster", strings.Join(all, ","),
@@ -113,26 +114,20 @@ func (s *Server) run(tb testing.TB) {
 // wait waits until it answers.
 func (s *Server) wait(tb testing.TB) {
 	tb.Helper()
-	deadline := time.After(30 * time.Second)
-	for retry := time.NewTicker(20 * time.Millisecond); ; {
+	await.Until(tb, func() bool {
 		resp, err := s.client.Get(s.URL + "/health")
-		if err == nil {
-			var b bytes.Buffer
-			_, _ = b.ReadFrom(resp.Body)
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				retry.Stop()
-				s.client.CloseIdleConnections()
-				return
-			}
+		if err != nil {
+			return false
 		}
-		select {
-		case <-retry.C:
-		case <-deadline:
-			said, _ := os.ReadFile(s.log)
-			tb.Fatalf("etcd does not answer: %v\n%s", err, said)
-		}
-	}
+		var b bytes.Buffer
+		_, _ = b.ReadFrom(resp.Body)
+		_ = resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	}, func() string {
+		said, _ := os.ReadFile(s.log)
+		return fmt.Sprintf("etcd does not answer:\n%s", said)
+	})
+	s.client.CloseIdleConnections()
 }
 
 // Kill ends it at once.
@@ -157,13 +152,12 @@ func (s *Server) Stop(tb testing.TB) {
 	}
 }
 
-// port is a free one.
-func port(tb testing.TB) int {
+// free is a port that nobody listens on.
+func free(tb testing.TB) int {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	n, err := port.Free()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return n
 }

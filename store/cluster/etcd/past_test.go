@@ -1,0 +1,164 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
+)
+
+// subnetKey is the i-th node's.
+func subnetKey(i int) string { return fmt.Sprintf("%s/subnets/10.244.%d.0-24", DefaultPrefix, i) }
+
+// until waits for what comes about.
+func until(t *testing.T, is func() bool, what func() string) {
+	t.Helper()
+	for late := time.Now().Add(time.Minute); !is(); runtime.Gosched() {
+		if time.Now().After(late) {
+			t.Fatal(what())
+		}
+	}
+}
+
+// A store that was put back to an earlier state is listed anew, also when it has gone on
+// further since than what is known of it, in as many elections: its numbers say nothing then.
+func TestSetBack(t *testing.T) {
+	const record, another = `{"PublicIP":"192.0.2.1"}`, `{"PublicIP":"192.0.2.2"}`
+	elsewhere := func(a admin, n int) {
+		for range n {
+			a.put("/elsewhere", "x", 0)
+		}
+	}
+	server := etcdtest.Start(t)
+	a := newAdmin(t, server.URL)
+	a.put(DefaultPrefix+"/config", article, 0)
+	a.put(subnetKey(60), record, 0)
+	server.Kill()
+	copied := server.Data + ".copy"
+	if err := os.CopyFS(copied, os.DirFS(server.Data)); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		elections int
+		// lost is what was written after the copy was made, and found what is written to it.
+		lost, found func(a admin)
+		anew        bool
+	}{
+		"earlier":                {elections: 1, lost: func(a admin) { a.put(subnetKey(61), record, 0) }, found: func(admin) {}},
+		"made anew, gone on":     {elections: 1, lost: func(a admin) { a.put(subnetKey(61), record, 0) }, anew: true, found: func(a admin) { a.put(subnetKey(60), record, 0); elsewhere(a, 40) }},
+		"another node came":      {lost: func(a admin) { a.put(subnetKey(61), record, 0) }, found: func(a admin) { a.put(subnetKey(62), record, 0); elsewhere(a, 40) }},
+		"one came as another":    {lost: func(a admin) { a.put(subnetKey(61), record, 0) }, found: func(a admin) { a.put(subnetKey(61), another, 0); elsewhere(a, 40) }},
+		"one changed":            {lost: func(a admin) { elsewhere(a, 20) }, found: func(a admin) { a.put(subnetKey(60), another, 0); elsewhere(a, 40) }},
+		"one went":               {lost: func(a admin) { elsewhere(a, 20) }, found: func(a admin) { a.remove(subnetKey(60)); elsewhere(a, 40) }},
+		"one did not go":         {lost: func(a admin) { a.remove(subnetKey(60)); elsewhere(a, 20) }, found: func(a admin) { elsewhere(a, 40) }},
+		"nothing, and gone back": {lost: func(a admin) { elsewhere(a, 20) }, found: func(admin) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer server.Kill()
+			a := admin{t, a.c}
+			put := func(anew bool) {
+				t.Helper()
+				server.Kill()
+				err := os.RemoveAll(server.Data)
+				if err == nil && !anew {
+					err = os.CopyFS(server.Data, os.DirFS(copied))
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				server.Up(t)
+			}
+			put(false)
+			for range c.elections {
+				server.Kill()
+				server.Up(t)
+			}
+			c.lost(a)
+			r := open(t, Options{Endpoints: []string{server.URL}})
+			v := &view{r: r, relay: &cluster.Relay{}}
+			if err := v.list(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			put(c.anew)
+			if c.anew {
+				a.put(DefaultPrefix+"/config", article, 0)
+			}
+			c.found(a)
+			r.c.web.CloseIdle()
+			v.told = false // it had heard the stream
+			now := &view{r: r, relay: &cluster.Relay{}}
+			if err := now.list(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				for ctx.Err() == nil {
+					_ = v.follow(ctx)
+				}
+			}()
+			want := now.table.Snapshot().Nodes
+			same := func(a, b cluster.Node) bool { return a.Same(&b) }
+			until(t, func() bool { return slices.EqualFunc(v.table.Snapshot().Nodes, want, same) }, func() string {
+				return fmt.Sprintf("it says %v, and what is known is %v", want, v.table.Snapshot().Nodes)
+			})
+			stop()
+			<-ended
+		})
+	}
+}
+
+// A store that only was away is known again, whatever was written and heard before,
+// and goes on from there.
+func TestRemembered(t *testing.T) {
+	const record = `{"PublicIP":"192.0.2.1"}`
+	server := etcdtest.Start(t)
+	a := newAdmin(t, server.URL)
+	a.put(DefaultPrefix+"/config", article, 0)
+	r := open(t, Options{Endpoints: []string{server.URL}})
+	v := &view{r: r, relay: &cluster.Relay{}}
+	for _, c := range []struct {
+		what  string
+		write func()
+		knows int
+	}{
+		{"nothing", func() {}, 0},
+		{"a node", func() { a.put(subnetKey(60), record, 0) }, 1},
+		{"another", func() { a.put(subnetKey(61), record, a.grant(600)) }, 2},
+		{"the last one removed", func() { a.remove(subnetKey(61)) }, 1},
+		{"what is no record", func() { a.put(subnetKey(62)+"/x", "{", 0) }, 2},
+		{"two at once", func() {
+			a.do("/v3/kv/txn", txnRequest{Success: []operation{
+				{Put: &putRequest{Key: []byte(subnetKey(64)), Value: []byte(record)}}, {Put: &putRequest{Key: []byte(subnetKey(63)), Value: []byte(record)}},
+			}}, &txnResponse{})
+		}, 4},
+		{"one of them removed", func() { a.remove(subnetKey(63)) }, 3},
+	} {
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- v.follow(ctx) }()
+		c.write()
+		until(t, func() bool { return r.heard.Load() != nil && v.table.Len() == c.knows }, func() string {
+			return fmt.Sprintf("%s: %+v", c.what, v.table.Snapshot())
+		})
+		stop()
+		if err := <-ended; errors.Is(err, errCompacted) {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		a.put("/elsewhere", "x", 0)
+		server.Kill()
+		server.Up(t)
+		r.c.web.CloseIdle()
+		if err := v.remembered(t.Context()); err != nil {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+}
