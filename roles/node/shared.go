@@ -35,7 +35,7 @@ func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, change
 	names := sharedNames(wanted)
 	if len(spec.Objects) == 0 {
 		rec, err := tx.Network(network)
-		if err == nil && rec.Settled == settledBy(rec.Shared, names) {
+		if err == nil && rec.Settled[role] == settledBy(rec.Shared, names) {
 			return nil
 		}
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -129,7 +129,10 @@ func recordObjects(tx *store.Tx, network, role string, spec netops.Spec, names [
 	}
 	rec.Shared, rec.Role, rec.Updated = merged, role, now
 	if len(names) > 0 {
-		rec.Settled = settledBy(merged, names)
+		if rec.Settled == nil {
+			rec.Settled = map[string]string{}
+		}
+		rec.Settled[role] = settledBy(merged, names)
 	}
 	return tx.PutNetwork(rec)
 }
