@@ -1,7 +1,6 @@
 package hostlocal
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,11 +12,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -28,7 +27,6 @@ import (
 const (
 	lockFile   = "lock"
 	cursorFile = "last_reserved_ip"
-	lineBreak  = "\r\n"
 	// lockDeadline bounds the wait for a directory's lock, which the reference
 	// holds for milliseconds; briefDeadline is for who can do without.
 	lockDeadline  = 10 * time.Second
@@ -255,13 +253,12 @@ func (d *directory) readFile(name string, found *foundFiles) {
 		found.cursors[set] = addr
 		return
 	}
-	e, err := parseEntry(name, content)
+	f, err := node.ParseLeaseFile(name, content)
 	if err != nil {
 		skip(err)
 		return
 	}
-	e.modified = modified
-	found.entries = append(found.entries, e)
+	found.entries = append(found.entries, entry{name: name, addr: f.Address, containerID: f.ContainerID, ifName: f.IfName, modified: modified})
 }
 
 func (d *directory) content(name string) ([]byte, time.Time, error) {
@@ -292,50 +289,4 @@ func parseCursorName(name string) (set int, ok bool) {
 	}
 	set, err := strconv.Atoi(n)
 	return set, err == nil && set >= 0 && set < maxSets && strconv.Itoa(set) == n
-}
-
-// parseEntry reads an address file: the container ID, CR LF (or, for some days
-// of 2018, LF) and the interface's name; or, before that, the ID alone.
-func parseEntry(name string, content []byte) (entry, error) {
-	addr, err := roles.ParseAddr(name)
-	if err != nil {
-		addr, err = roles.ParseAddr(strings.ReplaceAll(name, "_", ":")) // as Windows needs it
-	}
-	if err != nil {
-		return entry{}, errors.New("its name is no address")
-	}
-	text := string(bytes.TrimSpace(content))
-	if text == "" {
-		return entry{}, errors.New("empty: the address counts as free")
-	}
-	if !utf8.ValidString(text) {
-		return entry{}, errors.New("not UTF-8")
-	}
-	id, ifName, ok := strings.Cut(text, lineBreak)
-	if !ok {
-		id, ifName, ok = strings.Cut(text, "\n")
-	}
-	e := entry{name: name, addr: addr, containerID: strings.TrimSpace(id), ifName: ifName}
-	if !isContainerID(e.containerID) || ok && !isIfName(e.ifName) {
-		return entry{}, errors.New("holds no container ID and interface name")
-	}
-	return e, nil
-}
-
-// isContainerID: what a runtime can send (CNI spec 1.1.0, CNI_CONTAINERID).
-func isContainerID(s string) bool {
-	for i, r := range s {
-		alnum := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
-		if !alnum && (i == 0 || !strings.ContainsRune("_.-", r)) {
-			return false
-		}
-	}
-	return s != ""
-}
-
-// isIfName: what the kernel takes for an interface's name.
-func isIfName(s string) bool {
-	return s != "" && len(s) <= 15 && s != "." && s != ".." && !strings.ContainsFunc(s, func(r rune) bool {
-		return r == '/' || r == ':' || r <= ' ' || r == 0x7f
-	})
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -454,19 +455,18 @@ func FuzzEntry(f *testing.F) {
 		if set, ok := parseCursorName(name); ok && (set < 0 || set >= maxSets) {
 			t.Errorf("%q is of set %d", name, set)
 		}
-		e, err := parseEntry(name, content)
+		e, err := node.ParseLeaseFile(name, content)
 		if err != nil {
 			return
 		}
-		if !e.addr.IsValid() || e.addr.Is4In6() || e.addr.Zone() != "" || !isContainerID(e.containerID) || strings.ContainsAny(e.ifName, "/\x00 \n") {
+		if !e.Address.IsValid() || e.Address.Is4In6() || e.Address.Zone() != "" || !node.IsContainerID(e.ContainerID) || strings.ContainsAny(e.IfName, "/\x00 \n") {
 			t.Fatalf("accepted %+v", e)
 		}
-		text := e.containerID
-		if e.ifName != "" {
-			text += lineBreak + e.ifName
+		text := e.ContainerID
+		if e.IfName != "" {
+			text += node.LeaseBreak + e.IfName
 		}
-		again, err := parseEntry(e.addr.String(), []byte(text))
-		again.name = e.name
+		again, err := node.ParseLeaseFile(e.Address.String(), []byte(text))
 		if err != nil || again != e {
 			t.Errorf("%+v reads back as %+v, %v", e, again, err)
 		}
