@@ -95,16 +95,21 @@ func forwardTexts(a netip.Addr) []string {
 
 // legacyAddress is the address of a rule's condition, without its prefix length.
 func legacyAddress(r *heldRule, option string) netip.Addr {
-	words := splitQuoted(r.text)
-	at := slices.Index(words, option)
-	if at < 0 || at+1 == len(words) {
-		return netip.Addr{}
-	}
-	p, err := netip.ParsePrefix(words[at+1])
+	p, err := netip.ParsePrefix(legacyOption(r, option))
 	if err != nil {
 		return netip.Addr{}
 	}
 	return p.Addr()
+}
+
+// legacyOption is the word behind one of a rule's options, "" without it.
+func legacyOption(r *heldRule, option string) string {
+	words := splitQuoted(r.text)
+	at := slices.Index(words, option)
+	if at < 0 || at+1 == len(words) {
+		return ""
+	}
+	return words[at+1]
 }
 
 // hasForeignLegacy tells whether iptables-legacy has a nat table that anybody's

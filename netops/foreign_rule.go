@@ -30,6 +30,10 @@ type foreignRule struct {
 	source, destination netip.Prefix
 	// data are addresses among its constants: where a dnat leads to.
 	data []netip.Addr
+	// proto is the protocol that it wants (IPPROTO_*), 0 for any, and ports are the
+	// destination ports of it.
+	proto byte
+	ports []portRange
 	// shape names its expressions, with the name of an iptables match or target
 	// instead of "match" and "target", and without counters.
 	shape []string
@@ -39,11 +43,18 @@ type foreignRule struct {
 	mask []byte
 }
 
-// payload is an address field of the network header.
+// payload is a field of one of the packet's headers, or its protocol where that
+// was found by following the headers.
 type payload struct {
-	offset, length uint32
-	ok             bool
+	base, offset, length uint32
+	ok                   bool
 }
+
+// baseProto is the base of a payload that is the packet's protocol.
+const baseProto = ^uint32(0)
+
+// portRange is a range of ports, both ends included.
+type portRange struct{ first, last uint16 }
 
 // target is the container's address in a rule of portmap: where a dnat leads
 // to, or whose traffic is masqueraded.
@@ -178,6 +189,8 @@ func (r *foreignRule) expression(attrs []byte) error {
 		return nil
 	case "match":
 		name = r.match(data)
+	case "meta":
+		r.meta(data)
 	case "payload":
 		r.payload(data)
 	case "bitwise":
@@ -191,11 +204,14 @@ func (r *foreignRule) expression(attrs []byte) error {
 	return err
 }
 
-// match is the name of an iptables match; its comment is noted.
+// match is the name of an iptables match; what it says is noted.
 func (r *foreignRule) match(data map[uint16][]byte) string {
 	name := untilNUL(data[unix.NFTA_MATCH_NAME])
+	info := data[unix.NFTA_MATCH_INFO]
 	if name == "comment" {
-		r.comment = untilNUL(data[unix.NFTA_MATCH_INFO])
+		r.comment = untilNUL(info)
+	} else {
+		r.ports = append(r.ports, matchedPorts(name, info)...)
 	}
 	return name
 }
@@ -210,7 +226,15 @@ func (r *foreignRule) payload(data map[uint16][]byte) {
 		}
 		v[i] = binary.BigEndian.Uint32(data[key])
 	}
-	r.load = payload{offset: v[1], length: v[2], ok: v[0] == unix.NFT_PAYLOAD_NETWORK_HEADER}
+	r.load = payload{base: v[0], offset: v[1], length: v[2], ok: true}
+}
+
+// meta notes that the next comparison looks at the protocol.
+func (r *foreignRule) meta(data map[uint16][]byte) {
+	r.load, r.mask = payload{}, nil
+	if key := data[unix.NFTA_META_KEY]; len(key) == 4 && binary.BigEndian.Uint32(key) == unix.NFT_META_L4PROTO {
+		r.load = payload{base: baseProto, length: 1, ok: true}
+	}
 }
 
 // compare notes an address that the packet's must be, or be within. iptables
@@ -231,6 +255,24 @@ func (r *foreignRule) compare(data map[uint16][]byte) error {
 		}
 		bits = ones
 	}
+	switch load.base {
+	case baseProto:
+		r.proto = value[0]
+		return nil
+	case unix.NFT_PAYLOAD_TRANSPORT_HEADER:
+		if load.offset == 2 && load.length == 2 && mask == nil {
+			port := binary.BigEndian.Uint16(value)
+			r.ports = append(r.ports, portRange{port, port})
+		}
+		return nil
+	case unix.NFT_PAYLOAD_NETWORK_HEADER:
+		r.compareHeader(load, value, bits)
+	}
+	return nil
+}
+
+// compareHeader notes what a field of the network header must be.
+func (r *foreignRule) compareHeader(load payload, value []byte, bits int) {
 	// Where the addresses are: RFC 791 section 3.1, RFC 8200 section 3.
 	ip4 := r.table.family != unix.NFPROTO_IPV6 && load.length <= 4
 	ip6 := r.table.family != unix.NFPROTO_IPV4 && load.length <= 16
@@ -243,8 +285,9 @@ func (r *foreignRule) compare(data map[uint16][]byte) error {
 		r.source = prefixOf(value, 16, bits)
 	case ip6 && load.offset == 24:
 		r.destination = prefixOf(value, 16, bits)
+	case load.length == 1 && (ip4 && load.offset == 9 || ip6 && load.offset == 6):
+		r.proto = value[0]
 	}
-	return nil
 }
 
 // prefixOf is the prefix that begins with value, of an address of size bytes.

@@ -2,14 +2,48 @@ package portmap
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
 )
+
+// foreignHolder is an error where one of the ports leads to another container
+// that the reference plugin attached: its rules come before ours or after, and
+// one of the two would get no connections. What it made for the same container
+// is of the container's other network, or of a former life, and leads there too.
+func foreignHolder(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) error {
+	for _, v4 := range []bool{true, false} {
+		mine := map[string][]port{}
+		for _, p := range ports {
+			if p.to.Is4() == v4 {
+				mine[p.protocol+strconv.Itoa(p.port)] = append(mine[p.protocol+strconv.Itoa(p.port)], p)
+			}
+		}
+		if len(mine) == 0 {
+			continue
+		}
+		of := func(proto string, n uint16) []port { return mine[proto+strconv.Itoa(int(n))] }
+		held, err := h.Net.ForeignPorts(ctx, !v4, func(proto string, n uint16) bool { return len(of(proto, n)) > 0 })
+		if err != nil {
+			return err
+		}
+		for _, f := range held {
+			meets := func(p port) bool { return overlap(p.ip, f.Node) }
+			if f.ContainerID != in.Key.ContainerID && slices.ContainsFunc(of(f.Proto, f.Port), meets) {
+				return fmt.Errorf("port %d/%s: %w by container %q, which the reference plugin attached (%s): detach that one first",
+					f.Port, f.Proto, store.ErrTaken, f.ContainerID, f.Chain)
+			}
+		}
+	}
+	return nil
+}
 
 // CheckForeign wants of what the reference plugin made as many rules as there
 // are ports, and what it sets for loopback addresses.
@@ -45,10 +79,22 @@ func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input
 	return diffs, nil
 }
 
-// CollectForeign removes the reference's chains of containers that are gone. The
-// rules of its nftables backend do not tell the network.
+// CollectForeign removes the reference's chains of containers that are gone, and
+// the rules of its nftables backend, which do not tell the network, of those that
+// host-local's files know to be of this one.
 func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	return h.Net.CollectForeignHostPorts(ctx, req.Network, attach.ForeignOf(req))
+	errs := []error{h.Net.CollectForeignHostPorts(ctx, req.Network, attach.ForeignOf(req))}
+	there, err := h.Net.HasForeign(ctx, netops.Foreign{Network: req.Network})
+	if err != nil || !there {
+		return errors.Join(append(errs, err)...)
+	}
+	gone, err := node.Departed(ctx, h, req.Network, req.Valid)
+	errs = append(errs, err)
+	for _, f := range gone {
+		f.Shares = true // its chains were collected above
+		errs = append(errs, h.Net.RemoveForeignHostPorts(ctx, f))
+	}
+	return errors.Join(errs...)
 }
 
 // removeForeign removes what the reference plugin left.

@@ -85,6 +85,11 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 		h.Log.Info("another network of the container has mapped ports already, they stay with it",
 			"network", in.Key.Network, "container", in.Key.ContainerID, "ports", o.Held)
 	}
+	if in.Observed == nil && in.Prev == nil {
+		if err := foreignHolder(ctx, h, in, ports); err != nil {
+			return err
+		}
+	}
 	if r.conf.hidesSources() {
 		err = errors.Join(
 			toward(ctx, h, in, ends.four.Addr(), meetsLoopback(ports, true), &o.Toward4),

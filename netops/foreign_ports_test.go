@@ -1,0 +1,144 @@
+package netops
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestForeignPorts finds what leads to containers in the rules of each backend, and
+// nothing that other programs lead anywhere.
+func TestForeignPorts(t *testing.T) {
+	iptables := func(program string) func(*testing.T) {
+		return func(t *testing.T) {
+			nat := func(program string, args ...string) { run(t, program, append([]string{"-t", "nat"}, args...)...) }
+			entry := func(program, chain, id string, words ...string) {
+				nat(program, append([]string{"-A", "CNI-HOSTPORT-DNAT", "-m", "comment", "--comment", `dnat name: "net1" id: "` + id + `"`, "-m", "multiport"}, append(words, "-j", chain)...)...)
+			}
+			for _, p := range []string{program, strings.Replace(program, "ip", "ip6", 1)} {
+				nat(p, "-N", "CNI-HOSTPORT-DNAT")
+				nat(p, "-N", "CNI-HOSTPORT-SETMARK")
+				nat(p, "-N", c1HostPorts)
+				nat(p, "-N", c2HostPorts)
+				nat(p, "-N", "CNI-DN-0123456789")
+			}
+			nat(program, "-A", "PREROUTING", "-p", "tcp", "--dport", "1000", "-j", "DNAT", "--to-destination", "10.1.0.9")
+			entry(program, c1HostPorts, "c1", "-p", "tcp", "--destination-ports", "1000,1001", "-s", "10.0.0.0/8")
+			entry(program, c1HostPorts, "c1", "-p", "udp", "--destination-ports", "1000")
+			nat(program, "-A", c1HostPorts, "-p", "tcp", "--dport", "1000", "-s", "10.1.0.0/24", "-j", "CNI-HOSTPORT-SETMARK")
+			nat(program, "-A", c1HostPorts, "-p", "tcp", "--dport", "1000", "-j", "DNAT", "--to-destination", "10.1.0.2:80")
+			nat(program, "-A", c1HostPorts, "-p", "tcp", "--dport", "1001", "-d", "192.0.2.1", "-j", "DNAT", "--to-destination", "10.1.0.2:81")
+			nat(program, "-A", c1HostPorts, "-p", "udp", "--dport", "1000", "-j", "DNAT", "--to-destination", "10.1.0.2:80")
+			entry(program, c2HostPorts, "c2", "-p", "sctp", "--destination-ports", "1002")
+			nat(program, "-A", c2HostPorts, "-p", "sctp", "--dport", "1002", "-j", "DNAT", "--to-destination", "10.1.0.3:80")
+			// A chain that its entry does not name truly.
+			entry(program, "CNI-DN-0123456789", "c3", "-p", "tcp", "--destination-ports", "1000")
+			nat(program, "-A", "CNI-DN-0123456789", "-p", "tcp", "--dport", "1000", "-j", "DNAT", "--to-destination", "10.1.0.4:80")
+			six := strings.Replace(program, "ip", "ip6", 1)
+			entry(six, c1HostPorts, "c1", "-p", "tcp", "--destination-ports", "1000")
+			nat(six, "-A", c1HostPorts, "-p", "tcp", "--dport", "1000", "-d", "2001:db8::1", "-j", "DNAT", "--to-destination", "[fd00::2]:80")
+		}
+	}
+	found4 := []string{`tcp 1000 * "net1" c1`, `tcp 1001 192.0.2.1 "net1" c1`, `udp 1000 * "net1" c1`, `sctp 1002 * "net1" c2`}
+	found6 := []string{`tcp 1000 2001:db8::1 "net1" c1`}
+	unnamed := func(found []string) (out []string) {
+		for _, f := range found {
+			out = append(out, strings.Replace(f, "net1", "", 1))
+		}
+		return out
+	}
+	for _, v := range []struct {
+		name         string
+		set          func(*testing.T)
+		want4, want6 []string
+	}{
+		{"nothing", func(*testing.T) {}, nil, nil},
+		{"iptables-nft", iptables("iptables-nft"), found4, found6},
+		{"iptables-legacy", iptables("iptables-legacy"), found4, found6},
+		{"nftables", func(t *testing.T) {
+			run(t, "nft", `table ip cni_hostport {
+	chain hostports {
+		tcp dport 1000 dnat to 10.1.0.2:80 comment "c1"
+		ip daddr 192.0.2.1 tcp dport 1001 dnat to 10.1.0.2:81 comment "c1"
+		udp dport 1000 dnat to 10.1.0.2:80 comment "c1"
+	}
+	chain hostip_hostports {
+		sctp dport 1002 dnat to 10.1.0.3:80 comment "c2"
+	}
+	chain masquerading { ip saddr 127.0.0.1 ip daddr 10.1.0.2 masquerade comment "c1"; }
+}
+table ip6 cni_hostport {
+	chain hostports { ip6 daddr 2001:db8::1 tcp dport 1000 dnat to [fd00::2]:80 comment "c1"; }
+}
+table ip nat {
+	chain other {
+		tcp dport 1000 dnat to 10.1.0.9:80
+	}
+}`)
+		}, unnamed(found4), unnamed(found6)},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			n := freshNet(t)
+			v.set(t)
+			wanted := func(_ string, port uint16) bool { return port >= 1000 && port <= 1002 }
+			for is6, want := range map[bool][]string{false: v.want4, true: v.want6} {
+				held, err := n.ForeignPorts(t.Context(), is6, wanted)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var have []string
+				for _, p := range held {
+					node := "*"
+					if p.Node.IsValid() {
+						node = p.Node.String()
+					}
+					have = append(have, fmt.Sprintf("%s %d %s %q %s", p.Proto, p.Port, node, p.Network, p.ContainerID))
+				}
+				slices.Sort(have)
+				slices.Sort(want)
+				if !slices.Equal(have, want) {
+					t.Errorf("IPv6 %t: held are %q, want %q", is6, have, want)
+				}
+				if none, err := n.ForeignPorts(t.Context(), is6, func(string, uint16) bool { return false }); err != nil || len(none) > 0 {
+					t.Errorf("IPv6 %t: of no wanted port %v, %v", is6, none, err)
+				}
+			}
+		})
+	}
+}
+
+// TestMatchedPorts: what iptables matches want, by their structures, and
+// structures that are cut off.
+func TestMatchedPorts(t *testing.T) {
+	multiport := make([]byte, 48)
+	copy(multiport, []byte{1, 3, 80, 0, 90, 0, 95, 0})
+	multiport[33] = 1 // the second begins a range
+	source := slices.Clone(multiport)
+	source[0] = 0
+	inverted := slices.Clone(multiport)
+	inverted[47] = 1
+	many := slices.Clone(multiport)
+	many[1] = 255
+	for _, v := range []struct {
+		name string
+		info []byte
+		want string
+	}{
+		{"tcp", []byte{0, 0, 255, 255, 80, 0, 81, 0, 0, 0, 0, 0}, "[{80 81}]"},
+		{"sctp", []byte{80, 0, 80, 0, 0, 0, 255, 255}, "[{80 80}]"},
+		{"udp", []byte{0, 0, 255, 255, 80}, "[]"},
+		{"multiport", multiport, "[{80 80} {90 95}]"},
+		{"multiport", multiport[:47], "[]"},
+		{"multiport", source, "[]"},
+		{"multiport", inverted, "[]"},
+		{"addrtype", multiport, "[]"},
+	} {
+		if have := fmt.Sprint(matchedPorts(v.name, v.info)); have != v.want {
+			t.Errorf("%s %v: %s, want %s", v.name, v.info, have, v.want)
+		}
+	}
+	if have := matchedPorts("multiport", many); len(have) != 14 {
+		t.Errorf("of 15 ports with one range %v", have)
+	}
+}
