@@ -70,9 +70,6 @@ type way struct {
 	ends bool
 	// first tells that it is the first call of ours on the node.
 	first bool
-	// untold tells that the container is not named: what the reference made for
-	// its ID or its address, without the network's name, stays.
-	untold bool
 }
 
 func everyWay() []way {
@@ -97,7 +94,7 @@ func everyWay() []way {
 			c.forgotten = true
 			c.del(ours, "")
 		}},
-		{name: "GC of what is gone", ends: true, untold: true, detach: func(t *testing.T, c *container) {
+		{name: "GC of what is gone", ends: true, detach: func(t *testing.T, c *container) {
 			c.ns.Remove(t)
 			c.gc(roles.AttachmentID{ContainerID: stays, IfName: "eth0"})
 		}},

@@ -6,19 +6,24 @@ import (
 	"encoding/hex"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
+
+// referencePrefix begins the names of the reference's ifbs.
+const referencePrefix = "bwp"
 
 // referenceIFB is the name that the reference plugin (v1.9.1) gives its ifb. The
 // interface is not in it: the attachments of one container to one network
 // share the name.
 func referenceIFB(key store.Key) string {
 	sum := sha512.Sum512([]byte(key.Network + key.ContainerID))
-	return "bwp" + hex.EncodeToString(sum[:6])
+	return referencePrefix + hex.EncodeToString(sum[:6])
 }
 
 // Inherit removes our ifb and limits of an attachment whose record was lost, and
@@ -86,4 +91,43 @@ func servants(ctx context.Context, h *roles.Host, container *netops.Namespace, l
 		return nil, nil
 	}
 	return nil, err
+}
+
+// CheckForeign leaves all as it is: Wire knows the reference's ifb.
+func (r *role) CheckForeign(context.Context, *roles.Host, *attach.Input, *netops.Spec) ([]netops.Difference, error) {
+	return nil, nil
+}
+
+// CollectForeign removes the reference's ifbs, whose names are hashes, of
+// containers that host-local's files know to be of the network, and that are gone.
+func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return err
+	}
+	there := map[string]bool{}
+	for _, l := range links {
+		if l.Kind == "ifb" && strings.HasPrefix(l.Name, referencePrefix) {
+			there[l.Name] = true
+		}
+	}
+	if len(there) == 0 {
+		return nil
+	}
+	for _, v := range req.Valid {
+		delete(there, referenceIFB(store.Key{Network: req.Network, ContainerID: v.ContainerID}))
+	}
+	gone, err := node.Departed(ctx, h, req.Network, req.Valid)
+	if err != nil {
+		return err
+	}
+	var left netops.Spec
+	for _, f := range gone {
+		name := referenceIFB(store.Key{Network: req.Network, ContainerID: f.ContainerID})
+		if there[name] {
+			delete(there, name)
+			left.Add(&netops.Link{In: netops.Host, Name: name, Kind: "ifb"})
+		}
+	}
+	return h.Net.Remove(ctx, left, nil)
 }

@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 
 	"github.com/cnibox/cnibox/netops"
@@ -32,5 +33,19 @@ func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input
 	return diffs, err
 }
 
-// CollectForeign does nothing: the reference's rules tell an address only.
-func (r *role) CollectForeign(context.Context, *roles.Host, *roles.Request) error { return nil }
+// CollectForeign removes the reference's rules, which tell an address only, for
+// those that host-local's files know to be of containers of the network that are gone.
+func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	if !r.conf.accepts(iptables) && !r.conf.accepts(firewalld) {
+		return nil
+	}
+	gone, err := node.Departed(ctx, h, req.Network, req.Valid)
+	if err != nil {
+		return err
+	}
+	var addresses []netip.Addr
+	for _, f := range gone {
+		addresses = append(addresses, f.Addresses...)
+	}
+	return r.removeForeign(ctx, h, addresses)
+}

@@ -3,6 +3,7 @@ package firewall
 import (
 	"context"
 	"errors"
+	"net/netip"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -17,14 +18,19 @@ func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	if err != nil || len(mine) == 0 {
 		return err
 	}
+	return r.removeForeign(ctx, h, mine)
+}
+
+// removeForeign removes what the reference plugin made for addresses.
+func (r *role) removeForeign(ctx context.Context, h *roles.Host, addresses []netip.Addr) error {
 	var errs []error
 	if r.conf.accepts(iptables) {
-		errs = append(errs, h.Net.RemoveForeignForward(ctx, mine))
+		errs = append(errs, h.Net.RemoveForeignForward(ctx, addresses))
 	}
-	for _, a := range mine {
-		if !r.conf.accepts(firewalld) {
-			break
-		}
+	if !r.conf.accepts(firewalld) {
+		return errors.Join(errs...)
+	}
+	for _, a := range addresses {
 		policy, err := h.Net.ForwardPolicy(ctx, a.Is6())
 		if err == nil && policy.Firewalld {
 			err = h.Net.RemoveZoneSource(ctx, netops.ZoneSource{Zone: r.conf.FirewalldZone, Address: a})

@@ -34,7 +34,7 @@ type backup struct {
 // taken only if an interface can have it, and no more of it than the kernel
 // takes: the interface is on its way out.
 func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
-	file := filepath.Join(r.conf.DataDir, in.Key.ContainerID+"_"+in.Key.IfName+".json")
+	file := r.conf.backupFile(in.Key.ContainerID, in.Key.IfName)
 	raw, err := smallfile.ReadOwn(file, maxBackup)
 	if err != nil && !errors.Is(err, smallfile.ErrTooLarge) {
 		if !errors.Is(err, os.ErrNotExist) {
@@ -52,6 +52,16 @@ func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, con
 	if err != nil {
 		h.Log.Warn("cannot set back what the reference plugin tuned", "file", file, "error", err)
 	}
+	return removeBackup(file)
+}
+
+// backupFile is the file of one attachment.
+func (c *Conf) backupFile(containerID, ifName string) string {
+	return filepath.Join(c.DataDir, containerID+"_"+ifName+".json")
+}
+
+// removeBackup deletes a file if it is there.
+func removeBackup(file string) error {
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove a file of the reference plugin: %w", err)
 	}

@@ -2,11 +2,14 @@ package tuning
 
 import (
 	"context"
+	"errors"
+	"os"
 	"slices"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/node"
 )
 
 // CheckForeign leaves out the host's end of a pair: the reference plugin sets
@@ -16,5 +19,18 @@ func (r *role) CheckForeign(_ context.Context, _ *roles.Host, _ *attach.Input, s
 	return nil, nil
 }
 
-// CollectForeign does nothing: the names of the reference's files do not tell the network.
-func (r *role) CollectForeign(context.Context, *roles.Host, *roles.Request) error { return nil }
+// CollectForeign removes the reference's files, whose names do not tell the
+// network, of containers that host-local's files know to be of it, and that are gone.
+func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	if files, err := os.ReadDir(r.conf.DataDir); err != nil || len(files) == 0 {
+		return nil
+	}
+	gone, err := node.Departed(ctx, h, req.Network, req.Valid)
+	errs := []error{err}
+	for _, f := range gone {
+		if f.IfName != "" {
+			errs = append(errs, removeBackup(r.conf.backupFile(f.ContainerID, f.IfName)))
+		}
+	}
+	return errors.Join(errs...)
+}
