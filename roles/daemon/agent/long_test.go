@@ -21,7 +21,10 @@ import (
 // TestThousandChanges: an agent that heard of a thousand changes holds no more goroutines
 // and files than after the first ones. It runs within the test, which counts them.
 func TestThousandChanges(t *testing.T) {
-	const nodes, rounds = 20, 50
+	const (
+		nodes, rounds = 20, 50
+		passing       = 5 // what comes and goes by itself
+	)
 	w := newWorld(t, 0, vxlan)
 	ip(t, "link add under0 type veth peer name under1")
 	t.Cleanup(func() { ip(t, "link del under0") })
@@ -75,7 +78,7 @@ func TestThousandChanges(t *testing.T) {
 			goroutines, open = runtime.NumGoroutine(), files()
 		}
 	}
-	w.within(func() bool { return runtime.NumGoroutine() <= goroutines && files() <= open }, func() string {
+	w.within(func() bool { return runtime.NumGoroutine() <= goroutines+passing && files() <= open+passing }, func() string {
 		stacks := make([]byte, 1<<20)
 		return fmt.Sprintf("%d goroutines and %d files became %d and %d\n%s", goroutines, open, runtime.NumGoroutine(), files(), stacks[:runtime.Stack(stacks, true)])
 	})

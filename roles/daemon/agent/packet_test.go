@@ -7,11 +7,11 @@ import (
 	"net/netip"
 	"os"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // frame is a tunnelled packet as it is on the wire (RFC 7348, section 5).
@@ -76,7 +76,7 @@ func TestPackets(t *testing.T) {
 	if err := from.sendWhole(to.addr4, 1450-headers); err != nil {
 		t.Fatalf("a packet of the MTU: %v", err)
 	}
-	must(t, packets.SetReadDeadline(time.Now().Add(deadline)))
+	must(t, packets.SetReadDeadline(await.Deadline()))
 	b := make([]byte, 65536)
 	for {
 		n, err := packets.Read(b)
@@ -120,7 +120,7 @@ func (p *pod) sendWhole(to netip.Addr, size int) error {
 	if _, err := c.Write(make([]byte, size)); err != nil {
 		return err
 	}
-	_ = c.SetReadDeadline(time.Now().Add(deadline))
+	_ = c.SetReadDeadline(await.Deadline())
 	n, err := c.Read(make([]byte, size+1))
 	if err == nil && n != size {
 		t.Errorf("%d bytes came back of %d", n, size)

@@ -36,12 +36,18 @@ func (n *node) attach() *pod {
 			routes = append(routes, fmt.Sprintf(`{"dst":%q}`, f.Networks[0]))
 		}
 	}
+	return n.attachBy("bridge", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"overlay","type":"bridge","bridge":"cni0","isGateway":true,"mtu":%d,
+		"ipam":{"type":"host-local","ranges":[%s],"routes":[%s]}}`, o.MTU, strings.Join(ranges, ","), strings.Join(routes, ",")))
+}
+
+// attachBy makes a pod by a CNI plugin.
+func (n *node) attachBy(plugin, conf string) *pod {
+	t := n.w.t
+	t.Helper()
 	n.pods++
 	p := &pod{node: n, ns: netopstest.New(t)}
 	p.call = rolestest.Call{
-		Type: "bridge", Verb: "ADD", ID: fmt.Sprintf("%s-pod-%d", n.name, n.pods), Netns: p.ns.Path(), IfName: "eth0",
-		Conf: fmt.Sprintf(`{"cniVersion":"1.0.0","name":"overlay","type":"bridge","bridge":"cni0","isGateway":true,"mtu":%d,
-			"ipam":{"type":"host-local","ranges":[%s],"routes":[%s]}}`, o.MTU, strings.Join(ranges, ","), strings.Join(routes, ",")),
+		Type: plugin, Verb: "ADD", ID: fmt.Sprintf("%s-pod-%d", n.name, n.pods), Netns: p.ns.Path(), IfName: "eth0", Conf: conf,
 	}
 	var out []byte
 	cmd := n.Cmd(p.call)
@@ -67,16 +73,22 @@ func (n *node) attach() *pod {
 // echoPort is where pods answer.
 const echoPort = 7000
 
+// answerTime is after how long a pod that asked asks again.
+const answerTime = 100 * time.Millisecond
+
 // echo answers every datagram to an address, and every TCP connection, until the
 // test is over.
 func (p *pod) echo(a netip.Addr) {
-	t := p.w.t
-	t.Helper()
-	if !a.IsValid() {
-		return
+	p.w.t.Helper()
+	if a.IsValid() {
+		echo(p.w.t, p.ns, a)
 	}
+}
+
+func echo(t *testing.T, ns *netopstest.NS, a netip.Addr) {
+	t.Helper()
 	var c *net.UDPConn
-	p.ns.Do(t, func() (err error) {
+	ns.Do(t, func() (err error) {
 		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, echoPort)))
 		return err
 	})
@@ -95,12 +107,17 @@ func (p *pod) echo(a netip.Addr) {
 
 // asks tells whether another pod answers this one once, in one family.
 func (p *pod) asks(q *pod, v6 bool) bool {
+	p.w.t.Helper()
+	if v6 {
+		return p.asksFrom(p.addr6, q.addr6)
+	}
+	return p.asksFrom(p.addr4, q.addr4)
+}
+
+// asksFrom tells whether an address answers one of the pod's once.
+func (p *pod) asksFrom(from, to netip.Addr) bool {
 	t := p.w.t
 	t.Helper()
-	from, to := p.addr4, q.addr4
-	if v6 {
-		from, to = p.addr6, q.addr6
-	}
 	var c *net.UDPConn
 	p.ns.Do(t, func() (err error) {
 		c, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, echoPort)))
@@ -111,7 +128,7 @@ func (p *pod) asks(q *pod, v6 bool) bool {
 	if _, err := c.Write(b); err != nil {
 		return false
 	}
-	_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	_ = c.SetReadDeadline(time.Now().Add(answerTime))
 	_, err := c.Read(b)
 	return err == nil
 }
@@ -131,49 +148,4 @@ func (w *world) reach(v6 bool, pods ...*pod) time.Duration {
 		}
 	}
 	return time.Since(begin)
-}
-
-// pod2 is an address of a node that answers as a pod does.
-type pod2 struct {
-	*node
-	addr netip.Addr
-}
-
-func (p *pod2) echo(t *testing.T) {
-	t.Helper()
-	var c *net.UDPConn
-	p.ns.Do(t, func() (err error) {
-		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.addr, echoPort)))
-		return err
-	})
-	t.Cleanup(func() { c.Close() })
-	go func() {
-		b := make([]byte, 2048)
-		for {
-			n, from, err := c.ReadFromUDPAddrPort(b)
-			if err != nil {
-				return
-			}
-			_, _ = c.WriteToUDPAddrPort(b[:n], from)
-		}
-	}()
-}
-
-// asksAddr tells whether an address answers the pod once.
-func (p *pod) asksAddr(to netip.Addr) bool {
-	t := p.w.t
-	t.Helper()
-	var c *net.UDPConn
-	p.ns.Do(t, func() (err error) {
-		c, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, echoPort)))
-		return err
-	})
-	defer c.Close()
-	b := []byte("are you there?")
-	if _, err := c.Write(b); err != nil {
-		return false
-	}
-	_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-	_, err := c.Read(b)
-	return err == nil
 }

@@ -7,12 +7,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // TestRepairs cuts what the agent made, row by row of what breaks nodes of
@@ -193,84 +193,6 @@ func TestRegistryDown(t *testing.T) {
 	w.reach(false, pods...)
 }
 
-// TestRestartDuringTransfer: a TCP connection between pods of two nodes does not
-// notice that agents stop, are killed and start again, for CNIBOX_SOAK seconds.
-func TestRestartDuringTransfer(t *testing.T) {
-	w := newWorld(t, 2, vxlan)
-	pods := w.startAll()
-	w.reach(false, pods...)
-	from, to := pods[0], pods[1]
-	var l *net.TCPListener
-	to.ns.Do(t, func() (err error) {
-		l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(to.addr4, echoPort)))
-		return err
-	})
-	defer l.Close()
-	var c *net.TCPConn
-	from.ns.Do(t, func() (err error) {
-		c, err = net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
-		return err
-	})
-	received := make(chan error, 1)
-	stall := make(chan time.Duration, 1)
-	go func() {
-		s, err := l.Accept()
-		if err != nil {
-			received <- err
-			return
-		}
-		defer s.Close()
-		b, last, longest := make([]byte, 1<<16), time.Now(), time.Duration(0)
-		for {
-			_ = s.SetReadDeadline(time.Now().Add(deadline))
-			_, err := s.Read(b)
-			longest = max(longest, time.Since(last))
-			last = time.Now()
-			if err != nil {
-				stall <- longest
-				received <- err
-				return
-			}
-		}
-	}()
-	sent, stop := make(chan error, 1), make(chan struct{})
-	go func() {
-		b := make([]byte, 1<<16)
-		for {
-			select {
-			case <-stop:
-				sent <- c.Close()
-				return
-			default:
-			}
-			_ = c.SetWriteDeadline(time.Now().Add(deadline))
-			if _, err := c.Write(b); err != nil {
-				sent <- err
-				return
-			}
-		}
-	}()
-	soak, _ := strconv.Atoi(os.Getenv("CNIBOX_SOAK"))
-	end := time.Now().Add(time.Duration(soak) * time.Second)
-	for round := 0; round < 3 || time.Now().Before(end); round++ {
-		for _, n := range w.nodes {
-			n.kill()
-			n.start()
-			n.stop()
-			n.start()
-		}
-	}
-	close(stop)
-	if err := <-sent; err != nil {
-		t.Errorf("send: %v", err)
-	}
-	longest := <-stall
-	if err := <-received; err == nil || err.Error() != "EOF" {
-		t.Errorf("receive: %v", err)
-	}
-	t.Logf("the longest silence was %s", longest)
-}
-
 // TestFlannelNode: a node that was made by hand as flannel makes it, whose record
 // has no VNI as the article's, and one of whose agents ours takes over.
 func TestFlannelNode(t *testing.T) {
@@ -292,9 +214,9 @@ func TestFlannelNode(t *testing.T) {
 	// A pod of theirs is an address of the node.
 	theirs.ip("addr add 10.244.201.7/32 dev lo")
 	pod := ours.attach()
-	far := &pod2{node: theirs, addr: netip.MustParseAddr("10.244.201.7")}
-	far.echo(t)
-	w.within(func() bool { return pod.asksAddr(far.addr) }, func() string { return "no traffic to flannel's node\n" + ours.dump() + theirs.dump() })
+	far := netip.MustParseAddr("10.244.201.7")
+	echo(t, theirs.ns, far)
+	w.within(func() bool { return pod.asksFrom(pod.addr4, far) }, func() string { return "no traffic to flannel's node\n" + ours.dump() + theirs.dump() })
 
 	// Our agent takes the other node over: device, MAC and subnet stay, and what
 	// flannel made of us is ours then.
@@ -308,7 +230,7 @@ func TestFlannelNode(t *testing.T) {
 	if out := theirs.ip("route show dev flannel.1"); strings.Contains(out, "proto boot") || strings.Count(out, "\n") != 1 {
 		t.Errorf("routes: %s", out)
 	}
-	w.within(func() bool { return pod.asksAddr(far.addr) }, func() string { return "no traffic after the take-over" })
+	w.within(func() bool { return pod.asksFrom(pod.addr4, far) }, func() string { return "no traffic after the take-over" })
 }
 
 // TestTwins: of two nodes with one VTEP address, whose state was copied and whose agents

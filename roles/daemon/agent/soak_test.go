@@ -51,8 +51,16 @@ func TestSoak(t *testing.T) {
 	}
 	wanted, err := w.valid()
 	must(t, err)
-	w.within(func() bool { _, err := n.verb("agent status", nil); return err == nil }, func() string { return "no status: " + n.log.String() })
-	n.until(fmt.Sprintf("%d programmed", wanted), func(a answer) bool { return a.Ready && a.Peers.Programmed == wanted && a.Peers.Wanted == wanted })
+	programmed := func() {
+		t.Helper()
+		w.within(func() bool { _, err := n.verb("agent status", nil); return err == nil }, func() string { return "no status: " + n.log.String() })
+		n.until(fmt.Sprintf("%d programmed", wanted), func(a answer) bool { return a.Ready && a.Peers.Programmed == wanted && a.Peers.Wanted == wanted })
+	}
+	programmed()
+	// It may not have heard of the last change yet: the next one looks at everything.
+	n.kill()
+	n.launch("-ip-masq")
+	programmed()
 	have := n.picture()
 	n.stop()
 	_, err = n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile()})
@@ -62,6 +70,13 @@ func TestSoak(t *testing.T) {
 	var want string
 	w.within(func() bool { want = n.picture(); return want == have }, func() string {
 		return fmt.Sprintf("after the soak there is\n%s\nand from nothing\n%s", have, want)
+	})
+	for range 5 {
+		n.tamper(r)
+	}
+	var now string
+	w.within(func() bool { now = n.picture(); return now == want }, func() string {
+		return fmt.Sprintf("after it was tampered with there is\n%s\nand before\n%s", now, want)
 	})
 	t.Logf("%d rounds, %d kills, %d peers in the end", rounds, kills, wanted)
 }

@@ -27,14 +27,12 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 func table() roles.Table { return roles.Table{bridge.Role(), hostlocal.Role(), agent.Role()} }
 
 func TestMain(m *testing.M) { rolestest.Main(m, table()) }
-
-// deadline is how long anything may take that is waited for.
-const deadline = 20 * time.Second
 
 // world is nodes on one network, with a registry in a directory.
 type world struct {
@@ -176,10 +174,15 @@ func (n *node) socket() string      { return filepath.Join(n.RunDir(), "agent.so
 
 // launch starts the node's agent, which the node's flags configure.
 func (n *node) launch(flags ...string) {
+	n.w.t.Helper()
+	n.run(n.agent(append(n.flags, flags...)...))
+}
+
+// run starts the node's daemon.
+func (n *node) run(daemon *exec.Cmd) {
 	t := n.w.t
 	t.Helper()
-	n.log = &logBuffer{}
-	n.cmd = n.agent(append(n.flags, flags...)...)
+	n.log, n.cmd = &logBuffer{}, daemon
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	n.ns.Do(t, n.cmd.Start)
 	cmd, log := n.cmd, n.log
@@ -188,7 +191,7 @@ func (n *node) launch(flags ...string) {
 			n.stop()
 		}
 		if t.Failed() {
-			t.Logf("agent of %s:\n%s", n.name, log)
+			t.Logf("daemon of %s:\n%s", n.name, log)
 		}
 	})
 }
@@ -208,16 +211,21 @@ func (n *node) agent(flags ...string) *exec.Cmd {
 
 // start launches the agent and waits until it is ready.
 func (n *node) start(flags ...string) {
+	n.w.t.Helper()
+	n.runReady(n.agent(append(n.flags, flags...)...))
+}
+
+// runReady starts the node's daemon and waits until it says that it is ready.
+func (n *node) runReady(daemon *exec.Cmd) {
 	t := n.w.t
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "notify")
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	must(t, err)
 	defer c.Close()
-	n.Extra = []string{"NOTIFY_SOCKET=" + path}
-	n.launch(flags...)
-	n.Extra = nil
-	must(t, c.SetReadDeadline(time.Now().Add(deadline)))
+	daemon.Env = append(daemon.Env, "NOTIFY_SOCKET="+path)
+	n.run(daemon)
+	must(t, c.SetReadDeadline(await.Deadline()))
 	b := make([]byte, 100)
 	k, err := c.Read(b)
 	if err != nil || string(b[:k]) != "READY=1" {
@@ -238,7 +246,7 @@ func (n *node) end(s syscall.Signal) {
 	p := n.cmd.Process
 	must(n.w.t, p.Signal(s))
 	_ = p.Signal(syscall.SIGCONT) // a test may have failed with it suspended
-	late := time.AfterFunc(deadline, func() { _ = p.Signal(syscall.SIGQUIT) })
+	late := time.AfterFunc(await.Patience, func() { _ = p.Signal(syscall.SIGQUIT) })
 	defer late.Stop()
 	err := n.cmd.Wait()
 	if s == syscall.SIGTERM && err != nil {
@@ -332,11 +340,7 @@ func (n *node) until(what string, is func(answer) bool) answer {
 func (w *world) within(is func() bool, what func() string) time.Duration {
 	w.t.Helper()
 	begin := time.Now()
-	for !is() {
-		if time.Since(begin) > deadline {
-			w.t.Fatal(what())
-		}
-	}
+	await.Until(w.t, is, what)
 	return time.Since(begin)
 }
 
