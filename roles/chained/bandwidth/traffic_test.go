@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 const (
@@ -28,7 +29,7 @@ const (
 	within = 0.10
 	// attempts is how often it is measured: a machine that stands still for
 	// longer than the burst lasts has no tokens to make up for that.
-	attempts = 4
+	attempts = 10
 )
 
 // pod is a container behind a bridge and the bandwidth role.
@@ -95,7 +96,7 @@ func stream(t *testing.T, from, to *netopstest.NS, address string) float64 {
 	defer l.Close()
 	var out net.Conn
 	in(t, from, func() (err error) {
-		out, err = net.DialTimeout("tcp4", l.Addr().String(), 10*time.Second)
+		out, err = net.DialTimeout("tcp4", l.Addr().String(), await.Patience)
 		return err
 	})
 	defer out.Close()
@@ -108,7 +109,7 @@ func stream(t *testing.T, from, to *netopstest.NS, address string) float64 {
 			_, err = out.Write(b)
 		}
 	}()
-	must(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+	must(t, conn.SetReadDeadline(await.Deadline()))
 	_, err = io.CopyN(io.Discard, conn, settled)
 	must(t, err)
 	start := time.Now()

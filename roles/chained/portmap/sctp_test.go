@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // sctpSocket is a raw socket for SCTP in a namespace: kernels of test machines
@@ -20,7 +21,7 @@ func sctpSocket(t *testing.T, ns *netopstest.NS) int {
 		return err
 	})
 	t.Cleanup(func() { _ = unix.Close(fd) })
-	must(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(patience.Seconds())}))
+	must(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(await.Patience.Seconds())}))
 	return fd
 }
 

@@ -14,10 +14,8 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/test/await"
 )
-
-// patience bounds what would otherwise hang.
-const patience = 20 * time.Second
 
 // town is a node with containers behind a bridge, and a host outside:
 //
@@ -203,7 +201,7 @@ func (p *pod) answerPackets(c *net.UDPConn) {
 // address or "".
 func (w *town) dial(from *netopstest.NS, network, source, to string) (net.Conn, error) {
 	w.t.Helper()
-	d := net.Dialer{Timeout: patience}
+	d := net.Dialer{Timeout: await.Patience}
 	if source != "" {
 		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(source)}
 		if network == "udp" {
@@ -225,7 +223,7 @@ func (w *town) dial(from *netopstest.NS, network, source, to string) (net.Conn, 
 		return nil, failed
 	}
 	w.t.Cleanup(func() { _ = c.Close() })
-	return c, c.SetDeadline(time.Now().Add(patience))
+	return c, c.SetDeadline(await.Deadline())
 }
 
 // ask says something on a connection and gives what is answered: "id source".
@@ -458,7 +456,7 @@ func TestGuard(t *testing.T) {
 			_, err = c.Write([]byte("hello"))
 			must(t, err)
 		}
-		must(t, open.SetReadDeadline(time.Now().Add(patience)))
+		must(t, open.SetReadDeadline(await.Deadline()))
 		_, err := open.Read(make([]byte, 10))
 		must(t, err)
 	}
@@ -469,7 +467,7 @@ func TestGuard(t *testing.T) {
 	}
 	run(t, "nft", "flush", "chain", "inet", "cnibox", "portmap_guard")
 	sends()
-	must(t, hidden.SetReadDeadline(time.Now().Add(patience)))
+	must(t, hidden.SetReadDeadline(await.Deadline()))
 	if _, err := hidden.Read(make([]byte, 10)); err != nil {
 		t.Errorf("without the guard nothing arrives either: %v", err)
 	}

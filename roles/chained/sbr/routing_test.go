@@ -11,13 +11,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // change adds or deletes the interface's route of a table to a destination, the
@@ -171,7 +171,7 @@ func (n *node) exchange(addr, bridge string) {
 	}
 	defer c.Close()
 	b := make([]byte, 64)
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.SetDeadline(await.Deadline()); err != nil {
 		n.t.Fatal(err)
 	}
 	if _, err = c.Write([]byte("hello")); err == nil {

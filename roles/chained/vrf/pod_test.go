@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
@@ -17,6 +16,7 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // pod is one container on a node.
@@ -120,7 +120,7 @@ func (p *pod) reaches(address, vrf string) {
 		p.t.Fatal(err)
 	}
 	defer to.Close()
-	if err := to.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := to.SetReadDeadline(await.Deadline()); err != nil {
 		p.t.Fatal(err)
 	}
 	p.ns.Do(p.t, func() error {

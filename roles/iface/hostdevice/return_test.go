@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // TestReturn has a namespace end under a device, which the kernel then brings
@@ -91,7 +92,7 @@ func (r *rig) await(name string) {
 	updates, done := make(chan netlink.LinkUpdate), make(chan struct{})
 	defer close(done)
 	must(r.t, netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{ListExisting: true}))
-	limit := time.After(time.Minute)
+	limit := time.After(await.Patience)
 	for {
 		select {
 		case u := <-updates:
