@@ -23,6 +23,9 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/cnibox/cnibox/test/await"
+	"github.com/cnibox/cnibox/test/port"
 )
 
 // Tokens of the users that the server knows: Admin may do all; Agent is in the
@@ -31,9 +34,6 @@ const (
 	Admin = "admin-token"
 	Agent = "agent-token"
 )
-
-// patience is how long a start may take on a slow machine.
-const patience = 2 * time.Minute
 
 // Server is an API server and its store. It listens on the loopback interface.
 type Server struct {
@@ -112,15 +112,15 @@ func Start(store Store) (s *Server, err error) {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(s.CA)
-	s.http = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}}
+	s.http = &http.Client{Timeout: await.Patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}}
 	if err := s.startEtcd(store); err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	secure, err := port.Free()
 	if err != nil {
 		return nil, err
 	}
-	s.Address = fmt.Sprintf("127.0.0.1:%d", port)
+	s.Address = fmt.Sprintf("127.0.0.1:%d", secure)
 	return s, s.StartAPI()
 }
 
@@ -148,11 +148,11 @@ func (s *Server) startEtcd(store Store) error {
 	if store == CurrentEtcd {
 		path = built("etcd")
 	}
-	client, err := freePort()
+	client, err := port.Free()
 	if err != nil {
 		return err
 	}
-	peer, err := freePort()
+	peer, err := port.Free()
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (s *Server) StartAPI() (err error) {
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(patience)
+	deadline := time.After(await.Patience)
 	for {
 		if _, err = s.Do(http.MethodGet, "/readyz", "", nil); err == nil {
 			return nil
@@ -247,15 +247,6 @@ func loopback() error {
 		return err
 	}
 	return netlink.LinkSetUp(lo)
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // Do sends a request as the administrator and returns the reply's body. kind is

@@ -2,10 +2,11 @@ package kubetest
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
-	"runtime"
 	"testing"
-	"time"
+
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // InstallNetworks has the server know NetworkAttachmentDefinitions, as the
@@ -29,25 +30,22 @@ func (s *Server) InstallNetworks(tb testing.TB) {
 			}},
 		},
 	}, http.StatusConflict)
-	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
-		var crd struct {
-			Status struct {
-				Conditions []struct{ Type, Status string }
-			}
+	var crd struct {
+		Status struct {
+			Conditions []struct{ Type, Status string }
 		}
+	}
+	await.Until(tb, func() bool {
 		if err := json.Unmarshal(s.Must(tb, http.MethodGet, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"+name, "", nil), &crd); err != nil {
 			tb.Fatal(err)
 		}
 		for _, c := range crd.Status.Conditions {
 			if c.Type == "Established" && c.Status == "True" {
 				// It is served a moment after that.
-				if _, err := s.Do(http.MethodGet, "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions", "", nil); err == nil {
-					return
-				}
+				_, err := s.Do(http.MethodGet, "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions", "", nil)
+				return err == nil
 			}
 		}
-		if time.Now().After(deadline) {
-			tb.Fatalf("NetworkAttachmentDefinitions are not served: %+v", crd)
-		}
-	}
+		return false
+	}, func() string { return fmt.Sprintf("NetworkAttachmentDefinitions are not served: %+v", crd) })
 }
