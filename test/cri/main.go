@@ -44,7 +44,7 @@ func main() {
 func run(args []string) error {
 	global := flag.NewFlagSet("cripods", flag.ExitOnError)
 	socket := global.String("socket", "/run/containerd/containerd.sock", "the runtime's `path`")
-	timeout := global.Duration("timeout", 2*time.Minute, "`time` for the whole call")
+	timeout := global.Duration("timeout", 8*time.Minute, "`time` for the whole call")
 	if err := global.Parse(args); err != nil {
 		return err
 	}

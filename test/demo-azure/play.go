@@ -194,7 +194,7 @@ func (d *demo) ping() error {
 				fmt.Fprint(w, "-\t")
 				continue
 			}
-			if _, err := d.Output(from.netns, "busybox", "ping", "-q", "-c", "1", "-W", "3", to.addr); err != nil {
+			if _, err := d.Output(from.netns, "busybox", "ping", "-q", "-c", "1", "-W", "60", to.addr); err != nil {
 				return fmt.Errorf("%s to %s: %w", from.name, to.addr, err)
 			}
 			fmt.Fprint(w, "ok\t")

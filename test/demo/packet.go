@@ -26,7 +26,7 @@ func (d *demo) packet() error {
 		return fmt.Errorf("listen on the wire: %w", err)
 	}
 	defer unix.Close(wire)
-	if _, err := d.Output(from.Netns, "busybox", "ping", "-c", "1", "-W", "3", to.Address.String()); err != nil {
+	if _, err := d.Output(from.Netns, "busybox", "ping", "-c", "1", "-W", "60", to.Address.String()); err != nil {
 		return err
 	}
 	outer, err := tunnelled(wire, from.Address, to.Address)
@@ -89,7 +89,7 @@ func listen(netns, port string) (fd int, err error) {
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, all); err != nil {
 			return err
 		}
-		timeout := unix.NsecToTimeval(int64(3 * time.Second))
+		timeout := unix.NsecToTimeval(int64(time.Minute))
 		return errors.Join(unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Index}),
 			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout))
 	})

@@ -24,7 +24,7 @@ import (
 )
 
 // limit bounds every single program.
-const limit = time.Minute
+const limit = 3 * time.Minute
 
 // side is one of the two that are compared.
 type side struct {
@@ -180,7 +180,7 @@ func (h *host) in(container string, f func() error) (err error) {
 
 // ping tells whether a container gets an answer from an address.
 func (h *host) ping(container, address string) string {
-	if _, err := h.run("nsenter", "--net="+netns(container), "busybox", "ping", "-c", "1", "-W", "2", address); err != nil {
+	if _, err := h.run("nsenter", "--net="+netns(container), "busybox", "ping", "-c", "1", "-W", "10", address); err != nil {
 		return "no answer"
 	}
 	return "answer"
@@ -215,7 +215,7 @@ func (h *host) dial(from, address string) string {
 		from = ""
 	}
 	err := h.in(from, func() error {
-		conn, err := net.DialTimeout("tcp", address, 5*time.Second)
+		conn, err := net.DialTimeout("tcp", address, 10*time.Second)
 		if err != nil {
 			return nil
 		}

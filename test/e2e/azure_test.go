@@ -53,16 +53,17 @@ func (h *host) addFabric(t *testing.T, cnibox string) {
 	h.run(t, "sysctl", "-qw", "net.ipv4.ip_forward=1") // a Kubernetes node forwards: host ports need it
 	h.run(t, "ip", "addr", "add", nodeIP+"/16", "dev", "eth0")
 	h.run(t, "ip", "link", "set", "eth0", "up")
+	h.run(t, "sh", "-c", "until ip -br link show dev eth0 | grep -q ' UP '; do :; done")
 	h.run(t, "ip", "route", "add", "default", "via", "10.240.0.1")
 	h.start(t, "ip", "netns", "exec", fabric, cnibox, "cloud-sim", "-mac", nodeMAC, "-own", nodeIP, "-subnet", vnet,
 		"-addresses", fmt.Sprint(azureFree), "azure")
 	h.run(t, "sh", "-c", "until "+cnibox+" cloud-sim count; do :; done")
 }
 
-// uplinkState is what a restored node must have again.
+// uplinkState is what a restored node must have again; link-local addresses come in the kernel's own time.
 func (h *host) uplinkState(t *testing.T) string {
 	t.Helper()
-	return h.run(t, "ip", "-br", "addr", "show", "dev", "eth0") + h.run(t, "ip", "route", "show") + h.run(t, "ip", "-br", "link", "show", "dev", "eth0")
+	return h.run(t, "ip", "-br", "addr", "show", "dev", "eth0", "scope", "global") + h.run(t, "ip", "route", "show") + h.run(t, "ip", "-br", "link", "show", "dev", "eth0")
 }
 
 // azureFiles is what a reader of azure's two state files looks for.
@@ -200,7 +201,7 @@ func (h *host) reachAll(t *testing.T, pods []pod) {
 		in := []string{"nsenter", "--net=" + p.Netns}
 		ping := func(from []string, to string) {
 			t.Helper()
-			h.run(t, append(from, "busybox", "ping", "-c1", "-W5", to)...)
+			h.run(t, append(from, "busybox", "ping", "-c1", "-W60", to)...)
 		}
 		www := filepath.Join(h.dir, p.ID)
 		writeFile(t, filepath.Join(www, "word"), p.Name)

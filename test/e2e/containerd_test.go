@@ -55,12 +55,12 @@ func TestContainerd(t *testing.T) {
 		inPod := func(args ...string) string {
 			return h.run(t, append([]string{"nsenter", "--net=" + p.Netns, "busybox"}, args...)...)
 		}
-		inPod("ping", "-c1", "-W5", pods[(i+1)%len(pods)].IPs[0])
-		inPod("ping", "-c1", "-W5", "127.0.0.1")
+		inPod("ping", "-c1", "-W60", pods[(i+1)%len(pods)].IPs[0])
+		inPod("ping", "-c1", "-W60", "127.0.0.1")
 		if got := inPod("wget", "-qO-", url); got != word {
 			t.Errorf("pod %q got %q from the host", p.Name, got)
 		}
-		h.run(t, "busybox", "ping", "-c1", "-W5", p.IPs[0])
+		h.run(t, "busybox", "ping", "-c1", "-W60", p.IPs[0])
 	}
 
 	var removed []string

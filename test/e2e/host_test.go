@@ -26,7 +26,7 @@ import (
 
 // limit bounds every single command, so that a hanging runtime ends as a failure with its log. (Busybox's own limit, wget -T,
 // crashes in Debian's static build.)
-const limit = 3 * time.Minute
+const limit = 8 * time.Minute
 
 // hostScript is the first process of a host. It makes the mounts private before anything is mounted, and lives until its
 // standard input closes; it stays a shell because a shell collects orphans.

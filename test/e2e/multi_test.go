@@ -154,7 +154,7 @@ func (h *multiHost) wantInterfaces(t *testing.T, p pod, want map[string]string) 
 // ping sends one packet from a pod.
 func (h *multiHost) ping(t *testing.T, from pod, to string) {
 	t.Helper()
-	h.run(t, "nsenter", "--net="+from.Netns, "busybox", "ping", "-c1", "-W5", to)
+	h.run(t, "nsenter", "--net="+from.Netns, "busybox", "ping", "-c1", "-W60", to)
 }
 
 // TestContainerdMulti runs pods with a default network and three more, each of another kind, and removes them after their definitions are gone.

@@ -75,11 +75,11 @@ func TestContainerdNetworks(t *testing.T) {
 			}
 			for i, p := range running {
 				for _, ip := range running[(i+1)%len(running)].IPs {
-					h.run(t, "nsenter", "--net="+p.Netns, "busybox", "ping", "-c1", "-W5", ip)
+					h.run(t, "nsenter", "--net="+p.Netns, "busybox", "ping", "-c1", "-W60", ip)
 				}
 				for _, ip := range p.IPs {
 					if tc.routed {
-						h.run(t, "busybox", "ping", "-c1", "-W5", ip)
+						h.run(t, "busybox", "ping", "-c1", "-W60", ip)
 					}
 				}
 			}
@@ -133,7 +133,7 @@ func TestPodmanMacvlan(t *testing.T) {
 				t.Errorf("%d attachments for 2 containers", got.attachments)
 			}
 			for i, name := range []string{"one", "two"} {
-				p.run(t, "exec", name, "ping", "-c1", "-W5", ips[1-i])
+				p.run(t, "exec", name, "ping", "-c1", "-W60", ips[1-i])
 			}
 			p.run(t, "rm", "--force", "--time", "0", "one", "two")
 			h.wantNothingLeft(t, before, words)

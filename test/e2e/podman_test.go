@@ -61,6 +61,7 @@ func TestPodman(t *testing.T) {
 	for _, name := range []string{"one", "two"} {
 		p.run(t, "run", "--detach", "--name", name, "--network", network, "--cap-add", "NET_RAW", "--cgroup-parent", h.cgroup, "localhost/box:1",
 			"-c", "echo I am "+name+" >/tmp/word; exec httpd -f -p 80 -h /tmp")
+		p.awaitWeb(t, name, 80)
 		var c []container
 		decode(t, p.run(t, "inspect", name), &c)
 		got := c[0].NetworkSettings.Networks[network]
@@ -78,8 +79,8 @@ func TestPodman(t *testing.T) {
 	}
 	url, word := h.serve(t)
 	for i, name := range []string{"one", "two"} {
-		p.run(t, "exec", name, "ping", "-c1", "-W5", ips[1-i])
-		p.run(t, "exec", name, "ping", "-c1", "-W5", gateway)
+		p.run(t, "exec", name, "ping", "-c1", "-W60", ips[1-i])
+		p.run(t, "exec", name, "ping", "-c1", "-W60", gateway)
 		if got, want := p.run(t, "exec", name, "wget", "-qO-", "http://"+ips[1-i]+"/word"), "I am "+[]string{"two", "one"}[i]+"\n"; got != want {
 			t.Errorf("container %q got %q from the other, want %q", name, got, want)
 		}

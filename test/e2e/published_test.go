@@ -35,6 +35,12 @@ func (h *host) dropOutside(t *testing.T) {
 	h.run(t, "ip", "netns", "del", outside)
 }
 
+// awaitWeb waits until a container's HTTP server listens on a port, the last one of several.
+func (p podman) awaitWeb(t *testing.T, name string, port int) {
+	t.Helper()
+	p.run(t, "exec", name, "sh", "-c", fmt.Sprintf("until wget -q -O /dev/null http://127.0.0.1:%d/word; do :; done", port))
+}
+
 // web is a container's command: an HTTP server on three ports that tells its name.
 func web(name string) string {
 	return "echo I am " + name + " >/tmp/word; for p in 80 81 82; do httpd -p $p -h /tmp; done; exec sleep 100000"
@@ -64,6 +70,7 @@ func TestPodmanPublished(t *testing.T) {
 	runOne := func(name string, more ...string) container {
 		args := append([]string{"run", "--detach", "--name", name, "--network", network, "--cap-add", "NET_RAW", "--cgroup-parent", h.cgroup}, more...)
 		p.run(t, append(args, "localhost/box:1", "-c", web(name))...)
+		p.awaitWeb(t, name, 82)
 		var c []container
 		decode(t, p.run(t, "inspect", name), &c)
 		return c[0]
@@ -109,6 +116,7 @@ func TestPodmanPublished(t *testing.T) {
 	}
 	p.run(t, "stop", "--time", "0", "two")
 	p.run(t, "start", "two")
+	p.awaitWeb(t, "two", 82)
 	see("after stop and start")
 	var again []container
 	decode(t, p.run(t, "inspect", "two"), &again)
@@ -139,15 +147,15 @@ func TestPodmanIsolate(t *testing.T) {
 			ips[name] = c[0].NetworkSettings.Networks[n.name].IPAddress
 		}
 	}
-	ping := func(from, to string) bool {
-		t.Helper()
-		out := p.run(t, "exec", from, "sh", "-c", "ping -c1 -W1 "+ips[to]+" >/dev/null && echo reached || echo not reached")
-		return out == "reached\n"
-	}
 	for from := range ips {
 		for to := range ips {
-			if got, want := ping(from, to), from[:len("walled0")] == to[:len("walled0")]; got != want {
-				t.Errorf("ping from %s to %s: %v, want %v", from, to, got, want)
+			want, wait := "not reached\n", "1"
+			if from[:len("walled0")] == to[:len("walled0")] {
+				want, wait = "reached\n", "60"
+			}
+			got := p.run(t, "exec", from, "sh", "-c", "ping -c1 -W"+wait+" "+ips[to]+" >/dev/null && echo reached || echo not reached")
+			if got != want {
+				t.Errorf("ping from %s to %s: %swant: %s", from, to, got, want)
 			}
 		}
 	}

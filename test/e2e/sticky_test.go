@@ -86,8 +86,8 @@ func TestContainerdSticky(t *testing.T) {
 			second := run(1, "-attempt", "2")
 			words = append(words, wantDistinct(t, append(second, again...), n+3, netip.MustParsePrefix(subnet))...)
 			remove(again[0].ID)
-			h.run(t, "busybox", "ping", "-c1", "-W5", second[0].IPs[0])
-			h.run(t, "nsenter", "--net="+second[0].Netns, "busybox", "ping", "-c1", "-W5", again[1].IPs[0])
+			h.run(t, "busybox", "ping", "-c1", "-W60", second[0].IPs[0])
+			h.run(t, "nsenter", "--net="+second[0].Netns, "busybox", "ping", "-c1", "-W60", again[1].IPs[0])
 			remove(second[0].ID)
 			third := run(1, "-attempt", "3")
 			if third[0].IPs[0] != second[0].IPs[0] {

@@ -31,7 +31,7 @@ type Stage struct {
 }
 
 // Main is a demo's main function: play runs in namespaces of its own, on a host with
-// an empty /run, at most a minute.
+// an empty /run, at most five minutes: a machine may be busy with other things.
 func Main(play func(*Stage) error) {
 	binary := flag.String("cnibox", "bin/cnibox", "the cnibox binary")
 	flag.Parse()
@@ -47,7 +47,7 @@ func run(binary string, play func(*Stage) error) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	binary, err := filepath.Abs(binary)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // pingTimeout is how long an answer may take.
-const pingTimeout = 2 * time.Second
+const pingTimeout = 5 * time.Second
 
 // Types of ICMP messages (RFC 792).
 const (
