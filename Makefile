@@ -56,7 +56,7 @@ UPPER := TestRole/(layer3|l2)/(versions|fault)|TestRole/.*/(life|del|gc|status|t
 test-vm: setup bin/peers/bridge
 	$(GO) build -o bin/vm/run ./test/vm
 	bin/vm/run -timeout 50m -copy bin/peers -copy examples -env CNIBOX_SWEEP=$(SWEEP) -skip '$(VMSKIP)' ./netops \
-		'./roles/iface/bridge=TestRole/(trunk|both|empty)/(life|del|gc|tamper)|TestRole/vlan/(life|del|gc|status|versions|tamper|fault)|TestRemoveEmptyVLANGateway' \
+		'./roles/iface/bridge=TestRole/(trunk|both|empty)/(life|del|gc|tamper)|TestRole/vlan/(life|del|gc|status|versions|tamper|fault)|TestRemoveEmptyVLANGateway|TestVLANsIdle' \
 		'./roles/iface/macvlan=TestRole/layer3/(life|del|gc|status|versions|tamper)' './roles/iface/ipvlan=$(UPPER)' './roles/iface/vlan=$(UPPER)' \
 		'./roles/iface/hostdevice=TestReturn|TestHardware$$' ./roles/iface/dummy \
 		'./roles/iface/ptp=TestTraffic|TestRole/(dual|host|single)/(life|del|gc)' './roles/iface/routed=TestTraffic|TestNodePort|TestRole/cloud/(life|del|gc)' './roles/iface/tap=TestKeys|TestTraffic|TestBridge' \
@@ -91,11 +91,15 @@ bin/kube/kube-apiserver: test/kube/go.sum
 	cd test/kube && $(GO) build -o ../../bin/kube/etcd go.etcd.io/etcd/server/v3
 	cd test/kube && $(GO) build -o ../../bin/kube/kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
 
+# flannel's own daemon, for nodes that share a cluster with ours.
+bin/kube/flanneld: test/flannel/go.sum test/flannel/main.go
+	cd test/flannel && $(GO) build -o ../../bin/kube/flanneld .
+
 # The tests with the build tag kube; what a test leaves running ends with its process namespace.
 KUBE := ./store/cluster/kube/...
-test-kube: setup bin/kube/kube-apiserver
+test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld
 	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 10m $(KUBE)
-	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run Kube -p 1 -count 1 -timeout 10m ./roles/daemon/agent ./roles/meta/multi
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 10m ./roles/daemon/agent ./roles/meta/multi
 
 bench: setup build bin/peers/bridge
 	$(GO) run ./test/bench -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md

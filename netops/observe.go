@@ -36,6 +36,8 @@ type LinkInfo struct {
 	Promisc bool
 	// Table is a VRF's routing table.
 	Table int
+	// VLANFiltering tells of a bridge that its ports' VLANs count.
+	VLANFiltering bool
 	// Hairpin and Isolated are a bridge port's.
 	Hairpin, Isolated bool
 	// Uplink is the interface that a bridge has the place of, or is about to (see
@@ -123,7 +125,7 @@ func (l *linkState) info() LinkInfo {
 		Name: l.name, Index: l.index, Kind: l.kind, MAC: l.mac.String(), MTU: l.mtu,
 		Up: l.isUp(), OperUp: l.oper == operUp, Alias: l.alias,
 		MasterIndex: l.master, PeerIndex: l.peer, Promisc: l.isPromisc(),
-		Mode: l.mode, VLANID: l.vlanID, Table: l.table,
+		Mode: l.mode, VLANID: l.vlanID, Table: l.table, VLANFiltering: l.vlanFiltering,
 	}
 	if ownLabel(l.alias) == takeoverLabel {
 		i.Uplink = aliasUplink(l.alias)

@@ -2,7 +2,9 @@ package bridge_test
 
 import (
 	"encoding/json"
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -121,4 +123,28 @@ func TestBridgeAddress(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestVLANsIdle: VLANs on somebody's bridge that does not filter them. ADD succeeds,
+// as the reference's does, and says so; what was wanted holds once the bridge filters.
+func TestVLANsIdle(t *testing.T) {
+	netopstest.NeedVLANFiltering(t)
+	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
+	t.Cleanup(func() { must(t, netlink.LinkDel(link(t, "br0"))) })
+	p := newPods(t, rolestest.WithKeys(t, trunk, map[string]any{"cniVersion": "1.1.0"}))
+	const fix = "ip link set br0 type bridge vlan_filtering 1"
+	a := p.OK(p.call("ADD", "a"))
+	p.results["a"] = a.Stdout
+	if strings.Count(a.Stderr, fix) != 1 {
+		t.Errorf("ADD says %q, want %q once", a.Stderr, fix)
+	}
+	p.mentions(p.Fail(p.call("CHECK", "a"), 106), "vlan_filtering")
+	if out, err := exec.Command("ip", strings.Fields(fix)[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", fix, err, out)
+	}
+	p.check("a")
+	if b := p.OK(p.call("ADD", "b")); strings.Contains(b.Stderr, fix) {
+		t.Errorf("ADD says %q of a bridge that filters", b.Stderr)
+	}
+	p.del("a", "b")
 }

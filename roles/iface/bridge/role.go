@@ -86,6 +86,10 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	if err != nil {
 		return err
 	}
+	if r.vlansIdle(bridge) && in.Observed == nil && in.Prev == nil {
+		h.Log.Warn("the bridge does not filter VLANs: what the configuration says of them has no effect, and CHECK fails, until 'ip link set "+
+			bridge.Name+" type bridge vlan_filtering 1'", "network", in.Key.Network)
+	}
 	if o.bridge.Exists && bridge.Alias != node.SharedAlias && in.Prev == nil {
 		if o.followsPorts, err = followsPorts(ctx, h, bridge); err != nil {
 			return err
@@ -98,6 +102,13 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	}
 	in.Observed = o
 	return nil
+}
+
+// vlansIdle tells whether the VLANs of an existing bridge's ports would not count.
+// It is no error of ADD, as it is none of the reference: the bridge is somebody's,
+// may filter later, and a trunk works without.
+func (r *role) vlansIdle(bridge netops.LinkInfo) bool {
+	return r.conf.vlanAware() && bridge.Kind == "bridge" && !bridge.VLANFiltering
 }
 
 // observeLink reads a host link, or chooses a random MAC for one that is absent.
