@@ -45,7 +45,9 @@ func (l *Lock) unlock() {
 // before its first change until after its last. It waits for at most
 // LockTimeout, then fails with ErrBusy.
 func (s *Store) LockAttachment(ctx context.Context, k Key) (*Lock, error) {
-	l, err := s.lockByte(s.wait(ctx), attachmentByte(k), true)
+	w := s.wait(ctx)
+	w.what = k.describe()
+	l, err := s.lockByte(w, attachmentByte(k), true)
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", k.describe(), err)
 	}
@@ -62,7 +64,9 @@ func (s *Store) TryLockAttachment(ctx context.Context, k Key) (*Lock, bool, erro
 // exclusive for whoever makes or removes it, not exclusive for its users. It
 // waits for at most LockTimeout, then fails with ErrBusy.
 func (s *Store) LockShared(ctx context.Context, name string, exclusive bool) (*Lock, error) {
-	l, err := s.lockByte(s.wait(ctx), sharedByte(name), exclusive)
+	w := s.wait(ctx)
+	w.what = name
+	l, err := s.lockByte(w, sharedByte(name), exclusive)
 	if err != nil {
 		return nil, fmt.Errorf("lock shared object %q: %w", name, err)
 	}

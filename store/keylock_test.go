@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -35,6 +36,44 @@ func TestLockAttachmentExcludes(t *testing.T) {
 	if most.Load() != 1 {
 		t.Errorf("%d inside at once", most.Load())
 	}
+}
+
+// Whoever had to wait is told of it, whether or not he got the lock.
+func TestWaited(t *testing.T) {
+	o := options(t)
+	var told []string
+	o.Waited = func(what string, d time.Duration) {
+		if d <= 0 {
+			t.Errorf("waited %v for %q", d, what)
+		}
+		told = append(told, what)
+	}
+	s := store.New(o)
+	l, err := s.LockShared(t.Context(), "bridge/cni0", true)
+	if err == nil {
+		err = s.Update(t.Context(), func(*store.Tx) error { return nil })
+	}
+	if err != nil || len(told) > 0 {
+		t.Fatalf("%v, told of %q, and nobody waited", err, told)
+	}
+	err = s.View(t.Context(), func(*store.Tx) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		_, err := s.LockShared(ctx, "bridge/cni0", false)
+		if !errors.Is(err, store.ErrBusy) {
+			t.Errorf("a lock that is held: %v", err)
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		return s.View(ctx, func(*store.Tx) error { return nil })
+	})
+	if !errors.Is(err, store.ErrBusy) {
+		t.Errorf("a file in use: %v", err)
+	}
+	if want := []string{"bridge/cni0", s.Path()}; !slices.Equal(told, want) {
+		t.Errorf("told of %q, want %q", told, want)
+	}
+	l.Unlock()
 }
 
 func TestLocksAreApart(t *testing.T) {

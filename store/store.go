@@ -38,6 +38,9 @@ type Options struct {
 	Fresh func(ctx context.Context, tx *Tx) error
 	// Now is the clock; nil for the machine's.
 	Now func() time.Time
+	// Waited is told of every wait for a lock that was another's, whether or not it was
+	// to be had; nil for nobody. What is a file's path or the name of the lock.
+	Waited func(what string, d time.Duration)
 	// Probe sees every transaction and lock; tests make the n-th one fail. The
 	// ops are "view", "update", "keep view" and "keep update" before a file is
 	// opened, "commit" and "keep commit" before the changes are written,

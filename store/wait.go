@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,11 +28,15 @@ type wait struct {
 	// never: a lock that is held is ErrBusy at once.
 	never bool
 	w     *waiters
+	// what is waited for, where the file's name does not tell, and told is
+	// Options.Waited.
+	what string
+	told func(what string, d time.Duration)
 }
 
 func (s *Store) wait(ctx context.Context) wait {
 	now := time.Now()
-	return wait{ctx: ctx, start: now, deadline: now.Add(s.o.LockTimeout), w: &s.waiters}
+	return wait{ctx: ctx, start: now, deadline: now.Add(s.o.LockTimeout), w: &s.waiters, told: s.o.Waited}
 }
 
 // expired is ErrBusy, and the context's error if that ended, when the time is up.
@@ -71,7 +76,13 @@ func (w wait) acquire(f *os.File, l lock) error {
 	if w.w.abandoned.Load() >= maxWaiters {
 		return errors.Join(fmt.Errorf("%w: %d earlier calls still wait", ErrBusy, maxWaiters), f.Close())
 	}
-	return w.block(f, l)
+	if w.told == nil {
+		return w.block(f, l)
+	}
+	start := time.Now()
+	err = w.block(f, l)
+	w.told(cmp.Or(w.what, f.Name()), time.Since(start))
+	return err
 }
 
 // block waits in a thread of its own: no lock call can be given a deadline.

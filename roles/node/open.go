@@ -59,6 +59,7 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 		o.CacheDirs = []string{defaultCacheDir, filepath.Join(so.RunDir, "cli", "results")}
 	}
 	so.Role, so.Program, so.Probe = o.Role, o.Program, o.StoreProbe
+	so.Waited = func(what string, d time.Duration) { o.Log.Debug("waited for a lock", "lock", what, "took", d) }
 
 	h := &roles.Host{Role: o.Role, Program: o.Program, Log: o.Log, Now: utcNow}
 	h.Net = netops.New(netops.Options{

@@ -74,3 +74,12 @@ func TestMajorMinor(t *testing.T) {
 		}
 	}
 }
+
+func TestLongestWait(t *testing.T) {
+	got, err := longestOf([]byte("time=2026-11-22T09:00:00.000Z level=DEBUG msg=\"waited for a lock\" role=azure-vnet lock=/run/cnibox/x/node.db took=1.5ms\n" +
+		"time=2026-11-22T09:00:00.000Z level=DEBUG msg=\"waited for a lock\" role=azure-vnet lock=azureview/run took=12.25ms\n" +
+		"time=2026-11-22T09:00:00.000Z level=DEBUG msg=\"call is done\" role=azure-vnet verb=ADD took=99ms error=<nil>\n"))
+	if err != nil || got != 12250*time.Microsecond {
+		t.Errorf("longestOf: %v, %v", got, err)
+	}
+}
