@@ -8,19 +8,14 @@ import (
 	"github.com/cnibox/cnibox/roles/all/plugins"
 	"github.com/cnibox/cnibox/roles/daemon/agent"
 	"github.com/cnibox/cnibox/roles/daemon/cloudsim"
-	"github.com/cnibox/cnibox/roles/iface/azurevnet"
-	"github.com/cnibox/cnibox/roles/iface/routed"
-	"github.com/cnibox/cnibox/roles/ipam/cloud"
+	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 	"github.com/cnibox/cnibox/roles/meta/multi"
 )
 
 // Table is every role, by kind and name. A new role is one line, here or in
 // package plugins.
 func Table() roles.Table {
-	t := append(plugins.Table(),
-		azurevnet.Role(),
-		routed.Role(),
-		cloud.Role(),
+	t := append(plugins.Table(online.Web{}),
 		multi.Role(),
 		agent.Role(),
 		cloudsim.Role(),

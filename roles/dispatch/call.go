@@ -44,6 +44,9 @@ func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb 
 	if err == nil {
 		return exitOK
 	}
+	if p.Partial && !c.printed && errors.Is(err, roles.ErrPartial) {
+		return Unfinished
+	}
 	if c.printed {
 		// A second document would make both unreadable.
 		c.log.Error("call failed after its result was printed", "error", err)

@@ -69,7 +69,7 @@ func (d *delegator) Add(ctx context.Context, typ string, req *roles.Request) (*r
 func nothingDone(err error) bool {
 	var executed *DelegateError
 	return !errors.As(err, &executed) &&
-		(errors.Is(err, roles.ErrNoPlugin) || errors.Is(err, roles.ErrConf) || errors.Is(err, roles.ErrAttached))
+		(errors.Is(err, roles.ErrNoPlugin) || errors.Is(err, roles.ErrConf) || errors.Is(err, roles.ErrAttached) || errors.Is(err, roles.ErrPartial))
 }
 
 func (d *delegator) Del(ctx context.Context, typ string, req *roles.Request) error {

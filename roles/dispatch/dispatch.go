@@ -33,7 +33,8 @@ const (
 type Process struct {
 	Table roles.Table
 	// Partial says that the binary has more roles than Table: a delegate that is not
-	// in there is executed, though its file is the binary's own.
+	// in there is executed, though its file is the binary's own. A call that fails with
+	// roles.ErrPartial is Main's Unfinished then.
 	Partial bool
 	// Args is the whole command line: the program's name comes first.
 	Args []string
@@ -69,6 +70,10 @@ func (p *Process) IsPlugin() bool {
 	role, _, args := p.selected()
 	return role != nil && p.IsCall() && !runs(role, args)
 }
+
+// Unfinished is what Main returns of a call that is to be begun anew with the whole
+// program: it has read standard input, and done and printed nothing.
+const Unfinished = -1
 
 // runs tells whether a role is meant to run, not to answer a call.
 func runs(role *roles.Role, args []string) bool {

@@ -1,5 +1,5 @@
 // Package plugins lists the roles that a call begins with: those that speak to
-// nobody over HTTP. What such a role imports, every call of each of them pays for.
+// nobody over HTTP, or seldom. What such a role imports, every call of each of them pays for.
 package plugins
 
 import (
@@ -10,6 +10,7 @@ import (
 	"github.com/cnibox/cnibox/roles/chained/sbr"
 	"github.com/cnibox/cnibox/roles/chained/tuning"
 	"github.com/cnibox/cnibox/roles/chained/vrf"
+	"github.com/cnibox/cnibox/roles/iface/azurevnet"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
 	"github.com/cnibox/cnibox/roles/iface/dummy"
 	"github.com/cnibox/cnibox/roles/iface/hostdevice"
@@ -17,17 +18,22 @@ import (
 	"github.com/cnibox/cnibox/roles/iface/loopback"
 	"github.com/cnibox/cnibox/roles/iface/macvlan"
 	"github.com/cnibox/cnibox/roles/iface/ptp"
+	"github.com/cnibox/cnibox/roles/iface/routed"
 	"github.com/cnibox/cnibox/roles/iface/tap"
 	"github.com/cnibox/cnibox/roles/iface/vlan"
+	"github.com/cnibox/cnibox/roles/ipam/cloud"
+	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
 	"github.com/cnibox/cnibox/roles/ipam/dhcp"
 	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
 	"github.com/cnibox/cnibox/roles/ipam/static"
 	"github.com/cnibox/cnibox/roles/meta/overlay"
 )
 
-// Table is these roles, by kind and name.
-func Table() roles.Table {
+// Table is these roles, by kind and name. web is the way to clouds; nil where a call that
+// has to ask is left to the whole program.
+func Table(web wire.Web) roles.Table {
 	return roles.Table{
+		azurevnet.Role(),
 		bridge.Role(),
 		dummy.Role(),
 		hostdevice.Role(),
@@ -35,8 +41,10 @@ func Table() roles.Table {
 		loopback.Role(),
 		macvlan.Role(),
 		ptp.Role(),
+		routed.Role(),
 		tap.Role(),
 		vlan.Role(),
+		cloud.Role(web),
 		dhcp.Role(),
 		hostlocal.Role(),
 		static.Role(),

@@ -14,13 +14,15 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/azureview"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
+	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/sticky"
 	"github.com/cnibox/cnibox/store"
 )
 
-// Role is the IPAM role cloud.
-func Role() roles.Role {
+// Role is the IPAM role cloud. web is the way to clouds: without one an ADD
+// whose cloud is to be asked fails with roles.ErrPartial.
+func Role(web wire.Web) roles.Role {
 	return roles.Role{
 		Names:        []string{typeName, azureType},
 		Kind:         roles.IPAM,
@@ -29,9 +31,16 @@ func Role() roles.Role {
 		Args:         append([]string{"IP"}, sticky.Args()...),
 		Conf:         func() any { return new(Conf) },
 		Ignored:      []string{"ipam.mode"},
-		New:          func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
-		Undo:         func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
-		Verbs:        append(commands(), planVerb()),
+		New: func(conf []byte) (roles.Handler, error) {
+			a, err := newHandler(conf)
+			if err != nil {
+				return nil, err
+			}
+			a.feed.Web = web
+			return a, nil
+		},
+		Undo:  func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
+		Verbs: append(commands(web), planVerb()),
 	}
 }
 

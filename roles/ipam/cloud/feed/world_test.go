@@ -19,6 +19,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
@@ -42,7 +43,7 @@ func play(dir, boot, url string) error {
 		return err
 	}
 	defer done()
-	s, err := Current(context.Background(), h, Options{Provider: "azure", URL: url})
+	s, err := Current(context.Background(), h, Options{Provider: "azure", URL: url, Web: online.Web{}})
 	if err == nil {
 		fmt.Println("revision", s.Revision)
 	}
@@ -86,7 +87,7 @@ func newWorld(t *testing.T) *world {
 	}))
 	t.Cleanup(srv.Close)
 	w.url = srv.URL
-	w.o = Options{Provider: "azure", URL: srv.URL}
+	w.o = Options{Provider: "azure", URL: srv.URL, Web: online.Web{}}
 	w.answers("10.240.0.36", "10.240.0.37")
 	w.boot(t, "one")
 	return w

@@ -4,22 +4,36 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"io"
 	"net/netip"
+	"net/textproto"
 	"net/url"
 	"strings"
 	"time"
 
-	"github.com/cnibox/cnibox/store/cluster/web"
+	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
 )
 
 const (
 	// timeout bounds one question, however many requests that takes.
-	timeout       = 20 * time.Second
-	headerTimeout = 10 * time.Second
-	maxBody       = 2 << 20
+	timeout = 20 * time.Second
+	maxBody = 2 << 20
 	// maxInterfaces bounds the requests where each interface has its own.
 	maxInterfaces = 64
+)
+
+// Of RFC 9110, sections 9.3 and 15.
+const (
+	methodGet = "GET"
+	methodPut = "PUT"
+
+	statusOK              = 200
+	statusUnauthorized    = 401
+	statusForbidden       = 403
+	statusNotFound        = 404
+	statusTimeout         = 408
+	statusGone            = 410
+	statusTooManyRequests = 429
 )
 
 // errAbsent is a 404: the cloud has no such key.
@@ -27,15 +41,16 @@ var errAbsent = errors.New("no such key")
 
 // asker sends the requests of one question to one base URL.
 type asker struct {
-	http *web.Client
+	wire wire.Client
+	xml  func(doc []byte, into any) error
 	base string
-	// header is sent with each request.
-	header http.Header
+	// header is sent with each request; its keys are canonical.
+	header textproto.MIMEHeader
 	// login gets the credentials into header, nil where there are none; it is called
 	// again, once, when they are refused.
 	login func(ctx context.Context, a *asker) error
 	// genuine judges the header of each reply.
-	genuine func(http.Header) error
+	genuine func(textproto.MIMEHeader) error
 }
 
 // overHTTP makes a provider's Fetch: it asks the base URLs one after the other
@@ -49,19 +64,19 @@ func overHTTP(name, none string, bases []string, ask func(context.Context, *aske
 			}
 			bases = []string{q.URL}
 		}
-		client := q.HTTP
-		if client == nil {
-			var err error
-			if client, err = web.New(web.Options{Header: headerTimeout}); err != nil {
-				return nil, err
-			}
-			defer client.CloseIdle()
+		if q.Web == nil {
+			return nil, noWay(name)
 		}
+		client, err := q.Web.Open()
+		if err != nil {
+			return nil, err
+		}
+		defer client.Close()
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		var silence string
 		for i, base := range bases {
-			nics, err := askOne(ctx, &asker{http: client, base: strings.TrimSuffix(base, "/"), header: http.Header{}}, len(bases)-i, ask)
+			nics, err := askOne(ctx, &asker{wire: client, xml: q.Web.XML, base: strings.TrimSuffix(base, "/"), header: textproto.MIMEHeader{}}, len(bases)-i, ask)
 			if err == nil {
 				return finish(name, nics, q.Own, none)
 			}
@@ -72,6 +87,11 @@ func overHTTP(name, none string, bases []string, ask func(context.Context, *aske
 		}
 		return nil, fmt.Errorf("%s: %w: no URL to ask", name, ErrInvalid)
 	}
+}
+
+// noWay is the error of a query without Web.
+func noWay(name string) error {
+	return fmt.Errorf("%s: %w: there is no way to ask", name, ErrUnavailable)
 }
 
 // askOne asks one base URL, in its share of the time that is left.
@@ -131,12 +151,12 @@ func (a *asker) get(ctx context.Context, path string) ([]byte, error) {
 			return nil, err
 		}
 	}
-	body, err := a.send(ctx, http.MethodGet, path)
+	body, err := a.send(ctx, methodGet, path)
 	if a.login != nil && errors.Is(err, errToken) {
 		if err := a.login(ctx, a); err != nil {
 			return nil, err
 		}
-		body, err = a.send(ctx, http.MethodGet, path)
+		body, err = a.send(ctx, methodGet, path)
 	}
 	return body, err
 }
@@ -161,28 +181,27 @@ var errToken = errors.New("401 Unauthorized")
 
 // send does one request.
 func (a *asker) send(ctx context.Context, method, path string) ([]byte, error) {
-	r, err := http.NewRequestWithContext(ctx, method, a.base+path, nil)
-	if err != nil {
+	if _, err := url.Parse(a.base + path); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
+	header := textproto.MIMEHeader{"User-Agent": {"cnibox"}}
 	for k, v := range a.header {
-		r.Header[k] = v
+		header[k] = v
 	}
-	r.Header.Set("User-Agent", "cnibox")
-	resp, err := a.http.Do(r)
+	resp, err := a.wire.Send(ctx, &wire.Request{Method: method, URL: a.base + path, Header: header})
 	if err != nil {
 		return nil, a.lost(ctx, path, err)
 	}
-	defer web.Discard(resp.Body)
+	defer resp.Body.Close()
 	if err := a.judge(resp); err != nil {
 		return nil, fmt.Errorf("%s %s%s: %w", method, a.base, path, err)
 	}
-	body, err := web.ReadAll(resp.Body, maxBody)
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	switch {
-	case errors.Is(err, web.ErrTooLarge):
-		return nil, fmt.Errorf("%s %s%s: %w: more than %d bytes", method, a.base, path, ErrInvalid, maxBody)
 	case err != nil:
 		return nil, a.lost(ctx, path, err)
+	case len(body) > maxBody:
+		return nil, fmt.Errorf("%s %s%s: %w: more than %d bytes", method, a.base, path, ErrInvalid, maxBody)
 	}
 	return body, nil
 }
@@ -199,18 +218,18 @@ func (a *asker) lost(ctx context.Context, path string, err error) error {
 }
 
 // judge turns what is no good reply into an error.
-func (a *asker) judge(resp *http.Response) error {
-	code := resp.StatusCode
+func (a *asker) judge(resp *wire.Response) error {
+	code := resp.Code
 	switch {
-	case code == http.StatusOK:
-	case code == http.StatusUnauthorized:
+	case code == statusOK:
+	case code == statusUnauthorized:
 		return errToken
-	case code == http.StatusForbidden:
+	case code == statusForbidden:
 		return fmt.Errorf("%w: %s", ErrRefused, printable(resp.Status))
-	case code == http.StatusNotFound:
+	case code == statusNotFound:
 		return errAbsent
-	case code == http.StatusGone, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests, code >= 500:
-		return &laterError{err: errors.New(printable(resp.Status)), status: code, after: web.RetryAfter(resp.Header)}
+	case code == statusGone, code == statusTimeout, code == statusTooManyRequests, code >= 500:
+		return &laterError{err: errors.New(printable(resp.Status)), status: code, after: resp.RetryAfter}
 	case code >= 300 && code < 400:
 		return fmt.Errorf("%w: redirected to %.100q, which metadata never is", ErrInvalid, resp.Header.Get("Location"))
 	default:

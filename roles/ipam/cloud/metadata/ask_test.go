@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
-	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
 const goodXML = `<Interfaces><Interface MacAddress="000D3A51C490" IsPrimary="true"><IPSubnet Prefix="10.240.0.0/16"><IPAddress Address="10.240.0.35" IsPrimary="true"/><IPAddress Address="10.240.0.36" IsPrimary="false"/></IPSubnet></Interface></Interfaces>`
@@ -28,7 +28,7 @@ func fetch(t *testing.T, h http.HandlerFunc) (*Reply, error) {
 	clustertest.Loopback(t)
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
-	return azure().Fetch(t.Context(), Query{URL: srv.URL})
+	return azure().Fetch(t.Context(), Query{Web: online.Web{}, URL: srv.URL})
 }
 
 // What servers, and what stands before them, may answer (the faults of a metadata
@@ -141,13 +141,13 @@ func TestSilence(t *testing.T) {
 			<-done
 		}))
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		if _, err := azure().Fetch(ctx, Query{URL: srv.URL}); !errors.Is(err, ErrUnavailable) {
+		if _, err := azure().Fetch(ctx, Query{Web: online.Web{}, URL: srv.URL}); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s: %v", name, err)
 		}
 		cancel()
 		ctx, cancel = context.WithCancel(t.Context())
 		cancel()
-		if _, err := azure().Fetch(ctx, Query{URL: srv.URL}); !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
+		if _, err := azure().Fetch(ctx, Query{Web: online.Web{}, URL: srv.URL}); !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s, cancelled: %v", name, err)
 		}
 		close(done)
@@ -158,15 +158,11 @@ func TestSilence(t *testing.T) {
 // The client's own bound holds without a deadline of the caller's.
 func TestSlowHeader(t *testing.T) {
 	clustertest.Loopback(t)
-	c, err := web.New(web.Options{Header: 50 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
 	done := make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-done }))
 	defer srv.Close()
 	defer close(done)
-	if _, err := azure().Fetch(t.Context(), Query{URL: srv.URL, HTTP: c}); !errors.Is(err, ErrUnavailable) {
+	if _, err := azure().Fetch(t.Context(), Query{URL: srv.URL, Web: online.Web{Header: 50 * time.Millisecond}}); !errors.Is(err, ErrUnavailable) {
 		t.Error(err)
 	}
 }
@@ -211,9 +207,9 @@ func TestBases(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return decodeAzure(b)
+			return decodeAzure(b, a.xml)
 		})
-		if _, err := p(t.Context(), Query{}); !errors.Is(err, c.want) || asked.Load() != c.asked {
+		if _, err := p(t.Context(), Query{Web: online.Web{}}); !errors.Is(err, c.want) || asked.Load() != c.asked {
 			t.Errorf("%s: %d asked, %v", name, asked.Load(), err)
 		} else if err != nil && slices.ContainsFunc(c.told, func(base string) bool { return !strings.Contains(err.Error(), base) }) {
 			t.Errorf("%s: %v, want told of %q", name, err, c.told)
@@ -247,7 +243,7 @@ func TestTokenExpires(t *testing.T) {
 			}
 			fmt.Fprint(w, v)
 		}))
-		_, err := aws().Fetch(t.Context(), Query{URL: srv.URL})
+		_, err := aws().Fetch(t.Context(), Query{Web: online.Web{}, URL: srv.URL})
 		if always && (!errors.Is(err, ErrRefused) || tokens.Load() != 2) || !always && (err != nil || tokens.Load() != 2) {
 			t.Errorf("always %t: %d tokens, %v", always, tokens.Load(), err)
 		}
@@ -260,7 +256,7 @@ func TestGenuine(t *testing.T) {
 	clustertest.Loopback(t)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "[]") }))
 	defer srv.Close()
-	if _, err := gcp().Fetch(t.Context(), Query{URL: srv.URL}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "Metadata-Flavor") {
+	if _, err := gcp().Fetch(t.Context(), Query{Web: online.Web{}, URL: srv.URL}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "Metadata-Flavor") {
 		t.Error(err)
 	}
 }
@@ -275,7 +271,7 @@ func TestCheckURL(t *testing.T) {
 			t.Errorf("%q: %v", s, err)
 		}
 	}
-	if _, err := azure().Fetch(t.Context(), Query{URL: "http://name"}); !errors.Is(err, ErrInvalid) {
+	if _, err := azure().Fetch(t.Context(), Query{Web: online.Web{}, URL: "http://name"}); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
 }
@@ -313,7 +309,7 @@ func TestFile(t *testing.T) {
 		good: nil, link("good", "near"): nil, loose: ErrRefused, link(outside, "far"): ErrUnavailable, large: ErrUnavailable,
 		filepath.Join(dir, "none"): ErrUnavailable, filepath.Join(dir, "no", "dir"): ErrUnavailable, dir: ErrUnavailable, "good": ErrInvalid,
 	} {
-		if _, err := file().Fetch(t.Context(), Query{File: path}); !errors.Is(err, want) {
+		if _, err := file().Fetch(t.Context(), Query{Web: online.Web{}, File: path}); !errors.Is(err, want) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -362,7 +358,7 @@ func TestAuto(t *testing.T) {
 			if names, _ := detect(dir); strings.Join(names, " ") != strings.Join(c.names, " ") {
 				t.Errorf("suggests %v", names)
 			}
-			reply, err := auto().Fetch(t.Context(), Query{URL: srv.URL, DMI: dir})
+			reply, err := auto().Fetch(t.Context(), Query{Web: online.Web{}, URL: srv.URL, DMI: dir})
 			switch {
 			case c.provider != "" && (err != nil || reply.Provider != c.provider):
 				t.Errorf("%v, %v", reply, err)

@@ -3,7 +3,6 @@ package metadata
 import (
 	"bytes"
 	"context"
-	"encoding/xml"
 	"fmt"
 )
 
@@ -27,13 +26,13 @@ func azure() Provider {
 				if err != nil {
 					return nil, err
 				}
-				return decodeAzure(b)
+				return decodeAzure(b, a.xml)
 			}),
 	}
 }
 
 type azureInterfaces struct {
-	XMLName   xml.Name `xml:"Interfaces"`
+	XMLName   struct{} `xml:"Interfaces"`
 	Interface []struct {
 		MacAddress string `xml:"MacAddress,attr"`
 		IsPrimary  string `xml:"IsPrimary,attr"`
@@ -48,9 +47,9 @@ type azureInterfaces struct {
 }
 
 // decodeAzure reads the agent's XML.
-func decodeAzure(b []byte) ([]nic, error) {
+func decodeAzure(b []byte, xml func([]byte, any) error) ([]nic, error) {
 	var doc azureInterfaces
-	if err := xml.Unmarshal(bytes.TrimPrefix(b, []byte("\ufeff")), &doc); err != nil {
+	if err := xml(bytes.TrimPrefix(b, []byte("\ufeff")), &doc); err != nil {
 		return nil, fmt.Errorf("%w: XML: %w", ErrInvalid, err)
 	}
 	nics := make([]nic, 0, len(doc.Interface))

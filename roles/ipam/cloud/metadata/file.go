@@ -21,6 +21,9 @@ func file() Provider {
 		Name: "file", Default: azureFile,
 		Summary: "a file: azure's interfaces.json, a saved reply of azure's host agent, or a list of interfaces in our own form",
 		Fetch: func(_ context.Context, q Query) (*Reply, error) {
+			if q.Web == nil {
+				return nil, noWay("file")
+			}
 			path := q.File
 			if path == "" {
 				path = azureFile
@@ -29,7 +32,7 @@ func file() Provider {
 			if err != nil {
 				return nil, err
 			}
-			nics, err := decodeFile(b)
+			nics, err := decodeFile(b, q.Web.XML)
 			if err != nil {
 				return nil, fmt.Errorf("file %q: %w", path, err)
 			}
@@ -60,13 +63,13 @@ func readFile(path string) ([]byte, error) {
 }
 
 // decodeFile tells the forms apart by their first character.
-func decodeFile(b []byte) ([]nic, error) {
+func decodeFile(b []byte, xml func([]byte, any) error) ([]nic, error) {
 	b = bytes.TrimLeft(bytes.TrimPrefix(b, []byte("\ufeff")), " \t\r\n")
 	switch {
 	case len(b) == 0:
 		return nil, fmt.Errorf("%w: empty", ErrInvalid)
 	case b[0] == '<':
-		return decodeAzure(b)
+		return decodeAzure(b, xml)
 	case b[0] == '[':
 		return decodePlain(b)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/tools/txtar"
+
+	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 )
 
 // seeds are the replies of testdata to one provider.
@@ -54,10 +56,12 @@ func decoder(f *testing.F, provider string, decode func([]byte) ([]nic, error)) 
 	})
 }
 
+func decodeFileXML(b []byte) ([]nic, error) { return decodeFile(b, online.Web{}.XML) }
+
 func FuzzAzure(f *testing.F) {
 	f.Add([]byte(strings.Repeat("<Interfaces>", 100)))
 	f.Add([]byte(`<Interfaces xmlns="x"><a:Interface xmlns:a="y" MacAddress="*"/></Interfaces>`))
-	decoder(f, "azure", decodeAzure)
+	decoder(f, "azure", func(b []byte) ([]nic, error) { return decodeAzure(b, online.Web{}.XML) })
 }
 
 func FuzzIMDS(f *testing.F)         { decoder(f, "azure-imds", decodeIMDS) }
@@ -67,7 +71,7 @@ func FuzzOpenStack(f *testing.F)    { decoder(f, "openstack", decodeOpenStack) }
 func FuzzDigitalOcean(f *testing.F) { decoder(f, "digitalocean", decodeDigitalOcean) }
 func FuzzHetzner(f *testing.F)      { decoder(f, "hetzner", decodeHetzner) }
 func FuzzVultr(f *testing.F)        { decoder(f, "vultr", decodeVultr) }
-func FuzzFile(f *testing.F)         { decoder(f, "file", decodeFile) }
+func FuzzFile(f *testing.F)         { decoder(f, "file", decodeFileXML) }
 
 // FuzzKeys is of the clouds whose interfaces are trees of keys: the same text stands
 // for all of them.
@@ -102,7 +106,7 @@ func TestBombs(t *testing.T) {
 		"JSON":       strings.Repeat("[", maxBody),
 		"object":     strings.Repeat(`{"Interfaces":`, maxBody/15),
 	} {
-		nics, err := decodeFile([]byte(b))
+		nics, err := decodeFileXML([]byte(b))
 		if err == nil {
 			err = judge(nics, nil)
 		} else if errors.Is(err, ErrInvalid) {

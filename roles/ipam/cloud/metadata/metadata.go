@@ -11,8 +11,8 @@ import (
 	"context"
 	"net/netip"
 
+	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
 	"github.com/cnibox/cnibox/store"
-	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
 // Query is one question to a cloud.
@@ -21,8 +21,8 @@ type Query struct {
 	URL string
 	// File is read instead by the provider "file".
 	File string
-	// HTTP is who asks; nil: a client of the query's own.
-	HTTP *web.Client
+	// Web is the way to the cloud; nothing is asked without.
+	Web wire.Web
 	// Own are the addresses that links of this node have: never a pod's.
 	Own []netip.Addr
 	// DMI is where auto looks for what the machine says of itself; empty: the

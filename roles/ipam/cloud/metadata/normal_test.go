@@ -154,7 +154,7 @@ func TestWrongTypes(t *testing.T) {
 		`[{"subnets": {}}]`:     `object where none can be, at byte 14 in "subnets"`,
 		`{"Interfaces": "all"}`: `string where none can be, at byte 20 in "Interfaces"`,
 	} {
-		_, err := decodeFile([]byte(text))
+		_, err := decodeFileXML([]byte(text))
 		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "struct") {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
