@@ -17,6 +17,8 @@ func resultClaims() []claim {
 	ptp := `{"type":"ptp",` + poolTo4 + `}`
 	return append(claims,
 		renamedDevice(),
+		emptyBridge(),
+		hostAddressing(),
 		claim{
 			name:      "ptp/two-attachments",
 			reference: "A second interface of one container on a network cannot be made: its routes exist.",
@@ -45,6 +47,42 @@ func (h *host) mustAdd(conf, ifname string) error {
 		return err
 	}
 	return a.must("ADD")
+}
+
+// emptyBridge and hostAddressing are what the reference's users ask for (its #282, #150): it does not know the keys.
+func emptyBridge() claim {
+	return claim{
+		name:      "bridge/empty",
+		reference: "The bridge stays when its last container has gone, with its address and route.",
+		ours:      "removeEmptyBridge takes it away.",
+		show: func(h *host) error {
+			a, err := h.attach(`{"type":"bridge","isGateway":true,"removeEmptyBridge":true,`+pool4+`}`, "c1", "eth0")
+			if err != nil {
+				return err
+			}
+			if err := a.must("DEL"); err != nil {
+				return err
+			}
+			return h.without("cni0", "ip", "link")
+		},
+	}
+}
+
+func hostAddressing() claim {
+	return claim{
+		name:      "ptp/host-addressing",
+		reference: "The container's address has the subnet's length: it asks the link for its neighbours.",
+		ours:      "hostAddressing gives it one of /32 or /128, and all goes by the gateway.",
+		show: func(h *host) error {
+			if _, err := h.attach(`{"type":"ptp","hostAddressing":true,`+poolTo4+`}`, "c1", "eth0"); err != nil {
+				return err
+			}
+			if err := h.without("10.1.0.2/24", "ip", "-n", "c1", "addr"); err != nil {
+				return err
+			}
+			return h.answers("c1", "192.0.2.1")
+		},
+	}
 }
 
 func dnsOfIPAM(role string) claim {

@@ -96,12 +96,8 @@ func allClaims() []claim {
 				if err := gc.must("GC"); err != nil {
 					return err
 				}
-				f := facts{}
-				if err := h.leases(f, "GC"); err != nil {
+				if err := h.released("GC"); err != nil {
 					return err
-				}
-				if len(f) > 0 {
-					return fault("leases are left: %v", f)
 				}
 				return h.without(a.ifname, "ip", "-n", "c1", "link")
 			},
@@ -163,12 +159,8 @@ func delClaims() []claim {
 			if err := a.must("DEL"); err != nil {
 				return err
 			}
-			f := facts{}
-			if err := h.leases(f, "DEL"); err != nil {
+			if err := h.released("DEL"); err != nil {
 				return err
-			}
-			if len(f) > 0 {
-				return fault("leases are left: %v", f)
 			}
 			return a.must("DEL")
 		}
@@ -187,6 +179,25 @@ func delClaims() []claim {
 			setup:     device, show: del(`{"type":"host-device","device":"hd0",`+pool4+`}`, "ip netns del c1"),
 		},
 		{
+			name:      "host-device/del-netns-untold",
+			reference: "DEL with an empty CNI_NETNS does nothing: the device stays in the container, and the address taken.",
+			ours:      "ADD has recorded the namespace: the device comes back and the address is free.",
+			setup:     device, show: func(h *host) error {
+				a, err := h.attach(`{"type":"host-device","device":"hd0",`+pool4+`}`, "c1", "eth0")
+				if err != nil {
+					return err
+				}
+				a.netns = ""
+				if err := a.must("DEL"); err != nil {
+					return err
+				}
+				if err := h.released("DEL"); err != nil {
+					return err
+				}
+				return h.without("eth0", "ip", "-n", "c1", "link")
+			},
+		},
+		{
 			name:      "vlan/del-without-master",
 			reference: "DEL fails when the master is gone, for ever, and the address stays taken.",
 			ours:      "DEL succeeds and the address is free.",
@@ -199,6 +210,18 @@ func delClaims() []claim {
 			needs:     needs("ipvlan"), show: del(`{"type":"ipvlan",`+pool4+`}`, "ip route del default\nip -6 route del default"),
 		},
 	}
+}
+
+// released returns a fault if an address is taken.
+func (h *host) released(when string) error {
+	f := facts{}
+	if err := h.leases(f, when); err != nil {
+		return err
+	}
+	if len(f) > 0 {
+		return fault("leases are left: %v", f)
+	}
+	return nil
 }
 
 // leakedMasquerade is DEL of a container whose namespace is gone.

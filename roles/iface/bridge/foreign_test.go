@@ -15,8 +15,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestForeignBridge is the reference's "stable bridge MAC" on a bridge that was
-// there: the kernel would give it our port's MAC, since nobody has set one. The
+// TestForeignBridge is the reference's "reuse existing" and "stable bridge MAC" on a
+// bridge that was there: the kernel would give it our port's MAC, since nobody has set one. The
 // result tells the MAC that it keeps, so CHECK finds it.
 func TestForeignBridge(t *testing.T) {
 	for _, c := range []struct {

@@ -34,7 +34,7 @@ const (
 )
 
 // TestRole runs the suite over every documented feature: the reference's
-// scenarios "L3 v4/v6/dual + default route", "L2", "L2 vlan 100", "trunk",
+// scenarios "create", "L3 v4/v6/dual + default route", "L2", "L2 vlan 100", "trunk",
 // "vlan 100 + trunk", "L3 vlan 100 with/without default vlan", "promiscuous",
 // "macspoofchk", "isolation", "container end down", "ADD/CHECK/DEL", "DEL
 // unconfigured", "IP released on late error" (the fault sweep). Three

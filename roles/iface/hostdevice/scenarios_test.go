@@ -128,7 +128,8 @@ func TestHeldByUnfinished(t *testing.T) {
 	r.same(before, "after DEL")
 }
 
-// TestSelectors: what selects no device, or more than one, is told.
+// TestSelectors: what selects no device, or more than one, is told. It has the
+// reference's scenario "no selector fails".
 func TestSelectors(t *testing.T) {
 	r := newRig(t)
 	none := conf(`"dns":{}`)

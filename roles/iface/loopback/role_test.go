@@ -13,6 +13,7 @@ import (
 
 func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
 
+// TestRole runs the suite: the reference's scenarios "UP / DOWN".
 func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "loopback",

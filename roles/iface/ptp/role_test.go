@@ -35,7 +35,8 @@ const (
 )
 
 // TestRole runs the suite: the reference's scenarios "ADD/DEL", "masq nftables",
-// "dual-stack + routes", "DEL unconfigured", and those that it lacks.
+// "dual-stack + routes", "DEL unconfigured", and those that it lacks. Of "masq
+// iptables" there is a golden: it is the same.
 func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "ptp",
@@ -47,6 +48,34 @@ func TestRole(t *testing.T) {
 			{Name: "layer2", Swept: true, JSON: layer2, NoAddress: true, Tamper: layer1()},
 		},
 	}.Run(t)
+}
+
+// TestDNS has the reference's scenarios "IPAM DNS kept / overridden / overridden by
+// empty list".
+func TestDNS(t *testing.T) {
+	const conf = `{"cniVersion":"1.1.0","name":"dns","type":"ptp","ipam":{"type":"static",
+		"addresses":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}],"dns":{"nameservers":["10.1.0.53"],"search":["a.example"]}}}`
+	for name, c := range map[string]struct{ dns, want string }{
+		"kept":                     {`{}`, `{"nameservers":["10.1.0.53"],"search":["a.example"]}`},
+		"overridden":               {`{"domain":"b.example"}`, `{"domain":"b.example"}`},
+		"overridden by empty list": {`{"nameservers":[]}`, `{}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := rolestest.NewEnv(t, all.Table())
+			call := rolestest.Call{
+				Type: "ptp", Verb: "ADD", ID: "c1", Netns: netopstest.New(t).Path(), IfName: "eth0",
+				Conf: rolestest.WithKeys(t, conf, map[string]any{"dns": json.RawMessage(c.dns)}),
+			}
+			var r struct{ DNS json.RawMessage }
+			must(t, json.Unmarshal([]byte(e.OK(call).Stdout), &r))
+			if r.DNS == nil {
+				r.DNS = []byte(`{}`)
+			}
+			rolestest.SameJSON(t, string(r.DNS), c.want)
+			call.Verb = "DEL"
+			e.OK(call)
+		})
+	}
 }
 
 // TestStorm: 60 containers, 16 at a time, their plugins killed at random.

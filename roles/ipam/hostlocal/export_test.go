@@ -16,7 +16,8 @@ import (
 )
 
 // TestRoundTrip: files as the reference leaves them are the same after an
-// import and an export.
+// import and an export: its scenario "dual + routes + resolv.conf with exact file
+// bytes", with TestResult.
 func TestRoundTrip(t *testing.T) {
 	b := newBed(t)
 	files := map[string]string{

@@ -301,6 +301,8 @@ func TestImportAfterLoss(t *testing.T) {
 	}
 }
 
+// TestImportWaitsForTheReference has the reference's scenario "Lock file and dir":
+// its lock keeps ours out.
 func TestImportWaitsForTheReference(t *testing.T) {
 	b := newBed(t)
 	dir := b.writeDir(t, "net", nil)

@@ -28,7 +28,7 @@ func TestReferenceScenarios(t *testing.T) {
 		"several ranges":                                scenarioSeveral,
 		"two families":                                  scenarioFamilies,
 		"unused requested IP fails":                     scenarioUnused,
-		"wrap from begin, middle and end":               scenarioWrap,
+		"round robin, wrap from begin, middle and end":  scenarioWrap,
 		"no broadcast":                                  scenarioNoBroadcast,
 		"exhaustion message":                            scenarioExhaustion,
 		"last IP at the end of a range, and no last IP": scenarioLast,
