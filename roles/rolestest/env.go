@@ -19,6 +19,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // Env is a node of a test's own: state directories and a plugin directory
@@ -89,7 +90,8 @@ func (e *Env) Cmd(c Call) *exec.Cmd {
 		"CNI_COMMAND="+c.Verb, "CNI_CONTAINERID="+c.ID, "CNI_NETNS="+c.Netns, "CNI_IFNAME="+c.IfName,
 		"CNI_ARGS="+c.Args, "CNI_PATH="+e.PluginDir(),
 		"CNIBOX_RUN_DIR="+e.RunDir(), "CNIBOX_STATE_DIR="+e.StateDir(),
-		pluginEnv+"=1", probeEnv+"="+c.Probe, cacheEnv+"="+e.CacheDir())
+		pluginEnv+"=1", probeEnv+"="+c.Probe, cacheEnv+"="+e.CacheDir(),
+		lockTimeoutEnv+"="+await.Patience.String()) // many wait for one lock on a busy machine
 	cmd.Env = append(cmd.Env, e.Extra...)
 	cmd.Stdin = strings.NewReader(c.Conf)
 	return cmd

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 const (
@@ -27,8 +28,8 @@ const (
 	seedEnv = "CNIBOX_SEED"
 	// soaking is the least that a soak goes on.
 	soaking = 2 * time.Minute
-	// guardTime is after when a call counts as hung.
-	guardTime = time.Minute
+	// guardTime is after when a call counts as hung: nothing that it waits for takes so long.
+	guardTime = 2 * await.Patience
 	// mostTries is how often a runtime tries again before a storm gives up. Nine in
 	// ten calls may fail where somebody does harm to the node (Meanwhile): of sixty
 	// tries all do for one container in five hundred.
@@ -306,7 +307,7 @@ func (s *storm) choose() (life time.Duration, harm bool) {
 var errHung = errors.New("did not end: hung")
 
 // RunFor runs a call and kills it when its life is over; 0 is no limit, but a
-// call that takes a minute is an error.
+// call that takes guardTime is an error.
 func RunFor(cmd *exec.Cmd, life time.Duration) (Answer, error) {
 	limit := life
 	if limit == 0 {

@@ -49,7 +49,8 @@ type Conf struct {
 	// Again says that a second ADD of the same attachment is no error.
 	Again bool
 	// Swept says that the sweeps of another configuration make all that this
-	// one makes; they are left out here.
+	// one makes; they are left out here. Of those that are swept the first one's
+	// are whole; of the others, which mostly write the same, they probe a part.
 	Swept bool
 	// Within says that the role's part is in the container and known by the record
 	// only: one whose record was lost ends with the container.
@@ -57,6 +58,8 @@ type Conf struct {
 	// Stateless says that the role keeps no records: it needs no prevResult for
 	// CHECK, has one interface only, and GC finds nothing.
 	Stateless bool
+	// turn counts the configurations before this one that are swept.
+	turn int
 }
 
 // Tamper breaks what ADD made, from the host's or the container's side.
@@ -81,7 +84,12 @@ const newest = "1.1.0"
 
 // Run runs the suite as subtests.
 func (s Suite) Run(t *testing.T) {
+	swept := 0
 	for _, c := range s.Confs {
+		c.turn = swept
+		if !c.Swept {
+			swept++
+		}
 		t.Run(c.Name, func(t *testing.T) {
 			if c.Needs != nil {
 				c.Needs(t)

@@ -14,9 +14,12 @@ import (
 const (
 	// maxSteps ends a sweep that never gets through: more writes than any role makes.
 	maxSteps = 200
-	// strideEnv has sweeps probe every so many-th write instead of each, where
+	// strideEnv has all sweeps probe every so many-th write: 1 in a soak, more where
 	// calls are slow and another machine probes them all.
 	strideEnv = "CNIBOX_SWEEP"
+	// laterStride is how far apart the writes are that are probed of a role's second
+	// and later configurations.
+	laterStride = 3
 )
 
 // faultSweep makes the n-th write of ADD fail, for every n, and then of DEL:
@@ -104,17 +107,20 @@ func (b *bench) clean(n int) {
 func (a Answer) through() bool { return strings.Contains(a.Stderr, unreached) }
 
 // writes counts the writes to probe: 1, 2, 3, …, or with a stride fewer of them,
-// of which the next sweep has others.
+// of which the next sweep, and the next configuration's, has others.
 func (b *bench) writes() iter.Seq[int] {
 	b.t.Helper()
 	stride := 1
+	if b.conf.turn > 0 {
+		stride = laterStride
+	}
 	if v := os.Getenv(strideEnv); v != "" {
 		var err error
 		if stride, err = strconv.Atoi(v); err != nil || stride < 1 {
 			b.t.Fatalf("%s=%q: want a number from 1 on", strideEnv, v)
 		}
 	}
-	first := 1 + b.sweeps%stride
+	first := 1 + (b.conf.turn+b.sweeps)%stride
 	b.sweeps++
 	return func(yield func(int) bool) {
 		for n := first; n <= maxSteps && yield(n); n += stride {
