@@ -111,6 +111,7 @@ bench-scale: setup build bin/kube/kube-apiserver
 
 soak: setup build
 	CNIBOX_SOAK=$${SOAK:-300} $(SANDBOX) $(GOTEST) -p 1 -count 1 -timeout 60m -run 'Storm|Soak|Kill|Sweep' ./...
+	CNIBOX_SWEEP=1 $(SANDBOX) $(GOTEST) -p 1 -count 1 -timeout 60m -run '(Role|Suite|UnderBridge|Alone|Virtual)/.*/sweep' ./roles/...
 
 # Every fuzz target for FUZZ each, one after the other.
 FUZZ ?= 30s
