@@ -15,8 +15,8 @@ export CGO_ENABLED = 0
 export GOFLAGS = -trimpath
 # go vet is a part of lint.
 GOTEST  := $(GO) test -tags $(TAGS) -vet off -ldflags '-s -w'
-# Seconds that soaks and random kills run.
-export CNIBOX_SOAK ?= 30
+# Seconds that soaks and random kills run: make soak is for more of them.
+export CNIBOX_SOAK ?= 12
 # On Debian's emulated kernel sweeps probe every so many-th write: 1 is each.
 SWEEP   ?= 4
 
