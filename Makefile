@@ -82,7 +82,7 @@ bin/peers/bridge: test/peers/go.sum
 # a choice of it: with DIFFVM=. all.
 DIFFVM  ?= ^(verbs|v4|again|del-without-netns|l3|access|trunk|table|fail-name-taken|two-interfaces|mtu)$$
 test-diff: setup build bin/peers/bridge
-	$(SANDBOX) $(GOTEST) -count 1 -timeout 10m ./test/diff
+	$(SANDBOX) $(GOTEST) -count 1 -timeout 20m ./test/diff
 	$(GO) build -o bin/vm/run ./test/vm
 	bin/vm/run -copy bin/cnibox -copy bin/peers -run 'Test(Diff|Claims)/^(vlan|ipvlan|dummy|bridge-vlan|vrf)$$/$(DIFFVM)' ./test/diff
 
@@ -98,8 +98,8 @@ bin/kube/flanneld: test/flannel/go.sum test/flannel/main.go
 # The tests with the build tag kube; what a test leaves running ends with its process namespace.
 KUBE := ./store/cluster/kube/...
 test-kube: setup bin/kube/kube-apiserver bin/kube/flanneld
-	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 10m $(KUBE)
-	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 10m ./roles/daemon/agent ./roles/meta/multi
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -p 1 -count 1 -timeout 20m $(KUBE)
+	$(SANDBOX) --pid --fork --kill-child --mount-proc $(GOTEST) -tags $(TAGS),kube -run 'Kube|Flanneld' -p 1 -count 1 -timeout 20m ./roles/daemon/agent ./roles/meta/multi
 
 bench: setup build bin/peers/bridge
 	$(GO) run ./test/bench -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md
