@@ -125,6 +125,9 @@ func (n *Net) revertDNS(ctx context.Context, d *LinkDNS) error {
 // dnsOf is what systemd-resolved has for a link; nil if it is not running, or has
 // no servers for it.
 func (s *session) dnsOf(ctx context.Context, link string) (*linkDNS, error) {
+	if err := s.net.openBus(ctx); errors.Is(err, ErrNotExist) {
+		return nil, nil
+	}
 	index, err := s.indexOf(ctx, Host, link)
 	if err != nil {
 		return nil, err

@@ -13,18 +13,37 @@ import (
 // RouteLink is the link that packets to an address leave by, of the host's
 // namespace for a nil ns. The error wraps ErrNotExist if there is no route.
 func (n *Net) RouteLink(ctx context.Context, ns *Namespace, to netip.Addr) (string, error) {
-	if err := checkAddr("destination", to); err != nil || !to.IsValid() {
-		return "", errors.Join(err, fmt.Errorf("route to %q: %w", to, ErrInvalid))
-	}
-	c, err := n.in(ns).socket()
+	index, c, err := n.routeTo(ctx, ns, to)
 	if err != nil {
 		return "", err
+	}
+	l, err := c.linkByIndex(ctx, index)
+	if err != nil {
+		return "", err
+	}
+	return l.name, nil
+}
+
+// CheckRoute is RouteLink for who need not know the link: nil if there is a route.
+func (n *Net) CheckRoute(ctx context.Context, ns *Namespace, to netip.Addr) error {
+	_, _, err := n.routeTo(ctx, ns, to)
+	return err
+}
+
+// routeTo is the index of the link that packets to an address leave by, and where it was
+// asked for.
+func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index int, c *rtConn, err error) {
+	if err := checkAddr("destination", to); err != nil || !to.IsValid() {
+		return 0, nil, errors.Join(err, fmt.Errorf("route to %q: %w", to, ErrInvalid))
+	}
+	c, err = n.in(ns).socket()
+	if err != nil {
+		return 0, nil, err
 	}
 	m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{
 		&nl.RtMsg{RtMsg: unix.RtMsg{Family: family(to), Dst_len: uint8(to.BitLen())}},
 		nl.NewRtAttr(unix.RTA_DST, to.AsSlice()),
 	}}
-	index := 0
 	err = c.ask(ctx, m, func(_ uint16, data []byte) error {
 		routes, err := parseRoute(data)
 		for _, r := range routes {
@@ -34,15 +53,11 @@ func (n *Net) RouteLink(ctx context.Context, ns *Namespace, to netip.Addr) (stri
 	})
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), err == nil && index == 0:
-		return "", fmt.Errorf("route to %s: %w", to, ErrNotExist)
+		return 0, nil, fmt.Errorf("route to %s: %w", to, ErrNotExist)
 	case err != nil:
-		return "", kernelError(err, fmt.Sprintf("route to %s", to))
+		return 0, nil, kernelError(err, fmt.Sprintf("route to %s", to))
 	}
-	l, err := c.linkByIndex(ctx, index)
-	if err != nil {
-		return "", err
-	}
-	return l.name, nil
+	return index, c, nil
 }
 
 // routesLike reads the routes over r's link that are of r's type, in one table,

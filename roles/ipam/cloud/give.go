@@ -104,6 +104,5 @@ func (a *handler) look(ctx context.Context, h *roles.Host, source *store.CloudSo
 
 // mayBeOwn tells whether the host may have an address itself: no packet to it leaves.
 func (a *handler) mayBeOwn(ctx context.Context, h *roles.Host, g leasing.Grant) bool {
-	_, err := h.Net.RouteLink(ctx, nil, g.Address())
-	return err != nil
+	return h.Net.CheckRoute(ctx, nil, g.Address()) != nil
 }
