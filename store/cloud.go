@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -85,33 +86,59 @@ type CloudSource struct {
 }
 
 // CloudSource returns what is known of a source in this boot, or an error that is
-// ErrNotFound.
-func (tx *Tx) CloudSource(name string) (*CloudSource, error) { return getCloudSource(tx.b, name) }
+// ErrNotFound. It may be changed, but not what its fields point to: that may be
+// another caller's too.
+func (tx *Tx) CloudSource(name string) (*CloudSource, error) {
+	return getCloudSource(tx.b, tx.memo, name)
+}
 
 // PutCloudSource stores what is known of a source.
 func (tx *Tx) PutCloudSource(s *CloudSource) error { return putCloudSource(tx.b, s) }
 
-// CloudSources returns all sources, by name. Damaged records are left out and
-// named in the error.
+// CloudSources returns all sources as CloudSource does, by name. Damaged records are
+// left out and named in the error.
 func (tx *Tx) CloudSources() ([]CloudSource, error) {
+	from := bucketOf(tx.b, bucketCloud)
+	if from == nil {
+		return nil, nil
+	}
 	var all []CloudSource
-	err := scan(tx.b, bucketCloud, nil, func(_ []byte, s CloudSource) error {
+	var faults []error
+	c := from.Cursor()
+	for k, v := c.First(); k != nil; k, v = c.Next() {
+		if v == nil {
+			continue
+		}
+		s, err := tx.memo.cloudSource(k, v)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
 		all = append(all, s)
-		return nil
-	})
-	return all, err
+	}
+	return all, errors.Join(faults...)
 }
 
 // CloudSource is the source as it was when a good reply was kept last, in whichever
 // boot; without one the error is ErrNotFound.
-func (tx *KeepTx) CloudSource(name string) (*CloudSource, error) { return getCloudSource(tx.b, name) }
+func (tx *KeepTx) CloudSource(name string) (*CloudSource, error) {
+	return getCloudSource(tx.b, nil, name)
+}
 
 // PutCloudSource keeps a source beyond the boot.
 func (tx *KeepTx) PutCloudSource(s *CloudSource) error { return putCloudSource(tx.b, s) }
 
-func getCloudSource(b *bolt.Tx, name string) (*CloudSource, error) {
-	var s CloudSource
-	if err := get(b, bucketCloud, encodeKey(name), &s); err != nil {
+func getCloudSource(b *bolt.Tx, m *memo, name string) (*CloudSource, error) {
+	var raw []byte
+	key := encodeKey(name)
+	if from := bucketOf(b, bucketCloud); from != nil {
+		raw = from.Get(key)
+	}
+	s, err := CloudSource{}, ErrNotFound
+	if raw != nil {
+		s, err = m.cloudSource(key, raw)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("cloud source %.80q: %w", name, err)
 	}
 	return &s, nil

@@ -19,6 +19,35 @@ type memo struct {
 	// unknown field.
 	wrote     []byte
 	wroteType reflect.Type
+	// sources are those that were decoded, by their keys.
+	sources map[string]*decodedSource
+}
+
+// decodedSource is a cloud's source and what it was decoded from.
+type decodedSource struct {
+	raw    []byte
+	source CloudSource
+}
+
+// cloudSource decodes a source, or gives what an equal record was decoded as: an ADD
+// reads its source twice, and it has hundreds of addresses.
+func (m *memo) cloudSource(key, raw []byte) (CloudSource, error) {
+	if m != nil {
+		if d := m.sources[string(key)]; d != nil && bytes.Equal(d.raw, raw) {
+			return d.source, nil
+		}
+	}
+	var s CloudSource
+	if err := decodeRecord(bucketCloud, key, raw, &s); err != nil {
+		return s, err
+	}
+	if m != nil {
+		if m.sources == nil {
+			m.sources = map[string]*decodedSource{}
+		}
+		m.sources[string(key)] = &decodedSource{bytes.Clone(raw), s}
+	}
+	return s, nil
 }
 
 // readInfo is [readInfo], once.

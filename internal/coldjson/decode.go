@@ -1,6 +1,7 @@
 package coldjson
 
 import (
+	"bytes"
 	"encoding"
 	"encoding/json"
 	"net/netip"
@@ -185,7 +186,8 @@ func (p *parser) slice(v reflect.Value, t reflect.Type, depth int) error {
 // addresses decodes what a cloud's source has hundreds of, in a quarter of the time
 // that it takes to find out for each one how it is decoded.
 func (p *parser) addresses() ([]netip.Addr, error) {
-	all := []netip.Addr{}
+	end := max(0, bytes.IndexByte(p.data[p.pos:], ']'))
+	all := make([]netip.Addr, 0, bytes.Count(p.data[p.pos:p.pos+end], []byte{'"'})/2)
 	err := p.list(func(int) error {
 		s, err := p.text()
 		if err != nil {

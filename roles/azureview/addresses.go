@@ -24,11 +24,37 @@ const addressSize = 256
 
 // pool is one subnet of the cloud's, of whichever source and interface.
 type pool struct {
-	mac       string
-	primary   bool
-	gateway   netip.Addr
-	addresses map[netip.Addr]string // the container's ID, empty for a free one
+	mac     string
+	primary bool
+	gateway netip.Addr
+	// addresses are sorted, each once.
+	addresses []address
 	used      bool
+}
+
+// address is one of a pool; container is empty for a free one.
+type address struct {
+	addr      netip.Addr
+	container string
+}
+
+func (a address) compare(o address) int { return a.addr.Compare(o.addr) }
+
+// sort brings addresses into their order, in which a cloud's are.
+func (p *pool) sort() {
+	if !slices.IsSortedFunc(p.addresses, address.compare) {
+		slices.SortFunc(p.addresses, address.compare)
+	}
+	p.addresses = slices.CompactFunc(p.addresses, func(a, b address) bool { return a.addr == b.addr })
+}
+
+// put notes who has an address.
+func (p *pool) put(a netip.Addr, container string) {
+	i, ok := slices.BinarySearchFunc(p.addresses, address{addr: a}, address.compare)
+	if !ok {
+		p.addresses = slices.Insert(p.addresses, i, address{addr: a})
+	}
+	p.addresses[i].container, p.used = container, true
 }
 
 // inventory is what azure-vnet-ipam.json is made of.
@@ -91,22 +117,22 @@ func (inv *inventory) add(source *store.CloudSource) {
 			}
 			p := inv.pools[s.Prefix]
 			if p == nil {
-				p = &pool{mac: nic.MAC, primary: nic.Primary, gateway: s.Gateway, addresses: map[netip.Addr]string{}}
+				p = &pool{mac: nic.MAC, primary: nic.Primary, gateway: s.Gateway}
 				inv.pools[s.Prefix] = p
 			}
+			p.addresses = slices.Grow(p.addresses, len(s.Addresses))
 			for _, a := range s.Addresses {
-				p.addresses[a] = ""
+				p.addresses = append(p.addresses, address{addr: a})
 			}
 			for _, r := range s.Ranges {
 				if r.IsValid() && r.Addr().BitLen()-r.Bits() <= 8 {
 					for a, n := r.Masked().Addr(), 0; r.Contains(a) && n < wholeRange; a, n = a.Next(), n+1 {
-						p.addresses[a] = ""
+						p.addresses = append(p.addresses, address{addr: a})
 					}
 				}
 			}
-			for _, a := range s.Own {
-				delete(p.addresses, a)
-			}
+			p.sort()
+			p.addresses = slices.DeleteFunc(p.addresses, func(a address) bool { return slices.Contains(s.Own, a.addr) })
 		}
 	}
 }
@@ -126,7 +152,7 @@ func (inv *inventory) lease(tx *store.Tx) error {
 		}
 		for a, owner := range leases.Owners() {
 			prefix, p := inv.poolOf(a)
-			p.addresses[a], p.used = owner.ContainerID, true
+			p.put(a, owner.ContainerID)
 			if inv.masters[p.mac] == "" && inv.asked[p.mac] < maxAsked {
 				inv.asked[p.mac]++
 				inv.ask(tx, owner, p.mac)
@@ -149,7 +175,7 @@ func (inv *inventory) poolOf(a netip.Addr) (netip.Prefix, *pool) {
 	if best.IsValid() {
 		return best, inv.pools[best]
 	}
-	return netip.PrefixFrom(a, a.BitLen()), &pool{addresses: map[netip.Addr]string{}}
+	return netip.PrefixFrom(a, a.BitLen()), new(pool)
 }
 
 // anyMAC stands for a NIC of which the cloud does not tell the hardware address.
@@ -213,17 +239,8 @@ func (t *text) pool(prefix netip.Prefix, p *pool, ifName string) {
 	t.addr(p.gateway)
 	t.name("Addresses")
 	t.open('{')
-	for _, a := range slices.SortedFunc(maps.Keys(p.addresses), netip.Addr.Compare) {
-		text := a.String()
-		t.name(text)
-		t.open('{')
-		t.name("ID")
-		t.string(p.addresses[a])
-		t.name("Addr")
-		t.string(text)
-		t.name("InUse")
-		t.bool(p.addresses[a] != "")
-		t.close('}')
+	for _, a := range p.addresses {
+		t.address(a)
 	}
 	t.close('}')
 	t.name("IsIPv6")
@@ -233,6 +250,23 @@ func (t *text) pool(prefix netip.Prefix, p *pool, ifName string) {
 	t.name("RefCount")
 	t.int(oneIf(p.used))
 	t.close('}')
+}
+
+// address writes one addressRecord of azure's. There are hundreds, so what stands
+// between their values is written in one piece.
+func (t *text) address(a address) {
+	t.item()
+	t.b = append(t.b, '"')
+	begin := len(t.b)
+	t.b = a.addr.WithZone("").AppendTo(t.b)
+	end := len(t.b)
+	t.b = append(t.b, "\": {\n\t\t\t\t\t\t\t\t\"ID\": "...)
+	t.string(a.container)
+	t.b = append(t.b, ",\n\t\t\t\t\t\t\t\t\"Addr\": \""...)
+	t.b = append(t.b, t.b[begin:end]...)
+	t.b = append(t.b, "\",\n\t\t\t\t\t\t\t\t\"InUse\": "...)
+	t.bool(a.container != "")
+	t.b = append(t.b, "\n\t\t\t\t\t\t\t}"...)
 }
 
 func oneIf(v bool) int {

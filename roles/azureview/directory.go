@@ -2,7 +2,6 @@ package azureview
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -85,7 +85,7 @@ func parseRevision(tail []byte) store.Revision {
 	}
 	_, own, _ = bytes.Cut(own[at:], []byte(": "))
 	var r store.Revision
-	if json.Unmarshal(own, &r) != nil {
+	if coldjson.Unmarshal(own, &r) != nil {
 		return store.Revision{}
 	}
 	return r

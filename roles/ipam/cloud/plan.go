@@ -178,11 +178,15 @@ func rangeOf(source, mac string, s *store.CloudSubnet, taken map[netip.Addr]bool
 	r := leasing.Range{Subnet: s.Prefix, Bounds: leasing.Whole(s.Prefix), Gateway: s.Gateway, Source: source, NIC: mac}
 	hosts := leasing.Hosts(s.Prefix)
 	unusable := func(a netip.Addr) bool { return taken[a] || r.Bounds.Contains(a) && !hosts.Contains(a) }
-	r.Free = make([]leasing.Interval, 0, len(s.Addresses)+len(s.Ranges))
 	for _, a := range s.Addresses {
-		if !unusable(a) {
-			r.Free = append(r.Free, leasing.Single(a))
+		if unusable(a) {
+			continue
 		}
+		if last := len(r.Free) - 1; last >= 0 && r.Free[last].Hi.Next() == a { // as most are
+			r.Free[last].Hi = a
+			continue
+		}
+		r.Free = append(r.Free, leasing.Single(a))
 	}
 	for _, p := range s.Ranges {
 		whole := leasing.Whole(p)
