@@ -112,10 +112,12 @@ func legacyOption(r *heldRule, option string) string {
 	return words[at+1]
 }
 
-// hasForeignLegacy tells whether iptables-legacy has a nat table that anybody's
-// chains can be in.
+// hasForeignLegacy tells whether iptables-legacy has a nat table with chains that
+// may be the reference's.
 func (n *Net) hasForeignLegacy() bool {
-	return n.iptables != nil && slices.ContainsFunc(bothFamilies(), func(f byte) bool { return isLegacyLoaded(f, "nat") })
+	return n.iptables != nil && slices.ContainsFunc(bothFamilies(), func(f byte) bool {
+		return isLegacyLoaded(f, "nat") && legacyMentions(f, "nat", masqueradePrefix)
+	})
 }
 
 // collectLegacyChains is collectChains for iptables-legacy.

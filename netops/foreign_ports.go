@@ -123,7 +123,7 @@ func (f *foreignPorts) iptables(ctx context.Context, c *nft) error {
 
 // legacy does the same where "iptables" is iptables-legacy.
 func (f *foreignPorts) legacy(ctx context.Context, n *Net) error {
-	if n.iptables == nil || !isLegacyLoaded(f.family, "nat") {
+	if n.iptables == nil || !isLegacyLoaded(f.family, "nat") || !legacyMentions(f.family, "nat", hostPortChain) {
 		return nil
 	}
 	t := &legacyFilter{family: f.family, run: n.iptables}

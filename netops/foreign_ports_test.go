@@ -1,6 +1,7 @@
 package netops
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -140,5 +141,39 @@ func TestMatchedPorts(t *testing.T) {
 	}
 	if have := matchedPorts("multiport", many); len(have) != 14 {
 		t.Errorf("of 15 ports with one range %v", have)
+	}
+}
+
+// TestForeignLegacyUnread: where iptables-legacy has rules of others alone its
+// program, which reads all of them, is not run.
+func TestForeignLegacyUnread(t *testing.T) {
+	freshNetns(t)
+	runs := 0
+	n := New(Options{IPTables: func(ctx context.Context, program string, args []string, input string) (string, error) {
+		runs++
+		return programs(ctx, program, args, input)
+	}})
+	t.Cleanup(func() { _ = n.Close() })
+	read := func() int {
+		t.Helper()
+		runs = 0
+		for _, is6 := range []bool{false, true} {
+			if _, err := n.ForeignPorts(t.Context(), is6, func(string, uint16) bool { return true }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := n.HasForeign(t.Context(), Foreign{Network: "net1", ContainerID: "c1"}); err != nil {
+			t.Fatal(err)
+		}
+		return runs
+	}
+	run(t, "iptables-legacy", "-t", "nat", "-A", "PREROUTING", "-p", "tcp", "--dport", "1000", "-j", "DNAT", "--to-destination", "10.1.0.9")
+	run(t, "ip6tables-legacy", "-t", "nat", "-N", "KUBE-HOSTPORTS")
+	if have := read(); have != 0 {
+		t.Errorf("a program was run %d times for rules of others", have)
+	}
+	run(t, "ip6tables-legacy", "-t", "nat", "-N", "CNI-HOSTPORT-DNAT")
+	if have := read(); have != 1 {
+		t.Errorf("a program was run %d times for one table of the reference's, want once", have)
 	}
 }

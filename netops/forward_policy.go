@@ -1,6 +1,7 @@
 package netops
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -98,45 +99,63 @@ const (
 	// iptEntriesHead is struct ipt_get_entries without its entries.
 	iptEntriesHead = 40
 	iptNameSize    = 32
-	// maxFilterTable bounds what is read of a table.
-	maxFilterTable = 256 << 20
+	// maxLegacyTable bounds what is read of a table.
+	maxLegacyTable = 256 << 20
 )
 
 // legacyRefuses reads the policy of iptables-legacy's FORWARD chain: its last
 // rule, which is where the table's underflow points to.
 func legacyRefuses(family byte) (bool, error) {
+	info, entries, err := readLegacyTable(family, "filter")
+	if err != nil {
+		return false, err
+	}
+	return policyDrops(family, entries, binary.NativeEndian.Uint32(info[iptInfoUnderflow:]))
+}
+
+// legacyMentions tells whether iptables-legacy's table may have a chain whose name
+// begins with a text, which its entries hold as it is: its program need not be
+// run where it has none.
+func legacyMentions(family byte, table, text string) bool {
+	_, entries, err := readLegacyTable(family, table)
+	return err != nil || bytes.Contains(entries, []byte(text))
+}
+
+// readLegacyTable reads struct ipt_getinfo and the entries of one of
+// iptables-legacy's tables.
+func readLegacyTable(family byte, table string) (info, entries []byte, err error) {
 	domain, level := unix.AF_INET, unix.SOL_IP
 	if family == unix.NFPROTO_IPV6 {
 		domain, level = unix.AF_INET6, unix.SOL_IPV6
 	}
 	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
-		return false, err
+		return nil, nil, err
 	}
 	defer unix.Close(fd) //nolint:errcheck // nothing was written
 	for range nftReads {
 		info := make([]byte, iptInfoSize)
-		copy(info, "filter")
+		copy(info, table)
 		if err := getsockopt(fd, level, iptGetInfo, info); err != nil {
-			return false, err
+			return nil, nil, err
 		}
 		size := binary.NativeEndian.Uint32(info[iptInfoBytes:])
-		if size > maxFilterTable {
-			return false, fmt.Errorf("%w: a table of %d bytes", errDamaged, size)
+		if size > maxLegacyTable {
+			return nil, nil, fmt.Errorf("%w: a table of %d bytes", errDamaged, size)
 		}
 		entries := make([]byte, iptEntriesHead+int(size))
-		copy(entries, "filter")
+		copy(entries, table)
 		binary.NativeEndian.PutUint32(entries[iptNameSize:], size)
 		err := getsockopt(fd, level, iptGetEntries, entries)
 		if errors.Is(err, unix.EAGAIN) {
 			continue // it was replaced meanwhile
 		}
 		if err != nil {
-			return false, err
+			return nil, nil, err
 		}
-		return policyDrops(family, entries[iptEntriesHead:], binary.NativeEndian.Uint32(info[iptInfoUnderflow:]))
+		return info, entries[iptEntriesHead:], nil
 	}
-	return false, fmt.Errorf("%w: iptables-legacy's table is being changed all the time", ErrBusy)
+	return nil, nil, fmt.Errorf("%w: iptables-legacy's table is being changed all the time", ErrBusy)
 }
 
 // policyDrops reads the standard target of the entry at an offset.

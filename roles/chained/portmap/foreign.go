@@ -37,7 +37,7 @@ func foreignHolder(ctx context.Context, h *roles.Host, in *attach.Input, ports [
 		for _, f := range held {
 			meets := func(p port) bool { return overlap(p.ip, f.Node) }
 			if f.ContainerID != in.Key.ContainerID && slices.ContainsFunc(of(f.Proto, f.Port), meets) {
-				return fmt.Errorf("port %d/%s: %w by container %q, which the reference plugin attached (%s): detach that one first",
+				return fmt.Errorf("port %d/%s: %w by container %q, which the reference plugin attached (%s): detach that one, or delete its rules there if it is gone",
 					f.Port, f.Proto, store.ErrTaken, f.ContainerID, f.Chain)
 			}
 		}
