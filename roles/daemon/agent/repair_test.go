@@ -3,7 +3,6 @@ package agent_test
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
-	"github.com/cnibox/cnibox/test/await"
 )
 
 // TestRepairs cuts what the agent made, row by row of what breaks nodes of
