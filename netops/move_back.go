@@ -13,8 +13,9 @@ import (
 
 const (
 	// returnPatience bounds the wait for a device whose namespace is going: it
-	// comes when the kernel has taken the namespace apart, mostly within 0.1 s.
-	returnPatience = 3 * time.Second
+	// comes when the kernel has taken the namespace apart, mostly within 0.1 s,
+	// but on a busy node one namespace after the other.
+	returnPatience = 10 * time.Second
 	// freeName has the kernel choose, as it does itself for a device whose name
 	// is taken where it returns to.
 	freeName = "dev%d"

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // movable gives the host the interface dev7, up, with an alias and an MTU, and
@@ -173,14 +173,24 @@ func matches(pattern, name string) bool {
 // a namespace goes.
 func takeOut(t *testing.T, box *netopstest.NS, from, as string) {
 	t.Helper()
+	rename(t, box, from, as)
+	moveOut(t, box, as)
+}
+
+func rename(t *testing.T, box *netopstest.NS, from, as string) {
+	t.Helper()
+	inside(t, box, "ip", "link", "set", from, "down")
+	inside(t, box, "ip", "link", "set", from, "name", as)
+}
+
+func moveOut(t *testing.T, box *netopstest.NS, name string) {
+	t.Helper()
 	host, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	inside(t, box, "ip", "link", "set", from, "down")
-	inside(t, box, "ip", "link", "set", from, "name", as)
-	inside(t, box, "ip", "link", "set", as, "netns", fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), host.Fd()))
+	inside(t, box, "ip", "link", "set", name, "netns", fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), host.Fd()))
 }
 
 // TestMoveAwaitsDevice undoes a move while the kernel still takes the
@@ -193,15 +203,16 @@ func TestMoveAwaitsDevice(t *testing.T) {
 	m := *changes[0].Undo.Object.(*netops.Move)
 	m.Kind = "" // a device's, which this kernel may have none of
 	late := []netops.Change{{Do: changes[0].Do, Undo: &netops.Step{Verb: netops.VerbDel, Object: &m}}}
+	rename(t, box, "eth0", "dev5")
 	done := make(chan error, 1)
 	go func() { done <- n.Undo(ctx, late, nil) }()
-	for listeners(t) == 0 {
+	await.Until(t, func() bool {
 		if len(done) > 0 {
 			t.Fatalf("Undo did not wait: %v", <-done)
 		}
-		runtime.Gosched()
-	}
-	takeOut(t, box, "eth0", "dev5")
+		return listeners(t) > 0
+	}, func() string { return "nobody listens to links" })
+	moveOut(t, box, "dev5") // at once: Undo waits for some seconds only
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // takeoverPatience bounds the waits for what the kernel does by itself within a
-// millisecond.
-const takeoverPatience = 5 * time.Second
+// millisecond, or when a busy node lets it.
+const takeoverPatience = 30 * time.Second
 
 // awaitCarrier waits until the bridge can carry traffic: before that the kernel
 // drops what is sent by it. It has no carrier of its own where the uplink has none.
