@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 const bootA = "11111111-2222-3333-4444-555555555555"
@@ -24,7 +25,7 @@ func options(t testing.TB) store.Options {
 		RunDir:      dir + "/run",
 		StateDir:    dir + "/state",
 		BootID:      bootA,
-		LockTimeout: 20 * time.Second,
+		LockTimeout: await.Patience,
 		Role:        "test",
 		Program:     "v1",
 	}
