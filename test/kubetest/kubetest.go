@@ -146,7 +146,7 @@ func (s *Server) file(name string) string { return filepath.Join(s.dir, name) }
 func (s *Server) startEtcd(store Store) error {
 	path := "/usr/bin/etcd"
 	if store == CurrentEtcd {
-		path = built("etcd")
+		path = Built("etcd")
 	}
 	client, err := port.Free()
 	if err != nil {
@@ -166,7 +166,7 @@ func (s *Server) startEtcd(store Store) error {
 // StartAPI starts the API server, again after StopAPI.
 func (s *Server) StartAPI() (err error) {
 	host, port, _ := net.SplitHostPort(s.Address)
-	s.api, err = s.start("kube-apiserver", built("kube-apiserver"), "--etcd-servers", s.Etcd, "--bind-address", host, "--advertise-address", "192.0.2.1", "--secure-port", port,
+	s.api, err = s.start("kube-apiserver", Built("kube-apiserver"), "--etcd-servers", s.Etcd, "--bind-address", host, "--advertise-address", "192.0.2.1", "--secure-port", port,
 		"--tls-cert-file", s.file("server.crt"), "--tls-private-key-file", s.file("server.key"), "--client-ca-file", s.file("ca.crt"),
 		"--token-auth-file", s.file("tokens.csv"), "--service-account-key-file", s.file("sa.key"), "--service-account-signing-key-file", s.file("sa.key"),
 		"--service-account-issuer", "https://kubetest", "--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.96.0.0/16",
@@ -228,8 +228,8 @@ func (s *Server) log(name string) []byte {
 	return b[max(0, len(b)-4000):]
 }
 
-// built is the path of a program in bin/kube of the repository that the test runs in.
-func built(name string) string {
+// Built is the path of a program in bin/kube of the repository that the test runs in.
+func Built(name string) string {
 	dir, _ := os.Getwd()
 	for dir != filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
