@@ -76,6 +76,35 @@ func Inside(name string, change netopstest.LinkChange) Tamper {
 	}}
 }
 
+// Outside is a change to the attachment's interface on the host: the last of the
+// host's in the result.
+func Outside(name string, change netopstest.LinkChange) Tamper {
+	return Tamper{Name: name, Do: func(t *testing.T, _ *Env, _ *netopstest.NS, r *roles.Result) {
+		t.Helper()
+		netopstest.ChangeHost(t, HostLink(r), change)
+	}}
+}
+
+// HostLink is the name of the last interface on the host in a result.
+func HostLink(r *roles.Result) (name string) {
+	for _, i := range r.Interfaces {
+		if i.Sandbox == "" {
+			name = i.Name
+		}
+	}
+	return name
+}
+
+// OnHost is a change to what is no interface.
+func OnHost(name string, change func() error) Tamper {
+	return Tamper{Name: name, Do: func(t *testing.T, _ *Env, _ *netopstest.NS, _ *roles.Result) {
+		t.Helper()
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+	}}
+}
+
 // versions are all that the binary speaks.
 var versions = []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 

@@ -7,8 +7,6 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/google/nftables"
-
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
@@ -58,12 +56,7 @@ func node(name string, change func(*testing.T)) rolestest.Tamper {
 }
 
 var (
-	flushed = node("ruleset flushed", func(t *testing.T) {
-		c, err := nftables.New()
-		must(t, err)
-		c.FlushRuleset()
-		must(t, c.Flush())
-	})
+	flushed     = rolestest.OnHost("ruleset flushed", netopstest.FlushRuleset)
 	elementGone = node("port gone", func(t *testing.T) { run(t, "nft", "delete", "element", "inet", "cnibox", "portmap4", "{ tcp . 8080 }") })
 	localnet    = node("route_localnet off", func(t *testing.T) { set(t, "ipv4/conf/br0/route_localnet", "0") })
 )

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
@@ -103,44 +102,24 @@ func link(t testing.TB, name string) netlink.Link {
 // outside is a change on the host, with the host's end.
 func outside(name string, change func(t *testing.T, end netlink.Link)) rolestest.Tamper {
 	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, r *roles.Result) {
-		change(t, link(t, hostEnd(r)))
+		change(t, link(t, rolestest.HostLink(r)))
 	}}
 }
 
-// hostEnd is the last interface of the host in a result.
-func hostEnd(r *roles.Result) (name string) {
-	for _, i := range r.Interfaces {
-		if i.Sandbox == "" {
-			name = i.Name
-		}
-	}
-	return name
-}
-
 var (
-	linkGone    = rolestest.Inside("container link gone", netlink.LinkDel)
-	addressGone = rolestest.Inside("address gone", func(l netlink.Link) error {
-		addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
-		if err != nil {
-			return err
-		}
-		return netlink.AddrDel(l, &addrs[0])
-	})
+	linkGone      = rolestest.Inside("container link gone", netlink.LinkDel)
+	addressGone   = rolestest.Inside("address gone", netopstest.DropAddress)
 	neighbourGone = rolestest.Inside("gateway's neighbour entry gone", func(l netlink.Link) error {
 		return netlink.NeighDel(&netlink.Neigh{LinkIndex: l.Attrs().Index, Family: netlink.FAMILY_V4, IP: []byte{169, 254, 1, 1}})
 	})
-	hostLinkDown = outside("host link down", func(t *testing.T, end netlink.Link) { must(t, netlink.LinkSetDown(end)) })
-	hostRoute    = outside("host's route gone", func(t *testing.T, end netlink.Link) {
-		all, err := netlink.RouteList(end, netlink.FAMILY_V4)
-		must(t, err)
-		must(t, netlink.RouteDel(&all[0]))
-	})
+	hostLinkDown = rolestest.Outside("host link down", netlink.LinkSetDown)
+	hostRoute    = rolestest.Outside("host's route gone", netopstest.DropRoute)
 )
 
 // onBridge are the changes to what only the modes with a bridge have.
 func onBridge() []rolestest.Tamper {
 	return []rolestest.Tamper{
-		outside("port out of the bridge", func(t *testing.T, end netlink.Link) { must(t, netlink.LinkSetNoMaster(end)) }),
+		rolestest.Outside("port out of the bridge", netlink.LinkSetNoMaster),
 		outside("eth0 out of the bridge", func(t *testing.T, _ netlink.Link) { must(t, netlink.LinkSetNoMaster(link(t, "eth0"))) }),
 		outside("neighbour gone", func(t *testing.T, end netlink.Link) {
 			b, err := netlink.LinkByIndex(end.Attrs().MasterIndex)
@@ -153,12 +132,7 @@ func onBridge() []rolestest.Tamper {
 				}
 			}
 		}),
-		outside("ruleset flushed", func(t *testing.T, _ netlink.Link) {
-			c, err := nftables.New()
-			must(t, err)
-			c.FlushRuleset()
-			must(t, c.Flush())
-		}),
+		rolestest.OnHost("ruleset flushed", netopstest.FlushRuleset),
 	}
 }
 
@@ -180,7 +154,7 @@ func attach(t *testing.T, e *rolestest.Env, conf, id string) *pod {
 	}}
 	var r roles.Result
 	must(t, json.Unmarshal([]byte(e.OK(p.call).Stdout), &r))
-	p.hostLink, p.addr = hostEnd(&r), r.IPs[0].Address.IP.String()
+	p.hostLink, p.addr = rolestest.HostLink(&r), r.IPs[0].Address.IP.String()
 	t.Cleanup(func() { p.detach(e) })
 	return p
 }

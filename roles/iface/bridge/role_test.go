@@ -1,7 +1,6 @@
 package bridge_test
 
 import (
-	"os"
 	"testing"
 
 	"github.com/google/nftables"
@@ -58,12 +57,6 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// hostLink is the attachment's interface on the host's side.
-func hostLink(t *testing.T, r *roles.Result) netlink.Link {
-	t.Helper()
-	return link(t, r.Interfaces[1].Name)
-}
-
 func link(t *testing.T, name string) netlink.Link {
 	t.Helper()
 	l, err := netlink.LinkByName(name)
@@ -91,44 +84,25 @@ func layer1() []rolestest.Tamper {
 	return []rolestest.Tamper{
 		rolestest.Inside("container link down", netlink.LinkSetDown),
 		rolestest.Inside("container link gone", netlink.LinkDel),
-		rolestest.Inside("MAC changed", func(l netlink.Link) error {
-			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
-		}),
-		outside("off the bridge", func(t *testing.T, r *roles.Result) { must(t, netlink.LinkSetNoMaster(hostLink(t, r))) }),
-		outside("host link down", func(t *testing.T, r *roles.Result) { must(t, netlink.LinkSetDown(hostLink(t, r))) }),
+		rolestest.Inside("MAC changed", netopstest.OtherMAC),
+		rolestest.Outside("off the bridge", netlink.LinkSetNoMaster),
+		rolestest.Outside("host link down", netlink.LinkSetDown),
 	}
 }
 
 func layer3() []rolestest.Tamper {
 	return append(layer1(),
-		rolestest.Inside("address gone", func(l netlink.Link) error {
-			addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
-			if err != nil {
-				return err
-			}
-			return netlink.AddrDel(l, &addrs[0])
-		}),
-		rolestest.Inside("default route gone", func(l netlink.Link) error {
-			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: nil, Gw: []byte{10, 1, 0, 1}})
-		}),
+		rolestest.Inside("address gone", netopstest.DropAddress),
+		rolestest.Inside("default route gone", netopstest.DropDefault(10, 1, 0, 1)),
 	)
 }
 
 var (
-	masquerade = outside("ruleset flushed", func(t *testing.T, _ *roles.Result) {
-		c, err := nftables.New()
-		must(t, err)
-		c.FlushRuleset()
-		must(t, c.Flush())
-	})
-	hairpin   = outside("hairpin off", func(t *testing.T, r *roles.Result) { must(t, netlink.LinkSetHairpin(hostLink(t, r), false)) })
-	isolation = outside("isolation off", func(t *testing.T, r *roles.Result) {
-		must(t, netlink.LinkSetIsolated(hostLink(t, r), false))
-	})
-	promiscuous = outside("promisc off", func(t *testing.T, _ *roles.Result) { must(t, netlink.SetPromiscOff(link(t, "br0"))) })
-	forwarding  = outside("forwarding off", func(t *testing.T, _ *roles.Result) {
-		must(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0))
-	})
+	masquerade    = rolestest.OnHost("ruleset flushed", netopstest.FlushRuleset)
+	hairpin       = rolestest.Outside("hairpin off", func(l netlink.Link) error { return netlink.LinkSetHairpin(l, false) })
+	isolation     = rolestest.Outside("isolation off", func(l netlink.Link) error { return netlink.LinkSetIsolated(l, false) })
+	promiscuous   = outside("promisc off", func(t *testing.T, _ *roles.Result) { must(t, netlink.SetPromiscOff(link(t, "br0"))) })
+	forwarding    = rolestest.OnHost("forwarding off", netopstest.StopForwarding)
 	bridgeAddress = outside("gateway address gone", func(t *testing.T, _ *roles.Result) {
 		a, err := netlink.ParseAddr("10.1.0.1/24")
 		must(t, err)
@@ -145,7 +119,5 @@ var (
 		}
 		must(t, c.Flush())
 	})
-	portVLAN = outside("VLAN off the port", func(t *testing.T, r *roles.Result) {
-		must(t, netlink.BridgeVlanDel(hostLink(t, r), 100, true, true, false, true))
-	})
+	portVLAN = rolestest.Outside("VLAN off the port", func(l netlink.Link) error { return netlink.BridgeVlanDel(l, 100, true, true, false, true) })
 )

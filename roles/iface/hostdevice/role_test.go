@@ -128,16 +128,8 @@ func layer1() []rolestest.Tamper {
 
 func layer3() []rolestest.Tamper {
 	return append(layer1(),
-		rolestest.Inside("address gone", func(l netlink.Link) error {
-			addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
-			if err != nil {
-				return err
-			}
-			return netlink.AddrDel(l, &addrs[0])
-		}),
-		rolestest.Inside("route gone", func(l netlink.Link) error {
-			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: nil, Gw: []byte{10, 1, 0, 1}})
-		}),
+		rolestest.Inside("address gone", netopstest.DropAddress),
+		rolestest.Inside("route gone", netopstest.DropDefault(10, 1, 0, 1)),
 	)
 }
 

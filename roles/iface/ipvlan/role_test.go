@@ -53,13 +53,7 @@ func tampers() []rolestest.Tamper {
 	return []rolestest.Tamper{
 		rolestest.Inside("down", netlink.LinkSetDown),
 		rolestest.Inside("gone", netlink.LinkDel),
-		rolestest.Inside("address", func(l netlink.Link) error {
-			addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
-			if err != nil {
-				return err
-			}
-			return netlink.AddrDel(l, &addrs[0])
-		}),
+		rolestest.Inside("address", netopstest.DropAddress),
 		rolestest.Inside("mode", func(l netlink.Link) error {
 			mode := netlink.IPVLAN_MODE_L3
 			if l.(*netlink.IPVlan).Mode == mode {
@@ -70,9 +64,7 @@ func tampers() []rolestest.Tamper {
 	}
 }
 
-var route = rolestest.Inside("default route", func(l netlink.Link) error {
-	return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: []byte{10, 1, 0, 1}})
-})
+var route = rolestest.Inside("default route", netopstest.DropDefault(10, 1, 0, 1))
 
 func newPod(t *testing.T) *rolestest.Pod {
 	t.Helper()

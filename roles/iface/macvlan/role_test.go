@@ -48,7 +48,7 @@ func tampers() []rolestest.Tamper {
 	return []rolestest.Tamper{
 		rolestest.Inside("down", netlink.LinkSetDown),
 		rolestest.Inside("gone", netlink.LinkDel),
-		rolestest.Inside("MAC", func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99}) }),
+		rolestest.Inside("MAC", netopstest.OtherMAC),
 		rolestest.Inside("mode", func(l netlink.Link) error {
 			mode := uint32(nl.MACVLAN_MODE_PRIVATE)
 			if l.(*netlink.Macvlan).Mode == netlink.MACVLAN_MODE_PRIVATE {
@@ -70,14 +70,6 @@ func tampers() []rolestest.Tamper {
 }
 
 var (
-	address = rolestest.Inside("address", func(l netlink.Link) error {
-		addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
-		if err != nil {
-			return err
-		}
-		return netlink.AddrDel(l, &addrs[0])
-	})
-	route = rolestest.Inside("default route", func(l netlink.Link) error {
-		return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: []byte{10, 1, 0, 1}})
-	})
+	address = rolestest.Inside("address", netopstest.DropAddress)
+	route   = rolestest.Inside("default route", netopstest.DropDefault(10, 1, 0, 1))
 )

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
@@ -100,54 +99,24 @@ func link(t *testing.T, name string) netlink.Link {
 	return l
 }
 
-// outside is a change to the host's end.
-func outside(name string, change func(*testing.T, netlink.Link)) rolestest.Tamper {
-	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, r *roles.Result) {
-		change(t, link(t, r.Interfaces[0].Name))
-	}}
-}
-
 func layer1() []rolestest.Tamper {
 	return []rolestest.Tamper{
 		rolestest.Inside("container link down", netlink.LinkSetDown),
 		rolestest.Inside("container link gone", netlink.LinkDel),
-		rolestest.Inside("MAC changed", func(l netlink.Link) error {
-			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
-		}),
-		outside("host link down", func(t *testing.T, l netlink.Link) { must(t, netlink.LinkSetDown(l)) }),
+		rolestest.Inside("MAC changed", netopstest.OtherMAC),
+		rolestest.Outside("host link down", netlink.LinkSetDown),
 	}
 }
 
 var (
-	addressGone = rolestest.Inside("address gone", func(l netlink.Link) error {
-		addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
-		if err != nil {
-			return err
-		}
-		return netlink.AddrDel(l, &addrs[0])
-	})
+	addressGone  = rolestest.Inside("address gone", netopstest.DropAddress)
 	gatewayRoute = rolestest.Inside("route to the gateway gone", func(l netlink.Link) error {
 		return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: netlink.NewIPNet([]byte{10, 1, 0, 1}), Scope: netlink.SCOPE_LINK})
 	})
-	hostRoute = outside("host's route gone", func(t *testing.T, l netlink.Link) {
-		all, err := netlink.RouteList(l, netlink.FAMILY_V4)
-		must(t, err)
-		must(t, netlink.RouteDel(&all[0]))
-	})
-	gatewayAddress = outside("gateway's address gone", func(t *testing.T, l netlink.Link) {
-		a, err := netlink.ParseAddr("10.1.0.1/32")
-		must(t, err)
-		must(t, netlink.AddrDel(l, a))
-	})
-	forwarding = outside("forwarding off", func(t *testing.T, _ netlink.Link) {
-		must(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0))
-	})
-	masquerade = outside("ruleset flushed", func(t *testing.T, _ netlink.Link) {
-		c, err := nftables.New()
-		must(t, err)
-		c.FlushRuleset()
-		must(t, c.Flush())
-	})
+	hostRoute      = rolestest.Outside("host's route gone", netopstest.DropRoute)
+	gatewayAddress = rolestest.Outside("gateway's address gone", netopstest.DropAddress)
+	forwarding     = rolestest.OnHost("forwarding off", netopstest.StopForwarding)
+	masquerade     = rolestest.OnHost("ruleset flushed", netopstest.FlushRuleset)
 )
 
 // pod is a container of a test.

@@ -53,21 +53,13 @@ func tampers() []rolestest.Tamper {
 	return []rolestest.Tamper{
 		rolestest.Inside("link down", netlink.LinkSetDown),
 		rolestest.Inside("link gone", netlink.LinkDel),
-		rolestest.Inside("MAC changed", func(l netlink.Link) error {
-			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
-		}),
+		rolestest.Inside("MAC changed", netopstest.OtherMAC),
 	}
 }
 
 var (
-	addressGone = rolestest.Inside("address gone", func(l netlink.Link) error {
-		addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
-		if err != nil {
-			return err
-		}
-		return netlink.AddrDel(l, &addrs[0])
-	})
-	offBridge = rolestest.Inside("off the bridge", netlink.LinkSetNoMaster)
+	addressGone = rolestest.Inside("address gone", netopstest.DropAddress)
+	offBridge   = rolestest.Inside("off the bridge", netlink.LinkSetNoMaster)
 )
 
 // attach makes a container with a tap device and returns ADD's result.

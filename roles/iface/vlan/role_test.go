@@ -56,19 +56,13 @@ func tampers() []rolestest.Tamper {
 	return []rolestest.Tamper{
 		rolestest.Inside("down", netlink.LinkSetDown),
 		rolestest.Inside("gone", netlink.LinkDel),
-		rolestest.Inside("MAC", func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99}) }),
+		rolestest.Inside("MAC", netopstest.OtherMAC),
 	}
 }
 
 var (
-	address = rolestest.Inside("address", func(l netlink.Link) error {
-		addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
-		if err != nil {
-			return err
-		}
-		return netlink.AddrDel(l, &addrs[0])
-	})
-	mtu = rolestest.Inside("mtu", func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300) })
+	address = rolestest.Inside("address", netopstest.DropAddress)
+	mtu     = rolestest.Inside("mtu", func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300) })
 	// otherID puts an interface of another VLAN in the place of the right one.
 	otherID = rolestest.Tamper{Name: "vlanId", Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
 		f, err := os.Open(ns.Path())

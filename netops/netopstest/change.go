@@ -1,0 +1,67 @@
+package netopstest
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+)
+
+// ChangeHost is NS.Change for an interface of the host.
+func ChangeHost(t testing.TB, name string, change LinkChange) {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	if err == nil {
+		err = change(l)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// OtherMAC is a LinkChange: the interface gets another hardware address.
+func OtherMAC(l netlink.Link) error {
+	return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
+}
+
+// DropAddress is a LinkChange: the interface loses its first IPv4 address.
+func DropAddress(l netlink.Link) error {
+	all, err := netlink.AddrList(l, netlink.FAMILY_V4)
+	if err != nil || len(all) == 0 {
+		return errors.Join(err, errors.New("no address to drop"))
+	}
+	return netlink.AddrDel(l, &all[0])
+}
+
+// DropRoute is a LinkChange: the interface loses its first IPv4 route.
+func DropRoute(l netlink.Link) error {
+	all, err := netlink.RouteList(l, netlink.FAMILY_V4)
+	if err != nil || len(all) == 0 {
+		return errors.Join(err, errors.New("no route to drop"))
+	}
+	return netlink.RouteDel(&all[0])
+}
+
+// DropDefault is a LinkChange: the interface loses its default route by a gateway.
+func DropDefault(gateway ...byte) LinkChange {
+	return func(l netlink.Link) error {
+		return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: gateway})
+	}
+}
+
+// FlushRuleset removes all of nftables.
+func FlushRuleset() error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	c.FlushRuleset()
+	return c.Flush()
+}
+
+// StopForwarding turns IPv4 forwarding off.
+func StopForwarding() error {
+	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0)
+}
