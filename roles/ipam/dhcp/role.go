@@ -16,9 +16,8 @@ import (
 )
 
 const (
-	// statusTime bounds STATUS: runtimes poll it.
-	statusTime = 2 * time.Second
-	// checkTime bounds CHECK, for which the daemon asks nobody.
+	// checkTime bounds CHECK and STATUS, for which the daemon asks nobody: it answers at
+	// once, unless the node is busy.
 	checkTime = 10 * time.Second
 	// releaseTime bounds DEL and GC, which a daemon that is stopped would keep
 	// for ever: as long as locks are waited for.
@@ -149,7 +148,7 @@ func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 
 // Status tells whether the daemon answers.
 func (a *handler) Status(ctx context.Context, _ *roles.Host, _ *roles.Request) error {
-	ctx, cancel := context.WithTimeout(ctx, statusTime)
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
 	if err := a.client.Ping(ctx); err != nil {
 		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
