@@ -109,10 +109,7 @@ func TestKube(t *testing.T) {
 // attachAgain replaces a pod by one of the node's new pod network.
 func (n *node) attachAgain(old *pod) *pod {
 	n.w.t.Helper()
-	call := old.call
-	call.Verb = "DEL"
-	cmd := n.Cmd(call)
-	n.ns.Do(n.w.t, cmd.Run)
+	n.detach(old)
 	n.ip("link del cni0")
 	return n.attach()
 }

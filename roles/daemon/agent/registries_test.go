@@ -69,6 +69,9 @@ func etcdCall(t *testing.T, url, path string, in map[string]any) (out struct {
 	return out
 }
 
+// flannelPrefix is that of flannel's keys.
+const flannelPrefix = "/coreos.com/network"
+
 func b64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 
 // TestEtcd: nodes share etcd in flannel's layout. It goes away, an agent starts
@@ -77,7 +80,7 @@ func TestEtcd(t *testing.T) {
 	runtime.LockOSThread() // etcd ends with the thread that started it, which must not become a namespace's
 	defer runtime.UnlockOSThread()
 	server := etcdtest.Start(t)
-	const prefix = "/coreos.com/network"
+	const prefix = flannelPrefix
 	put := func(key, value string) {
 		t.Helper()
 		etcdCall(t, server.URL, "/v3/kv/put", map[string]any{"key": b64(prefix + key), "value": b64(value)})

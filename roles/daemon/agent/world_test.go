@@ -23,6 +23,7 @@ import (
 	"github.com/cnibox/cnibox/roles/daemon/agent"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
 	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
+	"github.com/cnibox/cnibox/roles/meta/overlay"
 	roleshost "github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
@@ -30,7 +31,9 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-func table() roles.Table { return roles.Table{bridge.Role(), hostlocal.Role(), agent.Role()} }
+func table() roles.Table {
+	return roles.Table{bridge.Role(), hostlocal.Role(), overlay.Role(), agent.Role()}
+}
 
 func TestMain(m *testing.M) { rolestest.Main(m, table()) }
 

@@ -1,0 +1,117 @@
+//go:build kube
+
+package agent_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/rolestest"
+	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
+	"github.com/cnibox/cnibox/test/kubetest"
+)
+
+// flanneld is flannel's daemon for the node.
+func (n *node) flanneld(etcd string) *exec.Cmd {
+	cmd := exec.Command(kubetest.Built("flanneld"), "-etcd-endpoints="+etcd, "-iface=eth1", "-subnet-file="+n.subnetFile())
+	cmd.Env = os.Environ()
+	return cmd
+}
+
+// attachFlannel makes a pod by flannel's plugin, which reads flanneld's file.
+func (n *node) attachFlannel() *pod {
+	n.w.t.Helper()
+	return n.attachBy("flannel", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0","type":"flannel","subnetFile":%q,"dataDir":%q}`, n.subnetFile(), n.Dir()+"/flannel-data"))
+}
+
+// tunnels is what flanneld has made for other nodes.
+func (n *node) tunnels() string {
+	n.w.t.Helper()
+	out := n.ip("route show dev flannel.1") + n.ip("neigh show dev flannel.1 nud permanent") + n.exec("bridge", "fdb", "show", "dev", "flannel.1")
+	return strings.Join(slices.Sorted(strings.Lines(out)), "")
+}
+
+// TestFlanneld: nodes of flannel's own daemon and one of ours share an etcd, and all pods
+// reach each other. On one of flanneld's nodes the agent takes its place: its record, its
+// device and its subnet stay, a TCP connection from another of flanneld's nodes goes on, and
+// that one has nothing to change. Pods that were attached before can be detached. Then
+// flanneld takes the agent's place again.
+func TestFlanneld(t *testing.T) {
+	runtime.LockOSThread() // etcd ends with the thread that started it
+	defer runtime.UnlockOSThread()
+	server := etcdtest.Start(t)
+	etcdCall(t, server.URL, "/v3/kv/put", map[string]any{"key": b64(flannelPrefix + "/config"), "value": b64(vxlan)})
+	w := newWorld(t, 3, vxlan)
+	w.registry = []string{"-etcd-endpoints=" + server.URL}
+	for _, n := range w.nodes {
+		n.forward(strings.TrimPrefix(server.URL, "http://"))
+	}
+	ours, theirs, moves := w.nodes[0], w.nodes[1], w.nodes[2]
+	theirs.runReady(theirs.flanneld(server.URL))
+	ours.start()
+	moves.runReady(moves.flanneld(server.URL))
+	ours.until("flanneld's nodes", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} })
+	pods := []*pod{ours.attach(), theirs.attachFlannel(), moves.attachFlannel()}
+	w.reach(false, pods...)
+
+	records := func() string {
+		t.Helper()
+		var b strings.Builder
+		for _, kv := range etcdCall(t, server.URL, "/v3/kv/range", map[string]any{"key": b64(flannelPrefix + "/subnets/"), "range_end": b64(flannelPrefix + "/subnets0")}).Kvs {
+			fmt.Fprintf(&b, "%s %s\n", kv.Key, kv.Value)
+		}
+		return b.String()
+	}
+	before, tunnels, device := records(), theirs.tunnels(), moves.ip("-o link show flannel.1")
+	if strings.Count(before, "\n") != 3 || strings.Count(tunnels, "PERMANENT") != 2 {
+		t.Fatalf("records\n%s\ntunnels\n%s", before, tunnels)
+	}
+	end := w.transfer(pods[1], pods[2])
+	moves.stop()
+	moves.start()
+	moves.kill()
+	moves.start()
+	moves.until("the others", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} })
+	t.Logf("while the agent took flanneld's place, and was killed and started, the longest silence was %s", end())
+	if now := records(); now != before {
+		t.Errorf("the records were\n%s\nand are\n%s", before, now)
+	}
+	if now := theirs.tunnels(); now != tunnels {
+		t.Errorf("flanneld's other node had\n%s\nand has\n%s", tunnels, now)
+	}
+	if now := moves.ip("-o link show flannel.1"); strings.Fields(now)[0] != strings.Fields(device)[0] {
+		t.Errorf("the device was %s and is %s", device, now)
+	}
+	if routes := moves.ip("route show dev flannel.1"); strings.Contains(routes, "proto boot") || strings.Count(routes, "proto 142") != 2 {
+		t.Errorf("flanneld's routes are not taken over: %s", routes)
+	}
+	pods = append(pods, moves.attachFlannel())
+	w.reach(false, pods...)
+	moves.detach(pods[2])
+	pods = append(pods[:2], pods[3])
+
+	// Back again. The device is another one: flanneld publishes its address.
+	moves.stop()
+	_, err := moves.verb("agent cleanup", map[string]string{"subnet-file": moves.subnetFile()})
+	must(t, err)
+	moves.runReady(moves.flanneld(server.URL))
+	w.reach(false, append(pods, moves.attachFlannel())...)
+}
+
+// detach takes a pod away by the plugin that made it.
+func (n *node) detach(p *pod) {
+	n.w.t.Helper()
+	call := p.call
+	call.Verb = "DEL"
+	var answer rolestest.Answer
+	n.ns.Do(n.w.t, func() error { answer = n.Run(call); return nil })
+	if answer.Code != 0 {
+		n.w.t.Errorf("DEL: %s%s", answer.Stdout, answer.Stderr)
+	}
+}
