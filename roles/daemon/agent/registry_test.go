@@ -27,9 +27,10 @@ func TestInsist(t *testing.T) {
 					return do(what)
 				})
 			}()
-			for time.Since(start) < length {
+			steps := time.NewTicker(step)
+			defer steps.Stop()
+			for ; time.Since(start) < length; <-steps.C {
 				asked <- wish(time.Since(start))
-				time.Sleep(step)
 			}
 			stop()
 			<-end
