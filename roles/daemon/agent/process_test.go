@@ -53,7 +53,7 @@ func TestCleanup(t *testing.T) {
 	}
 	out, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile(), "cluster-dir": w.dir, "node-name": n.name})
 	must(t, err)
-	if out != "nothing of the agent is left on this node" {
+	if out != "nothing of the agent is left on this node, nor its record in the registry dir "+w.dir {
 		t.Error(out)
 	}
 	if after := n.snapshot(); after != before {
@@ -64,8 +64,10 @@ func TestCleanup(t *testing.T) {
 			t.Errorf("%s is left", path)
 		}
 	}
-	if _, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile()}); err != nil {
-		t.Errorf("cleanup of nothing: %v", err)
+	// An empty flag names no registry, which is told.
+	out, err = n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile(), "etcd-endpoints": ""})
+	if text, _ := out.(string); err != nil || !strings.Contains(text, "its record in a registry was not touched: no flag names one") {
+		t.Errorf("cleanup of nothing: %q, %v", out, err)
 	}
 }
 

@@ -72,9 +72,12 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 	}
 	defer unlock()
 	m := memory{h}
+	done := "nothing of the agent is left on this node; its record in a registry was not touched: no flag names one"
 	var errs []error
 	if r := &s.registry; r.kube || r.dir != "" || len(r.etcd) > 0 {
-		errs = append(errs, s.release(ctx, h, m))
+		name, err := s.release(ctx, h, m)
+		errs = append(errs, err)
+		done = "nothing of the agent is left on this node, nor its record in the registry " + name
 	}
 	for _, v6 := range []bool{false, true} {
 		errs = append(errs, removeFamily(ctx, h.Net, v6))
@@ -89,16 +92,16 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return "nothing of the agent is left on this node", nil
+	return done, nil
 }
 
-// release withdraws this node's record.
-func (s *settings) release(ctx context.Context, h *roles.Host, m memory) error {
+// release withdraws this node's record, and tells from which registry.
+func (s *settings) release(ctx context.Context, h *roles.Host, m memory) (name string, err error) {
 	e, err := s.open(ctx, h, m.load(ctx))
 	if err != nil {
-		return err
+		return "", err
 	}
-	return errors.Join(e.Release(ctx), e.Close())
+	return e.name, errors.Join(e.Release(ctx), e.Close())
 }
 
 func removeFamily(ctx context.Context, n *netops.Net, v6 bool) error {
