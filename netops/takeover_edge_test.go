@@ -38,7 +38,9 @@ func TestTakeoverRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			newUplink(t)
 			t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "br9").Run() })
-			run(t, "sh", "-c", tc.setup)
+			for command := range strings.SplitSeq(tc.setup, "; ") {
+				run(t, strings.Fields(command)...)
+			}
 			before := netopstest.Snapshot(t)
 			n := newNet(t, nil)
 			spec := netops.Spec{Objects: []netops.Object{&netops.Takeover{Bridge: "azure0", Uplink: tc.uplink}}}
