@@ -60,10 +60,10 @@ type HostNamer interface {
 // Unsharer is an Interface that takes away what its attachments share with the
 // last attachment of the network, and not with GC's empty list only.
 type Unsharer interface {
-	// Unshared are the shared links, by names and labels only, in the order of
-	// making: what is looked for when no record tells more. Without any,
+	// Unshared are the shared objects, links by names and labels only, in the order
+	// of making: what is looked for when no record tells more. Without any,
 	// everything stays.
-	Unshared() []*netops.Link
+	Unshared() []netops.Object
 }
 
 // Input is all that Wire computes from.

@@ -86,11 +86,11 @@ func (a *Handler) unshare(ctx context.Context, h *roles.Host, network string) er
 	if !ok {
 		return nil
 	}
-	links := u.Unshared()
-	if len(links) == 0 {
+	ours := u.Unshared()
+	if len(ours) == 0 {
 		return nil
 	}
-	if err := node.RemoveUnused(ctx, h, network, a.role.Shared(), links); err != nil {
+	if err := node.RemoveUnused(ctx, h, network, a.role.Shared(), ours); err != nil {
 		return fmt.Errorf("remove what network %q shared: %w", network, err)
 	}
 	return nil

@@ -59,15 +59,17 @@ func masqueradeSet(ip Family) string {
 }
 
 // Forwarding turns on that the host routes, for the families that have a gateway.
-func Forwarding(s *netops.Spec, ips []Family) {
+func Forwarding(s *netops.Spec, ips []Family) { forwarding(s, netops.Host, ips) }
+
+func forwarding(s *netops.Spec, in netops.Place, ips []Family) {
 	var v4, v6 bool
 	for _, ip := range ips {
 		v4, v6 = v4 || ip.Gateway.Is4(), v6 || ip.Gateway.Is6()
 	}
 	if v4 {
-		s.Add(&netops.Sysctl{In: netops.Host, Shared: true, Key: "net/ipv4/ip_forward", Value: "1"})
+		s.Add(&netops.Sysctl{In: in, Shared: true, Key: "net/ipv4/ip_forward", Value: "1"})
 	}
 	if v6 {
-		s.Add(&netops.Sysctl{In: netops.Host, Shared: true, Key: "net/ipv6/conf/all/forwarding", Value: "1"})
+		s.Add(&netops.Sysctl{In: in, Shared: true, Key: "net/ipv6/conf/all/forwarding", Value: "1"})
 	}
 }

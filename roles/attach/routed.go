@@ -16,6 +16,8 @@ import (
 // the host's end. So nothing answers ARP for another (proxy_arp is not needed), and the
 // host needs no address on the pair.
 type Routed struct {
+	// Place is where the host's end is and routes; empty is the host.
+	Place netops.Place
 	// Gateway4 and Gateway6 are the container's gateways; of IPv6 a link-local one.
 	Gateway4, Gateway6 netip.Addr
 	// HostMAC is the host's end's; empty is Input.HostMAC.
@@ -58,7 +60,7 @@ func (r Routed) Wire(s *netops.Spec, in *Input, res *roles.Result) error {
 	if err != nil {
 		return err
 	}
-	Forwarding(s, ips)
+	forwarding(s, r.place(), ips)
 	r.wirePair(s, in, ips)
 	r.wireHost(s, in, ips)
 	if err := (Container{PointToPoint: true, MTU: r.MTU}).Wire(s, in, res); err != nil {
@@ -70,6 +72,14 @@ func (r Routed) Wire(s *netops.Spec, in *Input, res *roles.Result) error {
 		}
 	}
 	return nil
+}
+
+// place is where the host's end is.
+func (r Routed) place() netops.Place {
+	if r.Place != "" {
+		return r.Place
+	}
+	return netops.Host
 }
 
 // hostMAC is the host's end's.
@@ -91,18 +101,18 @@ func (r Routed) wirePair(s *netops.Spec, in *Input, ips []Family) {
 		mtu = 0 // a chained plugin may have set another, at both ends
 	}
 	s.Add(&netops.Link{
-		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: r.hostMAC(in), MTU: mtu, Alias: node.Alias(in.Key, addrs),
+		In: r.place(), Name: in.HostLink, Kind: "veth", MAC: r.hostMAC(in), MTU: mtu, Alias: node.Alias(in.Key, addrs),
 		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
 	})
 }
 
 // wireHost is the host's side: the routes to the container's addresses.
 func (r Routed) wireHost(s *netops.Spec, in *Input, ips []Family) {
-	HostEndSysctls(s, in, ips)
-	s.Add(&netops.Link{In: netops.Host, Name: in.HostLink, Up: true})
+	hostEndSysctls(s, r.place(), in, ips)
+	s.Add(&netops.Link{In: r.place(), Name: in.HostLink, Up: true})
 	for _, ip := range ips {
 		a := ip.Address.Addr()
-		s.Add(&netops.Route{In: netops.Host, Link: in.HostLink, Dst: netip.PrefixFrom(a, a.BitLen())})
+		s.Add(&netops.Route{In: r.place(), Link: in.HostLink, Dst: netip.PrefixFrom(a, a.BitLen())})
 	}
 }
 
@@ -111,12 +121,14 @@ func (r Routed) wireHost(s *netops.Spec, in *Input, ips []Family) {
 // the host asks for the container's MAC with, is to be usable at once, so duplicate
 // address detection is off before the link is up (RFC 4862 section 5.4). CHECK leaves
 // settings out, as inside.
-func HostEndSysctls(s *netops.Spec, in *Input, ips []Family) {
+func HostEndSysctls(s *netops.Spec, in *Input, ips []Family) { hostEndSysctls(s, netops.Host, in, ips) }
+
+func hostEndSysctls(s *netops.Spec, place netops.Place, in *Input, ips []Family) {
 	if in.Prev != nil {
 		return
 	}
 	set := func(name, value string, optional bool) {
-		s.Add(&netops.Sysctl{In: netops.Host, Key: fmt.Sprintf("net/ipv6/conf/%s/%s", in.HostLink, name), Value: value, Optional: optional})
+		s.Add(&netops.Sysctl{In: place, Key: fmt.Sprintf("net/ipv6/conf/%s/%s", in.HostLink, name), Value: value, Optional: optional})
 	}
 	set("accept_ra", "0", true)
 	set("accept_dad", "0", true)

@@ -79,10 +79,10 @@ func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, change
 
 // alwaysOurs tells whether nobody else makes objects of the kind: all elements of our
 // tables are ours, though a wider one may stand for one, and so is a bridge that has
-// an uplink's place.
+// an uplink's place. A namespace of theirs goes only when nothing is in it.
 func alwaysOurs(o netops.Object) bool {
 	switch o.(type) {
-	case *netops.Element, *netops.Takeover, *netops.LinkDNS:
+	case *netops.Element, *netops.Takeover, *netops.LinkDNS, *netops.Netns:
 		return true
 	}
 	return false
@@ -189,7 +189,7 @@ func sharedChanges(tx *store.Tx, network string) (mine, others []netops.Change, 
 // identity tells objects apart. Two networks may both have been about to make
 // one bridge, each with a MAC of its own choice.
 func identity(o netops.Object) string {
-	if l, ok := o.(*netops.Link); ok {
+	if l, ok := o.(*netops.Link); ok && l.In == netops.Host {
 		return "link " + l.Name
 	}
 	return o.String()

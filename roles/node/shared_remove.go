@@ -27,9 +27,9 @@ func RemoveShared(ctx context.Context, h *roles.Host, network string, names []st
 
 // RemoveUnused is RemoveShared for whoever took the network's last attachment
 // away: it waits for the locks, for at most the store's LockTimeout. An ADD
-// that is at work is over then, and either recorded or gone. Of the named links
-// it removes those that bear our label although no record tells of them.
-func RemoveUnused(ctx context.Context, h *roles.Host, network string, names []string, links []*netops.Link) error {
+// that is at work is over then, and either recorded or gone. Of the objects that are
+// ours it removes those, too, that no record tells of.
+func RemoveUnused(ctx context.Context, h *roles.Host, network string, names []string, ours []netops.Object) error {
 	used := false
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
 		used = tx.Attached(network)
@@ -45,11 +45,11 @@ func RemoveUnused(ctx context.Context, h *roles.Host, network string, names []st
 		}
 		defer lock.Unlock()
 	}
-	return removeShared(ctx, h, network, links)
+	return removeShared(ctx, h, network, ours)
 }
 
 // removeShared does the work of both under the locks.
-func removeShared(ctx context.Context, h *roles.Host, network string, ours []*netops.Link) error {
+func removeShared(ctx context.Context, h *roles.Host, network string, ours []netops.Object) error {
 	var mine, others []netops.Change
 	used := false
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -104,14 +104,18 @@ func uncovered(gone, others []netops.Change) netops.Spec {
 	return spec
 }
 
-// unnoted are changes that make those of our links that are there and that no
-// noted change makes.
-func unnoted(ours []*netops.Link, links []netops.LinkInfo, noted []netops.Change) []netops.Change {
+// unnoted are changes that make those of our objects that no noted change makes:
+// of links those that are there with our label. A namespace looks for itself what is in it.
+func unnoted(ours []netops.Object, links []netops.LinkInfo, noted []netops.Change) []netops.Change {
 	var missing []netops.Object
 	for _, o := range ours {
-		isIt := func(l netops.LinkInfo) bool { return l.Name == o.Name && l.Kind == o.Kind && l.Alias == o.Alias }
+		if l, ok := o.(*netops.Link); ok && !slices.ContainsFunc(links, func(i netops.LinkInfo) bool {
+			return i.Name == l.Name && i.Kind == l.Kind && i.Alias == l.Alias
+		}) {
+			continue
+		}
 		makesIt := func(c netops.Change) bool { return identity(c.Do.Object) == identity(o) }
-		if slices.ContainsFunc(links, isIt) && !slices.ContainsFunc(noted, makesIt) {
+		if !slices.ContainsFunc(noted, makesIt) {
 			missing = append(missing, o)
 		}
 	}

@@ -7,13 +7,13 @@ import (
 
 // Unshared has removeEmptyBridge take the bridge and the VLAN's gateway away
 // with the network's last attachment.
-func (r *role) Unshared() []*netops.Link {
+func (r *role) Unshared() []netops.Object {
 	if !r.conf.RemoveEmptyBridge {
 		return nil
 	}
-	links := []*netops.Link{{In: netops.Host, Shared: true, Name: r.conf.Bridge, Kind: "bridge", Alias: node.SharedAlias}}
+	ours := []netops.Object{&netops.Link{In: netops.Host, Shared: true, Name: r.conf.Bridge, Kind: "bridge", Alias: node.SharedAlias}}
 	if r.conf.IsGateway && r.conf.VLAN != 0 {
-		links = append(links, &netops.Link{In: netops.Host, Shared: true, Name: r.conf.gatewayLink(), Kind: "veth", Alias: node.SharedAlias})
+		ours = append(ours, &netops.Link{In: netops.Host, Shared: true, Name: r.conf.gatewayLink(), Kind: "veth", Alias: node.SharedAlias})
 	}
-	return links
+	return ours
 }
