@@ -53,7 +53,7 @@ func isUnwritable(err error) bool {
 // unwritable makes what kept a transaction from being stored an ErrUnwritable, if it was
 // the disk.
 func unwritable(err error) error {
-	if isUnwritable(err) {
+	if isUnwritable(err) && !errors.Is(err, ErrUnwritable) {
 		return fmt.Errorf("%w: %w", ErrUnwritable, err)
 	}
 	return err

@@ -83,6 +83,8 @@ func TestUnwritable(t *testing.T) {
 				judge()
 				if err := s.KeepUpdate(t.Context(), big); !errors.Is(err, store.ErrUnwritable) {
 					t.Errorf("written: %v", err)
+				} else if n := strings.Count(err.Error(), store.ErrUnwritable.Error()); n != 1 {
+					t.Errorf("said %d times: %v", n, err)
 				}
 				judge()
 				if err := c.on(o.StateDir); err != nil {
