@@ -16,12 +16,15 @@ import (
 // Conf is the network configuration of the azure-vnet role.
 type Conf struct {
 	roles.NetConf
-	// Mode says how containers reach the network: "bridge", "tunnel" (the default)
-	// or "transparent".
+	// Mode says how containers reach the network: "bridge", "tunnel" (the default),
+	// "transparent" or "transparent-vlan".
 	Mode string `json:"mode,omitempty"`
 	// Master is the node's interface on the network. By default it is the one that
 	// the cloud's address belongs to, else the one with the address's subnet.
 	Master string `json:"master,omitempty"`
+	// VLANID is the VLAN of the mode "transparent-vlan", 1-4094, of the master's.
+	// (Azure's plugin has it from its CNS, which is not asked here.)
+	VLANID int `json:"vlanId,omitempty"`
 	// Bridge is the name of the bridge that takes the master over, in the modes
 	// bridge and tunnel. Default "azure" and the master's index.
 	Bridge string `json:"bridge,omitempty"`
@@ -85,10 +88,11 @@ const (
 	modeBridge      = "bridge"
 	modeTunnel      = "tunnel"
 	modeTransparent = "transparent"
+	modeVLAN        = "transparent-vlan"
 )
 
-// modeTenants is azure's for tenants that Azure's CNS tells apart.
-const modeTenants = "transparent-vlan"
+// maxVLAN is the largest number of a VLAN (IEEE 802.1Q; 0 is none, 4095 is reserved).
+const maxVLAN = 4094
 
 // withDefaults fills in what the documentation calls default.
 func (c *Conf) withDefaults() {
@@ -111,14 +115,20 @@ func (c *Conf) bridgeOf(index int) string {
 // Validate reports every fault with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
+	if !slices.Contains([]string{modeBridge, modeTunnel, modeTransparent, modeVLAN}, c.Mode) {
+		f.Addf("mode", "%q is not known on Linux: use \"bridge\", \"tunnel\", \"transparent\" or \"transparent-vlan\"", c.Mode)
+	}
 	switch {
-	case c.Mode == modeTenants:
-		f.Addf("mode", "%q is not served, for the VLANs of tenants come from Azure's CNS: use \"bridge\", \"tunnel\" or \"transparent\"", c.Mode)
-	case !slices.Contains([]string{modeBridge, modeTunnel, modeTransparent}, c.Mode):
-		f.Addf("mode", "%q is not known on Linux: use \"bridge\", \"tunnel\" or \"transparent\"", c.Mode)
+	case c.Mode == modeVLAN && c.VLANID == 0:
+		f.Addf("vlanId", "is required in the mode %q: 1 to %d, for Azure's CNS is not asked for it here", c.Mode, maxVLAN)
+	case c.VLANID < 0 || c.VLANID > maxVLAN:
+		f.Addf("vlanId", "%d is out of range: use 1 to %d", c.VLANID, maxVLAN)
+	case c.Mode != modeVLAN && c.VLANID != 0:
+		f.Addf("vlanId", "is of no use in the mode %q, which has no VLAN: use \"transparent-vlan\", or leave it out", c.Mode)
 	}
 	if c.MultiTenancy {
-		f.Addf("multiTenancy", "is not served: Azure's CNS, which would choose addresses, is not asked here")
+		f.Addf("multiTenancy", "is not served: Azure's CNS, which would choose addresses and VLANs, is not asked here: "+
+			"leave it out, and give each tenant a network with the mode \"transparent-vlan\" and its \"vlanId\"")
 	}
 	for _, l := range []struct{ path, name string }{{"master", c.Master}, {"bridge", c.Bridge}} {
 		if l.name == "" {

@@ -76,8 +76,13 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 		return err
 	}
 	o := observed{Master: m, Bridge: r.conf.bridgeOf(m.Index)}
-	if r.conf.bridged() && in.Prev == nil { // only ADD records them
+	switch {
+	case in.Prev != nil:
+	case r.conf.bridged(): // only ADD records them
 		o.Own, err = o.own(ctx, h)
+	case r.conf.Mode == modeVLAN:
+		space := spaceOf(r.conf.VLANID, m)
+		err = space.fits(ctx, h)
 	}
 	in.Observed = o
 	return err
@@ -106,15 +111,18 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 		return nil, errors.New("azure-vnet: was not observed")
 	}
 	wire := r.wireBridged
-	if !r.conf.bridged() {
+	switch r.conf.Mode {
+	case modeTransparent:
 		wire, o.Bridge = r.wireTransparent, ""
+	case modeVLAN:
+		wire, o.Bridge = r.wireVLAN, ""
 	}
 	w, err := wire(in, o)
 	if err != nil {
 		return nil, err
 	}
 	w.Note, err = azureview.Endpoint{
-		Mode: r.conf.Mode, Master: o.Master.Name, MasterMAC: o.Master.MAC, Bridge: o.Bridge, Own: o.Own, Result: in.IPAM,
+		Mode: r.conf.Mode, Master: o.Master.Name, MasterMAC: o.Master.MAC, Bridge: o.Bridge, Own: o.Own, VLAN: r.conf.VLANID, Result: in.IPAM,
 	}.Note()
 	return w, err
 }
