@@ -39,9 +39,10 @@ type live struct {
 	start               seconds
 	rss, peak           int // KiB
 	one, oneMost, burst seconds
-	// tail is the part of burst after the registry had taken the last change.
-	tail seconds
-	idle float64 // of one CPU
+	// oneTail and tail are the parts of oneMost and burst after the registry had taken
+	// the change, or the last of them.
+	oneTail, tail seconds
+	idle          float64 // of one CPU
 }
 
 func (a *agent) env() []string {
@@ -69,19 +70,37 @@ func (a *agent) start(ctx context.Context) (seconds, error) {
 		return 0, err
 	}
 	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
+	replaced, err := hearReplaced(a.dir)
+	if err != nil {
+		return 0, err
+	}
+	defer replaced.Close()
 	start := time.Now()
 	if err := a.cmd.Start(); err != nil {
 		return 0, err
 	}
-	for time.Since(start) < patience {
+	_ = replaced.SetReadDeadline(start.Add(patience))
+	for events := make([]byte, 64<<10); err == nil; _, err = replaced.Read(events) {
 		var h handOff
 		if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &h) == nil && h.Ready && h.Peers.Programmed == a.peers {
 			return time.Since(start), nil
 		}
-		time.Sleep(2 * time.Millisecond)
 	}
 	b, _ := os.ReadFile(a.log.Name())
-	return 0, errors.Join(fmt.Errorf("the agent is not ready: %s", b), a.stop(ctx))
+	return 0, errors.Join(fmt.Errorf("the agent is not ready: %w: %s", err, b), a.stop(ctx))
+}
+
+// hearReplaced can be read when a file of a directory is replaced (inotify(7)).
+func hearReplaced(dir string) (*os.File, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "inotify")
+	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_MOVED_TO); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // stop stops the agent and removes what it made.
@@ -128,22 +147,22 @@ func (a *agent) live(ctx context.Context, r registry) (l live, err error) {
 	generation := 1
 	var ones []seconds
 	for range 20 {
-		took, _, err := h.until(generation, 1, func() error { return r.change(ctx, generation, 1) })
+		took, tail, err := h.until(generation, 1, func() error { return r.change(ctx, generation, 1) })
 		if err != nil {
 			return l, err
 		}
 		ones = append(ones, took)
-		l.oneMost = max(l.oneMost, took)
+		l.oneMost, l.oneTail = max(l.oneMost, took), max(l.oneTail, tail)
 		generation++
 	}
 	l.one = median(ones)
 	if l.burst, l.tail, err = h.until(generation, 1000, func() error { return r.change(ctx, generation, 1000) }); err != nil {
 		return l, err
 	}
-	const quiet = 5 * time.Second
-	time.Sleep(time.Second)
+	const settled, quiet = 3 * time.Second, 5 * time.Second
+	<-time.After(settled)
 	before := a.ticks()
-	time.Sleep(quiet)
+	<-time.After(quiet)
 	const ticksPerSecond = 100 // USER_HZ
 	l.idle = float64(a.ticks()-before) / ticksPerSecond / quiet.Seconds()
 	l.rss, l.peak = a.status("VmRSS"), a.status("VmHWM")

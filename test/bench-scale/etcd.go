@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -32,18 +33,24 @@ func startEtcd(ctx context.Context, dir string) (*etcd, error) {
 	if err := e.cmd.Start(); err != nil {
 		return nil, err
 	}
-	for range 200 {
+	again, late := time.NewTicker(50*time.Millisecond), time.After(patience)
+	defer again.Stop()
+	for {
 		resp, err := http.Get(e.url + "/health")
 		if err == nil {
 			_ = resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
 				return e, nil
 			}
+			err = errors.New(resp.Status)
 		}
-		time.Sleep(50 * time.Millisecond)
+		select {
+		case <-again.C:
+		case <-late:
+			e.stop()
+			return nil, fmt.Errorf("etcd does not answer: %w", err)
+		}
 	}
-	e.stop()
-	return nil, fmt.Errorf("etcd does not answer")
 }
 
 func (e *etcd) stop() {
