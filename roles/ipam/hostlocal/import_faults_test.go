@@ -1,0 +1,195 @@
+package hostlocal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
+)
+
+// TestImportWaitsForTheReference has the reference's scenario "Lock file and dir":
+// its lock keeps ours out.
+func TestImportWaitsForTheReference(t *testing.T) {
+	b := newBed(t)
+	dir := b.writeDir(t, "net", nil)
+	f, err := os.Open(filepath.Join(dir, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	_, err = a.Add(ctx, b.Host, request1("one"))
+	holder := fmt.Sprintf("held by process %d (", os.Getpid())
+	if !errors.Is(err, store.ErrBusy) || !strings.Contains(err.Error(), filepath.Join(dir, "lock")) || !strings.Contains(err.Error(), holder) {
+		t.Errorf("while it is locked: %v", err)
+	}
+	b.leave(t, a, "busy")
+	// What the reference writes before it lets go is not missed.
+	done := make(chan []string)
+	go func() { done <- b.add(t, a, request1("one")) }()
+	if err := os.WriteFile(filepath.Join(dir, "10.1.2.2"), []byte("late\r\neth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, <-done, "10.1.2.3")
+}
+
+// leave has DEL and GC release what was given before the directory became
+// unusable: they go on, and log why they might have missed something.
+func (b *bed) leave(t *testing.T, a *handler, why string) {
+	t.Helper()
+	lease := store.Lease{Owner: store.Key{Network: "net", ContainerID: "before", IfName: "eth0"}}
+	for _, leave := range []func(context.Context, *roles.Host, *roles.Request) error{a.Del, a.GC} {
+		err := b.Store.Update(context.Background(), func(tx *store.Tx) error {
+			pool, err := tx.Pool(a.ID("net"))
+			lease.Address = netip.MustParseAddr("10.1.2.200")
+			return errors.Join(err, pool.Reserve(lease))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.log.Reset()
+		req := request1("before")
+		req.Valid = []roles.AttachmentID{}
+		if err := leave(context.Background(), b.Host, req); err != nil {
+			t.Error(err)
+		}
+		expect(t, b.leases(t))
+		if log := b.log.String(); !strings.Contains(log, why) {
+			t.Errorf("log: %s", log)
+		}
+	}
+}
+
+// TestDamagedMarks: what tells whether a directory was taken over cannot be
+// read. ADD says so; what has an address gives it back all the same.
+func TestDamagedMarks(t *testing.T) {
+	b := newBed(t)
+	b.writeDir(t, "net", nil)
+	if err := os.WriteFile(b.Store.KeepPath(), bytes.Repeat([]byte("damaged "), 1024), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
+	if err := b.addFails(t, a, request1("one")); !errors.Is(err, store.ErrDamaged) {
+		t.Errorf("ADD: %v", err)
+	}
+	b.leave(t, a, "damaged state file")
+}
+
+func TestImportRefusals(t *testing.T) {
+	cases := map[string]func(t *testing.T, b *bed){
+		"a link as directory": func(t *testing.T, b *bed) {
+			t.Helper()
+			real := b.writeDir(t, "elsewhere", map[string]string{"10.1.2.2": "one\r\neth0"})
+			if err := os.Symlink(real, filepath.Join(b.dataDir(), "net")); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a file as directory": func(t *testing.T, b *bed) {
+			t.Helper()
+			if err := os.WriteFile(filepath.Join(b.dataDir(), "net"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a link as lock": func(t *testing.T, b *bed) {
+			t.Helper()
+			lock := filepath.Join(b.writeDir(t, "net", nil), "lock")
+			if err := errors.Join(os.Remove(lock), os.Symlink("/etc/passwd", lock)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a pipe as lock": func(t *testing.T, b *bed) {
+			t.Helper()
+			lock := filepath.Join(b.writeDir(t, "net", nil), "lock")
+			if err := os.Remove(lock); err != nil {
+				t.Fatal(err)
+			}
+			mkfifo(t, lock)
+		},
+	}
+	for name, prepare := range cases {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			if err := os.MkdirAll(b.dataDir(), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			prepare(t, b)
+			a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
+			if err := b.addFails(t, a, request1("one")); !errors.Is(err, ErrDirectory) {
+				t.Errorf("ADD: %v", err)
+			}
+			b.leave(t, a, "unusable host-local directory")
+			err := a.Status(context.Background(), b.Host, request1(""))
+			if !errors.Is(err, roles.ErrNotAvailable) || !errors.Is(err, ErrDirectory) {
+				t.Errorf("STATUS: %v", err)
+			}
+		})
+	}
+}
+
+func TestImportOfNothing(t *testing.T) {
+	b := newBed(t)
+	if _, err := Import(context.Background(), b.Host, b.dataDir(), "net", false); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no directory: %v", err)
+	}
+	for _, network := range []string{"..", ".", "", "a/b", "../networks/net", "a\x00b"} {
+		if _, err := Import(context.Background(), b.Host, b.dataDir(), network, false); err == nil {
+			t.Errorf("network %q: imported", network)
+		}
+		if there, _, err := directoryExists(store.PoolID{DataDir: b.dataDir(), Network: network}); there || err != nil {
+			t.Errorf("network %q: %v, %v", network, there, err)
+		}
+	}
+	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
+	long := request1("one")
+	long.Network = strings.Repeat("n", 10_000)
+	b.add(t, a, long)
+}
+
+// FuzzEntry: no file makes the decoder panic, and what it accepts is written
+// back so that it reads the same.
+func FuzzEntry(f *testing.F) {
+	f.Add("10.1.2.3", []byte("one\r\neth0"))
+	f.Add("2001_db8__1", []byte("one\neth0"))
+	f.Add("last_reserved_ip.3", []byte("10.1.2.3"))
+	f.Add("::ffff:1.2.3.4", []byte("one\r\n\r\neth0\x00"))
+	f.Fuzz(func(t *testing.T, name string, content []byte) {
+		if set, ok := parseCursorName(name); ok && (set < 0 || set >= maxSets) {
+			t.Errorf("%q is of set %d", name, set)
+		}
+		e, err := node.ParseLeaseFile(name, content)
+		if err != nil {
+			return
+		}
+		if !e.Address.IsValid() || e.Address.Is4In6() || e.Address.Zone() != "" || !node.IsContainerID(e.ContainerID) || strings.ContainsAny(e.IfName, "/\x00 \n") {
+			t.Fatalf("accepted %+v", e)
+		}
+		text := e.ContainerID
+		if e.IfName != "" {
+			text += node.LeaseBreak + e.IfName
+		}
+		again, err := node.ParseLeaseFile(e.Address.String(), []byte(text))
+		if err != nil || again != e {
+			t.Errorf("%+v reads back as %+v, %v", e, again, err)
+		}
+	})
+}
