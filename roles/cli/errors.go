@@ -3,9 +3,11 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/lint"
@@ -90,9 +92,16 @@ func unknownVerb(word string, cmds []*cli.Command) error {
 	return usagef(hint, "%q is no verb and no role", word)
 }
 
+// isUnread tells whether output was not written because nobody reads on: of `| head`
+// that is no fault. Connections have errors of their own.
+func isUnread(err error) bool {
+	var conn *net.OpError
+	return errors.Is(err, unix.EPIPE) && !errors.As(err, &conn)
+}
+
 // report prints an error and says what to exit with.
 func (p *Process) report(err error) int {
-	if err == nil {
+	if err == nil || isUnread(err) {
 		return ExitOK
 	}
 	code := ExitFailed

@@ -1,0 +1,31 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestReport: that nobody reads on, as behind a `| head`, is no fault of the verb's; that
+// a connection broke is.
+func TestReport(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code int
+		text string
+	}{
+		{nil, ExitOK, ""},
+		{&verbError{"cloud show", fmt.Errorf("write: %w", unix.EPIPE)}, ExitOK, ""},
+		{&verbError{"agent", &net.OpError{Op: "write", Net: "unix", Err: unix.EPIPE}}, ExitFailed, "cnibox: agent: write unix: broken pipe\n"},
+		{withHint(unix.EPERM, "sudo"), ExitFailed, "cnibox: operation not permitted\ntry: sudo\n"},
+	} {
+		var b bytes.Buffer
+		p := &Process{Stderr: &b}
+		if code := p.report(c.err); code != c.code || b.String() != c.text {
+			t.Errorf("%v: %d, %q, want %d, %q", c.err, code, b.String(), c.code, c.text)
+		}
+	}
+}
