@@ -77,7 +77,7 @@ func (s Span) Or(byDefault time.Duration) (time.Duration, error) {
 	}
 	n, err := s.seconds()
 	if err == nil && n < 0 {
-		err = fmt.Errorf("%q is not possible", never)
+		err = fmt.Errorf("%q, which is without an end, is not possible", s.text)
 	}
 	return time.Duration(n) * time.Second, err
 }

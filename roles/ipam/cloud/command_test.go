@@ -116,6 +116,10 @@ func TestShow(t *testing.T) {
 	if s.Sources[0].Withdrawn != 2 || s.Sources[0].Size != "2" || len(s.Differences) != 2 || !strings.Contains(s.Differences[0].Do, "delete the pod") {
 		t.Errorf("%+v\n%+v", s.Sources[0], s.Differences)
 	}
+	b.del(t, a, "one")
+	if s := b.look(t); s.Sources[0].Withdrawn != 1 || strings.Contains(s.String(), "2 withdrawn") {
+		t.Errorf("after the DEL of one that the cloud has withdrawn: %+v\n%s", s.Sources[0], s)
+	}
 	head, rows := s.Table()
 	if len(rows) != 3 || len(rows[0]) != len(head) {
 		t.Errorf("%v %v", head, rows)

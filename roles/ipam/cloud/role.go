@@ -73,7 +73,7 @@ func newHandler(conf []byte) (*handler, error) {
 // leasing.Allocator.Allocate. It asks the cloud first when the interval has passed.
 func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	defer a.tell(ctx, h)
-	source, err := feed.Current(ctx, h, a.feed)
+	source, err := feed.Enough(ctx, h, a.feed, func(known *store.CloudSource) bool { return a.hasSpare(ctx, h, req, known) })
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package cloud
 
 import (
 	"cmp"
-	"fmt"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -42,6 +41,7 @@ type settings struct {
 const (
 	defaultCooldown = 30 * time.Second
 	maxInterval     = 24 * time.Hour
+	intervals       = `a time from "1s" to "24h", or a number of seconds`
 )
 
 // families are what IPAM.Family may be.
@@ -122,11 +122,11 @@ func (s *settings) parseSource(f *roles.Faults, p *IPAM) {
 
 func (s *settings) parseTimes(f *roles.Faults, p *IPAM) {
 	var err error
-	if s.feed.Interval, err = p.QueryInterval.Or(feed.DefaultInterval); err == nil && (s.feed.Interval < time.Second || s.feed.Interval > maxInterval) {
-		err = fmt.Errorf("is not from 1 s to %v", maxInterval)
-	}
-	if err != nil {
-		f.Addf("ipam.queryInterval", "%v", err)
+	switch s.feed.Interval, err = p.QueryInterval.Or(feed.DefaultInterval); {
+	case err != nil:
+		f.Addf("ipam.queryInterval", "%v: use %s", err, intervals)
+	case s.feed.Interval < time.Second || s.feed.Interval > maxInterval:
+		f.Addf("ipam.queryInterval", "%s is out of range: use %s", s.feed.Interval, intervals)
 	}
 	if s.cooldown, err = p.Cooldown.Or(defaultCooldown); err != nil {
 		f.Addf("ipam.cooldown", "%v", err)

@@ -118,7 +118,11 @@ func (v *inventory) source(s *store.CloudSource) ShownSource {
 		out.NICs = append(out.NICs, nic)
 	}
 	out.Size = out.size.String()
-	out.Withdrawn = len(s.Withdrawn)
+	for a := range s.Withdrawn { // a mark stays until the cloud is asked again
+		if l, ok := v.leases[a]; ok && l.Source == s.Name {
+			out.Withdrawn++
+		}
+	}
 	return out
 }
 

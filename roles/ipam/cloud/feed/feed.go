@@ -141,6 +141,13 @@ func readable(s *store.CloudSource, err error) (*store.CloudSource, error) {
 // ask; nothing was done then. Others are roles.ErrTryAgain when the cloud cannot be asked now, roles.ErrExhausted when
 // it shows no addresses, both with an error of package metadata in them, or of the store.
 func Current(ctx context.Context, h *roles.Host, o Options) (*store.CloudSource, error) {
+	return Enough(ctx, h, o, func(*store.CloudSource) bool { return true })
+}
+
+// Enough is Current that is as patient as Options.Patient where what is known is not
+// enough to go on with, which is asked only while the cloud is. Then it waits for
+// another's answer too.
+func Enough(ctx context.Context, h *roles.Host, o Options, enough func(known *store.CloudSource) bool) (*store.CloudSource, error) {
 	provider, ok := metadata.Lookup(o.provider())
 	if !ok {
 		return nil, fmt.Errorf("%w: no provider %q", roles.ErrConf, o.Provider)
@@ -152,12 +159,14 @@ func Current(ctx context.Context, h *roles.Host, o Options) (*store.CloudSource,
 	if err != nil {
 		return nil, err
 	}
-	if !o.due(s, h.Now()) {
+	due, waiting := o.due(s, h.Now()), s.Answered.Before(s.Asked)
+	q.o.Patient = o.Patient || (due || waiting) && !(usable(s.NICs) && enough(s))
+	if !due && !(waiting && q.o.Patient) {
 		return q.answer(s)
 	}
 	lock, mine, err := h.Store.TryLockShared(ctx, q.lock(), true)
 	if err == nil && !mine {
-		if usable(s.NICs) && !o.Patient {
+		if !q.o.Patient {
 			return s, nil
 		}
 		if lock, err = h.Store.LockShared(ctx, q.lock(), true); err != nil && ctx.Err() != nil {

@@ -274,6 +274,44 @@ func TestHurry(t *testing.T) {
 	}
 }
 
+// A cloud that says nothing for long is waited for by who has not enough to go on
+// with, and so is who asks it.
+func TestPatience(t *testing.T) {
+	w := newWorld(t)
+	w.want(t, 1, first, second)
+	arrived, answer := make(chan struct{}), make(chan struct{})
+	w.handle(func(rw http.ResponseWriter, _ *http.Request) {
+		close(arrived)
+		<-answer
+		fmt.Fprint(rw, document(third))
+	})
+	w.sleep(10 * time.Second)
+	asked := make(chan struct{}, 1)
+	short := func(known *store.CloudSource) bool {
+		w.compare(t, known, first, second)
+		asked <- struct{}{}
+		return false
+	}
+	var wg sync.WaitGroup
+	wait := func() {
+		s, err := Enough(t.Context(), w.Host, w.o, short)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		w.compare(t, s, third)
+	}
+	wg.Go(wait)
+	<-asked
+	<-arrived
+	w.want(t, 2, first, second) // who has enough goes on
+	wg.Go(wait)
+	<-asked
+	close(answer)
+	wg.Wait()
+	w.want(t, 2, third)
+}
+
 // Who stops waiting leaves no fault of the cloud's.
 func TestCancelled(t *testing.T) {
 	w := newWorld(t)

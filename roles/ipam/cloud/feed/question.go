@@ -53,7 +53,7 @@ func (q *question) begin(ctx context.Context) (s *store.CloudSource, asking bool
 // ask asks the cloud and records what came of it. Its error is the store's, or ctx'.
 func (q *question) ask(ctx context.Context, s *store.CloudSource) (*store.CloudSource, error) {
 	asking, cancel := ctx, func() {}
-	if usable(s.NICs) && !q.o.Patient {
+	if !q.o.Patient && usable(s.NICs) {
 		asking, cancel = context.WithTimeout(ctx, hurry)
 	}
 	defer cancel()
