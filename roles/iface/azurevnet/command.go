@@ -58,6 +58,9 @@ func restore(ctx context.Context, h *roles.Host, flags map[string]string, _ []st
 		switch {
 		case errors.Is(err, netops.ErrConflict):
 			err = fmt.Errorf("%w: containers are attached: remove them first, or use --force", err)
+		case errors.Is(err, netops.ErrNotExist):
+			err = fmt.Errorf("bridge %q has the addresses of %q, and there is no such interface any more to give them back to: attach it to this machine again, "+
+				"or take the bridge away by: ip link del %s: %w", t.Bridge, t.Uplink, t.Bridge, err)
 		case err == nil:
 			out = append(out, restored{t.Bridge, t.Uplink})
 		}

@@ -1,6 +1,7 @@
 package azurevnet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -72,6 +73,9 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	if errors.Is(err, errNoMaster) && container == nil {
 		m, err = planned(ctx, h)
 	}
+	if errors.Is(err, errNoMaster) && r.conf.bridged() {
+		err = cmp.Or(lostSubnet(ctx, h, in), err)
+	}
 	if err != nil {
 		return err
 	}
@@ -79,7 +83,9 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	switch {
 	case in.Prev != nil:
 	case r.conf.bridged(): // only ADD records them
-		o.Own, err = o.own(ctx, h)
+		if o.Own, err = o.own(ctx, h); err == nil {
+			err = o.notLost(ctx, h)
+		}
 	case r.conf.Mode == modeVLAN:
 		space := spaceOf(r.conf.VLANID, m)
 		err = space.fits(ctx, h)
