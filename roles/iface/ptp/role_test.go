@@ -92,13 +92,6 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func link(t *testing.T, name string) netlink.Link {
-	t.Helper()
-	l, err := netlink.LinkByName(name)
-	must(t, err)
-	return l
-}
-
 func layer1() []rolestest.Tamper {
 	return []rolestest.Tamper{
 		rolestest.Inside("container link down", netlink.LinkSetDown),
