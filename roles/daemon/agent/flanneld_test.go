@@ -88,7 +88,7 @@ func TestFlanneld(t *testing.T) {
 	if now := moves.ip("-o link show flannel.1"); strings.Fields(now)[0] != strings.Fields(device)[0] {
 		t.Errorf("the device was %s and is %s", device, now)
 	}
-	if routes := moves.ip("route show dev flannel.1"); strings.Contains(routes, "proto boot") || strings.Count(routes, "proto 142") != 2 {
+	if routes := moves.ip("route show dev flannel.1"); strings.Count(routes, "\n") != 2 || strings.Count(routes, "proto 142") != 2 {
 		t.Errorf("flanneld's routes are not taken over: %s", routes)
 	}
 	pods = append(pods, moves.attachFlannel())

@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -84,7 +85,7 @@ func receive(l net.Listener) (n int64, silence time.Duration, err error) {
 		n += int64(k)
 		silence = max(silence, time.Since(last))
 		last = time.Now()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return n, silence, nil
 		}
 		if err != nil {

@@ -5,27 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/cnibox/cnibox/store/cluster"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // subnetKey is the i-th node's.
 func subnetKey(i int) string { return fmt.Sprintf("%s/subnets/10.244.%d.0-24", DefaultPrefix, i) }
-
-// until waits for what comes about.
-func until(t *testing.T, is func() bool, what func() string) {
-	t.Helper()
-	for late := time.Now().Add(time.Minute); !is(); runtime.Gosched() {
-		if time.Now().After(late) {
-			t.Fatal(what())
-		}
-	}
-}
 
 // A store that was put back to an earlier state is listed anew, also when it has gone on
 // further since than what is known of it, in as many elections: its numbers say nothing then.
@@ -107,7 +96,7 @@ func TestSetBack(t *testing.T) {
 			}()
 			want := now.table.Snapshot().Nodes
 			same := func(a, b cluster.Node) bool { return a.Same(&b) }
-			until(t, func() bool { return slices.EqualFunc(v.table.Snapshot().Nodes, want, same) }, func() string {
+			await.Until(t, func() bool { return slices.EqualFunc(v.table.Snapshot().Nodes, want, same) }, func() string {
 				return fmt.Sprintf("it says %v, and what is known is %v", want, v.table.Snapshot().Nodes)
 			})
 			stop()
@@ -146,7 +135,7 @@ func TestRemembered(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- v.follow(ctx) }()
 		c.write()
-		until(t, func() bool { return r.heard.Load() != nil && v.table.Len() == c.knows }, func() string {
+		await.Until(t, func() bool { return r.heard.Load() != nil && v.table.Len() == c.knows }, func() string {
 			return fmt.Sprintf("%s: %+v", c.what, v.table.Snapshot())
 		})
 		stop()
