@@ -6,6 +6,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
@@ -35,7 +36,15 @@ func (p *Process) repair(c *cli.Context) error {
 		return err
 	}
 	defer done()
-	_, err = export(c.Context, h)
+	if err := p.rebuild(c, h); err != nil {
+		return err
+	}
+	// Nobody else knows what is in keep.db: an error of it says what to do.
+	return h.Store.KeepView(c.Context, func(*store.KeepTx) error { return nil })
+}
+
+func (p *Process) rebuild(c *cli.Context, h *roles.Host) error {
+	_, err := export(c.Context, h)
 	switch {
 	case err == nil && !c.Bool("force"):
 		_, err = fmt.Fprintln(p.Stdout, "the state file is sound")
