@@ -191,8 +191,12 @@ func (p *exported) mark(ctx context.Context, h *roles.Host, d *directory, start 
 	if err != nil {
 		return err
 	}
+	boot, err := thisBoot()
+	if err != nil {
+		return err
+	}
 	mark := importMark{Leases: len(p.leases), Exported: start}
-	mark.note(h.Now(), modified, found)
+	mark.note(h.Now(), boot, modified, found)
 	if mark.Node, err = thisNode(ctx, h); err != nil {
 		return err
 	}

@@ -75,8 +75,9 @@ type importer struct {
 	patience time.Duration
 	// setOf is the range set that an address belongs to.
 	setOf func(netip.Addr) int
-	// exported is the mark's.
+	// exported is the mark's, and setBack how much the clock was set back since.
 	exported time.Time
+	setBack  time.Duration
 }
 
 // importOnce takes the pool's directory over if there is one and it has not
@@ -187,13 +188,13 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 	}
 	report := &ImportReport{Dir: d.path, Skipped: found.skipped}
 	err = leasing.KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
-		mark, err := im.begin(ctx, h, keep)
+		mark, err := im.begin(ctx, h, keep, boot)
 		if err != nil {
 			return err
 		}
 		wanted := found.entries
 		if mark.Node != "" && !im.force {
-			wanted = slices.DeleteFunc(slices.Clone(wanted), func(e entry) bool { return !mark.isNew(e) })
+			wanted = slices.DeleteFunc(slices.Clone(wanted), func(e entry) bool { return !mark.isNew(e, im.setBack) })
 			if len(wanted) == 0 {
 				*report = ImportReport{Dir: d.path, Already: true}
 			}
@@ -204,7 +205,7 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 			}
 		}
 		mark.Leases += len(report.Leases)
-		mark.note(h.Now(), modified, found)
+		mark.note(h.Now(), boot, modified, found)
 		if mark.Node, err = thisNode(ctx, h); err != nil {
 			return err
 		}
@@ -217,7 +218,7 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 }
 
 // begin reads the mark of an import into this node.db; without one it is zero.
-func (im *importer) begin(ctx context.Context, h *roles.Host, keep *store.KeepTx) (importMark, error) {
+func (im *importer) begin(ctx context.Context, h *roles.Host, keep *store.KeepTx, boot lifetime) (importMark, error) {
 	mark, err := readMark(keep, im.id)
 	if err != nil {
 		return mark, err
@@ -226,7 +227,7 @@ func (im *importer) begin(ctx context.Context, h *roles.Host, keep *store.KeepTx
 	if node == "" || mark.Node != node {
 		mark = importMark{}
 	}
-	im.exported = mark.Exported
+	im.exported, im.setBack = mark.Exported, mark.setBack(boot)
 	return mark, err
 }
 
@@ -315,7 +316,7 @@ func (im *importer) replace(pool *store.Pool, l store.Lease, taken error) error 
 	if err != nil {
 		return err
 	}
-	if held.Owner == l.Owner || !held.Imported && (!held.Time.Before(im.exported) || !l.Time.After(im.exported)) {
+	if held.Owner == l.Owner || !held.Imported && (!held.Time.Before(im.exported) || !l.Time.After(im.exported.Add(-im.setBack))) {
 		return taken
 	}
 	if err := pool.Release(l.Address); err != nil {

@@ -27,6 +27,9 @@ type importMark struct {
 	// Dir is the directory's own time then. When it is another now, a file was
 	// made since, or removed.
 	Dir time.Time `json:"dir,omitzero"`
+	// Start is when the machine started, by the clock of then: where it is later than
+	// by the clock of now, the clock was set back since.
+	Start time.Time `json:"start,omitzero"`
 	// Newest is the latest time of a file then, and Recent are the files of that
 	// time: others of it, and later ones, were made since.
 	Newest time.Time    `json:"newest,omitzero"`
@@ -46,17 +49,29 @@ func (m importMark) outdated(dir time.Time) bool {
 	return !dir.Equal(m.Dir) || late >= 0 && late < clockTick
 }
 
-// isNew tells whether a file was made after the directory was read.
-func (m importMark) isNew(e entry) bool {
-	if e.modified.Equal(m.Newest) {
+// isNew tells whether a file was made after the directory was read. Where the clock
+// was set back since, older ones may be told to be new: to read a file again wastes an
+// address at most.
+func (m importMark) isNew(e entry, setBack time.Duration) bool {
+	if setBack == 0 && e.modified.Equal(m.Newest) {
 		return !slices.Contains(m.Recent, e.addr)
 	}
-	return e.modified.After(m.Newest)
+	return e.modified.After(m.Newest.Add(-setBack))
+}
+
+// setBack is by how much the clock was set back since, at most: the kernel tells when
+// the machine started in whole seconds.
+func (m importMark) setBack(boot lifetime) time.Duration {
+	back := m.Start.Sub(boot.start)
+	if m.Start.IsZero() || back <= time.Second {
+		return 0
+	}
+	return back + time.Second
 }
 
 // note describes what was read for the next time.
-func (m *importMark) note(now, dir time.Time, found *foundFiles) {
-	m.Time, m.Dir, m.Newest, m.Recent = now, dir, time.Time{}, nil
+func (m *importMark) note(now time.Time, boot lifetime, dir time.Time, found *foundFiles) {
+	m.Time, m.Start, m.Dir, m.Newest, m.Recent = now, boot.start, dir, time.Time{}, nil
 	for _, e := range found.entries {
 		if e.modified.After(m.Newest) {
 			m.Newest, m.Recent = e.modified, nil
