@@ -49,6 +49,10 @@ const (
 // holds up nobody's pod: the next writer tells what was missed.
 const patience = 2 * time.Second
 
+// rounds is how often a writer waits for others' ends. The first may have begun too
+// early to tell its change, and the second has not.
+const rounds = 2
+
 // Write brings a file up to date with the store, unless another process did so
 // since this one's last change. It is called after ADD, DEL and GC, failed ones
 // too, without any lock or transaction. The file is for readers: that it cannot be
@@ -112,22 +116,39 @@ func defaultDir(runDir string) string {
 }
 
 // write does it under a lock of the directory's own, so that what is written last was
-// read last. Of writers that wait for it, the first one writes for all.
+// read last. One process writes, and the others wait for its end all at once: the next
+// one that finds its change missing writes for all that do. To take the lock one after
+// the other would keep the last of them waiting for all.
 func write(ctx context.Context, h *roles.Host, dir string, files []File) error {
-	lock, err := h.Store.LockShared(ctx, "azureview"+dir, true)
-	if err != nil {
-		return err
-	}
-	defer lock.Unlock()
 	d, err := openDir(dir)
 	if err != nil {
 		return err
 	}
 	defer d.close()
-	if mine, ok := h.Store.Seen(); ok {
-		files = slices.DeleteFunc(files, func(f File) bool { return d.revision(f).Covers(mine) })
+	name := "azureview" + dir
+	lock, mine, err := h.Store.TryLockShared(ctx, name, true)
+	for range rounds {
+		if err != nil || mine {
+			break
+		}
+		end, e := h.Store.LockShared(ctx, name, false)
+		if e != nil {
+			return e
+		}
+		end.Unlock()
+		if files = d.behind(h, files); len(files) == 0 {
+			return nil
+		}
+		lock, mine, err = h.Store.TryLockShared(ctx, name, true)
 	}
-	if len(files) == 0 {
+	if err == nil && !mine {
+		lock, err = h.Store.LockShared(ctx, name, true)
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	if files = d.behind(h, files); len(files) == 0 {
 		return nil
 	}
 	docs, err := render(ctx, h, files)

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -74,6 +76,15 @@ func (d *directory) revision(f File) store.Revision {
 		return store.Revision{}
 	}
 	return parseRevision(tail)
+}
+
+// behind are the files that do not show all that this process knows of the store.
+func (d *directory) behind(h *roles.Host, files []File) []File {
+	seen, ok := h.Store.Seen()
+	if !ok {
+		return files
+	}
+	return slices.DeleteFunc(files, func(f File) bool { return d.revision(f).Covers(seen) })
 }
 
 // parseRevision reads the end of a file.
