@@ -27,3 +27,14 @@ func TestGolden(t *testing.T) {
 		},
 	}.Run(t)
 }
+
+// FuzzConf: whatever comes, ADD and CHECK know what to make of it.
+func FuzzConf(f *testing.F) {
+	rolestest.FuzzWire(
+		f, func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		observed{bridge: hostLink{MAC: "02:00:00:00:00:b0"}, gateway: hostLink{MAC: "02:00:00:00:00:ff"}},
+		`{"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"vlan":100,"macspoofchk":true,"mtu":1400}`,
+		`{"vlanTrunk":[{"id":101},{"minID":200,"maxID":210}],"preserveDefaultVlan":true,"disableContainerInterface":true}`,
+		`{"runtimeConfig":{"mac":"02:00:00:00:00:01"},"args":{"cni":{"mac":""}},"enabledad":true,"forceAddress":true,"isGateway":true}`,
+	)
+}

@@ -14,3 +14,8 @@ func TestGolden(t *testing.T) {
 		Observed: func([]byte) (any, error) { return nil, nil },
 	}.Run(t)
 }
+
+// FuzzConf: whatever comes, ADD and CHECK know what to make of it.
+func FuzzConf(f *testing.F) {
+	rolestest.FuzzWire(f, func(conf []byte) (attach.Wirer, error) { return readRole(conf) }, nil, `{"ipam":{"type":"host-local"}}`)
+}

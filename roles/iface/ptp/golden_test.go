@@ -14,3 +14,11 @@ func TestGolden(t *testing.T) {
 		Observed: func([]byte) (any, error) { return observed{}, nil },
 	}.Run(t)
 }
+
+// FuzzConf: whatever comes, ADD and CHECK know what to make of it.
+func FuzzConf(f *testing.F) {
+	rolestest.FuzzWire(
+		f, func(conf []byte) (attach.Wirer, error) { return readRole(conf) }, observed{},
+		`{"ipMasq":true,"mtu":1400}`, `{"hostAddressing":true,"ipam":{"type":"static"},"ipMasq":true}`,
+	)
+}

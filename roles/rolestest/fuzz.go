@@ -1,0 +1,55 @@
+package rolestest
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/result"
+)
+
+// FuzzWire is the fuzz target of an interface role: no configuration and no answer
+// of an IPAM plugin make it panic, a valid configuration leads to something that is
+// made, and its own result can be checked. It gets what Observe would have read, and
+// configurations to begin with.
+func FuzzWire(f *testing.F, read func(conf []byte) (attach.Wirer, error), observed any, confs ...string) {
+	f.Helper()
+	for _, conf := range append(confs, `[]`, `{"prevResult":1}`, `{"ipam":{"type":7},"dns":{"search":[]}}`) {
+		for _, answer := range []string{
+			``,
+			`{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"},{"address":"fd00:1::2/64"}],
+				"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0","gw":"fe80::1","mtu":1400,"table":7,"scope":253}],"dns":{"domain":"d.example"}}`,
+			`{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/32","gateway":"fd00::1"}],"routes":[null]}`,
+			`{"cniVersion":"0.3.1","ips":[{"version":"4","address":"0.0.0.0/0","gateway":"255.255.255.255"}]}`,
+		} {
+			f.Add([]byte(conf), []byte(answer))
+		}
+	}
+	g := Golden{Observed: func([]byte) (any, error) { return observed, nil }}
+	f.Fuzz(func(t *testing.T, conf, answer []byte) {
+		role, err := attach.Judged(read)(conf)
+		if err != nil {
+			return
+		}
+		in, err := g.input(map[string]string{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(answer) > 0 {
+			if in.IPAM, err = result.Decode("1.1.0", json.RawMessage(answer)); err != nil {
+				return
+			}
+		}
+		w, err := role.Wire(in)
+		if err != nil {
+			return
+		}
+		if len(w.Spec.Objects) == 0 || w.Result == nil {
+			t.Fatalf("%s: nothing is made: %+v", conf, w)
+		}
+		in.Prev = w.Result
+		if _, err := role.Wire(in); err != nil {
+			t.Errorf("%s: CHECK of the own result: %v", conf, err)
+		}
+	})
+}
