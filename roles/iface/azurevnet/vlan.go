@@ -51,7 +51,9 @@ const (
 
 // wireserver is Azure's address for what runs on a machine. Its port 80 has secrets
 // of the machine's, port 53 is the DNS.
-var wireserver = netip.PrefixFrom(netip.AddrFrom4([4]byte{168, 63, 129, 16}), 32)
+func wireserver() netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{168, 63, 129, 16}), 32)
+}
 
 // wireVLAN puts the container behind its VLAN's namespace. The node itself has no
 // part in it: no address, no route, no interface.
@@ -114,7 +116,7 @@ func (s *vlanSpace) wireFamily(spec *netops.Spec, gateway netip.Addr) {
 		spec.Add(&netops.Sysctl{In: s.place(), Shared: true, Key: "net/ipv6/conf/" + s.Link + "/disable_ipv6", Value: "0"})
 	} else {
 		spec.Add(&netops.Rule{
-			In: s.place(), Shared: true, Family: family, Priority: ruleRefuse, To: wireserver,
+			In: s.place(), Shared: true, Family: family, Priority: ruleRefuse, To: wireserver(),
 			IPProto: unix.IPPROTO_TCP, DstPort: 80, Prohibit: true,
 		})
 	}

@@ -160,8 +160,11 @@ func Enough(ctx context.Context, h *roles.Host, o Options, enough func(known *st
 		return nil, err
 	}
 	due, waiting := o.due(s, h.Now()), s.Answered.Before(s.Asked)
-	q.o.Patient = o.Patient || (due || waiting) && !(usable(s.NICs) && enough(s))
-	if !due && !(waiting && q.o.Patient) {
+	if !due && !waiting {
+		return q.answer(s)
+	}
+	q.o.Patient = o.Patient || !usable(s.NICs) || !enough(s)
+	if !due && !q.o.Patient {
 		return q.answer(s)
 	}
 	lock, mine, err := h.Store.TryLockShared(ctx, q.lock(), true)
