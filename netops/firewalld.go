@@ -235,7 +235,7 @@ func (n *Net) openBus(ctx context.Context) error {
 		return nil
 	}
 	if err := unix.Access(systemBus, unix.F_OK); err != nil { // to dial takes ten times as long
-		return fmt.Errorf("%w: no system bus: %w", ErrNotExist, err)
+		return fmt.Errorf("%w: no system bus answers: %w", ErrNotExist, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, busPatience)
 	defer cancel()
