@@ -76,8 +76,7 @@ func Inside(name string, change netopstest.LinkChange) Tamper {
 	}}
 }
 
-// Outside is a change to the attachment's interface on the host: the last of the
-// host's in the result.
+// Outside is a change to the attachment's interface on the host.
 func Outside(name string, change netopstest.LinkChange) Tamper {
 	return Tamper{Name: name, Do: func(t *testing.T, _ *Env, _ *netopstest.NS, r *roles.Result) {
 		t.Helper()
@@ -85,12 +84,14 @@ func Outside(name string, change netopstest.LinkChange) Tamper {
 	}}
 }
 
-// HostLink is the name of the last interface on the host in a result.
+// HostLink is the name of the host's interface that comes before the container's in a
+// result: a bridge comes before it, and a VLAN's gateway after both.
 func HostLink(r *roles.Result) (name string) {
 	for _, i := range r.Interfaces {
-		if i.Sandbox == "" {
-			name = i.Name
+		if i.Sandbox != "" {
+			break
 		}
+		name = i.Name
 	}
 	return name
 }
