@@ -29,7 +29,7 @@ func Suite(t *testing.T, world func(t *testing.T, conf string) *World) {
 		{"slow consumer", network, slowConsumer, false},
 		{"down", network, down, false},
 		{"down at start", network, downAtStart, false},
-		{"hostile records", network, hostile, false},
+		{"hostile records", apart, hostile, false},
 		{"release", network, release, false},
 		{"end", network, end, false},
 		{"conflict", network, conflict, true},

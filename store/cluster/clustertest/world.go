@@ -42,8 +42,10 @@ type World struct {
 // network is what every World is made with, but where it says otherwise.
 const (
 	network = `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`
-	dual    = `{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/48","Backend":{"Type":"vxlan"}}`
-	tiny    = `{"Network":"10.244.0.0/28","Backend":{"Type":"vxlan"}}`
+	// Nodes take none of the subnets that hostile records are about.
+	apart = `{"Network":"10.244.0.0/16","SubnetMin":"10.244.200.0","SubnetMax":"10.244.220.0","Backend":{"Type":"vxlan"}}`
+	dual  = `{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/48","Backend":{"Type":"vxlan"}}`
+	tiny  = `{"Network":"10.244.0.0/28","Backend":{"Type":"vxlan"}}`
 )
 
 // nodeName is the name of the i-th node.
