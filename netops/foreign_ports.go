@@ -170,12 +170,8 @@ func single(p netip.Prefix) netip.Addr {
 // protocolName is what a mapping calls a protocol, "" for none that can be mapped.
 func protocolName(proto byte) string {
 	switch proto {
-	case unix.IPPROTO_TCP:
-		return "tcp"
-	case unix.IPPROTO_UDP:
-		return "udp"
-	case unix.IPPROTO_SCTP:
-		return "sctp"
+	case unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP:
+		return protoText(proto)
 	}
 	return ""
 }

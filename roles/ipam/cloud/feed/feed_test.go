@@ -231,12 +231,7 @@ func TestClock(t *testing.T) {
 func TestOthersGoOn(t *testing.T) {
 	w := newWorld(t)
 	w.want(t, 1, first, second)
-	arrived, answer := make(chan struct{}), make(chan struct{})
-	w.handle(func(rw http.ResponseWriter, _ *http.Request) {
-		close(arrived)
-		<-answer
-		fmt.Fprint(rw, document(third))
-	})
+	arrived, answer := w.hold(document(third))
 	w.sleep(10 * time.Second)
 	patient := w.o
 	patient.Patient = true
@@ -279,12 +274,7 @@ func TestHurry(t *testing.T) {
 func TestPatience(t *testing.T) {
 	w := newWorld(t)
 	w.want(t, 1, first, second)
-	arrived, answer := make(chan struct{}), make(chan struct{})
-	w.handle(func(rw http.ResponseWriter, _ *http.Request) {
-		close(arrived)
-		<-answer
-		fmt.Fprint(rw, document(third))
-	})
+	arrived, answer := w.hold(document(third))
 	w.sleep(10 * time.Second)
 	asked := make(chan struct{}, 1)
 	short := func(known *store.CloudSource) bool {

@@ -121,6 +121,18 @@ func (w *world) handle(h http.HandlerFunc) {
 	w.serve = h
 }
 
+// hold has the next question wait for its answer: arrived is closed when it has come,
+// and it is answered when answer is.
+func (w *world) hold(document string) (arrived, answer chan struct{}) {
+	arrived, answer = make(chan struct{}), make(chan struct{})
+	w.handle(func(rw http.ResponseWriter, _ *http.Request) {
+		close(arrived)
+		<-answer
+		fmt.Fprint(rw, document)
+	})
+	return arrived, answer
+}
+
 // document is a reply with these addresses for pods.
 func document(addresses ...string) string {
 	var b strings.Builder
