@@ -213,7 +213,8 @@ func Watch[T any, P Kind[T]](ctx context.Context, c *Client, path string, since 
 		kind, object, err := next()
 		var status *StatusError
 		switch {
-		case errors.Is(err, io.EOF):
+		case errors.Is(err, io.EOF) && ctx.Err() == nil:
+			// A server that saw the connection being closed ends the stream as if it had come to its end.
 			return nil
 		case errors.As(err, &status):
 			return status
