@@ -40,6 +40,9 @@ func (l *Link) create(ctx context.Context, s *session) ([]rtMessage, error) {
 	l.modeFlags(ifi, Unset{})
 	m := rtMessage{kind: unix.RTM_NEWLINK, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{ifi, nameAttr(l.Name)}}
 	m.data = append(m.data, l.ownAttrs()...)
+	if l.Peer != nil {
+		m.data = append(m.data, oneQueue()...)
+	}
 	if l.Master != "" {
 		master, err := s.indexOf(ctx, l.In, l.Master)
 		if err != nil {
@@ -97,7 +100,7 @@ func (l *Link) addInfo(s *session, info *nl.RtAttr) error {
 func (p *Peer) add(s *session, own Place, attr *nl.RtAttr) error {
 	nl.NewIfInfomsgChild(attr, unix.AF_UNSPEC)
 	attr.AddChild(nameAttr(p.Name))
-	for _, a := range hardwareAttrs(p.MAC, p.MTU) {
+	for _, a := range append(hardwareAttrs(p.MAC, p.MTU), oneQueue()...) {
 		attr.AddChild(a)
 	}
 	if p.In == own {
@@ -254,6 +257,15 @@ func hardwareAttrs(mac string, mtu int) []nl.NetlinkRequestData {
 		attrs = append(attrs, nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu))))
 	}
 	return attrs
+}
+
+// oneQueue has the kernel make no more queues than it uses. Without, an end of a
+// veth gets one for each processor there could be, and all but one are taken
+// away again, which waits for every processor (RCU, drivers/net/veth.c
+// veth_init_queues) with the lock held that all changes of links need.
+func oneQueue() []nl.NetlinkRequestData {
+	one := nl.Uint32Attr(1)
+	return []nl.NetlinkRequestData{nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, one), nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, one)}
 }
 
 func boolAttr(b bool) []byte {
