@@ -23,7 +23,7 @@ type pattern struct {
 	cases           string // several are separated by spaces
 	fact            string
 	reference, ours string
-	// chance tells that random numbers decide whether it is seen.
+	// chance tells that random numbers, or the machine, decide whether it is seen.
 	chance bool
 }
 
