@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Unmarshal does what [json.Unmarshal] does.
@@ -98,26 +99,44 @@ func (p *parser) own(v reflect.Value, t reflect.Type, depth int) (bool, error) {
 	if v.Kind() == reflect.Interface || !v.CanAddr() {
 		return false, nil
 	}
-	if a := v.Addr(); a.Type().NumMethod() > 0 && a.CanInterface() {
-		switch m := a.Interface().(type) {
-		case json.Unmarshaler:
-			raw, err := p.raw(depth)
-			if err == nil {
-				err = m.UnmarshalJSON(raw)
-			}
-			return true, err
-		case encoding.TextUnmarshaler:
-			if p.next() == 'n' {
-				return true, p.word("null")
-			}
-			s, err := p.text()
-			if err == nil {
-				err = m.UnmarshalText([]byte(s))
-			}
-			return true, err
+	a := v.Addr()
+	if a.Type().NumMethod() == 0 || !a.CanInterface() {
+		return false, nil
+	}
+	switch {
+	case a.Type().Implements(reflect.TypeFor[json.Unmarshaler]()):
+		raw, err := p.raw(depth)
+		if err == nil {
+			err = unmarshalJSON(a.Interface(), raw)
 		}
+		return true, err
+	case a.Type().Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
+		if p.next() == 'n' {
+			return true, p.word("null")
+		}
+		s, err := p.text()
+		if err == nil {
+			err = unmarshalText(a.Interface(), []byte(s))
+		}
+		return true, err
 	}
 	return false, nil
+}
+
+// unmarshalJSON calls the method of a json.Unmarshaler, one that each record has directly.
+func unmarshalJSON(m any, raw []byte) error {
+	if t, ok := m.(*time.Time); ok {
+		return t.UnmarshalJSON(raw)
+	}
+	return m.(json.Unmarshaler).UnmarshalJSON(raw)
+}
+
+// unmarshalText does so for an encoding.TextUnmarshaler.
+func unmarshalText(m any, text []byte) error {
+	if p, ok := m.(*netip.Prefix); ok {
+		return p.UnmarshalText(text)
+	}
+	return m.(encoding.TextUnmarshaler).UnmarshalText(text)
 }
 
 // structure decodes an object into a struct. A name fits a field of the same

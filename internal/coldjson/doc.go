@@ -5,7 +5,9 @@
 // encoder for every type below. That pays off from the tenth value on; a CNI
 // call has one or two of each type and spends a fifth of its 4 ms on it. Here
 // only a struct's own tags are read, and values are walked as they stand: 0.2 ms
-// instead of 1.0 in an ADD.
+// instead of 1.0 in an ADD. Whether a type has a method of its own is asked of
+// reflect, which keeps no answer: the runtime's x.(json.Marshaler) makes an entry
+// for each type and interface that it meets, and half of all came from here.
 //
 // The form is encoding/json's, bit for bit, and so are values and errors: what
 // is not plain (a fault, an escape, a name given twice, a type that is not

@@ -3,9 +3,11 @@ package coldjson
 import (
 	"encoding"
 	"encoding/json"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
+	"time"
 	"unicode/utf8"
 )
 
@@ -80,21 +82,38 @@ func appendOwn(b []byte, v reflect.Value, t reflect.Type) ([]byte, bool, error) 
 
 // appendMethod calls a value's method that encodes it, where it has one.
 func appendMethod(b []byte, v reflect.Value) ([]byte, bool, error) {
-	if v.Type().NumMethod() == 0 || v.Kind() == reflect.Interface || !v.CanInterface() {
+	t := v.Type()
+	if t.NumMethod() == 0 || v.Kind() == reflect.Interface || !v.CanInterface() {
 		return nil, false, nil
 	}
-	switch m := v.Interface().(type) {
-	case json.Marshaler:
-		raw, err := m.MarshalJSON()
+	switch {
+	case t.Implements(reflect.TypeFor[json.Marshaler]()):
+		raw, err := marshalJSON(v.Interface())
 		if err == nil {
 			b, err = appendCompact(b, raw)
 		}
 		return b, true, err
-	case encoding.TextMarshaler:
-		text, err := m.MarshalText()
+	case t.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
+		text, err := marshalText(v.Interface())
 		return appendString(b, string(text)), true, err
 	}
 	return nil, false, nil
+}
+
+// marshalJSON calls the method of a json.Marshaler, one that each record has directly.
+func marshalJSON(m any) ([]byte, error) {
+	if t, ok := m.(*time.Time); ok {
+		return t.MarshalJSON()
+	}
+	return m.(json.Marshaler).MarshalJSON()
+}
+
+// marshalText does so for an encoding.TextMarshaler.
+func marshalText(m any) ([]byte, error) {
+	if p, ok := m.(*netip.Prefix); ok {
+		return p.MarshalText()
+	}
+	return m.(encoding.TextMarshaler).MarshalText()
 }
 
 // appendCompact appends JSON that somebody else made, if it has neither white
