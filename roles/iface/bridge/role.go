@@ -2,9 +2,10 @@ package bridge
 
 import (
 	"context"
-	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2" // crypto/rand costs each start
 	"net"
 	"strconv"
 
@@ -121,10 +122,7 @@ func observeLink(ctx context.Context, h *roles.Host, name string, o *hostLink) (
 	if !errors.Is(err, netops.ErrNotExist) {
 		return l, err
 	}
-	m := make(net.HardwareAddr, 6)
-	if _, err := rand.Read(m); err != nil {
-		return l, fmt.Errorf("choose a MAC for %q: %w", name, err)
-	}
+	m := net.HardwareAddr(binary.BigEndian.AppendUint64(nil, rand.Uint64())[:6])
 	m[0] = m[0]&^1 | 2
 	*o = hostLink{MAC: m.String()}
 	return l, nil
