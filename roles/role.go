@@ -63,8 +63,9 @@ type Role struct {
 	// Run is the main function of a daemon; it returns when ctx is done. An error
 	// that is flag.ErrHelp holds the answer to -help.
 	Run func(ctx context.Context, h *Host, args []string) error
-	// Verbs are commands of the role's own, rendered by the command line.
-	Verbs []CommandVerb
+	// Verbs are commands of the role's own, rendered by the command line; a call
+	// makes none of them. nil where there are none.
+	Verbs func() []CommandVerb
 }
 
 // Name is the role's own name.
@@ -72,7 +73,25 @@ func (r *Role) Name() string { return r.Names[0] }
 
 // HasVerb tells whether the role brings a verb of that name.
 func (r *Role) HasVerb(name string) bool {
-	return slices.ContainsFunc(r.Verbs, func(v CommandVerb) bool { return v.Name == name })
+	return r.Verb(name) != nil
+}
+
+// Verb is the role's verb of a name, nil if it has none.
+func (r *Role) Verb(name string) *CommandVerb {
+	for _, v := range r.Commands() {
+		if v.Name == name {
+			return &v
+		}
+	}
+	return nil
+}
+
+// Commands are the role's verbs.
+func (r *Role) Commands() []CommandVerb {
+	if r.Verbs == nil {
+		return nil
+	}
+	return r.Verbs()
 }
 
 // CommandVerb is a command that a role brings to the command line.

@@ -144,14 +144,8 @@ func testTable() roles.Table {
 		{
 			Names: []string{"testipam"}, Kind: roles.IPAM, Summary: "gives addresses",
 			Capabilities: []string{"ips"}, Conf: func() any { return new(ipamConf) },
-			New: newIPAM,
-			Verbs: []roles.CommandVerb{
-				{Name: "greet", Help: "say hello", Args: "[WHOM…]", Flags: []roles.Flag{{Name: "to", Default: "world", Help: "whom"}}, Run: greet},
-				{Name: "pool show", Help: "show the pool", Args: "[NAME]", Flags: []roles.Flag{{Name: "twice", Help: "show it twice", Switch: true}}, Run: showPool},
-				{Name: "pool clear", Help: "empty the pool", Run: greet},
-				{Name: "pool rename", Help: "rename the pool", Args: "OLD [AT]NEW[S] [AS…]", Run: renamePool},
-				{Name: "state export", Help: "write the state", Run: exportTo},
-			},
+			New:   newIPAM,
+			Verbs: testVerbs,
 		},
 		{
 			Names: []string{"testmap"}, Kind: roles.Chained, Summary: "changes an interface",
@@ -304,5 +298,16 @@ func TestVerbNames(t *testing.T) {
 	slices.Sort(verbs)
 	if len(slices.Compact(slices.Clone(verbs))) != len(verbs) {
 		t.Errorf("two verbs of one name: %v", verbs)
+	}
+}
+
+// testVerbs are those of the role testipam.
+func testVerbs() []roles.CommandVerb {
+	return []roles.CommandVerb{
+		{Name: "greet", Help: "say hello", Args: "[WHOM…]", Flags: []roles.Flag{{Name: "to", Default: "world", Help: "whom"}}, Run: greet},
+		{Name: "pool show", Help: "show the pool", Args: "[NAME]", Flags: []roles.Flag{{Name: "twice", Help: "show it twice", Switch: true}}, Run: showPool},
+		{Name: "pool clear", Help: "empty the pool", Run: greet},
+		{Name: "pool rename", Help: "rename the pool", Args: "OLD [AT]NEW[S] [AS…]", Run: renamePool},
+		{Name: "state export", Help: "write the state", Run: exportTo},
 	}
 }

@@ -83,15 +83,15 @@ func (p *Process) handBack(ctx context.Context, h *roles.Host, dir string) error
 func (p *Process) exportAll(ctx context.Context) error {
 	for i := range p.Table {
 		r := &p.Table[i]
-		at := slices.IndexFunc(r.Verbs, func(v roles.CommandVerb) bool { return v.Name == exportVerb })
-		if at < 0 {
+		verb := r.Verb(exportVerb)
+		if verb == nil {
 			continue
 		}
 		h, done, err := p.host(ctx, r.Name())
 		if err != nil {
 			return err
 		}
-		_, err = r.Verbs[at].Run(ctx, h, map[string]string{}, nil)
+		_, err = verb.Run(ctx, h, map[string]string{}, nil)
 		done()
 		if err != nil {
 			return stateHint(err)

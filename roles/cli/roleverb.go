@@ -19,7 +19,7 @@ const exportVerb = "state export"
 // command that is there already or is made for the noun.
 func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
 	for i := range p.Table {
-		for _, v := range p.Table[i].Verbs {
+		for _, v := range p.Table[i].Commands() {
 			if v.Name == exportVerb {
 				continue
 			}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
@@ -56,10 +55,7 @@ func (p *Process) exportRole(c *cli.Context, format, to string) error {
 	role, ok := p.Table.Lookup(format)
 	var verb *roles.CommandVerb
 	if ok {
-		i := slices.IndexFunc(role.Verbs, func(v roles.CommandVerb) bool { return v.Name == exportVerb })
-		if i >= 0 {
-			verb = &role.Verbs[i]
-		}
+		verb = role.Verb(exportVerb)
 	}
 	if verb == nil {
 		return usagef("cnibox state export --format json", "--format %q: no role of that name can export", format)

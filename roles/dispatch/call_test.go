@@ -115,7 +115,7 @@ func TestIsCall(t *testing.T) {
 		{nil, nil, false},
 	} {
 		one := (&actor{name: "one"}).role()
-		one.Verbs = []roles.CommandVerb{{Name: "one status"}}
+		one.Verbs = func() []roles.CommandVerb { return []roles.CommandVerb{{Name: "one status"}} }
 		p := Process{Table: roles.Table{one}, Args: tt.args, Env: tt.env}
 		if got := p.IsCall(); got != tt.want {
 			t.Errorf("args %q, env %q: %v, want %v", tt.args, tt.env, got, tt.want)

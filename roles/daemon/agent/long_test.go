@@ -45,7 +45,7 @@ func TestThousandChanges(t *testing.T) {
 	t.Cleanup(func() {
 		stop()
 		must(t, <-ended)
-		for _, v := range agent.Role().Verbs {
+		for _, v := range agent.Role().Verbs() {
 			if v.Name == "agent cleanup" {
 				_, err := v.Run(context.Background(), h, map[string]string{"subnet-file": "", "socket": dir + "/s"}, nil)
 				must(t, err)

@@ -17,6 +17,6 @@ func Role() roles.Role {
 	return roles.Role{
 		Names: []string{ownName, flanneld}, Kind: roles.Daemon,
 		Summary: "connects pods across nodes: VXLAN or plain routes to every other node",
-		Run:     Run, Verbs: verbs(),
+		Run:     Run, Verbs: verbs,
 	}
 }

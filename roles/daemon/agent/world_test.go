@@ -284,7 +284,7 @@ func (n *node) host() *roles.Host {
 // verb runs a verb of the role on the node, which answers with what has a table or text.
 func (n *node) verb(name string, flags map[string]string) (any, error) {
 	n.w.t.Helper()
-	for _, v := range agent.Role().Verbs {
+	for _, v := range agent.Role().Verbs() {
 		if v.Name != name {
 			continue
 		}

@@ -14,6 +14,6 @@ func Role() roles.Role {
 	return roles.Role{
 		Names: []string{ownName}, Kind: roles.Daemon,
 		Summary: "plays a cloud's metadata service, faults included, for tests and trials",
-		Run:     Run, Verbs: verbs(),
+		Run:     Run, Verbs: verbs,
 	}
 }

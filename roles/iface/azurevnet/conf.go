@@ -75,12 +75,10 @@ type unserved struct {
 }
 
 // ignored are their names.
-func ignored() []string {
-	return []string{
-		"adapterName", "logLevel", "logTarget", "executionMode", "enableSnatOnHost", "enableExactMatchForPodName",
-		"infraVnetAddressSpace", "podNamespaceForDualNetwork", "cnsurl", "ipv6Mode", "serviceCidrs", "vnetCidrs",
-		"disableIPTableLock", "disableAsyncDelete", "windowsSettings", "AdditionalArgs", "env",
-	}
+var ignored = []string{ //nolint:gochecknoglobals // a constant
+	"adapterName", "logLevel", "logTarget", "executionMode", "enableSnatOnHost", "enableExactMatchForPodName",
+	"infraVnetAddressSpace", "podNamespaceForDualNetwork", "cnsurl", "ipv6Mode", "serviceCidrs", "vnetCidrs",
+	"disableIPTableLock", "disableAsyncDelete", "windowsSettings", "AdditionalArgs", "env",
 }
 
 // The modes of azure-vnet on Linux that are served.

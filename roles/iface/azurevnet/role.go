@@ -21,10 +21,10 @@ func Role() roles.Role {
 		Summary:      "containers with addresses of the cloud's own network, by a bridge that has the node's interface, or routed",
 		Capabilities: []string{"dns"},
 		Conf:         func() any { return new(Conf) },
-		Ignored:      ignored(),
+		Ignored:      ignored,
 		New:          handles(attach.Judged(readRole)),
 		Undo:         undoes(readRole),
-		Verbs:        verbs(),
+		Verbs:        verbs,
 	}
 }
 

@@ -98,7 +98,7 @@ func host(t *testing.T, e *rolestest.Env) *roles.Host {
 // verb runs one of the role's commands.
 func verb(ctx context.Context, h *roles.Host, name string, flags map[string]string) (any, error) {
 	role := azurevnet.Role()
-	for _, v := range role.Verbs {
+	for _, v := range role.Verbs() {
 		if v.Name == "azure-vnet "+name {
 			return v.Run(ctx, h, flags, nil)
 		}

@@ -40,7 +40,7 @@ func Role(web wire.Web) roles.Role {
 			return a, nil
 		},
 		Undo:  func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
-		Verbs: append(commands(web), planVerb()),
+		Verbs: func() []roles.CommandVerb { return append(commands(web), planVerb()) },
 	}
 }
 

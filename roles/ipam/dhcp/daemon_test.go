@@ -354,7 +354,7 @@ func listed(t *testing.T, e *rolestest.Env) (out []map[string]any) {
 	must(t, err)
 	defer done()
 	role, _ := all.Table().Lookup("dhcp")
-	answer, err := role.Verbs[0].Run(context.Background(), h, nil, nil)
+	answer, err := role.Verbs()[0].Run(context.Background(), h, nil, nil)
 	must(t, err)
 	raw, err := json.Marshal(answer)
 	must(t, err)

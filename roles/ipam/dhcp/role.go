@@ -37,7 +37,7 @@ func Role() roles.Role {
 		Undo:      undoHandler,
 		OverLink:  true,
 		Run:       daemon.Run,
-		Verbs:     commands(),
+		Verbs:     commands,
 	}
 }
 

@@ -12,10 +12,10 @@ func TestExportVerb(t *testing.T) {
 	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
 	b.add(t, a, request1("one"))
 	role := Role()
-	if len(role.Verbs) == 0 || role.Verbs[0].Name != "state export" {
-		t.Fatalf("verbs %+v", role.Verbs)
+	if len(role.Verbs()) == 0 || role.Verbs()[0].Name != "state export" {
+		t.Fatalf("verbs %+v", role.Verbs())
 	}
-	run := role.Verbs[0].Run
+	run := role.Verbs()[0].Run
 	if _, err := run(context.Background(), b.Host, nil, []string{"a", "b"}); err == nil {
 		t.Error("two directories: no error")
 	}

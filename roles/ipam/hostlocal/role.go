@@ -27,7 +27,7 @@ func Role() roles.Role {
 		New:          func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
 		// It imports nothing, for which the ranges are needed.
 		Undo:  func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
-		Verbs: commands(),
+		Verbs: commands,
 	}
 }
 

@@ -42,7 +42,7 @@ func (w *world) host() *roles.Host {
 // verb runs a command of the role's.
 func (w *world) verb(name string, args ...string) error {
 	w.t.Helper()
-	verbs := multi.Role().Verbs
+	verbs := multi.Role().Verbs()
 	i := slices.IndexFunc(verbs, func(v roles.CommandVerb) bool { return v.Name == name })
 	_, err := verbs[i].Run(w.t.Context(), w.host(), nil, args)
 	return err

@@ -48,7 +48,7 @@ func Role() roles.Role {
 			}
 			return &handler{conf: c}, nil
 		},
-		Verbs: verbs(),
+		Verbs: verbs,
 	}
 }
 
