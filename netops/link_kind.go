@@ -227,7 +227,7 @@ func (l *Link) parentAttrs(ctx context.Context, s *session) ([]nl.NetlinkRequest
 	if err != nil {
 		return nil, err
 	}
-	return append(attrs, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.file.Fd())))), nil
+	return append(attrs, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.fd)))), nil
 }
 
 // laterMAC is the MAC of a link that the kernel makes with its parent's,

@@ -110,7 +110,7 @@ func (p *Peer) add(s *session, own Place, attr *nl.RtAttr) error {
 	if err != nil {
 		return err
 	}
-	attr.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.file.Fd())))
+	attr.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.fd)))
 	return nil
 }
 

@@ -167,7 +167,7 @@ type handle struct {
 // handle opens the namespace of the process, which has no handle else.
 func (s *session) handle(p Place) (handle, error) {
 	ns, err := s.namespace(p)
-	if err != nil || ns.file != nil {
+	if err != nil || ns.fd != 0 {
 		return handle{Namespace: ns}, err
 	}
 	ns, err = openNamespace(threadNamespace)
@@ -186,7 +186,7 @@ func (h handle) release() {
 func (h handle) moving(index int, name string) rtMessage {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)
-	m := rtMessage{kind: unix.RTM_SETLINK, data: []nl.NetlinkRequestData{ifi, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(h.file.Fd())))}}
+	m := rtMessage{kind: unix.RTM_SETLINK, data: []nl.NetlinkRequestData{ifi, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(h.fd)))}}
 	if name != "" {
 		m.data = append(m.data, nameAttr(name))
 	}

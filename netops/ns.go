@@ -3,7 +3,6 @@ package netops
 import (
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -15,8 +14,9 @@ const threadNamespace = "/proc/thread-self/ns/net"
 // Namespace is an open network namespace. It stays while it is open, even if
 // its path goes. The zero value is the namespace of the process.
 type Namespace struct {
-	path       string
-	file       *os.File
+	path string
+	// fd is the open namespace, 0 for that of the process.
+	fd         int
 	dev, inode uint64
 	conn       *rtConn
 	// ct lists and deletes tracked connections.
@@ -40,24 +40,24 @@ func openNamespace(path string) (*Namespace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoNetns, err)
 	}
-	ns := &Namespace{path: path, file: os.NewFile(uintptr(fd), path)}
-	if err := ns.identify(fd); err != nil {
-		_ = ns.file.Close()
+	ns := &Namespace{path: path, fd: fd}
+	if err := ns.identify(); err != nil {
+		_ = unix.Close(fd)
 		return nil, err
 	}
 	return ns, nil
 }
 
-// identify checks that fd is a network namespace and learns which.
-func (ns *Namespace) identify(fd int) error {
+// identify checks that what is open is a network namespace and learns which.
+func (ns *Namespace) identify() error {
 	var fs unix.Statfs_t
-	if err := unix.Fstatfs(fd, &fs); err != nil {
+	if err := unix.Fstatfs(ns.fd, &fs); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoNetns, err)
 	}
 	if fs.Type != unix.NSFS_MAGIC {
 		return fmt.Errorf("%w: it is a file of another kind (a namespace mounted for another process looks so)", ErrNoNetns)
 	}
-	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
+	kind, err := unix.IoctlRetInt(ns.fd, unix.NS_GET_NSTYPE)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNoNetns, err)
 	}
@@ -65,7 +65,7 @@ func (ns *Namespace) identify(fd int) error {
 		return fmt.Errorf("%w: it is a namespace of another type", ErrNoNetns)
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	if err := unix.Fstat(ns.fd, &st); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoNetns, err)
 	}
 	ns.dev, ns.inode = st.Dev, st.Ino
@@ -90,8 +90,9 @@ func (ns *Namespace) Close() error {
 		errs = append(errs, ns.ct.close())
 		ns.ct = nil
 	}
-	if ns.file != nil {
-		errs = append(errs, ns.file.Close())
+	if ns.fd != 0 {
+		errs = append(errs, unix.Close(ns.fd))
+		ns.fd = -1 // which none has: 0 would be the process's own namespace
 	}
 	return errors.Join(errs...)
 }
@@ -121,27 +122,53 @@ func (ns *Namespace) socket() (*rtConn, error) {
 
 // visit runs f in the namespace, which must not start goroutines. The thread is
 // the caller's own: another would have to be made for it, which costs a plugin
-// more than all that is done in there. If the way back fails, which the kernel
-// has no reason for, the process ends where it stands: nothing else may run in
-// the wrong namespace, and whoever is killed leaves nothing that is not found again.
+// more than all that is done in there.
 func (ns *Namespace) visit(f func() error) error {
-	if ns.file == nil {
+	if ns.fd != 0 && startup.isHere() {
+		return startup.visit(ns, f)
+	}
+	return ns.visitLocked(f)
+}
+
+// visitLocked is visit for an f that takes its time.
+func (ns *Namespace) visitLocked(f func() error) error {
+	if ns.fd == 0 {
 		return f()
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	home, err := unix.Open(threadNamespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	home, err := openHome()
 	if err != nil {
-		return fmt.Errorf("open own namespace: %w", err)
+		return err
 	}
 	defer unix.Close(home) //nolint:errcheck // opened for reading
-	if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
+	return ns.enter(home, f)
+}
+
+// openHome opens the namespace of the thread.
+func openHome() (int, error) {
+	home, err := unix.Open(threadNamespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("open own namespace: %w", err)
+	}
+	return home, nil
+}
+
+// enter runs f in the namespace and brings the thread back home. If that fails,
+// which the kernel has no reason for, the process ends where it stands: nothing else
+// may run in the wrong namespace, and whoever is killed leaves nothing that is not
+// found again.
+func (ns *Namespace) enter(home int, f func() error) error {
+	if err := unix.Setns(ns.fd, unix.CLONE_NEWNET); err != nil {
 		return kernelError(err, fmt.Sprintf("enter namespace %q", ns.path))
 	}
 	defer func() {
 		if unix.Setns(home, unix.CLONE_NEWNET) != nil {
-			_ = unix.Kill(unix.Getpid(), unix.SIGKILL)
+			die()
 		}
 	}()
 	return f()
 }
+
+// die ends the process without another step.
+func die() { _ = unix.Kill(unix.Getpid(), unix.SIGKILL) }

@@ -56,7 +56,7 @@ const (
 // by, negative for none (rtnetlink(7), NETNSA_NSID).
 func (c *rtConn) namespaceID(ctx context.Context, ns *Namespace) (int, error) {
 	data, err := c.query(ctx, rtMessage{kind: unix.RTM_GETNSID, data: []nl.NetlinkRequestData{
-		nl.NewRtGenMsg(), nl.NewRtAttr(netnsaFD, nl.Uint32Attr(uint32(ns.file.Fd()))),
+		nl.NewRtGenMsg(), nl.NewRtAttr(netnsaFD, nl.Uint32Attr(uint32(ns.fd))),
 	}})
 	if err != nil {
 		return 0, kernelError(err, fmt.Sprintf("number of namespace %q", ns.path))

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all/plugins"
 	"github.com/cnibox/cnibox/roles/dispatch"
@@ -43,7 +44,8 @@ func init() { //nolint:gochecknoinits // what the package is for
 	}
 	in := &recorder{File: os.Stdin}
 	p.Stdin = in
-	if code := dispatch.Main(context.Background(), p); code != dispatch.Unfinished {
+	code := netops.AtInit(func() int { return dispatch.Main(context.Background(), p) })
+	if code != dispatch.Unfinished {
 		os.Exit(code)
 	}
 	stdin = io.MultiReader(&in.read, os.Stdin)
