@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,24 +20,33 @@ func openDir(path string, own int, mk bool) (*os.File, error) {
 		return nil, fmt.Errorf("open directory %q: %w: not an absolute path", path, ErrInvalid)
 	}
 	path = filepath.Clean(path)
+	fd, err := openPath(path, own, mk)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// openPath is openDir for a clean, absolute path.
+func openPath(path string, own int, mk bool) (int, error) {
 	if own > 1 {
-		parent, err := openDir(filepath.Dir(path), own-1, mk)
+		parent, err := openPath(filepath.Dir(path), own-1, mk)
 		if err != nil {
-			return nil, err
+			return -1, err
 		}
-		defer parent.Close() //nolint:errcheck // a directory opened for reading
-		return openOwn(int(parent.Fd()), filepath.Base(path), path, mk)
+		defer unix.Close(parent) //nolint:errcheck // a directory opened for reading
+		return openOwn(parent, filepath.Base(path), path, mk)
 	}
 	if mk {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return nil, fmt.Errorf("make directory: %w", err)
+			return -1, fmt.Errorf("make directory: %w", err)
 		}
 	}
 	return openOwn(unix.AT_FDCWD, path, path, mk)
 }
 
 // openOwn opens name in the directory at.
-func openOwn(at int, name, path string, mk bool) (*os.File, error) {
+func openOwn(at int, name, path string, mk bool) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := openat(at, name, flags, 0)
 	if errors.Is(err, unix.ENOENT) && mk {
@@ -45,31 +55,30 @@ func openOwn(at int, name, path string, mk bool) (*os.File, error) {
 		}
 	}
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return nil, fmt.Errorf("open directory %q: %w: a symbolic link or no directory", path, ErrInvalid)
+		return -1, fmt.Errorf("open directory %q: %w: a symbolic link or no directory", path, ErrInvalid)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open directory %q: %w", path, err)
+		return -1, fmt.Errorf("open directory %q: %w", path, err)
 	}
-	dir := os.NewFile(uintptr(fd), path)
-	if err := checkOwned(fd, path); err != nil {
-		return nil, errors.Join(err, dir.Close())
+	if _, err := checkOwned(fd, path); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
 	}
-	return dir, nil
+	return fd, nil
 }
 
-// checkOwned refuses what another user owns or may write.
-func checkOwned(fd int, path string) error {
+// checkOwned refuses what another user owns or may write. It returns what it saw.
+func checkOwned(fd int, path string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return fmt.Errorf("stat %q: %w", path, err)
+		return st, fmt.Errorf("stat %q: %w", path, err)
 	}
 	if int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("open %q: %w: owned by user %d, not by %d", path, ErrInvalid, st.Uid, os.Geteuid())
+		return st, fmt.Errorf("open %q: %w: owned by user %d, not by %d", path, ErrInvalid, st.Uid, os.Geteuid())
 	}
 	if st.Mode&0o022 != 0 {
-		return fmt.Errorf("open %q: %w: mode %04o lets others write: chmod go-w it", path, ErrInvalid, st.Mode&0o7777)
+		return st, fmt.Errorf("open %q: %w: mode %04o lets others write: chmod go-w it", path, ErrInvalid, st.Mode&0o7777)
 	}
-	return nil
+	return st, nil
 }
 
 // openat is openat(2), repeated when a signal interrupts it.
@@ -122,6 +131,48 @@ func (s *Store) runDir(mk bool) (*os.File, error) {
 		return nil, errors.Join(err, dir.Close())
 	}
 	return dir, nil
+}
+
+// keptDir is the run directory, kept open from its first use on.
+type keptDir struct {
+	mu   sync.Mutex
+	file *os.File
+}
+
+// inRunDir opens something in the run directory. The directory as it is kept may not
+// be the one at its path any more: who opened a file finds out by sameFile, once it
+// is locked, and calls forgetRunDir; an error is not believed before the directory was
+// opened anew.
+func (s *Store) inRunDir(mk bool, open func(at int) error) error {
+	s.dir.mu.Lock()
+	defer s.dir.mu.Unlock()
+	if s.dir.file != nil && open(int(s.dir.file.Fd())) == nil {
+		return nil
+	}
+	s.dir.forget()
+	dir, err := s.runDir(mk)
+	if err != nil {
+		return err
+	}
+	s.dir.file = dir
+	if err := open(int(dir.Fd())); err != nil {
+		s.dir.forget()
+		return err
+	}
+	return nil
+}
+
+func (s *Store) forgetRunDir() {
+	s.dir.mu.Lock()
+	defer s.dir.mu.Unlock()
+	s.dir.forget()
+}
+
+func (d *keptDir) forget() {
+	if d.file != nil {
+		_ = d.file.Close()
+		d.file = nil
+	}
 }
 
 func (s *Store) stateDir(mk bool) (*os.File, error) { return openDir(s.o.StateDir, 1, mk) }

@@ -63,7 +63,7 @@ func (f *file) run(ctx context.Context, write bool, fn func(*bolt.Tx, *memo) err
 	if o == nil {
 		return fn(nil, nil)
 	}
-	f.noteHolder(write)
+	f.noteHolder(o, write)
 	err = f.guard(o, write, func(b *bolt.Tx) error {
 		if err := f.checkSchema(b, o.memo); err != nil {
 			return err
@@ -89,10 +89,12 @@ func (f *file) open(ctx context.Context, write bool) (*opened, error) {
 		}
 		if o != nil && (size > 0 || f.kept) {
 			meta, err := f.checkWhole(o.file, size)
+			if err == nil {
+				err = o.renew(meta)
+			}
 			if err != nil {
 				return nil, errors.Join(err, o.close())
 			}
-			o.renew(meta)
 			return o, nil
 		}
 		if o != nil {
@@ -123,13 +125,11 @@ func (f *file) openLocked(w wait, write bool) (*opened, int64, error) {
 			o.file = nil // closed already, or by the call that still waits
 			return nil, 0, fmt.Errorf("lock %q: %w%s", f.path, errors.Join(err, o.close()), f.holder(err))
 		}
-		st, same, err := sameFile(int(o.file.Fd()), f.path)
+		size, same, err := f.isNamed(o)
 		if err == nil && same {
-			if st.Mode&unix.S_IFMT == unix.S_IFREG {
-				return o, st.Size, nil
-			}
-			err = fmt.Errorf("open %q: %w: not a regular file", f.path, ErrInvalid)
+			return o, size, nil
 		}
+		f.s.forgetRunDir()
 		if err := errors.Join(err, o.close()); err != nil {
 			return nil, 0, err
 		}
@@ -139,6 +139,18 @@ func (f *file) openLocked(w wait, write bool) (*opened, int64, error) {
 	}
 }
 
+// isNamed tells whether the file's path still names what is open, and its size.
+func (f *file) isNamed(o *opened) (size int64, same bool, err error) {
+	st, there, err := lstat(f.path)
+	if err != nil || !there || st.Dev != o.dev || st.Ino != o.inode {
+		return 0, false, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return 0, false, fmt.Errorf("open %q: %w: not a regular file", f.path, ErrInvalid)
+	}
+	return st.Size, true, nil
+}
+
 // openNamed opens the file as it is, without a lock; nil when there is none.
 // One that an earlier transaction left open may have been replaced since: that
 // is seen when it is locked.
@@ -146,33 +158,57 @@ func (f *file) openNamed(write bool) (*opened, error) {
 	if o := f.rested(); o != nil {
 		return o, nil
 	}
-	dir, err := f.dir(write)
-	if errors.Is(err, unix.ENOENT) && !write {
+	var o *opened
+	err := f.inDir(write, func(at int) (err error) {
+		o, err = f.openAt(at, write)
+		return err
+	})
+	if errors.Is(err, errNoFile) || errors.Is(err, unix.ENOENT) && !write {
 		return nil, nil
 	}
+	return o, err
+}
+
+// inDir opens something in the file's directory.
+func (f *file) inDir(mk bool, open func(at int) error) error {
+	if !f.kept {
+		return f.s.inRunDir(mk, open)
+	}
+	dir, err := f.s.stateDir(mk)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer dir.Close() //nolint:errcheck // a directory opened for reading
+	return open(int(dir.Fd()))
+}
+
+// errNoFile never leaves this package.
+var errNoFile = errors.New("no such file")
+
+// openAt opens the file in its directory.
+func (f *file) openAt(at int, write bool) (*opened, error) {
 	const flags = unix.O_NOFOLLOW | unix.O_CLOEXEC
-	fd, err := openat(int(dir.Fd()), f.name, unix.O_RDWR|flags, 0)
+	fd, err := openat(at, f.name, unix.O_RDWR|flags, 0)
 	readOnly := err != nil && !write && isUnwritable(err)
 	if readOnly {
-		fd, err = openat(int(dir.Fd()), f.name, unix.O_RDONLY|flags, 0)
+		fd, err = openat(at, f.name, unix.O_RDONLY|flags, 0)
 	}
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return nil, nil
+		return nil, errNoFile
 	case errors.Is(err, unix.ELOOP):
 		return nil, fmt.Errorf("open %q: %w: a symbolic link", f.path, ErrInvalid)
 	case err != nil:
 		return nil, fmt.Errorf("open %q: %w", f.path, err)
 	}
-	db := os.NewFile(uintptr(fd), f.path)
-	if err := checkOwned(fd, f.path); err != nil {
-		return nil, errors.Join(err, db.Close())
+	st, err := checkOwned(fd, f.path)
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
 	}
-	return &opened{file: db, readOnly: readOnly, memo: &memo{}}, nil
+	return &opened{
+		file: os.NewFile(uintptr(fd), f.path), dev: st.Dev, inode: st.Ino,
+		readOnly: readOnly, memo: &memo{},
+	}, nil
 }
 
 // lockDir opens the directory and locks it: whoever makes, removes or renames
@@ -186,7 +222,7 @@ func (f *file) lockDir(w wait) (*os.File, error) {
 		if err := w.acquire(dir, exclusive()); err != nil {
 			return nil, fmt.Errorf("lock %q: %w", dir.Name(), err)
 		}
-		_, same, err := sameFile(int(dir.Fd()), dir.Name())
+		same, err := sameFile(int(dir.Fd()), dir.Name())
 		if err == nil && same {
 			return dir, nil
 		}

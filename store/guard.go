@@ -69,14 +69,8 @@ func (f *file) transact(s *session, write bool, fn func(*bolt.Tx) error) error {
 	return nil
 }
 
-// open gives the file, which is open and locked already, to bbolt: a second
-// descriptor of it, since bbolt closes what it is given.
-func (s *session) open(f *file) error {
-	fd, err := unix.FcntlInt(s.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open %q: %w", f.path, err)
-	}
-	s.mapped = os.NewFile(uintptr(fd), f.path)
+// open gives the file, which is open and locked already, to bbolt, which closes it.
+func (s *session) open(f *file) (err error) {
 	s.db, err = bolt.Open(f.path, 0o600, &bolt.Options{
 		// bbolt's own lock call on this very file succeeds at once.
 		Timeout:      time.Nanosecond,
@@ -84,8 +78,8 @@ func (s *session) open(f *file) error {
 		NoSync:       !f.kept,
 		NoGrowSync:   !f.kept,
 		NoStatistics: true,
-		FreelistType: bolt.FreelistMapType,
-		OpenFile:     func(string, int, os.FileMode) (*os.File, error) { return s.mapped, nil },
+		FreelistType: bolt.FreelistArrayType,
+		OpenFile:     func(string, int, os.FileMode) (*os.File, error) { return s.file, nil },
 	})
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return unwritable(fmt.Errorf("open %q: %w", f.path, err)) // a new file: no repair helps
@@ -114,11 +108,11 @@ func (s *session) abandon() {
 	_ = unix.Flock(int(s.file.Fd()), unix.LOCK_UN)
 	defer func() {
 		if recover() != nil {
-			s.leave()
+			_ = s.leave()
 		}
 	}()
 	if s.tx == nil {
-		s.leave()
+		_ = s.leave()
 		return
 	}
 	_ = errors.Join(s.rollback(), s.close())

@@ -22,14 +22,17 @@ const (
 
 // noteHolder writes this process into the side file. It is done as well as
 // possible: a lock is good without it. A reader makes no file.
-func (f *file) noteHolder(write bool) {
-	flags := unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	if write {
-		flags |= unix.O_CREAT
-	}
-	fd, err := openat(unix.AT_FDCWD, f.path+holderSuffix, flags, 0o600)
-	if err != nil {
-		return
+func (f *file) noteHolder(o *opened, write bool) {
+	if o.holder == nil {
+		flags := unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+		if write {
+			flags |= unix.O_CREAT
+		}
+		fd, err := openat(unix.AT_FDCWD, f.path+holderSuffix, flags, 0o600)
+		if err != nil {
+			return
+		}
+		o.holder = os.NewFile(uintptr(fd), f.path+holderSuffix)
 	}
 	line := make([]byte, 0, holderSize)
 	line = strconv.AppendInt(line, int64(os.Getpid()), 10)
@@ -39,8 +42,7 @@ func (f *file) noteHolder(write bool) {
 	line = append(line, strings.Join(strings.Fields(f.s.o.Role), "-")...)
 	line = append(line[:min(len(line), holderSize-1)], '\n')
 	line = append(line, bytes.Repeat([]byte{' '}, holderSize-len(line))...)
-	_, _ = unix.Pwrite(fd, line, 0)
-	_ = unix.Close(fd)
+	_, _ = unix.Pwrite(int(o.holder.Fd()), line, 0)
 }
 
 // holder is ": held by …" for an ErrBusy, as far as that is known.

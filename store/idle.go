@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 
@@ -12,12 +13,14 @@ import (
 // opened is a file that is open and, within a transaction, locked.
 type opened struct {
 	file *os.File
+	// dev and inode are the file's.
+	dev, inode uint64
+	// holder is the side file, nil before the first note in it.
+	holder *os.File
 	// readOnly: it could not be opened for writing.
 	readOnly bool
-	// db is nil before the first transaction. It has a descriptor of its own,
-	// mapped; both have one lock.
-	db     *bolt.DB
-	mapped *os.File
+	// db is nil before the first transaction. It has the file too, and closes it.
+	db *bolt.DB
 	// meta is the meta page that db and memo go by.
 	meta metaPage
 	memo *memo
@@ -54,7 +57,7 @@ func (f *file) rest(o *opened, wrote bool) error {
 	}
 	var err error
 	if wrote {
-		o.meta, _, err = newestMeta(o.file)
+		o.meta, err = o.meta.next(o.file)
 	}
 	if err == nil {
 		err = unix.Flock(int(o.file.Fd()), unix.LOCK_UN)
@@ -72,18 +75,26 @@ func (f *file) rest(o *opened, wrote bool) error {
 }
 
 // renew drops what is known of the file's content if another process changed it
-// since. Each change has a meta page of its own. The lock stays.
-func (o *opened) renew(meta metaPage) {
+// since. Each change has a meta page of its own. The lock stays: another descriptor
+// has it before bbolt closes this one, which it then finds closed already, or it would
+// give back the lock as well.
+func (o *opened) renew(meta metaPage) error {
 	if o.meta == meta {
-		return
+		return nil
 	}
 	o.meta, o.memo = meta, &memo{}
-	if o.db != nil {
-		// Closed by bbolt, the descriptor would take the lock with it.
-		_ = o.mapped.Close()
-		_ = o.db.Close()
-		o.db, o.mapped = nil, nil
+	if o.db == nil {
+		return nil
 	}
+	fd, err := unix.FcntlInt(o.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %q: %w", o.file.Name(), err)
+	}
+	locked := os.NewFile(uintptr(fd), o.file.Name())
+	_ = o.file.Close()
+	_ = o.db.Close()
+	o.file, o.db = locked, nil
+	return nil
 }
 
 // close closes what is open, and so gives the lock back.
@@ -92,20 +103,22 @@ func (o *opened) close() error {
 	if o.db != nil {
 		err = o.db.Close()
 	}
-	if o.file != nil {
-		err = errors.Join(err, o.file.Close())
-	}
-	*o = opened{}
-	return err
+	return errors.Join(err, o.leave())
 }
 
 // leave closes the descriptors, and leaves the mapping of a bbolt that cannot
 // be closed.
-func (o *opened) leave() {
-	for _, file := range []*os.File{o.mapped, o.file} {
-		if file != nil {
-			_ = file.Close()
-		}
+func (o *opened) leave() error {
+	var err error
+	if o.file != nil {
+		err = o.file.Close()
+	}
+	if errors.Is(err, os.ErrClosed) {
+		err = nil // by bbolt, be it that it could not open it
+	}
+	if o.holder != nil {
+		_ = o.holder.Close() // what is in it is for people
 	}
 	*o = opened{}
+	return err
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -23,9 +22,24 @@ const sharedDomain = 1 << 61
 // Lock is a held lock.
 type Lock struct {
 	once sync.Once
-	f    *os.File
+	f    *keyFile
 	at   int64
 }
+
+// keyFile is the file of the locks, open: an [os.File] would cost as much as the lock.
+type keyFile struct {
+	fd   int
+	path string
+}
+
+// Fd is the descriptor.
+func (k *keyFile) Fd() uintptr { return uintptr(k.fd) }
+
+// Name is the path.
+func (k *keyFile) Name() string { return k.path }
+
+// Close closes it; once only.
+func (k *keyFile) Close() error { return unix.Close(k.fd) }
 
 // Unlock gives the lock back. Again, or on nil, it does nothing.
 func (l *Lock) Unlock() {
@@ -118,10 +132,11 @@ func (s *Store) lockByte(w wait, at int64, exclusive bool) (*Lock, error) {
 		if err := w.acquire(f, ofdLock(at, exclusive)); err != nil {
 			return nil, err
 		}
-		_, same, err := sameFile(int(f.Fd()), f.Name())
+		same, err := sameFile(int(f.Fd()), f.Name())
 		if err == nil && same {
 			return &Lock{f: f, at: at}, nil
 		}
+		s.forgetRunDir()
 		if err := errors.Join(err, f.Close(), w.expired()); err != nil {
 			return nil, err
 		}
@@ -143,17 +158,17 @@ func (s *Store) tryLockByte(ctx context.Context, what string, at int64, exclusiv
 
 // openLocks opens the lock file, anew for each lock: the lock belongs to what
 // open returned.
-func (s *Store) openLocks() (*os.File, error) {
-	dir, err := s.runDir(true)
+func (s *Store) openLocks() (*keyFile, error) {
+	f := &keyFile{path: filepath.Join(s.o.RunDir, s.o.BootID, lockName)}
+	err := s.inRunDir(true, func(at int) (err error) {
+		const flags = unix.O_RDWR | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC
+		if f.fd, err = openat(at, lockName, flags, 0o600); err != nil {
+			return fmt.Errorf("open %q: %w", f.path, err)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, unwritable(err)
 	}
-	defer dir.Close() //nolint:errcheck // a directory opened for reading
-	path := filepath.Join(dir.Name(), lockName)
-	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	fd, err := openat(int(dir.Fd()), lockName, flags, 0o600)
-	if err != nil {
-		return nil, unwritable(fmt.Errorf("open %q: %w", path, err))
-	}
-	return os.NewFile(uintptr(fd), path), nil
+	return f, nil
 }

@@ -116,6 +116,48 @@ func TestRunDirRemoved(t *testing.T) {
 	checkSound(t, s, 1)
 }
 
+// Whoever has the run directory open goes by its path all the same: records and locks
+// are in the directory that stands there now.
+func TestRunDirReplaced(t *testing.T) {
+	k := key("n", "c")
+	replaced := func(t *testing.T) (before, after *store.Store) {
+		o := options(t)
+		before = store.New(o)
+		update(t, before, func(tx *store.Tx) error { return tx.PutAttachment(attachment(k)) })
+		if err := os.Rename(o.RunDir, o.RunDir+".old"); err != nil {
+			t.Fatal(err)
+		}
+		after = store.New(o)
+		update(t, after, func(*store.Tx) error { return nil })
+		return before, after
+	}
+	t.Run("records", func(t *testing.T) {
+		s, _ := replaced(t)
+		view(t, s, func(tx *store.Tx) error {
+			if tx.Attached("n") {
+				t.Error("reads the directory that was moved away")
+			}
+			return nil
+		})
+	})
+	t.Run("locks", func(t *testing.T) {
+		s, other := replaced(t)
+		lock, err := other.LockAttachment(t.Context(), k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l, ok, err := s.TryLockAttachment(t.Context(), k); ok || err != nil {
+			l.Unlock()
+			t.Errorf("locked twice: %v", err)
+		}
+		lock.Unlock()
+		if lock, err = s.LockAttachment(t.Context(), k); err != nil {
+			t.Fatal(err)
+		}
+		lock.Unlock()
+	})
+}
+
 // Whoever waited for the lock of a file that was removed or replaced meanwhile
 // works on the file that stands there now.
 func TestReplacedWhileWaiting(t *testing.T) {

@@ -56,21 +56,40 @@ func checkMeta(r io.ReaderAt, size int64) (metaPage, error) {
 
 // newestMeta reads the meta page that bbolt goes by; ok is false when none is valid.
 func newestMeta(r io.ReaderAt) (newest metaPage, ok bool, err error) {
-	var buf [pageHeader + metaSize]byte
-	page := int64(os.Getpagesize())
-	for i := range int64(2) {
-		if _, err := r.ReadAt(buf[:], i*page); err != nil {
-			return newest, false, fmt.Errorf("read meta page %d: %w", i, err)
-		}
-		m, valid := parseMeta(buf[pageHeader:])
-		if valid && m.pageSize != page {
-			return newest, false, fmt.Errorf("%w: pages of %d bytes, this machine has %d", ErrDamaged, m.pageSize, page)
+	for i := range uint64(2) {
+		m, valid, err := readMeta(r, i)
+		if err != nil {
+			return newest, false, err
 		}
 		if valid && (!ok || m.txid > newest.txid) {
 			newest, ok = m, true
 		}
 	}
 	return newest, ok, nil
+}
+
+// next is the meta page of the transaction after this one, which was committed: it is
+// in the other place.
+func (m *metaPage) next(r io.ReaderAt) (metaPage, error) {
+	next, valid, err := readMeta(r, (m.txid+1)%2)
+	if err == nil && (!valid || next.txid != m.txid+1) {
+		err = fmt.Errorf("%w: no meta page of transaction %d", ErrDamaged, m.txid+1)
+	}
+	return next, err
+}
+
+// readMeta reads one meta page.
+func readMeta(r io.ReaderAt, i uint64) (m metaPage, valid bool, err error) {
+	var buf [pageHeader + metaSize]byte
+	page := int64(os.Getpagesize())
+	if _, err := r.ReadAt(buf[:], int64(i)*page); err != nil {
+		return m, false, fmt.Errorf("read meta page %d: %w", i, err)
+	}
+	m, valid = parseMeta(buf[pageHeader:])
+	if valid && m.pageSize != page {
+		return m, false, fmt.Errorf("%w: pages of %d bytes, this machine has %d", ErrDamaged, m.pageSize, page)
+	}
+	return m, valid, nil
 }
 
 // check tells whether all that the page points to is in the file. Every page

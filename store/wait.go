@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -50,6 +49,13 @@ func (w wait) expired() error {
 	return nil
 }
 
+// lockable is an open file.
+type lockable interface {
+	Fd() uintptr
+	Name() string
+	Close() error
+}
+
 // lock is a lock call on a file, without waiting and with.
 type lock struct {
 	try, block func(fd int) error
@@ -58,7 +64,7 @@ type lock struct {
 // acquire locks f, or fails with ErrBusy at the deadline. When it fails, f is
 // closed, at the latest when the abandoned call returns: so a lock that comes
 // too late is given back at once.
-func (w wait) acquire(f *os.File, l lock) error {
+func (w wait) acquire(f lockable, l lock) error {
 	fd := int(f.Fd())
 	err := uninterrupted(fd, l.try)
 	if err == nil {
@@ -86,7 +92,7 @@ func (w wait) acquire(f *os.File, l lock) error {
 }
 
 // block waits in a thread of its own: no lock call can be given a deadline.
-func (w wait) block(f *os.File, l lock) error {
+func (w wait) block(f lockable, l lock) error {
 	timer := time.NewTimer(time.Until(w.deadline))
 	defer timer.Stop()
 	got := make(chan error)
@@ -141,16 +147,23 @@ func exclusive() lock {
 
 // sameFile tells whether path still names the open file: a lock on a file that
 // was removed or replaced excludes nobody.
-func sameFile(fd int, path string) (unix.Stat_t, bool, error) {
-	var open, named unix.Stat_t
+func sameFile(fd int, path string) (bool, error) {
+	var open unix.Stat_t
 	if err := unix.Fstat(fd, &open); err != nil {
-		return open, false, fmt.Errorf("stat %q: %w", path, err)
+		return false, fmt.Errorf("stat %q: %w", path, err)
 	}
-	if err := unix.Lstat(path, &named); err != nil {
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-			return open, false, nil
-		}
-		return open, false, fmt.Errorf("stat %q: %w", path, err)
+	named, there, err := lstat(path)
+	return there && open.Dev == named.Dev && open.Ino == named.Ino, err
+}
+
+// lstat describes what a path names; there is false for nothing.
+func lstat(path string) (st unix.Stat_t, there bool, err error) {
+	err = unix.Lstat(path, &st)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return st, false, nil
 	}
-	return open, open.Dev == named.Dev && open.Ino == named.Ino, nil
+	if err != nil {
+		return st, false, fmt.Errorf("stat %q: %w", path, err)
+	}
+	return st, true, nil
 }
