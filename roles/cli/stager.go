@@ -145,11 +145,10 @@ func (s *stager) tempName(create func(string) error) (string, error) {
 
 // copy writes a complete executable under a temporary name.
 func (s *stager) copy(source string) (name string, err error) {
-	in, err := os.Open(source)
+	program, err := os.ReadFile(source)
 	if err != nil {
 		return "", err
 	}
-	defer in.Close()
 	out, err := os.CreateTemp(s.dir, ".cnibox-*")
 	if err != nil {
 		return "", err
@@ -159,7 +158,8 @@ func (s *stager) copy(source string) (name string, err error) {
 			err = errors.Join(err, os.Remove(out.Name()))
 		}
 	}()
-	if _, err := io.Copy(out, in); err != nil {
+	// One write: the kernel keeps what comes in at once in large pieces, and a start maps a piece at a time.
+	if _, err := out.Write(program); err != nil {
 		return "", err
 	}
 	if err := out.Chmod(0o755); err != nil {
