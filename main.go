@@ -5,10 +5,10 @@ package main
 import (
 	"context"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/internal/cpus"
 	"github.com/cnibox/cnibox/internal/entry"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
@@ -31,7 +31,7 @@ func run() int {
 
 // commandLine runs what a person typed.
 func commandLine(p dispatch.Process) int {
-	runtime.SetDefaultGOMAXPROCS() // a call's one CPU is not for those who serve many
+	cpus.All() // a call's one CPU is not for those who serve many
 	ctx, stop := dispatch.WithSignals(context.Background())
 	defer stop()
 	log := dispatch.NewLogger(p)

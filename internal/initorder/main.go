@@ -1,4 +1,5 @@
-// Command initorder reorders the package initialization of a linked program: the packages named on standard input come first.
+// Command initorder has a linked program do first what a plugin's call needs, and leave out what it does not: the packages named
+// on standard input are initialized first, and the runtime does not look for the CPU quota of its cgroup.
 //
 //	go list -deps ./internal/entry | initorder SYMBOLS PROGRAM
 //
@@ -10,7 +11,7 @@
 // before them (https://go.dev/ref/spec#Package_initialization), and so it does here: the named packages are with all that they
 // import, and neither they nor the others change their order among themselves.
 //
-// A program that it has not seen does the same, later.
+// A program that it has not seen does the same, later. See unasked for the quota.
 package main
 
 import (
@@ -60,7 +61,7 @@ func reorder(symbols, program string, list io.Reader) error {
 		return fmt.Errorf("read the program: %w", err)
 	}
 	was := slices.Clone(content)
-	if err := t.place(content, first); err != nil {
+	if err := errors.Join(t.place(content, first), t.leaveOut(content)); err != nil {
 		return fmt.Errorf("change %s: %w", program, err)
 	}
 	if bytes.Equal(content, was) {
@@ -71,10 +72,13 @@ func reorder(symbols, program string, list io.Reader) error {
 
 // table is the linker's list of what is to be initialized, in its order.
 type table struct {
-	at    uint64            // its address
-	size  uint64            // in bytes
-	tasks map[uint64]string // the package of each task, by the task's address
+	symbol
+	tasks   map[uint64]string // the package of each task, by the task's address
+	unasked symbol            // the function
 }
+
+// symbol is where something is in a program's memory.
+type symbol struct{ at, size uint64 }
 
 // tableSymbol and taskSuffix are the linker's names: cmd/link/internal/ld/inittask.go.
 const (
@@ -95,7 +99,10 @@ func readTable(path string) (*table, error) {
 	t := &table{tasks: map[uint64]string{}}
 	for _, s := range all {
 		if s.Name == tableSymbol {
-			t.at, t.size = s.Value, s.Size
+			t.symbol = symbol{s.Value, s.Size}
+		}
+		if s.Name == unasked {
+			t.unasked = symbol{s.Value, s.Size}
 		}
 		if name, ok := strings.CutSuffix(s.Name, taskSuffix); ok {
 			// Dots of the last part of a path are escaped.
@@ -113,12 +120,12 @@ func readTable(path string) (*table, error) {
 // place changes the order in a program's content. It is an error when the content's
 // table is not the one of the symbols: they are of different programs then.
 func (t *table) place(content []byte, first map[string]bool) error {
-	b, err := t.find(content)
+	b, err := t.in(content)
 	if err != nil {
-		return err
+		return fmt.Errorf("find its table: %w", err)
 	}
 	order := make([]uint64, 0, len(b)/8)
-	for at := 0; at < len(b); at += 8 {
+	for at := 0; at+8 <= len(b); at += 8 {
 		task := binary.LittleEndian.Uint64(b[at:])
 		if _, ok := t.tasks[task]; !ok {
 			return fmt.Errorf("its table has %#x, which is no package of the symbols'", task)
@@ -140,22 +147,22 @@ func (t *table) place(content []byte, first map[string]bool) error {
 	return nil
 }
 
-// find is the part of a program's content that holds the table.
-func (t *table) find(content []byte) ([]byte, error) {
+// in is the part of a program's content that holds a symbol.
+func (s symbol) in(content []byte) ([]byte, error) {
 	f, err := elf.NewFile(bytes.NewReader(content))
 	if err != nil {
 		return nil, err
 	}
-	if f.Class != elf.ELFCLASS64 || f.ByteOrder != binary.LittleEndian || f.Type != elf.ET_EXEC || t.size%8 != 0 {
+	if f.Class != elf.ELFCLASS64 || f.ByteOrder != binary.LittleEndian || f.Type != elf.ET_EXEC {
 		return nil, errors.New("it is no static program of a little-endian machine of 64 bits")
 	}
 	for _, p := range f.Progs {
-		if p.Type == elf.PT_LOAD && p.Vaddr <= t.at && t.at+t.size <= p.Vaddr+p.Filesz {
-			from := p.Off + t.at - p.Vaddr
-			return content[from : from+t.size], nil
+		if p.Type == elf.PT_LOAD && p.Vaddr <= s.at && s.at+s.size <= p.Vaddr+p.Filesz {
+			from := p.Off + s.at - p.Vaddr
+			return content[from : from+s.size], nil
 		}
 	}
-	return nil, fmt.Errorf("no segment has the table's address %#x", t.at)
+	return nil, fmt.Errorf("no segment has the address %#x", s.at)
 }
 
 // replace puts a program in the place of another, which may be running.

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -14,7 +18,7 @@ func link(t *testing.T, pkg string) (symbols, program string) {
 	dir := t.TempDir()
 	symbols, program = filepath.Join(dir, "symbols"), filepath.Join(dir, "program")
 	for out, flags := range map[string]string{symbols: "-w", program: "-s -w"} {
-		if said, err := exec.Command("go", "build", "-ldflags", flags, "-o", out, pkg).CombinedOutput(); err != nil {
+		if said, err := exec.Command("go", "build", "-trimpath", "-ldflags", flags, "-o", out, pkg).CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v: %s", err, said)
 		}
 	}
@@ -44,6 +48,45 @@ func TestOrder(t *testing.T) {
 		if got := says(t, program); got != "b a main" {
 			t.Errorf("with b first: %q", got)
 		}
+	}
+}
+
+// TestUnasked has the runtime's function return at once, and leaves a program without it and one of another machine alone.
+func TestUnasked(t *testing.T) {
+	symbols, program := link(t, "./testdata/prog")
+	tab, err := readTable(symbols)
+	if err != nil || tab.unasked.size == 0 {
+		t.Fatalf("%s of this toolchain: %+v, %v", unasked, tab, err)
+	}
+	if err := reorder(symbols, program, strings.NewReader(pkg+"/b\n")); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head := func() []byte {
+		b, err := tab.unasked.in(content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b[:4]
+	}
+	want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
+	if ret := returns(want); len(ret) == 0 || !bytes.HasPrefix(head(), ret) {
+		t.Errorf("the function begins with %x", head())
+	}
+	const machine = 18 // e_machine in ELF's header
+	for is, begins := range map[elf.Machine]string{elf.EM_AARCH64: "\xc0\x03\x5f\xd6", elf.EM_RISCV: "\x00\x00\x00\x00"} {
+		clear(head())
+		binary.LittleEndian.PutUint16(content[machine:], uint16(is))
+		if err := tab.leaveOut(content); err != nil || string(head()) != begins {
+			t.Errorf("%v: %x, %v", is, head(), err)
+		}
+	}
+	tab.unasked = symbol{}
+	if err := tab.leaveOut(content); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -14,10 +14,10 @@ import (
 	"log/slog"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 
+	"github.com/cnibox/cnibox/internal/cpus"
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -143,7 +143,7 @@ func (p *Process) about(role *roles.Role, name string) {
 
 // daemon runs a role until it is stopped, on as many CPUs as there are.
 func (p *Process) daemon(ctx context.Context, role *roles.Role, name string, args []string) int {
-	runtime.SetDefaultGOMAXPROCS()
+	cpus.All()
 	log := NewLogger(*p)
 	err := p.runDaemon(ctx, role, name, args, log)
 	if err == nil || (ctx.Err() != nil && isCancelled(err)) {

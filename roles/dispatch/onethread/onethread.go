@@ -1,6 +1,6 @@
 // Package onethread makes a process start on one CPU; main imports it for that
 // effect. What is to have all of them, a daemon or a command line, takes them
-// by runtime.SetDefaultGOMAXPROCS.
+// by package cpus.
 //
 // A call is over before other threads could help it, and to begin them costs:
 // they are cloned and woken for work that is done by then, and each CPU has an
