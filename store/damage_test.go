@@ -194,6 +194,19 @@ func TestNewerSchema(t *testing.T) {
 	set := func(info string) {
 		raw(t, path, func(tx *bolt.Tx) error { return tx.Bucket([]byte("info")).Put([]byte("info"), []byte(info)) })
 	}
+	raw(t, path, func(tx *bolt.Tx) error {
+		if info := tx.Bucket([]byte("info")).Get([]byte("info")); !strings.HasPrefix(string(info), `{"schema":1,"minReader":1,`) {
+			t.Errorf("every call decodes %s", info)
+		}
+		return nil
+	})
+	set(`{"schema":1,"minReader":1,`)
+	update(t, store.New(o), func(tx *store.Tx) error {
+		if _, err := tx.Info(); !errors.Is(err, store.ErrDamaged) {
+			t.Errorf("half an info: %v", err)
+		}
+		return nil
+	})
 	set(`{"schema":7,"minReader":1,"program":"v9","new":true}`)
 	update(t, store.New(o), func(tx *store.Tx) error {
 		info, err := tx.Info()

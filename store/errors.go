@@ -25,6 +25,18 @@ var (
 	ErrInvalid = errors.New("invalid record")
 )
 
+// absentError is the ErrNotFound of an attachment. Its text is made when somebody asks
+// for it: an ADD looks for three records that are not there.
+type absentError struct{ key Key }
+
+// Error is "attachment …: not found".
+func (e *absentError) Error() string {
+	return fmt.Sprintf("attachment %s: %v", e.key.describe(), ErrNotFound)
+}
+
+// Unwrap makes it an ErrNotFound.
+func (e *absentError) Unwrap() error { return ErrNotFound }
+
 // TakenError tells who holds what was asked for.
 type TakenError struct {
 	What  string

@@ -82,7 +82,7 @@ func (o *opened) renew(meta metaPage) error {
 	if o.meta == meta {
 		return nil
 	}
-	o.meta, o.memo = meta, &memo{}
+	o.meta, o.memo = meta, o.memo.lasting()
 	if o.db == nil {
 		return nil
 	}

@@ -100,7 +100,7 @@ func TestIdleIsUnlocked(t *testing.T) {
 }
 
 // TestOtherProgramsFields: fields that a newer program adds to a record between
-// two of our own writes stay.
+// two of our own writes stay, whether or not it is read before.
 func TestOtherProgramsFields(t *testing.T) {
 	s := newStore(t)
 	a := attachment(key("n", "c"))
@@ -114,6 +114,12 @@ func TestOtherProgramsFields(t *testing.T) {
 	for range 2 {
 		a.Pod += "x"
 		update(t, s, put)
+		update(t, s, func(tx *store.Tx) error {
+			if _, err := tx.Attachment(a.Key); err != nil {
+				return err
+			}
+			return put(tx)
+		})
 	}
 	raw(t, s.Path(), func(tx *bolt.Tx) error {
 		_, v := tx.Bucket([]byte("attachments")).Cursor().First()

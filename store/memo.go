@@ -13,12 +13,14 @@ import (
 // memo is what this process knows of a file from its last transactions on it, as
 // long as no other process wrote. A nil memo knows nothing.
 type memo struct {
-	// info is nil before the first transaction.
-	info *Info
-	// wrote is the record of type wroteType that was stored last. It has no
+	// info is the file's Info as it stands there, nil before the first transaction.
+	info []byte
+	// decoded is nil before it is asked for.
+	decoded *Info
+	// known is the record of type knownType that was stored or read last. It has no
 	// unknown field.
-	wrote     []byte
-	wroteType reflect.Type
+	known     []byte
+	knownType reflect.Type
 	// sources are those that were decoded, by their keys.
 	sources map[string]*decodedSource
 }
@@ -50,20 +52,55 @@ func (m *memo) cloudSource(key, raw []byte) (CloudSource, error) {
 	return s, nil
 }
 
-// readInfo is [readInfo], once.
-func (m *memo) readInfo(b *bolt.Tx) (Info, error) {
-	if m != nil && m.info != nil {
-		return *m.info, nil
+// lasting is what stays known when another process wrote.
+func (m *memo) lasting() *memo {
+	return &memo{known: m.known, knownType: m.knownType, sources: m.sources}
+}
+
+// infoRecord is [infoRecord], once.
+func (m *memo) infoRecord(b *bolt.Tx) ([]byte, error) {
+	if m == nil {
+		return infoRecord(b)
 	}
-	info, err := readInfo(b)
+	if m.info == nil {
+		raw, err := infoRecord(b)
+		if err != nil {
+			return nil, err
+		}
+		m.info = bytes.Clone(raw)
+	}
+	return m.info, nil
+}
+
+// readInfo decodes the file's Info, once.
+func (m *memo) readInfo(b *bolt.Tx) (Info, error) {
+	if m != nil && m.decoded != nil {
+		return *m.decoded, nil
+	}
+	raw, err := m.infoRecord(b)
+	if err != nil {
+		return Info{}, err
+	}
+	info, err := decodeInfo(raw)
 	if m != nil && err == nil {
-		m.info = &info
+		m.decoded = &info
 	}
 	return info, err
 }
 
-// putRecord is [putRecord]. A record that was written here is not decoded in
-// search of unknown fields, as an ADD's is when it is done.
+// attachment is [decodeRecord] for an attachment's.
+func (m *memo) attachment(key, raw []byte, a *Attachment) error {
+	if !coldjson.UnmarshalKnown(raw, a) {
+		return decodeRecord(bucketAttachments, key, raw, a)
+	}
+	if m != nil {
+		m.known, m.knownType = bytes.Clone(raw), reflect.TypeOf(a)
+	}
+	return nil
+}
+
+// putRecord is [putRecord]. A record that was written or read here is not decoded
+// in search of unknown fields, as an ADD's is when it is done.
 func (m *memo) putRecord(b *bolt.Bucket, key []byte, rec any) error {
 	raw, err := coldjson.Marshal(rec)
 	if err != nil {
@@ -71,7 +108,7 @@ func (m *memo) putRecord(b *bolt.Bucket, key []byte, rec any) error {
 	}
 	t := reflect.TypeOf(rec)
 	old := b.Get(key)
-	own := old == nil || m != nil && m.wroteType == t && bytes.Equal(m.wrote, old)
+	own := old == nil || m != nil && m.knownType == t && bytes.Equal(m.known, old)
 	if !own {
 		raw = keepUnknown(old, raw, t)
 	}
@@ -79,7 +116,7 @@ func (m *memo) putRecord(b *bolt.Bucket, key []byte, rec any) error {
 		return fmt.Errorf("store record %.200q: %w", key, err)
 	}
 	if m != nil && own {
-		m.wrote, m.wroteType = raw, t
+		m.known, m.knownType = raw, t
 	}
 	return nil
 }

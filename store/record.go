@@ -91,10 +91,7 @@ type Network struct {
 	// Shared are the shared netops objects that the network stands on, as
 	// changes whose inverses remove them; GC with an empty list runs them.
 	Shared json.RawMessage `json:"shared,omitempty"`
-	// Settled has, for each role of the network's list, a digest of Shared and of
-	// what its attachments want: all of that is in Shared.
-	Settled map[string]string `json:"settledFor,omitempty"`
-	Updated time.Time         `json:"updated"`
+	Updated time.Time `json:"updated"`
 }
 
 // PoolID names an address pool. Pools of different data directories are apart,

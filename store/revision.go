@@ -36,5 +36,6 @@ func (s *Store) Seen() (Revision, bool) {
 	if o == nil || o.memo == nil || o.memo.info == nil {
 		return Revision{}, false
 	}
-	return Revision{File: o.memo.info.Created, Number: o.meta.txid}, true
+	info, err := o.memo.readInfo(nil)
+	return Revision{File: info.Created, Number: o.meta.txid}, err == nil
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"fmt"
 	"time"
 
@@ -22,6 +23,7 @@ const (
 	bucketInfo        = "info"        // keyInfo alone
 	bucketAttachments = "attachments" // network, container ID, interface
 	bucketNetworks    = "networks"    // name
+	bucketSettled     = "settled"     // network's name, role; see Tx.Settle
 	bucketClaims      = "claims"      // kind, name
 	bucketClaimOwners = "claimOwners" // owner's network, container ID, interface; kind, name
 	bucketPools       = "pools"       // network, data directory; each a bucket, see Pool
@@ -66,16 +68,21 @@ func (f *file) writeInfo(b *bolt.Tx) error {
 	})
 }
 
-// readInfo returns the file's Info.
-func readInfo(b *bolt.Tx) (Info, error) {
-	bucket := b.Bucket([]byte(bucketInfo))
-	if bucket == nil {
-		return Info{}, fmt.Errorf("%w: it does not say its schema", ErrDamaged)
+// ownInfo is the begin of the Info that this program writes: what every call reads
+// first is not decoded to find two numbers in it.
+const ownInfo = `{"schema":1,"minReader":1,`
+
+// infoRecord returns the file's Info as it stands there.
+func infoRecord(b *bolt.Tx) ([]byte, error) {
+	if bucket := b.Bucket([]byte(bucketInfo)); bucket != nil {
+		if raw := bucket.Get([]byte(keyInfo)); raw != nil {
+			return raw, nil
+		}
 	}
-	raw := bucket.Get([]byte(keyInfo))
-	if raw == nil {
-		return Info{}, fmt.Errorf("%w: it does not say its schema", ErrDamaged)
-	}
+	return nil, fmt.Errorf("%w: it does not say its schema", ErrDamaged)
+}
+
+func decodeInfo(raw []byte) (Info, error) {
 	var info Info
 	if err := coldjson.Unmarshal(raw, &info); err != nil {
 		return Info{}, fmt.Errorf("%w: decode its schema: %w", ErrDamaged, err)
@@ -85,6 +92,10 @@ func readInfo(b *bolt.Tx) (Info, error) {
 
 // checkSchema refuses a file that only newer programs can read.
 func (f *file) checkSchema(b *bolt.Tx, m *memo) error {
+	raw, err := m.infoRecord(b)
+	if err == nil && bytes.HasPrefix(raw, []byte(ownInfo)) {
+		return nil
+	}
 	info, err := m.readInfo(b)
 	if err != nil {
 		return fmt.Errorf("open %q: %w (%s)", f.path, err, f.hint)

@@ -52,13 +52,18 @@ func writable(b *bolt.Tx, name string) (*bolt.Bucket, error) {
 	return bucket, nil
 }
 
-// get decodes one record; ErrNotFound without it.
-func get(b *bolt.Tx, bucket string, key []byte, into any) error {
+// rawRecord is one record as it stands there; nil without it.
+func rawRecord(b *bolt.Tx, bucket string, key []byte) []byte {
 	from := bucketOf(b, bucket)
 	if from == nil {
-		return ErrNotFound
+		return nil
 	}
-	raw := from.Get(key)
+	return from.Get(key)
+}
+
+// get decodes one record; ErrNotFound without it.
+func get(b *bolt.Tx, bucket string, key []byte, into any) error {
+	raw := rawRecord(b, bucket, key)
 	if raw == nil {
 		return ErrNotFound
 	}
@@ -102,6 +107,16 @@ func scan[T any](b *bolt.Tx, bucket string, prefix []byte, each func(key []byte,
 	return errors.Join(faults...)
 }
 
+// FileID tells a file from the next one in its place; it is empty without a file. It is
+// what the file says of itself, not decoded.
+func (tx *Tx) FileID() (string, error) {
+	if tx.b == nil {
+		return "", nil
+	}
+	raw, err := tx.memo.infoRecord(tx.b)
+	return string(raw), err
+}
+
 // Info returns what the file says of itself; without a file all is zero.
 func (tx *Tx) Info() (Info, error) {
 	if tx.b == nil {
@@ -112,8 +127,13 @@ func (tx *Tx) Info() (Info, error) {
 
 // Attachment returns an attachment's record, or an error that is ErrNotFound.
 func (tx *Tx) Attachment(k Key) (*Attachment, error) {
+	key := k.encode()
+	raw := rawRecord(tx.b, bucketAttachments, key)
+	if raw == nil {
+		return nil, &absentError{k}
+	}
 	var a Attachment
-	if err := get(tx.b, bucketAttachments, k.encode(), &a); err != nil {
+	if err := tx.memo.attachment(key, raw, &a); err != nil {
 		return nil, fmt.Errorf("attachment %s: %w", k.describe(), err)
 	}
 	a.Key = k
@@ -196,7 +216,10 @@ func (tx *Tx) PutNetwork(n *Network) error {
 
 // DeleteNetwork deletes a network's record; none is fine.
 func (tx *Tx) DeleteNetwork(name string) error {
-	return remove(tx.b, bucketNetworks, encodeKey(name))
+	if err := remove(tx.b, bucketNetworks, encodeKey(name)); err != nil {
+		return err
+	}
+	return unsettle(tx.b, name)
 }
 
 // Networks returns all networks by name. Damaged records are treated as in

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
@@ -42,11 +41,11 @@ func Attachment(ctx context.Context, h *roles.Host, key store.Key) (*store.Attac
 func Find(ctx context.Context, h *roles.Host, key store.Key) (f Found, file StateID, err error) {
 	orphaned := false
 	err = h.Store.View(ctx, func(tx *store.Tx) error {
-		info, err := tx.Info()
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
+		id, err := tx.FileID()
+		if err != nil {
 			return err
 		}
-		file = StateID{info.Created}
+		file = StateID{id}
 		f.Attachment, err = tx.Attachment(key)
 		if !errors.Is(err, store.ErrNotFound) {
 			return err
@@ -69,14 +68,14 @@ func Find(ctx context.Context, h *roles.Host, key store.Key) (f Found, file Stat
 }
 
 // StateID tells one state file from the next in its place.
-type StateID struct{ created time.Time }
+type StateID struct{ id string }
 
 // SameState fails with ErrTryAgain when the state file is not the one that an
 // ADD began with. The address that it reserved there may be another's: no
 // interface told whoever rebuilt the state that it was in use.
 func SameState(tx *store.Tx, file StateID) error {
-	info, err := tx.Info()
-	if err == nil && !info.Created.Equal(file.created) {
+	id, err := tx.FileID()
+	if err == nil && id != file.id {
 		err = fmt.Errorf("%w: the state file was replaced meanwhile", roles.ErrTryAgain)
 	}
 	return err

@@ -197,7 +197,7 @@ func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 			}
 		}
 	}
-	return recordObjects(r.tx, network, rebuilt, spec, nil, r.h.Now())
+	return recordObjects(r.tx, network, rebuilt, spec, r.h.Now())
 }
 
 // unattached notes the same for networks that have elements of their own: no

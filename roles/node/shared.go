@@ -2,8 +2,6 @@ package node
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,14 +31,8 @@ func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, change
 		}
 	}
 	names := sharedNames(wanted)
-	if len(spec.Objects) == 0 {
-		rec, err := tx.Network(network)
-		if err == nil && rec.Settled[role] == settledBy(rec.Shared, names) {
-			return nil
-		}
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return err
-		}
+	if len(spec.Objects) == 0 && (len(names) == 0 || tx.Settled(network, role, names)) {
+		return nil
 	}
 	mine, others, err := sharedChanges(tx, network)
 	if err != nil {
@@ -70,11 +62,13 @@ func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, change
 			noted[id] = true
 		}
 	}
-	unnoted := func(name string) bool { return !noted[name] }
-	if len(names) == 0 || slices.ContainsFunc(names, unnoted) {
-		names = nil // another network may come to have made what is missing
+	if err := recordObjects(tx, network, role, spec, now); err != nil {
+		return err
 	}
-	return recordObjects(tx, network, role, spec, names, now)
+	if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return !noted[name] }) {
+		return nil // another network may come to have made what is missing
+	}
+	return tx.Settle(network, role, names)
 }
 
 // alwaysOurs tells whether nobody else makes objects of the kind: all elements of our
@@ -98,22 +92,9 @@ func sharedNames(wanted netops.Spec) []string {
 	return names
 }
 
-// settledBy stands for a record's shared objects and those that an attachment
-// wants: what is settled once needs no record decoded in every later ADD.
-func settledBy(shared json.RawMessage, names []string) string {
-	h := sha256.New()
-	h.Write(shared)
-	for _, n := range names {
-		h.Write([]byte{0})
-		h.Write([]byte(n))
-	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
-}
-
-// recordObjects adds shared objects to a network's record. With names, those of
-// all that an attachment wants, the record holds them all now.
-func recordObjects(tx *store.Tx, network, role string, spec netops.Spec, names []string, now time.Time) error {
-	if len(spec.Objects) == 0 && len(names) == 0 {
+// recordObjects adds shared objects to a network's record.
+func recordObjects(tx *store.Tx, network, role string, spec netops.Spec, now time.Time) error {
+	if len(spec.Objects) == 0 {
 		return nil
 	}
 	rec, err := tx.Network(network)
@@ -128,12 +109,6 @@ func recordObjects(tx *store.Tx, network, role string, spec netops.Spec, names [
 		return fmt.Errorf("network %q: %w", network, err)
 	}
 	rec.Shared, rec.Role, rec.Updated = merged, role, now
-	if len(names) > 0 {
-		if rec.Settled == nil {
-			rec.Settled = map[string]string{}
-		}
-		rec.Settled[role] = settledBy(merged, names)
-	}
 	return tx.PutNetwork(rec)
 }
 
