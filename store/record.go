@@ -90,8 +90,8 @@ type Network struct {
 	Role string `json:"role"`
 	// Shared are the shared netops objects that the network stands on, as
 	// changes whose inverses remove them; GC with an empty list runs them.
-	Shared json.RawMessage `json:"shared,omitempty"`
-	Updated time.Time `json:"updated"`
+	Shared  json.RawMessage `json:"shared,omitempty"`
+	Updated time.Time       `json:"updated"`
 }
 
 // PoolID names an address pool. Pools of different data directories are apart,
