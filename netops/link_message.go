@@ -61,6 +61,9 @@ func (l *Link) create(ctx context.Context, s *session) ([]rtMessage, error) {
 		return nil, err
 	}
 	m.data = append(m.data, info)
+	if l.Peer != nil {
+		m.echo = func(data []byte) { l.learn(s, data) }
+	}
 	msgs := []rtMessage{m}
 	if rest := (Link{In: l.In, Name: l.Name, MAC: l.laterMAC(), Alias: l.Alias, Port: l.Port}); rest.MAC != "" || l.Alias != "" || l.Port != nil {
 		m, err := rest.setAt(ctx, s, int(ifi.Index))
@@ -78,6 +81,17 @@ func (l *Link) create(ctx context.Context, s *session) ([]rtMessage, error) {
 		msgs = append(msgs, m)
 	}
 	return msgs, nil
+}
+
+// learn takes the indexes of a veth's ends from the kernel's notification of it:
+// else the one in the container would be asked for next.
+func (l *Link) learn(s *session, data []byte) {
+	have, err := parseLink(data)
+	if err != nil || have.name != l.Name || have.peer == 0 || have.peerElsewhere != (l.Peer.In != l.In) {
+		return
+	}
+	s.index[l.ref()] = have.index
+	s.index[linkRef{l.Peer.In, l.Peer.Name}] = have.peer
 }
 
 // addInfo adds what only a kind of link has.

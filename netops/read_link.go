@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 
@@ -32,6 +33,9 @@ type linkState struct {
 	// peerNamespace.
 	peerElsewhere bool
 	peerNamespace int
+	// acceptRA is the setting of IPv6, where the link has that.
+	acceptRA    int32
+	hasAcceptRA bool
 	kindState
 }
 
@@ -40,16 +44,41 @@ func (l *linkState) isPromisc() bool { return l.flags&unix.IFF_PROMISC != 0 }
 
 // link reads one link by name.
 func (c *rtConn) link(ctx context.Context, name string) (*linkState, error) {
+	l, err := c.findLink(ctx, name)
+	if l == nil && err == nil {
+		err = noLink(name)
+	}
+	return l, err
+}
+
+func noLink(name string) error { return linkError(name, unix.ENODEV) }
+
+func linkError(name string, err error) error {
+	return kernelError(err, fmt.Sprintf("link %q", name))
+}
+
+// findLink is link, with nil for one that is absent: most are asked for to be that,
+// and an error that nobody reads costs as much as the question.
+func (c *rtConn) findLink(ctx context.Context, name string) (*linkState, error) {
 	m := linkQuery(0)
 	m.data = append(m.data, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
 	l, err := c.oneLink(ctx, m)
-	return l, kernelError(err, fmt.Sprintf("link %q", name))
+	if errors.Is(err, unix.ENODEV) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, linkError(name, err)
+	}
+	return l, nil
 }
 
 // linkByIndex reads one link by its index.
 func (c *rtConn) linkByIndex(ctx context.Context, index int) (*linkState, error) {
 	l, err := c.oneLink(ctx, linkQuery(index))
-	return l, kernelError(err, fmt.Sprintf("link %d", index))
+	if err != nil {
+		return nil, kernelError(err, fmt.Sprintf("link %d", index))
+	}
+	return l, nil
 }
 
 func (c *rtConn) oneLink(ctx context.Context, m rtMessage) (*linkState, error) {
@@ -114,8 +143,25 @@ func parseLink(b []byte) (*linkState, error) {
 			l.oper = attrByte(v)
 		case unix.IFLA_LINKINFO:
 			return l.parseInfo(v)
+		case unix.IFLA_AF_SPEC:
+			return l.parseFamilies(v)
 		}
 		return nil
+	})
+}
+
+// parseFamilies reads IFLA_AF_SPEC: what address families have of their own.
+func (l *linkState) parseFamilies(b []byte) error {
+	return eachRTAttr(b, func(family uint16, v []byte) error {
+		if family != unix.AF_INET6 {
+			return nil
+		}
+		return eachRTAttr(v, func(kind uint16, v []byte) error {
+			if kind == unix.IFLA_INET6_CONF && len(v) >= 4*(acceptRA+1) {
+				l.acceptRA, l.hasAcceptRA = int32(binary.NativeEndian.Uint32(v[4*acceptRA:])), true
+			}
+			return nil
+		})
 	})
 }
 

@@ -28,6 +28,9 @@ type rtMessage struct {
 	kind  uint16 // RTM_*
 	flags uint16 // beside NLM_F_REQUEST and NLM_F_ACK
 	data  []nl.NetlinkRequestData
+	// echo is called with the kernel's notification of what the request made, where
+	// the kernel has one for whoever asked (NLM_F_ECHO; links since Linux 6.2).
+	echo func(data []byte)
 }
 
 // rtConn is an rtnetlink socket in one namespace. Requests of one write are
@@ -80,6 +83,9 @@ func (c *rtConn) exchange(ctx context.Context, msgs []rtMessage) ([]error, error
 	first := c.seq + 1
 	for _, m := range msgs {
 		m.flags |= unix.NLM_F_ACK
+		if m.echo != nil {
+			m.flags |= unix.NLM_F_ECHO
+		}
 		b = c.append(b, m)
 	}
 	results := make([]error, len(msgs))
@@ -95,7 +101,13 @@ func (c *rtConn) exchange(ctx context.Context, msgs []rtMessage) ([]error, error
 	for left := len(msgs); left > 0; {
 		err := c.receive(ctx, func(h unix.NlMsghdr, data []byte) {
 			n := h.Seq - first
-			if h.Type != unix.NLMSG_ERROR || n >= uint32(len(msgs)) || !errors.Is(results[n], errUnknown) {
+			if n >= uint32(len(msgs)) || !errors.Is(results[n], errUnknown) {
+				return
+			}
+			if h.Type != unix.NLMSG_ERROR {
+				if echo := msgs[n].echo; echo != nil {
+					echo(data)
+				}
 				return
 			}
 			results[n] = refusal(h, data)
@@ -121,20 +133,31 @@ func (c *rtConn) one(ctx context.Context, m rtMessage) error {
 var errUnknown = errors.New("no answer from the kernel")
 
 // query sends one request that is no dump and returns its one answer, valid
-// until the next call.
+// until the next call. No acknowledgement is asked for: it would come after the
+// answer, and a refusal comes instead of it.
 func (c *rtConn) query(ctx context.Context, m rtMessage) ([]byte, error) {
-	var answer []byte
-	err := c.ask(ctx, m, func(_ uint16, data []byte) error {
-		answer = append([]byte(nil), data...)
-		return nil
-	})
-	if err != nil {
+	if err := c.send(c.append(nil, m)); err != nil {
 		return nil, err
 	}
-	if answer == nil {
-		return nil, fmt.Errorf("answer without data: %w", unix.EBADMSG)
+	var answer []byte
+	var failed error
+	for answer == nil && failed == nil {
+		err := c.receive(ctx, func(h unix.NlMsghdr, data []byte) {
+			switch {
+			case h.Seq != c.seq:
+			case h.Type != unix.NLMSG_ERROR:
+				answer = data
+			default:
+				if failed = refusal(h, data); failed == nil {
+					failed = fmt.Errorf("answer without data: %w", unix.EBADMSG)
+				}
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
-	return answer, nil
+	return answer, failed
 }
 
 // dump sends a dump request and calls each for the messages of the answer. A

@@ -30,8 +30,9 @@ type session struct {
 	// leaving holds the routes that the plan deletes: in their place there may
 	// be others.
 	leaving map[leaving]bool
-	// index caches links' indexes by name.
-	index map[linkRef]int
+	// index caches links' indexes by name, and acceptRA that setting of theirs.
+	index    map[linkRef]int
+	acceptRA map[linkRef]int32
 }
 
 func (n *Net) session(container *Namespace) *session {
@@ -82,25 +83,36 @@ func (s *session) conn(p Place) (*rtConn, error) {
 
 // link reads a link; the error wraps ErrNotExist if there is none of that name.
 func (s *session) link(ctx context.Context, p Place, name string) (*linkState, error) {
-	c, err := s.conn(p)
-	if err != nil {
-		return nil, err
+	l, err := s.findLink(ctx, p, name)
+	if l == nil && err == nil {
+		err = noLink(name)
 	}
-	l, err := c.link(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	s.index[linkRef{p, name}] = l.index
-	return l, nil
+	return l, err
 }
 
 // findLink is link, with nil for one that is absent.
 func (s *session) findLink(ctx context.Context, p Place, name string) (*linkState, error) {
-	l, err := s.link(ctx, p, name)
-	if errors.Is(err, ErrNotExist) {
-		return nil, nil
+	c, err := s.conn(p)
+	if err != nil {
+		return nil, err
+	}
+	l, err := c.findLink(ctx, name)
+	if l != nil {
+		s.learn(linkRef{p, name}, l)
 	}
 	return l, err
+}
+
+// learn keeps what else is asked of a link that was read.
+func (s *session) learn(ref linkRef, l *linkState) {
+	s.index[ref] = l.index
+	delete(s.acceptRA, ref)
+	if l.hasAcceptRA {
+		if s.acceptRA == nil {
+			s.acceptRA = map[linkRef]int32{}
+		}
+		s.acceptRA[ref] = l.acceptRA
+	}
 }
 
 // indexOf is a link's index, read once in a call.
