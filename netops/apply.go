@@ -33,10 +33,10 @@ var (
 	_ rtObject = (*Neigh)(nil)
 	_ rtObject = (*Rule)(nil)
 	_ rtObject = (*PortVLANs)(nil)
+	_ rtObject = (*Sysctl)(nil)
 	_ rtObject = (*Qdisc)(nil)
 	_ rtObject = (*Redirect)(nil)
 	_ object   = (*Move)(nil)
-	_ object   = (*Sysctl)(nil)
 	_ object   = (*Element)(nil)
 	_ object   = (*Forward)(nil)
 	_ object   = (*ZoneSource)(nil)
@@ -111,9 +111,13 @@ func (a *applier) probed(ctx context.Context, batch []Change) error {
 		}
 	}
 	var err error
-	switch batch[0].Do.Object.(type) {
+	switch o := batch[0].Do.Object.(type) {
 	case *Sysctl:
-		err = a.sysctls(batch)
+		if _, _, ok := o.byRequest(); ok {
+			err = a.requests(ctx, batch)
+		} else {
+			err = a.sysctls(batch)
+		}
 	case *Element:
 		err = a.elements(ctx, batch)
 	case *Move:
@@ -160,9 +164,10 @@ func together(a, b Step) bool {
 	if a.Object.Where() != b.Object.Where() {
 		return false
 	}
+	if isRequest(a) || isRequest(b) {
+		return isRequest(a) && isRequest(b)
+	}
 	switch a.Object.(type) {
-	case *Move, *VRF, *Forward, *ZoneSource, *Takeover, *LinkDNS, *Netns:
-		return false
 	case *Sysctl:
 		_, ok := b.Object.(*Sysctl)
 		return ok
@@ -173,7 +178,16 @@ func together(a, b Step) bool {
 		_, ok := b.Object.(*Flows)
 		return ok
 	}
-	_, ok := b.Object.(rtObject)
+	return false
+}
+
+// isRequest tells whether a step is made by rtnetlink.
+func isRequest(st Step) bool {
+	if c, ok := st.Object.(*Sysctl); ok {
+		_, _, ok := c.byRequest()
+		return ok
+	}
+	_, ok := st.Object.(rtObject)
 	return ok
 }
 

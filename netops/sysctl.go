@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strconv"
 	"strings"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,12 +56,37 @@ func (c *Sysctl) onNewLink(s *session) bool {
 	return len(f) > 4 && (f[2] == "conf" || f[2] == "neigh") && s.isNew(c.In, f[3])
 }
 
+// arpNotify is arp_notify in IFLA_INET_CONF (linux/ip.h, IPV4_DEVCONF_ARP_NOTIFY).
+const arpNotify = 22
+
+// byRequest tells whether rtnetlink can write the setting, and in which form:
+// arp_notify of one link, which every attachment wants. The file is the dearer, the
+// more namespaces there are: the kernel looks for "net/ipv4" among all of theirs.
+func (c *Sysctl) byRequest() (link string, value int, ok bool) {
+	link, isLink := strings.CutPrefix(c.Key, "net/ipv4/conf/")
+	link, isNotify := strings.CutSuffix(link, "/arp_notify")
+	value, err := strconv.Atoi(c.Value)
+	ok = isLink && isNotify && err == nil && !c.Optional && link != "all" && link != "default" && checkName(link) == nil
+	return link, value, ok
+}
+
+// messages is the request that writes the setting.
+func (c *Sysctl) messages(context.Context, *session, Verb) ([]rtMessage, error) {
+	link, value, ok := c.byRequest()
+	if !ok {
+		return nil, fmt.Errorf("sysctl %q is not rtnetlink's: %w", c.Key, ErrInvalid)
+	}
+	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil).AddRtAttr(arpNotify, nl.Uint32Attr(uint32(value)))
+	return []rtMessage{{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(link), spec}}}, nil
+}
+
 func (c *Sysctl) plan(_ context.Context, s *session) ([]Change, error) {
 	change := Change{Do: Step{VerbSet, c}}
 	if s.unknown(c.In) || c.onNewLink(s) {
 		return []Change{change}, nil
 	}
-	have, err := s.sysctl(c.In, c.Key)
+	have, err := c.read(s)
 	if err != nil {
 		if c.Optional && errors.Is(err, ErrNotExist) {
 			return nil, nil
@@ -81,7 +108,7 @@ func (c *Sysctl) plan(_ context.Context, s *session) ([]Change, error) {
 }
 
 func (c *Sysctl) verify(_ context.Context, s *session) ([]Difference, error) {
-	have, err := s.sysctl(c.In, c.Key)
+	have, err := c.read(s)
 	if isWriteOnly(err) {
 		return nil, nil
 	}
@@ -112,6 +139,20 @@ func (s *session) sysctl(p Place, key string) (string, error) {
 		return "", err
 	}
 	return ns.sysctl(key)
+}
+
+// acceptRA is accept_ra in IFLA_INET6_CONF (linux/ipv6.h, DEVCONF_ACCEPT_RA).
+const acceptRA = 3
+
+// read reads the setting, unless the kernel told it with its link: accept_ra, which
+// bridges are looked at for.
+func (c *Sysctl) read(s *session) (string, error) {
+	link, isLink := strings.CutPrefix(c.Key, "net/ipv6/conf/")
+	link, isRA := strings.CutSuffix(link, "/accept_ra")
+	if value, ok := s.acceptRA[linkRef{c.In, link}]; ok && isLink && isRA {
+		return strconv.Itoa(int(value)), nil
+	}
+	return s.sysctl(c.In, c.Key)
 }
 
 func (ns *Namespace) sysctl(key string) (string, error) {

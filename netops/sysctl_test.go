@@ -35,3 +35,40 @@ func TestSysctlOdd(t *testing.T) {
 		t.Errorf("after Undo: %q, %v", have, err)
 	}
 }
+
+// TestSysctlOfLink has settings that rtnetlink tells or writes.
+func TestSysctlOfLink(t *testing.T) {
+	ctx := context.Background()
+	n, box := newNet(t, nil), netopstest.New(t)
+	ns := open(t, n, box)
+	const accept, notify = "net/ipv6/conf/br0/accept_ra", "net/ipv4/conf/br0/arp_notify"
+	bridge := &netops.Link{In: netops.Container, Shared: true, Name: "br0", Kind: "bridge"}
+	set := func(accepted, notified string) netops.Spec {
+		return netops.Spec{Objects: []netops.Object{
+			bridge,
+			&netops.Sysctl{In: netops.Container, Key: accept, Value: accepted},
+			&netops.Sysctl{In: netops.Container, Key: notify, Value: notified},
+		}}
+	}
+	for _, values := range [][2]string{{"0", "1"}, {"2", "0"}, {"1", "1"}} {
+		spec := set(values[0], values[1])
+		if err := n.Ensure(ctx, spec, ns); err != nil {
+			t.Fatal(err)
+		}
+		for key, want := range map[string]string{accept: values[0], notify: values[1]} {
+			if have, err := n.Sysctl(ctx, ns, key); have != want || err != nil {
+				t.Errorf("%s is %q, %v, not %q", key, have, err, want)
+			}
+		}
+		if changes, err := n.Plan(ctx, spec, ns); len(changes) != 0 || err != nil {
+			t.Errorf("planned again: %v, %v", changes, err)
+		}
+		if diffs, err := n.Verify(ctx, spec, ns); len(diffs) != 0 || err != nil {
+			t.Errorf("verified: %v, %v", diffs, err)
+		}
+		other := set("9", values[1])
+		if diffs, err := n.Verify(ctx, other, ns); len(diffs) != 1 || err != nil {
+			t.Errorf("verified another value: %v, %v", diffs, err)
+		}
+	}
+}

@@ -47,6 +47,9 @@ func (w *write) needsFlush(st Step) bool {
 	case *Link:
 		// What exists after all by another's hand must not be relabelled.
 		return st.Verb == VerbAdd || w.fresh[o.Name] || w.fresh[o.Master] || len(w.fresh) > 0 && o.Shared
+	case *Sysctl:
+		link, _, _ := o.byRequest()
+		return w.fresh[link]
 	case *Addr:
 		return w.fresh[o.Link]
 	case *Route:
