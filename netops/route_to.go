@@ -13,15 +13,22 @@ import (
 // RouteLink is the link that packets to an address leave by, of the host's
 // namespace for a nil ns. The error wraps ErrNotExist if there is no route.
 func (n *Net) RouteLink(ctx context.Context, ns *Namespace, to netip.Addr) (string, error) {
+	l, err := n.LinkToward(ctx, ns, to)
+	return l.Name, err
+}
+
+// LinkToward is RouteLink for who needs to know more of the link. Master, ParentName
+// and Addresses are left out.
+func (n *Net) LinkToward(ctx context.Context, ns *Namespace, to netip.Addr) (LinkInfo, error) {
 	index, c, err := n.routeTo(ctx, ns, to)
 	if err != nil {
-		return "", err
+		return LinkInfo{}, err
 	}
 	l, err := c.linkByIndex(ctx, index)
 	if err != nil {
-		return "", err
+		return LinkInfo{}, err
 	}
-	return l.name, nil
+	return l.info(), nil
 }
 
 // CheckRoute is RouteLink for who need not know the link: nil if there is a route.

@@ -3,6 +3,7 @@ package netops
 import (
 	"errors"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -27,6 +28,11 @@ func TestRouteLink(t *testing.T) {
 		have, err := n.RouteLink(t.Context(), nil, netip.MustParseAddr(v.to))
 		if err != nil || have != v.want {
 			t.Errorf("to %s: %q, %v, want %q", v.to, have, err, v.want)
+		}
+		toward, err := n.LinkToward(t.Context(), nil, netip.MustParseAddr(v.to))
+		link, linkErr := n.Link(t.Context(), nil, v.want)
+		if err != nil || linkErr != nil || !reflect.DeepEqual(toward, link) {
+			t.Errorf("to %s: %+v, %v, want %+v, %v", v.to, toward, err, link, linkErr)
 		}
 	}
 	for _, to := range []string{"192.0.2.1", "2001:db8::1"} {

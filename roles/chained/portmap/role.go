@@ -144,19 +144,15 @@ func toward(ctx context.Context, h *roles.Host, in *attach.Input, to netip.Addr,
 	if !to.IsValid() || !wanted {
 		return nil
 	}
-	name, err := h.Net.RouteLink(ctx, nil, to)
-	if errors.Is(err, netops.ErrNotExist) || name == "lo" {
+	l, err := h.Net.LinkToward(ctx, nil, to)
+	if errors.Is(err, netops.ErrNotExist) || l.Name == "lo" {
 		return nil
 	}
 	if err != nil {
-		return err
-	}
-	l, err := h.Net.Link(ctx, nil, name)
-	if err != nil {
 		return fmt.Errorf("device toward the container: %w", err)
 	}
-	*d = device{Name: name, Index: l.Index, Own: l.Kind == "veth" && slices.ContainsFunc(in.Chained.Interfaces, func(i *roles.ResultInterface) bool {
-		return i.Name == name && i.Sandbox == ""
+	*d = device{Name: l.Name, Index: l.Index, Own: l.Kind == "veth" && slices.ContainsFunc(in.Chained.Interfaces, func(i *roles.ResultInterface) bool {
+		return i.Name == l.Name && i.Sandbox == ""
 	})}
 	return nil
 }
