@@ -19,8 +19,10 @@ const (
 	nftPatience = 30 * time.Second
 	// nftHeader is struct nlmsghdr and struct nfgenmsg.
 	nftHeader = unix.SizeofNlMsghdr + 4
-	// nftMaxReply is above what the kernel puts in one datagram of a dump (32 KiB).
-	nftMaxReply = 128 << 10
+	// nftMaxReply is the most that the kernel puts in one datagram: of a dump, and
+	// of a reader with a buffer as large. It is Go's largest small object too: one
+	// above that would have the heap grow in many a call.
+	nftMaxReply = 32 << 10
 )
 
 // errInterrupted means that a dump was inconsistent (NLM_F_DUMP_INTR): try again.
@@ -196,14 +198,18 @@ func (c *nftConn) send(ctx context.Context, b []byte) error {
 	}
 }
 
-// receive waits for one datagram of the kernel and calls each for its messages.
+// receive takes one datagram of the kernel and calls each for its messages; it may
+// return without any. It waits only if none is there: requests are executed within
+// the write.
 func (c *nftConn) receive(ctx context.Context, each func(unix.NlMsghdr, []byte)) error {
-	if err := c.wait(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	n, from, err := unix.Recvfrom(c.fd, c.buf, unix.MSG_TRUNC|unix.MSG_DONTWAIT)
 	switch {
-	case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+	case errors.Is(err, unix.EAGAIN):
+		return c.wait(ctx)
+	case errors.Is(err, unix.EINTR):
 		return nil
 	case err != nil:
 		return err

@@ -40,11 +40,11 @@ func (c *nft) delPlain(ctx context.Context, entries []*entry) error {
 		return nil
 	}
 	err := c.commitEntries(ctx, unix.NFT_MSG_DELSETELEM, 0, entries)
+	if err == nil || errors.Is(err, unix.ENOENT) && len(entries) == 1 {
+		return nil
+	}
 	if !errors.Is(err, unix.ENOENT) {
 		return kernelError(err, describe("delete", entries))
-	}
-	if len(entries) == 1 {
-		return nil
 	}
 	var failed error
 	for _, n := range entries {
