@@ -155,6 +155,32 @@ func (n *Net) RemoveForeignHostPorts(ctx context.Context, f Foreign) error {
 	return errors.Join(errs...)
 }
 
+// HasForeignForward tells whether there is anything that the reference's firewall
+// may have made: its chain, or a firewalld that it told of addresses. It is quick
+// where there is nothing.
+func (n *Net) HasForeignForward(ctx context.Context) (bool, error) {
+	if n.iptables != nil && slices.ContainsFunc(bothFamilies(), func(f byte) bool {
+		return isLegacyLoaded(f, "filter") && legacyMentions(f, "filter", forwardChain)
+	}) {
+		return true, nil
+	}
+	tables, err := n.nft.tables(ctx, unix.NFPROTO_UNSPEC)
+	if isWithoutNFT(err) {
+		return false, nil
+	}
+	there := slices.Contains(tables, firewalldTable)
+	if slices.Contains(tables, "filter") {
+		for _, family := range bothFamilies() {
+			for _, chain := range []string{forwardChain, firewalldChain} {
+				if err == nil && !there {
+					there, err = n.nft.hasChain(ctx, iptablesTable(family, "filter"), chain)
+				}
+			}
+		}
+	}
+	return there, kernelError(err, "look for rules of other plugins")
+}
+
 // RemoveForeignForward removes the two rules that the reference's firewall
 // made in CNI-FORWARD for each of the addresses. They name nothing else: the
 // caller makes sure that nobody else has these addresses now.

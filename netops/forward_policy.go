@@ -6,8 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"unsafe"
@@ -56,9 +54,16 @@ func (n *Net) ForwardPolicy(ctx context.Context, is6 bool) (ForwardPolicy, error
 	return p, kernelError(err, "read iptables-legacy's policy")
 }
 
+const (
+	// firewalldTable is where firewalld's nftables backend has its chains, and
+	// firewalldChain one that its iptables backend has in the filter table.
+	firewalldTable = "firewalld"
+	firewalldChain = "FORWARD_direct"
+)
+
 // hasFirewalld looks for the chains of firewalld's two backends.
 func (t *nftFilter) hasFirewalld(ctx context.Context, forward *filterChain) (bool, error) {
-	own := &nftFilter{nft: t.nft, table: nftTable{unix.NFPROTO_INET, "firewalld"}}
+	own := &nftFilter{nft: t.nft, table: nftTable{unix.NFPROTO_INET, firewalldTable}}
 	c, err := own.readChain(ctx, "filter_FORWARD")
 	if err != nil {
 		return false, own.describe(err)
@@ -66,7 +71,7 @@ func (t *nftFilter) hasFirewalld(ctx context.Context, forward *filterChain) (boo
 	if c != nil || forward == nil {
 		return c != nil, nil
 	}
-	if c, err = t.readChain(ctx, "FORWARD_direct"); err != nil {
+	if c, err = t.readChain(ctx, firewalldChain); err != nil {
 		return false, t.describe(err)
 	}
 	return c != nil, nil
@@ -79,11 +84,8 @@ func isLegacyLoaded(family byte, table string) bool {
 	if family == unix.NFPROTO_IPV6 {
 		file = "/proc/thread-self/net/ip6_tables_names"
 	}
-	b, err := os.ReadFile(file)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false // unreadable without the right to change it
-	}
-	return slices.Contains(strings.Fields(string(b)), table)
+	names, err := readProc(file)
+	return err == nil && slices.Contains(strings.Fields(names), table) // unreadable without the right to change it
 }
 
 // The control calls of linux/netfilter_ipv4/ip_tables.h, whose numbers and

@@ -167,11 +167,16 @@ func (ns *Namespace) sysctl(key string) (string, error) {
 	return value, kernelError(err, fmt.Sprintf("read sysctl %q", key))
 }
 
-// readSysctl reads a setting of the calling thread's namespace. As one file of
-// proc it is never waited for: package os would ask the kernel, and the poller, four
-// times more about it.
+// readSysctl reads a setting of the calling thread's namespace.
 func readSysctl(key string) (string, error) {
-	fd, err := unix.Open(sysctlRoot+key, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	text, err := readProc(sysctlRoot + key)
+	return fields(text), err
+}
+
+// readProc reads a file of proc, as far as maxSysctl. It is never waited for: package
+// os would ask the kernel, and the poller, four times more about it.
+func readProc(path string) (string, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", err
 	}
@@ -188,7 +193,7 @@ func readSysctl(key string) (string, error) {
 		}
 		text = append(text, b[:n]...)
 	}
-	return fields(string(text)), nil
+	return string(text), nil
 }
 
 // write writes the setting in the calling thread's namespace, with a newline:

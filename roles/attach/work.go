@@ -120,6 +120,10 @@ func (a *work) plan(ctx context.Context) (*planned, error) {
 // make records the changes as pending, applies them and records the state. Where
 // there are none, because all that is wanted is shared and stands, once is enough.
 func (a *work) make(ctx context.Context, p *planned, state store.State) error {
+	if a.wantsNothing(p) {
+		a.made = p
+		return nil
+	}
 	first := store.Pending
 	if len(p.changes) == 0 {
 		first = state
@@ -159,6 +163,15 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		}
 		return tx.PutAttachment(rec)
 	})
+}
+
+// wantsNothing tells whether a chained role's part would say nothing but that there
+// was a call: nothing is wanted of the kernel or of the node, and the record that it
+// would be added to tells that the attachment is ours. DEL finds nothing to undo
+// either way, without a transaction.
+func (a *work) wantsNothing(p *planned) bool {
+	w := p.wiring
+	return a.on != nil && len(w.Spec.Objects) == 0 && len(p.changes) == 0 && len(w.Claims) == 0 && w.MAC == ""
 }
 
 // record describes the attachment with its part in a state.

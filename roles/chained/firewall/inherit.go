@@ -14,6 +14,10 @@ import (
 // Inherit removes what the reference plugin made for the container's addresses:
 // its rules tell nothing else, so addresses that an attachment has are left out.
 func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+	there, err := h.Net.HasForeignForward(ctx)
+	if err != nil || !there {
+		return err
+	}
 	mine, err := node.ForeignAddresses(ctx, h, in.Key, in.Prev)
 	if err != nil || len(mine) == 0 {
 		return err

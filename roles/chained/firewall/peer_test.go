@@ -144,6 +144,30 @@ func TestWithoutPrograms(t *testing.T) {
 	w.OK(check(w.attach("c", 2, `{"backend":"nftables"}`)))
 }
 
+// TestNothingWanted: where nobody refuses to forward there is nothing to record, and a
+// DEL that finds no record takes nothing of what other attachments need.
+func TestNothingWanted(t *testing.T) {
+	w := newWorld(t)
+	a := w.attach("a", 1, `{}`)
+	if have := w.State(nil); !strings.Contains(have, `["bridge"]`) || strings.Contains(have, `"firewall"`) {
+		t.Errorf("recorded:\n%s", have)
+	}
+	w.OK(check(a))
+	docker(t)
+	b := w.attach("b", 1, `{}`)
+	if have := w.State(nil); strings.Count(have, `"firewall"`) != 1 {
+		t.Errorf("recorded beside docker:\n%s", have)
+	}
+	w.OK(verb(a.firewall, "DEL"))
+	w.OK(verb(a.firewall, "DEL"))
+	w.OK(check(b))
+	w.reach4("b", "outside", true)
+	w.OK(verb(b.firewall, "DEL"))
+	if have := w.State(nil); strings.Contains(have, `"firewall"`) {
+		t.Errorf("left:\n%s", have)
+	}
+}
+
 // TestInherit: DEL removes the reference's rules of a container that was
 // attached by it, and none of an address that another attachment has.
 func TestInherit(t *testing.T) {

@@ -51,7 +51,7 @@ func (r *role) Shared() []string { return []string{"firewall"} }
 // observed is what Wire needs to know of the kernel.
 type observed struct {
 	// Link is the host's device that the container is behind, "" where the
-	// earlier result names none that there is.
+	// earlier result names none that there is, or no rule needs it.
 	Link string
 	// Bridge tells that the network's containers are all behind it.
 	Bridge bool
@@ -69,15 +69,9 @@ func (o *observed) policy(is4 bool) *netops.ForwardPolicy {
 	return &o.IPv6
 }
 
-// Observe finds the host's side of the container, and who refuses to forward.
+// Observe finds who refuses to forward, and the host's side of the container.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	var o observed
-	if err := o.links(ctx, h, in.Chained); err != nil {
-		return err
-	}
-	if container == nil && o.Link == "" {
-		o.planned(in.Chained)
-	}
 	var done [2]bool
 	for _, ip := range in.Chained.IPs {
 		p, ok := attach.Prefix(ip.Address)
@@ -92,8 +86,26 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 		r.tell(ctx, h, in, &policy)
 		*o.policy(p.Addr().Is4()) = policy
 	}
+	if r.needsLink(&o) {
+		if err := o.links(ctx, h, in.Chained); err != nil {
+			return err
+		}
+		if container == nil && o.Link == "" {
+			o.planned(in.Chained)
+		}
+	}
 	in.Observed = o
 	return nil
+}
+
+// needsLink tells whether there will be a rule that names the host's device. Where
+// nobody refuses to forward, and everything is let in, there is none.
+func (r *role) needsLink(o *observed) bool {
+	if r.conf.IngressPolicy != open || r.conf.Backend == iptables {
+		return true
+	}
+	refused := func(p netops.ForwardPolicy) bool { return p.Refused || p.RefusedLegacy }
+	return r.conf.accepts(iptables) && (refused(o.IPv4) || refused(o.IPv6))
 }
 
 // tell says what stays dropped. Rules that firewalld left in the kernel when it
