@@ -141,21 +141,20 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	if err := node.Ensure(ctx, h); err != nil {
 		return err
 	}
-	rec, err := node.Attachment(ctx, h, req.Key())
-	if err != nil {
-		return err
-	}
 	heir, isHeir := c.role.(Heir)
 	isHeir = isHeir && c.wants(req)
-	if c.newest(rec) < 0 && !isHeir {
-		return nil
+	if !isHeir { // there may be nothing to lock for
+		if rec, err := node.Attachment(ctx, h, req.Key()); err != nil || c.newest(rec) < 0 {
+			return err
+		}
 	}
 	lock, err := h.Store.LockAttachment(ctx, req.Key())
 	if err != nil {
 		return err
 	}
 	defer lock.Unlock()
-	if rec, err = node.Attachment(ctx, h, req.Key()); err != nil {
+	rec, err := node.Attachment(ctx, h, req.Key())
+	if err != nil {
 		return err
 	}
 	var ns *netops.Namespace
