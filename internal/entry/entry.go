@@ -37,7 +37,7 @@ const executable = "/proc/self/exe"
 
 // init plays the role that the process was called as, and ends the process.
 func init() { //nolint:gochecknoinits // what the package is for
-	p := Process(plugins.Table(nil))
+	p := Process(plugins.Table(nil, nil))
 	p.Partial = true
 	if !p.IsPlugin() {
 		return

@@ -8,6 +8,7 @@ import (
 	"github.com/cnibox/cnibox/roles/all/plugins"
 	"github.com/cnibox/cnibox/roles/daemon/agent"
 	"github.com/cnibox/cnibox/roles/daemon/cloudsim"
+	"github.com/cnibox/cnibox/roles/daemon/dhcp"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 	"github.com/cnibox/cnibox/roles/meta/multi"
 )
@@ -15,7 +16,7 @@ import (
 // Table is every role, by kind and name. A new role is one line, here or in
 // package plugins.
 func Table() roles.Table {
-	t := append(plugins.Table(online.Web{}),
+	t := append(plugins.Table(online.Web{}, dhcp.Daemon{}),
 		multi.Role(),
 		agent.Role(),
 		cloudsim.Role(),

@@ -3,9 +3,12 @@ package process
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +16,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
 )
 
@@ -54,5 +59,49 @@ func TestAskingCall(t *testing.T) {
 	}
 	if n := asked.Load(); n != 1 {
 		t.Errorf("the cloud was asked %d times", n)
+	}
+}
+
+// A DEL without a DHCP daemon ends where it began when there is nothing to give back, and
+// goes on in the whole program, which speaks DHCP, when there is.
+func TestDHCPWithoutDaemon(t *testing.T) {
+	dir := t.TempDir()
+	conf := []byte(fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "lan", "ipam": {"type": "dhcp", "daemonSocketPath": %q}}`, filepath.Join(dir, "sock")))
+	h, done, err := node.Open(t.Context(), node.Options{RunDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Role: "test", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	key := store.Key{Network: "lan", ContainerID: "leased", IfName: "eth0"}
+	err = h.Store.KeepUpdate(t.Context(), func(tx *store.KeepTx) error {
+		return tx.PutDHCPLease(&store.DHCPLease{
+			Owner: key, Netns: store.Netns{Path: filepath.Join(dir, "gone")}, BootID: h.Store.BootID(), Socket: filepath.Join(dir, "sock"), Identity: "x", Conf: conf,
+			Grants: []store.DHCPGrant{{Family: "ipv4", Address: netip.MustParsePrefix("10.9.0.10/24"), MAC: "02:00:00:00:00:01", Server: "10.9.0.1"}},
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"none", "leased"} {
+		cmd := exec.CommandContext(t.Context(), "../../bin/cnibox")
+		cmd.Args = []string{"dhcp"}
+		cmd.Env = append(os.Environ(), "CNIBOX_RUN_DIR="+filepath.Join(dir, "run"), "CNIBOX_STATE_DIR="+filepath.Join(dir, "state"), "GODEBUG=inittrace=1",
+			"CNI_COMMAND=DEL", "CNI_CONTAINERID="+id, "CNI_IFNAME=eth0", "CNI_PATH="+binDir)
+		cmd.Stdin = bytes.NewReader(conf)
+		var trace bytes.Buffer
+		cmd.Stderr = &trace
+		if out, err := cmd.Output(); err != nil {
+			t.Fatalf("%s: %v: %s%s", id, err, out, &trace)
+		}
+		if whole := strings.Contains(trace.String(), "init net/http @"); whole != (id == "leased") {
+			t.Errorf("%s: the whole program: %v", id, whole)
+		}
+	}
+	err = h.Store.KeepView(t.Context(), func(tx *store.KeepTx) error {
+		_, err := tx.DHCPLease(key)
+		return err
+	})
+	if !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("the lease on record: %v", err)
 	}
 }

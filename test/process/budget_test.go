@@ -58,6 +58,9 @@ func deniedToPlugins() map[string]string {
 		"net/http":              "0.4 ms; for daemons and roles that speak to a cluster's or cloud's servers",
 		"crypto/tls":            "comes with net/http",
 		"github.com/urfave/cli": "0.15 ms; for the command line",
+		"crypto/rand":           "comes with math/big and a generator of its own; math/rand/v2 is enough for a MAC",
+
+		"github.com/insomniacslk/dhcp": "0.07 ms; for the DHCP daemon, and a call that finds none",
 	}
 }
 

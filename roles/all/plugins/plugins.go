@@ -29,9 +29,9 @@ import (
 	"github.com/cnibox/cnibox/roles/meta/overlay"
 )
 
-// Table is these roles, by kind and name. web is the way to clouds; nil where a call that
-// has to ask is left to the whole program.
-func Table(web wire.Web) roles.Table {
+// Table is these roles, by kind and name. web is the way to clouds and d what speaks DHCP;
+// nil where a call that takes them is left to the whole program.
+func Table(web wire.Web, d dhcp.Daemon) roles.Table {
 	return roles.Table{
 		azurevnet.Role(),
 		bridge.Role(),
@@ -45,7 +45,7 @@ func Table(web wire.Web) roles.Table {
 		tap.Role(),
 		vlan.Role(),
 		cloud.Role(web),
-		dhcp.Role(),
+		dhcp.Role(d),
 		hostlocal.Role(),
 		static.Role(),
 		bandwidth.Role(),

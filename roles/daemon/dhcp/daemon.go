@@ -1,3 +1,6 @@
+// Package dhcp is the daemon behind the IPAM role dhcp: it gets addresses from
+// DHCP servers for containers, keeps them and gives them back. The plugin asks
+// it over a unix socket, in the protocol of the reference's.
 package dhcp
 
 import (
@@ -11,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -130,7 +134,7 @@ func (d *daemon) wanted(identity string) (addrs map[string]netip.Addr, keys []st
 
 // newLease describes a lease that is to be had, or is on record.
 func (d *daemon) newLease(rec store.DHCPLease) (*lease, error) {
-	conf, err := Decode(rec.Conf)
+	conf, err := protocol.Decode(rec.Conf)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +142,7 @@ func (d *daemon) newLease(rec store.DHCPLease) (*lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	options, err := conf.provided(args)
+	options, err := conf.Provided(args)
 	if err != nil {
 		return nil, err
 	}

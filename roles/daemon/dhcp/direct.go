@@ -12,9 +12,15 @@ import (
 // directTime bounds an exchange without a daemon.
 const directTime = 10 * time.Second
 
-// ReleaseDirect gives back what is on record for an attachment, without a
-// daemon: none runs that would.
-func ReleaseDirect(ctx context.Context, h *roles.Host, socket string, key store.Key) error {
+// Daemon runs, and does what is left to do where none runs.
+type Daemon struct{}
+
+// Run is Run.
+func (Daemon) Run(ctx context.Context, h *roles.Host, args []string) error { return Run(ctx, h, args) }
+
+// Release gives back what is on record for an attachment, without a daemon: none runs
+// that would.
+func (Daemon) Release(ctx context.Context, h *roles.Host, socket string, key store.Key) error {
 	d := directDaemon(ctx, h, socket)
 	var rec *store.DHCPLease
 	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
@@ -32,9 +38,9 @@ func ReleaseDirect(ctx context.Context, h *roles.Host, socket string, key store.
 	return d.endRecorded(ctx, *rec)
 }
 
-// CollectDirect gives back what is on record for attachments of a network that
+// Collect gives back what is on record for attachments of a network that
 // are not valid, without a daemon.
-func CollectDirect(ctx context.Context, h *roles.Host, socket string, req *roles.Request) error {
+func (Daemon) Collect(ctx context.Context, h *roles.Host, socket string, req *roles.Request) error {
 	d := directDaemon(ctx, h, socket)
 	var recs []store.DHCPLease
 	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {

@@ -9,9 +9,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv6"
 
+	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -22,7 +22,7 @@ const (
 )
 
 // maxIdentity leaves room for the type's byte in the client identifier option.
-const maxIdentity = maxOption - 1
+const maxIdentity = protocol.MaxOption - 1
 
 // nodeID is a random text that tells this node's pods from those of the same name
 // elsewhere on the wire. It is made once and outlives the boot.
@@ -57,9 +57,9 @@ func nodeID(ctx context.Context, s *store.Store) (string, error) {
 // identity is the text that an attachment is known to servers by. It names the
 // pod, if the configuration and the runtime do, so that a container that comes
 // back is the same client; else the container, as the reference does.
-func identity(c *Conf, key store.Key, pod, node string) string {
+func identity(c *protocol.Conf, key store.Key, pod, node string) string {
 	id := key.ContainerID + "/" + key.Network + "/" + key.IfName
-	if c.IPAM.ClientID == byPod && pod != "" {
+	if c.IPAM.ClientID == protocol.ByPod && pod != "" {
 		id = fmt.Sprintf("%s/%s/%s/%s", node, pod, key.Network, key.IfName)
 	}
 	if len(id) <= maxIdentity {
@@ -83,10 +83,10 @@ func duid(identity string) dhcpv6.DUID {
 
 // providedIdentity is the client identifier that the configuration provides
 // itself, if it does.
-func providedIdentity(options []dhcpv4.Option) (string, bool) {
-	i := slices.IndexFunc(options, func(o dhcpv4.Option) bool { return o.Code.Code() == dhcpv4.OptionClientIdentifier.Code() })
+func providedIdentity(options []protocol.Option) (string, bool) {
+	i := slices.IndexFunc(options, func(o protocol.Option) bool { return o.Code == protocol.OptionClientIdentifier })
 	if i < 0 {
 		return "", false
 	}
-	return string(options[i].Value.ToBytes()), true
+	return string(options[i].Value), true
 }

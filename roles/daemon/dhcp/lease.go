@@ -12,6 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -57,7 +58,7 @@ func (l *lease) with(ctx context.Context, family string, f func(*visit, client) 
 	}
 	defer v.close()
 	var c client
-	if family == ipv6 {
+	if family == protocol.IPv6 {
 		c, err = newClient6(ctx, v, l.who, l.d.timing)
 	} else {
 		c, err = newClient4(v, l.who, l.d.timing, l.d.broadcast)
@@ -292,7 +293,7 @@ func (l *lease) giveBack(ctx context.Context) {
 		}
 		wg.Go(func() {
 			err := l.with(ctx, g.Family, func(_ *visit, c client) error { return c.release(ctx, &g) })
-			if errors.Is(err, errGone) && g.Family == ipv4 {
+			if errors.Is(err, errGone) && g.Family == protocol.IPv4 {
 				err = l.who.releaseFromHost(ctx, &g)
 			}
 			if err != nil {

@@ -12,12 +12,13 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6"
 
 	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
 	"github.com/cnibox/cnibox/store"
 )
 
 func someWho(t testing.TB) *who {
 	t.Helper()
-	c, err := Decode([]byte(`{"ipam":{"request":[{"option":"interface-mtu"}]}}`))
+	c, err := protocol.Decode([]byte(`{"ipam":{"request":[{"option":"interface-mtu"}]}}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -44,7 +45,7 @@ func (w *who) grant4(ack *reply, start time.Time) (*store.DHCPGrant, error) {
 	}
 	addr, _ := netip.AddrFromSlice(ack.YourIPAddr.To4())
 	g := &store.DHCPGrant{
-		Family: ipv4, Address: netip.PrefixFrom(addr, ones), MAC: ack.ClientHWAddr.String(),
+		Family: protocol.IPv4, Address: netip.PrefixFrom(addr, ones), MAC: ack.ClientHWAddr.String(),
 		Server: ack.ServerIdentifier().String(), ServerMAC: ack.mac.String(),
 	}
 	lease := ack.IPAddressLeaseTime(defaultLease)
@@ -90,7 +91,7 @@ func (w *who) result4(ack *reply, addr netip.Prefix) *roles.Result {
 	res := &roles.Result{CNIVersion: roles.ResultVersion, IPs: []*types100.IPConfig{ip}, Routes: routes}
 	for _, r := range res.Routes {
 		r.Priority = w.conf.IPAM.Priority
-		if w.conf.requests(dhcpv4.OptionInterfaceMTU) {
+		if slices.Contains(w.conf.Requested(), protocol.OptionInterfaceMTU) {
 			r.MTU = mtu(ack)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
 	"github.com/cnibox/cnibox/roles/daemon/process"
 )
 
@@ -31,7 +32,7 @@ func parseFlags(args []string) (*settings, error) {
 	f.SetOutput(io.Discard)
 	f.StringVar(&s.pidFile, "pidfile", "", "absolute `path` of a file to write the process ID to")
 	f.StringVar(&s.hostPrefix, "hostprefix", "", "`path` of the host's root, put before the socket's and the namespaces' paths")
-	f.StringVar(&s.socket, "socketpath", DefaultSocket, "`path` of the socket to listen on")
+	f.StringVar(&s.socket, "socketpath", protocol.DefaultSocket, "`path` of the socket to listen on")
 	f.BoolVar(&s.broadcast, "broadcast", false, "ask servers to answer by broadcast")
 	f.DurationVar(&s.timing.request, "timeout", 10*time.Second, "time after which an exchange with a server begins anew")
 	f.DurationVar(&s.timing.resendMax, "resendmax", 62*time.Second, "longest time between two messages")
@@ -47,7 +48,7 @@ func parseFlags(args []string) (*settings, error) {
 		errs = append(errs, fmt.Errorf("%q is no flag", f.Arg(0)))
 	}
 	if s.socket == "" {
-		s.socket = DefaultSocket
+		s.socket = protocol.DefaultSocket
 	}
 	for name, path := range map[string]string{"-pidfile": s.pidFile, "-hostprefix": s.hostPrefix, "-socketpath": s.socket} {
 		if path != "" && !filepath.IsAbs(path) {

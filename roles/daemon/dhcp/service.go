@@ -11,32 +11,44 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/dhcp/netrpc"
+	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
 	"github.com/cnibox/cnibox/store"
 )
 
 // server offers the daemon's methods.
 func (d *daemon) server(self uint32) *netrpc.Server {
-	args := func() any { return new(callArgs) }
+	args := func() any { return new(protocol.Args) }
 	return &netrpc.Server{
 		Log: d.host.Log, Code: codeOf,
 		Admit: func(c *net.UnixConn) error { return admit(c, self) },
 		Methods: map[string]netrpc.Method{
-			methodAllocate: {Args: args, Call: func(ctx context.Context, a any) (any, func(), error) {
-				return d.serveAllocate(ctx, a.(*callArgs))
+			protocol.MethodAllocate: {Args: args, Call: func(ctx context.Context, a any) (any, func(), error) {
+				return d.serveAllocate(ctx, a.(*protocol.Args))
 			}},
-			methodRelease: {Args: args, Call: func(ctx context.Context, a any) (any, func(), error) {
-				return none{}, nil, d.serveRelease(ctx, a.(*callArgs))
+			protocol.MethodRelease: {Args: args, Call: func(ctx context.Context, a any) (any, func(), error) {
+				return protocol.None{}, nil, d.serveRelease(ctx, a.(*protocol.Args))
 			}},
-			methodCheck: {Args: args, Call: func(_ context.Context, a any) (any, func(), error) {
-				res, err := d.serveCheck(a.(*callArgs))
+			protocol.MethodCheck: {Args: args, Call: func(_ context.Context, a any) (any, func(), error) {
+				res, err := d.serveCheck(a.(*protocol.Args))
 				return res, nil, err
 			}},
-			methodCollect: {Args: func() any { return new(collection) }, Call: func(ctx context.Context, a any) (any, func(), error) {
-				c := a.(*collection)
-				return none{}, nil, d.collect(ctx, c.Network, c.Valid)
+			protocol.MethodCollect: {Args: func() any { return new(protocol.Collection) }, Call: func(ctx context.Context, a any) (any, func(), error) {
+				c := a.(*protocol.Collection)
+				return protocol.None{}, nil, d.collect(ctx, c.Network, c.Valid)
 			}},
 		},
 	}
+}
+
+// codeOf is an error's code on the wire.
+func codeOf(err error) uint64 {
+	if code := protocol.Code(err); code != 0 {
+		return code
+	}
+	if errors.Is(err, errNoAnswer) || errors.Is(err, errRefused) || errors.Is(err, store.ErrBusy) {
+		return protocol.CodeTryAgain
+	}
+	return 0
 }
 
 // admit lets root in, and who runs the daemon: the socket's mode may have been
@@ -60,7 +72,7 @@ func admit(c *net.UnixConn, self uint32) error {
 
 // keyOf is the attachment that a call is about. Of the configuration only the
 // name counts: on DEL all else may have changed.
-func keyOf(in *callArgs) (store.Key, error) {
+func keyOf(in *protocol.Args) (store.Key, error) {
 	var c roles.NetConf
 	if err := roles.Decode(in.StdinData, &c); err != nil {
 		return store.Key{}, err
@@ -70,8 +82,8 @@ func keyOf(in *callArgs) (store.Key, error) {
 
 // serveAllocate gets addresses, or tells those that the attachment has. Only
 // what it got itself goes if nobody hears of it: the reference's CHECK asks too.
-func (d *daemon) serveAllocate(ctx context.Context, in *callArgs) (_ *roles.Result, undo func(), err error) {
-	if _, err := Decode(in.StdinData); err != nil {
+func (d *daemon) serveAllocate(ctx context.Context, in *protocol.Args) (_ *roles.Result, undo func(), err error) {
+	if _, err := protocol.Decode(in.StdinData); err != nil {
 		return nil, nil, err
 	}
 	key, err := keyOf(in)
@@ -144,7 +156,7 @@ func (d *daemon) takeBack(key store.Key) {
 	}
 }
 
-func (d *daemon) serveRelease(ctx context.Context, in *callArgs) error {
+func (d *daemon) serveRelease(ctx context.Context, in *protocol.Args) error {
 	key, err := keyOf(in)
 	if err != nil {
 		return err
@@ -153,7 +165,7 @@ func (d *daemon) serveRelease(ctx context.Context, in *callArgs) error {
 }
 
 // serveCheck tells what an attachment has.
-func (d *daemon) serveCheck(in *callArgs) (*roles.Result, error) {
+func (d *daemon) serveCheck(in *protocol.Args) (*roles.Result, error) {
 	key, err := keyOf(in)
 	if err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -44,9 +45,9 @@ type client4 struct {
 
 // who is what a client tells of itself and asks for.
 type who struct {
-	conf     *Conf
+	conf     *protocol.Conf
 	identity string
-	options  []dhcpv4.Option
+	options  []protocol.Option
 	log      *slog.Logger
 	// told: the first lease's odd routes were logged; those of others are the same.
 	told sync.Once
@@ -161,8 +162,8 @@ func (c *client4) message(kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 		m.SetBroadcast()
 	}
 	m.UpdateOption(dhcpv4.OptMaxMessageSize(maxMessage))
-	if codes := c.who.conf.requested(); len(codes) > 0 {
-		m.UpdateOption(dhcpv4.OptParameterRequestList(codes...))
+	if codes := c.who.conf.Requested(); len(codes) > 0 {
+		m.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionParameterRequestList, codes))
 	}
 	return m
 }
@@ -175,7 +176,7 @@ func (w *who) message4(kind dhcpv4.MessageType, mac net.HardwareAddr) *dhcpv4.DH
 	}
 	m.UpdateOption(dhcpv4.OptClientIdentifier(clientID(w.identity)))
 	for _, o := range w.options {
-		m.UpdateOption(o)
+		m.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(o.Code), o.Value))
 	}
 	return m
 }

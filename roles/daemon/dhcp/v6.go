@@ -19,6 +19,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -242,7 +243,7 @@ func status6(m *dhcpv6.Message) string {
 func (w *who) grant6(reply *dhcpv6.Message, addr netip.Addr, mac net.HardwareAddr, start time.Time) (*store.DHCPGrant, error) {
 	ia, a := lease6(reply)
 	g := &store.DHCPGrant{
-		Family: ipv6, Address: netip.PrefixFrom(addr, addr.BitLen()), MAC: mac.String(),
+		Family: protocol.IPv6, Address: netip.PrefixFrom(addr, addr.BitLen()), MAC: mac.String(),
 		Server: hex.EncodeToString(reply.Options.ServerID().ToBytes()),
 	}
 	t1, t2 := ia.T1, ia.T2

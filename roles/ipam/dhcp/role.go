@@ -12,7 +12,8 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	daemon "github.com/cnibox/cnibox/roles/daemon/dhcp"
+	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
+	"github.com/cnibox/cnibox/store"
 )
 
 const (
@@ -24,19 +25,33 @@ const (
 	releaseTime = 30 * time.Second
 )
 
-// Role is the IPAM role dhcp and its daemon.
-func Role() roles.Role {
+// Daemon is what speaks DHCP.
+type Daemon interface {
+	// Run is the daemon.
+	Run(ctx context.Context, h *roles.Host, args []string) error
+	// Release gives back what is on record for an attachment and a socket.
+	Release(ctx context.Context, h *roles.Host, socket string, key store.Key) error
+	// Collect gives back what is on record for a network's attachments that are not valid.
+	Collect(ctx context.Context, h *roles.Host, socket string, req *roles.Request) error
+}
+
+// Role is the IPAM role dhcp and its daemon. Without one a DEL or GC that has to speak
+// to a DHCP server, because no daemon runs, fails with roles.ErrPartial.
+func Role(d Daemon) roles.Role {
+	if d == nil {
+		d = absent{}
+	}
 	return roles.Role{
 		Names:     []string{"dhcp"},
 		Kind:      roles.IPAM,
 		Summary:   "addresses from DHCP servers, with a daemon that keeps them",
 		Reference: "v1.9.1",
 		Args:      []string{"K8S_POD_NAMESPACE", "K8S_POD_NAME"},
-		Conf:      func() any { return new(daemon.Conf) },
-		New:       func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
-		Undo:      undoHandler,
+		Conf:      func() any { return new(protocol.Conf) },
+		New:       func(conf []byte) (roles.Handler, error) { return newHandler(conf, d) },
+		Undo:      func(conf []byte) (roles.Handler, error) { return undoHandler(conf, d) },
 		OverLink:  true,
-		Run:       daemon.Run,
+		Run:       d.Run,
 		Verbs:     commands,
 	}
 }
@@ -44,7 +59,8 @@ func Role() roles.Role {
 // handler answers for one network configuration.
 type handler struct {
 	socket string
-	client daemon.Client
+	client protocol.Client
+	daemon Daemon
 }
 
 var (
@@ -53,25 +69,25 @@ var (
 	_ roles.Statuser  = (*handler)(nil)
 )
 
-func newHandler(conf []byte) (*handler, error) {
-	c, err := daemon.Decode(conf)
+func newHandler(conf []byte, d Daemon) (*handler, error) {
+	c, err := protocol.Decode(conf)
 	if err != nil {
 		return nil, err
 	}
-	return handlerAt(c.IPAM.DaemonSocketPath), nil
+	return handlerAt(c.IPAM.DaemonSocketPath, d), nil
 }
 
 // undoHandler needs no more than the daemon's socket.
-func undoHandler(conf []byte) (roles.Handler, error) {
-	c, err := daemon.Decode(conf)
+func undoHandler(conf []byte, d Daemon) (roles.Handler, error) {
+	c, err := protocol.Decode(conf)
 	if c == nil {
 		return nil, err
 	}
-	return handlerAt(c.IPAM.DaemonSocketPath), nil
+	return handlerAt(c.IPAM.DaemonSocketPath, d), nil
 }
 
-func handlerAt(socket string) *handler {
-	return &handler{socket: socket, client: daemon.Client{Socket: socket}}
+func handlerAt(socket string, d Daemon) *handler {
+	return &handler{socket: socket, client: protocol.Client{Socket: socket}, daemon: d}
 }
 
 // Add gets an address of each family. Again it tells the same.
@@ -85,11 +101,11 @@ func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	wait, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
 	err := a.client.Release(wait, req)
-	if !errors.Is(err, daemon.ErrNoDaemon) {
+	if !errors.Is(err, protocol.ErrNoDaemon) {
 		return err
 	}
 	h.Log.Info("released without the daemon", "error", err)
-	return daemon.ReleaseDirect(ctx, h, a.socket, req.Key())
+	return a.daemon.Release(ctx, h, a.socket, req.Key())
 }
 
 // Check compares prevResult with what the daemon has.
@@ -137,8 +153,8 @@ func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 	wait, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
 	ok, err := a.client.Collect(wait, req.Network, req.Valid)
-	if errors.Is(err, daemon.ErrNoDaemon) {
-		return daemon.CollectDirect(ctx, h, a.socket, req)
+	if errors.Is(err, protocol.ErrNoDaemon) {
+		return a.daemon.Collect(ctx, h, a.socket, req)
 	}
 	if err == nil && !ok {
 		h.Log.Info("this DHCP daemon does not collect, GC goes without", "socket", a.socket)

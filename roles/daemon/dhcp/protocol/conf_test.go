@@ -1,13 +1,13 @@
-package dhcp
+package protocol
 
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/store"
 )
 
 // TestConf covers the reference's scenario "option parsing".
@@ -54,21 +54,17 @@ func flat(err error) []error {
 }
 
 func TestRequested(t *testing.T) {
-	for ipam, want := range map[string]string{
-		`{}`: "[121 33 1 3 6 15 119]",
-		`{"request":[{"option":"interface-mtu"},{"option":"3"},{"option":"200"}]}`: "[121 33 1 3 6 15 119 26 200]",
-		`{"request":[{"skipDefault":true},{"option":"subnet-mask"}]}`:              "[1]",
+	for ipam, want := range map[string][]uint8{
+		`{}`: {121, 33, 1, 3, 6, 15, 119},
+		`{"request":[{"option":"interface-mtu"},{"option":"3"},{"option":"200"}]}`: {121, 33, 1, 3, 6, 15, 119, 26, 200},
+		`{"request":[{"skipDefault":true},{"option":"subnet-mask"}]}`:              {1},
 	} {
 		c, err := Decode([]byte(`{"ipam":` + ipam + `}`))
 		if err != nil {
 			t.Fatal(err)
 		}
-		var codes []int
-		for _, o := range c.requested() {
-			codes = append(codes, int(o.Code()))
-		}
-		if got := fmt.Sprint(codes); got != want {
-			t.Errorf("%s: %s, want %s", ipam, got, want)
+		if got := c.Requested(); !slices.Equal(got, want) {
+			t.Errorf("%s: %d, want %d", ipam, got, want)
 		}
 	}
 }
@@ -83,43 +79,18 @@ func TestProvided(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		options, err := c.provided(args)
+		options, err := c.Provided(args)
 		var got []string
 		for _, o := range options {
-			got = append(got, fmt.Sprintf("%d=%s", o.Code.Code(), o.Value.ToBytes()))
+			got = append(got, fmt.Sprintf("%d=%s", o.Code, o.Value))
 		}
 		if err != nil || strings.Join(got, " ") != want {
 			t.Errorf("%q: %s %v, want %s", text, got, err, want)
 		}
 	}
 	args, _ := roles.ParseArgs("N=" + strings.Repeat("x", 256))
-	if _, err := c.provided(args); !errors.Is(err, roles.ErrEnv) {
+	if _, err := c.Provided(args); !errors.Is(err, roles.ErrEnv) {
 		t.Errorf("error %v", err)
-	}
-}
-
-func TestIdentity(t *testing.T) {
-	key := store.Key{Network: "lan", ContainerID: "c1", IfName: "eth0"}
-	const pod = "default/web-0"
-	byPodName, byID := &Conf{IPAM: &IPAM{ClientID: byPod}}, &Conf{IPAM: &IPAM{ClientID: byContainer}}
-	for _, c := range []struct {
-		conf *Conf
-		pod  string
-		want string
-	}{
-		{byPodName, pod, "0123/default/web-0/lan/eth0"},
-		{byPodName, "", "c1/lan/eth0"},
-		{byID, pod, "c1/lan/eth0"},
-	} {
-		if got := identity(c.conf, key, c.pod, "0123"); got != c.want {
-			t.Errorf("%q, want %q", got, c.want)
-		}
-	}
-	key.ContainerID = strings.Repeat("x", 300)
-	long := identity(byID, key, pod, "")
-	key.IfName = "eth1"
-	if other := identity(byID, key, pod, ""); len(long) != maxIdentity || other == long {
-		t.Errorf("identities of %d bytes, the same for two interfaces: %v", len(long), other == long)
 	}
 }
 
@@ -130,14 +101,11 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		c.requested()
+		c.Requested()
 		args, err := roles.ParseArgs(text)
 		if err != nil {
 			return
 		}
-		if options, err := c.provided(args); err == nil {
-			providedIdentity(options)
-		}
-		identity(c, store.Key{Network: c.Name}, text, "node")
+		_, _ = c.Provided(args)
 	})
 }

@@ -1,15 +1,13 @@
-// Package dhcp is the daemon behind the IPAM role dhcp: it gets addresses from
-// DHCP servers for containers, keeps them and gives them back. The plugin asks
-// it over a unix socket, in the protocol of the reference's.
-package dhcp
+// Package protocol is what the DHCP daemon and the plugins that ask it share: the
+// network configuration and the calls over a unix socket. It speaks no DHCP, whose
+// library each start of a plugin would pay for.
+package protocol
 
 import (
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/cnibox/cnibox/roles"
 )
@@ -19,14 +17,14 @@ const DefaultSocket = "/run/cni/dhcp.sock"
 
 // Address families as configurations and records name them.
 const (
-	ipv4 = "ipv4"
-	ipv6 = "ipv6"
+	IPv4 = "ipv4"
+	IPv6 = "ipv6"
 )
 
 // What client identifiers are made of.
 const (
-	byPod       = "pod"
-	byContainer = "container"
+	ByPod       = "pod"
+	ByContainer = "container"
 )
 
 // Conf is dhcp's network configuration. It gets the whole configuration of the
@@ -95,10 +93,10 @@ func Decode(conf []byte) (*Conf, error) {
 		c.IPAM.DaemonSocketPath = DefaultSocket
 	}
 	if len(c.IPAM.Families) == 0 {
-		c.IPAM.Families = []string{ipv4}
+		c.IPAM.Families = []string{IPv4}
 	}
 	if c.IPAM.ClientID == "" {
-		c.IPAM.ClientID = byPod
+		c.IPAM.ClientID = ByPod
 	}
 	return c, c.validate()
 }
@@ -113,13 +111,13 @@ func (c *Conf) validate() error {
 		f.Addf("ipam.daemonSocketPath", "%.120q is no absolute path of at most %d bytes", i.DaemonSocketPath, maxSocketPath)
 	}
 	for n, family := range i.Families {
-		if family != ipv4 && family != ipv6 {
+		if family != IPv4 && family != IPv6 {
 			f.Addf(fmt.Sprintf("ipam.families[%d]", n), "is %.40q: use \"ipv4\" or \"ipv6\"", family)
 		} else if slices.Contains(i.Families[:n], family) {
 			f.Addf(fmt.Sprintf("ipam.families[%d]", n), "%q is there twice", family)
 		}
 	}
-	if i.ClientID != byPod && i.ClientID != byContainer {
+	if i.ClientID != ByPod && i.ClientID != ByContainer {
 		f.Addf("ipam.clientID", "is %.40q: use \"pod\" or \"container\"", i.ClientID)
 	}
 	for n, r := range i.Request {
@@ -129,8 +127,8 @@ func (c *Conf) validate() error {
 	}
 	for n, p := range i.Provide {
 		checkOption(&f, fmt.Sprintf("ipam.provide[%d].option", n), p.Option)
-		if len(p.Value) > maxOption {
-			f.Addf(fmt.Sprintf("ipam.provide[%d].value", n), "has %d bytes, an option holds at most %d", len(p.Value), maxOption)
+		if len(p.Value) > MaxOption {
+			f.Addf(fmt.Sprintf("ipam.provide[%d].value", n), "has %d bytes, an option holds at most %d", len(p.Value), MaxOption)
 		}
 	}
 	if i.Priority < 0 || int64(i.Priority) > 1<<32-1 {
@@ -139,32 +137,48 @@ func (c *Conf) validate() error {
 	return f.Err()
 }
 
-// maxOption is what one DHCPv4 option holds.
-const maxOption = 255
+// MaxOption is what one DHCPv4 option holds.
+const MaxOption = 255
+
+// Options by their codes (RFC 2132; RFC 3397 and RFC 3442 for 119 and 121, RFC 3004 for 77).
+const (
+	optionSubnetMask       = 1
+	optionRouters          = 3
+	optionNameServers      = 6
+	optionHostName         = 12
+	optionDomain           = 15
+	OptionInterfaceMTU     = 26
+	optionStaticRoutes     = 33
+	optionVendorClass      = 60
+	OptionClientIdentifier = 61
+	optionUserClass        = 77
+	optionSearchList       = 119
+	optionClasslessRoutes  = 121
+)
 
 // optionCodes are the names that dhcp-options(5) has for some options.
-func optionCodes() map[string]dhcpv4.OptionCode {
-	return map[string]dhcpv4.OptionCode{
-		"dhcp-client-identifier":  dhcpv4.OptionClientIdentifier,
-		"host-name":               dhcpv4.OptionHostName,
-		"interface-mtu":           dhcpv4.OptionInterfaceMTU,
-		"routers":                 dhcpv4.OptionRouter,
-		"subnet-mask":             dhcpv4.OptionSubnetMask,
-		"user-class":              dhcpv4.OptionUserClassInformation,
-		"vendor-class-identifier": dhcpv4.OptionClassIdentifier,
+func optionCodes() map[string]uint8 {
+	return map[string]uint8{
+		"dhcp-client-identifier":  OptionClientIdentifier,
+		"host-name":               optionHostName,
+		"interface-mtu":           OptionInterfaceMTU,
+		"routers":                 optionRouters,
+		"subnet-mask":             optionSubnetMask,
+		"user-class":              optionUserClass,
+		"vendor-class-identifier": optionVendorClass,
 	}
 }
 
 // optionCode is an option by name or number; ok is false for neither.
-func optionCode(s string) (code dhcpv4.OptionCode, ok bool) {
+func optionCode(s string) (code uint8, ok bool) {
 	if code, ok := optionCodes()[s]; ok {
 		return code, true
 	}
 	n, err := strconv.ParseUint(s, 10, 8)
 	if err != nil || n == 0 || n == 255 {
-		return nil, false // pad and end are no options
+		return 0, false // pad and end are no options
 	}
-	return dhcpv4.GenericOptionCode(n), true
+	return uint8(n), true
 }
 
 func checkOption(f *roles.Faults, path, option string) {
@@ -174,46 +188,45 @@ func checkOption(f *roles.Faults, path, option string) {
 	f.Addf(path, "%.40q is no option: use a number from 1 to 254 or one of dhcp-client-identifier, host-name, interface-mtu, routers, subnet-mask, user-class, vendor-class-identifier", option)
 }
 
-// provided are the options to send for a call.
-func (c *Conf) provided(args roles.Args) ([]dhcpv4.Option, error) {
-	var out []dhcpv4.Option
+// Option is an option to send.
+type Option struct {
+	Code  uint8
+	Value []byte
+}
+
+// Provided are the options to send for a call.
+func (c *Conf) Provided(args roles.Args) ([]Option, error) {
+	var out []Option
 	for n, p := range c.IPAM.Provide {
 		code, ok := optionCode(p.Option)
 		value := p.Value
 		if p.FromArg != "" && args.Get(p.FromArg) != "" {
 			value = args.Get(p.FromArg)
 		}
-		if len(value) > maxOption {
-			return nil, &roles.EnvError{Name: "CNI_ARGS: " + p.FromArg, Reason: fmt.Sprintf("has %d bytes, an option holds at most %d (ipam.provide[%d])", len(value), maxOption, n)}
+		if len(value) > MaxOption {
+			return nil, &roles.EnvError{Name: "CNI_ARGS: " + p.FromArg, Reason: fmt.Sprintf("has %d bytes, an option holds at most %d (ipam.provide[%d])", len(value), MaxOption, n)}
 		}
 		if ok && value != "" {
-			out = append(out, dhcpv4.OptGeneric(code, []byte(value)))
+			out = append(out, Option{code, []byte(value)})
 		}
 	}
 	return out, nil
 }
 
-// requested is the parameter request list. Classless routes come before those
+// Requested is the parameter request list. Classless routes come before those
 // that they replace (RFC 3442).
-func (c *Conf) requested() []dhcpv4.OptionCode {
-	codes := []dhcpv4.OptionCode{
-		dhcpv4.OptionClasslessStaticRoute, dhcpv4.OptionStaticRoutingTable, dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter,
-		dhcpv4.OptionDomainNameServer, dhcpv4.OptionDomainName, dhcpv4.OptionDNSDomainSearchList,
+func (c *Conf) Requested() []uint8 {
+	codes := []uint8{
+		optionClasslessRoutes, optionStaticRoutes, optionSubnetMask, optionRouters,
+		optionNameServers, optionDomain, optionSearchList,
 	}
 	if slices.ContainsFunc(c.IPAM.Request, func(r RequestOption) bool { return r.SkipDefault }) {
 		codes = nil
 	}
 	for _, r := range c.IPAM.Request {
-		code, ok := optionCode(r.Option)
-		same := func(o dhcpv4.OptionCode) bool { return o.Code() == code.Code() }
-		if ok && !slices.ContainsFunc(codes, same) {
+		if code, ok := optionCode(r.Option); ok && !slices.Contains(codes, code) {
 			codes = append(codes, code)
 		}
 	}
 	return codes
-}
-
-// requests tells whether an option was asked for.
-func (c *Conf) requests(code dhcpv4.OptionCode) bool {
-	return slices.ContainsFunc(c.requested(), func(o dhcpv4.OptionCode) bool { return o.Code() == code.Code() })
 }

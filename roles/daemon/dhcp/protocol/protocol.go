@@ -1,4 +1,4 @@
-package dhcp
+package protocol
 
 import (
 	"context"
@@ -11,32 +11,31 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/dhcp/netrpc"
-	"github.com/cnibox/cnibox/store"
 )
 
 // Methods of the daemon. The reference has the first two; it does not know the others.
 const (
-	methodAllocate = "DHCP.Allocate"
-	methodRelease  = "DHCP.Release"
-	methodCheck    = "DHCP.Check"
-	methodCollect  = "DHCP.Collect"
+	MethodAllocate = "DHCP.Allocate"
+	MethodRelease  = "DHCP.Release"
+	MethodCheck    = "DHCP.Check"
+	MethodCollect  = "DHCP.Collect"
 )
 
-// callArgs are the arguments of all methods but Collect. The names are the protocol's.
-type callArgs struct {
+// Args are the arguments of all methods but Collect. The names are the protocol's.
+type Args struct {
 	ContainerID, Netns, IfName, Args, Path, NetnsOverride string
 	// StdinData is the network configuration.
 	StdinData []byte
 }
 
-// collection is the argument of Collect: the attachments that stay.
-type collection struct {
+// Collection is the argument of Collect: the attachments that stay.
+type Collection struct {
 	Network string
 	Valid   []roles.AttachmentID
 }
 
-// none is a result without content.
-type none = struct{}
+// None is a result without content.
+type None = struct{}
 
 // ErrNoDaemon means that nobody listens on the socket.
 var ErrNoDaemon = errors.New("the DHCP daemon does not run")
@@ -44,29 +43,29 @@ var ErrNoDaemon = errors.New("the DHCP daemon does not run")
 // errServer is what an older daemon says without a code.
 var errServer = errors.New("the DHCP daemon failed")
 
+// CodeTryAgain is what roles.ErrTryAgain is on the wire.
+const CodeTryAgain = 11
+
 // sentinels are the errors that keep their meaning on the wire, by code.
 func sentinels() map[uint64]error {
 	return map[uint64]error{
-		3:   roles.ErrUnknownContainer,
-		4:   roles.ErrEnv,
-		6:   roles.ErrDecode,
-		7:   roles.ErrConf,
-		8:   roles.ErrNetns,
-		11:  roles.ErrTryAgain,
-		105: roles.ErrAttached,
-		106: roles.ErrCheck,
+		3:            roles.ErrUnknownContainer,
+		4:            roles.ErrEnv,
+		6:            roles.ErrDecode,
+		7:            roles.ErrConf,
+		8:            roles.ErrNetns,
+		CodeTryAgain: roles.ErrTryAgain,
+		105:          roles.ErrAttached,
+		106:          roles.ErrCheck,
 	}
 }
 
-// codeOf is an error's code on the wire, 0 for one without meaning to callers.
-func codeOf(err error) uint64 {
+// Code is an error's code on the wire, 0 for one without meaning to callers.
+func Code(err error) uint64 {
 	for code, sentinel := range sentinels() {
 		if errors.Is(err, sentinel) {
 			return code
 		}
-	}
-	if errors.Is(err, errNoAnswer) || errors.Is(err, errRefused) || errors.Is(err, store.ErrBusy) {
-		return 11
 	}
 	return 0
 }
@@ -77,7 +76,7 @@ type Client struct{ Socket string }
 // Allocate gets addresses for an attachment, or tells those that it has.
 func (c Client) Allocate(ctx context.Context, req *roles.Request) (*roles.Result, error) {
 	res := &roles.Result{}
-	err := c.call(ctx, methodAllocate, argsOf(req), res)
+	err := c.call(ctx, MethodAllocate, argsOf(req), res)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("the DHCP daemon has no address for %q yet: is there a DHCP server on the network? %w", req.IfName, err)
 	}
@@ -91,14 +90,14 @@ func (c Client) Allocate(ctx context.Context, req *roles.Request) (*roles.Result
 
 // Release gives an attachment's addresses back; none is fine.
 func (c Client) Release(ctx context.Context, req *roles.Request) error {
-	return c.call(ctx, methodRelease, argsOf(req), &none{})
+	return c.call(ctx, MethodRelease, argsOf(req), &None{})
 }
 
 // Check tells the addresses that an attachment has. It changes nothing. ok is
 // false when the daemon is another's, which cannot tell.
 func (c Client) Check(ctx context.Context, req *roles.Request) (res *roles.Result, ok bool, err error) {
 	res = &roles.Result{}
-	err = c.call(ctx, methodCheck, argsOf(req), res)
+	err = c.call(ctx, MethodCheck, argsOf(req), res)
 	if unknown(err) {
 		return nil, false, nil
 	}
@@ -108,7 +107,7 @@ func (c Client) Check(ctx context.Context, req *roles.Request) (res *roles.Resul
 // Collect gives back what belongs to no valid attachment of a network. ok is
 // false when the daemon is another's, which cannot do that.
 func (c Client) Collect(ctx context.Context, network string, valid []roles.AttachmentID) (ok bool, err error) {
-	err = c.call(ctx, methodCollect, collection{Network: network, Valid: valid}, &none{})
+	err = c.call(ctx, MethodCollect, Collection{Network: network, Valid: valid}, &None{})
 	if unknown(err) {
 		return false, nil
 	}
@@ -154,12 +153,12 @@ func (e *remoteError) Error() string { return e.said.Text }
 func (e *remoteError) Unwrap() error { return e.meaning }
 
 // argsOf makes arguments of a request. The daemon may have another working directory.
-func argsOf(req *roles.Request) callArgs {
+func argsOf(req *roles.Request) Args {
 	netns := req.Netns
 	if abs, err := filepath.Abs(netns); err == nil && netns != "" {
 		netns = abs
 	}
-	return callArgs{
+	return Args{
 		ContainerID: req.ContainerID, Netns: netns, IfName: req.IfName, Args: req.Args.String(),
 		Path: strings.Join(req.Path, ":"), StdinData: req.Conf,
 	}
