@@ -29,9 +29,11 @@ type header struct {
 // readConf reads standard input whole. VERSION does not wait for a person to
 // type it.
 func readConf(verb roles.Verb, in io.Reader) ([]byte, error) {
-	if f, ok := in.(interface{ Stat() (fs.FileInfo, error) }); ok && verb == roles.Version {
-		if st, err := f.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
-			return nil, nil
+	if verb == roles.Version {
+		if f, ok := in.(interface{ Stat() (fs.FileInfo, error) }); ok {
+			if st, err := f.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
+				return nil, nil
+			}
 		}
 	}
 	raw, err := io.ReadAll(io.LimitReader(in, maxConf+1))
