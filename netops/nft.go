@@ -27,18 +27,27 @@ type nft struct {
 	// restore lists the elements that recorded attachments want. They are
 	// added in the same transaction as tables that had to be made anew.
 	restore func(context.Context) ([]*Element, error)
-	schema  []nftFeature
-	sets    map[string]*nftSet
-	conn    *nftConn
+	// known is empty until schema is asked for it.
+	known nftSchema
+	conn  *nftConn
 }
 
 // newNFT opens nothing. A nil restore is one that lists nothing.
 func newNFT(restore func(context.Context) ([]*Element, error)) *nft {
-	return newNFTWith(baseSchema(), restore)
+	return newNFTWith(nil, restore)
 }
 
-func newNFTWith(schema []nftFeature, restore func(context.Context) ([]*Element, error)) *nft {
-	return &nft{restore: restore, schema: schema, sets: setsByName(schema)}
+// newNFTWith is newNFT with another schema than baseSchema.
+func newNFTWith(schema nftSchema, restore func(context.Context) ([]*Element, error)) *nft {
+	return &nft{restore: restore, known: schema}
+}
+
+// schema is made when it is needed, which in many processes is never.
+func (c *nft) schema() nftSchema {
+	if c.known == nil {
+		c.known = baseSchema()
+	}
+	return c.known
 }
 
 // close closes the socket; the next use would open another.
@@ -67,7 +76,7 @@ func (c *nft) open() (*nftConn, error) {
 // all of e then; its key is the one returned. An absent table or set means not
 // found. What equals e's is given in e's own words.
 func (c *nft) get(ctx context.Context, e *Element) (have *Element, found bool, err error) {
-	want, err := entryOf(c.sets, e)
+	want, err := entryOf(c.schema(), e)
 	if err != nil {
 		return nil, false, err
 	}
@@ -123,7 +132,7 @@ func (c *nft) holder(ctx context.Context, want *entry) (*entry, error) {
 
 // list reads all elements of a set, in the kernel's order; none if it is absent.
 func (c *nft) list(ctx context.Context, set string) ([]*Element, error) {
-	s := c.sets[set]
+	s := c.schema().set(set)
 	if s == nil {
 		return nil, fmt.Errorf("nftables set %q: %w: there is no such set", set, ErrInvalid)
 	}
@@ -212,7 +221,7 @@ func (c *nft) wanted(els []*Element) ([]*entry, error) {
 	byKey := map[string]*entry{}
 	var entries []*entry
 	for _, e := range els {
-		n, err := entryOf(c.sets, e)
+		n, err := entryOf(c.schema(), e)
 		if err != nil {
 			return nil, err
 		}

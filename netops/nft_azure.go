@@ -70,37 +70,39 @@ func macNATFeature() nftFeature {
 	return nftFeature{
 		table: table,
 		sets:  []*nftSet{uplinks, pods4, pods6, tunnel, host4},
-		chains: []nftChain{
-			{
-				name: "macnat_prerouting", kind: "filter", hook: bridgePrerouting, priority: priorityBridgeFirst,
-				rules: []nftRule{
-					rule(etherType(unix.ETH_P_IP), inputLink(), frameDestination4(), fromMap(host4), setDestinationMAC(), toHostItself(), returns()),
-					rule(etherType(unix.ETH_P_IP), inputLink(), frameDestination4(), fromMap(pods4), setDestinationMAC()),
-					rule(etherType(unix.ETH_P_IPV6), inputLink(), frameDestination6(), fromMap(pods6), setDestinationMAC()),
-					rule(arp(arpReply), inputLink(), targetIP(), fromMap(pods4), setNetwork(arpTarget)),
-					rule(etherType(unix.ETH_P_ARP), inputLink(), targetIP(), fromMap(pods4), setDestinationMAC()),
-					rule(discovery(ndRouterSolicitation, ndRedirect), returns()),
-					rule(etherType(unix.ETH_P_IP), forReceivers(expr.CmpOpEq), inputLink(), fromMap(tunnel), setDestinationMAC()),
-					rule(etherType(unix.ETH_P_IPV6), forReceivers(expr.CmpOpEq), inputLink(), fromMap(tunnel), setDestinationMAC()),
+		chains: func() []nftChain {
+			return []nftChain{
+				{
+					name: "macnat_prerouting", kind: "filter", hook: bridgePrerouting, priority: priorityBridgeFirst,
+					rules: []nftRule{
+						rule(etherType(unix.ETH_P_IP), inputLink(), frameDestination4(), fromMap(host4), setDestinationMAC(), toHostItself(), returns()),
+						rule(etherType(unix.ETH_P_IP), inputLink(), frameDestination4(), fromMap(pods4), setDestinationMAC()),
+						rule(etherType(unix.ETH_P_IPV6), inputLink(), frameDestination6(), fromMap(pods6), setDestinationMAC()),
+						rule(arp(arpReply), inputLink(), targetIP(), fromMap(pods4), setNetwork(arpTarget)),
+						rule(etherType(unix.ETH_P_ARP), inputLink(), targetIP(), fromMap(pods4), setDestinationMAC()),
+						rule(discovery(ndRouterSolicitation, ndRedirect), returns()),
+						rule(etherType(unix.ETH_P_IP), forReceivers(expr.CmpOpEq), inputLink(), fromMap(tunnel), setDestinationMAC()),
+						rule(etherType(unix.ETH_P_IPV6), forReceivers(expr.CmpOpEq), inputLink(), fromMap(tunnel), setDestinationMAC()),
+					},
 				},
-			},
-			{
-				name: "macnat_forward", kind: "filter", hook: bridgeForward, priority: bridgeFilter,
-				rules: []nftRule{
-					rule(forReceivers(expr.CmpOpNeq), inputLink(), fromMap(uplinks), isSet(), outputLink(), fromMap(uplinks), isSet(), drops()),
+				{
+					name: "macnat_forward", kind: "filter", hook: bridgeForward, priority: bridgeFilter,
+					rules: []nftRule{
+						rule(forReceivers(expr.CmpOpNeq), inputLink(), fromMap(uplinks), isSet(), outputLink(), fromMap(uplinks), isSet(), drops()),
+					},
 				},
-			},
-			{
-				name: "macnat_postrouting", kind: "filter", hook: bridgePostrouting, priority: priorityBridgeSource,
-				rules: []nftRule{
-					rule(arp(arpRequest), outputLink(), targetIP(), fromMap(pods4), isSet(), drops()),
-					rule(etherType(unix.ETH_P_ARP), outputLink(), fromMap(uplinks), setNetwork(arpSender)),
-					optionRule(uplinks, ndRouterSolicitation, 8, ndSourceOption),
-					optionRule(uplinks, ndNeighbourSolicitation, 24, ndSourceOption),
-					optionRule(uplinks, ndNeighbourAdvert, 24, ndTargetOption),
-					rule(outputLink(), fromMap(uplinks), setSourceMAC()),
+				{
+					name: "macnat_postrouting", kind: "filter", hook: bridgePostrouting, priority: priorityBridgeSource,
+					rules: []nftRule{
+						rule(arp(arpRequest), outputLink(), targetIP(), fromMap(pods4), isSet(), drops()),
+						rule(etherType(unix.ETH_P_ARP), outputLink(), fromMap(uplinks), setNetwork(arpSender)),
+						optionRule(uplinks, ndRouterSolicitation, 8, ndSourceOption),
+						optionRule(uplinks, ndNeighbourSolicitation, 24, ndSourceOption),
+						optionRule(uplinks, ndNeighbourAdvert, 24, ndTargetOption),
+						rule(outputLink(), fromMap(uplinks), setSourceMAC()),
+					},
 				},
-			},
+			}
 		},
 	}
 }

@@ -22,7 +22,7 @@ func (c *nft) makeBase(ctx context.Context, missing []*entry) ([]*entry, error) 
 		return nil, err
 	}
 	var left []*entry
-	for _, f := range c.schema {
+	for _, f := range c.schema() {
 		own, asked := f.entries(restored), f.entries(missing)
 		if len(own)+len(asked) == 0 {
 			continue
@@ -51,7 +51,7 @@ func (c *nft) restored(ctx context.Context) ([]*entry, error) {
 	seen := map[string]bool{}
 	var entries []*entry
 	for _, e := range els {
-		n, err := entryOf(c.sets, e)
+		n, err := entryOf(c.schema(), e)
 		if err != nil {
 			continue
 		}
@@ -143,8 +143,8 @@ func refused(err error) bool { return errors.Is(err, unix.EEXIST) || errors.Is(e
 // of other versions included.
 func (c *nft) removeBase(ctx context.Context) error {
 	var failed error
-	for i, f := range c.schema {
-		known := slices.ContainsFunc(c.schema[:i], func(o nftFeature) bool { return o.table == f.table })
+	for i, f := range c.schema() {
+		known := slices.ContainsFunc(c.schema()[:i], func(o nftFeature) bool { return o.table == f.table })
 		if !known {
 			failed = errors.Join(failed, kernelError(c.removeTable(ctx, f.table), fmt.Sprintf("remove nftables table %s", f.table)))
 		}

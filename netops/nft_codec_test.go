@@ -154,7 +154,7 @@ func TestNFTForeignElements(t *testing.T) {
 
 // FuzzNFTDecode feeds what a kernel, or another program through it, could send.
 func FuzzNFTDecode(f *testing.F) {
-	sets := setsByName(append(baseSchema(), mapsFeature()))
+	schema := append(baseSchema(), mapsFeature())
 	for _, e := range []*Element{
 		masq("label", "cni0", "10.0.0.0/8"),
 		masq("label", "veth*", "10.0.0.0/8"),
@@ -162,7 +162,7 @@ func FuzzNFTDecode(f *testing.F) {
 		{Set: "test_ports", Key: []string{"10.0.0.1", "tcp", "80"}, Value: []string{"10.0.0.2", "8080"}, Label: "label"},
 		{Set: "test_policy", Key: []string{"10.0.0.1"}, Value: []string{"jump test_net"}},
 	} {
-		n, err := entryOf(sets, e)
+		n, err := entryOf(schema, e)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -180,7 +180,7 @@ func FuzzNFTDecode(f *testing.F) {
 		f.Add(m.attrs)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, set := range sets {
+		for _, set := range schema.sets() {
 			entries, _ := decodeEntries(set, b)
 			for _, n := range entries {
 				checkText(t, n.String())
@@ -212,17 +212,17 @@ func FuzzNFTElement(f *testing.F) {
 	f.Add("masq4", "veth*", "10.0.0.0/8")
 	f.Add("macguard_pairs", "veth1", "02:00:00:00:00:01")
 	f.Add("test_policy", "10.0.0.1", "goto chain")
-	sets := setsByName(append(baseSchema(), mapsFeature()))
+	schema := append(baseSchema(), mapsFeature())
 	f.Fuzz(func(t *testing.T, set, first, second string) {
 		for _, e := range []*Element{
 			{Set: set, Key: []string{first, second}},
 			{Set: set, Key: []string{first}, Value: []string{second}},
 		} {
-			n, err := entryOf(sets, e)
+			n, err := entryOf(schema, e)
 			if err != nil {
 				continue
 			}
-			again, err := entryOf(sets, n.element())
+			again, err := entryOf(schema, n.element())
 			if err != nil || !again.sameKey(n) || string(again.data) != string(n.data) {
 				t.Errorf("%+v reads back as %+v: %v", e, n.element(), err)
 			}

@@ -15,7 +15,7 @@ func (c *nft) del(ctx context.Context, els []*Element) error {
 	var plain []*entry
 	prefixes := map[*nftSet][]*entry{}
 	for _, e := range els {
-		n, err := entryOf(c.sets, &Element{Set: e.Set, Key: e.Key, Value: e.Value})
+		n, err := entryOf(c.schema(), &Element{Set: e.Set, Key: e.Key, Value: e.Value})
 		if err != nil {
 			return err
 		}

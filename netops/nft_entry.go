@@ -26,8 +26,8 @@ type entry struct {
 }
 
 // entryOf encodes e. The error wraps ErrInvalid and names what is wrong.
-func entryOf(sets map[string]*nftSet, e *Element) (*entry, error) {
-	set := sets[e.Set]
+func entryOf(schema nftSchema, e *Element) (*entry, error) {
+	set := schema.set(e.Set)
 	if set == nil {
 		return nil, fmt.Errorf("nftables set %q: %w: there is no such set", e.Set, ErrInvalid)
 	}

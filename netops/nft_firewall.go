@@ -28,16 +28,18 @@ func firewallFeature() nftFeature {
 	return nftFeature{
 		table: table,
 		sets:  []*nftSet{closed, same, isolated},
-		chains: []nftChain{{
-			name: "forward", kind: "filter", hook: unix.NF_INET_FORWARD, priority: priorityFilter,
-			rules: []nftRule{
-				rule(outputLink(), in(closed), tracked(expr.CtKeySTATE, answers), returns()),
-				rule(outputLink(), in(closed), tracked(expr.CtKeySTATUS, ctDestinationNAT), returns()),
-				rule(inputLink(), outputLink(), in(isolated), drops()),
-				rule(inputLink(), outputLink(), in(same), returns()),
-				rule(inputLink(), in(closed), outputLink(), in(closed), drops()),
-			},
-		}},
+		chains: func() []nftChain {
+			return []nftChain{{
+				name: "forward", kind: "filter", hook: unix.NF_INET_FORWARD, priority: priorityFilter,
+				rules: []nftRule{
+					rule(outputLink(), in(closed), tracked(expr.CtKeySTATE, answers), returns()),
+					rule(outputLink(), in(closed), tracked(expr.CtKeySTATUS, ctDestinationNAT), returns()),
+					rule(inputLink(), outputLink(), in(isolated), drops()),
+					rule(inputLink(), outputLink(), in(same), returns()),
+					rule(inputLink(), in(closed), outputLink(), in(closed), drops()),
+				},
+			}}
+		},
 	}
 }
 

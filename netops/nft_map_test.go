@@ -35,12 +35,14 @@ func mapsFeature() nftFeature {
 	return nftFeature{
 		table: table,
 		sets:  []*nftSet{ports, policy, marks, services},
-		chains: []nftChain{
-			{name: "test_net", rules: []nftRule{rule(drops())}},
-			{
-				name: "test_prerouting", kind: "nat", hook: unix.NF_INET_PRE_ROUTING, priority: -100,
-				rules: []nftRule{rule(destination4(), dnat), rule(source4(), vmap)},
-			},
+		chains: func() []nftChain {
+			return []nftChain{
+				{name: "test_net", rules: []nftRule{rule(drops())}},
+				{
+					name: "test_prerouting", kind: "nat", hook: unix.NF_INET_PRE_ROUTING, priority: -100,
+					rules: []nftRule{rule(destination4(), dnat), rule(source4(), vmap)},
+				},
+			}
 		},
 	}
 }

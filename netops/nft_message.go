@@ -55,7 +55,7 @@ func (f *nftFeature) messages() ([]nftMessage, error) {
 		}
 		msgs = append(msgs, m)
 	}
-	chains, err := f.chainMessages(f.chains)
+	chains, err := f.chainMessages(f.chains())
 	return append(msgs, chains...), err
 }
 

@@ -18,14 +18,17 @@ func (f *nftFeature) ondemand(entries []*entry) []nftChain {
 	if f.chainOf == nil {
 		return nil
 	}
-	var chains []nftChain
+	var chains, fixed []nftChain
 	for _, n := range entries {
 		if len(n.set.data) == 0 || n.set.data[0] != verdict || len(n.data) <= 4 {
 			continue
 		}
 		name := string(n.data[4:])
 		known := func(c nftChain) bool { return c.name == name }
-		if slices.ContainsFunc(chains, known) || slices.ContainsFunc(f.chains, known) {
+		if fixed == nil {
+			fixed = f.chains()
+		}
+		if slices.ContainsFunc(chains, known) || slices.ContainsFunc(fixed, known) {
 			continue
 		}
 		if c, ok := f.chainOf(name); ok {

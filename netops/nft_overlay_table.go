@@ -3,6 +3,7 @@ package netops
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -48,7 +49,7 @@ func overlayTableMessages(want []OverlayNAT, sources map[bool][]netip.Addr) ([]n
 	// Deleting what may be absent is an error, so it is made first.
 	msgs := []nftMessage{made, gone}
 	f, entries, err := overlayFeature(want, sources)
-	if err != nil || len(f.chains) == 0 {
+	if err != nil || len(f.chains()) == 0 {
 		return msgs, err
 	}
 	more, err := f.messages()
@@ -74,7 +75,7 @@ func overlayFeature(want []OverlayNAT, sources map[bool][]netip.Addr) (*nftFeatu
 		if set := overlayExceptions(is6); w.Masquerade && len(w.Exceptions) > 0 {
 			f.sets = append(f.sets, set)
 			for _, p := range w.Exceptions {
-				n, err := entryOf(setsByName([]nftFeature{*f}), &Element{Set: set.name, Key: []string{w.Network.Masked().String(), p.String()}})
+				n, err := entryOf(nftSchema{*f}, &Element{Set: set.name, Key: []string{w.Network.Masked().String(), p.String()}})
 				if err != nil {
 					return nil, nil, err
 				}
@@ -89,10 +90,8 @@ func overlayFeature(want []OverlayNAT, sources map[bool][]netip.Addr) (*nftFeatu
 			}
 		}
 	}
-	for _, c := range []nftChain{nat, input} {
-		if len(c.rules) > 0 {
-			f.chains = append(f.chains, c)
-		}
+	f.chains = func() []nftChain {
+		return slices.DeleteFunc([]nftChain{nat, input}, func(c nftChain) bool { return len(c.rules) == 0 })
 	}
 	return f, entries, nil
 }

@@ -38,35 +38,36 @@ func portMapFeature() nftFeature {
 	table := inetTable()
 	local := &nftSet{table: table, name: "portmap_local", key: []field{ifName}}
 	four, six := portMap4(table), portMap6(table)
-	prerouting := nftChain{name: "portmap_prerouting", kind: "nat", hook: unix.NF_INET_PRE_ROUTING, priority: priorityDestinationNAT}
-	output := nftChain{name: "portmap_output", kind: "nat", hook: unix.NF_INET_LOCAL_OUT, priority: priorityDestinationNAT}
-	prerouting.rules = []nftRule{rule(toThisNode(), leadsTo("portmap"))}
-	output.rules = prerouting.rules
-	translate := append(four.translate(), six.translate()...)
 	return nftFeature{
 		table: table,
 		sets:  append(append(four.all(), six.all()...), local),
-		chains: []nftChain{
-			{name: portMapTranslate, rules: translate},
-			{name: "portmap", rules: append(append(four.conditions(), six.conditions()...), rule(leadsTo(portMapTranslate)))},
-			prerouting, output,
-			{name: portMapMasquerade, rules: []nftRule{four.marks(), six.marks(), rule(masquerade())}},
-			{name: "portmap_hairpin", rules: []nftRule{
-				rule(sourceIn("127.0.0.0/8"), leadsTo(portMapMasquerade)),
-				rule(sourceIn("::1/128"), leadsTo(portMapMasquerade)),
-				four.hairpin(), six.hairpin(),
-			}},
-			{
-				name: "portmap_postrouting", kind: "nat", hook: unix.NF_INET_POST_ROUTING, priority: prioritySourceNAT,
-				rules: []nftRule{four.sources(), six.sources()},
-			},
-			{
-				name: "portmap_guard", kind: "filter", hook: unix.NF_INET_PRE_ROUTING, priority: priorityRaw,
-				rules: []nftRule{
-					rule(inputLink(), in(local), next(), destinationIn("127.0.0.0/8"), drops()),
-					rule(inputLink(), in(local), next(), sourceIn("127.0.0.0/8"), drops()),
+		chains: func() []nftChain {
+			prerouting := nftChain{name: "portmap_prerouting", kind: "nat", hook: unix.NF_INET_PRE_ROUTING, priority: priorityDestinationNAT}
+			output := nftChain{name: "portmap_output", kind: "nat", hook: unix.NF_INET_LOCAL_OUT, priority: priorityDestinationNAT}
+			prerouting.rules = []nftRule{rule(toThisNode(), leadsTo("portmap"))}
+			output.rules = prerouting.rules
+			return []nftChain{
+				{name: portMapTranslate, rules: append(four.translate(), six.translate()...)},
+				{name: "portmap", rules: append(append(four.conditions(), six.conditions()...), rule(leadsTo(portMapTranslate)))},
+				prerouting, output,
+				{name: portMapMasquerade, rules: []nftRule{four.marks(), six.marks(), rule(masquerade())}},
+				{name: "portmap_hairpin", rules: []nftRule{
+					rule(sourceIn("127.0.0.0/8"), leadsTo(portMapMasquerade)),
+					rule(sourceIn("::1/128"), leadsTo(portMapMasquerade)),
+					four.hairpin(), six.hairpin(),
+				}},
+				{
+					name: "portmap_postrouting", kind: "nat", hook: unix.NF_INET_POST_ROUTING, priority: prioritySourceNAT,
+					rules: []nftRule{four.sources(), six.sources()},
 				},
-			},
+				{
+					name: "portmap_guard", kind: "filter", hook: unix.NF_INET_PRE_ROUTING, priority: priorityRaw,
+					rules: []nftRule{
+						rule(inputLink(), in(local), next(), destinationIn("127.0.0.0/8"), drops()),
+						rule(inputLink(), in(local), next(), sourceIn("127.0.0.0/8"), drops()),
+					},
+				},
+			}
 		},
 		chainOf: portMapChain,
 	}

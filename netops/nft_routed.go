@@ -46,40 +46,42 @@ func routedFeature() nftFeature {
 	near4, near6 := set("routed_near4", ifPattern, ip4Prefix), set("routed_near6", ifPattern, ip6Prefix)
 	out4, out6 := set("routed_out4", ifPattern, ip4Prefix), set("routed_out6", ifPattern, ip6Prefix)
 	uplink := set(UplinkSet, ifName)
-	isNew := tracked(expr.CtKeySTATE, expr.CtStateBitNEW)
 	return nftFeature{
 		table: table,
 		sets:  []*nftSet{from4, from6, near4, near6, out4, out6, uplink},
-		chains: []nftChain{
-			{
-				name: "routed_incoming", kind: "filter", hook: unix.NF_INET_PRE_ROUTING, priority: priorityMangle,
-				rules: []nftRule{
-					rule(isNew, inputLink(), in(uplink), toThisNode(), setConnectionMarkBit(routedMarkBit)),
+		chains: func() []nftChain {
+			isNew := tracked(expr.CtKeySTATE, expr.CtStateBitNEW)
+			return []nftChain{
+				{
+					name: "routed_incoming", kind: "filter", hook: unix.NF_INET_PRE_ROUTING, priority: priorityMangle,
+					rules: []nftRule{
+						rule(isNew, inputLink(), in(uplink), toThisNode(), setConnectionMarkBit(routedMarkBit)),
+					},
 				},
-			},
-			{
-				name: "routed_outgoing", kind: "filter", hook: unix.NF_INET_PRE_ROUTING, priority: priorityTranslated,
-				rules: []nftRule{
-					rule(tracked(expr.CtKeyMARK, RoutedMark), setMarkBit(routedMarkBit)),
-					rule(isNew, destinationIn("224.0.0.0/4"), returns()),
-					rule(isNew, inputLink(), destination4(), in(near4), returns()),
-					rule(isNew, inputLink(), source4(), in(out4), setConnectionMarkBit(routedMarkBit), setMarkBit(routedMarkBit)),
-					rule(isNew, destinationIn("ff00::/8"), returns()),
-					rule(isNew, inputLink(), destination6(), in(near6), returns()),
-					rule(isNew, inputLink(), source6(), in(out6), setConnectionMarkBit(routedMarkBit), setMarkBit(routedMarkBit)),
+				{
+					name: "routed_outgoing", kind: "filter", hook: unix.NF_INET_PRE_ROUTING, priority: priorityTranslated,
+					rules: []nftRule{
+						rule(tracked(expr.CtKeyMARK, RoutedMark), setMarkBit(routedMarkBit)),
+						rule(isNew, destinationIn("224.0.0.0/4"), returns()),
+						rule(isNew, inputLink(), destination4(), in(near4), returns()),
+						rule(isNew, inputLink(), source4(), in(out4), setConnectionMarkBit(routedMarkBit), setMarkBit(routedMarkBit)),
+						rule(isNew, destinationIn("ff00::/8"), returns()),
+						rule(isNew, inputLink(), destination6(), in(near6), returns()),
+						rule(isNew, inputLink(), source6(), in(out6), setConnectionMarkBit(routedMarkBit), setMarkBit(routedMarkBit)),
+					},
 				},
-			},
-			{
-				name: "routed_postrouting", kind: "nat", hook: unix.NF_INET_POST_ROUTING, priority: prioritySourceNAT,
-				rules: []nftRule{
-					rule(destinationIn("224.0.0.0/4"), returns()),
-					rule(inputLink(), destination4(), in(near4), returns()),
-					rule(inputLink(), source4(), in(from4), masqueradeRandomly()),
-					rule(destinationIn("ff00::/8"), returns()),
-					rule(inputLink(), destination6(), in(near6), returns()),
-					rule(inputLink(), source6(), in(from6), masqueradeRandomly()),
+				{
+					name: "routed_postrouting", kind: "nat", hook: unix.NF_INET_POST_ROUTING, priority: prioritySourceNAT,
+					rules: []nftRule{
+						rule(destinationIn("224.0.0.0/4"), returns()),
+						rule(inputLink(), destination4(), in(near4), returns()),
+						rule(inputLink(), source4(), in(from4), masqueradeRandomly()),
+						rule(destinationIn("ff00::/8"), returns()),
+						rule(inputLink(), destination6(), in(near6), returns()),
+						rule(inputLink(), source6(), in(from6), masqueradeRandomly()),
+					},
 				},
-			},
+			}
 		},
 	}
 }

@@ -12,9 +12,10 @@ import (
 // function that returns a feature, listed in baseSchema: a table made by an
 // older version then gains it on demand.
 type nftFeature struct {
-	table  nftTable
-	sets   []*nftSet
-	chains []nftChain
+	table nftTable
+	sets  []*nftSet
+	// chains are asked for when the feature is made, which in most processes is never.
+	chains func() []nftChain
 	// chainOf makes a chain on demand from its name; nil where there are none.
 	chainOf func(name string) (nftChain, bool)
 }
@@ -58,8 +59,8 @@ func inetTable() nftTable   { return nftTable{unix.NFPROTO_INET, "cnibox"} }
 func bridgeTable() nftTable { return nftTable{unix.NFPROTO_BRIDGE, "cnibox"} }
 
 // baseSchema is everything that we may have in nftables.
-func baseSchema() []nftFeature {
-	return []nftFeature{masqueradeFeature(), macGuardFeature(), firewallFeature(), portMapFeature(), routedFeature(), macNATFeature()}
+func baseSchema() nftSchema {
+	return nftSchema{masqueradeFeature(), macGuardFeature(), firewallFeature(), portMapFeature(), routedFeature(), macNATFeature()}
 }
 
 // masqueradeFeature hides networks behind the node's addresses. An element is
@@ -74,17 +75,19 @@ func masqueradeFeature() nftFeature {
 	return nftFeature{
 		table: table,
 		sets:  []*nftSet{masq4, masq6},
-		chains: []nftChain{{
-			name: "postrouting", kind: "nat", hook: unix.NF_INET_POST_ROUTING, priority: prioritySourceNAT,
-			rules: []nftRule{
-				rule(destinationIn("224.0.0.0/4"), returns()),
-				rule(inputLink(), destination4(), in(masq4), returns()),
-				rule(inputLink(), source4(), in(masq4), masquerade()),
-				rule(destinationIn("ff00::/8"), returns()),
-				rule(inputLink(), destination6(), in(masq6), returns()),
-				rule(inputLink(), source6(), in(masq6), masquerade()),
-			},
-		}},
+		chains: func() []nftChain {
+			return []nftChain{{
+				name: "postrouting", kind: "nat", hook: unix.NF_INET_POST_ROUTING, priority: prioritySourceNAT,
+				rules: []nftRule{
+					rule(destinationIn("224.0.0.0/4"), returns()),
+					rule(inputLink(), destination4(), in(masq4), returns()),
+					rule(inputLink(), source4(), in(masq4), masquerade()),
+					rule(destinationIn("ff00::/8"), returns()),
+					rule(inputLink(), destination6(), in(masq6), returns()),
+					rule(inputLink(), source6(), in(masq6), masquerade()),
+				},
+			}}
+		},
 	}
 }
 
@@ -97,13 +100,15 @@ func macGuardFeature() nftFeature {
 	return nftFeature{
 		table: table,
 		sets:  []*nftSet{ports, pairs},
-		chains: []nftChain{{
-			name: "prerouting", kind: "filter", hook: bridgePrerouting, priority: priorityBridgeFirst,
-			rules: []nftRule{
-				rule(inputLink(), sourceMAC(), in(pairs), returns()),
-				rule(inputLink(), in(ports), drops()),
-			},
-		}},
+		chains: func() []nftChain {
+			return []nftChain{{
+				name: "prerouting", kind: "filter", hook: bridgePrerouting, priority: priorityBridgeFirst,
+				rules: []nftRule{
+					rule(inputLink(), sourceMAC(), in(pairs), returns()),
+					rule(inputLink(), in(ports), drops()),
+				},
+			}}
+		},
 	}
 }
 
@@ -142,13 +147,26 @@ func (s *nftSet) keySize() int {
 	return n
 }
 
-// setsByName lists every set of the schema.
-func setsByName(schema []nftFeature) map[string]*nftSet {
-	sets := map[string]*nftSet{}
-	for _, f := range schema {
-		for _, s := range f.sets {
-			sets[s.name] = s
+// nftSchema is what a process may have in nftables.
+type nftSchema []nftFeature
+
+// sets lists all sets.
+func (s nftSchema) sets() []*nftSet {
+	var all []*nftSet
+	for _, f := range s {
+		all = append(all, f.sets...)
+	}
+	return all
+}
+
+// set is the one of a name; nil if there is none.
+func (s nftSchema) set(name string) *nftSet {
+	for _, f := range s {
+		for _, set := range f.sets {
+			if set.name == name {
+				return set
+			}
 		}
 	}
-	return sets
+	return nil
 }

@@ -13,14 +13,11 @@ func (n *Net) RemoveTables(ctx context.Context) error { return n.nft.removeBase(
 // a text, by set, and such rules in iptables' filter tables. None is Shared:
 // that the label tells only those who made it.
 func (n *Net) Labelled(ctx context.Context, prefix string) ([]Object, error) {
-	names := make([]string, 0, len(n.nft.sets))
-	for name := range n.nft.sets {
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	var out []Object
-	for _, name := range names {
-		all, err := n.nft.list(ctx, name)
+	sets := n.nft.schema().sets()
+	slices.SortFunc(sets, func(a, b *nftSet) int { return strings.Compare(a.name, b.name) })
+	for _, set := range sets {
+		all, err := n.nft.list(ctx, set.name)
 		if err != nil {
 			return nil, err
 		}
