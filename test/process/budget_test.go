@@ -14,6 +14,13 @@ import (
 // maxSize is what the stripped binary may weigh.
 const maxSize = 15 << 20
 
+// maxInits and maxInitAllocs bound what is initialized before a call begins: packages
+// and allocations. They are 75 and 285.
+const (
+	maxInits      = 80
+	maxInitAllocs = 310
+)
+
 // denied maps package prefixes to why they may not be linked: every start pays for
 // each linked package.
 func denied() map[string]string {
@@ -128,8 +135,8 @@ func TestSize(t *testing.T) {
 }
 
 // TestInitBill prints what packages do on each call before it begins, in what `make
-// build` made. What it costs is a figure, not a limit; only what package entry is made
-// of is in it.
+// build` made. The time is a figure, not a limit; only what package entry is made of is
+// in it.
 func TestInitBill(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "../../bin/cnibox", "bridge")
 	cmd.Env = []string{"CNI_COMMAND=VERSION", "GODEBUG=inittrace=1"}
@@ -143,12 +150,13 @@ func TestInitBill(t *testing.T) {
 		ms  float64
 	}
 	var items []item
-	total := 0.0
+	total, allocs := 0.0, 0
 	for s := bufio.NewScanner(&trace); s.Scan(); {
 		var i item
 		var at float64
-		if n, _ := fmt.Sscanf(s.Text(), "init %s @%f ms, %f ms clock", &i.pkg, &at, &i.ms); n == 3 {
-			items, total = append(items, i), total+i.ms
+		var size, n int
+		if got, _ := fmt.Sscanf(s.Text(), "init %s @%f ms, %f ms clock, %d bytes, %d allocs", &i.pkg, &at, &i.ms, &size, &n); got == 5 {
+			items, total, allocs = append(items, i), total+i.ms, allocs+n
 		}
 	}
 	if len(items) == 0 {
@@ -161,7 +169,10 @@ func TestInitBill(t *testing.T) {
 		}
 	}
 	slices.SortFunc(items, func(a, b item) int { return int(1e6 * (b.ms - a.ms)) })
-	t.Logf("%d packages initialise in %.2f ms; the dearest:", len(items), total)
+	if len(items) > maxInits || allocs > maxInitAllocs {
+		t.Errorf("%d packages initialise with %d allocations, at most %d and %d are wanted", len(items), allocs, maxInits, maxInitAllocs)
+	}
+	t.Logf("%d packages initialise with %d allocations in %.2f ms; the dearest:", len(items), allocs, total)
 	for _, i := range items[:min(5, len(items))] {
 		t.Logf("  %-40s %.3f ms", i.pkg, i.ms)
 	}
