@@ -73,7 +73,7 @@ func (p *parser) value(v reflect.Value, depth int) error {
 	case reflect.String:
 		s, err := p.text()
 		if err == nil {
-			v.SetString(s)
+			v.SetString(string(s))
 		}
 		return err
 	case reflect.Bool:
@@ -104,7 +104,7 @@ func (p *parser) own(v reflect.Value, t reflect.Type, depth int) (bool, error) {
 		return false, nil
 	}
 	switch {
-	case a.Type().Implements(reflect.TypeFor[json.Unmarshaler]()):
+	case t == reflect.TypeFor[time.Time](), a.Type().Implements(reflect.TypeFor[json.Unmarshaler]()):
 		raw, err := p.raw(depth)
 		if err == nil {
 			err = unmarshalJSON(a.Interface(), raw)
@@ -116,7 +116,7 @@ func (p *parser) own(v reflect.Value, t reflect.Type, depth int) (bool, error) {
 		}
 		s, err := p.text()
 		if err == nil {
-			err = unmarshalText(a.Interface(), []byte(s))
+			err = unmarshalText(a.Interface(), s)
 		}
 		return true, err
 	}
@@ -150,7 +150,7 @@ func (p *parser) structure(v reflect.Value, t reflect.Type, depth int) error {
 		return err
 	}
 	seen := make([]bool, len(fields))
-	return p.object(func(name string) error {
+	return p.object(func(name []byte) error {
 		i := find(fields, name)
 		if i < 0 && p.strict {
 			return errNotPlain
@@ -166,14 +166,14 @@ func (p *parser) structure(v reflect.Value, t reflect.Type, depth int) error {
 	})
 }
 
-func find(fields []field, name string) int {
+func find(fields []field, name []byte) int {
 	for i := range fields {
-		if fields[i].name == name {
+		if fields[i].name == string(name) {
 			return i
 		}
 	}
 	for i := range fields {
-		if strings.EqualFold(fields[i].name, name) {
+		if strings.EqualFold(fields[i].name, string(name)) {
 			return i
 		}
 	}
@@ -212,7 +212,7 @@ func (p *parser) addresses() ([]netip.Addr, error) {
 		if err != nil {
 			return err
 		}
-		a, err := netip.ParseAddr(s)
+		a, err := netip.ParseAddr(string(s))
 		all = append(all, a)
 		return err
 	})
@@ -224,12 +224,12 @@ func (p *parser) mapping(v reflect.Value, t reflect.Type, depth int) error {
 		return errNotPlain
 	}
 	out := reflect.MakeMap(t)
-	err := p.object(func(name string) error {
+	err := p.object(func(name []byte) error {
 		one := reflect.New(t.Elem()).Elem()
 		if err := p.value(one, depth+1); err != nil {
 			return err
 		}
-		out.SetMapIndex(reflect.ValueOf(name), one)
+		out.SetMapIndex(reflect.ValueOf(string(name)), one)
 		return nil
 	})
 	if err == nil {
@@ -263,14 +263,14 @@ func (p *parser) integer(v reflect.Value) error {
 	}
 	switch v.Kind() {
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		n, err := strconv.ParseInt(s, 10, 64)
+		n, err := strconv.ParseInt(string(s), 10, 64)
 		if err != nil || v.OverflowInt(n) {
 			return errNotPlain
 		}
 		v.SetInt(n)
 		return nil
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		n, err := strconv.ParseUint(s, 10, 64)
+		n, err := strconv.ParseUint(string(s), 10, 64)
 		if err != nil || v.OverflowUint(n) {
 			return errNotPlain
 		}

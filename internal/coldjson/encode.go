@@ -74,6 +74,10 @@ func appendOwn(b []byte, v reflect.Value, t reflect.Type) ([]byte, bool, error) 
 		b, err := appendCompact(b, raw)
 		return b, true, err
 	}
+	if t == reflect.TypeFor[time.Time]() && v.CanInterface() {
+		out, err := v.Interface().(time.Time).AppendText(append(b, '"'))
+		return append(out, '"'), true, err
+	}
 	if v.CanAddr() && v.Kind() != reflect.Interface {
 		return appendMethod(b, v.Addr())
 	}

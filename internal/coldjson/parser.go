@@ -1,6 +1,7 @@
 package coldjson
 
 import (
+	"bytes"
 	"strings"
 	"unicode/utf8"
 )
@@ -52,32 +53,36 @@ func (p *parser) word(s string) error {
 	return nil
 }
 
-// text reads a string without escapes.
-func (p *parser) text() (string, error) {
+// text reads a string without escapes. It is a part of data: most are compared or
+// passed over, and need no memory of their own.
+func (p *parser) text() ([]byte, error) {
 	if err := p.take('"'); err != nil {
-		return "", err
+		return nil, err
 	}
 	start, ascii := p.pos, true
-	for ; p.pos < len(p.data); p.pos++ {
-		switch c := p.data[p.pos]; {
+	for i, c := range p.data[start:] {
+		if isPlainByte(c) && c < utf8.RuneSelf {
+			continue
+		}
+		switch {
 		case c == '"':
-			s := string(p.data[start:p.pos])
-			p.pos++
-			if !ascii && (!utf8.ValidString(s) || p.compact && strings.ContainsAny(s, "\u2028\u2029")) {
-				return "", errNotPlain
+			s := p.data[start : start+i]
+			p.pos = start + i + 1
+			if !ascii && (!utf8.Valid(s) || p.compact && bytes.ContainsAny(s, "\u2028\u2029")) {
+				return nil, errNotPlain
 			}
 			return s, nil
 		case c >= utf8.RuneSelf:
 			ascii = false
-		case c < ' ', c == '\\', p.compact && !isPlainByte(c):
-			return "", errNotPlain
+		case c < ' ', c == '\\', p.compact:
+			return nil, errNotPlain
 		}
 	}
-	return "", errNotPlain
+	return nil, errNotPlain
 }
 
 // number reads a number by the grammar of RFC 8259.
-func (p *parser) number() (string, error) {
+func (p *parser) number() ([]byte, error) {
 	start := p.pos
 	digits := func() bool {
 		from := p.pos
@@ -95,18 +100,18 @@ func (p *parser) number() (string, error) {
 	}
 	is("-")
 	if !is("0") && !digits() {
-		return "", errNotPlain
+		return nil, errNotPlain
 	}
 	if is(".") && !digits() {
-		return "", errNotPlain
+		return nil, errNotPlain
 	}
 	if is("eE") {
 		is("+-")
 		if !digits() {
-			return "", errNotPlain
+			return nil, errNotPlain
 		}
 	}
-	return string(p.data[start:p.pos]), nil
+	return p.data[start:p.pos], nil
 }
 
 // skip goes past any value.
@@ -116,7 +121,7 @@ func (p *parser) skip(depth int) error {
 	}
 	switch c := p.next(); c {
 	case '{':
-		return p.object(func(string) error { return p.skip(depth + 1) })
+		return p.object(func([]byte) error { return p.skip(depth + 1) })
 	case '[':
 		return p.list(func(int) error { return p.skip(depth + 1) })
 	case '"':
@@ -184,8 +189,8 @@ func (p *parser) escape() error {
 	return nil
 }
 
-// object calls each at the value of every name.
-func (p *parser) object(each func(name string) error) error {
+// object calls each at the value of every name, which is a part of data.
+func (p *parser) object(each func(name []byte) error) error {
 	p.pos++
 	if p.next() == '}' {
 		p.pos++
