@@ -27,7 +27,8 @@ type Asked interface {
 }
 
 // Heir is a Chained that knows what is left of an attachment without a record
-// of its part: by an ADD whose state was lost, or by the reference plugin.
+// of its part: by an ADD whose state was lost, or by the reference plugin. An ADD that
+// wanted nothing has no part either, so it is to find quickly that there is nothing.
 type Heir interface {
 	// Inherit is called by DEL while Wants is true. It removes what is left, and
 	// nothing of another attachment. What is absent is success. The container is

@@ -28,6 +28,15 @@ func parseConditions(v6 bool, args []string) ([]netops.PortCondition, error) {
 	return all, nil
 }
 
+// judge is the verdict that the words come to, "" for none.
+func judge(v6 bool, words []string) (string, error) {
+	conditions, err := parseConditions(v6, words)
+	if err != nil || len(conditions) == 0 {
+		return "", err
+	}
+	return netops.ConditionVerdict(v6, conditions)
+}
+
 // wordReader takes words from the front.
 type wordReader struct {
 	words []string

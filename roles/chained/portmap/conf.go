@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -111,11 +110,7 @@ func (c *Conf) Validate() error {
 }
 
 func (c *Conf) checkConditions(f *roles.Faults, path string, v6 bool, words []string) {
-	conditions, err := parseConditions(v6, words)
-	if err == nil && len(conditions) > 0 {
-		_, err = netops.ConditionVerdict(v6, conditions)
-	}
-	if err != nil {
+	if _, err := judge(v6, words); err != nil {
 		f.Addf(path, "%v", err)
 	}
 }
@@ -144,6 +139,9 @@ func (m Mapping) check(f *roles.Faults, path string) {
 // checkTwice reports ports that two mappings lead to different places. The same
 // mapping again is none: some runtimes give it once for each of a pod's containers.
 func (c *Conf) checkTwice(f *roles.Faults) {
+	if len(c.RuntimeConfig.PortMappings) < 2 {
+		return // most have one, whose ports all differ
+	}
 	type hostPort struct {
 		protocol string
 		port     int

@@ -20,16 +20,16 @@ import (
 // is of the container's other network, or of a former life, and leads there too.
 func foreignHolder(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) error {
 	for _, v4 := range []bool{true, false} {
-		mine := map[string][]port{}
-		for _, p := range ports {
-			if p.to.Is4() == v4 {
-				mine[p.protocol+strconv.Itoa(p.port)] = append(mine[p.protocol+strconv.Itoa(p.port)], p)
-			}
-		}
-		if len(mine) == 0 {
+		if !slices.ContainsFunc(ports, func(p port) bool { return p.to.Is4() == v4 }) {
 			continue
 		}
-		of := func(proto string, n uint16) []port { return mine[proto+strconv.Itoa(int(n))] }
+		var mine map[string][]port // of the family, for when there is one of another's
+		of := func(proto string, n uint16) []port {
+			if mine == nil {
+				mine = byNumber(ports, v4)
+			}
+			return mine[proto+strconv.Itoa(int(n))]
+		}
 		held, err := h.Net.ForeignPorts(ctx, !v4, func(proto string, n uint16) bool { return len(of(proto, n)) > 0 })
 		if err != nil {
 			return err
@@ -43,6 +43,18 @@ func foreignHolder(ctx context.Context, h *roles.Host, in *attach.Input, ports [
 		}
 	}
 	return nil
+}
+
+// byNumber lists the ports of one family by protocol and number ("tcp80").
+func byNumber(ports []port, v4 bool) map[string][]port {
+	all := map[string][]port{}
+	for _, p := range ports {
+		if p.to.Is4() == v4 {
+			at := p.protocol + strconv.Itoa(p.port)
+			all[at] = append(all[at], p)
+		}
+	}
+	return all
 }
 
 // CheckForeign wants of what the reference plugin made as many rules as there

@@ -222,15 +222,13 @@ func (r *role) wireSources(w *attach.Wiring, in *attach.Input, end netip.Prefix)
 // wirePorts leads the ports to the container. Connections of UDP that were
 // tracked before a port was mapped, or are after, would go on as they began.
 func (r *role) wirePorts(w *attach.Wiring, in *attach.Input, ports []port) error {
-	judged := map[string]string{}
-	for family, words := range map[string][]string{"4": r.conf.ConditionsV4, "6": r.conf.ConditionsV6} {
-		conditions, err := parseConditions(family == "6", words)
-		if err == nil && len(conditions) > 0 {
-			judged[family], err = netops.ConditionVerdict(family == "6", conditions)
-		}
-		if err != nil {
-			return &roles.ConfError{Path: "conditionsV" + family, Reason: err.Error()}
-		}
+	four, err := judge(false, r.conf.ConditionsV4)
+	if err != nil {
+		return &roles.ConfError{Path: "conditionsV4", Reason: err.Error()}
+	}
+	six, err := judge(true, r.conf.ConditionsV6)
+	if err != nil {
+		return &roles.ConfError{Path: "conditionsV6", Reason: err.Error()}
 	}
 	seen := map[string]bool{}
 	for _, p := range ports {
@@ -239,7 +237,11 @@ func (r *role) wirePorts(w *attach.Wiring, in *attach.Input, ports []port) error
 			continue // the same mapping again
 		}
 		seen[name] = true
-		if verdict := judged[familyOf(p.to)]; verdict != "" {
+		verdict := four
+		if p.to.Is6() {
+			verdict = six
+		}
+		if verdict != "" {
 			w.Spec.Add(p.element(in, "_if", verdict))
 		}
 		w.Spec.Add(p.element(in, "", p.to.String(), strconv.Itoa(p.toPort)))
