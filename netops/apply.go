@@ -65,7 +65,8 @@ func (st Step) check() (object, error) {
 // Apply makes planned changes, in order. The first failure undoes, in reverse,
 // what this call did, as far as the changes have inverses; the error wraps
 // ErrExists, ErrConflict, ErrNotSupported, ErrPermission, ErrInvalid or
-// ErrBusy where one fits, and what went wrong while undoing.
+// ErrBusy where one fits, and what went wrong while undoing. A bridge that others made
+// anew since the Plan right before is an error too: another Plan finds it.
 func (n *Net) Apply(ctx context.Context, changes []Change, container *Namespace) error {
 	for _, c := range changes {
 		if _, err := c.Do.check(); err != nil {
@@ -73,6 +74,9 @@ func (n *Net) Apply(ctx context.Context, changes []Change, container *Namespace)
 		}
 	}
 	a := &applier{session: n.session(container)}
+	if n.planned != nil {
+		a.index, n.planned = n.planned, nil
+	}
 	err := a.run(ctx, changes)
 	if err == nil || len(a.done) == 0 {
 		return err

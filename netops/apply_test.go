@@ -339,3 +339,54 @@ func TestTwoAttachmentsOfOneContainer(t *testing.T) {
 		t.Errorf("addresses: %s", out)
 	}
 }
+
+// TestApplyMasterChanged makes a port of a bridge that went, or was made anew, after
+// the plan.
+func TestApplyMasterChanged(t *testing.T) {
+	ctx := context.Background()
+	bridge := netops.Spec{Objects: []netops.Object{&netops.Link{In: netops.Host, Shared: true, Name: "brmoved", Kind: "bridge"}}}
+	veth := &netops.Link{
+		In: netops.Host, Name: "vethmoved", Kind: "veth", Master: "brmoved", Alias: testLabel,
+		Peer: &netops.Peer{In: netops.Container, Name: "eth0"},
+	}
+	port := netops.Spec{Objects: append(bridge.Objects, veth)}
+	for name, test := range map[string]struct {
+		again bool
+		want  error
+	}{
+		"gone":      {false, netops.ErrNotExist},
+		"made anew": {true, netops.ErrBusy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clean(t, bridge)
+			t.Cleanup(func() { clean(t, bridge) })
+			n, other, box := newNet(t, nil), newNet(t, nil), netopstest.New(t)
+			ns := open(t, n, box)
+			if err := n.Ensure(ctx, bridge, nil); err != nil {
+				t.Fatal(err)
+			}
+			changes, err := n.Plan(ctx, port, ns)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := other.Undo(ctx, netops.SharedInverses(bridge), nil); err != nil {
+				t.Fatal(err)
+			}
+			if test.again {
+				// A stranger's: one of ours has the index again.
+				if out, err := exec.Command("ip", "link", "add", "brmoved", "type", "bridge").CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+			}
+			if err := n.Apply(ctx, changes, ns); !errors.Is(err, test.want) || !strings.Contains(err.Error(), "brmoved") {
+				t.Errorf("Apply: %v, not %v", err, test.want)
+			}
+			if _, err := n.Link(ctx, nil, veth.Name); !errors.Is(err, netops.ErrNotExist) {
+				t.Errorf("the port is left: %v", err)
+			}
+			if err := errors.Join(n.Ensure(ctx, port, ns), n.Remove(ctx, port, ns)); err != nil {
+				t.Errorf("once more: %v", err)
+			}
+		})
+	}
+}

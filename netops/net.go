@@ -32,6 +32,9 @@ type Net struct {
 	probe Probe
 	host  *Namespace
 	nft   *nft
+	// planned are the indexes of the host's links that the last Plan read, for the
+	// Apply of it.
+	planned map[linkRef]int
 	// byName are the named namespaces that were opened.
 	byName map[string]*Namespace
 	// iptables is Options.IPTables.

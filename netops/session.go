@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 )
 
 // linkRef names a link in one of the namespaces.
@@ -37,6 +38,12 @@ type session struct {
 
 func (n *Net) session(container *Namespace) *session {
 	return &session{net: n, container: container, made: map[linkRef]bool{}, lasting: map[linkRef]bool{}, index: map[linkRef]int{}}
+}
+
+// hostIndexes are the indexes of the host's links that were read.
+func (s *session) hostIndexes() map[linkRef]int {
+	maps.DeleteFunc(s.index, func(ref linkRef, _ int) bool { return ref.in != Host })
+	return s.index
 }
 
 // namespace is the one that p stands for.

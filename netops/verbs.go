@@ -35,6 +35,7 @@ func (n *Net) Plan(ctx context.Context, spec Spec, container *Namespace) ([]Chan
 			all = append(all, c)
 		}
 	}
+	n.planned = s.hostIndexes()
 	return flowsLast(all), nil
 }
 

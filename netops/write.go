@@ -1,6 +1,7 @@
 package netops
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -270,5 +271,23 @@ func (w *write) settle(ctx context.Context, st Step, err error) error {
 	if l, ok := o.(*Link); ok && st.Verb == VerbAdd && l.hasParent() && errors.Is(err, unix.EBUSY) {
 		return l.parentBusy()
 	}
+	if l, ok := o.(*Link); ok && l.Master != "" && errors.Is(err, unix.EINVAL) {
+		return cmp.Or(w.masterChanged(ctx, l), describeStep(st, err))
+	}
 	return describeStep(st, err)
+}
+
+// masterChanged is the error for a link whose master is another than when the plan
+// looked, or none any more: the kernel only calls its index invalid.
+func (w *write) masterChanged(ctx context.Context, l *Link) error {
+	ref := linkRef{l.In, l.Master}
+	index := w.index[ref]
+	have, err := w.link(ctx, l.In, l.Master)
+	switch {
+	case err != nil:
+		return fmt.Errorf("master of %s: %w", l.title(), err)
+	case have.index != index:
+		return fmt.Errorf("master of %s: link %q was made anew meanwhile: %w", l.title(), l.Master, ErrBusy)
+	}
+	return nil
 }
