@@ -227,20 +227,15 @@ func (c *nft) tables(ctx context.Context, family byte) ([]string, error) {
 		return nil, err
 	}
 	m := nftMessage{kind: unix.NFT_MSG_GETTABLE, flags: unix.NLM_F_DUMP, family: family}
-	for range nftReads {
-		var names []string
-		var damaged error
-		err := conn.query(ctx, m, func(attrs []byte) {
-			damaged = errors.Join(damaged, eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-				if ad.Type() == unix.NFTA_TABLE_NAME {
-					names = append(names, untilNUL(ad.Bytes()))
-				}
-				return nil
-			}))
-		})
-		if !errors.Is(err, errInterrupted) && !errors.Is(err, unix.EINTR) {
-			return names, errors.Join(err, damaged)
-		}
-	}
-	return nil, fmt.Errorf("%w: nftables is being changed all the time", ErrBusy)
+	var names []string
+	var damaged error
+	err = conn.dump(ctx, m, func() { names, damaged = nil, nil }, func(attrs []byte) {
+		damaged = errors.Join(damaged, eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+			if ad.Type() == unix.NFTA_TABLE_NAME {
+				names = append(names, untilNUL(ad.Bytes()))
+			}
+			return nil
+		}))
+	})
+	return names, errors.Join(err, damaged)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -124,24 +123,19 @@ func (c *nftConn) foreignRules(ctx context.Context, t nftTable, chain string) ([
 	if err != nil {
 		return nil, err
 	}
-	for range nftReads {
-		var rules []foreignRule
-		var damaged error
-		err := c.query(ctx, m, func(attrs []byte) {
-			r, err := decodeForeignRule(t, attrs)
-			rules, damaged = append(rules, r), errors.Join(damaged, err)
-		})
-		switch {
-		case errors.Is(err, errInterrupted), errors.Is(err, unix.EINTR):
-		case errors.Is(err, unix.ENOENT):
-			return nil, nil
-		case err != nil:
-			return nil, err
-		default:
-			return rules, damaged
-		}
+	var rules []foreignRule
+	var damaged error
+	err = c.dump(ctx, m, func() { rules, damaged = nil, nil }, func(attrs []byte) {
+		r, err := decodeForeignRule(t, attrs)
+		rules, damaged = append(rules, r), errors.Join(damaged, err)
+	})
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil, nil
+	case err != nil:
+		return nil, err
 	}
-	return nil, fmt.Errorf("%w: nftables is being changed all the time", ErrBusy)
+	return rules, damaged
 }
 
 // decodeForeignRule reads the attributes of one NFT_MSG_NEWRULE.

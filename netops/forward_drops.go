@@ -19,9 +19,10 @@ func (n *Net) ForwardDrops(ctx context.Context) ([]string, error) {
 	}
 	var names []string
 	for _, family := range []byte{unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
+		others := len(names)
 		var damaged error
 		m := nftMessage{kind: unix.NFT_MSG_GETCHAIN, flags: unix.NLM_F_DUMP, family: family}
-		err := conn.query(ctx, m, func(attrs []byte) {
+		err := conn.dump(ctx, m, func() { names, damaged = names[:others], nil }, func(attrs []byte) {
 			c, err := decodeBaseChain(attrs)
 			damaged = errors.Join(damaged, err)
 			isIPTables := family != unix.NFPROTO_INET && c.table == "filter" && c.name == hookChain
@@ -29,7 +30,7 @@ func (n *Net) ForwardDrops(ctx context.Context) ([]string, error) {
 				names = append(names, nftTable{family, printable(c.table)}.String()+" "+printable(c.name))
 			}
 		})
-		if err = errors.Join(err, damaged); err != nil && !errors.Is(err, errInterrupted) {
+		if err = errors.Join(err, damaged); err != nil {
 			return nil, kernelError(err, "list nftables chains")
 		}
 	}

@@ -34,18 +34,12 @@ func (t *nftFilter) read(ctx context.Context, admin string) (*filterState, error
 	if err != nil {
 		return nil, err
 	}
-	for range nftReads {
-		st := &filterState{chains: map[string]*filterChain{}}
-		if st.generation, err = conn.generation(ctx); err != nil {
-			return nil, t.describe(err)
-		}
-		err := t.readChains(ctx, st, hookChain, cniChain, admin)
-		if errors.Is(err, errInterrupted) || errors.Is(err, unix.EINTR) {
-			continue
-		}
-		return st, t.describe(err)
+	// What changes after this is refused by a commit that names it.
+	st := &filterState{chains: map[string]*filterChain{}}
+	if st.generation, err = conn.generation(ctx); err != nil {
+		return nil, t.describe(err)
 	}
-	return nil, fmt.Errorf("%w: nftables is being changed all the time", ErrBusy)
+	return st, t.describe(t.readChains(ctx, st, hookChain, cniChain, admin))
 }
 
 func (t *nftFilter) describe(err error) error {
@@ -96,7 +90,7 @@ func (t *nftFilter) readRules(ctx context.Context, chain string) ([]*heldRule, e
 	}
 	var rules []*heldRule
 	var damaged error
-	err = t.nft.conn.query(ctx, m, func(attrs []byte) {
+	err = t.nft.conn.dump(ctx, m, func() { rules, damaged = nil, nil }, func(attrs []byte) {
 		h, err := decodeRule(attrs)
 		rules, damaged = append(rules, h), errors.Join(damaged, err)
 	})

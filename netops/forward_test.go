@@ -267,6 +267,48 @@ func TestForwardPolicy(t *testing.T) {
 	}
 }
 
+// TestForwardPolicyChanging: what is being changed is read again until it stood still.
+func TestForwardPolicyChanging(t *testing.T) {
+	n := freshNet(t)
+	host := openNamespaceHere(t)
+	ruleset := strings.Builder{}
+	ruleset.WriteString("table ip filter { chain OTHER { }\nchain FORWARD { type filter hook forward priority 0 ;\n")
+	for i := range 200 {
+		fmt.Fprintf(&ruleset, "iifname x%d accept\n", i)
+	}
+	ruleset.WriteString("drop\n}\n}\n")
+	if _, err := programs(t.Context(), "nft", []string{"-f", "-"}, ruleset.String()); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if err := unix.Setns(host, unix.CLONE_NEWNET); err != nil {
+			t.Error(err)
+		}
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := programs(t.Context(), "nft", []string{"add rule ip filter OTHER accept"}, ""); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 300 {
+		if have, err := n.ForwardPolicy(t.Context(), false); err != nil || !have.Refused {
+			t.Errorf("%+v, %v", have, err)
+			break
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
 // TestForwardInvalid: what no kernel or iptables would take is refused.
 func TestForwardInvalid(t *testing.T) {
 	for _, f := range []Forward{

@@ -54,7 +54,7 @@ func (t *nftFilter) chainNames(ctx context.Context) ([]string, error) {
 	}
 	var names []string
 	var damaged error
-	err = t.nft.conn.query(ctx, m, func(attrs []byte) {
+	err = t.nft.conn.dump(ctx, m, func() { names, damaged = nil, nil }, func(attrs []byte) {
 		var table, chain string
 		damaged = errors.Join(damaged, eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
 			switch ad.Type() {

@@ -165,22 +165,16 @@ func (c *nft) read(ctx context.Context, s *nftSet, m nftMessage) ([]*entry, erro
 	if err != nil {
 		return nil, err
 	}
-	for range nftReads {
-		var entries []*entry
-		var damaged error
-		err := conn.query(ctx, m, func(attrs []byte) {
-			some, err := decodeEntries(s, attrs)
-			entries, damaged = append(entries, some...), errors.Join(damaged, err)
-		})
-		switch {
-		case errors.Is(err, errInterrupted), errors.Is(err, unix.EINTR):
-		case err != nil:
-			return nil, err
-		default:
-			return entries, damaged
-		}
+	var entries []*entry
+	var damaged error
+	err = conn.dump(ctx, m, func() { entries, damaged = nil, nil }, func(attrs []byte) {
+		some, err := decodeEntries(s, attrs)
+		entries, damaged = append(entries, some...), errors.Join(damaged, err)
+	})
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("%w: nftables is being changed all the time", ErrBusy)
+	return entries, damaged
 }
 
 // add makes the elements, all or none, and on demand what they live in. An

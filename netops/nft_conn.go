@@ -121,6 +121,17 @@ func (c *nftConn) awaitCommit(ctx context.Context, begin, last uint32) error {
 	}
 }
 
+// dump is query for a dump: one that changes interrupt is begun again, after reset.
+func (c *nftConn) dump(ctx context.Context, m nftMessage, reset func(), each func(attrs []byte)) error {
+	for range nftReads {
+		reset()
+		if err := c.query(ctx, m, each); !errors.Is(err, errInterrupted) && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: nftables is being changed all the time", ErrBusy)
+}
+
 // query sends one request and calls each for every message of the answer,
 // with the attributes behind struct nfgenmsg. Dumps may fail with errInterrupted.
 func (c *nftConn) query(ctx context.Context, m nftMessage, each func(attrs []byte)) error {
