@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -78,15 +77,15 @@ func (n *Neigh) plan(ctx context.Context, s *session) ([]Change, error) {
 		}
 		return []Change{c}, nil
 	}
-	have, err := s.neighbours(ctx, n.In, n.Link, n.FDB)
+	have, there, err := s.neighbour(ctx, n)
 	if err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(have, n.sameKey); i >= 0 && !n.Replace {
-		if n.Shared && sameMAC(n.MAC, have[i].mac) {
+	if there && !n.Replace {
+		if n.Shared && sameMAC(n.MAC, have.mac) {
 			return nil, nil
 		}
-		return nil, fmt.Errorf("%s %w: lladdr %s", n, ErrExists, have[i].mac)
+		return nil, fmt.Errorf("%s %w: lladdr %s", n, ErrExists, have.mac)
 	}
 	if !n.Shared {
 		c.Undo = &Step{VerbDel, n}
@@ -94,26 +93,17 @@ func (n *Neigh) plan(ctx context.Context, s *session) ([]Change, error) {
 	return []Change{c}, nil
 }
 
-// sameKey tells whether there can be only one of the two.
-func (n *Neigh) sameKey(have neighState) bool {
-	if n.FDB {
-		return sameMAC(n.MAC, have.mac) && n.IP == have.ip
-	}
-	return n.IP == have.ip
-}
-
 func (n *Neigh) verify(ctx context.Context, s *session) ([]Difference, error) {
-	have, err := s.neighbours(ctx, n.In, n.Link, n.FDB)
+	have, there, err := s.neighbour(ctx, n)
 	if err != nil && !errors.Is(err, ErrNotExist) {
 		return nil, err
 	}
-	i := slices.IndexFunc(have, n.sameKey)
-	if i < 0 {
+	if !there {
 		return absentIf(nil, n)
 	}
 	d := differences{object: n}
-	if !sameMAC(n.MAC, have[i].mac) {
-		d.compare("lladdr", n.MAC, have[i].mac.String())
+	if !sameMAC(n.MAC, have.mac) {
+		d.compare("lladdr", n.MAC, have.mac.String())
 	}
 	return d.list, nil
 }
@@ -157,33 +147,52 @@ type neighState struct {
 	mac net.HardwareAddr
 }
 
-// neighbours reads a link's permanent neighbours, or its static forwarding entries.
-func (s *session) neighbours(ctx context.Context, p Place, link string, fdb bool) ([]neighState, error) {
-	index, err := s.indexOf(ctx, p, link)
+// neighbour reads the permanent neighbour, or static forwarding entry, that is in n's
+// place.
+func (s *session) neighbour(ctx context.Context, n *Neigh) (have neighState, there bool, err error) {
+	index, err := s.indexOf(ctx, n.In, n.Link)
 	if err != nil {
-		return nil, err
+		return have, false, err
 	}
-	c, err := s.conn(p)
+	c, err := s.conn(n.In)
 	if err != nil {
-		return nil, err
+		return have, false, err
 	}
-	nd := &ndmsg{}
-	if fdb {
-		nd.family = unix.AF_BRIDGE
+	read := c.neighbour
+	if n.FDB {
+		read = c.forwarding
 	}
-	m := rtMessage{kind: unix.RTM_GETNEIGH, data: []nl.NetlinkRequestData{nd, nl.NewRtAttr(unix.NDA_IFINDEX, nl.Uint32Attr(uint32(index)))}}
-	if fdb { // the bridge's dump is filtered by the header, not by the attribute
-		nd.index, m.data = uint32(index), m.data[:1]
+	have, there, err = read(ctx, index, n)
+	return have, there, kernelError(err, fmt.Sprintf("read %s", n))
+}
+
+// neighbour asks for the one entry: a link may have one for each container.
+func (c *rtConn) neighbour(ctx context.Context, index int, n *Neigh) (have neighState, there bool, err error) {
+	nd := &ndmsg{family: family(n.IP), index: uint32(index)}
+	data, err := c.query(ctx, rtMessage{
+		kind: unix.RTM_GETNEIGH, data: []nl.NetlinkRequestData{nd, nl.NewRtAttr(unix.NDA_DST, n.IP.AsSlice())},
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return have, false, nil
 	}
-	var all []neighState
-	err = c.dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
-		n, ok, err := parseNeigh(data, index)
-		if ok {
-			all = append(all, n)
+	if err != nil {
+		return have, false, err
+	}
+	return parseNeigh(data, index)
+}
+
+// forwarding looks for an entry among all of the link: several may have its MAC. The
+// bridge's dump is filtered by the header.
+func (c *rtConn) forwarding(ctx context.Context, index int, n *Neigh) (have neighState, there bool, err error) {
+	m := rtMessage{kind: unix.RTM_GETNEIGH, data: []nl.NetlinkRequestData{&ndmsg{family: unix.AF_BRIDGE, index: uint32(index)}}}
+	err = c.dump(ctx, m, func() { there = false }, func(_ uint16, data []byte) error {
+		e, ok, err := parseNeigh(data, index)
+		if ok && sameMAC(n.MAC, e.mac) && n.IP == e.ip {
+			have, there = e, true
 		}
 		return err
 	})
-	return all, kernelError(err, fmt.Sprintf("list neighbours of %q", link))
+	return have, there, err
 }
 
 // parseNeigh reads the body of RTM_NEWNEIGH; not ok for entries of other
