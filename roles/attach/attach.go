@@ -83,6 +83,9 @@ type Input struct {
 	// Chained is the earlier plugin's result on ADD; nil when the role is the
 	// first of its list. A chained role has it on CHECK too, where it is Prev.
 	Chained *roles.Result
+	// Recorded tells an Heir that the attachment is ours, and only this role's
+	// part may be another plugin's.
+	Recorded bool
 	// Observed is what Observe read.
 	Observed any
 	// state is the state file that ADD began with.

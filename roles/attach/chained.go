@@ -173,7 +173,7 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 		return nil
 	}
 	in := newInput(req)
-	in.Prev, in.Chained = req.PrevResult, req.PrevResult
+	in.Prev, in.Chained, in.Recorded = req.PrevResult, req.PrevResult, rec != nil
 	if rec == nil {
 		return heir.Inherit(ctx, h, in, ns)
 	}

@@ -2,11 +2,13 @@ package firewall_test
 
 import (
 	"context"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/godbus/dbus/v5"
+	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
@@ -24,13 +26,19 @@ const (
 // mount and network namespaces.
 func startFirewalld(t testing.TB) *dbus.Conn {
 	t.Helper()
-	conn := bus.System(t)
-	bus.Serve(t, conn, firewalldBus, exec.Command("/usr/bin/python3", "/usr/sbin/firewalld", "--nofork", "--nopid"))
+	conn, _ := runFirewalld(t)
+	return conn
+}
+
+func runFirewalld(t testing.TB) (*dbus.Conn, *os.Process) {
+	t.Helper()
+	conn, program := bus.System(t), exec.Command("/usr/bin/python3", "/usr/sbin/firewalld", "--nofork", "--nopid")
+	bus.Serve(t, conn, firewalldBus, program)
 	var zones []string // it answers when its rules are made
 	if err := object(conn).Call(firewalldBus+".zone.getZones", 0).Store(&zones); err != nil {
 		t.Fatal(err)
 	}
-	return conn
+	return conn, program.Process
 }
 
 func object(conn *dbus.Conn) dbus.BusObject { return conn.Object(firewalldBus, firewalldPath) }
@@ -130,6 +138,19 @@ func TestFirewalldOwners(t *testing.T) {
 	if have := sources(t, conn, "trusted"); have != "" {
 		t.Errorf("left: %s", have)
 	}
+}
+
+// TestFirewalldSilent: who was never told of a container is not asked when it goes,
+// even if it began meanwhile; it may not answer.
+func TestFirewalldSilent(t *testing.T) {
+	w := newWorld(t)
+	a := w.attach("a", 1, `{}`)
+	_, firewalld := runFirewalld(t)
+	if err := firewalld.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer firewalld.Signal(unix.SIGCONT) //nolint:errcheck // it is ended next
+	w.del(a)
 }
 
 // TestFirewalldGone: without firewalld DEL succeeds, and what asks for it fails

@@ -22,15 +22,26 @@ func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	if err != nil || len(mine) == 0 {
 		return err
 	}
+	if in.Recorded {
+		// Most likely our ADD wanted nothing. What is left of the reference's would be
+		// a source of firewalld, which may not answer: GC sees to that.
+		return r.removeForeignRules(ctx, h, mine)
+	}
 	return r.removeForeign(ctx, h, mine)
+}
+
+// removeForeignRules removes iptables' rules that the reference plugin made for
+// addresses.
+func (r *role) removeForeignRules(ctx context.Context, h *roles.Host, addresses []netip.Addr) error {
+	if !r.conf.accepts(iptables) {
+		return nil
+	}
+	return h.Net.RemoveForeignForward(ctx, addresses)
 }
 
 // removeForeign removes what the reference plugin made for addresses.
 func (r *role) removeForeign(ctx context.Context, h *roles.Host, addresses []netip.Addr) error {
-	var errs []error
-	if r.conf.accepts(iptables) {
-		errs = append(errs, h.Net.RemoveForeignForward(ctx, addresses))
-	}
+	errs := []error{r.removeForeignRules(ctx, h, addresses)}
 	if !r.conf.accepts(firewalld) {
 		return errors.Join(errs...)
 	}
