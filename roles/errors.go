@@ -43,7 +43,7 @@ var (
 	// process exits with 2 (code 117). Usagef makes one.
 	ErrUsage = errors.New("called in the wrong way")
 	// ErrPartial: the call takes a part of the program that is not initialized for plugins'
-	// calls. It has done nothing, and is begun anew with the whole (Process.Partial of
+	// calls. It has done nothing that may not be done twice, and is begun anew with the whole (Process.Partial of
 	// package dispatch; code 118, which nobody sees).
 	ErrPartial = errors.New("more of the program is needed")
 	// ErrPanic: the role has a defect; what it did was undone (code 108).

@@ -140,7 +140,7 @@ type keptDir struct {
 }
 
 // inRunDir opens something in the run directory. The directory as it is kept may not
-// be the one at its path any more: who opened a file finds out by sameFile, once it
+// be the one at its path any more: who opened a file finds out by its path, once it
 // is locked, and calls forgetRunDir; an error is not believed before the directory was
 // opened anew.
 func (s *Store) inRunDir(mk bool, open func(at int) error) error {

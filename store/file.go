@@ -121,6 +121,13 @@ func (f *file) openLocked(w wait, write bool) (*opened, int64, error) {
 		if err != nil || o == nil {
 			return nil, 0, err
 		}
+		if o.db != nil && isHeld(uninterrupted(int(o.file.Fd()), exclusive().try)) {
+			// Who waits for the lock, maybe longer than this call, needs a file that
+			// bbolt does not close.
+			if err := o.unmap(); err != nil {
+				return nil, 0, errors.Join(err, o.close())
+			}
+		}
 		if err := w.acquire(o.file, exclusive()); err != nil {
 			o.file = nil // closed already, or by the call that still waits
 			return nil, 0, fmt.Errorf("lock %q: %w%s", f.path, errors.Join(err, o.close()), f.holder(err))

@@ -23,6 +23,10 @@ const (
 // noteHolder writes this process into the side file. It is done as well as
 // possible: a lock is good without it. A reader makes no file.
 func (f *file) noteHolder(o *opened, write bool) {
+	if o.holder != nil && isUnlinked(o.holder) {
+		_ = o.holder.Close()
+		o.holder = nil
+	}
 	if o.holder == nil {
 		flags := unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 		if write {
@@ -43,6 +47,12 @@ func (f *file) noteHolder(o *opened, write bool) {
 	line = append(line[:min(len(line), holderSize-1)], '\n')
 	line = append(line, bytes.Repeat([]byte{' '}, holderSize-len(line))...)
 	_, _ = unix.Pwrite(int(o.holder.Fd()), line, 0)
+}
+
+// isUnlinked tells whether an open file was removed.
+func isUnlinked(f *os.File) bool {
+	var st unix.Stat_t
+	return unix.Fstat(int(f.Fd()), &st) == nil && st.Nlink == 0
 }
 
 // holder is ": held by …" for an ErrBusy, as far as that is known.

@@ -75,14 +75,19 @@ func (f *file) rest(o *opened, wrote bool) error {
 }
 
 // renew drops what is known of the file's content if another process changed it
-// since. Each change has a meta page of its own. The lock stays: another descriptor
-// has it before bbolt closes this one, which it then finds closed already, or it would
-// give back the lock as well.
+// since. Each change has a meta page of its own. The lock stays.
 func (o *opened) renew(meta metaPage) error {
 	if o.meta == meta {
 		return nil
 	}
 	o.meta, o.memo = meta, o.memo.lasting()
+	return o.unmap()
+}
+
+// unmap ends bbolt's use of the file, which stays open, and locked if it was: another
+// descriptor has it before bbolt closes this one, which it then finds closed already,
+// or it would give back the lock as well.
+func (o *opened) unmap() error {
 	if o.db == nil {
 		return nil
 	}

@@ -2,12 +2,14 @@ package store_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -97,6 +99,34 @@ func TestIdleIsUnlocked(t *testing.T) {
 	if n := descriptors(t, a.Path()); n != 0 {
 		t.Errorf("%d descriptors of the file that was set aside", n)
 	}
+}
+
+// TestBusyAtRest: a call that gives up leaves whoever still waits for the lock with the
+// file, though it was open before; and who holds it is told, even if that note was removed.
+func TestBusyAtRest(t *testing.T) {
+	o := options(t)
+	o.LockTimeout = 30 * time.Millisecond
+	s, holder := store.New(o), store.New(o)
+	for _, each := range []*store.Store{s, holder} {
+		update(t, each, func(tx *store.Tx) error { return tx.PutAttachment(attachment(key("n", "c"))) })
+	}
+	view(t, s, func(*store.Tx) error { return nil })
+	if err := os.Remove(s.Path() + ".holder"); err != nil {
+		t.Fatal(err)
+	}
+	update(t, holder, func(*store.Tx) error {
+		err := s.View(t.Context(), func(*store.Tx) error { return nil })
+		if want := fmt.Sprintf("held by process %d", os.Getpid()); !errors.Is(err, store.ErrBusy) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, not %s", err, want)
+		}
+		// The holder's two, and the one of the call that waits.
+		if n := descriptors(t, s.Path()); n != 3 {
+			t.Errorf("%d descriptors while one waits", n)
+		}
+		return nil
+	})
+	o.LockTimeout = time.Minute
+	view(t, store.New(o), func(*store.Tx) error { return nil })
 }
 
 // TestOtherProgramsFields: fields that a newer program adds to a record between
