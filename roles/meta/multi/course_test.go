@@ -137,6 +137,20 @@ func TestDelAgain(t *testing.T) {
 	}
 }
 
+// A DEL that no ADD can have come before, by a configuration that names no network,
+// succeeds: a runtime would repeat it for ever.
+func TestDelNamesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.wish("b")
+	for _, conf := range []string{`{"cniVersion":"1.0.0","name":"multi","type":"multus"}`, `{"cniVersion":"1.0.0","name":"multi","type":"multus","delegates":[],"clusterNetwork":""}`} {
+		c := w.call("DEL")
+		c.Conf = conf
+		w.OK(c)
+		c.Verb = "ADD"
+		w.Fail(c, 7)
+	}
+}
+
 // GC: the runtime knows of eth0 only; every network gets its own list. Without a list
 // nothing happens.
 func TestGC(t *testing.T) {

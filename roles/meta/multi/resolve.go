@@ -113,6 +113,9 @@ func (r *resolver) first(ctx context.Context, w *wish.Wishes, chosen []wish.Plug
 		}
 		return nil, r.add("clusterNetwork", d, found, nil)
 	}
+	if len(r.conf.Delegates) == 0 {
+		return nil, nil // DEL goes on with what there is; ADD had an error before
+	}
 	return nil, r.inline(0, d)
 }
 
