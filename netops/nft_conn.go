@@ -19,10 +19,10 @@ const (
 	nftPatience = 30 * time.Second
 	// nftHeader is struct nlmsghdr and struct nfgenmsg.
 	nftHeader = unix.SizeofNlMsghdr + 4
-	// nftMaxReply is the most that the kernel puts in one datagram: of a dump, and
-	// of a reader with a buffer as large. It is Go's largest small object too: one
-	// above that would have the heap grow in many a call.
-	nftMaxReply = 32 << 10
+	// nftMaxReply is more than the kernel puts in one datagram of a dump (32 KiB less
+	// what it needs itself), and Go's largest small object, for which the heap need
+	// not grow.
+	nftMaxReply = 32<<10 - 8
 )
 
 // errInterrupted means that a dump was inconsistent (NLM_F_DUMP_INTR): try again.

@@ -79,11 +79,12 @@ func (t *startupThread) visit(ns *Namespace, f func() error) error {
 	t.away = true
 	defer func() { t.away = false }()
 	before := threads()
-	err := ns.enter(t.home, f)
-	if threads() != before && strayed() {
-		die()
-	}
-	return err
+	defer func() { // after a panic too: the process may go on to clean up
+		if threads() != before && strayed() {
+			die()
+		}
+	}()
+	return ns.enter(t.home, f)
 }
 
 // threads counts those that the runtime has made.

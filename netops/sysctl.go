@@ -65,9 +65,11 @@ const arpNotify = 22
 func (c *Sysctl) byRequest() (link string, value int, ok bool) {
 	link, isLink := strings.CutPrefix(c.Key, "net/ipv4/conf/")
 	link, isNotify := strings.CutSuffix(link, "/arp_notify")
-	value, err := strconv.Atoi(c.Value)
-	ok = isLink && isNotify && err == nil && !c.Optional && link != "all" && link != "default" && checkName(link) == nil
-	return link, value, ok
+	n, err := strconv.ParseInt(c.Value, 10, 32)
+	// Only what the file would show again: of the rest the file says what it takes.
+	isPlain := err == nil && strconv.FormatInt(n, 10) == c.Value
+	ok = isLink && isNotify && isPlain && !c.Optional && link != "all" && link != "default" && checkName(link) == nil
+	return link, int(n), ok
 }
 
 // messages is the request that writes the setting.

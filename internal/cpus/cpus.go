@@ -13,7 +13,8 @@ import (
 
 // All is for what runs on: a daemon, a command line. It takes the CPUs that the process may run on, and no more than
 // its cgroup's quota pays for, as the runtime does by itself at a start (https://go.dev/doc/go1.25#container-aware-gomaxprocs).
-// A program of `make build` leaves that out (internal/initorder): a plugin's call takes one CPU in any case.
+// A program of `make build` leaves that out (internal/initorder): a plugin's call takes one CPU in any case. Unlike the
+// runtime it looks once: a quota that is changed later counts from the next start.
 func All() {
 	runtime.SetDefaultGOMAXPROCS()
 	if n := quota("/"); n > 0 && n < runtime.GOMAXPROCS(0) {
