@@ -55,6 +55,13 @@ func (o *Overlay) programPeer(ctx context.Context, w *overlayWriter, p *overlayP
 			return err
 		}
 	}
+	if have, ok := o.have.routes[p.Subnet]; ok && p.tunnel && o.family == unix.AF_INET6 && o.linkOf(have) != p.hop.link {
+		// The tunnel's gateway is in the subnet: while a route leads there by another
+		// link, IPv6 refuses it on this one (net/ipv6/route.c, ip6_route_check_nh_onlink).
+		if err := w.add(ctx, overlayOp{kind: overlayRoute, del: true, dst: p.Subnet, protocol: have.protocol, priority: have.priority}); err != nil {
+			return err
+		}
+	}
 	if !o.noHops {
 		id, ok := o.have.ids[p.hop]
 		if !ok {
@@ -76,6 +83,14 @@ func (o *Overlay) programPeer(ctx context.Context, w *overlayWriter, p *overlayP
 	}
 	op.priority = o.priority()
 	return w.add(ctx, op)
+}
+
+// linkOf is the index of the link that a route leads to.
+func (o *Overlay) linkOf(r overlayRouteTo) int32 {
+	if r.id != 0 {
+		return o.have.hops[r.id].link
+	}
+	return r.hop.link
 }
 
 // freeHop is the next free number for a nexthop object.

@@ -218,6 +218,33 @@ func TestOverlayDirect(t *testing.T) {
 	}
 }
 
+// TestOverlayDirectAndBack: a peer that had a route on the link gets a tunnel in its place,
+// as after DirectRouting was taken out of the configuration, and the other way round.
+func TestOverlayDirectAndBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		net     overlayNet
+		classic bool
+	}{"IPv4": {net4(), false}, "IPv6": {net6(), false}, "IPv6 without nexthops": {net6(), true}} {
+		t.Run(name, func(t *testing.T) {
+			n := c.net
+			other := makeNodes(t, n)
+			at := echo(t, other, n)
+			o := openOverlay(t, n, OverlayOptions{NoNexthops: c.classic})
+			spec := n.spec()
+			for _, direct := range []bool{true, false, true, false} {
+				spec.Peers[0].Direct = direct
+				if r := apply(t, o, spec); r.Programmed != 1 || o.Peers()[0].Tunnelled == direct {
+					t.Fatalf("direct %v: %+v", direct, o.Peers())
+				}
+				settled(t, o, spec)
+			}
+			if !reach(t, n, at) {
+				t.Errorf("no answer: %+v", o.Peers())
+			}
+		})
+	}
+}
+
 // TestOverlayFlood: more happens than the socket has room for, and what matters comes last
 // and is not told: that something was lost is reason enough to look.
 func TestOverlayFlood(t *testing.T) {
