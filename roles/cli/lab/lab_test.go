@@ -19,6 +19,7 @@ import (
 	"github.com/cnibox/cnibox/roles/cli/lab"
 	"github.com/cnibox/cnibox/roles/dispatch"
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
+	"github.com/cnibox/cnibox/test/await"
 )
 
 func TestMain(m *testing.M) { netopstest.Main(m) }
@@ -74,9 +75,8 @@ func left(t *testing.T, l *lab.Lab) string {
 
 func nothingLeft(t *testing.T, l *lab.Lab) {
 	t.Helper()
-	if all := left(t, l); all != "" {
-		t.Fatalf("left are:\n%s", all)
-	}
+	// A process that was killed while it syncs a file ends when that is done.
+	await.Until(t, func() bool { return left(t, l) == "" }, func() string { return "left are:\n" + left(t, l) })
 }
 
 func quiet(string) {}
