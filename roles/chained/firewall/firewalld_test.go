@@ -2,6 +2,7 @@ package firewall_test
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -140,8 +141,26 @@ func TestFirewalldOwners(t *testing.T) {
 	}
 }
 
-// TestFirewalldSilent: who was never told of a container is not asked when it goes,
-// even if it began meanwhile; it may not answer.
+// TestFirewalldTold: what the reference's plugin told firewalld of a container that is
+// otherwise ours goes with it.
+func TestFirewalldTold(t *testing.T) {
+	w := newWorld(t)
+	conn := startFirewalld(t)
+	a := w.attached("a", 1, `{}`)
+	for _, addr := range a.addrs {
+		var zone string
+		if err := object(conn).Call(firewalldBus+".zone.addSource", 0, "trusted", netip.PrefixFrom(addr, addr.BitLen()).String()).Store(&zone); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.OK(verb(a.firewall, "DEL"))
+	if have := sources(t, conn, "trusted"); have != "" {
+		t.Errorf("left: %s", have)
+	}
+}
+
+// TestFirewalldSilent: a firewalld that began after a container, and does not answer,
+// does not keep it.
 func TestFirewalldSilent(t *testing.T) {
 	w := newWorld(t)
 	a := w.attach("a", 1, `{}`)

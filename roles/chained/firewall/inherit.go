@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"time"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
@@ -22,16 +23,28 @@ func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	if err != nil || len(mine) == 0 {
 		return err
 	}
-	if in.Recorded {
-		// Most likely our ADD wanted nothing. What is left of the reference's would be
-		// a source of firewalld, which may not answer: GC sees to that.
-		return r.removeForeignRules(ctx, h, mine)
+	if !in.Recorded {
+		return r.removeForeign(ctx, h, mine)
 	}
-	return r.removeForeign(ctx, h, mine)
+	// Most likely our ADD wanted nothing, and firewalld was never told: one that does
+	// not answer is not to keep the container.
+	asked, cancel := context.WithTimeout(ctx, guessPatience)
+	defer cancel()
+	if err := r.removeSources(asked, h, mine); err != nil {
+		h.Log.Warn("cannot see whether firewalld has the container's addresses as sources: if so, its next reload removes them", "error", err)
+	}
+	return r.removeForeignRules(ctx, h, mine)
 }
 
-// removeForeignRules removes iptables' rules that the reference plugin made for
-// addresses.
+// guessPatience bounds what firewalld is asked for on a guess.
+const guessPatience = 10 * time.Second
+
+// removeForeign removes what the reference plugin made for addresses.
+func (r *role) removeForeign(ctx context.Context, h *roles.Host, addresses []netip.Addr) error {
+	return errors.Join(r.removeForeignRules(ctx, h, addresses), r.removeSources(ctx, h, addresses))
+}
+
+// removeForeignRules removes its rules of iptables.
 func (r *role) removeForeignRules(ctx context.Context, h *roles.Host, addresses []netip.Addr) error {
 	if !r.conf.accepts(iptables) {
 		return nil
@@ -39,12 +52,12 @@ func (r *role) removeForeignRules(ctx context.Context, h *roles.Host, addresses 
 	return h.Net.RemoveForeignForward(ctx, addresses)
 }
 
-// removeForeign removes what the reference plugin made for addresses.
-func (r *role) removeForeign(ctx context.Context, h *roles.Host, addresses []netip.Addr) error {
-	errs := []error{r.removeForeignRules(ctx, h, addresses)}
+// removeSources removes its sources of firewalld.
+func (r *role) removeSources(ctx context.Context, h *roles.Host, addresses []netip.Addr) error {
 	if !r.conf.accepts(firewalld) {
-		return errors.Join(errs...)
+		return nil
 	}
+	var errs []error
 	for _, a := range addresses {
 		policy, err := h.Net.ForwardPolicy(ctx, a.Is6())
 		if err == nil && policy.Firewalld {
