@@ -66,7 +66,8 @@ func (st Step) check() (object, error) {
 // what this call did, as far as the changes have inverses; the error wraps
 // ErrExists, ErrConflict, ErrNotSupported, ErrPermission, ErrInvalid or
 // ErrBusy where one fits, and what went wrong while undoing. A bridge that others made
-// anew since the Plan right before is an error too: another Plan finds it.
+// anew since the Plan right before is an error too: another Plan finds it. One that was
+// only renamed since gets the port.
 func (n *Net) Apply(ctx context.Context, changes []Change, container *Namespace) error {
 	for _, c := range changes {
 		if _, err := c.Do.check(); err != nil {
