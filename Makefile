@@ -2,15 +2,8 @@
 
 SHELL   := /bin/sh
 GO      ?= go
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-# HTTP/1.1 is what etcd's gateway and API servers are spoken to with: HTTP/2 costs each start, and half a megabyte.
+# urfave_cli_no_docs leaves out a Markdown renderer. nethttpomithttp2 leaves out HTTP/2, which etcd's gateway and API servers do not need.
 TAGS    := urfave_cli_no_docs,nethttpomithttp2
-LDFLAGS := -s -w -X github.com/cnibox/cnibox/internal/entry.Version=$(VERSION)
-# Functions of these are not inlined: 1.8 MB of 17, for 3 % of a start.
-COLD    := crypto/... vendor/... net net/http/... net/url net/textproto text/... regexp/... math/big encoding/asn1 encoding/xml \
-	os/exec os/signal flag mime/... compress/... github.com/...
-# Of these they are after all: 0.1 MB, for a tenth of an ADD.
-HOT     := $(addprefix github.com/cnibox/cnibox/,internal/coldjson store roles/attach roles/node)
 # Tests, the demo and the benchmark never see the machine's own network.
 SANDBOX := unshare --net --mount --propagation private
 # One way to compile for all that is built here, so that each package is compiled once.
@@ -27,13 +20,10 @@ SWEEP   ?= 4
 
 build: bin/cnibox
 
-# Go's own cache decides what is rebuilt. Linked once more with its symbols, since what a plugin needs is to be initialized first.
+# Go's own cache decides what is rebuilt.
 .PHONY: bin/cnibox
-BUILD := $(GO) build -tags $(TAGS) $(COLD:%=-gcflags=%=-l) $(HOT:%=-gcflags=%=)
 bin/cnibox:
-	$(BUILD) -ldflags '$(filter-out -s,$(LDFLAGS))' -o $@.symbols .
-	$(BUILD) -ldflags '$(LDFLAGS)' -o $@ .
-	@$(GO) list -tags $(TAGS) -deps ./internal/entry | $(GO) run ./internal/initorder $@.symbols $@
+	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags='-s -w' -o $@ .
 
 # Modules are fetched here: the tests have no network.
 setup:

@@ -15,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata"
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
 )
@@ -27,7 +26,7 @@ func fetch(t *testing.T, name string, s *Sim) (*metadata.Reply, error) {
 	if !ok {
 		t.Fatalf("the role cloud has no provider %q", name)
 	}
-	return p.Fetch(t.Context(), metadata.Query{URL: s.URL(), Web: online.Web{}})
+	return p.Fetch(t.Context(), metadata.Query{URL: s.URL()})
 }
 
 // randomNode is a node that every cloud could have: up to four interfaces with a
@@ -232,7 +231,7 @@ func TestFaultsRead(t *testing.T) {
 				do(t, s, "break", kind)
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 				provider, _ := metadata.Lookup(p.name)
-				if _, err := provider.Fetch(ctx, metadata.Query{URL: s.URL(), Web: online.Web{}}); err == nil {
+				if _, err := provider.Fetch(ctx, metadata.Query{URL: s.URL()}); err == nil {
 					t.Errorf("%s: it was read in no time", kind)
 				}
 				cancel()
