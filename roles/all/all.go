@@ -7,7 +7,6 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all/plugins"
 	"github.com/cnibox/cnibox/roles/daemon/agent"
-	"github.com/cnibox/cnibox/roles/daemon/cloudsim"
 	"github.com/cnibox/cnibox/roles/daemon/dhcp"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 	"github.com/cnibox/cnibox/roles/meta/multi"
@@ -19,7 +18,6 @@ func Table() roles.Table {
 	t := append(plugins.Table(online.Web{}, dhcp.Daemon{}),
 		multi.Role(),
 		agent.Role(),
-		cloudsim.Role(),
 	)
 	kinds := []roles.Kind{roles.Interface, roles.IPAM, roles.Chained, roles.Meta, roles.Daemon}
 	slices.SortStableFunc(t, func(a, b roles.Role) int { return slices.Index(kinds, a.Kind) - slices.Index(kinds, b.Kind) })
