@@ -10,7 +10,6 @@ import (
 	"github.com/cnibox/cnibox/roles/chained/tuning"
 	"github.com/cnibox/cnibox/roles/chained/vrf"
 	"github.com/cnibox/cnibox/roles/daemon/agent"
-	"github.com/cnibox/cnibox/roles/daemon/cloudsim"
 	"github.com/cnibox/cnibox/roles/iface/azurevnet"
 	"github.com/cnibox/cnibox/roles/iface/bridge"
 	"github.com/cnibox/cnibox/roles/iface/dummy"
@@ -61,6 +60,5 @@ func Table() roles.Table {
 		multi.Role(),
 
 		agent.Role(),
-		cloudsim.Role(),
 	}
 }

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 
+	"github.com/cnibox/cnibox/test/cloudsim"
 	"github.com/cnibox/cnibox/test/internal/stage"
 )
 
@@ -25,9 +23,6 @@ const (
 	// pods is how many addresses the node has for them.
 	pods = 30
 )
-
-// control is the simulator's socket.
-const control = "/run/fabric/cloud-sim.sock"
 
 // cloud makes Azure's network, with the node and another machine at it. It takes
 // frames of the interface's own MAC only, and answers ARP for everybody itself.
@@ -104,35 +99,11 @@ func fabricSettings() error {
 	return errors.Join(errs...)
 }
 
-// simulate starts the metadata service in the fabric, and ends it by the function.
-func (d *demo) simulate() (stop func() error, err error) {
-	cmd := exec.CommandContext(d.Ctx, d.Cnibox, "cloud-sim", "azure", "-control", control)
-	cmd.Env = append(os.Environ(), "CNIBOX_RUN_DIR=/run/fabric/run", "CNIBOX_STATE_DIR=/run/fabric/state")
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := stage.InNetns("fabric", cmd.Start); err != nil {
-		return nil, err
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	stop = func() error {
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			return err
-		}
-		return <-ended
-	}
-	err = d.Until("cloud-sim", func() (bool, error) {
-		select {
-		case err := <-ended:
-			ended <- err
-			return false, fmt.Errorf("cloud-sim ended: %w: %s", err, &said)
-		default:
-		}
-		_, err := os.Stat(control)
-		return err == nil, nil
+// simulate starts Azure's metadata service in the fabric. The caller closes it.
+func (d *demo) simulate() (sim *cloudsim.Sim, err error) {
+	err = stage.InNetns("fabric", func() (err error) {
+		sim, err = cloudsim.Start(d.Ctx, cloudsim.Options{Providers: []string{"azure"}})
+		return err
 	})
-	if err != nil {
-		return nil, errors.Join(err, stop())
-	}
-	return stop, nil
+	return sim, err
 }

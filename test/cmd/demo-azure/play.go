@@ -10,6 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/cnibox/cnibox/test/cloudsim"
 	"github.com/cnibox/cnibox/test/internal/stage"
 )
 
@@ -62,16 +63,16 @@ func (d *demo) play() error {
 	if err != nil {
 		return err
 	}
-	stop, err := d.simulate()
+	sim, err := d.simulate()
 	if err != nil {
 		return err
 	}
 	for _, step := range []func() error{d.metadata, d.install, d.five, d.bridge, d.wiring, d.pool, d.ping, d.exhaust, d.undo} {
 		if err := step(); err != nil {
-			return errors.Join(err, stop())
+			return errors.Join(err, sim.Close())
 		}
 	}
-	return d.left(host, before, stop)
+	return d.left(host, before, sim)
 }
 
 // in runs cnibox on the node.
@@ -88,7 +89,7 @@ func (d *demo) show(name string, args ...string) error {
 
 // metadata shows what the cloud tells of the node.
 func (d *demo) metadata() error {
-	stage.Say("What Azure tells this node: cnibox cloud-sim azure, at " + wireserver)
+	stage.Say("What Azure tells this node, at " + wireserver)
 	const url = "http://" + wireserver + "/machine/plugins?comp=nmagent&type=getinterfaceinfov1"
 	out, err := d.Output("node", "busybox", "wget", "-q", "-O", "-", url)
 	if err != nil {
@@ -269,17 +270,17 @@ func (d *demo) undo() error {
 }
 
 // left shows that the node, and then the machine, is as it was.
-func (d *demo) left(host, before string, stop func() error) error {
+func (d *demo) left(host, before string, sim *cloudsim.Sim) error {
 	stage.Say("What is left")
 	after, err := d.Left("node")
 	if err != nil {
-		return errors.Join(err, stop())
+		return errors.Join(err, sim.Close())
 	}
 	if after != before {
-		return errors.Join(fmt.Errorf("something is left on the node:\n%s\nbefore there was:\n%s", after, before), stop())
+		return errors.Join(fmt.Errorf("something is left on the node:\n%s\nbefore there was:\n%s", after, before), sim.Close())
 	}
 	fmt.Println("  on the node nothing: links, addresses, routes and packet filter rules are as before")
-	if err := stop(); err != nil {
+	if err := sim.Close(); err != nil {
 		return err
 	}
 	if _, err := d.Output("", "ip", "-all", "netns", "delete"); err != nil {

@@ -1,4 +1,4 @@
-// Package docs checks that the README says what is.
+// Package docs checks that README, examples and the design page agree with the code.
 package docs
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 )
 
-var update = flag.Bool("update", false, "rewrite the README's generated parts")
+var update = flag.Bool("update", false, "rewrite the generated parts of README.md and docs/design.md")
 
 const readme = "../../../README.md"
 
@@ -28,14 +28,14 @@ func TestReadme(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatal("README.md is out of date: go test ./test/suites/docs -update")
+		t.Fatal("README.md is out of date: run 'go test ./test/suites/docs -update'")
 	}
 	if err := os.WriteFile(readme, []byte(want), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// rolesTable is the table of every role, from the table that the binary has.
+// rolesTable is the table of every role of the binary.
 func rolesTable() string {
 	var b strings.Builder
 	b.WriteString("| type | kind | what it does | matches | capabilities | CNI_ARGS |\n|---|---|---|---|---|---|\n")
@@ -46,21 +46,21 @@ func rolesTable() string {
 	return b.String()
 }
 
+// replaceBlock replaces what is between two marks.
 func replaceBlock(t *testing.T, text, start, end, with string) string {
 	t.Helper()
 	before, rest, ok := strings.Cut(text, start)
 	_, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("README.md has no %s … %s", start, end)
+		t.Fatalf("the page has no %s … %s", start, end)
 	}
 	return before + start + "\n" + with + end + after
 }
 
-// shown is a block that shows a file: a comment with the file's name, then the
-// fenced contents.
+// shown matches a block that shows a file: a comment with the file's name, then the fenced contents.
 var shown = regexp.MustCompile("(?s)<!-- file:(\\S+) -->\n```json\n.*?```\n")
 
-// files fills in every file that the README shows.
+// files fills in the contents of every file that the README shows.
 func files(t *testing.T, text string) string {
 	t.Helper()
 	n := 0

@@ -16,48 +16,47 @@ const (
 )
 
 var (
-	// exampleRow is a line of docs/examples.md: the file, its link, its plugins, what it is for.
+	// exampleRow matches a line of docs/examples.md: file, link, plugins, purpose.
 	exampleRow = regexp.MustCompile(`(?m)^\| \[([^\]]+)\]\(([^)]+)\) \| ([^|]*?) ?\| ([^|]+) \|$`)
-	// pluginType is a plugin in a configuration, whether JSON or JSON within YAML.
+	// pluginType matches a plugin's type in JSON, also in JSON within YAML.
 	pluginType = regexp.MustCompile(`"type": *"([^"]+)"`)
 	execStart  = regexp.MustCompile(`(?m)^ExecStart=/opt/cni/bin/(\S+)`)
 )
 
-// TestExamples: docs/examples.md tells of every file of examples/ what it is for,
-// and names the plugins that are in it.
+// TestExamples: docs/examples.md has a line for every file of examples/, with the plugins that the file names.
 func TestExamples(t *testing.T) {
 	page, err := os.ReadFile(examplesPage)
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := map[string]string{}
+	listed := map[string]string{}
 	for _, row := range exampleRow.FindAllStringSubmatch(string(page), -1) {
 		name, link, plugins := row[1], row[2], row[3]
 		if link != "../examples/"+name {
-			t.Errorf("%s leads to %s", name, link)
+			t.Errorf("the link of %s is %s", name, link)
 		}
-		if _, twice := told[name]; twice {
-			t.Errorf("%s is told twice", name)
+		if _, twice := listed[name]; twice {
+			t.Errorf("%s is listed twice", name)
 		}
-		told[name] = plugins
+		listed[name] = plugins
 	}
 	for _, name := range exampleFiles(t) {
-		plugins, ok := told[name]
-		delete(told, name)
+		plugins, ok := listed[name]
+		delete(listed, name)
 		if !ok {
-			t.Errorf("docs/examples.md does not tell what %s is for", name)
+			t.Errorf("docs/examples.md does not list %s", name)
 			continue
 		}
 		if want := pluginsOf(t, name); plugins != want {
 			t.Errorf("%s: docs/examples.md has the plugins %q, the file %q", name, plugins, want)
 		}
 	}
-	for name := range told {
-		t.Errorf("docs/examples.md tells of %s, which is not there", name)
+	for name := range listed {
+		t.Errorf("docs/examples.md lists %s, which does not exist", name)
 	}
 }
 
-// exampleFiles lists the files by their path below examples/.
+// exampleFiles returns the paths of all files, relative to examples/.
 func exampleFiles(t *testing.T) []string {
 	t.Helper()
 	var names []string
@@ -73,7 +72,7 @@ func exampleFiles(t *testing.T) []string {
 	return names
 }
 
-// pluginsOf lists the plugins of a file in their order, each once.
+// pluginsOf returns the plugins that a file names, in its order, each once.
 func pluginsOf(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(examplesDir, name))

@@ -32,8 +32,8 @@ const fabricFilter = `table netdev fabric {
 }
 `
 
-// addFabric makes the cloud's network with the host's eth0 at it, and its service of addresses.
-func (h *host) addFabric(t *testing.T, cnibox string) {
+// addFabric makes the cloud's network with the host's eth0 on it, and starts the cloud's metadata service from the program cloudSim.
+func (h *host) addFabric(t *testing.T, cloudSim string) {
 	t.Helper()
 	h.run(t, "chmod", "755", "/run") // as it is on a node
 	h.run(t, "ip", "netns", "add", fabric)
@@ -55,9 +55,9 @@ func (h *host) addFabric(t *testing.T, cnibox string) {
 	h.run(t, "ip", "link", "set", "eth0", "up")
 	h.run(t, "sh", "-c", "until ip -br link show dev eth0 | grep -q ' UP '; do :; done")
 	h.run(t, "ip", "route", "add", "default", "via", "10.240.0.1")
-	h.start(t, "ip", "netns", "exec", fabric, cnibox, "cloud-sim", "-mac", nodeMAC, "-own", nodeIP, "-subnet", vnet,
+	h.start(t, "ip", "netns", "exec", fabric, cloudSim, "-mac", nodeMAC, "-own", nodeIP, "-subnet", vnet,
 		"-addresses", fmt.Sprint(azureFree), "azure")
-	h.run(t, "sh", "-c", "until "+cnibox+" cloud-sim count; do :; done")
+	h.run(t, "sh", "-c", "until "+cloudSim+" count; do :; done")
 }
 
 // uplinkState is what a restored node must have again; link-local addresses come in the kernel's own time.
@@ -138,7 +138,8 @@ func TestContainerdAzure(t *testing.T) {
 	}
 	cnibox := filepath.Join(root(t), "bin", "cnibox")
 	h := newHost(t)
-	h.addFabric(t, cnibox)
+	cloudSim := buildProgram(t, "cmd/cloud-sim")
+	h.addFabric(t, cloudSim)
 	conf, err := os.ReadFile(filepath.Join(root(t), "examples", "azure.conflist"))
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +178,7 @@ func TestContainerdAzure(t *testing.T) {
 		t.Errorf("before:\n%safter restore:\n%s", before, after)
 	}
 	h.run(t, "sh", "-c", "rm -rf /run/cnibox/*-*-*-*-* /run/azure-vnet*.json")
-	h.run(t, cnibox, "cloud-sim", "break", "500")
+	h.run(t, cloudSim, "break", "500")
 	again := runPods(2, 1)
 	words = append(words, wantDistinct(t, again, 2, netip.MustParsePrefix(vnet))...)
 	h.wantFiles(t, "after a reboot", again)

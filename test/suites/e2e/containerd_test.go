@@ -111,14 +111,20 @@ func wantDistinct(t *testing.T, pods []pod, n int, subnet netip.Prefix) []string
 	return words
 }
 
-// buildCripods builds the CRI client, which lives in a module of its own.
+// buildCripods builds the CRI client, which is in a module of its own.
 func buildCripods(t *testing.T) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "cripods")
-	cmd := exec.Command("go", "build", "-o", file, ".")
-	cmd.Dir = filepath.Join(root(t), "test", "peers", "cri")
+	return buildProgram(t, "peers/cri")
+}
+
+// buildProgram builds the program in a directory below test, and returns its path.
+func buildProgram(t *testing.T, dir string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), filepath.Base(dir))
+	cmd := exec.Command("go", "build", "-tags", "urfave_cli_no_docs,nethttpomithttp2", "-o", file, ".")
+	cmd.Dir = filepath.Join(root(t), "test", dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build test/peers/cri: %v\n%s", err, out)
+		t.Fatalf("build test/%s: %v\n%s", dir, err, out)
 	}
 	return file
 }

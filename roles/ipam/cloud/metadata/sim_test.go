@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/daemon/cloudsim"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
+	"github.com/cnibox/cnibox/test/cloudsim"
 )
 
 // The simulator of clouds and the providers were written apart from each other:

@@ -38,7 +38,7 @@ func commands() []command {
 			},
 		},
 		{
-			name: "break", args: "KIND", help: "have a running simulator do something wrong: an HTTP status, or what `cloud-sim kinds` lists",
+			name: "break", args: "KIND", help: "have a running simulator do something wrong: an HTTP status, or what 'cloud-sim kinds' lists",
 			flags: []roles.Flag{
 				{Name: "count", Help: "number of requests that it is for; else all until heal"},
 				{Name: "path", Help: "what is in the paths of the requests that it is for"},
@@ -73,7 +73,7 @@ func commands() []command {
 		{name: "count", help: "show what was asked of a running simulator", run: func(s *Sim, _ map[string]string, _ []string) (any, error) {
 			return s.counts.clone(), nil
 		}},
-		{name: "show", help: "show the node that a running simulator plays, in the form that --node reads", run: func(s *Sim, _ map[string]string, _ []string) (any, error) {
+		{name: "show", help: "show the node that a running simulator plays, in the form that -node reads", run: func(s *Sim, _ map[string]string, _ []string) (any, error) {
 			return clone(s.nics), nil
 		}},
 	}

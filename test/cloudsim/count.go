@@ -1,8 +1,6 @@
 package cloudsim
 
 import (
-	"cmp"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -52,22 +50,6 @@ func (c *Counts) arrive(r *http.Request, p *provider) {
 }
 
 func (c *Counts) answered(status int) { c.Statuses[strconv.Itoa(status)]++ }
-
-// Table has a row for each thing counted.
-func (c *Counts) Table() (head []string, rows [][]string) {
-	rows = append(rows, []string{"requests", "", fmt.Sprint(c.Requests)}, []string{"forwarded", "", fmt.Sprint(c.Forwarded)})
-	for _, of := range []struct {
-		what   string
-		counts map[string]uint64
-	}{{"provider", c.Providers}, {"status", c.Statuses}, {"path", c.Paths}} {
-		for _, name := range slices.SortedFunc(maps.Keys(of.counts), func(a, b string) int {
-			return cmp.Or(cmp.Compare(of.counts[b], of.counts[a]), cmp.Compare(a, b))
-		}) {
-			rows = append(rows, []string{of.what, name, fmt.Sprint(of.counts[name])})
-		}
-	}
-	return []string{"OF", "NAME", "COUNT"}, rows
-}
 
 // throttle lets so many requests through in a period; 0 lets all.
 type throttle struct {

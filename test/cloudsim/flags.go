@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -22,9 +23,11 @@ type settings struct {
 	node              string
 	sketch            sketch
 	script, control   string
+	verbose           bool
 }
 
-const synopsis = `cnibox cloud-sim PROVIDER… [FLAG…]: play a cloud's metadata service
+const synopsis = `cloud-sim PROVIDER… [FLAG…]: simulate a cloud's metadata service
+cloud-sim ORDER … [--control PATH]: send an order to a running simulator
 
 PROVIDER is one of:`
 
@@ -38,7 +41,7 @@ func parseArgs(args []string) (*settings, error) {
 			if errors.Is(err, flag.ErrHelp) {
 				return nil, help(f)
 			}
-			return nil, roles.Usagef("%w: 'cnibox cloud-sim -help' lists the flags", err)
+			return nil, roles.Usagef("%w: 'cloud-sim -help' lists the flags", err)
 		}
 		if f.NArg() == 0 {
 			break
@@ -76,12 +79,21 @@ func help(f *flag.FlagSet) error {
 		fmt.Fprintf(&b, "\n  %-13s at %s", p.name, strings.Join(p.at, ", "))
 	}
 	fmt.Fprintf(&b, "\n  %-13s by the path of a request\n\nflags:%s", allProviders, process.Usage(f))
-	b.WriteString("\n\nwhat a running one may be told: 'cnibox help' lists the verbs of cloud-sim")
+	b.WriteString("\n\nORDER is one of:\n  kinds: list what 'break' can break")
+	for _, c := range commands() {
+		fmt.Fprintf(&b, "\n  %s: %s", strings.TrimSpace(c.name+" "+c.args), c.help)
+		for _, f := range c.flags {
+			fmt.Fprintf(&b, "\n    --%s: %s", f.Name, f.Help)
+			if f.Default != "" {
+				fmt.Fprintf(&b, " (%s)", f.Default)
+			}
+		}
+	}
 	return process.Help(b.String())
 }
 
 func (s *settings) flags() *flag.FlagSet {
-	f := flag.NewFlagSet(ownName, flag.ContinueOnError)
+	f := flag.NewFlagSet("cloud-sim", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.Func("listen", "`address` with a port; repeatable; else where the cloud has it, which must be an address of this host", func(v string) error {
 		if _, err := netip.ParseAddrPort(v); err != nil {
@@ -105,20 +117,26 @@ func (s *settings) flags() *flag.FlagSet {
 	f.BoolVar(&s.sketch.ipv6, "ipv6", false, "each interface has a subnet of IPv6 too: 2001:db8:240::/64 and on")
 	f.IntVar(&s.sketch.mtu, "mtu", 0, "`MTU` that clouds tell which tell one")
 	f.StringVar(&s.script, "script", "", "`path` of commands to run by themselves: \"@3 break 429 --count 2\" before the third request")
-	f.StringVar(&s.control, "control", "", "`path` of the socket for commands; else "+socketFile+" in the run directory")
+	f.StringVar(&s.control, "control", controlSocket, "`path` of the socket for orders")
+	f.BoolVar(&s.verbose, "verbose", false, "log each request")
 	return f
 }
 
 // maxScript is more than any script has.
 const maxScript = 1 << 20
 
-// Run is the daemon: it serves until ctx ends.
-func Run(ctx context.Context, h *roles.Host, args []string) error {
+// serve runs a simulator until ctx ends.
+func serve(ctx context.Context, args []string, logTo io.Writer) error {
 	set, err := parseArgs(args)
 	if err != nil {
 		return err
 	}
-	o := Options{Providers: set.providers, Listen: set.listen, Log: h.Log}
+	level := slog.LevelWarn
+	if set.verbose {
+		level = slog.LevelInfo
+	}
+	log := slog.New(slog.NewTextHandler(logTo, &slog.HandlerOptions{Level: level}))
+	o := Options{Providers: set.providers, Listen: set.listen, Log: log}
 	if set.node != "" {
 		o.NICs, err = readNode(set.node)
 	} else {
@@ -139,14 +157,11 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 		return err
 	}
 	defer s.Close() //nolint:errcheck // the process ends
-	if set.control == "" {
-		set.control = controlPath(h)
-	}
 	l, unlock, err := process.Listen(set.control)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	h.Log.Info("serving", "providers", set.providers, "addresses", s.Addrs(), "control", set.control)
+	log.Info("serving", "providers", set.providers, "addresses", s.Addrs(), "control", set.control)
 	return s.control(ctx, l)
 }

@@ -53,30 +53,6 @@ func kinds() []*kind {
 	return slices.Concat(viewKinds(), answerKinds(), wireKinds())
 }
 
-// listedKind is a line of what can be broken.
-type listedKind struct {
-	Kind string `json:"kind"`
-	Help string `json:"help"`
-}
-
-type kindList []listedKind
-
-func listKinds() kindList {
-	list := kindList{{"400 to 599", "that HTTP status"}}
-	for _, k := range kinds() {
-		list = append(list, listedKind{k.name, k.help})
-	}
-	return list
-}
-
-// Table has a row for each.
-func (l kindList) Table() (head []string, rows [][]string) {
-	for _, k := range l {
-		rows = append(rows, []string{k.Kind, k.Help})
-	}
-	return []string{"KIND", "WHAT IS WRONG"}, rows
-}
-
 // refuse is the kind that no request comes to see.
 const refuse = "refuse"
 

@@ -1,3 +1,6 @@
+// Package cloudsim simulates the metadata services of clouds: from one description of a node's interfaces it answers as Azure, AWS,
+// Google and others do, with their headers and refusals, and with every fault that a client must survive. The program
+// test/cmd/cloud-sim, the demo and tests use it; see docs/cloud-sim.md.
 package cloudsim
 
 import (

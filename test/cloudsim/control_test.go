@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -18,15 +19,14 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
 )
 
-// daemon runs the role until the test ends, and returns its socket.
+// daemon serves until the test ends, and returns its socket.
 func daemon(t *testing.T, args ...string) (control string) {
 	t.Helper()
 	clustertest.Loopback(t)
 	control = filepath.Join(t.TempDir(), "sim.sock")
-	h := &roles.Host{Log: slog.New(slog.DiscardHandler)}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- Run(ctx, h, append(args, "-control", control)) }()
+	go func() { done <- Command(ctx, append(args, "-control", control), io.Discard, io.Discard) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
@@ -34,7 +34,7 @@ func daemon(t *testing.T, args ...string) (control string) {
 		}
 	})
 	for {
-		if _, err := verb("count", map[string]string{"control": control}); !errors.Is(err, errNoSim) {
+		if _, err := give(control, "count"); !errors.Is(err, errNoSim) {
 			return control
 		}
 		select {
@@ -46,17 +46,14 @@ func daemon(t *testing.T, args ...string) (control string) {
 	}
 }
 
-// verb runs a verb as the command line does.
-func verb(name string, flags map[string]string, args ...string) (any, error) {
-	for _, v := range verbs() {
-		if v.Name == ownName+" "+name {
-			return v.Run(context.Background(), &roles.Host{}, flags, args)
-		}
-	}
-	return nil, fmt.Errorf("no verb %q", name)
+// give sends an order as the command line does, and returns what it prints.
+func give(control string, args ...string) (string, error) {
+	var out strings.Builder
+	err := Command(context.Background(), append(args, "--control="+control), &out, io.Discard)
+	return strings.TrimSuffix(out.String(), "\n"), err
 }
 
-// TestControl: a daemon does what its verbs say, and its node is the file's.
+// TestControl: a simulator does what it is ordered to do, and its node is the file's.
 func TestControl(t *testing.T) {
 	node := filepath.Join(t.TempDir(), "node.json")
 	b, err := json.Marshal(twoNICs())
@@ -67,45 +64,43 @@ func TestControl(t *testing.T) {
 		t.Fatal(err)
 	}
 	control := daemon(t, "azure", "-listen", "127.0.0.1:0", "-node", node)
-	flags := func(kv ...string) map[string]string {
-		all := map[string]string{"control": control}
-		for i := 0; i < len(kv); i += 2 {
-			all[kv[i]] = kv[i+1]
-		}
-		return all
-	}
-	out, err := verb("show", flags())
-	if err != nil || fmt.Sprint(out.([]store.CloudNIC)) != fmt.Sprint(twoNICs()) {
+	out, err := give(control, "show")
+	var nics []store.CloudNIC
+	if err = errors.Join(err, json.Unmarshal([]byte(out), &nics)); err != nil || fmt.Sprint(nics) != fmt.Sprint(twoNICs()) {
 		t.Errorf("show: %v, %v", out, err)
 	}
-	out, err = verb("add", flags("nic", "0A:1B:2C:3D:4E:02"), "10.0.1.99")
+	out, err = give(control, "add", "--nic", "0A:1B:2C:3D:4E:02", "10.0.1.99")
 	if err != nil || out != "the node has 4 addresses and 2 prefixes for pods" {
 		t.Errorf("add: %v, %v", out, err)
 	}
-	out, err = verb("break", flags("count", "2", "delay", "3s"), "503")
+	out, err = give(control, "break", "503", "--count", "2", "--delay", "3s")
 	if err != nil || out != "broken: 503 for 2 requests" {
 		t.Errorf("break: %v, %v", out, err)
 	}
-	out, err = verb("heal", flags())
+	out, err = give(control, "heal")
 	if err != nil || out != "broken: nothing" {
 		t.Errorf("heal: %v, %v", out, err)
 	}
-	out, err = verb("count", flags())
-	if head, rows := out.(*Counts).Table(); err != nil || len(head) != 3 || fmt.Sprint(rows) != "[[requests  0] [forwarded  0]]" {
-		t.Errorf("count: %v, %v", rows, err)
+	out, err = give(control, "count")
+	var counts Counts
+	if err = errors.Join(err, json.Unmarshal([]byte(out), &counts)); err != nil || fmt.Sprint(counts) != fmt.Sprint(newCounts()) {
+		t.Errorf("count: %v, %v", out, err)
 	}
-	if _, err = verb("break", flags(), "wings"); err == nil || !strings.Contains(err.Error(), `break: "wings" is no fault`) {
+	if _, err = give(control, "break", "wings"); !errors.Is(err, roles.ErrUsage) || !strings.Contains(err.Error(), `break: "wings" is no fault`) {
 		t.Errorf("break wings: %v", err)
 	}
-	if _, err := verb("count", map[string]string{"control": control + "x"}); !errors.Is(err, errNoSim) {
+	if _, err := give(control+"x", "count"); !errors.Is(err, errNoSim) {
 		t.Errorf("nobody there: %v", err)
 	}
-	if err := Run(t.Context(), &roles.Host{Log: slog.New(slog.DiscardHandler)}, []string{"azure", "-listen", "127.0.0.1:0", "-control", control}); err == nil || !strings.Contains(err.Error(), "a daemon runs already") {
+	if err := Command(t.Context(), []string{"count", "--control"}, io.Discard, io.Discard); !errors.Is(err, roles.ErrUsage) {
+		t.Errorf("--control without a value: %v", err)
+	}
+	if _, err := give(control, "azure", "-listen", "127.0.0.1:0"); err == nil || !strings.Contains(err.Error(), "a daemon runs already") {
 		t.Errorf("a second one: %v", err)
 	}
-	out, err = verb("kinds", nil)
-	if _, rows := out.(kindList).Table(); err != nil || len(rows) != len(kinds())+1 {
-		t.Errorf("kinds: %v, %v", rows, err)
+	var listed strings.Builder
+	if err := Command(t.Context(), []string{"kinds"}, &listed, io.Discard); err != nil || strings.Count(listed.String(), "\n") != len(kinds())+2 {
+		t.Errorf("kinds: %v, %v", listed.String(), err)
 	}
 	for order, want := range map[string]string{"{": "read the order", `{"args":[]}`: "is no command", "\x00": "read the order"} {
 		c, err := net.Dial("unix", control)
