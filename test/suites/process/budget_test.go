@@ -45,7 +45,6 @@ func denied() map[string]string {
 		"github.com/cpuguy83/go-md2man":           "urfave/cli without the tag urfave_cli_no_docs: 0.35 ms of init",
 		"github.com/russross/":                    "urfave/cli without the tag urfave_cli_no_docs",
 		"gopkg.in/yaml":                           "0.2 ms of init; configurations are JSON",
-		"go.yaml.in/":                             "a test library; internal/yaml reads what is needed",
 		"sigs.k8s.io/yaml":                        "0.2 ms of init; configurations are JSON",
 		"github.com/safchain/ethtool":             "the two ioctls that are needed are written out",
 		"github.com/networkplumbing/go-nft":       "executes nft",
