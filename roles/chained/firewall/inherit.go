@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/migrate"
 )
 
 // Inherit removes what the reference plugin made for the container's addresses:
@@ -19,7 +19,7 @@ func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	if err != nil || !there {
 		return err
 	}
-	mine, err := node.ForeignAddresses(ctx, h, in.Key, in.Prev)
+	mine, err := migrate.ReferenceAddresses(ctx, h, in.Key, in.Prev)
 	if err != nil || len(mine) == 0 {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 const (
@@ -193,7 +193,7 @@ func (r *role) wireLoopback(s *netops.Spec, in *attach.Input, o observed, ports 
 // label is the owner of an element: the network where attachments share it.
 func label(in *attach.Input, shared bool) string {
 	if shared {
-		return node.SharedLabel(in.Key.Network)
+		return record.SharedLabel(in.Key.Network)
 	}
 	return in.Label
 }

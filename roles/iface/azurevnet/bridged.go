@@ -4,7 +4,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // wireBridged puts the container on a bridge that has the master's place. Shared
@@ -29,7 +29,7 @@ func (r *role) wireBridged(in *attach.Input, o observed) (*attach.Wiring, error)
 // at its port the translation of hardware addresses, for the network outside takes
 // frames of the master's only.
 func (r *role) wireUplink(s *netops.Spec, in *attach.Input, o observed) {
-	label := node.SharedLabel(in.Key.Network)
+	label := record.SharedLabel(in.Key.Network)
 	s.Add(
 		// First: a port with hairpin sends back what came in for many receivers.
 		&netops.Element{Shared: true, Set: "macnat_uplinks", Key: []string{o.Master.Name}, Value: []string{o.Master.MAC}, Label: label},
@@ -60,7 +60,7 @@ func (r *role) wirePort(s *netops.Spec, in *attach.Input, o observed, ips []atta
 	s.Add(
 		&netops.Link{
 			In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Up: true,
-			Alias: node.Alias(in.Key, addresses(ips)), Master: o.Bridge,
+			Alias: record.Alias(in.Key, addresses(ips)), Master: o.Bridge,
 			Port: &netops.Port{Hairpin: true},
 			Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
 		},

@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // vlanSpace is the namespace that a VLAN's containers share: on one side the VLAN,
@@ -92,14 +92,14 @@ func (s *vlanSpace) wire(spec *netops.Spec) {
 	set := func(key, value string) {
 		spec.Add(&netops.Sysctl{In: s.place(), Shared: true, Key: key, Value: value})
 	}
-	spec.Add(&netops.Netns{Name: s.Name, Alias: node.SharedAlias})
+	spec.Add(&netops.Netns{Name: s.Name, Alias: record.SharedAlias})
 	// Answers come by another way than what they answer goes.
 	set("net/ipv4/conf/all/rp_filter", "0")
 	set("net/ipv4/conf/default/rp_filter", "0")
 	spec.Add(
 		&netops.Link{In: s.place(), Shared: true, Name: "lo", Up: true},
 		&netops.Link{
-			In: s.place(), Shared: true, Name: s.Link, Kind: "vlan", VLANID: s.ID, Up: true, Alias: node.SharedAlias,
+			In: s.place(), Shared: true, Name: s.Link, Kind: "vlan", VLANID: s.ID, Up: true, Alias: record.SharedAlias,
 			Parent: s.Master.Name, ParentIn: netops.Host,
 		},
 	)
@@ -169,7 +169,7 @@ func (r *role) Unshared() []netops.Object {
 	if r.conf.Mode != modeVLAN {
 		return nil
 	}
-	return []netops.Object{&netops.Netns{Name: spaceOf(r.conf.VLANID, master{}).Name, Alias: node.SharedAlias}}
+	return []netops.Object{&netops.Netns{Name: spaceOf(r.conf.VLANID, master{}).Name, Alias: record.SharedAlias}}
 }
 
 // Status tells whether the kernel has VLANs, where they are wanted.

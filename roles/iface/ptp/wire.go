@@ -6,7 +6,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 const (
@@ -16,7 +16,7 @@ const (
 	// hostLinks is the pattern of the host side's interfaces (node.HostLink).
 	// With the subnet it tells a network's traffic where no interface of the
 	// host does.
-	hostLinks = node.HostLinkPrefix + "*"
+	hostLinks = record.HostLinkPrefix + "*"
 )
 
 // Wire computes the spec and the result of one attachment. Shared objects come
@@ -93,7 +93,7 @@ func (r *role) wirePair(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 		mtu = 0 // a chained plugin may have set another, at both ends
 	}
 	s.Add(&netops.Link{
-		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: node.Alias(in.Key, addrs),
+		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: record.Alias(in.Key, addrs),
 		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
 	})
 }

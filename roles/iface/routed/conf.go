@@ -12,7 +12,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // Conf is the network configuration of the routed role.
@@ -90,7 +90,7 @@ func (c *Conf) withDefaults() {
 			*n = d
 		}
 	}
-	text(&c.HostVethPrefix, node.HostLinkPrefix)
+	text(&c.HostVethPrefix, record.HostLinkPrefix)
 	number(&c.TableBase, defaultTableBase)
 	number(&c.Priorities.HostRoutes, defaultHostRoutes)
 	number(&c.Priorities.Mark, defaultMark)

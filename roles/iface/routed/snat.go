@@ -7,7 +7,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // wireSNAT hides pods behind the node from what is not of their network: one element a
@@ -96,4 +96,4 @@ func suffix(a netip.Addr) string {
 }
 
 // sharedLabel is the owner of what the network's attachments share.
-func sharedLabel(in *attach.Input) string { return node.SharedLabel(in.Key.Network) }
+func sharedLabel(in *attach.Input) string { return record.SharedLabel(in.Key.Network) }

@@ -1,4 +1,7 @@
-package node
+// Package recovery restores a node's state after it was lost: it rebuilds the
+// state file from the kernel and from the runtimes' caches, gives rebuilt
+// records to their owners, and removes labelled objects that no record names.
+package recovery
 
 import (
 	"context"
@@ -9,15 +12,16 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// rebuild fills a new state file from what the kernel and the runtimes' caches
+// Rebuild fills a new state file from what the kernel and the runtimes' caches
 // still know: every interface with our label becomes an attachment, its
 // addresses are reserved again, and what its network shares is noted again. An
 // interface whose owner cannot be told keeps its addresses reserved under its
 // label. Interfaces in containers are found where a cache names the namespace.
-func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []string) error {
+func Rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []string) error {
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
@@ -25,10 +29,10 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	var found []netops.LinkInfo
 	bridges := map[string]netops.LinkInfo{}
 	for _, l := range links {
-		if _, ok := parseAlias(l.Alias); ok && l.Kind == "veth" {
+		if _, ok := record.ParseAlias(l.Alias); ok && l.Kind == "veth" {
 			found = append(found, l)
 		}
-		if l.Alias == SharedAlias {
+		if l.Alias == record.SharedAlias {
 			bridges[l.Name] = l
 		}
 	}
@@ -36,11 +40,11 @@ func rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
 	}
-	elements, err := h.Net.Labelled(ctx, labelPrefix)
+	elements, err := h.Net.Labelled(ctx, record.LabelPrefix)
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
 	}
-	cache := readCaches(h, cacheDirs)
+	cache := ReadCaches(h, cacheDirs)
 	cache, err = withDelegates(ctx, h, cache, len(found) > 0 || anyAlive(cache))
 	if err != nil {
 		return fmt.Errorf("rebuild state: %w", err)
@@ -86,7 +90,7 @@ func RebuiltPart(a *store.Attachment) *store.Part { return a.Part(rebuilt) }
 type rebuilder struct {
 	h     *roles.Host
 	tx    *store.Tx
-	cache map[string]*cacheEntry
+	cache map[string]*CacheEntry
 	// elements are what Net.Labelled found.
 	elements []netops.Object
 	// rules and policy are what Net.BoundRules and Net.SharedPolicy found.
@@ -105,22 +109,22 @@ type rebuilder struct {
 // attachment stores the attachment of one interface of the host, leases for its
 // addresses in the pool that its network uses, and what it stands on.
 func (r *rebuilder) attachment(ctx context.Context, l netops.LinkInfo, bridges map[string]netops.LinkInfo) error {
-	info, _ := parseAlias(l.Alias)
-	a := &store.Attachment{Key: info.key, HostLink: l.Name, Addresses: info.addresses}
+	info, _ := record.ParseAlias(l.Alias)
+	a := &store.Attachment{Key: info.Key, HostLink: l.Name, Addresses: info.Addresses}
 	dataDir, pooled := unknownDir, true
-	switch c := r.cache[info.label]; {
+	switch c := r.cache[info.Label]; {
 	case c != nil:
 		p := c.plugin()
-		a.Key, a.Netns = c.key(), store.Netns{Path: c.Netns, Mount: mountNamespace()}
+		a.Key, a.Netns = c.Key(), store.Netns{Path: c.Netns, Mount: record.MountNamespace()}
 		dataDir, pooled = p.dataDir()
 		if err := r.otherEnd(ctx, l, a); err != nil {
 			r.h.Log.Warn("look for an interface's other end", "interface", l.Name, "netns", c.Netns, "error", err)
 		}
-	case !info.whole:
-		a.ContainerID = info.label
+	case !info.Whole:
+		a.ContainerID = info.Label
 	}
-	made := &netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.label}
-	if err := r.record(a, info.label, append(r.neighbours(a, l.Master), made)...); err != nil {
+	made := &netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.Label}
+	if err := r.record(a, info.Label, append(r.neighbours(a, l.Master), made)...); err != nil {
 		return err
 	}
 	if pooled {
@@ -147,7 +151,7 @@ func (r *rebuilder) record(a *store.Attachment, label string, made ...netops.Obj
 	if v := r.vrfs[label]; v != nil {
 		made = append(made, v)
 	}
-	raw, err := json.Marshal(inverses(made))
+	raw, err := json.Marshal(record.Inverses(made))
 	if err != nil {
 		return err
 	}
@@ -186,10 +190,10 @@ func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 	if t := r.takeovers[bridge.Name]; t != nil {
 		spec.Add(t, &netops.LinkDNS{Link: t.Bridge, From: t.Uplink})
 	} else if bridge.Name != "" {
-		spec.Add(&netops.Link{In: netops.Host, Shared: true, Name: bridge.Name, Kind: bridge.Kind, Alias: SharedAlias})
+		spec.Add(&netops.Link{In: netops.Host, Shared: true, Name: bridge.Name, Kind: bridge.Kind, Alias: record.SharedAlias})
 	}
 	for _, e := range r.elements {
-		if labelOf(e) == SharedLabel(network) {
+		if labelOf(e) == record.SharedLabel(network) {
 			setShared(e)
 			spec.Add(e)
 			if el, ok := e.(*netops.Element); ok && el.Set == netops.UplinkSet {
@@ -197,41 +201,20 @@ func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 			}
 		}
 	}
-	return recordObjects(r.tx, network, rebuilt, spec, r.h.Now())
+	return record.AddShared(r.tx, network, rebuilt, spec, r.h.Now())
 }
 
 // unattached notes the same for networks that have elements of their own: no
 // attachment may be left to tell.
 func (r *rebuilder) unattached(bridges map[string]netops.LinkInfo) error {
 	for _, e := range r.elements {
-		network, ok := strings.CutPrefix(labelOf(e), SharedAlias+" ")
+		network, ok := strings.CutPrefix(labelOf(e), record.SharedAlias+" ")
 		if !ok {
 			continue
 		}
-		if err := r.shared(network, bridges[onLink(e)]); err != nil {
+		if err := r.shared(network, bridges[record.LinkOf(e)]); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// inverses are changes that delete what was made.
-func inverses(made []netops.Object) []netops.Change {
-	out := make([]netops.Change, len(made))
-	for i, o := range made {
-		out[i] = netops.Change{
-			Do:   netops.Step{Verb: netops.VerbAdd, Object: o},
-			Undo: &netops.Step{Verb: netops.VerbDel, Object: o},
-		}
-	}
-	return out
-}
-
-// SharedLabel is the label of nftables elements that a network's attachments share.
-func SharedLabel(network string) string {
-	s := SharedAlias + " " + network
-	if len(s) > maxLabel {
-		s = strings.ToValidUTF8(s[:maxLabel], "")
-	}
-	return s
 }

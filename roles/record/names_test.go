@@ -1,4 +1,4 @@
-package node
+package record
 
 import (
 	"net/netip"
@@ -54,15 +54,15 @@ func TestAlias(t *testing.T) {
 			if len(alias) > maxAlias {
 				t.Errorf("%d bytes", len(alias))
 			}
-			info, ok := parseAlias(alias)
-			if !ok || info.label != Label(c.key) || info.whole != c.whole {
+			info, ok := ParseAlias(alias)
+			if !ok || info.Label != Label(c.key) || info.Whole != c.whole {
 				t.Fatalf("%q is read as %+v, %v", alias, info, ok)
 			}
-			if c.whole && info.key != c.key {
-				t.Errorf("%q is read as %+v", alias, info.key)
+			if c.whole && info.Key != c.key {
+				t.Errorf("%q is read as %+v", alias, info.Key)
 			}
-			if len(info.addresses) != len(c.addrs) {
-				t.Errorf("%q has the addresses %v", alias, info.addresses)
+			if len(info.Addresses) != len(c.addrs) {
+				t.Errorf("%q has the addresses %v", alias, info.Addresses)
 			}
 		})
 	}
@@ -74,13 +74,13 @@ func TestDeviceAlias(t *testing.T) {
 	for _, digits := range []int{3, 64, 300} {
 		key := store.Key{Network: "pods", ContainerID: strings.Repeat("a", digits), IfName: "eth0"}
 		alias := DeviceAlias(key, "enp3s0f0s88")
-		info, ok := parseAlias(alias)
-		if !ok || len(alias) > maxAlias || info.label != Label(key) || info.device != "enp3s0f0s88" || info.key.Network != "pods" || info.whole != (digits < 200) {
+		info, ok := ParseAlias(alias)
+		if !ok || len(alias) > maxAlias || info.Label != Label(key) || info.Device != "enp3s0f0s88" || info.Key.Network != "pods" || info.Whole != (digits < 200) {
 			t.Errorf("%q is read as %+v, %v", alias, info, ok)
 		}
 	}
-	if info, _ := parseAlias(Alias(store.Key{Network: "n", ContainerID: "c", IfName: "e"}, nil)); info.device != "" {
-		t.Errorf("an alias of no device tells the device %q", info.device)
+	if info, _ := ParseAlias(Alias(store.Key{Network: "n", ContainerID: "c", IfName: "e"}, nil)); info.Device != "" {
+		t.Errorf("an alias of no device tells the device %q", info.Device)
 	}
 }
 
@@ -93,8 +93,8 @@ func FuzzParseAlias(f *testing.F) {
 	f.Add("cnibox:shared")
 	f.Add("cnibox:0123456789abcdef 10.0.0.1/8 //")
 	f.Fuzz(func(t *testing.T, s string) {
-		info, ok := parseAlias(s)
-		if ok && info.whole && Label(info.key) != info.label {
+		info, ok := ParseAlias(s)
+		if ok && info.Whole && Label(info.Key) != info.Label {
 			t.Errorf("%q is called whole", s)
 		}
 	})

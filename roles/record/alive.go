@@ -1,8 +1,9 @@
-package node
+package record
 
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +15,7 @@ import (
 
 // ThisNetns describes a namespace for a record.
 func ThisNetns(path string, ns *netops.Namespace) store.Netns {
-	n := store.Netns{Path: path, Mount: mountNamespace()}
+	n := store.Netns{Path: path, Mount: MountNamespace()}
 	if ns != nil {
 		n.Dev, n.Inode = ns.ID()
 	}
@@ -44,8 +45,8 @@ func isRecorded(ns *netops.Namespace, n store.Netns) bool {
 	return dev == n.Dev && inode == n.Inode
 }
 
-// mountNamespace is the inode of our mount namespace, 0 when it is unknown.
-func mountNamespace() uint64 {
+// MountNamespace is the inode of our mount namespace, 0 when it is unknown.
+func MountNamespace() uint64 {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/mnt", &st); err != nil {
 		return 0
@@ -65,7 +66,7 @@ func NewCensus(ctx context.Context, h *roles.Host) (*Census, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Census{links: make(map[string]netops.LinkInfo, len(links)), mount: mountNamespace()}
+	c := &Census{links: make(map[string]netops.LinkInfo, len(links)), mount: MountNamespace()}
 	for _, l := range links {
 		c.links[l.Name] = l
 	}
@@ -74,7 +75,7 @@ func NewCensus(ctx context.Context, h *roles.Host) (*Census, error) {
 
 // Labelled tells whether a link bears a label of ours: an attachment's, or that
 // of what attachments share.
-func Labelled(l netops.LinkInfo) bool { return strings.HasPrefix(l.Alias, labelPrefix) }
+func Labelled(l netops.LinkInfo) bool { return strings.HasPrefix(l.Alias, LabelPrefix) }
 
 // Dead tells whether an attachment's container is certainly gone: its host
 // link is absent or another's, or, without a host link, its namespace is gone.
@@ -90,7 +91,7 @@ func (c *Census) Dead(a *store.Attachment) bool {
 // isOurs tells whether a link carries the attachment's label.
 func isOurs(l netops.LinkInfo, key store.Key) bool {
 	label := Label(key)
-	if isLabel(key.ContainerID) {
+	if IsLabel(key.ContainerID) {
 		label = key.ContainerID // rebuilt without knowing the owner
 	}
 	return strings.HasPrefix(l.Alias, label)
@@ -104,7 +105,7 @@ func (c *Census) NetnsGone(n store.Netns) bool {
 	}
 	var st unix.Statfs_t
 	err := unix.Statfs(n.Path, &st)
-	if isAbsent(err) {
+	if IsAbsent(err) {
 		return true
 	}
 	if err != nil {
@@ -138,4 +139,9 @@ func Replaced(ctx context.Context, h *roles.Host, a *store.Attachment, now *neto
 		return true, nil
 	}
 	return err == nil && !isOurs(l, a.Key), err
+}
+
+// IsAbsent tells whether a path certainly leads nowhere.
+func IsAbsent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }

@@ -1,4 +1,4 @@
-package node
+package record
 
 import (
 	"bytes"
@@ -14,10 +14,10 @@ import (
 )
 
 // SharedAlias marks a shared link that we made: only such a one is ever removed.
-const SharedAlias = labelPrefix + "shared"
+const SharedAlias = LabelPrefix + "shared"
 
 // VRFAlias marks a VRF that we made in a container.
-const VRFAlias = labelPrefix + "vrf"
+const VRFAlias = LabelPrefix + "vrf"
 
 // RecordShared notes the shared objects that a network stands on: those that a
 // plan makes, those of its spec that another network made before, and elements
@@ -62,7 +62,7 @@ func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, change
 			noted[id] = true
 		}
 	}
-	if err := recordObjects(tx, network, role, spec, now); err != nil {
+	if err := AddShared(tx, network, role, spec, now); err != nil {
 		return err
 	}
 	if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return !noted[name] }) {
@@ -92,8 +92,8 @@ func sharedNames(wanted netops.Spec) []string {
 	return names
 }
 
-// recordObjects adds shared objects to a network's record.
-func recordObjects(tx *store.Tx, network, role string, spec netops.Spec, now time.Time) error {
+// AddShared adds shared objects to a network's record.
+func AddShared(tx *store.Tx, network, role string, spec netops.Spec, now time.Time) error {
 	if len(spec.Objects) == 0 {
 		return nil
 	}
@@ -148,7 +148,7 @@ func sharedChanges(tx *store.Tx, network string) (mine, others []netops.Change, 
 		return nil, nil, err
 	}
 	for _, n := range nets {
-		c, err := decodeChanges(n.Shared)
+		c, err := DecodeChanges(n.Shared)
 		if err != nil {
 			return nil, nil, fmt.Errorf("network %q: %w", n.Name, err)
 		}

@@ -1,4 +1,4 @@
-package node
+package recovery
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -34,7 +35,7 @@ func (r *rebuilder) neighbours(a *store.Attachment, bridge string) []netops.Obje
 	}
 	var made []netops.Object
 	for _, p := range a.Addresses {
-		made = append(made, &netops.Neigh{In: netops.Host, Link: bridge, IP: p.Addr(), MAC: cmp.Or(a.MAC, MAC(a.Key, "container"))})
+		made = append(made, &netops.Neigh{In: netops.Host, Link: bridge, IP: p.Addr(), MAC: cmp.Or(a.MAC, record.MAC(a.Key, "container"))})
 	}
 	return made
 }

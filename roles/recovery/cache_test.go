@@ -1,4 +1,4 @@
-package node
+package recovery
 
 import (
 	"encoding/json"
@@ -25,9 +25,9 @@ func TestCachedAddresses(t *testing.T) {
 		{"none", ``, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := cacheEntry{Result: json.RawMessage(c.result)}
+			e := CacheEntry{Result: json.RawMessage(c.result)}
 			var have []string
-			for _, p := range e.addresses() {
+			for _, p := range e.Addresses() {
 				have = append(have, p.String())
 			}
 			if !slices.Equal(have, c.want) {
@@ -44,14 +44,14 @@ func TestCachedPool(t *testing.T) {
 		pooled          bool
 	}{
 		{"list", `{"plugins":[{"type":"macvlan","ipam":{"type":"host-local","dataDir":"/a/../b/"}},{"type":"tuning"}]}`, "/b", true},
-		{"no list", `{"type":"macvlan","ipam":{"type":"host-local"}}`, defaultDataDir, true},
-		{"delegate's", `{"type":"flannel"}`, defaultDataDir, true},
+		{"no list", `{"type":"macvlan","ipam":{"type":"host-local"}}`, DefaultDataDir, true},
+		{"delegate's", `{"type":"flannel"}`, DefaultDataDir, true},
 		{"cloud", `{"plugins":[{"type":"azure-vnet","ipam":{"type":"azure-vnet-ipam"}},{"type":"portmap"}]}`, store.CloudDataDir, true},
 		{"static", `{"type":"macvlan","ipam":{"type":"static"}}`, "", false},
-		{"garbage", `{"plugins":`, defaultDataDir, true},
+		{"garbage", `{"plugins":`, DefaultDataDir, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := cacheEntry{Config: []byte(c.conf)}
+			e := CacheEntry{Config: []byte(c.conf)}
 			p := e.plugin()
 			if dir, pooled := p.dataDir(); dir != c.dir || pooled != c.pooled {
 				t.Errorf("have %q, %v, want %q, %v", dir, pooled, c.dir, c.pooled)
@@ -80,7 +80,7 @@ func FuzzCache(f *testing.F) {
 		if dir, pooled := p.dataDir(); pooled && dir == unknownDir {
 			t.Error("a pool without a directory, which stands for an unknown one")
 		}
-		for _, a := range c.addresses() {
+		for _, a := range c.Addresses() {
 			if !a.IsValid() {
 				t.Errorf("address %v", a)
 			}

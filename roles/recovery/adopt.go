@@ -1,4 +1,4 @@
-package node
+package recovery
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -38,7 +39,7 @@ func Attachment(ctx context.Context, h *roles.Host, key store.Key) (*store.Attac
 
 // Find reads what is stored under a key as Attachment does, leases only where
 // there is no record. It tells which state file it read, for [SameState].
-func Find(ctx context.Context, h *roles.Host, key store.Key) (f Found, file StateID, err error) {
+func Find(ctx context.Context, h *roles.Host, key store.Key) (f record.Found, file StateID, err error) {
 	orphaned := false
 	err = h.Store.View(ctx, func(tx *store.Tx) error {
 		id, err := tx.FileID()
@@ -129,7 +130,7 @@ func adoptValid(ctx context.Context, h *roles.Host, network string, valid []role
 // orphan reads what was rebuilt under the label of an attachment. Where the
 // alias was cut early, not even the network is known.
 func orphan(tx *store.Tx, key store.Key) (*store.Attachment, bool, error) {
-	label := Label(key)
+	label := record.Label(key)
 	for _, k := range []store.Key{
 		{Network: key.Network, ContainerID: label, IfName: key.IfName},
 		{ContainerID: label},
@@ -174,10 +175,10 @@ func adopt(tx *store.Tx, key store.Key) (*store.Attachment, error) {
 	return a, nil
 }
 
-// SettleLeases moves to a pool the rebuilt leases of its network that are
+// ClaimLeases moves to a pool the rebuilt leases of its network that are
 // of its ranges: nothing but the ranges tells which pool they are of. of judges a
 // lease, and completes one that is.
-func SettleLeases(tx *store.Tx, id store.PoolID, of func(*store.Lease) bool) error {
+func ClaimLeases(tx *store.Tx, id store.PoolID, of func(*store.Lease) bool) error {
 	from := store.PoolID{DataDir: unknownDir, Network: id.Network}
 	pools, err := tx.Pools()
 	if err != nil || !slices.Contains(pools, from) {
@@ -186,11 +187,11 @@ func SettleLeases(tx *store.Tx, id store.PoolID, of func(*store.Lease) bool) err
 	return moveLeases(tx, from, id, store.Key{}, of)
 }
 
-// Unsettled tells whether a pool is of rebuilt leases whose own is not known yet.
-func Unsettled(id store.PoolID) bool { return id.DataDir == unknownDir }
+// IsPoolUnknown tells whether a pool is of rebuilt leases whose own is not known yet.
+func IsPoolUnknown(id store.PoolID) bool { return id.DataDir == unknownDir }
 
-// UnsettledLeases are an owner's leases whose pool is not known yet.
-func UnsettledLeases(tx *store.Tx, owner store.Key) ([]store.Lease, error) {
+// LeasesOfUnknownPool are an owner's leases whose pool is not known yet.
+func LeasesOfUnknownPool(tx *store.Tx, owner store.Key) ([]store.Lease, error) {
 	pool, err := tx.Pool(store.PoolID{DataDir: unknownDir, Network: owner.Network})
 	if err != nil {
 		return nil, err

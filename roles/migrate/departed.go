@@ -1,4 +1,4 @@
-package node
+package migrate
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -58,10 +60,10 @@ func Departed(ctx context.Context, h *roles.Host, network string, valid []roles.
 // poolsAndHeld are the data directories that a network has pools of, and who has
 // which address on the node, by our records and by what runtimes keep.
 func poolsAndHeld(ctx context.Context, h *roles.Host, network string) (dirs []string, held map[netip.Addr]store.Key, err error) {
-	dirs, held = []string{defaultDataDir}, map[netip.Addr]store.Key{}
-	for _, c := range readCaches(h, []string{defaultCacheDir}) {
-		for _, p := range c.addresses() {
-			held[p.Addr()] = c.key()
+	dirs, held = []string{recovery.DefaultDataDir}, map[netip.Addr]store.Key{}
+	for _, c := range recovery.ReadCaches(h, []string{recovery.DefaultCacheDir}) {
+		for _, p := range c.Addresses() {
+			held[p.Addr()] = c.Key()
 		}
 	}
 	err = h.Store.View(ctx, func(tx *store.Tx) error {
@@ -74,7 +76,7 @@ func poolsAndHeld(ctx context.Context, h *roles.Host, network string) (dirs []st
 				dirs = append(dirs, id.DataDir)
 			}
 		}
-		leases, err := allLeases(tx, "")
+		leases, err := record.Leases(tx, "")
 		for _, l := range leases {
 			held[l.Address] = l.Owner
 		}

@@ -1,7 +1,8 @@
-// Package node is what the roles of one node share beyond their own work: the
-// names of what attachments make, who is alive, how a dead attachment is
-// removed whole, and how lost state is rebuilt from the kernel.
-package node
+// Package record handles the recorded attachments of a node: the names and
+// labels that follow from an attachment's key, whether its container is alive,
+// how it is removed with everything that it made, and which objects the
+// attachments of a network share.
+package record
 
 import (
 	"crypto/sha256"
@@ -15,8 +16,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// labelPrefix marks interfaces and nftables elements as ours.
-const labelPrefix = "cnibox:"
+// LabelPrefix marks interfaces and nftables elements as ours.
+const LabelPrefix = "cnibox:"
 
 const (
 	// maxLabel bounds labels of nftables elements: the kernel allows 255 bytes
@@ -74,7 +75,7 @@ func MAC(key store.Key, purpose string) string {
 // prefix and 16 hex digits.
 func Label(key store.Key) string {
 	d := digest(key)
-	return labelPrefix + hex.EncodeToString(d[:8])
+	return LabelPrefix + hex.EncodeToString(d[:8])
 }
 
 // Alias is the Label with text for people and for Rebuild: addresses, then
@@ -91,26 +92,26 @@ func Alias(key store.Key, addrs []netip.Prefix) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// aliasInfo is what an alias tells.
-type aliasInfo struct {
-	label string
-	// device is the host's name of a device that was moved, "" for other links.
-	device    string
-	addresses []netip.Prefix
-	key       store.Key
-	// whole tells that key was not cut off: it hashes to the label.
-	whole bool
+// AliasInfo is what an alias tells.
+type AliasInfo struct {
+	Label string
+	// Device is the host's name of a device that was moved, "" for other links.
+	Device    string
+	Addresses []netip.Prefix
+	Key       store.Key
+	// Whole tells that key was not cut off: it hashes to the label.
+	Whole bool
 }
 
-// parseAlias reads what Alias or DeviceAlias wrote; ok is false for an alias that is not ours.
-func parseAlias(s string) (info aliasInfo, ok bool) {
+// ParseAlias reads what Alias or DeviceAlias wrote; ok is false for an alias that is not ours.
+func ParseAlias(s string) (info AliasInfo, ok bool) {
 	label, rest, _ := strings.Cut(s, " ")
-	if !isLabel(label) {
-		return aliasInfo{}, false
+	if !IsLabel(label) {
+		return AliasInfo{}, false
 	}
-	info.label = label
+	info.Label = label
 	if word, more, found := strings.Cut(rest, " "); found && !strings.Contains(word, "/") {
-		info.device, rest = word, more
+		info.Device, rest = word, more
 	}
 	for {
 		word, more, found := strings.Cut(rest, " ")
@@ -118,25 +119,34 @@ func parseAlias(s string) (info aliasInfo, ok bool) {
 		if err != nil {
 			break
 		}
-		info.addresses = append(info.addresses, p)
+		info.Addresses = append(info.Addresses, p)
 		if !found {
 			return info, true
 		}
 		rest = more
 	}
 	if f := strings.SplitN(rest, "/", 3); len(f) == 3 {
-		info.key = store.Key{Network: f[0], IfName: f[1], ContainerID: f[2]}
-		info.whole = Label(info.key) == label
+		info.Key = store.Key{Network: f[0], IfName: f[1], ContainerID: f[2]}
+		info.Whole = Label(info.Key) == label
 	}
 	return info, true
 }
 
-// isLabel tells whether s has the form of Label.
-func isLabel(s string) bool {
-	hexa, ok := strings.CutPrefix(s, labelPrefix)
+// IsLabel tells whether s has the form of Label.
+func IsLabel(s string) bool {
+	hexa, ok := strings.CutPrefix(s, LabelPrefix)
 	if !ok || len(hexa) != 16 {
 		return false
 	}
 	_, err := hex.DecodeString(hexa)
 	return err == nil
+}
+
+// SharedLabel is the label of nftables elements that a network's attachments share.
+func SharedLabel(network string) string {
+	s := SharedAlias + " " + network
+	if len(s) > maxLabel {
+		s = strings.ToValidUTF8(s[:maxLabel], "")
+	}
+	return s
 }

@@ -1,4 +1,4 @@
-package node
+package record
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 // NetnsGone tells whether a recorded namespace is certainly gone; see
 // [Census.NetnsGone]. It reads no links.
 func NetnsGone(n store.Netns) bool {
-	c := &Census{mount: mountNamespace()}
+	c := &Census{mount: MountNamespace()}
 	return c.NetnsGone(n)
 }
 
@@ -25,7 +25,7 @@ func AnyDead(ctx context.Context, h *roles.Host, network string) (bool, error) {
 		if atts, err = tx.Attachments(network); err != nil {
 			return err
 		}
-		leases, err = allLeases(tx, network)
+		leases, err = Leases(tx, network)
 		return err
 	})
 	if err != nil || len(leases) == 0 {

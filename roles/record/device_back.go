@@ -1,4 +1,4 @@
-package node
+package record
 
 import (
 	"context"
@@ -26,7 +26,7 @@ func NameDevices(ctx context.Context, h *roles.Host) error {
 	var errs []error
 	for i := range atts {
 		for _, p := range atts[i].Parts {
-			changes, err := decodeChanges(p.Changes)
+			changes, err := DecodeChanges(p.Changes)
 			errs = append(errs, err)
 			for _, c := range changes {
 				if m, ok := c.Do.Object.(*netops.Move); ok && m.Name != "" {

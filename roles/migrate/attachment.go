@@ -1,4 +1,6 @@
-package node
+// Package migrate takes over from the reference plugins: it reads, checks and
+// removes the interfaces, rules and address files that they left on a node.
+package migrate
 
 import (
 	"context"
@@ -7,13 +9,14 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// Foreign is what is known of an attachment that the reference plugins may have
+// ReferenceAttachment is what is known of an attachment that the reference plugins may have
 // made: its addresses, of its result and of its leases, but for those that
 // another attachment has by now, and the container's other addresses.
-func Foreign(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Result) (netops.Foreign, error) {
+func ReferenceAttachment(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Result) (netops.Foreign, error) {
 	f := netops.Foreign{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName, Addresses: resultAddresses(prev, key.IfName)}
 	held := map[netip.Addr]bool{}
 	note := func(owner store.Key, a netip.Addr) {
@@ -37,7 +40,7 @@ func Foreign(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Resu
 		if err != nil {
 			return err
 		}
-		leases, err := allLeases(tx, "")
+		leases, err := record.Leases(tx, "")
 		for _, l := range leases {
 			note(l.Owner, l.Address)
 		}
@@ -48,8 +51,8 @@ func Foreign(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Resu
 	return f, err
 }
 
-// ForeignAddresses are Foreign's addresses alone. It is quick where nothing tells any.
-func ForeignAddresses(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Result) ([]netip.Addr, error) {
+// ReferenceAddresses are Foreign's addresses alone. It is quick where nothing tells any.
+func ReferenceAddresses(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Result) ([]netip.Addr, error) {
 	if len(resultAddresses(prev, key.IfName)) == 0 {
 		leases := 0
 		err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -61,7 +64,7 @@ func ForeignAddresses(ctx context.Context, h *roles.Host, key store.Key, prev *r
 			return nil, err
 		}
 	}
-	f, err := Foreign(ctx, h, key, prev)
+	f, err := ReferenceAttachment(ctx, h, key, prev)
 	return f.Addresses, err
 }
 

@@ -1,4 +1,4 @@
-package node_test
+package record_test
 
 import (
 	"testing"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -18,7 +19,7 @@ func TestSharedSettled(t *testing.T) {
 	}
 	defer done()
 	wanted := func(subnet string) (s netops.Spec) {
-		s.Add(&netops.Element{Shared: true, Set: "masq4", Label: node.SharedLabel("pods"), Key: []string{"br0", subnet}})
+		s.Add(&netops.Element{Shared: true, Set: "masq4", Label: record.SharedLabel("pods"), Key: []string{"br0", subnet}})
 		return s
 	}
 	specs := map[string]netops.Spec{"bridge": wanted("10.1.0.0/16"), "portmap": wanted("10.2.0.0/16")}
@@ -37,7 +38,7 @@ func TestSharedSettled(t *testing.T) {
 				if isSettled(tx, role) {
 					settled++
 				}
-				if err := node.RecordShared(tx, "pods", role, specs[role], nil, at); err != nil {
+				if err := record.RecordShared(tx, "pods", role, specs[role], nil, at); err != nil {
 					return err
 				}
 			}

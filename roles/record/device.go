@@ -1,4 +1,4 @@
-package node
+package record
 
 import (
 	"context"
@@ -20,13 +20,13 @@ func DeviceAlias(key store.Key, name string) string {
 
 // LabelledBy is the record of the attachment that the alias of a link tells, or nil.
 func LabelledBy(tx *store.Tx, alias string) (*store.Attachment, error) {
-	info, ok := parseAlias(alias)
+	info, ok := ParseAlias(alias)
 	if !ok {
 		return nil, nil
 	}
 	all, err := tx.Attachments("")
 	for i := range all {
-		if Label(all[i].Key) == info.label {
+		if Label(all[i].Key) == info.Label {
 			return &all[i], err
 		}
 	}

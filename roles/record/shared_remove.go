@@ -1,4 +1,4 @@
-package node
+package record
 
 import (
 	"context"
@@ -119,7 +119,7 @@ func unnoted(ours []netops.Object, links []netops.LinkInfo, noted []netops.Chang
 			missing = append(missing, o)
 		}
 	}
-	return inverses(missing)
+	return Inverses(missing)
 }
 
 // forgetShared leaves in a network's record what a stranger's port holds: the
@@ -159,7 +159,7 @@ func removable(links []netops.LinkInfo, mine, others []netops.Change) (gone, kep
 	for _, c := range mine {
 		switch {
 		case inUse[identity(c.Do.Object)]:
-		case keep[onLink(c.Do.Object)]:
+		case keep[LinkOf(c.Do.Object)]:
 			kept = append(kept, c)
 		default:
 			gone = append(gone, c)
@@ -192,8 +192,8 @@ func madeBy(changes []netops.Change, links []netops.LinkInfo) map[string]bool {
 	return made
 }
 
-// onLink names the link that an object is or stands on.
-func onLink(o netops.Object) string {
+// LinkOf names the link that an object is or stands on.
+func LinkOf(o netops.Object) string {
 	switch o := o.(type) {
 	case *netops.Link:
 		return o.Name

@@ -1,4 +1,4 @@
-package node
+package record
 
 import (
 	"context"
@@ -9,11 +9,11 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// DropLinks deletes the interfaces of several attachments of one container as one,
+// DeleteLinks deletes the interfaces of several attachments of one container as one,
 // before each one's DEL finds its own gone: the kernel makes who deletes them one by
 // one wait for each. Records stay as they are, for those DELs. An attachment with
 // nftables elements is left out: its DEL has the kernel wait for both at once.
-func DropLinks(ctx context.Context, h *roles.Host, keys []store.Key, ns *netops.Namespace) error {
+func DeleteLinks(ctx context.Context, h *roles.Host, keys []store.Key, ns *netops.Namespace) error {
 	var links []*netops.Link
 	var inside *netops.Namespace
 	for _, key := range keys {
@@ -50,7 +50,7 @@ func DropLinks(ctx context.Context, h *roles.Host, keys []store.Key, ns *netops.
 func linksOf(a *store.Attachment) ([]*netops.Link, error) {
 	var links []*netops.Link
 	for _, part := range a.Parts {
-		changes, err := decodeChanges(part.Changes)
+		changes, err := DecodeChanges(part.Changes)
 		if err != nil {
 			return nil, err
 		}

@@ -1,17 +1,14 @@
-package node
+package recovery
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -36,7 +33,7 @@ func (r *rebuilder) containers(ctx context.Context) (attached, reserved int, err
 		if err := ctx.Err(); err != nil {
 			return 0, 0, err
 		}
-		a := &store.Attachment{Key: c.key(), Addresses: c.addresses()}
+		a := &store.Attachment{Key: c.Key(), Addresses: c.Addresses()}
 		l, there, err := r.inside(ctx, c, a)
 		switch {
 		case err != nil:
@@ -65,10 +62,10 @@ func (r *rebuilder) containers(ctx context.Context) (attached, reserved int, err
 // and notes which that is; nil where there is no such interface. there tells
 // whether there is a namespace at all. A path that leads to no namespace is an
 // error: seen from here only, where another mount namespace has one.
-func (r *rebuilder) inside(ctx context.Context, c *cacheEntry, a *store.Attachment) (l *netops.LinkInfo, there bool, err error) {
+func (r *rebuilder) inside(ctx context.Context, c *CacheEntry, a *store.Attachment) (l *netops.LinkInfo, there bool, err error) {
 	a.Netns.Path = c.Netns
 	ns, err := r.h.Net.OpenNamespace(c.Netns)
-	if isAbsent(err) {
+	if record.IsAbsent(err) {
 		return nil, false, nil
 	}
 	if err != nil {
@@ -79,8 +76,8 @@ func (r *rebuilder) inside(ctx context.Context, c *cacheEntry, a *store.Attachme
 	if host, err := r.h.Net.IsHost(ns); err != nil || host {
 		return nil, false, err
 	}
-	a.Netns = ThisNetns(c.Netns, ns)
-	label := Label(a.Key)
+	a.Netns = record.ThisNetns(c.Netns, ns)
+	label := record.Label(a.Key)
 	links, err := r.h.Net.Links(ctx, ns) // it may have been renamed
 	if i := slices.IndexFunc(links, func(l netops.LinkInfo) bool { return bears(l, label) }); i >= 0 {
 		r.noteVRF(label, links, links[i])
@@ -107,15 +104,15 @@ func (r *rebuilder) otherEnd(ctx context.Context, l netops.LinkInfo, a *store.At
 	if i < 0 {
 		return err
 	}
-	a.Netns = ThisNetns(a.Netns.Path, ns)
-	r.noteVRF(Label(a.Key), links, links[i])
+	a.Netns = record.ThisNetns(a.Netns.Path, ns)
+	r.noteVRF(record.Label(a.Key), links, links[i])
 	return nil
 }
 
 // noteVRF notes that an attachment's interface is in a VRF of ours.
 func (r *rebuilder) noteVRF(label string, links []netops.LinkInfo, l netops.LinkInfo) {
 	for _, m := range links {
-		if m.Index == l.MasterIndex && m.Alias == VRFAlias {
+		if m.Index == l.MasterIndex && m.Alias == record.VRFAlias {
 			r.vrfs[label] = &netops.VRF{In: netops.Container, Name: m.Name, Table: m.Table, Link: l.Name, LinkIndex: l.Index, Alias: m.Alias}
 		}
 	}
@@ -123,13 +120,8 @@ func (r *rebuilder) noteVRF(label string, links []netops.LinkInfo, l netops.Link
 
 // bears tells whether a link has the label.
 func bears(l netops.LinkInfo, label string) bool {
-	info, ok := parseAlias(l.Alias)
-	return ok && info.label == label
-}
-
-// isAbsent tells whether a path certainly leads nowhere.
-func isAbsent(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
+	info, ok := record.ParseAlias(l.Alias)
+	return ok && info.Label == label
 }
 
 // container stores the attachment of one interface in a container, and leases
@@ -151,17 +143,17 @@ func (r *rebuilder) container(a *store.Attachment, label string, l netops.LinkIn
 // movedDevice is the move of a device that is in a container. Without a usable
 // name in its alias it comes back under the one that it has.
 func movedDevice(l netops.LinkInfo, label string) *netops.Move {
-	info, _ := parseAlias(l.Alias)
-	if roles.LinkName(info.device) != nil {
-		info.device = ""
+	info, _ := record.ParseAlias(l.Alias)
+	if roles.LinkName(info.Device) != nil {
+		info.Device = ""
 	}
-	return &netops.Move{From: netops.Host, Name: info.device, To: netops.Container, As: l.Name, Alias: label, Kind: l.Kind, MAC: l.MAC}
+	return &netops.Move{From: netops.Host, Name: info.Device, To: netops.Container, As: l.Name, Alias: label, Kind: l.Kind, MAC: l.MAC}
 }
 
 // reserve reserves the addresses of a cached attachment if they are of a pool,
 // and returns how many that are.
 func (r *rebuilder) reserve(a *store.Attachment) (int, error) {
-	p := r.cache[Label(a.Key)].plugin()
+	p := r.cache[record.Label(a.Key)].plugin()
 	dataDir, pooled := p.dataDir()
 	if !pooled || len(a.Addresses) == 0 {
 		return 0, nil

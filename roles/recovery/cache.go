@@ -1,4 +1,4 @@
-package node
+package recovery
 
 import (
 	"context"
@@ -12,20 +12,21 @@ import (
 
 	"github.com/cnibox/cnibox/internal/smallfile"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// defaultCacheDir is where libcni keeps results unless a runtime says otherwise.
-const defaultCacheDir = "/var/lib/cni/results"
+// DefaultCacheDir is where libcni keeps results unless a runtime says otherwise.
+const DefaultCacheDir = "/var/lib/cni/results"
 
-// defaultDataDir is host-local's when the configuration names none.
-const defaultDataDir = "/var/lib/cni/networks"
+// DefaultDataDir is host-local's when the configuration names none.
+const DefaultDataDir = "/var/lib/cni/networks"
 
 // maxCacheFile bounds what is read of one cached result.
 const maxCacheFile = 1 << 20
 
-// cacheEntry is what we need of libcni's cached result.
-type cacheEntry struct {
+// CacheEntry is what we need of libcni's cached result.
+type CacheEntry struct {
 	Kind        string `json:"kind"`
 	ContainerID string `json:"containerId"`
 	IfName      string `json:"ifName"`
@@ -37,7 +38,7 @@ type cacheEntry struct {
 	Result json.RawMessage `json:"result"`
 }
 
-func (c *cacheEntry) key() store.Key {
+func (c *CacheEntry) Key() store.Key {
 	return store.Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
@@ -52,7 +53,7 @@ type cachedPlugin struct {
 
 // plugin is the configuration of the list's first plugin, which makes the
 // interface; zero where it cannot be read.
-func (c *cacheEntry) plugin() cachedPlugin {
+func (c *CacheEntry) plugin() cachedPlugin {
 	var conf struct {
 		cachedPlugin
 		Plugins []cachedPlugin `json:"plugins"`
@@ -77,14 +78,14 @@ func (p *cachedPlugin) dataDir() (dir string, ok bool) {
 		return "", false
 	}
 	if p.IPAM.DataDir == "" {
-		return defaultDataDir, true
+		return DefaultDataDir, true
 	}
 	return filepath.Clean(p.IPAM.DataDir), true // as host-local names its pools
 }
 
-// addresses are those of the result, without loopback's and link-local ones,
+// Addresses are those of the result, without loopback's and link-local ones,
 // which no pool has.
-func (c *cacheEntry) addresses() []netip.Prefix {
+func (c *CacheEntry) Addresses() []netip.Prefix {
 	type ip struct {
 		IP string `json:"ip"`
 	}
@@ -111,10 +112,10 @@ func (c *cacheEntry) addresses() []netip.Prefix {
 	return out
 }
 
-// readCaches reads libcni's cached results, by label. What cannot be read is
+// ReadCaches reads libcni's cached results, by label. What cannot be read is
 // told in the log and left out.
-func readCaches(h *roles.Host, dirs []string) map[string]*cacheEntry {
-	out := map[string]*cacheEntry{}
+func ReadCaches(h *roles.Host, dirs []string) map[string]*CacheEntry {
+	out := map[string]*CacheEntry{}
 	for _, dir := range dirs {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -126,14 +127,14 @@ func readCaches(h *roles.Host, dirs []string) map[string]*cacheEntry {
 				h.Log.Warn("read runtime's cache", "file", e.Name(), "error", err)
 				continue
 			}
-			out[Label(c.key())] = c
+			out[record.Label(c.Key())] = c
 		}
 	}
 	return out
 }
 
 // anyAlive tells whether a cache names a namespace that is there.
-func anyAlive(cache map[string]*cacheEntry) bool {
+func anyAlive(cache map[string]*CacheEntry) bool {
 	for _, c := range cache {
 		if _, err := os.Stat(c.Netns); c.Netns != "" && err == nil {
 			return true
@@ -146,7 +147,7 @@ func anyAlive(cache map[string]*cacheEntry) bool {
 // each network that this delegated to: those have attachments. The state file is
 // being made, so keep.db is not waited for: who has it is asked for again, unless
 // nothing lives that it could tell of, as after a boot, when all pods come at once.
-func withDelegates(ctx context.Context, h *roles.Host, cache map[string]*cacheEntry, living bool) (map[string]*cacheEntry, error) {
+func withDelegates(ctx context.Context, h *roles.Host, cache map[string]*CacheEntry, living bool) (map[string]*CacheEntry, error) {
 	var all []store.Delegation
 	err := h.Store.KeepTryView(ctx, func(tx *store.KeepTx) (err error) {
 		all, err = tx.Delegations("")
@@ -156,7 +157,7 @@ func withDelegates(ctx context.Context, h *roles.Host, cache map[string]*cacheEn
 		return nil, err
 	}
 	for i := range all {
-		owner := Label(all[i].Owner)
+		owner := record.Label(all[i].Owner)
 		kept := cache[owner]
 		delete(cache, owner)
 		for j, d := range all[i].Delegates {
@@ -166,23 +167,23 @@ func withDelegates(ctx context.Context, h *roles.Host, cache map[string]*cacheEn
 			if json.Unmarshal(d.List, &list) != nil {
 				continue
 			}
-			c := &cacheEntry{ContainerID: all[i].Owner.ContainerID, IfName: d.IfName, Network: list.Name, Netns: all[i].Netns.Path, Config: d.List}
+			c := &CacheEntry{ContainerID: all[i].Owner.ContainerID, IfName: d.IfName, Network: list.Name, Netns: all[i].Netns.Path, Config: d.List}
 			if j == 0 && kept != nil {
 				c.Result = kept.Result
 			}
-			cache[Label(c.key())] = c
+			cache[record.Label(c.Key())] = c
 		}
 	}
 	return cache, nil
 }
 
 // readCacheFile reads one entry without following links or blocking on a FIFO.
-func readCacheFile(path string) (*cacheEntry, error) {
+func readCacheFile(path string) (*CacheEntry, error) {
 	b, err := smallfile.ReadOwn(path, maxCacheFile)
 	if err != nil {
 		return nil, err
 	}
-	var c cacheEntry
+	var c CacheEntry
 	if err := json.Unmarshal(b, &c); err != nil {
 		return nil, fmt.Errorf("%q: %w: %w", path, roles.ErrDecode, err)
 	}

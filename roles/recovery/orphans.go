@@ -1,18 +1,19 @@
-package node
+package recovery
 
 import (
 	"context"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// RemoveStrays deletes what carries a label of ours, has no record and is not
+// RemoveOrphans deletes what carries a label of ours, has no record and is not
 // valid: interfaces of the network with the rules that are bound to them, and nftables
 // elements and rules of interfaces that are gone, which do not tell their network. They
 // are what is left when state was lost.
-func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) error {
+func RemoveOrphans(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) error {
 	rules, err := h.Net.BoundRules(ctx) // before the links: an ADD makes its link first
 	if err != nil {
 		return err
@@ -21,18 +22,18 @@ func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []ro
 	if err != nil {
 		return err
 	}
-	elements, err := h.Net.Labelled(ctx, labelPrefix)
+	elements, err := h.Net.Labelled(ctx, record.LabelPrefix)
 	if err != nil {
 		return err
 	}
 	known, bound := map[string]bool{}, map[string]bool{}
 	for _, v := range valid {
-		known[Label(store.Key{Network: network, ContainerID: v.ContainerID, IfName: v.IfName})] = true
+		known[record.Label(store.Key{Network: network, ContainerID: v.ContainerID, IfName: v.IfName})] = true
 	}
 	err = h.Store.View(ctx, func(tx *store.Tx) error {
 		atts, err := tx.Attachments("")
 		for _, a := range atts {
-			known[Label(a.Key)] = true
+			known[record.Label(a.Key)] = true
 			known[a.ContainerID] = true
 			bound[a.HostLink] = true
 		}
@@ -43,15 +44,15 @@ func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []ro
 	}
 	var stray []netops.Object
 	for _, l := range links {
-		info, ok := parseAlias(l.Alias)
-		bound[l.Name] = bound[l.Name] || !ok || info.key.Network != network || known[info.label]
-		if ok && info.key.Network == network && !known[info.label] {
-			stray = append(stray, strayLink(l, info))
+		info, ok := record.ParseAlias(l.Alias)
+		bound[l.Name] = bound[l.Name] || !ok || info.Key.Network != network || known[info.Label]
+		if ok && info.Key.Network == network && !known[info.Label] {
+			stray = append(stray, orphanLink(l, info))
 			h.Log.Info("removing interface without a record", "link", l.Name, "alias", l.Alias)
 		}
 	}
 	for _, e := range elements {
-		if isLabel(labelOf(e)) && !known[labelOf(e)] {
+		if record.IsLabel(labelOf(e)) && !known[labelOf(e)] {
 			stray = append(stray, e)
 			h.Log.Info("removing firewall rule without a record", "rule", e.String())
 		}
@@ -62,16 +63,16 @@ func RemoveStrays(ctx context.Context, h *roles.Host, network string, valid []ro
 			h.Log.Info("removing policy rule without an attachment", "rule", r.String())
 		}
 	}
-	return h.Net.Undo(ctx, inverses(stray), nil)
+	return h.Net.Undo(ctx, record.Inverses(stray), nil)
 }
 
-// strayLink is what has left a link on the host: one that was made there, or a
+// orphanLink is what has left a link on the host: one that was made there, or a
 // device that came back when its namespace ended, and is to have its name again.
-func strayLink(l netops.LinkInfo, info aliasInfo) netops.Object {
-	if info.device != "" {
-		return &netops.Move{From: netops.Host, Name: info.device, To: netops.Container, As: l.Name, Alias: info.label}
+func orphanLink(l netops.LinkInfo, info record.AliasInfo) netops.Object {
+	if info.Device != "" {
+		return &netops.Move{From: netops.Host, Name: info.Device, To: netops.Container, As: l.Name, Alias: info.Label}
 	}
-	return &netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.label}
+	return &netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.Label}
 }
 
 // labelOf is the label of what Net.Labelled found.

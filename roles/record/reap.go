@@ -1,4 +1,4 @@
-package node
+package record
 
 import (
 	"context"
@@ -50,7 +50,7 @@ func WithRecorded(h *roles.Host, a *store.Attachment, ns *netops.Namespace, f fu
 
 // undoPart runs the stored inverses of the i-th part.
 func undoPart(ctx context.Context, h *roles.Host, a *store.Attachment, i int, ns *netops.Namespace) error {
-	changes, err := decodeChanges(a.Parts[i].Changes)
+	changes, err := DecodeChanges(a.Parts[i].Changes)
 	if err == nil {
 		err = h.Net.Undo(ctx, changes, ns)
 	}
@@ -109,7 +109,7 @@ func Reap(ctx context.Context, h *roles.Host, network string) (freed int, err er
 		if atts, err = tx.Attachments(network); err != nil {
 			return err
 		}
-		leases, err = allLeases(tx, network)
+		leases, err = Leases(tx, network)
 		return err
 	})
 	if err != nil || len(atts)+len(leases) == 0 {
@@ -195,7 +195,7 @@ func deadNow(ctx context.Context, h *roles.Host, f Found) (bool, error) {
 		}
 		return err == nil && !isOurs(l, a.Key), err
 	}
-	c := &Census{mount: mountNamespace()}
+	c := &Census{mount: MountNamespace()}
 	if f.Attachment != nil {
 		return c.Dead(f.Attachment), nil
 	}
@@ -207,8 +207,8 @@ func deadNow(ctx context.Context, h *roles.Host, f Found) (bool, error) {
 	return true, nil
 }
 
-// allLeases lists the leases of every pool of a network, or of all networks.
-func allLeases(tx *store.Tx, network string) ([]store.Lease, error) {
+// Leases lists the leases of every pool of a network, or of all networks.
+func Leases(tx *store.Tx, network string) ([]store.Lease, error) {
 	pools, err := tx.Pools()
 	if err != nil {
 		return nil, err
