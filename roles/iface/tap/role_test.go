@@ -180,8 +180,8 @@ func TestTraffic(t *testing.T) {
 func TestBridge(t *testing.T) {
 	needs(t)
 	for _, c := range []struct{ name, kind, want string }{
-		{"absent", "", `bridge: \"br0\" is not in the container's namespace`},
-		{"no bridge", "veth", `bridge: \"br0\" in the container's namespace is no bridge`},
+		{"absent", "", `bridge: \"br0\" does not exist in the container's namespace`},
+		{"no bridge", "veth", `bridge: \"br0\" in the container's namespace is not a bridge`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := rolestest.NewEnv(t, all.Table())
