@@ -56,7 +56,7 @@ func FuzzConf(f *testing.F) {
 		in := &attach.Input{
 			Key: store.Key{Network: "pods", ContainerID: "c1", IfName: "eth0"}, HostLink: "vethhost",
 			IPAM:     &roles.Result{IPs: []*types100.IPConfig{{Address: attach.IPNet(a)}, {Address: attach.IPNet(other)}}},
-			Observed: &observed{Uplink: "eth0", Homes: []home{{Address: a.Addr(), Link: "eth1", Device: 1, Gateway: a.Masked().Addr().Next()}}},
+			Observed: &observed{Uplink: "eth0", NICs: []addressNIC{{Address: a.Addr(), Link: "eth1", Device: 1, Gateway: a.Masked().Addr().Next()}}},
 		}
 		if _, err := r.Wire(in); err != nil && (r.conf.MTU == 0 || r.conf.MTU >= 1280) {
 			t.Errorf("%s: %v", conf, err)

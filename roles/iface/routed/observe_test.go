@@ -92,9 +92,9 @@ func set(t *testing.T, key, value string) {
 // the store and the kernel.
 func TestObserveCloud(t *testing.T) {
 	network := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
-	first := home{Address: netip.MustParseAddr("10.0.1.23"), Link: "obs0", Gateway: netip.MustParseAddr("10.0.0.1"), Network: network}
-	second := home{Address: netip.MustParseAddr("10.0.17.33"), Link: "obs1", Device: 1, Gateway: netip.MustParseAddr("10.0.16.1"), Network: network}
-	six := home{
+	first := addressNIC{Address: netip.MustParseAddr("10.0.1.23"), Link: "obs0", Gateway: netip.MustParseAddr("10.0.0.1"), Network: network}
+	second := addressNIC{Address: netip.MustParseAddr("10.0.17.33"), Link: "obs1", Device: 1, Gateway: netip.MustParseAddr("10.0.16.1"), Network: network}
+	six := addressNIC{
 		Address: netip.MustParseAddr("fd00:10::23"), Link: "obs0", Gateway: netip.MustParseAddr("fd00:10::1"),
 		Network: []netip.Prefix{netip.MustParsePrefix("fd00:10::/56")},
 	}
@@ -107,35 +107,35 @@ func TestObserveCloud(t *testing.T) {
 		want   observed
 		failed error
 	}{
-		{name: "one NIC in use", nics: nics(alone), nic: mac0, addrs: []string{"10.0.1.23"}, want: observed{MTU: 9001, Homes: []home{first}}},
+		{name: "one NIC in use", nics: nics(alone), nic: mac0, addrs: []string{"10.0.1.23"}, want: observed{MTU: 9001, NICs: []addressNIC{first}}},
 		{
 			name: "first of two", nics: nics(nil), nic: mac0, addrs: []string{"10.0.1.23"},
 			node: func(t *testing.T) { set(t, "ipv4/conf/obs0/rp_filter", "0"); set(t, "ipv4/conf/all/rp_filter", "0") },
-			want: observed{MTU: 9001, Uplink: "obs0", Homes: []home{first}},
+			want: observed{MTU: 9001, Uplink: "obs0", NICs: []addressNIC{first}},
 		},
 		{
 			name: "second of two, strict", nics: nics(nil), nic: mac1, addrs: []string{"10.0.17.33"},
 			node: func(t *testing.T) { set(t, "ipv4/conf/obs0/rp_filter", "0"); set(t, "ipv4/conf/all/rp_filter", "1") },
-			want: observed{MTU: 9001, Uplink: "obs0", Strict: true, Homes: []home{second}},
+			want: observed{MTU: 9001, Uplink: "obs0", StrictRPFilter: true, NICs: []addressNIC{second}},
 		},
 		{
 			name: "loose", nics: nics(nil), nic: mac1, addrs: []string{"10.0.17.33"},
 			node: func(t *testing.T) { set(t, "ipv4/conf/obs0/rp_filter", "1"); set(t, "ipv4/conf/all/rp_filter", "2") },
-			want: observed{MTU: 9001, Uplink: "obs0", Homes: []home{second}},
+			want: observed{MTU: 9001, Uplink: "obs0", NICs: []addressNIC{second}},
 		},
 		{
 			name: "dual stack begins to forward", nics: nics(alone), nic: mac0, addrs: []string{"10.0.1.23", "fd00:10::23"},
 			node: func(t *testing.T) { set(t, "ipv6/conf/all/forwarding", "0"); set(t, "ipv6/conf/obs0/accept_ra", "1") },
-			want: observed{MTU: 9001, Homes: []home{first, six}, Advertised: []string{"obs0"}},
+			want: observed{MTU: 9001, NICs: []addressNIC{first, six}, RALinks: []string{"obs0"}},
 		},
 		{
 			name: "dual stack forwards already", nics: nics(alone), nic: mac0, addrs: []string{"fd00:10::23"},
 			node: func(t *testing.T) { set(t, "ipv6/conf/all/forwarding", "1"); set(t, "ipv6/conf/obs0/accept_ra", "1") },
-			want: observed{MTU: 9001, Homes: []home{six}},
+			want: observed{MTU: 9001, NICs: []addressNIC{six}},
 		},
 		{
 			name: "MTU of the cloud's", nics: nics(func(first, second *store.CloudNIC) { alone(first, second); first.MTU = 1460 }),
-			nic: mac0, addrs: []string{"10.0.1.23"}, want: observed{MTU: 1460, Homes: []home{first}},
+			nic: mac0, addrs: []string{"10.0.1.23"}, want: observed{MTU: 1460, NICs: []addressNIC{first}},
 		},
 		{
 			name: "bridge that took the NIC over", nics: nics(nil), nic: mac1, addrs: []string{"10.0.17.33"},
@@ -144,11 +144,11 @@ func TestObserveCloud(t *testing.T) {
 				t.Cleanup(func() { ip(t, "link del obsbr") })
 				set(t, "ipv4/conf/all/rp_filter", "0")
 			},
-			want: observed{MTU: 9001, Uplink: "obsbr", Homes: []home{second}},
+			want: observed{MTU: 9001, Uplink: "obsbr", NICs: []addressNIC{second}},
 		},
 		{
 			name: "no NIC of its own", nics: nics(func(first, second *store.CloudNIC) { alone(first, second); first.MAC = "*" }),
-			nic: "*", addrs: []string{"10.0.1.23"}, want: observed{MTU: 9001, Homes: []home{first}},
+			nic: "*", addrs: []string{"10.0.1.23"}, want: observed{MTU: 9001, NICs: []addressNIC{first}},
 		},
 		{
 			name: "withdrawn", nics: nics(nil), nic: "02:00:00:00:0a:99", addrs: []string{"10.0.1.99"}, want: observed{MTU: 9001},
@@ -243,7 +243,7 @@ func TestObserveUplinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := in.Observed.(*observed)
-	links := []string{o.of(netip.MustParseAddr("10.0.17.33")).Link, o.of(netip.MustParseAddr("10.0.1.23")).Link}
+	links := []string{o.nicOf(netip.MustParseAddr("10.0.17.33")).Link, o.nicOf(netip.MustParseAddr("10.0.1.23")).Link}
 	if o.Uplink != "obs0" || o.MTU != 1500 || !slices.Equal(links, []string{"obs1", "obs0"}) {
 		t.Errorf("observed %+v", o)
 	}
