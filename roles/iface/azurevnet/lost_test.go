@@ -55,7 +55,7 @@ func TestUplinkGone(t *testing.T) {
 		must(t, netopstest.MakeMaster("eth0")) // the fabric's end takes it away
 	})
 	_, err := verb(t.Context(), host(t, e), "restore", nil)
-	if err == nil || !strings.Contains(err.Error(), `there is no such interface any more`) || !strings.Contains(err.Error(), "ip link del azure0") {
+	if err == nil || !strings.Contains(err.Error(), `which does not exist any more`) || !strings.Contains(err.Error(), "ip link del azure0") {
 		t.Errorf("restore: %v", err)
 	}
 }
