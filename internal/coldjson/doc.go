@@ -18,7 +18,6 @@
 // encoding/json from its start: invalid JSON, escapes, a name given twice, a
 // type that this package does not support. A fuzz target compares the two
 // packages.
-// compares the two.
 package coldjson
 
 import (
