@@ -41,10 +41,10 @@ func nics(change func(first, second *store.CloudNIC)) []store.CloudNIC {
 	return []store.CloudNIC{first, second}
 }
 
-// alone takes the second NIC's addresses for pods away.
+// alone removes the second NIC's addresses for pods.
 func alone(_, second *store.CloudNIC) { second.Subnets = nil }
 
-// host is a node with a state of its own.
+// host is a node with its own state.
 func host(t *testing.T) *roles.Host {
 	t.Helper()
 	h, done, err := node.Open(t.Context(), node.Options{RunDir: t.TempDir(), StateDir: t.TempDir(), Role: "routed", Program: "test"})
@@ -65,7 +65,8 @@ func ip(t *testing.T, lines ...string) {
 	}
 }
 
-// addLinks gives the node its NICs; the first has an address and the default routes.
+// addLinks creates the node's NICs. The first has an address and the default
+// routes.
 func addLinks(t *testing.T) {
 	t.Helper()
 	ip(t, "link add obs0 address "+mac0+" mtu 9001 type veth peer name far0", "link add obs1 address "+mac1+" mtu 9001 type veth peer name far1")
@@ -74,7 +75,7 @@ func addLinks(t *testing.T) {
 		"addr add fd00:10::4/64 dev obs0 nodad", "route add default via fd00:10::1 dev obs0")
 }
 
-// set writes a setting of the kernel's for the test.
+// set sets a sysctl for the test.
 func set(t *testing.T, key, value string) {
 	t.Helper()
 	path := "/proc/sys/net/" + key
@@ -88,8 +89,8 @@ func set(t *testing.T, key, value string) {
 	t.Cleanup(func() { _ = os.WriteFile(path, old, 0) })
 }
 
-// TestObserveCloud reads the NIC of an address, and what there is to do about it, from
-// the store and the kernel.
+// TestObserveCloud reads the NIC of an address, and the sysctls that must be
+// changed, from the store and the kernel.
 func TestObserveCloud(t *testing.T) {
 	network := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
 	first := addressNIC{Address: netip.MustParseAddr("10.0.1.23"), Link: "obs0", Gateway: netip.MustParseAddr("10.0.0.1"), Network: network}
@@ -194,7 +195,8 @@ func TestObserveCloud(t *testing.T) {
 	}
 }
 
-// lease is what a cloud's IPAM leaves of an ADD: its leases, the source, and its answer.
+// lease is what a cloud's IPAM plugin leaves after an ADD: its leases, the
+// source and its answer.
 func lease(t *testing.T, h *roles.Host, in *attach.Input, nics []store.CloudNIC, nic string, addrs []string) {
 	t.Helper()
 	err := h.Store.Update(t.Context(), func(tx *store.Tx) error {
@@ -219,8 +221,8 @@ func lease(t *testing.T, h *roles.Host, in *attach.Input, nics []store.CloudNIC,
 	}
 }
 
-// TestObserveUplinks reads the way that the default route leads, beside which uplinks
-// stand.
+// TestObserveUplinks reads the interface of the default route and the
+// configured uplinks.
 func TestObserveUplinks(t *testing.T) {
 	const conf = `{"ipam":{"type":"host-local"},"uplinks":[{"link":"obs1","subnets":["10.0.16.0/20"],"gateways":["10.0.16.1"]}]}`
 	r, err := readRole([]byte(conf))
@@ -234,7 +236,7 @@ func TestObserveUplinks(t *testing.T) {
 	h := host(t)
 	t.Run("without a default route", func(t *testing.T) {
 		if err := r.Observe(t.Context(), h, in, nil); err == nil {
-			t.Error("is no error")
+			t.Error("want an error")
 		}
 	})
 	addLinks(t)
