@@ -39,9 +39,9 @@ func TestConditionWords(t *testing.T) {
 		{"-s fd00::/8", false, "", "other address family"},
 		{"-s here", false, "", `"here"`},
 		{"-s 10.0.0.0/8,11.0.0.0/8", false, "", `"10.0.0.0/8,11.0.0.0/8"`},
-		{"! -s", false, "", "end within"},
-		{"ip", false, "", "end within"},
-		{"!", false, "", "end within"},
+		{"! -s", false, "", "incomplete condition"},
+		{"ip", false, "", "incomplete condition"},
+		{"!", false, "", "incomplete condition"},
 		{"-i a/b", false, "", `"a/b"`},
 	} {
 		for _, words := range [][]string{{v.words}, strings.Fields(v.words)} {

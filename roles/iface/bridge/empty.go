@@ -5,8 +5,8 @@ import (
 	"github.com/cnibox/cnibox/roles/record"
 )
 
-// Unshared has removeEmptyBridge take the bridge and the VLAN's gateway away
-// with the network's last attachment.
+// Unshared is the bridge and the VLAN's gateway interface if removeEmptyBridge
+// is set: DEL of the network's last attachment removes them.
 func (r *role) Unshared() []netops.Object {
 	if !r.conf.RemoveEmptyBridge {
 		return nil
