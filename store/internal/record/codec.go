@@ -1,6 +1,7 @@
-package store
+package record
 
 import (
+	"bytes"
 	"encoding"
 	"encoding/json"
 	"fmt"
@@ -12,23 +13,61 @@ import (
 	"github.com/cnibox/cnibox/internal/coldjson"
 )
 
-// decodeRecord decodes a stored record. A failure names bucket and key and is
-// an ErrDamaged.
-func decodeRecord(bucket string, key, raw []byte, into any) error {
+// Decode decodes a stored record. Its error names the bucket and the key and is
+// ErrDamaged.
+func Decode(bucket string, key, raw []byte, into any) error {
 	if err := coldjson.Unmarshal(raw, into); err != nil {
 		return fmt.Errorf("decode record %.200q of %s: %w: %w", key, bucket, ErrDamaged, err)
 	}
 	return nil
 }
 
-// putRecord stores a record as JSON. Fields of the stored record that this
-// program does not know stay: a newer one wrote them.
-func putRecord(b *bolt.Bucket, key []byte, rec any) error {
-	return (*memo)(nil).putRecord(b, key, rec)
+// Put stores a record as JSON. Fields of the stored record that this program does
+// not know are kept, because a newer program wrote them.
+func Put(b *bolt.Bucket, key []byte, rec any) error { return (*Last)(nil).Put(b, key, rec) }
+
+// Last remembers the record that was stored or read last. When that record is
+// replaced, as ADD does at its end, Put need not decode it to look for unknown
+// fields. A nil Last remembers nothing.
+type Last struct {
+	raw []byte
+	typ reflect.Type
 }
 
-// keepUnknown returns the new record with the old one's fields that type t has
-// not. An old record that is no JSON has nothing to keep.
+// Decode is the package's Decode, for a pointer to the type that Put stores.
+func (l *Last) Decode(bucket string, key, raw []byte, into any) error {
+	if !coldjson.UnmarshalKnown(raw, into) {
+		return Decode(bucket, key, raw, into)
+	}
+	if l != nil {
+		l.raw, l.typ = bytes.Clone(raw), reflect.TypeOf(into)
+	}
+	return nil
+}
+
+// Put is the package's Put.
+func (l *Last) Put(b *bolt.Bucket, key []byte, rec any) error {
+	raw, err := coldjson.Marshal(rec)
+	if err != nil {
+		return fmt.Errorf("encode record %.200q: %w: %w", key, ErrInvalid, err)
+	}
+	t := reflect.TypeOf(rec)
+	old := b.Get(key)
+	known := old == nil || l != nil && l.typ == t && bytes.Equal(l.raw, old)
+	if !known {
+		raw = keepUnknown(old, raw, t)
+	}
+	if err := b.Put(key, raw); err != nil {
+		return fmt.Errorf("store record %.200q: %w", key, err)
+	}
+	if l != nil && known {
+		l.raw, l.typ = raw, t
+	}
+	return nil
+}
+
+// keepUnknown returns the new record with those fields of the old one that type t
+// does not have. An old record that is not JSON has nothing to keep.
 func keepUnknown(old, raw []byte, t reflect.Type) []byte {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -43,9 +82,9 @@ func keepUnknown(old, raw []byte, t reflect.Type) []byte {
 	return merged
 }
 
-// mergeUnknown merges one JSON value. Objects are merged field by field; the
-// elements of a list of objects belong together when their first fields are
-// equal, as a Part's role is.
+// mergeUnknown merges one JSON value. Objects are merged field by field. Elements
+// of two lists of objects are merged when their first fields are equal, for
+// example the role of a Part.
 func mergeUnknown(old, raw json.RawMessage, t reflect.Type) json.RawMessage {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -104,7 +143,7 @@ func mergeList(old, raw json.RawMessage, elem reflect.Type) json.RawMessage {
 	return merged
 }
 
-// fieldOf is the JSON text of an object's field, or "".
+// fieldOf returns the JSON text of an object's field, or "".
 func fieldOf(object json.RawMessage, name string) string {
 	var m map[string]json.RawMessage
 	if json.Unmarshal(object, &m) != nil {
@@ -113,15 +152,15 @@ func fieldOf(object json.RawMessage, name string) string {
 	return string(m[name])
 }
 
-// hasFields tells structs that are JSON objects from those that encode
-// themselves, as time.Time and netip.Addr do.
+// hasFields reports whether a struct is encoded as a JSON object. A type that
+// encodes itself, as time.Time and netip.Addr do, is not.
 func hasFields(t reflect.Type) bool {
 	return t.NumField() > 0 && !t.Implements(reflect.TypeFor[json.Marshaler]()) &&
 		!t.Implements(reflect.TypeFor[encoding.TextMarshaler]())
 }
 
-// fieldTypes are the types of a struct's JSON fields by name, those of embedded
-// structs included.
+// fieldTypes returns the types of a struct's JSON fields by name, those of
+// embedded structs included.
 func fieldTypes(t reflect.Type) map[string]reflect.Type {
 	known := map[string]reflect.Type{}
 	for f := range t.Fields() {
@@ -138,7 +177,7 @@ func fieldTypes(t reflect.Type) map[string]reflect.Type {
 	return known
 }
 
-// jsonName is a field's name in JSON; false when no tag gives it.
+// jsonName returns a field's name in JSON, and false when no tag gives it.
 func jsonName(f reflect.StructField) (string, bool) {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	if name == "" {

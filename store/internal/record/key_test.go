@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"bytes"
@@ -6,17 +6,17 @@ import (
 	"testing"
 )
 
-// What encodeKey makes, decodeKey undoes, whatever follows; and the order of
+// What EncodeKey makes, DecodeKey undoes, whatever follows; and the order of
 // keys is that of the texts.
 func FuzzKey(f *testing.F) {
 	f.Add("net", "c", "eth0", "", "\x00", "\x00\x01")
 	f.Add("a", "b", "c", "a", "b", "c\x00")
 	f.Fuzz(func(t *testing.T, a, b, c, x, y, z string) {
-		k, l := encodeKey(a, b, c), encodeKey(x, y, z)
+		k, l := EncodeKey(a, b, c), EncodeKey(x, y, z)
 		if want := slices.Compare([]string{a, b, c}, []string{x, y, z}); bytes.Compare(k, l) != want {
 			t.Errorf("%q and %q: want %d", k, l, want)
 		}
-		p, rest, err := decodeKey(append(slices.Clone(k), l...), 3)
+		p, rest, err := DecodeKey(append(slices.Clone(k), l...), 3)
 		if err != nil || !slices.Equal(p, []string{a, b, c}) || !bytes.Equal(rest, l) {
 			t.Errorf("decode %q: %q, %q, %v", k, p, rest, err)
 		}
@@ -30,8 +30,8 @@ func FuzzDecodeKey(f *testing.F) {
 	f.Add([]byte("\x00"))
 	f.Add([]byte("a\x00\x02"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		k, err := decodeAttachmentKey(b)
-		if err == nil && !bytes.Equal(k.encode(), b) {
+		k, err := DecodeAttachment(b)
+		if err == nil && !bytes.Equal(k.Encode(), b) {
 			t.Errorf("%q is %q", b, k)
 		}
 	})

@@ -1,4 +1,4 @@
-package store
+package boltfile
 
 import (
 	"bytes"
@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Who holds a file's lock stands in a file beside it, so that a waiter can name
-// the holder: "pid since role", filled up with spaces to holderSize, since when
-// the lock is free the last holder's stays.
+// A file beside the locked one names the last holder of the lock as
+// "pid since role". The text is padded with spaces to holderSize, so that a
+// shorter one overwrites a longer one.
 const (
 	holderSuffix = ".holder"
 	holderSize   = 96
 )
 
-// noteHolder writes this process into the side file. It is done as well as
-// possible: a lock is good without it. A reader makes no file.
-func (f *file) noteHolder(o *opened, write bool) {
+// noteHolder writes this process into the side file. Errors are ignored: the lock
+// is good without the note. A reader does not create the file.
+func (f *File) noteHolder(o *opened, write bool) {
 	if o.holder != nil && isUnlinked(o.holder) {
 		_ = o.holder.Close()
 		o.holder = nil
@@ -32,35 +32,35 @@ func (f *file) noteHolder(o *opened, write bool) {
 		if write {
 			flags |= unix.O_CREAT
 		}
-		fd, err := openat(unix.AT_FDCWD, f.path+holderSuffix, flags, 0o600)
+		fd, err := openat(unix.AT_FDCWD, f.Path+holderSuffix, flags, 0o600)
 		if err != nil {
 			return
 		}
-		o.holder = os.NewFile(uintptr(fd), f.path+holderSuffix)
+		o.holder = os.NewFile(uintptr(fd), f.Path+holderSuffix)
 	}
 	line := make([]byte, 0, holderSize)
 	line = strconv.AppendInt(line, int64(os.Getpid()), 10)
 	line = append(line, ' ')
 	line = time.Now().UTC().AppendFormat(line, time.RFC3339)
 	line = append(line, ' ')
-	line = append(line, strings.Join(strings.Fields(f.s.o.Role), "-")...)
+	line = append(line, strings.Join(strings.Fields(f.Role), "-")...)
 	line = append(line[:min(len(line), holderSize-1)], '\n')
 	line = append(line, bytes.Repeat([]byte{' '}, holderSize-len(line))...)
 	_, _ = unix.Pwrite(int(o.holder.Fd()), line, 0)
 }
 
-// isUnlinked tells whether an open file was removed.
+// isUnlinked reports whether an open file was removed.
 func isUnlinked(f *os.File) bool {
 	var st unix.Stat_t
 	return unix.Fstat(int(f.Fd()), &st) == nil && st.Nlink == 0
 }
 
-// holder is ": held by …" for an ErrBusy, as far as that is known.
-func (f *file) holder(err error) string {
+// holder returns ": held by …" for an ErrBusy, or "" when the holder is not known.
+func (f *File) holder(err error) string {
 	if !errors.Is(err, ErrBusy) {
 		return ""
 	}
-	fd, err := openat(unix.AT_FDCWD, f.path+holderSuffix, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := openat(unix.AT_FDCWD, f.Path+holderSuffix, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return ""
 	}
