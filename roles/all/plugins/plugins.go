@@ -26,6 +26,7 @@ import (
 	"github.com/cnibox/cnibox/roles/ipam/dhcp"
 	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
 	"github.com/cnibox/cnibox/roles/ipam/static"
+	"github.com/cnibox/cnibox/roles/meta/chain"
 	"github.com/cnibox/cnibox/roles/meta/overlay"
 )
 
@@ -54,6 +55,7 @@ func Table(web wire.Web, d dhcp.Daemon) roles.Table {
 		sbr.Role(),
 		tuning.Role(),
 		vrf.Role(),
+		chain.Role(),
 		overlay.Role(),
 	}
 }
