@@ -19,7 +19,7 @@ func (c *course) dropLinks(ctx context.Context, all []store.Delegate, ns *netops
 		if a := c.answer(all[i].IfName); a != nil && a.Gone {
 			continue
 		}
-		l, err := netlist.Parse(all[i].List, all[i].Version)
+		l, err := parse(&all[i])
 		if err != nil || c.isExecuted(&all[i]) || slices.ContainsFunc(l.Plugins, func(p netlist.Plugin) bool { return p.IPAM != "" && c.h.Delegate.OverLink(p.IPAM) }) {
 			continue
 		}
