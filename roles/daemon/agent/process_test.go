@@ -66,7 +66,7 @@ func TestCleanup(t *testing.T) {
 	}
 	// An empty flag names no registry, which the answer says.
 	out, err = n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile(), "etcd-endpoints": ""})
-	if text, _ := out.(string); err != nil || !strings.Contains(text, "its record in a registry was not touched: no flag names the registry") {
+	if text, _ := out.(string); err != nil || !strings.Contains(text, "its record in the registry stays, because no flag names the registry") {
 		t.Errorf("cleanup of nothing: %q, %v", out, err)
 	}
 }
