@@ -123,7 +123,7 @@ func (m Mapping) check(f *roles.Faults, path string) {
 	}{{"hostPort", m.HostPort}, {"containerPort", m.ContainerPort}} {
 		switch {
 		case p.port < 1 || p.port > maxPort:
-			f.Addf(path+"."+p.key, "%d is no port: use 1 to %d", p.port, maxPort)
+			f.Addf(path+"."+p.key, "%d is not a port: use 1 to %d", p.port, maxPort)
 		case p.port > maxPort-m.Range+1:
 			f.Addf(path+".range", "%d ports from %s %d on go beyond %d", m.Range, p.key, p.port, maxPort)
 		}
