@@ -1,4 +1,4 @@
-// Package online asks for package metadata, over net/http.
+// Package online implements wire with net/http.
 package online
 
 import (
@@ -15,16 +15,16 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// headerTimeout bounds the wait for a reply to begin.
+// headerTimeout limits the wait for the header of a reply.
 const headerTimeout = 10 * time.Second
 
-// Web is a wire.Web. Its clients know nothing of each other's connections.
+// Web is a wire.Web. Its clients do not share connections.
 type Web struct {
-	// Header bounds the wait for a reply to begin; 0 is 10 s.
+	// Header limits the wait for the header of a reply. 0 means 10 s.
 	Header time.Duration
 }
 
-// Open makes a client.
+// Open returns a client.
 func (w Web) Open() (wire.Client, error) {
 	c, err := web.New(web.Options{Header: cmp.Or(w.Header, headerTimeout)})
 	if err != nil {
@@ -58,7 +58,7 @@ func (c client) Send(ctx context.Context, r *wire.Request) (*wire.Response, erro
 
 func (c client) Close() { c.web.CloseIdle() }
 
-// body lets its connection be used again.
+// body makes its connection available for further requests when it is closed.
 type body struct{ io.ReadCloser }
 
 func (b body) Close() error {

@@ -1,6 +1,6 @@
-// Package wire is what package metadata needs to ask a cloud. Package online has it of
-// net/http and encoding/xml, which a call that asks nobody does not initialize: see
-// internal/entry.
+// Package wire is the HTTP and XML interface of package metadata. Package online implements it with
+// net/http and encoding/xml. A call without a request to a cloud does not initialize those
+// packages: see internal/entry.
 package wire
 
 import (
@@ -10,36 +10,37 @@ import (
 	"time"
 )
 
-// Web is the way to a cloud.
+// Web connects to a cloud.
 type Web interface {
-	// Open makes a client for one question, which may take several requests.
+	// Open returns a client for one query, which can be several requests.
 	Open() (Client, error)
-	// XML decodes a document as encoding/xml does.
+	// XML decodes a document like encoding/xml.
 	XML(doc []byte, into any) error
 }
 
-// Client sends requests. It heeds no proxy of the environment and follows no redirect.
+// Client sends requests. It ignores proxy variables of the environment and does not follow
+// redirects.
 type Client interface {
-	// Send sends a request without a body. Its error is that of the connection, with a
-	// url.Error in it, or the context's. The caller closes the response's body.
+	// Send sends a request without a body. Its errors are those of the connection, wrapped in a
+	// url.Error, and the context's. The caller closes the response's body.
 	Send(ctx context.Context, r *Request) (*Response, error)
-	// Close ends idle connections.
+	// Close closes idle connections.
 	Close()
 }
 
-// Request is one request.
+// Request is a request.
 type Request struct {
 	Method, URL string
 	Header      textproto.MIMEHeader
 }
 
-// Response is the head of a reply, and its body to be read.
+// Response has the header of a reply and a body to be read.
 type Response struct {
-	// Code is the status, and Status the line: "404 Not Found".
+	// Code is the status code. Status is the status line, such as "404 Not Found".
 	Code   int
 	Status string
 	Header textproto.MIMEHeader
-	// RetryAfter is how long the server asks to be left alone.
+	// RetryAfter is the server's Retry-After.
 	RetryAfter time.Duration
 	Body       io.ReadCloser
 }
