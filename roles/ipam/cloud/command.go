@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -136,7 +136,7 @@ func sourcesToAsk(ctx context.Context, h *roles.Host, flags map[string]string) (
 func reconcile(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
 	out := &Reconciled{Differences: []Difference{}}
 	if flags["fix"] != "" {
-		freed, err := node.Reap(ctx, h, "")
+		freed, err := record.Reap(ctx, h, "")
 		if err != nil {
 			return nil, fmt.Errorf("release what nobody has: %w", err)
 		}

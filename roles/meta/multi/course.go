@@ -34,9 +34,19 @@ func (m *handler) course(h *roles.Host, req *roles.Request) *course {
 	return &course{h: h, req: &as, begun: map[string]bool{}, out: &store.Delegated{Owner: req.Key(), State: store.Pending}}
 }
 
+// parse reads a recorded network. The plugins of a fused list are called here: what is
+// asked for beside the list concerns each of them.
+func parse(d *store.Delegate) (*netlist.List, error) {
+	l, err := netlist.Parse(d.List, d.Version)
+	if err != nil {
+		return nil, err
+	}
+	return l.Unfused(), nil
+}
+
 // list is a recorded network, and the call of its plugins.
 func (c *course) list(d *store.Delegate) (*netlist.List, netlist.Call, error) {
-	l, err := netlist.Parse(d.List, d.Version)
+	l, err := parse(d)
 	req := *c.req
 	req.IfName, req.PrevResult, req.Valid = d.IfName, nil, nil
 	return l, netlist.Call{Request: &req, Runtime: d.Runtime, Args: d.Args, Device: d.Device, Master: d.HostLink, NoIPAM: d.NoIPAM, Result: c.result(d.IfName)}, err
@@ -200,7 +210,7 @@ func (c *course) each(ctx context.Context, all []store.Delegate, inOrder, stop b
 
 // isExecuted tells whether one of a network's plugins is another program.
 func (c *course) isExecuted(n *store.Delegate) bool {
-	l, err := netlist.Parse(n.List, n.Version)
+	l, err := parse(n)
 	return err == nil && slices.ContainsFunc(l.Plugins, func(p netlist.Plugin) bool {
 		return !c.h.Delegate.InProcess(p.Type, c.req) || p.IPAM != "" && !c.h.Delegate.InProcess(p.IPAM, c.req)
 	})
@@ -208,19 +218,15 @@ func (c *course) isExecuted(n *store.Delegate) bool {
 
 // stacked tells whether one of the networks stands on another's interface.
 func stacked(all []store.Delegate) bool {
-	type plugin struct {
-		LinkInContainer bool `json:"linkInContainer"`
-	}
-	for _, n := range all {
-		var conf struct {
-			plugin
-			Plugins []plugin `json:"plugins"`
-		}
-		if coldjson.Unmarshal(n.List, &conf) == nil && slices.ContainsFunc(append(conf.Plugins, conf.plugin), func(p plugin) bool { return p.LinkInContainer }) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(all, func(n store.Delegate) bool {
+		l, err := parse(&n)
+		return err == nil && slices.ContainsFunc(l.Plugins, func(p netlist.Plugin) bool {
+			var conf struct {
+				LinkInContainer bool `json:"linkInContainer"`
+			}
+			return coldjson.Unmarshal(p.Conf, &conf) == nil && conf.LinkInContainer
+		})
+	})
 }
 
 // named puts the network's name before an error.
