@@ -27,16 +27,6 @@ type Asked interface {
 	AskedBy(args roles.Args) bool
 }
 
-// Heir is a Chained that knows what is left of an attachment without a record
-// of its part: by an ADD whose state was lost, or by the reference plugin. An ADD that
-// wanted nothing has no part either, so it is to find quickly that there is nothing.
-type Heir interface {
-	// Inherit is called by DEL while Wants is true. It removes what is left, and
-	// nothing of another attachment. What is absent is success. The container is
-	// nil when it is gone or not known.
-	Inherit(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error
-}
-
 // ChainedHandler answers the CNI verbs for a Chained.
 type ChainedHandler struct{ role Chained }
 
@@ -229,7 +219,7 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 	if err != nil {
 		return err
 	}
-	unlike, err := c.checkForeign(ctx, h, in, ns, &w.Spec)
+	unlike, err := c.checkForeign(ctx, h, req, in, ns, &w.Spec)
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	}
 	foreign := false
 	if rec == nil {
-		if foreign, err = isForeign(ctx, h, in, ns); err != nil {
+		if foreign, err = isForeign(ctx, h, req, in, ns); err != nil {
 			return err
 		}
 	}
@@ -56,7 +56,7 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	}
 	var unlike []netops.Difference
 	if foreign {
-		if unlike, err = a.checkForeign(ctx, h, in, &w.Spec); err != nil {
+		if unlike, err = a.checkForeign(ctx, h, req, &w.Spec); err != nil {
 			return err
 		}
 	}

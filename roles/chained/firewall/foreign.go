@@ -28,7 +28,7 @@ func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input
 	missing, err := h.Net.MissingForeignForward(ctx, f.Addresses)
 	var diffs []netops.Difference
 	for _, a := range missing {
-		diffs = append(diffs, attach.UnlikeAddress(in, a, "accepted in CNI-FORWARD"))
+		diffs = append(diffs, migrate.AddressDifference(in.Key.IfName, a, "accepted in CNI-FORWARD"))
 	}
 	return diffs, err
 }

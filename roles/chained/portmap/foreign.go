@@ -83,7 +83,7 @@ func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input
 			return nil, err
 		}
 		if have < len(ports) {
-			d := attach.UnlikeAddress(in, ports[0].to, "")
+			d := migrate.AddressDifference(in.Key.IfName, ports[0].to, "")
 			d.Want, d.Have = fmt.Sprintf("the reference plugin's rules for %d ports", len(ports)), fmt.Sprintf("those for %d", have)
 			diffs = append(diffs, d)
 		}
@@ -95,7 +95,7 @@ func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input
 // the rules of its nftables backend, which do not tell the network, of those that
 // host-local's files know to be of this one.
 func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	errs := []error{h.Net.CollectForeignHostPorts(ctx, req.Network, attach.ForeignOf(req))}
+	errs := []error{h.Net.CollectForeignHostPorts(ctx, req.Network, migrate.ValidAttachments(req))}
 	there, err := h.Net.HasForeign(ctx, netops.Foreign{Network: req.Network})
 	if err != nil || !there {
 		return errors.Join(append(errs, err)...)
