@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
@@ -21,7 +20,7 @@ import (
 // verb calls one of the role's verbs with its flags' defaults.
 func (b *bed) verb(tb testing.TB, name string, flags map[string]string, args ...string) (any, error) {
 	tb.Helper()
-	verbs := Role(online.Web{}).Verbs()
+	verbs := Role().Verbs()
 	i := slices.IndexFunc(verbs, func(v roles.CommandVerb) bool { return v.Name == name })
 	if i < 0 {
 		tb.Fatalf("no verb %q", name)
