@@ -26,9 +26,9 @@ func referenceIFB(key store.Key) string {
 	return referencePrefix + hex.EncodeToString(sum[:6])
 }
 
-// Inherit removes our ifb and limits of an attachment whose record was lost, and
+// CleanLegacy removes our ifb and limits of an attachment whose record was lost, and
 // the reference's ifb. What else there is goes with the container's interface.
-func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
+func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	own := ifb(in)
 	var left netops.Spec
 	left.Add(own)
@@ -93,14 +93,14 @@ func servants(ctx context.Context, h *roles.Host, container *netops.Namespace, l
 	return nil, err
 }
 
-// CheckForeign leaves all as it is: Wire knows the reference's ifb.
-func (r *role) CheckForeign(context.Context, *roles.Host, *attach.Input, *netops.Spec) ([]netops.Difference, error) {
+// CheckLegacy leaves all as it is: Build knows the reference's ifb.
+func (r *role) CheckLegacy(context.Context, *roles.Host, *attach.Input, *netops.Spec) ([]netops.Difference, error) {
 	return nil, nil
 }
 
-// CollectForeign removes the reference's ifbs, whose names are hashes, of
+// CollectLegacy removes the reference's ifbs, whose names are hashes, of
 // containers that host-local's files know to be of the network, and that are gone.
-func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Request) error {
+func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
 		return err

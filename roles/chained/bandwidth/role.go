@@ -37,7 +37,7 @@ func readRole(raw []byte) (*role, error) {
 	}, err
 }
 
-// role implements attach.Chained and attach.Heir for one configuration. A
+// role implements attach.Chained and attach.LegacyCleaner for one configuration. A
 // direction without a limit is nil.
 type role struct {
 	conf            *Conf
@@ -122,19 +122,19 @@ func (r *role) warn(h *roles.Host, mtu int) {
 // ifb is the interface that sends, at its rate, what the container sent.
 func ifb(in *attach.Input) *netops.Link {
 	return &netops.Link{
-		In: netops.Host, Name: record.OwnLink("ifb", in.Key), Kind: "ifb", MAC: record.MAC(in.Key, "ifb"), Up: true, Alias: record.Alias(in.Key, nil),
+		In: netops.Host, Name: record.ExtraLink("ifb", in.Key), Kind: "ifb", MAC: record.MAC(in.Key, "ifb"), Up: true, Alias: record.Alias(in.Key, nil),
 	}
 }
 
-// Wire limits what the container receives where the host's end sends it. What it
+// Build limits what the container receives where the host's end sends it. What it
 // sends is handed to an ifb as the host's end receives it, and limited there.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
 		return nil, errors.New("bandwidth: was not observed")
 	}
 	res := *in.Chained
-	w := &attach.Wiring{Result: &res}
+	w := &attach.Desired{Result: &res}
 	if r.ingress != nil {
 		w.Spec.Add(&netops.Qdisc{In: netops.Host, Link: o.Name, Kind: "tbf", TBF: r.ingress})
 	}

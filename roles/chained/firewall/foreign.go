@@ -11,9 +11,9 @@ import (
 	"github.com/cnibox/cnibox/roles/migrate"
 )
 
-// CheckForeign wants of what the reference plugin made its two rules for each
+// CheckLegacy wants of what the reference plugin made its two rules for each
 // address, or with firewalld the zones' sources.
-func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input, spec *netops.Spec) ([]netops.Difference, error) {
+func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input, spec *netops.Spec) ([]netops.Difference, error) {
 	spec.Objects = slices.DeleteFunc(spec.Objects, func(o netops.Object) bool {
 		_, is := o.(*netops.ZoneSource)
 		return !is
@@ -33,9 +33,9 @@ func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input
 	return diffs, err
 }
 
-// CollectForeign removes the reference's rules, which tell an address only, for
+// CollectLegacy removes the reference's rules, which tell an address only, for
 // those that host-local's files know to be of containers of the network that are gone.
-func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Request) error {
+func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if !r.conf.accepts(iptables) && !r.conf.accepts(firewalld) {
 		return nil
 	}

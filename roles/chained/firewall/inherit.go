@@ -12,9 +12,9 @@ import (
 	"github.com/cnibox/cnibox/roles/migrate"
 )
 
-// Inherit removes what the reference plugin made for the container's addresses:
+// CleanLegacy removes what the reference plugin made for the container's addresses:
 // its rules tell nothing else, so addresses that an attachment has are left out.
-func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	there, err := h.Net.HasForeignForward(ctx)
 	if err != nil || !there {
 		return err

@@ -48,7 +48,7 @@ func (r *role) Wants() bool { return r.conf.IngressPolicy != open || r.conf.Back
 // Shared is one lock: the chain of iptables is every network's.
 func (r *role) Shared() []string { return []string{"firewall"} }
 
-// observed is what Wire needs to know of the kernel.
+// observed is what Build needs to know of the kernel.
 type observed struct {
 	// Link is the host's device that the container is behind, "" where the
 	// earlier result names none that there is, or no rule needs it.

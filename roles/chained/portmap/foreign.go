@@ -57,9 +57,9 @@ func byNumber(ports []port, v4 bool) map[string][]port {
 	return all
 }
 
-// CheckForeign wants of what the reference plugin made as many rules as there
+// CheckLegacy wants of what the reference plugin made as many rules as there
 // are ports, and what it sets for loopback addresses.
-func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input, spec *netops.Spec) ([]netops.Difference, error) {
+func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input, spec *netops.Spec) ([]netops.Difference, error) {
 	spec.Objects = slices.DeleteFunc(spec.Objects, func(o netops.Object) bool {
 		_, is := o.(*netops.Sysctl)
 		return !is
@@ -91,10 +91,10 @@ func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input
 	return diffs, nil
 }
 
-// CollectForeign removes the reference's chains of containers that are gone, and
+// CollectLegacy removes the reference's chains of containers that are gone, and
 // the rules of its nftables backend, which do not tell the network, of those that
 // host-local's files know to be of this one.
-func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Request) error {
+func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	errs := []error{h.Net.CollectForeignHostPorts(ctx, req.Network, migrate.ValidAttachments(req))}
 	there, err := h.Net.HasForeign(ctx, netops.Foreign{Network: req.Network})
 	if err != nil || !there {

@@ -36,7 +36,7 @@ func readRole(raw []byte) (*role, error) {
 	return &role{conf: c}, err
 }
 
-// role implements attach.Chained and attach.Heir for one configuration.
+// role implements attach.Chained and attach.LegacyCleaner for one configuration.
 type role struct{ conf *Conf }
 
 func (r *role) Role() string { return "portmap" }
@@ -48,7 +48,7 @@ func (r *role) Wants() bool { return len(r.conf.RuntimeConfig.PortMappings) > 0 
 
 func (r *role) Shared() []string { return []string{"portmap/" + r.conf.Name} }
 
-// observed is what Wire needs to know of the node.
+// observed is what Build needs to know of the node.
 type observed struct {
 	// Toward4 and Toward6 are the devices that lead to the container, where
 	// connections from loopback addresses have to leave by them.
@@ -157,9 +157,9 @@ func toward(ctx context.Context, h *roles.Host, in *attach.Input, to netip.Addr,
 	return nil
 }
 
-// Inherit removes what an ADD left whose state was lost, by the attachment's
+// CleanLegacy removes what an ADD left whose state was lost, by the attachment's
 // label, and what the reference plugin left.
-func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	var e ends
 	if in.Prev != nil {
 		// Without addresses of its own there is nothing more to look for.
@@ -174,7 +174,7 @@ func (r *role) removeOwn(ctx context.Context, h *roles.Host, in *attach.Input, e
 	var spec netops.Spec
 	if e.four.IsValid() || e.six.IsValid() {
 		in.Observed = observed{}
-		w, err := r.Wire(in)
+		w, err := r.Build(in)
 		if err != nil {
 			return err
 		}

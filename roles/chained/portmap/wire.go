@@ -144,9 +144,9 @@ func (p port) element(in *attach.Input, maps string, value ...string) *netops.El
 	return &netops.Element{Set: set + maps + familyOf(p.to), Key: key, Value: value, Label: in.Label}
 }
 
-// Wire computes the spec of one attachment. The ports come last: no connection
+// Build computes the spec of one attachment. The ports come last: no connection
 // finds one without what it needs. The result is prevResult.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
 		return nil, errors.New("portmap: was not observed")
@@ -157,7 +157,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	}
 	ports := r.conf.ports(e)
 	ports = slices.DeleteFunc(ports, func(p port) bool { return slices.Contains(o.Held, p.claim()) })
-	w := &attach.Wiring{Result: in.Chained, Claims: r.claims(ports)}
+	w := &attach.Desired{Result: in.Chained, Claims: r.claims(ports)}
 	r.wireLoopback(&w.Spec, in, o, ports)
 	for _, v4 := range []bool{true, false} {
 		if slices.ContainsFunc(ports, func(p port) bool { return p.to.Is4() == v4 }) && r.conf.hidesSources() {
@@ -200,7 +200,7 @@ func label(in *attach.Input, shared bool) string {
 
 // wireSources tells by the container's address what becomes of the source of
 // connections that are led there.
-func (r *role) wireSources(w *attach.Wiring, in *attach.Input, end netip.Prefix) error {
+func (r *role) wireSources(w *attach.Desired, in *attach.Input, end netip.Prefix) error {
 	family, to := familyOf(end.Addr()), end.Addr().String()
 	verdict := "goto portmap_masquerade"
 	if !r.conf.MasqAll {
@@ -221,7 +221,7 @@ func (r *role) wireSources(w *attach.Wiring, in *attach.Input, end netip.Prefix)
 
 // wirePorts leads the ports to the container. Connections of UDP that were
 // tracked before a port was mapped, or are after, would go on as they began.
-func (r *role) wirePorts(w *attach.Wiring, in *attach.Input, ports []port) error {
+func (r *role) wirePorts(w *attach.Desired, in *attach.Input, ports []port) error {
 	four, err := judge(false, r.conf.ConditionsV4)
 	if err != nil {
 		return &roles.ConfError{Path: "conditionsV4", Reason: err.Error()}

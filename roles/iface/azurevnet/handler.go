@@ -61,7 +61,7 @@ func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 // telling has azure's files written when all is done: the role's own, and with it that
 // of the IPAM role that it calls.
 func (a *handler) telling(ctx context.Context, h *roles.Host) (_ context.Context, tell func()) {
-	ctx, end := azureview.Together(ctx, h)
+	ctx, end := azureview.Batch(ctx, h)
 	return ctx, func() {
 		azureview.Write(ctx, h, &a.conf.Conf, azureview.Network)
 		end()

@@ -57,7 +57,7 @@ func (r *role) HostPrefix() string { return hostPrefix }
 // where the configuration does not tell.
 func (r *role) Shared() []string { return []string{roleName} }
 
-// observed is what Wire needs to know of the kernel.
+// observed is what Build needs to know of the kernel.
 type observed struct {
 	// Master is the node's interface on the network.
 	Master master
@@ -110,8 +110,8 @@ func (o *observed) own(ctx context.Context, h *roles.Host) ([]netip.Prefix, erro
 	return nil, nil
 }
 
-// Wire computes the spec and the result of one attachment.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
 		return nil, errors.New("azure-vnet: was not observed")

@@ -57,7 +57,7 @@ func wireserver() netip.Prefix {
 
 // wireVLAN puts the container behind its VLAN's namespace. The node itself has no
 // part in it: no address, no route, no interface.
-func (r *role) wireVLAN(in *attach.Input, o observed) (*attach.Wiring, error) {
+func (r *role) wireVLAN(in *attach.Input, o observed) (*attach.Desired, error) {
 	space := spaceOf(r.conf.VLANID, o.Master)
 	pair := transparent(r.mtu(o))
 	pair.Place, pair.Gateway4 = space.place(), netip.AddrFrom4([4]byte{169, 254, 2, 1})
@@ -67,7 +67,7 @@ func (r *role) wireVLAN(in *attach.Input, o observed) (*attach.Wiring, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &attach.Wiring{Result: res, MAC: in.ContainerMAC}
+	w := &attach.Desired{Result: res, MAC: in.ContainerMAC}
 	space.wire(&w.Spec)
 	for _, is4 := range []bool{true, false} {
 		for _, ip := range ips {
@@ -77,7 +77,7 @@ func (r *role) wireVLAN(in *attach.Input, o observed) (*attach.Wiring, error) {
 			}
 		}
 	}
-	if err := pair.Wire(&w.Spec, in, res); err != nil {
+	if err := pair.AddTo(&w.Spec, in, res); err != nil {
 		return nil, err
 	}
 	// By this it is found again when the node's state is lost.
@@ -152,20 +152,20 @@ func (s *vlanSpace) fits(ctx context.Context, h *roles.Host) error {
 	return err
 }
 
-// Stray is an attachment's pair, by the end that can be seen.
-func (r *role) Stray(in *attach.Input) netops.Spec {
+// Orphans is an attachment's pair, by the end that can be seen.
+func (r *role) Orphans(in *attach.Input) netops.Spec {
 	if r.conf.Mode != modeVLAN {
 		return netops.Spec{Objects: []netops.Object{&netops.Link{In: netops.Host, Name: in.HostLink, Kind: "veth", Alias: in.Label}}}
 	}
 	space := spaceOf(r.conf.VLANID, master{})
-	s := attach.StrayWithin(in, "veth")
+	s := attach.OrphansWithin(in, "veth")
 	s.Add(&netops.Link{In: space.place(), Name: in.HostLink, Kind: "veth", Alias: in.Label})
 	return s
 }
 
-// Unshared has the VLAN's namespace go with its last container: the one that is
+// RemovableShared has the VLAN's namespace go with its last container: the one that is
 // recorded too, whatever the configuration says by now.
-func (r *role) Unshared() []netops.Object {
+func (r *role) RemovableShared() []netops.Object {
 	if r.conf.Mode != modeVLAN {
 		return nil
 	}

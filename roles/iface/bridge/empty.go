@@ -5,9 +5,9 @@ import (
 	"github.com/cnibox/cnibox/roles/record"
 )
 
-// Unshared has removeEmptyBridge take the bridge and the VLAN's gateway away
+// RemovableShared has removeEmptyBridge take the bridge and the VLAN's gateway away
 // with the network's last attachment.
-func (r *role) Unshared() []netops.Object {
+func (r *role) RemovableShared() []netops.Object {
 	if !r.conf.RemoveEmptyBridge {
 		return nil
 	}

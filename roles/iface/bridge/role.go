@@ -61,7 +61,7 @@ func (r *role) Shared() []string { return []string{"bridge/" + r.conf.Bridge} }
 // Masquerade is what the configuration asks for.
 func (r *role) Masquerade() attach.Masquerade { return r.conf.masquerade() }
 
-// observed is what Wire needs to know of the kernel.
+// observed is what Build needs to know of the kernel.
 type observed struct {
 	bridge, gateway hostLink
 	// followsPorts tells that the bridge takes its MAC from its ports, or will

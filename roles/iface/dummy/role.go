@@ -62,13 +62,13 @@ func (r *role) Observe(context.Context, *roles.Host, *attach.Input, *netops.Name
 	return nil
 }
 
-// Wire is the interface and the container's side.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build is the interface and the container's side.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	return attach.Within(in, netops.Link{Kind: kind, MAC: in.ContainerMAC}, r.conf.DNS)
 }
 
-// Stray is the container's interface.
-func (r *role) Stray(in *attach.Input) netops.Spec { return attach.StrayWithin(in, kind) }
+// Orphans is the container's interface.
+func (r *role) Orphans(in *attach.Input) netops.Spec { return attach.OrphansWithin(in, kind) }
 
 // Status tells whether the kernel has dummies.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {

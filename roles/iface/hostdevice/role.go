@@ -72,8 +72,8 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	return s.returned(ctx, h)
 }
 
-// Stray is the device in the container, or back on the host, known by its alias.
-func (r *role) Stray(in *attach.Input) netops.Spec {
+// Orphans is the device in the container, or back on the host, known by its alias.
+func (r *role) Orphans(in *attach.Input) netops.Spec {
 	return netops.Spec{Objects: []netops.Object{
 		&netops.Move{From: netops.Host, To: netops.Container, As: in.Key.IfName, Alias: in.Label},
 	}}

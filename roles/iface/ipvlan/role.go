@@ -55,10 +55,10 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	return u.Observe(ctx, h, in, container)
 }
 
-// Wire computes the spec and the result of one attachment. The MAC is the
+// Build computes the spec and the result of one attachment. The MAC is the
 // master's: what tells interfaces on one master apart is their addresses, so
 // there must be some. Without ipam they are those of the plugin before.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	if r.IPAM() == "" {
 		given, err := inherited(in)
 		if err != nil {

@@ -45,7 +45,7 @@ func (r *role) Shared() []string { return []string{"masquerade/" + hostLinks} }
 // Masquerade is what the configuration asks for.
 func (r *role) Masquerade() attach.Masquerade { return r.conf.masquerade() }
 
-// observed stands for a kernel that Wire needs to know nothing of.
+// observed stands for a kernel that Build needs to know nothing of.
 type observed struct{}
 
 // Observe reads nothing.

@@ -15,7 +15,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// observed is what Wire needs to know of the node.
+// observed is what Build needs to know of the node.
 type observed struct {
 	// MTU is the smallest of the NICs that the addresses leave by; 0 is not known.
 	MTU int
@@ -60,7 +60,7 @@ func nobody(is4 bool) netip.Addr {
 	return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1})
 }
 
-// Observe reads which NICs the addresses are of, and what of these Wire has to change.
+// Observe reads which NICs the addresses are of, and what of these Build has to change.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	r.conf.masquerade().Warn(h, in)
 	o := &observed{}

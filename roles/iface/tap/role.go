@@ -63,8 +63,8 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	return err
 }
 
-// Wire is the device and the container's side.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build is the device and the container's side.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	mac, err := r.conf.mac(in.Args)
 	if err != nil {
 		return nil, err
@@ -82,5 +82,5 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	return attach.Within(in, own, r.conf.DNS)
 }
 
-// Stray is the container's device.
-func (r *role) Stray(in *attach.Input) netops.Spec { return attach.StrayWithin(in, kind) }
+// Orphans is the container's device.
+func (r *role) Orphans(in *attach.Input) netops.Spec { return attach.OrphansWithin(in, kind) }

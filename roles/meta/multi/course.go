@@ -183,7 +183,7 @@ func (c *course) each(ctx context.Context, all []store.Delegate, inOrder, stop b
 			line = append(line, i)
 			continue
 		}
-		d, done := c.h.Delegate.Apart()
+		d, done := c.h.Delegate.Clone()
 		wg.Go(func() {
 			defer done()
 			errs[i] = f(ctx, d, &all[i])

@@ -88,7 +88,7 @@ func (c *course) unroute(ctx context.Context, asked *store.Delegation, ns *netop
 	if err != nil || len(added) == 0 {
 		return err
 	}
-	return record.WithRecorded(c.h, &store.Attachment{Netns: asked.Netns}, ns, func(ns *netops.Namespace) error {
+	return record.InRecordedNetns(c.h, &store.Attachment{Netns: asked.Netns}, ns, func(ns *netops.Namespace) error {
 		return c.h.Net.Undo(ctx, added, ns)
 	})
 }
