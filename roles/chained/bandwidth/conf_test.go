@@ -11,7 +11,7 @@ import (
 
 // TestValidate has the reference's scenario "invalid" and more.
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "all good", Conf: `{"ingressRate":8,"ingressBurst":8,"egressRate":18446744073709551615,"egressBurst":34359738359}`},
 		{Name: "zeros", Conf: `{"ingressRate":0,"ingressBurst":0,"egressRate":0,"egressBurst":0}`},

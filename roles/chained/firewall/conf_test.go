@@ -20,7 +20,7 @@ import (
 // TestValidate tells every fault at once, with its path.
 func TestValidate(t *testing.T) {
 	long := strings.Repeat("a", 29)
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "as podman writes it", Conf: `{"backend":""}`},
 		{Name: "as nerdctl writes it", Conf: `{"ingressPolicy":"same-bridge","backend":"iptables"}`},
@@ -78,7 +78,7 @@ func FuzzConf(f *testing.F) {
 		for _, p := range []string{"10.1.0.2/24", "fd00:1::2/128"} {
 			in.Chained.IPs = append(in.Chained.IPs, &types100.IPConfig{Address: roles.IPNet(netip.MustParsePrefix(p))})
 		}
-		w, err := r.Wire(in)
+		w, err := r.Build(in)
 		if err != nil {
 			t.Fatalf("%s: %v", conf, err)
 		}

@@ -12,7 +12,7 @@ import (
 // bridge cni0 and nobody refuses to forward.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Read: func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) },
 		Observed: func(seen []byte) (any, error) {
 			o := observed{Link: "cni0", Bridge: true, Port: "vethhost", Hairpin: true}
 			if len(seen) > 0 {

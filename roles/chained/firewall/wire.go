@@ -10,8 +10,8 @@ import (
 	"github.com/cnibox/cnibox/roles/record"
 )
 
-// Wire computes the rules of one attachment. The result is prevResult.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the rules of one attachment. The result is prevResult.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
 		return nil, errors.New("firewall: Observe was not called")
@@ -20,7 +20,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &attach.Wiring{}
+	w := &attach.Desired{}
 	if err := r.wirePolicy(&w.Spec, in, &o); err != nil {
 		return nil, err
 	}

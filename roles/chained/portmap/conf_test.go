@@ -86,7 +86,7 @@ func FuzzConf(f *testing.F) {
 		}
 		in := &attach.Input{Key: key, Label: record.Label(key), Chained: prev}
 		in.Observed = observed{Toward4: device{Name: "cni0"}, Toward6: device{Name: "cni0"}}
-		w, err := r.Wire(in)
+		w, err := r.Build(in)
 		if err != nil {
 			t.Fatalf("valid, but: %v", err)
 		}

@@ -8,7 +8,7 @@ import (
 
 // TestValidate has the reference's scenario "two v4 gws rejected" and more.
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "all good", Conf: `{"table":4294967295,"gateways":["10.1.0.1","fd00::1"],"addSourceHints":true}`},
 		{Name: "null is not asked", Conf: `{"table":null,"gateways":null}`},

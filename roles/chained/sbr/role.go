@@ -47,10 +47,10 @@ func (r *role) Wants() bool { return true }
 // Shared is nothing: rules and tables are the container's.
 func (r *role) Shared() []string { return nil }
 
-// Chooses marks that tables are chosen.
-func (r *role) Chooses() {}
+// NeedsNetnsLock marks that tables are chosen.
+func (r *role) NeedsNetnsLock() {}
 
-// observed is what Wire needs to know of the container.
+// observed is what Build needs to know of the container.
 type observed struct {
 	// Rules are those of both families, Routes those of all tables.
 	Rules  []netops.Rule
@@ -73,9 +73,9 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	return err
 }
 
-// Inherit removes the rules that the reference plugin, or an ADD whose state was
+// CleanLegacy removes the rules that the reference plugin, or an ADD whose state was
 // lost, left for the addresses of the interface. Tables go with the interface.
-func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
+func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	if container == nil {
 		return nil
 	}

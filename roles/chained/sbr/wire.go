@@ -22,9 +22,9 @@ type wiring struct {
 	spec   netops.Spec
 }
 
-// Wire computes rules and tables. Routes are copied into the tables before any
+// Build computes rules and tables. Routes are copied into the tables before any
 // leaves the main one, and the routes that others are reached by leave it last.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	part, err := attach.IPAMPart(in.Chained, in.Key.IfName)
 	if err != nil {
 		return nil, err
@@ -45,14 +45,14 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 		for _, ip := range w.ips {
 			w.rule(ip, *r.conf.Table)
 		}
-		return &attach.Wiring{Spec: w.spec}, nil
+		return &attach.Desired{Spec: w.spec}, nil
 	}
 	w.tables()
 	w.leave()
 	if r.conf.AddSourceHints {
 		w.hints()
 	}
-	return &attach.Wiring{Spec: w.spec, Result: r.handedOn(in.Chained)}, nil
+	return &attach.Desired{Spec: w.spec, Result: r.handedOn(in.Chained)}, nil
 }
 
 // handedOn is prevResult with static gateways in its default routes: the

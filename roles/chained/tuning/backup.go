@@ -29,11 +29,11 @@ type backup struct {
 	TxQLen   *int   `json:"txQLen"`
 }
 
-// Inherit sets an interface back that the reference plugin tuned, and removes
+// CleanLegacy sets an interface back that the reference plugin tuned, and removes
 // its file. One whose container is gone went with it. What the file says is
 // taken only if an interface can have it, and no more of it than the kernel
 // takes: the interface is on its way out.
-func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
+func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	file := r.conf.backupFile(in.Key.ContainerID, in.Key.IfName)
 	raw, err := smallfile.ReadOwn(file, maxBackup)
 	if err != nil && !errors.Is(err, smallfile.ErrTooLarge) {

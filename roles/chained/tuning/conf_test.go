@@ -16,7 +16,7 @@ import (
 // fault is told at once, with its path.
 func TestValidate(t *testing.T) {
 	long := `"` + strings.Repeat("1", 5000) + `"`
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "all good", Conf: `{"sysctl":{"net.core.somaxconn":"500"},"mac":"02:00:00:00:00:01","promisc":true,"mtu":1400,"txQLen":0,"allmulti":false,"dataDir":"/x"}`},
 		{Name: "null is not asked", Conf: `{"sysctl":null,"mtu":0,"promisc":null,"txQLen":null,"args":null}`},
@@ -59,7 +59,7 @@ func TestWants(t *testing.T) {
 	}
 	r, _ := attach.Judged(readRole)([]byte(`{}`))
 	args, err := roles.ParseArgs("MAC=02:00:00:00:00:01")
-	if err != nil || !r.AskedBy(args) {
+	if err != nil || !r.WantedByArgs(args) {
 		t.Errorf("CNI_ARGS ask for nothing, %v", err)
 	}
 }

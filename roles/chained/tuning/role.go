@@ -47,13 +47,13 @@ func (r *role) Wants() bool {
 	return err != nil || w != (wanted{}) || len(r.conf.Sysctl) > 0 || len(r.conf.Args.CNI.Sysctl) > 0
 }
 
-// AskedBy tells whether CNI_ARGS name a hardware address.
-func (r *role) AskedBy(args roles.Args) bool { return args.Get("MAC") != "" }
+// WantedByArgs tells whether CNI_ARGS name a hardware address.
+func (r *role) WantedByArgs(args roles.Args) bool { return args.Get("MAC") != "" }
 
 // Shared is nothing: the interface is the container's.
 func (r *role) Shared() []string { return nil }
 
-// observed is what Wire needs to know of the kernel.
+// observed is what Build needs to know of the kernel.
 type observed struct {
 	// HostEnd is the other end of the interface, if that is a veth whose other
 	// end is the host's.
@@ -83,11 +83,11 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	return nil
 }
 
-// Wire sets the interface first: a new MTU makes some settings anew
+// Build sets the interface first: a new MTU makes some settings anew
 // (net.ipv6.conf.*.mtu). Each attribute is a change of its own, so that one that
 // the kernel refuses leaves no other half done. CHECK takes from prevResult what
 // it tells: a later plugin may have tuned the interface too.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	w, err := r.conf.wanted(in.Args)
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	} else if err := w.fits(in.Chained, in.Key.IfName); err != nil {
 		return nil, err
 	}
-	out := &attach.Wiring{Result: w.result(in.Chained, in.Key.IfName, o.HostEnd), MAC: w.mac}
+	out := &attach.Desired{Result: w.result(in.Chained, in.Key.IfName, o.HostEnd), MAC: w.mac}
 	for _, l := range w.links(in.Key.IfName, o.HostEnd) {
 		out.Spec.Add(l)
 	}

@@ -12,7 +12,7 @@ import (
 // and nothing to be kept.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Read: func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) },
 		Observed: func(seen []byte) (any, error) {
 			var o observed
 			if len(seen) > 0 {
@@ -34,7 +34,7 @@ func FuzzConf(f *testing.F) {
 		if err != nil {
 			return
 		}
-		w, err := r.Wire(&attach.Input{Observed: observed{Used: []int{1, 2}}})
+		w, err := r.Build(&attach.Input{Observed: observed{Used: []int{1, 2}}})
 		if err != nil || len(w.Spec.Objects) != 1 {
 			t.Errorf("%s: %v, %v", conf, w, err)
 		}

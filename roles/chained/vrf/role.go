@@ -33,7 +33,7 @@ func readRole(raw []byte) (*role, error) {
 	return &role{conf: c}, err
 }
 
-// role implements attach.Chained, Chooser and Heir for one configuration.
+// role implements attach.Chained, NetnsLocker and LegacyCleaner for one configuration.
 type role struct{ conf *Conf }
 
 func (r *role) Role() string { return "vrf" }
@@ -46,11 +46,11 @@ func (r *role) Wants() bool { return true }
 // Shared is nothing: a VRF is the container's own.
 func (r *role) Shared() []string { return nil }
 
-// Chooses marks the role: attachments of one container may share a VRF, or look
+// NeedsNetnsLock marks the role: attachments of one container may share a VRF, or look
 // for free tables.
-func (r *role) Chooses() {}
+func (r *role) NeedsNetnsLock() {}
 
-// observed is what Wire needs to know of the container's namespace.
+// observed is what Build needs to know of the container's namespace.
 type observed struct {
 	// Table is that of the VRF that there is, 0 for none.
 	Table int
@@ -113,9 +113,9 @@ func moves(route netops.Route, prev *roles.Result) bool {
 	})
 }
 
-// Inherit takes the interface out of the VRF that the reference plugin, or an
+// CleanLegacy takes the interface out of the VRF that the reference plugin, or an
 // ADD whose state was lost, put it into.
-func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
+func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	if r.conf.Validate() != nil || in.Key.IfName == r.conf.VRFName {
 		return nil // no ADD took such a configuration
 	}

@@ -13,13 +13,13 @@ import (
 	"github.com/cnibox/cnibox/roles/record"
 )
 
-// Wire takes the routes away, puts the interface into the VRF and makes the
+// Build takes the routes away, puts the interface into the VRF and makes the
 // routes again, in its table: the kernel would drop them, and not bring them
 // back when the interface leaves. Those that lead to gateways come first in the
 // making and last in the taking away, whose inverse runs backwards.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, _ := in.Observed.(observed)
-	w := new(attach.Wiring)
+	w := new(attach.Desired)
 	if in.Prev == nil && o.IPv6 {
 		r.keepAddresses(w, in.Key.IfName)
 	}
@@ -43,7 +43,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 
 // keepAddresses keeps the IPv6 addresses while the interface is down for a
 // moment. They were found to be no duplicates when they were added.
-func (r *role) keepAddresses(w *attach.Wiring, ifName string) {
+func (r *role) keepAddresses(w *attach.Desired, ifName string) {
 	for _, s := range []struct{ name, value string }{{"keep_addr_on_down", "1"}, {"accept_dad", "0"}} {
 		w.Spec.Add(&netops.Sysctl{
 			In: netops.Container, Key: fmt.Sprintf("net/ipv6/conf/%s/%s", ifName, s.name), Value: s.value, Optional: true,
