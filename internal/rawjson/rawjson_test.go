@@ -28,7 +28,7 @@ func TestSet(t *testing.T) {
 		}
 	}
 	if _, err := Set([]byte(`{}`), "a", json.RawMessage(`1,`)); err == nil {
-		t.Error("a value that is no JSON was set")
+		t.Error("a value that is not JSON was set")
 	}
 }
 
