@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // Role is the bandwidth role's entry in the table.
@@ -124,7 +124,7 @@ func (r *role) warn(h *roles.Host, mtu int) {
 // container sent.
 func ifb(in *attach.Input) *netops.Link {
 	return &netops.Link{
-		In: netops.Host, Name: node.OwnLink("ifb", in.Key), Kind: "ifb", MAC: node.MAC(in.Key, "ifb"), Up: true, Alias: node.Alias(in.Key, nil),
+		In: netops.Host, Name: record.OwnLink("ifb", in.Key), Kind: "ifb", MAC: record.MAC(in.Key, "ifb"), Up: true, Alias: record.Alias(in.Key, nil),
 	}
 }
 

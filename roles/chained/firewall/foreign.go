@@ -8,7 +8,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/migrate"
 )
 
 // CheckForeign requires the reference plugin's two rules for each address, or
@@ -21,7 +21,7 @@ func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input
 	if len(spec.Objects) > 0 || !r.conf.usesBackend(iptables) {
 		return nil, nil
 	}
-	f, err := node.Foreign(ctx, h, in.Key, in.Prev)
+	f, err := migrate.ReferenceAttachment(ctx, h, in.Key, in.Prev)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Req
 	if !r.conf.usesBackend(iptables) && !r.conf.usesBackend(firewalld) {
 		return nil
 	}
-	departed, err := node.Departed(ctx, h, req.Network, req.Valid)
+	departed, err := migrate.Departed(ctx, h, req.Network, req.Valid)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/migrate"
 )
 
 // Inherit removes what the reference plugin made for the container's addresses.
@@ -20,7 +20,7 @@ func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	if err != nil || !present {
 		return err
 	}
-	addresses, err := node.ForeignAddresses(ctx, h, in.Key, in.Prev)
+	addresses, err := migrate.ReferenceAddresses(ctx, h, in.Key, in.Prev)
 	if err != nil || len(addresses) == 0 {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // Wire computes the rules of one attachment. The result is prevResult.
@@ -52,7 +52,7 @@ func (r *role) wirePolicy(s *netops.Spec, in *attach.Input, o *observed) error {
 	}
 	label := in.Label
 	if o.Bridge {
-		label = node.SharedLabel(in.Key.Network)
+		label = record.SharedLabel(in.Key.Network)
 	}
 	s.Add(
 		&netops.Element{Shared: o.Bridge, Set: setName, Key: []string{o.Link, o.Link}, Label: label},
@@ -74,7 +74,7 @@ func (r *role) wireForward(s *netops.Spec, in *attach.Input, o *observed, addres
 	}
 	f := netops.Forward{
 		Shared: true, Link: o.pattern(), Net: address.Masked(),
-		Admin: r.conf.IptablesAdminChainName, Label: node.SharedLabel(in.Key.Network),
+		Admin: r.conf.IptablesAdminChainName, Label: record.SharedLabel(in.Key.Network),
 	}
 	if f.Link == "" || address.IsSingleIP() {
 		f.Shared, f.Link, f.Label = false, o.Link, in.Label

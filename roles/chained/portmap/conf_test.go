@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -84,7 +84,7 @@ func FuzzConf(f *testing.F) {
 			}
 			return
 		}
-		in := &attach.Input{Key: key, Label: node.Label(key), Chained: prev}
+		in := &attach.Input{Key: key, Label: record.Label(key), Chained: prev}
 		in.Observed = observed{Toward4: device{Name: "cni0"}, Toward6: device{Name: "cni0"}}
 		w, err := r.Wire(in)
 		if err != nil {

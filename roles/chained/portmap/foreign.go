@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -69,7 +69,7 @@ func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input
 	if err != nil {
 		return nil, err
 	}
-	f, err := node.Foreign(ctx, h, in.Key, in.Prev)
+	f, err := migrate.ReferenceAttachment(ctx, h, in.Key, in.Prev)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Req
 	if err != nil || !there {
 		return errors.Join(append(errs, err)...)
 	}
-	gone, err := node.Departed(ctx, h, req.Network, req.Valid)
+	gone, err := migrate.Departed(ctx, h, req.Network, req.Valid)
 	errs = append(errs, err)
 	for _, f := range gone {
 		f.Shares = true // CollectForeignHostPorts has removed its chains
@@ -118,7 +118,7 @@ func removeForeign(ctx context.Context, h *roles.Host, in *attach.Input) error {
 	if err != nil || !there {
 		return err
 	}
-	f, err := node.Foreign(ctx, h, in.Key, in.Prev)
+	f, err := migrate.ReferenceAttachment(ctx, h, in.Key, in.Prev)
 	if err != nil {
 		return err
 	}

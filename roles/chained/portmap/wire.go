@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 const (
@@ -200,7 +200,7 @@ func (r *role) wireLoopback(s *netops.Spec, in *attach.Input, o observed, ports 
 // the attachment.
 func label(in *attach.Input, shared bool) string {
 	if shared {
-		return node.SharedLabel(in.Key.Network)
+		return record.SharedLabel(in.Key.Network)
 	}
 	return in.Label
 }

@@ -4,7 +4,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // wireBridged connects the container to a bridge that replaces the master.
@@ -29,7 +29,7 @@ func (r *role) wireBridged(in *attach.Input, o observed) (*attach.Wiring, error)
 // master's addresses and routes, and MAC address translation at its port,
 // because the cloud's network accepts only frames with the master's MAC.
 func (r *role) wireUplink(s *netops.Spec, in *attach.Input, o observed) {
-	label := node.SharedLabel(in.Key.Network)
+	label := record.SharedLabel(in.Key.Network)
 	s.Add(
 		// The translation comes before the takeover: a port with hairpin sends
 		// received multicast and broadcast frames back.
@@ -62,7 +62,7 @@ func (r *role) wirePort(s *netops.Spec, in *attach.Input, o observed, ips []atta
 	s.Add(
 		&netops.Link{
 			In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Up: true,
-			Alias: node.Alias(in.Key, addresses(ips)), Master: o.Bridge,
+			Alias: record.Alias(in.Key, addresses(ips)), Master: o.Bridge,
 			Port: &netops.Port{Hairpin: true},
 			Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
 		},

@@ -7,7 +7,8 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -36,7 +37,7 @@ type restored struct {
 // Shared objects of networks without attachments are removed as GC does it. The
 // bridges are found in the kernel.
 func restore(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return nil, err
 	}
 	taken, err := takeovers(ctx, h, flags["bridge"])
@@ -98,7 +99,7 @@ func removeUnused(ctx context.Context, h *roles.Host) error {
 	var errs []error
 	for _, n := range nets {
 		if n.Role == roleName {
-			errs = append(errs, node.RemoveShared(ctx, h, n.Name, []string{roleName}))
+			errs = append(errs, record.RemoveShared(ctx, h, n.Name, []string{roleName}))
 		}
 	}
 	return errors.Join(errs...)

@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // Role is the bridge role's entry in the table.
@@ -92,7 +92,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 		h.Log.Warn("the bridge does not filter VLANs: the keys vlan and vlanTrunk have no effect and CHECK fails; run 'ip link set "+
 			bridge.Name+" type bridge vlan_filtering 1'", "network", in.Key.Network)
 	}
-	if o.bridge.Exists && bridge.Alias != node.SharedAlias && in.Prev == nil {
+	if o.bridge.Exists && bridge.Alias != record.SharedAlias && in.Prev == nil {
 		if o.followsPorts, err = followsPorts(ctx, h, bridge); err != nil {
 			return err
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -134,7 +134,7 @@ func hasDefaultRoute(routes []*types.Route, is4 bool) bool {
 func (r *role) wireBridge(s *netops.Spec, in *attach.Input, o observed) {
 	br := &netops.Link{
 		In: netops.Host, Shared: true, Name: r.conf.Bridge, Kind: "bridge",
-		MTU: r.conf.MTU, Up: true, Promisc: r.conf.PromiscMode, Alias: node.SharedAlias,
+		MTU: r.conf.MTU, Up: true, Promisc: r.conf.PromiscMode, Alias: record.SharedAlias,
 		Bridge: &netops.Bridge{VLANFiltering: r.conf.vlanAware(), KeepMAC: o.followsPorts},
 	}
 	if !o.bridge.Exists {
@@ -195,9 +195,9 @@ func (r *role) wireGateway(s *netops.Spec, o observed, ips []attach.Family) {
 // wireVLANGateway adds the veth pair "<bridge>.<vlan>" and its bridge port.
 func (r *role) wireVLANGateway(s *netops.Spec, o observed) {
 	name := r.conf.gatewayLink()
-	port := node.HostLink(store.Key{Network: "gateway", ContainerID: r.conf.Bridge, IfName: name})
+	port := record.HostLink(store.Key{Network: "gateway", ContainerID: r.conf.Bridge, IfName: name})
 	l := &netops.Link{
-		In: netops.Host, Shared: true, Name: name, Kind: "veth", MTU: r.conf.MTU, Up: true, Alias: node.SharedAlias,
+		In: netops.Host, Shared: true, Name: name, Kind: "veth", MTU: r.conf.MTU, Up: true, Alias: record.SharedAlias,
 		Peer: &netops.Peer{In: netops.Host, Name: port, Up: true, Master: r.conf.Bridge},
 	}
 	if !o.gateway.Exists {
@@ -221,7 +221,7 @@ func (r *role) wirePort(s *netops.Spec, in *attach.Input, mac string, ips []atta
 	}
 	s.Add(&netops.Link{
 		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Up: true,
-		Alias: node.Alias(in.Key, addrs), Master: r.conf.Bridge,
+		Alias: record.Alias(in.Key, addrs), Master: r.conf.Bridge,
 		Port: &netops.Port{Hairpin: r.conf.HairpinMode, Isolated: r.conf.PortIsolation},
 		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: mac, MTU: mtu},
 	})

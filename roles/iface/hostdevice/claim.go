@@ -8,7 +8,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -66,7 +66,7 @@ func (s *selected) returned(ctx context.Context, h *roles.Host) error {
 		return nil
 	}
 	return h.Store.View(ctx, func(tx *store.Tx) error {
-		a, err := node.LabelledBy(tx, s.Alias)
+		a, err := record.LabelledBy(tx, s.Alias)
 		if err == nil && a != nil {
 			err = &store.TakenError{What: claimKind + " " + s.Link, Owner: a.Key}
 		}

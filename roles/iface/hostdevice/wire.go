@@ -6,7 +6,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // Wire computes the spec and the result of one attachment. A device with a
@@ -27,7 +27,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	default:
 		w.Spec.Add(&netops.Move{
 			From: netops.Host, Name: dev.Link, To: netops.Container, As: in.Key.IfName,
-			Alias: node.DeviceAlias(in.Key, dev.Link),
+			Alias: record.DeviceAlias(in.Key, dev.Link),
 		})
 	}
 	return w, attach.Container{MTU: dev.MTU}.Wire(&w.Spec, in, res)

@@ -6,17 +6,17 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 const (
 	// containerIndex is the index of the container's interface in the result.
 	// The host's end comes before it.
 	containerIndex = 1
-	// hostLinks is the name pattern of the host's ends (node.HostLink). Each
+	// hostLinks is the name pattern of the host's ends (record.HostLink). Each
 	// container has its own host interface, so masquerading selects a network's
 	// traffic by this pattern and the subnet.
-	hostLinks = node.HostLinkPrefix + "*"
+	hostLinks = record.HostLinkPrefix + "*"
 )
 
 // Wire computes the spec and the result of one attachment. Shared objects come
@@ -95,7 +95,7 @@ func (r *role) wirePair(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 		mtu = 0 // a chained plugin may have changed the MTU of both ends
 	}
 	s.Add(&netops.Link{
-		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: node.Alias(in.Key, addrs),
+		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: record.Alias(in.Key, addrs),
 		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
 	})
 }

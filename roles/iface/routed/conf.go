@@ -13,7 +13,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // Conf is the network configuration of the routed role.
@@ -99,7 +99,7 @@ func (c *Conf) withDefaults() {
 			*n = d
 		}
 	}
-	text(&c.HostVethPrefix, node.HostLinkPrefix)
+	text(&c.HostVethPrefix, record.HostLinkPrefix)
 	number(&c.TableBase, defaultTableBase)
 	number(&c.Priorities.HostRoutes, defaultHostRoutes)
 	number(&c.Priorities.Mark, defaultMark)

@@ -7,7 +7,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // wireSNAT adds the source NAT of packets to destinations outside the pod's
@@ -97,4 +97,4 @@ func suffix(a netip.Addr) string {
 }
 
 // sharedLabel is the label of the objects that the network's attachments share.
-func sharedLabel(in *attach.Input) string { return node.SharedLabel(in.Key.Network) }
+func sharedLabel(in *attach.Input) string { return record.SharedLabel(in.Key.Network) }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/netlist"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -28,7 +28,7 @@ func (c *course) dropLinks(ctx context.Context, all []store.Delegate, ns *netops
 	if len(keys) < 2 {
 		return
 	}
-	if err := node.DropLinks(ctx, c.h, keys, ns); err != nil {
+	if err := record.DeleteLinks(ctx, c.h, keys, ns); err != nil {
 		c.h.Log.Debug("interfaces are deleted one by one", "error", err)
 	}
 }

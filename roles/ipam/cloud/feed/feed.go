@@ -13,7 +13,6 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata"
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -41,9 +40,6 @@ type Options struct {
 	Force bool
 	// DMI is where auto looks; empty: the kernel's directory.
 	DMI string
-	// Web is the way to the cloud. Where it is nil, and the cloud would have to be asked,
-	// Current is roles.ErrPartial.
-	Web wire.Web
 }
 
 func (o Options) provider() string {
@@ -137,9 +133,8 @@ func readable(s *store.CloudSource, err error) (*store.CloudSource, error) {
 // known it waits, 25 s at most, and gets the other's error. With a known reply a
 // failed question is recorded, and no error.
 //
-// Without Options.Web the error is roles.ErrPartial when it is this process that has to
-// ask; nothing was done then. Others are roles.ErrTryAgain when the cloud cannot be asked now, roles.ErrExhausted when
-// it shows no addresses, both with an error of package metadata in them, or of the store.
+// The error is roles.ErrTryAgain when the cloud cannot be asked now and roles.ErrExhausted when it shows no
+// addresses, both wrapping an error of package metadata, or an error of the store.
 func Current(ctx context.Context, h *roles.Host, o Options) (*store.CloudSource, error) {
 	return Enough(ctx, h, o, func(*store.CloudSource) bool { return true })
 }

@@ -10,8 +10,8 @@ package metadata
 import (
 	"context"
 	"net/netip"
+	"time"
 
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -21,8 +21,8 @@ type Query struct {
 	URL string
 	// File is read instead by the provider "file".
 	File string
-	// Web is the way to the cloud; nothing is asked without.
-	Web wire.Web
+	// HeaderTimeout bounds the wait for a reply to begin; 0 is 10 s.
+	HeaderTimeout time.Duration
 	// Own are the addresses that links of this node have: never a pod's.
 	Own []netip.Addr
 	// DMI is where auto looks for what the machine says of itself; empty: the
