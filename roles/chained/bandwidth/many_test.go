@@ -95,10 +95,10 @@ func TestTwoAttachments(t *testing.T) {
 	p.reference("DEL", "eth0", both, first)
 }
 
-// TestBesideOthers limits an interface on which another program has a clsact
+// TestOtherClsact limits an interface on which another program has a clsact
 // qdisc with a filter (#894). The reference fails there. Our verbs never change
 // the other program's objects.
-func TestBesideOthers(t *testing.T) {
+func TestOtherClsact(t *testing.T) {
 	p := newPod(t)
 	attached := p.OK(p.call("ADD", "eth0", bridge, "")).Stdout
 	l := hostLink(t, p.ns)

@@ -142,9 +142,9 @@ func TestFirewalldOwners(t *testing.T) {
 	}
 }
 
-// TestFirewalldTold: DEL removes a source that the reference plugin added for a
+// TestFirewalldReferenceSource: DEL removes a source that the reference plugin added for a
 // container which is otherwise ours.
-func TestFirewalldTold(t *testing.T) {
+func TestFirewalldReferenceSource(t *testing.T) {
 	w := newWorld(t)
 	conn := startFirewalld(t)
 	a := w.attached("a", 1, `{}`)

@@ -54,9 +54,9 @@ func (w *town) reached(source, to string) string {
 	return answer
 }
 
-// TestWhereTheReferenceFails makes the same calls to our plugin and to the
+// TestReferenceDifferences makes the same calls to our plugin and to the
 // reference's.
-func TestWhereTheReferenceFails(t *testing.T) {
+func TestReferenceDifferences(t *testing.T) {
 	const nft = `"backend":"nftables"`
 	for _, v := range []struct {
 		name         string

@@ -223,10 +223,10 @@ func TestParallel(t *testing.T) {
 	}
 }
 
-// TestOneGoes: DEL of one attachment leaves the other's rules. If the path of
+// TestDelOfOne: DEL of one attachment leaves the other's rules. If the path of
 // the container's namespace is gone, DEL leaves no file there. The reference
 // fails, or leaves a file.
-func TestOneGoes(t *testing.T) {
+func TestDelOfOne(t *testing.T) {
 	n := newNode(t)
 	results := n.attach()
 	before := n.ns.Snapshot(t)

@@ -188,8 +188,8 @@ func (w *builder) copiedRoutes(ip attach.Family, table int) []*netops.Route {
 }
 
 // expectedRoutes are the routes that an address's table must contain according
-// to prevResult. The gateway of the subnet's route is not compared: there is
-// none on most links, but on a point-to-point link there is.
+// to prevResult. The gateway of the subnet's route is not compared: the route
+// has one only on a point-to-point link.
 func (w *builder) expectedRoutes(ip attach.Family, table int) []*netops.Route {
 	var all []*netops.Route
 	for _, r := range w.result {
@@ -209,9 +209,10 @@ func (w *builder) expectedRoutes(ip attach.Family, table int) []*netops.Route {
 	return append(all, subnet)
 }
 
-// belongs reports whether a route applies to packets from an address. It does
-// if the route's preferred source, or else its gateway, is in the address's
-// subnet, or in the subnet of no address, or if the route has neither.
+// belongs reports whether a route belongs to an address. It does if its
+// preferred source, or else its gateway, is in the address's subnet or in the
+// subnet of no address of the interface. A route without both belongs to every
+// address of its family.
 func (w *builder) belongs(r *netops.Route, ip attach.Family) bool {
 	if r.Dst.Addr().Is4() != ip.Address.Addr().Is4() {
 		return false
