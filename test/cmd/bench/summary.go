@@ -67,7 +67,10 @@ func summarize(res *results) []row {
 			rateRow(fmt.Sprintf("DEL, %d at a time", p.AtATime), p.Del, parallelDelAtLeast))
 	}
 	if res.Chain != nil {
-		rows = append(rows, res.Chain.summary()...)
+		rows = append(rows, res.Chain.summary("bridge + portmap + firewall + tuning, one port", chainAddAtLeast, chainDelAtLeast)...)
+	}
+	if res.Fused != nil {
+		rows = append(rows, res.Fused.summary("fused list of bridge + portmap + firewall + tuning, one port", fusedAddAtLeast, fusedDelAtLeast)...)
 	}
 	rows = append(rows, publishedRows(res.Published)...)
 	if res.Networks != nil {

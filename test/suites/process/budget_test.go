@@ -34,7 +34,6 @@ func denied() map[string]string {
 		"github.com/google/gopacket":              "5 ms of init",
 		"github.com/gopacket/":                    "5 ms of init",
 		"github.com/coreos/go-iptables":           "executes iptables; compiles expressions",
-		"github.com/godbus/dbus":                  "0.1 ms of init and 0.3 MB; internal/dbus makes the few calls to firewalld",
 		"github.com/aws/":                         "cloud interfaces are a few HTTP requests",
 		"github.com/Azure/":                       "cloud interfaces are a few HTTP requests",
 		"cloud.google.com/":                       "cloud interfaces are a few HTTP requests",
