@@ -81,8 +81,8 @@ func used(ctx context.Context, h *roles.Host, in *attach.Input, container *netop
 	return false, nil
 }
 
-// redirectTargets are the interfaces that the packets which a container's
-// interface sends are redirected to.
+// redirectTargets are the interfaces to which the packets of a container's
+// interface are redirected.
 func redirectTargets(ctx context.Context, h *roles.Host, container *netops.Namespace, link string) ([]string, error) {
 	end, err := h.Net.HostEnd(ctx, container, link)
 	if err == nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // TestGolden runs testdata/*.txtar. Without seen.json the container is on the
-// bridge cni0 and nobody refuses to forward.
+// bridge cni0 and no firewall drops forwarded packets.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
 		Read: func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) },

@@ -33,9 +33,10 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	return w, nil
 }
 
-// wirePolicy restricts the traffic to the device of the container. Frames
-// between ports of a bridge do not pass the forward chain without br_netfilter,
-// so an isolated network's ports get the bridge port flag "isolated" too.
+// wirePolicy adds the ingress policy to the host's device of the container.
+// Frames between ports of a bridge do not pass the forward chain without
+// br_netfilter, so an isolated network's ports get the bridge port flag
+// "isolated" too.
 func (r *role) wirePolicy(s *netops.Spec, in *attach.Input, o *observed) error {
 	if r.conf.IngressPolicy == open {
 		return nil

@@ -103,7 +103,7 @@ func defaultDst(is4 bool) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// addSingle is the prefix that contains one address only.
+// single is the prefix that contains one address only.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // wireRALinks keeps the IPv6 routes of router advertisements when the node
