@@ -42,10 +42,6 @@ var (
 	// ErrUsage: a verb of the command line or a daemon was called in the wrong way; the
 	// process exits with 2 (code 117). Usagef makes one.
 	ErrUsage = errors.New("called in the wrong way")
-	// ErrPartial: the call takes a part of the program that is not initialized for plugins'
-	// calls. It has done nothing that may not be done twice, and is begun anew with the whole (Process.Partial of
-	// package dispatch; code 118, which nobody sees).
-	ErrPartial = errors.New("more of the program is needed")
 	// ErrPanic: the role has a defect; what it did was undone (code 108).
 	ErrPanic = errors.New("internal error")
 )

@@ -1,6 +1,6 @@
 // Package rawjson changes members of a JSON object and leaves every other byte
-// as it is. A document that passes through here keeps what nobody here knows:
-// keys, their order, numbers beyond 64 bits, white space.
+// unchanged. Unknown keys, the order of keys, numbers beyond 64 bits and white
+// space are kept.
 package rawjson
 
 import (
@@ -9,19 +9,19 @@ import (
 	"slices"
 )
 
-// ErrObject: the text is no JSON object.
+// ErrObject means that the text is not a JSON object.
 var ErrObject = errors.New("no JSON object")
 
 // Member is one member of an object.
 type Member struct {
 	Name  string
 	Value json.RawMessage
-	// from and to are where Value is in the object's text.
+	// from and to are the byte offsets of Value in the object's text.
 	from, to int
 }
 
-// Members are an object's members in their order, a name that is there twice
-// twice. Values are parts of the text, not copies.
+// Members returns an object's members in their order. A name that occurs twice
+// is returned twice. The values are parts of the text, not copies.
 func Members(object []byte) ([]Member, error) {
 	if !json.Valid(object) {
 		return nil, ErrObject
@@ -57,8 +57,8 @@ func Members(object []byte) ([]Member, error) {
 	}
 }
 
-// Get is the value of a member, nil when there is none. Of a name that is there
-// twice the last counts, as for encoding/json.
+// Get returns the value of a member, or nil if it is missing. If a name occurs
+// twice the last value is returned, as in encoding/json.
 func Get(object []byte, name string) (json.RawMessage, error) {
 	members, err := Members(object)
 	var value json.RawMessage
@@ -70,8 +70,9 @@ func Get(object []byte, name string) (json.RawMessage, error) {
 	return value, err
 }
 
-// Set gives the object with a member's value, which has to be JSON: in the place
-// of the one that it has, else as the first. The object itself is left alone.
+// Set returns a copy of the object in which a member has the given value, which
+// must be valid JSON. It replaces the member's value, or inserts a new member
+// at the beginning.
 func Set(object []byte, name string, value json.RawMessage) ([]byte, error) {
 	if !json.Valid(value) {
 		return nil, errors.New("the value is no JSON")
@@ -103,7 +104,7 @@ func Set(object []byte, name string, value json.RawMessage) ([]byte, error) {
 	return append(out, object[begin:]...), nil
 }
 
-// Remove gives the object without a member.
+// Remove returns the object without a member.
 func Remove(object []byte, name string) ([]byte, error) {
 	members, err := Members(object)
 	if err != nil || !slices.ContainsFunc(members, func(m Member) bool { return m.Name == name }) {
@@ -126,7 +127,7 @@ func Remove(object []byte, name string) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// scanner walks valid JSON.
+// scanner reads valid JSON.
 type scanner struct {
 	text []byte
 	at   int
@@ -138,7 +139,7 @@ func (s *scanner) space() {
 	}
 }
 
-// value passes over one value.
+// value skips one value.
 func (s *scanner) value() {
 	for depth := 0; ; {
 		switch s.text[s.at] {
@@ -161,7 +162,7 @@ func (s *scanner) value() {
 	}
 }
 
-// quoted passes over a text.
+// quoted skips a string.
 func (s *scanner) quoted() {
 	for s.at++; s.text[s.at] != '"'; s.at++ {
 		if s.text[s.at] == '\\' {
@@ -171,7 +172,7 @@ func (s *scanner) quoted() {
 	s.at++
 }
 
-// word passes over a number, true, false or null.
+// word skips a number, true, false or null.
 func (s *scanner) word() {
 	for s.at < len(s.text) {
 		switch s.text[s.at] {

@@ -13,7 +13,8 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -89,7 +90,7 @@ type Input struct {
 	// Observed is what Observe read.
 	Observed any
 	// state is the state file that ADD began with.
-	state node.StateID
+	state recovery.StateID
 }
 
 // Wiring is what a role wants for one attachment.
@@ -173,7 +174,7 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 		return nil, err
 	}
 	defer lock.Unlock()
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return nil, err
 	}
 	in := a.newInput(req)
@@ -201,7 +202,7 @@ func (a *Handler) overLink(h *roles.Host) bool {
 func (a *Handler) newInput(req *roles.Request) *Input {
 	in := newInput(req)
 	if n, ok := a.role.(HostNamer); ok {
-		in.HostLink = node.HostLinkAs(n.HostPrefix(), in.Key)
+		in.HostLink = record.HostLinkAs(n.HostPrefix(), in.Key)
 	}
 	return in
 }
@@ -211,16 +212,16 @@ func newInput(req *roles.Request) *Input {
 	key := req.Key()
 	return &Input{
 		Key: key, Netns: req.Netns, Args: req.Args,
-		HostLink: node.HostLink(key), Label: node.Label(key),
-		HostMAC: node.MAC(key, "host"), ContainerMAC: node.MAC(key, "container"),
+		HostLink: record.HostLink(key), Label: record.Label(key),
+		HostMAC: record.MAC(key, "host"), ContainerMAC: record.MAC(key, "container"),
 	}
 }
 
 // clearDead makes way for an ADD: what an interrupted call or a former life of
 // the container left is removed; a living attachment is an error. It returns
 // the state file that was read.
-func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) (node.StateID, error) {
-	found, state, err := node.Find(ctx, h, req.Key())
+func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) (recovery.StateID, error) {
+	found, state, err := recovery.Find(ctx, h, req.Key())
 	if err != nil {
 		return state, err
 	}
@@ -230,10 +231,10 @@ func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Reque
 	}
 	p := old.Part(a.role.Role())
 	if p == nil {
-		p = node.RebuiltPart(old)
+		p = recovery.RebuiltPart(old)
 	}
 	if p != nil && p.State == store.Done {
-		dead, err := node.Replaced(ctx, h, old, ns)
+		dead, err := record.Replaced(ctx, h, old, ns)
 		if err != nil {
 			return state, err
 		}
@@ -242,7 +243,7 @@ func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Reque
 				roles.ErrAttached, req.IfName, req.ContainerID, req.Network, p.Time.Format("2006-01-02 15:04:05"))
 		}
 	}
-	return state, node.Remove(ctx, h, old, ns)
+	return state, record.Remove(ctx, h, old, ns)
 }
 
 // releaseUnused releases the addresses that an ADD of ours got and did not

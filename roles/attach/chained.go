@@ -7,7 +7,8 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -68,13 +69,13 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 		return nil, err
 	}
 	defer lock.Unlock()
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return nil, err
 	}
 	w := &work{role: c.role, h: h, req: req, in: newInput(req), ns: ns}
 	w.in.Chained = req.PrevResult
 	takeNames(w.in, req.PrevResult, req.IfName)
-	found, state, err := node.Find(ctx, h, req.Key())
+	found, state, err := recovery.Find(ctx, h, req.Key())
 	if err != nil {
 		return nil, err
 	}
@@ -109,14 +110,14 @@ func (c *ChainedHandler) settled(ctx context.Context, h *roles.Host, rec *store.
 	if rec == nil {
 		return nil, nil
 	}
-	dead, err := node.Replaced(ctx, h, rec, ns)
+	dead, err := record.Replaced(ctx, h, rec, ns)
 	if err != nil {
 		return nil, err
 	}
 	for i := len(rec.Parts) - 1; i >= 0; i-- {
 		p := rec.Parts[i]
 		if dead || p.Role == c.role.Role() && p.State == store.Pending {
-			if err := node.RemovePart(ctx, h, rec, i, ns); err != nil {
+			if err := record.RemovePart(ctx, h, rec, i, ns); err != nil {
 				return nil, err
 			}
 		}
@@ -133,19 +134,19 @@ func (a *work) undoLast(ctx context.Context) error {
 	if a.rec == nil {
 		return nil
 	}
-	return node.RemovePart(context.WithoutCancel(ctx), a.h, a.rec, len(a.rec.Parts)-1, a.ns)
+	return record.RemovePart(context.WithoutCancel(ctx), a.h, a.rec, len(a.rec.Parts)-1, a.ns)
 }
 
 // Del undoes the role's newest part by its record: a list may have the role
 // twice, and is taken down from its end.
 func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
 	heir, isHeir := c.role.(Heir)
 	isHeir = isHeir && c.wants(req)
 	if !isHeir { // there may be nothing to lock for
-		if rec, err := node.Attachment(ctx, h, req.Key()); err != nil || c.newest(rec) < 0 {
+		if rec, err := recovery.Attachment(ctx, h, req.Key()); err != nil || c.newest(rec) < 0 {
 			return err
 		}
 	}
@@ -154,7 +155,7 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 		return err
 	}
 	defer lock.Unlock()
-	rec, err := node.Attachment(ctx, h, req.Key())
+	rec, err := recovery.Attachment(ctx, h, req.Key())
 	if err != nil {
 		return err
 	}
@@ -177,7 +178,7 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	if rec == nil {
 		return heir.Inherit(ctx, h, in, ns)
 	}
-	return node.WithRecorded(h, rec, ns, func(ns *netops.Namespace) error { return heir.Inherit(ctx, h, in, ns) })
+	return record.WithRecorded(h, rec, ns, func(ns *netops.Namespace) error { return heir.Inherit(ctx, h, in, ns) })
 }
 
 // removePart removes a part of the role's, a Chooser's alone in its namespace.
@@ -189,7 +190,7 @@ func (c *ChainedHandler) removePart(ctx context.Context, h *roles.Host, rec *sto
 		}
 		defer alone.Unlock()
 	}
-	return node.RemovePart(ctx, h, rec, i, ns)
+	return record.RemovePart(ctx, h, rec, i, ns)
 }
 
 // newest is the index of the role's newest part, or -1.
@@ -215,7 +216,7 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 		return fmt.Errorf("%w: %w", roles.ErrNetns, err)
 	}
 	defer ns.Close()
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
 	in := newInput(req)
@@ -244,10 +245,10 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 // removed them whole. With an empty list, and none left, what the network's
 // attachments shared goes too.
 func (c *ChainedHandler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
-	atts, err := node.Invalid(ctx, h, req)
+	atts, err := recovery.Invalid(ctx, h, req)
 	if err != nil {
 		return err
 	}
@@ -257,9 +258,9 @@ func (c *ChainedHandler) GC(ctx context.Context, h *roles.Host, req *roles.Reque
 			errs = append(errs, c.collect(ctx, h, atts[i].Key))
 		}
 	}
-	errs = append(errs, node.RemoveStrays(ctx, h, req.Network, req.Valid), c.collectForeign(ctx, h, req))
+	errs = append(errs, recovery.RemoveOrphans(ctx, h, req.Network, req.Valid), c.collectForeign(ctx, h, req))
 	if len(req.Valid) == 0 {
-		errs = append(errs, node.RemoveShared(ctx, h, req.Network, c.role.Shared()))
+		errs = append(errs, record.RemoveShared(ctx, h, req.Network, c.role.Shared()))
 	}
 	return errors.Join(errs...)
 }
@@ -272,7 +273,7 @@ func (c *ChainedHandler) collect(ctx context.Context, h *roles.Host, key store.K
 		return err
 	}
 	defer lock.Unlock()
-	rec, err := node.Attachment(ctx, h, key)
+	rec, err := recovery.Attachment(ctx, h, key)
 	for i := c.newest(rec); err == nil && i >= 0; i = c.newest(rec) {
 		err = c.removePart(ctx, h, rec, i, nil)
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -41,5 +41,5 @@ func (a *work) freed(ctx context.Context, err error) (bool, error) {
 	if !errors.As(err, &taken) || taken.Owner == a.req.Key() {
 		return false, nil
 	}
-	return node.ReapOne(ctx, a.h, taken.Owner)
+	return record.ReapOne(ctx, a.h, taken.Owner)
 }

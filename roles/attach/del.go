@@ -7,7 +7,8 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -20,7 +21,7 @@ func (a *Handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 		return err
 	}
 	defer lock.Unlock()
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
 	var ns *netops.Namespace
@@ -37,7 +38,7 @@ func (a *Handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 // remove does DEL's work under the attachment's lock. Undoing goes on after
 // errors; the address goes only when all of that did, and then the record.
 func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) error {
-	rec, err := node.Attachment(ctx, h, req.Key())
+	rec, err := recovery.Attachment(ctx, h, req.Key())
 	if err != nil {
 		return err
 	}
@@ -47,7 +48,7 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 		}
 	}
 	if rec != nil {
-		err = node.UndoParts(ctx, h, rec, ns)
+		err = record.UndoParts(ctx, h, rec, ns)
 	} else {
 		err = errors.Join(a.inherit(ctx, h, req, ns), h.Net.Remove(ctx, a.stray(req), ns))
 	}
@@ -60,7 +61,7 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 		}
 	}
 	if rec != nil {
-		if err := node.Forget(ctx, h, req.Key()); err != nil {
+		if err := record.Forget(ctx, h, req.Key()); err != nil {
 			return err
 		}
 	}
@@ -90,7 +91,7 @@ func (a *Handler) unshare(ctx context.Context, h *roles.Host, network string) er
 	if len(ours) == 0 {
 		return nil
 	}
-	if err := node.RemoveUnused(ctx, h, network, a.role.Shared(), ours); err != nil {
+	if err := record.RemoveUnused(ctx, h, network, a.role.Shared(), ours); err != nil {
 		return fmt.Errorf("remove what network %q shared: %w", network, err)
 	}
 	return nil
@@ -112,10 +113,10 @@ func (a *Handler) stray(req *roles.Request) netops.Spec {
 // passes the verb on. With an empty list, and none left, what the network's
 // attachments shared goes too.
 func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
-	atts, err := node.Invalid(ctx, h, req)
+	atts, err := recovery.Invalid(ctx, h, req)
 	if err != nil {
 		return err
 	}
@@ -123,13 +124,13 @@ func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 	for i := range atts {
 		errs = append(errs, a.collect(ctx, h, req, atts[i].Key))
 	}
-	errs = append(errs, node.RemoveStrays(ctx, h, req.Network, req.Valid), a.collectForeign(ctx, h, req))
+	errs = append(errs, recovery.RemoveOrphans(ctx, h, req.Network, req.Valid), a.collectForeign(ctx, h, req))
 	if a.role.IPAM() != "" {
 		errs = append(errs, h.Delegate.GC(ctx, a.role.IPAM(), req))
 	}
 	errs = append(errs, a.unshare(ctx, h, req.Network)) // a DEL may have died before it did
 	if len(req.Valid) == 0 {
-		errs = append(errs, node.RemoveShared(ctx, h, req.Network, a.role.Shared()))
+		errs = append(errs, record.RemoveShared(ctx, h, req.Network, a.role.Shared()))
 	}
 	return errors.Join(errs...)
 }

@@ -10,7 +10,9 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/migrate"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 )
 
 // Masquerader is an Interface that can masquerade. The reference plugin of its
@@ -66,7 +68,7 @@ func (a *Handler) inherit(ctx context.Context, h *roles.Host, req *roles.Request
 	if found != nil {
 		defer found.close()
 	}
-	f, err := node.Foreign(ctx, h, req.Key(), req.PrevResult)
+	f, err := migrate.ReferenceAttachment(ctx, h, req.Key(), req.PrevResult)
 	if err != nil {
 		return err
 	}
@@ -93,7 +95,7 @@ func (a *Handler) candidate(ctx context.Context, h *roles.Host, req *roles.Reque
 	}
 	var err error
 	found.link, err = h.Net.Link(ctx, found.in, req.IfName)
-	if err == nil && !node.Labelled(found.link) && a.isOfKind(req, found.link) {
+	if err == nil && !record.Labelled(found.link) && a.isOfKind(req, found.link) {
 		return found, nil
 	}
 	found.close()
@@ -140,12 +142,12 @@ func hostEnd(ctx context.Context, h *roles.Host, req *roles.Request) (*inherited
 		return nil, nil
 	}
 	for _, i := range req.PrevResult.Interfaces {
-		digits, ok := strings.CutPrefix(i.Name, node.HostLinkPrefix)
+		digits, ok := strings.CutPrefix(i.Name, record.HostLinkPrefix)
 		if !ok || i.Sandbox != "" || len(digits) != 8 {
 			continue
 		}
 		l, err := h.Net.Link(ctx, nil, i.Name)
-		if err == nil && l.Kind == "veth" && !node.Labelled(l) && l.MAC == i.Mac {
+		if err == nil && l.Kind == "veth" && !record.Labelled(l) && l.MAC == i.Mac {
 			return &inherited{link: l}, nil
 		}
 		if err != nil && !errors.Is(err, netops.ErrNotExist) {
@@ -232,7 +234,7 @@ func (c *ChainedHandler) checkForeign(ctx context.Context, h *roles.Host, in *In
 	if !ok {
 		return nil, nil
 	}
-	rec, err := node.Attachment(ctx, h, in.Key)
+	rec, err := recovery.Attachment(ctx, h, in.Key)
 	if err != nil || rec != nil {
 		return nil, err
 	}
@@ -274,7 +276,7 @@ func (a *Handler) checkForeign(ctx context.Context, h *roles.Host, in *Input, sp
 	if !ok || !m.Masquerade().On {
 		return nil, nil
 	}
-	f, err := node.Foreign(ctx, h, in.Key, in.Prev)
+	f, err := migrate.ReferenceAttachment(ctx, h, in.Key, in.Prev)
 	if err != nil {
 		return nil, err
 	}
@@ -306,7 +308,7 @@ func isForeign(ctx context.Context, h *roles.Host, in *Input, ns *netops.Namespa
 	if errors.Is(err, netops.ErrNotExist) {
 		return false, nil // CHECK says so itself
 	}
-	if err != nil || node.Labelled(l) {
+	if err != nil || record.Labelled(l) {
 		return false, err
 	}
 	if l.Kind != "veth" {

@@ -3,7 +3,7 @@ package attach
 import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // Masquerade is what the keys ipMasq and ipMasqBackend ask for: traffic that
@@ -36,7 +36,7 @@ func (m Masquerade) Wire(s *netops.Spec, in *Input, link string, ips []Family) {
 	}
 	for _, ip := range ips {
 		s.Add(&netops.Element{
-			Shared: true, Set: masqueradeSet(ip), Label: node.SharedLabel(in.Key.Network),
+			Shared: true, Set: masqueradeSet(ip), Label: record.SharedLabel(in.Key.Network),
 			Key: []string{link, ip.Address.Masked().String()},
 		})
 	}

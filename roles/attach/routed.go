@@ -7,7 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // Routed is the wiring of an attachment that no bridge connects: a veth pair, on the
@@ -101,7 +101,7 @@ func (r Routed) wirePair(s *netops.Spec, in *Input, ips []Family) {
 		mtu = 0 // a chained plugin may have set another, at both ends
 	}
 	s.Add(&netops.Link{
-		In: r.place(), Name: in.HostLink, Kind: "veth", MAC: r.hostMAC(in), MTU: mtu, Alias: node.Alias(in.Key, addrs),
+		In: r.place(), Name: in.HostLink, Kind: "veth", MAC: r.hostMAC(in), MTU: mtu, Alias: record.Alias(in.Key, addrs),
 		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
 	})
 }

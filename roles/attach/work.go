@@ -10,7 +10,8 @@ import (
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -133,13 +134,13 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		return err
 	}
 	err = a.h.Store.Update(ctx, func(tx *store.Tx) error {
-		if err := node.SameState(tx, a.in.state); err != nil {
+		if err := recovery.SameState(tx, a.in.state); err != nil {
 			return err
 		}
 		if err := a.claim(tx, p.wiring.Claims); err != nil {
 			return err
 		}
-		if err := node.RecordShared(tx, a.req.Network, a.role.Role(), p.wiring.Spec, p.changes, a.h.Now()); err != nil {
+		if err := record.RecordShared(tx, a.req.Network, a.role.Role(), p.wiring.Spec, p.changes, a.h.Now()); err != nil {
 			return err
 		}
 		return tx.PutAttachment(rec)
@@ -158,7 +159,7 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 	rec.Parts[len(rec.Parts)-1].State = state
 	rec.Updated = a.h.Now()
 	return a.h.Store.Update(ctx, func(tx *store.Tx) error {
-		if err := node.SameState(tx, a.in.state); err != nil {
+		if err := recovery.SameState(tx, a.in.state); err != nil {
 			return err
 		}
 		return tx.PutAttachment(rec)
@@ -192,7 +193,7 @@ func (a *work) record(p *planned, state store.State) (*store.Attachment, error) 
 		return &rec, nil
 	}
 	rec := &store.Attachment{
-		Key: a.req.Key(), Pod: a.req.Pod(), Netns: node.ThisNetns(a.req.Netns, a.ns),
+		Key: a.req.Key(), Pod: a.req.Pod(), Netns: record.ThisNetns(a.req.Netns, a.ns),
 		HostLink: w.HostLink, MAC: w.MAC, Note: w.Note, Parts: []store.Part{part},
 		Created: now, Updated: now, Program: a.h.Program,
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -27,7 +28,7 @@ func (p *Process) drain(c *cli.Context, dir string) error {
 	if _, err := known(ctx, h); err != nil {
 		return stateHint(err)
 	}
-	if _, err := node.Reap(ctx, h, ""); err != nil {
+	if _, err := record.Reap(ctx, h, ""); err != nil {
 		return stateHint(err)
 	}
 	if err := p.handBack(ctx, h, dir); err != nil {
@@ -69,7 +70,7 @@ func (p *Process) handBack(ctx context.Context, h *roles.Host, dir string) error
 		func() error { return p.exportAll(ctx) },
 		func() error { return p.uninstall(dir, nil, false) },
 		func() error { return p.exportAll(ctx) },
-		func() error { return node.NameDevices(ctx, h) },
+		func() error { return record.NameDevices(ctx, h) },
 	} {
 		if err := do(); err != nil {
 			return err
@@ -113,7 +114,7 @@ func (p *Process) sweep(ctx context.Context, h *roles.Host) error {
 	}
 	var errs []error
 	for _, n := range networks {
-		errs = append(errs, node.RemoveStrays(ctx, h, n.Name, nil), node.RemoveShared(ctx, h, n.Name, nil))
+		errs = append(errs, recovery.RemoveOrphans(ctx, h, n.Name, nil), record.RemoveShared(ctx, h, n.Name, nil))
 	}
 	errs = append(errs, h.Net.RemoveTables(ctx))
 	if err := errors.Join(errs...); err != nil {

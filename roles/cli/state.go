@@ -13,7 +13,8 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -93,7 +94,7 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 	if len(dump.Attachments) == 0 {
 		return out, nil
 	}
-	census, err := node.NewCensus(ctx, h)
+	census, err := record.NewCensus(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
 	}
@@ -125,10 +126,10 @@ func known(ctx context.Context, h *roles.Host) (*store.Dump, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
 	}
-	if !slices.ContainsFunc(links, node.Labelled) {
+	if !slices.ContainsFunc(links, record.Labelled) {
 		return dump, nil
 	}
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return nil, err
 	}
 	return export(ctx, h)

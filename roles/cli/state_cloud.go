@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -45,7 +45,7 @@ func (n *nodeState) readCloud(ctx context.Context, h *roles.Host) error {
 	if err != nil {
 		return fmt.Errorf("look at the host's interfaces: %w", err)
 	}
-	n.nics = node.NICs(links)
+	n.nics = record.NICs(links)
 	for i := range sources {
 		for _, nic := range sources[i].NICs {
 			for j := range nic.Subnets {

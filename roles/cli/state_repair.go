@@ -7,7 +7,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -90,7 +90,7 @@ func (p *Process) reapCommand() *cli.Command {
 			if _, err := known(c.Context, h); err != nil {
 				return stateHint(err)
 			}
-			freed, err := node.Reap(c.Context, h, c.Args().First())
+			freed, err := record.Reap(c.Context, h, c.Args().First())
 			fmt.Fprintf(p.Stdout, "%d addresses came free\n", freed)
 			return stateHint(err)
 		},

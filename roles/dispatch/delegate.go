@@ -25,9 +25,7 @@ const delegateTimeout = 2 * time.Minute
 
 // delegator calls plugins for one role.
 type delegator struct {
-	table roles.Table
-	// partial is Process.Partial.
-	partial    bool
+	table      roles.Table
 	executable string
 	stderr     io.Writer
 	host       *roles.Host
@@ -42,7 +40,7 @@ type delegator struct {
 // itself, else executed. What is called in process gets its own copy of the
 // request, a host of its own name, a deadline, and may panic.
 func NewDelegator(p Process, h *roles.Host, log *slog.Logger) roles.Delegator {
-	return &delegator{table: p.Table, partial: p.Partial, executable: p.Executable, stderr: p.Stderr, host: h, callers: []string{h.Role}, log: log}
+	return &delegator{table: p.Table, executable: p.Executable, stderr: p.Stderr, host: h, callers: []string{h.Role}, log: log}
 }
 
 // plugin is one delegate: a role of ours or a file to execute.
@@ -69,7 +67,7 @@ func (d *delegator) Add(ctx context.Context, typ string, req *roles.Request) (*r
 func nothingDone(err error) bool {
 	var executed *DelegateError
 	return !errors.As(err, &executed) &&
-		(errors.Is(err, roles.ErrNoPlugin) || errors.Is(err, roles.ErrConf) || errors.Is(err, roles.ErrAttached) || errors.Is(err, roles.ErrPartial))
+		(errors.Is(err, roles.ErrNoPlugin) || errors.Is(err, roles.ErrConf) || errors.Is(err, roles.ErrAttached))
 }
 
 func (d *delegator) Del(ctx context.Context, typ string, req *roles.Request) error {
@@ -108,6 +106,12 @@ func (d *delegator) Apart() (roles.Delegator, func()) {
 func (d *delegator) OverLink(typ string) bool {
 	role, ok := d.table.Lookup(typ)
 	return ok && role.OverLink
+}
+
+// Find looks the type up as a call would.
+func (d *delegator) Find(typ string, req *roles.Request) error {
+	_, err := d.find(typ, req.Path)
+	return err
 }
 
 // InProcess looks the type up as a call would.
@@ -211,9 +215,6 @@ func (d *delegator) find(typ string, path []string) (plugin, error) {
 			return &executed{typ: typ, file: file, stderr: d.stderr, log: d.log}, nil
 		}
 		role, ok := d.table.Lookup(typ)
-		if !ok && d.partial {
-			return &executed{typ: typ, file: file, stderr: d.stderr, log: d.log}, nil
-		}
 		if !ok {
 			return nil, fmt.Errorf("%w: %q is this program, which has no role %q", roles.ErrNoPlugin, file, typ)
 		}

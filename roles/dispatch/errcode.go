@@ -72,7 +72,6 @@ func errorCodes() []errorCode {
 		{store.ErrInvalid, 115},
 		{roles.ErrUnplanned, 116},
 		{roles.ErrUsage, 117},
-		{roles.ErrPartial, 118},
 	}
 }
 

@@ -10,11 +10,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/result"
 )
+
+// FusedType is the type of a fused list: a plugin whose key plugins holds the plugins
+// of a list, which one process runs (role chain).
+const FusedType = "chain"
 
 // maxPlugins is more than any list has.
 const maxPlugins = 64
@@ -37,6 +42,11 @@ type Plugin struct {
 	Capabilities map[string]bool
 	// Conf is its configuration as it was written.
 	Conf json.RawMessage
+	// Fused are the plugins of a fused list; nil for every other plugin.
+	Fused []Plugin
+
+	// noCheck and noGC are the switches of the fused list that the plugin is in.
+	noCheck, noGC bool
 }
 
 // listConf is what is read of a list, or of one plugin's configuration.
@@ -52,13 +62,17 @@ type listConf struct {
 
 // pluginConf is what is read of a plugin's configuration.
 type pluginConf struct {
-	Type         string          `json:"type"`
-	Capabilities map[string]bool `json:"capabilities"`
-	IPAM         roles.IPAMConf  `json:"ipam"`
+	Type         string            `json:"type"`
+	Capabilities map[string]bool   `json:"capabilities"`
+	IPAM         roles.IPAMConf    `json:"ipam"`
+	DisableCheck json.RawMessage   `json:"disableCheck"`
+	DisableGC    json.RawMessage   `json:"disableGC"`
+	Plugins      []json.RawMessage `json:"plugins"`
 }
 
 // Parse reads a list, or one plugin's configuration as a list of one. A list
-// that names no version gets the given one. All faults are told at once.
+// that names no version gets the given one. All faults are reported at once; with
+// them there is the list as far as it can be read, nil for none.
 func Parse(raw []byte, version string) (*List, error) {
 	var c listConf
 	if err := roles.Decode(raw, &c); err != nil {
@@ -70,29 +84,61 @@ func Parse(raw []byte, version string) (*List, error) {
 	case c.Name == "":
 		f.Addf("name", "is missing")
 	case !roles.IsName(c.Name): // plugins make paths of it
-		f.Addf("name", "%.100q is no network name: a letter or digit, then letters, digits, \".\", \"_\" and \"-\"", c.Name)
+		f.Addf("name", "%.100q is no name of a network: a letter or digit, then letters, digits, \".\", \"_\" and \"-\"", c.Name)
 	}
 	l.DisableCheck, l.DisableGC = truth(&f, "disableCheck", c.DisableCheck), truth(&f, "disableGC", c.DisableGC)
-	switch {
-	case c.Plugins == nil && c.Type != "":
+	if c.Plugins == nil && c.Type != "" {
 		c.Plugins = []json.RawMessage{raw}
-	case len(c.Plugins) == 0:
-		f.Addf("plugins", "is missing: name at least one plugin")
-	case len(c.Plugins) > maxPlugins:
-		f.Addf("plugins", "has %d entries, at most %d are run", len(c.Plugins), maxPlugins)
 	}
-	for i, conf := range c.Plugins[:min(len(c.Plugins), maxPlugins)] {
-		path := fmt.Sprintf("plugins[%d]", i)
-		var p pluginConf
-		switch err := coldjson.Unmarshal(conf, &p); {
-		case err != nil:
-			f.Addf(path, "%v", roles.Mismatch(err))
-		case p.Type == "":
-			f.Addf(path+".type", "is missing")
-		}
-		l.Plugins = append(l.Plugins, Plugin{Type: p.Type, IPAM: p.IPAM.Type, Capabilities: p.Capabilities, Conf: conf})
-	}
+	l.Plugins = plugins(&f, "plugins", c.Plugins, false)
 	return l, f.Err()
+}
+
+// plugins reads the plugins at a JSON path. Those of a fused list are inside of one.
+func plugins(f *roles.Faults, path string, confs []json.RawMessage, inside bool) []Plugin {
+	if len(confs) == 0 {
+		f.Addf(path, "is missing: name at least one plugin")
+	}
+	if len(confs) > maxPlugins {
+		f.Addf(path, "has %d entries, at most %d are run", len(confs), maxPlugins)
+		confs = confs[:maxPlugins]
+	}
+	var all []Plugin
+	for i, conf := range confs {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		var c pluginConf
+		err := coldjson.Unmarshal(conf, &c)
+		p := Plugin{Type: c.Type, IPAM: c.IPAM.Type, Capabilities: c.Capabilities, Conf: conf}
+		switch {
+		case err != nil:
+			f.Addf(at, "%v", roles.Mismatch(err))
+		case c.Type == "":
+			f.Addf(at+".type", "is missing")
+		case c.Type == FusedType && inside:
+			f.Addf(at+".type", "is %q inside of a %[1]s: write its plugins into the outer list", FusedType)
+		case c.Type == FusedType:
+			p.Fused = plugins(f, at+".plugins", c.Plugins, true)
+			noCheck, noGC := truth(f, at+".disableCheck", c.DisableCheck), truth(f, at+".disableGC", c.DisableGC)
+			for j := range p.Fused {
+				p.Fused[j].noCheck, p.Fused[j].noGC = noCheck, noGC
+			}
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// Unfused is the list with the plugins of fused lists in the place of these.
+func (l *List) Unfused() *List {
+	out := *l
+	out.Plugins = nil
+	for _, p := range l.Plugins {
+		if p.Fused == nil {
+			p.Fused = []Plugin{p}
+		}
+		out.Plugins = append(out.Plugins, p.Fused...)
+	}
+	return &out
 }
 
 // version is the newest that is spoken of those that the list names (spec
@@ -109,13 +155,14 @@ func (c *listConf) version(f *roles.Faults, otherwise string) string {
 	case c.CNIVersion == "" && len(c.CNIVersions) == 0:
 		return otherwise
 	}
-	f.Addf("cniVersion", "%q is none of those that are spoken: %q", append(c.CNIVersions, c.CNIVersion), known)
+	given := strings.Join(append(c.CNIVersions, c.CNIVersion), ", ")
+	f.Addf("cniVersion", "%.100q is none of %s", strings.Trim(given, ", "), strings.Join(known, ", "))
 	return otherwise
 }
 
 // truth reads a switch, which lists have as true and as "true".
 func truth(f *roles.Faults, path string, raw json.RawMessage) bool {
-	switch string(raw) {
+	switch strings.ToLower(string(raw)) {
 	case "", "null", "false", `"false"`:
 		return false
 	case "true", `"true"`:
@@ -125,7 +172,7 @@ func truth(f *roles.Faults, path string, raw json.RawMessage) bool {
 	return false
 }
 
-// Can tells whether a plugin of the list wants a runtimeConfig key.
+// Can reports whether a plugin of the list wants a runtimeConfig key.
 func (l *List) Can(capability string) bool {
-	return slices.ContainsFunc(l.Plugins, func(p Plugin) bool { return p.Capabilities[capability] })
+	return slices.ContainsFunc(l.Unfused().Plugins, func(p Plugin) bool { return p.Capabilities[capability] })
 }

@@ -29,15 +29,21 @@ type Call struct {
 	Master string
 	// NoIPAM takes the key ipam away: no addresses are asked for.
 	NoIPAM bool
+	// Prev is the result of the plugin before the list, for ADD; nil for none.
+	Prev *roles.Result
 	// Result is what ADD brought, for CHECK and DEL; nil when it is not known.
 	Result *roles.Result
 }
 
-// Add runs ADD of every plugin in order and returns the last one's result. When
-// one fails, those before it are taken back, and the error has all that failed; one
+// Add runs ADD of every plugin in order and returns the last one's result. A plugin
+// that is not installed is an error before the first one runs. When one fails, those
+// before it are taken back, and the error has all that failed; one
 // without a roles.UndoError says that nothing is left.
 func (l *List) Add(ctx context.Context, d roles.Delegator, c Call) (*roles.Result, error) {
-	var res *roles.Result
+	if err := l.find(d, &c); err != nil {
+		return nil, err
+	}
+	res := c.Prev
 	for i := range l.Plugins {
 		req, err := l.request(&c, i, roles.Add, res)
 		if err == nil {
@@ -53,6 +59,23 @@ func (l *List) Add(ctx context.Context, d roles.Delegator, c Call) (*roles.Resul
 		}
 	}
 	return res, nil
+}
+
+// find looks for every plugin, and for the IPAM plugins of those of this program.
+func (l *List) find(d roles.Delegator, c *Call) error {
+	var errs []error
+	look := func(i int, key, typ string) {
+		if err := d.Find(typ, c.Request); err != nil {
+			errs = append(errs, fmt.Errorf("plugins[%d].%s: %w", i, key, err))
+		}
+	}
+	for i, p := range l.Plugins {
+		look(i, "type", p.Type)
+		if p.IPAM != "" && !c.NoIPAM && d.InProcess(p.Type, c.Request) {
+			look(i, "ipam.type", p.IPAM)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Del runs DEL of every plugin in reverse. It goes on after an error and returns
@@ -81,6 +104,9 @@ func (l *List) Check(ctx context.Context, d roles.Delegator, c Call) error {
 	}
 	var errs []error
 	for i := range l.Plugins {
+		if l.Plugins[i].noCheck {
+			continue
+		}
 		req, err := l.request(&c, i, roles.Check, c.Result)
 		if err == nil {
 			err = d.Check(ctx, l.Plugins[i].Type, req)
@@ -98,6 +124,9 @@ func (l *List) GC(ctx context.Context, d roles.Delegator, c Call, valid []roles.
 	}
 	var errs []error
 	for i := range l.Plugins {
+		if l.Plugins[i].noGC {
+			continue
+		}
 		req, err := l.request(&c, i, roles.GC, nil)
 		if err == nil {
 			err = withValid(req, valid)

@@ -60,7 +60,7 @@ func TestBucket(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := r.conf.bucket(c.rate, c.burst)
+		b := r.conf.tbf(c.rate, c.burst)
 		if b.Limit != c.limit || b.Rate != *c.rate/8 || uint64(b.Burst) != *c.burst/8 {
 			t.Errorf("%s: %+v, want a limit of %d", c.conf, b, c.limit)
 		}
@@ -79,7 +79,7 @@ func FuzzLatency(f *testing.F) {
 			t.Errorf("%q is %s", b, d)
 		}
 		rate, burst := uint64(1<<64-1), uint64(maxBurst)
-		if q := c.bucket(&rate, &burst); q.Limit == 0 {
+		if q := c.tbf(&rate, &burst); q.Limit == 0 {
 			t.Errorf("%q gives %+v", b, q)
 		}
 	})

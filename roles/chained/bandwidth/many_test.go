@@ -17,7 +17,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// reference is a call of the reference's plugin, which test/peers builds.
+// reference is a call of the reference's plugin, which test/peers/reference builds.
 func (p *pod) reference(verb, ifName, plugin, prev string) rolestest.Answer {
 	p.t.Helper()
 	path, err := filepath.Abs("../../../bin/peers/bandwidth")

@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -39,9 +39,9 @@ func TestConditionWords(t *testing.T) {
 		{"-s fd00::/8", false, "", "other address family"},
 		{"-s here", false, "", `"here"`},
 		{"-s 10.0.0.0/8,11.0.0.0/8", false, "", `"10.0.0.0/8,11.0.0.0/8"`},
-		{"! -s", false, "", "end within"},
-		{"ip", false, "", "end within"},
-		{"!", false, "", "end within"},
+		{"! -s", false, "", "incomplete condition"},
+		{"ip", false, "", "incomplete condition"},
+		{"!", false, "", "incomplete condition"},
 		{"-i a/b", false, "", `"a/b"`},
 	} {
 		for _, words := range [][]string{{v.words}, strings.Fields(v.words)} {
@@ -84,7 +84,7 @@ func FuzzConf(f *testing.F) {
 			}
 			return
 		}
-		in := &attach.Input{Key: key, Label: node.Label(key), Chained: prev}
+		in := &attach.Input{Key: key, Label: record.Label(key), Chained: prev}
 		in.Observed = observed{Toward4: device{Name: "cni0"}, Toward6: device{Name: "cni0"}}
 		w, err := r.Wire(in)
 		if err != nil {

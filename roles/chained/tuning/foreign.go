@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/migrate"
 )
 
 // CheckForeign leaves out the host's end of a pair: the reference plugin sets
@@ -25,7 +25,7 @@ func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Req
 	if files, err := os.ReadDir(r.conf.DataDir); err != nil || len(files) == 0 {
 		return nil
 	}
-	gone, err := node.Departed(ctx, h, req.Network, req.Valid)
+	gone, err := migrate.Departed(ctx, h, req.Network, req.Valid)
 	errs := []error{err}
 	for _, f := range gone {
 		if f.IfName != "" {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // Wire takes the routes away, puts the interface into the VRF and makes the
@@ -31,7 +31,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 		w.Spec.Add(&route)
 	}
 	table := r.table(&o)
-	w.Spec.Add(&netops.VRF{In: netops.Container, Name: r.conf.VRFName, Table: table, Link: in.Key.IfName, Alias: node.VRFAlias})
+	w.Spec.Add(&netops.VRF{In: netops.Container, Name: r.conf.VRFName, Table: table, Link: in.Key.IfName, Alias: record.VRFAlias})
 	for _, route := range routes {
 		if route.Table == unix.RT_TABLE_MAIN {
 			route.Table = table

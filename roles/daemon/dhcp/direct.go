@@ -12,15 +12,8 @@ import (
 // directTime bounds an exchange without a daemon.
 const directTime = 10 * time.Second
 
-// Daemon runs, and does what is left to do where none runs.
-type Daemon struct{}
-
-// Run is Run.
-func (Daemon) Run(ctx context.Context, h *roles.Host, args []string) error { return Run(ctx, h, args) }
-
-// Release gives back what is on record for an attachment, without a daemon: none runs
-// that would.
-func (Daemon) Release(ctx context.Context, h *roles.Host, socket string, key store.Key) error {
+// Release gives back the recorded addresses of an attachment. The plugin calls it when no daemon runs.
+func Release(ctx context.Context, h *roles.Host, socket string, key store.Key) error {
 	d := directDaemon(ctx, h, socket)
 	var rec *store.DHCPLease
 	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
@@ -38,9 +31,9 @@ func (Daemon) Release(ctx context.Context, h *roles.Host, socket string, key sto
 	return d.endRecorded(ctx, *rec)
 }
 
-// Collect gives back what is on record for attachments of a network that
-// are not valid, without a daemon.
-func (Daemon) Collect(ctx context.Context, h *roles.Host, socket string, req *roles.Request) error {
+// Collect gives back the recorded addresses of a network's attachments that are not
+// valid. The plugin calls it when no daemon runs.
+func Collect(ctx context.Context, h *roles.Host, socket string, req *roles.Request) error {
 	d := directDaemon(ctx, h, socket)
 	var recs []store.DHCPLease
 	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {

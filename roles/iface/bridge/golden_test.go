@@ -9,7 +9,7 @@ import (
 )
 
 // TestGolden runs testdata/*.txtar. Without seen.json neither the bridge nor
-// the VLAN's gateway interface is there.
+// the VLAN's gateway interface exists.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
 		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
@@ -28,7 +28,7 @@ func TestGolden(t *testing.T) {
 	}.Run(t)
 }
 
-// FuzzConf: whatever comes, ADD and CHECK know what to make of it.
+// FuzzConf: ADD and CHECK handle any configuration without a panic.
 func FuzzConf(f *testing.F) {
 	rolestest.FuzzWire(
 		f, func(conf []byte) (attach.Wirer, error) { return readRole(conf) },

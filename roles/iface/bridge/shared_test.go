@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// neighbours are two networks on one bridge, with one gateway.
+// neighbours is a node with two networks on one bridge with one gateway.
 type neighbours struct {
 	*rolestest.Env
 	t  *testing.T
@@ -24,7 +24,7 @@ func newNeighbours(t *testing.T) *neighbours {
 	return &neighbours{Env: rolestest.NewEnv(t, all.Table()), t: t, ns: netopstest.New(t)}
 }
 
-// call is a call for the one container, which has an interface on each network.
+// call is a call for the container, which has an interface on each network.
 func (n *neighbours) call(verb, network string) {
 	n.t.Helper()
 	conf := rolestest.WithKeys(n.t, gateway, map[string]any{"name": network, "cniVersion": "1.1.0", "ipam": map[string]any{
@@ -38,8 +38,8 @@ func (n *neighbours) call(verb, network string) {
 	n.OK(rolestest.Call{Type: "bridge", Verb: verb, ID: "c1", Netns: n.ns.Path(), IfName: "eth-" + network, Conf: conf})
 }
 
-// TestTwoNetworksOnOneBridge: what one network made and another stands on stays
-// until the other is collected too, whichever goes first, and then it goes.
+// TestTwoNetworksOnOneBridge: an object that one network created and the other
+// uses stays until GC has removed both networks, in either order.
 func TestTwoNetworksOnOneBridge(t *testing.T) {
 	for _, order := range []string{"ab", "ba"} {
 		t.Run(order, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestTwoNetworksOnOneBridge(t *testing.T) {
 			first, last := order[:1], order[1:]
 			must(t, flushRuleset())
 			n.call("DEL", first)
-			n.call("ADD", first) // both networks' notes are made again from the store
+			n.call("ADD", first) // records both networks again
 			n.call("DEL", first)
 			n.call("GC", first)
 			if s := netopstest.Snapshot(t); !strings.Contains(s, "10.1.0.1/24") || !strings.Contains(s, "set masq4 element") {
@@ -65,8 +65,8 @@ func TestTwoNetworksOnOneBridge(t *testing.T) {
 	}
 }
 
-// TestStrangerOnBridge: a bridge with a stranger's port stays, and the GC after
-// the stranger has gone removes it.
+// TestStrangerOnBridge: a bridge with another program's port stays. The GC
+// after the port is deleted removes it.
 func TestStrangerOnBridge(t *testing.T) {
 	n := newNeighbours(t)
 	pristine := n.State([]string{"sysctl net/"}, n.ns)
@@ -81,7 +81,7 @@ func TestStrangerOnBridge(t *testing.T) {
 	n.call("GC", "a")
 	var none netlink.LinkNotFoundError
 	if _, err := netlink.LinkByName("br0"); !errors.As(err, &none) {
-		t.Errorf("the bridge is there still: %v", err)
+		t.Errorf("the bridge still exists: %v", err)
 	}
 	if s := n.State([]string{"sysctl net/"}, n.ns); s != pristine {
 		t.Errorf("after the last GC:\n%s\nwas:\n%s", s, pristine)

@@ -12,13 +12,12 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata"
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
 // commands returns the role's commands of the command line.
-func commands(web wire.Web) []roles.CommandVerb {
+func commands() []roles.CommandVerb {
 	look := []roles.Flag{
 		{Name: "cooldown", Default: defaultCooldown.String(), Help: "the networks' ipam.cooldown"},
 		{Name: "kubelet-config", Default: "/var/lib/kubelet/config.yaml", Help: "where kubelet's maxPods is, if it is there"},
@@ -31,7 +30,7 @@ func commands(web wire.Web) []roles.CommandVerb {
 			Flags: append(look, roles.Flag{Name: "providers", Switch: true, Help: "show whom the role can ask instead"}),
 		},
 		{
-			Name: "cloud refresh", Run: refresher(web),
+			Name: "cloud refresh", Run: refresh,
 			Help: "ask the cloud now: those that networks of this node have asked before, or the one given",
 			Flags: []roles.Flag{
 				{Name: "provider", Help: "whom to ask, as ipam.provider"},
@@ -74,21 +73,15 @@ func look(ctx context.Context, h *roles.Host, flags map[string]string, of []stri
 	return out, nil
 }
 
-// refresher returns the command that requests all known sources, or the one in the flags.
-func refresher(web wire.Web) func(context.Context, *roles.Host, map[string]string, []string) (any, error) {
-	return func(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
-		return refresh(ctx, h, flags, web)
-	}
-}
-
-func refresh(ctx context.Context, h *roles.Host, flags map[string]string, web wire.Web) (any, error) {
+// refresh requests all known sources, or the one in the flags.
+func refresh(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
 	asked, err := sourcesToAsk(ctx, h, flags)
 	if err != nil {
 		return nil, err
 	}
 	out := &Refreshed{now: h.Now}
 	for _, o := range asked {
-		o.Force, o.Patient, o.Web = true, true, web
+		o.Force, o.Patient = true, true
 		before, err := feed.Known(ctx, h, o.Source())
 		if errors.Is(err, store.ErrNotFound) {
 			before, err = &store.CloudSource{}, nil
@@ -144,7 +137,7 @@ func sourcesToAsk(ctx context.Context, h *roles.Host, flags map[string]string) (
 func reconcile(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
 	out := &Reconciled{Differences: []Difference{}}
 	if flags["fix"] != "" {
-		freed, err := node.Reap(ctx, h, "")
+		freed, err := record.Reap(ctx, h, "")
 		if err != nil {
 			return nil, fmt.Errorf("release what nobody has: %w", err)
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -26,7 +26,7 @@ type inventory struct {
 	freed  map[netip.Addr]time.Time
 	links  []netops.LinkInfo
 	nics   map[string]netops.LinkInfo // by MAC address
-	census *node.Census
+	census *record.Census
 }
 
 func takeInventory(ctx context.Context, h *roles.Host, cooldown time.Duration) (*inventory, error) {
@@ -39,8 +39,8 @@ func takeInventory(ctx context.Context, h *roles.Host, cooldown time.Duration) (
 	}
 	var err error
 	if v.links, err = h.Net.Links(ctx, nil); err == nil {
-		v.nics = node.NICs(v.links)
-		v.census, err = node.NewCensus(ctx, h)
+		v.nics = record.NICs(v.links)
+		v.census, err = record.NewCensus(ctx, h)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look at the host's interfaces: %w", err)

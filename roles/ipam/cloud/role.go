@@ -14,15 +14,13 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/azureview"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/sticky"
 	"github.com/cnibox/cnibox/store"
 )
 
-// Role returns the IPAM role cloud-ipam. web connects to clouds. If web is nil, an ADD that needs a
-// request to the cloud fails with roles.ErrPartial.
-func Role(web wire.Web) roles.Role {
+// Role returns the entry of the IPAM role cloud-ipam in the table of roles.
+func Role() roles.Role {
 	return roles.Role{
 		Names:        []string{typeName, azureType},
 		Kind:         roles.IPAM,
@@ -32,15 +30,10 @@ func Role(web wire.Web) roles.Role {
 		Conf:         func() any { return new(Conf) },
 		Ignored:      []string{"ipam.mode"},
 		New: func(conf []byte) (roles.Handler, error) {
-			a, err := newHandler(conf)
-			if err != nil {
-				return nil, err
-			}
-			a.feed.Web = web
-			return a, nil
+			return newHandler(conf)
 		},
 		Undo:  func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
-		Verbs: func() []roles.CommandVerb { return append(commands(web), planVerb()) },
+		Verbs: func() []roles.CommandVerb { return append(commands(), planVerb()) },
 	}
 }
 

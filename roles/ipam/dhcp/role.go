@@ -12,8 +12,8 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/daemon/dhcp"
 	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
-	"github.com/cnibox/cnibox/store"
 )
 
 const (
@@ -25,22 +25,8 @@ const (
 	releaseTime = 30 * time.Second
 )
 
-// Daemon is what speaks DHCP.
-type Daemon interface {
-	// Run is the daemon.
-	Run(ctx context.Context, h *roles.Host, args []string) error
-	// Release gives back what is on record for an attachment and a socket.
-	Release(ctx context.Context, h *roles.Host, socket string, key store.Key) error
-	// Collect gives back what is on record for a network's attachments that are not valid.
-	Collect(ctx context.Context, h *roles.Host, socket string, req *roles.Request) error
-}
-
-// Role is the IPAM role dhcp and its daemon. Without one a DEL or GC that has to speak
-// to a DHCP server, because no daemon runs, fails with roles.ErrPartial.
-func Role(d Daemon) roles.Role {
-	if d == nil {
-		d = absent{}
-	}
+// Role is the table entry of the IPAM role dhcp and its daemon.
+func Role() roles.Role {
 	return roles.Role{
 		Names:     []string{"dhcp"},
 		Kind:      roles.IPAM,
@@ -48,10 +34,10 @@ func Role(d Daemon) roles.Role {
 		Reference: "v1.9.1",
 		Args:      []string{"K8S_POD_NAMESPACE", "K8S_POD_NAME"},
 		Conf:      func() any { return new(protocol.Conf) },
-		New:       func(conf []byte) (roles.Handler, error) { return newHandler(conf, d) },
-		Undo:      func(conf []byte) (roles.Handler, error) { return undoHandler(conf, d) },
+		New:       newHandler,
+		Undo:      undoHandler,
 		OverLink:  true,
-		Run:       d.Run,
+		Run:       dhcp.Run,
 		Verbs:     commands,
 	}
 }
@@ -60,7 +46,6 @@ func Role(d Daemon) roles.Role {
 type handler struct {
 	socket string
 	client protocol.Client
-	daemon Daemon
 }
 
 var (
@@ -69,25 +54,25 @@ var (
 	_ roles.Statuser  = (*handler)(nil)
 )
 
-func newHandler(conf []byte, d Daemon) (*handler, error) {
+func newHandler(conf []byte) (roles.Handler, error) {
 	c, err := protocol.Decode(conf)
 	if err != nil {
 		return nil, err
 	}
-	return handlerAt(c.IPAM.DaemonSocketPath, d), nil
+	return handlerAt(c.IPAM.DaemonSocketPath), nil
 }
 
 // undoHandler needs no more than the daemon's socket.
-func undoHandler(conf []byte, d Daemon) (roles.Handler, error) {
+func undoHandler(conf []byte) (roles.Handler, error) {
 	c, err := protocol.Decode(conf)
 	if c == nil {
 		return nil, err
 	}
-	return handlerAt(c.IPAM.DaemonSocketPath, d), nil
+	return handlerAt(c.IPAM.DaemonSocketPath), nil
 }
 
-func handlerAt(socket string, d Daemon) *handler {
-	return &handler{socket: socket, client: protocol.Client{Socket: socket}, daemon: d}
+func handlerAt(socket string) *handler {
+	return &handler{socket: socket, client: protocol.Client{Socket: socket}}
 }
 
 // Add gets an address of each family. Again it tells the same.
@@ -105,7 +90,7 @@ func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 		return err
 	}
 	h.Log.Info("released without the daemon", "error", err)
-	return a.daemon.Release(ctx, h, a.socket, req.Key())
+	return dhcp.Release(ctx, h, a.socket, req.Key())
 }
 
 // Check compares prevResult with what the daemon has.
@@ -154,7 +139,7 @@ func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 	defer cancel()
 	ok, err := a.client.Collect(wait, req.Network, req.Valid)
 	if errors.Is(err, protocol.ErrNoDaemon) {
-		return a.daemon.Collect(ctx, h, a.socket, req)
+		return dhcp.Collect(ctx, h, a.socket, req)
 	}
 	if err == nil && !ok {
 		h.Log.Info("this DHCP daemon does not collect, GC goes without", "socket", a.socket)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -234,7 +234,7 @@ func (d *directory) writeLease(l store.Lease, n *ExportedNetwork) error {
 	name := l.Address.String()
 	content := []byte(l.Owner.ContainerID)
 	if l.Owner.IfName != "" {
-		content = []byte(l.Owner.ContainerID + node.LeaseBreak + l.Owner.IfName)
+		content = []byte(l.Owner.ContainerID + migrate.LeaseBreak + l.Owner.IfName)
 	}
 	old, _, err := d.content(name)
 	switch {

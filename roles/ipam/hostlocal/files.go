@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -253,7 +253,7 @@ func (d *directory) readFile(name string, found *foundFiles) {
 		found.cursors[set] = addr
 		return
 	}
-	f, err := node.ParseLeaseFile(name, content)
+	f, err := migrate.ParseLeaseFile(name, content)
 	if err != nil {
 		skip(err)
 		return

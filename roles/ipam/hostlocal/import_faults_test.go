@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -176,18 +176,18 @@ func FuzzEntry(f *testing.F) {
 		if set, ok := parseCursorName(name); ok && (set < 0 || set >= maxSets) {
 			t.Errorf("%q is of set %d", name, set)
 		}
-		e, err := node.ParseLeaseFile(name, content)
+		e, err := migrate.ParseLeaseFile(name, content)
 		if err != nil {
 			return
 		}
-		if !e.Address.IsValid() || e.Address.Is4In6() || e.Address.Zone() != "" || !node.IsContainerID(e.ContainerID) || strings.ContainsAny(e.IfName, "/\x00 \n") {
+		if !e.Address.IsValid() || e.Address.Is4In6() || e.Address.Zone() != "" || !migrate.IsContainerID(e.ContainerID) || strings.ContainsAny(e.IfName, "/\x00 \n") {
 			t.Fatalf("accepted %+v", e)
 		}
 		text := e.ContainerID
 		if e.IfName != "" {
-			text += node.LeaseBreak + e.IfName
+			text += migrate.LeaseBreak + e.IfName
 		}
-		again, err := node.ParseLeaseFile(e.Address.String(), []byte(text))
+		again, err := migrate.ParseLeaseFile(e.Address.String(), []byte(text))
 		if err != nil || again != e {
 			t.Errorf("%+v reads back as %+v, %v", e, again, err)
 		}

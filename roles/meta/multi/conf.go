@@ -156,7 +156,7 @@ func (c *Conf) Validate() error {
 	for i, raw := range c.Delegates {
 		l, err := netlist.Parse(raw, c.CNIVersion)
 		addFaults(&f, fmt.Sprintf("delegates[%d]", i), err)
-		if err == nil && slices.ContainsFunc(l.Plugins, func(p netlist.Plugin) bool { return slices.Contains(Role().Names, p.Type) }) {
+		if err == nil && slices.ContainsFunc(l.Unfused().Plugins, func(p netlist.Plugin) bool { return slices.Contains(Role().Names, p.Type) }) {
 			f.Addf(fmt.Sprintf("delegates[%d]", i), "uses this plugin itself: use a network of another plugin")
 		}
 		c.lists = append(c.lists, l)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -65,7 +65,7 @@ func (m *handler) removeUnrecorded(ctx context.Context, h *roles.Host, container
 	})
 	errs := []error{ignoreMissing(h, err)}
 	for _, key := range keys {
-		_, err := node.RemoveIf(ctx, h, key, func(context.Context, *roles.Host, node.Found) (bool, error) { return true, nil })
+		_, err := record.RemoveIf(ctx, h, key, func(context.Context, *roles.Host, record.Found) (bool, error) { return true, nil })
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

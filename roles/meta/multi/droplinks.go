@@ -6,7 +6,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/netlist"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -19,7 +19,7 @@ func (c *runner) dropLinks(ctx context.Context, all []store.Delegate, ns *netops
 		if a := c.answer(all[i].IfName); a != nil && a.Gone {
 			continue
 		}
-		l, err := netlist.Parse(all[i].List, all[i].Version)
+		l, err := parse(&all[i])
 		if err != nil || c.isExecuted(&all[i]) || slices.ContainsFunc(l.Plugins, func(p netlist.Plugin) bool { return p.IPAM != "" && c.h.Delegate.OverLink(p.IPAM) }) {
 			continue
 		}
@@ -28,7 +28,7 @@ func (c *runner) dropLinks(ctx context.Context, all []store.Delegate, ns *netops
 	if len(keys) < 2 {
 		return
 	}
-	if err := node.DropLinks(ctx, c.h, keys, ns); err != nil {
+	if err := record.DeleteLinks(ctx, c.h, keys, ns); err != nil {
 		c.h.Log.Debug("cannot delete the interfaces in one batch", "error", err)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/cnibox/cnibox/roles/dispatch"
 	"github.com/cnibox/cnibox/roles/meta/multi"
 	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -201,7 +202,7 @@ func (w *world) reboot() {
 	err = h.Store.View(w.t.Context(), func(tx *store.Tx) error {
 		atts, err := tx.Attachments("")
 		for i := range atts {
-			_ = node.UndoParts(context.Background(), h, &atts[i], nil)
+			_ = record.UndoParts(context.Background(), h, &atts[i], nil)
 		}
 		return err
 	})
@@ -217,7 +218,7 @@ func (w *world) dropBridges() {
 	w.t.Helper()
 	var links netops.Spec
 	for _, name := range []string{"br-a", "br-b"} {
-		links.Add(&netops.Link{In: netops.Host, Name: name, Kind: "bridge", Alias: node.SharedAlias})
+		links.Add(&netops.Link{In: netops.Host, Name: name, Kind: "bridge", Alias: record.SharedAlias})
 	}
 	if err := w.host().Net.Remove(w.t.Context(), links, nil); err != nil {
 		w.t.Fatal(err)

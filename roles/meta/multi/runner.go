@@ -34,9 +34,19 @@ func (m *handler) newRunner(h *roles.Host, req *roles.Request) *runner {
 	return &runner{h: h, req: &as, begun: map[string]bool{}, out: &store.Delegated{Owner: req.Key(), State: store.Pending}}
 }
 
+// parse returns a recorded network without fused lists. The requests for the network concern
+// each plugin, so multi runs the plugins of a fused list itself.
+func parse(d *store.Delegate) (*netlist.List, error) {
+	l, err := netlist.Parse(d.List, d.Version)
+	if err != nil {
+		return nil, err
+	}
+	return l.Unfused(), nil
+}
+
 // list returns a recorded network and the parameters for its plugins.
 func (c *runner) list(d *store.Delegate) (*netlist.List, netlist.Call, error) {
-	l, err := netlist.Parse(d.List, d.Version)
+	l, err := parse(d)
 	req := *c.req
 	req.IfName, req.PrevResult, req.Valid = d.IfName, nil, nil
 	return l, netlist.Call{Request: &req, Runtime: d.Runtime, Args: d.Args, Device: d.Device, Master: d.HostLink, NoIPAM: d.NoIPAM, Result: c.result(d.IfName)}, err
@@ -198,7 +208,7 @@ func (c *runner) forEach(ctx context.Context, all []store.Delegate, inOrder, sto
 
 // isExecuted reports whether one of a network's plugins is a separate program.
 func (c *runner) isExecuted(n *store.Delegate) bool {
-	l, err := netlist.Parse(n.List, n.Version)
+	l, err := parse(n)
 	return err == nil && slices.ContainsFunc(l.Plugins, func(p netlist.Plugin) bool {
 		return !c.h.Delegate.InProcess(p.Type, c.req) || p.IPAM != "" && !c.h.Delegate.InProcess(p.IPAM, c.req)
 	})
@@ -206,19 +216,15 @@ func (c *runner) isExecuted(n *store.Delegate) bool {
 
 // usesLinkInContainer reports whether one of the networks uses another network's interface.
 func usesLinkInContainer(all []store.Delegate) bool {
-	type plugin struct {
-		LinkInContainer bool `json:"linkInContainer"`
-	}
-	for _, n := range all {
-		var conf struct {
-			plugin
-			Plugins []plugin `json:"plugins"`
-		}
-		if coldjson.Unmarshal(n.List, &conf) == nil && slices.ContainsFunc(append(conf.Plugins, conf.plugin), func(p plugin) bool { return p.LinkInContainer }) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(all, func(n store.Delegate) bool {
+		l, err := parse(&n)
+		return err == nil && slices.ContainsFunc(l.Plugins, func(p netlist.Plugin) bool {
+			var conf struct {
+				LinkInContainer bool `json:"linkInContainer"`
+			}
+			return coldjson.Unmarshal(p.Conf, &conf) == nil && conf.LinkInContainer
+		})
+	})
 }
 
 // withNetwork adds the network's name to an error.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/netlist"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -36,7 +36,7 @@ func (c *Conf) record(ctx context.Context, h *roles.Host, req *roles.Request) er
 	now := h.Now()
 	return h.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error {
 		return tx.PutDelegation(&store.Delegation{
-			Owner: req.Key(), Pod: req.Pod(), Netns: node.ThisNetns(req.Netns, ns), BootID: h.Store.BootID(),
+			Owner: req.Key(), Pod: req.Pod(), Netns: record.ThisNetns(req.Netns, ns), BootID: h.Store.BootID(),
 			Args: req.Args.String(), Path: req.Path, Created: now, Updated: now, Program: h.Program,
 			Delegates: []store.Delegate{{IfName: req.IfName, Name: c.Name, List: req.Conf, Version: req.CNIVersion}},
 		})
@@ -94,7 +94,7 @@ func (c *Conf) gcRecorded(ctx context.Context, h *roles.Host, req *roles.Request
 		}
 		del := *req
 		del.Verb, del.ContainerID, del.IfName, del.Netns, del.PrevResult, del.Valid = roles.Del, k.ContainerID, k.IfName, "", nil, nil
-		if ns := node.OpenRecorded(h, all[i].Netns); ns != nil {
+		if ns := record.OpenRecorded(h, all[i].Netns); ns != nil {
 			del.Netns = all[i].Netns.Path
 			errs = append(errs, ns.Close())
 		}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata"
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -41,9 +40,6 @@ type Options struct {
 	Force bool
 	// DMI is the directory for auto. Empty means the kernel's directory.
 	DMI string
-	// Web connects to the cloud. If it is nil and a request is necessary, Current returns
-	// roles.ErrPartial.
-	Web wire.Web
 }
 
 func (o Options) provider() string {
@@ -137,9 +133,8 @@ func readable(s *store.CloudSource, err error) (*store.CloudSource, error) {
 // waits up to 25 s and returns the other process's error. If there is a recorded reply, a failed
 // request is recorded and not returned.
 //
-// Without Options.Web the error is roles.ErrPartial if a request is necessary; then nothing was
-// changed. Other errors are roles.ErrTryAgain if the cloud cannot be requested now, and
-// roles.ErrExhausted if it has no addresses. Both wrap an error of package metadata or store.
+// The errors are roles.ErrTryAgain if the cloud cannot be requested now, and roles.ErrExhausted if
+// it has no addresses. Both wrap an error of package metadata or store.
 func Current(ctx context.Context, h *roles.Host, o Options) (*store.CloudSource, error) {
 	return Enough(ctx, h, o, func(*store.CloudSource) bool { return true })
 }

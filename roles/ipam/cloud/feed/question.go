@@ -3,7 +3,6 @@ package feed
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -44,9 +43,6 @@ func (q *question) begin(ctx context.Context) (s *store.CloudSource, asking bool
 	if !q.o.due(s, now) {
 		return s, false, nil
 	}
-	if q.o.Web == nil {
-		return nil, false, fmt.Errorf("%w: the cloud (%s) is to be asked", roles.ErrPartial, q.name)
-	}
 	s.Asked = now
 	return s, true, q.h.Store.Update(ctx, func(tx *store.Tx) error { return tx.PutCloudSource(s) })
 }
@@ -58,7 +54,7 @@ func (q *question) ask(ctx context.Context, s *store.CloudSource) (*store.CloudS
 		asking, cancel = context.WithTimeout(ctx, hurry)
 	}
 	defer cancel()
-	reply, err := q.provider.Fetch(asking, metadata.Query{URL: q.o.URL, File: q.o.File, DMI: q.o.DMI, Web: q.o.Web, Own: q.nodes(ctx)})
+	reply, err := q.provider.Fetch(asking, metadata.Query{URL: q.o.URL, File: q.o.File, DMI: q.o.DMI, Own: q.nodes(ctx)})
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return nil, ctx.Err() // the next process requests again
 	}

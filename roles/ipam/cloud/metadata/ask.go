@@ -1,39 +1,29 @@
 package metadata
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net/http"
 	"net/netip"
-	"net/textproto"
 	"net/url"
 	"strings"
 	"time"
 
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
+	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
 const (
 	// timeout limits one query, which can be several requests.
 	timeout = 20 * time.Second
-	maxBody = 2 << 20
+	// headerTimeout limits the wait for the header of a reply.
+	headerTimeout = 10 * time.Second
+	maxBody       = 2 << 20
 	// maxInterfaces limits the requests for clouds with requests for each interface.
 	maxInterfaces = 64
-)
-
-// Methods and status codes of RFC 9110, sections 9.3 and 15.
-const (
-	methodGet = "GET"
-	methodPut = "PUT"
-
-	statusOK              = 200
-	statusUnauthorized    = 401
-	statusForbidden       = 403
-	statusNotFound        = 404
-	statusTimeout         = 408
-	statusGone            = 410
-	statusTooManyRequests = 429
 )
 
 // errAbsent is a 404: the cloud does not have the key.
@@ -41,16 +31,15 @@ var errAbsent = errors.New("no such key")
 
 // asker sends the requests of one query to one base URL.
 type asker struct {
-	wire wire.Client
-	xml  func(doc []byte, into any) error
-	base string
+	client *web.Client
+	base   string
 	// header is sent with each request. Its keys are canonical.
-	header textproto.MIMEHeader
+	header http.Header
 	// login puts the credentials into header. It is nil if none are needed. It is called again,
 	// once, if the cloud rejects them.
 	login func(ctx context.Context, a *asker) error
 	// genuine checks the header of each reply.
-	genuine func(textproto.MIMEHeader) error
+	genuine func(http.Header) error
 }
 
 // overHTTP returns a provider's Fetch. It tries the base URLs in order until one replies. none
@@ -64,19 +53,16 @@ func overHTTP(name, none string, bases []string, ask func(context.Context, *aske
 			}
 			bases = []string{q.URL}
 		}
-		if q.Web == nil {
-			return nil, errNoWeb(name)
-		}
-		client, err := q.Web.Open()
+		client, err := web.New(web.Options{Header: cmp.Or(q.HeaderTimeout, headerTimeout)})
 		if err != nil {
 			return nil, err
 		}
-		defer client.Close()
+		defer client.CloseIdle()
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		var silence string
 		for i, base := range bases {
-			nics, err := askOne(ctx, &asker{wire: client, xml: q.Web.XML, base: strings.TrimSuffix(base, "/"), header: textproto.MIMEHeader{}}, len(bases)-i, ask)
+			nics, err := askOne(ctx, &asker{client: client, base: strings.TrimSuffix(base, "/"), header: http.Header{}}, len(bases)-i, ask)
 			if err == nil {
 				return finish(name, nics, q.Own, none)
 			}
@@ -87,11 +73,6 @@ func overHTTP(name, none string, bases []string, ask func(context.Context, *aske
 		}
 		return nil, fmt.Errorf("%s: %w: no URL to ask", name, ErrInvalid)
 	}
-}
-
-// errNoWeb returns the error of a query without Web.
-func errNoWeb(name string) error {
-	return fmt.Errorf("%s: %w: there is no way to ask", name, ErrUnavailable)
 }
 
 // askOne queries one base URL in its share of the remaining time.
@@ -151,12 +132,12 @@ func (a *asker) get(ctx context.Context, path string) ([]byte, error) {
 			return nil, err
 		}
 	}
-	body, err := a.send(ctx, methodGet, path)
+	body, err := a.send(ctx, http.MethodGet, path)
 	if a.login != nil && errors.Is(err, errToken) {
 		if err := a.login(ctx, a); err != nil {
 			return nil, err
 		}
-		body, err = a.send(ctx, methodGet, path)
+		body, err = a.send(ctx, http.MethodGet, path)
 	}
 	return body, err
 }
@@ -181,18 +162,17 @@ var errToken = errors.New("401 Unauthorized")
 
 // send sends one request.
 func (a *asker) send(ctx context.Context, method, path string) ([]byte, error) {
-	if _, err := url.Parse(a.base + path); err != nil {
+	req, err := http.NewRequestWithContext(ctx, method, a.base+path, nil)
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	header := textproto.MIMEHeader{"User-Agent": {"cnibox"}}
-	for k, v := range a.header {
-		header[k] = v
-	}
-	resp, err := a.wire.Send(ctx, &wire.Request{Method: method, URL: a.base + path, Header: header})
+	req.Header.Set("User-Agent", "cnibox")
+	maps.Copy(req.Header, a.header)
+	resp, err := a.client.Do(req)
 	if err != nil {
 		return nil, a.connectionError(ctx, path, err)
 	}
-	defer resp.Body.Close()
+	defer web.Discard(resp.Body)
 	if err := a.check(resp); err != nil {
 		return nil, fmt.Errorf("%s %s%s: %w", method, a.base, path, err)
 	}
@@ -218,18 +198,18 @@ func (a *asker) connectionError(ctx context.Context, path string, err error) err
 }
 
 // check returns an error for an invalid reply.
-func (a *asker) check(resp *wire.Response) error {
-	code := resp.Code
+func (a *asker) check(resp *http.Response) error {
+	code := resp.StatusCode
 	switch {
-	case code == statusOK:
-	case code == statusUnauthorized:
+	case code == http.StatusOK:
+	case code == http.StatusUnauthorized:
 		return errToken
-	case code == statusForbidden:
+	case code == http.StatusForbidden:
 		return fmt.Errorf("%w: %s", ErrRefused, printable(resp.Status))
-	case code == statusNotFound:
+	case code == http.StatusNotFound:
 		return errAbsent
-	case code == statusGone, code == statusTimeout, code == statusTooManyRequests, code >= 500:
-		return &laterError{err: errors.New(printable(resp.Status)), status: code, after: resp.RetryAfter}
+	case code == http.StatusGone, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests, code >= 500:
+		return &laterError{err: errors.New(printable(resp.Status)), status: code, after: web.RetryAfter(resp.Header)}
 	case code >= 300 && code < 400:
 		return fmt.Errorf("%w: redirected to %.100q, which metadata never is", ErrInvalid, resp.Header.Get("Location"))
 	default:

@@ -3,6 +3,7 @@ package metadata
 import (
 	"bytes"
 	"context"
+	"encoding/xml"
 	"fmt"
 )
 
@@ -26,7 +27,7 @@ func azure() Provider {
 				if err != nil {
 					return nil, err
 				}
-				return decodeAzure(b, a.xml)
+				return decodeAzure(b)
 			}),
 	}
 }
@@ -47,9 +48,9 @@ type azureInterfaces struct {
 }
 
 // decodeAzure parses the agent's XML.
-func decodeAzure(b []byte, xml func([]byte, any) error) ([]nic, error) {
+func decodeAzure(b []byte) ([]nic, error) {
 	var doc azureInterfaces
-	if err := xml(bytes.TrimPrefix(b, []byte("\ufeff")), &doc); err != nil {
+	if err := xml.Unmarshal(bytes.TrimPrefix(b, []byte("\ufeff")), &doc); err != nil {
 		return nil, fmt.Errorf("%w: XML: %w", ErrInvalid, err)
 	}
 	nics := make([]nic, 0, len(doc.Interface))

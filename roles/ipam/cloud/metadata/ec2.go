@@ -3,7 +3,7 @@ package metadata
 import (
 	"context"
 	"fmt"
-	"net/textproto"
+	"net/http"
 	"strings"
 )
 
@@ -61,8 +61,8 @@ func (a *asker) macs(ctx context.Context) ([]string, error) {
 // token returns a login with a session token that is valid for a minute.
 func token(ttl, header string) func(context.Context, *asker) error {
 	return func(ctx context.Context, a *asker) error {
-		a.header = headerOf(textproto.CanonicalMIMEHeaderKey(ttl), "60")
-		b, err := a.send(ctx, methodPut, "/latest/api/token")
+		a.header = headerOf(http.CanonicalHeaderKey(ttl), "60")
+		b, err := a.send(ctx, http.MethodPut, "/latest/api/token")
 		if err != nil {
 			return fmt.Errorf("get a session token: %w", err)
 		}
@@ -70,7 +70,7 @@ func token(ttl, header string) func(context.Context, *asker) error {
 		if t == "" || len(t) > 4096 || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			return fmt.Errorf("get a session token: %w: no token", ErrInvalid)
 		}
-		a.header = headerOf(textproto.CanonicalMIMEHeaderKey(header), t)
+		a.header = headerOf(http.CanonicalHeaderKey(header), t)
 		return nil
 	}
 }

@@ -21,9 +21,6 @@ func file() Provider {
 		Name: "file", Default: azureFile,
 		Summary: "a file: azure's interfaces.json, a saved reply of azure's host agent, or a list of interfaces in our own form",
 		Fetch: func(_ context.Context, q Query) (*Reply, error) {
-			if q.Web == nil {
-				return nil, errNoWeb("file")
-			}
 			path := q.File
 			if path == "" {
 				path = azureFile
@@ -32,7 +29,7 @@ func file() Provider {
 			if err != nil {
 				return nil, err
 			}
-			nics, err := decodeFile(b, q.Web.XML)
+			nics, err := decodeFile(b)
 			if err != nil {
 				return nil, fmt.Errorf("file %q: %w", path, err)
 			}
@@ -63,13 +60,13 @@ func readFile(path string) ([]byte, error) {
 }
 
 // decodeFile selects the format by the first character.
-func decodeFile(b []byte, xml func([]byte, any) error) ([]nic, error) {
+func decodeFile(b []byte) ([]nic, error) {
 	b = bytes.TrimLeft(bytes.TrimPrefix(b, []byte("\ufeff")), " \t\r\n")
 	switch {
 	case len(b) == 0:
 		return nil, fmt.Errorf("%w: empty", ErrInvalid)
 	case b[0] == '<':
-		return decodeAzure(b, xml)
+		return decodeAzure(b)
 	case b[0] == '[':
 		return decodePlain(b)
 	}

@@ -3,8 +3,8 @@ package metadata
 import (
 	"context"
 	"errors"
+	"net/http"
 	"net/netip"
-	"net/textproto"
 )
 
 // gcpFlavor is a header of each request, and of each reply from Google.
@@ -18,7 +18,7 @@ func gcp() Provider {
 		Fetch: overHTTP("gcp", "no interface has an alias IP range (gcloud compute instances network-interfaces update --aliases)",
 			[]string{base}, func(ctx context.Context, a *asker) ([]nic, error) {
 				a.header.Set(gcpFlavor, "Google")
-				a.genuine = func(h textproto.MIMEHeader) error {
+				a.genuine = func(h http.Header) error {
 					if h.Get(gcpFlavor) != "Google" {
 						return errors.New("no " + gcpFlavor + ": it is not Google's")
 					}

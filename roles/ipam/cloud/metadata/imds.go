@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
-	"net/textproto"
 	"slices"
 )
 
@@ -103,4 +103,4 @@ func fromJSON(b []byte, into any) error {
 }
 
 // headerOf returns a header with one field.
-func headerOf(name, value string) textproto.MIMEHeader { return textproto.MIMEHeader{name: {value}} }
+func headerOf(name, value string) http.Header { return http.Header{name: {value}} }

@@ -10,8 +10,8 @@ package metadata
 import (
 	"context"
 	"net/netip"
+	"time"
 
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -21,8 +21,8 @@ type Query struct {
 	URL string
 	// File is the path for the provider "file".
 	File string
-	// Web connects to the cloud. It is required.
-	Web wire.Web
+	// HeaderTimeout limits the wait for the header of a reply. 0 means 10 s.
+	HeaderTimeout time.Duration
 	// Own are the addresses of this node's links. Pods never get them.
 	Own []netip.Addr
 	// DMI is the directory of DMI fields for auto. Empty means the kernel's directory.

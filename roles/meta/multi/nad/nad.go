@@ -61,19 +61,17 @@ type Network struct {
 type conf struct {
 	Name    string `json:"name"`
 	Type    string `json:"type"`
-	Plugins []struct {
-		Type string `json:"type"`
-	} `json:"plugins"`
+	Plugins []conf `json:"plugins"`
 }
 
-// types returns the types of the plugins.
+// types returns the types of the plugins, including those of a fused list.
 func (c *conf) types() []string {
 	if c.Plugins == nil {
 		return []string{c.Type}
 	}
 	var out []string
 	for _, p := range c.Plugins {
-		out = append(out, p.Type)
+		out = append(out, p.types()...)
 	}
 	return out
 }
