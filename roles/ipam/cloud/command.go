@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// commands are the role's own on the command line.
+// commands returns the role's commands of the command line.
 func commands() []roles.CommandVerb {
 	look := []roles.Flag{
 		{Name: "cooldown", Default: defaultCooldown.String(), Help: "the networks' ipam.cooldown"},
@@ -73,7 +73,7 @@ func look(ctx context.Context, h *roles.Host, flags map[string]string, of []stri
 	return out, nil
 }
 
-// refresh asks every known source, or the one that flags name.
+// refresh requests all known sources, or the one in the flags.
 func refresh(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
 	asked, err := sourcesToAsk(ctx, h, flags)
 	if err != nil {

@@ -25,7 +25,7 @@ type inventory struct {
 	// freed has the time of the last release of an address.
 	freed  map[netip.Addr]time.Time
 	links  []netops.LinkInfo
-	nics   map[string]netops.LinkInfo // by hardware address
+	nics   map[string]netops.LinkInfo // by MAC address
 	census *record.Census
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Role is the table entry of the IPAM role cloud.
+// Role returns the entry of the IPAM role cloud-ipam in the table of roles.
 func Role() roles.Role {
 	return roles.Role{
 		Names:        []string{typeName, azureType},

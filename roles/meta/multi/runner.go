@@ -34,8 +34,8 @@ func (m *handler) newRunner(h *roles.Host, req *roles.Request) *runner {
 	return &runner{h: h, req: &as, begun: map[string]bool{}, out: &store.Delegated{Owner: req.Key(), State: store.Pending}}
 }
 
-// parse reads a recorded network. A fused list is taken apart, since what is requested beside the list
-// concerns each of its plugins.
+// parse returns a recorded network without fused lists. The requests for the network concern
+// each plugin, so multi runs the plugins of a fused list itself.
 func parse(d *store.Delegate) (*netlist.List, error) {
 	l, err := netlist.Parse(d.List, d.Version)
 	if err != nil {

@@ -133,8 +133,8 @@ func readable(s *store.CloudSource, err error) (*store.CloudSource, error) {
 // waits up to 25 s and returns the other process's error. If there is a recorded reply, a failed
 // request is recorded and not returned.
 //
-// The error is roles.ErrTryAgain when the cloud cannot be asked now and roles.ErrExhausted when it shows no
-// addresses, both wrapping an error of package metadata, or an error of the store.
+// The errors are roles.ErrTryAgain if the cloud cannot be requested now, and roles.ErrExhausted if
+// it has no addresses. Both wrap an error of package metadata or store.
 func Current(ctx context.Context, h *roles.Host, o Options) (*store.CloudSource, error) {
 	return Enough(ctx, h, o, func(*store.CloudSource) bool { return true })
 }

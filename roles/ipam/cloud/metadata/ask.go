@@ -19,26 +19,26 @@ import (
 const (
 	// timeout limits one query, which can be several requests.
 	timeout = 20 * time.Second
-	// headerTimeout bounds the wait for one reply to begin.
+	// headerTimeout limits the wait for the header of a reply.
 	headerTimeout = 10 * time.Second
 	maxBody       = 2 << 20
-	// maxInterfaces bounds the requests where each interface has its own.
+	// maxInterfaces limits the requests for clouds with requests for each interface.
 	maxInterfaces = 64
 )
 
-// errAbsent is a 404: the cloud has no such key.
+// errAbsent is a 404: the cloud does not have the key.
 var errAbsent = errors.New("no such key")
 
 // asker sends the requests of one query to one base URL.
 type asker struct {
 	client *web.Client
 	base   string
-	// header is sent with each request; its keys are canonical.
+	// header is sent with each request. Its keys are canonical.
 	header http.Header
-	// login gets the credentials into header, nil where there are none; it is called
-	// again, once, when they are refused.
+	// login puts the credentials into header. It is nil if none are needed. It is called again,
+	// once, if the cloud rejects them.
 	login func(ctx context.Context, a *asker) error
-	// genuine judges the header of each reply.
+	// genuine checks the header of each reply.
 	genuine func(http.Header) error
 }
 
@@ -75,7 +75,7 @@ func overHTTP(name, none string, bases []string, ask func(context.Context, *aske
 	}
 }
 
-// askOne asks one base URL, in its share of the time that is left.
+// askOne queries one base URL in its share of the remaining time.
 func askOne(ctx context.Context, a *asker, share int, ask func(context.Context, *asker) ([]nic, error)) ([]nic, error) {
 	ctx, cancel := shareOf(ctx, share)
 	defer cancel()
@@ -173,7 +173,7 @@ func (a *asker) send(ctx context.Context, method, path string) ([]byte, error) {
 		return nil, a.connectionError(ctx, path, err)
 	}
 	defer web.Discard(resp.Body)
-	if err := a.judge(resp); err != nil {
+	if err := a.check(resp); err != nil {
 		return nil, fmt.Errorf("%s %s%s: %w", method, a.base, path, err)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
@@ -197,8 +197,8 @@ func (a *asker) connectionError(ctx context.Context, path string, err error) err
 	return &laterError{err: fmt.Errorf("ask %s%s: %w", a.base, path, err)}
 }
 
-// judge turns what is no good reply into an error.
-func (a *asker) judge(resp *http.Response) error {
+// check returns an error for an invalid reply.
+func (a *asker) check(resp *http.Response) error {
 	code := resp.StatusCode
 	switch {
 	case code == http.StatusOK:

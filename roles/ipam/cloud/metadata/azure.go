@@ -47,7 +47,7 @@ type azureInterfaces struct {
 	} `xml:"Interface"`
 }
 
-// decodeAzure reads the agent's XML.
+// decodeAzure parses the agent's XML.
 func decodeAzure(b []byte) ([]nic, error) {
 	var doc azureInterfaces
 	if err := xml.Unmarshal(bytes.TrimPrefix(b, []byte("\ufeff")), &doc); err != nil {

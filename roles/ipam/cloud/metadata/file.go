@@ -59,7 +59,7 @@ func readFile(path string) ([]byte, error) {
 	return nil, fmt.Errorf("file: %w: %w", kind, err)
 }
 
-// decodeFile tells the forms apart by their first character.
+// decodeFile selects the format by the first character.
 func decodeFile(b []byte) ([]nic, error) {
 	b = bytes.TrimLeft(bytes.TrimPrefix(b, []byte("\ufeff")), " \t\r\n")
 	switch {

@@ -102,5 +102,5 @@ func fromJSON(b []byte, into any) error {
 	return nil
 }
 
-// headerOf is a header of one field.
+// headerOf returns a header with one field.
 func headerOf(name, value string) http.Header { return http.Header{name: {value}} }

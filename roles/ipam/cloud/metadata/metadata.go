@@ -21,9 +21,9 @@ type Query struct {
 	URL string
 	// File is the path for the provider "file".
 	File string
-	// HeaderTimeout bounds the wait for a reply to begin; 0 is 10 s.
+	// HeaderTimeout limits the wait for the header of a reply. 0 means 10 s.
 	HeaderTimeout time.Duration
-	// Own are the addresses that links of this node have: never a pod's.
+	// Own are the addresses of this node's links. Pods never get them.
 	Own []netip.Addr
 	// DMI is the directory of DMI fields for auto. Empty means the kernel's directory.
 	DMI string

@@ -64,7 +64,7 @@ type conf struct {
 	Plugins []conf `json:"plugins"`
 }
 
-// types returns the types of the plugins, and of the plugins of a fused list.
+// types returns the types of the plugins, including those of a fused list.
 func (c *conf) types() []string {
 	if c.Plugins == nil {
 		return []string{c.Type}
