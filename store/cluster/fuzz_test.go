@@ -14,7 +14,7 @@ func FuzzParseConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		got, err := c.Assign(Wish{})
+		got, err := c.Assign(SubnetRequest{})
 		if err != nil || len(got) != len(c.Families()) {
 			t.Fatalf("%+v: %v, %v", c, got, err)
 		}
