@@ -7,11 +7,11 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Reader makes an allocator of a plugin's whole configuration.
+// Reader makes an allocator from a plugin's whole configuration.
 type Reader func(ctx context.Context, h *roles.Host, conf []byte) (*Allocator, error)
 
-// PlanVerb is one that foresees what ADD would give by a configuration, of an IPAM
-// plugin of one of the types.
+// PlanVerb returns the verb that shows what ADD would give with a configuration.
+// types are the values of ipam.type that read understands.
 func PlanVerb(name string, read Reader, types ...string) roles.CommandVerb {
 	return roles.CommandVerb{
 		Name: name, Args: "FILE", Run: configured{types, read}.foresee,
@@ -26,8 +26,8 @@ func PlanVerb(name string, read Reader, types ...string) roles.CommandVerb {
 	}
 }
 
-// Verbs are those about pools on the command line. They are about the pools of
-// every role; of a configuration they read what an IPAM plugin of one of the types is told.
+// Verbs returns the command line's verbs for pools. They work on the pools of every
+// role. types are the values of ipam.type that read understands.
 func Verbs(read Reader, types ...string) []roles.CommandVerb {
 	r := configured{types, read}
 	network := roles.Flag{Name: "network", Help: "the network, where several have the address"}
