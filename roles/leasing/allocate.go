@@ -67,7 +67,7 @@ func (p *Plan) refusal() string {
 	if p.Reuse == nil {
 		return "is excluded from"
 	}
-	return "is none that the cloud gives this node for pods, of"
+	return "is not an address that the cloud gives this node for pods, of"
 }
 
 // outside says why an address is in no range.

@@ -34,7 +34,7 @@ func Verbs(read Reader, types ...string) []roles.CommandVerb {
 	conf := roles.Flag{Name: "conf", Help: "the network's configuration, a file"}
 	force := func(help string) roles.Flag { return roles.Flag{Name: "force", Help: help, Switch: true} }
 	return []roles.CommandVerb{
-		{Name: "ipam", Help: "show, foresee and change who has which address"},
+		{Name: "ipam", Help: "show, foresee and change the owners of addresses"},
 		{
 			Name: "ipam show", Args: "[NETWORK|ADDRESS…]", Run: r.show, Flags: []roles.Flag{conf},
 			Help: "show addresses: whose, alive or not, until when they are kept",
@@ -44,9 +44,9 @@ func Verbs(read Reader, types ...string) []roles.CommandVerb {
 			Name: "ipam reserve", Args: "ADDRESS…", Run: r.reserve,
 			Help: "keep addresses for a pod, or from everybody",
 			Flags: []roles.Flag{
-				{Name: "for", Help: "whom: NAMESPACE/POD[/INTERFACE], name:CONTAINER, mac:ADDRESS; else nobody gets them"},
+				{Name: "for", Help: "the identity: NAMESPACE/POD[/INTERFACE], name:CONTAINER, mac:ADDRESS; without it no pod gets them"},
 				{Name: "until", Default: "never", Help: "end, such as 48h or 2027-01-31T12:00:00Z"},
-				network, conf, force("take them from whom they are kept for"),
+				network, conf, force("take them from the identity that they are kept for"),
 			},
 		},
 		{

@@ -55,11 +55,11 @@ func (g Grant) why(req Ask) string {
 	case kept:
 		return fmt.Sprintf("kept for %q", g.of)
 	case unused:
-		return "the next that nobody is known to have had"
+		return "the next one without a known earlier owner"
 	case longest:
-		return "nobody is left that never had it, and it is free for longest"
+		return "no unused address is left; this one is free for the longest time"
 	case expired:
-		return fmt.Sprintf("free for longest; %q had it", g.of)
+		return fmt.Sprintf("free for the longest time; %q had it", g.of)
 	case cooling:
 		return fmt.Sprintf("nothing else is left; %q released it just now", g.of)
 	case given:

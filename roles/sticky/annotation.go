@@ -43,7 +43,7 @@ func Requested(f *roles.Faults, annotations map[string]string, key, network stri
 	if value[0] == '[' {
 		texts = nil
 		if err := json.Unmarshal([]byte(value), &texts); err != nil {
-			f.Addf(path, "is no JSON list of texts: %v", roles.Mismatch(err))
+			f.Addf(path, "is not a JSON list of texts: %v", roles.Mismatch(err))
 			return path, nil
 		}
 	}

@@ -142,7 +142,7 @@ func Parse(f *roles.Faults, path string, c *Conf) *Rules {
 		r.key = keyPod
 	case keyPod, keyContainerName, keyMAC, keyNone:
 	default:
-		f.Addf(path+".key", "%q is none of %q, %q, %q, %q", c.Key, keyPod, keyContainerName, keyMAC, keyNone)
+		f.Addf(path+".key", "%q is not one of %q, %q, %q, %q", c.Key, keyPod, keyContainerName, keyMAC, keyNone)
 	}
 	var err error
 	if c.TTL.set {
@@ -160,7 +160,7 @@ func Parse(f *roles.Faults, path string, c *Conf) *Rules {
 	}
 	if r.key == keyNone {
 		if c.TTL.set && r.TTL != 0 {
-			f.Addf(path+".ttl", "has nobody to be kept for with key %q: remove it", keyNone)
+			f.Addf(path+".ttl", "has no effect with key %q: remove it", keyNone)
 		}
 		r.TTL = 0
 	}

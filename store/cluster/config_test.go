@@ -52,7 +52,7 @@ func TestParseConfig(t *testing.T) {
 	}
 }
 
-// Every fault is named at once.
+// All faults are reported together.
 func TestParseConfigFaults(t *testing.T) {
 	for conf, faults := range map[string][]string{
 		``:                     {"decode"},
@@ -87,7 +87,8 @@ func TestParseConfigFaults(t *testing.T) {
 }
 
 func TestParseConfigWarnings(t *testing.T) {
-	// Windows' keys are of configurations that are shared with such nodes.
+	// Keys for Windows are accepted, because configurations are shared with such
+	// nodes.
 	_, warnings, err := ParseConfig([]byte(`{"Network":"10.0.0.0/30","zone":1,"Backend":{"type":"vxlan","MacPrefix":"0E-2A","Name":"x","PSK":"s"}}`))
 	if err != nil || len(warnings) != 2 || !strings.HasPrefix(warnings[0], "zone ") || !strings.HasPrefix(warnings[1], "Backend.PSK ") {
 		t.Fatalf("%q, %v", warnings, err)
@@ -143,7 +144,7 @@ func TestAssignFree(t *testing.T) {
 			}
 		}
 	}
-	// Nodes that start together choose differently, among the first hundred.
+	// Nodes that start together choose different subnets among the first hundred.
 	conf, seen := config(`{"Network":"10.0.0.0/8"}`), map[netip.Prefix]bool{}
 	for range 200 {
 		got, err := conf.Assign(SubnetRequest{})

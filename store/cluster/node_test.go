@@ -114,8 +114,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// A consumer that takes its time gets what is newest, an error after the
-// snapshot that it followed, and no error that is over.
+// A slow consumer gets the newest snapshot, an error after the snapshot that preceded
+// it, and no error that is over.
 func TestRelay(t *testing.T) {
 	var got []string
 	name := func(s string) *Snapshot { return &Snapshot{Nodes: []Node{{Name: s}}} }

@@ -144,7 +144,7 @@ func peers(t *testing.T, w *World) {
 	third, three := w.join(t, 3, node(3))
 	seen := watch(t, r)
 	if u := seen.next(); u.Snapshot == nil || !has(one, two, three)(u.Snapshot) {
-		t.Fatalf("the first update is no complete snapshot: %v, %s", u.Err, describe(u.Snapshot))
+		t.Fatalf("the first update is not a complete snapshot: %v, %s", u.Err, describe(u.Snapshot))
 	}
 	_, four := w.join(t, 4, node(4))
 	seen.until("a fourth node", has(one, two, three, four))
@@ -309,7 +309,7 @@ func conflict(t *testing.T, w *World) {
 	want := node(2)
 	want.PodCIDRs = one.PodCIDRs
 	if _, err := r.Acquire(t.Context(), want); !errors.Is(err, cluster.ErrConflict) || !strings.Contains(err.Error(), one.Name) {
-		t.Fatalf("asked for another's: %v", err)
+		t.Fatalf("asked for another node's subnet: %v", err)
 	}
 	want.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.250.1.0/24")}
 	if _, err := r.Acquire(t.Context(), want); !errors.Is(err, cluster.ErrInvalid) {

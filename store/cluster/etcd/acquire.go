@@ -42,7 +42,7 @@ func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node
 		}
 		// The conflict may come from an outdated view of a Watch. Read everything
 		// once.
-		old := try == 1 && r.heard.Load() != nil && (errors.Is(err, cluster.ErrConflict) || errors.Is(err, cluster.ErrFull))
+		old := try == 1 && r.watched.Load() != nil && (errors.Is(err, cluster.ErrConflict) || errors.Is(err, cluster.ErrFull))
 		if old || errors.Is(err, errRaced) && try < attempts && wait.Wait(ctx, 0) == nil {
 			continue
 		}
@@ -50,12 +50,12 @@ func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node
 	}
 }
 
-// acquire tries once. With heard it may use what a Watch knows: if another node has
+// acquire tries once. With watched it may use what a Watch knows: if another node has
 // written a key since, the write is refused.
-func (r *Registry) acquire(ctx context.Context, want cluster.Node, heard bool) (cluster.Node, error) {
+func (r *Registry) acquire(ctx context.Context, want cluster.Node, watched bool) (cluster.Node, error) {
 	var now *state
 	var err error
-	if heard {
+	if watched {
 		now, err = r.recall(ctx, &want)
 	}
 	if now == nil && err == nil {
@@ -136,7 +136,7 @@ func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error)
 	if s.config, _, err = cluster.ParseSubnetConfig(conf); err != nil {
 		return nil, fmt.Errorf("read %s: %w", r.configKey(), err)
 	}
-	// A subnet outside the network is never assigned, so nobody has to avoid it.
+	// A subnet outside the network is never assigned, so it need not be avoided.
 	s.others = slices.DeleteFunc(s.others, func(h cluster.Holder) bool { return !s.config.Contains(h.Subnet) })
 	return s, nil
 }
@@ -152,16 +152,16 @@ func (s *state) hold(n *cluster.Node) {
 // twice. The node's own records are still read. It returns nil when there is no
 // Watch, or when a record cannot be used and may be the node's own.
 func (r *Registry) recall(ctx context.Context, want *cluster.Node) (*state, error) {
-	heard := r.heard.Load()
-	if heard == nil {
+	watched := r.watched.Load()
+	if watched == nil {
 		return nil, nil
 	}
-	s := &state{config: heard.Config()}
+	s := &state{config: watched.Config()}
 	own, lease := map[string]bool{}, r.held.id()
 	if name := r.held.name(); name != "" {
 		own[name] = true // also when it has changed
 	}
-	whole := heard.Each(func(n *cluster.Node) {
+	whole := watched.Each(func(n *cluster.Node) {
 		if own[n.Name] || sameAddress(n, want) {
 			own[n.Name] = true
 			return

@@ -67,8 +67,8 @@ type Registry struct {
 	// acquiring serializes Acquire and Release.
 	acquiring sync.Mutex
 	held      held
-	// heard is the table of a running Watch that reaches etcd; nil without one.
-	heard atomic.Pointer[cluster.Table]
+	// watched is the table of a running Watch that reaches etcd; nil without one.
+	watched atomic.Pointer[cluster.Table]
 }
 
 // Open checks the options. It does not connect yet.

@@ -80,9 +80,9 @@ func (v *view) follow(ctx context.Context) error {
 			return err
 		}
 	}
-	v.r.heard.Store(&v.table)
+	v.r.watched.Store(&v.table)
 	err := v.stream(ctx)
-	v.r.heard.CompareAndSwap(&v.table, nil)
+	v.r.watched.CompareAndSwap(&v.table, nil)
 	v.told = false
 	if errors.Is(err, errCompacted) {
 		v.at = 0
@@ -124,7 +124,7 @@ func (v *view) list(ctx context.Context) error {
 	v.table.Keep(present)
 	v.past, v.faultyConfig = known, conf != nil
 	v.at, v.clusterID, v.term, v.told = h.Revision, h.ClusterID, h.RaftTerm, true
-	v.r.heard.Store(&v.table) // before the consumer acts on the snapshot
+	v.r.watched.Store(&v.table) // before the consumer acts on the snapshot
 	v.relay.PutLater(v.table.Snapshot)
 	return nil
 }

@@ -73,12 +73,12 @@ func (f *follower) notify() {
 func (f *follower) run(ctx context.Context, relay *cluster.Relay) error {
 	var b web.Backoff
 	for {
-		heard, err := f.follow(ctx)
+		answered, err := f.follow(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		switch {
-		case heard:
+		case answered:
 			b.Reset()
 			if err == nil {
 				continue // the server ended the watch at its normal end
@@ -130,15 +130,15 @@ func (f *follower) refused(err error) bool {
 }
 
 // follow reads all objects if necessary, and then the changes until the stream ends.
-// heard reports whether the server has answered.
-func (f *follower) follow(ctx context.Context) (heard bool, err error) {
+// answered reports whether the server has answered.
+func (f *follower) follow(ctx context.Context) (answered bool, err error) {
 	since := rest.Since{Version: f.version, All: f.version == "" && !f.noStream}
 	listing := since.All
 	if f.version == "" && f.noStream {
 		if since.Version, err = f.list(ctx); err != nil {
 			return false, err
 		}
-		f.version, heard = since.Version, true
+		f.version, answered = since.Version, true
 	}
 	names := map[string]bool{}
 	ctx, stop := context.WithCancel(ctx)
@@ -172,14 +172,14 @@ func (f *follower) follow(ctx context.Context) (heard bool, err error) {
 			f.put(o, !listing)
 		}
 		if !listing && version != "" {
-			f.version, heard = version, true
+			f.version, answered = version, true
 		}
 	})
 	if back {
 		f.version = ""
 		return false, nil
 	}
-	return heard, err
+	return answered, err
 }
 
 // older reports whether a version came before another. Versions are growing numbers

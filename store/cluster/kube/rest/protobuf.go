@@ -223,7 +223,7 @@ func readProtobufList[T any, P Kind[T]](ctx context.Context, resp *http.Response
 			o := P(new(T))
 			m, ok := any(o).(Message)
 			if !ok {
-				return fmt.Errorf("%w: nobody asked for any", errProtobuf)
+				return fmt.Errorf("%w: this kind was not requested as protobuf", errProtobuf)
 			}
 			if err := readMessage(b, o.object(), m); err != nil {
 				return err
@@ -365,7 +365,7 @@ func readEvent[T any, P Kind[T]](b []byte) (kind string, object P, err error) {
 	object = P(new(T))
 	m, ok := any(object).(Message)
 	if !ok {
-		return kind, nil, fmt.Errorf("%w: nobody asked for any", errProtobuf)
+		return kind, nil, fmt.Errorf("%w: this kind was not requested as protobuf", errProtobuf)
 	}
 	return kind, object, readMessage(raw, object.object(), m)
 }

@@ -53,7 +53,7 @@ const (
 )
 
 // errEndless: a list has no end.
-var errEndless = fmt.Errorf("%w: list goes on for ever", cluster.ErrUnavailable)
+var errEndless = fmt.Errorf("%w: the list has no end", cluster.ErrUnavailable)
 
 // List calls each with the objects of a collection, one after the other. An object
 // that each does not keep is freed. List returns the version from which to watch. The
