@@ -58,10 +58,9 @@ func AddIPs(r *roles.Result, grants []Grant) {
 	}
 }
 
-// releaseDead releases leases that keep an ADD from succeeding because it is a
-// repeated one. It does so if no attachment is recorded and the namespace of the
-// leases is gone, as after a crash of the node's runtime. Else the error is an
-// ErrAttached.
+// releaseDead releases the leases of an earlier ADD of the same attachment, if they
+// are certainly dead: no attachment is recorded and the namespace of the leases is
+// gone. Else the error is an ErrAttached.
 func (a *Allocator) releaseDead(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	key := req.Key()
 	var owned []store.Lease

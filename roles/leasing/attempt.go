@@ -1,6 +1,7 @@
 package leasing
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,17 +54,9 @@ func (a *Allocator) allocate(ctx context.Context, h *roles.Host, req *roles.Requ
 		}
 		again, remedyErr := a.remedy(ctx, h, req, t, err)
 		if remedyErr != nil || !again {
-			return nil, errorsOr(remedyErr, err)
+			return nil, cmp.Or(remedyErr, err)
 		}
 	}
-}
-
-// errorsOr returns the first error that is not nil.
-func errorsOr(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 // macOf returns the requested hardware address, or "".
@@ -171,7 +164,7 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 		return nil, errRepeated
 	}
 	c := &chooser{plan: a.Plan, pool: pool, kept: kept, now: t.lease.Time, lenient: a.Plan.Lenient && t.reaped}
-	if err := c.remember(tx, id); err != nil {
+	if err := c.openReuse(tx, id); err != nil {
 		return nil, err
 	}
 	if kept != nil {
@@ -304,7 +297,7 @@ func (a *Allocator) view(ctx context.Context, h *roles.Host, network string, f f
 			if c.pool, err = tx.Pool(a.ID(network)); err != nil {
 				return err
 			}
-			if err := c.remember(tx, a.ID(network)); err != nil {
+			if err := c.openReuse(tx, a.ID(network)); err != nil {
 				return err
 			}
 			return f(c)

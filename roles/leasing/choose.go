@@ -134,7 +134,7 @@ func ignoring(err, such error) error {
 // until says, for a message, how long a reservation lasts.
 func until(r *store.Reservation) string {
 	if r.Held() {
-		return fmt.Sprintf("as container %.64q had it", r.Holder.ContainerID)
+		return fmt.Sprintf("while container %.64q has it", r.Holder.ContainerID)
 	}
 	if t, ok := r.Expires(); ok {
 		return "until " + t.Format(time.RFC3339)

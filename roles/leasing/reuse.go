@@ -11,8 +11,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// remember opens what a chooser needs for Plan.Reuse.
-func (c *chooser) remember(tx *store.Tx, id store.PoolID) error {
+// openReuse opens what a chooser needs for Plan.Reuse.
+func (c *chooser) openReuse(tx *store.Tx, id store.PoolID) error {
 	if c.plan.Reuse == nil {
 		return nil
 	}

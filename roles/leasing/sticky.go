@@ -28,7 +28,7 @@ func KeepUpdate(ctx context.Context, h *roles.Host, fn func(*store.KeepTx) error
 // from now on, and cool down. The leases are released even if keep.db cannot be read
 // or written, or belongs to a newer program.
 func Release(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	plainly := func() error {
+	withoutKeep := func() error {
 		return h.Store.Update(ctx, func(tx *store.Tx) error {
 			released, err := deleteLeases(tx, req)
 			if err == nil && anySticky(released) {
@@ -37,11 +37,11 @@ func Release(ctx context.Context, h *roles.Host, req *roles.Request) error {
 			return err
 		})
 	}
-	if err := plainly(); !errors.Is(err, errSticky) {
+	if err := withoutKeep(); !errors.Is(err, errSticky) {
 		return err
 	}
 	var released []store.Lease
-	stuck := func() error {
+	release := func() error {
 		return h.Store.Update(ctx, func(tx *store.Tx) error {
 			var err error
 			released, err = deleteLeases(tx, req)
@@ -49,14 +49,14 @@ func Release(ctx context.Context, h *roles.Host, req *roles.Request) error {
 		})
 	}
 	err := KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
-		if err := stuck(); err != nil {
+		if err := release(); err != nil {
 			return err
 		}
 		return releaseReservations(keep, released, h.Now())
 	})
 	if errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSchema) || errors.Is(err, store.ErrUnwritable) {
 		h.Log.Warn("released addresses are not kept for their pod", "container", req.ContainerID, "error", err)
-		return stuck()
+		return release()
 	}
 	return err
 }
