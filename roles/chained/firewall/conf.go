@@ -47,7 +47,7 @@ const (
 	isolated   = "isolated"
 )
 
-func (c *Conf) withDefaults() {
+func (c *Conf) SetDefaults() {
 	c.Backend = cmp.Or(c.Backend, auto)
 	c.IptablesAdminChainName = cmp.Or(c.IptablesAdminChainName, "CNI-ADMIN")
 	c.FirewalldZone = cmp.Or(c.FirewalldZone, "trusted")

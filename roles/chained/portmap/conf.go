@@ -69,8 +69,8 @@ const (
 	maxPort    = math.MaxUint16
 )
 
-// withDefaults fills in what the documentation calls default.
-func (c *Conf) withDefaults() {
+// SetDefaults fills in what the documentation calls default.
+func (c *Conf) SetDefaults() {
 	for i := range c.RuntimeConfig.PortMappings {
 		m := &c.RuntimeConfig.PortMappings[i]
 		if m.Protocol = strings.ToLower(m.Protocol); m.Protocol == "" {

@@ -67,8 +67,8 @@ const (
 	maxMTU  = 65535
 )
 
-// withDefaults fills in what the documentation calls default.
-func (c *Conf) withDefaults() {
+// SetDefaults fills in what the documentation calls default.
+func (c *Conf) SetDefaults() {
 	if c.DataDir == "" {
 		c.DataDir = defaultDataDir
 	}

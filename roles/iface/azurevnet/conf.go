@@ -92,8 +92,8 @@ const (
 // maxVLAN is the largest number of a VLAN (IEEE 802.1Q; 0 is none, 4095 is reserved).
 const maxVLAN = 4094
 
-// withDefaults fills in what the documentation calls default.
-func (c *Conf) withDefaults() {
+// SetDefaults fills in what the documentation calls default.
+func (c *Conf) SetDefaults() {
 	if c.Mode == "" {
 		c.Mode = modeTunnel
 	}

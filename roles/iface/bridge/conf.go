@@ -79,8 +79,8 @@ const (
 	maxVLAN       = 4094
 )
 
-// withDefaults fills in what the documentation calls default.
-func (c *Conf) withDefaults() {
+// SetDefaults fills in what the documentation calls default.
+func (c *Conf) SetDefaults() {
 	if c.Bridge == "" {
 		c.Bridge = defaultBridge
 	}
@@ -88,6 +88,10 @@ func (c *Conf) withDefaults() {
 		c.IsGateway = true
 	}
 }
+
+// ForUndo leaves an empty bridge to GC: with a configuration that has faults it is
+// not certain which bridge the ADD meant.
+func (c *Conf) ForUndo() { c.RemoveEmptyBridge = false }
 
 // Validate reports every fault with its JSON path.
 func (c *Conf) Validate() error {

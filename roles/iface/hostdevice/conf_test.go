@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // TestConf: every fault is told, all at once, with its path and what would be right.
@@ -43,7 +43,7 @@ func TestConf(t *testing.T) {
 		{"device of another type", `{"device":3}`, "device: is a JSON number, want string"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := attach.Judged(readRole)([]byte(c.conf))
+			_, err := rolestest.Read[*role](Role(), []byte(c.conf))
 			if c.want == "" {
 				if err != nil {
 					t.Error(err)
@@ -76,7 +76,7 @@ func FuzzConf(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := attach.Judged(readRole)(raw)
+		r, err := rolestest.Read[*role](Role(), raw)
 		if err != nil {
 			return
 		}

@@ -31,8 +31,8 @@ const defaultMode = "l2"
 // modes are the kernel's names (linux/if_link.h, IPVLAN_MODE_*).
 func modes() []string { return []string{defaultMode, "l3", "l3s"} }
 
-// withDefaults fills in what the documentation calls default.
-func (c *Conf) withDefaults() {
+// SetDefaults fills in what the documentation calls default.
+func (c *Conf) SetDefaults() {
 	if c.Mode == "" {
 		c.Mode = defaultMode
 	}

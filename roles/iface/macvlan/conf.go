@@ -47,8 +47,8 @@ const (
 // not the reference's.
 func modes() []string { return []string{defaultMode, "private", "vepa", passthru} }
 
-// withDefaults fills in what the documentation calls default.
-func (c *Conf) withDefaults() {
+// SetDefaults fills in what the documentation calls default.
+func (c *Conf) SetDefaults() {
 	if c.Mode == "" {
 		c.Mode = defaultMode
 	}

@@ -78,8 +78,8 @@ const (
 	mainPriority = 32766
 )
 
-// withDefaults fills in what the documentation calls default.
-func (c *Conf) withDefaults() {
+// SetDefaults fills in what the documentation calls default.
+func (c *Conf) SetDefaults() {
 	text := func(s *string, d string) {
 		if *s == "" {
 			*s = d
