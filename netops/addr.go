@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Where is the namespace of the address's link.
@@ -98,7 +100,7 @@ func (a *Addr) verify(ctx context.Context, s *session) ([]Difference, error) {
 }
 
 // messages are the requests that add or delete the address.
-func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, error) {
+func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	index, err := s.indexOf(ctx, a.In, a.Link)
 	if err != nil {
 		return nil, err
@@ -106,15 +108,15 @@ func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, e
 	addr := a.Address.Addr()
 	ifa := nl.NewIfAddrmsg(int(family(addr)))
 	ifa.Index, ifa.Prefixlen = uint32(index), uint8(a.Address.Bits())
-	m := rtMessage{kind: unix.RTM_DELADDR, data: []nl.NetlinkRequestData{
+	m := nlconn.Message{Kind: unix.RTM_DELADDR, Data: []nl.NetlinkRequestData{
 		ifa,
 		nl.NewRtAttr(unix.IFA_LOCAL, addr.AsSlice()),
 		nl.NewRtAttr(unix.IFA_ADDRESS, addr.AsSlice()),
 	}}
 	if v == VerbDel {
-		return []rtMessage{m}, nil
+		return []nlconn.Message{m}, nil
 	}
-	m.kind, m.flags = unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL
+	m.Kind, m.Flags = unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL
 	var flags uint32
 	if addr.Is6() && !a.DAD {
 		flags |= unix.IFA_F_NODAD
@@ -123,12 +125,12 @@ func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, e
 		flags |= unix.IFA_F_NOPREFIXROUTE
 	}
 	if flags != 0 {
-		m.data = append(m.data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
 	}
 	if addr.Is4() && a.Address.Bits() < 31 { // RFC 3021: smaller ones have no broadcast
-		m.data = append(m.data, nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(a.Address)))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(a.Address)))
 	}
-	return []rtMessage{m}, nil
+	return []nlconn.Message{m}, nil
 }
 
 // broadcast is the last address of an IPv4 subnet.

@@ -12,6 +12,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // What the reference plugins (containernetworking/plugins v1.9.1) leave in
@@ -67,7 +69,7 @@ func (n *Net) HasForeign(ctx context.Context, f Foreign) (bool, error) {
 		case isWithoutNFT(err):
 			return false, nil
 		case err != nil || there:
-			return there, kernelError(err, fmt.Sprintf("look for chain %s in nftables table %s", c.chain, c.table))
+			return there, nlconn.Explain(err, fmt.Sprintf("look for chain %s in nftables table %s", c.chain, c.table))
 		}
 	}
 	return false, nil
@@ -178,7 +180,7 @@ func (n *Net) HasForeignForward(ctx context.Context) (bool, error) {
 			}
 		}
 	}
-	return there, kernelError(err, "look for rules of other plugins")
+	return there, nlconn.Explain(err, "look for rules of other plugins")
 }
 
 // RemoveForeignForward removes the two rules that the reference's firewall
@@ -200,12 +202,12 @@ func (n *Net) RemoveForeignForward(ctx context.Context, addresses []netip.Addr) 
 // removeForeignRules deletes the rules of some chains of a table that are chosen.
 func (c *nft) removeForeignRules(ctx context.Context, t nftTable, chains []string, chosen func(*foreignRule) bool) error {
 	removed := false
-	err := c.removeForeign(ctx, t, func() ([]nftMessage, error) {
-		var msgs []nftMessage
+	err := c.removeForeign(ctx, t, func() ([]nlconn.Message, error) {
+		var msgs []nlconn.Message
 		rules, err := c.foreignRules(ctx, t, chains...)
 		for i := range rules {
 			if err == nil && chosen(&rules[i]) {
-				var m nftMessage
+				var m nlconn.Message
 				m, err = rules[i].deletion()
 				msgs = append(msgs, m)
 			}
@@ -232,14 +234,14 @@ func (c *nft) removeForeignTable(ctx context.Context, t nftTable, chains []strin
 		return err
 	}
 	_, err = c.removeUnchanged(ctx, t, generation)
-	return kernelError(err, fmt.Sprintf("remove nftables table %s", t))
+	return nlconn.Explain(err, fmt.Sprintf("remove nftables table %s", t))
 }
 
 // removeForeignChain deletes the rules of an entry chain that lead to a
 // container's chain and are chosen, and with the last of them the chain.
 func (c *nft) removeForeignChain(ctx context.Context, t nftTable, entry, chain string, chosen func(*foreignRule) bool) error {
 	from := []string{entry}
-	return c.removeForeign(ctx, t, func() ([]nftMessage, error) {
+	return c.removeForeign(ctx, t, func() ([]nlconn.Message, error) {
 		there, err := c.hasChain(ctx, t, chain)
 		if err != nil || !there {
 			return nil, err
@@ -249,7 +251,7 @@ func (c *nft) removeForeignChain(ctx context.Context, t nftTable, entry, chain s
 			return nil, err
 		}
 		from = nil // if the chain turns out to be in use, another than entry leads to it
-		var msgs []nftMessage
+		var msgs []nlconn.Message
 		left := false
 		for i := range rules {
 			r := &rules[i]
@@ -276,7 +278,7 @@ func (c *nft) removeForeignChain(ctx context.Context, t nftTable, entry, chain s
 
 // removeForeign commits what plan lists, again where something changed
 // meanwhile.
-func (c *nft) removeForeign(ctx context.Context, t nftTable, plan func() ([]nftMessage, error)) error {
+func (c *nft) removeForeign(ctx context.Context, t nftTable, plan func() ([]nlconn.Message, error)) error {
 	for range nftTries {
 		msgs, err := plan()
 		if isWithoutNFT(err) {
@@ -286,7 +288,7 @@ func (c *nft) removeForeign(ctx context.Context, t nftTable, plan func() ([]nftM
 			err = c.conn.commit(ctx, 0, msgs...)
 		}
 		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) {
-			return kernelError(err, fmt.Sprintf("remove rules of other plugins from nftables table %s", t))
+			return nlconn.Explain(err, fmt.Sprintf("remove rules of other plugins from nftables table %s", t))
 		}
 	}
 	return fmt.Errorf("remove rules of other plugins from nftables table %s: %w: it is being changed", t, ErrBusy)
@@ -313,7 +315,7 @@ func (c *nft) hasChain(ctx context.Context, t nftTable, chain string) (bool, err
 	return err == nil, err
 }
 
-func (t nftTable) deleteChain(chain string) (nftMessage, error) {
+func (t nftTable) deleteChain(chain string) (nlconn.Message, error) {
 	return message(unix.NFT_MSG_DELCHAIN, 0, t.family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_CHAIN_TABLE, t.name)
 		ae.String(unix.NFTA_CHAIN_NAME, chain)

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // MissingForeignMasquerade lists those of the attachment's addresses that no
@@ -17,14 +19,14 @@ import (
 func (n *Net) MissingForeignMasquerade(ctx context.Context, f Foreign) ([]netip.Addr, error) {
 	rules, err := n.nft.foreignRules(ctx, foreignMasqueradeTable(), "masq_checks")
 	if err != nil {
-		return nil, kernelError(err, "read rules of other plugins")
+		return nil, nlconn.Explain(err, "read rules of other plugins")
 	}
 	rules = slices.DeleteFunc(rules, func(r foreignRule) bool { return !strings.HasPrefix(r.comment, f.masqueradeComment()) })
 	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
 	for _, family := range bothFamilies() {
 		jumps, err := n.nft.foreignRules(ctx, iptablesTable(family, "nat"), "POSTROUTING")
 		if err != nil {
-			return nil, kernelError(err, "read rules of other plugins")
+			return nil, nlconn.Explain(err, "read rules of other plugins")
 		}
 		rules = append(rules, slices.DeleteFunc(jumps, func(r foreignRule) bool { return r.jump != chain })...)
 	}
@@ -46,7 +48,7 @@ func (n *Net) ForeignHostPorts(ctx context.Context, f Foreign, is6 bool) (int, e
 	}
 	rules, err := n.nft.foreignRules(ctx, foreignHostPortTable(family), "hostports", "hostip_hostports")
 	if err != nil {
-		return 0, kernelError(err, "read rules of other plugins")
+		return 0, nlconn.Explain(err, "read rules of other plugins")
 	}
 	ports := 0
 	for i := range rules {
@@ -56,7 +58,7 @@ func (n *Net) ForeignHostPorts(ctx context.Context, f Foreign, is6 bool) (int, e
 	}
 	rules, err = n.nft.foreignRules(ctx, iptablesTable(family, "nat"), iptablesChain(hostPortPrefix, f.Network, f.ContainerID))
 	if err != nil {
-		return 0, kernelError(err, "read rules of other plugins")
+		return 0, nlconn.Explain(err, "read rules of other plugins")
 	}
 	for i := range rules {
 		if rules[i].jump == "" { // the others mark the packet first
@@ -73,7 +75,7 @@ func (n *Net) MissingForeignForward(ctx context.Context, addresses []netip.Addr)
 	for _, family := range bothFamilies() {
 		some, err := n.nft.foreignRules(ctx, iptablesTable(family, "filter"), forwardChain)
 		if err != nil {
-			return nil, kernelError(err, "read rules of other plugins")
+			return nil, nlconn.Explain(err, "read rules of other plugins")
 		}
 		rules = append(rules, some...)
 	}
@@ -123,7 +125,7 @@ func (n *Net) collectChains(ctx context.Context, entry, prefix, network string, 
 		errs = append(errs, n.collectLegacyChains(ctx, family, entry, prefix, network, valid))
 		rules, err := n.nft.foreignRules(ctx, t, entry)
 		if err != nil {
-			errs = append(errs, kernelError(err, fmt.Sprintf("read rules of other plugins in nftables table %s", t)))
+			errs = append(errs, nlconn.Explain(err, fmt.Sprintf("read rules of other plugins in nftables table %s", t)))
 			continue
 		}
 		for i := range rules {

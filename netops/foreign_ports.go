@@ -12,6 +12,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // ForeignPort is a port of the node that the reference's portmap leads to a container.
@@ -48,7 +50,7 @@ func (n *Net) ForeignPorts(ctx context.Context, is6 bool, wanted func(proto stri
 	if err == nil {
 		err = f.legacy(ctx, n)
 	}
-	return f.found, kernelError(err, "read host ports of other plugins")
+	return f.found, nlconn.Explain(err, "read host ports of other plugins")
 }
 
 // foreignPorts collects the ports of one family.
@@ -226,13 +228,13 @@ func (c *nft) tables(ctx context.Context, family byte) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := nftMessage{kind: unix.NFT_MSG_GETTABLE, flags: unix.NLM_F_DUMP, family: family}
+	m := request(unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, family)
 	var names []string
 	var damaged error
 	err = conn.dump(ctx, m, func() { names, damaged = nil, nil }, func(attrs []byte) {
 		damaged = errors.Join(damaged, eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
 			if ad.Type() == unix.NFTA_TABLE_NAME {
-				names = append(names, untilNUL(ad.Bytes()))
+				names = append(names, nlconn.UntilNUL(ad.Bytes()))
 			}
 			return nil
 		}))

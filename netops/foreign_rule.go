@@ -11,6 +11,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // foreignRule is a rule that another program made, as far as it tells whose it
@@ -81,7 +83,7 @@ func (r *foreignRule) forwards(a netip.Addr) bool {
 }
 
 // deletion is the request that deletes the rule.
-func (r *foreignRule) deletion() (nftMessage, error) {
+func (r *foreignRule) deletion() (nlconn.Message, error) {
 	return message(unix.NFT_MSG_DELRULE, 0, r.table.family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_RULE_TABLE, r.table.name)
 		ae.String(unix.NFTA_RULE_CHAIN, r.chain)
@@ -144,7 +146,7 @@ func decodeForeignRule(t nftTable, attrs []byte) (foreignRule, error) {
 	err := eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
 		switch ad.Type() {
 		case unix.NFTA_RULE_CHAIN:
-			r.chain = untilNUL(ad.Bytes())
+			r.chain = nlconn.UntilNUL(ad.Bytes())
 		case unix.NFTA_RULE_HANDLE:
 			if b := ad.Bytes(); len(b) == 8 {
 				r.handle = binary.BigEndian.Uint64(b)
@@ -166,7 +168,7 @@ func (r *foreignRule) expression(attrs []byte) error {
 	err := eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
 		switch ad.Type() {
 		case unix.NFTA_EXPR_NAME:
-			name = untilNUL(ad.Bytes())
+			name = nlconn.UntilNUL(ad.Bytes())
 		case unix.NFTA_EXPR_DATA:
 			return eachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error {
 				data[ad.Type()] = bytes.Clone(ad.Bytes())
@@ -200,10 +202,10 @@ func (r *foreignRule) expression(attrs []byte) error {
 
 // match is the name of an iptables match; what it says is noted.
 func (r *foreignRule) match(data map[uint16][]byte) string {
-	name := untilNUL(data[unix.NFTA_MATCH_NAME])
+	name := nlconn.UntilNUL(data[unix.NFTA_MATCH_NAME])
 	info := data[unix.NFTA_MATCH_INFO]
 	if name == "comment" {
-		r.comment = untilNUL(info)
+		r.comment = nlconn.UntilNUL(info)
 	} else {
 		r.ports = append(r.ports, matchedPorts(name, info)...)
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // ForwardDrops names nftables' chains that drop by policy what the host forwards
@@ -21,17 +23,17 @@ func (n *Net) ForwardDrops(ctx context.Context) ([]string, error) {
 	for _, family := range []byte{unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
 		others := len(names)
 		var damaged error
-		m := nftMessage{kind: unix.NFT_MSG_GETCHAIN, flags: unix.NLM_F_DUMP, family: family}
+		m := request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family)
 		err := conn.dump(ctx, m, func() { names, damaged = names[:others], nil }, func(attrs []byte) {
 			c, err := decodeBaseChain(attrs)
 			damaged = errors.Join(damaged, err)
 			isIPTables := family != unix.NFPROTO_INET && c.table == "filter" && c.name == hookChain
 			if c.drops && c.hook == unix.NF_INET_FORWARD && !isIPTables {
-				names = append(names, nftTable{family, printable(c.table)}.String()+" "+printable(c.name))
+				names = append(names, nftTable{family, nlconn.Printable(c.table)}.String()+" "+nlconn.Printable(c.name))
 			}
 		})
 		if err = errors.Join(err, damaged); err != nil {
-			return nil, kernelError(err, "list nftables chains")
+			return nil, nlconn.Explain(err, "list nftables chains")
 		}
 	}
 	slices.Sort(names)

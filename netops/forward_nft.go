@@ -13,6 +13,8 @@ import (
 	"github.com/google/nftables/xt"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // NFTNL_UDATA_RULE_COMMENT, the tag of a rule's comment in its user data; it is
@@ -43,7 +45,7 @@ func (t *nftFilter) read(ctx context.Context, admin string) (*filterState, error
 }
 
 func (t *nftFilter) describe(err error) error {
-	return kernelError(err, fmt.Sprintf("nftables table %s", t.table))
+	return nlconn.Explain(err, fmt.Sprintf("nftables table %s", t.table))
 }
 
 func (t *nftFilter) readChains(ctx context.Context, st *filterState, names ...string) error {
@@ -184,7 +186,7 @@ func (h *heldRule) decodeMatch(data []byte) error {
 		return nil
 	})
 	if name == "comment" {
-		h.comment = printable(untilNUL(info))
+		h.comment = nlconn.Printable(nlconn.UntilNUL(info))
 	} else {
 		h.matchesAll = false
 	}
@@ -196,7 +198,7 @@ func (t *nftFilter) commit(ctx context.Context, st *filterState, ops []filterOp)
 	if err != nil {
 		return false, err
 	}
-	var msgs []nftMessage
+	var msgs []nlconn.Message
 	for i, op := range ops {
 		if i == 0 && op.kind == makeChain {
 			msgs = append(msgs, table)
@@ -217,7 +219,7 @@ func (t *nftFilter) commit(ctx context.Context, st *filterState, ops []filterOp)
 	return err == nil, t.describe(err)
 }
 
-func (t *nftFilter) opMessage(op filterOp) (nftMessage, error) {
+func (t *nftFilter) opMessage(op filterOp) (nlconn.Message, error) {
 	switch op.kind {
 	case makeChain:
 		if op.chain == hookChain {
@@ -253,7 +255,7 @@ func (t *nftFilter) opMessage(op filterOp) (nftMessage, error) {
 	})
 }
 
-func (t *nftFilter) chainMessage(kind, flags uint16, name string) (nftMessage, error) {
+func (t *nftFilter) chainMessage(kind, flags uint16, name string) (nlconn.Message, error) {
 	return message(kind, flags, t.table.family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_CHAIN_TABLE, t.table.name)
 		ae.String(unix.NFTA_CHAIN_NAME, name)
@@ -261,7 +263,7 @@ func (t *nftFilter) chainMessage(kind, flags uint16, name string) (nftMessage, e
 	})
 }
 
-func (t *nftFilter) ruleMessage(kind, flags uint16, chain string, more func(*netlink.AttributeEncoder) error) (nftMessage, error) {
+func (t *nftFilter) ruleMessage(kind, flags uint16, chain string, more func(*netlink.AttributeEncoder) error) (nlconn.Message, error) {
 	return message(kind, flags, t.table.family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_RULE_TABLE, t.table.name)
 		ae.String(unix.NFTA_RULE_CHAIN, chain)

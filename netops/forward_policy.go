@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // ForwardPolicy tells who decides over what the host forwards of one address
@@ -51,7 +53,7 @@ func (n *Net) ForwardPolicy(ctx context.Context, is6 bool) (ForwardPolicy, error
 		return p, nil
 	}
 	p.RefusedLegacy, err = legacyRefuses(family)
-	return p, kernelError(err, "read iptables-legacy's policy")
+	return p, nlconn.Explain(err, "read iptables-legacy's policy")
 }
 
 const (
@@ -101,6 +103,8 @@ const (
 	// iptEntriesHead is struct ipt_get_entries without its entries.
 	iptEntriesHead = 40
 	iptNameSize    = 32
+	// legacyReads bounds how often a table is read that changes meanwhile.
+	legacyReads = 100
 	// maxLegacyTable bounds what is read of a table.
 	maxLegacyTable = 256 << 20
 )
@@ -135,7 +139,7 @@ func readLegacyTable(family byte, table string) (info, entries []byte, err error
 		return nil, nil, err
 	}
 	defer unix.Close(fd) //nolint:errcheck // nothing was written
-	for range nftReads {
+	for range legacyReads {
 		info := make([]byte, iptInfoSize)
 		copy(info, table)
 		if err := getsockopt(fd, level, iptGetInfo, info); err != nil {
@@ -143,7 +147,7 @@ func readLegacyTable(family byte, table string) (info, entries []byte, err error
 		}
 		size := binary.NativeEndian.Uint32(info[iptInfoBytes:])
 		if size > maxLegacyTable {
-			return nil, nil, fmt.Errorf("%w: a table of %d bytes", errDamaged, size)
+			return nil, nil, fmt.Errorf("%w: a table of %d bytes", nlconn.ErrDamaged, size)
 		}
 		entries := make([]byte, iptEntriesHead+int(size))
 		copy(entries, table)
@@ -169,11 +173,11 @@ func policyDrops(family byte, entries []byte, offset uint32) (bool, error) {
 	const verdictAt = 32 // struct xt_standard_target
 	at := uint64(offset) + uint64(targetOffset)
 	if at+2 > uint64(len(entries)) {
-		return false, fmt.Errorf("%w: no policy at %d of %d bytes", errDamaged, offset, len(entries))
+		return false, fmt.Errorf("%w: no policy at %d of %d bytes", nlconn.ErrDamaged, offset, len(entries))
 	}
 	verdict := uint64(offset) + uint64(binary.NativeEndian.Uint16(entries[at:])) + verdictAt
 	if verdict+4 > uint64(len(entries)) {
-		return false, fmt.Errorf("%w: no verdict at %d of %d bytes", errDamaged, verdict, len(entries))
+		return false, fmt.Errorf("%w: no verdict at %d of %d bytes", nlconn.ErrDamaged, verdict, len(entries))
 	}
 	return int32(binary.NativeEndian.Uint32(entries[verdict:])) == -nfDrop-1, nil
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // programs runs iptables-legacy in the test's namespace.
@@ -351,7 +353,7 @@ func FuzzDecodeRule(f *testing.F) {
 		_, err := decodeRule(b)
 		_, chainErr := decodeBaseChain(b)
 		for _, err := range []error{err, chainErr} {
-			if err != nil && !errors.Is(err, errDamaged) {
+			if err != nil && !errors.Is(err, nlconn.ErrDamaged) {
 				t.Errorf("%v does not tell what is wrong", err)
 			}
 		}
@@ -366,7 +368,7 @@ func FuzzPolicyDrops(f *testing.F) {
 		if is6 {
 			family = unix.NFPROTO_IPV6
 		}
-		if _, err := policyDrops(family, b, offset); err != nil && !errors.Is(err, errDamaged) {
+		if _, err := policyDrops(family, b, offset); err != nil && !errors.Is(err, nlconn.ErrDamaged) {
 			t.Errorf("%v does not tell what is wrong", err)
 		}
 	})

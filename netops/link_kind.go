@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Kinds of links that stand alone or on a parent, as the kernel names them.
@@ -289,20 +291,20 @@ type kindState struct {
 
 // parseKind reads the IFLA_INFO_DATA of a link.
 func (l *linkState) parseKind(data []byte) error {
-	return eachRTAttr(data, func(kind uint16, v []byte) error {
+	return nlconn.EachAttr(data, func(kind uint16, v []byte) error {
 		switch {
 		case l.kind == kindMACVLAN && kind == nl.IFLA_MACVLAN_MODE:
-			l.mode = modeName(l.kind, attrInt(v))
+			l.mode = modeName(l.kind, nlconn.Int(v))
 		case l.kind == kindMACVLAN && kind == nl.IFLA_MACVLAN_BC_QUEUE_LEN:
-			l.bcQueueLen = uint32(attrInt(v))
+			l.bcQueueLen = uint32(nlconn.Int(v))
 		case l.kind == kindIPVLAN && kind == nl.IFLA_IPVLAN_MODE:
-			l.mode = modeName(l.kind, attrShort(v))
+			l.mode = modeName(l.kind, nlconn.Short(v))
 		case l.kind == kindVLAN && kind == nl.IFLA_VLAN_ID:
-			l.vlanID = attrShort(v)
+			l.vlanID = nlconn.Short(v)
 		case l.kind == kindVXLAN && kind == nl.IFLA_VXLAN_ID:
-			l.vni = attrInt(v)
+			l.vni = nlconn.Int(v)
 		case l.kind == kindVRF && kind == nl.IFLA_VRF_TABLE:
-			l.table = attrInt(v)
+			l.table = nlconn.Int(v)
 		case l.kind == kindTap:
 			l.tap.parse(kind, v)
 		}

@@ -7,11 +7,13 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // messages are the requests that make or set the link. Links are deleted by
 // index only, see session.deleteLink.
-func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, error) {
+func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	if v == VerbAdd {
 		return l.create(ctx, s)
 	}
@@ -24,47 +26,47 @@ func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, e
 		index = have.index
 	}
 	m, err := l.setAt(ctx, s, index)
-	return []rtMessage{m}, err
+	return []nlconn.Message{m}, err
 }
 
 // create is up to three requests: the kernel ignores alias and port flags in
 // the one that makes a link, takes no master for a veth's other end, and can
 // only bring that up when both ends are there (ENOTCONN on 6.1). The first is
 // for the parent's namespace where that is another one, the rest for the link's.
-func (l *Link) create(ctx context.Context, s *session) ([]rtMessage, error) {
+func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error) {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	if l.choosesIndex() {
 		ifi.Index = int32(l.chosenIndex())
 	}
 	setFlag(ifi, l.Up, l.Down, unix.IFF_UP)
 	l.modeFlags(ifi, Unset{})
-	m := rtMessage{kind: unix.RTM_NEWLINK, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{ifi, nameAttr(l.Name)}}
-	m.data = append(m.data, l.ownAttrs()...)
+	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{ifi, nameAttr(l.Name)}}
+	m.Data = append(m.Data, l.ownAttrs()...)
 	if l.Peer != nil {
-		m.data = append(m.data, oneQueue()...)
+		m.Data = append(m.Data, oneQueue()...)
 	}
 	if l.Master != "" {
 		master, err := s.indexOf(ctx, l.In, l.Master)
 		if err != nil {
 			return nil, fmt.Errorf("master of %s: %w", l.title(), err)
 		}
-		m.data = append(m.data, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))))
 	}
 	parent, err := l.parentAttrs(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	m.data = append(m.data, parent...)
+	m.Data = append(m.Data, parent...)
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(l.Kind))
 	if err := l.addInfo(s, info); err != nil {
 		return nil, err
 	}
-	m.data = append(m.data, info)
+	m.Data = append(m.Data, info)
 	if l.Peer != nil {
-		m.echo = func(data []byte) { l.learn(s, data) }
+		m.Echo = func(data []byte) { l.learn(s, data) }
 	}
-	msgs := []rtMessage{m}
+	msgs := []nlconn.Message{m}
 	if rest := (Link{In: l.In, Name: l.Name, MAC: l.laterMAC(), Alias: l.Alias, Port: l.Port}); rest.MAC != "" || l.Alias != "" || l.Port != nil {
 		m, err := rest.setAt(ctx, s, int(ifi.Index))
 		if err != nil {
@@ -129,10 +131,12 @@ func (p *Peer) add(s *session, own Place, attr *nl.RtAttr) error {
 }
 
 // set is the request that changes what l sets, with the link addressed by name.
-func (l *Link) set(ctx context.Context, s *session) (rtMessage, error) { return l.setAt(ctx, s, 0) }
+func (l *Link) set(ctx context.Context, s *session) (nlconn.Message, error) {
+	return l.setAt(ctx, s, 0)
+}
 
 // setAt is set with the link addressed by its index, unless that is 0.
-func (l *Link) setAt(ctx context.Context, s *session, index int) (rtMessage, error) {
+func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message, error) {
 	var unset Unset
 	if l.Unset != nil {
 		unset = *l.Unset
@@ -140,13 +144,13 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (rtMessage, err
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	setFlag(ifi, l.Up, l.Down, unix.IFF_UP)
 	l.modeFlags(ifi, unset)
-	m := rtMessage{kind: unix.RTM_NEWLINK, data: append(make([]nl.NetlinkRequestData, 0, 6), ifi)}
+	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Data: append(make([]nl.NetlinkRequestData, 0, 6), ifi)}
 	if ifi.Index = int32(index); index == 0 {
-		m.data = append(m.data, nameAttr(l.Name))
+		m.Data = append(m.Data, nameAttr(l.Name))
 	}
-	m.data = append(m.data, l.ownAttrs()...)
+	m.Data = append(m.Data, l.ownAttrs()...)
 	if l.Alias != "" || unset.Alias {
-		m.data = append(m.data, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(l.Alias)))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(l.Alias)))
 	}
 	if l.Master != "" || unset.Master {
 		index := 0
@@ -156,7 +160,7 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (rtMessage, err
 				return m, fmt.Errorf("master of %s: %w", l.title(), err)
 			}
 		}
-		m.data = append(m.data, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(index))))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(index))))
 	}
 	if l.Port != nil {
 		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
@@ -165,7 +169,7 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (rtMessage, err
 		port.AddRtAttr(nl.IFLA_BRPORT_MODE, boolAttr(l.Port.Hairpin))
 		port.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, boolAttr(l.Port.Isolated))
 		l.Port.addSettings(port)
-		m.data = append(m.data, info)
+		m.Data = append(m.Data, info)
 	}
 	return m, nil
 }
@@ -210,7 +214,7 @@ func (s *session) deleteLink(ctx context.Context, l *Link) error {
 	if err != nil {
 		return err
 	}
-	return c.one(ctx, rtMessage{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}})
+	return c.One(ctx, nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
 }
 
 // isMade tells whether a link is the one that l made.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Where is the namespace that the link comes from.
@@ -139,9 +141,9 @@ func (a *applier) move(ctx context.Context, c Change) error {
 	if err != nil {
 		return describeStep(c.Do, err)
 	}
-	results, broken := conn.exchange(ctx, []rtMessage{label, to.moving(have.index, m.As)})
+	results, broken := conn.Exchange(ctx, []nlconn.Message{label, to.moving(have.index, m.As)})
 	for _, r := range results {
-		if r == nil || errors.Is(r, errUnknown) {
+		if r == nil || errors.Is(r, nlconn.ErrUnknown) {
 			a.done = append(a.done, c)
 			break
 		}
@@ -183,12 +185,12 @@ func (h handle) release() {
 // moving is the request that moves a link into the namespace and names it, past
 // another link there that has the name that it comes with. The kernel takes it
 // down, which renaming asks for up to 6.2. An empty name leaves it what it has.
-func (h handle) moving(index int, name string) rtMessage {
+func (h handle) moving(index int, name string) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)
-	m := rtMessage{kind: unix.RTM_SETLINK, data: []nl.NetlinkRequestData{ifi, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(h.fd)))}}
+	m := nlconn.Message{Kind: unix.RTM_SETLINK, Data: []nl.NetlinkRequestData{ifi, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(h.fd)))}}
 	if name != "" {
-		m.data = append(m.data, nameAttr(name))
+		m.Data = append(m.Data, nameAttr(name))
 	}
 	return m
 }

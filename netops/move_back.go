@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 const (
@@ -119,15 +121,15 @@ func (u *undoer) fetch(ctx context.Context, m *Move, l *linkState) error {
 		if err != nil {
 			return err
 		}
-		if err := c.one(ctx, label); err != nil {
+		if err := c.One(ctx, label); err != nil {
 			return err
 		}
 	}
-	err = c.one(ctx, home.moving(l.index, m.Name))
+	err = c.One(ctx, home.moving(l.index, m.Name))
 	if errors.Is(err, unix.EEXIST) {
-		err = c.one(ctx, home.moving(l.index, freeName))
+		err = c.One(ctx, home.moving(l.index, freeName))
 	}
-	if isAbsent(err) { // it was moved, and not renamed
+	if nlconn.IsAbsent(err) { // it was moved, and not renamed
 		return nil
 	}
 	return err
@@ -151,16 +153,16 @@ func (u *undoer) await(ctx context.Context, m *Move) (*linkState, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer events.close() //nolint:errcheck // nothing was asked of it
-	if err := unix.SetsockoptInt(events.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.RTNLGRP_LINK); err != nil {
-		return nil, kernelError(err, "listen to links")
+	defer events.Close() //nolint:errcheck // nothing was asked of it
+	if err := events.Join(unix.RTNLGRP_LINK); err != nil {
+		return nil, nlconn.Explain(err, "listen to links")
 	}
 	for {
 		// Again after each event, and first for what came before the membership.
 		if l, err := u.search(ctx, m, m.From); l != nil || err != nil {
 			return l, err
 		}
-		err := events.receive(ctx, func(unix.NlMsghdr, []byte) {})
+		err := events.Receive(ctx, func(unix.NlMsghdr, []byte) {})
 		switch {
 		case ctx.Err() != nil, errors.Is(err, unix.ETIMEDOUT):
 			return nil, nil
@@ -187,13 +189,13 @@ func (u *undoer) restore(ctx context.Context, m *Move, l *linkState) error {
 		return err
 	}
 	if !rename {
-		return c.one(ctx, last)
+		return c.One(ctx, last)
 	}
 	down, err := (&Link{Down: true}).setAt(ctx, u.session, l.index)
 	if err != nil {
 		return err
 	}
-	results, broken := c.exchange(ctx, []rtMessage{down, renaming(l.index, m.Name), last})
+	results, broken := c.Exchange(ctx, []nlconn.Message{down, renaming(l.index, m.Name), last})
 	if errors.Is(results[1], unix.EEXIST) {
 		results[1] = nil
 	}
@@ -201,8 +203,8 @@ func (u *undoer) restore(ctx context.Context, m *Move, l *linkState) error {
 }
 
 // renaming is the request that gives a link another name; it must be down up to 6.2.
-func renaming(index int, name string) rtMessage {
+func renaming(index int, name string) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)
-	return rtMessage{kind: unix.RTM_SETLINK, data: []nl.NetlinkRequestData{ifi, nameAttr(name)}}
+	return nlconn.Message{Kind: unix.RTM_SETLINK, Data: []nl.NetlinkRequestData{ifi, nameAttr(name)}}
 }

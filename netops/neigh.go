@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // sizeofNdmsg is the size of struct ndmsg.
@@ -110,7 +112,7 @@ func (n *Neigh) verify(ctx context.Context, s *session) ([]Difference, error) {
 
 // messages are the requests that add or delete the entry. One that the kernel
 // learnt is replaced.
-func (n *Neigh) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, error) {
+func (n *Neigh) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	index, err := s.indexOf(ctx, n.In, n.Link)
 	if err != nil {
 		return nil, err
@@ -120,15 +122,15 @@ func (n *Neigh) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, 
 		return nil, fmt.Errorf("%s: %w", n, ErrInvalid)
 	}
 	nd := &ndmsg{index: uint32(index), state: unix.NUD_PERMANENT}
-	m := rtMessage{kind: unix.RTM_NEWNEIGH, flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE, data: []nl.NetlinkRequestData{nd}}
+	m := nlconn.Message{Kind: unix.RTM_NEWNEIGH, Flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE, Data: []nl.NetlinkRequestData{nd}}
 	if v == VerbDel {
-		m.kind, m.flags = unix.RTM_DELNEIGH, 0
+		m.Kind, m.Flags = unix.RTM_DELNEIGH, 0
 	}
 	if n.IP.IsValid() {
-		m.data = append(m.data, nl.NewRtAttr(unix.NDA_DST, n.IP.AsSlice()))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.NDA_DST, n.IP.AsSlice()))
 	}
 	if v != VerbDel || n.FDB {
-		m.data = append(m.data, nl.NewRtAttr(unix.NDA_LLADDR, mac))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.NDA_LLADDR, mac))
 	}
 	switch {
 	case !n.FDB:
@@ -138,7 +140,7 @@ func (n *Neigh) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, 
 	default: // the bridge's entry for its port
 		nd.family, nd.flags, nd.state = unix.AF_BRIDGE, unix.NTF_MASTER, unix.NUD_NOARP
 	}
-	return []rtMessage{m}, nil
+	return []nlconn.Message{m}, nil
 }
 
 // neighState is a permanent neighbour or static forwarding entry.
@@ -163,14 +165,14 @@ func (s *session) neighbour(ctx context.Context, n *Neigh) (have neighState, the
 		read = c.forwarding
 	}
 	have, there, err = read(ctx, index, n)
-	return have, there, kernelError(err, fmt.Sprintf("read %s", n))
+	return have, there, nlconn.Explain(err, fmt.Sprintf("read %s", n))
 }
 
 // neighbour asks for the one entry: a link may have one for each container.
 func (c *rtConn) neighbour(ctx context.Context, index int, n *Neigh) (have neighState, there bool, err error) {
 	nd := &ndmsg{family: family(n.IP), index: uint32(index)}
-	data, err := c.query(ctx, rtMessage{
-		kind: unix.RTM_GETNEIGH, data: []nl.NetlinkRequestData{nd, nl.NewRtAttr(unix.NDA_DST, n.IP.AsSlice())},
+	data, err := c.Query(ctx, nlconn.Message{
+		Kind: unix.RTM_GETNEIGH, Data: []nl.NetlinkRequestData{nd, nl.NewRtAttr(unix.NDA_DST, n.IP.AsSlice())},
 	})
 	if errors.Is(err, unix.ENOENT) {
 		return have, false, nil
@@ -184,8 +186,8 @@ func (c *rtConn) neighbour(ctx context.Context, index int, n *Neigh) (have neigh
 // forwarding looks for an entry among all of the link: several may have its MAC. The
 // bridge's dump is filtered by the header.
 func (c *rtConn) forwarding(ctx context.Context, index int, n *Neigh) (have neighState, there bool, err error) {
-	m := rtMessage{kind: unix.RTM_GETNEIGH, data: []nl.NetlinkRequestData{&ndmsg{family: unix.AF_BRIDGE, index: uint32(index)}}}
-	err = c.dump(ctx, m, func() { there = false }, func(_ uint16, data []byte) error {
+	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Data: []nl.NetlinkRequestData{&ndmsg{family: unix.AF_BRIDGE, index: uint32(index)}}}
+	err = c.Dump(ctx, m, func() { there = false }, func(_ uint16, data []byte) error {
 		e, ok, err := parseNeigh(data, index)
 		if ok && sameMAC(n.MAC, e.mac) && n.IP == e.ip {
 			have, there = e, true
@@ -203,7 +205,7 @@ func parseNeigh(b []byte, index int) (n neighState, ok bool, err error) {
 	}
 	state := binary.NativeEndian.Uint16(b[8:])
 	ok = int(int32(binary.NativeEndian.Uint32(b[4:]))) == index && state&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0
-	err = eachRTAttr(b[sizeofNdmsg:], func(kind uint16, v []byte) error {
+	err = nlconn.EachAttr(b[sizeofNdmsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NDA_DST:
 			n.ip, _ = netip.AddrFromSlice(v)

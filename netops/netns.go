@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Netns is a network namespace with a name (see Named) that attachments share. It
@@ -113,8 +115,8 @@ func (u *undoer) endNetns(ctx context.Context, o *Netns) error {
 	for _, l := range own {
 		ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 		ifi.Index = int32(l.index)
-		err := c.one(ctx, rtMessage{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}})
-		if err != nil && !isAbsent(err) {
+		err := c.One(ctx, nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
+		if err != nil && !nlconn.IsAbsent(err) {
 			return err
 		}
 	}

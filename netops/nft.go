@@ -8,14 +8,13 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // nftTries bounds how often a call starts again after it lost a race: tables
 // flushed by somebody, an element that came or went meanwhile.
 const nftTries = 8
-
-// nftReads bounds how often an interrupted dump starts again.
-const nftReads = 100
 
 // nft works on the elements of our nftables tables (see baseSchema) in the
 // network namespace that it is first used in. Tables, chains, sets and rules
@@ -57,7 +56,7 @@ func (c *nft) close() error {
 	}
 	err := c.conn.close()
 	c.conn = nil
-	return kernelError(err, "close nftables socket")
+	return nlconn.Explain(err, "close nftables socket")
 }
 
 func (c *nft) open() (*nftConn, error) {
@@ -107,7 +106,7 @@ func (c *nft) holder(ctx context.Context, want *entry) (*entry, error) {
 	case errors.Is(err, unix.ENOENT):
 		return nil, nil
 	case err != nil:
-		return nil, kernelError(err, fmt.Sprintf("read %s", want))
+		return nil, nlconn.Explain(err, fmt.Sprintf("read %s", want))
 	}
 	// In a set of prefixes the kernel answers with any element that holds the first key.
 	for _, n := range entries {
@@ -156,11 +155,11 @@ func (c *nft) entries(ctx context.Context, s *nftSet) ([]*entry, error) {
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}
-	return entries, kernelError(err, fmt.Sprintf("list %s", s))
+	return entries, nlconn.Explain(err, fmt.Sprintf("list %s", s))
 }
 
 // read sends a request for elements, again if changes interrupt the answer.
-func (c *nft) read(ctx context.Context, s *nftSet, m nftMessage) ([]*entry, error) {
+func (c *nft) read(ctx context.Context, s *nftSet, m nlconn.Message) ([]*entry, error) {
 	conn, err := c.open()
 	if err != nil {
 		return nil, err
@@ -199,7 +198,7 @@ func (c *nft) add(ctx context.Context, els []*Element) error {
 		case errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOTEMPTY):
 			missing, failed = c.withoutHeld(ctx, missing)
 		default:
-			failed = kernelError(err, describe("add", missing))
+			failed = nlconn.Explain(err, describe("add", missing))
 		}
 		if failed != nil {
 			return failed

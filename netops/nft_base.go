@@ -9,6 +9,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // makeBase makes the features that the missing entries need and whatever else
@@ -102,12 +104,12 @@ func (c *nft) makeFeature(ctx context.Context, f *nftFeature, restored, asked []
 		// Either f exists, or entries do not go together: owners overlap, a chain is unknown.
 		err = c.makeBare(ctx, f, base, chains, restored)
 	}
-	return false, kernelError(err, fmt.Sprintf("make nftables table %s", f.table))
+	return false, nlconn.Explain(err, fmt.Sprintf("make nftables table %s", f.table))
 }
 
 // makeBare makes a feature, unless it exists, and adds chains and restored
 // entries after that.
-func (c *nft) makeBare(ctx context.Context, f *nftFeature, base []nftMessage, chains []nftChain, restored []*entry) error {
+func (c *nft) makeBare(ctx context.Context, f *nftFeature, base []nlconn.Message, chains []nftChain, restored []*entry) error {
 	err := c.conn.commit(ctx, 0, base...)
 	if err != nil && !refused(err) {
 		return err
@@ -146,7 +148,7 @@ func (c *nft) removeBase(ctx context.Context) error {
 	for i, f := range c.schema() {
 		known := slices.ContainsFunc(c.schema()[:i], func(o nftFeature) bool { return o.table == f.table })
 		if !known {
-			failed = errors.Join(failed, kernelError(c.removeTable(ctx, f.table), fmt.Sprintf("remove nftables table %s", f.table)))
+			failed = errors.Join(failed, nlconn.Explain(c.removeTable(ctx, f.table), fmt.Sprintf("remove nftables table %s", f.table)))
 		}
 	}
 	return failed
@@ -207,7 +209,7 @@ func (c *nft) isEmpty(ctx context.Context, t nftTable) (bool, error) {
 		n := 0
 		err = c.conn.query(ctx, m, func(attrs []byte) { n += countElements(attrs) })
 		switch {
-		case errors.Is(err, unix.ENOENT), errors.Is(err, errInterrupted):
+		case errors.Is(err, unix.ENOENT), errors.Is(err, nlconn.ErrInterrupted):
 			// Changed meanwhile: the deletion will be refused.
 		case err != nil:
 			return false, err
@@ -257,29 +259,10 @@ func (c *nft) setsOf(ctx context.Context, t nftTable) ([]string, error) {
 			return nil
 		}))
 	})
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, errInterrupted) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, nlconn.ErrInterrupted) {
 		return names, damaged
 	}
 	return names, errors.Join(err, damaged)
-}
-
-// generation is the number that every change to nftables of this namespace
-// raises; it is never 0.
-func (c *nftConn) generation(ctx context.Context) (uint32, error) {
-	var id uint32
-	var damaged error
-	err := c.query(ctx, nftMessage{kind: unix.NFT_MSG_GETGEN}, func(attrs []byte) {
-		damaged = eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-			if ad.Type() == unix.NFTA_GEN_ID {
-				id = ad.Uint32()
-			}
-			return nil
-		})
-	})
-	if err == nil && damaged == nil && id == 0 {
-		damaged = fmt.Errorf("generation: %w", errDamaged)
-	}
-	return id, errors.Join(err, damaged)
 }
 
 // entries are those that belong to f's sets.

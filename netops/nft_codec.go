@@ -12,6 +12,8 @@ import (
 	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // field is the type of one field of a set's key or a map's data, named after
@@ -135,7 +137,7 @@ func (f field) decode(low, high []byte) string {
 	}
 	switch f {
 	case ifName:
-		return printable(untilNUL(low[:unix.IFNAMSIZ]))
+		return nlconn.Printable(nlconn.UntilNUL(low[:unix.IFNAMSIZ]))
 	case ifPattern:
 		return ifPatternText(low[:unix.IFNAMSIZ], high[:unix.IFNAMSIZ])
 	case ip4Addr, ip6Addr:
@@ -177,7 +179,7 @@ func encodeIfPattern(text string) (low, high []byte, err error) {
 
 // ifPatternText is the inverse of encodeIfPattern.
 func ifPatternText(low, high []byte) string {
-	text := printable(untilNUL(low))
+	text := nlconn.Printable(nlconn.UntilNUL(low))
 	if bytes.Equal(low, high) {
 		return text
 	}
@@ -186,7 +188,9 @@ func ifPatternText(low, high []byte) string {
 
 // badInIfName follows the kernel's dev_valid_name, and refuses what could not
 // be shown as it is.
-func badInIfName(r rune) bool { return unicode.IsSpace(r) || r == '/' || r == ':' || isHostile(r) }
+func badInIfName(r rune) bool {
+	return unicode.IsSpace(r) || r == '/' || r == ':' || nlconn.IsHostile(r)
+}
 
 func (f field) encodeAddr(text string) ([]byte, error) {
 	a, err := netip.ParseAddr(text)

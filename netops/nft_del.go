@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // del deletes the elements; what is absent, table and all, is success. An
@@ -44,13 +46,13 @@ func (c *nft) delPlain(ctx context.Context, entries []*entry) error {
 		return nil
 	}
 	if !errors.Is(err, unix.ENOENT) {
-		return kernelError(err, describe("delete", entries))
+		return nlconn.Explain(err, describe("delete", entries))
 	}
 	var failed error
 	for _, n := range entries {
 		err := c.commitEntries(ctx, unix.NFT_MSG_DELSETELEM, 0, []*entry{n})
 		if !errors.Is(err, unix.ENOENT) {
-			failed = errors.Join(failed, kernelError(err, fmt.Sprintf("delete %s", n)))
+			failed = errors.Join(failed, nlconn.Explain(err, fmt.Sprintf("delete %s", n)))
 		}
 	}
 	return failed

@@ -3,12 +3,13 @@ package netops
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // NFTA_SET_ELEM_KEY_END of linux/netfilter/nf_tables.h, which x/sys/unix lacks.
@@ -179,9 +180,6 @@ func (n *entry) encodeVerdict(ae *netlink.AttributeEncoder) error {
 	return nil
 }
 
-// errDamaged means that an answer of the kernel's does not fit the set.
-var errDamaged = errors.New("unexpected answer of the kernel")
-
 // decodeEntries reads the elements of one NFT_MSG_NEWSETELEM's attributes.
 func decodeEntries(set *nftSet, attrs []byte) ([]*entry, error) {
 	var entries []*entry
@@ -221,7 +219,7 @@ func decodeEntry(set *nftSet, attrs []byte) (*entry, error) {
 		return nil, err
 	}
 	if size := set.keySize(); len(n.key) != size || len(n.last()) != size {
-		return nil, fmt.Errorf("%s: %w: key of %d bytes", set, errDamaged, len(n.key))
+		return nil, fmt.Errorf("%s: %w: key of %d bytes", set, nlconn.ErrDamaged, len(n.key))
 	}
 	if !set.isInterval() {
 		n.end = nil
@@ -247,7 +245,7 @@ func decodeData(attrs []byte) ([]byte, error) {
 				}
 				return nil
 			})
-			data = append(bytes.Clone(code), untilNUL(chain)...)
+			data = append(bytes.Clone(code), nlconn.UntilNUL(chain)...)
 			return err
 		}
 		return nil
@@ -259,7 +257,7 @@ func decodeData(attrs []byte) ([]byte, error) {
 func eachAttr(b []byte, fn func(*netlink.AttributeDecoder) error) error {
 	ad, err := netlink.NewAttributeDecoder(b)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errDamaged, err)
+		return fmt.Errorf("%w: %w", nlconn.ErrDamaged, err)
 	}
 	ad.ByteOrder = binary.BigEndian
 	for ad.Next() {
@@ -268,7 +266,7 @@ func eachAttr(b []byte, fn func(*netlink.AttributeDecoder) error) error {
 		}
 	}
 	if err := ad.Err(); err != nil {
-		return fmt.Errorf("%w: %w", errDamaged, err)
+		return fmt.Errorf("%w: %w", nlconn.ErrDamaged, err)
 	}
 	return nil
 }

@@ -1,10 +1,9 @@
 package netops
 
 import (
-	"bytes"
-	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 const (
@@ -19,7 +18,7 @@ const (
 // backslashes and broken UTF-8 become '?', since nft prints comments as they
 // are, and it is cut to maxLabel bytes between characters.
 func cleanLabel(label string) string {
-	label = printable(label)
+	label = nlconn.Printable(label)
 	if len(label) <= maxLabel {
 		return label
 	}
@@ -28,20 +27,6 @@ func cleanLabel(label string) string {
 		cut--
 	}
 	return label[:cut]
-}
-
-// printable replaces what must not reach a terminal or a quoted text.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if isHostile(r) {
-			return '?'
-		}
-		return r
-	}, s)
-}
-
-func isHostile(r rune) bool {
-	return r == utf8.RuneError || r == '"' || r == '\\' || !unicode.IsPrint(r)
 }
 
 // labelUserData is the user data that makes nft show label as the comment.
@@ -59,14 +44,9 @@ func labelOf(userData []byte) string {
 			return ""
 		}
 		if tag == commentTag {
-			return printable(untilNUL(value[:length]))
+			return nlconn.Printable(nlconn.UntilNUL(value[:length]))
 		}
 		userData = value[length:]
 	}
 	return ""
-}
-
-func untilNUL(b []byte) string {
-	text, _, _ := bytes.Cut(b, []byte{0})
-	return string(text)
 }

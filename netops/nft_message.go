@@ -2,12 +2,13 @@ package netops
 
 import (
 	"encoding/binary"
-	"fmt"
 	"slices"
 
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Parts of linux/netfilter/nf_tables.h that x/sys/unix lacks.
@@ -25,29 +26,15 @@ const (
 	maxMessageBytes = 48 << 10
 )
 
-// message builds one request from its attributes.
-func message(kind, flags uint16, family byte, fill func(*netlink.AttributeEncoder) error) (nftMessage, error) {
-	ae := netlink.NewAttributeEncoder()
-	ae.ByteOrder = binary.BigEndian
-	if err := fill(ae); err != nil {
-		return nftMessage{}, fmt.Errorf("encode nftables message: %w", err)
-	}
-	attrs, err := ae.Encode()
-	if err != nil {
-		return nftMessage{}, fmt.Errorf("encode nftables message: %w", err)
-	}
-	return nftMessage{kind: kind, flags: flags, family: family, attrs: attrs}, nil
-}
-
 // messages makes the feature: the table if it is absent, all else only if
 // absent, so of many processes that try at once exactly one succeeds and the
 // others get EEXIST.
-func (f *nftFeature) messages() ([]nftMessage, error) {
+func (f *nftFeature) messages() ([]nlconn.Message, error) {
 	table, err := f.table.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	if err != nil {
 		return nil, err
 	}
-	msgs := []nftMessage{table}
+	msgs := []nlconn.Message{table}
 	for i, s := range f.sets {
 		m, err := s.message(uint32(i + 1))
 		if err != nil {
@@ -59,7 +46,7 @@ func (f *nftFeature) messages() ([]nftMessage, error) {
 	return append(msgs, chains...), err
 }
 
-func (t nftTable) message(kind, flags uint16) (nftMessage, error) {
+func (t nftTable) message(kind, flags uint16) (nlconn.Message, error) {
 	return message(kind, flags, t.family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_TABLE_NAME, t.name)
 		return nil
@@ -68,7 +55,7 @@ func (t nftTable) message(kind, flags uint16) (nftMessage, error) {
 
 // message makes the set. The id is for references within the transaction and
 // must be there, though ours go by name.
-func (s *nftSet) message(id uint32) (nftMessage, error) {
+func (s *nftSet) message(id uint32) (nlconn.Message, error) {
 	return message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.table.family,
 		func(ae *netlink.AttributeEncoder) error {
 			number, size := concatenate(s.key)
@@ -153,7 +140,7 @@ func concatenate(fields []field) (number, size uint32) {
 	return number, size
 }
 
-func (c *nftChain) message(t nftTable) (nftMessage, error) {
+func (c *nftChain) message(t nftTable) (nlconn.Message, error) {
 	return message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.family,
 		func(ae *netlink.AttributeEncoder) error {
 			ae.String(unix.NFTA_CHAIN_TABLE, t.name)
@@ -172,7 +159,7 @@ func (c *nftChain) message(t nftTable) (nftMessage, error) {
 		})
 }
 
-func (r nftRule) message(t nftTable, chain string) (nftMessage, error) {
+func (r nftRule) message(t nftTable, chain string) (nlconn.Message, error) {
 	return message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.family,
 		func(ae *netlink.AttributeEncoder) error {
 			ae.String(unix.NFTA_RULE_TABLE, t.name)
@@ -192,8 +179,8 @@ func (r nftRule) message(t nftTable, chain string) (nftMessage, error) {
 }
 
 // elementMessages puts entries into as few messages as the limits allow.
-func elementMessages(kind, flags uint16, entries []*entry) ([]nftMessage, error) {
-	var msgs []nftMessage
+func elementMessages(kind, flags uint16, entries []*entry) ([]nlconn.Message, error) {
+	var msgs []nlconn.Message
 	for len(entries) > 0 {
 		n := fitting(entries)
 		m, err := elementMessage(kind, flags, entries[:n])
@@ -219,7 +206,7 @@ func fitting(entries []*entry) int {
 	return len(entries)
 }
 
-func elementMessage(kind, flags uint16, entries []*entry) (nftMessage, error) {
+func elementMessage(kind, flags uint16, entries []*entry) (nlconn.Message, error) {
 	set := entries[0].set
 	return message(kind, flags, set.table.family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, set.table.name)
@@ -235,7 +222,7 @@ func elementMessage(kind, flags uint16, entries []*entry) (nftMessage, error) {
 }
 
 // dumpMessage asks for all elements of a set.
-func (s *nftSet) dumpMessage() (nftMessage, error) {
+func (s *nftSet) dumpMessage() (nlconn.Message, error) {
 	return message(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, s.table.family,
 		func(ae *netlink.AttributeEncoder) error {
 			ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, s.table.name)

@@ -6,8 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mdlayher/socket"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // nftQuiet is how long changes are gathered before they are told.
@@ -15,46 +16,28 @@ const nftQuiet = 20 * time.Millisecond
 
 // nftMonitor tells when others change one nftables table.
 type nftMonitor struct {
-	conn    *socket.Conn
+	events  *nlconn.Listener
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
-	changes *gathered
+	changes *nlconn.Debouncer
 }
 
 // openNFTMonitor calls changed, and tells later, for changes of the table that
 // do not come from the socket own.
-func openNFTMonitor(t nftTable, own int, changed func()) (*nftMonitor, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+func openNFTMonitor(t nftTable, own *nftConn, changed func()) (*nftMonitor, error) {
+	events, err := nlconn.Listen(unix.NETLINK_NETFILTER, "nftables", []int{unix.NFNLGRP_NFTABLES}, tableFilter(t, own))
 	if err != nil {
-		return nil, kernelError(err, "open nftables socket")
-	}
-	filter := tableFilter(t, own)
-	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog)
-	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-	}
-	if err == nil {
-		err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES)
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, kernelError(err, "listen to nftables")
-	}
-	m := &nftMonitor{changes: gather(nftQuiet)}
-	if m.conn, err = socket.New(fd, "nftables"); err != nil {
-		_ = unix.Close(fd)
 		return nil, err
 	}
+	m := &nftMonitor{events: events, changes: nlconn.NewDebouncer(nftQuiet)}
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
 	m.ended.Go(func() {
-		buf := make([]byte, nftMaxReply)
 		for {
-			heard, err := hear(ctx, m.conn, buf, func(unix.NlMsghdr, []byte) bool { return true })
+			heard, err := m.events.Next(ctx, func(unix.NlMsghdr, []byte) bool { return true })
 			if heard {
 				changed()
-				m.changes.tell()
+				m.changes.Notify()
 			}
 			if err != nil {
 				return
@@ -67,27 +50,22 @@ func openNFTMonitor(t nftTable, own int, changed func()) (*nftMonitor, error) {
 func (m *nftMonitor) close() {
 	m.stop()
 	m.ended.Wait()
-	m.changes.stop()
-	_ = m.conn.Close()
+	m.changes.Stop()
+	_ = m.events.Close()
 }
 
 // tableFilter keeps back what others do to other tables, so that a busy
 // firewall wakes nobody up (classic BPF). A notification has the sender's port
 // at 12, the family at 16 and, behind a header of 4 bytes, the table's name at 24.
-func tableFilter(t nftTable, own int) []unix.SockFilter {
-	var port uint32
-	if sa, err := unix.Getsockname(own); err == nil {
-		if nl, ok := sa.(*unix.SockaddrNetlink); ok {
-			port = nl.Pid
-		}
-	}
+func tableFilter(t nftTable, own *nftConn) []unix.SockFilter {
+	port, _ := own.nl.Port()
 	load := func(at uint32, size uint16) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | size | unix.BPF_ABS, K: at}
 	}
 	name := append([]byte(t.name), 0)
 	filter := []unix.SockFilter{
 		load(12, unix.BPF_W),
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port)), Jt: drop},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: nlconn.FilterWord(port), Jt: drop},
 		load(16, unix.BPF_B),
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(t.family), Jf: drop},
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Some verdicts lead to chains whose content follows from their name. Such a
@@ -39,8 +41,8 @@ func (f *nftFeature) ondemand(entries []*entry) []nftChain {
 }
 
 // chainMessages makes chains and then their rules.
-func (f *nftFeature) chainMessages(chains []nftChain) ([]nftMessage, error) {
-	var msgs []nftMessage
+func (f *nftFeature) chainMessages(chains []nftChain) ([]nlconn.Message, error) {
+	var msgs []nlconn.Message
 	for _, ch := range chains {
 		m, err := ch.message(f.table)
 		if err != nil {

@@ -13,6 +13,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // OverlayNAT is what the host's packet filter does for a pod network of one
@@ -70,7 +72,7 @@ func (n *Net) OpenOverlayFilter() (*OverlayFilter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f.monitor, err = openNFTMonitor(overlayTable(), conn.fd, f.disturbed); err != nil {
+	if f.monitor, err = openNFTMonitor(overlayTable(), conn, f.disturbed); err != nil {
 		return nil, errors.Join(err, f.net.Close())
 	}
 	return f, nil
@@ -78,7 +80,7 @@ func (n *Net) OpenOverlayFilter() (*OverlayFilter, error) {
 
 // Changes is told when another program changed or flushed the table: call
 // Ensure again.
-func (f *OverlayFilter) Changes() <-chan struct{} { return f.monitor.changes.told }
+func (f *OverlayFilter) Changes() <-chan struct{} { return f.monitor.changes.C }
 
 // Close leaves the kernel as it is.
 func (f *OverlayFilter) Close() error {
@@ -160,14 +162,14 @@ func (f *OverlayFilter) ensureSources(ctx context.Context, want map[bool][]netip
 	return nil
 }
 
-func (f *OverlayFilter) commit(ctx context.Context, verb string, msgs []nftMessage) error {
+func (f *OverlayFilter) commit(ctx context.Context, verb string, msgs []nlconn.Message) error {
 	what := fmt.Sprintf("%s nftables table %s", verb, overlayTable())
 	return probed(f.net.probe, func() string { return what }, func() error {
 		conn, err := f.net.nft.open()
 		if err != nil {
 			return err
 		}
-		return kernelError(conn.commit(ctx, 0, msgs...), what)
+		return nlconn.Explain(conn.commit(ctx, 0, msgs...), what)
 	})
 }
 
@@ -180,7 +182,7 @@ func (f *OverlayFilter) Remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = f.commit(ctx, "delete", []nftMessage{m})
+	err = f.commit(ctx, "delete", []nlconn.Message{m})
 	if errors.Is(err, unix.ENOENT) {
 		err = nil
 	}

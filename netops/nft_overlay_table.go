@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 const (
@@ -37,7 +39,7 @@ func overlayExceptions(is6 bool) *nftSet {
 
 // overlayTableMessages make the table whole, in the place of what is there. With
 // nothing wanted it is only deleted.
-func overlayTableMessages(want []OverlayNAT, sources map[bool][]netip.Addr) ([]nftMessage, error) {
+func overlayTableMessages(want []OverlayNAT, sources map[bool][]netip.Addr) ([]nlconn.Message, error) {
 	made, err := overlayTable().message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	if err != nil {
 		return nil, err
@@ -47,7 +49,7 @@ func overlayTableMessages(want []OverlayNAT, sources map[bool][]netip.Addr) ([]n
 		return nil, err
 	}
 	// Deleting what may be absent is an error, so it is made first.
-	msgs := []nftMessage{made, gone}
+	msgs := []nlconn.Message{made, gone}
 	f, entries, err := overlayFeature(want, sources)
 	if err != nil || len(f.chains()) == 0 {
 		return msgs, err

@@ -114,7 +114,7 @@ func TestPortMapManyCostNoMore(t *testing.T) {
 	mustAdd(t, c, one[2])
 	cost := func() (uint32, int) {
 		t.Helper()
-		before, read := c.conn.seq, 0
+		before, read := c.conn.nl.Requests(), 0
 		for _, e := range one {
 			_, found, err := c.get(t.Context(), e)
 			if err != nil {
@@ -126,7 +126,7 @@ func TestPortMapManyCostNoMore(t *testing.T) {
 		}
 		mustAdd(t, c, one[:2]...)
 		mustDel(t, c, one[:2]...)
-		return c.conn.seq - before, read
+		return c.conn.nl.Requests() - before, read
 	}
 	fill := func(from, to int) {
 		t.Helper()

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // A set of prefixes is kept by the kernel's pipapo set type, which has habits
@@ -30,7 +32,7 @@ func (c *nft) widen(ctx context.Context, n *entry) (done bool, err error) {
 	if len(entries) == 0 {
 		return false, nil
 	}
-	var msgs []nftMessage
+	var msgs []nlconn.Message
 	for _, o := range entries {
 		if !n.shared || n.data != nil || !n.covers(o) {
 			return false, heldError(n, o)
@@ -49,7 +51,7 @@ func (c *nft) widen(ctx context.Context, n *entry) (done bool, err error) {
 	if refused(err) {
 		return false, nil
 	}
-	return err == nil, kernelError(err, fmt.Sprintf("add %s", n))
+	return err == nil, nlconn.Explain(err, fmt.Sprintf("add %s", n))
 }
 
 // delPrefixes deletes exactly the wanted entries, all of one set. Those whose
@@ -68,7 +70,7 @@ func (c *nft) delPrefixes(ctx context.Context, wanted []*entry) error {
 				continue
 			}
 			if err != nil {
-				return kernelError(err, describe("delete", alone))
+				return nlconn.Explain(err, describe("delete", alone))
 			}
 			alone = nil
 		}
@@ -126,7 +128,7 @@ func (c *nft) delPrefix(ctx context.Context, n *entry) error {
 		keep = slices.Delete(keep, i, i+1)
 		err = c.replace(ctx, n, keep)
 		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) {
-			return kernelError(err, fmt.Sprintf("delete %s", n))
+			return nlconn.Explain(err, fmt.Sprintf("delete %s", n))
 		}
 	}
 	return fmt.Errorf("delete %s: %w: its nftables table is being changed", n, ErrBusy)
@@ -139,7 +141,7 @@ func (c *nft) replace(ctx context.Context, n *entry, keep []*entry) error {
 	if err != nil {
 		return err
 	}
-	var msgs []nftMessage
+	var msgs []nlconn.Message
 	for range len(keep) + 1 {
 		m, err := elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*entry{n.bare()})
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // nftChildEnv makes TestNFTChild do a child's work: "race N" or "flush".
@@ -170,7 +171,7 @@ func TestNFTAddsBesideFlushes(t *testing.T) {
 	done := make(chan struct{})
 	var flushing sync.WaitGroup
 	flushing.Go(func() {
-		flushAll := nftMessage{kind: 2 /* NFT_MSG_DELTABLE */}
+		flushAll := request(unix.NFT_MSG_DELTABLE, 0, unix.AF_UNSPEC)
 		for {
 			select {
 			case <-done:

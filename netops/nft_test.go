@@ -378,8 +378,8 @@ func TestNFTTellsRepliesApart(t *testing.T) {
 	mustAdd(t, c, pair("cnibox:a", "veth1", "02:00:00:00:00:01"))
 	abandon := func() {
 		t.Helper()
-		m := nftMessage{kind: unix.NFT_MSG_GETGEN, flags: unix.NLM_F_ACK}
-		if err := c.conn.send(t.Context(), c.conn.append(nil, m)); err != nil {
+		m := request(unix.NFT_MSG_GETGEN, unix.NLM_F_ACK, unix.AF_UNSPEC)
+		if err := c.conn.nl.Send(t.Context(), c.conn.nl.Append(nil, m)); err != nil {
 			t.Fatal(err)
 		}
 	}

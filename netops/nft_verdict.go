@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // NF_DROP and NF_ACCEPT of linux/netfilter.h.
@@ -46,7 +48,7 @@ func decodeVerdict(b []byte) string {
 	if len(b) < 4 {
 		return ""
 	}
-	chain := printable(untilNUL(b[4:]))
+	chain := nlconn.Printable(nlconn.UntilNUL(b[4:]))
 	switch code := int32(binary.BigEndian.Uint32(b)); code {
 	case nfAccept:
 		return "accept"

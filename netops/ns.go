@@ -6,6 +6,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // threadNamespace is the network namespace of the thread that opens it.
@@ -20,7 +22,7 @@ type Namespace struct {
 	dev, inode uint64
 	conn       *rtConn
 	// ct lists and deletes tracked connections.
-	ct *rtConn
+	ct *ctConn
 }
 
 // OpenNamespace opens the network namespace that is mounted at path, or that a
@@ -83,11 +85,11 @@ func (ns *Namespace) ID() (dev, inode uint64) { return ns.dev, ns.inode }
 func (ns *Namespace) Close() error {
 	var errs []error
 	if ns.conn != nil {
-		errs = append(errs, ns.conn.close())
+		errs = append(errs, ns.conn.Close())
 		ns.conn = nil
 	}
 	if ns.ct != nil {
-		errs = append(errs, ns.ct.close())
+		errs = append(errs, ns.ct.Close())
 		ns.ct = nil
 	}
 	if ns.fd != 0 {
@@ -160,7 +162,7 @@ func openHome() (int, error) {
 // found again.
 func (ns *Namespace) enter(home int, f func() error) error {
 	if err := unix.Setns(ns.fd, unix.CLONE_NEWNET); err != nil {
-		return kernelError(err, fmt.Sprintf("enter namespace %q", ns.path))
+		return nlconn.Explain(err, fmt.Sprintf("enter namespace %q", ns.path))
 	}
 	defer func() {
 		if unix.Setns(home, unix.CLONE_NEWNET) != nil {

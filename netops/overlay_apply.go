@@ -16,6 +16,9 @@ import (
 // changed under it.
 const overlayRuns = 3
 
+// overlayBuffer is asked for as the receive buffer of the socket for requests.
+const overlayBuffer = 4 << 20
+
 // Overlay keeps the routes to other nodes' pods in the kernel, and the tunnel
 // device. It remembers what is there: a change costs what it changes. It is
 // safe for concurrent use.
@@ -92,7 +95,7 @@ func (n *Net) OpenOverlay(opt OverlayOptions) (*Overlay, error) {
 // ones may still come in.
 func (o *Overlay) connect() error {
 	if o.conn != nil {
-		_ = o.conn.close()
+		_ = o.conn.Close()
 	}
 	o.conn = nil
 	return o.ns.visit(func() error {
@@ -100,9 +103,9 @@ func (o *Overlay) connect() error {
 		if err != nil {
 			return err
 		}
-		grow(c.fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF)
+		c.GrowReceive(overlayBuffer)
 		o.conn = c
-		o.monitor.ignore(c.fd)
+		o.monitor.events.Ignore(c.Conn)
 		return nil
 	})
 }
@@ -115,7 +118,7 @@ func (o *Overlay) Close() error {
 	if o.conn == nil {
 		return nil
 	}
-	err := o.conn.close()
+	err := o.conn.Close()
 	o.conn = nil
 	return err
 }
@@ -123,7 +126,7 @@ func (o *Overlay) Close() error {
 // Changes is told when the kernel is no longer as Apply left it, or when the
 // way to a peer may have changed: call Apply again. Changes that come together
 // are told once.
-func (o *Overlay) Changes() <-chan struct{} { return o.monitor.changes.told }
+func (o *Overlay) Changes() <-chan struct{} { return o.monitor.changes.C }
 
 // Apply makes the kernel as the spec says. The first call, and one after a
 // disturbance, compares with the kernel, others with what is remembered. A

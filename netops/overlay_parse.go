@@ -6,6 +6,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // overlayNeighState is a neighbour, or an entry of a VXLAN device's forwarding
@@ -36,7 +38,7 @@ func parseOverlayNeigh(b []byte) (n overlayNeighState, ok bool, err error) {
 		return n, false, nil
 	}
 	hardware := false
-	err = eachRTAttr(b[sizeofNdmsg:], func(kind uint16, v []byte) error {
+	err = nlconn.EachAttr(b[sizeofNdmsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NDA_DST:
 			n.ip, _ = netip.AddrFromSlice(v)
@@ -63,12 +65,12 @@ func parseNexthop(b []byte) (n overlayHopState, err error) {
 	}
 	n.protocol = b[2]
 	n.hop.onLink = binary.NativeEndian.Uint32(b[4:])&unix.RTNH_F_ONLINK != 0
-	err = eachRTAttr(b[sizeofNhmsg:], func(kind uint16, v []byte) error {
+	err = nlconn.EachAttr(b[sizeofNhmsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NHA_ID:
-			n.id = uint32(attrInt(v))
+			n.id = uint32(nlconn.Int(v))
 		case unix.NHA_OIF:
-			n.hop.link = int32(attrInt(v))
+			n.hop.link = int32(nlconn.Int(v))
 		case unix.NHA_GATEWAY:
 			n.hop.via, _ = netip.AddrFromSlice(v)
 		}
@@ -111,18 +113,18 @@ func parseOverlayRoute(b []byte) (r overlayRouteState, ok bool, err error) {
 	}
 	var h hop
 	h.onLink = binary.NativeEndian.Uint32(b[8:])&unix.RTNH_F_ONLINK != 0
-	err = eachRTAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
+	err = nlconn.EachAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.RTA_DST:
 			dst, _ = netip.AddrFromSlice(v)
 		case unix.RTA_PRIORITY:
-			r.priority = int32(attrInt(v))
+			r.priority = int32(nlconn.Int(v))
 		case unix.RTA_GATEWAY:
 			h.via, _ = netip.AddrFromSlice(v)
 		case unix.RTA_OIF:
-			h.link = int32(attrInt(v))
+			h.link = int32(nlconn.Int(v))
 		case rtaNhID:
-			r.id = uint32(attrInt(v))
+			r.id = uint32(nlconn.Int(v))
 		}
 		return nil
 	})

@@ -44,6 +44,5 @@ func FuzzParse(f *testing.F) {
 		_, _, _ = parseNeigh(b, 1)
 		_, _ = parseFlow(b)
 		_ = vlanSet{}.parseEntry(vlanEntry, b)
-		splitMessages(b, func(h unix.NlMsghdr, data []byte) { _ = refusal(h, data) })
 	})
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // HostEnd is the host's end of a veth pair whose other end is the link in ns.
@@ -55,11 +57,11 @@ const (
 // namespaceID is the number that the connection's namespace knows another one
 // by, negative for none (rtnetlink(7), NETNSA_NSID).
 func (c *rtConn) namespaceID(ctx context.Context, ns *Namespace) (int, error) {
-	data, err := c.query(ctx, rtMessage{kind: unix.RTM_GETNSID, data: []nl.NetlinkRequestData{
+	data, err := c.Query(ctx, nlconn.Message{Kind: unix.RTM_GETNSID, Data: []nl.NetlinkRequestData{
 		nl.NewRtGenMsg(), nl.NewRtAttr(netnsaFD, nl.Uint32Attr(uint32(ns.fd))),
 	}})
 	if err != nil {
-		return 0, kernelError(err, fmt.Sprintf("number of namespace %q", ns.path))
+		return 0, nlconn.Explain(err, fmt.Sprintf("number of namespace %q", ns.path))
 	}
 	return parseNamespaceID(data)
 }
@@ -70,7 +72,7 @@ func parseNamespaceID(b []byte) (int, error) {
 	if len(b) < unix.NLMSG_ALIGNTO {
 		return id, fmt.Errorf("namespace message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
-	err := eachRTAttr(b[unix.NLMSG_ALIGNTO:], func(kind uint16, v []byte) error {
+	err := nlconn.EachAttr(b[unix.NLMSG_ALIGNTO:], func(kind uint16, v []byte) error {
 		if kind == netnsaNSID {
 			id = attrSigned(v)
 		}
@@ -84,5 +86,5 @@ func attrSigned(v []byte) int {
 	if len(v) < 4 {
 		return -1
 	}
-	return int(int32(attrInt(v)))
+	return int(int32(nlconn.Int(v)))
 }

@@ -2,6 +2,8 @@ package netops
 
 import (
 	"github.com/vishvananda/netlink/nl"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // words are the port's flags in the form of bridge link.
@@ -46,7 +48,7 @@ func (p *Port) addSettings(attr *nl.RtAttr) {
 
 // parseSetting reads one of these.
 func (p *Port) parseSetting(kind uint16, v []byte) {
-	on := attrByte(v) != 0
+	on := nlconn.Byte(v) != 0
 	switch kind {
 	case nl.IFLA_BRPORT_NEIGH_SUPPRESS:
 		p.NeighSuppress = &on

@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Qdisc is a queueing discipline of a link (tc(8)): of Kind "tbf", for what the
@@ -173,7 +175,7 @@ func (t *TBF) ticks() uint64 {
 
 // messages are the requests that add the qdisc, or delete it if it is the one
 // that was made.
-func (q *Qdisc) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, error) {
+func (q *Qdisc) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	if v == VerbDel {
 		return q.deletion(ctx, s)
 	}
@@ -181,13 +183,13 @@ func (q *Qdisc) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, 
 	if err != nil {
 		return nil, err
 	}
-	return []rtMessage{q.request(unix.RTM_NEWQDISC, index)}, nil
+	return []nlconn.Message{q.request(unix.RTM_NEWQDISC, index)}, nil
 }
 
 // deletion is the request that deletes the qdisc, or none: where the link is
 // not the one that it was made on, where another qdisc is in its place, and
 // where others have filters on it.
-func (q *Qdisc) deletion(ctx context.Context, s *session) ([]rtMessage, error) {
+func (q *Qdisc) deletion(ctx context.Context, s *session) ([]nlconn.Message, error) {
 	index, err := s.ownIndex(ctx, q.In, q.Link, q.Index)
 	if err != nil || index == 0 {
 		return nil, err
@@ -204,7 +206,7 @@ func (q *Qdisc) deletion(ctx context.Context, s *session) ([]rtMessage, error) {
 			}
 		}
 	}
-	return []rtMessage{q.request(unix.RTM_DELQDISC, index)}, nil
+	return []nlconn.Message{q.request(unix.RTM_DELQDISC, index)}, nil
 }
 
 // baseIndex is the index of the link that something is to be made on, 0 for one

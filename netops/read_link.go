@@ -1,7 +1,6 @@
 package netops
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // skipStats leaves counters out of link messages (RTEXT_FILTER_SKIP_STATS).
@@ -54,14 +55,14 @@ func (c *rtConn) link(ctx context.Context, name string) (*linkState, error) {
 func noLink(name string) error { return linkError(name, unix.ENODEV) }
 
 func linkError(name string, err error) error {
-	return kernelError(err, fmt.Sprintf("link %q", name))
+	return nlconn.Explain(err, fmt.Sprintf("link %q", name))
 }
 
 // findLink is link, with nil for one that is absent: most are asked for to be that,
 // and an error that nobody reads costs as much as the question.
 func (c *rtConn) findLink(ctx context.Context, name string) (*linkState, error) {
 	m := linkQuery(0)
-	m.data = append(m.data, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	m.Data = append(m.Data, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
 	l, err := c.oneLink(ctx, m)
 	if errors.Is(err, unix.ENODEV) {
 		return nil, nil
@@ -76,13 +77,13 @@ func (c *rtConn) findLink(ctx context.Context, name string) (*linkState, error) 
 func (c *rtConn) linkByIndex(ctx context.Context, index int) (*linkState, error) {
 	l, err := c.oneLink(ctx, linkQuery(index))
 	if err != nil {
-		return nil, kernelError(err, fmt.Sprintf("link %d", index))
+		return nil, nlconn.Explain(err, fmt.Sprintf("link %d", index))
 	}
 	return l, nil
 }
 
-func (c *rtConn) oneLink(ctx context.Context, m rtMessage) (*linkState, error) {
-	data, err := c.query(ctx, m)
+func (c *rtConn) oneLink(ctx context.Context, m nlconn.Message) (*linkState, error) {
+	data, err := c.Query(ctx, m)
 	if err != nil {
 		return nil, err
 	}
@@ -92,20 +93,20 @@ func (c *rtConn) oneLink(ctx context.Context, m rtMessage) (*linkState, error) {
 // links reads all links.
 func (c *rtConn) links(ctx context.Context) ([]*linkState, error) {
 	var all []*linkState
-	err := c.dump(ctx, linkQuery(0), func() { all = nil }, func(kind uint16, data []byte) error {
+	err := c.Dump(ctx, linkQuery(0), func() { all = nil }, func(kind uint16, data []byte) error {
 		l, err := parseLink(data)
 		if err == nil && kind == unix.RTM_NEWLINK {
 			all = append(all, l)
 		}
 		return err
 	})
-	return all, kernelError(err, "list links")
+	return all, nlconn.Explain(err, "list links")
 }
 
-func linkQuery(index int) rtMessage {
+func linkQuery(index int) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)
-	return rtMessage{kind: unix.RTM_GETLINK, data: []nl.NetlinkRequestData{
+	return nlconn.Message{Kind: unix.RTM_GETLINK, Data: []nl.NetlinkRequestData{
 		ifi, nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)),
 	}}
 }
@@ -119,28 +120,28 @@ func parseLink(b []byte) (*linkState, error) {
 		index: int(int32(binary.NativeEndian.Uint32(b[4:]))),
 		flags: binary.NativeEndian.Uint32(b[8:]),
 	}
-	return l, eachRTAttr(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) error {
+	return l, nlconn.EachAttr(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.IFLA_IFNAME:
-			l.name = attrText(v)
+			l.name = nlconn.Text(v)
 		case unix.IFLA_ADDRESS:
 			l.mac = append(net.HardwareAddr(nil), v...)
 		case unix.IFLA_PERM_ADDRESS:
 			l.permanent = append(net.HardwareAddr(nil), v...)
 		case unix.IFLA_MTU:
-			l.mtu = attrInt(v)
+			l.mtu = nlconn.Int(v)
 		case unix.IFLA_TXQLEN:
-			l.txQLen = uint32(attrInt(v))
+			l.txQLen = uint32(nlconn.Int(v))
 		case unix.IFLA_MASTER:
-			l.master = attrInt(v)
+			l.master = nlconn.Int(v)
 		case unix.IFLA_LINK:
-			l.peer = attrInt(v)
+			l.peer = nlconn.Int(v)
 		case unix.IFLA_LINK_NETNSID:
 			l.peerElsewhere, l.peerNamespace = true, attrSigned(v)
 		case unix.IFLA_IFALIAS:
-			l.alias = attrText(v)
+			l.alias = nlconn.Text(v)
 		case unix.IFLA_OPERSTATE:
-			l.oper = attrByte(v)
+			l.oper = nlconn.Byte(v)
 		case unix.IFLA_LINKINFO:
 			return l.parseInfo(v)
 		case unix.IFLA_AF_SPEC:
@@ -152,11 +153,11 @@ func parseLink(b []byte) (*linkState, error) {
 
 // parseFamilies reads IFLA_AF_SPEC: what address families have of their own.
 func (l *linkState) parseFamilies(b []byte) error {
-	return eachRTAttr(b, func(family uint16, v []byte) error {
+	return nlconn.EachAttr(b, func(family uint16, v []byte) error {
 		if family != unix.AF_INET6 {
 			return nil
 		}
-		return eachRTAttr(v, func(kind uint16, v []byte) error {
+		return nlconn.EachAttr(v, func(kind uint16, v []byte) error {
 			if kind == unix.IFLA_INET6_CONF && len(v) >= 4*(acceptRA+1) {
 				l.acceptRA, l.hasAcceptRA = int32(binary.NativeEndian.Uint32(v[4*acceptRA:])), true
 			}
@@ -169,14 +170,14 @@ func (l *linkState) parseFamilies(b []byte) error {
 func (l *linkState) parseInfo(b []byte) error {
 	var data, portData []byte
 	var master string
-	err := eachRTAttr(b, func(kind uint16, v []byte) error {
+	err := nlconn.EachAttr(b, func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.IFLA_INFO_KIND:
-			l.kind = attrText(v)
+			l.kind = nlconn.Text(v)
 		case nl.IFLA_INFO_DATA:
 			data = v
 		case nl.IFLA_INFO_SLAVE_KIND:
-			master = attrText(v)
+			master = nlconn.Text(v)
 		case nl.IFLA_INFO_SLAVE_DATA:
 			portData = v
 		}
@@ -185,9 +186,9 @@ func (l *linkState) parseInfo(b []byte) error {
 	switch {
 	case err != nil:
 	case l.kind == kindBridge:
-		err = eachRTAttr(data, func(kind uint16, v []byte) error {
+		err = nlconn.EachAttr(data, func(kind uint16, v []byte) error {
 			if kind == nl.IFLA_BR_VLAN_FILTERING {
-				l.vlanFiltering = attrByte(v) != 0
+				l.vlanFiltering = nlconn.Byte(v) != 0
 			}
 			return nil
 		})
@@ -198,61 +199,15 @@ func (l *linkState) parseInfo(b []byte) error {
 		return err
 	}
 	l.port = &Port{}
-	return eachRTAttr(portData, func(kind uint16, v []byte) error {
+	return nlconn.EachAttr(portData, func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.IFLA_BRPORT_MODE:
-			l.port.Hairpin = attrByte(v) != 0
+			l.port.Hairpin = nlconn.Byte(v) != 0
 		case nl.IFLA_BRPORT_ISOLATED:
-			l.port.Isolated = attrByte(v) != 0
+			l.port.Isolated = nlconn.Byte(v) != 0
 		default:
 			l.port.parseSetting(kind, v)
 		}
 		return nil
 	})
-}
-
-// eachRTAttr calls f for the attributes in b, with flag bits taken off their
-// kind. The library's parser panics on a last attribute without padding.
-func eachRTAttr(b []byte, f func(kind uint16, value []byte) error) error {
-	for len(b) >= unix.SizeofRtAttr {
-		size := int(binary.NativeEndian.Uint16(b))
-		if size < unix.SizeofRtAttr || size > len(b) {
-			return fmt.Errorf("netlink attribute of %d bytes in %d: %w", size, len(b), unix.EBADMSG)
-		}
-		kind := binary.NativeEndian.Uint16(b[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-		if err := f(kind, b[unix.SizeofRtAttr:size]); err != nil {
-			return err
-		}
-		b = b[min((size+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1), len(b)):]
-	}
-	return nil
-}
-
-// attrInt is a 32-bit attribute's value, 0 for one of another length.
-func attrInt(v []byte) int {
-	if len(v) < 4 {
-		return 0
-	}
-	return int(binary.NativeEndian.Uint32(v))
-}
-
-// attrShort is a 16-bit attribute's value, 0 for one of another length.
-func attrShort(v []byte) int {
-	if len(v) < 2 {
-		return 0
-	}
-	return int(binary.NativeEndian.Uint16(v))
-}
-
-func attrByte(v []byte) uint8 {
-	if len(v) < 1 {
-		return 0
-	}
-	return v[0]
-}
-
-// attrText is a text attribute's value, with or without a NUL at its end.
-func attrText(v []byte) string {
-	text, _, _ := bytes.Cut(v, []byte{0})
-	return string(text)
 }

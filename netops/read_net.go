@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // addrState is an address as the kernel tells it.
@@ -24,7 +26,7 @@ func (c *rtConn) addresses(ctx context.Context, index int) ([]addrState, error) 
 	m := nl.NewIfAddrmsg(unix.AF_UNSPEC)
 	m.Index = uint32(index)
 	var all []addrState
-	err := c.dump(ctx, rtMessage{kind: unix.RTM_GETADDR, data: []nl.NetlinkRequestData{m}},
+	err := c.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETADDR, Data: []nl.NetlinkRequestData{m}},
 		func() { all = nil },
 		func(_ uint16, data []byte) error {
 			a, ok, err := parseAddr(data)
@@ -33,7 +35,7 @@ func (c *rtConn) addresses(ctx context.Context, index int) ([]addrState, error) 
 			}
 			return err
 		})
-	return all, kernelError(err, "list addresses")
+	return all, nlconn.Explain(err, "list addresses")
 }
 
 // parseAddr reads the body of RTM_NEWADDR. IFA_LOCAL is the address where
@@ -45,14 +47,14 @@ func parseAddr(b []byte) (a addrState, ok bool, err error) {
 	bits := int(b[1])
 	a.flags, a.scope, a.link = uint32(b[2]), b[3], int(binary.NativeEndian.Uint32(b[4:]))
 	var local, address netip.Addr
-	err = eachRTAttr(b[unix.SizeofIfAddrmsg:], func(kind uint16, v []byte) error {
+	err = nlconn.EachAttr(b[unix.SizeofIfAddrmsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.IFA_LOCAL:
 			local, _ = netip.AddrFromSlice(v)
 		case unix.IFA_ADDRESS:
 			address, _ = netip.AddrFromSlice(v)
 		case unix.IFA_FLAGS:
-			a.flags = uint32(attrInt(v))
+			a.flags = uint32(nlconn.Int(v))
 		}
 		return nil
 	})
@@ -80,7 +82,7 @@ func (c *rtConn) routes(ctx context.Context, link, table int) ([]routeState, err
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		some, err := c.routesOf(ctx, family, link, table)
 		if err != nil {
-			return nil, kernelError(err, "list routes")
+			return nil, nlconn.Explain(err, "list routes")
 		}
 		all = append(all, some...)
 	}
@@ -89,15 +91,15 @@ func (c *rtConn) routes(ctx context.Context, link, table int) ([]routeState, err
 
 func (c *rtConn) routesOf(ctx context.Context, family uint8, link, table int) ([]routeState, error) {
 	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family, Type: unix.RTN_UNICAST}}
-	m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{rtm}}
+	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{rtm}}
 	if table != 0 {
-		m.data = append(m.data, nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(uint32(table))))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(uint32(table))))
 	}
 	if link != 0 {
-		m.data = append(m.data, nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(link))))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(link))))
 	}
 	var all []routeState
-	err := c.dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
+	err := c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
 		some, err := parseRoute(data)
 		for _, r := range some {
 			if (link == 0 || r.link == link) && (table == 0 || r.table == table) {
@@ -130,16 +132,16 @@ func parseRouteOf(b []byte, kind uint8) ([]routeState, error) {
 		dst = netip.IPv6Unspecified()
 	}
 	var hops []routeState
-	err := eachRTAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
+	err := nlconn.EachAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.RTA_DST:
 			dst, _ = netip.AddrFromSlice(v)
 		case unix.RTA_PREFSRC:
 			r.src, _ = netip.AddrFromSlice(v)
 		case unix.RTA_PRIORITY:
-			r.priority = attrInt(v)
+			r.priority = nlconn.Int(v)
 		case unix.RTA_TABLE:
-			r.table = attrInt(v)
+			r.table = nlconn.Int(v)
 		case unix.RTA_METRICS:
 			return r.parseMetrics(v)
 		case unix.RTA_MULTIPATH:
@@ -168,7 +170,7 @@ func parseRouteOf(b []byte, kind uint8) ([]routeState, error) {
 func (r *routeState) parseHop(kind uint16, v []byte) error {
 	switch kind {
 	case unix.RTA_OIF:
-		r.link = attrInt(v)
+		r.link = nlconn.Int(v)
 	case unix.RTA_GATEWAY:
 		r.via, _ = netip.AddrFromSlice(v)
 	case unix.RTA_VIA:
@@ -180,12 +182,12 @@ func (r *routeState) parseHop(kind uint16, v []byte) error {
 }
 
 func (r *routeState) parseMetrics(b []byte) error {
-	return eachRTAttr(b, func(kind uint16, v []byte) error {
+	return nlconn.EachAttr(b, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.RTAX_MTU:
-			r.mtu = attrInt(v)
+			r.mtu = nlconn.Int(v)
 		case unix.RTAX_ADVMSS:
-			r.advmss = attrInt(v)
+			r.advmss = nlconn.Int(v)
 		}
 		return nil
 	})
@@ -200,7 +202,7 @@ func parseHops(b []byte) []routeState {
 			break
 		}
 		r := routeState{link: int(int32(binary.NativeEndian.Uint32(b[4:]))), onLink: b[2]&unix.RTNH_F_ONLINK != 0}
-		if eachRTAttr(b[unix.SizeofRtNexthop:size], r.parseHop) == nil {
+		if nlconn.EachAttr(b[unix.SizeofRtNexthop:size], r.parseHop) == nil {
 			hops = append(hops, r)
 		}
 		b = b[min((size+3)&^3, len(b)):]

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Where is the namespace of the route's link.
@@ -153,7 +155,7 @@ func (r *Route) verify(ctx context.Context, s *session) ([]Difference, error) {
 }
 
 // messages are the requests that add or delete the route.
-func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, error) {
+func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	index, err := s.indexOf(ctx, r.In, r.Link)
 	if err != nil {
 		return nil, err
@@ -165,26 +167,26 @@ func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, 
 		Family: family(r.Dst.Addr()), Dst_len: uint8(r.Dst.Bits()),
 		Table: unix.RT_TABLE_UNSPEC, Scope: unix.RT_SCOPE_NOWHERE, Protocol: uint8(r.Protocol),
 	}}
-	m := rtMessage{kind: unix.RTM_DELROUTE, data: []nl.NetlinkRequestData{
+	m := nlconn.Message{Kind: unix.RTM_DELROUTE, Data: []nl.NetlinkRequestData{
 		rtm,
 		nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(uint32(r.table()))),
 		nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))),
 	}}
 	if r.Dst.Bits() > 0 {
-		m.data = append(m.data, nl.NewRtAttr(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice()))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice()))
 	}
 	if r.Via.IsValid() {
-		m.data = append(m.data, viaAttr(r.Via, r.Dst.Addr().Is4()))
+		m.Data = append(m.Data, viaAttr(r.Via, r.Dst.Addr().Is4()))
 	}
 	if r.Priority != 0 {
-		m.data = append(m.data, nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(uint32(r.Priority))))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(uint32(r.Priority))))
 	}
 	if v == VerbDel {
-		return []rtMessage{m}, nil
+		return []nlconn.Message{m}, nil
 	}
-	m.kind, m.flags = unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND
+	m.Kind, m.Flags = unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND
 	if r.Shared {
-		m.flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+		m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	}
 	rtm.Type, rtm.Scope = unix.RTN_UNICAST, r.scope()
 	if r.Local {
@@ -197,12 +199,12 @@ func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, 
 		rtm.Flags |= unix.RTNH_F_ONLINK
 	}
 	if r.Src.IsValid() {
-		m.data = append(m.data, nl.NewRtAttr(unix.RTA_PREFSRC, r.Src.AsSlice()))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_PREFSRC, r.Src.AsSlice()))
 	}
 	if r.MTU != 0 || r.AdvMSS != 0 {
-		m.data = append(m.data, r.metrics())
+		m.Data = append(m.Data, r.metrics())
 	}
-	return []rtMessage{m}, nil
+	return []nlconn.Message{m}, nil
 }
 
 func (r *Route) scope() uint8 {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // RouteLink is the link that packets to an address leave by, of the host's
@@ -47,11 +49,11 @@ func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index 
 	if err != nil {
 		return 0, nil, err
 	}
-	m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{
+	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{
 		&nl.RtMsg{RtMsg: unix.RtMsg{Family: family(to), Dst_len: uint8(to.BitLen())}},
 		nl.NewRtAttr(unix.RTA_DST, to.AsSlice()),
 	}}
-	err = c.ask(ctx, m, func(_ uint16, data []byte) error {
+	err = c.Ask(ctx, m, func(_ uint16, data []byte) error {
 		routes, err := parseRoute(data)
 		for _, r := range routes {
 			index = r.link
@@ -62,7 +64,7 @@ func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index 
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), err == nil && index == 0:
 		return 0, nil, fmt.Errorf("route to %s: %w", to, ErrNotExist)
 	case err != nil:
-		return 0, nil, kernelError(err, fmt.Sprintf("route to %s", to))
+		return 0, nil, nlconn.Explain(err, fmt.Sprintf("route to %s", to))
 	}
 	return index, c, nil
 }
@@ -81,12 +83,12 @@ func (s *session) routesLike(ctx context.Context, r *Route, table int) ([]routeS
 	if err != nil {
 		return nil, err
 	}
-	m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{
+	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{
 		&nl.RtMsg{RtMsg: unix.RtMsg{Family: family(r.Dst.Addr()), Type: unix.RTN_LOCAL}},
 		nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))),
 	}}
 	var all []routeState
-	err = c.dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
+	err = c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
 		some, err := parseRouteOf(data, unix.RTN_LOCAL)
 		for _, have := range some {
 			if have.link == index {
@@ -95,5 +97,5 @@ func (s *session) routesLike(ctx context.Context, r *Route, table int) ([]routeS
 		}
 		return err
 	})
-	return all, kernelError(err, "list local routes")
+	return all, nlconn.Explain(err, "list local routes")
 }

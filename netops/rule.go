@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // PolicyProtocol marks our policy rules on the host, and the routes of the tables that
@@ -151,15 +153,15 @@ func (r *Rule) is(have Rule) bool {
 }
 
 // messages are the requests that add or delete the rule.
-func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]rtMessage, error) {
+func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]nlconn.Message, error) {
 	// struct fib_rule_hdr has the layout of struct rtmsg.
 	h := &nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(r.Family), Table: unix.RT_TABLE_UNSPEC, Type: unix.FR_ACT_TO_TBL}}
-	m := rtMessage{kind: unix.RTM_NEWRULE, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{h}}
+	m := nlconn.Message{Kind: unix.RTM_NEWRULE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{h}}
 	if v == VerbDel {
-		m.kind, m.flags = unix.RTM_DELRULE, 0
+		m.Kind, m.Flags = unix.RTM_DELRULE, 0
 	}
 	number := func(kind int, value uint32) {
-		m.data = append(m.data, nl.NewRtAttr(kind, nl.Uint32Attr(value)))
+		m.Data = append(m.Data, nl.NewRtAttr(kind, nl.Uint32Attr(value)))
 	}
 	if r.Prohibit {
 		h.Type = unix.FR_ACT_PROHIBIT
@@ -167,18 +169,18 @@ func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]rtMessage, err
 		number(unix.FRA_TABLE, uint32(r.Table))
 	}
 	if r.IPProto != 0 {
-		m.data = append(m.data, nl.NewRtAttr(unix.FRA_IP_PROTO, []byte{r.IPProto}))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_IP_PROTO, []byte{r.IPProto}))
 	}
 	if r.DstPort != 0 { // struct fib_rule_port_range: first and last
-		m.data = append(m.data, nl.NewRtAttr(unix.FRA_DPORT_RANGE, append(nl.Uint16Attr(r.DstPort), nl.Uint16Attr(r.DstPort)...)))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_DPORT_RANGE, append(nl.Uint16Attr(r.DstPort), nl.Uint16Attr(r.DstPort)...)))
 	}
 	if r.From.IsValid() {
 		h.Src_len = uint8(r.From.Bits())
-		m.data = append(m.data, nl.NewRtAttr(unix.FRA_SRC, r.From.Masked().Addr().AsSlice()))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_SRC, r.From.Masked().Addr().AsSlice()))
 	}
 	if r.To.IsValid() {
 		h.Dst_len = uint8(r.To.Bits())
-		m.data = append(m.data, nl.NewRtAttr(unix.FRA_DST, r.To.Masked().Addr().AsSlice()))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_DST, r.To.Masked().Addr().AsSlice()))
 	}
 	if r.Priority != 0 {
 		number(unix.FRA_PRIORITY, uint32(r.Priority))
@@ -191,15 +193,15 @@ func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]rtMessage, err
 		number(unix.FRA_SUPPRESS_PREFIXLEN, uint32(r.MinBits-1))
 	}
 	if r.Protocol != 0 {
-		m.data = append(m.data, nl.NewRtAttr(unix.FRA_PROTOCOL, []byte{byte(r.Protocol)}))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_PROTOCOL, []byte{byte(r.Protocol)}))
 	}
 	if r.IIF != "" {
-		m.data = append(m.data, nl.NewRtAttr(unix.FRA_IIFNAME, nl.ZeroTerminated(r.IIF)))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_IIFNAME, nl.ZeroTerminated(r.IIF)))
 	}
 	if r.OIF != "" {
-		m.data = append(m.data, nl.NewRtAttr(unix.FRA_OIFNAME, nl.ZeroTerminated(r.OIF)))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_OIFNAME, nl.ZeroTerminated(r.OIF)))
 	}
-	return []rtMessage{m}, nil
+	return []nlconn.Message{m}, nil
 }
 
 // Rules reads the policy rules of both families that look up a table, or refuse. In
@@ -272,7 +274,7 @@ func (n *Net) policyRules(ctx context.Context, fits func(*Rule) bool) ([]*Rule, 
 func (c *rtConn) rules(ctx context.Context, family uint8) ([]Rule, error) {
 	h := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}
 	var all []Rule
-	err := c.dump(ctx, rtMessage{kind: unix.RTM_GETRULE, data: []nl.NetlinkRequestData{h}},
+	err := c.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETRULE, Data: []nl.NetlinkRequestData{h}},
 		func() { all = nil },
 		func(_ uint16, data []byte) error {
 			r, ok, err := parseRule(data)
@@ -281,7 +283,7 @@ func (c *rtConn) rules(ctx context.Context, family uint8) ([]Rule, error) {
 			}
 			return err
 		})
-	return all, kernelError(err, "list rules")
+	return all, nlconn.Explain(err, "list rules")
 }
 
 // parseRule reads the body of RTM_NEWRULE.
@@ -291,36 +293,36 @@ func parseRule(b []byte) (r Rule, ok bool, err error) {
 	}
 	r.Family, r.Table = int(b[0]), int(b[4])
 	var from, to netip.Addr
-	err = eachRTAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
+	err = nlconn.EachAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.FRA_TABLE:
-			r.Table = attrInt(v)
+			r.Table = nlconn.Int(v)
 		case unix.FRA_PRIORITY:
-			r.Priority = attrInt(v)
+			r.Priority = nlconn.Int(v)
 		case unix.FRA_SRC:
 			from, _ = netip.AddrFromSlice(v)
 		case unix.FRA_DST:
 			to, _ = netip.AddrFromSlice(v)
 		case unix.FRA_FWMARK:
-			r.Mark = uint32(attrInt(v))
+			r.Mark = uint32(nlconn.Int(v))
 		case unix.FRA_FWMASK:
-			r.Mask = uint32(attrInt(v))
+			r.Mask = uint32(nlconn.Int(v))
 		case unix.FRA_SUPPRESS_PREFIXLEN:
-			r.MinBits = int(int32(attrInt(v))) + 1 // -1 is none
+			r.MinBits = int(int32(nlconn.Int(v))) + 1 // -1 is none
 		case unix.FRA_PROTOCOL:
 			if len(v) > 0 {
 				r.Protocol = int(v[0])
 			}
 		case unix.FRA_IIFNAME:
-			r.IIF = attrText(v)
+			r.IIF = nlconn.Text(v)
 		case unix.FRA_OIFNAME:
-			r.OIF = attrText(v)
+			r.OIF = nlconn.Text(v)
 		case unix.FRA_IP_PROTO:
 			if len(v) > 0 {
 				r.IPProto = v[0]
 			}
 		case unix.FRA_DPORT_RANGE:
-			r.DstPort = uint16(attrShort(v))
+			r.DstPort = uint16(nlconn.Short(v))
 		}
 		return nil
 	})

@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // sysctlRoot shows the settings of the network namespace that the reading
@@ -73,14 +75,14 @@ func (c *Sysctl) byRequest() (link string, value int, ok bool) {
 }
 
 // messages is the request that writes the setting.
-func (c *Sysctl) messages(context.Context, *session, Verb) ([]rtMessage, error) {
+func (c *Sysctl) messages(context.Context, *session, Verb) ([]nlconn.Message, error) {
 	link, value, ok := c.byRequest()
 	if !ok {
 		return nil, fmt.Errorf("sysctl %q is not rtnetlink's: %w", c.Key, ErrInvalid)
 	}
 	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil).AddRtAttr(arpNotify, nl.Uint32Attr(uint32(value)))
-	return []rtMessage{{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(link), spec}}}, nil
+	return []nlconn.Message{{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(link), spec}}}, nil
 }
 
 func (c *Sysctl) plan(_ context.Context, s *session) ([]Change, error) {
@@ -166,7 +168,7 @@ func (ns *Namespace) sysctl(key string) (string, error) {
 		value, err = readSysctl(key)
 		return err
 	})
-	return value, kernelError(err, fmt.Sprintf("read sysctl %q", key))
+	return value, nlconn.Explain(err, fmt.Sprintf("read sysctl %q", key))
 }
 
 // readSysctl reads a setting of the calling thread's namespace.

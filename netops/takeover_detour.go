@@ -10,6 +10,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // A port that is made, and one that is released, drops what comes in by it for a
@@ -66,7 +68,7 @@ func (r *takeoverRun) makeDetour(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.send(ctx, piece{Step{VerbSet, l}, []rtMessage{m}}); err != nil {
+		if err := r.send(ctx, piece{Step{VerbSet, l}, []nlconn.Message{m}}); err != nil {
 			return err
 		}
 	}
@@ -121,7 +123,7 @@ func (r *takeoverRun) straight(ctx context.Context) error {
 }
 
 // rule makes one transaction about the rule.
-func (r *takeoverRun) rule(ctx context.Context, v Verb, msgs ...nftMessage) error {
+func (r *takeoverRun) rule(ctx context.Context, v Verb, msgs ...nlconn.Message) error {
 	st := Step{v, &Redirect{In: Host, Link: r.Uplink, To: r.detourEnd(false)}}
 	if p := r.net.probe; p != nil {
 		if err := p.Before(st); err != nil {
@@ -133,7 +135,7 @@ func (r *takeoverRun) rule(ctx context.Context, v Verb, msgs ...nftMessage) erro
 		return err
 	}
 	if err := conn.commit(ctx, 0, msgs...); err != nil {
-		return kernelError(err, fmt.Sprintf("nftables table netdev %s%s", detourTable, r.Uplink))
+		return nlconn.Explain(err, fmt.Sprintf("nftables table netdev %s%s", detourTable, r.Uplink))
 	}
 	if p := r.net.probe; p != nil {
 		p.After(st)
@@ -144,7 +146,7 @@ func (r *takeoverRun) rule(ctx context.Context, v Verb, msgs ...nftMessage) erro
 // detourMessages make a table with the rule "meta pkttype host fwd to LINK" at the
 // ingress of a device. Broadcasts and multicasts take no detour: the bridge would
 // send them back.
-func detourMessages(table, device string, to int) ([]nftMessage, error) {
+func detourMessages(table, device string, to int) ([]nlconn.Message, error) {
 	const chain = "ingress"
 	t := nftTable{unix.NFPROTO_NETDEV, table}
 	first, err := t.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
@@ -194,5 +196,5 @@ func detourMessages(table, device string, to int) ([]nftMessage, error) {
 		})
 		return nil
 	})
-	return []nftMessage{first, hook, rule}, err
+	return []nlconn.Message{first, hook, rule}, err
 }

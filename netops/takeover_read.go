@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // rawAttr is an attribute of a message as it was read.
@@ -30,7 +32,7 @@ func readRaw(b []byte, header int) (m rawMessage, err error) {
 		return m, fmt.Errorf("message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
 	m.header = slices.Clone(b[:header])
-	err = eachRTAttr(b[header:], func(kind uint16, v []byte) error {
+	err = nlconn.EachAttr(b[header:], func(kind uint16, v []byte) error {
 		m.attrs = append(m.attrs, rawAttr{kind, slices.Clone(v)})
 		return nil
 	})
@@ -102,11 +104,11 @@ type placed struct {
 func (c *rtConn) placedOn(ctx context.Context, index int) (*placed, error) {
 	p := &placed{}
 	if err := c.placedAddrs(ctx, index, p); err != nil {
-		return nil, kernelError(err, "list addresses")
+		return nil, nlconn.Explain(err, "list addresses")
 	}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		if err := c.placedRoutes(ctx, index, family, p); err != nil {
-			return nil, kernelError(err, "list routes")
+			return nil, nlconn.Explain(err, "list routes")
 		}
 	}
 	return p, nil
@@ -115,7 +117,7 @@ func (c *rtConn) placedOn(ctx context.Context, index int) (*placed, error) {
 func (c *rtConn) placedAddrs(ctx context.Context, index int, p *placed) error {
 	m := nl.NewIfAddrmsg(unix.AF_UNSPEC)
 	m.Index = uint32(index)
-	return c.dump(ctx, rtMessage{kind: unix.RTM_GETADDR, data: []nl.NetlinkRequestData{m}},
+	return c.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETADDR, Data: []nl.NetlinkRequestData{m}},
 		func() { p.addrs, p.local = nil, nil },
 		func(_ uint16, data []byte) error {
 			state, ok, err := parseAddr(data)
@@ -146,8 +148,8 @@ func (c *rtConn) placedRoutes(ctx context.Context, index int, family byte, p *pl
 	}
 	before, made := len(p.routes), len(p.connected)
 	seen := map[destination]bool{}
-	m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}}}
-	err := c.dump(ctx, m, func() {
+	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}}}
+	err := c.Dump(ctx, m, func() {
 		p.routes, p.connected = p.routes[:before], p.connected[:made]
 		clear(seen)
 	}, func(_ uint16, data []byte) error {
@@ -239,11 +241,11 @@ func (r *placedRoute) hop(h routeState) {
 // placedNeighs reads a link's neighbours that are of use to another link.
 func (c *rtConn) placedNeighs(ctx context.Context, index int, permanent bool) ([]placedNeigh, error) {
 	const useful = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE
-	m := rtMessage{kind: unix.RTM_GETNEIGH, data: []nl.NetlinkRequestData{
+	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Data: []nl.NetlinkRequestData{
 		&ndmsg{}, nl.NewRtAttr(unix.NDA_IFINDEX, nl.Uint32Attr(uint32(index))),
 	}}
 	var all []placedNeigh
-	err := c.dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
+	err := c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
 		raw, err := readRaw(data, sizeofNdmsg)
 		if err != nil {
 			return err
@@ -256,5 +258,5 @@ func (c *rtConn) placedNeighs(ctx context.Context, index int, permanent bool) ([
 		}
 		return nil
 	})
-	return all, kernelError(err, "list neighbours")
+	return all, nlconn.Explain(err, "list neighbours")
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // takeoverRun is one time that a Takeover is made or undone. It goes by what the
@@ -24,7 +26,7 @@ type takeoverRun struct {
 // piece is requests that belong together, and what they come to.
 type piece struct {
 	step Step
-	msgs []rtMessage
+	msgs []nlconn.Message
 }
 
 // takeover makes one. A failure gives the uplink back what it had, unless it was
@@ -181,7 +183,7 @@ func (p *placed) pieces(to on, wanted func(placedAddr) bool) []piece {
 	var all []piece
 	for _, a := range slices.Concat(p.local, p.addrs) {
 		if wanted(a) {
-			all = append(all, piece{Step{VerbAdd, a.object(to.link)}, []rtMessage{a.add(to)}})
+			all = append(all, piece{Step{VerbAdd, a.object(to.link)}, []nlconn.Message{a.add(to)}})
 		}
 	}
 	return all
@@ -203,7 +205,7 @@ func (r *takeoverRun) routePieces(ctx context.Context, p *placed, to on) ([]piec
 		if route.protocol == unix.RTPROT_RA && slices.ContainsFunc(there.routes, advertised) {
 			continue
 		}
-		all = append(all, piece{Step{VerbAdd, route.object(to.link)}, []rtMessage{route.add(to)}})
+		all = append(all, piece{Step{VerbAdd, route.object(to.link)}, []nlconn.Message{route.add(to)}})
 	}
 	return all, nil
 }
@@ -211,7 +213,7 @@ func (r *takeoverRun) routePieces(ctx context.Context, p *placed, to on) ([]piec
 func neighPieces(neighs []placedNeigh, to on) []piece {
 	var all []piece
 	for _, n := range neighs {
-		all = append(all, piece{Step{VerbAdd, n.object(to.link)}, []rtMessage{n.add(to)}})
+		all = append(all, piece{Step{VerbAdd, n.object(to.link)}, []nlconn.Message{n.add(to)}})
 	}
 	return all
 }
@@ -220,7 +222,7 @@ func neighPieces(neighs []placedNeigh, to on) []piece {
 func routesGone(link string, routes []placedRoute) []piece {
 	var all []piece
 	for _, r := range slices.Backward(routes) {
-		all = append(all, piece{Step{VerbDel, r.object(link)}, []rtMessage{r.del()}})
+		all = append(all, piece{Step{VerbDel, r.object(link)}, []nlconn.Message{r.del()}})
 	}
 	return all
 }
@@ -228,7 +230,7 @@ func routesGone(link string, routes []placedRoute) []piece {
 func (p *placed) addrsGone(link string) []piece {
 	var all []piece
 	for _, a := range slices.Backward(p.addrs) {
-		all = append(all, piece{Step{VerbDel, a.object(link)}, []rtMessage{a.del()}})
+		all = append(all, piece{Step{VerbDel, a.object(link)}, []nlconn.Message{a.del()}})
 	}
 	return all
 }
@@ -238,7 +240,7 @@ func (r *takeoverRun) enslave() []piece {
 	var all []piece
 	if r.up.master != r.br.index {
 		l := &Link{In: Host, Shared: true, Name: r.Uplink, Master: r.Bridge}
-		all = append(all, piece{Step{VerbSet, l}, []rtMessage{masterMessage(r.up.index, r.br.index)}})
+		all = append(all, piece{Step{VerbSet, l}, []nlconn.Message{masterMessage(r.up.index, r.br.index)}})
 	}
 	if hairpin := !r.NoHairpin; r.up.port == nil || r.up.port.Hairpin != hairpin {
 		l := &Link{In: Host, Shared: true, Name: r.Uplink, Port: &Port{Hairpin: hairpin}}
@@ -247,7 +249,7 @@ func (r *takeoverRun) enslave() []piece {
 		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated(kindBridge))
 		info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, boolAttr(hairpin))
-		all = append(all, piece{Step{VerbSet, l}, []rtMessage{{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi, info}}}})
+		all = append(all, piece{Step{VerbSet, l}, []nlconn.Message{{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{ifi, info}}}})
 	}
 	return all
 }
@@ -255,7 +257,7 @@ func (r *takeoverRun) enslave() []piece {
 // release makes the uplink a port no more.
 func (r *takeoverRun) release() piece {
 	l := &Link{In: Host, Shared: true, Name: r.Uplink, Unset: &Unset{Master: true}}
-	return piece{Step{VerbSet, l}, []rtMessage{masterMessage(r.up.index, 0)}}
+	return piece{Step{VerbSet, l}, []nlconn.Message{masterMessage(r.up.index, 0)}}
 }
 
 // deletion deletes a link of ours.
@@ -264,7 +266,7 @@ func (r *takeoverRun) deletion(have *linkState) piece {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(have.index)
 	l := &Link{In: Host, Shared: true, Name: have.name, Kind: have.kind, Alias: have.alias}
-	return piece{Step{VerbDel, l}, []rtMessage{{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}}}}
+	return piece{Step{VerbDel, l}, []nlconn.Message{{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}}}}
 }
 
 // otherPorts are the names of the bridge's ports beside the uplink.
@@ -284,8 +286,8 @@ func (r *takeoverRun) otherPorts(ctx context.Context) ([]string, error) {
 func (r *takeoverRun) send(ctx context.Context, pieces ...piece) error {
 	for len(pieces) > 0 {
 		n := 0
-		var msgs []rtMessage
-		for n < len(pieces) && (n == 0 || r.net.probe == nil && len(msgs)+len(pieces[n].msgs) <= rtMaxWrite) {
+		var msgs []nlconn.Message
+		for n < len(pieces) && (n == 0 || r.net.probe == nil && len(msgs)+len(pieces[n].msgs) <= nlconn.MaxWrite) {
 			msgs = append(msgs, pieces[n].msgs...)
 			n++
 		}
@@ -300,13 +302,13 @@ func (r *takeoverRun) send(ctx context.Context, pieces ...piece) error {
 	return nil
 }
 
-func (r *takeoverRun) write(ctx context.Context, pieces []piece, msgs []rtMessage) error {
+func (r *takeoverRun) write(ctx context.Context, pieces []piece, msgs []nlconn.Message) error {
 	if p := r.net.probe; p != nil {
 		if err := p.Before(pieces[0].step); err != nil {
 			return describeStep(pieces[0].step, err)
 		}
 	}
-	results, broken := r.c.exchange(ctx, msgs)
+	results, broken := r.c.Exchange(ctx, msgs)
 	if broken != nil {
 		return describeStep(pieces[0].step, broken)
 	}
@@ -316,7 +318,7 @@ func (r *takeoverRun) write(ctx context.Context, pieces []piece, msgs []rtMessag
 		for range p.msgs {
 			err := results[i]
 			i++
-			fine := err == nil || p.step.Verb == VerbDel && isAbsent(err) || p.step.Verb == VerbAdd && errors.Is(err, unix.EEXIST)
+			fine := err == nil || p.step.Verb == VerbDel && nlconn.IsAbsent(err) || p.step.Verb == VerbAdd && errors.Is(err, unix.EEXIST)
 			if !fine {
 				errs = append(errs, describeStep(p.step, err))
 			}

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Settings of an interface that matter to the order of things.
@@ -53,7 +55,7 @@ func (r *takeoverRun) makeBridge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.send(ctx, piece{Step{VerbSet, set}, []rtMessage{m}})
+	return r.send(ctx, piece{Step{VerbSet, set}, []nlconn.Message{m}})
 }
 
 // finish gives the bridge the settings that were loosened, and tells that all is done.
@@ -74,7 +76,7 @@ func (r *takeoverRun) finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.send(ctx, piece{Step{VerbSet, done}, []rtMessage{m}})
+	return r.send(ctx, piece{Step{VerbSet, done}, []nlconn.Message{m}})
 }
 
 // loosen has packets pass the source's check that come in by the bridge while
@@ -132,7 +134,7 @@ func (r *takeoverRun) copySettings(ctx context.Context) error {
 			continue // no IPv6
 		}
 		if err != nil {
-			return kernelError(err, "list the settings of "+r.Uplink)
+			return nlconn.Explain(err, "list the settings of "+r.Uplink)
 		}
 		for _, f := range files {
 			if slices.Contains(apart, f.Name()) {

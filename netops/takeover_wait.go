@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // takeoverPatience bounds the waits for what the kernel does by itself within a
@@ -45,12 +47,12 @@ func (r *takeoverRun) awaitAddresses(ctx context.Context, to on, p *placed) erro
 		return nil
 	}
 	err := r.await(ctx, unix.RTNLGRP_IPV6_ROUTE, func(ctx context.Context) (bool, error) {
-		m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{
+		m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{
 			&nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET6}},
 			nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(unix.RT_TABLE_LOCAL)),
 		}}
 		have := map[netip.Addr]bool{}
-		err := r.c.dump(ctx, m, func() { clear(have) }, func(_ uint16, data []byte) error {
+		err := r.c.Dump(ctx, m, func() { clear(have) }, func(_ uint16, data []byte) error {
 			hops, err := parseRouteOf(data, unix.RTN_LOCAL)
 			for _, h := range hops {
 				if h.link == to.index && wanted[h.dst.Addr()] && h.dst.IsSingleIP() {
@@ -77,17 +79,17 @@ func (r *takeoverRun) await(ctx context.Context, group int, done func(context.Co
 		if told, err = openRTConn(); err != nil {
 			return err
 		}
-		return unix.SetsockoptInt(told.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
+		return told.Join(group)
 	})
 	if told != nil {
-		defer func() { _ = told.close() }()
+		defer func() { _ = told.Close() }()
 	}
 	for err == nil {
 		var is bool
 		if is, err = done(ctx); is || err != nil {
 			return err
 		}
-		err = told.receive(ctx, func(unix.NlMsghdr, []byte) {})
+		err = told.Receive(ctx, func(unix.NlMsghdr, []byte) {})
 		if errors.Is(err, unix.ENOBUFS) { // told of too much: look again
 			err = nil
 		}

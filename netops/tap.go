@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // tunDevice makes taps: Documentation/networking/tuntap.rst of the kernel.
@@ -27,9 +29,9 @@ type tapState struct {
 func (t *tapState) parse(kind uint16, v []byte) {
 	switch kind {
 	case nl.IFLA_TUN_TYPE:
-		t.isTap = attrByte(v) == unix.IFF_TAP
+		t.isTap = nlconn.Byte(v) == unix.IFF_TAP
 	case nl.IFLA_TUN_MULTI_QUEUE:
-		t.multiQueue = attrByte(v) != 0
+		t.multiQueue = nlconn.Byte(v) != 0
 	case nl.IFLA_TUN_OWNER:
 		t.owner = tapID(v)
 	case nl.IFLA_TUN_GROUP:
@@ -38,7 +40,7 @@ func (t *tapState) parse(kind uint16, v []byte) {
 }
 
 func tapID(v []byte) *uint32 {
-	id := uint32(attrInt(v))
+	id := uint32(nlconn.Int(v))
 	if id == noID {
 		return nil
 	}
@@ -112,7 +114,7 @@ func (w *write) setUpTap(ctx context.Context, l *Link, f *os.File) error {
 	if err != nil {
 		return err
 	}
-	if err := c.one(ctx, m); err != nil {
+	if err := c.One(ctx, m); err != nil {
 		return err
 	}
 	for _, id := range []struct {

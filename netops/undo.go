@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // undoPatience bounds an Undo, which does not end with its caller's context.
@@ -146,7 +148,7 @@ func (u *undoer) flows(ctx context.Context, p Place, flows []*Flows) error {
 func (u *undoer) step(ctx context.Context, st Step) error {
 	err := u.try(ctx, st)
 	switch {
-	case err == nil, isAbsent(err):
+	case err == nil, nlconn.IsAbsent(err):
 		return nil
 	case st.Verb == VerbAdd && errors.Is(err, unix.EEXIST):
 		return nil
@@ -218,6 +220,6 @@ func (u *undoer) try(ctx context.Context, st Step) error {
 	if err != nil {
 		return err
 	}
-	results, broken := c.exchange(ctx, msgs)
+	results, broken := c.Exchange(ctx, msgs)
 	return errors.Join(append(results, broken)...)
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Where is the namespace of the VRF and the link.
@@ -136,7 +138,7 @@ func (v *VRF) join(ctx context.Context, s *session) error {
 	}
 	up := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	up.Index, up.Flags, up.Change = int32(vrf.index), unix.IFF_UP, unix.IFF_UP
-	results, broken := c.exchange(ctx, []rtMessage{{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{up}}, masterMessage(index, vrf.index)})
+	results, broken := c.Exchange(ctx, []nlconn.Message{{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{up}}, masterMessage(index, vrf.index)})
 	return errors.Join(append(results, broken)...)
 }
 
@@ -151,8 +153,8 @@ func (v *VRF) create(ctx context.Context, s *session, c *rtConn) error {
 	if err != nil {
 		return err
 	}
-	results, broken := c.exchange(ctx, []rtMessage{{
-		kind: unix.RTM_NEWLINK, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{ifi, nameAttr(v.Name), info},
+	results, broken := c.Exchange(ctx, []nlconn.Message{{
+		Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{ifi, nameAttr(v.Name), info},
 	}, label})
 	if errors.Is(results[0], unix.EOPNOTSUPP) {
 		return fmt.Errorf("%w: see what 'modprobe vrf' says", results[0])
@@ -178,7 +180,7 @@ func (v *VRF) leave(ctx context.Context, s *session) error {
 		return nil
 	}
 	if member != nil {
-		if err := c.one(ctx, masterMessage(member.index, 0)); err != nil && !isAbsent(err) {
+		if err := c.One(ctx, masterMessage(member.index, 0)); err != nil && !nlconn.IsAbsent(err) {
 			return err
 		}
 	}
@@ -193,7 +195,7 @@ func (v *VRF) leave(ctx context.Context, s *session) error {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(vrf.index)
 	delete(s.index, linkRef{v.In, vrf.name})
-	return c.one(ctx, rtMessage{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}})
+	return c.One(ctx, nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
 }
 
 // find is the VRF that the link is a member of, if it is the one: the same name,
@@ -222,8 +224,8 @@ func (v *VRF) find(links []*linkState) (vrf, member *linkState) {
 }
 
 // masterMessage makes a link a member of another, or with 0 of none.
-func masterMessage(link, master int) rtMessage {
+func masterMessage(link, master int) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(link)
-	return rtMessage{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master)))}}
+	return nlconn.Message{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{ifi, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master)))}}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // overlayAlias labels a tunnel device as an overlay's, so that it can be found
@@ -62,13 +64,13 @@ func (o *Overlay) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warnin
 // findVTEP reads the device of the wanted name; nil if there is none.
 func (o *Overlay) findVTEP(ctx context.Context, v *VTEP) (*vtepState, error) {
 	m := linkQuery(0)
-	m.data = append(m.data, nameAttr(v.Name))
-	data, err := o.conn.query(ctx, m)
+	m.Data = append(m.Data, nameAttr(v.Name))
+	data, err := o.conn.Query(ctx, m)
 	if errors.Is(err, unix.ENODEV) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, kernelError(err, fmt.Sprintf("link %q", v.Name))
+		return nil, nlconn.Explain(err, fmt.Sprintf("link %q", v.Name))
 	}
 	st, ok, err := parseVTEP(data)
 	if err == nil && !ok {
@@ -80,28 +82,28 @@ func (o *Overlay) findVTEP(ctx context.Context, v *VTEP) (*vtepState, error) {
 // vteps reads all VXLAN devices.
 func (o *Overlay) vteps(ctx context.Context) ([]vtepState, error) {
 	var all []vtepState
-	err := o.conn.dump(ctx, linkQuery(0), func() { all = nil }, func(_ uint16, data []byte) error {
+	err := o.conn.Dump(ctx, linkQuery(0), func() { all = nil }, func(_ uint16, data []byte) error {
 		v, ok, err := parseVTEP(data)
 		if ok {
 			all = append(all, v)
 		}
 		return err
 	})
-	return all, kernelError(err, "list links")
+	return all, nlconn.Explain(err, "list links")
 }
 
 // createVTEP makes the device, down. Alias and flags follow: this request may
 // meet a stranger's device.
 func (o *Overlay) createVTEP(ctx context.Context, v *VTEP, parent int) error {
-	m := rtMessage{kind: unix.RTM_NEWLINK, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(v.Name)}}
-	m.data = append(m.data, hardwareAttrs(v.MAC, v.MTU)...)
+	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(v.Name)}}
+	m.Data = append(m.Data, hardwareAttrs(v.MAC, v.MTU)...)
 	info, data := vxlanInfo(v.VNI)
 	data.AddRtAttr(nl.IFLA_VXLAN_PORT, binary.BigEndian.AppendUint16(nil, v.port()))
 	addVXLANData(data, v, parent)
 	if v.GBP {
 		data.AddRtAttr(nl.IFLA_VXLAN_GBP, nil)
 	}
-	m.data = append(m.data, info)
+	m.Data = append(m.Data, info)
 	err := o.request(ctx, fmt.Sprintf("add link %q", v.Name), m)
 	if errors.Is(err, unix.EEXIST) {
 		if err = o.vniTaken(ctx, v, err); err == nil {
@@ -191,20 +193,20 @@ func (o *Overlay) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent 
 	ifi.Index = int32(have.index)
 	setFlag(ifi, true, false, unix.IFF_UP)
 	setFlag(ifi, false, have.isNoARP(), unix.IFF_NOARP)
-	return o.request(ctx, fmt.Sprintf("set link %q up, with ARP", v.Name), rtMessage{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi}})
+	return o.request(ctx, fmt.Sprintf("set link %q up, with ARP", v.Name), nlconn.Message{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{ifi}})
 }
 
 func (o *Overlay) setLink(ctx context.Context, v *VTEP, index int, what string, attrs ...nl.NetlinkRequestData) error {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)
-	m := rtMessage{kind: unix.RTM_NEWLINK, data: append([]nl.NetlinkRequestData{ifi}, attrs...)}
+	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Data: append([]nl.NetlinkRequestData{ifi}, attrs...)}
 	return o.request(ctx, fmt.Sprintf("set link %q %s", v.Name, what), m)
 }
 
 // request makes one write of one request.
-func (o *Overlay) request(ctx context.Context, what string, m rtMessage) error {
+func (o *Overlay) request(ctx context.Context, what string, m nlconn.Message) error {
 	return probed(o.probe, func() string { return what }, func() error {
-		return kernelError(o.conn.one(ctx, m), what)
+		return nlconn.Explain(o.conn.One(ctx, m), what)
 	})
 }
 
@@ -227,7 +229,7 @@ func (o *Overlay) setSysctl(key, value string) error {
 		return nil
 	}
 	if err := probed(o.probe, c.String, func() error { return o.ns.visit(c.write) }); err != nil {
-		return kernelError(err, "write "+c.String())
+		return nlconn.Explain(err, "write "+c.String())
 	}
 	return nil
 }
@@ -255,7 +257,7 @@ func (o *Overlay) addressVTEP(ctx context.Context, v *VTEP, index int) error {
 	}
 	for _, a := range wrong {
 		err := o.request(ctx, fmt.Sprintf("delete address %s dev %q", a.prefix, v.Name), addressMessage(unix.RTM_DELADDR, index, a.prefix))
-		if err != nil && !isAbsent(err) {
+		if err != nil && !nlconn.IsAbsent(err) {
 			return err
 		}
 	}
@@ -313,8 +315,8 @@ func (o *Overlay) deleteVTEP(ctx context.Context, have *vtepState) error {
 func (o *Overlay) deleteLink(ctx context.Context, have *linkState) error {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(have.index)
-	err := o.request(ctx, fmt.Sprintf("delete link %q", have.name), rtMessage{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}})
-	if isAbsent(err) {
+	err := o.request(ctx, fmt.Sprintf("delete link %q", have.name), nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
+	if nlconn.IsAbsent(err) {
 		return nil
 	}
 	return err
@@ -336,16 +338,16 @@ func parseHardware(text string) (a hwAddr, err error) {
 }
 
 // addressMessage adds or deletes an address that brings no network with it.
-func addressMessage(kind uint16, index int, p netip.Prefix) rtMessage {
+func addressMessage(kind uint16, index int, p netip.Prefix) nlconn.Message {
 	ifa := nl.NewIfAddrmsg(int(family(p.Addr())))
 	ifa.Index, ifa.Prefixlen = uint32(index), uint8(p.Bits())
-	m := rtMessage{kind: kind, data: []nl.NetlinkRequestData{
+	m := nlconn.Message{Kind: kind, Data: []nl.NetlinkRequestData{
 		ifa, nl.NewRtAttr(unix.IFA_LOCAL, p.Addr().AsSlice()), nl.NewRtAttr(unix.IFA_ADDRESS, p.Addr().AsSlice()),
 	}}
 	if kind == unix.RTM_NEWADDR {
-		m.flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+		m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 		if p.Addr().Is6() {
-			m.data = append(m.data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(unix.IFA_F_NODAD)))
+			m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(unix.IFA_F_NODAD)))
 		}
 	}
 	return m
