@@ -3,12 +3,12 @@ package netops
 import (
 	"context"
 	"fmt"
-	"net"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // messages are the requests that make or set the link. Links are deleted by
@@ -23,7 +23,7 @@ func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Messa
 		if err != nil {
 			return nil, err
 		}
-		index = have.index
+		index = have.Index
 	}
 	m, err := l.setAt(ctx, s, index)
 	return []nlconn.Message{m}, err
@@ -38,12 +38,12 @@ func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error)
 	if l.choosesIndex() {
 		ifi.Index = int32(l.chosenIndex())
 	}
-	setFlag(ifi, l.Up, l.Down, unix.IFF_UP)
+	rtnl.SetFlag(ifi, l.Up, l.Down, unix.IFF_UP)
 	l.modeFlags(ifi, Unset{})
-	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{ifi, nameAttr(l.Name)}}
+	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{ifi, rtnl.NameAttr(l.Name)}}
 	m.Data = append(m.Data, l.ownAttrs()...)
 	if l.Peer != nil {
-		m.Data = append(m.Data, oneQueue()...)
+		m.Data = append(m.Data, rtnl.OneQueue()...)
 	}
 	if l.Master != "" {
 		master, err := s.indexOf(ctx, l.In, l.Master)
@@ -88,12 +88,12 @@ func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error)
 // learn takes the indexes of a veth's ends from the kernel's notification of it:
 // else the one in the container would be asked for next.
 func (l *Link) learn(s *session, data []byte) {
-	have, err := parseLink(data)
-	if err != nil || have.name != l.Name || have.peer == 0 || have.peerElsewhere != (l.Peer.In != l.In) {
+	have, err := rtnl.ParseLink(data)
+	if err != nil || have.Name != l.Name || have.Peer == 0 || have.PeerElsewhere != (l.Peer.In != l.In) {
 		return
 	}
-	s.index[l.ref()] = have.index
-	s.index[linkRef{l.Peer.In, l.Peer.Name}] = have.peer
+	s.index[l.ref()] = have.Index
+	s.index[linkRef{l.Peer.In, l.Peer.Name}] = have.Peer
 }
 
 // addInfo adds what only a kind of link has.
@@ -115,8 +115,8 @@ func (l *Link) addInfo(s *session, info *nl.RtAttr) error {
 // add describes the other end of a veth whose first end is in the place own.
 func (p *Peer) add(s *session, own Place, attr *nl.RtAttr) error {
 	nl.NewIfInfomsgChild(attr, unix.AF_UNSPEC)
-	attr.AddChild(nameAttr(p.Name))
-	for _, a := range append(hardwareAttrs(p.MAC, p.MTU), oneQueue()...) {
+	attr.AddChild(rtnl.NameAttr(p.Name))
+	for _, a := range append(rtnl.HardwareAttrs(p.MAC, p.MTU), rtnl.OneQueue()...) {
 		attr.AddChild(a)
 	}
 	if p.In == own {
@@ -142,11 +142,11 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message
 		unset = *l.Unset
 	}
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	setFlag(ifi, l.Up, l.Down, unix.IFF_UP)
+	rtnl.SetFlag(ifi, l.Up, l.Down, unix.IFF_UP)
 	l.modeFlags(ifi, unset)
 	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Data: append(make([]nl.NetlinkRequestData, 0, 6), ifi)}
 	if ifi.Index = int32(index); index == 0 {
-		m.Data = append(m.Data, nameAttr(l.Name))
+		m.Data = append(m.Data, rtnl.NameAttr(l.Name))
 	}
 	m.Data = append(m.Data, l.ownAttrs()...)
 	if l.Alias != "" || unset.Alias {
@@ -164,11 +164,11 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message
 	}
 	if l.Port != nil {
 		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated(kindBridge))
+		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated(rtnl.KindBridge))
 		port := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
-		port.AddRtAttr(nl.IFLA_BRPORT_MODE, boolAttr(l.Port.Hairpin))
-		port.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, boolAttr(l.Port.Isolated))
-		l.Port.addSettings(port)
+		port.AddRtAttr(nl.IFLA_BRPORT_MODE, rtnl.BoolAttr(l.Port.Hairpin))
+		port.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, rtnl.BoolAttr(l.Port.Isolated))
+		l.Port.AddSettings(port)
 		m.Data = append(m.Data, info)
 	}
 	return m, nil
@@ -184,12 +184,12 @@ func (l *Link) taken(ctx context.Context, s *session) error {
 	if have == nil && l.Peer != nil {
 		return peerExists(l.Peer)
 	}
-	if have == nil && l.Kind == kindVLAN {
+	if have == nil && l.Kind == rtnl.KindVLAN {
 		return fmt.Errorf("VLAN %d on %q %w, in this or another namespace", l.VLANID, l.Parent, ErrExists)
 	}
 	alias := ""
 	if have != nil {
-		alias = have.alias
+		alias = have.Alias
 	}
 	return fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(alias))
 }
@@ -208,7 +208,7 @@ func (s *session) deleteLink(ctx context.Context, l *Link) error {
 		return err
 	}
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(have.index)
+	ifi.Index = int32(have.Index)
 	delete(s.index, l.ref())
 	c, err := s.conn(l.In)
 	if err != nil {
@@ -218,19 +218,19 @@ func (s *session) deleteLink(ctx context.Context, l *Link) error {
 }
 
 // isMade tells whether a link is the one that l made.
-func (l *Link) isMade(have *linkState) bool {
+func (l *Link) isMade(have *rtnl.Link) bool {
 	label := ownLabel(l.Alias)
-	unlabelled := have.alias == "" &&
-		(l.MAC != "" && sameMAC(l.MAC, have.mac) || l.choosesIndex() && l.chosenIndex() == have.index)
+	unlabelled := have.Alias == "" &&
+		(l.MAC != "" && sameMAC(l.MAC, have.MAC) || l.choosesIndex() && l.chosenIndex() == have.Index)
 	if label != "" && !unlabelled {
-		return ownLabel(have.alias) == label
+		return ownLabel(have.Alias) == label
 	}
-	return l.Kind == "" || have.kind == l.Kind
+	return l.Kind == "" || have.Kind == l.Kind
 }
 
 // renamed finds a link in the container by its label and kind: who is in there
 // may have given it another name. nil if there is none.
-func (s *session) renamed(ctx context.Context, l *Link) (*linkState, error) {
+func (s *session) renamed(ctx context.Context, l *Link) (*rtnl.Link, error) {
 	label := ownLabel(l.Alias)
 	if label == "" {
 		return nil, nil
@@ -239,56 +239,14 @@ func (s *session) renamed(ctx context.Context, l *Link) (*linkState, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := c.links(ctx)
+	all, err := c.Links(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, have := range all {
-		if ownLabel(have.alias) == label && have.kind == l.Kind {
+		if ownLabel(have.Alias) == label && have.Kind == l.Kind {
 			return have, nil
 		}
 	}
 	return nil, nil
-}
-
-// setFlag asks for an interface flag to be on or off.
-func setFlag(ifi *nl.IfInfomsg, on, off bool, flag uint32) {
-	if on || off {
-		ifi.Change |= flag
-	}
-	if on {
-		ifi.Flags |= flag
-	}
-}
-
-func nameAttr(name string) *nl.RtAttr {
-	return nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name))
-}
-
-// hardwareAttrs are a MAC and an MTU where they are set. The MAC was validated.
-func hardwareAttrs(mac string, mtu int) []nl.NetlinkRequestData {
-	var attrs []nl.NetlinkRequestData
-	if a, err := net.ParseMAC(mac); err == nil {
-		attrs = append(attrs, nl.NewRtAttr(unix.IFLA_ADDRESS, a))
-	}
-	if mtu != 0 {
-		attrs = append(attrs, nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu))))
-	}
-	return attrs
-}
-
-// oneQueue has the kernel make no more queues than it uses. Without, an end of a
-// veth gets one for each processor there could be, and all but one are taken
-// away again, which waits for every processor (RCU, drivers/net/veth.c
-// veth_init_queues) with the lock held that all changes of links need.
-func oneQueue() []nl.NetlinkRequestData {
-	one := nl.Uint32Attr(1)
-	return []nl.NetlinkRequestData{nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, one), nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, one)}
-}
-
-func boolAttr(b bool) []byte {
-	if b {
-		return []byte{1}
-	}
-	return []byte{0}
 }

@@ -86,13 +86,13 @@ func (m *LinkMonitor) concerns(kind uint16, data []byte) bool {
 			return false
 		}
 		l := body.(vtepState)
-		now := seenLink{l.name, l.mtu, l.flags & (unix.IFF_UP | unix.IFF_RUNNING)}
+		now := seenLink{l.Name, l.MTU, l.Flags & (unix.IFF_UP | unix.IFF_RUNNING)}
 		if kind == unix.RTM_DELLINK {
-			delete(m.seen, l.index)
+			delete(m.seen, l.Index)
 			return true
 		}
-		was, known := m.seen[l.index]
-		m.seen[l.index] = now
+		was, known := m.seen[l.Index]
+		m.seen[l.Index] = now
 		return !known || was != now
 	}
 	return false

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 const (
@@ -49,8 +50,8 @@ func (u *undoer) moveBack(ctx context.Context, m *Move) error {
 
 // named is the inverse with the name that the alias of the link tells, where
 // the inverse has none.
-func (m *Move) named(l *linkState) *Move {
-	words := strings.Fields(l.alias)
+func (m *Move) named(l *rtnl.Link) *Move {
+	words := strings.Fields(l.Alias)
 	if m.Name != "" || len(words) < 2 || checkName(words[1]) != nil {
 		return m
 	}
@@ -62,17 +63,17 @@ func (m *Move) named(l *linkState) *Move {
 // search finds the link in one of the two namespaces; nil for none. In the
 // container its name, alias and address may have been changed, and another link
 // may have been given its label.
-func (u *undoer) search(ctx context.Context, m *Move, p Place) (*linkState, error) {
+func (u *undoer) search(ctx context.Context, m *Move, p Place) (*rtnl.Link, error) {
 	c, err := u.conn(p)
 	if err != nil {
 		return nil, err
 	}
-	all, err := c.links(ctx)
+	all, err := c.Links(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, is := range []func(*linkState, Place) bool{m.isCertain, m.isUnlabelled, m.isLabelled} {
-		if i := slices.IndexFunc(all, func(l *linkState) bool { return is(l, p) }); i >= 0 {
+	for _, is := range []func(*rtnl.Link, Place) bool{m.isCertain, m.isUnlabelled, m.isLabelled} {
+		if i := slices.IndexFunc(all, func(l *rtnl.Link) bool { return is(l, p) }); i >= 0 {
 			return all[i], nil
 		}
 	}
@@ -80,10 +81,10 @@ func (u *undoer) search(ctx context.Context, m *Move, p Place) (*linkState, erro
 }
 
 // isCertain tells whether both label and address are as recorded.
-func (m *Move) isCertain(l *linkState, p Place) bool {
-	mac := l.permanent
+func (m *Move) isCertain(l *rtnl.Link, p Place) bool {
+	mac := l.Permanent
 	if len(mac) == 0 {
-		mac = l.mac
+		mac = l.MAC
 	}
 	return m.isLabelled(l, p) && sameMAC(m.MAC, mac)
 }
@@ -91,22 +92,22 @@ func (m *Move) isCertain(l *linkState, p Place) bool {
 // isLabelled tells whether the link has the label. In the container it must be
 // of the same kind too: what a container makes itself is never of a device's,
 // and does not get into the host in its stead.
-func (m *Move) isLabelled(l *linkState, p Place) bool {
-	return isLabelled(l.alias, m.Alias) && (p == m.From || m.MAC == "" || l.kind == m.Kind)
+func (m *Move) isLabelled(l *rtnl.Link, p Place) bool {
+	return isLabelled(l.Alias, m.Alias) && (p == m.From || m.MAC == "" || l.Kind == m.Kind)
 }
 
 // isUnlabelled tells whether a link without a label is the one that was moved:
 // the same hardware, or what is where it was moved to.
-func (m *Move) isUnlabelled(l *linkState, p Place) bool {
-	if m.MAC == "" || l.kind != m.Kind || ownLabel(l.alias) != "" {
+func (m *Move) isUnlabelled(l *rtnl.Link, p Place) bool {
+	if m.MAC == "" || l.Kind != m.Kind || ownLabel(l.Alias) != "" {
 		return false
 	}
-	return l.kind == "" && sameMAC(m.MAC, l.permanent) || p == m.To && l.name == m.As && sameMAC(m.MAC, l.mac)
+	return l.Kind == "" && sameMAC(m.MAC, l.Permanent) || p == m.To && l.Name == m.As && sameMAC(m.MAC, l.MAC)
 }
 
 // fetch moves the link back, under its name if that is free, and labels it
 // where somebody took its label off, so that it is found there.
-func (u *undoer) fetch(ctx context.Context, m *Move, l *linkState) error {
+func (u *undoer) fetch(ctx context.Context, m *Move, l *rtnl.Link) error {
 	home, err := u.handle(m.From)
 	if err != nil {
 		return err
@@ -117,7 +118,7 @@ func (u *undoer) fetch(ctx context.Context, m *Move, l *linkState) error {
 		return err
 	}
 	if !m.isLabelled(l, m.To) {
-		label, err := (&Link{Alias: m.Alias}).setAt(ctx, u.session, l.index)
+		label, err := (&Link{Alias: m.Alias}).setAt(ctx, u.session, l.Index)
 		if err != nil {
 			return err
 		}
@@ -125,9 +126,9 @@ func (u *undoer) fetch(ctx context.Context, m *Move, l *linkState) error {
 			return err
 		}
 	}
-	err = c.One(ctx, home.moving(l.index, m.Name))
+	err = c.One(ctx, home.moving(l.Index, m.Name))
 	if errors.Is(err, unix.EEXIST) {
-		err = c.One(ctx, home.moving(l.index, freeName))
+		err = c.One(ctx, home.moving(l.Index, freeName))
 	}
 	if nlconn.IsAbsent(err) { // it was moved, and not renamed
 		return nil
@@ -142,14 +143,14 @@ func (u *undoer) mayReturn(ctx context.Context, m *Move) bool {
 		return false
 	}
 	home, err := u.findLink(ctx, m.From, m.Name)
-	return err == nil && (home == nil || home.kind != m.Kind || !sameMAC(m.MAC, home.mac))
+	return err == nil && (home == nil || home.Kind != m.Kind || !sameMAC(m.MAC, home.MAC))
 }
 
 // await waits for the kernel to bring the link back; nil if it does not.
-func (u *undoer) await(ctx context.Context, m *Move) (*linkState, error) {
+func (u *undoer) await(ctx context.Context, m *Move) (*rtnl.Link, error) {
 	ctx, cancel := context.WithTimeout(ctx, returnPatience)
 	defer cancel()
-	events, err := openRTConn()
+	events, err := rtnl.Open()
 	if err != nil {
 		return nil, err
 	}
@@ -174,8 +175,8 @@ func (u *undoer) await(ctx context.Context, m *Move) (*linkState, error) {
 
 // restore gives the link that is back its name, alias and state. One that was
 // not even labelled is as it was.
-func (u *undoer) restore(ctx context.Context, m *Move, l *linkState) error {
-	rename := m.Name != "" && l.name != m.Name
+func (u *undoer) restore(ctx context.Context, m *Move, l *rtnl.Link) error {
+	rename := m.Name != "" && l.Name != m.Name
 	if !rename && !m.isLabelled(l, m.From) {
 		return nil
 	}
@@ -184,18 +185,18 @@ func (u *undoer) restore(ctx context.Context, m *Move, l *linkState) error {
 		return err
 	}
 	rest := &Link{Alias: m.Back, Up: m.Up, Down: !m.Up, Unset: &Unset{Alias: true}}
-	last, err := rest.setAt(ctx, u.session, l.index)
+	last, err := rest.setAt(ctx, u.session, l.Index)
 	if err != nil {
 		return err
 	}
 	if !rename {
 		return c.One(ctx, last)
 	}
-	down, err := (&Link{Down: true}).setAt(ctx, u.session, l.index)
+	down, err := (&Link{Down: true}).setAt(ctx, u.session, l.Index)
 	if err != nil {
 		return err
 	}
-	results, broken := c.Exchange(ctx, []nlconn.Message{down, renaming(l.index, m.Name), last})
+	results, broken := c.Exchange(ctx, []nlconn.Message{down, renaming(l.Index, m.Name), last})
 	if errors.Is(results[1], unix.EEXIST) {
 		results[1] = nil
 	}
@@ -206,5 +207,5 @@ func (u *undoer) restore(ctx context.Context, m *Move, l *linkState) error {
 func renaming(index int, name string) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)
-	return nlconn.Message{Kind: unix.RTM_SETLINK, Data: []nl.NetlinkRequestData{ifi, nameAttr(name)}}
+	return nlconn.Message{Kind: unix.RTM_SETLINK, Data: []nl.NetlinkRequestData{ifi, rtnl.NameAttr(name)}}
 }

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // threadNamespace is the network namespace of the thread that opens it.
@@ -20,7 +21,7 @@ type Namespace struct {
 	// fd is the open namespace, 0 for that of the process.
 	fd         int
 	dev, inode uint64
-	conn       *rtConn
+	conn       *rtnl.Conn
 	// ct lists and deletes tracked connections.
 	ct *ctConn
 }
@@ -110,13 +111,13 @@ func (n *Net) IsHost(ns *Namespace) (bool, error) {
 }
 
 // socket is the namespace's rtnetlink connection, opened on first use.
-func (ns *Namespace) socket() (*rtConn, error) {
+func (ns *Namespace) socket() (*rtnl.Conn, error) {
 	if ns.conn != nil {
 		return ns.conn, nil
 	}
 	err := ns.visit(func() error {
 		var err error
-		ns.conn, err = openRTConn()
+		ns.conn, err = rtnl.Open()
 		return err
 	})
 	return ns.conn, err

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // overlayRuns bounds how often one Apply starts again because the kernel
@@ -30,7 +32,7 @@ type Overlay struct {
 	ns       *Namespace
 
 	mu   sync.Mutex
-	conn *rtConn
+	conn *rtnl.Conn
 	// have is what the kernel holds as far as it is ours; unless known it may be
 	// out of date. noHops tells that the kernel has no nexthop objects.
 	have   *overlayHave
@@ -40,7 +42,7 @@ type Overlay struct {
 	// and parent its lower link.
 	wanted *VTEP
 	device vtepState
-	parent *linkState
+	parent *rtnl.Link
 	// moved tells that routes, links or addresses may have changed, so that
 	// gateways are looked up anew; direct remembers these.
 	moved  bool
@@ -99,7 +101,7 @@ func (o *Overlay) connect() error {
 	}
 	o.conn = nil
 	return o.ns.visit(func() error {
-		c, err := openRTConn()
+		c, err := rtnl.Open()
 		if err != nil {
 			return err
 		}
@@ -168,7 +170,7 @@ func (o *Overlay) apply(ctx context.Context, spec *OverlaySpec, r *OverlayReport
 		if o.wanted == nil {
 			o.mark = o.monitor.mark()
 		}
-		have, err := o.read(ctx, o.device.index)
+		have, err := o.read(ctx, o.device.Index)
 		if err != nil {
 			return err
 		}
@@ -208,7 +210,7 @@ func (o *Overlay) ensureDevice(ctx context.Context, v *VTEP) error {
 	if o.known && (v == nil) == (o.wanted == nil) && (v == nil || *v == *o.wanted) {
 		return nil
 	}
-	before := o.device.index
+	before := o.device.Index
 	o.known = false
 	o.device, o.wanted, o.parent, o.warnings = vtepState{}, nil, nil, nil
 	if v != nil {
@@ -224,15 +226,15 @@ func (o *Overlay) ensureDevice(ctx context.Context, v *VTEP) error {
 			return err
 		}
 	}
-	o.index.Store(int64(o.device.index))
-	if o.device.index != before {
+	o.index.Store(int64(o.device.Index))
+	if o.device.Index != before {
 		o.moved = true
 	}
 	return nil
 }
 
 func (o *Overlay) summarize(r *OverlayReport) {
-	r.MAC, r.Warnings = o.device.mac.String(), o.warnings
+	r.MAC, r.Warnings = o.device.MAC.String(), o.warnings
 	r.Wanted, r.Programmed, r.RetryAt = len(o.order), 0, time.Time{}
 	for _, p := range o.order {
 		if p.state == OverlayProgrammed {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // overlayHave is the kernel's part of an overlay, as it was read or made. All
@@ -92,10 +93,10 @@ func (o *Overlay) read(ctx context.Context, link int) (*overlayHave, error) {
 }
 
 func (o *Overlay) readNeighs(ctx context.Context, h *overlayHave, link int, fdb bool) error {
-	nd := &ndmsg{family: o.family}
+	nd := &rtnl.NeighHeader{Family: o.family}
 	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Data: []nl.NetlinkRequestData{nd}}
 	if fdb { // the bridge's dump is filtered by the header, not by the attribute
-		nd.family, nd.index = unix.AF_BRIDGE, uint32(link)
+		nd.Family, nd.Index = unix.AF_BRIDGE, uint32(link)
 	} else {
 		m.Data = append(m.Data, nl.NewRtAttr(unix.NDA_IFINDEX, nl.Uint32Attr(uint32(link))))
 	}
@@ -229,9 +230,9 @@ func (b rawBody) Serialize() []byte { return b }
 func (o *Overlay) onLink(ctx context.Context, gateway netip.Addr) (h hop, ok bool, err error) {
 	body := rawBody{o.family, uint8(gateway.BitLen()), 0, 0, 0, 0, 0, 0}
 	body = nlconn.AppendAttr(binary.NativeEndian.AppendUint32(body, 0), unix.RTA_DST, gateway.AsSlice())
-	var r routeState
+	var r rtnl.Route
 	err = o.conn.Ask(ctx, nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{body}}, func(_ uint16, data []byte) error {
-		routes, err := parseRoute(data)
+		routes, err := rtnl.ParseRoute(data)
 		if len(routes) == 1 {
 			r = routes[0]
 		}
@@ -243,5 +244,5 @@ func (o *Overlay) onLink(ctx context.Context, gateway netip.Addr) (h hop, ok boo
 	case err != nil:
 		return hop{}, false, nlconn.Explain(err, fmt.Sprintf("route to %s", gateway))
 	}
-	return hop{via: gateway, link: int32(r.link)}, r.link != 0 && !r.via.IsValid(), nil
+	return hop{via: gateway, link: int32(r.Link)}, r.Link != 0 && !r.Via.IsValid(), nil
 }

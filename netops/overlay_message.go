@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // Parts of linux/nexthop.h and linux/rtnetlink.h that x/sys/unix lacks.
@@ -75,7 +76,7 @@ func (op *overlayOp) request() (kind, flags uint16) {
 func (op *overlayOp) body(b []byte) []byte {
 	switch op.kind {
 	case overlayNeigh:
-		b = appendNdmsg(b, family(op.ip), op.link, 0)
+		b = appendNdmsg(b, rtnl.Family(op.ip), op.link, 0)
 		b = nlconn.AppendAttr(b, unix.NDA_DST, op.ip.AsSlice())
 		if !op.del {
 			b = nlconn.AppendAttr(b, unix.NDA_LLADDR, op.mac[:])
@@ -94,7 +95,7 @@ func (op *overlayOp) body(b []byte) []byte {
 
 // appendNdmsg appends struct ndmsg of a permanent entry.
 func appendNdmsg(b []byte, family uint8, link int, flags uint8) []byte {
-	m := ndmsg{family: family, index: uint32(link), state: unix.NUD_PERMANENT, flags: flags}
+	m := rtnl.NeighHeader{Family: family, Index: uint32(link), State: unix.NUD_PERMANENT, Flags: flags}
 	return append(b, m.Serialize()...)
 }
 
@@ -105,7 +106,7 @@ func (op *overlayOp) hopBody(b []byte) []byte {
 		b = binary.NativeEndian.AppendUint32(b, 0)
 		return nlconn.AppendUint32(b, unix.NHA_ID, op.id)
 	}
-	b = append(b, family(op.hop.via), 0, OverlayProtocol, 0)
+	b = append(b, rtnl.Family(op.hop.via), 0, OverlayProtocol, 0)
 	b = binary.NativeEndian.AppendUint32(b, op.hop.flags())
 	b = nlconn.AppendUint32(b, unix.NHA_ID, op.id)
 	b = nlconn.AppendUint32(b, unix.NHA_OIF, uint32(op.hop.link))
@@ -129,7 +130,7 @@ func (op *overlayOp) routeBody(b []byte) []byte {
 	case op.id == 0:
 		flags = op.hop.flags()
 	}
-	b = append(b, family(op.dst.Addr()), uint8(op.dst.Bits()), 0, 0, unix.RT_TABLE_MAIN, op.protocol, scope, unix.RTN_UNICAST)
+	b = append(b, rtnl.Family(op.dst.Addr()), uint8(op.dst.Bits()), 0, 0, unix.RT_TABLE_MAIN, op.protocol, scope, unix.RTN_UNICAST)
 	b = binary.NativeEndian.AppendUint32(b, flags)
 	b = nlconn.AppendAttr(b, unix.RTA_DST, op.dst.Addr().AsSlice())
 	if op.priority != 0 {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 const (
@@ -29,7 +30,7 @@ type overlayEvent struct {
 	// after is the mark that it came behind.
 	after uint32
 	del   bool
-	body  any // vtepState, addrState, overlayNeighState, overlayHopState, overlayRouteState, overlayForwarding
+	body  any // vtepState, rtnl.Addr, overlayNeighState, overlayHopState, overlayRouteState, overlayForwarding
 }
 
 // overlayMonitor hears what becomes of links, addresses, neighbours, nexthops
@@ -145,7 +146,7 @@ func (m *overlayMonitor) decode(kind uint16, data []byte) (e overlayEvent, ok bo
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		e.body, ok, err = parseLinkEvent(data)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		e.body, ok, err = boxed(parseAddr(data))
+		e.body, ok, err = boxed(rtnl.ParseAddr(data))
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		var n overlayNeighState
 		n, ok, err = parseOverlayNeigh(data)
@@ -177,11 +178,11 @@ func parseLinkEvent(data []byte) (any, bool, error) {
 	if err != nil || ok {
 		return v, ok, err
 	}
-	l, err := parseLink(data)
+	l, err := rtnl.ParseLink(data)
 	if err != nil {
 		return nil, false, fmt.Errorf("link notification: %w", err)
 	}
-	return vtepState{linkState: *l}, true, nil
+	return vtepState{Link: *l}, true, nil
 }
 
 // judge compares queued events with what is remembered, one Apply at a time.

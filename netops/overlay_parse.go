@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // overlayNeighState is a neighbour, or an entry of a VXLAN device's forwarding
@@ -22,7 +23,7 @@ type overlayNeighState struct {
 // parseOverlayNeigh reads the body of RTM_NEWNEIGH or RTM_DELNEIGH; not ok for
 // what is neither an IP neighbour nor a device's own forwarding entry.
 func parseOverlayNeigh(b []byte) (n overlayNeighState, ok bool, err error) {
-	if len(b) < sizeofNdmsg {
+	if len(b) < rtnl.SizeofNeighHeader {
 		return n, false, fmt.Errorf("neighbour message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
 	n.link = int(int32(binary.NativeEndian.Uint32(b[4:])))
@@ -38,7 +39,7 @@ func parseOverlayNeigh(b []byte) (n overlayNeighState, ok bool, err error) {
 		return n, false, nil
 	}
 	hardware := false
-	err = nlconn.EachAttr(b[sizeofNdmsg:], func(kind uint16, v []byte) error {
+	err = nlconn.EachAttr(b[rtnl.SizeofNeighHeader:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NDA_DST:
 			n.ip, _ = netip.AddrFromSlice(v)

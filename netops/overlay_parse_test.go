@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // overlayOps are one of each kind and family.
@@ -78,7 +79,7 @@ func FuzzOverlayEvent(f *testing.F) {
 			t.Errorf("%+v disturbs an overlay that nobody has applied", e)
 		}
 		n := net4()
-		o.wanted, o.device, o.parent = n.vtep(), vtepState{linkState: linkState{index: 7, name: n.device}}, &linkState{index: 3}
+		o.wanted, o.device, o.parent = n.vtep(), vtepState{Link: rtnl.Link{Index: 7, Name: n.device}}, &rtnl.Link{Index: 3}
 		o.direct = map[netip.Addr]hop{netip.MustParseAddr(n.other): {link: 3}}
 		o.disturbedBy([]overlayEvent{e}, false)
 	})
@@ -90,7 +91,7 @@ func FuzzVTEP(f *testing.F) {
 	f.Add(append(make([]byte, unix.SizeofIfInfomsg), nlconn.AppendAttr(nil, unix.IFLA_LINKINFO, nlconn.AppendAttr(nlconn.AppendAttr(nil, 1, []byte("vxlan\x00")), 2, nlconn.AppendAttr(nil, 15, []byte{0x21, 0x18})))...))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		v, ok, err := parseVTEP(data)
-		if ok && (err != nil || v.kind != kindVXLAN) {
+		if ok && (err != nil || v.Kind != rtnl.KindVXLAN) {
 			t.Errorf("%+v, %v", v, err)
 		}
 		n := net4()

@@ -117,7 +117,7 @@ func (w *overlayWriter) send(ctx context.Context, ops []overlayOp) (again []over
 			w.done++
 		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 			again = append(again, ops[i])
-		case ops[i].onDevice(w.device.index) && (errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN)):
+		case ops[i].onDevice(w.device.Index) && (errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN)):
 			return nil, fmt.Errorf("%s: %w: %w", &ops[i], errLinkGone, err)
 		default:
 			w.refuse(&ops[i], nlconn.Explain(err, ops[i].String()))

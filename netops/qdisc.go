@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // Qdisc is a queueing discipline of a link (tc(8)): of Kind "tbf", for what the
@@ -230,11 +231,11 @@ func (s *session) ownIndex(ctx context.Context, p Place, name string, index int)
 	if err != nil {
 		return 0, err
 	}
-	var have *linkState
+	var have *rtnl.Link
 	if index != 0 {
-		have, err = c.linkByIndex(ctx, index)
+		have, err = c.LinkByIndex(ctx, index)
 	} else {
-		have, err = c.link(ctx, name)
+		have, err = c.Link(ctx, name)
 	}
 	if errors.Is(err, ErrNotExist) {
 		return 0, nil
@@ -242,5 +243,5 @@ func (s *session) ownIndex(ctx context.Context, p Place, name string, index int)
 	if err != nil {
 		return 0, err
 	}
-	return have.index, nil
+	return have.Index, nil
 }

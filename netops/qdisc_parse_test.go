@@ -24,6 +24,5 @@ func FuzzParseQdisc(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		_, _ = parseQdisc(b)
 		_, _ = parseFilter(b)
-		_, _ = parseNamespaceID(b)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // RouteLink is the link that packets to an address leave by, of the host's
@@ -26,11 +27,11 @@ func (n *Net) LinkToward(ctx context.Context, ns *Namespace, to netip.Addr) (Lin
 	if err != nil {
 		return LinkInfo{}, err
 	}
-	l, err := c.linkByIndex(ctx, index)
+	l, err := c.LinkByIndex(ctx, index)
 	if err != nil {
 		return LinkInfo{}, err
 	}
-	return l.info(), nil
+	return linkInfo(l), nil
 }
 
 // CheckRoute is RouteLink for who need not know the link: nil if there is a route.
@@ -41,7 +42,7 @@ func (n *Net) CheckRoute(ctx context.Context, ns *Namespace, to netip.Addr) erro
 
 // routeTo is the index of the link that packets to an address leave by, and where it was
 // asked for.
-func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index int, c *rtConn, err error) {
+func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index int, c *rtnl.Conn, err error) {
 	if err := checkAddr("destination", to); err != nil || !to.IsValid() {
 		return 0, nil, errors.Join(err, fmt.Errorf("route to %q: %w", to, ErrInvalid))
 	}
@@ -50,13 +51,13 @@ func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index 
 		return 0, nil, err
 	}
 	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{
-		&nl.RtMsg{RtMsg: unix.RtMsg{Family: family(to), Dst_len: uint8(to.BitLen())}},
+		&nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(to), Dst_len: uint8(to.BitLen())}},
 		nl.NewRtAttr(unix.RTA_DST, to.AsSlice()),
 	}}
 	err = c.Ask(ctx, m, func(_ uint16, data []byte) error {
-		routes, err := parseRoute(data)
+		routes, err := rtnl.ParseRoute(data)
 		for _, r := range routes {
-			index = r.link
+			index = r.Link
 		}
 		return err
 	})
@@ -71,7 +72,7 @@ func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index 
 
 // routesLike reads the routes over r's link that are of r's type, in one table,
 // 0 for all.
-func (s *session) routesLike(ctx context.Context, r *Route, table int) ([]routeState, error) {
+func (s *session) routesLike(ctx context.Context, r *Route, table int) ([]rtnl.Route, error) {
 	if !r.Local {
 		return s.routes(ctx, r.In, r.Link, table)
 	}
@@ -84,14 +85,14 @@ func (s *session) routesLike(ctx context.Context, r *Route, table int) ([]routeS
 		return nil, err
 	}
 	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{
-		&nl.RtMsg{RtMsg: unix.RtMsg{Family: family(r.Dst.Addr()), Type: unix.RTN_LOCAL}},
+		&nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(r.Dst.Addr()), Type: unix.RTN_LOCAL}},
 		nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))),
 	}}
-	var all []routeState
+	var all []rtnl.Route
 	err = c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
-		some, err := parseRouteOf(data, unix.RTN_LOCAL)
+		some, err := rtnl.ParseRouteOf(data, unix.RTN_LOCAL)
 		for _, have := range some {
-			if have.link == index {
+			if have.Link == index {
 				all = append(all, have)
 			}
 		}

@@ -170,19 +170,6 @@ type Bridge struct {
 	KeepMAC bool `json:"keepMAC,omitempty"`
 }
 
-// Port holds the flags of a bridge port (IFLA_BRPORT_*).
-type Port struct {
-	Hairpin  bool `json:"hairpin,omitempty"`
-	Isolated bool `json:"isolated,omitempty"`
-	// NeighSuppress has the bridge answer ARP requests and neighbour solicitations
-	// that come in by other ports for what it has a neighbour and a forwarding entry
-	// at this one, and send none of those out of it. Learning takes the sources of
-	// frames that come in by the port into the forwarding table. nil leaves them as
-	// they are: learning is on at a new port.
-	NeighSuppress *bool `json:"neighSuppress,omitempty"`
-	Learning      *bool `json:"learning,omitempty"`
-}
-
 // PortVLANs is the complete VLAN list of one bridge port (RTM_NEWLINK, AF_BRIDGE).
 type PortVLANs struct {
 	In    Place  `json:"in"`

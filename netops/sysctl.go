@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // sysctlRoot shows the settings of the network namespace that the reading
@@ -82,7 +83,7 @@ func (c *Sysctl) messages(context.Context, *session, Verb) ([]nlconn.Message, er
 	}
 	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil).AddRtAttr(arpNotify, nl.Uint32Attr(uint32(value)))
-	return []nlconn.Message{{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(link), spec}}}, nil
+	return []nlconn.Message{{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), rtnl.NameAttr(link), spec}}}, nil
 }
 
 func (c *Sysctl) plan(_ context.Context, s *session) ([]Change, error) {
@@ -144,9 +145,6 @@ func (s *session) sysctl(p Place, key string) (string, error) {
 	}
 	return ns.sysctl(key)
 }
-
-// acceptRA is accept_ra in IFLA_INET6_CONF (linux/ipv6.h, DEVCONF_ACCEPT_RA).
-const acceptRA = 3
 
 // read reads the setting, unless the kernel told it with its link: accept_ra, which
 // bridges are looked at for.

@@ -38,13 +38,13 @@ func (t *Takeover) detourEnd(far bool) string {
 
 // makeDetour makes the pair. The bridge has a carrier from then on.
 func (r *takeoverRun) makeDetour(ctx context.Context) error {
-	if ownLabel(r.br.alias) != takeoverLabel {
+	if ownLabel(r.br.Alias) != takeoverLabel {
 		return nil // nothing would tell of a pair that a killed process left
 	}
 	near, far := r.detourEnd(false), r.detourEnd(true)
 	pair := &Link{
-		In: Host, Shared: true, Name: near, Kind: "veth", MTU: r.up.mtu, Alias: r.alias(true),
-		Peer: &Peer{In: Host, Name: far, MTU: r.up.mtu},
+		In: Host, Shared: true, Name: near, Kind: "veth", MTU: r.up.MTU, Alias: r.alias(true),
+		Peer: &Peer{In: Host, Name: far, MTU: r.up.MTU},
 	}
 	msgs, err := pair.create(ctx, r.session)
 	if err != nil {
@@ -77,11 +77,11 @@ func (r *takeoverRun) makeDetour(ctx context.Context) error {
 
 // removeDetour deletes the rule, if it is there still, and then the pair.
 func (r *takeoverRun) removeDetour(ctx context.Context) error {
-	if ownLabel(r.br.alias) != takeoverLabel {
+	if ownLabel(r.br.Alias) != takeoverLabel {
 		return nil
 	}
 	have, err := r.findLink(ctx, Host, r.detourEnd(false))
-	if err != nil || have == nil || have.kind != "veth" {
+	if err != nil || have == nil || have.Kind != "veth" {
 		return err
 	}
 	if err := r.straight(ctx); err != nil {
@@ -92,14 +92,14 @@ func (r *takeoverRun) removeDetour(ctx context.Context) error {
 
 // detour leads what comes in by the uplink for the node to the pair.
 func (r *takeoverRun) detour(ctx context.Context) error {
-	if ownLabel(r.br.alias) != takeoverLabel {
+	if ownLabel(r.br.Alias) != takeoverLabel {
 		return nil
 	}
 	far, err := r.link(ctx, Host, r.detourEnd(true))
 	if err != nil {
 		return err
 	}
-	msgs, err := detourMessages(detourTable+r.Uplink, r.Uplink, far.index)
+	msgs, err := detourMessages(detourTable+r.Uplink, r.Uplink, far.Index)
 	if err != nil {
 		return err
 	}

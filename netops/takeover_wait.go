@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // takeoverPatience bounds the waits for what the kernel does by itself within a
@@ -20,12 +21,12 @@ const takeoverPatience = 30 * time.Second
 // awaitCarrier waits until the bridge can carry traffic: before that the kernel
 // drops what is sent by it. It has no carrier of its own where the uplink has none.
 func (r *takeoverRun) awaitCarrier(ctx context.Context) error {
-	if r.up.oper != operUp {
+	if r.up.Oper != rtnl.OperUp {
 		return nil
 	}
 	err := r.await(ctx, unix.RTNLGRP_LINK, func(ctx context.Context) (bool, error) {
-		br, err := r.c.linkByIndex(ctx, r.br.index)
-		return err == nil && br.oper == operUp && br.flags&unix.IFF_LOWER_UP != 0, err
+		br, err := r.c.LinkByIndex(ctx, r.br.Index)
+		return err == nil && br.Oper == rtnl.OperUp && br.Flags&unix.IFF_LOWER_UP != 0, err
 	})
 	if err != nil {
 		return fmt.Errorf("wait for the carrier of bridge %q: %w", r.Bridge, err)
@@ -39,8 +40,8 @@ func (r *takeoverRun) awaitCarrier(ctx context.Context) error {
 func (r *takeoverRun) awaitAddresses(ctx context.Context, to on, p *placed) error {
 	wanted := map[netip.Addr]bool{}
 	for _, a := range p.addrs {
-		if a.prefix.Addr().Is6() {
-			wanted[a.prefix.Addr()] = true
+		if a.Prefix.Addr().Is6() {
+			wanted[a.Prefix.Addr()] = true
 		}
 	}
 	if len(wanted) == 0 {
@@ -53,10 +54,10 @@ func (r *takeoverRun) awaitAddresses(ctx context.Context, to on, p *placed) erro
 		}}
 		have := map[netip.Addr]bool{}
 		err := r.c.Dump(ctx, m, func() { clear(have) }, func(_ uint16, data []byte) error {
-			hops, err := parseRouteOf(data, unix.RTN_LOCAL)
+			hops, err := rtnl.ParseRouteOf(data, unix.RTN_LOCAL)
 			for _, h := range hops {
-				if h.link == to.index && wanted[h.dst.Addr()] && h.dst.IsSingleIP() {
-					have[h.dst.Addr()] = true
+				if h.Link == to.index && wanted[h.Dst.Addr()] && h.Dst.IsSingleIP() {
+					have[h.Dst.Addr()] = true
 				}
 			}
 			return err
@@ -74,9 +75,9 @@ func (r *takeoverRun) awaitAddresses(ctx context.Context, to on, p *placed) erro
 func (r *takeoverRun) await(ctx context.Context, group int, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, takeoverPatience)
 	defer cancel()
-	var told *rtConn
+	var told *rtnl.Conn
 	err := r.net.host.visit(func() (err error) {
-		if told, err = openRTConn(); err != nil {
+		if told, err = rtnl.Open(); err != nil {
 			return err
 		}
 		return told.Join(group)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 const (
@@ -46,7 +47,7 @@ func (a *placedAddr) add(to on) nlconn.Message {
 		keep |= unix.IFA_F_MANAGETEMPADDR | unix.IFA_F_HOMEADDRESS
 		flags = unix.IFA_F_NODAD
 	}
-	flags |= a.flags & keep
+	flags |= a.Flags & keep
 	m := nlconn.Message{Kind: unix.RTM_NEWADDR, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{rawHeader(header)}}
 	m.Data = append(m.Data, a.only(unix.IFA_LOCAL, unix.IFA_ADDRESS, unix.IFA_BROADCAST, ifaRTPriority, ifaProto)...)
 	m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
@@ -77,7 +78,7 @@ func (a *placedAddr) del() nlconn.Message {
 // add is the request that makes the route over the link: before others to the
 // same destination where it was the first, else behind them.
 func (r *placedRoute) add(to on) nlconn.Message {
-	if r.family == unix.AF_INET6 && r.protocol == unix.RTPROT_RA && to.advertMetric != 0 && r.priority == to.advertMetric {
+	if r.family == unix.AF_INET6 && r.Protocol == unix.RTPROT_RA && to.advertMetric != 0 && r.Priority == to.advertMetric {
 		r = r.behind()
 	}
 	m := nlconn.Message{Kind: unix.RTM_NEWROUTE, Flags: unix.NLM_F_CREATE, Data: r.common(to.index)}
@@ -97,13 +98,13 @@ func (r *placedRoute) add(to on) nlconn.Message {
 func (r *placedRoute) behind() *placedRoute {
 	other := *r
 	other.attrs = slices.DeleteFunc(slices.Clone(r.attrs), func(a rawAttr) bool { return a.kind == unix.RTA_PRIORITY })
-	other.attrs = append(other.attrs, rawAttr{unix.RTA_PRIORITY, nl.Uint32Attr(uint32(r.priority) + 1)})
+	other.attrs = append(other.attrs, rawAttr{unix.RTA_PRIORITY, nl.Uint32Attr(uint32(r.Priority) + 1)})
 	return &other
 }
 
 // del is the request that deletes it.
 func (r *placedRoute) del() nlconn.Message {
-	return nlconn.Message{Kind: unix.RTM_DELROUTE, Data: r.common(r.link)}
+	return nlconn.Message{Kind: unix.RTM_DELROUTE, Data: r.common(r.Link)}
 }
 
 // common is what tells the route from others.
@@ -130,9 +131,9 @@ func (r *placedRoute) expires() uint32 {
 
 // add is the request that makes the neighbour the link's.
 func (n *placedNeigh) add(to on) nlconn.Message {
-	nd := &ndmsg{family: n.header[0], index: uint32(to.index), state: unix.NUD_STALE, flags: n.header[10] & unix.NTF_ROUTER}
+	nd := &rtnl.NeighHeader{Family: n.header[0], Index: uint32(to.index), State: unix.NUD_STALE, Flags: n.header[10] & unix.NTF_ROUTER}
 	if n.state&(unix.NUD_PERMANENT|unix.NUD_REACHABLE) != 0 {
-		nd.state = n.state
+		nd.State = n.state
 	}
 	return nlconn.Message{
 		Kind: unix.RTM_NEWNEIGH, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
@@ -142,11 +143,11 @@ func (n *placedNeigh) add(to on) nlconn.Message {
 
 // object is the address as plans and errors have it.
 func (a *placedAddr) object(link string) Object {
-	return &Addr{In: Host, Shared: true, Link: link, Address: a.prefix}
+	return &Addr{In: Host, Shared: true, Link: link, Address: a.Prefix}
 }
 
 func (r *placedRoute) object(link string) Object {
-	o := r.route(Host, link)
+	o := routeOf(&r.Route, Host, link)
 	o.Shared, o.Local = true, r.kind == unix.RTN_LOCAL
 	return o
 }

@@ -47,7 +47,7 @@ func (s *session) deleteGroup(ctx context.Context, p Place, links []*Link) error
 			return err
 		}
 		if have != nil && l.isMade(have) {
-			mine, indexes = append(mine, l), append(indexes, have.index)
+			mine, indexes = append(mine, l), append(indexes, have.Index)
 		}
 	}
 	if len(mine) < 2 {

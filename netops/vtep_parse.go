@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // vtepState is a VXLAN device as the kernel tells it.
 type vtepState struct {
-	linkState
+	rtnl.Link
 	vni    uint32
 	port   uint16
 	parent int
@@ -24,16 +25,13 @@ type vtepState struct {
 	learning, gbp, foreign bool
 }
 
-// isNoARP tells whether the link resolves no addresses.
-func (l *linkState) isNoARP() bool { return l.flags&unix.IFF_NOARP != 0 }
-
 // parseVTEP reads the body of RTM_NEWLINK of a VXLAN device; not ok for others.
 func parseVTEP(b []byte) (v vtepState, ok bool, err error) {
-	l, err := parseLink(b)
-	if err != nil || l.kind != kindVXLAN {
+	l, err := rtnl.ParseLink(b)
+	if err != nil || l.Kind != rtnl.KindVXLAN {
 		return v, false, err
 	}
-	v.linkState = *l
+	v.Link = *l
 	err = nlconn.EachAttr(b[unix.SizeofIfInfomsg:], func(kind uint16, info []byte) error {
 		if kind != unix.IFLA_LINKINFO {
 			return nil
@@ -47,9 +45,6 @@ func parseVTEP(b []byte) (v vtepState, ok bool, err error) {
 	})
 	return v, err == nil, err
 }
-
-// kindVXLAN is the device's kind in IFLA_INFO_KIND.
-const kindVXLAN = "vxlan"
 
 func (v *vtepState) parseData(kind uint16, b []byte) error {
 	switch kind {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // requests makes rtnetlink steps of one namespace, as many in one write as
@@ -87,7 +88,7 @@ func (w *write) add(ctx context.Context, c Change) error {
 		if err := w.free(ctx, l); err != nil {
 			return err
 		}
-		if l.Kind == kindTap {
+		if l.Kind == rtnl.KindTap {
 			return w.addTap(ctx, c, l)
 		}
 	}
@@ -134,7 +135,7 @@ func (w *write) free(ctx context.Context, l *Link) error {
 		return err
 	}
 	if have != nil {
-		return fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(have.alias))
+		return fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(have.Alias))
 	}
 	return nil
 }
@@ -288,7 +289,7 @@ func (w *write) masterChanged(ctx context.Context, l *Link) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("master of %s: %w", l.title(), err)
-	case have.index != index:
+	case have.Index != index:
 		return fmt.Errorf("master of %s: link %q was made anew meanwhile: %w", l.title(), l.Master, ErrBusy)
 	}
 	return nil

@@ -1,4 +1,4 @@
-package netops
+package rtnl
 
 import (
 	"context"
@@ -16,52 +16,60 @@ import (
 // skipStats leaves counters out of link messages (RTEXT_FILTER_SKIP_STATS).
 const skipStats = 1 << 3
 
-// operUp is IF_OPER_UP of RFC 2863.
-const operUp = 6
+// inet6ConfAcceptRA is accept_ra in IFLA_INET6_CONF (linux/ipv6.h, DEVCONF_ACCEPT_RA).
+const inet6ConfAcceptRA = 3
 
-// linkState is a link as the kernel tells it.
-type linkState struct {
-	index, master, peer, mtu int
-	flags, txQLen            uint32
-	oper                     uint8
-	name, kind, alias        string
-	mac                      net.HardwareAddr
-	port                     *Port // set for bridge ports
-	vlanFiltering            bool
+// OperUp is IF_OPER_UP of RFC 2863.
+const OperUp = 6
+
+// Link is a link as the kernel tells it.
+type Link struct {
+	Index, Master, Peer, MTU int
+	Flags, TxQLen            uint32
+	Oper                     uint8
+	Name, Kind, Alias        string
+	MAC                      net.HardwareAddr
+	Port                     *Port // set for bridge ports
+	VLANFiltering            bool
 	// permanent is the hardware's own MAC, of real devices only.
-	permanent net.HardwareAddr
+	Permanent net.HardwareAddr
 	// peerElsewhere tells that peer counts in another namespace, of the number
 	// peerNamespace.
-	peerElsewhere bool
-	peerNamespace int
+	PeerElsewhere bool
+	PeerNamespace int
 	// acceptRA is the setting of IPv6, where the link has that.
-	acceptRA    int32
-	hasAcceptRA bool
-	kindState
+	AcceptRA    int32
+	HasAcceptRA bool
+	KindState
 }
 
-func (l *linkState) isUp() bool      { return l.flags&unix.IFF_UP != 0 }
-func (l *linkState) isPromisc() bool { return l.flags&unix.IFF_PROMISC != 0 }
+func (l *Link) IsUp() bool      { return l.Flags&unix.IFF_UP != 0 }
+func (l *Link) IsPromisc() bool { return l.Flags&unix.IFF_PROMISC != 0 }
 
-// link reads one link by name.
-func (c *rtConn) link(ctx context.Context, name string) (*linkState, error) {
-	l, err := c.findLink(ctx, name)
+func (l *Link) IsAllMulti() bool { return l.Flags&unix.IFF_ALLMULTI != 0 }
+
+// IsNoARP reports whether the link resolves no addresses.
+func (l *Link) IsNoARP() bool { return l.Flags&unix.IFF_NOARP != 0 }
+
+// Link reads one link by name.
+func (c *Conn) Link(ctx context.Context, name string) (*Link, error) {
+	l, err := c.FindLink(ctx, name)
 	if l == nil && err == nil {
-		err = noLink(name)
+		err = NoLink(name)
 	}
 	return l, err
 }
 
-func noLink(name string) error { return linkError(name, unix.ENODEV) }
+func NoLink(name string) error { return linkError(name, unix.ENODEV) }
 
 func linkError(name string, err error) error {
 	return nlconn.Explain(err, fmt.Sprintf("link %q", name))
 }
 
-// findLink is link, with nil for one that is absent: most are asked for to be that,
-// and an error that nobody reads costs as much as the question.
-func (c *rtConn) findLink(ctx context.Context, name string) (*linkState, error) {
-	m := linkQuery(0)
+// FindLink is link, with nil for one that is absent. Usually the link is expected to
+// be absent; returning nil avoids building an unused error.
+func (c *Conn) FindLink(ctx context.Context, name string) (*Link, error) {
+	m := LinkQuery(0)
 	m.Data = append(m.Data, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
 	l, err := c.oneLink(ctx, m)
 	if errors.Is(err, unix.ENODEV) {
@@ -73,28 +81,28 @@ func (c *rtConn) findLink(ctx context.Context, name string) (*linkState, error) 
 	return l, nil
 }
 
-// linkByIndex reads one link by its index.
-func (c *rtConn) linkByIndex(ctx context.Context, index int) (*linkState, error) {
-	l, err := c.oneLink(ctx, linkQuery(index))
+// LinkByIndex reads one link by its index.
+func (c *Conn) LinkByIndex(ctx context.Context, index int) (*Link, error) {
+	l, err := c.oneLink(ctx, LinkQuery(index))
 	if err != nil {
 		return nil, nlconn.Explain(err, fmt.Sprintf("link %d", index))
 	}
 	return l, nil
 }
 
-func (c *rtConn) oneLink(ctx context.Context, m nlconn.Message) (*linkState, error) {
+func (c *Conn) oneLink(ctx context.Context, m nlconn.Message) (*Link, error) {
 	data, err := c.Query(ctx, m)
 	if err != nil {
 		return nil, err
 	}
-	return parseLink(data)
+	return ParseLink(data)
 }
 
-// links reads all links.
-func (c *rtConn) links(ctx context.Context) ([]*linkState, error) {
-	var all []*linkState
-	err := c.Dump(ctx, linkQuery(0), func() { all = nil }, func(kind uint16, data []byte) error {
-		l, err := parseLink(data)
+// Links reads all links.
+func (c *Conn) Links(ctx context.Context) ([]*Link, error) {
+	var all []*Link
+	err := c.Dump(ctx, LinkQuery(0), func() { all = nil }, func(kind uint16, data []byte) error {
+		l, err := ParseLink(data)
 		if err == nil && kind == unix.RTM_NEWLINK {
 			all = append(all, l)
 		}
@@ -103,7 +111,7 @@ func (c *rtConn) links(ctx context.Context) ([]*linkState, error) {
 	return all, nlconn.Explain(err, "list links")
 }
 
-func linkQuery(index int) nlconn.Message {
+func LinkQuery(index int) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)
 	return nlconn.Message{Kind: unix.RTM_GETLINK, Data: []nl.NetlinkRequestData{
@@ -111,37 +119,37 @@ func linkQuery(index int) nlconn.Message {
 	}}
 }
 
-// parseLink reads the body of RTM_NEWLINK.
-func parseLink(b []byte) (*linkState, error) {
+// ParseLink reads the body of RTM_NEWLINK.
+func ParseLink(b []byte) (*Link, error) {
 	if len(b) < unix.SizeofIfInfomsg {
 		return nil, fmt.Errorf("link message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
-	l := &linkState{
-		index: int(int32(binary.NativeEndian.Uint32(b[4:]))),
-		flags: binary.NativeEndian.Uint32(b[8:]),
+	l := &Link{
+		Index: int(int32(binary.NativeEndian.Uint32(b[4:]))),
+		Flags: binary.NativeEndian.Uint32(b[8:]),
 	}
 	return l, nlconn.EachAttr(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.IFLA_IFNAME:
-			l.name = nlconn.Text(v)
+			l.Name = nlconn.Text(v)
 		case unix.IFLA_ADDRESS:
-			l.mac = append(net.HardwareAddr(nil), v...)
+			l.MAC = append(net.HardwareAddr(nil), v...)
 		case unix.IFLA_PERM_ADDRESS:
-			l.permanent = append(net.HardwareAddr(nil), v...)
+			l.Permanent = append(net.HardwareAddr(nil), v...)
 		case unix.IFLA_MTU:
-			l.mtu = nlconn.Int(v)
+			l.MTU = nlconn.Int(v)
 		case unix.IFLA_TXQLEN:
-			l.txQLen = uint32(nlconn.Int(v))
+			l.TxQLen = uint32(nlconn.Int(v))
 		case unix.IFLA_MASTER:
-			l.master = nlconn.Int(v)
+			l.Master = nlconn.Int(v)
 		case unix.IFLA_LINK:
-			l.peer = nlconn.Int(v)
+			l.Peer = nlconn.Int(v)
 		case unix.IFLA_LINK_NETNSID:
-			l.peerElsewhere, l.peerNamespace = true, attrSigned(v)
+			l.PeerElsewhere, l.PeerNamespace = true, attrSigned(v)
 		case unix.IFLA_IFALIAS:
-			l.alias = nlconn.Text(v)
+			l.Alias = nlconn.Text(v)
 		case unix.IFLA_OPERSTATE:
-			l.oper = nlconn.Byte(v)
+			l.Oper = nlconn.Byte(v)
 		case unix.IFLA_LINKINFO:
 			return l.parseInfo(v)
 		case unix.IFLA_AF_SPEC:
@@ -152,14 +160,14 @@ func parseLink(b []byte) (*linkState, error) {
 }
 
 // parseFamilies reads IFLA_AF_SPEC: what address families have of their own.
-func (l *linkState) parseFamilies(b []byte) error {
+func (l *Link) parseFamilies(b []byte) error {
 	return nlconn.EachAttr(b, func(family uint16, v []byte) error {
 		if family != unix.AF_INET6 {
 			return nil
 		}
 		return nlconn.EachAttr(v, func(kind uint16, v []byte) error {
-			if kind == unix.IFLA_INET6_CONF && len(v) >= 4*(acceptRA+1) {
-				l.acceptRA, l.hasAcceptRA = int32(binary.NativeEndian.Uint32(v[4*acceptRA:])), true
+			if kind == unix.IFLA_INET6_CONF && len(v) >= 4*(inet6ConfAcceptRA+1) {
+				l.AcceptRA, l.HasAcceptRA = int32(binary.NativeEndian.Uint32(v[4*inet6ConfAcceptRA:])), true
 			}
 			return nil
 		})
@@ -167,13 +175,13 @@ func (l *linkState) parseFamilies(b []byte) error {
 }
 
 // parseInfo reads IFLA_LINKINFO: the kind, and what bridges and their ports have.
-func (l *linkState) parseInfo(b []byte) error {
+func (l *Link) parseInfo(b []byte) error {
 	var data, portData []byte
 	var master string
 	err := nlconn.EachAttr(b, func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.IFLA_INFO_KIND:
-			l.kind = nlconn.Text(v)
+			l.Kind = nlconn.Text(v)
 		case nl.IFLA_INFO_DATA:
 			data = v
 		case nl.IFLA_INFO_SLAVE_KIND:
@@ -185,28 +193,28 @@ func (l *linkState) parseInfo(b []byte) error {
 	})
 	switch {
 	case err != nil:
-	case l.kind == kindBridge:
+	case l.Kind == KindBridge:
 		err = nlconn.EachAttr(data, func(kind uint16, v []byte) error {
 			if kind == nl.IFLA_BR_VLAN_FILTERING {
-				l.vlanFiltering = nlconn.Byte(v) != 0
+				l.VLANFiltering = nlconn.Byte(v) != 0
 			}
 			return nil
 		})
-	case l.kind != "veth":
+	case l.Kind != "veth":
 		err = l.parseKind(data)
 	}
-	if err != nil || master != kindBridge {
+	if err != nil || master != KindBridge {
 		return err
 	}
-	l.port = &Port{}
+	l.Port = &Port{}
 	return nlconn.EachAttr(portData, func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.IFLA_BRPORT_MODE:
-			l.port.Hairpin = nlconn.Byte(v) != 0
+			l.Port.Hairpin = nlconn.Byte(v) != 0
 		case nl.IFLA_BRPORT_ISOLATED:
-			l.port.Isolated = nlconn.Byte(v) != 0
+			l.Port.Isolated = nlconn.Byte(v) != 0
 		default:
-			l.port.parseSetting(kind, v)
+			l.Port.parseSetting(kind, v)
 		}
 		return nil
 	})
