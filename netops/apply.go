@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
@@ -223,13 +224,13 @@ func (a *applier) sysctls(batch []Change) error {
 
 // elements makes one nftables transaction.
 func (a *applier) elements(ctx context.Context, batch []Change) error {
-	els := make([]*Element, len(batch))
+	els := make([]*nft.Element, len(batch))
 	for i, c := range batch {
-		els[i] = c.Do.Object.(*Element)
+		els[i] = (*nft.Element)(c.Do.Object.(*Element))
 	}
-	run := a.net.nft.add
+	run := a.net.nft.Add
 	if batch[0].Do.Verb == VerbDel {
-		run = a.net.nft.del
+		run = a.net.nft.Del
 	}
 	err := run(ctx, els)
 	if err == nil {

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
@@ -53,7 +53,7 @@ func (n *Net) HasForeign(ctx context.Context, f Foreign) (bool, error) {
 	masquerade := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
 	hostPorts := iptablesChain(hostPortPrefix, f.Network, f.ContainerID)
 	for _, c := range []struct {
-		table nftTable
+		table nft.Table
 		chain string
 	}{
 		{foreignMasqueradeTable(), "masq_checks"},
@@ -64,7 +64,7 @@ func (n *Net) HasForeign(ctx context.Context, f Foreign) (bool, error) {
 		{iptablesTable(unix.NFPROTO_IPV4, "nat"), hostPorts},
 		{iptablesTable(unix.NFPROTO_IPV6, "nat"), hostPorts},
 	} {
-		there, err := n.nft.hasChain(ctx, c.table, c.chain)
+		there, err := n.nft.HasChain(ctx, c.table, c.chain)
 		switch {
 		case isWithoutNFT(err):
 			return false, nil
@@ -102,13 +102,13 @@ const (
 )
 
 // iptablesTable is a table that iptables-nft keeps.
-func iptablesTable(family byte, name string) nftTable { return nftTable{family, name} }
+func iptablesTable(family byte, name string) nft.Table { return nft.Table{family, name} }
 
-func foreignMasqueradeTable() nftTable {
-	return nftTable{unix.NFPROTO_INET, "cni_plugins_masquerade"}
+func foreignMasqueradeTable() nft.Table {
+	return nft.Table{unix.NFPROTO_INET, "cni_plugins_masquerade"}
 }
 
-func foreignHostPortTable(family byte) nftTable { return nftTable{family, "cni_hostport"} }
+func foreignHostPortTable(family byte) nft.Table { return nft.Table{family, "cni_hostport"} }
 
 // bothFamilies are those that iptables and ip6tables have tables of.
 func bothFamilies() []byte { return []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} }
@@ -126,12 +126,12 @@ func masqueradeNetwork(network string) string { return digest(network, 16) + "-"
 // a container's chain goes with the last rule that leads to it.
 func (n *Net) RemoveForeignMasquerade(ctx context.Context, f Foreign) error {
 	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
-	errs := []error{n.nft.removeForeignRules(ctx, foreignMasqueradeTable(), []string{"masq_checks"}, func(r *foreignRule) bool {
+	errs := []error{removeForeignRules(ctx, n.nft, foreignMasqueradeTable(), []string{"masq_checks"}, func(r *foreignRule) bool {
 		return strings.HasPrefix(r.comment, f.masqueradeComment())
 	})}
 	for _, family := range bothFamilies() {
 		errs = append(errs,
-			n.nft.removeForeignChain(ctx, iptablesTable(family, "nat"), "POSTROUTING", chain, func(r *foreignRule) bool {
+			removeForeignChain(ctx, n.nft, iptablesTable(family, "nat"), "POSTROUTING", chain, func(r *foreignRule) bool {
 				return f.owns(r.source.Addr())
 			}),
 			n.removeForeignLegacyChain(ctx, family, "POSTROUTING", chain, f.owns))
@@ -146,10 +146,10 @@ func (n *Net) RemoveForeignHostPorts(ctx context.Context, f Foreign) error {
 	var errs []error
 	for _, family := range bothFamilies() {
 		errs = append(errs,
-			n.nft.removeForeignRules(ctx, foreignHostPortTable(family), []string{"hostports", "hostip_hostports", "masquerading"}, func(r *foreignRule) bool {
+			removeForeignRules(ctx, n.nft, foreignHostPortTable(family), []string{"hostports", "hostip_hostports", "masquerading"}, func(r *foreignRule) bool {
 				return r.comment == f.ContainerID && f.owns(r.target())
 			}),
-			n.nft.removeForeignChain(ctx, iptablesTable(family, "nat"), hostPortChain, chain, func(*foreignRule) bool {
+			removeForeignChain(ctx, n.nft, iptablesTable(family, "nat"), hostPortChain, chain, func(*foreignRule) bool {
 				return !f.Shares
 			}),
 			n.removeForeignLegacyChain(ctx, family, hostPortChain, chain, func(netip.Addr) bool { return !f.Shares }))
@@ -166,7 +166,7 @@ func (n *Net) HasForeignForward(ctx context.Context) (bool, error) {
 	}) {
 		return true, nil
 	}
-	tables, err := n.nft.tables(ctx, unix.NFPROTO_UNSPEC)
+	tables, err := n.nft.Tables(ctx, unix.NFPROTO_UNSPEC)
 	if isWithoutNFT(err) {
 		return false, nil
 	}
@@ -175,7 +175,7 @@ func (n *Net) HasForeignForward(ctx context.Context) (bool, error) {
 		for _, family := range bothFamilies() {
 			for _, chain := range []string{forwardChain, firewalldChain} {
 				if err == nil && !there {
-					there, err = n.nft.hasChain(ctx, iptablesTable(family, "filter"), chain)
+					there, err = n.nft.HasChain(ctx, iptablesTable(family, "filter"), chain)
 				}
 			}
 		}
@@ -192,7 +192,7 @@ func (n *Net) RemoveForeignForward(ctx context.Context, addresses []netip.Addr) 
 	}
 	var errs []error
 	for _, family := range bothFamilies() {
-		errs = append(errs, n.nft.removeForeignRules(ctx, iptablesTable(family, "filter"), []string{forwardChain}, func(r *foreignRule) bool {
+		errs = append(errs, removeForeignRules(ctx, n.nft, iptablesTable(family, "filter"), []string{forwardChain}, func(r *foreignRule) bool {
 			return slices.ContainsFunc(addresses, r.forwards)
 		}), n.removeForeignLegacyForward(ctx, family, addresses))
 	}
@@ -200,11 +200,11 @@ func (n *Net) RemoveForeignForward(ctx context.Context, addresses []netip.Addr) 
 }
 
 // removeForeignRules deletes the rules of some chains of a table that are chosen.
-func (c *nft) removeForeignRules(ctx context.Context, t nftTable, chains []string, chosen func(*foreignRule) bool) error {
+func removeForeignRules(ctx context.Context, c *nft.Client, t nft.Table, chains []string, chosen func(*foreignRule) bool) error {
 	removed := false
-	err := c.removeForeign(ctx, t, func() ([]nlconn.Message, error) {
+	err := removeForeign(ctx, c, t, func() ([]nlconn.Message, error) {
 		var msgs []nlconn.Message
-		rules, err := c.foreignRules(ctx, t, chains...)
+		rules, err := foreignRules(ctx, c, t, chains...)
 		for i := range rules {
 			if err == nil && chosen(&rules[i]) {
 				var m nlconn.Message
@@ -215,38 +215,42 @@ func (c *nft) removeForeignRules(ctx context.Context, t nftTable, chains []strin
 		removed = removed || len(msgs) > 0
 		return msgs, err
 	})
-	if err != nil || !removed || !strings.HasPrefix(t.name, "cni_") {
+	if err != nil || !removed || !strings.HasPrefix(t.Name, "cni_") {
 		return err
 	}
-	return c.removeForeignTable(ctx, t, chains)
+	return removeForeignTable(ctx, c, t, chains)
 }
 
 // removeForeignTable deletes a table of the reference's own when none of its
 // chains for attachments has a rule any more. An ADD of the reference makes all
 // of it again, in one transaction, and this one does nothing if that came between.
-func (c *nft) removeForeignTable(ctx context.Context, t nftTable, chains []string) error {
-	generation, err := c.conn.generation(ctx)
+func removeForeignTable(ctx context.Context, c *nft.Client, t nft.Table, chains []string) error {
+	conn, err := c.Conn()
 	if err != nil {
 		return err
 	}
-	rules, err := c.foreignRules(ctx, t, chains...)
+	generation, err := conn.Generation(ctx)
+	if err != nil {
+		return err
+	}
+	rules, err := foreignRules(ctx, c, t, chains...)
 	if err != nil || len(rules) > 0 {
 		return err
 	}
-	_, err = c.removeUnchanged(ctx, t, generation)
+	_, err = c.RemoveUnchanged(ctx, t, generation)
 	return nlconn.Explain(err, fmt.Sprintf("remove nftables table %s", t))
 }
 
 // removeForeignChain deletes the rules of an entry chain that lead to a
 // container's chain and are chosen, and with the last of them the chain.
-func (c *nft) removeForeignChain(ctx context.Context, t nftTable, entry, chain string, chosen func(*foreignRule) bool) error {
+func removeForeignChain(ctx context.Context, c *nft.Client, t nft.Table, entry, chain string, chosen func(*foreignRule) bool) error {
 	from := []string{entry}
-	return c.removeForeign(ctx, t, func() ([]nlconn.Message, error) {
-		there, err := c.hasChain(ctx, t, chain)
+	return removeForeign(ctx, c, t, func() ([]nlconn.Message, error) {
+		there, err := c.HasChain(ctx, t, chain)
 		if err != nil || !there {
 			return nil, err
 		}
-		rules, err := c.foreignRules(ctx, t, from...)
+		rules, err := foreignRules(ctx, c, t, from...)
 		if err != nil {
 			return nil, err
 		}
@@ -271,54 +275,29 @@ func (c *nft) removeForeignChain(ctx context.Context, t nftTable, entry, chain s
 		if left {
 			return msgs, nil
 		}
-		m, err := t.deleteChain(chain)
+		m, err := t.DeleteChain(chain)
 		return append(msgs, m), err
 	})
 }
 
 // removeForeign commits what plan lists, again where something changed
 // meanwhile.
-func (c *nft) removeForeign(ctx context.Context, t nftTable, plan func() ([]nlconn.Message, error)) error {
-	for range nftTries {
+func removeForeign(ctx context.Context, c *nft.Client, t nft.Table, plan func() ([]nlconn.Message, error)) error {
+	conn, err := c.Conn()
+	if err != nil {
+		return err
+	}
+	for range nft.Tries {
 		msgs, err := plan()
 		if isWithoutNFT(err) {
 			return nil
 		}
 		if err == nil && len(msgs) > 0 {
-			err = c.conn.commit(ctx, 0, msgs...)
+			err = conn.Commit(ctx, 0, msgs...)
 		}
 		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) {
 			return nlconn.Explain(err, fmt.Sprintf("remove rules of other plugins from nftables table %s", t))
 		}
 	}
 	return fmt.Errorf("remove rules of other plugins from nftables table %s: %w: it is being changed", t, ErrBusy)
-}
-
-// hasChain tells whether a table has a chain.
-func (c *nft) hasChain(ctx context.Context, t nftTable, chain string) (bool, error) {
-	conn, err := c.open()
-	if err != nil {
-		return false, err
-	}
-	m, err := message(unix.NFT_MSG_GETCHAIN, 0, t.family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_CHAIN_TABLE, t.name)
-		ae.String(unix.NFTA_CHAIN_NAME, chain)
-		return nil
-	})
-	if err != nil {
-		return false, err
-	}
-	err = conn.query(ctx, m, func([]byte) {})
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-func (t nftTable) deleteChain(chain string) (nlconn.Message, error) {
-	return message(unix.NFT_MSG_DELCHAIN, 0, t.family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_CHAIN_TABLE, t.name)
-		ae.String(unix.NFTA_CHAIN_NAME, chain)
-		return nil
-	})
 }

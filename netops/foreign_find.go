@@ -17,14 +17,14 @@ import (
 // MissingForeignMasquerade lists those of the attachment's addresses that no
 // rule of the reference's bridge or ptp masquerades.
 func (n *Net) MissingForeignMasquerade(ctx context.Context, f Foreign) ([]netip.Addr, error) {
-	rules, err := n.nft.foreignRules(ctx, foreignMasqueradeTable(), "masq_checks")
+	rules, err := foreignRules(ctx, n.nft, foreignMasqueradeTable(), "masq_checks")
 	if err != nil {
 		return nil, nlconn.Explain(err, "read rules of other plugins")
 	}
 	rules = slices.DeleteFunc(rules, func(r foreignRule) bool { return !strings.HasPrefix(r.comment, f.masqueradeComment()) })
 	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
 	for _, family := range bothFamilies() {
-		jumps, err := n.nft.foreignRules(ctx, iptablesTable(family, "nat"), "POSTROUTING")
+		jumps, err := foreignRules(ctx, n.nft, iptablesTable(family, "nat"), "POSTROUTING")
 		if err != nil {
 			return nil, nlconn.Explain(err, "read rules of other plugins")
 		}
@@ -46,7 +46,7 @@ func (n *Net) ForeignHostPorts(ctx context.Context, f Foreign, is6 bool) (int, e
 	if is6 {
 		family = unix.NFPROTO_IPV6
 	}
-	rules, err := n.nft.foreignRules(ctx, foreignHostPortTable(family), "hostports", "hostip_hostports")
+	rules, err := foreignRules(ctx, n.nft, foreignHostPortTable(family), "hostports", "hostip_hostports")
 	if err != nil {
 		return 0, nlconn.Explain(err, "read rules of other plugins")
 	}
@@ -56,7 +56,7 @@ func (n *Net) ForeignHostPorts(ctx context.Context, f Foreign, is6 bool) (int, e
 			ports++
 		}
 	}
-	rules, err = n.nft.foreignRules(ctx, iptablesTable(family, "nat"), iptablesChain(hostPortPrefix, f.Network, f.ContainerID))
+	rules, err = foreignRules(ctx, n.nft, iptablesTable(family, "nat"), iptablesChain(hostPortPrefix, f.Network, f.ContainerID))
 	if err != nil {
 		return 0, nlconn.Explain(err, "read rules of other plugins")
 	}
@@ -73,7 +73,7 @@ func (n *Net) ForeignHostPorts(ctx context.Context, f Foreign, is6 bool) (int, e
 func (n *Net) MissingForeignForward(ctx context.Context, addresses []netip.Addr) ([]netip.Addr, error) {
 	var rules []foreignRule
 	for _, family := range bothFamilies() {
-		some, err := n.nft.foreignRules(ctx, iptablesTable(family, "filter"), forwardChain)
+		some, err := foreignRules(ctx, n.nft, iptablesTable(family, "filter"), forwardChain)
 		if err != nil {
 			return nil, nlconn.Explain(err, "read rules of other plugins")
 		}
@@ -101,7 +101,7 @@ func (n *Net) CollectForeignMasquerade(ctx context.Context, network string, vali
 		return slices.ContainsFunc(valid, func(f Foreign) bool { return strings.HasPrefix(r.comment, f.masqueradeComment()) })
 	}
 	return errors.Join(
-		n.nft.removeForeignRules(ctx, foreignMasqueradeTable(), []string{"masq_checks"}, func(r *foreignRule) bool {
+		removeForeignRules(ctx, n.nft, foreignMasqueradeTable(), []string{"masq_checks"}, func(r *foreignRule) bool {
 			return strings.HasPrefix(r.comment, masqueradeNetwork(network)) && !isValid(r)
 		}),
 		n.collectChains(ctx, "POSTROUTING", masqueradePrefix, network, valid),
@@ -123,7 +123,7 @@ func (n *Net) collectChains(ctx context.Context, entry, prefix, network string, 
 	for _, family := range bothFamilies() {
 		t := iptablesTable(family, "nat")
 		errs = append(errs, n.collectLegacyChains(ctx, family, entry, prefix, network, valid))
-		rules, err := n.nft.foreignRules(ctx, t, entry)
+		rules, err := foreignRules(ctx, n.nft, t, entry)
 		if err != nil {
 			errs = append(errs, nlconn.Explain(err, fmt.Sprintf("read rules of other plugins in nftables table %s", t)))
 			continue
@@ -134,7 +134,7 @@ func (n *Net) collectChains(ctx context.Context, entry, prefix, network string, 
 				continue
 			}
 			if !isValidContainer(valid, id) {
-				errs = append(errs, n.nft.removeForeignChain(ctx, t, entry, rules[i].jump, func(*foreignRule) bool { return true }))
+				errs = append(errs, removeForeignChain(ctx, n.nft, t, entry, rules[i].jump, func(*foreignRule) bool { return true }))
 			}
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 // What the reference plugins made with iptables-legacy, where that is what
@@ -22,7 +24,7 @@ func (n *Net) removeForeignLegacy(ctx context.Context, family byte, table string
 	}
 	t := &legacyFilter{family: family, run: n.iptables}
 	var last error
-	for range nftTries {
+	for range nft.Tries {
 		listing, err := n.iptables(ctx, t.program(), []string{"-w", "-t", table, "-S"}, "")
 		if errors.Is(err, exec.ErrNotFound) {
 			return nil

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
@@ -37,11 +37,11 @@ func (n *Net) ForeignPorts(ctx context.Context, is6 bool, wanted func(proto stri
 	if is6 {
 		f.family = unix.NFPROTO_IPV6
 	}
-	tables, err := n.nft.tables(ctx, f.family)
+	tables, err := n.nft.Tables(ctx, f.family)
 	if isWithoutNFT(err) {
 		err = nil
 	}
-	if err == nil && slices.Contains(tables, foreignHostPortTable(f.family).name) {
+	if err == nil && slices.Contains(tables, foreignHostPortTable(f.family).Name) {
 		err = f.native(ctx, n.nft)
 	}
 	if err == nil && slices.Contains(tables, "nat") {
@@ -80,9 +80,9 @@ func (f *foreignPorts) anyWanted(proto string, ports []portRange) bool {
 }
 
 // native reads the rules of the nftables backend.
-func (f *foreignPorts) native(ctx context.Context, c *nft) error {
+func (f *foreignPorts) native(ctx context.Context, c *nft.Client) error {
 	t := foreignHostPortTable(f.family)
-	rules, err := c.foreignRules(ctx, t, "hostports", "hostip_hostports")
+	rules, err := foreignRules(ctx, c, t, "hostports", "hostip_hostports")
 	for i := range rules {
 		r := &rules[i]
 		f.take(protocolName(r.proto), r.ports, ForeignPort{
@@ -94,9 +94,9 @@ func (f *foreignPorts) native(ctx context.Context, c *nft) error {
 
 // iptables reads those of the iptables backend: what leads to a container's chain
 // tells whose it is and the ports, and the chain the node's addresses.
-func (f *foreignPorts) iptables(ctx context.Context, c *nft) error {
+func (f *foreignPorts) iptables(ctx context.Context, c *nft.Client) error {
 	t := iptablesTable(f.family, "nat")
-	entries, err := c.foreignRules(ctx, t, hostPortChain)
+	entries, err := foreignRules(ctx, c, t, hostPortChain)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (f *foreignPorts) iptables(ctx context.Context, c *nft) error {
 			continue
 		}
 		read[e.jump] = true
-		rules, err := c.foreignRules(ctx, t, e.jump)
+		rules, err := foreignRules(ctx, c, t, e.jump)
 		if err != nil {
 			return err
 		}
@@ -173,7 +173,7 @@ func single(p netip.Prefix) netip.Addr {
 func protocolName(proto byte) string {
 	switch proto {
 	case unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP:
-		return protoText(proto)
+		return nft.ProtocolName(proto)
 	}
 	return ""
 }
@@ -220,24 +220,4 @@ func matchedPorts(name string, info []byte) []portRange {
 		return nil
 	}
 	return []portRange{{at(offset), at(offset + 2)}}
-}
-
-// tables names the namespace's nftables tables of a family.
-func (c *nft) tables(ctx context.Context, family byte) ([]string, error) {
-	conn, err := c.open()
-	if err != nil {
-		return nil, err
-	}
-	m := request(unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, family)
-	var names []string
-	var damaged error
-	err = conn.dump(ctx, m, func() { names, damaged = nil, nil }, func(attrs []byte) {
-		damaged = errors.Join(damaged, eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-			if ad.Type() == unix.NFTA_TABLE_NAME {
-				names = append(names, nlconn.UntilNUL(ad.Bytes()))
-			}
-			return nil
-		}))
-	})
-	return names, errors.Join(err, damaged)
 }

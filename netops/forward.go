@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 // The chains of iptables' filter table that forwarded packets go through. The
@@ -56,7 +58,7 @@ func (f *Forward) validate() error {
 		return fmt.Errorf("forward %q: %w: it is no network", f.Net, ErrInvalid)
 	}
 	if f.Link != "" {
-		if _, _, err := encodeIfPattern(f.Link); err != nil {
+		if _, _, err := nft.EncodeIfPattern(f.Link); err != nil {
 			return fmt.Errorf("forward: %w: %w", ErrInvalid, err)
 		}
 	}
@@ -98,7 +100,7 @@ func (f *Forward) comment(what string) string {
 	if f.Link != "" {
 		text += " " + f.Link
 	}
-	return text + ": " + cleanLabel(f.Label)
+	return text + ": " + nft.CleanLabel(f.Label)
 }
 
 // is tells whether a comment is the one of f's rule of that comment.
@@ -277,5 +279,5 @@ func (n *Net) filterTable(f *Forward) filterTable {
 	if f.Legacy {
 		return &legacyFilter{family: f.family(), run: n.iptables}
 	}
-	return &nftFilter{nft: n.nft, table: nftTable{f.family(), "filter"}}
+	return &nftFilter{nft: n.nft, table: nft.Table{f.family(), "filter"}}
 }

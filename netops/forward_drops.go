@@ -8,6 +8,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
@@ -15,7 +16,7 @@ import (
 // ("inet filter forward"), but for iptables' own: only their owner can have them
 // let a packet pass.
 func (n *Net) ForwardDrops(ctx context.Context) ([]string, error) {
-	conn, err := n.nft.open()
+	conn, err := n.nft.Conn()
 	if err != nil {
 		return nil, err
 	}
@@ -23,13 +24,13 @@ func (n *Net) ForwardDrops(ctx context.Context) ([]string, error) {
 	for _, family := range []byte{unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
 		others := len(names)
 		var damaged error
-		m := request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family)
-		err := conn.dump(ctx, m, func() { names, damaged = names[:others], nil }, func(attrs []byte) {
+		m := nft.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family)
+		err := conn.List(ctx, m, func() { names, damaged = names[:others], nil }, func(attrs []byte) {
 			c, err := decodeBaseChain(attrs)
 			damaged = errors.Join(damaged, err)
 			isIPTables := family != unix.NFPROTO_INET && c.table == "filter" && c.name == hookChain
 			if c.drops && c.hook == unix.NF_INET_FORWARD && !isIPTables {
-				names = append(names, nftTable{family, nlconn.Printable(c.table)}.String()+" "+nlconn.Printable(c.name))
+				names = append(names, nft.Table{family, nlconn.Printable(c.table)}.String()+" "+nlconn.Printable(c.name))
 			}
 		})
 		if err = errors.Join(err, damaged); err != nil {
@@ -50,16 +51,16 @@ type baseChain struct {
 // decodeBaseChain reads one NFT_MSG_NEWCHAIN's attributes.
 func decodeBaseChain(attrs []byte) (baseChain, error) {
 	c := baseChain{hook: -1}
-	err := eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
 		switch ad.Type() {
 		case unix.NFTA_CHAIN_TABLE:
 			c.table = ad.String()
 		case unix.NFTA_CHAIN_NAME:
 			c.name = ad.String()
 		case unix.NFTA_CHAIN_POLICY:
-			c.drops = ad.Uint32() == nfDrop
+			c.drops = ad.Uint32() == nft.VerdictDrop
 		case unix.NFTA_CHAIN_HOOK:
-			return eachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error {
+			return nft.EachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error {
 				if ad.Type() == unix.NFTA_HOOK_HOOKNUM {
 					c.hook = int(ad.Uint32())
 				}

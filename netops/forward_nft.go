@@ -14,6 +14,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
@@ -27,18 +28,18 @@ const nftaTargetName = 1
 // of a form that iptables reads: one rule that it cannot print makes it refuse
 // the whole table.
 type nftFilter struct {
-	nft   *nft
-	table nftTable
+	nft   *nft.Client
+	table nft.Table
 }
 
 func (t *nftFilter) read(ctx context.Context, admin string) (*filterState, error) {
-	conn, err := t.nft.open()
+	conn, err := t.nft.Conn()
 	if err != nil {
 		return nil, err
 	}
 	// What changes after this is refused by a commit that names it.
 	st := &filterState{chains: map[string]*filterChain{}}
-	if st.generation, err = conn.generation(ctx); err != nil {
+	if st.generation, err = conn.Generation(ctx); err != nil {
 		return nil, t.describe(err)
 	}
 	return st, t.describe(t.readChains(ctx, st, hookChain, cniChain, admin))
@@ -70,10 +71,14 @@ func (t *nftFilter) readChain(ctx context.Context, name string) (*filterChain, e
 	}
 	c := &filterChain{}
 	var damaged error
-	err = t.nft.conn.query(ctx, m, func(attrs []byte) {
-		damaged = eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+	conn, err := t.nft.Conn()
+	if err != nil {
+		return nil, err
+	}
+	err = conn.Get(ctx, m, func(attrs []byte) {
+		damaged = nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
 			if ad.Type() == unix.NFTA_CHAIN_POLICY {
-				c.drops = ad.Uint32() == nfDrop
+				c.drops = ad.Uint32() == nft.VerdictDrop
 			}
 			return nil
 		})
@@ -92,7 +97,11 @@ func (t *nftFilter) readRules(ctx context.Context, chain string) ([]*heldRule, e
 	}
 	var rules []*heldRule
 	var damaged error
-	err = t.nft.conn.dump(ctx, m, func() { rules, damaged = nil, nil }, func(attrs []byte) {
+	conn, err := t.nft.Conn()
+	if err != nil {
+		return nil, err
+	}
+	err = conn.List(ctx, m, func() { rules, damaged = nil, nil }, func(attrs []byte) {
 		h, err := decodeRule(attrs)
 		rules, damaged = append(rules, h), errors.Join(damaged, err)
 	})
@@ -105,14 +114,14 @@ func (t *nftFilter) readRules(ctx context.Context, chain string) ([]*heldRule, e
 // decodeRule reads one NFT_MSG_NEWRULE's attributes.
 func decodeRule(attrs []byte) (*heldRule, error) {
 	h := &heldRule{matchesAll: true}
-	err := eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
 		switch ad.Type() {
 		case unix.NFTA_RULE_HANDLE:
 			h.handle = ad.Uint64()
 		case unix.NFTA_RULE_USERDATA:
-			h.comment = labelOf(ad.Bytes())
+			h.comment = nft.LabelOf(ad.Bytes())
 		case unix.NFTA_RULE_EXPRESSIONS:
-			return eachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error { return h.decodeExpr(ad.Bytes()) })
+			return nft.EachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error { return h.decodeExpr(ad.Bytes()) })
 		}
 		return nil
 	})
@@ -124,7 +133,7 @@ func decodeRule(attrs []byte) (*heldRule, error) {
 func (h *heldRule) decodeExpr(attrs []byte) error {
 	var name string
 	var data []byte
-	err := eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
 		switch ad.Type() {
 		case unix.NFTA_EXPR_NAME:
 			name = ad.String()
@@ -142,7 +151,7 @@ func (h *heldRule) decodeExpr(attrs []byte) error {
 	case "immediate":
 		return h.decodeImmediate(data)
 	case "target":
-		return eachAttr(data, func(ad *netlink.AttributeDecoder) error {
+		return nft.EachAttr(data, func(ad *netlink.AttributeDecoder) error {
 			if ad.Type() == nftaTargetName {
 				h.target = ad.String()
 			}
@@ -159,12 +168,12 @@ func (h *heldRule) decodeExpr(attrs []byte) error {
 }
 
 func (h *heldRule) decodeImmediate(data []byte) error {
-	return eachAttr(data, func(ad *netlink.AttributeDecoder) error {
+	return nft.EachAttr(data, func(ad *netlink.AttributeDecoder) error {
 		if ad.Type() != unix.NFTA_IMMEDIATE_DATA {
 			return nil
 		}
-		verdict, err := decodeData(ad.Bytes())
-		word, chain, _ := strings.Cut(decodeVerdict(verdict), " ")
+		verdict, err := nft.DecodeData(ad.Bytes())
+		word, chain, _ := strings.Cut(nft.VerdictText(verdict), " ")
 		if h.target = strings.ToUpper(word); chain != "" {
 			h.target = chain
 		}
@@ -176,7 +185,7 @@ func (h *heldRule) decodeImmediate(data []byte) error {
 func (h *heldRule) decodeMatch(data []byte) error {
 	var name string
 	var info []byte
-	err := eachAttr(data, func(ad *netlink.AttributeDecoder) error {
+	err := nft.EachAttr(data, func(ad *netlink.AttributeDecoder) error {
 		switch ad.Type() {
 		case unix.NFTA_MATCH_NAME:
 			name = ad.String()
@@ -194,7 +203,7 @@ func (h *heldRule) decodeMatch(data []byte) error {
 }
 
 func (t *nftFilter) commit(ctx context.Context, st *filterState, ops []filterOp) (bool, error) {
-	table, err := t.table.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
+	table, err := t.table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	if err != nil {
 		return false, err
 	}
@@ -209,7 +218,11 @@ func (t *nftFilter) commit(ctx context.Context, st *filterState, ops []filterOp)
 		}
 		msgs = append(msgs, m)
 	}
-	err = t.nft.conn.commit(ctx, st.generation, msgs...)
+	conn, err := t.nft.Conn()
+	if err != nil {
+		return false, err
+	}
+	err = conn.Commit(ctx, st.generation, msgs...)
 	switch {
 	case errors.Is(err, unix.ERESTART):
 		return false, nil
@@ -223,8 +236,8 @@ func (t *nftFilter) opMessage(op filterOp) (nlconn.Message, error) {
 	switch op.kind {
 	case makeChain:
 		if op.chain == hookChain {
-			base := nftChain{name: op.chain, kind: "filter", hook: unix.NF_INET_FORWARD, priority: priorityFilter}
-			return base.message(t.table)
+			base := nft.Chain{Name: op.chain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: nft.PriorityFilter}
+			return base.Message(t.table)
 		}
 		return t.chainMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, op.chain)
 	case deleteChain:
@@ -242,7 +255,7 @@ func (t *nftFilter) opMessage(op filterOp) (nlconn.Message, error) {
 	return t.ruleMessage(unix.NFT_MSG_NEWRULE, flags, op.chain, func(ae *netlink.AttributeEncoder) error {
 		ae.Nested(unix.NFTA_RULE_EXPRESSIONS, func(ae *netlink.AttributeEncoder) error {
 			for _, e := range op.rule.exprs() {
-				b, err := expr.Marshal(t.table.family, e)
+				b, err := expr.Marshal(t.table.Family, e)
 				if err != nil {
 					return err
 				}
@@ -250,22 +263,22 @@ func (t *nftFilter) opMessage(op filterOp) (nlconn.Message, error) {
 			}
 			return nil
 		})
-		ae.Bytes(unix.NFTA_RULE_USERDATA, labelUserData(op.rule.comment))
+		ae.Bytes(unix.NFTA_RULE_USERDATA, nft.LabelUserData(op.rule.comment))
 		return nil
 	})
 }
 
 func (t *nftFilter) chainMessage(kind, flags uint16, name string) (nlconn.Message, error) {
-	return message(kind, flags, t.table.family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_CHAIN_TABLE, t.table.name)
+	return nft.NewMessage(kind, flags, t.table.Family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_CHAIN_TABLE, t.table.Name)
 		ae.String(unix.NFTA_CHAIN_NAME, name)
 		return nil
 	})
 }
 
 func (t *nftFilter) ruleMessage(kind, flags uint16, chain string, more func(*netlink.AttributeEncoder) error) (nlconn.Message, error) {
-	return message(kind, flags, t.table.family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_RULE_TABLE, t.table.name)
+	return nft.NewMessage(kind, flags, t.table.Family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_RULE_TABLE, t.table.Name)
 		ae.String(unix.NFTA_RULE_CHAIN, chain)
 		if more == nil {
 			return nil

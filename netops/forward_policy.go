@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
@@ -34,10 +35,10 @@ func (n *Net) ForwardPolicy(ctx context.Context, is6 bool) (ForwardPolicy, error
 	if is6 {
 		family = unix.NFPROTO_IPV6
 	}
-	if _, err := n.nft.open(); err != nil {
+	if _, err := n.nft.Conn(); err != nil {
 		return p, err
 	}
-	filter := &nftFilter{nft: n.nft, table: nftTable{family, "filter"}}
+	filter := &nftFilter{nft: n.nft, table: nft.Table{family, "filter"}}
 	forward, err := filter.readChain(ctx, hookChain)
 	if err == nil && forward != nil && !forward.drops {
 		forward.rules, err = filter.readRules(ctx, hookChain)
@@ -65,7 +66,7 @@ const (
 
 // hasFirewalld looks for the chains of firewalld's two backends.
 func (t *nftFilter) hasFirewalld(ctx context.Context, forward *filterChain) (bool, error) {
-	own := &nftFilter{nft: t.nft, table: nftTable{unix.NFPROTO_INET, firewalldTable}}
+	own := &nftFilter{nft: t.nft, table: nft.Table{unix.NFPROTO_INET, firewalldTable}}
 	c, err := own.readChain(ctx, "filter_FORWARD")
 	if err != nil {
 		return false, own.describe(err)
@@ -179,7 +180,7 @@ func policyDrops(family byte, entries []byte, offset uint32) (bool, error) {
 	if verdict+4 > uint64(len(entries)) {
 		return false, fmt.Errorf("%w: no verdict at %d of %d bytes", nlconn.ErrDamaged, verdict, len(entries))
 	}
-	return int32(binary.NativeEndian.Uint32(entries[verdict:])) == -nfDrop-1, nil
+	return int32(binary.NativeEndian.Uint32(entries[verdict:])) == -nft.VerdictDrop-1, nil
 }
 
 // getsockopt fills b with an option's value, given what is in b already.

@@ -6,6 +6,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 // tidy removes the administrator's chain if nothing is in it and nobody else
@@ -32,11 +34,15 @@ func (t *nftFilter) tidy(ctx context.Context, admin string) error {
 	if err != nil || len(chains) != 1 {
 		return err
 	}
-	m, err := t.table.message(unix.NFT_MSG_DELTABLE, 0)
+	m, err := t.table.Message(unix.NFT_MSG_DELTABLE, 0)
 	if err != nil {
 		return err
 	}
-	err = t.nft.conn.commit(ctx, st.generation, m)
+	conn, err := t.nft.Conn()
+	if err != nil {
+		return err
+	}
+	err = conn.Commit(ctx, st.generation, m)
 	if errors.Is(err, unix.ERESTART) || errors.Is(err, unix.ENOENT) {
 		return nil // somebody works on it: it is theirs
 	}
@@ -45,8 +51,8 @@ func (t *nftFilter) tidy(ctx context.Context, admin string) error {
 
 // chainNames lists the table's chains.
 func (t *nftFilter) chainNames(ctx context.Context) ([]string, error) {
-	m, err := message(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, t.table.family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_CHAIN_TABLE, t.table.name)
+	m, err := nft.NewMessage(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, t.table.Family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_CHAIN_TABLE, t.table.Name)
 		return nil
 	})
 	if err != nil {
@@ -54,9 +60,13 @@ func (t *nftFilter) chainNames(ctx context.Context) ([]string, error) {
 	}
 	var names []string
 	var damaged error
-	err = t.nft.conn.dump(ctx, m, func() { names, damaged = nil, nil }, func(attrs []byte) {
+	conn, err := t.nft.Conn()
+	if err != nil {
+		return nil, err
+	}
+	err = conn.List(ctx, m, func() { names, damaged = nil, nil }, func(attrs []byte) {
 		var table, chain string
-		damaged = errors.Join(damaged, eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+		damaged = errors.Join(damaged, nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
 			switch ad.Type() {
 			case unix.NFTA_CHAIN_TABLE:
 				table = ad.String()
@@ -65,7 +75,7 @@ func (t *nftFilter) chainNames(ctx context.Context) ([]string, error) {
 			}
 			return nil
 		}))
-		if table == t.table.name { // a kernel before 6.3 lists other tables' too
+		if table == t.table.Name { // a kernel before 6.3 lists other tables' too
 			names = append(names, chain)
 		}
 	})

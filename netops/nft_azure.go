@@ -5,6 +5,8 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 const (
@@ -59,47 +61,47 @@ const (
 //
 // The bridge family of 6.1 and later has maps, yet no name of the bridge where the
 // kernel lacks nft_meta_bridge, hence keys are ports.
-func macNATFeature() nftFeature {
+func macNATFeature() nft.Feature {
 	table := bridgeTable()
-	to := []field{etherAddr}
-	uplinks := &nftSet{table: table, name: "macnat_uplinks", key: []field{ifName}, data: to}
-	pods4 := &nftSet{table: table, name: "macnat_pods4", key: []field{ifName, ip4Addr}, data: to}
-	pods6 := &nftSet{table: table, name: "macnat_pods6", key: []field{ifName, ip6Addr}, data: to}
-	tunnel := &nftSet{table: table, name: "macnat_tunnel", key: []field{ifName}, data: to}
-	host4 := &nftSet{table: table, name: "macnat_host4", key: []field{ifPattern, ip4Addr}, data: to}
-	return nftFeature{
-		table: table,
-		sets:  []*nftSet{uplinks, pods4, pods6, tunnel, host4},
-		chains: func() []nftChain {
-			return []nftChain{
+	to := []nft.Field{nft.EtherAddr}
+	uplinks := &nft.Set{Table: table, Name: "macnat_uplinks", Key: []nft.Field{nft.IfName}, Data: to}
+	pods4 := &nft.Set{Table: table, Name: "macnat_pods4", Key: []nft.Field{nft.IfName, nft.IP4Addr}, Data: to}
+	pods6 := &nft.Set{Table: table, Name: "macnat_pods6", Key: []nft.Field{nft.IfName, nft.IP6Addr}, Data: to}
+	tunnel := &nft.Set{Table: table, Name: "macnat_tunnel", Key: []nft.Field{nft.IfName}, Data: to}
+	host4 := &nft.Set{Table: table, Name: "macnat_host4", Key: []nft.Field{nft.IfPattern, nft.IP4Addr}, Data: to}
+	return nft.Feature{
+		Table: table,
+		Sets:  []*nft.Set{uplinks, pods4, pods6, tunnel, host4},
+		Chains: func() []nft.Chain {
+			return []nft.Chain{
 				{
-					name: "macnat_prerouting", kind: "filter", hook: bridgePrerouting, priority: priorityBridgeFirst,
-					rules: []nftRule{
-						rule(etherType(unix.ETH_P_IP), inputLink(), frameDestination4(), fromMap(host4), setDestinationMAC(), toHostItself(), returns()),
-						rule(etherType(unix.ETH_P_IP), inputLink(), frameDestination4(), fromMap(pods4), setDestinationMAC()),
-						rule(etherType(unix.ETH_P_IPV6), inputLink(), frameDestination6(), fromMap(pods6), setDestinationMAC()),
-						rule(arp(arpReply), inputLink(), targetIP(), fromMap(pods4), setNetwork(arpTarget)),
-						rule(etherType(unix.ETH_P_ARP), inputLink(), targetIP(), fromMap(pods4), setDestinationMAC()),
-						rule(discovery(ndRouterSolicitation, ndRedirect), returns()),
-						rule(etherType(unix.ETH_P_IP), forReceivers(expr.CmpOpEq), inputLink(), fromMap(tunnel), setDestinationMAC()),
-						rule(etherType(unix.ETH_P_IPV6), forReceivers(expr.CmpOpEq), inputLink(), fromMap(tunnel), setDestinationMAC()),
+					Name: "macnat_prerouting", Kind: "filter", Hook: bridgePrerouting, Priority: priorityBridgeFirst,
+					Rules: []nft.Rule{
+						nft.NewRule(etherType(unix.ETH_P_IP), nft.InputLink(), frameDestination4(), fromMap(host4), setDestinationMAC(), toHostItself(), nft.Return()),
+						nft.NewRule(etherType(unix.ETH_P_IP), nft.InputLink(), frameDestination4(), fromMap(pods4), setDestinationMAC()),
+						nft.NewRule(etherType(unix.ETH_P_IPV6), nft.InputLink(), frameDestination6(), fromMap(pods6), setDestinationMAC()),
+						nft.NewRule(arp(arpReply), nft.InputLink(), targetIP(), fromMap(pods4), setNetwork(arpTarget)),
+						nft.NewRule(etherType(unix.ETH_P_ARP), nft.InputLink(), targetIP(), fromMap(pods4), setDestinationMAC()),
+						nft.NewRule(discovery(ndRouterSolicitation, ndRedirect), nft.Return()),
+						nft.NewRule(etherType(unix.ETH_P_IP), forReceivers(expr.CmpOpEq), nft.InputLink(), fromMap(tunnel), setDestinationMAC()),
+						nft.NewRule(etherType(unix.ETH_P_IPV6), forReceivers(expr.CmpOpEq), nft.InputLink(), fromMap(tunnel), setDestinationMAC()),
 					},
 				},
 				{
-					name: "macnat_forward", kind: "filter", hook: bridgeForward, priority: bridgeFilter,
-					rules: []nftRule{
-						rule(forReceivers(expr.CmpOpNeq), inputLink(), fromMap(uplinks), isSet(), outputLink(), fromMap(uplinks), isSet(), drops()),
+					Name: "macnat_forward", Kind: "filter", Hook: bridgeForward, Priority: bridgeFilter,
+					Rules: []nft.Rule{
+						nft.NewRule(forReceivers(expr.CmpOpNeq), nft.InputLink(), fromMap(uplinks), isSet(), nft.OutputLink(), fromMap(uplinks), isSet(), nft.Drop()),
 					},
 				},
 				{
-					name: "macnat_postrouting", kind: "filter", hook: bridgePostrouting, priority: priorityBridgeSource,
-					rules: []nftRule{
-						rule(arp(arpRequest), outputLink(), targetIP(), fromMap(pods4), isSet(), drops()),
-						rule(etherType(unix.ETH_P_ARP), outputLink(), fromMap(uplinks), setNetwork(arpSender)),
+					Name: "macnat_postrouting", Kind: "filter", Hook: bridgePostrouting, Priority: priorityBridgeSource,
+					Rules: []nft.Rule{
+						nft.NewRule(arp(arpRequest), nft.OutputLink(), targetIP(), fromMap(pods4), isSet(), nft.Drop()),
+						nft.NewRule(etherType(unix.ETH_P_ARP), nft.OutputLink(), fromMap(uplinks), setNetwork(arpSender)),
 						optionRule(uplinks, ndRouterSolicitation, 8, ndSourceOption),
 						optionRule(uplinks, ndNeighbourSolicitation, 24, ndSourceOption),
 						optionRule(uplinks, ndNeighbourAdvert, 24, ndTargetOption),
-						rule(outputLink(), fromMap(uplinks), setSourceMAC()),
+						nft.NewRule(nft.OutputLink(), fromMap(uplinks), setSourceMAC()),
 					},
 				},
 			}
@@ -109,122 +111,114 @@ func macNATFeature() nftFeature {
 
 // optionRule translates the sender's MAC in the first option of a message of
 // neighbour discovery, which begins at an offset.
-func optionRule(uplinks *nftSet, message byte, offset uint32, option byte) nftRule {
-	return rule(discovery(message, message), transportIs(offset, []byte{option, 1}),
-		outputLink(), fromMap(uplinks), setTransport(offset+2))
+func optionRule(uplinks *nft.Set, message byte, offset uint32, option byte) nft.Rule {
+	return nft.NewRule(discovery(message, message), transportIs(offset, []byte{option, 1}),
+		nft.OutputLink(), fromMap(uplinks), setTransport(offset+2))
 }
 
 // etherType is meta protocol: the bridge family has no other word for the layer above.
-func etherType(kind uint16) rulePart {
-	return func(b *ruleBuilder) {
-		b.exprs = append(b.exprs,
-			&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: b.next},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: b.next, Data: binary.BigEndian.AppendUint16(nil, kind)},
+func etherType(kind uint16) nft.Part {
+	return func(b *nft.Builder) {
+		b.Exprs = append(b.Exprs,
+			&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: b.Next},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: binary.BigEndian.AppendUint16(nil, kind)},
 		)
 	}
 }
 
 // frameDestination4 is ip daddr behind a match of the layer.
-func frameDestination4() rulePart { return load(expr.PayloadBaseNetworkHeader, 16, ip4Addr, 0) }
+func frameDestination4() nft.Part { return nft.Load(expr.PayloadBaseNetworkHeader, 16, nft.IP4Addr, 0) }
 
-func frameDestination6() rulePart { return load(expr.PayloadBaseNetworkHeader, 24, ip6Addr, 0) }
+func frameDestination6() nft.Part { return nft.Load(expr.PayloadBaseNetworkHeader, 24, nft.IP6Addr, 0) }
 
 // targetIP is arp daddr ip.
-func targetIP() rulePart { return load(expr.PayloadBaseNetworkHeader, arpTargetIP, ip4Addr, 0) }
+func targetIP() nft.Part { return nft.Load(expr.PayloadBaseNetworkHeader, arpTargetIP, nft.IP4Addr, 0) }
 
 // arp matches messages of one operation.
-func arp(operation byte) rulePart {
-	return func(b *ruleBuilder) {
+func arp(operation byte) nft.Part {
+	return func(b *nft.Builder) {
 		etherType(unix.ETH_P_ARP)(b)
-		b.match(expr.PayloadBaseNetworkHeader, arpOpOffset, []byte{0, operation})
+		b.Match(expr.PayloadBaseNetworkHeader, arpOpOffset, []byte{0, operation})
 	}
 }
 
 // discovery matches messages of neighbour discovery of a range of types.
-func discovery(first, last byte) rulePart {
-	return func(b *ruleBuilder) {
+func discovery(first, last byte) nft.Part {
+	return func(b *nft.Builder) {
 		etherType(unix.ETH_P_IPV6)(b)
-		b.exprs = append(b.exprs,
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: b.next},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: b.next, Data: []byte{unix.IPPROTO_ICMPV6}},
-			&expr.Payload{Base: expr.PayloadBaseTransportHeader, Len: 1, DestRegister: b.next},
-			&expr.Range{Op: expr.CmpOpEq, Register: b.next, FromData: []byte{first}, ToData: []byte{last}},
+		b.Exprs = append(b.Exprs,
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: b.Next},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: []byte{unix.IPPROTO_ICMPV6}},
+			&expr.Payload{Base: expr.PayloadBaseTransportHeader, Len: 1, DestRegister: b.Next},
+			&expr.Range{Op: expr.CmpOpEq, Register: b.Next, FromData: []byte{first}, ToData: []byte{last}},
 		)
 	}
 }
 
 // transportIs compares bytes behind the network's header.
-func transportIs(offset uint32, want []byte) rulePart {
-	return func(b *ruleBuilder) { b.match(expr.PayloadBaseTransportHeader, offset, want) }
+func transportIs(offset uint32, want []byte) nft.Part {
+	return func(b *nft.Builder) { b.Match(expr.PayloadBaseTransportHeader, offset, want) }
 }
 
 // forReceivers is for frames to one receiver, or with CmpOpNeq to many: broadcasts
 // and multicasts have the first bit of a MAC that is sent set (IEEE 802.3).
-func forReceivers(op expr.CmpOp) rulePart {
-	return func(b *ruleBuilder) {
-		b.exprs = append(b.exprs,
-			&expr.Payload{Base: expr.PayloadBaseLLHeader, Len: 1, DestRegister: b.next},
-			&expr.Bitwise{SourceRegister: b.next, DestRegister: b.next, Len: 1, Mask: []byte{1}, Xor: []byte{0}},
-			&expr.Cmp{Op: op, Register: b.next, Data: []byte{0}},
+func forReceivers(op expr.CmpOp) nft.Part {
+	return func(b *nft.Builder) {
+		b.Exprs = append(b.Exprs,
+			&expr.Payload{Base: expr.PayloadBaseLLHeader, Len: 1, DestRegister: b.Next},
+			&expr.Bitwise{SourceRegister: b.Next, DestRegister: b.Next, Len: 1, Mask: []byte{1}, Xor: []byte{0}},
+			&expr.Cmp{Op: op, Register: b.Next, Data: []byte{0}},
 		)
 	}
 }
 
-// match compares bytes of a packet.
-func (b *ruleBuilder) match(base expr.PayloadBase, offset uint32, want []byte) {
-	b.exprs = append(b.exprs,
-		&expr.Payload{Base: base, Offset: offset, Len: uint32(len(want)), DestRegister: b.next},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: b.next, Data: want},
-	)
-}
-
 // fromMap goes on with what a map has for what was loaded so far, if it has it.
-func fromMap(set *nftSet) rulePart {
-	return func(b *ruleBuilder) {
-		b.exprs = append(b.exprs, &expr.Lookup{
-			SourceRegister: firstRegister, DestRegister: firstRegister, IsDestRegSet: true, SetName: set.name,
+func fromMap(set *nft.Set) nft.Part {
+	return func(b *nft.Builder) {
+		b.Exprs = append(b.Exprs, &expr.Lookup{
+			SourceRegister: nft.FirstRegister, DestRegister: nft.FirstRegister, IsDestRegSet: true, SetName: set.Name,
 		})
-		b.next = firstRegister
+		b.Next = nft.FirstRegister
 	}
 }
 
 // isSet compares what was mapped with nothing, for nft to show the lookup.
-func isSet() rulePart {
-	return func(b *ruleBuilder) {
-		b.exprs = append(b.exprs, &expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: make([]byte, etherAddr.size())})
+func isSet() nft.Part {
+	return func(b *nft.Builder) {
+		b.Exprs = append(b.Exprs, &expr.Cmp{Op: expr.CmpOpNeq, Register: nft.FirstRegister, Data: make([]byte, nft.EtherAddr.Size())})
 	}
 }
 
 // setDestinationMAC is ether daddr set to what was mapped.
-func setDestinationMAC() rulePart { return setMAC(expr.PayloadBaseLLHeader, 0, expr.Payload{}) }
+func setDestinationMAC() nft.Part { return setMAC(expr.PayloadBaseLLHeader, 0, expr.Payload{}) }
 
 // setSourceMAC is ether saddr set.
-func setSourceMAC() rulePart { return setMAC(expr.PayloadBaseLLHeader, 6, expr.Payload{}) }
+func setSourceMAC() nft.Part { return setMAC(expr.PayloadBaseLLHeader, 6, expr.Payload{}) }
 
 // setNetwork sets a MAC of the network layer, which has no checksum over it.
-func setNetwork(offset uint32) rulePart {
+func setNetwork(offset uint32) nft.Part {
 	return setMAC(expr.PayloadBaseNetworkHeader, offset, expr.Payload{})
 }
 
 // setTransport sets a MAC of ICMPv6, whose checksum is at 2 (RFC 4443 §2.1).
-func setTransport(offset uint32) rulePart {
+func setTransport(offset uint32) nft.Part {
 	return setMAC(expr.PayloadBaseTransportHeader, offset, expr.Payload{CsumType: expr.CsumTypeInet, CsumOffset: 2})
 }
 
-func setMAC(base expr.PayloadBase, offset uint32, write expr.Payload) rulePart {
-	return func(b *ruleBuilder) {
-		write.OperationType, write.SourceRegister = expr.PayloadWrite, firstRegister
-		write.Base, write.Offset, write.Len = base, offset, uint32(etherAddr.size())
-		b.exprs = append(b.exprs, &write)
+func setMAC(base expr.PayloadBase, offset uint32, write expr.Payload) nft.Part {
+	return func(b *nft.Builder) {
+		write.OperationType, write.SourceRegister = expr.PayloadWrite, nft.FirstRegister
+		write.Base, write.Offset, write.Len = base, offset, uint32(nft.EtherAddr.Size())
+		b.Exprs = append(b.Exprs, &write)
 	}
 }
 
 // toHostItself is meta pkttype set host: else the node drops a frame that was for another.
-func toHostItself() rulePart {
-	return func(b *ruleBuilder) {
-		b.exprs = append(b.exprs,
-			&expr.Immediate{Register: firstRegister, Data: []byte{unix.PACKET_HOST}},
-			&expr.Meta{Key: expr.MetaKeyPKTTYPE, SourceRegister: true, Register: firstRegister},
+func toHostItself() nft.Part {
+	return func(b *nft.Builder) {
+		b.Exprs = append(b.Exprs,
+			&expr.Immediate{Register: nft.FirstRegister, Data: []byte{unix.PACKET_HOST}},
+			&expr.Meta{Key: expr.MetaKeyPKTTYPE, SourceRegister: true, Register: nft.FirstRegister},
 		)
 	}
 }

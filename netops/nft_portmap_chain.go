@@ -1,16 +1,16 @@
 package netops
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"strconv"
 	"strings"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 const (
@@ -84,7 +84,7 @@ func (c PortCondition) encode(v6 bool) (string, error) {
 		return address("daddr", c.Destination)
 	}
 	name, pattern := strings.CutSuffix(c.Input, "*")
-	if _, err := encodeIfName(name); err != nil || strings.ContainsFunc(name, notInWord) {
+	if _, err := nft.EncodeIfName(name); err != nil || strings.ContainsFunc(name, notInWord) {
 		return "", fmt.Errorf("input device %q: %w: use letters, digits, '-', '_' and '.'", c.Input, ErrInvalid)
 	}
 	text += "/iif/" + name
@@ -101,30 +101,30 @@ func notInWord(r rune) bool {
 
 // portMapChain is a chain of conditions or of a mark bit; ok is false for a
 // name of neither.
-func portMapChain(name string) (c nftChain, ok bool) {
+func portMapChain(name string) (c nft.Chain, ok bool) {
 	if bit, found := strings.CutPrefix(name, markChain); found {
 		n, err := strconv.Atoi(bit)
 		if err != nil || n < 0 || n > maxMarkBit || strconv.Itoa(n) != bit {
-			return nftChain{}, false
+			return nft.Chain{}, false
 		}
-		return nftChain{name: name, rules: []nftRule{rule(setMarkBit(n))}}, true
+		return nft.Chain{Name: name, Rules: []nft.Rule{nft.NewRule(nft.SetMarkBit(n))}}, true
 	}
 	rest, found := strings.CutPrefix(name, conditionChain)
 	if !found || rest == "" || rest[0] != '4' && rest[0] != '6' {
-		return nftChain{}, false
+		return nft.Chain{}, false
 	}
 	conditions, err := decodeConditions(rest[1:])
 	if err != nil {
-		return nftChain{}, false
+		return nft.Chain{}, false
 	}
-	var parts nftRule
+	var parts nft.Rule
 	for _, c := range conditions {
 		if _, err := c.encode(rest[0] == '6'); err != nil {
-			return nftChain{}, false
+			return nft.Chain{}, false
 		}
 		parts = append(parts, c.part())
 	}
-	return nftChain{name: name, rules: []nftRule{append(parts, leadsTo(portMapTranslate))}}, true
+	return nft.Chain{Name: name, Rules: []nft.Rule{append(parts, nft.Goto(portMapTranslate))}}, true
 }
 
 var errNoCondition = errors.New("no condition")
@@ -173,60 +173,26 @@ func decodeConditions(text string) ([]PortCondition, error) {
 }
 
 // part is the condition in a rule.
-func (c PortCondition) part() rulePart {
+func (c PortCondition) part() nft.Part {
 	op := expr.CmpOpEq
 	if c.Not {
 		op = expr.CmpOpNeq
 	}
 	switch {
 	case c.Source.IsValid():
-		return within(c.Source.String(), source4, source6, op)
+		return nft.Within(c.Source.String(), nft.Source4, nft.Source6, op)
 	case c.Destination.IsValid():
-		return within(c.Destination.String(), destination4, destination6, op)
+		return nft.Within(c.Destination.String(), nft.Destination4, nft.Destination6, op)
 	}
-	return func(b *ruleBuilder) {
+	return func(b *nft.Builder) {
 		name, pattern := strings.CutSuffix(c.Input, "*")
 		data := []byte(name)
 		if !pattern {
 			data = append(data, make([]byte, unix.IFNAMSIZ-len(name))...)
 		}
-		b.exprs = append(b.exprs,
-			&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: b.next},
-			&expr.Cmp{Op: op, Register: b.next, Data: data},
-		)
-	}
-}
-
-// within compares an address with a fixed prefix.
-func within(prefix string, four, six func() rulePart, op expr.CmpOp) rulePart {
-	p := netip.MustParsePrefix(prefix)
-	address, f := four(), ip4Addr
-	if p.Addr().Is6() {
-		address, f = six(), ip6Addr
-	}
-	return func(b *ruleBuilder) {
-		r := b.next
-		address(b)
-		b.exprs = append(b.exprs,
-			&expr.Bitwise{
-				SourceRegister: r, DestRegister: r, Len: uint32(f.size()),
-				Mask: net.CIDRMask(p.Bits(), 8*f.size()), Xor: make([]byte, f.size()),
-			},
-			&expr.Cmp{Op: op, Register: r, Data: p.Masked().Addr().AsSlice()},
-		)
-		b.next = r
-	}
-}
-
-// setMarkBit sets one bit of the packet's mark and keeps the others.
-func setMarkBit(bit int) rulePart {
-	return func(b *ruleBuilder) {
-		mask := binary.NativeEndian.AppendUint32(nil, ^uint32(0)^1<<bit)
-		xor := binary.NativeEndian.AppendUint32(nil, 1<<bit)
-		b.exprs = append(b.exprs,
-			&expr.Meta{Key: expr.MetaKeyMARK, Register: b.next},
-			&expr.Bitwise{SourceRegister: b.next, DestRegister: b.next, Len: 4, Mask: mask, Xor: xor},
-			&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: b.next},
+		b.Exprs = append(b.Exprs,
+			&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: b.Next},
+			&expr.Cmp{Op: op, Register: b.Next, Data: data},
 		)
 	}
 }

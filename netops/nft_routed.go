@@ -1,10 +1,10 @@
 package netops
 
 import (
-	"encoding/binary"
-
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 const (
@@ -39,46 +39,46 @@ const (
 // they are led to. Destinations are judged before they are translated there (a service's
 // port of the node may be no business of connection tracking's, as with IPVS), and
 // after that for what pods send: a service's address is none of the cloud's network.
-func routedFeature() nftFeature {
+func routedFeature() nft.Feature {
 	table := inetTable()
-	set := func(name string, key ...field) *nftSet { return &nftSet{table: table, name: name, key: key} }
-	from4, from6 := set("routed4", ifPattern, ip4Prefix), set("routed6", ifPattern, ip6Prefix)
-	near4, near6 := set("routed_near4", ifPattern, ip4Prefix), set("routed_near6", ifPattern, ip6Prefix)
-	out4, out6 := set("routed_out4", ifPattern, ip4Prefix), set("routed_out6", ifPattern, ip6Prefix)
-	uplink := set(UplinkSet, ifName)
-	return nftFeature{
-		table: table,
-		sets:  []*nftSet{from4, from6, near4, near6, out4, out6, uplink},
-		chains: func() []nftChain {
-			isNew := tracked(expr.CtKeySTATE, expr.CtStateBitNEW)
-			return []nftChain{
+	set := func(name string, key ...nft.Field) *nft.Set { return &nft.Set{Table: table, Name: name, Key: key} }
+	from4, from6 := set("routed4", nft.IfPattern, nft.IP4Prefix), set("routed6", nft.IfPattern, nft.IP6Prefix)
+	near4, near6 := set("routed_near4", nft.IfPattern, nft.IP4Prefix), set("routed_near6", nft.IfPattern, nft.IP6Prefix)
+	out4, out6 := set("routed_out4", nft.IfPattern, nft.IP4Prefix), set("routed_out6", nft.IfPattern, nft.IP6Prefix)
+	uplink := set(UplinkSet, nft.IfName)
+	return nft.Feature{
+		Table: table,
+		Sets:  []*nft.Set{from4, from6, near4, near6, out4, out6, uplink},
+		Chains: func() []nft.Chain {
+			isNew := nft.Tracked(expr.CtKeySTATE, expr.CtStateBitNEW)
+			return []nft.Chain{
 				{
-					name: "routed_incoming", kind: "filter", hook: unix.NF_INET_PRE_ROUTING, priority: priorityMangle,
-					rules: []nftRule{
-						rule(isNew, inputLink(), in(uplink), toThisNode(), setConnectionMarkBit(routedMarkBit)),
+					Name: "routed_incoming", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: priorityMangle,
+					Rules: []nft.Rule{
+						nft.NewRule(isNew, nft.InputLink(), nft.In(uplink), nft.ToThisNode(), nft.SetConnectionMarkBit(routedMarkBit)),
 					},
 				},
 				{
-					name: "routed_outgoing", kind: "filter", hook: unix.NF_INET_PRE_ROUTING, priority: priorityTranslated,
-					rules: []nftRule{
-						rule(tracked(expr.CtKeyMARK, RoutedMark), setMarkBit(routedMarkBit)),
-						rule(isNew, destinationIn("224.0.0.0/4"), returns()),
-						rule(isNew, inputLink(), destination4(), in(near4), returns()),
-						rule(isNew, inputLink(), source4(), in(out4), setConnectionMarkBit(routedMarkBit), setMarkBit(routedMarkBit)),
-						rule(isNew, destinationIn("ff00::/8"), returns()),
-						rule(isNew, inputLink(), destination6(), in(near6), returns()),
-						rule(isNew, inputLink(), source6(), in(out6), setConnectionMarkBit(routedMarkBit), setMarkBit(routedMarkBit)),
+					Name: "routed_outgoing", Kind: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: priorityTranslated,
+					Rules: []nft.Rule{
+						nft.NewRule(nft.Tracked(expr.CtKeyMARK, RoutedMark), nft.SetMarkBit(routedMarkBit)),
+						nft.NewRule(isNew, nft.DestinationIn("224.0.0.0/4"), nft.Return()),
+						nft.NewRule(isNew, nft.InputLink(), nft.Destination4(), nft.In(near4), nft.Return()),
+						nft.NewRule(isNew, nft.InputLink(), nft.Source4(), nft.In(out4), nft.SetConnectionMarkBit(routedMarkBit), nft.SetMarkBit(routedMarkBit)),
+						nft.NewRule(isNew, nft.DestinationIn("ff00::/8"), nft.Return()),
+						nft.NewRule(isNew, nft.InputLink(), nft.Destination6(), nft.In(near6), nft.Return()),
+						nft.NewRule(isNew, nft.InputLink(), nft.Source6(), nft.In(out6), nft.SetConnectionMarkBit(routedMarkBit), nft.SetMarkBit(routedMarkBit)),
 					},
 				},
 				{
-					name: "routed_postrouting", kind: "nat", hook: unix.NF_INET_POST_ROUTING, priority: prioritySourceNAT,
-					rules: []nftRule{
-						rule(destinationIn("224.0.0.0/4"), returns()),
-						rule(inputLink(), destination4(), in(near4), returns()),
-						rule(inputLink(), source4(), in(from4), masqueradeRandomly()),
-						rule(destinationIn("ff00::/8"), returns()),
-						rule(inputLink(), destination6(), in(near6), returns()),
-						rule(inputLink(), source6(), in(from6), masqueradeRandomly()),
+					Name: "routed_postrouting", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PrioritySourceNAT,
+					Rules: []nft.Rule{
+						nft.NewRule(nft.DestinationIn("224.0.0.0/4"), nft.Return()),
+						nft.NewRule(nft.InputLink(), nft.Destination4(), nft.In(near4), nft.Return()),
+						nft.NewRule(nft.InputLink(), nft.Source4(), nft.In(from4), masqueradeRandomly()),
+						nft.NewRule(nft.DestinationIn("ff00::/8"), nft.Return()),
+						nft.NewRule(nft.InputLink(), nft.Destination6(), nft.In(near6), nft.Return()),
+						nft.NewRule(nft.InputLink(), nft.Source6(), nft.In(from6), masqueradeRandomly()),
 					},
 				},
 			}
@@ -86,21 +86,8 @@ func routedFeature() nftFeature {
 	}
 }
 
-// setConnectionMarkBit sets one bit of the connection's mark and keeps the others.
-func setConnectionMarkBit(bit int) rulePart {
-	return func(b *ruleBuilder) {
-		mask := binary.NativeEndian.AppendUint32(nil, ^uint32(0)^1<<bit)
-		xor := binary.NativeEndian.AppendUint32(nil, 1<<bit)
-		b.exprs = append(b.exprs,
-			&expr.Ct{Key: expr.CtKeyMARK, Register: b.next},
-			&expr.Bitwise{SourceRegister: b.next, DestRegister: b.next, Len: 4, Mask: mask, Xor: xor},
-			&expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: b.next},
-		)
-	}
-}
-
 // masqueradeRandomly is masquerade with ports at random: of many connections that
 // begin at once fewer want one port (nft's fully-random).
-func masqueradeRandomly() rulePart {
-	return func(b *ruleBuilder) { b.exprs = append(b.exprs, &expr.Masq{FullyRandom: true}) }
+func masqueradeRandomly() nft.Part {
+	return func(b *nft.Builder) { b.Exprs = append(b.Exprs, &expr.Masq{FullyRandom: true}) }
 }

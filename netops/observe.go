@@ -213,5 +213,10 @@ func (n *Net) Sysctl(_ context.Context, ns *Namespace, key string) (string, erro
 
 // Elements reads all elements of one of our nftables sets.
 func (n *Net) Elements(ctx context.Context, set string) ([]*Element, error) {
-	return n.nft.list(ctx, set)
+	all, err := n.nft.List(ctx, set)
+	elements := make([]*Element, len(all))
+	for i, e := range all {
+		elements[i] = (*Element)(e)
+	}
+	return elements, err
 }

@@ -290,20 +290,6 @@ type Sysctl struct {
 	Optional bool `json:"optional,omitempty"`
 }
 
-// Element is one element of a set or map of our nftables tables. Base tables,
-// chains, sets and rules come with the first element (see Schema).
-type Element struct {
-	Shared bool `json:"shared,omitempty"`
-	// Set names a set of Schema: "masq4", "macguard", …
-	Set string `json:"set"`
-	// Key has one text per field of the set's type: ["cni0", "10.22.0.0/16"].
-	Key []string `json:"key"`
-	// Value has one text per field of a map's data type; empty for sets.
-	Value []string `json:"value,omitempty"`
-	// Label is the owner, kept as the element's comment, at most 120 bytes.
-	Label string `json:"label,omitempty"`
-}
-
 // Flows selects tracked connections that must not outlive a change: the kernel
 // sends the packets of a connection where its first one went, whatever the NAT
 // rules have become. In a Spec it is one change, which deletes the connections

@@ -11,6 +11,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
@@ -112,7 +113,7 @@ func (r *takeoverRun) detour(ctx context.Context) error {
 
 // straight ends that.
 func (r *takeoverRun) straight(ctx context.Context) error {
-	m, err := nftTable{unix.NFPROTO_NETDEV, detourTable + r.Uplink}.message(unix.NFT_MSG_DELTABLE, 0)
+	m, err := nft.Table{unix.NFPROTO_NETDEV, detourTable + r.Uplink}.Message(unix.NFT_MSG_DELTABLE, 0)
 	if err != nil {
 		return err
 	}
@@ -130,11 +131,11 @@ func (r *takeoverRun) rule(ctx context.Context, v Verb, msgs ...nlconn.Message) 
 			return describeStep(st, err)
 		}
 	}
-	conn, err := r.net.nft.open()
+	conn, err := r.net.nft.Conn()
 	if err != nil {
 		return err
 	}
-	if err := conn.commit(ctx, 0, msgs...); err != nil {
+	if err := conn.Commit(ctx, 0, msgs...); err != nil {
 		return nlconn.Explain(err, fmt.Sprintf("nftables table netdev %s%s", detourTable, r.Uplink))
 	}
 	if p := r.net.probe; p != nil {
@@ -148,12 +149,12 @@ func (r *takeoverRun) rule(ctx context.Context, v Verb, msgs ...nlconn.Message) 
 // send them back.
 func detourMessages(table, device string, to int) ([]nlconn.Message, error) {
 	const chain = "ingress"
-	t := nftTable{unix.NFPROTO_NETDEV, table}
-	first, err := t.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	t := nft.Table{unix.NFPROTO_NETDEV, table}
+	first, err := t.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	if err != nil {
 		return nil, err
 	}
-	hook, err := message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.family, func(ae *netlink.AttributeEncoder) error {
+	hook, err := nft.NewMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.Family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_CHAIN_TABLE, table)
 		ae.String(unix.NFTA_CHAIN_NAME, chain)
 		ae.Nested(unix.NFTA_CHAIN_HOOK, func(ae *netlink.AttributeEncoder) error {
@@ -162,23 +163,23 @@ func detourMessages(table, device string, to int) ([]nlconn.Message, error) {
 			ae.String(unix.NFTA_HOOK_DEV, device)
 			return nil
 		})
-		ae.Uint32(unix.NFTA_CHAIN_POLICY, nfAccept)
+		ae.Uint32(unix.NFTA_CHAIN_POLICY, nft.VerdictAccept)
 		ae.String(unix.NFTA_CHAIN_TYPE, "filter")
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	rule, err := message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.family, func(ae *netlink.AttributeEncoder) error {
+	rule, err := nft.NewMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.Family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_RULE_TABLE, table)
 		ae.String(unix.NFTA_RULE_CHAIN, chain)
 		ae.Nested(unix.NFTA_RULE_EXPRESSIONS, func(ae *netlink.AttributeEncoder) error {
 			for _, e := range []expr.Any{
-				&expr.Meta{Key: expr.MetaKeyPKTTYPE, Register: firstRegister},
-				&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{unix.PACKET_HOST}},
-				&expr.Immediate{Register: firstRegister, Data: binary.NativeEndian.AppendUint32(nil, uint32(to))},
+				&expr.Meta{Key: expr.MetaKeyPKTTYPE, Register: nft.FirstRegister},
+				&expr.Cmp{Op: expr.CmpOpEq, Register: nft.FirstRegister, Data: []byte{unix.PACKET_HOST}},
+				&expr.Immediate{Register: nft.FirstRegister, Data: binary.NativeEndian.AppendUint32(nil, uint32(to))},
 			} {
-				b, err := expr.Marshal(t.family, e)
+				b, err := expr.Marshal(t.Family, e)
 				if err != nil {
 					return err
 				}
@@ -187,7 +188,7 @@ func detourMessages(table, device string, to int) ([]nlconn.Message, error) {
 			ae.Nested(unix.NFTA_LIST_ELEM, func(ae *netlink.AttributeEncoder) error {
 				ae.String(unix.NFTA_EXPR_NAME, "fwd")
 				ae.Nested(unix.NFTA_EXPR_DATA, func(ae *netlink.AttributeEncoder) error {
-					ae.Uint32(unix.NFTA_FWD_SREG_DEV, firstRegister)
+					ae.Uint32(unix.NFTA_FWD_SREG_DEV, nft.FirstRegister)
 					return nil
 				})
 				return nil

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
@@ -88,7 +89,7 @@ func (u *undoer) probed(st Step, f func() error) error {
 // elements deletes elements, all in one transaction unless a probe looks on.
 func (u *undoer) elements(ctx context.Context, steps []Step) error {
 	var errs []error
-	var all []*Element
+	var all []*nft.Element
 	for _, st := range steps {
 		e := st.Object.(*Element)
 		mine, err := u.isOwn(ctx, e)
@@ -97,22 +98,22 @@ func (u *undoer) elements(ctx context.Context, steps []Step) error {
 			errs = append(errs, err)
 		case !mine:
 		case u.net.probe == nil && st.Verb == VerbDel:
-			all = append(all, e)
+			all = append(all, (*nft.Element)(e))
 		default:
 			errs = append(errs, u.probed(st, func() error { return u.element(ctx, st, e) }))
 		}
 	}
 	if len(all) > 0 {
-		errs = append(errs, u.net.nft.del(ctx, all))
+		errs = append(errs, u.net.nft.Del(ctx, all))
 	}
 	return errors.Join(errs...)
 }
 
 func (u *undoer) element(ctx context.Context, st Step, e *Element) error {
 	if st.Verb == VerbDel {
-		return u.net.nft.del(ctx, []*Element{e})
+		return u.net.nft.Del(ctx, []*nft.Element{(*nft.Element)(e)})
 	}
-	return u.net.nft.add(ctx, []*Element{e})
+	return u.net.nft.Add(ctx, []*nft.Element{(*nft.Element)(e)})
 }
 
 // isOwn tells whether the element that is there, if any, is the one recorded:
@@ -121,7 +122,7 @@ func (u *undoer) isOwn(ctx context.Context, e *Element) (bool, error) {
 	if e.Label == "" || e.Shared {
 		return true, nil
 	}
-	have, found, err := u.net.nft.get(ctx, e)
+	have, found, err := u.net.nft.Get(ctx, (*nft.Element)(e))
 	if err != nil {
 		return false, err
 	}

@@ -1,4 +1,4 @@
-package netops
+package nft
 
 import (
 	"context"
@@ -16,24 +16,24 @@ import (
 
 // ondemand is the chains that entries lead to and that f makes on demand, each
 // once. An entry that leads to none of them is left to the kernel's judgement.
-func (f *nftFeature) ondemand(entries []*entry) []nftChain {
-	if f.chainOf == nil {
+func (f *Feature) ondemand(entries []*Entry) []Chain {
+	if f.ChainOf == nil {
 		return nil
 	}
-	var chains, fixed []nftChain
+	var chains, fixed []Chain
 	for _, n := range entries {
-		if len(n.set.data) == 0 || n.set.data[0] != verdict || len(n.data) <= 4 {
+		if len(n.Set.Data) == 0 || n.Set.Data[0] != Verdict || len(n.data) <= 4 {
 			continue
 		}
 		name := string(n.data[4:])
-		known := func(c nftChain) bool { return c.name == name }
+		known := func(c Chain) bool { return c.Name == name }
 		if fixed == nil {
-			fixed = f.chains()
+			fixed = f.Chains()
 		}
 		if slices.ContainsFunc(chains, known) || slices.ContainsFunc(fixed, known) {
 			continue
 		}
-		if c, ok := f.chainOf(name); ok {
+		if c, ok := f.ChainOf(name); ok {
 			chains = append(chains, c)
 		}
 	}
@@ -41,18 +41,18 @@ func (f *nftFeature) ondemand(entries []*entry) []nftChain {
 }
 
 // chainMessages makes chains and then their rules.
-func (f *nftFeature) chainMessages(chains []nftChain) ([]nlconn.Message, error) {
+func (f *Feature) chainMessages(chains []Chain) ([]nlconn.Message, error) {
 	var msgs []nlconn.Message
 	for _, ch := range chains {
-		m, err := ch.message(f.table)
+		m, err := ch.Message(f.Table)
 		if err != nil {
 			return nil, err
 		}
 		msgs = append(msgs, m)
 	}
 	for _, ch := range chains {
-		for _, r := range ch.rules {
-			m, err := r.message(f.table, ch.name)
+		for _, r := range ch.Rules {
+			m, err := r.Message(f.Table, ch.Name)
 			if err != nil {
 				return nil, err
 			}
@@ -63,13 +63,13 @@ func (f *nftFeature) chainMessages(chains []nftChain) ([]nlconn.Message, error) 
 }
 
 // makeOndemand makes chains in a table that exists; those that exist are success.
-func (c *nft) makeOndemand(ctx context.Context, f *nftFeature, chains []nftChain) error {
+func (c *Client) makeOndemand(ctx context.Context, f *Feature, chains []Chain) error {
 	for _, ch := range chains {
-		msgs, err := f.chainMessages([]nftChain{ch})
+		msgs, err := f.chainMessages([]Chain{ch})
 		if err != nil {
 			return err
 		}
-		if err := c.conn.commit(ctx, 0, msgs...); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := c.conn.Commit(ctx, 0, msgs...); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
 	}

@@ -1,4 +1,4 @@
-package netops
+package nft
 
 import (
 	"cmp"
@@ -18,13 +18,13 @@ import (
 // entries: there is no moment at which the tables exist without them. Of many
 // processes one makes a feature; the others find it made, which is success. It
 // gives those of missing that are still to be added.
-func (c *nft) makeBase(ctx context.Context, missing []*entry) ([]*entry, error) {
+func (c *Client) makeBase(ctx context.Context, missing []*Entry) ([]*Entry, error) {
 	restored, err := c.restored(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var left []*entry
-	for _, f := range c.schema() {
+	var left []*Entry
+	for _, f := range c.Schema() {
 		own, asked := f.entries(restored), f.entries(missing)
 		if len(own)+len(asked) == 0 {
 			continue
@@ -42,7 +42,7 @@ func (c *nft) makeBase(ctx context.Context, missing []*entry) ([]*entry, error) 
 
 // restored is what recorded attachments want, each key once. An element that
 // this version cannot encode is left out: another version recorded it.
-func (c *nft) restored(ctx context.Context) ([]*entry, error) {
+func (c *Client) restored(ctx context.Context) ([]*Entry, error) {
 	if c.restore == nil {
 		return nil, nil
 	}
@@ -51,37 +51,37 @@ func (c *nft) restored(ctx context.Context) ([]*entry, error) {
 		return nil, fmt.Errorf("list the nftables elements of recorded attachments: %w", err)
 	}
 	seen := map[string]bool{}
-	var entries []*entry
+	var entries []*Entry
 	for _, e := range els {
-		n, err := entryOf(c.schema(), e)
+		n, err := EntryOf(c.Schema(), e)
 		if err != nil {
 			continue
 		}
-		if key := n.set.name + "\x00" + string(n.key) + string(n.end); !seen[key] {
+		if key := n.Set.Name + "\x00" + string(n.Key) + string(n.end); !seen[key] {
 			seen[key] = true
 			entries = append(entries, n)
 		}
 	}
-	slices.SortStableFunc(entries, func(a, b *entry) int { return compareSets(a.set, b.set) })
+	slices.SortStableFunc(entries, func(a, b *Entry) int { return compareSets(a.Set, b.Set) })
 	return entries, nil
 }
 
 // makeFeature makes f with the restored and the asked entries. If that is not
 // possible as a whole, made is false: then f exists, with what of restored
 // goes into it and none of asked.
-func (c *nft) makeFeature(ctx context.Context, f *nftFeature, restored, asked []*entry) (made bool, err error) {
-	conn, err := c.open()
+func (c *Client) makeFeature(ctx context.Context, f *Feature, restored, asked []*Entry) (made bool, err error) {
+	conn, err := c.Conn()
 	if err != nil {
 		return false, err
 	}
-	base, err := f.messages()
+	base, err := f.Messages()
 	if err != nil {
 		return false, err
 	}
 	// What is recorded already, our own pending attachment's for one, is not asked for twice.
-	asked = slices.DeleteFunc(slices.Clone(asked), func(n *entry) bool {
-		return slices.ContainsFunc(restored, func(r *entry) bool {
-			return r.set == n.set && r.covers(n) && n.allows(r)
+	asked = slices.DeleteFunc(slices.Clone(asked), func(n *Entry) bool {
+		return slices.ContainsFunc(restored, func(r *Entry) bool {
+			return r.Set == n.Set && r.covers(n) && n.allows(r)
 		})
 	})
 	chains := f.ondemand(slices.Concat(restored, asked))
@@ -89,29 +89,29 @@ func (c *nft) makeFeature(ctx context.Context, f *nftFeature, restored, asked []
 	if err != nil {
 		return false, err
 	}
-	for _, entries := range [][]*entry{restored, asked} {
-		m, err := elementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)
+	for _, entries := range [][]*Entry{restored, asked} {
+		m, err := ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)
 		if err != nil {
 			return false, err
 		}
 		elements = append(elements, m...)
 	}
-	err = conn.commit(ctx, 0, slices.Concat(base, elements)...)
+	err = conn.Commit(ctx, 0, slices.Concat(base, elements)...)
 	if err == nil {
 		return true, nil
 	}
-	if refused(err) {
+	if IsRefused(err) {
 		// Either f exists, or entries do not go together: owners overlap, a chain is unknown.
 		err = c.makeBare(ctx, f, base, chains, restored)
 	}
-	return false, nlconn.Explain(err, fmt.Sprintf("make nftables table %s", f.table))
+	return false, nlconn.Explain(err, fmt.Sprintf("make nftables table %s", f.Table))
 }
 
 // makeBare makes a feature, unless it exists, and adds chains and restored
 // entries after that.
-func (c *nft) makeBare(ctx context.Context, f *nftFeature, base []nlconn.Message, chains []nftChain, restored []*entry) error {
-	err := c.conn.commit(ctx, 0, base...)
-	if err != nil && !refused(err) {
+func (c *Client) makeBare(ctx context.Context, f *Feature, base []nlconn.Message, chains []Chain, restored []*Entry) error {
+	err := c.conn.Commit(ctx, 0, base...)
+	if err != nil && !IsRefused(err) {
 		return err
 	}
 	if err := c.makeOndemand(ctx, f, chains); err != nil {
@@ -121,70 +121,70 @@ func (c *nft) makeBare(ctx context.Context, f *nftFeature, base []nlconn.Message
 }
 
 // addWhatFits adds entries, and where one of them is refused, all others.
-func (c *nft) addWhatFits(ctx context.Context, entries []*entry) error {
+func (c *Client) addWhatFits(ctx context.Context, entries []*Entry) error {
 	if len(entries) == 0 {
 		return nil
 	}
 	err := c.commitEntries(ctx, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)
-	if !refused(err) {
+	if !IsRefused(err) {
 		return err
 	}
 	for _, n := range entries {
-		err := c.commitEntries(ctx, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, []*entry{n})
-		if err != nil && !refused(err) {
+		err := c.commitEntries(ctx, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, []*Entry{n})
+		if err != nil && !IsRefused(err) {
 			return err
 		}
 	}
 	return nil
 }
 
-// refused tells whether something that exists, or is absent, stood in the way.
-func refused(err error) bool { return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) }
+// IsRefused tells whether something that exists, or is absent, stood in the way.
+func IsRefused(err error) bool { return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) }
 
-// removeBase deletes those of our tables that hold no element any more, those
+// RemoveBase deletes those of our tables that hold no element any more, those
 // of other versions included.
-func (c *nft) removeBase(ctx context.Context) error {
+func (c *Client) RemoveBase(ctx context.Context) error {
 	var failed error
-	for i, f := range c.schema() {
-		known := slices.ContainsFunc(c.schema()[:i], func(o nftFeature) bool { return o.table == f.table })
+	for i, f := range c.Schema() {
+		known := slices.ContainsFunc(c.Schema()[:i], func(o Feature) bool { return o.Table == f.Table })
 		if !known {
-			failed = errors.Join(failed, nlconn.Explain(c.removeTable(ctx, f.table), fmt.Sprintf("remove nftables table %s", f.table)))
+			failed = errors.Join(failed, nlconn.Explain(c.removeTable(ctx, f.Table), fmt.Sprintf("remove nftables table %s", f.Table)))
 		}
 	}
 	return failed
 }
 
 // removeTable deletes t if it is empty.
-func (c *nft) removeTable(ctx context.Context, t nftTable) error {
-	conn, err := c.open()
+func (c *Client) removeTable(ctx context.Context, t Table) error {
+	conn, err := c.Conn()
 	if err != nil {
 		return err
 	}
-	for range nftTries {
-		generation, err := conn.generation(ctx)
+	for range Tries {
+		generation, err := conn.Generation(ctx)
 		if err != nil {
 			return err
 		}
-		empty, err := c.isEmpty(ctx, t)
+		empty, err := c.IsEmpty(ctx, t)
 		if err != nil || !empty {
 			return err
 		}
-		removed, err := c.removeUnchanged(ctx, t, generation)
+		removed, err := c.RemoveUnchanged(ctx, t, generation)
 		if err != nil || removed {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: nftables is being changed", ErrBusy)
+	return fmt.Errorf("%w: nftables is being changed", nlconn.ErrBusy)
 }
 
-// removeUnchanged deletes t, if present, and nothing if anything in nftables
+// RemoveUnchanged deletes t, if present, and nothing if anything in nftables
 // has changed since generation.
-func (c *nft) removeUnchanged(ctx context.Context, t nftTable, generation uint32) (bool, error) {
-	m, err := t.message(unix.NFT_MSG_DELTABLE, 0)
+func (c *Client) RemoveUnchanged(ctx context.Context, t Table, generation uint32) (bool, error) {
+	m, err := t.Message(unix.NFT_MSG_DELTABLE, 0)
 	if err != nil {
 		return false, err
 	}
-	err = c.conn.commit(ctx, generation, m)
+	err = c.conn.Commit(ctx, generation, m)
 	if errors.Is(err, unix.ERESTART) {
 		return false, nil
 	}
@@ -194,20 +194,20 @@ func (c *nft) removeUnchanged(ctx context.Context, t nftTable, generation uint32
 	return err == nil, err
 }
 
-// isEmpty tells whether no set of t has an element.
-func (c *nft) isEmpty(ctx context.Context, t nftTable) (bool, error) {
+// IsEmpty tells whether no set of t has an element.
+func (c *Client) IsEmpty(ctx context.Context, t Table) (bool, error) {
 	sets, err := c.setsOf(ctx, t)
 	if err != nil {
 		return false, err
 	}
 	for _, name := range sets {
-		s := &nftSet{table: t, name: name}
+		s := &Set{Table: t, Name: name}
 		m, err := s.dumpMessage()
 		if err != nil {
 			return false, err
 		}
 		n := 0
-		err = c.conn.query(ctx, m, func(attrs []byte) { n += countElements(attrs) })
+		err = c.conn.Get(ctx, m, func(attrs []byte) { n += countElements(attrs) })
 		switch {
 		case errors.Is(err, unix.ENOENT), errors.Is(err, nlconn.ErrInterrupted):
 			// Changed meanwhile: the deletion will be refused.
@@ -225,11 +225,11 @@ func (c *nft) isEmpty(ctx context.Context, t nftTable) (bool, error) {
 // if it cannot be read.
 func countElements(attrs []byte) int {
 	n := 0
-	err := eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+	err := EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
 		if ad.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			return nil
 		}
-		return eachAttr(ad.Bytes(), func(*netlink.AttributeDecoder) error {
+		return EachAttr(ad.Bytes(), func(*netlink.AttributeDecoder) error {
 			n++
 			return nil
 		})
@@ -241,9 +241,9 @@ func countElements(attrs []byte) int {
 }
 
 // setsOf lists the names of t's sets.
-func (c *nft) setsOf(ctx context.Context, t nftTable) ([]string, error) {
-	m, err := message(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_SET_TABLE, t.name)
+func (c *Client) setsOf(ctx context.Context, t Table) ([]string, error) {
+	m, err := NewMessage(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.Family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_SET_TABLE, t.Name)
 		return nil
 	})
 	if err != nil {
@@ -251,8 +251,8 @@ func (c *nft) setsOf(ctx context.Context, t nftTable) ([]string, error) {
 	}
 	var names []string
 	var damaged error
-	err = c.conn.query(ctx, m, func(attrs []byte) {
-		damaged = errors.Join(damaged, eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+	err = c.conn.Get(ctx, m, func(attrs []byte) {
+		damaged = errors.Join(damaged, EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
 			if ad.Type() == unix.NFTA_SET_NAME {
 				names = append(names, ad.String())
 			}
@@ -266,10 +266,10 @@ func (c *nft) setsOf(ctx context.Context, t nftTable) ([]string, error) {
 }
 
 // entries are those that belong to f's sets.
-func (f *nftFeature) entries(all []*entry) []*entry {
-	var own []*entry
+func (f *Feature) entries(all []*Entry) []*Entry {
+	var own []*Entry
 	for _, n := range all {
-		if slices.Contains(f.sets, n.set) {
+		if slices.Contains(f.Sets, n.Set) {
 			own = append(own, n)
 		}
 	}
@@ -277,6 +277,6 @@ func (f *nftFeature) entries(all []*entry) []*entry {
 }
 
 // compareSets orders sets by table and name.
-func compareSets(a, b *nftSet) int {
-	return cmp.Or(cmp.Compare(a.table.family, b.table.family), cmp.Compare(a.name, b.name))
+func compareSets(a, b *Set) int {
+	return cmp.Or(cmp.Compare(a.Table.Family, b.Table.Family), cmp.Compare(a.Name, b.Name))
 }

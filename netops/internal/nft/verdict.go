@@ -1,4 +1,4 @@
-package netops
+package nft
 
 import (
 	"encoding/binary"
@@ -12,8 +12,8 @@ import (
 
 // NF_DROP and NF_ACCEPT of linux/netfilter.h.
 const (
-	nfDrop   = 0
-	nfAccept = 1
+	VerdictDrop   = 0
+	VerdictAccept = 1
 )
 
 // A verdict is held as its code, 4 bytes big endian, and the chain's name.
@@ -23,9 +23,9 @@ func encodeVerdict(text string) ([]byte, error) {
 	var code int32
 	switch word {
 	case "accept":
-		code = nfAccept
+		code = VerdictAccept
 	case "drop":
-		code = nfDrop
+		code = VerdictDrop
 	case "return":
 		code = unix.NFT_RETURN
 	case "jump":
@@ -44,15 +44,15 @@ func encodeVerdict(text string) ([]byte, error) {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(code)), chain...), nil
 }
 
-func decodeVerdict(b []byte) string {
+func VerdictText(b []byte) string {
 	if len(b) < 4 {
 		return ""
 	}
 	chain := nlconn.Printable(nlconn.UntilNUL(b[4:]))
 	switch code := int32(binary.BigEndian.Uint32(b)); code {
-	case nfAccept:
+	case VerdictAccept:
 		return "accept"
-	case nfDrop:
+	case VerdictDrop:
 		return "drop"
 	case unix.NFT_RETURN:
 		return "return"
@@ -66,5 +66,5 @@ func decodeVerdict(b []byte) string {
 }
 
 // badInChain is for names that nft would not print as they are. It takes "/"
-// within a word.
+// Within a word.
 func badInChain(r rune) bool { return r != '/' && badInIfName(r) }

@@ -1,4 +1,6 @@
-package netops
+// Package nft is the codec of nftables and its transactions: a Client makes the
+// tables of a Schema when the first element is added, and works on elements.
+package nft
 
 import (
 	"bytes"
@@ -12,56 +14,53 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// nftTries bounds how often a call starts again after it lost a race: tables
+// Tries bounds how often a call starts again after it lost a race: tables
 // flushed by somebody, an element that came or went meanwhile.
-const nftTries = 8
+const Tries = 8
 
-// nft works on the elements of our nftables tables (see baseSchema) in the
+// Client works on the elements of our nftables tables (see Schema) in the
 // network namespace that it is first used in. Tables, chains, sets and rules
 // are made with the first element and only then; reading makes nothing.
 //
 // Its socket is opened on first use. Closing it after a delete waits for the
 // kernel's grace period (13 ms), so that is left to close.
-type nft struct {
+type Client struct {
 	// restore lists the elements that recorded attachments want. They are
 	// added in the same transaction as tables that had to be made anew.
 	restore func(context.Context) ([]*Element, error)
-	// known is empty until schema is asked for it.
-	known nftSchema
-	conn  *nftConn
+	// makeSchema makes known when it is needed, which in many processes is never.
+	makeSchema func() Schema
+	known      Schema
+	conn       *Conn
 }
 
-// newNFT opens nothing. A nil restore is one that lists nothing.
-func newNFT(restore func(context.Context) ([]*Element, error)) *nft {
-	return newNFTWith(nil, restore)
+// New opens nothing. The schema is asked for when it is needed. A nil restore
+// is one that lists nothing.
+func New(schema func() Schema, restore func(context.Context) ([]*Element, error)) *Client {
+	return &Client{restore: restore, makeSchema: schema}
 }
 
-// newNFTWith is newNFT with another schema than baseSchema.
-func newNFTWith(schema nftSchema, restore func(context.Context) ([]*Element, error)) *nft {
-	return &nft{restore: restore, known: schema}
-}
-
-// schema is made when it is needed, which in many processes is never.
-func (c *nft) schema() nftSchema {
+// Schema is what the client may make.
+func (c *Client) Schema() Schema {
 	if c.known == nil {
-		c.known = baseSchema()
+		c.known = c.makeSchema()
 	}
 	return c.known
 }
 
-// close closes the socket; the next use would open another.
-func (c *nft) close() error {
+// Close closes the socket; the next use would open another.
+func (c *Client) Close() error {
 	if c.conn == nil {
 		return nil
 	}
-	err := c.conn.close()
+	err := c.conn.Close()
 	c.conn = nil
 	return nlconn.Explain(err, "close nftables socket")
 }
 
-func (c *nft) open() (*nftConn, error) {
+func (c *Client) Conn() (*Conn, error) {
 	if c.conn == nil {
-		conn, err := openNFTConn()
+		conn, err := Open()
 		if err != nil {
 			return nil, err
 		}
@@ -70,12 +69,12 @@ func (c *nft) open() (*nftConn, error) {
 	return c.conn, nil
 }
 
-// get reads the element with e's key: its value and label. In a set of
+// Get reads the element with e's key: its value and label. In a set of
 // prefixes an element that covers e's key stands for it, since the set matches
 // all of e then; its key is the one returned. An absent table or set means not
 // found. What equals e's is given in e's own words.
-func (c *nft) get(ctx context.Context, e *Element) (have *Element, found bool, err error) {
-	want, err := entryOf(c.schema(), e)
+func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool, err error) {
+	want, err := EntryOf(c.Schema(), e)
 	if err != nil {
 		return nil, false, err
 	}
@@ -96,12 +95,12 @@ func (c *nft) get(ctx context.Context, e *Element) (have *Element, found bool, e
 }
 
 // holder is the entry with want's key, or one that covers it; nil if there is none.
-func (c *nft) holder(ctx context.Context, want *entry) (*entry, error) {
-	m, err := elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*entry{want.bare()})
+func (c *Client) holder(ctx context.Context, want *Entry) (*Entry, error) {
+	m, err := elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*Entry{want.bare()})
 	if err != nil {
 		return nil, err
 	}
-	entries, err := c.read(ctx, want.set, m)
+	entries, err := c.read(ctx, want.Set, m)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil, nil
@@ -114,10 +113,10 @@ func (c *nft) holder(ctx context.Context, want *entry) (*entry, error) {
 			return n, nil
 		}
 	}
-	if !want.set.isInterval() {
+	if !want.Set.isInterval() {
 		return nil, nil
 	}
-	entries, err = c.entries(ctx, want.set)
+	entries, err = c.entries(ctx, want.Set)
 	if err != nil {
 		return nil, err
 	}
@@ -129,11 +128,11 @@ func (c *nft) holder(ctx context.Context, want *entry) (*entry, error) {
 	return nil, nil
 }
 
-// list reads all elements of a set, in the kernel's order; none if it is absent.
-func (c *nft) list(ctx context.Context, set string) ([]*Element, error) {
-	s := c.schema().set(set)
+// List reads all elements of a set, in the kernel's order; none if it is absent.
+func (c *Client) List(ctx context.Context, set string) ([]*Element, error) {
+	s := c.Schema().set(set)
 	if s == nil {
-		return nil, fmt.Errorf("nftables set %q: %w: there is no such set", set, ErrInvalid)
+		return nil, fmt.Errorf("nftables set %q: %w: there is no such set", set, nlconn.ErrInvalid)
 	}
 	entries, err := c.entries(ctx, s)
 	if err != nil {
@@ -146,7 +145,7 @@ func (c *nft) list(ctx context.Context, set string) ([]*Element, error) {
 	return elements, nil
 }
 
-func (c *nft) entries(ctx context.Context, s *nftSet) ([]*entry, error) {
+func (c *Client) entries(ctx context.Context, s *Set) ([]*Entry, error) {
 	m, err := s.dumpMessage()
 	if err != nil {
 		return nil, err
@@ -159,14 +158,14 @@ func (c *nft) entries(ctx context.Context, s *nftSet) ([]*entry, error) {
 }
 
 // read sends a request for elements, again if changes interrupt the answer.
-func (c *nft) read(ctx context.Context, s *nftSet, m nlconn.Message) ([]*entry, error) {
-	conn, err := c.open()
+func (c *Client) read(ctx context.Context, s *Set, m nlconn.Message) ([]*Entry, error) {
+	conn, err := c.Conn()
 	if err != nil {
 		return nil, err
 	}
-	var entries []*entry
+	var entries []*Entry
 	var damaged error
-	err = conn.dump(ctx, m, func() { entries, damaged = nil, nil }, func(attrs []byte) {
+	err = conn.List(ctx, m, func() { entries, damaged = nil, nil }, func(attrs []byte) {
 		some, err := decodeEntries(s, attrs)
 		entries, damaged = append(entries, some...), errors.Join(damaged, err)
 	})
@@ -176,18 +175,18 @@ func (c *nft) read(ctx context.Context, s *nftSet, m nlconn.Message) ([]*entry, 
 	return entries, damaged
 }
 
-// add makes the elements, all or none, and on demand what they live in. An
+// Add makes the elements, all or none, and on demand what they live in. An
 // element that exists is fine if it is shared and has the value wanted, or has
 // the same value and label (an attempt of our own, interrupted); else the error
 // wraps ErrExists and names the holder. In a set of prefixes the same goes for
 // an element that covers the wanted one.
-func (c *nft) add(ctx context.Context, els []*Element) error {
+func (c *Client) Add(ctx context.Context, els []*Element) error {
 	wanted, err := c.wanted(els)
 	if err != nil || len(wanted) == 0 {
 		return err
 	}
 	missing := wanted
-	for range nftTries {
+	for range Tries {
 		err = c.commitEntries(ctx, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, missing)
 		var failed error
 		switch {
@@ -205,23 +204,23 @@ func (c *nft) add(ctx context.Context, els []*Element) error {
 		}
 	}
 	return fmt.Errorf("%s: %w: its nftables table is being changed, or damaged (remove it with `nft delete table %s`): %w",
-		describe("add", missing), ErrBusy, wanted[0].set.table, err)
+		describe("add", missing), nlconn.ErrBusy, wanted[0].Set.Table, err)
 }
 
 // wanted encodes els without repetitions. Two different elements of one key
 // are an error.
-func (c *nft) wanted(els []*Element) ([]*entry, error) {
-	byKey := map[string]*entry{}
-	var entries []*entry
+func (c *Client) wanted(els []*Element) ([]*Entry, error) {
+	byKey := map[string]*Entry{}
+	var entries []*Entry
 	for _, e := range els {
-		n, err := entryOf(c.schema(), e)
+		n, err := EntryOf(c.Schema(), e)
 		if err != nil {
 			return nil, err
 		}
-		key := n.set.name + "\x00" + string(n.key) + string(n.end)
+		key := n.Set.Name + "\x00" + string(n.Key) + string(n.end)
 		if other := byKey[key]; other != nil {
 			if !n.allows(other) {
-				return nil, fmt.Errorf("add %s: %w: asked for twice", n, ErrExists)
+				return nil, fmt.Errorf("add %s: %w: asked for twice", n, nlconn.ErrExists)
 			}
 			continue
 		}
@@ -229,14 +228,14 @@ func (c *nft) wanted(els []*Element) ([]*entry, error) {
 		entries = append(entries, n)
 	}
 	// One message holds elements of one set.
-	slices.SortStableFunc(entries, func(a, b *entry) int { return compareSets(a.set, b.set) })
+	slices.SortStableFunc(entries, func(a, b *Entry) int { return compareSets(a.Set, b.Set) })
 	return entries, nil
 }
 
 // withoutHeld is the entries that are still to be added, after the kernel
-// refused them all because some exist.
-func (c *nft) withoutHeld(ctx context.Context, entries []*entry) ([]*entry, error) {
-	var missing []*entry
+// IsRefused them all because some exist.
+func (c *Client) withoutHeld(ctx context.Context, entries []*Entry) ([]*Entry, error) {
+	var missing []*Entry
 	for _, n := range entries {
 		have, err := c.holder(ctx, n)
 		switch {
@@ -248,7 +247,7 @@ func (c *nft) withoutHeld(ctx context.Context, entries []*entry) ([]*entry, erro
 			continue
 		}
 		widened := false
-		if n.set.isInterval() {
+		if n.Set.isInterval() {
 			if widened, err = c.widen(ctx, n); err != nil {
 				return nil, err
 			}
@@ -260,25 +259,25 @@ func (c *nft) withoutHeld(ctx context.Context, entries []*entry) ([]*entry, erro
 	return missing, nil
 }
 
-func heldError(n, have *entry) error {
-	return fmt.Errorf("add %s: %w: %s is held by %q", n, ErrExists, have, have.label)
+func heldError(n, have *Entry) error {
+	return fmt.Errorf("add %s: %w: %s is held by %q", n, nlconn.ErrExists, have, have.label)
 }
 
 // commitEntries makes one transaction of the entries.
-func (c *nft) commitEntries(ctx context.Context, kind, flags uint16, entries []*entry) error {
-	conn, err := c.open()
+func (c *Client) commitEntries(ctx context.Context, kind, flags uint16, entries []*Entry) error {
+	conn, err := c.Conn()
 	if err != nil {
 		return err
 	}
-	msgs, err := elementMessages(kind, flags, entries)
+	msgs, err := ElementMessages(kind, flags, entries)
 	if err != nil {
 		return err
 	}
-	return conn.commit(ctx, 0, msgs...)
+	return conn.Commit(ctx, 0, msgs...)
 }
 
 // describe names the first of the entries that a call failed on.
-func describe(verb string, entries []*entry) string {
+func describe(verb string, entries []*Entry) string {
 	if len(entries) == 0 {
 		return verb + " nftables elements"
 	}

@@ -1,4 +1,4 @@
-package netops
+package nft
 
 import (
 	"context"
@@ -11,23 +11,23 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// del deletes the elements; what is absent, table and all, is success. An
+// Del deletes the elements; what is absent, table and all, is success. An
 // element that only covers the wanted one stays. It goes on after an error.
-func (c *nft) del(ctx context.Context, els []*Element) error {
-	var plain []*entry
-	prefixes := map[*nftSet][]*entry{}
+func (c *Client) Del(ctx context.Context, els []*Element) error {
+	var plain []*Entry
+	prefixes := map[*Set][]*Entry{}
 	for _, e := range els {
-		n, err := entryOf(c.schema(), &Element{Set: e.Set, Key: e.Key, Value: e.Value})
+		n, err := EntryOf(c.Schema(), &Element{Set: e.Set, Key: e.Key, Value: e.Value})
 		if err != nil {
 			return err
 		}
-		if n.set.isInterval() {
-			prefixes[n.set] = append(prefixes[n.set], n)
+		if n.Set.isInterval() {
+			prefixes[n.Set] = append(prefixes[n.Set], n)
 		} else {
 			plain = append(plain, n.bare())
 		}
 	}
-	slices.SortStableFunc(plain, func(a, b *entry) int { return compareSets(a.set, b.set) })
+	slices.SortStableFunc(plain, func(a, b *Entry) int { return compareSets(a.Set, b.Set) })
 	err := c.delPlain(ctx, plain)
 	for _, of := range prefixes {
 		err = errors.Join(err, c.delPrefixes(ctx, of))
@@ -37,7 +37,7 @@ func (c *nft) del(ctx context.Context, els []*Element) error {
 
 // delPlain deletes in one transaction, which one absent element makes fail;
 // then one by one.
-func (c *nft) delPlain(ctx context.Context, entries []*entry) error {
+func (c *Client) delPlain(ctx context.Context, entries []*Entry) error {
 	if len(entries) == 0 {
 		return nil
 	}
@@ -50,7 +50,7 @@ func (c *nft) delPlain(ctx context.Context, entries []*entry) error {
 	}
 	var failed error
 	for _, n := range entries {
-		err := c.commitEntries(ctx, unix.NFT_MSG_DELSETELEM, 0, []*entry{n})
+		err := c.commitEntries(ctx, unix.NFT_MSG_DELSETELEM, 0, []*Entry{n})
 		if !errors.Is(err, unix.ENOENT) {
 			failed = errors.Join(failed, nlconn.Explain(err, fmt.Sprintf("delete %s", n)))
 		}

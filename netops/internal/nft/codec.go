@@ -1,4 +1,4 @@
-package netops
+package nft
 
 import (
 	"bytes"
@@ -16,25 +16,25 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// field is the type of one field of a set's key or a map's data, named after
-// nft's data types. Its text is what Element.Key and Element.Value hold.
-type field uint8
+// Field is the type of one field of a set's key or a map's data, named after
+// Client's data types. Its text is what Element.Key and Element.Value hold.
+type Field uint8
 
 const (
-	ifName      field = iota // "cni0"
-	ifPattern                // "cni0", or "veth*" for every name that begins so: makes the set an interval set
-	ip4Addr                  // "10.0.0.1"
-	ip6Addr                  // "fd00::1"
-	ip4Prefix                // "10.22.0.0/16": likewise
-	ip6Prefix                // "fd00::/64": likewise
-	etherAddr                // "02:00:00:00:00:01"
-	inetProto                // "tcp", or its number
-	inetService              // "8080"
-	packetMark               // "0x2000"
-	verdict                  // "accept", "drop", "return", "jump NAME", "goto NAME"
+	IfName      Field = iota // "cni0"
+	IfPattern                // "cni0", or "veth*" for every name that begins so: makes the set an interval set
+	IP4Addr                  // "10.0.0.1"
+	IP6Addr                  // "fd00::1"
+	IP4Prefix                // "10.22.0.0/16": likewise
+	IP6Prefix                // "fd00::/64": likewise
+	EtherAddr                // "02:00:00:00:00:01"
+	InetProto                // "tcp", or its number
+	InetService              // "8080"
+	PacketMark               // "0x2000"
+	Verdict                  // "accept", "drop", "return", "jump NAME", "goto NAME"
 )
 
-// nft's numbers for its data types: how `nft list` knows what to print.
+// Client's numbers for its data types: how `nft list` knows what to print.
 // See include/datatype.h of nftables.
 const (
 	nftTypeIP4         = 7
@@ -51,45 +51,45 @@ const (
 )
 
 // isPrefix tells whether the field makes its set an interval set.
-func (f field) isPrefix() bool { return f == ip4Prefix || f == ip6Prefix || f == ifPattern }
+func (f Field) isPrefix() bool { return f == IP4Prefix || f == IP6Prefix || f == IfPattern }
 
 // number is nft's number of the data type.
-func (f field) number() uint32 {
+func (f Field) number() uint32 {
 	switch f {
-	case ip4Addr, ip4Prefix:
+	case IP4Addr, IP4Prefix:
 		return nftTypeIP4
-	case ip6Addr, ip6Prefix:
+	case IP6Addr, IP6Prefix:
 		return nftTypeIP6
-	case etherAddr:
+	case EtherAddr:
 		return nftTypeEther
-	case inetProto:
+	case InetProto:
 		return nftTypeInetProto
-	case inetService:
+	case InetService:
 		return nftTypeInetService
-	case packetMark:
+	case PacketMark:
 		return nftTypeMark
-	case ifName, ifPattern:
+	case IfName, IfPattern:
 		return nftTypeIfName
 	default:
 		return nftTypeVerdict
 	}
 }
 
-// size is the field's length in bytes, without padding. A verdict has none:
+// Size is the field's length in bytes, without padding. A verdict has none:
 // it is written as attributes.
-func (f field) size() int {
+func (f Field) Size() int {
 	switch f {
-	case ifName, ifPattern:
+	case IfName, IfPattern:
 		return unix.IFNAMSIZ
-	case ip6Addr, ip6Prefix:
+	case IP6Addr, IP6Prefix:
 		return 16
-	case etherAddr:
+	case EtherAddr:
 		return 6
-	case inetService:
+	case InetService:
 		return 2
-	case inetProto:
+	case InetProto:
 		return 1
-	case verdict:
+	case Verdict:
 		return 0
 	default:
 		return 4
@@ -97,29 +97,29 @@ func (f field) size() int {
 }
 
 // padded is the field's length in a concatenation: whole 32-bit registers.
-func (f field) padded() int { return (f.size() + 3) &^ 3 }
+func (f Field) padded() int { return (f.Size() + 3) &^ 3 }
 
 // encode gives the first and the last value that text stands for; they differ
 // for prefixes only.
-func (f field) encode(text string) (low, high []byte, err error) {
+func (f Field) encode(text string) (low, high []byte, err error) {
 	switch f {
-	case ifName:
-		low, err = encodeIfName(text)
-	case ifPattern:
-		return encodeIfPattern(text)
-	case ip4Addr, ip6Addr:
+	case IfName:
+		low, err = EncodeIfName(text)
+	case IfPattern:
+		return EncodeIfPattern(text)
+	case IP4Addr, IP6Addr:
 		low, err = f.encodeAddr(text)
-	case ip4Prefix, ip6Prefix:
+	case IP4Prefix, IP6Prefix:
 		return f.encodePrefix(text)
-	case etherAddr:
+	case EtherAddr:
 		low, err = encodeEther(text)
-	case inetProto:
+	case InetProto:
 		low, err = encodeProto(text)
-	case inetService:
+	case InetService:
 		var n uint64
 		n, err = strconv.ParseUint(text, 10, 16)
 		low = binary.BigEndian.AppendUint16(nil, uint16(n))
-	case packetMark:
+	case PacketMark:
 		var n uint64
 		n, err = strconv.ParseUint(text, 0, 32)
 		low = binary.NativeEndian.AppendUint32(nil, uint32(n))
@@ -131,53 +131,53 @@ func (f field) encode(text string) (low, high []byte, err error) {
 
 // decode is the inverse of encode. Bytes that encode would not make give a
 // text that encode refuses, never a panic.
-func (f field) decode(low, high []byte) string {
-	if len(low) < f.size() || len(high) < f.size() {
+func (f Field) decode(low, high []byte) string {
+	if len(low) < f.Size() || len(high) < f.Size() {
 		return ""
 	}
 	switch f {
-	case ifName:
+	case IfName:
 		return nlconn.Printable(nlconn.UntilNUL(low[:unix.IFNAMSIZ]))
-	case ifPattern:
+	case IfPattern:
 		return ifPatternText(low[:unix.IFNAMSIZ], high[:unix.IFNAMSIZ])
-	case ip4Addr, ip6Addr:
-		return addrOf(low[:f.size()]).String()
-	case ip4Prefix, ip6Prefix:
-		return rangeText(addrOf(low[:f.size()]), addrOf(high[:f.size()]))
-	case etherAddr:
+	case IP4Addr, IP6Addr:
+		return addrOf(low[:f.Size()]).String()
+	case IP4Prefix, IP6Prefix:
+		return rangeText(addrOf(low[:f.Size()]), addrOf(high[:f.Size()]))
+	case EtherAddr:
 		return net.HardwareAddr(low[:6]).String()
-	case inetProto:
-		return protoText(low[0])
-	case inetService:
+	case InetProto:
+		return ProtocolName(low[0])
+	case InetService:
 		return strconv.Itoa(int(binary.BigEndian.Uint16(low)))
-	case packetMark:
+	case PacketMark:
 		return fmt.Sprintf("0x%x", binary.NativeEndian.Uint32(low))
 	default:
-		return decodeVerdict(low)
+		return VerdictText(low)
 	}
 }
 
-func encodeIfName(text string) ([]byte, error) {
+func EncodeIfName(text string) ([]byte, error) {
 	if text == "" || len(text) >= unix.IFNAMSIZ || strings.ContainsFunc(text, badInIfName) {
 		return nil, fmt.Errorf("%q is no interface name", text)
 	}
 	return append([]byte(text), make([]byte, unix.IFNAMSIZ-len(text))...), nil
 }
 
-// encodeIfPattern gives the first and the last name that a pattern stands for.
+// EncodeIfPattern gives the first and the last name that a pattern stands for.
 // The kernel allows a '*' in names; nft and so we do not.
-func encodeIfPattern(text string) (low, high []byte, err error) {
+func EncodeIfPattern(text string) (low, high []byte, err error) {
 	begin, isPattern := strings.CutSuffix(text, "*")
 	if strings.Contains(begin, "*") {
 		return nil, nil, fmt.Errorf("%q is no interface name or pattern: one '*', at the end", text)
 	}
-	if low, err = encodeIfName(begin); err != nil || !isPattern {
+	if low, err = EncodeIfName(begin); err != nil || !isPattern {
 		return low, low, err
 	}
 	return low, append([]byte(begin), bytes.Repeat([]byte{0xff}, unix.IFNAMSIZ-len(begin))...), nil
 }
 
-// ifPatternText is the inverse of encodeIfPattern.
+// ifPatternText is the inverse of EncodeIfPattern.
 func ifPatternText(low, high []byte) string {
 	text := nlconn.Printable(nlconn.UntilNUL(low))
 	if bytes.Equal(low, high) {
@@ -192,23 +192,23 @@ func badInIfName(r rune) bool {
 	return unicode.IsSpace(r) || r == '/' || r == ':' || nlconn.IsHostile(r)
 }
 
-func (f field) encodeAddr(text string) ([]byte, error) {
+func (f Field) encodeAddr(text string) ([]byte, error) {
 	a, err := netip.ParseAddr(text)
 	if err != nil {
 		return nil, err
 	}
-	if a.BitLen() != 8*f.size() || a.Zone() != "" {
+	if a.BitLen() != 8*f.Size() || a.Zone() != "" {
 		return nil, fmt.Errorf("%q is of the wrong address family", text)
 	}
 	return a.AsSlice(), nil
 }
 
-func (f field) encodePrefix(text string) (low, high []byte, err error) {
+func (f Field) encodePrefix(text string) (low, high []byte, err error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
 		return nil, nil, err
 	}
-	if p.Addr().BitLen() != 8*f.size() {
+	if p.Addr().BitLen() != 8*f.Size() {
 		return nil, nil, fmt.Errorf("%q is of the wrong address family", text)
 	}
 	low = p.Masked().Addr().AsSlice()
@@ -273,7 +273,7 @@ func encodeProto(text string) ([]byte, error) {
 	return []byte{byte(n)}, err
 }
 
-func protoText(n byte) string {
+func ProtocolName(n byte) string {
 	switch n {
 	case unix.IPPROTO_ICMP:
 		return "icmp"

@@ -1,4 +1,4 @@
-package netops
+package nft
 
 import (
 	"bytes"
@@ -22,13 +22,13 @@ import (
 // deleted in the same transaction, since n matches all that they match. It is
 // an error if n is not shared or is a map's, and false if there are none (any
 // more) or they are changing.
-func (c *nft) widen(ctx context.Context, n *entry) (done bool, err error) {
-	entries, err := c.entries(ctx, n.set)
+func (c *Client) widen(ctx context.Context, n *Entry) (done bool, err error) {
+	entries, err := c.entries(ctx, n.Set)
 	if err != nil {
 		return false, err
 	}
-	first, last := &entry{set: n.set, key: n.key}, &entry{set: n.set, key: n.last()}
-	entries = slices.DeleteFunc(entries, func(o *entry) bool { return !o.covers(first) && !o.covers(last) })
+	first, last := &Entry{Set: n.Set, Key: n.Key}, &Entry{Set: n.Set, Key: n.last()}
+	entries = slices.DeleteFunc(entries, func(o *Entry) bool { return !o.covers(first) && !o.covers(last) })
 	if len(entries) == 0 {
 		return false, nil
 	}
@@ -37,18 +37,18 @@ func (c *nft) widen(ctx context.Context, n *entry) (done bool, err error) {
 		if !n.shared || n.data != nil || !n.covers(o) {
 			return false, heldError(n, o)
 		}
-		m, err := elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*entry{o.bare()})
+		m, err := elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*Entry{o.bare()})
 		if err != nil {
 			return false, err
 		}
 		msgs = append(msgs, m)
 	}
-	m, err := elementMessage(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, []*entry{n})
+	m, err := elementMessage(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, []*Entry{n})
 	if err != nil {
 		return false, err
 	}
-	err = c.conn.commit(ctx, 0, append(msgs, m)...)
-	if refused(err) {
+	err = c.conn.Commit(ctx, 0, append(msgs, m)...)
+	if IsRefused(err) {
 		return false, nil
 	}
 	return err == nil, nlconn.Explain(err, fmt.Sprintf("add %s", n))
@@ -57,9 +57,9 @@ func (c *nft) widen(ctx context.Context, n *entry) (done bool, err error) {
 // delPrefixes deletes exactly the wanted entries, all of one set. Those whose
 // first key no other element holds go in one transaction: each commit has the
 // kernel copy the whole set.
-func (c *nft) delPrefixes(ctx context.Context, wanted []*entry) error {
-	for range nftTries {
-		entries, err := c.entries(ctx, wanted[0].set)
+func (c *Client) delPrefixes(ctx context.Context, wanted []*Entry) error {
+	for range Tries {
+		entries, err := c.entries(ctx, wanted[0].Set)
 		if err != nil {
 			return err
 		}
@@ -79,28 +79,28 @@ func (c *nft) delPrefixes(ctx context.Context, wanted []*entry) error {
 		}
 		return err
 	}
-	return fmt.Errorf("%s: %w: its nftables table is being changed", describe("delete", wanted), ErrBusy)
+	return fmt.Errorf("%s: %w: its nftables table is being changed", describe("delete", wanted), nlconn.ErrBusy)
 }
 
 // split tells the wanted ones of a set's entries whose first key no other
-// entry holds from those where one does. Whatever covers a key stands, in the
+// Entry holds from those where one does. Whatever covers a key stands, in the
 // order of keys, around it, so a walk in that order keeps only a few open.
-func split(entries, wanted []*entry) (alone, others []*entry) {
+func split(entries, wanted []*Entry) (alone, others []*Entry) {
 	want := map[string]bool{}
 	for _, n := range wanted {
-		want[string(n.key)+string(n.last())] = true
+		want[string(n.Key)+string(n.last())] = true
 	}
-	entries = slices.SortedFunc(slices.Values(entries), func(a, b *entry) int { return bytes.Compare(a.key, b.key) })
-	var open []*entry
+	entries = slices.SortedFunc(slices.Values(entries), func(a, b *Entry) int { return bytes.Compare(a.Key, b.Key) })
+	var open []*Entry
 	for i, n := range entries {
-		open = slices.DeleteFunc(open, func(o *entry) bool { return bytes.Compare(o.last(), n.key) < 0 })
+		open = slices.DeleteFunc(open, func(o *Entry) bool { return bytes.Compare(o.last(), n.Key) < 0 })
 		open = append(open, n)
-		if !want[string(n.key)+string(n.last())] {
+		if !want[string(n.Key)+string(n.last())] {
 			continue
 		}
-		first := &entry{set: n.set, key: n.key}
-		holds := func(o *entry) bool { return o != n && o.covers(first) }
-		next := i+1 < len(entries) && bytes.Equal(entries[i+1].key, n.key)
+		first := &Entry{Set: n.Set, Key: n.Key}
+		holds := func(o *Entry) bool { return o != n && o.covers(first) }
+		next := i+1 < len(entries) && bytes.Equal(entries[i+1].Key, n.Key)
 		if next || slices.ContainsFunc(open, holds) {
 			others = append(others, n)
 		} else {
@@ -113,14 +113,14 @@ func split(entries, wanted []*entry) (alone, others []*entry) {
 // delPrefix deletes exactly n. The kernel looks at the first key only and
 // takes any element that holds it, so those that do are deleted together, and
 // all but n made again in the same transaction.
-func (c *nft) delPrefix(ctx context.Context, n *entry) error {
-	for range nftTries {
-		entries, err := c.entries(ctx, n.set)
+func (c *Client) delPrefix(ctx context.Context, n *Entry) error {
+	for range Tries {
+		entries, err := c.entries(ctx, n.Set)
 		if err != nil {
 			return err
 		}
-		first := &entry{set: n.set, key: n.key}
-		keep := slices.DeleteFunc(entries, func(o *entry) bool { return !o.covers(first) })
+		first := &Entry{Set: n.Set, Key: n.Key}
+		keep := slices.DeleteFunc(entries, func(o *Entry) bool { return !o.covers(first) })
 		i := slices.IndexFunc(keep, n.sameKey)
 		if i < 0 {
 			return nil
@@ -131,27 +131,27 @@ func (c *nft) delPrefix(ctx context.Context, n *entry) error {
 			return nlconn.Explain(err, fmt.Sprintf("delete %s", n))
 		}
 	}
-	return fmt.Errorf("delete %s: %w: its nftables table is being changed", n, ErrBusy)
+	return fmt.Errorf("delete %s: %w: its nftables table is being changed", n, nlconn.ErrBusy)
 }
 
 // replace deletes n and the elements that also hold its first key, and makes
 // the latter again.
-func (c *nft) replace(ctx context.Context, n *entry, keep []*entry) error {
-	conn, err := c.open()
+func (c *Client) replace(ctx context.Context, n *Entry, keep []*Entry) error {
+	conn, err := c.Conn()
 	if err != nil {
 		return err
 	}
 	var msgs []nlconn.Message
 	for range len(keep) + 1 {
-		m, err := elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*entry{n.bare()})
+		m, err := elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*Entry{n.bare()})
 		if err != nil {
 			return err
 		}
 		msgs = append(msgs, m)
 	}
-	again, err := elementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, keep)
+	again, err := ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, keep)
 	if err != nil {
 		return err
 	}
-	return conn.commit(ctx, 0, append(msgs, again...)...)
+	return conn.Commit(ctx, 0, append(msgs, again...)...)
 }

@@ -1,4 +1,4 @@
-package netops
+package nft
 
 import (
 	"context"
@@ -11,25 +11,25 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// nftQuiet is how long changes are gathered before they are told.
-const nftQuiet = 20 * time.Millisecond
+// monitorInterval is how long changes are gathered before they are told.
+const monitorInterval = 20 * time.Millisecond
 
-// nftMonitor tells when others change one nftables table.
-type nftMonitor struct {
+// Monitor tells when others change one nftables table.
+type Monitor struct {
 	events  *nlconn.Listener
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
 	changes *nlconn.Debouncer
 }
 
-// openNFTMonitor calls changed, and tells later, for changes of the table that
+// OpenMonitor calls changed, and tells later, for changes of the table that
 // do not come from the socket own.
-func openNFTMonitor(t nftTable, own *nftConn, changed func()) (*nftMonitor, error) {
+func OpenMonitor(t Table, own *Conn, changed func()) (*Monitor, error) {
 	events, err := nlconn.Listen(unix.NETLINK_NETFILTER, "nftables", []int{unix.NFNLGRP_NFTABLES}, tableFilter(t, own))
 	if err != nil {
 		return nil, err
 	}
-	m := &nftMonitor{events: events, changes: nlconn.NewDebouncer(nftQuiet)}
+	m := &Monitor{events: events, changes: nlconn.NewDebouncer(monitorInterval)}
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
 	m.ended.Go(func() {
@@ -47,7 +47,11 @@ func openNFTMonitor(t nftTable, own *nftConn, changed func()) (*nftMonitor, erro
 	return m, nil
 }
 
-func (m *nftMonitor) close() {
+// C receives a value after changes.
+func (m *Monitor) C() <-chan struct{} { return m.changes.C }
+
+// Close ends it.
+func (m *Monitor) Close() {
 	m.stop()
 	m.ended.Wait()
 	m.changes.Stop()
@@ -57,17 +61,17 @@ func (m *nftMonitor) close() {
 // tableFilter keeps back what others do to other tables, so that a busy
 // firewall wakes nobody up (classic BPF). A notification has the sender's port
 // at 12, the family at 16 and, behind a header of 4 bytes, the table's name at 24.
-func tableFilter(t nftTable, own *nftConn) []unix.SockFilter {
-	port, _ := own.nl.Port()
+func tableFilter(t Table, own *Conn) []unix.SockFilter {
+	port, _ := own.Port()
 	load := func(at uint32, size uint16) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | size | unix.BPF_ABS, K: at}
 	}
-	name := append([]byte(t.name), 0)
+	name := append([]byte(t.Name), 0)
 	filter := []unix.SockFilter{
 		load(12, unix.BPF_W),
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: nlconn.FilterWord(port), Jt: drop},
 		load(16, unix.BPF_B),
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(t.family), Jf: drop},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(t.Family), Jf: drop},
 	}
 	for at := uint32(24); len(name) > 0; {
 		size, n := uint16(unix.BPF_B), 1
