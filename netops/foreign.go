@@ -102,13 +102,13 @@ const (
 )
 
 // iptablesTable is a table that iptables-nft keeps.
-func iptablesTable(family byte, name string) nft.Table { return nft.Table{family, name} }
+func iptablesTable(family byte, name string) nft.Table { return nft.Table{Family: family, Name: name} }
 
 func foreignMasqueradeTable() nft.Table {
-	return nft.Table{unix.NFPROTO_INET, "cni_plugins_masquerade"}
+	return nft.Table{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}
 }
 
-func foreignHostPortTable(family byte) nft.Table { return nft.Table{family, "cni_hostport"} }
+func foreignHostPortTable(family byte) nft.Table { return nft.Table{Family: family, Name: "cni_hostport"} }
 
 // bothFamilies are those that iptables and ip6tables have tables of.
 func bothFamilies() []byte { return []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} }

@@ -378,7 +378,7 @@ func TestForeignForward(t *testing.T) {
 // rules as iptables-nft and nft make them.
 func FuzzForeignRule(f *testing.F) {
 	f.Fuzz(func(t *testing.T, attrs []byte, family byte) {
-		r, err := decodeForeignRule(nft.Table{family, "nat"}, attrs)
+		r, err := decodeForeignRule(nft.Table{Family: family, Name: "nat"}, attrs)
 		if err != nil {
 			return
 		}

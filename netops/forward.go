@@ -279,5 +279,5 @@ func (n *Net) filterTable(f *Forward) filterTable {
 	if f.Legacy {
 		return &legacyFilter{family: f.family(), run: n.iptables}
 	}
-	return &nftFilter{nft: n.nft, table: nft.Table{f.family(), "filter"}}
+	return &nftFilter{nft: n.nft, table: nft.Table{Family: f.family(), Name: "filter"}}
 }

@@ -30,7 +30,7 @@ func (n *Net) ForwardDrops(ctx context.Context) ([]string, error) {
 			damaged = errors.Join(damaged, err)
 			isIPTables := family != unix.NFPROTO_INET && c.table == "filter" && c.name == hookChain
 			if c.drops && c.hook == unix.NF_INET_FORWARD && !isIPTables {
-				names = append(names, nft.Table{family, nlconn.Printable(c.table)}.String()+" "+nlconn.Printable(c.name))
+				names = append(names, nft.Table{Family: family, Name: nlconn.Printable(c.table)}.String()+" "+nlconn.Printable(c.name))
 			}
 		})
 		if err = errors.Join(err, damaged); err != nil {

@@ -38,7 +38,7 @@ func (n *Net) ForwardPolicy(ctx context.Context, is6 bool) (ForwardPolicy, error
 	if _, err := n.nft.Conn(); err != nil {
 		return p, err
 	}
-	filter := &nftFilter{nft: n.nft, table: nft.Table{family, "filter"}}
+	filter := &nftFilter{nft: n.nft, table: nft.Table{Family: family, Name: "filter"}}
 	forward, err := filter.readChain(ctx, hookChain)
 	if err == nil && forward != nil && !forward.drops {
 		forward.rules, err = filter.readRules(ctx, hookChain)
@@ -66,7 +66,7 @@ const (
 
 // hasFirewalld looks for the chains of firewalld's two backends.
 func (t *nftFilter) hasFirewalld(ctx context.Context, forward *filterChain) (bool, error) {
-	own := &nftFilter{nft: t.nft, table: nft.Table{unix.NFPROTO_INET, firewalldTable}}
+	own := &nftFilter{nft: t.nft, table: nft.Table{Family: unix.NFPROTO_INET, Name: firewalldTable}}
 	c, err := own.readChain(ctx, "filter_FORWARD")
 	if err != nil {
 		return false, own.describe(err)

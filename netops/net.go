@@ -6,6 +6,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/dbus"
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
 // Options are what a Net is made with. All may be left out.
@@ -51,7 +52,7 @@ type Net struct {
 
 // New opens nothing.
 func New(o Options) *Net {
-	return &Net{probe: o.Probe, host: &Namespace{}, nft: nft.New(baseSchema, restorer(o.Restore)), restore: o.Restore, iptables: o.IPTables, sources: o.Sources, recordedForwards: o.Forwards}
+	return &Net{probe: o.Probe, host: &Namespace{}, nft: nft.New(ruleset.Schema, restorer(o.Restore)), restore: o.Restore, iptables: o.IPTables, sources: o.Sources, recordedForwards: o.Forwards}
 }
 
 // restorer lists what restore does, nil for nil.

@@ -138,7 +138,7 @@ func (c capture) askARP(t *testing.T, source, from, target string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, arpRequest}, mac,
+	b := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1 /* a request */}, mac,
 		netip.MustParseAddr(from).AsSlice(), make([]byte, 6), netip.MustParseAddr(target).AsSlice())
 	if _, err := unix.Write(c.fd, b); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
 // mapsFeature shows what a later role needs: a concatenated map that feeds
@@ -88,7 +89,7 @@ func mapping(label, port, target string) *nft.Element {
 
 func TestNFTMaps(t *testing.T) {
 	freshNetns(t)
-	schema := append(baseSchema(), mapsFeature())
+	schema := append(ruleset.Schema(), mapsFeature())
 	c := nft.New(func() nft.Schema { return schema }, nil)
 	t.Cleanup(func() { _ = c.Close() })
 	els := []*nft.Element{
@@ -136,7 +137,7 @@ func TestNFTMaps(t *testing.T) {
 // older one leaves a table that it finds empty of its own elements alone.
 func TestNFTVersionsShareATable(t *testing.T) {
 	older := freshNFT(t)
-	newer := nft.New(func() nft.Schema { return append(baseSchema(), mapsFeature()) }, nil)
+	newer := nft.New(func() nft.Schema { return append(ruleset.Schema(), mapsFeature()) }, nil)
 	t.Cleanup(func() { _ = newer.Close() })
 	mustAdd(t, older, masq("one", "cni0", "10.1.0.0/16"))
 	mustAdd(t, newer, mapping("cnibox:a", "8080", "10.1.0.2"))
@@ -161,7 +162,7 @@ func TestNFTRestoreOfWhatDoesNotFit(t *testing.T) {
 		good, good,
 		masq("wide", "cni0", "10.1.0.0/16"), masq("within", "cni0", "10.1.2.0/24"),
 	}
-	c := nft.New(func() nft.Schema { return append(baseSchema(), mapsFeature()) }, func(context.Context) ([]*nft.Element, error) { return restored, nil })
+	c := nft.New(func() nft.Schema { return append(ruleset.Schema(), mapsFeature()) }, func(context.Context) ([]*nft.Element, error) { return restored, nil })
 	t.Cleanup(func() { _ = c.Close() })
 	mustAdd(t, c, mapping("cnibox:b", "9090", "10.1.0.3"))
 	wantKeys(t, c, "test_ports", map[string]string{

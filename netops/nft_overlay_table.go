@@ -20,7 +20,7 @@ const (
 	vxlanVNIOffset = 8 + 4
 )
 
-func overlayTable() nft.Table { return nft.Table{unix.NFPROTO_INET, "cnibox_overlay"} }
+func overlayTable() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: "cnibox_overlay"} }
 
 // overlaySources is the set of nodes that tunnelled packets are accepted from.
 func overlaySources(is6 bool) *nft.Set {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
 // mapped is an element of portmap4.
@@ -77,7 +77,7 @@ func TestChainsOnDemand(t *testing.T) {
 	again := &nft.Element{Set: "portmap_if4", Key: []string{"tcp", "2"}, Value: first.Value, Label: "cnibox:a"}
 	other := &nft.Element{Set: "portmap_if4", Key: []string{"tcp", "3"}, Value: []string{"goto portmap_if4/not/daddr/10.0.0.0/8"}, Label: "cnibox:b"}
 	recorded := []*nft.Element{first}
-	c := nft.New(baseSchema, func(context.Context) ([]*nft.Element, error) { return recorded, nil })
+	c := nft.New(ruleset.Schema, func(context.Context) ([]*nft.Element, error) { return recorded, nil })
 	t.Cleanup(func() { _ = c.Close() })
 	mustAdd(t, c, mapped("cnibox:a", "8080", "10.1.0.2"))
 	mustAdd(t, c, first, again)
@@ -146,48 +146,6 @@ func TestPortMapManyCostNoMore(t *testing.T) {
 	many, read := cost()
 	if few != many || few == 0 || read != 1 {
 		t.Errorf("%d messages beside 10 ports, %d beside 2000; %d elements found, want the shared one", few, many, read)
-	}
-}
-
-func TestConditions(t *testing.T) {
-	prefix := netip.MustParsePrefix
-	for _, v := range []struct {
-		v6   bool
-		in   []PortCondition
-		want string
-	}{
-		{false, []PortCondition{{Source: prefix("10.1.2.3/8")}}, "goto portmap_if4/saddr/10.0.0.0/8"},
-		{true, []PortCondition{{Destination: prefix("fd00::/8"), Not: true}}, "goto portmap_if6/not/daddr/fd00__/8"},
-		{false, []PortCondition{{Input: "eth0"}, {Input: "br-x.*", Not: true}}, "goto portmap_if4/iif/eth0/not/iif/br-x./any"},
-	} {
-		have, err := ConditionVerdict(v.v6, v.in)
-		if err != nil || have != v.want {
-			t.Errorf("%+v: %q, %v, want %q", v.in, have, err, v.want)
-		}
-		if _, ok := portMapChain(strings.TrimPrefix(have, "goto ")); !ok {
-			t.Errorf("%q makes no chain", have)
-		}
-	}
-	for _, v := range []struct {
-		v6 bool
-		in []PortCondition
-	}{
-		{true, []PortCondition{{Source: prefix("10.0.0.0/8")}}},
-		{false, []PortCondition{{Destination: prefix("fd00::/8")}}},
-		{false, []PortCondition{{}}},
-		{false, []PortCondition{{Input: "a b"}}},
-		{false, []PortCondition{{Input: "*"}}},
-		{false, []PortCondition{{Input: "sixteen-letters-"}}},
-		{false, slices.Repeat([]PortCondition{{Source: prefix("10.0.0.0/8")}}, 20)},
-	} {
-		if have, err := ConditionVerdict(v.v6, v.in); !errors.Is(err, ErrInvalid) {
-			t.Errorf("%+v: %q, %v, want ErrInvalid", v.in, have, err)
-		}
-	}
-	for _, bit := range []int{-1, 32} {
-		if _, err := MarkVerdict(bit); !errors.Is(err, ErrInvalid) {
-			t.Errorf("bit %d: %v, want ErrInvalid", bit, err)
-		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
 // nftChildEnv makes TestNFTChild do a child's work: "race N" or "flush".
@@ -148,7 +149,7 @@ func TestNFTFlushedRulesetComesBack(t *testing.T) {
 func TestNFTRestoreThatFails(t *testing.T) {
 	freshNetns(t)
 	broken := errors.New("store is locked")
-	c := nft.New(baseSchema, func(context.Context) ([]*nft.Element, error) { return nil, broken })
+	c := nft.New(ruleset.Schema, func(context.Context) ([]*nft.Element, error) { return nil, broken })
 	t.Cleanup(func() { _ = c.Close() })
 	if err := c.Add(t.Context(), []*nft.Element{masq("one", "cni0", "10.1.0.0/16")}); !errors.Is(err, broken) {
 		t.Errorf("error %v, want the one of restore", err)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
 // freshNetns moves the test's thread to a network namespace of its own; both
@@ -34,7 +35,7 @@ func freshNFT(t *testing.T, restored ...*nft.Element) *nft.Client {
 
 func openNFT(t *testing.T, restored ...*nft.Element) *nft.Client {
 	t.Helper()
-	c := nft.New(baseSchema, func(context.Context) ([]*nft.Element, error) { return restored, nil })
+	c := nft.New(ruleset.Schema, func(context.Context) ([]*nft.Element, error) { return restored, nil })
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -425,3 +426,6 @@ func connOf(t *testing.T, c *nft.Client) *nft.Conn {
 	}
 	return conn
 }
+
+// inetTable is the table of most of what is installed.
+func inetTable() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: "cnibox"} }

@@ -113,7 +113,7 @@ func (r *takeoverRun) detour(ctx context.Context) error {
 
 // straight ends that.
 func (r *takeoverRun) straight(ctx context.Context) error {
-	m, err := nft.Table{unix.NFPROTO_NETDEV, detourTable + r.Uplink}.Message(unix.NFT_MSG_DELTABLE, 0)
+	m, err := nft.Table{Family: unix.NFPROTO_NETDEV, Name: detourTable + r.Uplink}.Message(unix.NFT_MSG_DELTABLE, 0)
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (r *takeoverRun) rule(ctx context.Context, v Verb, msgs ...nlconn.Message) 
 // send them back.
 func detourMessages(table, device string, to int) ([]nlconn.Message, error) {
 	const chain = "ingress"
-	t := nft.Table{unix.NFPROTO_NETDEV, table}
+	t := nft.Table{Family: unix.NFPROTO_NETDEV, Name: table}
 	first, err := t.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	if err != nil {
 		return nil, err

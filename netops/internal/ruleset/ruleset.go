@@ -1,4 +1,6 @@
-package netops
+// Package ruleset is what we install in nftables: masquerade, MAC guard, firewall,
+// port maps, routed pods and Azure's bridges, each a feature of the one schema.
+package ruleset
 
 import (
 	"golang.org/x/sys/unix"
@@ -14,12 +16,12 @@ const (
 	bridgePrerouting = 0
 )
 
-func inetTable() nft.Table   { return nft.Table{unix.NFPROTO_INET, "cnibox"} }
-func bridgeTable() nft.Table { return nft.Table{unix.NFPROTO_BRIDGE, "cnibox"} }
+func inetTable() nft.Table   { return nft.Table{Family: unix.NFPROTO_INET, Name: "cnibox"} }
+func bridgeTable() nft.Table { return nft.Table{Family: unix.NFPROTO_BRIDGE, Name: "cnibox"} }
 
-// baseSchema is everything that we install in nftables. A new purpose is one more
+// Schema is everything that we install in nftables. A new purpose is one more
 // function that returns a feature.
-func baseSchema() nft.Schema {
+func Schema() nft.Schema {
 	return nft.Schema{masqueradeFeature(), macGuardFeature(), firewallFeature(), portMapFeature(), routedFeature(), macNATFeature()}
 }
 

@@ -1,4 +1,4 @@
-package netops
+package ruleset
 
 import (
 	"github.com/google/nftables/expr"

@@ -1,4 +1,4 @@
-package netops
+package ruleset
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 const (
@@ -50,7 +51,7 @@ func ConditionVerdict(v6 bool, conditions []PortCondition) (string, error) {
 		name += text
 	}
 	if len(name) >= unix.NFT_NAME_MAXLEN {
-		return "", fmt.Errorf("%d conditions: %w: they are more than the %d bytes that a chain's name can tell", len(conditions), ErrInvalid, unix.NFT_NAME_MAXLEN-1)
+		return "", fmt.Errorf("%d conditions: %w: they are more than the %d bytes that a chain's name can tell", len(conditions), nlconn.ErrInvalid, unix.NFT_NAME_MAXLEN-1)
 	}
 	return "goto " + name, nil
 }
@@ -59,7 +60,7 @@ func ConditionVerdict(v6 bool, conditions []PortCondition) (string, error) {
 // to a chain, made with the element, that sets one bit of the mark.
 func MarkVerdict(bit int) (string, error) {
 	if bit < 0 || bit > maxMarkBit {
-		return "", fmt.Errorf("mark bit %d: %w: use 0 to %d", bit, ErrInvalid, maxMarkBit)
+		return "", fmt.Errorf("mark bit %d: %w: use 0 to %d", bit, nlconn.ErrInvalid, maxMarkBit)
 	}
 	return "jump " + markChain + strconv.Itoa(bit), nil
 }
@@ -73,7 +74,7 @@ func (c PortCondition) encode(v6 bool) (string, error) {
 	}
 	address := func(word string, p netip.Prefix) (string, error) {
 		if !p.IsValid() || p.Addr().Is4() == v6 || p.Addr().Zone() != "" {
-			return "", fmt.Errorf("%s %s: %w: of the wrong address family", word, p, ErrInvalid)
+			return "", fmt.Errorf("%s %s: %w: of the wrong address family", word, p, nlconn.ErrInvalid)
 		}
 		return text + "/" + word + "/" + strings.ReplaceAll(p.Masked().String(), ":", "_"), nil
 	}
@@ -85,7 +86,7 @@ func (c PortCondition) encode(v6 bool) (string, error) {
 	}
 	name, pattern := strings.CutSuffix(c.Input, "*")
 	if _, err := nft.EncodeIfName(name); err != nil || strings.ContainsFunc(name, notInWord) {
-		return "", fmt.Errorf("input device %q: %w: use letters, digits, '-', '_' and '.'", c.Input, ErrInvalid)
+		return "", fmt.Errorf("input device %q: %w: use letters, digits, '-', '_' and '.'", c.Input, nlconn.ErrInvalid)
 	}
 	text += "/iif/" + name
 	if pattern {
