@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/iptables"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
@@ -108,7 +109,9 @@ func foreignMasqueradeTable() nft.Table {
 	return nft.Table{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}
 }
 
-func foreignHostPortTable(family byte) nft.Table { return nft.Table{Family: family, Name: "cni_hostport"} }
+func foreignHostPortTable(family byte) nft.Table {
+	return nft.Table{Family: family, Name: "cni_hostport"}
+}
 
 // bothFamilies are those that iptables and ip6tables have tables of.
 func bothFamilies() []byte { return []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} }
@@ -162,7 +165,7 @@ func (n *Net) RemoveForeignHostPorts(ctx context.Context, f Foreign) error {
 // where there is nothing.
 func (n *Net) HasForeignForward(ctx context.Context) (bool, error) {
 	if n.iptables != nil && slices.ContainsFunc(bothFamilies(), func(f byte) bool {
-		return isLegacyLoaded(f, "filter") && legacyMentions(f, "filter", forwardChain)
+		return iptables.IsLegacyLoaded(f, "filter") && iptables.LegacyMentions(f, "filter", forwardChain)
 	}) {
 		return true, nil
 	}
@@ -170,10 +173,10 @@ func (n *Net) HasForeignForward(ctx context.Context) (bool, error) {
 	if isWithoutNFT(err) {
 		return false, nil
 	}
-	there := slices.Contains(tables, firewalldTable)
+	there := slices.Contains(tables, iptables.FirewalldTable)
 	if slices.Contains(tables, "filter") {
 		for _, family := range bothFamilies() {
-			for _, chain := range []string{forwardChain, firewalldChain} {
+			for _, chain := range []string{forwardChain, iptables.FirewalldChain} {
 				if err == nil && !there {
 					there, err = n.nft.HasChain(ctx, iptablesTable(family, "filter"), chain)
 				}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/iptables"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
@@ -125,36 +126,36 @@ func (f *foreignPorts) iptables(ctx context.Context, c *nft.Client) error {
 
 // legacy does the same where "iptables" is iptables-legacy.
 func (f *foreignPorts) legacy(ctx context.Context, n *Net) error {
-	if n.iptables == nil || !isLegacyLoaded(f.family, "nat") || !legacyMentions(f.family, "nat", hostPortChain) {
+	if n.iptables == nil || !iptables.IsLegacyLoaded(f.family, "nat") || !iptables.LegacyMentions(f.family, "nat", hostPortChain) {
 		return nil
 	}
-	t := &legacyFilter{family: f.family, run: n.iptables}
-	listing, err := n.iptables(ctx, t.program(), []string{"-w", "-t", "nat", "-S"}, "")
+	t := &iptables.Legacy{Family: f.family, Run: n.iptables}
+	listing, err := n.iptables(ctx, t.Program(), []string{"-w", "-t", "nat", "-S"}, "")
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", t.program(), err)
+		return fmt.Errorf("%s: %w", t.Program(), err)
 	}
-	st := parseListing(listing)
-	if st.chains[hostPortChain] == nil {
+	st := iptables.ParseListing(listing)
+	if st.Chains[hostPortChain] == nil {
 		return nil
 	}
 	read := map[string]bool{}
-	for _, e := range st.chains[hostPortChain].rules {
-		network, id, ok := parseComment(e.comment)
-		chain := st.chains[e.target]
-		if !ok || chain == nil || read[e.target] || e.target != iptablesChain(hostPortPrefix, network, id) {
+	for _, e := range st.Chains[hostPortChain].Rules {
+		network, id, ok := parseComment(e.Comment)
+		chain := st.Chains[e.Target]
+		if !ok || chain == nil || read[e.Target] || e.Target != iptablesChain(hostPortPrefix, network, id) {
 			continue
 		}
-		read[e.target] = true
-		for _, r := range chain.rules {
+		read[e.Target] = true
+		for _, r := range chain.Rules {
 			port, err := strconv.ParseUint(legacyOption(r, "--dport"), 10, 16)
-			if err != nil || r.target != "DNAT" {
+			if err != nil || r.Target != "DNAT" {
 				continue
 			}
 			f.take(legacyOption(r, "-p"), []portRange{{uint16(port), uint16(port)}}, ForeignPort{
-				Node: legacyAddress(r, "-d"), Network: network, ContainerID: id, Chain: "chain " + e.target + " of iptables-legacy's table nat",
+				Node: legacyAddress(r, "-d"), Network: network, ContainerID: id, Chain: "chain " + e.Target + " of iptables-legacy's table nat",
 			})
 		}
 	}

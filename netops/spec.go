@@ -317,27 +317,6 @@ type Flows struct {
 	local map[netip.Addr]bool
 }
 
-// Forward are rules in iptables' filter table that have the host forward what a
-// network's containers send, the answers, and what comes to their published
-// ports: a chain or policy of that table that drops is passed by nothing else.
-// They stand in the chain CNI-FORWARD behind a jump to the administrator's, as
-// the reference plugin's do, and `iptables -S` lists them. They go by their
-// comments, so one owner's are told from the next's for the same address.
-type Forward struct {
-	Shared bool `json:"shared,omitempty"`
-	// Link is the host's device that the network is behind, or with a "*" at the
-	// end all whose names begin so; empty means any.
-	Link string `json:"link,omitempty"`
-	// Net is the network, or a single address.
-	Net netip.Prefix `json:"net"`
-	// Admin is the chain that is asked before; it is made empty if it is absent.
-	Admin string `json:"admin"`
-	// Legacy means the table of iptables-legacy.
-	Legacy bool `json:"legacy,omitempty"`
-	// Label is the owner.
-	Label string `json:"label"`
-}
-
 // ZoneSource is an address that firewalld takes for a source of a zone. It is
 // firewalld's runtime configuration, which a reload drops: Verify tells, and the
 // next change to a source of the zone puts all recorded ones back.

@@ -29,9 +29,9 @@ func (n *Net) Labelled(ctx context.Context, prefix string) ([]Object, error) {
 			}
 		}
 	}
-	forwards, err := n.forwards(ctx, prefix)
+	forwards, err := n.tables().Forwards(ctx, prefix)
 	for _, f := range forwards {
-		out = append(out, f)
+		out = append(out, (*Forward)(f))
 	}
 	return out, err
 }

@@ -1,4 +1,4 @@
-package netops
+package iptables
 
 import (
 	"context"
@@ -28,33 +28,33 @@ const nftaTargetName = 1
 // of a form that iptables reads: one rule that it cannot print makes it refuse
 // the whole table.
 type nftFilter struct {
-	nft   *nft.Client
+	NFT   *nft.Client
 	table nft.Table
 }
 
-func (t *nftFilter) read(ctx context.Context, admin string) (*filterState, error) {
-	conn, err := t.nft.Conn()
+func (t *nftFilter) Read(ctx context.Context, admin string) (*State, error) {
+	conn, err := t.NFT.Conn()
 	if err != nil {
 		return nil, err
 	}
 	// What changes after this is refused by a commit that names it.
-	st := &filterState{chains: map[string]*filterChain{}}
+	st := &State{Chains: map[string]*Chain{}}
 	if st.generation, err = conn.Generation(ctx); err != nil {
 		return nil, t.describe(err)
 	}
-	return st, t.describe(t.readChains(ctx, st, hookChain, cniChain, admin))
+	return st, t.describe(t.readChains(ctx, st, ForwardChain, cniChain, admin))
 }
 
 func (t *nftFilter) describe(err error) error {
 	return nlconn.Explain(err, fmt.Sprintf("nftables table %s", t.table))
 }
 
-func (t *nftFilter) readChains(ctx context.Context, st *filterState, names ...string) error {
+func (t *nftFilter) readChains(ctx context.Context, st *State, names ...string) error {
 	for _, name := range names {
 		c, err := t.readChain(ctx, name)
 		if err == nil && c != nil {
-			st.chains[name] = c
-			c.rules, err = t.readRules(ctx, name)
+			st.Chains[name] = c
+			c.Rules, err = t.readRules(ctx, name)
 		}
 		if err != nil {
 			return err
@@ -64,14 +64,14 @@ func (t *nftFilter) readChains(ctx context.Context, st *filterState, names ...st
 }
 
 // readChain reads a chain without its rules; nil for one that is absent.
-func (t *nftFilter) readChain(ctx context.Context, name string) (*filterChain, error) {
+func (t *nftFilter) readChain(ctx context.Context, name string) (*Chain, error) {
 	m, err := t.chainMessage(unix.NFT_MSG_GETCHAIN, 0, name)
 	if err != nil {
 		return nil, err
 	}
-	c := &filterChain{}
+	c := &Chain{}
 	var damaged error
-	conn, err := t.nft.Conn()
+	conn, err := t.NFT.Conn()
 	if err != nil {
 		return nil, err
 	}
@@ -90,14 +90,14 @@ func (t *nftFilter) readChain(ctx context.Context, name string) (*filterChain, e
 }
 
 // readRules reads a chain's rules in order.
-func (t *nftFilter) readRules(ctx context.Context, chain string) ([]*heldRule, error) {
+func (t *nftFilter) readRules(ctx context.Context, chain string) ([]*HeldRule, error) {
 	m, err := t.ruleMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, chain, nil)
 	if err != nil {
 		return nil, err
 	}
-	var rules []*heldRule
+	var rules []*HeldRule
 	var damaged error
-	conn, err := t.nft.Conn()
+	conn, err := t.NFT.Conn()
 	if err != nil {
 		return nil, err
 	}
@@ -112,14 +112,14 @@ func (t *nftFilter) readRules(ctx context.Context, chain string) ([]*heldRule, e
 }
 
 // decodeRule reads one NFT_MSG_NEWRULE's attributes.
-func decodeRule(attrs []byte) (*heldRule, error) {
-	h := &heldRule{matchesAll: true}
+func decodeRule(attrs []byte) (*HeldRule, error) {
+	h := &HeldRule{matchesAll: true}
 	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
 		switch ad.Type() {
 		case unix.NFTA_RULE_HANDLE:
 			h.handle = ad.Uint64()
 		case unix.NFTA_RULE_USERDATA:
-			h.comment = nft.LabelOf(ad.Bytes())
+			h.Comment = nft.LabelOf(ad.Bytes())
 		case unix.NFTA_RULE_EXPRESSIONS:
 			return nft.EachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error { return h.decodeExpr(ad.Bytes()) })
 		}
@@ -130,7 +130,7 @@ func decodeRule(attrs []byte) (*heldRule, error) {
 
 // decodeExpr reads one expression: how the rule ends, what it says, or that it
 // has a condition.
-func (h *heldRule) decodeExpr(attrs []byte) error {
+func (h *HeldRule) decodeExpr(attrs []byte) error {
 	var name string
 	var data []byte
 	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
@@ -153,12 +153,12 @@ func (h *heldRule) decodeExpr(attrs []byte) error {
 	case "target":
 		return nft.EachAttr(data, func(ad *netlink.AttributeDecoder) error {
 			if ad.Type() == nftaTargetName {
-				h.target = ad.String()
+				h.Target = ad.String()
 			}
 			return nil
 		})
 	case "reject":
-		h.target = "REJECT"
+		h.Target = "REJECT"
 		return nil
 	case "match":
 		return h.decodeMatch(data)
@@ -167,22 +167,22 @@ func (h *heldRule) decodeExpr(attrs []byte) error {
 	return nil
 }
 
-func (h *heldRule) decodeImmediate(data []byte) error {
+func (h *HeldRule) decodeImmediate(data []byte) error {
 	return nft.EachAttr(data, func(ad *netlink.AttributeDecoder) error {
 		if ad.Type() != unix.NFTA_IMMEDIATE_DATA {
 			return nil
 		}
 		verdict, err := nft.DecodeData(ad.Bytes())
 		word, chain, _ := strings.Cut(nft.VerdictText(verdict), " ")
-		if h.target = strings.ToUpper(word); chain != "" {
-			h.target = chain
+		if h.Target = strings.ToUpper(word); chain != "" {
+			h.Target = chain
 		}
 		return err
 	})
 }
 
 // decodeMatch reads the comment that iptables before 1.8.10 writes as a match.
-func (h *heldRule) decodeMatch(data []byte) error {
+func (h *HeldRule) decodeMatch(data []byte) error {
 	var name string
 	var info []byte
 	err := nft.EachAttr(data, func(ad *netlink.AttributeDecoder) error {
@@ -195,21 +195,21 @@ func (h *heldRule) decodeMatch(data []byte) error {
 		return nil
 	})
 	if name == "comment" {
-		h.comment = nlconn.Printable(nlconn.UntilNUL(info))
+		h.Comment = nlconn.Printable(nlconn.UntilNUL(info))
 	} else {
 		h.matchesAll = false
 	}
 	return err
 }
 
-func (t *nftFilter) commit(ctx context.Context, st *filterState, ops []filterOp) (bool, error) {
+func (t *nftFilter) Commit(ctx context.Context, st *State, ops []Op) (bool, error) {
 	table, err := t.table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	if err != nil {
 		return false, err
 	}
 	var msgs []nlconn.Message
 	for i, op := range ops {
-		if i == 0 && op.kind == makeChain {
+		if i == 0 && op.Kind == makeChain {
 			msgs = append(msgs, table)
 		}
 		m, err := t.opMessage(op)
@@ -218,7 +218,7 @@ func (t *nftFilter) commit(ctx context.Context, st *filterState, ops []filterOp)
 		}
 		msgs = append(msgs, m)
 	}
-	conn, err := t.nft.Conn()
+	conn, err := t.NFT.Conn()
 	if err != nil {
 		return false, err
 	}
@@ -227,34 +227,34 @@ func (t *nftFilter) commit(ctx context.Context, st *filterState, ops []filterOp)
 	case errors.Is(err, unix.ERESTART):
 		return false, nil
 	case errors.Is(err, unix.ENOENT): // nothing has changed, so it is no chain that is absent
-		return false, fmt.Errorf("nftables table %s: %w: the kernel lacks what iptables' rules are made of, see what 'modprobe -a nft_compat xt_conntrack' says", t.table, ErrNotSupported)
+		return false, fmt.Errorf("nftables table %s: %w: the kernel lacks what iptables' rules are made of, see what 'modprobe -a nft_compat xt_conntrack' says", t.table, nlconn.ErrNotSupported)
 	}
 	return err == nil, t.describe(err)
 }
 
-func (t *nftFilter) opMessage(op filterOp) (nlconn.Message, error) {
-	switch op.kind {
+func (t *nftFilter) opMessage(op Op) (nlconn.Message, error) {
+	switch op.Kind {
 	case makeChain:
-		if op.chain == hookChain {
-			base := nft.Chain{Name: op.chain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: nft.PriorityFilter}
+		if op.Chain == ForwardChain {
+			base := nft.Chain{Name: op.Chain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: nft.PriorityFilter}
 			return base.Message(t.table)
 		}
-		return t.chainMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, op.chain)
+		return t.chainMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, op.Chain)
 	case deleteChain:
-		return t.chainMessage(unix.NFT_MSG_DELCHAIN, 0, op.chain)
-	case deleteRule:
-		return t.ruleMessage(unix.NFT_MSG_DELRULE, 0, op.chain, func(ae *netlink.AttributeEncoder) error {
-			ae.Uint64(unix.NFTA_RULE_HANDLE, op.held.handle)
+		return t.chainMessage(unix.NFT_MSG_DELCHAIN, 0, op.Chain)
+	case DeleteRule:
+		return t.ruleMessage(unix.NFT_MSG_DELRULE, 0, op.Chain, func(ae *netlink.AttributeEncoder) error {
+			ae.Uint64(unix.NFTA_RULE_HANDLE, op.Held.handle)
 			return nil
 		})
 	}
 	flags := uint16(unix.NLM_F_CREATE)
-	if op.kind == appendRule {
+	if op.Kind == appendRule {
 		flags |= unix.NLM_F_APPEND
 	}
-	return t.ruleMessage(unix.NFT_MSG_NEWRULE, flags, op.chain, func(ae *netlink.AttributeEncoder) error {
+	return t.ruleMessage(unix.NFT_MSG_NEWRULE, flags, op.Chain, func(ae *netlink.AttributeEncoder) error {
 		ae.Nested(unix.NFTA_RULE_EXPRESSIONS, func(ae *netlink.AttributeEncoder) error {
-			for _, e := range op.rule.exprs() {
+			for _, e := range op.Rule.exprs() {
 				b, err := expr.Marshal(t.table.Family, e)
 				if err != nil {
 					return err
@@ -263,7 +263,7 @@ func (t *nftFilter) opMessage(op filterOp) (nlconn.Message, error) {
 			}
 			return nil
 		})
-		ae.Bytes(unix.NFTA_RULE_USERDATA, nft.LabelUserData(op.rule.comment))
+		ae.Bytes(unix.NFTA_RULE_USERDATA, nft.LabelUserData(op.Rule.Comment))
 		return nil
 	})
 }
@@ -288,7 +288,7 @@ func (t *nftFilter) ruleMessage(kind, flags uint16, chain string, more func(*net
 }
 
 // exprs are the rule's expressions as iptables-nft writes them.
-func (r *filterRule) exprs() []expr.Any {
+func (r *Rule) exprs() []expr.Any {
 	var out []expr.Any
 	for _, l := range []struct {
 		key  expr.MetaKey
@@ -303,14 +303,14 @@ func (r *filterRule) exprs() []expr.Any {
 		}
 		out = append(out, &expr.Meta{Key: l.key, Register: unix.NFT_REG_1}, &expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: data})
 	}
-	out = append(out, matchPrefix(r.src, 12, 8)...)
-	out = append(out, matchPrefix(r.dst, 16, 24)...)
+	out = append(out, matchPrefix(r.Src, 12, 8)...)
+	out = append(out, matchPrefix(r.Dst, 16, 24)...)
 	if r.state != 0 {
 		info := xt.Unknown(conntrackInfo(r.state))
 		out = append(out, &expr.Match{Name: "conntrack", Rev: 3, Info: &info})
 	}
-	verdict := &expr.Verdict{Kind: expr.VerdictJump, Chain: r.target}
-	if r.target == targetAccept {
+	verdict := &expr.Verdict{Kind: expr.VerdictJump, Chain: r.Target}
+	if r.Target == TargetAccept {
 		verdict = &expr.Verdict{Kind: expr.VerdictAccept}
 	}
 	return append(out, &expr.Counter{}, verdict)

@@ -1,16 +1,18 @@
-package netops
+package iptables
 
 import (
 	"context"
 	"errors"
 	"net/netip"
 	"strings"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// forwards reads whose rules are in iptables' filter tables, as far as their
+// Forwards reads whose rules are in iptables' filter tables, as far as their
 // label begins with a text: what they are told by, and not whether they are
 // shared or complete.
-func (n *Net) forwards(ctx context.Context, prefix string) ([]*Forward, error) {
+func (t *Tables) Forwards(ctx context.Context, prefix string) ([]*Forward, error) {
 	var all []*Forward
 	for _, f := range []Forward{
 		{Net: netip.MustParsePrefix("0.0.0.0/0")},
@@ -18,11 +20,11 @@ func (n *Net) forwards(ctx context.Context, prefix string) ([]*Forward, error) {
 		{Net: netip.MustParsePrefix("0.0.0.0/0"), Legacy: true},
 		{Net: netip.MustParsePrefix("::/0"), Legacy: true},
 	} {
-		if f.Legacy && !isLegacyLoaded(f.family(), "filter") {
+		if f.Legacy && !IsLegacyLoaded(f.family(), "filter") {
 			continue
 		}
-		st, err := n.filterTable(&f).read(ctx, "")
-		if f.Legacy && errors.Is(err, ErrNotSupported) {
+		st, err := t.Filter(f.family(), f.Legacy).Read(ctx, "")
+		if f.Legacy && errors.Is(err, nlconn.ErrNotSupported) {
 			continue // whoever loaded the table, it was not us
 		}
 		if err != nil {
@@ -34,24 +36,24 @@ func (n *Net) forwards(ctx context.Context, prefix string) ([]*Forward, error) {
 }
 
 // forwards reads the owners of a table's rules by their comments.
-func (st *filterState) forwards(of *Forward, prefix string) []*Forward {
-	own := st.chains[cniChain]
+func (st *State) forwards(of *Forward, prefix string) []*Forward {
+	own := st.Chains[cniChain]
 	if own == nil {
 		return nil
 	}
 	admin := "CNI-ADMIN"
-	for _, h := range own.rules {
+	for _, h := range own.Rules {
 		if h.jumps() {
-			admin = h.target
+			admin = h.Target
 			break
 		}
 	}
 	seen := map[Forward]bool{}
 	var all []*Forward
-	for _, h := range own.rules {
-		f, ok := ownerOf(h.comment)
+	for _, h := range own.Rules {
+		f, ok := ownerOf(h.Comment)
 		f.Admin, f.Legacy = admin, of.Legacy
-		if !ok || f.family() != of.family() || !strings.HasPrefix(f.Label, prefix) || seen[f] || f.validate() != nil {
+		if !ok || f.family() != of.family() || !strings.HasPrefix(f.Label, prefix) || seen[f] || f.Validate() != nil {
 			continue
 		}
 		seen[f] = true

@@ -1,4 +1,4 @@
-package netops
+package iptables
 
 import (
 	"context"
@@ -14,20 +14,20 @@ import (
 // leads to it, and the table if nothing but an empty FORWARD chain that accepts
 // is left, which is what the first of our rules made.
 func (t *nftFilter) tidy(ctx context.Context, admin string) error {
-	st, err := t.read(ctx, admin)
+	st, err := t.Read(ctx, admin)
 	if err != nil {
 		return err
 	}
-	if c := st.chains[admin]; c != nil && len(c.rules) == 0 {
-		_, err := t.commit(ctx, st, []filterOp{{kind: deleteChain, chain: admin}})
+	if c := st.Chains[admin]; c != nil && len(c.Rules) == 0 {
+		_, err := t.Commit(ctx, st, []Op{{Kind: deleteChain, Chain: admin}})
 		if err != nil && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
-		if st, err = t.read(ctx, admin); err != nil {
+		if st, err = t.Read(ctx, admin); err != nil {
 			return err
 		}
 	}
-	if c := st.chains[hookChain]; c == nil || c.drops || len(c.rules) > 0 {
+	if c := st.Chains[ForwardChain]; c == nil || c.drops || len(c.Rules) > 0 {
 		return nil
 	}
 	chains, err := t.chainNames(ctx)
@@ -38,7 +38,7 @@ func (t *nftFilter) tidy(ctx context.Context, admin string) error {
 	if err != nil {
 		return err
 	}
-	conn, err := t.nft.Conn()
+	conn, err := t.NFT.Conn()
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (t *nftFilter) chainNames(ctx context.Context) ([]string, error) {
 	}
 	var names []string
 	var damaged error
-	conn, err := t.nft.Conn()
+	conn, err := t.NFT.Conn()
 	if err != nil {
 		return nil, err
 	}

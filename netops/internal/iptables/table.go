@@ -1,4 +1,4 @@
-package netops
+package iptables
 
 import (
 	"context"
@@ -7,66 +7,66 @@ import (
 	"strings"
 )
 
-// filterTable is iptables' filter table of one address family.
-type filterTable interface {
+// Table is iptables' filter table of one address family.
+type Table interface {
 	// read reads FORWARD, our chain and the administrator's.
-	read(ctx context.Context, admin string) (*filterState, error)
+	Read(ctx context.Context, admin string) (*State, error)
 	// commit makes all of the changes or none; done is false when the table is
 	// not as it was read any more.
-	commit(ctx context.Context, st *filterState, ops []filterOp) (done bool, err error)
+	Commit(ctx context.Context, st *State, ops []Op) (done bool, err error)
 	// tidy removes what only our chain needed, where nobody else uses it.
 	tidy(ctx context.Context, admin string) error
 }
 
-// filterState is a filter table as it was read.
-type filterState struct {
-	chains map[string]*filterChain
+// State is a filter table as it was read.
+type State struct {
+	Chains map[string]*Chain
 	// generation is nftables' at that time.
 	generation uint32
 }
 
-// holds tells whether a chain has such a rule.
-func (st *filterState) holds(chain string, is func(*heldRule) bool) bool {
-	c := st.chains[chain]
-	return c != nil && slices.ContainsFunc(c.rules, is)
+// Holds tells whether a chain has such a rule.
+func (st *State) Holds(chain string, is func(*HeldRule) bool) bool {
+	c := st.Chains[chain]
+	return c != nil && slices.ContainsFunc(c.Rules, is)
 }
 
-// filterChain is a chain of a filter table.
-type filterChain struct {
+// Chain is a chain of a filter table.
+type Chain struct {
 	// drops is a base chain's policy.
 	drops bool
-	rules []*heldRule
+	Rules []*HeldRule
 }
 
 // refuses tells whether what no rule of the chain decides on is dropped: by the
 // policy, or by a last rule that rejects everything.
-func (c *filterChain) refuses() bool {
+func (c *Chain) refuses() bool {
 	if c.drops {
 		return true
 	}
-	n := len(c.rules)
-	return n > 0 && c.rules[n-1].matchesAll && slices.Contains([]string{"DROP", "REJECT"}, c.rules[n-1].target)
+	n := len(c.Rules)
+	return n > 0 && c.Rules[n-1].matchesAll && slices.Contains([]string{"DROP", "REJECT"}, c.Rules[n-1].Target)
 }
 
-// heldRule is a rule that is there.
-type heldRule struct {
-	comment string
+// HeldRule is a rule that is there.
+type HeldRule struct {
+	Comment string
 	// target is a verdict in capitals or a chain.
-	target string
+	Target string
 	// matchesAll tells that there is no condition.
 	matchesAll bool
 	// handle names the rule in nftables, text in iptables-legacy.
 	handle uint64
-	text   string
+	Text   string
 }
 
 // jumps tells whether the rule leads to a chain.
-func (h *heldRule) jumps() bool {
-	return !slices.Contains([]string{"", targetAccept, "DROP", "REJECT", "RETURN", "QUEUE"}, h.target)
+func (h *HeldRule) jumps() bool {
+	return !slices.Contains([]string{"", TargetAccept, "DROP", "REJECT", "RETURN", "QUEUE"}, h.Target)
 }
 
-// targetAccept lets a packet pass.
-const targetAccept = "ACCEPT"
+// TargetAccept lets a packet pass.
+const TargetAccept = "ACCEPT"
 
 // States of xt_conntrack: XT_CONNTRACK_STATE_BIT and XT_CONNTRACK_STATE_DNAT of
 // linux/netfilter/xt_conntrack.h.
@@ -75,48 +75,48 @@ const (
 	ctStateDNAT    = 1 << 7
 )
 
-// filterRule is a rule to be made.
-type filterRule struct {
-	chain    string
+// Rule is a rule to be made.
+type Rule struct {
+	Chain    string
 	in, out  string // a device, "veth*" for all that begin so, "" for any
-	src, dst netip.Prefix
+	Src, Dst netip.Prefix
 	state    uint16 // states of xt_conntrack, 0 for any
-	comment  string
-	target   string
+	Comment  string
+	Target   string
 }
 
-// filterOp is one change of a filter table.
-type filterOp struct {
-	kind  filterOpKind
-	chain string
-	rule  filterRule
-	held  *heldRule
+// Op is one change of a filter table.
+type Op struct {
+	Kind  opKind
+	Chain string
+	Rule  Rule
+	Held  *HeldRule
 }
 
-type filterOpKind uint8
+type opKind uint8
 
 const (
-	makeChain filterOpKind = iota
-	insertRule
+	makeChain opKind = iota
+	InsertRule
 	appendRule
-	deleteRule
+	DeleteRule
 	deleteChain
 )
 
 // String is what the change makes, for differences.
-func (op filterOp) String() string {
-	if op.kind == makeChain {
-		return "chain " + op.chain
+func (op Op) String() string {
+	if op.Kind == makeChain {
+		return "chain " + op.Chain
 	}
-	return "rule " + strings.Join(op.rule.args(), " ")
+	return "rule " + strings.Join(op.Rule.args(), " ")
 }
 
 // args is the rule as iptables' arguments.
-func (r *filterRule) args() []string {
-	a := []string{r.chain}
+func (r *Rule) args() []string {
+	a := []string{r.Chain}
 	for _, o := range []struct{ flag, value string }{
-		{"-s", prefixText(r.src)},
-		{"-d", prefixText(r.dst)},
+		{"-s", prefixText(r.Src)},
+		{"-d", prefixText(r.Dst)},
 		{"-i", iptablesLink(r.in)},
 		{"-o", iptablesLink(r.out)},
 	} {
@@ -130,7 +130,7 @@ func (r *filterRule) args() []string {
 	case ctStateDNAT:
 		a = append(a, "-m", "conntrack", "--ctstate", "DNAT")
 	}
-	return append(a, "-m", "comment", "--comment", `"`+r.comment+`"`, "-j", r.target)
+	return append(a, "-m", "comment", "--comment", `"`+r.Comment+`"`, "-j", r.Target)
 }
 
 func prefixText(p netip.Prefix) string {

@@ -1,4 +1,4 @@
-package netops
+package iptables
 
 import (
 	"bytes"
@@ -16,9 +16,9 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// ForwardPolicy tells who decides over what the host forwards of one address
+// Policy tells who decides over what the host forwards of one address
 // family, as far as that is more than nobody.
-type ForwardPolicy struct {
+type Policy struct {
 	// Refused: the filter table of iptables-nft drops what none of its rules
 	// accepts. An accept elsewhere does not pass that.
 	Refused bool
@@ -28,20 +28,20 @@ type ForwardPolicy struct {
 	Firewalld bool
 }
 
-// ForwardPolicy reads who refuses to forward packets of an address family.
-func (n *Net) ForwardPolicy(ctx context.Context, is6 bool) (ForwardPolicy, error) {
-	var p ForwardPolicy
+// Policy reads who refuses to forward packets of an address family.
+func (t *Tables) Policy(ctx context.Context, is6 bool) (Policy, error) {
+	var p Policy
 	family := byte(unix.NFPROTO_IPV4)
 	if is6 {
 		family = unix.NFPROTO_IPV6
 	}
-	if _, err := n.nft.Conn(); err != nil {
+	if _, err := t.NFT.Conn(); err != nil {
 		return p, err
 	}
-	filter := &nftFilter{nft: n.nft, table: nft.Table{Family: family, Name: "filter"}}
-	forward, err := filter.readChain(ctx, hookChain)
+	filter := &nftFilter{NFT: t.NFT, table: nft.Table{Family: family, Name: "filter"}}
+	forward, err := filter.readChain(ctx, ForwardChain)
 	if err == nil && forward != nil && !forward.drops {
-		forward.rules, err = filter.readRules(ctx, hookChain)
+		forward.Rules, err = filter.readRules(ctx, ForwardChain)
 	}
 	if err != nil {
 		return p, filter.describe(err)
@@ -50,7 +50,7 @@ func (n *Net) ForwardPolicy(ctx context.Context, is6 bool) (ForwardPolicy, error
 	if p.Firewalld, err = filter.hasFirewalld(ctx, forward); err != nil {
 		return p, err
 	}
-	if !isLegacyLoaded(family, "filter") {
+	if !IsLegacyLoaded(family, "filter") {
 		return p, nil
 	}
 	p.RefusedLegacy, err = legacyRefuses(family)
@@ -58,15 +58,15 @@ func (n *Net) ForwardPolicy(ctx context.Context, is6 bool) (ForwardPolicy, error
 }
 
 const (
-	// firewalldTable is where firewalld's nftables backend has its chains, and
-	// firewalldChain one that its iptables backend has in the filter table.
-	firewalldTable = "firewalld"
-	firewalldChain = "FORWARD_direct"
+	// FirewalldTable is where firewalld's nftables backend has its chains, and
+	// FirewalldChain one that its iptables backend has in the filter table.
+	FirewalldTable = "firewalld"
+	FirewalldChain = "FORWARD_direct"
 )
 
 // hasFirewalld looks for the chains of firewalld's two backends.
-func (t *nftFilter) hasFirewalld(ctx context.Context, forward *filterChain) (bool, error) {
-	own := &nftFilter{nft: t.nft, table: nft.Table{Family: unix.NFPROTO_INET, Name: firewalldTable}}
+func (t *nftFilter) hasFirewalld(ctx context.Context, forward *Chain) (bool, error) {
+	own := &nftFilter{NFT: t.NFT, table: nft.Table{Family: unix.NFPROTO_INET, Name: FirewalldTable}}
 	c, err := own.readChain(ctx, "filter_FORWARD")
 	if err != nil {
 		return false, own.describe(err)
@@ -74,21 +74,27 @@ func (t *nftFilter) hasFirewalld(ctx context.Context, forward *filterChain) (boo
 	if c != nil || forward == nil {
 		return c != nil, nil
 	}
-	if c, err = t.readChain(ctx, firewalldChain); err != nil {
+	if c, err = t.readChain(ctx, FirewalldChain); err != nil {
 		return false, t.describe(err)
 	}
 	return c != nil, nil
 }
 
-// isLegacyLoaded tells whether the namespace has a table of iptables-legacy. To
+// IsLegacyLoaded reports whether the namespace has a table of iptables-legacy. To
 // ask the table itself would make one.
-func isLegacyLoaded(family byte, table string) bool {
+func IsLegacyLoaded(family byte, table string) bool {
 	file := "/proc/thread-self/net/ip_tables_names"
 	if family == unix.NFPROTO_IPV6 {
 		file = "/proc/thread-self/net/ip6_tables_names"
 	}
-	names, err := readProc(file)
-	return err == nil && slices.Contains(strings.Fields(names), table) // unreadable without the right to change it
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false // unreadable without the right to change it
+	}
+	defer unix.Close(fd) //nolint:errcheck // opened for reading
+	var names [256]byte  // there are five tables
+	n, err := unix.Read(fd, names[:])
+	return err == nil && slices.Contains(strings.Fields(string(names[:n])), table)
 }
 
 // The control calls of linux/netfilter_ipv4/ip_tables.h, whose numbers and
@@ -120,10 +126,10 @@ func legacyRefuses(family byte) (bool, error) {
 	return policyDrops(family, entries, binary.NativeEndian.Uint32(info[iptInfoUnderflow:]))
 }
 
-// legacyMentions tells whether iptables-legacy's table may have a chain whose name
+// LegacyMentions reports whether iptables-legacy's table may have a chain whose name
 // begins with a text, which its entries hold as it is: its program need not be
 // run where it has none.
-func legacyMentions(family byte, table, text string) bool {
+func LegacyMentions(family byte, table, text string) bool {
 	_, entries, err := readLegacyTable(family, table)
 	return err != nil || bytes.Contains(entries, []byte(text))
 }
@@ -162,7 +168,7 @@ func readLegacyTable(family byte, table string) (info, entries []byte, err error
 		}
 		return info, entries[iptEntriesHead:], nil
 	}
-	return nil, nil, fmt.Errorf("%w: iptables-legacy's table is being changed all the time", ErrBusy)
+	return nil, nil, fmt.Errorf("%w: iptables-legacy's table is being changed all the time", nlconn.ErrBusy)
 }
 
 // policyDrops reads the standard target of the entry at an offset.

@@ -1,4 +1,4 @@
-package netops
+package iptables
 
 import (
 	"context"
@@ -6,23 +6,25 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// IPTables runs one of the programs iptables-legacy, ip6tables-legacy,
+// Runner runs one of the programs iptables-legacy, ip6tables-legacy,
 // iptables-legacy-restore and ip6tables-legacy-restore with arguments and
 // standard input, and gives its standard output. It is the one way to the
 // tables of kernels before nftables without rewriting them whole. The error wraps
 // ErrNotSupported where the program is not installed.
-type IPTables func(ctx context.Context, program string, args []string, input string) (string, error)
+type Runner func(ctx context.Context, program string, args []string, input string) (string, error)
 
-// legacyFilter is the filter table of iptables-legacy.
-type legacyFilter struct {
-	family byte
-	run    IPTables
+// Legacy is the filter table of iptables-legacy.
+type Legacy struct {
+	Family byte
+	Run    Runner
 }
 
-func (t *legacyFilter) program() string {
-	if t.family == unix.NFPROTO_IPV6 {
+func (t *Legacy) Program() string {
+	if t.Family == unix.NFPROTO_IPV6 {
 		return "ip6tables-legacy"
 	}
 	return "iptables-legacy"
@@ -30,34 +32,34 @@ func (t *legacyFilter) program() string {
 
 // execute runs the program or with a suffix its companion, which wait for the
 // lock that all of them take.
-func (t *legacyFilter) execute(ctx context.Context, suffix string, args []string, input string) (string, error) {
-	program := t.program() + suffix
-	if t.run == nil {
-		return "", fmt.Errorf("%s: %w: programs cannot be run here", program, ErrNotSupported)
+func (t *Legacy) execute(ctx context.Context, suffix string, args []string, input string) (string, error) {
+	program := t.Program() + suffix
+	if t.Run == nil {
+		return "", fmt.Errorf("%s: %w: programs cannot be run here", program, nlconn.ErrNotSupported)
 	}
-	out, err := t.run(ctx, program, append([]string{"-w"}, args...), input)
+	out, err := t.Run(ctx, program, append([]string{"-w"}, args...), input)
 	if err != nil {
 		return "", fmt.Errorf("rules of iptables-legacy in the kernel: %w", err)
 	}
 	return out, nil
 }
 
-func (t *legacyFilter) read(ctx context.Context, _ string) (*filterState, error) {
+func (t *Legacy) Read(ctx context.Context, _ string) (*State, error) {
 	out, err := t.execute(ctx, "", []string{"-t", "filter", "-S"}, "")
 	if err != nil {
 		return nil, err
 	}
-	return parseListing(out), nil
+	return ParseListing(out), nil
 }
 
-// parseListing reads what `iptables -S` prints. Lines of other forms are left out.
-func parseListing(listing string) *filterState {
-	st := &filterState{chains: map[string]*filterChain{}}
-	chain := func(name string) *filterChain {
-		if st.chains[name] == nil {
-			st.chains[name] = &filterChain{}
+// ParseListing reads what `iptables -S` prints. Lines of other forms are left out.
+func ParseListing(listing string) *State {
+	st := &State{Chains: map[string]*Chain{}}
+	chain := func(name string) *Chain {
+		if st.Chains[name] == nil {
+			st.Chains[name] = &Chain{}
 		}
-		return st.chains[name]
+		return st.Chains[name]
 	}
 	for line := range strings.Lines(listing) {
 		line = strings.TrimSpace(line)
@@ -73,22 +75,22 @@ func parseListing(listing string) *filterState {
 			chain(name)
 		case "-A":
 			c := chain(name)
-			c.rules = append(c.rules, parseListed(rule))
+			c.Rules = append(c.Rules, parseListed(rule))
 		}
 	}
 	return st
 }
 
 // parseListed reads a rule's comment, target, and whether it has a condition.
-func parseListed(rule string) *heldRule {
-	h := &heldRule{text: rule, matchesAll: true}
-	words := splitQuoted(rule)
+func parseListed(rule string) *HeldRule {
+	h := &HeldRule{Text: rule, matchesAll: true}
+	words := SplitQuoted(rule)
 	for i := 0; i+1 < len(words); i++ {
 		switch words[i] {
 		case "--comment":
-			h.comment = words[i+1]
+			h.Comment = words[i+1]
 		case "-j", "-g":
-			h.target = words[i+1]
+			h.Target = words[i+1]
 		case "-m":
 			h.matchesAll = h.matchesAll && words[i+1] == "comment"
 		case "-s", "-d", "-i", "-o", "-p", "!", "-f":
@@ -98,9 +100,9 @@ func parseListed(rule string) *heldRule {
 	return h
 }
 
-// splitQuoted splits at blanks outside of double quotes, in which a backslash
+// SplitQuoted splits at blanks outside of double quotes, in which a backslash
 // takes the next character as it is.
-func splitQuoted(s string) []string {
+func SplitQuoted(s string) []string {
 	var words []string
 	var word strings.Builder
 	quoted, escaped, any := false, false, false
@@ -130,33 +132,33 @@ func splitQuoted(s string) []string {
 	return words
 }
 
-// commit has iptables-legacy-restore make all changes or none. It takes a chain
+// Commit has iptables-legacy-restore make all changes or none. It takes a chain
 // that it declares for a new one and would empty it, so only missing ones are.
-func (t *legacyFilter) commit(ctx context.Context, _ *filterState, ops []filterOp) (bool, error) {
+func (t *Legacy) Commit(ctx context.Context, _ *State, ops []Op) (bool, error) {
 	_, err := t.execute(ctx, "-restore", []string{"--noflush"}, restoreInput(ops))
 	return err == nil, err
 }
 
 // restoreInput is what iptables-restore reads.
-func restoreInput(ops []filterOp) string {
+func restoreInput(ops []Op) string {
 	var b strings.Builder
 	b.WriteString("*filter\n")
 	for _, op := range ops {
-		if op.kind == makeChain && op.chain != hookChain {
-			fmt.Fprintf(&b, ":%s - [0:0]\n", op.chain)
+		if op.Kind == makeChain && op.Chain != ForwardChain {
+			fmt.Fprintf(&b, ":%s - [0:0]\n", op.Chain)
 		}
 	}
 	for _, op := range ops {
-		args := strings.Join(op.rule.args(), " ")
-		switch op.kind {
-		case insertRule:
+		args := strings.Join(op.Rule.args(), " ")
+		switch op.Kind {
+		case InsertRule:
 			fmt.Fprintf(&b, "-I %s\n", args)
 		case appendRule:
 			fmt.Fprintf(&b, "-A %s\n", args)
-		case deleteRule:
-			fmt.Fprintf(&b, "-D %s %s\n", op.chain, op.held.text)
+		case DeleteRule:
+			fmt.Fprintf(&b, "-D %s %s\n", op.Chain, op.Held.Text)
 		case deleteChain:
-			fmt.Fprintf(&b, "-X %s\n", op.chain)
+			fmt.Fprintf(&b, "-X %s\n", op.Chain)
 		}
 	}
 	b.WriteString("COMMIT\n")
@@ -165,19 +167,19 @@ func restoreInput(ops []filterOp) string {
 
 // tidy removes the administrator's chain if nothing is in it and nobody leads
 // to it.
-func (t *legacyFilter) tidy(ctx context.Context, admin string) error {
-	st, err := t.read(ctx, admin)
+func (t *Legacy) tidy(ctx context.Context, admin string) error {
+	st, err := t.Read(ctx, admin)
 	if err != nil {
 		return err
 	}
-	if c := st.chains[admin]; c == nil || len(c.rules) > 0 {
+	if c := st.Chains[admin]; c == nil || len(c.Rules) > 0 {
 		return nil
 	}
-	for name := range st.chains {
-		if st.holds(name, func(h *heldRule) bool { return h.target == admin }) {
+	for name := range st.Chains {
+		if st.Holds(name, func(h *HeldRule) bool { return h.Target == admin }) {
 			return nil
 		}
 	}
-	_, err = t.commit(ctx, st, []filterOp{{kind: deleteChain, chain: admin}})
+	_, err = t.Commit(ctx, st, []Op{{Kind: deleteChain, Chain: admin}})
 	return err
 }

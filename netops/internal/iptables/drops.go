@@ -1,4 +1,4 @@
-package netops
+package iptables
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 // ForwardDrops names nftables' chains that drop by policy what the host forwards
 // ("inet filter forward"), but for iptables' own: only their owner can have them
 // let a packet pass.
-func (n *Net) ForwardDrops(ctx context.Context) ([]string, error) {
-	conn, err := n.nft.Conn()
+func (t *Tables) ForwardDrops(ctx context.Context) ([]string, error) {
+	conn, err := t.NFT.Conn()
 	if err != nil {
 		return nil, err
 	}
@@ -28,7 +28,7 @@ func (n *Net) ForwardDrops(ctx context.Context) ([]string, error) {
 		err := conn.List(ctx, m, func() { names, damaged = names[:others], nil }, func(attrs []byte) {
 			c, err := decodeBaseChain(attrs)
 			damaged = errors.Join(damaged, err)
-			isIPTables := family != unix.NFPROTO_INET && c.table == "filter" && c.name == hookChain
+			isIPTables := family != unix.NFPROTO_INET && c.table == "filter" && c.name == ForwardChain
 			if c.drops && c.hook == unix.NF_INET_FORWARD && !isIPTables {
 				names = append(names, nft.Table{Family: family, Name: nlconn.Printable(c.table)}.String()+" "+nlconn.Printable(c.name))
 			}
