@@ -10,8 +10,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/iptables"
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // What the reference plugins (containernetworking/plugins v1.9.1) leave in
@@ -51,7 +54,7 @@ func (n *Net) HasForeign(ctx context.Context, f Foreign) (bool, error) {
 	masquerade := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
 	hostPorts := iptablesChain(hostPortPrefix, f.Network, f.ContainerID)
 	for _, c := range []struct {
-		table nftTable
+		table nft.Table
 		chain string
 	}{
 		{foreignMasqueradeTable(), "masq_checks"},
@@ -62,12 +65,12 @@ func (n *Net) HasForeign(ctx context.Context, f Foreign) (bool, error) {
 		{iptablesTable(unix.NFPROTO_IPV4, "nat"), hostPorts},
 		{iptablesTable(unix.NFPROTO_IPV6, "nat"), hostPorts},
 	} {
-		there, err := n.nft.hasChain(ctx, c.table, c.chain)
+		there, err := n.nft.HasChain(ctx, c.table, c.chain)
 		switch {
 		case isWithoutNFT(err):
 			return false, nil
 		case err != nil || there:
-			return there, kernelError(err, fmt.Sprintf("look for chain %s in nftables table %s", c.chain, c.table))
+			return there, nlconn.Explain(err, fmt.Sprintf("look for chain %s in nftables table %s", c.chain, c.table))
 		}
 	}
 	return false, nil
@@ -100,13 +103,15 @@ const (
 )
 
 // iptablesTable is a table that iptables-nft keeps.
-func iptablesTable(family byte, name string) nftTable { return nftTable{family, name} }
+func iptablesTable(family byte, name string) nft.Table { return nft.Table{Family: family, Name: name} }
 
-func foreignMasqueradeTable() nftTable {
-	return nftTable{unix.NFPROTO_INET, "cni_plugins_masquerade"}
+func foreignMasqueradeTable() nft.Table {
+	return nft.Table{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}
 }
 
-func foreignHostPortTable(family byte) nftTable { return nftTable{family, "cni_hostport"} }
+func foreignHostPortTable(family byte) nft.Table {
+	return nft.Table{Family: family, Name: "cni_hostport"}
+}
 
 // bothFamilies are those that iptables and ip6tables have tables of.
 func bothFamilies() []byte { return []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} }
@@ -124,12 +129,12 @@ func masqueradeNetwork(network string) string { return digest(network, 16) + "-"
 // a container's chain goes with the last rule that leads to it.
 func (n *Net) RemoveForeignMasquerade(ctx context.Context, f Foreign) error {
 	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
-	errs := []error{n.nft.removeForeignRules(ctx, foreignMasqueradeTable(), []string{"masq_checks"}, func(r *foreignRule) bool {
+	errs := []error{removeForeignRules(ctx, n.nft, foreignMasqueradeTable(), []string{"masq_checks"}, func(r *foreignRule) bool {
 		return strings.HasPrefix(r.comment, f.masqueradeComment())
 	})}
 	for _, family := range bothFamilies() {
 		errs = append(errs,
-			n.nft.removeForeignChain(ctx, iptablesTable(family, "nat"), "POSTROUTING", chain, func(r *foreignRule) bool {
+			removeForeignChain(ctx, n.nft, iptablesTable(family, "nat"), "POSTROUTING", chain, func(r *foreignRule) bool {
 				return f.owns(r.source.Addr())
 			}),
 			n.removeForeignLegacyChain(ctx, family, "POSTROUTING", chain, f.owns))
@@ -144,10 +149,10 @@ func (n *Net) RemoveForeignHostPorts(ctx context.Context, f Foreign) error {
 	var errs []error
 	for _, family := range bothFamilies() {
 		errs = append(errs,
-			n.nft.removeForeignRules(ctx, foreignHostPortTable(family), []string{"hostports", "hostip_hostports", "masquerading"}, func(r *foreignRule) bool {
+			removeForeignRules(ctx, n.nft, foreignHostPortTable(family), []string{"hostports", "hostip_hostports", "masquerading"}, func(r *foreignRule) bool {
 				return r.comment == f.ContainerID && f.owns(r.target())
 			}),
-			n.nft.removeForeignChain(ctx, iptablesTable(family, "nat"), hostPortChain, chain, func(*foreignRule) bool {
+			removeForeignChain(ctx, n.nft, iptablesTable(family, "nat"), hostPortChain, chain, func(*foreignRule) bool {
 				return !f.Shares
 			}),
 			n.removeForeignLegacyChain(ctx, family, hostPortChain, chain, func(netip.Addr) bool { return !f.Shares }))
@@ -160,25 +165,25 @@ func (n *Net) RemoveForeignHostPorts(ctx context.Context, f Foreign) error {
 // where there is nothing.
 func (n *Net) HasForeignForward(ctx context.Context) (bool, error) {
 	if n.iptables != nil && slices.ContainsFunc(bothFamilies(), func(f byte) bool {
-		return isLegacyLoaded(f, "filter") && legacyMentions(f, "filter", forwardChain)
+		return iptables.IsLegacyLoaded(f, "filter") && iptables.LegacyMentions(f, "filter", forwardChain)
 	}) {
 		return true, nil
 	}
-	tables, err := n.nft.tables(ctx, unix.NFPROTO_UNSPEC)
+	tables, err := n.nft.Tables(ctx, unix.NFPROTO_UNSPEC)
 	if isWithoutNFT(err) {
 		return false, nil
 	}
-	there := slices.Contains(tables, firewalldTable)
+	there := slices.Contains(tables, iptables.FirewalldTable)
 	if slices.Contains(tables, "filter") {
 		for _, family := range bothFamilies() {
-			for _, chain := range []string{forwardChain, firewalldChain} {
+			for _, chain := range []string{forwardChain, iptables.FirewalldChain} {
 				if err == nil && !there {
-					there, err = n.nft.hasChain(ctx, iptablesTable(family, "filter"), chain)
+					there, err = n.nft.HasChain(ctx, iptablesTable(family, "filter"), chain)
 				}
 			}
 		}
 	}
-	return there, kernelError(err, "look for rules of other plugins")
+	return there, nlconn.Explain(err, "look for rules of other plugins")
 }
 
 // RemoveForeignForward removes the two rules that the reference's firewall
@@ -190,7 +195,7 @@ func (n *Net) RemoveForeignForward(ctx context.Context, addresses []netip.Addr) 
 	}
 	var errs []error
 	for _, family := range bothFamilies() {
-		errs = append(errs, n.nft.removeForeignRules(ctx, iptablesTable(family, "filter"), []string{forwardChain}, func(r *foreignRule) bool {
+		errs = append(errs, removeForeignRules(ctx, n.nft, iptablesTable(family, "filter"), []string{forwardChain}, func(r *foreignRule) bool {
 			return slices.ContainsFunc(addresses, r.forwards)
 		}), n.removeForeignLegacyForward(ctx, family, addresses))
 	}
@@ -198,14 +203,14 @@ func (n *Net) RemoveForeignForward(ctx context.Context, addresses []netip.Addr) 
 }
 
 // removeForeignRules deletes the rules of some chains of a table that are chosen.
-func (c *nft) removeForeignRules(ctx context.Context, t nftTable, chains []string, chosen func(*foreignRule) bool) error {
+func removeForeignRules(ctx context.Context, c *nft.Client, t nft.Table, chains []string, chosen func(*foreignRule) bool) error {
 	removed := false
-	err := c.removeForeign(ctx, t, func() ([]nftMessage, error) {
-		var msgs []nftMessage
-		rules, err := c.foreignRules(ctx, t, chains...)
+	err := removeForeign(ctx, c, t, func() ([]nlconn.Message, error) {
+		var msgs []nlconn.Message
+		rules, err := foreignRules(ctx, c, t, chains...)
 		for i := range rules {
 			if err == nil && chosen(&rules[i]) {
-				var m nftMessage
+				var m nlconn.Message
 				m, err = rules[i].deletion()
 				msgs = append(msgs, m)
 			}
@@ -213,43 +218,47 @@ func (c *nft) removeForeignRules(ctx context.Context, t nftTable, chains []strin
 		removed = removed || len(msgs) > 0
 		return msgs, err
 	})
-	if err != nil || !removed || !strings.HasPrefix(t.name, "cni_") {
+	if err != nil || !removed || !strings.HasPrefix(t.Name, "cni_") {
 		return err
 	}
-	return c.removeForeignTable(ctx, t, chains)
+	return removeForeignTable(ctx, c, t, chains)
 }
 
 // removeForeignTable deletes a table of the reference's own when none of its
 // chains for attachments has a rule any more. An ADD of the reference makes all
 // of it again, in one transaction, and this one does nothing if that came between.
-func (c *nft) removeForeignTable(ctx context.Context, t nftTable, chains []string) error {
-	generation, err := c.conn.generation(ctx)
+func removeForeignTable(ctx context.Context, c *nft.Client, t nft.Table, chains []string) error {
+	conn, err := c.Conn()
 	if err != nil {
 		return err
 	}
-	rules, err := c.foreignRules(ctx, t, chains...)
+	generation, err := conn.Generation(ctx)
+	if err != nil {
+		return err
+	}
+	rules, err := foreignRules(ctx, c, t, chains...)
 	if err != nil || len(rules) > 0 {
 		return err
 	}
-	_, err = c.removeUnchanged(ctx, t, generation)
-	return kernelError(err, fmt.Sprintf("remove nftables table %s", t))
+	_, err = c.RemoveUnchanged(ctx, t, generation)
+	return nlconn.Explain(err, fmt.Sprintf("remove nftables table %s", t))
 }
 
 // removeForeignChain deletes the rules of an entry chain that lead to a
 // container's chain and are chosen, and with the last of them the chain.
-func (c *nft) removeForeignChain(ctx context.Context, t nftTable, entry, chain string, chosen func(*foreignRule) bool) error {
+func removeForeignChain(ctx context.Context, c *nft.Client, t nft.Table, entry, chain string, chosen func(*foreignRule) bool) error {
 	from := []string{entry}
-	return c.removeForeign(ctx, t, func() ([]nftMessage, error) {
-		there, err := c.hasChain(ctx, t, chain)
+	return removeForeign(ctx, c, t, func() ([]nlconn.Message, error) {
+		there, err := c.HasChain(ctx, t, chain)
 		if err != nil || !there {
 			return nil, err
 		}
-		rules, err := c.foreignRules(ctx, t, from...)
+		rules, err := foreignRules(ctx, c, t, from...)
 		if err != nil {
 			return nil, err
 		}
 		from = nil // if the chain turns out to be in use, another than entry leads to it
-		var msgs []nftMessage
+		var msgs []nlconn.Message
 		left := false
 		for i := range rules {
 			r := &rules[i]
@@ -269,54 +278,29 @@ func (c *nft) removeForeignChain(ctx context.Context, t nftTable, entry, chain s
 		if left {
 			return msgs, nil
 		}
-		m, err := t.deleteChain(chain)
+		m, err := t.DeleteChain(chain)
 		return append(msgs, m), err
 	})
 }
 
 // removeForeign commits what plan lists, again where something changed
 // meanwhile.
-func (c *nft) removeForeign(ctx context.Context, t nftTable, plan func() ([]nftMessage, error)) error {
-	for range nftTries {
+func removeForeign(ctx context.Context, c *nft.Client, t nft.Table, plan func() ([]nlconn.Message, error)) error {
+	conn, err := c.Conn()
+	if err != nil {
+		return err
+	}
+	for range nft.Tries {
 		msgs, err := plan()
 		if isWithoutNFT(err) {
 			return nil
 		}
 		if err == nil && len(msgs) > 0 {
-			err = c.conn.commit(ctx, 0, msgs...)
+			err = conn.Commit(ctx, 0, msgs...)
 		}
 		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) {
-			return kernelError(err, fmt.Sprintf("remove rules of other plugins from nftables table %s", t))
+			return nlconn.Explain(err, fmt.Sprintf("remove rules of other plugins from nftables table %s", t))
 		}
 	}
 	return fmt.Errorf("remove rules of other plugins from nftables table %s: %w: it is being changed", t, ErrBusy)
-}
-
-// hasChain tells whether a table has a chain.
-func (c *nft) hasChain(ctx context.Context, t nftTable, chain string) (bool, error) {
-	conn, err := c.open()
-	if err != nil {
-		return false, err
-	}
-	m, err := message(unix.NFT_MSG_GETCHAIN, 0, t.family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_CHAIN_TABLE, t.name)
-		ae.String(unix.NFTA_CHAIN_NAME, chain)
-		return nil
-	})
-	if err != nil {
-		return false, err
-	}
-	err = conn.query(ctx, m, func([]byte) {})
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-func (t nftTable) deleteChain(chain string) (nftMessage, error) {
-	return message(unix.NFT_MSG_DELCHAIN, 0, t.family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_CHAIN_TABLE, t.name)
-		ae.String(unix.NFTA_CHAIN_NAME, chain)
-		return nil
-	})
 }

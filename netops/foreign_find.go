@@ -10,21 +10,23 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // MissingForeignMasquerade lists those of the attachment's addresses that no
 // rule of the reference's bridge or ptp masquerades.
 func (n *Net) MissingForeignMasquerade(ctx context.Context, f Foreign) ([]netip.Addr, error) {
-	rules, err := n.nft.foreignRules(ctx, foreignMasqueradeTable(), "masq_checks")
+	rules, err := foreignRules(ctx, n.nft, foreignMasqueradeTable(), "masq_checks")
 	if err != nil {
-		return nil, kernelError(err, "read rules of other plugins")
+		return nil, nlconn.Explain(err, "read rules of other plugins")
 	}
 	rules = slices.DeleteFunc(rules, func(r foreignRule) bool { return !strings.HasPrefix(r.comment, f.masqueradeComment()) })
 	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
 	for _, family := range bothFamilies() {
-		jumps, err := n.nft.foreignRules(ctx, iptablesTable(family, "nat"), "POSTROUTING")
+		jumps, err := foreignRules(ctx, n.nft, iptablesTable(family, "nat"), "POSTROUTING")
 		if err != nil {
-			return nil, kernelError(err, "read rules of other plugins")
+			return nil, nlconn.Explain(err, "read rules of other plugins")
 		}
 		rules = append(rules, slices.DeleteFunc(jumps, func(r foreignRule) bool { return r.jump != chain })...)
 	}
@@ -44,9 +46,9 @@ func (n *Net) ForeignHostPorts(ctx context.Context, f Foreign, is6 bool) (int, e
 	if is6 {
 		family = unix.NFPROTO_IPV6
 	}
-	rules, err := n.nft.foreignRules(ctx, foreignHostPortTable(family), "hostports", "hostip_hostports")
+	rules, err := foreignRules(ctx, n.nft, foreignHostPortTable(family), "hostports", "hostip_hostports")
 	if err != nil {
-		return 0, kernelError(err, "read rules of other plugins")
+		return 0, nlconn.Explain(err, "read rules of other plugins")
 	}
 	ports := 0
 	for i := range rules {
@@ -54,9 +56,9 @@ func (n *Net) ForeignHostPorts(ctx context.Context, f Foreign, is6 bool) (int, e
 			ports++
 		}
 	}
-	rules, err = n.nft.foreignRules(ctx, iptablesTable(family, "nat"), iptablesChain(hostPortPrefix, f.Network, f.ContainerID))
+	rules, err = foreignRules(ctx, n.nft, iptablesTable(family, "nat"), iptablesChain(hostPortPrefix, f.Network, f.ContainerID))
 	if err != nil {
-		return 0, kernelError(err, "read rules of other plugins")
+		return 0, nlconn.Explain(err, "read rules of other plugins")
 	}
 	for i := range rules {
 		if rules[i].jump == "" { // the others mark the packet first
@@ -71,9 +73,9 @@ func (n *Net) ForeignHostPorts(ctx context.Context, f Foreign, is6 bool) (int, e
 func (n *Net) MissingForeignForward(ctx context.Context, addresses []netip.Addr) ([]netip.Addr, error) {
 	var rules []foreignRule
 	for _, family := range bothFamilies() {
-		some, err := n.nft.foreignRules(ctx, iptablesTable(family, "filter"), forwardChain)
+		some, err := foreignRules(ctx, n.nft, iptablesTable(family, "filter"), forwardChain)
 		if err != nil {
-			return nil, kernelError(err, "read rules of other plugins")
+			return nil, nlconn.Explain(err, "read rules of other plugins")
 		}
 		rules = append(rules, some...)
 	}
@@ -99,7 +101,7 @@ func (n *Net) CollectForeignMasquerade(ctx context.Context, network string, vali
 		return slices.ContainsFunc(valid, func(f Foreign) bool { return strings.HasPrefix(r.comment, f.masqueradeComment()) })
 	}
 	return errors.Join(
-		n.nft.removeForeignRules(ctx, foreignMasqueradeTable(), []string{"masq_checks"}, func(r *foreignRule) bool {
+		removeForeignRules(ctx, n.nft, foreignMasqueradeTable(), []string{"masq_checks"}, func(r *foreignRule) bool {
 			return strings.HasPrefix(r.comment, masqueradeNetwork(network)) && !isValid(r)
 		}),
 		n.collectChains(ctx, "POSTROUTING", masqueradePrefix, network, valid),
@@ -121,9 +123,9 @@ func (n *Net) collectChains(ctx context.Context, entry, prefix, network string, 
 	for _, family := range bothFamilies() {
 		t := iptablesTable(family, "nat")
 		errs = append(errs, n.collectLegacyChains(ctx, family, entry, prefix, network, valid))
-		rules, err := n.nft.foreignRules(ctx, t, entry)
+		rules, err := foreignRules(ctx, n.nft, t, entry)
 		if err != nil {
-			errs = append(errs, kernelError(err, fmt.Sprintf("read rules of other plugins in nftables table %s", t)))
+			errs = append(errs, nlconn.Explain(err, fmt.Sprintf("read rules of other plugins in nftables table %s", t)))
 			continue
 		}
 		for i := range rules {
@@ -132,7 +134,7 @@ func (n *Net) collectChains(ctx context.Context, entry, prefix, network string, 
 				continue
 			}
 			if !isValidContainer(valid, id) {
-				errs = append(errs, n.nft.removeForeignChain(ctx, t, entry, rules[i].jump, func(*foreignRule) bool { return true }))
+				errs = append(errs, removeForeignChain(ctx, n.nft, t, entry, rules[i].jump, func(*foreignRule) bool { return true }))
 			}
 		}
 	}

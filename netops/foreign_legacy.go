@@ -8,6 +8,9 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+
+	"github.com/cnibox/cnibox/netops/internal/iptables"
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 // What the reference plugins made with iptables-legacy, where that is what
@@ -16,50 +19,50 @@ import (
 // removeForeignLegacy has iptables-restore run the lines that plan gives for one
 // table of one family. Where the table is not there, nor the programs, there is
 // nothing to do, or nothing to be done.
-func (n *Net) removeForeignLegacy(ctx context.Context, family byte, table string, plan func(*filterState) []string) error {
-	if n.iptables == nil || !isLegacyLoaded(family, table) {
+func (n *Net) removeForeignLegacy(ctx context.Context, family byte, table string, plan func(*iptables.State) []string) error {
+	if n.iptables == nil || !iptables.IsLegacyLoaded(family, table) {
 		return nil
 	}
-	t := &legacyFilter{family: family, run: n.iptables}
+	t := &iptables.Legacy{Family: family, Run: n.iptables}
 	var last error
-	for range nftTries {
-		listing, err := n.iptables(ctx, t.program(), []string{"-w", "-t", table, "-S"}, "")
+	for range nft.Tries {
+		listing, err := n.iptables(ctx, t.Program(), []string{"-w", "-t", table, "-S"}, "")
 		if errors.Is(err, exec.ErrNotFound) {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("remove rules of other plugins from %s: %w", t.program(), err)
+			return fmt.Errorf("remove rules of other plugins from %s: %w", t.Program(), err)
 		}
-		lines := plan(parseListing(listing))
+		lines := plan(iptables.ParseListing(listing))
 		if len(lines) == 0 {
 			return nil
 		}
 		input := "*" + table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
 		// It fails as a whole where a rule is gone meanwhile.
-		if _, last = n.iptables(ctx, t.program()+"-restore", []string{"-w", "--noflush"}, input); last == nil {
+		if _, last = n.iptables(ctx, t.Program()+"-restore", []string{"-w", "--noflush"}, input); last == nil {
 			return nil
 		}
 	}
-	return fmt.Errorf("remove rules of other plugins from %s: %w", t.program(), last)
+	return fmt.Errorf("remove rules of other plugins from %s: %w", t.Program(), last)
 }
 
 // removeForeignLegacyChain removes the rules of an entry chain that lead to a
 // container's chain and are chosen, and with the last of them the chain.
 func (n *Net) removeForeignLegacyChain(ctx context.Context, family byte, entry, chain string, chosen func(source netip.Addr) bool) error {
-	return n.removeForeignLegacy(ctx, family, "nat", func(st *filterState) []string {
-		if st.chains[chain] == nil {
+	return n.removeForeignLegacy(ctx, family, "nat", func(st *iptables.State) []string {
+		if st.Chains[chain] == nil {
 			return nil
 		}
 		var lines []string
 		left := false
-		for name, c := range st.chains {
-			for _, r := range c.rules {
+		for name, c := range st.Chains {
+			for _, r := range c.Rules {
 				switch {
-				case r.target != chain:
+				case r.Target != chain:
 				case name == entry && !chosen(legacyAddress(r, "-s")):
 					left = true
 				default:
-					lines = append(lines, "-D "+name+" "+r.text)
+					lines = append(lines, "-D "+name+" "+r.Text)
 				}
 			}
 		}
@@ -72,15 +75,15 @@ func (n *Net) removeForeignLegacyChain(ctx context.Context, family byte, entry, 
 
 // removeForeignLegacyForward removes the firewall plugin's rules for addresses.
 func (n *Net) removeForeignLegacyForward(ctx context.Context, family byte, addresses []netip.Addr) error {
-	return n.removeForeignLegacy(ctx, family, "filter", func(st *filterState) []string {
-		c := st.chains[forwardChain]
+	return n.removeForeignLegacy(ctx, family, "filter", func(st *iptables.State) []string {
+		c := st.Chains[forwardChain]
 		if c == nil {
 			return nil
 		}
 		var lines []string
-		for _, r := range c.rules {
-			if slices.ContainsFunc(addresses, func(a netip.Addr) bool { return slices.Contains(forwardTexts(a), r.text) }) {
-				lines = append(lines, "-D "+forwardChain+" "+r.text)
+		for _, r := range c.Rules {
+			if slices.ContainsFunc(addresses, func(a netip.Addr) bool { return slices.Contains(forwardTexts(a), r.Text) }) {
+				lines = append(lines, "-D "+forwardChain+" "+r.Text)
 			}
 		}
 		return lines
@@ -94,7 +97,7 @@ func forwardTexts(a netip.Addr) []string {
 }
 
 // legacyAddress is the address of a rule's condition, without its prefix length.
-func legacyAddress(r *heldRule, option string) netip.Addr {
+func legacyAddress(r *iptables.HeldRule, option string) netip.Addr {
 	p, err := netip.ParsePrefix(legacyOption(r, option))
 	if err != nil {
 		return netip.Addr{}
@@ -103,8 +106,8 @@ func legacyAddress(r *heldRule, option string) netip.Addr {
 }
 
 // legacyOption is the word behind one of a rule's options, "" without it.
-func legacyOption(r *heldRule, option string) string {
-	words := splitQuoted(r.text)
+func legacyOption(r *iptables.HeldRule, option string) string {
+	words := iptables.SplitQuoted(r.Text)
 	at := slices.Index(words, option)
 	if at < 0 || at+1 == len(words) {
 		return ""
@@ -116,26 +119,26 @@ func legacyOption(r *heldRule, option string) string {
 // may be the reference's.
 func (n *Net) hasForeignLegacy() bool {
 	return n.iptables != nil && slices.ContainsFunc(bothFamilies(), func(f byte) bool {
-		return isLegacyLoaded(f, "nat") && legacyMentions(f, "nat", masqueradePrefix)
+		return iptables.IsLegacyLoaded(f, "nat") && iptables.LegacyMentions(f, "nat", masqueradePrefix)
 	})
 }
 
 // collectLegacyChains is collectChains for iptables-legacy.
 func (n *Net) collectLegacyChains(ctx context.Context, family byte, entry, prefix, network string, valid []Foreign) error {
-	return n.removeForeignLegacy(ctx, family, "nat", func(st *filterState) []string {
-		c := st.chains[entry]
+	return n.removeForeignLegacy(ctx, family, "nat", func(st *iptables.State) []string {
+		c := st.Chains[entry]
 		if c == nil {
 			return nil
 		}
 		var lines, chains []string
-		for _, r := range c.rules {
-			of, id, ok := parseComment(r.comment)
-			if !ok || of != network || r.target != iptablesChain(prefix, network, id) || isValidContainer(valid, id) {
+		for _, r := range c.Rules {
+			of, id, ok := parseComment(r.Comment)
+			if !ok || of != network || r.Target != iptablesChain(prefix, network, id) || isValidContainer(valid, id) {
 				continue
 			}
-			lines = append(lines, "-D "+entry+" "+r.text)
-			if !slices.Contains(chains, r.target) && st.chains[r.target] != nil {
-				chains = append(chains, r.target)
+			lines = append(lines, "-D "+entry+" "+r.Text)
+			if !slices.Contains(chains, r.Target) && st.Chains[r.Target] != nil {
+				chains = append(chains, r.Target)
 			}
 		}
 		for _, name := range chains {

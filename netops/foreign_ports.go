@@ -10,8 +10,11 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/iptables"
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // ForeignPort is a port of the node that the reference's portmap leads to a container.
@@ -35,11 +38,11 @@ func (n *Net) ForeignPorts(ctx context.Context, is6 bool, wanted func(proto stri
 	if is6 {
 		f.family = unix.NFPROTO_IPV6
 	}
-	tables, err := n.nft.tables(ctx, f.family)
+	tables, err := n.nft.Tables(ctx, f.family)
 	if isWithoutNFT(err) {
 		err = nil
 	}
-	if err == nil && slices.Contains(tables, foreignHostPortTable(f.family).name) {
+	if err == nil && slices.Contains(tables, foreignHostPortTable(f.family).Name) {
 		err = f.native(ctx, n.nft)
 	}
 	if err == nil && slices.Contains(tables, "nat") {
@@ -48,7 +51,7 @@ func (n *Net) ForeignPorts(ctx context.Context, is6 bool, wanted func(proto stri
 	if err == nil {
 		err = f.legacy(ctx, n)
 	}
-	return f.found, kernelError(err, "read host ports of other plugins")
+	return f.found, nlconn.Explain(err, "read host ports of other plugins")
 }
 
 // foreignPorts collects the ports of one family.
@@ -78,9 +81,9 @@ func (f *foreignPorts) anyWanted(proto string, ports []portRange) bool {
 }
 
 // native reads the rules of the nftables backend.
-func (f *foreignPorts) native(ctx context.Context, c *nft) error {
+func (f *foreignPorts) native(ctx context.Context, c *nft.Client) error {
 	t := foreignHostPortTable(f.family)
-	rules, err := c.foreignRules(ctx, t, "hostports", "hostip_hostports")
+	rules, err := foreignRules(ctx, c, t, "hostports", "hostip_hostports")
 	for i := range rules {
 		r := &rules[i]
 		f.take(protocolName(r.proto), r.ports, ForeignPort{
@@ -92,9 +95,9 @@ func (f *foreignPorts) native(ctx context.Context, c *nft) error {
 
 // iptables reads those of the iptables backend: what leads to a container's chain
 // tells whose it is and the ports, and the chain the node's addresses.
-func (f *foreignPorts) iptables(ctx context.Context, c *nft) error {
+func (f *foreignPorts) iptables(ctx context.Context, c *nft.Client) error {
 	t := iptablesTable(f.family, "nat")
-	entries, err := c.foreignRules(ctx, t, hostPortChain)
+	entries, err := foreignRules(ctx, c, t, hostPortChain)
 	if err != nil {
 		return err
 	}
@@ -106,7 +109,7 @@ func (f *foreignPorts) iptables(ctx context.Context, c *nft) error {
 			continue
 		}
 		read[e.jump] = true
-		rules, err := c.foreignRules(ctx, t, e.jump)
+		rules, err := foreignRules(ctx, c, t, e.jump)
 		if err != nil {
 			return err
 		}
@@ -123,36 +126,36 @@ func (f *foreignPorts) iptables(ctx context.Context, c *nft) error {
 
 // legacy does the same where "iptables" is iptables-legacy.
 func (f *foreignPorts) legacy(ctx context.Context, n *Net) error {
-	if n.iptables == nil || !isLegacyLoaded(f.family, "nat") || !legacyMentions(f.family, "nat", hostPortChain) {
+	if n.iptables == nil || !iptables.IsLegacyLoaded(f.family, "nat") || !iptables.LegacyMentions(f.family, "nat", hostPortChain) {
 		return nil
 	}
-	t := &legacyFilter{family: f.family, run: n.iptables}
-	listing, err := n.iptables(ctx, t.program(), []string{"-w", "-t", "nat", "-S"}, "")
+	t := &iptables.Legacy{Family: f.family, Run: n.iptables}
+	listing, err := n.iptables(ctx, t.Program(), []string{"-w", "-t", "nat", "-S"}, "")
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", t.program(), err)
+		return fmt.Errorf("%s: %w", t.Program(), err)
 	}
-	st := parseListing(listing)
-	if st.chains[hostPortChain] == nil {
+	st := iptables.ParseListing(listing)
+	if st.Chains[hostPortChain] == nil {
 		return nil
 	}
 	read := map[string]bool{}
-	for _, e := range st.chains[hostPortChain].rules {
-		network, id, ok := parseComment(e.comment)
-		chain := st.chains[e.target]
-		if !ok || chain == nil || read[e.target] || e.target != iptablesChain(hostPortPrefix, network, id) {
+	for _, e := range st.Chains[hostPortChain].Rules {
+		network, id, ok := parseComment(e.Comment)
+		chain := st.Chains[e.Target]
+		if !ok || chain == nil || read[e.Target] || e.Target != iptablesChain(hostPortPrefix, network, id) {
 			continue
 		}
-		read[e.target] = true
-		for _, r := range chain.rules {
+		read[e.Target] = true
+		for _, r := range chain.Rules {
 			port, err := strconv.ParseUint(legacyOption(r, "--dport"), 10, 16)
-			if err != nil || r.target != "DNAT" {
+			if err != nil || r.Target != "DNAT" {
 				continue
 			}
 			f.take(legacyOption(r, "-p"), []portRange{{uint16(port), uint16(port)}}, ForeignPort{
-				Node: legacyAddress(r, "-d"), Network: network, ContainerID: id, Chain: "chain " + e.target + " of iptables-legacy's table nat",
+				Node: legacyAddress(r, "-d"), Network: network, ContainerID: id, Chain: "chain " + e.Target + " of iptables-legacy's table nat",
 			})
 		}
 	}
@@ -171,7 +174,7 @@ func single(p netip.Prefix) netip.Addr {
 func protocolName(proto byte) string {
 	switch proto {
 	case unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP:
-		return protoText(proto)
+		return nft.ProtocolName(proto)
 	}
 	return ""
 }
@@ -218,24 +221,4 @@ func matchedPorts(name string, info []byte) []portRange {
 		return nil
 	}
 	return []portRange{{at(offset), at(offset + 2)}}
-}
-
-// tables names the namespace's nftables tables of a family.
-func (c *nft) tables(ctx context.Context, family byte) ([]string, error) {
-	conn, err := c.open()
-	if err != nil {
-		return nil, err
-	}
-	m := nftMessage{kind: unix.NFT_MSG_GETTABLE, flags: unix.NLM_F_DUMP, family: family}
-	var names []string
-	var damaged error
-	err = conn.dump(ctx, m, func() { names, damaged = nil, nil }, func(attrs []byte) {
-		damaged = errors.Join(damaged, eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
-			if ad.Type() == unix.NFTA_TABLE_NAME {
-				names = append(names, untilNUL(ad.Bytes()))
-			}
-			return nil
-		}))
-	})
-	return names, errors.Join(err, damaged)
 }

@@ -11,12 +11,15 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // foreignRule is a rule that another program made, as far as it tells whose it
 // is. What is not understood is left out; shape tells what a rule consists of.
 type foreignRule struct {
-	table  nftTable
+	table  nft.Table
 	chain  string
 	handle uint64
 	// comment is nft's, or that of iptables' match of this name.
@@ -81,9 +84,9 @@ func (r *foreignRule) forwards(a netip.Addr) bool {
 }
 
 // deletion is the request that deletes the rule.
-func (r *foreignRule) deletion() (nftMessage, error) {
-	return message(unix.NFT_MSG_DELRULE, 0, r.table.family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_RULE_TABLE, r.table.name)
+func (r *foreignRule) deletion() (nlconn.Message, error) {
+	return nft.NewMessage(unix.NFT_MSG_DELRULE, 0, r.table.Family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_RULE_TABLE, r.table.Name)
 		ae.String(unix.NFTA_RULE_CHAIN, r.chain)
 		ae.Uint64(unix.NFTA_RULE_HANDLE, r.handle)
 		return nil
@@ -92,17 +95,17 @@ func (r *foreignRule) deletion() (nftMessage, error) {
 
 // foreignRules reads the rules of some chains of a table, of all chains where
 // none is named. A table or chain that is absent has none.
-func (c *nft) foreignRules(ctx context.Context, t nftTable, chains ...string) ([]foreignRule, error) {
-	conn, err := c.open()
+func foreignRules(ctx context.Context, c *nft.Client, t nft.Table, chains ...string) ([]foreignRule, error) {
+	conn, err := c.Conn()
 	if err != nil {
 		return nil, err
 	}
 	if len(chains) == 0 {
-		return conn.foreignRules(ctx, t, "")
+		return foreignRulesOf(ctx, conn, t, "")
 	}
 	var all []foreignRule
 	for _, chain := range chains {
-		rules, err := conn.foreignRules(ctx, t, chain)
+		rules, err := foreignRulesOf(ctx, conn, t, chain)
 		if err != nil {
 			return nil, err
 		}
@@ -111,10 +114,10 @@ func (c *nft) foreignRules(ctx context.Context, t nftTable, chains ...string) ([
 	return all, nil
 }
 
-// foreignRules reads one chain, or with "" the whole table.
-func (c *nftConn) foreignRules(ctx context.Context, t nftTable, chain string) ([]foreignRule, error) {
-	m, err := message(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, t.family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_RULE_TABLE, t.name)
+// foreignRulesOf reads one chain, or with "" the whole table.
+func foreignRulesOf(ctx context.Context, c *nft.Conn, t nft.Table, chain string) ([]foreignRule, error) {
+	m, err := nft.NewMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, t.Family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_RULE_TABLE, t.Name)
 		if chain != "" {
 			ae.String(unix.NFTA_RULE_CHAIN, chain)
 		}
@@ -125,7 +128,7 @@ func (c *nftConn) foreignRules(ctx context.Context, t nftTable, chain string) ([
 	}
 	var rules []foreignRule
 	var damaged error
-	err = c.dump(ctx, m, func() { rules, damaged = nil, nil }, func(attrs []byte) {
+	err = c.List(ctx, m, func() { rules, damaged = nil, nil }, func(attrs []byte) {
 		r, err := decodeForeignRule(t, attrs)
 		rules, damaged = append(rules, r), errors.Join(damaged, err)
 	})
@@ -139,20 +142,20 @@ func (c *nftConn) foreignRules(ctx context.Context, t nftTable, chain string) ([
 }
 
 // decodeForeignRule reads the attributes of one NFT_MSG_NEWRULE.
-func decodeForeignRule(t nftTable, attrs []byte) (foreignRule, error) {
+func decodeForeignRule(t nft.Table, attrs []byte) (foreignRule, error) {
 	r := foreignRule{table: t}
-	err := eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
 		switch ad.Type() {
 		case unix.NFTA_RULE_CHAIN:
-			r.chain = untilNUL(ad.Bytes())
+			r.chain = nlconn.UntilNUL(ad.Bytes())
 		case unix.NFTA_RULE_HANDLE:
 			if b := ad.Bytes(); len(b) == 8 {
 				r.handle = binary.BigEndian.Uint64(b)
 			}
 		case unix.NFTA_RULE_USERDATA:
-			r.comment = labelOf(ad.Bytes())
+			r.comment = nft.LabelOf(ad.Bytes())
 		case unix.NFTA_RULE_EXPRESSIONS:
-			return eachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error { return r.expression(ad.Bytes()) })
+			return nft.EachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error { return r.expression(ad.Bytes()) })
 		}
 		return nil
 	})
@@ -163,12 +166,12 @@ func decodeForeignRule(t nftTable, attrs []byte) (foreignRule, error) {
 func (r *foreignRule) expression(attrs []byte) error {
 	var name string
 	data := map[uint16][]byte{}
-	err := eachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
 		switch ad.Type() {
 		case unix.NFTA_EXPR_NAME:
-			name = untilNUL(ad.Bytes())
+			name = nlconn.UntilNUL(ad.Bytes())
 		case unix.NFTA_EXPR_DATA:
-			return eachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error {
+			return nft.EachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error {
 				data[ad.Type()] = bytes.Clone(ad.Bytes())
 				return nil
 			})
@@ -188,7 +191,7 @@ func (r *foreignRule) expression(attrs []byte) error {
 	case "payload":
 		r.payload(data)
 	case "bitwise":
-		r.mask, err = decodeData(data[unix.NFTA_BITWISE_MASK])
+		r.mask, err = nft.DecodeData(data[unix.NFTA_BITWISE_MASK])
 	case "cmp":
 		err = r.compare(data)
 	case "immediate":
@@ -200,10 +203,10 @@ func (r *foreignRule) expression(attrs []byte) error {
 
 // match is the name of an iptables match; what it says is noted.
 func (r *foreignRule) match(data map[uint16][]byte) string {
-	name := untilNUL(data[unix.NFTA_MATCH_NAME])
+	name := nlconn.UntilNUL(data[unix.NFTA_MATCH_NAME])
 	info := data[unix.NFTA_MATCH_INFO]
 	if name == "comment" {
-		r.comment = untilNUL(info)
+		r.comment = nlconn.UntilNUL(info)
 	} else {
 		r.ports = append(r.ports, matchedPorts(name, info)...)
 	}
@@ -236,7 +239,7 @@ func (r *foreignRule) meta(data map[uint16][]byte) {
 func (r *foreignRule) compare(data map[uint16][]byte) error {
 	load, mask := r.load, r.mask
 	r.load, r.mask = payload{}, nil
-	value, err := decodeData(data[unix.NFTA_CMP_DATA])
+	value, err := nft.DecodeData(data[unix.NFTA_CMP_DATA])
 	op := data[unix.NFTA_CMP_OP]
 	if err != nil || !load.ok || len(op) != 4 || binary.BigEndian.Uint32(op) != unix.NFT_CMP_EQ || uint32(len(value)) != load.length {
 		return err
@@ -268,8 +271,8 @@ func (r *foreignRule) compare(data map[uint16][]byte) error {
 // compareHeader notes what a field of the network header must be.
 func (r *foreignRule) compareHeader(load payload, value []byte, bits int) {
 	// Where the addresses are: RFC 791 section 3.1, RFC 8200 section 3.
-	ip4 := r.table.family != unix.NFPROTO_IPV6 && load.length <= 4
-	ip6 := r.table.family != unix.NFPROTO_IPV4 && load.length <= 16
+	ip4 := r.table.Family != unix.NFPROTO_IPV6 && load.length <= 4
+	ip6 := r.table.Family != unix.NFPROTO_IPV4 && load.length <= 16
 	switch {
 	case ip4 && load.offset == 12:
 		r.source = prefixOf(value, 4, bits)
@@ -294,7 +297,7 @@ func prefixOf(value []byte, size, bits int) netip.Prefix {
 
 // immediate notes a verdict, or a constant that can be an address.
 func (r *foreignRule) immediate(data map[uint16][]byte) error {
-	value, err := decodeData(data[unix.NFTA_IMMEDIATE_DATA])
+	value, err := nft.DecodeData(data[unix.NFTA_IMMEDIATE_DATA])
 	if err != nil || len(value) < 4 {
 		return err
 	}
@@ -302,7 +305,7 @@ func (r *foreignRule) immediate(data map[uint16][]byte) error {
 		switch int32(binary.BigEndian.Uint32(value)) {
 		case unix.NFT_JUMP, unix.NFT_GOTO:
 			r.jump = string(value[4:])
-		case nfAccept:
+		case nft.VerdictAccept:
 			r.accepts = true
 		}
 		return nil

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 // What the reference plugins v1.9.1 call things: the digests are those of
@@ -376,7 +378,7 @@ func TestForeignForward(t *testing.T) {
 // rules as iptables-nft and nft make them.
 func FuzzForeignRule(f *testing.F) {
 	f.Fuzz(func(t *testing.T, attrs []byte, family byte) {
-		r, err := decodeForeignRule(nftTable{family, "nat"}, attrs)
+		r, err := decodeForeignRule(nft.Table{Family: family, Name: "nat"}, attrs)
 		if err != nil {
 			return
 		}

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/iptables"
 )
 
 // programs runs iptables-legacy in the test's namespace.
@@ -108,7 +110,7 @@ func TestForwardListed(t *testing.T) {
 				if c.link == "" {
 					return ""
 				}
-				return " -" + flag + " " + iptablesLink(c.link)
+				return " -" + flag + " " + strings.ReplaceAll(c.link, "*", "+")
 			}
 			want := listedForward
 			if c.legacy { // it lists chains in another order
@@ -260,7 +262,7 @@ func TestForwardPolicy(t *testing.T) {
 			if after := run(t, "nft", "list", "ruleset"); after != before {
 				t.Errorf("changed the ruleset:\n%s", after)
 			}
-			if c.setUp == nil && isLegacyLoaded(unix.NFPROTO_IPV4, "filter") {
+			if c.setUp == nil && iptables.IsLegacyLoaded(unix.NFPROTO_IPV4, "filter") {
 				t.Error("a legacy table was made")
 			}
 		})
@@ -327,47 +329,4 @@ func TestForwardInvalid(t *testing.T) {
 			t.Errorf("%+v: %v", f, err)
 		}
 	}
-}
-
-// FuzzListing: whatever a program prints is read without a panic, and a rule
-// that is deleted is one that was listed.
-func FuzzListing(f *testing.F) {
-	f.Add(listedForward)
-	f.Add("-A X -m comment --comment \"a \\\" b\" -j\n-P\n-N \n-A")
-	f.Fuzz(func(t *testing.T, s string) {
-		st := parseListing(s)
-		for _, op := range forwardOf("10.1.0.0/24").removal(st) {
-			if op.held != nil && !strings.Contains(s, op.held.text) {
-				t.Errorf("deletes %q", op.held.text)
-			}
-		}
-	})
-}
-
-// FuzzDecodeRule: whatever a kernel answers is read or refused.
-func FuzzDecodeRule(f *testing.F) {
-	f.Add([]byte{12, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 1})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		_, err := decodeRule(b)
-		_, chainErr := decodeBaseChain(b)
-		for _, err := range []error{err, chainErr} {
-			if err != nil && !errors.Is(err, errDamaged) {
-				t.Errorf("%v does not tell what is wrong", err)
-			}
-		}
-	})
-}
-
-// FuzzPolicyDrops: whatever the kernel answers is within bounds or an error.
-func FuzzPolicyDrops(f *testing.F) {
-	f.Add(make([]byte, 152), uint32(0), true)
-	f.Fuzz(func(t *testing.T, b []byte, offset uint32, is6 bool) {
-		family := byte(unix.NFPROTO_IPV4)
-		if is6 {
-			family = unix.NFPROTO_IPV6
-		}
-		if _, err := policyDrops(family, b, offset); err != nil && !errors.Is(err, errDamaged) {
-			t.Errorf("%v does not tell what is wrong", err)
-		}
-	})
 }

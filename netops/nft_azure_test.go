@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 // The MACs of the fabric: the uplink's, those of pods, and the one that Azure's
@@ -62,11 +64,11 @@ func macNATNet(t *testing.T) (fabric, a, b *neighbour) {
 }
 
 // macNAT are the elements of that.
-func macNAT() []*Element {
-	pod := func(set, ip, mac string) *Element {
-		return &Element{Set: set, Key: []string{"up0", ip}, Value: []string{mac}, Label: "cnibox:" + mac}
+func macNAT() []*nft.Element {
+	pod := func(set, ip, mac string) *nft.Element {
+		return &nft.Element{Set: set, Key: []string{"up0", ip}, Value: []string{mac}, Label: "cnibox:" + mac}
 	}
-	return []*Element{
+	return []*nft.Element{
 		{Shared: true, Set: "macnat_uplinks", Key: []string{"up0"}, Value: []string{uplinkMAC}, Label: "cnibox:shared"},
 		pod("macnat_pods4", "10.240.0.10", podAMAC), pod("macnat_pods4", "10.240.0.11", podBMAC),
 		pod("macnat_pods6", "fd00:240::10", podAMAC), pod("macnat_pods6", "fd00:240::11", podBMAC),
@@ -136,7 +138,7 @@ func (c capture) askARP(t *testing.T, source, from, target string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, arpRequest}, mac,
+	b := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1 /* a request */}, mac,
 		netip.MustParseAddr(from).AsSlice(), make([]byte, 6), netip.MustParseAddr(target).AsSlice())
 	if _, err := unix.Write(c.fd, b); err != nil {
 		t.Fatal(err)
@@ -236,7 +238,7 @@ func TestMACNATTunnel(t *testing.T) {
 	fabric, a, b := macNATNet(t)
 	run(t, "nsenter", "-t", fmt.Sprint(fabric.pid), "-n", "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf.all.send_redirects=0", "net.ipv4.conf.eth0.send_redirects=0")
 	run(t, "bridge", "fdb", "replace", fabricMAC, "dev", "up0", "master", "static")
-	tunnel := []*Element{
+	tunnel := []*nft.Element{
 		{Set: "macnat_tunnel", Key: []string{"azva"}, Value: []string{fabricMAC}, Label: "cnibox:a"},
 		{Set: "macnat_tunnel", Key: []string{"azvb"}, Value: []string{fabricMAC}, Label: "cnibox:b"},
 	}
@@ -275,7 +277,7 @@ func TestMACNATRedirect(t *testing.T) {
 	fabric, a, _ := macNATNet(t)
 	run(t, "ip", "addr", "add", "169.254.20.10/32", "dev", "azure0")
 	for _, port := range []string{"azva", "azv*"} {
-		redirect := &Element{Set: "macnat_host4", Key: []string{port, "169.254.20.10"}, Value: []string{uplinkMAC}, Label: "cnibox:a"}
+		redirect := &nft.Element{Set: "macnat_host4", Key: []string{port, "169.254.20.10"}, Value: []string{uplinkMAC}, Label: "cnibox:a"}
 		mustAdd(t, c, append(macNAT(), redirect)...)
 		atFabric := openCapture(t, fabric)
 		fromA := openFrames(t, a)

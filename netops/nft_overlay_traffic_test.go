@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/iptables"
 	"github.com/cnibox/cnibox/test/await"
 )
 
@@ -187,7 +188,7 @@ func TestOverlayForwardLegacy(t *testing.T) {
 	if rules := run(t, "nft", "list", "ruleset"); strings.Contains(rules, "table ip filter") {
 		t.Errorf("nobody refuses there:\n%s", rules)
 	}
-	if isLegacyLoaded(unix.NFPROTO_IPV6, "filter") {
+	if iptables.IsLegacyLoaded(unix.NFPROTO_IPV6, "filter") {
 		t.Error("a legacy table for IPv6 was made")
 	}
 	if err := f.Remove(t.Context()); err != nil {

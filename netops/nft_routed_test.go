@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 const wantRouted = `table inet cnibox {
@@ -75,8 +77,8 @@ const wantRouted = `table inet cnibox {
 
 func TestNFTRoutedAsNftShowsIt(t *testing.T) {
 	c := freshNFT(t)
-	shared := func(set string, key ...string) *Element {
-		return &Element{Shared: true, Set: set, Key: key, Label: "net one"}
+	shared := func(set string, key ...string) *nft.Element {
+		return &nft.Element{Shared: true, Set: set, Key: key, Label: "net one"}
 	}
 	mustAdd(t, c,
 		shared("routed4", "eni*", "10.0.0.0/16"), shared("routed_near4", "eni*", "10.0.0.0/16"),

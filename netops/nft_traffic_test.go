@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/test/await"
 )
 
@@ -157,7 +158,7 @@ func TestNFTMasqueradesRealTraffic(t *testing.T) {
 	pod, outside, near := masqueradeNet(t)
 	for _, v := range []struct {
 		name                              string
-		element                           *Element
+		element                           *nft.Element
 		pod, gateway, node, outside, near string
 	}{
 		{
@@ -165,7 +166,7 @@ func TestNFTMasqueradesRealTraffic(t *testing.T) {
 			"10.1.0.2", "10.1.0.1", "192.0.2.1", "192.0.2.2", "10.1.9.9",
 		},
 		{
-			"IPv6", &Element{Shared: true, Set: "masq6", Key: []string{"cni0", "fd01::/48"}, Label: "net"},
+			"IPv6", &nft.Element{Shared: true, Set: "masq6", Key: []string{"cni0", "fd01::/48"}, Label: "net"},
 			"fd01::2", "fd01::1", "2001:db8::1", "2001:db8::2", "fd01:0:0:9::9",
 		},
 	} {
@@ -263,7 +264,7 @@ func TestNFTGuardDropsForgedFrames(t *testing.T) {
 	fromGuarded.send(t, forged, "forged, not guarded yet")
 	expect("forged, not guarded yet")
 
-	port := &Element{Set: "macguard_ports", Key: []string{"guarded0"}, Label: "cnibox:a"}
+	port := &nft.Element{Set: "macguard_ports", Key: []string{"guarded0"}, Label: "cnibox:a"}
 	mustAdd(t, c, pair("cnibox:a", "guarded0", right), port)
 	// A veth keeps the order: what is seen next shows that the frames before it were dropped.
 	fromGuarded.send(t, forged, "forged")

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cnibox/cnibox/test/await"
 )
 
@@ -258,9 +256,7 @@ func TestOverlayFlood(t *testing.T) {
 	if !works() {
 		t.Fatal("no answer before the flood")
 	}
-	if err := unix.SetsockoptInt(o.monitor.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil {
-		t.Fatal(err)
-	}
+	o.monitor.events.SetReceiveBuffer(1)
 	var flood strings.Builder
 	for i := range 2000 {
 		fmt.Fprintf(&flood, "neigh add 203.0.%d.%d lladdr 02:00:00:00:00:01 dev under0 nud permanent\n", i>>8, i&255)
