@@ -43,6 +43,9 @@ type Delegator interface {
 	// interface to be there (see Role.OverLink), whoever's plugin of that name
 	// is installed.
 	OverLink(typ string) bool
+	// Find is nil when the type's file is on CNI_PATH and can be called, else an error
+	// that is ErrNoPlugin or ErrConf.
+	Find(typ string, req *Request) error
 	// InProcess tells whether the type's file on CNI_PATH is this very program:
 	// what is called then keeps its records in h.Store.
 	InProcess(typ string, req *Request) bool
@@ -53,7 +56,7 @@ type Delegator interface {
 	// own Previewer when it is called in process and can tell, else the placeholder
 	// 192.0.2.2/24 with gateway 192.0.2.1 (RFC 5737).
 	Preview(ctx context.Context, typ string, req *Request) (*Result, error)
-	// Apart is a Delegator whose plugins may run while this one's do: it has a
+	// Clone is a Delegator whose plugins may run while this one's do: it has a
 	// connection to the kernel of its own, which the function closes.
-	Apart() (Delegator, func())
+	Clone() (Delegator, func())
 }

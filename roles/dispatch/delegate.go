@@ -90,8 +90,8 @@ func (d *delegator) Status(ctx context.Context, typ string, req *roles.Request) 
 	return err
 }
 
-// Apart shares all but the connection to the kernel.
-func (d *delegator) Apart() (roles.Delegator, func()) {
+// Clone shares all but the connection to the kernel.
+func (d *delegator) Clone() (roles.Delegator, func()) {
 	h, sub := *d.host, *d
 	h.Net = d.host.Net.Apart()
 	sub.host = &h
@@ -106,6 +106,12 @@ func (d *delegator) Apart() (roles.Delegator, func()) {
 func (d *delegator) OverLink(typ string) bool {
 	role, ok := d.table.Lookup(typ)
 	return ok && role.OverLink
+}
+
+// Find looks the type up as a call would.
+func (d *delegator) Find(typ string, req *roles.Request) error {
+	_, err := d.find(typ, req.Path)
+	return err
 }
 
 // InProcess looks the type up as a call would.

@@ -147,19 +147,23 @@ func (r configured) confFile(ctx context.Context, h *roles.Host, path string) (n
 
 func (r configured) confIn(ctx context.Context, h *roles.Host, raw []byte) (network string, a *Allocator, err error) {
 	var list struct {
-		Name       json.RawMessage   `json:"name"`
-		CNIVersion json.RawMessage   `json:"cniVersion"`
-		Plugins    []json.RawMessage `json:"plugins"`
+		Name       json.RawMessage `json:"name"`
+		CNIVersion json.RawMessage `json:"cniVersion"`
 	}
 	if err := json.Unmarshal(raw, &list); err != nil {
 		return "", nil, fmt.Errorf("%w: %w", roles.ErrDecode, roles.Mismatch(err))
 	}
-	for _, plugin := range append(list.Plugins, raw) {
+	for plugins := []json.RawMessage{raw}; len(plugins) > 0; plugins = plugins[1:] {
 		conf := map[string]json.RawMessage{}
 		var is struct {
-			IPAM struct{ Type string } `json:"ipam"`
+			IPAM    struct{ Type string } `json:"ipam"`
+			Plugins []json.RawMessage     `json:"plugins"` // of a list, or of a fused one in it
 		}
-		if json.Unmarshal(plugin, &is) != nil || !slices.Contains(r.types, is.IPAM.Type) || json.Unmarshal(plugin, &conf) != nil {
+		if json.Unmarshal(plugins[0], &is) != nil {
+			continue
+		}
+		plugins = append(plugins, is.Plugins...)
+		if !slices.Contains(r.types, is.IPAM.Type) || json.Unmarshal(plugins[0], &conf) != nil {
 			continue
 		}
 		for key, value := range map[string]json.RawMessage{"name": list.Name, "cniVersion": list.CNIVersion} {
