@@ -27,21 +27,15 @@ type ArgsReader interface {
 	WantedByArgs(args roles.Args) bool
 }
 
-// ChainedHandler answers the CNI verbs for a Chained.
-type ChainedHandler struct{ role Chained }
-
-// NewChained returns the Handler of a chained role.
-func NewChained(role Chained) *ChainedHandler { return &ChainedHandler{role: role} }
-
-// ChainedMaker is Maker for a chained role.
-func ChainedMaker[R Chained](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
-	return maker(Judged(read), func(r R) roles.Handler { return NewChained(r) })
+// ChainedHandler answers the CNI verbs for a chained role.
+type ChainedHandler struct {
+	role Chained
+	// name is the role's, under which its part is recorded.
+	name string
 }
 
-// ChainedUndoer is Undoer for a chained role.
-func ChainedUndoer[R Chained](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
-	return undoer(read, func(r R) roles.Handler { return NewChained(r) })
-}
+// Builder is the role's own part, for tests.
+func (c *ChainedHandler) Builder() SpecBuilder { return c.role }
 
 // Add adjusts what prevResult tells of. On failure the role's own changes are
 // undone; the runtime's DEL of the whole list undoes the others'.
@@ -62,7 +56,7 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 	if err := recovery.Ensure(ctx, h); err != nil {
 		return nil, err
 	}
-	w := &work{role: c.role, h: h, req: req, in: newInput(req), ns: ns}
+	w := &work{role: c.role, name: c.name, h: h, req: req, in: newInput(req), ns: ns}
 	w.in.Chained = req.PrevResult
 	takeNames(w.in, req.PrevResult, req.IfName)
 	found, state, err := recovery.Find(ctx, h, req.Key())
@@ -90,7 +84,7 @@ func (c *ChainedHandler) chained(req *roles.Request) error {
 	if req.PrevResult != nil {
 		return nil
 	}
-	return &roles.ConfError{Path: "prevResult", Reason: "is missing: " + c.role.Role() + " adjusts what an earlier plugin of the list made, put it behind one"}
+	return &roles.ConfError{Path: "prevResult", Reason: "is missing: " + c.name + " adjusts what an earlier plugin of the list made, put it behind one"}
 }
 
 // recordToExtend is the record that a part can be added to, nil for none. What an
@@ -106,7 +100,7 @@ func (c *ChainedHandler) recordToExtend(ctx context.Context, h *roles.Host, rec 
 	}
 	for i := len(rec.Parts) - 1; i >= 0; i-- {
 		p := rec.Parts[i]
-		if dead || p.Role == c.role.Role() && p.State == store.Pending {
+		if dead || p.Role == c.name && p.State == store.Pending {
 			if err := record.RemovePart(ctx, h, rec, i, ns); err != nil {
 				return nil, err
 			}
@@ -189,7 +183,7 @@ func (c *ChainedHandler) newest(rec *store.Attachment) int {
 		return -1
 	}
 	for i := len(rec.Parts) - 1; i >= 0; i-- {
-		if rec.Parts[i].Role == c.role.Role() {
+		if rec.Parts[i].Role == c.name {
 			return i
 		}
 	}
@@ -268,7 +262,7 @@ func (c *ChainedHandler) collect(ctx context.Context, h *roles.Host, key store.K
 		err = c.removePart(ctx, h, rec, i, nil)
 	}
 	if err != nil {
-		return fmt.Errorf("collect %s of container %q: %w", c.role.Role(), key.ContainerID, err)
+		return fmt.Errorf("collect %s of container %q: %w", c.name, key.ContainerID, err)
 	}
 	h.Log.Info("collected", "network", key.Network, "container", key.ContainerID, "ifname", key.IfName)
 	return nil

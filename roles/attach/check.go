@@ -28,14 +28,14 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	if err != nil {
 		return err
 	}
-	if a.role.IPAM() != "" {
-		if err := h.Delegate.Check(ctx, a.role.IPAM(), req); err != nil {
+	if a.ipam != "" {
+		if err := h.Delegate.Check(ctx, a.ipam, req); err != nil {
 			return err
 		}
 	}
 	in := a.newInput(req)
 	in.Prev = req.PrevResult
-	if a.role.IPAM() != "" {
+	if a.ipam != "" {
 		if in.IPAM, err = IPAMPart(req.PrevResult, req.IfName); err != nil {
 			return err
 		}
@@ -128,13 +128,13 @@ func ContainerInterface(r *roles.Result, ifName string) *roles.ResultInterface {
 }
 
 // Addressless tells that the result will have no address.
-func (a *Handler) Addressless() bool { return a.role.IPAM() == "" }
+func (a *Handler) Addressless() bool { return a.ipam == "" }
 
 // Status passes the verb on to IPAM; the role may add its own part.
 func (a *Handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	errs := []error{status(ctx, h, a.role)}
-	if a.role.IPAM() != "" {
-		errs = append(errs, h.Delegate.Status(ctx, a.role.IPAM(), req))
+	if a.ipam != "" {
+		errs = append(errs, h.Delegate.Status(ctx, a.ipam, req))
 	}
 	return errors.Join(errs...)
 }
@@ -165,9 +165,9 @@ func (a *Handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (
 	in := a.newInput(req)
 	in.Netns = cmp.Or(req.Netns, "container") // a sandbox of none would be an interface of the host
 	in.Chained = req.PrevResult
-	if a.role.IPAM() != "" {
+	if a.ipam != "" {
 		var err error
-		if in.IPAM, err = h.Delegate.Preview(ctx, a.role.IPAM(), req); err != nil {
+		if in.IPAM, err = h.Delegate.Preview(ctx, a.ipam, req); err != nil {
 			return nil, err
 		}
 	}

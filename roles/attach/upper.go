@@ -33,12 +33,6 @@ type MasterLink struct {
 	MTU       int
 }
 
-// Role is the role's name.
-func (u *Upper) Role() string { return u.Kind }
-
-// IPAM is the IPAM plugin's type.
-func (u *Upper) IPAM() string { return u.Net.IPAM.Type }
-
 // Shared is nothing: the master is another's, and stays as it is.
 func (u *Upper) Shared() []string { return nil }
 

@@ -18,6 +18,8 @@ import (
 // work is one role's part of an ADD, under the attachment's lock.
 type work struct {
 	role SpecBuilder
+	// name is the role's.
+	name string
 	h    *roles.Host
 	req  *roles.Request
 	in   *Input
@@ -140,7 +142,7 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		if err := a.claim(tx, p.desired.Claims); err != nil {
 			return err
 		}
-		if err := record.RecordShared(tx, a.req.Network, a.role.Role(), p.desired.Spec, p.changes, a.h.Now()); err != nil {
+		if err := record.RecordShared(tx, a.req.Network, a.name, p.desired.Spec, p.changes, a.h.Now()); err != nil {
 			return err
 		}
 		return tx.PutAttachment(rec)
@@ -186,7 +188,7 @@ func (a *work) record(p *planned, state store.State) (*store.Attachment, error) 
 		return nil, err
 	}
 	now, w := a.h.Now(), p.desired
-	part := store.Part{Role: a.role.Role(), State: state, Changes: raw, Claims: kinds(w.Claims), Time: now}
+	part := store.Part{Role: a.name, State: state, Changes: raw, Claims: kinds(w.Claims), Time: now}
 	if a.on != nil {
 		rec := *a.on
 		rec.Parts, rec.MAC, rec.Updated = append(slices.Clone(rec.Parts), part), cmp.Or(w.MAC, rec.MAC), now
