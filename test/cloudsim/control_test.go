@@ -90,7 +90,7 @@ func TestControl(t *testing.T) {
 		t.Errorf("break wings: %v", err)
 	}
 	if _, err := give(control+"x", "count"); !errors.Is(err, errNoSim) {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("without a simulator: %v", err)
 	}
 	if err := Command(t.Context(), []string{"count", "--control"}, io.Discard, io.Discard); !errors.Is(err, roles.ErrUsage) {
 		t.Errorf("--control without a value: %v", err)

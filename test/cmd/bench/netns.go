@@ -96,7 +96,7 @@ func dropContainers(containers []container) error {
 				return nil
 			}
 		case <-late:
-			return fmt.Errorf("namespace of %q is still there: somebody holds it open", containers[len(containers)-1].ID)
+			return fmt.Errorf("namespace of %q still exists: a process holds it open", containers[len(containers)-1].ID)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func run(ctx context.Context, stop func(), endpoints, prefix, iface, file string
 	if err := ready(); err != nil {
 		return err
 	}
-	err = registry.CompleteLease(ctx, lease, &all) // until ctx ends, or somebody removes the lease
+	err = registry.CompleteLease(ctx, lease, &all) // until ctx ends, or the lease is removed
 	revoked := ctx.Err() == nil
 	stop()
 	all.Wait()

@@ -34,7 +34,7 @@ func allClaims() []claim {
 		},
 		{
 			name:      "bridge/flushed-ruleset",
-			reference: "After somebody's `nft flush ruleset` running containers have no masquerading until they are started again, and CHECK does not see it.",
+			reference: "After `nft flush ruleset` running containers have no masquerading until they are started again, and CHECK does not see it.",
 			ours:      "CHECK sees it, and the next ADD on the node puts every network's entries back.",
 			show: func(h *host) error {
 				first, err := h.attach(masq, "c1", "eth0")
@@ -70,7 +70,7 @@ func allClaims() []claim {
 		},
 		{
 			name:      "bridge/tentative-gateway",
-			reference: "The IPv6 address of the gateway is tentative for a second or two after ADD: nobody answers there.",
+			reference: "The IPv6 address of the gateway is tentative for a second or two after ADD and does not answer.",
 			ours:      "It answers when ADD returns.",
 			show: func(h *host) error {
 				if _, err := h.attach(`{"type":"bridge","isGateway":true,`+pool6+`}`, "c1", "eth0"); err != nil {

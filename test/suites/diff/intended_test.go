@@ -414,7 +414,7 @@ func intendedDifferences() []intended {
 			title:     "A name that is taken is an error",
 			reference: "tap takes an interface of the wanted name, whatever it is, for the one it made.",
 			ours:      "ADD fails and touches nothing.",
-			why:       "The CNI specification asks for it, and the interface is somebody's.",
+			why:       "The CNI specification requires it, and another program may use the interface.",
 			seen: []pattern{
 				{cases: "tap/fail-name-taken", fact: "ADD: *"},
 			},
