@@ -18,8 +18,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Wirer is one role with one valid configuration: it says what an attachment wants.
-type Wirer interface {
+// SpecBuilder is one role with one valid configuration: it says what an attachment wants.
+type SpecBuilder interface {
 	// Role is the role's name, under which its part is recorded.
 	Role() string
 	// Validate tells every fault of the configuration.
@@ -28,27 +28,27 @@ type Wirer interface {
 	// They are locked for reading while an attachment is made, and for writing
 	// while they are changed themselves.
 	Shared() []string
-	// Observe reads what Wire needs to know of the kernel into in.Observed. It
+	// Observe reads what Build needs to know of the kernel into in.Observed. It
 	// changes nothing. The container is nil when it is not known (plan).
 	Observe(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error
-	// Wire computes what is wanted. It is a pure function. Without in.IPAM an
+	// Build computes what is wanted. It is a pure function. Without in.IPAM an
 	// interface role's is the interface on layer 2, up: an IPAM plugin that talks
-	// over it is asked then (Role.OverLink), and Wire is called again with its answer.
-	Wire(in *Input) (*Wiring, error)
+	// over it is asked then (Role.OverLink), and Build is called again with its answer.
+	Build(in *Input) (*Desired, error)
 }
 
 // Interface is an interface role.
 type Interface interface {
-	Wirer
+	SpecBuilder
 	// IPAM is the IPAM plugin's type; empty means layer 2 only.
 	IPAM() string
 }
 
-// Strayer is an Interface whose attachments, when their record is lost, are
+// OrphanFinder is an Interface whose attachments, when their record is lost, are
 // known by other names than a veth's.
-type Strayer interface {
-	// Stray is what an attachment can have left, by names and labels only.
-	Stray(in *Input) netops.Spec
+type OrphanFinder interface {
+	// Orphans is what an attachment can have left, by names and labels only.
+	Orphans(in *Input) netops.Spec
 }
 
 // HostNamer is an Interface whose interfaces on the host have another prefix than
@@ -58,16 +58,16 @@ type HostNamer interface {
 	HostPrefix() string
 }
 
-// Unsharer is an Interface that takes away what its attachments share with the
+// SharedRemover is an Interface that takes away what its attachments share with the
 // last attachment of the network, and not with GC's empty list only.
-type Unsharer interface {
-	// Unshared are the shared objects, links by names and labels only, in the order
+type SharedRemover interface {
+	// RemovableShared are the shared objects, links by names and labels only, in the order
 	// of making: what is looked for when no record tells more. Without any,
 	// everything stays.
-	Unshared() []netops.Object
+	RemovableShared() []netops.Object
 }
 
-// Input is all that Wire computes from.
+// Input is all that Build computes from.
 type Input struct {
 	Key store.Key
 	// Netns is CNI_NETNS as given: the sandbox of result interfaces.
@@ -84,7 +84,7 @@ type Input struct {
 	// Chained is the earlier plugin's result on ADD; nil when the role is the
 	// first of its list. A chained role has it on CHECK too, where it is Prev.
 	Chained *roles.Result
-	// Recorded tells an Heir that the attachment is ours, and only this role's
+	// Recorded tells an LegacyCleaner that the attachment is ours, and only this role's
 	// part may be another plugin's.
 	Recorded bool
 	// Observed is what Observe read.
@@ -93,8 +93,8 @@ type Input struct {
 	state recovery.StateID
 }
 
-// Wiring is what a role wants for one attachment.
-type Wiring struct {
+// Desired is what a role wants for one attachment.
+type Desired struct {
 	Spec netops.Spec
 	// Result is ADD's answer; a chained role's nil hands prevResult on.
 	Result *roles.Result
@@ -122,7 +122,7 @@ func Maker[R Interface](read func(conf []byte) (R, error)) func(conf []byte) (ro
 
 // Judged reads a configuration and judges it. What can be decoded of one that
 // cannot be whole is judged all the same, so that all faults are told at once.
-func Judged[R Wirer](read func(conf []byte) (R, error)) func(conf []byte) (R, error) {
+func Judged[R SpecBuilder](read func(conf []byte) (R, error)) func(conf []byte) (R, error) {
 	return func(conf []byte) (R, error) {
 		r, err := read(conf)
 		switch {
@@ -188,9 +188,9 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 		course = add.linkFirst
 	}
 	if err := course(ctx); err != nil {
-		return nil, errors.Join(err, a.unshare(context.WithoutCancel(ctx), h, req.Network))
+		return nil, errors.Join(err, a.removeShared(context.WithoutCancel(ctx), h, req.Network))
 	}
-	return add.made.wiring.Result, nil
+	return add.made.desired.Result, nil
 }
 
 // overLink tells whether the IPAM plugin needs the interface to be there.
@@ -202,7 +202,7 @@ func (a *Handler) overLink(h *roles.Host) bool {
 func (a *Handler) newInput(req *roles.Request) *Input {
 	in := newInput(req)
 	if n, ok := a.role.(HostNamer); ok {
-		in.HostLink = record.HostLinkAs(n.HostPrefix(), in.Key)
+		in.HostLink = record.HostLinkWithPrefix(n.HostPrefix(), in.Key)
 	}
 	return in
 }

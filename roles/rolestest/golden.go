@@ -38,7 +38,7 @@ var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
 // result.json, or error. With -update the latter are rewritten.
 type Golden struct {
 	// Read decodes a configuration and fills in defaults.
-	Read func(conf []byte) (attach.Wirer, error)
+	Read func(conf []byte) (attach.SpecBuilder, error)
 	// Observed is what the role's Observe would have read, from seen.json
 	// (empty without one).
 	Observed func(seen []byte) (any, error)
@@ -106,7 +106,7 @@ func (g Golden) compute(asked []txtar.File) ([]txtar.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := role.Wire(in)
+	w, err := role.Build(in)
 	if err != nil {
 		return nil, err
 	}

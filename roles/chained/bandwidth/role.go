@@ -37,7 +37,7 @@ func readRole(raw []byte) (*role, error) {
 	}, err
 }
 
-// role implements attach.Chained and attach.Heir for one configuration. The
+// role implements attach.Chained and attach.LegacyCleaner for one configuration. The
 // filter of a direction without a limit is nil.
 type role struct {
 	conf            *Conf
@@ -124,20 +124,20 @@ func (r *role) warn(h *roles.Host, mtu int) {
 // container sent.
 func ifb(in *attach.Input) *netops.Link {
 	return &netops.Link{
-		In: netops.Host, Name: record.OwnLink("ifb", in.Key), Kind: "ifb", MAC: record.MAC(in.Key, "ifb"), Up: true, Alias: record.Alias(in.Key, nil),
+		In: netops.Host, Name: record.ExtraLink("ifb", in.Key), Kind: "ifb", MAC: record.MAC(in.Key, "ifb"), Up: true, Alias: record.Alias(in.Key, nil),
 	}
 }
 
-// Wire limits what the container receives on the host's end of the veth pair.
+// Build limits what the container receives on the host's end of the veth pair.
 // What the container sends is redirected from there to an ifb interface and
 // limited on that.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
 		return nil, errors.New("bandwidth: Observe was not called")
 	}
 	res := *in.Chained
-	w := &attach.Wiring{Result: &res}
+	w := &attach.Desired{Result: &res}
 	if r.ingress != nil {
 		w.Spec.Add(&netops.Qdisc{In: netops.Host, Link: o.Name, Kind: "tbf", TBF: r.ingress})
 	}

@@ -49,7 +49,7 @@ func (r *role) Wants() bool { return r.conf.IngressPolicy != open || r.conf.Back
 // Shared is one lock for all networks: they use the same iptables chain.
 func (r *role) Shared() []string { return []string{"firewall"} }
 
-// observed is the kernel state that Wire needs.
+// observed is the kernel state that Build needs.
 type observed struct {
 	// Link is the host's device of the route to the container. It is "" if
 	// prevResult has no existing device, or if no rule needs it.

@@ -62,7 +62,7 @@ func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 // deferFiles returns a function that writes azure's state files: the role's
 // own, and with it the file of the IPAM role that was called with the context.
 func (a *handler) deferFiles(ctx context.Context, h *roles.Host) (_ context.Context, writeFiles func()) {
-	ctx, end := azureview.Together(ctx, h)
+	ctx, end := azureview.Batch(ctx, h)
 	return ctx, func() {
 		azureview.Write(ctx, h, &a.conf.Conf, azureview.Network)
 		end()

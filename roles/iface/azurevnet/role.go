@@ -58,7 +58,7 @@ func (r *role) HostPrefix() string { return hostPrefix }
 // determines the bridge.
 func (r *role) Shared() []string { return []string{roleName} }
 
-// observed is the kernel state that Wire needs.
+// observed is the kernel state that Build needs.
 type observed struct {
 	// Master is the node's interface on the network.
 	Master master
@@ -113,8 +113,8 @@ func (o *observed) own(ctx context.Context, h *roles.Host) ([]netip.Prefix, erro
 	return nil, nil
 }
 
-// Wire computes the spec and the result of one attachment.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
 		return nil, errors.New("azure-vnet: Observe was not called")

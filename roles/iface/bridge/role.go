@@ -61,7 +61,7 @@ func (r *role) Shared() []string { return []string{"bridge/" + r.conf.Bridge} }
 // Masquerade is the configured masquerading.
 func (r *role) Masquerade() attach.Masquerade { return r.conf.masquerade() }
 
-// observed is the kernel state that Wire needs.
+// observed is the kernel state that Build needs.
 type observed struct {
 	bridge, gateway hostLink
 	// followsPorts reports that the bridge takes its MAC from its ports, or

@@ -62,14 +62,14 @@ func (r *role) Observe(context.Context, *roles.Host, *attach.Input, *netops.Name
 	return nil
 }
 
-// Wire computes the spec and the result of one attachment.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	return attach.Within(in, netops.Link{Kind: kind, MAC: in.ContainerMAC}, r.conf.DNS)
 }
 
-// Stray is what an attachment without a record can have left: the interface in
+// Orphans is what an attachment without a record can have left: the interface in
 // the container.
-func (r *role) Stray(in *attach.Input) netops.Spec { return attach.StrayWithin(in, kind) }
+func (r *role) Orphans(in *attach.Input) netops.Spec { return attach.OrphansWithin(in, kind) }
 
 // Status reports whether the kernel supports dummy interfaces.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {

@@ -73,9 +73,9 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	return s.returned(ctx, h)
 }
 
-// Stray is what an attachment without a record can have left: the device, in
+// Orphans is what an attachment without a record can have left: the device, in
 // the container or back on the host, identified by its alias.
-func (r *role) Stray(in *attach.Input) netops.Spec {
+func (r *role) Orphans(in *attach.Input) netops.Spec {
 	return netops.Spec{Objects: []netops.Object{
 		&netops.Move{From: netops.Host, To: netops.Container, As: in.Key.IfName, Alias: in.Label},
 	}}

@@ -55,10 +55,10 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	return u.Observe(ctx, h, in, container)
 }
 
-// Wire computes the spec and the result of one attachment. The MAC is the
+// Build computes the spec and the result of one attachment. The MAC is the
 // master's, so only the addresses distinguish the interfaces on one master: at
 // least one is required. Without ipam they are those of the previous plugin.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	if r.IPAM() == "" {
 		given, err := inherited(in)
 		if err != nil {

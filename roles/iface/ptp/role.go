@@ -45,7 +45,7 @@ func (r *role) Shared() []string { return []string{"masquerade/" + hostLinks} }
 // Masquerade is the configured masquerading.
 func (r *role) Masquerade() attach.Masquerade { return r.conf.masquerade() }
 
-// observed marks that Observe was called. Wire needs no kernel state.
+// observed marks that Observe was called. Build needs no kernel state.
 type observed struct{}
 
 // Observe reads no kernel state. It logs the warnings about masquerading.

@@ -21,7 +21,7 @@ func read(seen []byte) (any, error) {
 // TestGolden runs testdata/*.txtar. Without seen.json no NICs are known.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read:     func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Read:     func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) },
 		Observed: read,
 	}.Run(t)
 }

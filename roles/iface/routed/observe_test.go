@@ -24,7 +24,7 @@ const (
 	source     = "aws http://169.254.169.254"
 )
 
-// nodes NICs, as the cloud names them.
+// nics are the node's NICs as the cloud reports them.
 func nics(change func(first, second *store.CloudNIC)) []store.CloudNIC {
 	prefix := netip.MustParsePrefix
 	first := store.CloudNIC{MAC: mac0, Primary: true, Network: []netip.Prefix{prefix("10.0.0.0/16"), prefix("fd00:10::/56")}, Subnets: []store.CloudSubnet{{

@@ -63,8 +63,8 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	return err
 }
 
-// Wire computes the spec and the result of one attachment.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	mac, err := r.conf.mac(in.Args)
 	if err != nil {
 		return nil, err
@@ -82,6 +82,6 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	return attach.Within(in, own, r.conf.DNS)
 }
 
-// Stray is what an attachment without a record can have left: the device in the
+// Orphans is what an attachment without a record can have left: the device in the
 // container.
-func (r *role) Stray(in *attach.Input) netops.Spec { return attach.StrayWithin(in, kind) }
+func (r *role) Orphans(in *attach.Input) netops.Spec { return attach.OrphansWithin(in, kind) }

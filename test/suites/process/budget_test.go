@@ -20,8 +20,7 @@ const (
 	maxInitAllocs = 800
 )
 
-// denied maps package prefixes to why they may not be linked: every start pays for
-// each linked package.
+// denied maps a package prefix to the reason why no package of it may be linked: every start pays for each linked package.
 func denied() map[string]string {
 	return map[string]string{
 		"k8s.io/":                                 "a clientset costs 10 to 16 ms and 30 to 60 MB; Kubernetes is spoken to over net/http",
@@ -64,7 +63,7 @@ func TestDependencies(t *testing.T) {
 	deny(t, deps, denied())
 }
 
-// deny reports the packages that may not be there, and who brings them.
+// deny reports linked packages that are denied, and their importers.
 func deny(t *testing.T, deps []string, reasons map[string]string) {
 	t.Helper()
 	for _, dep := range deps {
@@ -76,13 +75,13 @@ func deny(t *testing.T, deps []string, reasons map[string]string) {
 	}
 }
 
-// dependencies lists every package that one is made of.
+// dependencies lists every package that a program is linked from.
 func dependencies(t *testing.T, pkg string) []string {
 	t.Helper()
 	return strings.Fields(goList(t, "{{.ImportPath}}", pkg))
 }
 
-// importers lists who imports a package.
+// importers lists the packages that import one.
 func importers(t *testing.T, pkg string) string {
 	t.Helper()
 	var out []string
@@ -106,7 +105,7 @@ func goList(t *testing.T, format, pkg string) string {
 	return string(out)
 }
 
-// TestSize weighs what `make build` made: other flags, another size.
+// TestSize bounds the size of the binary that `make build` makes. Other flags give another size.
 func TestSize(t *testing.T) {
 	st, err := os.Stat("../../../bin/cnibox")
 	if err != nil {
@@ -118,8 +117,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestInitBill prints what each start initializes in the binary of `make build`. Packages
-// and allocations have limits; the time is only printed.
+// TestInitBill prints what a start of the binary from `make build` initializes. Packages and allocations are bounded; the time is
+// only printed.
 func TestInitBill(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "../../../bin/cnibox", "bridge")
 	cmd.Env = []string{"CNI_COMMAND=VERSION", "GODEBUG=inittrace=1"}

@@ -11,15 +11,14 @@ import (
 )
 
 const (
-	// maxBackoff is the longest that a failing source is left alone by itself.
+	// maxBackoff is the longest pause after failures.
 	maxBackoff = 2 * time.Minute
-	// maxFault bounds a recorded reason.
+	// maxFault is the maximum length of a recorded reason.
 	maxFault = 1000
 )
 
-// due tells whether the cloud ought to be asked before the record is used. A clock
-// that went back counts as time that has passed: nothing is waited for that lies
-// further ahead than anybody would have put it.
+// due reports whether a request to the cloud is necessary. If the clock went back, the time counts
+// as passed: a waiting time further ahead than maxBackoff is ignored.
 func (o Options) due(s *store.CloudSource, now time.Time) bool {
 	switch {
 	case now.Before(s.NotBefore) && !now.Add(maxBackoff).Before(s.NotBefore):
@@ -27,22 +26,22 @@ func (o Options) due(s *store.CloudSource, now time.Time) bool {
 	case s.Asked.IsZero(), s.Asked.After(now), o.Force:
 		return true
 	case s.Answered.Before(s.Asked) && !usable(s.NICs):
-		return true // somebody is asking, or died asking: his lock tells
+		return true // another process requests the cloud or died while doing so; its lock decides
 	}
 	return !now.Before(s.Asked.Add(o.interval()))
 }
 
-// settle records how a question ended, and tells whether the reply is another
-// than the one before.
+// recordReply records the end of a request and reports whether the reply differs from the previous
+// one.
 //
-// A good reply without addresses purges nothing. When another one follows, an
-// interval later at least, it counts: then the addresses are gone, and handing
-// them out would make pods that nobody reaches. They come back with the next good reply.
-func (o Options) settle(s *store.CloudSource, reply *metadata.Reply, err error, now time.Time) (changed bool) {
+// The first valid reply without addresses changes nothing. If a second one follows after at least
+// one interval, it is used: the addresses are gone, and pods with them could not be reached. They
+// return with the next reply that has them.
+func (o Options) recordReply(s *store.CloudSource, reply *metadata.Reply, err error, now time.Time) (changed bool) {
 	s.Answered = now
 	if err == nil {
 		s.Failed, s.Fault, s.FaultKind, s.NotBefore, s.EmptySince = 0, "", "", time.Time{}, time.Time{}
-		return take(s, reply, now)
+		return setReply(s, reply, now)
 	}
 	s.Failed++
 	s.Fault, s.FaultKind = clip(err.Error()), kindOf(err)
@@ -59,11 +58,11 @@ func (o Options) settle(s *store.CloudSource, reply *metadata.Reply, err error, 
 			return false
 		}
 	}
-	return take(s, reply, now)
+	return setReply(s, reply, now)
 }
 
-// take makes a reply the known one.
-func take(s *store.CloudSource, reply *metadata.Reply, now time.Time) (changed bool) {
+// setReply stores a reply.
+func setReply(s *store.CloudSource, reply *metadata.Reply, now time.Time) (changed bool) {
 	changed = s.Fetched.IsZero() || !reflect.DeepEqual(s.NICs, reply.NICs)
 	if changed {
 		s.Revision++
@@ -72,8 +71,9 @@ func take(s *store.CloudSource, reply *metadata.Reply, now time.Time) (changed b
 	return changed
 }
 
-// pause is how long to leave a failing source alone: as long as it asks for, and,
-// where something is known to go on with, longer each time; not all nodes at once.
+// pause returns the time until the next request to a failing source: the cloud's Retry-After, or a
+// time that doubles with each failure if there is a recorded reply. It is random, so that the nodes
+// do not send requests at the same time.
 func (o Options) pause(s *store.CloudSource, err error) time.Duration {
 	d := o.interval()
 	if usable(s.NICs) {

@@ -13,24 +13,24 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// standing is where the agent stands after a pass. It is not changed any more.
-type standing struct {
+// agentState is the state after a reconciliation. It is immutable.
+type agentState struct {
 	summary
-	// beat is when the pass was over.
-	beat     time.Time
+	// finished is the time when the reconciliation ended.
+	finished time.Time
 	left     []leftOut
 	overlays [2]*netops.Overlay
 }
 
-// summary is what status tells of this node.
+// summary is what status reports about this node.
 type summary struct {
 	Node     string `json:"node"`
 	Registry string `json:"registry"`
-	// RegistryError tells that the registry cannot be heard at the moment.
+	// RegistryError is set while the registry cannot be read.
 	RegistryError string `json:"registryError,omitempty"`
 	Backend       string `json:"backend,omitempty"`
 	Ready         bool   `json:"ready"`
-	// Reason is what pods wait for, or what is wrong beside working peers.
+	// Reason is why pods must wait, or a fault that does not affect working peers.
 	Reason    string             `json:"reason,omitempty"`
 	Interface string             `json:"interface,omitempty"`
 	PodCIDRs  []netip.Prefix     `json:"podCIDRs,omitempty"`
@@ -39,7 +39,7 @@ type summary struct {
 	Peers     store.OverlayPeers `json:"peers"`
 }
 
-// familySummary is one family of it.
+// familySummary is one family of a summary.
 type familySummary struct {
 	Device string     `json:"device,omitempty"`
 	MAC    string     `json:"mac,omitempty"`
@@ -49,42 +49,42 @@ type familySummary struct {
 	Error  string     `json:"error,omitempty"`
 }
 
-// conclude tells everybody where the agent stands: CNI calls by the files, the
-// registry, and who asks for status or health.
-func (a *agent) conclude(ctx context.Context, faults []error) {
+// publishState makes the state known: to CNI calls by files, to the registry, and to clients of
+// status and health.
+func (a *agent) publishState(ctx context.Context, faults []error) {
 	for i, v6 := range []bool{false, true} {
 		if f := a.families[i]; len(faults) == 0 && a.enabled(v6) && !f.tried {
 			faults = append(faults, fmt.Errorf("%s: no peer was tried yet", familyName(v6)))
 		}
 	}
-	s := a.stand(errors.Join(faults...))
-	if a.own != nil || !a.files.inherited {
+	s := a.buildState(errors.Join(faults...))
+	if a.own != nil || !a.files.readyBefore {
 		if err := a.files.write(a.handOff(&s.summary), a.host.Now); err != nil {
 			faults = append(faults, err)
 			s.Ready, s.Reason = false, errors.Join(faults...).Error()
 		}
 	}
 	if err := a.socket.reopen(); err != nil {
-		a.log.Warn("status cannot be asked for", "error", err)
+		a.log.Warn("cannot reopen the status socket", "error", err)
 	}
-	a.removed.look()
+	a.removed.addWatches()
 	if s.Reason != a.reason {
 		level := slog.LevelWarn
 		if !a.wasReady {
-			level = slog.LevelInfo // it starts
+			level = slog.LevelInfo // the agent is starting
 		}
 		if a.reason = s.Reason; s.Reason != "" {
-			a.log.Log(ctx, level, "not all is well", "ready", s.Ready, "reason", s.Reason)
+			a.log.Log(ctx, level, "there are faults", "ready", s.Ready, "reason", s.Reason)
 		} else {
 			a.log.Info("ready", "peers", s.Peers.Wanted)
 		}
 	}
-	a.shown.Store(s) // before anybody is told to look
+	a.current.Store(s) // store it before the registry and systemd are informed
 	a.wasReady = a.wasReady || s.Ready
 	if s.Ready && !a.announced {
 		a.announced = true
-		put(a.ready, struct{}{})
-		a.notify()
+		sendLatest(a.ready, struct{}{})
+		a.notifySystemd()
 	}
 }
 
@@ -92,10 +92,10 @@ func (a *agent) enabled(v6 bool) bool {
 	return a.config != nil && (v6 && a.config.EnableIPv6 || !v6 && a.config.EnableIPv4)
 }
 
-// stand sums up.
-func (a *agent) stand(fault error) *standing {
-	s := &standing{beat: time.Now(), summary: summary{
-		Node: a.engine.node, Registry: a.engine.name, Ready: fault == nil, Interface: a.underlay.link,
+// buildState returns the present state.
+func (a *agent) buildState(fault error) *agentState {
+	s := &agentState{finished: time.Now(), summary: summary{
+		Node: a.registry.node, Registry: a.registry.name, Ready: fault == nil, Interface: a.underlay.link,
 	}}
 	if fault == nil {
 		fault = errors.Join(a.configErr, a.acquireErr)
@@ -140,7 +140,7 @@ func (a *agent) stand(fault error) *standing {
 	return s
 }
 
-// handOff is what CNI calls are told.
+// handOff returns the content of the hand-off file for CNI calls.
 func (a *agent) handOff(s *summary) *store.Overlay {
 	o := &store.Overlay{BootID: a.host.Store.BootID(), Ready: s.Ready, IPMasq: a.set.ipMasq, Peers: s.Peers}
 	if !s.Ready {
@@ -168,7 +168,7 @@ func (a *agent) handOff(s *summary) *store.Overlay {
 	return o
 }
 
-// sameFamily tells whether two families' parts of the hand-off say the same.
+// sameFamily reports whether two families of the hand-off file are equal.
 func sameFamily(a, b *store.OverlayFamily) bool {
 	if a == nil || b == nil {
 		return a == b

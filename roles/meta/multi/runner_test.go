@@ -12,8 +12,8 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// What the pod wishes comes true, what an executed plugin is given is what was found,
-// and DEL needs neither annotations nor networks nor configuration.
+// TestDefaults: the default network by name, additional networks except for system pods, the pod's
+// own default network (Multus), and the selection of eligible networks (CNI-Genie).
 func TestWishes(t *testing.T) {
 	w := newWorld(t)
 	w.wish(`[{"name":"b","ips":["10.2.0.77"],"mac":"02:00:00:00:00:77"},{"name":"s","interface":"extra"},{"name":"b"}]`)
@@ -53,21 +53,22 @@ func TestWishes(t *testing.T) {
 	w.OK(w.bare())
 }
 
-// What cannot be asked for is told before anything is made.
+// TestHostLink: a network uses a VXLAN or VLAN of the host (DANM). It is created for the first user
+// and removed after the last one, for pods and for hot plug.
 func TestRefused(t *testing.T) {
 	w := newWorld(t)
 	w.write("nets/other/o.json", netC)
 	w.conf["eligibleNetworks"] = []string{"net-a"}
 	start := w.state()
 	for _, c := range []struct{ name, key, value, want string }{
-		{"capability", "k8s.v1.cni.cncf.io/networks", `[{"name":"c","mac":"02:00:00:00:00:77"}]`, `networks[0].mac: network "web/c" cannot do that`},
-		{"isolation", "k8s.v1.cni.cncf.io/networks", "b,other/o", `networks[1]: network "other/o" is of another namespace`},
+		{"capability", "k8s.v1.cni.cncf.io/networks", `[{"name":"c","mac":"02:00:00:00:00:77"}]`, `networks[0].mac: network "web/c" does not support this`},
+		{"isolation", "k8s.v1.cni.cncf.io/networks", "b,other/o", `networks[1]: network "other/o" is not in the pod's namespace`},
 		{"unknown", "k8s.v1.cni.cncf.io/networks", "b,nothing", `networks[1]: network "web/nothing"`},
-		{"interface", "k8s.v1.cni.cncf.io/networks", "b@x,c@x", `networks[1].interface: "x" is asked for by network "b" (element 0) already: give network "c" another one`},
-		{"runtime's interface", "k8s.v1.cni.cncf.io/networks", "b@eth0", `networks[0].interface: "eth0" is the interface of network "net-a" (delegates[0]) already: give network "web/b" another one, or none`},
+		{"interface", "k8s.v1.cni.cncf.io/networks", "b@x,c@x", `networks[1].interface: "x" is already requested by network "b" (element 0): set another one for network "c"`},
+		{"runtime's interface", "k8s.v1.cni.cncf.io/networks", "b@eth0", `networks[0].interface: "eth0" is already the interface of network "net-a" (delegates[0]): set another one for network "web/b", or none`},
 		{"grammar", "k8s.v1.cni.cncf.io/networks", "B!", "networks[0]"},
 		{"default", "v1.multus-cni.io/default-network", "web/b", "default-network"},
-		{"choice", "cni", "net-b", `cni: "net-b" is no network that a pod may choose`},
+		{"choice", "cni", "net-b", `cni: a pod cannot select "net-b"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w.conf["namespaceIsolation"] = true
@@ -84,7 +85,8 @@ func TestRefused(t *testing.T) {
 	w.OK(w.call("DEL"))
 }
 
-// The failure of one network takes all back, newest first where the order is kept.
+// TestHostLinkOfAnother: an existing interface with the name of a host link belongs to another
+// program. It is used if it is the same VXLAN, is an error otherwise, and is never removed.
 func TestTakenBack(t *testing.T) {
 	for _, inOrder := range []bool{false, true} {
 		w := newWorld(t)
@@ -98,7 +100,7 @@ func TestTakenBack(t *testing.T) {
 		}
 		w.same(start, "after a failed ADD")
 		calls, _ := w.calls()
-		want := []string{"ADD container1 first", "DEL container1 first"} // the second never began
+		want := []string{"ADD container1 first", "DEL container1 first"} // damage makes the record of a pod's networks undecodable.
 		if inOrder && !slices.Equal(calls, want) {
 			t.Errorf("calls %q, want %q", calls, want)
 		}
@@ -111,8 +113,8 @@ func TestTakenBack(t *testing.T) {
 	}
 }
 
-// A DEL that failed for one network has done all the others; the next one does what
-// is left, and then all is forgotten.
+// TestRecordLost: the networks of a pod's annotations are detached even if their record is lost,
+// because the state file has the interfaces.
 func TestDelAgain(t *testing.T) {
 	w := newWorld(t)
 	w.wish("b,s@first,s@second")
@@ -137,8 +139,7 @@ func TestDelAgain(t *testing.T) {
 	}
 }
 
-// A DEL that no ADD can have come before, by a configuration that names no network,
-// succeeds: a runtime would repeat it for ever.
+// the valid attachments are unknown
 func TestDelNamesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.wish("b")
@@ -151,8 +152,8 @@ func TestDelNamesNothing(t *testing.T) {
 	}
 }
 
-// GC: the runtime knows of eth0 only; every network gets its own list. Without a list
-// nothing happens.
+// TestRecordOfAnother: a damaged record affects its own container only. GC leaves that container
+// unchanged while it is valid.
 func TestGC(t *testing.T) {
 	w := newWorld(t)
 	w.wish("b,s@first")
@@ -184,8 +185,7 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// Records that are damaged keep nobody waiting: what this node's own roles made is
-// found by the container's ID.
+// gone removes an interface, as a process in the container can.
 func TestDamaged(t *testing.T) {
 	for name, size := range map[string]int64{"empty": 0, "short": 100, "no page": 4096} {
 		t.Run(name, func(t *testing.T) {
@@ -211,8 +211,8 @@ func errorsOf(errs ...error) error {
 	return nil
 }
 
-// meeting is a plugin that is executed. It notes when a call of it begins and ends;
-// where a file says so, it goes on only when the networks "one" and "two" are both called.
+// TestRole runs the suite with three networks of several plugins each: concurrently, which is the
+// default, and in order. Every network is tampered with.
 const meeting = `#!/bin/sh
 cat > /dev/null
 echo "$CNI_COMMAND $CNI_IFNAME begins" >> "%[1]s/calls"
@@ -228,8 +228,7 @@ if [ "$CNI_COMMAND" = ADD ]; then
 fi
 `
 
-// Networks whose plugins are executed are called at the same time: each waits for the
-// other here. On request they are called one after the other, at DEL backwards.
+// TestStorm: 24 pods with three networks each, whose calls are killed at random.
 func TestOrder(t *testing.T) {
 	for _, inOrder := range []bool{false, true} {
 		w := newWorld(t)

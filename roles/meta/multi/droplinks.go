@@ -10,10 +10,10 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// dropLinks deletes the interfaces of networks whose plugins are this program as one,
-// before their DELs, which find them gone. It is only for speed: what it does not do
-// the DELs do. Networks whose addresses are released over the interface keep theirs.
-func (c *course) dropLinks(ctx context.Context, all []store.Delegate, ns *netops.Namespace) {
+// dropLinks deletes the interfaces of networks whose plugins run in this process in one batch,
+// before their DEL. This is an optimization: DEL removes what dropLinks leaves. A network whose
+// addresses are released over the interface keeps it.
+func (c *runner) dropLinks(ctx context.Context, all []store.Delegate, ns *netops.Namespace) {
 	var keys []store.Key
 	for i := range all {
 		if a := c.answer(all[i].IfName); a != nil && a.Gone {
@@ -29,6 +29,6 @@ func (c *course) dropLinks(ctx context.Context, all []store.Delegate, ns *netops
 		return
 	}
 	if err := record.DeleteLinks(ctx, c.h, keys, ns); err != nil {
-		c.h.Log.Debug("interfaces are deleted one by one", "error", err)
+		c.h.Log.Debug("cannot delete the interfaces in one batch", "error", err)
 	}
 }

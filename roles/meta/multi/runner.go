@@ -14,28 +14,28 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// course is one call of the plugins of recorded networks.
-type course struct {
+// runner runs the plugins of recorded networks for one call.
+type runner struct {
 	h   *roles.Host
 	req *roles.Request
-	// out is what came of them so far.
+	// out is the result so far.
 	out *store.Delegated
-	// begun are the interfaces whose ADD began in this call.
+	// begun has the interfaces whose ADD began in this call.
 	begun map[string]bool
 	// mu guards out and begun.
 	mu sync.Mutex
 }
 
-func (m *handler) course(h *roles.Host, req *roles.Request) *course {
+func (m *handler) newRunner(h *roles.Host, req *roles.Request) *runner {
 	as := *req
 	if m.conf.BinDir != "" {
 		as.Path = append([]string{m.conf.BinDir}, req.Path...)
 	}
-	return &course{h: h, req: &as, begun: map[string]bool{}, out: &store.Delegated{Owner: req.Key(), State: store.Pending}}
+	return &runner{h: h, req: &as, begun: map[string]bool{}, out: &store.Delegated{Owner: req.Key(), State: store.Pending}}
 }
 
-// parse reads a recorded network. The plugins of a fused list are called here: what is
-// asked for beside the list concerns each of them.
+// parse returns a recorded network without fused lists. The requests for the network concern
+// each plugin, so multi runs the plugins of a fused list itself.
 func parse(d *store.Delegate) (*netlist.List, error) {
 	l, err := netlist.Parse(d.List, d.Version)
 	if err != nil {
@@ -44,29 +44,29 @@ func parse(d *store.Delegate) (*netlist.List, error) {
 	return l.Unfused(), nil
 }
 
-// list is a recorded network, and the call of its plugins.
-func (c *course) list(d *store.Delegate) (*netlist.List, netlist.Call, error) {
+// list returns a recorded network and the parameters for its plugins.
+func (c *runner) list(d *store.Delegate) (*netlist.List, netlist.Call, error) {
 	l, err := parse(d)
 	req := *c.req
 	req.IfName, req.PrevResult, req.Valid = d.IfName, nil, nil
 	return l, netlist.Call{Request: &req, Runtime: d.Runtime, Args: d.Args, Device: d.Device, Master: d.HostLink, NoIPAM: d.NoIPAM, Result: c.result(d.IfName)}, err
 }
 
-// recall takes CNI_ARGS and CNI_PATH of ADD where they are recorded: a DEL without
-// them, as GC's, is to find the same plugins.
-func (c *course) recall(asked *store.Delegation) {
-	if args, err := roles.ParseArgs(asked.Args); err == nil {
+// restoreArgs adds the recorded CNI_ARGS and CNI_PATH of ADD. A DEL without them, such as GC's,
+// must find the same plugins.
+func (c *runner) restoreArgs(request *store.Delegation) {
+	if args, err := roles.ParseArgs(request.Args); err == nil {
 		c.req.Args = args
 	}
-	for _, dir := range asked.Path {
+	for _, dir := range request.Path {
 		if !slices.Contains(c.req.Path, dir) {
 			c.req.Path = append(slices.Clip(c.req.Path), dir)
 		}
 	}
 }
 
-// answer is what is known of a network's ADD; nil when nothing is.
-func (c *course) answer(ifName string) *store.Answer {
+// answer returns the recorded result of a network's ADD, or nil.
+func (c *runner) answer(ifName string) *store.Answer {
 	i := slices.IndexFunc(c.out.Done, func(a store.Answer) bool { return a.IfName == ifName })
 	if i < 0 {
 		return nil
@@ -74,8 +74,8 @@ func (c *course) answer(ifName string) *store.Answer {
 	return &c.out.Done[i]
 }
 
-// result is a network's, or nil. One that cannot be read any more is none.
-func (c *course) result(ifName string) *roles.Result {
+// result returns a network's result, or nil if it is unknown or cannot be decoded.
+func (c *runner) result(ifName string) *roles.Result {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a := c.answer(ifName)
@@ -89,8 +89,8 @@ func (c *course) result(ifName string) *roles.Result {
 	return r
 }
 
-// took records a network's result.
-func (c *course) took(ifName string, r *roles.Result) error {
+// setResult stores a network's result.
+func (c *runner) setResult(ifName string, r *roles.Result) error {
 	raw, err := result.Encode(r, roles.ResultVersion)
 	if err != nil {
 		return err
@@ -105,25 +105,25 @@ func (c *course) took(ifName string, r *roles.Result) error {
 	return nil
 }
 
-// begin notes that a network's ADD began.
-func (c *course) begin(ifName string) {
+// markBegun notes that a network's ADD began.
+func (c *runner) markBegun(ifName string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.begun[ifName] = true
 }
 
-// spare leaves networks out of DEL whose ADD has not begun: some plugins refuse the DEL
-// of what they do not know, and runtimes would repeat it for ever.
-func (c *course) spare(all []store.Delegate) {
+// skipUnbegun excludes networks whose ADD did not begin from DEL. Some plugins fail at DEL of an
+// unknown attachment, and the runtime would repeat DEL forever.
+func (c *runner) skipUnbegun(all []store.Delegate) {
 	for i := range all {
 		if !c.begun[all[i].IfName] {
-			c.gone(all[i].IfName)
+			c.markGone(all[i].IfName)
 		}
 	}
 }
 
-// gone records that a network's DEL succeeded.
-func (c *course) gone(ifName string) {
+// markGone notes that a network's DEL succeeded.
+func (c *runner) markGone(ifName string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a := c.answer(ifName); a != nil {
@@ -133,58 +133,56 @@ func (c *course) gone(ifName string) {
 	c.out.Done = append(c.out.Done, store.Answer{IfName: ifName, Gone: true})
 }
 
-// add attaches networks: the first one alone, whose default route others are to come
-// behind, and the others at the same time unless they are to keep the order.
-func (c *course) add(ctx context.Context, all []store.Delegate, inOrder bool) error {
+// add attaches networks. The first one is attached alone, because its default route must precede
+// the others. The others are attached at the same time, unless inOrder is true.
+func (c *runner) add(ctx context.Context, all []store.Delegate, inOrder bool) error {
 	if len(all) == 0 {
 		return nil
 	}
 	one := func(ctx context.Context, d roles.Delegator, n *store.Delegate) error {
 		l, call, err := c.list(n)
 		if err == nil {
-			c.begin(n.IfName)
+			c.markBegun(n.IfName)
 			var r *roles.Result
 			switch r, err = l.Add(ctx, d, call); {
 			case err == nil:
-				err = c.took(n.IfName, r)
+				err = c.setResult(n.IfName, r)
 			case !errors.As(err, new(*roles.UndoError)):
-				c.gone(n.IfName) // one more DEL could take away what is another's, or find no plugin
+				c.markGone(n.IfName) // another DEL could remove a third-party attachment, or the plugin may not be installed
 			}
 		}
-		return named(n, err)
+		return withNetwork(n, err)
 	}
 	if err := one(ctx, c.h.Delegate, &all[0]); err != nil {
 		return err
 	}
-	return c.each(ctx, all[1:], inOrder || stacked(all), true, one)
+	return c.forEach(ctx, all[1:], inOrder || usesLinkInContainer(all), true, one)
 }
 
-// del detaches networks of which nobody said that they are gone. It goes on after
-// an error.
-func (c *course) del(ctx context.Context, all []store.Delegate, inOrder bool) error {
+// del detaches networks that are not marked as gone. It continues after an error.
+func (c *runner) del(ctx context.Context, all []store.Delegate, inOrder bool) error {
 	left := slices.DeleteFunc(slices.Clone(all), func(n store.Delegate) bool {
 		a := c.answer(n.IfName)
 		return a != nil && a.Gone
 	})
 	slices.Reverse(left)
-	return c.each(ctx, left, inOrder || stacked(all), false, func(ctx context.Context, d roles.Delegator, n *store.Delegate) error {
+	return c.forEach(ctx, left, inOrder || usesLinkInContainer(all), false, func(ctx context.Context, d roles.Delegator, n *store.Delegate) error {
 		l, call, err := c.list(n)
 		if err == nil {
 			err = l.Del(ctx, d, call)
 		}
 		if err == nil {
-			c.gone(n.IfName)
+			c.markGone(n.IfName)
 		}
-		return named(n, err)
+		return withNetwork(n, err)
 	})
 }
 
-// each calls f for every network and joins the errors; stop ends after the first
-// one, as far as others have not begun. Unless they are to keep the order, networks
-// with a plugin that is executed go on by themselves meanwhile. Those whose plugins
-// are this very program have nothing to wait for and come one after the other: at
-// the same time they cost 8 % more of a call's one CPU and win nothing.
-func (c *course) each(ctx context.Context, all []store.Delegate, inOrder, stop bool, f func(context.Context, roles.Delegator, *store.Delegate) error) error {
+// forEach calls f for every network and joins the errors. With stop it starts no further call after
+// an error. Networks with an executed plugin run concurrently, unless inOrder is true. Networks
+// whose plugins all run in this process do not wait for other processes, so they run one after the
+// other: concurrently they need 8 % more CPU time and are not faster.
+func (c *runner) forEach(ctx context.Context, all []store.Delegate, inOrder, stop bool, f func(context.Context, roles.Delegator, *store.Delegate) error) error {
 	errs := make([]error, len(all))
 	var wg sync.WaitGroup
 	var line []int
@@ -193,7 +191,7 @@ func (c *course) each(ctx context.Context, all []store.Delegate, inOrder, stop b
 			line = append(line, i)
 			continue
 		}
-		d, done := c.h.Delegate.Apart()
+		d, done := c.h.Delegate.Clone()
 		wg.Go(func() {
 			defer done()
 			errs[i] = f(ctx, d, &all[i])
@@ -208,16 +206,16 @@ func (c *course) each(ctx context.Context, all []store.Delegate, inOrder, stop b
 	return errors.Join(errs...)
 }
 
-// isExecuted tells whether one of a network's plugins is another program.
-func (c *course) isExecuted(n *store.Delegate) bool {
+// isExecuted reports whether one of a network's plugins is a separate program.
+func (c *runner) isExecuted(n *store.Delegate) bool {
 	l, err := parse(n)
 	return err == nil && slices.ContainsFunc(l.Plugins, func(p netlist.Plugin) bool {
 		return !c.h.Delegate.InProcess(p.Type, c.req) || p.IPAM != "" && !c.h.Delegate.InProcess(p.IPAM, c.req)
 	})
 }
 
-// stacked tells whether one of the networks stands on another's interface.
-func stacked(all []store.Delegate) bool {
+// usesLinkInContainer reports whether one of the networks uses another network's interface.
+func usesLinkInContainer(all []store.Delegate) bool {
 	return slices.ContainsFunc(all, func(n store.Delegate) bool {
 		l, err := parse(&n)
 		return err == nil && slices.ContainsFunc(l.Plugins, func(p netlist.Plugin) bool {
@@ -229,8 +227,8 @@ func stacked(all []store.Delegate) bool {
 	})
 }
 
-// named puts the network's name before an error.
-func named(n *store.Delegate, err error) error {
+// withNetwork adds the network's name to an error.
+func withNetwork(n *store.Delegate, err error) error {
 	if err == nil {
 		return nil
 	}

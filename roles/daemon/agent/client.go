@@ -18,29 +18,29 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// engine is a registry with what the agent has to know of its kind.
-type engine struct {
+// registryClient is a registry and its properties that the agent needs.
+type registryClient struct {
 	cluster.Registry
-	// name is what people call it: its kind and where it is. node is this node's
-	// name there.
+	// name is the kind and the location of the registry, for people. node is this node's name in
+	// it.
 	name, node string
-	// silent: it is not told that the pod network works.
-	silent bool
-	// config is the network's configuration where the registry holds none, and it
-	// is a file of the node's.
+	// skipReady is true if the registry is not informed that the pod network works.
+	skipReady bool
+	// config is the network's configuration from a file of the node. It is nil if the registry
+	// holds the configuration.
 	config *cluster.Config
-	// anonymous: nodes have no names there but what Acquire returns.
+	// anonymous is true if a node has no name in the registry except the one that Acquire returns.
 	anonymous bool
-	// assigns: it chooses pod networks by itself; none can be asked for.
-	assigns bool
+	// assignsCIDRs is true if the registry chooses the pod networks and accepts no request for one.
+	assignsCIDRs bool
 }
 
-// clusterDir is where the registry is if no flag says so, below the state directory.
+// clusterDir is the default directory of the registry, below the state directory.
 const clusterDir = "cluster"
 
-// open opens the registry that the flags name. former tells the pod networks that
-// the node had in a former life, and its addresses, by which etcd knows it.
-func (s *settings) open(ctx context.Context, h *roles.Host, former remembered) (*engine, error) {
+// open opens the registry that the flags name. former has the node's previous pod networks, and the
+// addresses by which etcd identifies the node.
+func (s *settings) open(ctx context.Context, h *roles.Host, former remembered) (*registryClient, error) {
 	warn := func(text string) { h.Log.Warn(text) }
 	r := &s.registry
 	switch {
@@ -58,11 +58,11 @@ func (s *settings) open(ctx context.Context, h *roles.Host, former remembered) (
 		return nil, err
 	}
 	reg, err := dir.Open(dir.Options{Dir: path, Name: node, Previous: former.PodCIDRs, Warn: warn})
-	return &engine{Registry: reg, node: node, name: "dir " + path}, err
+	return &registryClient{Registry: reg, node: node, name: "dir " + path}, err
 }
 
 // openKube opens Kubernetes as the registry.
-func (s *settings) openKube(ctx context.Context, h *roles.Host, warn func(string)) (*engine, error) {
+func (s *settings) openKube(ctx context.Context, h *roles.Host, warn func(string)) (*registryClient, error) {
 	r := &s.registry
 	config, err := readNetConf(s.netConf, warn)
 	if err != nil {
@@ -77,10 +77,10 @@ func (s *settings) openKube(ctx context.Context, h *roles.Host, warn func(string
 		return nil, err
 	}
 	reg, err := kube.Open(kube.Options{Client: client, Node: node, Config: config, Prefix: r.annotations})
-	return &engine{Registry: reg, node: node, name: "kube", config: config, assigns: true, silent: !r.networkUnavailable}, err
+	return &registryClient{Registry: reg, node: node, name: "kube", config: config, assignsCIDRs: true, skipReady: !r.networkUnavailable}, err
 }
 
-// source is how the API server is reached.
+// source returns how to connect to the API server.
 func (r *registryFlags) source(env []string) rest.Source {
 	switch {
 	case r.kubeconfig == "" && r.apiURL != "":
@@ -102,8 +102,8 @@ func (r *registryFlags) source(env []string) rest.Source {
 	}
 }
 
-// nodeOfPod is the name of this node's object: what flags or environment say,
-// else where the agent's own pod is, if it is one.
+// nodeOfPod returns the name of this node's Node object. It comes from the flags or the
+// environment, or else from the agent's own pod.
 func (s *settings) nodeOfPod(ctx context.Context, h *roles.Host, client *rest.Client) (string, error) {
 	pod, namespace := getenv(h.Env, "POD_NAME"), getenv(h.Env, "POD_NAMESPACE")
 	if s.nodeName != "" || getenv(h.Env, "NODE_NAME") != "" || pod == "" || namespace == "" {
@@ -123,7 +123,7 @@ func (s *settings) nodeOfPod(ctx context.Context, h *roles.Host, client *rest.Cl
 }
 
 // openEtcd opens etcd as the registry.
-func (s *settings) openEtcd(h *roles.Host, former remembered, warn func(string)) (*engine, error) {
+func (s *settings) openEtcd(h *roles.Host, former remembered, warn func(string)) (*registryClient, error) {
 	node, err := s.name(h.Env)
 	if err != nil {
 		return nil, err
@@ -137,34 +137,33 @@ func (s *settings) openEtcd(h *roles.Host, former remembered, warn func(string))
 		o.TLS = &web.TLS{CAFile: r.etcdCA, CertFile: r.etcdCert, KeyFile: r.etcdKey}
 	}
 	reg, err := etcd.Open(o)
-	return &engine{Registry: reg, node: node, name: "etcd " + strings.Join(r.etcd, ","), anonymous: true}, err
+	return &registryClient{Registry: reg, node: node, name: "etcd " + strings.Join(r.etcd, ","), anonymous: true}, err
 }
 
-// memory is what outlives the agent and the boot, in keep.db. Without it the
-// node works, but its peers have to learn new addresses.
+// memory is what the agent remembers in keep.db over restarts and reboots. Without it the node
+// works, but its peers must learn new MAC addresses.
 type memory struct{ host *roles.Host }
 
-// remembered is what there is to remember.
+// remembered is the content of the memory.
 type remembered struct {
-	// PodCIDRs are the pod networks that the node had, MACs its VTEPs' addresses
-	// by their devices' names.
+	// PodCIDRs are the node's last pod networks. MACs are the MAC addresses of its VTEPs by device
+	// name.
 	PodCIDRs []netip.Prefix    `json:"podCIDRs,omitempty"`
 	MACs     map[string]string `json:"macs,omitempty"`
-	// PublicIP and PublicIPv6 are what it was published with.
+	// PublicIP and PublicIPv6 are the addresses that were published last.
 	PublicIP   netip.Addr `json:"publicIP,omitzero"`
 	PublicIPv6 netip.Addr `json:"publicIPv6,omitzero"`
 }
 
-// Where it is in keep.db.
+// markKind and markName are the key in keep.db.
 const (
 	markKind = "agent"
 	markName = "node"
 )
 
-// addressed is what is remembered with the addresses that the node has now, as far
-// as they can be told before the network's configuration is known: memory may
-// have been copied from another machine.
-func (s *settings) addressed(ctx context.Context, h *roles.Host, r remembered) remembered {
+// withCurrentAddresses returns r with the node's present public addresses, as far as they are known
+// before the network's configuration. The stored ones may have been copied from another machine.
+func (s *settings) withCurrentAddresses(ctx context.Context, h *roles.Host, r remembered) remembered {
 	r.PublicIP, r.PublicIPv6 = netip.Addr{}, netip.Addr{}
 	links, err := h.Net.HostLinks(ctx)
 	if err != nil {
@@ -177,7 +176,7 @@ func (s *settings) addressed(ctx context.Context, h *roles.Host, r remembered) r
 	return r
 }
 
-// load reads what is remembered.
+// load reads the memory.
 func (m memory) load(ctx context.Context) (r remembered) {
 	err := m.host.Store.KeepView(ctx, func(tx *store.KeepTx) error {
 		raw, ok, err := tx.Marked(markKind, markName)
@@ -187,12 +186,12 @@ func (m memory) load(ctx context.Context) (r remembered) {
 		return json.Unmarshal(raw, &r)
 	})
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		m.host.Log.Warn("what was remembered of this node cannot be read", "error", err)
+		m.host.Log.Warn("cannot read the saved state of this node", "error", err)
 	}
 	return r
 }
 
-// save remembers what change makes of it.
+// save applies change to the memory and writes it.
 func (m memory) save(ctx context.Context, change func(*remembered)) {
 	r := m.load(ctx)
 	change(&r)
@@ -201,11 +200,11 @@ func (m memory) save(ctx context.Context, change func(*remembered)) {
 		err = m.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.Mark(markKind, markName, raw) })
 	}
 	if err != nil {
-		m.host.Log.Warn("nothing is remembered of this node", "error", err)
+		m.host.Log.Warn("cannot save the state of this node", "error", err)
 	}
 }
 
-// forget forgets all.
+// forget deletes the memory.
 func (m memory) forget(ctx context.Context) error {
 	return m.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.Unmark(markKind, markName) })
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/roles/leasing"
 )
 
-// planVerb is `cnibox cloud plan`.
+// planVerb returns `cnibox cloud plan`.
 func planVerb() roles.CommandVerb {
 	read := func(ctx context.Context, h *roles.Host, conf []byte) (*leasing.Allocator, error) {
 		a, err := newHandler(conf)

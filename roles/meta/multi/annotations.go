@@ -12,22 +12,21 @@ import (
 	"github.com/cnibox/cnibox/roles/meta/multi/wish"
 )
 
-// annotationsArg is the key of CNI_ARGS that holds annotations as a JSON object, as
-// CNI-Genie has it.
+// annotationsArg is the key of CNI_ARGS with annotations as a JSON object (CNI-Genie).
 const annotationsArg = "K8S_ANNOT"
 
-// cluster is the Kubernetes API as far as it is asked.
-type cluster interface {
+// kubeAPI has the requests to the Kubernetes API.
+type kubeAPI interface {
 	nad.Source
-	// Annotations are the pod's; uid is empty where the runtime did not tell it.
+	// Annotations returns the pod's annotations. uid is empty if the runtime does not pass it.
 	Annotations(ctx context.Context, namespace, pod, uid string) (map[string]string, error)
-	// Annotate sets one annotation of the pod. A pod that is gone is no error.
+	// Annotate sets one annotation of the pod. A deleted pod is not an error.
 	Annotate(ctx context.Context, namespace, pod, uid, key, value string) error
 }
 
-// annotations are the pod's, from whoever knows them: the runtime, else CNI_ARGS or
-// args.cni, else the API.
-func (m *handler) annotations(ctx context.Context, req *roles.Request, api cluster) (map[string]string, error) {
+// annotations returns the pod's annotations. The first source that has them is used: the runtime,
+// CNI_ARGS, args.cni, the API.
+func (m *handler) annotations(ctx context.Context, req *roles.Request, api kubeAPI) (map[string]string, error) {
 	for _, key := range []string{annotationsCapability, "podAnnotations"} {
 		if raw, ok := m.conf.RuntimeConfig[key]; ok {
 			return decodeAnnotations("runtimeConfig."+key, raw)
@@ -48,7 +47,7 @@ func (m *handler) annotations(ctx context.Context, req *roles.Request, api clust
 		}
 		var text string
 		if json.Unmarshal(raw, &text) != nil {
-			text = string(raw) // the list itself, where a person wrote it
+			text = string(raw) // a JSON list instead of a string
 		}
 		given[key] = text
 	}
@@ -67,9 +66,9 @@ func decodeAnnotations(path string, raw json.RawMessage) (map[string]string, err
 	return a, nil
 }
 
-// wishes are the pod's. The choice among eligible networks is read where there are
-// any: other people's pods may have an annotation of that name.
-func (m *handler) wishes(annotations map[string]string, namespace string) (*wish.Wishes, []wish.Plugin, error) {
+// requests returns the pod's requested networks. The annotation for eligible networks is read only
+// if some are configured, because another program may use its name.
+func (m *handler) requests(annotations map[string]string, namespace string) (*wish.Wishes, []wish.Plugin, error) {
 	w, err := wish.Parse(annotations, namespace)
 	if len(m.conf.EligibleNetworks) == 0 {
 		return w, nil, err
@@ -78,8 +77,8 @@ func (m *handler) wishes(annotations map[string]string, namespace string) (*wish
 	return w, chosen, errors.Join(err, perr)
 }
 
-// finder looks for networks where the configuration says.
-func (m *handler) finder(api cluster) *nad.Finder {
+// finder returns a Finder for the configured sources.
+func (m *handler) finder(api kubeAPI) *nad.Finder {
 	f := &nad.Finder{Sources: []nad.Source{nad.Dir(m.conf.NetworksDir)}, ConfDir: m.conf.ConfDir, Self: Role().Names}
 	if api != nil {
 		f.Sources = append(f.Sources, api)
@@ -87,12 +86,12 @@ func (m *handler) finder(api cluster) *nad.Finder {
 	return f
 }
 
-// eligible makes sure that a pod may choose a default network.
-func (m *handler) eligible(p wish.Plugin) error {
+// checkEligible reports an error if a pod may not select a default network.
+func (m *handler) checkEligible(p wish.Plugin) error {
 	for _, name := range m.conf.EligibleNetworks {
 		if name == p.Name {
 			return nil
 		}
 	}
-	return &roles.ConfError{Path: "annotation " + wish.PluginsKey, Reason: fmt.Sprintf("%q is no network that a pod may choose: those are %s", p.Name, strings.Join(m.conf.EligibleNetworks, ", "))}
+	return &roles.ConfError{Path: "annotation " + wish.PluginsKey, Reason: fmt.Sprintf("a pod cannot select %q: it can select %s", p.Name, strings.Join(m.conf.EligibleNetworks, ", "))}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// inProcess tells whether all that the request's configuration names is done in
-// process: then it is recorded where it is done.
+// inProcess reports whether all plugins of the configuration run in this process. They record the
+// attachment themselves.
 func (c *Conf) inProcess(h *roles.Host, req *roles.Request) bool {
 	ipam := "host-local"
 	if raw, ok := c.IPAM["type"]; ok && json.Unmarshal(raw, &ipam) != nil {
@@ -22,9 +22,9 @@ func (c *Conf) inProcess(h *roles.Host, req *roles.Request) bool {
 	return h.Delegate.InProcess(c.delegateType(), req) && h.Delegate.InProcess(ipam, req)
 }
 
-// keep records what another program is asked to do, before it is asked: the
-// configuration or the node's subnet may be another one at DEL.
-func (c *Conf) keep(ctx context.Context, h *roles.Host, req *roles.Request) error {
+// record stores the delegate's configuration before a third-party plugin is called. At DEL the
+// configuration or the node's subnet may have changed.
+func (c *Conf) record(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if c.inProcess(h, req) {
 		return nil
 	}
@@ -43,8 +43,8 @@ func (c *Conf) keep(ctx context.Context, h *roles.Host, req *roles.Request) erro
 	})
 }
 
-// delKept has another program undo what it was asked to do, as it was asked.
-func (c *Conf) delKept(ctx context.Context, h *roles.Host, req *roles.Request) (done bool, err error) {
+// delRecorded runs DEL of a third-party plugin with the configuration of its ADD.
+func (c *Conf) delRecorded(ctx context.Context, h *roles.Host, req *roles.Request) (done bool, err error) {
 	var kept *store.Delegation
 	err = h.Store.KeepView(ctx, func(tx *store.KeepTx) error {
 		kept, err = tx.Delegation(req.Key())
@@ -59,12 +59,12 @@ func (c *Conf) delKept(ctx context.Context, h *roles.Host, req *roles.Request) (
 	return true, undo(ctx, h, req, kept)
 }
 
-// undo has the recorded delegates detach, and then forgets them.
+// undo runs DEL of the recorded delegates and then deletes the record.
 func undo(ctx context.Context, h *roles.Host, req *roles.Request, kept *store.Delegation) error {
 	for _, d := range kept.Delegates {
 		l, err := netlist.Parse(d.List, d.Version)
 		if err != nil {
-			return fmt.Errorf("what was recorded of network %q: %w", d.Name, err)
+			return fmt.Errorf("read the record of network %q: %w", d.Name, err)
 		}
 		if err := l.Del(ctx, h.Delegate, netlist.Call{Request: req, Result: req.PrevResult}); err != nil {
 			return err
@@ -72,15 +72,15 @@ func undo(ctx context.Context, h *roles.Host, req *roles.Request, kept *store.De
 	}
 	err := h.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.DeleteDelegation(kept.Owner) })
 	if errors.Is(err, store.ErrUnwritable) {
-		h.Log.Warn("what was asked for stays on record, and is undone once more", "container", kept.Owner.ContainerID, "ifname", kept.Owner.IfName, "error", err)
+		h.Log.Warn("cannot delete the record; DEL will run again", "container", kept.Owner.ContainerID, "ifname", kept.Owner.IfName, "error", err)
 		return nil
 	}
 	return err
 }
 
-// collectKept undoes what is recorded of this network's containers that have no
-// valid attachment.
-func (c *Conf) collectKept(ctx context.Context, h *roles.Host, req *roles.Request) error {
+// gcRecorded undoes the recorded delegates of this network's containers that have no valid
+// attachment.
+func (c *Conf) gcRecorded(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	var all []store.Delegation
 	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
 		all, err = tx.Delegations(c.Name)
