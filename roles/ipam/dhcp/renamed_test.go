@@ -13,7 +13,7 @@ import (
 )
 
 // TestRenamed: an interface that is renamed in the container keeps its lease,
-// also one whose record is of a program that did not note the index.
+// also one whose record is of an older program that did not store the index.
 func TestRenamed(t *testing.T) {
 	for name, forget := range map[string]bool{"by index": false, "by hardware address": true} {
 		t.Run(name, func(t *testing.T) {

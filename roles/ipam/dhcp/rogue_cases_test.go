@@ -91,7 +91,7 @@ func naks(m *dhcpv4.DHCPv4) (out [][]byte) {
 	return out
 }
 
-// noise says the good answer last, after ones to others, to nobody, and halves of it.
+// noise sends the right answer last, after answers to other clients, to none, and halves of it.
 func noise(m *dhcpv4.DHCPv4) (out [][]byte) {
 	good := honest(m).ToBytes()
 	for i := range 100 {

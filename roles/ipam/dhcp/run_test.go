@@ -57,7 +57,7 @@ func TestActivation(t *testing.T) {
 	}
 }
 
-// TestOthers: nobody but root is heard, even where the socket is open to all.
+// TestOthers: only root's calls are answered, even if every user can connect to the socket.
 func TestOthers(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	d := daemonAt(t, e, "/run/others/dhcp.sock")
