@@ -17,7 +17,7 @@ import (
 
 // drain gives the node back to the plugins before us, as far as nothing is
 // attached by us, and lists what is. It can be called again and again.
-func (p *Process) drain(c *cli.Context, dir string) error {
+func (p *Process) drain(c *cli.Context) error {
 	ctx := c.Context
 	h, done, err := p.host(ctx, "")
 	if err != nil {
@@ -30,7 +30,7 @@ func (p *Process) drain(c *cli.Context, dir string) error {
 	if _, err := node.Reap(ctx, h, ""); err != nil {
 		return stateHint(err)
 	}
-	if err := p.handBack(ctx, h, dir); err != nil {
+	if err := p.handBack(c, h); err != nil {
 		return stateHint(err)
 	}
 	state, err := readState(ctx, h)
@@ -46,13 +46,14 @@ func (p *Process) drain(c *cli.Context, dir string) error {
 	if err := p.sweep(ctx, h); err != nil {
 		return stateHint(err)
 	}
-	return p.uninstall(dir, nil, true)
+	return p.uninstall(c, nil, true)
 }
 
 // handBack has the files of the plugins change places, once. The leases are
 // written before, so that the plugins put back know the addresses in use, and
 // once more after, for what was attached in between.
-func (p *Process) handBack(ctx context.Context, h *roles.Host, dir string) error {
+func (p *Process) handBack(c *cli.Context, h *roles.Host) error {
+	ctx, dir := c.Context, c.String("dir")
 	names, err := fileNames(dir)
 	if err != nil {
 		return err
@@ -67,7 +68,7 @@ func (p *Process) handBack(ctx context.Context, h *roles.Host, dir string) error
 	}
 	for _, do := range []func() error{
 		func() error { return p.exportAll(ctx) },
-		func() error { return p.uninstall(dir, nil, false) },
+		func() error { return p.uninstall(c, nil, false) },
 		func() error { return p.exportAll(ctx) },
 		func() error { return node.NameDevices(ctx, h) },
 	} {

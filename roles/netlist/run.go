@@ -29,6 +29,8 @@ type Call struct {
 	Master string
 	// NoIPAM takes the key ipam away: no addresses are asked for.
 	NoIPAM bool
+	// Keep leaves what stands when a plugin's ADD fails.
+	Keep bool
 	// Prev is the result of the plugin before the list, for ADD; nil for none.
 	Prev *roles.Result
 	// Result is what ADD brought, for CHECK and DEL; nil when it is not known.
@@ -37,7 +39,7 @@ type Call struct {
 
 // Add runs ADD of every plugin in order and returns the last one's result. A plugin
 // that is not installed is an error before the first one runs. When one fails, those
-// before it are taken back, and the error has all that failed; one
+// before it are taken back unless they are to be kept, and the error has all that failed; one
 // without a roles.UndoError says that nothing is left.
 func (l *List) Add(ctx context.Context, d roles.Delegator, c Call) (*roles.Result, error) {
 	if err := l.find(d, &c); err != nil {
@@ -48,6 +50,9 @@ func (l *List) Add(ctx context.Context, d roles.Delegator, c Call) (*roles.Resul
 		req, err := l.Request(&c, i, roles.Add, res)
 		if err == nil {
 			res, err = d.Add(ctx, l.Plugins[i].Type, req)
+		}
+		if err != nil && c.Keep {
+			return nil, err
 		}
 		if err != nil {
 			c.Result = nil

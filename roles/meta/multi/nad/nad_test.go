@@ -108,6 +108,7 @@ func TestRefused(t *testing.T) {
 		object + "spec: {config: '{\"type\":'}":             "spec.config: network configuration",
 		object + "spec: {config: '{}'}":                     "spec.config: type: is missing",
 		object + "spec: {config: '{\"type\":\"multi\"}'}":   "is the one that asks for networks",
+		object + "spec: {config: '{\"plugins\":[{\"type\":\"chain\",\"plugins\":[{\"type\":\"multi\"}]}]}'}": "is the one that asks for networks",
 		object: "has no spec.config: network not found in /nowhere",
 		strings.Replace(object, "name: x", "name: y", 1):               "metadata.name: \"y\" is not the file's name",
 		strings.Replace(object, "{name: x}", "", 1):                    "metadata.name: \"\"",
