@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -67,7 +67,7 @@ func (a *addition) undo(ctx context.Context) error {
 	if a.rec == nil {
 		return nil
 	}
-	return node.Remove(context.WithoutCancel(ctx), a.h, a.rec, a.ns)
+	return record.Remove(context.WithoutCancel(ctx), a.h, a.rec, a.ns)
 }
 
 // addresses asks the IPAM plugin.

@@ -13,12 +13,13 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
-// Wirer is one role with one valid configuration: it says what an attachment wants.
-type Wirer interface {
+// SpecBuilder is one role with one valid configuration: it says what an attachment wants.
+type SpecBuilder interface {
 	// Role is the role's name, under which its part is recorded.
 	Role() string
 	// Validate tells every fault of the configuration.
@@ -27,27 +28,27 @@ type Wirer interface {
 	// They are locked for reading while an attachment is made, and for writing
 	// while they are changed themselves.
 	Shared() []string
-	// Observe reads what Wire needs to know of the kernel into in.Observed. It
+	// Observe reads what Build needs to know of the kernel into in.Observed. It
 	// changes nothing. The container is nil when it is not known (plan).
 	Observe(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error
-	// Wire computes what is wanted. It is a pure function. Without in.IPAM an
+	// Build computes what is wanted. It is a pure function. Without in.IPAM an
 	// interface role's is the interface on layer 2, up: an IPAM plugin that talks
-	// over it is asked then (Role.OverLink), and Wire is called again with its answer.
-	Wire(in *Input) (*Wiring, error)
+	// over it is asked then (Role.OverLink), and Build is called again with its answer.
+	Build(in *Input) (*Desired, error)
 }
 
 // Interface is an interface role.
 type Interface interface {
-	Wirer
+	SpecBuilder
 	// IPAM is the IPAM plugin's type; empty means layer 2 only.
 	IPAM() string
 }
 
-// Strayer is an Interface whose attachments, when their record is lost, are
+// OrphanFinder is an Interface whose attachments, when their record is lost, are
 // known by other names than a veth's.
-type Strayer interface {
-	// Stray is what an attachment can have left, by names and labels only.
-	Stray(in *Input) netops.Spec
+type OrphanFinder interface {
+	// Orphans is what an attachment can have left, by names and labels only.
+	Orphans(in *Input) netops.Spec
 }
 
 // HostNamer is an Interface whose interfaces on the host have another prefix than
@@ -57,16 +58,16 @@ type HostNamer interface {
 	HostPrefix() string
 }
 
-// Unsharer is an Interface that takes away what its attachments share with the
+// SharedRemover is an Interface that takes away what its attachments share with the
 // last attachment of the network, and not with GC's empty list only.
-type Unsharer interface {
-	// Unshared are the shared objects, links by names and labels only, in the order
+type SharedRemover interface {
+	// RemovableShared are the shared objects, links by names and labels only, in the order
 	// of making: what is looked for when no record tells more. Without any,
 	// everything stays.
-	Unshared() []netops.Object
+	RemovableShared() []netops.Object
 }
 
-// Input is all that Wire computes from.
+// Input is all that Build computes from.
 type Input struct {
 	Key store.Key
 	// Netns is CNI_NETNS as given: the sandbox of result interfaces.
@@ -83,17 +84,17 @@ type Input struct {
 	// Chained is the earlier plugin's result on ADD; nil when the role is the
 	// first of its list. A chained role has it on CHECK too, where it is Prev.
 	Chained *roles.Result
-	// Recorded tells an Heir that the attachment is ours, and only this role's
+	// Recorded tells an LegacyCleaner that the attachment is ours, and only this role's
 	// part may be another plugin's.
 	Recorded bool
 	// Observed is what Observe read.
 	Observed any
 	// state is the state file that ADD began with.
-	state node.StateID
+	state recovery.StateID
 }
 
-// Wiring is what a role wants for one attachment.
-type Wiring struct {
+// Desired is what a role wants for one attachment.
+type Desired struct {
 	Spec netops.Spec
 	// Result is ADD's answer; a chained role's nil hands prevResult on.
 	Result *roles.Result
@@ -121,7 +122,7 @@ func Maker[R Interface](read func(conf []byte) (R, error)) func(conf []byte) (ro
 
 // Judged reads a configuration and judges it. What can be decoded of one that
 // cannot be whole is judged all the same, so that all faults are told at once.
-func Judged[R Wirer](read func(conf []byte) (R, error)) func(conf []byte) (R, error) {
+func Judged[R SpecBuilder](read func(conf []byte) (R, error)) func(conf []byte) (R, error) {
 	return func(conf []byte) (R, error) {
 		r, err := read(conf)
 		switch {
@@ -173,7 +174,7 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 		return nil, err
 	}
 	defer lock.Unlock()
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return nil, err
 	}
 	in := a.newInput(req)
@@ -187,9 +188,9 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 		course = add.linkFirst
 	}
 	if err := course(ctx); err != nil {
-		return nil, errors.Join(err, a.unshare(context.WithoutCancel(ctx), h, req.Network))
+		return nil, errors.Join(err, a.removeShared(context.WithoutCancel(ctx), h, req.Network))
 	}
-	return add.made.wiring.Result, nil
+	return add.made.desired.Result, nil
 }
 
 // overLink tells whether the IPAM plugin needs the interface to be there.
@@ -201,7 +202,7 @@ func (a *Handler) overLink(h *roles.Host) bool {
 func (a *Handler) newInput(req *roles.Request) *Input {
 	in := newInput(req)
 	if n, ok := a.role.(HostNamer); ok {
-		in.HostLink = node.HostLinkAs(n.HostPrefix(), in.Key)
+		in.HostLink = record.HostLinkWithPrefix(n.HostPrefix(), in.Key)
 	}
 	return in
 }
@@ -211,16 +212,16 @@ func newInput(req *roles.Request) *Input {
 	key := req.Key()
 	return &Input{
 		Key: key, Netns: req.Netns, Args: req.Args,
-		HostLink: node.HostLink(key), Label: node.Label(key),
-		HostMAC: node.MAC(key, "host"), ContainerMAC: node.MAC(key, "container"),
+		HostLink: record.HostLink(key), Label: record.Label(key),
+		HostMAC: record.MAC(key, "host"), ContainerMAC: record.MAC(key, "container"),
 	}
 }
 
 // clearDead makes way for an ADD: what an interrupted call or a former life of
 // the container left is removed; a living attachment is an error. It returns
 // the state file that was read.
-func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) (node.StateID, error) {
-	found, state, err := node.Find(ctx, h, req.Key())
+func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) (recovery.StateID, error) {
+	found, state, err := recovery.Find(ctx, h, req.Key())
 	if err != nil {
 		return state, err
 	}
@@ -230,10 +231,10 @@ func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Reque
 	}
 	p := old.Part(a.role.Role())
 	if p == nil {
-		p = node.RebuiltPart(old)
+		p = recovery.RebuiltPart(old)
 	}
 	if p != nil && p.State == store.Done {
-		dead, err := node.Replaced(ctx, h, old, ns)
+		dead, err := record.Replaced(ctx, h, old, ns)
 		if err != nil {
 			return state, err
 		}
@@ -242,7 +243,7 @@ func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Reque
 				roles.ErrAttached, req.IfName, req.ContainerID, req.Network, p.Time.Format("2006-01-02 15:04:05"))
 		}
 	}
-	return state, node.Remove(ctx, h, old, ns)
+	return state, record.Remove(ctx, h, old, ns)
 }
 
 // releaseUnused releases the addresses that an ADD of ours got and did not

@@ -7,33 +7,24 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
 // Chained is a chained role: it adjusts what an earlier plugin of the list made.
 type Chained interface {
-	Wirer
+	SpecBuilder
 	// Wants tells whether the configuration asks for anything. Without, ADD hands
 	// prevResult on, CHECK succeeds, and DEL takes away what was recorded before
 	// the configuration was changed.
 	Wants() bool
 }
 
-// Asked is a Chained that CNI_ARGS may ask for something too.
-type Asked interface {
-	// AskedBy tells whether they do.
-	AskedBy(args roles.Args) bool
-}
-
-// Heir is a Chained that knows what is left of an attachment without a record
-// of its part: by an ADD whose state was lost, or by the reference plugin. An ADD that
-// wanted nothing has no part either, so it is to find quickly that there is nothing.
-type Heir interface {
-	// Inherit is called by DEL while Wants is true. It removes what is left, and
-	// nothing of another attachment. What is absent is success. The container is
-	// nil when it is gone or not known.
-	Inherit(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error
+// ArgsReader is a Chained that CNI_ARGS may ask for something too.
+type ArgsReader interface {
+	// WantedByArgs tells whether they do.
+	WantedByArgs(args roles.Args) bool
 }
 
 // ChainedHandler answers the CNI verbs for a Chained.
@@ -68,30 +59,30 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 		return nil, err
 	}
 	defer lock.Unlock()
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return nil, err
 	}
 	w := &work{role: c.role, h: h, req: req, in: newInput(req), ns: ns}
 	w.in.Chained = req.PrevResult
 	takeNames(w.in, req.PrevResult, req.IfName)
-	found, state, err := node.Find(ctx, h, req.Key())
+	found, state, err := recovery.Find(ctx, h, req.Key())
 	if err != nil {
 		return nil, err
 	}
 	w.in.state = state
-	if w.on, err = c.settled(ctx, h, found.Attachment, ns); err != nil {
+	if w.on, err = c.recordToExtend(ctx, h, found.Attachment, ns); err != nil {
 		return nil, err
 	}
 	if err := w.build(ctx, store.Done); err != nil {
 		return nil, errors.Join(err, w.undoLast(ctx))
 	}
-	return w.made.wiring.Result, nil
+	return w.made.desired.Result, nil
 }
 
 // wants tells whether anything is asked for.
 func (c *ChainedHandler) wants(req *roles.Request) bool {
-	a, ok := c.role.(Asked)
-	return c.role.Wants() || ok && a.AskedBy(req.Args)
+	a, ok := c.role.(ArgsReader)
+	return c.role.Wants() || ok && a.WantedByArgs(req.Args)
 }
 
 // chained makes sure that there is something to adjust.
@@ -102,21 +93,21 @@ func (c *ChainedHandler) chained(req *roles.Request) error {
 	return &roles.ConfError{Path: "prevResult", Reason: "is missing: " + c.role.Role() + " adjusts what an earlier plugin of the list made, put it behind one"}
 }
 
-// settled is the record that a part can be added to, nil for none. What an
+// recordToExtend is the record that a part can be added to, nil for none. What an
 // interrupted call of this role left is removed, and so is the record of a
 // former life of the container; its addresses may be the new one's already.
-func (c *ChainedHandler) settled(ctx context.Context, h *roles.Host, rec *store.Attachment, ns *netops.Namespace) (*store.Attachment, error) {
+func (c *ChainedHandler) recordToExtend(ctx context.Context, h *roles.Host, rec *store.Attachment, ns *netops.Namespace) (*store.Attachment, error) {
 	if rec == nil {
 		return nil, nil
 	}
-	dead, err := node.Replaced(ctx, h, rec, ns)
+	dead, err := record.Replaced(ctx, h, rec, ns)
 	if err != nil {
 		return nil, err
 	}
 	for i := len(rec.Parts) - 1; i >= 0; i-- {
 		p := rec.Parts[i]
 		if dead || p.Role == c.role.Role() && p.State == store.Pending {
-			if err := node.RemovePart(ctx, h, rec, i, ns); err != nil {
+			if err := record.RemovePart(ctx, h, rec, i, ns); err != nil {
 				return nil, err
 			}
 		}
@@ -133,19 +124,19 @@ func (a *work) undoLast(ctx context.Context) error {
 	if a.rec == nil {
 		return nil
 	}
-	return node.RemovePart(context.WithoutCancel(ctx), a.h, a.rec, len(a.rec.Parts)-1, a.ns)
+	return record.RemovePart(context.WithoutCancel(ctx), a.h, a.rec, len(a.rec.Parts)-1, a.ns)
 }
 
 // Del undoes the role's newest part by its record: a list may have the role
 // twice, and is taken down from its end.
 func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
-	heir, isHeir := c.role.(Heir)
+	heir, isHeir := c.role.(LegacyCleaner)
 	isHeir = isHeir && c.wants(req)
 	if !isHeir { // there may be nothing to lock for
-		if rec, err := node.Attachment(ctx, h, req.Key()); err != nil || c.newest(rec) < 0 {
+		if rec, err := recovery.Attachment(ctx, h, req.Key()); err != nil || c.newest(rec) < 0 {
 			return err
 		}
 	}
@@ -154,14 +145,14 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 		return err
 	}
 	defer lock.Unlock()
-	rec, err := node.Attachment(ctx, h, req.Key())
+	rec, err := recovery.Attachment(ctx, h, req.Key())
 	if err != nil {
 		return err
 	}
 	var ns *netops.Namespace
 	if req.Netns != "" {
 		if ns, err = h.Net.OpenNamespace(req.Netns); err != nil {
-			h.Log.Debug("namespace is gone, going on without it", "error", err)
+			h.Log.Debug("namespace does not exist, continuing without it", "error", err)
 		} else {
 			defer ns.Close()
 		}
@@ -175,21 +166,21 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	in := newInput(req)
 	in.Prev, in.Chained, in.Recorded = req.PrevResult, req.PrevResult, rec != nil
 	if rec == nil {
-		return heir.Inherit(ctx, h, in, ns)
+		return heir.CleanLegacy(ctx, h, in, ns)
 	}
-	return node.WithRecorded(h, rec, ns, func(ns *netops.Namespace) error { return heir.Inherit(ctx, h, in, ns) })
+	return record.InRecordedNetns(h, rec, ns, func(ns *netops.Namespace) error { return heir.CleanLegacy(ctx, h, in, ns) })
 }
 
-// removePart removes a part of the role's, a Chooser's alone in its namespace.
+// removePart removes a part of the role's, a NetnsLocker's alone in its namespace.
 func (c *ChainedHandler) removePart(ctx context.Context, h *roles.Host, rec *store.Attachment, i int, ns *netops.Namespace) error {
-	if _, ok := c.role.(Chooser); ok {
+	if _, ok := c.role.(NetnsLocker); ok {
 		alone, err := h.Store.LockShared(ctx, namespaceLock(rec.Netns.Dev, rec.Netns.Inode), true)
 		if err != nil {
 			return err
 		}
 		defer alone.Unlock()
 	}
-	return node.RemovePart(ctx, h, rec, i, ns)
+	return record.RemovePart(ctx, h, rec, i, ns)
 }
 
 // newest is the index of the role's newest part, or -1.
@@ -215,7 +206,7 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 		return fmt.Errorf("%w: %w", roles.ErrNetns, err)
 	}
 	defer ns.Close()
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
 	in := newInput(req)
@@ -224,11 +215,11 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 	if err := c.role.Observe(ctx, h, in, ns); err != nil {
 		return err
 	}
-	w, err := c.role.Wire(in)
+	w, err := c.role.Build(in)
 	if err != nil {
 		return err
 	}
-	unlike, err := c.checkForeign(ctx, h, in, ns, &w.Spec)
+	unlike, err := c.checkLegacy(ctx, h, req, in, ns, &w.Spec)
 	if err != nil {
 		return err
 	}
@@ -244,10 +235,10 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 // removed them whole. With an empty list, and none left, what the network's
 // attachments shared goes too.
 func (c *ChainedHandler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
-	atts, err := node.Invalid(ctx, h, req)
+	atts, err := recovery.Invalid(ctx, h, req)
 	if err != nil {
 		return err
 	}
@@ -257,9 +248,9 @@ func (c *ChainedHandler) GC(ctx context.Context, h *roles.Host, req *roles.Reque
 			errs = append(errs, c.collect(ctx, h, atts[i].Key))
 		}
 	}
-	errs = append(errs, node.RemoveStrays(ctx, h, req.Network, req.Valid), c.collectForeign(ctx, h, req))
+	errs = append(errs, recovery.RemoveOrphans(ctx, h, req.Network, req.Valid), c.collectLegacy(ctx, h, req))
 	if len(req.Valid) == 0 {
-		errs = append(errs, node.RemoveShared(ctx, h, req.Network, c.role.Shared()))
+		errs = append(errs, record.RemoveShared(ctx, h, req.Network, c.role.Shared()))
 	}
 	return errors.Join(errs...)
 }
@@ -272,7 +263,7 @@ func (c *ChainedHandler) collect(ctx context.Context, h *roles.Host, key store.K
 		return err
 	}
 	defer lock.Unlock()
-	rec, err := node.Attachment(ctx, h, key)
+	rec, err := recovery.Attachment(ctx, h, key)
 	for i := c.newest(rec); err == nil && i >= 0; i = c.newest(rec) {
 		err = c.removePart(ctx, h, rec, i, nil)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/recovery"
 )
 
 // Check compares the kernel with what ADD would make from prevResult.
@@ -21,10 +21,10 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 		return fmt.Errorf("%w: %w", roles.ErrNetns, err)
 	}
 	defer ns.Close()
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
-	rec, err := node.Attachment(ctx, h, req.Key())
+	rec, err := recovery.Attachment(ctx, h, req.Key())
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	}
 	foreign := false
 	if rec == nil {
-		if foreign, err = isForeign(ctx, h, in, ns); err != nil {
+		if foreign, err = isLegacy(ctx, h, req, in, ns); err != nil {
 			return err
 		}
 	}
@@ -50,13 +50,13 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	if err := a.role.Observe(ctx, h, in, ns); err != nil {
 		return err
 	}
-	w, err := a.role.Wire(in)
+	w, err := a.role.Build(in)
 	if err != nil {
 		return err
 	}
 	var unlike []netops.Difference
 	if foreign {
-		if unlike, err = a.checkForeign(ctx, h, in, &w.Spec); err != nil {
+		if unlike, err = a.checkLegacy(ctx, h, req, &w.Spec); err != nil {
 			return err
 		}
 	}
@@ -149,7 +149,7 @@ func KindStatus(ctx context.Context, h *roles.Host, kind string) error {
 }
 
 // status asks a role that knows something of its own.
-func status(ctx context.Context, h *roles.Host, role Wirer) error {
+func status(ctx context.Context, h *roles.Host, role SpecBuilder) error {
 	s, ok := role.(interface {
 		Status(context.Context, *roles.Host) error
 	})
@@ -175,7 +175,7 @@ func (a *Handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (
 }
 
 // plan computes what a role would do.
-func plan(ctx context.Context, h *roles.Host, req *roles.Request, role Wirer, in *Input) (*roles.Plan, error) {
+func plan(ctx context.Context, h *roles.Host, req *roles.Request, role SpecBuilder, in *Input) (*roles.Plan, error) {
 	var ns *netops.Namespace
 	if req.Netns != "" {
 		var err error
@@ -188,5 +188,5 @@ func plan(ctx context.Context, h *roles.Host, req *roles.Request, role Wirer, in
 	if err != nil {
 		return nil, err
 	}
-	return &roles.Plan{Changes: p.changes, Result: p.wiring.Result}, nil
+	return &roles.Plan{Changes: p.changes, Result: p.desired.Result}, nil
 }

@@ -3,7 +3,7 @@ package attach
 import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // Masquerade is what the keys ipMasq and ipMasqBackend ask for: traffic that
@@ -28,23 +28,23 @@ func (m Masquerade) Warn(h *roles.Host, in *Input) {
 	}
 }
 
-// Wire adds one entry a subnet, which the network's attachments share. The link
+// AddTo adds one entry a subnet, which the network's attachments share. The link
 // is what their traffic enters the host by: its name, or a pattern "name*".
-func (m Masquerade) Wire(s *netops.Spec, in *Input, link string, ips []Family) {
+func (m Masquerade) AddTo(s *netops.Spec, in *Input, link string, ips []Family) {
 	if !m.On {
 		return
 	}
 	for _, ip := range ips {
 		s.Add(&netops.Element{
-			Shared: true, Set: masqueradeSet(ip), Label: node.SharedLabel(in.Key.Network),
+			Shared: true, Set: masqueradeSet(ip), Label: record.SharedLabel(in.Key.Network),
 			Key: []string{link, ip.Address.Masked().String()},
 		})
 	}
 }
 
-// WireOwn adds an entry that is the attachment's own, for an address that is in
+// AddOwnTo adds an entry that is the attachment's own, for an address that is in
 // no subnet: its DEL deletes it, at the price of a commit to nftables.
-func (m Masquerade) WireOwn(s *netops.Spec, in *Input, link string, ip Family) {
+func (m Masquerade) AddOwnTo(s *netops.Spec, in *Input, link string, ip Family) {
 	if m.On {
 		s.Add(&netops.Element{Set: masqueradeSet(ip), Label: in.Label, Key: []string{link, ip.Address.String()}})
 	}

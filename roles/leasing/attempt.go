@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/sticky"
 	"github.com/cnibox/cnibox/store"
 )
@@ -159,7 +159,7 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 	if err != nil {
 		return nil, err
 	}
-	if err := node.SettleLeases(tx, id, a.Plan.adopts); err != nil {
+	if err := recovery.ClaimLeases(tx, id, a.Plan.adopts); err != nil {
 		return nil, err
 	}
 	owned, err := pool.Owned(t.lease.Owner)

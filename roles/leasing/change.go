@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/sticky"
 	"github.com/cnibox/cnibox/store"
 )
@@ -31,7 +31,7 @@ func ReleaseAddress(ctx context.Context, h *roles.Host, network string, a netip.
 	at := slices.IndexFunc(v.leases[id], func(l store.Lease) bool { return l.Address == a })
 	if at >= 0 && !force {
 		l := v.leases[id][at]
-		if removed, err := node.ReapOne(ctx, h, l.Owner); err != nil || !removed {
+		if removed, err := record.ReapOne(ctx, h, l.Owner); err != nil || !removed {
 			return "", errors.Join(err, fmt.Errorf("%s is in use by %s since %s: stop that, or use --force, and two may have it then",
 				a, holderOf(l), l.Time.UTC().Format(time.RFC3339)))
 		}
@@ -177,7 +177,7 @@ func (c Collected) String() string {
 // Collect removes attachments whose containers are certainly gone, and
 // reservations that have expired. What a living container has is left alone.
 func Collect(ctx context.Context, h *roles.Host) (out Collected, err error) {
-	if out.Freed, err = node.Reap(ctx, h, ""); err != nil {
+	if out.Freed, err = record.Reap(ctx, h, ""); err != nil {
 		return out, err
 	}
 	var ids []store.PoolID

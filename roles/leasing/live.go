@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -27,7 +27,7 @@ type Liveness struct {
 
 // NodeLiveness asks the node.
 func NodeLiveness() Liveness {
-	return Liveness{Netns: describeNetns, Gone: node.NetnsGone, Reap: node.Reap, ReapOne: node.ReapOne, AnyDead: node.AnyDead}
+	return Liveness{Netns: describeNetns, Gone: record.NetnsGone, Reap: record.Reap, ReapOne: record.ReapOne, AnyDead: record.AnyDead}
 }
 
 // describeNetns is node.ThisNetns for callers that hold no open namespace. A
@@ -40,7 +40,7 @@ func describeNetns(path string) store.Netns {
 	if path == "" || unix.Statfs(path, &fs) != nil || fs.Type != unix.NSFS_MAGIC || unix.Stat(path, &st) != nil {
 		return n
 	}
-	n = node.ThisNetns(path, nil)
+	n = record.ThisNetns(path, nil)
 	n.Dev, n.Inode = st.Dev, st.Ino
 	return n
 }

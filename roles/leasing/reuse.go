@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -21,7 +21,7 @@ func (c *chooser) remember(tx *store.Tx, id store.PoolID) error {
 		return err
 	}
 	for _, other := range ids {
-		if other.DataDir != id.DataDir && !node.Unsettled(other) || other.Network == id.Network {
+		if other.DataDir != id.DataDir && !recovery.IsPoolUnknown(other) || other.Network == id.Network {
 			continue
 		}
 		pool, err := tx.Pool(other)

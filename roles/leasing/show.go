@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -150,7 +150,7 @@ func (v *inventory) read(tx *store.Tx, network string) error {
 }
 
 // stateOf judges a lease.
-func (v *inventory) stateOf(c *node.Census, l store.Lease) string {
+func (v *inventory) stateOf(c *record.Census, l store.Lease) string {
 	if a := v.attachments[l.Owner]; a != nil {
 		if c.Dead(a) {
 			return stateLeaked
@@ -187,7 +187,7 @@ func Show(ctx context.Context, h *roles.Host, of []string, plans map[store.PoolI
 	if err != nil {
 		return nil, err
 	}
-	census, err := node.NewCensus(ctx, h)
+	census, err := record.NewCensus(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
 	}
@@ -233,7 +233,7 @@ func (v *inventory) knows(of []string, plans map[store.PoolID]*Plan) error {
 }
 
 // pool lists one pool's addresses, in order.
-func (v *inventory) pool(census *node.Census, id store.PoolID, now time.Time) []ShownAddress {
+func (v *inventory) pool(census *record.Census, id store.PoolID, now time.Time) []ShownAddress {
 	var all []ShownAddress
 	leased := map[netip.Addr]bool{}
 	for _, l := range v.leases[id] {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -18,7 +18,7 @@ var errSticky = errors.New("has a reservation")
 // node.db. That is made before, if there is none: what it is filled from is in
 // keep.db too.
 func KeepUpdate(ctx context.Context, h *roles.Host, fn func(*store.KeepTx) error) error {
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
 	return h.Store.KeepUpdate(ctx, fn)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -36,7 +36,7 @@ func (a *Allocator) Check(ctx context.Context, h *roles.Host, req *roles.Request
 		if err != nil {
 			return err
 		}
-		unsettled, err := node.UnsettledLeases(tx, req.Key())
+		unsettled, err := recovery.LeasesOfUnknownPool(tx, req.Key())
 		owned = append(owned, unsettled...)
 		return err
 	})

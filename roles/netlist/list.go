@@ -1,9 +1,8 @@
-// Package netlist runs network configuration lists (CNI spec 1.1.0, sections 1
-// and 3) through a role's Delegator, as a runtime runs them: each plugin gets the
-// result of the one before.
+// Package netlist runs network configuration lists (CNI spec 1.1.0, sections 1 and 3) through a
+// role's Delegator, like a runtime: each plugin gets the result of the previous one.
 //
-// Configurations are handed on byte by byte. Only the keys that the spec has a
-// runtime add are put in, so what a plugin keeps there for itself reaches it.
+// Configurations are passed on byte by byte. Only the keys that the specification defines for
+// runtimes are added.
 package netlist
 
 import (
@@ -21,14 +20,14 @@ import (
 // of a list, which one process runs (role chain).
 const FusedType = "chain"
 
-// maxPlugins is more than any list has.
+// maxPlugins is the maximum number of plugins of a list.
 const maxPlugins = 64
 
 // List is a network: plugins in the order of ADD.
 type List struct {
 	Name       string
 	CNIVersion string
-	// DisableCheck and DisableGC keep the verbs from the plugins.
+	// DisableCheck and DisableGC disable the verbs.
 	DisableCheck, DisableGC bool
 	Plugins                 []Plugin
 }
@@ -38,9 +37,9 @@ type Plugin struct {
 	Type string
 	// IPAM is the type of its IPAM plugin, or empty.
 	IPAM string
-	// Capabilities are the runtimeConfig keys that it wants.
+	// Capabilities are the runtimeConfig keys that the plugin accepts.
 	Capabilities map[string]bool
-	// Conf is its configuration as it was written.
+	// Conf is the unchanged configuration.
 	Conf json.RawMessage
 	// Fused are the plugins of a fused list; nil for every other plugin.
 	Fused []Plugin
@@ -49,7 +48,7 @@ type Plugin struct {
 	noCheck, noGC bool
 }
 
-// listConf is what is read of a list, or of one plugin's configuration.
+// listConf has the required keys of a list or of one plugin's configuration.
 type listConf struct {
 	Name         string            `json:"name"`
 	CNIVersion   string            `json:"cniVersion"`
@@ -60,7 +59,7 @@ type listConf struct {
 	Plugins      []json.RawMessage `json:"plugins"`
 }
 
-// pluginConf is what is read of a plugin's configuration.
+// pluginConf has the required keys of a plugin's configuration.
 type pluginConf struct {
 	Type         string            `json:"type"`
 	Capabilities map[string]bool   `json:"capabilities"`
@@ -70,9 +69,8 @@ type pluginConf struct {
 	Plugins      []json.RawMessage `json:"plugins"`
 }
 
-// Parse reads a list, or one plugin's configuration as a list of one. A list
-// that names no version gets the given one. All faults are reported at once; with
-// them there is the list as far as it can be read, nil for none.
+// Parse parses a list, or one plugin's configuration as a list of one. version is used if the list
+// has none. All faults are reported at once, together with the valid part of the list, or nil.
 func Parse(raw []byte, version string) (*List, error) {
 	var c listConf
 	if err := roles.Decode(raw, &c); err != nil {
@@ -83,7 +81,7 @@ func Parse(raw []byte, version string) (*List, error) {
 	switch {
 	case c.Name == "":
 		f.Addf("name", "is missing")
-	case !roles.IsName(c.Name): // plugins make paths of it
+	case !roles.IsName(c.Name): // plugins use it in paths
 		f.Addf("name", "%.100q is no name of a network: a letter or digit, then letters, digits, \".\", \"_\" and \"-\"", c.Name)
 	}
 	l.DisableCheck, l.DisableGC = truth(&f, "disableCheck", c.DisableCheck), truth(&f, "disableGC", c.DisableGC)
@@ -141,8 +139,7 @@ func (l *List) Unfused() *List {
 	return &out
 }
 
-// version is the newest that is spoken of those that the list names (spec
-// 1.1.0, section 1: cniVersions).
+// version returns the newest supported version of the list (spec 1.1.0, section 1: cniVersions).
 func (c *listConf) version(f *roles.Faults, otherwise string) string {
 	known := result.Versions()
 	newest := slices.Index(known, c.CNIVersion)
@@ -160,7 +157,7 @@ func (c *listConf) version(f *roles.Faults, otherwise string) string {
 	return otherwise
 }
 
-// truth reads a switch, which lists have as true and as "true".
+// truth parses a boolean, which lists may have as true or "true".
 func truth(f *roles.Faults, path string, raw json.RawMessage) bool {
 	switch strings.ToLower(string(raw)) {
 	case "", "null", "false", `"false"`:
@@ -172,7 +169,7 @@ func truth(f *roles.Faults, path string, raw json.RawMessage) bool {
 	return false
 }
 
-// Can reports whether a plugin of the list wants a runtimeConfig key.
+// Can reports whether a plugin of the list accepts a runtimeConfig key.
 func (l *List) Can(capability string) bool {
 	return slices.ContainsFunc(l.Unfused().Plugins, func(p Plugin) bool { return p.Capabilities[capability] })
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -38,7 +38,7 @@ var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
 // result.json, or error. With -update the latter are rewritten.
 type Golden struct {
 	// Read decodes a configuration and fills in defaults.
-	Read func(conf []byte) (attach.Wirer, error)
+	Read func(conf []byte) (attach.SpecBuilder, error)
 	// Observed is what the role's Observe would have read, from seen.json
 	// (empty without one).
 	Observed func(seen []byte) (any, error)
@@ -106,7 +106,7 @@ func (g Golden) compute(asked []txtar.File) ([]txtar.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := role.Wire(in)
+	w, err := role.Build(in)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (g Golden) input(files map[string]string) (*attach.Input, error) {
 		return nil, err
 	}
 	in := &attach.Input{
-		Key: key, Netns: "/run/netns/c1", Args: args, HostLink: "vethhost", Label: node.Label(key),
+		Key: key, Netns: "/run/netns/c1", Args: args, HostLink: "vethhost", Label: record.Label(key),
 		HostMAC: "02:00:00:00:00:11", ContainerMAC: "02:00:00:00:00:c1",
 	}
 	in.IPAM, err = decodeResult(files["ipam.json"])

@@ -11,7 +11,7 @@ import (
 // TestGolden runs testdata/*.txtar. Without seen.json the host's end is vethhost.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Read: func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) },
 		Observed: func(seen []byte) (any, error) {
 			o := observed{Name: "vethhost", MTU: 1500}
 			if len(seen) == 0 {

@@ -9,10 +9,10 @@ import (
 )
 
 // TestGolden runs testdata/*.txtar. Without seen.json the container is on the
-// bridge cni0 and nobody refuses to forward.
+// bridge cni0 and no firewall drops forwarded packets.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Read: func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) },
 		Observed: func(seen []byte) (any, error) {
 			o := observed{Link: "cni0", Bridge: true, Port: "vethhost", Hairpin: true}
 			if len(seen) > 0 {

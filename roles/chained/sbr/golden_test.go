@@ -13,7 +13,7 @@ import (
 // rejected", "addSourceHints" and more.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Read: func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) },
 		Observed: func(seen []byte) (any, error) {
 			var o observed
 			if len(seen) == 0 {

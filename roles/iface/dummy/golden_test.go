@@ -10,12 +10,12 @@ import (
 // TestGolden runs testdata/*.txtar.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read:     func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Read:     func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) },
 		Observed: func([]byte) (any, error) { return nil, nil },
 	}.Run(t)
 }
 
-// FuzzConf: whatever comes, ADD and CHECK know what to make of it.
+// FuzzConf: ADD and CHECK handle any configuration without a panic.
 func FuzzConf(f *testing.F) {
-	rolestest.FuzzWire(f, func(conf []byte) (attach.Wirer, error) { return readRole(conf) }, nil, `{"ipam":{"type":"host-local"}}`)
+	rolestest.FuzzBuild(f, func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) }, nil, `{"ipam":{"type":"host-local"}}`)
 }

@@ -41,8 +41,8 @@ func readRole(raw []byte) (*role, error) {
 
 func (r *role) Validate() error { return r.conf.Validate() }
 
-// Wire computes the spec and the result of one attachment.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	mac, err := r.conf.mac(in.Args)
 	if err != nil {
 		return nil, err

@@ -40,10 +40,10 @@ func readRole(raw []byte) (*role, error) {
 
 func (r *role) Validate() error { return r.conf.Validate() }
 
-// Wire computes the spec and the result of one attachment. The MAC is the
-// master's. CHECK compares the MTU too, as the reference's does, unless a chained
-// plugin told that it set another.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment. The MAC is the
+// master's. CHECK compares the MTU too, as the reference plugin does: the MTU
+// that prevResult gives for the interface, else the configured one.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	mtu := r.conf.MTU
 	if in.Prev != nil {
 		mtu = cmp.Or(attach.ContainerMTU(in.Prev, in.Key.IfName), mtu)

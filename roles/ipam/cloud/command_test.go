@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -79,7 +79,7 @@ func (b *bed) lease(tb testing.TB, a *handler, addr, id string, n store.Netns) {
 // gone is a namespace that certainly is no more.
 func gone(tb testing.TB) store.Netns {
 	tb.Helper()
-	n := node.ThisNetns(filepath.Join(tb.TempDir(), "gone"), nil)
+	n := record.ThisNetns(filepath.Join(tb.TempDir(), "gone"), nil)
 	n.Dev, n.Inode = 4, 1<<40
 	return n
 }

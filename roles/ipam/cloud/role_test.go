@@ -16,7 +16,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -391,7 +391,7 @@ func TestRebuilt(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return pool.Reserve(store.Lease{Address: addrs("10.240.0.36")[0], Owner: request("old").Key(), Netns: node.ThisNetns("", nil)})
+		return pool.Reserve(store.Lease{Address: addrs("10.240.0.36")[0], Owner: request("old").Key(), Netns: record.ThisNetns("", nil)})
 	})
 	if err != nil {
 		t.Fatal(err)

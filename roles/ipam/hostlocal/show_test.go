@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
@@ -114,7 +116,7 @@ func TestShow(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(b.dataDir(), "net", "10.1.0.9"), []byte("old\r\neth0"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.importOnce(context.Background(), b.Host, "net", lockDeadline); err != nil {
+	if err := a.importOnce(context.Background(), b.Host, "net"); err != nil {
 		t.Fatal(err)
 	}
 	b.verbText(t, "reserve", map[string]string{"until": "1h"}, "10.1.0.10")
@@ -281,7 +283,7 @@ func TestTransferVerbs(t *testing.T) {
 		t.Fatal(err)
 	}
 	report, err := c.verb("import", nil, dir)
-	if err != nil || len(report.(*ImportReport).Leases) != 1 {
+	if err != nil || len(report.(*migrate.ImportReport).Leases) != 1 {
 		t.Errorf("%v, %v", report, err)
 	}
 	for text, want := range map[string]string{"": "cannot decode", "[]": "is a JSON array", "{}": "schema 0", `{"schema": 1, "pools": [{"network": "n", "reservations": [{"identity": "x"}]}]}`: "no address"} {

@@ -154,9 +154,12 @@ func allocRows(a allocResult) []row {
 	return append(rows, inside)
 }
 
+// sizeOnDisk begins the row with the sizes of the binaries.
+const sizeOnDisk = "size on disk"
+
 func sizeRow(s startupResult) row {
 	return row{
-		What: fmt.Sprintf("size on disk (%s; reference %s)", files(s.OursFiles), files(s.PeerFiles)),
+		What: fmt.Sprintf(sizeOnDisk+" (%s; reference %s)", files(s.OursFiles), files(s.PeerFiles)),
 		Ours: megabytes(s.OursBytes), Peer: megabytes(s.PeerBytes),
 		Ratio:  fmt.Sprintf("%.1f × smaller", ratio(float64(s.PeerBytes), float64(s.OursBytes))),
 		Target: fmt.Sprintf("≤ %d MB", binaryAtMost/1_000_000), Met: s.OursBytes <= binaryAtMost,
