@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netlist"
 )
 
 // Severity of a finding.
@@ -179,9 +180,23 @@ func (c *check) network(root *value) {
 	}
 	var plugins []*pluginInfo
 	for i, item := range list.items {
-		plugins = append(plugins, c.plugin(item, fmt.Sprintf("plugins[%d]", i), name, version))
+		plugins = append(plugins, c.plugins(item, fmt.Sprintf("plugins[%d]", i), name, version)...)
 	}
 	c.chain(plugins)
+}
+
+// plugins checks one plugin, or those of a fused list, which stand in its place.
+func (c *check) plugins(item *value, path, name, version string) []*pluginInfo {
+	p := c.plugin(item, path, name, version)
+	list := item.get("plugins")
+	if p.typ != netlist.FusedType || list == nil || len(list.items) == 0 {
+		return []*pluginInfo{p}
+	}
+	var inside []*pluginInfo
+	for i, item := range list.items {
+		inside = append(inside, c.plugin(item, fmt.Sprintf("%s.plugins[%d]", path, i), name, version))
+	}
+	return inside
 }
 
 // listSchema returns the keys that runtimes read at the level of the list.

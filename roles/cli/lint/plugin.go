@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netlist"
 )
 
 // pluginInfo has what the check of the chain needs.
@@ -214,7 +216,7 @@ func (c *check) ignored(v *value, path string, role *roles.Role) {
 			c.fault(m.value, at("capabilities."+m.name), "", "is a JSON %s, want true or false", m.value.kind)
 			continue
 		}
-		if m.value.truth && !stranger && !reads(role, m.name) && !reads(ipam, m.name) {
+		if m.value.truth && !stranger && !reads(role, m.name) && !reads(ipam, m.name) && !fusedReads(v, role, m.name) {
 			c.add(Warning, m.offset, at("capabilities."+m.name), "", "%s does not read this capability", role.Name())
 		}
 	}
@@ -226,6 +228,15 @@ func (v *value) string() string {
 		return ""
 	}
 	return v.text
+}
+
+// fusedReads reports whether a plugin of a fused list has a capability.
+func fusedReads(v *value, role *roles.Role, capability string) bool {
+	list := v.get("plugins")
+	return role.Name() == netlist.FusedType && list != nil && slices.ContainsFunc(list.items, func(p *value) bool {
+		c := p.get("capabilities").get(capability)
+		return c != nil && c.truth
+	})
 }
 
 // reads reports whether a role reads a capability.
