@@ -42,7 +42,7 @@ func (p *Process) loadNetwork(file string) (*libcni.NetworkConfigList, error) {
 // checkNetwork refuses what every plugin would refuse.
 func checkNetwork(list *libcni.NetworkConfigList) error {
 	if err := utils.ValidateNetworkName(list.Name); err != nil {
-		return fmt.Errorf("name: %q is no name of a network", list.Name)
+		return fmt.Errorf("name: %q is not the name of a network", list.Name)
 	}
 	if all := version.All.SupportedVersions(); !slices.Contains(all, list.CNIVersion) {
 		return fmt.Errorf("cniVersion: %q is none of %s", list.CNIVersion, strings.Join(all, ", "))

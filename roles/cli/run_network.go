@@ -84,7 +84,7 @@ func (r *call) valid(names []string, added bool) ([]types.GCAttachment, error) {
 			ifname = "eth0"
 		}
 		if utils.ValidateContainerID(id) != nil || utils.ValidateInterfaceName(ifname) != nil {
-			return nil, usagef("cnibox help gc", "%q is no CONTAINERID or CONTAINERID/IFNAME", n)
+			return nil, usagef("cnibox help gc", "%q is not a CONTAINERID or CONTAINERID/IFNAME", n)
 		}
 		out = append(out, types.GCAttachment{ContainerID: id, IfName: ifname})
 	}
