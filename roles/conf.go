@@ -42,6 +42,44 @@ type IPAMConf struct {
 	Type string `json:"type,omitempty"`
 }
 
+// Common is what every configuration has.
+func (c *NetConf) Common() *NetConf { return c }
+
+// Conf is a role's configuration: a pointer to a struct that embeds NetConf. It may
+// have a method SetDefaults.
+type Conf[T any] interface {
+	*T
+	// Validate reports every fault with its JSON path.
+	Validate() error
+	// Common is NetConf's.
+	Common() *NetConf
+}
+
+// ReadConf decodes a configuration, sets its defaults and validates it. Every fault
+// is reported at once: where values have the wrong type, the others are validated
+// all the same.
+func ReadConf[T any, C Conf[T]](raw []byte) (C, error) {
+	c, err := DecodeConf[T, C](raw)
+	switch {
+	case err == nil:
+		err = c.Validate()
+	case errors.Is(err, ErrConf):
+		err = MoreFaults(err, c.Validate())
+	}
+	return c, err
+}
+
+// DecodeConf decodes a configuration and sets its defaults. With an error that is
+// ErrConf it returns what could be decoded.
+func DecodeConf[T any, C Conf[T]](raw []byte) (C, error) {
+	c := C(new(T))
+	err := Decode(raw, c)
+	if d, ok := any(c).(interface{ SetDefaults() }); ok {
+		d.SetDefaults()
+	}
+	return c, err
+}
+
 // maxMismatches bounds how many values of the wrong type are told at once.
 const maxMismatches = 32
 

@@ -56,7 +56,7 @@ type Delegator interface {
 	// own Previewer when it is called in process and can tell, else the placeholder
 	// 192.0.2.2/24 with gateway 192.0.2.1 (RFC 5737).
 	Preview(ctx context.Context, typ string, req *Request) (*Result, error)
-	// Apart is a Delegator whose plugins may run while this one's do: it has a
+	// Clone is a Delegator whose plugins may run while this one's do: it has a
 	// connection to the kernel of its own, which the function closes.
-	Apart() (Delegator, func())
+	Clone() (Delegator, func())
 }

@@ -108,15 +108,7 @@ func (tx *KeepTx) Delegation(k Key) (*Delegation, error) {
 
 // PutDelegation stores a record, in place of an older one of the attachment.
 func (tx *KeepTx) PutDelegation(d *Delegation) error {
-	key, err := d.Owner.Storable("delegation")
-	if err != nil {
-		return err
-	}
-	to, err := record.Writable(tx.b, bucketDelegations)
-	if err != nil {
-		return err
-	}
-	return record.Put(to, key, d)
+	return record.Store(tx.b, bucketDelegations, "delegation", d, d.Owner.Network, d.Owner.ContainerID, d.Owner.IfName)
 }
 
 // DeleteDelegation deletes a record. A missing one is not an error.
@@ -153,15 +145,7 @@ func (tx *Tx) Delegated(k Key) (*Delegated, error) {
 
 // PutDelegated stores an outcome, in place of an older one of the attachment.
 func (tx *Tx) PutDelegated(d *Delegated) error {
-	key, err := d.Owner.Storable("outcome")
-	if err != nil {
-		return err
-	}
-	to, err := record.Writable(tx.b, bucketDelegated)
-	if err != nil {
-		return err
-	}
-	return record.Put(to, key, d)
+	return record.Store(tx.b, bucketDelegated, "outcome", d, d.Owner.Network, d.Owner.ContainerID, d.Owner.IfName)
 }
 
 // DeleteDelegated deletes an outcome. A missing one is not an error.

@@ -69,15 +69,7 @@ func (tx *KeepTx) DHCPLease(k Key) (*DHCPLease, error) {
 
 // PutDHCPLease stores a lease, in place of an older one of the attachment.
 func (tx *KeepTx) PutDHCPLease(l *DHCPLease) error {
-	key, err := l.Owner.Storable("DHCP lease")
-	if err != nil {
-		return err
-	}
-	to, err := record.Writable(tx.b, bucketDHCPLeases)
-	if err != nil {
-		return err
-	}
-	return record.Put(to, key, l)
+	return record.Store(tx.b, bucketDHCPLeases, "DHCP lease", l, l.Owner.Network, l.Owner.ContainerID, l.Owner.IfName)
 }
 
 // DeleteDHCPLease deletes a lease. A missing one is not an error.

@@ -4,13 +4,14 @@
 package rawjson
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"slices"
 )
 
 // ErrObject means that the text is not a JSON object.
-var ErrObject = errors.New("no JSON object")
+var ErrObject = errors.New("not a JSON object")
 
 // Member is one member of an object.
 type Member struct {
@@ -26,35 +27,26 @@ func Members(object []byte) ([]Member, error) {
 	if !json.Valid(object) {
 		return nil, ErrObject
 	}
-	s := scanner{text: object}
-	if s.space(); s.text[s.at] != '{' {
+	dec := json.NewDecoder(bytes.NewReader(object))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
 		return nil, ErrObject
 	}
-	s.at++
 	var out []Member
-	for {
-		if s.space(); s.text[s.at] == ',' {
-			s.at++
-			s.space()
-		}
-		if s.text[s.at] == '}' {
-			return out, nil
-		}
-		var m Member
-		begin := s.at
-		s.value()
-		if err := json.Unmarshal(s.text[begin:s.at], &m.Name); err != nil {
+	for dec.More() {
+		name, err := dec.Token()
+		if err != nil {
 			return nil, err
 		}
-		s.space()
-		s.at++ // the colon
-		s.space()
-		m.from = s.at
-		s.value()
-		m.to = s.at
-		m.Value = slices.Clip(json.RawMessage(s.text[m.from:m.to]))
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, err
+		}
+		m := Member{Name: name.(string), to: int(dec.InputOffset())}
+		m.from = m.to - len(value)
+		m.Value = slices.Clip(json.RawMessage(object[m.from:m.to]))
 		out = append(out, m)
 	}
+	return out, nil
 }
 
 // Get returns the value of a member, or nil if it is missing. If a name occurs
@@ -75,7 +67,7 @@ func Get(object []byte, name string) (json.RawMessage, error) {
 // at the beginning.
 func Set(object []byte, name string, value json.RawMessage) ([]byte, error) {
 	if !json.Valid(value) {
-		return nil, errors.New("the value is no JSON")
+		return nil, errors.New("the value is not JSON")
 	}
 	members, err := Members(object)
 	if err != nil {
@@ -125,60 +117,4 @@ func Remove(object []byte, name string) ([]byte, error) {
 		out = append(append(append(out, key...), ':'), m.Value...)
 	}
 	return append(out, '}'), nil
-}
-
-// scanner reads valid JSON.
-type scanner struct {
-	text []byte
-	at   int
-}
-
-func (s *scanner) space() {
-	for s.at < len(s.text) && (s.text[s.at] == ' ' || s.text[s.at] == '\t' || s.text[s.at] == '\n' || s.text[s.at] == '\r') {
-		s.at++
-	}
-}
-
-// value skips one value.
-func (s *scanner) value() {
-	for depth := 0; ; {
-		switch s.text[s.at] {
-		case '"':
-			s.quoted()
-		case '{', '[':
-			depth++
-			s.at++
-		case '}', ']':
-			depth--
-			s.at++
-		case ',', ':', ' ', '\t', '\n', '\r':
-			s.at++
-		default:
-			s.word()
-		}
-		if depth == 0 {
-			return
-		}
-	}
-}
-
-// quoted skips a string.
-func (s *scanner) quoted() {
-	for s.at++; s.text[s.at] != '"'; s.at++ {
-		if s.text[s.at] == '\\' {
-			s.at++
-		}
-	}
-	s.at++
-}
-
-// word skips a number, true, false or null.
-func (s *scanner) word() {
-	for s.at < len(s.text) {
-		switch s.text[s.at] {
-		case ',', ':', '}', ']', ' ', '\t', '\n', '\r':
-			return
-		}
-		s.at++
-	}
 }

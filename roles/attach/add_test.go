@@ -28,7 +28,7 @@ type ipam struct {
 
 func (*ipam) OverLink(string) bool { return false }
 
-func (i *ipam) Apart() (roles.Delegator, func()) { return i, func() {} }
+func (i *ipam) Clone() (roles.Delegator, func()) { return i, func() {} }
 
 func (*ipam) Add(context.Context, string, *roles.Request) (*roles.Result, error) {
 	address := net.IPNet{IP: net.IPv4(10, 1, 0, 2).To4(), Mask: net.CIDRMask(24, 32)}

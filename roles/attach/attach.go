@@ -18,56 +18,45 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Wirer is one role with one valid configuration: it says what an attachment wants.
-type Wirer interface {
-	// Role is the role's name, under which its part is recorded.
-	Role() string
-	// Validate tells every fault of the configuration.
-	Validate() error
+// SpecBuilder is one role with one valid configuration: it says what an attachment wants.
+type SpecBuilder interface {
 	// Shared names the shared objects that the role stands on ("bridge/cni0").
 	// They are locked for reading while an attachment is made, and for writing
 	// while they are changed themselves.
 	Shared() []string
-	// Observe reads what Wire needs to know of the kernel into in.Observed. It
+	// Observe reads what Build needs to know of the kernel into in.Observed. It
 	// changes nothing. The container is nil when it is not known (plan).
 	Observe(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error
-	// Wire computes what is wanted. It is a pure function. Without in.IPAM an
+	// Build computes what is wanted. It is a pure function. Without in.IPAM an
 	// interface role's is the interface on layer 2, up: an IPAM plugin that talks
-	// over it is asked then (Role.OverLink), and Wire is called again with its answer.
-	Wire(in *Input) (*Wiring, error)
+	// over it is asked then (Role.OverLink), and Build is called again with its answer.
+	Build(in *Input) (*Desired, error)
 }
 
-// Interface is an interface role.
-type Interface interface {
-	Wirer
-	// IPAM is the IPAM plugin's type; empty means layer 2 only.
-	IPAM() string
-}
-
-// Strayer is an Interface whose attachments, when their record is lost, are
+// OrphanFinder is an interface role's SpecBuilder whose attachments, when their record is lost, are
 // known by other names than a veth's.
-type Strayer interface {
-	// Stray is what an attachment can have left, by names and labels only.
-	Stray(in *Input) netops.Spec
+type OrphanFinder interface {
+	// Orphans is what an attachment can have left, by names and labels only.
+	Orphans(in *Input) netops.Spec
 }
 
-// HostNamer is an Interface whose interfaces on the host have another prefix than
+// HostNamer is an interface role's SpecBuilder whose interfaces on the host have another prefix than
 // node.HostLinkPrefix in their names.
 type HostNamer interface {
 	// HostPrefix is the prefix, of 4 bytes at most.
 	HostPrefix() string
 }
 
-// Unsharer is an Interface that takes away what its attachments share with the
+// SharedRemover is an interface role's SpecBuilder that takes away what its attachments share with the
 // last attachment of the network, and not with GC's empty list only.
-type Unsharer interface {
-	// Unshared are the shared objects, links by names and labels only, in the order
+type SharedRemover interface {
+	// RemovableShared are the shared objects, links by names and labels only, in the order
 	// of making: what is looked for when no record tells more. Without any,
 	// everything stays.
-	Unshared() []netops.Object
+	RemovableShared() []netops.Object
 }
 
-// Input is all that Wire computes from.
+// Input is all that Build computes from.
 type Input struct {
 	Key store.Key
 	// Netns is CNI_NETNS as given: the sandbox of result interfaces.
@@ -84,7 +73,7 @@ type Input struct {
 	// Chained is the earlier plugin's result on ADD; nil when the role is the
 	// first of its list. A chained role has it on CHECK too, where it is Prev.
 	Chained *roles.Result
-	// Recorded tells an Heir that the attachment is ours, and only this role's
+	// Recorded tells an LegacyCleaner that the attachment is ours, and only this role's
 	// part may be another plugin's.
 	Recorded bool
 	// Observed is what Observe read.
@@ -93,8 +82,8 @@ type Input struct {
 	state recovery.StateID
 }
 
-// Wiring is what a role wants for one attachment.
-type Wiring struct {
+// Desired is what a role wants for one attachment.
+type Desired struct {
 	Spec netops.Spec
 	// Result is ADD's answer; a chained role's nil hands prevResult on.
 	Result *roles.Result
@@ -108,58 +97,17 @@ type Wiring struct {
 	Note json.RawMessage
 }
 
-// Handler answers the CNI verbs for an Interface.
-type Handler struct{ role Interface }
-
-// New returns the Handler of an interface role.
-func New(role Interface) *Handler { return &Handler{role: role} }
-
-// Maker is what a table's entry has as New, made of what decodes the role's
-// configuration and fills in defaults.
-func Maker[R Interface](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
-	return maker(Judged(read), func(r R) roles.Handler { return New(r) })
+// Handler answers the CNI verbs for an interface role.
+type Handler struct {
+	role SpecBuilder
+	// name is the role's, under which its part is recorded.
+	name string
+	// ipam is the IPAM plugin's type; empty means layer 2 only.
+	ipam string
 }
 
-// Judged reads a configuration and judges it. What can be decoded of one that
-// cannot be whole is judged all the same, so that all faults are told at once.
-func Judged[R Wirer](read func(conf []byte) (R, error)) func(conf []byte) (R, error) {
-	return func(conf []byte) (R, error) {
-		r, err := read(conf)
-		switch {
-		case err == nil:
-			err = r.Validate()
-		case errors.Is(err, roles.ErrConf):
-			err = roles.MoreFaults(err, r.Validate())
-		}
-		return r, err
-	}
-}
-
-// Undoer is what a table's entry has as Undo, made of what reads the role's
-// configuration as far as it can be decoded.
-func Undoer[R Interface](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
-	return undoer(read, func(r R) roles.Handler { return New(r) })
-}
-
-func maker[R any](read func([]byte) (R, error), handler func(R) roles.Handler) func([]byte) (roles.Handler, error) {
-	return func(conf []byte) (roles.Handler, error) {
-		r, err := read(conf)
-		if err != nil {
-			return nil, err
-		}
-		return handler(r), nil
-	}
-}
-
-func undoer[R any](read func([]byte) (R, error), handler func(R) roles.Handler) func([]byte) (roles.Handler, error) {
-	return func(conf []byte) (roles.Handler, error) {
-		r, err := read(conf)
-		if err != nil && !errors.Is(err, roles.ErrConf) {
-			return nil, err
-		}
-		return handler(r), nil
-	}
-}
+// Builder is the role's own part, for tests and for roles that wrap the handler.
+func (a *Handler) Builder() SpecBuilder { return a.role }
 
 // Add attaches a container. On failure the kernel and the store are as before,
 // but for shared objects.
@@ -182,27 +130,27 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if in.state, err = a.clearDead(ctx, h, req, ns); err != nil {
 		return nil, err
 	}
-	add := &addition{work: work{role: a.role, h: h, req: req, in: in, ns: ns}, ipam: a.role.IPAM()}
-	course := add.addressFirst
+	add := &addition{work: work{role: a.role, name: a.name, h: h, req: req, in: in, ns: ns}, ipam: a.ipam}
+	attach := add.addressFirst
 	if a.overLink(h) {
-		course = add.linkFirst
+		attach = add.linkFirst
 	}
-	if err := course(ctx); err != nil {
-		return nil, errors.Join(err, a.unshare(context.WithoutCancel(ctx), h, req.Network))
+	if err := attach(ctx); err != nil {
+		return nil, errors.Join(err, a.removeShared(context.WithoutCancel(ctx), h, req.Network))
 	}
-	return add.made.wiring.Result, nil
+	return add.made.desired.Result, nil
 }
 
 // overLink tells whether the IPAM plugin needs the interface to be there.
 func (a *Handler) overLink(h *roles.Host) bool {
-	return a.role.IPAM() != "" && h.Delegate.OverLink(a.role.IPAM())
+	return a.ipam != "" && h.Delegate.OverLink(a.ipam)
 }
 
 // newInput derives an attachment's names, as the role wants them.
 func (a *Handler) newInput(req *roles.Request) *Input {
 	in := newInput(req)
 	if n, ok := a.role.(HostNamer); ok {
-		in.HostLink = record.HostLinkAs(n.HostPrefix(), in.Key)
+		in.HostLink = record.HostLinkWithPrefix(n.HostPrefix(), in.Key)
 	}
 	return in
 }
@@ -229,7 +177,7 @@ func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Reque
 	if old == nil {
 		return state, releaseUnused(ctx, h, req, ns, found.Leases)
 	}
-	p := old.Part(a.role.Role())
+	p := old.Part(a.name)
 	if p == nil {
 		p = recovery.RebuiltPart(old)
 	}

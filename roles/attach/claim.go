@@ -34,9 +34,9 @@ func (a *work) claim(tx *store.Tx, claims []Claim) error {
 	return nil
 }
 
-// freed tells whether the holder that err names was dead and is removed, so
+// reapHolder tells whether the holder that err names was dead and is removed, so
 // that another try may succeed.
-func (a *work) freed(ctx context.Context, err error) (bool, error) {
+func (a *work) reapHolder(ctx context.Context, err error) (bool, error) {
 	var taken *store.TakenError
 	if !errors.As(err, &taken) || taken.Owner == a.req.Key() {
 		return false, nil

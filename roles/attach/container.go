@@ -48,11 +48,11 @@ type Container struct {
 	PointToPoint bool
 }
 
-// Wire adds the container's side to a Spec. Addresses come before the link is
+// AddTo adds the container's side to a Spec. Addresses come before the link is
 // up, so that nothing is announced without them, and bringing it up announces
 // them: a gratuitous ARP (RFC 5227, arp_notify) and an unsolicited neighbour
 // advertisement (RFC 4861 section 7.2.6, ndisc_notify).
-func (c Container) Wire(s *netops.Spec, in *Input, res *roles.Result) error {
+func (c Container) AddTo(s *netops.Spec, in *Input, res *roles.Result) error {
 	ips, err := Addresses(res)
 	if err != nil {
 		return err

@@ -28,9 +28,9 @@ func (m Masquerade) Warn(h *roles.Host, in *Input) {
 	}
 }
 
-// Wire adds one entry a subnet, which the network's attachments share. The link
+// AddTo adds one entry a subnet, which the network's attachments share. The link
 // is what their traffic enters the host by: its name, or a pattern "name*".
-func (m Masquerade) Wire(s *netops.Spec, in *Input, link string, ips []Family) {
+func (m Masquerade) AddTo(s *netops.Spec, in *Input, link string, ips []Family) {
 	if !m.On {
 		return
 	}
@@ -42,9 +42,9 @@ func (m Masquerade) Wire(s *netops.Spec, in *Input, link string, ips []Family) {
 	}
 }
 
-// WireOwn adds an entry that is the attachment's own, for an address that is in
+// AddOwnTo adds an entry that is the attachment's own, for an address that is in
 // no subnet: its DEL deletes it, at the price of a commit to nftables.
-func (m Masquerade) WireOwn(s *netops.Spec, in *Input, link string, ip Family) {
+func (m Masquerade) AddOwnTo(s *netops.Spec, in *Input, link string, ip Family) {
 	if m.On {
 		s.Add(&netops.Element{Set: masqueradeSet(ip), Label: in.Label, Key: []string{link, ip.Address.String()}})
 	}

@@ -26,7 +26,7 @@ type Routed struct {
 	MTU int
 }
 
-// Result makes an IPAM plugin's answer what Wire wires: every gateway is the
+// Result makes an IPAM plugin's answer what Build wires: every gateway is the
 // container's, whatever the plugin said. CHECK's result is so already.
 func (r Routed) Result(res *roles.Result) {
 	for _, ip := range res.IPs {
@@ -53,9 +53,9 @@ func (r Routed) gateway(is4 bool) netip.Addr {
 	return r.Gateway6
 }
 
-// Wire adds the pair, the host's routes and the container's side to a Spec. The
+// AddTo adds the pair, the host's routes and the container's side to a Spec. The
 // result is Result's, with the addresses as the container is to have them.
-func (r Routed) Wire(s *netops.Spec, in *Input, res *roles.Result) error {
+func (r Routed) AddTo(s *netops.Spec, in *Input, res *roles.Result) error {
 	ips, err := Addresses(res)
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func (r Routed) Wire(s *netops.Spec, in *Input, res *roles.Result) error {
 	forwarding(s, r.place(), ips)
 	r.wirePair(s, in, ips)
 	r.wireHost(s, in, ips)
-	if err := (Container{PointToPoint: true, MTU: r.MTU}).Wire(s, in, res); err != nil {
+	if err := (Container{PointToPoint: true, MTU: r.MTU}).AddTo(s, in, res); err != nil {
 		return err
 	}
 	for _, gw := range []netip.Addr{r.Gateway4, r.Gateway6} {

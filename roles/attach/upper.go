@@ -11,7 +11,7 @@ import (
 )
 
 // Upper is what the roles share whose interface stands on top of another link,
-// its master: macvlan, ipvlan and vlan. A role embeds it and brings Wire. The
+// its master: macvlan, ipvlan and vlan. A role embeds it and brings Build. The
 // interface is made in the container's namespace, so an attachment has no host
 // link, and its DEL has no use for the master.
 type Upper struct {
@@ -32,12 +32,6 @@ type MasterLink struct {
 	Name, MAC string
 	MTU       int
 }
-
-// Role is the role's name.
-func (u *Upper) Role() string { return u.Kind }
-
-// IPAM is the IPAM plugin's type.
-func (u *Upper) IPAM() string { return u.Net.IPAM.Type }
 
 // Shared is nothing: the master is another's, and stays as it is.
 func (u *Upper) Shared() []string { return nil }
@@ -111,7 +105,7 @@ func (u *Upper) place() netops.Place {
 // Link wires the interface, with what only its kind of link has, and the
 // container's side. One without a MAC has the master's. CHECK compares the MTU
 // only where own has one: a chained plugin may have set another.
-func (u *Upper) Link(in *Input, own netops.Link) (*Wiring, error) {
+func (u *Upper) Link(in *Input, own netops.Link) (*Desired, error) {
 	master, ok := in.Observed.(MasterLink)
 	if !ok {
 		return nil, errors.New("master was not observed")
@@ -133,16 +127,16 @@ func (u *Upper) Link(in *Input, own netops.Link) (*Wiring, error) {
 		own.ParentIn = u.place()
 	}
 	res := in.Result(u.Net.DNS, []*roles.ResultInterface{{Name: own.Name, Mac: mac, Sandbox: in.Netns}}, 0)
-	w := &Wiring{Result: res, MAC: mac}
+	w := &Desired{Result: res, MAC: mac}
 	w.Spec.Add(&own)
 	if in.Prev != nil && mac != "" {
 		w.Spec.Add(&netops.Link{In: own.In, Name: own.Name, MAC: mac}) // kinds without a MAC of their own may not ask for one
 	}
-	return w, Container{MTU: cmp.Or(u.MTU, master.MTU)}.Wire(&w.Spec, in, res)
+	return w, Container{MTU: cmp.Or(u.MTU, master.MTU)}.AddTo(&w.Spec, in, res)
 }
 
-// Stray is the container's interface, known by name, kind and label.
-func (u *Upper) Stray(in *Input) netops.Spec { return StrayWithin(in, u.Kind) }
+// Orphans is the container's interface, known by name, kind and label.
+func (u *Upper) Orphans(in *Input) netops.Spec { return OrphansWithin(in, u.Kind) }
 
 // Status tells whether the kernel has the kind of link, and the master is there.
 // One in a container cannot be looked for without the container.

@@ -17,7 +17,9 @@ import (
 
 // work is one role's part of an ADD, under the attachment's lock.
 type work struct {
-	role Wirer
+	role SpecBuilder
+	// name is the role's.
+	name string
 	h    *roles.Host
 	req  *roles.Request
 	in   *Input
@@ -32,7 +34,7 @@ type work struct {
 
 // planned is a wiring and the changes that lead to it.
 type planned struct {
-	wiring  *Wiring
+	desired *Desired
 	changes []netops.Change
 }
 
@@ -40,7 +42,7 @@ type planned struct {
 // a dead attachment still holds is taken from it.
 func (a *work) build(ctx context.Context, state store.State) error {
 	err := a.buildOnce(ctx, state)
-	if freed, reapErr := a.freed(ctx, err); !freed || reapErr != nil {
+	if freed, reapErr := a.reapHolder(ctx, err); !freed || reapErr != nil {
 		return errors.Join(err, reapErr)
 	}
 	a.in.Observed = nil
@@ -67,7 +69,7 @@ func (a *work) buildLocked(ctx context.Context, state store.State, exclusive boo
 		return err
 	}
 	defer unlock()
-	if _, ok := a.role.(Chooser); ok {
+	if _, ok := a.role.(NetnsLocker); ok {
 		alone, err := a.h.Store.LockShared(ctx, namespaceLock(a.ns.ID()), true)
 		if err != nil {
 			return err
@@ -84,13 +86,13 @@ func (a *work) buildLocked(ctx context.Context, state store.State, exclusive boo
 	return a.make(ctx, p, state)
 }
 
-// Chooser is a role that chooses what it observes to be free in the container's
+// NetnsLocker is a role that chooses what it observes to be free in the container's
 // namespace, such as a routing table, or shares something in there between
 // attachments. Those of one container are made and, where the role is a Chained,
 // removed one after the other.
-type Chooser interface {
-	// Chooses is empty: it marks the role.
-	Chooses()
+type NetnsLocker interface {
+	// NeedsNetnsLock is empty: it marks the role.
+	NeedsNetnsLock()
 }
 
 // namespaceLock names the lock of a namespace.
@@ -103,7 +105,7 @@ func (a *work) plan(ctx context.Context) (*planned, error) {
 	if err := a.role.Observe(ctx, a.h, a.in, a.ns); err != nil {
 		return nil, err
 	}
-	w, err := a.role.Wire(a.in)
+	w, err := a.role.Build(a.in)
 	if err != nil {
 		return nil, err
 	}
@@ -112,10 +114,10 @@ func (a *work) plan(ctx context.Context) (*planned, error) {
 	}
 	spec := w.Spec
 	if a.made != nil {
-		spec = spec.Beyond(a.made.wiring.Spec)
+		spec = spec.Beyond(a.made.desired.Spec)
 	}
 	changes, err := a.h.Net.Plan(ctx, spec, a.ns)
-	return &planned{wiring: w, changes: changes}, err
+	return &planned{desired: w, changes: changes}, err
 }
 
 // make records the changes as pending, applies them and records the state. Where
@@ -137,10 +139,10 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		if err := recovery.SameState(tx, a.in.state); err != nil {
 			return err
 		}
-		if err := a.claim(tx, p.wiring.Claims); err != nil {
+		if err := a.claim(tx, p.desired.Claims); err != nil {
 			return err
 		}
-		if err := record.RecordShared(tx, a.req.Network, a.role.Role(), p.wiring.Spec, p.changes, a.h.Now()); err != nil {
+		if err := record.RecordShared(tx, a.req.Network, a.name, p.desired.Spec, p.changes, a.h.Now()); err != nil {
 			return err
 		}
 		return tx.PutAttachment(rec)
@@ -171,7 +173,7 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 // would be added to tells that the attachment is ours. DEL finds nothing to undo
 // either way, without a transaction.
 func (a *work) wantsNothing(p *planned) bool {
-	w := p.wiring
+	w := p.desired
 	return a.on != nil && len(w.Spec.Objects) == 0 && len(p.changes) == 0 && len(w.Claims) == 0 && w.MAC == ""
 }
 
@@ -185,8 +187,8 @@ func (a *work) record(p *planned, state store.State) (*store.Attachment, error) 
 	if err != nil {
 		return nil, err
 	}
-	now, w := a.h.Now(), p.wiring
-	part := store.Part{Role: a.role.Role(), State: state, Changes: raw, Claims: kinds(w.Claims), Time: now}
+	now, w := a.h.Now(), p.desired
+	part := store.Part{Role: a.name, State: state, Changes: raw, Claims: kinds(w.Claims), Time: now}
 	if a.on != nil {
 		rec := *a.on
 		rec.Parts, rec.MAC, rec.Updated = append(slices.Clone(rec.Parts), part), cmp.Or(w.MAC, rec.MAC), now

@@ -52,6 +52,10 @@ type Process struct {
 	// OpenHost opens the node for a role, or for the command line itself if role is empty. The
 	// returned function closes it.
 	OpenHost func(ctx context.Context, role string) (*roles.Host, func(), error)
+	// CheckRequest refuses requests that a plugin of this program would refuse.
+	CheckRequest func(req *roles.Request) error
+	// ErrorCode is the CNI code of a plugin's error, and its details.
+	ErrorCode func(err error) (code uint, details string)
 	// Self runs this program again, for the lab.
 	Self lab.Self
 }

@@ -90,8 +90,8 @@ func (d *delegator) Status(ctx context.Context, typ string, req *roles.Request) 
 	return err
 }
 
-// Apart shares all but the connection to the kernel.
-func (d *delegator) Apart() (roles.Delegator, func()) {
+// Clone shares all but the connection to the kernel.
+func (d *delegator) Clone() (roles.Delegator, func()) {
 	h, sub := *d.host, *d
 	h.Net = d.host.Net.Apart()
 	sub.host = &h

@@ -17,9 +17,6 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// maxLeaseFile bounds an address file; container IDs have no limit of their own.
-const maxLeaseFile = 16 << 10
-
 // Departed lists the attachments of a network that the reference's host-local
 // has files of and that are not valid, with those of their addresses that nobody
 // has by now. We never change these files, so they tell GC whose is what the

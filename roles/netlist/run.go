@@ -43,7 +43,7 @@ func (l *List) Add(ctx context.Context, d roles.Delegator, c Call) (*roles.Resul
 	}
 	res := c.Prev
 	for i := range l.Plugins {
-		req, err := l.request(&c, i, roles.Add, res)
+		req, err := l.Request(&c, i, roles.Add, res)
 		if err == nil {
 			res, err = d.Add(ctx, l.Plugins[i].Type, req)
 		}
@@ -85,7 +85,7 @@ func (l *List) Del(ctx context.Context, d roles.Delegator, c Call) error {
 		if !result.AtLeast(l.CNIVersion, "0.4.0") {
 			prev = nil // DEL gets prevResult since version 0.4.0
 		}
-		req, err := l.request(&c, i, roles.Del, prev)
+		req, err := l.Request(&c, i, roles.Del, prev)
 		if err == nil {
 			err = d.Del(ctx, l.Plugins[i].Type, req)
 		}
@@ -104,7 +104,7 @@ func (l *List) Check(ctx context.Context, d roles.Delegator, c Call) error {
 		if l.Plugins[i].noCheck {
 			continue
 		}
-		req, err := l.request(&c, i, roles.Check, c.Result)
+		req, err := l.Request(&c, i, roles.Check, c.Result)
 		if err == nil {
 			err = d.Check(ctx, l.Plugins[i].Type, req)
 		}
@@ -123,7 +123,7 @@ func (l *List) GC(ctx context.Context, d roles.Delegator, c Call, valid []roles.
 		if l.Plugins[i].noGC {
 			continue
 		}
-		req, err := l.request(&c, i, roles.GC, nil)
+		req, err := l.Request(&c, i, roles.GC, nil)
 		if err == nil {
 			err = withValid(req, valid)
 		}
@@ -142,7 +142,7 @@ func (l *List) Status(ctx context.Context, d roles.Delegator, c Call) error {
 	}
 	var errs []error
 	for i := range l.Plugins {
-		req, err := l.request(&c, i, roles.Status, nil)
+		req, err := l.Request(&c, i, roles.Status, nil)
 		if err == nil {
 			err = d.Status(ctx, l.Plugins[i].Type, req)
 		}
@@ -154,8 +154,8 @@ func (l *List) Status(ctx context.Context, d roles.Delegator, c Call) error {
 // polled reports whether the list's version has GC and STATUS.
 func (l *List) polled() bool { return result.AtLeast(l.CNIVersion, "1.1.0") }
 
-// request returns the request for the i-th plugin.
-func (l *List) request(c *Call, i int, verb roles.Verb, prev *roles.Result) (*roles.Request, error) {
+// Request is the i-th plugin's for a verb, with the result of the plugin before it.
+func (l *List) Request(c *Call, i int, verb roles.Verb, prev *roles.Result) (*roles.Request, error) {
 	req := *c.Request
 	req.Verb, req.Network, req.CNIVersion, req.PrevResult, req.Valid = verb, l.Name, l.CNIVersion, nil, nil
 	if verb == roles.GC || verb == roles.Status { // these verbs have no attachment

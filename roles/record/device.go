@@ -18,8 +18,8 @@ func DeviceAlias(key store.Key, name string) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// LabelledBy is the record of the attachment that the alias of a link tells, or nil.
-func LabelledBy(tx *store.Tx, alias string) (*store.Attachment, error) {
+// AttachmentOfAlias is the record of the attachment that the alias of a link tells, or nil.
+func AttachmentOfAlias(tx *store.Tx, alias string) (*store.Attachment, error) {
 	info, ok := ParseAlias(alias)
 	if !ok {
 		return nil, nil

@@ -47,17 +47,17 @@ const HostLinkPrefix = "veth"
 
 // HostLink is the name of the host side's interface: "veth" and 11 hex digits.
 // It follows from the key alone, so DEL finds it without a record.
-func HostLink(key store.Key) string { return HostLinkAs(HostLinkPrefix, key) }
+func HostLink(key store.Key) string { return HostLinkWithPrefix(HostLinkPrefix, key) }
 
-// HostLinkAs is HostLink with another prefix, of 4 bytes at most.
-func HostLinkAs(prefix string, key store.Key) string {
+// HostLinkWithPrefix is HostLink with another prefix, of 4 bytes at most.
+func HostLinkWithPrefix(prefix string, key store.Key) string {
 	d := digest(key)
 	return prefix + hex.EncodeToString(d[:])[:11]
 }
 
-// OwnLink is the name of another interface of an attachment in the host: a prefix
+// ExtraLink is the name of another interface of an attachment in the host: a prefix
 // and as many hex digits as an interface's name has room for.
-func OwnLink(prefix string, key store.Key) string {
+func ExtraLink(prefix string, key store.Key) string {
 	d := digest(key)
 	return (prefix + hex.EncodeToString(d[:]))[:roles.MaxLinkName]
 }

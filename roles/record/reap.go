@@ -19,13 +19,13 @@ func Remove(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.
 	if err := UndoParts(ctx, h, a, ns); err != nil {
 		return err
 	}
-	return Forget(ctx, h, a.Key)
+	return DeleteRecord(ctx, h, a.Key)
 }
 
 // UndoParts runs the stored inverses of every part, newest part first, where
 // WithRecorded says.
 func UndoParts(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.Namespace) error {
-	return WithRecorded(h, a, ns, func(ns *netops.Namespace) error {
+	return InRecordedNetns(h, a, ns, func(ns *netops.Namespace) error {
 		var errs []error
 		for i := len(a.Parts) - 1; i >= 0; i-- {
 			errs = append(errs, undoPart(ctx, h, a, i, ns))
@@ -34,12 +34,12 @@ func UndoParts(ctx context.Context, h *roles.Host, a *store.Attachment, ns *neto
 	})
 }
 
-// WithRecorded calls f with an attachment's namespace. Without the one that was
+// InRecordedNetns calls f with an attachment's namespace. Without the one that was
 // recorded, or with another, that is the recorded one if it is still there, else
 // nil: an interface that has no other end in the host is found nowhere else.
 // Another one is somebody else's: names, addresses and routes in it may be the
 // same, and are not what ADD made.
-func WithRecorded(h *roles.Host, a *store.Attachment, ns *netops.Namespace, f func(*netops.Namespace) error) error {
+func InRecordedNetns(h *roles.Host, a *store.Attachment, ns *netops.Namespace, f func(*netops.Namespace) error) error {
 	if a.Netns.Inode != 0 && (ns == nil || !isRecorded(ns, a.Netns)) {
 		if ns = OpenRecorded(h, a.Netns); ns != nil {
 			defer ns.Close()
@@ -65,7 +65,7 @@ func undoPart(ctx context.Context, h *roles.Host, a *store.Attachment, i int, ns
 // record. The addresses stay, they are the interface's. The caller holds the
 // attachment's lock; what is left of the record is in a.
 func RemovePart(ctx context.Context, h *roles.Host, a *store.Attachment, i int, ns *netops.Namespace) error {
-	err := WithRecorded(h, a, ns, func(ns *netops.Namespace) error { return undoPart(ctx, h, a, i, ns) })
+	err := InRecordedNetns(h, a, ns, func(ns *netops.Namespace) error { return undoPart(ctx, h, a, i, ns) })
 	if err != nil {
 		return err
 	}
@@ -85,8 +85,8 @@ func RemovePart(ctx context.Context, h *roles.Host, a *store.Attachment, i int, 
 	})
 }
 
-// Forget deletes leases, claims and the record of an attachment.
-func Forget(ctx context.Context, h *roles.Host, key store.Key) error {
+// DeleteRecord deletes leases, claims and the record of an attachment.
+func DeleteRecord(ctx context.Context, h *roles.Host, key store.Key) error {
 	return h.Store.Update(context.WithoutCancel(ctx), func(tx *store.Tx) error {
 		if _, err := tx.DeleteLeases(key); err != nil {
 			return err
@@ -180,7 +180,7 @@ func RemoveIf(ctx context.Context, h *roles.Host, key store.Key, goes func(conte
 		return false, err
 	}
 	if f.Attachment == nil {
-		return true, Forget(ctx, h, key)
+		return true, DeleteRecord(ctx, h, key)
 	}
 	return true, Remove(ctx, h, f.Attachment, nil)
 }

@@ -65,7 +65,7 @@ func removeShared(ctx context.Context, h *roles.Host, network string, ours []net
 	if err != nil {
 		return err
 	}
-	mine = append(unnoted(ours, links, mine), mine...)
+	mine = append(unrecorded(ours, links, mine), mine...)
 	gone, kept := removable(links, mine, others)
 	if err := h.Net.Undo(ctx, gone, nil); err != nil {
 		return err
@@ -104,9 +104,9 @@ func uncovered(gone, others []netops.Change) netops.Spec {
 	return spec
 }
 
-// unnoted are changes that make those of our objects that no noted change makes:
+// unrecorded are changes that make those of our objects that no noted change makes:
 // of links those that are there with our label. A namespace looks for itself what is in it.
-func unnoted(ours []netops.Object, links []netops.LinkInfo, noted []netops.Change) []netops.Change {
+func unrecorded(ours []netops.Object, links []netops.LinkInfo, noted []netops.Change) []netops.Change {
 	var missing []netops.Object
 	for _, o := range ours {
 		if l, ok := o.(*netops.Link); ok && !slices.ContainsFunc(links, func(i netops.LinkInfo) bool {

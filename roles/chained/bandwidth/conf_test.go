@@ -5,13 +5,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestValidate has the reference's scenario "invalid" and more.
+// TestValidate includes the reference's scenario "invalid".
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "all good", Conf: `{"ingressRate":8,"ingressBurst":8,"egressRate":18446744073709551615,"egressBurst":34359738359}`},
 		{Name: "zeros", Conf: `{"ingressRate":0,"ingressBurst":0,"egressRate":0,"egressBurst":0}`},
@@ -38,8 +37,8 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// TestBucket computes queues: the reference's 25 ms, what is asked for, and no
-// more than the kernel counts to.
+// TestBucket computes queue sizes: for the reference's 25 ms, for a configured
+// latency, and limited to the kernel's maximum.
 func TestBucket(t *testing.T) {
 	rate, burst := uint64(80_000_000), uint64(800_000)
 	most, least := uint64(1<<64-1), uint64(8)
@@ -56,7 +55,7 @@ func TestBucket(t *testing.T) {
 		{`{"latency":3600000}`, &most, &burst, 1<<32 - 1},
 		{`{}`, &least, &least, 1},
 	} {
-		r, err := attach.Judged(readRole)([]byte(c.conf))
+		r, err := rolestest.Read[*role](Role(), []byte(c.conf))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +66,7 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-// FuzzLatency feeds the decoder of a key that has two forms.
+// FuzzLatency tests the decoder of latency, which accepts a number or a string.
 func FuzzLatency(f *testing.F) {
 	for _, s := range []string{`25`, `"25ms"`, `1e300`, `-0`, `"1e9h"`, `null`, `{}`, `"\u0000"`} {
 		f.Add([]byte(s))

@@ -27,10 +27,10 @@ func referenceIFB(key store.Key) string {
 	return referencePrefix + hex.EncodeToString(sum[:6])
 }
 
-// Inherit removes the limits and our ifb interface of an attachment without a
+// CleanLegacy removes the limits and our ifb interface of an attachment without a
 // record, and the reference plugin's ifb interface. Everything else is removed
 // with the container's interface.
-func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
+func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	own := ifb(in)
 	var left netops.Spec
 	left.Add(own)
@@ -81,8 +81,8 @@ func used(ctx context.Context, h *roles.Host, in *attach.Input, container *netop
 	return false, nil
 }
 
-// redirectTargets are the interfaces that the packets which a container's
-// interface sends are redirected to.
+// redirectTargets are the interfaces to which the packets of a container's
+// interface are redirected.
 func redirectTargets(ctx context.Context, h *roles.Host, container *netops.Namespace, link string) ([]string, error) {
 	end, err := h.Net.HostEnd(ctx, container, link)
 	if err == nil {
@@ -97,16 +97,16 @@ func redirectTargets(ctx context.Context, h *roles.Host, container *netops.Names
 	return nil, err
 }
 
-// CheckForeign changes nothing: Wire already expects the reference plugin's ifb
+// CheckLegacy changes nothing: Build already expects the reference plugin's ifb
 // interface if prevResult lists it.
-func (r *role) CheckForeign(context.Context, *roles.Host, *attach.Input, *netops.Spec) ([]netops.Difference, error) {
+func (r *role) CheckLegacy(context.Context, *roles.Host, *attach.Input, *netops.Spec) ([]netops.Difference, error) {
 	return nil, nil
 }
 
-// CollectForeign removes the reference plugin's ifb interfaces of containers
+// CollectLegacy removes the reference plugin's ifb interfaces of containers
 // that no longer exist. Their names are hashes, so it computes the names for
 // the containers that host-local's files list for the network.
-func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Request) error {
+func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
 		return err

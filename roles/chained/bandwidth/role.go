@@ -14,39 +14,26 @@ import (
 
 // Role is the bandwidth role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.ChainedRole(roles.Role{
 		Names:        []string{"bandwidth"},
-		Kind:         roles.Chained,
 		Summary:      "limits of rate and burst for what a container sends and receives",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"bandwidth"},
-		Conf:         func() any { return new(Conf) },
-		New:          attach.ChainedMaker(readRole),
-		Undo:         attach.ChainedUndoer(readRole),
-	}
+	}, func(c *Conf) attach.Chained { return newRole(c) })
 }
 
-// readRole decodes a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	l, _ := c.limits()
-	return &role{
-		conf: c, ingress: c.tbf(l.IngressRate, l.IngressBurst), egress: c.tbf(l.EgressRate, l.EgressBurst),
-	}, err
-}
-
-// role implements attach.Chained and attach.Heir for one configuration. The
+// role implements attach.Chained and attach.LegacyCleaner for one configuration. The
 // filter of a direction without a limit is nil.
 type role struct {
 	conf            *Conf
 	ingress, egress *netops.TBF
 }
 
-func (r *role) Role() string { return "bandwidth" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
+// newRole reads the limits of a configuration.
+func newRole(c *Conf) *role {
+	l, _ := c.limits()
+	return &role{conf: c, ingress: c.tbf(l.IngressRate, l.IngressBurst), egress: c.tbf(l.EgressRate, l.EgressBurst)}
+}
 
 // Wants is false without limits: ADD then changes nothing.
 func (r *role) Wants() bool { return r.ingress != nil || r.egress != nil }
@@ -124,20 +111,20 @@ func (r *role) warn(h *roles.Host, mtu int) {
 // container sent.
 func ifb(in *attach.Input) *netops.Link {
 	return &netops.Link{
-		In: netops.Host, Name: record.OwnLink("ifb", in.Key), Kind: "ifb", MAC: record.MAC(in.Key, "ifb"), Up: true, Alias: record.Alias(in.Key, nil),
+		In: netops.Host, Name: record.ExtraLink("ifb", in.Key), Kind: "ifb", MAC: record.MAC(in.Key, "ifb"), Up: true, Alias: record.Alias(in.Key, nil),
 	}
 }
 
-// Wire limits what the container receives on the host's end of the veth pair.
+// Build limits what the container receives on the host's end of the veth pair.
 // What the container sends is redirected from there to an ifb interface and
 // limited on that.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
 		return nil, errors.New("bandwidth: Observe was not called")
 	}
 	res := *in.Chained
-	w := &attach.Wiring{Result: &res}
+	w := &attach.Desired{Result: &res}
 	if r.ingress != nil {
 		w.Spec.Add(&netops.Qdisc{In: netops.Host, Link: o.Name, Kind: "tbf", TBF: r.ingress})
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/cnibox/cnibox/roles/migrate"
 )
 
-// CheckForeign requires the reference plugin's two rules for each address, or
+// CheckLegacy requires the reference plugin's two rules for each address, or
 // the sources of the zone with firewalld.
-func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input, spec *netops.Spec) ([]netops.Difference, error) {
+func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input, spec *netops.Spec) ([]netops.Difference, error) {
 	spec.Objects = slices.DeleteFunc(spec.Objects, func(o netops.Object) bool {
 		_, is := o.(*netops.ZoneSource)
 		return !is
@@ -28,15 +28,15 @@ func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input
 	missing, err := h.Net.MissingForeignForward(ctx, f.Addresses)
 	var diffs []netops.Difference
 	for _, a := range missing {
-		diffs = append(diffs, attach.UnlikeAddress(in, a, "accepted in CNI-FORWARD"))
+		diffs = append(diffs, migrate.AddressDifference(in.Key.IfName, a, "accepted in CNI-FORWARD"))
 	}
 	return diffs, err
 }
 
-// CollectForeign removes the reference plugin's rules of containers that no
+// CollectLegacy removes the reference plugin's rules of containers that no
 // longer exist. The rules contain only addresses, so it uses the addresses that
 // host-local's files list for the network.
-func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Request) error {
+func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if !r.conf.usesBackend(iptables) && !r.conf.usesBackend(firewalld) {
 		return nil
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/cnibox/cnibox/roles/migrate"
 )
 
-// Inherit removes what the reference plugin made for the container's addresses.
+// CleanLegacy removes what the reference plugin made for the container's addresses.
 // Its rules contain only addresses, so addresses that another attachment has
 // are left out.
-func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	present, err := h.Net.HasForeignForward(ctx)
 	if err != nil || !present {
 		return err

@@ -10,8 +10,8 @@ import (
 	"github.com/cnibox/cnibox/roles/record"
 )
 
-// Wire computes the rules of one attachment. The result is prevResult.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the rules of one attachment. The result is prevResult.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
 		return nil, errors.New("firewall: Observe was not called")
@@ -20,7 +20,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &attach.Wiring{}
+	w := &attach.Desired{}
 	if err := r.wirePolicy(&w.Spec, in, &o); err != nil {
 		return nil, err
 	}
@@ -33,9 +33,10 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	return w, nil
 }
 
-// wirePolicy restricts the traffic to the device of the container. Frames
-// between ports of a bridge do not pass the forward chain without br_netfilter,
-// so an isolated network's ports get the bridge port flag "isolated" too.
+// wirePolicy adds the ingress policy to the host's device of the container.
+// Frames between ports of a bridge do not pass the forward chain without
+// br_netfilter, so an isolated network's ports get the bridge port flag
+// "isolated" too.
 func (r *role) wirePolicy(s *netops.Spec, in *attach.Input, o *observed) error {
 	if r.conf.IngressPolicy == open {
 		return nil

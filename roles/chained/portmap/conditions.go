@@ -57,8 +57,8 @@ func (w *wordReader) word() (string, error) {
 	return word, nil
 }
 
-// negation reads the next word if it is not or "==". It reports whether the
-// word was not.
+// negation reads the next word if it is "==" or the given negation operator. It
+// reports whether it was the negation operator.
 func (w *wordReader) negation(not string) bool {
 	if len(w.words) == 0 || w.words[0] != not && w.words[0] != "==" {
 		return false

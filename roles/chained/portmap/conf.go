@@ -59,8 +59,8 @@ type Mapping struct {
 	// HostIP is the node's address that the mapping applies to. Empty means all
 	// addresses, "0.0.0.0" all IPv4 addresses, "::" all IPv6 addresses.
 	HostIP string `json:"hostIP,omitempty"`
-	// Range is the number of ports to map: HostPort to ContainerPort, then the
-	// following port of each to the other. 0 means one port.
+	// Range is the number of consecutive ports to map, starting at HostPort and
+	// ContainerPort. 0 means one port.
 	Range int `json:"range,omitempty"`
 
 	// hostIP is the parsed HostIP. The zero Addr means all addresses.
@@ -72,8 +72,8 @@ const (
 	maxPort    = math.MaxUint16
 )
 
-// withDefaults sets the documented default values.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	for i := range c.RuntimeConfig.PortMappings {
 		m := &c.RuntimeConfig.PortMappings[i]
 		if m.Protocol = strings.ToLower(m.Protocol); m.Protocol == "" {

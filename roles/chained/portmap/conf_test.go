@@ -11,11 +11,12 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestConditionWords has the forms that configurations in use have, and some
-// that no backend would take.
+// TestConditionWords has the forms that are used in configurations, and some
+// that no backend accepts.
 func TestConditionWords(t *testing.T) {
 	for _, v := range []struct {
 		words string
@@ -61,7 +62,7 @@ func TestConditionWords(t *testing.T) {
 	}
 }
 
-// FuzzConf: a configuration that is valid has a valid Spec, and names its chains.
+// FuzzConf: a valid configuration has a valid Spec and unique claims.
 func FuzzConf(f *testing.F) {
 	for _, s := range []string{
 		`{"name":"n","conditionsV4":["!","-s","10.0.0.0/8"],"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"range":3,"protocol":"udp"}]}}`,
@@ -77,16 +78,16 @@ func FuzzConf(f *testing.F) {
 	}
 	key := store.Key{Network: "n", ContainerID: "c", IfName: "eth0"}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		r, err := attach.Judged(readRole)(raw)
+		r, err := rolestest.Read[*role](Role(), raw)
 		if err != nil {
 			if !errors.Is(err, roles.ErrConf) && !errors.Is(err, roles.ErrDecode) {
-				t.Errorf("error %v is of no kind", err)
+				t.Errorf("error %v wraps no known error", err)
 			}
 			return
 		}
 		in := &attach.Input{Key: key, Label: record.Label(key), Chained: prev}
 		in.Observed = observed{Toward4: device{Name: "cni0"}, Toward6: device{Name: "cni0"}}
-		w, err := r.Wire(in)
+		w, err := r.Build(in)
 		if err != nil {
 			t.Fatalf("valid, but: %v", err)
 		}

@@ -58,9 +58,9 @@ func byNumber(ports []port, v4 bool) map[string][]port {
 	return all
 }
 
-// CheckForeign requires that the reference plugin's rules cover at least as
+// CheckLegacy requires that the reference plugin's rules cover at least as
 // many ports as are mapped, and that its sysctl for loopback addresses is set.
-func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input, spec *netops.Spec) ([]netops.Difference, error) {
+func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input, spec *netops.Spec) ([]netops.Difference, error) {
 	spec.Objects = slices.DeleteFunc(spec.Objects, func(o netops.Object) bool {
 		_, is := o.(*netops.Sysctl)
 		return !is
@@ -84,7 +84,7 @@ func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input
 			return nil, err
 		}
 		if have < len(ports) {
-			d := attach.UnlikeAddress(in, ports[0].to, "")
+			d := migrate.AddressDifference(in.Key.IfName, ports[0].to, "")
 			d.Want, d.Have = fmt.Sprintf("the reference plugin's rules for %d ports", len(ports)), fmt.Sprintf("those for %d", have)
 			diffs = append(diffs, d)
 		}
@@ -92,12 +92,12 @@ func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input
 	return diffs, nil
 }
 
-// CollectForeign removes the reference plugin's chains of containers that no
+// CollectLegacy removes the reference plugin's chains of containers that no
 // longer exist. The rules of its nftables backend do not contain the network,
 // so they are removed only for containers that host-local's files list for this
 // network.
-func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	errs := []error{h.Net.CollectForeignHostPorts(ctx, req.Network, attach.ForeignOf(req))}
+func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	errs := []error{h.Net.CollectForeignHostPorts(ctx, req.Network, migrate.ValidAttachments(req))}
 	there, err := h.Net.HasForeign(ctx, netops.Foreign{Network: req.Network})
 	if err != nil || !there {
 		return errors.Join(append(errs, err)...)

@@ -15,40 +15,23 @@ import (
 
 // Role is the portmap role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.ChainedRole(roles.Role{
 		Names:        []string{"portmap"},
-		Kind:         roles.Chained,
 		Summary:      "ports of the node that lead to a container",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"portMappings"},
-		Conf:         func() any { return new(Conf) },
-		New:          attach.ChainedMaker(readRole),
-		Undo:         attach.ChainedUndoer(readRole),
-	}
+	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 
-// readRole decodes and defaults a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	c.withDefaults()
-	return &role{conf: c}, err
-}
-
-// role implements attach.Chained and attach.Heir for one configuration.
+// role implements attach.Chained and attach.LegacyCleaner for one configuration.
 type role struct{ conf *Conf }
-
-func (r *role) Role() string { return "portmap" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
 
 // Wants reports whether there is a port to map.
 func (r *role) Wants() bool { return len(r.conf.RuntimeConfig.PortMappings) > 0 }
 
 func (r *role) Shared() []string { return []string{"portmap/" + r.conf.Name} }
 
-// observed is the node's state that Wire needs.
+// observed is the node's state that Build needs.
 type observed struct {
 	// Toward4 and Toward6 are the devices of the routes to the container, set
 	// only if connections from loopback addresses can leave through them.
@@ -158,9 +141,9 @@ func deviceToward(ctx context.Context, h *roles.Host, in *attach.Input, to netip
 	return nil
 }
 
-// Inherit removes what an ADD without a record left, identified by the
+// CleanLegacy removes what an ADD without a record left, identified by the
 // attachment's label, and what the reference plugin left.
-func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	var e targets
 	if in.Prev != nil {
 		// Without the container's addresses there are no keys to compute;
@@ -177,7 +160,7 @@ func (r *role) removeOwn(ctx context.Context, h *roles.Host, in *attach.Input, e
 	var spec netops.Spec
 	if e.four.IsValid() || e.six.IsValid() {
 		in.Observed = observed{}
-		w, err := r.Wire(in)
+		w, err := r.Build(in)
 		if err != nil {
 			return err
 		}

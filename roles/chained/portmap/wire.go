@@ -148,9 +148,9 @@ func (p port) element(in *attach.Input, maps string, value ...string) *netops.El
 	return &netops.Element{Set: set + maps + familyOf(p.to), Key: key, Value: value, Label: in.Label}
 }
 
-// Wire computes the spec of one attachment. The ports come last, so that a
+// Build computes the spec of one attachment. The ports come last, so that a
 // connection never finds an incomplete setup. The result is prevResult.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
 		return nil, errors.New("portmap: Observe was not called")
@@ -161,7 +161,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	}
 	ports := r.conf.ports(e)
 	ports = slices.DeleteFunc(ports, func(p port) bool { return slices.Contains(o.Held, p.claim()) })
-	w := &attach.Wiring{Result: in.Chained, Claims: r.claims(ports)}
+	w := &attach.Desired{Result: in.Chained, Claims: r.claims(ports)}
 	r.wireLoopback(&w.Spec, in, o, ports)
 	for _, v4 := range []bool{true, false} {
 		if slices.ContainsFunc(ports, func(p port) bool { return p.to.Is4() == v4 }) && r.conf.masquerades() {
@@ -207,7 +207,7 @@ func label(in *attach.Input, shared bool) string {
 
 // wireMasquerade adds the rules that masquerade connections which are forwarded
 // to the container's address.
-func (r *role) wireMasquerade(w *attach.Wiring, in *attach.Input, target netip.Prefix) error {
+func (r *role) wireMasquerade(w *attach.Desired, in *attach.Input, target netip.Prefix) error {
 	family, to := familyOf(target.Addr()), target.Addr().String()
 	verdict := "goto portmap_masquerade"
 	if !r.conf.MasqAll {
@@ -227,7 +227,7 @@ func (r *role) wireMasquerade(w *attach.Wiring, in *attach.Input, target netip.P
 }
 
 // wirePorts adds the elements that forward the ports to the container.
-func (r *role) wirePorts(w *attach.Wiring, in *attach.Input, ports []port) error {
+func (r *role) wirePorts(w *attach.Desired, in *attach.Input, ports []port) error {
 	four, err := conditionVerdict(false, r.conf.ConditionsV4)
 	if err != nil {
 		return &roles.ConfError{Path: "conditionsV4", Reason: err.Error()}

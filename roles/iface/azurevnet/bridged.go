@@ -9,7 +9,7 @@ import (
 
 // wireBridged connects the container to a bridge that replaces the master.
 // Shared objects come first: a later failure then leaves them complete.
-func (r *role) wireBridged(in *attach.Input, o observed) (*attach.Wiring, error) {
+func (r *role) wireBridged(in *attach.Input, o observed) (*attach.Desired, error) {
 	res := in.Result(r.conf.dns(), []*roles.ResultInterface{
 		{Name: o.Bridge, Mac: o.Master.MAC},
 		{Name: in.HostLink, Mac: in.HostMAC},
@@ -19,10 +19,10 @@ func (r *role) wireBridged(in *attach.Input, o observed) (*attach.Wiring, error)
 	if err != nil {
 		return nil, err
 	}
-	w := &attach.Wiring{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
+	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
 	r.wireUplink(&w.Spec, in, o)
 	r.wirePort(&w.Spec, in, o, ips)
-	return w, attach.Container{MTU: r.mtu(o)}.Wire(&w.Spec, in, res)
+	return w, attach.Container{MTU: r.mtu(o)}.AddTo(&w.Spec, in, res)
 }
 
 // wireUplink adds what all containers share: the bridge that takes over the

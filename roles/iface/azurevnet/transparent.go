@@ -23,13 +23,13 @@ func transparent(mtu int) attach.Routed {
 
 // wireTransparent routes the container's packets and leaves the master
 // unchanged.
-func (r *role) wireTransparent(in *attach.Input, o observed) (*attach.Wiring, error) {
+func (r *role) wireTransparent(in *attach.Input, o observed) (*attach.Desired, error) {
 	pair := transparent(r.mtu(o))
 	res := in.Result(r.conf.dns(), []*roles.ResultInterface{
 		{Name: in.HostLink, Mac: hostMAC},
 		{Name: in.Key.IfName, Mac: in.ContainerMAC, Sandbox: in.Netns},
 	}, 1)
 	pair.Result(res)
-	w := &attach.Wiring{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
-	return w, pair.Wire(&w.Spec, in, res)
+	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
+	return w, pair.AddTo(&w.Spec, in, res)
 }

@@ -60,7 +60,7 @@ func wireserver() netip.Prefix {
 
 // wireVLAN connects the container to its VLAN's namespace. The node's own
 // namespace gets no address, route or interface.
-func (r *role) wireVLAN(in *attach.Input, o observed) (*attach.Wiring, error) {
+func (r *role) wireVLAN(in *attach.Input, o observed) (*attach.Desired, error) {
 	ns := vlanNetnsOf(r.conf.VLANID, o.Master)
 	pair := transparent(r.mtu(o))
 	pair.Place, pair.Gateway4 = ns.place(), netip.AddrFrom4([4]byte{169, 254, 2, 1})
@@ -70,7 +70,7 @@ func (r *role) wireVLAN(in *attach.Input, o observed) (*attach.Wiring, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &attach.Wiring{Result: res, MAC: in.ContainerMAC}
+	w := &attach.Desired{Result: res, MAC: in.ContainerMAC}
 	ns.wire(&w.Spec)
 	for _, is4 := range []bool{true, false} {
 		for _, ip := range ips {
@@ -80,7 +80,7 @@ func (r *role) wireVLAN(in *attach.Input, o observed) (*attach.Wiring, error) {
 			}
 		}
 	}
-	if err := pair.Wire(&w.Spec, in, res); err != nil {
+	if err := pair.AddTo(&w.Spec, in, res); err != nil {
 		return nil, err
 	}
 	// The alias identifies the interface if the node's state is lost.
@@ -159,21 +159,21 @@ func (s *vlanNetns) checkMaster(ctx context.Context, h *roles.Host) error {
 	return err
 }
 
-// Stray is what an attachment without a record can have left: its veth pair,
+// Orphans is what an attachment without a record can have left: its veth pair,
 // identified by the end that is accessible.
-func (r *role) Stray(in *attach.Input) netops.Spec {
+func (r *role) Orphans(in *attach.Input) netops.Spec {
 	if r.conf.Mode != modeVLAN {
 		return netops.Spec{Objects: []netops.Object{&netops.Link{In: netops.Host, Name: in.HostLink, Kind: "veth", Alias: in.Label}}}
 	}
 	ns := vlanNetnsOf(r.conf.VLANID, master{})
-	s := attach.StrayWithin(in, "veth")
+	s := attach.OrphansWithin(in, "veth")
 	s.Add(&netops.Link{In: ns.place(), Name: in.HostLink, Kind: "veth", Alias: in.Label})
 	return s
 }
 
-// Unshared is the VLAN's namespace: DEL of the VLAN's last container removes
+// RemovableShared is the VLAN's namespace: DEL of the VLAN's last container removes
 // it.
-func (r *role) Unshared() []netops.Object {
+func (r *role) RemovableShared() []netops.Object {
 	if r.conf.Mode != modeVLAN {
 		return nil
 	}

@@ -19,8 +19,8 @@ type Conf struct {
 	// IsDefaultGateway implies isGateway. It adds a default route for each
 	// address family, unless IPAM gave one.
 	IsDefaultGateway bool `json:"isDefaultGateway,omitempty"`
-	// ForceAddress replaces an existing address of the bridge that differs from
-	// the gateway's. Without it, ADD fails.
+	// ForceAddress replaces an address of the bridge that conflicts with the
+	// gateway's. Without it, ADD fails in this case.
 	ForceAddress bool `json:"forceAddress,omitempty"`
 	// IPMasq masquerades traffic that leaves the network.
 	IPMasq bool `json:"ipMasq,omitempty"`
@@ -55,8 +55,8 @@ type Conf struct {
 	// RemoveEmptyBridge makes the DEL of the network's last attachment remove
 	// the bridge, if cnibox created it and it has no other port. What the
 	// network has on the bridge is removed with it: addresses, masquerading and
-	// the VLAN's gateway interface. Objects that another network uses stay
-	// until that network's last attachment or its GC.
+	// the VLAN's gateway interface. An object that another network uses stays
+	// until the last attachment of that network is deleted, or until its GC.
 	RemoveEmptyBridge bool `json:"removeEmptyBridge,omitempty"`
 	// RuntimeConfig holds the values that the runtime gives for the declared
 	// capabilities.
@@ -90,8 +90,8 @@ const (
 	maxVLAN       = 4094
 )
 
-// withDefaults sets the documented default values.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	if c.Bridge == "" {
 		c.Bridge = defaultBridge
 	}
@@ -99,6 +99,10 @@ func (c *Conf) withDefaults() {
 		c.IsGateway = true
 	}
 }
+
+// ForUndo leaves an empty bridge to GC: with a configuration that has faults it is
+// not certain which bridge the ADD meant.
+func (c *Conf) ForUndo() { c.RemoveEmptyBridge = false }
 
 // Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {

@@ -12,7 +12,7 @@ import (
 // 4 good, 9 bad inputs", "IPAM+disableContainerInterface fails" and more. All
 // errors are reported at once, each with its path.
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "all good", Conf: `{"bridge":"br0","isGateway":true,"ipMasq":true,"ipMasqBackend":"nftables","mtu":9000,"vlan":4094,"macspoofchk":true}`},
 		{Name: "iptables is accepted", Conf: `{"ipMasqBackend":"iptables"}`},

@@ -5,9 +5,9 @@ import (
 	"github.com/cnibox/cnibox/roles/record"
 )
 
-// Unshared is the bridge and the VLAN's gateway interface if removeEmptyBridge
+// RemovableShared is the bridge and the VLAN's gateway interface if removeEmptyBridge
 // is set: DEL of the network's last attachment removes them.
-func (r *role) Unshared() []netops.Object {
+func (r *role) RemovableShared() []netops.Object {
 	if !r.conf.RemoveEmptyBridge {
 		return nil
 	}

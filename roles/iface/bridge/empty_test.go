@@ -101,9 +101,9 @@ func portOf(t *testing.T, bridge string) string {
 	return ""
 }
 
-// TestRemoveEmptyBridgeOfAnother: a bridge that existed before the first ADD
+// TestRemoveEmptyBridgeKeepsExisting: a bridge that existed before the first ADD
 // stays unchanged. A bridge of ours stays while it has another program's port.
-func TestRemoveEmptyBridgeOfAnother(t *testing.T) {
+func TestRemoveEmptyBridgeKeepsExisting(t *testing.T) {
 	t.Run("bridge", func(t *testing.T) {
 		must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
 		must(t, netlink.LinkSetUp(link(t, "br0")))
@@ -120,14 +120,14 @@ func TestRemoveEmptyBridgeOfAnother(t *testing.T) {
 	t.Run("port", func(t *testing.T) {
 		p := newEmptyBridge(t, removableConf)
 		p.OK(p.call("ADD", "eth0"))
-		attrs := netlink.LinkAttrs{Name: "stranger", MasterIndex: link(t, "br0").Attrs().Index}
+		attrs := netlink.LinkAttrs{Name: "other", MasterIndex: link(t, "br0").Attrs().Index}
 		must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "cable"}))
 		p.OK(p.call("DEL", "eth0"))
 		link(t, "br0")
-		must(t, netlink.LinkDel(link(t, "stranger")))
+		must(t, netlink.LinkDel(link(t, "other")))
 		p.OK(p.call("ADD", "eth0"))
 		p.OK(p.call("DEL", "eth0"))
-		p.gone("after the stranger has gone")
+		p.gone("after the other port was deleted")
 	})
 }
 

@@ -22,7 +22,7 @@ func TestStateLost(t *testing.T) {
 		name   string
 		cached bool
 		digits int
-	}{{"by alias", false, 64}, {"by cache", true, 200}, {"to nobody", false, 200}} {
+	}{{"by alias", false, 64}, {"by cache", true, 200}, {"unknown", false, 200}} {
 		t.Run("known "+known.name, func(t *testing.T) {
 			longID := func(n int) string { return strings.Repeat(strconv.Itoa(n), known.digits) }
 			start := func(t *testing.T) (p *pods, pristine string) {

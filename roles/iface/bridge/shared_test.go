@@ -12,20 +12,20 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// neighbours is a node with two networks on one bridge with one gateway.
-type neighbours struct {
+// sharedBridge is a node with two networks on one bridge with one gateway.
+type sharedBridge struct {
 	*rolestest.Env
 	t  *testing.T
 	ns *netopstest.NS
 }
 
-func newNeighbours(t *testing.T) *neighbours {
+func newSharedBridge(t *testing.T) *sharedBridge {
 	t.Helper()
-	return &neighbours{Env: rolestest.NewEnv(t, all.Table()), t: t, ns: netopstest.New(t)}
+	return &sharedBridge{Env: rolestest.NewEnv(t, all.Table()), t: t, ns: netopstest.New(t)}
 }
 
 // call is a call for the container, which has an interface on each network.
-func (n *neighbours) call(verb, network string) {
+func (n *sharedBridge) call(verb, network string) {
 	n.t.Helper()
 	conf := rolestest.WithKeys(n.t, gateway, map[string]any{"name": network, "cniVersion": "1.1.0", "ipam": map[string]any{
 		"type": "host-local", "ranges": [][]map[string]string{{{
@@ -43,7 +43,7 @@ func (n *neighbours) call(verb, network string) {
 func TestTwoNetworksOnOneBridge(t *testing.T) {
 	for _, order := range []string{"ab", "ba"} {
 		t.Run(order, func(t *testing.T) {
-			n := newNeighbours(t)
+			n := newSharedBridge(t)
 			pristine := n.State([]string{"sysctl net/"}, n.ns)
 			n.call("ADD", "a")
 			n.call("ADD", "b")
@@ -65,19 +65,19 @@ func TestTwoNetworksOnOneBridge(t *testing.T) {
 	}
 }
 
-// TestStrangerOnBridge: a bridge with another program's port stays. The GC
+// TestOtherPortOnBridge: a bridge with another program's port stays. The GC
 // after the port is deleted removes it.
-func TestStrangerOnBridge(t *testing.T) {
-	n := newNeighbours(t)
+func TestOtherPortOnBridge(t *testing.T) {
+	n := newSharedBridge(t)
 	pristine := n.State([]string{"sysctl net/"}, n.ns)
 	n.call("ADD", "a")
-	attrs := netlink.LinkAttrs{Name: "stranger", MasterIndex: link(t, "br0").Attrs().Index}
+	attrs := netlink.LinkAttrs{Name: "other", MasterIndex: link(t, "br0").Attrs().Index}
 	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "cable"}))
 	n.call("GC", "a")
 	if a, err := netlink.AddrList(link(t, "br0"), netlink.FAMILY_V4); err != nil || len(a) != 1 {
 		t.Errorf("the bridge has the addresses %v, %v", a, err)
 	}
-	must(t, netlink.LinkDel(link(t, "stranger")))
+	must(t, netlink.LinkDel(link(t, "other")))
 	n.call("GC", "a")
 	var none netlink.LinkNotFoundError
 	if _, err := netlink.LinkByName("br0"); !errors.As(err, &none) {

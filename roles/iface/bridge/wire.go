@@ -20,9 +20,9 @@ import (
 // bridge and the host's end of the veth pair come before it.
 const containerIndex = 2
 
-// Wire computes the spec and the result of one attachment. Shared objects come
+// Build computes the spec and the result of one attachment. Shared objects come
 // first: a later failure then leaves them complete.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
 		return nil, errors.New("bridge: Observe was not called")
@@ -42,13 +42,13 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &attach.Wiring{Result: res, HostLink: in.HostLink, MAC: mac}
+	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: mac}
 	r.wireBridge(&w.Spec, in, o)
 	r.wireGateway(&w.Spec, o, ips)
-	r.conf.masquerade().Wire(&w.Spec, in, r.conf.gatewayLink(), ips)
+	r.conf.masquerade().AddTo(&w.Spec, in, r.conf.gatewayLink(), ips)
 	r.wirePort(&w.Spec, in, mac, ips)
 	inside := attach.Container{DAD: r.conf.EnableDAD, Down: r.conf.DisableContainerInterface, MTU: r.conf.MTU}
-	return w, inside.Wire(&w.Spec, in, res)
+	return w, inside.AddTo(&w.Spec, in, res)
 }
 
 // result is the IPAM result with gateways, default routes and interfaces added.

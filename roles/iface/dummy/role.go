@@ -19,40 +19,25 @@ type Conf struct {
 	roles.NetConf
 }
 
-// Role is the dummy role's entry in the table.
-func Role() roles.Role {
-	return roles.Role{
-		Names:     []string{"dummy"},
-		Kind:      roles.Interface,
-		Summary:   "an interface that is connected to nothing, with addresses",
-		Reference: "v1.9.1",
-		Conf:      func() any { return new(Conf) },
-		New:       attach.Maker(readRole),
-		Undo:      attach.Undoer(readRole),
-	}
-}
-
-// readRole decodes a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	r := new(role)
-	return r, roles.Decode(raw, &r.conf)
-}
-
-// role implements attach.Interface for one configuration.
-type role struct{ conf Conf }
-
-func (r *role) Role() string { return "dummy" }
-
 // Validate requires ipam.
-func (r *role) Validate() error {
-	if r.conf.IPAM.Type == "" {
-		return &roles.ConfError{Path: "ipam.type", Reason: "is missing: the interface only holds addresses"}
+func (c *Conf) Validate() error {
+	if c.IPAM.Type == "" {
+		return &roles.ConfError{Path: "ipam.type", Reason: "is missing: addresses are all that the interface is for"}
 	}
 	return nil
 }
 
-func (r *role) IPAM() string { return r.conf.IPAM.Type }
+// Role is the dummy role's entry in the table.
+func Role() roles.Role {
+	return attach.InterfaceRole(roles.Role{
+		Names:     []string{"dummy"},
+		Summary:   "an interface that is connected to nothing, with addresses",
+		Reference: "v1.9.1",
+	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
+}
+
+// role implements attach.SpecBuilder for one configuration.
+type role struct{ conf *Conf }
 
 // Shared is empty: every object is in the container.
 func (r *role) Shared() []string { return nil }
@@ -62,14 +47,14 @@ func (r *role) Observe(context.Context, *roles.Host, *attach.Input, *netops.Name
 	return nil
 }
 
-// Wire computes the spec and the result of one attachment.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	return attach.Within(in, netops.Link{Kind: kind, MAC: in.ContainerMAC}, r.conf.DNS)
 }
 
-// Stray is what an attachment without a record can have left: the interface in
+// Orphans is what an attachment without a record can have left: the interface in
 // the container.
-func (r *role) Stray(in *attach.Input) netops.Spec { return attach.StrayWithin(in, kind) }
+func (r *role) Orphans(in *attach.Input) netops.Spec { return attach.OrphansWithin(in, kind) }
 
 // Status reports whether the kernel supports dummy interfaces.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {

@@ -66,7 +66,7 @@ func (s *selected) returned(ctx context.Context, h *roles.Host) error {
 		return nil
 	}
 	return h.Store.View(ctx, func(tx *store.Tx) error {
-		a, err := record.LabelledBy(tx, s.Alias)
+		a, err := record.AttachmentOfAlias(tx, s.Alias)
 		if err == nil && a != nil {
 			err = &store.TakenError{What: claimKind + " " + s.Link, Owner: a.Key}
 		}

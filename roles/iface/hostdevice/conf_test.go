@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // TestConf: all errors are reported at once, each with its path and a valid
@@ -44,7 +44,7 @@ func TestConf(t *testing.T) {
 		{"device of another type", `{"device":3}`, "device: is a JSON number, want string"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := attach.Judged(readRole)([]byte(c.conf))
+			_, err := rolestest.Read[*role](Role(), []byte(c.conf))
 			if c.want == "" {
 				if err != nil {
 					t.Error(err)
@@ -77,7 +77,7 @@ func FuzzConf(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := attach.Judged(readRole)(raw)
+		r, err := rolestest.Read[*role](Role(), raw)
 		if err != nil {
 			return
 		}

@@ -183,7 +183,7 @@ func TestStateLostInDoubt(t *testing.T) {
 			return ""
 		}},
 		{"no interface", true, func(n *lostNode) string { n.inside("a", netlink.LinkDel); return "" }},
-		{"another's namespace file", true, func(n *lostNode) string {
+		{"not a namespace", true, func(n *lostNode) string {
 			file := filepath.Join(n.Dir(), "netns")
 			must(n.t, os.WriteFile(file, nil, 0o600))
 			return file

@@ -8,7 +8,7 @@ import (
 
 // TestValidate: all errors are reported at once, each with its path.
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "all good", Conf: `{"ipMasq":true,"ipMasqBackend":"nftables","mtu":9000,"hostAddressing":true,"ipam":{"type":"host-local"}}`},
 		{Name: "iptables is accepted", Conf: `{"ipMasqBackend":"iptables"}`},

@@ -19,9 +19,9 @@ const (
 	hostLinks = record.HostLinkPrefix + "*"
 )
 
-// Wire computes the spec and the result of one attachment. Shared objects come
+// Build computes the spec and the result of one attachment. Shared objects come
 // first: a later failure then leaves them complete.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	ifaces := []*roles.ResultInterface{
 		{Name: in.HostLink, Mac: in.HostMAC},
 		{Name: in.Key.IfName, Mac: in.ContainerMAC, Sandbox: in.Netns},
@@ -34,7 +34,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	if err := checkGateways(ips); err != nil {
 		return nil, err
 	}
-	w := &attach.Wiring{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
+	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
 	attach.Forwarding(&w.Spec, ips)
 	r.wireMasquerade(&w.Spec, in, ips)
 	if r.conf.HostAddressing {
@@ -45,7 +45,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	}
 	r.wirePair(&w.Spec, in, ips)
 	wireHost(&w.Spec, in, ips)
-	return w, attach.Container{PointToPoint: true, MTU: r.conf.MTU}.Wire(&w.Spec, in, res)
+	return w, attach.Container{PointToPoint: true, MTU: r.conf.MTU}.AddTo(&w.Spec, in, res)
 }
 
 // checkGateways requires a gateway for every address: the host's end gets it as
@@ -71,15 +71,15 @@ func (r *role) wireMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Fam
 	m := r.conf.masquerade()
 	if in.Prev != nil {
 		for _, ip := range ips {
-			m.Wire(s, in, in.HostLink, []attach.Family{{Address: single(ip.Address.Addr())}})
+			m.AddTo(s, in, in.HostLink, []attach.Family{{Address: single(ip.Address.Addr())}})
 		}
 		return
 	}
 	for _, ip := range ips {
 		if ip.Address.IsSingleIP() {
-			m.WireOwn(s, in, in.HostLink, ip)
+			m.AddOwnTo(s, in, in.HostLink, ip)
 		} else {
-			m.Wire(s, in, hostLinks, []attach.Family{ip})
+			m.AddTo(s, in, hostLinks, []attach.Family{ip})
 		}
 	}
 }

@@ -18,7 +18,7 @@ func with(keys string) string { return `{"ipam":{"type":"cloud-ipam"}` + keys + 
 // TestValidate: all errors are reported at once, each with its path.
 func TestValidate(t *testing.T) {
 	const uplink = `{"link":"eth1","subnets":["10.0.16.0/20","fd00:1::/64"],"gateways":["10.0.16.1","fe80::1"]}`
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "least", Conf: with(``)},
 		{Name: "all good", Conf: with(`,"hostVethPrefix":"eni","mtu":9001,"snat":true,"noSNAT":["192.168.0.0/16"],"ipMasqBackend":"nftables",
 			"uplinks":[` + uplink + `],"tableBase":256,"priorities":{"hostRoutes":10,"mark":20,"from":30}`)},
@@ -48,7 +48,7 @@ func FuzzConf(f *testing.F) {
 	f.Add([]byte(with(`,"snat":true,"noSNAT":["192.168.0.0/16"]`)))
 	f.Add([]byte(with(`,"uplinks":[{"link":"eth1","subnets":["10.0.16.0/20"],"gateways":["10.0.16.1"]}]`)))
 	f.Fuzz(func(t *testing.T, conf []byte) {
-		r, err := attach.Judged(readRole)(conf)
+		r, err := rolestest.Read[*role](Role(), conf)
 		if err != nil {
 			return
 		}
@@ -58,7 +58,7 @@ func FuzzConf(f *testing.F) {
 			IPAM:     &roles.Result{IPs: []*types100.IPConfig{{Address: attach.IPNet(a)}, {Address: attach.IPNet(other)}}},
 			Observed: &observed{Uplink: "eth0", NICs: []addressNIC{{Address: a.Addr(), Link: "eth1", Device: 1, Gateway: a.Masked().Addr().Next()}}},
 		}
-		if _, err := r.Wire(in); err != nil && (r.conf.MTU == 0 || r.conf.MTU >= 1280) {
+		if _, err := r.Build(in); err != nil && (r.conf.MTU == 0 || r.conf.MTU >= 1280) {
 			t.Errorf("%s: %v", conf, err)
 		}
 	})

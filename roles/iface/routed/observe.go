@@ -15,7 +15,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// observed is the node's state that Wire needs.
+// observed is the node's state that Build needs.
 type observed struct {
 	// MTU is the smallest MTU of the NICs of the addresses. 0 means unknown.
 	MTU int
@@ -63,7 +63,7 @@ func documentationAddr(is4 bool) netip.Addr {
 	return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1})
 }
 
-// Observe reads the NICs of the addresses, and the sysctls that Wire may have
+// Observe reads the NICs of the addresses, and the sysctls that Build may have
 // to change.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	r.conf.masquerade().Warn(h, in)

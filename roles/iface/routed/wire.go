@@ -23,9 +23,9 @@ func gateways() (four, six netip.Addr) {
 	return netip.AddrFrom4([4]byte{169, 254, 1, 1}), netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 15: 1})
 }
 
-// Wire computes the spec and the result of one attachment. Shared objects come
+// Build computes the spec and the result of one attachment. Shared objects come
 // first: a later failure then leaves them complete.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(*observed)
 	if !ok {
 		return nil, errors.New("routed: Observe was not called")
@@ -43,14 +43,14 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &attach.Wiring{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
+	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
 	wireRALinks(&w.Spec, o)
 	r.wireSNAT(&w.Spec, in, o, ips)
 	r.wirePolicyRouting(&w.Spec, in, o, ips)
 	for i, ip := range ips {
 		res.IPs[i].Address = attach.IPNet(single(ip.Address.Addr()))
 	}
-	if err := pair.Wire(&w.Spec, in, res); err != nil {
+	if err := pair.AddTo(&w.Spec, in, res); err != nil {
 		return nil, err
 	}
 	r.wireSourceRules(&w.Spec, in, o, ips)
@@ -103,7 +103,7 @@ func defaultDst(is4 bool) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// addSingle is the prefix that contains one address only.
+// single is the prefix that contains one address only.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // wireRALinks keeps the IPv6 routes of router advertisements when the node

@@ -10,7 +10,7 @@ import (
 
 // TestValidate: all errors are reported at once, each with its path.
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "all good", Conf: `{"multiQueue":true,"mtu":65521,"mac":"02:00:00:00:00:01","owner":0,"group":4294967294,"bridge":"br0"}`},
 		{Name: "unknown keys are tolerated", Conf: `{"color":"blue"}`},

@@ -11,7 +11,7 @@ import (
 // TestValidate checks the bounds of all keys. The reference's message about
 // vlanId is wrong.
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`, Paths: []string{"master"}},
 		{Name: "all good", Conf: `{"master":"lan0","vlanId":100,"mtu":9000,"linkInContainer":true}`},
 		{Name: "0", Conf: `{"master":"lan0","vlanId":0}`},
@@ -34,7 +34,7 @@ func FuzzConf(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := attach.Judged(readRole)(data)
+		r, err := rolestest.Read[*role](Role(), data)
 		if err != nil {
 			return
 		}
@@ -42,7 +42,7 @@ func FuzzConf(f *testing.F) {
 			Key: store.Key{Network: "n", ContainerID: "c", IfName: "eth0"}, ContainerMAC: "02:00:00:00:00:c1",
 			Observed: attach.MasterLink{Name: "lan0", MAC: "02:00:00:00:00:a0", MTU: 1 << 62},
 		}
-		w, err := r.Wire(in)
+		w, err := r.Build(in)
 		if err != nil || len(w.Spec.Objects) == 0 || w.MAC == "" {
 			t.Errorf("%s: %+v, %v", data, w, err)
 		}

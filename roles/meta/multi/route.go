@@ -88,7 +88,7 @@ func (c *runner) unroute(ctx context.Context, request *store.Delegation, ns *net
 	if err != nil || len(added) == 0 {
 		return err
 	}
-	return record.WithRecorded(c.h, &store.Attachment{Netns: request.Netns}, ns, func(ns *netops.Namespace) error {
+	return record.InRecordedNetns(c.h, &store.Attachment{Netns: request.Netns}, ns, func(ns *netops.Namespace) error {
 		return c.h.Net.Undo(ctx, added, ns)
 	})
 }

@@ -191,7 +191,7 @@ func (c *runner) forEach(ctx context.Context, all []store.Delegate, inOrder, sto
 			line = append(line, i)
 			continue
 		}
-		d, done := c.h.Delegate.Apart()
+		d, done := c.h.Delegate.Clone()
 		wg.Go(func() {
 			defer done()
 			errs[i] = f(ctx, d, &all[i])

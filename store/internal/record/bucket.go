@@ -50,6 +50,20 @@ func Get(tx *bolt.Tx, bucket string, key []byte, into any) error {
 	return Decode(bucket, key, raw, into)
 }
 
+// Store stores a record under the key that encodes parts, in place of an older one.
+// What names the record in errors; see StorableKey.
+func Store(tx *bolt.Tx, bucket, what string, rec any, parts ...string) error {
+	key, err := StorableKey(what, parts...)
+	if err != nil {
+		return err
+	}
+	to, err := Writable(tx, bucket)
+	if err != nil {
+		return err
+	}
+	return Put(to, key, rec)
+}
+
 // Delete deletes one record. A record that does not exist is not an error.
 func Delete(tx *bolt.Tx, bucket string, key []byte) error {
 	from, err := Writable(tx, bucket)

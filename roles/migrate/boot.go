@@ -1,4 +1,4 @@
-package hostlocal
+package migrate
 
 import (
 	"errors"

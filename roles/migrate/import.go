@@ -1,4 +1,4 @@
-package hostlocal
+package migrate
 
 import (
 	"context"
@@ -62,7 +62,7 @@ func thisNode(ctx context.Context, h *roles.Host) (string, error) {
 func Import(ctx context.Context, h *roles.Host, dataDir, network string, force bool) (*ImportReport, error) {
 	im := importer{
 		id: store.PoolID{DataDir: filepath.Clean(dataDir), Network: network}, force: force,
-		patience: lockDeadline, setOf: func(netip.Addr) int { return 0 },
+		patience: LockTimeout, setOf: func(netip.Addr) int { return 0 },
 	}
 	return im.run(ctx, h)
 }
@@ -80,15 +80,15 @@ type importer struct {
 	setBack  time.Duration
 }
 
-// importOnce takes the pool's directory over if there is one and it has not
-// been done. What was left out is logged.
-func (a *handler) importOnce(ctx context.Context, h *roles.Host, network string, patience time.Duration) error {
-	id := a.ID(network)
+// ImportOnce takes a pool's directory over if there is one and it was not taken
+// over before. It logs the files that it leaves out. setOf is the range set of an
+// address; patience bounds the wait for the directory's lock.
+func ImportOnce(ctx context.Context, h *roles.Host, id store.PoolID, setOf func(netip.Addr) int, patience time.Duration) error {
 	pending, err := importPending(ctx, h, id)
 	if err != nil || !pending {
 		return err
 	}
-	im := importer{id: id, patience: patience, setOf: a.Plan.SetOf}
+	im := importer{id: id, patience: patience, setOf: setOf}
 	report, err := im.run(ctx, h)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // removed meanwhile
@@ -103,20 +103,6 @@ func (a *handler) importOnce(ctx context.Context, h *roles.Host, network string,
 		h.Log.Info("imported host-local directory", "dir", report.Dir, "leases", len(report.Leases), "stale", len(report.Stale), "skipped", len(report.Skipped))
 	}
 	return nil
-}
-
-// importIfPossible is importOnce for verbs that must not fail because a
-// directory cannot be read, or is locked for longer than a moment, or because
-// keep.db is damaged, which tells whether it was taken over. It goes on then: a
-// later import brings back an address that is released now, and GC releases it
-// again.
-func (a *handler) importIfPossible(ctx context.Context, h *roles.Host, network string) error {
-	err := a.importOnce(ctx, h, network, briefDeadline)
-	if errors.Is(err, ErrDirectory) || errors.Is(err, store.ErrDamaged) {
-		h.Log.Warn("going on without the leases of a host-local directory", "error", err)
-		return nil
-	}
-	return err
 }
 
 // importPending tells whether a pool has a directory that was not taken over
@@ -139,9 +125,8 @@ func importPending(ctx context.Context, h *roles.Host, id store.PoolID) (bool, e
 	return mark.Node != node || mark.outdated(modified), err
 }
 
-// importable returns why a pending import would fail at once, else nil.
-func (a *handler) importable(ctx context.Context, h *roles.Host, network string) error {
-	id := a.ID(network)
+// Importable returns why ImportOnce would fail at once, else nil.
+func Importable(ctx context.Context, h *roles.Host, id store.PoolID) error {
 	pending, err := importPending(ctx, h, id)
 	if err != nil || !pending {
 		return err

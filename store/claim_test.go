@@ -7,7 +7,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestClaimParts has claims of a whole and of its parts, each with what it meets.
+// TestClaimParts claims wholes and parts. Each claim has its expected conflict.
 func TestClaimParts(t *testing.T) {
 	mine, other := store.Key{Network: "n", ContainerID: "a", IfName: "eth0"}, store.Key{Network: "n", ContainerID: "b", IfName: "eth0"}
 	for _, v := range []struct {

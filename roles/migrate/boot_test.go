@@ -1,17 +1,12 @@
-package hostlocal
+package migrate
 
 import (
-	"context"
-	"errors"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/cnibox/cnibox/store"
 )
 
 // TestLifetime: which files are of this boot, whose clock was stepped or was not.
@@ -72,42 +67,4 @@ func TestMadeTime(t *testing.T) {
 	if made := madeTime("/proc"); !made.IsZero() {
 		t.Errorf("/proc was made at %s", made)
 	}
-}
-
-// TestThereAndBackInTime: the clock is set back between the roll-back and what the
-// reference does then. Its files look older than those that were known, and so older than
-// the export.
-func TestThereAndBackInTime(t *testing.T) {
-	b := newBed(t)
-	dir := b.writeDir(t, "net", nil)
-	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
-	b.Now = func() time.Time { return time.Now().Add(time.Hour) }
-	b.add(t, a, request1("one"))
-	b.add(t, a, request1("two"))
-	if _, err := Export(context.Background(), b.Host, b.dataDir()); err != nil {
-		t.Fatal(err)
-	}
-	late := time.Now().Add(time.Hour)
-	for _, name := range []string{"10.1.2.2", "10.1.2.3"} {
-		if err := os.Chtimes(filepath.Join(dir, name), late, late); err != nil {
-			t.Fatal(err)
-		}
-	}
-	id := store.PoolID{DataDir: b.dataDir(), Network: "net"}
-	err := b.Store.KeepUpdate(context.Background(), func(keep *store.KeepTx) error {
-		m, err := readMark(keep, id)
-		m.Start, m.Newest, m.Recent = m.Start.Add(time.Hour), late, []netip.Addr{ip("10.1.2.2"), ip("10.1.2.3")}
-		return errors.Join(err, m.write(keep, id))
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Now = time.Now
-	if err := os.Remove(filepath.Join(dir, "10.1.2.3")); err != nil {
-		t.Fatal(err)
-	}
-	b.writeFile(t, dir, "10.1.2.3", "three\r\neth0")
-	b.writeFile(t, dir, "10.1.2.4", "four\r\neth0")
-	expect(t, b.add(t, a, request1("five")), "10.1.2.5")
-	expect(t, b.leases(t), "10.1.2.2 one eth0", "10.1.2.3 three eth0", "10.1.2.4 four eth0", "10.1.2.5 five eth0")
 }

@@ -1,4 +1,4 @@
-package hostlocal
+package migrate
 
 import (
 	"context"
@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -27,17 +26,21 @@ import (
 const (
 	lockFile   = "lock"
 	cursorFile = "last_reserved_ip"
-	// lockDeadline bounds the wait for a directory's lock, which the reference
+	// LockTimeout bounds the wait for a directory's lock, which the reference
 	// holds for milliseconds; briefDeadline is for who can do without.
-	lockDeadline  = 10 * time.Second
-	briefDeadline = 2 * time.Second
-	// maxEntry bounds a file's content; container IDs have no limit of their own.
-	maxEntry = 16 << 10
+	LockTimeout      = 10 * time.Second
+	BriefLockTimeout = 2 * time.Second
+	// maxLeaseFile bounds a file's content in bytes; container IDs have no limit of their own.
+	maxLeaseFile = 16 << 10
 	// maxFiles bounds a directory: twice an IPv4 /12.
 	maxFiles = 2 << 20
 	// maxSets bounds the N of last_reserved_ip.<N>.
 	maxSets = 256
 )
+
+// ErrDirectory means that a reference plugin's data directory cannot be read or
+// written; the text names the file.
+var ErrDirectory = errors.New("unusable host-local directory")
 
 // directory is an open reference directory. Nothing in it is followed.
 type directory struct {
@@ -253,7 +256,7 @@ func (d *directory) readFile(name string, found *foundFiles) {
 		found.cursors[set] = addr
 		return
 	}
-	f, err := migrate.ParseLeaseFile(name, content)
+	f, err := ParseLeaseFile(name, content)
 	if err != nil {
 		skip(err)
 		return
@@ -271,9 +274,9 @@ func (d *directory) content(name string) ([]byte, time.Time, error) {
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxEntry+1))
-	if err == nil && len(b) > maxEntry {
-		err = fmt.Errorf("longer than %d bytes", maxEntry)
+	b, err := io.ReadAll(io.LimitReader(f, maxLeaseFile+1))
+	if err == nil && len(b) > maxLeaseFile {
+		err = fmt.Errorf("longer than %d bytes", maxLeaseFile)
 	}
 	return b, fi.ModTime(), err
 }

@@ -1,4 +1,4 @@
-package hostlocal
+package migrate
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/migrate"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -115,7 +115,9 @@ func readPools(ctx context.Context, h *roles.Host, dir string) ([]exported, erro
 
 // directory is the data directory that the pool is written to: the given one, or
 // its own. That of leases whose pool is not known is the default.
-func (p *exported) directory(given string) string { return cmp.Or(given, p.id.DataDir, defaultDataDir) }
+func (p *exported) directory(given string) string {
+	return cmp.Or(given, p.id.DataDir, recovery.DefaultDataDir)
+}
 
 func (p *exported) read(tx *store.Tx) error {
 	pool, err := tx.Pool(p.id)
@@ -157,7 +159,7 @@ func (p *exported) write(ctx context.Context, h *roles.Host, dir string, start t
 		return nil, err
 	}
 	defer d.close()
-	unlock, err := d.lock(ctx, true, lockDeadline)
+	unlock, err := d.lock(ctx, true, LockTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +236,7 @@ func (d *directory) writeLease(l store.Lease, n *ExportedNetwork) error {
 	name := l.Address.String()
 	content := []byte(l.Owner.ContainerID)
 	if l.Owner.IfName != "" {
-		content = []byte(l.Owner.ContainerID + migrate.LeaseBreak + l.Owner.IfName)
+		content = []byte(l.Owner.ContainerID + LeaseBreak + l.Owner.IfName)
 	}
 	old, _, err := d.content(name)
 	switch {
