@@ -3,6 +3,7 @@ package pool
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"net/netip"
 
 	"github.com/cnibox/cnibox/store/internal/record"
@@ -88,3 +89,14 @@ func (n number) next() (number, bool) {
 }
 
 func (n number) less(m number) bool { return n.hi < m.hi || n.hi == m.hi && n.lo < m.lo }
+
+func ownerPrefix(owner record.Key) []byte {
+	return append([]byte{ownerKind}, record.EncodeKey(owner.ContainerID, owner.IfName)...)
+}
+
+func cursorKey(set int) ([]byte, error) {
+	if set < 0 || set > math.MaxInt32 {
+		return nil, fmt.Errorf("range set %d: %w", set, record.ErrInvalid)
+	}
+	return binary.BigEndian.AppendUint32([]byte{cursorKind}, uint32(set)), nil
+}
