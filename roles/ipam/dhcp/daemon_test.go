@@ -65,7 +65,7 @@ func TestExpiry(t *testing.T) {
 	check := call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r}))
 	attached := ns.Snapshot(t)
 	server.kill()
-	d.await(t, "taking the address off", 1)
+	d.await(t, "removing the address", 1)
 	awaitGone(t, ns, "10.9.0.10")
 	e.Fail(check, 106)
 	isc(t, wire.server, "-4", isc4With(``))
@@ -88,7 +88,7 @@ func TestRefused(t *testing.T) {
 	e.OK(call("ADD", ns, c))
 	server.kill()
 	other := dnsmasq(t, wire.server, "200")
-	d.await(t, "ended by the server", 1)
+	d.await(t, "the server ended the lease", 1)
 	other.await(t, "DHCPNAK(eth0) 10.9.0.10", 1)
 	d.await(t, "instead of 10.9.0.10", 1)
 	if s := ns.Snapshot(t); strings.Contains(s, "address 10.9.0.") {

@@ -42,7 +42,7 @@ func TestRenamed(t *testing.T) {
 			}
 			server.await(t, "DHCPACK on 10.9.0.10", strings.Count(server.said(), "DHCPACK on 10.9.0.10")+2)
 			server.kill()
-			d.await(t, "taking the address off", 1)
+			d.await(t, "removing the address", 1)
 			awaitGone(t, ns, "10.9.0.10")
 			server = isc(t, wire.server, "-4", short+isc4With(``))
 			d.await(t, "leased again", 1)

@@ -151,7 +151,7 @@ func TestOtherMask(t *testing.T) {
 	d.await(t, "lease extended", strings.Count(d.said(), "lease extended")+2)
 	e.OK(call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r})))
 	silent.Store(true)
-	d.await(t, "taking the address off", 1)
+	d.await(t, "removing the address", 1)
 	awaitGone(t, ns, "10.9.0.10")
 	e.OK(call("DEL", ns, c))
 }
