@@ -16,7 +16,7 @@ export CNIBOX_SOAK ?= 12
 # On Debian's emulated kernel sweeps probe every so many-th write: 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build demo demo-azure test test-diff test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup
+.PHONY: build demo demo-azure test test-diff test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup new-role
 
 build: bin/cnibox
 
@@ -30,6 +30,10 @@ setup:
 	@sh test/apt.sh
 	@$(GO) mod download
 	@cd test/peers/cri && $(GO) mod download
+
+# The package of a new interface role, with its suite and goldens: make new-role NAME=x, see docs/new-role.md.
+new-role:
+	$(SANDBOX) $(GO) run ./test/cmd/new-role -name '$(NAME)' $(if $(KIND),-kind '$(KIND)')
 
 demo: setup build
 	@$(GO) build -o bin/demo ./test/cmd/demo
