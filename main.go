@@ -59,6 +59,7 @@ func commandLine(p dispatch.Process) int {
 	return cli.Main(ctx, cli.Process{
 		Table: p.Table, Args: os.Args[min(1, len(os.Args)):], Env: p.Env,
 		Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, IsTerminal: err == nil,
+		CheckRequest: func(req *roles.Request) error { return dispatch.CheckRequest(req, p.Table) }, ErrorCode: dispatch.ErrorCode,
 		Version: p.Version, Executable: p.Executable, Self: dispatch.Self{Executable: p.Executable},
 		OpenHost: func(ctx context.Context, role string) (*roles.Host, func(), error) {
 			h, done, err := p.OpenHost(ctx, role, log)

@@ -43,6 +43,9 @@ type Delegator interface {
 	// interface to be there (see Role.OverLink), whoever's plugin of that name
 	// is installed.
 	OverLink(typ string) bool
+	// Find is nil when the type's file is on CNI_PATH and can be called, else an error
+	// that is ErrNoPlugin or ErrConf.
+	Find(typ string, req *Request) error
 	// InProcess tells whether the type's file on CNI_PATH is this very program:
 	// what is called then keeps its records in h.Store.
 	InProcess(typ string, req *Request) bool

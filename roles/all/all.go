@@ -25,6 +25,7 @@ import (
 	"github.com/cnibox/cnibox/roles/ipam/dhcp"
 	"github.com/cnibox/cnibox/roles/ipam/hostlocal"
 	"github.com/cnibox/cnibox/roles/ipam/static"
+	"github.com/cnibox/cnibox/roles/meta/chain"
 	"github.com/cnibox/cnibox/roles/meta/multi"
 	"github.com/cnibox/cnibox/roles/meta/overlay"
 )
@@ -56,6 +57,7 @@ func Table() roles.Table {
 		tuning.Role(),
 		vrf.Role(),
 
+		chain.Role(),
 		overlay.Role(),
 		multi.Role(),
 

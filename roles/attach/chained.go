@@ -146,7 +146,7 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	var ns *netops.Namespace
 	if req.Netns != "" {
 		if ns, err = h.Net.OpenNamespace(req.Netns); err != nil {
-			h.Log.Debug("namespace is gone, going on without it", "error", err)
+			h.Log.Debug("namespace does not exist, continuing without it", "error", err)
 		} else {
 			defer ns.Close()
 		}

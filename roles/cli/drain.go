@@ -16,8 +16,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// drain gives the node back to the plugins before us, as far as nothing is
-// attached by us, and lists what is. It can be called again and again.
+// drain returns the node to the previous plugins if no container is attached, and lists the
+// attached ones otherwise. It can be repeated.
 func (p *Process) drain(c *cli.Context, dir string) error {
 	ctx := c.Context
 	h, done, err := p.host(ctx, "")
@@ -50,9 +50,8 @@ func (p *Process) drain(c *cli.Context, dir string) error {
 	return p.uninstall(dir, nil, true)
 }
 
-// handBack has the files of the plugins change places, once. The leases are
-// written before, so that the plugins put back know the addresses in use, and
-// once more after, for what was attached in between.
+// handBack swaps the files of the plugins once. It exports the leases before, so that the previous
+// plugins know the used addresses, and again after, for attachments in between.
 func (p *Process) handBack(ctx context.Context, h *roles.Host, dir string) error {
 	names, err := fileNames(dir)
 	if err != nil {
@@ -79,8 +78,7 @@ func (p *Process) handBack(ctx context.Context, h *roles.Host, dir string) error
 	return nil
 }
 
-// exportAll has every role that can write its state write it to where the
-// program that it stands for keeps it.
+// exportAll exports the state of every role in the format and place of the reference plugin.
 func (p *Process) exportAll(ctx context.Context) error {
 	for i := range p.Table {
 		r := &p.Table[i]
@@ -101,7 +99,7 @@ func (p *Process) exportAll(ctx context.Context) error {
 	return nil
 }
 
-// sweep removes what networks shared, and the state of this boot.
+// sweep removes the shared objects of networks and the state of this boot.
 func (p *Process) sweep(ctx context.Context, h *roles.Host) error {
 	var networks []store.Network
 	err := h.Store.View(ctx, func(tx *store.Tx) error {

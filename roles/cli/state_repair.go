@@ -39,7 +39,7 @@ func (p *Process) repair(c *cli.Context) error {
 	if err := p.rebuild(c, h); err != nil {
 		return err
 	}
-	// Nobody else knows what is in keep.db: an error of it says what to do.
+	// The content of keep.db exists only there, so its errors have advice.
 	return h.Store.KeepView(c.Context, func(*store.KeepTx) error { return nil })
 }
 

@@ -47,9 +47,8 @@ node, and no DIR/cnibox. See docs/takeover.md.`,
 	}
 }
 
-// uninstall judges every file before it removes the first: links that lead to
-// the binary are recognised by it. Without names all go, with the binary if it
-// is asked for.
+// uninstall checks every file before it removes the first one, because the binary identifies the
+// links to it. Without names it removes all, and the binary if requested.
 func (p *Process) uninstall(dir string, names []string, binary bool) error {
 	d := newPluginDir(dir, p.Executable)
 	whole := len(names) == 0
@@ -89,7 +88,7 @@ func (p *Process) uninstall(dir string, names []string, binary bool) error {
 	return nil
 }
 
-// fileNames lists a plugin directory without our binary.
+// fileNames lists a plugin directory without this program's binary.
 func fileNames(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -108,6 +108,12 @@ func (d *delegator) OverLink(typ string) bool {
 	return ok && role.OverLink
 }
 
+// Find looks the type up as a call would.
+func (d *delegator) Find(typ string, req *roles.Request) error {
+	_, err := d.find(typ, req.Path)
+	return err
+}
+
 // InProcess looks the type up as a call would.
 func (d *delegator) InProcess(typ string, req *roles.Request) bool {
 	p, err := d.find(typ, req.Path)

@@ -161,6 +161,16 @@ func codeOf(err error) uint {
 	return codeGeneral
 }
 
+// ErrorCode is the code of an error's object, and the details that an executed plugin
+// gave beside its message.
+func ErrorCode(err error) (code uint, details string) {
+	var de *DelegateError
+	if errors.As(err, &de) {
+		details = de.Details
+	}
+	return codeOf(err), details
+}
+
 func walkCode(table []errorCode, err error) (uint, bool) {
 	if err == nil {
 		return 0, false

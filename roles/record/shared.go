@@ -31,7 +31,7 @@ func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, change
 		}
 	}
 	names := sharedNames(wanted)
-	if len(spec.Objects) == 0 && (len(names) == 0 || tx.Settled(network, role, names)) {
+	if len(spec.Objects) == 0 && (len(names) == 0 || tx.SharedConfirmed(network, role, names)) {
 		return nil
 	}
 	mine, others, err := sharedChanges(tx, network)
@@ -68,7 +68,7 @@ func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, change
 	if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return !noted[name] }) {
 		return nil // another network may come to have made what is missing
 	}
-	return tx.Settle(network, role, names)
+	return tx.ConfirmShared(network, role, names)
 }
 
 // alwaysOurs tells whether nobody else makes objects of the kind: all elements of our

@@ -42,29 +42,28 @@ func (c *CacheEntry) Key() store.Key {
 	return store.Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
-// cachedPlugin is what we need of a plugin's configuration.
+// cachedPlugin is what we need of a plugin's configuration, or of a list.
 type cachedPlugin struct {
 	Type string `json:"type"`
 	IPAM struct {
 		Type    string `json:"type"`
 		DataDir string `json:"dataDir"`
 	} `json:"ipam"`
+	// Plugins are those of a list, fused or not.
+	Plugins []cachedPlugin `json:"plugins"`
 }
 
 // plugin is the configuration of the list's first plugin, which makes the
 // interface; zero where it cannot be read.
 func (c *CacheEntry) plugin() cachedPlugin {
-	var conf struct {
-		cachedPlugin
-		Plugins []cachedPlugin `json:"plugins"`
-	}
-	if json.Unmarshal(c.Config, &conf) != nil {
+	var p cachedPlugin
+	if json.Unmarshal(c.Config, &p) != nil {
 		return cachedPlugin{}
 	}
-	if len(conf.Plugins) > 0 {
-		return conf.Plugins[0]
+	for len(p.Plugins) > 0 {
+		p = p.Plugins[0]
 	}
-	return conf.cachedPlugin
+	return p
 }
 
 // dataDir is the data directory of the pool that the addresses are of; ok is

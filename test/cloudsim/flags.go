@@ -60,7 +60,7 @@ func parseArgs(args []string) (*settings, error) {
 	}
 	for _, p := range []struct{ name, path string }{{"-node", s.node}, {"-script", s.script}, {"-control", s.control}} {
 		if p.path != "" && !filepath.IsAbs(p.path) {
-			errs = append(errs, fmt.Errorf("%s: %q is no absolute path", p.name, p.path))
+			errs = append(errs, fmt.Errorf("%s: %q is not an absolute path", p.name, p.path))
 		}
 	}
 	if _, err := s.sketch.draw(); s.node == "" && err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestValidate tells every fault at once, with its path.
+// TestValidate: all errors are reported at once, each with its path.
 func TestValidate(t *testing.T) {
 	long := strings.Repeat("a", 29)
 	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
@@ -38,7 +38,7 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// TestWants: only what can have an effect is looked into.
+// TestWants: a configuration without any effect is not applied.
 func TestWants(t *testing.T) {
 	for conf, want := range map[string]bool{
 		`{}`:                       true,
@@ -55,8 +55,8 @@ func TestWants(t *testing.T) {
 	}
 }
 
-// FuzzConf: a configuration is refused with words, or gives a spec that netops
-// takes, whatever its networks and devices are called.
+// FuzzConf: a configuration is refused with an error, or has a spec that netops
+// accepts, whatever the names of its networks and devices are.
 func FuzzConf(f *testing.F) {
 	f.Add(`{"backend":"iptables","iptablesAdminChainName":"A"}`, "cni0", "pods", true)
 	f.Add(`{"ingressPolicy":"isolated","firewalldZone":"b","backend":"firewalld"}`, "veth0", "\"\x00\n", false)
@@ -65,7 +65,7 @@ func FuzzConf(f *testing.F) {
 		if err != nil {
 			return
 		}
-		odd := func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError || r == '"' || r == '\\' } // which netops refuses
+		odd := func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError || r == '"' || r == '\\' } // netops refuses these
 		if roles.LinkName(link) != nil || strings.ContainsFunc(link, odd) {
 			link = "cni0"
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 // TestGolden runs testdata/*.txtar. Without seen.json the container is on the
-// bridge cni0 and nobody refuses to forward.
+// bridge cni0 and no firewall drops forwarded packets.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
 		Role: Role(),

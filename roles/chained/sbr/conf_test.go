@@ -6,7 +6,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestValidate has the reference's scenario "two v4 gws rejected" and more.
+// TestValidate includes the reference's scenario "two v4 gws rejected".
 func TestValidate(t *testing.T) {
 	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},

@@ -11,8 +11,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestValidate has the reference's scenario "duplicate sysctl" and more. Every
-// fault is told at once, with its path.
+// TestValidate includes the reference's scenario "duplicate sysctl". All errors
+// are reported at once, each with its path.
 func TestValidate(t *testing.T) {
 	long := `"` + strings.Repeat("1", 5000) + `"`
 	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
@@ -41,7 +41,7 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// TestWants: without a key of its own the role has nothing to do.
+// TestWants: without one of its own keys the role changes nothing.
 func TestWants(t *testing.T) {
 	for conf, want := range map[string]bool{
 		`{}`: false, `{"dataDir":"/x","capabilities":{"mac":true}}`: false, `{"mtu":0,"sysctl":{},"args":{"cni":{"mac":""}}}`: false,
@@ -59,11 +59,11 @@ func TestWants(t *testing.T) {
 	r, _ := rolestest.Read[*role](Role(), []byte(`{}`))
 	args, err := roles.ParseArgs("MAC=02:00:00:00:00:01")
 	if err != nil || !r.WantedByArgs(args) {
-		t.Errorf("CNI_ARGS ask for nothing, %v", err)
+		t.Errorf("CNI_ARGS request no change, %v", err)
 	}
 }
 
-// TestAllowed has lists of the node's administrator.
+// TestAllowed uses allowlists of the node's administrator.
 func TestAllowed(t *testing.T) {
 	const conf = `{"sysctl":{"net.core.somaxconn":"1","net.ipv4.conf.IFNAME.arp_filter":"1"},"args":{"cni":{"sysctl":{"net/core/somaxconn":"2"}}}}`
 	r, err := rolestest.Read[*role](Role(), []byte(conf))
@@ -93,31 +93,32 @@ func TestAllowed(t *testing.T) {
 				paths = append(paths, path)
 			}
 			if have := strings.Join(paths, " "); have != c.want {
-				t.Errorf("faults %q, want %q", have, c.want)
+				t.Errorf("errors at %q, want %q", have, c.want)
 			}
 		})
 	}
 }
 
-// TestReadAllowlist: a file that is missing allows all, one that is no file none.
+// TestReadAllowlist: a missing file allows everything. A path that is not a
+// regular file is an error.
 func TestReadAllowlist(t *testing.T) {
 	dir := t.TempDir()
 	if _, found, err := readAllowlist(filepath.Join(dir, "none")); found || err != nil {
 		t.Errorf("no file: %v, %v", found, err)
 	}
 	if _, _, err := readAllowlist(dir); err == nil {
-		t.Error("a directory is no list")
+		t.Error("a directory is accepted as a list")
 	}
 	big := filepath.Join(dir, "big")
 	if err := os.WriteFile(big, make([]byte, maxAllowlist+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := readAllowlist(big); err == nil {
-		t.Error("a list without end is taken")
+		t.Error("an endless list is accepted")
 	}
 }
 
-// FuzzSettings reads objects of settings, and again what it wrote.
+// FuzzSettings decodes sysctl objects, encodes them and decodes the result.
 func FuzzSettings(f *testing.F) {
 	for _, s := range []string{`{}`, `null`, `[]`, `"x"`, `5`, `{"net.a":"1"}`, `{"net.a":"1","net.a":2}`, `{"a":{"b":[null]}}`, `{"\ud800":"\u0000"}`} {
 		f.Add([]byte(s))
@@ -131,7 +132,7 @@ func FuzzSettings(f *testing.F) {
 		s.validate(&faults, "sysctl")
 		for _, one := range s {
 			if key := one.key("eth0.1"); strings.HasPrefix(key, "/") && faults.Err() == nil {
-				t.Fatalf("%q is taken for %q", one.Name, key)
+				t.Fatalf("%q is decoded as %q", one.Name, key)
 			}
 		}
 		if faults.Err() != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestGolden runs testdata/*.txtar. Without seen.json nothing is in the way,
-// and nothing to be kept.
+// TestGolden runs testdata/*.txtar. Without seen.json the namespace has no
+// other VRF and no route to move.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
 		Role: Role(),
@@ -25,7 +25,7 @@ func TestGolden(t *testing.T) {
 	}.Run(t)
 }
 
-// FuzzConf decodes, validates and wires whatever comes.
+// FuzzConf: decoding, validating and computing the spec do not panic.
 func FuzzConf(f *testing.F) {
 	f.Add([]byte(`{"vrfname":"red","table":10}`))
 	f.Add([]byte(`{"vrfname":"eth0/1","table":-1}`))

@@ -1,8 +1,7 @@
-// Package lint reads CNI network configurations the way a careful person
-// would: it reports every fault at once, each with its place in the file.
+// Package lint checks CNI network configurations. It reports all faults at once, each with its
+// position in the file.
 //
-// It decides from the table of roles and from the files that it is given; it
-// runs nothing and changes nothing.
+// It uses the table of roles and the given files only. It runs no program and changes nothing.
 package lint
 
 import (
@@ -18,23 +17,24 @@ import (
 type Severity string
 
 const (
-	// Fault means that the configuration does not do what is written.
+	// Fault means that the configuration does not work as written.
 	Fault Severity = "fault"
-	// Warning means that it works, and something in it has no effect or may surprise.
+	// Warning means that the configuration works, but a part of it has no effect or an unexpected
+	// one.
 	Warning Severity = "warning"
 )
 
-// Finding is one thing wrong with a file.
+// Finding is one problem in a file.
 type Finding struct {
 	File string `json:"file"`
 	// Line and Column count from 1.
 	Line   int `json:"line"`
 	Column int `json:"column"`
-	// Path is the JSON path, "plugins[1].ipam.ranges[0].subnet"; empty for the whole.
+	// Path is the JSON path, "plugins[1].ipam.ranges[0].subnet". It is empty for the whole file.
 	Path     string   `json:"path,omitempty"`
 	Severity Severity `json:"severity"`
 	Message  string   `json:"message"`
-	// Hint says what to do.
+	// Hint is the advice.
 	Hint string `json:"hint,omitempty"`
 }
 
@@ -51,28 +51,26 @@ func (f Finding) String() string {
 	return s
 }
 
-// Versions are the versions of the CNI spec that exist.
+// Versions returns the existing versions of the CNI specification.
 func Versions() []string {
 	return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 }
 
-// Linter checks files; it remembers network names from one file to the next,
-// since runtimes take only the first of two networks with one name.
+// Linter checks files. It remembers network names between files, because runtimes use only the
+// first of two networks with the same name.
 type Linter struct {
 	// Table is every role of the binary.
 	Table roles.Table
-	// Find tells where a plugin of a type is installed, and whether that file is
-	// this very program.
+	// Find returns where a plugin of a type is installed, and whether that file is this program.
 	Find func(typ string) (path string, ours, found bool)
 
 	seen map[string]string
 }
 
-// MaxSize bounds the files that are read; no network configuration comes near it.
+// MaxSize limits the size of a file. No network configuration is nearly as large.
 const MaxSize = 4 << 20
 
-// Lint returns the findings of one file in the order of the file. It never
-// panics, whatever data holds.
+// Lint returns the findings of one file in the order of the file. It never panics.
 func (l *Linter) Lint(file string, data []byte) []Finding {
 	c := &check{Linter: l, file: file, data: data}
 	if len(data) > MaxSize {
@@ -92,7 +90,7 @@ func (l *Linter) Lint(file string, data []byte) []Finding {
 	return c.sorted()
 }
 
-// check is one run over one file.
+// check is the check of one file.
 type check struct {
 	*Linter
 	file  string
@@ -138,7 +136,7 @@ func (c *check) sorted() []Finding {
 	})
 }
 
-// duplicateKeys reports keys that an object has twice: decoders keep the last.
+// duplicateKeys reports duplicate keys of an object, of which decoders use the last.
 func (c *check) duplicateKeys(v *value, path string) {
 	seen := map[string]bool{}
 	for _, m := range v.members {
@@ -153,7 +151,7 @@ func (c *check) duplicateKeys(v *value, path string) {
 	}
 }
 
-// network checks what is outside the plugins, then each plugin, then the chain.
+// network checks the keys outside the plugins, then each plugin, then the chain.
 func (c *check) network(root *value) {
 	single := root.get("plugins") == nil && root.get("type") != nil
 	version := c.version(root, single)
@@ -186,7 +184,7 @@ func (c *check) network(root *value) {
 	c.chain(plugins)
 }
 
-// listSchema is what runtimes know at the level of the list.
+// listSchema returns the keys that runtimes read at the level of the list.
 func listSchema() map[string]kind {
 	return map[string]kind{
 		"name": text, "cniVersion": text, "cniVersions": array, "plugins": array,
@@ -222,8 +220,8 @@ func (c *check) listKeys(root *value) {
 
 func isBoolText(s string) bool { return strings.EqualFold(s, "true") || strings.EqualFold(s, "false") }
 
-// version checks cniVersion and cniVersions and returns the version that a
-// current runtime would take.
+// version checks cniVersion and cniVersions and returns the version that a current runtime would
+// use.
 func (c *check) version(root *value, single bool) string {
 	best := -1
 	one := func(v *value, path string) {
@@ -257,7 +255,7 @@ func (c *check) version(root *value, single bool) string {
 	return Versions()[max(best, 0)]
 }
 
-// networkName checks the name, also against the files before.
+// networkName checks the name, including duplicates in former files.
 func (c *check) networkName(root *value) string {
 	v := root.get("name")
 	switch {
@@ -280,7 +278,7 @@ func (c *check) networkName(root *value) string {
 	return ""
 }
 
-// validName is the CNI spec's rule for network names and container IDs.
+// validName implements the CNI specification's rule for network names and container IDs.
 func validName(s string) bool {
 	for i, r := range s {
 		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'

@@ -10,12 +10,12 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// pluginInfo is what the chain's check needs of a plugin.
+// pluginInfo has what the check of the chain needs.
 type pluginInfo struct {
 	value *value
 	path  string
 	typ   string
-	role  *roles.Role // nil for another program's
+	role  *roles.Role // nil for a third-party plugin
 }
 
 // plugin checks one plugin's configuration.
@@ -33,7 +33,7 @@ func (c *check) plugin(v *value, path, network, version string) *pluginInfo {
 	}
 	ipam := c.ipamType(v, path)
 	if s := roleSchema(info.role); s != nil {
-		if path == "" { // no list around it: list keys are judged elsewhere
+		if path == "" { // there is no list; list keys are checked elsewhere
 			for k := range listSchema() {
 				s.add(k, &schema{name: "any"})
 			}
@@ -52,8 +52,8 @@ func (c *check) plugin(v *value, path, network, version string) *pluginInfo {
 	return info
 }
 
-// pluginType finds the role of a plugin's type, and tells when a runtime would
-// not find the plugin.
+// pluginType returns the role of a plugin's type. It reports a plugin that a runtime would not
+// find.
 func (c *check) pluginType(t, parent *value, path string) (string, *roles.Role) {
 	switch {
 	case t == nil:
@@ -87,8 +87,8 @@ func (c *check) pluginType(t, parent *value, path string) (string, *roles.Role) 
 	return t.text, role
 }
 
-// ipamType checks the plugin that ipam names and returns its role, nil when
-// there is none or it is another program's.
+// ipamType checks the type of ipam and returns its role. It returns nil if there is none or it is a
+// third-party plugin.
 func (c *check) ipamType(v *value, path string) *roles.Role {
 	ipam := v.get("ipam")
 	if ipam == nil || ipam.kind != object || len(ipam.members) == 0 {
@@ -110,8 +110,8 @@ func (c *check) ipamType(v *value, path string) *roles.Role {
 	return role
 }
 
-// withIPAM gives "ipam" the keys of the IPAM role; those of another program's
-// plugin are not known, so anything may stand there.
+// withIPAM adds the keys of the IPAM role to "ipam". The keys of a third-party IPAM plugin are
+// unknown, so every key is allowed.
 func withIPAM(s *schema, ipam *roles.Role, v *value) *schema {
 	if v.get("ipam").get("type") == nil {
 		return s
@@ -131,7 +131,7 @@ func withIPAM(s *schema, ipam *roles.Role, v *value) *schema {
 	return s
 }
 
-// keys reports keys that nobody reads.
+// keys reports keys that have no reader.
 func (c *check) keys(v *value, path string, s *schema, typ string) {
 	if s.owner != "" {
 		typ = s.owner
@@ -162,8 +162,8 @@ func (c *check) keys(v *value, path string, s *schema, typ string) {
 	}
 }
 
-// unknown reports one key that nobody reads. encoding/json takes keys in any
-// case, but other plugins and readers of the file may not.
+// unknown reports one key without a reader. encoding/json ignores the case of keys, but other
+// plugins and people may not.
 func (c *check) unknown(m member, path string, s *schema, typ string) {
 	for _, k := range s.order {
 		if strings.EqualFold(k, m.name) {
@@ -208,7 +208,7 @@ func (c *check) ignored(v *value, path string, role *roles.Role) {
 	}
 	ipamType := v.get("ipam").get("type").string()
 	ipam, known := c.Table.Lookup(ipamType)
-	stranger := ipamType != "" && !known // may read anything
+	stranger := ipamType != "" && !known // may read any key
 	for _, m := range caps.members {
 		if m.value.kind != truth {
 			c.fault(m.value, at("capabilities."+m.name), "", "is a JSON %s, want true or false", m.value.kind)
@@ -220,7 +220,7 @@ func (c *check) ignored(v *value, path string, role *roles.Role) {
 	}
 }
 
-// string is the text of a string value, else "".
+// string returns the text of a string value, or "".
 func (v *value) string() string {
 	if v == nil {
 		return ""
@@ -228,7 +228,7 @@ func (v *value) string() string {
 	return v.text
 }
 
-// reads tells whether a role reads a capability.
+// reads reports whether a role reads a capability.
 func reads(r *roles.Role, capability string) bool {
 	if r == nil {
 		return false
@@ -241,7 +241,7 @@ func reads(r *roles.Role, capability string) bool {
 	return false
 }
 
-// conf is the configuration as a runtime would hand it to the plugin.
+// conf returns the configuration as a runtime passes it to the plugin.
 func (c *check) conf(v *value, network, version string) ([]byte, error) {
 	var keys map[string]json.RawMessage
 	dec := json.NewDecoder(bytes.NewReader(c.data[v.offset:]))
@@ -261,7 +261,7 @@ func (c *check) conf(v *value, network, version string) ([]byte, error) {
 	return json.Marshal(keys)
 }
 
-// faults asks a role what is wrong with its configuration.
+// faults reports the role's faults of its configuration.
 func (c *check) faults(info *pluginInfo, conf []byte, role *roles.Role) {
 	if role.New == nil {
 		return
@@ -285,8 +285,8 @@ func (c *check) faults(info *pluginInfo, conf []byte, role *roles.Role) {
 	}
 }
 
-// leaves takes errors apart that were joined by errors.Join; an error that
-// wraps several with a text of its own stays whole.
+// leaves splits errors that were joined with errors.Join. An error that wraps several with its own
+// text stays whole.
 func leaves(err error) []error {
 	if err == nil {
 		return nil

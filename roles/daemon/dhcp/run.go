@@ -45,7 +45,7 @@ func parseFlags(args []string) (*settings, error) {
 	}
 	var errs []error
 	if f.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("%q is no flag", f.Arg(0)))
+		errs = append(errs, fmt.Errorf("%q is not a flag", f.Arg(0)))
 	}
 	if s.socket == "" {
 		s.socket = protocol.DefaultSocket

@@ -6,7 +6,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestValidate: every fault is told at once, with its path.
+// TestValidate: all errors are reported at once, each with its path.
 func TestValidate(t *testing.T) {
 	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "the article's", Conf: `{"cniVersion":"0.3.0","name":"azure","type":"azure-vnet","mode":"bridge","bridge":"azure0","ipam":{"type":"azure-vnet-ipam"}}`},
@@ -35,7 +35,7 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// FuzzConf: whatever the configuration is, reading and judging it does not panic.
+// FuzzConf: reading and validating any configuration does not panic.
 func FuzzConf(f *testing.F) {
 	f.Add([]byte(`{"mode":"bridge","bridge":"azure0","ipsToRouteViaHost":["169.254.20.10"],"ipam":{"type":"azure-vnet-ipam"}}`))
 	f.Add([]byte(`{"runtimeConfig":{"dns":{"servers":["1.2.3.4"]}},"windowsSettings":[]}`))

@@ -8,7 +8,8 @@ import (
 	"github.com/cnibox/cnibox/roles/azureview"
 )
 
-// handler answers as every interface role does, and writes azure's state file after it.
+// handler runs the verbs of all interface roles, and then writes azure's state
+// file.
 type handler struct {
 	*attach.Handler
 	conf *Conf
@@ -28,28 +29,28 @@ func withFiles(read func([]byte) (roles.Handler, error)) func([]byte) (roles.Han
 
 // Add attaches a container.
 func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
-	ctx, tell := a.telling(ctx, h)
-	defer tell()
+	ctx, writeFiles := a.deferFiles(ctx, h)
+	defer writeFiles()
 	return a.Handler.Add(ctx, h, req)
 }
 
-// Del detaches it.
+// Del detaches a container.
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	ctx, tell := a.telling(ctx, h)
-	defer tell()
+	ctx, writeFiles := a.deferFiles(ctx, h)
+	defer writeFiles()
 	return a.Handler.Del(ctx, h, req)
 }
 
-// GC detaches those that the runtime does not list.
+// GC detaches the containers that the runtime does not list.
 func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	ctx, tell := a.telling(ctx, h)
-	defer tell()
+	ctx, writeFiles := a.deferFiles(ctx, h)
+	defer writeFiles()
 	return a.Handler.GC(ctx, h, req)
 }
 
-// telling has azure's files written when all is done: the role's own, and with it that
-// of the IPAM role that it calls.
-func (a *handler) telling(ctx context.Context, h *roles.Host) (_ context.Context, tell func()) {
+// deferFiles returns a function that writes azure's state files: the role's
+// own, and with it the file of the IPAM role that was called with the context.
+func (a *handler) deferFiles(ctx context.Context, h *roles.Host) (_ context.Context, writeFiles func()) {
 	ctx, end := azureview.Batch(ctx, h)
 	return ctx, func() {
 		azureview.Write(ctx, h, &a.conf.Conf, azureview.Network)

@@ -5,8 +5,8 @@ import (
 	"github.com/cnibox/cnibox/roles/record"
 )
 
-// RemovableShared has removeEmptyBridge take the bridge and the VLAN's gateway away
-// with the network's last attachment.
+// RemovableShared is the bridge and the VLAN's gateway interface if removeEmptyBridge
+// is set: DEL of the network's last attachment removes them.
 func (r *role) RemovableShared() []netops.Object {
 	if !r.conf.RemoveEmptyBridge {
 		return nil

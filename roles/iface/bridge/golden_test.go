@@ -8,7 +8,7 @@ import (
 )
 
 // TestGolden runs testdata/*.txtar. Without seen.json neither the bridge nor
-// the VLAN's gateway interface is there.
+// the VLAN's gateway interface exists.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
 		Role: Role(),
@@ -27,7 +27,7 @@ func TestGolden(t *testing.T) {
 	}.Run(t)
 }
 
-// FuzzConf: whatever comes, ADD and CHECK know what to make of it.
+// FuzzConf: ADD and CHECK handle any configuration without a panic.
 func FuzzConf(f *testing.F) {
 	rolestest.FuzzBuild(
 		f, Role(),

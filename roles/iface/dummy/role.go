@@ -1,5 +1,5 @@
-// Package dummy is the CNI role "dummy": an interface that is connected to
-// nothing, for addresses that a container is to have anyway.
+// Package dummy is the CNI role "dummy": it creates an interface without a
+// connection, for a container that needs addresses only.
 package dummy
 
 import (
@@ -13,16 +13,16 @@ import (
 // kind is the kernel's kind of link.
 const kind = "dummy"
 
-// Conf is the network configuration of the dummy role: ipam is required, and
-// there are no keys of its own.
+// Conf is the network configuration of the dummy role. It has no keys of its
+// own; ipam is required.
 type Conf struct {
 	roles.NetConf
 }
 
-// Validate requires addresses.
+// Validate requires ipam.
 func (c *Conf) Validate() error {
 	if c.IPAM.Type == "" {
-		return &roles.ConfError{Path: "ipam.type", Reason: "is missing: addresses are all that the interface is for"}
+		return &roles.ConfError{Path: "ipam.type", Reason: "is missing: the interface only holds addresses"}
 	}
 	return nil
 }
@@ -39,7 +39,7 @@ func Role() roles.Role {
 // role implements attach.SpecBuilder for one configuration.
 type role struct{ conf *Conf }
 
-// Shared is nothing: all is in the container.
+// Shared is empty: every object is in the container.
 func (r *role) Shared() []string { return nil }
 
 // Observe reads nothing.
@@ -47,15 +47,16 @@ func (r *role) Observe(context.Context, *roles.Host, *attach.Input, *netops.Name
 	return nil
 }
 
-// Build is the interface and the container's side.
+// Build computes the spec and the result of one attachment.
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	return attach.Within(in, netops.Link{Kind: kind, MAC: in.ContainerMAC}, r.conf.DNS)
 }
 
-// Orphans is the container's interface.
+// Orphans is what an attachment without a record can have left: the interface in
+// the container.
 func (r *role) Orphans(in *attach.Input) netops.Spec { return attach.OrphansWithin(in, kind) }
 
-// Status tells whether the kernel has dummies.
+// Status reports whether the kernel supports dummy interfaces.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {
 	return attach.KindStatus(ctx, h, kind)
 }

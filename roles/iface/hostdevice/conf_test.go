@@ -10,7 +10,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestConf: every fault is told, all at once, with its path and what would be right.
+// TestConf: all errors are reported at once, each with its path and a valid
+// example.
 func TestConf(t *testing.T) {
 	long := strings.Repeat("a", 256)
 	for _, c := range []struct{ name, conf, want string }{
@@ -51,7 +52,7 @@ func TestConf(t *testing.T) {
 				return
 			}
 			if !errors.Is(err, roles.ErrConf) {
-				t.Fatalf("error is %v, want one of the configuration", err)
+				t.Fatalf("error is %v, want an ErrConf", err)
 			}
 			for _, w := range strings.Split(c.want, "|") {
 				if !strings.Contains(err.Error(), w) {
@@ -62,8 +63,8 @@ func TestConf(t *testing.T) {
 	}
 }
 
-// FuzzConf: whatever a configuration says, it is refused or sound, and what
-// names hardware cannot lead out of sysfs.
+// FuzzConf: a configuration is refused or valid, and names of hardware cannot
+// lead outside sysfs.
 func FuzzConf(f *testing.F) {
 	f.Add("ens3", "52:54:00:12:34:56", "/sys/devices/pci0000:00", "0000:03:00.1", "mlx5_core.sf.4")
 	f.Add("", "", "/sys/devices/../../etc", "../..", "a.b.1/../x")
@@ -82,7 +83,7 @@ func FuzzConf(f *testing.F) {
 		}
 		for _, id := range []string{r.conf.PCIBusID, r.conf.RuntimeConfig.DeviceID} {
 			if strings.ContainsAny(id, "/\x00") || id == "." || id == ".." {
-				t.Errorf("%q is taken for the name of a device", id)
+				t.Errorf("%q is accepted as the name of a device", id)
 			}
 		}
 	})

@@ -7,8 +7,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestGolden runs testdata/*.txtar. Without seen.json the device is a virtual
-// one, nic0.
+// TestGolden runs testdata/*.txtar. Without seen.json the device is the virtual
+// device nic0.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
 		Role: Role(),

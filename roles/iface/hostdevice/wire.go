@@ -10,11 +10,11 @@ import (
 )
 
 // Build computes the spec and the result of one attachment. A device with a
-// userspace driver is only told: program and driver do the rest.
+// userspace driver is only in the result; the program that uses it sets it up.
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	dev, ok := in.Observed.(selected)
 	if !ok {
-		return nil, errors.New("host-device: was not observed")
+		return nil, errors.New("host-device: Observe was not called")
 	}
 	own := &roles.ResultInterface{Name: in.Key.IfName, Mac: dev.MAC, Sandbox: in.Netns, PciID: dev.pciID()}
 	res := in.Result(r.conf.DNS, []*roles.ResultInterface{own}, 0)

@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestValidate: every key, in and out of bounds.
+// TestValidate: every key with valid and invalid values.
 func TestValidate(t *testing.T) {
 	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
@@ -30,7 +30,7 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// FuzzConf: no configuration makes the role panic, and a valid one can be wired.
+// FuzzConf: no configuration makes the role panic, and a valid one has a spec.
 func FuzzConf(f *testing.F) {
 	for _, s := range []string{`{"master":"lan0","mode":"l3s","mtu":9000}`, `{"ipam":{"type":"x"}}`, `[]`, `{"prevResult":1}`} {
 		f.Add([]byte(s))

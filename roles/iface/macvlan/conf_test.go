@@ -8,7 +8,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestValidate: every key, in and out of bounds.
+// TestValidate: every key with valid and invalid values.
 func TestValidate(t *testing.T) {
 	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
@@ -33,7 +33,7 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// FuzzConf: no configuration makes the role panic, and a valid one can be wired.
+// FuzzConf: no configuration makes the role panic, and a valid one has a spec.
 func FuzzConf(f *testing.F) {
 	for _, s := range []string{`{"master":"lan0","mode":"private","mtu":9000,"bcqueuelen":1}`, `{"mac":"02:00:00:00:00:01","runtimeConfig":{"mac":""}}`, `[]`, `{"prevResult":1}`} {
 		f.Add([]byte(s))

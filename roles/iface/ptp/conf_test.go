@@ -6,7 +6,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestValidate: every fault is told at once, with its path.
+// TestValidate: all errors are reported at once, each with its path.
 func TestValidate(t *testing.T) {
 	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},

@@ -14,7 +14,7 @@ func TestGolden(t *testing.T) {
 	}.Run(t)
 }
 
-// FuzzConf: whatever comes, ADD and CHECK know what to make of it.
+// FuzzConf: ADD and CHECK handle any configuration without a panic.
 func FuzzConf(f *testing.F) {
 	rolestest.FuzzBuild(
 		f, Role(), observed{},

@@ -20,17 +20,17 @@ func Role() roles.Role {
 // role implements attach.SpecBuilder for one configuration.
 type role struct{ conf *Conf }
 
-// Shared is what holds the networks' masquerade entries: two networks may have
-// one subnet, so they have one lock.
+// Shared is the lock of the masquerade entries. All networks use the same one,
+// because two networks may have the same subnet.
 func (r *role) Shared() []string { return []string{"masquerade/" + hostLinks} }
 
-// Masquerade is what the configuration asks for.
+// Masquerade is the configured masquerading.
 func (r *role) Masquerade() attach.Masquerade { return r.conf.masquerade() }
 
-// observed stands for a kernel that Build needs to know nothing of.
+// observed marks that Observe was called. Build needs no kernel state.
 type observed struct{}
 
-// Observe reads nothing.
+// Observe reads no kernel state. It logs the warnings about masquerading.
 func (r *role) Observe(_ context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	r.conf.masquerade().Warn(h, in)
 	in.Observed = observed{}

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// containerIndex is the container interface's place in the result: after the
-	// host side's.
+	// containerIndex is the index of the container's interface in the result.
+	// The host's end comes before it.
 	containerIndex = 1
-	// hostLinks is the pattern of the host side's interfaces (node.HostLink).
-	// With the subnet it tells a network's traffic where no interface of the
-	// host does.
+	// hostLinks is the name pattern of the host's ends (record.HostLink). Each
+	// container has its own host interface, so masquerading selects a network's
+	// traffic by this pattern and the subnet.
 	hostLinks = record.HostLinkPrefix + "*"
 )
 
 // Build computes the spec and the result of one attachment. Shared objects come
-// first, so that a failure further on leaves nothing half made on them.
+// first: a later failure then leaves them complete.
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	ifaces := []*roles.ResultInterface{
 		{Name: in.HostLink, Mac: in.HostMAC},
@@ -48,23 +48,25 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	return w, attach.Container{PointToPoint: true, MTU: r.conf.MTU}.AddTo(&w.Spec, in, res)
 }
 
-// checkGateways wants a gateway with every address: it is the host's end.
+// checkGateways requires a gateway for every address: the host's end gets it as
+// its own address.
 func checkGateways(ips []attach.Family) error {
 	var f roles.Faults
 	for _, ip := range ips {
 		switch {
 		case !ip.Gateway.IsValid():
-			f.Addf("ipam", "gave %s without a gateway, which the host's end of the link is: set ipam's gateway", ip.Address)
+			f.Addf("ipam", "gave %s without a gateway, which is the address of the host's end: set the gateway in ipam", ip.Address)
 		case ip.Gateway == ip.Address.Addr():
-			f.Addf("ipam", "gave %s with itself as the gateway: set another for the host's end", ip.Address)
+			f.Addf("ipam", "gave %s with itself as the gateway: set another gateway in ipam for the host's end", ip.Address)
 		}
 	}
 	return f.Err()
 }
 
-// wireMasquerade is one entry a subnet, made by the first attachment. An
-// address without a subnet has one of its own. CHECK, to which prevResult does
-// not tell the subnet of a host address, asks for either.
+// wireMasquerade adds one shared masquerade entry for each subnet: the first
+// attachment creates it. An address without a subnet gets its own entry. On
+// CHECK the result does not contain the subnet of a host address, so CHECK
+// accepts both kinds of entry.
 func (r *role) wireMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	m := r.conf.masquerade()
 	if in.Prev != nil {
@@ -82,7 +84,7 @@ func (r *role) wireMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Fam
 	}
 }
 
-// wirePair is the veth pair.
+// wirePair adds the veth pair.
 func (r *role) wirePair(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	addrs := make([]netip.Prefix, len(ips))
 	for i, ip := range ips {
@@ -90,7 +92,7 @@ func (r *role) wirePair(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	}
 	mtu := r.conf.MTU
 	if in.Prev != nil {
-		mtu = 0 // a chained plugin may have set another, at both ends
+		mtu = 0 // a chained plugin may have changed the MTU of both ends
 	}
 	s.Add(&netops.Link{
 		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: record.Alias(in.Key, addrs),
@@ -98,8 +100,8 @@ func (r *role) wirePair(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	})
 }
 
-// wireHost is the host's side: the gateways' addresses, and a route to each of
-// the container's.
+// wireHost adds the objects of the host's end: the gateways' addresses, and a
+// route to each address of the container.
 func wireHost(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	attach.HostEndSysctls(s, in, ips)
 	s.Add(&netops.Link{In: netops.Host, Name: in.HostLink, Up: true})
@@ -115,5 +117,5 @@ func wireHost(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	}
 }
 
-// single is the prefix of one address.
+// single is the prefix that contains one address only.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -7,7 +7,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// read is what Observe would have read.
+// read is what Observe would have returned.
 func read(seen []byte) (any, error) {
 	o := &observed{}
 	if len(seen) == 0 {
@@ -17,7 +17,7 @@ func read(seen []byte) (any, error) {
 	return o, err
 }
 
-// TestGolden runs testdata/*.txtar. Without seen.json the node knows no NICs.
+// TestGolden runs testdata/*.txtar. Without seen.json no NICs are known.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
 		Role:     Role(),

@@ -19,13 +19,13 @@ func Role() roles.Role {
 // role implements attach.SpecBuilder for one configuration.
 type role struct{ conf *Conf }
 
-// HostPrefix is what the interfaces on the host begin with.
+// HostPrefix is the start of the names of the interfaces on the host.
 func (r *role) HostPrefix() string { return r.conf.HostVethPrefix }
 
-// Shared is one lock for all networks: they have rules, tables and NICs in common.
+// Shared is one lock for all networks: they share rules, tables and NICs.
 func (r *role) Shared() []string { return []string{"routed"} }
 
-// Status tells whether the uplinks are there.
+// Status reports whether the uplinks exist.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {
 	for i, u := range r.conf.Uplinks {
 		if _, err := h.Net.Link(ctx, nil, u.Link); err != nil {

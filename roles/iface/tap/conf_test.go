@@ -8,7 +8,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestValidate: every fault is told at once, with its path.
+// TestValidate: all errors are reported at once, each with its path.
 func TestValidate(t *testing.T) {
 	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
@@ -29,8 +29,8 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// TestMAC: mac, over it CNI_ARGS, over both runtimeConfig. Upstream loses mac
-// where owner and group are set.
+// TestMAC: CNI_ARGS takes precedence over mac, and runtimeConfig over both.
+// Upstream ignores mac if owner and group are set.
 func TestMAC(t *testing.T) {
 	const a, b, c = "02:00:00:00:00:0a", "02:00:00:00:00:0b", "02:00:00:00:00:0c"
 	for _, x := range []struct{ name, runtime, env, conf, want string }{

@@ -8,7 +8,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestValidate has the bounds of vlanId, which the reference tells wrong, and of the other keys.
+// TestValidate checks the bounds of all keys. The reference's message about
+// vlanId is wrong.
 func TestValidate(t *testing.T) {
 	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`, Paths: []string{"master"}},
@@ -27,7 +28,7 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// FuzzConf: no configuration makes the role panic, and a valid one can be wired.
+// FuzzConf: no configuration makes the role panic, and a valid one has a spec.
 func FuzzConf(f *testing.F) {
 	for _, s := range []string{`{"master":"lan0","vlanId":100,"mtu":9000}`, `{"vlanId":-1}`, `[]`, `{"prevResult":1}`} {
 		f.Add([]byte(s))

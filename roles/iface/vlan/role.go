@@ -27,8 +27,8 @@ type role struct {
 }
 
 // Build computes the spec and the result of one attachment. The MAC is the
-// master's. CHECK compares the MTU too, as the reference's does, unless a chained
-// plugin told that it set another.
+// master's. CHECK compares the MTU too, as the reference plugin does: the MTU
+// that prevResult gives for the interface, else the configured one.
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	mtu := r.conf.MTU
 	if in.Prev != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// commands are the role's own on the command line.
+// commands returns the role's commands of the command line.
 func commands() []roles.CommandVerb {
 	look := []roles.Flag{
 		{Name: "cooldown", Default: defaultCooldown.String(), Help: "the networks' ipam.cooldown"},
@@ -58,7 +58,7 @@ func show(ctx context.Context, h *roles.Host, flags map[string]string, args []st
 	return look(ctx, h, flags, args)
 }
 
-// look takes the inventory that the flags ask for.
+// look reads the inventory with the settings of the flags.
 func look(ctx context.Context, h *roles.Host, flags map[string]string, of []string) (*Shown, error) {
 	cooldown, err := time.ParseDuration(flags["cooldown"])
 	if err != nil || cooldown < 0 {
@@ -73,7 +73,7 @@ func look(ctx context.Context, h *roles.Host, flags map[string]string, of []stri
 	return out, nil
 }
 
-// refresh asks every known source, or the one that flags name.
+// refresh requests all known sources, or the one in the flags.
 func refresh(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
 	asked, err := sourcesToAsk(ctx, h, flags)
 	if err != nil {
@@ -98,7 +98,8 @@ func refresh(ctx context.Context, h *roles.Host, flags map[string]string, _ []st
 	return out, nil
 }
 
-// sourcesToAsk are the known sources; without any, whichever cloud this is.
+// sourcesToAsk returns the known sources. Without any it returns the default, which detects the
+// cloud.
 func sourcesToAsk(ctx context.Context, h *roles.Host, flags map[string]string) ([]feed.Options, error) {
 	given := feed.Options{Provider: flags["provider"], URL: flags["url"], File: flags["file"]}
 	if given != (feed.Options{}) {
@@ -132,7 +133,7 @@ func sourcesToAsk(ctx context.Context, h *roles.Host, flags map[string]string) (
 	return all, nil
 }
 
-// reconcile tells the differences, after releasing what nobody has with --fix.
+// reconcile reports the differences. With --fix it first releases leaked addresses.
 func reconcile(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
 	out := &Reconciled{Differences: []Difference{}}
 	if flags["fix"] != "" {
@@ -150,7 +151,7 @@ func reconcile(ctx context.Context, h *roles.Host, flags map[string]string, _ []
 	return out, nil
 }
 
-// shownProviders is the answer of `cnibox cloud show --providers`.
+// shownProviders is the output of `cnibox cloud show --providers`.
 type shownProviders []metadata.Provider
 
 // MarshalJSON leaves the functions out.
@@ -167,7 +168,7 @@ func (p shownProviders) MarshalJSON() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// Table shows them.
+// Table shows the providers.
 func (p shownProviders) Table() (head []string, rows [][]string) {
 	for _, one := range p {
 		rows = append(rows, []string{one.Name, cmp.Or(one.Default, "-"), one.Summary})
@@ -175,22 +176,22 @@ func (p shownProviders) Table() (head []string, rows [][]string) {
 	return []string{"PROVIDER", "ASKS", "GIVES"}, rows
 }
 
-// Refreshed is the answer of `cnibox cloud refresh`.
+// Refreshed is the output of `cnibox cloud refresh`.
 type Refreshed struct {
 	Sources []RefreshedSource `json:"sources"`
 	now     func() time.Time
 }
 
-// RefreshedSource is what came of one question.
+// RefreshedSource is the result of one request.
 type RefreshedSource struct {
 	Name string `json:"name"`
-	// Addresses and Ranges are those for pods, More and Fewer how many single
-	// addresses came and went with this reply.
+	// Addresses and Ranges count what is available to pods. More and Fewer count the single
+	// addresses that this reply added and removed.
 	Addresses int `json:"addresses"`
 	Ranges    int `json:"ranges"`
 	More      int `json:"more"`
 	Fewer     int `json:"fewer"`
-	// Fault is why there is no new reply.
+	// Fault is the reason for the missing reply.
 	Fault   string   `json:"fault,omitempty"`
 	Dropped []string `json:"dropped,omitempty"`
 }
@@ -222,7 +223,7 @@ func (r *Refreshed) add(name string, before, s *store.CloudSource, err error) {
 	r.Sources = append(r.Sources, one)
 }
 
-// String has a line for each source, and one for what is not used.
+// String has a line for each source and for each dropped item.
 func (r *Refreshed) String() string {
 	var lines []string
 	for _, s := range r.Sources {
@@ -238,9 +239,9 @@ func (r *Refreshed) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// Reconciled is the answer of `cnibox cloud reconcile`.
+// Reconciled is the output of `cnibox cloud reconcile`.
 type Reconciled struct {
-	// Freed counts the addresses that were released; nil without --fix.
+	// Freed counts the released addresses. It is nil without --fix.
 	Freed       *int         `json:"freed,omitempty"`
 	Differences []Difference `json:"differences"`
 }
@@ -253,7 +254,7 @@ func (r *Reconciled) Table() (head []string, rows [][]string) {
 	return []string{"WHAT", "DIFFERENCE", "WHAT TO DO"}, rows
 }
 
-// String tells what was done.
+// String summarizes the actions.
 func (r *Reconciled) String() string {
 	line := fmt.Sprintf("%d differences", len(r.Differences))
 	if r.Freed != nil {

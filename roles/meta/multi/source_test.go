@@ -7,8 +7,8 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// The runtime's annotations go before those of CNI_ARGS, and these before args.cni,
-// where a person may have written the list itself.
+// TestSources: the runtime's annotations precede CNI_ARGS, and these precede args.cni, which may
+// have a JSON list instead of a string.
 func TestSources(t *testing.T) {
 	const key = "k8s.v1.cni.cncf.io/networks"
 	runtime := `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{}}`
@@ -36,8 +36,8 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// A network may stand on an interface that another one brings into the container,
-// whether plugins of it are executed or not: then the networks keep their order.
+// TestStacked: a network may use an interface that another network creates in the container, with
+// executed plugins or not. Then the networks keep their order.
 func TestStacked(t *testing.T) {
 	netopstest.NeedKind(t, "macvlan")
 	w := newWorld(t)

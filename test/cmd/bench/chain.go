@@ -14,6 +14,9 @@ const (
 	chainAddAtLeast      = 5.5
 	chainDelAtLeast      = 5.0
 	chainParallelAtLeast = 6.0
+	// Of ours as a fused list, which one process runs.
+	fusedAddAtLeast = 14.0
+	fusedDelAtLeast = 9.0
 )
 
 // firstPort is the host port of the first container; each has one of its own.
@@ -27,7 +30,11 @@ type chainResult struct {
 }
 
 // chain is one network of one side with plugins behind the bridge, as podman and nerdctl write them.
-type chain struct{ network }
+type chain struct {
+	network
+	// fused has one plugin run the list.
+	fused bool
+}
 
 // chainPlugins are the plugins behind the bridge.
 func chainPlugins() []string { return []string{"portmap", "firewall", "tuning"} }
@@ -35,7 +42,7 @@ func chainPlugins() []string { return []string{"portmap", "firewall", "tuning"} 
 // chainNetworks returns the networks of both sides.
 func chainNetworks(sides pair, index int) [2]chain {
 	nets := bridgeNetworks(sides, index, "")
-	return [2]chain{{nets[0]}, {nets[1]}}
+	return [2]chain{{network: nets[0]}, {network: nets[1]}}
 }
 
 // ports are a container's published ports: as many as follow its number, from one that is its own.
@@ -62,6 +69,13 @@ func (n chain) run(ctx context.Context, verb string, c container, prevResult []b
 
 // publish is run with given ports.
 func (n chain) publish(ctx context.Context, verb string, c container, result []byte, p ports) (total answer, err error) {
+	if n.fused {
+		conf, err := n.fusedConf(result, p)
+		if err != nil {
+			return total, err
+		}
+		return n.Side.do(ctx, call{Plugin: "chain", Verb: verb, Container: c, Conf: conf})
+	}
 	calls := make([]func() (answer, error), 0, 4)
 	calls = append(calls, func() (answer, error) {
 		prev := result
@@ -96,6 +110,31 @@ func (n chain) publish(ctx context.Context, verb string, c container, result []b
 	return total, nil
 }
 
+// fusedConf is the configuration of the whole list.
+func (n chain) fusedConf(prevResult []byte, p ports) ([]byte, error) {
+	bridge, err := n.bridgeConf(nil)
+	if err != nil {
+		return nil, err
+	}
+	plugins := []any{json.RawMessage(bridge)}
+	for _, plugin := range chainPlugins() {
+		conf := map[string]any{"type": plugin}
+		if plugin == "portmap" {
+			conf["capabilities"] = map[string]bool{"portMappings": true}
+		}
+		plugins = append(plugins, conf)
+	}
+	conf := map[string]any{
+		"cniVersion": "1.0.0", "name": n.Name, "type": "chain", "plugins": plugins,
+		"capabilities":  map[string]bool{"portMappings": true},
+		"runtimeConfig": map[string]any{"portMappings": p.mappings()},
+	}
+	if prevResult != nil {
+		conf["prevResult"] = json.RawMessage(prevResult)
+	}
+	return encodeConf(conf)
+}
+
 // pluginConf is the configuration of a plugin behind the bridge.
 func (n chain) pluginConf(plugin string, prevResult []byte, p ports) ([]byte, error) {
 	conf := map[string]any{"cniVersion": "1.0.0", "name": n.Name, "type": plugin, "prevResult": json.RawMessage(prevResult)}
@@ -106,9 +145,10 @@ func (n chain) pluginConf(plugin string, prevResult []byte, p ports) ([]byte, er
 	return encodeConf(conf)
 }
 
-// measureChain has both sides take one container through the list at a time, and then many at a time.
-func measureChain(ctx context.Context, j job) (_ *chainResult, err error) {
+// measureChain has both sides take one container through the list at a time, and then many at a time; ours fused or not.
+func measureChain(ctx context.Context, j job, fused bool) (_ *chainResult, err error) {
 	nets := chainNetworks(j.Sides, 3)
+	nets[0].fused = fused
 	if err := requireIptables(""); err != nil {
 		return nil, err
 	}
@@ -139,18 +179,18 @@ func measureChain(ctx context.Context, j job) (_ *chainResult, err error) {
 	}
 	res := &chainResult{Add: add.compared(), Del: del.compared()}
 	many := chainNetworks(j.Sides, 4)
+	many[0].fused = fused
 	res.Parallel, err = measureStorms(ctx, j, "parchain", [2]stormer{
 		{many[0].network, many[0].run}, {many[1].network, many[1].run},
 	})
 	return res, err
 }
 
-// summary are the rows of a chain.
-func (r *chainResult) summary() []row {
-	const list = "bridge + portmap + firewall + tuning, one port"
+// summary are the rows of a chain, the list's and the fused list's.
+func (r *chainResult) summary(list string, addAtLeast, delAtLeast float64) []row {
 	return []row{
-		speedRow("ADD "+list+", p50", r.Add, chainAddAtLeast),
-		speedRow("DEL "+list+", p50", r.Del, chainDelAtLeast),
+		speedRow("ADD "+list+", p50", r.Add, addAtLeast),
+		speedRow("DEL "+list+", p50", r.Del, delAtLeast),
 		rateRow(fmt.Sprintf("ADD of that list, %d at a time", r.Parallel.AtATime), r.Parallel.Add, chainParallelAtLeast),
 		rateRow(fmt.Sprintf("DEL of that list, %d at a time", r.Parallel.AtATime), r.Parallel.Del, chainParallelAtLeast),
 	}

@@ -11,6 +11,7 @@ type results struct {
 	NFT        *bridgeResult     `json:"nft,omitempty"`
 	Parallel   *parallelResult   `json:"parallel,omitempty"`
 	Chain      *chainResult      `json:"chain,omitempty"`
+	Fused      *chainResult      `json:"fused,omitempty"`
 	Published  []publishedResult `json:"published,omitempty"`
 	Networks   *networksResult   `json:"networks,omitempty"`
 	Azure      *azureResult      `json:"azure,omitempty"`

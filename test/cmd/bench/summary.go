@@ -67,7 +67,10 @@ func summarize(res *results) []row {
 			rateRow(fmt.Sprintf("DEL, %d at a time", p.AtATime), p.Del, parallelDelAtLeast))
 	}
 	if res.Chain != nil {
-		rows = append(rows, res.Chain.summary()...)
+		rows = append(rows, res.Chain.summary("bridge + portmap + firewall + tuning, one port", chainAddAtLeast, chainDelAtLeast)...)
+	}
+	if res.Fused != nil {
+		rows = append(rows, res.Fused.summary("fused list of bridge + portmap + firewall + tuning, one port", fusedAddAtLeast, fusedDelAtLeast)...)
 	}
 	rows = append(rows, publishedRows(res.Published)...)
 	if res.Networks != nil {
@@ -151,9 +154,12 @@ func allocRows(a allocResult) []row {
 	return append(rows, inside)
 }
 
+// sizeOnDisk begins the row with the sizes of the binaries.
+const sizeOnDisk = "size on disk"
+
 func sizeRow(s startupResult) row {
 	return row{
-		What: fmt.Sprintf("size on disk (%s; reference %s)", files(s.OursFiles), files(s.PeerFiles)),
+		What: fmt.Sprintf(sizeOnDisk+" (%s; reference %s)", files(s.OursFiles), files(s.PeerFiles)),
 		Ours: megabytes(s.OursBytes), Peer: megabytes(s.PeerBytes),
 		Ratio:  fmt.Sprintf("%.1f × smaller", ratio(float64(s.PeerBytes), float64(s.OursBytes))),
 		Target: fmt.Sprintf("≤ %d MB", binaryAtMost/1_000_000), Met: s.OursBytes <= binaryAtMost,

@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/test/internal/stage"
 )
 
-// The article's node, and what is around it.
+// The article's node and its surroundings.
 const (
 	nodeMAC    = "00:0d:3a:51:c4:90"
 	nodeAddr   = "10.240.0.35"
@@ -24,8 +24,8 @@ const (
 	pods = 30
 )
 
-// cloud makes Azure's network, with the node and another machine at it. It takes
-// frames of the interface's own MAC only, and answers ARP for everybody itself.
+// cloud builds Azure's network with the node and another machine. Azure accepts frames of the interface's own MAC only, and answers
+// ARP for every address itself.
 func (d *demo) cloud() error {
 	script := `
 netns add fabric
@@ -85,8 +85,7 @@ netns add other
 	})
 }
 
-// fabricSettings make a router of the namespace, which answers ARP for those behind it
-// at once.
+// fabricSettings turn the namespace into a router that answers ARP for the addresses behind it without delay.
 func fabricSettings() error {
 	var errs []error
 	for path, value := range map[string]string{

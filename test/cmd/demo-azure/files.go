@@ -12,19 +12,19 @@ import (
 	"github.com/cnibox/cnibox/test/internal/stage"
 )
 
-// wiring shows one pod of the file of wiring.
+// wiring shows one pod in azure-vnet.json.
 func (d *demo) wiring() error {
 	stage.Say("/var/run/azure-vnet.json: how the node is wired, one of its pods in full")
 	return abridge("/run/azure-vnet.json", 1, "Network", "ExternalInterfaces", "eth0", "Networks", "azure", "Endpoints")
 }
 
-// pool shows some addresses of the file of addresses.
+// pool shows some addresses in azure-vnet-ipam.json.
 func (d *demo) pool() error {
 	stage.Say("/var/run/azure-vnet-ipam.json: the addresses, and which are in use")
 	return abridge("/run/azure-vnet-ipam.json", 6, "IPAM", "AddressSpaces", "local", "Pools", "10.240.0.0/16", "Addresses")
 }
 
-// abridge shows the first entries of the object at a path in a file, in its words.
+// abridge prints the first entries of the object at a path in a file, as they are in the file.
 func abridge(file string, entries int, path ...string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {

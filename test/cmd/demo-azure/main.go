@@ -1,8 +1,6 @@
-// Command demo-azure makes the node that an article about AKS shows, on this machine:
-// Azure's network and metadata service around it, its eth0 in azure0, five pods with
-// addresses of the cloud's network, the bridge's ports and the two files in which one
-// reads how the node is wired. It pings, takes pods until there is no address left,
-// and removes everything.
+// Command demo-azure builds the node of an article about AKS on this machine: Azure's network and metadata service around it, its
+// eth0 in azure0, five pods with addresses of the cloud's network, the bridge's ports, and the two state files. It pings, attaches
+// pods until no address is left, and removes everything.
 package main
 
 import "github.com/cnibox/cnibox/test/internal/stage"

@@ -14,13 +14,13 @@ import (
 	"github.com/cnibox/cnibox/test/internal/stage"
 )
 
-// Where the node has its plugins, its network and what it records.
+// Where the node has its plugins, its network configuration and its state.
 const (
 	pluginDir = "/run/cni/bin"
 	confFile  = "/run/cni/net.d/10-azure.conflist"
 )
 
-// conflist is the article's, to the letter.
+// conflist is the article's, unchanged.
 const conflist = `{
    "cniVersion":"0.3.0",
    "name":"azure",
@@ -47,7 +47,7 @@ const conflist = `{
 // demo is one run.
 type demo struct {
 	*stage.Stage
-	// addrs are the pods', by number.
+	// addrs are the pods' addresses, in the order of the pods.
 	addrs []string
 }
 
@@ -81,13 +81,13 @@ func (d *demo) in(args ...string) ([]byte, error) {
 	return d.Output("node", "env", append(env, args...)...)
 }
 
-// show runs a program on the node and shows it.
+// show runs a program on the node and prints its output.
 func (d *demo) show(name string, args ...string) error {
 	fmt.Printf("  node $ %s %s\n", name, strings.Join(args, " "))
 	return d.Print("node", name, args...)
 }
 
-// metadata shows what the cloud tells of the node.
+// metadata shows the metadata service's answer about the node.
 func (d *demo) metadata() error {
 	stage.Say("What Azure tells this node, at " + wireserver)
 	const url = "http://" + wireserver + "/machine/plugins?comp=nmagent&type=getinterfaceinfov1"
@@ -108,7 +108,7 @@ func (d *demo) metadata() error {
 	return nil
 }
 
-// install gives the node the plugins and the article's network.
+// install installs the plugins and the article's network configuration on the node.
 func (d *demo) install() error {
 	stage.Say("The node's plugins and its network, as in the article")
 	if _, err := d.in("install", "--dir", pluginDir, "azure-vnet", "azure-vnet-ipam", "portmap"); err != nil {
@@ -160,10 +160,10 @@ func (d *demo) attach() (string, error) {
 	return addr, nil
 }
 
-// container is a pod's sandbox ID, as runtimes make them up.
+// container returns a sandbox ID for a pod, as runtimes make them.
 func container(name string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(name))) }
 
-// bridge shows what brctl shows in the article.
+// bridge shows the bridge's ports, as brctl does in the article.
 func (d *demo) bridge() error {
 	stage.Say("eth0 is in azure0 now, and azure0 has its address and its routes")
 	for _, cmd := range []string{"bridge link", "ip -br address show dev azure0", "ip route"} {
@@ -175,7 +175,7 @@ func (d *demo) bridge() error {
 	return nil
 }
 
-// ping shows that everybody reaches everybody, and that the cloud saw one MAC only.
+// ping shows that all pods and machines reach each other, and that the cloud saw one MAC only.
 func (d *demo) ping() error {
 	stage.Say("Pods ping each other, the node, and another machine of the VNet; that one pings them")
 	type place struct{ netns, name, addr string }
@@ -216,7 +216,7 @@ func (d *demo) ping() error {
 	return nil
 }
 
-// exhaust takes addresses until there is none.
+// exhaust attaches pods until no address is left.
 func (d *demo) exhaust() error {
 	stage.Say(fmt.Sprintf("The node has %d addresses for pods: what becomes of one more", pods))
 	for len(d.addrs) < pods {
@@ -238,7 +238,7 @@ func (d *demo) exhaust() error {
 	return nil
 }
 
-// fold shows words on lines of a readable width.
+// fold breaks words into lines of a readable width.
 func fold(words []string) {
 	line := "   "
 	for _, w := range words {
@@ -251,7 +251,7 @@ func fold(words []string) {
 	fmt.Println(line)
 }
 
-// undo detaches everybody, and gives eth0 back what it had.
+// undo detaches all pods and restores eth0.
 func (d *demo) undo() error {
 	stage.Say("Everything is undone")
 	for i := range d.addrs {
@@ -269,7 +269,7 @@ func (d *demo) undo() error {
 	return d.show("ip", "-br", "address", "show", "dev", "eth0")
 }
 
-// left shows that the node, and then the machine, is as it was.
+// left shows that the node, and then the machine, is as before.
 func (d *demo) left(host, before string, sim *cloudsim.Sim) error {
 	stage.Say("What is left")
 	after, err := d.Left("node")

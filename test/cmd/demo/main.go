@@ -1,7 +1,6 @@
-// Command demo makes a cluster of three nodes on this machine, with the addresses
-// that every description of flannel shows: agents, pods, the kernel's entries, a
-// ping between all pods, one packet on its way. Then it removes everything and
-// proves that nothing is left.
+// Command demo builds a cluster of three nodes on this machine, with the addresses of flannel's documentation. It shows agents,
+// pods, the kernel's entries, a ping between all pods, and one packet on the wire. Then it removes everything and checks that
+// nothing is left.
 package main
 
 import "github.com/cnibox/cnibox/test/internal/stage"

@@ -14,8 +14,7 @@ import (
 	"github.com/cnibox/cnibox/test/internal/stage"
 )
 
-// packet follows one packet from a pod of the first node to one of the second,
-// and catches it on the wire.
+// packet captures a packet from a pod of the first node to a pod of the second one.
 func (d *demo) packet() error {
 	a, b := d.lab.Nodes[0], d.lab.Nodes[1]
 	from, to := a.Pods[0], b.Pods[0]
@@ -69,7 +68,7 @@ func (d *demo) packet() error {
 	return nil
 }
 
-// seen is a VXLAN packet (RFC 7348 §5), from the outer IPv4 header on.
+// seen is a captured VXLAN packet (RFC 7348 §5).
 type seen struct {
 	size               int
 	from, to           netip.Addr
@@ -96,7 +95,7 @@ func listen(netns, port string) (fd int, err error) {
 	return fd, err
 }
 
-// tunnelled reads until there is the packet between two pods.
+// tunnelled reads until it finds the packet between two pods.
 func tunnelled(wire int, from, to netip.Addr) (*seen, error) {
 	buf := make([]byte, 9000)
 	for {
@@ -110,7 +109,7 @@ func tunnelled(wire int, from, to netip.Addr) (*seen, error) {
 	}
 }
 
-// decode takes IPv4, UDP, VXLAN and Ethernet headers off.
+// decode removes the headers of IPv4, UDP, VXLAN and Ethernet.
 func decode(b []byte) (p *seen, inner []byte) {
 	const udp, vxlan, ethernet = 8, 8, 14
 	if len(b) < 20 || b[0]>>4 != 4 || b[9] != unix.IPPROTO_UDP {

@@ -18,7 +18,7 @@ type demo struct {
 	lab cluster
 }
 
-// cluster is what is needed of `cnibox lab status --json`.
+// cluster is the part of `cnibox lab status --json` that the demo shows.
 type cluster struct {
 	Switch, Dir string
 	Nodes       []node
@@ -91,7 +91,7 @@ func (d *demo) look(more ...string) error {
 	return json.Unmarshal(out, &d.lab)
 }
 
-// entries shows what an agent made of what the others tell.
+// entries shows the kernel's entries that an agent made for the other nodes.
 func (d *demo) entries() error {
 	n := d.lab.Nodes[0]
 	stage.Say("What the agent of " + n.Name + " made of it")
@@ -108,7 +108,7 @@ func (d *demo) entries() error {
 	return d.Print(n.Netns, "env", "CNIBOX_RUN_DIR="+filepath.Join(n.Dir, "run"), d.Cnibox, "agent", "status", "--table")
 }
 
-// ping shows how long an echo takes between any two pods.
+// ping shows the round-trip time between any two pods.
 func (d *demo) ping() error {
 	stage.Say("Every pod pings every other one, in ms")
 	if err := d.look("--ping"); err != nil {

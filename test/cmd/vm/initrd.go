@@ -59,7 +59,7 @@ func writeInitrd(file string, k kernel, root string, suites []suite, o options) 
 	return f.Close()
 }
 
-// suiteList has a line for each suite: the package, and which of its tests.
+// suiteList returns a line for each suite: its package and the expression for its tests.
 func suiteList(suites []suite) []byte {
 	var b strings.Builder
 	for _, s := range suites {
@@ -68,7 +68,7 @@ func suiteList(suites []suite) []byte {
 	return []byte(b.String())
 }
 
-// environment is what init.sh exports, one quoted variable a line.
+// environment returns what init.sh exports, one quoted variable a line.
 func environment(o options) []byte {
 	var b strings.Builder
 	for _, v := range o.env {
@@ -78,7 +78,7 @@ func environment(o options) []byte {
 	return []byte(b.String())
 }
 
-// testTimeout lets a hanging test end with its stack traces before the machine is killed.
+// testTimeout ends a hanging test with its stack traces before the machine is killed.
 func testTimeout(o options) []byte {
 	return []byte(max(o.timeout-30*time.Second, time.Second).String())
 }
@@ -89,7 +89,7 @@ func isDir(p string) bool {
 }
 
 // archive writes a cpio archive of the "newc" format (kernel: Documentation/driver-api/early-userspace/buffer-format.rst).
-// The first error sticks and is returned by close.
+// The first error is kept, and close returns it.
 type archive struct {
 	w    io.Writer
 	dirs map[string]bool
@@ -97,7 +97,7 @@ type archive struct {
 	err  error
 }
 
-// data adds a file of these bytes.
+// data adds a file with this content.
 func (a *archive) data(name string, perm fs.FileMode, data []byte) {
 	a.entry(name, 0o100000|uint32(perm.Perm()), int64(len(data)), strings.NewReader(string(data)))
 }
@@ -118,7 +118,7 @@ func (a *archive) file(name, from string) {
 	a.entry(name, 0o100000|uint32(info.Mode().Perm()), info.Size(), f)
 }
 
-// tree adds a file, or a directory with all that is in it. Symbolic links stay links.
+// tree adds a file, or a directory with its content. Symbolic links stay links.
 func (a *archive) tree(name, from string) {
 	a.fail(filepath.WalkDir(from, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -145,7 +145,7 @@ func (a *archive) tree(name, from string) {
 	}))
 }
 
-// mkdir adds a directory and those above it, once.
+// mkdir adds a directory and its parents, each once.
 func (a *archive) mkdir(name string) {
 	if name == "." || a.dirs[name] {
 		return
@@ -180,7 +180,7 @@ func (a *archive) header(name string, mode uint32, size int64) {
 	a.pad(int64(len(h) + len(name) + 1))
 }
 
-// pad fills up to the next multiple of four after n bytes.
+// pad adds zeros up to the next multiple of four.
 func (a *archive) pad(n int64) {
 	a.write("\x00\x00\x00"[:(4-n%4)%4])
 }
@@ -198,7 +198,7 @@ func (a *archive) fail(err error) {
 	}
 }
 
-// close writes the end mark and tells the first error.
+// close writes the trailer and returns the first error.
 func (a *archive) close() error {
 	a.header("TRAILER!!!", 0, 0)
 	return a.err

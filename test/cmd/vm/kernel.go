@@ -22,7 +22,7 @@ import (
 //go:embed modules.txt
 var modulesText string
 
-// kernel is what is kept in the cache.
+// kernel is a kernel in the cache.
 type kernel struct {
 	image   string // vmlinuz
 	modules string // a directory to be /lib/modules: the modules of modules.txt and those they need, and depmod's files
@@ -61,14 +61,14 @@ func prepareKernel(ctx context.Context, cache string) (kernel, error) {
 	if err := unpack(ctx, deb, tmp); err != nil {
 		return kernel{}, err
 	}
-	// The rename makes a half-made cache impossible; a run that lost the race uses the winner's.
+	// The rename makes the cache complete or absent; a run that lost the race uses the winner's.
 	if err := os.Rename(filepath.Join(tmp, "out"), dir); err != nil && !errors.Is(err, os.ErrExist) {
 		return kernel{}, err
 	}
 	return k, nil
 }
 
-// kernelPackage downloads the package that linux-image-amd64 stands for, unless the cache has one.
+// kernelPackage downloads the package that linux-image-amd64 depends on, unless it is in the cache.
 func kernelPackage(ctx context.Context, cache string) (string, error) {
 	found, err := filepath.Glob(filepath.Join(cache, "linux-image-*.deb"))
 	if err != nil {
@@ -124,7 +124,7 @@ func unpack(ctx context.Context, deb, dir string) error {
 	if err != nil {
 		return err
 	}
-	// depmod wants lib/modules below its base, the cache does not.
+	// depmod expects lib/modules below its base directory; the cache has no such directory.
 	base := filepath.Join(dir, "base")
 	to := filepath.Join(base, "lib", "modules", version)
 	files = append(files, "modules.order", "modules.builtin", "modules.builtin.modinfo")
@@ -149,8 +149,8 @@ func depmod(ctx context.Context, base, version string) error {
 	return nil
 }
 
-// closure returns the files of the named modules and of all that they need, sorted. dep is a modules.dep, whose lines list
-// a module's file, a colon and every file that it needs, the indirect ones too.
+// closure returns the files of the named modules and of all modules that they need, sorted. dep is a modules.dep: a line has a
+// module's file, a colon and every file that it needs, directly or indirectly.
 func closure(dep []byte, names []string) ([]string, error) {
 	lines := map[string][]string{}
 	sc := bufio.NewScanner(bytes.NewReader(dep))
@@ -172,7 +172,7 @@ func closure(dep []byte, names []string) ([]string, error) {
 	return slices.Compact(files), sc.Err()
 }
 
-// command is a program whose words go to our standard error.
+// command prepares a program whose output goes to standard error.
 func command(ctx context.Context, dir, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stderr, os.Stderr

@@ -1,19 +1,18 @@
 // Command vm runs the tests of packages on Debian's stock kernel in a virtual machine.
 //
-// It exists for what the kernel of the test machines lacks (bridge VLAN filtering, 8021q, dummy, vrf, …), and for devices
-// that outlive a network namespace. It compiles each package's tests as a static binary, boots a kernel with them in a RAM
-// disk, runs them as root, prints their output as it comes and exits 0 only if every one of them ended and passed without a
-// skip. Nothing is installed: kernel and modules are unpacked under -cache. QEMU emulates (tcg), so that it works where
-// /dev/kvm is missing or broken.
+// It is for tests that need what the kernel of the test machines lacks (bridge VLAN filtering, 8021q, dummy, vrf, …) or devices
+// that outlive a network namespace. It compiles each package's tests as a static binary, boots a kernel with them in a RAM disk,
+// runs them as root, prints their output as it comes, and exits 0 only if all of them ended and passed without a skip. It installs
+// nothing: kernel and modules are unpacked under -cache. QEMU emulates the processor (tcg), so that it works without /dev/kvm.
 //
 //	go run ./test/cmd/vm [-timeout 20m] [-run REGEXP] [-skip REGEXP] [-copy PATH]… [-env NAME=VALUE]… PACKAGE[=REGEXP]…
 //
-// The expression after a package is its own -run; one that is for several tests is written 'TestA/x|TestB'.
+// The expression after a package replaces -run for it. 'TestA/x|TestB' selects several tests.
 //
-// In the machine CNIBOX_TEST_VM is 1, / is a RAM disk, /run, /tmp, /proc, /sys and /dev are mounted, lo is up and every
-// busybox applet is on PATH. Each package's directory is found at /src/PACKAGE with its testdata, and is the working directory
-// of its tests; -copy adds further files or directories of the repository under /src. The machine has two network devices
-// on its PCI bus, nic0 and nic1, on one wire that leads nowhere else.
+// In the machine CNIBOX_TEST_VM is 1, / is a RAM disk, /run, /tmp, /proc, /sys and /dev are mounted, lo is up and every busybox
+// applet is on PATH. Each package's directory with its testdata is at /src/PACKAGE and is the working directory of its tests; -copy
+// adds files or directories of the repository under /src. The machine has two network devices on its PCI bus, nic0 and nic1, which
+// are connected to each other only.
 package main
 
 import (
@@ -31,7 +30,7 @@ import (
 	"time"
 )
 
-// options are the command line's wishes.
+// options are read from the command line.
 type options struct {
 	timeout time.Duration
 	run     string
@@ -111,7 +110,7 @@ func run(ctx context.Context, o options) error {
 	return boot(ctx, machine{kernel: k.image, initrd: initrd, console: filepath.Join(work, "console"), suites: suites, timeout: o.timeout}, os.Stdout)
 }
 
-// repoRoot is the closest directory above the working one that holds go.mod.
+// repoRoot returns the closest directory with go.mod, from the working directory upwards.
 func repoRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -159,7 +158,7 @@ func nameSuites(o options) ([]suite, error) {
 	return suites, nil
 }
 
-// buildTags are the product's: the compiler's cache has it from elsewhere.
+// buildTags are those of the product, so that Go's build cache already has the packages.
 const buildTags = "urfave_cli_no_docs,nethttpomithttp2"
 
 // buildSuites compiles the tests of every package without cgo, so that they need no shared library in the machine.

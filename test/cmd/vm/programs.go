@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// programs are what tests run beside busybox's applets, whose versions of them
-// lack options. They come from this machine and are first on PATH.
+// programs replace busybox's applets of the same names, which lack options that tests use. They are copied from this machine and
+// are first on PATH.
 func programs() []string {
 	return []string{
 		"bridge", "dnsmasq", "ip", "nft", "nsenter", "tc",
@@ -19,13 +19,13 @@ func programs() []string {
 	}
 }
 
-// pluginDirs hold libraries that programs load by name: iptables' matches and targets.
+// pluginDirs hold libraries that programs load by name: the matches and targets of iptables.
 func pluginDirs() []string { return []string{"/usr/lib/x86_64-linux-gnu/xtables"} }
 
-// programDir is where they are in the RAM disk.
+// programDir is their directory in the RAM disk.
 const programDir = "usr/sbin"
 
-// libraryDirs are where Debian's loader looks (ld.so.conf), before symbolic links.
+// libraryDirs are the directories that Debian's loader searches (ld.so.conf), without resolving symbolic links.
 func libraryDirs() []string {
 	return []string{"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/lib", "/usr/lib"}
 }

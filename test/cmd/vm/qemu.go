@@ -22,14 +22,15 @@ type machine struct {
 	timeout        time.Duration
 }
 
-// boot runs the machine until it powers itself off, and copies the tests' output to out. It fails if any suite failed,
-// skipped something or did not end, and shows the kernel's last words if the machine stopped early.
+// boot runs the machine until it powers itself off, and copies the tests' output to out. It fails if a suite failed, skipped a test
+// or did not end. If the machine stopped early it prints the kernel's last lines.
 func boot(ctx context.Context, m machine, out io.Writer) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, m.timeout, fmt.Errorf("machine still running after %s", m.timeout))
 	defer cancel()
 	mark := rand.Text()
 	args := []string{
-		// One processor: the emulator is busy all the time, a second one of the machine is for what runs beside.
+		// One processor: the emulator keeps one of the host's processors busy all the time, and the other one is left to what runs
+		// beside it.
 		"-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", "1536",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", m.kernel, "-initrd", m.initrd,
@@ -63,25 +64,25 @@ func boot(ctx context.Context, m machine, out io.Writer) error {
 	return err
 }
 
-// noStrings keeps the kernel from the string instructions (REP_GOOD, ERMS, FSRM), which the emulator plays byte by byte: clearing and
-// copying pages with plain moves halves the time of starting a program.
+// noStrings hides the string instructions (REP_GOOD, ERMS, FSRM) from the kernel. The emulator executes them byte by byte; clearing
+// and copying pages with plain moves halves the time of starting a program.
 const noStrings = "clearcpuid=112,297,580"
 
-// devices are network devices of the machine on the PCI bus, which return to it when a namespace ends that they were moved
-// to, as a veth would not. They share one wire (a hub of QEMU's own) and reach nothing else.
+// devices are network devices on the machine's PCI bus. When a namespace ends, they return to the machine's own, as a veth does
+// not. They are connected to each other (by a hub of QEMU) and to nothing else.
 func devices() []string {
 	var args []string
 	for i := range 2 {
 		args = append(args,
 			"-netdev", fmt.Sprintf("hubport,id=net%d,hubid=0", i),
-			// Without a ROM there is nothing to load at boot.
+			// Without a ROM the firmware has nothing to load at boot.
 			"-device", fmt.Sprintf("virtio-net-pci,netdev=net%d,mac=52:54:00:00:00:%02x,romfile=", i, i))
 	}
 	return args
 }
 
-// report understands what the machine says on its second serial port. Lines that hold the mark, a random word, are the
-// words of init.sh; all others are the tests' own. So no output of a test can pass for a result.
+// report reads the machine's second serial port. Lines with the mark, a random word, come from init.sh; all others are output of
+// tests. So no output of a test can be taken for a result.
 type report struct {
 	mark   string
 	open   map[string]bool // suites that have not ended
@@ -91,7 +92,7 @@ type report struct {
 	skips  int  // those of them that were skips
 	done   bool // the machine came to its end
 	began  time.Time
-	// summary is a line for each suite that ended.
+	// summary has a line for each suite that ended.
 	summary []string
 }
 
@@ -125,7 +126,7 @@ func (r *report) read(in io.Reader, out io.Writer) error {
 	}
 }
 
-// test notes a line of `-test.v`. A skip is a fault: no later layer would run that case.
+// test reads a line of `-test.v`. A skip is a failure, since no other layer runs that test.
 func (r *report) test(line string) {
 	line = strings.TrimSpace(line)
 	switch {
@@ -137,7 +138,7 @@ func (r *report) test(line string) {
 	}
 }
 
-// event acts on a word of init.sh.
+// event handles a message of init.sh.
 func (r *report) event(words []string, out io.Writer) {
 	switch {
 	case len(words) == 3 && words[0] == "ready":
@@ -169,14 +170,14 @@ func (r *report) end(pkg, status string) {
 	r.summary = append(r.summary, fmt.Sprintf("%s %s: %d tests in %s", pkg, word, r.tests, since(r.began)))
 }
 
-// since is how long ago something was, for people.
+// since prints how long ago a time was.
 func since(t time.Time) time.Duration { return time.Since(t).Round(time.Second / 10) }
 
 func (r *report) fault(format string, args ...any) {
 	r.faults = append(r.faults, fmt.Errorf(format, args...))
 }
 
-// verdict is nil only if every suite ended well and the machine came to its end.
+// verdict returns nil only if every suite passed and the machine shut down by itself.
 func (r *report) verdict() error {
 	err := errors.Join(r.faults...)
 	for pkg := range r.open {
@@ -188,7 +189,7 @@ func (r *report) verdict() error {
 	return err
 }
 
-// tail returns the last n lines of a file, or why not.
+// tail returns the last n lines of a file, or the error of reading it.
 func tail(file string, n int) string {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -42,7 +42,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestNameSuites: a package's own expression wins over -run, and what cannot be run is told before a machine boots.
+// TestNameSuites: a package's own expression replaces -run, and an error in the arguments is reported before a machine boots.
 func TestNameSuites(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -92,7 +92,7 @@ func TestModuleNames(t *testing.T) {
 	}
 }
 
-// TestArchive has another program unpack what the kernel would.
+// TestArchive unpacks the archive with another program, as the kernel would.
 func TestArchive(t *testing.T) {
 	var disk bytes.Buffer
 	a := &archive{w: &disk, dirs: map[string]bool{}}

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// privateHost makes mounts private, gives the host an empty /run and its own
-// /proc, brings lo up and turns forwarding off, which a new namespace inherits.
+// privateHost makes mounts private, mounts an empty /run and a new /proc, brings lo up, and turns off forwarding, which a new
+// namespace inherits.
 func privateHost() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
@@ -60,7 +60,7 @@ func InNetns(name string, f func() error) error {
 	})
 }
 
-// onThread runs f on a thread that ends with it, whatever f did to it.
+// onThread runs f on a thread that ends with it, since f may change the thread's namespaces.
 func onThread(f func() error) error {
 	done := make(chan error)
 	go func() {

@@ -1,7 +1,5 @@
-// Package stage is what demos have in common: network, mount and process
-// namespaces of their own, programs that are run in them and shown, and a look at
-// what they left. The machine's network is never touched, and a Ctrl-C leaves
-// nothing behind.
+// Package stage holds what the demos share: private network, mount and process namespaces, running programs in them, and comparing
+// what is left. It never changes the machine's network, and Ctrl-C leaves nothing behind.
 package stage
 
 import (
@@ -23,15 +21,15 @@ import (
 // insideEnv marks the process that runs in its own namespaces.
 const insideEnv = "CNIBOX_DEMO_INSIDE"
 
-// Stage is where a demo plays.
+// Stage is the environment of a demo.
 type Stage struct {
 	Ctx context.Context
 	// Cnibox is the path of the binary.
 	Cnibox string
 }
 
-// Main is a demo's main function: play runs in namespaces of its own, on a host with
-// an empty /run, at most five minutes: a machine may be busy with other things.
+// Main is a demo's main function. It calls play in private namespaces, on a host with an empty /run, for at most five minutes,
+// since the machine may be busy.
 func Main(play func(*Stage) error) {
 	binary := flag.String("cnibox", "bin/cnibox", "the cnibox binary")
 	flag.Parse()
@@ -63,7 +61,7 @@ func run(binary string, play func(*Stage) error) error {
 	return err
 }
 
-// enter starts the demo again in namespaces of its own. They end with it.
+// enter starts the demo again in private namespaces, which end with it.
 func enter() error {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root, for network namespaces")
@@ -100,7 +98,7 @@ func (s *Stage) Output(netns, name string, args ...string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Print runs a program and shows what it printed, indented, tabs as columns.
+// Print runs a program and prints its output, indented, with tabs as columns.
 func (s *Stage) Print(netns, name string, args ...string) error {
 	out, err := s.Output(netns, name, args...)
 	if err != nil {
@@ -113,7 +111,7 @@ func (s *Stage) Print(netns, name string, args ...string) error {
 	return w.Flush()
 }
 
-// Say begins a part.
+// Say prints a heading.
 func Say(title string) { fmt.Printf("\n%s\n", title) }
 
 // Until waits for a condition.
@@ -131,7 +129,7 @@ func (s *Stage) Until(what string, holds func() (bool, error)) error {
 	}
 }
 
-// Left is all that a demo could leave in a network namespace, "" is the host's.
+// Left returns everything that a demo could leave in a network namespace; "" is the host's.
 func (s *Stage) Left(netns string) (string, error) {
 	var all bytes.Buffer
 	for _, cmd := range [][]string{
@@ -150,7 +148,7 @@ func (s *Stage) Left(netns string) (string, error) {
 	return all.String(), nil
 }
 
-// LeftOnHost is Left of the host, its named namespaces, and processes of cnibox.
+// LeftOnHost returns Left of the host, its named namespaces, and processes of cnibox.
 func (s *Stage) LeftOnHost() (string, error) {
 	all, err := s.Left("")
 	if err != nil {
@@ -161,7 +159,7 @@ func (s *Stage) LeftOnHost() (string, error) {
 		return "", err
 	}
 	all += "ip netns list\n" + string(out)
-	// In a process namespace of its own there is the demo, and what it left.
+	// The process namespace contains the demo and what it left.
 	processes, err := filepath.Glob("/proc/[0-9]*/exe")
 	if err != nil {
 		return "", err

@@ -12,25 +12,37 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 )
 
-var update = flag.Bool("update", false, "rewrite the generated parts of README.md and docs/design.md")
+var update = flag.Bool("update", false, "rewrite the generated parts of README.md, docs/examples.md and docs/design.md")
 
 const readme = "../../../README.md"
 
-// TestReadme: the roles table and the conflists shown are the real ones.
+// TestReadme: the table of roles is generated from the code.
 func TestReadme(t *testing.T) {
-	b, err := os.ReadFile(readme)
+	rewrite(t, readme, func(text string) string {
+		return replaceBlock(t, text, "<!-- roles:start -->", "<!-- roles:end -->", rolesTable())
+	})
+}
+
+// TestShownConflists: the conflists that docs/examples.md shows equal the files.
+func TestShownConflists(t *testing.T) {
+	rewrite(t, examplesPage, func(text string) string { return files(t, text) })
+}
+
+// rewrite checks that generate does not change a page, or with -update writes the result.
+func rewrite(t *testing.T, path string, generate func(string) string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := replaceBlock(t, string(b), "<!-- roles:start -->", "<!-- roles:end -->", rolesTable())
-	want = files(t, want)
+	want := generate(string(b))
 	if want == string(b) {
 		return
 	}
 	if !*update {
-		t.Fatal("README.md is out of date: run 'go test ./test/suites/docs -update'")
+		t.Fatalf("%s is out of date: run 'go test ./test/suites/docs -update'", path)
 	}
-	if err := os.WriteFile(readme, []byte(want), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -60,7 +72,7 @@ func replaceBlock(t *testing.T, text, start, end, with string) string {
 // shown matches a block that shows a file: a comment with the file's name, then the fenced contents.
 var shown = regexp.MustCompile("(?s)<!-- file:(\\S+) -->\n```json\n.*?```\n")
 
-// files fills in the contents of every file that the README shows.
+// files fills in the contents of every file that the page shows.
 func files(t *testing.T, text string) string {
 	t.Helper()
 	n := 0
@@ -74,7 +86,7 @@ func files(t *testing.T, text string) string {
 		return fmt.Sprintf("<!-- file:%s -->\n```json\n%s```\n", name, b)
 	})
 	if n < 3 {
-		t.Errorf("README.md shows %d conflists, want three", n)
+		t.Errorf("docs/examples.md shows %d conflists, want three", n)
 	}
 	return out
 }

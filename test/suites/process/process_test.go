@@ -1,6 +1,5 @@
-// Package process tests the built binary through its links, as runtimes and
-// people use it. Everything that touches the network runs in network and mount
-// namespaces of its own.
+// Package process tests the built binary through its links, as runtimes and people use it. Everything that touches the network runs
+// in network and mount namespaces of its own.
 package process
 
 import (
@@ -19,16 +18,16 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 )
 
-// Tags and flags of the product, as in the Makefile.
+// buildTags and ldFlags are those of the product, as in the Makefile.
 const (
 	buildTags = "urfave_cli_no_docs,nethttpomithttp2"
 	ldFlags   = "-s -w"
 )
 
-// version is what a binary that was built without version control says.
+// version is what a binary built without version control prints.
 const version = "(devel)"
 
-// binDir has the built binary and a link for every role.
+// binDir holds the built binary and a link for every role.
 var binDir string
 
 func TestMain(m *testing.M) {

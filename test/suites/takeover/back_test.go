@@ -16,7 +16,7 @@ import (
 	hostnode "github.com/cnibox/cnibox/roles/node"
 )
 
-// cnibox is the command line on the node: its exit code, and what it says.
+// cnibox runs a command line on the node and returns its exit code and output.
 func (n *node) cnibox(args ...string) (code int, said string) {
 	n.t.Helper()
 	var out, errs bytes.Buffer
@@ -30,7 +30,7 @@ func (n *node) cnibox(args ...string) (code int, said string) {
 	return code, out.String() + errs.String()
 }
 
-// install takes the node over: a directory with the reference's plugins becomes ours.
+// install takes the node over: it replaces the reference plugins in a directory with links to cnibox.
 func (n *node) install() (dir string) {
 	n.t.Helper()
 	dir = n.t.TempDir()
@@ -45,8 +45,8 @@ func (n *node) install() (dir string) {
 	return dir
 }
 
-// TestBack: a node goes back while a container runs that ours attached. The
-// reference gives nobody its address, detaches it, and nothing of ours is left.
+// TestBack: a node goes back to the reference plugins while a container of cnibox runs. The reference does not assign its address
+// again, detaches it, and nothing of cnibox remains.
 func TestBack(t *testing.T) {
 	for _, a := range everyInterface() {
 		if a.kind != "" {
@@ -108,8 +108,8 @@ func goBack(t *testing.T, list []object, alone bool) {
 	}
 }
 
-// withoutFilter leaves out iptables' filter table: the chain CNI-FORWARD, which
-// the reference leaves empty, goes with the last rule of ours in it.
+// withoutFilter leaves out iptables' filter table: the chain CNI-FORWARD, which the reference leaves empty, is removed with
+// cnibox's last rule in it.
 func withoutFilter(state string) string {
 	var out strings.Builder
 	for line := range strings.Lines(state) {
@@ -120,7 +120,7 @@ func withoutFilter(state string) string {
 	return out.String()
 }
 
-// address is the first of a result.
+// address returns the first address of a result.
 func address(t *testing.T, result json.RawMessage) string {
 	t.Helper()
 	var r struct{ IPs []struct{ Address string } }

@@ -2,9 +2,8 @@ package takeover
 
 import "testing"
 
-// TestBeside: on a node that was just taken over ours attaches beside what the
-// reference attached: to another address, and neither takes anything of the
-// other along when it goes.
+// TestBeside: on a node that was just taken over, cnibox attaches containers beside those of the reference. They get other
+// addresses, and detaching one changes nothing of the others.
 func TestBeside(t *testing.T) {
 	for name, list := range chains() {
 		for _, foreignFirst := range []bool{true, false} {

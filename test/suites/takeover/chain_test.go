@@ -7,8 +7,8 @@ import (
 	"github.com/cnibox/cnibox/roles/all"
 )
 
-// chains are lists of plugins as podman and nerdctl write them, with what a
-// runtime fills in, for each backend of the reference's.
+// chains are lists of plugins as podman and nerdctl write them, with the values that a runtime fills in, for each firewall backend
+// of the reference.
 func chains() map[string][]object {
 	bridge := func(backend string) object {
 		return object{"type": "bridge", "bridge": "br0", "isGateway": true, "ipMasq": true, "ipMasqBackend": backend, "hairpinMode": true}
@@ -30,8 +30,8 @@ func chains() map[string][]object {
 	}
 }
 
-// TestChains: so too with every chained plugin behind, beside another container
-// of the reference's, which keeps all that it has.
+// TestChains does the same as TestInterfaces with all chained plugins in the list. Another container of the reference keeps
+// everything.
 func TestChains(t *testing.T) {
 	for name, list := range chains() {
 		for _, w := range everyWay() {
@@ -73,7 +73,7 @@ func takeOverChain(t *testing.T, list []object, w way) {
 	n.same(before, "at the end")
 }
 
-// known leaves out the plugins that we play no role of.
+// known leaves out the plugins that cnibox has no role for.
 func known(list []object) []object {
 	var out []object
 	table := all.Table()

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// gone is the container that is detached, stays one that is not.
+	// gone is the container that is detached, stays the one that remains.
 	gone  = "gone-container"
 	stays = "stays-container"
 )
 
-// hostLocal is the reference's pool, in the node's directory. But for bridge the
-// reference waits some seconds for each IPv6 address.
+// hostLocal is the reference's IPAM plugin with its pool in the node's directory. For IPv6 addresses all reference plugins but
+// bridge wait some seconds, so only bridge has one.
 func (n *node) hostLocal(typ any) object {
 	ranges := [][]object{{{"subnet": "10.1.0.0/24"}}}
 	if typ == "bridge" {
@@ -32,13 +32,13 @@ func (n *node) hostLocal(typ any) object {
 	}
 }
 
-// attached is what the reference plugins attach.
+// attached is an interface plugin's configuration with which the reference attaches containers.
 type attached struct {
 	name string
 	conf object
-	// kind is the kernel's where not every kernel has it.
+	// kind is the kernel's name of the device type, if some kernels lack it.
 	kind string
-	// alone tells that there can be one container only, whose device ends with its namespace.
+	// alone means that only one container can exist, whose device ends with its namespace.
 	alone bool
 }
 
@@ -62,13 +62,13 @@ func everyInterface() []attached {
 	}
 }
 
-// way is how a container is detached.
+// way is one way to detach a container.
 type way struct {
 	name   string
 	detach func(t *testing.T, c *container)
-	// ends tells that the namespace is gone.
+	// ends means that the namespace is gone.
 	ends bool
-	// first tells that it is the first call of ours on the node.
+	// first means that the call is cnibox's first one on the node.
 	first bool
 }
 
@@ -101,8 +101,8 @@ func everyWay() []way {
 	}
 }
 
-// prepare makes the links that configurations name, and has the reference
-// attach and detach a container: what it leaves behind by itself is none of ours.
+// prepare makes the links that configurations name, and has the reference attach and detach one container, so that what the
+// reference never removes is there before the test compares.
 func prepare(t *testing.T, n *node) {
 	t.Helper()
 	for _, names := range [][2]string{{"lan0", "lan1"}, {"nic0", "nic1"}} {
@@ -123,15 +123,14 @@ func prepare(t *testing.T, n *node) {
 	dropTables()
 }
 
-// dropTables deletes the tables of nftables that the reference leaves empty, and
-// ours deletes with the last rule.
+// dropTables deletes the nftables tables that the reference leaves empty; cnibox deletes them with the last rule.
 func dropTables() {
 	for _, table := range []string{"inet cni_plugins_masquerade", "ip cni_hostport", "ip6 cni_hostport"} {
 		_ = exec.Command("nft", "delete table "+table).Run()
 	}
 }
 
-// clear takes away what the reference leaves on the host, and a test that failed.
+// clear removes what the reference, or a failed test, leaves on the host.
 func clear(t *testing.T) {
 	t.Helper()
 	links, err := netlink.LinkList()
@@ -154,9 +153,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestInterfaces: a container that the reference attached is as CHECK wants it,
-// and leaves nothing when ours detaches it, however little it is told; another
-// one keeps all that it has.
+// TestInterfaces: CHECK of cnibox accepts a container that the reference attached. When cnibox detaches it, with or without
+// prevResult and namespace, nothing of it remains, and another container keeps everything.
 func TestInterfaces(t *testing.T) {
 	for _, a := range everyInterface() {
 		for _, w := range everyWay() {

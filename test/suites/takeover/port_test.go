@@ -6,14 +6,13 @@ import (
 	"testing"
 )
 
-// mapping is one of runtimeConfig.portMappings.
+// mapping is an entry of runtimeConfig.portMappings.
 func mapping(port int, protocol, hostIP string) object {
 	return object{"hostPort": port, "containerPort": 80, "protocol": protocol, "hostIP": hostIP}
 }
 
-// TestPorts: a port of the node that a container of the reference's has is taken,
-// and ADD names that container; when that is detached the port is free. The
-// reference itself takes the port from whoever has it.
+// TestPorts: ADD refuses a host port that a container of the reference holds, and names that container. When that container is
+// detached the port is free. The reference itself takes a port over without an error.
 func TestPorts(t *testing.T) {
 	for name, list := range chains() {
 		t.Run(name, func(t *testing.T) {
@@ -58,14 +57,14 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// publish has a container other ports than the list's.
+// publish gives a container other host ports than the list has.
 func (c *container) publish(mappings ...object) {
 	own := *c.node
 	own.list = []object{c.list[0], {"type": "portmap", "runtimeConfig": object{"portMappings": mappings}}}
 	c.node = &own
 }
 
-// tryAdd attaches a container by ours until a plugin refuses.
+// tryAdd attaches a container with cnibox until a plugin fails.
 func (c *container) tryAdd() (said string, code int) {
 	c.t.Helper()
 	for i := range c.list {

@@ -1,6 +1,5 @@
-// Package takeover attaches containers by the reference plugins and has ours
-// CHECK, DEL and GC them, and the other way round: what a node sees on which
-// one takes the other's place. bin/peers must be built and root is assumed.
+// Package takeover attaches containers with the reference plugins and runs CHECK, DEL and GC of cnibox on them, and the reverse, as
+// on a node where one replaces the other. It needs root and the reference plugins in bin/peers.
 package takeover
 
 import (
@@ -26,8 +25,7 @@ func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
 // object is a plugin's configuration, or a part of one.
 type object = map[string]any
 
-// node is a machine whose plugins are the reference's or ours, and the runtime
-// on it, which keeps results as libcni does.
+// node is a machine with plugins of the reference or of cnibox, and a runtime that keeps results as libcni does.
 type node struct {
 	*rolestest.Env
 	t     *testing.T
@@ -56,9 +54,9 @@ type container struct {
 	id     string
 	ns     *netopstest.NS
 	result json.RawMessage
-	// forgotten tells that the runtime has no result to give to DEL.
+	// forgotten means that the runtime has no result for DEL.
 	forgotten bool
-	// port is a host port that is the container's instead of the list's.
+	// port is a host port of this container in place of the list's.
 	port int
 }
 
@@ -67,13 +65,13 @@ func (n *node) container(id string) *container {
 	return &container{node: n, id: id, ns: netopstest.New(n.t)}
 }
 
-// side plays a plugin.
+// side runs a plugin.
 type side func(*node, rolestest.Call) (rolestest.Answer, error)
 
-// ours plays cnibox.
+// ours runs cnibox.
 func ours(n *node, c rolestest.Call) (rolestest.Answer, error) { return n.Run(c), nil }
 
-// theirs plays the reference.
+// theirs runs the reference plugin.
 func theirs(n *node, c rolestest.Call) (rolestest.Answer, error) {
 	cmd := exec.Command(filepath.Join(n.peers, c.Type))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+c.Verb, "CNI_CONTAINERID="+c.ID, "CNI_NETNS="+c.Netns, "CNI_IFNAME="+c.IfName, "CNI_PATH="+n.peers)
@@ -121,7 +119,7 @@ func (c *container) ask(s side, call rolestest.Call) string {
 	return a.Stdout
 }
 
-// prev is prevResult, where there is one.
+// prev is the prevResult, if there is one.
 func (c *container) prev() object {
 	if c.result == nil {
 		return nil
@@ -158,7 +156,7 @@ func (c *container) del(s side, netns string) {
 	}
 }
 
-// gc collects all but the valid.
+// gc collects all containers except the valid ones.
 func (c *container) gc(valid ...roles.AttachmentID) {
 	c.t.Helper()
 	if valid == nil {
@@ -169,8 +167,8 @@ func (c *container) gc(valid ...roles.AttachmentID) {
 	}
 }
 
-// state is the host's network, and the files that the reference's chained
-// plugins keep. Those of host-local stay, for a way back.
+// state is the host's network and the files that the reference's chained plugins keep. The files of host-local are left out: they
+// stay for a way back.
 func (n *node) state() string {
 	n.t.Helper()
 	text := netopstest.Snapshot(n.t)
@@ -199,7 +197,7 @@ func (n *node) same(want, when string) {
 	n.t.Errorf("%s:\n%s", when, difference(want, now))
 }
 
-// difference is the lines that only one of two texts has.
+// difference returns the lines that only one of two texts has.
 func difference(before, after string) string {
 	var b strings.Builder
 	for _, side := range []struct{ mark, of, other string }{{"- ", before, after}, {"+ ", after, before}} {

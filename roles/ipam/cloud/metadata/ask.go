@@ -17,33 +17,33 @@ import (
 )
 
 const (
-	// timeout bounds one question, however many requests that takes.
+	// timeout limits one query, which can be several requests.
 	timeout = 20 * time.Second
-	// headerTimeout bounds the wait for one reply to begin.
+	// headerTimeout limits the wait for the header of a reply.
 	headerTimeout = 10 * time.Second
 	maxBody       = 2 << 20
-	// maxInterfaces bounds the requests where each interface has its own.
+	// maxInterfaces limits the requests for clouds with requests for each interface.
 	maxInterfaces = 64
 )
 
-// errAbsent is a 404: the cloud has no such key.
+// errAbsent is a 404: the cloud does not have the key.
 var errAbsent = errors.New("no such key")
 
-// asker sends the requests of one question to one base URL.
+// asker sends the requests of one query to one base URL.
 type asker struct {
 	client *web.Client
 	base   string
-	// header is sent with each request; its keys are canonical.
+	// header is sent with each request. Its keys are canonical.
 	header http.Header
-	// login gets the credentials into header, nil where there are none; it is called
-	// again, once, when they are refused.
+	// login puts the credentials into header. It is nil if none are needed. It is called again,
+	// once, if the cloud rejects them.
 	login func(ctx context.Context, a *asker) error
-	// genuine judges the header of each reply.
+	// genuine checks the header of each reply.
 	genuine func(http.Header) error
 }
 
-// overHTTP makes a provider's Fetch: it asks the base URLs one after the other
-// until somebody answers. none is why a good reply may show no addresses.
+// overHTTP returns a provider's Fetch. It tries the base URLs in order until one replies. none
+// explains why a valid reply may have no addresses.
 func overHTTP(name, none string, bases []string, ask func(context.Context, *asker) ([]nic, error)) func(context.Context, Query) (*Reply, error) {
 	return func(ctx context.Context, q Query) (*Reply, error) {
 		bases := bases
@@ -69,13 +69,13 @@ func overHTTP(name, none string, bases []string, ask func(context.Context, *aske
 			if err = fmt.Errorf("%s%w", silence, err); !silent(err) || i == len(bases)-1 {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
-			silence = err.Error() + "; " // the first is who ought to have answered
+			silence = err.Error() + "; " // the error of the first URL is the most relevant one
 		}
 		return nil, fmt.Errorf("%s: %w: no URL to ask", name, ErrInvalid)
 	}
 }
 
-// askOne asks one base URL, in its share of the time that is left.
+// askOne queries one base URL in its share of the remaining time.
 func askOne(ctx context.Context, a *asker, share int, ask func(context.Context, *asker) ([]nic, error)) ([]nic, error) {
 	ctx, cancel := shareOf(ctx, share)
 	defer cancel()
@@ -89,7 +89,7 @@ func askOne(ctx context.Context, a *asker, share int, ask func(context.Context, 
 	return nics, err
 }
 
-// shareOf is a share of the time that is left, so that there is some for the others.
+// shareOf limits ctx to a share of the remaining time, so that some remains for the others.
 func shareOf(ctx context.Context, share int) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -98,14 +98,14 @@ func shareOf(ctx context.Context, share int) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, time.Until(end)/time.Duration(share))
 }
 
-// silent tells whether nobody who knows answered: another base URL may.
+// silent reports whether there was no reply, so that another base URL may work.
 func silent(err error) bool {
 	var later *laterError
 	return errors.As(err, &later) && later.status == 0
 }
 
-// CheckURL tells why a URL cannot be a provider's base: metadata is plain HTTP on
-// an address of the node's link, and a name would be somebody else's to resolve.
+// CheckURL returns an error for a URL that cannot be a provider's base. Over plain HTTP the host
+// must be an address, because a forged DNS reply could redirect a name.
 func CheckURL(s string) error {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -125,7 +125,7 @@ func CheckURL(s string) error {
 	return nil
 }
 
-// get asks for a path; of one that the cloud has not the error is errAbsent.
+// get requests a path. If the cloud does not have it the error is errAbsent.
 func (a *asker) get(ctx context.Context, path string) ([]byte, error) {
 	if a.login != nil && len(a.header) == 0 {
 		if err := a.login(ctx, a); err != nil {
@@ -142,7 +142,7 @@ func (a *asker) get(ctx context.Context, path string) ([]byte, error) {
 	return body, err
 }
 
-// text is get of one short value; "" when the cloud has none.
+// text requests a short value. It returns "" if the cloud does not have it.
 func (a *asker) text(ctx context.Context, path string) (string, error) {
 	b, err := a.get(ctx, path)
 	if errors.Is(err, errAbsent) {
@@ -151,16 +151,16 @@ func (a *asker) text(ctx context.Context, path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// lines is get of a value of one line each; none when the cloud has none.
+// lines requests a value with one item per line. It returns nil if the cloud does not have it.
 func (a *asker) lines(ctx context.Context, path string) ([]string, error) {
 	s, err := a.text(ctx, path)
 	return strings.Fields(s), err
 }
 
-// errToken is a 401: the credentials are missing, wrong or too old.
+// errToken is a 401: the credentials are missing, wrong or expired.
 var errToken = errors.New("401 Unauthorized")
 
-// send does one request.
+// send sends one request.
 func (a *asker) send(ctx context.Context, method, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, a.base+path, nil)
 	if err != nil {
@@ -170,35 +170,35 @@ func (a *asker) send(ctx context.Context, method, path string) ([]byte, error) {
 	maps.Copy(req.Header, a.header)
 	resp, err := a.client.Do(req)
 	if err != nil {
-		return nil, a.lost(ctx, path, err)
+		return nil, a.connectionError(ctx, path, err)
 	}
 	defer web.Discard(resp.Body)
-	if err := a.judge(resp); err != nil {
+	if err := a.check(resp); err != nil {
 		return nil, fmt.Errorf("%s %s%s: %w", method, a.base, path, err)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	switch {
 	case err != nil:
-		return nil, a.lost(ctx, path, err)
+		return nil, a.connectionError(ctx, path, err)
 	case len(body) > maxBody:
 		return nil, fmt.Errorf("%s %s%s: %w: more than %d bytes", method, a.base, path, ErrInvalid, maxBody)
 	}
 	return body, nil
 }
 
-// lost is an error of the connection.
-func (a *asker) lost(ctx context.Context, path string, err error) error {
+// connectionError wraps an error of the connection.
+func (a *asker) connectionError(ctx context.Context, path string, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return fmt.Errorf("ask %s%s: %w", a.base, path, ctx.Err())
 	}
-	if u := new(url.Error); errors.As(err, &u) { // it names method and URL again
+	if u := new(url.Error); errors.As(err, &u) { // url.Error repeats the method and URL
 		err = u.Err
 	}
 	return &laterError{err: fmt.Errorf("ask %s%s: %w", a.base, path, err)}
 }
 
-// judge turns what is no good reply into an error.
-func (a *asker) judge(resp *http.Response) error {
+// check returns an error for an invalid reply.
+func (a *asker) check(resp *http.Response) error {
 	code := resp.StatusCode
 	switch {
 	case code == http.StatusOK:

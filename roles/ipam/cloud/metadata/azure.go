@@ -7,13 +7,13 @@ import (
 	"fmt"
 )
 
-// Azure's host agent tells each VM its addresses; the older address is that of
-// hosts of before 2018.
+// azureHost is Azure's host agent, which provides each VM's addresses. azureOldHost is its address
+// on hosts from before 2018.
 const (
 	azureHost    = "http://168.63.129.16"
 	azureOldHost = "http://169.254.169.254"
 	azurePath    = "/machine/plugins?comp=nmagent&type=getinterfaceinfov1"
-	// azureDNS is the VNet's resolver, on the same address as the agent.
+	// azureDNS is the VNet's resolver, which has the same address as the agent.
 	azureDNS = "168.63.129.16"
 )
 
@@ -47,7 +47,7 @@ type azureInterfaces struct {
 	} `xml:"Interface"`
 }
 
-// decodeAzure reads the agent's XML.
+// decodeAzure parses the agent's XML.
 func decodeAzure(b []byte) ([]nic, error) {
 	var doc azureInterfaces
 	if err := xml.Unmarshal(bytes.TrimPrefix(b, []byte("\ufeff")), &doc); err != nil {
@@ -72,5 +72,5 @@ func decodeAzure(b []byte) ([]nic, error) {
 	return nics, nil
 }
 
-// isTrue is a truth value of XML Schema.
+// isTrue parses a boolean of XML Schema.
 func isTrue(s string) bool { return s == "true" || s == "True" || s == "1" }

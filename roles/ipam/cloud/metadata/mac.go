@@ -10,8 +10,8 @@ import (
 // anyMAC stands for any interface.
 const anyMAC = "*"
 
-// parseMAC gives a hardware address the usual colon form. Clouds write it with
-// colons, dashes, dots and with nothing, in upper and lower case.
+// parseMAC returns a hardware address in colon notation. Clouds write it with colons, dashes, dots
+// or no separator, in upper or lower case.
 func parseMAC(s string) (string, error) {
 	if s == anyMAC {
 		return s, nil
@@ -32,7 +32,7 @@ func parseMAC(s string) (string, error) {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3], b[4], b[5]), nil
 }
 
-// bareMAC is a MAC without its separators, which stand after each 2 or 4 digits.
+// bareMAC removes the separators, which follow each 2 or 4 digits.
 func bareMAC(s string) (string, error) {
 	for sep, group := range map[string]int{":": 2, "-": 2, ".": 4} {
 		if !strings.Contains(s, sep) {
