@@ -1,7 +1,6 @@
-// Package attach is what interface and chained roles share: the one course of
-// ADD, DEL, CHECK, GC and STATUS. A role brings an [Interface] or a [Chained],
-// which says what is wanted; this package makes it so, records it and takes it
-// away again.
+// Package attach implements ADD, DEL, CHECK, GC and STATUS once for all interface and
+// chained roles. A role is a [SpecBuilder], which computes the desired state; this
+// package applies it, records it and undoes it.
 package attach
 
 import (
@@ -18,45 +17,44 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// SpecBuilder is one role with one valid configuration: it says what an attachment wants.
+// SpecBuilder is a role with one configuration: it computes what an attachment needs.
 type SpecBuilder interface {
-	// Shared names the shared objects that the role stands on ("bridge/cni0").
+	// Shared names the shared objects that the role depends on ("bridge/cni0").
 	// They are locked for reading while an attachment is made, and for writing
 	// while they are changed themselves.
 	Shared() []string
 	// Observe reads what Build needs to know of the kernel into in.Observed. It
 	// changes nothing. The container is nil when it is not known (plan).
 	Observe(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error
-	// Build computes what is wanted. It is a pure function. Without in.IPAM an
-	// interface role's is the interface on layer 2, up: an IPAM plugin that talks
-	// over it is asked then (Role.OverLink), and Build is called again with its answer.
+	// Build computes the desired state. It is a pure function. Without in.IPAM an
+	// interface role returns the interface on layer 2, up: an IPAM plugin that uses
+	// it is called then (Role.OverLink), and Build is called again with its answer.
 	Build(in *Input) (*Desired, error)
 }
 
-// OrphanFinder is an interface role's SpecBuilder whose attachments, when their record is lost, are
-// known by other names than a veth's.
+// OrphanFinder is implemented by an interface role whose attachments have another
+// interface than a veth pair with the derived name.
 type OrphanFinder interface {
-	// Orphans is what an attachment can have left, by names and labels only.
+	// Orphans lists what can be left of an attachment without a record, by names and labels only.
 	Orphans(in *Input) netops.Spec
 }
 
-// HostNamer is an interface role's SpecBuilder whose interfaces on the host have another prefix than
-// node.HostLinkPrefix in their names.
+// HostNamer is implemented by an interface role whose interfaces on the host have
+// another prefix than record.HostLinkPrefix.
 type HostNamer interface {
 	// HostPrefix is the prefix, of 4 bytes at most.
 	HostPrefix() string
 }
 
-// SharedRemover is an interface role's SpecBuilder that takes away what its attachments share with the
-// last attachment of the network, and not with GC's empty list only.
+// SharedRemover is implemented by an interface role that removes what its attachments
+// share when the last one is deleted, and not only at a GC with an empty list.
 type SharedRemover interface {
-	// RemovableShared are the shared objects, links by names and labels only, in the order
-	// of making: what is looked for when no record tells more. Without any,
-	// everything stays.
+	// RemovableShared are the shared objects in the order of making, links by names and
+	// labels only, to look for what no record names. Empty means that everything stays.
 	RemovableShared() []netops.Object
 }
 
-// Input is all that Build computes from.
+// Input is everything that Build computes from.
 type Input struct {
 	Key store.Key
 	// Netns is CNI_NETNS as given: the sandbox of result interfaces.
@@ -73,8 +71,8 @@ type Input struct {
 	// Chained is the earlier plugin's result on ADD; nil when the role is the
 	// first of its list. A chained role has it on CHECK too, where it is Prev.
 	Chained *roles.Result
-	// Recorded tells an LegacyCleaner that the attachment is ours, and only this role's
-	// part may be another plugin's.
+	// Recorded is true for a LegacyCleaner if the attachment has a record, and only this
+	// role's part of it is missing.
 	Recorded bool
 	// Observed is what Observe read.
 	Observed any
@@ -82,14 +80,14 @@ type Input struct {
 	state recovery.StateID
 }
 
-// Desired is what a role wants for one attachment.
+// Desired is the state that a role wants for one attachment.
 type Desired struct {
 	Spec netops.Spec
-	// Result is ADD's answer; a chained role's nil hands prevResult on.
+	// Result is ADD's answer; nil from a chained role passes prevResult on.
 	Result *roles.Result
-	// HostLink is the host side's interface, empty where there is none.
+	// HostLink is the host's end, empty if there is none.
 	HostLink string
-	// MAC is the container side's; a chained role's where it changes that.
+	// MAC is the container interface's; a chained role sets it if it changes it.
 	MAC string
 	// Claims are taken before anything is made.
 	Claims []Claim
@@ -141,12 +139,12 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	return add.made.desired.Result, nil
 }
 
-// overLink tells whether the IPAM plugin needs the interface to be there.
+// overLink reports whether the IPAM plugin needs the interface to exist.
 func (a *Handler) overLink(h *roles.Host) bool {
 	return a.ipam != "" && h.Delegate.OverLink(a.ipam)
 }
 
-// newInput derives an attachment's names, as the role wants them.
+// newInput derives an attachment's names, with the role's prefix.
 func (a *Handler) newInput(req *roles.Request) *Input {
 	in := newInput(req)
 	if n, ok := a.role.(HostNamer); ok {
@@ -165,9 +163,9 @@ func newInput(req *roles.Request) *Input {
 	}
 }
 
-// clearDead makes way for an ADD: what an interrupted call or a former life of
-// the container left is removed; a living attachment is an error. It returns
-// the state file that was read.
+// clearDead removes what an interrupted call, or an earlier container of the same ID,
+// left of the attachment. A living attachment is an error. It returns the ID of the
+// state file that it read.
 func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) (recovery.StateID, error) {
 	found, state, err := recovery.Find(ctx, h, req.Key())
 	if err != nil {
@@ -194,11 +192,10 @@ func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Reque
 	return state, record.Remove(ctx, h, old, ns)
 }
 
-// releaseUnused releases the addresses that an ADD of ours got and did not
-// record, because it was killed: no attachment is recorded, the lock of the
-// attachment is ours, and the very namespace that they were for has no such
-// interface. Others may be in use: a plugin of another's that calls our IPAM
-// role records none.
+// releaseUnused releases the addresses of an ADD that was killed before it recorded
+// the attachment: there is no record, this call holds the attachment's lock, and the
+// namespace that they were reserved for has no such interface. Other leases may be in
+// use: a third-party plugin that calls our IPAM role records no attachment.
 func releaseUnused(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, leases []store.Lease) error {
 	dev, inode := ns.ID()
 	used := func(l store.Lease) bool { return l.Imported || l.Netns.Dev != dev || l.Netns.Inode != inode }
@@ -216,7 +213,7 @@ func releaseUnused(ctx context.Context, h *roles.Host, req *roles.Request, ns *n
 	})
 }
 
-// lockShared locks every name, in order, and returns what unlocks them all.
+// lockShared locks every name, in order, and returns a function that unlocks them all.
 func lockShared(ctx context.Context, h *roles.Host, names []string, exclusive bool) (func(), error) {
 	var locks []*store.Lock
 	unlock := func() {

@@ -127,7 +127,7 @@ func ContainerInterface(r *roles.Result, ifName string) *roles.ResultInterface {
 	return nil
 }
 
-// Addressless tells that the result will have no address.
+// Addressless reports whether the result will have no address.
 func (a *Handler) Addressless() bool { return a.ipam == "" }
 
 // Status passes the verb on to IPAM; the role may add its own part.
@@ -139,8 +139,8 @@ func (a *Handler) Status(ctx context.Context, h *roles.Host, req *roles.Request)
 	return errors.Join(errs...)
 }
 
-// KindStatus is the part of a role's STATUS that tells whether the kernel can
-// make the role's kind of link.
+// KindStatus is the part of a role's STATUS that fails if the kernel cannot make the
+// role's kind of link.
 func KindStatus(ctx context.Context, h *roles.Host, kind string) error {
 	if err := h.Net.HasKind(ctx, kind); err != nil {
 		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
@@ -148,7 +148,7 @@ func KindStatus(ctx context.Context, h *roles.Host, kind string) error {
 	return nil
 }
 
-// status asks a role that knows something of its own.
+// status is the role's own part of STATUS, if it has one.
 func status(ctx context.Context, h *roles.Host, role SpecBuilder) error {
 	s, ok := role.(interface {
 		Status(context.Context, *roles.Host) error
@@ -159,7 +159,7 @@ func status(ctx context.Context, h *roles.Host, role SpecBuilder) error {
 	return s.Status(ctx, h)
 }
 
-// Plan tells what Add would do, with placeholder addresses. The container's
+// Plan returns what Add would do, with placeholder addresses. The container's
 // namespace is taken as empty when req.Netns is.
 func (a *Handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Plan, error) {
 	in := a.newInput(req)

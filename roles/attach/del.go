@@ -69,8 +69,8 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 }
 
 // giveBack has IPAM release the addresses. A plugin that is not installed has given
-// none to an attachment that neither record nor prevResult tells of: its ADD failed
-// over that, and its DEL would for ever.
+// none to an attachment that has neither record nor prevResult: its ADD failed
+// for that reason, and its DEL would always fail.
 func (a *Handler) giveBack(ctx context.Context, h *roles.Host, req *roles.Request, rec *store.Attachment) error {
 	err := h.Delegate.Del(ctx, a.ipam, req)
 	if errors.Is(err, roles.ErrNoPlugin) && rec == nil && req.PrevResult == nil {
@@ -110,8 +110,8 @@ func (a *Handler) orphans(req *roles.Request) netops.Spec {
 }
 
 // GC removes this network's attachments that are not in the runtime's list and
-// passes the verb on. With an empty list, and none left, what the network's
-// attachments shared goes too.
+// passes the verb on. With an empty list, and no attachment left, it also removes
+// what the network's attachments shared.
 func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if err := recovery.Ensure(ctx, h); err != nil {
 		return err

@@ -28,7 +28,7 @@ func TestConf(t *testing.T) {
 			"everything at once", `{"device":"a/b","hwaddr":"x","kernelpath":"/etc","pciBusID":"1","runtimeConfig":{"deviceID":"../x"}}`,
 			"device: |hwaddr: |kernelpath: |pciBusID: |runtimeConfig.deviceID: ",
 		},
-		{"device is a pattern", `{"device":"eth%d"}`, `device: "eth%d" is no interface name`},
+		{"device is a pattern", `{"device":"eth%d"}`, `device: "eth%d" is not an interface name`},
 		{"kernelpath leaves", `{"kernelpath":"/sys/devices/../class/net/lo"}`, "kernelpath: "},
 		{"kernelpath is the tree", `{"kernelpath":"/sys/devices/"}`, "kernelpath: "},
 		{"kernelpath is relative", `{"kernelpath":"sys/devices/x"}`, "kernelpath: "},

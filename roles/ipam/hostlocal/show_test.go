@@ -172,7 +172,7 @@ func TestReleaseVerb(t *testing.T) {
 	kill()
 	b.verbFails(t, `in use by pod "default/alive", container "a"`, "release", nil, "10.1.0.2")
 	b.verbFails(t, "10.1.0.9 is neither leased nor reserved", "release", nil, "10.1.0.9")
-	b.verbFails(t, "no IP address", "release", nil, "x")
+	b.verbFails(t, "not an IP address", "release", nil, "x")
 	b.verbFails(t, "want ADDRESS", "release", nil)
 	b.verbText(t, "release", nil, "10.1.0.3")
 	b.verbText(t, "release", nil, "2001:db8::4")

@@ -219,7 +219,7 @@ func TestContainerdMultiWishes(t *testing.T) {
 	for networks, want := range map[string]string{
 		"no-such-net": `network "default/no-such-net": network not found in ` + h.networks,
 		`[{"name": "plain-net", "ips": ["10.0.0.1"]}]`: "none of its plugins has it in",
-		`[{"name": "plain-net", "mac": "nonsense"}]`:   `k8s.v1.cni.cncf.io/networks[0].mac: \"nonsense\" is no Ethernet address`,
+		`[{"name": "plain-net", "mac": "nonsense"}]`:   `k8s.v1.cni.cncf.io/networks[0].mac: \"nonsense\" is not a unicast MAC address`,
 		"plain-net@eth0":                    "eth0",
 		"bridge-net,host-device-net":        spare,
 		`[{"name": "macvlan-net"`:           "cannot be read",
