@@ -109,41 +109,6 @@ table ip nat {
 	}
 }
 
-// TestMatchedPorts: what iptables matches want, by their structures, and
-// structures that are cut off.
-func TestMatchedPorts(t *testing.T) {
-	multiport := make([]byte, 48)
-	copy(multiport, []byte{1, 3, 80, 0, 90, 0, 95, 0})
-	multiport[33] = 1 // the second begins a range
-	source := slices.Clone(multiport)
-	source[0] = 0
-	inverted := slices.Clone(multiport)
-	inverted[47] = 1
-	many := slices.Clone(multiport)
-	many[1] = 255
-	for _, v := range []struct {
-		name string
-		info []byte
-		want string
-	}{
-		{"tcp", []byte{0, 0, 255, 255, 80, 0, 81, 0, 0, 0, 0, 0}, "[{80 81}]"},
-		{"sctp", []byte{80, 0, 80, 0, 0, 0, 255, 255}, "[{80 80}]"},
-		{"udp", []byte{0, 0, 255, 255, 80}, "[]"},
-		{"multiport", multiport, "[{80 80} {90 95}]"},
-		{"multiport", multiport[:47], "[]"},
-		{"multiport", source, "[]"},
-		{"multiport", inverted, "[]"},
-		{"addrtype", multiport, "[]"},
-	} {
-		if have := fmt.Sprint(matchedPorts(v.name, v.info)); have != v.want {
-			t.Errorf("%s %v: %s, want %s", v.name, v.info, have, v.want)
-		}
-	}
-	if have := matchedPorts("multiport", many); len(have) != 14 {
-		t.Errorf("of 15 ports with one range %v", have)
-	}
-}
-
 // TestForeignLegacyUnread: where iptables-legacy has rules of others alone its
 // program, which reads all of them, is not run.
 func TestForeignLegacyUnread(t *testing.T) {

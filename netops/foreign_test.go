@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 // What the reference plugins v1.9.1 call things: the digests are those of
@@ -60,17 +58,6 @@ func iptablesHostPort(t *testing.T, chain, id, port, to string) {
 func rules(t *testing.T) string {
 	t.Helper()
 	return run(t, "nft", "-s", "list", "ruleset")
-}
-
-func TestForeignNames(t *testing.T) {
-	for chain, id := range map[string]string{c1Chain: "c1", c2Chain: "c2"} {
-		if got := iptablesChain(masqueradePrefix, "net1", id); got != chain {
-			t.Errorf("chain of %q is %q, want %q", id, got, chain)
-		}
-	}
-	if got := iptablesChain(hostPortPrefix, "net1", "c1"); got != c1HostPorts {
-		t.Errorf("chain of host ports is %q, want %q", got, c1HostPorts)
-	}
 }
 
 // TestForeignMasqueradeIPTables: a container's chain goes, in both families,
@@ -218,7 +205,7 @@ func masqueradeRule(f Foreign, address, subnet string) string {
 	if strings.Contains(address, ":") {
 		family = "ip6"
 	}
-	comment := f.masqueradeComment() + ", net: " + f.Network + ", if: " + f.IfName + ", id: " + f.ContainerID
+	comment := f.MasqueradeComment() + ", net: " + f.Network + ", if: " + f.IfName + ", id: " + f.ContainerID
 	return family + " saddr " + address + " " + family + " daddr != " + subnet + ` masquerade comment "` + comment + `"`
 }
 
@@ -372,20 +359,4 @@ func TestForeignForward(t *testing.T) {
 			t.Fatalf("ruleset is\n%s\nwant\n%s", now, before)
 		}
 	}
-}
-
-// FuzzForeignRule: whatever stands in a rule, reading it ends. The corpus has
-// rules as iptables-nft and nft make them.
-func FuzzForeignRule(f *testing.F) {
-	f.Fuzz(func(t *testing.T, attrs []byte, family byte) {
-		r, err := decodeForeignRule(nft.Table{Family: family, Name: "nat"}, attrs)
-		if err != nil {
-			return
-		}
-		_ = r.forwards(r.target())
-		_, _, _ = parseComment(r.comment)
-		if _, err := r.deletion(); err != nil {
-			t.Error(err)
-		}
-	})
 }
