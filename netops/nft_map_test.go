@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
@@ -88,7 +89,7 @@ func mapping(label, port, target string) *nft.Element {
 }
 
 func TestNFTMaps(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	schema := append(ruleset.Schema(), mapsFeature())
 	c := nft.New(func() nft.Schema { return schema }, nil)
 	t.Cleanup(func() { _ = c.Close() })
@@ -99,7 +100,7 @@ func TestNFTMaps(t *testing.T) {
 		{Set: "test_services", Key: []string{"443"}, Value: []string{"0x7"}, Label: "cnibox:a"},
 	}
 	mustAdd(t, c, els...)
-	if diff := cmp.Diff(wantMaps, run(t, "nft", "list", "ruleset")); diff != "" {
+	if diff := cmp.Diff(wantMaps, nstest.Run(t, "nft", "list", "ruleset")); diff != "" {
 		t.Errorf("nft list ruleset (-want +got):\n%s", diff)
 	}
 	drop := &nft.Element{Set: "test_policy", Key: []string{"10.0.0.7"}, Value: []string{"drop"}}
@@ -128,7 +129,7 @@ func TestNFTMaps(t *testing.T) {
 	if err := c.RemoveBase(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if got := run(t, "nft", "list", "ruleset"); got != "" {
+	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("left over:\n%s", got)
 	}
 }
@@ -142,7 +143,7 @@ func TestNFTVersionsShareATable(t *testing.T) {
 	mustAdd(t, older, masq("one", "cni0", "10.1.0.0/16"))
 	mustAdd(t, newer, mapping("cnibox:a", "8080", "10.1.0.2"))
 	wantKeys(t, newer, "masq4", map[string]string{"cni0 10.1.0.0/16": "one"})
-	if n := strings.Count(run(t, "nft", "list", "ruleset"), "@masq4 masquerade"); n != 1 {
+	if n := strings.Count(nstest.Run(t, "nft", "list", "ruleset"), "@masq4 masquerade"); n != 1 {
 		t.Errorf("%d masquerade rules, want 1", n)
 	}
 	mustDel(t, older, masq("", "cni0", "10.1.0.0/16"))
@@ -154,7 +155,7 @@ func TestNFTVersionsShareATable(t *testing.T) {
 
 // An element that no transaction can take must not keep the others away.
 func TestNFTRestoreOfWhatDoesNotFit(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	good := mapping("cnibox:a", "8080", "10.1.0.2")
 	restored := []*nft.Element{
 		{Set: "test_policy", Key: []string{"10.0.0.9"}, Value: []string{"jump no_such_chain"}},

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
@@ -48,7 +49,7 @@ func TestPortMapAsNftShowsIt(t *testing.T) {
 		{Shared: true, Set: "portmap_local", Key: []string{"cni0"}, Label: "net"},
 	}
 	mustAdd(t, c, els...)
-	if diff := cmp.Diff(wantPortMap, run(t, "nft", "list", "ruleset")); diff != "" {
+	if diff := cmp.Diff(wantPortMap, nstest.Run(t, "nft", "list", "ruleset")); diff != "" {
 		t.Errorf("nft list ruleset (-want +got):\n%s", diff)
 	}
 	for _, e := range els {
@@ -64,7 +65,7 @@ func TestPortMapAsNftShowsIt(t *testing.T) {
 	if err := c.RemoveBase(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if got := run(t, "nft", "list", "ruleset"); got != "" {
+	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("left over:\n%s", got)
 	}
 }
@@ -72,7 +73,7 @@ func TestPortMapAsNftShowsIt(t *testing.T) {
 // Chains that elements lead to are made with them: in a table that exists, in
 // one that somebody flushed, and in one that lost a chain.
 func TestChainsOnDemand(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	first := &nft.Element{Set: "portmap_if4", Key: []string{"tcp", "1"}, Value: []string{"goto portmap_if4/saddr/10.0.0.0/8"}, Label: "cnibox:a"}
 	again := &nft.Element{Set: "portmap_if4", Key: []string{"tcp", "2"}, Value: first.Value, Label: "cnibox:a"}
 	other := &nft.Element{Set: "portmap_if4", Key: []string{"tcp", "3"}, Value: []string{"goto portmap_if4/not/daddr/10.0.0.0/8"}, Label: "cnibox:b"}
@@ -86,20 +87,20 @@ func TestChainsOnDemand(t *testing.T) {
 	recorded = []*nft.Element{first}
 	rules := func(text string, want int) {
 		t.Helper()
-		if n := strings.Count(run(t, "nft", "list", "ruleset"), text); n != want {
+		if n := strings.Count(nstest.Run(t, "nft", "list", "ruleset"), text); n != want {
 			t.Errorf("%d times %q, want %d", n, text, want)
 		}
 	}
 	rules("ip saddr 10.0.0.0/8 goto portmap_translate", 1)
 	rules("ip daddr != 10.0.0.0/8 goto portmap_translate", 1)
-	run(t, "nft", "flush", "ruleset")
+	nstest.Run(t, "nft", "flush", "ruleset")
 	mustAdd(t, c, other)
 	wantKeys(t, c, "portmap_if4", map[string]string{
 		"tcp 1 " + first.Value[0]: "cnibox:a", "tcp 3 " + other.Value[0]: "cnibox:b",
 	})
 	rules("ip saddr 10.0.0.0/8 goto portmap_translate", 1)
 	mustDel(t, c, first, other)
-	run(t, "nft", "delete", "chain", "inet", "cnibox", strings.TrimPrefix(first.Value[0], "goto "))
+	nstest.Run(t, "nft", "delete", "chain", "inet", "cnibox", strings.TrimPrefix(first.Value[0], "goto "))
 	mustAdd(t, c, again)
 	rules("ip saddr 10.0.0.0/8 goto portmap_translate", 1)
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
@@ -61,7 +62,7 @@ func raceElements(n int) []*nft.Element {
 
 func TestNFTProcessesRaceToMakeTheBase(t *testing.T) {
 	const racers = 16
-	freshNetns(t)
+	nstest.Fresh(t)
 	c := openNFT(t)
 	for round := range 2 {
 		race(t, racers)
@@ -73,13 +74,13 @@ func TestNFTProcessesRaceToMakeTheBase(t *testing.T) {
 		wantKeys(t, c, "masq4", map[string]string{
 			"cni0 10.1.0.0/16": "shared", "cni0 10.2.0.0/16": "shared", "cni9 10.9.0.0/16": "recorded",
 		})
-		rules := run(t, "nft", "list", "ruleset")
+		rules := nstest.Run(t, "nft", "list", "ruleset")
 		for _, rule := range []string{"@masq4 masquerade", "@masq6 masquerade", "@macguard_ports drop", "type nat hook postrouting"} {
 			if n := strings.Count(rules, rule); n != 1 {
 				t.Errorf("round %d: %d times %q, want once", round, n, rule)
 			}
 		}
-		run(t, "nft", "flush", "ruleset")
+		nstest.Run(t, "nft", "flush", "ruleset")
 	}
 }
 
@@ -124,10 +125,10 @@ func TestNFTFlushedRulesetComesBack(t *testing.T) {
 	}
 	c := freshNFT(t, recorded...)
 	mustAdd(t, c, recorded...)
-	before := run(t, "nft", "list", "ruleset")
-	run(t, "nft", "flush", "ruleset")
+	before := nstest.Run(t, "nft", "list", "ruleset")
+	nstest.Run(t, "nft", "flush", "ruleset")
 	mustDel(t, c, pair("", "veth1", "02:00:00:00:00:01")) // absent with its table
-	if got := run(t, "nft", "list", "ruleset"); got != "" {
+	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("a delete made:\n%s", got)
 	}
 	start, err := connOf(t, c).Generation(t.Context())
@@ -139,7 +140,7 @@ func TestNFTFlushedRulesetComesBack(t *testing.T) {
 	if end, err := connOf(t, c).Generation(t.Context()); err != nil || end-start != 2 {
 		t.Errorf("two tables came back in %d transactions, error %v", end-start, err)
 	}
-	if diff := cmp.Diff(before, run(t, "nft", "list", "ruleset")); diff != "" {
+	if diff := cmp.Diff(before, nstest.Run(t, "nft", "list", "ruleset")); diff != "" {
 		t.Errorf("after a flush and one add (-before +after):\n%s", diff)
 	}
 }
@@ -147,14 +148,14 @@ func TestNFTFlushedRulesetComesBack(t *testing.T) {
 // A table that is there without the recorded elements would let packets out
 // unmasked; it is not made while they are unknown.
 func TestNFTRestoreThatFails(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	broken := errors.New("store is locked")
 	c := nft.New(ruleset.Schema, func(context.Context) ([]*nft.Element, error) { return nil, broken })
 	t.Cleanup(func() { _ = c.Close() })
 	if err := c.Add(t.Context(), []*nft.Element{masq("one", "cni0", "10.1.0.0/16")}); !errors.Is(err, broken) {
 		t.Errorf("error %v, want the one of restore", err)
 	}
-	if got := run(t, "nft", "list", "ruleset"); got != "" {
+	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("made:\n%s", got)
 	}
 }
@@ -162,7 +163,7 @@ func TestNFTRestoreThatFails(t *testing.T) {
 // Whoever flushes, a call that succeeded left the base and its element, or
 // what it left was flushed after it.
 func TestNFTAddsBesideFlushes(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	flusher := openNFT(t)
 	if _, err := flusher.Conn(); err != nil {
 		t.Fatal(err)
@@ -219,23 +220,23 @@ func TestNFTRemoveBase(t *testing.T) {
 	if err := c.RemoveBase(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff("table inet cnibox\n", run(t, "nft", "list", "tables")); diff != "" {
+	if diff := cmp.Diff("table inet cnibox\n", nstest.Run(t, "nft", "list", "tables")); diff != "" {
 		t.Errorf("tables (-want +got):\n%s", diff)
 	}
 	wantKeys(t, c, "masq4", map[string]string{"cni0 10.1.0.0/16": "one"})
 	mustDel(t, c, masq("", "cni0", "10.1.0.0/16"))
-	run(t, "nft", "add table inet somebody; add set inet somebody s { type ifname; elements = { eth0 } }")
+	nstest.Run(t, "nft", "add table inet somebody; add set inet somebody s { type ifname; elements = { eth0 } }")
 	if err := c.RemoveBase(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff("table inet somebody\n", run(t, "nft", "list", "tables")); diff != "" {
+	if diff := cmp.Diff("table inet somebody\n", nstest.Run(t, "nft", "list", "tables")); diff != "" {
 		t.Errorf("tables (-want +got):\n%s", diff)
 	}
 }
 
 // An element that comes between the look and the deletion saves its table.
 func TestNFTRemoveBaseTooLate(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	remover, adder := openNFT(t), openNFT(t)
 	mustAdd(t, remover, masq("one", "cni0", "10.1.0.0/16"))
 	mustDel(t, remover, masq("one", "cni0", "10.1.0.0/16"))
@@ -256,7 +257,7 @@ func TestNFTRemoveBaseTooLate(t *testing.T) {
 // One side adds and looks, the other removes what is empty: an added element
 // must not vanish with its table.
 func TestNFTRemoveBaseBesideAdds(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	adder, remover := openNFT(t), openNFT(t)
 	for _, c := range []*nft.Client{adder, remover} {
 		if _, err := c.Conn(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
 const wantRouted = `table inet cnibox {
@@ -84,7 +85,7 @@ func TestNFTRoutedAsNftShowsIt(t *testing.T) {
 		shared("routed4", "eni*", "10.0.0.0/16"), shared("routed_near4", "eni*", "10.0.0.0/16"),
 		shared("routed_out6", "eni*", "fd00::/56"), shared("routed_uplink", "eth0"),
 	)
-	if diff := cmp.Diff(wantRouted, run(t, "nft", "list", "ruleset")); diff != "" {
+	if diff := cmp.Diff(wantRouted, nstest.Run(t, "nft", "list", "ruleset")); diff != "" {
 		t.Errorf("nft list ruleset (-want +got):\n%s", diff)
 	}
 }

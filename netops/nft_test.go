@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -13,23 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
-
-// freshNetns moves the test's thread to a network namespace of its own; both
-// go when the test ends, since the thread is never unlocked.
-func freshNetns(t *testing.T) {
-	t.Helper()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // freshNFT is an nft in a network namespace of its own.
 func freshNFT(t *testing.T, restored ...*nft.Element) *nft.Client {
 	t.Helper()
-	freshNetns(t)
+	nstest.Fresh(t)
 	return openNFT(t, restored...)
 }
 
@@ -38,16 +27,6 @@ func openNFT(t *testing.T, restored ...*nft.Element) *nft.Client {
 	c := nft.New(ruleset.Schema, func(context.Context) ([]*nft.Element, error) { return restored, nil })
 	t.Cleanup(func() { _ = c.Close() })
 	return c
-}
-
-// run executes a program in the test's namespace.
-func run(t *testing.T, name string, args ...string) string {
-	t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
-	}
-	return string(out)
 }
 
 func masq(label string, key ...string) *nft.Element {
@@ -143,7 +122,7 @@ func TestNFTSchemaAsNftShowsIt(t *testing.T) {
 		&nft.Element{Shared: true, Set: "masq6", Key: []string{"cni0", "fd00::/64"}, Label: "net one"},
 		&nft.Element{Set: "macguard_ports", Key: []string{"veth1"}, Label: "cnibox:01"},
 	)
-	if diff := cmp.Diff(wantRuleset, run(t, "nft", "list", "ruleset")); diff != "" {
+	if diff := cmp.Diff(wantRuleset, nstest.Run(t, "nft", "list", "ruleset")); diff != "" {
 		t.Errorf("nft list ruleset (-want +got):\n%s", diff)
 	}
 }
@@ -159,11 +138,11 @@ func TestNFTTablesAreMadeOnDemand(t *testing.T) {
 	if err := c.RemoveBase(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if got := run(t, "nft", "list", "ruleset"); got != "" {
+	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("reading and deleting made:\n%s", got)
 	}
 	mustAdd(t, c, e)
-	if diff := cmp.Diff("table inet cnibox\n", run(t, "nft", "list", "tables")); diff != "" {
+	if diff := cmp.Diff("table inet cnibox\n", nstest.Run(t, "nft", "list", "tables")); diff != "" {
 		t.Errorf("tables after one masquerade entry (-want +got):\n%s", diff)
 	}
 }
@@ -344,13 +323,13 @@ func TestNFTRefusesBadElements(t *testing.T) {
 	if _, err := c.List(t.Context(), "no-such-set"); !errors.Is(err, ErrInvalid) {
 		t.Errorf("list: error %v, want ErrInvalid", err)
 	}
-	if got := run(t, "nft", "list", "ruleset"); got != "" {
+	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("refused elements made:\n%s", got)
 	}
 }
 
 func TestNFTWithoutPermission(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	// Capabilities are the thread's own, and the thread ends with the test.
 	none := make([]unix.CapUserData, 2)
 	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
@@ -370,7 +349,7 @@ func TestNFTHonoursContext(t *testing.T) {
 	if err := c.Add(ctx, []*nft.Element{masq("one", "cni0", "10.1.0.0/16")}); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want context.Canceled", err)
 	}
-	if got := run(t, "nft", "list", "ruleset"); got != "" {
+	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("a cancelled call made:\n%s", got)
 	}
 }
@@ -403,7 +382,7 @@ func TestNFTHostileLabelInKernel(t *testing.T) {
 	mustAdd(t, c, pair(label, "veth1", "02:00:00:00:00:01")) // recognised as our own
 	want := nft.CleanLabel(label)
 	wantKeys(t, c, "macguard_pairs", map[string]string{"veth1 02:00:00:00:00:01": want})
-	if got := run(t, "nft", "list", "set", "bridge", "cnibox", "macguard_pairs"); !strings.Contains(got, `comment "`+want+`"`) {
+	if got := nstest.Run(t, "nft", "list", "set", "bridge", "cnibox", "macguard_pairs"); !strings.Contains(got, `comment "`+want+`"`) {
 		t.Errorf("nft shows %q", got)
 	}
 }
@@ -411,7 +390,7 @@ func TestNFTHostileLabelInKernel(t *testing.T) {
 func TestNFTForeignElements(t *testing.T) {
 	c := freshNFT(t)
 	mustAdd(t, c, masq("one", "cni0", "10.1.0.0/16"))
-	run(t, "nft", "add", "element", "inet", "cnibox", "masq4", `{ "br-*" . 10.0.0.1-10.0.0.6 comment "by hand", "x" . 10.9.0.0/24 }`)
+	nstest.Run(t, "nft", "add", "element", "inet", "cnibox", "masq4", `{ "br-*" . 10.0.0.1-10.0.0.6 comment "by hand", "x" . 10.9.0.0/24 }`)
 	wantKeys(t, c, "masq4", map[string]string{
 		"cni0 10.1.0.0/16": "one", "br-* 10.0.0.1-10.0.0.6": "by hand", "x 10.9.0.0/24": "",
 	})

@@ -1,4 +1,4 @@
-package netops
+package refplugins
 
 import (
 	"bytes"
@@ -16,9 +16,9 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// foreignRule is a rule that another program made, as far as it tells whose it
+// rule is a rule that another program made, as far as it tells whose it
 // is. What is not understood is left out; shape tells what a rule consists of.
-type foreignRule struct {
+type rule struct {
 	table  nft.Table
 	chain  string
 	handle uint64
@@ -60,7 +60,7 @@ type portRange struct{ first, last uint16 }
 
 // target is the container's address in a rule of portmap: where a dnat leads
 // to, or whose traffic is masqueraded.
-func (r *foreignRule) target() netip.Addr {
+func (r *rule) target() netip.Addr {
 	if len(r.data) > 0 {
 		return r.data[0]
 	}
@@ -69,7 +69,7 @@ func (r *foreignRule) target() netip.Addr {
 
 // forwards tells whether it is one of the two rules that the firewall plugin
 // makes for an address, and nothing more.
-func (r *foreignRule) forwards(a netip.Addr) bool {
+func (r *rule) forwards(a netip.Addr) bool {
 	if !r.accepts || r.comment != "" {
 		return false
 	}
@@ -84,7 +84,7 @@ func (r *foreignRule) forwards(a netip.Addr) bool {
 }
 
 // deletion is the request that deletes the rule.
-func (r *foreignRule) deletion() (nlconn.Message, error) {
+func (r *rule) deletion() (nlconn.Message, error) {
 	return nft.NewMessage(unix.NFT_MSG_DELRULE, 0, r.table.Family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_RULE_TABLE, r.table.Name)
 		ae.String(unix.NFTA_RULE_CHAIN, r.chain)
@@ -93,19 +93,19 @@ func (r *foreignRule) deletion() (nlconn.Message, error) {
 	})
 }
 
-// foreignRules reads the rules of some chains of a table, of all chains where
+// readRules reads the rules of some chains of a table, of all chains where
 // none is named. A table or chain that is absent has none.
-func foreignRules(ctx context.Context, c *nft.Client, t nft.Table, chains ...string) ([]foreignRule, error) {
+func readRules(ctx context.Context, c *nft.Client, t nft.Table, chains ...string) ([]rule, error) {
 	conn, err := c.Conn()
 	if err != nil {
 		return nil, err
 	}
 	if len(chains) == 0 {
-		return foreignRulesOf(ctx, conn, t, "")
+		return rulesOf(ctx, conn, t, "")
 	}
-	var all []foreignRule
+	var all []rule
 	for _, chain := range chains {
-		rules, err := foreignRulesOf(ctx, conn, t, chain)
+		rules, err := rulesOf(ctx, conn, t, chain)
 		if err != nil {
 			return nil, err
 		}
@@ -114,8 +114,8 @@ func foreignRules(ctx context.Context, c *nft.Client, t nft.Table, chains ...str
 	return all, nil
 }
 
-// foreignRulesOf reads one chain, or with "" the whole table.
-func foreignRulesOf(ctx context.Context, c *nft.Conn, t nft.Table, chain string) ([]foreignRule, error) {
+// rulesOf reads one chain, or with "" the whole table.
+func rulesOf(ctx context.Context, c *nft.Conn, t nft.Table, chain string) ([]rule, error) {
 	m, err := nft.NewMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, t.Family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_RULE_TABLE, t.Name)
 		if chain != "" {
@@ -126,10 +126,10 @@ func foreignRulesOf(ctx context.Context, c *nft.Conn, t nft.Table, chain string)
 	if err != nil {
 		return nil, err
 	}
-	var rules []foreignRule
+	var rules []rule
 	var damaged error
 	err = c.List(ctx, m, func() { rules, damaged = nil, nil }, func(attrs []byte) {
-		r, err := decodeForeignRule(t, attrs)
+		r, err := decodeRule(t, attrs)
 		rules, damaged = append(rules, r), errors.Join(damaged, err)
 	})
 	switch {
@@ -141,9 +141,9 @@ func foreignRulesOf(ctx context.Context, c *nft.Conn, t nft.Table, chain string)
 	return rules, damaged
 }
 
-// decodeForeignRule reads the attributes of one NFT_MSG_NEWRULE.
-func decodeForeignRule(t nft.Table, attrs []byte) (foreignRule, error) {
-	r := foreignRule{table: t}
+// decodeRule reads the attributes of one NFT_MSG_NEWRULE.
+func decodeRule(t nft.Table, attrs []byte) (rule, error) {
+	r := rule{table: t}
 	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
 		switch ad.Type() {
 		case unix.NFTA_RULE_CHAIN:
@@ -163,7 +163,7 @@ func decodeForeignRule(t nft.Table, attrs []byte) (foreignRule, error) {
 }
 
 // expression reads one NFTA_LIST_ELEM of a rule's expressions.
-func (r *foreignRule) expression(attrs []byte) error {
+func (r *rule) expression(attrs []byte) error {
 	var name string
 	data := map[uint16][]byte{}
 	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
@@ -202,7 +202,7 @@ func (r *foreignRule) expression(attrs []byte) error {
 }
 
 // match is the name of an iptables match; what it says is noted.
-func (r *foreignRule) match(data map[uint16][]byte) string {
+func (r *rule) match(data map[uint16][]byte) string {
 	name := nlconn.UntilNUL(data[unix.NFTA_MATCH_NAME])
 	info := data[unix.NFTA_MATCH_INFO]
 	if name == "comment" {
@@ -214,7 +214,7 @@ func (r *foreignRule) match(data map[uint16][]byte) string {
 }
 
 // payload notes what the next comparison looks at.
-func (r *foreignRule) payload(data map[uint16][]byte) {
+func (r *rule) payload(data map[uint16][]byte) {
 	r.load, r.mask = payload{}, nil
 	var v [3]uint32
 	for i, key := range []uint16{unix.NFTA_PAYLOAD_BASE, unix.NFTA_PAYLOAD_OFFSET, unix.NFTA_PAYLOAD_LEN} {
@@ -227,7 +227,7 @@ func (r *foreignRule) payload(data map[uint16][]byte) {
 }
 
 // meta notes that the next comparison looks at the protocol.
-func (r *foreignRule) meta(data map[uint16][]byte) {
+func (r *rule) meta(data map[uint16][]byte) {
 	r.load, r.mask = payload{}, nil
 	if key := data[unix.NFTA_META_KEY]; len(key) == 4 && binary.BigEndian.Uint32(key) == unix.NFT_META_L4PROTO {
 		r.load = payload{base: baseProto, length: 1, ok: true}
@@ -236,7 +236,7 @@ func (r *foreignRule) meta(data map[uint16][]byte) {
 
 // compare notes an address that the packet's must be, or be within. iptables
 // compares whole bytes of a prefix, or masks the rest.
-func (r *foreignRule) compare(data map[uint16][]byte) error {
+func (r *rule) compare(data map[uint16][]byte) error {
 	load, mask := r.load, r.mask
 	r.load, r.mask = payload{}, nil
 	value, err := nft.DecodeData(data[unix.NFTA_CMP_DATA])
@@ -269,7 +269,7 @@ func (r *foreignRule) compare(data map[uint16][]byte) error {
 }
 
 // compareHeader notes what a field of the network header must be.
-func (r *foreignRule) compareHeader(load payload, value []byte, bits int) {
+func (r *rule) compareHeader(load payload, value []byte, bits int) {
 	// Where the addresses are: RFC 791 section 3.1, RFC 8200 section 3.
 	ip4 := r.table.Family != unix.NFPROTO_IPV6 && load.length <= 4
 	ip6 := r.table.Family != unix.NFPROTO_IPV4 && load.length <= 16
@@ -296,7 +296,7 @@ func prefixOf(value []byte, size, bits int) netip.Prefix {
 }
 
 // immediate notes a verdict, or a constant that can be an address.
-func (r *foreignRule) immediate(data map[uint16][]byte) error {
+func (r *rule) immediate(data map[uint16][]byte) error {
 	value, err := nft.DecodeData(data[unix.NFTA_IMMEDIATE_DATA])
 	if err != nil || len(value) < 4 {
 		return err

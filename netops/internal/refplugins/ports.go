@@ -1,4 +1,4 @@
-package netops
+package refplugins
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// ForeignPort is a port of the node that the reference's portmap leads to a container.
-type ForeignPort struct {
+// Port is a port of the node that the reference's portmap leads to a container.
+type Port struct {
 	// Proto is "tcp", "udp" or "sctp".
 	Proto string
 	Port  uint16
@@ -30,23 +30,23 @@ type ForeignPort struct {
 	Chain string
 }
 
-// ForeignPorts lists those ports of one family that are wanted and that the
+// Ports lists those ports of one family that are wanted and that the
 // reference's portmap leads to a container, with either backend. Where it never
 // did, that is one request.
-func (n *Net) ForeignPorts(ctx context.Context, is6 bool, wanted func(proto string, port uint16) bool) ([]ForeignPort, error) {
-	f := &foreignPorts{family: unix.NFPROTO_IPV4, wanted: wanted}
+func (n *Leftovers) Ports(ctx context.Context, is6 bool, wanted func(proto string, port uint16) bool) ([]Port, error) {
+	f := &portFinder{family: unix.NFPROTO_IPV4, wanted: wanted}
 	if is6 {
 		f.family = unix.NFPROTO_IPV6
 	}
-	tables, err := n.nft.Tables(ctx, f.family)
+	tables, err := n.NFT.Tables(ctx, f.family)
 	if isWithoutNFT(err) {
 		err = nil
 	}
-	if err == nil && slices.Contains(tables, foreignHostPortTable(f.family).Name) {
-		err = f.native(ctx, n.nft)
+	if err == nil && slices.Contains(tables, hostPortTable(f.family).Name) {
+		err = f.native(ctx, n.NFT)
 	}
 	if err == nil && slices.Contains(tables, "nat") {
-		err = f.iptables(ctx, n.nft)
+		err = f.iptables(ctx, n.NFT)
 	}
 	if err == nil {
 		err = f.legacy(ctx, n)
@@ -54,15 +54,15 @@ func (n *Net) ForeignPorts(ctx context.Context, is6 bool, wanted func(proto stri
 	return f.found, nlconn.Explain(err, "read host ports of other plugins")
 }
 
-// foreignPorts collects the ports of one family.
-type foreignPorts struct {
+// portFinder collects the ports of one family.
+type portFinder struct {
 	family byte
 	wanted func(proto string, port uint16) bool
-	found  []ForeignPort
+	found  []Port
 }
 
 // take notes the wanted ones of some ports.
-func (f *foreignPorts) take(proto string, ports []portRange, like ForeignPort) {
+func (f *portFinder) take(proto string, ports []portRange, like Port) {
 	for _, r := range ports {
 		for port := int(r.first); port <= int(r.last); port++ {
 			if f.wanted(proto, uint16(port)) {
@@ -74,19 +74,19 @@ func (f *foreignPorts) take(proto string, ports []portRange, like ForeignPort) {
 }
 
 // anyWanted tells whether one of some ports is.
-func (f *foreignPorts) anyWanted(proto string, ports []portRange) bool {
-	probe := foreignPorts{family: f.family, wanted: f.wanted}
-	probe.take(proto, ports, ForeignPort{})
+func (f *portFinder) anyWanted(proto string, ports []portRange) bool {
+	probe := portFinder{family: f.family, wanted: f.wanted}
+	probe.take(proto, ports, Port{})
 	return len(probe.found) > 0
 }
 
 // native reads the rules of the nftables backend.
-func (f *foreignPorts) native(ctx context.Context, c *nft.Client) error {
-	t := foreignHostPortTable(f.family)
-	rules, err := foreignRules(ctx, c, t, "hostports", "hostip_hostports")
+func (f *portFinder) native(ctx context.Context, c *nft.Client) error {
+	t := hostPortTable(f.family)
+	rules, err := readRules(ctx, c, t, "hostports", "hostip_hostports")
 	for i := range rules {
 		r := &rules[i]
-		f.take(protocolName(r.proto), r.ports, ForeignPort{
+		f.take(protocolName(r.proto), r.ports, Port{
 			Node: single(r.destination), ContainerID: r.comment, Chain: "chain " + r.chain + " of nftables table " + t.String(),
 		})
 	}
@@ -95,9 +95,9 @@ func (f *foreignPorts) native(ctx context.Context, c *nft.Client) error {
 
 // iptables reads those of the iptables backend: what leads to a container's chain
 // tells whose it is and the ports, and the chain the node's addresses.
-func (f *foreignPorts) iptables(ctx context.Context, c *nft.Client) error {
+func (f *portFinder) iptables(ctx context.Context, c *nft.Client) error {
 	t := iptablesTable(f.family, "nat")
-	entries, err := foreignRules(ctx, c, t, hostPortChain)
+	entries, err := readRules(ctx, c, t, hostPortChain)
 	if err != nil {
 		return err
 	}
@@ -109,13 +109,13 @@ func (f *foreignPorts) iptables(ctx context.Context, c *nft.Client) error {
 			continue
 		}
 		read[e.jump] = true
-		rules, err := foreignRules(ctx, c, t, e.jump)
+		rules, err := readRules(ctx, c, t, e.jump)
 		if err != nil {
 			return err
 		}
 		for j := range rules {
 			if r := &rules[j]; r.jump == "" { // the others mark the packet first
-				f.take(protocolName(r.proto), r.ports, ForeignPort{
+				f.take(protocolName(r.proto), r.ports, Port{
 					Node: single(r.destination), Network: network, ContainerID: id, Chain: "chain " + e.jump + " of iptables table nat",
 				})
 			}
@@ -125,12 +125,12 @@ func (f *foreignPorts) iptables(ctx context.Context, c *nft.Client) error {
 }
 
 // legacy does the same where "iptables" is iptables-legacy.
-func (f *foreignPorts) legacy(ctx context.Context, n *Net) error {
-	if n.iptables == nil || !iptables.IsLegacyLoaded(f.family, "nat") || !iptables.LegacyMentions(f.family, "nat", hostPortChain) {
+func (f *portFinder) legacy(ctx context.Context, n *Leftovers) error {
+	if n.IPTables == nil || !iptables.IsLegacyLoaded(f.family, "nat") || !iptables.LegacyMentions(f.family, "nat", hostPortChain) {
 		return nil
 	}
-	t := &iptables.Legacy{Family: f.family, Run: n.iptables}
-	listing, err := n.iptables(ctx, t.Program(), []string{"-w", "-t", "nat", "-S"}, "")
+	t := &iptables.Legacy{Family: f.family, Run: n.IPTables}
+	listing, err := n.IPTables(ctx, t.Program(), []string{"-w", "-t", "nat", "-S"}, "")
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil
 	}
@@ -154,7 +154,7 @@ func (f *foreignPorts) legacy(ctx context.Context, n *Net) error {
 			if err != nil || r.Target != "DNAT" {
 				continue
 			}
-			f.take(legacyOption(r, "-p"), []portRange{{uint16(port), uint16(port)}}, ForeignPort{
+			f.take(legacyOption(r, "-p"), []portRange{{uint16(port), uint16(port)}}, Port{
 				Node: legacyAddress(r, "-d"), Network: network, ContainerID: id, Chain: "chain " + e.Target + " of iptables-legacy's table nat",
 			})
 		}

@@ -1,4 +1,4 @@
-package netops
+package refplugins
 
 import (
 	"context"
@@ -16,17 +16,17 @@ import (
 // What the reference plugins made with iptables-legacy, where that is what
 // "iptables" means, is in tables of the kernel's that only its programs read.
 
-// removeForeignLegacy has iptables-restore run the lines that plan gives for one
+// removeLegacy has iptables-restore run the lines that plan gives for one
 // table of one family. Where the table is not there, nor the programs, there is
 // nothing to do, or nothing to be done.
-func (n *Net) removeForeignLegacy(ctx context.Context, family byte, table string, plan func(*iptables.State) []string) error {
-	if n.iptables == nil || !iptables.IsLegacyLoaded(family, table) {
+func (n *Leftovers) removeLegacy(ctx context.Context, family byte, table string, plan func(*iptables.State) []string) error {
+	if n.IPTables == nil || !iptables.IsLegacyLoaded(family, table) {
 		return nil
 	}
-	t := &iptables.Legacy{Family: family, Run: n.iptables}
+	t := &iptables.Legacy{Family: family, Run: n.IPTables}
 	var last error
 	for range nft.Tries {
-		listing, err := n.iptables(ctx, t.Program(), []string{"-w", "-t", table, "-S"}, "")
+		listing, err := n.IPTables(ctx, t.Program(), []string{"-w", "-t", table, "-S"}, "")
 		if errors.Is(err, exec.ErrNotFound) {
 			return nil
 		}
@@ -39,17 +39,17 @@ func (n *Net) removeForeignLegacy(ctx context.Context, family byte, table string
 		}
 		input := "*" + table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
 		// It fails as a whole where a rule is gone meanwhile.
-		if _, last = n.iptables(ctx, t.Program()+"-restore", []string{"-w", "--noflush"}, input); last == nil {
+		if _, last = n.IPTables(ctx, t.Program()+"-restore", []string{"-w", "--noflush"}, input); last == nil {
 			return nil
 		}
 	}
 	return fmt.Errorf("remove rules of other plugins from %s: %w", t.Program(), last)
 }
 
-// removeForeignLegacyChain removes the rules of an entry chain that lead to a
+// removeLegacyChain removes the rules of an entry chain that lead to a
 // container's chain and are chosen, and with the last of them the chain.
-func (n *Net) removeForeignLegacyChain(ctx context.Context, family byte, entry, chain string, chosen func(source netip.Addr) bool) error {
-	return n.removeForeignLegacy(ctx, family, "nat", func(st *iptables.State) []string {
+func (n *Leftovers) removeLegacyChain(ctx context.Context, family byte, entry, chain string, chosen func(source netip.Addr) bool) error {
+	return n.removeLegacy(ctx, family, "nat", func(st *iptables.State) []string {
 		if st.Chains[chain] == nil {
 			return nil
 		}
@@ -73,9 +73,9 @@ func (n *Net) removeForeignLegacyChain(ctx context.Context, family byte, entry, 
 	})
 }
 
-// removeForeignLegacyForward removes the firewall plugin's rules for addresses.
-func (n *Net) removeForeignLegacyForward(ctx context.Context, family byte, addresses []netip.Addr) error {
-	return n.removeForeignLegacy(ctx, family, "filter", func(st *iptables.State) []string {
+// removeLegacyForward removes the firewall plugin's rules for addresses.
+func (n *Leftovers) removeLegacyForward(ctx context.Context, family byte, addresses []netip.Addr) error {
+	return n.removeLegacy(ctx, family, "filter", func(st *iptables.State) []string {
 		c := st.Chains[forwardChain]
 		if c == nil {
 			return nil
@@ -115,17 +115,17 @@ func legacyOption(r *iptables.HeldRule, option string) string {
 	return words[at+1]
 }
 
-// hasForeignLegacy tells whether iptables-legacy has a nat table with chains that
+// hasLegacy tells whether iptables-legacy has a nat table with chains that
 // may be the reference's.
-func (n *Net) hasForeignLegacy() bool {
-	return n.iptables != nil && slices.ContainsFunc(bothFamilies(), func(f byte) bool {
+func (n *Leftovers) hasLegacy() bool {
+	return n.IPTables != nil && slices.ContainsFunc(bothFamilies(), func(f byte) bool {
 		return iptables.IsLegacyLoaded(f, "nat") && iptables.LegacyMentions(f, "nat", masqueradePrefix)
 	})
 }
 
 // collectLegacyChains is collectChains for iptables-legacy.
-func (n *Net) collectLegacyChains(ctx context.Context, family byte, entry, prefix, network string, valid []Foreign) error {
-	return n.removeForeignLegacy(ctx, family, "nat", func(st *iptables.State) []string {
+func (n *Leftovers) collectLegacyChains(ctx context.Context, family byte, entry, prefix, network string, valid []Attachment) error {
+	return n.removeLegacy(ctx, family, "nat", func(st *iptables.State) []string {
 		c := st.Chains[entry]
 		if c == nil {
 			return nil
@@ -149,6 +149,6 @@ func (n *Net) collectLegacyChains(ctx context.Context, family byte, entry, prefi
 }
 
 // isValidContainer tells whether one of the attachments is of the container.
-func isValidContainer(valid []Foreign, id string) bool {
-	return slices.ContainsFunc(valid, func(f Foreign) bool { return f.ContainerID == id })
+func isValidContainer(valid []Attachment, id string) bool {
+	return slices.ContainsFunc(valid, func(f Attachment) bool { return f.ContainerID == id })
 }

@@ -1,4 +1,4 @@
-package netops
+package refplugins
 
 import (
 	"context"
@@ -14,39 +14,39 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// MissingForeignMasquerade lists those of the attachment's addresses that no
+// MissingMasquerade lists those of the attachment's addresses that no
 // rule of the reference's bridge or ptp masquerades.
-func (n *Net) MissingForeignMasquerade(ctx context.Context, f Foreign) ([]netip.Addr, error) {
-	rules, err := foreignRules(ctx, n.nft, foreignMasqueradeTable(), "masq_checks")
+func (n *Leftovers) MissingMasquerade(ctx context.Context, f Attachment) ([]netip.Addr, error) {
+	rules, err := readRules(ctx, n.NFT, masqueradeTable(), "masq_checks")
 	if err != nil {
 		return nil, nlconn.Explain(err, "read rules of other plugins")
 	}
-	rules = slices.DeleteFunc(rules, func(r foreignRule) bool { return !strings.HasPrefix(r.comment, f.masqueradeComment()) })
+	rules = slices.DeleteFunc(rules, func(r rule) bool { return !strings.HasPrefix(r.comment, f.MasqueradeComment()) })
 	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
 	for _, family := range bothFamilies() {
-		jumps, err := foreignRules(ctx, n.nft, iptablesTable(family, "nat"), "POSTROUTING")
+		jumps, err := readRules(ctx, n.NFT, iptablesTable(family, "nat"), "POSTROUTING")
 		if err != nil {
 			return nil, nlconn.Explain(err, "read rules of other plugins")
 		}
-		rules = append(rules, slices.DeleteFunc(jumps, func(r foreignRule) bool { return r.jump != chain })...)
+		rules = append(rules, slices.DeleteFunc(jumps, func(r rule) bool { return r.jump != chain })...)
 	}
 	var missing []netip.Addr
 	for _, a := range f.Addresses {
-		if !slices.ContainsFunc(rules, func(r foreignRule) bool { return r.source == netip.PrefixFrom(a, a.BitLen()) }) {
+		if !slices.ContainsFunc(rules, func(r rule) bool { return r.source == netip.PrefixFrom(a, a.BitLen()) }) {
 			missing = append(missing, a)
 		}
 	}
 	return missing, nil
 }
 
-// ForeignHostPorts counts the ports of the node that the reference's portmap
+// HostPorts counts the ports of the node that the reference's portmap
 // leads to the attachment's addresses of one family, with either backend.
-func (n *Net) ForeignHostPorts(ctx context.Context, f Foreign, is6 bool) (int, error) {
+func (n *Leftovers) HostPorts(ctx context.Context, f Attachment, is6 bool) (int, error) {
 	family := byte(unix.NFPROTO_IPV4)
 	if is6 {
 		family = unix.NFPROTO_IPV6
 	}
-	rules, err := foreignRules(ctx, n.nft, foreignHostPortTable(family), "hostports", "hostip_hostports")
+	rules, err := readRules(ctx, n.NFT, hostPortTable(family), "hostports", "hostip_hostports")
 	if err != nil {
 		return 0, nlconn.Explain(err, "read rules of other plugins")
 	}
@@ -56,7 +56,7 @@ func (n *Net) ForeignHostPorts(ctx context.Context, f Foreign, is6 bool) (int, e
 			ports++
 		}
 	}
-	rules, err = foreignRules(ctx, n.nft, iptablesTable(family, "nat"), iptablesChain(hostPortPrefix, f.Network, f.ContainerID))
+	rules, err = readRules(ctx, n.NFT, iptablesTable(family, "nat"), iptablesChain(hostPortPrefix, f.Network, f.ContainerID))
 	if err != nil {
 		return 0, nlconn.Explain(err, "read rules of other plugins")
 	}
@@ -68,12 +68,12 @@ func (n *Net) ForeignHostPorts(ctx context.Context, f Foreign, is6 bool) (int, e
 	return ports, nil
 }
 
-// MissingForeignForward lists the addresses that lack one of the two rules that
+// MissingForward lists the addresses that lack one of the two rules that
 // the reference's firewall makes for them in CNI-FORWARD.
-func (n *Net) MissingForeignForward(ctx context.Context, addresses []netip.Addr) ([]netip.Addr, error) {
-	var rules []foreignRule
+func (n *Leftovers) MissingForward(ctx context.Context, addresses []netip.Addr) ([]netip.Addr, error) {
+	var rules []rule
 	for _, family := range bothFamilies() {
-		some, err := foreignRules(ctx, n.nft, iptablesTable(family, "filter"), forwardChain)
+		some, err := readRules(ctx, n.NFT, iptablesTable(family, "filter"), forwardChain)
 		if err != nil {
 			return nil, nlconn.Explain(err, "read rules of other plugins")
 		}
@@ -94,36 +94,36 @@ func (n *Net) MissingForeignForward(ctx context.Context, addresses []netip.Addr)
 	return missing, nil
 }
 
-// CollectForeignMasquerade removes what the reference's bridge and ptp made on
+// CollectMasquerade removes what the reference's bridge and ptp made on
 // a network for containers that are none of the valid attachments'.
-func (n *Net) CollectForeignMasquerade(ctx context.Context, network string, valid []Foreign) error {
-	isValid := func(r *foreignRule) bool {
-		return slices.ContainsFunc(valid, func(f Foreign) bool { return strings.HasPrefix(r.comment, f.masqueradeComment()) })
+func (n *Leftovers) CollectMasquerade(ctx context.Context, network string, valid []Attachment) error {
+	isValid := func(r *rule) bool {
+		return slices.ContainsFunc(valid, func(f Attachment) bool { return strings.HasPrefix(r.comment, f.MasqueradeComment()) })
 	}
 	return errors.Join(
-		removeForeignRules(ctx, n.nft, foreignMasqueradeTable(), []string{"masq_checks"}, func(r *foreignRule) bool {
+		removeRules(ctx, n.NFT, masqueradeTable(), []string{"masq_checks"}, func(r *rule) bool {
 			return strings.HasPrefix(r.comment, masqueradeNetwork(network)) && !isValid(r)
 		}),
 		n.collectChains(ctx, "POSTROUTING", masqueradePrefix, network, valid),
 	)
 }
 
-// CollectForeignHostPorts does the same for the iptables backend of the
+// CollectHostPorts does the same for the iptables backend of the
 // reference's portmap. The rules of its nftables backend tell the container and
 // not the network: only an attachment's own DEL knows them.
-func (n *Net) CollectForeignHostPorts(ctx context.Context, network string, valid []Foreign) error {
+func (n *Leftovers) CollectHostPorts(ctx context.Context, network string, valid []Attachment) error {
 	return n.collectChains(ctx, hostPortChain, hostPortPrefix, network, valid)
 }
 
 // collectChains removes the chains of containers of a network that are not
 // valid. The comment of the rule that leads to one tells the network and the
 // container, and the chain's name that it tells the truth.
-func (n *Net) collectChains(ctx context.Context, entry, prefix, network string, valid []Foreign) error {
+func (n *Leftovers) collectChains(ctx context.Context, entry, prefix, network string, valid []Attachment) error {
 	var errs []error
 	for _, family := range bothFamilies() {
 		t := iptablesTable(family, "nat")
 		errs = append(errs, n.collectLegacyChains(ctx, family, entry, prefix, network, valid))
-		rules, err := foreignRules(ctx, n.nft, t, entry)
+		rules, err := readRules(ctx, n.NFT, t, entry)
 		if err != nil {
 			errs = append(errs, nlconn.Explain(err, fmt.Sprintf("read rules of other plugins in nftables table %s", t)))
 			continue
@@ -134,7 +134,7 @@ func (n *Net) collectChains(ctx context.Context, entry, prefix, network string, 
 				continue
 			}
 			if !isValidContainer(valid, id) {
-				errs = append(errs, removeForeignChain(ctx, n.nft, t, entry, rules[i].jump, func(*foreignRule) bool { return true }))
+				errs = append(errs, removeChain(ctx, n.NFT, t, entry, rules[i].jump, func(*rule) bool { return true }))
 			}
 		}
 	}
