@@ -75,12 +75,7 @@ func (tx *Tx) Unclaim(owner Key, kinds ...string) error {
 // Claims returns the claims of a kind, or all with "", by kind and name. Damaged
 // records are handled as in Attachments.
 func (tx *Tx) Claims(kind string) ([]Claim, error) {
-	var all []Claim
-	err := record.Scan(tx.b, bucketClaims, record.NetworkPrefix(kind), func(_ []byte, c Claim) error {
-		all = append(all, c)
-		return nil
-	})
-	return all, err
+	return record.List[Claim](tx.b, bucketClaims, record.NetworkPrefix(kind))
 }
 
 // A claim's name may have parts that end with "/". A name that ends with "/" stands

@@ -119,17 +119,7 @@ func (tx *KeepTx) DeleteDelegation(k Key) error {
 // Delegations returns the records of a network, or of all with "", in the order of
 // their owners. Damaged records are skipped and named in the error.
 func (tx *KeepTx) Delegations(network string) ([]Delegation, error) {
-	var all []Delegation
-	err := record.Scan(tx.b, bucketDelegations, record.NetworkPrefix(network), func(key []byte, d Delegation) error {
-		k, err := record.DecodeAttachment(key)
-		if err != nil {
-			return err
-		}
-		d.Owner = k
-		all = append(all, d)
-		return nil
-	})
-	return all, err
+	return record.ListOwned(tx.b, bucketDelegations, network, func(d *Delegation) *Key { return &d.Owner })
 }
 
 // Delegated returns the outcome of an attachment's delegation, or an error that is
@@ -156,17 +146,7 @@ func (tx *Tx) DeleteDelegated(k Key) error {
 // AllDelegated returns the outcomes of all delegations, in the order of their
 // owners. Damaged records are skipped and named in the error.
 func (tx *Tx) AllDelegated() ([]Delegated, error) {
-	var all []Delegated
-	err := record.Scan(tx.b, bucketDelegated, nil, func(key []byte, d Delegated) error {
-		k, err := record.DecodeAttachment(key)
-		if err != nil {
-			return err
-		}
-		d.Owner = k
-		all = append(all, d)
-		return nil
-	})
-	return all, err
+	return record.ListOwned(tx.b, bucketDelegated, "", func(d *Delegated) *Key { return &d.Owner })
 }
 
 // statusDir is the directory, below the boot's, with the network-status files of the

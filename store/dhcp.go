@@ -80,10 +80,5 @@ func (tx *KeepTx) DeleteDHCPLease(k Key) error {
 // DHCPLeases returns the leases of a network, or of all with "", in the order of
 // their owners. Damaged records are skipped and named in the error.
 func (tx *KeepTx) DHCPLeases(network string) ([]DHCPLease, error) {
-	var all []DHCPLease
-	err := record.Scan(tx.b, bucketDHCPLeases, record.NetworkPrefix(network), func(_ []byte, l DHCPLease) error {
-		all = append(all, l)
-		return nil
-	})
-	return all, err
+	return record.ListOwned(tx.b, bucketDHCPLeases, network, func(l *DHCPLease) *Key { return &l.Owner })
 }

@@ -88,17 +88,7 @@ func (tx *Tx) DeleteAttachment(k Key) error {
 // network, container ID and interface name. Records that cannot be decoded are
 // skipped and named in the error, which is ErrDamaged then.
 func (tx *Tx) Attachments(network string) ([]Attachment, error) {
-	var all []Attachment
-	err := record.Scan(tx.b, bucketAttachments, record.NetworkPrefix(network), func(key []byte, a Attachment) error {
-		k, err := record.DecodeAttachment(key)
-		if err != nil {
-			return err
-		}
-		a.Key = k
-		all = append(all, a)
-		return nil
-	})
-	return all, err
+	return record.ListOwned(tx.b, bucketAttachments, network, func(a *Attachment) *Key { return &a.Key })
 }
 
 // Attached reports whether a network has an attachment. It decodes none.
@@ -135,12 +125,7 @@ func (tx *Tx) DeleteNetwork(name string) error {
 // Networks returns all networks by name. Damaged records are handled as in
 // Attachments.
 func (tx *Tx) Networks() ([]Network, error) {
-	var all []Network
-	err := record.Scan(tx.b, bucketNetworks, nil, func(_ []byte, n Network) error {
-		all = append(all, n)
-		return nil
-	})
-	return all, err
+	return record.List[Network](tx.b, bucketNetworks, nil)
 }
 
 // KeepTx is one transaction on keep.db.

@@ -90,6 +90,7 @@ func (p *Process) app() *cli.App {
 			p.uninstallCommand(),
 			p.listCommand(),
 			p.lintCommand(),
+			p.fuseCommand(),
 			p.planCommand(),
 			p.addCommand(),
 			p.checkCommand(),

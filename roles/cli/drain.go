@@ -18,7 +18,7 @@ import (
 
 // drain returns the node to the previous plugins if no container is attached, and lists the
 // attached ones otherwise. It can be repeated.
-func (p *Process) drain(c *cli.Context, dir string) error {
+func (p *Process) drain(c *cli.Context) error {
 	ctx := c.Context
 	h, done, err := p.host(ctx, "")
 	if err != nil {
@@ -31,7 +31,7 @@ func (p *Process) drain(c *cli.Context, dir string) error {
 	if _, err := record.Reap(ctx, h, ""); err != nil {
 		return stateHint(err)
 	}
-	if err := p.handBack(ctx, h, dir); err != nil {
+	if err := p.handBack(c, h); err != nil {
 		return stateHint(err)
 	}
 	state, err := readState(ctx, h)
@@ -47,12 +47,13 @@ func (p *Process) drain(c *cli.Context, dir string) error {
 	if err := p.sweep(ctx, h); err != nil {
 		return stateHint(err)
 	}
-	return p.uninstall(dir, nil, true)
+	return p.uninstall(c, nil, true)
 }
 
 // handBack swaps the files of the plugins once. It exports the leases before, so that the previous
 // plugins know the used addresses, and again after, for attachments in between.
-func (p *Process) handBack(ctx context.Context, h *roles.Host, dir string) error {
+func (p *Process) handBack(c *cli.Context, h *roles.Host) error {
+	ctx, dir := c.Context, c.String("dir")
 	names, err := fileNames(dir)
 	if err != nil {
 		return err
@@ -67,7 +68,7 @@ func (p *Process) handBack(ctx context.Context, h *roles.Host, dir string) error
 	}
 	for _, do := range []func() error{
 		func() error { return p.exportAll(ctx) },
-		func() error { return p.uninstall(dir, nil, false) },
+		func() error { return p.uninstall(c, nil, false) },
 		func() error { return p.exportAll(ctx) },
 		func() error { return record.NameDevices(ctx, h) },
 	} {

@@ -28,15 +28,16 @@ const pluginCodes = 100
 func (p *Process) addCommand() *cli.Command {
 	return p.runtimeCommand("add", "attach a container as a runtime would, and print the result",
 		"FILE CONTAINERID NETNS", func(c *cli.Context, r *call) error {
-			if err := r.foreignOnce(); err != nil {
-				return err
-			}
+			r.Keep = true
 			res, err := r.list.Add(c.Context, r.host.Delegate, r.Call)
 			if err != nil {
-				return r.half(c, err)
+				return r.half(c, p.explainPlugin(c, err))
 			}
 			var out bytes.Buffer
 			raw, err := result.Encode(res, r.list.CNIVersion)
+			if errors.Is(err, roles.ErrVersion) { // before 0.3.0 there is no form for a result without addresses
+				raw, err = json.Marshal(map[string]string{"cniVersion": r.list.CNIVersion})
+			}
 			if err == nil {
 				err = r.keep(raw)
 			}
@@ -126,33 +127,21 @@ runtimes.`,
 	}
 }
 
-// foreignOnce refuses a second add of what other programs' plugins attached: they fail
-// then, and the DEL that follows would take away the first one's.
-func (r *call) foreignOnce() error {
-	if kept, err := r.kept(); kept == nil || err != nil || !r.has(false) {
-		return nil
-	}
-	err := fmt.Errorf("%w: interface %q of container %q on network %q", roles.ErrAttached, r.Request.IfName, r.Request.ContainerID, r.list.Name)
-	return withHint(err, "cnibox del, with the same arguments")
-}
-
-// has reports whether a plugin of the list is this program's, or is not.
-func (r *call) has(ours bool) bool {
-	return slices.ContainsFunc(r.list.Unfused().Plugins, func(p netlist.Plugin) bool {
-		return r.host.Delegate.InProcess(p.Type, r.Request) == ours
-	})
-}
-
-// half says how to take back what a failed add could not take back itself.
+// half says how to take back what the plugins before the one that failed have
+// made. A runtime calls DEL then; here that could be the DEL of what an earlier
+// call attached.
 func (r *call) half(c *cli.Context, err error) error {
-	if !errors.As(err, new(*roles.UndoError)) || errors.As(err, new(*hintError)) {
+	if len(r.list.Plugins) < 2 || errors.As(err, new(*hintError)) {
+		return err
+	}
+	if kept, cacheErr := r.kept(); kept != nil || cacheErr != nil {
 		return err
 	}
 	del := strings.Join(c.Args().Slice(), " ")
 	if c.IsSet("ifname") {
 		del += " --ifname " + r.Request.IfName
 	}
-	return withHint(err, "cnibox del "+del+", which takes back what is left")
+	return withHint(err, "cnibox del "+del+", which takes back what the plugins before it made")
 }
 
 func cniFlags() []cli.Flag {
@@ -210,7 +199,8 @@ func (r *call) checked() error {
 	if id, name := r.Request.ContainerID, r.Request.IfName; !roles.IsName(id) || roles.LinkName(name) != nil {
 		return fmt.Errorf("%q and %q are not a container's ID and the name of an interface", id, name)
 	}
-	if !r.has(true) {
+	ours := func(p netlist.Plugin) bool { return r.host.Delegate.InProcess(p.Type, r.Request) }
+	if !slices.ContainsFunc(r.list.Unfused().Plugins, ours) {
 		return nil
 	}
 	return r.p.CheckRequest(r.Request)

@@ -85,7 +85,7 @@ func (a *Allocator) GC(ctx context.Context, h *roles.Host, req *roles.Request) e
 	if a.Plan.Sticky != nil {
 		err := releaseAbandoned(ctx, h, a.ID(req.Network))
 		if errors.Is(err, store.ErrUnwritable) {
-			h.Log.Warn("addresses of containers that are gone stay kept as if they lived", "network", req.Network, "error", err)
+			h.Log.Warn("reservations of dead containers stay held: keep.db cannot be written", "network", req.Network, "error", err)
 			err = nil
 		}
 		errs = append(errs, err)

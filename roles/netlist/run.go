@@ -28,6 +28,8 @@ type Call struct {
 	Master string
 	// NoIPAM removes the key ipam, so that no addresses are allocated.
 	NoIPAM bool
+	// Keep keeps what the previous plugins made when one fails.
+	Keep bool
 	// Prev is the result of the plugin before the list, for ADD; nil for none.
 	Prev *roles.Result
 	// Result is the result of ADD for CHECK and DEL, or nil if it is unknown.
@@ -35,8 +37,8 @@ type Call struct {
 }
 
 // Add runs ADD of every plugin in order and returns the last result. If a plugin is not installed,
-// Add fails before it runs the first one. If a plugin fails, Add runs DEL of the previous ones and
-// returns all errors. Without a roles.UndoError in them, nothing is left.
+// Add fails before it runs the first one. If a plugin fails, Add runs DEL of the previous ones,
+// unless Keep is set, and returns all errors. Without a roles.UndoError in them, nothing is left.
 func (l *List) Add(ctx context.Context, d roles.Delegator, c Call) (*roles.Result, error) {
 	if err := l.find(d, &c); err != nil {
 		return nil, err
@@ -46,6 +48,9 @@ func (l *List) Add(ctx context.Context, d roles.Delegator, c Call) (*roles.Resul
 		req, err := l.Request(&c, i, roles.Add, res)
 		if err == nil {
 			res, err = d.Add(ctx, l.Plugins[i].Type, req)
+		}
+		if err != nil && c.Keep {
+			return nil, err
 		}
 		if err != nil {
 			c.Result = nil

@@ -48,6 +48,8 @@ func TestCachedPool(t *testing.T) {
 		{"delegate's", `{"type":"flannel"}`, DefaultDataDir, true},
 		{"cloud", `{"plugins":[{"type":"azure-vnet","ipam":{"type":"azure-vnet-ipam"}},{"type":"portmap"}]}`, store.CloudDataDir, true},
 		{"static", `{"type":"macvlan","ipam":{"type":"static"}}`, "", false},
+		{"fused list", `{"plugins":[{"type":"chain","plugins":[{"type":"macvlan","ipam":{"type":"host-local","dataDir":"/b"}},{"type":"tuning"}]}]}`, "/b", true},
+		{"fused cloud", `{"plugins":[{"type":"chain","plugins":[{"type":"routed","ipam":{"type":"cloud-ipam"}}]}]}`, store.CloudDataDir, true},
 		{"garbage", `{"plugins":`, DefaultDataDir, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {

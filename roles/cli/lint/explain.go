@@ -77,13 +77,20 @@ func Types(data []byte) []string {
 	}
 	var conf struct {
 		plugin
-		Plugins []plugin `json:"plugins"`
+		Plugins []struct {
+			plugin
+			Plugins []plugin `json:"plugins"` // of a fused list
+		} `json:"plugins"`
 	}
 	if json.Unmarshal(data, &conf) != nil {
 		return nil
 	}
+	all := []plugin{conf.plugin}
+	for _, p := range conf.Plugins {
+		all = append(append(all, p.plugin), p.Plugins...)
+	}
 	var out []string
-	for _, p := range append([]plugin{conf.plugin}, conf.Plugins...) {
+	for _, p := range all {
 		for _, t := range []string{p.Type, p.IPAM.Type} {
 			if t != "" {
 				out = append(out, t)

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netlist"
 )
 
 // pluginInfo has what the check of the chain needs.
@@ -63,7 +65,7 @@ func (c *check) pluginType(t, parent *value, path string) (string, *roles.Role) 
 		c.fault(t, path, "", "is a JSON %s, want a string", t.kind)
 		return "", nil
 	case t.text == "" || strings.Contains(t.text, "/"):
-		c.fault(t, path, "", "%q is no plugin name", t.text)
+		c.fault(t, path, "", "%q is not a plugin name", t.text)
 		return "", nil
 	}
 	role, known := c.Table.Lookup(t.text)
@@ -104,7 +106,7 @@ func (c *check) ipamType(v *value, path string) *roles.Role {
 	}
 	_, role := c.pluginType(t, ipam, join(path, "ipam.type"))
 	if role != nil && role.Kind != roles.IPAM {
-		c.fault(t, join(path, "ipam.type"), "", "%q is no IPAM plugin but of kind %s", t.text, role.Kind)
+		c.fault(t, join(path, "ipam.type"), "", "%q is not an IPAM plugin, its kind is %s", t.text, role.Kind)
 		return nil
 	}
 	return role
@@ -176,7 +178,7 @@ func (c *check) unknown(m member, path string, s *schema, typ string) {
 	if near := Suggest(m.name, s.names()); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	c.add(Fault, m.offset, path, hint, "is no key of %s", typ)
+	c.add(Fault, m.offset, path, hint, "is not a key of %s", typ)
 }
 
 // ignored warns about keys that have no effect in a file.
@@ -214,7 +216,7 @@ func (c *check) ignored(v *value, path string, role *roles.Role) {
 			c.fault(m.value, at("capabilities."+m.name), "", "is a JSON %s, want true or false", m.value.kind)
 			continue
 		}
-		if m.value.truth && !stranger && !reads(role, m.name) && !reads(ipam, m.name) {
+		if m.value.truth && !stranger && !reads(role, m.name) && !reads(ipam, m.name) && !fusedReads(v, role, m.name) {
 			c.add(Warning, m.offset, at("capabilities."+m.name), "", "%s does not read this capability", role.Name())
 		}
 	}
@@ -226,6 +228,15 @@ func (v *value) string() string {
 		return ""
 	}
 	return v.text
+}
+
+// fusedReads reports whether a plugin of a fused list has a capability.
+func fusedReads(v *value, role *roles.Role, capability string) bool {
+	list := v.get("plugins")
+	return role.Name() == netlist.FusedType && list != nil && slices.ContainsFunc(list.items, func(p *value) bool {
+		c := p.get("capabilities").get(capability)
+		return c != nil && c.truth
+	})
 }
 
 // reads reports whether a role reads a capability.

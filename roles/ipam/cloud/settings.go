@@ -115,7 +115,7 @@ func (s *settings) parseSource(f *roles.Faults, p *IPAM) {
 		if name != "file" {
 			f.Addf("ipam.file", "has no effect with the provider %q: remove it, or set ipam.provider to %q", name, "file")
 		} else if !filepath.IsAbs(p.File) {
-			f.Addf("ipam.file", "%q is no absolute path", p.File)
+			f.Addf("ipam.file", "%q is not an absolute path", p.File)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -327,6 +328,15 @@ func TestPlanVerb(t *testing.T) {
 	other["ip"] = "10.1.0.4"
 	b.verbFails(t, `address 10.1.0.4: taken by "eth0" of container "web-2"`, "plan", other, file)
 	b.verbFails(t, "want FILE", "plan", other)
+	conf, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fused := fmt.Appendf(nil, `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"chain","plugins":[{"type":"portmap"},%s]}]}`, conf)
+	if err := os.WriteFile(file, fused, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.verbFails(t, `address 10.1.0.4: taken by "eth0" of container "web-2"`, "plan", other, file)
 	for text, want := range map[string]string{
 		`{"name": "x", "plugins": [{"type": "bridge"}]}`: "has no plugin with ipam.type", "{": "cannot decode",
 		`{"name": "x", "ipam": {"type": "host-local"}}`: "ipam.ranges: is required",

@@ -37,7 +37,9 @@ var otherPorts = map[string]any{"portMappings": []map[string]any{{"hostPort": 80
 // can be run.
 func TestRole(t *testing.T) {
 	list, ptp := fused(bridge, portmap, firewall, tuning), fused(strings.Replace(strings.Replace(bridge, `"bridge","bridge":"br0","isDefaultGateway":true`, `"ptp"`, 1), `"ipMasq":true`, `"ipMasq":false`, 1), portmap)
-	other := func(conf string) string { return rolestest.WithKeys(t, conf, map[string]any{"runtimeConfig": otherPorts}) }
+	other := func(conf string) string {
+		return rolestest.WithKeys(t, conf, map[string]any{"runtimeConfig": otherPorts})
+	}
 	tamper := []rolestest.Tamper{
 		rolestest.Inside("MTU", func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1350) }),
 		rolestest.Inside("link down", netlink.LinkSetDown),
