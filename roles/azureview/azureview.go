@@ -28,8 +28,8 @@ type Conf struct {
 	StateDir string `json:"stateDir,omitempty"`
 }
 
-// Judge reports the faults of the keys.
-func (c *Conf) Judge(f *roles.Faults) {
+// Check reports the faults of the keys.
+func (c *Conf) Check(f *roles.Faults) {
 	if c.StateDir != "" && !filepath.IsAbs(c.StateDir) {
 		f.Addf("stateDir", `%q is not an absolute path: write "/run", or leave it out`, c.StateDir)
 	}
