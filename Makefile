@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build check demo demo-azure test test-diff test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup
+.PHONY: build check demo demo-azure test test-diff test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup new-role
 
 build: bin/cnibox
 
@@ -39,6 +39,10 @@ setup:
 	@sh test/apt.sh
 	@$(GO) mod download
 	@cd test/peers/cri && $(GO) mod download
+
+# The package of a new interface role, with its suite and goldens: make new-role NAME=x, see docs/new-role.md.
+new-role:
+	$(SANDBOX) $(GO) run ./test/cmd/new-role -name '$(NAME)' $(if $(KIND),-kind '$(KIND)')
 
 demo: setup build
 	@$(GO) build -o bin/demo ./test/cmd/demo

@@ -10,6 +10,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // Where is the namespace of the address's link.
@@ -51,13 +54,13 @@ func (a *Addr) plan(ctx context.Context, s *session) ([]Change, error) {
 	}
 	var changes []Change
 	for _, other := range have {
-		if !a.conflicts(other.prefix) {
+		if !a.conflicts(other.Prefix) {
 			continue
 		}
 		if !a.Replace {
-			return nil, a.conflict(ctx, s, other.prefix)
+			return nil, a.conflict(ctx, s, other.Prefix)
 		}
-		old := &Addr{In: a.In, Shared: a.Shared, Link: a.Link, Address: other.prefix}
+		old := &Addr{In: a.In, Shared: a.Shared, Link: a.Link, Address: other.Prefix}
 		c := Change{Do: Step{VerbDel, old}}
 		if !a.Shared {
 			c.Undo = &Step{VerbAdd, old}
@@ -70,7 +73,7 @@ func (a *Addr) plan(ctx context.Context, s *session) ([]Change, error) {
 	return append(changes, add), nil
 }
 
-func (a *Addr) is(have addrState) bool { return have.prefix == a.Address }
+func (a *Addr) is(have rtnl.Addr) bool { return have.Prefix == a.Address }
 
 // conflicts tells whether another address of the link is in the way: any for
 // IPv4, one of an overlapping subnet for IPv6.
@@ -83,8 +86,8 @@ func (a *Addr) conflicts(other netip.Prefix) bool {
 
 func (a *Addr) conflict(ctx context.Context, s *session, other netip.Prefix) error {
 	kind := "interface"
-	if l, err := s.link(ctx, a.In, a.Link); err == nil && l.kind == kindBridge {
-		kind = kindBridge
+	if l, err := s.link(ctx, a.In, a.Link); err == nil && l.Kind == rtnl.KindBridge {
+		kind = rtnl.KindBridge
 	}
 	return fmt.Errorf("%s %q already has an IP address different from %s: %w: %s", kind, a.Link, a.Address, ErrConflict, other)
 }
@@ -98,23 +101,23 @@ func (a *Addr) verify(ctx context.Context, s *session) ([]Difference, error) {
 }
 
 // messages are the requests that add or delete the address.
-func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, error) {
+func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	index, err := s.indexOf(ctx, a.In, a.Link)
 	if err != nil {
 		return nil, err
 	}
 	addr := a.Address.Addr()
-	ifa := nl.NewIfAddrmsg(int(family(addr)))
+	ifa := nl.NewIfAddrmsg(int(rtnl.Family(addr)))
 	ifa.Index, ifa.Prefixlen = uint32(index), uint8(a.Address.Bits())
-	m := rtMessage{kind: unix.RTM_DELADDR, data: []nl.NetlinkRequestData{
+	m := nlconn.Message{Kind: unix.RTM_DELADDR, Data: []nl.NetlinkRequestData{
 		ifa,
 		nl.NewRtAttr(unix.IFA_LOCAL, addr.AsSlice()),
 		nl.NewRtAttr(unix.IFA_ADDRESS, addr.AsSlice()),
 	}}
 	if v == VerbDel {
-		return []rtMessage{m}, nil
+		return []nlconn.Message{m}, nil
 	}
-	m.kind, m.flags = unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL
+	m.Kind, m.Flags = unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL
 	var flags uint32
 	if addr.Is6() && !a.DAD {
 		flags |= unix.IFA_F_NODAD
@@ -123,12 +126,12 @@ func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, e
 		flags |= unix.IFA_F_NOPREFIXROUTE
 	}
 	if flags != 0 {
-		m.data = append(m.data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
 	}
 	if addr.Is4() && a.Address.Bits() < 31 { // RFC 3021: smaller ones have no broadcast
-		m.data = append(m.data, nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(a.Address)))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(a.Address)))
 	}
-	return []rtMessage{m}, nil
+	return []nlconn.Message{m}, nil
 }
 
 // broadcast is the last address of an IPv4 subnet.
@@ -139,7 +142,7 @@ func broadcast(p netip.Prefix) []byte {
 }
 
 // addresses reads a link's addresses.
-func (s *session) addresses(ctx context.Context, p Place, link string) ([]addrState, error) {
+func (s *session) addresses(ctx context.Context, p Place, link string) ([]rtnl.Addr, error) {
 	index, err := s.indexOf(ctx, p, link)
 	if err != nil {
 		return nil, err
@@ -148,5 +151,5 @@ func (s *session) addresses(ctx context.Context, p Place, link string) ([]addrSt
 	if err != nil {
 		return nil, err
 	}
-	return c.addresses(ctx, index)
+	return c.Addresses(ctx, index)
 }

@@ -6,6 +6,9 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // object is what every kind of Object does within this package.
@@ -23,7 +26,7 @@ type object interface {
 type rtObject interface {
 	object
 	// messages are the requests of a step.
-	messages(ctx context.Context, s *session, v Verb) ([]rtMessage, error)
+	messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error)
 }
 
 var (
@@ -158,7 +161,7 @@ func (a *applier) batch(changes []Change) int {
 	}
 	first := changes[0].Do
 	for i, c := range changes {
-		if i == rtMaxWrite || i > 0 && !together(first, c.Do) {
+		if i == nlconn.MaxWrite || i > 0 && !together(first, c.Do) {
 			return i
 		}
 	}
@@ -221,13 +224,13 @@ func (a *applier) sysctls(batch []Change) error {
 
 // elements makes one nftables transaction.
 func (a *applier) elements(ctx context.Context, batch []Change) error {
-	els := make([]*Element, len(batch))
+	els := make([]*nft.Element, len(batch))
 	for i, c := range batch {
-		els[i] = c.Do.Object.(*Element)
+		els[i] = (*nft.Element)(c.Do.Object.(*Element))
 	}
-	run := a.net.nft.add
+	run := a.net.nft.Add
 	if batch[0].Do.Verb == VerbDel {
-		run = a.net.nft.del
+		run = a.net.nft.Del
 	}
 	err := run(ctx, els)
 	if err == nil {
@@ -249,17 +252,11 @@ func (a *applier) flows(ctx context.Context, batch []Change) error {
 	return err
 }
 
-// isAbsent tells whether the kernel refused a delete for want of the object.
-func isAbsent(err error) bool {
-	return errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) ||
-		errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, ErrNotExist)
-}
-
 // describeStep gives an errno its meaning, with the step that it belongs to.
 // The kernel loads a link kind's module by itself, so one that it does not know
 // is not installed or must not be loaded, which modprobe tells.
 func describeStep(st Step, err error) error {
-	err = kernelError(err, fmt.Sprintf("%s %s", st.Verb, st.Object))
+	err = nlconn.Explain(err, fmt.Sprintf("%s %s", st.Verb, st.Object))
 	if l, ok := st.Object.(*Link); ok && st.Verb == VerbAdd && l.Kind != "" && l.Bridge == nil && errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("%w: see what 'modprobe rtnl-link-%s' says", err, l.Kind)
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/mdlayher/socket"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 const (
@@ -60,7 +62,7 @@ func (n *Net) OpenRawUDP(ns *Namespace, index int, port uint16) (*RawUDP, error)
 	if err != nil && u.sink >= 0 {
 		_ = unix.Close(u.sink)
 	}
-	return u, kernelError(err, fmt.Sprintf("open UDP port %d on link %d", port, index))
+	return u, nlconn.Explain(err, fmt.Sprintf("open UDP port %d on link %d", port, index))
 }
 
 // openSink binds a UDP socket to a port of a link; -1 when another has it.
@@ -92,7 +94,7 @@ func (u *RawUDP) Send(ctx context.Context, from netip.Addr, to netip.AddrPort, m
 	sa := &unix.SockaddrLinklayer{Protocol: bigEndian16(unix.ETH_P_IP), Ifindex: u.index, Halen: uint8(len(mac))}
 	copy(sa.Addr[:], mac)
 	err := u.conn.Sendto(ctx, packUDP(netip.AddrPortFrom(from, u.port), to, payload), 0, sa)
-	return kernelError(err, fmt.Sprintf("send to %s", to))
+	return nlconn.Explain(err, fmt.Sprintf("send to %s", to))
 }
 
 // Receive waits for the next datagram. Its payload is valid until the next call.
@@ -100,7 +102,7 @@ func (u *RawUDP) Receive(ctx context.Context) (Datagram, error) {
 	for {
 		n, from, err := u.conn.Recvfrom(ctx, u.buf, 0)
 		if err != nil {
-			return Datagram{}, kernelError(err, "receive")
+			return Datagram{}, nlconn.Explain(err, "receive")
 		}
 		d, ok := unpackUDP(u.buf[:n])
 		if !ok {
@@ -152,20 +154,20 @@ func (n *Net) OpenUDP6(ns *Namespace, index int, at netip.AddrPort) (*UDP6, erro
 		})
 		return err
 	})
-	return u, kernelError(err, fmt.Sprintf("open UDP port %s on link %d", at, index))
+	return u, nlconn.Explain(err, fmt.Sprintf("open UDP port %s on link %d", at, index))
 }
 
 // Send sends a datagram over the link.
 func (u *UDP6) Send(ctx context.Context, to netip.AddrPort, payload []byte) error {
 	sa := &unix.SockaddrInet6{Port: int(to.Port()), ZoneId: uint32(u.index), Addr: to.Addr().As16()}
-	return kernelError(u.conn.Sendto(ctx, payload, 0, sa), fmt.Sprintf("send to %s", to))
+	return nlconn.Explain(u.conn.Sendto(ctx, payload, 0, sa), fmt.Sprintf("send to %s", to))
 }
 
 // Receive waits for the next datagram. Its payload is valid until the next call.
 func (u *UDP6) Receive(ctx context.Context) (Datagram, error) {
 	n, from, err := u.conn.Recvfrom(ctx, u.buf, 0)
 	if err != nil {
-		return Datagram{}, kernelError(err, "receive")
+		return Datagram{}, nlconn.Explain(err, "receive")
 	}
 	d := Datagram{Payload: u.buf[:n]}
 	if in6, ok := from.(*unix.SockaddrInet6); ok {

@@ -5,7 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
+
+// Element is one element of a set or map of our nftables tables. Base tables,
+// chains, sets and rules come with the first element.
+type Element nft.Element
 
 // Where is the namespace that our tables are in: the host's.
 func (e *Element) Where() Place { return Host }
@@ -33,7 +39,7 @@ func (e *Element) validate() error {
 }
 
 func (e *Element) plan(ctx context.Context, s *session) ([]Change, error) {
-	have, found, err := s.net.nft.get(ctx, e)
+	have, found, err := s.net.nft.Get(ctx, (*nft.Element)(e))
 	if err != nil {
 		return nil, err
 	}
@@ -47,13 +53,13 @@ func (e *Element) plan(ctx context.Context, s *session) ([]Change, error) {
 	case !e.Shared:
 		return nil, fmt.Errorf("%s %w, held by %q", e, ErrExists, have.Label)
 	case !slices.Equal(e.Value, have.Value):
-		return nil, fmt.Errorf("%s %w: it is %s, held by %q", e, ErrConflict, have, have.Label)
+		return nil, fmt.Errorf("%s %w: it is %s, held by %q", e, ErrConflict, (*Element)(have), have.Label)
 	}
 	return nil, nil
 }
 
 func (e *Element) verify(ctx context.Context, s *session) ([]Difference, error) {
-	have, found, err := s.net.nft.get(ctx, e)
+	have, found, err := s.net.nft.Get(ctx, (*nft.Element)(e))
 	if err != nil || !found {
 		return absentIf(err, e)
 	}

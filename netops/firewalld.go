@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/internal/dbus"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // firewalld's D-Bus interface, see firewalld.dbus(5).
@@ -207,7 +208,7 @@ func firewalldError(err error) error {
 
 // zoneError reads the word that an exception's text begins with.
 func zoneError(text string) error {
-	text = printable(text)
+	text = nlconn.Printable(text)
 	word, _, _ := strings.Cut(text, ":")
 	switch word {
 	case zoneAlreadySet:

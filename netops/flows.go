@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // Where is the namespace that tracks the connections.
@@ -140,7 +142,7 @@ func (f *Flows) filter() (filter flowFilter, whole bool) {
 		if !a.from.IsValid() {
 			continue
 		}
-		filter.family = family(*a.from)
+		filter.family = rtnl.Family(*a.from)
 		switch {
 		case a.from.IsUnspecified():
 		case a.from.Is4():
@@ -171,10 +173,10 @@ func (s *session) withLocal(ctx context.Context, ns *Namespace, flows []*Flows) 
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := c.addresses(ctx, 0)
+	addrs, err := c.Addresses(ctx, 0)
 	local := make(map[netip.Addr]bool, len(addrs))
 	for _, a := range addrs {
-		local[a.prefix.Addr()] = true
+		local[a.Prefix.Addr()] = true
 	}
 	all := make([]*Flows, len(flows))
 	for i, f := range flows {

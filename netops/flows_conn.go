@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Requests of ctnetlink, as message types.
@@ -50,14 +52,19 @@ type trackedFlow struct {
 	tuple, id, zone []byte
 }
 
+// ctConn is a ctnetlink socket in one namespace.
+type ctConn struct{ *nlconn.Conn }
+
 // conntrack is the namespace's ctnetlink connection, opened on first use.
-func (ns *Namespace) conntrack() (*rtConn, error) {
+func (ns *Namespace) conntrack() (*ctConn, error) {
 	if ns.ct != nil {
 		return ns.ct, nil
 	}
 	err := ns.visit(func() error {
-		var err error
-		ns.ct, err = openNetlink(unix.NETLINK_NETFILTER, "netfilter netlink")
+		c, err := nlconn.Open(unix.NETLINK_NETFILTER, "netfilter netlink")
+		if err == nil {
+			ns.ct = &ctConn{c}
+		}
 		return err
 	})
 	return ns.ct, err
@@ -70,26 +77,26 @@ const listCost = 4
 // forgetBy has the kernel select and delete, which kernels newer than 6.1 can; the
 // error is EINVAL or EOPNOTSUPP, and nothing is deleted, when it cannot, when the
 // selections are more than it can judge, or when a listing is faster.
-func (c *rtConn) forgetBy(ctx context.Context, flows []*Flows) error {
-	var msgs []rtMessage
+func (c *ctConn) forgetBy(ctx context.Context, flows []*Flows) error {
+	var msgs []nlconn.Message
 	for _, f := range flows {
 		filter, whole := f.filter()
 		if !whole {
 			return unix.EOPNOTSUPP
 		}
 		for _, l3 := range filter.families() {
-			msgs = append(msgs, rtMessage{kind: ctDelete, data: filter.attributes(l3)})
+			msgs = append(msgs, nlconn.Message{Kind: ctDelete, Data: filter.attributes(l3)})
 		}
 	}
 	if len(msgs) > 2*listCost {
 		return unix.EOPNOTSUPP
 	}
-	results, broken := c.exchange(ctx, msgs)
-	return kernelError(errors.Join(append(results, broken)...), "delete tracked connections")
+	results, broken := c.Exchange(ctx, msgs)
+	return nlconn.Explain(errors.Join(append(results, broken)...), "delete tracked connections")
 }
 
 // forgetListed lists what is tracked and deletes what is selected.
-func (c *rtConn) forgetListed(ctx context.Context, flows []*Flows) error {
+func (c *ctConn) forgetListed(ctx context.Context, flows []*Flows) error {
 	filter, _ := flows[0].filter()
 	for _, f := range flows[1:] {
 		other, _ := f.filter()
@@ -107,11 +114,11 @@ func (c *rtConn) forgetListed(ctx context.Context, flows []*Flows) error {
 // tracked lists the connections that the filter and then keep let through. The
 // kernel holds the connections of all namespaces in one table, which is walked
 // whole; filtering there (CTA_FILTER, since 5.8) saves the messages.
-func (c *rtConn) tracked(ctx context.Context, f flowFilter, keep func(*trackedFlow) bool) ([]*trackedFlow, error) {
+func (c *ctConn) tracked(ctx context.Context, f flowFilter, keep func(*trackedFlow) bool) ([]*trackedFlow, error) {
 	var all, some []*trackedFlow
 	for _, l3 := range f.families() { // the kernel filters one family at a time only
-		m := rtMessage{kind: ctGet, data: f.attributes(l3)}
-		err := c.dump(ctx, m, func() { some = nil }, func(_ uint16, data []byte) error {
+		m := nlconn.Message{Kind: ctGet, Data: f.attributes(l3)}
+		err := c.Dump(ctx, m, func() { some = nil }, func(_ uint16, data []byte) error {
 			t, err := parseFlow(data)
 			if err == nil && keep(t) {
 				t.tuple, t.id, t.zone = bytes.Clone(t.tuple), bytes.Clone(t.id), bytes.Clone(t.zone)
@@ -120,7 +127,7 @@ func (c *rtConn) tracked(ctx context.Context, f flowFilter, keep func(*trackedFl
 			return err
 		})
 		if err != nil {
-			return nil, kernelError(err, "list tracked connections")
+			return nil, nlconn.Explain(err, "list tracked connections")
 		}
 		all = append(all, some...)
 	}
@@ -129,26 +136,26 @@ func (c *rtConn) tracked(ctx context.Context, f flowFilter, keep func(*trackedFl
 
 // forget deletes connections. One that ended meanwhile is success; one that
 // another took the place of stays, by its ID.
-func (c *rtConn) forget(ctx context.Context, flows []*trackedFlow) error {
+func (c *ctConn) forget(ctx context.Context, flows []*trackedFlow) error {
 	for len(flows) > 0 {
-		some := flows[:min(len(flows), rtMaxWrite)]
+		some := flows[:min(len(flows), nlconn.MaxWrite)]
 		flows = flows[len(some):]
-		msgs := make([]rtMessage, len(some))
+		msgs := make([]nlconn.Message, len(some))
 		for i, t := range some {
-			msgs[i] = rtMessage{kind: ctDelete, data: []nl.NetlinkRequestData{
+			msgs[i] = nlconn.Message{Kind: ctDelete, Data: []nl.NetlinkRequestData{
 				&nl.Nfgenmsg{NfgenFamily: t.family}, nl.NewRtAttr(nl.CTA_TUPLE_ORIG|unix.NLA_F_NESTED, t.tuple), nl.NewRtAttr(nl.CTA_ID, t.id),
 			}}
 			if len(t.zone) > 0 {
-				msgs[i].data = append(msgs[i].data, nl.NewRtAttr(nl.CTA_ZONE, t.zone))
+				msgs[i].Data = append(msgs[i].Data, nl.NewRtAttr(nl.CTA_ZONE, t.zone))
 			}
 		}
-		results, broken := c.exchange(ctx, msgs)
+		results, broken := c.Exchange(ctx, msgs)
 		if broken != nil {
-			return kernelError(broken, "delete tracked connections")
+			return nlconn.Explain(broken, "delete tracked connections")
 		}
 		for _, err := range results {
-			if err != nil && !isAbsent(err) {
-				return kernelError(err, "delete tracked connection")
+			if err != nil && !nlconn.IsAbsent(err) {
+				return nlconn.Explain(err, "delete tracked connection")
 			}
 		}
 	}
@@ -209,14 +216,14 @@ func parseFlow(b []byte) (*trackedFlow, error) {
 		return nil, fmt.Errorf("connection message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
 	t := &trackedFlow{family: b[0]}
-	err := eachRTAttr(b[nl.SizeofNfgenmsg:], func(kind uint16, v []byte) error {
+	err := nlconn.EachAttr(b[nl.SizeofNfgenmsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.CTA_TUPLE_ORIG:
 			t.tuple = v
 			return eachTuple(v, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST, &t.dst, func(kind uint16, v []byte) {
 				switch {
 				case kind == nl.CTA_PROTO_NUM:
-					t.proto = attrByte(v)
+					t.proto = nlconn.Byte(v)
 				case kind == nl.CTA_PROTO_DST_PORT && len(v) == 2:
 					t.port = binary.BigEndian.Uint16(v)
 				}
@@ -235,17 +242,17 @@ func parseFlow(b []byte) (*trackedFlow, error) {
 
 // eachTuple reads one address of a tuple and calls proto for what it has of its protocol.
 func eachTuple(b []byte, kind4, kind6 uint16, addr *netip.Addr, proto func(kind uint16, v []byte)) error {
-	return eachRTAttr(b, func(kind uint16, v []byte) error {
+	return nlconn.EachAttr(b, func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.CTA_TUPLE_IP:
-			return eachRTAttr(v, func(kind uint16, v []byte) error {
+			return nlconn.EachAttr(v, func(kind uint16, v []byte) error {
 				if kind == kind4 || kind == kind6 {
 					*addr, _ = netip.AddrFromSlice(v)
 				}
 				return nil
 			})
 		case nl.CTA_TUPLE_PROTO:
-			return eachRTAttr(v, func(kind uint16, v []byte) error {
+			return nlconn.EachAttr(v, func(kind uint16, v []byte) error {
 				proto(kind, v)
 				return nil
 			})

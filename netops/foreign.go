@@ -2,321 +2,90 @@ package netops
 
 import (
 	"context"
-	"crypto/sha512"
-	"encoding/hex"
-	"errors"
-	"fmt"
 	"net/netip"
-	"slices"
-	"strings"
 
-	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
+	"github.com/cnibox/cnibox/netops/internal/refplugins"
 )
 
-// What the reference plugins (containernetworking/plugins v1.9.1) leave in
-// nftables, by their own backend and by iptables-nft, is read and removed here
-// for attachments that they made; what is in tables of iptables-legacy too.
-
 // Foreign names an attachment that the reference plugins made.
-type Foreign struct {
-	Network, ContainerID, IfName string
-	// Addresses are the attachment's, as far as they are known. What tells its
-	// address is removed only if it is one of them; without any, whatever is
-	// the container's.
-	Addresses []netip.Addr
-	// Others are addresses of the container's other attachments: names that
-	// the reference gives by container do not tell these apart.
-	Others []netip.Addr
-	// Shares tells that one of these is of the same network, where the iptables
-	// backends give both one chain.
-	Shares bool
-}
+type Foreign = refplugins.Attachment
 
-// owns tells whether what stands for an address is the attachment's.
-func (f *Foreign) owns(a netip.Addr) bool {
-	if slices.Contains(f.Others, a) {
-		return false
-	}
-	return len(f.Addresses) == 0 || slices.Contains(f.Addresses, a)
+// ForeignPort is a port of the node that the reference's portmap leads to a container.
+type ForeignPort = refplugins.Port
+
+// leftovers are what the reference plugins left on the host.
+func (n *Net) leftovers() *refplugins.Leftovers {
+	return &refplugins.Leftovers{NFT: n.nft, IPTables: n.iptables}
 }
 
 // HasForeign tells whether there is anything that the reference's
 // bridge, ptp or portmap may have made for the attachment. It is quick where
 // there is nothing.
 func (n *Net) HasForeign(ctx context.Context, f Foreign) (bool, error) {
-	if n.hasForeignLegacy() {
-		return true, nil
-	}
-	masquerade := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
-	hostPorts := iptablesChain(hostPortPrefix, f.Network, f.ContainerID)
-	for _, c := range []struct {
-		table nftTable
-		chain string
-	}{
-		{foreignMasqueradeTable(), "masq_checks"},
-		{foreignHostPortTable(unix.NFPROTO_IPV4), "hostports"},
-		{foreignHostPortTable(unix.NFPROTO_IPV6), "hostports"},
-		{iptablesTable(unix.NFPROTO_IPV4, "nat"), masquerade},
-		{iptablesTable(unix.NFPROTO_IPV6, "nat"), masquerade},
-		{iptablesTable(unix.NFPROTO_IPV4, "nat"), hostPorts},
-		{iptablesTable(unix.NFPROTO_IPV6, "nat"), hostPorts},
-	} {
-		there, err := n.nft.hasChain(ctx, c.table, c.chain)
-		switch {
-		case isWithoutNFT(err):
-			return false, nil
-		case err != nil || there:
-			return there, kernelError(err, fmt.Sprintf("look for chain %s in nftables table %s", c.chain, c.table))
-		}
-	}
-	return false, nil
+	return n.leftovers().Has(ctx, f)
 }
-
-// isWithoutNFT tells whether an error is that of a kernel without nftables,
-// which holds nothing of the kind.
-func isWithoutNFT(err error) bool {
-	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
-}
-
-// digest begins the hexadecimal SHA-512 of a text: how the reference plugins
-// make names (pkg/utils).
-func digest(text string, length int) string {
-	sum := sha512.Sum512([]byte(text))
-	return hex.EncodeToString(sum[:])[:length]
-}
-
-// iptablesChain is an iptables chain of the reference's for a container: 28
-// characters in all.
-func iptablesChain(prefix, network, containerID string) string {
-	return prefix + digest(network+containerID, 28-len(prefix))
-}
-
-const (
-	masqueradePrefix = "CNI-"
-	hostPortPrefix   = "CNI-DN-"
-	hostPortChain    = "CNI-HOSTPORT-DNAT"
-	forwardChain     = "CNI-FORWARD"
-)
-
-// iptablesTable is a table that iptables-nft keeps.
-func iptablesTable(family byte, name string) nftTable { return nftTable{family, name} }
-
-func foreignMasqueradeTable() nftTable {
-	return nftTable{unix.NFPROTO_INET, "cni_plugins_masquerade"}
-}
-
-func foreignHostPortTable(family byte) nftTable { return nftTable{family, "cni_hostport"} }
-
-// bothFamilies are those that iptables and ip6tables have tables of.
-func bothFamilies() []byte { return []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} }
-
-// masqueradeComment begins the comments of an attachment's masquerade rules.
-func (f *Foreign) masqueradeComment() string {
-	return masqueradeNetwork(f.Network) + digest(f.IfName+":"+f.ContainerID, 16)
-}
-
-// masqueradeNetwork begins those of a network.
-func masqueradeNetwork(network string) string { return digest(network, 16) + "-" }
 
 // RemoveForeignMasquerade removes what the reference's bridge and ptp made for
 // ipMasq with either backend. Their iptables backend knows no interface names:
 // a container's chain goes with the last rule that leads to it.
 func (n *Net) RemoveForeignMasquerade(ctx context.Context, f Foreign) error {
-	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
-	errs := []error{n.nft.removeForeignRules(ctx, foreignMasqueradeTable(), []string{"masq_checks"}, func(r *foreignRule) bool {
-		return strings.HasPrefix(r.comment, f.masqueradeComment())
-	})}
-	for _, family := range bothFamilies() {
-		errs = append(errs,
-			n.nft.removeForeignChain(ctx, iptablesTable(family, "nat"), "POSTROUTING", chain, func(r *foreignRule) bool {
-				return f.owns(r.source.Addr())
-			}),
-			n.removeForeignLegacyChain(ctx, family, "POSTROUTING", chain, f.owns))
-	}
-	return errors.Join(errs...)
+	return n.leftovers().RemoveMasquerade(ctx, f)
 }
 
 // RemoveForeignHostPorts removes what the reference's portmap made with either
 // backend.
 func (n *Net) RemoveForeignHostPorts(ctx context.Context, f Foreign) error {
-	chain := iptablesChain(hostPortPrefix, f.Network, f.ContainerID)
-	var errs []error
-	for _, family := range bothFamilies() {
-		errs = append(errs,
-			n.nft.removeForeignRules(ctx, foreignHostPortTable(family), []string{"hostports", "hostip_hostports", "masquerading"}, func(r *foreignRule) bool {
-				return r.comment == f.ContainerID && f.owns(r.target())
-			}),
-			n.nft.removeForeignChain(ctx, iptablesTable(family, "nat"), hostPortChain, chain, func(*foreignRule) bool {
-				return !f.Shares
-			}),
-			n.removeForeignLegacyChain(ctx, family, hostPortChain, chain, func(netip.Addr) bool { return !f.Shares }))
-	}
-	return errors.Join(errs...)
+	return n.leftovers().RemoveHostPorts(ctx, f)
 }
 
 // HasForeignForward tells whether there is anything that the reference's firewall
 // may have made: its chain, or a firewalld that it told of addresses. It is quick
 // where there is nothing.
 func (n *Net) HasForeignForward(ctx context.Context) (bool, error) {
-	if n.iptables != nil && slices.ContainsFunc(bothFamilies(), func(f byte) bool {
-		return isLegacyLoaded(f, "filter") && legacyMentions(f, "filter", forwardChain)
-	}) {
-		return true, nil
-	}
-	tables, err := n.nft.tables(ctx, unix.NFPROTO_UNSPEC)
-	if isWithoutNFT(err) {
-		return false, nil
-	}
-	there := slices.Contains(tables, firewalldTable)
-	if slices.Contains(tables, "filter") {
-		for _, family := range bothFamilies() {
-			for _, chain := range []string{forwardChain, firewalldChain} {
-				if err == nil && !there {
-					there, err = n.nft.hasChain(ctx, iptablesTable(family, "filter"), chain)
-				}
-			}
-		}
-	}
-	return there, kernelError(err, "look for rules of other plugins")
+	return n.leftovers().HasForward(ctx)
 }
 
 // RemoveForeignForward removes the two rules that the reference's firewall
 // made in CNI-FORWARD for each of the addresses. They name nothing else: the
 // caller makes sure that nobody else has these addresses now.
 func (n *Net) RemoveForeignForward(ctx context.Context, addresses []netip.Addr) error {
-	if len(addresses) == 0 {
-		return nil
-	}
-	var errs []error
-	for _, family := range bothFamilies() {
-		errs = append(errs, n.nft.removeForeignRules(ctx, iptablesTable(family, "filter"), []string{forwardChain}, func(r *foreignRule) bool {
-			return slices.ContainsFunc(addresses, r.forwards)
-		}), n.removeForeignLegacyForward(ctx, family, addresses))
-	}
-	return errors.Join(errs...)
+	return n.leftovers().RemoveForward(ctx, addresses)
 }
 
-// removeForeignRules deletes the rules of some chains of a table that are chosen.
-func (c *nft) removeForeignRules(ctx context.Context, t nftTable, chains []string, chosen func(*foreignRule) bool) error {
-	removed := false
-	err := c.removeForeign(ctx, t, func() ([]nftMessage, error) {
-		var msgs []nftMessage
-		rules, err := c.foreignRules(ctx, t, chains...)
-		for i := range rules {
-			if err == nil && chosen(&rules[i]) {
-				var m nftMessage
-				m, err = rules[i].deletion()
-				msgs = append(msgs, m)
-			}
-		}
-		removed = removed || len(msgs) > 0
-		return msgs, err
-	})
-	if err != nil || !removed || !strings.HasPrefix(t.name, "cni_") {
-		return err
-	}
-	return c.removeForeignTable(ctx, t, chains)
+// MissingForeignMasquerade lists those of the attachment's addresses that no
+// rule of the reference's bridge or ptp masquerades.
+func (n *Net) MissingForeignMasquerade(ctx context.Context, f Foreign) ([]netip.Addr, error) {
+	return n.leftovers().MissingMasquerade(ctx, f)
 }
 
-// removeForeignTable deletes a table of the reference's own when none of its
-// chains for attachments has a rule any more. An ADD of the reference makes all
-// of it again, in one transaction, and this one does nothing if that came between.
-func (c *nft) removeForeignTable(ctx context.Context, t nftTable, chains []string) error {
-	generation, err := c.conn.generation(ctx)
-	if err != nil {
-		return err
-	}
-	rules, err := c.foreignRules(ctx, t, chains...)
-	if err != nil || len(rules) > 0 {
-		return err
-	}
-	_, err = c.removeUnchanged(ctx, t, generation)
-	return kernelError(err, fmt.Sprintf("remove nftables table %s", t))
+// ForeignHostPorts counts the ports of the node that the reference's portmap
+// leads to the attachment's addresses of one family, with either backend.
+func (n *Net) ForeignHostPorts(ctx context.Context, f Foreign, is6 bool) (int, error) {
+	return n.leftovers().HostPorts(ctx, f, is6)
 }
 
-// removeForeignChain deletes the rules of an entry chain that lead to a
-// container's chain and are chosen, and with the last of them the chain.
-func (c *nft) removeForeignChain(ctx context.Context, t nftTable, entry, chain string, chosen func(*foreignRule) bool) error {
-	from := []string{entry}
-	return c.removeForeign(ctx, t, func() ([]nftMessage, error) {
-		there, err := c.hasChain(ctx, t, chain)
-		if err != nil || !there {
-			return nil, err
-		}
-		rules, err := c.foreignRules(ctx, t, from...)
-		if err != nil {
-			return nil, err
-		}
-		from = nil // if the chain turns out to be in use, another than entry leads to it
-		var msgs []nftMessage
-		left := false
-		for i := range rules {
-			r := &rules[i]
-			if r.jump != chain {
-				continue
-			}
-			if r.chain == entry && !chosen(r) {
-				left = true
-				continue
-			}
-			m, err := r.deletion()
-			if err != nil {
-				return nil, err
-			}
-			msgs = append(msgs, m)
-		}
-		if left {
-			return msgs, nil
-		}
-		m, err := t.deleteChain(chain)
-		return append(msgs, m), err
-	})
+// MissingForeignForward lists the addresses that lack one of the two rules that
+// the reference's firewall makes for them in CNI-FORWARD.
+func (n *Net) MissingForeignForward(ctx context.Context, addresses []netip.Addr) ([]netip.Addr, error) {
+	return n.leftovers().MissingForward(ctx, addresses)
 }
 
-// removeForeign commits what plan lists, again where something changed
-// meanwhile.
-func (c *nft) removeForeign(ctx context.Context, t nftTable, plan func() ([]nftMessage, error)) error {
-	for range nftTries {
-		msgs, err := plan()
-		if isWithoutNFT(err) {
-			return nil
-		}
-		if err == nil && len(msgs) > 0 {
-			err = c.conn.commit(ctx, 0, msgs...)
-		}
-		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) {
-			return kernelError(err, fmt.Sprintf("remove rules of other plugins from nftables table %s", t))
-		}
-	}
-	return fmt.Errorf("remove rules of other plugins from nftables table %s: %w: it is being changed", t, ErrBusy)
+// CollectForeignMasquerade removes what the reference's bridge and ptp made on
+// a network for containers that are none of the valid attachments'.
+func (n *Net) CollectForeignMasquerade(ctx context.Context, network string, valid []Foreign) error {
+	return n.leftovers().CollectMasquerade(ctx, network, valid)
 }
 
-// hasChain tells whether a table has a chain.
-func (c *nft) hasChain(ctx context.Context, t nftTable, chain string) (bool, error) {
-	conn, err := c.open()
-	if err != nil {
-		return false, err
-	}
-	m, err := message(unix.NFT_MSG_GETCHAIN, 0, t.family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_CHAIN_TABLE, t.name)
-		ae.String(unix.NFTA_CHAIN_NAME, chain)
-		return nil
-	})
-	if err != nil {
-		return false, err
-	}
-	err = conn.query(ctx, m, func([]byte) {})
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	return err == nil, err
+// CollectForeignHostPorts does the same for the iptables backend of the
+// reference's portmap. The rules of its nftables backend tell the container and
+// not the network: only an attachment's own DEL knows them.
+func (n *Net) CollectForeignHostPorts(ctx context.Context, network string, valid []Foreign) error {
+	return n.leftovers().CollectHostPorts(ctx, network, valid)
 }
 
-func (t nftTable) deleteChain(chain string) (nftMessage, error) {
-	return message(unix.NFT_MSG_DELCHAIN, 0, t.family, func(ae *netlink.AttributeEncoder) error {
-		ae.String(unix.NFTA_CHAIN_TABLE, t.name)
-		ae.String(unix.NFTA_CHAIN_NAME, chain)
-		return nil
-	})
+// ForeignPorts lists those ports of one family that are wanted and that the
+// reference's portmap leads to a container, with either backend. Where it never
+// did, that is one request.
+func (n *Net) ForeignPorts(ctx context.Context, is6 bool, wanted func(proto string, port uint16) bool) ([]ForeignPort, error) {
+	return n.leftovers().Ports(ctx, is6, wanted)
 }

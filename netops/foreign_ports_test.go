@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
 // TestForeignPorts finds what leads to containers in the rules of each backend, and
@@ -13,7 +15,9 @@ import (
 func TestForeignPorts(t *testing.T) {
 	iptables := func(program string) func(*testing.T) {
 		return func(t *testing.T) {
-			nat := func(program string, args ...string) { run(t, program, append([]string{"-t", "nat"}, args...)...) }
+			nat := func(program string, args ...string) {
+				nstest.Run(t, program, append([]string{"-t", "nat"}, args...)...)
+			}
 			entry := func(program, chain, id string, words ...string) {
 				nat(program, append([]string{"-A", "CNI-HOSTPORT-DNAT", "-m", "comment", "--comment", `dnat name: "net1" id: "` + id + `"`, "-m", "multiport"}, append(words, "-j", chain)...)...)
 			}
@@ -58,7 +62,7 @@ func TestForeignPorts(t *testing.T) {
 		{"iptables-nft", iptables("iptables-nft"), found4, found6},
 		{"iptables-legacy", iptables("iptables-legacy"), found4, found6},
 		{"nftables", func(t *testing.T) {
-			run(t, "nft", `table ip cni_hostport {
+			nstest.Run(t, "nft", `table ip cni_hostport {
 	chain hostports {
 		tcp dport 1000 dnat to 10.1.0.2:80 comment "c1"
 		ip daddr 192.0.2.1 tcp dport 1001 dnat to 10.1.0.2:81 comment "c1"
@@ -109,49 +113,14 @@ table ip nat {
 	}
 }
 
-// TestMatchedPorts: what iptables matches want, by their structures, and
-// structures that are cut off.
-func TestMatchedPorts(t *testing.T) {
-	multiport := make([]byte, 48)
-	copy(multiport, []byte{1, 3, 80, 0, 90, 0, 95, 0})
-	multiport[33] = 1 // the second begins a range
-	source := slices.Clone(multiport)
-	source[0] = 0
-	inverted := slices.Clone(multiport)
-	inverted[47] = 1
-	many := slices.Clone(multiport)
-	many[1] = 255
-	for _, v := range []struct {
-		name string
-		info []byte
-		want string
-	}{
-		{"tcp", []byte{0, 0, 255, 255, 80, 0, 81, 0, 0, 0, 0, 0}, "[{80 81}]"},
-		{"sctp", []byte{80, 0, 80, 0, 0, 0, 255, 255}, "[{80 80}]"},
-		{"udp", []byte{0, 0, 255, 255, 80}, "[]"},
-		{"multiport", multiport, "[{80 80} {90 95}]"},
-		{"multiport", multiport[:47], "[]"},
-		{"multiport", source, "[]"},
-		{"multiport", inverted, "[]"},
-		{"addrtype", multiport, "[]"},
-	} {
-		if have := fmt.Sprint(matchedPorts(v.name, v.info)); have != v.want {
-			t.Errorf("%s %v: %s, want %s", v.name, v.info, have, v.want)
-		}
-	}
-	if have := matchedPorts("multiport", many); len(have) != 14 {
-		t.Errorf("of 15 ports with one range %v", have)
-	}
-}
-
 // TestForeignLegacyUnread: where iptables-legacy has rules of others alone its
 // program, which reads all of them, is not run.
 func TestForeignLegacyUnread(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	runs := 0
 	n := New(Options{IPTables: func(ctx context.Context, program string, args []string, input string) (string, error) {
 		runs++
-		return programs(ctx, program, args, input)
+		return nstest.IPTables(ctx, program, args, input)
 	}})
 	t.Cleanup(func() { _ = n.Close() })
 	read := func() int {
@@ -167,12 +136,12 @@ func TestForeignLegacyUnread(t *testing.T) {
 		}
 		return runs
 	}
-	run(t, "iptables-legacy", "-t", "nat", "-A", "PREROUTING", "-p", "tcp", "--dport", "1000", "-j", "DNAT", "--to-destination", "10.1.0.9")
-	run(t, "ip6tables-legacy", "-t", "nat", "-N", "KUBE-HOSTPORTS")
+	nstest.Run(t, "iptables-legacy", "-t", "nat", "-A", "PREROUTING", "-p", "tcp", "--dport", "1000", "-j", "DNAT", "--to-destination", "10.1.0.9")
+	nstest.Run(t, "ip6tables-legacy", "-t", "nat", "-N", "KUBE-HOSTPORTS")
 	if have := read(); have != 0 {
 		t.Errorf("a program was run %d times for rules of others", have)
 	}
-	run(t, "ip6tables-legacy", "-t", "nat", "-N", "CNI-HOSTPORT-DNAT")
+	nstest.Run(t, "ip6tables-legacy", "-t", "nat", "-N", "CNI-HOSTPORT-DNAT")
 	if have := read(); have != 1 {
 		t.Errorf("a program was run %d times for one table of the reference's, want once", have)
 	}

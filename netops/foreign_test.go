@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
 // What the reference plugins v1.9.1 call things: the digests are those of
@@ -33,52 +35,41 @@ func iptablesMasquerade(t *testing.T, chain, id, address, subnet string) {
 		program, multicast = "ip6tables", "ff00::/8"
 	}
 	comment := []string{"-m", "comment", "--comment", `name: "net1" id: "` + id + `"`}
-	if !strings.Contains(run(t, program, "-t", "nat", "-S"), "-N "+chain+"\n") {
-		run(t, program, "-t", "nat", "-N", chain)
-		run(t, program, append([]string{"-t", "nat", "-A", chain, "-d", subnet, "-j", "ACCEPT"}, comment...)...)
-		run(t, program, append([]string{"-t", "nat", "-A", chain, "!", "-d", multicast, "-j", "MASQUERADE"}, comment...)...)
+	if !strings.Contains(nstest.Run(t, program, "-t", "nat", "-S"), "-N "+chain+"\n") {
+		nstest.Run(t, program, "-t", "nat", "-N", chain)
+		nstest.Run(t, program, append([]string{"-t", "nat", "-A", chain, "-d", subnet, "-j", "ACCEPT"}, comment...)...)
+		nstest.Run(t, program, append([]string{"-t", "nat", "-A", chain, "!", "-d", multicast, "-j", "MASQUERADE"}, comment...)...)
 	}
-	run(t, program, append([]string{"-t", "nat", "-A", "POSTROUTING", "-s", address, "-j", chain}, comment...)...)
+	nstest.Run(t, program, append([]string{"-t", "nat", "-A", "POSTROUTING", "-s", address, "-j", chain}, comment...)...)
 }
 
 // iptablesHostPort does what the reference's portmap does for a mapping.
 func iptablesHostPort(t *testing.T, chain, id, port, to string) {
 	t.Helper()
-	if !strings.Contains(run(t, "iptables", "-t", "nat", "-S"), "-N CNI-HOSTPORT-DNAT\n") {
-		run(t, "iptables", "-t", "nat", "-N", "CNI-HOSTPORT-DNAT")
-		run(t, "iptables", "-t", "nat", "-A", "PREROUTING", "-m", "addrtype", "--dst-type", "LOCAL", "-j", "CNI-HOSTPORT-DNAT")
+	if !strings.Contains(nstest.Run(t, "iptables", "-t", "nat", "-S"), "-N CNI-HOSTPORT-DNAT\n") {
+		nstest.Run(t, "iptables", "-t", "nat", "-N", "CNI-HOSTPORT-DNAT")
+		nstest.Run(t, "iptables", "-t", "nat", "-A", "PREROUTING", "-m", "addrtype", "--dst-type", "LOCAL", "-j", "CNI-HOSTPORT-DNAT")
 	}
-	run(t, "iptables", "-t", "nat", "-N", chain)
-	run(t, "iptables", "-t", "nat", "-A", chain, "-p", "tcp", "--dport", port, "-j", "DNAT", "--to-destination", to)
-	run(t, "iptables", "-t", "nat", "-A", "CNI-HOSTPORT-DNAT", "-m", "comment", "--comment", `dnat name: "net1" id: "`+id+`"`,
+	nstest.Run(t, "iptables", "-t", "nat", "-N", chain)
+	nstest.Run(t, "iptables", "-t", "nat", "-A", chain, "-p", "tcp", "--dport", port, "-j", "DNAT", "--to-destination", to)
+	nstest.Run(t, "iptables", "-t", "nat", "-A", "CNI-HOSTPORT-DNAT", "-m", "comment", "--comment", `dnat name: "net1" id: "`+id+`"`,
 		"-m", "multiport", "-p", "tcp", "--destination-ports", port, "-j", chain)
 }
 
 // rules is the ruleset without counters and handles.
 func rules(t *testing.T) string {
 	t.Helper()
-	return run(t, "nft", "-s", "list", "ruleset")
-}
-
-func TestForeignNames(t *testing.T) {
-	for chain, id := range map[string]string{c1Chain: "c1", c2Chain: "c2"} {
-		if got := iptablesChain(masqueradePrefix, "net1", id); got != chain {
-			t.Errorf("chain of %q is %q, want %q", id, got, chain)
-		}
-	}
-	if got := iptablesChain(hostPortPrefix, "net1", "c1"); got != c1HostPorts {
-		t.Errorf("chain of host ports is %q, want %q", got, c1HostPorts)
-	}
+	return nstest.Run(t, "nft", "-s", "list", "ruleset")
 }
 
 // TestForeignMasqueradeIPTables: a container's chain goes, in both families,
 // and nobody else's; with two interfaces it goes with the second.
 func TestForeignMasqueradeIPTables(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	n := New(Options{})
 	t.Cleanup(func() { _ = n.Close() })
-	run(t, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.1", "-j", "ACCEPT")
-	run(t, "ip6tables", "-t", "nat", "-A", "POSTROUTING", "-s", "2001:db8::1", "-j", "ACCEPT")
+	nstest.Run(t, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.1", "-j", "ACCEPT")
+	nstest.Run(t, "ip6tables", "-t", "nat", "-A", "POSTROUTING", "-s", "2001:db8::1", "-j", "ACCEPT")
 	iptablesMasquerade(t, c2Chain, "c2", "10.1.0.3", "10.1.0.0/24")
 	others := rules(t)
 	make1 := func() {
@@ -123,7 +114,7 @@ func TestForeignMasqueradeIPTables(t *testing.T) {
 // TestForeignLegacy: so too where "iptables" is iptables-legacy.
 func TestForeignLegacy(t *testing.T) {
 	n := freshNet(t)
-	legacy := func(args ...string) string { return run(t, "iptables-legacy", args...) }
+	legacy := func(args ...string) string { return nstest.Run(t, "iptables-legacy", args...) }
 	legacy("-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.1/32", "-j", "ACCEPT")
 	legacy("-t", "nat", "-N", "CNI-HOSTPORT-DNAT")
 	legacy("-N", "CNI-FORWARD")
@@ -182,12 +173,12 @@ func TestForeignLegacy(t *testing.T) {
 
 // TestForeignChainInUse: an administrator's own rule leads to the chain.
 func TestForeignChainInUse(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	n := New(Options{})
 	t.Cleanup(func() { _ = n.Close() })
 	iptablesMasquerade(t, c1Chain, "c1", "10.1.0.2", "10.1.0.0/24")
-	run(t, "iptables", "-t", "nat", "-N", "MINE")
-	run(t, "iptables", "-t", "nat", "-A", "MINE", "-s", "10.1.0.2", "-j", c1Chain)
+	nstest.Run(t, "iptables", "-t", "nat", "-N", "MINE")
+	nstest.Run(t, "iptables", "-t", "nat", "-A", "MINE", "-s", "10.1.0.2", "-j", c1Chain)
 	if err := n.RemoveForeignMasquerade(t.Context(), Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0"}); err != nil {
 		t.Fatal(err)
 	}
@@ -216,14 +207,14 @@ func masqueradeRule(f Foreign, address, subnet string) string {
 	if strings.Contains(address, ":") {
 		family = "ip6"
 	}
-	comment := f.masqueradeComment() + ", net: " + f.Network + ", if: " + f.IfName + ", id: " + f.ContainerID
+	comment := f.MasqueradeComment() + ", net: " + f.Network + ", if: " + f.IfName + ", id: " + f.ContainerID
 	return family + " saddr " + address + " " + family + " daddr != " + subnet + ` masquerade comment "` + comment + `"`
 }
 
 // TestForeignMasqueradeNFT: rules go by the attachment that their comments
 // name, by GC those that are not valid; the table with the last.
 func TestForeignMasqueradeNFT(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	n := New(Options{})
 	t.Cleanup(func() { _ = n.Close() })
 	one := Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: addrs("10.1.0.2", "fd00::2")}
@@ -265,13 +256,13 @@ func TestForeignMasqueradeNFT(t *testing.T) {
 // nftFile runs an nft script.
 func nftFile(t *testing.T, text string) {
 	t.Helper()
-	run(t, "nft", text)
+	nstest.Run(t, "nft", text)
 }
 
 // TestForeignHostPorts: both backends; the nftables one names the container only,
 // so the address that a rule leads to tells its attachments apart.
 func TestForeignHostPorts(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	n := New(Options{})
 	t.Cleanup(func() { _ = n.Close() })
 	iptablesHostPort(t, c2HostPorts, "c2", "8081", "10.1.0.3:80")
@@ -289,7 +280,7 @@ func TestForeignHostPorts(t *testing.T) {
 			t.Fatalf("ruleset is\n%s\nwant\n%s", now, others)
 		}
 	}
-	run(t, "nft", "flush", "ruleset")
+	nstest.Run(t, "nft", "flush", "ruleset")
 	nftFile(t, `table ip cni_hostport {
 	chain hostports {
 		tcp dport 8080 dnat to 10.1.0.2:80 comment "c1"
@@ -336,25 +327,25 @@ func TestForeignHostPorts(t *testing.T) {
 // TestForeignForward: the two rules of an address go, an administrator's of the
 // same address stay.
 func TestForeignForward(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	n := New(Options{})
 	t.Cleanup(func() { _ = n.Close() })
 	for _, program := range []string{"iptables", "ip6tables"} {
-		run(t, program, "-N", "CNI-FORWARD")
-		run(t, program, "-A", "FORWARD", "-m", "comment", "--comment", "CNI firewall plugin rules", "-j", "CNI-FORWARD")
+		nstest.Run(t, program, "-N", "CNI-FORWARD")
+		nstest.Run(t, program, "-A", "FORWARD", "-m", "comment", "--comment", "CNI firewall plugin rules", "-j", "CNI-FORWARD")
 	}
-	run(t, "iptables", "-A", "CNI-FORWARD", "-s", "10.1.0.2", "-p", "tcp", "--dport", "22", "-j", "ACCEPT")
-	run(t, "iptables", "-A", "CNI-FORWARD", "-s", "10.1.0.2", "-m", "comment", "--comment", "mine", "-j", "ACCEPT")
-	run(t, "iptables", "-A", "CNI-FORWARD", "-s", "10.1.0.2", "-j", "DROP")
-	run(t, "iptables", "-A", "CNI-FORWARD", "-s", "10.1.0.0/24", "-j", "ACCEPT")
+	nstest.Run(t, "iptables", "-A", "CNI-FORWARD", "-s", "10.1.0.2", "-p", "tcp", "--dport", "22", "-j", "ACCEPT")
+	nstest.Run(t, "iptables", "-A", "CNI-FORWARD", "-s", "10.1.0.2", "-m", "comment", "--comment", "mine", "-j", "ACCEPT")
+	nstest.Run(t, "iptables", "-A", "CNI-FORWARD", "-s", "10.1.0.2", "-j", "DROP")
+	nstest.Run(t, "iptables", "-A", "CNI-FORWARD", "-s", "10.1.0.0/24", "-j", "ACCEPT")
 	before := rules(t)
 	for _, a := range []string{"10.1.0.2", "fd00::2"} {
 		program := "iptables"
 		if strings.Contains(a, ":") {
 			program = "ip6tables"
 		}
-		run(t, program, "-A", "CNI-FORWARD", "-d", a, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
-		run(t, program, "-A", "CNI-FORWARD", "-s", a, "-j", "ACCEPT")
+		nstest.Run(t, program, "-A", "CNI-FORWARD", "-d", a, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
+		nstest.Run(t, program, "-A", "CNI-FORWARD", "-s", a, "-j", "ACCEPT")
 	}
 	if err := n.RemoveForeignForward(t.Context(), addrs("10.1.0.3")); err != nil {
 		t.Fatal(err)
@@ -370,20 +361,4 @@ func TestForeignForward(t *testing.T) {
 			t.Fatalf("ruleset is\n%s\nwant\n%s", now, before)
 		}
 	}
-}
-
-// FuzzForeignRule: whatever stands in a rule, reading it ends. The corpus has
-// rules as iptables-nft and nft make them.
-func FuzzForeignRule(f *testing.F) {
-	f.Fuzz(func(t *testing.T, attrs []byte, family byte) {
-		r, err := decodeForeignRule(nftTable{family, "nat"}, attrs)
-		if err != nil {
-			return
-		}
-		_ = r.forwards(r.target())
-		_, _, _ = parseComment(r.comment)
-		if _, err := r.deletion(); err != nil {
-			t.Error(err)
-		}
-	})
 }

@@ -1,37 +1,25 @@
 package netops
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
-)
 
-// programs runs iptables-legacy in the test's namespace.
-func programs(ctx context.Context, program string, args []string, input string) (string, error) {
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Stdin = strings.NewReader(input)
-	var out, complaint bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &complaint
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s: %w: %s", program, err, complaint.String())
-	}
-	return out.String(), nil
-}
+	"github.com/cnibox/cnibox/netops/internal/iptables"
+	"github.com/cnibox/cnibox/netops/internal/nstest"
+)
 
 // freshNet is a Net in a network namespace of its own.
 func freshNet(t *testing.T) *Net {
 	t.Helper()
-	freshNetns(t)
-	n := New(Options{IPTables: programs})
+	nstest.Fresh(t)
+	n := New(Options{IPTables: nstest.IPTables})
 	t.Cleanup(func() { _ = n.Close() })
 	return n
 }
@@ -66,7 +54,7 @@ func remove(t *testing.T, n *Net, o ...Object) {
 func listing(t *testing.T, program string) string {
 	t.Helper()
 	var b strings.Builder
-	for line := range strings.Lines(run(t, program, "-S")) {
+	for line := range strings.Lines(nstest.Run(t, program, "-S")) {
 		if !strings.HasPrefix(line, "-P INPUT") && !strings.HasPrefix(line, "-P OUTPUT") {
 			b.WriteString(line)
 		}
@@ -108,7 +96,7 @@ func TestForwardListed(t *testing.T) {
 				if c.link == "" {
 					return ""
 				}
-				return " -" + flag + " " + iptablesLink(c.link)
+				return " -" + flag + " " + strings.ReplaceAll(c.link, "*", "+")
 			}
 			want := listedForward
 			if c.legacy { // it lists chains in another order
@@ -137,7 +125,7 @@ func TestForwardListed(t *testing.T) {
 // TestForwardRace has 32 processes' worth of sockets make the same rules, while
 // iptables adds rules of its own: there is one of each.
 func TestForwardRace(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	host := openNamespaceHere(t)
 	var wg sync.WaitGroup
 	failed := make(chan error, 64)
@@ -151,7 +139,7 @@ func TestForwardRace(t *testing.T) {
 			n := New(Options{})
 			defer n.Close() //nolint:errcheck // nothing is deleted
 			if i%8 == 0 {
-				_, err := programs(t.Context(), "iptables-nft", []string{"-A", "FORWARD", "-i", fmt.Sprintf("x%d", i), "-j", "ACCEPT"}, "")
+				_, err := nstest.IPTables(t.Context(), "iptables-nft", []string{"-A", "FORWARD", "-i", fmt.Sprintf("x%d", i), "-j", "ACCEPT"}, "")
 				failed <- err
 			}
 			failed <- n.Ensure(t.Context(), Spec{[]Object{forwardOf("10.1.0.0/24")}}, nil)
@@ -164,7 +152,7 @@ func TestForwardRace(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	have := run(t, "iptables-nft", "-S")
+	have := nstest.Run(t, "iptables-nft", "-S")
 	for _, line := range strings.Split(strings.TrimSpace(listedForward), "\n")[3:] {
 		if strings.Count(have, line) != 1 {
 			t.Errorf("not exactly once: %s\nin:\n%s", line, have)
@@ -195,11 +183,11 @@ func TestForwardOwners(t *testing.T) {
 				program = "iptables-legacy"
 			}
 			n := freshNet(t)
-			run(t, program, "-P", "FORWARD", "DROP")
-			run(t, program, "-N", "CNI-ADMIN")
-			run(t, program, "-A", "CNI-ADMIN", "-s", "10.1.0.9", "-j", "DROP")
-			run(t, program, "-A", "FORWARD", "-i", "other0", "-j", "ACCEPT")
-			before := run(t, program, "-S")
+			nstest.Run(t, program, "-P", "FORWARD", "DROP")
+			nstest.Run(t, program, "-N", "CNI-ADMIN")
+			nstest.Run(t, program, "-A", "CNI-ADMIN", "-s", "10.1.0.9", "-j", "DROP")
+			nstest.Run(t, program, "-A", "FORWARD", "-i", "other0", "-j", "ACCEPT")
+			before := nstest.Run(t, program, "-S")
 			own := func(label string) *Forward {
 				return &Forward{Net: netip.MustParsePrefix("10.1.0.7/32"), Admin: "CNI-ADMIN", Label: label, Legacy: legacy}
 			}
@@ -207,20 +195,20 @@ func TestForwardOwners(t *testing.T) {
 			ensure(t, n, old)
 			ensure(t, n, late)
 			remove(t, n, old)
-			have := run(t, program, "-S")
+			have := nstest.Run(t, program, "-S")
 			if strings.Contains(have, "aa") || strings.Count(have, "bb") != 3 {
 				t.Errorf("after the old owner's removal:\n%s", have)
 			}
 			if d, err := n.Verify(t.Context(), Spec{[]Object{late}}, nil); err != nil || len(d) > 0 {
 				t.Errorf("verify: %v, %v", d, err)
 			}
-			run(t, program, "-F", "CNI-FORWARD")
+			nstest.Run(t, program, "-F", "CNI-FORWARD")
 			if d, err := n.Verify(t.Context(), Spec{[]Object{late}}, nil); err != nil || len(d) != 4 {
 				t.Errorf("verify after a flush: %v, %v", d, err)
 			}
 			ensure(t, n, late)
 			remove(t, n, late)
-			if have := run(t, program, "-S"); have != before {
+			if have := nstest.Run(t, program, "-S"); have != before {
 				t.Errorf("after all:\n%s\nwant:\n%s", have, before)
 			}
 		})
@@ -250,17 +238,17 @@ func TestForwardPolicy(t *testing.T) {
 			n := freshNet(t)
 			for _, s := range c.setUp {
 				w := strings.Fields(s)
-				run(t, w[0], w[1:]...)
+				nstest.Run(t, w[0], w[1:]...)
 			}
-			before := run(t, "nft", "list", "ruleset")
+			before := nstest.Run(t, "nft", "list", "ruleset")
 			have, err := n.ForwardPolicy(t.Context(), c.is6)
 			if err != nil || have != c.want {
 				t.Errorf("%+v, %v, want %+v", have, err, c.want)
 			}
-			if after := run(t, "nft", "list", "ruleset"); after != before {
+			if after := nstest.Run(t, "nft", "list", "ruleset"); after != before {
 				t.Errorf("changed the ruleset:\n%s", after)
 			}
-			if c.setUp == nil && isLegacyLoaded(unix.NFPROTO_IPV4, "filter") {
+			if c.setUp == nil && iptables.IsLegacyLoaded(unix.NFPROTO_IPV4, "filter") {
 				t.Error("a legacy table was made")
 			}
 		})
@@ -277,7 +265,7 @@ func TestForwardPolicyChanging(t *testing.T) {
 		fmt.Fprintf(&ruleset, "iifname x%d accept\n", i)
 	}
 	ruleset.WriteString("drop\n}\n}\n")
-	if _, err := programs(t.Context(), "nft", []string{"-f", "-"}, ruleset.String()); err != nil {
+	if _, err := nstest.IPTables(t.Context(), "nft", []string{"-f", "-"}, ruleset.String()); err != nil {
 		t.Fatal(err)
 	}
 	stop := make(chan struct{})
@@ -293,7 +281,7 @@ func TestForwardPolicyChanging(t *testing.T) {
 				return
 			default:
 			}
-			if _, err := programs(t.Context(), "nft", []string{"add rule ip filter OTHER accept"}, ""); err != nil {
+			if _, err := nstest.IPTables(t.Context(), "nft", []string{"add rule ip filter OTHER accept"}, ""); err != nil {
 				t.Error(err)
 				return
 			}
@@ -327,47 +315,4 @@ func TestForwardInvalid(t *testing.T) {
 			t.Errorf("%+v: %v", f, err)
 		}
 	}
-}
-
-// FuzzListing: whatever a program prints is read without a panic, and a rule
-// that is deleted is one that was listed.
-func FuzzListing(f *testing.F) {
-	f.Add(listedForward)
-	f.Add("-A X -m comment --comment \"a \\\" b\" -j\n-P\n-N \n-A")
-	f.Fuzz(func(t *testing.T, s string) {
-		st := parseListing(s)
-		for _, op := range forwardOf("10.1.0.0/24").removal(st) {
-			if op.held != nil && !strings.Contains(s, op.held.text) {
-				t.Errorf("deletes %q", op.held.text)
-			}
-		}
-	})
-}
-
-// FuzzDecodeRule: whatever a kernel answers is read or refused.
-func FuzzDecodeRule(f *testing.F) {
-	f.Add([]byte{12, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 1})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		_, err := decodeRule(b)
-		_, chainErr := decodeBaseChain(b)
-		for _, err := range []error{err, chainErr} {
-			if err != nil && !errors.Is(err, errDamaged) {
-				t.Errorf("%v does not tell what is wrong", err)
-			}
-		}
-	})
-}
-
-// FuzzPolicyDrops: whatever the kernel answers is within bounds or an error.
-func FuzzPolicyDrops(f *testing.F) {
-	f.Add(make([]byte, 152), uint32(0), true)
-	f.Fuzz(func(t *testing.T, b []byte, offset uint32, is6 bool) {
-		family := byte(unix.NFPROTO_IPV4)
-		if is6 {
-			family = unix.NFPROTO_IPV6
-		}
-		if _, err := policyDrops(family, b, offset); err != nil && !errors.Is(err, errDamaged) {
-			t.Errorf("%v does not tell what is wrong", err)
-		}
-	})
 }

@@ -7,6 +7,8 @@ import (
 	"net"
 	"strconv"
 	"strings"
+
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // Where is the namespace that the link is made in.
@@ -35,7 +37,7 @@ func (l *Link) String() string {
 		w.flag(b.KeepMAC, "keep address")
 	}
 	if p := l.Port; p != nil {
-		w = append(w, p.words()...)
+		w = append(w, portWords(p)...)
 	}
 	w.flag(l.Promisc, "promisc on")
 	w.flag(l.AllMulti, "allmulticast on")
@@ -97,7 +99,7 @@ func (l *Link) plan(ctx context.Context, s *session) ([]Change, error) {
 	if l.Kind == "" {
 		return l.planSet(ctx, s)
 	}
-	var have *linkState
+	var have *rtnl.Link
 	if !s.unknown(l.In) {
 		var err error
 		if have, err = s.findLink(ctx, l.In, l.Name); err != nil {
@@ -144,12 +146,12 @@ func (l *Link) inverse() *Link {
 // planPresent judges a link that exists where one is to be made. A shared one
 // is only brought up, made promiscuous and told to keep its MAC; all else about
 // it stays.
-func (l *Link) planPresent(ctx context.Context, s *session, have *linkState) ([]Change, error) {
+func (l *Link) planPresent(ctx context.Context, s *session, have *rtnl.Link) ([]Change, error) {
 	if !l.Shared {
-		return nil, fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(have.alias))
+		return nil, fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(have.Alias))
 	}
-	if have.kind != l.Kind {
-		return nil, fmt.Errorf("%s is a link of kind %q, not %q: %w", l.title(), have.kind, l.Kind, ErrConflict)
+	if have.Kind != l.Kind {
+		return nil, fmt.Errorf("%s is a link of kind %q, not %q: %w", l.title(), have.Kind, l.Kind, ErrConflict)
 	}
 	d := differences{object: l}
 	if err := l.verifyKind(ctx, s, have, &d); err != nil {
@@ -159,10 +161,10 @@ func (l *Link) planPresent(ctx context.Context, s *session, have *linkState) ([]
 		return nil, fmt.Errorf("%s has %s instead of %s: %w", l.title(), d.list[0].Have, d.list[0].Want, ErrConflict)
 	}
 	set := &Link{In: l.In, Shared: true, Name: l.Name, Kind: l.Kind}
-	set.Up = l.Up && !have.isUp()
-	set.Promisc = l.Promisc && !have.isPromisc()
+	set.Up = l.Up && !have.IsUp()
+	set.Promisc = l.Promisc && !have.IsPromisc()
 	if l.Bridge != nil && l.Bridge.KeepMAC {
-		set.MAC = have.mac.String()
+		set.MAC = have.MAC.String()
 	}
 	if !set.Up && !set.Promisc && set.MAC == "" {
 		return nil, nil
@@ -182,7 +184,7 @@ func (l *Link) planSet(ctx context.Context, s *session) ([]Change, error) {
 			return nil, err
 		}
 	}
-	master, err := s.linkName(ctx, l.In, have.master)
+	master, err := s.linkName(ctx, l.In, have.Master)
 	if err != nil {
 		return nil, err
 	}
@@ -193,7 +195,7 @@ func (l *Link) planSet(ctx context.Context, s *session) ([]Change, error) {
 	c := Change{Do: Step{VerbSet, set}}
 	if !l.Shared {
 		if s.moved[l.ref()] == nil {
-			old.Index = have.index
+			old.Index = have.Index
 		}
 		c.Undo = &Step{VerbSet, old}
 	}
@@ -202,39 +204,39 @@ func (l *Link) planSet(ctx context.Context, s *session) ([]Change, error) {
 
 // difference is the Link that sets what l wants and have lacks, and the one
 // that sets it back; nil if nothing differs.
-func (l *Link) difference(have *linkState, master string) (set, old *Link) {
+func (l *Link) difference(have *rtnl.Link, master string) (set, old *Link) {
 	set = &Link{In: l.In, Shared: l.Shared, Name: l.Name}
 	old = &Link{In: l.In, Shared: l.Shared, Name: l.Name}
 	var unset Unset
-	if l.MAC != "" && !sameMAC(l.MAC, have.mac) {
-		set.MAC, old.MAC = l.MAC, have.mac.String()
+	if l.MAC != "" && !sameMAC(l.MAC, have.MAC) {
+		set.MAC, old.MAC = l.MAC, have.MAC.String()
 	}
-	if l.MTU != 0 && l.MTU != have.mtu {
-		set.MTU, old.MTU = l.MTU, have.mtu
+	if l.MTU != 0 && l.MTU != have.MTU {
+		set.MTU, old.MTU = l.MTU, have.MTU
 	}
-	if l.Up && !have.isUp() {
+	if l.Up && !have.IsUp() {
 		set.Up, old.Down = true, true
 	}
-	if l.Down && have.isUp() {
+	if l.Down && have.IsUp() {
 		set.Down, old.Up = true, true
 	}
-	if l.Alias != "" && l.Alias != have.alias {
-		set.Alias, old.Alias = l.Alias, have.alias
-		unset.Alias = have.alias == ""
+	if l.Alias != "" && l.Alias != have.Alias {
+		set.Alias, old.Alias = l.Alias, have.Alias
+		unset.Alias = have.Alias == ""
 	}
 	if l.Master != "" && l.Master != master {
 		set.Master, old.Master = l.Master, master
 		unset.Master = master == ""
 	}
-	if l.Port != nil && (have.port == nil || !l.Port.is(have.port)) {
-		set.Port, old.Port = l.Port, have.port
+	if l.Port != nil && (have.Port == nil || !l.Port.Is(have.Port)) {
+		set.Port, old.Port = l.Port, have.Port
 	}
 	var off Unset
 	if u := l.Unset; u != nil && u.Master && master != "" {
 		off.Master, old.Master = true, master
 	}
-	if u := l.Unset; u != nil && u.Alias && have.alias != "" {
-		off.Alias, old.Alias = true, have.alias
+	if u := l.Unset; u != nil && u.Alias && have.Alias != "" {
+		off.Alias, old.Alias = true, have.Alias
 	}
 	l.differMode(have, set, old, &off, &unset)
 	if off != (Unset{}) {
@@ -257,40 +259,40 @@ func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
 	}
 	d := differences{object: l}
 	if l.Kind != "" {
-		d.compare("kind", l.Kind, have.kind)
+		d.compare("kind", l.Kind, have.Kind)
 	}
 	if err := l.verifyKind(ctx, s, have, &d); err != nil {
 		return nil, err
 	}
-	if l.MAC != "" && !sameMAC(l.MAC, have.mac) {
-		d.compare("address", strings.ToLower(l.MAC), have.mac.String())
+	if l.MAC != "" && !sameMAC(l.MAC, have.MAC) {
+		d.compare("address", strings.ToLower(l.MAC), have.MAC.String())
 	}
 	if l.MTU != 0 {
-		d.compare("mtu", strconv.Itoa(l.MTU), strconv.Itoa(have.mtu))
+		d.compare("mtu", strconv.Itoa(l.MTU), strconv.Itoa(have.MTU))
 	}
 	if l.Up || l.Down {
-		d.compare("state", upDown(l.Up), upDown(have.isUp()))
+		d.compare("state", upDown(l.Up), upDown(have.IsUp()))
 	}
 	l.verifyMode(have, &d)
 	if l.Bridge != nil && l.Bridge.VLANFiltering {
-		d.compare("vlan_filtering", "on", onOff(have.vlanFiltering))
+		d.compare("vlan_filtering", "on", onOff(have.VLANFiltering))
 	}
 	if l.Alias != "" && !l.Shared {
-		d.compare("label", ownLabel(l.Alias), ownLabel(have.alias))
+		d.compare("label", ownLabel(l.Alias), ownLabel(have.Alias))
 	}
 	if l.Master != "" {
-		master, err := s.linkName(ctx, l.In, have.master)
+		master, err := s.linkName(ctx, l.In, have.Master)
 		if err != nil {
 			return nil, err
 		}
 		d.compare("master", l.Master, orNone(master))
 	}
-	if l.Port != nil && have.port != nil {
-		d.compare("hairpin", onOff(l.Port.Hairpin), onOff(have.port.Hairpin))
+	if l.Port != nil && have.Port != nil {
+		d.compare("hairpin", onOff(l.Port.Hairpin), onOff(have.Port.Hairpin))
 		if l.Port.Isolated { // a chained plugin may isolate a port too
-			d.compare("isolated", onOff(true), onOff(have.port.Isolated))
+			d.compare("isolated", onOff(true), onOff(have.Port.Isolated))
 		}
-		l.Port.verify(have.port, &d)
+		verifyPort(l.Port, have.Port, &d)
 	}
 	if l.Peer == nil {
 		return d.list, nil
@@ -299,13 +301,13 @@ func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
 }
 
 // verifyPeer compares the other end, and whether it is this link's other end.
-func (l *Link) verifyPeer(ctx context.Context, s *session, own *linkState, d differences) ([]Difference, error) {
+func (l *Link) verifyPeer(ctx context.Context, s *session, own *rtnl.Link, d differences) ([]Difference, error) {
 	p := l.Peer
 	have, err := s.findLink(ctx, p.In, p.Name)
 	if err != nil {
 		return nil, err
 	}
-	if have == nil || have.index != own.peer || have.peer != own.index {
+	if have == nil || have.Index != own.Peer || have.Peer != own.Index {
 		what := "absent"
 		if have != nil {
 			what = "another link"
@@ -313,17 +315,17 @@ func (l *Link) verifyPeer(ctx context.Context, s *session, own *linkState, d dif
 		d.add(fmt.Sprintf("peer %q", p.Name), what)
 		return d.list, nil
 	}
-	if p.MAC != "" && !sameMAC(p.MAC, have.mac) {
-		d.compare("peer address", strings.ToLower(p.MAC), have.mac.String())
+	if p.MAC != "" && !sameMAC(p.MAC, have.MAC) {
+		d.compare("peer address", strings.ToLower(p.MAC), have.MAC.String())
 	}
 	if p.MTU != 0 {
-		d.compare("peer mtu", strconv.Itoa(p.MTU), strconv.Itoa(have.mtu))
+		d.compare("peer mtu", strconv.Itoa(p.MTU), strconv.Itoa(have.MTU))
 	}
 	if p.Up {
-		d.compare("peer state", "up", upDown(have.isUp()))
+		d.compare("peer state", "up", upDown(have.IsUp()))
 	}
 	if p.Master != "" {
-		master, err := s.linkName(ctx, p.In, have.master)
+		master, err := s.linkName(ctx, p.In, have.Master)
 		if err != nil {
 			return nil, err
 		}
@@ -334,7 +336,7 @@ func (l *Link) verifyPeer(ctx context.Context, s *session, own *linkState, d dif
 
 // title is how errors call the link.
 func (l *Link) title() string {
-	if l.Kind == kindBridge {
+	if l.Kind == rtnl.KindBridge {
 		return fmt.Sprintf("bridge %q", l.Name)
 	}
 	return fmt.Sprintf("interface %q", l.Name)

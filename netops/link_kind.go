@@ -10,52 +10,12 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// Kinds of links that stand alone or on a parent, as the kernel names them.
-const (
-	kindMACVLAN = "macvlan"
-	kindIPVLAN  = "ipvlan"
-	kindVLAN    = "vlan"
-	kindDummy   = "dummy"
-	kindBridge  = "bridge"
-	kindVRF     = "vrf"
-	kindIFB     = "ifb"
-	// kindTap is the kernel's name for what /dev/net/tun makes: taps and tuns.
-	kindTap = "tun"
-)
-
-// A mode is a name of iproute2 and the number of the kernel (if_link.h).
-type mode struct {
-	name  string
-	value uint32
-}
-
-// modesOf lists the modes of a kind; none for most.
-func modesOf(kind string) []mode {
-	switch kind {
-	case kindMACVLAN:
-		return []mode{
-			{"private", nl.MACVLAN_MODE_PRIVATE},
-			{"vepa", nl.MACVLAN_MODE_VEPA},
-			{"bridge", nl.MACVLAN_MODE_BRIDGE},
-			{"passthru", nl.MACVLAN_MODE_PASSTHRU},
-		}
-	case kindIPVLAN:
-		return []mode{{"l2", 0}, {"l3", 1}, {"l3s", 2}} // IPVLAN_MODE_*
-	}
-	return nil
-}
-
-// hasParent tells whether the link stands on another one.
-func (l *Link) hasParent() bool {
-	return l.Kind == kindMACVLAN || l.Kind == kindIPVLAN || l.Kind == kindVLAN || l.Kind == kindVXLAN
-}
-
-// hasParentHere tells whether the link stands on one in its own namespace.
-func (l *linkState) hasParentHere() bool {
-	return (&Link{Kind: l.kind}).hasParent() && l.peer != 0 && !l.peerElsewhere
-}
+// rtnl.HasParent tells whether the link stands on another one.
+func (l *Link) hasParent() bool { return rtnl.HasParent(l.Kind) }
 
 // parentIn is the place of the link below.
 func (l *Link) parentIn() Place {
@@ -70,7 +30,7 @@ func (l *Link) crosses() bool { return l.hasParent() && l.parentIn() != l.In }
 
 // choosesIndex tells whether the link is made with an index of our choice.
 func (l *Link) choosesIndex() bool {
-	return l.hasParent() || l.Kind == kindDummy || l.Kind == kindTap || l.Kind == kindIFB || l.Shared && l.Kind == kindBridge
+	return l.hasParent() || l.Kind == rtnl.KindDummy || l.Kind == rtnl.KindTap || l.Kind == rtnl.KindIFB || l.Shared && l.Kind == rtnl.KindBridge
 }
 
 // chosenIndex is the interface index that the link is made with, far above
@@ -96,7 +56,7 @@ func (l *Link) kindWords(w *words) {
 	if l.Group4.IsValid() {
 		w.value("group", l.Group4.String())
 	}
-	if l.Kind == kindTap {
+	if l.Kind == rtnl.KindTap {
 		w.flag(true, "mode tap")
 	}
 	if l.Owner != nil {
@@ -140,27 +100,20 @@ func (l *Link) validateKind() error {
 		_, known := l.modeValue()
 		fault(!known, "mode %q of a link of kind %q", l.Mode, l.Kind)
 	}
-	fault(l.BCQueueLen != 0 && l.Kind != kindMACVLAN, "a broadcast queue of a link of kind %q", l.Kind)
-	fault(l.Kind == kindIPVLAN && l.MAC != "", "MAC %q of an ipvlan, which has its parent's", l.MAC)
-	fault(l.VLANID != 0 && l.Kind != kindVLAN, "a VLAN ID of a link of kind %q", l.Kind)
+	fault(l.BCQueueLen != 0 && l.Kind != rtnl.KindMACVLAN, "a broadcast queue of a link of kind %q", l.Kind)
+	fault(l.Kind == rtnl.KindIPVLAN && l.MAC != "", "MAC %q of an ipvlan, which has its parent's", l.MAC)
+	fault(l.VLANID != 0 && l.Kind != rtnl.KindVLAN, "a VLAN ID of a link of kind %q", l.Kind)
 	errs = append(errs, checkRange("VLAN ID", l.VLANID, 0, 4094), checkRange("VNI", l.VNI, 0, 1<<24-1))
 	vxlan := l.VNI != 0 || l.Group4.IsValid()
-	fault(vxlan && l.Kind != kindVXLAN, "a VNI or group of a link of kind %q", l.Kind)
+	fault(vxlan && l.Kind != rtnl.KindVXLAN, "a VNI or group of a link of kind %q", l.Kind)
 	fault(l.Group4.IsValid() && (!l.Group4.Is4() || !l.Group4.IsMulticast()), "group %q is no IPv4 multicast address", l.Group4)
 	tap := l.Owner != nil || l.Group != nil || l.MultiQueue
-	fault(tap && l.Kind != kindTap, "a tap device's owner or queues of a link of kind %q", l.Kind)
+	fault(tap && l.Kind != rtnl.KindTap, "a tap device's owner or queues of a link of kind %q", l.Kind)
 	return errors.Join(errs...)
 }
 
-// modeValue is the kernel's number of the mode.
-func (l *Link) modeValue() (uint32, bool) {
-	for _, m := range modesOf(l.Kind) {
-		if m.name == l.Mode {
-			return m.value, true
-		}
-	}
-	return 0, false
-}
+// rtnl.ModeValue is the kernel's number of the mode.
+func (l *Link) modeValue() (uint32, bool) { return rtnl.ModeValue(l.Kind, l.Mode) }
 
 // planParent makes sure that the link's parent is there and carries its MTU:
 // an ipvlan's may be larger for the kernel, and nothing of that size gets out.
@@ -178,11 +131,11 @@ func (l *Link) planParent(ctx context.Context, s *session) error {
 	if err != nil {
 		return fmt.Errorf("parent of %s: %w", l.title(), err)
 	}
-	if parent.flags&unix.IFF_LOOPBACK != 0 {
+	if parent.Flags&unix.IFF_LOOPBACK != 0 {
 		return fmt.Errorf("%s: its parent %q is the loopback device: %w", l.title(), l.Parent, ErrInvalid)
 	}
-	if l.MTU > parent.mtu {
-		return fmt.Errorf("%s: mtu %d is more than the %d of its parent %q: %w", l.title(), l.MTU, parent.mtu, l.Parent, ErrInvalid)
+	if l.MTU > parent.MTU {
+		return fmt.Errorf("%s: mtu %d is more than the %d of its parent %q: %w", l.title(), l.MTU, parent.MTU, l.Parent, ErrInvalid)
 	}
 	return nil
 }
@@ -196,9 +149,9 @@ func (l *Link) orphan() error {
 // parentBusy is the error for a parent whose frames go elsewhere: the kernel
 // hands them to one of macvlans, ipvlans, a bridge, a bond.
 func (l *Link) parentBusy() error {
-	other := kindMACVLAN
-	if l.Kind == kindMACVLAN {
-		other = kindIPVLAN
+	other := rtnl.KindMACVLAN
+	if l.Kind == rtnl.KindMACVLAN {
+		other = rtnl.KindIPVLAN
 	}
 	return fmt.Errorf("parent %q of %s is a port of a bridge or bond, or has a link of kind %q: %w", l.Parent, l.title(), other, ErrConflict)
 }
@@ -216,7 +169,7 @@ func (l *Link) parentAttrs(ctx context.Context, s *session) ([]nl.NetlinkRequest
 	if err != nil {
 		return nil, fmt.Errorf("parent of %s: %w", l.title(), err)
 	}
-	if l.Kind == kindVXLAN {
+	if l.Kind == rtnl.KindVXLAN {
 		return nil, nil // it is named among the kind's own data
 	}
 	attrs := []nl.NetlinkRequestData{nl.NewRtAttr(unix.IFLA_LINK, nl.Uint32Attr(uint32(parent)))}
@@ -234,7 +187,7 @@ func (l *Link) parentAttrs(ctx context.Context, s *session) ([]nl.NetlinkRequest
 // whatever is asked for. Set afterwards it is the parent's too, until the link
 // is deleted (drivers/net/macvlan.c).
 func (l *Link) laterMAC() string {
-	if l.Kind == kindMACVLAN && l.Mode == "passthru" {
+	if l.Kind == rtnl.KindMACVLAN && l.Mode == "passthru" {
 		return l.MAC
 	}
 	return ""
@@ -263,13 +216,13 @@ func (l *Link) addKindData(s *session, info *nl.RtAttr) {
 	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
 	value, hasMode := l.modeValue()
 	switch {
-	case l.Kind == kindVXLAN:
+	case l.Kind == rtnl.KindVXLAN:
 		l.addVXLAN(s, data)
-	case l.Kind == kindVLAN:
+	case l.Kind == rtnl.KindVLAN:
 		data.AddRtAttr(nl.IFLA_VLAN_ID, nl.Uint16Attr(uint16(l.VLANID)))
-	case l.Kind == kindIPVLAN && hasMode:
+	case l.Kind == rtnl.KindIPVLAN && hasMode:
 		data.AddRtAttr(nl.IFLA_IPVLAN_MODE, nl.Uint16Attr(uint16(value)))
-	case l.Kind == kindMACVLAN && hasMode:
+	case l.Kind == rtnl.KindMACVLAN && hasMode:
 		data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(value))
 	}
 	if l.BCQueueLen != 0 {
@@ -277,66 +230,24 @@ func (l *Link) addKindData(s *session, info *nl.RtAttr) {
 	}
 }
 
-// kindState is what only links of these kinds have, as the kernel tells it.
-type kindState struct {
-	mode       string
-	bcQueueLen uint32
-	vlanID     int
-	vni        int
-	table      int // a VRF's
-	tap        tapState
-}
-
-// parseKind reads the IFLA_INFO_DATA of a link.
-func (l *linkState) parseKind(data []byte) error {
-	return eachRTAttr(data, func(kind uint16, v []byte) error {
-		switch {
-		case l.kind == kindMACVLAN && kind == nl.IFLA_MACVLAN_MODE:
-			l.mode = modeName(l.kind, attrInt(v))
-		case l.kind == kindMACVLAN && kind == nl.IFLA_MACVLAN_BC_QUEUE_LEN:
-			l.bcQueueLen = uint32(attrInt(v))
-		case l.kind == kindIPVLAN && kind == nl.IFLA_IPVLAN_MODE:
-			l.mode = modeName(l.kind, attrShort(v))
-		case l.kind == kindVLAN && kind == nl.IFLA_VLAN_ID:
-			l.vlanID = attrShort(v)
-		case l.kind == kindVXLAN && kind == nl.IFLA_VXLAN_ID:
-			l.vni = attrInt(v)
-		case l.kind == kindVRF && kind == nl.IFLA_VRF_TABLE:
-			l.table = attrInt(v)
-		case l.kind == kindTap:
-			l.tap.parse(kind, v)
-		}
-		return nil
-	})
-}
-
-func modeName(kind string, value int) string {
-	for _, m := range modesOf(kind) {
-		if int(m.value) == value {
-			return m.name
-		}
-	}
-	return strconv.Itoa(value)
-}
-
 // verifyKind compares what a link of its kind cannot change and still be it.
-func (l *Link) verifyKind(ctx context.Context, s *session, have *linkState, d *differences) error {
-	if have.kind != l.Kind {
+func (l *Link) verifyKind(ctx context.Context, s *session, have *rtnl.Link, d *differences) error {
+	if have.Kind != l.Kind {
 		return nil
 	}
 	if l.Mode != "" {
-		d.compare("mode", l.Mode, have.mode)
+		d.compare("mode", l.Mode, have.Mode)
 	}
-	if l.Kind == kindVLAN {
-		d.compare("id", strconv.Itoa(l.VLANID), strconv.Itoa(have.vlanID))
+	if l.Kind == rtnl.KindVLAN {
+		d.compare("id", strconv.Itoa(l.VLANID), strconv.Itoa(have.VLANID))
 	}
 	if l.VNI != 0 {
-		d.compare("id", strconv.Itoa(l.VNI), strconv.Itoa(have.vni))
+		d.compare("id", strconv.Itoa(l.VNI), strconv.Itoa(have.VNI))
 	}
-	if l.Kind == kindTap {
-		l.verifyTap(&have.tap, d)
+	if l.Kind == rtnl.KindTap {
+		l.verifyTap(&have.Tap, d)
 	}
-	if !l.hasParent() || l.Kind == kindVXLAN || l.Parent == "" || s.unknown(l.parentIn()) {
+	if !l.hasParent() || l.Kind == rtnl.KindVXLAN || l.Parent == "" || s.unknown(l.parentIn()) {
 		return nil
 	}
 	parent, err := s.findLink(ctx, l.parentIn(), l.Parent)
@@ -344,7 +255,7 @@ func (l *Link) verifyKind(ctx context.Context, s *session, have *linkState, d *d
 		return err
 	}
 	// Indexes count per namespace: another's link may have the same.
-	if parent == nil || parent.index != have.peer || have.peerElsewhere != l.crosses() {
+	if parent == nil || parent.Index != have.Peer || have.PeerElsewhere != l.crosses() {
 		d.add("parent "+l.Parent, "another parent")
 	}
 	return nil

@@ -3,15 +3,17 @@ package netops
 import (
 	"context"
 	"fmt"
-	"net"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // messages are the requests that make or set the link. Links are deleted by
 // index only, see session.deleteLink.
-func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, error) {
+func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	if v == VerbAdd {
 		return l.create(ctx, s)
 	}
@@ -21,50 +23,50 @@ func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, e
 		if err != nil {
 			return nil, err
 		}
-		index = have.index
+		index = have.Index
 	}
 	m, err := l.setAt(ctx, s, index)
-	return []rtMessage{m}, err
+	return []nlconn.Message{m}, err
 }
 
 // create is up to three requests: the kernel ignores alias and port flags in
 // the one that makes a link, takes no master for a veth's other end, and can
 // only bring that up when both ends are there (ENOTCONN on 6.1). The first is
 // for the parent's namespace where that is another one, the rest for the link's.
-func (l *Link) create(ctx context.Context, s *session) ([]rtMessage, error) {
+func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error) {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	if l.choosesIndex() {
 		ifi.Index = int32(l.chosenIndex())
 	}
-	setFlag(ifi, l.Up, l.Down, unix.IFF_UP)
+	rtnl.SetFlag(ifi, l.Up, l.Down, unix.IFF_UP)
 	l.modeFlags(ifi, Unset{})
-	m := rtMessage{kind: unix.RTM_NEWLINK, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{ifi, nameAttr(l.Name)}}
-	m.data = append(m.data, l.ownAttrs()...)
+	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{ifi, rtnl.NameAttr(l.Name)}}
+	m.Data = append(m.Data, l.ownAttrs()...)
 	if l.Peer != nil {
-		m.data = append(m.data, oneQueue()...)
+		m.Data = append(m.Data, rtnl.OneQueue()...)
 	}
 	if l.Master != "" {
 		master, err := s.indexOf(ctx, l.In, l.Master)
 		if err != nil {
 			return nil, fmt.Errorf("master of %s: %w", l.title(), err)
 		}
-		m.data = append(m.data, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master))))
 	}
 	parent, err := l.parentAttrs(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	m.data = append(m.data, parent...)
+	m.Data = append(m.Data, parent...)
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(l.Kind))
 	if err := l.addInfo(s, info); err != nil {
 		return nil, err
 	}
-	m.data = append(m.data, info)
+	m.Data = append(m.Data, info)
 	if l.Peer != nil {
-		m.echo = func(data []byte) { l.learn(s, data) }
+		m.Echo = func(data []byte) { l.learn(s, data) }
 	}
-	msgs := []rtMessage{m}
+	msgs := []nlconn.Message{m}
 	if rest := (Link{In: l.In, Name: l.Name, MAC: l.laterMAC(), Alias: l.Alias, Port: l.Port}); rest.MAC != "" || l.Alias != "" || l.Port != nil {
 		m, err := rest.setAt(ctx, s, int(ifi.Index))
 		if err != nil {
@@ -86,12 +88,12 @@ func (l *Link) create(ctx context.Context, s *session) ([]rtMessage, error) {
 // learn takes the indexes of a veth's ends from the kernel's notification of it:
 // else the one in the container would be asked for next.
 func (l *Link) learn(s *session, data []byte) {
-	have, err := parseLink(data)
-	if err != nil || have.name != l.Name || have.peer == 0 || have.peerElsewhere != (l.Peer.In != l.In) {
+	have, err := rtnl.ParseLink(data)
+	if err != nil || have.Name != l.Name || have.Peer == 0 || have.PeerElsewhere != (l.Peer.In != l.In) {
 		return
 	}
-	s.index[l.ref()] = have.index
-	s.index[linkRef{l.Peer.In, l.Peer.Name}] = have.peer
+	s.index[l.ref()] = have.Index
+	s.index[linkRef{l.Peer.In, l.Peer.Name}] = have.Peer
 }
 
 // addInfo adds what only a kind of link has.
@@ -113,8 +115,8 @@ func (l *Link) addInfo(s *session, info *nl.RtAttr) error {
 // add describes the other end of a veth whose first end is in the place own.
 func (p *Peer) add(s *session, own Place, attr *nl.RtAttr) error {
 	nl.NewIfInfomsgChild(attr, unix.AF_UNSPEC)
-	attr.AddChild(nameAttr(p.Name))
-	for _, a := range append(hardwareAttrs(p.MAC, p.MTU), oneQueue()...) {
+	attr.AddChild(rtnl.NameAttr(p.Name))
+	for _, a := range append(rtnl.HardwareAttrs(p.MAC, p.MTU), rtnl.OneQueue()...) {
 		attr.AddChild(a)
 	}
 	if p.In == own {
@@ -129,24 +131,26 @@ func (p *Peer) add(s *session, own Place, attr *nl.RtAttr) error {
 }
 
 // set is the request that changes what l sets, with the link addressed by name.
-func (l *Link) set(ctx context.Context, s *session) (rtMessage, error) { return l.setAt(ctx, s, 0) }
+func (l *Link) set(ctx context.Context, s *session) (nlconn.Message, error) {
+	return l.setAt(ctx, s, 0)
+}
 
 // setAt is set with the link addressed by its index, unless that is 0.
-func (l *Link) setAt(ctx context.Context, s *session, index int) (rtMessage, error) {
+func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message, error) {
 	var unset Unset
 	if l.Unset != nil {
 		unset = *l.Unset
 	}
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	setFlag(ifi, l.Up, l.Down, unix.IFF_UP)
+	rtnl.SetFlag(ifi, l.Up, l.Down, unix.IFF_UP)
 	l.modeFlags(ifi, unset)
-	m := rtMessage{kind: unix.RTM_NEWLINK, data: append(make([]nl.NetlinkRequestData, 0, 6), ifi)}
+	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Data: append(make([]nl.NetlinkRequestData, 0, 6), ifi)}
 	if ifi.Index = int32(index); index == 0 {
-		m.data = append(m.data, nameAttr(l.Name))
+		m.Data = append(m.Data, rtnl.NameAttr(l.Name))
 	}
-	m.data = append(m.data, l.ownAttrs()...)
+	m.Data = append(m.Data, l.ownAttrs()...)
 	if l.Alias != "" || unset.Alias {
-		m.data = append(m.data, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(l.Alias)))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(l.Alias)))
 	}
 	if l.Master != "" || unset.Master {
 		index := 0
@@ -156,16 +160,16 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (rtMessage, err
 				return m, fmt.Errorf("master of %s: %w", l.title(), err)
 			}
 		}
-		m.data = append(m.data, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(index))))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(index))))
 	}
 	if l.Port != nil {
 		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated(kindBridge))
+		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated(rtnl.KindBridge))
 		port := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
-		port.AddRtAttr(nl.IFLA_BRPORT_MODE, boolAttr(l.Port.Hairpin))
-		port.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, boolAttr(l.Port.Isolated))
-		l.Port.addSettings(port)
-		m.data = append(m.data, info)
+		port.AddRtAttr(nl.IFLA_BRPORT_MODE, rtnl.BoolAttr(l.Port.Hairpin))
+		port.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, rtnl.BoolAttr(l.Port.Isolated))
+		l.Port.AddSettings(port)
+		m.Data = append(m.Data, info)
 	}
 	return m, nil
 }
@@ -180,12 +184,12 @@ func (l *Link) taken(ctx context.Context, s *session) error {
 	if have == nil && l.Peer != nil {
 		return peerExists(l.Peer)
 	}
-	if have == nil && l.Kind == kindVLAN {
+	if have == nil && l.Kind == rtnl.KindVLAN {
 		return fmt.Errorf("VLAN %d on %q %w, in this or another namespace", l.VLANID, l.Parent, ErrExists)
 	}
 	alias := ""
 	if have != nil {
-		alias = have.alias
+		alias = have.Alias
 	}
 	return fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(alias))
 }
@@ -204,29 +208,29 @@ func (s *session) deleteLink(ctx context.Context, l *Link) error {
 		return err
 	}
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(have.index)
+	ifi.Index = int32(have.Index)
 	delete(s.index, l.ref())
 	c, err := s.conn(l.In)
 	if err != nil {
 		return err
 	}
-	return c.one(ctx, rtMessage{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}})
+	return c.One(ctx, nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
 }
 
 // isMade tells whether a link is the one that l made.
-func (l *Link) isMade(have *linkState) bool {
+func (l *Link) isMade(have *rtnl.Link) bool {
 	label := ownLabel(l.Alias)
-	unlabelled := have.alias == "" &&
-		(l.MAC != "" && sameMAC(l.MAC, have.mac) || l.choosesIndex() && l.chosenIndex() == have.index)
+	unlabelled := have.Alias == "" &&
+		(l.MAC != "" && sameMAC(l.MAC, have.MAC) || l.choosesIndex() && l.chosenIndex() == have.Index)
 	if label != "" && !unlabelled {
-		return ownLabel(have.alias) == label
+		return ownLabel(have.Alias) == label
 	}
-	return l.Kind == "" || have.kind == l.Kind
+	return l.Kind == "" || have.Kind == l.Kind
 }
 
 // renamed finds a link in the container by its label and kind: who is in there
 // may have given it another name. nil if there is none.
-func (s *session) renamed(ctx context.Context, l *Link) (*linkState, error) {
+func (s *session) renamed(ctx context.Context, l *Link) (*rtnl.Link, error) {
 	label := ownLabel(l.Alias)
 	if label == "" {
 		return nil, nil
@@ -235,56 +239,14 @@ func (s *session) renamed(ctx context.Context, l *Link) (*linkState, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := c.links(ctx)
+	all, err := c.Links(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, have := range all {
-		if ownLabel(have.alias) == label && have.kind == l.Kind {
+		if ownLabel(have.Alias) == label && have.Kind == l.Kind {
 			return have, nil
 		}
 	}
 	return nil, nil
-}
-
-// setFlag asks for an interface flag to be on or off.
-func setFlag(ifi *nl.IfInfomsg, on, off bool, flag uint32) {
-	if on || off {
-		ifi.Change |= flag
-	}
-	if on {
-		ifi.Flags |= flag
-	}
-}
-
-func nameAttr(name string) *nl.RtAttr {
-	return nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name))
-}
-
-// hardwareAttrs are a MAC and an MTU where they are set. The MAC was validated.
-func hardwareAttrs(mac string, mtu int) []nl.NetlinkRequestData {
-	var attrs []nl.NetlinkRequestData
-	if a, err := net.ParseMAC(mac); err == nil {
-		attrs = append(attrs, nl.NewRtAttr(unix.IFLA_ADDRESS, a))
-	}
-	if mtu != 0 {
-		attrs = append(attrs, nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu))))
-	}
-	return attrs
-}
-
-// oneQueue has the kernel make no more queues than it uses. Without, an end of a
-// veth gets one for each processor there could be, and all but one are taken
-// away again, which waits for every processor (RCU, drivers/net/veth.c
-// veth_init_queues) with the lock held that all changes of links need.
-func oneQueue() []nl.NetlinkRequestData {
-	one := nl.Uint32Attr(1)
-	return []nl.NetlinkRequestData{nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, one), nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, one)}
-}
-
-func boolAttr(b bool) []byte {
-	if b {
-		return []byte{1}
-	}
-	return []byte{0}
 }

@@ -5,8 +5,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mdlayher/socket"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // linkQuiet is how long changes are gathered before they are told.
@@ -15,10 +16,10 @@ const linkQuiet = 50 * time.Millisecond
 // LinkMonitor tells when what HostLinks reads may have changed: a link's name,
 // MTU, state, an address, a default route.
 type LinkMonitor struct {
-	conn    *socket.Conn
+	events  *nlconn.Listener
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
-	changes *gathered
+	changes *nlconn.Debouncer
 	// seen is each link as it was last told.
 	seen map[int]seenLink
 }
@@ -31,11 +32,11 @@ type seenLink struct {
 
 // OpenLinkMonitor listens in the namespace of the process.
 func (n *Net) OpenLinkMonitor() (*LinkMonitor, error) {
-	m := &LinkMonitor{changes: gather(linkQuiet), seen: map[int]seenLink{}}
+	m := &LinkMonitor{changes: nlconn.NewDebouncer(linkQuiet), seen: map[int]seenLink{}}
 	err := n.host.visit(func() (err error) {
-		m.conn, _, err = subscribe([]int{
+		m.events, err = nlconn.Listen(unix.NETLINK_ROUTE, "rtnetlink", []int{
 			unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
-		})
+		}, nil)
 		return err
 	})
 	if err != nil {
@@ -49,22 +50,21 @@ func (n *Net) OpenLinkMonitor() (*LinkMonitor, error) {
 
 // Changes is told once for changes that come together. Whoever hears it reads
 // HostLinks again.
-func (m *LinkMonitor) Changes() <-chan struct{} { return m.changes.told }
+func (m *LinkMonitor) Changes() <-chan struct{} { return m.changes.C }
 
 // Close ends it.
 func (m *LinkMonitor) Close() error {
 	m.stop()
 	m.ended.Wait()
-	m.changes.stop()
-	return m.conn.Close()
+	m.changes.Stop()
+	return m.events.Close()
 }
 
 func (m *LinkMonitor) listen(ctx context.Context) {
-	buf := make([]byte, rtMaxReply)
 	for {
-		changed, err := hear(ctx, m.conn, buf, func(h unix.NlMsghdr, data []byte) bool { return m.concerns(h.Type, data) })
+		changed, err := m.events.Next(ctx, func(h unix.NlMsghdr, data []byte) bool { return m.concerns(h.Type, data) })
 		if changed {
-			m.changes.tell()
+			m.changes.Notify()
 		}
 		if err != nil {
 			return
@@ -86,13 +86,13 @@ func (m *LinkMonitor) concerns(kind uint16, data []byte) bool {
 			return false
 		}
 		l := body.(vtepState)
-		now := seenLink{l.name, l.mtu, l.flags & (unix.IFF_UP | unix.IFF_RUNNING)}
+		now := seenLink{l.Name, l.MTU, l.Flags & (unix.IFF_UP | unix.IFF_RUNNING)}
 		if kind == unix.RTM_DELLINK {
-			delete(m.seen, l.index)
+			delete(m.seen, l.Index)
 			return true
 		}
-		was, known := m.seen[l.index]
-		m.seen[l.index] = now
+		was, known := m.seen[l.Index]
+		m.seen[l.Index] = now
 		return !known || was != now
 	}
 	return false

@@ -22,26 +22,26 @@ func (n *Net) EnsureLinkLocal(ctx context.Context, ns *Namespace, link string) (
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	l, err := c.link(ctx, link)
+	l, err := c.Link(ctx, link)
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	all, err := c.addresses(ctx, l.index)
+	all, err := c.Addresses(ctx, l.Index)
 	if err != nil {
 		return netip.Addr{}, err
 	}
 	var waiting *Addr
 	for _, a := range all {
-		if !a.prefix.Addr().IsLinkLocalUnicast() || !a.prefix.Addr().Is6() {
+		if !a.Prefix.Addr().IsLinkLocalUnicast() || !a.Prefix.Addr().Is6() {
 			continue
 		}
-		if a.flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
-			return a.prefix.Addr(), nil
+		if a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
+			return a.Prefix.Addr(), nil
 		}
-		waiting = &Addr{In: Container, Shared: true, Link: link, Address: a.prefix}
+		waiting = &Addr{In: Container, Shared: true, Link: link, Address: a.Prefix}
 	}
 	if waiting == nil {
-		addr, err := linkLocal(l.mac)
+		addr, err := linkLocal(l.MAC)
 		if err != nil {
 			return netip.Addr{}, fmt.Errorf("link %q: %w", link, err)
 		}

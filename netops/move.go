@@ -8,6 +8,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // Where is the namespace that the link comes from.
@@ -71,32 +74,32 @@ func (m *Move) plan(ctx context.Context, s *session) ([]Change, error) {
 		}
 	}
 	back := *m
-	back.Up, back.Kind, back.MAC = have.isUp(), have.kind, have.mac.String()
-	if len(have.permanent) > 0 {
-		back.MAC = have.permanent.String()
+	back.Up, back.Kind, back.MAC = have.IsUp(), have.Kind, have.MAC.String()
+	if len(have.Permanent) > 0 {
+		back.MAC = have.Permanent.String()
 	}
-	if !isLabelled(have.alias, m.Alias) {
-		back.Back = have.alias
+	if !isLabelled(have.Alias, m.Alias) {
+		back.Back = have.Alias
 	}
 	arrived := *have
-	arrived.alias, arrived.flags = m.Alias, have.flags&^unix.IFF_UP
+	arrived.Alias, arrived.Flags = m.Alias, have.Flags&^unix.IFF_UP
 	if s.moved == nil {
-		s.moved = map[linkRef]*linkState{}
+		s.moved = map[linkRef]*rtnl.Link{}
 	}
 	s.made[m.ref()], s.moved[m.ref()] = true, &arrived
 	return []Change{{Do: Step{VerbAdd, m}, Undo: &Step{VerbDel, &back}}}, nil
 }
 
 // movable refuses links that would leave something behind that stands on them.
-func (m *Move) movable(ctx context.Context, s *session, have *linkState) error {
-	label := ownLabel(have.alias)
+func (m *Move) movable(ctx context.Context, s *session, have *rtnl.Link) error {
+	label := ownLabel(have.Alias)
 	switch {
-	case have.flags&unix.IFF_LOOPBACK != 0:
+	case have.Flags&unix.IFF_LOOPBACK != 0:
 		return fmt.Errorf("interface %q is the loopback device, which cannot be moved: %w", m.Name, ErrInvalid)
-	case label != "" && !isLabelled(have.alias, m.Alias):
-		return fmt.Errorf("interface %q is an attachment's, with the alias %q: %w", m.Name, have.alias, ErrConflict)
-	case have.master != 0:
-		master, err := s.linkName(ctx, m.From, have.master)
+	case label != "" && !isLabelled(have.Alias, m.Alias):
+		return fmt.Errorf("interface %q is an attachment's, with the alias %q: %w", m.Name, have.Alias, ErrConflict)
+	case have.Master != 0:
+		master, err := s.linkName(ctx, m.From, have.Master)
 		if err != nil {
 			return err
 		}
@@ -111,8 +114,8 @@ func (m *Move) verify(ctx context.Context, s *session) ([]Difference, error) {
 		return absentIf(err, m)
 	}
 	d := differences{object: m}
-	if !isLabelled(have.alias, m.Alias) {
-		d.compare("label", m.Alias, have.alias)
+	if !isLabelled(have.Alias, m.Alias) {
+		d.compare("label", m.Alias, have.Alias)
 	}
 	return d.list, nil
 }
@@ -135,13 +138,13 @@ func (a *applier) move(ctx context.Context, c Change) error {
 	if err != nil {
 		return describeStep(c.Do, err)
 	}
-	label, err := (&Link{Alias: m.Alias}).setAt(ctx, a.session, have.index)
+	label, err := (&Link{Alias: m.Alias}).setAt(ctx, a.session, have.Index)
 	if err != nil {
 		return describeStep(c.Do, err)
 	}
-	results, broken := conn.exchange(ctx, []rtMessage{label, to.moving(have.index, m.As)})
+	results, broken := conn.Exchange(ctx, []nlconn.Message{label, to.moving(have.Index, m.As)})
 	for _, r := range results {
-		if r == nil || errors.Is(r, errUnknown) {
+		if r == nil || errors.Is(r, nlconn.ErrUnknown) {
 			a.done = append(a.done, c)
 			break
 		}
@@ -183,12 +186,12 @@ func (h handle) release() {
 // moving is the request that moves a link into the namespace and names it, past
 // another link there that has the name that it comes with. The kernel takes it
 // down, which renaming asks for up to 6.2. An empty name leaves it what it has.
-func (h handle) moving(index int, name string) rtMessage {
+func (h handle) moving(index int, name string) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)
-	m := rtMessage{kind: unix.RTM_SETLINK, data: []nl.NetlinkRequestData{ifi, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(h.fd)))}}
+	m := nlconn.Message{Kind: unix.RTM_SETLINK, Data: []nl.NetlinkRequestData{ifi, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(h.fd)))}}
 	if name != "" {
-		m.data = append(m.data, nameAttr(name))
+		m.Data = append(m.Data, rtnl.NameAttr(name))
 	}
 	return m
 }

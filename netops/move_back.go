@@ -9,6 +9,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 const (
@@ -47,8 +50,8 @@ func (u *undoer) moveBack(ctx context.Context, m *Move) error {
 
 // named is the inverse with the name that the alias of the link tells, where
 // the inverse has none.
-func (m *Move) named(l *linkState) *Move {
-	words := strings.Fields(l.alias)
+func (m *Move) named(l *rtnl.Link) *Move {
+	words := strings.Fields(l.Alias)
 	if m.Name != "" || len(words) < 2 || checkName(words[1]) != nil {
 		return m
 	}
@@ -60,17 +63,17 @@ func (m *Move) named(l *linkState) *Move {
 // search finds the link in one of the two namespaces; nil for none. In the
 // container its name, alias and address may have been changed, and another link
 // may have been given its label.
-func (u *undoer) search(ctx context.Context, m *Move, p Place) (*linkState, error) {
+func (u *undoer) search(ctx context.Context, m *Move, p Place) (*rtnl.Link, error) {
 	c, err := u.conn(p)
 	if err != nil {
 		return nil, err
 	}
-	all, err := c.links(ctx)
+	all, err := c.Links(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, is := range []func(*linkState, Place) bool{m.isCertain, m.isUnlabelled, m.isLabelled} {
-		if i := slices.IndexFunc(all, func(l *linkState) bool { return is(l, p) }); i >= 0 {
+	for _, is := range []func(*rtnl.Link, Place) bool{m.isCertain, m.isUnlabelled, m.isLabelled} {
+		if i := slices.IndexFunc(all, func(l *rtnl.Link) bool { return is(l, p) }); i >= 0 {
 			return all[i], nil
 		}
 	}
@@ -78,10 +81,10 @@ func (u *undoer) search(ctx context.Context, m *Move, p Place) (*linkState, erro
 }
 
 // isCertain tells whether both label and address are as recorded.
-func (m *Move) isCertain(l *linkState, p Place) bool {
-	mac := l.permanent
+func (m *Move) isCertain(l *rtnl.Link, p Place) bool {
+	mac := l.Permanent
 	if len(mac) == 0 {
-		mac = l.mac
+		mac = l.MAC
 	}
 	return m.isLabelled(l, p) && sameMAC(m.MAC, mac)
 }
@@ -89,22 +92,22 @@ func (m *Move) isCertain(l *linkState, p Place) bool {
 // isLabelled tells whether the link has the label. In the container it must be
 // of the same kind too: what a container makes itself is never of a device's,
 // and does not get into the host in its stead.
-func (m *Move) isLabelled(l *linkState, p Place) bool {
-	return isLabelled(l.alias, m.Alias) && (p == m.From || m.MAC == "" || l.kind == m.Kind)
+func (m *Move) isLabelled(l *rtnl.Link, p Place) bool {
+	return isLabelled(l.Alias, m.Alias) && (p == m.From || m.MAC == "" || l.Kind == m.Kind)
 }
 
 // isUnlabelled tells whether a link without a label is the one that was moved:
 // the same hardware, or what is where it was moved to.
-func (m *Move) isUnlabelled(l *linkState, p Place) bool {
-	if m.MAC == "" || l.kind != m.Kind || ownLabel(l.alias) != "" {
+func (m *Move) isUnlabelled(l *rtnl.Link, p Place) bool {
+	if m.MAC == "" || l.Kind != m.Kind || ownLabel(l.Alias) != "" {
 		return false
 	}
-	return l.kind == "" && sameMAC(m.MAC, l.permanent) || p == m.To && l.name == m.As && sameMAC(m.MAC, l.mac)
+	return l.Kind == "" && sameMAC(m.MAC, l.Permanent) || p == m.To && l.Name == m.As && sameMAC(m.MAC, l.MAC)
 }
 
 // fetch moves the link back, under its name if that is free, and labels it
 // where somebody took its label off, so that it is found there.
-func (u *undoer) fetch(ctx context.Context, m *Move, l *linkState) error {
+func (u *undoer) fetch(ctx context.Context, m *Move, l *rtnl.Link) error {
 	home, err := u.handle(m.From)
 	if err != nil {
 		return err
@@ -115,19 +118,19 @@ func (u *undoer) fetch(ctx context.Context, m *Move, l *linkState) error {
 		return err
 	}
 	if !m.isLabelled(l, m.To) {
-		label, err := (&Link{Alias: m.Alias}).setAt(ctx, u.session, l.index)
+		label, err := (&Link{Alias: m.Alias}).setAt(ctx, u.session, l.Index)
 		if err != nil {
 			return err
 		}
-		if err := c.one(ctx, label); err != nil {
+		if err := c.One(ctx, label); err != nil {
 			return err
 		}
 	}
-	err = c.one(ctx, home.moving(l.index, m.Name))
+	err = c.One(ctx, home.moving(l.Index, m.Name))
 	if errors.Is(err, unix.EEXIST) {
-		err = c.one(ctx, home.moving(l.index, freeName))
+		err = c.One(ctx, home.moving(l.Index, freeName))
 	}
-	if isAbsent(err) { // it was moved, and not renamed
+	if nlconn.IsAbsent(err) { // it was moved, and not renamed
 		return nil
 	}
 	return err
@@ -140,27 +143,27 @@ func (u *undoer) mayReturn(ctx context.Context, m *Move) bool {
 		return false
 	}
 	home, err := u.findLink(ctx, m.From, m.Name)
-	return err == nil && (home == nil || home.kind != m.Kind || !sameMAC(m.MAC, home.mac))
+	return err == nil && (home == nil || home.Kind != m.Kind || !sameMAC(m.MAC, home.MAC))
 }
 
 // await waits for the kernel to bring the link back; nil if it does not.
-func (u *undoer) await(ctx context.Context, m *Move) (*linkState, error) {
+func (u *undoer) await(ctx context.Context, m *Move) (*rtnl.Link, error) {
 	ctx, cancel := context.WithTimeout(ctx, returnPatience)
 	defer cancel()
-	events, err := openRTConn()
+	events, err := rtnl.Open()
 	if err != nil {
 		return nil, err
 	}
-	defer events.close() //nolint:errcheck // nothing was asked of it
-	if err := unix.SetsockoptInt(events.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.RTNLGRP_LINK); err != nil {
-		return nil, kernelError(err, "listen to links")
+	defer events.Close() //nolint:errcheck // nothing was asked of it
+	if err := events.Join(unix.RTNLGRP_LINK); err != nil {
+		return nil, nlconn.Explain(err, "listen to links")
 	}
 	for {
 		// Again after each event, and first for what came before the membership.
 		if l, err := u.search(ctx, m, m.From); l != nil || err != nil {
 			return l, err
 		}
-		err := events.receive(ctx, func(unix.NlMsghdr, []byte) {})
+		err := events.Receive(ctx, func(unix.NlMsghdr, []byte) {})
 		switch {
 		case ctx.Err() != nil, errors.Is(err, unix.ETIMEDOUT):
 			return nil, nil
@@ -172,8 +175,8 @@ func (u *undoer) await(ctx context.Context, m *Move) (*linkState, error) {
 
 // restore gives the link that is back its name, alias and state. One that was
 // not even labelled is as it was.
-func (u *undoer) restore(ctx context.Context, m *Move, l *linkState) error {
-	rename := m.Name != "" && l.name != m.Name
+func (u *undoer) restore(ctx context.Context, m *Move, l *rtnl.Link) error {
+	rename := m.Name != "" && l.Name != m.Name
 	if !rename && !m.isLabelled(l, m.From) {
 		return nil
 	}
@@ -182,18 +185,18 @@ func (u *undoer) restore(ctx context.Context, m *Move, l *linkState) error {
 		return err
 	}
 	rest := &Link{Alias: m.Back, Up: m.Up, Down: !m.Up, Unset: &Unset{Alias: true}}
-	last, err := rest.setAt(ctx, u.session, l.index)
+	last, err := rest.setAt(ctx, u.session, l.Index)
 	if err != nil {
 		return err
 	}
 	if !rename {
-		return c.one(ctx, last)
+		return c.One(ctx, last)
 	}
-	down, err := (&Link{Down: true}).setAt(ctx, u.session, l.index)
+	down, err := (&Link{Down: true}).setAt(ctx, u.session, l.Index)
 	if err != nil {
 		return err
 	}
-	results, broken := c.exchange(ctx, []rtMessage{down, renaming(l.index, m.Name), last})
+	results, broken := c.Exchange(ctx, []nlconn.Message{down, renaming(l.Index, m.Name), last})
 	if errors.Is(results[1], unix.EEXIST) {
 		results[1] = nil
 	}
@@ -201,8 +204,8 @@ func (u *undoer) restore(ctx context.Context, m *Move, l *linkState) error {
 }
 
 // renaming is the request that gives a link another name; it must be down up to 6.2.
-func renaming(index int, name string) rtMessage {
+func renaming(index int, name string) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)
-	return rtMessage{kind: unix.RTM_SETLINK, data: []nl.NetlinkRequestData{ifi, nameAttr(name)}}
+	return nlconn.Message{Kind: unix.RTM_SETLINK, Data: []nl.NetlinkRequestData{ifi, rtnl.NameAttr(name)}}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/cnibox/cnibox/internal/dbus"
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
 // Options are what a Net is made with. All may be left out.
@@ -31,7 +33,9 @@ type Options struct {
 type Net struct {
 	probe Probe
 	host  *Namespace
-	nft   *nft
+	nft   *nft.Client
+	// restore is Options.Restore.
+	restore func(context.Context) ([]*Element, error)
 	// planned are the indexes of the host's links that the last Plan read, for the
 	// Apply of it.
 	planned map[linkRef]int
@@ -48,17 +52,32 @@ type Net struct {
 
 // New opens nothing.
 func New(o Options) *Net {
-	return &Net{probe: o.Probe, host: &Namespace{}, nft: newNFT(o.Restore), iptables: o.IPTables, sources: o.Sources, recordedForwards: o.Forwards}
+	return &Net{probe: o.Probe, host: &Namespace{}, nft: nft.New(ruleset.Schema, restorer(o.Restore)), restore: o.Restore, iptables: o.IPTables, sources: o.Sources, recordedForwards: o.Forwards}
+}
+
+// restorer lists what restore does, nil for nil.
+func restorer(restore func(context.Context) ([]*Element, error)) func(context.Context) ([]*nft.Element, error) {
+	if restore == nil {
+		return nil
+	}
+	return func(ctx context.Context) ([]*nft.Element, error) {
+		recorded, err := restore(ctx)
+		els := make([]*nft.Element, len(recorded))
+		for i, e := range recorded {
+			els[i] = (*nft.Element)(e)
+		}
+		return els, err
+	}
 }
 
 // Apart is a Net with the same options and sockets of its own, for calls that
 // are made at the same time.
 func (n *Net) Apart() *Net {
-	return New(Options{Probe: n.probe, Restore: n.nft.restore, Forwards: n.recordedForwards, Sources: n.sources, IPTables: n.iptables})
+	return New(Options{Probe: n.probe, Restore: n.restore, Forwards: n.recordedForwards, Sources: n.sources, IPTables: n.iptables})
 }
 
 // Close closes the sockets. After deletes of nftables elements this waits for
 // a grace period of the kernel (13 ms): it is the last thing that a process does.
 func (n *Net) Close() error {
-	return errors.Join(n.closeBus(), n.closeNamed(), n.host.Close(), n.nft.close())
+	return errors.Join(n.closeBus(), n.closeNamed(), n.host.Close(), n.nft.Close())
 }

@@ -10,6 +10,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // Netns is a network namespace with a name (see Named) that attachments share. It
@@ -62,11 +65,11 @@ func (o *Netns) verify(_ context.Context, s *session) ([]Difference, error) {
 
 // owns tells whether a link bears the label, or lost its maker before it was
 // labelled (see Link.chosenIndex).
-func (o *Netns) owns(l *linkState) bool {
-	if l.alias == "" {
-		return l.index == (&Link{Name: l.name, Alias: o.Alias}).chosenIndex()
+func (o *Netns) owns(l *rtnl.Link) bool {
+	if l.Alias == "" {
+		return l.Index == (&Link{Name: l.Name, Alias: o.Alias}).chosenIndex()
 	}
-	return isLabelled(l.alias, o.Alias)
+	return isLabelled(l.Alias, o.Alias)
 }
 
 // makeNetns makes a named namespace, in the place of what a process that was
@@ -96,25 +99,25 @@ func (u *undoer) endNetns(ctx context.Context, o *Netns) error {
 	if err != nil {
 		return err
 	}
-	links, err := c.links(ctx)
+	links, err := c.Links(ctx)
 	if err != nil {
 		return err
 	}
-	var own []*linkState
+	var own []*rtnl.Link
 	for _, l := range links {
 		switch {
-		case l.flags&unix.IFF_LOOPBACK != 0:
+		case l.Flags&unix.IFF_LOOPBACK != 0:
 		case o.owns(l):
 			own = append(own, l)
-		case l.isUp() || ownLabel(l.alias) != "":
+		case l.IsUp() || ownLabel(l.Alias) != "":
 			return nil
 		}
 	}
 	for _, l := range own {
 		ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-		ifi.Index = int32(l.index)
-		err := c.one(ctx, rtMessage{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}})
-		if err != nil && !isAbsent(err) {
+		ifi.Index = int32(l.Index)
+		err := c.One(ctx, nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
+		if err != nil && !nlconn.IsAbsent(err) {
 			return err
 		}
 	}

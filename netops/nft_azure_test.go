@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
 // The MACs of the fabric: the uplink's, those of pods, and the one that Azure's
@@ -22,12 +25,12 @@ const (
 )
 
 // macNATNet is pods a and b on a bridge with an uplink to the fabric.
-func macNATNet(t *testing.T) (fabric, a, b *neighbour) {
+func macNATNet(t *testing.T) (fabric, a, b *nstest.Neighbour) {
 	t.Helper()
-	fabric, a, b = newNeighbour(t), newNeighbour(t), newNeighbour(t)
+	fabric, a, b = nstest.NewNeighbour(t), nstest.NewNeighbour(t), nstest.NewNeighbour(t)
 	ip := func(args string) {
 		t.Helper()
-		run(t, "ip", strings.Fields(args)...)
+		nstest.Run(t, "ip", strings.Fields(args)...)
 	}
 	ip("link set lo up")
 	ip("link add azure0 address " + uplinkMAC + " type bridge mcast_snooping 0")
@@ -36,14 +39,14 @@ func macNATNet(t *testing.T) (fabric, a, b *neighbour) {
 			_ = exec.Command("ip", "link", "del", l).Run()
 		}
 	})
-	run(t, "sysctl", "-qw", "net.ipv6.conf.azure0.accept_dad=0", "net.ipv6.conf.azure0.accept_ra=0")
-	for link, n := range map[string]*neighbour{"up0": fabric, "azva": a, "azvb": b} {
+	nstest.Run(t, "sysctl", "-qw", "net.ipv6.conf.azure0.accept_dad=0", "net.ipv6.conf.azure0.accept_ra=0")
+	for link, n := range map[string]*nstest.Neighbour{"up0": fabric, "azva": a, "azvb": b} {
 		mac := map[string]string{"up0": fabricMAC, "azva": podAMAC, "azvb": podBMAC}[link]
-		ip(fmt.Sprintf("link add %s master azure0 type veth peer name eth0 address %s netns %d", link, mac, n.pid))
-		run(t, "sysctl", "-qw", "net.ipv6.conf."+link+".disable_ipv6=1")
-		run(t, "nsenter", "-t", fmt.Sprint(n.pid), "-n", "sysctl", "-qw", "net.ipv6.conf.eth0.accept_dad=0", "net.ipv6.conf.eth0.router_solicitations=0")
-		n.ip(t, "link set eth0 up")
-		n.ip(t, "link set lo up")
+		ip(fmt.Sprintf("link add %s master azure0 type veth peer name eth0 address %s netns %d", link, mac, n.PID))
+		nstest.Run(t, "sysctl", "-qw", "net.ipv6.conf."+link+".disable_ipv6=1")
+		nstest.Run(t, "nsenter", "-t", fmt.Sprint(n.PID), "-n", "sysctl", "-qw", "net.ipv6.conf.eth0.accept_dad=0", "net.ipv6.conf.eth0.router_solicitations=0")
+		n.IP(t, "link set eth0 up")
+		n.IP(t, "link set lo up")
 	}
 	ip("link set up0 address " + uplinkMAC)
 	for _, l := range []string{"azure0", "up0", "azva", "azvb"} {
@@ -51,22 +54,22 @@ func macNATNet(t *testing.T) (fabric, a, b *neighbour) {
 	}
 	ip("addr add 10.240.0.4/16 dev azure0")
 	ip("addr add fd00:240::4/64 dev azure0 nodad")
-	for n, host := range map[*neighbour]string{fabric: "1", a: "10", b: "11"} {
-		n.ip(t, "addr add 10.240.0."+host+"/16 dev eth0")
-		n.ip(t, "addr add fd00:240::"+host+"/64 dev eth0 nodad")
+	for n, host := range map[*nstest.Neighbour]string{fabric: "1", a: "10", b: "11"} {
+		n.IP(t, "addr add 10.240.0."+host+"/16 dev eth0")
+		n.IP(t, "addr add fd00:240::"+host+"/64 dev eth0 nodad")
 		if n != fabric {
-			n.ip(t, "route add default via 10.240.0.1")
+			n.IP(t, "route add default via 10.240.0.1")
 		}
 	}
 	return fabric, a, b
 }
 
 // macNAT are the elements of that.
-func macNAT() []*Element {
-	pod := func(set, ip, mac string) *Element {
-		return &Element{Set: set, Key: []string{"up0", ip}, Value: []string{mac}, Label: "cnibox:" + mac}
+func macNAT() []*nft.Element {
+	pod := func(set, ip, mac string) *nft.Element {
+		return &nft.Element{Set: set, Key: []string{"up0", ip}, Value: []string{mac}, Label: "cnibox:" + mac}
 	}
-	return []*Element{
+	return []*nft.Element{
 		{Shared: true, Set: "macnat_uplinks", Key: []string{"up0"}, Value: []string{uplinkMAC}, Label: "cnibox:shared"},
 		pod("macnat_pods4", "10.240.0.10", podAMAC), pod("macnat_pods4", "10.240.0.11", podBMAC),
 		pod("macnat_pods6", "fd00:240::10", podAMAC), pod("macnat_pods6", "fd00:240::11", podBMAC),
@@ -79,11 +82,11 @@ type capture struct {
 	pid int
 }
 
-func openCapture(t *testing.T, n *neighbour) capture {
+func openCapture(t *testing.T, n *nstest.Neighbour) capture {
 	t.Helper()
 	all := uint16(unix.ETH_P_ALL>>8 | unix.ETH_P_ALL<<8&0xff00)
 	var fd int
-	n.in(t, func() (err error) {
+	n.In(t, func() (err error) {
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(all)); err != nil {
 			return err
 		}
@@ -97,7 +100,7 @@ func openCapture(t *testing.T, n *neighbour) capture {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20}); err != nil {
 		t.Fatal(err)
 	}
-	return capture{frames{fd}, n.pid}
+	return capture{frames{fd}, n.PID}
 }
 
 // until gives what was received before a frame with a text, as text: ARP, and
@@ -136,7 +139,7 @@ func (c capture) askARP(t *testing.T, source, from, target string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, arpRequest}, mac,
+	b := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1 /* a request */}, mac,
 		netip.MustParseAddr(from).AsSlice(), make([]byte, 6), netip.MustParseAddr(target).AsSlice())
 	if _, err := unix.Write(c.fd, b); err != nil {
 		t.Fatal(err)
@@ -173,7 +176,7 @@ func TestMACNATAnswersForPods(t *testing.T) {
 		t.Errorf("pod b sees %q", seen)
 	}
 	// A broadcast of the fabric's does not come back by an uplink with hairpin.
-	run(t, "bridge", "link", "set", "dev", "up0", "hairpin", "on")
+	nstest.Run(t, "bridge", "link", "set", "dev", "up0", "hairpin", "on")
 	atFabric.askARP(t, fabricMAC, "10.240.0.1", "10.240.9.9")
 	fromFabric.send(t, fabricMAC, "there")
 	atB.until(t, "there")
@@ -181,11 +184,11 @@ func TestMACNATAnswersForPods(t *testing.T) {
 	if seen := atFabric.until(t, "end2"); len(seen) != 0 {
 		t.Errorf("with hairpin the fabric sees %q", seen)
 	}
-	run(t, "bridge", "link", "set", "dev", "up0", "hairpin", "off")
+	nstest.Run(t, "bridge", "link", "set", "dev", "up0", "hairpin", "off")
 	// Between pods: asked and answered on the bridge, nothing leaves.
-	a.ip(t, "neigh flush dev eth0")
-	conn := udp(t, b, "10.240.0.11:5000")
-	if got := seenSource(t, a, "10.240.0.10", conn); got != "10.240.0.10" {
+	a.IP(t, "neigh flush dev eth0")
+	conn := nstest.UDP(t, b, "10.240.0.11:5000")
+	if got := nstest.SeenSource(t, a, "10.240.0.10", conn); got != "10.240.0.10" {
 		t.Errorf("source %s", got)
 	}
 	fromB.send(t, podBMAC, "between")
@@ -201,7 +204,7 @@ func TestMACNATCarriesTraffic(t *testing.T) {
 	fabric, a, _ := macNATNet(t)
 	mustAdd(t, c, macNAT()...)
 	type end struct {
-		n    *neighbour
+		n    *nstest.Neighbour
 		addr string
 	}
 	for _, ends := range [][]end{
@@ -209,15 +212,15 @@ func TestMACNATCarriesTraffic(t *testing.T) {
 		{{fabric, "fd00:240::1"}, {a, "fd00:240::10"}, {nil, "fd00:240::4"}},
 	} {
 		for _, to := range ends {
-			conn := udp(t, to.n, netip.AddrPortFrom(netip.MustParseAddr(to.addr), 5000).String())
+			conn := nstest.UDP(t, to.n, netip.AddrPortFrom(netip.MustParseAddr(to.addr), 5000).String())
 			for _, from := range ends {
-				if got := seenSource(t, from.n, from.addr, conn); got != from.addr {
+				if got := nstest.SeenSource(t, from.n, from.addr, conn); got != from.addr {
 					t.Errorf("from %s to %s: source %s", from.addr, to.addr, got)
 				}
 			}
 		}
 	}
-	neighs := run(t, "nsenter", "-t", fmt.Sprint(fabric.pid), "-n", "ip", "neigh", "show", "dev", "eth0")
+	neighs := nstest.Run(t, "nsenter", "-t", fmt.Sprint(fabric.PID), "-n", "ip", "neigh", "show", "dev", "eth0")
 	for line := range strings.Lines(neighs) {
 		if strings.Contains(line, "lladdr") && !strings.Contains(line, uplinkMAC) {
 			t.Errorf("the fabric learnt another MAC than the uplink's: %s", line)
@@ -234,18 +237,18 @@ func TestMACNATCarriesTraffic(t *testing.T) {
 func TestMACNATTunnel(t *testing.T) {
 	c := freshNFT(t)
 	fabric, a, b := macNATNet(t)
-	run(t, "nsenter", "-t", fmt.Sprint(fabric.pid), "-n", "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf.all.send_redirects=0", "net.ipv4.conf.eth0.send_redirects=0")
-	run(t, "bridge", "fdb", "replace", fabricMAC, "dev", "up0", "master", "static")
-	tunnel := []*Element{
+	nstest.Run(t, "nsenter", "-t", fmt.Sprint(fabric.PID), "-n", "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf.all.send_redirects=0", "net.ipv4.conf.eth0.send_redirects=0")
+	nstest.Run(t, "bridge", "fdb", "replace", fabricMAC, "dev", "up0", "master", "static")
+	tunnel := []*nft.Element{
 		{Set: "macnat_tunnel", Key: []string{"azva"}, Value: []string{fabricMAC}, Label: "cnibox:a"},
 		{Set: "macnat_tunnel", Key: []string{"azvb"}, Value: []string{fabricMAC}, Label: "cnibox:b"},
 	}
 	mustAdd(t, c, append(macNAT(), tunnel...)...)
 	atB, atFabric, fromB := openCapture(t, b), openCapture(t, fabric), openFrames(t, b)
-	conn := udp(t, b, "10.240.0.11:5000")
+	conn := nstest.UDP(t, b, "10.240.0.11:5000")
 	send := func() {
 		t.Helper()
-		if got := seenSource(t, a, "10.240.0.10", conn); got != "10.240.0.10" {
+		if got := nstest.SeenSource(t, a, "10.240.0.10", conn); got != "10.240.0.10" {
 			t.Errorf("source %s", got)
 		}
 		fromB.send(t, podBMAC, "end")
@@ -273,14 +276,14 @@ func TestMACNATTunnel(t *testing.T) {
 func TestMACNATRedirect(t *testing.T) {
 	c := freshNFT(t)
 	fabric, a, _ := macNATNet(t)
-	run(t, "ip", "addr", "add", "169.254.20.10/32", "dev", "azure0")
+	nstest.Run(t, "ip", "addr", "add", "169.254.20.10/32", "dev", "azure0")
 	for _, port := range []string{"azva", "azv*"} {
-		redirect := &Element{Set: "macnat_host4", Key: []string{port, "169.254.20.10"}, Value: []string{uplinkMAC}, Label: "cnibox:a"}
+		redirect := &nft.Element{Set: "macnat_host4", Key: []string{port, "169.254.20.10"}, Value: []string{uplinkMAC}, Label: "cnibox:a"}
 		mustAdd(t, c, append(macNAT(), redirect)...)
 		atFabric := openCapture(t, fabric)
 		fromA := openFrames(t, a)
-		conn := udp(t, nil, "169.254.20.10:53")
-		if got := seenSource(t, a, "10.240.0.10", conn); got != "10.240.0.10" {
+		conn := nstest.UDP(t, nil, "169.254.20.10:53")
+		if got := nstest.SeenSource(t, a, "10.240.0.10", conn); got != "10.240.0.10" {
 			t.Errorf("%s: source %s", port, got)
 		}
 		_ = conn.Close()
@@ -334,14 +337,14 @@ func TestNeighSuppress(t *testing.T) {
 			t.Errorf("pod %s sees %q", name, seen)
 		}
 	}
-	run(t, "bridge", "link", "set", "dev", "azva", "neigh_suppress", "off")
+	nstest.Run(t, "bridge", "link", "set", "dev", "azva", "neigh_suppress", "off")
 	if d, err := n.Verify(ctx, spec, nil); err != nil || len(d) != 1 || d[0].Want != "neigh_suppress on" {
 		t.Errorf("Verify after tampering: %v, %v", d, err)
 	}
 	if err := n.Undo(ctx, changes, nil); err != nil {
 		t.Fatal(err)
 	}
-	if out := run(t, "bridge", "-d", "link", "show", "dev", "azvb"); !strings.Contains(out, "neigh_suppress off") {
+	if out := nstest.Run(t, "bridge", "-d", "link", "show", "dev", "azvb"); !strings.Contains(out, "neigh_suppress off") {
 		t.Errorf("after Undo: %s", out)
 	}
 }

@@ -9,38 +9,42 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nstest"
+	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
 // mapsFeature shows what a later role needs: a concatenated map that feeds
 // dnat, and a verdict map with a chain to jump to, in the table of another feature.
-func mapsFeature() nftFeature {
+func mapsFeature() nft.Feature {
 	table := inetTable()
-	ports := &nftSet{table: table, name: "test_ports", key: []field{ip4Addr, inetProto, inetService}, data: []field{ip4Addr, inetService}}
-	policy := &nftSet{table: table, name: "test_policy", key: []field{ip4Addr}, data: []field{verdict}}
-	marks := &nftSet{table: table, name: "test_marks", key: []field{packetMark}}
-	services := &nftSet{table: table, name: "test_services", key: []field{inetService}, data: []field{packetMark}}
-	dnat := func(b *ruleBuilder) {
-		b.l3 = unix.NFPROTO_IPV4
-		b.exprs = append(
-			b.exprs,
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: b.take(inetProto)},
-			&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2, DestRegister: b.take(inetService)},
-			&expr.Lookup{SourceRegister: firstRegister, DestRegister: firstRegister, IsDestRegSet: true, SetName: ports.name},
-			&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: firstRegister, RegProtoMin: firstRegister + 1, Specified: true},
+	ports := &nft.Set{Table: table, Name: "test_ports", Key: []nft.Field{nft.IP4Addr, nft.InetProto, nft.InetService}, Data: []nft.Field{nft.IP4Addr, nft.InetService}}
+	policy := &nft.Set{Table: table, Name: "test_policy", Key: []nft.Field{nft.IP4Addr}, Data: []nft.Field{nft.Verdict}}
+	marks := &nft.Set{Table: table, Name: "test_marks", Key: []nft.Field{nft.PacketMark}}
+	services := &nft.Set{Table: table, Name: "test_services", Key: []nft.Field{nft.InetService}, Data: []nft.Field{nft.PacketMark}}
+	dnat := func(b *nft.Builder) {
+		b.Family = unix.NFPROTO_IPV4
+		b.Exprs = append(
+			b.Exprs,
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: b.Take(nft.InetProto)},
+			&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2, DestRegister: b.Take(nft.InetService)},
+			&expr.Lookup{SourceRegister: nft.FirstRegister, DestRegister: nft.FirstRegister, IsDestRegSet: true, SetName: ports.Name},
+			&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: nft.FirstRegister, RegProtoMin: nft.FirstRegister + 1, Specified: true},
 		)
 	}
-	vmap := func(b *ruleBuilder) {
-		b.exprs = append(b.exprs, &expr.Lookup{SourceRegister: firstRegister, IsDestRegSet: true, SetName: policy.name})
+	vmap := func(b *nft.Builder) {
+		b.Exprs = append(b.Exprs, &expr.Lookup{SourceRegister: nft.FirstRegister, IsDestRegSet: true, SetName: policy.Name})
 	}
-	return nftFeature{
-		table: table,
-		sets:  []*nftSet{ports, policy, marks, services},
-		chains: func() []nftChain {
-			return []nftChain{
-				{name: "test_net", rules: []nftRule{rule(drops())}},
+	return nft.Feature{
+		Table: table,
+		Sets:  []*nft.Set{ports, policy, marks, services},
+		Chains: func() []nft.Chain {
+			return []nft.Chain{
+				{Name: "test_net", Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
 				{
-					name: "test_prerouting", kind: "nat", hook: unix.NF_INET_PRE_ROUTING, priority: -100,
-					rules: []nftRule{rule(destination4(), dnat), rule(source4(), vmap)},
+					Name: "test_prerouting", Kind: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: -100,
+					Rules: []nft.Rule{nft.NewRule(nft.Destination4(), dnat), nft.NewRule(nft.Source4(), vmap)},
 				},
 			}
 		},
@@ -80,52 +84,52 @@ const wantMaps = `table inet cnibox {
 }
 `
 
-func mapping(label, port, target string) *Element {
-	return &Element{Set: "test_ports", Key: []string{"10.0.0.1", "tcp", port}, Value: []string{target, "80"}, Label: label}
+func mapping(label, port, target string) *nft.Element {
+	return &nft.Element{Set: "test_ports", Key: []string{"10.0.0.1", "tcp", port}, Value: []string{target, "80"}, Label: label}
 }
 
 func TestNFTMaps(t *testing.T) {
-	freshNetns(t)
-	schema := append(baseSchema(), mapsFeature())
-	c := newNFTWith(schema, nil)
-	t.Cleanup(func() { _ = c.close() })
-	els := []*Element{
+	nstest.Fresh(t)
+	schema := append(ruleset.Schema(), mapsFeature())
+	c := nft.New(func() nft.Schema { return schema }, nil)
+	t.Cleanup(func() { _ = c.Close() })
+	els := []*nft.Element{
 		mapping("cnibox:a", "8080", "10.1.0.2"),
 		{Set: "test_policy", Key: []string{"10.0.0.9"}, Value: []string{"jump test_net"}, Label: "cnibox:a"},
 		{Set: "test_marks", Key: []string{"0x2000"}, Label: "cnibox:a"},
 		{Set: "test_services", Key: []string{"443"}, Value: []string{"0x7"}, Label: "cnibox:a"},
 	}
 	mustAdd(t, c, els...)
-	if diff := cmp.Diff(wantMaps, run(t, "nft", "list", "ruleset")); diff != "" {
+	if diff := cmp.Diff(wantMaps, nstest.Run(t, "nft", "list", "ruleset")); diff != "" {
 		t.Errorf("nft list ruleset (-want +got):\n%s", diff)
 	}
-	drop := &Element{Set: "test_policy", Key: []string{"10.0.0.7"}, Value: []string{"drop"}}
+	drop := &nft.Element{Set: "test_policy", Key: []string{"10.0.0.7"}, Value: []string{"drop"}}
 	mustAdd(t, c, drop)
 	els = append(els, drop)
 	for _, e := range els {
-		have, found, err := c.get(t.Context(), e)
+		have, found, err := c.Get(t.Context(), e)
 		if err != nil || !found || !cmp.Equal(have, e) {
 			t.Errorf("get %+v: %+v, %v, %v", e, have, found, err)
 		}
 	}
-	inOtherWords := &Element{Set: "test_services", Key: []string{"0443"}, Value: []string{"7"}, Label: "cnibox:a"}
-	if have, _, err := c.get(t.Context(), inOtherWords); err != nil || !cmp.Equal(have, inOtherWords) {
+	inOtherWords := &nft.Element{Set: "test_services", Key: []string{"0443"}, Value: []string{"7"}, Label: "cnibox:a"}
+	if have, _, err := c.Get(t.Context(), inOtherWords); err != nil || !cmp.Equal(have, inOtherWords) {
 		t.Errorf("get in other words: %+v, %v", have, err)
 	}
 	mustAdd(t, c, els[:4]...) // the same attempt again
-	if err := c.add(t.Context(), []*Element{drop}); !errors.Is(err, ErrExists) {
+	if err := c.Add(t.Context(), []*nft.Element{drop}); !errors.Is(err, ErrExists) {
 		t.Errorf("an element without a label: error %v, want ErrExists", err)
 	}
-	for _, e := range []*Element{mapping("cnibox:b", "8080", "10.1.0.2"), mapping("cnibox:a", "8080", "10.1.0.3")} {
-		if err := c.add(t.Context(), []*Element{e}); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), `: 10.1.0.2 . 80 } is held by "cnibox:a"`) {
+	for _, e := range []*nft.Element{mapping("cnibox:b", "8080", "10.1.0.2"), mapping("cnibox:a", "8080", "10.1.0.3")} {
+		if err := c.Add(t.Context(), []*nft.Element{e}); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), `: 10.1.0.2 . 80 } is held by "cnibox:a"`) {
 			t.Errorf("add %+v: error %v", e, err)
 		}
 	}
 	mustDel(t, c, els...)
-	if err := c.removeBase(t.Context()); err != nil {
+	if err := c.RemoveBase(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if got := run(t, "nft", "list", "ruleset"); got != "" {
+	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("left over:\n%s", got)
 	}
 }
@@ -134,16 +138,16 @@ func TestNFTMaps(t *testing.T) {
 // older one leaves a table that it finds empty of its own elements alone.
 func TestNFTVersionsShareATable(t *testing.T) {
 	older := freshNFT(t)
-	newer := newNFTWith(append(baseSchema(), mapsFeature()), nil)
-	t.Cleanup(func() { _ = newer.close() })
+	newer := nft.New(func() nft.Schema { return append(ruleset.Schema(), mapsFeature()) }, nil)
+	t.Cleanup(func() { _ = newer.Close() })
 	mustAdd(t, older, masq("one", "cni0", "10.1.0.0/16"))
 	mustAdd(t, newer, mapping("cnibox:a", "8080", "10.1.0.2"))
 	wantKeys(t, newer, "masq4", map[string]string{"cni0 10.1.0.0/16": "one"})
-	if n := strings.Count(run(t, "nft", "list", "ruleset"), "@masq4 masquerade"); n != 1 {
+	if n := strings.Count(nstest.Run(t, "nft", "list", "ruleset"), "@masq4 masquerade"); n != 1 {
 		t.Errorf("%d masquerade rules, want 1", n)
 	}
 	mustDel(t, older, masq("", "cni0", "10.1.0.0/16"))
-	if err := older.removeBase(t.Context()); err != nil {
+	if err := older.RemoveBase(t.Context()); err != nil {
 		t.Error(err)
 	}
 	wantKeys(t, newer, "test_ports", map[string]string{"10.0.0.1 tcp 8080 10.1.0.2 80": "cnibox:a"})
@@ -151,16 +155,16 @@ func TestNFTVersionsShareATable(t *testing.T) {
 
 // An element that no transaction can take must not keep the others away.
 func TestNFTRestoreOfWhatDoesNotFit(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	good := mapping("cnibox:a", "8080", "10.1.0.2")
-	restored := []*Element{
+	restored := []*nft.Element{
 		{Set: "test_policy", Key: []string{"10.0.0.9"}, Value: []string{"jump no_such_chain"}},
 		{Set: "of_another_version", Key: []string{"x"}},
 		good, good,
 		masq("wide", "cni0", "10.1.0.0/16"), masq("within", "cni0", "10.1.2.0/24"),
 	}
-	c := newNFTWith(append(baseSchema(), mapsFeature()), func(context.Context) ([]*Element, error) { return restored, nil })
-	t.Cleanup(func() { _ = c.close() })
+	c := nft.New(func() nft.Schema { return append(ruleset.Schema(), mapsFeature()) }, func(context.Context) ([]*nft.Element, error) { return restored, nil })
+	t.Cleanup(func() { _ = c.Close() })
 	mustAdd(t, c, mapping("cnibox:b", "9090", "10.1.0.3"))
 	wantKeys(t, c, "test_ports", map[string]string{
 		"10.0.0.1 tcp 8080 10.1.0.2 80": "cnibox:a", "10.0.0.1 tcp 9090 10.1.0.3 80": "cnibox:b",

@@ -13,6 +13,9 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // OverlayNAT is what the host's packet filter does for a pod network of one
@@ -48,7 +51,7 @@ type TunnelFilter struct {
 type OverlayFilter struct {
 	// net has sockets of its own.
 	net     *Net
-	monitor *nftMonitor
+	monitor *nft.Monitor
 
 	mu sync.Mutex
 	// have is what the table was made from, nil when that is not known, and
@@ -66,11 +69,11 @@ type orderedSources struct{ given, ordered []netip.Addr }
 // OpenOverlayFilter opens it in the namespace of the process, and changes nothing.
 func (n *Net) OpenOverlayFilter() (*OverlayFilter, error) {
 	f := &OverlayFilter{net: New(Options{IPTables: n.iptables, Probe: n.probe}), ordered: map[bool]orderedSources{}}
-	conn, err := f.net.nft.open()
+	conn, err := f.net.nft.Conn()
 	if err != nil {
 		return nil, err
 	}
-	if f.monitor, err = openNFTMonitor(overlayTable(), conn.fd, f.disturbed); err != nil {
+	if f.monitor, err = nft.OpenMonitor(overlayTable(), conn, f.disturbed); err != nil {
 		return nil, errors.Join(err, f.net.Close())
 	}
 	return f, nil
@@ -78,11 +81,11 @@ func (n *Net) OpenOverlayFilter() (*OverlayFilter, error) {
 
 // Changes is told when another program changed or flushed the table: call
 // Ensure again.
-func (f *OverlayFilter) Changes() <-chan struct{} { return f.monitor.changes.told }
+func (f *OverlayFilter) Changes() <-chan struct{} { return f.monitor.C() }
 
 // Close leaves the kernel as it is.
 func (f *OverlayFilter) Close() error {
-	f.monitor.close()
+	f.monitor.Close()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.net.Close()
@@ -114,7 +117,7 @@ func (f *OverlayFilter) ensureTable(ctx context.Context, want []OverlayNAT, sour
 		if err == nil {
 			return nil
 		}
-		if !refused(err) {
+		if !nft.IsRefused(err) {
 			return err
 		}
 	}
@@ -132,24 +135,24 @@ func (f *OverlayFilter) ensureTable(ctx context.Context, want []OverlayNAT, sour
 
 // ensureSources adds and deletes what differs in the sets of sources.
 func (f *OverlayFilter) ensureSources(ctx context.Context, want map[bool][]netip.Addr) error {
-	var add, del []*entry
+	var add, del []*nft.Entry
 	for _, is6 := range []bool{false, true} {
 		set := overlaySources(is6)
 		for a := range without(want[is6], f.sources[is6]) {
-			add = append(add, &entry{set: set, key: a.AsSlice()})
+			add = append(add, &nft.Entry{Set: set, Key: a.AsSlice()})
 		}
 		for a := range without(f.sources[is6], want[is6]) {
-			del = append(del, &entry{set: set, key: a.AsSlice()})
+			del = append(del, &nft.Entry{Set: set, Key: a.AsSlice()})
 		}
 	}
 	if len(add)+len(del) == 0 {
 		return nil
 	}
-	msgs, err := elementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, add)
+	msgs, err := nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, add)
 	if err != nil {
 		return err
 	}
-	gone, err := elementMessages(unix.NFT_MSG_DELSETELEM, 0, del)
+	gone, err := nft.ElementMessages(unix.NFT_MSG_DELSETELEM, 0, del)
 	if err != nil {
 		return err
 	}
@@ -160,14 +163,14 @@ func (f *OverlayFilter) ensureSources(ctx context.Context, want map[bool][]netip
 	return nil
 }
 
-func (f *OverlayFilter) commit(ctx context.Context, verb string, msgs []nftMessage) error {
+func (f *OverlayFilter) commit(ctx context.Context, verb string, msgs []nlconn.Message) error {
 	what := fmt.Sprintf("%s nftables table %s", verb, overlayTable())
 	return probed(f.net.probe, func() string { return what }, func() error {
-		conn, err := f.net.nft.open()
+		conn, err := f.net.nft.Conn()
 		if err != nil {
 			return err
 		}
-		return kernelError(conn.commit(ctx, 0, msgs...), what)
+		return nlconn.Explain(conn.Commit(ctx, 0, msgs...), what)
 	})
 }
 
@@ -176,11 +179,11 @@ func (f *OverlayFilter) Remove(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.known = false
-	m, err := overlayTable().message(unix.NFT_MSG_DELTABLE, 0)
+	m, err := overlayTable().Message(unix.NFT_MSG_DELTABLE, 0)
 	if err != nil {
 		return err
 	}
-	err = f.commit(ctx, "delete", []nftMessage{m})
+	err = f.commit(ctx, "delete", []nlconn.Message{m})
 	if errors.Is(err, unix.ENOENT) {
 		err = nil
 	}

@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/iptables"
 )
 
 // What the overlay's rules in iptables' FORWARD chain are called, with the
@@ -42,14 +46,14 @@ func (f *OverlayFilter) ensureForward(ctx context.Context, want []OverlayNAT) er
 
 // forward makes the rules that are missing, before all others.
 func (f *OverlayFilter) forward(ctx context.Context, network netip.Prefix, legacy bool) error {
-	return f.changeForward(ctx, network, legacy, func(st *filterState) []filterOp {
-		var ops []filterOp
-		for _, r := range []filterRule{
-			{chain: hookChain, dst: network, comment: overlayTo + network.String(), target: targetAccept},
-			{chain: hookChain, src: network, comment: overlayFrom + network.String(), target: targetAccept},
+	return f.changeForward(ctx, network, legacy, func(st *iptables.State) []iptables.Op {
+		var ops []iptables.Op
+		for _, r := range []iptables.Rule{
+			{Chain: iptables.ForwardChain, Dst: network, Comment: overlayTo + network.String(), Target: iptables.TargetAccept},
+			{Chain: iptables.ForwardChain, Src: network, Comment: overlayFrom + network.String(), Target: iptables.TargetAccept},
 		} {
-			if !st.holds(hookChain, func(h *heldRule) bool { return h.comment == r.comment }) {
-				ops = append(ops, filterOp{kind: insertRule, chain: hookChain, rule: r})
+			if !st.Holds(iptables.ForwardChain, func(h *iptables.HeldRule) bool { return h.Comment == r.Comment }) {
+				ops = append(ops, iptables.Op{Kind: iptables.InsertRule, Chain: iptables.ForwardChain, Rule: r})
 			}
 		}
 		return ops
@@ -61,8 +65,8 @@ func (f *OverlayFilter) removeForward(ctx context.Context) error {
 	var errs []error
 	for _, network := range []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")} {
 		for _, legacy := range []bool{false, true} {
-			family := (&Forward{Net: network}).family()
-			if legacy && !isLegacyLoaded(family, "filter") {
+			family := filterFamily(network)
+			if legacy && !iptables.IsLegacyLoaded(family, "filter") {
 				continue
 			}
 			err := f.changeForward(ctx, network, legacy, overlayRules)
@@ -76,12 +80,12 @@ func (f *OverlayFilter) removeForward(ctx context.Context) error {
 }
 
 // overlayRules is the deletion of the overlay's rules.
-func overlayRules(st *filterState) []filterOp {
-	var ops []filterOp
-	if c := st.chains[hookChain]; c != nil {
-		for _, h := range c.rules {
-			if strings.HasPrefix(h.comment, overlayFrom) || strings.HasPrefix(h.comment, overlayTo) {
-				ops = append(ops, filterOp{kind: deleteRule, chain: hookChain, held: h})
+func overlayRules(st *iptables.State) []iptables.Op {
+	var ops []iptables.Op
+	if c := st.Chains[iptables.ForwardChain]; c != nil {
+		for _, h := range c.Rules {
+			if strings.HasPrefix(h.Comment, overlayFrom) || strings.HasPrefix(h.Comment, overlayTo) {
+				ops = append(ops, iptables.Op{Kind: iptables.DeleteRule, Chain: iptables.ForwardChain, Held: h})
 			}
 		}
 	}
@@ -90,10 +94,10 @@ func overlayRules(st *filterState) []filterOp {
 
 // changeForward makes changes, computed anew as long as others change the table
 // meanwhile.
-func (f *OverlayFilter) changeForward(ctx context.Context, network netip.Prefix, legacy bool, change func(*filterState) []filterOp) error {
-	table := f.net.filterTable(&Forward{Net: network, Legacy: legacy})
-	for range forwardTries {
-		st, err := table.read(ctx, "")
+func (f *OverlayFilter) changeForward(ctx context.Context, network netip.Prefix, legacy bool, change func(*iptables.State) []iptables.Op) error {
+	table := f.net.tables().Filter(filterFamily(network), legacy)
+	for range iptables.Tries {
+		st, err := table.Read(ctx, "")
 		if err != nil {
 			return err
 		}
@@ -101,10 +105,10 @@ func (f *OverlayFilter) changeForward(ctx context.Context, network netip.Prefix,
 		if len(ops) == 0 {
 			return nil
 		}
-		what := fmt.Sprintf("change %d rules of iptables' %s chain", len(ops), hookChain)
+		what := fmt.Sprintf("change %d rules of iptables' %s chain", len(ops), iptables.ForwardChain)
 		done := false
 		err = probed(f.net.probe, func() string { return what }, func() (err error) {
-			done, err = table.commit(ctx, st, ops)
+			done, err = table.Commit(ctx, st, ops)
 			return err
 		})
 		if err != nil || done {
@@ -112,4 +116,12 @@ func (f *OverlayFilter) changeForward(ctx context.Context, network netip.Prefix,
 		}
 	}
 	return fmt.Errorf("%w: iptables' filter table is being changed all the time", ErrBusy)
+}
+
+// filterFamily is a network's address family as netfilter's number.
+func filterFamily(network netip.Prefix) byte {
+	if network.Addr().Is4() {
+		return unix.NFPROTO_IPV4
+	}
+	return unix.NFPROTO_IPV6
 }

@@ -7,6 +7,9 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 const (
@@ -17,65 +20,65 @@ const (
 	vxlanVNIOffset = 8 + 4
 )
 
-func overlayTable() nftTable { return nftTable{unix.NFPROTO_INET, "cnibox_overlay"} }
+func overlayTable() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: "cnibox_overlay"} }
 
 // overlaySources is the set of nodes that tunnelled packets are accepted from.
-func overlaySources(is6 bool) *nftSet {
+func overlaySources(is6 bool) *nft.Set {
 	if is6 {
-		return &nftSet{table: overlayTable(), name: "vteps6", key: []field{ip6Addr}}
+		return &nft.Set{Table: overlayTable(), Name: "vteps6", Key: []nft.Field{nft.IP6Addr}}
 	}
-	return &nftSet{table: overlayTable(), name: "vteps4", key: []field{ip4Addr}}
+	return &nft.Set{Table: overlayTable(), Name: "vteps4", Key: []nft.Field{nft.IP4Addr}}
 }
 
 // overlayExceptions is the set of what keeps its source, as (from, to).
-func overlayExceptions(is6 bool) *nftSet {
+func overlayExceptions(is6 bool) *nft.Set {
 	if is6 {
-		return &nftSet{table: overlayTable(), name: "nomasq6", key: []field{ip6Prefix, ip6Prefix}}
+		return &nft.Set{Table: overlayTable(), Name: "nomasq6", Key: []nft.Field{nft.IP6Prefix, nft.IP6Prefix}}
 	}
-	return &nftSet{table: overlayTable(), name: "nomasq4", key: []field{ip4Prefix, ip4Prefix}}
+	return &nft.Set{Table: overlayTable(), Name: "nomasq4", Key: []nft.Field{nft.IP4Prefix, nft.IP4Prefix}}
 }
 
 // overlayTableMessages make the table whole, in the place of what is there. With
 // nothing wanted it is only deleted.
-func overlayTableMessages(want []OverlayNAT, sources map[bool][]netip.Addr) ([]nftMessage, error) {
-	made, err := overlayTable().message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
+func overlayTableMessages(want []OverlayNAT, sources map[bool][]netip.Addr) ([]nlconn.Message, error) {
+	made, err := overlayTable().Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	if err != nil {
 		return nil, err
 	}
-	gone, err := overlayTable().message(unix.NFT_MSG_DELTABLE, 0)
+	gone, err := overlayTable().Message(unix.NFT_MSG_DELTABLE, 0)
 	if err != nil {
 		return nil, err
 	}
 	// Deleting what may be absent is an error, so it is made first.
-	msgs := []nftMessage{made, gone}
+	msgs := []nlconn.Message{made, gone}
 	f, entries, err := overlayFeature(want, sources)
-	if err != nil || len(f.chains()) == 0 {
+	if err != nil || len(f.Chains()) == 0 {
 		return msgs, err
 	}
-	more, err := f.messages()
+	more, err := f.Messages()
 	if err != nil {
 		return nil, err
 	}
-	elements, err := elementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)
+	elements, err := nft.ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)
 	return append(append(msgs, more...), elements...), err
 }
 
 // overlayFeature is the table's sets, chains and elements.
-func overlayFeature(want []OverlayNAT, sources map[bool][]netip.Addr) (*nftFeature, []*entry, error) {
-	f := &nftFeature{table: overlayTable()}
-	nat := nftChain{name: "postrouting", kind: "nat", hook: unix.NF_INET_POST_ROUTING, priority: prioritySourceNAT}
-	input := nftChain{name: "input", kind: "filter", hook: unix.NF_INET_LOCAL_IN, priority: priorityFilter}
-	var entries []*entry
+func overlayFeature(want []OverlayNAT, sources map[bool][]netip.Addr) (*nft.Feature, []*nft.Entry, error) {
+	f := &nft.Feature{Table: overlayTable()}
+	nat := nft.Chain{Name: "postrouting", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PrioritySourceNAT}
+	input := nft.Chain{Name: "input", Kind: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: nft.PriorityFilter}
+	var entries []*nft.Entry
 	for i := range want {
 		w := &want[i]
 		is6 := w.Network.Addr().Is6()
 		if w.Masquerade {
-			nat.rules = append(nat.rules, w.masqueradeRules()...)
+			nat.Rules = append(nat.Rules, w.masqueradeRules()...)
 		}
 		if set := overlayExceptions(is6); w.Masquerade && len(w.Exceptions) > 0 {
-			f.sets = append(f.sets, set)
+			f.Sets = append(f.Sets, set)
 			for _, p := range w.Exceptions {
-				n, err := entryOf(nftSchema{*f}, &Element{Set: set.name, Key: []string{w.Network.Masked().String(), p.String()}})
+				n, err := nft.EntryOf(nft.Schema{*f}, &nft.Element{Set: set.Name, Key: []string{w.Network.Masked().String(), p.String()}})
 				if err != nil {
 					return nil, nil, err
 				}
@@ -83,104 +86,106 @@ func overlayFeature(want []OverlayNAT, sources map[bool][]netip.Addr) (*nftFeatu
 			}
 		}
 		if set := overlaySources(is6); w.Tunnel != nil {
-			f.sets = append(f.sets, set)
-			input.rules = append(input.rules, w.Tunnel.rule(set))
+			f.Sets = append(f.Sets, set)
+			input.Rules = append(input.Rules, w.Tunnel.rule(set))
 			for _, a := range sources[is6] {
-				entries = append(entries, &entry{set: set, key: a.AsSlice()})
+				entries = append(entries, &nft.Entry{Set: set, Key: a.AsSlice()})
 			}
 		}
 	}
-	f.chains = func() []nftChain {
-		return slices.DeleteFunc([]nftChain{nat, input}, func(c nftChain) bool { return len(c.rules) == 0 })
+	f.Chains = func() []nft.Chain {
+		return slices.DeleteFunc([]nft.Chain{nat, input}, func(c nft.Chain) bool { return len(c.Rules) == 0 })
 	}
 	return f, entries, nil
 }
 
 // masqueradeRules are those of flannel's FLANNEL-POSTRTG chain, in its order.
-func (w *OverlayNAT) masqueradeRules() []nftRule {
+func (w *OverlayNAT) masqueradeRules() []nft.Rule {
 	network, subnet := w.Network.String(), w.Subnet.String()
-	multicast, l3, source, destination := "224.0.0.0/4", byte(unix.NFPROTO_IPV4), source4, destination4
+	multicast, l3, source, destination := "224.0.0.0/4", byte(unix.NFPROTO_IPV4), nft.Source4, nft.Destination4
 	is6 := w.Network.Addr().Is6()
 	if is6 {
-		multicast, l3, source, destination = "ff00::/8", unix.NFPROTO_IPV6, source6, destination6
+		multicast, l3, source, destination = "ff00::/8", unix.NFPROTO_IPV6, nft.Source6, nft.Destination6
 	}
-	rules := []nftRule{
-		rule(ofFamily(l3), marked(kubeMasqueradeMark), returns()),
-		rule(sourceIn(subnet), destinationIn(network), returns()),
-		rule(sourceIn(network), destinationIn(subnet), returns()),
+	rules := []nft.Rule{
+		nft.NewRule(nft.OfFamily(l3), marked(kubeMasqueradeMark), nft.Return()),
+		nft.NewRule(nft.SourceIn(subnet), nft.DestinationIn(network), nft.Return()),
+		nft.NewRule(nft.SourceIn(network), nft.DestinationIn(subnet), nft.Return()),
 		// Clients from elsewhere are seen by the node's own pods as they are.
-		rule(sourceNotIn(network), destinationIn(subnet), returns()),
+		nft.NewRule(sourceNotIn(network), nft.DestinationIn(subnet), nft.Return()),
 	}
 	if len(w.Exceptions) > 0 {
-		rules = append(rules, rule(source(), destination(), in(overlayExceptions(is6)), returns()))
+		rules = append(rules, nft.NewRule(source(), destination(), nft.In(overlayExceptions(is6)), nft.Return()))
 	}
 	hide := masqueradeAtRandom()
 	if w.KeepPorts {
-		hide = masquerade()
+		hide = nft.Masquerade()
 	}
 	return append(rules,
-		rule(sourceIn(network), destinationNotIn(multicast), hide),
-		rule(sourceNotIn(network), destinationIn(network), hide),
+		nft.NewRule(nft.SourceIn(network), destinationNotIn(multicast), hide),
+		nft.NewRule(sourceNotIn(network), nft.DestinationIn(network), hide),
 	)
 }
 
 // rule drops VXLAN packets of the VNI that come from others than the set's.
 // Other VNIs on the port are other programs' matter.
-func (t *TunnelFilter) rule(set *nftSet) nftRule {
-	source := source4
-	if set.key[0] == ip6Addr {
-		source = source6
+func (t *TunnelFilter) rule(set *nft.Set) nft.Rule {
+	source := nft.Source4
+	if set.Key[0] == nft.IP6Addr {
+		source = nft.Source6
 	}
-	return rule(
-		transportProtocol(), equals([]byte{unix.IPPROTO_UDP}), next(),
-		transportPort(), equals(binary.BigEndian.AppendUint16(nil, t.Port)), next(),
-		loadVNI(), equals(vniBytes(t.VNI)), next(),
-		source(), notIn(set), drops(),
+	return nft.NewRule(
+		nft.TransportProtocol(), equals([]byte{unix.IPPROTO_UDP}), nft.Next(),
+		nft.TransportPort(), equals(binary.BigEndian.AppendUint16(nil, t.Port)), nft.Next(),
+		loadVNI(), equals(vniBytes(t.VNI)), nft.Next(),
+		source(), notIn(set), nft.Drop(),
 	)
 }
 
 // equals compares what was loaded into the first register.
-func equals(data []byte) rulePart {
-	return func(b *ruleBuilder) {
-		b.exprs = append(b.exprs, &expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: data})
+func equals(data []byte) nft.Part {
+	return func(b *nft.Builder) {
+		b.Exprs = append(b.Exprs, &expr.Cmp{Op: expr.CmpOpEq, Register: nft.FirstRegister, Data: data})
 	}
 }
 
 // loadVNI reads the VNI of a VXLAN packet.
-func loadVNI() rulePart {
-	return func(b *ruleBuilder) {
-		b.exprs = append(b.exprs, &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: vxlanVNIOffset, Len: 3, DestRegister: b.next})
+func loadVNI() nft.Part {
+	return func(b *nft.Builder) {
+		b.Exprs = append(b.Exprs, &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: vxlanVNIOffset, Len: 3, DestRegister: b.Next})
 	}
 }
 
 // notIn matches if what was loaded so far is not in the set.
-func notIn(set *nftSet) rulePart {
-	return func(b *ruleBuilder) {
-		b.exprs = append(b.exprs, &expr.Lookup{SourceRegister: firstRegister, SetName: set.name, Invert: true})
-		b.next = firstRegister
+func notIn(set *nft.Set) nft.Part {
+	return func(b *nft.Builder) {
+		b.Exprs = append(b.Exprs, &expr.Lookup{SourceRegister: nft.FirstRegister, SetName: set.Name, Invert: true})
+		b.Next = nft.FirstRegister
 	}
 }
 
 // marked matches if the packet's mark has all of the bits, whatever else.
-func marked(bits uint32) rulePart {
-	return func(b *ruleBuilder) {
+func marked(bits uint32) nft.Part {
+	return func(b *nft.Builder) {
 		mask := binary.NativeEndian.AppendUint32(nil, bits)
-		b.exprs = append(b.exprs,
-			&expr.Meta{Key: expr.MetaKeyMARK, Register: b.next},
-			&expr.Bitwise{SourceRegister: b.next, DestRegister: b.next, Len: 4, Mask: mask, Xor: make([]byte, 4)},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: b.next, Data: mask},
+		b.Exprs = append(b.Exprs,
+			&expr.Meta{Key: expr.MetaKeyMARK, Register: b.Next},
+			&expr.Bitwise{SourceRegister: b.Next, DestRegister: b.Next, Len: 4, Mask: mask, Xor: make([]byte, 4)},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: b.Next, Data: mask},
 		)
 	}
 }
 
-func sourceNotIn(prefix string) rulePart { return within(prefix, source4, source6, expr.CmpOpNeq) }
+func sourceNotIn(prefix string) nft.Part {
+	return nft.Within(prefix, nft.Source4, nft.Source6, expr.CmpOpNeq)
+}
 
-func destinationNotIn(prefix string) rulePart {
-	return within(prefix, destination4, destination6, expr.CmpOpNeq)
+func destinationNotIn(prefix string) nft.Part {
+	return nft.Within(prefix, nft.Destination4, nft.Destination6, expr.CmpOpNeq)
 }
 
 // masqueradeAtRandom is masquerade with a random source port: two connections
 // that are made at once do not get the same one.
-func masqueradeAtRandom() rulePart {
-	return func(b *ruleBuilder) { b.exprs = append(b.exprs, &expr.Masq{FullyRandom: true}) }
+func masqueradeAtRandom() nft.Part {
+	return func(b *nft.Builder) { b.Exprs = append(b.Exprs, &expr.Masq{FullyRandom: true}) }
 }

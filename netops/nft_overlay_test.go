@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/test/await"
 )
 
@@ -94,15 +95,15 @@ func TestOverlayFilterAsNftShowsIt(t *testing.T) {
 	}
 }
 `
-	list := func() string { return run(t, "nft", "list", "table", "inet", "cnibox_overlay") }
+	list := func() string { return nstest.Run(t, "nft", "list", "table", "inet", "cnibox_overlay") }
 	if diff := cmp.Diff(want, list()); diff != "" {
 		t.Error(diff)
 	}
 	// One source more, one less: nothing else is touched.
-	handles := run(t, "nft", "-a", "list", "chain", "inet", "cnibox_overlay", "postrouting")
+	handles := nstest.Run(t, "nft", "-a", "list", "chain", "inet", "cnibox_overlay", "postrouting")
 	v4.Tunnel.Sources = []netip.Addr{netip.MustParseAddr("192.168.50.3")}
 	ensureFilter(t, f, v4, v6)
-	if !strings.Contains(list(), "{ 192.168.50.3 }") || run(t, "nft", "-a", "list", "chain", "inet", "cnibox_overlay", "postrouting") != handles {
+	if !strings.Contains(list(), "{ 192.168.50.3 }") || nstest.Run(t, "nft", "-a", "list", "chain", "inet", "cnibox_overlay", "postrouting") != handles {
 		t.Errorf("after a change of sources:\n%s", list())
 	}
 	select {
@@ -112,22 +113,22 @@ func TestOverlayFilterAsNftShowsIt(t *testing.T) {
 	}
 	before := list()
 	for _, cut := range []string{"flush ruleset", "flush chain inet cnibox_overlay postrouting", "delete element inet cnibox_overlay vteps4 { 192.168.50.3 }"} {
-		run(t, "nft", strings.Fields(cut)...)
+		nstest.Run(t, "nft", strings.Fields(cut)...)
 		await.Next(t, f.Changes(), cut+": that somebody is told")
 		ensureFilter(t, f, v4, v6)
 		if diff := cmp.Diff(before, list()); diff != "" {
 			t.Errorf("%s: %s", cut, diff)
 		}
 	}
-	run(t, "nft", "add", "table", "inet", "other")
-	defer run(t, "nft", "delete", "table", "inet", "other")
+	nstest.Run(t, "nft", "add", "table", "inet", "other")
+	defer nstest.Run(t, "nft", "delete", "table", "inet", "other")
 	select {
 	case <-f.Changes():
 		t.Error("another table's change is told")
 	case <-time.After(100 * time.Millisecond):
 	}
 	ensureFilter(t, f)
-	if left := run(t, "nft", "list", "tables"); strings.Contains(left, "cnibox_overlay") {
+	if left := nstest.Run(t, "nft", "list", "tables"); strings.Contains(left, "cnibox_overlay") {
 		t.Errorf("nothing is wanted, left: %s", left)
 	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/iptables"
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/test/await"
 )
 
@@ -21,33 +23,33 @@ import (
 func TestOverlayFilterTraffic(t *testing.T) {
 	for _, n := range []overlayNet{net4(), net6()} {
 		t.Run(n.device, func(t *testing.T) {
-			pod, outside := newNeighbour(t), newNeighbour(t)
+			pod, outside := nstest.NewNeighbour(t), nstest.NewNeighbour(t)
 			node, far, except, remote, client := "192.0.2.1", "192.0.2.2", "198.51.100.2", n.otherPod, "203.0.113.9"
 			if n.is6 {
 				node, far, except, client = "2001:db8::1", "2001:db8::2", "2001:db8:1::2", "2001:db8:2::9"
 			}
-			for name, ns := range map[string]*neighbour{"pod0": pod, "out0": outside} {
-				ip(t, fmt.Sprintf("link add %s type veth peer name eth0 netns %d", name, ns.pid))
-				ip(t, "link set "+name+" up")
-				defer ipTry("link del " + name)
-				ns.ip(t, "link set eth0 up")
-				ns.ip(t, "link set lo up")
+			for name, ns := range map[string]*nstest.Neighbour{"pod0": pod, "out0": outside} {
+				nstest.IP(t, fmt.Sprintf("link add %s type veth peer name eth0 netns %d", name, ns.PID))
+				nstest.IP(t, "link set "+name+" up")
+				defer nstest.TryIP("link del " + name)
+				ns.IP(t, "link set eth0 up")
+				ns.IP(t, "link set lo up")
 			}
 			gateway := strings.TrimSuffix(n.ownPod, "5") + "1"
 			for _, a := range []string{node + n.linkBits() + " dev out0", gateway + n.linkBits() + " dev pod0"} {
-				ip(t, "addr add "+a+" "+nodad(n))
+				nstest.IP(t, "addr add "+a+" "+nodad(n))
 			}
-			pod.ip(t, "addr add "+n.ownPod+n.linkBits()+" dev eth0 "+nodad(n))
-			pod.ip(t, "addr add "+client+n.bits()+" dev lo "+nodad(n))
-			pod.ip(t, "route add default via "+gateway)
-			outside.ip(t, "addr add "+far+n.linkBits()+" dev eth0 "+nodad(n))
+			pod.IP(t, "addr add "+n.ownPod+n.linkBits()+" dev eth0 "+nodad(n))
+			pod.IP(t, "addr add "+client+n.bits()+" dev lo "+nodad(n))
+			pod.IP(t, "route add default via "+gateway)
+			outside.IP(t, "addr add "+far+n.linkBits()+" dev eth0 "+nodad(n))
 			for _, a := range []string{except, remote} {
-				outside.ip(t, "addr add "+a+n.bits()+" dev lo "+nodad(n))
-				ip(t, "route add "+a+" via "+far)
+				outside.IP(t, "addr add "+a+n.bits()+" dev lo "+nodad(n))
+				nstest.IP(t, "route add "+a+" via "+far)
 			}
-			outside.ip(t, "route add default via "+node)
-			run(t, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
-			defer run(t, "sysctl", "-qw", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0")
+			outside.IP(t, "route add default via "+node)
+			nstest.Run(t, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+			defer nstest.Run(t, "sysctl", "-qw", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0")
 			f := openFilter(t)
 			w := natOf(n)
 			w.Exceptions = []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(except), netip.MustParseAddr(except).BitLen())}
@@ -59,16 +61,16 @@ func TestOverlayFilterTraffic(t *testing.T) {
 				{"client to a remote pod", client, remote, node},
 				{"client to outside", client, far, client},
 			} {
-				if have := seenSource(t, pod, c.from, udp(t, outside, netip.AddrPortFrom(netip.MustParseAddr(c.to), 0).String())); have != c.want {
+				if have := nstest.SeenSource(t, pod, c.from, nstest.UDP(t, outside, netip.AddrPortFrom(netip.MustParseAddr(c.to), 0).String())); have != c.want {
 					t.Errorf("%s: seen as %s, wanted %s", c.what, have, c.want)
 				}
 			}
 			// kube-proxy's mark, beside another bit.
-			run(t, "nft", "add", "table", "inet", "marks")
-			defer run(t, "nft", "delete", "table", "inet", "marks")
-			run(t, "nft", "add chain inet marks c { type filter hook prerouting priority -150; }")
-			run(t, "nft", "add rule inet marks c meta mark set 0x4001")
-			if have := seenSource(t, pod, n.ownPod, udp(t, outside, netip.AddrPortFrom(netip.MustParseAddr(far), 0).String())); have != n.ownPod {
+			nstest.Run(t, "nft", "add", "table", "inet", "marks")
+			defer nstest.Run(t, "nft", "delete", "table", "inet", "marks")
+			nstest.Run(t, "nft", "add chain inet marks c { type filter hook prerouting priority -150; }")
+			nstest.Run(t, "nft", "add rule inet marks c meta mark set 0x4001")
+			if have := nstest.SeenSource(t, pod, n.ownPod, nstest.UDP(t, outside, netip.AddrPortFrom(netip.MustParseAddr(far), 0).String())); have != n.ownPod {
 				t.Errorf("marked: seen as %s", have)
 			}
 		})
@@ -91,8 +93,8 @@ func TestTunnelFilter(t *testing.T) {
 			w := natOf(n)
 			w.Tunnel = &TunnelFilter{VNI: 5, Port: 4790}
 			at := netip.AddrPortFrom(netip.MustParseAddr(n.own), 4790)
-			sink := udp(t, nil, at.String())
-			from := udp(t, other, netip.AddrPortFrom(netip.MustParseAddr(n.other), 0).String())
+			sink := nstest.UDP(t, nil, at.String())
+			from := nstest.UDP(t, other, netip.AddrPortFrom(netip.MustParseAddr(n.other), 0).String())
 			arrives := func(vni uint32, what string) bool {
 				t.Helper()
 				// The second one is of another VNI, and tells that the first would be here.
@@ -138,8 +140,8 @@ func TestTunnelFilter(t *testing.T) {
 // TestOverlayForward passes iptables' FORWARD chain with policy DROP, as rules
 // that iptables lists, once however often it is asked for.
 func TestOverlayForward(t *testing.T) {
-	run(t, "iptables-nft", "-P", "FORWARD", "DROP")
-	defer run(t, "nft", "delete", "table", "ip", "filter")
+	nstest.Run(t, "iptables-nft", "-P", "FORWARD", "DROP")
+	defer nstest.Run(t, "nft", "delete", "table", "ip", "filter")
 	f := openFilter(t)
 	w := natOf(net4())
 	w.Forward = true
@@ -149,13 +151,13 @@ func TestOverlayForward(t *testing.T) {
 -A FORWARD -s 10.244.0.0/16 -m comment --comment "cnibox overlay from 10.244.0.0/16" -j ACCEPT
 -A FORWARD -d 10.244.0.0/16 -m comment --comment "cnibox overlay to 10.244.0.0/16" -j ACCEPT
 `
-	if have := run(t, "iptables-nft", "-S", "FORWARD"); have != want {
+	if have := nstest.Run(t, "iptables-nft", "-S", "FORWARD"); have != want {
 		t.Errorf("rules:\n%s", have)
 	}
 	if err := f.Remove(context.Background()); err != nil {
 		t.Error(err)
 	}
-	if have := run(t, "iptables-nft", "-S", "FORWARD"); have != "-P FORWARD DROP\n" {
+	if have := nstest.Run(t, "iptables-nft", "-S", "FORWARD"); have != "-P FORWARD DROP\n" {
 		t.Errorf("left:\n%s", have)
 	}
 }
@@ -164,8 +166,8 @@ func TestOverlayForward(t *testing.T) {
 // the family that nobody refuses in.
 func TestOverlayForwardLegacy(t *testing.T) {
 	n := freshNet(t)
-	run(t, "iptables-legacy", "-P", "FORWARD", "DROP")
-	run(t, "iptables-legacy", "-A", "FORWARD", "-s", "192.0.2.1", "-j", "ACCEPT")
+	nstest.Run(t, "iptables-legacy", "-P", "FORWARD", "DROP")
+	nstest.Run(t, "iptables-legacy", "-A", "FORWARD", "-s", "192.0.2.1", "-j", "ACCEPT")
 	const before = "-P FORWARD DROP\n-A FORWARD -s 192.0.2.1/32 -j ACCEPT\n"
 	f, err := n.OpenOverlayFilter()
 	if err != nil {
@@ -181,19 +183,19 @@ func TestOverlayForwardLegacy(t *testing.T) {
 -A FORWARD -d 10.244.0.0/16 -m comment --comment "cnibox overlay to 10.244.0.0/16" -j ACCEPT
 -A FORWARD -s 192.0.2.1/32 -j ACCEPT
 `
-	if have := run(t, "iptables-legacy", "-S", "FORWARD"); have != want {
+	if have := nstest.Run(t, "iptables-legacy", "-S", "FORWARD"); have != want {
 		t.Errorf("rules:\n%s", have)
 	}
-	if rules := run(t, "nft", "list", "ruleset"); strings.Contains(rules, "table ip filter") {
+	if rules := nstest.Run(t, "nft", "list", "ruleset"); strings.Contains(rules, "table ip filter") {
 		t.Errorf("nobody refuses there:\n%s", rules)
 	}
-	if isLegacyLoaded(unix.NFPROTO_IPV6, "filter") {
+	if iptables.IsLegacyLoaded(unix.NFPROTO_IPV6, "filter") {
 		t.Error("a legacy table for IPv6 was made")
 	}
 	if err := f.Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if have := run(t, "iptables-legacy", "-S", "FORWARD"); have != before {
+	if have := nstest.Run(t, "iptables-legacy", "-S", "FORWARD"); have != before {
 		t.Errorf("left:\n%s", have)
 	}
 }
@@ -213,7 +215,7 @@ func TestOverlayFilterManySources(t *testing.T) {
 	w.Tunnel.Sources = w.Tunnel.Sources[1:]
 	ensureFilter(t, f, w)
 	t.Logf("changed in %v", time.Since(start))
-	count := strings.Count(run(t, "nft", "list", "set", "inet", "cnibox_overlay", "vteps4"), ",") + 1
+	count := strings.Count(nstest.Run(t, "nft", "list", "set", "inet", "cnibox_overlay", "vteps4"), ",") + 1
 	if count != 9999 {
 		t.Errorf("%d of 9999 elements", count)
 	}

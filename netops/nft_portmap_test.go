@@ -5,17 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nstest"
+	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
 // mapped is an element of portmap4.
-func mapped(label, port, target string) *Element {
-	return &Element{Set: "portmap4", Key: []string{"tcp", port}, Value: []string{target, "80"}, Label: label}
+func mapped(label, port, target string) *nft.Element {
+	return &nft.Element{Set: "portmap4", Key: []string{"tcp", port}, Value: []string{target, "80"}, Label: label}
 }
 
 func TestPortMapAsNftShowsIt(t *testing.T) {
@@ -34,7 +37,7 @@ func TestPortMapAsNftShowsIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	els := []*Element{
+	els := []*nft.Element{
 		mapped("cnibox:a", "8080", "10.1.0.2"),
 		{Set: "portmap_ip6", Key: []string{"fd00::1", "udp", "53"}, Value: []string{"fd01::2", "53"}, Label: "cnibox:a"},
 		{Set: "portmap_if4", Key: []string{"tcp", "8080"}, Value: []string{verdict}, Label: "cnibox:a"},
@@ -46,23 +49,23 @@ func TestPortMapAsNftShowsIt(t *testing.T) {
 		{Shared: true, Set: "portmap_local", Key: []string{"cni0"}, Label: "net"},
 	}
 	mustAdd(t, c, els...)
-	if diff := cmp.Diff(wantPortMap, run(t, "nft", "list", "ruleset")); diff != "" {
+	if diff := cmp.Diff(wantPortMap, nstest.Run(t, "nft", "list", "ruleset")); diff != "" {
 		t.Errorf("nft list ruleset (-want +got):\n%s", diff)
 	}
 	for _, e := range els {
-		have, found, err := c.get(t.Context(), e)
+		have, found, err := c.Get(t.Context(), e)
 		if err != nil || !found || !cmp.Equal(have, e) {
 			t.Errorf("get %+v: %+v, %v, %v", e, have, found, err)
 		}
 	}
-	if err := c.add(t.Context(), []*Element{mapped("cnibox:b", "8080", "10.1.0.3")}); !errors.Is(err, ErrExists) {
+	if err := c.Add(t.Context(), []*nft.Element{mapped("cnibox:b", "8080", "10.1.0.3")}); !errors.Is(err, ErrExists) {
 		t.Errorf("a port of another: %v, want ErrExists", err)
 	}
 	mustDel(t, c, els...)
-	if err := c.removeBase(t.Context()); err != nil {
+	if err := c.RemoveBase(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if got := run(t, "nft", "list", "ruleset"); got != "" {
+	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("left over:\n%s", got)
 	}
 }
@@ -70,34 +73,34 @@ func TestPortMapAsNftShowsIt(t *testing.T) {
 // Chains that elements lead to are made with them: in a table that exists, in
 // one that somebody flushed, and in one that lost a chain.
 func TestChainsOnDemand(t *testing.T) {
-	freshNetns(t)
-	first := &Element{Set: "portmap_if4", Key: []string{"tcp", "1"}, Value: []string{"goto portmap_if4/saddr/10.0.0.0/8"}, Label: "cnibox:a"}
-	again := &Element{Set: "portmap_if4", Key: []string{"tcp", "2"}, Value: first.Value, Label: "cnibox:a"}
-	other := &Element{Set: "portmap_if4", Key: []string{"tcp", "3"}, Value: []string{"goto portmap_if4/not/daddr/10.0.0.0/8"}, Label: "cnibox:b"}
-	recorded := []*Element{first}
-	c := newNFT(func(context.Context) ([]*Element, error) { return recorded, nil })
-	t.Cleanup(func() { _ = c.close() })
+	nstest.Fresh(t)
+	first := &nft.Element{Set: "portmap_if4", Key: []string{"tcp", "1"}, Value: []string{"goto portmap_if4/saddr/10.0.0.0/8"}, Label: "cnibox:a"}
+	again := &nft.Element{Set: "portmap_if4", Key: []string{"tcp", "2"}, Value: first.Value, Label: "cnibox:a"}
+	other := &nft.Element{Set: "portmap_if4", Key: []string{"tcp", "3"}, Value: []string{"goto portmap_if4/not/daddr/10.0.0.0/8"}, Label: "cnibox:b"}
+	recorded := []*nft.Element{first}
+	c := nft.New(ruleset.Schema, func(context.Context) ([]*nft.Element, error) { return recorded, nil })
+	t.Cleanup(func() { _ = c.Close() })
 	mustAdd(t, c, mapped("cnibox:a", "8080", "10.1.0.2"))
 	mustAdd(t, c, first, again)
-	recorded = []*Element{first, other} // a pending attachment is recorded before its elements are made
-	mustAdd(t, c, other, &Element{Set: "portmap_if4", Key: []string{"tcp", "4"}, Value: other.Value, Label: "cnibox:b"})
-	recorded = []*Element{first}
+	recorded = []*nft.Element{first, other} // a pending attachment is recorded before its elements are made
+	mustAdd(t, c, other, &nft.Element{Set: "portmap_if4", Key: []string{"tcp", "4"}, Value: other.Value, Label: "cnibox:b"})
+	recorded = []*nft.Element{first}
 	rules := func(text string, want int) {
 		t.Helper()
-		if n := strings.Count(run(t, "nft", "list", "ruleset"), text); n != want {
+		if n := strings.Count(nstest.Run(t, "nft", "list", "ruleset"), text); n != want {
 			t.Errorf("%d times %q, want %d", n, text, want)
 		}
 	}
 	rules("ip saddr 10.0.0.0/8 goto portmap_translate", 1)
 	rules("ip daddr != 10.0.0.0/8 goto portmap_translate", 1)
-	run(t, "nft", "flush", "ruleset")
+	nstest.Run(t, "nft", "flush", "ruleset")
 	mustAdd(t, c, other)
 	wantKeys(t, c, "portmap_if4", map[string]string{
 		"tcp 1 " + first.Value[0]: "cnibox:a", "tcp 3 " + other.Value[0]: "cnibox:b",
 	})
 	rules("ip saddr 10.0.0.0/8 goto portmap_translate", 1)
 	mustDel(t, c, first, other)
-	run(t, "nft", "delete", "chain", "inet", "cnibox", strings.TrimPrefix(first.Value[0], "goto "))
+	nstest.Run(t, "nft", "delete", "chain", "inet", "cnibox", strings.TrimPrefix(first.Value[0], "goto "))
 	mustAdd(t, c, again)
 	rules("ip saddr 10.0.0.0/8 goto portmap_translate", 1)
 }
@@ -106,7 +109,7 @@ func TestChainsOnDemand(t *testing.T) {
 // beside ten ports of others and beside two thousand.
 func TestPortMapManyCostNoMore(t *testing.T) {
 	c := freshNFT(t)
-	one := []*Element{
+	one := []*nft.Element{
 		mapped("cnibox:new", "60000", "10.1.0.2"),
 		{Set: "portmap_snat4", Key: []string{"10.1.0.2"}, Value: []string{"goto portmap_hairpin"}, Label: "cnibox:new"},
 		{Shared: true, Set: "portmap_near4", Key: []string{"10.1.0.0/16", "10.1.0.0/16"}, Label: "net"},
@@ -114,9 +117,9 @@ func TestPortMapManyCostNoMore(t *testing.T) {
 	mustAdd(t, c, one[2])
 	cost := func() (uint32, int) {
 		t.Helper()
-		before, read := c.conn.seq, 0
+		before, read := connOf(t, c).Requests(), 0
 		for _, e := range one {
-			_, found, err := c.get(t.Context(), e)
+			_, found, err := c.Get(t.Context(), e)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -126,15 +129,15 @@ func TestPortMapManyCostNoMore(t *testing.T) {
 		}
 		mustAdd(t, c, one[:2]...)
 		mustDel(t, c, one[:2]...)
-		return c.conn.seq - before, read
+		return connOf(t, c).Requests() - before, read
 	}
 	fill := func(from, to int) {
 		t.Helper()
-		var els []*Element
+		var els []*nft.Element
 		for i := from; i < to; i++ {
 			address := fmt.Sprintf("10.1.%d.%d", i/250+1, i%250+1)
 			els = append(els, mapped("cnibox:old", strconv.Itoa(1000+i), address),
-				&Element{Set: "portmap_snat4", Key: []string{address}, Value: one[1].Value, Label: "cnibox:old"})
+				&nft.Element{Set: "portmap_snat4", Key: []string{address}, Value: one[1].Value, Label: "cnibox:old"})
 		}
 		mustAdd(t, c, els...)
 	}
@@ -145,67 +148,6 @@ func TestPortMapManyCostNoMore(t *testing.T) {
 	if few != many || few == 0 || read != 1 {
 		t.Errorf("%d messages beside 10 ports, %d beside 2000; %d elements found, want the shared one", few, many, read)
 	}
-}
-
-func TestConditions(t *testing.T) {
-	prefix := netip.MustParsePrefix
-	for _, v := range []struct {
-		v6   bool
-		in   []PortCondition
-		want string
-	}{
-		{false, []PortCondition{{Source: prefix("10.1.2.3/8")}}, "goto portmap_if4/saddr/10.0.0.0/8"},
-		{true, []PortCondition{{Destination: prefix("fd00::/8"), Not: true}}, "goto portmap_if6/not/daddr/fd00__/8"},
-		{false, []PortCondition{{Input: "eth0"}, {Input: "br-x.*", Not: true}}, "goto portmap_if4/iif/eth0/not/iif/br-x./any"},
-	} {
-		have, err := ConditionVerdict(v.v6, v.in)
-		if err != nil || have != v.want {
-			t.Errorf("%+v: %q, %v, want %q", v.in, have, err, v.want)
-		}
-		if _, ok := portMapChain(strings.TrimPrefix(have, "goto ")); !ok {
-			t.Errorf("%q makes no chain", have)
-		}
-	}
-	for _, v := range []struct {
-		v6 bool
-		in []PortCondition
-	}{
-		{true, []PortCondition{{Source: prefix("10.0.0.0/8")}}},
-		{false, []PortCondition{{Destination: prefix("fd00::/8")}}},
-		{false, []PortCondition{{}}},
-		{false, []PortCondition{{Input: "a b"}}},
-		{false, []PortCondition{{Input: "*"}}},
-		{false, []PortCondition{{Input: "sixteen-letters-"}}},
-		{false, slices.Repeat([]PortCondition{{Source: prefix("10.0.0.0/8")}}, 20)},
-	} {
-		if have, err := ConditionVerdict(v.v6, v.in); !errors.Is(err, ErrInvalid) {
-			t.Errorf("%+v: %q, %v, want ErrInvalid", v.in, have, err)
-		}
-	}
-	for _, bit := range []int{-1, 32} {
-		if _, err := MarkVerdict(bit); !errors.Is(err, ErrInvalid) {
-			t.Errorf("bit %d: %v, want ErrInvalid", bit, err)
-		}
-	}
-}
-
-// FuzzPortMapChain: a chain's name may come from a state file.
-func FuzzPortMapChain(f *testing.F) {
-	for _, s := range []string{"portmap_if4/saddr/10.0.0.0/8", "portmap_if6/not/daddr/fd00__/8/iif/eth/any", "portmap_bit31", "portmap_if4/not", "portmap_if4/iif", "portmap_if4//", "portmap"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, name string) {
-		c, ok := portMapChain(name)
-		if !ok {
-			return
-		}
-		if c.name != name || len(c.rules) != 1 {
-			t.Errorf("%q makes %+v", name, c)
-		}
-		if _, err := c.rules[0].message(inetTable(), c.name); err != nil {
-			t.Errorf("%q: %v", name, err)
-		}
-	})
 }
 
 const wantPortMap = `table inet cnibox {

@@ -6,20 +6,22 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 // TestDeleteManyPrefixes deletes in one go what lies beside, around and within
 // what stays, and exactly that.
 func TestDeleteManyPrefixes(t *testing.T) {
 	c := freshNFT(t)
-	keys := func(els []*Element) (out []string) {
+	keys := func(els []*nft.Element) (out []string) {
 		for _, e := range els {
 			out = append(out, e.Key[0]+" "+e.Key[1])
 		}
 		return out
 	}
 	// The kernel takes a prefix around another that begins and ends elsewhere.
-	var gone, stay []*Element
+	var gone, stay []*nft.Element
 	for i := range 20 {
 		inner, outer, alone := fmt.Sprintf("10.%d.5.0/24", i), fmt.Sprintf("10.%d.0.0/16", i), fmt.Sprintf("11.%d.0.0/16", i)
 		mustAdd(t, c, masq("", "br0", inner))
@@ -28,10 +30,10 @@ func TestDeleteManyPrefixes(t *testing.T) {
 		stay = append(stay, masq("", "br0", []string{outer, inner}[i%2]), masq("", "br1", alone))
 	}
 	absent := masq("", "br2", "10.0.0.0/8")
-	if err := c.del(t.Context(), append(gone, absent)); err != nil {
+	if err := c.Del(t.Context(), append(gone, absent)); err != nil {
 		t.Fatal(err)
 	}
-	have, err := c.list(t.Context(), "masq4")
+	have, err := c.List(t.Context(), "masq4")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,15 +57,15 @@ func TestDeleteThousandsOfPrefixes(t *testing.T) {
 	if os.Getenv("CNIBOX_TEST_VM") != "" {
 		n = 500 // it is emulated
 	}
-	var all []*Element
+	var all []*nft.Element
 	for i := range n {
 		all = append(all, masq("cnibox:shared net", "br0", fmt.Sprintf("10.%d.%d.0/24", i/250, i%250)))
 	}
 	mustAdd(t, c, all...)
-	if err := c.del(t.Context(), all); err != nil {
+	if err := c.Del(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
-	if have, err := c.list(t.Context(), "masq4"); err != nil || len(have) > 0 {
+	if have, err := c.List(t.Context(), "masq4"); err != nil || len(have) > 0 {
 		t.Errorf("%d elements are left, %v", len(have), err)
 	}
 }

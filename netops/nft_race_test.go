@@ -12,6 +12,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nstest"
+	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
 // nftChildEnv makes TestNFTChild do a child's work: "race N" or "flush".
@@ -46,9 +51,9 @@ func TestNFTChild(t *testing.T) {
 }
 
 // raceElements is what process n adds: shared elements of all, and one of its own.
-func raceElements(n int) []*Element {
+func raceElements(n int) []*nft.Element {
 	mac := fmt.Sprintf("02:00:00:00:00:%02x", n)
-	return []*Element{
+	return []*nft.Element{
 		masq("shared", "cni0", "10.1.0.0/16"),
 		pair(fmt.Sprintf("cnibox:%d", n), "veth1", mac),
 		masq("shared", "cni0", "10.2.0.0/16"),
@@ -57,7 +62,7 @@ func raceElements(n int) []*Element {
 
 func TestNFTProcessesRaceToMakeTheBase(t *testing.T) {
 	const racers = 16
-	freshNetns(t)
+	nstest.Fresh(t)
 	c := openNFT(t)
 	for round := range 2 {
 		race(t, racers)
@@ -69,13 +74,13 @@ func TestNFTProcessesRaceToMakeTheBase(t *testing.T) {
 		wantKeys(t, c, "masq4", map[string]string{
 			"cni0 10.1.0.0/16": "shared", "cni0 10.2.0.0/16": "shared", "cni9 10.9.0.0/16": "recorded",
 		})
-		rules := run(t, "nft", "list", "ruleset")
+		rules := nstest.Run(t, "nft", "list", "ruleset")
 		for _, rule := range []string{"@masq4 masquerade", "@masq6 masquerade", "@macguard_ports drop", "type nat hook postrouting"} {
 			if n := strings.Count(rules, rule); n != 1 {
 				t.Errorf("round %d: %d times %q, want once", round, n, rule)
 			}
 		}
-		run(t, "nft", "flush", "ruleset")
+		nstest.Run(t, "nft", "flush", "ruleset")
 	}
 }
 
@@ -113,29 +118,29 @@ func race(t *testing.T, n int) {
 }
 
 func TestNFTFlushedRulesetComesBack(t *testing.T) {
-	recorded := []*Element{
+	recorded := []*nft.Element{
 		masq("one", "cni0", "10.1.0.0/16"), masq("one", "cni0", "10.1.0.0/16"), // of two attachments
 		pair("cnibox:a", "veth1", "02:00:00:00:00:01"),
 		{Set: "macguard_ports", Key: []string{"veth1"}, Label: "cnibox:a"},
 	}
 	c := freshNFT(t, recorded...)
 	mustAdd(t, c, recorded...)
-	before := run(t, "nft", "list", "ruleset")
-	run(t, "nft", "flush", "ruleset")
+	before := nstest.Run(t, "nft", "list", "ruleset")
+	nstest.Run(t, "nft", "flush", "ruleset")
 	mustDel(t, c, pair("", "veth1", "02:00:00:00:00:01")) // absent with its table
-	if got := run(t, "nft", "list", "ruleset"); got != "" {
+	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("a delete made:\n%s", got)
 	}
-	start, err := c.conn.generation(t.Context())
+	start, err := connOf(t, c).Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	mustAdd(t, c, masq("one", "cni0", "10.1.0.0/16"))
 	// Each table came whole: a reader saw no state between.
-	if end, err := c.conn.generation(t.Context()); err != nil || end-start != 2 {
+	if end, err := connOf(t, c).Generation(t.Context()); err != nil || end-start != 2 {
 		t.Errorf("two tables came back in %d transactions, error %v", end-start, err)
 	}
-	if diff := cmp.Diff(before, run(t, "nft", "list", "ruleset")); diff != "" {
+	if diff := cmp.Diff(before, nstest.Run(t, "nft", "list", "ruleset")); diff != "" {
 		t.Errorf("after a flush and one add (-before +after):\n%s", diff)
 	}
 }
@@ -143,14 +148,14 @@ func TestNFTFlushedRulesetComesBack(t *testing.T) {
 // A table that is there without the recorded elements would let packets out
 // unmasked; it is not made while they are unknown.
 func TestNFTRestoreThatFails(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	broken := errors.New("store is locked")
-	c := newNFT(func(context.Context) ([]*Element, error) { return nil, broken })
-	t.Cleanup(func() { _ = c.close() })
-	if err := c.add(t.Context(), []*Element{masq("one", "cni0", "10.1.0.0/16")}); !errors.Is(err, broken) {
+	c := nft.New(ruleset.Schema, func(context.Context) ([]*nft.Element, error) { return nil, broken })
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.Add(t.Context(), []*nft.Element{masq("one", "cni0", "10.1.0.0/16")}); !errors.Is(err, broken) {
 		t.Errorf("error %v, want the one of restore", err)
 	}
-	if got := run(t, "nft", "list", "ruleset"); got != "" {
+	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("made:\n%s", got)
 	}
 }
@@ -158,25 +163,25 @@ func TestNFTRestoreThatFails(t *testing.T) {
 // Whoever flushes, a call that succeeded left the base and its element, or
 // what it left was flushed after it.
 func TestNFTAddsBesideFlushes(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	flusher := openNFT(t)
-	if _, err := flusher.open(); err != nil {
+	if _, err := flusher.Conn(); err != nil {
 		t.Fatal(err)
 	}
 	worker := openNFT(t, masq("recorded", "cni9", "10.9.0.0/16"))
-	if _, err := worker.open(); err != nil {
+	if _, err := worker.Conn(); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})
 	var flushing sync.WaitGroup
 	flushing.Go(func() {
-		flushAll := nftMessage{kind: 2 /* NFT_MSG_DELTABLE */}
+		flushAll := nft.Request(unix.NFT_MSG_DELTABLE, 0, unix.AF_UNSPEC)
 		for {
 			select {
 			case <-done:
 				return
 			default:
-				if err := flusher.conn.commit(context.WithoutCancel(t.Context()), 0, flushAll); err != nil {
+				if err := connOf(t, flusher).Commit(context.WithoutCancel(t.Context()), 0, flushAll); err != nil {
 					t.Errorf("flush: %v", err)
 					return
 				}
@@ -186,7 +191,7 @@ func TestNFTAddsBesideFlushes(t *testing.T) {
 	busy := 0
 	for i := range 60 {
 		e := masq("x", "cni0", fmt.Sprintf("10.%d.%d.0/24", i>>8, i&0xff))
-		switch err := worker.add(t.Context(), []*Element{e}); {
+		switch err := worker.Add(t.Context(), []*nft.Element{e}); {
 		case errors.Is(err, ErrBusy):
 			busy++
 		case err != nil:
@@ -212,38 +217,38 @@ func TestNFTRemoveBase(t *testing.T) {
 	c := freshNFT(t)
 	mustAdd(t, c, masq("one", "cni0", "10.1.0.0/16"), pair("cnibox:a", "veth1", "02:00:00:00:00:01"))
 	mustDel(t, c, pair("", "veth1", "02:00:00:00:00:01"))
-	if err := c.removeBase(t.Context()); err != nil {
+	if err := c.RemoveBase(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff("table inet cnibox\n", run(t, "nft", "list", "tables")); diff != "" {
+	if diff := cmp.Diff("table inet cnibox\n", nstest.Run(t, "nft", "list", "tables")); diff != "" {
 		t.Errorf("tables (-want +got):\n%s", diff)
 	}
 	wantKeys(t, c, "masq4", map[string]string{"cni0 10.1.0.0/16": "one"})
 	mustDel(t, c, masq("", "cni0", "10.1.0.0/16"))
-	run(t, "nft", "add table inet somebody; add set inet somebody s { type ifname; elements = { eth0 } }")
-	if err := c.removeBase(t.Context()); err != nil {
+	nstest.Run(t, "nft", "add table inet somebody; add set inet somebody s { type ifname; elements = { eth0 } }")
+	if err := c.RemoveBase(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff("table inet somebody\n", run(t, "nft", "list", "tables")); diff != "" {
+	if diff := cmp.Diff("table inet somebody\n", nstest.Run(t, "nft", "list", "tables")); diff != "" {
 		t.Errorf("tables (-want +got):\n%s", diff)
 	}
 }
 
 // An element that comes between the look and the deletion saves its table.
 func TestNFTRemoveBaseTooLate(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	remover, adder := openNFT(t), openNFT(t)
 	mustAdd(t, remover, masq("one", "cni0", "10.1.0.0/16"))
 	mustDel(t, remover, masq("one", "cni0", "10.1.0.0/16"))
-	generation, err := remover.conn.generation(t.Context())
+	generation, err := connOf(t, remover).Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if empty, err := remover.isEmpty(t.Context(), inetTable()); !empty || err != nil {
+	if empty, err := remover.IsEmpty(t.Context(), inetTable()); !empty || err != nil {
 		t.Fatalf("empty %v, error %v", empty, err)
 	}
 	mustAdd(t, adder, masq("two", "cni1", "10.2.0.0/16"))
-	if removed, err := remover.removeUnchanged(t.Context(), inetTable(), generation); removed || err != nil {
+	if removed, err := remover.RemoveUnchanged(t.Context(), inetTable(), generation); removed || err != nil {
 		t.Errorf("removed %v, error %v", removed, err)
 	}
 	wantKeys(t, adder, "masq4", map[string]string{"cni1 10.2.0.0/16": "two"})
@@ -252,10 +257,10 @@ func TestNFTRemoveBaseTooLate(t *testing.T) {
 // One side adds and looks, the other removes what is empty: an added element
 // must not vanish with its table.
 func TestNFTRemoveBaseBesideAdds(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	adder, remover := openNFT(t), openNFT(t)
-	for _, c := range []*nft{adder, remover} {
-		if _, err := c.open(); err != nil {
+	for _, c := range []*nft.Client{adder, remover} {
+		if _, err := c.Conn(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -267,7 +272,7 @@ func TestNFTRemoveBaseBesideAdds(t *testing.T) {
 			case <-done:
 				return
 			default:
-				if err := remover.removeBase(context.WithoutCancel(t.Context())); err != nil && !errors.Is(err, ErrBusy) {
+				if err := remover.RemoveBase(context.WithoutCancel(t.Context())); err != nil && !errors.Is(err, ErrBusy) {
 					t.Errorf("remove: %v", err)
 					return
 				}
@@ -277,7 +282,7 @@ func TestNFTRemoveBaseBesideAdds(t *testing.T) {
 	e := pair("cnibox:a", "veth1", "02:00:00:00:00:01")
 	for i := range 200 {
 		mustAdd(t, adder, e)
-		if _, found, err := adder.get(t.Context(), e); !found || err != nil {
+		if _, found, err := adder.Get(t.Context(), e); !found || err != nil {
 			t.Errorf("round %d: found %v, error %v", i, found, err)
 			break
 		}

@@ -4,6 +4,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
 const wantRouted = `table inet cnibox {
@@ -75,14 +78,14 @@ const wantRouted = `table inet cnibox {
 
 func TestNFTRoutedAsNftShowsIt(t *testing.T) {
 	c := freshNFT(t)
-	shared := func(set string, key ...string) *Element {
-		return &Element{Shared: true, Set: set, Key: key, Label: "net one"}
+	shared := func(set string, key ...string) *nft.Element {
+		return &nft.Element{Shared: true, Set: set, Key: key, Label: "net one"}
 	}
 	mustAdd(t, c,
 		shared("routed4", "eni*", "10.0.0.0/16"), shared("routed_near4", "eni*", "10.0.0.0/16"),
 		shared("routed_out6", "eni*", "fd00::/56"), shared("routed_uplink", "eth0"),
 	)
-	if diff := cmp.Diff(wantRouted, run(t, "nft", "list", "ruleset")); diff != "" {
+	if diff := cmp.Diff(wantRouted, nstest.Run(t, "nft", "list", "ruleset")); diff != "" {
 		t.Errorf("nft list ruleset (-want +got):\n%s", diff)
 	}
 }

@@ -4,75 +4,57 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nstest"
+	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
-// freshNetns moves the test's thread to a network namespace of its own; both
-// go when the test ends, since the thread is never unlocked.
-func freshNetns(t *testing.T) {
-	t.Helper()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // freshNFT is an nft in a network namespace of its own.
-func freshNFT(t *testing.T, restored ...*Element) *nft {
+func freshNFT(t *testing.T, restored ...*nft.Element) *nft.Client {
 	t.Helper()
-	freshNetns(t)
+	nstest.Fresh(t)
 	return openNFT(t, restored...)
 }
 
-func openNFT(t *testing.T, restored ...*Element) *nft {
+func openNFT(t *testing.T, restored ...*nft.Element) *nft.Client {
 	t.Helper()
-	c := newNFT(func(context.Context) ([]*Element, error) { return restored, nil })
-	t.Cleanup(func() { _ = c.close() })
+	c := nft.New(ruleset.Schema, func(context.Context) ([]*nft.Element, error) { return restored, nil })
+	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
-// run executes a program in the test's namespace.
-func run(t *testing.T, name string, args ...string) string {
+func masq(label string, key ...string) *nft.Element {
+	return &nft.Element{Shared: true, Set: "masq4", Key: key, Label: label}
+}
+
+func pair(label, link, mac string) *nft.Element {
+	return &nft.Element{Set: "macguard_pairs", Key: []string{link, mac}, Label: label}
+}
+
+func mustAdd(t *testing.T, c *nft.Client, els ...*nft.Element) {
 	t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
-	}
-	return string(out)
-}
-
-func masq(label string, key ...string) *Element {
-	return &Element{Shared: true, Set: "masq4", Key: key, Label: label}
-}
-
-func pair(label, link, mac string) *Element {
-	return &Element{Set: "macguard_pairs", Key: []string{link, mac}, Label: label}
-}
-
-func mustAdd(t *testing.T, c *nft, els ...*Element) {
-	t.Helper()
-	if err := c.add(t.Context(), els); err != nil {
+	if err := c.Add(t.Context(), els); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func mustDel(t *testing.T, c *nft, els ...*Element) {
+func mustDel(t *testing.T, c *nft.Client, els ...*nft.Element) {
 	t.Helper()
-	if err := c.del(t.Context(), els); err != nil {
+	if err := c.Del(t.Context(), els); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // keysOf are the elements of a set as "key[, key] label", in no order.
-func keysOf(t *testing.T, c *nft, set string) map[string]string {
+func keysOf(t *testing.T, c *nft.Client, set string) map[string]string {
 	t.Helper()
-	els, err := c.list(t.Context(), set)
+	els, err := c.List(t.Context(), set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +65,7 @@ func keysOf(t *testing.T, c *nft, set string) map[string]string {
 	return keys
 }
 
-func wantKeys(t *testing.T, c *nft, set string, want map[string]string) {
+func wantKeys(t *testing.T, c *nft.Client, set string, want map[string]string) {
 	t.Helper()
 	if diff := cmp.Diff(want, keysOf(t, c, set)); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", set, diff)
@@ -137,10 +119,10 @@ func TestNFTSchemaAsNftShowsIt(t *testing.T) {
 	mustAdd(t, c,
 		masq("net one", "cni0", "10.1.0.0/16"),
 		pair("cnibox:01", "veth1", "02:00:00:00:00:01"),
-		&Element{Shared: true, Set: "masq6", Key: []string{"cni0", "fd00::/64"}, Label: "net one"},
-		&Element{Set: "macguard_ports", Key: []string{"veth1"}, Label: "cnibox:01"},
+		&nft.Element{Shared: true, Set: "masq6", Key: []string{"cni0", "fd00::/64"}, Label: "net one"},
+		&nft.Element{Set: "macguard_ports", Key: []string{"veth1"}, Label: "cnibox:01"},
 	)
-	if diff := cmp.Diff(wantRuleset, run(t, "nft", "list", "ruleset")); diff != "" {
+	if diff := cmp.Diff(wantRuleset, nstest.Run(t, "nft", "list", "ruleset")); diff != "" {
 		t.Errorf("nft list ruleset (-want +got):\n%s", diff)
 	}
 }
@@ -148,19 +130,19 @@ func TestNFTSchemaAsNftShowsIt(t *testing.T) {
 func TestNFTTablesAreMadeOnDemand(t *testing.T) {
 	c := freshNFT(t)
 	e := masq("one", "cni0", "10.1.0.0/16")
-	if have, found, err := c.get(t.Context(), e); have != nil || found || err != nil {
+	if have, found, err := c.Get(t.Context(), e); have != nil || found || err != nil {
 		t.Errorf("get without a table: %v, %v, %v", have, found, err)
 	}
 	wantKeys(t, c, "masq4", map[string]string{})
 	mustDel(t, c, e, pair("", "veth1", "02:00:00:00:00:01"))
-	if err := c.removeBase(t.Context()); err != nil {
+	if err := c.RemoveBase(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if got := run(t, "nft", "list", "ruleset"); got != "" {
+	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("reading and deleting made:\n%s", got)
 	}
 	mustAdd(t, c, e)
-	if diff := cmp.Diff("table inet cnibox\n", run(t, "nft", "list", "tables")); diff != "" {
+	if diff := cmp.Diff("table inet cnibox\n", nstest.Run(t, "nft", "list", "tables")); diff != "" {
 		t.Errorf("tables after one masquerade entry (-want +got):\n%s", diff)
 	}
 }
@@ -170,7 +152,7 @@ func TestNFTGet(t *testing.T) {
 	mustAdd(t, c, masq("one", "cni0", "10.1.0.0/16"), pair("p", "veth1", "02:00:00:00:00:01"))
 	for _, tc := range []struct {
 		name  string
-		ask   *Element
+		ask   *nft.Element
 		found []string
 		label string
 	}{
@@ -181,9 +163,9 @@ func TestNFTGet(t *testing.T) {
 		{"other link", masq("", "cni1", "10.1.0.0/16"), nil, ""},
 		{"exact", pair("", "veth1", "02:00:00:00:00:01"), []string{"veth1", "02:00:00:00:00:01"}, "p"},
 		{"absent", pair("", "veth1", "02:00:00:00:00:02"), nil, ""},
-		{"absent set", &Element{Set: "masq6", Key: []string{"cni0", "fd00::/64"}}, nil, ""},
+		{"absent set", &nft.Element{Set: "masq6", Key: []string{"cni0", "fd00::/64"}}, nil, ""},
 	} {
-		have, found, err := c.get(t.Context(), tc.ask)
+		have, found, err := c.Get(t.Context(), tc.ask)
 		if err != nil || found != (tc.found != nil) {
 			t.Errorf("%s: found %v, error %v", tc.name, found, err)
 			continue
@@ -212,7 +194,7 @@ func TestNFTAddToWhatExists(t *testing.T) {
 		})
 	})
 	t.Run("held by another", func(t *testing.T) {
-		err := c.add(t.Context(), []*Element{
+		err := c.Add(t.Context(), []*nft.Element{
 			pair("cnibox:b", "veth3", "02:00:00:00:00:03"), pair("cnibox:b", "veth1", "02:00:00:00:00:01"),
 		})
 		if !errors.Is(err, ErrExists) {
@@ -230,13 +212,13 @@ func TestNFTAddToWhatExists(t *testing.T) {
 	t.Run("exclusive and covered", func(t *testing.T) {
 		e := masq("two", "cni0", "10.1.2.0/24")
 		e.Shared = false
-		if err := c.add(t.Context(), []*Element{e}); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), `10.1.0.0/16 } is held by "one"`) {
+		if err := c.Add(t.Context(), []*nft.Element{e}); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), `10.1.0.0/16 } is held by "one"`) {
 			t.Errorf("error %v", err)
 		}
 	})
 	t.Run("asked for twice", func(t *testing.T) {
 		mustAdd(t, c, masq("one", "cni5", "10.5.0.0/16"), masq("two", "cni5", "10.5.0.0/16"))
-		err := c.add(t.Context(), []*Element{pair("cnibox:a", "veth9", "02:00:00:00:00:09"), pair("cnibox:b", "veth9", "02:00:00:00:00:09")})
+		err := c.Add(t.Context(), []*nft.Element{pair("cnibox:a", "veth9", "02:00:00:00:00:09"), pair("cnibox:b", "veth9", "02:00:00:00:00:09")})
 		if !errors.Is(err, ErrExists) {
 			t.Errorf("error %v, want ErrExists", err)
 		}
@@ -249,19 +231,19 @@ func TestNFTWiderPrefixTakesOver(t *testing.T) {
 	mustAdd(t, c, masq("a", "cni0", "10.1.0.0/24"), masq("b", "cni0", "10.1.255.0/24"), masq("c", "cni0", "10.1.7.0/24"))
 	exclusive := masq("x", "cni0", "10.1.0.0/16")
 	exclusive.Shared = false
-	if err := c.add(t.Context(), []*Element{exclusive}); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), `held by "a"`) {
+	if err := c.Add(t.Context(), []*nft.Element{exclusive}); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), `held by "a"`) {
 		t.Errorf("exclusive: error %v, want ErrExists with the holder", err)
 	}
 	mustAdd(t, c, masq("wide", "cni0", "10.1.0.0/16"), masq("d", "cni1", "10.1.0.0/24"))
 	wantKeys(t, c, "masq4", map[string]string{"cni0 10.1.0.0/16": "wide", "cni0 10.1.7.0/24": "c", "cni1 10.1.0.0/24": "d"})
-	if have, found, err := c.get(t.Context(), masq("", "cni0", "10.1.0.0/24")); !found || err != nil || have.Label != "wide" {
+	if have, found, err := c.Get(t.Context(), masq("", "cni0", "10.1.0.0/24")); !found || err != nil || have.Label != "wide" {
 		t.Errorf("the narrower one: %+v, %v, %v", have, found, err)
 	}
 }
 
 func TestNFTDeleteIsExact(t *testing.T) {
 	c := freshNFT(t)
-	all := []*Element{
+	all := []*nft.Element{
 		masq("24", "cni0", "10.1.5.0/24"), masq("16", "cni0", "10.1.0.0/16"),
 		masq("8", "cni0", "10.0.0.0/8"), masq("other", "cni1", "10.1.0.0/16"),
 	}
@@ -289,23 +271,23 @@ func TestNFTDeletePresentBesideAbsent(t *testing.T) {
 	c := freshNFT(t)
 	mustAdd(t, c, pair("a", "veth1", "02:00:00:00:00:01"), pair("a", "veth2", "02:00:00:00:00:02"), pair("a", "veth3", "02:00:00:00:00:03"))
 	mustDel(t, c, pair("", "veth1", "02:00:00:00:00:01"), pair("", "veth9", "02:00:00:00:00:09"), pair("", "veth3", "02:00:00:00:00:03"),
-		&Element{Set: "macguard_ports", Key: []string{"veth1"}})
+		&nft.Element{Set: "macguard_ports", Key: []string{"veth1"}})
 	wantKeys(t, c, "macguard_pairs", map[string]string{"veth2 02:00:00:00:00:02": "a"})
 }
 
 func TestNFTManyElements(t *testing.T) {
 	const n = 10_000
 	c := freshNFT(t)
-	els := make([]*Element, n)
+	els := make([]*nft.Element, n)
 	want := map[string]string{}
 	for i := range els {
 		mac := fmt.Sprintf("02:00:00:00:%02x:%02x", i>>8, i&0xff)
-		els[i] = pair(strings.Repeat("x", maxLabel), "veth-long-name1", mac)
+		els[i] = pair(strings.Repeat("x", nft.MaxLabel), "veth-long-name1", mac)
 		want["veth-long-name1 "+mac] = els[i].Label
 	}
 	mustAdd(t, c, els...)
 	wantKeys(t, c, "macguard_pairs", want)
-	mustDel(t, c, append([]*Element{pair("", "veth1", "02:00:00:00:00:01")}, els[:300]...)...)
+	mustDel(t, c, append([]*nft.Element{pair("", "veth1", "02:00:00:00:00:01")}, els[:300]...)...)
 	if got := len(keysOf(t, c, "macguard_pairs")); got != n-300 {
 		t.Errorf("%d elements after deleting 300 of %d", got, n)
 	}
@@ -313,7 +295,7 @@ func TestNFTManyElements(t *testing.T) {
 
 func TestNFTRefusesBadElements(t *testing.T) {
 	c := freshNFT(t)
-	for _, e := range []*Element{
+	for _, e := range []*nft.Element{
 		{Set: "no-such-set", Key: []string{"cni0"}},
 		masq("", "cni0"),
 		masq("", "cni0", "10.0.0.0/16", "more"),
@@ -328,33 +310,33 @@ func TestNFTRefusesBadElements(t *testing.T) {
 		pair("", "veth1", "nonsense"),
 		{Set: "masq4", Key: []string{"cni0", "10.0.0.0/16"}, Value: []string{"accept"}},
 	} {
-		if err := c.add(t.Context(), []*Element{e}); !errors.Is(err, ErrInvalid) {
+		if err := c.Add(t.Context(), []*nft.Element{e}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("add %+v: error %v, want ErrInvalid", e, err)
 		}
-		if _, _, err := c.get(t.Context(), e); !errors.Is(err, ErrInvalid) {
+		if _, _, err := c.Get(t.Context(), e); !errors.Is(err, ErrInvalid) {
 			t.Errorf("get %+v: error %v, want ErrInvalid", e, err)
 		}
-		if err := c.del(t.Context(), []*Element{e}); !errors.Is(err, ErrInvalid) {
+		if err := c.Del(t.Context(), []*nft.Element{e}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("del %+v: error %v, want ErrInvalid", e, err)
 		}
 	}
-	if _, err := c.list(t.Context(), "no-such-set"); !errors.Is(err, ErrInvalid) {
+	if _, err := c.List(t.Context(), "no-such-set"); !errors.Is(err, ErrInvalid) {
 		t.Errorf("list: error %v, want ErrInvalid", err)
 	}
-	if got := run(t, "nft", "list", "ruleset"); got != "" {
+	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("refused elements made:\n%s", got)
 	}
 }
 
 func TestNFTWithoutPermission(t *testing.T) {
-	freshNetns(t)
+	nstest.Fresh(t)
 	// Capabilities are the thread's own, and the thread ends with the test.
 	none := make([]unix.CapUserData, 2)
 	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
 		t.Fatal(err)
 	}
 	c := openNFT(t)
-	err := c.add(t.Context(), []*Element{masq("one", "cni0", "10.1.0.0/16")})
+	err := c.Add(t.Context(), []*nft.Element{masq("one", "cni0", "10.1.0.0/16")})
 	if !errors.Is(err, ErrPermission) || !errors.Is(err, unix.EPERM) {
 		t.Errorf("error %v, want ErrPermission", err)
 	}
@@ -364,10 +346,10 @@ func TestNFTHonoursContext(t *testing.T) {
 	c := freshNFT(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := c.add(ctx, []*Element{masq("one", "cni0", "10.1.0.0/16")}); !errors.Is(err, context.Canceled) {
+	if err := c.Add(ctx, []*nft.Element{masq("one", "cni0", "10.1.0.0/16")}); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want context.Canceled", err)
 	}
-	if got := run(t, "nft", "list", "ruleset"); got != "" {
+	if got := nstest.Run(t, "nft", "list", "ruleset"); got != "" {
 		t.Errorf("a cancelled call made:\n%s", got)
 	}
 }
@@ -378,17 +360,51 @@ func TestNFTTellsRepliesApart(t *testing.T) {
 	mustAdd(t, c, pair("cnibox:a", "veth1", "02:00:00:00:00:01"))
 	abandon := func() {
 		t.Helper()
-		m := nftMessage{kind: unix.NFT_MSG_GETGEN, flags: unix.NLM_F_ACK}
-		if err := c.conn.send(t.Context(), c.conn.append(nil, m)); err != nil {
+		m := nft.Request(unix.NFT_MSG_GETGEN, unix.NLM_F_ACK, unix.AF_UNSPEC)
+		if err := connOf(t, c).Send(t.Context(), connOf(t, c).Append(nil, m)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	abandon()
-	if _, found, err := c.get(t.Context(), pair("", "veth1", "02:00:00:00:00:01")); !found || err != nil {
+	if _, found, err := c.Get(t.Context(), pair("", "veth1", "02:00:00:00:00:01")); !found || err != nil {
 		t.Errorf("get: found %v, error %v", found, err)
 	}
 	abandon()
-	if err := c.add(t.Context(), []*Element{pair("cnibox:b", "veth1", "02:00:00:00:00:01")}); !errors.Is(err, ErrExists) {
+	if err := c.Add(t.Context(), []*nft.Element{pair("cnibox:b", "veth1", "02:00:00:00:00:01")}); !errors.Is(err, ErrExists) {
 		t.Errorf("add: error %v, want ErrExists", err)
 	}
 }
+
+func TestNFTHostileLabelInKernel(t *testing.T) {
+	c := freshNFT(t)
+	label := "a\x00\"; }\n\x1b[2J\xff" + strings.Repeat("ü", 200)
+	mustAdd(t, c, pair(label, "veth1", "02:00:00:00:00:01"))
+	mustAdd(t, c, pair(label, "veth1", "02:00:00:00:00:01")) // recognised as our own
+	want := nft.CleanLabel(label)
+	wantKeys(t, c, "macguard_pairs", map[string]string{"veth1 02:00:00:00:00:01": want})
+	if got := nstest.Run(t, "nft", "list", "set", "bridge", "cnibox", "macguard_pairs"); !strings.Contains(got, `comment "`+want+`"`) {
+		t.Errorf("nft shows %q", got)
+	}
+}
+
+func TestNFTForeignElements(t *testing.T) {
+	c := freshNFT(t)
+	mustAdd(t, c, masq("one", "cni0", "10.1.0.0/16"))
+	nstest.Run(t, "nft", "add", "element", "inet", "cnibox", "masq4", `{ "br-*" . 10.0.0.1-10.0.0.6 comment "by hand", "x" . 10.9.0.0/24 }`)
+	wantKeys(t, c, "masq4", map[string]string{
+		"cni0 10.1.0.0/16": "one", "br-* 10.0.0.1-10.0.0.6": "by hand", "x 10.9.0.0/24": "",
+	})
+}
+
+// connOf is the socket of a client.
+func connOf(t *testing.T, c *nft.Client) *nft.Conn {
+	t.Helper()
+	conn, err := c.Conn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// inetTable is the table of most of what is installed.
+func inetTable() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: "cnibox"} }

@@ -6,6 +6,9 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // threadNamespace is the network namespace of the thread that opens it.
@@ -18,9 +21,9 @@ type Namespace struct {
 	// fd is the open namespace, 0 for that of the process.
 	fd         int
 	dev, inode uint64
-	conn       *rtConn
+	conn       *rtnl.Conn
 	// ct lists and deletes tracked connections.
-	ct *rtConn
+	ct *ctConn
 }
 
 // OpenNamespace opens the network namespace that is mounted at path, or that a
@@ -83,11 +86,11 @@ func (ns *Namespace) ID() (dev, inode uint64) { return ns.dev, ns.inode }
 func (ns *Namespace) Close() error {
 	var errs []error
 	if ns.conn != nil {
-		errs = append(errs, ns.conn.close())
+		errs = append(errs, ns.conn.Close())
 		ns.conn = nil
 	}
 	if ns.ct != nil {
-		errs = append(errs, ns.ct.close())
+		errs = append(errs, ns.ct.Close())
 		ns.ct = nil
 	}
 	if ns.fd != 0 {
@@ -108,13 +111,13 @@ func (n *Net) IsHost(ns *Namespace) (bool, error) {
 }
 
 // socket is the namespace's rtnetlink connection, opened on first use.
-func (ns *Namespace) socket() (*rtConn, error) {
+func (ns *Namespace) socket() (*rtnl.Conn, error) {
 	if ns.conn != nil {
 		return ns.conn, nil
 	}
 	err := ns.visit(func() error {
 		var err error
-		ns.conn, err = openRTConn()
+		ns.conn, err = rtnl.Open()
 		return err
 	})
 	return ns.conn, err
@@ -150,7 +153,7 @@ func openHome() (int, error) {
 // found again.
 func (ns *Namespace) enter(home int, f func() error) error {
 	if err := unix.Setns(ns.fd, unix.CLONE_NEWNET); err != nil {
-		return kernelError(err, fmt.Sprintf("enter namespace %q", ns.path))
+		return nlconn.Explain(err, fmt.Sprintf("enter namespace %q", ns.path))
 	}
 	defer func() {
 		if unix.Setns(home, unix.CLONE_NEWNET) != nil {

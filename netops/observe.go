@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // LinkInfo is a network interface as it is.
@@ -65,24 +67,24 @@ func (n *Net) Link(ctx context.Context, ns *Namespace, name string) (LinkInfo, e
 	if err != nil {
 		return LinkInfo{}, err
 	}
-	l, err := c.link(ctx, name)
+	l, err := c.Link(ctx, name)
 	if err != nil {
 		return LinkInfo{}, err
 	}
-	info := l.info()
-	if l.master != 0 {
-		master, err := c.linkByIndex(ctx, l.master)
+	info := linkInfo(l)
+	if l.Master != 0 {
+		master, err := c.LinkByIndex(ctx, l.Master)
 		if err != nil {
 			return LinkInfo{}, err
 		}
-		info.Master = master.name
+		info.Master = master.Name
 	}
-	if l.hasParentHere() {
-		parent, err := c.linkByIndex(ctx, l.peer)
+	if l.HasParentHere() {
+		parent, err := c.LinkByIndex(ctx, l.Peer)
 		if err != nil {
 			return LinkInfo{}, err
 		}
-		info.ParentName = parent.name
+		info.ParentName = parent.Name
 	}
 	return info, nil
 }
@@ -93,45 +95,45 @@ func (n *Net) Links(ctx context.Context, ns *Namespace) ([]LinkInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	links, err := c.links(ctx)
+	links, err := c.Links(ctx)
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := c.addresses(ctx, 0)
+	addrs, err := c.Addresses(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
 	names := map[int]string{}
 	for _, l := range links {
-		names[l.index] = l.name
+		names[l.Index] = l.Name
 	}
 	byLink := map[int][]netip.Prefix{}
 	for _, a := range addrs {
-		byLink[a.link] = append(byLink[a.link], a.prefix)
+		byLink[a.Link] = append(byLink[a.Link], a.Prefix)
 	}
 	all := make([]LinkInfo, len(links))
 	for i, l := range links {
-		all[i] = l.info()
-		all[i].Master, all[i].Addresses = names[l.master], byLink[l.index]
-		if l.hasParentHere() {
-			all[i].ParentName = names[l.peer]
+		all[i] = linkInfo(l)
+		all[i].Master, all[i].Addresses = names[l.Master], byLink[l.Index]
+		if l.HasParentHere() {
+			all[i].ParentName = names[l.Peer]
 		}
 	}
 	return all, nil
 }
 
-func (l *linkState) info() LinkInfo {
+func linkInfo(l *rtnl.Link) LinkInfo {
 	i := LinkInfo{
-		Name: l.name, Index: l.index, Kind: l.kind, MAC: l.mac.String(), MTU: l.mtu,
-		Up: l.isUp(), OperUp: l.oper == operUp, Alias: l.alias,
-		MasterIndex: l.master, PeerIndex: l.peer, Promisc: l.isPromisc(),
-		Mode: l.mode, VLANID: l.vlanID, Table: l.table, VLANFiltering: l.vlanFiltering,
+		Name: l.Name, Index: l.Index, Kind: l.Kind, MAC: l.MAC.String(), MTU: l.MTU,
+		Up: l.IsUp(), OperUp: l.Oper == rtnl.OperUp, Alias: l.Alias,
+		MasterIndex: l.Master, PeerIndex: l.Peer, Promisc: l.IsPromisc(),
+		Mode: l.Mode, VLANID: l.VLANID, Table: l.Table, VLANFiltering: l.VLANFiltering,
 	}
-	if ownLabel(l.alias) == takeoverLabel {
-		i.Uplink = aliasUplink(l.alias)
+	if ownLabel(l.Alias) == takeoverLabel {
+		i.Uplink = aliasUplink(l.Alias)
 	}
-	if l.port != nil {
-		i.Hairpin, i.Isolated = l.port.Hairpin, l.port.Isolated
+	if l.Port != nil {
+		i.Hairpin, i.Isolated = l.Port.Hairpin, l.Port.Isolated
 	}
 	return i
 }
@@ -145,14 +147,14 @@ func (n *Net) Addresses(ctx context.Context, ns *Namespace, link string) ([]neti
 	if err != nil {
 		return nil, err
 	}
-	l, err := c.link(ctx, link)
+	l, err := c.Link(ctx, link)
 	if err != nil {
 		return nil, err
 	}
-	have, err := c.addresses(ctx, l.index)
+	have, err := c.Addresses(ctx, l.Index)
 	all := make([]netip.Prefix, len(have))
 	for i, a := range have {
-		all[i] = a.prefix
+		all[i] = a.Prefix
 	}
 	return all, err
 }
@@ -164,21 +166,21 @@ func (n *Net) Routes(ctx context.Context, ns *Namespace, table int) ([]Route, er
 	if err != nil {
 		return nil, err
 	}
-	routes, err := c.routes(ctx, 0, table)
+	routes, err := c.Routes(ctx, 0, table)
 	if err != nil {
 		return nil, err
 	}
-	links, err := c.links(ctx)
+	links, err := c.Links(ctx)
 	if err != nil {
 		return nil, err
 	}
 	names := map[int]string{}
 	for _, l := range links {
-		names[l.index] = l.name
+		names[l.Index] = l.Name
 	}
 	all := make([]Route, len(routes))
 	for i, r := range routes {
-		all[i] = *r.route("", names[r.link])
+		all[i] = *routeOf(&r, "", names[r.Link])
 	}
 	return all, nil
 }
@@ -211,5 +213,10 @@ func (n *Net) Sysctl(_ context.Context, ns *Namespace, key string) (string, erro
 
 // Elements reads all elements of one of our nftables sets.
 func (n *Net) Elements(ctx context.Context, set string) ([]*Element, error) {
-	return n.nft.list(ctx, set)
+	all, err := n.nft.List(ctx, set)
+	elements := make([]*Element, len(all))
+	for i, e := range all {
+		elements[i] = (*Element)(e)
+	}
+	return elements, err
 }

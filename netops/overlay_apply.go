@@ -10,11 +10,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // overlayRuns bounds how often one Apply starts again because the kernel
 // changed under it.
 const overlayRuns = 3
+
+// overlayBuffer is asked for as the receive buffer of the socket for requests.
+const overlayBuffer = 4 << 20
 
 // Overlay keeps the routes to other nodes' pods in the kernel, and the tunnel
 // device. It remembers what is there: a change costs what it changes. It is
@@ -27,7 +32,7 @@ type Overlay struct {
 	ns       *Namespace
 
 	mu   sync.Mutex
-	conn *rtConn
+	conn *rtnl.Conn
 	// have is what the kernel holds as far as it is ours; unless known it may be
 	// out of date. noHops tells that the kernel has no nexthop objects.
 	have   *overlayHave
@@ -37,7 +42,7 @@ type Overlay struct {
 	// and parent its lower link.
 	wanted *VTEP
 	device vtepState
-	parent *linkState
+	parent *rtnl.Link
 	// moved tells that routes, links or addresses may have changed, so that
 	// gateways are looked up anew; direct remembers these.
 	moved  bool
@@ -92,17 +97,17 @@ func (n *Net) OpenOverlay(opt OverlayOptions) (*Overlay, error) {
 // ones may still come in.
 func (o *Overlay) connect() error {
 	if o.conn != nil {
-		_ = o.conn.close()
+		_ = o.conn.Close()
 	}
 	o.conn = nil
 	return o.ns.visit(func() error {
-		c, err := openRTConn()
+		c, err := rtnl.Open()
 		if err != nil {
 			return err
 		}
-		grow(c.fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF)
+		c.GrowReceive(overlayBuffer)
 		o.conn = c
-		o.monitor.ignore(c.fd)
+		o.monitor.events.Ignore(c.Conn)
 		return nil
 	})
 }
@@ -115,7 +120,7 @@ func (o *Overlay) Close() error {
 	if o.conn == nil {
 		return nil
 	}
-	err := o.conn.close()
+	err := o.conn.Close()
 	o.conn = nil
 	return err
 }
@@ -123,7 +128,7 @@ func (o *Overlay) Close() error {
 // Changes is told when the kernel is no longer as Apply left it, or when the
 // way to a peer may have changed: call Apply again. Changes that come together
 // are told once.
-func (o *Overlay) Changes() <-chan struct{} { return o.monitor.changes.told }
+func (o *Overlay) Changes() <-chan struct{} { return o.monitor.changes.C }
 
 // Apply makes the kernel as the spec says. The first call, and one after a
 // disturbance, compares with the kernel, others with what is remembered. A
@@ -165,7 +170,7 @@ func (o *Overlay) apply(ctx context.Context, spec *OverlaySpec, r *OverlayReport
 		if o.wanted == nil {
 			o.mark = o.monitor.mark()
 		}
-		have, err := o.read(ctx, o.device.index)
+		have, err := o.read(ctx, o.device.Index)
 		if err != nil {
 			return err
 		}
@@ -205,7 +210,7 @@ func (o *Overlay) ensureDevice(ctx context.Context, v *VTEP) error {
 	if o.known && (v == nil) == (o.wanted == nil) && (v == nil || *v == *o.wanted) {
 		return nil
 	}
-	before := o.device.index
+	before := o.device.Index
 	o.known = false
 	o.device, o.wanted, o.parent, o.warnings = vtepState{}, nil, nil, nil
 	if v != nil {
@@ -221,15 +226,15 @@ func (o *Overlay) ensureDevice(ctx context.Context, v *VTEP) error {
 			return err
 		}
 	}
-	o.index.Store(int64(o.device.index))
-	if o.device.index != before {
+	o.index.Store(int64(o.device.Index))
+	if o.device.Index != before {
 		o.moved = true
 	}
 	return nil
 }
 
 func (o *Overlay) summarize(r *OverlayReport) {
-	r.MAC, r.Warnings = o.device.mac.String(), o.warnings
+	r.MAC, r.Warnings = o.device.MAC.String(), o.warnings
 	r.Wanted, r.Programmed, r.RetryAt = len(o.order), 0, time.Time{}
 	for _, p := range o.order {
 		if p.state == OverlayProgrammed {

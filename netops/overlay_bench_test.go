@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
 // manyPeers are n nodes behind the parent's network.
@@ -42,10 +44,10 @@ func BenchmarkOverlay(b *testing.B) {
 		spec := c.net.spec()
 		spec.Peers = manyPeers(c.n, c.net.is6)
 		b.Run(fmt.Sprintf("%s/%d", c.name, c.n), func(b *testing.B) {
-			ipTry("link add under0 type veth peer name under1")
-			ipTry("link set under0 up")
-			ipTry("link set under1 up")
-			defer ipTry("link del under0")
+			nstest.TryIP("link add under0 type veth peer name under1")
+			nstest.TryIP("link set under0 up")
+			nstest.TryIP("link set under1 up")
+			defer nstest.TryIP("link del under0")
 			o, err := New(Options{}).OpenOverlay(OverlayOptions{IPv6: c.net.is6, NoNexthops: c.classic})
 			if err != nil {
 				b.Fatal(err)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Attributes of RTM_NEWNETCONF, and the index that stands for all links
@@ -28,12 +30,12 @@ func parseForwarding(b []byte) (f overlayForwarding, ok bool, err error) {
 	if len(b) < sizeofNetconfmsg {
 		return f, false, fmt.Errorf("netconf message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
-	err = eachRTAttr(b[sizeofNetconfmsg:], func(kind uint16, v []byte) error {
+	err = nlconn.EachAttr(b[sizeofNetconfmsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case netconfIndex:
-			f.link = int32(attrInt(v))
+			f.link = int32(nlconn.Int(v))
 		case netconfForwarding:
-			f.off, ok = attrInt(v) == 0, true
+			f.off, ok = nlconn.Int(v) == 0, true
 		}
 		return nil
 	})

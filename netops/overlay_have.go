@@ -9,6 +9,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // overlayHave is the kernel's part of an overlay, as it was read or made. All
@@ -76,26 +79,26 @@ func (o *Overlay) read(ctx context.Context, link int) (*overlayHave, error) {
 	if link != 0 {
 		for _, fdb := range []bool{false, true} {
 			if err := o.readNeighs(ctx, h, link, fdb); err != nil {
-				return nil, kernelError(err, "list neighbours")
+				return nil, nlconn.Explain(err, "list neighbours")
 			}
 		}
 	}
 	if err := o.readHops(ctx, h); err != nil {
-		return nil, kernelError(err, "list nexthops")
+		return nil, nlconn.Explain(err, "list nexthops")
 	}
 	if err := o.readRoutes(ctx, h, link); err != nil {
-		return nil, kernelError(err, "list routes")
+		return nil, nlconn.Explain(err, "list routes")
 	}
 	return h, nil
 }
 
 func (o *Overlay) readNeighs(ctx context.Context, h *overlayHave, link int, fdb bool) error {
-	nd := &ndmsg{family: o.family}
-	m := rtMessage{kind: unix.RTM_GETNEIGH, data: []nl.NetlinkRequestData{nd}}
+	nd := &rtnl.NeighHeader{Family: o.family}
+	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Data: []nl.NetlinkRequestData{nd}}
 	if fdb { // the bridge's dump is filtered by the header, not by the attribute
-		nd.family, nd.index = unix.AF_BRIDGE, uint32(link)
+		nd.Family, nd.Index = unix.AF_BRIDGE, uint32(link)
 	} else {
-		m.data = append(m.data, nl.NewRtAttr(unix.NDA_IFINDEX, nl.Uint32Attr(uint32(link))))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.NDA_IFINDEX, nl.Uint32Attr(uint32(link))))
 	}
 	reset := func() {
 		if h.surplus = nil; fdb {
@@ -104,7 +107,7 @@ func (o *Overlay) readNeighs(ctx context.Context, h *overlayHave, link int, fdb 
 			clear(h.neighs)
 		}
 	}
-	return o.conn.dump(ctx, m, reset, func(_ uint16, data []byte) error {
+	return o.conn.Dump(ctx, m, reset, func(_ uint16, data []byte) error {
 		n, ok, err := parseOverlayNeigh(data)
 		if err == nil && ok && n.link == link && n.permanent && n.fdb == fdb {
 			h.addNeigh(n)
@@ -136,8 +139,8 @@ func (h *overlayHave) addNeigh(n overlayNeighState) {
 
 func (o *Overlay) readHops(ctx context.Context, h *overlayHave) error {
 	body := rawBody{o.family, 0, 0, 0, 0, 0, 0, 0}
-	m := rtMessage{kind: unix.RTM_GETNEXTHOP, data: []nl.NetlinkRequestData{body}}
-	err := o.conn.dump(ctx, m, func() { clear(h.hops); clear(h.ids) }, func(_ uint16, data []byte) error {
+	m := nlconn.Message{Kind: unix.RTM_GETNEXTHOP, Data: []nl.NetlinkRequestData{body}}
+	err := o.conn.Dump(ctx, m, func() { clear(h.hops); clear(h.ids) }, func(_ uint16, data []byte) error {
 		n, err := parseNexthop(data)
 		if err == nil && o.isOwnHop(n.id) {
 			h.hops[n.id] = n.hop
@@ -167,11 +170,11 @@ func (o *Overlay) readRoutes(ctx context.Context, h *overlayHave, link int) erro
 		}
 		var some []overlayRouteState
 		rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Type: unix.RTN_UNICAST, Table: unix.RT_TABLE_MAIN, Protocol: filter.protocol}}
-		m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{rtm}}
+		m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{rtm}}
 		if filter.link != 0 {
-			m.data = append(m.data, nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(link))))
+			m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(link))))
 		}
-		err := o.conn.dump(ctx, m, func() { some = nil }, func(_ uint16, data []byte) error {
+		err := o.conn.Dump(ctx, m, func() { some = nil }, func(_ uint16, data []byte) error {
 			r, ok, err := parseOverlayRoute(data)
 			if err == nil && ok && r.kind == unix.RTN_UNICAST && (filter.protocol != 0) == (r.protocol == OverlayProtocol) {
 				some = append(some, r)
@@ -226,10 +229,10 @@ func (b rawBody) Serialize() []byte { return b }
 // not on one of the host's links.
 func (o *Overlay) onLink(ctx context.Context, gateway netip.Addr) (h hop, ok bool, err error) {
 	body := rawBody{o.family, uint8(gateway.BitLen()), 0, 0, 0, 0, 0, 0}
-	body = appendAttr(binary.NativeEndian.AppendUint32(body, 0), unix.RTA_DST, gateway.AsSlice())
-	var r routeState
-	err = o.conn.ask(ctx, rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{body}}, func(_ uint16, data []byte) error {
-		routes, err := parseRoute(data)
+	body = nlconn.AppendAttr(binary.NativeEndian.AppendUint32(body, 0), unix.RTA_DST, gateway.AsSlice())
+	var r rtnl.Route
+	err = o.conn.Ask(ctx, nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{body}}, func(_ uint16, data []byte) error {
+		routes, err := rtnl.ParseRoute(data)
 		if len(routes) == 1 {
 			r = routes[0]
 		}
@@ -239,7 +242,7 @@ func (o *Overlay) onLink(ctx context.Context, gateway netip.Addr) (h hop, ok boo
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES), errors.Is(err, unix.EINVAL):
 		return hop{}, false, nil // no route, or one that refuses
 	case err != nil:
-		return hop{}, false, kernelError(err, fmt.Sprintf("route to %s", gateway))
+		return hop{}, false, nlconn.Explain(err, fmt.Sprintf("route to %s", gateway))
 	}
-	return hop{via: gateway, link: int32(r.link)}, r.link != 0 && !r.via.IsValid(), nil
+	return hop{via: gateway, link: int32(r.Link)}, r.Link != 0 && !r.Via.IsValid(), nil
 }

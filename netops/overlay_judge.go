@@ -1,6 +1,10 @@
 package netops
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
+)
 
 // disturbedBy takes events in and tells whether Apply is to be called: what is
 // remembered is no longer true, or gateways may be reached another way. What
@@ -29,14 +33,14 @@ func (o *Overlay) judgeEvent(e *overlayEvent) (disturbed, moved bool) {
 	switch b := e.body.(type) {
 	case vtepState:
 		return o.judgeLink(&b, e.del)
-	case addrState:
+	case rtnl.Addr:
 		return o.judgeAddr(&b, e.del)
 	case overlayRouteState:
 		return o.judgeRoute(b, e.del)
 	case overlayNeighState:
 		return o.judgeNeigh(&b, e.del), false
 	case overlayForwarding:
-		return b.off && (b.link == allLinks || int(b.link) == o.device.index), false
+		return b.off && (b.link == allLinks || int(b.link) == o.device.Index), false
 	case overlayHopState:
 		have, ok := o.have.hops[b.id]
 		return ok && (e.del || have != b.hop), false
@@ -51,28 +55,28 @@ func (o *Overlay) judgeLink(l *vtepState, del bool) (disturbed, moved bool) {
 	if w := o.wanted; w != nil {
 		have := &o.device
 		switch {
-		case l.index == have.index && have.index != 0:
-			disturbed = del || l.name != have.name || l.isUp() != have.isUp() || l.mtu != have.mtu ||
-				l.master != have.master || l.isNoARP() != have.isNoARP() || l.alias != have.alias ||
+		case l.Index == have.Index && have.Index != 0:
+			disturbed = del || l.Name != have.Name || l.IsUp() != have.IsUp() || l.MTU != have.MTU ||
+				l.Master != have.Master || l.IsNoARP() != have.IsNoARP() || l.Alias != have.Alias ||
 				l.hardware() != have.hardware() || l.local != have.local || l.parent != have.parent || l.learning != have.learning
-		case l.name == w.Name, have.index == 0 && del:
+		case l.Name == w.Name, have.Index == 0 && del:
 			disturbed = true
-		case l.name == w.Parent, o.parent != nil && l.index == o.parent.index:
+		case l.Name == w.Parent, o.parent != nil && l.Index == o.parent.Index:
 			p := o.parent
-			disturbed = del || p == nil || l.index != p.index || l.name != p.name || l.mtu != p.mtu || l.flags&state != p.flags&state
+			disturbed = del || p == nil || l.Index != p.Index || l.Name != p.Name || l.MTU != p.MTU || l.Flags&state != p.Flags&state
 		}
-		if disturbed && !del && o.parent != nil && l.index == o.parent.index {
-			o.parent = &l.linkState
+		if disturbed && !del && o.parent != nil && l.Index == o.parent.Index {
+			o.parent = &l.Link
 		}
 	}
-	if o.leadsOver(l.index) {
-		if flags, known := o.linkFlags[l.index]; del || !known || flags != l.flags&state {
+	if o.leadsOver(l.Index) {
+		if flags, known := o.linkFlags[l.Index]; del || !known || flags != l.Flags&state {
 			disturbed, moved = true, true
 		}
-		o.linkFlags[l.index] = l.flags & state
+		o.linkFlags[l.Index] = l.Flags & state
 	}
 	// A link that comes up may be the one that a gateway is missed on.
-	return disturbed, moved || !del && len(o.direct) > 0 && l.flags&state == state && o.missesHop()
+	return disturbed, moved || !del && len(o.direct) > 0 && l.Flags&state == state && o.missesHop()
 }
 
 // leadsOver tells whether a gateway is on the link.
@@ -88,14 +92,14 @@ func (o *Overlay) leadsOver(link int) bool {
 // missesHop tells whether a gateway is on no link.
 func (o *Overlay) missesHop() bool { return o.leadsOver(0) }
 
-func (o *Overlay) judgeAddr(a *addrState, del bool) (disturbed, moved bool) {
-	if w := o.wanted; w != nil && a.link == o.device.index && o.device.index != 0 {
-		if a.prefix == w.Address {
+func (o *Overlay) judgeAddr(a *rtnl.Addr, del bool) (disturbed, moved bool) {
+	if w := o.wanted; w != nil && a.Link == o.device.Index && o.device.Index != 0 {
+		if a.Prefix == w.Address {
 			return del, false
 		}
-		return !del && w.Network.IsValid() && w.Network.Contains(a.prefix.Addr()), false
+		return !del && w.Network.IsValid() && w.Network.Contains(a.Prefix.Addr()), false
 	}
-	return o.leadsOver(a.link), len(o.direct) > 0
+	return o.leadsOver(a.Link), len(o.direct) > 0
 }
 
 func (o *Overlay) judgeNeigh(n *overlayNeighState, del bool) bool {
@@ -114,7 +118,7 @@ func (o *Overlay) judgeNeigh(n *overlayNeighState, del bool) bool {
 }
 
 func (o *Overlay) judgeRoute(r overlayRouteState, del bool) (disturbed, moved bool) {
-	over := r.linked != 0 && int(r.linked) == o.device.index
+	over := r.linked != 0 && int(r.linked) == o.device.Index
 	have, ok := o.have.routes[r.dst]
 	switch {
 	case del:

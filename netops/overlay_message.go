@@ -5,6 +5,9 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // Parts of linux/nexthop.h and linux/rtnetlink.h that x/sys/unix lacks.
@@ -73,15 +76,15 @@ func (op *overlayOp) request() (kind, flags uint16) {
 func (op *overlayOp) body(b []byte) []byte {
 	switch op.kind {
 	case overlayNeigh:
-		b = appendNdmsg(b, family(op.ip), op.link, 0)
-		b = appendAttr(b, unix.NDA_DST, op.ip.AsSlice())
+		b = appendNdmsg(b, rtnl.Family(op.ip), op.link, 0)
+		b = nlconn.AppendAttr(b, unix.NDA_DST, op.ip.AsSlice())
 		if !op.del {
-			b = appendAttr(b, unix.NDA_LLADDR, op.mac[:])
+			b = nlconn.AppendAttr(b, unix.NDA_LLADDR, op.mac[:])
 		}
 	case overlayFDB:
 		b = appendNdmsg(b, unix.AF_BRIDGE, op.link, unix.NTF_SELF)
-		b = appendAttr(b, unix.NDA_LLADDR, op.mac[:])
-		b = appendAttr(b, unix.NDA_DST, op.ip.AsSlice())
+		b = nlconn.AppendAttr(b, unix.NDA_LLADDR, op.mac[:])
+		b = nlconn.AppendAttr(b, unix.NDA_DST, op.ip.AsSlice())
 	case overlayHop:
 		b = op.hopBody(b)
 	case overlayRoute:
@@ -92,7 +95,7 @@ func (op *overlayOp) body(b []byte) []byte {
 
 // appendNdmsg appends struct ndmsg of a permanent entry.
 func appendNdmsg(b []byte, family uint8, link int, flags uint8) []byte {
-	m := ndmsg{family: family, index: uint32(link), state: unix.NUD_PERMANENT, flags: flags}
+	m := rtnl.NeighHeader{Family: family, Index: uint32(link), State: unix.NUD_PERMANENT, Flags: flags}
 	return append(b, m.Serialize()...)
 }
 
@@ -101,13 +104,13 @@ func (op *overlayOp) hopBody(b []byte) []byte {
 	if op.del {
 		b = append(b, unix.AF_UNSPEC, 0, 0, 0)
 		b = binary.NativeEndian.AppendUint32(b, 0)
-		return appendAttr32(b, unix.NHA_ID, op.id)
+		return nlconn.AppendUint32(b, unix.NHA_ID, op.id)
 	}
-	b = append(b, family(op.hop.via), 0, OverlayProtocol, 0)
+	b = append(b, rtnl.Family(op.hop.via), 0, OverlayProtocol, 0)
 	b = binary.NativeEndian.AppendUint32(b, op.hop.flags())
-	b = appendAttr32(b, unix.NHA_ID, op.id)
-	b = appendAttr32(b, unix.NHA_OIF, uint32(op.hop.link))
-	return appendAttr(b, unix.NHA_GATEWAY, op.hop.via.AsSlice())
+	b = nlconn.AppendUint32(b, unix.NHA_ID, op.id)
+	b = nlconn.AppendUint32(b, unix.NHA_OIF, uint32(op.hop.link))
+	return nlconn.AppendAttr(b, unix.NHA_GATEWAY, op.hop.via.AsSlice())
 }
 
 func (h hop) flags() uint32 {
@@ -127,33 +130,18 @@ func (op *overlayOp) routeBody(b []byte) []byte {
 	case op.id == 0:
 		flags = op.hop.flags()
 	}
-	b = append(b, family(op.dst.Addr()), uint8(op.dst.Bits()), 0, 0, unix.RT_TABLE_MAIN, op.protocol, scope, unix.RTN_UNICAST)
+	b = append(b, rtnl.Family(op.dst.Addr()), uint8(op.dst.Bits()), 0, 0, unix.RT_TABLE_MAIN, op.protocol, scope, unix.RTN_UNICAST)
 	b = binary.NativeEndian.AppendUint32(b, flags)
-	b = appendAttr(b, unix.RTA_DST, op.dst.Addr().AsSlice())
+	b = nlconn.AppendAttr(b, unix.RTA_DST, op.dst.Addr().AsSlice())
 	if op.priority != 0 {
-		b = appendAttr32(b, unix.RTA_PRIORITY, uint32(op.priority))
+		b = nlconn.AppendUint32(b, unix.RTA_PRIORITY, uint32(op.priority))
 	}
 	switch {
 	case op.del:
 		return b
 	case op.id != 0:
-		return appendAttr32(b, rtaNhID, op.id)
+		return nlconn.AppendUint32(b, rtaNhID, op.id)
 	}
-	b = appendAttr(b, unix.RTA_GATEWAY, op.hop.via.AsSlice())
-	return appendAttr32(b, unix.RTA_OIF, uint32(op.hop.link))
-}
-
-// appendAttr appends a netlink attribute.
-func appendAttr(b []byte, kind uint16, v []byte) []byte {
-	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(v)))
-	b = binary.NativeEndian.AppendUint16(b, kind)
-	b = append(b, v...)
-	for len(b)%unix.RTA_ALIGNTO != 0 {
-		b = append(b, 0)
-	}
-	return b
-}
-
-func appendAttr32(b []byte, kind uint16, v uint32) []byte {
-	return appendAttr(b, kind, binary.NativeEndian.AppendUint32(nil, v))
+	b = nlconn.AppendAttr(b, unix.RTA_GATEWAY, op.hop.via.AsSlice())
+	return nlconn.AppendUint32(b, unix.RTA_OIF, uint32(op.hop.link))
 }

@@ -2,14 +2,14 @@ package netops
 
 import (
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
-	"github.com/mdlayher/socket"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 const (
@@ -30,18 +30,17 @@ type overlayEvent struct {
 	// after is the mark that it came behind.
 	after uint32
 	del   bool
-	body  any // vtepState, addrState, overlayNeighState, overlayHopState, overlayRouteState, overlayForwarding
+	body  any // vtepState, rtnl.Addr, overlayNeighState, overlayHopState, overlayRouteState, overlayForwarding
 }
 
 // overlayMonitor hears what becomes of links, addresses, neighbours, nexthops
 // and routes, and judges whether it disturbs the overlay.
 type overlayMonitor struct {
 	o       *Overlay
-	fd      int
-	conn    *socket.Conn
+	events  *nlconn.Listener
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
-	changes *gathered
+	changes *nlconn.Debouncer
 	wake    chan struct{}
 
 	mu    sync.Mutex
@@ -53,72 +52,24 @@ type overlayMonitor struct {
 }
 
 func openOverlayMonitor(o *Overlay) (*overlayMonitor, error) {
-	m := &overlayMonitor{o: o, changes: gather(overlayQuiet), wake: make(chan struct{}, 1)}
+	m := &overlayMonitor{o: o, changes: nlconn.NewDebouncer(overlayQuiet), wake: make(chan struct{}, 1)}
 	groups := []int{unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_NEXTHOP, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_NETCONF}
 	if o.family == unix.AF_INET6 {
 		groups = append(groups[:3], unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_NETCONF)
 	}
 	err := o.ns.visit(func() (err error) {
-		m.conn, m.fd, err = subscribe(groups)
+		m.events, err = nlconn.Listen(unix.NETLINK_ROUTE, "rtnetlink", groups, nil)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+	m.events.SetReceiveBuffer(monitorBuffer)
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
 	m.ended.Go(func() { m.listen(ctx) })
 	m.ended.Go(func() { m.judge(ctx) })
 	return m, nil
-}
-
-// subscribe opens a socket that hears groups of notifications.
-func subscribe(groups []int) (*socket.Conn, int, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, 0, kernelError(err, "open rtnetlink socket")
-	}
-	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-	for _, g := range groups {
-		if err == nil {
-			err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g)
-		}
-		if errors.Is(err, unix.EINVAL) && g == unix.RTNLGRP_NEXTHOP {
-			err = nil // a kernel without nexthop objects
-		}
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, 0, kernelError(err, "subscribe to rtnetlink")
-	}
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, monitorBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, monitorBuffer)
-	}
-	conn, err := socket.New(fd, "rtnetlink")
-	if err != nil {
-		_ = unix.Close(fd)
-	}
-	return conn, fd, err
-}
-
-// ignore has the kernel keep back what requests of a socket cause (classic
-// BPF; a notification begins with its netlink header, whose sender is at 12).
-// Forwarding entries tell no sender: those come in all the same.
-func (m *overlayMonitor) ignore(fd int) {
-	sa, err := unix.Getsockname(fd)
-	own, ok := sa.(*unix.SockaddrNetlink)
-	if err != nil || !ok {
-		return // more to judge, no more
-	}
-	port := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, own.Pid))
-	filter := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 12},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: port, Jt: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-	}
-	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	_ = unix.SetsockoptSockFprog(m.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog)
 }
 
 // mark draws a line between what happened and what will happen: it sends a
@@ -127,12 +78,7 @@ func (m *overlayMonitor) ignore(fd int) {
 func (m *overlayMonitor) mark() uint32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	b := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr)
-	b = binary.NativeEndian.AppendUint16(b, unix.NLMSG_NOOP)
-	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|unix.NLM_F_ACK)
-	b = binary.NativeEndian.AppendUint32(b, m.marked+1)
-	b = binary.NativeEndian.AppendUint32(b, 0)
-	if unix.Sendto(m.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}) == nil {
+	if m.events.Mark(m.marked+1) == nil {
 		m.marked++
 	}
 	return m.marked
@@ -141,16 +87,15 @@ func (m *overlayMonitor) mark() uint32 {
 func (m *overlayMonitor) close() {
 	m.stop()
 	m.ended.Wait()
-	_ = m.conn.Close()
-	m.changes.stop()
+	_ = m.events.Close()
+	m.changes.Stop()
 }
 
 // listen queues notifications until the context ends.
 func (m *overlayMonitor) listen(ctx context.Context) {
-	buf := make([]byte, rtMaxReply)
 	for {
 		var events []overlayEvent
-		lost, err := hear(ctx, m.conn, buf, func(h unix.NlMsghdr, data []byte) bool {
+		lost, err := m.events.Next(ctx, func(h unix.NlMsghdr, data []byte) bool {
 			if h.Type == unix.NLMSG_ERROR {
 				m.pass(h.Seq)
 			} else if e, ok := m.decode(h.Type, data); ok {
@@ -163,24 +108,6 @@ func (m *overlayMonitor) listen(ctx context.Context) {
 			return // the end, or a socket of no use: the caller's slow timer remains
 		}
 	}
-}
-
-// hear waits for one datagram of notifications and calls each for them. It
-// reports true if each did once, and if some were dropped for want of room.
-func hear(ctx context.Context, conn *socket.Conn, buf []byte, each func(unix.NlMsghdr, []byte) bool) (bool, error) {
-	n, from, err := conn.Recvfrom(ctx, buf, unix.MSG_TRUNC)
-	sender, _ := from.(*unix.SockaddrNetlink)
-	switch {
-	case errors.Is(err, unix.ENOBUFS), err == nil && n > len(buf):
-		return true, nil
-	case errors.Is(err, unix.EINTR), err == nil && (sender == nil || sender.Pid != 0):
-		return false, nil
-	case err != nil:
-		return ctx.Err() == nil, err
-	}
-	found := false
-	splitMessages(buf[:n], func(h unix.NlMsghdr, data []byte) { found = each(h, data) || found })
-	return found, nil
 }
 
 // pass takes a mark in.
@@ -219,7 +146,7 @@ func (m *overlayMonitor) decode(kind uint16, data []byte) (e overlayEvent, ok bo
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		e.body, ok, err = parseLinkEvent(data)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		e.body, ok, err = boxed(parseAddr(data))
+		e.body, ok, err = boxed(rtnl.ParseAddr(data))
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		var n overlayNeighState
 		n, ok, err = parseOverlayNeigh(data)
@@ -251,11 +178,11 @@ func parseLinkEvent(data []byte) (any, bool, error) {
 	if err != nil || ok {
 		return v, ok, err
 	}
-	l, err := parseLink(data)
+	l, err := rtnl.ParseLink(data)
 	if err != nil {
 		return nil, false, fmt.Errorf("link notification: %w", err)
 	}
-	return vtepState{linkState: *l}, true, nil
+	return vtepState{Link: *l}, true, nil
 }
 
 // judge compares queued events with what is remembered, one Apply at a time.
@@ -274,7 +201,7 @@ func (m *overlayMonitor) judge(ctx context.Context) {
 		told := m.o.disturbedBy(events, lost)
 		m.o.mu.Unlock()
 		if told {
-			m.changes.tell()
+			m.changes.Notify()
 		}
 	}
 }
@@ -284,5 +211,5 @@ func (m *overlayMonitor) took(d time.Duration, dumped bool) {
 	if !dumped {
 		return
 	}
-	m.changes.pace(min(max(2*d, overlayQuiet), overlayQuietMost))
+	m.changes.SetInterval(min(max(2*d, overlayQuiet), overlayQuietMost))
 }

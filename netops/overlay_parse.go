@@ -6,6 +6,9 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // overlayNeighState is a neighbour, or an entry of a VXLAN device's forwarding
@@ -20,7 +23,7 @@ type overlayNeighState struct {
 // parseOverlayNeigh reads the body of RTM_NEWNEIGH or RTM_DELNEIGH; not ok for
 // what is neither an IP neighbour nor a device's own forwarding entry.
 func parseOverlayNeigh(b []byte) (n overlayNeighState, ok bool, err error) {
-	if len(b) < sizeofNdmsg {
+	if len(b) < rtnl.SizeofNeighHeader {
 		return n, false, fmt.Errorf("neighbour message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
 	n.link = int(int32(binary.NativeEndian.Uint32(b[4:])))
@@ -36,7 +39,7 @@ func parseOverlayNeigh(b []byte) (n overlayNeighState, ok bool, err error) {
 		return n, false, nil
 	}
 	hardware := false
-	err = eachRTAttr(b[sizeofNdmsg:], func(kind uint16, v []byte) error {
+	err = nlconn.EachAttr(b[rtnl.SizeofNeighHeader:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NDA_DST:
 			n.ip, _ = netip.AddrFromSlice(v)
@@ -63,12 +66,12 @@ func parseNexthop(b []byte) (n overlayHopState, err error) {
 	}
 	n.protocol = b[2]
 	n.hop.onLink = binary.NativeEndian.Uint32(b[4:])&unix.RTNH_F_ONLINK != 0
-	err = eachRTAttr(b[sizeofNhmsg:], func(kind uint16, v []byte) error {
+	err = nlconn.EachAttr(b[sizeofNhmsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NHA_ID:
-			n.id = uint32(attrInt(v))
+			n.id = uint32(nlconn.Int(v))
 		case unix.NHA_OIF:
-			n.hop.link = int32(attrInt(v))
+			n.hop.link = int32(nlconn.Int(v))
 		case unix.NHA_GATEWAY:
 			n.hop.via, _ = netip.AddrFromSlice(v)
 		}
@@ -111,18 +114,18 @@ func parseOverlayRoute(b []byte) (r overlayRouteState, ok bool, err error) {
 	}
 	var h hop
 	h.onLink = binary.NativeEndian.Uint32(b[8:])&unix.RTNH_F_ONLINK != 0
-	err = eachRTAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
+	err = nlconn.EachAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.RTA_DST:
 			dst, _ = netip.AddrFromSlice(v)
 		case unix.RTA_PRIORITY:
-			r.priority = int32(attrInt(v))
+			r.priority = int32(nlconn.Int(v))
 		case unix.RTA_GATEWAY:
 			h.via, _ = netip.AddrFromSlice(v)
 		case unix.RTA_OIF:
-			h.link = int32(attrInt(v))
+			h.link = int32(nlconn.Int(v))
 		case rtaNhID:
-			r.id = uint32(attrInt(v))
+			r.id = uint32(nlconn.Int(v))
 		}
 		return nil
 	})

@@ -5,6 +5,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // overlayOps are one of each kind and family.
@@ -62,7 +65,7 @@ func FuzzOverlayEvent(f *testing.F) {
 		kind, _ = op.request()
 		f.Add(kind, op.body(nil))
 	}
-	f.Add(uint16(unix.RTM_NEWLINK), append(make([]byte, unix.SizeofIfInfomsg), appendAttr(nil, unix.IFLA_LINKINFO, appendAttr(appendAttr(nil, 1, []byte("vxlan\x00")), 2, appendAttr(nil, 1, []byte{1, 0, 0, 0})))...))
+	f.Add(uint16(unix.RTM_NEWLINK), append(make([]byte, unix.SizeofIfInfomsg), nlconn.AppendAttr(nil, unix.IFLA_LINKINFO, nlconn.AppendAttr(nlconn.AppendAttr(nil, 1, []byte("vxlan\x00")), 2, nlconn.AppendAttr(nil, 1, []byte{1, 0, 0, 0})))...))
 	f.Add(uint16(unix.RTM_NEWNETCONF), []byte{2, 0, 0, 0, 8, 0, 1, 0, 255, 255, 255, 255, 8, 0, 2, 0, 0, 0, 0, 0})
 	f.Add(uint16(unix.RTM_NEWADDR), []byte{2, 24, 0, 0, 1, 0, 0, 0, 8, 0, 1, 0, 10, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, kind uint16, data []byte) {
@@ -76,7 +79,7 @@ func FuzzOverlayEvent(f *testing.F) {
 			t.Errorf("%+v disturbs an overlay that nobody has applied", e)
 		}
 		n := net4()
-		o.wanted, o.device, o.parent = n.vtep(), vtepState{linkState: linkState{index: 7, name: n.device}}, &linkState{index: 3}
+		o.wanted, o.device, o.parent = n.vtep(), vtepState{Link: rtnl.Link{Index: 7, Name: n.device}}, &rtnl.Link{Index: 3}
 		o.direct = map[netip.Addr]hop{netip.MustParseAddr(n.other): {link: 3}}
 		o.disturbedBy([]overlayEvent{e}, false)
 	})
@@ -85,10 +88,10 @@ func FuzzOverlayEvent(f *testing.F) {
 // FuzzVTEP reads any link as a tunnel device.
 func FuzzVTEP(f *testing.F) {
 	f.Add([]byte{})
-	f.Add(append(make([]byte, unix.SizeofIfInfomsg), appendAttr(nil, unix.IFLA_LINKINFO, appendAttr(appendAttr(nil, 1, []byte("vxlan\x00")), 2, appendAttr(nil, 15, []byte{0x21, 0x18})))...))
+	f.Add(append(make([]byte, unix.SizeofIfInfomsg), nlconn.AppendAttr(nil, unix.IFLA_LINKINFO, nlconn.AppendAttr(nlconn.AppendAttr(nil, 1, []byte("vxlan\x00")), 2, nlconn.AppendAttr(nil, 15, []byte{0x21, 0x18})))...))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		v, ok, err := parseVTEP(data)
-		if ok && (err != nil || v.kind != kindVXLAN) {
+		if ok && (err != nil || v.Kind != rtnl.KindVXLAN) {
 			t.Errorf("%+v, %v", v, err)
 		}
 		n := net4()

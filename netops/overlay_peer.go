@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"time"
+
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // A peer that failed is tried again after overlayRetry, twice as late each
@@ -84,7 +86,7 @@ func (x *overlayIndex) add(p *overlayPeer) error {
 // resolve computes what the peer takes.
 func (o *Overlay) resolve(ctx context.Context, p *overlayPeer) error {
 	p.tunnel, p.hop, p.mac = false, hop{}, hwAddr{}
-	is6 := o.family != family(netip.IPv4Unspecified())
+	is6 := o.family != rtnl.Family(netip.IPv4Unspecified())
 	switch {
 	case !p.Subnet.IsValid() || p.Subnet != p.Subnet.Masked() || p.Subnet.Addr().Is6() != is6 || p.Subnet.Bits() == 0:
 		p.wrong = fmt.Errorf("subnet %q: %w: it is no network of the family", p.Subnet, ErrInvalid)
@@ -94,7 +96,7 @@ func (o *Overlay) resolve(ctx context.Context, p *overlayPeer) error {
 		return nil
 	}
 	p.wrong = nil
-	if p.Direct || o.device.index == 0 {
+	if p.Direct || o.device.Index == 0 {
 		h, ok, err := o.directHop(ctx, p.Gateway)
 		if err != nil {
 			return err
@@ -103,13 +105,13 @@ func (o *Overlay) resolve(ctx context.Context, p *overlayPeer) error {
 		case ok:
 			p.hop = h
 			return nil
-		case o.device.index == 0:
+		case o.device.Index == 0:
 			p.wrong = fmt.Errorf("address %s: %w: it is on none of this host's links; without tunnels every node must be", p.Gateway, ErrNotExist)
 			return nil
 		}
 	}
 	if p.mac, p.wrong = parseHardware(p.MAC); p.wrong == nil {
-		p.tunnel, p.hop = true, hop{via: p.Subnet.Addr(), link: int32(o.device.index), onLink: true}
+		p.tunnel, p.hop = true, hop{via: p.Subnet.Addr(), link: int32(o.device.Index), onLink: true}
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func (o *Overlay) program(ctx context.Context, w *overlayWriter, now time.Time) 
 
 func (o *Overlay) programPeer(ctx context.Context, w *overlayWriter, p *overlayPeer) error {
 	first := p.Subnet.Addr()
-	op := overlayOp{peer: p, link: o.device.index, mac: p.mac, hop: p.hop}
+	op := overlayOp{peer: p, link: o.device.Index, mac: p.mac, hop: p.hop}
 	if have, ok := o.have.neighs[first]; p.tunnel && (!ok || have != p.mac) {
 		op.kind, op.ip = overlayNeigh, first
 		if err := w.add(ctx, op); err != nil {
@@ -186,14 +186,14 @@ func (o *Overlay) pruneFDB(ctx context.Context, w *overlayWriter, mac hwAddr) er
 	if !ok || !ip.IsValid() || o.peers.macs[mac] != nil {
 		return nil
 	}
-	return w.add(ctx, overlayOp{kind: overlayFDB, del: true, link: o.device.index, mac: mac, ip: ip})
+	return w.add(ctx, overlayOp{kind: overlayFDB, del: true, link: o.device.Index, mac: mac, ip: ip})
 }
 
 func (o *Overlay) pruneNeigh(ctx context.Context, w *overlayWriter, ip netip.Addr) error {
 	if _, ok := o.have.neighs[ip]; !ok || o.peers.gateway(ip) != nil {
 		return nil
 	}
-	return w.add(ctx, overlayOp{kind: overlayNeigh, del: true, link: o.device.index, ip: ip})
+	return w.add(ctx, overlayOp{kind: overlayNeigh, del: true, link: o.device.Index, ip: ip})
 }
 
 // pruneDevices deletes labelled devices of the family that are not the wanted one.
@@ -204,10 +204,10 @@ func (o *Overlay) pruneDevices(ctx context.Context) error {
 	}
 	for i := range all {
 		v := &all[i]
-		if v.alias != overlayAlias || v.index == o.device.index || v.local.Is6() != (o.family == unix.AF_INET6) {
+		if v.Alias != overlayAlias || v.Index == o.device.Index || v.local.Is6() != (o.family == unix.AF_INET6) {
 			continue
 		}
-		if err := o.deleteLink(ctx, &v.linkState); err != nil {
+		if err := o.deleteLink(ctx, &v.Link); err != nil {
 			return err
 		}
 	}
@@ -223,7 +223,7 @@ func (o *Overlay) removePeers(ctx context.Context, link int) error {
 	}
 	before, device, peers := o.have, o.device, o.peers
 	defer func() { o.have, o.device, o.peers = before, device, peers }()
-	o.have, o.peers, o.device.index = have, newOverlayIndex(0), link
+	o.have, o.peers, o.device.Index = have, newOverlayIndex(0), link
 	w := &overlayWriter{Overlay: o}
 	for _, op := range have.surplus {
 		if err := w.add(ctx, op); err != nil {

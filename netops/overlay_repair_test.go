@@ -9,8 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/test/await"
 )
 
@@ -41,7 +40,7 @@ func mend(t *testing.T, o *Overlay, spec OverlaySpec, works func() bool) {
 	close(done)
 	<-ended
 	if !ok {
-		t.Fatalf("no answer from the other pod: %+v\n%s", o.Peers(), ip(t, "-d link")+ip(t, "addr")+ip(t, "route")+ip(t, "nexthop")+ip(t, "neigh"))
+		t.Fatalf("no answer from the other pod: %+v\n%s", o.Peers(), nstest.IP(t, "-d link")+nstest.IP(t, "addr")+nstest.IP(t, "route")+nstest.IP(t, "nexthop")+nstest.IP(t, "neigh"))
 	}
 }
 
@@ -101,13 +100,13 @@ func TestOverlayRepair(t *testing.T) {
 						if n.is6 && f[0] == "ip" {
 							f = append([]string{"ip", "-6"}, f[1:]...)
 						}
-						run(t, f[0], f[1:]...)
+						nstest.Run(t, f[0], f[1:]...)
 					}
 					mend(t, o, spec, works)
 					t.Logf("works again after %v", time.Since(start).Round(time.Millisecond))
 					settled(t, o, spec)
 				})
-				ipTry("link del renamed0")
+				nstest.TryIP("link del renamed0")
 			}
 		})
 	}
@@ -151,16 +150,16 @@ func TestOverlayParent(t *testing.T) {
 	o := openOverlay(t, n, OverlayOptions{})
 	spec := n.spec()
 	apply(t, o, spec)
-	ip(t, "link del under0")
+	nstest.IP(t, "link del under0")
 	told(t, o, "parent deleted")
 	if _, err := o.Apply(context.Background(), spec); err == nil {
 		t.Fatal("made without a parent")
 	}
-	run(t, "ip", "link", "add", "under0", "type", "veth", "peer", "name", "under0", "netns", fmt.Sprint(other.pid))
-	ip(t, "addr add "+n.own+n.linkBits()+" dev under0")
-	other.ip(t, "addr add "+n.other+n.linkBits()+" dev under0")
-	other.ip(t, "link set under0 up")
-	ip(t, "link set under0 up")
+	nstest.Run(t, "ip", "link", "add", "under0", "type", "veth", "peer", "name", "under0", "netns", fmt.Sprint(other.PID))
+	nstest.IP(t, "addr add "+n.own+n.linkBits()+" dev under0")
+	other.IP(t, "addr add "+n.other+n.linkBits()+" dev under0")
+	other.IP(t, "link set under0 up")
+	nstest.IP(t, "link set under0 up")
 	makeFlannel(t, other, n)
 	mend(t, o, spec, func() bool { return reach(t, n, at) })
 	settled(t, o, spec)
@@ -177,7 +176,7 @@ func TestOverlayDirect(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			n := c.net
 			other := makeNodes(t, n)
-			other.ip(t, "route replace "+n.ownSubnet+" via "+n.own)
+			other.IP(t, "route replace "+n.ownSubnet+" via "+n.own)
 			at := echo(t, other, n)
 			o := openOverlay(t, n, OverlayOptions{})
 			spec := n.spec()
@@ -193,7 +192,7 @@ func TestOverlayDirect(t *testing.T) {
 			if p := o.Peers()[0]; p.Tunnelled || !p.Route {
 				t.Errorf("peer %+v", p)
 			}
-			ip(t, "link set under0 down")
+			nstest.IP(t, "link set under0 down")
 			told(t, o, "link down")
 			r, err := o.Apply(context.Background(), spec)
 			if err != nil {
@@ -205,9 +204,9 @@ func TestOverlayDirect(t *testing.T) {
 			if c.device && !o.Peers()[0].Tunnelled {
 				t.Errorf("with the link down the tunnel is what remains: %+v", o.Peers())
 			}
-			ip(t, "link set under0 up")
+			nstest.IP(t, "link set under0 up")
 			if n.is6 {
-				ip(t, "addr add "+n.own+n.linkBits()+" dev under0 nodad")
+				nstest.IP(t, "addr add "+n.own+n.linkBits()+" dev under0 nodad")
 			}
 			mend(t, o, spec, works)
 			settled(t, o, spec)
@@ -258,9 +257,7 @@ func TestOverlayFlood(t *testing.T) {
 	if !works() {
 		t.Fatal("no answer before the flood")
 	}
-	if err := unix.SetsockoptInt(o.monitor.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil {
-		t.Fatal(err)
-	}
+	o.monitor.events.SetReceiveBuffer(1)
 	var flood strings.Builder
 	for i := range 2000 {
 		fmt.Fprintf(&flood, "neigh add 203.0.%d.%d lladdr 02:00:00:00:00:01 dev under0 nud permanent\n", i>>8, i&255)
@@ -271,7 +268,7 @@ func TestOverlayFlood(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.monitor.mu.Lock() // it hears one thing more, and then no more
-	run(t, "ip", "-batch", batch)
+	nstest.Run(t, "ip", "-batch", batch)
 	o.monitor.mu.Unlock()
 	mend(t, o, spec, works)
 	settled(t, o, spec)

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
 // nthWrite fails the n-th write, or kills the process before or after it.
@@ -99,7 +101,7 @@ func TestOverlayFaultSweep(t *testing.T) {
 				t.Errorf("write %d failed unseen", fail)
 			}
 			if err == nil { // a setting: it works with an address more
-				ip(t, "link del "+n.device)
+				nstest.IP(t, "link del "+n.device)
 				told(t, o, "device deleted")
 			}
 			apply(t, o, sweepSpec(n))
@@ -113,7 +115,7 @@ func TestOverlayFaultSweep(t *testing.T) {
 		if have := ourState(t, n); have != empty {
 			t.Errorf("left: %s", have)
 		}
-		ip(t, "link del under0")
+		nstest.IP(t, "link del under0")
 	}
 }
 

@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/test/await"
 )
 
@@ -83,20 +82,20 @@ func (n *overlayNet) spec() OverlaySpec {
 }
 
 // makeNodes links the two nodes, makes the other's tunnel, and gives each a pod.
-func makeNodes(t *testing.T, n overlayNet) *neighbour {
+func makeNodes(t *testing.T, n overlayNet) *nstest.Neighbour {
 	t.Helper()
-	other := newNeighbour(t)
-	run(t, "ip", "link", "add", "under0", "type", "veth", "peer", "name", "under0", "netns", fmt.Sprint(other.pid))
-	t.Cleanup(func() { ipTry("link del under0") })
-	ip(t, "addr add "+n.own+n.linkBits()+" dev under0 "+nodad(n))
-	ip(t, "link set under0 up")
-	ip(t, "addr add "+n.ownPod+n.bits()+" dev lo "+nodad(n))
-	t.Cleanup(func() { ipTry("addr del " + n.ownPod + n.bits() + " dev lo") })
-	other.ip(t, "link set lo up")
-	other.ip(t, "addr add "+n.other+n.linkBits()+" dev under0 "+nodad(n))
-	other.ip(t, "link set under0 up")
+	other := nstest.NewNeighbour(t)
+	nstest.Run(t, "ip", "link", "add", "under0", "type", "veth", "peer", "name", "under0", "netns", fmt.Sprint(other.PID))
+	t.Cleanup(func() { nstest.TryIP("link del under0") })
+	nstest.IP(t, "addr add "+n.own+n.linkBits()+" dev under0 "+nodad(n))
+	nstest.IP(t, "link set under0 up")
+	nstest.IP(t, "addr add "+n.ownPod+n.bits()+" dev lo "+nodad(n))
+	t.Cleanup(func() { nstest.TryIP("addr del " + n.ownPod + n.bits() + " dev lo") })
+	other.IP(t, "link set lo up")
+	other.IP(t, "addr add "+n.other+n.linkBits()+" dev under0 "+nodad(n))
+	other.IP(t, "link set under0 up")
 	makeFlannel(t, other, n)
-	other.ip(t, "addr add "+n.otherPod+n.bits()+" dev lo "+nodad(n))
+	other.IP(t, "addr add "+n.otherPod+n.bits()+" dev lo "+nodad(n))
 	return other
 }
 
@@ -108,19 +107,14 @@ func nodad(n overlayNet) string {
 }
 
 // makeFlannel makes the neighbour's tunnel as flannel does.
-func makeFlannel(t *testing.T, other *neighbour, n overlayNet) {
+func makeFlannel(t *testing.T, other *nstest.Neighbour, n overlayNet) {
 	t.Helper()
-	other.ip(t, "link add "+n.device+" address "+otherMAC+" type vxlan id 1 dev under0 local "+n.other+" dstport 8472 nolearning")
-	other.ip(t, "addr add "+first(n.otherSubnet)+n.bits()+" dev "+n.device+" "+nodad(n))
-	other.ip(t, "link set "+n.device+" up")
-	other.ip(t, "neigh replace "+first(n.ownSubnet)+" lladdr "+ownMAC+" dev "+n.device+" nud permanent")
-	run(t, "nsenter", "-t", fmt.Sprint(other.pid), "-n", "bridge", "fdb", "append", ownMAC, "dev", n.device, "dst", n.own, "self", "permanent")
-	other.ip(t, "route replace "+n.ownSubnet+" via "+first(n.ownSubnet)+" dev "+n.device+" onlink")
-}
-
-func ip(t *testing.T, args string) string {
-	t.Helper()
-	return run(t, "ip", strings.Fields(args)...)
+	other.IP(t, "link add "+n.device+" address "+otherMAC+" type vxlan id 1 dev under0 local "+n.other+" dstport 8472 nolearning")
+	other.IP(t, "addr add "+first(n.otherSubnet)+n.bits()+" dev "+n.device+" "+nodad(n))
+	other.IP(t, "link set "+n.device+" up")
+	other.IP(t, "neigh replace "+first(n.ownSubnet)+" lladdr "+ownMAC+" dev "+n.device+" nud permanent")
+	nstest.Run(t, "nsenter", "-t", fmt.Sprint(other.PID), "-n", "bridge", "fdb", "append", ownMAC, "dev", n.device, "dst", n.own, "self", "permanent")
+	other.IP(t, "route replace "+n.ownSubnet+" via "+first(n.ownSubnet)+" dev "+n.device+" onlink")
 }
 
 // openOverlay opens an overlay that is removed with the test.
@@ -155,10 +149,10 @@ func apply(t *testing.T, o *Overlay, spec OverlaySpec) OverlayReport {
 }
 
 // echo answers datagrams in the neighbour's pod.
-func echo(t *testing.T, other *neighbour, n overlayNet) netip.AddrPort {
+func echo(t *testing.T, other *nstest.Neighbour, n overlayNet) netip.AddrPort {
 	t.Helper()
 	at := netip.AddrPortFrom(netip.MustParseAddr(n.otherPod), 7000)
-	conn := udp(t, other, at.String())
+	conn := nstest.UDP(t, other, at.String())
 	if err := conn.SetDeadline(time.Time{}); err != nil { // it answers until the test ends
 		t.Fatal(err)
 	}
@@ -178,7 +172,7 @@ func echo(t *testing.T, other *neighbour, n overlayNet) netip.AddrPort {
 // reach sends from the own pod to the other's until an answer comes.
 func reach(t *testing.T, n overlayNet, at netip.AddrPort) bool {
 	t.Helper()
-	conn := udp(t, nil, netip.AddrPortFrom(netip.MustParseAddr(n.ownPod), 0).String())
+	conn := nstest.UDP(t, nil, netip.AddrPortFrom(netip.MustParseAddr(n.ownPod), 0).String())
 	defer conn.Close()
 	buf := make([]byte, 100)
 	for late := await.Deadline(); time.Now().Before(late); {
@@ -190,9 +184,6 @@ func reach(t *testing.T, n overlayNet, at netip.AddrPort) bool {
 	}
 	return false
 }
-
-// ipTry runs iproute2 on what may not be there.
-func ipTry(args string) { _ = exec.Command("ip", strings.Fields(args)...).Run() }
 
 // TestOverlay brings two nodes together and lets pods speak.
 func TestOverlay(t *testing.T) {
@@ -210,7 +201,7 @@ func TestOverlay(t *testing.T) {
 				t.Errorf("report %+v, peers %+v", r, o.Peers())
 			}
 			if !reach(t, c.net, at) {
-				t.Fatalf("no answer from the other pod\n%s", ip(t, "-d addr"))
+				t.Fatalf("no answer from the other pod\n%s", nstest.IP(t, "-d addr"))
 			}
 			if r := apply(t, o, c.net.spec()); r.Writes != 0 || r.Dumped {
 				t.Errorf("again: %+v", r)
@@ -225,7 +216,7 @@ func TestOverlay(t *testing.T) {
 			if r := apply(t, o, spec); r.Writes == 0 {
 				t.Errorf("the peer went without a write: %+v", r)
 			}
-			if left := ip(t, "route show proto 142") + ip(t, "-6 route show proto 142") + ip(t, "nexthop"); left != "" {
+			if left := nstest.IP(t, "route show proto 142") + nstest.IP(t, "-6 route show proto 142") + nstest.IP(t, "nexthop"); left != "" {
 				t.Errorf("left: %s", left)
 			}
 		})

@@ -8,12 +8,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
 // deviceIndex is the tunnel device's; another one after it was made anew.
 func deviceIndex(t *testing.T, n overlayNet) string {
 	t.Helper()
-	index, _, _ := strings.Cut(ip(t, "-o link show dev "+n.device), ":")
+	index, _, _ := strings.Cut(nstest.IP(t, "-o link show dev "+n.device), ":")
 	return index
 }
 
@@ -32,7 +34,7 @@ func TestOverlayInPlace(t *testing.T) {
 			if n.is6 {
 				alt = "fd50::10"
 			}
-			ip(t, "addr add "+alt+n.linkBits()+" dev under0 "+nodad(n))
+			nstest.IP(t, "addr add "+alt+n.linkBits()+" dev under0 "+nodad(n))
 			for _, c := range []struct {
 				name   string
 				change func(*VTEP)
@@ -51,7 +53,7 @@ func TestOverlayInPlace(t *testing.T) {
 				if r := apply(t, o, spec); r.Programmed != 1 {
 					t.Errorf("%s: %+v", c.name, o.Peers())
 				}
-				if have := ip(t, "-d link show dev "+n.device); !strings.Contains(have, c.want) {
+				if have := nstest.IP(t, "-d link show dev "+n.device); !strings.Contains(have, c.want) {
 					t.Errorf("%s: no %q in %s", c.name, c.want, have)
 				}
 				if now := deviceIndex(t, n); (now != kept) != c.anew {
@@ -81,20 +83,20 @@ func TestOverlayAdopts(t *testing.T) {
 		t.Run(n.device, func(t *testing.T) {
 			other := makeNodes(t, n)
 			at := echo(t, other, n)
-			ip(t, "link add "+n.device+" address "+ownMAC+" type vxlan id 1 dev under0 local "+n.own+" dstport 8472 nolearning")
-			defer ipTry("link del " + n.device)
-			ip(t, "addr add "+first(n.ownSubnet)+n.bits()+" dev "+n.device+" "+nodad(n))
-			ip(t, "link set "+n.device+" up")
+			nstest.IP(t, "link add "+n.device+" address "+ownMAC+" type vxlan id 1 dev under0 local "+n.own+" dstport 8472 nolearning")
+			defer nstest.TryIP("link del " + n.device)
+			nstest.IP(t, "addr add "+first(n.ownSubnet)+n.bits()+" dev "+n.device+" "+nodad(n))
+			nstest.IP(t, "link set "+n.device+" up")
 			stale, foreign := "10.244.9.0/24", "10.99.0.0/16"
 			if n.is6 {
 				stale, foreign = "fd44:9::/64", "fd99::/64"
 			}
 			for _, r := range []struct{ subnet, mac, dst string }{{n.otherSubnet, otherMAC, n.other}, {stale, "02:00:00:00:09:09", n.other}} {
-				ip(t, "neigh replace "+first(r.subnet)+" lladdr "+r.mac+" dev "+n.device+" nud permanent")
-				run(t, "bridge", "fdb", "append", r.mac, "dev", n.device, "dst", r.dst, "self", "permanent")
-				ip(t, "route replace "+r.subnet+" via "+first(r.subnet)+" dev "+n.device+" onlink")
+				nstest.IP(t, "neigh replace "+first(r.subnet)+" lladdr "+r.mac+" dev "+n.device+" nud permanent")
+				nstest.Run(t, "bridge", "fdb", "append", r.mac, "dev", n.device, "dst", r.dst, "self", "permanent")
+				nstest.IP(t, "route replace "+r.subnet+" via "+first(r.subnet)+" dev "+n.device+" onlink")
 			}
-			ip(t, "route add "+foreign+" dev "+n.device)
+			nstest.IP(t, "route add "+foreign+" dev "+n.device)
 			if !reach(t, n, at) {
 				t.Fatal("no answer by flannel's own entries")
 			}
@@ -115,7 +117,7 @@ func TestOverlayAdopts(t *testing.T) {
 			if strings.Contains(have, stale) || strings.Count(have, n.otherSubnet) != 1 || !strings.Contains(have, "proto 142") || !strings.Contains(have, foreign) {
 				t.Errorf("routes: %s", have)
 			}
-			if fdb := run(t, "bridge", "fdb", "show", "dev", n.device); strings.Contains(fdb, "09:09") {
+			if fdb := nstest.Run(t, "bridge", "fdb", "show", "dev", n.device); strings.Contains(fdb, "09:09") {
 				t.Errorf("stale forwarding entry: %s", fdb)
 			}
 			if !reach(t, n, at) {
@@ -128,9 +130,9 @@ func TestOverlayAdopts(t *testing.T) {
 func routesOf(t *testing.T, n overlayNet) string {
 	t.Helper()
 	if n.is6 {
-		return ip(t, "-6 route show dev "+n.device)
+		return nstest.IP(t, "-6 route show dev "+n.device)
 	}
-	return ip(t, "route show dev "+n.device)
+	return nstest.IP(t, "route show dev "+n.device)
 }
 
 // TestOverlayRefuses tells what is in the way.
@@ -153,8 +155,8 @@ func TestOverlayRefuses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.before != "" {
-				ip(t, c.before)
-				defer ip(t, c.after)
+				nstest.IP(t, c.before)
+				defer nstest.IP(t, c.after)
 			}
 			spec := n.spec()
 			if c.change != nil {
@@ -207,7 +209,7 @@ func TestOverlayPeerFaults(t *testing.T) {
 	if r := apply(t, o, spec); r.Programmed != 3 {
 		t.Errorf("after the first went: %+v", o.Peers())
 	}
-	if have := ip(t, "route show "+n.otherSubnet); !strings.Contains(have, "flannel.1") {
+	if have := nstest.IP(t, "route show "+n.otherSubnet); !strings.Contains(have, "flannel.1") {
 		t.Errorf("the subnet's new owner has no route: %s", have)
 	}
 }

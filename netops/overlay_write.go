@@ -2,12 +2,13 @@ package netops
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // overlayTries bounds how often requests that the kernel had no room for are
@@ -63,7 +64,7 @@ type overlayWriter struct {
 // add queues an op.
 func (w *overlayWriter) add(ctx context.Context, op overlayOp) error {
 	w.ops = append(w.ops, op)
-	if len(w.ops) < rtMaxWrite {
+	if len(w.ops) < nlconn.MaxWrite {
 		return nil
 	}
 	return w.flush(ctx)
@@ -96,29 +97,30 @@ func (w *overlayWriter) flush(ctx context.Context) error {
 
 // send makes one write and gives those ops that the kernel had no room for.
 func (w *overlayWriter) send(ctx context.Context, ops []overlayOp) (again []overlayOp, err error) {
-	first, start := w.conn.seq+1, 0
 	w.buf = w.buf[:0]
 	for i := range ops {
-		start = len(w.buf)
-		w.buf = w.conn.appendOp(w.buf, &ops[i])
+		kind, flags := ops[i].request()
+		if i == len(ops)-1 {
+			flags |= unix.NLM_F_ACK
+		}
+		b, start := w.conn.Begin(w.buf, kind, flags)
+		w.buf = nlconn.Finish(ops[i].body(b), start)
 	}
-	h := w.buf[start+6:] // the last one's flags
-	binary.NativeEndian.PutUint16(h, binary.NativeEndian.Uint16(h)|unix.NLM_F_ACK)
-	refused, err := w.conn.execute(ctx, w.buf, first, len(ops))
+	refused, err := w.conn.Execute(ctx, w.buf, len(ops))
 	if err != nil {
-		return nil, kernelError(err, "write to the kernel")
+		return nil, nlconn.Explain(err, "write to the kernel")
 	}
 	for i := range ops {
 		switch err := refused[i]; {
-		case err == nil, ops[i].del && isAbsent(err):
+		case err == nil, ops[i].del && nlconn.IsAbsent(err):
 			w.have.settle(&ops[i])
 			w.done++
 		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 			again = append(again, ops[i])
-		case ops[i].onDevice(w.device.index) && (errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN)):
+		case ops[i].onDevice(w.device.Index) && (errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN)):
 			return nil, fmt.Errorf("%s: %w: %w", &ops[i], errLinkGone, err)
 		default:
-			w.refuse(&ops[i], kernelError(err, ops[i].String()))
+			w.refuse(&ops[i], nlconn.Explain(err, ops[i].String()))
 		}
 	}
 	return again, nil
@@ -142,49 +144,6 @@ func (o *Overlay) refuse(op *overlayOp, err error) {
 	case op.peer.refused == nil:
 		op.peer.refused = err
 	}
-}
-
-// appendOp appends a request under the next sequence number.
-func (c *rtConn) appendOp(b []byte, op *overlayOp) []byte {
-	c.seq++
-	start := len(b)
-	kind, flags := op.request()
-	b = append(b, 0, 0, 0, 0)
-	b = binary.NativeEndian.AppendUint16(b, kind)
-	b = binary.NativeEndian.AppendUint16(b, flags|unix.NLM_F_REQUEST)
-	b = binary.NativeEndian.AppendUint32(b, c.seq)
-	b = op.body(binary.NativeEndian.AppendUint32(b, 0))
-	binary.NativeEndian.PutUint32(b[start:], uint32(len(b)-start))
-	return b
-}
-
-// execute sends n requests of which the last asks for an acknowledgement, and
-// gives the refusals by the requests' places. Success is not told one by one:
-// that would take more than the kernel's own work.
-func (c *rtConn) execute(ctx context.Context, b []byte, first uint32, n int) (map[int]error, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if err := c.send(b); err != nil {
-		return nil, err
-	}
-	refused := map[int]error{}
-	for done := false; !done; {
-		err := c.receive(ctx, func(h unix.NlMsghdr, data []byte) {
-			i := h.Seq - first
-			if h.Type != unix.NLMSG_ERROR || i >= uint32(n) {
-				return
-			}
-			if err := refusal(h, data); err != nil {
-				refused[int(i)] = err
-			}
-			done = done || int(i) == n-1
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return refused, nil
 }
 
 // String is the op in the form of iproute2.

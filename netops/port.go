@@ -1,11 +1,12 @@
 package netops
 
-import (
-	"github.com/vishvananda/netlink/nl"
-)
+import "github.com/cnibox/cnibox/netops/internal/rtnl"
 
-// words are the port's flags in the form of bridge link.
-func (p *Port) words() []string {
+// Port holds the flags of a bridge port.
+type Port = rtnl.Port
+
+// portWords are a port's flags in the form of bridge link.
+func portWords(p *Port) []string {
 	w := []string{"hairpin", onOff(p.Hairpin), "isolated", onOff(p.Isolated)}
 	if p.NeighSuppress != nil {
 		w = append(w, "neigh_suppress", onOff(*p.NeighSuppress))
@@ -16,15 +17,8 @@ func (p *Port) words() []string {
 	return w
 }
 
-// is tells whether a port that is there has all that p sets.
-func (p *Port) is(have *Port) bool {
-	same := func(want, have *bool) bool { return want == nil || have != nil && *want == *have }
-	return p.Hairpin == have.Hairpin && p.Isolated == have.Isolated &&
-		same(p.NeighSuppress, have.NeighSuppress) && same(p.Learning, have.Learning)
-}
-
-// verify compares what p may leave open.
-func (p *Port) verify(have *Port, d *differences) {
+// verifyPort compares what p may leave open.
+func verifyPort(p, have *Port, d *differences) {
 	compare := func(what string, want, have *bool) {
 		if want != nil {
 			d.compare(what, onOff(*want), onOff(have != nil && *have))
@@ -32,25 +26,4 @@ func (p *Port) verify(have *Port, d *differences) {
 	}
 	compare("neigh_suppress", p.NeighSuppress, have.NeighSuppress)
 	compare("learning", p.Learning, have.Learning)
-}
-
-// addSettings adds what p sets of that to a request.
-func (p *Port) addSettings(attr *nl.RtAttr) {
-	if p.NeighSuppress != nil {
-		attr.AddRtAttr(nl.IFLA_BRPORT_NEIGH_SUPPRESS, boolAttr(*p.NeighSuppress))
-	}
-	if p.Learning != nil {
-		attr.AddRtAttr(nl.IFLA_BRPORT_LEARNING, boolAttr(*p.Learning))
-	}
-}
-
-// parseSetting reads one of these.
-func (p *Port) parseSetting(kind uint16, v []byte) {
-	on := attrByte(v) != 0
-	switch kind {
-	case nl.IFLA_BRPORT_NEIGH_SUPPRESS:
-		p.NeighSuppress = &on
-	case nl.IFLA_BRPORT_LEARNING:
-		p.Learning = &on
-	}
 }

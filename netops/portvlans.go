@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 const (
@@ -189,7 +191,7 @@ func (p *PortVLANs) verify(ctx context.Context, s *session) ([]Difference, error
 
 // messages are the requests that lead from the VLANs that the port has to
 // those it should have.
-func (p *PortVLANs) messages(ctx context.Context, s *session, _ Verb) ([]rtMessage, error) {
+func (p *PortVLANs) messages(ctx context.Context, s *session, _ Verb) ([]nlconn.Message, error) {
 	have, err := s.vlans(ctx, p.In, p.Link)
 	if err != nil {
 		return nil, err
@@ -210,7 +212,7 @@ func (p *PortVLANs) messages(ctx context.Context, s *session, _ Verb) ([]rtMessa
 			add[id] = flags
 		}
 	}
-	var msgs []rtMessage
+	var msgs []nlconn.Message
 	if m := vlanRequest(unix.RTM_DELVLAN, index, drop); m != nil {
 		msgs = append(msgs, *m)
 	}
@@ -221,11 +223,11 @@ func (p *PortVLANs) messages(ctx context.Context, s *session, _ Verb) ([]rtMessa
 }
 
 // vlanRequest adds or deletes VLANs of the device with an index; nil for none.
-func vlanRequest(kind uint16, index int, set vlanSet) *rtMessage {
+func vlanRequest(kind uint16, index int, set vlanSet) *nlconn.Message {
 	if len(set) == 0 {
 		return nil
 	}
-	m := &rtMessage{kind: kind, data: []nl.NetlinkRequestData{&vlanMessage{uint32(index)}}}
+	m := &nlconn.Message{Kind: kind, Data: []nl.NetlinkRequestData{&vlanMessage{uint32(index)}}}
 	for _, v := range set.list() {
 		var flags uint16
 		if v.PVID {
@@ -239,7 +241,7 @@ func vlanRequest(kind uint16, index int, set vlanSet) *rtMessage {
 		if v.End > v.ID {
 			entry.AddRtAttr(vlanEntryRange, nl.Uint16Attr(v.End))
 		}
-		m.data = append(m.data, entry)
+		m.Data = append(m.Data, entry)
 	}
 	return m
 }
@@ -255,14 +257,14 @@ func (s *session) vlans(ctx context.Context, p Place, link string) (vlanSet, err
 		return nil, err
 	}
 	set := vlanSet{}
-	m := rtMessage{kind: unix.RTM_GETVLAN, data: []nl.NetlinkRequestData{&vlanMessage{uint32(index)}}}
-	err = c.dump(ctx, m, func() { clear(set) }, func(_ uint16, data []byte) error {
+	m := nlconn.Message{Kind: unix.RTM_GETVLAN, Data: []nl.NetlinkRequestData{&vlanMessage{uint32(index)}}}
+	err = c.Dump(ctx, m, func() { clear(set) }, func(_ uint16, data []byte) error {
 		if len(data) < sizeofVLANMessage {
 			return fmt.Errorf("vlan message of %d bytes: %w", len(data), unix.EBADMSG)
 		}
-		return eachRTAttr(data[sizeofVLANMessage:], set.parseEntry)
+		return nlconn.EachAttr(data[sizeofVLANMessage:], set.parseEntry)
 	})
-	return set, kernelError(err, fmt.Sprintf("list VLANs of %q", link))
+	return set, nlconn.Explain(err, fmt.Sprintf("list VLANs of %q", link))
 }
 
 // parseEntry reads BRIDGE_VLANDB_ENTRY.
@@ -271,7 +273,7 @@ func (s vlanSet) parseEntry(kind uint16, b []byte) error {
 		return nil
 	}
 	var flags, first, last uint16
-	err := eachRTAttr(b, func(kind uint16, v []byte) error {
+	err := nlconn.EachAttr(b, func(kind uint16, v []byte) error {
 		switch {
 		case kind == vlanEntryInfo && len(v) >= nl.SizeofBridgeVlanInfo:
 			flags, first = binary.NativeEndian.Uint16(v), binary.NativeEndian.Uint16(v[2:])

@@ -8,6 +8,9 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // Qdisc is a queueing discipline of a link (tc(8)): of Kind "tbf", for what the
@@ -173,7 +176,7 @@ func (t *TBF) ticks() uint64 {
 
 // messages are the requests that add the qdisc, or delete it if it is the one
 // that was made.
-func (q *Qdisc) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, error) {
+func (q *Qdisc) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	if v == VerbDel {
 		return q.deletion(ctx, s)
 	}
@@ -181,13 +184,13 @@ func (q *Qdisc) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, 
 	if err != nil {
 		return nil, err
 	}
-	return []rtMessage{q.request(unix.RTM_NEWQDISC, index)}, nil
+	return []nlconn.Message{q.request(unix.RTM_NEWQDISC, index)}, nil
 }
 
 // deletion is the request that deletes the qdisc, or none: where the link is
 // not the one that it was made on, where another qdisc is in its place, and
 // where others have filters on it.
-func (q *Qdisc) deletion(ctx context.Context, s *session) ([]rtMessage, error) {
+func (q *Qdisc) deletion(ctx context.Context, s *session) ([]nlconn.Message, error) {
 	index, err := s.ownIndex(ctx, q.In, q.Link, q.Index)
 	if err != nil || index == 0 {
 		return nil, err
@@ -204,7 +207,7 @@ func (q *Qdisc) deletion(ctx context.Context, s *session) ([]rtMessage, error) {
 			}
 		}
 	}
-	return []rtMessage{q.request(unix.RTM_DELQDISC, index)}, nil
+	return []nlconn.Message{q.request(unix.RTM_DELQDISC, index)}, nil
 }
 
 // baseIndex is the index of the link that something is to be made on, 0 for one
@@ -228,11 +231,11 @@ func (s *session) ownIndex(ctx context.Context, p Place, name string, index int)
 	if err != nil {
 		return 0, err
 	}
-	var have *linkState
+	var have *rtnl.Link
 	if index != 0 {
-		have, err = c.linkByIndex(ctx, index)
+		have, err = c.LinkByIndex(ctx, index)
 	} else {
-		have, err = c.link(ctx, name)
+		have, err = c.Link(ctx, name)
 	}
 	if errors.Is(err, ErrNotExist) {
 		return 0, nil
@@ -240,5 +243,5 @@ func (s *session) ownIndex(ctx context.Context, p Place, name string, index int)
 	if err != nil {
 		return 0, err
 	}
-	return have.index, nil
+	return have.Index, nil
 }

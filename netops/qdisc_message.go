@@ -7,6 +7,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Places and names of qdiscs (linux/pkt_sched.h).
@@ -33,19 +35,19 @@ func (q *Qdisc) parent() uint32 {
 
 // request makes or deletes the qdisc. A tbf must not exist; a clsact that
 // another made meanwhile is as good.
-func (q *Qdisc) request(kind uint16, index int) rtMessage {
+func (q *Qdisc) request(kind uint16, index int) nlconn.Message {
 	tc := &nl.TcMsg{Ifindex: int32(index), Parent: q.parent(), Handle: hookHandle}
-	m := rtMessage{kind: kind, data: []nl.NetlinkRequestData{tc, nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(q.Kind))}}
+	m := nlconn.Message{Kind: kind, Data: []nl.NetlinkRequestData{tc, nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(q.Kind))}}
 	if q.Kind == kindTBF {
 		tc.Handle = tbfHandle
 	}
 	if kind == unix.RTM_DELQDISC {
 		return m
 	}
-	m.flags = unix.NLM_F_CREATE
+	m.Flags = unix.NLM_F_CREATE
 	if q.TBF != nil {
-		m.flags |= unix.NLM_F_EXCL
-		m.data = append(m.data, q.TBF.options())
+		m.Flags |= unix.NLM_F_EXCL
+		m.Data = append(m.Data, q.TBF.options())
 	}
 	return m
 }
@@ -89,17 +91,17 @@ func (s *session) qdisc(ctx context.Context, p Place, index int, parent uint32) 
 		return q, err
 	}
 	// Without NLM_F_ECHO kernels before 6.8 tell it everybody but the one who asks.
-	m := rtMessage{kind: unix.RTM_GETQDISC, flags: unix.NLM_F_ECHO, data: []nl.NetlinkRequestData{
+	m := nlconn.Message{Kind: unix.RTM_GETQDISC, Flags: unix.NLM_F_ECHO, Data: []nl.NetlinkRequestData{
 		&nl.TcMsg{Ifindex: int32(index), Parent: parent},
 	}}
-	err = c.ask(ctx, m, func(_ uint16, data []byte) (err error) {
+	err = c.Ask(ctx, m, func(_ uint16, data []byte) (err error) {
 		q, err = parseQdisc(data)
 		return err
 	})
-	if isAbsent(err) {
+	if nlconn.IsAbsent(err) {
 		return tcQdisc{}, nil
 	}
-	return q, kernelError(err, fmt.Sprintf("qdisc of link %d", index))
+	return q, nlconn.Explain(err, fmt.Sprintf("qdisc of link %d", index))
 }
 
 // parseQdisc reads the body of RTM_NEWQDISC. The one that is there by default
@@ -110,10 +112,10 @@ func parseQdisc(b []byte) (q tcQdisc, err error) {
 	}
 	q.handle = binary.NativeEndian.Uint32(b[8:])
 	var options []byte
-	err = eachRTAttr(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) error {
+	err = nlconn.EachAttr(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.TCA_KIND:
-			q.kind = attrText(v)
+			q.kind = nlconn.Text(v)
 		case nl.TCA_OPTIONS:
 			options = v
 		}
@@ -125,7 +127,7 @@ func parseQdisc(b []byte) (q tcQdisc, err error) {
 	case q.kind != kindTBF:
 		return q, nil
 	}
-	return q, eachRTAttr(options, func(kind uint16, v []byte) error {
+	return q, nlconn.EachAttr(options, func(kind uint16, v []byte) error {
 		switch {
 		case kind == nl.TCA_TBF_PARMS && len(v) >= nl.SizeofTcTbfQopt:
 			q.rate = max(q.rate, uint64(binary.NativeEndian.Uint32(v[8:])))

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink/nl"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // FuzzParseQdisc feeds the decoders of what the kernel tells of traffic control.
@@ -11,9 +13,9 @@ func FuzzParseQdisc(f *testing.F) {
 	header := make([]byte, nl.SizeofTcMsg)
 	header[8] = 1
 	tbf := &Qdisc{Kind: kindTBF, TBF: &TBF{Rate: 1 << 33, Burst: 1, Limit: 1}}
-	for _, m := range []rtMessage{tbf.request(0, 1), filterRequest(0, 1, 1)} {
+	for _, m := range []nlconn.Message{tbf.request(0, 1), filterRequest(0, 1, 1)} {
 		b := header
-		for _, d := range append(m.data[1:], redirectOptions(1)) {
+		for _, d := range append(m.Data[1:], redirectOptions(1)) {
 			b = append(b, d.Serialize()...)
 		}
 		f.Add(b)
@@ -22,6 +24,5 @@ func FuzzParseQdisc(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		_, _ = parseQdisc(b)
 		_, _ = parseFilter(b)
-		_, _ = parseNamespaceID(b)
 	})
 }

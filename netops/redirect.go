@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // Redirect has the link To take over all that Link receives (tc-mirred(8)): an
@@ -73,7 +75,7 @@ func (r *Redirect) verify(ctx context.Context, s *session) ([]Difference, error)
 
 // messages are the requests that add the filter, or delete it if it is the one
 // that was made.
-func (r *Redirect) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, error) {
+func (r *Redirect) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	if v == VerbDel {
 		return r.deletions(ctx, s)
 	}
@@ -86,14 +88,14 @@ func (r *Redirect) messages(ctx context.Context, s *session, v Verb) ([]rtMessag
 		return nil, err
 	}
 	m := filterRequest(unix.RTM_NEWTFILTER, index, 0)
-	m.flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
-	m.data = append(m.data, redirectOptions(to))
-	return []rtMessage{m}, nil
+	m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	m.Data = append(m.Data, redirectOptions(to))
+	return []nlconn.Message{m}, nil
 }
 
 // deletions are the requests that delete the filter: of those with its
 // preference, the ones that lead to the link To, or to one that is gone.
-func (r *Redirect) deletions(ctx context.Context, s *session) ([]rtMessage, error) {
+func (r *Redirect) deletions(ctx context.Context, s *session) ([]nlconn.Message, error) {
 	index, err := s.ownIndex(ctx, r.In, r.Link, r.Index)
 	if err != nil || index == 0 {
 		return nil, err
@@ -106,7 +108,7 @@ func (r *Redirect) deletions(ctx context.Context, s *session) ([]rtMessage, erro
 	if err != nil {
 		return nil, err
 	}
-	var own []rtMessage
+	var own []nlconn.Message
 	others := false
 	for _, f := range have {
 		switch {
@@ -118,7 +120,7 @@ func (r *Redirect) deletions(ctx context.Context, s *session) ([]rtMessage, erro
 		}
 	}
 	if len(own) > 0 && !others { // and the table that they were in
-		return []rtMessage{filterRequest(unix.RTM_DELTFILTER, index, 0)}, nil
+		return []nlconn.Message{filterRequest(unix.RTM_DELTFILTER, index, 0)}, nil
 	}
 	return own, nil
 }
@@ -137,10 +139,10 @@ const (
 )
 
 // filterRequest makes or deletes a filter of ours among those for what a link receives.
-func filterRequest(kind uint16, index int, handle uint32) rtMessage {
+func filterRequest(kind uint16, index int, handle uint32) nlconn.Message {
 	var all [2]byte // protocols count in network byte order
 	binary.BigEndian.PutUint16(all[:], unix.ETH_P_ALL)
-	return rtMessage{kind: kind, data: []nl.NetlinkRequestData{
+	return nlconn.Message{Kind: kind, Data: []nl.NetlinkRequestData{
 		&nl.TcMsg{
 			Ifindex: int32(index), Parent: ingressFilters, Handle: handle,
 			Info: redirectPref<<16 | uint32(binary.NativeEndian.Uint16(all[:])),
@@ -186,16 +188,16 @@ func (s *session) filters(ctx context.Context, p Place, index int, parent uint32
 	if err != nil {
 		return nil, err
 	}
-	m := rtMessage{kind: unix.RTM_GETTFILTER, data: []nl.NetlinkRequestData{&nl.TcMsg{Ifindex: int32(index), Parent: parent}}}
+	m := nlconn.Message{Kind: unix.RTM_GETTFILTER, Data: []nl.NetlinkRequestData{&nl.TcMsg{Ifindex: int32(index), Parent: parent}}}
 	var all []tcFilter
-	err = c.dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
+	err = c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
 		f, err := parseFilter(data)
 		if err == nil && f.handle != 0 {
 			all = append(all, f)
 		}
 		return err
 	})
-	return all, kernelError(err, fmt.Sprintf("filters of link %d", index))
+	return all, nlconn.Explain(err, fmt.Sprintf("filters of link %d", index))
 }
 
 // parseFilter reads the body of RTM_NEWTFILTER. What stands for all filters of
@@ -207,10 +209,10 @@ func parseFilter(b []byte) (f tcFilter, err error) {
 	f.handle = binary.NativeEndian.Uint32(b[8:])
 	f.pref = uint16(binary.NativeEndian.Uint32(b[16:]) >> 16)
 	var options []byte
-	err = eachRTAttr(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) error {
+	err = nlconn.EachAttr(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) error {
 		switch kind {
 		case nl.TCA_KIND:
-			f.kind = attrText(v)
+			f.kind = nlconn.Text(v)
 		case nl.TCA_OPTIONS:
 			options = v
 		}
@@ -232,7 +234,7 @@ func parseFilter(b []byte) (f tcFilter, err error) {
 func nested(b []byte, path ...uint16) ([]byte, error) {
 	for _, want := range path {
 		var found []byte
-		err := eachRTAttr(b, func(kind uint16, v []byte) error {
+		err := nlconn.EachAttr(b, func(kind uint16, v []byte) error {
 			if kind == want && found == nil {
 				found = v
 			}

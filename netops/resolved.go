@@ -123,7 +123,7 @@ func (n *Net) revertDNS(ctx context.Context, d *LinkDNS) error {
 	if err != nil || l == nil {
 		return err
 	}
-	err = n.callResolved(ctx, resolvedCall("RevertLink"), nil, int32(l.index))
+	err = n.callResolved(ctx, resolvedCall("RevertLink"), nil, int32(l.Index))
 	if errors.Is(err, ErrNotExist) || isBusError(err, resolvedLinkBusy) || isBusError(err, resolvedNoLink) {
 		return nil
 	}

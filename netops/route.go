@@ -9,6 +9,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // Where is the namespace of the route's link.
@@ -96,7 +99,7 @@ func (r *Route) plan(ctx context.Context, s *session) ([]Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	stays := func(h routeState) bool { return r.is(h) && !s.leaving[leaving{linkRef{r.In, r.Link}, h}] }
+	stays := func(h rtnl.Route) bool { return r.is(h) && !s.leaving[leaving{linkRef{r.In, r.Link}, h}] }
 	if slices.ContainsFunc(have, stays) {
 		if !r.Shared {
 			return nil, fmt.Errorf("%s %w", r, ErrExists)
@@ -111,8 +114,8 @@ func (r *Route) plan(ctx context.Context, s *session) ([]Change, error) {
 
 // is compares what makes a route the same to the kernel. A metric of 0 is any:
 // the kernel chooses one for IPv6.
-func (r *Route) is(have routeState) bool {
-	return have.dst == r.Dst.Masked() && have.via == r.Via && (r.Priority == 0 || have.priority == r.Priority)
+func (r *Route) is(have rtnl.Route) bool {
+	return have.Dst == r.Dst.Masked() && have.Via == r.Via && (r.Priority == 0 || have.Priority == r.Priority)
 }
 
 // verify looks in any table if the Spec names none: a chained plugin may have
@@ -134,26 +137,26 @@ func (r *Route) verify(ctx context.Context, s *session) ([]Difference, error) {
 	}
 	have, d := all[i], differences{object: r}
 	if r.MTU != 0 {
-		d.compare("mtu", fmt.Sprint(r.MTU), fmt.Sprint(have.mtu))
+		d.compare("mtu", fmt.Sprint(r.MTU), fmt.Sprint(have.MTU))
 	}
 	if r.AdvMSS != 0 {
-		d.compare("advmss", fmt.Sprint(r.AdvMSS), fmt.Sprint(have.advmss))
+		d.compare("advmss", fmt.Sprint(r.AdvMSS), fmt.Sprint(have.AdvMSS))
 	}
 	if r.Src.IsValid() {
 		src := ""
-		if have.src.IsValid() {
-			src = have.src.String()
+		if have.Src.IsValid() {
+			src = have.Src.String()
 		}
 		d.compare("src", r.Src.String(), src)
 	}
 	if r.Scope != nil && r.Dst.Addr().Is4() {
-		d.compare("scope", fmt.Sprint(*r.Scope), fmt.Sprint(have.scope))
+		d.compare("scope", fmt.Sprint(*r.Scope), fmt.Sprint(have.Scope))
 	}
 	return d.list, nil
 }
 
 // messages are the requests that add or delete the route.
-func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, error) {
+func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	index, err := s.indexOf(ctx, r.In, r.Link)
 	if err != nil {
 		return nil, err
@@ -162,29 +165,29 @@ func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, 
 		return nil, fmt.Errorf("link %d %q: %w", r.LinkIndex, r.Link, ErrNotExist)
 	}
 	rtm := &nl.RtMsg{RtMsg: unix.RtMsg{
-		Family: family(r.Dst.Addr()), Dst_len: uint8(r.Dst.Bits()),
+		Family: rtnl.Family(r.Dst.Addr()), Dst_len: uint8(r.Dst.Bits()),
 		Table: unix.RT_TABLE_UNSPEC, Scope: unix.RT_SCOPE_NOWHERE, Protocol: uint8(r.Protocol),
 	}}
-	m := rtMessage{kind: unix.RTM_DELROUTE, data: []nl.NetlinkRequestData{
+	m := nlconn.Message{Kind: unix.RTM_DELROUTE, Data: []nl.NetlinkRequestData{
 		rtm,
 		nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(uint32(r.table()))),
 		nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))),
 	}}
 	if r.Dst.Bits() > 0 {
-		m.data = append(m.data, nl.NewRtAttr(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice()))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice()))
 	}
 	if r.Via.IsValid() {
-		m.data = append(m.data, viaAttr(r.Via, r.Dst.Addr().Is4()))
+		m.Data = append(m.Data, viaAttr(r.Via, r.Dst.Addr().Is4()))
 	}
 	if r.Priority != 0 {
-		m.data = append(m.data, nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(uint32(r.Priority))))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(uint32(r.Priority))))
 	}
 	if v == VerbDel {
-		return []rtMessage{m}, nil
+		return []nlconn.Message{m}, nil
 	}
-	m.kind, m.flags = unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND
+	m.Kind, m.Flags = unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND
 	if r.Shared {
-		m.flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+		m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	}
 	rtm.Type, rtm.Scope = unix.RTN_UNICAST, r.scope()
 	if r.Local {
@@ -197,12 +200,12 @@ func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]rtMessage, 
 		rtm.Flags |= unix.RTNH_F_ONLINK
 	}
 	if r.Src.IsValid() {
-		m.data = append(m.data, nl.NewRtAttr(unix.RTA_PREFSRC, r.Src.AsSlice()))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_PREFSRC, r.Src.AsSlice()))
 	}
 	if r.MTU != 0 || r.AdvMSS != 0 {
-		m.data = append(m.data, r.metrics())
+		m.Data = append(m.Data, r.metrics())
 	}
-	return []rtMessage{m}, nil
+	return []nlconn.Message{m}, nil
 }
 
 func (r *Route) scope() uint8 {
@@ -237,7 +240,7 @@ func viaAttr(via netip.Addr, ipv4 bool) *nl.RtAttr {
 }
 
 // routes reads the routes over a link in one table, 0 for all.
-func (s *session) routes(ctx context.Context, p Place, link string, table int) ([]routeState, error) {
+func (s *session) routes(ctx context.Context, p Place, link string, table int) ([]rtnl.Route, error) {
 	index, err := s.indexOf(ctx, p, link)
 	if err != nil {
 		return nil, err
@@ -246,5 +249,5 @@ func (s *session) routes(ctx context.Context, p Place, link string, table int) (
 	if err != nil {
 		return nil, err
 	}
-	return c.routes(ctx, index, table)
+	return c.Routes(ctx, index, table)
 }

@@ -4,21 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// route is the Route that makes the route as it is, over a link of that name.
-func (have routeState) route(in Place, link string) *Route {
-	scope := int(have.scope)
+// routeOf is the Route that makes the route as it is, over a link of that name.
+func routeOf(have *rtnl.Route, in Place, link string) *Route {
+	scope := int(have.Scope)
 	return &Route{
-		In: in, Link: link, Dst: have.dst, Via: have.via, Src: have.src, MTU: have.mtu, AdvMSS: have.advmss,
-		Priority: have.priority, Table: have.table, Protocol: int(have.protocol), Scope: &scope, OnLink: have.onLink,
+		In: in, Link: link, Dst: have.Dst, Via: have.Via, Src: have.Src, MTU: have.MTU, AdvMSS: have.AdvMSS,
+		Priority: have.Priority, Table: have.Table, Protocol: int(have.Protocol), Scope: &scope, OnLink: have.OnLink,
 	}
 }
 
 // leaving is a route over a link that the plan deletes.
 type leaving struct {
 	link linkRef
-	routeState
+	rtnl.Route
 }
 
 // planAbsent deletes the routes that are there, and remembers what they were.
@@ -40,9 +42,9 @@ func (r *Route) planAbsent(ctx context.Context, s *session) ([]Change, error) {
 			s.leaving = map[leaving]bool{}
 		}
 		s.leaving[key] = true
-		was := h.route(r.In, r.Link)
+		was := routeOf(&h, r.In, r.Link)
 		back := *was
-		back.LinkIndex = h.link
+		back.LinkIndex = h.Link
 		changes = append(changes, Change{Do: Step{VerbDel, was}, Undo: &Step{VerbAdd, &back}})
 	}
 	return changes, nil

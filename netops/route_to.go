@@ -8,6 +8,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // RouteLink is the link that packets to an address leave by, of the host's
@@ -24,11 +27,11 @@ func (n *Net) LinkToward(ctx context.Context, ns *Namespace, to netip.Addr) (Lin
 	if err != nil {
 		return LinkInfo{}, err
 	}
-	l, err := c.linkByIndex(ctx, index)
+	l, err := c.LinkByIndex(ctx, index)
 	if err != nil {
 		return LinkInfo{}, err
 	}
-	return l.info(), nil
+	return linkInfo(l), nil
 }
 
 // CheckRoute is RouteLink for who need not know the link: nil if there is a route.
@@ -39,7 +42,7 @@ func (n *Net) CheckRoute(ctx context.Context, ns *Namespace, to netip.Addr) erro
 
 // routeTo is the index of the link that packets to an address leave by, and where it was
 // asked for.
-func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index int, c *rtConn, err error) {
+func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index int, c *rtnl.Conn, err error) {
 	if err := checkAddr("destination", to); err != nil || !to.IsValid() {
 		return 0, nil, errors.Join(err, fmt.Errorf("route to %q: %w", to, ErrInvalid))
 	}
@@ -47,14 +50,14 @@ func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index 
 	if err != nil {
 		return 0, nil, err
 	}
-	m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{
-		&nl.RtMsg{RtMsg: unix.RtMsg{Family: family(to), Dst_len: uint8(to.BitLen())}},
+	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{
+		&nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(to), Dst_len: uint8(to.BitLen())}},
 		nl.NewRtAttr(unix.RTA_DST, to.AsSlice()),
 	}}
-	err = c.ask(ctx, m, func(_ uint16, data []byte) error {
-		routes, err := parseRoute(data)
+	err = c.Ask(ctx, m, func(_ uint16, data []byte) error {
+		routes, err := rtnl.ParseRoute(data)
 		for _, r := range routes {
-			index = r.link
+			index = r.Link
 		}
 		return err
 	})
@@ -62,14 +65,14 @@ func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index 
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), err == nil && index == 0:
 		return 0, nil, fmt.Errorf("route to %s: %w", to, ErrNotExist)
 	case err != nil:
-		return 0, nil, kernelError(err, fmt.Sprintf("route to %s", to))
+		return 0, nil, nlconn.Explain(err, fmt.Sprintf("route to %s", to))
 	}
 	return index, c, nil
 }
 
 // routesLike reads the routes over r's link that are of r's type, in one table,
 // 0 for all.
-func (s *session) routesLike(ctx context.Context, r *Route, table int) ([]routeState, error) {
+func (s *session) routesLike(ctx context.Context, r *Route, table int) ([]rtnl.Route, error) {
 	if !r.Local {
 		return s.routes(ctx, r.In, r.Link, table)
 	}
@@ -81,19 +84,19 @@ func (s *session) routesLike(ctx context.Context, r *Route, table int) ([]routeS
 	if err != nil {
 		return nil, err
 	}
-	m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{
-		&nl.RtMsg{RtMsg: unix.RtMsg{Family: family(r.Dst.Addr()), Type: unix.RTN_LOCAL}},
+	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{
+		&nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnl.Family(r.Dst.Addr()), Type: unix.RTN_LOCAL}},
 		nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))),
 	}}
-	var all []routeState
-	err = c.dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
-		some, err := parseRouteOf(data, unix.RTN_LOCAL)
+	var all []rtnl.Route
+	err = c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
+		some, err := rtnl.ParseRouteOf(data, unix.RTN_LOCAL)
 		for _, have := range some {
-			if have.link == index {
+			if have.Link == index {
 				all = append(all, have)
 			}
 		}
 		return err
 	})
-	return all, kernelError(err, "list local routes")
+	return all, nlconn.Explain(err, "list local routes")
 }

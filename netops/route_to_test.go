@@ -6,16 +6,18 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
 // loopbackNet is a Net with a bridge that has an address of each family.
 func loopbackNet(t *testing.T) *Net {
 	t.Helper()
-	freshNetns(t)
+	nstest.Fresh(t)
 	for _, args := range []string{
 		"link set lo up", "link add cni0 up type bridge", "addr add 10.1.0.1/24 dev cni0", "addr add fd01::1/64 dev cni0 nodad",
 	} {
-		run(t, "ip", strings.Fields(args)...)
+		nstest.Run(t, "ip", strings.Fields(args)...)
 	}
 	n := New(Options{})
 	t.Cleanup(func() { _ = n.Close() })
@@ -61,7 +63,7 @@ func TestLocalRoute(t *testing.T) {
 		t.Fatal(err)
 	}
 	differs(0)
-	if got := run(t, "ip", "-6", "route", "show", "table", "local", "::1", "dev", "cni0"); !strings.Contains(got, "metric 4096") {
+	if got := nstest.Run(t, "ip", "-6", "route", "show", "table", "local", "::1", "dev", "cni0"); !strings.Contains(got, "metric 4096") {
 		t.Errorf("route %q", got)
 	}
 	if _, err := n.Plan(t.Context(), spec, nil); !errors.Is(err, ErrExists) {

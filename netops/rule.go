@@ -9,6 +9,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // PolicyProtocol marks our policy rules on the host, and the routes of the tables that
@@ -77,7 +80,7 @@ func (r *Rule) validate() error {
 		}
 		if err := checkPrefix("rule for", p); err != nil {
 			errs = append(errs, err)
-		} else if int(family(p.Addr())) != r.Family {
+		} else if int(rtnl.Family(p.Addr())) != r.Family {
 			errs = append(errs, fmt.Errorf("rule for %s of another family: %w", p, ErrInvalid))
 		}
 	}
@@ -136,12 +139,12 @@ func (r *Rule) find(ctx context.Context, s *session) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	have, err := c.rules(ctx, uint8(r.Family))
+	have, err := c.Rules(ctx, uint8(r.Family))
 	return slices.ContainsFunc(have, r.is), err
 }
 
-func (r *Rule) is(have Rule) bool {
-	want := *r
+func (r *Rule) is(state rtnl.Rule) bool {
+	want, have := *r, ruleOf(state)
 	want.In, want.Shared, want.Protocol, want.Mask = have.In, have.Shared, have.Protocol, want.mask()
 	want.From, want.To = want.From.Masked(), want.To.Masked()
 	if want.Priority == 0 {
@@ -151,15 +154,15 @@ func (r *Rule) is(have Rule) bool {
 }
 
 // messages are the requests that add or delete the rule.
-func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]rtMessage, error) {
+func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]nlconn.Message, error) {
 	// struct fib_rule_hdr has the layout of struct rtmsg.
 	h := &nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(r.Family), Table: unix.RT_TABLE_UNSPEC, Type: unix.FR_ACT_TO_TBL}}
-	m := rtMessage{kind: unix.RTM_NEWRULE, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{h}}
+	m := nlconn.Message{Kind: unix.RTM_NEWRULE, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{h}}
 	if v == VerbDel {
-		m.kind, m.flags = unix.RTM_DELRULE, 0
+		m.Kind, m.Flags = unix.RTM_DELRULE, 0
 	}
 	number := func(kind int, value uint32) {
-		m.data = append(m.data, nl.NewRtAttr(kind, nl.Uint32Attr(value)))
+		m.Data = append(m.Data, nl.NewRtAttr(kind, nl.Uint32Attr(value)))
 	}
 	if r.Prohibit {
 		h.Type = unix.FR_ACT_PROHIBIT
@@ -167,18 +170,18 @@ func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]rtMessage, err
 		number(unix.FRA_TABLE, uint32(r.Table))
 	}
 	if r.IPProto != 0 {
-		m.data = append(m.data, nl.NewRtAttr(unix.FRA_IP_PROTO, []byte{r.IPProto}))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_IP_PROTO, []byte{r.IPProto}))
 	}
 	if r.DstPort != 0 { // struct fib_rule_port_range: first and last
-		m.data = append(m.data, nl.NewRtAttr(unix.FRA_DPORT_RANGE, append(nl.Uint16Attr(r.DstPort), nl.Uint16Attr(r.DstPort)...)))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_DPORT_RANGE, append(nl.Uint16Attr(r.DstPort), nl.Uint16Attr(r.DstPort)...)))
 	}
 	if r.From.IsValid() {
 		h.Src_len = uint8(r.From.Bits())
-		m.data = append(m.data, nl.NewRtAttr(unix.FRA_SRC, r.From.Masked().Addr().AsSlice()))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_SRC, r.From.Masked().Addr().AsSlice()))
 	}
 	if r.To.IsValid() {
 		h.Dst_len = uint8(r.To.Bits())
-		m.data = append(m.data, nl.NewRtAttr(unix.FRA_DST, r.To.Masked().Addr().AsSlice()))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_DST, r.To.Masked().Addr().AsSlice()))
 	}
 	if r.Priority != 0 {
 		number(unix.FRA_PRIORITY, uint32(r.Priority))
@@ -191,15 +194,15 @@ func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]rtMessage, err
 		number(unix.FRA_SUPPRESS_PREFIXLEN, uint32(r.MinBits-1))
 	}
 	if r.Protocol != 0 {
-		m.data = append(m.data, nl.NewRtAttr(unix.FRA_PROTOCOL, []byte{byte(r.Protocol)}))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_PROTOCOL, []byte{byte(r.Protocol)}))
 	}
 	if r.IIF != "" {
-		m.data = append(m.data, nl.NewRtAttr(unix.FRA_IIFNAME, nl.ZeroTerminated(r.IIF)))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_IIFNAME, nl.ZeroTerminated(r.IIF)))
 	}
 	if r.OIF != "" {
-		m.data = append(m.data, nl.NewRtAttr(unix.FRA_OIFNAME, nl.ZeroTerminated(r.OIF)))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.FRA_OIFNAME, nl.ZeroTerminated(r.OIF)))
 	}
-	return []rtMessage{m}, nil
+	return []nlconn.Message{m}, nil
 }
 
 // Rules reads the policy rules of both families that look up a table, or refuse. In
@@ -211,13 +214,23 @@ func (n *Net) Rules(ctx context.Context, ns *Namespace) ([]Rule, error) {
 	}
 	var all []Rule
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		some, err := c.rules(ctx, family)
+		some, err := c.Rules(ctx, family)
 		if err != nil && !errors.Is(err, ErrNotSupported) {
 			return nil, err
 		}
-		all = append(all, some...)
+		for _, r := range some {
+			all = append(all, ruleOf(r))
+		}
 	}
 	return all, nil
+}
+
+// ruleOf is a rule that was read.
+func ruleOf(r rtnl.Rule) Rule {
+	return Rule{
+		Family: r.Family, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, OIF: r.OIF, Mark: r.Mark, Mask: r.Mask,
+		Table: r.Table, Prohibit: r.Prohibit, IPProto: r.IPProto, DstPort: r.DstPort, MinBits: r.MinBits, Protocol: r.Protocol,
+	}
 }
 
 // BoundRules reads our policy rules on the host that are bound to an interface.
@@ -266,70 +279,4 @@ func (n *Net) policyRules(ctx context.Context, fits func(*Rule) bool) ([]*Rule, 
 		}
 	}
 	return ours, err
-}
-
-// rules reads the rules of one family that look up a table, or refuse.
-func (c *rtConn) rules(ctx context.Context, family uint8) ([]Rule, error) {
-	h := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}
-	var all []Rule
-	err := c.dump(ctx, rtMessage{kind: unix.RTM_GETRULE, data: []nl.NetlinkRequestData{h}},
-		func() { all = nil },
-		func(_ uint16, data []byte) error {
-			r, ok, err := parseRule(data)
-			if ok {
-				all = append(all, r)
-			}
-			return err
-		})
-	return all, kernelError(err, "list rules")
-}
-
-// parseRule reads the body of RTM_NEWRULE.
-func parseRule(b []byte) (r Rule, ok bool, err error) {
-	if len(b) < unix.SizeofRtMsg {
-		return r, false, fmt.Errorf("rule message of %d bytes: %w", len(b), unix.EBADMSG)
-	}
-	r.Family, r.Table = int(b[0]), int(b[4])
-	var from, to netip.Addr
-	err = eachRTAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.FRA_TABLE:
-			r.Table = attrInt(v)
-		case unix.FRA_PRIORITY:
-			r.Priority = attrInt(v)
-		case unix.FRA_SRC:
-			from, _ = netip.AddrFromSlice(v)
-		case unix.FRA_DST:
-			to, _ = netip.AddrFromSlice(v)
-		case unix.FRA_FWMARK:
-			r.Mark = uint32(attrInt(v))
-		case unix.FRA_FWMASK:
-			r.Mask = uint32(attrInt(v))
-		case unix.FRA_SUPPRESS_PREFIXLEN:
-			r.MinBits = int(int32(attrInt(v))) + 1 // -1 is none
-		case unix.FRA_PROTOCOL:
-			if len(v) > 0 {
-				r.Protocol = int(v[0])
-			}
-		case unix.FRA_IIFNAME:
-			r.IIF = attrText(v)
-		case unix.FRA_OIFNAME:
-			r.OIF = attrText(v)
-		case unix.FRA_IP_PROTO:
-			if len(v) > 0 {
-				r.IPProto = v[0]
-			}
-		case unix.FRA_DPORT_RANGE:
-			r.DstPort = uint16(attrShort(v))
-		}
-		return nil
-	})
-	if from.IsValid() {
-		r.From = netip.PrefixFrom(from, int(b[2]))
-	}
-	if to.IsValid() {
-		r.To = netip.PrefixFrom(to, int(b[1]))
-	}
-	r.Prohibit = b[7] == unix.FR_ACT_PROHIBIT
-	return r, err == nil && (r.Prohibit || b[7] == unix.FR_ACT_TO_TBL), err
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // linkRef names a link in one of the namespaces.
@@ -24,7 +26,7 @@ type session struct {
 	made map[linkRef]bool
 	// moved holds the links that the plan moves, by their new place and name.
 	// They count as made too: addresses and settings stay behind.
-	moved map[linkRef]*linkState
+	moved map[linkRef]*rtnl.Link
 	// lasting holds those that are shared: what an attachment has on them does not go
 	// with them.
 	lasting map[linkRef]bool
@@ -80,7 +82,7 @@ func (s *session) isNew(p Place, link string) bool {
 	return s.unknown(p) || s.made[linkRef{p, link}]
 }
 
-func (s *session) conn(p Place) (*rtConn, error) {
+func (s *session) conn(p Place) (*rtnl.Conn, error) {
 	ns, err := s.namespace(p)
 	if err != nil {
 		return nil, err
@@ -89,21 +91,21 @@ func (s *session) conn(p Place) (*rtConn, error) {
 }
 
 // link reads a link; the error wraps ErrNotExist if there is none of that name.
-func (s *session) link(ctx context.Context, p Place, name string) (*linkState, error) {
+func (s *session) link(ctx context.Context, p Place, name string) (*rtnl.Link, error) {
 	l, err := s.findLink(ctx, p, name)
 	if l == nil && err == nil {
-		err = noLink(name)
+		err = rtnl.NoLink(name)
 	}
 	return l, err
 }
 
 // findLink is link, with nil for one that is absent.
-func (s *session) findLink(ctx context.Context, p Place, name string) (*linkState, error) {
+func (s *session) findLink(ctx context.Context, p Place, name string) (*rtnl.Link, error) {
 	c, err := s.conn(p)
 	if err != nil {
 		return nil, err
 	}
-	l, err := c.findLink(ctx, name)
+	l, err := c.FindLink(ctx, name)
 	if l != nil {
 		s.learn(linkRef{p, name}, l)
 	}
@@ -111,14 +113,14 @@ func (s *session) findLink(ctx context.Context, p Place, name string) (*linkStat
 }
 
 // learn keeps what else is asked of a link that was read.
-func (s *session) learn(ref linkRef, l *linkState) {
-	s.index[ref] = l.index
+func (s *session) learn(ref linkRef, l *rtnl.Link) {
+	s.index[ref] = l.Index
 	delete(s.acceptRA, ref)
-	if l.hasAcceptRA {
+	if l.HasAcceptRA {
 		if s.acceptRA == nil {
 			s.acceptRA = map[linkRef]int32{}
 		}
-		s.acceptRA[ref] = l.acceptRA
+		s.acceptRA[ref] = l.AcceptRA
 	}
 }
 
@@ -131,7 +133,7 @@ func (s *session) indexOf(ctx context.Context, p Place, name string) (int, error
 	if err != nil {
 		return 0, err
 	}
-	return l.index, nil
+	return l.Index, nil
 }
 
 // linkName is the name of the link with an index, "" if there is none.
@@ -148,13 +150,13 @@ func (s *session) linkName(ctx context.Context, p Place, index int) (string, err
 	if err != nil {
 		return "", err
 	}
-	l, err := c.linkByIndex(ctx, index)
+	l, err := c.LinkByIndex(ctx, index)
 	if errors.Is(err, ErrNotExist) {
 		return "", nil
 	}
 	if err != nil {
 		return "", err
 	}
-	s.index[linkRef{p, l.name}] = index
-	return l.name, nil
+	s.index[linkRef{p, l.Name}] = index
+	return l.Name, nil
 }

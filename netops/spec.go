@@ -170,19 +170,6 @@ type Bridge struct {
 	KeepMAC bool `json:"keepMAC,omitempty"`
 }
 
-// Port holds the flags of a bridge port (IFLA_BRPORT_*).
-type Port struct {
-	Hairpin  bool `json:"hairpin,omitempty"`
-	Isolated bool `json:"isolated,omitempty"`
-	// NeighSuppress has the bridge answer ARP requests and neighbour solicitations
-	// that come in by other ports for what it has a neighbour and a forwarding entry
-	// at this one, and send none of those out of it. Learning takes the sources of
-	// frames that come in by the port into the forwarding table. nil leaves them as
-	// they are: learning is on at a new port.
-	NeighSuppress *bool `json:"neighSuppress,omitempty"`
-	Learning      *bool `json:"learning,omitempty"`
-}
-
 // PortVLANs is the complete VLAN list of one bridge port (RTM_NEWLINK, AF_BRIDGE).
 type PortVLANs struct {
 	In    Place  `json:"in"`
@@ -303,20 +290,6 @@ type Sysctl struct {
 	Optional bool `json:"optional,omitempty"`
 }
 
-// Element is one element of a set or map of our nftables tables. Base tables,
-// chains, sets and rules come with the first element (see Schema).
-type Element struct {
-	Shared bool `json:"shared,omitempty"`
-	// Set names a set of Schema: "masq4", "macguard", …
-	Set string `json:"set"`
-	// Key has one text per field of the set's type: ["cni0", "10.22.0.0/16"].
-	Key []string `json:"key"`
-	// Value has one text per field of a map's data type; empty for sets.
-	Value []string `json:"value,omitempty"`
-	// Label is the owner, kept as the element's comment, at most 120 bytes.
-	Label string `json:"label,omitempty"`
-}
-
 // Flows selects tracked connections that must not outlive a change: the kernel
 // sends the packets of a connection where its first one went, whatever the NAT
 // rules have become. In a Spec it is one change, which deletes the connections
@@ -342,27 +315,6 @@ type Flows struct {
 
 	// local are the namespace's own addresses, where they matter.
 	local map[netip.Addr]bool
-}
-
-// Forward are rules in iptables' filter table that have the host forward what a
-// network's containers send, the answers, and what comes to their published
-// ports: a chain or policy of that table that drops is passed by nothing else.
-// They stand in the chain CNI-FORWARD behind a jump to the administrator's, as
-// the reference plugin's do, and `iptables -S` lists them. They go by their
-// comments, so one owner's are told from the next's for the same address.
-type Forward struct {
-	Shared bool `json:"shared,omitempty"`
-	// Link is the host's device that the network is behind, or with a "*" at the
-	// end all whose names begin so; empty means any.
-	Link string `json:"link,omitempty"`
-	// Net is the network, or a single address.
-	Net netip.Prefix `json:"net"`
-	// Admin is the chain that is asked before; it is made empty if it is absent.
-	Admin string `json:"admin"`
-	// Legacy means the table of iptables-legacy.
-	Legacy bool `json:"legacy,omitempty"`
-	// Label is the owner.
-	Label string `json:"label"`
 }
 
 // ZoneSource is an address that firewalld takes for a source of a zone. It is

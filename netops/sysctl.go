@@ -10,6 +10,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // sysctlRoot shows the settings of the network namespace that the reading
@@ -73,14 +76,14 @@ func (c *Sysctl) byRequest() (link string, value int, ok bool) {
 }
 
 // messages is the request that writes the setting.
-func (c *Sysctl) messages(context.Context, *session, Verb) ([]rtMessage, error) {
+func (c *Sysctl) messages(context.Context, *session, Verb) ([]nlconn.Message, error) {
 	link, value, ok := c.byRequest()
 	if !ok {
 		return nil, fmt.Errorf("sysctl %q is not rtnetlink's: %w", c.Key, ErrInvalid)
 	}
 	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil).AddRtAttr(arpNotify, nl.Uint32Attr(uint32(value)))
-	return []rtMessage{{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(link), spec}}}, nil
+	return []nlconn.Message{{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), rtnl.NameAttr(link), spec}}}, nil
 }
 
 func (c *Sysctl) plan(_ context.Context, s *session) ([]Change, error) {
@@ -143,9 +146,6 @@ func (s *session) sysctl(p Place, key string) (string, error) {
 	return ns.sysctl(key)
 }
 
-// acceptRA is accept_ra in IFLA_INET6_CONF (linux/ipv6.h, DEVCONF_ACCEPT_RA).
-const acceptRA = 3
-
 // read reads the setting, unless the kernel told it with its link: accept_ra, which
 // bridges are looked at for.
 func (c *Sysctl) read(s *session) (string, error) {
@@ -166,7 +166,7 @@ func (ns *Namespace) sysctl(key string) (string, error) {
 		value, err = readSysctl(key)
 		return err
 	})
-	return value, kernelError(err, fmt.Sprintf("read sysctl %q", key))
+	return value, nlconn.Explain(err, fmt.Sprintf("read sysctl %q", key))
 }
 
 // readSysctl reads a setting of the calling thread's namespace.

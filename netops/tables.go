@@ -4,32 +4,34 @@ import (
 	"context"
 	"slices"
 	"strings"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
 // RemoveTables deletes those of our nftables tables that hold no element.
-func (n *Net) RemoveTables(ctx context.Context) error { return n.nft.removeBase(ctx) }
+func (n *Net) RemoveTables(ctx context.Context) error { return n.nft.RemoveBase(ctx) }
 
 // Labelled reads the elements of all our nftables sets whose label begins with
 // a text, by set, and such rules in iptables' filter tables. None is Shared:
 // that the label tells only those who made it.
 func (n *Net) Labelled(ctx context.Context, prefix string) ([]Object, error) {
 	var out []Object
-	sets := n.nft.schema().sets()
-	slices.SortFunc(sets, func(a, b *nftSet) int { return strings.Compare(a.name, b.name) })
+	sets := n.nft.Schema().Sets()
+	slices.SortFunc(sets, func(a, b *nft.Set) int { return strings.Compare(a.Name, b.Name) })
 	for _, set := range sets {
-		all, err := n.nft.list(ctx, set.name)
+		all, err := n.nft.List(ctx, set.Name)
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range all {
 			if strings.HasPrefix(e.Label, prefix) {
-				out = append(out, e)
+				out = append(out, (*Element)(e))
 			}
 		}
 	}
-	forwards, err := n.forwards(ctx, prefix)
+	forwards, err := n.tables().Forwards(ctx, prefix)
 	for _, f := range forwards {
-		out = append(out, f)
+		out = append(out, (*Forward)(f))
 	}
 	return out, err
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 const (
@@ -86,14 +88,14 @@ func (n *Net) Takeovers(ctx context.Context) ([]Takeover, error) {
 	if err != nil {
 		return nil, err
 	}
-	links, err := c.links(ctx)
+	links, err := c.Links(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var all []Takeover
 	for _, l := range links {
-		if l.kind == kindBridge && ownLabel(l.alias) == takeoverLabel {
-			all = append(all, Takeover{Bridge: l.name, Uplink: uplinkOf(l, links)})
+		if l.Kind == rtnl.KindBridge && ownLabel(l.Alias) == takeoverLabel {
+			all = append(all, Takeover{Bridge: l.Name, Uplink: uplinkOf(l, links)})
 		}
 	}
 	return all, nil
@@ -109,14 +111,14 @@ func aliasUplink(alias string) string {
 
 // uplinkOf is the uplink that a bridge has the place of: the one that its alias
 // names, else, for that may have been renamed, the port with its hardware address.
-func uplinkOf(br *linkState, links []*linkState) string {
-	name := aliasUplink(br.alias)
-	if slices.ContainsFunc(links, func(l *linkState) bool { return l.name == name }) {
+func uplinkOf(br *rtnl.Link, links []*rtnl.Link) string {
+	name := aliasUplink(br.Alias)
+	if slices.ContainsFunc(links, func(l *rtnl.Link) bool { return l.Name == name }) {
 		return name
 	}
 	for _, l := range links {
-		if l.master == br.index && ownLabel(l.alias) == "" && sameMAC(br.mac.String(), l.mac) {
-			return l.name
+		if l.Master == br.Index && ownLabel(l.Alias) == "" && sameMAC(br.MAC.String(), l.MAC) {
+			return l.Name
 		}
 	}
 	return name
@@ -140,12 +142,12 @@ func (n *Net) RestoreUplink(ctx context.Context, t Takeover, force bool) error {
 	if err != nil || br == nil {
 		return err
 	}
-	if t.Uplink == "" && ownLabel(br.alias) == takeoverLabel {
+	if t.Uplink == "" && ownLabel(br.Alias) == takeoverLabel {
 		c, err := s.conn(Host)
 		if err != nil {
 			return err
 		}
-		links, err := c.links(ctx)
+		links, err := c.Links(ctx)
 		if err != nil {
 			return err
 		}
@@ -181,31 +183,31 @@ func (t *Takeover) read(ctx context.Context, s *session) (*takeoverRun, error) {
 	if r.br, err = s.findLink(ctx, Host, t.Bridge); err != nil {
 		return nil, err
 	}
-	if r.br != nil && r.br.kind != kindBridge {
-		return nil, fmt.Errorf("interface %q is a link of kind %q, not %q: %w", t.Bridge, r.br.kind, kindBridge, ErrConflict)
+	if r.br != nil && r.br.Kind != rtnl.KindBridge {
+		return nil, fmt.Errorf("interface %q is a link of kind %q, not %q: %w", t.Bridge, r.br.Kind, rtnl.KindBridge, ErrConflict)
 	}
 	return r, nil
 }
 
 // takeable refuses an uplink that a bridge cannot take the place of.
 func (r *takeoverRun) takeable(ctx context.Context) error {
-	kinds := []string{"vlan", "bond", "team", kindBridge, "macvlan", "macvtap", "ipvlan", "vxlan", kindVRF, kindTap}
+	kinds := []string{"vlan", "bond", "team", rtnl.KindBridge, "macvlan", "macvtap", "ipvlan", "vxlan", rtnl.KindVRF, rtnl.KindTap}
 	switch {
-	case r.up.flags&unix.IFF_LOOPBACK != 0 || len(r.up.mac) != 6:
+	case r.up.Flags&unix.IFF_LOOPBACK != 0 || len(r.up.MAC) != 6:
 		return fmt.Errorf("uplink %q is no Ethernet device: %w", r.Uplink, ErrConflict)
-	case slices.Contains(kinds, r.up.kind):
-		return fmt.Errorf("uplink %q is a link of kind %q, which a bridge does not take the place of: name a NIC: %w", r.Uplink, r.up.kind, ErrConflict)
-	case r.up.master != 0 && (r.br == nil || r.up.master != r.br.index):
-		master, err := r.linkName(ctx, Host, r.up.master)
+	case slices.Contains(kinds, r.up.Kind):
+		return fmt.Errorf("uplink %q is a link of kind %q, which a bridge does not take the place of: name a NIC: %w", r.Uplink, r.up.Kind, ErrConflict)
+	case r.up.Master != 0 && (r.br == nil || r.up.Master != r.br.Index):
+		master, err := r.linkName(ctx, Host, r.up.Master)
 		if err != nil {
 			return err
 		}
 		return fmt.Errorf("uplink %q belongs to %q already: %w", r.Uplink, master, ErrConflict)
-	case !r.up.isUp():
+	case !r.up.IsUp():
 		return fmt.Errorf("uplink %q is down: %w", r.Uplink, ErrConflict)
 	case r.anothers():
 		return fmt.Errorf("bridge %q has the place of %q, and cannot have that of %q too, which would join their networks: name no bridge, so that each gets its own: %w",
-			r.Bridge, aliasUplink(r.br.alias), r.Uplink, ErrConflict)
+			r.Bridge, aliasUplink(r.br.Alias), r.Uplink, ErrConflict)
 	}
 	return nil
 }
@@ -213,7 +215,7 @@ func (r *takeoverRun) takeable(ctx context.Context) error {
 // anothers tells whether the bridge has the place of another uplink, which one with
 // its hardware address is not: it was renamed.
 func (r *takeoverRun) anothers() bool {
-	return r.br != nil && ownLabel(r.br.alias) == takeoverLabel && aliasUplink(r.br.alias) != r.Uplink && !sameMAC(r.br.mac.String(), r.up.mac)
+	return r.br != nil && ownLabel(r.br.Alias) == takeoverLabel && aliasUplink(r.br.Alias) != r.Uplink && !sameMAC(r.br.MAC.String(), r.up.MAC)
 }
 
 func (t *Takeover) plan(ctx context.Context, s *session) ([]Change, error) {
@@ -232,7 +234,7 @@ func (t *Takeover) plan(ctx context.Context, s *session) ([]Change, error) {
 		ref := linkRef{Host, t.Bridge}
 		s.made[ref], s.lasting[ref] = true, true
 	}
-	have, err := r.c.placedOn(ctx, r.up.index)
+	have, err := placedOn(ctx, r.c, r.up.Index)
 	if err != nil {
 		return nil, err
 	}
@@ -261,36 +263,36 @@ func (r *takeoverRun) differences(ctx context.Context) ([]Difference, error) {
 		return absentIf(nil, r.Takeover)
 	}
 	d := differences{object: r.Takeover}
-	if mine := ownLabel(r.br.alias) == takeoverLabel; mine && strings.HasSuffix(r.br.alias, " "+takeoverBegun) {
+	if mine := ownLabel(r.br.Alias) == takeoverLabel; mine && strings.HasSuffix(r.br.Alias, " "+takeoverBegun) {
 		d.add("done", takeoverBegun)
 	} else if mine {
-		d.compare("in place of", r.Uplink, aliasUplink(r.br.alias))
+		d.compare("in place of", r.Uplink, aliasUplink(r.br.Alias))
 	}
-	d.compare("state", upDown(true), upDown(r.br.isUp()))
-	master, err := r.linkName(ctx, Host, r.up.master)
+	d.compare("state", upDown(true), upDown(r.br.IsUp()))
+	master, err := r.linkName(ctx, Host, r.up.Master)
 	if err != nil {
 		return nil, err
 	}
 	d.compare("master of "+r.Uplink, r.Bridge, orNone(master))
-	if r.up.port != nil {
-		d.compare("hairpin", onOff(!r.NoHairpin), onOff(r.up.port.Hairpin))
+	if r.up.Port != nil {
+		d.compare("hairpin", onOff(!r.NoHairpin), onOff(r.up.Port.Hairpin))
 	}
-	addrs, err := r.c.addresses(ctx, r.up.index)
+	addrs, err := r.c.Addresses(ctx, r.up.Index)
 	if err != nil {
 		return nil, err
 	}
 	for _, a := range addrs {
-		if !isLinkLocal6(a.prefix.Addr()) {
-			d.add("no address on "+r.Uplink, a.prefix.String())
+		if !isLinkLocal6(a.Prefix.Addr()) {
+			d.add("no address on "+r.Uplink, a.Prefix.String())
 		}
 	}
-	routes, err := r.c.routes(ctx, r.up.index, 0)
+	routes, err := r.c.Routes(ctx, r.up.Index, 0)
 	if err != nil {
 		return nil, err
 	}
 	for _, route := range routes {
-		if !isLinkLocal6(route.dst.Addr()) && !route.dst.Addr().IsMulticast() {
-			d.add("no route over "+r.Uplink, route.dst.String())
+		if !isLinkLocal6(route.Dst.Addr()) && !route.Dst.Addr().IsMulticast() {
+			d.add("no route over "+r.Uplink, route.Dst.String())
 		}
 	}
 	return d.list, nil

@@ -10,6 +10,9 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // A port that is made, and one that is released, drops what comes in by it for a
@@ -36,13 +39,13 @@ func (t *Takeover) detourEnd(far bool) string {
 
 // makeDetour makes the pair. The bridge has a carrier from then on.
 func (r *takeoverRun) makeDetour(ctx context.Context) error {
-	if ownLabel(r.br.alias) != takeoverLabel {
+	if ownLabel(r.br.Alias) != takeoverLabel {
 		return nil // nothing would tell of a pair that a killed process left
 	}
 	near, far := r.detourEnd(false), r.detourEnd(true)
 	pair := &Link{
-		In: Host, Shared: true, Name: near, Kind: "veth", MTU: r.up.mtu, Alias: r.alias(true),
-		Peer: &Peer{In: Host, Name: far, MTU: r.up.mtu},
+		In: Host, Shared: true, Name: near, Kind: "veth", MTU: r.up.MTU, Alias: r.alias(true),
+		Peer: &Peer{In: Host, Name: far, MTU: r.up.MTU},
 	}
 	msgs, err := pair.create(ctx, r.session)
 	if err != nil {
@@ -66,7 +69,7 @@ func (r *takeoverRun) makeDetour(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.send(ctx, piece{Step{VerbSet, l}, []rtMessage{m}}); err != nil {
+		if err := r.send(ctx, piece{Step{VerbSet, l}, []nlconn.Message{m}}); err != nil {
 			return err
 		}
 	}
@@ -75,11 +78,11 @@ func (r *takeoverRun) makeDetour(ctx context.Context) error {
 
 // removeDetour deletes the rule, if it is there still, and then the pair.
 func (r *takeoverRun) removeDetour(ctx context.Context) error {
-	if ownLabel(r.br.alias) != takeoverLabel {
+	if ownLabel(r.br.Alias) != takeoverLabel {
 		return nil
 	}
 	have, err := r.findLink(ctx, Host, r.detourEnd(false))
-	if err != nil || have == nil || have.kind != "veth" {
+	if err != nil || have == nil || have.Kind != "veth" {
 		return err
 	}
 	if err := r.straight(ctx); err != nil {
@@ -90,14 +93,14 @@ func (r *takeoverRun) removeDetour(ctx context.Context) error {
 
 // detour leads what comes in by the uplink for the node to the pair.
 func (r *takeoverRun) detour(ctx context.Context) error {
-	if ownLabel(r.br.alias) != takeoverLabel {
+	if ownLabel(r.br.Alias) != takeoverLabel {
 		return nil
 	}
 	far, err := r.link(ctx, Host, r.detourEnd(true))
 	if err != nil {
 		return err
 	}
-	msgs, err := detourMessages(detourTable+r.Uplink, r.Uplink, far.index)
+	msgs, err := detourMessages(detourTable+r.Uplink, r.Uplink, far.Index)
 	if err != nil {
 		return err
 	}
@@ -110,7 +113,7 @@ func (r *takeoverRun) detour(ctx context.Context) error {
 
 // straight ends that.
 func (r *takeoverRun) straight(ctx context.Context) error {
-	m, err := nftTable{unix.NFPROTO_NETDEV, detourTable + r.Uplink}.message(unix.NFT_MSG_DELTABLE, 0)
+	m, err := nft.Table{Family: unix.NFPROTO_NETDEV, Name: detourTable + r.Uplink}.Message(unix.NFT_MSG_DELTABLE, 0)
 	if err != nil {
 		return err
 	}
@@ -121,19 +124,19 @@ func (r *takeoverRun) straight(ctx context.Context) error {
 }
 
 // rule makes one transaction about the rule.
-func (r *takeoverRun) rule(ctx context.Context, v Verb, msgs ...nftMessage) error {
+func (r *takeoverRun) rule(ctx context.Context, v Verb, msgs ...nlconn.Message) error {
 	st := Step{v, &Redirect{In: Host, Link: r.Uplink, To: r.detourEnd(false)}}
 	if p := r.net.probe; p != nil {
 		if err := p.Before(st); err != nil {
 			return describeStep(st, err)
 		}
 	}
-	conn, err := r.net.nft.open()
+	conn, err := r.net.nft.Conn()
 	if err != nil {
 		return err
 	}
-	if err := conn.commit(ctx, 0, msgs...); err != nil {
-		return kernelError(err, fmt.Sprintf("nftables table netdev %s%s", detourTable, r.Uplink))
+	if err := conn.Commit(ctx, 0, msgs...); err != nil {
+		return nlconn.Explain(err, fmt.Sprintf("nftables table netdev %s%s", detourTable, r.Uplink))
 	}
 	if p := r.net.probe; p != nil {
 		p.After(st)
@@ -144,14 +147,14 @@ func (r *takeoverRun) rule(ctx context.Context, v Verb, msgs ...nftMessage) erro
 // detourMessages make a table with the rule "meta pkttype host fwd to LINK" at the
 // ingress of a device. Broadcasts and multicasts take no detour: the bridge would
 // send them back.
-func detourMessages(table, device string, to int) ([]nftMessage, error) {
+func detourMessages(table, device string, to int) ([]nlconn.Message, error) {
 	const chain = "ingress"
-	t := nftTable{unix.NFPROTO_NETDEV, table}
-	first, err := t.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	t := nft.Table{Family: unix.NFPROTO_NETDEV, Name: table}
+	first, err := t.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	if err != nil {
 		return nil, err
 	}
-	hook, err := message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.family, func(ae *netlink.AttributeEncoder) error {
+	hook, err := nft.NewMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.Family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_CHAIN_TABLE, table)
 		ae.String(unix.NFTA_CHAIN_NAME, chain)
 		ae.Nested(unix.NFTA_CHAIN_HOOK, func(ae *netlink.AttributeEncoder) error {
@@ -160,23 +163,23 @@ func detourMessages(table, device string, to int) ([]nftMessage, error) {
 			ae.String(unix.NFTA_HOOK_DEV, device)
 			return nil
 		})
-		ae.Uint32(unix.NFTA_CHAIN_POLICY, nfAccept)
+		ae.Uint32(unix.NFTA_CHAIN_POLICY, nft.VerdictAccept)
 		ae.String(unix.NFTA_CHAIN_TYPE, "filter")
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	rule, err := message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.family, func(ae *netlink.AttributeEncoder) error {
+	rule, err := nft.NewMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.Family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_RULE_TABLE, table)
 		ae.String(unix.NFTA_RULE_CHAIN, chain)
 		ae.Nested(unix.NFTA_RULE_EXPRESSIONS, func(ae *netlink.AttributeEncoder) error {
 			for _, e := range []expr.Any{
-				&expr.Meta{Key: expr.MetaKeyPKTTYPE, Register: firstRegister},
-				&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{unix.PACKET_HOST}},
-				&expr.Immediate{Register: firstRegister, Data: binary.NativeEndian.AppendUint32(nil, uint32(to))},
+				&expr.Meta{Key: expr.MetaKeyPKTTYPE, Register: nft.FirstRegister},
+				&expr.Cmp{Op: expr.CmpOpEq, Register: nft.FirstRegister, Data: []byte{unix.PACKET_HOST}},
+				&expr.Immediate{Register: nft.FirstRegister, Data: binary.NativeEndian.AppendUint32(nil, uint32(to))},
 			} {
-				b, err := expr.Marshal(t.family, e)
+				b, err := expr.Marshal(t.Family, e)
 				if err != nil {
 					return err
 				}
@@ -185,7 +188,7 @@ func detourMessages(table, device string, to int) ([]nftMessage, error) {
 			ae.Nested(unix.NFTA_LIST_ELEM, func(ae *netlink.AttributeEncoder) error {
 				ae.String(unix.NFTA_EXPR_NAME, "fwd")
 				ae.Nested(unix.NFTA_EXPR_DATA, func(ae *netlink.AttributeEncoder) error {
-					ae.Uint32(unix.NFTA_FWD_SREG_DEV, firstRegister)
+					ae.Uint32(unix.NFTA_FWD_SREG_DEV, nft.FirstRegister)
 					return nil
 				})
 				return nil
@@ -194,5 +197,5 @@ func detourMessages(table, device string, to int) ([]nftMessage, error) {
 		})
 		return nil
 	})
-	return []nftMessage{first, hook, rule}, err
+	return []nlconn.Message{first, hook, rule}, err
 }

@@ -10,6 +10,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // rawAttr is an attribute of a message as it was read.
@@ -30,7 +33,7 @@ func readRaw(b []byte, header int) (m rawMessage, err error) {
 		return m, fmt.Errorf("message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
 	m.header = slices.Clone(b[:header])
-	err = eachRTAttr(b[header:], func(kind uint16, v []byte) error {
+	err = nlconn.EachAttr(b[header:], func(kind uint16, v []byte) error {
 		m.attrs = append(m.attrs, rawAttr{kind, slices.Clone(v)})
 		return nil
 	})
@@ -69,12 +72,12 @@ func (h rawHeader) Serialize() []byte { return h }
 // placedAddr, placedRoute and placedNeigh are what a link has.
 type placedAddr struct {
 	rawMessage
-	addrState
+	rtnl.Addr
 }
 
 type placedRoute struct {
 	rawMessage
-	routeState
+	rtnl.Route
 	kind, tos, family byte
 	// first tells that no other route is before it to the same destination.
 	first bool
@@ -99,35 +102,35 @@ type placed struct {
 }
 
 // placedOn reads the addresses and routes that a link has.
-func (c *rtConn) placedOn(ctx context.Context, index int) (*placed, error) {
+func placedOn(ctx context.Context, c *rtnl.Conn, index int) (*placed, error) {
 	p := &placed{}
-	if err := c.placedAddrs(ctx, index, p); err != nil {
-		return nil, kernelError(err, "list addresses")
+	if err := placedAddrs(ctx, c, index, p); err != nil {
+		return nil, nlconn.Explain(err, "list addresses")
 	}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		if err := c.placedRoutes(ctx, index, family, p); err != nil {
-			return nil, kernelError(err, "list routes")
+		if err := placedRoutes(ctx, c, index, family, p); err != nil {
+			return nil, nlconn.Explain(err, "list routes")
 		}
 	}
 	return p, nil
 }
 
-func (c *rtConn) placedAddrs(ctx context.Context, index int, p *placed) error {
+func placedAddrs(ctx context.Context, c *rtnl.Conn, index int, p *placed) error {
 	m := nl.NewIfAddrmsg(unix.AF_UNSPEC)
 	m.Index = uint32(index)
-	return c.dump(ctx, rtMessage{kind: unix.RTM_GETADDR, data: []nl.NetlinkRequestData{m}},
+	return c.Dump(ctx, nlconn.Message{Kind: unix.RTM_GETADDR, Data: []nl.NetlinkRequestData{m}},
 		func() { p.addrs, p.local = nil, nil },
 		func(_ uint16, data []byte) error {
-			state, ok, err := parseAddr(data)
-			if err != nil || !ok || state.link != index {
+			state, ok, err := rtnl.ParseAddr(data)
+			if err != nil || !ok || state.Link != index {
 				return err
 			}
 			raw, err := readRaw(data, unix.SizeofIfAddrmsg)
 			list := &p.addrs
-			if isLinkLocal6(state.prefix.Addr()) {
+			if isLinkLocal6(state.Prefix.Addr()) {
 				list = &p.local
 			}
-			if state.prefix.Addr().Is6() { // the last that was added is listed first
+			if state.Prefix.Addr().Is6() { // the last that was added is listed first
 				*list = slices.Insert(*list, 0, placedAddr{raw, state})
 			} else {
 				*list = append(*list, placedAddr{raw, state})
@@ -139,15 +142,15 @@ func (c *rtConn) placedAddrs(ctx context.Context, index int, p *placed) error {
 func isLinkLocal6(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
 
 // placedRoutes reads all routes of a family, for their order, and keeps the link's.
-func (c *rtConn) placedRoutes(ctx context.Context, index int, family byte, p *placed) error {
+func placedRoutes(ctx context.Context, c *rtnl.Conn, index int, family byte, p *placed) error {
 	type destination struct {
 		dst                  netip.Prefix
 		table, priority, tos int
 	}
 	before, made := len(p.routes), len(p.connected)
 	seen := map[destination]bool{}
-	m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}}}
-	err := c.dump(ctx, m, func() {
+	m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}}}
+	err := c.Dump(ctx, m, func() {
 		p.routes, p.connected = p.routes[:before], p.connected[:made]
 		clear(seen)
 	}, func(_ uint16, data []byte) error {
@@ -155,14 +158,14 @@ func (c *rtConn) placedRoutes(ctx context.Context, index int, family byte, p *pl
 		if err != nil || r.kind == 0 {
 			return err
 		}
-		d := destination{r.dst, r.table, r.priority, int(r.tos)}
+		d := destination{r.Dst, r.Table, r.Priority, int(r.tos)}
 		r.first = !seen[d]
 		seen[d] = true
 		switch {
 		case !ok:
 		case !p.isKernels(r):
 			p.routes = append(p.routes, r)
-		case r.kind == unix.RTN_UNICAST && !isLinkLocal6(r.dst.Addr()) && !r.dst.Addr().IsMulticast():
+		case r.kind == unix.RTN_UNICAST && !isLinkLocal6(r.Dst.Addr()) && !r.Dst.Addr().IsMulticast():
 			p.connected = append(p.connected, r)
 		}
 		return nil
@@ -170,7 +173,7 @@ func (c *rtConn) placedRoutes(ctx context.Context, index int, family byte, p *pl
 	if len(p.routes) > before {
 		// A gateway is looked up when its route is made: what leads to it is made before.
 		slices.SortStableFunc(p.routes[before:], func(a, b placedRoute) int {
-			return cmp.Compare(boolInt(a.via.IsValid()), boolInt(b.via.IsValid()))
+			return cmp.Compare(boolInt(a.Via.IsValid()), boolInt(b.Via.IsValid()))
 		})
 	}
 	return err
@@ -186,12 +189,12 @@ func boolInt(b bool) int {
 // isKernels tells whether the kernel made the route for one of the addresses, or
 // for the link itself.
 func (p *placed) isKernels(r placedRoute) bool {
-	if r.protocol != unix.RTPROT_KERNEL {
+	if r.Protocol != unix.RTPROT_KERNEL {
 		return false
 	}
-	return r.kind != unix.RTN_UNICAST || isLinkLocal6(r.dst.Addr()) || r.dst.Addr().IsMulticast() ||
+	return r.kind != unix.RTN_UNICAST || isLinkLocal6(r.Dst.Addr()) || r.Dst.Addr().IsMulticast() ||
 		slices.ContainsFunc(p.addrs, func(a placedAddr) bool {
-			return a.flags&unix.IFA_F_NOPREFIXROUTE == 0 && a.prefix.Masked() == r.dst
+			return a.Flags&unix.IFA_F_NOPREFIXROUTE == 0 && a.Prefix.Masked() == r.Dst
 		})
 }
 
@@ -206,12 +209,12 @@ func parsePlacedRoute(b []byte, index int) (r placedRoute, ok bool, err error) {
 	if kind != unix.RTN_UNICAST && kind != unix.RTN_LOCAL || binary.NativeEndian.Uint32(b[8:])&unix.RTM_F_CLONED != 0 {
 		return r, false, nil
 	}
-	hops, err := parseRouteOf(b, kind)
+	hops, err := rtnl.ParseRouteOf(b, kind)
 	if err != nil || len(hops) == 0 {
 		return r, false, err
 	}
-	r = placedRoute{rawMessage: raw, routeState: hops[0], kind: kind, tos: b[3], family: b[0]}
-	over := slices.IndexFunc(hops, func(h routeState) bool { return h.link == index })
+	r = placedRoute{rawMessage: raw, Route: hops[0], kind: kind, tos: b[3], family: b[0]}
+	over := slices.IndexFunc(hops, func(h rtnl.Route) bool { return h.Link == index })
 	switch {
 	case raw.value(rtaNhID) != nil:
 		r.refused = "it is by a nexthop object"
@@ -225,26 +228,26 @@ func parsePlacedRoute(b []byte, index int) (r placedRoute, ok bool, err error) {
 
 // hop makes the route that of one hop: the hops of an IPv6 route are routes of their
 // own, which are only told together.
-func (r *placedRoute) hop(h routeState) {
-	r.routeState = h
+func (r *placedRoute) hop(h rtnl.Route) {
+	r.Route = h
 	r.attrs = slices.DeleteFunc(slices.Clone(r.attrs), func(a rawAttr) bool { return a.kind == unix.RTA_MULTIPATH })
-	if h.via.IsValid() {
-		r.attrs = append(r.attrs, rawAttr{unix.RTA_GATEWAY, h.via.AsSlice()})
+	if h.Via.IsValid() {
+		r.attrs = append(r.attrs, rawAttr{unix.RTA_GATEWAY, h.Via.AsSlice()})
 	}
-	if h.onLink {
+	if h.OnLink {
 		r.header[8] |= unix.RTNH_F_ONLINK
 	}
 }
 
 // placedNeighs reads a link's neighbours that are of use to another link.
-func (c *rtConn) placedNeighs(ctx context.Context, index int, permanent bool) ([]placedNeigh, error) {
+func placedNeighs(ctx context.Context, c *rtnl.Conn, index int, permanent bool) ([]placedNeigh, error) {
 	const useful = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE
-	m := rtMessage{kind: unix.RTM_GETNEIGH, data: []nl.NetlinkRequestData{
-		&ndmsg{}, nl.NewRtAttr(unix.NDA_IFINDEX, nl.Uint32Attr(uint32(index))),
+	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Data: []nl.NetlinkRequestData{
+		&rtnl.NeighHeader{}, nl.NewRtAttr(unix.NDA_IFINDEX, nl.Uint32Attr(uint32(index))),
 	}}
 	var all []placedNeigh
-	err := c.dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
-		raw, err := readRaw(data, sizeofNdmsg)
+	err := c.Dump(ctx, m, func() { all = nil }, func(_ uint16, data []byte) error {
+		raw, err := readRaw(data, rtnl.SizeofNeighHeader)
 		if err != nil {
 			return err
 		}
@@ -256,5 +259,5 @@ func (c *rtConn) placedNeighs(ctx context.Context, index int, permanent bool) ([
 		}
 		return nil
 	})
-	return all, kernelError(err, "list neighbours")
+	return all, nlconn.Explain(err, "list neighbours")
 }

@@ -8,6 +8,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // takeoverRun is one time that a Takeover is made or undone. It goes by what the
@@ -15,16 +18,16 @@ import (
 type takeoverRun struct {
 	*session
 	*Takeover
-	c *rtConn
+	c *rtnl.Conn
 	// up and br are the uplink and the bridge, as they were at the beginning; br is nil if
 	// it was absent.
-	up, br *linkState
+	up, br *rtnl.Link
 }
 
 // piece is requests that belong together, and what they come to.
 type piece struct {
 	step Step
-	msgs []rtMessage
+	msgs []nlconn.Message
 }
 
 // takeover makes one. A failure gives the uplink back what it had, unless it was
@@ -39,7 +42,7 @@ func (a *applier) takeover(ctx context.Context, c Change) error {
 		return err
 	}
 	err = r.take(ctx)
-	if err == nil || r.up.master != 0 {
+	if err == nil || r.up.Master != 0 {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
@@ -57,20 +60,20 @@ func (a *applier) takeover(ctx context.Context, c Change) error {
 // sends has a route that works: packets leave by the uplink itself until the
 // routes of the bridge, which has a carrier then, come before the uplink's.
 func (r *takeoverRun) take(ctx context.Context) error {
-	have, err := r.c.placedOn(ctx, r.up.index)
+	have, err := placedOn(ctx, r.c, r.up.Index)
 	if err != nil {
 		return err
 	}
 	if err := r.makeBridge(ctx); err != nil {
 		return err
 	}
-	to := on{link: r.Bridge, index: r.br.index, from: r.Uplink}
+	to := on{link: r.Bridge, index: r.br.Index, from: r.Uplink}
 	if err := r.heedAdverts(&to); err != nil {
 		return err
 	}
 	// An IPv4 packet that comes in by a link without an address does not pass the
 	// source's check, loose as it may be (fib_validate_source).
-	early := have.pieces(to, func(a placedAddr) bool { return a.prefix.Addr().Is4() })
+	early := have.pieces(to, func(a placedAddr) bool { return a.Prefix.Addr().Is4() })
 	if err := r.send(ctx, early...); err != nil {
 		return err
 	}
@@ -80,11 +83,11 @@ func (r *takeoverRun) take(ctx context.Context) error {
 	if err := r.awaitCarrier(ctx); err != nil {
 		return err
 	}
-	neighs, err := r.c.placedNeighs(ctx, r.up.index, true)
+	neighs, err := placedNeighs(ctx, r.c, r.up.Index, true)
 	if err != nil {
 		return err
 	}
-	late := have.pieces(to, func(a placedAddr) bool { return a.prefix.Addr().Is6() })
+	late := have.pieces(to, func(a placedAddr) bool { return a.Prefix.Addr().Is6() })
 	late = append(late, neighPieces(neighs, to)...)
 	routes, err := r.routePieces(ctx, have, to)
 	if err != nil {
@@ -109,21 +112,21 @@ func (r *takeoverRun) giveBack(ctx context.Context) error {
 	if r.br == nil {
 		return nil
 	}
-	have, err := r.c.placedOn(ctx, r.br.index)
+	have, err := placedOn(ctx, r.c, r.br.Index)
 	if err != nil {
 		return err
 	}
-	to := on{link: r.Uplink, index: r.up.index, from: r.Bridge}
+	to := on{link: r.Uplink, index: r.up.Index, from: r.Bridge}
 	if err := r.heedAdverts(&to); err != nil {
 		return err
 	}
-	enslaved := r.up.master == r.br.index
+	enslaved := r.up.Master == r.br.Index
 	if enslaved {
 		if err := r.loosen(ctx); err != nil {
 			return err
 		}
 	}
-	neighs, err := r.c.placedNeighs(ctx, r.br.index, false)
+	neighs, err := placedNeighs(ctx, r.c, r.br.Index, false)
 	if err != nil {
 		return err
 	}
@@ -149,7 +152,7 @@ func (r *takeoverRun) giveBack(ctx context.Context) error {
 			return err
 		}
 	}
-	if ownLabel(r.br.alias) != takeoverLabel {
+	if ownLabel(r.br.Alias) != takeoverLabel {
 		return r.send(ctx, have.addrsGone(r.Bridge)...)
 	}
 	if err := r.removeDetour(ctx); err != nil {
@@ -181,7 +184,7 @@ func (p *placed) pieces(to on, wanted func(placedAddr) bool) []piece {
 	var all []piece
 	for _, a := range slices.Concat(p.local, p.addrs) {
 		if wanted(a) {
-			all = append(all, piece{Step{VerbAdd, a.object(to.link)}, []rtMessage{a.add(to)}})
+			all = append(all, piece{Step{VerbAdd, a.object(to.link)}, []nlconn.Message{a.add(to)}})
 		}
 	}
 	return all
@@ -191,19 +194,19 @@ func (p *placed) pieces(to on, wanted func(placedAddr) bool) []piece {
 // new to it; others may have lost theirs. Of a router's advertisement the link may
 // have a route already, with another metric.
 func (r *takeoverRun) routePieces(ctx context.Context, p *placed, to on) ([]piece, error) {
-	there, err := r.c.placedOn(ctx, to.index)
+	there, err := placedOn(ctx, r.c, to.index)
 	if err != nil {
 		return nil, err
 	}
 	var all []piece
 	for _, route := range slices.Concat(p.connected, p.routes) {
 		advertised := func(other placedRoute) bool {
-			return other.protocol == unix.RTPROT_RA && other.dst == route.dst && other.via == route.via
+			return other.Protocol == unix.RTPROT_RA && other.Dst == route.Dst && other.Via == route.Via
 		}
-		if route.protocol == unix.RTPROT_RA && slices.ContainsFunc(there.routes, advertised) {
+		if route.Protocol == unix.RTPROT_RA && slices.ContainsFunc(there.routes, advertised) {
 			continue
 		}
-		all = append(all, piece{Step{VerbAdd, route.object(to.link)}, []rtMessage{route.add(to)}})
+		all = append(all, piece{Step{VerbAdd, route.object(to.link)}, []nlconn.Message{route.add(to)}})
 	}
 	return all, nil
 }
@@ -211,7 +214,7 @@ func (r *takeoverRun) routePieces(ctx context.Context, p *placed, to on) ([]piec
 func neighPieces(neighs []placedNeigh, to on) []piece {
 	var all []piece
 	for _, n := range neighs {
-		all = append(all, piece{Step{VerbAdd, n.object(to.link)}, []rtMessage{n.add(to)}})
+		all = append(all, piece{Step{VerbAdd, n.object(to.link)}, []nlconn.Message{n.add(to)}})
 	}
 	return all
 }
@@ -220,7 +223,7 @@ func neighPieces(neighs []placedNeigh, to on) []piece {
 func routesGone(link string, routes []placedRoute) []piece {
 	var all []piece
 	for _, r := range slices.Backward(routes) {
-		all = append(all, piece{Step{VerbDel, r.object(link)}, []rtMessage{r.del()}})
+		all = append(all, piece{Step{VerbDel, r.object(link)}, []nlconn.Message{r.del()}})
 	}
 	return all
 }
@@ -228,7 +231,7 @@ func routesGone(link string, routes []placedRoute) []piece {
 func (p *placed) addrsGone(link string) []piece {
 	var all []piece
 	for _, a := range slices.Backward(p.addrs) {
-		all = append(all, piece{Step{VerbDel, a.object(link)}, []rtMessage{a.del()}})
+		all = append(all, piece{Step{VerbDel, a.object(link)}, []nlconn.Message{a.del()}})
 	}
 	return all
 }
@@ -236,18 +239,18 @@ func (p *placed) addrsGone(link string) []piece {
 // enslave makes the uplink a port.
 func (r *takeoverRun) enslave() []piece {
 	var all []piece
-	if r.up.master != r.br.index {
+	if r.up.Master != r.br.Index {
 		l := &Link{In: Host, Shared: true, Name: r.Uplink, Master: r.Bridge}
-		all = append(all, piece{Step{VerbSet, l}, []rtMessage{masterMessage(r.up.index, r.br.index)}})
+		all = append(all, piece{Step{VerbSet, l}, []nlconn.Message{masterMessage(r.up.Index, r.br.Index)}})
 	}
-	if hairpin := !r.NoHairpin; r.up.port == nil || r.up.port.Hairpin != hairpin {
+	if hairpin := !r.NoHairpin; r.up.Port == nil || r.up.Port.Hairpin != hairpin {
 		l := &Link{In: Host, Shared: true, Name: r.Uplink, Port: &Port{Hairpin: hairpin}}
 		ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-		ifi.Index = int32(r.up.index)
+		ifi.Index = int32(r.up.Index)
 		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated(kindBridge))
-		info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, boolAttr(hairpin))
-		all = append(all, piece{Step{VerbSet, l}, []rtMessage{{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi, info}}}})
+		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated(rtnl.KindBridge))
+		info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, rtnl.BoolAttr(hairpin))
+		all = append(all, piece{Step{VerbSet, l}, []nlconn.Message{{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{ifi, info}}}})
 	}
 	return all
 }
@@ -255,25 +258,25 @@ func (r *takeoverRun) enslave() []piece {
 // release makes the uplink a port no more.
 func (r *takeoverRun) release() piece {
 	l := &Link{In: Host, Shared: true, Name: r.Uplink, Unset: &Unset{Master: true}}
-	return piece{Step{VerbSet, l}, []rtMessage{masterMessage(r.up.index, 0)}}
+	return piece{Step{VerbSet, l}, []nlconn.Message{masterMessage(r.up.Index, 0)}}
 }
 
 // deletion deletes a link of ours.
-func (r *takeoverRun) deletion(have *linkState) piece {
-	delete(r.index, linkRef{Host, have.name})
+func (r *takeoverRun) deletion(have *rtnl.Link) piece {
+	delete(r.index, linkRef{Host, have.Name})
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(have.index)
-	l := &Link{In: Host, Shared: true, Name: have.name, Kind: have.kind, Alias: have.alias}
-	return piece{Step{VerbDel, l}, []rtMessage{{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}}}}
+	ifi.Index = int32(have.Index)
+	l := &Link{In: Host, Shared: true, Name: have.Name, Kind: have.Kind, Alias: have.Alias}
+	return piece{Step{VerbDel, l}, []nlconn.Message{{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}}}}
 }
 
 // otherPorts are the names of the bridge's ports beside the uplink.
 func (r *takeoverRun) otherPorts(ctx context.Context) ([]string, error) {
-	links, err := r.c.links(ctx)
+	links, err := r.c.Links(ctx)
 	var names []string
 	for _, l := range links {
-		if l.master == r.br.index && l.index != r.up.index && l.name != r.detourEnd(false) {
-			names = append(names, l.name)
+		if l.Master == r.br.Index && l.Index != r.up.Index && l.Name != r.detourEnd(false) {
+			names = append(names, l.Name)
 		}
 	}
 	return names, err
@@ -284,8 +287,8 @@ func (r *takeoverRun) otherPorts(ctx context.Context) ([]string, error) {
 func (r *takeoverRun) send(ctx context.Context, pieces ...piece) error {
 	for len(pieces) > 0 {
 		n := 0
-		var msgs []rtMessage
-		for n < len(pieces) && (n == 0 || r.net.probe == nil && len(msgs)+len(pieces[n].msgs) <= rtMaxWrite) {
+		var msgs []nlconn.Message
+		for n < len(pieces) && (n == 0 || r.net.probe == nil && len(msgs)+len(pieces[n].msgs) <= nlconn.MaxWrite) {
 			msgs = append(msgs, pieces[n].msgs...)
 			n++
 		}
@@ -300,13 +303,13 @@ func (r *takeoverRun) send(ctx context.Context, pieces ...piece) error {
 	return nil
 }
 
-func (r *takeoverRun) write(ctx context.Context, pieces []piece, msgs []rtMessage) error {
+func (r *takeoverRun) write(ctx context.Context, pieces []piece, msgs []nlconn.Message) error {
 	if p := r.net.probe; p != nil {
 		if err := p.Before(pieces[0].step); err != nil {
 			return describeStep(pieces[0].step, err)
 		}
 	}
-	results, broken := r.c.exchange(ctx, msgs)
+	results, broken := r.c.Exchange(ctx, msgs)
 	if broken != nil {
 		return describeStep(pieces[0].step, broken)
 	}
@@ -316,7 +319,7 @@ func (r *takeoverRun) write(ctx context.Context, pieces []piece, msgs []rtMessag
 		for range p.msgs {
 			err := results[i]
 			i++
-			fine := err == nil || p.step.Verb == VerbDel && isAbsent(err) || p.step.Verb == VerbAdd && errors.Is(err, unix.EEXIST)
+			fine := err == nil || p.step.Verb == VerbDel && nlconn.IsAbsent(err) || p.step.Verb == VerbAdd && errors.Is(err, unix.EEXIST)
 			if !fine {
 				errs = append(errs, describeStep(p.step, err))
 			}

@@ -10,6 +10,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // Settings of an interface that matter to the order of things.
@@ -21,9 +24,9 @@ const (
 // makeBridge makes the bridge, unless it is there, and has it up with the uplink's
 // MAC, MTU and settings.
 func (r *takeoverRun) makeBridge(ctx context.Context) error {
-	mac := r.up.mac.String()
+	mac := r.up.MAC.String()
 	if r.br == nil {
-		l := &Link{In: Host, Shared: true, Name: r.Bridge, Kind: kindBridge, MAC: mac, Alias: r.alias(true)}
+		l := &Link{In: Host, Shared: true, Name: r.Bridge, Kind: rtnl.KindBridge, MAC: mac, Alias: r.alias(true)}
 		msgs, err := l.create(ctx, r.session)
 		if err != nil {
 			return err
@@ -35,11 +38,11 @@ func (r *takeoverRun) makeBridge(ctx context.Context) error {
 			return err
 		}
 	}
-	set := &Link{In: Host, Shared: true, Name: r.Bridge, Up: true, MTU: r.up.mtu}
-	if !sameMAC(mac, r.br.mac) {
+	set := &Link{In: Host, Shared: true, Name: r.Bridge, Up: true, MTU: r.up.MTU}
+	if !sameMAC(mac, r.br.MAC) {
 		set.MAC = mac
 	}
-	if ownLabel(r.br.alias) == takeoverLabel {
+	if ownLabel(r.br.Alias) == takeoverLabel {
 		set.Alias = r.alias(true)
 		if err := r.copySettings(ctx); err != nil {
 			return err
@@ -49,11 +52,11 @@ func (r *takeoverRun) makeBridge(ctx context.Context) error {
 		return err
 	}
 	// The MTU by itself: one that a bridge was made with follows its ports'.
-	m, err := set.setAt(ctx, r.session, r.br.index)
+	m, err := set.setAt(ctx, r.session, r.br.Index)
 	if err != nil {
 		return err
 	}
-	return r.send(ctx, piece{Step{VerbSet, set}, []rtMessage{m}})
+	return r.send(ctx, piece{Step{VerbSet, set}, []nlconn.Message{m}})
 }
 
 // finish gives the bridge the settings that were loosened, and tells that all is done.
@@ -63,18 +66,18 @@ func (r *takeoverRun) finish(ctx context.Context) error {
 			return err
 		}
 	}
-	if ownLabel(r.br.alias) != takeoverLabel {
+	if ownLabel(r.br.Alias) != takeoverLabel {
 		return nil
 	}
 	if err := r.removeDetour(ctx); err != nil {
 		return err
 	}
 	done := &Link{In: Host, Shared: true, Name: r.Bridge, Alias: r.alias(false)}
-	m, err := done.setAt(ctx, r.session, r.br.index)
+	m, err := done.setAt(ctx, r.session, r.br.Index)
 	if err != nil {
 		return err
 	}
-	return r.send(ctx, piece{Step{VerbSet, done}, []rtMessage{m}})
+	return r.send(ctx, piece{Step{VerbSet, done}, []nlconn.Message{m}})
 }
 
 // loosen has packets pass the source's check that come in by the bridge while
@@ -132,7 +135,7 @@ func (r *takeoverRun) copySettings(ctx context.Context) error {
 			continue // no IPv6
 		}
 		if err != nil {
-			return kernelError(err, "list the settings of "+r.Uplink)
+			return nlconn.Explain(err, "list the settings of "+r.Uplink)
 		}
 		for _, f := range files {
 			if slices.Contains(apart, f.Name()) {

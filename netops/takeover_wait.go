@@ -9,6 +9,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // takeoverPatience bounds the waits for what the kernel does by itself within a
@@ -18,12 +21,12 @@ const takeoverPatience = 30 * time.Second
 // awaitCarrier waits until the bridge can carry traffic: before that the kernel
 // drops what is sent by it. It has no carrier of its own where the uplink has none.
 func (r *takeoverRun) awaitCarrier(ctx context.Context) error {
-	if r.up.oper != operUp {
+	if r.up.Oper != rtnl.OperUp {
 		return nil
 	}
 	err := r.await(ctx, unix.RTNLGRP_LINK, func(ctx context.Context) (bool, error) {
-		br, err := r.c.linkByIndex(ctx, r.br.index)
-		return err == nil && br.oper == operUp && br.flags&unix.IFF_LOWER_UP != 0, err
+		br, err := r.c.LinkByIndex(ctx, r.br.Index)
+		return err == nil && br.Oper == rtnl.OperUp && br.Flags&unix.IFF_LOWER_UP != 0, err
 	})
 	if err != nil {
 		return fmt.Errorf("wait for the carrier of bridge %q: %w", r.Bridge, err)
@@ -37,24 +40,24 @@ func (r *takeoverRun) awaitCarrier(ctx context.Context) error {
 func (r *takeoverRun) awaitAddresses(ctx context.Context, to on, p *placed) error {
 	wanted := map[netip.Addr]bool{}
 	for _, a := range p.addrs {
-		if a.prefix.Addr().Is6() {
-			wanted[a.prefix.Addr()] = true
+		if a.Prefix.Addr().Is6() {
+			wanted[a.Prefix.Addr()] = true
 		}
 	}
 	if len(wanted) == 0 {
 		return nil
 	}
 	err := r.await(ctx, unix.RTNLGRP_IPV6_ROUTE, func(ctx context.Context) (bool, error) {
-		m := rtMessage{kind: unix.RTM_GETROUTE, data: []nl.NetlinkRequestData{
+		m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{
 			&nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET6}},
 			nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(unix.RT_TABLE_LOCAL)),
 		}}
 		have := map[netip.Addr]bool{}
-		err := r.c.dump(ctx, m, func() { clear(have) }, func(_ uint16, data []byte) error {
-			hops, err := parseRouteOf(data, unix.RTN_LOCAL)
+		err := r.c.Dump(ctx, m, func() { clear(have) }, func(_ uint16, data []byte) error {
+			hops, err := rtnl.ParseRouteOf(data, unix.RTN_LOCAL)
 			for _, h := range hops {
-				if h.link == to.index && wanted[h.dst.Addr()] && h.dst.IsSingleIP() {
-					have[h.dst.Addr()] = true
+				if h.Link == to.index && wanted[h.Dst.Addr()] && h.Dst.IsSingleIP() {
+					have[h.Dst.Addr()] = true
 				}
 			}
 			return err
@@ -72,22 +75,22 @@ func (r *takeoverRun) awaitAddresses(ctx context.Context, to on, p *placed) erro
 func (r *takeoverRun) await(ctx context.Context, group int, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, takeoverPatience)
 	defer cancel()
-	var told *rtConn
+	var told *rtnl.Conn
 	err := r.net.host.visit(func() (err error) {
-		if told, err = openRTConn(); err != nil {
+		if told, err = rtnl.Open(); err != nil {
 			return err
 		}
-		return unix.SetsockoptInt(told.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
+		return told.Join(group)
 	})
 	if told != nil {
-		defer func() { _ = told.close() }()
+		defer func() { _ = told.Close() }()
 	}
 	for err == nil {
 		var is bool
 		if is, err = done(ctx); is || err != nil {
 			return err
 		}
-		err = told.receive(ctx, func(unix.NlMsghdr, []byte) {})
+		err = told.Receive(ctx, func(unix.NlMsghdr, []byte) {})
 		if errors.Is(err, unix.ENOBUFS) { // told of too much: look again
 			err = nil
 		}

@@ -8,6 +8,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 const (
@@ -34,7 +37,7 @@ type on struct {
 }
 
 // add is the request that gives the link an address.
-func (a *placedAddr) add(to on) rtMessage {
+func (a *placedAddr) add(to on) nlconn.Message {
 	header := slices.Clone(a.header)
 	header[2] = 0 // flags: they are an attribute
 	binary.NativeEndian.PutUint32(header[4:], uint32(to.index))
@@ -44,23 +47,23 @@ func (a *placedAddr) add(to on) rtMessage {
 		keep |= unix.IFA_F_MANAGETEMPADDR | unix.IFA_F_HOMEADDRESS
 		flags = unix.IFA_F_NODAD
 	}
-	flags |= a.flags & keep
-	m := rtMessage{kind: unix.RTM_NEWADDR, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{rawHeader(header)}}
-	m.data = append(m.data, a.only(unix.IFA_LOCAL, unix.IFA_ADDRESS, unix.IFA_BROADCAST, ifaRTPriority, ifaProto)...)
-	m.data = append(m.data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
+	flags |= a.Flags & keep
+	m := nlconn.Message{Kind: unix.RTM_NEWADDR, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{rawHeader(header)}}
+	m.Data = append(m.Data, a.only(unix.IFA_LOCAL, unix.IFA_ADDRESS, unix.IFA_BROADCAST, ifaRTPriority, ifaProto)...)
+	m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
 	if label := a.label(to); label != "" {
-		m.data = append(m.data, nl.NewRtAttr(unix.IFA_LABEL, nl.ZeroTerminated(label)))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_LABEL, nl.ZeroTerminated(label)))
 	}
 	if life := a.value(unix.IFA_CACHEINFO); to.expires && a.header[0] == unix.AF_INET6 && len(life) >= 8 {
 		info := append(slices.Clone(life[:8]), make([]byte, 8)...) // preferred, valid, and two times that are told only
-		m.data = append(m.data, nl.NewRtAttr(unix.IFA_CACHEINFO, info))
+		m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_CACHEINFO, info))
 	}
 	return m
 }
 
 // label is an IPv4 address's name: that of its link, or one that begins so.
 func (a *placedAddr) label(to on) string {
-	rest, ok := strings.CutPrefix(attrText(a.value(unix.IFA_LABEL)), to.from)
+	rest, ok := strings.CutPrefix(nlconn.Text(a.value(unix.IFA_LABEL)), to.from)
 	if label := to.link + rest; ok && rest != "" && len(label) < unix.IFNAMSIZ {
 		return label
 	}
@@ -68,23 +71,23 @@ func (a *placedAddr) label(to on) string {
 }
 
 // del is the request that takes it from the link that it was read of.
-func (a *placedAddr) del() rtMessage {
-	return rtMessage{kind: unix.RTM_DELADDR, data: append([]nl.NetlinkRequestData{rawHeader(a.header)}, a.only(unix.IFA_LOCAL, unix.IFA_ADDRESS)...)}
+func (a *placedAddr) del() nlconn.Message {
+	return nlconn.Message{Kind: unix.RTM_DELADDR, Data: append([]nl.NetlinkRequestData{rawHeader(a.header)}, a.only(unix.IFA_LOCAL, unix.IFA_ADDRESS)...)}
 }
 
 // add is the request that makes the route over the link: before others to the
 // same destination where it was the first, else behind them.
-func (r *placedRoute) add(to on) rtMessage {
-	if r.family == unix.AF_INET6 && r.protocol == unix.RTPROT_RA && to.advertMetric != 0 && r.priority == to.advertMetric {
+func (r *placedRoute) add(to on) nlconn.Message {
+	if r.family == unix.AF_INET6 && r.Protocol == unix.RTPROT_RA && to.advertMetric != 0 && r.Priority == to.advertMetric {
 		r = r.behind()
 	}
-	m := rtMessage{kind: unix.RTM_NEWROUTE, flags: unix.NLM_F_CREATE, data: r.common(to.index)}
+	m := nlconn.Message{Kind: unix.RTM_NEWROUTE, Flags: unix.NLM_F_CREATE, Data: r.common(to.index)}
 	if !r.first || r.family == unix.AF_INET6 {
-		m.flags |= unix.NLM_F_APPEND
+		m.Flags |= unix.NLM_F_APPEND
 	}
-	m.data = append(m.data, r.only(unix.RTA_METRICS, unix.RTA_PREF, unix.RTA_ENCAP, unix.RTA_ENCAP_TYPE, unix.RTA_FLOW)...)
+	m.Data = append(m.Data, r.only(unix.RTA_METRICS, unix.RTA_PREF, unix.RTA_ENCAP, unix.RTA_ENCAP_TYPE, unix.RTA_FLOW)...)
 	if left := r.expires(); to.expires && left > 0 {
-		m.data = append(m.data, nl.NewRtAttr(rtaExpires, nl.Uint32Attr(left)))
+		m.Data = append(m.Data, nl.NewRtAttr(rtaExpires, nl.Uint32Attr(left)))
 	}
 	return m
 }
@@ -95,13 +98,13 @@ func (r *placedRoute) add(to on) rtMessage {
 func (r *placedRoute) behind() *placedRoute {
 	other := *r
 	other.attrs = slices.DeleteFunc(slices.Clone(r.attrs), func(a rawAttr) bool { return a.kind == unix.RTA_PRIORITY })
-	other.attrs = append(other.attrs, rawAttr{unix.RTA_PRIORITY, nl.Uint32Attr(uint32(r.priority) + 1)})
+	other.attrs = append(other.attrs, rawAttr{unix.RTA_PRIORITY, nl.Uint32Attr(uint32(r.Priority) + 1)})
 	return &other
 }
 
 // del is the request that deletes it.
-func (r *placedRoute) del() rtMessage {
-	return rtMessage{kind: unix.RTM_DELROUTE, data: r.common(r.link)}
+func (r *placedRoute) del() nlconn.Message {
+	return nlconn.Message{Kind: unix.RTM_DELROUTE, Data: r.common(r.Link)}
 }
 
 // common is what tells the route from others.
@@ -127,24 +130,24 @@ func (r *placedRoute) expires() uint32 {
 }
 
 // add is the request that makes the neighbour the link's.
-func (n *placedNeigh) add(to on) rtMessage {
-	nd := &ndmsg{family: n.header[0], index: uint32(to.index), state: unix.NUD_STALE, flags: n.header[10] & unix.NTF_ROUTER}
+func (n *placedNeigh) add(to on) nlconn.Message {
+	nd := &rtnl.NeighHeader{Family: n.header[0], Index: uint32(to.index), State: unix.NUD_STALE, Flags: n.header[10] & unix.NTF_ROUTER}
 	if n.state&(unix.NUD_PERMANENT|unix.NUD_REACHABLE) != 0 {
-		nd.state = n.state
+		nd.State = n.state
 	}
-	return rtMessage{
-		kind: unix.RTM_NEWNEIGH, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
-		data: append([]nl.NetlinkRequestData{nd}, n.only(unix.NDA_DST, unix.NDA_LLADDR)...),
+	return nlconn.Message{
+		Kind: unix.RTM_NEWNEIGH, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
+		Data: append([]nl.NetlinkRequestData{nd}, n.only(unix.NDA_DST, unix.NDA_LLADDR)...),
 	}
 }
 
 // object is the address as plans and errors have it.
 func (a *placedAddr) object(link string) Object {
-	return &Addr{In: Host, Shared: true, Link: link, Address: a.prefix}
+	return &Addr{In: Host, Shared: true, Link: link, Address: a.Prefix}
 }
 
 func (r *placedRoute) object(link string) Object {
-	o := r.route(Host, link)
+	o := routeOf(&r.Route, Host, link)
 	o.Shared, o.Local = true, r.kind == unix.RTN_LOCAL
 	return o
 }

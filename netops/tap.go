@@ -7,43 +7,13 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // tunDevice makes taps: Documentation/networking/tuntap.rst of the kernel.
 const tunDevice = "/dev/net/tun"
-
-// noID is what the kernel has for a tap without an owner or group.
-const noID = 1<<32 - 1
-
-// tapState is what only a link of Kind "tun" has.
-type tapState struct {
-	isTap, multiQueue bool
-	// owner and group are nil for none.
-	owner, group *uint32
-}
-
-func (t *tapState) parse(kind uint16, v []byte) {
-	switch kind {
-	case nl.IFLA_TUN_TYPE:
-		t.isTap = attrByte(v) == unix.IFF_TAP
-	case nl.IFLA_TUN_MULTI_QUEUE:
-		t.multiQueue = attrByte(v) != 0
-	case nl.IFLA_TUN_OWNER:
-		t.owner = tapID(v)
-	case nl.IFLA_TUN_GROUP:
-		t.group = tapID(v)
-	}
-}
-
-func tapID(v []byte) *uint32 {
-	id := uint32(attrInt(v))
-	if id == noID {
-		return nil
-	}
-	return &id
-}
 
 // addTap makes a tap device. Until it is made to persist, which is done last,
 // it goes with its file: killed anywhere, the process leaves nothing without a
@@ -112,7 +82,7 @@ func (w *write) setUpTap(ctx context.Context, l *Link, f *os.File) error {
 	if err != nil {
 		return err
 	}
-	if err := c.one(ctx, m); err != nil {
+	if err := c.One(ctx, m); err != nil {
 		return err
 	}
 	for _, id := range []struct {
@@ -129,17 +99,17 @@ func (w *write) setUpTap(ctx context.Context, l *Link, f *os.File) error {
 	return unix.IoctlSetInt(int(f.Fd()), unix.TUNSETPERSIST, 1)
 }
 
-func (l *Link) verifyTap(have *tapState, d *differences) {
-	if !have.isTap {
+func (l *Link) verifyTap(have *rtnl.Tap, d *differences) {
+	if !have.IsTap {
 		d.add("mode tap", "mode tun")
 	}
 	if l.Owner != nil {
-		d.compare("user", idText(l.Owner), idText(have.owner))
+		d.compare("user", idText(l.Owner), idText(have.Owner))
 	}
 	if l.Group != nil {
-		d.compare("group", idText(l.Group), idText(have.group))
+		d.compare("group", idText(l.Group), idText(have.Group))
 	}
-	if l.MultiQueue && !have.multiQueue {
+	if l.MultiQueue && !have.MultiQueue {
 		d.add("multi_queue on", "multi_queue off")
 	}
 }

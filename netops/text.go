@@ -173,10 +173,3 @@ func checkAddr(what string, a netip.Addr) error {
 	}
 	return nil
 }
-
-func family(a netip.Addr) uint8 {
-	if a.Is4() {
-		return unix.AF_INET
-	}
-	return unix.AF_INET6
-}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // groupMark begins the numbers of the groups that links are deleted in. People's
@@ -45,7 +47,7 @@ func (s *session) deleteGroup(ctx context.Context, p Place, links []*Link) error
 			return err
 		}
 		if have != nil && l.isMade(have) {
-			mine, indexes = append(mine, l), append(indexes, have.index)
+			mine, indexes = append(mine, l), append(indexes, have.Index)
 		}
 	}
 	if len(mine) < 2 {
@@ -74,20 +76,20 @@ func (s *session) deleteGroup(ctx context.Context, p Place, links []*Link) error
 // its own, and deletes that.
 func (s *session) sendGroup(ctx context.Context, p Place, indexes []int) error {
 	group := nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(groupMark|uint32(indexes[0])))
-	var msgs []rtMessage
+	var msgs []nlconn.Message
 	for _, index := range indexes {
 		ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 		ifi.Index = int32(index)
-		msgs = append(msgs, rtMessage{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi, group}})
+		msgs = append(msgs, nlconn.Message{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{ifi, group}})
 	}
-	msgs = append(msgs, rtMessage{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), group}})
+	msgs = append(msgs, nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), group}})
 	c, err := s.conn(p)
 	if err != nil {
 		return err
 	}
-	results, broken := c.exchange(ctx, msgs)
+	results, broken := c.Exchange(ctx, msgs)
 	for _, err := range append(results, broken) {
-		if err != nil && !isAbsent(err) {
+		if err != nil && !nlconn.IsAbsent(err) {
 			return err
 		}
 	}

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // undoPatience bounds an Undo, which does not end with its caller's context.
@@ -86,7 +89,7 @@ func (u *undoer) probed(st Step, f func() error) error {
 // elements deletes elements, all in one transaction unless a probe looks on.
 func (u *undoer) elements(ctx context.Context, steps []Step) error {
 	var errs []error
-	var all []*Element
+	var all []*nft.Element
 	for _, st := range steps {
 		e := st.Object.(*Element)
 		mine, err := u.isOwn(ctx, e)
@@ -95,22 +98,22 @@ func (u *undoer) elements(ctx context.Context, steps []Step) error {
 			errs = append(errs, err)
 		case !mine:
 		case u.net.probe == nil && st.Verb == VerbDel:
-			all = append(all, e)
+			all = append(all, (*nft.Element)(e))
 		default:
 			errs = append(errs, u.probed(st, func() error { return u.element(ctx, st, e) }))
 		}
 	}
 	if len(all) > 0 {
-		errs = append(errs, u.net.nft.del(ctx, all))
+		errs = append(errs, u.net.nft.Del(ctx, all))
 	}
 	return errors.Join(errs...)
 }
 
 func (u *undoer) element(ctx context.Context, st Step, e *Element) error {
 	if st.Verb == VerbDel {
-		return u.net.nft.del(ctx, []*Element{e})
+		return u.net.nft.Del(ctx, []*nft.Element{(*nft.Element)(e)})
 	}
-	return u.net.nft.add(ctx, []*Element{e})
+	return u.net.nft.Add(ctx, []*nft.Element{(*nft.Element)(e)})
 }
 
 // isOwn tells whether the element that is there, if any, is the one recorded:
@@ -119,7 +122,7 @@ func (u *undoer) isOwn(ctx context.Context, e *Element) (bool, error) {
 	if e.Label == "" || e.Shared {
 		return true, nil
 	}
-	have, found, err := u.net.nft.get(ctx, e)
+	have, found, err := u.net.nft.Get(ctx, (*nft.Element)(e))
 	if err != nil {
 		return false, err
 	}
@@ -146,7 +149,7 @@ func (u *undoer) flows(ctx context.Context, p Place, flows []*Flows) error {
 func (u *undoer) step(ctx context.Context, st Step) error {
 	err := u.try(ctx, st)
 	switch {
-	case err == nil, isAbsent(err):
+	case err == nil, nlconn.IsAbsent(err):
 		return nil
 	case st.Verb == VerbAdd && errors.Is(err, unix.EEXIST):
 		return nil
@@ -218,6 +221,6 @@ func (u *undoer) try(ctx context.Context, st Step) error {
 	if err != nil {
 		return err
 	}
-	results, broken := c.exchange(ctx, msgs)
+	results, broken := c.Exchange(ctx, msgs)
 	return errors.Join(append(results, broken)...)
 }

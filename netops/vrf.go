@@ -8,6 +8,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // Where is the namespace of the VRF and the link.
@@ -53,30 +56,30 @@ func (v *VRF) plan(ctx context.Context, s *session) ([]Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.master != 0 {
-		master, err := s.linkName(ctx, v.In, l.master)
+	if l.Master != 0 {
+		master, err := s.linkName(ctx, v.In, l.Master)
 		if err != nil {
 			return nil, err
 		}
 		return nil, fmt.Errorf("interface %q is in %q already: %w", v.Link, orNone(master), ErrConflict)
 	}
 	back := *v
-	back.LinkIndex = l.index
+	back.LinkIndex = l.Index
 	c.Undo = &Step{VerbDel, &back}
 	return []Change{c}, nil
 }
 
 // device is the VRF; nil if there is none.
-func (v *VRF) device(ctx context.Context, s *session) (*linkState, error) {
+func (v *VRF) device(ctx context.Context, s *session) (*rtnl.Link, error) {
 	have, err := s.findLink(ctx, v.In, v.Name)
 	if err != nil || have == nil {
 		return nil, err
 	}
-	if have.kind != kindVRF {
-		return nil, fmt.Errorf("interface %q is a link of kind %q, not %q: %w", v.Name, have.kind, kindVRF, ErrConflict)
+	if have.Kind != rtnl.KindVRF {
+		return nil, fmt.Errorf("interface %q is a link of kind %q, not %q: %w", v.Name, have.Kind, rtnl.KindVRF, ErrConflict)
 	}
-	if have.table != v.Table {
-		return nil, fmt.Errorf("VRF %q has table %d, not %d: %w", v.Name, have.table, v.Table, ErrConflict)
+	if have.Table != v.Table {
+		return nil, fmt.Errorf("VRF %q has table %d, not %d: %w", v.Name, have.Table, v.Table, ErrConflict)
 	}
 	return have, nil
 }
@@ -91,11 +94,11 @@ func (v *VRF) verify(ctx context.Context, s *session) ([]Difference, error) {
 		return absentIf(err, v)
 	}
 	d := differences{object: v}
-	d.compare("kind", kindVRF, vrf.kind)
-	d.compare("state", upDown(true), upDown(vrf.isUp()))
-	d.compare("table", strconv.Itoa(v.Table), strconv.Itoa(vrf.table))
-	if l.master != vrf.index {
-		master, err := s.linkName(ctx, v.In, l.master)
+	d.compare("kind", rtnl.KindVRF, vrf.Kind)
+	d.compare("state", upDown(true), upDown(vrf.IsUp()))
+	d.compare("table", strconv.Itoa(v.Table), strconv.Itoa(vrf.Table))
+	if l.Master != vrf.Index {
+		master, err := s.linkName(ctx, v.In, l.Master)
 		if err != nil {
 			return nil, err
 		}
@@ -135,15 +138,15 @@ func (v *VRF) join(ctx context.Context, s *session) error {
 		return err
 	}
 	up := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	up.Index, up.Flags, up.Change = int32(vrf.index), unix.IFF_UP, unix.IFF_UP
-	results, broken := c.exchange(ctx, []rtMessage{{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{up}}, masterMessage(index, vrf.index)})
+	up.Index, up.Flags, up.Change = int32(vrf.Index), unix.IFF_UP, unix.IFF_UP
+	results, broken := c.Exchange(ctx, []nlconn.Message{{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{up}}, masterMessage(index, vrf.Index)})
 	return errors.Join(append(results, broken)...)
 }
 
 // create makes the device and labels it, in one write.
-func (v *VRF) create(ctx context.Context, s *session, c *rtConn) error {
+func (v *VRF) create(ctx context.Context, s *session, c *rtnl.Conn) error {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(kindVRF))
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(rtnl.KindVRF))
 	info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_VRF_TABLE, nl.Uint32Attr(uint32(v.Table)))
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32((&Link{Name: v.Name, Alias: v.Alias}).chosenIndex())
@@ -151,8 +154,8 @@ func (v *VRF) create(ctx context.Context, s *session, c *rtConn) error {
 	if err != nil {
 		return err
 	}
-	results, broken := c.exchange(ctx, []rtMessage{{
-		kind: unix.RTM_NEWLINK, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{ifi, nameAttr(v.Name), info},
+	results, broken := c.Exchange(ctx, []nlconn.Message{{
+		Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{ifi, rtnl.NameAttr(v.Name), info},
 	}, label})
 	if errors.Is(results[0], unix.EOPNOTSUPP) {
 		return fmt.Errorf("%w: see what 'modprobe vrf' says", results[0])
@@ -169,7 +172,7 @@ func (v *VRF) leave(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
-	links, err := c.links(ctx)
+	links, err := c.Links(ctx)
 	if err != nil {
 		return err
 	}
@@ -178,43 +181,43 @@ func (v *VRF) leave(ctx context.Context, s *session) error {
 		return nil
 	}
 	if member != nil {
-		if err := c.one(ctx, masterMessage(member.index, 0)); err != nil && !isAbsent(err) {
+		if err := c.One(ctx, masterMessage(member.Index, 0)); err != nil && !nlconn.IsAbsent(err) {
 			return err
 		}
 	}
-	if v.Alias == "" && member == nil || v.Alias != "" && !isLabelled(vrf.alias, v.Alias) {
+	if v.Alias == "" && member == nil || v.Alias != "" && !isLabelled(vrf.Alias, v.Alias) {
 		return nil
 	}
 	for _, l := range links {
-		if l.master == vrf.index && l != member {
+		if l.Master == vrf.Index && l != member {
 			return nil
 		}
 	}
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(vrf.index)
-	delete(s.index, linkRef{v.In, vrf.name})
-	return c.one(ctx, rtMessage{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}})
+	ifi.Index = int32(vrf.Index)
+	delete(s.index, linkRef{v.In, vrf.Name})
+	return c.One(ctx, nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
 }
 
 // find is the VRF that the link is a member of, if it is the one: the same name,
 // or the same table under another name. A VRF without the link is found by its
 // name only.
-func (v *VRF) find(links []*linkState) (vrf, member *linkState) {
-	is := func(l *linkState) bool {
-		return l.kind == kindVRF && (l.name == v.Name || v.Table != 0 && l.table == v.Table)
+func (v *VRF) find(links []*rtnl.Link) (vrf, member *rtnl.Link) {
+	is := func(l *rtnl.Link) bool {
+		return l.Kind == rtnl.KindVRF && (l.Name == v.Name || v.Table != 0 && l.Table == v.Table)
 	}
 	for _, l := range links {
-		if v.LinkIndex != 0 && l.index == v.LinkIndex || v.LinkIndex == 0 && l.name == v.Link {
+		if v.LinkIndex != 0 && l.Index == v.LinkIndex || v.LinkIndex == 0 && l.Name == v.Link {
 			member = l
 		}
 	}
 	for _, l := range links {
-		if member != nil && member.master == l.index && is(l) {
+		if member != nil && member.Master == l.Index && is(l) {
 			return l, member
 		}
 	}
 	for _, l := range links {
-		if is(l) && l.name == v.Name {
+		if is(l) && l.Name == v.Name {
 			vrf = l
 		}
 	}
@@ -222,8 +225,8 @@ func (v *VRF) find(links []*linkState) (vrf, member *linkState) {
 }
 
 // masterMessage makes a link a member of another, or with 0 of none.
-func masterMessage(link, master int) rtMessage {
+func masterMessage(link, master int) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(link)
-	return rtMessage{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master)))}}
+	return nlconn.Message{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{ifi, nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(master)))}}
 }

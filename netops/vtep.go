@@ -10,6 +10,9 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // overlayAlias labels a tunnel device as an overlay's, so that it can be found
@@ -26,7 +29,7 @@ func (o *Overlay) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warnin
 	if err != nil {
 		return st, nil, err
 	}
-	parent, err := o.conn.link(ctx, v.Parent)
+	parent, err := o.conn.Link(ctx, v.Parent)
 	if err != nil {
 		return st, nil, fmt.Errorf("parent of %q: %w", v.Name, err)
 	}
@@ -37,7 +40,7 @@ func (o *Overlay) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warnin
 		have = nil
 	}
 	if have == nil {
-		if err := o.createVTEP(ctx, v, parent.index); err != nil {
+		if err := o.createVTEP(ctx, v, parent.Index); err != nil {
 			return st, nil, err
 		}
 	}
@@ -49,10 +52,10 @@ func (o *Overlay) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warnin
 	}
 	// Before it is up: it would ask for, and give itself, addresses.
 	warnings = o.quietVTEP(v.Name)
-	if err := o.setVTEP(ctx, v, have, parent.index); err != nil {
+	if err := o.setVTEP(ctx, v, have, parent.Index); err != nil {
 		return st, warnings, err
 	}
-	if err := o.addressVTEP(ctx, v, have.index); err != nil {
+	if err := o.addressVTEP(ctx, v, have.Index); err != nil {
 		return st, warnings, err
 	}
 	st, err = o.verifyVTEP(ctx, v)
@@ -61,14 +64,14 @@ func (o *Overlay) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warnin
 
 // findVTEP reads the device of the wanted name; nil if there is none.
 func (o *Overlay) findVTEP(ctx context.Context, v *VTEP) (*vtepState, error) {
-	m := linkQuery(0)
-	m.data = append(m.data, nameAttr(v.Name))
-	data, err := o.conn.query(ctx, m)
+	m := rtnl.LinkQuery(0)
+	m.Data = append(m.Data, rtnl.NameAttr(v.Name))
+	data, err := o.conn.Query(ctx, m)
 	if errors.Is(err, unix.ENODEV) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, kernelError(err, fmt.Sprintf("link %q", v.Name))
+		return nil, nlconn.Explain(err, fmt.Sprintf("link %q", v.Name))
 	}
 	st, ok, err := parseVTEP(data)
 	if err == nil && !ok {
@@ -80,28 +83,28 @@ func (o *Overlay) findVTEP(ctx context.Context, v *VTEP) (*vtepState, error) {
 // vteps reads all VXLAN devices.
 func (o *Overlay) vteps(ctx context.Context) ([]vtepState, error) {
 	var all []vtepState
-	err := o.conn.dump(ctx, linkQuery(0), func() { all = nil }, func(_ uint16, data []byte) error {
+	err := o.conn.Dump(ctx, rtnl.LinkQuery(0), func() { all = nil }, func(_ uint16, data []byte) error {
 		v, ok, err := parseVTEP(data)
 		if ok {
 			all = append(all, v)
 		}
 		return err
 	})
-	return all, kernelError(err, "list links")
+	return all, nlconn.Explain(err, "list links")
 }
 
 // createVTEP makes the device, down. Alias and flags follow: this request may
 // meet a stranger's device.
 func (o *Overlay) createVTEP(ctx context.Context, v *VTEP, parent int) error {
-	m := rtMessage{kind: unix.RTM_NEWLINK, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), nameAttr(v.Name)}}
-	m.data = append(m.data, hardwareAttrs(v.MAC, v.MTU)...)
+	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), rtnl.NameAttr(v.Name)}}
+	m.Data = append(m.Data, rtnl.HardwareAttrs(v.MAC, v.MTU)...)
 	info, data := vxlanInfo(v.VNI)
 	data.AddRtAttr(nl.IFLA_VXLAN_PORT, binary.BigEndian.AppendUint16(nil, v.port()))
 	addVXLANData(data, v, parent)
 	if v.GBP {
 		data.AddRtAttr(nl.IFLA_VXLAN_GBP, nil)
 	}
-	m.data = append(m.data, info)
+	m.Data = append(m.Data, info)
 	err := o.request(ctx, fmt.Sprintf("add link %q", v.Name), m)
 	if errors.Is(err, unix.EEXIST) {
 		if err = o.vniTaken(ctx, v, err); err == nil {
@@ -122,11 +125,11 @@ func (o *Overlay) createVTEP(ctx context.Context, v *VTEP, parent int) error {
 func (o *Overlay) vniTaken(ctx context.Context, v *VTEP, err error) error {
 	all, listErr := o.vteps(ctx)
 	for _, other := range all {
-		if other.vni == v.VNI && other.port == v.port() && other.name != v.Name {
-			if other.alias == overlayAlias {
+		if other.vni == v.VNI && other.port == v.port() && other.Name != v.Name {
+			if other.Alias == overlayAlias {
 				return o.deleteVTEP(ctx, &other)
 			}
-			return fmt.Errorf("VNI %d on UDP port %d is held by link %q: %w; choose another VNI or port, or delete that link", v.VNI, v.port(), other.name, ErrExists)
+			return fmt.Errorf("VNI %d on UDP port %d is held by link %q: %w; choose another VNI or port, or delete that link", v.VNI, v.port(), other.Name, ErrExists)
 		}
 	}
 	return errors.Join(err, listErr)
@@ -135,7 +138,7 @@ func (o *Overlay) vniTaken(ctx context.Context, v *VTEP, err error) error {
 // vxlanInfo begins IFLA_LINKINFO. The kernel wants the VNI in every request.
 func vxlanInfo(vni uint32) (info, data *nl.RtAttr) {
 	info = nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(kindVXLAN))
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(rtnl.KindVXLAN))
 	data = info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
 	data.AddRtAttr(nl.IFLA_VXLAN_ID, nl.Uint32Attr(vni))
 	return info, data
@@ -149,7 +152,7 @@ func addVXLANData(data *nl.RtAttr, v *VTEP, parent int) {
 		local = nl.IFLA_VXLAN_LOCAL6
 	}
 	data.AddRtAttr(local, v.Local.AsSlice())
-	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, boolAttr(v.Learning))
+	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, rtnl.BoolAttr(v.Learning))
 }
 
 // setVTEP changes what differs, alias and state last. A change of the MAC
@@ -158,53 +161,53 @@ func (o *Overlay) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent 
 	if have.parent != parent || have.local != v.Local || have.learning != v.Learning {
 		info, data := vxlanInfo(v.VNI)
 		addVXLANData(data, v, parent)
-		if err := o.setLink(ctx, v, have.index, "tunnel", info); err != nil {
+		if err := o.setLink(ctx, v, have.Index, "tunnel", info); err != nil {
 			return err
 		}
 	}
-	if v.MAC != "" && !sameMAC(v.MAC, have.mac) {
-		if err := o.setLink(ctx, v, have.index, "address "+v.MAC, hardwareAttrs(v.MAC, 0)...); err != nil {
+	if v.MAC != "" && !sameMAC(v.MAC, have.MAC) {
+		if err := o.setLink(ctx, v, have.Index, "address "+v.MAC, rtnl.HardwareAttrs(v.MAC, 0)...); err != nil {
 			return err
 		}
 	}
-	if v.MTU != 0 && v.MTU != have.mtu {
-		err := o.setLink(ctx, v, have.index, fmt.Sprintf("mtu %d", v.MTU), hardwareAttrs("", v.MTU)...)
+	if v.MTU != 0 && v.MTU != have.MTU {
+		err := o.setLink(ctx, v, have.Index, fmt.Sprintf("mtu %d", v.MTU), rtnl.HardwareAttrs("", v.MTU)...)
 		if err != nil {
 			return fmt.Errorf("%w (is %q large enough?)", err, v.Parent)
 		}
 	}
 	// Another's words are left alone where they were before us: it is taken over, not made.
-	if have.alias == "" || have.alias != overlayAlias && have.index == o.labelled {
-		if err := o.setLink(ctx, v, have.index, "alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(overlayAlias))); err != nil {
+	if have.Alias == "" || have.Alias != overlayAlias && have.Index == o.labelled {
+		if err := o.setLink(ctx, v, have.Index, "alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(overlayAlias))); err != nil {
 			return err
 		}
 	}
-	if have.master != 0 { // a bridge would take what comes out of the tunnel
-		if err := o.setLink(ctx, v, have.index, "nomaster", nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(0))); err != nil {
+	if have.Master != 0 { // a bridge would take what comes out of the tunnel
+		if err := o.setLink(ctx, v, have.Index, "nomaster", nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(0))); err != nil {
 			return err
 		}
 	}
-	if have.isUp() && !have.isNoARP() {
+	if have.IsUp() && !have.IsNoARP() {
 		return nil
 	}
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(have.index)
-	setFlag(ifi, true, false, unix.IFF_UP)
-	setFlag(ifi, false, have.isNoARP(), unix.IFF_NOARP)
-	return o.request(ctx, fmt.Sprintf("set link %q up, with ARP", v.Name), rtMessage{kind: unix.RTM_NEWLINK, data: []nl.NetlinkRequestData{ifi}})
+	ifi.Index = int32(have.Index)
+	rtnl.SetFlag(ifi, true, false, unix.IFF_UP)
+	rtnl.SetFlag(ifi, false, have.IsNoARP(), unix.IFF_NOARP)
+	return o.request(ctx, fmt.Sprintf("set link %q up, with ARP", v.Name), nlconn.Message{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{ifi}})
 }
 
 func (o *Overlay) setLink(ctx context.Context, v *VTEP, index int, what string, attrs ...nl.NetlinkRequestData) error {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)
-	m := rtMessage{kind: unix.RTM_NEWLINK, data: append([]nl.NetlinkRequestData{ifi}, attrs...)}
+	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Data: append([]nl.NetlinkRequestData{ifi}, attrs...)}
 	return o.request(ctx, fmt.Sprintf("set link %q %s", v.Name, what), m)
 }
 
 // request makes one write of one request.
-func (o *Overlay) request(ctx context.Context, what string, m rtMessage) error {
+func (o *Overlay) request(ctx context.Context, what string, m nlconn.Message) error {
 	return probed(o.probe, func() string { return what }, func() error {
-		return kernelError(o.conn.one(ctx, m), what)
+		return nlconn.Explain(o.conn.One(ctx, m), what)
 	})
 }
 
@@ -227,7 +230,7 @@ func (o *Overlay) setSysctl(key, value string) error {
 		return nil
 	}
 	if err := probed(o.probe, c.String, func() error { return o.ns.visit(c.write) }); err != nil {
-		return kernelError(err, "write "+c.String())
+		return nlconn.Explain(err, "write "+c.String())
 	}
 	return nil
 }
@@ -235,16 +238,16 @@ func (o *Overlay) setSysctl(key, value string) error {
 // addressVTEP gives the device its address before it takes others within the
 // network: host processes speak to pods from it.
 func (o *Overlay) addressVTEP(ctx context.Context, v *VTEP, index int) error {
-	have, err := o.conn.addresses(ctx, index)
+	have, err := o.conn.Addresses(ctx, index)
 	if err != nil {
 		return err
 	}
 	found := false
-	var wrong []addrState
+	var wrong []rtnl.Addr
 	for _, a := range have {
-		if a.prefix == v.Address {
+		if a.Prefix == v.Address {
 			found = true
-		} else if v.Network.IsValid() && v.Network.Contains(a.prefix.Addr()) {
+		} else if v.Network.IsValid() && v.Network.Contains(a.Prefix.Addr()) {
 			wrong = append(wrong, a)
 		}
 	}
@@ -254,8 +257,8 @@ func (o *Overlay) addressVTEP(ctx context.Context, v *VTEP, index int) error {
 		}
 	}
 	for _, a := range wrong {
-		err := o.request(ctx, fmt.Sprintf("delete address %s dev %q", a.prefix, v.Name), addressMessage(unix.RTM_DELADDR, index, a.prefix))
-		if err != nil && !isAbsent(err) {
+		err := o.request(ctx, fmt.Sprintf("delete address %s dev %q", a.Prefix, v.Name), addressMessage(unix.RTM_DELADDR, index, a.Prefix))
+		if err != nil && !nlconn.IsAbsent(err) {
 			return err
 		}
 	}
@@ -273,27 +276,27 @@ func (o *Overlay) verifyVTEP(ctx context.Context, v *VTEP) (vtepState, error) {
 	if err != nil {
 		return vtepState{}, err
 	}
-	if o.parent, err = o.conn.link(ctx, v.Parent); err != nil {
+	if o.parent, err = o.conn.Link(ctx, v.Parent); err != nil {
 		return vtepState{}, fmt.Errorf("parent of %q: %w", v.Name, err)
 	}
 	var wrong []error
-	if v.MAC != "" && !sameMAC(v.MAC, have.mac) {
-		wrong = append(wrong, fmt.Errorf("address %s instead of %s", have.mac, v.MAC))
+	if v.MAC != "" && !sameMAC(v.MAC, have.MAC) {
+		wrong = append(wrong, fmt.Errorf("address %s instead of %s", have.MAC, v.MAC))
 	}
-	if v.MTU != 0 && have.mtu != v.MTU {
-		wrong = append(wrong, fmt.Errorf("mtu %d instead of %d (%q has %d)", have.mtu, v.MTU, v.Parent, o.parent.mtu))
+	if v.MTU != 0 && have.MTU != v.MTU {
+		wrong = append(wrong, fmt.Errorf("mtu %d instead of %d (%q has %d)", have.MTU, v.MTU, v.Parent, o.parent.MTU))
 	}
-	if !have.isUp() {
+	if !have.IsUp() {
 		wrong = append(wrong, errors.New("it is down"))
 	}
-	if have.isNoARP() {
+	if have.IsNoARP() {
 		wrong = append(wrong, errors.New("its ARP is off"))
 	}
-	if have.master != 0 {
+	if have.Master != 0 {
 		wrong = append(wrong, errors.New("it is another link's port"))
 	}
-	if have.alias == overlayAlias {
-		o.labelled = have.index
+	if have.Alias == overlayAlias {
+		o.labelled = have.Index
 	}
 	if len(wrong) > 0 {
 		return *have, fmt.Errorf("link %q: %w: another program changes it: %w", v.Name, ErrConflict, errors.Join(wrong...))
@@ -304,17 +307,17 @@ func (o *Overlay) verifyVTEP(ctx context.Context, v *VTEP) (vtepState, error) {
 // deleteVTEP deletes a device. Routes go before it, and nexthops after them:
 // the kernel takes its time over those of a device that goes.
 func (o *Overlay) deleteVTEP(ctx context.Context, have *vtepState) error {
-	if err := o.removePeers(ctx, have.index); err != nil {
+	if err := o.removePeers(ctx, have.Index); err != nil {
 		return err
 	}
-	return o.deleteLink(ctx, &have.linkState)
+	return o.deleteLink(ctx, &have.Link)
 }
 
-func (o *Overlay) deleteLink(ctx context.Context, have *linkState) error {
+func (o *Overlay) deleteLink(ctx context.Context, have *rtnl.Link) error {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ifi.Index = int32(have.index)
-	err := o.request(ctx, fmt.Sprintf("delete link %q", have.name), rtMessage{kind: unix.RTM_DELLINK, data: []nl.NetlinkRequestData{ifi}})
-	if isAbsent(err) {
+	ifi.Index = int32(have.Index)
+	err := o.request(ctx, fmt.Sprintf("delete link %q", have.Name), nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
+	if nlconn.IsAbsent(err) {
 		return nil
 	}
 	return err
@@ -322,7 +325,7 @@ func (o *Overlay) deleteLink(ctx context.Context, have *linkState) error {
 
 // hardware is the device's MAC as a key, zero for none.
 func (v *vtepState) hardware() (a hwAddr) {
-	copy(a[:], v.mac)
+	copy(a[:], v.MAC)
 	return a
 }
 
@@ -336,16 +339,16 @@ func parseHardware(text string) (a hwAddr, err error) {
 }
 
 // addressMessage adds or deletes an address that brings no network with it.
-func addressMessage(kind uint16, index int, p netip.Prefix) rtMessage {
-	ifa := nl.NewIfAddrmsg(int(family(p.Addr())))
+func addressMessage(kind uint16, index int, p netip.Prefix) nlconn.Message {
+	ifa := nl.NewIfAddrmsg(int(rtnl.Family(p.Addr())))
 	ifa.Index, ifa.Prefixlen = uint32(index), uint8(p.Bits())
-	m := rtMessage{kind: kind, data: []nl.NetlinkRequestData{
+	m := nlconn.Message{Kind: kind, Data: []nl.NetlinkRequestData{
 		ifa, nl.NewRtAttr(unix.IFA_LOCAL, p.Addr().AsSlice()), nl.NewRtAttr(unix.IFA_ADDRESS, p.Addr().AsSlice()),
 	}}
 	if kind == unix.RTM_NEWADDR {
-		m.flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+		m.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 		if p.Addr().Is6() {
-			m.data = append(m.data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(unix.IFA_F_NODAD)))
+			m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(unix.IFA_F_NODAD)))
 		}
 	}
 	return m

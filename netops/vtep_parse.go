@@ -8,11 +8,14 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // vtepState is a VXLAN device as the kernel tells it.
 type vtepState struct {
-	linkState
+	rtnl.Link
 	vni    uint32
 	port   uint16
 	parent int
@@ -22,39 +25,33 @@ type vtepState struct {
 	learning, gbp, foreign bool
 }
 
-// isNoARP tells whether the link resolves no addresses.
-func (l *linkState) isNoARP() bool { return l.flags&unix.IFF_NOARP != 0 }
-
 // parseVTEP reads the body of RTM_NEWLINK of a VXLAN device; not ok for others.
 func parseVTEP(b []byte) (v vtepState, ok bool, err error) {
-	l, err := parseLink(b)
-	if err != nil || l.kind != kindVXLAN {
+	l, err := rtnl.ParseLink(b)
+	if err != nil || l.Kind != rtnl.KindVXLAN {
 		return v, false, err
 	}
-	v.linkState = *l
-	err = eachRTAttr(b[unix.SizeofIfInfomsg:], func(kind uint16, info []byte) error {
+	v.Link = *l
+	err = nlconn.EachAttr(b[unix.SizeofIfInfomsg:], func(kind uint16, info []byte) error {
 		if kind != unix.IFLA_LINKINFO {
 			return nil
 		}
-		return eachRTAttr(info, func(kind uint16, data []byte) error {
+		return nlconn.EachAttr(info, func(kind uint16, data []byte) error {
 			if kind != nl.IFLA_INFO_DATA {
 				return nil
 			}
-			return eachRTAttr(data, v.parseData)
+			return nlconn.EachAttr(data, v.parseData)
 		})
 	})
 	return v, err == nil, err
 }
 
-// kindVXLAN is the device's kind in IFLA_INFO_KIND.
-const kindVXLAN = "vxlan"
-
 func (v *vtepState) parseData(kind uint16, b []byte) error {
 	switch kind {
 	case nl.IFLA_VXLAN_ID:
-		v.vni = uint32(attrInt(b))
+		v.vni = uint32(nlconn.Int(b))
 	case nl.IFLA_VXLAN_LINK:
-		v.parent = attrInt(b)
+		v.parent = nlconn.Int(b)
 	case nl.IFLA_VXLAN_LOCAL, nl.IFLA_VXLAN_LOCAL6:
 		v.local, _ = netip.AddrFromSlice(b)
 	case nl.IFLA_VXLAN_PORT:
@@ -62,13 +59,13 @@ func (v *vtepState) parseData(kind uint16, b []byte) error {
 			v.port = binary.BigEndian.Uint16(b)
 		}
 	case nl.IFLA_VXLAN_LEARNING:
-		v.learning = attrByte(b) != 0
+		v.learning = nlconn.Byte(b) != 0
 	case nl.IFLA_VXLAN_GBP:
 		v.gbp = true
 	case nl.IFLA_VXLAN_GROUP, nl.IFLA_VXLAN_GROUP6:
 		v.foreign = true
 	case nl.IFLA_VXLAN_L2MISS, nl.IFLA_VXLAN_L3MISS, nl.IFLA_VXLAN_FLOWBASED, nl.IFLA_VXLAN_PROXY, nl.IFLA_VXLAN_RSC:
-		v.foreign = v.foreign || attrByte(b) != 0
+		v.foreign = v.foreign || nlconn.Byte(b) != 0
 	}
 	return nil
 }

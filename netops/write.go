@@ -7,6 +7,9 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // requests makes rtnetlink steps of one namespace, as many in one write as
@@ -29,7 +32,7 @@ func (a *applier) requests(ctx context.Context, batch []Change) error {
 // write is requests of one namespace that are sent together.
 type write struct {
 	*applier
-	msgs []rtMessage
+	msgs []nlconn.Message
 	// of[i] is the change that msgs[i] belongs to.
 	of      []int
 	changes []Change
@@ -85,7 +88,7 @@ func (w *write) add(ctx context.Context, c Change) error {
 		if err := w.free(ctx, l); err != nil {
 			return err
 		}
-		if l.Kind == kindTap {
+		if l.Kind == rtnl.KindTap {
 			return w.addTap(ctx, c, l)
 		}
 	}
@@ -99,7 +102,7 @@ func (w *write) add(ctx context.Context, c Change) error {
 	case isLink && c.Do.Verb == VerbAdd && l.Shared && len(msgs) > 1 && !l.choosesIndex():
 		return w.addShared(ctx, c, msgs)
 	}
-	if len(w.msgs)+len(msgs) > rtMaxWrite {
+	if len(w.msgs)+len(msgs) > nlconn.MaxWrite {
 		if err := w.flush(ctx); err != nil {
 			return err
 		}
@@ -108,7 +111,7 @@ func (w *write) add(ctx context.Context, c Change) error {
 	return nil
 }
 
-func (w *write) queue(c Change, msgs []rtMessage) {
+func (w *write) queue(c Change, msgs []nlconn.Message) {
 	for range msgs {
 		w.of = append(w.of, len(w.changes))
 	}
@@ -132,14 +135,14 @@ func (w *write) free(ctx context.Context, l *Link) error {
 		return err
 	}
 	if have != nil {
-		return fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(have.alias))
+		return fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(have.Alias))
 	}
 	return nil
 }
 
 // addShared makes a shared link with two ends, and labels it only if it was this call that
 // made it: another process, or a stranger, may have been faster.
-func (w *write) addShared(ctx context.Context, c Change, msgs []rtMessage) error {
+func (w *write) addShared(ctx context.Context, c Change, msgs []nlconn.Message) error {
 	c.Undo = nil
 	w.queue(c, msgs[:1])
 	made, err := w.flushMade(ctx)
@@ -152,13 +155,13 @@ func (w *write) addShared(ctx context.Context, c Change, msgs []rtMessage) error
 
 // addAcross makes a link by a request to its parent's namespace, and then
 // labels it in its own.
-func (w *write) addAcross(ctx context.Context, c Change, l *Link, msgs []rtMessage) error {
+func (w *write) addAcross(ctx context.Context, c Change, l *Link, msgs []nlconn.Message) error {
 	parent, err := w.conn(l.parentIn())
 	if err != nil {
 		return describeStep(c.Do, err)
 	}
-	results, broken := parent.exchange(ctx, msgs[:1])
-	if results[0] == nil || errors.Is(results[0], errUnknown) {
+	results, broken := parent.Exchange(ctx, msgs[:1])
+	if results[0] == nil || errors.Is(results[0], nlconn.ErrUnknown) {
 		w.done = append(w.done, c)
 	}
 	if broken != nil {
@@ -171,7 +174,7 @@ func (w *write) addAcross(ctx context.Context, c Change, l *Link, msgs []rtMessa
 	own, err := w.conn(l.In)
 	for _, m := range msgs[1:] {
 		if err == nil {
-			err = own.one(ctx, m)
+			err = own.One(ctx, m)
 		}
 	}
 	return describeStep(c.Do, err)
@@ -194,7 +197,7 @@ func (w *write) flushMade(ctx context.Context) (made bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	results, broken := c.exchange(ctx, msgs)
+	results, broken := c.Exchange(ctx, msgs)
 	answers := make([]answer, len(changes))
 	for i, err := range results {
 		answers[of[i]].add(changes[of[i]].Do, err)
@@ -233,7 +236,7 @@ type answer struct {
 func (a *answer) add(st Step, err error) {
 	_, isLink := st.Object.(*Link)
 	if a.n == 0 || !isLink || st.Verb != VerbAdd {
-		a.happened = a.happened || err == nil || errors.Is(err, errUnknown)
+		a.happened = a.happened || err == nil || errors.Is(err, nlconn.ErrUnknown)
 	}
 	if a.refused == nil {
 		a.refused = err
@@ -249,7 +252,7 @@ func (w *write) settle(ctx context.Context, st Step, err error) error {
 		return nil
 	}
 	o := st.Object.(rtObject)
-	if st.Verb == VerbDel && isAbsent(err) {
+	if st.Verb == VerbDel && nlconn.IsAbsent(err) {
 		return nil
 	}
 	if st.Verb == VerbAdd && o.IsShared() && errors.Is(err, unix.EEXIST) {
@@ -286,7 +289,7 @@ func (w *write) masterChanged(ctx context.Context, l *Link) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("master of %s: %w", l.title(), err)
-	case have.index != index:
+	case have.Index != index:
 		return fmt.Errorf("master of %s: link %q was made anew meanwhile: %w", l.title(), l.Master, ErrBusy)
 	}
 	return nil

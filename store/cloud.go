@@ -93,7 +93,9 @@ func (tx *Tx) CloudSource(name string) (*CloudSource, error) {
 }
 
 // PutCloudSource stores what is known about a source.
-func (tx *Tx) PutCloudSource(s *CloudSource) error { return putCloudSource(tx.b, s) }
+func (tx *Tx) PutCloudSource(s *CloudSource) error {
+	return record.Store(tx.b, bucketCloud, "cloud source", s, s.Name)
+}
 
 // CloudSources returns all sources as CloudSource does, by name. Damaged records are
 // skipped and named in the error.
@@ -121,7 +123,9 @@ func (tx *KeepTx) CloudSource(name string) (*CloudSource, error) {
 }
 
 // PutCloudSource keeps a source beyond the boot.
-func (tx *KeepTx) PutCloudSource(s *CloudSource) error { return putCloudSource(tx.b, s) }
+func (tx *KeepTx) PutCloudSource(s *CloudSource) error {
+	return record.Store(tx.b, bucketCloud, "cloud source", s, s.Name)
+}
 
 func getCloudSource(b *bolt.Tx, m *memo, name string) (*CloudSource, error) {
 	key := record.EncodeKey(name)
@@ -134,16 +138,4 @@ func getCloudSource(b *bolt.Tx, m *memo, name string) (*CloudSource, error) {
 		return nil, fmt.Errorf("cloud source %.80q: %w", name, err)
 	}
 	return &s, nil
-}
-
-func putCloudSource(b *bolt.Tx, s *CloudSource) error {
-	key, err := record.StorableKey("cloud source", s.Name)
-	if err != nil {
-		return err
-	}
-	to, err := record.Writable(b, bucketCloud)
-	if err != nil {
-		return err
-	}
-	return record.Put(to, key, s)
 }

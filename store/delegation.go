@@ -108,15 +108,7 @@ func (tx *KeepTx) Delegation(k Key) (*Delegation, error) {
 
 // PutDelegation stores a record, in place of an older one of the attachment.
 func (tx *KeepTx) PutDelegation(d *Delegation) error {
-	key, err := d.Owner.Storable("delegation")
-	if err != nil {
-		return err
-	}
-	to, err := record.Writable(tx.b, bucketDelegations)
-	if err != nil {
-		return err
-	}
-	return record.Put(to, key, d)
+	return record.Store(tx.b, bucketDelegations, "delegation", d, d.Owner.Network, d.Owner.ContainerID, d.Owner.IfName)
 }
 
 // DeleteDelegation deletes a record. A missing one is not an error.
@@ -127,17 +119,7 @@ func (tx *KeepTx) DeleteDelegation(k Key) error {
 // Delegations returns the records of a network, or of all with "", in the order of
 // their owners. Damaged records are skipped and named in the error.
 func (tx *KeepTx) Delegations(network string) ([]Delegation, error) {
-	var all []Delegation
-	err := record.Scan(tx.b, bucketDelegations, record.NetworkPrefix(network), func(key []byte, d Delegation) error {
-		k, err := record.DecodeAttachment(key)
-		if err != nil {
-			return err
-		}
-		d.Owner = k
-		all = append(all, d)
-		return nil
-	})
-	return all, err
+	return record.ListOwned(tx.b, bucketDelegations, network, func(d *Delegation) *Key { return &d.Owner })
 }
 
 // Delegated returns the outcome of an attachment's delegation, or an error that is
@@ -153,15 +135,7 @@ func (tx *Tx) Delegated(k Key) (*Delegated, error) {
 
 // PutDelegated stores an outcome, in place of an older one of the attachment.
 func (tx *Tx) PutDelegated(d *Delegated) error {
-	key, err := d.Owner.Storable("outcome")
-	if err != nil {
-		return err
-	}
-	to, err := record.Writable(tx.b, bucketDelegated)
-	if err != nil {
-		return err
-	}
-	return record.Put(to, key, d)
+	return record.Store(tx.b, bucketDelegated, "outcome", d, d.Owner.Network, d.Owner.ContainerID, d.Owner.IfName)
 }
 
 // DeleteDelegated deletes an outcome. A missing one is not an error.
@@ -172,17 +146,7 @@ func (tx *Tx) DeleteDelegated(k Key) error {
 // AllDelegated returns the outcomes of all delegations, in the order of their
 // owners. Damaged records are skipped and named in the error.
 func (tx *Tx) AllDelegated() ([]Delegated, error) {
-	var all []Delegated
-	err := record.Scan(tx.b, bucketDelegated, nil, func(key []byte, d Delegated) error {
-		k, err := record.DecodeAttachment(key)
-		if err != nil {
-			return err
-		}
-		d.Owner = k
-		all = append(all, d)
-		return nil
-	})
-	return all, err
+	return record.ListOwned(tx.b, bucketDelegated, "", func(d *Delegated) *Key { return &d.Owner })
 }
 
 // statusDir is the directory, below the boot's, with the network-status files of the

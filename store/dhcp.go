@@ -69,15 +69,7 @@ func (tx *KeepTx) DHCPLease(k Key) (*DHCPLease, error) {
 
 // PutDHCPLease stores a lease, in place of an older one of the attachment.
 func (tx *KeepTx) PutDHCPLease(l *DHCPLease) error {
-	key, err := l.Owner.Storable("DHCP lease")
-	if err != nil {
-		return err
-	}
-	to, err := record.Writable(tx.b, bucketDHCPLeases)
-	if err != nil {
-		return err
-	}
-	return record.Put(to, key, l)
+	return record.Store(tx.b, bucketDHCPLeases, "DHCP lease", l, l.Owner.Network, l.Owner.ContainerID, l.Owner.IfName)
 }
 
 // DeleteDHCPLease deletes a lease. A missing one is not an error.
@@ -88,10 +80,5 @@ func (tx *KeepTx) DeleteDHCPLease(k Key) error {
 // DHCPLeases returns the leases of a network, or of all with "", in the order of
 // their owners. Damaged records are skipped and named in the error.
 func (tx *KeepTx) DHCPLeases(network string) ([]DHCPLease, error) {
-	var all []DHCPLease
-	err := record.Scan(tx.b, bucketDHCPLeases, record.NetworkPrefix(network), func(_ []byte, l DHCPLease) error {
-		all = append(all, l)
-		return nil
-	})
-	return all, err
+	return record.ListOwned(tx.b, bucketDHCPLeases, network, func(l *DHCPLease) *Key { return &l.Owner })
 }

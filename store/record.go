@@ -18,7 +18,7 @@ import (
 const (
 	bucketAttachments = "attachments" // network, container ID, interface
 	bucketNetworks    = "networks"    // name
-	bucketSettled     = "settled"     // network, role; see Tx.Settle
+	bucketShared      = "settled"     // network, role; see Tx.ConfirmShared
 	bucketClaims      = "claims"      // kind, name
 	bucketClaimOwners = "claimOwners" // owner's network, container ID, interface; kind, name
 	bucketDerived     = "derived"     // a bucket for each name given to Tx.Derive

@@ -107,7 +107,7 @@ func (s *Store) KeepView(ctx context.Context, fn func(*KeepTx) error) error {
 }
 
 // KeepTryView is KeepView without waiting: ErrBusy when the file is locked. Use it
-// within a transaction on node.db.
+// within a transaction on node.db, where waiting for keep.db could be a deadlock.
 func (s *Store) KeepTryView(ctx context.Context, fn func(*KeepTx) error) error {
 	f := s.keep()
 	f.NoWait = true

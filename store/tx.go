@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -89,17 +88,7 @@ func (tx *Tx) DeleteAttachment(k Key) error {
 // network, container ID and interface name. Records that cannot be decoded are
 // skipped and named in the error, which is ErrDamaged then.
 func (tx *Tx) Attachments(network string) ([]Attachment, error) {
-	var all []Attachment
-	err := record.Scan(tx.b, bucketAttachments, record.NetworkPrefix(network), func(key []byte, a Attachment) error {
-		k, err := record.DecodeAttachment(key)
-		if err != nil {
-			return err
-		}
-		a.Key = k
-		all = append(all, a)
-		return nil
-	})
-	return all, err
+	return record.ListOwned(tx.b, bucketAttachments, network, func(a *Attachment) *Key { return &a.Key })
 }
 
 // Attached reports whether a network has an attachment. It decodes none.
@@ -122,15 +111,7 @@ func (tx *Tx) Network(name string) (*Network, error) {
 
 // PutNetwork stores a network's record, in place of an older one.
 func (tx *Tx) PutNetwork(n *Network) error {
-	key, err := record.StorableKey("network", n.Name)
-	if err != nil {
-		return err
-	}
-	to, err := record.Writable(tx.b, bucketNetworks)
-	if err != nil {
-		return err
-	}
-	return record.Put(to, key, n)
+	return record.Store(tx.b, bucketNetworks, "network", n, n.Name)
 }
 
 // DeleteNetwork deletes a network's record. A missing one is not an error.
@@ -138,89 +119,13 @@ func (tx *Tx) DeleteNetwork(name string) error {
 	if err := record.Delete(tx.b, bucketNetworks, record.EncodeKey(name)); err != nil {
 		return err
 	}
-	return unsettle(tx.b, name)
+	return unconfirmShared(tx.b, name)
 }
 
 // Networks returns all networks by name. Damaged records are handled as in
 // Attachments.
 func (tx *Tx) Networks() ([]Network, error) {
-	var all []Network
-	err := record.Scan(tx.b, bucketNetworks, nil, func(_ []byte, n Network) error {
-		all = append(all, n)
-		return nil
-	})
-	return all, err
-}
-
-// Claim takes a node-wide resource for an attachment. A claim that the owner has
-// already is not an error and keeps its time. A resource that another owner has is a
-// TakenError. A name that ends with "/" stands for all names that begin with it.
-func (tx *Tx) Claim(kind, name string, owner Key, now time.Time) error {
-	key, err := record.StorableKey("claim", kind, name)
-	if err != nil {
-		return err
-	}
-	index, err := record.StorableKey("claim", owner.Network, owner.ContainerID, owner.IfName, kind, name)
-	if err != nil {
-		return err
-	}
-	claims, err := record.Writable(tx.b, bucketClaims)
-	if err != nil {
-		return err
-	}
-	owners, err := record.Writable(tx.b, bucketClaimOwners)
-	if err != nil {
-		return err
-	}
-	if claimed, err := isClaimed(claims, key, kind, name, owner); err != nil || claimed {
-		return err
-	}
-	if err := record.Put(claims, key, Claim{Kind: kind, Name: name, Owner: owner, Time: now}); err != nil {
-		return err
-	}
-	if err := owners.Put(index, nil); err != nil {
-		return fmt.Errorf("store claim %q %q: %w", kind, name, err)
-	}
-	return nil
-}
-
-// Unclaim gives the owner's claims back, all or those of the given kinds.
-func (tx *Tx) Unclaim(owner Key, kinds ...string) error {
-	claims, err := record.Writable(tx.b, bucketClaims)
-	if err != nil {
-		return err
-	}
-	owners, err := record.Writable(tx.b, bucketClaimOwners)
-	if err != nil {
-		return err
-	}
-	prefix := owner.Encode()
-	prefixes := [][]byte{nil} // of every kind
-	if len(kinds) > 0 {
-		prefixes = nil
-	}
-	for _, k := range kinds {
-		prefixes = append(prefixes, record.EncodeKey(k))
-	}
-	for _, kind := range prefixes {
-		for _, index := range record.KeysWithPrefix(owners, slices.Concat(prefix, kind)) {
-			if err := errors.Join(claims.Delete(index[len(prefix):]), owners.Delete(index)); err != nil {
-				return fmt.Errorf("delete claims: %w", err)
-			}
-		}
-	}
-	return nil
-}
-
-// Claims returns the claims of a kind, or all with "", by kind and name. Damaged
-// records are handled as in Attachments.
-func (tx *Tx) Claims(kind string) ([]Claim, error) {
-	var all []Claim
-	err := record.Scan(tx.b, bucketClaims, record.NetworkPrefix(kind), func(_ []byte, c Claim) error {
-		all = append(all, c)
-		return nil
-	})
-	return all, err
+	return record.List[Network](tx.b, bucketNetworks, nil)
 }
 
 // KeepTx is one transaction on keep.db.
@@ -237,18 +142,10 @@ type mark struct {
 // Mark stores a JSON value under a name, in place of an older one. A value that is
 // not JSON is ErrInvalid; an empty one is stored as null.
 func (tx *KeepTx) Mark(kind, name string, value json.RawMessage) error {
-	key, err := record.StorableKey("mark", kind, name)
-	if err != nil {
-		return err
-	}
 	if len(value) == 0 {
 		value = json.RawMessage("null")
 	}
-	to, err := record.Writable(tx.b, bucketMarks)
-	if err != nil {
-		return err
-	}
-	return record.Put(to, key, mark{Value: value})
+	return record.Store(tx.b, bucketMarks, "mark", mark{Value: value}, kind, name)
 }
 
 // Marked returns the value stored under a name, and whether there is one.

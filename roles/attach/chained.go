@@ -15,35 +15,29 @@ import (
 // Chained is a chained role: it adjusts what an earlier plugin of the list made.
 type Chained interface {
 	SpecBuilder
-	// Wants tells whether the configuration asks for anything. Without, ADD hands
-	// prevResult on, CHECK succeeds, and DEL takes away what was recorded before
-	// the configuration was changed.
+	// Wants reports whether the configuration requests anything. If not, ADD passes
+	// prevResult on, CHECK succeeds, and DEL undoes what was recorded before the
+	// configuration was changed.
 	Wants() bool
 }
 
 // ArgsReader is a Chained that CNI_ARGS may ask for something too.
 type ArgsReader interface {
-	// WantedByArgs tells whether they do.
+	// WantedByArgs reports whether they do.
 	WantedByArgs(args roles.Args) bool
 }
 
-// ChainedHandler answers the CNI verbs for a Chained.
-type ChainedHandler struct{ role Chained }
-
-// NewChained returns the Handler of a chained role.
-func NewChained(role Chained) *ChainedHandler { return &ChainedHandler{role: role} }
-
-// ChainedMaker is Maker for a chained role.
-func ChainedMaker[R Chained](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
-	return maker(Judged(read), func(r R) roles.Handler { return NewChained(r) })
+// ChainedHandler answers the CNI verbs for a chained role.
+type ChainedHandler struct {
+	role Chained
+	// name is the role's, under which its part is recorded.
+	name string
 }
 
-// ChainedUndoer is Undoer for a chained role.
-func ChainedUndoer[R Chained](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
-	return undoer(read, func(r R) roles.Handler { return NewChained(r) })
-}
+// Builder is the role's own part, for tests.
+func (c *ChainedHandler) Builder() SpecBuilder { return c.role }
 
-// Add adjusts what prevResult tells of. On failure the role's own changes are
+// Add adjusts what prevResult describes. On failure the role's own changes are
 // undone; the runtime's DEL of the whole list undoes the others'.
 func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	if err := c.chained(req); err != nil || !c.wants(req) {
@@ -62,7 +56,7 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 	if err := recovery.Ensure(ctx, h); err != nil {
 		return nil, err
 	}
-	w := &work{role: c.role, h: h, req: req, in: newInput(req), ns: ns}
+	w := &work{role: c.role, name: c.name, h: h, req: req, in: newInput(req), ns: ns}
 	w.in.Chained = req.PrevResult
 	takeNames(w.in, req.PrevResult, req.IfName)
 	found, state, err := recovery.Find(ctx, h, req.Key())
@@ -79,18 +73,18 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 	return w.made.desired.Result, nil
 }
 
-// wants tells whether anything is asked for.
+// wants reports whether anything is requested.
 func (c *ChainedHandler) wants(req *roles.Request) bool {
 	a, ok := c.role.(ArgsReader)
 	return c.role.Wants() || ok && a.WantedByArgs(req.Args)
 }
 
-// chained makes sure that there is something to adjust.
+// chained returns an error if there is nothing to adjust.
 func (c *ChainedHandler) chained(req *roles.Request) error {
 	if req.PrevResult != nil {
 		return nil
 	}
-	return &roles.ConfError{Path: "prevResult", Reason: "is missing: " + c.role.Role() + " adjusts what an earlier plugin of the list made, put it behind one"}
+	return &roles.ConfError{Path: "prevResult", Reason: "is missing: " + c.name + " adjusts what an earlier plugin of the list made, put it behind one"}
 }
 
 // recordToExtend is the record that a part can be added to, nil for none. What an
@@ -106,7 +100,7 @@ func (c *ChainedHandler) recordToExtend(ctx context.Context, h *roles.Host, rec 
 	}
 	for i := len(rec.Parts) - 1; i >= 0; i-- {
 		p := rec.Parts[i]
-		if dead || p.Role == c.role.Role() && p.State == store.Pending {
+		if dead || p.Role == c.name && p.State == store.Pending {
 			if err := record.RemovePart(ctx, h, rec, i, ns); err != nil {
 				return nil, err
 			}
@@ -118,8 +112,8 @@ func (c *ChainedHandler) recordToExtend(ctx context.Context, h *roles.Host, rec 
 	return rec, nil
 }
 
-// undoLast takes away what this call recorded. What a failed Apply made it has
-// undone itself; the inverses are run once more in case that failed.
+// undoLast undoes what this call recorded. A failed Apply undoes its own changes; the
+// inverses run once more in case that failed.
 func (a *work) undoLast(ctx context.Context) error {
 	if a.rec == nil {
 		return nil
@@ -189,7 +183,7 @@ func (c *ChainedHandler) newest(rec *store.Attachment) int {
 		return -1
 	}
 	for i := len(rec.Parts) - 1; i >= 0; i-- {
-		if rec.Parts[i].Role == c.role.Role() {
+		if rec.Parts[i].Role == c.name {
 			return i
 		}
 	}
@@ -231,9 +225,9 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 }
 
 // GC removes the role's part of this network's attachments that are not in the
-// runtime's list; an interface role of ours that is earlier in the list has
-// removed them whole. With an empty list, and none left, what the network's
-// attachments shared goes too.
+// runtime's list; our interface role, earlier in the list, has removed the whole
+// attachments. With an empty list, and no attachment left, it also removes what the
+// network's attachments shared.
 func (c *ChainedHandler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
@@ -268,7 +262,7 @@ func (c *ChainedHandler) collect(ctx context.Context, h *roles.Host, key store.K
 		err = c.removePart(ctx, h, rec, i, nil)
 	}
 	if err != nil {
-		return fmt.Errorf("collect %s of container %q: %w", c.role.Role(), key.ContainerID, err)
+		return fmt.Errorf("collect %s of container %q: %w", c.name, key.ContainerID, err)
 	}
 	h.Log.Info("collected", "network", key.Network, "container", key.ContainerID, "ifname", key.IfName)
 	return nil
@@ -279,7 +273,7 @@ func (c *ChainedHandler) Status(ctx context.Context, h *roles.Host, _ *roles.Req
 	return status(ctx, h, c.role)
 }
 
-// Plan tells what Add would do. The container's namespace is taken as empty
+// Plan returns what Add would do. The container's namespace is taken as empty
 // when req.Netns is.
 func (c *ChainedHandler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Plan, error) {
 	if err := c.chained(req); err != nil {

@@ -55,7 +55,7 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 	if err != nil {
 		return err // the address may be in use: it stays taken until the next DEL
 	}
-	if a.role.IPAM() != "" && !a.overLink(h) {
+	if a.ipam != "" && !a.overLink(h) {
 		if err := a.giveBack(ctx, h, req, rec); err != nil {
 			return err
 		}
@@ -69,10 +69,10 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 }
 
 // giveBack has IPAM release the addresses. A plugin that is not installed has given
-// none to an attachment that neither record nor prevResult tells of: its ADD failed
-// over that, and its DEL would for ever.
+// none to an attachment that has neither record nor prevResult: its ADD failed
+// for that reason, and its DEL would always fail.
 func (a *Handler) giveBack(ctx context.Context, h *roles.Host, req *roles.Request, rec *store.Attachment) error {
-	err := h.Delegate.Del(ctx, a.role.IPAM(), req)
+	err := h.Delegate.Del(ctx, a.ipam, req)
 	if errors.Is(err, roles.ErrNoPlugin) && rec == nil && req.PrevResult == nil {
 		h.Log.Warn("no addresses are given back", "network", req.Network, "container", req.ContainerID, "ifname", req.IfName, "error", err)
 		return nil
@@ -110,8 +110,8 @@ func (a *Handler) orphans(req *roles.Request) netops.Spec {
 }
 
 // GC removes this network's attachments that are not in the runtime's list and
-// passes the verb on. With an empty list, and none left, what the network's
-// attachments shared goes too.
+// passes the verb on. With an empty list, and no attachment left, it also removes
+// what the network's attachments shared.
 func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
@@ -125,8 +125,8 @@ func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 		errs = append(errs, a.collect(ctx, h, req, atts[i].Key))
 	}
 	errs = append(errs, recovery.RemoveOrphans(ctx, h, req.Network, req.Valid), a.collectLegacy(ctx, h, req))
-	if a.role.IPAM() != "" {
-		errs = append(errs, h.Delegate.GC(ctx, a.role.IPAM(), req))
+	if a.ipam != "" {
+		errs = append(errs, h.Delegate.GC(ctx, a.ipam, req))
 	}
 	errs = append(errs, a.removeShared(ctx, h, req.Network)) // a DEL may have died before it did
 	if len(req.Valid) == 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/roles/recovery"
 )
 
-// Masquerader is an Interface that can masquerade. The reference plugin of its
+// Masquerader is an interface role's SpecBuilder that can masquerade. The reference plugin of its
 // name makes rules of its own for that, which are removed with the containers
 // that it attached.
 type Masquerader interface {

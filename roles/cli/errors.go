@@ -89,7 +89,7 @@ func unknownVerb(word string, cmds []*cli.Command) error {
 	if s := lint.Suggest(word, names); s != "" {
 		hint = "cnibox " + s
 	}
-	return usagef(hint, "%q is no verb and no role", word)
+	return usagef(hint, "%q is not a verb or role", word)
 }
 
 // isUnread reports whether the reader of the output closed it, as `| head` does. This is not an

@@ -66,7 +66,7 @@ func (p *Process) pluginNames(given []string) ([]string, error) {
 			if s := lint.Suggest(g, all); s != "" {
 				hint = fmt.Sprintf("%s (did you mean %q?)", hint, s)
 			}
-			return nil, usagef(hint, "%q is no role", g)
+			return nil, usagef(hint, "%q is not a role", g)
 		}
 	}
 	slices.Sort(given)

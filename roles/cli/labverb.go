@@ -64,7 +64,7 @@ the etcd at --etcd-endpoint, which has to run already, through a forwarder.`,
 // lab returns the lab at --dir. Only root can start or use it.
 func (p *Process) lab(c *cli.Context) (*lab.Lab, func(), error) {
 	if c.Args().Len() > 0 && c.Command.ArgsUsage == "" {
-		return nil, nil, usagef("cnibox help "+verbOf(c.Command), "%q is no argument of this verb", c.Args().First())
+		return nil, nil, usagef("cnibox help "+verbOf(c.Command), "%q is not an argument of this verb", c.Args().First())
 	}
 	if os.Geteuid() != 0 {
 		return nil, nil, withHint(errors.New("network namespaces are root's"), "run it as root")

@@ -83,7 +83,7 @@ func (r *call) gc(ctx context.Context, names []string, added bool) error {
 			ifname = "eth0"
 		}
 		if !roles.IsName(id) || roles.LinkName(ifname) != nil {
-			return usagef("cnibox help gc", "%q is no CONTAINERID or CONTAINERID/IFNAME", n)
+			return usagef("cnibox help gc", "%q is not a CONTAINERID or CONTAINERID/IFNAME", n)
 		}
 		valid = append(valid, roles.AttachmentID{ContainerID: id, IfName: ifname})
 	}

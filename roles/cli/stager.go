@@ -32,7 +32,7 @@ func (s *stager) binary(d *pluginDir, executable string) error {
 	have, err := os.Stat(target)
 	if err == nil {
 		if have.IsDir() {
-			return errors.New("a directory stands in its place")
+			return errors.New("a directory has this name")
 		}
 		self, err := os.Stat(executable)
 		if err != nil {
@@ -49,7 +49,7 @@ func (s *stager) binary(d *pluginDir, executable string) error {
 		}
 	}
 	if f, lookErr := d.look(binaryName); lookErr == nil && f.standing == blocked {
-		return errors.New("a directory stands in its place")
+		return errors.New("a directory has this name")
 	}
 	temp, err := s.copy(executable)
 	if err != nil {

@@ -51,7 +51,8 @@ func ReferenceAttachment(ctx context.Context, h *roles.Host, key store.Key, prev
 	return f, err
 }
 
-// ReferenceAddresses are Foreign's addresses alone. It is quick where nothing tells any.
+// ReferenceAddresses are ReferenceAttachment's addresses alone. It is quick if neither
+// the result nor a lease has one.
 func ReferenceAddresses(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Result) ([]netip.Addr, error) {
 	if len(resultAddresses(prev, key.IfName)) == 0 {
 		leases := 0

@@ -23,13 +23,13 @@ const (
 type lifetime struct {
 	// start is when the machine started by the clock of now.
 	start time.Time
-	// then is when it started by the clock of then; zero where nothing tells.
+	// then is when it started by the clock of then; zero if that is unknown.
 	then time.Time
-	// length is how long that is ago.
+	// length is the time since then.
 	length time.Duration
 }
 
-// has tells whether a file of a time was made since boot.
+// has reports whether a file with that time was made since boot.
 func (l lifetime) has(t time.Time) bool {
 	if !t.Before(l.start) {
 		return true

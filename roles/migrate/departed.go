@@ -17,13 +17,13 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Departed lists the attachments of a network that the reference's host-local
-// has files of and that are not valid, with those of their addresses that nobody
-// has by now. We never change these files, so they tell GC whose is what the
-// reference named by a container or an address alone.
+// Departed lists the attachments of a network that have files of the reference's
+// host-local and are not valid, with their addresses that no attachment has now. We
+// never change these files, so GC can find the owner of objects that the reference
+// named by a container or an address alone.
 func Departed(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) ([]netops.Foreign, error) {
 	if !filepath.IsLocal(network) || filepath.Base(network) != network {
-		return nil, nil // no directory of the reference's
+		return nil, nil // the reference has no such directory
 	}
 	dirs, held, err := poolsAndHeld(ctx, h, network)
 	if err != nil {
@@ -54,8 +54,8 @@ func Departed(ctx context.Context, h *roles.Host, network string, valid []roles.
 	return all, nil
 }
 
-// poolsAndHeld are the data directories that a network has pools of, and who has
-// which address on the node, by our records and by what runtimes keep.
+// poolsAndHeld are the data directories of a network's pools, and the owner of each
+// address on the node, by our records and by the runtimes' caches.
 func poolsAndHeld(ctx context.Context, h *roles.Host, network string) (dirs []string, held map[netip.Addr]store.Key, err error) {
 	dirs, held = []string{recovery.DefaultDataDir}, map[netip.Addr]store.Key{}
 	for _, c := range recovery.ReadCaches(h, []string{recovery.DefaultCacheDir}) {
@@ -91,8 +91,8 @@ func poolsAndHeld(ctx context.Context, h *roles.Host, network string) (dirs []st
 	return dirs, held, err
 }
 
-// readLeaseFiles reads a directory of the reference's host-local. What is no
-// address file is left out.
+// readLeaseFiles reads a directory of the reference's host-local. It leaves
+// out what is not an address file.
 func readLeaseFiles(h *roles.Host, dir string) []LeaseFile {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

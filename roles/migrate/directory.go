@@ -27,7 +27,7 @@ const (
 	lockFile   = "lock"
 	cursorFile = "last_reserved_ip"
 	// LockTimeout bounds the wait for a directory's lock, which the reference
-	// holds for milliseconds; briefDeadline is for who can do without.
+	// holds for milliseconds; BriefLockTimeout is for calls that can go on without it.
 	LockTimeout      = 10 * time.Second
 	BriefLockTimeout = 2 * time.Second
 	// maxLeaseFile bounds a file's content in bytes; container IDs have no limit of their own.
@@ -65,14 +65,14 @@ type foundFiles struct {
 	skipped []SkippedFile
 }
 
-// isComponent tells whether a network's name is one component of a path. A
-// directory of another name cannot be the reference's.
+// isComponent reports whether a network's name is one component of a path, as the
+// reference needs it.
 func isComponent(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
 
-// directoryExists tells whether a pool has a reference directory, and when a
-// file was last made or removed there.
+// directoryExists reports whether a pool has a reference directory, and when a file
+// was last made or removed there.
 func directoryExists(id store.PoolID) (there bool, modified time.Time, err error) {
 	if !isComponent(id.Network) {
 		return false, modified, nil
@@ -92,7 +92,7 @@ func directoryExists(id store.PoolID) (there bool, modified time.Time, err error
 func openDirectory(id store.PoolID) (*directory, error) {
 	path := directoryPath(id)
 	if !isComponent(id.Network) {
-		return nil, fmt.Errorf("%w: %q is no name of a directory", ErrDirectory, id.Network)
+		return nil, fmt.Errorf("%w: %q cannot name a directory", ErrDirectory, id.Network)
 	}
 	fd, err := retry(func() (int, error) {
 		return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -159,7 +159,7 @@ func (d *directory) open(name string, flags int) (*os.File, error) {
 
 var errNotRegular = errors.New("not a regular file")
 
-// openLock opens the lock file; nil when there is none and it is not to be made.
+// openLock opens the lock file. It returns nil if there is none and create is false.
 func (d *directory) openLock(create bool) (*os.File, error) {
 	flags := unix.O_RDONLY
 	if create {
@@ -176,8 +176,8 @@ func (d *directory) openLock(create bool) (*os.File, error) {
 }
 
 // lock takes the directory's lock as the reference does, within patience and
-// until ctx is done (store.ErrBusy). A directory without a lock file is used by
-// nobody: the file is made only on request.
+// until ctx is done (store.ErrBusy). No process uses a directory without
+// a lock file, which is made only on request.
 func (d *directory) lock(ctx context.Context, create bool, patience time.Duration) (unlock func(), err error) {
 	f, err := d.openLock(create)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// ExportReport tells what an export wrote.
+// ExportReport lists what an export wrote.
 type ExportReport struct {
 	Networks []ExportedNetwork `json:"networks"`
 }
@@ -53,9 +53,9 @@ type exported struct {
 // the reference can go on from there. A
 // directory that was imported is brought up to date: files that the import had
 // read are removed or replaced when their lease is gone. Files of later date
-// stay; one for an address that is leased to somebody else is an error, and so
-// is an address that two pools of one network lease. All that is in order is
-// written all the same.
+// stay; one for an address that is leased to another container is an error, and so
+// is an address that two pools of one network lease. Everything else is still
+// written.
 func Export(ctx context.Context, h *roles.Host, dir string) (*ExportReport, error) {
 	if dir != "" {
 		dir = filepath.Clean(dir)
@@ -114,7 +114,7 @@ func readPools(ctx context.Context, h *roles.Host, dir string) ([]exported, erro
 }
 
 // directory is the data directory that the pool is written to: the given one, or
-// its own. That of leases whose pool is not known is the default.
+// its own. Leases whose pool is unknown go to the default.
 func (p *exported) directory(given string) string {
 	return cmp.Or(given, p.id.DataDir, recovery.DefaultDataDir)
 }
@@ -146,7 +146,7 @@ func (p *exported) read(tx *store.Tx) error {
 func (p *exported) write(ctx context.Context, h *roles.Host, dir string, start time.Time) (*ExportedNetwork, error) {
 	id := store.PoolID{DataDir: dir, Network: p.id.Network}
 	if !isComponent(id.Network) {
-		return nil, fmt.Errorf("%w: %q is no name of a directory", ErrDirectory, id.Network)
+		return nil, fmt.Errorf("%w: %q cannot name a directory", ErrDirectory, id.Network)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fault(err)
@@ -247,7 +247,7 @@ func (d *directory) writeLease(l store.Lease, n *ExportedNetwork) error {
 		n.Kept++
 		return nil
 	case len(bytes.TrimSpace(old)) > 0:
-		return fmt.Errorf("%w: %q is another container's (%.80q), the lease is of %.64q", ErrDirectory, d.path+"/"+name, old, l.Owner.ContainerID)
+		return fmt.Errorf("%w: %q belongs to another container (%.80q), the lease belongs to %.64q", ErrDirectory, d.path+"/"+name, old, l.Owner.ContainerID)
 	}
 	if err := d.replace(name, content); err != nil {
 		return err
@@ -263,7 +263,7 @@ func (d *directory) remove(name string) error {
 	return nil
 }
 
-// replace writes a file anew. The directory's lock is held, so nobody sees it missing.
+// replace writes a file anew. The caller holds the directory's lock, so no process finds it missing.
 func (d *directory) replace(name string, content []byte) error {
 	if err := d.remove(name); err != nil {
 		return err

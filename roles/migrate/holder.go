@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockHolder is ": held by …" for a lock that was not to be had, as far as
-// /proc/locks tells (proc_locks(5)); else it is empty.
+// lockHolder is ": held by …" for a lock that could not be taken, if /proc/locks names
+// the holder (proc_locks(5)); else it is empty.
 func lockHolder(f *os.File) string {
 	var st unix.Stat_t
 	if unix.Fstat(int(f.Fd()), &st) != nil {

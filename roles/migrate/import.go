@@ -18,7 +18,7 @@ import (
 // importBatch is how many leases an import stores in one transaction.
 const importBatch = 4096
 
-// ImportReport tells what became of a reference plugin's directory.
+// ImportReport is the result of the import of a reference plugin's directory.
 type ImportReport struct {
 	Dir string `json:"dir"`
 	// Already: it was taken over before, and nothing was done now.
@@ -27,7 +27,7 @@ type ImportReport struct {
 	Leases []store.Lease `json:"leases,omitempty"`
 	// Stale are addresses in files from before the boot; they were left out.
 	Stale []netip.Addr `json:"stale,omitempty"`
-	// Skipped are files that say nothing usable; they were left out.
+	// Skipped are files that could not be used; they were left out.
 	Skipped []SkippedFile `json:"skipped,omitempty"`
 }
 
@@ -38,7 +38,7 @@ type SkippedFile struct {
 	Reason string `json:"reason"`
 }
 
-// thisNode names the present node.db; it is empty when there is none.
+// thisNode identifies the present node.db; it is empty if there is none.
 func thisNode(ctx context.Context, h *roles.Host) (string, error) {
 	var info store.Info
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -56,7 +56,7 @@ func thisNode(ctx context.Context, h *roles.Host) (string, error) {
 // <dataDir>/<network>, into the store, and marks it so that this happens once
 // for a node.db; after a boot all of its files are stale. Files that were made
 // since, when the reference was run again, are taken over again.
-// With force it is done again: leases that are there already stay as they are.
+// With force it is done again: leases that exist already stay unchanged.
 // The directory is not written; its lock is held until all is stored. A
 // directory that does not exist is an error wrapping fs.ErrNotExist.
 func Import(ctx context.Context, h *roles.Host, dataDir, network string, force bool) (*ImportReport, error) {
@@ -105,9 +105,8 @@ func ImportOnce(ctx context.Context, h *roles.Host, id store.PoolID, setOf func(
 	return nil
 }
 
-// importPending tells whether a pool has a directory that was not taken over
-// into this node.db, or changed since. Where there is none, that costs one
-// system call.
+// importPending reports whether a pool has a directory that was not imported into this
+// node.db, or that changed since. Without a directory it costs one system call.
 func importPending(ctx context.Context, h *roles.Host, id store.PoolID) (bool, error) {
 	there, modified, err := directoryExists(id)
 	if err != nil || !there {
@@ -146,8 +145,8 @@ func Importable(ctx context.Context, h *roles.Host, id store.PoolID) error {
 // run holds the directory's lock from before the first file is read until the
 // leases and the mark are stored, so a reference plugin that runs meanwhile
 // comes wholly before or wholly after. Every verb that changes leases imports
-// first; hence, when a crash leaves leases without the mark, nobody can have
-// released one of them before the next import stores the same again.
+// first; hence, if a crash leaves leases without the mark, none of them can have been
+// released before the next import stores the same again.
 func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, error) {
 	d, err := openDirectory(im.id)
 	if err != nil {
@@ -255,8 +254,8 @@ func (im *importer) update(ctx context.Context, h *roles.Host, do func(*store.Po
 	})
 }
 
-// storeCursors sets the cursors of range sets that have none of ours, which
-// would be newer.
+// storeCursors sets the cursors of range sets that have none yet. An existing one is
+// newer.
 func storeCursors(pool *store.Pool, cursors map[int]netip.Addr) error {
 	for set, addr := range cursors {
 		_, ok, err := pool.Cursor(set)

@@ -10,10 +10,10 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// LeaseBreak is what parts the lines of an address file.
+// LeaseBreak separates the lines of an address file.
 const LeaseBreak = "\r\n"
 
-// LeaseFile is what an address file of the reference's host-local tells.
+// LeaseFile is the content of an address file of the reference's host-local.
 type LeaseFile struct {
 	Address     netip.Addr
 	ContainerID string
@@ -30,7 +30,7 @@ func ParseLeaseFile(name string, content []byte) (LeaseFile, error) {
 		addr, err = roles.ParseAddr(strings.ReplaceAll(name, "_", ":")) // as Windows needs it
 	}
 	if err != nil {
-		return LeaseFile{}, errors.New("its name is no address")
+		return LeaseFile{}, errors.New("its name is not an address")
 	}
 	text := string(bytes.TrimSpace(content))
 	if text == "" {
@@ -50,7 +50,7 @@ func ParseLeaseFile(name string, content []byte) (LeaseFile, error) {
 	return f, nil
 }
 
-// IsContainerID tells whether a runtime can send an ID (CNI spec 1.1.0, CNI_CONTAINERID).
+// IsContainerID reports whether a runtime can send an ID (CNI spec 1.1.0, CNI_CONTAINERID).
 func IsContainerID(s string) bool {
 	for i, r := range s {
 		alnum := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'

@@ -19,10 +19,10 @@ type importMark struct {
 	// Time is when the directory was read.
 	Time   time.Time `json:"time"`
 	Leases int       `json:"leases"`
-	// Node tells which node.db got the leases. One that was lost and made anew
-	// has none of them: interfaces that are not ours cannot be rebuilt from the
-	// kernel, so the directory is read again. What was released in between comes
-	// back then, which wastes addresses, while forgetting would give them out twice.
+	// Node identifies the node.db that got the leases. A new one after a loss has none of
+	// them, because other programs' interfaces cannot be rebuilt from the kernel, so the
+	// directory is read again. Leases that were released in between come back, which
+	// wastes addresses; without them addresses could be assigned twice.
 	Node string `json:"node"`
 	// Dir is the directory's own time then. When it is another now, a file was
 	// made since, or removed.
@@ -42,16 +42,16 @@ type importMark struct {
 // clockTick is above the granularity of file times: 10 ms where HZ is 100.
 const clockTick = 20 * time.Millisecond
 
-// outdated tells whether the directory may have other files than when it was
+// outdated reports whether the directory may have other files than when it was
 // read. One that was changed just then may have been changed again in the same tick.
 func (m importMark) outdated(dir time.Time) bool {
 	late := m.Time.Sub(m.Dir)
 	return !dir.Equal(m.Dir) || late >= 0 && late < clockTick
 }
 
-// isNew tells whether a file was made after the directory was read. Where the clock
-// was set back since, older ones may be told to be new: to read a file again wastes an
-// address at most.
+// isNew reports whether a file was made after the directory was read. If the clock was
+// set back since, older files may count as new: reading a file again wastes an address
+// at most.
 func (m importMark) isNew(e entry, setBack time.Duration) bool {
 	if setBack == 0 && e.modified.Equal(m.Newest) {
 		return !slices.Contains(m.Recent, e.addr)
@@ -59,8 +59,8 @@ func (m importMark) isNew(e entry, setBack time.Duration) bool {
 	return e.modified.After(m.Newest.Add(-setBack))
 }
 
-// setBack is by how much the clock was set back since, at most: the kernel tells when
-// the machine started in whole seconds.
+// setBack is by how much the clock was set back since, at most: the kernel gives the time
+// of the start in whole seconds.
 func (m importMark) setBack(boot lifetime) time.Duration {
 	back := m.Start.Sub(boot.start)
 	if m.Start.IsZero() || back <= time.Second {
@@ -82,7 +82,7 @@ func (m *importMark) note(now time.Time, boot lifetime, dir time.Time, found *fo
 	}
 }
 
-// readMark reads a pool's mark; the zero mark when there is none.
+// readMark reads a pool's mark, or the zero mark if there is none.
 func readMark(keep *store.KeepTx, id store.PoolID) (importMark, error) {
 	var m importMark
 	raw, ok, err := keep.Marked(markImport, markName(id))

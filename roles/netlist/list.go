@@ -82,7 +82,7 @@ func Parse(raw []byte, version string) (*List, error) {
 	case c.Name == "":
 		f.Addf("name", "is missing")
 	case !roles.IsName(c.Name): // plugins use it in paths
-		f.Addf("name", "%.100q is no name of a network: a letter or digit, then letters, digits, \".\", \"_\" and \"-\"", c.Name)
+		f.Addf("name", "%.100q is not the name of a network: a letter or digit, then letters, digits, \".\", \"_\" and \"-\"", c.Name)
 	}
 	l.DisableCheck, l.DisableGC = truth(&f, "disableCheck", c.DisableCheck), truth(&f, "disableGC", c.DisableGC)
 	if c.Plugins == nil && c.Type != "" {

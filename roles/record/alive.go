@@ -22,8 +22,8 @@ func ThisNetns(path string, ns *netops.Namespace) store.Netns {
 	return n
 }
 
-// OpenRecorded opens a recorded namespace; nil when it is gone, or another one is
-// at its path.
+// OpenRecorded opens a recorded namespace. It returns nil if that is gone, or if
+// another namespace is at its path.
 func OpenRecorded(h *roles.Host, n store.Netns) *netops.Namespace {
 	if n.Path == "" || n.Inode == 0 {
 		return nil
@@ -39,7 +39,7 @@ func OpenRecorded(h *roles.Host, n store.Netns) *netops.Namespace {
 	return ns
 }
 
-// isRecorded tells whether a namespace is the recorded one.
+// isRecorded reports whether a namespace is the recorded one.
 func isRecorded(ns *netops.Namespace, n store.Netns) bool {
 	dev, inode := ns.ID()
 	return dev == n.Dev && inode == n.Inode
@@ -54,7 +54,7 @@ func MountNamespace() uint64 {
 	return st.Ino
 }
 
-// Census tells the living from the dead. It reads the host's links once.
+// Census reports which attachments are dead, from one read of the host's links.
 type Census struct {
 	links map[string]netops.LinkInfo
 	mount uint64
@@ -73,13 +73,13 @@ func NewCensus(ctx context.Context, h *roles.Host) (*Census, error) {
 	return c, nil
 }
 
-// Labelled tells whether a link bears a label of ours: an attachment's, or that
-// of what attachments share.
+// Labelled reports whether a link has one of our labels: an attachment's, or that of
+// shared objects.
 func Labelled(l netops.LinkInfo) bool { return strings.HasPrefix(l.Alias, LabelPrefix) }
 
-// Dead tells whether an attachment's container is certainly gone: its host
-// link is absent or another's, or, without a host link, its namespace is gone.
-// Doubt is alive.
+// Dead reports whether an attachment's container is certainly gone: its host link is
+// absent or has another label, or, without a host link, its namespace is gone. In case
+// of doubt the attachment is alive.
 func (c *Census) Dead(a *store.Attachment) bool {
 	if a.HostLink == "" {
 		return c.NetnsGone(a.Netns)
@@ -88,7 +88,7 @@ func (c *Census) Dead(a *store.Attachment) bool {
 	return !ok || !isOurs(l, a.Key)
 }
 
-// isOurs tells whether a link carries the attachment's label.
+// isOurs reports whether a link carries the attachment's label.
 func isOurs(l netops.LinkInfo, key store.Key) bool {
 	label := Label(key)
 	if IsLabel(key.ContainerID) {
@@ -97,8 +97,8 @@ func isOurs(l netops.LinkInfo, key store.Key) bool {
 	return strings.HasPrefix(l.Alias, label)
 }
 
-// NetnsGone tells whether a recorded namespace is certainly gone: the path is
-// missing or no namespace, seen from the mount namespace that recorded it.
+// NetnsGone reports whether a recorded namespace is certainly gone: the path is
+// missing or not a namespace, seen from the mount namespace that recorded it.
 func (c *Census) NetnsGone(n store.Netns) bool {
 	if n.Path == "" || n.Mount == 0 || n.Mount != c.mount {
 		return false
@@ -124,9 +124,9 @@ func (c *Census) NetnsGone(n store.Netns) bool {
 	return now.Ino != n.Inode || now.Dev != n.Dev
 }
 
-// Replaced tells whether a done attachment is of a former life of the same
-// container ID: its namespace is another one now, or not known, as in a rebuilt
-// record, and its host link is gone.
+// Replaced reports whether a done attachment belongs to an earlier container of the
+// same ID: its host link is gone, and its namespace is another one, or unknown as in a
+// rebuilt record.
 func Replaced(ctx context.Context, h *roles.Host, a *store.Attachment, now *netops.Namespace) (bool, error) {
 	if isRecorded(now, a.Netns) {
 		return false, nil
@@ -141,7 +141,7 @@ func Replaced(ctx context.Context, h *roles.Host, a *store.Attachment, now *neto
 	return err == nil && !isOurs(l, a.Key), err
 }
 
-// IsAbsent tells whether a path certainly leads nowhere.
+// IsAbsent reports whether an error means that a path does not exist.
 func IsAbsent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }

@@ -18,7 +18,7 @@ func DeviceAlias(key store.Key, name string) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// AttachmentOfAlias is the record of the attachment that the alias of a link tells, or nil.
+// AttachmentOfAlias is the record of the attachment that a link's alias names, or nil.
 func AttachmentOfAlias(tx *store.Tx, alias string) (*store.Attachment, error) {
 	info, ok := ParseAlias(alias)
 	if !ok {

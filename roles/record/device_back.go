@@ -10,9 +10,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// NameDevices gives the devices of the host that are in containers the alias
-// that the reference plugin looks for when it brings one back: the name that it
-// has on the host. Our own DEL finds them by their addresses then.
+// NameDevices sets the alias of the host's devices in containers to their name on the
+// host, which the reference plugin reads when it returns a device. Our own DEL finds them by their addresses then.
 func NameDevices(ctx context.Context, h *roles.Host) error {
 	var atts []store.Attachment
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -47,7 +46,7 @@ func nameDevice(ctx context.Context, h *roles.Host, a *store.Attachment, m *neto
 	defer ns.Close()
 	l, err := h.Net.Link(ctx, ns, m.As)
 	if err != nil || !isOurs(l, a.Key) {
-		return nil // renamed or gone: nobody finds it by its name
+		return nil // renamed or gone: it cannot be found by its name
 	}
 	named := netops.Spec{Objects: []netops.Object{&netops.Link{In: netops.Container, Name: m.As, Alias: m.Name}}}
 	if err := h.Net.Ensure(ctx, named, ns); err != nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// DeleteLinks deletes the interfaces of several attachments of one container as one,
-// before each one's DEL finds its own gone: the kernel makes who deletes them one by
-// one wait for each. Records stay as they are, for those DELs. An attachment with
-// nftables elements is left out: its DEL has the kernel wait for both at once.
+// DeleteLinks deletes the interfaces of several attachments of one container in one
+// batch, because the kernel waits once for each single deletion. The DEL of each
+// attachment follows and uses its record, which stays. An attachment with nftables
+// elements is left out: its DEL waits for both at once.
 func DeleteLinks(ctx context.Context, h *roles.Host, keys []store.Key, ns *netops.Namespace) error {
 	var links []*netops.Link
 	var inside *netops.Namespace
@@ -45,8 +45,8 @@ func DeleteLinks(ctx context.Context, h *roles.Host, keys []store.Key, ns *netop
 	return h.Net.DeleteTogether(ctx, links, inside)
 }
 
-// linksOf are the links that an attachment's inverses delete; none where there are
-// elements to delete beside them.
+// linksOf are the links that an attachment's inverses delete, or none if they also
+// delete elements.
 func linksOf(a *store.Attachment) ([]*netops.Link, error) {
 	var links []*netops.Link
 	for _, part := range a.Parts {

@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// LabelPrefix marks interfaces and nftables elements as ours.
+// LabelPrefix begins the labels of our interfaces and nftables elements.
 const LabelPrefix = "cnibox:"
 
 const (
@@ -30,7 +30,7 @@ const (
 )
 
 // digest is the hash that every derived name of an attachment comes from.
-// Lengths are hashed with the texts, so no two keys run together.
+// Lengths are hashed with the texts, so that different keys never give the same input.
 func digest(key store.Key) [sha256.Size]byte {
 	h := sha256.New()
 	for _, s := range []string{key.Network, key.ContainerID, key.IfName} {
@@ -78,8 +78,8 @@ func Label(key store.Key) string {
 	return LabelPrefix + hex.EncodeToString(d[:8])
 }
 
-// Alias is the Label with text for people and for Rebuild: addresses, then
-// network, container and interface as far as 255 bytes reach.
+// Alias is the Label followed by text for people and for a rebuild: addresses, then
+// network, interface and container, up to 255 bytes.
 func Alias(key store.Key, addrs []netip.Prefix) string {
 	parts := []string{Label(key)}
 	for _, a := range addrs {
@@ -92,18 +92,18 @@ func Alias(key store.Key, addrs []netip.Prefix) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// AliasInfo is what an alias tells.
+// AliasInfo is the content of an alias.
 type AliasInfo struct {
 	Label string
 	// Device is the host's name of a device that was moved, "" for other links.
 	Device    string
 	Addresses []netip.Prefix
 	Key       store.Key
-	// Whole tells that key was not cut off: it hashes to the label.
+	// Whole means that Key was not truncated: it hashes to the label.
 	Whole bool
 }
 
-// ParseAlias reads what Alias or DeviceAlias wrote; ok is false for an alias that is not ours.
+// ParseAlias reads what Alias or DeviceAlias wrote; ok is false for any other alias.
 func ParseAlias(s string) (info AliasInfo, ok bool) {
 	label, rest, _ := strings.Cut(s, " ")
 	if !IsLabel(label) {
@@ -132,7 +132,7 @@ func ParseAlias(s string) (info AliasInfo, ok bool) {
 	return info, true
 }
 
-// IsLabel tells whether s has the form of Label.
+// IsLabel reports whether s has the form of Label.
 func IsLabel(s string) bool {
 	hexa, ok := strings.CutPrefix(s, LabelPrefix)
 	if !ok || len(hexa) != 16 {

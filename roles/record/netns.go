@@ -7,16 +7,15 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// NetnsGone tells whether a recorded namespace is certainly gone; see
+// NetnsGone reports whether a recorded namespace is certainly gone; see
 // [Census.NetnsGone]. It reads no links.
 func NetnsGone(n store.Netns) bool {
 	c := &Census{mount: MountNamespace()}
 	return c.NetnsGone(n)
 }
 
-// AnyDead tells whether Reap would find an address of a network to free. It
-// changes nothing and takes no lock of an attachment, so an owner that another
-// process works on may be counted.
+// AnyDead reports whether Reap would free an address of a network. It changes nothing
+// and locks no attachment, so it may count one that another process works on.
 func AnyDead(ctx context.Context, h *roles.Host, network string) (bool, error) {
 	var atts []store.Attachment
 	var leases []store.Lease

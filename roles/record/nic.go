@@ -8,10 +8,9 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// NICs are the host's interfaces by hardware address, one for each. A bridge may
-// have that of its port, which is meant then; the virtual function below an
-// accelerated interface, or a bond's member, that of the one it is enslaved to; and
-// what is made upon an interface came after it.
+// NICs maps each hardware address to one of the host's interfaces. If several have it,
+// a port is preferred to its bridge, a master to a virtual function or bond member below
+// it, and an interface to those that were made on top of it, which have higher indexes.
 func NICs(links []netops.LinkInfo) map[string]netops.LinkInfo {
 	byIndex := slices.SortedFunc(slices.Values(links), func(a, b netops.LinkInfo) int { return cmp.Compare(a.Index, b.Index) })
 	byName := make(map[string]netops.LinkInfo, len(links))

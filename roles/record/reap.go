@@ -11,10 +11,10 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Remove takes a recorded attachment away whole: the inverses of every role's
-// part, newest first, then leases, claims and the record in one transaction.
-// The caller holds the attachment's lock. What is absent is success; when an
-// inverse fails the record stays, so that a later call tries again.
+// Remove removes a recorded attachment completely: the inverses of every role's part,
+// newest first, then leases, claims and the record in one transaction. The caller holds
+// the attachment's lock. An absent object is not an error; if an inverse fails the
+// record stays, so that a later call can try again.
 func Remove(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.Namespace) error {
 	if err := UndoParts(ctx, h, a, ns); err != nil {
 		return err
@@ -34,11 +34,10 @@ func UndoParts(ctx context.Context, h *roles.Host, a *store.Attachment, ns *neto
 	})
 }
 
-// InRecordedNetns calls f with an attachment's namespace. Without the one that was
-// recorded, or with another, that is the recorded one if it is still there, else
-// nil: an interface that has no other end in the host is found nowhere else.
-// Another one is somebody else's: names, addresses and routes in it may be the
-// same, and are not what ADD made.
+// InRecordedNetns calls f with the attachment's recorded namespace, or with nil if that
+// is gone. ns is what the call named; it may be nil or another namespace, in which equal
+// names, addresses and routes are not what ADD made. The recorded namespace is the only
+// place to find an interface without an end on the host.
 func InRecordedNetns(h *roles.Host, a *store.Attachment, ns *netops.Namespace, f func(*netops.Namespace) error) error {
 	if a.Netns.Inode != 0 && (ns == nil || !isRecorded(ns, a.Netns)) {
 		if ns = OpenRecorded(h, a.Netns); ns != nil {
@@ -60,10 +59,10 @@ func undoPart(ctx context.Context, h *roles.Host, a *store.Attachment, i int, ns
 	return nil
 }
 
-// RemovePart takes the i-th part of a recorded attachment away: its inverses,
-// then its claims and the part in one transaction, with the last part the
-// record. The addresses stay, they are the interface's. The caller holds the
-// attachment's lock; what is left of the record is in a.
+// RemovePart removes the i-th part of a recorded attachment: it runs the inverses, then
+// deletes the claims and the part in one transaction, and with the last part the record.
+// The addresses stay, because they belong to the interface. The caller holds the
+// attachment's lock. a is updated.
 func RemovePart(ctx context.Context, h *roles.Host, a *store.Attachment, i int, ns *netops.Namespace) error {
 	err := InRecordedNetns(h, a, ns, func(ns *netops.Namespace) error { return undoPart(ctx, h, a, i, ns) })
 	if err != nil {
@@ -100,8 +99,8 @@ func DeleteRecord(ctx context.Context, h *roles.Host, key store.Key) error {
 
 // Reap removes every attachment of a network ("" for all) whose container is
 // certainly gone, and leases without an attachment whose namespace is gone.
-// It returns how many addresses came free. An attachment that another process
-// is working on is left alone.
+// It returns how many addresses came free. An attachment that another
+// process works on is skipped.
 func Reap(ctx context.Context, h *roles.Host, network string) (freed int, err error) {
 	var atts []store.Attachment
 	var leases []store.Lease
@@ -156,8 +155,8 @@ type Found struct {
 	Leases     []store.Lease
 }
 
-// RemoveIf removes one attachment, or leases that have none, unless another
-// process holds its lock or, read again under the lock, it is not to go.
+// RemoveIf removes one attachment, or leases without an attachment, if goes agrees after
+// it was read again under the lock. It does nothing if another process holds the lock.
 func RemoveIf(ctx context.Context, h *roles.Host, key store.Key, goes func(context.Context, *roles.Host, Found) (bool, error)) (bool, error) {
 	lock, ok, err := h.Store.TryLockAttachment(ctx, key)
 	if err != nil || !ok {
@@ -185,8 +184,8 @@ func RemoveIf(ctx context.Context, h *roles.Host, key store.Key, goes func(conte
 	return true, Remove(ctx, h, f.Attachment, nil)
 }
 
-// deadNow judges under the lock: the census that made us look is older than
-// the lock, and an ADD may have finished between.
+// deadNow repeats the check under the lock: the census is older than the lock, and an
+// ADD may have finished in between.
 func deadNow(ctx context.Context, h *roles.Host, f Found) (bool, error) {
 	if a := f.Attachment; a != nil && a.HostLink != "" {
 		l, err := h.Net.Link(ctx, nil, a.HostLink)

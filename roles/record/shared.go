@@ -13,16 +13,16 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// SharedAlias marks a shared link that we made: only such a one is ever removed.
+// SharedAlias marks a shared link that we made. Others are never removed.
 const SharedAlias = LabelPrefix + "shared"
 
 // VRFAlias marks a VRF that we made in a container.
 const VRFAlias = LabelPrefix + "vrf"
 
-// RecordShared notes the shared objects that a network stands on: those that a
-// plan makes, those of its spec that another network made before, and elements
-// that another network's wider one stands for. So the last of these networks can
-// remove them, and nobody what we have not made.
+// RecordShared records the shared objects that a network depends on: those that a plan
+// makes, those of its spec that another network made before, and elements that a wider
+// one of another network covers. So the last of these networks can remove them, and
+// objects that we have not made are never removed.
 func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, changes []netops.Change, now time.Time) error {
 	var spec netops.Spec
 	for _, c := range changes {
@@ -31,7 +31,7 @@ func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, change
 		}
 	}
 	names := sharedNames(wanted)
-	if len(spec.Objects) == 0 && (len(names) == 0 || tx.Settled(network, role, names)) {
+	if len(spec.Objects) == 0 && (len(names) == 0 || tx.SharedConfirmed(network, role, names)) {
 		return nil
 	}
 	mine, others, err := sharedChanges(tx, network)
@@ -66,14 +66,14 @@ func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, change
 		return err
 	}
 	if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return !noted[name] }) {
-		return nil // another network may come to have made what is missing
+		return nil // another network may make the missing objects later
 	}
-	return tx.Settle(network, role, names)
+	return tx.ConfirmShared(network, role, names)
 }
 
-// alwaysOurs tells whether nobody else makes objects of the kind: all elements of our
-// tables are ours, though a wider one may stand for one, and so is a bridge that has
-// an uplink's place. A namespace of theirs goes only when nothing is in it.
+// alwaysOurs reports whether only cnibox makes objects of the kind: all elements of our
+// tables, though a wider one may cover an element, and a bridge that replaces an uplink.
+// A namespace of another program is removed only if it is empty.
 func alwaysOurs(o netops.Object) bool {
 	switch o.(type) {
 	case *netops.Element, *netops.Takeover, *netops.LinkDNS, *netops.Netns:
@@ -82,8 +82,8 @@ func alwaysOurs(o netops.Object) bool {
 	return false
 }
 
-// sharedNames are the identities of those shared objects of a spec that can be
-// noted.
+// sharedNames are the identities of the shared objects of a spec that can be
+// recorded.
 func sharedNames(wanted netops.Spec) []string {
 	var names []string
 	for _, c := range netops.SharedInverses(wanted) {
@@ -161,8 +161,8 @@ func sharedChanges(tx *store.Tx, network string) (mine, others []netops.Change, 
 	return mine, others, nil
 }
 
-// identity tells objects apart. Two networks may both have been about to make
-// one bridge, each with a MAC of its own choice.
+// identity is equal for two records of the same object. Two networks may both have
+// planned the same bridge, each with another MAC.
 func identity(o netops.Object) string {
 	if l, ok := o.(*netops.Link); ok && l.In == netops.Host {
 		return "link " + l.Name

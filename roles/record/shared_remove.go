@@ -12,7 +12,7 @@ import (
 )
 
 // RemoveShared removes what a network's attachments shared, when none of them
-// is left and no other network stands on it. It does nothing while another
+// is left and no other network depends on it. It does nothing while another
 // process holds one of the named locks.
 func RemoveShared(ctx context.Context, h *roles.Host, network string, names []string) error {
 	for _, n := range names {
@@ -25,10 +25,10 @@ func RemoveShared(ctx context.Context, h *roles.Host, network string, names []st
 	return removeShared(ctx, h, network, nil)
 }
 
-// RemoveUnused is RemoveShared for whoever took the network's last attachment
-// away: it waits for the locks, for at most the store's LockTimeout. An ADD
+// RemoveUnused is RemoveShared for a call that removed the network's last attachment:
+// it waits for the locks, for at most the store's LockTimeout. An ADD
 // that is at work is over then, and either recorded or gone. Of the objects that are
-// ours it removes those, too, that no record tells of.
+// ours it also removes those that are not recorded.
 func RemoveUnused(ctx context.Context, h *roles.Host, network string, names []string, ours []netops.Object) error {
 	used := false
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -86,8 +86,8 @@ func removeShared(ctx context.Context, h *roles.Host, network string, ours []net
 	return h.Net.Ensure(ctx, uncovered(gone, others), nil)
 }
 
-// uncovered are the elements of other networks that one which is gone may have
-// stood for: the kernel holds no prefix within another of the same link.
+// uncovered are the elements of other networks that a removed one may have covered: the
+// kernel holds no prefix within another of the same link.
 func uncovered(gone, others []netops.Change) netops.Spec {
 	of := map[string]bool{}
 	for _, c := range gone {
@@ -122,8 +122,8 @@ func unrecorded(ours []netops.Object, links []netops.LinkInfo, noted []netops.Ch
 	return Inverses(missing)
 }
 
-// forgetShared leaves in a network's record what a stranger's port holds: the
-// next GC looks at it again.
+// forgetShared keeps in a network's record the objects that a third-party port still
+// uses: the next GC tries again.
 func forgetShared(tx *store.Tx, network string, kept []netops.Change) error {
 	if len(kept) == 0 {
 		return tx.DeleteNetwork(network)
@@ -141,9 +141,9 @@ func forgetShared(tx *store.Tx, network string, kept []netops.Change) error {
 	return tx.PutNetwork(rec)
 }
 
-// removable tells apart the changes whose object can go and those that are
-// kept: a bridge with ports of anybody's stays, and so does all that is on it.
-// What another network stands on is neither, it is that network's from now on.
+// removable splits the changes into those whose object can be removed and those that
+// are kept: a bridge with other ports stays, with everything that depends on it. An object
+// that another network uses is in neither list: that network has recorded it.
 func removable(links []netops.LinkInfo, mine, others []netops.Change) (gone, kept []netops.Change) {
 	inUse := map[string]bool{}
 	for _, c := range others {
@@ -169,7 +169,7 @@ func removable(links []netops.LinkInfo, mine, others []netops.Change) (gone, kep
 }
 
 // madeBy names the links that changes make, and the other ends of veth pairs
-// among them, which a rebuilt record does not tell.
+// among them, which a rebuilt record does not name.
 func madeBy(changes []netops.Change, links []netops.LinkInfo) map[string]bool {
 	made := map[string]bool{}
 	for _, c := range changes {
@@ -192,7 +192,7 @@ func madeBy(changes []netops.Change, links []netops.LinkInfo) map[string]bool {
 	return made
 }
 
-// LinkOf names the link that an object is or stands on.
+// LinkOf names the link that an object is or depends on.
 func LinkOf(o netops.Object) string {
 	switch o := o.(type) {
 	case *netops.Link:

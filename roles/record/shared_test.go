@@ -28,7 +28,7 @@ func TestSharedSettled(t *testing.T) {
 		for _, o := range specs[role].Objects {
 			names = append(names, o.String())
 		}
-		return tx.Settled("pods", role, names)
+		return tx.SharedConfirmed("pods", role, names)
 	}
 	at := time.Unix(1e9, 0)
 	container := func() (updated time.Time, settled int) {

@@ -13,12 +13,12 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// unknownDir is the data directory of rebuilt leases when no cache tells which
-// pool they are of. No configuration can name it.
+// unknownDir is the data directory of rebuilt leases whose pool no cache names. No
+// configuration can name it.
 const unknownDir = ""
 
-// Ensure makes the state file if there is none, and so rebuilds what is known:
-// a call that only reads would take the node for empty.
+// Ensure makes the state file if there is none, which rebuilds it. A call that only
+// reads would otherwise find an empty node.
 func Ensure(ctx context.Context, h *roles.Host) error {
 	st, err := os.Lstat(h.Store.Path())
 	switch {
@@ -30,15 +30,15 @@ func Ensure(ctx context.Context, h *roles.Host) error {
 	return h.Store.Update(ctx, func(*store.Tx) error { return nil })
 }
 
-// Attachment reads a record; nil without an error when there is none. One that
-// was rebuilt under its label, its owner being unknown, is the owner's from now on.
+// Attachment reads a record; it returns nil without an error if there is none. A record
+// that was rebuilt under its label, with an unknown owner, gets the owner's key.
 func Attachment(ctx context.Context, h *roles.Host, key store.Key) (*store.Attachment, error) {
 	f, _, err := Find(ctx, h, key)
 	return f.Attachment, err
 }
 
-// Find reads what is stored under a key as Attachment does, leases only where
-// there is no record. It tells which state file it read, for [SameState].
+// Find reads what is stored under a key, as Attachment does; it reads leases only if
+// there is no record. It returns the ID of the state file, for [SameState].
 func Find(ctx context.Context, h *roles.Host, key store.Key) (f record.Found, file StateID, err error) {
 	orphaned := false
 	err = h.Store.View(ctx, func(tx *store.Tx) error {
@@ -68,12 +68,12 @@ func Find(ctx context.Context, h *roles.Host, key store.Key) (f record.Found, fi
 	return f, file, err
 }
 
-// StateID tells one state file from the next in its place.
+// StateID identifies a state file among those that replaced each other.
 type StateID struct{ id string }
 
-// SameState fails with ErrTryAgain when the state file is not the one that an
-// ADD began with. The address that it reserved there may be another's: no
-// interface told whoever rebuilt the state that it was in use.
+// SameState fails with ErrTryAgain if the state file is not the one that an ADD began
+// with. The address that the ADD reserved may have been given to another attachment: the
+// rebuild found no interface that used it.
 func SameState(tx *store.Tx, file StateID) error {
 	id, err := tx.FileID()
 	if err == nil && id != file.id {
@@ -82,9 +82,9 @@ func SameState(tx *store.Tx, file StateID) error {
 	return err
 }
 
-// Invalid lists the attachments of a GC's network that the runtime does not
-// list. The orphans among those that it lists are given to their owners: under
-// their labels they would not be found valid.
+// Invalid lists the attachments of a GC's network that the runtime does not list. It
+// first gives the orphans among the listed ones to their owners: under their labels they
+// would count as invalid.
 func Invalid(ctx context.Context, h *roles.Host, req *roles.Request) ([]store.Attachment, error) {
 	if err := adoptValid(ctx, h, req.Network, req.Valid); err != nil {
 		return nil, err
@@ -127,8 +127,8 @@ func adoptValid(ctx context.Context, h *roles.Host, network string, valid []role
 	})
 }
 
-// orphan reads what was rebuilt under the label of an attachment. Where the
-// alias was cut early, not even the network is known.
+// orphan reads what was rebuilt under the label of an attachment. If the alias was
+// truncated, the network may be unknown too.
 func orphan(tx *store.Tx, key store.Key) (*store.Attachment, bool, error) {
 	label := record.Label(key)
 	for _, k := range []store.Key{
@@ -143,8 +143,8 @@ func orphan(tx *store.Tx, key store.Key) (*store.Attachment, bool, error) {
 	return nil, false, nil
 }
 
-// adopt stores an orphan and its leases under the owner's key; nil when
-// another process did meanwhile.
+// adopt stores an orphan and its leases under the owner's key. It returns nil if
+// another process did so meanwhile.
 func adopt(tx *store.Tx, key store.Key) (*store.Attachment, error) {
 	a, is, err := orphan(tx, key)
 	if err != nil || !is {
@@ -175,9 +175,9 @@ func adopt(tx *store.Tx, key store.Key) (*store.Attachment, error) {
 	return a, nil
 }
 
-// ClaimLeases moves to a pool the rebuilt leases of its network that are
-// of its ranges: nothing but the ranges tells which pool they are of. of judges a
-// lease, and completes one that is.
+// ClaimLeases moves the rebuilt leases of a network that are in a pool's ranges to that
+// pool: only the ranges show where a lease belongs. of reports whether a lease does, and
+// completes it.
 func ClaimLeases(tx *store.Tx, id store.PoolID, of func(*store.Lease) bool) error {
 	from := store.PoolID{DataDir: unknownDir, Network: id.Network}
 	pools, err := tx.Pools()
@@ -187,7 +187,7 @@ func ClaimLeases(tx *store.Tx, id store.PoolID, of func(*store.Lease) bool) erro
 	return moveLeases(tx, from, id, store.Key{}, of)
 }
 
-// IsPoolUnknown tells whether a pool is of rebuilt leases whose own is not known yet.
+// IsPoolUnknown reports whether a pool holds rebuilt leases whose own pool is not known yet.
 func IsPoolUnknown(id store.PoolID) bool { return id.DataDir == unknownDir }
 
 // LeasesOfUnknownPool are an owner's leases whose pool is not known yet.
@@ -200,7 +200,7 @@ func LeasesOfUnknownPool(tx *store.Tx, owner store.Key) ([]store.Lease, error) {
 }
 
 // moveLeases moves the chosen leases to another pool and, unless it is the
-// zero Key, to another owner. An address that is taken there stays with its holder.
+// zero Key, to another owner. If an address is taken there, its holder keeps it.
 func moveLeases(tx *store.Tx, from, to store.PoolID, owner store.Key, chosen func(*store.Lease) bool) error {
 	source, err := tx.Pool(from)
 	if err != nil {

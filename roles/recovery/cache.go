@@ -67,8 +67,8 @@ func (c *CacheEntry) plugin() cachedPlugin {
 }
 
 // dataDir is the data directory of the pool that the addresses are of; ok is
-// false where an IPAM plugin gave them that keeps no leases here. A plugin that
-// writes another's configuration itself may not name one.
+// false where an IPAM plugin gave them that keeps no leases here. The type is empty
+// where a meta plugin wrote the configuration without it.
 func (p *cachedPlugin) dataDir() (dir string, ok bool) {
 	if p.IPAM.Type == "cloud-ipam" || p.IPAM.Type == "azure-vnet-ipam" {
 		return store.CloudDataDir, true
@@ -111,8 +111,8 @@ func (c *CacheEntry) Addresses() []netip.Prefix {
 	return out
 }
 
-// ReadCaches reads libcni's cached results, by label. What cannot be read is
-// told in the log and left out.
+// ReadCaches reads libcni's cached results, by label. It logs and leaves out
+// what cannot be read.
 func ReadCaches(h *roles.Host, dirs []string) map[string]*CacheEntry {
 	out := map[string]*CacheEntry{}
 	for _, dir := range dirs {
@@ -132,7 +132,7 @@ func ReadCaches(h *roles.Host, dirs []string) map[string]*CacheEntry {
 	return out
 }
 
-// anyAlive tells whether a cache names a namespace that is there.
+// anyAlive reports whether a cache names a namespace that exists.
 func anyAlive(cache map[string]*CacheEntry) bool {
 	for _, c := range cache {
 		if _, err := os.Stat(c.Netns); c.Netns != "" && err == nil {
@@ -142,10 +142,10 @@ func anyAlive(cache map[string]*CacheEntry) bool {
 	return false
 }
 
-// withDelegates has, in place of what a runtime keeps of a meta role, an entry for
-// each network that this delegated to: those have attachments. The state file is
-// being made, so keep.db is not waited for: who has it is asked for again, unless
-// nothing lives that it could tell of, as after a boot, when all pods come at once.
+// withDelegates replaces the entry of a meta role by an entry for each network that it
+// delegated to, because those have the attachments. The caller is making the state file,
+// so it does not wait for keep.db: a busy keep.db is an error, and the call is repeated,
+// unless nothing is alive, as after a boot, when all pods start at once.
 func withDelegates(ctx context.Context, h *roles.Host, cache map[string]*CacheEntry, living bool) (map[string]*CacheEntry, error) {
 	var all []store.Delegation
 	err := h.Store.KeepTryView(ctx, func(tx *store.KeepTx) (err error) {

@@ -9,10 +9,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// RemoveOrphans deletes what carries a label of ours, has no record and is not
-// valid: interfaces of the network with the rules that are bound to them, and nftables
-// elements and rules of interfaces that are gone, which do not tell their network. They
-// are what is left when state was lost.
+// RemoveOrphans deletes what has one of our labels, has no record and is not valid: interfaces of the network with the rules that are bound to them, and nftables
+// elements and rules of interfaces that are gone, which do not name their network. They
+// are left over if the state was lost.
 func RemoveOrphans(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) error {
 	rules, err := h.Net.BoundRules(ctx) // before the links: an ADD makes its link first
 	if err != nil {
@@ -66,8 +65,8 @@ func RemoveOrphans(ctx context.Context, h *roles.Host, network string, valid []r
 	return h.Net.Undo(ctx, record.Inverses(stray), nil)
 }
 
-// orphanLink is what has left a link on the host: one that was made there, or a
-// device that came back when its namespace ended, and is to have its name again.
+// orphanLink is the object behind a link on the host: a link that was made there, or a
+// device that returned when its namespace ended, and gets its name back.
 func orphanLink(l netops.LinkInfo, info record.AliasInfo) netops.Object {
 	if info.Device != "" {
 		return &netops.Move{From: netops.Host, Name: info.Device, To: netops.Container, As: l.Name, Alias: info.Label}

@@ -19,7 +19,7 @@ import (
 // Rebuild fills a new state file from what the kernel and the runtimes' caches
 // still know: every interface with our label becomes an attachment, its
 // addresses are reserved again, and what its network shares is noted again. An
-// interface whose owner cannot be told keeps its addresses reserved under its
+// interface whose owner is unknown keeps its addresses reserved under its
 // label. Interfaces in containers are found where a cache names the namespace.
 func Rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []string) error {
 	links, err := h.Net.Links(ctx, nil)
@@ -59,7 +59,7 @@ func Rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	}
 	r := rebuilder{
 		h: h, tx: tx, cache: cache, elements: elements, rules: rules, policy: policy,
-		takeovers: takeovers, told: map[string]bool{}, noted: map[[2]string]bool{}, vrfs: map[string]*netops.VRF{},
+		takeovers: takeovers, stored: map[string]bool{}, noted: map[[2]string]bool{}, vrfs: map[string]*netops.VRF{},
 	}
 	for _, l := range found {
 		if err := r.attachment(ctx, l, bridges); err != nil {
@@ -79,11 +79,11 @@ func Rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []strin
 	return nil
 }
 
-// rebuilt stands for the role of what was rebuilt: the kernel does not tell it.
+// rebuilt replaces the role's name in a rebuilt record: the kernel does not store it.
 const rebuilt = "rebuilt"
 
-// RebuiltPart is what stands in a rebuilt record for the interface role's part,
-// or nil.
+// RebuiltPart is the part of a rebuilt record that replaces the interface role's, or
+// nil.
 func RebuiltPart(a *store.Attachment) *store.Part { return a.Part(rebuilt) }
 
 // rebuilder fills one new state file.
@@ -98,8 +98,8 @@ type rebuilder struct {
 	policy []netops.Object
 	// takeovers are the bridges that have an uplink's place, by name.
 	takeovers map[string]*netops.Takeover
-	// told are the labels of the attachments that are stored.
-	told map[string]bool
+	// stored are the labels of the attachments that are stored.
+	stored map[string]bool
 	// vrfs are the memberships of attachments' interfaces, by label.
 	vrfs map[string]*netops.VRF
 	// noted are the networks' bridges whose shared objects are in the store.
@@ -107,7 +107,7 @@ type rebuilder struct {
 }
 
 // attachment stores the attachment of one interface of the host, leases for its
-// addresses in the pool that its network uses, and what it stands on.
+// addresses in the pool that its network uses, and the shared objects.
 func (r *rebuilder) attachment(ctx context.Context, l netops.LinkInfo, bridges map[string]netops.LinkInfo) error {
 	info, _ := record.ParseAlias(l.Alias)
 	a := &store.Attachment{Key: info.Key, HostLink: l.Name, Addresses: info.Addresses}
@@ -158,7 +158,7 @@ func (r *rebuilder) record(a *store.Attachment, label string, made ...netops.Obj
 	now := r.h.Now()
 	a.Parts = []store.Part{{Role: rebuilt, State: store.Done, Changes: raw, Time: now}}
 	a.Created, a.Updated, a.Program = now, now, r.h.Program
-	r.told[label] = true
+	r.stored[label] = true
 	return r.tx.PutAttachment(a)
 }
 
@@ -177,7 +177,7 @@ func (r *rebuilder) leases(a *store.Attachment, dataDir string) error {
 	return nil
 }
 
-// shared notes the bridge, if it was one of ours, its addresses, and the
+// shared records the bridge, if we made it, its addresses, and the
 // network's own nftables elements and rules. With the first NIC of several go the
 // policy rules, and the tables of the others.
 func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {

@@ -14,20 +14,20 @@ import (
 
 // deviceRole moves a device of the host into the container. Every other role's
 // interface there is made for the attachment, and deleted with it. What the
-// interface itself says of that is not to be trusted: who may set up links in
-// the container may change its alias.
+// interface's alias cannot be trusted for that: a process that may set up links in
+// the container may change it.
 const deviceRole = "host-device"
 
-// containers stores the attachments that no interface of the host tells: those
-// whose namespace, which a runtime's cache names, has an interface with their
-// label. Of others only the addresses are reserved, and after all that are
-// certain: the runtime has not detached them, so as long as their namespace may
-// be there so may be whoever uses the address. It costs a visit to each namespace.
+// containers stores the attachments without an interface on the host: those whose
+// namespace, which a runtime's cache names, has an interface with their label. Of the
+// others it only reserves the addresses, after all certain ones: the runtime has not
+// detached them, so an address may be in use as long as the namespace may exist. It
+// enters each namespace.
 func (r *rebuilder) containers(ctx context.Context) (attached, reserved int, err error) {
 	var uncertain []*store.Attachment
 	for _, label := range slices.Sorted(maps.Keys(r.cache)) {
 		c := r.cache[label]
-		if r.told[label] || c.IfName == "lo" { // the namespace's own, and nobody's attachment
+		if r.stored[label] || c.IfName == "lo" { // part of every namespace, not an attachment
 			continue
 		}
 		if err := ctx.Err(); err != nil {
@@ -109,7 +109,7 @@ func (r *rebuilder) otherEnd(ctx context.Context, l netops.LinkInfo, a *store.At
 	return nil
 }
 
-// noteVRF notes that an attachment's interface is in a VRF of ours.
+// noteVRF records that an attachment's interface is in one of our VRFs.
 func (r *rebuilder) noteVRF(label string, links []netops.LinkInfo, l netops.LinkInfo) {
 	for _, m := range links {
 		if m.Index == l.MasterIndex && m.Alias == record.VRFAlias {
@@ -118,7 +118,7 @@ func (r *rebuilder) noteVRF(label string, links []netops.LinkInfo, l netops.Link
 	}
 }
 
-// bears tells whether a link has the label.
+// bears reports whether a link has the label.
 func bears(l netops.LinkInfo, label string) bool {
 	info, ok := record.ParseAlias(l.Alias)
 	return ok && info.Label == label
@@ -140,8 +140,8 @@ func (r *rebuilder) container(a *store.Attachment, label string, l netops.LinkIn
 	return err
 }
 
-// movedDevice is the move of a device that is in a container. Without a usable
-// name in its alias it comes back under the one that it has.
+// movedDevice is the move of a device that is in a container. Without a usable name in
+// its alias the device keeps its present name when it returns.
 func movedDevice(l netops.LinkInfo, label string) *netops.Move {
 	info, _ := record.ParseAlias(l.Alias)
 	if roles.LinkName(info.Device) != nil {

@@ -37,8 +37,8 @@ var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
 // and then either spec, one object a line in the order of making, and
 // result.json, or error. With -update the latter are rewritten.
 type Golden struct {
-	// Read decodes a configuration and fills in defaults.
-	Read func(conf []byte) (attach.SpecBuilder, error)
+	// Role is the role's entry in the table.
+	Role roles.Role
 	// Observed is what the role's Observe would have read, from seen.json
 	// (empty without one).
 	Observed func(seen []byte) (any, error)
@@ -95,10 +95,19 @@ func texts(files []txtar.File) map[string]string {
 	return m
 }
 
-// compute is the course from the configuration to spec and result.
+// Read is what an interface or chained role makes of a configuration.
+func Read[R attach.SpecBuilder](role roles.Role, conf []byte) (r R, err error) {
+	h, err := role.New(conf)
+	if err != nil {
+		return r, err
+	}
+	return h.(interface{ Builder() attach.SpecBuilder }).Builder().(R), nil
+}
+
+// compute goes from the configuration to spec and result.
 func (g Golden) compute(asked []txtar.File) ([]txtar.File, error) {
 	files := texts(asked)
-	role, err := attach.Judged(g.Read)([]byte(files["conf.json"]))
+	role, err := Read[attach.SpecBuilder](g.Role, []byte(files["conf.json"]))
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ const (
 	alibabaToken = "X-Aliyun-Ecs-Metadata-Token"
 )
 
-// alibaba is ECS in its hardened mode: nothing without a token.
+// alibaba is ECS in its hardened mode: every request needs a token.
 func alibaba() *provider {
 	return &provider{name: alibabaName, at: []string{"100.100.100.200:80"}, below: []string{metaData}, serve: serveAlibaba}
 }
@@ -64,7 +64,7 @@ func alibabaTree(v *view) tree {
 			t.put(at+"vswitch-cidr-block", four.Prefix.String())
 		}
 		if six != nil {
-			// No JSON, though it looks as if.
+			// This is not JSON, although it looks like it.
 			t.put(at+"ipv6s", "["+strings.Join(texts(held(six)), ", ")+"]")
 			t.put(at+"ipv6-gateway", gateway(six).String())
 			t.put(at+"vswitch-ipv6-cidr-block", six.Prefix.String())

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// What AWS, Alibaba and Tencent have in common.
+// Parts that AWS, Alibaba and Tencent share.
 const (
 	metaData  = "/latest/"
 	dataPath  = "/latest/meta-data"
@@ -18,7 +18,7 @@ const (
 	awsToken = "X-Aws-Ec2-Metadata-Token"
 )
 
-// aws is IMDSv2: nothing without a token.
+// aws is IMDSv2: every request needs a token.
 func aws() *provider {
 	return &provider{name: awsName, at: []string{"169.254.169.254:80"}, below: []string{metaData}, serve: serveAWS}
 }

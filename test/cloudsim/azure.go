@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// azure is the host's agent ("wireserver"), which every node has for itself: it
-// needs no header, and says neither gateway nor MTU nor whose network it is.
+// azure is the host's agent ("wireserver"), which answers each node about itself. It needs no header, and its answer has neither
+// gateway nor MTU nor network.
 func azure() *provider {
 	return &provider{
 		name: "azure", at: []string{"168.63.129.16:80", "169.254.169.254:80"},
@@ -26,7 +26,7 @@ func serveAzure(q *query) reply {
 	return answer(http.StatusOK, typeXML, azureXML(q.view)).with("Server", "Microsoft-IIS/10.0")
 }
 
-// azureXML has no white space at all, as the original.
+// azureXML writes no white space, as the original.
 func azureXML(v *view) string {
 	var b strings.Builder
 	b.WriteString("<Interfaces>")
@@ -49,7 +49,7 @@ func azureXML(v *view) string {
 	return b.String()
 }
 
-// attribute escapes what stands between quotes.
+// attribute escapes the value of an attribute.
 func attribute(s string) string {
 	return strings.NewReplacer("&", "&amp;", "<", "&lt;", "\"", "&quot;").Replace(s)
 }

@@ -17,7 +17,7 @@ func azureIMDS() *provider {
 	}
 }
 
-// imdsVersions are those that may be asked for, the newest last.
+// imdsVersions are the accepted values of api-version, the newest last.
 func imdsVersions() []string {
 	return []string{
 		"2017-03-01", "2017-04-02", "2017-08-01", "2017-10-01", "2017-12-01", "2018-02-01", "2018-04-02", "2018-10-01",
@@ -60,7 +60,7 @@ func serveAzureIMDS(q *query) reply {
 	if !ok {
 		return imdsError(http.StatusNotFound, "Not found")
 	}
-	// Leaves are texts, whatever is asked for.
+	// Leaves are texts in every format.
 	if _, leaf := found.(string); leaf || v.Get("format") == "text" {
 		return answer(http.StatusOK, typeText, listing(found))
 	}
@@ -71,7 +71,7 @@ func imdsError(status int, text string) reply {
 	return answer(status, typeJSON, string(encode(map[string]any{"error": text})))
 }
 
-// imdsInstance is the document; every value is a text.
+// imdsInstance returns the document; every value is a text.
 func imdsInstance(v *view) map[string]any {
 	interfaces := []any{}
 	for i := range v.nics {
@@ -88,8 +88,8 @@ func imdsInstance(v *view) map[string]any {
 	}
 }
 
-// imdsFamily lists addresses and subnets of a NIC side by side, as the original: which
-// address is of which is for the reader to find. IPv6 has no subnets in it.
+// imdsFamily lists addresses and subnets of a NIC separately, as the original does: it does not say which address belongs to which
+// subnet. IPv6 has no subnets.
 func imdsFamily(n *store.CloudNIC, v6 bool) map[string]any {
 	addresses, subnets := []any{}, []any{}
 	for _, s := range n.Subnets {

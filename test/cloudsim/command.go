@@ -14,72 +14,71 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// command is what one may tell a simulator while it runs: on the command line, in a
-// script, or by Do.
+// command is an order to a running simulator: from the command line, a script, or Do.
 type command struct {
 	name, args, help string
 	flags            []roles.Flag
 	// run is called with the simulator's lock held.
 	run func(s *Sim, flags map[string]string, args []string) (any, error)
-	// check tells beforehand what run would not take, as far as that can be known.
+	// check refuses arguments that run would refuse, as far as that is known without the model.
 	check func(flags map[string]string, args []string) error
 }
 
 func commands() []command {
 	return []command{
 		{
-			name: "add", args: "ADDRESS|PREFIX…", help: "give the node of a running simulator more addresses for pods",
-			flags: []roles.Flag{{Name: "nic", Help: "number or MAC of the interface; else the first with such a subnet"}}, run: runAdd,
+			name: "add", args: "ADDRESS|PREFIX…", help: "add addresses for pods to the node",
+			flags: []roles.Flag{{Name: "nic", Help: "number or MAC of the interface; without it the first with a fitting subnet"}}, run: runAdd,
 		},
 		{
-			name: "withdraw", args: "ADDRESS|PREFIX…", help: "take addresses for pods from the node of a running simulator",
+			name: "withdraw", args: "ADDRESS|PREFIX…", help: "remove addresses for pods from the node",
 			run: func(s *Sim, _ map[string]string, args []string) (any, error) {
 				return s.modify(args, func(targets []netip.Prefix) error { return withdraw(s.nics, targets) })
 			},
 		},
 		{
-			name: "break", args: "KIND", help: "have a running simulator do something wrong: an HTTP status, or what 'cloud-sim kinds' lists",
+			name: "break", args: "KIND", help: "start a fault: an HTTP status, or a kind that 'cloud-sim kinds' lists",
 			flags: []roles.Flag{
-				{Name: "count", Help: "number of requests that it is for; else all until heal"},
-				{Name: "path", Help: "what is in the paths of the requests that it is for"},
-				{Name: "delay", Default: defaultDelay.String(), Help: "how slow slow-headers and slow-body are"},
+				{Name: "count", Help: "number of requests that the fault applies to; without it all until heal"},
+				{Name: "path", Help: "the fault applies to requests whose paths contain this"},
+				{Name: "delay", Default: defaultDelay.String(), Help: "duration of slow-headers and slow-body"},
 				{Name: "retry-after", Help: "header of an answer with an HTTP status"},
-				{Name: "to", Help: "where redirect leads; else http://192.0.2.1/"},
+				{Name: "to", Help: "target of redirect; without it http://192.0.2.1/"},
 			}, run: runBreak,
 			check: func(flags map[string]string, args []string) error {
 				_, err := newFault(args[0], flags)
 				return err
 			},
 		},
-		{name: "heal", args: "[KIND…]", help: "have a running simulator do right again, in everything or these", run: runHeal},
+		{name: "heal", args: "[KIND…]", help: "end all faults, or these", run: runHeal},
 		{
-			name: "throttle", args: "COUNT|off", help: "have a running simulator answer 429 to more requests than COUNT",
+			name: "throttle", args: "COUNT|off", help: "answer 429 to requests above COUNT in a period",
 			flags: []roles.Flag{
-				{Name: "period", Default: "1s", Help: "time for which COUNT is"},
-				{Name: "retry-after", Help: "header of the refusals"},
+				{Name: "period", Default: "1s", Help: "the period"},
+				{Name: "retry-after", Help: "header of these answers"},
 			}, run: runThrottle,
 			check: func(flags map[string]string, args []string) error {
 				_, err := newThrottle(flags, args[0])
 				return err
 			},
 		},
-		{name: "expire", help: "end all tokens that a running simulator gave out", run: func(s *Sim, _ map[string]string, _ []string) (any, error) {
+		{name: "expire", help: "end all tokens", run: func(s *Sim, _ map[string]string, _ []string) (any, error) {
 			n := 0
 			for _, t := range s.tokens {
 				n += t.expire()
 			}
 			return fmt.Sprintf("%d tokens ended", n), nil
 		}},
-		{name: "count", help: "show what was asked of a running simulator", run: func(s *Sim, _ map[string]string, _ []string) (any, error) {
+		{name: "count", help: "show the requests by provider, status and path", run: func(s *Sim, _ map[string]string, _ []string) (any, error) {
 			return s.counts.clone(), nil
 		}},
-		{name: "show", help: "show the node that a running simulator plays, in the form that -node reads", run: func(s *Sim, _ map[string]string, _ []string) (any, error) {
+		{name: "show", help: "show the node in the form that -node reads", run: func(s *Sim, _ map[string]string, _ []string) (any, error) {
 			return clone(s.nics), nil
 		}},
 	}
 }
 
-// Do runs a command as the command line takes it: "break", "429", "--retry-after", "2".
+// Do runs an order in the form of the command line: "break", "429", "--retry-after", "2".
 func (s *Sim) Do(args ...string) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +97,7 @@ func (s *Sim) do(args []string) (any, error) {
 	return out, nil
 }
 
-// parseCommand finds a command and reads what it is called with.
+// parseCommand finds an order and parses its flags and arguments.
 func parseCommand(args []string) (c command, flags map[string]string, rest []string, err error) {
 	all := commands()
 	names := make([]string, len(all))
@@ -106,7 +105,7 @@ func parseCommand(args []string) (c command, flags map[string]string, rest []str
 		names[i] = c.name
 	}
 	if len(args) == 0 || !slices.Contains(names, args[0]) {
-		return c, nil, nil, fmt.Errorf("%.40q is no command: use %s", strings.Join(args, " "), strings.Join(names, ", "))
+		return c, nil, nil, fmt.Errorf("%.40q is not an order: use %s", strings.Join(args, " "), strings.Join(names, ", "))
 	}
 	c = all[slices.Index(names, args[0])]
 	flags, rest, err = c.parse(args[1:])
@@ -119,7 +118,7 @@ func parseCommand(args []string) (c command, flags map[string]string, rest []str
 	return c, flags, rest, err
 }
 
-// parse takes flags apart from arguments: "--flag value" or "--flag=value", anywhere.
+// parse separates flags from arguments: "--flag value" or "--flag=value", anywhere.
 func (c *command) parse(args []string) (flags map[string]string, rest []string, err error) {
 	flags = map[string]string{}
 	for _, f := range c.flags {
@@ -133,7 +132,7 @@ func (c *command) parse(args []string) (flags map[string]string, rest []string, 
 		}
 		name, value, given := strings.Cut(name, "=")
 		if _, known := flags[name]; !known {
-			return nil, nil, fmt.Errorf("--%.40s is no flag of it", name)
+			return nil, nil, fmt.Errorf("--%.40s is not a flag of this order", name)
 		}
 		if !given {
 			if i++; i == len(args) {
@@ -148,7 +147,7 @@ func (c *command) parse(args []string) (flags map[string]string, rest []string, 
 		return nil, nil, fmt.Errorf("%s is missing", c.args)
 	}
 	if !several && (c.args == "" && len(rest) > 0 || len(rest) > 1) {
-		return nil, nil, fmt.Errorf("%.40q is too much", rest[len(rest)-1])
+		return nil, nil, fmt.Errorf("%.40q is one argument too many", rest[len(rest)-1])
 	}
 	return flags, rest, nil
 }
@@ -157,7 +156,7 @@ func runAdd(s *Sim, flags map[string]string, args []string) (any, error) {
 	return s.modify(args, func(targets []netip.Prefix) error { return add(s.nics, flags["nic"], targets) })
 }
 
-// modify changes the model, wholly or not at all.
+// modify changes the model completely or, on an error, not at all.
 func (s *Sim) modify(args []string, change func([]netip.Prefix) error) (any, error) {
 	var targets []netip.Prefix
 	for _, a := range args {
@@ -209,7 +208,7 @@ func runHeal(s *Sim, _ map[string]string, args []string) (any, error) {
 	return s.broken(), s.listen.open(context.Background())
 }
 
-// broken tells what is.
+// broken lists the active faults.
 func (s *Sim) broken() string {
 	var names []string
 	for _, f := range s.faults {
@@ -234,7 +233,7 @@ func runThrottle(s *Sim, flags map[string]string, args []string) (any, error) {
 	return fmt.Sprintf("%d requests are answered in %s", t.most, t.period), nil
 }
 
-// newThrottle reads how many requests are too many.
+// newThrottle reads the limit of requests.
 func newThrottle(flags map[string]string, most string) (throttle, error) {
 	if most == "off" {
 		return throttle{}, nil

@@ -41,7 +41,7 @@ type outcome struct {
 	Error  string          `json:"error,omitempty"`
 }
 
-// control answers at a socket until ctx ends.
+// control answers orders on a socket until ctx ends.
 func (s *Sim) control(ctx context.Context, l *net.UnixListener) error {
 	var answers sync.WaitGroup
 	defer answers.Wait()
@@ -64,7 +64,7 @@ func (s *Sim) control(ctx context.Context, l *net.UnixListener) error {
 	}
 }
 
-// obey does what is read.
+// obey reads an order and runs it.
 func (s *Sim) obey(r io.Reader) outcome {
 	var o order
 	if err := json.NewDecoder(io.LimitReader(r, maxOrder)).Decode(&o); err != nil {

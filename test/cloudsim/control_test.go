@@ -86,11 +86,11 @@ func TestControl(t *testing.T) {
 	if err = errors.Join(err, json.Unmarshal([]byte(out), &counts)); err != nil || fmt.Sprint(counts) != fmt.Sprint(newCounts()) {
 		t.Errorf("count: %v, %v", out, err)
 	}
-	if _, err = give(control, "break", "wings"); !errors.Is(err, roles.ErrUsage) || !strings.Contains(err.Error(), `break: "wings" is no fault`) {
+	if _, err = give(control, "break", "wings"); !errors.Is(err, roles.ErrUsage) || !strings.Contains(err.Error(), `break: "wings" is not a fault`) {
 		t.Errorf("break wings: %v", err)
 	}
 	if _, err := give(control+"x", "count"); !errors.Is(err, errNoSim) {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("without a simulator: %v", err)
 	}
 	if err := Command(t.Context(), []string{"count", "--control"}, io.Discard, io.Discard); !errors.Is(err, roles.ErrUsage) {
 		t.Errorf("--control without a value: %v", err)
@@ -102,7 +102,7 @@ func TestControl(t *testing.T) {
 	if err := Command(t.Context(), []string{"kinds"}, &listed, io.Discard); err != nil || strings.Count(listed.String(), "\n") != len(kinds())+2 {
 		t.Errorf("kinds: %v, %v", listed.String(), err)
 	}
-	for order, want := range map[string]string{"{": "read the order", `{"args":[]}`: "is no command", "\x00": "read the order"} {
+	for order, want := range map[string]string{"{": "read the order", `{"args":[]}`: "is not an order", "\x00": "read the order"} {
 		c, err := net.Dial("unix", control)
 		if err != nil {
 			t.Fatal(err)
@@ -117,8 +117,7 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// TestNodeFile: what is no description is refused with the path; an empty one is a
-// node without interfaces.
+// TestNodeFile: a file that is not a description of a node is refused with its path; null is a node without interfaces.
 func TestNodeFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "node.json")
 	for content, want := range map[string]string{
@@ -141,13 +140,13 @@ func TestNodeFile(t *testing.T) {
 	}
 }
 
-// unserved is a simulator that listens nowhere.
+// unserved is a simulator without listeners.
 func unserved(nics []store.CloudNIC) *Sim {
 	log := slog.New(slog.DiscardHandler)
 	return &Sim{providers: providers(), log: log, nics: nics, listen: &listeners{log: log}, healed: make(chan struct{}), changed: make(chan struct{}), counts: newCounts()}
 }
 
-// sayAll makes every provider's whole reply.
+// sayAll makes the whole reply of every provider.
 func sayAll(v *view) {
 	_ = azureXML(v)
 	_, _, _, _ = imdsInstance(v), awsTree(v), gcpDocument(v), alibabaTree(v)
@@ -155,7 +154,7 @@ func sayAll(v *view) {
 	_, _ = hetznerPrivate(v), vultrDocument(v)
 }
 
-// FuzzScript: no script and no command makes the simulator fall over.
+// FuzzScript: no script and no order crashes the simulator.
 func FuzzScript(f *testing.F) {
 	f.Add("break 429 --count 2\n@3 heal\n@4 add 10.240.0.99/32 --nic 0\nthrottle 5 --period 1s")
 	f.Add("withdraw 10.240.0.36\nexpire\nshow # all\ncount\nbreak refuse\nheal")
@@ -174,8 +173,7 @@ func FuzzScript(f *testing.F) {
 	})
 }
 
-// FuzzNode: whatever a node is said to be, all providers have something to say of
-// it, with every fault.
+// FuzzNode: every provider answers for every description of a node, with every fault.
 func FuzzNode(f *testing.F) {
 	b, err := json.Marshal(twoNICs())
 	if err != nil {

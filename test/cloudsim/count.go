@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Counts tell what was asked of the simulator since it began.
+// Counts are the requests since the simulator started.
 type Counts struct {
 	Requests uint64 `json:"requests"`
-	// Forwarded are requests that a proxy brought: they name a host, or who they are for.
+	// Forwarded are requests that came through a proxy: they name a host, or the client.
 	Forwarded uint64            `json:"forwarded"`
 	Providers map[string]uint64 `json:"providers"`
-	// Statuses are of the answers; "0" is none.
+	// Statuses counts the statuses of answers; "0" is no answer.
 	Statuses map[string]uint64 `json:"statuses"`
 	Paths    map[string]uint64 `json:"paths"`
 }
 
-// maxPaths bounds the paths that are told apart; all further ones are "…".
+// maxPaths bounds the paths that are counted separately; all further ones are "…".
 const maxPaths = 1000
 
 func newCounts() Counts {
@@ -51,7 +51,7 @@ func (c *Counts) arrive(r *http.Request, p *provider) {
 
 func (c *Counts) answered(status int) { c.Statuses[strconv.Itoa(status)]++ }
 
-// throttle lets so many requests through in a period; 0 lets all.
+// throttle admits a number of requests in a period; 0 admits all.
 type throttle struct {
 	most       int
 	period     time.Duration
@@ -59,7 +59,7 @@ type throttle struct {
 	passed     []time.Time
 }
 
-// refuse counts a request; one too many it answers.
+// refuse counts a request, and returns the answer to one that exceeds the limit.
 func (t *throttle) refuse(now time.Time) *reply {
 	if t.most == 0 {
 		return nil

@@ -19,8 +19,7 @@ func serveDigitalOcean(q *query) reply {
 	return serveDocument(q.path, "/metadata/v1", droplet(q.view))
 }
 
-// serveDocument serves a document whole below base + ".json", and by its parts below
-// base + "/".
+// serveDocument serves a document as a whole at base + ".json", and its parts below base + "/".
 func serveDocument(path, base string, doc map[string]any) reply {
 	if path == base+".json" {
 		return answer(http.StatusOK, typeJSON, string(encode(doc)))
@@ -69,7 +68,7 @@ func droplet(v *view) map[string]any {
 	}
 }
 
-// masked is a subnet's first address in the form of those that write masks.
+// masked returns a subnet's first address in the form of clouds that write masks.
 func masked(s *store.CloudSubnet) map[string]any {
 	return map[string]any{"ip_address": first(held(s)), "netmask": netmask(s.Prefix), "gateway": gateway(s).String()}
 }

@@ -10,53 +10,51 @@ import (
 	"time"
 )
 
-// fault is one way in which the cloud is not what it should be, as long as it is
-// not healed.
+// fault is an active fault of the cloud.
 type fault struct {
 	kind *kind
-	// name is the kind's, or for answers with an HTTP status that.
+	// name is the kind's; for an HTTP status it is the status.
 	name   string
 	status int
-	// left is how many requests it is for; less than 0 is without a limit.
+	// left is the number of requests that it is still for; a negative number is unlimited.
 	left int
-	// path is what is in the path of the requests that it is for.
+	// path selects requests whose paths contain it.
 	path       string
 	delay      time.Duration
 	retryAfter string
 	to         string
-	// serial is the number of the request that it is met by.
+	// serial is the number of the request that it applies to.
 	serial uint64
 }
 
-// kind is what may be wrong, and the place where it is made wrong: one of the
-// functions.
+// kind is a kind of fault. One of its functions makes it.
 type kind struct {
 	name, help string
-	// see changes what the cloud knows.
+	// see changes the view of the node.
 	see func(v *view)
 	// say changes an answer.
 	say func(f *fault, r *reply)
-	// send sends an answer in its own way; an error ends the connection.
+	// send sends an answer in a faulty way; an error ends the connection.
 	send func(s *sending) error
-	// early: before anything is answered, and instead of it.
+	// early means that send runs in place of an answer.
 	early bool
 }
 
-// maxDelay bounds what --delay says.
+// maxDelay bounds --delay.
 const maxDelay = time.Hour
 
-// defaultDelay is of the slow kinds.
+// defaultDelay is the --delay of the slow kinds.
 const defaultDelay = 3 * time.Second
 
-// kinds are all, by what they touch. An HTTP status is a kind too.
+// kinds returns all kinds except the HTTP statuses, which are kinds too.
 func kinds() []*kind {
 	return slices.Concat(viewKinds(), answerKinds(), wireKinds())
 }
 
-// refuse is the kind that no request comes to see.
+// refuse is the kind that closes the listeners: no request meets it.
 const refuse = "refuse"
 
-// newFault reads what is to be broken, and how.
+// newFault makes a fault from its name and flags.
 func newFault(name string, flags map[string]string) (*fault, error) {
 	f := &fault{name: name, left: -1, path: flags["path"], retryAfter: flags["retry-after"], to: flags["to"], delay: defaultDelay}
 	all := kinds()
@@ -69,7 +67,7 @@ func newFault(name string, flags map[string]string) (*fault, error) {
 		for i, k := range all {
 			names[i] = k.name
 		}
-		return nil, fmt.Errorf("%.40q is no fault: use an HTTP status from 400 on, %s", name, strings.Join(names, ", "))
+		return nil, fmt.Errorf("%.40q is not a fault: use an HTTP status from 400 on, %s", name, strings.Join(names, ", "))
 	}
 	if v := flags["count"]; v != "" {
 		n, err := strconv.Atoi(v)
@@ -79,7 +77,7 @@ func newFault(name string, flags map[string]string) (*fault, error) {
 		f.left = n
 	}
 	if name == refuse && (f.left > 0 || f.path != "") {
-		return nil, fmt.Errorf("--count, --path: no request is seen that is refused; use reset, or heal")
+		return nil, fmt.Errorf("--count, --path: refused requests are not seen; use reset, or heal")
 	}
 	if v := flags["delay"]; v != "" {
 		d, err := time.ParseDuration(v)
@@ -91,24 +89,24 @@ func newFault(name string, flags map[string]string) (*fault, error) {
 	return f, nil
 }
 
-// meets tells whether a fault is for a request.
+// meets reports whether a fault is for a request.
 func (f *fault) meets(r *http.Request) bool {
 	return f.name != refuse && f.left != 0 && strings.Contains(r.URL.Path, f.path)
 }
 
-// answerKinds change what is said.
+// answerKinds change the content of answers.
 func answerKinds() []*kind {
 	return []*kind{
 		{name: "empty", help: "200 with no body", say: func(_ *fault, r *reply) { r.status, r.body = http.StatusOK, nil }},
 		{name: "html", help: "200 with a page for people, as proxies and portals send it", say: func(_ *fault, r *reply) {
 			*r = answer(http.StatusOK, typeHTML, "<!DOCTYPE html>\n<html><head><title>Service unavailable</title></head><body><p>Please try later.</body></html>\n")
 		}},
-		{name: "truncated", help: "half of the body, and nothing says so", say: func(_ *fault, r *reply) { r.body = r.body[:len(r.body)/2] }},
+		{name: "truncated", help: "half of the body, with a matching length", say: func(_ *fault, r *reply) { r.body = r.body[:len(r.body)/2] }},
 		{name: "redirect", help: "302 to another host, which --to names", say: func(f *fault, r *reply) {
 			*r = answer(http.StatusFound, typeText, "").with("Location", cmp.Or(f.to, "http://192.0.2.1/"))
 		}},
 		{name: "large", help: "a body of 3 MiB", say: func(_ *fault, r *reply) { r.body = append(r.body, spaces(3<<20)...) }},
-		{name: "gzip", help: "a compressed body that nobody asked for", say: sayGzip},
+		{name: "gzip", help: "a compressed body that was not requested", say: sayGzip},
 		{name: "etag", help: "another ETag with each answer", say: func(f *fault, r *reply) {
 			r.header.Set("ETag", fmt.Sprintf("%016x", f.serial))
 		}},

@@ -16,8 +16,7 @@ import (
 
 const interfaces = "/machine/plugins?comp=nmagent&type=getinterfaceinfov1"
 
-// TestStatuses: HTTP statuses, for so many requests, for a part of the paths, with
-// and without Retry-After.
+// TestStatuses: HTTP statuses, for a number of requests, for some paths, with and without Retry-After.
 func TestStatuses(t *testing.T) {
 	s := start(t, Options{Providers: []string{"azure"}})
 	do(t, s, "break", "401", "--count", "2")
@@ -48,7 +47,7 @@ func TestStatuses(t *testing.T) {
 	}
 }
 
-// TestBodies: what is wrong with a body is on the wire as it is said to be.
+// TestBodies: each faulty body is sent as documented.
 func TestBodies(t *testing.T) {
 	s := start(t, Options{Providers: []string{"azure"}})
 	_, good := get(t, s, interfaces)
@@ -103,7 +102,7 @@ func has(part string) func(*http.Response, string) bool {
 	return func(_ *http.Response, body string) bool { return strings.Contains(body, part) }
 }
 
-// TestConnections: what happens below HTTP.
+// TestConnections: faults below HTTP.
 func TestConnections(t *testing.T) {
 	s := start(t, Options{Providers: []string{"azure"}})
 	const request = "GET " + interfaces + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -147,7 +146,7 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// TestSlow: what hangs and what is slow sends nothing, or not all, until it is healed.
+// TestSlow: a hanging or slow answer sends nothing, or not everything, until the fault is healed.
 func TestSlow(t *testing.T) {
 	s := start(t, Options{Providers: []string{"azure"}})
 	for _, kind := range [][]string{{"hang"}, {"slow-headers", "--delay", "1h"}, {"slow-body", "--delay", "1h"}} {
@@ -167,7 +166,7 @@ func TestSlow(t *testing.T) {
 				t.Errorf("the first bytes: %v", err)
 			}
 		} else {
-			// The request is counted when it has come; what then does not come is the fault.
+			// The request is counted when it has arrived; what does not follow is the fault.
 			_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 			if n, err := b.Read(make([]byte, 1)); n > 0 || err == nil {
 				t.Errorf("%s: something was sent", kind)
@@ -188,7 +187,7 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestTokens: they end by themselves, by order, and by use.
+// TestTokens: tokens end after their time, by an order, and by use.
 func TestTokens(t *testing.T) {
 	clock := time.Unix(1700000000, 0)
 	for provider, header := range map[string]string{"aws": awsToken, "alibaba": alibabaToken} {
@@ -221,7 +220,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestThrottle: more requests than so many in a period are refused.
+// TestThrottle: requests above the limit in a period are refused.
 func TestThrottle(t *testing.T) {
 	clock := time.Unix(1700000000, 0)
 	s := start(t, Options{Providers: []string{"azure"}, Now: func() time.Time { return clock }})
@@ -243,7 +242,7 @@ func TestThrottle(t *testing.T) {
 	}
 }
 
-// TestModel: addresses come and go; what cannot be is refused and changes nothing.
+// TestModel: addresses are added and withdrawn; an invalid change is refused and changes nothing.
 func TestModel(t *testing.T) {
 	s := start(t, Options{Providers: []string{"azure"}, NICs: twoNICs()})
 	do(t, s, "add", "10.0.1.22", "10.0.1.80/28", "10.0.0.9")
@@ -293,7 +292,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestScript: lines are run before the requests that they name.
+// TestScript: lines run before the requests that they name.
 func TestScript(t *testing.T) {
 	s := start(t, Options{Providers: []string{"azure"}, Script: `
 		withdraw 10.240.0.36      # at once
@@ -309,11 +308,11 @@ func TestScript(t *testing.T) {
 		t.Errorf("%v, want %s", got, want)
 	}
 	for script, want := range map[string]string{
-		"@0 heal":          `line 1: "@0" is no number`,
-		"@2 heal\n@1 heal": "line 2: it stands behind",
-		"brake 429":        `line 1: "brake 429" is no command`,
-		"break 429 --x 1":  "line 1: break: --x is no flag",
-		"break wings":      `"wings" is no fault`,
+		"@0 heal":          `line 1: "@0" is not the number`,
+		"@2 heal\n@1 heal": "line 2: it follows",
+		"brake 429":        `line 1: "brake 429" is not an order`,
+		"break 429 --x 1":  "line 1: break: --x is not a flag",
+		"break wings":      `"wings" is not a fault`,
 		"throttle many":    `"many": use a number`,
 	} {
 		if _, err := parseScript(script); err == nil || !strings.Contains(err.Error(), want) {
@@ -325,7 +324,7 @@ func TestScript(t *testing.T) {
 	}
 }
 
-// TestWait: Google's server lets one wait for a change, until a time.
+// TestWait: Google's server lets a client wait for a change, up to a time limit.
 func TestWait(t *testing.T) {
 	s := start(t, Options{Providers: []string{"gcp"}, NICs: twoNICs()})
 	const aliases = "/computeMetadata/v1/instance/network-interfaces/0/ip-aliases/?recursive=true"
@@ -358,7 +357,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestForwarded: what a proxy brings is seen.
+// TestForwarded: requests through a proxy are counted.
 func TestForwarded(t *testing.T) {
 	s := start(t, Options{Providers: []string{"azure"}})
 	get(t, s, "http://168.63.129.16"+interfaces)

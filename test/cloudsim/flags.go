@@ -17,7 +17,7 @@ import (
 	"github.com/cnibox/cnibox/roles/daemon/process"
 )
 
-// settings are the daemon's arguments.
+// settings are the arguments of a simulator.
 type settings struct {
 	providers, listen []string
 	node              string
@@ -31,7 +31,7 @@ cloud-sim ORDER … [--control PATH]: send an order to a running simulator
 
 PROVIDER is one of:`
 
-// parseArgs reads providers and flags, in any order. Every fault is told at once.
+// parseArgs reads providers and flags, in any order, and reports all errors at once.
 func parseArgs(args []string) (*settings, error) {
 	s := &settings{sketch: articleNode()}
 	f := s.flags()
@@ -95,34 +95,34 @@ func help(f *flag.FlagSet) error {
 func (s *settings) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("cloud-sim", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	f.Func("listen", "`address` with a port; repeatable; else where the cloud has it, which must be an address of this host", func(v string) error {
+	f.Func("listen", "`address` with a port; repeatable; the default is the cloud's, which must be an address of this host", func(v string) error {
 		if _, err := netip.ParseAddrPort(v); err != nil {
-			return fmt.Errorf("%.60q is no address with a port: use one as 168.63.129.16:80", v)
+			return fmt.Errorf("%.60q is not an address with a port: use one as 168.63.129.16:80", v)
 		}
 		s.listen = append(s.listen, v)
 		return nil
 	})
-	f.StringVar(&s.node, "node", "", "`path` of a JSON file that describes the node; the flags from -nics on do so without one")
+	f.StringVar(&s.node, "node", "", "`path` of a JSON file that describes the node; without it the flags from -nics on describe the node")
 	f.IntVar(&s.sketch.nics, "nics", s.sketch.nics, "`number` of interfaces")
 	f.IntVar(&s.sketch.addresses, "addresses", s.sketch.addresses, "`number` of addresses for pods in each subnet")
 	f.IntVar(&s.sketch.prefixes, "prefixes", 0, "`number` of prefixes for pods in each subnet, /28 and /80")
 	f.TextVar(&s.sketch.subnet, "subnet", s.sketch.subnet, "`network` of the first interface")
-	f.TextVar(&s.sketch.own, "own", s.sketch.own, "the node's own `address` on it; pods' are those behind it")
+	f.TextVar(&s.sketch.own, "own", s.sketch.own, "the node's own `address` on it; the addresses behind it are for pods")
 	f.Func("mac", "`MAC` of the first interface ("+s.sketch.mac.String()+")", func(v string) (err error) {
 		if s.sketch.mac, err = net.ParseMAC(v); err == nil && len(s.sketch.mac) != 6 {
 			err = fmt.Errorf("%.60q has not 6 bytes", v)
 		}
 		return err
 	})
-	f.BoolVar(&s.sketch.ipv6, "ipv6", false, "each interface has a subnet of IPv6 too: 2001:db8:240::/64 and on")
-	f.IntVar(&s.sketch.mtu, "mtu", 0, "`MTU` that clouds tell which tell one")
-	f.StringVar(&s.script, "script", "", "`path` of commands to run by themselves: \"@3 break 429 --count 2\" before the third request")
+	f.BoolVar(&s.sketch.ipv6, "ipv6", false, "each interface also has an IPv6 subnet, from 2001:db8:240::/64 on")
+	f.IntVar(&s.sketch.mtu, "mtu", 0, "`MTU` that the cloud reports, if it reports one")
+	f.StringVar(&s.script, "script", "", "`path` of a file with orders: \"@3 break 429 --count 2\" before the third request")
 	f.StringVar(&s.control, "control", controlSocket, "`path` of the socket for orders")
 	f.BoolVar(&s.verbose, "verbose", false, "log each request")
 	return f
 }
 
-// maxScript is more than any script has.
+// maxScript bounds a script, in bytes.
 const maxScript = 1 << 20
 
 // serve runs a simulator until ctx ends.

@@ -14,8 +14,7 @@ import (
 
 const gcpBase = "/computeMetadata/v1"
 
-// gcp is Google's metadata server. It alone can be waited at: for a change, with
-// the last answer's ETag.
+// gcp is Google's metadata server. It is the only one where a client can wait for a change, with the last answer's ETag.
 func gcp() *provider {
 	return &provider{name: "gcp", at: []string{"169.254.169.254:80"}, below: []string{"/computeMetadata/"}, serve: serveGCP}
 }
@@ -61,15 +60,14 @@ func gcpReply(q *query) reply {
 	return r.with("ETag", etag(r.body))
 }
 
-// etag is of a content, not of a time.
+// etag depends on the content only, not on the time.
 func etag(body []byte) string {
 	h := fnv.New64a()
 	_, _ = h.Write(body)
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// waiting tells for which change of its answer a request waits, and for how long at
-// most: 0 is for ever.
+// waiting returns for which change of its answer a request waits, and for how long at most; 0 is without a limit.
 func waiting(r *http.Request) (after string, limit time.Duration, waits bool) {
 	v := r.URL.Query()
 	if v.Get("wait_for_change") != "true" {
@@ -82,7 +80,7 @@ func waiting(r *http.Request) (after string, limit time.Duration, waits bool) {
 	return v.Get("last_etag"), time.Duration(min(seconds, 86400)) * time.Second, true
 }
 
-// camel turns a path's ip-aliases into the document's ipAliases.
+// camel converts a path's ip-aliases to the document's ipAliases.
 func camel(s string) string {
 	var b strings.Builder
 	up := false
@@ -100,7 +98,7 @@ func camel(s string) string {
 	return b.String()
 }
 
-// dashed turns ipAliases into ip-aliases.
+// dashed converts ipAliases to ip-aliases.
 func dashed(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -113,7 +111,7 @@ func dashed(s string) string {
 	return b.String()
 }
 
-// dashedListing is a directory's names as paths have them, each on a line of its own.
+// dashedListing lists a directory's names in the form of paths, one a line.
 func dashedListing(v any) string {
 	if text := dashed(listing(v)); text != "" {
 		return text + "\n"
@@ -134,7 +132,7 @@ func gcpDocument(v *view) map[string]any {
 	}}
 }
 
-// gcpNIC: addresses for pods are aliases, single ones as /32. Of IPv6 there are none.
+// gcpNIC shows addresses for pods as aliases, single addresses as /32, IPv4 only.
 func gcpNIC(v *view, n *store.CloudNIC) map[string]any {
 	four, six := subnet(n, false), subnet(n, true)
 	aliases := []any{}
@@ -168,7 +166,7 @@ func gcpNIC(v *view, n *store.CloudNIC) map[string]any {
 	return one
 }
 
-// anys are texts for a document; without any, what they are by default.
+// anys returns texts for a document, or the default if there are none.
 func anys[T fmt.Stringer](all []T, byDefault ...any) []any {
 	if len(all) == 0 && len(byDefault) > 0 {
 		return byDefault

@@ -8,8 +8,7 @@ import (
 
 const hetznerName = "hetzner"
 
-// hetzner writes YAML. Its private networks have alias addresses, for pods; they
-// are IPv4.
+// hetzner writes YAML. Its private networks are IPv4 and have alias addresses for pods.
 func hetzner() *provider {
 	return &provider{name: hetznerName, at: []string{"169.254.169.254:80"}, below: []string{"/hetzner/v1/metadata"}, serve: serveHetzner}
 }
@@ -35,8 +34,7 @@ func serveHetzner(q *query) reply {
 	return page(http.StatusNotFound)
 }
 
-// hetznerPublic is the interface to the internet, of which a node has one address:
-// the model's interfaces are those of private networks.
+// hetznerPublic is the public interface, with one address: the model's interfaces are those of private networks.
 const hetznerPublic = `availability-zone: fsn1-dc14
 hostname: node-0
 instance-id: 4711
@@ -85,7 +83,7 @@ func hetznerPrivate(v *view) string {
 	return b.String()
 }
 
-// yamlText quotes what YAML would not take for a text: nothing, and "*".
+// yamlText quotes texts that YAML would not read as a text: the empty one, and "*".
 func yamlText(s string) string {
 	if s == "" || strings.HasPrefix(s, anyMAC) {
 		return "'" + s + "'"

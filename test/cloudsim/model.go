@@ -14,11 +14,10 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// maxNode is more than the description of any node has.
+// maxNode bounds the description of a node, in bytes.
 const maxNode = 16 << 20
 
-// readNode reads a node's description: a JSON array of store.CloudNIC. It may be
-// as wrong as one likes: readers are to bear it.
+// readNode reads a node's description: a JSON array of store.CloudNIC. Its content may be wrong, since clients must survive that.
 func readNode(path string) ([]store.CloudNIC, error) {
 	b, err := smallfile.Read(path, maxNode)
 	if err != nil {
@@ -31,10 +30,10 @@ func readNode(path string) ([]store.CloudNIC, error) {
 	return append([]store.CloudNIC{}, nics...), nil // nil is the article's node
 }
 
-// sketch is a node that flags describe.
+// sketch is a node described by flags.
 type sketch struct {
 	nics, addresses, prefixes int
-	// subnet and own are the first NIC's; each further one has the next subnet.
+	// subnet and own are those of the first NIC; each further NIC has the next subnet.
 	subnet netip.Prefix
 	own    netip.Addr
 	mac    net.HardwareAddr
@@ -42,7 +41,7 @@ type sketch struct {
 	mtu    int
 }
 
-// articleNode is the node that an article about AKS shows, which is the default.
+// articleNode is the node of an article about AKS, the default.
 func articleNode() sketch {
 	return sketch{
 		nics: 1, addresses: 30, subnet: netip.MustParsePrefix("10.240.0.0/16"), own: netip.MustParseAddr("10.240.0.35"),
@@ -50,13 +49,13 @@ func articleNode() sketch {
 	}
 }
 
-// Most of a sketch.
+// Limits of a sketch.
 const (
 	maxSketchNICs      = 64
 	maxSketchAddresses = 65536
 )
 
-// draw makes the NICs.
+// draw returns the NICs of the sketch.
 func (s *sketch) draw() ([]store.CloudNIC, error) {
 	switch {
 	case s.nics < 0 || s.nics > maxSketchNICs:
@@ -100,8 +99,8 @@ func (s *sketch) draw() ([]store.CloudNIC, error) {
 	return nics, nil
 }
 
-// fill gives a subnet its gateway, the node's own address, those behind it for pods,
-// and ranges of some length from its upper half on.
+// fill makes a subnet with its gateway, the node's own address, the addresses behind it for pods, and prefixes of a length from its
+// upper half on.
 func (s *sketch) fill(p netip.Prefix, own netip.Addr, bits int) (*store.CloudSubnet, error) {
 	out := &store.CloudSubnet{Prefix: p, Gateway: p.Addr().Next(), Own: []netip.Addr{own}}
 	for a := own; len(out.Addresses) < s.addresses; {
@@ -121,12 +120,12 @@ func (s *sketch) fill(p netip.Prefix, own netip.Addr, bits int) (*store.CloudSub
 	return out, nil
 }
 
-// shift is the network behind p, of the same size.
+// shift returns the next network of the same size.
 func shift(p netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(stepBits(p.Addr(), p.Addr().BitLen()-p.Bits()), p.Bits())
 }
 
-// stepBits is 2^bits addresses on.
+// stepBits adds 2^bits to an address.
 func stepBits(a netip.Addr, bits int) netip.Addr {
 	b := a.AsSlice()
 	add := uint(1) << (bits % 8)
@@ -139,7 +138,7 @@ func stepBits(a netip.Addr, bits int) netip.Addr {
 	return out
 }
 
-// step is so many addresses on.
+// step adds a number to an address.
 func step(a netip.Addr, by int) netip.Addr {
 	for range by {
 		a = a.Next()
@@ -147,7 +146,7 @@ func step(a netip.Addr, by int) netip.Addr {
 	return a
 }
 
-// clone copies NICs so far that changing a subnet's lists does not change the origin.
+// clone copies NICs. Changing a list of a copied subnet does not change the original.
 func clone(nics []store.CloudNIC) []store.CloudNIC {
 	out := slices.Clone(nics)
 	for i := range out {
@@ -160,9 +159,8 @@ func clone(nics []store.CloudNIC) []store.CloudNIC {
 	return out
 }
 
-// place finds the subnet that an address or prefix is to be given to: one that
-// contains it, of a NIC that is named by MAC or number, or of any. A range may come
-// from elsewhere, as Google's: it goes to the first subnet of its family.
+// place finds the subnet for an address or prefix: one that contains it, of the NIC with this MAC or number, or of any NIC. A
+// prefix that is in no subnet, as Google's, goes to the first subnet of its family.
 func place(nics []store.CloudNIC, nic string, p netip.Prefix) (*store.CloudSubnet, error) {
 	var fallback *store.CloudSubnet
 	var seen []string
@@ -184,10 +182,10 @@ func place(nics []store.CloudNIC, nic string, p netip.Prefix) (*store.CloudSubne
 	if fallback != nil {
 		return fallback, nil
 	}
-	return nil, fmt.Errorf("%s is in no subnet of the node: there is %s", bare(p), cmp.Or(strings.Join(seen, ", "), "none"))
+	return nil, fmt.Errorf("%s is not in a subnet of the node, which has %s", bare(p), cmp.Or(strings.Join(seen, ", "), "none"))
 }
 
-// parseTarget reads an address, as a prefix of one, or a prefix.
+// parseTarget reads an address or a prefix; an address becomes a prefix of full length.
 func parseTarget(s string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
 		return netip.PrefixFrom(a, a.BitLen()), nil
@@ -199,7 +197,7 @@ func parseTarget(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// bare is an address, or a prefix.
+// bare prints a prefix, as an address if it contains only one.
 func bare(p netip.Prefix) string {
 	if p.IsSingleIP() {
 		return p.Addr().String()
@@ -207,7 +205,7 @@ func bare(p netip.Prefix) string {
 	return p.String()
 }
 
-// add gives the node addresses and prefixes.
+// add adds addresses and prefixes to the node.
 func add(nics []store.CloudNIC, nic string, targets []netip.Prefix) error {
 	for _, p := range targets {
 		if holds(nics, p) {
@@ -238,7 +236,7 @@ func holds(nics []store.CloudNIC, p netip.Prefix) bool {
 	return false
 }
 
-// withdraw takes addresses and prefixes from the node.
+// withdraw removes addresses and prefixes from the node.
 func withdraw(nics []store.CloudNIC, targets []netip.Prefix) error {
 	for _, p := range targets {
 		found := false

@@ -31,8 +31,7 @@ func serveOpenstack(q *query) reply {
 	return page(http.StatusNotFound)
 }
 
-// openstackNetwork has a network for each fixed address of a port; pairs of addresses
-// that are allowed besides are not shown.
+// openstackNetwork has a network for each fixed address of a port; allowed address pairs are not shown.
 func openstackNetwork(v *view) map[string]any {
 	links, networks, services := []any{}, []any{}, []any{}
 	known := map[netip.Addr]bool{}

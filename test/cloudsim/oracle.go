@@ -7,7 +7,7 @@ import (
 
 const oracleBase = "/opc/v2/"
 
-// oracle is the second version of OCI's service, with the first turned off.
+// oracle is the second version of OCI's service; the first is disabled.
 func oracle() *provider {
 	return &provider{name: "oracle", at: []string{"169.254.169.254:80"}, below: []string{"/opc/"}, serve: serveOracle}
 }
@@ -34,8 +34,7 @@ func serveOracle(q *query) reply {
 	return answer(http.StatusOK, typeJSON, string(encode(found)))
 }
 
-// oracleVNICs shows a VNIC's first private address only: secondary ones are not in
-// the metadata.
+// oracleVNICs shows a VNIC's first private address only: the metadata does not contain secondary ones.
 func oracleVNICs(v *view) []any {
 	all := []any{}
 	for i := range v.nics {

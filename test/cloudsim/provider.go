@@ -10,24 +10,24 @@ import (
 // provider is one cloud's metadata service.
 type provider struct {
 	name string
-	// at is where nodes find it.
+	// at are the addresses of the service.
 	at []string
-	// below are the beginnings of its paths.
+	// below are the prefixes of its paths.
 	below []string
 	serve func(q *query) reply
 }
 
-// query is a request, and all that it may be answered from.
+// query is a request with the data for its answer.
 type query struct {
 	*http.Request
-	// path is the request's, without the provider's name before it.
+	// path is the request's, without the provider's name.
 	path string
 	view *view
 	// tokens are those of the provider.
 	tokens *tokens
 }
 
-// reply is an answer as the provider means it. Faults are added later.
+// reply is a provider's correct answer. Faults change it later.
 type reply struct {
 	status int
 	header http.Header
@@ -40,7 +40,7 @@ func providers() []*provider {
 	}
 }
 
-// allProviders is the name that stands for every one of them.
+// allProviders is the name that selects every provider.
 const allProviders = "all"
 
 // choose finds providers by name.
@@ -69,10 +69,9 @@ func choose(names []string) ([]*provider, error) {
 	return all, nil
 }
 
-// pick finds whom a request is for, and its path without that one's name. One that
-// is alone gets them all. Of several the path tells, but for AWS, Alibaba and
-// Tencent, which share one: there the address asked tells, then the token, which
-// AWS and Alibaba demand.
+// pick finds the provider of a request, and the request's path without the provider's name. A single provider gets all requests. Of
+// several, the path decides, except for AWS, Alibaba and Tencent, which share one: there the address decides, then the header with
+// the token, which AWS and Alibaba require.
 func pick(all []*provider, r *http.Request) (p *provider, path string) {
 	path = r.URL.Path
 	if len(all) == 1 {
@@ -96,7 +95,7 @@ func pick(all []*provider, r *http.Request) (p *provider, path string) {
 	return nil, path
 }
 
-// speaksTo tells whether a request that fits the provider's paths means it.
+// speaksTo reports whether a request whose path fits the provider is for it.
 func speaksTo(p *provider, r *http.Request) bool {
 	if !slices.Contains(p.below, metaData) {
 		return true
@@ -111,7 +110,7 @@ func speaksTo(p *provider, r *http.Request) bool {
 	return p.name == meant
 }
 
-// carries tells whether a header is there that begins so.
+// carries reports whether there is a header with this prefix.
 func carries(h http.Header, prefix string) bool {
 	for name := range h {
 		if strings.HasPrefix(strings.ToLower(name), strings.ToLower(prefix)) {
@@ -121,7 +120,7 @@ func carries(h http.Header, prefix string) bool {
 	return false
 }
 
-// forwarded tells whether somebody passed the request on: clouds that mind refuse.
+// forwarded reports whether a proxy forwarded the request. Some clouds refuse that.
 func forwarded(h http.Header, names ...string) bool {
 	return slices.ContainsFunc(names, func(n string) bool { return h.Get(n) != "" })
 }
@@ -144,7 +143,7 @@ func (r reply) with(name, value string) reply {
 	return r
 }
 
-// page is how servers say that they do not like a request.
+// page is the error page of an HTTP status.
 func page(status int) reply {
 	title := fmt.Sprintf("%d - %s", status, http.StatusText(status))
 	return answer(status, typeHTML, "<?xml version=\"1.0\" encoding=\"iso-8859-1\"?>\n<html>\n <head><title>"+title+"</title></head>\n <body><h1>"+title+"</h1></body>\n</html>\n")

@@ -19,7 +19,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
 )
 
-// fetch has a provider of the role cloud read a simulator.
+// fetch reads a simulator with a provider of the role cloud-ipam.
 func fetch(t *testing.T, name string, s *Sim) (*metadata.Reply, error) {
 	t.Helper()
 	p, ok := metadata.Lookup(name)
@@ -29,8 +29,8 @@ func fetch(t *testing.T, name string, s *Sim) (*metadata.Reply, error) {
 	return p.Fetch(t.Context(), metadata.Query{URL: s.URL()})
 }
 
-// randomNode is a node that every cloud could have: up to four interfaces with a
-// subnet of IPv4 and perhaps one of IPv6, each with one address of the node's own.
+// randomNode is a node that every cloud could have: up to four interfaces, each with an IPv4 subnet and perhaps an IPv6 subnet, in
+// which the node has one address.
 func randomNode(r *rand.Rand) []store.CloudNIC {
 	nics := []store.CloudNIC{}
 	network := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")}
@@ -50,7 +50,7 @@ func randomNode(r *rand.Rand) []store.CloudNIC {
 	return nics
 }
 
-// randomSubnet has its single addresses in its first quarter, ranges from its middle on.
+// randomSubnet has its single addresses in its first quarter, and ranges from its middle on.
 func randomSubnet(r *rand.Rand, p netip.Prefix, bits int) store.CloudSubnet {
 	s := store.CloudSubnet{Prefix: p, Gateway: step(p.Addr(), 1+r.IntN(2))}
 	a := step(p.Addr(), 3+r.IntN(5))
@@ -67,10 +67,10 @@ func randomSubnet(r *rand.Rand, p netip.Prefix, bits int) store.CloudSubnet {
 	return s
 }
 
-// knowledge is what of a node a cloud shows, as the role cloud is to have it.
+// knowledge says which parts of a node a cloud shows.
 type knowledge struct {
 	id, mtu, network, primary, gateway, ranges, device bool
-	// addresses are those of IPv4, addresses6 of IPv6; six: there is IPv6 at all.
+	// addresses are shown for IPv4, addresses6 for IPv6; six means that IPv6 is shown at all.
 	addresses, addresses6, six bool
 	dns                        string
 }
@@ -91,7 +91,7 @@ func known() map[string]knowledge {
 	}
 }
 
-// of is the node as the cloud shows it.
+// of returns the node as the cloud shows it.
 func (k *knowledge) of(name string, nics []store.CloudNIC) []store.CloudNIC {
 	out := clone(nics)
 	for i := range out {
@@ -135,8 +135,8 @@ func (k *knowledge) of(name string, nics []store.CloudNIC) []store.CloudNIC {
 	return out
 }
 
-// TestRoundTrip: what a cloud shows of a random node is what the role cloud reads.
-// Neither has anything of the other's.
+// TestRoundTrip: the role cloud-ipam reads from a simulated cloud what the cloud shows of a random node. The two share no code for
+// that.
 func TestRoundTrip(t *testing.T) {
 	clustertest.Loopback(t)
 	for name, k := range known() {
@@ -191,16 +191,15 @@ func roundTrip(t *testing.T, name string, k *knowledge, seed uint64) {
 	}
 }
 
-// TestFaultsRead: whatever is broken, the role cloud tells what is the matter, or
-// reads addresses that the node has.
+// TestFaultsRead: with every fault, the role cloud-ipam reports an error or reads addresses that the node has.
 func TestFaultsRead(t *testing.T) {
 	slow := []string{"hang", "slow-headers", "slow-body", "endless"}
-	// With these there are addresses more, or they are of other subnets.
+	// With these faults there are more addresses, or addresses of other subnets.
 	more := []string{"many", "same-subnet", "prefix-32", "unknown-mac", "mac-any"}
 	for _, p := range providers() {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
-			// Where each address has a mask of its own, none is outside of its subnet.
+			// If each address has its own mask, none is outside of its subnet.
 			eachMasked := p.name == tencentName || p.name == openstackName
 			s := start(t, Options{Providers: []string{p.name}, NICs: twoNICs()})
 			good, err := fetch(t, p.name, s)
@@ -248,7 +247,7 @@ func kindsNamed() (names []string) {
 	return names
 }
 
-// beyond are the addresses of one node that the other has not.
+// beyond returns the addresses of one node that the other does not have.
 func beyond(some, all []store.CloudNIC) (extra []netip.Addr) {
 	has := map[netip.Addr]bool{}
 	for _, n := range all {

@@ -7,16 +7,14 @@ import (
 	"strings"
 )
 
-// scriptLine is a line of a script: a command that is run before the request of a number
-// is answered, 0 before any.
+// scriptLine is an order that runs before the request of a number is answered; 0 is at the start.
 type scriptLine struct {
 	before uint64
 	args   []string
 }
 
-// parseScript reads lines of commands. "@3 break 429" is run before the third
-// request is answered, a line without such a number at the start. What stands
-// behind a "#" is for people.
+// parseScript reads orders, one a line. "@3 break 429" runs before the third request is answered, a line without a number at the
+// start. "#" begins a comment.
 func parseScript(text string) ([]scriptLine, error) {
 	var all []scriptLine
 	var errs []error
@@ -30,13 +28,13 @@ func parseScript(text string) ([]scriptLine, error) {
 		if number, ok := strings.CutPrefix(args[0], "@"); ok {
 			n, err := strconv.ParseUint(number, 10, 64)
 			if err != nil || n == 0 {
-				errs = append(errs, fmt.Errorf("script: line %d: %.20q is no number of a request: use @1 and on", i+1, args[0]))
+				errs = append(errs, fmt.Errorf("script: line %d: %.20q is not the number of a request: use @1 and on", i+1, args[0]))
 				continue
 			}
 			l.before, args = n, args[1:]
 		}
 		if len(all) > 0 && l.before < all[len(all)-1].before {
-			errs = append(errs, fmt.Errorf("script: line %d: it stands behind one for a later request", i+1))
+			errs = append(errs, fmt.Errorf("script: line %d: it follows a line for a later request", i+1))
 			continue
 		}
 		if _, _, _, err := parseCommand(args); err != nil {
@@ -49,7 +47,7 @@ func parseScript(text string) ([]scriptLine, error) {
 	return all, errors.Join(errs...)
 }
 
-// runScript runs the lines whose time has come.
+// runScript runs the lines that are due.
 func (s *Sim) runScript() error {
 	var errs []error
 	for len(s.script) > 0 && s.script[0].before <= s.counts.Requests {

@@ -19,24 +19,23 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Options say what is simulated.
+// Options configure a simulator.
 type Options struct {
-	// Providers are names; "all" alone is every one.
+	// Providers are names; "all" alone selects every provider.
 	Providers []string
 	// NICs are the node's; nil is the node of the article about AKS.
 	NICs []store.CloudNIC
-	// Listen are addresses with ports; none are those of the providers.
+	// Listen are addresses with ports; empty are those of the providers.
 	Listen []string
-	// Script are commands that are run when so many requests have come; see the
-	// documentation.
+	// Script has orders that run after a number of requests; see docs/cloud-sim.md.
 	Script string
-	// Log tells of requests; nil tells nobody.
+	// Log gets a line for each request; nil discards it.
 	Log *slog.Logger
-	// Now is the clock by which tokens end and throttling counts; nil is the real one.
+	// Now is the clock for tokens and throttling; nil is the real one.
 	Now func() time.Time
 }
 
-// Sim is a simulator that serves.
+// Sim is a running simulator.
 type Sim struct {
 	providers []*provider
 	tokens    map[string]*tokens
@@ -47,7 +46,7 @@ type Sim struct {
 	mu     sync.Mutex
 	nics   []store.CloudNIC
 	faults []*fault
-	// healed is closed when faults go, changed when what is said may be another.
+	// healed is closed when faults end, changed when answers may differ.
 	healed, changed chan struct{}
 	script          []scriptLine
 	throttle        throttle
@@ -103,7 +102,7 @@ func Start(ctx context.Context, o Options) (*Sim, error) {
 	return s, nil
 }
 
-// Close ends serving, and every connection.
+// Close stops listening and ends every connection.
 func (s *Sim) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,17 +110,17 @@ func (s *Sim) Close() error {
 	return s.listen.close()
 }
 
-// Addrs are where it listens: the ports are real ones.
+// Addrs returns the addresses on which it listens, with their real ports.
 func (s *Sim) Addrs() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.listen.addrs)
 }
 
-// URL is the base of the first address.
+// URL returns the base URL of the first address.
 func (s *Sim) URL() string { return "http://" + s.Addrs()[0] }
 
-// wake ends what lasts because of a fault, and lets those who wait for a change look.
+// wake ends what lasts because of a fault, and has waiting requests check for a change.
 func (s *Sim) wake() {
 	close(s.healed)
 	s.healed = make(chan struct{})
@@ -133,17 +132,16 @@ func (s *Sim) change() {
 	s.changed = make(chan struct{})
 }
 
-// arrival is what is known of a request when it comes.
+// arrival is the state of the simulator when a request arrives.
 type arrival struct {
 	serial uint64
 	faults []*fault
 	healed <-chan struct{}
-	// throttled is the answer when the request is one too many.
+	// throttled is the answer if the request exceeds the limit.
 	throttled *reply
 }
 
-// arrive counts a request, runs what the script has for it, and finds the faults
-// that it meets.
+// arrive counts a request, runs the script's lines for it, and finds the faults that apply to it.
 func (s *Sim) arrive(r *http.Request, p *provider) arrival {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +165,7 @@ func (s *Sim) arrive(r *http.Request, p *provider) arrival {
 	return a
 }
 
-// look is the model as a request with these faults sees it, and the next change.
+// look returns the model as a request with these faults sees it, and a channel that is closed at the next change.
 func (s *Sim) look(faults []*fault) (*view, <-chan struct{}) {
 	s.mu.Lock()
 	v, changed := &view{nics: clone(s.nics)}, s.changed
@@ -180,7 +178,7 @@ func (s *Sim) look(faults []*fault) (*view, <-chan struct{}) {
 	return v, changed
 }
 
-// ServeHTTP answers a request, with what is broken.
+// ServeHTTP answers a request, with the active faults.
 func (s *Sim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p, path := pick(s.providers, r)
 	a := s.arrive(r, p)
@@ -194,7 +192,7 @@ func (s *Sim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answer tells which status was sent, 0 for none.
+// answer answers a request and returns the status that was sent, 0 for none.
 func (s *Sim) answer(w http.ResponseWriter, r *http.Request, p *provider, path string, a arrival) (int, error) {
 	out := &sending{w: w, r: r, stop: a.healed}
 	for _, f := range a.faults {
@@ -226,7 +224,7 @@ func (s *Sim) answer(w http.ResponseWriter, r *http.Request, p *provider, path s
 	return rep.status, err
 }
 
-// reply is what the provider says, when it has waited for what the request waits for.
+// reply returns the provider's answer, after the change that the request waits for.
 func (s *Sim) reply(r *http.Request, p *provider, path string, a arrival) reply {
 	switch {
 	case p == nil:
@@ -261,7 +259,7 @@ func (s *Sim) reply(r *http.Request, p *provider, path string, a arrival) reply 
 	}
 }
 
-// listeners are the addresses, and who serves on them while nothing refuses.
+// listeners are the addresses, and the server on them unless it refuses connections.
 type listeners struct {
 	handler http.Handler
 	log     *slog.Logger
@@ -291,14 +289,14 @@ func (l *listeners) open(ctx context.Context) error {
 	for _, one := range open {
 		l.serving.Go(func() {
 			if err := server.Serve(one); !errors.Is(err, http.ErrServerClosed) {
-				l.log.Error("an address is served no more", "address", one.Addr().String(), "error", err)
+				l.log.Error("stopped serving an address", "address", one.Addr().String(), "error", err)
 			}
 		})
 	}
 	return nil
 }
 
-// explain tells what to do about an address that is none of this host's.
+// explain adds what to do about an address that is not this host's.
 func explain(addr string, err error) error {
 	host, _, _ := net.SplitHostPort(addr)
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {

@@ -42,7 +42,7 @@ func start(t *testing.T, o Options) *Sim {
 	return s
 }
 
-// do runs a command that is right.
+// do runs an order that must succeed.
 func do(t *testing.T, s *Sim, args ...string) any {
 	t.Helper()
 	out, err := s.Do(args...)
@@ -52,7 +52,7 @@ func do(t *testing.T, s *Sim, args ...string) any {
 	return out
 }
 
-// raw sends a request as it is written, and returns all that comes until the end.
+// raw sends a request unchanged, and returns the whole answer.
 func raw(t *testing.T, s *Sim, request string) (string, error) {
 	t.Helper()
 	c, err := net.Dial("tcp", s.Addrs()[0])
@@ -67,7 +67,7 @@ func raw(t *testing.T, s *Sim, request string) (string, error) {
 	return string(b), err
 }
 
-// get is a raw request; headers are lines.
+// get is a raw GET request; headers are lines.
 func get(t *testing.T, s *Sim, path string, headers ...string) (*http.Response, string) {
 	t.Helper()
 	return ask(t, s, "GET", path, headers...)
@@ -104,7 +104,7 @@ func prefixes(s ...string) (all []netip.Prefix) {
 	return all
 }
 
-// twoNICs is a node with a bit of everything.
+// twoNICs is a node with addresses and prefixes of both families.
 func twoNICs() []store.CloudNIC {
 	network := prefixes("10.0.0.0/16", "100.64.0.0/16", "2001:db8:1::/56")
 	return []store.CloudNIC{
@@ -124,8 +124,7 @@ func twoNICs() []store.CloudNIC {
 	}
 }
 
-// TestGolden: what each provider says of one node, and what it refuses. A golden is
-// made of requests ("> ") and what comes back.
+// TestGolden: the answers of each provider for one node, and its refusals. A golden file has requests ("> ") and their answers.
 func TestGolden(t *testing.T) {
 	for _, p := range providers() {
 		t.Run(p.name, func(t *testing.T) {
@@ -162,7 +161,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// requests are the blocks of lines that begin with "> ".
+// requests returns the blocks of lines that begin with "> ".
 func requests(golden string) (blocks []string) {
 	var block strings.Builder
 	for line := range strings.Lines(golden) {
@@ -176,8 +175,7 @@ func requests(golden string) (blocks []string) {
 	return blocks
 }
 
-// TestArticle: the node that is played unless something else is said is the one of
-// the article about AKS, word for word.
+// TestArticle: the default node is the one of the article about AKS, in the same words.
 func TestArticle(t *testing.T) {
 	s := start(t, Options{Providers: []string{"azure"}})
 	var want strings.Builder
@@ -192,8 +190,7 @@ func TestArticle(t *testing.T) {
 	}
 }
 
-// TestAll: one address serves every cloud, by the path and, where three share it, by
-// what else a request says.
+// TestAll: one address serves every cloud, by the path and, where three clouds share it, by other parts of a request.
 func TestAll(t *testing.T) {
 	s := start(t, Options{Providers: []string{"all"}})
 	for _, c := range []struct {
@@ -228,7 +225,7 @@ func TestAll(t *testing.T) {
 	}
 }
 
-// TestNowhere: who has not the cloud's address is told how to have it.
+// TestNowhere: if the cloud's address is not this host's, the error says how to add it.
 func TestNowhere(t *testing.T) {
 	_, err := Start(t.Context(), Options{Providers: []string{"azure"}})
 	if err == nil || !strings.Contains(err.Error(), "ip address add 168.63.129.16 dev lo") {
@@ -236,7 +233,7 @@ func TestNowhere(t *testing.T) {
 	}
 }
 
-// TestArguments: every fault of a command line is told.
+// TestArguments: all errors of a command line are reported.
 func TestArguments(t *testing.T) {
 	for _, c := range []struct {
 		args []string
@@ -244,13 +241,13 @@ func TestArguments(t *testing.T) {
 	}{
 		{nil, []string{"no provider is named"}},
 		{[]string{"azur"}, []string{`"azur" is no provider: use azure, azure-imds`}},
-		{[]string{"azure", "-nics", "99", "-node", "x"}, []string{`-node and -nics`, `-node: "x" is no absolute path`}},
+		{[]string{"azure", "-nics", "99", "-node", "x"}, []string{`-node and -nics`, `-node: "x" is not an absolute path`}},
 		{[]string{"azure", "-nics", "99"}, []string{`-nics: 99: use 0 to 64`}},
 		{[]string{"azure", "-own", "10.1.0.1"}, []string{`-own: 10.1.0.1 is not in 10.240.0.0/16`}},
 		{[]string{"azure", "-subnet", "10.240.0.0/28", "-own", "10.240.0.4"}, []string{"has no 30 addresses"}},
 		{[]string{"azure", "-prefixes", "4000"}, []string{"has no 4000 prefixes"}},
 		{[]string{"azure", "-mac", "00:00:5e:00:53:01:02:03"}, []string{"has not 6 bytes", "-help' lists"}},
-		{[]string{"azure", "-listen", "168.63.129.16"}, []string{"is no address with a port"}},
+		{[]string{"azure", "-listen", "168.63.129.16"}, []string{"is not an address with a port"}},
 		{[]string{"azure", "-nosuch"}, []string{"-help' lists"}},
 	} {
 		_, err := parseArgs(c.args)

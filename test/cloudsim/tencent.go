@@ -7,7 +7,7 @@ import (
 
 const tencentName = "tencent"
 
-// tencent demands nothing of a request.
+// tencent requires no header.
 func tencent() *provider {
 	return &provider{name: tencentName, at: []string{"169.254.0.23:80"}, below: []string{metaData}, serve: serveTencent}
 }
@@ -23,7 +23,7 @@ func serveTencent(q *query) reply {
 	return tencentTree(q.view).reply(strings.TrimPrefix(rest, "/"))
 }
 
-// tencentTree has IPv4 only: what it says of IPv6 is not documented.
+// tencentTree has IPv4 only: the answer for IPv6 is not documented.
 func tencentTree(v *view) tree {
 	t := tree{"instance-id": "ins-1234abcd", "placement/region": "ap-guangzhou", "placement/zone": "ap-guangzhou-3"}
 	for i := range v.nics {

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// maxTokenTTL is the longest that tokens live, in seconds, at AWS and Alibaba alike.
+// maxTokenTTL is the longest lifetime of a token in seconds, at AWS and Alibaba.
 const maxTokenTTL = 21600
 
-// maxTokens bounds what is remembered; the oldest goes.
+// maxTokens bounds the tokens in memory; the oldest is dropped.
 const maxTokens = 1024
 
-// tokens are those that one provider gave out.
+// tokens are those that a provider issued.
 type tokens struct {
 	now func() time.Time
 
@@ -28,7 +28,7 @@ func newTokens(now func() time.Time) *tokens {
 	return &tokens{now: now, ends: map[string]time.Time{}}
 }
 
-// issue answers a request for a token: the header says for how many seconds.
+// issue answers a request for a token: the header has its lifetime in seconds.
 func (t *tokens) issue(r *http.Request, ttlHeader string) reply {
 	seconds, err := strconv.Atoi(r.Header.Get(ttlHeader))
 	if err != nil || seconds < 1 || seconds > maxTokenTTL {
@@ -47,7 +47,7 @@ func (t *tokens) issue(r *http.Request, ttlHeader string) reply {
 	return answer(http.StatusOK, typeText, token).with(ttlHeader, strconv.Itoa(seconds))
 }
 
-// valid tells whether a token may be used now. With once that was its last use.
+// valid reports whether a token is valid now. With once it ends the token.
 func (t *tokens) valid(token string, once bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,7 +58,7 @@ func (t *tokens) valid(token string, once bool) bool {
 	return ok && t.now().Before(end)
 }
 
-// expire ends every token that was given out.
+// expire ends every token and returns their number.
 func (t *tokens) expire() (ended int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -8,19 +8,17 @@ import (
 	"strings"
 )
 
-// tree is metadata as a directory of texts: the full paths of its leaves, without a
-// slash before them.
+// tree is metadata as a directory of texts, by the full paths of its leaves without a leading slash.
 type tree map[string]string
 
-// put adds a leaf, unless the text is empty: clouds answer 404 for what there is not.
+// put adds a leaf, unless the text is empty: clouds answer 404 for absent data.
 func (t tree) put(path, text string) {
 	if text != "" {
 		t[path] = text
 	}
 }
 
-// find is what is at a path: a leaf's text, or a directory's names, those of
-// directories with a slash behind them; lines are without a newline behind the last.
+// find returns a leaf's text or the names in a directory, one a line without a final newline; names of directories end in a slash.
 func (t tree) find(path string) (string, bool) {
 	if text, ok := t[strings.TrimSuffix(path, "/")]; ok {
 		return text, true
@@ -45,7 +43,7 @@ func (t tree) find(path string) (string, bool) {
 	return strings.Join(slices.Compact(names), "\n"), len(names) > 0
 }
 
-// reply is a path's answer.
+// reply returns a path's answer.
 func (t tree) reply(path string) reply {
 	text, ok := t.find(path)
 	if !ok {
@@ -54,7 +52,7 @@ func (t tree) reply(path string) reply {
 	return answer(http.StatusOK, typeText, text)
 }
 
-// descend goes down JSON by the parts of a path: names of keys, and numbers.
+// descend follows the parts of a path in JSON: keys, and indexes.
 func descend(v any, parts []string) (any, bool) {
 	for _, part := range parts {
 		switch at := v.(type) {
@@ -77,8 +75,7 @@ func descend(v any, parts []string) (any, bool) {
 	return v, true
 }
 
-// listing is what is directly below v, one a line: what has more below it with a
-// slash. Of a leaf it is the leaf.
+// listing lists what is directly below v, one a line, with a slash behind what has more below it. For a leaf it is the leaf.
 func listing(v any) string {
 	var lines []string
 	slash := func(v any) string {
@@ -106,13 +103,12 @@ func listing(v any) string {
 	return strings.Join(lines, "\n")
 }
 
-// parts are a path's, without those that are empty.
+// parts returns the parts of a path without empty ones.
 func parts(path string) []string {
 	return slices.DeleteFunc(strings.Split(path, "/"), func(s string) bool { return s == "" })
 }
 
-// encode is v as JSON. What is encoded here cannot fail: texts, numbers, and lists
-// and maps of them.
+// encode returns v as JSON. It cannot fail for texts, numbers, and lists and maps of them.
 func encode(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {

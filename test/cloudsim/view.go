@@ -10,13 +10,12 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// view is the model as one request sees it: faults may have changed it. What it
-// shares with the model is never written to.
+// view is the model as one request sees it, changed by faults. The parts that it shares with the model are never written to.
 type view struct {
 	nics []store.CloudNIC
-	// mac is how MACs are written; nil as the provider does.
+	// mac is the form of MACs; nil is the provider's.
 	mac macForm
-	// tokenOnce: each token is good for one request.
+	// tokenOnce means that each token is valid for one request.
 	tokenOnce bool
 }
 
@@ -37,11 +36,10 @@ func macDashes(m net.HardwareAddr) string {
 
 func macAny(net.HardwareAddr) string { return anyMAC }
 
-// anyMAC stands for any interface.
+// anyMAC matches any interface.
 const anyMAC = "*"
 
-// write writes a NIC's MAC in the view's form, else in form. What is no MAC, as the
-// "*" for any interface, stays.
+// write writes a NIC's MAC in the view's form, else in form. A text that is not a MAC, such as "*", is unchanged.
 func (v *view) write(n *store.CloudNIC, form macForm) string {
 	m, err := net.ParseMAC(n.MAC)
 	if err != nil {
@@ -53,7 +51,7 @@ func (v *view) write(n *store.CloudNIC, form macForm) string {
 	return form(m)
 }
 
-// subnet is the NIC's first subnet of a family, or nil: most clouds have but one.
+// subnet returns the NIC's first subnet of a family, or nil: most clouds have only one.
 func subnet(n *store.CloudNIC, v6 bool) *store.CloudSubnet {
 	for i := range n.Subnets {
 		if n.Subnets[i].Prefix.Addr().Is6() == v6 {
@@ -63,7 +61,7 @@ func subnet(n *store.CloudNIC, v6 bool) *store.CloudSubnet {
 	return nil
 }
 
-// held are all single addresses of a subnet, the node's own before.
+// held returns all single addresses of a subnet, the node's own first.
 func held(s *store.CloudSubnet) []netip.Addr {
 	if s == nil {
 		return nil
@@ -71,7 +69,7 @@ func held(s *store.CloudSubnet) []netip.Addr {
 	return slices.Concat(s.Own, s.Addresses)
 }
 
-// ranges are the prefixes of a subnet.
+// ranges returns the prefixes of a subnet.
 func ranges(s *store.CloudSubnet) []netip.Prefix {
 	if s == nil {
 		return nil
@@ -79,7 +77,7 @@ func ranges(s *store.CloudSubnet) []netip.Prefix {
 	return s.Ranges
 }
 
-// prefixText is a subnet's prefix; no subnet has none.
+// prefixText returns a subnet's prefix, or an empty text for nil.
 func prefixText(s *store.CloudSubnet) string {
 	if s == nil {
 		return ""
@@ -87,8 +85,7 @@ func prefixText(s *store.CloudSubnet) string {
 	return s.Prefix.String()
 }
 
-// gateway is a subnet's, else the first address after the network's, as most clouds
-// have it.
+// gateway returns a subnet's gateway, else its first address, as most clouds have it.
 func gateway(s *store.CloudSubnet) netip.Addr {
 	if s.Gateway.IsValid() {
 		return s.Gateway
@@ -96,7 +93,7 @@ func gateway(s *store.CloudSubnet) netip.Addr {
 	return s.Prefix.Masked().Addr().Next()
 }
 
-// first is the text of the first element, "" without one.
+// first returns the text of the first element, or "".
 func first[T fmt.Stringer](all []T) string {
 	if len(all) == 0 {
 		return ""
@@ -114,7 +111,7 @@ func texts[T fmt.Stringer](all []T) []string {
 
 func lines[T fmt.Stringer](all []T) string { return strings.Join(texts(all), "\n") }
 
-// ofFamily are the prefixes of IPv4 or IPv6.
+// ofFamily returns the prefixes of IPv4 or IPv6.
 func ofFamily(all []netip.Prefix, v6 bool) (out []netip.Prefix) {
 	for _, p := range all {
 		if p.Addr().Is6() == v6 {
@@ -124,7 +121,7 @@ func ofFamily(all []netip.Prefix, v6 bool) (out []netip.Prefix) {
 	return out
 }
 
-// netmask is a prefix's length as a mask: 255.255.0.0, or ffff:ffff::.
+// netmask returns a prefix's length as a mask: 255.255.0.0, or ffff:ffff::.
 func netmask(p netip.Prefix) string {
 	bits := p.Addr().BitLen()
 	m := net.CIDRMask(p.Bits(), bits)
@@ -132,7 +129,7 @@ func netmask(p netip.Prefix) string {
 	return a.String()
 }
 
-// id is a cloud's name of something that the model has none of.
+// id returns a cloud's identifier for an object that has none in the model.
 func id(kind string, n *store.CloudNIC, at int) string {
 	if n.ID != "" && kind == "eni" {
 		return n.ID

@@ -7,10 +7,10 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// many is how many addresses there are too many.
+// many is the number of surplus addresses.
 const many = 10000
 
-// viewKinds change what the cloud knows of the node, for as long as they last.
+// viewKinds change what the cloud knows of the node, while they are active.
 func viewKinds() []*kind {
 	form := func(m macForm) func(*view) { return func(v *view) { v.mac = m } }
 	return []*kind{
@@ -28,7 +28,7 @@ func viewKinds() []*kind {
 		{name: "mac-colons", help: "MACs as 00:0d:3a:51:c4:90", see: form(macColons)},
 		{name: "mac-dashes", help: "MACs as 00-0D-3A-51-C4-90", see: form(macDashes)},
 		{name: "mac-any", help: "\"*\" for every MAC", see: form(macAny)},
-		{name: "unknown-mac", help: "the first interface has a MAC that the node has not", see: func(v *view) {
+		{name: "unknown-mac", help: "the first interface has a MAC that the node does not have", see: func(v *view) {
 			if len(v.nics) > 0 {
 				v.nics[0].MAC = "02:00:5e:00:53:fe"
 			}
@@ -43,10 +43,10 @@ func viewKinds() []*kind {
 				s.Prefix = netip.PrefixFrom(all[0], all[0].BitLen())
 			}
 		})},
-		{name: "outside", help: "an address that is not in its subnet, besides", see: eachSubnet(func(s *store.CloudSubnet) {
+		{name: "outside", help: "an additional address outside of its subnet", see: eachSubnet(func(s *store.CloudSubnet) {
 			s.Addresses = append(s.Addresses, shift(s.Prefix.Masked()).Addr().Next())
 		})},
-		{name: "same-subnet", help: "an interface more, in the first one's subnet", see: sameSubnet},
+		{name: "same-subnet", help: "an additional interface in the first one's subnet", see: sameSubnet},
 		{name: "duplicate", help: "each subnet's first address for pods twice", see: eachSubnet(func(s *store.CloudSubnet) {
 			if len(s.Addresses) > 0 {
 				s.Addresses = append(s.Addresses, s.Addresses[0])
@@ -68,7 +68,7 @@ func eachSubnet(change func(*store.CloudSubnet)) func(*view) {
 	}
 }
 
-// sameSubnet adds a NIC whose addresses are the last of the first NIC's subnets.
+// sameSubnet adds a NIC with the last addresses of the first NIC's subnets.
 func sameSubnet(v *view) {
 	if len(v.nics) == 0 {
 		return

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// vultr serves one document, whole or by its parts.
+// vultr serves one document, as a whole or by its parts.
 func vultr() *provider {
 	return &provider{name: "vultr", at: []string{"169.254.169.254:80"}, below: []string{"/v1.json", "/v1/"}, serve: serveVultr}
 }

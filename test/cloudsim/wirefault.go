@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// sending is an answer on its way.
+// sending is an answer while it is sent.
 type sending struct {
 	w http.ResponseWriter
 	r *http.Request
-	// stop ends what lasts: the simulator ends, or what is broken is healed.
+	// stop ends a lasting fault: the simulator ends, or the fault is healed.
 	stop  <-chan struct{}
 	reply *reply
 	delay time.Duration
 }
 
-// errCut: the connection is to be ended as it is.
+// errCut means that the connection must be closed without further data.
 var errCut = errors.New("the connection is cut")
 
-// wireKinds send in their own way.
+// wireKinds change how answers are sent.
 func wireKinds() []*kind {
 	return []*kind{
-		{name: refuse, help: "nobody listens, and open connections end"},
+		{name: refuse, help: "no process listens, and open connections end"},
 		{name: "reset", help: "the connection is reset instead of answered", early: true, send: (*sending).reset},
 		{name: "hang", help: "the request is taken and never answered", early: true, send: func(s *sending) error {
 			return s.wait(maxDelay)
@@ -41,8 +41,7 @@ func wireKinds() []*kind {
 	}
 }
 
-// wait waits, unless the client goes or the fault is healed: the latter lets the
-// answer be sent after all.
+// wait waits until the client closes or the fault is healed. After healing the answer is sent.
 func (s *sending) wait(d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -56,7 +55,7 @@ func (s *sending) wait(d time.Duration) error {
 	}
 }
 
-// reset ends a connection by RST: what was not read or sent is lost, and said to be.
+// reset ends a connection with RST: data that was not read or sent is lost, and the client sees an error.
 func (s *sending) reset() error {
 	h, ok := s.w.(http.Hijacker)
 	if !ok {
@@ -72,7 +71,7 @@ func (s *sending) reset() error {
 	return errors.Join(errCut, c.Close())
 }
 
-// head sends status and headers, with the length of the body in them.
+// head sends status and headers, including the length of the body.
 func (s *sending) head(length int) {
 	for name, values := range s.reply.header {
 		s.w.Header()[name] = values
@@ -130,7 +129,7 @@ func (s *sending) endless() error {
 
 func spaces(n int) []byte { return bytes.Repeat([]byte{' '}, n) }
 
-// sayGzip compresses what nobody asked to be.
+// sayGzip compresses the body without a request for it.
 func sayGzip(_ *fault, r *reply) {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)

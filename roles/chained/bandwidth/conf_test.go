@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
@@ -56,7 +55,7 @@ func TestBucket(t *testing.T) {
 		{`{"latency":3600000}`, &most, &burst, 1<<32 - 1},
 		{`{}`, &least, &least, 1},
 	} {
-		r, err := attach.Judged(readRole)([]byte(c.conf))
+		r, err := rolestest.Read[*role](Role(), []byte(c.conf))
 		if err != nil {
 			t.Fatal(err)
 		}

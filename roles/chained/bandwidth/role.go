@@ -14,27 +14,12 @@ import (
 
 // Role is the bandwidth role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.ChainedRole(roles.Role{
 		Names:        []string{"bandwidth"},
-		Kind:         roles.Chained,
 		Summary:      "limits of rate and burst for what a container sends and receives",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"bandwidth"},
-		Conf:         func() any { return new(Conf) },
-		New:          attach.ChainedMaker(readRole),
-		Undo:         attach.ChainedUndoer(readRole),
-	}
-}
-
-// readRole decodes a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	l, _ := c.limits()
-	return &role{
-		conf: c, ingress: c.tbf(l.IngressRate, l.IngressBurst), egress: c.tbf(l.EgressRate, l.EgressBurst),
-	}, err
+	}, func(c *Conf) attach.Chained { return newRole(c) })
 }
 
 // role implements attach.Chained and attach.LegacyCleaner for one configuration. The
@@ -44,9 +29,11 @@ type role struct {
 	ingress, egress *netops.TBF
 }
 
-func (r *role) Role() string { return "bandwidth" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
+// newRole reads the limits of a configuration.
+func newRole(c *Conf) *role {
+	l, _ := c.limits()
+	return &role{conf: c, ingress: c.tbf(l.IngressRate, l.IngressBurst), egress: c.tbf(l.EgressRate, l.EgressBurst)}
+}
 
 // Wants is false without limits: ADD then changes nothing.
 func (r *role) Wants() bool { return r.ingress != nil || r.egress != nil }

@@ -50,8 +50,8 @@ const (
 	isolated   = "isolated"
 )
 
-// withDefaults sets the documented default values.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	c.Backend = cmp.Or(c.Backend, auto)
 	c.IptablesAdminChainName = cmp.Or(c.IptablesAdminChainName, "CNI-ADMIN")
 	c.FirewalldZone = cmp.Or(c.FirewalldZone, "trusted")

@@ -48,7 +48,7 @@ func TestWants(t *testing.T) {
 		`{"ingressPolicy":"open"}`: true,
 		`{"backend":"nftables","ingressPolicy":"isolated"}`: true,
 	} {
-		r, err := attach.Judged(readRole)([]byte(conf))
+		r, err := rolestest.Read[*role](Role(), []byte(conf))
 		if err != nil || r.Wants() != want {
 			t.Errorf("%s: wants %t, %v", conf, r.Wants(), err)
 		}
@@ -61,7 +61,7 @@ func FuzzConf(f *testing.F) {
 	f.Add(`{"backend":"iptables","iptablesAdminChainName":"A"}`, "cni0", "pods", true)
 	f.Add(`{"ingressPolicy":"isolated","firewalldZone":"b","backend":"firewalld"}`, "veth0", "\"\x00\n", false)
 	f.Fuzz(func(t *testing.T, conf, link, network string, bridge bool) {
-		r, err := attach.Judged(readRole)([]byte(conf))
+		r, err := rolestest.Read[*role](Role(), []byte(conf))
 		if err != nil {
 			return
 		}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
@@ -12,7 +11,7 @@ import (
 // bridge cni0 and no firewall drops forwarded packets.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) },
+		Role: Role(),
 		Observed: func(seen []byte) (any, error) {
 			o := observed{Link: "cni0", Bridge: true, Port: "vethhost", Hairpin: true}
 			if len(seen) > 0 {

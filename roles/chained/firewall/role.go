@@ -15,32 +15,15 @@ import (
 // Role is the firewall role's entry in the table. Tools read its version: those
 // below 1.7.1 know no policy "isolated".
 func Role() roles.Role {
-	return roles.Role{
+	return attach.ChainedRole(roles.Role{
 		Names:     []string{"firewall"},
-		Kind:      roles.Chained,
 		Summary:   "ingress policies, and passage through the host's firewalls",
 		Reference: "v1.9.1",
-		Conf:      func() any { return new(Conf) },
-		New:       attach.ChainedMaker(readRole),
-		Undo:      attach.ChainedUndoer(readRole),
-	}
-}
-
-// readRole decodes and defaults a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	c.withDefaults()
-	return &role{conf: c}, err
+	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 
 // role implements attach.Chained for one configuration.
 type role struct{ conf *Conf }
-
-func (r *role) Role() string { return "firewall" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
 
 // Wants is false if the policy accepts all traffic and no other firewall has to
 // be opened.

@@ -72,8 +72,8 @@ const (
 	maxPort    = math.MaxUint16
 )
 
-// withDefaults sets the documented default values.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	for i := range c.RuntimeConfig.PortMappings {
 		m := &c.RuntimeConfig.PortMappings[i]
 		if m.Protocol = strings.ToLower(m.Protocol); m.Protocol == "" {

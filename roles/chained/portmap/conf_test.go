@@ -11,6 +11,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -77,7 +78,7 @@ func FuzzConf(f *testing.F) {
 	}
 	key := store.Key{Network: "n", ContainerID: "c", IfName: "eth0"}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		r, err := attach.Judged(readRole)(raw)
+		r, err := rolestest.Read[*role](Role(), raw)
 		if err != nil {
 			if !errors.Is(err, roles.ErrConf) && !errors.Is(err, roles.ErrDecode) {
 				t.Errorf("error %v wraps no known error", err)

@@ -15,33 +15,16 @@ import (
 
 // Role is the portmap role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.ChainedRole(roles.Role{
 		Names:        []string{"portmap"},
-		Kind:         roles.Chained,
 		Summary:      "ports of the node that lead to a container",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"portMappings"},
-		Conf:         func() any { return new(Conf) },
-		New:          attach.ChainedMaker(readRole),
-		Undo:         attach.ChainedUndoer(readRole),
-	}
-}
-
-// readRole decodes and defaults a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	c.withDefaults()
-	return &role{conf: c}, err
+	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 
 // role implements attach.Chained and attach.LegacyCleaner for one configuration.
 type role struct{ conf *Conf }
-
-func (r *role) Role() string { return "portmap" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
 
 // Wants reports whether there is a port to map.
 func (r *role) Wants() bool { return len(r.conf.RuntimeConfig.PortMappings) > 0 }

@@ -15,31 +15,15 @@ import (
 
 // Role is the sbr role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.ChainedRole(roles.Role{
 		Names:     []string{"sbr"},
-		Kind:      roles.Chained,
 		Summary:   "source based routing: replies leave by the interface of their address",
 		Reference: "v1.9.1",
-		Conf:      func() any { return new(Conf) },
-		New:       attach.ChainedMaker(readRole),
-		Undo:      attach.ChainedUndoer(readRole),
-	}
-}
-
-// readRole decodes a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	return &role{conf: c}, err
+	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 
 // role implements attach.Chained for one configuration.
 type role struct{ conf *Conf }
-
-func (r *role) Role() string { return "sbr" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
 
 // Wants is always true: the role has no required key.
 func (r *role) Wants() bool { return true }

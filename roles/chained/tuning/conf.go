@@ -72,8 +72,8 @@ const (
 	maxMTU  = 65535
 )
 
-// withDefaults sets the documented default values.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	if c.DataDir == "" {
 		c.DataDir = defaultDataDir
 	}

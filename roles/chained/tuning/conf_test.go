@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
@@ -49,7 +48,7 @@ func TestWants(t *testing.T) {
 		`{"promisc":false}`: true, `{"txQLen":0}`: true, `{"runtimeConfig":{"mac":"02:00:00:00:00:01"}}`: true,
 		`{"sysctl":{"net.a.b":""}}`: true, `{"args":{"cni":{"sysctl":{"net.a.b":"1"}}}}`: true, `{"args":{"cni":{"allmulti":true}}}`: true,
 	} {
-		r, err := attach.Judged(readRole)([]byte(conf))
+		r, err := rolestest.Read[*role](Role(), []byte(conf))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +56,7 @@ func TestWants(t *testing.T) {
 			t.Errorf("%s: wants %v", conf, !want)
 		}
 	}
-	r, _ := attach.Judged(readRole)([]byte(`{}`))
+	r, _ := rolestest.Read[*role](Role(), []byte(`{}`))
 	args, err := roles.ParseArgs("MAC=02:00:00:00:00:01")
 	if err != nil || !r.WantedByArgs(args) {
 		t.Errorf("CNI_ARGS request no change, %v", err)
@@ -67,7 +66,7 @@ func TestWants(t *testing.T) {
 // TestAllowed uses allowlists of the node's administrator.
 func TestAllowed(t *testing.T) {
 	const conf = `{"sysctl":{"net.core.somaxconn":"1","net.ipv4.conf.IFNAME.arp_filter":"1"},"args":{"cni":{"sysctl":{"net/core/somaxconn":"2"}}}}`
-	r, err := attach.Judged(readRole)([]byte(conf))
+	r, err := rolestest.Read[*role](Role(), []byte(conf))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,34 +12,17 @@ import (
 
 // Role is the tuning role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.ChainedRole(roles.Role{
 		Names:        []string{"tuning"},
-		Kind:         roles.Chained,
 		Summary:      "sysctls, MAC, MTU, modes and queue length of the container's interface",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"mac"},
 		Args:         []string{"MAC"},
-		Conf:         func() any { return new(Conf) },
-		New:          attach.ChainedMaker(readRole),
-		Undo:         attach.ChainedUndoer(readRole),
-	}
-}
-
-// readRole decodes and defaults a configuration; with a ConfError there is what
-// could be decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	c.withDefaults()
-	return &role{conf: c}, err
+	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 
 // role implements attach.Chained for one configuration.
 type role struct{ conf *Conf }
-
-func (r *role) Role() string { return "tuning" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
 
 // Wants reports whether a key requests a change.
 func (r *role) Wants() bool {

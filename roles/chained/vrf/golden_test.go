@@ -12,7 +12,7 @@ import (
 // other VRF and no route to move.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) },
+		Role: Role(),
 		Observed: func(seen []byte) (any, error) {
 			var o observed
 			if len(seen) > 0 {
@@ -30,7 +30,7 @@ func FuzzConf(f *testing.F) {
 	f.Add([]byte(`{"vrfname":"red","table":10}`))
 	f.Add([]byte(`{"vrfname":"eth0/1","table":-1}`))
 	f.Fuzz(func(t *testing.T, conf []byte) {
-		r, err := attach.Judged(readRole)(conf)
+		r, err := rolestest.Read[*role](Role(), conf)
 		if err != nil {
 			return
 		}

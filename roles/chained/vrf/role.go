@@ -14,31 +14,15 @@ import (
 
 // Role is the vrf role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.ChainedRole(roles.Role{
 		Names:     []string{"vrf"},
-		Kind:      roles.Chained,
 		Summary:   "put the container's interface into a VRF",
 		Reference: "v1.9.1",
-		Conf:      func() any { return new(Conf) },
-		New:       attach.ChainedMaker(readRole),
-		Undo:      attach.ChainedUndoer(readRole),
-	}
-}
-
-// readRole decodes a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	return &role{conf: c}, err
+	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 
 // role implements attach.Chained, NetnsLocker and LegacyCleaner for one configuration.
 type role struct{ conf *Conf }
-
-func (r *role) Role() string { return "vrf" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
 
 // Wants is always true: the role always attaches the interface to the VRF.
 func (r *role) Wants() bool { return true }

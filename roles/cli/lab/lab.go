@@ -218,7 +218,7 @@ func (l *Lab) Load() (*State, error) {
 	}
 	for _, name := range s.namespaces() {
 		if filepath.Base(name) != name || len(name) < 5 || name[:4] != "lab-" {
-			return nil, fmt.Errorf("read %s: %w: %q is no namespace of a lab", path, ErrInvalid, name)
+			return nil, fmt.Errorf("read %s: %w: %q is not a namespace of a lab", path, ErrInvalid, name)
 		}
 	}
 	return &s, nil

@@ -142,7 +142,7 @@ func (c *check) duplicateKeys(v *value, path string) {
 	seen := map[string]bool{}
 	for _, m := range v.members {
 		if seen[m.name] {
-			c.add(Fault, m.offset, join(path, m.name), "keep one", "stands here a second time; the last one counts")
+			c.add(Fault, m.offset, join(path, m.name), "keep one", "is present twice; the last one is used")
 		}
 		seen[m.name] = true
 		c.duplicateKeys(m.value, join(path, m.name))
@@ -224,7 +224,7 @@ func (c *check) listKeys(root *value) {
 		case ok:
 		default:
 			if s := Suggest(m.name, names); s != "" {
-				c.add(Fault, m.offset, m.name, fmt.Sprintf("did you mean %q?", s), "is no key of a network list")
+				c.add(Fault, m.offset, m.name, fmt.Sprintf("did you mean %q?", s), "is not a key of a network list")
 				continue
 			}
 			c.add(Warning, m.offset, m.name, "keys for a plugin go into its entry of plugins",
@@ -246,7 +246,7 @@ func (c *check) version(root *value, single bool) string {
 		}
 		i := slices.Index(Versions(), v.text)
 		if i < 0 {
-			c.fault(v, path, "versions: "+strings.Join(Versions(), ", "), "%q is no version of the CNI spec", v.text)
+			c.fault(v, path, "versions: "+strings.Join(Versions(), ", "), "%q is not a version of the CNI spec", v.text)
 		}
 		best = max(best, i)
 	}
@@ -279,7 +279,7 @@ func (c *check) networkName(root *value) string {
 	case v.kind != text:
 		c.fault(v, "name", "", "is a JSON %s, want a string", v.kind)
 	case !validName(v.text):
-		c.fault(v, "name", "letters, digits, dot, dash and underscore; the first is a letter or a digit", "%q is no valid network name", v.text)
+		c.fault(v, "name", "letters, digits, dot, dash and underscore; the first is a letter or a digit", "%q is not a valid network name", v.text)
 	default:
 		if other, ok := c.seen[v.text]; ok && filepath.Clean(other) != filepath.Clean(c.file) {
 			c.fault(v, "name", "give each network a name of its own", "%s has a network %q too", other, v.text)

@@ -65,7 +65,7 @@ func (c *check) pluginType(t, parent *value, path string) (string, *roles.Role) 
 		c.fault(t, path, "", "is a JSON %s, want a string", t.kind)
 		return "", nil
 	case t.text == "" || strings.Contains(t.text, "/"):
-		c.fault(t, path, "", "%q is no plugin name", t.text)
+		c.fault(t, path, "", "%q is not a plugin name", t.text)
 		return "", nil
 	}
 	role, known := c.Table.Lookup(t.text)
@@ -106,7 +106,7 @@ func (c *check) ipamType(v *value, path string) *roles.Role {
 	}
 	_, role := c.pluginType(t, ipam, join(path, "ipam.type"))
 	if role != nil && role.Kind != roles.IPAM {
-		c.fault(t, join(path, "ipam.type"), "", "%q is no IPAM plugin but of kind %s", t.text, role.Kind)
+		c.fault(t, join(path, "ipam.type"), "", "%q is not an IPAM plugin, its kind is %s", t.text, role.Kind)
 		return nil
 	}
 	return role
@@ -178,7 +178,7 @@ func (c *check) unknown(m member, path string, s *schema, typ string) {
 	if near := Suggest(m.name, s.names()); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	c.add(Fault, m.offset, path, hint, "is no key of %s", typ)
+	c.add(Fault, m.offset, path, hint, "is not a key of %s", typ)
 }
 
 // ignored warns about keys that have no effect in a file.

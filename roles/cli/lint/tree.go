@@ -115,7 +115,7 @@ func (p *treeParser) members(v *value) error {
 		}
 		name, ok := t.(string)
 		if !ok {
-			return fmt.Errorf("object key at offset %d is no string", off)
+			return fmt.Errorf("object key at offset %d is not a string", off)
 		}
 		child, err := p.value()
 		if err != nil {

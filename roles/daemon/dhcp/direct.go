@@ -9,10 +9,10 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// directTime bounds an exchange without a daemon.
+// directTime bounds an exchange that the plugin makes without a daemon.
 const directTime = 10 * time.Second
 
-// Release gives back the recorded addresses of an attachment. The plugin calls it when no daemon runs.
+// Release releases the recorded addresses of an attachment. The plugin calls it when no daemon runs.
 func Release(ctx context.Context, h *roles.Host, socket string, key store.Key) error {
 	d := directDaemon(ctx, h, socket)
 	var rec *store.DHCPLease
@@ -24,14 +24,14 @@ func Release(ctx context.Context, h *roles.Host, socket string, key store.Key) e
 	case errors.Is(err, store.ErrNotFound):
 		return nil
 	case errors.Is(err, store.ErrDamaged):
-		return d.forget(ctx, key) // perhaps it is this record only
+		return d.forget(ctx, key) // only this record may be damaged
 	case err != nil:
 		return err
 	}
 	return d.endRecorded(ctx, *rec)
 }
 
-// Collect gives back the recorded addresses of a network's attachments that are not
+// Collect releases the recorded addresses of a network's attachments that are not
 // valid. The plugin calls it when no daemon runs.
 func Collect(ctx context.Context, h *roles.Host, socket string, req *roles.Request) error {
 	d := directDaemon(ctx, h, socket)
@@ -49,22 +49,22 @@ func Collect(ctx context.Context, h *roles.Host, socket string, req *roles.Reque
 	return errors.Join(errs...)
 }
 
-// directDaemon keeps no leases; it only ends some.
+// directDaemon returns a daemon that only ends leases.
 func directDaemon(ctx context.Context, h *roles.Host, socket string) *daemon {
 	return newDaemon(ctx, h, socket, timing{request: directTime, resendMax: directTime, resend: directTime})
 }
 
-// endRecorded ends a lease that is on record, if it is this daemon's and of
-// this boot. One that makes no sense is forgotten.
+// endRecorded ends a recorded lease of this socket and this boot. The record of a lease
+// that cannot be decoded is deleted.
 func (d *daemon) endRecorded(ctx context.Context, rec store.DHCPLease) error {
 	if rec.Socket != d.socket || rec.BootID != d.host.Store.BootID() {
 		return nil
 	}
 	l, err := d.newLease(rec)
 	if err != nil {
-		d.host.Log.Warn("a lease on record cannot be given back", "network", rec.Owner.Network, "container", rec.Owner.ContainerID, "error", err)
+		d.host.Log.Warn("a recorded lease cannot be released", "network", rec.Owner.Network, "container", rec.Owner.ContainerID, "error", err)
 		return d.forget(ctx, rec.Owner)
 	}
-	d.enlist(l)
+	d.addIdentity(l)
 	return d.end(ctx, l)
 }

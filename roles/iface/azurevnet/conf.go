@@ -97,8 +97,8 @@ const (
 // maxVLAN is the largest VLAN ID (IEEE 802.1Q; 0 means none, 4095 is reserved).
 const maxVLAN = 4094
 
-// withDefaults sets the documented default values.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	if c.Mode == "" {
 		c.Mode = modeTunnel
 	}

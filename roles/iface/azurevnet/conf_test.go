@@ -40,9 +40,7 @@ func FuzzConf(f *testing.F) {
 	f.Add([]byte(`{"mode":"bridge","bridge":"azure0","ipsToRouteViaHost":["169.254.20.10"],"ipam":{"type":"azure-vnet-ipam"}}`))
 	f.Add([]byte(`{"runtimeConfig":{"dns":{"servers":["1.2.3.4"]}},"windowsSettings":[]}`))
 	f.Fuzz(func(_ *testing.T, conf []byte) {
-		if r, err := readRole(conf); err == nil {
-			_ = r.Validate()
-		}
+		_, _ = Role().New(conf)
 		_, _ = Role().Undo(conf)
 	})
 }

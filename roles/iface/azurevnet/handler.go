@@ -2,7 +2,6 @@ package azurevnet
 
 import (
 	"context"
-	"errors"
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
@@ -16,26 +15,16 @@ type handler struct {
 	conf *Conf
 }
 
-// handles is a table entry's New.
-func handles(read func([]byte) (*role, error)) func([]byte) (roles.Handler, error) {
+// withFiles has the handlers of the given function write azure's files too.
+func withFiles(read func([]byte) (roles.Handler, error)) func([]byte) (roles.Handler, error) {
 	return func(conf []byte) (roles.Handler, error) {
-		r, err := read(conf)
+		h, err := read(conf)
 		if err != nil {
 			return nil, err
 		}
-		return &handler{attach.New(r), r.conf}, nil
+		a := h.(*attach.Handler)
+		return &handler{a, a.Builder().(*role).conf}, nil
 	}
-}
-
-// undoes is a table entry's Undo: what can be decoded is enough.
-func undoes(read func([]byte) (*role, error)) func([]byte) (roles.Handler, error) {
-	return handles(func(conf []byte) (*role, error) {
-		r, err := read(conf)
-		if errors.Is(err, roles.ErrConf) {
-			err = nil
-		}
-		return r, err
-	})
 }
 
 // Add attaches a container.

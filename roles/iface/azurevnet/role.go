@@ -15,17 +15,15 @@ import (
 
 // Role is the azure-vnet role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	r := attach.InterfaceRole(roles.Role{
 		Names:        []string{roleName},
-		Kind:         roles.Interface,
 		Summary:      "containers with addresses of the cloud's own network, by a bridge that has the node's interface, or routed",
 		Capabilities: []string{"dns"},
-		Conf:         func() any { return new(Conf) },
 		Ignored:      ignored,
-		New:          handles(attach.Judged(readRole)),
-		Undo:         undoes(readRole),
 		Verbs:        verbs,
-	}
+	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
+	r.New, r.Undo = withFiles(r.New), withFiles(r.Undo)
+	return r
 }
 
 const roleName = "azure-vnet"
@@ -34,23 +32,8 @@ const roleName = "azure-vnet"
 // follow.
 const hostPrefix = "azv"
 
-// readRole decodes and defaults a configuration; with a ConfError there is what
-// could be decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	c.withDefaults()
-	return &role{conf: c}, err
-}
-
-// role implements attach.Interface for one configuration.
+// role implements attach.SpecBuilder for one configuration.
 type role struct{ conf *Conf }
-
-func (r *role) Role() string { return roleName }
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-func (r *role) IPAM() string { return r.conf.IPAM.Type }
 
 func (r *role) HostPrefix() string { return hostPrefix }
 

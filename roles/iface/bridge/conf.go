@@ -90,8 +90,8 @@ const (
 	maxVLAN       = 4094
 )
 
-// withDefaults sets the documented default values.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	if c.Bridge == "" {
 		c.Bridge = defaultBridge
 	}
@@ -99,6 +99,10 @@ func (c *Conf) withDefaults() {
 		c.IsGateway = true
 	}
 }
+
+// ForUndo leaves an empty bridge to GC: with a configuration that has faults it is
+// not certain which bridge the ADD meant.
+func (c *Conf) ForUndo() { c.RemoveEmptyBridge = false }
 
 // Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
@@ -12,7 +11,7 @@ import (
 // the VLAN's gateway interface exists.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) },
+		Role: Role(),
 		Observed: func(seen []byte) (any, error) {
 			s := struct {
 				Bridge, Gateway hostLink
@@ -31,7 +30,7 @@ func TestGolden(t *testing.T) {
 // FuzzConf: ADD and CHECK handle any configuration without a panic.
 func FuzzConf(f *testing.F) {
 	rolestest.FuzzBuild(
-		f, func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) },
+		f, Role(),
 		observed{bridge: hostLink{MAC: "02:00:00:00:00:b0"}, gateway: hostLink{MAC: "02:00:00:00:00:ff"}},
 		`{"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"vlan":100,"macspoofchk":true,"mtu":1400}`,
 		`{"vlanTrunk":[{"id":101},{"minID":200,"maxID":210}],"preserveDefaultVlan":true,"disableContainerInterface":true}`,

@@ -17,44 +17,17 @@ import (
 
 // Role is the bridge role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.InterfaceRole(roles.Role{
 		Names:        []string{"bridge"},
-		Kind:         roles.Interface,
 		Summary:      "a veth pair on a Linux bridge, with gateway, masquerade and VLANs",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"mac"},
 		Args:         []string{"MAC"},
-		Conf:         func() any { return new(Conf) },
-		New:          attach.Maker(readRole),
-		Undo:         attach.Undoer(undoRole),
-	}
+	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
 }
 
-// readRole decodes and defaults a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	c.withDefaults()
-	return &role{conf: c}, err
-}
-
-// undoRole reads a configuration that may have faults. Which bridge it meant at
-// ADD is not sure, so an empty one is left to GC.
-func undoRole(raw []byte) (*role, error) {
-	r, err := readRole(raw)
-	r.conf.RemoveEmptyBridge = false
-	return r, err
-}
-
-// role implements attach.Interface for one configuration.
+// role implements attach.SpecBuilder for one configuration.
 type role struct{ conf *Conf }
-
-func (r *role) Role() string { return "bridge" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-func (r *role) IPAM() string { return r.conf.IPAM.Type }
 
 func (r *role) Shared() []string { return []string{"bridge/" + r.conf.Bridge} }
 

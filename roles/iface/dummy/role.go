@@ -19,40 +19,25 @@ type Conf struct {
 	roles.NetConf
 }
 
-// Role is the dummy role's entry in the table.
-func Role() roles.Role {
-	return roles.Role{
-		Names:     []string{"dummy"},
-		Kind:      roles.Interface,
-		Summary:   "an interface that is connected to nothing, with addresses",
-		Reference: "v1.9.1",
-		Conf:      func() any { return new(Conf) },
-		New:       attach.Maker(readRole),
-		Undo:      attach.Undoer(readRole),
-	}
-}
-
-// readRole decodes a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	r := new(role)
-	return r, roles.Decode(raw, &r.conf)
-}
-
-// role implements attach.Interface for one configuration.
-type role struct{ conf Conf }
-
-func (r *role) Role() string { return "dummy" }
-
 // Validate requires ipam.
-func (r *role) Validate() error {
-	if r.conf.IPAM.Type == "" {
+func (c *Conf) Validate() error {
+	if c.IPAM.Type == "" {
 		return &roles.ConfError{Path: "ipam.type", Reason: "is missing: the interface only holds addresses"}
 	}
 	return nil
 }
 
-func (r *role) IPAM() string { return r.conf.IPAM.Type }
+// Role is the dummy role's entry in the table.
+func Role() roles.Role {
+	return attach.InterfaceRole(roles.Role{
+		Names:     []string{"dummy"},
+		Summary:   "an interface that is connected to nothing, with addresses",
+		Reference: "v1.9.1",
+	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
+}
+
+// role implements attach.SpecBuilder for one configuration.
+type role struct{ conf *Conf }
 
 // Shared is empty: every object is in the container.
 func (r *role) Shared() []string { return nil }

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // TestConf: all errors are reported at once, each with its path and a valid
@@ -28,7 +28,7 @@ func TestConf(t *testing.T) {
 			"everything at once", `{"device":"a/b","hwaddr":"x","kernelpath":"/etc","pciBusID":"1","runtimeConfig":{"deviceID":"../x"}}`,
 			"device: |hwaddr: |kernelpath: |pciBusID: |runtimeConfig.deviceID: ",
 		},
-		{"device is a pattern", `{"device":"eth%d"}`, `device: "eth%d" is no interface name`},
+		{"device is a pattern", `{"device":"eth%d"}`, `device: "eth%d" is not an interface name`},
 		{"kernelpath leaves", `{"kernelpath":"/sys/devices/../class/net/lo"}`, "kernelpath: "},
 		{"kernelpath is the tree", `{"kernelpath":"/sys/devices/"}`, "kernelpath: "},
 		{"kernelpath is relative", `{"kernelpath":"sys/devices/x"}`, "kernelpath: "},
@@ -44,7 +44,7 @@ func TestConf(t *testing.T) {
 		{"device of another type", `{"device":3}`, "device: is a JSON number, want string"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := attach.Judged(readRole)([]byte(c.conf))
+			_, err := rolestest.Read[*role](Role(), []byte(c.conf))
 			if c.want == "" {
 				if err != nil {
 					t.Error(err)
@@ -77,7 +77,7 @@ func FuzzConf(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := attach.Judged(readRole)(raw)
+		r, err := rolestest.Read[*role](Role(), raw)
 		if err != nil {
 			return
 		}

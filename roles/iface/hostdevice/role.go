@@ -13,34 +13,16 @@ import (
 
 // Role is the host-device role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.InterfaceRole(roles.Role{
 		Names:        []string{"host-device"},
-		Kind:         roles.Interface,
 		Summary:      "moves a device of the host into the container",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"deviceID"},
-		Conf:         func() any { return new(Conf) },
-		New:          attach.Maker(readRole),
-		Undo:         attach.Undoer(readRole),
-	}
+	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
 }
 
-// readRole decodes a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	return &role{conf: c}, err
-}
-
-// role implements attach.Interface for one configuration.
+// role implements attach.SpecBuilder for one configuration.
 type role struct{ conf *Conf }
-
-func (r *role) Role() string { return "host-device" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-func (r *role) IPAM() string { return r.conf.IPAM.Type }
 
 // Shared is empty: a device has one owner at a time.
 func (r *role) Shared() []string { return nil }

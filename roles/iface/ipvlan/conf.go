@@ -32,8 +32,8 @@ const defaultMode = "l2"
 // modes are the kernel's names (linux/if_link.h, IPVLAN_MODE_*).
 func modes() []string { return []string{defaultMode, "l3", "l3s"} }
 
-// withDefaults sets the documented default values.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	if c.Mode == "" {
 		c.Mode = defaultMode
 	}

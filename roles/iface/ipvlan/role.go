@@ -14,33 +14,18 @@ const kind = "ipvlan"
 
 // Role is the ipvlan role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.InterfaceRole(roles.Role{
 		Names:     []string{kind},
-		Kind:      roles.Interface,
 		Summary:   "an interface that shares the MAC of one of the host's",
 		Reference: "v1.9.1",
-		Conf:      func() any { return new(Conf) },
-		New:       attach.Maker(readRole),
-		Undo:      attach.Undoer(readRole),
-	}
+	}, func(c *Conf) attach.SpecBuilder { return &role{Upper: c.upper(), conf: c} })
 }
 
-// role implements attach.Interface for one configuration.
+// role implements attach.SpecBuilder for one configuration.
 type role struct {
 	attach.Upper
 	conf *Conf
 }
-
-// readRole decodes and defaults a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	c.withDefaults()
-	return &role{Upper: c.upper(), conf: c}, err
-}
-
-func (r *role) Validate() error { return r.conf.Validate() }
 
 // Observe reads the master. If the configuration has none, the master is the
 // interface of the previous plugin's result.
@@ -59,7 +44,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 // master's, so only the addresses distinguish the interfaces on one master: at
 // least one is required. Without ipam they are those of the previous plugin.
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
-	if r.IPAM() == "" {
+	if r.conf.IPAM.Type == "" {
 		given, err := inherited(in)
 		if err != nil {
 			return nil, err

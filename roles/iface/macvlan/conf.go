@@ -53,8 +53,8 @@ const (
 // "source", which the reference plugin does not support.
 func modes() []string { return []string{defaultMode, "private", "vepa", passthru} }
 
-// withDefaults sets the documented default values.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	if c.Mode == "" {
 		c.Mode = defaultMode
 	}

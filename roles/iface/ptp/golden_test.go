@@ -3,14 +3,13 @@ package ptp
 import (
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // TestGolden runs testdata/*.txtar.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read:     func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) },
+		Role:     Role(),
 		Observed: func([]byte) (any, error) { return observed{}, nil },
 	}.Run(t)
 }
@@ -18,7 +17,7 @@ func TestGolden(t *testing.T) {
 // FuzzConf: ADD and CHECK handle any configuration without a panic.
 func FuzzConf(f *testing.F) {
 	rolestest.FuzzBuild(
-		f, func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) }, observed{},
+		f, Role(), observed{},
 		`{"ipMasq":true,"mtu":1400}`, `{"hostAddressing":true,"ipam":{"type":"static"},"ipMasq":true}`,
 	)
 }

@@ -87,8 +87,8 @@ const (
 	mainPriority = 32766
 )
 
-// withDefaults sets the documented default values.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	text := func(s *string, d string) {
 		if *s == "" {
 			*s = d

@@ -48,7 +48,7 @@ func FuzzConf(f *testing.F) {
 	f.Add([]byte(with(`,"snat":true,"noSNAT":["192.168.0.0/16"]`)))
 	f.Add([]byte(with(`,"uplinks":[{"link":"eth1","subnets":["10.0.16.0/20"],"gateways":["10.0.16.1"]}]`)))
 	f.Fuzz(func(t *testing.T, conf []byte) {
-		r, err := attach.Judged(readRole)(conf)
+		r, err := rolestest.Read[*role](Role(), conf)
 		if err != nil {
 			return
 		}

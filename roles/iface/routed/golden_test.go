@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
@@ -21,7 +20,7 @@ func read(seen []byte) (any, error) {
 // TestGolden runs testdata/*.txtar. Without seen.json no NICs are known.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read:     func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) },
+		Role:     Role(),
 		Observed: read,
 	}.Run(t)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -175,7 +176,7 @@ func TestObserveCloud(t *testing.T) {
 			h := host(t)
 			in := &attach.Input{Key: store.Key{Network: "pods", ContainerID: "c1", IfName: "eth0"}, IPAM: &roles.Result{}}
 			lease(t, h, in, c.nics, c.nic, c.addrs)
-			r, err := readRole([]byte(with("")))
+			r, err := rolestest.Read[*role](Role(), []byte(with("")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -225,7 +226,7 @@ func lease(t *testing.T, h *roles.Host, in *attach.Input, nics []store.CloudNIC,
 // configured uplinks.
 func TestObserveUplinks(t *testing.T) {
 	const conf = `{"ipam":{"type":"host-local"},"uplinks":[{"link":"obs1","subnets":["10.0.16.0/20"],"gateways":["10.0.16.1"]}]}`
-	r, err := readRole([]byte(conf))
+	r, err := rolestest.Read[*role](Role(), []byte(conf))
 	if err != nil {
 		t.Fatal(err)
 	}

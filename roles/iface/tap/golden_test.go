@@ -3,14 +3,13 @@ package tap
 import (
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // TestGolden runs testdata/*.txtar.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read:     func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) },
+		Role:     Role(),
 		Observed: func([]byte) (any, error) { return nil, nil },
 	}.Run(t)
 }
@@ -18,7 +17,7 @@ func TestGolden(t *testing.T) {
 // FuzzConf: ADD and CHECK handle any configuration without a panic.
 func FuzzConf(f *testing.F) {
 	rolestest.FuzzBuild(
-		f, func(conf []byte) (attach.SpecBuilder, error) { return readRole(conf) }, nil,
+		f, Role(), nil,
 		`{"multiQueue":true,"mtu":1400,"mac":"02:00:00:00:00:01","owner":0,"group":7,"bridge":"br0"}`, `{"runtimeConfig":{"mac":"02:00:00:00:00:02"}}`,
 	)
 }

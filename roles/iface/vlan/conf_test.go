@@ -34,7 +34,7 @@ func FuzzConf(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := attach.Judged(readRole)(data)
+		r, err := rolestest.Read[*role](Role(), data)
 		if err != nil {
 			return
 		}

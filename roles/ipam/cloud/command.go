@@ -20,28 +20,28 @@ import (
 func commands() []roles.CommandVerb {
 	look := []roles.Flag{
 		{Name: "cooldown", Default: defaultCooldown.String(), Help: "the networks' ipam.cooldown"},
-		{Name: "kubelet-config", Default: "/var/lib/kubelet/config.yaml", Help: "where kubelet's maxPods is, if it is there"},
+		{Name: "kubelet-config", Default: "/var/lib/kubelet/config.yaml", Help: "kubelet's configuration file with maxPods, if it exists"},
 	}
 	return []roles.CommandVerb{
-		{Name: "cloud", Help: "addresses of the cloud's network: what there is, who has them, what differs"},
+		{Name: "cloud", Help: "the cloud's addresses: the pool, its owners and differences"},
 		{
 			Name: "cloud show", Args: "[ADDRESS…]", Run: show,
-			Help:  "show what the cloud gives by NIC and subnet, whose the addresses are and since when",
-			Flags: append(look, roles.Flag{Name: "providers", Switch: true, Help: "show whom the role can ask instead"}),
+			Help:  "show the cloud's addresses by NIC and subnet, their owners and ages",
+			Flags: append(look, roles.Flag{Name: "providers", Switch: true, Help: "list the supported providers instead"}),
 		},
 		{
 			Name: "cloud refresh", Run: refresh,
-			Help: "ask the cloud now: those that networks of this node have asked before, or the one given",
+			Help: "request the cloud now: all known sources, or the given one",
 			Flags: []roles.Flag{
-				{Name: "provider", Help: "whom to ask, as ipam.provider"},
-				{Name: "url", Help: "where, as ipam.url"},
-				{Name: "file", Help: "what the provider \"file\" reads, as ipam.file"},
+				{Name: "provider", Help: "provider to request, as ipam.provider"},
+				{Name: "url", Help: "base URL, as ipam.url"},
+				{Name: "file", Help: "file of the provider \"file\", as ipam.file"},
 			},
 		},
 		{
 			Name: "cloud reconcile", Run: reconcile,
-			Help:  "tell what differs between cloud, leases, attachments and links, and what to do about it",
-			Flags: append(look, roles.Flag{Name: "fix", Switch: true, Help: "release what nobody has any more"}),
+			Help:  "list the differences between cloud, leases, attachments and links, with the action for each",
+			Flags: append(look, roles.Flag{Name: "fix", Switch: true, Help: "release leaked addresses"}),
 		},
 	}
 }
@@ -139,7 +139,7 @@ func reconcile(ctx context.Context, h *roles.Host, flags map[string]string, _ []
 	if flags["fix"] != "" {
 		freed, err := record.Reap(ctx, h, "")
 		if err != nil {
-			return nil, fmt.Errorf("release what nobody has: %w", err)
+			return nil, fmt.Errorf("release leaked addresses: %w", err)
 		}
 		out.Freed = &freed
 	}

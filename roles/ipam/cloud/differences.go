@@ -23,7 +23,7 @@ type Difference struct {
 // Actions. Reconcile with --fix does the first one.
 const (
 	doFix      = "cnibox cloud reconcile --fix releases it"
-	doRecreate = "delete the pod, so that it is made anew with an address of the cloud"
+	doRecreate = "delete the pod: its replacement gets an address of the cloud"
 )
 
 // differences returns all differences, sorted by What.
@@ -53,16 +53,16 @@ func (v *inventory) differencesOf(s *store.CloudSource, add addDifference) {
 	case s.Fault != "":
 		add(s.Name, "see docs/cloud.md, and cnibox cloud refresh", "%d questions in a row without a good answer: %s", s.Failed, s.Fault)
 	case s.Answered.Before(s.Asked) && v.now.Sub(s.Asked) > time.Minute:
-		add(s.Name, "cnibox cloud refresh", "asked %s ago, and who asked died", brief(v.now.Sub(s.Asked)))
+		add(s.Name, "cnibox cloud refresh", "requested %s ago, and the requesting process died", brief(v.now.Sub(s.Asked)))
 	}
 	for _, n := range s.NICs {
 		if n.MAC != anyMAC && v.nics[n.MAC].Name == "" && n.Usable() {
-			add(n.MAC, "see whether the interface is attached to this machine, and in the host's network namespace", "the cloud names this NIC, and no link of the host has its MAC: its addresses are given to nobody")
+			add(n.MAC, "check that the interface is attached to this machine and in the host's network namespace", "the cloud lists this NIC, but no link of the host has its MAC: its addresses are not used")
 		}
 		for _, sub := range n.Subnets {
 			for _, a := range sub.Addresses {
 				if link := v.hostHas(a); link != "" {
-					add(a.String(), "take it from the link if pods are to have it", "the cloud gives it for pods, and the host's own link %s has it: it is given to nobody", link)
+					add(a.String(), "remove it from the link to make it available to pods", "the cloud lists it for pods, but the host's link %s has it: it is not used", link)
 				}
 			}
 		}

@@ -82,7 +82,7 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	source, err := feed.Known(ctx, h, a.feed.Source())
 	if errors.Is(err, store.ErrNotFound) {
-		return nil, fmt.Errorf("%w: nobody has asked yet: %w", roles.ErrUnplanned, err)
+		return nil, fmt.Errorf("%w: the cloud was not requested yet: run 'cnibox cloud refresh': %w", roles.ErrUnplanned, err)
 	}
 	if err != nil {
 		return nil, err

@@ -115,7 +115,7 @@ func (s *settings) parseSource(f *roles.Faults, p *IPAM) {
 		if name != "file" {
 			f.Addf("ipam.file", "has no effect with the provider %q: remove it, or set ipam.provider to %q", name, "file")
 		} else if !filepath.IsAbs(p.File) {
-			f.Addf("ipam.file", "%q is no absolute path", p.File)
+			f.Addf("ipam.file", "%q is not an absolute path", p.File)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func (s *settings) parseChoice(f *roles.Faults, p *IPAM) {
 	subnet, err := netip.ParsePrefix(p.Subnet)
 	switch {
 	case err != nil || subnet.Addr().Is4In6():
-		f.Addf("ipam.subnet", "%q is no CIDR, such as 10.240.0.0/16", p.Subnet)
+		f.Addf("ipam.subnet", "%q is not a CIDR, such as 10.240.0.0/16", p.Subnet)
 	case subnet != subnet.Masked():
 		f.Addf("ipam.subnet", "%s has host bits set: the network is %s", subnet, subnet.Masked())
 	case ok && !slices.Contains(s.bits, subnet.Addr().BitLen()):

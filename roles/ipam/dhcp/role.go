@@ -1,5 +1,5 @@
-// Package dhcp is the IPAM role dhcp: addresses from the DHCP servers of the
-// network. The daemon of the same name gets and keeps them; this is what asks it.
+// Package dhcp is the IPAM role dhcp: addresses from the DHCP servers of the network. It
+// calls the daemon of the same name, which leases and renews them.
 package dhcp
 
 import (
@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// checkTime bounds CHECK and STATUS, for which the daemon asks nobody: it answers at
-	// once, unless the node is busy.
+	// checkTime bounds CHECK and STATUS, which the daemon answers at once without asking
+	// a server, unless the node is busy.
 	checkTime = 10 * time.Second
-	// releaseTime bounds DEL and GC, which a daemon that is stopped would keep
-	// for ever: as long as locks are waited for.
+	// releaseTime bounds DEL and GC, which a stopped daemon would block. It is as long as
+	// the wait for locks.
 	releaseTime = 30 * time.Second
 )
 
@@ -42,7 +42,7 @@ func Role() roles.Role {
 	}
 }
 
-// handler answers for one network configuration.
+// handler is the role for one network configuration.
 type handler struct {
 	socket string
 	client protocol.Client
@@ -62,7 +62,7 @@ func newHandler(conf []byte) (roles.Handler, error) {
 	return handlerAt(c.IPAM.DaemonSocketPath), nil
 }
 
-// undoHandler needs no more than the daemon's socket.
+// undoHandler needs only the daemon's socket, so it accepts an invalid configuration.
 func undoHandler(conf []byte) (roles.Handler, error) {
 	c, err := protocol.Decode(conf)
 	if c == nil {
@@ -75,13 +75,13 @@ func handlerAt(socket string) *handler {
 	return &handler{socket: socket, client: protocol.Client{Socket: socket}}
 }
 
-// Add gets an address of each family. Again it tells the same.
+// Add leases an address of each family. A repeated call returns the same addresses.
 func (a *handler) Add(ctx context.Context, _ *roles.Host, req *roles.Request) (*roles.Result, error) {
 	return a.client.Allocate(ctx, req)
 }
 
-// Del gives the addresses back. Without a daemon it does so itself: the next
-// daemon would find no interface to do it over.
+// Del releases the addresses. Without a daemon it sends the release itself, because the
+// interface is gone when the next daemon starts.
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	wait, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
@@ -93,7 +93,7 @@ func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	return dhcp.Release(ctx, h, a.socket, req.Key())
 }
 
-// Check compares prevResult with what the daemon has.
+// Check compares prevResult with the daemon's leases.
 func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if req.PrevResult == nil {
 		return &roles.ConfError{Path: "prevResult", Reason: "is required for CHECK"}
@@ -105,7 +105,7 @@ func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 		return err
 	}
 	if !ok {
-		h.Log.Info("this DHCP daemon cannot tell its leases, CHECK goes without", "socket", a.socket)
+		h.Log.Info("the DHCP daemon cannot list its leases, CHECK leaves them out", "socket", a.socket)
 		return nil
 	}
 	leased, err := attach.Addresses(res)
@@ -133,7 +133,7 @@ func prefixes(all []attach.Family) []netip.Prefix {
 	return out
 }
 
-// GC gives back what belongs to no valid attachment of the network.
+// GC releases the addresses of the network's attachments that are not valid.
 func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	wait, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
@@ -142,12 +142,12 @@ func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 		return dhcp.Collect(ctx, h, a.socket, req)
 	}
 	if err == nil && !ok {
-		h.Log.Info("this DHCP daemon does not collect, GC goes without", "socket", a.socket)
+		h.Log.Info("the DHCP daemon cannot release the leases of absent attachments, GC leaves them", "socket", a.socket)
 	}
 	return err
 }
 
-// Status tells whether the daemon answers.
+// Status reports an error if the daemon does not answer.
 func (a *handler) Status(ctx context.Context, _ *roles.Host, _ *roles.Request) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()

@@ -140,9 +140,9 @@ func TestImport(t *testing.T) {
 		"10.1.2.17: not a regular file",
 		"10.1.2.6: empty: the address counts as free",
 		"10.1.2.9: longer than 16384 bytes",
-		`last_reserved_ip.2: "junk" is no IP address`,
-		"last_reserved_ip.x: its name is no address",
-		"notes.txt: its name is no address",
+		`last_reserved_ip.2: "junk" is not an IP address`,
+		"last_reserved_ip.x: its name is not an address",
+		"notes.txt: its name is not an address",
 	)
 	if diff := cmp.Diff([]string{"10.1.2.7"}, stringsOf(report.Stale)); diff != "" {
 		t.Error(diff)

@@ -171,7 +171,7 @@ func TestReleaseVerb(t *testing.T) {
 	kill()
 	b.verbFails(t, `in use by pod "default/alive", container "a"`, "release", nil, "10.1.0.2")
 	b.verbFails(t, "10.1.0.9 is neither leased nor reserved", "release", nil, "10.1.0.9")
-	b.verbFails(t, "no IP address", "release", nil, "x")
+	b.verbFails(t, "not an IP address", "release", nil, "x")
 	b.verbFails(t, "want ADDRESS", "release", nil)
 	b.verbText(t, "release", nil, "10.1.0.3")
 	b.verbText(t, "release", nil, "2001:db8::4")
@@ -196,7 +196,7 @@ func TestReserveVerb(t *testing.T) {
 	b.verbFails(t, "say by --network", "reserve", map[string]string{}, "10.1.0.9")
 	b.verbFails(t, "10.1.0.1 is the gateway of 10.1.0.0/24", "reserve", conf, "10.1.0.1")
 	b.verbFails(t, "it is the broadcast address of 10.1.0.0/24", "reserve", conf, "10.1.0.255")
-	b.verbFails(t, `"soon" is no time`, "reserve", map[string]string{"until": "soon"}, "10.1.0.9")
+	b.verbFails(t, `"soon" is not a time`, "reserve", map[string]string{"until": "soon"}, "10.1.0.9")
 	b.verbFails(t, `identity "x:y"`, "reserve", map[string]string{"for": "x:y"}, "10.1.0.9")
 	if got := b.verbText(t, "reserve", conf, "10.1.0.9", "2001:db8::9"); got != `reserved 10.1.0.9 and 2001:db8::9 of network "net" for "pod:default/web-0/eth0" for ever` {
 		t.Error(got)
@@ -308,7 +308,7 @@ func TestPlanVerb(t *testing.T) {
 		return rows(t, out)
 	}
 	web := map[string]string{"pod": "web-0", "ifname": "eth0", "container": "p"}
-	const next = " the next that nobody is known to have had"
+	const next = " the next one without a known earlier owner"
 	expect(t, plan(web), "10.1.0.2/29 10.1.0.1"+next, "2001:db8::2/64 2001:db8::1"+next)
 	for i, pod := range []string{"web-0", "web-1", "web-2", "web-3", "web-4"} {
 		b.add(t, a, podRequest(t, pod, pod))
@@ -321,7 +321,7 @@ func TestPlanVerb(t *testing.T) {
 	other := map[string]string{"pod": "prod/web-0", "ifname": "eth0", "container": "p"}
 	expect(t, plan(other), "10.1.0.2/29 10.1.0.1 nothing else is left; it is "+own, "2001:db8::7/64 2001:db8::1"+next)
 	b.pass(time.Hour)
-	expect(t, plan(other)[:1], `10.1.0.2/29 10.1.0.1 free for longest; "pod:default/web-0/eth0" had it`)
+	expect(t, plan(other)[:1], `10.1.0.2/29 10.1.0.1 free for the longest time; "pod:default/web-0/eth0" had it`)
 	other["ip"] = "10.1.0.3"
 	expect(t, plan(other)[:1], "10.1.0.3/29 10.1.0.1 asked for by CNI_ARGS: IP")
 	other["ip"] = "10.1.0.4"

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"math"
 	"net/netip"
 	"time"
 
@@ -137,15 +136,13 @@ func list(tx *bolt.Tx, all, network string) ([]ID, error) {
 	return ids, nil
 }
 
-func ownerPrefix(owner record.Key) []byte {
-	return append([]byte{ownerKind}, record.EncodeKey(owner.ContainerID, owner.IfName)...)
-}
-
 func (p *Pool) name() string { return p.used.name() }
 
-func (p *Pool) writable() error {
-	if p.b == nil || !p.b.Writable() {
-		return fmt.Errorf("%s: %w", p.name(), record.ErrReadOnly)
+func (p *Pool) writable() error { return writable(p.b, p.name()) }
+
+func writable(b *bolt.Bucket, name string) error {
+	if b == nil || !b.Writable() {
+		return fmt.Errorf("%s: %w", name, record.ErrReadOnly)
 	}
 	return nil
 }
@@ -393,11 +390,4 @@ func (p *Pool) SetCursor(set int, a netip.Addr) error {
 		return fmt.Errorf("store cursor %d of %s: %w", set, p.name(), err)
 	}
 	return nil
-}
-
-func cursorKey(set int) ([]byte, error) {
-	if set < 0 || set > math.MaxInt32 {
-		return nil, fmt.Errorf("range set %d: %w", set, record.ErrInvalid)
-	}
-	return binary.BigEndian.AppendUint32([]byte{cursorKind}, uint32(set)), nil
 }

@@ -53,12 +53,7 @@ func ListSticky(tx *bolt.Tx, network string) ([]ID, error) { return list(tx, sti
 
 func (p *Sticky) name() string { return fmt.Sprintf("reservations of network %.80q", p.id.Network) }
 
-func (p *Sticky) writable() error {
-	if p.b == nil || !p.b.Writable() {
-		return fmt.Errorf("%s: %w", p.name(), record.ErrReadOnly)
-	}
-	return nil
-}
+func (p *Sticky) writable() error { return writable(p.b, p.name()) }
 
 func identityKey(identity string) []byte { return append([]byte{reservationKind}, identity...) }
 

@@ -50,6 +50,20 @@ func Get(tx *bolt.Tx, bucket string, key []byte, into any) error {
 	return Decode(bucket, key, raw, into)
 }
 
+// Store stores a record under the key that encodes parts, in place of an older one.
+// What names the record in errors; see StorableKey.
+func Store(tx *bolt.Tx, bucket, what string, rec any, parts ...string) error {
+	key, err := StorableKey(what, parts...)
+	if err != nil {
+		return err
+	}
+	to, err := Writable(tx, bucket)
+	if err != nil {
+		return err
+	}
+	return Put(to, key, rec)
+}
+
 // Delete deletes one record. A record that does not exist is not an error.
 func Delete(tx *bolt.Tx, bucket string, key []byte) error {
 	from, err := Writable(tx, bucket)
@@ -88,9 +102,23 @@ func KeysWithPrefix(b *bolt.Bucket, prefix []byte) [][]byte {
 	return keys
 }
 
-// Scan decodes the records whose keys begin with prefix, in the order of keys.
+// List returns the records whose keys begin with prefix, in the order of keys.
 // Records that cannot be decoded are skipped and named in the error.
-func Scan[T any](tx *bolt.Tx, bucket string, prefix []byte, each func(key []byte, rec T) error) error {
+func List[T any](tx *bolt.Tx, bucket string, prefix []byte) ([]T, error) {
+	return list[T](tx, bucket, prefix, func([]byte, *T) error { return nil })
+}
+
+// ListOwned is List for the records of a network's attachments, or of all with "".
+// It sets each record's Key, whose place owner returns.
+func ListOwned[T any](tx *bolt.Tx, bucket, network string, owner func(*T) *Key) ([]T, error) {
+	return list(tx, bucket, NetworkPrefix(network), func(key []byte, rec *T) (err error) {
+		*owner(rec), err = DecodeAttachment(key)
+		return err
+	})
+}
+
+func list[T any](tx *bolt.Tx, bucket string, prefix []byte, complete func(key []byte, rec *T) error) ([]T, error) {
+	var all []T
 	var faults []error
 	for k, v := range WithPrefix(Bucket(tx, bucket), prefix) {
 		if v == nil {
@@ -99,11 +127,13 @@ func Scan[T any](tx *bolt.Tx, bucket string, prefix []byte, each func(key []byte
 		var rec T
 		err := Decode(bucket, k, v, &rec)
 		if err == nil {
-			err = each(k, rec)
+			err = complete(k, &rec)
 		}
 		if err != nil {
 			faults = append(faults, err)
+			continue
 		}
+		all = append(all, rec)
 	}
-	return errors.Join(faults...)
+	return all, errors.Join(faults...)
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What EncodeKey makes, DecodeKey undoes, whatever follows; and the order of
-// keys is that of the texts.
+// DecodeKey is the inverse of EncodeKey, whatever bytes follow, and keys sort as
+// their texts.
 func FuzzKey(f *testing.F) {
 	f.Add("net", "c", "eth0", "", "\x00", "\x00\x01")
 	f.Add("a", "b", "c", "a", "b", "c\x00")
@@ -23,7 +23,7 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
-// Any bytes are a key or an error, and a key is the only one of its texts.
+// Any bytes are an error or a key, and texts have only one key.
 func FuzzDecodeKey(f *testing.F) {
 	f.Add([]byte("net\x00\x01c\x00\xff\x00\x01eth0\x00\x01"))
 	f.Add([]byte("net\x00\x01c\x00\x01eth0\x00\x01more"))

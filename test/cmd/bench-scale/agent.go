@@ -19,7 +19,7 @@ import (
 // patience bounds every wait.
 const patience = 2 * time.Minute
 
-// agent is one that is started for a registry.
+// agent is an agent process on a registry.
 type agent struct {
 	binary, dir string
 	flags       []string
@@ -28,19 +28,18 @@ type agent struct {
 	log         *os.File
 }
 
-// registry is where nodes change.
+// registry holds the nodes that change.
 type registry interface {
-	// change gives the first n nodes the MACs of a generation.
+	// change sets the MACs of the first n nodes to those of a generation.
 	change(ctx context.Context, generation, n int) error
 }
 
-// live is what was measured of an agent at work.
+// live has the measurements of a running agent.
 type live struct {
 	start               seconds
 	rss, peak           int // KiB
 	one, oneMost, burst seconds
-	// oneTail and tail are the parts of oneMost and burst after the registry had taken
-	// the change, or the last of them.
+	// oneTail and tail are the parts of oneMost and burst after the registry had accepted the last change.
 	oneTail, tail seconds
 	idle          float64 // of one CPU
 }
@@ -49,7 +48,7 @@ func (a *agent) env() []string {
 	return append(os.Environ(), "CNIBOX_RUN_DIR="+filepath.Join(a.dir, "run"), "CNIBOX_STATE_DIR="+filepath.Join(a.dir, "state"))
 }
 
-// handOff is the part of the hand-off file that matters here.
+// handOff is the part of the hand-off file that is measured.
 type handOff struct {
 	Ready bool `json:"ready"`
 	Peers struct {
@@ -57,8 +56,7 @@ type handOff struct {
 	} `json:"peers"`
 }
 
-// start starts the agent on a kernel that has nothing of it, and waits until its
-// hand-off file says that all peers are programmed.
+// start starts the agent on a kernel without objects of it, and waits until its hand-off file says that all peers are programmed.
 func (a *agent) start(ctx context.Context) (seconds, error) {
 	file := filepath.Join(a.dir, "overlay.json")
 	_ = os.Remove(file)
@@ -90,7 +88,7 @@ func (a *agent) start(ctx context.Context) (seconds, error) {
 	return 0, errors.Join(fmt.Errorf("the agent is not ready: %w: %s", err, b), a.stop(ctx))
 }
 
-// hearReplaced can be read when a file of a directory is replaced (inotify(7)).
+// hearReplaced returns a file that becomes readable when a file of a directory is replaced (inotify(7)).
 func hearReplaced(dir string) (*os.File, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -103,7 +101,7 @@ func hearReplaced(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// stop stops the agent and removes what it made.
+// stop stops the agent and removes its objects.
 func (a *agent) stop(ctx context.Context) error {
 	_ = a.cmd.Process.Signal(unix.SIGTERM)
 	_ = a.cmd.Wait()
@@ -117,7 +115,7 @@ func (a *agent) stop(ctx context.Context) error {
 	return errors.Join(err, os.RemoveAll(filepath.Join(a.dir, "run")))
 }
 
-// startTimes is the median of some starts.
+// startTimes returns the median of several starts.
 func (a *agent) startTimes(ctx context.Context, n int) (seconds, error) {
 	var all []seconds
 	for range n {
@@ -133,7 +131,7 @@ func (a *agent) startTimes(ctx context.Context, n int) (seconds, error) {
 	return median(all), nil
 }
 
-// live measures an agent at work: one change, many, and nothing to do.
+// live measures a running agent: one change, many changes, and no change.
 func (a *agent) live(ctx context.Context, r registry) (l live, err error) {
 	if _, err := a.start(ctx); err != nil {
 		return l, err
@@ -169,7 +167,7 @@ func (a *agent) live(ctx context.Context, r registry) (l live, err error) {
 	return l, nil
 }
 
-// status is a number of /proc/PID/status.
+// status returns a number of /proc/PID/status.
 func (a *agent) status(key string) int {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
 	for line := range strings.Lines(string(b)) {
@@ -181,7 +179,7 @@ func (a *agent) status(key string) int {
 	return 0
 }
 
-// ticks is the time that the process has used.
+// ticks returns the processor time of the process.
 func (a *agent) ticks() int {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.cmd.Process.Pid))
 	_, rest, _ := strings.Cut(string(b), ") ")
@@ -194,7 +192,7 @@ func (a *agent) ticks() int {
 	return user + system
 }
 
-// ears hear of forwarding entries that come into the kernel.
+// ears receive notifications of new forwarding entries.
 type ears struct {
 	updates chan netlink.NeighUpdate
 	done    chan struct{}
@@ -207,8 +205,8 @@ func hearMACs() (*ears, error) {
 
 func (e *ears) close() { close(e.done) }
 
-// until is the time from before a change until the forwarding entries of n nodes
-// of a generation are in the kernel, and the part of it after the change was made.
+// until returns the time from before a change until the forwarding entries of n nodes of a generation are in the kernel, and the
+// part of it after the change was made.
 func (e *ears) until(generation, n int, change func() error) (all, tail seconds, err error) {
 	want := map[string]bool{}
 	for k := range n {

@@ -62,7 +62,7 @@ func (e *etcd) stop() {
 // put is one key and its value.
 type put struct{ key, value string }
 
-// write puts keys in transactions.
+// write writes keys in transactions.
 func (e *etcd) write(ctx context.Context, puts []put) error {
 	for len(puts) > 0 {
 		n := min(len(puts), perTransaction)
@@ -101,7 +101,7 @@ func (e *etcd) post(ctx context.Context, path string, body any) error {
 
 func text(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 
-// lease is the k-th node's record, as flanneld writes it.
+// lease returns the k-th node's record, as flanneld writes it.
 func lease(generation, k int) put {
 	p := peer(k)
 	return put{
@@ -110,7 +110,7 @@ func lease(generation, k int) put {
 	}
 }
 
-// fill makes the registry hold n nodes and nothing else.
+// fill makes the registry hold exactly n nodes.
 func (e *etcd) fill(ctx context.Context, n int) error {
 	err := e.post(ctx, "/v3/kv/deleterange", map[string]string{"key": text(prefix), "range_end": text(prefix[:len(prefix)-1] + "0")})
 	if err != nil {

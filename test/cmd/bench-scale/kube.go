@@ -17,14 +17,14 @@ import (
 	"github.com/cnibox/cnibox/test/kubetest"
 )
 
-// atOnce is how many requests are under way at a time.
+// atOnce is the number of simultaneous requests.
 const atOnce = 8
 
 // kubeServer is a kube-apiserver with Node objects.
 type kubeServer struct {
 	*kubetest.Server
 	client *http.Client
-	// ballast is what the kubelet says of a node: most of the object.
+	// ballast is the status that kubelet reports: most of the object.
 	ballast string
 }
 
@@ -67,7 +67,7 @@ func onKube(ctx context.Context, o options, dir string) (l live, err error) {
 	return l, err
 }
 
-// node is the k-th Node, as large as real ones.
+// node returns the k-th Node, as large as real ones.
 func (k *kubeServer) node(i int) string {
 	p := peer(i)
 	return fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"kubernetes.io/arch":"amd64","kubernetes.io/hostname":%q,"kubernetes.io/os":"linux"},"annotations":{%s,`+

@@ -1,10 +1,10 @@
-// Command bench-scale measures the overlay with many nodes: the agent from its start until all of them are in the kernel, on a real etcd and
-// a real kube-apiserver, single changes and bursts among them, and how all that grows, beside the same objects by iproute2 and in the classic
-// form without nexthop objects. Then the throughput between two pods beside a VXLAN made by hand.
+// Command bench-scale measures the overlay with many nodes on a real etcd and a real kube-apiserver: the agent's start until all
+// nodes are in the kernel, single changes, and bursts. It compares the growth with the same objects made by iproute2 and with the
+// classic form without nexthop objects. Then it measures the throughput between two pods beside that of a VXLAN made by hand.
 //
 //	unshare --net --mount --propagation private bin/bench-scale -cnibox bin/cnibox -out docs/scale.md -svg docs/scale.svg
 //
-// It needs root, a namespace of its own, etcd, iproute2, and for -kube bin/kube (make test-kube builds it).
+// It needs root, a private namespace, etcd, iproute2, and for -kube the programs in bin/kube, which make test-kube builds.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// options is the command line.
+// options are read from the command line.
 type options struct {
 	cnibox, out, svg string
 	peers            int
@@ -78,7 +78,7 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// sizes are the plot's.
+// sizes are the numbers of nodes in the plot.
 func sizes() []int { return []int{100, 1000, 2500, 5000, 10000, 20000} }
 
 func measure(ctx context.Context, o options, dir string) (*results, error) {
@@ -130,7 +130,7 @@ func measure(ctx context.Context, o options, dir string) (*results, error) {
 	return r, nil
 }
 
-// prepare gives the namespace what a host has.
+// prepare configures the namespace as a host.
 func prepare(ctx context.Context) error {
 	for _, c := range []string{
 		"ip link set lo up", "mount -t tmpfs tmpfs /run",

@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 )
 
-// seconds is a duration that was measured.
+// seconds is a measured duration.
 type seconds = time.Duration
 
 // peer is the k-th other node, from 0.
@@ -27,12 +27,12 @@ func peer(k int) netops.OverlayPeer {
 	}
 }
 
-// mac is the k-th node's in a generation: a node that is made anew has another.
+// mac returns the k-th node's MAC in a generation: a node that is made again has another one.
 func mac(generation, k int) string {
 	return fmt.Sprintf("0e:%02x:%02x:%02x:%02x:%02x", generation, byte(k>>24), byte(k>>16), byte(k>>8), byte(k))
 }
 
-// device is the tunnel, as the agent makes it.
+// device returns the tunnel, as the agent makes it.
 func device() *netops.VTEP {
 	return &netops.VTEP{
 		Name: "flannel.1", VNI: 1, Parent: "under0", Local: netip.MustParseAddr("172.16.0.1"), MAC: "0e:ff:00:00:00:01", MTU: 1450,
@@ -40,7 +40,7 @@ func device() *netops.VTEP {
 	}
 }
 
-// bare is what netops alone takes for so many peers, without a registry.
+// bare measures netops alone for this number of peers, without a registry.
 func bare(ctx context.Context, n int, classic bool) (seconds, error) {
 	o, err := netops.New(netops.Options{}).OpenOverlay(netops.OverlayOptions{NoNexthops: classic})
 	if err != nil {
@@ -63,8 +63,7 @@ func bare(ctx context.Context, n int, classic bool) (seconds, error) {
 	return took, o.Remove(ctx)
 }
 
-// floor is what iproute2 takes for the same objects: its batches are one process
-// for addresses and routes, one for forwarding entries.
+// floor measures iproute2 for the same objects: one process for addresses and routes, and one for forwarding entries.
 func floor(ctx context.Context, dir string, n int) (seconds, error) {
 	d := device()
 	if err := command(ctx, "ip link add "+d.Name+" address "+d.MAC+" type vxlan id 1 dev under0 local 172.16.0.1 dstport 8472 nolearning", "ip link set "+d.Name+" up"); err != nil {
@@ -89,7 +88,7 @@ func floor(ctx context.Context, dir string, n int) (seconds, error) {
 	return time.Since(start), err
 }
 
-// command runs programs one after the other.
+// command runs programs in order.
 func command(ctx context.Context, lines ...string) error {
 	for _, line := range lines {
 		f := strings.Fields(line)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// results are everything that was measured.
+// results are all measurements.
 type results struct {
 	peers      int
 	etcd, kube live
@@ -28,7 +28,7 @@ func median(all []seconds) seconds {
 	return all[len(all)/2]
 }
 
-// The targets, at 10,000 nodes.
+// The targets for 10,000 nodes.
 const (
 	mostEtcd  = 800 * time.Millisecond
 	mostKube  = 1500 * time.Millisecond
@@ -90,8 +90,7 @@ const (
 	plotLeast, plotMost, decs = 0.001, 10.0, 4
 )
 
-// plot draws seconds over nodes, both on logarithmic scales: what grows in line
-// with the nodes is a straight line, what grows by its square a steeper one.
+// plot draws seconds over nodes, both on logarithmic scales: linear growth is a straight line, quadratic growth a steeper one.
 func (r *results) plot() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", plotWidth, plotHeight)

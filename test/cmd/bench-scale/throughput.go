@@ -21,14 +21,13 @@ const (
 	otherPod  = "10.0.9.5"
 	otherMAC  = "0e:00:00:00:09:09"
 	handMAC   = "0e:00:00:00:01:01"
-	// rounds of each side in turn, each as long.
+	// rounds of each side, which take turns; every round has the same length.
 	rounds      = 4
 	roundLength = 2 * time.Second
 )
 
-// throughput sends from a pod of this node to one of another, over a tunnel that
-// is made by hand and over the agent's in turn, in Gbit/s: the best round of each,
-// since whatever else runs on the machine only takes away.
+// throughput sends from a pod of this node to a pod of another node, in turn over a tunnel made by hand and over the agent's, and
+// returns Gbit/s. It takes the best round of each, since other load on the machine only reduces it.
 func throughput(ctx context.Context, binary, dir string) (hand, ours float64, err error) {
 	note("throughput")
 	if err := makeOther(ctx); err != nil {
@@ -78,7 +77,7 @@ func makeOther(ctx context.Context) error {
 	)
 }
 
-// knowUs gives the other node our device's MAC.
+// knowUs tells the other node the MAC of our device.
 func knowUs(ctx context.Context, mac string) error {
 	return command(ctx,
 		"ip -n "+otherNode+" neigh replace 10.0.1.0 lladdr "+mac+" dev flannel.1 nud permanent",

@@ -16,10 +16,11 @@ import (
 // allocPackage holds BenchmarkAllocate, whose sub-benchmarks are named full=0, full=50 and full=99.9.
 const allocPackage = "roles/ipam/hostlocal"
 
-// poolSize is the number of addresses that host-local hands out of a /16: without network, broadcast and gateway address.
+// poolSize is the number of addresses that host-local assigns from a /16: all except network, broadcast and gateway address.
 const poolSize = 1<<16 - 3
 
-// fillLevels lists how full the pool is, and how many executions of each side are timed: with a full pool the reference reads 65,000 files.
+// fillLevels lists how full the pool is, and how many executions of each side are timed. With a full pool the reference reads
+// 65,000 files.
 func fillLevels() []fillLevel {
 	return []fillLevel{{"0", 0, 50}, {"50", poolSize / 2, 10}, {"99.9", poolSize * 999 / 1000, 5}}
 }
@@ -30,8 +31,8 @@ type fillLevel struct {
 	Rounds    int
 }
 
-// buildAllocBenchmark compiles the test binary outside, where the module cache and perhaps a network are, and returns its path; empty when
-// the package has no tests.
+// buildAllocBenchmark compiles the test binary outside of the sandbox, where the module cache and the network are, and returns its
+// path; empty if the package has no tests.
 func buildAllocBenchmark(ctx context.Context, work string) (string, error) {
 	if tests, err := filepath.Glob(filepath.Join(allocPackage, "*_test.go")); err != nil || len(tests) == 0 {
 		return "", err
@@ -74,7 +75,7 @@ func measureAlloc(ctx context.Context, j job, res *results) error {
 func runAllocBenchmark(ctx context.Context, binary string) (string, error) {
 	cmd := exec.CommandContext(ctx, binary, "-test.run", "^$", "-test.bench", "^BenchmarkAllocate$", "-test.benchtime", "200x")
 	cmd.Dir = filepath.Join(dataDir, "tmp")
-	// The sandbox is a host already: the tests' own would hide TMPDIR.
+	// The sandbox is already a separate host: another one, of the tests, would hide TMPDIR.
 	cmd.Env = append(os.Environ(), "TMPDIR="+cmd.Dir, "CNIBOX_NETOPSTEST_HOST=ready")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -99,8 +100,8 @@ func parseBenchmarks(out string) map[string]time.Duration {
 	return found
 }
 
-// measureAllocExec executes host-local on both sides over data directories that are filled alike. The addresses are given back untimed, and the
-// first round is not counted: in it a side may import the directory.
+// measureAllocExec executes host-local on both sides with data directories of the same content. Releasing the addresses is not
+// timed. The first round is not counted, since a side may import the directory in it.
 func measureAllocExec(ctx context.Context, j job, index int, level fillLevel) (_ compared, err error) {
 	var t timings
 	containers, err := newContainers(fmt.Sprintf("alloc%d", index), 1)
@@ -137,7 +138,7 @@ func measureAllocExec(ctx context.Context, j job, index int, level fillLevel) (_
 	return t.compared(), nil
 }
 
-// allocate takes an address, timed, and gives it back.
+// allocate times the allocation of an address and releases it.
 func (n network) allocate(ctx context.Context, owner container) (time.Duration, error) {
 	conf, err := n.ipamConf()
 	if err != nil {
@@ -156,8 +157,8 @@ func (n network) allocate(ctx context.Context, owner container) (time.Duration, 
 	return added.Took, err
 }
 
-// fill writes a host-local data directory with so many leases: a file per address that holds container ID and interface. The free addresses
-// are spread evenly, as they are on a node that has run for a while.
+// fill writes a host-local data directory with this number of leases: a file per address with container ID and interface. The free
+// addresses are spread evenly, as on a node that has run for a while.
 func (n network) fill(addresses int) error {
 	dir := filepath.Join(n.leaseDir(), n.Name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -183,7 +184,7 @@ func (n network) fill(addresses int) error {
 	return nil
 }
 
-// taken spreads the taken ones of poolSize addresses evenly.
+// taken returns addresses that are in use, spread evenly over the pool.
 func taken(i, addresses int) bool {
 	return (i+1)*addresses/poolSize != i*addresses/poolSize
 }

@@ -13,36 +13,36 @@ import (
 	"time"
 )
 
-// azureAtMost is how many times the cost of a pod on our bridge, with host-local addresses, one with addresses of the cloud may have.
+// azureAtMost bounds the cost of a pod with addresses of the cloud, as a multiple of a pod on our bridge with host-local addresses.
 const azureAtMost = 1.3
 
-// azureWaits is the longest that a call may wait for a lock of ours when there are many.
+// azureWaits bounds the time that a call waits for one of our locks when there are many calls.
 const azureWaits = 50 * time.Millisecond
 
-// azureUplink is the node's interface on the cloud's network, and azureBridge what takes its place.
+// azureUplink is the node's interface on the cloud's network, and azureBridge the bridge that replaces it.
 const azureUplink, azureBridge = "benchup", "benchaz0"
 
-// azureResult is a pod of azure-vnet in its mode bridge, with addresses of the cloud that are known already, beside one of bridge and host-local;
-// both are ours.
+// azureResult compares a pod of azure-vnet in mode bridge, with addresses of the cloud that are already known, with a pod of bridge
+// and host-local. Both are cnibox.
 type azureResult struct {
 	Add     azureVerb `json:"add"`
 	Del     azureVerb `json:"del"`
 	AtATime int       `json:"atATime"`
 }
 
-// azureVerb is one verb of it: one pod at a time, and many.
+// azureVerb is one verb: one pod at a time, and many.
 type azureVerb struct {
 	Azure  stat `json:"azure"`
 	Bridge stat `json:"bridge"`
 	Many   stat `json:"many"`
-	// Wait is the longest wait for a lock of all calls of many at a time.
+	// Wait is the longest wait for a lock in all parallel calls.
 	Wait time.Duration `json:"wait"`
 }
 
-// measureAzure takes one pod of each kind through ADD and DEL, then the next; then many of azure-vnet at a time.
+// measureAzure runs ADD and DEL for one pod of each kind at a time; then for many of azure-vnet at once.
 func measureAzure(ctx context.Context, j job) (_ *azureResult, err error) {
 	rounds := warmRounds + j.Rounds
-	// No address comes twice, so that no cool-down is in it. Azure gives a network interface 256 at most.
+	// No address is used twice, so that no cool-down is measured. Azure assigns at most 256 addresses to a network interface.
 	conf, err := azureNode(ctx, rounds+j.Containers)
 	if err != nil {
 		return nil, err
@@ -88,10 +88,10 @@ func measureAzure(ctx context.Context, j job) (_ *azureResult, err error) {
 	return res, nil
 }
 
-// longestWait is the longest wait for a lock that calls tell of in their debug log.
+// longestWait finds the longest wait for a lock in the debug logs of calls.
 type longestWait struct{ ns atomic.Int64 }
 
-// of listens to calls.
+// of adds the debug log to calls.
 func (w *longestWait) of(each func(context.Context, string, container, []byte) (answer, error)) func(context.Context, string, container, []byte) (answer, error) {
 	return func(ctx context.Context, verb string, pod container, prevResult []byte) (answer, error) {
 		a, err := each(ctx, verb, pod, prevResult)
@@ -105,10 +105,10 @@ func (w *longestWait) of(each func(context.Context, string, container, []byte) (
 	}
 }
 
-// take is the longest since it was called before.
+// take returns the longest wait since its last call.
 func (w *longestWait) take() time.Duration { return time.Duration(w.ns.Swap(0)) }
 
-// longestOf is the longest wait that a log tells of.
+// longestOf returns the longest wait in a log.
 func longestOf(log []byte) (time.Duration, error) {
 	var longest time.Duration
 	for line := range strings.Lines(string(log)) {
@@ -125,10 +125,10 @@ func longestOf(log []byte) (time.Duration, error) {
 	return longest, nil
 }
 
-// azureConf is the configuration of the article about AKS, with a file for the cloud.
+// azureConf is the configuration of the article about AKS, with a file in place of the cloud.
 type azureConf struct{ file string }
 
-// azureNode makes the node's interface, and the file that the cloud's addresses are in, so many for pods.
+// azureNode makes the node's interface and the file with the cloud's addresses, of which this number is for pods.
 func azureNode(ctx context.Context, pool int) (azureConf, error) {
 	for _, args := range [][]string{
 		{"link", "add", azureUplink, "up", "type", "veth", "peer", "name", azureUplink + "2"},
@@ -165,7 +165,7 @@ func azureNode(ctx context.Context, pool int) (azureConf, error) {
 	return c, nil
 }
 
-// run takes a pod through a verb.
+// run runs a verb for a pod.
 func (c azureConf) run(s side, env ...string) func(context.Context, string, container, []byte) (answer, error) {
 	return func(ctx context.Context, verb string, pod container, prevResult []byte) (answer, error) {
 		conf := map[string]any{
@@ -187,7 +187,7 @@ func (c azureConf) run(s side, env ...string) func(context.Context, string, cont
 	}
 }
 
-// summary are the rows of a pod with addresses of the cloud.
+// summary returns the rows of a pod with addresses of the cloud.
 func (r *azureResult) summary() []row {
 	var rows []row
 	for _, v := range []struct {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// The targets of the list that podman and nerdctl write, against the reference in the same run.
+// The targets for the list that podman and nerdctl write, against the reference in the same run.
 const (
 	chainAddAtLeast      = 5.5
 	chainDelAtLeast      = 5.0
@@ -19,10 +19,10 @@ const (
 	fusedDelAtLeast = 9.0
 )
 
-// firstPort is the host port of the first container; each has one of its own.
+// firstPort is the host port of the first container; each container has its own.
 const firstPort = 20000
 
-// chainResult is a container at a time, and many, through bridge + portmap + firewall + tuning with one published port each.
+// chainResult has one container at a time, and many, through bridge + portmap + firewall + tuning with one published port each.
 type chainResult struct {
 	Add      compared        `json:"add"`
 	Del      compared        `json:"del"`
@@ -45,10 +45,10 @@ func chainNetworks(sides pair, index int) [2]chain {
 	return [2]chain{{network: nets[0]}, {network: nets[1]}}
 }
 
-// ports are a container's published ports: as many as follow its number, from one that is its own.
+// ports are a container's published ports: Count ports from First on.
 type ports struct{ First, Count int }
 
-// portOf is one port for each container, by the number at the end of its ID.
+// portOf returns one port for each container, from the number at the end of its ID.
 func portOf(c container) ports {
 	n, _ := strconv.Atoi(c.ID[strings.LastIndexByte(c.ID, '-')+1:])
 	return ports{firstPort + n, 1}
@@ -62,12 +62,12 @@ func (p ports) mappings() []any {
 	return list
 }
 
-// run takes one container through the whole list: forwards for ADD, backwards for DEL. The time is that of all calls together.
+// run runs the whole list for one container, in reverse for DEL. The time is that of all calls.
 func (n chain) run(ctx context.Context, verb string, c container, prevResult []byte) (answer, error) {
 	return n.publish(ctx, verb, c, prevResult, portOf(c))
 }
 
-// publish is run with given ports.
+// publish is run with the given ports.
 func (n chain) publish(ctx context.Context, verb string, c container, result []byte, p ports) (total answer, err error) {
 	if n.fused {
 		conf, err := n.fusedConf(result, p)
@@ -145,7 +145,7 @@ func (n chain) pluginConf(plugin string, prevResult []byte, p ports) ([]byte, er
 	return encodeConf(conf)
 }
 
-// measureChain has both sides take one container through the list at a time, and then many at a time; ours fused or not.
+// measureChain runs the list for one container at a time on both sides, and then for many. With fused, cnibox runs it as a fused list.
 func measureChain(ctx context.Context, j job, fused bool) (_ *chainResult, err error) {
 	nets := chainNetworks(j.Sides, 3)
 	nets[0].fused = fused

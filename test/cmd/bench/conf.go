@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 )
 
-// network is one network of one side: a bridge and a subnet that nobody else uses.
+// network is one network of one side: its own bridge and subnet.
 type network struct {
 	Side    side
 	Name    string
@@ -30,7 +30,7 @@ func bridgeNetworks(sides pair, index int, backend string) [2]network {
 	return nets
 }
 
-// bridgeConf is the configuration of bridge + host-local + ipMasq; prevResult, when there is one, is what a CHECK needs.
+// bridgeConf returns the configuration of bridge + host-local + ipMasq, with prevResult for CHECK if there is one.
 func (n network) bridgeConf(prevResult []byte) ([]byte, error) {
 	conf := map[string]any{
 		"cniVersion": "1.0.0",
@@ -50,7 +50,7 @@ func (n network) bridgeConf(prevResult []byte) ([]byte, error) {
 	return encodeConf(conf)
 }
 
-// ipamConf is the configuration with which host-local is executed on its own.
+// ipamConf returns the configuration with which host-local is executed directly.
 func (n network) ipamConf() ([]byte, error) {
 	return encodeConf(map[string]any{"cniVersion": "1.0.0", "name": n.Name, "type": "bridge", "ipam": n.ipam()})
 }
@@ -64,7 +64,7 @@ func (n network) ipam() map[string]any {
 	}
 }
 
-// leaseDir is the host-local data directory of this side.
+// leaseDir returns the host-local data directory of this side.
 func (n network) leaseDir() string { return filepath.Join(dataDir, n.Side.Name) }
 
 func encodeConf(conf map[string]any) ([]byte, error) {

@@ -19,13 +19,14 @@ import (
 	"github.com/cnibox/cnibox/netops"
 )
 
-// dhcpResult is the plugin dhcp executed over an interface that is there, with a daemon and a real server.
+// dhcpResult has the plugin dhcp executed for an existing interface, with a daemon and a real server.
 type dhcpResult struct {
 	Add compared `json:"add"`
 	Del compared `json:"del"`
-	// Exchange is DISCOVER, OFFER, REQUEST and ACK alone: what the server and the wire take.
+	// Exchange is DISCOVER, OFFER, REQUEST and ACK alone: the time of server and link.
 	Exchange stat `json:"exchange"`
-	// Checking is the same with isc-dhcp-server as it is installed: it asks the wire for a second whether an address is in use before it offers it.
+	// Checking is the same with isc-dhcp-server as it is installed: before it offers an address it checks for a second whether the
+	// address is in use.
 	Checking checkedDHCP `json:"checking"`
 }
 
@@ -34,14 +35,15 @@ type checkedDHCP struct {
 	Exchange stat     `json:"exchange"`
 }
 
-// The wire that containers and server are on.
+// The link that containers and server share.
 const (
 	dhcpBridge  = "benchdhcp"
 	checkBridge = "benchcheck"
 	dhcpWait    = 30 * time.Second
 )
 
-// measureDHCP has both sides lease and release an address for one container at a time. Each side has its own daemon; the server is the same.
+// measureDHCP leases and releases an address for one container at a time on both sides. Each side has its own daemon; the server is
+// the same.
 func measureDHCP(ctx context.Context, j job) (_ *dhcpResult, err error) {
 	rounds := warmRounds + j.Rounds
 	containers, err := newContainers("dhcp", 3*rounds+1)
@@ -97,10 +99,10 @@ func measureDHCP(ctx context.Context, j job) (_ *dhcpResult, err error) {
 	return res, err
 }
 
-// checkedRounds are few: each takes some three seconds.
+// checkedRounds is small: each round takes about three seconds.
 const checkedRounds = 7
 
-// measureCheckedDHCP has containers lease an address for the first time from a server that checks each. The daemons are running.
+// measureCheckedDHCP leases addresses for new containers from a server that checks each address. The daemons are running.
 func measureCheckedDHCP(ctx context.Context, j job) (_ checkedDHCP, err error) {
 	var res checkedDHCP
 	containers, err := newContainers("dhcpcheck", 3*checkedRounds+1)
@@ -141,7 +143,7 @@ func measureCheckedDHCP(ctx context.Context, j job) (_ checkedDHCP, err error) {
 	return res, nil
 }
 
-// program runs one of iproute2's and the like.
+// program runs a program of iproute2 or another tool.
 func program(ctx context.Context, args ...string) error {
 	if out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(out))
@@ -149,7 +151,7 @@ func program(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// startDHCPServer makes the wire and starts dnsmasq on it, which ends with ctx.
+// startDHCPServer makes the link and starts dnsmasq on it, which ends with ctx.
 func startDHCPServer(ctx context.Context, c container) error {
 	if err := wireUp(ctx, c, dhcpBridge, "bdserver", "10.240.0.1/16"); err != nil {
 		return err
@@ -159,7 +161,7 @@ func startDHCPServer(ctx context.Context, c container) error {
 		"--dhcp-range=10.240.1.0,10.240.200.0,1h", "--dhcp-lease-max=50000").Start()
 }
 
-// wireUp makes a wire with a server's namespace on it.
+// wireUp makes a link with a namespace for the server.
 func wireUp(ctx context.Context, c container, bridge, port, address string) error {
 	if err := program(ctx, "ip", "link", "add", bridge, "up", "type", "bridge"); err != nil {
 		return err
@@ -186,7 +188,7 @@ func startCheckingServer(ctx context.Context, c container) error {
 		"-pf", filepath.Join(dataDir, "dhcpd.pid"), "eth0").Start()
 }
 
-// connectContainer gives a container an interface on the wire.
+// connectContainer gives a container an interface on the link.
 func connectContainer(ctx context.Context, c container, bridge, port string) error {
 	if err := program(ctx, "ip", "link", "add", port, "up", "master", bridge, "type", "veth", "peer", "name", "eth0", "netns", c.Netns); err != nil {
 		return err
@@ -218,7 +220,8 @@ func (s side) startDHCPDaemon(ctx context.Context) error {
 	}
 }
 
-// bareExchange leases an address by four messages and nothing else. The first try is not timed: it also waits for server and wire.
+// bareExchange leases an address with four messages and nothing else. The first try is not timed, since it also waits for server
+// and link.
 func bareExchange(ctx context.Context, c container) (time.Duration, error) {
 	w, err := dial(ctx, c)
 	if err != nil {
@@ -235,7 +238,8 @@ func bareExchange(ctx context.Context, c container) (time.Duration, error) {
 	return w.fourMessages(ctx, 500*time.Millisecond)
 }
 
-// firstExchange leases an address that the server has not given to this client before; what gets lost while server and wire come up is sent again.
+// firstExchange leases an address that the server has not assigned to this client before. It sends messages again that are lost
+// while server and link come up.
 func firstExchange(ctx context.Context, c container) (time.Duration, error) {
 	w, err := dial(ctx, c)
 	if err != nil {

@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 )
 
-// waitingRounds bounds the rounds in which the reference waits a second or more for duplicate address detection in every ADD.
+// waitingRounds is the number of rounds where the reference waits a second or more for duplicate address detection in every ADD.
 const waitingRounds = 10
 
-// interfaceMaster is what the macvlan interfaces stand on.
+// interfaceMaster is the parent of the macvlan interfaces.
 const interfaceMaster = "benchmaster"
 
-// The families in which every interface is measured; the reference waits in the second one.
+// The address families; the reference waits with the second one.
 func interfaceFamilies() []interfaceFamily {
 	return []interfaceFamily{
 		{Name: "IPv4", Subnets: map[string]string{"ours": "10.230.0.0/16", "peer": "10.231.0.0/16"}, Target: 4},
@@ -111,7 +111,7 @@ func measureInterface(ctx context.Context, j job, plugin string, family interfac
 	return r, nil
 }
 
-// interfaceConf is a plugin's configuration.
+// interfaceConf returns a plugin's configuration.
 func (s side) interfaceConf(plugin string, family interfaceFamily, prevResult []byte) ([]byte, error) {
 	conf := map[string]any{
 		"cniVersion": "1.0.0",

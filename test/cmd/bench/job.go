@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// The sections, by the names that -only takes.
+// The sections, by their names in -only.
 const (
 	sectionVersion    = "version"
 	sectionBridge     = "bridge"
@@ -33,7 +33,7 @@ func allSections() []string {
 	}
 }
 
-// job is what the outer process asks of the one in the sandbox; it travels as JSON on standard input.
+// job is the order of the outer process to the process in the sandbox, as JSON on standard input.
 type job struct {
 	Sections   []string `json:"sections"`
 	Rounds     int      `json:"rounds"`
@@ -50,15 +50,15 @@ type pair struct {
 	Peer side `json:"peer"`
 }
 
-// side is one competitor: a directory in which its plugins are found under their CNI type names.
+// side is one competitor: a directory with its plugins under the names of their CNI types.
 type side struct {
 	Name  string   `json:"name"`  // short and unique; part of host-side names
 	Dir   string   `json:"dir"`   // CNI_PATH
 	Files []string `json:"files"` // what has to be installed for this side, for the bill of sizes
 }
 
-// prepareSides checks what the command line names and makes one directory of links to copies for each side, so that both are
-// installed and found in the same way.
+// prepareSides checks the command line and makes a directory of links to copies for each side, so that both are installed and found
+// in the same way.
 func prepareSides(o options, work string) (pair, error) {
 	peers, err := pluginFiles(o.peersDir)
 	if err != nil {
@@ -89,7 +89,7 @@ func prepareSides(o options, work string) (pair, error) {
 	return p, linkAll(p.Peer.Dir, p.Peer.Files)
 }
 
-// prepareMultus is the reference plugins with Multus, nil where none was given.
+// prepareMultus returns the reference plugins with Multus, or nil if it was not given.
 func prepareMultus(o options, p pair, work string) (*side, error) {
 	if o.multus == "" {
 		return nil, nil
@@ -152,8 +152,9 @@ func linkAs(dir, file, name string) error {
 	return nil
 }
 
-// copyFile writes a copy of a program into dir, as who installs it does, and returns its path. What is written is in the page cache in
-// large pieces; the linker's own output, which it maps, is in single pages, and starting that takes a plugin of 4 MB 0.2 ms longer.
+// copyFile writes a copy of a program into dir, as an installation does, and returns its path. The page cache holds a written file
+// in large pieces, but the linker's output, which it maps, in single pages: starting a plugin of 4 MB from these takes 0.2 ms
+// longer.
 func copyFile(dir, file string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("make directory of programs: %w", err)

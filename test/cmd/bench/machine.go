@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine says where the figures come from, without a name of a host or of who owns it.
+// machine describes where the figures come from, without names of hosts or owners.
 type machine struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`
@@ -54,7 +54,7 @@ func describeMachine(ctx context.Context) (machine, error) {
 	}, nil
 }
 
-// tablesVersion is what iptables says of itself, such as "iptables v1.8.9 (nf_tables)".
+// tablesVersion returns the version that iptables prints, such as "iptables v1.8.9 (nf_tables)".
 func tablesVersion(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "iptables", "--version").Output()
 	if err != nil {
@@ -63,7 +63,7 @@ func tablesVersion(ctx context.Context) string {
 	return strings.TrimSpace(string(out))
 }
 
-// cpuModel is the first model name in /proc/cpuinfo, or the architecture where there is none.
+// cpuModel returns the first model name in /proc/cpuinfo, or the architecture if there is none.
 func cpuModel() (string, error) {
 	f, err := os.Open("/proc/cpuinfo")
 	if err != nil {
@@ -79,7 +79,7 @@ func cpuModel() (string, error) {
 	return runtime.GOARCH, scanner.Err()
 }
 
-// majorMinor cuts a kernel release down to its first two numbers.
+// majorMinor returns the first two numbers of a kernel release.
 func majorMinor(release string) string {
 	parts := strings.SplitN(release, ".", 3)
 	return strings.Join(parts[:min(2, len(parts))], ".")

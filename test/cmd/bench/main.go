@@ -1,10 +1,10 @@
-// Command bench compares cnibox with the reference plugins in one run and on one machine, call by call in turn, and writes what it measured
-// as Markdown, as an SVG chart and into the marked block of a README.
+// Command bench compares cnibox with the reference plugins in one run on one machine, with alternating calls, and writes the
+// results as Markdown, as an SVG chart and into the marked block of a README.
 //
 //	go run ./test/cmd/bench -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md
 //
-// It needs root and is run from the top of the repository. All that touches the network happens in a network and mount namespace of its own,
-// so nothing of the machine changes.
+// It needs root and runs at the top of the repository. Everything that touches the network runs in a private network and mount
+// namespace, so that nothing of the machine changes.
 package main
 
 import (
@@ -37,7 +37,7 @@ func main() {
 	}
 }
 
-// options is the command line.
+// options are read from the command line.
 type options struct {
 	oursBinary string
 	oursDir    string
@@ -79,7 +79,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	return o, err
 }
 
-// parseSections turns the value of -only into section names, in the order in which they run.
+// parseSections returns the sections that -only names, in the order in which they run.
 func parseSections(list string) ([]string, error) {
 	if list == "" {
 		return allSections(), nil
@@ -99,7 +99,8 @@ func parseSections(list string) ([]string, error) {
 	return sections, nil
 }
 
-// run does the parts that need the Go command and the file system outside (prepare, render) and leaves the measuring to the sandbox.
+// run does the parts outside of the sandbox that need the Go command and the file system, which are prepare and render. The sandbox
+// measures.
 func run(ctx context.Context, args []string, stderr io.Writer) error {
 	o, err := parseOptions(args, stderr)
 	if err != nil {
@@ -136,7 +137,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	return write(o, res)
 }
 
-// write renders what was measured to every place the command line names.
+// write writes the results to every place that the command line names.
 func write(o options, res *results) error {
 	markdown := renderMarkdown(res)
 	if _, err := os.Stdout.WriteString(markdown); err != nil {

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// reproduce is the command that makes all figures again.
+// reproduce is the command that measures all figures again.
 const reproduce = "make bench"
 
-// chart shows what renderSVG draws, where make bench puts it.
+// chart embeds the result of renderSVG, where make bench puts it.
 const chart = "![ADD, DEL and VERSION beside the reference plugins](docs/bench.svg)\n"
 
-// renderMarkdown is the whole of BENCHMARKS.md.
+// renderMarkdown returns BENCHMARKS.md.
 func renderMarkdown(res *results) string {
 	var b strings.Builder
 	b.WriteString("# Benchmarks\n\n")
@@ -67,7 +67,8 @@ func summaryCells(res *results) [][]string {
 	return cells
 }
 
-// renderTable is a Markdown table; all columns but the first are right-aligned, and columns are padded so that the source can be read too.
+// renderTable returns a Markdown table. All columns except the first are right-aligned, and they are padded so that the source is
+// readable.
 func renderTable(header []string, cells [][]string) string {
 	widths := make([]int, len(header))
 	for _, line := range append([][]string{header}, cells...) {
@@ -104,7 +105,7 @@ func renderTable(header []string, cells [][]string) string {
 
 func runeLen(s string) int { return len([]rune(s)) }
 
-// renderPercentiles gives p50, p90 and p99 of everything that was timed call by call.
+// renderPercentiles returns p50, p90 and p99 of everything that was timed call by call.
 func renderPercentiles(res *results) string {
 	var cells [][]string
 	add := func(what string, c compared) {
@@ -166,7 +167,7 @@ func renderPercentiles(res *results) string {
 	return "\n## Percentiles\n\n" + renderTable(header, cells)
 }
 
-// renderAlloc gives the allocation by how full the pool is.
+// renderAlloc returns the allocation times by how full the pool is.
 func renderAlloc(res *results) string {
 	if len(res.Alloc) == 0 {
 		return ""
@@ -185,7 +186,7 @@ func renderAlloc(res *results) string {
 	return "\n## Allocation\n\n" + renderTable(header, cells)
 }
 
-// renderStartup gives the bill of every execution.
+// renderStartup returns the cost of every execution.
 func renderStartup(s startupResult) string {
 	line := func(name string, b bill) []string {
 		return []string{
@@ -211,7 +212,7 @@ func initList(costs []initCost) string {
 	return strings.Join(parts, ", ")
 }
 
-// renderMethod says what was done, so that nobody has to trust a ratio that he cannot take apart.
+// renderMethod describes the method, so that a reader can check how a ratio was measured.
 func renderMethod(res *results) string {
 	lines := []string{
 		"Everything runs in a network and mount namespace of its own, with the state of both sides in memory (a tmpfs on /run).",

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// warmRounds come before the counted ones: the first call makes bridge, tables and state files and fills caches.
+// warmRounds are run before the counted ones: the first call makes bridge, tables and state files and fills caches.
 const warmRounds = 3
 
 // measure runs the sections of a job one after the other.
@@ -70,11 +70,11 @@ func measureSection(ctx context.Context, j job, name string, res *results) error
 	return err
 }
 
-// versionFactor times as many rounds go into VERSION: the call is short and the difference small.
+// versionFactor multiplies the rounds of VERSION: the call is short and the difference small.
 const versionFactor = 5
 
-// measureBridge takes one container of each side through ADD, CHECK and DEL, verb by verb in turn, then the next: at any time a side has at
-// most one container, which is the reference's best case, as its rules grow with every container.
+// measureBridge runs ADD, CHECK and DEL for one container of each side, alternating verb by verb, then for the next one. At any
+// time a side has at most one container, which is the reference's best case, since its rules grow with every container.
 func measureBridge(ctx context.Context, j job, index int, backend string) (_ *bridgeResult, err error) {
 	nets := bridgeNetworks(j.Sides, index, backend)
 	if err := requireIptables(backend); err != nil {
@@ -114,7 +114,7 @@ func measureBridge(ctx context.Context, j job, index int, backend string) (_ *br
 	return &bridgeResult{Add: add.compared(), Check: check.compared(), Del: del.compared()}, nil
 }
 
-// requireIptables fails early where the reference's default backend would silently be another one.
+// requireIptables fails early if the reference's default backend would silently be another one.
 func requireIptables(backend string) error {
 	if backend != "" {
 		return nil
@@ -125,7 +125,7 @@ func requireIptables(backend string) error {
 	return nil
 }
 
-// run executes the bridge of this network once and checks that an ADD gave an address.
+// run executes the plugin bridge of this network once and checks that an ADD returns an address.
 func (n network) run(ctx context.Context, verb string, c container, prevResult []byte) (answer, error) {
 	conf, err := n.bridgeConf(prevResult)
 	if err != nil {

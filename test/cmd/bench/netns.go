@@ -13,20 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settleLink is a pair between the host and the last container that is dropped: the kernel takes namespaces apart later, in one worker and in
-// turn, which would slow the next section. When the pair has gone it is through.
+// settleLink is a pair between the host and the last container that is dropped. The kernel removes namespaces later, one after the
+// other, which would slow the next section. When the pair is gone, all are removed.
 const (
 	settleLink = "benchsettle"
 	settleTime = 30 * time.Second
 )
 
-// container is what a runtime would hand to a plugin.
+// container is what a runtime passes to a plugin.
 type container struct {
 	ID    string
 	Netns string
 }
 
-// newContainers makes n containers, each an empty network namespace bound under /run/netns, before any clock is started.
+// newContainers makes n containers, each an empty network namespace bound under /run/netns, before anything is timed.
 func newContainers(prefix string, n int) ([]container, error) {
 	containers := make([]container, 0, n)
 	for i := range n {
@@ -66,7 +66,7 @@ func makeNetns(path string) error {
 	return <-done
 }
 
-// dropContainers releases the namespaces and waits until the kernel has taken them apart.
+// dropContainers releases the namespaces and waits until the kernel has removed them.
 func dropContainers(containers []container) error {
 	if len(containers) == 0 {
 		return nil
@@ -96,7 +96,7 @@ func dropContainers(containers []container) error {
 				return nil
 			}
 		case <-late:
-			return fmt.Errorf("namespace of %q is still there: somebody holds it open", containers[len(containers)-1].ID)
+			return fmt.Errorf("namespace of %q still exists: a process holds it open", containers[len(containers)-1].ID)
 		}
 	}
 }

@@ -8,27 +8,27 @@ import (
 	"path/filepath"
 )
 
-// networksAtMost is how many times the cost of a pod with one network one with several may have.
+// networksAtMost bounds the cost of a pod with several networks, as a multiple of a pod with one.
 const networksAtMost = 1.6
 
-// manyNetworks are those of the pod with several.
+// manyNetworks is the number of networks of the pod with several.
 const manyNetworks = 3
 
-// networksResult is a pod with one network, and one with several, both through the meta plugin.
+// networksResult compares a pod with one network and a pod with several, both through the meta plugin.
 type networksResult struct {
 	Add networksVerb `json:"add"`
 	Del networksVerb `json:"del"`
-	// Multus tells whether it was there; if not, the peers' figures are zero.
+	// Multus reports whether it was measured; if not, the peer's figures are zero.
 	Multus bool `json:"multus"`
 }
 
-// networksVerb is one verb of it.
+// networksVerb is one verb.
 type networksVerb struct {
 	One  compared `json:"one"`
 	Many compared `json:"many"`
 }
 
-// multiPod is one side's pod with a number of networks, which no other pod has.
+// multiPod is one side's pod with a number of networks of its own.
 type multiPod struct {
 	side  side
 	count int
@@ -36,12 +36,12 @@ type multiPod struct {
 	section int
 }
 
-// multiPods are those of a side.
+// multiPods are the pods of a side.
 func multiPods(s side, index int) [2]multiPod {
 	return [2]multiPod{{s, 1, 2 * index}, {s, manyNetworks, 2*index + 1}}
 }
 
-// conf names the networks themselves, as delegates: no annotation and no API server is in it.
+// conf has the networks as delegates: no annotation and no API server is needed.
 func (p multiPod) conf(prevResult []byte) ([]byte, error) {
 	var delegates []any
 	for i := range p.count {
@@ -79,7 +79,7 @@ func (p multiPod) run(ctx context.Context, verb string, c container, prevResult 
 	return a, err
 }
 
-// measureNetworks takes one pod of each kind and side through ADD and DEL, then the next.
+// measureNetworks runs ADD and DEL for one pod of each kind and side, then for the next.
 func measureNetworks(ctx context.Context, j job) (_ *networksResult, err error) {
 	if err := requireIptables(""); err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func measureNetworks(ctx context.Context, j job) (_ *networksResult, err error) 
 	}, nil
 }
 
-// summary are the rows of a pod with several networks.
+// summary returns the rows of a pod with several networks.
 func (r *networksResult) summary() []row {
 	var rows []row
 	for _, v := range []struct {
@@ -141,7 +141,7 @@ func (r *networksResult) summary() []row {
 	return rows
 }
 
-// share is what several networks cost beside one.
+// share returns the cost of several networks as a multiple of one.
 func (v networksVerb) share(verb string) row {
 	ours := ratio(float64(v.Many.Ours.P50), float64(v.One.Ours.P50))
 	r := row{

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// stormer is what takes one container of a network through a verb.
+// stormer runs a verb for one container of a network.
 type stormer struct {
 	network
 	each func(ctx context.Context, verb string, c container, prevResult []byte) (answer, error)
 }
 
-// measureParallel is many containers at a time through the bridge.
+// measureParallel measures many containers at once through the bridge.
 func measureParallel(ctx context.Context, j job) (*parallelResult, error) {
 	if err := requireIptables(""); err != nil {
 		return nil, err
@@ -24,7 +24,7 @@ func measureParallel(ctx context.Context, j job) (*parallelResult, error) {
 	return measureStorms(ctx, j, "par", [2]stormer{{nets[0], nets[0].run}, {nets[1], nets[1].run}})
 }
 
-// measureStorms adds all containers of one side, many at a time, then those of the other, and deletes them in the same way.
+// measureStorms adds all containers of one side, many at once, then those of the other side, and deletes them in the same way.
 func measureStorms(ctx context.Context, j job, prefix string, nets [2]stormer) (_ *parallelResult, err error) {
 	var sets [2][]container
 	for i, n := range nets {
@@ -69,7 +69,7 @@ func measureStorms(ctx context.Context, j job, prefix string, nets [2]stormer) (
 	return res, nil
 }
 
-// warm makes what the first containers of a network make, and takes the containers away again.
+// warm makes the shared objects of a network with a few containers, and removes these.
 func (n stormer) warm(ctx context.Context, containers []container) error {
 	for _, c := range containers {
 		a, err := n.each(ctx, "ADD", c, nil)
@@ -83,7 +83,7 @@ func (n stormer) warm(ctx context.Context, containers []container) error {
 	return nil
 }
 
-// expectPorts makes sure that the work whose time was taken was done: a bridge has one port for each container and none afterwards.
+// expectPorts checks that the timed work was done: a bridge has one port for each container, and none afterwards.
 func (n network) expectPorts(want int) error {
 	ports, err := os.ReadDir(filepath.Join("/sys/class/net", n.Bridge, "brif"))
 	if err != nil {
@@ -95,14 +95,14 @@ func (n network) expectPorts(want int) error {
 	return nil
 }
 
-// storm is one verb over many containers at a time.
+// storm is one verb for many containers at once.
 type storm struct {
 	Rate float64 // calls per second of wall time
 	Took []time.Duration
 }
 
-// storm runs the verb over all containers with so many workers. ADD results are left in results, from where DEL takes its prevResult. The
-// first error ends it.
+// storm runs the verb for all containers with this number of workers. It stores the results of ADD in results, from which DEL takes
+// its prevResult. The first error ends it.
 func (n stormer) storm(ctx context.Context, verb string, containers []container, workers int, results [][]byte) (storm, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

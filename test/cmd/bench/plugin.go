@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callTimeout ends a plugin that hangs; no call that is worth measuring comes near it.
+// callTimeout ends a plugin that hangs; a call that is worth measuring takes much less.
 const callTimeout = 2 * time.Minute
 
-// call is one invocation of a plugin, as a runtime would make it.
+// call is one execution of a plugin, as a runtime makes it.
 type call struct {
 	Plugin    string // CNI type: the name under which the plugin is executed
 	Verb      string // CNI_COMMAND
@@ -25,15 +25,15 @@ type call struct {
 	Conf      []byte // standard input
 }
 
-// answer is what came of a call.
+// answer is the result of a call.
 type answer struct {
 	Took   time.Duration // from before the fork until the process was reaped
 	Stdout []byte
 	Stderr []byte
 }
 
-// do executes the plugin and times it. Input and output are memory files handed over as they are: no pipe is copied by a goroutine of ours
-// while the clock runs.
+// do executes the plugin and times it. Input and output are memory files that the plugin gets directly: no goroutine of ours copies
+// a pipe while the time is taken.
 func (s side) do(ctx context.Context, c call, extraEnv ...string) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -61,7 +61,7 @@ func (s side) do(ctx context.Context, c call, extraEnv ...string) (answer, error
 	return a, errors.Join(readErrs[0], readErrs[1])
 }
 
-// env is the environment of a call; both sides get the same but for CNI_PATH, and nothing of the caller's but PATH.
+// env returns the environment of a call. It is the same for both sides except for CNI_PATH, and has only PATH of the caller's.
 func (s side) env(c call) []string {
 	return []string{
 		"PATH=" + os.Getenv("PATH"),
@@ -74,7 +74,7 @@ func (s side) env(c call) []string {
 	}
 }
 
-// complaint is the plugin's error object, or whatever else it said.
+// complaint returns the plugin's error object, or its other output.
 func (a answer) complaint() string {
 	return strings.TrimSpace(string(a.Stdout) + " " + string(a.Stderr))
 }
@@ -109,7 +109,7 @@ func memoryFiles(names ...string) ([]*os.File, error) {
 	return files, nil
 }
 
-// contents reads a memory file from its start, wherever its position is.
+// contents reads a memory file from its start, at any position.
 func contents(f *os.File) ([]byte, error) {
 	info, err := f.Stat()
 	if err != nil {

@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	// portsEach is how many ports each container publishes that fills the tables.
+	// portsEach is the number of ports that each container publishes to fill the tables.
 	portsEach = 100
-	// publishedRounds are counted at each number of published ports.
+	// publishedRounds is the number of counted rounds at each number of published ports.
 	publishedRounds = 30
-	// connections are made to one published port at each number.
+	// connections is the number of connections to one published port at each number.
 	connections = 500
 	// fillPort is the first port of the containers that fill the tables.
 	fillPort = 30000
 )
 
-// publishedCounts are how many ports are published beside the ones that come and go.
+// publishedCounts are the numbers of ports that stay published while others come and go.
 func publishedCounts() []int { return []int{10, 500, 2000} }
 
-// publishedResult is what publishing and using a port costs while others are published.
+// publishedResult is the cost of publishing and of using a port while others are published.
 type publishedResult struct {
 	Ports   int      `json:"ports"`
 	Add     compared `json:"add"`
@@ -38,8 +38,8 @@ type publishedResult struct {
 	CPU [2]time.Duration `json:"cpu"`
 }
 
-// measurePublished fills the tables of one side, measures at each number of published ports, and empties them for the other side: packets
-// pass both sides' rules.
+// measurePublished fills the tables of one side, measures at each number of published ports, and empties them for the other side:
+// packets pass the rules of both sides.
 func measurePublished(ctx context.Context, j job) ([]publishedResult, error) {
 	if err := requireIptables(""); err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func measurePublished(ctx context.Context, j job) ([]publishedResult, error) {
 	return list, nil
 }
 
-// publisher is one side with its tables filled.
+// publisher is one side with filled tables.
 type publisher struct {
 	chain
 	name string
@@ -84,13 +84,13 @@ type filler struct {
 	result []byte
 }
 
-// The wire between the host and the client.
+// The link between the host and the client.
 const (
 	clientLink    = "benchclient"
 	clientGateway = "192.0.2.1"
 )
 
-// open makes the client's namespace and its wire to the host.
+// open makes the client's namespace and its link to the host.
 func (p *publisher) open(ctx context.Context) error {
 	made, err := newContainers(p.name+"client", 1)
 	if err != nil {
@@ -111,7 +111,7 @@ func (p *publisher) open(ctx context.Context) error {
 	return nil
 }
 
-// fill adds containers until so many ports are published.
+// fill adds containers until this number of ports is published.
 func (p *publisher) fill(ctx context.Context, want int) error {
 	have := 0
 	for _, f := range p.filled {
@@ -134,10 +134,10 @@ func (p *publisher) fill(ctx context.Context, want int) error {
 	return nil
 }
 
-// last is the container that filled the tables last: its rules are the last to be looked at where they are a list.
+// last returns the container that was added last. In a list of rules, its rules come last.
 func (p *publisher) last() filler { return p.filled[len(p.filled)-1] }
 
-// comeAndGo adds and deletes one container after the other, each with one port.
+// comeAndGo adds and deletes containers one by one, each with one port.
 func (p *publisher) comeAndGo(ctx context.Context) (add, del []time.Duration, err error) {
 	containers, err := newContainers(p.name+strconv.Itoa(len(p.filled)), warmRounds+publishedRounds)
 	if err != nil {
@@ -160,7 +160,8 @@ func (p *publisher) comeAndGo(ctx context.Context) (add, del []time.Duration, er
 	return add, del, nil
 }
 
-// connect makes connections from the client to a port of the last container, and tells how long each took and their CPU time on average.
+// connect makes connections from the client to a port of the last container, and returns the time of each and their average CPU
+// time.
 func (p *publisher) connect() (took []time.Duration, cpu time.Duration, err error) {
 	server, err := serve(p.last().Netns)
 	if err != nil {
@@ -189,7 +190,7 @@ func (p *publisher) connect() (took []time.Duration, cpu time.Duration, err erro
 	return took, cpu, err
 }
 
-// handshake makes one TCP connection and resets it, so that nothing of it stays in the client's tables.
+// handshake makes one TCP connection and resets it, so that it leaves nothing in the client's tables.
 func handshake(to netip.AddrPort) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -202,7 +203,7 @@ func handshake(to netip.AddrPort) error {
 	return unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
 }
 
-// threadTime is the CPU time of the calling thread.
+// threadTime returns the CPU time of the calling thread.
 func threadTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
@@ -211,7 +212,7 @@ func threadTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// close takes the containers away again.
+// close removes the containers.
 func (p *publisher) close(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	var errs []error
@@ -264,7 +265,7 @@ func inside(netns string, f func() error) error {
 	return <-done
 }
 
-// publishedRows compare the fullest tables with the emptiest, and with the reference's.
+// publishedRows compares the fullest tables with the emptiest, and with the reference's.
 func publishedRows(list []publishedResult) []row {
 	if len(list) == 0 {
 		return nil
@@ -286,10 +287,11 @@ func publishedRows(list []publishedResult) []row {
 	return append(rows, speedRow(fmt.Sprintf("a connection to one of %d published ports, p50", many.Ports), many.Connect, 0))
 }
 
-// grownAtMost is how much dearer a call may be beside many published ports than beside few: no more than the machine's noise.
+// grownAtMost bounds the cost of a call beside many published ports, as a multiple of the cost beside few: only noise of the
+// machine is allowed.
 const grownAtMost = 1.2
 
-// renderPublished gives the curve.
+// renderPublished returns the curve.
 func renderPublished(list []publishedResult) string {
 	if len(list) == 0 {
 		return ""

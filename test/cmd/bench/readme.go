@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// The markers of the block of a README that belongs to this program.
+// The markers of the block of a README that this program writes.
 const (
 	blockStart = "<!-- bench:start -->"
 	blockEnd   = "<!-- bench:end -->"
 )
 
-// errNoBlock says that a file lacks the two markers, in this order and once each.
+// errNoBlock means that a file does not contain the two markers once each, in this order.
 var errNoBlock = errors.New("no block " + blockStart + " … " + blockEnd)
 
-// updateReadme puts content between the markers of a file.
+// updateReadme replaces what is between the markers of a file.
 func updateReadme(path, content string) error {
 	old, err := os.ReadFile(path)
 	if err != nil {
@@ -32,7 +32,8 @@ func updateReadme(path, content string) error {
 	return nil
 }
 
-// replaceBlock returns text with what is between the markers replaced; the markers stay. Doing it again with the same content changes nothing.
+// replaceBlock returns text with what is between the markers replaced; the markers stay. A second replacement with the same content
+// changes nothing.
 func replaceBlock(text, content string) (string, error) {
 	before, rest, found := strings.Cut(text, blockStart)
 	_, after, closed := strings.Cut(rest, blockEnd)

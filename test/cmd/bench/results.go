@@ -2,7 +2,7 @@ package main
 
 import "time"
 
-// results is everything one run measured; a section that did not run is nil.
+// results are all measurements of a run; a section that did not run is nil.
 type results struct {
 	Machine    machine           `json:"machine"`
 	Rounds     int               `json:"rounds"`
@@ -51,7 +51,7 @@ type rates struct {
 
 func (r rates) speedup() float64 { return ratio(r.Ours, r.Peer) }
 
-// startupResult is what every execution of a plugin costs before it does anything.
+// startupResult is the cost of every execution of a plugin before it does its work.
 type startupResult struct {
 	OursBridge    bill  `json:"oursBridge"`
 	PeerBridge    bill  `json:"peerBridge"`
@@ -62,7 +62,7 @@ type startupResult struct {
 	PeerFiles     int   `json:"peerFiles"`
 }
 
-// bill is the start-up bill of one binary.
+// bill is the cost of starting one binary.
 type bill struct {
 	Init     time.Duration `json:"init"` // sum of all package initialisers, median of the runs
 	Top      []initCost    `json:"top"`  // the dearest packages
@@ -72,7 +72,7 @@ type bill struct {
 	Bytes    int64         `json:"bytes"`
 }
 
-// initCost is the initialisation of one package, median of the runs.
+// initCost is the initialisation of one package, the median of the runs.
 type initCost struct {
 	Package string        `json:"package"`
 	Clock   time.Duration `json:"clock"`

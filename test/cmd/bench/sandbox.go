@@ -16,19 +16,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// insideArg, as the only argument, makes the program take a job on standard input and answer with results on standard output.
+// insideArg, as the only argument, makes the program read a job from standard input and write the results to standard output.
 const insideArg = "measure-inside-a-sandbox"
 
-// The places inside the sandbox; /run is a tmpfs there, so both sides keep their state in memory.
+// Paths inside the sandbox. /run is a tmpfs there, so both sides keep their state in memory.
 const (
 	netnsDir = "/run/netns"
 	dataDir  = "/run/bench"
 )
 
-// errInterrupted ends a run on Ctrl-C; the kernel takes the sandbox apart with its last process.
+// errInterrupted ends a run on Ctrl-C; the kernel removes the sandbox with its last process.
 var errInterrupted = errors.New("interrupted; nothing was written")
 
-// measureInSandbox runs this program again in a network and mount namespace of its own and returns what it measured.
+// measureInSandbox runs this program again in a private network and mount namespace and returns the results.
 func measureInSandbox(ctx context.Context, j job, stderr io.Writer) (*results, error) {
 	in, err := json.Marshal(j)
 	if err != nil {
@@ -54,7 +54,7 @@ func measureInSandbox(ctx context.Context, j job, stderr io.Writer) (*results, e
 	return res, nil
 }
 
-// runInside is the sandboxed half: prepare the namespaces, measure, answer.
+// runInside is the part in the sandbox: prepare the namespaces, measure, answer.
 func runInside(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	var j job
 	if err := json.NewDecoder(stdin).Decode(&j); err != nil {
@@ -73,8 +73,8 @@ func runInside(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	return nil
 }
 
-// furnishSandbox makes the fresh namespaces fit for plugins: nothing propagates out, /run is empty and in memory, /sys shows this network
-// namespace, lo is up, and forwarding is off, because a new namespace inherits what the machine had.
+// furnishSandbox prepares the new namespaces for plugins: mounts do not propagate out, /run is empty and in memory, /sys shows this
+// network namespace, lo is up, and forwarding is off, since a new namespace inherits it from the machine.
 func furnishSandbox() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)

@@ -21,7 +21,7 @@ const (
 	peersDir  = "test/peers/reference"
 )
 
-// measureStartup reads the init traces and the sizes; what only the Go command knows is added by addDependencies.
+// measureStartup reads the init traces and the sizes; addDependencies adds what needs the Go command.
 func measureStartup(ctx context.Context, j job) (*startupResult, error) {
 	res := &startupResult{}
 	var err error
@@ -89,7 +89,7 @@ func traceInits(ctx context.Context, s side, plugin string) (bill, error) {
 //
 //	init net @0.61 ms, 0.012 ms clock, 3000 bytes, 20 allocs
 //
-// (package runtime, "Environment Variables"). Other lines are the plugin's own and are passed over.
+// (package runtime, "Environment Variables"). Other lines are the plugin's and are ignored.
 func parseInitTrace(stderr []byte) ([]initCost, error) {
 	line := regexp.MustCompile(`^init (\S+) @\S+ ms, (\S+) ms clock,`)
 	var inits []initCost
@@ -114,7 +114,7 @@ func parseInitTrace(stderr []byte) ([]initCost, error) {
 	return inits, nil
 }
 
-// totalSize is the size of all files together, links followed.
+// totalSize returns the size of all files together; links are followed.
 func totalSize(files []string) (int64, error) {
 	var sum int64
 	for _, f := range files {
@@ -127,7 +127,8 @@ func totalSize(files []string) (int64, error) {
 	return sum, nil
 }
 
-// addDependencies counts what each binary was linked from, asking the Go command about the package and the tags the binary names.
+// addDependencies counts the packages and modules that each binary was linked from. It asks the Go command about the package and
+// the tags that the binary contains.
 func addDependencies(ctx context.Context, res *results, sides pair) error {
 	for _, b := range []struct {
 		file string

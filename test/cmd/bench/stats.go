@@ -34,12 +34,12 @@ type compared struct {
 	Peer stat `json:"peer"`
 }
 
-// speedup is how many times as fast ours is, by the median; 0 when there is nothing to compare.
+// speedup returns how many times as fast cnibox is, by the median; 0 if a side was not measured.
 func (c compared) speedup() float64 {
 	return ratio(float64(c.Peer.P50), float64(c.Ours.P50))
 }
 
-// ratio is a/b, or 0 where b is 0.
+// ratio returns a/b, or 0 if b is 0.
 func ratio(a, b float64) float64 {
 	if b == 0 {
 		return 0
@@ -54,7 +54,7 @@ func (t timings) compared() compared {
 	return compared{Ours: newStat(t[0]), Peer: newStat(t[1])}
 }
 
-// turns returns the order in which the two sides go in a round: it swaps every round, so that neither always works in the other's wake.
+// turns returns the order of the two sides in a round. It changes every round, so that no side always runs after the other.
 func turns(round int) [2]int {
 	if round%2 == 0 {
 		return [2]int{0, 1}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// row is one line of the summary: what was measured, on both sides, and what it had to reach.
+// row is one line of the summary: the measurement on both sides, and its target.
 type row struct {
 	What   string
 	Ours   string
@@ -15,7 +15,7 @@ type row struct {
 	Met    bool   // meaningful only with a target
 }
 
-// verdict is the last column.
+// verdict returns the last column.
 func (r row) verdict() string {
 	switch {
 	case r.Target == "":
@@ -38,12 +38,12 @@ const (
 	binaryAtMost       = 15_000_000 // bytes, with all roles
 )
 
-// allocTargets are the in-process times by how full the pool is; an empty pool has none.
+// allocTargets are the in-process times by how full the pool is; an empty pool has no target.
 func allocTargets() map[string]time.Duration {
 	return map[string]time.Duration{"50": time.Millisecond, "99.9": 4 * time.Millisecond}
 }
 
-// summarize makes the rows of every section that ran.
+// summarize returns the rows of every section that ran.
 func summarize(res *results) []row {
 	var rows []row
 	if res.Version != nil {
@@ -100,7 +100,7 @@ func summarize(res *results) []row {
 	return rows
 }
 
-// versionRow is about cost, not gain: how much dearer one file that can do everything is to start than one that can do one thing.
+// versionRow is about cost, not gain: how much longer one binary with all roles takes to start than one with a single role.
 func versionRow(c compared) row {
 	cost := ratio(float64(c.Ours.P50), float64(c.Peer.P50))
 	return row{
@@ -109,7 +109,7 @@ func versionRow(c compared) row {
 	}
 }
 
-// dhcpRow is about what we add to the exchange with a server that checks addresses, as servers do unless they are told not to.
+// dhcpRow is about what cnibox adds to the exchange with a server that checks addresses, as servers do by default.
 func dhcpRow(d checkedDHCP) row {
 	cost := ratio(float64(d.Add.Ours.P50), float64(d.Exchange.P50))
 	return row{
@@ -119,7 +119,7 @@ func dhcpRow(d checkedDHCP) row {
 	}
 }
 
-// speedRow compares medians; target 0 means that none was set.
+// speedRow compares medians; a target of 0 means that there is none.
 func speedRow(what string, c compared, target float64) row {
 	r := row{What: what, Ours: ms(c.Ours.P50), Peer: ms(c.Peer.P50), Ratio: times(c.speedup())}
 	return r.withTarget(c.speedup(), target)
@@ -166,7 +166,7 @@ func sizeRow(s startupResult) row {
 	}
 }
 
-// ms prints a duration in milliseconds with three significant digits or so.
+// ms prints a duration in milliseconds with about three significant digits.
 func ms(d time.Duration) string {
 	v := float64(d) / float64(time.Millisecond)
 	switch {
@@ -181,7 +181,7 @@ func ms(d time.Duration) string {
 	}
 }
 
-// times keeps enough digits below 10, where the targets are, to show on which side of one a ratio lies.
+// times keeps enough digits below 10, where the targets are, to show whether a ratio is above or below one.
 func times(v float64) string {
 	if v < 10 {
 		return fmt.Sprintf("%.2f × as fast", v)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// exampleResults has round figures that sit on the targets or just beside them.
+// exampleResults returns round figures that are on the targets or just beside them.
 func exampleResults() *results {
 	both := func(ours, peer time.Duration) compared {
 		return compared{

@@ -21,7 +21,7 @@ const (
 	textDrop    = 12 // from the top of a bar to the base line of its text
 )
 
-// panel is one set of bars that share a scale.
+// panel is a set of bars with a common scale.
 type panel struct {
 	Title  string
 	Groups []group
@@ -47,7 +47,7 @@ const (
 	classNFT  = "nft"
 )
 
-// panels arranges what was measured; a section that did not run leaves its bars out.
+// panels arranges the results; a section that did not run has no bars.
 func panels(res *results) []panel {
 	var list []panel
 	if latency := latencyPanel(res); len(latency.Groups) > 0 {
@@ -77,7 +77,7 @@ func panels(res *results) []panel {
 	return list
 }
 
-// latencyPanel puts the reference's two backends beside ours, which has one.
+// latencyPanel shows the reference's two backends beside ours, which has one.
 func latencyPanel(res *results) panel {
 	p := panel{Title: "One call, median in milliseconds (shorter is better)"}
 	if v := res.Version; v != nil {
@@ -109,7 +109,7 @@ func latencyPanel(res *results) panel {
 	return p
 }
 
-// publishedPanel shows how the list's ADD grows with what is published.
+// publishedPanel shows how the list's ADD grows with the number of published ports.
 func publishedPanel(list []publishedResult) panel {
 	p := panel{Title: "Its ADD beside so many published ports, median in milliseconds"}
 	for _, r := range list {
@@ -118,7 +118,7 @@ func publishedPanel(list []publishedResult) panel {
 	return p
 }
 
-// interfacesPanel shows the interfaces beside bridge, where nobody waits.
+// interfacesPanel shows the other interface plugins, in the family in which no side waits.
 func interfacesPanel(list []interfaceResult) panel {
 	p := panel{Title: "ADD of other interfaces with an IPv4 address, median in milliseconds"}
 	for _, i := range list {
@@ -143,7 +143,7 @@ func rateBars(r rates) []bar {
 	}
 }
 
-// gain is written behind our own bar where it is worth a word.
+// gain returns the text behind our own bar, or nothing for a small difference.
 func gain(speedup float64) string {
 	if speedup < 1.5 {
 		return ""
@@ -151,8 +151,8 @@ func gain(speedup float64) string {
 	return fmt.Sprintf(" (%.1f ×)", speedup)
 }
 
-// renderSVG draws the chart; empty when no section that it shows was run. The background is transparent and the colours follow the reader's
-// preference for light or dark.
+// renderSVG draws the chart. It is empty if no section that it shows was run. The background is transparent and the colours follow
+// the reader's preference for light or dark.
 func renderSVG(res *results) string {
 	list := panels(res)
 	if len(list) == 0 {
@@ -181,7 +181,7 @@ text { fill: #e6edf3; }
 </style>
 `
 
-// legendEntry names a colour.
+// legendEntry describes a colour.
 type legendEntry struct{ Class, Text string }
 
 // legend lists the classes that the chart uses.

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// elements decodes a document strictly and returns its start elements; an error is a document that is not well formed.
+// elements decodes a document strictly and returns its start elements; an error means that the document is not well formed.
 func elements(t *testing.T, doc string) []xml.StartElement {
 	t.Helper()
 	var list []xml.StartElement

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// roleVersion is VERSION of one role under its own name.
+// roleVersion is the VERSION call of one role under its own name.
 type roleVersion struct {
 	Role  string   `json:"role"`
 	Calls compared `json:"calls"`
@@ -34,7 +34,7 @@ func measureRoles(ctx context.Context, j job) ([]roleVersion, error) {
 	return list, nil
 }
 
-// timeVersion times the cheapest call there is: start, answer, exit.
+// timeVersion times the cheapest call: start, answer, exit.
 func timeVersion(ctx context.Context, j job, role string, rounds int) (*compared, error) {
 	var t timings
 	conf := []byte(`{"cniVersion":"1.0.0"}`)

@@ -1,13 +1,14 @@
-// Command cripods asks a container runtime for pods over CRI, as a kubelet does, and prints what it got as JSON. It has a
-// module of its own because grpc must not enter the product's.
+// Command cripods creates pods in a container runtime over CRI, as a kubelet does, and prints them as JSON. It is a module of its
+// own because grpc must not become a dependency of cnibox.
 //
 //	cripods [-socket PATH] [-timeout 2m] run [-n 30] [-parallel 10] [-cgroup PATH] [-annotation KEY=VALUE]… [-hostport HOST:CONTAINER] [-attempt 0]
 //	cripods [-socket PATH] [-timeout 2m] remove [-parallel 10] [-id ID]…
 //	cripods [-socket PATH] [-timeout 2m] status
 //
-// run makes pod sandboxes and prints a list of {name, id, ips, netns}. A higher attempt is a new sandbox for
-// the same pods, whatever became of the old one. remove stops and removes some sandboxes, or every one that the runtime knows, and prints their ids. status waits until the runtime answers and prints its conditions. The exit status is 1 if any call
-// failed; what succeeded is printed all the same.
+// run makes pod sandboxes and prints a list of {name, id, ips, netns}. A higher attempt makes new sandboxes for the same pods, even
+// while the old ones exist. remove stops and removes some sandboxes, or all that the runtime has, and prints their ids. status
+// waits until the runtime answers and prints its conditions. The exit status is 1 if a call failed; the results of the others are
+// printed.
 package main
 
 import (
@@ -26,7 +27,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// pod is one sandbox as the runtime describes it.
+// pod is one sandbox as the runtime reports it.
 type pod struct {
 	Name  string   `json:"name"`
 	ID    string   `json:"id"`
@@ -53,7 +54,7 @@ func run(args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), *timeout)
 	defer cancel()
-	// A runtime that has just been started has no socket yet: every call waits for it.
+	// A runtime that was just started has no socket yet: every call waits for it.
 	conn, err := grpc.NewClient("unix://"+*socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {
@@ -114,7 +115,7 @@ func runPods(ctx context.Context, client cri.RuntimeServiceClient, args []string
 	return errors.Join(err, show(pods))
 }
 
-// runPod makes one sandbox and asks for its addresses and network namespace.
+// runPod makes one sandbox and reads its addresses and network namespace.
 func runPod(ctx context.Context, client cri.RuntimeServiceClient, config *cri.PodSandboxConfig) (pod, error) {
 	p := pod{Name: config.Metadata.Name}
 	made, err := client.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})

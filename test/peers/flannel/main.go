@@ -1,6 +1,7 @@
-// Command flanneld is flannel's daemon on etcd, for the tests: its own registry, device and peers (github.com/flannel-io/flannel),
-// put together without the backends, cloud SDKs and Kubernetes client that its own command links, which take three times as long to
-// compile and, one of them, a C compiler. It makes no packet filter rules, as flanneld with --ip-masq=false --iptables-forward-rules=false.
+// Command flanneld is flannel's daemon on etcd, for the tests. It consists of flannel's own registry, device and peers
+// (github.com/flannel-io/flannel), without the backends, cloud SDKs and Kubernetes client of flannel's command, which take three
+// times as long to compile; one of them needs a C compiler. It makes no packet filter rules, like flanneld with --ip-masq=false
+// --iptables-forward-rules=false.
 package main
 
 import (
@@ -35,7 +36,8 @@ func main() {
 	}
 }
 
-// run follows flanneld's order: configuration, interface, device and lease, the file for plugins, then peers until it is told to stop.
+// run does what flanneld does, in its order: configuration, interface, device and lease, the file for plugins, then peers until it
+// is stopped.
 func run(ctx context.Context, stop func(), endpoints, prefix, iface, file string) error {
 	const renewMargin = 60 // minutes, flanneld's default
 	registry, err := etcd.NewLocalManager(ctx, &etcd.EtcdConfig{Endpoints: strings.Split(endpoints, ","), Prefix: prefix}, ip.IP4Net{}, ip.IP6Net{}, renewMargin)
@@ -67,7 +69,7 @@ func run(ctx context.Context, stop func(), endpoints, prefix, iface, file string
 	if err := ready(); err != nil {
 		return err
 	}
-	err = registry.CompleteLease(ctx, lease, &all) // until ctx ends, or somebody removes the lease
+	err = registry.CompleteLease(ctx, lease, &all) // until ctx ends, or the lease is removed
 	revoked := ctx.Err() == nil
 	stop()
 	all.Wait()
@@ -86,7 +88,7 @@ func register(ctx context.Context, registry subnet.Manager, external *backend.Ex
 	return b.RegisterNetwork(ctx, &running, config)
 }
 
-// ready tells who started it (sd_notify(3)).
+// ready notifies the process that started it (sd_notify(3)).
 func ready() error {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {

@@ -2,7 +2,7 @@ package diff
 
 import "github.com/cnibox/cnibox/netops/netopstest"
 
-// Ready-made ipam parts of configurations.
+// Values of ipam in configurations.
 const (
 	pool4    = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}`
 	pool6    = `"ipam":{"type":"host-local","ranges":[[{"subnet":"2001:db8:1::/64"}]]}`

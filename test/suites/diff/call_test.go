@@ -19,7 +19,7 @@ type call struct {
 	netns, args       string
 }
 
-// cniError is the error object that a plugin answers with.
+// cniError is the error object that a plugin prints.
 type cniError struct {
 	CNIVersion string `json:"cniVersion"`
 	Code       int    `json:"code"`
@@ -29,7 +29,7 @@ type cniError struct {
 
 func (e *cniError) Error() string { return fmt.Sprintf("code %d: %s %s", e.Code, e.Msg, e.Details) }
 
-// silence is the code of an answer that is no error object.
+// silence is the code of an answer that is not an error object.
 const silence = -1
 
 // execute runs a plugin. A failure is a *cniError.

@@ -23,9 +23,10 @@ type testCase struct {
 	args    string   // CNI_ARGS
 	ifname  string   // eth0 if empty
 	setup   string   // commands on the host, one a line
-	// steps are calls ("ADD", "DEL id=c2 if=eth1 netns= noprev"), commands ("ip link del x"), "PING CONTAINER ADDRESS", "SERVE CONTAINER PORT",
-	// which starts a TCP server, "DIAL NAMESPACE ADDRESS", which tries to reach one, also from host and outside, and "HOLD CONTAINER", which keeps
-	// a namespace alive whose path goes. One a line; without any: ADD, CHECK, DEL.
+	// steps has one step a line: a call ("ADD", "DEL id=c2 if=eth1 netns= noprev"), a command ("ip link del x"), "PING CONTAINER
+	// ADDRESS", "SERVE CONTAINER PORT", which starts a TCP server, "DIAL NAMESPACE ADDRESS", which connects to a server, also from
+	// host and outside, or "HOLD CONTAINER", which keeps a namespace alive when its path is removed. Empty stands for ADD, CHECK,
+	// DEL.
 	steps string
 	needs func(testing.TB)
 }
@@ -83,7 +84,7 @@ func (c *testCase) plan() []step {
 	return out
 }
 
-// containers lists those that the steps name.
+// containers returns the containers that the steps name.
 func containers(steps []step) []string {
 	var out []string
 	for _, s := range steps {
@@ -94,10 +95,10 @@ func containers(steps []step) []string {
 	return out
 }
 
-// configuration is what a runtime sends to the first plugin.
+// configuration returns what a runtime sends to the first plugin.
 func (c *testCase) configuration() (map[string]any, error) { return c.plugin(c.conf) }
 
-// plugin is what a runtime sends to a plugin.
+// plugin returns what a runtime sends to a plugin.
 func (c *testCase) plugin(text string) (map[string]any, error) {
 	conf := map[string]any{}
 	if err := json.Unmarshal([]byte(text), &conf); err != nil {
@@ -183,7 +184,7 @@ func (c *testCase) playOn(h *host) (facts, error) {
 	return f.renamed(h.names), nil
 }
 
-// call calls the plugins one after the other, for DEL from the last to the first, and adds the answer of the last call.
+// call runs the plugins in order, for DEL in reverse, and records the answer of the last one.
 func (c *testCase) call(h *host, s step, f facts, when string, results map[string]json.RawMessage) error {
 	plugins := append([]string{c.conf}, c.behind...)
 	switch s.verb {
@@ -234,7 +235,7 @@ func (c *testCase) call(h *host, s step, f facts, when string, results map[strin
 	return nil
 }
 
-// status is what became of a case, for judging the list of intended differences.
+// status is the outcome of a case, from which the list of intended differences is judged.
 type status int
 
 const (
@@ -272,7 +273,7 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// compare plays the case on both sides at once.
+// compare runs the case on both sides at the same time.
 func (c *testCase) compare(t *testing.T, reference, ours side) (facts, facts) {
 	t.Helper()
 	type played struct {

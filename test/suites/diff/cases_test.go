@@ -2,7 +2,7 @@ package diff
 
 import "slices"
 
-// allCases is every case, by role.
+// allCases returns every case, by role.
 func allCases() []testCase {
 	return slices.Concat(
 		bridgeCases(), ptpCases(), macvlanCases(), tapCases(), vlanCases(), ipvlanCases(), dummyCases(), hostDeviceCases(), loopbackCases(),

@@ -1,13 +1,13 @@
 package diff
 
-// Interface plugins that chained ones stand behind.
+// Interface plugins that come before the chained ones.
 const (
 	gatewayBridge = `{"type":"bridge","isGateway":true,` + poolTo4 + `}`
 	hairpinBridge = `{"type":"bridge","isGateway":true,"hairpinMode":true,` + poolTo4 + `}`
 	dualBridge    = `{"type":"bridge","isGateway":true,` + poolDual + `}`
 )
 
-// published is a portmap configuration with mappings and further keys.
+// published returns a portmap configuration with mappings and further keys.
 func published(mappings, more string) []string {
 	return []string{`{"type":"portmap","capabilities":{"portMappings":true},"runtimeConfig":{"portMappings":[` + mappings + `]}` + more + `}`}
 }

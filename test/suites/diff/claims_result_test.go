@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// resultClaims are those of what IPAM or the configuration says, and the reference passes over.
+// resultClaims are about values from IPAM or the configuration that the reference ignores.
 func resultClaims() []claim {
 	var claims []claim
 	for _, role := range []string{"macvlan", "tap"} {
@@ -40,7 +40,7 @@ func resultClaims() []claim {
 	)
 }
 
-// mustAdd is attach where the claim is that it succeeds.
+// mustAdd is attach where success is the claim.
 func (h *host) mustAdd(conf, ifname string) error {
 	a, err := h.attachment(conf, "c1", ifname)
 	if err != nil {
@@ -49,7 +49,7 @@ func (h *host) mustAdd(conf, ifname string) error {
 	return a.must("ADD")
 }
 
-// emptyBridge and hostAddressing are what the reference's users ask for (its #282, #150): it does not know the keys.
+// emptyBridge and hostAddressing are requested by users of the reference (its issues 282 and 150), which does not know the keys.
 func emptyBridge() claim {
 	return claim{
 		name:      "bridge/empty",

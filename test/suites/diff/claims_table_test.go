@@ -2,7 +2,7 @@ package diff
 
 import "fmt"
 
-// groupGateway makes ADD fail when all but the routes is made: no gateway has a multicast address.
+// groupGateway makes ADD fail after everything but the routes is made: a gateway cannot have a multicast address.
 const groupGateway = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]],"routes":[{"dst":"198.51.100.0/24","gw":"224.0.0.1"}]}`
 
 const oneAddress = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.5","rangeEnd":"10.1.0.5"}]]}`
@@ -34,7 +34,7 @@ func allClaims() []claim {
 		},
 		{
 			name:      "bridge/flushed-ruleset",
-			reference: "After somebody's `nft flush ruleset` running containers have no masquerading until they are started again, and CHECK does not see it.",
+			reference: "After `nft flush ruleset` running containers have no masquerading until they are started again, and CHECK does not see it.",
 			ours:      "CHECK sees it, and the next ADD on the node puts every network's entries back.",
 			show: func(h *host) error {
 				first, err := h.attach(masq, "c1", "eth0")
@@ -70,7 +70,7 @@ func allClaims() []claim {
 		},
 		{
 			name:      "bridge/tentative-gateway",
-			reference: "The IPv6 address of the gateway is tentative for a second or two after ADD: nobody answers there.",
+			reference: "The IPv6 address of the gateway is tentative for a second or two after ADD and does not answer.",
 			ours:      "It answers when ADD returns.",
 			show: func(h *host) error {
 				if _, err := h.attach(`{"type":"bridge","isGateway":true,`+pool6+`}`, "c1", "eth0"); err != nil {
@@ -142,10 +142,10 @@ func allClaims() []claim {
 	return claims
 }
 
-// delClaims are those of DEL with something gone that ADD stood on.
+// delClaims are about DEL when something that ADD used is gone.
 func delClaims() []claim {
 	const device = "ip link add hd0 type veth peer name hd1"
-	// del is DEL after some commands, and again, by a runtime that has no result to give back.
+	// del is DEL after some commands, and a second DEL from a runtime that has lost the result.
 	del := func(conf, gone string) func(*host) error {
 		return func(h *host) error {
 			a, err := h.attach(conf, "c1", "eth0")
@@ -212,7 +212,7 @@ func delClaims() []claim {
 	}
 }
 
-// released returns a fault if an address is taken.
+// released returns a fault if an address is in use.
 func (h *host) released(when string) error {
 	f := facts{}
 	if err := h.leases(f, when); err != nil {
@@ -247,7 +247,7 @@ func leakedMasquerade(name, conf, netns string) claim {
 	}
 }
 
-// failedAdd is an ADD that fails late, and the next one of the same container without a DEL in between.
+// failedAdd is an ADD that fails late, then another ADD of the same container without a DEL between them.
 func failedAdd(role, conf string) claim {
 	return claim{
 		name:      role + "/failed-add",

@@ -8,18 +8,18 @@ import (
 	"testing"
 )
 
-// claim is something that cnibox does and the reference plugins do not. It is shown on both: the reference has to fail.
+// claim is something that cnibox does and the reference plugins do not. It runs on both sides: the reference must fail.
 type claim struct {
 	name      string // role/what
 	reference string // what the reference plugins do
 	ours      string // what cnibox does
 	setup     string // commands on the host, one a line
 	needs     func(testing.TB)
-	// show makes the calls and returns an error for what is wrong afterwards; a failed call is one as well.
+	// show makes the calls and returns an error for a wrong state afterwards or for a failed call.
 	show func(*host) error
 }
 
-// errFault is what the reference is claimed to do; any other error of it is a mistake of the test.
+// errFault is what the claim says about the reference; another error of the reference is a defect of the test.
 var errFault = errors.New("fault")
 
 func fault(format string, args ...any) error {
@@ -56,7 +56,7 @@ func (c *claim) play(s side) error {
 	})
 }
 
-// attachment is one container's interface, and what ADD answered.
+// attachment is one container's interface and the answer of its ADD.
 type attachment struct {
 	h                 *host
 	conf              map[string]any
@@ -91,7 +91,7 @@ func (a *attachment) call(verb string) ([]byte, error) {
 	return out, nil
 }
 
-// must is call where the claim is that it succeeds.
+// must is call where success is the claim.
 func (a *attachment) must(verb string) error {
 	if _, err := a.call(verb); err != nil {
 		return fault("%v", err)
@@ -99,7 +99,7 @@ func (a *attachment) must(verb string) error {
 	return nil
 }
 
-// mustFail is call where the claim is that it does not succeed.
+// mustFail is call where failure is the claim.
 func (a *attachment) mustFail(verb, why string) error {
 	_, err := a.call(verb)
 	said := &cniError{}
@@ -124,7 +124,7 @@ func (h *host) without(word string, program ...string) error {
 	return nil
 }
 
-// answers returns a fault if a ping gets no answer.
+// answers returns a fault if a ping is not answered.
 func (h *host) answers(container, address string) error {
 	if h.ping(container, address) != "answer" {
 		return fault("%s gets no answer from %s", container, address)

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// facts is everything that was seen of one side: what it is about, and the value. Names are the same on both sides.
+// facts are the observations of one side, by name. Names are the same on both sides.
 type facts map[string]string
 
 // absent is the value of a fact that only the other side has.
 const absent = "-"
 
-// add adds a fact; a second one of the same name gets a number.
+// add adds a fact; a second fact of the same name gets a number.
 func (f facts) add(name, value string) {
 	key := name
 	for n := 2; ; n++ {
@@ -26,7 +26,8 @@ func (f facts) add(name, value string) {
 	}
 }
 
-// present is the value of the fact that an object is there at all. The facts of its attributes have its name and a space in front.
+// present is the value of a fact that says that an object exists. The facts of its attributes have its name, a space and their own
+// name.
 const present = "present"
 
 // object adds an object and its attributes.
@@ -35,7 +36,7 @@ func (f facts) object(name string, attributes any, skip func(key string) bool) {
 	f.flatten(name+" ", attributes, skip)
 }
 
-// flatten adds every leaf of a decoded JSON value, its path behind the prefix. Keys for which skip is true are left out.
+// flatten adds every leaf of a decoded JSON value under its path, with a prefix. Keys for which skip is true are left out.
 func (f facts) flatten(prefix string, v any, skip func(key string) bool) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -59,7 +60,7 @@ func (f facts) flatten(prefix string, v any, skip func(key string) bool) {
 	}
 }
 
-// join puts a key behind a prefix: "result ips" or "link eth0 linkinfo.info_kind".
+// join appends a key to a prefix: "result ips" or "link eth0 linkinfo.info_kind".
 func join(prefix, key string) string {
 	if strings.HasSuffix(prefix, " ") {
 		return prefix + key
@@ -67,7 +68,7 @@ func join(prefix, key string) string {
 	return prefix + "." + key
 }
 
-// flags is a list of words as one value, sorted; what comes and goes with the carrier is left out.
+// flags returns a list of words as one sorted value, without those that change with the carrier.
 func flags(list []any) (string, bool) {
 	words := []string{}
 	for _, e := range list {
@@ -83,7 +84,7 @@ func flags(list []any) (string, bool) {
 	return strings.Join(words, " "), true
 }
 
-// renamed is f with every random name replaced, in names and values.
+// renamed returns f with every random name replaced, in names and values.
 func (f facts) renamed(names []string) facts {
 	r := strings.NewReplacer(names...)
 	out := facts{}
@@ -93,15 +94,15 @@ func (f facts) renamed(names []string) facts {
 	return out
 }
 
-// difference is a fact whose value is not the same on both sides.
+// difference is a fact whose values differ between the sides.
 type difference struct{ fact, reference, ours string }
 
 func (d difference) String() string {
 	return fmt.Sprintf("%s: reference %q, cnibox %q", d.fact, d.reference, d.ours)
 }
 
-// compare lists the differences in the order of their names. Of an object that only one side has, the attributes are left out, and an interface's
-// settings with it.
+// compare returns the differences sorted by name. If only one side has an object, its attributes are left out, and for an interface
+// its settings too.
 func compare(reference, ours facts) []difference {
 	all := maps.Clone(reference)
 	maps.Copy(all, ours)
@@ -129,8 +130,8 @@ func compare(reference, ours facts) []difference {
 	return out
 }
 
-// ownedBy tells whether a fact is an attribute of one of the objects. Names of objects sort before those of their attributes, and "link" before
-// "sysctl".
+// ownedBy reports whether a fact is an attribute of one of the objects. Names of objects sort before those of their attributes, and
+// "link" before "sysctl".
 func ownedBy(fact string, objects map[string]bool) bool {
 	for i := range fact {
 		if fact[i] == ' ' && objects[fact[:i]] {

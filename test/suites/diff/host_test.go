@@ -1,8 +1,8 @@
-// Package diff makes the same CNI calls to the reference plugins and to cnibox, each on a host of its own that starts the same, and compares
-// what they answer and what they leave in the kernel.
+// Package diff makes the same CNI calls to the reference plugins and to cnibox, each on its own host with the same initial state,
+// and compares their answers and what they leave in the kernel.
 //
-// Every difference has to stand in the list of intended ones, and every entry of that list has to be seen: docs/differences.md is generated
-// from it. bin/cnibox and bin/peers must be built (`make test-diff` does) and root is assumed.
+// Every difference must be in the list of intended ones, and every entry of that list must be observed; docs/differences.md is
+// generated from it. The tests need root, bin/cnibox and bin/peers, which `make test-diff` builds.
 package diff
 
 import (
@@ -23,29 +23,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limit bounds every single program.
+// limit bounds the time of every program.
 const limit = 3 * time.Minute
 
-// side is one of the two that are compared.
+// side is one of the two sides that are compared.
 type side struct {
 	name    string
 	plugins string // CNI_PATH
 	cnibox  string // our command line; empty for the reference
 }
 
-// host is a machine for one side: a network and a mount namespace with empty /run and /var/lib, an uplink and a neighbour behind it. They are the
-// thread's that onHost runs on, so all methods belong to that goroutine.
+// host is a machine for one side: a network and a mount namespace with empty /run and /var/lib, an uplink, and a machine behind it.
+// The namespaces belong to the thread on which onHost runs, so only that goroutine may call its methods.
 type host struct {
 	side
 	home  *os.File // the host's network namespace
 	given string   // all that the case names itself: no word of it is random
 	names []string // pairs for a strings.Replacer: what was chosen at random, and what we call it
-	// shaped has queueing disciplines looked at.
+	// shaped includes queueing disciplines in the state.
 	shaped  bool
 	servers []net.Listener
 }
 
-// uplink makes the host's way to the outside, the same for every case.
+// uplink connects the host to the outside, in the same way for every case.
 const uplink = `ip link set lo up
 ip netns add outside
 ip link add uplink address 02:00:00:00:00:01 type veth peer name wire address 02:00:00:00:00:02 netns outside
@@ -58,7 +58,7 @@ ip -n outside link set wire up
 ip route add default via 192.0.2.254
 ip route add default via 2001:db8:ffff::fe`
 
-// bothSides finds what `make test-diff` builds.
+// bothSides returns the sides, which `make test-diff` builds.
 func bothSides(t *testing.T) (reference, ours side) {
 	t.Helper()
 	bin, err := filepath.Abs("../../../bin")
@@ -108,7 +108,7 @@ func (h *host) prepare() error {
 			return fmt.Errorf("mount %s: %w", m[1], err)
 		}
 	}
-	// A new namespace inherits forwarding: a comparison of it would be empty.
+	// A new namespace inherits forwarding: without this, both sides would have it before they set it.
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0o600); err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (h *host) script(text string) error {
 // run runs a program on the host and returns what it printed.
 func (h *host) run(args ...string) (string, error) { return h.feed("", args...) }
 
-// feed is run with something to read.
+// feed is run with standard input.
 func (h *host) feed(stdin string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -149,7 +149,7 @@ func (h *host) feed(stdin string, args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// netns is the path of a container's namespace.
+// netns returns the path of a container's namespace.
 func netns(container string) string { return filepath.Join("/run/netns", container) }
 
 // container makes a namespace, once.
@@ -178,7 +178,7 @@ func (h *host) in(container string, f func() error) (err error) {
 	return f()
 }
 
-// ping tells whether a container gets an answer from an address.
+// ping reports whether an address answers a container's ping.
 func (h *host) ping(container, address string) string {
 	if _, err := h.run("nsenter", "--net="+netns(container), "busybox", "ping", "-c", "1", "-W", "10", address); err != nil {
 		return "no answer"
@@ -208,7 +208,7 @@ func (h *host) serve(container, port string) error {
 	})
 }
 
-// dial tells who answers a TCP connection from a namespace.
+// dial returns which server answers a TCP connection from a namespace.
 func (h *host) dial(from, address string) string {
 	answer := "no answer"
 	if from == "host" {

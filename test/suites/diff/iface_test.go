@@ -91,7 +91,7 @@ func tapCases() []testCase {
 	}
 }
 
-// loopbackCases are those of lo, whose conf never comes first in a list of anyone's own.
+// loopbackCases are those of lo, whose configuration is never the first of a user's list.
 func loopbackCases() []testCase {
 	cases := []testCase{
 		{name: "loopback/alone", conf: `{"type":"loopback"}`},

@@ -6,7 +6,7 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// needKind is for roles whose kind of link not every kernel has.
+// needKind skips roles whose kind of link this kernel lacks.
 func needKind(kind string, cases ...testCase) []testCase {
 	for i := range cases {
 		cases[i].needs = needs(kind)
@@ -80,7 +80,7 @@ func dummyCases() []testCase {
 	}...)
 }
 
-// hostDeviceCases move one end of a pair: a kernel without dummy interfaces has nothing else to give away.
+// hostDeviceCases move one end of a veth pair: a kernel without dummy interfaces has no other device for it.
 func hostDeviceCases() []testCase {
 	const device = "ip link add hd0 address 02:00:00:00:00:11 type veth peer name hd1 address 02:00:00:00:00:12"
 	cases := []testCase{

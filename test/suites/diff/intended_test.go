@@ -1,10 +1,10 @@
 package diff
 
-// behindBridge are the cases with a bridge.
+// behindBridge selects the cases with a bridge.
 const behindBridge = "bridge* static/bridge portmap/* firewall/* tuning/* bandwidth/* sbr/* vrf/*"
 
-// intendedDifferences is every difference that we want. A pattern is as narrow as its reason: only where one side does not do at all what the other
-// does is every fact of a case taken.
+// intendedDifferences returns every difference that is intended. A pattern is as narrow as its reason; it takes all facts of a case
+// only where one side lacks the feature.
 func intendedDifferences() []intended {
 	return []intended{
 		{
@@ -30,7 +30,7 @@ func intendedDifferences() []intended {
 			ours:      "They have the one.",
 			why: "Taking the others away makes the kernel wait for all processors, twice for each ADD, " +
 				"with the lock held that every change of links on the node needs.",
-			// A machine with one processor sees none of it.
+			// With one processor this is never observed.
 			seen: []pattern{{cases: behindBridge + " ptp/*", fact: "* link * num_?x_queues", reference: "*", ours: "1", chance: true}},
 		},
 		{
@@ -414,7 +414,7 @@ func intendedDifferences() []intended {
 			title:     "A name that is taken is an error",
 			reference: "tap takes an interface of the wanted name, whatever it is, for the one it made.",
 			ours:      "ADD fails and touches nothing.",
-			why:       "The CNI specification asks for it, and the interface is somebody's.",
+			why:       "The CNI specification requires it, and another program may use the interface.",
 			seen: []pattern{
 				{cases: "tap/fail-name-taken", fact: "ADD: *"},
 			},

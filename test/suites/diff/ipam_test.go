@@ -1,6 +1,6 @@
 package diff
 
-// ipamCases are those of IPAM plugins that are called by themselves.
+// ipamCases are those of IPAM plugins that are called directly.
 func ipamCases() []testCase {
 	const one = `{"subnet":"10.1.0.0/24"}`
 	hostLocal := func(ipam string) string { return `{"type":"host-local","ipam":{"type":"host-local",` + ipam + `}}` }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// intended is a difference that we want, with its reason. docs/differences.md is made of these.
+// intended is an intended difference with its reason. docs/differences.md is generated from these.
 type intended struct {
 	title     string
 	reference string // what the reference plugins do
@@ -17,13 +17,13 @@ type intended struct {
 	seen      []pattern
 }
 
-// pattern selects differences. A star stands for any text, a question mark for one byte; "-" is a fact that one side lacks. Both values left empty
-// match all.
+// pattern selects differences. A star matches any text, a question mark one byte; "-" is a fact that one side lacks. If both values
+// are empty, they match all.
 type pattern struct {
 	cases           string // several are separated by spaces
 	fact            string
 	reference, ours string
-	// chance tells that random numbers, or the machine, decide whether it is seen.
+	// chance means that random numbers, or the machine, decide whether it is observed.
 	chance bool
 }
 
@@ -31,12 +31,12 @@ func (p pattern) String() string {
 	return fmt.Sprintf("cases %q, fact %q, reference %q, cnibox %q", p.cases, p.fact, p.reference, p.ours)
 }
 
-// selects tells whether the pattern is for a case.
+// selects reports whether the pattern is for a case.
 func (p pattern) selects(name string) bool {
 	return slices.ContainsFunc(strings.Fields(p.cases), func(glob string) bool { return matches(glob, name) })
 }
 
-// covers tells whether a difference is of the pattern's kind.
+// covers reports whether a difference matches the pattern.
 func (p pattern) covers(d difference) bool {
 	if !matches(p.fact, d.fact) {
 		return false
@@ -44,7 +44,7 @@ func (p pattern) covers(d difference) bool {
 	return p.reference == "" && p.ours == "" || matches(p.reference, d.reference) && matches(p.ours, d.ours)
 }
 
-// matches compares text with a glob in which only star and question mark are special.
+// matches reports whether text matches a glob in which only star and question mark are special.
 func matches(glob, text string) bool {
 	if glob == "" {
 		return text == ""
@@ -58,7 +58,7 @@ func matches(glob, text string) bool {
 	return (glob[0] == '?' || glob[0] == text[0]) && matches(glob[1:], text[1:])
 }
 
-// ledger holds the intended differences against what is seen.
+// ledger compares the intended differences with those that are observed.
 type ledger struct {
 	list []intended
 
@@ -88,7 +88,7 @@ func (l *ledger) count(a, b int) {
 	l.facts += max(a, b)
 }
 
-// intended tells whether a difference is in the list.
+// intended reports whether a difference is in the list.
 func (l *ledger) intended(name string, d difference) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,8 +104,8 @@ func (l *ledger) intended(name string, d difference) bool {
 	return found
 }
 
-// judge fails for patterns that nothing matched, and prints the table. A pattern is judged when each of its cases was started and one of them ran:
-// others wait for a run without -run, or for a kernel that can.
+// judge fails for patterns that nothing matched, and prints the table. A pattern is judged when each of its cases was started and
+// one of them ran: the others need a run without -run, or another kernel.
 func (l *ledger) judge(t *testing.T, cases []testCase) {
 	t.Helper()
 	l.mu.Lock()

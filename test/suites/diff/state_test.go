@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// dump is what iproute2 says of one namespace.
+// dump is the output of iproute2 for one namespace.
 type dump struct {
 	container            string // "" for the host
 	links, routes, rules []map[string]any
 	neighbours           []map[string]any
 }
 
-// who begins the names of the namespace's facts.
+// who is the first word of the names of the namespace's facts.
 func (d *dump) who() string {
 	if d.container == "" {
 		return "host"
@@ -27,7 +27,7 @@ func (d *dump) who() string {
 	return d.container
 }
 
-// state adds what is to be seen on the host and in the containers.
+// state adds the state of the host and the containers.
 func (h *host) state(f facts, when string, containers []string) error {
 	dumps := make([]*dump, 0, 1+len(containers))
 	for _, c := range append([]string{""}, containers...) {
@@ -121,8 +121,8 @@ func (d *dump) facts(f facts, prefix string) {
 	}
 }
 
-// address adds one address. Those of the link alone come with the carrier, whenever that is. On the host it is a matter of time whether an
-// address is still tentative; in a container it may not be.
+// address adds one address. Link-local addresses are left out, since they appear with the carrier at any time. On the host an
+// address may still be tentative; in a container it may not.
 func (d *dump) address(f facts, prefix string, v any) {
 	a, _ := v.(map[string]any)
 	if text(a["scope"]) == "link" && text(a["family"]) == "inet6" {
@@ -133,8 +133,8 @@ func (d *dump) address(f facts, prefix string, v any) {
 	})
 }
 
-// transient tells which keys of a link say nothing: numbers that the kernel gives, the carrier's state and a bridge's clocks and IDs, which are
-// made of MACs that stand elsewhere.
+// transient reports which keys of a link are left out: numbers that the kernel assigns, the carrier's state, and a bridge's timers
+// and IDs, which contain MACs that other facts have.
 func transient(key string) bool {
 	return slices.Contains([]string{
 		"ifname", "ifindex", "link_index", "link_netnsid", "operstate", "topology_change_ack", "config_pending", "root_id", "root_port", "root_path_cost",
@@ -147,7 +147,7 @@ func text(v any) string {
 	return s
 }
 
-// learn names what was chosen at random: the host ends of pairs and all MACs that nobody asked for.
+// learn names what was chosen at random: the host ends of pairs and all MACs that were not requested.
 func (h *host) learn(dumps []*dump) {
 	random := regexp.MustCompile(`^veth[0-9a-f]{8,11}$`)
 	ends := map[string]string{}
@@ -183,7 +183,7 @@ func (h *host) learn(dumps []*dump) {
 	}
 }
 
-// call gives a random word a name. The first one stays.
+// call gives a random word a name. The first name stays.
 func (h *host) call(word, name string) {
 	if strings.Contains(h.given, word) {
 		return
@@ -223,7 +223,7 @@ func (h *host) sysctls(f facts, when string, d *dump) error {
 	})
 }
 
-// qdiscs adds queueing disciplines, but for those that the kernel chooses itself.
+// qdiscs adds queueing disciplines except those that the kernel chooses itself.
 func (h *host) qdiscs(f facts, prefix, container string) error {
 	if !h.shaped {
 		return nil
@@ -278,7 +278,7 @@ func (h *host) vlans(f facts, prefix string) error {
 	return nil
 }
 
-// ruleset adds how many rules and elements each of nftables' tables has; iptables' rules are among them.
+// ruleset adds how many rules and elements each nftables table has, including those of iptables.
 func (h *host) ruleset(f facts, prefix string) error {
 	text, err := h.run("nft", "-j", "list", "ruleset")
 	if err != nil {
@@ -318,7 +318,7 @@ func (h *host) ruleset(f facts, prefix string) error {
 	return nil
 }
 
-// leases adds the addresses that are in use, as each side remembers them.
+// leases adds the addresses in use, from each side's own records.
 func (h *host) leases(f facts, when string) error {
 	if h.cnibox == "" {
 		files, err := filepath.Glob("/var/lib/cni/networks/*/*")

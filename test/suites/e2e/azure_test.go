@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The node is that of an AKS cluster: an interface with an address of the VNet, at a fabric that takes frames of this interface's hardware
-// address only, and tells by HTTP which addresses the pods may have.
+// The node is that of an AKS cluster: an interface with an address of the VNet on a network that accepts frames of this interface's
+// hardware address only, and a metadata service that lists the addresses for pods.
 const (
 	nodeMAC   = "00:0d:3a:51:c4:90"
 	nodeIP    = "10.240.0.35"
@@ -22,7 +22,7 @@ const (
 	azureFree = 8 // addresses for pods
 )
 
-// fabricFilter is what the cloud does with frames of strangers.
+// fabricFilter drops frames of other hardware addresses, as the cloud does.
 const fabricFilter = `table netdev fabric {
 	chain in {
 		type filter hook ingress device "f0" priority 0
@@ -60,13 +60,13 @@ func (h *host) addFabric(t *testing.T, cloudSim string) {
 	h.run(t, "sh", "-c", "until "+cloudSim+" count; do :; done")
 }
 
-// uplinkState is what a restored node must have again; link-local addresses come in the kernel's own time.
+// uplinkState is what a restored node must have again, without link-local addresses, which the kernel adds later.
 func (h *host) uplinkState(t *testing.T) string {
 	t.Helper()
 	return h.run(t, "ip", "-br", "addr", "show", "dev", "eth0", "scope", "global") + h.run(t, "ip", "route", "show") + h.run(t, "ip", "-br", "link", "show", "dev", "eth0")
 }
 
-// azureFiles is what a reader of azure's two state files looks for.
+// azureFiles is the part of azure's two state files that readers use.
 type azureFiles struct {
 	Network struct {
 		ExternalInterfaces map[string]struct {
@@ -93,7 +93,7 @@ type azureFiles struct {
 	}
 }
 
-// wantFiles checks that both files tell of these pods, and of no other.
+// wantFiles checks that both files list exactly these pods.
 func (h *host) wantFiles(t *testing.T, when string, pods []pod) (hostLinks []string) {
 	t.Helper()
 	var f azureFiles
@@ -131,7 +131,7 @@ func (h *host) wantFiles(t *testing.T, when string, pods []pod) (hostLinks []str
 	return hostLinks
 }
 
-// TestContainerdAzure runs pods on the article's conflist, as it is, reads the node as the article does, and gives the node back.
+// TestContainerdAzure runs pods on the article's conflist, unchanged, checks the node as the article does, and restores it.
 func TestContainerdAzure(t *testing.T) {
 	if foreign() != "" {
 		t.Skip("the reference plugins have no azure-vnet")
@@ -171,7 +171,7 @@ func TestContainerdAzure(t *testing.T) {
 	h.run(t, cripods, "-socket", containerdSocket, "remove", "-id", one.ID)
 	h.wantFiles(t, "without a pod", pods[1:])
 
-	// What dies with a boot is gone, and the cloud does not answer: its last good reply is known.
+	// As after a boot, and the metadata service fails: the last good reply is used.
 	h.run(t, cripods, "-socket", containerdSocket, "remove", "-parallel", "3")
 	h.run(t, cnibox, "azure-vnet", "restore")
 	if after := h.uplinkState(t); after != before {
@@ -193,8 +193,8 @@ func TestContainerdAzure(t *testing.T) {
 	h.wantNothingLeft(t, links, words)
 }
 
-// reachAll checks that pods reach each other, the node, another machine of the VNet and the way back, and that a machine of the VNet
-// reaches their host ports.
+// reachAll checks that pods reach each other, the node and another machine of the VNet, in both directions, and that a machine of
+// the VNet reaches their host ports.
 func (h *host) reachAll(t *testing.T, pods []pod) {
 	t.Helper()
 	outside := []string{"ip", "netns", "exec", fabric}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// pod is what test/peers/cri prints of a sandbox.
+// pod is what test/peers/cri prints for a sandbox.
 type pod struct {
 	Name, ID string
 	IPs      []string
@@ -37,7 +37,7 @@ state = "/run/containerd"
 
 const containerdSocket = "/run/containerd/containerd.sock"
 
-// TestContainerd runs 30 pods as a kubelet would, 10 at a time, and removes them in the same way.
+// TestContainerd runs 30 pods as a kubelet does, 10 at a time, and removes them in the same way.
 func TestContainerd(t *testing.T) {
 	h := newHost(t)
 	h.writeConf(t)
@@ -71,7 +71,7 @@ func TestContainerd(t *testing.T) {
 	h.wantNothingLeft(t, before, words)
 }
 
-// startContainerd starts containerd with the image of a pod's sandbox, and builds the client to talk to it.
+// startContainerd starts containerd with the image of a pod's sandbox, and builds its client.
 func (h *host) startContainerd(t *testing.T) (cripods string) {
 	t.Helper()
 	cripods = buildCripods(t)
@@ -84,7 +84,7 @@ func (h *host) startContainerd(t *testing.T) (cripods string) {
 	return cripods
 }
 
-// wantDistinct checks that every pod has an address of the IPv4 subnet and a namespace that no other has; it returns the IDs and addresses.
+// wantDistinct checks that every pod has an address of the IPv4 subnet and its own namespace; it returns the IDs and addresses.
 func wantDistinct(t *testing.T, pods []pod, n int, subnet netip.Prefix) []string {
 	t.Helper()
 	if len(pods) != n {

@@ -1,8 +1,8 @@
-// Package e2e runs real container runtimes on cnibox's links and looks at what they leave behind.
+// Package e2e runs real container runtimes with cnibox's links and checks what they leave behind.
 //
-// bin/cnibox must be built and root is assumed. Each test makes a host of its own: new network, mount and process
-// namespaces with empty /run and /var/lib, so that nothing of the machine is seen or changed and everything ends with the
-// host's first process. CNIBOX_TEST_PLUGIN_DIR runs the same tests on other plugins, such as the reference ones.
+// The tests need bin/cnibox and root. Each test makes its own host: new network, mount and process namespaces with empty /run and
+// /var/lib, so that nothing of the machine is visible or changed, and everything ends with the host's first process. With
+// CNIBOX_TEST_PLUGIN_DIR the same tests run on other plugins, such as the reference ones.
 package e2e
 
 import (
@@ -24,12 +24,12 @@ import (
 	"time"
 )
 
-// limit bounds every single command, so that a hanging runtime ends as a failure with its log. (Busybox's own limit, wget -T,
-// crashes in Debian's static build.)
+// limit bounds the time of every command, so that a hanging runtime becomes a failure with its log. Busybox's own limit, wget -T,
+// crashes in Debian's static build.
 const limit = 8 * time.Minute
 
-// hostScript is the first process of a host. It makes the mounts private before anything is mounted, and lives until its
-// standard input closes; it stays a shell because a shell collects orphans.
+// hostScript is the first process of a host. It makes the mounts private before anything is mounted, and lives until its standard
+// input closes. It stays a shell because a shell reaps orphans.
 const hostScript = `set -e
 mount --make-rprivate /
 mount -t proc proc /proc
@@ -41,7 +41,7 @@ echo ready
 cat
 exit 0`
 
-// host is a machine within the machine.
+// host is a simulated machine.
 type host struct {
 	pid    int
 	bin    string // the directory of the CNI links
@@ -50,7 +50,7 @@ type host struct {
 	cgroup string // the parent of the containers' cgroups, which no namespace removes
 }
 
-// newHost starts a host whose processes all end with the test.
+// newHost starts a host. All its processes end with the test.
 func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{dir: t.TempDir()}
@@ -85,7 +85,8 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
-// removeCgroups removes a cgroup and all below it, from every hierarchy of version 1 and the one of version 2. By now they hold no process.
+// removeCgroups removes a cgroup and all below it, from every hierarchy of version 1 and from version 2. They hold no process at
+// that time.
 func removeCgroups(t *testing.T, name string) {
 	t.Helper()
 	var tops []string
@@ -122,13 +123,13 @@ func (h *host) command(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
 }
 
-// run runs a program inside the host to its end and returns what it printed; a failure ends the test.
+// run runs a program inside the host and returns its output; a failure ends the test.
 func (h *host) run(t *testing.T, args ...string) string {
 	t.Helper()
 	return runEnv(t, nil, h, args...)
 }
 
-// runEnv is run with more environment.
+// runEnv is run with additional environment.
 func runEnv(t *testing.T, env []string, h *host, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -144,7 +145,7 @@ func runEnv(t *testing.T, env []string, h *host, args ...string) string {
 	return string(out)
 }
 
-// start runs a program inside the host until the host ends. Its words are shown if the test fails.
+// start runs a program inside the host until the host ends. Its output is printed if the test fails.
 func (h *host) start(t *testing.T, args ...string) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(h.dir, filepath.Base(args[0])+".log"))
@@ -160,7 +161,7 @@ func (h *host) start(t *testing.T, args ...string) {
 		if t.Failed() {
 			t.Logf("%s said:\n%s", args[0], lastLines(log, 60))
 		}
-		// The context has ended nsenter, whose status tells nothing. The program itself dies with the host, in a later clean-up.
+		// The context has ended nsenter, whose status has no meaning. The program itself ends with the host, in a later clean-up.
 		_ = cmd.Wait()
 		_ = log.Close()
 	})
@@ -188,7 +189,7 @@ func (h *host) linkNames(t *testing.T) []string {
 	return names
 }
 
-// files lists the regular files below a directory of the host, none if it does not exist.
+// files lists the regular files below a directory of the host. A missing directory has none.
 func (h *host) files(t *testing.T, dir string) []string {
 	t.Helper()
 	return strings.Fields(h.run(t, "find", "/run/netns", "/var/lib", "-path", dir+"/*", "-type", "f"))

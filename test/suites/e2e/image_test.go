@@ -18,7 +18,8 @@ type entry struct {
 	data       []byte
 }
 
-// writeImage writes a container image of one layer, busybox, in the format of `docker save`, which every runtime imports. No registry is needed.
+// writeImage writes a container image with one layer, busybox, in the format of `docker save`, which every runtime imports without
+// a registry.
 func writeImage(t *testing.T, name string, entrypoint ...string) string {
 	t.Helper()
 	box, err := os.ReadFile("/bin/busybox")

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// multiConf is the runtime's only network: the one that finds the others. The runtime hands a pod's annotations over since the capability
-// is declared.
+// multiConf is the runtime's only network, which finds the others. The runtime passes a pod's annotations because the configuration
+// declares the capability.
 const multiConf = `{
   "cniVersion": "1.0.0",
   "cniVersions": ["0.3.1", "1.0.0", "1.1.0"],
@@ -26,7 +26,7 @@ const multiConf = `{
 }
 `
 
-// spare is an interface of the host that a pod can have.
+// spare is an interface of the host for a pod.
 const spare = "spare"
 
 // multiHost is a host whose pods have the networks of the repository's examples.
@@ -37,7 +37,7 @@ type multiHost struct {
 	before   []string
 }
 
-// newMultiHost makes it and starts containerd; more are further keys of the configuration.
+// newMultiHost makes a multiHost and starts containerd; more has further keys of the configuration.
 func newMultiHost(t *testing.T, more string) *multiHost {
 	t.Helper()
 	if foreign() != "" {
@@ -58,7 +58,7 @@ func newMultiHost(t *testing.T, more string) *multiHost {
 	return h
 }
 
-// copyExamples copies definitions that we ship, with the host's interfaces in the place of the examples'.
+// copyExamples copies our example definitions, with the host's interfaces in place of the examples'.
 func (h *multiHost) copyExamples(t *testing.T, name, to string) {
 	t.Helper()
 	from := filepath.Join(root(t), "examples", name)
@@ -81,7 +81,7 @@ func (h *multiHost) copyExamples(t *testing.T, name, to string) {
 	}
 }
 
-// pods runs pods with an annotation that asks for networks.
+// pods runs pods with an annotation that requests networks.
 func (h *multiHost) pods(t *testing.T, n int, networks string, more ...string) []pod {
 	t.Helper()
 	args := []string{h.cripods, "-socket", containerdSocket, "run", "-n", fmt.Sprint(n), "-parallel", "3", "-cgroup", h.cgroup, "-annotation", "k8s.v1.cni.cncf.io/networks=" + networks}
@@ -100,7 +100,7 @@ func (h *multiHost) remove(t *testing.T, ids ...string) {
 	h.run(t, args...)
 }
 
-// addresses are those of a pod's interfaces, without the link-local ones.
+// addresses returns those of a pod's interfaces, without the link-local ones.
 func (h *multiHost) addresses(t *testing.T, p pod) map[string][]netip.Prefix {
 	t.Helper()
 	var links []struct {
@@ -126,8 +126,8 @@ func (h *multiHost) addresses(t *testing.T, p pod) map[string][]netip.Prefix {
 	return out
 }
 
-// wantInterfaces checks that a pod has these interfaces, each with one address of a subnet, or with none where that is empty. It returns
-// the addresses by interface.
+// wantInterfaces checks that a pod has these interfaces, each with one address of a subnet, or without an address if the subnet is
+// empty. It returns the addresses by interface.
 func (h *multiHost) wantInterfaces(t *testing.T, p pod, want map[string]string) map[string]string {
 	t.Helper()
 	have := h.addresses(t, p)
@@ -190,7 +190,7 @@ func TestContainerdMulti(t *testing.T) {
 		t.Errorf("%d attachments to the default network and %d others", got.attachments, got.others)
 	}
 
-	// Whoever cleans a node up takes the configuration away first.
+	// A node is cleaned up by removing the configuration first.
 	if err := os.RemoveAll(h.networks); err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestContainerdMulti(t *testing.T) {
 	h.wantNothingLeft(t, h.before, words)
 }
 
-// TestContainerdMultiWishes asks for addresses, names and devices as the annotation's long form has them, and for what cannot be.
+// TestContainerdMultiWishes requests addresses, names and devices with the annotation's long form, and requests that cannot be met.
 func TestContainerdMultiWishes(t *testing.T) {
 	h := newMultiHost(t, "")
 	one := h.pods(t, 1, `[
@@ -215,11 +215,11 @@ func TestContainerdMultiWishes(t *testing.T) {
 		t.Errorf("%s is with the host still", spare)
 	}
 
-	// What cannot be fails the pod, names the reason, and leaves nothing.
+	// A request that cannot be met fails the pod, is named in the error, and leaves nothing.
 	for networks, want := range map[string]string{
 		"no-such-net": `network "default/no-such-net": network not found in ` + h.networks,
 		`[{"name": "plain-net", "ips": ["10.0.0.1"]}]`: "none of its plugins has it in",
-		`[{"name": "plain-net", "mac": "nonsense"}]`:   `k8s.v1.cni.cncf.io/networks[0].mac: \"nonsense\" is no Ethernet address`,
+		`[{"name": "plain-net", "mac": "nonsense"}]`:   `k8s.v1.cni.cncf.io/networks[0].mac: \"nonsense\" is not a unicast MAC address`,
 		"plain-net@eth0":                    "eth0",
 		"bridge-net,host-device-net":        spare,
 		`[{"name": "macvlan-net"`:           "cannot be read",
@@ -241,7 +241,7 @@ func TestContainerdMultiWishes(t *testing.T) {
 	h.wantNothingLeft(t, h.before, words)
 }
 
-// fail runs a program that is to fail, and returns what it said.
+// fail runs a program that must fail, and returns its output.
 func (h *multiHost) fail(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := h.command(t.Context(), args...).CombinedOutput()
@@ -251,8 +251,8 @@ func (h *multiHost) fail(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// TestContainerdMultiAgain makes a pod's next sandbox while the old one lives, as kubelet does when it has lost a pod, and removes the old one
-// late: the new one keeps all that it has.
+// TestContainerdMultiAgain makes a pod's next sandbox while the old one lives, as kubelet does when it has lost a pod, and removes
+// the old one late: the new one keeps everything.
 func TestContainerdMultiAgain(t *testing.T) {
 	const networks = "macvlan-net,bridge-net@second"
 	h := newMultiHost(t, "")
@@ -274,7 +274,7 @@ func TestContainerdMultiAgain(t *testing.T) {
 	h.wantNothingLeft(t, h.before, words)
 }
 
-// TestContainerdMultiNoServer has an API server in its configuration that does not answer: what the runtime and the node know is enough.
+// TestContainerdMultiNoServer configures an API server that does not answer: the data of runtime and node is enough.
 func TestContainerdMultiNoServer(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	writeFile(t, kubeconfig, `apiVersion: v1

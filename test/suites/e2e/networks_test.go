@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// uplink is an interface of the host for plugins that need a master. Its other end is only there so that it has a carrier.
+// uplink is an interface of the host for plugins that need a master. Its peer exists only to give it a carrier.
 const uplink = "uplink"
 
-// addUplink makes it.
+// addUplink makes the uplink.
 func (h *host) addUplink(t *testing.T) {
 	t.Helper()
 	h.run(t, "ip", "link", "add", uplink, "type", "veth", "peer", "name", "wire")
@@ -21,8 +21,8 @@ func (h *host) addUplink(t *testing.T) {
 	}
 }
 
-// writeExample gives the host one of the repository's examples as its only network, called as the tests call theirs. It returns the subnet
-// of IPv4 addresses.
+// writeExample installs one of the repository's examples as the host's only network, under the name that the tests use. It returns
+// the IPv4 subnet.
 func (h *host) writeExample(t *testing.T, name string, change func(plugin map[string]any)) netip.Prefix {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root(t), "examples", name+".conflist"))
@@ -50,7 +50,7 @@ func (h *host) writeExample(t *testing.T, name string, change func(plugin map[st
 	return ipam.IPAM.Ranges[0][0].Subnet
 }
 
-// TestContainerdNetworks runs pods on the examples of other plugins than bridge.
+// TestContainerdNetworks runs pods on the examples of plugins other than bridge.
 func TestContainerdNetworks(t *testing.T) {
 	const pods = 6
 	for _, tc := range []struct {

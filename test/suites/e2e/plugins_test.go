@@ -16,7 +16,7 @@ const (
 	gateway = "10.111.0.1"
 )
 
-// conflist is what both runtimes are given. containerd 1.6 knows no result of 1.1.0: see cniVersions.
+// conflist is the configuration for both runtimes. containerd 1.6 does not know results of version 1.1.0: see cniVersions.
 const conflist = `{
   "cniVersion": "1.0.0",
   "cniVersions": ["0.3.1", "1.0.0", "1.1.0"],
@@ -36,7 +36,7 @@ const conflist = `{
 }
 `
 
-// root is the repository's directory.
+// root returns the repository's directory.
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../../..")
@@ -46,7 +46,7 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// foreign is the directory of the plugins to test instead of ours, or empty.
+// foreign returns the directory of the plugins to test in place of cnibox, or an empty string.
 func foreign() string { return os.Getenv("CNIBOX_TEST_PLUGIN_DIR") }
 
 // links makes a CNI directory as `cnibox install` would: one symbolic link for each CNI type that the runtimes execute.
@@ -71,7 +71,7 @@ func links(t *testing.T) string {
 	return dir
 }
 
-// writeConf gives the host its only network.
+// writeConf writes the host's only network configuration.
 func (h *host) writeConf(t *testing.T) {
 	t.Helper()
 	writeFile(t, filepath.Join(h.conf, "10-"+network+".conflist"), conflist)
@@ -87,14 +87,14 @@ func writeFile(t *testing.T, file, text string) {
 	}
 }
 
-// holdings are what the plugins remember of a network.
+// holdings are the records that the plugins have of a network.
 type holdings struct {
 	attachments, leases int
 	others              int // attachments of other networks, such as containerd's own for lo
 }
 
-// holdings asks cnibox for its state. Foreign plugins keep a file for each address and no attachments, for which the cached results of the
-// runtime's CNI library stand in.
+// holdings reads cnibox's state. The reference plugins keep a file for each address and no attachments; the results that the
+// runtime's CNI library caches stand in for these.
 func (h *host) holdings(t *testing.T) holdings {
 	t.Helper()
 	if foreign() == "" {
@@ -123,15 +123,15 @@ func (h *host) holdings(t *testing.T) holdings {
 	return got
 }
 
-// cached lists the results of our network that a runtime's CNI library keeps for CHECK and DEL.
+// cached lists the results of the network that a runtime's CNI library keeps for CHECK and DEL.
 func (h *host) cached(t *testing.T) []string {
 	t.Helper()
 	files := h.files(t, "/var/lib/cni/results")
 	return slices.DeleteFunc(files, func(f string) bool { return !strings.HasPrefix(filepath.Base(f), network+"-") })
 }
 
-// wantNothingLeft compares the host with what it was before its first attachment. The bridge and what belongs to the network as a whole
-// may stay; nothing may name one of the attachments' words, which are IDs and addresses.
+// wantNothingLeft compares the host with its state before the first attachment. The bridge and other shared objects of the network
+// may stay; nothing may contain the words of an attachment, which are IDs and addresses.
 func (h *host) wantNothingLeft(t *testing.T, before []string, words []string) {
 	t.Helper()
 	for _, l := range h.linkNames(t) {
@@ -161,7 +161,7 @@ func (h *host) wantNothingLeft(t *testing.T, before []string, words []string) {
 	}
 }
 
-// containsWord is true if w stands in text and is not a part of a longer address: 10.0.0.1 is not in 10.0.0.12.
+// containsWord reports whether w occurs in text, but not as a part of a longer address: 10.0.0.1 is not in 10.0.0.12.
 func containsWord(text, w string) bool {
 	for {
 		_, after, found := strings.Cut(text, w)
@@ -175,7 +175,8 @@ func containsWord(text, w string) bool {
 	}
 }
 
-// serve starts an HTTP server at the host's gateway address; it listens before serve returns. The returned word is what it answers.
+// serve starts an HTTP server at the host's gateway address; it accepts connections when serve returns. The returned word is its
+// answer.
 func (h *host) serve(t *testing.T) (url, word string) {
 	t.Helper()
 	word = fmt.Sprintf("hello from the host of %s", t.Name())

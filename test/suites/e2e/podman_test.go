@@ -20,7 +20,7 @@ events_logger = "file"
 runtime = "runc"
 `
 
-// podman is a podman with storage and configuration of its own.
+// podman is a podman with its own storage and configuration.
 type podman struct {
 	h    *host
 	conf string
@@ -42,7 +42,7 @@ func (p podman) run(t *testing.T, args ...string) string {
 	return runEnv(t, []string{"CONTAINERS_CONF=" + p.conf}, p.h, append(own, args...)...)
 }
 
-// container is the part of `podman inspect` that concerns us.
+// container is the part of `podman inspect` that the tests use.
 type container struct {
 	ID              string
 	NetworkSettings struct {
@@ -50,7 +50,7 @@ type container struct {
 	}
 }
 
-// TestPodman runs two containers on a conflist of ours.
+// TestPodman runs two containers on a conflist of cnibox.
 func TestPodman(t *testing.T) {
 	h := newHost(t)
 	h.writeConf(t)

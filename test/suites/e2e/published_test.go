@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// outside is a namespace with a wire to the host, and the host's address on it.
+// outside is a namespace with a link to the host, and the host's address on it.
 const (
 	outside     = "outside"
 	hostAddress = "192.0.2.1"
 )
 
-// addOutside makes it.
+// addOutside makes the namespace and the link.
 func (h *host) addOutside(t *testing.T) {
 	t.Helper()
 	for _, args := range [][]string{
@@ -28,25 +28,25 @@ func (h *host) addOutside(t *testing.T) {
 	}
 }
 
-// dropOutside takes it away.
+// dropOutside removes them.
 func (h *host) dropOutside(t *testing.T) {
 	t.Helper()
 	h.run(t, "ip", "link", "del", uplink)
 	h.run(t, "ip", "netns", "del", outside)
 }
 
-// awaitWeb waits until a container's HTTP server listens on a port, the last one of several.
+// awaitWeb waits until a container's HTTP server listens on the last one of its ports.
 func (p podman) awaitWeb(t *testing.T, name string, port int) {
 	t.Helper()
 	p.run(t, "exec", name, "sh", "-c", fmt.Sprintf("until wget -q -O /dev/null http://127.0.0.1:%d/word; do :; done", port))
 }
 
-// web is a container's command: an HTTP server on three ports that tells its name.
+// web is a container's command: an HTTP server on three ports that returns its name.
 func web(name string) string {
 	return "echo I am " + name + " >/tmp/word; for p in 80 81 82; do httpd -p $p -h /tmp; done; exec sleep 100000"
 }
 
-// word is what a URL answers, asked by a program of the host that begins with the words of from.
+// word returns the answer of a URL, requested by a program of the host; from begins its command line.
 func (h *host) word(t *testing.T, url string, from ...string) string {
 	t.Helper()
 	return h.run(t, append(from, "busybox", "wget", "-qO-", url+"/word")...)
@@ -130,7 +130,7 @@ func TestPodmanPublished(t *testing.T) {
 	}
 }
 
-// TestPodmanIsolate runs containers on two networks that podman isolates from each other, and on one that it does not.
+// TestPodmanIsolate runs containers on two networks that podman isolates from each other, and on one that it does not isolate.
 func TestPodmanIsolate(t *testing.T) {
 	h := newHost(t)
 	p := newPodman(t, h)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// stickyConf is a network whose pods get their addresses again.
+// stickyConf is a network whose pods keep their addresses over a restart.
 const stickyConf = `{
   "cniVersion": "1.0.0",
   "cniVersions": ["0.3.1", "1.0.0", "1.1.0"],
@@ -26,9 +26,9 @@ const stickyConf = `{
 }
 `
 
-// TestContainerdSticky stops pods and runs them again under their names, in another order and beside new ones: each gets both its addresses
-// back. Where a pod's old sandbox lives still, the new one gets other addresses, or none in the mode strict, and the old one's late removal
-// takes nothing from it.
+// TestContainerdSticky stops pods and runs them again under their names, in another order and beside new ones: each gets both its
+// addresses back. While a pod's old sandbox lives, the new one gets other addresses, or none in the mode strict, and the late
+// removal of the old one does not change it.
 func TestContainerdSticky(t *testing.T) {
 	if foreign() != "" {
 		t.Skip("the reference plugins keep no addresses")
@@ -73,7 +73,7 @@ func TestContainerdSticky(t *testing.T) {
 				}
 			}
 
-			// The old sandboxes live.
+			// The old sandboxes still run.
 			if mode == "strict" {
 				out, err := h.command(t.Context(), args(1, "-attempt", "2")...).CombinedOutput()
 				if err == nil || !strings.Contains(string(out), again[0].ID) {

@@ -16,7 +16,7 @@ func parseAddress(s string, p netip.Prefix) (netip.Addr, string) {
 	a, err := netip.ParseAddr(strings.TrimSpace(s))
 	switch {
 	case err != nil || a.Zone() != "" || a.Is4In6():
-		return netip.Addr{}, "is no address"
+		return netip.Addr{}, "is not an address"
 	case a.Is4() != p.Addr().Is4():
 		return netip.Addr{}, "is of the other family"
 	case !p.Contains(a):
@@ -80,7 +80,7 @@ func (n *normaliser) takeRanges(nics []nic, parsed []store.CloudNIC, raw [][]*su
 				p, err := netip.ParsePrefix(strings.TrimSpace(text))
 				switch {
 				case err != nil || p.Addr().Is4In6():
-					n.drop("%s: %.50q of %s is no range", nics[i].mac, text, to.Prefix)
+					n.drop("%s: %.50q of %s is not a range", nics[i].mac, text, to.Prefix)
 				case p != p.Masked():
 					n.drop("%s: range %s of %s has host bits", nics[i].mac, p, to.Prefix)
 				case !to.Prefix.Contains(p.Addr()) || p.Bits() < to.Prefix.Bits():
@@ -144,7 +144,7 @@ func (n *normaliser) unusable(a netip.Addr, to *store.CloudSubnet) string {
 	wide := a.BitLen()-to.Prefix.Bits() >= 2
 	switch {
 	case a.IsUnspecified() || a.IsMulticast() || a.IsLoopback():
-		return "is no host's"
+		return "cannot be a host's address"
 	case a == to.Gateway:
 		return "is the gateway"
 	case wide && a == to.Prefix.Addr():

@@ -109,7 +109,7 @@ func silent(err error) bool {
 func CheckURL(s string) error {
 	u, err := url.Parse(s)
 	if err != nil {
-		return fmt.Errorf("%.100q is no URL", s)
+		return fmt.Errorf("%.100q is not a URL", s)
 	}
 	_, addrErr := netip.ParseAddr(u.Hostname())
 	switch {

@@ -54,7 +54,7 @@ func fetchAuto(ctx context.Context, q Query) (*Reply, error) {
 	}
 	names, saw := detect(q.DMI)
 	if len(names) == 0 {
-		return nil, fmt.Errorf("auto: %w: %s says of this machine: %s; that is no cloud that is known here: set the provider (%s)",
+		return nil, fmt.Errorf("auto: %w: %s has for this machine: %s; no known cloud has these values: set the provider (%s)",
 			ErrNoAddresses, q.DMI, saw, strings.Join(providerNames(), ", "))
 	}
 	var last error

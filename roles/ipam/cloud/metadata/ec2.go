@@ -52,7 +52,7 @@ func (a *asker) macs(ctx context.Context) ([]string, error) {
 	for i, l := range lines {
 		lines[i] = strings.TrimSuffix(l, "/")
 		if _, err := parseMAC(lines[i]); err != nil || lines[i] == anyMAC {
-			return nil, fmt.Errorf("%s%s: %w: %.50q is no MAC", a.base, macsPath, ErrInvalid, l)
+			return nil, fmt.Errorf("%s%s: %w: %.50q is not a MAC", a.base, macsPath, ErrInvalid, l)
 		}
 	}
 	return lines, nil

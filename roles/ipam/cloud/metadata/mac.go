@@ -23,7 +23,7 @@ func parseMAC(s string) (string, error) {
 	b, err := hex.DecodeString(digits)
 	switch {
 	case err != nil || len(b) != 6:
-		return "", fmt.Errorf("%.40q is no MAC", s)
+		return "", fmt.Errorf("%.40q is not a MAC", s)
 	case string(b) == "\x00\x00\x00\x00\x00\x00":
 		return "", errors.New("the MAC is all zero")
 	case b[0]&1 != 0:
@@ -41,7 +41,7 @@ func bareMAC(s string) (string, error) {
 		parts := strings.Split(s, sep)
 		for _, p := range parts {
 			if len(p) != group {
-				return "", fmt.Errorf("%.40q is no MAC", s)
+				return "", fmt.Errorf("%.40q is not a MAC", s)
 			}
 		}
 		return strings.Join(parts, ""), nil

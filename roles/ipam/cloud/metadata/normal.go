@@ -141,7 +141,7 @@ func (n *normaliser) describe(r nic) store.CloudNIC {
 	for _, s := range r.network {
 		p, err := netip.ParsePrefix(strings.TrimSpace(s))
 		if err != nil || len(c.Network) >= maxNetwork {
-			n.drop("%s: network %.50q is no prefix, or one too many", r.mac, s)
+			n.drop("%s: network %.50q is not a prefix, or one too many", r.mac, s)
 			continue
 		}
 		if p = p.Masked(); !slices.Contains(c.Network, p) {
@@ -180,7 +180,7 @@ func (n *normaliser) subnets(r nic) ([]store.CloudSubnet, []*subnet) {
 		p, err := netip.ParsePrefix(strings.TrimSpace(s.prefix))
 		switch {
 		case err != nil:
-			n.drop("%s: %.50q is no subnet: its %d addresses are not used", r.mac, s.prefix, len(s.addresses)+len(s.ranges))
+			n.drop("%s: %.50q is not a subnet: its %d addresses are not used", r.mac, s.prefix, len(s.addresses)+len(s.ranges))
 			continue
 		case p.Addr().Is4In6() || slices.ContainsFunc(reservedPrefixes(), p.Overlaps):
 			n.drop("%s: subnet %s cannot be used", r.mac, p)

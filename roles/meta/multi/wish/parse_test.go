@@ -124,7 +124,7 @@ func TestFaults(t *testing.T) {
 		{"/a", []string{key + "[0]: "}},
 		{"ns/", []string{key + "[0]: "}},
 		{"A,b_c,-d,e-,f.g,ü", []string{key + "[0]", key + "[1]", key + "[2]", key + "[3]", key + "[4]", key + "[5]"}},
-		{"a@", []string{key + `[0]: "" is no interface name`}},
+		{"a@", []string{key + `[0]: "" is not an interface name`}},
 		{"a@b@c/d", []string{key + "[0]: "}},
 		{"a@eth0/1,b@0123456789abcdef", []string{key + "[0]: ", key + "[1]: "}},
 		{"a@net1,b@net1", []string{key + `[1].interface: "net1" is already requested by network "a" (element 0): set another one for network "b", or none`}},

@@ -1,0 +1,73 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// ForwardDrops names nftables' chains that drop by policy what the host forwards
+// ("inet filter forward"), but for iptables' own: only their owner can have them
+// let a packet pass.
+func (t *Tables) ForwardDrops(ctx context.Context) ([]string, error) {
+	conn, err := t.NFT.Conn()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, family := range []byte{unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
+		others := len(names)
+		var damaged error
+		m := nft.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, family)
+		err := conn.List(ctx, m, func() { names, damaged = names[:others], nil }, func(attrs []byte) {
+			c, err := decodeBaseChain(attrs)
+			damaged = errors.Join(damaged, err)
+			isIPTables := family != unix.NFPROTO_INET && c.table == "filter" && c.name == ForwardChain
+			if c.drops && c.hook == unix.NF_INET_FORWARD && !isIPTables {
+				names = append(names, nft.Table{Family: family, Name: nlconn.Printable(c.table)}.String()+" "+nlconn.Printable(c.name))
+			}
+		})
+		if err = errors.Join(err, damaged); err != nil {
+			return nil, nlconn.Explain(err, "list nftables chains")
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// baseChain is what is read of a chain that may be one of a hook.
+type baseChain struct {
+	table, name string
+	hook        int // -1 without one
+	drops       bool
+}
+
+// decodeBaseChain reads one NFT_MSG_NEWCHAIN's attributes.
+func decodeBaseChain(attrs []byte) (baseChain, error) {
+	c := baseChain{hook: -1}
+	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+		switch ad.Type() {
+		case unix.NFTA_CHAIN_TABLE:
+			c.table = ad.String()
+		case unix.NFTA_CHAIN_NAME:
+			c.name = ad.String()
+		case unix.NFTA_CHAIN_POLICY:
+			c.drops = ad.Uint32() == nft.VerdictDrop
+		case unix.NFTA_CHAIN_HOOK:
+			return nft.EachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error {
+				if ad.Type() == unix.NFTA_HOOK_HOOKNUM {
+					c.hook = int(ad.Uint32())
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	return c, err
+}

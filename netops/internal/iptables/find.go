@@ -1,0 +1,78 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// Forwards reads whose rules are in iptables' filter tables, as far as their
+// label begins with a text: what they are told by, and not whether they are
+// shared or complete.
+func (t *Tables) Forwards(ctx context.Context, prefix string) ([]*Forward, error) {
+	var all []*Forward
+	for _, f := range []Forward{
+		{Net: netip.MustParsePrefix("0.0.0.0/0")},
+		{Net: netip.MustParsePrefix("::/0")},
+		{Net: netip.MustParsePrefix("0.0.0.0/0"), Legacy: true},
+		{Net: netip.MustParsePrefix("::/0"), Legacy: true},
+	} {
+		if f.Legacy && !IsLegacyLoaded(f.family(), "filter") {
+			continue
+		}
+		st, err := t.Filter(f.family(), f.Legacy).Read(ctx, "")
+		if f.Legacy && errors.Is(err, nlconn.ErrNotSupported) {
+			continue // whoever loaded the table, it was not us
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, st.forwards(&f, prefix)...)
+	}
+	return all, nil
+}
+
+// forwards reads the owners of a table's rules by their comments.
+func (st *State) forwards(of *Forward, prefix string) []*Forward {
+	own := st.Chains[cniChain]
+	if own == nil {
+		return nil
+	}
+	admin := "CNI-ADMIN"
+	for _, h := range own.Rules {
+		if h.jumps() {
+			admin = h.Target
+			break
+		}
+	}
+	seen := map[Forward]bool{}
+	var all []*Forward
+	for _, h := range own.Rules {
+		f, ok := ownerOf(h.Comment)
+		f.Admin, f.Legacy = admin, of.Legacy
+		if !ok || f.family() != of.family() || !strings.HasPrefix(f.Label, prefix) || seen[f] || f.Validate() != nil {
+			continue
+		}
+		seen[f] = true
+		all = append(all, &f)
+	}
+	return all
+}
+
+// ownerOf reads what comment wrote.
+func ownerOf(comment string) (f Forward, ok bool) {
+	rule, label, _ := strings.Cut(comment, ": ")
+	for _, what := range []string{ruleAnswers, rulePublished, ruleFrom} {
+		rest, is := strings.CutPrefix(rule, "cnibox "+what+" ")
+		if !is {
+			continue
+		}
+		network, link, _ := strings.Cut(rest, " ")
+		p, err := netip.ParsePrefix(network)
+		return Forward{Net: p, Link: link, Label: label}, err == nil
+	}
+	return Forward{}, false
+}

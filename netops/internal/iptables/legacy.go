@@ -1,0 +1,185 @@
+package iptables
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// Runner runs one of the programs iptables-legacy, ip6tables-legacy,
+// iptables-legacy-restore and ip6tables-legacy-restore with arguments and
+// standard input, and gives its standard output. It is the one way to the
+// tables of kernels before nftables without rewriting them whole. The error wraps
+// ErrNotSupported where the program is not installed.
+type Runner func(ctx context.Context, program string, args []string, input string) (string, error)
+
+// Legacy is the filter table of iptables-legacy.
+type Legacy struct {
+	Family byte
+	Run    Runner
+}
+
+func (t *Legacy) Program() string {
+	if t.Family == unix.NFPROTO_IPV6 {
+		return "ip6tables-legacy"
+	}
+	return "iptables-legacy"
+}
+
+// execute runs the program or with a suffix its companion, which wait for the
+// lock that all of them take.
+func (t *Legacy) execute(ctx context.Context, suffix string, args []string, input string) (string, error) {
+	program := t.Program() + suffix
+	if t.Run == nil {
+		return "", fmt.Errorf("%s: %w: programs cannot be run here", program, nlconn.ErrNotSupported)
+	}
+	out, err := t.Run(ctx, program, append([]string{"-w"}, args...), input)
+	if err != nil {
+		return "", fmt.Errorf("rules of iptables-legacy in the kernel: %w", err)
+	}
+	return out, nil
+}
+
+func (t *Legacy) Read(ctx context.Context, _ string) (*State, error) {
+	out, err := t.execute(ctx, "", []string{"-t", "filter", "-S"}, "")
+	if err != nil {
+		return nil, err
+	}
+	return ParseListing(out), nil
+}
+
+// ParseListing reads what `iptables -S` prints. Lines of other forms are left out.
+func ParseListing(listing string) *State {
+	st := &State{Chains: map[string]*Chain{}}
+	chain := func(name string) *Chain {
+		if st.Chains[name] == nil {
+			st.Chains[name] = &Chain{}
+		}
+		return st.Chains[name]
+	}
+	for line := range strings.Lines(listing) {
+		line = strings.TrimSpace(line)
+		verb, rest, _ := strings.Cut(line, " ")
+		name, rule, _ := strings.Cut(rest, " ")
+		if name == "" {
+			continue
+		}
+		switch verb {
+		case "-P":
+			chain(name).drops = rule == "DROP"
+		case "-N":
+			chain(name)
+		case "-A":
+			c := chain(name)
+			c.Rules = append(c.Rules, parseListed(rule))
+		}
+	}
+	return st
+}
+
+// parseListed reads a rule's comment, target, and whether it has a condition.
+func parseListed(rule string) *HeldRule {
+	h := &HeldRule{Text: rule, matchesAll: true}
+	words := SplitQuoted(rule)
+	for i := 0; i+1 < len(words); i++ {
+		switch words[i] {
+		case "--comment":
+			h.Comment = words[i+1]
+		case "-j", "-g":
+			h.Target = words[i+1]
+		case "-m":
+			h.matchesAll = h.matchesAll && words[i+1] == "comment"
+		case "-s", "-d", "-i", "-o", "-p", "!", "-f":
+			h.matchesAll = false
+		}
+	}
+	return h
+}
+
+// SplitQuoted splits at blanks outside of double quotes, in which a backslash
+// takes the next character as it is.
+func SplitQuoted(s string) []string {
+	var words []string
+	var word strings.Builder
+	quoted, escaped, any := false, false, false
+	for _, r := range s {
+		switch {
+		case escaped:
+			word.WriteRune(r)
+			escaped = false
+		case quoted && r == '\\':
+			escaped = true
+		case r == '"':
+			quoted, any = !quoted, true
+		case r == ' ' && !quoted:
+			if any {
+				words = append(words, word.String())
+			}
+			word.Reset()
+			any = false
+		default:
+			word.WriteRune(r)
+			any = true
+		}
+	}
+	if any {
+		words = append(words, word.String())
+	}
+	return words
+}
+
+// Commit has iptables-legacy-restore make all changes or none. It takes a chain
+// that it declares for a new one and would empty it, so only missing ones are.
+func (t *Legacy) Commit(ctx context.Context, _ *State, ops []Op) (bool, error) {
+	_, err := t.execute(ctx, "-restore", []string{"--noflush"}, restoreInput(ops))
+	return err == nil, err
+}
+
+// restoreInput is what iptables-restore reads.
+func restoreInput(ops []Op) string {
+	var b strings.Builder
+	b.WriteString("*filter\n")
+	for _, op := range ops {
+		if op.Kind == makeChain && op.Chain != ForwardChain {
+			fmt.Fprintf(&b, ":%s - [0:0]\n", op.Chain)
+		}
+	}
+	for _, op := range ops {
+		args := strings.Join(op.Rule.args(), " ")
+		switch op.Kind {
+		case InsertRule:
+			fmt.Fprintf(&b, "-I %s\n", args)
+		case appendRule:
+			fmt.Fprintf(&b, "-A %s\n", args)
+		case DeleteRule:
+			fmt.Fprintf(&b, "-D %s %s\n", op.Chain, op.Held.Text)
+		case deleteChain:
+			fmt.Fprintf(&b, "-X %s\n", op.Chain)
+		}
+	}
+	b.WriteString("COMMIT\n")
+	return b.String()
+}
+
+// tidy removes the administrator's chain if nothing is in it and nobody leads
+// to it.
+func (t *Legacy) tidy(ctx context.Context, admin string) error {
+	st, err := t.Read(ctx, admin)
+	if err != nil {
+		return err
+	}
+	if c := st.Chains[admin]; c == nil || len(c.Rules) > 0 {
+		return nil
+	}
+	for name := range st.Chains {
+		if st.Holds(name, func(h *HeldRule) bool { return h.Target == admin }) {
+			return nil
+		}
+	}
+	_, err = t.Commit(ctx, st, []Op{{Kind: deleteChain, Chain: admin}})
+	return err
+}

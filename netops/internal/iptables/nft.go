@@ -1,0 +1,349 @@
+package iptables
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/xt"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// NFTNL_UDATA_RULE_COMMENT, the tag of a rule's comment in its user data; it is
+// commentTag's number. iptables-nft reads it too.
+
+// NFTA_TARGET_NAME of linux/netfilter/nf_tables_compat.h.
+const nftaTargetName = 1
+
+// nftFilter is the filter table of iptables-nft. What is written there must be
+// of a form that iptables reads: one rule that it cannot print makes it refuse
+// the whole table.
+type nftFilter struct {
+	NFT   *nft.Client
+	table nft.Table
+}
+
+func (t *nftFilter) Read(ctx context.Context, admin string) (*State, error) {
+	conn, err := t.NFT.Conn()
+	if err != nil {
+		return nil, err
+	}
+	// What changes after this is refused by a commit that names it.
+	st := &State{Chains: map[string]*Chain{}}
+	if st.generation, err = conn.Generation(ctx); err != nil {
+		return nil, t.describe(err)
+	}
+	return st, t.describe(t.readChains(ctx, st, ForwardChain, cniChain, admin))
+}
+
+func (t *nftFilter) describe(err error) error {
+	return nlconn.Explain(err, fmt.Sprintf("nftables table %s", t.table))
+}
+
+func (t *nftFilter) readChains(ctx context.Context, st *State, names ...string) error {
+	for _, name := range names {
+		c, err := t.readChain(ctx, name)
+		if err == nil && c != nil {
+			st.Chains[name] = c
+			c.Rules, err = t.readRules(ctx, name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readChain reads a chain without its rules; nil for one that is absent.
+func (t *nftFilter) readChain(ctx context.Context, name string) (*Chain, error) {
+	m, err := t.chainMessage(unix.NFT_MSG_GETCHAIN, 0, name)
+	if err != nil {
+		return nil, err
+	}
+	c := &Chain{}
+	var damaged error
+	conn, err := t.NFT.Conn()
+	if err != nil {
+		return nil, err
+	}
+	err = conn.Get(ctx, m, func(attrs []byte) {
+		damaged = nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+			if ad.Type() == unix.NFTA_CHAIN_POLICY {
+				c.drops = ad.Uint32() == nft.VerdictDrop
+			}
+			return nil
+		})
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return c, errors.Join(err, damaged)
+}
+
+// readRules reads a chain's rules in order.
+func (t *nftFilter) readRules(ctx context.Context, chain string) ([]*HeldRule, error) {
+	m, err := t.ruleMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, chain, nil)
+	if err != nil {
+		return nil, err
+	}
+	var rules []*HeldRule
+	var damaged error
+	conn, err := t.NFT.Conn()
+	if err != nil {
+		return nil, err
+	}
+	err = conn.List(ctx, m, func() { rules, damaged = nil, nil }, func(attrs []byte) {
+		h, err := decodeRule(attrs)
+		rules, damaged = append(rules, h), errors.Join(damaged, err)
+	})
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+	return rules, errors.Join(err, damaged)
+}
+
+// decodeRule reads one NFT_MSG_NEWRULE's attributes.
+func decodeRule(attrs []byte) (*HeldRule, error) {
+	h := &HeldRule{matchesAll: true}
+	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+		switch ad.Type() {
+		case unix.NFTA_RULE_HANDLE:
+			h.handle = ad.Uint64()
+		case unix.NFTA_RULE_USERDATA:
+			h.Comment = nft.LabelOf(ad.Bytes())
+		case unix.NFTA_RULE_EXPRESSIONS:
+			return nft.EachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error { return h.decodeExpr(ad.Bytes()) })
+		}
+		return nil
+	})
+	return h, err
+}
+
+// decodeExpr reads one expression: how the rule ends, what it says, or that it
+// has a condition.
+func (h *HeldRule) decodeExpr(attrs []byte) error {
+	var name string
+	var data []byte
+	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+		switch ad.Type() {
+		case unix.NFTA_EXPR_NAME:
+			name = ad.String()
+		case unix.NFTA_EXPR_DATA:
+			data = ad.Bytes()
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	switch name {
+	case "counter":
+		return nil
+	case "immediate":
+		return h.decodeImmediate(data)
+	case "target":
+		return nft.EachAttr(data, func(ad *netlink.AttributeDecoder) error {
+			if ad.Type() == nftaTargetName {
+				h.Target = ad.String()
+			}
+			return nil
+		})
+	case "reject":
+		h.Target = "REJECT"
+		return nil
+	case "match":
+		return h.decodeMatch(data)
+	}
+	h.matchesAll = false
+	return nil
+}
+
+func (h *HeldRule) decodeImmediate(data []byte) error {
+	return nft.EachAttr(data, func(ad *netlink.AttributeDecoder) error {
+		if ad.Type() != unix.NFTA_IMMEDIATE_DATA {
+			return nil
+		}
+		verdict, err := nft.DecodeData(ad.Bytes())
+		word, chain, _ := strings.Cut(nft.VerdictText(verdict), " ")
+		if h.Target = strings.ToUpper(word); chain != "" {
+			h.Target = chain
+		}
+		return err
+	})
+}
+
+// decodeMatch reads the comment that iptables before 1.8.10 writes as a match.
+func (h *HeldRule) decodeMatch(data []byte) error {
+	var name string
+	var info []byte
+	err := nft.EachAttr(data, func(ad *netlink.AttributeDecoder) error {
+		switch ad.Type() {
+		case unix.NFTA_MATCH_NAME:
+			name = ad.String()
+		case unix.NFTA_MATCH_INFO:
+			info = ad.Bytes()
+		}
+		return nil
+	})
+	if name == "comment" {
+		h.Comment = nlconn.Printable(nlconn.UntilNUL(info))
+	} else {
+		h.matchesAll = false
+	}
+	return err
+}
+
+func (t *nftFilter) Commit(ctx context.Context, st *State, ops []Op) (bool, error) {
+	table, err := t.table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
+	if err != nil {
+		return false, err
+	}
+	var msgs []nlconn.Message
+	for i, op := range ops {
+		if i == 0 && op.Kind == makeChain {
+			msgs = append(msgs, table)
+		}
+		m, err := t.opMessage(op)
+		if err != nil {
+			return false, err
+		}
+		msgs = append(msgs, m)
+	}
+	conn, err := t.NFT.Conn()
+	if err != nil {
+		return false, err
+	}
+	err = conn.Commit(ctx, st.generation, msgs...)
+	switch {
+	case errors.Is(err, unix.ERESTART):
+		return false, nil
+	case errors.Is(err, unix.ENOENT): // nothing has changed, so it is no chain that is absent
+		return false, fmt.Errorf("nftables table %s: %w: the kernel lacks what iptables' rules are made of, see what 'modprobe -a nft_compat xt_conntrack' says", t.table, nlconn.ErrNotSupported)
+	}
+	return err == nil, t.describe(err)
+}
+
+func (t *nftFilter) opMessage(op Op) (nlconn.Message, error) {
+	switch op.Kind {
+	case makeChain:
+		if op.Chain == ForwardChain {
+			base := nft.Chain{Name: op.Chain, Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: nft.PriorityFilter}
+			return base.Message(t.table)
+		}
+		return t.chainMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, op.Chain)
+	case deleteChain:
+		return t.chainMessage(unix.NFT_MSG_DELCHAIN, 0, op.Chain)
+	case DeleteRule:
+		return t.ruleMessage(unix.NFT_MSG_DELRULE, 0, op.Chain, func(ae *netlink.AttributeEncoder) error {
+			ae.Uint64(unix.NFTA_RULE_HANDLE, op.Held.handle)
+			return nil
+		})
+	}
+	flags := uint16(unix.NLM_F_CREATE)
+	if op.Kind == appendRule {
+		flags |= unix.NLM_F_APPEND
+	}
+	return t.ruleMessage(unix.NFT_MSG_NEWRULE, flags, op.Chain, func(ae *netlink.AttributeEncoder) error {
+		ae.Nested(unix.NFTA_RULE_EXPRESSIONS, func(ae *netlink.AttributeEncoder) error {
+			for _, e := range op.Rule.exprs() {
+				b, err := expr.Marshal(t.table.Family, e)
+				if err != nil {
+					return err
+				}
+				ae.Bytes(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, b)
+			}
+			return nil
+		})
+		ae.Bytes(unix.NFTA_RULE_USERDATA, nft.LabelUserData(op.Rule.Comment))
+		return nil
+	})
+}
+
+func (t *nftFilter) chainMessage(kind, flags uint16, name string) (nlconn.Message, error) {
+	return nft.NewMessage(kind, flags, t.table.Family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_CHAIN_TABLE, t.table.Name)
+		ae.String(unix.NFTA_CHAIN_NAME, name)
+		return nil
+	})
+}
+
+func (t *nftFilter) ruleMessage(kind, flags uint16, chain string, more func(*netlink.AttributeEncoder) error) (nlconn.Message, error) {
+	return nft.NewMessage(kind, flags, t.table.Family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_RULE_TABLE, t.table.Name)
+		ae.String(unix.NFTA_RULE_CHAIN, chain)
+		if more == nil {
+			return nil
+		}
+		return more(ae)
+	})
+}
+
+// exprs are the rule's expressions as iptables-nft writes them.
+func (r *Rule) exprs() []expr.Any {
+	var out []expr.Any
+	for _, l := range []struct {
+		key  expr.MetaKey
+		name string
+	}{{expr.MetaKeyIIFNAME, r.in}, {expr.MetaKeyOIFNAME, r.out}} {
+		if l.name == "" {
+			continue
+		}
+		data := []byte(l.name + "\x00")
+		if begin, isPattern := strings.CutSuffix(l.name, "*"); isPattern {
+			data = []byte(begin)
+		}
+		out = append(out, &expr.Meta{Key: l.key, Register: unix.NFT_REG_1}, &expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: data})
+	}
+	out = append(out, matchPrefix(r.Src, 12, 8)...)
+	out = append(out, matchPrefix(r.Dst, 16, 24)...)
+	if r.state != 0 {
+		info := xt.Unknown(conntrackInfo(r.state))
+		out = append(out, &expr.Match{Name: "conntrack", Rev: 3, Info: &info})
+	}
+	verdict := &expr.Verdict{Kind: expr.VerdictJump, Chain: r.Target}
+	if r.Target == TargetAccept {
+		verdict = &expr.Verdict{Kind: expr.VerdictAccept}
+	}
+	return append(out, &expr.Counter{}, verdict)
+}
+
+// matchPrefix compares an address, at one offset of the IPv4 header (RFC 791
+// §3.1) or of the IPv6 header (RFC 8200 §3), with a prefix.
+func matchPrefix(p netip.Prefix, offset4, offset6 uint32) []expr.Any {
+	if !p.IsValid() {
+		return nil
+	}
+	offset, size := offset4, 4
+	if p.Addr().Is6() {
+		offset, size = offset6, 16
+	}
+	load := &expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(size), DestRegister: unix.NFT_REG_1}
+	cmp := &expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: p.Addr().AsSlice()}
+	if p.Bits() == 8*size {
+		return []expr.Any{load, cmp}
+	}
+	mask := &expr.Bitwise{
+		SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: uint32(size),
+		Mask: net.CIDRMask(p.Bits(), 8*size), Xor: make([]byte, size),
+	}
+	return []expr.Any{load, mask, cmp}
+}
+
+// conntrackInfo is struct xt_conntrack_mtinfo3 that matches states: match_flags
+// and state_mask stand behind eight addresses and seven numbers.
+func conntrackInfo(states uint16) []byte {
+	const size, matchFlags, stateMask, matchState = 168, 146, 150, 1
+	info := make([]byte, size)
+	binary.NativeEndian.PutUint16(info[matchFlags:], matchState)
+	binary.NativeEndian.PutUint16(info[stateMask:], states)
+	return info
+}

@@ -1,0 +1,201 @@
+package iptables
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// Policy tells who decides over what the host forwards of one address
+// family, as far as that is more than nobody.
+type Policy struct {
+	// Refused: the filter table of iptables-nft drops what none of its rules
+	// accepts. An accept elsewhere does not pass that.
+	Refused bool
+	// RefusedLegacy is the same of iptables-legacy.
+	RefusedLegacy bool
+	// Firewalld: firewalld has rules in the kernel.
+	Firewalld bool
+}
+
+// Policy reads who refuses to forward packets of an address family.
+func (t *Tables) Policy(ctx context.Context, is6 bool) (Policy, error) {
+	var p Policy
+	family := byte(unix.NFPROTO_IPV4)
+	if is6 {
+		family = unix.NFPROTO_IPV6
+	}
+	if _, err := t.NFT.Conn(); err != nil {
+		return p, err
+	}
+	filter := &nftFilter{NFT: t.NFT, table: nft.Table{Family: family, Name: "filter"}}
+	forward, err := filter.readChain(ctx, ForwardChain)
+	if err == nil && forward != nil && !forward.drops {
+		forward.Rules, err = filter.readRules(ctx, ForwardChain)
+	}
+	if err != nil {
+		return p, filter.describe(err)
+	}
+	p.Refused = forward != nil && forward.refuses()
+	if p.Firewalld, err = filter.hasFirewalld(ctx, forward); err != nil {
+		return p, err
+	}
+	if !IsLegacyLoaded(family, "filter") {
+		return p, nil
+	}
+	p.RefusedLegacy, err = legacyRefuses(family)
+	return p, nlconn.Explain(err, "read iptables-legacy's policy")
+}
+
+const (
+	// FirewalldTable is where firewalld's nftables backend has its chains, and
+	// FirewalldChain one that its iptables backend has in the filter table.
+	FirewalldTable = "firewalld"
+	FirewalldChain = "FORWARD_direct"
+)
+
+// hasFirewalld looks for the chains of firewalld's two backends.
+func (t *nftFilter) hasFirewalld(ctx context.Context, forward *Chain) (bool, error) {
+	own := &nftFilter{NFT: t.NFT, table: nft.Table{Family: unix.NFPROTO_INET, Name: FirewalldTable}}
+	c, err := own.readChain(ctx, "filter_FORWARD")
+	if err != nil {
+		return false, own.describe(err)
+	}
+	if c != nil || forward == nil {
+		return c != nil, nil
+	}
+	if c, err = t.readChain(ctx, FirewalldChain); err != nil {
+		return false, t.describe(err)
+	}
+	return c != nil, nil
+}
+
+// IsLegacyLoaded reports whether the namespace has a table of iptables-legacy. To
+// ask the table itself would make one.
+func IsLegacyLoaded(family byte, table string) bool {
+	file := "/proc/thread-self/net/ip_tables_names"
+	if family == unix.NFPROTO_IPV6 {
+		file = "/proc/thread-self/net/ip6_tables_names"
+	}
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false // unreadable without the right to change it
+	}
+	defer unix.Close(fd) //nolint:errcheck // opened for reading
+	var names [256]byte  // there are five tables
+	n, err := unix.Read(fd, names[:])
+	return err == nil && slices.Contains(strings.Fields(string(names[:n])), table)
+}
+
+// The control calls of linux/netfilter_ipv4/ip_tables.h, whose numbers and
+// structures are those of linux/netfilter_ipv6/ip6_tables.h too.
+const (
+	iptGetInfo    = 64
+	iptGetEntries = 65
+	// iptInfoSize is struct ipt_getinfo: the table's name, valid hooks, hook
+	// entries, underflows, number of entries, size.
+	iptInfoSize      = 84
+	iptInfoUnderflow = 56 + 4*unix.NF_INET_FORWARD
+	iptInfoBytes     = 80
+	// iptEntriesHead is struct ipt_get_entries without its entries.
+	iptEntriesHead = 40
+	iptNameSize    = 32
+	// legacyReads bounds how often a table is read that changes meanwhile.
+	legacyReads = 100
+	// maxLegacyTable bounds what is read of a table.
+	maxLegacyTable = 256 << 20
+)
+
+// legacyRefuses reads the policy of iptables-legacy's FORWARD chain: its last
+// rule, which is where the table's underflow points to.
+func legacyRefuses(family byte) (bool, error) {
+	info, entries, err := readLegacyTable(family, "filter")
+	if err != nil {
+		return false, err
+	}
+	return policyDrops(family, entries, binary.NativeEndian.Uint32(info[iptInfoUnderflow:]))
+}
+
+// LegacyMentions reports whether iptables-legacy's table may have a chain whose name
+// begins with a text, which its entries hold as it is: its program need not be
+// run where it has none.
+func LegacyMentions(family byte, table, text string) bool {
+	_, entries, err := readLegacyTable(family, table)
+	return err != nil || bytes.Contains(entries, []byte(text))
+}
+
+// readLegacyTable reads struct ipt_getinfo and the entries of one of
+// iptables-legacy's tables.
+func readLegacyTable(family byte, table string) (info, entries []byte, err error) {
+	domain, level := unix.AF_INET, unix.SOL_IP
+	if family == unix.NFPROTO_IPV6 {
+		domain, level = unix.AF_INET6, unix.SOL_IPV6
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	for range legacyReads {
+		info := make([]byte, iptInfoSize)
+		copy(info, table)
+		if err := getsockopt(fd, level, iptGetInfo, info); err != nil {
+			return nil, nil, err
+		}
+		size := binary.NativeEndian.Uint32(info[iptInfoBytes:])
+		if size > maxLegacyTable {
+			return nil, nil, fmt.Errorf("%w: a table of %d bytes", nlconn.ErrDamaged, size)
+		}
+		entries := make([]byte, iptEntriesHead+int(size))
+		copy(entries, table)
+		binary.NativeEndian.PutUint32(entries[iptNameSize:], size)
+		err := getsockopt(fd, level, iptGetEntries, entries)
+		if errors.Is(err, unix.EAGAIN) {
+			continue // it was replaced meanwhile
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		return info, entries[iptEntriesHead:], nil
+	}
+	return nil, nil, fmt.Errorf("%w: iptables-legacy's table is being changed all the time", nlconn.ErrBusy)
+}
+
+// policyDrops reads the standard target of the entry at an offset.
+func policyDrops(family byte, entries []byte, offset uint32) (bool, error) {
+	targetOffset := 88 // of struct ipt_entry
+	if family == unix.NFPROTO_IPV6 {
+		targetOffset = 140 // of struct ip6t_entry
+	}
+	const verdictAt = 32 // struct xt_standard_target
+	at := uint64(offset) + uint64(targetOffset)
+	if at+2 > uint64(len(entries)) {
+		return false, fmt.Errorf("%w: no policy at %d of %d bytes", nlconn.ErrDamaged, offset, len(entries))
+	}
+	verdict := uint64(offset) + uint64(binary.NativeEndian.Uint16(entries[at:])) + verdictAt
+	if verdict+4 > uint64(len(entries)) {
+		return false, fmt.Errorf("%w: no verdict at %d of %d bytes", nlconn.ErrDamaged, verdict, len(entries))
+	}
+	return int32(binary.NativeEndian.Uint32(entries[verdict:])) == -nft.VerdictDrop-1, nil
+}
+
+// getsockopt fills b with an option's value, given what is in b already.
+func getsockopt(fd, level, option int, b []byte) error {
+	n := uint32(len(b))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
+		uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&n)), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}

@@ -1,0 +1,83 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+)
+
+// tidy removes the administrator's chain if nothing is in it and nobody else
+// leads to it, and the table if nothing but an empty FORWARD chain that accepts
+// is left, which is what the first of our rules made.
+func (t *nftFilter) tidy(ctx context.Context, admin string) error {
+	st, err := t.Read(ctx, admin)
+	if err != nil {
+		return err
+	}
+	if c := st.Chains[admin]; c != nil && len(c.Rules) == 0 {
+		_, err := t.Commit(ctx, st, []Op{{Kind: deleteChain, Chain: admin}})
+		if err != nil && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+		if st, err = t.Read(ctx, admin); err != nil {
+			return err
+		}
+	}
+	if c := st.Chains[ForwardChain]; c == nil || c.drops || len(c.Rules) > 0 {
+		return nil
+	}
+	chains, err := t.chainNames(ctx)
+	if err != nil || len(chains) != 1 {
+		return err
+	}
+	m, err := t.table.Message(unix.NFT_MSG_DELTABLE, 0)
+	if err != nil {
+		return err
+	}
+	conn, err := t.NFT.Conn()
+	if err != nil {
+		return err
+	}
+	err = conn.Commit(ctx, st.generation, m)
+	if errors.Is(err, unix.ERESTART) || errors.Is(err, unix.ENOENT) {
+		return nil // somebody works on it: it is theirs
+	}
+	return t.describe(err)
+}
+
+// chainNames lists the table's chains.
+func (t *nftFilter) chainNames(ctx context.Context) ([]string, error) {
+	m, err := nft.NewMessage(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, t.table.Family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_CHAIN_TABLE, t.table.Name)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	var damaged error
+	conn, err := t.NFT.Conn()
+	if err != nil {
+		return nil, err
+	}
+	err = conn.List(ctx, m, func() { names, damaged = nil, nil }, func(attrs []byte) {
+		var table, chain string
+		damaged = errors.Join(damaged, nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+			switch ad.Type() {
+			case unix.NFTA_CHAIN_TABLE:
+				table = ad.String()
+			case unix.NFTA_CHAIN_NAME:
+				chain = ad.String()
+			}
+			return nil
+		}))
+		if table == t.table.Name { // a kernel before 6.3 lists other tables' too
+			names = append(names, chain)
+		}
+	})
+	return names, errors.Join(t.describe(err), damaged)
+}

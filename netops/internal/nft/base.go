@@ -1,0 +1,282 @@
+package nft
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// makeBase makes the features that the missing entries need and whatever else
+// restored elements need, each in one transaction with its restored and missing
+// entries: there is no moment at which the tables exist without them. Of many
+// processes one makes a feature; the others find it made, which is success. It
+// gives those of missing that are still to be added.
+func (c *Client) makeBase(ctx context.Context, missing []*Entry) ([]*Entry, error) {
+	restored, err := c.restored(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var left []*Entry
+	for _, f := range c.Schema() {
+		own, asked := f.entries(restored), f.entries(missing)
+		if len(own)+len(asked) == 0 {
+			continue
+		}
+		made, err := c.makeFeature(ctx, &f, own, asked)
+		if err != nil {
+			return nil, err
+		}
+		if !made {
+			left = append(left, asked...)
+		}
+	}
+	return left, nil
+}
+
+// restored is what recorded attachments want, each key once. An element that
+// this version cannot encode is left out: another version recorded it.
+func (c *Client) restored(ctx context.Context) ([]*Entry, error) {
+	if c.restore == nil {
+		return nil, nil
+	}
+	els, err := c.restore(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list the nftables elements of recorded attachments: %w", err)
+	}
+	seen := map[string]bool{}
+	var entries []*Entry
+	for _, e := range els {
+		n, err := EntryOf(c.Schema(), e)
+		if err != nil {
+			continue
+		}
+		if key := n.Set.Name + "\x00" + string(n.Key) + string(n.end); !seen[key] {
+			seen[key] = true
+			entries = append(entries, n)
+		}
+	}
+	slices.SortStableFunc(entries, func(a, b *Entry) int { return compareSets(a.Set, b.Set) })
+	return entries, nil
+}
+
+// makeFeature makes f with the restored and the asked entries. If that is not
+// possible as a whole, made is false: then f exists, with what of restored
+// goes into it and none of asked.
+func (c *Client) makeFeature(ctx context.Context, f *Feature, restored, asked []*Entry) (made bool, err error) {
+	conn, err := c.Conn()
+	if err != nil {
+		return false, err
+	}
+	base, err := f.Messages()
+	if err != nil {
+		return false, err
+	}
+	// What is recorded already, our own pending attachment's for one, is not asked for twice.
+	asked = slices.DeleteFunc(slices.Clone(asked), func(n *Entry) bool {
+		return slices.ContainsFunc(restored, func(r *Entry) bool {
+			return r.Set == n.Set && r.covers(n) && n.allows(r)
+		})
+	})
+	chains := f.ondemand(slices.Concat(restored, asked))
+	elements, err := f.chainMessages(chains)
+	if err != nil {
+		return false, err
+	}
+	for _, entries := range [][]*Entry{restored, asked} {
+		m, err := ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)
+		if err != nil {
+			return false, err
+		}
+		elements = append(elements, m...)
+	}
+	err = conn.Commit(ctx, 0, slices.Concat(base, elements)...)
+	if err == nil {
+		return true, nil
+	}
+	if IsRefused(err) {
+		// Either f exists, or entries do not go together: owners overlap, a chain is unknown.
+		err = c.makeBare(ctx, f, base, chains, restored)
+	}
+	return false, nlconn.Explain(err, fmt.Sprintf("make nftables table %s", f.Table))
+}
+
+// makeBare makes a feature, unless it exists, and adds chains and restored
+// entries after that.
+func (c *Client) makeBare(ctx context.Context, f *Feature, base []nlconn.Message, chains []Chain, restored []*Entry) error {
+	err := c.conn.Commit(ctx, 0, base...)
+	if err != nil && !IsRefused(err) {
+		return err
+	}
+	if err := c.makeOndemand(ctx, f, chains); err != nil {
+		return err
+	}
+	return c.addWhatFits(ctx, restored)
+}
+
+// addWhatFits adds entries, and where one of them is refused, all others.
+func (c *Client) addWhatFits(ctx context.Context, entries []*Entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	err := c.commitEntries(ctx, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)
+	if !IsRefused(err) {
+		return err
+	}
+	for _, n := range entries {
+		err := c.commitEntries(ctx, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, []*Entry{n})
+		if err != nil && !IsRefused(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// IsRefused tells whether something that exists, or is absent, stood in the way.
+func IsRefused(err error) bool { return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) }
+
+// RemoveBase deletes those of our tables that hold no element any more, those
+// of other versions included.
+func (c *Client) RemoveBase(ctx context.Context) error {
+	var failed error
+	for i, f := range c.Schema() {
+		known := slices.ContainsFunc(c.Schema()[:i], func(o Feature) bool { return o.Table == f.Table })
+		if !known {
+			failed = errors.Join(failed, nlconn.Explain(c.removeTable(ctx, f.Table), fmt.Sprintf("remove nftables table %s", f.Table)))
+		}
+	}
+	return failed
+}
+
+// removeTable deletes t if it is empty.
+func (c *Client) removeTable(ctx context.Context, t Table) error {
+	conn, err := c.Conn()
+	if err != nil {
+		return err
+	}
+	for range Tries {
+		generation, err := conn.Generation(ctx)
+		if err != nil {
+			return err
+		}
+		empty, err := c.IsEmpty(ctx, t)
+		if err != nil || !empty {
+			return err
+		}
+		removed, err := c.RemoveUnchanged(ctx, t, generation)
+		if err != nil || removed {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: nftables is being changed", nlconn.ErrBusy)
+}
+
+// RemoveUnchanged deletes t, if present, and nothing if anything in nftables
+// has changed since generation.
+func (c *Client) RemoveUnchanged(ctx context.Context, t Table, generation uint32) (bool, error) {
+	m, err := t.Message(unix.NFT_MSG_DELTABLE, 0)
+	if err != nil {
+		return false, err
+	}
+	err = c.conn.Commit(ctx, generation, m)
+	if errors.Is(err, unix.ERESTART) {
+		return false, nil
+	}
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+	return err == nil, err
+}
+
+// IsEmpty tells whether no set of t has an element.
+func (c *Client) IsEmpty(ctx context.Context, t Table) (bool, error) {
+	sets, err := c.setsOf(ctx, t)
+	if err != nil {
+		return false, err
+	}
+	for _, name := range sets {
+		s := &Set{Table: t, Name: name}
+		m, err := s.dumpMessage()
+		if err != nil {
+			return false, err
+		}
+		n := 0
+		err = c.conn.Get(ctx, m, func(attrs []byte) { n += countElements(attrs) })
+		switch {
+		case errors.Is(err, unix.ENOENT), errors.Is(err, nlconn.ErrInterrupted):
+			// Changed meanwhile: the deletion will be refused.
+		case err != nil:
+			return false, err
+		}
+		if n > 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// countElements is how many elements one message of a dump holds, at least 1
+// if it cannot be read.
+func countElements(attrs []byte) int {
+	n := 0
+	err := EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+		if ad.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+			return nil
+		}
+		return EachAttr(ad.Bytes(), func(*netlink.AttributeDecoder) error {
+			n++
+			return nil
+		})
+	})
+	if err != nil {
+		return n + 1
+	}
+	return n
+}
+
+// setsOf lists the names of t's sets.
+func (c *Client) setsOf(ctx context.Context, t Table) ([]string, error) {
+	m, err := NewMessage(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, t.Family, func(ae *netlink.AttributeEncoder) error {
+		ae.String(unix.NFTA_SET_TABLE, t.Name)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	var damaged error
+	err = c.conn.Get(ctx, m, func(attrs []byte) {
+		damaged = errors.Join(damaged, EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+			if ad.Type() == unix.NFTA_SET_NAME {
+				names = append(names, ad.String())
+			}
+			return nil
+		}))
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, nlconn.ErrInterrupted) {
+		return names, damaged
+	}
+	return names, errors.Join(err, damaged)
+}
+
+// entries are those that belong to f's sets.
+func (f *Feature) entries(all []*Entry) []*Entry {
+	var own []*Entry
+	for _, n := range all {
+		if slices.Contains(f.Sets, n.Set) {
+			own = append(own, n)
+		}
+	}
+	return own
+}
+
+// compareSets orders sets by table and name.
+func compareSets(a, b *Set) int {
+	return cmp.Or(cmp.Compare(a.Table.Family, b.Table.Family), cmp.Compare(a.Name, b.Name))
+}

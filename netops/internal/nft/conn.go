@@ -1,0 +1,126 @@
+package nft
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// bufferSize is asked for as send and receive buffer: one transaction is one
+// write, and a write above the send buffer is EMSGSIZE.
+const bufferSize = 4 << 20
+
+// Conn is a netlink socket to nf_tables.
+type Conn struct{ *nlconn.Conn }
+
+// Open opens a socket in the calling thread's network namespace.
+func Open() (*Conn, error) {
+	c, err := nlconn.Open(unix.NETLINK_NETFILTER, "nftables")
+	if err != nil {
+		return nil, err
+	}
+	c.GrowSend(bufferSize)
+	c.GrowReceive(bufferSize)
+	return &Conn{c}, nil
+}
+
+// Commit makes all messages one transaction: all happen or none. The error is
+// the first of the kernel's refusals. With a generation other than 0 the
+// transaction is refused with ERESTART if anything changed since.
+func (c *Conn) Commit(ctx context.Context, generation uint32, msgs ...nlconn.Message) error {
+	if len(msgs) == 0 {
+		return nil
+	}
+	// A refusal arrives for every message, success for the one that asks for it.
+	// A reply to the batch's begin concerns all of it (no permission, commit
+	// failed) and may be the only one.
+	b := c.Append(nil, batchMark(unix.NFNL_MSG_BATCH_BEGIN, generation))
+	for i, m := range msgs {
+		if i == len(msgs)-1 {
+			m.Flags |= unix.NLM_F_ACK
+		}
+		b = c.Append(b, m)
+	}
+	end := batchMark(unix.NFNL_MSG_BATCH_END, 0)
+	return c.Transact(ctx, c.Append(b, end), len(msgs)+2)
+}
+
+// batchMark begins or ends a transaction.
+func batchMark(kind uint16, generation uint32) nlconn.Message {
+	body := nfgenmsg(unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
+	if generation != 0 {
+		body = nlconn.AppendAttr(body, unix.NFNL_BATCH_GENID, binary.BigEndian.AppendUint32(nil, generation))
+	}
+	return nlconn.Message{Kind: kind, Body: body}
+}
+
+// nfgenmsg is struct nfgenmsg, which begins each message.
+func nfgenmsg(family byte, resource uint16) []byte {
+	return binary.BigEndian.AppendUint16([]byte{family, unix.NFNETLINK_V0}, resource)
+}
+
+// Request is a message without attributes.
+func Request(kind, flags uint16, family byte) nlconn.Message {
+	return nlconn.Message{Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Flags: flags, Body: nfgenmsg(family, 0)}
+}
+
+// NewMessage builds one request from its attributes.
+func NewMessage(kind, flags uint16, family byte, fill func(*netlink.AttributeEncoder) error) (nlconn.Message, error) {
+	ae := netlink.NewAttributeEncoder()
+	ae.ByteOrder = binary.BigEndian
+	if err := fill(ae); err != nil {
+		return nlconn.Message{}, fmt.Errorf("encode nftables message: %w", err)
+	}
+	attrs, err := ae.Encode()
+	if err != nil {
+		return nlconn.Message{}, fmt.Errorf("encode nftables message: %w", err)
+	}
+	m := Request(kind, flags, family)
+	m.Body = append(m.Body, attrs...)
+	return m, nil
+}
+
+// List is get for a dump: one that changes interrupt is begun again, after reset.
+func (c *Conn) List(ctx context.Context, m nlconn.Message, reset func(), each func(attrs []byte)) error {
+	return c.Dump(ctx, m, reset, attributes(each))
+}
+
+// Get sends one request and calls each for every message of the answer,
+// with the attributes behind struct nfgenmsg. Dumps may fail with nlconn.ErrInterrupted.
+func (c *Conn) Get(ctx context.Context, m nlconn.Message, each func(attrs []byte)) error {
+	return c.Ask(ctx, m, attributes(each))
+}
+
+func attributes(each func(attrs []byte)) func(uint16, []byte) error {
+	return func(_ uint16, data []byte) error {
+		if len(data) >= 4 {
+			each(data[4:])
+		}
+		return nil
+	}
+}
+
+// Generation is the number that every change to nftables of this namespace
+// raises; it is never 0.
+func (c *Conn) Generation(ctx context.Context) (uint32, error) {
+	var id uint32
+	var damaged error
+	err := c.Get(ctx, Request(unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC), func(attrs []byte) {
+		damaged = EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+			if ad.Type() == unix.NFTA_GEN_ID {
+				id = ad.Uint32()
+			}
+			return nil
+		})
+	})
+	if err == nil && damaged == nil && id == 0 {
+		damaged = fmt.Errorf("generation: %w", nlconn.ErrDamaged)
+	}
+	return id, errors.Join(err, damaged)
+}

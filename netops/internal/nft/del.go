@@ -1,0 +1,59 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// Del deletes the elements; what is absent, table and all, is success. An
+// element that only covers the wanted one stays. It goes on after an error.
+func (c *Client) Del(ctx context.Context, els []*Element) error {
+	var plain []*Entry
+	prefixes := map[*Set][]*Entry{}
+	for _, e := range els {
+		n, err := EntryOf(c.Schema(), &Element{Set: e.Set, Key: e.Key, Value: e.Value})
+		if err != nil {
+			return err
+		}
+		if n.Set.isInterval() {
+			prefixes[n.Set] = append(prefixes[n.Set], n)
+		} else {
+			plain = append(plain, n.bare())
+		}
+	}
+	slices.SortStableFunc(plain, func(a, b *Entry) int { return compareSets(a.Set, b.Set) })
+	err := c.delPlain(ctx, plain)
+	for _, of := range prefixes {
+		err = errors.Join(err, c.delPrefixes(ctx, of))
+	}
+	return err
+}
+
+// delPlain deletes in one transaction, which one absent element makes fail;
+// then one by one.
+func (c *Client) delPlain(ctx context.Context, entries []*Entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	err := c.commitEntries(ctx, unix.NFT_MSG_DELSETELEM, 0, entries)
+	if err == nil || errors.Is(err, unix.ENOENT) && len(entries) == 1 {
+		return nil
+	}
+	if !errors.Is(err, unix.ENOENT) {
+		return nlconn.Explain(err, describe("delete", entries))
+	}
+	var failed error
+	for _, n := range entries {
+		err := c.commitEntries(ctx, unix.NFT_MSG_DELSETELEM, 0, []*Entry{n})
+		if !errors.Is(err, unix.ENOENT) {
+			failed = errors.Join(failed, nlconn.Explain(err, fmt.Sprintf("delete %s", n)))
+		}
+	}
+	return failed
+}

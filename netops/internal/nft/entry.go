@@ -1,0 +1,272 @@
+package nft
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// NFTA_SET_ELEM_KEY_END of linux/netfilter/nf_tables.h, which x/sys/unix lacks.
+const nftaSetElemKeyEnd = 10
+
+// Entry is an Element in the kernel's form.
+type Entry struct {
+	Set   *Set
+	Key   []byte
+	end   []byte // last key of an interval set's element, else nil
+	data  []byte // a map's value, else nil
+	label string
+	// shared is the Element's.
+	shared bool
+}
+
+// EntryOf encodes e. The error wraps ErrInvalid and names what is wrong.
+func EntryOf(schema Schema, e *Element) (*Entry, error) {
+	set := schema.set(e.Set)
+	if set == nil {
+		return nil, fmt.Errorf("nftables set %q: %w: there is no such set", e.Set, nlconn.ErrInvalid)
+	}
+	n := &Entry{Set: set, label: CleanLabel(e.Label), shared: e.Shared}
+	var err error
+	if n.Key, n.end, err = encodeFields(set.Key, e.Key); err != nil {
+		return nil, fmt.Errorf("key of %s: %w: %w", set, nlconn.ErrInvalid, err)
+	}
+	if !set.isInterval() {
+		n.end = nil
+	}
+	if n.data, _, err = encodeFields(set.Data, e.Value); err != nil {
+		return nil, fmt.Errorf("value of %s: %w: %w", set, nlconn.ErrInvalid, err)
+	}
+	return n, nil
+}
+
+// width is the length of one of the fields of a key or value: several are
+// each padded to registers, one alone is not.
+func width(fields []Field, i int) int {
+	if len(fields) == 1 {
+		return fields[i].Size()
+	}
+	return fields[i].padded()
+}
+
+// encodeFields encodes texts one after the other.
+func encodeFields(fields []Field, texts []string) (low, high []byte, err error) {
+	if len(fields) != len(texts) {
+		return nil, nil, fmt.Errorf("has %d fields, want %d", len(texts), len(fields))
+	}
+	for i, f := range fields {
+		l, h, err := f.encode(texts[i])
+		if err != nil {
+			return nil, nil, fmt.Errorf("field %d: %w", i+1, err)
+		}
+		pad := make([]byte, width(fields, i)-f.Size())
+		low = append(append(low, l...), pad...)
+		high = append(append(high, h...), pad...)
+	}
+	return low, high, nil
+}
+
+func decodeFields(fields []Field, low, high []byte) []string {
+	var texts []string
+	for i, f := range fields {
+		n := width(fields, i)
+		if f == Verdict {
+			n = len(low) // always alone
+		}
+		if len(low) < n || len(high) < n {
+			return append(texts, "")
+		}
+		texts = append(texts, f.decode(low[:n], high[:n]))
+		low, high = low[n:], high[n:]
+	}
+	return texts
+}
+
+// element is the inverse of EntryOf.
+func (n *Entry) element() *Element {
+	return &Element{
+		Shared: n.shared, Set: n.Set.Name, Label: n.label,
+		Key:   decodeFields(n.Set.Key, n.Key, n.last()),
+		Value: decodeFields(n.Set.Data, n.data, n.data),
+	}
+}
+
+// last is the last key that the entry matches.
+func (n *Entry) last() []byte {
+	if n.end == nil {
+		return n.Key
+	}
+	return n.end
+}
+
+// bare is the entry's key alone.
+func (n *Entry) bare() *Entry { return &Entry{Set: n.Set, Key: n.Key, end: n.end} }
+
+// allows tells whether have, in the place of n, leaves nothing to do. Without
+// a label nobody can tell whose an exclusive element is.
+func (n *Entry) allows(have *Entry) bool {
+	own := n.sameKey(have) && n.label == have.label && n.label != ""
+	return bytes.Equal(n.data, have.data) && (n.shared || own)
+}
+
+// sameKey tells whether both match the same packets.
+func (n *Entry) sameKey(o *Entry) bool {
+	return bytes.Equal(n.Key, o.Key) && bytes.Equal(n.last(), o.last())
+}
+
+// covers tells whether every key of o is one of n. Keys are compared field by
+// Field, since each field of an interval is an interval of its own.
+func (n *Entry) covers(o *Entry) bool {
+	at := 0
+	for i := range n.Set.Key {
+		to := at + width(n.Set.Key, i)
+		if bytes.Compare(n.Key[at:to], o.Key[at:to]) > 0 || bytes.Compare(n.last()[at:to], o.last()[at:to]) < 0 {
+			return false
+		}
+		at = to
+	}
+	return true
+}
+
+// String is the entry in nft's manner, for errors: "inet cnibox masq4 { cni0 . 10.22.0.0/16 }".
+func (n *Entry) String() string {
+	e := n.element()
+	text := strings.Join(e.Key, " . ")
+	if len(e.Value) > 0 {
+		text += " : " + strings.Join(e.Value, " . ")
+	}
+	return fmt.Sprintf("%s { %s }", n.Set, text)
+}
+
+// encode writes the entry as the attributes of an NFTA_LIST_ELEM.
+func (n *Entry) encode(ae *netlink.AttributeEncoder) error {
+	value := func(b []byte) func(*netlink.AttributeEncoder) error {
+		return func(ae *netlink.AttributeEncoder) error {
+			ae.Bytes(unix.NFTA_DATA_VALUE, b)
+			return nil
+		}
+	}
+	ae.Nested(unix.NFTA_SET_ELEM_KEY, value(n.Key))
+	if n.end != nil {
+		ae.Nested(nftaSetElemKeyEnd, value(n.end))
+	}
+	if n.data != nil {
+		if n.Set.Data[0] == Verdict {
+			ae.Nested(unix.NFTA_SET_ELEM_DATA, n.encodeVerdict)
+		} else {
+			ae.Nested(unix.NFTA_SET_ELEM_DATA, value(n.data))
+		}
+	}
+	if n.label != "" {
+		ae.Bytes(unix.NFTA_SET_ELEM_USERDATA, LabelUserData(n.label))
+	}
+	return nil
+}
+
+func (n *Entry) encodeVerdict(ae *netlink.AttributeEncoder) error {
+	ae.Nested(unix.NFTA_DATA_VERDICT, func(ae *netlink.AttributeEncoder) error {
+		ae.Bytes(unix.NFTA_VERDICT_CODE, n.data[:4])
+		if chain := n.data[4:]; len(chain) > 0 {
+			ae.String(unix.NFTA_VERDICT_CHAIN, string(chain))
+		}
+		return nil
+	})
+	return nil
+}
+
+// decodeEntries reads the elements of one NFT_MSG_NEWSETELEM's attributes.
+func decodeEntries(set *Set, attrs []byte) ([]*Entry, error) {
+	var entries []*Entry
+	err := EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+		if ad.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+			return nil
+		}
+		return EachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error {
+			n, err := decodeEntry(set, ad.Bytes())
+			if n != nil {
+				entries = append(entries, n)
+			}
+			return err
+		})
+	})
+	return entries, err
+}
+
+// decodeEntry reads one element; a catch-all element, which has no key, is nil.
+func decodeEntry(set *Set, attrs []byte) (*Entry, error) {
+	n := &Entry{Set: set}
+	err := EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+		var err error
+		switch ad.Type() {
+		case unix.NFTA_SET_ELEM_KEY:
+			n.Key, err = DecodeData(ad.Bytes())
+		case nftaSetElemKeyEnd:
+			n.end, err = DecodeData(ad.Bytes())
+		case unix.NFTA_SET_ELEM_DATA:
+			n.data, err = DecodeData(ad.Bytes())
+		case unix.NFTA_SET_ELEM_USERDATA:
+			n.label = LabelOf(ad.Bytes())
+		}
+		return err
+	})
+	if err != nil || n.Key == nil {
+		return nil, err
+	}
+	if size := set.keySize(); len(n.Key) != size || len(n.last()) != size {
+		return nil, fmt.Errorf("%s: %w: key of %d bytes", set, nlconn.ErrDamaged, len(n.Key))
+	}
+	if !set.isInterval() {
+		n.end = nil
+	}
+	return n, nil
+}
+
+// DecodeData reads the value or verdict of a key or data attribute.
+func DecodeData(attrs []byte) ([]byte, error) {
+	var data []byte
+	err := EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
+		switch ad.Type() {
+		case unix.NFTA_DATA_VALUE:
+			data = bytes.Clone(ad.Bytes())
+		case unix.NFTA_DATA_VERDICT:
+			var code, chain []byte
+			err := EachAttr(ad.Bytes(), func(ad *netlink.AttributeDecoder) error {
+				switch ad.Type() {
+				case unix.NFTA_VERDICT_CODE:
+					code = ad.Bytes()
+				case unix.NFTA_VERDICT_CHAIN:
+					chain = ad.Bytes()
+				}
+				return nil
+			})
+			data = append(bytes.Clone(code), nlconn.UntilNUL(chain)...)
+			return err
+		}
+		return nil
+	})
+	return data, err
+}
+
+// EachAttr calls fn for every attribute in b.
+func EachAttr(b []byte, fn func(*netlink.AttributeDecoder) error) error {
+	ad, err := netlink.NewAttributeDecoder(b)
+	if err != nil {
+		return fmt.Errorf("%w: %w", nlconn.ErrDamaged, err)
+	}
+	ad.ByteOrder = binary.BigEndian
+	for ad.Next() {
+		if err := fn(ad); err != nil {
+			return err
+		}
+	}
+	if err := ad.Err(); err != nil {
+		return fmt.Errorf("%w: %w", nlconn.ErrDamaged, err)
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// Some verdicts lead to chains whose content follows from their name. Such a
+// chain is made with the first element that leads there, and stays as long as
+// its table: nobody counts who needs it.
+
+// ondemand is the chains that entries lead to and that f makes on demand, each
+// once. An entry that leads to none of them is left to the kernel's judgement.
+func (f *Feature) ondemand(entries []*Entry) []Chain {
+	if f.ChainOf == nil {
+		return nil
+	}
+	var chains, fixed []Chain
+	for _, n := range entries {
+		if len(n.Set.Data) == 0 || n.Set.Data[0] != Verdict || len(n.data) <= 4 {
+			continue
+		}
+		name := string(n.data[4:])
+		known := func(c Chain) bool { return c.Name == name }
+		if fixed == nil {
+			fixed = f.Chains()
+		}
+		if slices.ContainsFunc(chains, known) || slices.ContainsFunc(fixed, known) {
+			continue
+		}
+		if c, ok := f.ChainOf(name); ok {
+			chains = append(chains, c)
+		}
+	}
+	return chains
+}
+
+// chainMessages makes chains and then their rules.
+func (f *Feature) chainMessages(chains []Chain) ([]nlconn.Message, error) {
+	var msgs []nlconn.Message
+	for _, ch := range chains {
+		m, err := ch.Message(f.Table)
+		if err != nil {
+			return nil, err
+		}
+		msgs = append(msgs, m)
+	}
+	for _, ch := range chains {
+		for _, r := range ch.Rules {
+			m, err := r.Message(f.Table, ch.Name)
+			if err != nil {
+				return nil, err
+			}
+			msgs = append(msgs, m)
+		}
+	}
+	return msgs, nil
+}
+
+// makeOndemand makes chains in a table that exists; those that exist are success.
+func (c *Client) makeOndemand(ctx context.Context, f *Feature, chains []Chain) error {
+	for _, ch := range chains {
+		msgs, err := f.chainMessages([]Chain{ch})
+		if err != nil {
+			return err
+		}
+		if err := c.conn.Commit(ctx, 0, msgs...); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+	return nil
+}

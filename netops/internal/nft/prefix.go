@@ -1,0 +1,157 @@
+package nft
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// A set of prefixes is kept by the kernel's pipapo set type, which has habits
+// of its own. It takes a prefix that lies around another, unless both have
+// their first or their last address in common; it refuses one that lies within
+// another. It reads and deletes by the first address alone and takes any
+// element that holds it.
+
+// widen makes n where elements within n keep the kernel from it: they are
+// deleted in the same transaction, since n matches all that they match. It is
+// an error if n is not shared or is a map's, and false if there are none (any
+// more) or they are changing.
+func (c *Client) widen(ctx context.Context, n *Entry) (done bool, err error) {
+	entries, err := c.entries(ctx, n.Set)
+	if err != nil {
+		return false, err
+	}
+	first, last := &Entry{Set: n.Set, Key: n.Key}, &Entry{Set: n.Set, Key: n.last()}
+	entries = slices.DeleteFunc(entries, func(o *Entry) bool { return !o.covers(first) && !o.covers(last) })
+	if len(entries) == 0 {
+		return false, nil
+	}
+	var msgs []nlconn.Message
+	for _, o := range entries {
+		if !n.shared || n.data != nil || !n.covers(o) {
+			return false, heldError(n, o)
+		}
+		m, err := elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*Entry{o.bare()})
+		if err != nil {
+			return false, err
+		}
+		msgs = append(msgs, m)
+	}
+	m, err := elementMessage(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, []*Entry{n})
+	if err != nil {
+		return false, err
+	}
+	err = c.conn.Commit(ctx, 0, append(msgs, m)...)
+	if IsRefused(err) {
+		return false, nil
+	}
+	return err == nil, nlconn.Explain(err, fmt.Sprintf("add %s", n))
+}
+
+// delPrefixes deletes exactly the wanted entries, all of one set. Those whose
+// first key no other element holds go in one transaction: each commit has the
+// kernel copy the whole set.
+func (c *Client) delPrefixes(ctx context.Context, wanted []*Entry) error {
+	for range Tries {
+		entries, err := c.entries(ctx, wanted[0].Set)
+		if err != nil {
+			return err
+		}
+		alone, others := split(entries, wanted)
+		if len(alone) > 1 {
+			err = c.commitEntries(ctx, unix.NFT_MSG_DELSETELEM, 0, alone)
+			if errors.Is(err, unix.ENOENT) {
+				continue
+			}
+			if err != nil {
+				return nlconn.Explain(err, describe("delete", alone))
+			}
+			alone = nil
+		}
+		for _, n := range append(alone, others...) {
+			err = errors.Join(err, c.delPrefix(ctx, n))
+		}
+		return err
+	}
+	return fmt.Errorf("%s: %w: its nftables table is being changed", describe("delete", wanted), nlconn.ErrBusy)
+}
+
+// split tells the wanted ones of a set's entries whose first key no other
+// Entry holds from those where one does. Whatever covers a key stands, in the
+// order of keys, around it, so a walk in that order keeps only a few open.
+func split(entries, wanted []*Entry) (alone, others []*Entry) {
+	want := map[string]bool{}
+	for _, n := range wanted {
+		want[string(n.Key)+string(n.last())] = true
+	}
+	entries = slices.SortedFunc(slices.Values(entries), func(a, b *Entry) int { return bytes.Compare(a.Key, b.Key) })
+	var open []*Entry
+	for i, n := range entries {
+		open = slices.DeleteFunc(open, func(o *Entry) bool { return bytes.Compare(o.last(), n.Key) < 0 })
+		open = append(open, n)
+		if !want[string(n.Key)+string(n.last())] {
+			continue
+		}
+		first := &Entry{Set: n.Set, Key: n.Key}
+		holds := func(o *Entry) bool { return o != n && o.covers(first) }
+		next := i+1 < len(entries) && bytes.Equal(entries[i+1].Key, n.Key)
+		if next || slices.ContainsFunc(open, holds) {
+			others = append(others, n)
+		} else {
+			alone = append(alone, n.bare())
+		}
+	}
+	return alone, others
+}
+
+// delPrefix deletes exactly n. The kernel looks at the first key only and
+// takes any element that holds it, so those that do are deleted together, and
+// all but n made again in the same transaction.
+func (c *Client) delPrefix(ctx context.Context, n *Entry) error {
+	for range Tries {
+		entries, err := c.entries(ctx, n.Set)
+		if err != nil {
+			return err
+		}
+		first := &Entry{Set: n.Set, Key: n.Key}
+		keep := slices.DeleteFunc(entries, func(o *Entry) bool { return !o.covers(first) })
+		i := slices.IndexFunc(keep, n.sameKey)
+		if i < 0 {
+			return nil
+		}
+		keep = slices.Delete(keep, i, i+1)
+		err = c.replace(ctx, n, keep)
+		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) {
+			return nlconn.Explain(err, fmt.Sprintf("delete %s", n))
+		}
+	}
+	return fmt.Errorf("delete %s: %w: its nftables table is being changed", n, nlconn.ErrBusy)
+}
+
+// replace deletes n and the elements that also hold its first key, and makes
+// the latter again.
+func (c *Client) replace(ctx context.Context, n *Entry, keep []*Entry) error {
+	conn, err := c.Conn()
+	if err != nil {
+		return err
+	}
+	var msgs []nlconn.Message
+	for range len(keep) + 1 {
+		m, err := elementMessage(unix.NFT_MSG_DELSETELEM, 0, []*Entry{n.bare()})
+		if err != nil {
+			return err
+		}
+		msgs = append(msgs, m)
+	}
+	again, err := ElementMessages(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, keep)
+	if err != nil {
+		return err
+	}
+	return conn.Commit(ctx, 0, append(msgs, again...)...)
+}

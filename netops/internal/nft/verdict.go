@@ -1,0 +1,70 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// NF_DROP and NF_ACCEPT of linux/netfilter.h.
+const (
+	VerdictDrop   = 0
+	VerdictAccept = 1
+)
+
+// A verdict is held as its code, 4 bytes big endian, and the chain's name.
+
+func encodeVerdict(text string) ([]byte, error) {
+	word, chain, _ := strings.Cut(text, " ")
+	var code int32
+	switch word {
+	case "accept":
+		code = VerdictAccept
+	case "drop":
+		code = VerdictDrop
+	case "return":
+		code = unix.NFT_RETURN
+	case "jump":
+		code = unix.NFT_JUMP
+	case "goto":
+		code = unix.NFT_GOTO
+	default:
+		return nil, fmt.Errorf("%q is no verdict", text)
+	}
+	if named := code == unix.NFT_JUMP || code == unix.NFT_GOTO; named != (chain != "") {
+		return nil, fmt.Errorf("%q is no verdict: only jump and goto name a chain, and must", text)
+	}
+	if len(chain) >= unix.NFT_NAME_MAXLEN || strings.ContainsFunc(chain, badInChain) {
+		return nil, fmt.Errorf("%q is no chain name", chain)
+	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(code)), chain...), nil
+}
+
+func VerdictText(b []byte) string {
+	if len(b) < 4 {
+		return ""
+	}
+	chain := nlconn.Printable(nlconn.UntilNUL(b[4:]))
+	switch code := int32(binary.BigEndian.Uint32(b)); code {
+	case VerdictAccept:
+		return "accept"
+	case VerdictDrop:
+		return "drop"
+	case unix.NFT_RETURN:
+		return "return"
+	case unix.NFT_JUMP:
+		return "jump " + chain
+	case unix.NFT_GOTO:
+		return "goto " + chain
+	default:
+		return fmt.Sprintf("verdict %d", code)
+	}
+}
+
+// badInChain is for names that nft would not print as they are. It takes "/"
+// Within a word.
+func badInChain(r rune) bool { return r != '/' && badInIfName(r) }

@@ -1,0 +1,117 @@
+package nlconn
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The meanings of the kernel's refusals. What goes wrong above the kernel has the
+// same ones.
+var (
+	// ErrNotExist means that a link, address, route, table or namespace is absent.
+	ErrNotExist = errors.New("does not exist")
+	// ErrExists means that an exclusive object exists already and is not ours.
+	ErrExists = errors.New("exists already")
+	// ErrConflict means that another program's object stands in the way: a link
+	// with the bridge's name that is not a bridge, another address on the gateway.
+	ErrConflict = errors.New("conflicts with what is there")
+	// ErrNoNetns means that a path is not a network namespace, or gone.
+	ErrNoNetns = errors.New("no such network namespace")
+	// ErrNotSupported means that this kernel lacks the feature.
+	ErrNotSupported = errors.New("not supported by this kernel")
+	// ErrPermission means that the process lacks the right (CAP_NET_ADMIN, a read-only /proc/sys).
+	ErrPermission = errors.New("not permitted")
+	// ErrInvalid means that the kernel refused a value (EINVAL, ERANGE).
+	ErrInvalid = errors.New("invalid value")
+	// ErrBusy means that the kernel asks for another try (EBUSY, EAGAIN, ENOBUFS).
+	ErrBusy = errors.New("busy")
+	// ErrUnknown stands for the result of a request whose answer did not arrive.
+	ErrUnknown = errors.New("no answer from the kernel")
+	// ErrInterrupted means that a dump was inconsistent (NLM_F_DUMP_INTR): try again.
+	ErrInterrupted = errors.New("interrupted by a change")
+	// ErrDamaged means that an answer of the kernel is not of the expected form.
+	ErrDamaged = errors.New("unexpected answer of the kernel")
+)
+
+// Explain turns an errno in err's chain into the sentinel that it means;
+// what says which object was being worked on. Both stay in the chain, so that
+// errors.Is finds the sentinel and the errno. A nil err gives nil.
+func Explain(err error, what string) error {
+	if err == nil {
+		return nil
+	}
+	meaning := meaningOf(err)
+	if meaning == nil || errors.Is(err, meaning) {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return fmt.Errorf("%s: %w (%w)", what, meaning, err)
+}
+
+// meaningOf is the sentinel for the errno in err's chain, nil for others.
+func meaningOf(err error) error {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return nil
+	}
+	switch errno {
+	case unix.EEXIST:
+		return ErrExists
+	case unix.ENOENT, unix.ENODEV, unix.ESRCH:
+		return ErrNotExist
+	case unix.EPERM, unix.EACCES:
+		return ErrPermission
+	case unix.EOPNOTSUPP, unix.EAFNOSUPPORT:
+		return ErrNotSupported
+	case unix.EINVAL, unix.ERANGE:
+		return ErrInvalid
+	case unix.EBUSY, unix.EAGAIN, unix.ENOBUFS:
+		return ErrBusy
+	default:
+		return nil
+	}
+}
+
+// IsAbsent reports whether the kernel refused a deletion because the object is absent.
+func IsAbsent(err error) bool {
+	return errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) ||
+		errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, ErrNotExist)
+}
+
+// errnoOf reads the error number that begins NLMSG_ERROR and NLMSG_DONE; nil for none.
+func errnoOf(data []byte) error {
+	if len(data) < 4 {
+		return nil
+	}
+	if code := int32(binary.NativeEndian.Uint32(data)); code < 0 {
+		return syscall.Errno(-code)
+	}
+	return nil
+}
+
+// refusal is the error of NLMSG_ERROR or NLMSG_DONE with the kernel's words
+// where there are some; nil for success.
+func refusal(h unix.NlMsghdr, data []byte) error {
+	err := errnoOf(data)
+	if err == nil || h.Type != unix.NLMSG_ERROR || h.Flags&unix.NLM_F_ACK_TLVS == 0 {
+		return err
+	}
+	start := 4 + unix.SizeofNlMsghdr
+	if h.Flags&unix.NLM_F_CAPPED == 0 || len(data) < start {
+		return err
+	}
+	reason := ""
+	_ = EachAttr(data[start:], func(kind uint16, v []byte) error {
+		if kind == unix.NLMSGERR_ATTR_MSG {
+			reason = Text(v)
+		}
+		return nil
+	})
+	if reason == "" {
+		return err
+	}
+	return fmt.Errorf("%w (%s)", err, reason)
+}

@@ -1,0 +1,115 @@
+package nlconn
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+
+	"github.com/mdlayher/socket"
+	"golang.org/x/sys/unix"
+)
+
+// Listener is a netlink socket that receives notifications.
+type Listener struct {
+	conn *socket.Conn
+	fd   int
+	buf  []byte
+}
+
+// Listen opens a socket of one protocol (NETLINK_*) in the calling thread's
+// network namespace that receives the notifications of groups, as far as a filter
+// passes them (classic BPF; nil for all).
+func Listen(protocol int, name string, groups []int, filter []unix.SockFilter) (*Listener, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
+	if err != nil {
+		return nil, Explain(err, "open "+name+" socket")
+	}
+	l := &Listener{fd: fd, buf: make([]byte, maxReply)}
+	if err = l.filter(filter); err == nil {
+		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	}
+	for _, g := range groups {
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g)
+		}
+		if errors.Is(err, unix.EINVAL) && protocol == unix.NETLINK_ROUTE && g == unix.RTNLGRP_NEXTHOP {
+			err = nil // a kernel without nexthop objects
+		}
+	}
+	if err == nil {
+		l.conn, err = socket.New(fd, name)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, Explain(err, "listen to "+name)
+	}
+	return l, nil
+}
+
+func (l *Listener) filter(program []unix.SockFilter) error {
+	if len(program) == 0 {
+		return nil
+	}
+	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	return unix.SetsockoptSockFprog(l.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog)
+}
+
+// SetReceiveBuffer sets the size of the receive buffer, above the sysctl limit
+// where the process may.
+func (l *Listener) SetReceiveBuffer(size int) {
+	grow(l.fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, size)
+}
+
+// Ignore has the kernel drop the notifications of what another socket requests. A
+// notification begins with its netlink header, whose sender is at 12. Forwarding
+// entries name no sender: those are received all the same.
+func (l *Listener) Ignore(c *Conn) {
+	port, ok := c.Port()
+	if !ok {
+		return // more is received, nothing is missed
+	}
+	_ = l.filter([]unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 12},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: FilterWord(port), Jt: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	})
+}
+
+// FilterWord is a number of a netlink header as a filter loads it.
+func FilterWord(v uint32) uint32 {
+	return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, v))
+}
+
+// Mark sends a request for nothing. Its acknowledgement, an NLMSG_ERROR with the
+// sequence number, arrives behind all notifications so far.
+func (l *Listener) Mark(seq uint32) error {
+	b := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr)
+	b = binary.NativeEndian.AppendUint16(b, unix.NLMSG_NOOP)
+	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|unix.NLM_F_ACK)
+	b = binary.NativeEndian.AppendUint32(b, seq)
+	b = binary.NativeEndian.AppendUint32(b, 0)
+	return unix.Sendto(l.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+}
+
+// Next waits for one datagram of notifications and calls each for them. It
+// reports whether one of the calls returned true, or notifications were dropped
+// for want of room. It fails when ctx ends or the socket is broken.
+func (l *Listener) Next(ctx context.Context, each func(unix.NlMsghdr, []byte) bool) (bool, error) {
+	n, from, err := l.conn.Recvfrom(ctx, l.buf, unix.MSG_TRUNC)
+	sender, _ := from.(*unix.SockaddrNetlink)
+	switch {
+	case errors.Is(err, unix.ENOBUFS), err == nil && n > len(l.buf):
+		return true, nil
+	case errors.Is(err, unix.EINTR), err == nil && (sender == nil || sender.Pid != 0):
+		return false, nil
+	case err != nil:
+		return ctx.Err() == nil, err
+	}
+	found := false
+	splitMessages(l.buf[:n], func(h unix.NlMsghdr, data []byte) { found = each(h, data) || found })
+	return found, nil
+}
+
+// Close closes the socket.
+func (l *Listener) Close() error { return l.conn.Close() }

@@ -1,0 +1,154 @@
+package refplugins
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/cnibox/cnibox/netops/internal/iptables"
+	"github.com/cnibox/cnibox/netops/internal/nft"
+)
+
+// What the reference plugins made with iptables-legacy, where that is what
+// "iptables" means, is in tables of the kernel's that only its programs read.
+
+// removeLegacy has iptables-restore run the lines that plan gives for one
+// table of one family. Where the table is not there, nor the programs, there is
+// nothing to do, or nothing to be done.
+func (n *Leftovers) removeLegacy(ctx context.Context, family byte, table string, plan func(*iptables.State) []string) error {
+	if n.IPTables == nil || !iptables.IsLegacyLoaded(family, table) {
+		return nil
+	}
+	t := &iptables.Legacy{Family: family, Run: n.IPTables}
+	var last error
+	for range nft.Tries {
+		listing, err := n.IPTables(ctx, t.Program(), []string{"-w", "-t", table, "-S"}, "")
+		if errors.Is(err, exec.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("remove rules of other plugins from %s: %w", t.Program(), err)
+		}
+		lines := plan(iptables.ParseListing(listing))
+		if len(lines) == 0 {
+			return nil
+		}
+		input := "*" + table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
+		// It fails as a whole where a rule is gone meanwhile.
+		if _, last = n.IPTables(ctx, t.Program()+"-restore", []string{"-w", "--noflush"}, input); last == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("remove rules of other plugins from %s: %w", t.Program(), last)
+}
+
+// removeLegacyChain removes the rules of an entry chain that lead to a
+// container's chain and are chosen, and with the last of them the chain.
+func (n *Leftovers) removeLegacyChain(ctx context.Context, family byte, entry, chain string, chosen func(source netip.Addr) bool) error {
+	return n.removeLegacy(ctx, family, "nat", func(st *iptables.State) []string {
+		if st.Chains[chain] == nil {
+			return nil
+		}
+		var lines []string
+		left := false
+		for name, c := range st.Chains {
+			for _, r := range c.Rules {
+				switch {
+				case r.Target != chain:
+				case name == entry && !chosen(legacyAddress(r, "-s")):
+					left = true
+				default:
+					lines = append(lines, "-D "+name+" "+r.Text)
+				}
+			}
+		}
+		if !left {
+			lines = append(lines, "-F "+chain, "-X "+chain)
+		}
+		return lines
+	})
+}
+
+// removeLegacyForward removes the firewall plugin's rules for addresses.
+func (n *Leftovers) removeLegacyForward(ctx context.Context, family byte, addresses []netip.Addr) error {
+	return n.removeLegacy(ctx, family, "filter", func(st *iptables.State) []string {
+		c := st.Chains[forwardChain]
+		if c == nil {
+			return nil
+		}
+		var lines []string
+		for _, r := range c.Rules {
+			if slices.ContainsFunc(addresses, func(a netip.Addr) bool { return slices.Contains(forwardTexts(a), r.Text) }) {
+				lines = append(lines, "-D "+forwardChain+" "+r.Text)
+			}
+		}
+		return lines
+	})
+}
+
+// forwardTexts are the two rules of an address as iptables lists them.
+func forwardTexts(a netip.Addr) []string {
+	only := netip.PrefixFrom(a, a.BitLen()).String()
+	return []string{"-d " + only + " -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "-s " + only + " -j ACCEPT"}
+}
+
+// legacyAddress is the address of a rule's condition, without its prefix length.
+func legacyAddress(r *iptables.HeldRule, option string) netip.Addr {
+	p, err := netip.ParsePrefix(legacyOption(r, option))
+	if err != nil {
+		return netip.Addr{}
+	}
+	return p.Addr()
+}
+
+// legacyOption is the word behind one of a rule's options, "" without it.
+func legacyOption(r *iptables.HeldRule, option string) string {
+	words := iptables.SplitQuoted(r.Text)
+	at := slices.Index(words, option)
+	if at < 0 || at+1 == len(words) {
+		return ""
+	}
+	return words[at+1]
+}
+
+// hasLegacy tells whether iptables-legacy has a nat table with chains that
+// may be the reference's.
+func (n *Leftovers) hasLegacy() bool {
+	return n.IPTables != nil && slices.ContainsFunc(bothFamilies(), func(f byte) bool {
+		return iptables.IsLegacyLoaded(f, "nat") && iptables.LegacyMentions(f, "nat", masqueradePrefix)
+	})
+}
+
+// collectLegacyChains is collectChains for iptables-legacy.
+func (n *Leftovers) collectLegacyChains(ctx context.Context, family byte, entry, prefix, network string, valid []Attachment) error {
+	return n.removeLegacy(ctx, family, "nat", func(st *iptables.State) []string {
+		c := st.Chains[entry]
+		if c == nil {
+			return nil
+		}
+		var lines, chains []string
+		for _, r := range c.Rules {
+			of, id, ok := parseComment(r.Comment)
+			if !ok || of != network || r.Target != iptablesChain(prefix, network, id) || isValidContainer(valid, id) {
+				continue
+			}
+			lines = append(lines, "-D "+entry+" "+r.Text)
+			if !slices.Contains(chains, r.Target) && st.Chains[r.Target] != nil {
+				chains = append(chains, r.Target)
+			}
+		}
+		for _, name := range chains {
+			lines = append(lines, "-F "+name, "-X "+name)
+		}
+		return lines
+	})
+}
+
+// isValidContainer tells whether one of the attachments is of the container.
+func isValidContainer(valid []Attachment, id string) bool {
+	return slices.ContainsFunc(valid, func(f Attachment) bool { return f.ContainerID == id })
+}

@@ -1,0 +1,73 @@
+package refplugins
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+)
+
+// TestNames has digests of sha512sum(1) for network "net1" and containers "c1" and "c2".
+func TestNames(t *testing.T) {
+	for chain, id := range map[string]string{"CNI-c2d892b58e87e28a12fe6479": "c1", "CNI-74f9b05a6a8182c73e61fd60": "c2"} {
+		if got := iptablesChain(masqueradePrefix, "net1", id); got != chain {
+			t.Errorf("chain of %q is %q, want %q", id, got, chain)
+		}
+	}
+	const hostPorts = "CNI-DN-c2d892b58e87e28a12fe6"
+	if got := iptablesChain(hostPortPrefix, "net1", "c1"); got != hostPorts {
+		t.Errorf("chain of host ports is %q, want %q", got, hostPorts)
+	}
+}
+
+// TestMatchedPorts: what iptables matches want, by their structures, and
+// structures that are cut off.
+func TestMatchedPorts(t *testing.T) {
+	multiport := make([]byte, 48)
+	copy(multiport, []byte{1, 3, 80, 0, 90, 0, 95, 0})
+	multiport[33] = 1 // the second begins a range
+	source := slices.Clone(multiport)
+	source[0] = 0
+	inverted := slices.Clone(multiport)
+	inverted[47] = 1
+	many := slices.Clone(multiport)
+	many[1] = 255
+	for _, v := range []struct {
+		name string
+		info []byte
+		want string
+	}{
+		{"tcp", []byte{0, 0, 255, 255, 80, 0, 81, 0, 0, 0, 0, 0}, "[{80 81}]"},
+		{"sctp", []byte{80, 0, 80, 0, 0, 0, 255, 255}, "[{80 80}]"},
+		{"udp", []byte{0, 0, 255, 255, 80}, "[]"},
+		{"multiport", multiport, "[{80 80} {90 95}]"},
+		{"multiport", multiport[:47], "[]"},
+		{"multiport", source, "[]"},
+		{"multiport", inverted, "[]"},
+		{"addrtype", multiport, "[]"},
+	} {
+		if have := fmt.Sprint(matchedPorts(v.name, v.info)); have != v.want {
+			t.Errorf("%s %v: %s, want %s", v.name, v.info, have, v.want)
+		}
+	}
+	if have := matchedPorts("multiport", many); len(have) != 14 {
+		t.Errorf("of 15 ports with one range %v", have)
+	}
+}
+
+// FuzzRule: whatever stands in a rule, reading it ends. The corpus has
+// rules as iptables-nft and nft make them.
+func FuzzRule(f *testing.F) {
+	f.Fuzz(func(t *testing.T, attrs []byte, family byte) {
+		r, err := decodeRule(nft.Table{Family: family, Name: "nat"}, attrs)
+		if err != nil {
+			return
+		}
+		_ = r.forwards(r.target())
+		_, _, _ = parseComment(r.comment)
+		if _, err := r.deletion(); err != nil {
+			t.Error(err)
+		}
+	})
+}

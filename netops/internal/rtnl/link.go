@@ -1,0 +1,221 @@
+package rtnl
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+// skipStats leaves counters out of link messages (RTEXT_FILTER_SKIP_STATS).
+const skipStats = 1 << 3
+
+// inet6ConfAcceptRA is accept_ra in IFLA_INET6_CONF (linux/ipv6.h, DEVCONF_ACCEPT_RA).
+const inet6ConfAcceptRA = 3
+
+// OperUp is IF_OPER_UP of RFC 2863.
+const OperUp = 6
+
+// Link is a link as the kernel tells it.
+type Link struct {
+	Index, Master, Peer, MTU int
+	Flags, TxQLen            uint32
+	Oper                     uint8
+	Name, Kind, Alias        string
+	MAC                      net.HardwareAddr
+	Port                     *Port // set for bridge ports
+	VLANFiltering            bool
+	// permanent is the hardware's own MAC, of real devices only.
+	Permanent net.HardwareAddr
+	// peerElsewhere tells that peer counts in another namespace, of the number
+	// peerNamespace.
+	PeerElsewhere bool
+	PeerNamespace int
+	// acceptRA is the setting of IPv6, where the link has that.
+	AcceptRA    int32
+	HasAcceptRA bool
+	KindState
+}
+
+func (l *Link) IsUp() bool      { return l.Flags&unix.IFF_UP != 0 }
+func (l *Link) IsPromisc() bool { return l.Flags&unix.IFF_PROMISC != 0 }
+
+func (l *Link) IsAllMulti() bool { return l.Flags&unix.IFF_ALLMULTI != 0 }
+
+// IsNoARP reports whether the link resolves no addresses.
+func (l *Link) IsNoARP() bool { return l.Flags&unix.IFF_NOARP != 0 }
+
+// Link reads one link by name.
+func (c *Conn) Link(ctx context.Context, name string) (*Link, error) {
+	l, err := c.FindLink(ctx, name)
+	if l == nil && err == nil {
+		err = NoLink(name)
+	}
+	return l, err
+}
+
+func NoLink(name string) error { return linkError(name, unix.ENODEV) }
+
+func linkError(name string, err error) error {
+	return nlconn.Explain(err, fmt.Sprintf("link %q", name))
+}
+
+// FindLink is link, with nil for one that is absent. Usually the link is expected to
+// be absent; returning nil avoids building an unused error.
+func (c *Conn) FindLink(ctx context.Context, name string) (*Link, error) {
+	m := LinkQuery(0)
+	m.Data = append(m.Data, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	l, err := c.oneLink(ctx, m)
+	if errors.Is(err, unix.ENODEV) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, linkError(name, err)
+	}
+	return l, nil
+}
+
+// LinkByIndex reads one link by its index.
+func (c *Conn) LinkByIndex(ctx context.Context, index int) (*Link, error) {
+	l, err := c.oneLink(ctx, LinkQuery(index))
+	if err != nil {
+		return nil, nlconn.Explain(err, fmt.Sprintf("link %d", index))
+	}
+	return l, nil
+}
+
+func (c *Conn) oneLink(ctx context.Context, m nlconn.Message) (*Link, error) {
+	data, err := c.Query(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	return ParseLink(data)
+}
+
+// Links reads all links.
+func (c *Conn) Links(ctx context.Context) ([]*Link, error) {
+	var all []*Link
+	err := c.Dump(ctx, LinkQuery(0), func() { all = nil }, func(kind uint16, data []byte) error {
+		l, err := ParseLink(data)
+		if err == nil && kind == unix.RTM_NEWLINK {
+			all = append(all, l)
+		}
+		return err
+	})
+	return all, nlconn.Explain(err, "list links")
+}
+
+func LinkQuery(index int) nlconn.Message {
+	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	ifi.Index = int32(index)
+	return nlconn.Message{Kind: unix.RTM_GETLINK, Data: []nl.NetlinkRequestData{
+		ifi, nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)),
+	}}
+}
+
+// ParseLink reads the body of RTM_NEWLINK.
+func ParseLink(b []byte) (*Link, error) {
+	if len(b) < unix.SizeofIfInfomsg {
+		return nil, fmt.Errorf("link message of %d bytes: %w", len(b), unix.EBADMSG)
+	}
+	l := &Link{
+		Index: int(int32(binary.NativeEndian.Uint32(b[4:]))),
+		Flags: binary.NativeEndian.Uint32(b[8:]),
+	}
+	return l, nlconn.EachAttr(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.IFLA_IFNAME:
+			l.Name = nlconn.Text(v)
+		case unix.IFLA_ADDRESS:
+			l.MAC = append(net.HardwareAddr(nil), v...)
+		case unix.IFLA_PERM_ADDRESS:
+			l.Permanent = append(net.HardwareAddr(nil), v...)
+		case unix.IFLA_MTU:
+			l.MTU = nlconn.Int(v)
+		case unix.IFLA_TXQLEN:
+			l.TxQLen = uint32(nlconn.Int(v))
+		case unix.IFLA_MASTER:
+			l.Master = nlconn.Int(v)
+		case unix.IFLA_LINK:
+			l.Peer = nlconn.Int(v)
+		case unix.IFLA_LINK_NETNSID:
+			l.PeerElsewhere, l.PeerNamespace = true, attrSigned(v)
+		case unix.IFLA_IFALIAS:
+			l.Alias = nlconn.Text(v)
+		case unix.IFLA_OPERSTATE:
+			l.Oper = nlconn.Byte(v)
+		case unix.IFLA_LINKINFO:
+			return l.parseInfo(v)
+		case unix.IFLA_AF_SPEC:
+			return l.parseFamilies(v)
+		}
+		return nil
+	})
+}
+
+// parseFamilies reads IFLA_AF_SPEC: what address families have of their own.
+func (l *Link) parseFamilies(b []byte) error {
+	return nlconn.EachAttr(b, func(family uint16, v []byte) error {
+		if family != unix.AF_INET6 {
+			return nil
+		}
+		return nlconn.EachAttr(v, func(kind uint16, v []byte) error {
+			if kind == unix.IFLA_INET6_CONF && len(v) >= 4*(inet6ConfAcceptRA+1) {
+				l.AcceptRA, l.HasAcceptRA = int32(binary.NativeEndian.Uint32(v[4*inet6ConfAcceptRA:])), true
+			}
+			return nil
+		})
+	})
+}
+
+// parseInfo reads IFLA_LINKINFO: the kind, and what bridges and their ports have.
+func (l *Link) parseInfo(b []byte) error {
+	var data, portData []byte
+	var master string
+	err := nlconn.EachAttr(b, func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.IFLA_INFO_KIND:
+			l.Kind = nlconn.Text(v)
+		case nl.IFLA_INFO_DATA:
+			data = v
+		case nl.IFLA_INFO_SLAVE_KIND:
+			master = nlconn.Text(v)
+		case nl.IFLA_INFO_SLAVE_DATA:
+			portData = v
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+	case l.Kind == KindBridge:
+		err = nlconn.EachAttr(data, func(kind uint16, v []byte) error {
+			if kind == nl.IFLA_BR_VLAN_FILTERING {
+				l.VLANFiltering = nlconn.Byte(v) != 0
+			}
+			return nil
+		})
+	case l.Kind != "veth":
+		err = l.parseKind(data)
+	}
+	if err != nil || master != KindBridge {
+		return err
+	}
+	l.Port = &Port{}
+	return nlconn.EachAttr(portData, func(kind uint16, v []byte) error {
+		switch kind {
+		case nl.IFLA_BRPORT_MODE:
+			l.Port.Hairpin = nlconn.Byte(v) != 0
+		case nl.IFLA_BRPORT_ISOLATED:
+			l.Port.Isolated = nlconn.Byte(v) != 0
+		default:
+			l.Port.parseSetting(kind, v)
+		}
+		return nil
+	})
+}

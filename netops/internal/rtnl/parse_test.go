@@ -1,0 +1,36 @@
+package rtnl
+
+import (
+	"testing"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// linkOfKind is the body of an RTM_NEWLINK with a kind and its attributes.
+func linkOfKind(kind, data string) []byte {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.ZeroTerminated(kind))
+	info.AddRtAttr(nl.IFLA_INFO_DATA, []byte(data))
+	return append(make([]byte, unix.SizeofIfInfomsg), info.Serialize()...)
+}
+
+// FuzzDecoders feeds the decoders of what the kernel sends.
+func FuzzDecoders(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(make([]byte, 16))
+	f.Add([]byte("\x02\x18\x00\x00\xfe\x02\xfd\x01\x00\x00\x00\x00\x08\x00\x01\x00\x0a\x00\x00\x00\x0c\x00\x09\x00\x08\x00\x00\x01\x02\x00\x00\x00"))
+	f.Add(linkOfKind("macvlan", "\x08\x00\x01\x00\x04\x00\x00\x00\x08\x00\x07\x00\xe8\x03\x00\x00"))
+	f.Add(linkOfKind("ipvlan", "\x06\x00\x01\x00\x01\x00\x00\x00"))
+	f.Add(linkOfKind("vrf", "\x08\x00\x01\x00\x0a\x00\x00\x00"))
+	f.Add(linkOfKind("vlan", "\x06\x00\x01\x00\xfe\x0f\x00\x00"))
+	f.Add(linkOfKind("tun", "\x08\x00\x01\x00\xff\xff\xff\xff\x05\x00\x03\x00\x02\x00\x00\x00\x05\x00\x07\x00\x01\x00\x00\x00"))
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		_, _ = ParseLink(b)
+		_, _, _ = ParseAddr(b)
+		_, _ = ParseRoute(b)
+		_, _, _ = parseRule(b)
+		_, _, _ = parseNeigh(b, 1)
+		_, _ = parseNamespaceID(b)
+	})
+}

@@ -1,0 +1,40 @@
+package ruleset
+
+import (
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+)
+
+// ctDestinationNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
+const ctDestinationNAT = 1 << 5
+
+// firewallFeature keeps networks apart. From one closed device into another go
+// replies and what was sent to a published port; from a device into itself
+// whatever comes, unless it is isolated. What comes from elsewhere is not
+// the policy's business. A drop here is final whatever other tables accept, an
+// accept of ours would not be, so there is none.
+func firewallFeature() nft.Feature {
+	table := inetTable()
+	closed := &nft.Set{Table: table, Name: "fw_closed", Key: []nft.Field{nft.IfName}}
+	same := &nft.Set{Table: table, Name: "fw_same", Key: []nft.Field{nft.IfName, nft.IfName}}
+	isolated := &nft.Set{Table: table, Name: "fw_isolated", Key: []nft.Field{nft.IfName, nft.IfName}}
+	const answers = expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED
+	return nft.Feature{
+		Table: table,
+		Sets:  []*nft.Set{closed, same, isolated},
+		Chains: func() []nft.Chain {
+			return []nft.Chain{{
+				Name: "forward", Kind: "filter", Hook: unix.NF_INET_FORWARD, Priority: nft.PriorityFilter,
+				Rules: []nft.Rule{
+					nft.NewRule(nft.OutputLink(), nft.In(closed), nft.Tracked(expr.CtKeySTATE, answers), nft.Return()),
+					nft.NewRule(nft.OutputLink(), nft.In(closed), nft.Tracked(expr.CtKeySTATUS, ctDestinationNAT), nft.Return()),
+					nft.NewRule(nft.InputLink(), nft.OutputLink(), nft.In(isolated), nft.Drop()),
+					nft.NewRule(nft.InputLink(), nft.OutputLink(), nft.In(same), nft.Return()),
+					nft.NewRule(nft.InputLink(), nft.In(closed), nft.OutputLink(), nft.In(closed), nft.Drop()),
+				},
+			}}
+		},
+	}
+}

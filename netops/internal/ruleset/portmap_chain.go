@@ -1,0 +1,199 @@
+package ruleset
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nft"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+const (
+	// conditionChain begins the names of chains of conditions; the family follows.
+	conditionChain = "portmap_if"
+	// markChain begins the names of chains that set a mark bit; its number follows.
+	markChain = "portmap_bit"
+	// maxMarkBit is the last bit of a packet's mark.
+	maxMarkBit = 31
+)
+
+// PortCondition is what a packet must be like for a port to be mapped: of the
+// three one is set.
+type PortCondition struct {
+	// Source and Destination are what the packet's address is in.
+	Source, Destination netip.Prefix
+	// Input is the name of the device that it comes in by, or with a final "*"
+	// how that begins. It is none for what the node itself sends.
+	Input string
+	// Not asks for the opposite.
+	Not bool
+}
+
+// ConditionVerdict is the value of an element of portmap_if4 and its like: it
+// leads to a chain, made with the element, that maps what meets all conditions.
+// The error wraps ErrInvalid and says which condition cannot be had.
+func ConditionVerdict(v6 bool, conditions []PortCondition) (string, error) {
+	name := conditionChain + "4"
+	if v6 {
+		name = conditionChain + "6"
+	}
+	for _, c := range conditions {
+		text, err := c.encode(v6)
+		if err != nil {
+			return "", err
+		}
+		name += text
+	}
+	if len(name) >= unix.NFT_NAME_MAXLEN {
+		return "", fmt.Errorf("%d conditions: %w: they are more than the %d bytes that a chain's name can tell", len(conditions), nlconn.ErrInvalid, unix.NFT_NAME_MAXLEN-1)
+	}
+	return "goto " + name, nil
+}
+
+// MarkVerdict is the value of an element of portmap_mark4 and its like: it leads
+// to a chain, made with the element, that sets one bit of the mark.
+func MarkVerdict(bit int) (string, error) {
+	if bit < 0 || bit > maxMarkBit {
+		return "", fmt.Errorf("mark bit %d: %w: use 0 to %d", bit, nlconn.ErrInvalid, maxMarkBit)
+	}
+	return "jump " + markChain + strconv.Itoa(bit), nil
+}
+
+// encode is the condition as a part of a chain's name, which nft takes for a
+// word: "/not/saddr/10.0.0.0/8", "/iif/eth0", "/iif/eth/any".
+func (c PortCondition) encode(v6 bool) (string, error) {
+	text := ""
+	if c.Not {
+		text = "/not"
+	}
+	address := func(word string, p netip.Prefix) (string, error) {
+		if !p.IsValid() || p.Addr().Is4() == v6 || p.Addr().Zone() != "" {
+			return "", fmt.Errorf("%s %s: %w: of the wrong address family", word, p, nlconn.ErrInvalid)
+		}
+		return text + "/" + word + "/" + strings.ReplaceAll(p.Masked().String(), ":", "_"), nil
+	}
+	switch {
+	case c.Source != netip.Prefix{}:
+		return address("saddr", c.Source)
+	case c.Destination != netip.Prefix{}:
+		return address("daddr", c.Destination)
+	}
+	name, pattern := strings.CutSuffix(c.Input, "*")
+	if _, err := nft.EncodeIfName(name); err != nil || strings.ContainsFunc(name, notInWord) {
+		return "", fmt.Errorf("input device %q: %w: use letters, digits, '-', '_' and '.'", c.Input, nlconn.ErrInvalid)
+	}
+	text += "/iif/" + name
+	if pattern {
+		text += "/any"
+	}
+	return text, nil
+}
+
+// notInWord tells the runes that nft does not take within a word.
+func notInWord(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
+}
+
+// portMapChain is a chain of conditions or of a mark bit; ok is false for a
+// name of neither.
+func portMapChain(name string) (c nft.Chain, ok bool) {
+	if bit, found := strings.CutPrefix(name, markChain); found {
+		n, err := strconv.Atoi(bit)
+		if err != nil || n < 0 || n > maxMarkBit || strconv.Itoa(n) != bit {
+			return nft.Chain{}, false
+		}
+		return nft.Chain{Name: name, Rules: []nft.Rule{nft.NewRule(nft.SetMarkBit(n))}}, true
+	}
+	rest, found := strings.CutPrefix(name, conditionChain)
+	if !found || rest == "" || rest[0] != '4' && rest[0] != '6' {
+		return nft.Chain{}, false
+	}
+	conditions, err := decodeConditions(rest[1:])
+	if err != nil {
+		return nft.Chain{}, false
+	}
+	var parts nft.Rule
+	for _, c := range conditions {
+		if _, err := c.encode(rest[0] == '6'); err != nil {
+			return nft.Chain{}, false
+		}
+		parts = append(parts, c.part())
+	}
+	return nft.Chain{Name: name, Rules: []nft.Rule{append(parts, nft.Goto(portMapTranslate))}}, true
+}
+
+var errNoCondition = errors.New("no condition")
+
+// decodeConditions is the inverse of encode for several.
+func decodeConditions(text string) ([]PortCondition, error) {
+	words := strings.Split(text, "/")
+	if words[0] != "" || len(words) < 2 {
+		return nil, errNoCondition
+	}
+	words = words[1:]
+	var all []PortCondition
+	for len(words) > 0 {
+		var c PortCondition
+		if words[0] == "not" {
+			c.Not, words = true, words[1:]
+		}
+		if len(words) < 2 {
+			return nil, errNoCondition
+		}
+		used := 2
+		switch words[0] {
+		case "iif":
+			c.Input = words[1]
+			if len(words) > 2 && words[2] == "any" {
+				c.Input, used = c.Input+"*", 3
+			}
+		case "saddr", "daddr":
+			if len(words) < 3 {
+				return nil, errNoCondition
+			}
+			p, err := netip.ParsePrefix(strings.ReplaceAll(words[1], "_", ":") + "/" + words[2])
+			if err != nil {
+				return nil, err
+			}
+			used = 3
+			if c.Source = p; words[0] == "daddr" {
+				c.Source, c.Destination = netip.Prefix{}, p
+			}
+		default:
+			return nil, errNoCondition
+		}
+		all, words = append(all, c), words[used:]
+	}
+	return all, nil
+}
+
+// part is the condition in a rule.
+func (c PortCondition) part() nft.Part {
+	op := expr.CmpOpEq
+	if c.Not {
+		op = expr.CmpOpNeq
+	}
+	switch {
+	case c.Source.IsValid():
+		return nft.Within(c.Source.String(), nft.Source4, nft.Source6, op)
+	case c.Destination.IsValid():
+		return nft.Within(c.Destination.String(), nft.Destination4, nft.Destination6, op)
+	}
+	return func(b *nft.Builder) {
+		name, pattern := strings.CutSuffix(c.Input, "*")
+		data := []byte(name)
+		if !pattern {
+			data = append(data, make([]byte, unix.IFNAMSIZ-len(name))...)
+		}
+		b.Exprs = append(b.Exprs,
+			&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: b.Next},
+			&expr.Cmp{Op: op, Register: b.Next, Data: data},
+		)
+	}
+}
