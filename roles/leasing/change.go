@@ -31,7 +31,7 @@ func ReleaseAddress(ctx context.Context, h *roles.Host, network string, a netip.
 	at := slices.IndexFunc(v.leases[id], func(l store.Lease) bool { return l.Address == a })
 	if at >= 0 && !force {
 		l := v.leases[id][at]
-		if removed, err := node.ReapOne(ctx, h, l.Owner); err != nil || !removed {
+		if removed, err := record.ReapOne(ctx, h, l.Owner); err != nil || !removed {
 			return "", errors.Join(err, fmt.Errorf("%s is in use by %s since %s: stop it, or use --force; then two containers may use the address",
 				a, holderOf(l), l.Time.UTC().Format(time.RFC3339)))
 		}
