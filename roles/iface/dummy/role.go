@@ -22,7 +22,7 @@ type Conf struct {
 // Validate requires ipam.
 func (c *Conf) Validate() error {
 	if c.IPAM.Type == "" {
-		return &roles.ConfError{Path: "ipam.type", Reason: "is missing: addresses are all that the interface is for"}
+		return &roles.ConfError{Path: "ipam.type", Reason: "is missing: the interface only holds addresses"}
 	}
 	return nil
 }
