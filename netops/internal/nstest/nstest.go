@@ -9,11 +9,16 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/test/await"
 )
 
 // Fresh moves the test's thread to a network namespace of its own; both

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
@@ -21,7 +21,7 @@ const (
 // peers is what a node makes of a snapshot: whom it sends to, by family, and
 // who is left out.
 type peers struct {
-	v4, v6 []netops.OverlayPeer
+	v4, v6 []overlay.Peer
 	left   []leftOut
 	// sources4 and sources6 are their addresses.
 	sources4, sources6 []netip.Addr
@@ -74,10 +74,10 @@ func choosePeers(snap *cluster.Snapshot, config *cluster.Config, own *cluster.No
 	all := known.judge(snap.Nodes, config, own)
 	p := &peers{}
 	if config.EnableIPv4 {
-		p.v4 = make([]netops.OverlayPeer, 0, len(all))
+		p.v4 = make([]overlay.Peer, 0, len(all))
 	}
 	if config.EnableIPv6 {
-		p.v6 = make([]netops.OverlayPeer, 0, len(all))
+		p.v6 = make([]overlay.Peer, 0, len(all))
 	}
 	if !known.settled {
 		known.lost4, known.lost6, known.settled = contest(all, own, false), contest(all, own, true), true
@@ -180,8 +180,8 @@ func (k *verdicts) judgeNode(n *cluster.Node) verdict {
 }
 
 // peer is one family of a node that was judged to be one.
-func (k *verdicts) peer(v *verdict, v6 bool) netops.OverlayPeer {
-	p := netops.OverlayPeer{
+func (k *verdicts) peer(v *verdict, v6 bool) overlay.Peer {
+	p := overlay.Peer{
 		Name: v.node.Name, Gateway: v.node.PublicIP, MAC: v.of(v6).mac,
 		Direct: k.config.Backend.Type != backendVXLAN || k.config.Backend.DirectRouting,
 	}
