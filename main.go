@@ -4,34 +4,54 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"os"
+	"runtime/debug"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/internal/cpus"
-	"github.com/cnibox/cnibox/internal/entry"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/cli"
 	"github.com/cnibox/cnibox/roles/dispatch"
-	_ "github.com/cnibox/cnibox/roles/dispatch/onethread"
+	"github.com/cnibox/cnibox/roles/node"
 )
 
 func main() { os.Exit(run()) }
 
-// run is the whole program but for what entry has answered: a CNI call, a daemon,
-// or a person's command line.
+// run answers a CNI call, runs a daemon, or runs a command line.
 func run() int {
-	p := entry.Process(all.Table())
+	p := dispatch.Process{
+		Table: all.Table(), Args: os.Args, Env: os.Environ(),
+		Stdin: os.Stdin, Stdout: dispatch.Stdout(int(os.Stdout.Fd())), Stderr: os.Stderr,
+		Version: version(), Executable: "/proc/self/exe", OpenHost: openHost,
+	}
 	if p.IsCall() {
 		return dispatch.Main(context.Background(), p)
 	}
 	return commandLine(p)
 }
 
-// commandLine runs what a person typed.
+// version is the version of this module that the go command recorded: a tag or a
+// pseudo-version, and "(devel)" for a build without version control.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "(devel)"
+	}
+	return info.Main.Version
+}
+
+// openHost opens the node's state where the environment says that it is.
+func openHost(ctx context.Context, role string, log *slog.Logger) (*roles.Host, func(), error) {
+	return node.Open(ctx, node.Options{
+		RunDir: os.Getenv("CNIBOX_RUN_DIR"), StateDir: os.Getenv("CNIBOX_STATE_DIR"),
+		Role: role, Program: version(), Log: log, IPTables: dispatch.IPTables,
+	})
+}
+
+// commandLine runs the command that a person typed.
 func commandLine(p dispatch.Process) int {
-	cpus.All() // a call's one CPU is not for those who serve many
 	ctx, stop := dispatch.WithSignals(context.Background())
 	defer stop()
 	log := dispatch.NewLogger(p)
@@ -39,9 +59,10 @@ func commandLine(p dispatch.Process) int {
 	return cli.Main(ctx, cli.Process{
 		Table: p.Table, Args: os.Args[min(1, len(os.Args)):], Env: p.Env,
 		Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, IsTerminal: err == nil,
+		CheckRequest: func(req *roles.Request) error { return dispatch.CheckRequest(req, p.Table) }, ErrorCode: dispatch.ErrorCode,
 		Version: p.Version, Executable: p.Executable, Self: dispatch.Self{Executable: p.Executable},
 		OpenHost: func(ctx context.Context, role string) (*roles.Host, func(), error) {
-			h, done, err := entry.OpenHost(ctx, role, log)
+			h, done, err := p.OpenHost(ctx, role, log)
 			if err == nil {
 				h.Delegate = dispatch.NewDelegator(p, h, log)
 			}

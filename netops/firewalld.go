@@ -86,7 +86,7 @@ func (u *undoer) zoneSources(ctx context.Context, all []*ZoneSource) error {
 	for _, z := range all {
 		zones[z.Zone] = true
 		errs = append(errs, u.probed(Step{VerbDel, z}, func() error {
-			err := u.net.callFirewalld(ctx, "removeSource", new(string), z.Zone, z.source())
+			err := u.net.callFirewalld(ctx, "removeSource", nil, z.Zone, z.source())
 			if errors.Is(err, ErrNotExist) {
 				return nil
 			}
@@ -102,7 +102,7 @@ func (u *undoer) zoneSources(ctx context.Context, all []*ZoneSource) error {
 }
 
 func (n *Net) addSource(ctx context.Context, z *ZoneSource) error {
-	err := n.callFirewalld(ctx, "addSource", new(string), z.Zone, z.source())
+	err := n.callFirewalld(ctx, "addSource", nil, z.Zone, z.source())
 	if errors.Is(err, ErrExists) {
 		return nil
 	}
@@ -153,7 +153,7 @@ func (n *Net) RemoveZoneSource(ctx context.Context, z ZoneSource) error {
 	if err := z.validate(); err != nil {
 		return err
 	}
-	err := n.callFirewalld(ctx, "removeSource", new(string), z.Zone, z.source())
+	err := n.callFirewalld(ctx, "removeSource", nil, z.Zone, z.source())
 	if errors.Is(err, ErrNotExist) {
 		return nil
 	}
@@ -174,7 +174,11 @@ func (n *Net) callFirewalld(ctx context.Context, method string, answer any, args
 	ctx, cancel := context.WithTimeout(ctx, busPatience)
 	defer cancel()
 	m := dbus.Method{Destination: firewalldName, Path: firewalldPath, Interface: firewalldZones, Name: method}
-	err := n.bus.Call(ctx, m, answer, args...)
+	values := make([]any, len(args))
+	for i, a := range args {
+		values[i] = a
+	}
+	err := n.bus.Call(ctx, m, answer, values...)
 	if err == nil {
 		return nil
 	}
@@ -244,8 +248,10 @@ func (n *Net) openBus(ctx context.Context) error {
 	switch {
 	case errors.Is(err, dbus.ErrAuth):
 		return fmt.Errorf("system bus: %w: %w", ErrPermission, err)
-	case err != nil:
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED): // its socket outlived it
 		return fmt.Errorf("%w: no system bus answers: %w", ErrNotExist, err)
+	case err != nil:
+		return fmt.Errorf("system bus: %w", err)
 	}
 	n.bus = bus
 	return nil

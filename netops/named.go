@@ -78,7 +78,7 @@ func bindNewNamespace(path string) error {
 		return err
 	}
 	defer here.Close()
-	return here.visitLocked(func() error {
+	return here.visit(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}
@@ -88,4 +88,4 @@ func bindNewNamespace(path string) error {
 
 // Run runs f on a thread that is in the namespace: sockets that f opens and
 // processes that it starts are there. f must not start goroutines that depend on it.
-func (ns *Namespace) Run(f func() error) error { return ns.visitLocked(f) }
+func (ns *Namespace) Run(f func() error) error { return ns.visit(f) }

@@ -123,18 +123,8 @@ func (ns *Namespace) socket() (*rtnl.Conn, error) {
 	return ns.conn, err
 }
 
-// visit runs f in the namespace, which must not start goroutines. The thread is
-// the caller's own: another would have to be made for it, which costs a plugin
-// more than all that is done in there.
+// visit runs f with the calling thread in the namespace. Goroutines that f starts run elsewhere.
 func (ns *Namespace) visit(f func() error) error {
-	if ns.fd != 0 && startup.isHere() {
-		return startup.visit(ns, f)
-	}
-	return ns.visitLocked(f)
-}
-
-// visitLocked is visit for an f that takes its time.
-func (ns *Namespace) visitLocked(f func() error) error {
 	if ns.fd == 0 {
 		return f()
 	}

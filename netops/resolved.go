@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/cnibox/cnibox/internal/dbus"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
@@ -50,13 +51,20 @@ func (d *LinkDNS) validate() error {
 	return errors.Join(errs...)
 }
 
-// linkDNS is what systemd-resolved has for a link.
+// linkDNS is what systemd-resolved has for a link, in the types of its D-Bus
+// properties.
 type linkDNS struct {
-	servers, domains, defaultRoute dbus.Value
-}
-
-func (d linkDNS) equal(o linkDNS) bool {
-	return d.servers.Equal(o.servers) && d.domains.Equal(o.domains) && d.defaultRoute.Equal(o.defaultRoute)
+	Servers []struct { // DNSEx
+		Family  int32
+		Address []byte
+		Port    uint16
+		Name    string
+	}
+	Domains []struct {
+		Name      string
+		RouteOnly bool
+	}
+	DefaultRoute bool
 }
 
 func (d *LinkDNS) plan(ctx context.Context, s *session) ([]Change, error) {
@@ -69,7 +77,7 @@ func (d *LinkDNS) plan(ctx context.Context, s *session) ([]Change, error) {
 		return c, nil
 	}
 	have, err := s.dnsOf(ctx, d.Link)
-	if err != nil || have != nil && have.equal(*from) {
+	if err != nil || have != nil && reflect.DeepEqual(have, from) {
 		return nil, err
 	}
 	return c, nil
@@ -96,9 +104,9 @@ func (a *applier) linkDNS(ctx context.Context, c Change) error {
 	}
 	for _, set := range []struct {
 		method string
-		value  dbus.Value
-	}{{"SetLinkDNSEx", dns.servers}, {"SetLinkDomains", dns.domains}, {"SetLinkDefaultRoute", dns.defaultRoute}} {
-		err := a.net.callResolved(ctx, resolvedCall(set.method), new(string), dbus.Number(int32(index)), set.value)
+		value  any
+	}{{"SetLinkDNSEx", dns.Servers}, {"SetLinkDomains", dns.Domains}, {"SetLinkDefaultRoute", dns.DefaultRoute}} {
+		err := a.net.callResolved(ctx, resolvedCall(set.method), nil, int32(index), set.value)
 		if isBusError(err, resolvedLinkBusy) {
 			return nil
 		}
@@ -116,7 +124,7 @@ func (n *Net) revertDNS(ctx context.Context, d *LinkDNS) error {
 	if err != nil || l == nil {
 		return err
 	}
-	err = n.callResolved(ctx, resolvedCall("RevertLink"), new(string), dbus.Number(int32(l.Index)))
+	err = n.callResolved(ctx, resolvedCall("RevertLink"), nil, int32(l.Index))
 	if errors.Is(err, ErrNotExist) || isBusError(err, resolvedLinkBusy) || isBusError(err, resolvedNoLink) {
 		return nil
 	}
@@ -128,13 +136,15 @@ func (n *Net) revertDNS(ctx context.Context, d *LinkDNS) error {
 func (s *session) dnsOf(ctx context.Context, link string) (*linkDNS, error) {
 	if err := s.net.openBus(ctx); errors.Is(err, ErrNotExist) {
 		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("systemd-resolved: %w", err)
 	}
 	index, err := s.indexOf(ctx, Host, link)
 	if err != nil {
 		return nil, err
 	}
 	var path string
-	err = s.net.callResolved(ctx, resolvedCall("GetLink"), &path, dbus.Number(int32(index)))
+	err = s.net.callResolved(ctx, resolvedCall("GetLink"), &path, int32(index))
 	if errors.Is(err, ErrNotExist) || isBusError(err, resolvedNoLink) {
 		return nil, nil
 	}
@@ -144,17 +154,14 @@ func (s *session) dnsOf(ctx context.Context, link string) (*linkDNS, error) {
 	var dns linkDNS
 	get := dbus.Method{Destination: resolvedName, Path: path, Interface: busProperties, Name: "Get"}
 	for _, p := range []struct {
-		name, signature string
-		value           *dbus.Value
-	}{{"DNSEx", "a(iayqs)", &dns.servers}, {"Domains", "a(sb)", &dns.domains}, {"DefaultRoute", "b", &dns.defaultRoute}} {
-		if err := s.net.callResolved(ctx, get, p.value, dbus.Text(resolvedLink), dbus.Text(p.name)); err != nil {
+		name  string
+		value any
+	}{{"DNSEx", &dns.Servers}, {"Domains", &dns.Domains}, {"DefaultRoute", &dns.DefaultRoute}} {
+		if err := s.net.callResolved(ctx, get, p.value, resolvedLink, p.name); err != nil {
 			return nil, err
 		}
-		if p.value.Signature() != p.signature {
-			return nil, fmt.Errorf("systemd-resolved: property %s of type %q: %w", p.name, p.value.Signature(), dbus.ErrProtocol)
-		}
 	}
-	if dns.servers.IsEmpty() {
+	if len(dns.Servers) == 0 {
 		return nil, nil
 	}
 	return &dns, nil
@@ -166,13 +173,13 @@ func resolvedCall(name string) dbus.Method {
 
 // callResolved calls a method; the error wraps ErrNotExist if systemd-resolved is
 // not running.
-func (n *Net) callResolved(ctx context.Context, m dbus.Method, answer any, args ...dbus.Value) error {
+func (n *Net) callResolved(ctx context.Context, m dbus.Method, answer any, args ...any) error {
 	if err := n.openBus(ctx); err != nil {
 		return fmt.Errorf("systemd-resolved: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, busPatience)
 	defer cancel()
-	err := n.bus.CallWith(ctx, m, answer, args...)
+	err := n.bus.Call(ctx, m, answer, args...)
 	if err == nil {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 func ParseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil || a.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("%q is no IP address", s)
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
 	}
 	return a.Unmap(), nil
 }
@@ -32,8 +32,8 @@ func IPNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// HostNetwork judges a network that containers are to have addresses of: nil,
-// or what is wrong with it. Addresses that no host can have are the unspecified
+// HostNetwork returns an error for a network whose addresses containers cannot
+// have. Addresses that no host can have are the unspecified
 // ones and the rest of "this network" (RFC 1122, section 3.2.1.3), loopback
 // (RFC 1122; RFC 4291, section 2.5.3) and multicast (RFC 5771; RFC 4291,
 // section 2.7).

@@ -47,7 +47,7 @@ func (a Args) String() string {
 	return strings.Join(parts, ";")
 }
 
-// IgnoreUnknown tells whether the runtime allows keys that nobody knows.
+// IgnoreUnknown reports whether the runtime allows unknown keys.
 func (a Args) IgnoreUnknown() bool {
 	v := strings.ToLower(a.Get("IgnoreUnknown"))
 	return v == "1" || v == "true"

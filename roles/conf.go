@@ -42,7 +42,45 @@ type IPAMConf struct {
 	Type string `json:"type,omitempty"`
 }
 
-// maxMismatches bounds how many values of the wrong type are told at once.
+// Common is what every configuration has.
+func (c *NetConf) Common() *NetConf { return c }
+
+// Conf is a role's configuration: a pointer to a struct that embeds NetConf. It may
+// have a method SetDefaults.
+type Conf[T any] interface {
+	*T
+	// Validate reports every fault with its JSON path.
+	Validate() error
+	// Common is NetConf's.
+	Common() *NetConf
+}
+
+// ReadConf decodes a configuration, sets its defaults and validates it. Every fault
+// is reported at once: where values have the wrong type, the others are validated
+// all the same.
+func ReadConf[T any, C Conf[T]](raw []byte) (C, error) {
+	c, err := DecodeConf[T, C](raw)
+	switch {
+	case err == nil:
+		err = c.Validate()
+	case errors.Is(err, ErrConf):
+		err = MoreFaults(err, c.Validate())
+	}
+	return c, err
+}
+
+// DecodeConf decodes a configuration and sets its defaults. With an error that is
+// ErrConf it returns what could be decoded.
+func DecodeConf[T any, C Conf[T]](raw []byte) (C, error) {
+	c := C(new(T))
+	err := Decode(raw, c)
+	if d, ok := any(c).(interface{ SetDefaults() }); ok {
+		d.SetDefaults()
+	}
+	return c, err
+}
+
+// maxMismatches bounds how many values of the wrong type are reported at once.
 const maxMismatches = 32
 
 // Decode decodes a configuration into a role's Conf. Unknown keys are
@@ -70,7 +108,7 @@ func Decode(conf []byte, into any) error {
 
 // without is a document without the value at a path; where the path leads into a
 // list without the list. Keys may differ in case, as for encoding/json. It is nil
-// when there is no such value.
+// when the value is absent.
 func without(doc []byte, path []string) []byte {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(doc, &members) != nil {
@@ -102,8 +140,8 @@ func without(doc []byte, path []string) []byte {
 	return out
 }
 
-// Mismatch words an error of encoding/json for who wrote the document: a value
-// of the wrong type is told without the names of Go. Other errors stay.
+// Mismatch rewrites an error of encoding/json for the author of the document: it
+// reports a value of the wrong type in JSON's terms. Other errors are unchanged.
 func Mismatch(err error) error {
 	var te *json.UnmarshalTypeError
 	if !errors.As(err, &te) {
@@ -119,7 +157,7 @@ func mismatch(te *json.UnmarshalTypeError) string {
 	return fmt.Sprintf("is a JSON %s, want %s", te.Value, jsonType(te.Type))
 }
 
-// jsonType is what a Go type is in JSON; texts and truth values keep their names.
+// jsonType names a Go type in JSON's terms; string and bool keep their names.
 func jsonType(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Pointer:

@@ -34,7 +34,7 @@ var (
 	// ErrAttached: the container has this interface on this network already (code 105).
 	ErrAttached = errors.New("already attached")
 	// ErrCheck: CHECK found differences (code 106).
-	ErrCheck = errors.New("not as it was made")
+	ErrCheck = errors.New("attachment differs from its specification")
 	// ErrNoPlugin: no plugin of that type on CNI_PATH (code 107).
 	ErrNoPlugin = errors.New("plugin not found")
 	// ErrUnplanned: the plugin cannot tell what it would do (code 116).
@@ -42,10 +42,6 @@ var (
 	// ErrUsage: a verb of the command line or a daemon was called in the wrong way; the
 	// process exits with 2 (code 117). Usagef makes one.
 	ErrUsage = errors.New("called in the wrong way")
-	// ErrPartial: the call takes a part of the program that is not initialized for plugins'
-	// calls. It has done nothing that may not be done twice, and is begun anew with the whole (Process.Partial of
-	// package dispatch; code 118, which nobody sees).
-	ErrPartial = errors.New("more of the program is needed")
 	// ErrPanic: the role has a defect; what it did was undone (code 108).
 	ErrPanic = errors.New("internal error")
 )
@@ -54,7 +50,7 @@ var (
 type ConfError struct {
 	// Path is the JSON path: "ipam.ranges[0].subnet".
 	Path string
-	// Reason says what is wrong and what would be right.
+	// Reason says what is wrong and how to correct it.
 	Reason string
 }
 
@@ -68,7 +64,7 @@ func (e *ConfError) Is(target error) bool { return target == ErrConf }
 type EnvError struct {
 	// Name is the variable, or "CNI_ARGS: KEY".
 	Name string
-	// Reason says what is wrong and what would be right.
+	// Reason says what is wrong and how to correct it.
 	Reason string
 }
 
@@ -78,11 +74,11 @@ func (e *EnvError) Error() string { return e.Name + ": " + e.Reason }
 // Is makes every EnvError an ErrEnv.
 func (e *EnvError) Is(target error) bool { return target == ErrEnv }
 
-// usageError is an error of who typed a command line.
+// usageError is an error in a command line.
 type usageError struct{ error }
 
-// Usagef tells what is wrong with the flags or arguments of a verb or a daemon, and what
-// would be right. It is an ErrUsage, which is not in its text, and wraps what %w names.
+// Usagef makes an error about the flags or arguments of a verb or a daemon. It is an
+// ErrUsage, whose text it does not contain, and wraps what %w names.
 func Usagef(format string, a ...any) error { return usageError{fmt.Errorf(format, a...)} }
 
 // Is makes it an ErrUsage.
@@ -91,8 +87,8 @@ func (usageError) Is(target error) bool { return target == ErrUsage }
 // Unwrap is the error within.
 func (e usageError) Unwrap() error { return e.error }
 
-// UndoError tells that what a failed ADD had done could not be undone: something may
-// be left. An error without one says that nothing is.
+// UndoError means that the changes of a failed ADD could not be undone completely. An
+// error that does not wrap one means that nothing is left.
 type UndoError struct{ Err error }
 
 // Error is "clean up: reason".
@@ -101,7 +97,7 @@ func (e *UndoError) Error() string { return "clean up: " + e.Err.Error() }
 // Unwrap is the reason.
 func (e *UndoError) Unwrap() error { return e.Err }
 
-// Faults collects every fault of a configuration, so that all are told at once.
+// Faults collects every fault of a configuration, so that all are reported at once.
 type Faults struct{ list []error }
 
 // Addf notes a fault at a JSON path.
@@ -112,34 +108,34 @@ func (f *Faults) Addf(path, format string, a ...any) {
 // Err is nil without faults, else all of them joined.
 func (f *Faults) Err() error { return errors.Join(f.list...) }
 
-// MoreFaults adds faults to those that a configuration was found to have before,
-// but for those of the same places: a value of the wrong type may be missed as well.
+// MoreFaults adds faults to those that were found before. It leaves out faults at the
+// same JSON paths: a value of the wrong type would also be reported as missing.
 func MoreFaults(found, more error) error {
 	all := flat(found)
-	var told []string
+	var reported []string
 	for _, e := range all {
 		if c := (*ConfError)(nil); errors.As(e, &c) {
-			told = append(told, c.Path)
+			reported = append(reported, c.Path)
 		}
 	}
 	for _, e := range flat(more) {
 		c := (*ConfError)(nil)
 		same := func(path string) bool { return within(c.Path, path) || within(path, c.Path) }
-		if !errors.As(e, &c) || !slices.ContainsFunc(told, same) {
+		if !errors.As(e, &c) || !slices.ContainsFunc(reported, same) {
 			all = append(all, e)
 		}
 	}
 	return errors.Join(all...)
 }
 
-// within tells whether a JSON path is another one, or leads into it. A value of the
-// wrong type is told without its place in a list.
+// within reports whether a JSON path equals another one, or leads into it. The index
+// in a list does not count: encoding/json does not report it.
 func within(path, outer string) bool {
 	path, outer = withoutPlaces(path), withoutPlaces(outer)
 	return path == outer || strings.HasPrefix(path, outer+".")
 }
 
-// withoutPlaces is a JSON path without places in lists: "ranges.subnet" for
+// withoutPlaces is a JSON path without indexes of lists: "ranges.subnet" for
 // "ranges[0].subnet".
 func withoutPlaces(path string) string {
 	for {
@@ -154,7 +150,7 @@ func withoutPlaces(path string) string {
 
 // flat lists what Faults.Err joins.
 func flat(err error) []error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // what wraps a list is none
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // an error that wraps a list is not a list
 		return joined.Unwrap()
 	}
 	if err == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Host is all that a role is given.
+// Host is everything that a role may use.
 type Host struct {
 	// Role is the name that the role was called by.
 	Role string
@@ -20,17 +20,17 @@ type Host struct {
 	Store    *store.Store
 	Delegate Delegator
 	Log      *slog.Logger
-	// Now is the wall clock; it is recorded, never decided upon.
+	// Now is the wall clock; it is recorded, and no decision depends on it.
 	Now func() time.Time
-	// Sockets are those that a service manager opened for a daemon
+	// Sockets are the sockets that a service manager opened for a daemon
 	// (sd_listen_fds(3)).
 	Sockets []*os.File
-	// Env is a daemon's environment, "K=V": flags that were not given come from it.
+	// Env is a daemon's environment, "K=V": it sets the flags that the command line does not.
 	Env []string
 }
 
 // Delegator calls another plugin by type: in process when the type resolves on
-// CNI_PATH to this very binary, else by executing what it finds.
+// CNI_PATH to this binary, else by executing the file.
 type Delegator interface {
 	// Add runs the plugin's ADD; when that fails it runs its DEL and returns
 	// ADD's error. conf is passed on as it is.
@@ -39,21 +39,24 @@ type Delegator interface {
 	Check(ctx context.Context, typ string, req *Request) error
 	GC(ctx context.Context, typ string, req *Request) error
 	Status(ctx context.Context, typ string, req *Request) error
-	// OverLink tells whether the type is that of an IPAM role that needs the
-	// interface to be there (see Role.OverLink), whoever's plugin of that name
-	// is installed.
+	// OverLink reports whether the type is an IPAM role that needs the interface
+	// to exist (see Role.OverLink), also if a third-party plugin of that name is
+	// installed.
 	OverLink(typ string) bool
-	// InProcess tells whether the type's file on CNI_PATH is this very program:
-	// what is called then keeps its records in h.Store.
+	// Find is nil when the type's file is on CNI_PATH and can be called, else an error
+	// that is ErrNoPlugin or ErrConf.
+	Find(typ string, req *Request) error
+	// InProcess reports whether the type's file on CNI_PATH is this binary: the
+	// role then keeps its records in h.Store.
 	InProcess(typ string, req *Request) bool
-	// Plan is what the plugin's ADD would do; of one that cannot tell there is an
-	// error that is ErrUnplanned. Like Preview it asks a role of ours whatever is installed.
+	// Plan is what the plugin's ADD would do, or an ErrUnplanned where that cannot be
+	// known. Like Preview it calls our role whatever file is installed.
 	Plan(ctx context.Context, typ string, req *Request) (*Plan, error)
 	// Preview is what Add would answer, without reserving anything: the plugin's
-	// own Previewer when it is called in process and can tell, else the placeholder
+	// own Previewer if it is called in process and has one, else the placeholder
 	// 192.0.2.2/24 with gateway 192.0.2.1 (RFC 5737).
 	Preview(ctx context.Context, typ string, req *Request) (*Result, error)
-	// Apart is a Delegator whose plugins may run while this one's do: it has a
-	// connection to the kernel of its own, which the function closes.
-	Apart() (Delegator, func())
+	// Clone is a Delegator whose plugins may run beside this one's. It has its own
+	// connection to the kernel, which the returned function closes.
+	Clone() (Delegator, func())
 }

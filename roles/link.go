@@ -11,15 +11,15 @@ import (
 // MaxLinkName is the longest name of an interface: IFNAMSIZ without the final NUL.
 const MaxLinkName = 15
 
-// LinkName judges a configuration's interface name: nil, or what is wrong with
-// it. It knows the kernel's rules (0xa0 is a space, in UTF-8 too), that the kernel takes "%" and nftables "*" for
+// LinkName returns an error for a name that an interface cannot have. It knows the
+// kernel's rules (0xa0 is a space, in UTF-8 too), that the kernel takes "%" and nftables "*" for
 // a pattern, and that the kernel keeps two names for its settings.
 func LinkName(s string) error {
 	if s != "" && len(s) <= MaxLinkName && s != "." && s != ".." && s != "all" && s != "default" &&
 		!strings.ContainsAny(s, "/:%*\x00") && !strings.ContainsFunc(s, unicode.IsSpace) && strings.IndexByte(s, 0xa0) < 0 {
 		return nil
 	}
-	return fmt.Errorf("%q is no interface name: 1 to %d bytes without '/', ':', '%%', '*' and white space, not \"all\" or \"default\"", s, MaxLinkName)
+	return fmt.Errorf("%q is not an interface name: 1 to %d bytes without '/', ':', '%%', '*' and white space, not \"all\" or \"default\"", s, MaxLinkName)
 }
 
 // IsName is the spec's rule for container IDs and network names (1.1.0, sections 1
@@ -35,8 +35,8 @@ func IsName(s string) bool {
 	return s != ""
 }
 
-// UnicastMAC is an Ethernet address that an interface can have, in the usual
-// colon form, or "" for one of a group, of zeros, or none at all.
+// UnicastMAC is a unicast MAC address in the usual colon form, or "" if s is a
+// multicast address, zero, or not a MAC address.
 func UnicastMAC(s string) string {
 	m, err := net.ParseMAC(s)
 	if err != nil || len(m) != 6 || m[0]&1 != 0 || bytes.Equal(m, make([]byte, 6)) {
@@ -45,23 +45,23 @@ func UnicastMAC(s string) string {
 	return m.String()
 }
 
-// MACKeys are the keys by which a configuration may ask for a hardware address,
-// first choice first. "" is not asked.
+// MACKeys are the keys that may set a hardware address, by precedence. An empty
+// value sets none.
 type MACKeys []MACKey
 
-// MACKey is one of them: where it stands, and its value.
+// MACKey is one key: its JSON path and its value.
 type MACKey struct{ Path, Value string }
 
-// Check reports values that no interface can have.
+// Check reports values that are not unicast MAC addresses.
 func (k MACKeys) Check(f *Faults) {
 	for _, m := range k {
 		if m.Value != "" && UnicastMAC(m.Value) == "" {
-			f.Addf(m.Path, "%q is no Ethernet address of one interface: use the form 02:00:00:00:00:01", m.Value)
+			f.Addf(m.Path, "%q is not a unicast MAC address: use the form 02:00:00:00:00:01", m.Value)
 		}
 	}
 }
 
-// Value is the address asked for, in the usual colon form, or "".
+// Value is the first address that is set, in the usual colon form, or "".
 func (k MACKeys) Value() string {
 	for _, m := range k {
 		if m.Value != "" {
@@ -71,8 +71,8 @@ func (k MACKeys) Value() string {
 	return ""
 }
 
-// MAC is the address that a call asks for, in the usual colon form, or "": by
-// runtimeConfig, else by CNI_ARGS, else by the configuration.
+// MAC is the address that a call requests, in the usual colon form, or "":
+// runtimeConfig's, else that of CNI_ARGS, else the configuration's.
 func (a Args) MAC(runtime, conf string) (string, error) {
 	if m := UnicastMAC(runtime); m != "" {
 		return m, nil
@@ -90,5 +90,5 @@ func (a Args) MACArg() (string, error) {
 	if m == "" || UnicastMAC(m) != "" {
 		return UnicastMAC(m), nil
 	}
-	return "", &EnvError{Name: "CNI_ARGS: MAC", Reason: fmt.Sprintf("%q is no Ethernet address of one interface: use the form 02:00:00:00:00:01", m)}
+	return "", &EnvError{Name: "CNI_ARGS: MAC", Reason: fmt.Sprintf("%q is not a unicast MAC address: use the form 02:00:00:00:00:01", m)}
 }

@@ -63,7 +63,7 @@ func (r *Request) Key() store.Key {
 	return store.Key{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}
 }
 
-// Pod is "namespace/name" as Kubernetes' runtimes tell it in CNI_ARGS, or empty.
+// Pod is "namespace/name" from CNI_ARGS, where Kubernetes' runtimes set it, or empty.
 func (r *Request) Pod() string {
 	ns, name := r.Args.Get("K8S_POD_NAMESPACE"), r.Args.Get("K8S_POD_NAME")
 	if ns == "" || name == "" {
@@ -72,7 +72,7 @@ func (r *Request) Pod() string {
 	return ns + "/" + name
 }
 
-// IsValid tells whether GC's list names the attachment.
+// IsValid reports whether GC's list has the attachment.
 func (r *Request) IsValid(containerID, ifName string) bool {
 	for _, v := range r.Valid {
 		if v.ContainerID == containerID && v.IfName == ifName {

@@ -2,9 +2,9 @@
 // the program that plays it.
 //
 // A role is a value: its names, its kind, and New, which turns a network
-// configuration into a [Handler]. Everything a role may use comes in a [Host];
-// everything it is asked comes in a [Request]. It returns results and errors;
-// it prints nothing, reads no environment and holds no state of its own.
+// configuration into a [Handler]. A role gets everything that it may use in a [Host]
+// and a call in a [Request]. It returns results and errors; it prints nothing, reads
+// no environment and keeps no state in memory.
 package roles
 
 import (
@@ -29,8 +29,7 @@ const (
 	Daemon Kind = "daemon"
 )
 
-// Role is one CNI type, or one daemon. See docs in architecture order: New for
-// plugins, Run for daemons; exactly one of them is set unless a role is both.
+// Role is one CNI type, or one daemon: a plugin sets New, a daemon sets Run.
 type Role struct {
 	// Names are the CNI types that the role answers to; the first is its own.
 	Names []string
@@ -38,7 +37,7 @@ type Role struct {
 	// Summary is one line for `cnibox list`, without a final period.
 	Summary string
 	// Reference is the version of the reference plugin that the role matches,
-	// "v1.9.1"; tools parse it from the about line. Empty where there is none.
+	// "v1.9.1"; tools parse it from the about line. Empty if there is no such plugin.
 	Reference string
 	// Capabilities are the runtimeConfig keys that the role reads.
 	Capabilities []string
@@ -48,30 +47,29 @@ type Role struct {
 	// lint` knows and explains.
 	Conf func() any
 	// Ignored are keys of Conf that other plugins of the type know and that have no
-	// effect here; `cnibox lint` says so.
+	// effect here; `cnibox lint` reports them.
 	Ignored []string
 	// New decodes, defaults and validates a network configuration. It does no
 	// I/O. Every fault is reported at once as ConfErrors (see Faults).
 	New func(conf []byte) (Handler, error)
-	// Undo is New for the DEL of a configuration that New refuses: it was edited
-	// after ADD, and what it was made by is recorded. It decodes and defaults,
-	// and judges nothing. nil where New refuses nothing.
+	// Undo replaces New for the DEL of a configuration that New refuses, because it
+	// was edited after ADD; the record says what ADD made. Undo decodes and sets
+	// defaults, but does not validate. nil if New refuses nothing.
 	Undo func(conf []byte) (Handler, error)
-	// OverLink marks an IPAM role that talks over the interface that it gives
-	// addresses to: ADD makes that first, DEL keeps it until they are released.
+	// OverLink marks an IPAM role that sends packets over the interface that gets the
+	// addresses: ADD makes the interface first, DEL keeps it until they are released.
 	OverLink bool
 	// Run is the main function of a daemon; it returns when ctx is done. An error
 	// that is flag.ErrHelp holds the answer to -help.
 	Run func(ctx context.Context, h *Host, args []string) error
-	// Verbs are commands of the role's own, rendered by the command line; a call
-	// makes none of them. nil where there are none.
+	// Verbs are the role's commands, which the command line offers; nil if it has none.
 	Verbs func() []CommandVerb
 }
 
 // Name is the role's own name.
 func (r *Role) Name() string { return r.Names[0] }
 
-// HasVerb tells whether the role brings a verb of that name.
+// HasVerb reports whether the role has a verb of that name.
 func (r *Role) HasVerb(name string) bool {
 	return r.Verb(name) != nil
 }
@@ -94,7 +92,7 @@ func (r *Role) Commands() []CommandVerb {
 	return r.Verbs()
 }
 
-// CommandVerb is a command that a role brings to the command line.
+// CommandVerb is a command that a role adds to the command line.
 type CommandVerb struct {
 	// Name is one word, or "noun verb".
 	Name, Help string
@@ -102,15 +100,15 @@ type CommandVerb struct {
 	// "[NAME]" none or one, "[NAME…]" any; none by default. No other number is passed on.
 	Args  string
 	Flags []Flag
-	// Run is nil for a noun, which Name is alone then: Help is about all of its verbs.
-	// What it says about flags and arguments is a Usagef.
+	// Run is nil if Name is a noun alone: Help then describes all of its verbs. Errors
+	// about flags and arguments are made by Usagef.
 	Run func(ctx context.Context, h *Host, flags map[string]string, args []string) (any, error)
 }
 
-// Flag is one flag of a CommandVerb; all values are texts.
+// Flag is one flag of a CommandVerb; all values are strings.
 type Flag struct {
 	Name, Default, Help string
-	// Switch: it takes no value; "true" when it is given, else empty.
+	// Switch marks a flag without a value: it is "true" when given, else empty.
 	Switch bool
 }
 
@@ -119,8 +117,8 @@ type Handler interface {
 	// Add attaches the container and returns the result for the runtime. When
 	// it fails, nothing is left behind.
 	Add(ctx context.Context, h *Host, req *Request) (*Result, error)
-	// Del undoes Add. What is absent is success; it goes on after an error and
-	// returns all of them joined. req.Netns may be empty or gone.
+	// Del undoes Add. An absent object is not an error. Del continues after an error
+	// and returns all of them joined. req.Netns may be empty or gone.
 	Del(ctx context.Context, h *Host, req *Request) error
 }
 
@@ -144,18 +142,17 @@ type Statuser interface {
 	Status(ctx context.Context, h *Host, req *Request) error
 }
 
-// Planner is a Handler that can tell what Add would do.
+// Planner is a Handler that can list the changes of Add beforehand.
 type Planner interface {
 	// Plan returns the changes that Add would make, with placeholder
 	// addresses where IPAM would give one. It changes nothing.
 	Plan(ctx context.Context, h *Host, req *Request) (*Plan, error)
 }
 
-// Previewer is an IPAM Handler that can tell which addresses Add would give.
+// Previewer is an IPAM Handler that can name the addresses of the next Add.
 type Previewer interface {
-	// Preview returns a result as Add's, with the addresses that are next, or an error
-	// that is ErrUnplanned where nobody can tell before Add; it
-	// reserves nothing and writes nothing.
+	// Preview returns a result as Add's, with the next addresses, or ErrUnplanned where
+	// they are not known before Add. It reserves nothing and writes nothing.
 	Preview(ctx context.Context, h *Host, req *Request) (*Result, error)
 }
 

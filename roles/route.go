@@ -35,7 +35,7 @@ func ParseRoutes(f *Faults, path string, in []Route) []*types.Route {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		dst, err := netip.ParsePrefix(r.Dst)
 		if err != nil || dst.Addr().Is4In6() {
-			f.Addf(at+".dst", "%q is no CIDR, such as 0.0.0.0/0", r.Dst)
+			f.Addf(at+".dst", "%q is not a CIDR, such as 0.0.0.0/0", r.Dst)
 			continue
 		}
 		route := &types.Route{

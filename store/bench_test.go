@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// BenchmarkUpdate is open, lock, store one record, commit, close.
+// BenchmarkUpdate opens, locks, stores one record, commits and closes.
 func BenchmarkUpdate(b *testing.B) {
 	s := newStore(b)
 	a := attachment(key("net", "c1"))
@@ -19,7 +19,7 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 }
 
-// BenchmarkView is open, lock, read one record, close.
+// BenchmarkView opens, locks, reads one record and closes.
 func BenchmarkView(b *testing.B) {
 	s := newStore(b)
 	a := attachment(key("net", "c1"))
@@ -29,8 +29,8 @@ func BenchmarkView(b *testing.B) {
 	}
 }
 
-// BenchmarkAllocate is open, lock, find the lowest free address of a /16,
-// reserve it, commit, close.
+// BenchmarkAllocate opens, locks, reserves the lowest free address of a /16, commits
+// and closes.
 func BenchmarkAllocate(b *testing.B) {
 	for _, c := range []struct {
 		name string
@@ -78,8 +78,8 @@ func benchmarkAllocate(b *testing.B, used int) {
 	}
 }
 
-// fill reserves n addresses from an address on, in several transactions: one with
-// tens of thousands of new keys is slow, as bbolt splits its pages at the end.
+// fill reserves n addresses from an address on. It uses several transactions, because
+// one with tens of thousands of new keys is slow: bbolt splits its pages at the end.
 func fill(t testing.TB, s *store.Store, id store.PoolID, from netip.Addr, n int) {
 	t.Helper()
 	for i := 0; i < n; {

@@ -8,104 +8,101 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// bucketCloud is of node.db and keep.db; its keys are names of sources.
-const bucketCloud = "cloud"
-
-// CloudNIC is one interface of this node as the cloud describes it, whatever the
-// cloud. What a cloud does not tell is zero.
+// CloudNIC is one interface of this node as a cloud describes it, in the same form
+// for all clouds. What a cloud does not say is zero.
 type CloudNIC struct {
 	// MAC is in the usual colon form; "*" stands for any interface.
 	MAC string `json:"mac"`
-	// ID is the cloud's own name of it: "eni-0123456789abcdef0".
+	// ID is the cloud's own name of the interface: "eni-0123456789abcdef0".
 	ID string `json:"id,omitempty"`
-	// Device is its number as the cloud counts, 0 for the first.
+	// Device is its number as the cloud counts them, from 0.
 	Device  int  `json:"device"`
 	Primary bool `json:"primary,omitempty"`
 	MTU     int  `json:"mtu,omitempty"`
-	// Subnets have no two of the same prefix.
+	// Subnets have different prefixes.
 	Subnets []CloudSubnet `json:"subnets,omitempty"`
-	// Network is what is reached without a translated source address: the prefixes
-	// of the VNet or VPC.
+	// Network has the prefixes of the VNet or VPC. Traffic to them keeps its source
+	// address.
 	Network []netip.Prefix `json:"network,omitempty"`
 	DNS     []netip.Addr   `json:"dns,omitempty"`
 }
 
-// CloudSubnet is what a NIC has of one subnet.
+// CloudSubnet is a NIC's share of one subnet.
 type CloudSubnet struct {
 	Prefix netip.Prefix `json:"prefix"`
 	// Gateway is the cloud's router.
 	Gateway netip.Addr `json:"gateway,omitzero"`
-	// Own are the addresses of the node itself: never a pod's.
+	// Own are the addresses of the node itself. No pod gets one.
 	Own []netip.Addr `json:"own,omitempty"`
-	// Addresses and Ranges are for pods: single addresses, and whole prefixes.
+	// Addresses and Ranges are for pods: single addresses and whole prefixes.
 	Addresses []netip.Addr   `json:"addresses,omitempty"`
 	Ranges    []netip.Prefix `json:"ranges,omitempty"`
 }
 
-// Usable tells whether there is an address for pods.
+// Usable reports whether the NIC has an address for pods.
 func (n *CloudNIC) Usable() bool {
 	return slices.ContainsFunc(n.Subnets, func(s CloudSubnet) bool { return len(s.Addresses)+len(s.Ranges) > 0 })
 }
 
-// Gives tells whether an address is one for pods.
+// Gives reports whether an address is one for pods.
 func (s *CloudSubnet) Gives(a netip.Addr) bool {
 	return slices.Contains(s.Addresses, a) || slices.ContainsFunc(s.Ranges, func(p netip.Prefix) bool { return p.Contains(a) }) && !slices.Contains(s.Own, a)
 }
 
-// CloudSource is what is known of one source of addresses: the last good reply, and
-// when to ask again. It is the same for all processes of the node.
+// CloudSource is what is known about one source of addresses: its last good reply
+// and when to ask it again. All processes of the node share it.
 type CloudSource struct {
-	// Name is the provider and where it is asked: "azure http://168.63.129.16".
+	// Name is the provider and its address: "azure http://168.63.129.16".
 	Name string `json:"name"`
-	// NICs are of the last good reply, which came at Fetched.
+	// NICs are from the last good reply, which came at Fetched.
 	NICs    []CloudNIC `json:"nics,omitempty"`
 	Fetched time.Time  `json:"fetched,omitzero"`
-	// Revision counts the replies that differed from the one before.
+	// Revision counts the replies that differed from the one before them.
 	Revision uint64 `json:"revision"`
-	// Provider is who gave that reply, where several are tried: "aws".
+	// Provider is the cloud that gave the reply, if several are tried: "aws".
 	Provider string `json:"provider,omitempty"`
-	// Dropped is what of that reply is not used, and why.
+	// Dropped says which parts of the reply are not used, and why.
 	Dropped []string `json:"dropped,omitempty"`
-	// Asked is when the source was asked last, and Answered when that had an end,
-	// good or not: before Asked while somebody waits for it, or died waiting.
+	// Asked is when the source was asked last, Answered when the last request ended,
+	// well or not. Answered is before Asked while a process waits for the source, or
+	// after that process died.
 	Asked    time.Time `json:"asked,omitzero"`
 	Answered time.Time `json:"answered,omitzero"`
-	// NotBefore is when it may be asked again, and Failed how often in a row it did
-	// not answer well; Fault is the last reason, of the kind FaultKind.
+	// NotBefore is when the source may be asked again. Failed counts the failures since
+	// the last good reply. Fault is the last failure, of the kind FaultKind.
 	NotBefore time.Time `json:"notBefore,omitzero"`
 	Failed    int       `json:"failed,omitempty"`
 	Fault     string    `json:"fault,omitempty"`
 	FaultKind string    `json:"faultKind,omitempty"`
-	// EmptySince is when the first of the good replies in a row came that showed no addresses.
+	// EmptySince is since when all good replies had no addresses.
 	EmptySince time.Time `json:"emptySince,omitzero"`
-	// Withdrawn are addresses that an attachment had when the cloud ceased to name
-	// them, and since when: they are nobody else's until it names them again.
+	// Withdrawn are addresses that the cloud stopped giving while an attachment had
+	// them, and since when. No other attachment gets one until the cloud gives it again.
 	Withdrawn map[netip.Addr]time.Time `json:"withdrawn,omitempty"`
 }
 
-// CloudSource returns what is known of a source in this boot, or an error that is
-// ErrNotFound. It may be changed, but not what its fields point to: that may be
-// another caller's too.
+// CloudSource returns what is known about a source in this boot, or an error that is
+// ErrNotFound. The caller may change its fields, but not what they point to, which is
+// shared with other callers.
 func (tx *Tx) CloudSource(name string) (*CloudSource, error) {
 	return getCloudSource(tx.b, tx.memo, name)
 }
 
-// PutCloudSource stores what is known of a source.
-func (tx *Tx) PutCloudSource(s *CloudSource) error { return putCloudSource(tx.b, s) }
+// PutCloudSource stores what is known about a source.
+func (tx *Tx) PutCloudSource(s *CloudSource) error {
+	return record.Store(tx.b, bucketCloud, "cloud source", s, s.Name)
+}
 
 // CloudSources returns all sources as CloudSource does, by name. Damaged records are
-// left out and named in the error.
+// skipped and named in the error.
 func (tx *Tx) CloudSources() ([]CloudSource, error) {
-	from := bucketOf(tx.b, bucketCloud)
-	if from == nil {
-		return nil, nil
-	}
 	var all []CloudSource
 	var faults []error
-	c := from.Cursor()
-	for k, v := c.First(); k != nil; k, v = c.Next() {
+	for k, v := range record.WithPrefix(record.Bucket(tx.b, bucketCloud), nil) {
 		if v == nil {
 			continue
 		}
@@ -119,21 +116,20 @@ func (tx *Tx) CloudSources() ([]CloudSource, error) {
 	return all, errors.Join(faults...)
 }
 
-// CloudSource is the source as it was when a good reply was kept last, in whichever
-// boot; without one the error is ErrNotFound.
+// CloudSource returns the source as it was after the last good reply that was kept,
+// also from an earlier boot; without one the error is ErrNotFound.
 func (tx *KeepTx) CloudSource(name string) (*CloudSource, error) {
 	return getCloudSource(tx.b, nil, name)
 }
 
 // PutCloudSource keeps a source beyond the boot.
-func (tx *KeepTx) PutCloudSource(s *CloudSource) error { return putCloudSource(tx.b, s) }
+func (tx *KeepTx) PutCloudSource(s *CloudSource) error {
+	return record.Store(tx.b, bucketCloud, "cloud source", s, s.Name)
+}
 
 func getCloudSource(b *bolt.Tx, m *memo, name string) (*CloudSource, error) {
-	var raw []byte
-	key := encodeKey(name)
-	if from := bucketOf(b, bucketCloud); from != nil {
-		raw = from.Get(key)
-	}
+	key := record.EncodeKey(name)
+	raw := record.Raw(b, bucketCloud, key)
 	s, err := CloudSource{}, ErrNotFound
 	if raw != nil {
 		s, err = m.cloudSource(key, raw)
@@ -142,16 +138,4 @@ func getCloudSource(b *bolt.Tx, m *memo, name string) (*CloudSource, error) {
 		return nil, fmt.Errorf("cloud source %.80q: %w", name, err)
 	}
 	return &s, nil
-}
-
-func putCloudSource(b *bolt.Tx, s *CloudSource) error {
-	key, err := storableKey("cloud source", s.Name)
-	if err != nil {
-		return err
-	}
-	to, err := writable(b, bucketCloud)
-	if err != nil {
-		return err
-	}
-	return putRecord(to, key, s)
 }

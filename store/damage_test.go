@@ -18,7 +18,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// filled is a store with n attachments and its file.
+// filled returns a store with n attachments and its file.
 func filled(t testing.TB, n int) (store.Options, string) {
 	t.Helper()
 	o := options(t)
@@ -66,8 +66,8 @@ func TestTruncated(t *testing.T) {
 	checkSound(t, store.New(o), 300)
 }
 
-// Garbage in any page is an error, never the end of the process, and the lock is
-// free afterwards.
+// Garbage in any page is an error, never the end of the process, and the lock is free
+// afterwards.
 func TestGarbagePages(t *testing.T) {
 	o, path := filled(t, 300)
 	whole, err := os.ReadFile(path)
@@ -134,7 +134,7 @@ func TestFaultInTransaction(t *testing.T) {
 	}
 }
 
-// A caller's panic goes on; what it did is rolled back and the lock is free.
+// A caller's panic goes on. Its changes are rolled back and the lock is free.
 func TestCallersPanic(t *testing.T) {
 	s := newStore(t)
 	for name, run := range map[string]func(context.Context, func(*store.Tx) error) error{"view": s.View, "update": s.Update} {
@@ -244,7 +244,7 @@ func raw(t testing.TB, path string, fn func(*bolt.Tx) error) {
 	}
 }
 
-// A record that cannot be decoded is named; the others are there.
+// A record that cannot be decoded is named. The others are returned.
 func TestDamagedRecord(t *testing.T) {
 	o, path := filled(t, 3)
 	k := []byte("net\x00\x01f-1\x00\x01eth0\x00\x01")

@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Delegations outlive the boot, as they were given, and what came of them does not.
+// Delegations outlive the boot unchanged; their outcomes do not.
 func TestDelegations(t *testing.T) {
 	s := newStore(t)
 	ctx := context.Background()

@@ -8,53 +8,49 @@ import (
 	"hash/crc32"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// bucketDerived has a bucket for each name given to Derive; its keys are those
-// of attachments.
-const bucketDerived = "derived"
-
-// Derived is the text that was made of an attachment's record.
+// Derived is a text that was made from an attachment's record.
 type Derived struct {
-	// Key is as Attachments has it.
 	Key Key
 	// Text is valid within the transaction, and must not be changed.
 	Text []byte
 }
 
-// Derive returns what of makes of every attachment's record, in the order of
-// Attachments. What it made is kept, under name, and taken again for as long as
-// the record stays as it is: to decode 250 records of 3 kB takes 12 ms, to sum
-// them up 0.1. In a View nothing new is kept. The name changes with what of does.
-// Records that cannot be decoded are left out; the error, which is ErrDamaged
-// then, names them.
-func (tx *Tx) Derive(name string, of func(*Attachment) []byte) ([]Derived, error) {
-	from := bucketOf(tx.b, bucketAttachments)
+// Derive returns the text that fn makes from each attachment's record, in the order
+// of Attachments. An Update stores the texts under name, and they are reused for as
+// long as the record does not change: to decode 250 records of 3 kB takes 12 ms, to
+// compute their checksums 0.1 ms. Another fn needs another name. Records that cannot be
+// decoded are skipped and named in the error, which is ErrDamaged then.
+func (tx *Tx) Derive(name string, fn func(*Attachment) []byte) ([]Derived, error) {
+	from := record.Bucket(tx.b, bucketAttachments)
 	if from == nil {
 		return nil, nil
 	}
-	d := derivation{of: of, kept: bucketOf(tx.b, bucketDerived)}
-	if d.kept != nil {
-		d.kept = d.kept.Bucket([]byte(name))
+	d := derivation{fn: fn, stored: record.Bucket(tx.b, bucketDerived)}
+	if d.stored != nil {
+		d.stored = d.stored.Bucket([]byte(name))
 	}
 	d.run(from)
 	if !tx.b.Writable() || len(d.made)+len(d.stale) == 0 {
 		return d.all, errors.Join(d.faults...)
 	}
-	if err := d.keep(tx.b, name); err != nil {
+	if err := d.store(tx.b, name); err != nil {
 		return nil, err
 	}
 	return d.all, errors.Join(d.faults...)
 }
 
-// derivation is Derive at work.
+// derivation is one call of Derive.
 type derivation struct {
-	of   func(*Attachment) []byte
-	kept *bolt.Bucket // nil for none
-	all  []Derived
-	// made are the indexes in all of what is not kept yet, with their sums.
+	fn     func(*Attachment) []byte
+	stored *bolt.Bucket // nil for none
+	all    []Derived
+	// made are the texts that are not stored yet.
 	made []madeText
-	// stale are the keys of what is kept of attachments that are gone.
+	// stale are the keys of stored texts whose attachments are gone.
 	stale  [][]byte
 	faults []error
 }
@@ -63,15 +59,15 @@ type madeText struct {
 	key, sum, text []byte
 }
 
-// run goes through the records and what is kept of them side by side: both are
-// in the order of keys.
+// run walks the records and the stored texts side by side, since both are in the
+// order of keys.
 func (d *derivation) run(from *bolt.Bucket) {
-	var k, kept []byte // what is kept next
+	var k, text []byte // the next stored text and its key
 	next := func() {}
-	if d.kept != nil {
-		c := d.kept.Cursor()
-		k, kept = c.First()
-		next = func() { k, kept = c.Next() }
+	if d.stored != nil {
+		c := d.stored.Cursor()
+		k, text = c.First()
+		next = func() { k, text = c.Next() }
 	}
 	c := from.Cursor()
 	for key, raw := c.First(); key != nil; key, raw = c.Next() {
@@ -83,7 +79,7 @@ func (d *derivation) run(from *bolt.Bucket) {
 		}
 		var old []byte
 		if bytes.Equal(k, key) {
-			old = kept
+			old = text
 			next()
 		}
 		if err := d.one(key, raw, old); err != nil {
@@ -95,32 +91,32 @@ func (d *derivation) run(from *bolt.Bucket) {
 	}
 }
 
-// one takes the text that is kept of a record, or makes it.
-func (d *derivation) one(key, raw, kept []byte) error {
-	k, err := decodeAttachmentKey(key)
+// one reuses the stored text of a record, or makes it.
+func (d *derivation) one(key, raw, stored []byte) error {
+	k, err := record.DecodeAttachment(key)
 	if err != nil {
 		return err
 	}
 	sum := sumOf(raw)
-	if text, ok := bytes.CutPrefix(kept, sum); ok {
+	if text, ok := bytes.CutPrefix(stored, sum); ok {
 		d.all = append(d.all, Derived{Key: k, Text: text})
 		return nil
 	}
 	var a Attachment
-	if err := decodeRecord(bucketAttachments, key, raw, &a); err != nil {
+	if err := record.Decode(bucketAttachments, key, raw, &a); err != nil {
 		return err
 	}
 	a.Key = k
-	text := d.of(&a)
+	text := d.fn(&a)
 	d.all = append(d.all, Derived{Key: k, Text: text})
 	d.made = append(d.made, madeText{key: bytes.Clone(key), sum: sum, text: text})
 	return nil
 }
 
-// keep stores what was made and drops what is of no attachment any more. What
-// was taken points into pages that this leaves as they are.
-func (d *derivation) keep(b *bolt.Tx, name string) error {
-	all, err := writable(b, bucketDerived)
+// store stores the made texts and deletes the stale ones. The reused texts in all
+// point into pages of the file, which stay valid until the transaction ends.
+func (d *derivation) store(b *bolt.Tx, name string) error {
+	all, err := record.Writable(b, bucketDerived)
 	if err != nil {
 		return err
 	}
@@ -141,7 +137,7 @@ func (d *derivation) keep(b *bolt.Tx, name string) error {
 	return nil
 }
 
-// sumOf tells a record from another one of the same key.
+// sumOf returns the length and the checksum of a record.
 func sumOf(raw []byte) []byte {
 	sum := make([]byte, 0, 8)
 	sum = binary.BigEndian.AppendUint32(sum, uint32(len(raw)))

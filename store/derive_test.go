@@ -10,7 +10,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// derived is what Derive tells, "container text" each, and of whom it was made anew.
+// derived returns the result of Derive, each as "container text", and the containers
+// whose texts were made anew.
 func derived(tb testing.TB, s *store.Store, run func(testing.TB, *store.Store, func(*store.Tx) error)) (all, made []string) {
 	tb.Helper()
 	run(tb, s, func(tx *store.Tx) error {
@@ -58,7 +59,7 @@ func TestDerive(t *testing.T) {
 		return errors.Join(tx.DeleteAttachment(key("net", "a")), tx.DeleteAttachment(key("net", "c")), tx.DeleteAttachment(key("net", "d")))
 	})
 	expect(update, []string{"b link1"}, nil)
-	put("c", "link4") // what was made of it before must be gone
+	put("c", "link4") // its earlier text must be gone
 	expect(update, []string{"b link1", "c link4"}, []string{"c"})
 }
 
@@ -119,7 +120,7 @@ func TestOwners(t *testing.T) {
 	})
 }
 
-// BenchmarkDerive reads 250 attachments of 3 kB of which one is new.
+// BenchmarkDerive reads 250 attachments of 3 kB, one of them new.
 func BenchmarkDerive(b *testing.B) {
 	s := newStore(b)
 	changes := fmt.Sprintf(`["%02800d"]`, 0)

@@ -5,24 +5,23 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// bucketDHCPLeases is of keep.db; its keys are network, container ID, interface.
-const bucketDHCPLeases = "dhcpLeases"
-
-// DHCPLease is what a DHCP client has to remember of one attachment, so that
-// another process, or one of the next boot, can keep its addresses or give them back.
+// DHCPLease is what a DHCP client has to remember about one attachment, so that
+// another process, also after a reboot, can keep its addresses or give them back.
 type DHCPLease struct {
 	Owner Key   `json:"owner"`
 	Netns Netns `json:"netns"`
-	// Link is the interface's index in the namespace; it may be renamed there.
+	// Link is the interface's index in the namespace, where it may be renamed.
 	Link int    `json:"link,omitempty"`
 	Pod  string `json:"pod,omitempty"`
-	// BootID tells in which boot the namespace was.
+	// BootID is the boot that the namespace belonged to.
 	BootID string `json:"bootID,omitempty"`
-	// Socket is that of the daemon that keeps the lease.
+	// Socket is the path of the socket of the daemon that keeps the lease.
 	Socket string `json:"socket"`
-	// Identity is what the client identifiers are made of.
+	// Identity is the text from which the client identifiers are made.
 	Identity string `json:"identity"`
 	// Args and Conf are CNI_ARGS and the network configuration of ADD.
 	Args string          `json:"args,omitempty"`
@@ -50,53 +49,36 @@ type DHCPGrant struct {
 	Rebind time.Time `json:"rebind"`
 	// Expire is zero for a lease that never ends.
 	Expire time.Time `json:"expire,omitzero"`
-	// Withdrawn: the lease ended and the address was taken off the interface.
+	// Withdrawn: the lease ended and the address was removed from the interface.
 	Withdrawn bool `json:"withdrawn,omitempty"`
 	// Result is the grant's part of the CNI result.
 	Result json.RawMessage `json:"result"`
 }
 
-// BootID is the boot that node.db is of.
+// BootID returns the id of the boot that node.db belongs to.
 func (s *Store) BootID() string { return s.o.BootID }
 
 // DHCPLease returns an attachment's lease, or an error that is ErrNotFound.
 func (tx *KeepTx) DHCPLease(k Key) (*DHCPLease, error) {
 	var l DHCPLease
-	if err := get(tx.b, bucketDHCPLeases, k.encode(), &l); err != nil {
-		return nil, fmt.Errorf("DHCP lease of %s: %w", k.describe(), err)
+	if err := record.Get(tx.b, bucketDHCPLeases, k.Encode(), &l); err != nil {
+		return nil, fmt.Errorf("DHCP lease of %s: %w", k.Describe(), err)
 	}
 	return &l, nil
 }
 
 // PutDHCPLease stores a lease, in place of an older one of the attachment.
 func (tx *KeepTx) PutDHCPLease(l *DHCPLease) error {
-	key, err := l.Owner.storable("DHCP lease")
-	if err != nil {
-		return err
-	}
-	to, err := writable(tx.b, bucketDHCPLeases)
-	if err != nil {
-		return err
-	}
-	return putRecord(to, key, l)
+	return record.Store(tx.b, bucketDHCPLeases, "DHCP lease", l, l.Owner.Network, l.Owner.ContainerID, l.Owner.IfName)
 }
 
-// DeleteDHCPLease deletes a lease; none is fine.
+// DeleteDHCPLease deletes a lease. A missing one is not an error.
 func (tx *KeepTx) DeleteDHCPLease(k Key) error {
-	return remove(tx.b, bucketDHCPLeases, k.encode())
+	return record.Delete(tx.b, bucketDHCPLeases, k.Encode())
 }
 
-// DHCPLeases returns the leases of a network, or of all with "", in order of
-// their owners. Damaged records are left out and named in the error.
+// DHCPLeases returns the leases of a network, or of all with "", in the order of
+// their owners. Damaged records are skipped and named in the error.
 func (tx *KeepTx) DHCPLeases(network string) ([]DHCPLease, error) {
-	var prefix []byte
-	if network != "" {
-		prefix = encodeKey(network)
-	}
-	var all []DHCPLease
-	err := scan(tx.b, bucketDHCPLeases, prefix, func(_ []byte, l DHCPLease) error {
-		all = append(all, l)
-		return nil
-	})
-	return all, err
+	return record.ListOwned(tx.b, bucketDHCPLeases, network, func(l *DHCPLease) *Key { return &l.Owner })
 }

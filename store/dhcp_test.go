@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// DHCP leases outlive the boot, by network and owner.
+// DHCP leases outlive the boot and are listed by network and owner.
 func TestDHCPLeases(t *testing.T) {
 	s := newStore(t)
 	ctx := context.Background()

@@ -1,16 +1,18 @@
 package store
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/cnibox/cnibox/store/internal/pool"
+	"github.com/cnibox/cnibox/store/internal/record"
 )
 
-// Dump is all that node.db holds, as JSON. Fields that it does not know are
-// skipped when it is decoded.
+// Dump is the whole content of node.db, for JSON. Unknown fields are ignored when it
+// is decoded.
 type Dump struct {
 	Info        Info         `json:"info"`
 	Attachments []Attachment `json:"attachments"`
@@ -28,7 +30,7 @@ type PoolDump struct {
 }
 
 // Export returns everything that is stored. Records that cannot be decoded are
-// left out; the error, which is ErrDamaged then, names them.
+// skipped and named in the error, which is ErrDamaged then.
 func (tx *Tx) Export() (*Dump, error) {
 	var d Dump
 	var faults [5]error
@@ -58,35 +60,17 @@ func (tx *Tx) exportPools() ([]PoolDump, error) {
 			}
 			pd.Leases = append(pd.Leases, l)
 		}
-		pd.Cursors, err = p.cursors()
+		pd.Cursors, err = p.Cursors()
 		faults = append(faults, err)
 		all = append(all, pd)
 	}
 	return all, errors.Join(faults...)
 }
 
-func (p *Pool) cursors() (map[int]netip.Addr, error) {
-	var faults []error
-	all := map[int]netip.Addr{}
-	for _, k := range keysWith(p.b, []byte{poolCursor}) {
-		if len(k) != 5 {
-			faults = append(faults, fmt.Errorf("decode key %q of %s: %w", k, p.name(), ErrDamaged))
-			continue
-		}
-		set := int(binary.BigEndian.Uint32(k[1:]))
-		a, ok, err := p.Cursor(set)
-		if ok {
-			all[set] = a
-		}
-		faults = append(faults, err)
-	}
-	return all, errors.Join(faults...)
-}
-
-// Import stores a dump: beside what is there, or with replace in its place. A
-// record of the same key is overwritten; an address or a claim that somebody
-// else holds is a TakenError, a faulty record ErrInvalid. After an error the
-// transaction must not be committed.
+// Import adds a dump to the stored records, or with replace replaces them. A record of
+// the same key is overwritten. An address or a claim of another owner is a
+// TakenError, a faulty record is ErrInvalid. After an error the transaction must not
+// be committed.
 func (tx *Tx) Import(d *Dump, replace bool) error {
 	if replace {
 		if err := tx.clear(); err != nil {
@@ -121,20 +105,8 @@ func (tx *Tx) importPool(pd PoolDump) error {
 	if err != nil {
 		return err
 	}
-	if err := p.writable(); err != nil {
-		return err
-	}
 	for i, l := range pd.Leases {
-		held, err := p.heldBy(l)
-		if err != nil {
-			return fmt.Errorf("leases[%d]: %w", i, err)
-		}
-		if held {
-			if err := p.Release(l.Address); err != nil {
-				return fmt.Errorf("leases[%d]: %w", i, err)
-			}
-		}
-		if err := p.Reserve(l); err != nil {
+		if err := p.Replace(l); err != nil {
 			return fmt.Errorf("leases[%d]: %w", i, err)
 		}
 	}
@@ -146,22 +118,10 @@ func (tx *Tx) importPool(pd PoolDump) error {
 	return nil
 }
 
-// heldBy tells whether the lease's owner has its address already.
-func (p *Pool) heldBy(l Lease) (bool, error) {
-	held, err := p.Lease(l.Address)
-	if errors.Is(err, ErrNotFound) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return held.Owner == l.Owner, nil
-}
-
-// clear empties all buckets but the file's own description.
+// clear empties all buckets that Import fills. The file's Info stays.
 func (tx *Tx) clear() error {
-	for _, name := range []string{bucketAttachments, bucketNetworks, bucketClaims, bucketClaimOwners, bucketPools, bucketFreed} {
-		if _, err := writable(tx.b, name); err != nil {
+	for _, name := range []string{bucketAttachments, bucketNetworks, bucketClaims, bucketClaimOwners, pool.Bucket, pool.FreedBucket} {
+		if _, err := record.Writable(tx.b, name); err != nil {
 			return err
 		}
 		if err := tx.b.DeleteBucket([]byte(name)); err != nil {

@@ -1,72 +1,41 @@
 package store
 
 import (
-	"errors"
 	"fmt"
 
-	"golang.org/x/sys/unix"
+	"github.com/cnibox/cnibox/store/internal/boltfile"
+	"github.com/cnibox/cnibox/store/internal/record"
 )
 
 var (
 	// ErrNotFound: no such record.
-	ErrNotFound = errors.New("not found")
+	ErrNotFound = record.ErrNotFound
 	// ErrTaken: another owner holds the address or claim; TakenError names it.
-	ErrTaken = errors.New("taken")
-	// ErrBusy: a lock was not to be had before the deadline; the text names the holder.
-	ErrBusy = errors.New("busy")
+	ErrTaken = record.ErrTaken
+	// ErrBusy: a lock was not free before the deadline; the text names the holder.
+	ErrBusy = boltfile.ErrBusy
 	// ErrDamaged: the file cannot be read; the text has the command that sets it aside.
-	ErrDamaged = errors.New("damaged state file")
+	ErrDamaged = record.ErrDamaged
 	// ErrUnwritable: a file cannot be written: its disk is full, mounted read-only, or
-	// fails. What it held is there still, and can be read.
-	ErrUnwritable = errors.New("cannot be written")
-	// ErrSchema: the file was written by a newer program that changed its form.
-	ErrSchema = errors.New("state file of a newer schema")
+	// fails. Its content is still there and can be read.
+	ErrUnwritable = boltfile.ErrUnwritable
+	// ErrSchema: a newer program changed the form of the file.
+	ErrSchema = boltfile.ErrSchema
 	// ErrInvalid: a record has a field that cannot be stored.
-	ErrInvalid = errors.New("invalid record")
+	ErrInvalid = record.ErrInvalid
 )
 
-// absentError is the ErrNotFound of an attachment. Its text is made when somebody asks
-// for it: an ADD looks for three records that are not there.
+// TakenError names the owner of an address or a claim that another owner asked for.
+type TakenError = record.TakenError
+
+// absentError is the ErrNotFound of an attachment. An ADD looks for three records
+// that do not exist, so the text is made only when it is read.
 type absentError struct{ key Key }
 
-// Error is "attachment …: not found".
+// Error returns "attachment …: not found".
 func (e *absentError) Error() string {
-	return fmt.Sprintf("attachment %s: %v", e.key.describe(), ErrNotFound)
+	return fmt.Sprintf("attachment %s: %v", e.key.Describe(), ErrNotFound)
 }
 
 // Unwrap makes it an ErrNotFound.
 func (e *absentError) Unwrap() error { return ErrNotFound }
-
-// TakenError tells who holds what was asked for.
-type TakenError struct {
-	What  string
-	Owner Key
-}
-
-// Error is "what: taken by network/container/ifname".
-func (e *TakenError) Error() string {
-	return fmt.Sprintf("%s: taken by %q of container %q on network %q", e.What, e.Owner.IfName, e.Owner.ContainerID, e.Owner.Network)
-}
-
-// Is makes every TakenError an ErrTaken.
-func (e *TakenError) Is(target error) bool { return target == ErrTaken }
-
-// isUnwritable tells whether the kernel refused to write, or to open for writing. EPERM
-// is what a file with the immutable attribute gives.
-func isUnwritable(err error) bool {
-	for _, errno := range []unix.Errno{unix.EROFS, unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.EACCES, unix.EPERM} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
-}
-
-// unwritable makes what kept a transaction from being stored an ErrUnwritable, if it was
-// the disk.
-func unwritable(err error) error {
-	if isUnwritable(err) && !errors.Is(err, ErrUnwritable) {
-		return fmt.Errorf("%w: %w", ErrUnwritable, err)
-	}
-	return err
-}

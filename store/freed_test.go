@@ -14,8 +14,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestFreedLikeModel: random leases and releases leave the times that a map does,
-// over chunk borders and in both families.
+// TestFreedLikeModel: random leases and releases leave the same times as in a map,
+// across chunk borders and in both families.
 func TestFreedLikeModel(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(7, 8))
 	now := testTime
@@ -113,7 +113,7 @@ func compareFreed(t *testing.T, tx *store.Tx, id store.PoolID, freed map[netip.A
 	return nil
 }
 
-// TestFreedOfOthers: a pool whose addresses are of ranges remembers nothing.
+// TestFreedOfOthers: a pool that is not a cloud's has no released addresses.
 func TestFreedOfOthers(t *testing.T) {
 	s := newStore(t)
 	update(t, s, func(tx *store.Tx) error {

@@ -14,10 +14,10 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Any file as node.db is usable or an error: no panic, no hang, and the lock is
-// free afterwards. Half of the inputs get the sound meta pages of a sound file,
-// so that bbolt follows what is behind them. Left out are files whose pages lead
-// in a circle: bbolt's stack overflows, and no Go program survives that.
+// Any file as node.db is usable or gives an error: no panic, no hang, and the lock is
+// free afterwards. Half of the inputs get the meta pages of a sound file, so that
+// bbolt follows what is behind them. Files whose pages form a cycle are left out:
+// bbolt's stack overflows, and no Go program survives that.
 func FuzzOpen(f *testing.F) {
 	o, path := filled(f, 60)
 	whole, err := os.ReadFile(path)
@@ -52,8 +52,8 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// circular tells whether a page leads to itself, from either meta page's root.
-// The layout is that of bbolt's internal/common/page.go.
+// circular reports whether a page leads to itself, from either meta page's root. The
+// layout is that of bbolt's internal/common/page.go.
 func circular(b []byte) bool {
 	e := binary.NativeEndian
 	onPath := map[uint64]bool{}
@@ -166,7 +166,7 @@ func useAll(tx *store.Tx) error {
 	return errors.Join(append(faults, attach(tx, "x", 1), attach(tx, "f", 0), p.Release(addr("10.1.0.1")), cerr)...)
 }
 
-// Any dump is imported or refused; what was imported comes out again.
+// Any dump is imported or refused. An imported one is exported unchanged.
 func FuzzImport(f *testing.F) {
 	o, _ := filled(f, 2)
 	sound := dumpOf(f, store.New(o))

@@ -16,9 +16,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestTurns: two processes that keep the file open see each other's every
-// transaction, whoever's turn it is, and leave a sound file that has grown and
-// shrunk meanwhile.
+// TestTurns: two processes that keep the file open see each other's transactions, in
+// any order. They leave a sound file, although it has grown and shrunk meanwhile.
 func TestTurns(t *testing.T) {
 	o := options(t)
 	processes := []*store.Store{store.New(o), store.New(o)}
@@ -71,8 +70,8 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestIdleIsUnlocked: what a process keeps open between two transactions locks
-// nobody out, and is one file, however many transactions there were.
+// TestIdleIsUnlocked: a file that is kept open between two transactions is not
+// locked, and is only one descriptor after many transactions.
 func TestIdleIsUnlocked(t *testing.T) {
 	o := options(t)
 	a, b := store.New(o), store.New(o)
@@ -101,8 +100,9 @@ func TestIdleIsUnlocked(t *testing.T) {
 	}
 }
 
-// TestBusyAtRest: a call that gives up leaves whoever still waits for the lock with the
-// file, though it was open before; and who holds it is told, even if that note was removed.
+// TestBusyAtRest: a call that gives up while its thread still waits for the lock does
+// not close the descriptor under the thread, though the file was open before. The
+// error names the holder, even if the note was removed.
 func TestBusyAtRest(t *testing.T) {
 	o := options(t)
 	o.LockTimeout = 30 * time.Millisecond
@@ -119,7 +119,7 @@ func TestBusyAtRest(t *testing.T) {
 		if want := fmt.Sprintf("held by process %d", os.Getpid()); !errors.Is(err, store.ErrBusy) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, not %s", err, want)
 		}
-		// The holder's two, and the one of the call that waits.
+		// Two of the holder, and one of the waiting call.
 		if n := descriptors(t, s.Path()); n != 3 {
 			t.Errorf("%d descriptors while one waits", n)
 		}
@@ -129,8 +129,8 @@ func TestBusyAtRest(t *testing.T) {
 	view(t, store.New(o), func(*store.Tx) error { return nil })
 }
 
-// TestOtherProgramsFields: fields that a newer program adds to a record between
-// two of our own writes stay, whether or not it is read before.
+// TestOtherProgramsFields: fields that a newer program adds to a record between two
+// of our own writes stay, whether or not the record is read before the second.
 func TestOtherProgramsFields(t *testing.T) {
 	s := newStore(t)
 	a := attachment(key("n", "c"))
@@ -160,7 +160,8 @@ func TestOtherProgramsFields(t *testing.T) {
 	})
 }
 
-// descriptors counts this process's that lead to the file or what it was renamed to.
+// descriptors counts the descriptors of this process for the file, or for what it was
+// renamed to.
 func descriptors(t *testing.T, path string) int {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")

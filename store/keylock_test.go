@@ -38,7 +38,7 @@ func TestLockAttachmentExcludes(t *testing.T) {
 	}
 }
 
-// Whoever had to wait is told of it, whether or not he got the lock.
+// Waited is called for every wait, whether or not the lock was obtained.
 func TestWaited(t *testing.T) {
 	o := options(t)
 	var told []string
@@ -95,7 +95,7 @@ func TestLocksAreApart(t *testing.T) {
 
 func TestLockShared(t *testing.T) {
 	o := options(t)
-	o.LockTimeout = time.Hour // so that nothing but the context ends a wait
+	o.LockTimeout = time.Hour // only the context ends a wait
 	s := store.New(o)
 	try := func(exclusive, want bool) *store.Lock {
 		t.Helper()
@@ -132,7 +132,7 @@ func TestLockShared(t *testing.T) {
 		t.Errorf("another name: %v, %v", ok, err)
 	}
 	c.Unlock()
-	// Not a try: the call that gave up may get the lock for a moment.
+	// TryLockShared would not do: the abandoned call may get the lock for a moment.
 	d, err := s.LockShared(t.Context(), "br0", true)
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +140,8 @@ func TestLockShared(t *testing.T) {
 	d.Unlock()
 }
 
-// A lock on a removed file is worth nothing: the next one is on a new file.
+// A lock on a removed file excludes no other process, so the next lock is on a new
+// file.
 func TestLockFileRemoved(t *testing.T) {
 	o := options(t)
 	s := store.New(o)

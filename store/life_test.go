@@ -116,8 +116,8 @@ func TestRunDirRemoved(t *testing.T) {
 	checkSound(t, s, 1)
 }
 
-// Whoever has the run directory open goes by its path all the same: records and locks
-// are in the directory that stands there now.
+// A Store that has the run directory open still follows its path: records and locks
+// are in the directory that is there now.
 func TestRunDirReplaced(t *testing.T) {
 	k := key("n", "c")
 	replaced := func(t *testing.T) (before, after *store.Store) {
@@ -158,8 +158,8 @@ func TestRunDirReplaced(t *testing.T) {
 	})
 }
 
-// Whoever waited for the lock of a file that was removed or replaced meanwhile
-// works on the file that stands there now.
+// A call that waited for the lock of a file that was removed or replaced meanwhile
+// uses the file that is there now.
 func TestReplacedWhileWaiting(t *testing.T) {
 	for _, how := range []string{"removed", "renamed", "dir removed", "dir renamed"} {
 		t.Run(how, func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestReplacedWhileWaiting(t *testing.T) {
 			case "renamed":
 				err = os.Rename(path, path+".old")
 			case "dir removed":
-				err = os.RemoveAll(o.RunDir) // the waiter only reads and makes nothing
+				err = os.RemoveAll(o.RunDir) // the waiter only reads and creates no file
 			case "dir renamed":
 				err = os.Rename(o.RunDir, o.RunDir+".old")
 			}

@@ -11,11 +11,10 @@ import (
 	"github.com/cnibox/cnibox/internal/smallfile"
 )
 
-// OverlayFile is where the agent leaves what CNI calls need to know, below a
-// node's run directory.
+// OverlayFile is the agent's hand-off file for CNI calls, in a node's run directory.
 const OverlayFile = "overlay.json"
 
-// overlaySchema is the form of the hand-off file, maxOverlay more than it ever is.
+// overlaySchema is the form of the hand-off file, maxOverlay a bound for its size.
 const (
 	overlaySchema = 1
 	maxOverlay    = 1 << 20
@@ -27,13 +26,14 @@ type Overlay struct {
 	Schema int       `json:"schema"`
 	BootID string    `json:"bootId"`
 	Time   time.Time `json:"time"`
-	// Ready: the device is there and every peer was tried. Until then Reason
-	// says what is waited for.
+	// Ready: the device exists and the agent has tried to program every peer. Until
+	// then Reason says what is missing.
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason,omitempty"`
-	// IPMasq: the agent masquerades what leaves the network, so that bridges need not.
+	// IPMasq: the agent masquerades traffic that leaves the network, so bridges need
+	// not.
 	IPMasq bool `json:"ipMasq"`
-	// MTU is the smaller one of both families'.
+	// MTU is the smaller one of the two families.
 	MTU   int            `json:"mtu"`
 	IPv4  *OverlayFamily `json:"ipv4,omitempty"`
 	IPv6  *OverlayFamily `json:"ipv6,omitempty"`
@@ -42,7 +42,7 @@ type Overlay struct {
 
 // OverlayFamily is one address family of an Overlay.
 type OverlayFamily struct {
-	// Networks are the cluster's pod networks, Subnet is this node's.
+	// Networks are the cluster's pod networks, Subnet is this node's subnet.
 	Networks []netip.Prefix `json:"networks"`
 	Subnet   netip.Prefix   `json:"subnet"`
 	MTU      int            `json:"mtu"`
@@ -54,7 +54,7 @@ type OverlayPeers struct {
 	Programmed int `json:"programmed"`
 }
 
-// WriteOverlay writes the hand-off file in one piece.
+// WriteOverlay replaces the hand-off file atomically.
 func WriteOverlay(path string, o *Overlay) error {
 	c := *o
 	c.Schema = overlaySchema
@@ -68,8 +68,8 @@ func WriteOverlay(path string, o *Overlay) error {
 	return nil
 }
 
-// ReadOverlay reads the hand-off file. ErrNotFound means that no agent wrote
-// one, ErrSchema that a newer program did.
+// ReadOverlay reads the hand-off file. ErrNotFound means that no agent has written
+// one, ErrSchema that a newer program has.
 func ReadOverlay(path string) (*Overlay, error) {
 	raw, err := smallfile.ReadOwn(path, maxOverlay)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -16,7 +16,7 @@ import (
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// model is a pool as simple as can be.
+// model is a simple pool.
 type model map[netip.Addr]store.Key
 
 func (m model) next(from, to netip.Addr) (netip.Addr, bool) {
@@ -49,8 +49,8 @@ func addresses(leases []store.Lease) []netip.Addr {
 
 var sameAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 
-// Random calls do to a pool what they do to the model, over chunk borders and in
-// both families.
+// Random calls have the same results for a pool and for the model, across chunk
+// borders and in both families.
 func TestPoolLikeModel(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -271,7 +271,7 @@ func TestPoolsApart(t *testing.T) {
 	})
 }
 
-// A pool whose leases are gone is empty: no index, no bitmap.
+// A pool whose leases are gone has neither index nor bitmap.
 func TestPoolLeavesNothing(t *testing.T) {
 	s := newStore(t)
 	fill(t, s, pool, addr("10.1.0.0"), 5000)

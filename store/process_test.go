@@ -20,7 +20,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// The test binary plays other processes: "child <play> <run dir> <state dir> <id>".
+// The test binary also runs as other processes: "child <play> <run dir> <state dir>
+// <id>".
 func TestMain(m *testing.M) {
 	if len(os.Args) == 6 && os.Args[1] == "child" {
 		if err := play(os.Args[2], os.Args[3], os.Args[4], os.Args[5]); err != nil {
@@ -101,7 +102,7 @@ func attach(tx *store.Tx, id string, i int) error {
 	return tx.PutAttachment(attachment(k))
 }
 
-// child starts the binary in a play.
+// child starts the binary as another process.
 func child(t *testing.T, o store.Options, what, id string) (*exec.Cmd, io.WriteCloser, *bufio.Reader) {
 	t.Helper()
 	c := exec.Command("/proc/self/exe", "child", what, o.RunDir, o.StateDir, id)
@@ -147,8 +148,8 @@ func TestSixteenProcesses(t *testing.T) {
 	checkSound(t, store.New(o), 640)
 }
 
-// checkSound checks that attachments, leases, claims and bits tell the same;
-// want < 0 is any number.
+// checkSound checks that attachments, leases, claims and bitmaps agree. A negative
+// want stands for any number.
 func checkSound(t *testing.T, s *store.Store, want int) {
 	t.Helper()
 	view(t, s, func(tx *store.Tx) error {
@@ -234,7 +235,7 @@ func TestStoppedHolder(t *testing.T) {
 	update(t, store.New(o), func(*store.Tx) error { return nil })
 }
 
-// A waiter that gave up gives back the lock that it gets too late.
+// A call that gave up gives back the lock that its thread gets too late.
 func TestAbandonedWaiter(t *testing.T) {
 	o := options(t)
 	c, in, out := child(t, o, "hold", "x")

@@ -1,23 +1,24 @@
 package store
 
-import "time"
+import (
+	"time"
+)
 
-// Revision tells one state of node.db from another.
+// Revision identifies a state of node.db.
 type Revision struct {
-	// File is when the file was made: it is another one after SetAside.
+	// File is when the file was made. SetAside leads to a new file.
 	File time.Time `json:"file"`
 	// Number grows with every transaction that wrote.
 	Number uint64 `json:"number"`
 }
 
-// Covers tells whether a state holds all that an earlier one of the same file
-// did.
+// Covers reports whether r is a state of the same file as earlier, and not older.
 func (r Revision) Covers(earlier Revision) bool {
 	return r.File.Equal(earlier.File) && r.Number >= earlier.Number
 }
 
-// Revision is the transaction's own in an Update, and the last one's in a View.
-// Without a file it is zero.
+// Revision returns the revision that an Update makes, or that a View reads. Without
+// a file it is zero.
 func (tx *Tx) Revision() (Revision, error) {
 	info, err := tx.Info()
 	if err != nil || tx.b == nil {
@@ -26,16 +27,10 @@ func (tx *Tx) Revision() (Revision, error) {
 	return Revision{File: info.Created, Number: uint64(tx.b.ID())}, nil
 }
 
-// Seen is the newest revision that this Store's transactions saw or made, without
-// looking at the file; false while that is not known. All that its own Updates
-// stored is in it.
+// Seen returns the newest revision that this Store's transactions saw or made,
+// without reading the file. It is false while that is not known. The revision covers
+// all that this Store's Updates stored.
 func (s *Store) Seen() (Revision, bool) {
-	s.idle.mu.Lock()
-	defer s.idle.mu.Unlock()
-	o := s.idle.open
-	if o == nil || o.memo == nil || o.memo.info == nil {
-		return Revision{}, false
-	}
-	info, err := o.memo.readInfo(nil)
-	return Revision{File: info.Created, Number: o.meta.txid}, err == nil
+	info, number, ok := s.idle.Seen()
+	return Revision{File: info.Created, Number: number}, ok
 }

@@ -51,8 +51,8 @@ func TestStickyRefuses(t *testing.T) {
 	}
 }
 
-// A record that cannot be decoded keeps its addresses until it is deleted, or
-// they are taken; then nothing of it is left.
+// A record that cannot be decoded keeps its addresses until it is deleted or another
+// identity takes them. After that nothing of it is left.
 func TestDamagedReservation(t *testing.T) {
 	for _, how := range []string{"deleted", "taken", "replaced"} {
 		s := newStore(t)
@@ -89,7 +89,8 @@ func TestDamagedReservation(t *testing.T) {
 	}
 }
 
-// An empty keep.db is not made anew in silence: nothing can rebuild what it held.
+// An empty keep.db is an error and not silently replaced: nothing can rebuild its
+// content.
 func TestEmptyKeepIsDamaged(t *testing.T) {
 	s := newStore(t)
 	sticky(t, s, func(p *store.StickyPool) error { return p.Put(reservation("web", "10.1.0.1")) })

@@ -97,7 +97,7 @@ func TestStages(t *testing.T) {
 	}
 }
 
-// stickyModel is a StickyPool as simple as can be.
+// stickyModel is a simple StickyPool.
 type stickyModel map[string]*store.Reservation
 
 func (m stickyModel) put(r *store.Reservation) {
@@ -127,7 +127,7 @@ func (m stickyModel) at(a netip.Addr) string {
 	return ""
 }
 
-// Random calls do to the reservations what they do to the model, indexes and all.
+// Random calls have the same results for the reservations and for the model.
 func TestStickyLikeModel(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -219,7 +219,7 @@ func sameAsModel(t *testing.T, p *store.StickyPool, m stickyModel) error {
 	return nil
 }
 
-// What is pinned, kept or cooling is never forgotten.
+// Pinned, kept and cooling reservations are never forgotten.
 func TestForgetReservations(t *testing.T) {
 	s := newStore(t)
 	sticky(t, s, func(p *store.StickyPool) error {

@@ -3,13 +3,13 @@ package store
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/store/internal/boltfile"
+	"github.com/cnibox/cnibox/store/internal/pool"
 )
 
 // Names of the files in their directories.
@@ -21,7 +21,7 @@ const (
 
 // Options of a Store. The zero value is not usable; see DefaultOptions.
 type Options struct {
-	// RunDir holds what dies with the boot: RunDir/<boot id>/node.db.
+	// RunDir holds state that is void after the boot: RunDir/<boot id>/node.db.
 	RunDir string
 	// StateDir holds keep.db.
 	StateDir string
@@ -29,31 +29,31 @@ type Options struct {
 	BootID string
 	// LockTimeout bounds every wait for a lock.
 	LockTimeout time.Duration
-	// Role is written beside a held lock, so that a waiter can name the holder.
+	// Role names this process to those that wait for a lock that it holds.
 	Role string
-	// Program is the binary's version; a new file records who made it.
+	// Program is the binary's version. It is recorded in a new file.
 	Program string
-	// Fresh is called in the transaction that makes a new node.db, before
-	// anything else is stored: it rebuilds from the kernel, or refuses, and then
-	// no file is left. It must not call the Store, only tx.
+	// Fresh is called in the transaction that makes a new node.db, before anything
+	// else is stored. It rebuilds the state from the kernel. If it returns an error, no
+	// file is made. It must not call the Store, only tx.
 	Fresh func(ctx context.Context, tx *Tx) error
-	// Now is the clock; nil for the machine's.
+	// Now is the clock; nil for time.Now.
 	Now func() time.Time
-	// Waited is told of every wait for a lock that was another's, whether or not it was
-	// to be had; nil for nobody. What is a file's path or the name of the lock.
+	// Waited is called after each wait for a lock that was held, whether or not the
+	// lock was obtained; it may be nil. What is a file's path or a lock's name.
 	Waited func(what string, d time.Duration)
-	// Probe sees every transaction and lock; tests make the n-th one fail. The
-	// ops are "view", "update", "keep view" and "keep update" before a file is
-	// opened, "commit" and "keep commit" before the changes are written,
-	// "committed" and "keep committed" after it (an error is ignored then:
-	// nothing fails there), and "lock" before a lock is tried.
+	// Probe is called in every transaction and before every lock; tests make the n-th
+	// call fail. Op is "view", "update", "keep view" or "keep update" before a file is
+	// opened, "commit" or "keep commit" before the changes are written, "committed"
+	// or "keep committed" after that (its error is ignored then), and "lock" before a
+	// lock is tried.
 	Probe func(op string) error
 }
 
-// DefaultOptions are the options of a real node: /run/cnibox, /var/lib/cnibox,
-// the kernel's boot id and waits of at most 30 s. The environment is not read.
+// DefaultOptions returns the options of a real node: /run/cnibox, /var/lib/cnibox,
+// the kernel's boot id and waits of at most 30 s. It does not read the environment.
 func DefaultOptions() (Options, error) {
-	id, err := readBootID()
+	id, err := boltfile.ReadBootID()
 	if err != nil {
 		return Options{}, fmt.Errorf("read boot id: %w", err)
 	}
@@ -65,90 +65,78 @@ func DefaultOptions() (Options, error) {
 	}, nil
 }
 
-// readBootID reads the kernel's boot id. Package os would ask epoll for it, which
-// /proc/sys can do, and so make an epoll instance: 40 µs of a call that may need none.
-func readBootID() (string, error) {
-	const path = "/proc/sys/kernel/random/boot_id"
-	fd, err := openat(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd) //nolint:errcheck // opened for reading
-	var buf [64]byte
-	n, err := unix.Read(fd, buf[:])
-	if err != nil {
-		return "", &os.PathError{Op: "read", Path: path, Err: err}
-	}
-	return strings.TrimSpace(string(buf[:n])), nil
-}
-
-// Store takes its locks late and gives them back early: each transaction
-// locks, maps, commits and unlocks, so nothing is held across netlink or another
-// program. A Store may be used by several goroutines; they exclude each other
-// just as processes do.
+// Store gives access to node.db and keep.db. Each transaction locks, maps, commits
+// and unlocks its file, so no lock is held during netlink calls or another program's
+// run. Goroutines may share a Store; they exclude each other as processes do.
 type Store struct {
-	o Options
-	// waiters counts the goroutines that are left behind in a blocking lock call.
-	waiters waiters
-	// idle is node.db between two transactions, dir the run directory.
-	idle idle
-	dir  keptDir
+	o          Options
+	locks      *boltfile.Locks
+	run, state *boltfile.Dir
+	// idle keeps node.db open between two transactions.
+	idle boltfile.Idle
 }
 
-// New returns a store. It does no I/O: faulty options show at the first use.
-func New(o Options) *Store { return &Store{o: o} }
+// New returns a store. It does no I/O: faulty options give errors at the first use.
+func New(o Options) *Store {
+	return &Store{
+		o:     o,
+		locks: &boltfile.Locks{Timeout: o.LockTimeout, Waited: o.Waited},
+		run:   boltfile.NewBootDir(o.RunDir, o.BootID),
+		state: boltfile.NewDir(o.StateDir),
+	}
+}
 
 // View runs fn in a read-only transaction on node.db. It waits for every other
 // transaction to finish, for at most LockTimeout (ErrBusy). A file that does not
-// exist is an empty store: it is not made and Fresh does not run.
+// exist is an empty store: it is not created and Fresh does not run.
 func (s *Store) View(ctx context.Context, fn func(*Tx) error) error {
-	return s.node().run(ctx, false, func(b *bolt.Tx, m *memo) error { return fn(&Tx{b: b, memo: m, now: s.o.Now}) })
+	return s.node().Run(ctx, false, s.withTx(fn))
 }
 
-// Update runs fn in a read-write transaction on node.db: all that fn did is
-// stored when it returns nil, else nothing. It excludes every other
-// transaction and waits for them for at most LockTimeout (ErrBusy). A file that
-// does not exist is made first, see Options.Fresh.
+// Update runs fn in a read-write transaction on node.db. When fn returns nil, all its
+// changes are stored, else none. Update excludes every other transaction and waits
+// for them for at most LockTimeout (ErrBusy). A file that does not exist is created
+// first; see Options.Fresh.
 func (s *Store) Update(ctx context.Context, fn func(*Tx) error) error {
-	return s.node().run(ctx, true, func(b *bolt.Tx, m *memo) error { return fn(&Tx{b: b, memo: m, now: s.o.Now}) })
+	return s.node().Run(ctx, true, s.withTx(fn))
 }
 
 // KeepView is View for keep.db.
 func (s *Store) KeepView(ctx context.Context, fn func(*KeepTx) error) error {
-	return s.keep().run(ctx, false, func(b *bolt.Tx, _ *memo) error { return fn(&KeepTx{b: b}) })
+	return s.keep().Run(ctx, false, withKeepTx(fn))
 }
 
-// KeepTryView is KeepView without waiting: ErrBusy when somebody has the file. It is
-// for who has node.db already.
+// KeepTryView is KeepView without waiting: ErrBusy when the file is locked. Use it
+// within a transaction on node.db, where waiting for keep.db could be a deadlock.
 func (s *Store) KeepTryView(ctx context.Context, fn func(*KeepTx) error) error {
 	f := s.keep()
-	f.never = true
-	return f.run(ctx, false, func(b *bolt.Tx, _ *memo) error { return fn(&KeepTx{b: b}) })
+	f.NoWait = true
+	return f.Run(ctx, false, withKeepTx(fn))
 }
 
-// KeepUpdate is Update for keep.db: when it returns nil, the changes have
-// reached the disk. Where both files are needed, it goes outside.
+// KeepUpdate is Update for keep.db. When it returns nil, the changes have reached the
+// disk. If both files are needed, the transaction on keep.db begins first.
 func (s *Store) KeepUpdate(ctx context.Context, fn func(*KeepTx) error) error {
-	return s.keep().run(ctx, true, func(b *bolt.Tx, _ *memo) error { return fn(&KeepTx{b: b}) })
+	return s.keep().Run(ctx, true, withKeepTx(fn))
 }
 
-// RunDir is the run directory: of all boots.
+// RunDir returns Options.RunDir, the directory of all boots.
 func (s *Store) RunDir() string { return s.o.RunDir }
 
-// Path is node.db's.
+// Path returns the path of node.db.
 func (s *Store) Path() string { return filepath.Join(s.o.RunDir, s.o.BootID, nodeName) }
 
-// OverlayPath is where the agent of this node leaves its hand-off file.
+// OverlayPath returns the path of the agent's hand-off file.
 func (s *Store) OverlayPath() string { return filepath.Join(s.o.RunDir, OverlayFile) }
 
-// KeepPath is keep.db's.
+// KeepPath returns the path of keep.db.
 func (s *Store) KeepPath() string { return filepath.Join(s.o.StateDir, keepName) }
 
-// SetAside renames node.db, so that the next Update makes a new one through
-// Fresh, and returns the new path, which is in the same directory. It waits for
-// transactions under way; ErrNotFound when there is no file.
+// SetAside renames node.db and returns the new path, which is in the same directory.
+// The next Update creates a new file; see Options.Fresh. SetAside waits for running
+// transactions. ErrNotFound when there is no file.
 func (s *Store) SetAside(ctx context.Context) (string, error) {
-	return s.node().setAside(ctx)
+	return s.node().SetAside(ctx)
 }
 
 func (s *Store) probe(op string) error {
@@ -158,18 +146,37 @@ func (s *Store) probe(op string) error {
 	return s.o.Probe(op)
 }
 
-func (s *Store) node() *file {
-	return &file{s: s, path: s.Path(), name: nodeName, hint: "run 'cnibox state repair'", fresh: s.fresh}
-}
-
-func (s *Store) keep() *file {
-	hint := fmt.Sprintf("move %q away: sticky addresses, DHCP leases and import marks are lost then", s.KeepPath())
-	return &file{s: s, path: s.KeepPath(), name: keepName, kept: true, hint: hint}
-}
-
-func (s *Store) fresh(ctx context.Context, b *bolt.Tx) error {
-	if s.o.Fresh == nil {
-		return nil
+// withTx adapts a function on a Tx to boltfile.
+func (s *Store) withTx(fn func(*Tx) error) func(*bolt.Tx, *boltfile.Cache) error {
+	return func(b *bolt.Tx, c *boltfile.Cache) error {
+		return fn(&Tx{b: b, cache: c, memo: memoOf(c), now: s.o.Now})
 	}
-	return s.o.Fresh(ctx, &Tx{b: b})
+}
+
+// withKeepTx adapts a function on a KeepTx to boltfile.
+func withKeepTx(fn func(*KeepTx) error) func(*bolt.Tx, *boltfile.Cache) error {
+	return func(b *bolt.Tx, _ *boltfile.Cache) error { return fn(&KeepTx{b: b}) }
+}
+
+func (s *Store) node() *boltfile.File {
+	f := &boltfile.File{
+		Dir: s.run, Name: nodeName, Path: s.Path(), Hint: "run 'cnibox state repair'",
+		Role: s.o.Role, Program: s.o.Program, BootID: s.o.BootID,
+		Buckets: []string{bucketAttachments, bucketNetworks, bucketClaims, bucketClaimOwners, pool.Bucket},
+		Locks:   s.locks, Idle: &s.idle, Probe: s.probe,
+	}
+	if s.o.Fresh != nil {
+		f.Fresh = func(ctx context.Context, b *bolt.Tx) error { return s.o.Fresh(ctx, &Tx{b: b}) }
+	}
+	return f
+}
+
+func (s *Store) keep() *boltfile.File {
+	return &boltfile.File{
+		Dir: s.state, Name: keepName, Path: s.KeepPath(), Durable: true,
+		Hint: fmt.Sprintf("move %q away: sticky addresses, DHCP leases and import marks are lost then", s.KeepPath()),
+		Role: s.o.Role, Program: s.o.Program, BootID: s.o.BootID,
+		Buckets: []string{bucketMarks},
+		Locks:   s.locks, Probe: func(op string) error { return s.probe("keep " + op) },
+	}
 }

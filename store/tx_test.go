@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Whatever texts a key has, it is told from every other, and lists are in order.
+// Different keys never collide, whatever texts they have, and lists are ordered.
 func TestStrangeKeys(t *testing.T) {
 	s := newStore(t)
 	long := strings.Repeat("x", 10_000)
@@ -212,7 +212,7 @@ func TestDump(t *testing.T) {
 	}
 	other := newStore(t)
 	update(t, other, func(tx *store.Tx) error { return attach(tx, "there", 0) })
-	// Its lease is the first address, which the dump has too.
+	// The attachment's lease is the first address, which is also in the dump.
 	err := other.Update(t.Context(), func(tx *store.Tx) error { return tx.Import(&d, false) })
 	if !errors.Is(err, store.ErrTaken) {
 		t.Errorf("import beside: %v", err)

@@ -14,7 +14,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// disk is a small file system for a store's state directory.
+// disk mounts a small file system as a store's state directory.
 func disk(t *testing.T, dir string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -26,13 +26,13 @@ func disk(t *testing.T, dir string) {
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 }
 
-// big is a record that does not fit into a file's free pages.
+// big stores a record that does not fit into a file's free pages.
 func big(tx *store.KeepTx) error {
 	return tx.Mark("test", "big", []byte(`"`+strings.Repeat("x", 200<<10)+`"`))
 }
 
-// A state directory that takes no writes is an error of its own; what it holds is read,
-// and not harmed.
+// A state directory that cannot be written is ErrUnwritable. Its content can be read
+// and is not harmed.
 func TestUnwritable(t *testing.T) {
 	for name, c := range map[string]struct{ off, on func(dir string) error }{
 		"read-only": {
@@ -99,7 +99,7 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
-// Without a place for its locks a store works on nothing, and says why.
+// A store without a place for its locks runs no transaction and reports why.
 func TestUnwritableLocks(t *testing.T) {
 	for _, made := range []bool{true, false} {
 		t.Run(fmt.Sprintf("made %v", made), func(t *testing.T) {

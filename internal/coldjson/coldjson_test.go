@@ -16,7 +16,7 @@ import (
 )
 
 // Every has each kind of field that records and configurations have, and kinds
-// that they have not.
+// that they do not have.
 type Every struct {
 	Base
 	Text    string                     `json:"text,omitempty"`
@@ -48,7 +48,7 @@ type Every struct {
 	private string
 }
 
-// Base is embedded; Every's own text hides its.
+// Base is embedded. A field of Every hides its field with the same name.
 type Base struct {
 	Text string `json:"text"`
 	Name string `json:"name,omitempty"`
@@ -77,8 +77,8 @@ func equal(a, b any) string {
 	return cmp.Diff(a, b, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(Every{}), cmpopts.EquateNaNs())
 }
 
-// FuzzUnmarshal compares values and errors with encoding/json's, and what the
-// value is encoded as.
+// FuzzUnmarshal compares decoded values, errors and the encoding of the values
+// with encoding/json's.
 func FuzzUnmarshal(f *testing.F) {
 	for _, s := range seeds {
 		f.Add([]byte(s))
@@ -99,7 +99,7 @@ func FuzzUnmarshal(f *testing.F) {
 			dec := json.NewDecoder(bytes.NewReader(data))
 			dec.DisallowUnknownFields()
 			if err := dec.Decode(new(Every)); err != nil {
-				t.Fatalf("%q: all is known, but %v", data, err)
+				t.Fatalf("%q: every name is known, but %v", data, err)
 			}
 		}
 	})
@@ -114,7 +114,8 @@ func sameText(t *testing.T, v any) {
 	}
 }
 
-// TestPlain proves that the plain way is taken: it would be no use else.
+// TestPlain: plain values are handled by this package and are not passed to
+// encoding/json.
 func TestPlain(t *testing.T) {
 	in := `{"text":"x","name":"n","flag":true,"int":3,"list":["a"],"lists":[[{"a":"1"}]],"time":"2026-11-21T10:00:00Z","addr":"10.0.0.1","raw":{"a":[1]},"dns":{"nameservers":["1.1.1.1"]}}`
 	var e Every
@@ -122,11 +123,11 @@ func TestPlain(t *testing.T) {
 		t.Error("a plain document was not decoded")
 	}
 	if coldjson.UnmarshalKnown([]byte(`{"text":"x","other":1}`), new(Every)) {
-		t.Error("an unknown name was taken for known")
+		t.Error("an unknown name was accepted as known")
 	}
 }
 
-// TestKept leaves a value that is not zero to encoding/json, which merges.
+// TestKept: a value that is not zero is decoded by encoding/json, which merges.
 func TestKept(t *testing.T) {
 	e := Every{Int: 5, Map: map[string]bool{"a": true}}
 	if err := coldjson.Unmarshal([]byte(`{"text":"x","map":{"b":true}}`), &e); err != nil {
@@ -137,7 +138,7 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestMarshalOdd has values that JSON cannot tell.
+// TestMarshalOdd uses values that JSON cannot represent.
 func TestMarshalOdd(t *testing.T) {
 	ring := &Inner{}
 	ring.B = ring

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Marshal returns what [json.Marshal] does.
+// Marshal returns the same as [json.Marshal].
 func Marshal(v any) ([]byte, error) {
 	b, err := appendValue(make([]byte, 0, 512), reflect.ValueOf(v), 0)
 	if err != nil {
@@ -20,8 +20,8 @@ func Marshal(v any) ([]byte, error) {
 	return b, nil
 }
 
-// appendValue appends a value's JSON. Every error means that the value is
-// encoding/json's.
+// appendValue appends the JSON of a value. An error means that encoding/json
+// must encode the value.
 func appendValue(b []byte, v reflect.Value, depth int) ([]byte, error) {
 	if depth > maxDepth || !v.IsValid() {
 		return nil, errNotPlain
@@ -64,7 +64,8 @@ func appendValue(b []byte, v reflect.Value, depth int) ([]byte, error) {
 	return nil, errNotPlain
 }
 
-// appendOwn lets a value of a named type encode itself, where it can.
+// appendOwn encodes a value of a named type with the type's own method. It
+// reports whether there is one.
 func appendOwn(b []byte, v reflect.Value, t reflect.Type) ([]byte, bool, error) {
 	if t == reflect.TypeFor[json.RawMessage]() {
 		raw := v.Bytes()
@@ -84,7 +85,8 @@ func appendOwn(b []byte, v reflect.Value, t reflect.Type) ([]byte, bool, error) 
 	return appendMethod(b, v)
 }
 
-// appendMethod calls a value's method that encodes it, where it has one.
+// appendMethod calls the method of a value that encodes it. It reports whether
+// there is one.
 func appendMethod(b []byte, v reflect.Value) ([]byte, bool, error) {
 	t := v.Type()
 	if t.NumMethod() == 0 || v.Kind() == reflect.Interface || !v.CanInterface() {
@@ -104,7 +106,8 @@ func appendMethod(b []byte, v reflect.Value) ([]byte, bool, error) {
 	return nil, false, nil
 }
 
-// marshalJSON calls the method of a json.Marshaler, one that each record has directly.
+// marshalJSON calls the MarshalJSON method. The method of time.Time, which
+// every record has, is called directly.
 func marshalJSON(m any) ([]byte, error) {
 	if t, ok := m.(*time.Time); ok {
 		return t.MarshalJSON()
@@ -112,7 +115,8 @@ func marshalJSON(m any) ([]byte, error) {
 	return m.(json.Marshaler).MarshalJSON()
 }
 
-// marshalText does so for an encoding.TextMarshaler.
+// marshalText calls the MarshalText method. The method of netip.Prefix is
+// called directly.
 func marshalText(m any) ([]byte, error) {
 	if p, ok := m.(*netip.Prefix); ok {
 		return p.MarshalText()
@@ -120,8 +124,8 @@ func marshalText(m any) ([]byte, error) {
 	return m.(encoding.TextMarshaler).MarshalText()
 }
 
-// appendCompact appends JSON that somebody else made, if it has neither white
-// space to take out nor anything to escape.
+// appendCompact appends JSON from a Marshaler or a RawMessage. It must contain
+// neither white space to remove nor characters to escape.
 func appendCompact(b, raw []byte) ([]byte, error) {
 	p := parser{data: raw, compact: true}
 	if err := p.skip(0); err != nil || p.pos != len(raw) {
@@ -164,7 +168,7 @@ func appendStruct(b []byte, v reflect.Value, t reflect.Type, depth int) ([]byte,
 	return append(b, '}'), nil
 }
 
-// isEmpty is what omitempty leaves out.
+// isEmpty reports whether omitempty omits the value.
 func isEmpty(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Array, reflect.Map, reflect.Slice, reflect.String:
@@ -175,7 +179,7 @@ func isEmpty(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// isZero is what omitzero leaves out.
+// isZero reports whether omitzero omits the value.
 func isZero(v reflect.Value) (bool, error) {
 	t := v.Type()
 	if !hasMethods(t) || v.Kind() == reflect.Interface {
@@ -236,8 +240,8 @@ func appendMap(b []byte, v reflect.Value, t reflect.Type, depth int) ([]byte, er
 	return append(b, '}'), nil
 }
 
-// appendString appends a JSON string, escaped as encoding/json does: for HTML
-// too, and what is no UTF-8 replaced.
+// appendString appends a JSON string with encoding/json's escapes: HTML
+// characters are escaped and invalid UTF-8 is replaced.
 func appendString(b []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')
@@ -280,7 +284,7 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// isPlainByte tells whether an ASCII byte stands for itself.
+// isPlainByte reports whether an ASCII byte needs no escape.
 func isPlainByte(c byte) bool {
 	return c >= ' ' && c != '"' && c != '\\' && c != '<' && c != '>' && c != '&'
 }

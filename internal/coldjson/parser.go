@@ -10,14 +10,14 @@ import (
 type parser struct {
 	data []byte
 	pos  int
-	// strict refuses names that a struct has not.
+	// strict refuses names for which a struct has no field.
 	strict bool
-	// compact refuses what encoding/json would write otherwise: white space and
-	// what it escapes for HTML.
+	// compact refuses text that encoding/json would change in its output: white
+	// space, and characters that it escapes for HTML.
 	compact bool
 }
 
-// next is the next byte that is no white space, 0 at the end.
+// next is the next byte that is not white space, or 0 at the end.
 func (p *parser) next() byte {
 	for p.pos < len(p.data) {
 		switch c := p.data[p.pos]; c {
@@ -35,7 +35,7 @@ func (p *parser) next() byte {
 
 func (p *parser) atEnd() bool { return p.next() == 0 && p.pos == len(p.data) }
 
-// take goes past a byte that must come next.
+// take skips the byte c and returns an error if another byte is next.
 func (p *parser) take(c byte) error {
 	if p.next() != c {
 		return errNotPlain
@@ -44,7 +44,7 @@ func (p *parser) take(c byte) error {
 	return nil
 }
 
-// word goes past a literal.
+// word skips a literal.
 func (p *parser) word(s string) error {
 	if len(p.data)-p.pos < len(s) || string(p.data[p.pos:p.pos+len(s)]) != s {
 		return errNotPlain
@@ -53,8 +53,8 @@ func (p *parser) word(s string) error {
 	return nil
 }
 
-// text reads a string without escapes. It is a part of data: most are compared or
-// passed over, and need no memory of their own.
+// text reads a string without escapes. The result is a part of data: most
+// strings are only compared or skipped, so a copy would be wasted.
 func (p *parser) text() ([]byte, error) {
 	if err := p.take('"'); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (p *parser) text() ([]byte, error) {
 	return nil, errNotPlain
 }
 
-// number reads a number by the grammar of RFC 8259.
+// number reads a number according to the grammar of RFC 8259.
 func (p *parser) number() ([]byte, error) {
 	start := p.pos
 	digits := func() bool {
@@ -114,7 +114,7 @@ func (p *parser) number() ([]byte, error) {
 	return p.data[start:p.pos], nil
 }
 
-// skip goes past any value.
+// skip skips any value.
 func (p *parser) skip(depth int) error {
 	if depth > maxDepth {
 		return errNotPlain
@@ -138,7 +138,8 @@ func (p *parser) skip(depth int) error {
 	}
 }
 
-// skipText goes past a string; one that is only passed on may have escapes.
+// skipText skips a string. It accepts escapes, because the text is passed on
+// unchanged.
 func (p *parser) skipText() error {
 	start := p.pos
 	if _, err := p.text(); err == nil {
@@ -163,7 +164,7 @@ func (p *parser) skipText() error {
 	return errNotPlain
 }
 
-// escape goes past an escape sequence.
+// escape skips an escape sequence.
 func (p *parser) escape() error {
 	p.pos++
 	if p.pos == len(p.data) {
@@ -189,7 +190,8 @@ func (p *parser) escape() error {
 	return nil
 }
 
-// object calls each at the value of every name, which is a part of data.
+// object calls each for every name of an object, with the parser at the name's
+// value. name is a part of data.
 func (p *parser) object(each func(name []byte) error) error {
 	p.pos++
 	if p.next() == '}' {
@@ -222,7 +224,7 @@ func (p *parser) object(each func(name []byte) error) error {
 	}
 }
 
-// list calls each at every value.
+// list calls each for every value of a list.
 func (p *parser) list(each func(i int) error) error {
 	p.pos++
 	if p.next() == ']' {
@@ -245,7 +247,7 @@ func (p *parser) list(each func(i int) error) error {
 	}
 }
 
-// raw goes past a value and returns its text.
+// raw skips a value and returns its text.
 func (p *parser) raw(depth int) ([]byte, error) {
 	p.next()
 	start := p.pos

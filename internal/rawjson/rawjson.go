@@ -1,64 +1,56 @@
 // Package rawjson changes members of a JSON object and leaves every other byte
-// as it is. A document that passes through here keeps what nobody here knows:
-// keys, their order, numbers beyond 64 bits, white space.
+// unchanged. Unknown keys, the order of keys, numbers beyond 64 bits and white
+// space are kept.
 package rawjson
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"slices"
 )
 
-// ErrObject: the text is no JSON object.
-var ErrObject = errors.New("no JSON object")
+// ErrObject means that the text is not a JSON object.
+var ErrObject = errors.New("not a JSON object")
 
 // Member is one member of an object.
 type Member struct {
 	Name  string
 	Value json.RawMessage
-	// from and to are where Value is in the object's text.
+	// from and to are the byte offsets of Value in the object's text.
 	from, to int
 }
 
-// Members are an object's members in their order, a name that is there twice
-// twice. Values are parts of the text, not copies.
+// Members returns an object's members in their order. A name that occurs twice
+// is returned twice. The values are parts of the text, not copies.
 func Members(object []byte) ([]Member, error) {
 	if !json.Valid(object) {
 		return nil, ErrObject
 	}
-	s := scanner{text: object}
-	if s.space(); s.text[s.at] != '{' {
+	dec := json.NewDecoder(bytes.NewReader(object))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
 		return nil, ErrObject
 	}
-	s.at++
 	var out []Member
-	for {
-		if s.space(); s.text[s.at] == ',' {
-			s.at++
-			s.space()
-		}
-		if s.text[s.at] == '}' {
-			return out, nil
-		}
-		var m Member
-		begin := s.at
-		s.value()
-		if err := json.Unmarshal(s.text[begin:s.at], &m.Name); err != nil {
+	for dec.More() {
+		name, err := dec.Token()
+		if err != nil {
 			return nil, err
 		}
-		s.space()
-		s.at++ // the colon
-		s.space()
-		m.from = s.at
-		s.value()
-		m.to = s.at
-		m.Value = slices.Clip(json.RawMessage(s.text[m.from:m.to]))
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, err
+		}
+		m := Member{Name: name.(string), to: int(dec.InputOffset())}
+		m.from = m.to - len(value)
+		m.Value = slices.Clip(json.RawMessage(object[m.from:m.to]))
 		out = append(out, m)
 	}
+	return out, nil
 }
 
-// Get is the value of a member, nil when there is none. Of a name that is there
-// twice the last counts, as for encoding/json.
+// Get returns the value of a member, or nil if it is missing. If a name occurs
+// twice the last value is returned, as in encoding/json.
 func Get(object []byte, name string) (json.RawMessage, error) {
 	members, err := Members(object)
 	var value json.RawMessage
@@ -70,11 +62,12 @@ func Get(object []byte, name string) (json.RawMessage, error) {
 	return value, err
 }
 
-// Set gives the object with a member's value, which has to be JSON: in the place
-// of the one that it has, else as the first. The object itself is left alone.
+// Set returns a copy of the object in which a member has the given value, which
+// must be valid JSON. It replaces the member's value, or inserts a new member
+// at the beginning.
 func Set(object []byte, name string, value json.RawMessage) ([]byte, error) {
 	if !json.Valid(value) {
-		return nil, errors.New("the value is no JSON")
+		return nil, errors.New("the value is not JSON")
 	}
 	members, err := Members(object)
 	if err != nil {
@@ -103,7 +96,7 @@ func Set(object []byte, name string, value json.RawMessage) ([]byte, error) {
 	return append(out, object[begin:]...), nil
 }
 
-// Remove gives the object without a member.
+// Remove returns the object without a member.
 func Remove(object []byte, name string) ([]byte, error) {
 	members, err := Members(object)
 	if err != nil || !slices.ContainsFunc(members, func(m Member) bool { return m.Name == name }) {
@@ -124,60 +117,4 @@ func Remove(object []byte, name string) ([]byte, error) {
 		out = append(append(append(out, key...), ':'), m.Value...)
 	}
 	return append(out, '}'), nil
-}
-
-// scanner walks valid JSON.
-type scanner struct {
-	text []byte
-	at   int
-}
-
-func (s *scanner) space() {
-	for s.at < len(s.text) && (s.text[s.at] == ' ' || s.text[s.at] == '\t' || s.text[s.at] == '\n' || s.text[s.at] == '\r') {
-		s.at++
-	}
-}
-
-// value passes over one value.
-func (s *scanner) value() {
-	for depth := 0; ; {
-		switch s.text[s.at] {
-		case '"':
-			s.quoted()
-		case '{', '[':
-			depth++
-			s.at++
-		case '}', ']':
-			depth--
-			s.at++
-		case ',', ':', ' ', '\t', '\n', '\r':
-			s.at++
-		default:
-			s.word()
-		}
-		if depth == 0 {
-			return
-		}
-	}
-}
-
-// quoted passes over a text.
-func (s *scanner) quoted() {
-	for s.at++; s.text[s.at] != '"'; s.at++ {
-		if s.text[s.at] == '\\' {
-			s.at++
-		}
-	}
-	s.at++
-}
-
-// word passes over a number, true, false or null.
-func (s *scanner) word() {
-	for s.at < len(s.text) {
-		switch s.text[s.at] {
-		case ',', ':', '}', ']', ' ', '\t', '\n', '\r':
-			return
-		}
-		s.at++
-	}
 }

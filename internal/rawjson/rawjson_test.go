@@ -28,7 +28,7 @@ func TestSet(t *testing.T) {
 		}
 	}
 	if _, err := Set([]byte(`{}`), "a", json.RawMessage(`1,`)); err == nil {
-		t.Error("a value that is no JSON was set")
+		t.Error("Set accepted a value that is not JSON")
 	}
 }
 
@@ -48,7 +48,8 @@ func TestGetAndRemove(t *testing.T) {
 	}
 }
 
-// FuzzSet compares with encoding/json, which re-encodes.
+// FuzzSet compares the results with encoding/json's, which encodes the object
+// again.
 func FuzzSet(f *testing.F) {
 	for _, s := range []string{`{}`, `{"a":1}`, `{"a":"\\\"","b":[{},"]"],"a":null}`, "\t{\n\"k\" : -1.5e3 }\r\n", `[`, `{"a":{"b":{"c":[[[]]]}}}`} {
 		f.Add([]byte(s), "a")

@@ -1,6 +1,6 @@
-// Package smallfile reads and replaces files that are read whole. What others
-// may have put there does no harm: a FIFO does not block, a device is refused,
-// and a file without an end is refused at its bound.
+// Package smallfile reads and replaces small files as a whole. It is safe for
+// files that other programs created: a FIFO does not block the reader, a device
+// is refused, and reading stops at a size limit.
 package smallfile
 
 import (
@@ -15,20 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrTooLarge: the file is longer than its bound.
+// ErrTooLarge means that the file is larger than the limit.
 var ErrTooLarge = errors.New("file too large")
 
-// ErrWritable: others than we and root can write the file.
+// ErrWritable means that users other than the process's own and root can write
+// the file.
 var ErrWritable = errors.New("others can write it")
 
-// errIrregular: a directory, FIFO, socket or device.
+// errIrregular means that the path is a directory, FIFO, socket or device.
 var errIrregular = errors.New("no regular file")
 
 // Read returns the content of a regular file of at most limit bytes.
 func Read(path string, limit int64) ([]byte, error) { return read(path, limit, 0) }
 
-// ReadOwn is Read, but the path's last part must be no symbolic link: for
-// directories in which others may make one.
+// ReadOwn is Read, but returns an error if the last element of the path is a
+// symbolic link. Use it for directories in which other users can create links.
 func ReadOwn(path string, limit int64) ([]byte, error) { return read(path, limit, unix.O_NOFOLLOW) }
 
 func read(path string, limit int64, flags int) ([]byte, error) {
@@ -41,9 +42,9 @@ func read(path string, limit int64, flags int) ([]byte, error) {
 	return b, err
 }
 
-// ReadTrusted is Read of a file below a directory, which it cannot leave, neither
-// by its name nor by links. ErrWritable: others than we and root could have
-// written it.
+// ReadTrusted is Read for a file below a directory. Neither the name nor a
+// symbolic link can lead outside the directory. It returns ErrWritable if users
+// other than the process's own and root can have written the file.
 func ReadTrusted(dir *os.Root, name string, limit int64) ([]byte, error) {
 	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -61,9 +62,10 @@ func ReadTrusted(dir *os.Root, name string, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// Trusted is nil for a file or directory that only we and root can write, and the
-// members of our group and root's: where umask is 002, all files are their group's
-// to write.
+// Trusted returns ErrWritable if users other than the process's own and root
+// can write the file or directory. Write permission for the process's own group
+// and for root's group is accepted: with umask 002 every file is writable for
+// its group.
 func Trusted(path string, fi fs.FileInfo) error {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -81,7 +83,7 @@ func Trusted(path string, fi fs.FileInfo) error {
 	return nil
 }
 
-// content reads what is opened.
+// content reads an open file.
 func content(f *os.File, path string, limit int64) (fs.FileInfo, []byte, error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -97,13 +99,15 @@ func content(f *os.File, path string, limit int64) (fs.FileInfo, []byte, error) 
 	return fi, b, err
 }
 
-// Replace writes a file in one piece: a reader sees the old content or the new
-// one. It lasts beyond a crash of the program, not of the machine.
+// Replace writes a file atomically: a reader sees either the old or the new
+// content. The new content survives a crash of the program, but possibly not
+// one of the machine.
 func Replace(path string, content []byte, mode fs.FileMode) error {
 	return replace(path, content, mode, false)
 }
 
-// ReplaceSynced is Replace that lasts beyond a power cut once it has returned.
+// ReplaceSynced is Replace with a sync to disk: when it returns, the new
+// content survives a power failure.
 func ReplaceSynced(path string, content []byte, mode fs.FileMode) error {
 	return replace(path, content, mode, true)
 }

@@ -115,7 +115,7 @@ func TestReplace(t *testing.T) {
 			t.Fatalf("content %q, %v, want %q", b, err, c.content)
 		}
 	}
-	// A directory cannot be replaced: nothing is left of the attempt.
+	// A directory cannot be replaced. The attempt leaves no file.
 	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -1,203 +1,235 @@
-// Package yaml turns one YAML document into JSON, for the two kinds of file that
-// people write in YAML and we read: kubeconfigs and NetworkAttachmentDefinitions.
+// Package yaml turns one YAML document into JSON, for the files that people write
+// in YAML: kubeconfigs, kubelet's configuration, NetworkAttachmentDefinitions and
+// the metadata of Hetzner Cloud.
 //
-// It reads what those files are made of: block and flow mappings and sequences,
-// plain, quoted, literal and folded scalars, comments. It refuses by name what
-// they do without and what two YAML versions read in two ways: anchors, aliases,
-// tags, directives, keys of several lines, several documents, keys given twice,
-// yes/no/on/off and numbers that JSON has not. What it accepts means the same to
-// YAML 1.1 and 1.2; a fuzz target compares it with a complete library, which
-// would add 0.2 ms to each CNI call.
+// The library go.yaml.in/yaml/v3 parses the document into a tree of nodes. This
+// package walks the tree and refuses what the library accepts, but YAML 1.1 and 1.2
+// read differently or such files never need: yes/no/on/off, numbers that are not
+// JSON numbers, keys that are not text, keys given twice, anchors, aliases, merge
+// keys, tags, directives and further documents. The library itself would decode
+// these leniently, and takes quadratic time to find duplicate keys.
 package yaml
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
 )
 
 const (
+	// maxSize bounds a document in bytes. No caller reads larger files.
+	maxSize = 2 << 20
 	// maxDepth bounds nesting.
 	maxDepth = 64
-	// maxKey bounds a key on a line (YAML 1.2.2 §7.4.2 allows 1024 characters).
-	maxKey = 1000
 )
 
 // ErrSyntax is in each error of ToJSON; the text has the line and the fix.
 var ErrSyntax = errors.New("YAML")
 
-// errKey names maxKey. Without a format, since the first one costs each start of the program 0.02 ms.
-var errKey = errors.New("a key of more than 1000 bytes")
-
-var errTab = errors.New("a tab between things: use spaces")
-
-// ToJSON gives the document as JSON, its keys in their order. A document that
-// is JSON already is returned as it stands; an empty one is null.
+// ToJSON returns the document as JSON and keeps the order of its keys. A document
+// that is valid JSON is returned unchanged; an empty document is null.
 func ToJSON(doc []byte) ([]byte, error) {
 	if json.Valid(doc) {
 		return doc, nil
 	}
-	if !utf8.Valid(doc) {
-		return nil, fmt.Errorf("%w: not UTF-8", ErrSyntax)
+	root, err := parse(doc)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSyntax, err)
 	}
-	text := strings.TrimPrefix(string(doc), "\ufeff")
-	text = strings.ReplaceAll(text, "\r\n", "\n")
-	if i := strings.IndexFunc(text, isControl); i >= 0 {
-		return nil, fmt.Errorf("%w: line %d: control character %U", ErrSyntax, 1+strings.Count(text[:i], "\n"), []rune(text[i:])[0])
+	w := walker{}
+	if err := w.value(root, 0); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSyntax, err)
 	}
-	p := parser{text: text}
-	if err := p.document(); err != nil {
-		return nil, fmt.Errorf("%w: line %d: %w", ErrSyntax, 1+strings.Count(p.text[:p.at], "\n"), err)
-	}
-	return p.out, nil
+	return w.out, nil
 }
 
-// isControl tells what may stand in a document in an escape only. Line breaks
-// other than the newline are among them: YAML 1.1 and 1.2 differ about them.
-func isControl(r rune) bool {
-	return r < ' ' && r != '\n' && r != '\t' || r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 || r == 0xfeff || r == 0xfffe || r == 0xffff
-}
-
-// parser walks text and appends JSON to out.
-type parser struct {
-	text  string
-	at    int
-	depth int
-	tabs  int // above 0 inside brackets, braces and quotes: tabs are spaces there
-	out   []byte
-}
-
-// document reads the whole text.
-func (p *parser) document() error {
-	p.skip()
-	if p.marker("---") {
-		p.at += len("---")
-		p.spaces()
-		if !p.lineEnd() {
-			return errors.New("begin the document on the line after ---")
-		}
-		p.skip()
-	}
-	if p.peek() == '%' {
-		return errors.New("directives (%) are not supported")
-	}
-	if p.at == len(p.text) {
-		p.out = append(p.out, "null"...)
-	} else if p.done() {
-		return p.unexpected("")
-	} else if err := p.block(-1); err != nil {
-		return err
-	}
-	p.skip()
-	if p.marker("...") {
-		p.at += len("...")
-		p.spaces()
-		if !p.lineEnd() {
-			return errors.New("text after the document's end")
-		}
-		p.skip()
-	}
+// parse returns the root node of the only document.
+func parse(doc []byte) (*yaml.Node, error) {
 	switch {
-	case p.at == len(p.text):
-		return nil
-	case p.marker("---"):
-		return errors.New("one document is expected, here begins another")
+	case len(doc) > maxSize:
+		return nil, fmt.Errorf("larger than %d bytes", maxSize)
+	case !utf8.Valid(doc):
+		return nil, errors.New("not UTF-8")
 	}
-	return p.unexpected("")
-}
-
-// unexpected is the error for what stands here.
-func (p *parser) unexpected(where string) error {
-	if p.peek() == '\t' {
-		return errTab
+	if i := bytes.IndexAny(doc, "\u0085\u2028\u2029"); i >= 0 {
+		// YAML 1.1 ends a line here, YAML 1.2 does not.
+		return nil, errorAt(1+bytes.Count(doc[:i], []byte("\n")), "a Unicode line break: use a newline, or write it as an escape in double quotes")
 	}
-	return fmt.Errorf("unexpected %q%s", p.rest(), where)
+	if line := directive(doc); line > 0 {
+		return nil, errorAt(line, "directives (%%) are not supported")
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(doc))
+	var first, second yaml.Node
+	switch err := dec.Decode(&first); {
+	case errors.Is(err, io.EOF):
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"}, nil
+	case err != nil:
+		return nil, libraryError(err)
+	}
+	switch err := dec.Decode(&second); {
+	case err == nil:
+		return nil, errorAt(second.Line, "one document is expected, and another begins here")
+	case !errors.Is(err, io.EOF):
+		return nil, libraryError(err)
+	}
+	return first.Content[0], nil
 }
 
-// done tells whether the text or the document ends here.
-func (p *parser) done() bool {
-	return p.at == len(p.text) || p.marker("---") || p.marker("...")
-}
-
-// marker tells whether a document marker stands here.
-func (p *parser) marker(m string) bool {
-	return p.column() == 0 && strings.HasPrefix(p.text[p.at:], m) && p.blankAt(p.at+len(m))
-}
-
-// peek is the byte here, 0 at the end.
-func (p *parser) peek() byte { return p.byteAt(p.at) }
-
-func (p *parser) byteAt(i int) byte {
-	if i < len(p.text) {
-		return p.text[i]
+// directive returns the line of a directive at the start of the document, or 0.
+func directive(doc []byte) int {
+	for i, line := range bytes.Split(doc, []byte("\n")) {
+		line = bytes.TrimSpace(bytes.TrimPrefix(line, []byte("\ufeff")))
+		switch {
+		case bytes.HasPrefix(line, []byte("%")):
+			return i + 1
+		case len(line) > 0 && line[0] != '#':
+			return 0
+		}
 	}
 	return 0
 }
 
-// blankAt tells whether a space, a line's end or the text's is at i.
-func (p *parser) blankAt(i int) bool {
-	return i >= len(p.text) || p.text[i] == ' ' || p.text[i] == '\t' || p.text[i] == '\n'
-}
-
-// column is how far from the begin of its line this byte stands.
-func (p *parser) column() int { return p.at - 1 - strings.LastIndexByte(p.text[:p.at], '\n') }
-
-// rest is what follows on this line, for errors.
-func (p *parser) rest() string {
-	line, _, _ := strings.Cut(p.text[p.at:], "\n")
-	if len(line) > 40 {
-		line = strings.ToValidUTF8(line[:40], "") + "…"
+// libraryError replaces the library's prefix. The library reports the line where
+// the enclosing collection begins, or the line before it, and no line for the first.
+func libraryError(err error) error {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if !strings.HasPrefix(text, "line ") {
+		text = "line 1: " + text
 	}
-	return line
+	return errors.New("near " + text)
 }
 
-// spaces skips what separates on a line.
-func (p *parser) spaces() {
-	for p.peek() == ' ' || p.peek() == '\t' && p.tabs > 0 {
-		p.at++
+func errorAt(line int, format string, args ...any) error {
+	return fmt.Errorf("line %d: %w", line, fmt.Errorf(format, args...))
+}
+
+// walker appends nodes to out as JSON.
+type walker struct{ out []byte }
+
+func (w *walker) value(n *yaml.Node, depth int) error {
+	switch {
+	case depth > maxDepth:
+		return errorAt(n.Line, "nested more than %d deep", maxDepth)
+	case n.Anchor != "" || n.Kind == yaml.AliasNode:
+		return errorAt(n.Line, "anchors and aliases (& and *) are not supported: write the value out, or quote it")
+	case n.Style&yaml.TaggedStyle != 0:
+		return errorAt(n.Line, "tags (!) are not supported: quote the value if it begins so")
 	}
+	switch n.Kind {
+	case yaml.MappingNode:
+		return w.mapping(n, depth)
+	case yaml.SequenceNode:
+		return w.sequence(n, depth)
+	}
+	return w.scalar(n)
 }
 
-// lineEnd tells whether nothing but a comment follows on this line.
-func (p *parser) lineEnd() bool {
-	return p.at == len(p.text) || p.text[p.at] == '\n' || p.comment()
-}
-
-// comment tells whether a comment begins here.
-func (p *parser) comment() bool {
-	return p.peek() == '#' && (p.at == 0 || p.blankAt(p.at-1))
-}
-
-// skip goes to the next token, over spaces, comments and newlines.
-func (p *parser) skip() {
-	for {
-		p.spaces()
-		if p.comment() {
-			if n := strings.IndexByte(p.text[p.at:], '\n'); n >= 0 {
-				p.at += n
-			} else {
-				p.at = len(p.text)
-			}
+func (w *walker) sequence(n *yaml.Node, depth int) error {
+	w.out = append(w.out, '[')
+	for i, item := range n.Content {
+		if i > 0 {
+			w.out = append(w.out, ',')
 		}
-		if p.peek() != '\n' {
-			return
+		if err := w.value(item, depth+1); err != nil {
+			return err
 		}
-		p.at++
 	}
+	w.out = append(w.out, ']')
+	return nil
 }
 
-// enter counts a level of nesting.
-func (p *parser) enter() error {
-	if p.depth++; p.depth > maxDepth {
-		return fmt.Errorf("nested more than %d deep", maxDepth)
+func (w *walker) mapping(n *yaml.Node, depth int) error {
+	w.out = append(w.out, '{')
+	seen := make(map[string]bool, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if i > 0 {
+			w.out = append(w.out, ',')
+		}
+		if err := w.key(key); err != nil {
+			return err
+		}
+		if seen[key.Value] {
+			return errorAt(key.Line, "key %q is given twice", key.Value)
+		}
+		seen[key.Value] = true
+		if n.Style&yaml.FlowStyle != 0 && value.Kind == yaml.ScalarNode && value.Style == 0 && value.Value == "" {
+			return errorAt(key.Line, "want a colon and a value after key %q", key.Value)
+		}
+		w.out = append(w.out, ':')
+		if err := w.value(value, depth+1); err != nil {
+			return err
+		}
+	}
+	w.out = append(w.out, '}')
+	return nil
+}
+
+// key appends a key, which has to be text in every YAML version.
+func (w *walker) key(n *yaml.Node) error {
+	switch {
+	case n.Kind == yaml.MappingNode || n.Kind == yaml.SequenceNode:
+		return errorAt(n.Line, "a key cannot be a mapping or a sequence")
+	case n.Kind == yaml.ScalarNode && n.Tag == "!!merge":
+		return errorAt(n.Line, "merge keys (<<) are not supported")
+	}
+	begin := len(w.out)
+	if err := w.value(n, 0); err != nil {
+		return err
+	}
+	if w.out[begin] != '"' {
+		return errorAt(n.Line, "key %.40q is not text: quote it", n.Value)
 	}
 	return nil
 }
 
-// emit appends a string as JSON.
-func (p *parser) emit(s string) {
+func (w *walker) scalar(n *yaml.Node) error {
+	switch {
+	case n.Style != 0: // quoted or a block
+		w.text(n.Value)
+	case n.Tag == "!!null":
+		w.out = append(w.out, "null"...)
+	case n.Tag == "!!bool":
+		w.out = append(w.out, strings.ToLower(n.Value)...)
+	case n.Tag == "!!int" || n.Tag == "!!float":
+		if !json.Valid([]byte(n.Value)) {
+			return errorAt(n.Line, "%.40s is not a JSON number: quote it if it is text", n.Value)
+		}
+		w.out = append(w.out, n.Value...)
+	case isTooLarge(n.Value):
+		return errorAt(n.Line, "%.40s is too large for a number: quote it if it is text", n.Value)
+	case isYAML11Bool(n.Value):
+		return errorAt(n.Line, "%s is a boolean in YAML 1.1 and text in YAML 1.2: quote it, or write true or false", n.Value)
+	default: // text, and dates, which are text in JSON too
+		w.text(n.Value)
+	}
+	return nil
+}
+
+// text appends a string as JSON.
+func (w *walker) text(s string) {
 	b, _ := json.Marshal(s) // a string always has JSON
-	p.out = append(p.out, b...)
+	w.out = append(w.out, b...)
+}
+
+// isTooLarge reports whether the library reads a number as text because the number
+// is out of range.
+func isTooLarge(plain string) bool {
+	_, err := strconv.ParseInt(strings.ReplaceAll(plain, "_", ""), 0, 64)
+	return errors.Is(err, strconv.ErrRange) || json.Valid([]byte(plain))
+}
+
+func isYAML11Bool(plain string) bool {
+	switch plain {
+	case "yes", "Yes", "YES", "no", "No", "NO", "on", "On", "ON", "off", "Off", "OFF":
+		return true
+	}
+	return false
 }

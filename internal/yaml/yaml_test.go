@@ -6,14 +6,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
-	complete "go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v3"
 )
 
-// accepted are documents and what they mean.
+// accepted are documents and the JSON that they become.
 func accepted() map[string]string {
 	return map[string]string{
 		"":                             `null`,
@@ -47,6 +49,11 @@ func accepted() map[string]string {
 		"\ufeffa: 1\r\nb: |\r\n  x\r\n":             `{"a":1,"b":"x\n"}`,
 		"a: -\tb":                                   ``,
 		"plain":                                     `"plain"`,
+		"? a\n: b":                                  `{"a":"b"}`,
+		"a: [b: 1]":                                 `{"a":[{"b":1}]}`,
+		"--- a":                                     `"a"`,
+		"a: 2001-12-14":                             `{"a":"2001-12-14"}`,
+		"a: {\n\tb: 1}":                             `{"a":{"b":1}}`,
 		"a: <<":                                     `{"a":"\u003c\u003c"}`,
 	}
 }
@@ -67,59 +74,141 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// What is refused, and the words that say why.
+// TestRefused pins what is refused, and the words that say why.
 func TestRefused(t *testing.T) {
 	for doc, want := range map[string]string{
 		"a: &x 1\nb: *x":                         "line 1: anchors",
+		"b: *x":                                  "line 1: unknown anchor",
+		"a: &x [*x]":                             "line 1: anchors",
 		"a: 1\nb: !!str 2":                       "line 2: tags",
+		"a: 1\nb: !mine {c: 2}":                  "line 2: tags",
+		"!!str a: 1":                             "line 1: tags",
 		"%YAML 1.2\n---\na":                      "directives",
+		"# c\n\n%TAG ! tag:x,2000:\n---\na":      "line 3: directives",
 		"a: 1\n---\nb: 2":                        "line 2: one document",
-		"? a\n: b":                               "keys of several lines",
+		"? [a]\n: b":                             "a key cannot be",
+		"? {a: 1}\n: b":                          "a key cannot be",
 		"<<: {a: 1}":                             "merge keys",
 		"a: 1\na: 2":                             `line 2: key "a" is given twice`,
 		"{a: 1, a: 2}":                           `key "a" is given twice`,
+		"a: 1\n\"a\": 2":                         `key "a" is given twice`,
 		"a: yes":                                 "quote it",
+		"a: [on]":                                "quote it",
 		"1: x":                                   "quote it",
+		"~: x":                                   "quote it",
+		": x":                                    "did not find expected key",
 		"{on: x}":                                "quote it",
+		"true: x":                                "quote it",
 		"a: 0644":                                "quote it",
 		"a: 0x1f":                                "quote it",
+		"a: 0x1fffffffffffffffffffffffff":        "quote it",
+		"a: 0o17":                                "quote it",
 		"a: 1_000":                               "quote it",
+		"a: +1":                                  "quote it",
 		"a: 9e449":                               "quote it",
 		"a: .5":                                  "quote it",
 		"a: .inf":                                "quote it",
-		"a:\n\tb: 1":                             "line 2: a tab",
-		"a: 1\n  b: 2":                           "line 2: a key inside a value",
-		"a:\n    b: 1\n  c: 2":                   "line 3",
-		"a: b: c":                                "a key inside a value",
-		"a: - b":                                 "a line of its own",
-		"a: [1, 2":                               "not closed",
-		"a: {b: 1":                               "",
+		"a:\n\tb: 1":                             "line 2: found character that cannot start any token",
+		"a: 1\n  b: 2":                           "line 2: mapping values are not allowed",
+		"a:\n    b: 1\n  c: 2":                   "did not find expected key",
+		"a: b: c":                                "line 1: mapping values are not allowed",
+		"a: - b":                                 "line 1: block sequence entries are not allowed",
+		"a: [1, 2":                               "line 1: did not find expected ',' or ']'",
+		"a: {b: 1":                               "line 1: did not find expected ',' or '}'",
 		"a: {b}":                                 "want a colon",
-		"a: [b: 1]":                              "braces",
-		"a: 'b":                                  "not closed",
+		"a: {b: , c: 1}":                         "want a colon",
+		"a: 'b":                                  "found unexpected end of stream",
 		"a: \"\\q\"":                             "unknown escape",
-		"a: \"\\ud800\"":                         "no character",
-		"a: 'b' c":                               "unexpected",
-		"a: @b":                                  "quote it",
-		"a: %b":                                  "quote it",
-		"a: 1\nb":                                "no key",
-		"a: |x\n  b":                             "unexpected",
+		"a: \"\\ud800\"":                         "invalid Unicode character",
+		"a: 'b' c":                               "did not find expected key",
+		"a: @b":                                  "cannot start any token",
+		"a: %b":                                  "cannot start any token",
+		"a: 1\nb":                                "could not find expected ':'",
+		"a: |x\n  b":                             "did not find expected",
 		"a\x00b":                                 "control character",
+		"a: b\u0085c":                            "line 1: a Unicode line break",
 		"a: \xff":                                "UTF-8",
-		strings.Repeat("k", 1200) + ": 1":        "a key of more than",
-		"{" + strings.Repeat("k", 1200) + ": 1}": "a key of more than",
+		"\xff\xfea\x00:\x00 \x001\x00":           "UTF-8",
+		strings.Repeat("k", 1200) + ": 1":        "line 1: mapping values are not allowed",
+		"{" + strings.Repeat("k", 1200) + ": 1}": "line 1: did not find expected",
 		strings.Repeat("- ", 100):                "deep",
-		strings.Repeat("[", 10000):               "deep",
+		strings.Repeat("[", 10000):               "line 1:",
 	} {
 		got, err := ToJSON([]byte(doc))
 		if !errors.Is(err, ErrSyntax) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %s, %v; want %q", doc, got, err, want)
+			t.Errorf("%.80q: %s, %v; want %q", doc, got, err, want)
 		}
 	}
 }
 
-// The files in testdata are of the two kinds that this package is for; the JSON
-// beside each is what it means.
+// TestHostile bounds the time and memory of documents that are made to be expensive.
+func TestHostile(t *testing.T) {
+	fill := func(s string) string { return strings.Repeat(s, maxSize/len(s)) }
+	for name, c := range map[string]struct {
+		doc string
+		ok  bool
+	}{
+		"keys":            {numbered("k%d: v\n", 60000), true},
+		"flow keys":       {"{" + numbered("k%d: v,\n", 60000) + "}", true},
+		"equal keys":      {strings.Repeat("k: v\n", 60000), false},
+		"aliases":         {"a: &a [x,x]\n" + numbered("b%d: *a\n", 60000), false},
+		"block sequences": {fill("- "), false},
+		"flow sequences":  {fill("["), false},
+		"flow mappings":   {fill("{a: "), false},
+		"complex keys":    {fill("? "), false},
+		"closed":          {strings.Repeat("[", 9000) + "a" + strings.Repeat("]", 9000), false},
+		"indented":        {indented(1500), false},
+		"items":           {"[" + fill("a,") + "]", false}, // larger than maxSize
+		"many items":      {"[" + strings.Repeat("a,", 200000) + "]", true},
+		"comments":        {fill("# c\n") + "\na: 1", false}, // larger than maxSize
+		"many comments":   {strings.Repeat("a: # c\n # d\n - 1\n #e\n\n#f\n", 1) + strings.Repeat("# c\n", 200000), true},
+		"commented items": {strings.Repeat("- a # c\n# d\n\n", 60000), true},
+		"blanks":          {"a: b" + strings.Repeat("\n", 1<<20), true},
+		"folded":          {"a: >" + strings.Repeat("\n b", 200000), true},
+		"quotes":          {"a: '" + strings.Repeat("''", 200000) + "'", true},
+		"colons":          {strings.Repeat(":", 1<<20), false},
+		"open quotes":     {strings.Repeat("'", 1<<20+1), false},
+		"tags":            {fill("!a "), false},
+		"dashes":          {strings.Repeat("-\n", 1<<19), true},
+		"documents":       {strings.Repeat("---\n", 1<<18), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			begin := time.Now()
+			_, err := ToJSON([]byte(c.doc))
+			took := time.Since(begin)
+			runtime.ReadMemStats(&after)
+			mib := (after.TotalAlloc - before.TotalAlloc) >> 20
+			t.Logf("%d bytes: %v, %d MiB allocated, %.100v", len(c.doc), took, mib, err)
+			if (err == nil) != c.ok {
+				t.Errorf("error %.200v", err)
+			}
+			if took > 10*time.Second || mib > 512 {
+				t.Errorf("took %v and %d MiB", took, mib)
+			}
+		})
+	}
+}
+
+func numbered(format string, n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, format, i)
+	}
+	return b.String()
+}
+
+// indented nests block mappings, each further to the right.
+func indented(n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString(strings.Repeat(" ", i) + "a:\n")
+	}
+	return b.String()
+}
+
+// TestFiles reads files of the kinds that this package is for.
 func TestFiles(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -137,7 +226,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// compare checks that a complete library takes what ToJSON takes, for the same.
+// compare checks that the library's own decoder reads what ToJSON accepts in the
+// same way. Dates are left out: ToJSON makes texts of them.
 func compare(t *testing.T, doc []byte) {
 	t.Helper()
 	out, err := ToJSON(doc)
@@ -145,16 +235,17 @@ func compare(t *testing.T, doc []byte) {
 		return
 	}
 	if json.Valid(doc) {
-		return // what JSON says is not YAML's to judge
+		return // ToJSON returned it unchanged
 	}
 	var got, want any
 	if err := json.Unmarshal(out, &got); err != nil {
-		t.Fatalf("%q: %q is no JSON: %v", doc, out, err)
+		t.Fatalf("%q: %q is not JSON: %v", doc, out, err)
 	}
-	if err := complete.Unmarshal(doc, &want); err != nil {
+	if err := yaml.Unmarshal(doc, &want); err != nil {
 		t.Fatalf("%q: is %s here, the library says %v", doc, out, err)
 	}
-	if want = plain(want); want == nil && got == nil {
+	dates := false
+	if want = plain(want, &dates); dates || want == nil && got == nil {
 		return
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -163,22 +254,27 @@ func compare(t *testing.T, doc []byte) {
 }
 
 // plain turns what the library reads into what encoding/json reads.
-func plain(v any) any {
+func plain(v any, dates *bool) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for k := range v {
-			v[k] = plain(v[k])
+			v[k] = plain(v[k], dates)
 		}
 	case map[any]any:
 		out := map[string]any{}
 		for k := range v {
-			out[fmt.Sprint(k)] = plain(v[k])
+			if _, ok := k.(time.Time); ok {
+				*dates = true
+			}
+			out[fmt.Sprint(k)] = plain(v[k], dates)
 		}
 		return out
 	case []any:
 		for i := range v {
-			v[i] = plain(v[i])
+			v[i] = plain(v[i], dates)
 		}
+	case time.Time:
+		*dates = true
 	case int:
 		return float64(v)
 	case int64:

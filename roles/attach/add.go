@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -17,7 +17,7 @@ type addition struct {
 	ipam string
 }
 
-// addressFirst asks IPAM and makes everything in one go.
+// addressFirst gets the addresses and then makes everything at once.
 func (a *addition) addressFirst(ctx context.Context) error {
 	if a.ipam == "" {
 		return a.orUndo(ctx, a.build(ctx, store.Done))
@@ -36,8 +36,7 @@ func (a *addition) addressFirst(ctx context.Context) error {
 	return errors.Join(err, a.release(ctx))
 }
 
-// linkFirst makes the link, asks an IPAM plugin that talks over it, and makes
-// the rest. The record stays pending until then.
+// linkFirst makes the link, calls an IPAM plugin that uses it, and makes the rest. The record stays pending until then.
 func (a *addition) linkFirst(ctx context.Context) error {
 	if err := a.build(ctx, store.Pending); err != nil {
 		return a.orUndo(ctx, err)
@@ -52,7 +51,7 @@ func (a *addition) linkFirst(ctx context.Context) error {
 	return nil
 }
 
-// orUndo takes away what was recorded when something failed.
+// orUndo undoes what was recorded if err is not nil.
 func (a *addition) orUndo(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -60,17 +59,16 @@ func (a *addition) orUndo(ctx context.Context, err error) error {
 	return errors.Join(err, a.undo(ctx))
 }
 
-// undo takes away what was recorded. What a failed Apply made it has undone
-// itself; the inverses are run once more in case that failed, and the record
-// stays if they fail too.
+// undo undoes what was recorded. A failed Apply undoes its own changes; the inverses
+// run once more in case that failed, and the record stays if they fail too.
 func (a *addition) undo(ctx context.Context) error {
 	if a.rec == nil {
 		return nil
 	}
-	return node.Remove(context.WithoutCancel(ctx), a.h, a.rec, a.ns)
+	return record.Remove(context.WithoutCancel(ctx), a.h, a.rec, a.ns)
 }
 
-// addresses asks the IPAM plugin.
+// addresses calls the IPAM plugin.
 func (a *addition) addresses(ctx context.Context) (*roles.Result, error) {
 	r, err := a.h.Delegate.Add(ctx, a.ipam, a.req)
 	if err != nil {
@@ -82,7 +80,7 @@ func (a *addition) addresses(ctx context.Context) (*roles.Result, error) {
 	return r, nil
 }
 
-// release gives the addresses back.
+// release releases the addresses.
 func (a *addition) release(ctx context.Context) error {
 	return a.h.Delegate.Del(context.WithoutCancel(ctx), a.ipam, a.req)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/all"
 	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
@@ -27,7 +28,7 @@ type ipam struct {
 
 func (*ipam) OverLink(string) bool { return false }
 
-func (i *ipam) Apart() (roles.Delegator, func()) { return i, func() {} }
+func (i *ipam) Clone() (roles.Delegator, func()) { return i, func() {} }
 
 func (*ipam) Add(context.Context, string, *roles.Request) (*roles.Result, error) {
 	address := net.IPNet{IP: net.IPv4(10, 1, 0, 2).To4(), Mask: net.CIDRMask(24, 32)}
@@ -75,7 +76,7 @@ func TestFailedUndo(t *testing.T) {
 	if _, err := handler.Add(t.Context(), h, req); !errors.Is(err, errRefused) {
 		t.Fatalf("ADD: %v", err)
 	}
-	if _, err := h.Net.Link(t.Context(), nil, node.HostLink(req.Key())); err != nil {
+	if _, err := h.Net.Link(t.Context(), nil, record.HostLink(req.Key())); err != nil {
 		t.Fatalf("the interface that cannot be removed: %v", err)
 	}
 	err = h.Store.View(t.Context(), func(tx *store.Tx) error { _, err := tx.Attachment(req.Key()); return err })
@@ -86,7 +87,7 @@ func TestFailedUndo(t *testing.T) {
 	if err := handler.Del(t.Context(), h, req); err != nil || given.released != 1 {
 		t.Errorf("DEL: %v, address released %d times", err, given.released)
 	}
-	if _, err := h.Net.Link(t.Context(), nil, node.HostLink(req.Key())); !errors.Is(err, netops.ErrNotExist) {
+	if _, err := h.Net.Link(t.Context(), nil, record.HostLink(req.Key())); !errors.Is(err, netops.ErrNotExist) {
 		t.Errorf("after DEL: %v", err)
 	}
 }

@@ -1,7 +1,6 @@
-// Package attach is what interface and chained roles share: the one course of
-// ADD, DEL, CHECK, GC and STATUS. A role brings an [Interface] or a [Chained],
-// which says what is wanted; this package makes it so, records it and takes it
-// away again.
+// Package attach implements ADD, DEL, CHECK, GC and STATUS once for all interface and
+// chained roles. A role is a [SpecBuilder], which computes the desired state; this
+// package applies it, records it and undoes it.
 package attach
 
 import (
@@ -13,60 +12,49 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
-// Wirer is one role with one valid configuration: it says what an attachment wants.
-type Wirer interface {
-	// Role is the role's name, under which its part is recorded.
-	Role() string
-	// Validate tells every fault of the configuration.
-	Validate() error
-	// Shared names the shared objects that the role stands on ("bridge/cni0").
+// SpecBuilder is a role with one configuration: it computes what an attachment needs.
+type SpecBuilder interface {
+	// Shared names the shared objects that the role depends on ("bridge/cni0").
 	// They are locked for reading while an attachment is made, and for writing
 	// while they are changed themselves.
 	Shared() []string
-	// Observe reads what Wire needs to know of the kernel into in.Observed. It
+	// Observe reads what Build needs to know of the kernel into in.Observed. It
 	// changes nothing. The container is nil when it is not known (plan).
 	Observe(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error
-	// Wire computes what is wanted. It is a pure function. Without in.IPAM an
-	// interface role's is the interface on layer 2, up: an IPAM plugin that talks
-	// over it is asked then (Role.OverLink), and Wire is called again with its answer.
-	Wire(in *Input) (*Wiring, error)
+	// Build computes the desired state. It is a pure function. Without in.IPAM an
+	// interface role returns the interface on layer 2, up: an IPAM plugin that uses
+	// it is called then (Role.OverLink), and Build is called again with its answer.
+	Build(in *Input) (*Desired, error)
 }
 
-// Interface is an interface role.
-type Interface interface {
-	Wirer
-	// IPAM is the IPAM plugin's type; empty means layer 2 only.
-	IPAM() string
+// OrphanFinder is implemented by an interface role whose attachments have another
+// interface than a veth pair with the derived name.
+type OrphanFinder interface {
+	// Orphans lists what can be left of an attachment without a record, by names and labels only.
+	Orphans(in *Input) netops.Spec
 }
 
-// Strayer is an Interface whose attachments, when their record is lost, are
-// known by other names than a veth's.
-type Strayer interface {
-	// Stray is what an attachment can have left, by names and labels only.
-	Stray(in *Input) netops.Spec
-}
-
-// HostNamer is an Interface whose interfaces on the host have another prefix than
-// node.HostLinkPrefix in their names.
+// HostNamer is implemented by an interface role whose interfaces on the host have
+// another prefix than record.HostLinkPrefix.
 type HostNamer interface {
 	// HostPrefix is the prefix, of 4 bytes at most.
 	HostPrefix() string
 }
 
-// Unsharer is an Interface that takes away what its attachments share with the
-// last attachment of the network, and not with GC's empty list only.
-type Unsharer interface {
-	// Unshared are the shared objects, links by names and labels only, in the order
-	// of making: what is looked for when no record tells more. Without any,
-	// everything stays.
-	Unshared() []netops.Object
+// SharedRemover is implemented by an interface role that removes what its attachments
+// share when the last one is deleted, and not only at a GC with an empty list.
+type SharedRemover interface {
+	// RemovableShared are the shared objects in the order of making, links by names and
+	// labels only, to look for what no record names. Empty means that everything stays.
+	RemovableShared() []netops.Object
 }
 
-// Input is all that Wire computes from.
+// Input is everything that Build computes from.
 type Input struct {
 	Key store.Key
 	// Netns is CNI_NETNS as given: the sandbox of result interfaces.
@@ -83,23 +71,23 @@ type Input struct {
 	// Chained is the earlier plugin's result on ADD; nil when the role is the
 	// first of its list. A chained role has it on CHECK too, where it is Prev.
 	Chained *roles.Result
-	// Recorded tells an Heir that the attachment is ours, and only this role's
-	// part may be another plugin's.
+	// Recorded is true for a LegacyCleaner if the attachment has a record, and only this
+	// role's part of it is missing.
 	Recorded bool
 	// Observed is what Observe read.
 	Observed any
 	// state is the state file that ADD began with.
-	state node.StateID
+	state recovery.StateID
 }
 
-// Wiring is what a role wants for one attachment.
-type Wiring struct {
+// Desired is the state that a role wants for one attachment.
+type Desired struct {
 	Spec netops.Spec
-	// Result is ADD's answer; a chained role's nil hands prevResult on.
+	// Result is ADD's answer; nil from a chained role passes prevResult on.
 	Result *roles.Result
-	// HostLink is the host side's interface, empty where there is none.
+	// HostLink is the host's end, empty if there is none.
 	HostLink string
-	// MAC is the container side's; a chained role's where it changes that.
+	// MAC is the container interface's; a chained role sets it if it changes it.
 	MAC string
 	// Claims are taken before anything is made.
 	Claims []Claim
@@ -107,58 +95,17 @@ type Wiring struct {
 	Note json.RawMessage
 }
 
-// Handler answers the CNI verbs for an Interface.
-type Handler struct{ role Interface }
-
-// New returns the Handler of an interface role.
-func New(role Interface) *Handler { return &Handler{role: role} }
-
-// Maker is what a table's entry has as New, made of what decodes the role's
-// configuration and fills in defaults.
-func Maker[R Interface](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
-	return maker(Judged(read), func(r R) roles.Handler { return New(r) })
+// Handler answers the CNI verbs for an interface role.
+type Handler struct {
+	role SpecBuilder
+	// name is the role's, under which its part is recorded.
+	name string
+	// ipam is the IPAM plugin's type; empty means layer 2 only.
+	ipam string
 }
 
-// Judged reads a configuration and judges it. What can be decoded of one that
-// cannot be whole is judged all the same, so that all faults are told at once.
-func Judged[R Wirer](read func(conf []byte) (R, error)) func(conf []byte) (R, error) {
-	return func(conf []byte) (R, error) {
-		r, err := read(conf)
-		switch {
-		case err == nil:
-			err = r.Validate()
-		case errors.Is(err, roles.ErrConf):
-			err = roles.MoreFaults(err, r.Validate())
-		}
-		return r, err
-	}
-}
-
-// Undoer is what a table's entry has as Undo, made of what reads the role's
-// configuration as far as it can be decoded.
-func Undoer[R Interface](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
-	return undoer(read, func(r R) roles.Handler { return New(r) })
-}
-
-func maker[R any](read func([]byte) (R, error), handler func(R) roles.Handler) func([]byte) (roles.Handler, error) {
-	return func(conf []byte) (roles.Handler, error) {
-		r, err := read(conf)
-		if err != nil {
-			return nil, err
-		}
-		return handler(r), nil
-	}
-}
-
-func undoer[R any](read func([]byte) (R, error), handler func(R) roles.Handler) func([]byte) (roles.Handler, error) {
-	return func(conf []byte) (roles.Handler, error) {
-		r, err := read(conf)
-		if err != nil && !errors.Is(err, roles.ErrConf) {
-			return nil, err
-		}
-		return handler(r), nil
-	}
-}
+// Builder is the role's own part, for tests and for roles that wrap the handler.
+func (a *Handler) Builder() SpecBuilder { return a.role }
 
 // Add attaches a container. On failure the kernel and the store are as before,
 // but for shared objects.
@@ -173,7 +120,7 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 		return nil, err
 	}
 	defer lock.Unlock()
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return nil, err
 	}
 	in := a.newInput(req)
@@ -181,27 +128,27 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if in.state, err = a.clearDead(ctx, h, req, ns); err != nil {
 		return nil, err
 	}
-	add := &addition{work: work{role: a.role, h: h, req: req, in: in, ns: ns}, ipam: a.role.IPAM()}
-	course := add.addressFirst
+	add := &addition{work: work{role: a.role, name: a.name, h: h, req: req, in: in, ns: ns}, ipam: a.ipam}
+	attach := add.addressFirst
 	if a.overLink(h) {
-		course = add.linkFirst
+		attach = add.linkFirst
 	}
-	if err := course(ctx); err != nil {
-		return nil, errors.Join(err, a.unshare(context.WithoutCancel(ctx), h, req.Network))
+	if err := attach(ctx); err != nil {
+		return nil, errors.Join(err, a.removeShared(context.WithoutCancel(ctx), h, req.Network))
 	}
-	return add.made.wiring.Result, nil
+	return add.made.desired.Result, nil
 }
 
-// overLink tells whether the IPAM plugin needs the interface to be there.
+// overLink reports whether the IPAM plugin needs the interface to exist.
 func (a *Handler) overLink(h *roles.Host) bool {
-	return a.role.IPAM() != "" && h.Delegate.OverLink(a.role.IPAM())
+	return a.ipam != "" && h.Delegate.OverLink(a.ipam)
 }
 
-// newInput derives an attachment's names, as the role wants them.
+// newInput derives an attachment's names, with the role's prefix.
 func (a *Handler) newInput(req *roles.Request) *Input {
 	in := newInput(req)
 	if n, ok := a.role.(HostNamer); ok {
-		in.HostLink = node.HostLinkAs(n.HostPrefix(), in.Key)
+		in.HostLink = record.HostLinkWithPrefix(n.HostPrefix(), in.Key)
 	}
 	return in
 }
@@ -211,16 +158,16 @@ func newInput(req *roles.Request) *Input {
 	key := req.Key()
 	return &Input{
 		Key: key, Netns: req.Netns, Args: req.Args,
-		HostLink: node.HostLink(key), Label: node.Label(key),
-		HostMAC: node.MAC(key, "host"), ContainerMAC: node.MAC(key, "container"),
+		HostLink: record.HostLink(key), Label: record.Label(key),
+		HostMAC: record.MAC(key, "host"), ContainerMAC: record.MAC(key, "container"),
 	}
 }
 
-// clearDead makes way for an ADD: what an interrupted call or a former life of
-// the container left is removed; a living attachment is an error. It returns
-// the state file that was read.
-func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) (node.StateID, error) {
-	found, state, err := node.Find(ctx, h, req.Key())
+// clearDead removes what an interrupted call, or an earlier container of the same ID,
+// left of the attachment. A living attachment is an error. It returns the ID of the
+// state file that it read.
+func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) (recovery.StateID, error) {
+	found, state, err := recovery.Find(ctx, h, req.Key())
 	if err != nil {
 		return state, err
 	}
@@ -228,12 +175,12 @@ func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Reque
 	if old == nil {
 		return state, releaseUnused(ctx, h, req, ns, found.Leases)
 	}
-	p := old.Part(a.role.Role())
+	p := old.Part(a.name)
 	if p == nil {
-		p = node.RebuiltPart(old)
+		p = recovery.RebuiltPart(old)
 	}
 	if p != nil && p.State == store.Done {
-		dead, err := node.Replaced(ctx, h, old, ns)
+		dead, err := record.Replaced(ctx, h, old, ns)
 		if err != nil {
 			return state, err
 		}
@@ -242,14 +189,13 @@ func (a *Handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Reque
 				roles.ErrAttached, req.IfName, req.ContainerID, req.Network, p.Time.Format("2006-01-02 15:04:05"))
 		}
 	}
-	return state, node.Remove(ctx, h, old, ns)
+	return state, record.Remove(ctx, h, old, ns)
 }
 
-// releaseUnused releases the addresses that an ADD of ours got and did not
-// record, because it was killed: no attachment is recorded, the lock of the
-// attachment is ours, and the very namespace that they were for has no such
-// interface. Others may be in use: a plugin of another's that calls our IPAM
-// role records none.
+// releaseUnused releases the addresses of an ADD that was killed before it recorded
+// the attachment: there is no record, this call holds the attachment's lock, and the
+// namespace that they were reserved for has no such interface. Other leases may be in
+// use: a third-party plugin that calls our IPAM role records no attachment.
 func releaseUnused(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, leases []store.Lease) error {
 	dev, inode := ns.ID()
 	used := func(l store.Lease) bool { return l.Imported || l.Netns.Dev != dev || l.Netns.Inode != inode }
@@ -267,7 +213,7 @@ func releaseUnused(ctx context.Context, h *roles.Host, req *roles.Request, ns *n
 	})
 }
 
-// lockShared locks every name, in order, and returns what unlocks them all.
+// lockShared locks every name, in order, and returns a function that unlocks them all.
 func lockShared(ctx context.Context, h *roles.Host, names []string, exclusive bool) (func(), error) {
 	var locks []*store.Lock
 	unlock := func() {

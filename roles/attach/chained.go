@@ -7,52 +7,37 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
 // Chained is a chained role: it adjusts what an earlier plugin of the list made.
 type Chained interface {
-	Wirer
-	// Wants tells whether the configuration asks for anything. Without, ADD hands
-	// prevResult on, CHECK succeeds, and DEL takes away what was recorded before
-	// the configuration was changed.
+	SpecBuilder
+	// Wants reports whether the configuration requests anything. If not, ADD passes
+	// prevResult on, CHECK succeeds, and DEL undoes what was recorded before the
+	// configuration was changed.
 	Wants() bool
 }
 
-// Asked is a Chained that CNI_ARGS may ask for something too.
-type Asked interface {
-	// AskedBy tells whether they do.
-	AskedBy(args roles.Args) bool
+// ArgsReader is a Chained that CNI_ARGS may ask for something too.
+type ArgsReader interface {
+	// WantedByArgs reports whether they do.
+	WantedByArgs(args roles.Args) bool
 }
 
-// Heir is a Chained that knows what is left of an attachment without a record
-// of its part: by an ADD whose state was lost, or by the reference plugin. An ADD that
-// wanted nothing has no part either, so it is to find quickly that there is nothing.
-type Heir interface {
-	// Inherit is called by DEL while Wants is true. It removes what is left, and
-	// nothing of another attachment. What is absent is success. The container is
-	// nil when it is gone or not known.
-	Inherit(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error
+// ChainedHandler answers the CNI verbs for a chained role.
+type ChainedHandler struct {
+	role Chained
+	// name is the role's, under which its part is recorded.
+	name string
 }
 
-// ChainedHandler answers the CNI verbs for a Chained.
-type ChainedHandler struct{ role Chained }
+// Builder is the role's own part, for tests.
+func (c *ChainedHandler) Builder() SpecBuilder { return c.role }
 
-// NewChained returns the Handler of a chained role.
-func NewChained(role Chained) *ChainedHandler { return &ChainedHandler{role: role} }
-
-// ChainedMaker is Maker for a chained role.
-func ChainedMaker[R Chained](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
-	return maker(Judged(read), func(r R) roles.Handler { return NewChained(r) })
-}
-
-// ChainedUndoer is Undoer for a chained role.
-func ChainedUndoer[R Chained](read func(conf []byte) (R, error)) func(conf []byte) (roles.Handler, error) {
-	return undoer(read, func(r R) roles.Handler { return NewChained(r) })
-}
-
-// Add adjusts what prevResult tells of. On failure the role's own changes are
+// Add adjusts what prevResult describes. On failure the role's own changes are
 // undone; the runtime's DEL of the whole list undoes the others'.
 func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	if err := c.chained(req); err != nil || !c.wants(req) {
@@ -68,55 +53,55 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 		return nil, err
 	}
 	defer lock.Unlock()
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return nil, err
 	}
-	w := &work{role: c.role, h: h, req: req, in: newInput(req), ns: ns}
+	w := &work{role: c.role, name: c.name, h: h, req: req, in: newInput(req), ns: ns}
 	w.in.Chained = req.PrevResult
 	takeNames(w.in, req.PrevResult, req.IfName)
-	found, state, err := node.Find(ctx, h, req.Key())
+	found, state, err := recovery.Find(ctx, h, req.Key())
 	if err != nil {
 		return nil, err
 	}
 	w.in.state = state
-	if w.on, err = c.settled(ctx, h, found.Attachment, ns); err != nil {
+	if w.on, err = c.recordToExtend(ctx, h, found.Attachment, ns); err != nil {
 		return nil, err
 	}
 	if err := w.build(ctx, store.Done); err != nil {
 		return nil, errors.Join(err, w.undoLast(ctx))
 	}
-	return w.made.wiring.Result, nil
+	return w.made.desired.Result, nil
 }
 
-// wants tells whether anything is asked for.
+// wants reports whether anything is requested.
 func (c *ChainedHandler) wants(req *roles.Request) bool {
-	a, ok := c.role.(Asked)
-	return c.role.Wants() || ok && a.AskedBy(req.Args)
+	a, ok := c.role.(ArgsReader)
+	return c.role.Wants() || ok && a.WantedByArgs(req.Args)
 }
 
-// chained makes sure that there is something to adjust.
+// chained returns an error if there is nothing to adjust.
 func (c *ChainedHandler) chained(req *roles.Request) error {
 	if req.PrevResult != nil {
 		return nil
 	}
-	return &roles.ConfError{Path: "prevResult", Reason: "is missing: " + c.role.Role() + " adjusts what an earlier plugin of the list made, put it behind one"}
+	return &roles.ConfError{Path: "prevResult", Reason: "is missing: " + c.name + " adjusts what an earlier plugin of the list made, put it behind one"}
 }
 
-// settled is the record that a part can be added to, nil for none. What an
+// recordToExtend is the record that a part can be added to, nil for none. What an
 // interrupted call of this role left is removed, and so is the record of a
 // former life of the container; its addresses may be the new one's already.
-func (c *ChainedHandler) settled(ctx context.Context, h *roles.Host, rec *store.Attachment, ns *netops.Namespace) (*store.Attachment, error) {
+func (c *ChainedHandler) recordToExtend(ctx context.Context, h *roles.Host, rec *store.Attachment, ns *netops.Namespace) (*store.Attachment, error) {
 	if rec == nil {
 		return nil, nil
 	}
-	dead, err := node.Replaced(ctx, h, rec, ns)
+	dead, err := record.Replaced(ctx, h, rec, ns)
 	if err != nil {
 		return nil, err
 	}
 	for i := len(rec.Parts) - 1; i >= 0; i-- {
 		p := rec.Parts[i]
-		if dead || p.Role == c.role.Role() && p.State == store.Pending {
-			if err := node.RemovePart(ctx, h, rec, i, ns); err != nil {
+		if dead || p.Role == c.name && p.State == store.Pending {
+			if err := record.RemovePart(ctx, h, rec, i, ns); err != nil {
 				return nil, err
 			}
 		}
@@ -127,25 +112,25 @@ func (c *ChainedHandler) settled(ctx context.Context, h *roles.Host, rec *store.
 	return rec, nil
 }
 
-// undoLast takes away what this call recorded. What a failed Apply made it has
-// undone itself; the inverses are run once more in case that failed.
+// undoLast undoes what this call recorded. A failed Apply undoes its own changes; the
+// inverses run once more in case that failed.
 func (a *work) undoLast(ctx context.Context) error {
 	if a.rec == nil {
 		return nil
 	}
-	return node.RemovePart(context.WithoutCancel(ctx), a.h, a.rec, len(a.rec.Parts)-1, a.ns)
+	return record.RemovePart(context.WithoutCancel(ctx), a.h, a.rec, len(a.rec.Parts)-1, a.ns)
 }
 
 // Del undoes the role's newest part by its record: a list may have the role
 // twice, and is taken down from its end.
 func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
-	heir, isHeir := c.role.(Heir)
+	heir, isHeir := c.role.(LegacyCleaner)
 	isHeir = isHeir && c.wants(req)
 	if !isHeir { // there may be nothing to lock for
-		if rec, err := node.Attachment(ctx, h, req.Key()); err != nil || c.newest(rec) < 0 {
+		if rec, err := recovery.Attachment(ctx, h, req.Key()); err != nil || c.newest(rec) < 0 {
 			return err
 		}
 	}
@@ -154,14 +139,14 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 		return err
 	}
 	defer lock.Unlock()
-	rec, err := node.Attachment(ctx, h, req.Key())
+	rec, err := recovery.Attachment(ctx, h, req.Key())
 	if err != nil {
 		return err
 	}
 	var ns *netops.Namespace
 	if req.Netns != "" {
 		if ns, err = h.Net.OpenNamespace(req.Netns); err != nil {
-			h.Log.Debug("namespace is gone, going on without it", "error", err)
+			h.Log.Debug("namespace does not exist, continuing without it", "error", err)
 		} else {
 			defer ns.Close()
 		}
@@ -175,21 +160,21 @@ func (c *ChainedHandler) Del(ctx context.Context, h *roles.Host, req *roles.Requ
 	in := newInput(req)
 	in.Prev, in.Chained, in.Recorded = req.PrevResult, req.PrevResult, rec != nil
 	if rec == nil {
-		return heir.Inherit(ctx, h, in, ns)
+		return heir.CleanLegacy(ctx, h, in, ns)
 	}
-	return node.WithRecorded(h, rec, ns, func(ns *netops.Namespace) error { return heir.Inherit(ctx, h, in, ns) })
+	return record.InRecordedNetns(h, rec, ns, func(ns *netops.Namespace) error { return heir.CleanLegacy(ctx, h, in, ns) })
 }
 
-// removePart removes a part of the role's, a Chooser's alone in its namespace.
+// removePart removes a part of the role's, a NetnsLocker's alone in its namespace.
 func (c *ChainedHandler) removePart(ctx context.Context, h *roles.Host, rec *store.Attachment, i int, ns *netops.Namespace) error {
-	if _, ok := c.role.(Chooser); ok {
+	if _, ok := c.role.(NetnsLocker); ok {
 		alone, err := h.Store.LockShared(ctx, namespaceLock(rec.Netns.Dev, rec.Netns.Inode), true)
 		if err != nil {
 			return err
 		}
 		defer alone.Unlock()
 	}
-	return node.RemovePart(ctx, h, rec, i, ns)
+	return record.RemovePart(ctx, h, rec, i, ns)
 }
 
 // newest is the index of the role's newest part, or -1.
@@ -198,7 +183,7 @@ func (c *ChainedHandler) newest(rec *store.Attachment) int {
 		return -1
 	}
 	for i := len(rec.Parts) - 1; i >= 0; i-- {
-		if rec.Parts[i].Role == c.role.Role() {
+		if rec.Parts[i].Role == c.name {
 			return i
 		}
 	}
@@ -215,7 +200,7 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 		return fmt.Errorf("%w: %w", roles.ErrNetns, err)
 	}
 	defer ns.Close()
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
 	in := newInput(req)
@@ -224,11 +209,11 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 	if err := c.role.Observe(ctx, h, in, ns); err != nil {
 		return err
 	}
-	w, err := c.role.Wire(in)
+	w, err := c.role.Build(in)
 	if err != nil {
 		return err
 	}
-	unlike, err := c.checkForeign(ctx, h, in, ns, &w.Spec)
+	unlike, err := c.checkLegacy(ctx, h, req, in, ns, &w.Spec)
 	if err != nil {
 		return err
 	}
@@ -240,14 +225,14 @@ func (c *ChainedHandler) Check(ctx context.Context, h *roles.Host, req *roles.Re
 }
 
 // GC removes the role's part of this network's attachments that are not in the
-// runtime's list; an interface role of ours that is earlier in the list has
-// removed them whole. With an empty list, and none left, what the network's
-// attachments shared goes too.
+// runtime's list; our interface role, earlier in the list, has removed the whole
+// attachments. With an empty list, and no attachment left, it also removes what the
+// network's attachments shared.
 func (c *ChainedHandler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
-	atts, err := node.Invalid(ctx, h, req)
+	atts, err := recovery.Invalid(ctx, h, req)
 	if err != nil {
 		return err
 	}
@@ -257,9 +242,9 @@ func (c *ChainedHandler) GC(ctx context.Context, h *roles.Host, req *roles.Reque
 			errs = append(errs, c.collect(ctx, h, atts[i].Key))
 		}
 	}
-	errs = append(errs, node.RemoveStrays(ctx, h, req.Network, req.Valid), c.collectForeign(ctx, h, req))
+	errs = append(errs, recovery.RemoveOrphans(ctx, h, req.Network, req.Valid), c.collectLegacy(ctx, h, req))
 	if len(req.Valid) == 0 {
-		errs = append(errs, node.RemoveShared(ctx, h, req.Network, c.role.Shared()))
+		errs = append(errs, record.RemoveShared(ctx, h, req.Network, c.role.Shared()))
 	}
 	return errors.Join(errs...)
 }
@@ -272,12 +257,12 @@ func (c *ChainedHandler) collect(ctx context.Context, h *roles.Host, key store.K
 		return err
 	}
 	defer lock.Unlock()
-	rec, err := node.Attachment(ctx, h, key)
+	rec, err := recovery.Attachment(ctx, h, key)
 	for i := c.newest(rec); err == nil && i >= 0; i = c.newest(rec) {
 		err = c.removePart(ctx, h, rec, i, nil)
 	}
 	if err != nil {
-		return fmt.Errorf("collect %s of container %q: %w", c.role.Role(), key.ContainerID, err)
+		return fmt.Errorf("collect %s of container %q: %w", c.name, key.ContainerID, err)
 	}
 	h.Log.Info("collected", "network", key.Network, "container", key.ContainerID, "ifname", key.IfName)
 	return nil
@@ -288,7 +273,7 @@ func (c *ChainedHandler) Status(ctx context.Context, h *roles.Host, _ *roles.Req
 	return status(ctx, h, c.role)
 }
 
-// Plan tells what Add would do. The container's namespace is taken as empty
+// Plan returns what Add would do. The container's namespace is taken as empty
 // when req.Netns is.
 func (c *ChainedHandler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Plan, error) {
 	if err := c.chained(req); err != nil {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/recovery"
 )
 
 // Check compares the kernel with what ADD would make from prevResult.
@@ -21,28 +21,28 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 		return fmt.Errorf("%w: %w", roles.ErrNetns, err)
 	}
 	defer ns.Close()
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
-	rec, err := node.Attachment(ctx, h, req.Key())
+	rec, err := recovery.Attachment(ctx, h, req.Key())
 	if err != nil {
 		return err
 	}
-	if a.role.IPAM() != "" {
-		if err := h.Delegate.Check(ctx, a.role.IPAM(), req); err != nil {
+	if a.ipam != "" {
+		if err := h.Delegate.Check(ctx, a.ipam, req); err != nil {
 			return err
 		}
 	}
 	in := a.newInput(req)
 	in.Prev = req.PrevResult
-	if a.role.IPAM() != "" {
+	if a.ipam != "" {
 		if in.IPAM, err = IPAMPart(req.PrevResult, req.IfName); err != nil {
 			return err
 		}
 	}
 	foreign := false
 	if rec == nil {
-		if foreign, err = isForeign(ctx, h, in, ns); err != nil {
+		if foreign, err = isLegacy(ctx, h, req, in, ns); err != nil {
 			return err
 		}
 	}
@@ -50,13 +50,13 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	if err := a.role.Observe(ctx, h, in, ns); err != nil {
 		return err
 	}
-	w, err := a.role.Wire(in)
+	w, err := a.role.Build(in)
 	if err != nil {
 		return err
 	}
 	var unlike []netops.Difference
 	if foreign {
-		if unlike, err = a.checkForeign(ctx, h, in, &w.Spec); err != nil {
+		if unlike, err = a.checkLegacy(ctx, h, req, &w.Spec); err != nil {
 			return err
 		}
 	}
@@ -127,20 +127,20 @@ func ContainerInterface(r *roles.Result, ifName string) *roles.ResultInterface {
 	return nil
 }
 
-// Addressless tells that the result will have no address.
-func (a *Handler) Addressless() bool { return a.role.IPAM() == "" }
+// Addressless reports whether the result will have no address.
+func (a *Handler) Addressless() bool { return a.ipam == "" }
 
 // Status passes the verb on to IPAM; the role may add its own part.
 func (a *Handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	errs := []error{status(ctx, h, a.role)}
-	if a.role.IPAM() != "" {
-		errs = append(errs, h.Delegate.Status(ctx, a.role.IPAM(), req))
+	if a.ipam != "" {
+		errs = append(errs, h.Delegate.Status(ctx, a.ipam, req))
 	}
 	return errors.Join(errs...)
 }
 
-// KindStatus is the part of a role's STATUS that tells whether the kernel can
-// make the role's kind of link.
+// KindStatus is the part of a role's STATUS that fails if the kernel cannot make the
+// role's kind of link.
 func KindStatus(ctx context.Context, h *roles.Host, kind string) error {
 	if err := h.Net.HasKind(ctx, kind); err != nil {
 		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
@@ -148,8 +148,8 @@ func KindStatus(ctx context.Context, h *roles.Host, kind string) error {
 	return nil
 }
 
-// status asks a role that knows something of its own.
-func status(ctx context.Context, h *roles.Host, role Wirer) error {
+// status is the role's own part of STATUS, if it has one.
+func status(ctx context.Context, h *roles.Host, role SpecBuilder) error {
 	s, ok := role.(interface {
 		Status(context.Context, *roles.Host) error
 	})
@@ -159,15 +159,15 @@ func status(ctx context.Context, h *roles.Host, role Wirer) error {
 	return s.Status(ctx, h)
 }
 
-// Plan tells what Add would do, with placeholder addresses. The container's
+// Plan returns what Add would do, with placeholder addresses. The container's
 // namespace is taken as empty when req.Netns is.
 func (a *Handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Plan, error) {
 	in := a.newInput(req)
 	in.Netns = cmp.Or(req.Netns, "container") // a sandbox of none would be an interface of the host
 	in.Chained = req.PrevResult
-	if a.role.IPAM() != "" {
+	if a.ipam != "" {
 		var err error
-		if in.IPAM, err = h.Delegate.Preview(ctx, a.role.IPAM(), req); err != nil {
+		if in.IPAM, err = h.Delegate.Preview(ctx, a.ipam, req); err != nil {
 			return nil, err
 		}
 	}
@@ -175,7 +175,7 @@ func (a *Handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (
 }
 
 // plan computes what a role would do.
-func plan(ctx context.Context, h *roles.Host, req *roles.Request, role Wirer, in *Input) (*roles.Plan, error) {
+func plan(ctx context.Context, h *roles.Host, req *roles.Request, role SpecBuilder, in *Input) (*roles.Plan, error) {
 	var ns *netops.Namespace
 	if req.Netns != "" {
 		var err error
@@ -188,5 +188,5 @@ func plan(ctx context.Context, h *roles.Host, req *roles.Request, role Wirer, in
 	if err != nil {
 		return nil, err
 	}
-	return &roles.Plan{Changes: p.changes, Result: p.wiring.Result}, nil
+	return &roles.Plan{Changes: p.changes, Result: p.desired.Result}, nil
 }

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// Claim is a thing of the node that only one attachment can have, and has until
+// Claim is a resource of the node, such as a host port, that one attachment has until
 // its DEL (see store.Claim).
 type Claim struct{ Kind, Name string }
 
@@ -24,7 +24,7 @@ func kinds(claims []Claim) []string {
 	return list
 }
 
-// claim takes what a wiring claims; the error names who has it.
+// claim takes the claims; the error names the attachment that has one.
 func (a *work) claim(tx *store.Tx, claims []Claim) error {
 	for _, c := range claims {
 		if err := tx.Claim(c.Kind, c.Name, a.req.Key(), a.h.Now()); err != nil {
@@ -34,12 +34,12 @@ func (a *work) claim(tx *store.Tx, claims []Claim) error {
 	return nil
 }
 
-// freed tells whether the holder that err names was dead and is removed, so
-// that another try may succeed.
-func (a *work) freed(ctx context.Context, err error) (bool, error) {
+// reapHolder removes the holder that err names if it is dead, and reports whether it
+// did: another try may succeed then.
+func (a *work) reapHolder(ctx context.Context, err error) (bool, error) {
 	var taken *store.TakenError
 	if !errors.As(err, &taken) || taken.Owner == a.req.Key() {
 		return false, nil
 	}
-	return node.ReapOne(ctx, a.h, taken.Owner)
+	return record.ReapOne(ctx, a.h, taken.Owner)
 }

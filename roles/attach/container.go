@@ -33,8 +33,8 @@ func (in *Input) Result(dns types.DNS, interfaces []*roles.ResultInterface, own 
 	return res
 }
 
-// Container is the container's side of an attachment, once its interface is
-// made: settings, addresses, up, routes.
+// Container is the container's side of an attachment after its interface is made:
+// settings, addresses, link up, routes.
 type Container struct {
 	// DAD leaves IPv6 duplicate address detection on.
 	DAD bool
@@ -42,17 +42,16 @@ type Container struct {
 	Down bool
 	// MTU is the interface's as far as it is known, else 0.
 	MTU int
-	// PointToPoint has nobody but the gateways on the link: the rest of a subnet
-	// is behind its gateway, and other gateways that routes name are taken to
-	// answer all the same.
+	// PointToPoint has only the gateways on the link: the rest of a subnet is behind
+	// its gateway. Other gateways of routes are assumed to answer on the link.
 	PointToPoint bool
 }
 
-// Wire adds the container's side to a Spec. Addresses come before the link is
+// AddTo adds the container's side to a Spec. Addresses come before the link is
 // up, so that nothing is announced without them, and bringing it up announces
 // them: a gratuitous ARP (RFC 5227, arp_notify) and an unsolicited neighbour
 // advertisement (RFC 4861 section 7.2.6, ndisc_notify).
-func (c Container) Wire(s *netops.Spec, in *Input, res *roles.Result) error {
+func (c Container) AddTo(s *netops.Spec, in *Input, res *roles.Result) error {
 	ips, err := Addresses(res)
 	if err != nil {
 		return err
@@ -86,11 +85,11 @@ func (c Container) Wire(s *netops.Spec, in *Input, res *roles.Result) error {
 }
 
 // minMTU6 is the smallest MTU of a link that carries IPv6 (RFC 8200, section 5).
-// Of one with less the kernel takes IPv6 away.
+// The kernel removes IPv6 from a link with a smaller one.
 const minMTU6 = 1280
 
-// carries tells whether the interface's MTU is enough for its addresses. CHECK
-// does not ask: they are there, or missing.
+// carries returns an error if the interface's MTU is too small for its addresses. It
+// is not part of CHECK, which compares the addresses themselves.
 func (c Container) carries(in *Input, ips []Family) error {
 	i := slices.IndexFunc(ips, func(ip Family) bool { return ip.Address.Addr().Is6() })
 	if c.MTU == 0 || c.MTU >= minMTU6 || i < 0 || in.Prev != nil {
@@ -122,7 +121,7 @@ func gatewayRoutes(link string, ips []Family) []netops.Object {
 	return out
 }
 
-// onLink marks the routes over gateways that are none of the link's.
+// onLink marks the routes whose gateway is not one of the link's.
 func onLink(routes []netops.Object, ips []Family) {
 	for _, o := range routes {
 		r, ok := o.(*netops.Route)
@@ -150,7 +149,7 @@ func (c Container) wireSysctls(s *netops.Spec, in *Input, name string, ips []Fam
 	set("net/ipv4/conf/"+name+"/arp_notify", "1", false)
 	for _, ip := range ips {
 		if ip.Address.Addr().Is6() {
-			// lo is not this attachment's alone: its DEL leaves it as it is.
+			// All attachments use lo: DEL leaves it unchanged.
 			s.Add(&netops.Sysctl{In: netops.Container, Shared: true, Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
 			set("net/ipv6/conf/"+name+"/disable_ipv6", "0", false)
 			set("net/ipv6/conf/"+name+"/keep_addr_on_down", "1", false)

@@ -13,7 +13,7 @@ import (
 )
 
 // Prefix turns a result's address into a netip.Prefix that keeps the host
-// bits; ok is false for an address that is none.
+// bits; ok is false if it is invalid.
 func Prefix(n net.IPNet) (p netip.Prefix, ok bool) {
 	a, ok := netip.AddrFromSlice(n.IP)
 	if !ok {
@@ -33,7 +33,7 @@ func Prefix(n net.IPNet) (p netip.Prefix, ok bool) {
 // IPNet is the inverse of Prefix.
 func IPNet(p netip.Prefix) net.IPNet { return roles.IPNet(p) }
 
-// Addr turns an address into a netip.Addr; nil and nonsense become the zero Addr.
+// Addr turns an address into a netip.Addr; nil and invalid ones become the zero Addr.
 func Addr(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()
@@ -45,14 +45,14 @@ type Family struct {
 	Gateway netip.Addr
 }
 
-// Addresses decodes the addresses of a result. What an IPAM plugin of
-// another's sent may be anything: a fault names its place.
+// Addresses decodes the addresses of a result. A third-party IPAM plugin may send
+// anything, so an error names the index.
 func Addresses(r *roles.Result) ([]Family, error) {
 	out := make([]Family, 0, len(r.IPs))
 	for i, ip := range r.IPs {
 		p, ok := Prefix(ip.Address)
 		if !ok {
-			return nil, fmt.Errorf("%w: result ips[%d].address: %v is no address with a prefix length", roles.ErrDecode, i, ip.Address)
+			return nil, fmt.Errorf("%w: result ips[%d].address: %v is not an address with a prefix length", roles.ErrDecode, i, ip.Address)
 		}
 		gw := Addr(ip.Gateway)
 		if gw.IsValid() && gw.Is4() != p.Addr().Is4() {
@@ -65,8 +65,8 @@ func Addresses(r *roles.Result) ([]Family, error) {
 
 // Routes turns a result's routes into routes over a container's interface. A
 // route without a gateway goes by the first gateway of its family, if any; with
-// an unspecified one (0.0.0.0, ::) it is on the link, as dhcp tells it. Of one
-// that is given twice, as DHCP's classful routes may be, there is one.
+// an unspecified one (0.0.0.0, ::) it is on the link, which is how dhcp expresses that.
+// Duplicates, which DHCP's classful routes may contain, are removed.
 func Routes(r *roles.Result, link string) ([]netops.Object, error) {
 	ips, err := Addresses(r)
 	if err != nil {
@@ -79,7 +79,7 @@ func Routes(r *roles.Result, link string) ([]netops.Object, error) {
 		}
 		dst, ok := Prefix(rt.Dst)
 		if !ok {
-			return nil, fmt.Errorf("%w: result routes[%d].dst: %v is no network", roles.ErrDecode, i, rt.Dst)
+			return nil, fmt.Errorf("%w: result routes[%d].dst: %v is not a network", roles.ErrDecode, i, rt.Dst)
 		}
 		via := Addr(rt.GW)
 		switch {
@@ -102,8 +102,7 @@ func Routes(r *roles.Result, link string) ([]netops.Object, error) {
 	return out, nil
 }
 
-// sameRoute tells whether two routes differ in nothing: the kernel takes the
-// second for the first.
+// sameRoute reports whether two routes are equal: the kernel refuses the second.
 func sameRoute(a, b *netops.Route) bool {
 	x, y := *a, *b
 	x.Scope, y.Scope = nil, nil
@@ -121,7 +120,7 @@ func firstGateway(ips []Family, is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// routeText is a route for people, of the form of iproute2.
+// routeText is a route in the form of iproute2.
 func routeText(r *types.Route) string {
 	s := r.Dst.String()
 	if len(r.GW) > 0 {

@@ -7,7 +7,8 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -20,13 +21,13 @@ func (a *Handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 		return err
 	}
 	defer lock.Unlock()
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
 	var ns *netops.Namespace
 	if req.Netns != "" {
 		if ns, err = h.Net.OpenNamespace(req.Netns); err != nil {
-			h.Log.Debug("namespace is gone, going on without it", "error", err)
+			h.Log.Debug("namespace does not exist, continuing without it", "error", err)
 		} else {
 			defer ns.Close()
 		}
@@ -37,7 +38,7 @@ func (a *Handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 // remove does DEL's work under the attachment's lock. Undoing goes on after
 // errors; the address goes only when all of that did, and then the record.
 func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) error {
-	rec, err := node.Attachment(ctx, h, req.Key())
+	rec, err := recovery.Attachment(ctx, h, req.Key())
 	if err != nil {
 		return err
 	}
@@ -47,31 +48,31 @@ func (a *Handler) remove(ctx context.Context, h *roles.Host, req *roles.Request,
 		}
 	}
 	if rec != nil {
-		err = node.UndoParts(ctx, h, rec, ns)
+		err = record.UndoParts(ctx, h, rec, ns)
 	} else {
-		err = errors.Join(a.inherit(ctx, h, req, ns), h.Net.Remove(ctx, a.stray(req), ns))
+		err = errors.Join(a.cleanLegacy(ctx, h, req, ns), h.Net.Remove(ctx, a.orphans(req), ns))
 	}
 	if err != nil {
 		return err // the address may be in use: it stays taken until the next DEL
 	}
-	if a.role.IPAM() != "" && !a.overLink(h) {
+	if a.ipam != "" && !a.overLink(h) {
 		if err := a.giveBack(ctx, h, req, rec); err != nil {
 			return err
 		}
 	}
 	if rec != nil {
-		if err := node.Forget(ctx, h, req.Key()); err != nil {
+		if err := record.DeleteRecord(ctx, h, req.Key()); err != nil {
 			return err
 		}
 	}
-	return a.unshare(ctx, h, req.Network)
+	return a.removeShared(ctx, h, req.Network)
 }
 
 // giveBack has IPAM release the addresses. A plugin that is not installed has given
-// none to an attachment that neither record nor prevResult tells of: its ADD failed
-// over that, and its DEL would for ever.
+// none to an attachment that has neither record nor prevResult: its ADD failed
+// for that reason, and its DEL would always fail.
 func (a *Handler) giveBack(ctx context.Context, h *roles.Host, req *roles.Request, rec *store.Attachment) error {
-	err := h.Delegate.Del(ctx, a.role.IPAM(), req)
+	err := h.Delegate.Del(ctx, a.ipam, req)
 	if errors.Is(err, roles.ErrNoPlugin) && rec == nil && req.PrevResult == nil {
 		h.Log.Warn("no addresses are given back", "network", req.Network, "container", req.ContainerID, "ifname", req.IfName, "error", err)
 		return nil
@@ -79,29 +80,29 @@ func (a *Handler) giveBack(ctx context.Context, h *roles.Host, req *roles.Reques
 	return err
 }
 
-// unshare removes what the network's attachments shared, when none of them is
+// removeShared removes what the network's attachments shared, when none of them is
 // left and the role does not want it kept for the next.
-func (a *Handler) unshare(ctx context.Context, h *roles.Host, network string) error {
-	u, ok := a.role.(Unsharer)
+func (a *Handler) removeShared(ctx context.Context, h *roles.Host, network string) error {
+	u, ok := a.role.(SharedRemover)
 	if !ok {
 		return nil
 	}
-	ours := u.Unshared()
+	ours := u.RemovableShared()
 	if len(ours) == 0 {
 		return nil
 	}
-	if err := node.RemoveUnused(ctx, h, network, a.role.Shared(), ours); err != nil {
+	if err := record.RemoveUnused(ctx, h, network, a.role.Shared(), ours); err != nil {
 		return fmt.Errorf("remove what network %q shared: %w", network, err)
 	}
 	return nil
 }
 
-// stray is what an attachment without a record can have left: its host link,
+// orphans is what an attachment without a record can have left: its host link,
 // known by name and label, unless the role knows better.
-func (a *Handler) stray(req *roles.Request) netops.Spec {
+func (a *Handler) orphans(req *roles.Request) netops.Spec {
 	in := a.newInput(req)
-	if s, ok := a.role.(Strayer); ok {
-		return s.Stray(in)
+	if s, ok := a.role.(OrphanFinder); ok {
+		return s.Orphans(in)
 	}
 	return netops.Spec{Objects: []netops.Object{
 		&netops.Link{In: netops.Host, Name: in.HostLink, Kind: "veth", Alias: in.Label},
@@ -109,13 +110,13 @@ func (a *Handler) stray(req *roles.Request) netops.Spec {
 }
 
 // GC removes this network's attachments that are not in the runtime's list and
-// passes the verb on. With an empty list, and none left, what the network's
-// attachments shared goes too.
+// passes the verb on. With an empty list, and no attachment left, it also removes
+// what the network's attachments shared.
 func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
-	atts, err := node.Invalid(ctx, h, req)
+	atts, err := recovery.Invalid(ctx, h, req)
 	if err != nil {
 		return err
 	}
@@ -123,13 +124,13 @@ func (a *Handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 	for i := range atts {
 		errs = append(errs, a.collect(ctx, h, req, atts[i].Key))
 	}
-	errs = append(errs, node.RemoveStrays(ctx, h, req.Network, req.Valid), a.collectForeign(ctx, h, req))
-	if a.role.IPAM() != "" {
-		errs = append(errs, h.Delegate.GC(ctx, a.role.IPAM(), req))
+	errs = append(errs, recovery.RemoveOrphans(ctx, h, req.Network, req.Valid), a.collectLegacy(ctx, h, req))
+	if a.ipam != "" {
+		errs = append(errs, h.Delegate.GC(ctx, a.ipam, req))
 	}
-	errs = append(errs, a.unshare(ctx, h, req.Network)) // a DEL may have died before it did
+	errs = append(errs, a.removeShared(ctx, h, req.Network)) // a DEL may have died before it did
 	if len(req.Valid) == 0 {
-		errs = append(errs, node.RemoveShared(ctx, h, req.Network, a.role.Shared()))
+		errs = append(errs, record.RemoveShared(ctx, h, req.Network, a.role.Shared()))
 	}
 	return errors.Join(errs...)
 }

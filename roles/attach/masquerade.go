@@ -3,11 +3,11 @@ package attach
 import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
-// Masquerade is what the keys ipMasq and ipMasqBackend ask for: traffic that
-// leaves a network gets the node's address.
+// Masquerade is the value of the keys ipMasq and ipMasqBackend: traffic that leaves a
+// network gets the node's address.
 type Masquerade struct {
 	On      bool
 	Backend string
@@ -20,31 +20,31 @@ func (m Masquerade) Check(f *roles.Faults) {
 	}
 }
 
-// Warn tells once an ADD that another backend serves than was asked for. It is
-// for Observe.
+// Warn logs, once an ADD, that nftables serves a configuration for iptables. Call it
+// in Observe.
 func (m Masquerade) Warn(h *roles.Host, in *Input) {
 	if m.On && m.Backend == "iptables" && in.Observed == nil && in.Prev == nil {
 		h.Log.Warn("ipMasqBackend \"iptables\" is served by nftables", "network", in.Key.Network)
 	}
 }
 
-// Wire adds one entry a subnet, which the network's attachments share. The link
-// is what their traffic enters the host by: its name, or a pattern "name*".
-func (m Masquerade) Wire(s *netops.Spec, in *Input, link string, ips []Family) {
+// AddTo adds one entry for each subnet, which the network's attachments share. link is
+// the interface by which their traffic enters the host: a name, or a pattern "name*".
+func (m Masquerade) AddTo(s *netops.Spec, in *Input, link string, ips []Family) {
 	if !m.On {
 		return
 	}
 	for _, ip := range ips {
 		s.Add(&netops.Element{
-			Shared: true, Set: masqueradeSet(ip), Label: node.SharedLabel(in.Key.Network),
+			Shared: true, Set: masqueradeSet(ip), Label: record.SharedLabel(in.Key.Network),
 			Key: []string{link, ip.Address.Masked().String()},
 		})
 	}
 }
 
-// WireOwn adds an entry that is the attachment's own, for an address that is in
-// no subnet: its DEL deletes it, at the price of a commit to nftables.
-func (m Masquerade) WireOwn(s *netops.Spec, in *Input, link string, ip Family) {
+// AddOwnTo adds an entry for the attachment alone, if its address is not in a subnet.
+// Its DEL deletes the entry, which costs a commit to nftables.
+func (m Masquerade) AddOwnTo(s *netops.Spec, in *Input, link string, ip Family) {
 	if m.On {
 		s.Add(&netops.Element{Set: masqueradeSet(ip), Label: in.Label, Key: []string{link, ip.Address.String()}})
 	}
@@ -58,7 +58,7 @@ func masqueradeSet(ip Family) string {
 	return "masq6"
 }
 
-// Forwarding turns on that the host routes, for the families that have a gateway.
+// Forwarding enables IP forwarding on the host for the families that have a gateway.
 func Forwarding(s *netops.Spec, ips []Family) { forwarding(s, netops.Host, ips) }
 
 func forwarding(s *netops.Spec, in netops.Place, ips []Family) {

@@ -7,27 +7,26 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
-// Routed is the wiring of an attachment that no bridge connects: a veth pair, on the
-// host a route to each of the container's addresses, and in the container routes by a
-// gateway that is no address of anybody's: a permanent neighbour entry says that it is
-// the host's end. So nothing answers ARP for another (proxy_arp is not needed), and the
-// host needs no address on the pair.
+// Routed is an attachment without a bridge: a veth pair, a route on the host to each of
+// the container's addresses, and routes in the container over a virtual gateway address,
+// which a permanent neighbour entry maps to the host's end. The host therefore needs
+// neither proxy_arp nor an address on the pair.
 type Routed struct {
-	// Place is where the host's end is and routes; empty is the host.
+	// Place is the namespace of the host's end and its routes; empty is the host.
 	Place netops.Place
-	// Gateway4 and Gateway6 are the container's gateways; of IPv6 a link-local one.
+	// Gateway4 and Gateway6 are the container's gateways; the IPv6 one is link-local.
 	Gateway4, Gateway6 netip.Addr
-	// HostMAC is the host's end's; empty is Input.HostMAC.
+	// HostMAC is the MAC of the host's end; empty is Input.HostMAC.
 	HostMAC string
-	// MTU is of both ends; 0 leaves it to the kernel.
+	// MTU is that of both ends; 0 leaves it to the kernel.
 	MTU int
 }
 
-// Result makes an IPAM plugin's answer what Wire wires: every gateway is the
-// container's, whatever the plugin said. CHECK's result is so already.
+// Result replaces every gateway of an IPAM plugin's answer by the container's.
+// CHECK's result has them already.
 func (r Routed) Result(res *roles.Result) {
 	for _, ip := range res.IPs {
 		if gw := r.gateway(ip.Address.IP.To4() != nil); gw.IsValid() {
@@ -53,9 +52,9 @@ func (r Routed) gateway(is4 bool) netip.Addr {
 	return r.Gateway6
 }
 
-// Wire adds the pair, the host's routes and the container's side to a Spec. The
-// result is Result's, with the addresses as the container is to have them.
-func (r Routed) Wire(s *netops.Spec, in *Input, res *roles.Result) error {
+// AddTo adds the pair, the host's routes and the container's side to a Spec. The
+// result is Result's, with the addresses that the container gets.
+func (r Routed) AddTo(s *netops.Spec, in *Input, res *roles.Result) error {
 	ips, err := Addresses(res)
 	if err != nil {
 		return err
@@ -63,7 +62,7 @@ func (r Routed) Wire(s *netops.Spec, in *Input, res *roles.Result) error {
 	forwarding(s, r.place(), ips)
 	r.wirePair(s, in, ips)
 	r.wireHost(s, in, ips)
-	if err := (Container{PointToPoint: true, MTU: r.MTU}).Wire(s, in, res); err != nil {
+	if err := (Container{PointToPoint: true, MTU: r.MTU}).AddTo(s, in, res); err != nil {
 		return err
 	}
 	for _, gw := range []netip.Addr{r.Gateway4, r.Gateway6} {
@@ -74,7 +73,7 @@ func (r Routed) Wire(s *netops.Spec, in *Input, res *roles.Result) error {
 	return nil
 }
 
-// place is where the host's end is.
+// place is the namespace of the host's end.
 func (r Routed) place() netops.Place {
 	if r.Place != "" {
 		return r.Place
@@ -82,7 +81,7 @@ func (r Routed) place() netops.Place {
 	return netops.Host
 }
 
-// hostMAC is the host's end's.
+// hostMAC is the MAC of the host's end.
 func (r Routed) hostMAC(in *Input) string {
 	if r.HostMAC != "" {
 		return r.HostMAC
@@ -101,7 +100,7 @@ func (r Routed) wirePair(s *netops.Spec, in *Input, ips []Family) {
 		mtu = 0 // a chained plugin may have set another, at both ends
 	}
 	s.Add(&netops.Link{
-		In: r.place(), Name: in.HostLink, Kind: "veth", MAC: r.hostMAC(in), MTU: mtu, Alias: node.Alias(in.Key, addrs),
+		In: r.place(), Name: in.HostLink, Kind: "veth", MAC: r.hostMAC(in), MTU: mtu, Alias: record.Alias(in.Key, addrs),
 		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
 	})
 }
@@ -116,11 +115,10 @@ func (r Routed) wireHost(s *netops.Spec, in *Input, ips []Family) {
 	}
 }
 
-// HostEndSysctls prepares the host's end of a pair that is routed. Router
-// advertisements of a container are not for the host. Its link-local address, which
-// the host asks for the container's MAC with, is to be usable at once, so duplicate
-// address detection is off before the link is up (RFC 4862 section 5.4). CHECK leaves
-// settings out, as inside.
+// HostEndSysctls prepares the host's end of a routed pair. It ignores a container's
+// router advertisements. Duplicate address detection is off before the link is up (RFC
+// 4862 section 5.4), because the host resolves the container's MAC from its link-local
+// address, which must be usable at once. CHECK leaves sysctls out, as in the container.
 func HostEndSysctls(s *netops.Spec, in *Input, ips []Family) { hostEndSysctls(s, netops.Host, in, ips) }
 
 func hostEndSysctls(s *netops.Spec, place netops.Place, in *Input, ips []Family) {

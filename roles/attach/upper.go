@@ -10,10 +10,10 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Upper is what the roles share whose interface stands on top of another link,
-// its master: macvlan, ipvlan and vlan. A role embeds it and brings Wire. The
-// interface is made in the container's namespace, so an attachment has no host
-// link, and its DEL has no use for the master.
+// Upper is the common part of the roles whose interface has a master, another link
+// below it: macvlan, ipvlan and vlan. A role embeds it and adds Build. The interface is
+// made in the container's namespace, so an attachment has no host link, and its DEL does
+// not need the master.
 type Upper struct {
 	// Kind is the kernel's kind of link, which is the role's name too.
 	Kind string
@@ -21,9 +21,9 @@ type Upper struct {
 	Net roles.NetConf
 	// Master is the link below; empty is the device of the default route.
 	Master string
-	// MTU is at most the master's, which is what 0 stands for.
+	// MTU is at most the master's, which is what 0 means.
 	MTU int
-	// InContainer tells that the master is in the container's namespace.
+	// InContainer means that the master is in the container's namespace.
 	InContainer bool
 }
 
@@ -33,13 +33,7 @@ type MasterLink struct {
 	MTU       int
 }
 
-// Role is the role's name.
-func (u *Upper) Role() string { return u.Kind }
-
-// IPAM is the IPAM plugin's type.
-func (u *Upper) IPAM() string { return u.Net.IPAM.Type }
-
-// Shared is nothing: the master is another's, and stays as it is.
+// Shared is empty: the master is not ours and stays unchanged.
 func (u *Upper) Shared() []string { return nil }
 
 // Validate reports the faults of the shared keys.
@@ -81,7 +75,7 @@ func (u *Upper) observe(ctx context.Context, h *roles.Host, ns *netops.Namespace
 	name, err := u.Master, error(nil)
 	if name == "" {
 		if name, err = h.Net.DefaultRouteLink(ctx, ns); err != nil {
-			return MasterLink{}, fmt.Errorf("master is not set, and cannot be told from the routes of the %s: %w", u.place(), err)
+			return MasterLink{}, fmt.Errorf("master is not set, and cannot be found by the default route of the %s: %w", u.place(), err)
 		}
 	}
 	l, err := h.Net.Link(ctx, ns, name)
@@ -91,8 +85,8 @@ func (u *Upper) observe(ctx context.Context, h *roles.Host, ns *netops.Namespace
 	return MasterLink{Name: l.Name, MAC: l.MAC, MTU: l.MTU}, nil
 }
 
-// fits tells whether the master carries the MTU. One that is not known, because
-// the container is not, carries all.
+// fits returns an error if the MTU is larger than the master's. A master whose MTU is
+// not known, because the container is not, fits.
 func (u *Upper) fits(m MasterLink) error {
 	if u.MTU <= m.MTU || m.MTU == 0 {
 		return nil
@@ -108,10 +102,10 @@ func (u *Upper) place() netops.Place {
 	return netops.Host
 }
 
-// Link wires the interface, with what only its kind of link has, and the
-// container's side. One without a MAC has the master's. CHECK compares the MTU
+// Link adds the interface, with the attributes of its kind of link, and the
+// container's side. Without a MAC it has the master's. CHECK compares the MTU
 // only where own has one: a chained plugin may have set another.
-func (u *Upper) Link(in *Input, own netops.Link) (*Wiring, error) {
+func (u *Upper) Link(in *Input, own netops.Link) (*Desired, error) {
 	master, ok := in.Observed.(MasterLink)
 	if !ok {
 		return nil, errors.New("master was not observed")
@@ -133,19 +127,19 @@ func (u *Upper) Link(in *Input, own netops.Link) (*Wiring, error) {
 		own.ParentIn = u.place()
 	}
 	res := in.Result(u.Net.DNS, []*roles.ResultInterface{{Name: own.Name, Mac: mac, Sandbox: in.Netns}}, 0)
-	w := &Wiring{Result: res, MAC: mac}
+	w := &Desired{Result: res, MAC: mac}
 	w.Spec.Add(&own)
 	if in.Prev != nil && mac != "" {
 		w.Spec.Add(&netops.Link{In: own.In, Name: own.Name, MAC: mac}) // kinds without a MAC of their own may not ask for one
 	}
-	return w, Container{MTU: cmp.Or(u.MTU, master.MTU)}.Wire(&w.Spec, in, res)
+	return w, Container{MTU: cmp.Or(u.MTU, master.MTU)}.AddTo(&w.Spec, in, res)
 }
 
-// Stray is the container's interface, known by name, kind and label.
-func (u *Upper) Stray(in *Input) netops.Spec { return StrayWithin(in, u.Kind) }
+// Orphans is the container's interface, known by name, kind and label.
+func (u *Upper) Orphans(in *Input) netops.Spec { return OrphansWithin(in, u.Kind) }
 
-// Status tells whether the kernel has the kind of link, and the master is there.
-// One in a container cannot be looked for without the container.
+// Status fails if the kernel lacks the kind of link, or the master is absent. A master
+// in a container is not looked for: STATUS names no container.
 func (u *Upper) Status(ctx context.Context, h *roles.Host) error {
 	if err := KindStatus(ctx, h, u.Kind); err != nil || u.InContainer {
 		return err

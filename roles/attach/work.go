@@ -10,44 +10,47 @@ import (
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
 // work is one role's part of an ADD, under the attachment's lock.
 type work struct {
-	role Wirer
+	role SpecBuilder
+	// name is the role's.
+	name string
 	h    *roles.Host
 	req  *roles.Request
 	in   *Input
 	ns   *netops.Namespace
-	// on is the record that the part is added to; without one it begins one.
+	// on is the record that the part is added to; nil begins a record.
 	on *store.Attachment
 	// rec is the attachment's record as far as it was written.
 	rec *store.Attachment
-	// made is what the link's stage made, for an IPAM plugin that talks over it.
+	// made is what was made before an IPAM plugin that uses the link was called.
 	made *planned
 }
 
-// planned is a wiring and the changes that lead to it.
+// planned is a desired state and the changes that lead to it.
 type planned struct {
-	wiring  *Wiring
+	desired *Desired
 	changes []netops.Change
 }
 
-// build computes, records and makes, and leaves the record in the state. What
-// a dead attachment still holds is taken from it.
+// build computes, records and applies, and leaves the record in the given state. If a
+// dead attachment holds a claim, it removes that and tries once more.
 func (a *work) build(ctx context.Context, state store.State) error {
 	err := a.buildOnce(ctx, state)
-	if freed, reapErr := a.freed(ctx, err); !freed || reapErr != nil {
+	if freed, reapErr := a.reapHolder(ctx, err); !freed || reapErr != nil {
 		return errors.Join(err, reapErr)
 	}
 	a.in.Observed = nil
 	return a.buildOnce(ctx, state)
 }
 
-// buildOnce works under the read lock of the shared objects first; when these
-// need changing themselves, again under the write lock.
+// buildOnce holds the read lock of the shared objects; if these need a change, it
+// begins again under the write lock.
 func (a *work) buildOnce(ctx context.Context, state store.State) error {
 	for _, exclusive := range []bool{false, true} {
 		if err := a.buildLocked(ctx, state, exclusive); !errors.Is(err, errNeedsExclusive) {
@@ -57,7 +60,7 @@ func (a *work) buildOnce(ctx context.Context, state store.State) error {
 	return fmt.Errorf("%w: shared objects changed while they were locked", roles.ErrTryAgain)
 }
 
-// errNeedsExclusive never leaves this package.
+// errNeedsExclusive is never returned to a caller outside of this package.
 var errNeedsExclusive = errors.New("shared objects need changing")
 
 func (a *work) buildLocked(ctx context.Context, state store.State, exclusive bool) error {
@@ -66,7 +69,7 @@ func (a *work) buildLocked(ctx context.Context, state store.State, exclusive boo
 		return err
 	}
 	defer unlock()
-	if _, ok := a.role.(Chooser); ok {
+	if _, ok := a.role.(NetnsLocker); ok {
 		alone, err := a.h.Store.LockShared(ctx, namespaceLock(a.ns.ID()), true)
 		if err != nil {
 			return err
@@ -83,13 +86,13 @@ func (a *work) buildLocked(ctx context.Context, state store.State, exclusive boo
 	return a.make(ctx, p, state)
 }
 
-// Chooser is a role that chooses what it observes to be free in the container's
-// namespace, such as a routing table, or shares something in there between
-// attachments. Those of one container are made and, where the role is a Chained,
-// removed one after the other.
-type Chooser interface {
-	// Chooses is empty: it marks the role.
-	Chooses()
+// NetnsLocker is implemented by a role that chooses a free resource of the container's
+// namespace, such as a routing table, or whose attachments share an object there. The
+// attachments of one container are then made one after the other, and removed so by a
+// chained role.
+type NetnsLocker interface {
+	// NeedsNetnsLock is empty: it marks the role.
+	NeedsNetnsLock()
 }
 
 // namespaceLock names the lock of a namespace.
@@ -97,12 +100,13 @@ func namespaceLock(dev, inode uint64) string {
 	return fmt.Sprintf("netns/%d:%d", dev, inode)
 }
 
-// plan observes, computes the wiring and what leads to it. It changes nothing.
+// plan observes, and computes the desired state and the changes that lead to it. It
+// changes nothing.
 func (a *work) plan(ctx context.Context) (*planned, error) {
 	if err := a.role.Observe(ctx, a.h, a.in, a.ns); err != nil {
 		return nil, err
 	}
-	w, err := a.role.Wire(a.in)
+	w, err := a.role.Build(a.in)
 	if err != nil {
 		return nil, err
 	}
@@ -111,14 +115,14 @@ func (a *work) plan(ctx context.Context) (*planned, error) {
 	}
 	spec := w.Spec
 	if a.made != nil {
-		spec = spec.Beyond(a.made.wiring.Spec)
+		spec = spec.Beyond(a.made.desired.Spec)
 	}
 	changes, err := a.h.Net.Plan(ctx, spec, a.ns)
-	return &planned{wiring: w, changes: changes}, err
+	return &planned{desired: w, changes: changes}, err
 }
 
-// make records the changes as pending, applies them and records the state. Where
-// there are none, because all that is wanted is shared and stands, once is enough.
+// make records the changes as pending, applies them and records the state. Without
+// changes, because everything desired is shared and exists, it records once.
 func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 	if a.wantsNothing(p) {
 		a.made = p
@@ -133,13 +137,13 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		return err
 	}
 	err = a.h.Store.Update(ctx, func(tx *store.Tx) error {
-		if err := node.SameState(tx, a.in.state); err != nil {
+		if err := recovery.SameState(tx, a.in.state); err != nil {
 			return err
 		}
-		if err := a.claim(tx, p.wiring.Claims); err != nil {
+		if err := a.claim(tx, p.desired.Claims); err != nil {
 			return err
 		}
-		if err := node.RecordShared(tx, a.req.Network, a.role.Role(), p.wiring.Spec, p.changes, a.h.Now()); err != nil {
+		if err := record.RecordShared(tx, a.req.Network, a.name, p.desired.Spec, p.changes, a.h.Now()); err != nil {
 			return err
 		}
 		return tx.PutAttachment(rec)
@@ -158,19 +162,18 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 	rec.Parts[len(rec.Parts)-1].State = state
 	rec.Updated = a.h.Now()
 	return a.h.Store.Update(ctx, func(tx *store.Tx) error {
-		if err := node.SameState(tx, a.in.state); err != nil {
+		if err := recovery.SameState(tx, a.in.state); err != nil {
 			return err
 		}
 		return tx.PutAttachment(rec)
 	})
 }
 
-// wantsNothing tells whether a chained role's part would say nothing but that there
-// was a call: nothing is wanted of the kernel or of the node, and the record that it
-// would be added to tells that the attachment is ours. DEL finds nothing to undo
-// either way, without a transaction.
+// wantsNothing reports whether a chained role's part would be empty, beside a record
+// that already marks the attachment as ours. Leaving it out saves a transaction; DEL has
+// nothing to undo either way.
 func (a *work) wantsNothing(p *planned) bool {
-	w := p.wiring
+	w := p.desired
 	return a.on != nil && len(w.Spec.Objects) == 0 && len(p.changes) == 0 && len(w.Claims) == 0 && w.MAC == ""
 }
 
@@ -184,15 +187,15 @@ func (a *work) record(p *planned, state store.State) (*store.Attachment, error) 
 	if err != nil {
 		return nil, err
 	}
-	now, w := a.h.Now(), p.wiring
-	part := store.Part{Role: a.role.Role(), State: state, Changes: raw, Claims: kinds(w.Claims), Time: now}
+	now, w := a.h.Now(), p.desired
+	part := store.Part{Role: a.name, State: state, Changes: raw, Claims: kinds(w.Claims), Time: now}
 	if a.on != nil {
 		rec := *a.on
 		rec.Parts, rec.MAC, rec.Updated = append(slices.Clone(rec.Parts), part), cmp.Or(w.MAC, rec.MAC), now
 		return &rec, nil
 	}
 	rec := &store.Attachment{
-		Key: a.req.Key(), Pod: a.req.Pod(), Netns: node.ThisNetns(a.req.Netns, a.ns),
+		Key: a.req.Key(), Pod: a.req.Pod(), Netns: record.ThisNetns(a.req.Netns, a.ns),
 		HostLink: w.HostLink, MAC: w.MAC, Note: w.Note, Parts: []store.Part{part},
 		Created: now, Updated: now, Program: a.h.Program,
 	}
@@ -207,7 +210,7 @@ func (a *work) record(p *planned, state store.State) (*store.Attachment, error) 
 	return rec, nil
 }
 
-// undoable keeps the changes that DEL has to undo.
+// undoable returns the changes that DEL has to undo.
 func (p *planned) undoable() []netops.Change {
 	var out []netops.Change
 	for _, c := range p.changes {
@@ -218,7 +221,7 @@ func (p *planned) undoable() []netops.Change {
 	return out
 }
 
-// touchesShared tells whether a shared object is to be changed.
+// touchesShared reports whether a change is of a shared object.
 func (p *planned) touchesShared() bool {
 	for _, c := range p.changes {
 		if c.Do.Object.IsShared() {

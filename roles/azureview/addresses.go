@@ -11,7 +11,7 @@ import (
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -91,7 +91,7 @@ func (inv *inventory) nameInterfaces(ctx context.Context, h *roles.Host) error {
 		return nil
 	}
 	links, err := h.Net.Links(ctx, nil)
-	for mac, nic := range node.NICs(links) {
+	for mac, nic := range record.NICs(links) {
 		inv.masters[mac] = nic.Name
 	}
 	return err

@@ -73,10 +73,10 @@ func Write(ctx context.Context, h *roles.Host, c *Conf, f File) {
 	writeAll(ctx, h, dir, []File{f})
 }
 
-// Together is for a role that calls others in its process, which write files too:
+// Batch is for a role that calls others in its process, which write files too:
 // given ctx, they leave that to end, which writes all of them in one go. It belongs
 // behind the last change, and is for one goroutine.
-func Together(ctx context.Context, h *roles.Host) (_ context.Context, end func()) {
+func Batch(ctx context.Context, h *roles.Host) (_ context.Context, end func()) {
 	if _, ok := ctx.Value(batchKey{}).(batch); ok {
 		return ctx, func() {}
 	}

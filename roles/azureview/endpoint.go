@@ -48,7 +48,7 @@ type noteRoute struct {
 	Via netip.Addr   `json:"via,omitzero"`
 }
 
-// Note is what azure-vnet records with an attachment (attach.Wiring).
+// Note is what azure-vnet records with an attachment (attach.Desired).
 func (e Endpoint) Note() (json.RawMessage, error) {
 	n := note{Mode: e.Mode, Master: e.Master, MasterMAC: e.MasterMAC, Bridge: e.Bridge, Own: e.Own, VLAN: e.VLAN}
 	if r := e.Result; r != nil {

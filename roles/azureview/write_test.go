@@ -53,7 +53,7 @@ func runWriter(dir string) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		both, end := azureview.Together(ctx, h)
+		both, end := azureview.Batch(ctx, h)
 		azureview.Write(both, h, new(azureview.Conf), azureview.Addresses)
 		azureview.Write(both, h, new(azureview.Conf), azureview.Network)
 		end()
@@ -201,8 +201,8 @@ func TestTogether(t *testing.T) {
 	h, _ := open(t, t.TempDir())
 	change(t, h, func(tx *store.Tx) error { return tx.PutAttachment(attached(t, "azure", "12345678", "10.240.0.94/16")) })
 	renamed := watch(t, h.Store.RunDir())
-	outer, endOuter := azureview.Together(t.Context(), h)
-	inner, endInner := azureview.Together(outer, h)
+	outer, endOuter := azureview.Batch(t.Context(), h)
+	inner, endInner := azureview.Batch(outer, h)
 	azureview.Write(inner, h, new(azureview.Conf), azureview.Addresses)
 	azureview.Write(outer, h, new(azureview.Conf), azureview.Addresses)
 	azureview.Write(inner, h, new(azureview.Conf), azureview.Network)

@@ -7,9 +7,8 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// arrange moves flags before the other arguments of a verb, since the library
-// stops at the first argument that is no flag, and turns -h and --help
-// anywhere into the verb "help".
+// arrange moves flags before the other arguments of a verb, because the library stops at the first
+// argument that is not a flag. It turns -h and --help at any position into the verb "help".
 func arrange(cmds []*cli.Command, args []string) ([]string, error) {
 	var path []string
 	var cmd *cli.Command
@@ -83,7 +82,7 @@ func find(cmds []*cli.Command, name string) *cli.Command {
 	return nil
 }
 
-// takesValue tells whether the flag's value is the next argument.
+// takesValue reports whether the flag's value is the next argument.
 func takesValue(cmd *cli.Command, arg string) bool {
 	name := strings.TrimLeft(arg, "-")
 	if strings.Contains(name, "=") {

@@ -21,21 +21,21 @@ import (
 	"github.com/cnibox/cnibox/roles/cli/lab"
 )
 
-// What the program exits with.
+// Exit codes of the program.
 const (
 	ExitOK     = 0
 	ExitFailed = 1
 	ExitUsage  = 2
-	// ExitDifferent: the call worked, and found what should not be: faults
-	// (lint), differences (check), files of others that were kept (install).
+	// ExitDifferent means that the verb worked and found a problem: faults (lint), differences
+	// (check), or third-party files that were kept (install).
 	ExitDifferent = 3
 )
 
-// appName is what every message begins with.
+// appName is the prefix of every message.
 const appName = "cnibox"
 
-// Process is the world of one call. Nothing else of the process is used but
-// files that arguments name, and plugins that they make us run.
+// Process has the inputs and outputs of one call. Except for these, the command line uses only the
+// files in its arguments and the plugins that it runs.
 type Process struct {
 	Table roles.Table
 	// Args are the arguments after the program's name.
@@ -44,14 +44,18 @@ type Process struct {
 	Env            []string
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// IsTerminal tells whether Stdout is a terminal.
+	// IsTerminal reports whether Stdout is a terminal.
 	IsTerminal bool
 	Version    string
 	// Executable is the path of the running binary.
 	Executable string
-	// OpenHost opens the node for a role, or for the command line itself when
-	// role is empty. The returned function closes it.
+	// OpenHost opens the node for a role, or for the command line itself if role is empty. The
+	// returned function closes it.
 	OpenHost func(ctx context.Context, role string) (*roles.Host, func(), error)
+	// CheckRequest refuses requests that a plugin of this program would refuse.
+	CheckRequest func(req *roles.Request) error
+	// ErrorCode is the CNI code of a plugin's error, and its details.
+	ErrorCode func(err error) (code uint, details string)
 	// Self runs this program again, for the lab.
 	Self lab.Self
 }
@@ -66,7 +70,7 @@ func Main(ctx context.Context, p Process) int {
 	return p.report(err)
 }
 
-// app is the whole command line. It is made here only, once per call.
+// app returns the complete command line. It is built once per call.
 func (p *Process) app() *cli.App {
 	a := &cli.App{
 		Name:                      appName,
@@ -77,7 +81,7 @@ func (p *Process) app() *cli.App {
 		Reader:                    p.Stdin,
 		Writer:                    p.Stdout,
 		ErrWriter:                 p.Stderr,
-		Compiled:                  time.Unix(0, 0), // keeps the library from looking for the binary's date
+		Compiled:                  time.Unix(0, 0), // prevents that the library reads the binary's date
 		ExitErrHandler:            func(*cli.Context, error) {},
 		OnUsageError:              flagError,
 		Action:                    p.noVerb,
@@ -86,6 +90,7 @@ func (p *Process) app() *cli.App {
 			p.uninstallCommand(),
 			p.listCommand(),
 			p.lintCommand(),
+			p.fuseCommand(),
 			p.planCommand(),
 			p.addCommand(),
 			p.checkCommand(),
@@ -104,12 +109,12 @@ func (p *Process) app() *cli.App {
 	return a
 }
 
-// finish gives every command what all have in common.
+// finish sets the common properties of all commands.
 func finish(cmds []*cli.Command, parent string) {
 	for _, c := range cmds {
 		path := parent + " " + c.Name
 		if parent != appName {
-			c.HelpName = path // the library does it for verbs, and only for them
+			c.HelpName = path // the library sets it for verbs only
 		}
 		c.HideHelp = true
 		c.OnUsageError = flagError
@@ -120,7 +125,7 @@ func finish(cmds []*cli.Command, parent string) {
 	}
 }
 
-// verbOf is a command's name with its parents': "state export".
+// verbOf returns a command's name with its parents' names: "state export".
 func verbOf(c *cli.Command) string {
 	if c.HelpName == "" {
 		return c.Name
@@ -128,7 +133,7 @@ func verbOf(c *cli.Command) string {
 	return strings.TrimPrefix(c.HelpName, appName+" ")
 }
 
-// noVerb answers a call without a known verb.
+// noVerb returns the error for a call without a known verb.
 func (p *Process) noVerb(c *cli.Context) error {
 	if word := c.Args().First(); word != "" {
 		return unknownVerb(word, c.App.Commands)

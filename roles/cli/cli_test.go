@@ -74,11 +74,12 @@ func mainOf(table roles.Table) int {
 		Table: table, Args: os.Args[1:], Env: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		IsTerminal: os.Getenv("CLITEST_TERMINAL") != "",
-		Version:    "v0.0.0-test", Executable: exe,
+		Version:    "v0.0.0-test", Executable: exe, ErrorCode: dispatch.ErrorCode,
+		CheckRequest: func(req *roles.Request) error { return dispatch.CheckRequest(req, table) },
 		OpenHost: func(ctx context.Context, role string) (*roles.Host, func(), error) {
 			h, done, err := openHost(ctx, role)
 			if err == nil {
-				h.Delegate = dispatch.NewDelegator(dispatch.Process{Table: table, Executable: exe}, h, h.Log)
+				h.Delegate = dispatch.NewDelegator(dispatch.Process{Table: table, Executable: exe, Stderr: os.Stderr}, h, h.Log)
 			}
 			return h, done, err
 		},

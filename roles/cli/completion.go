@@ -33,18 +33,18 @@ fish: cnibox completion fish > ~/.config/fish/completions/cnibox.fish`,
 	}
 }
 
-// completed is one verb as completion scripts need it.
+// completed is one verb for completion scripts.
 type completed struct {
 	// path is the verb: "state export"; empty for the program itself.
 	path  string
 	usage string
-	// words may follow, beside files.
+	// words may follow, in addition to files.
 	words []string
 	flags []string
 	files bool
 }
 
-// words lists what may follow what.
+// words returns the words that may follow each verb.
 func (p *Process) words(cmds []*cli.Command) []completed {
 	root := completed{}
 	out := []completed{}
@@ -117,7 +117,7 @@ complete -o filenames -F _cnibox cnibox
 `)
 }
 
-// writeZsh wraps bash's script, which zsh can run.
+// writeZsh wraps bash's script, because zsh can run it.
 func writeZsh(w io.Writer, words []completed) {
 	fmt.Fprint(w, "#compdef cnibox\nautoload -Uz bashcompinit && bashcompinit\n")
 	writeBash(w, words)
@@ -145,5 +145,5 @@ func writeFish(w io.Writer, words []completed) {
 	}
 }
 
-// quoted is a word for a shell.
+// quoted quotes a word for a shell.
 func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -11,13 +11,14 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
-// drain gives the node back to the plugins before us, as far as nothing is
-// attached by us, and lists what is. It can be called again and again.
-func (p *Process) drain(c *cli.Context, dir string) error {
+// drain returns the node to the previous plugins if no container is attached, and lists the
+// attached ones otherwise. It can be repeated.
+func (p *Process) drain(c *cli.Context) error {
 	ctx := c.Context
 	h, done, err := p.host(ctx, "")
 	if err != nil {
@@ -27,10 +28,10 @@ func (p *Process) drain(c *cli.Context, dir string) error {
 	if _, err := known(ctx, h); err != nil {
 		return stateHint(err)
 	}
-	if _, err := node.Reap(ctx, h, ""); err != nil {
+	if _, err := record.Reap(ctx, h, ""); err != nil {
 		return stateHint(err)
 	}
-	if err := p.handBack(ctx, h, dir); err != nil {
+	if err := p.handBack(c, h); err != nil {
 		return stateHint(err)
 	}
 	state, err := readState(ctx, h)
@@ -46,13 +47,13 @@ func (p *Process) drain(c *cli.Context, dir string) error {
 	if err := p.sweep(ctx, h); err != nil {
 		return stateHint(err)
 	}
-	return p.uninstall(dir, nil, true)
+	return p.uninstall(c, nil, true)
 }
 
-// handBack has the files of the plugins change places, once. The leases are
-// written before, so that the plugins put back know the addresses in use, and
-// once more after, for what was attached in between.
-func (p *Process) handBack(ctx context.Context, h *roles.Host, dir string) error {
+// handBack swaps the files of the plugins once. It exports the leases before, so that the previous
+// plugins know the used addresses, and again after, for attachments in between.
+func (p *Process) handBack(c *cli.Context, h *roles.Host) error {
+	ctx, dir := c.Context, c.String("dir")
 	names, err := fileNames(dir)
 	if err != nil {
 		return err
@@ -67,9 +68,9 @@ func (p *Process) handBack(ctx context.Context, h *roles.Host, dir string) error
 	}
 	for _, do := range []func() error{
 		func() error { return p.exportAll(ctx) },
-		func() error { return p.uninstall(dir, nil, false) },
+		func() error { return p.uninstall(c, nil, false) },
 		func() error { return p.exportAll(ctx) },
-		func() error { return node.NameDevices(ctx, h) },
+		func() error { return record.NameDevices(ctx, h) },
 	} {
 		if err := do(); err != nil {
 			return err
@@ -78,8 +79,7 @@ func (p *Process) handBack(ctx context.Context, h *roles.Host, dir string) error
 	return nil
 }
 
-// exportAll has every role that can write its state write it to where the
-// program that it stands for keeps it.
+// exportAll exports the state of every role in the format and place of the reference plugin.
 func (p *Process) exportAll(ctx context.Context) error {
 	for i := range p.Table {
 		r := &p.Table[i]
@@ -100,7 +100,7 @@ func (p *Process) exportAll(ctx context.Context) error {
 	return nil
 }
 
-// sweep removes what networks shared, and the state of this boot.
+// sweep removes the shared objects of networks and the state of this boot.
 func (p *Process) sweep(ctx context.Context, h *roles.Host) error {
 	var networks []store.Network
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -113,7 +113,7 @@ func (p *Process) sweep(ctx context.Context, h *roles.Host) error {
 	}
 	var errs []error
 	for _, n := range networks {
-		errs = append(errs, node.RemoveStrays(ctx, h, n.Name, nil), node.RemoveShared(ctx, h, n.Name, nil))
+		errs = append(errs, recovery.RemoveOrphans(ctx, h, n.Name, nil), record.RemoveShared(ctx, h, n.Name, nil))
 	}
 	errs = append(errs, h.Net.RemoveTables(ctx))
 	if err := errors.Join(errs...); err != nil {

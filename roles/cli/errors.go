@@ -13,11 +13,11 @@ import (
 	"github.com/cnibox/cnibox/roles/cli/lint"
 )
 
-// errDifferent ends a verb that worked and found what should not be; what it
-// found has been printed, or is in the error that wraps it.
+// errDifferent ends a verb that worked and found a problem. The problem was printed, or is in the
+// wrapping error.
 var errDifferent = errors.New("differences found")
 
-// verbError tells which verb failed.
+// verbError adds the verb to an error.
 type verbError struct {
 	verb string
 	err  error
@@ -26,7 +26,7 @@ type verbError struct {
 func (e *verbError) Error() string { return e.verb + ": " + e.err.Error() }
 func (e *verbError) Unwrap() error { return e.err }
 
-// hintError is an error with advice on what to do next.
+// hintError is an error with advice.
 type hintError struct {
 	err  error
 	hint string
@@ -35,7 +35,7 @@ type hintError struct {
 func (e *hintError) Error() string { return e.err.Error() }
 func (e *hintError) Unwrap() error { return e.err }
 
-// withHint adds what to do next to an error.
+// withHint adds advice to an error.
 func withHint(err error, hint string) error {
 	if err == nil || hint == "" {
 		return err
@@ -43,12 +43,12 @@ func withHint(err error, hint string) error {
 	return &hintError{err, hint}
 }
 
-// usagef is an error of the caller's, with what to try.
+// usagef returns an error for wrong arguments, with advice.
 func usagef(hint, format string, a ...any) error {
 	return withHint(roles.Usagef(format, a...), hint)
 }
 
-// named puts the verb's name on its errors.
+// named adds the verb to the errors of run.
 func named(verb string, run cli.ActionFunc) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		err := run(c)
@@ -59,7 +59,7 @@ func named(verb string, run cli.ActionFunc) cli.ActionFunc {
 	}
 }
 
-// flagError is called by the library for flags that it cannot parse.
+// flagError wraps the library's error for an invalid flag.
 func flagError(c *cli.Context, err error, _ bool) error {
 	text := strings.NewReplacer(
 		"flag provided but not defined: -", "unknown flag --",
@@ -79,7 +79,7 @@ func flagError(c *cli.Context, err error, _ bool) error {
 	return &verbError{verb, usagef("cnibox help "+verb, "%s", text)}
 }
 
-// unknownVerb suggests what was meant.
+// unknownVerb returns an error that suggests a known verb.
 func unknownVerb(word string, cmds []*cli.Command) error {
 	var names []string
 	for _, c := range cmds {
@@ -89,17 +89,17 @@ func unknownVerb(word string, cmds []*cli.Command) error {
 	if s := lint.Suggest(word, names); s != "" {
 		hint = "cnibox " + s
 	}
-	return usagef(hint, "%q is no verb and no role", word)
+	return usagef(hint, "%q is not a verb or role", word)
 }
 
-// isUnread tells whether output was not written because nobody reads on: of `| head`
-// that is no fault. Connections have errors of their own.
+// isUnread reports whether the reader of the output closed it, as `| head` does. This is not an
+// error. Errors of other connections are different.
 func isUnread(err error) bool {
 	var conn *net.OpError
 	return errors.Is(err, unix.EPIPE) && !errors.As(err, &conn)
 }
 
-// report prints an error and says what to exit with.
+// report prints an error and returns the exit code.
 func (p *Process) report(err error) int {
 	if err == nil || isUnread(err) {
 		return ExitOK

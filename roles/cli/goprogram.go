@@ -8,24 +8,24 @@ import (
 )
 
 const (
-	// buildMagic begins the build information of a Go program (package
-	// debug/buildinfo, since Go 1.18). That package reads five formats of
-	// executables and would add 0.7 MB to the binary for one line of text.
+	// buildMagic is the start of the build information of a Go program (package debug/buildinfo,
+	// since Go 1.18). That package supports five formats of executables and would add 0.7 MB to the
+	// binary for one line of text.
 	buildMagic = "\xff Go buildinf:"
 	// buildAlign is the alignment of the information in the file.
 	buildAlign = 16
-	// buildHeader is how long the part before the two texts is.
+	// buildHeader is the length of the part before the two texts.
 	buildHeader = 32
-	// inlineTexts is set in the flags when the texts follow the header.
+	// inlineTexts is the flag for texts that follow the header.
 	inlineTexts = 2
-	// maxBuildInfo bounds one record: a list of modules is some kilobytes.
+	// maxBuildInfo limits one record. A list of modules has some kilobytes.
 	maxBuildInfo = 1 << 20
 	// sentinel is the length of the marks around the text of modules.
 	sentinel = 16
 )
 
-// goProgram reads the main package and module version from an executable's
-// build information; both are empty when it has none.
+// goProgram reads the main package and module version from an executable's build information. Both
+// are empty if it has none.
 func goProgram(r io.ReaderAt) (main, version string) {
 	const step = 1 << 20
 	buf := make([]byte, step+maxBuildInfo)
@@ -51,7 +51,7 @@ func goProgram(r io.ReaderAt) (main, version string) {
 	}
 }
 
-// buildInfo decodes one record; main is empty when it is none.
+// buildInfo decodes one record. main is empty if the record is invalid.
 func buildInfo(b []byte) (main, version string) {
 	if len(b) < buildHeader || b[len(buildMagic)+1]&inlineTexts == 0 {
 		return "", ""
@@ -73,7 +73,7 @@ func buildInfo(b []byte) (main, version string) {
 	return main, version
 }
 
-// buildText decodes a length and as many bytes.
+// buildText decodes a length and a text of that length.
 func buildText(b []byte) (text string, rest []byte) {
 	n, used := binary.Uvarint(b)
 	if used <= 0 || n > uint64(len(b)-used) {

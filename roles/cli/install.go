@@ -49,7 +49,7 @@ first name changes. docs/takeover.md tells what becomes of running containers.`,
 	}
 }
 
-// pluginNames checks role names; none given means every plugin's.
+// pluginNames checks role names. Without any it returns all plugins.
 func (p *Process) pluginNames(given []string) ([]string, error) {
 	var all []string
 	for _, r := range p.Table {
@@ -66,22 +66,21 @@ func (p *Process) pluginNames(given []string) ([]string, error) {
 			if s := lint.Suggest(g, all); s != "" {
 				hint = fmt.Sprintf("%s (did you mean %q?)", hint, s)
 			}
-			return nil, usagef(hint, "%q is no role", g)
+			return nil, usagef(hint, "%q is not a role", g)
 		}
 	}
 	slices.Sort(given)
 	return slices.Compact(given), nil
 }
 
-// staged is a file under its temporary name.
+// staged is a file with its temporary name.
 type staged struct {
 	temp, name, done string
-	// replaces tells that another program's file has the name.
+	// replaces is true if a third-party file has the name.
 	replaces bool
 }
 
-// install checks everything, writes everything under temporary names, and
-// renames only then.
+// install first checks everything, then writes everything with temporary names, and then renames.
 func (p *Process) install(dir string, kind linkKind, force bool, names []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return withHint(fmt.Errorf("make directory: %w", err), "run it as root, or choose a directory with --dir")
@@ -130,7 +129,7 @@ func (p *Process) install(dir string, kind linkKind, force bool, names []string)
 	return nil
 }
 
-// writableHint says what helps when a directory cannot be written.
+// writableHint returns advice for a directory that cannot be written.
 func writableHint(err error) string {
 	switch {
 	case errors.Is(err, os.ErrPermission):

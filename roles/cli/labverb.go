@@ -61,10 +61,10 @@ the etcd at --etcd-endpoint, which has to run already, through a forwarder.`,
 	}
 }
 
-// lab is the lab at --dir, which only root can make or enter.
+// lab returns the lab at --dir. Only root can start or use it.
 func (p *Process) lab(c *cli.Context) (*lab.Lab, func(), error) {
 	if c.Args().Len() > 0 && c.Command.ArgsUsage == "" {
-		return nil, nil, usagef("cnibox help "+verbOf(c.Command), "%q is no argument of this verb", c.Args().First())
+		return nil, nil, usagef("cnibox help "+verbOf(c.Command), "%q is not an argument of this verb", c.Args().First())
 	}
 	if os.Geteuid() != 0 {
 		return nil, nil, withHint(errors.New("network namespaces are root's"), "run it as root")
@@ -126,8 +126,7 @@ func labHint(err error) error {
 	return err
 }
 
-// writeLab prints what the lab looks like. Pings without an answer are a
-// difference from what should be.
+// writeLab prints the state of the lab. A ping without an answer counts as a difference.
 func (p *Process) writeLab(c *cli.Context, l *lab.Lab, pings bool) error {
 	r, err := l.Report(c.Context, pings)
 	if err != nil {

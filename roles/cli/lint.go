@@ -71,8 +71,8 @@ func (p *Process) linter(path string) *lint.Linter {
 
 func isFault(f lint.Finding) bool { return f.Severity == lint.Fault }
 
-// lintHint is what to do about a configuration that a plugin refused. What only
-// the node could tell, such as the MTU of a master, lint has nothing to say about.
+// lintHint returns advice for a configuration that a plugin rejected. lint does not report what
+// depends on the node, such as the MTU of a master.
 func (p *Process) lintHint(c *cli.Context) string {
 	file := c.Args().First()
 	data, err := p.readFile(file, lint.MaxSize)
@@ -99,8 +99,8 @@ func (p *Process) writeFindings(found []lint.Finding, asJSON bool, s style) erro
 	return nil
 }
 
-// readFile reads a configuration; "-" is stdin. A FIFO or a device of endless
-// length does no harm.
+// readFile reads a configuration. "-" is stdin. The size is limited, so that a device of endless
+// length is not a problem.
 func (p *Process) readFile(name string, limit int64) ([]byte, error) {
 	if name == "-" {
 		return readLimited(name, p.Stdin, limit)
@@ -124,7 +124,7 @@ func readLimited(name string, r io.Reader, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// pluginPath is where plugins are looked for.
+// pluginPath returns the directories of plugins.
 func (p *Process) pluginPath(flag string) []string {
 	for _, s := range []string{flag, p.getenv("CNI_PATH")} {
 		if s != "" {
@@ -134,8 +134,8 @@ func (p *Process) pluginPath(flag string) []string {
 	return []string{defaultPluginDir}
 }
 
-// findPlugin looks for a plugin as runtimes do: the first regular file of that
-// name, through symbolic links.
+// findPlugin searches for a plugin like runtimes do: the first regular file of that name, also
+// through symbolic links.
 func findPlugin(dirs []string, typ string) (dir string, found bool) {
 	for _, dir := range dirs {
 		if fi, err := os.Stat(filepath.Join(dir, typ)); err == nil && fi.Mode().IsRegular() {
@@ -145,7 +145,7 @@ func findPlugin(dirs []string, typ string) (dir string, found bool) {
 	return "", false
 }
 
-// finder tells also whether a plugin is this program.
+// finder also reports whether a plugin is this program.
 func (p *Process) finder(dirs []string) func(string) (string, bool, bool) {
 	return func(typ string) (string, bool, bool) {
 		dir, found := findPlugin(dirs, typ)
@@ -157,7 +157,7 @@ func (p *Process) finder(dirs []string) func(string) (string, bool, bool) {
 	}
 }
 
-// explain prints the keys of roles: those named, those of the files given, or all.
+// explain prints the keys of roles: the given ones, those of the given files, or all.
 func (p *Process) explain(c *cli.Context) error {
 	chosen, err := p.explained(c.Args().Slice())
 	if err != nil {
@@ -192,7 +192,7 @@ func (p *Process) writeKeys(r *roles.Role, s style) {
 	}
 }
 
-// explained finds the roles that arguments mean.
+// explained returns the roles for the arguments.
 func (p *Process) explained(args []string) ([]*roles.Role, error) {
 	var out []*roles.Role
 	seen := map[string]bool{}

@@ -43,7 +43,7 @@ func (p *Process) listCommand() *cli.Command {
 	}
 }
 
-// noArgs refuses arguments that a verb would ignore.
+// noArgs returns an error for arguments of a verb without any.
 func noArgs(c *cli.Context) error {
 	if c.Args().Present() {
 		return usagef("cnibox help "+verbOf(c.Command), "%q: no argument is expected", c.Args().First())
@@ -51,7 +51,7 @@ func noArgs(c *cli.Context) error {
 	return nil
 }
 
-// dash stands for an empty cell, so that columns stay countable.
+// dash fills an empty cell, so that programs can count columns.
 func dash(s string) string {
 	if s == "" {
 		return "-"

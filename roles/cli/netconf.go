@@ -4,91 +4,101 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
-	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/utils"
-	"github.com/containernetworking/cni/pkg/version"
-
+	"github.com/cnibox/cnibox/internal/rawjson"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/cli/lint"
+	"github.com/cnibox/cnibox/roles/netlist"
 )
 
 // netnsDir is where `ip netns` keeps namespaces.
 const netnsDir = "/var/run/netns"
 
+// network is a network's file.
+type network struct {
+	*netlist.List
+	// raw is the list as it was read, with the plugins of its directory.
+	raw json.RawMessage
+}
+
 // loadNetwork reads a list, or one plugin's file as a list of one, the way a
 // runtime does: plugins in a directory named like the network are added.
-func (p *Process) loadNetwork(file string) (*libcni.NetworkConfigList, error) {
+func (p *Process) loadNetwork(file string) (*network, error) {
 	data, err := p.readFile(file, lint.MaxSize)
 	if err != nil {
 		return nil, err
 	}
-	list, err := parseNetwork(file, data)
+	n := new(network)
+	if n.raw, err = p.wholeList(file, data); err == nil {
+		n.List, err = netlist.Parse(n.raw, "0.1.0") // what plugins take a missing version for
+	}
 	if err != nil {
 		return nil, withHint(fmt.Errorf("%s: %w", file, err), "cnibox lint "+file)
 	}
-	if list.CNIVersion == "" {
-		list.CNIVersion = "0.1.0" // what plugins take a missing one for
-	}
-	if err := checkNetwork(list); err != nil {
-		return nil, withHint(fmt.Errorf("%s: %w", file, err), "cnibox lint "+file)
-	}
-	return list, nil
+	return n, nil
 }
 
-// checkNetwork refuses what every plugin would refuse.
-func checkNetwork(list *libcni.NetworkConfigList) error {
-	if err := utils.ValidateNetworkName(list.Name); err != nil {
-		return fmt.Errorf("name: %q is no name of a network", list.Name)
-	}
-	if all := version.All.SupportedVersions(); !slices.Contains(all, list.CNIVersion) {
-		return fmt.Errorf("cniVersion: %q is none of %s", list.CNIVersion, strings.Join(all, ", "))
-	}
-	return nil
-}
-
-func parseNetwork(file string, data []byte) (*libcni.NetworkConfigList, error) {
+// wholeList is a file's list with the plugins of its directory.
+func (p *Process) wholeList(file string, data []byte) (json.RawMessage, error) {
 	var top struct {
-		Name       string          `json:"name"`
-		CNIVersion string          `json:"cniVersion"`
-		Type       string          `json:"type"`
-		Plugins    json.RawMessage `json:"plugins"`
+		Name       string            `json:"name"`
+		CNIVersion string            `json:"cniVersion"`
+		Type       string            `json:"type"`
+		Plugins    []json.RawMessage `json:"plugins"`
+		Inlined    json.RawMessage   `json:"loadOnlyInlinedPlugins"`
 	}
 	if err := json.Unmarshal(data, &top); err != nil {
 		return nil, roles.Mismatch(err)
 	}
 	if top.Plugins == nil && top.Type != "" {
-		list, err := json.Marshal(map[string]any{
+		return json.Marshal(map[string]any{
 			"name": top.Name, "cniVersion": top.CNIVersion, "plugins": []json.RawMessage{data},
 		})
-		if err != nil {
+	}
+	var more []json.RawMessage
+	if !strings.EqualFold(strings.Trim(string(top.Inlined), `"`), "true") && file != "-" && roles.IsName(top.Name) {
+		var err error
+		if more, err = p.pluginFiles(filepath.Join(filepath.Dir(file), top.Name)); err != nil {
 			return nil, err
 		}
-		return libcni.NetworkConfFromBytes(list)
 	}
-	list, err := libcni.NetworkConfFromBytes(data)
+	if len(top.Plugins)+len(more) == 0 {
+		return nil, errors.New("has no plugins")
+	}
+	if len(more) == 0 {
+		return data, nil
+	}
+	all, err := json.Marshal(append(top.Plugins, more...))
 	if err != nil {
 		return nil, err
 	}
-	if !list.LoadOnlyInlinedPlugins && file != "-" && safeName(list.Name) {
-		more, err := libcni.NetworkPluginConfsFromFiles(filepath.Dir(file), list.Name)
+	return rawjson.Set(data, "plugins", all)
+}
+
+// pluginFiles are the plugins of a list's directory, in the order of their names.
+func (p *Process) pluginFiles(dir string) ([]json.RawMessage, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	var confs []json.RawMessage
+	for _, e := range entries {
+		if e.IsDir() || filepath.Ext(e.Name()) != ".conf" {
+			continue
+		}
+		conf, err := p.readFile(filepath.Join(dir, e.Name()), lint.MaxSize)
+		if err == nil && !json.Valid(conf) {
+			err = fmt.Errorf("%s: is not JSON", filepath.Join(dir, e.Name()))
+		}
 		if err != nil {
 			return nil, err
 		}
-		list.Plugins = append(list.Plugins, more...)
+		confs = append(confs, conf)
 	}
-	if len(list.Plugins) == 0 {
-		return nil, errors.New("has no plugins")
-	}
-	return list, nil
-}
-
-// safeName tells whether a network's name may be part of a path.
-func safeName(name string) bool {
-	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
+	return confs, nil
 }
 
 // netnsPath turns a name of `ip netns` into its path; a path stays.

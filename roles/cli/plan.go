@@ -2,15 +2,14 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
-	"github.com/containernetworking/cni/libcni"
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netlist"
 )
 
 // planned is what one plugin of a list would do.
@@ -47,7 +46,7 @@ next, and placeholders where IPAM is another program's or a DHCP server's.`,
 			if err != nil {
 				return err
 			}
-			plans, err := p.plan(c, list)
+			plans, err := p.plan(c, list.Unfused())
 			if err != nil {
 				return err
 			}
@@ -60,34 +59,28 @@ next, and placeholders where IPAM is another program's or a DHCP server's.`,
 }
 
 // plan asks each plugin of the list; its result goes to the next one.
-func (p *Process) plan(c *cli.Context, list *libcni.NetworkConfigList) ([]planned, error) {
-	args, err := roles.ParseArgs(c.String("args"))
+func (p *Process) plan(c *cli.Context, list *netlist.List) ([]planned, error) {
+	args, given, err := attachmentFlags(c)
 	if err != nil {
-		return nil, usagef(`--args "K=V;K2=V2"`, "%v", err)
+		return nil, err
 	}
-	var caps map[string]any
-	if s := c.String("cap"); s != "" {
-		if err := json.Unmarshal([]byte(s), &caps); err != nil {
-			return nil, usagef(`--cap '{"ips":["10.22.0.7"]}'`, "--cap: %v", roles.Mismatch(err))
-		}
-	}
-	req := roles.Request{
-		Verb: roles.Add, ContainerID: c.String("id"), Netns: netnsPath(c.String("netns")), IfName: c.String("ifname"),
-		Args: args, Path: p.pluginPath(c.String("cni-path")),
-		Network: list.Name, CNIVersion: list.CNIVersion, Env: p.Env,
-	}
+	call := netlist.Call{Runtime: given, Request: &roles.Request{
+		ContainerID: c.String("id"), Netns: netnsPath(c.String("netns")), IfName: c.String("ifname"),
+		Args: args, Path: p.pluginPath(c.String("cni-path")), Env: p.Env,
+	}}
 	var out []planned
+	var result *roles.Result
 	for i, plugin := range list.Plugins {
-		one := req
-		if one.Conf, err = pluginConf(list, plugin, caps); err != nil {
+		req, err := list.Request(&call, i, roles.Add, result)
+		if err != nil {
 			return nil, err
 		}
-		pl, err := p.planOne(c.Context, plugin.Network.Type, &one)
+		pl, err := p.planOne(c.Context, plugin.Type, req)
 		if err != nil {
-			return nil, p.planHint(c, fmt.Errorf("plugins[%d] %s: %w", i, plugin.Network.Type, err))
+			return nil, p.planHint(c, fmt.Errorf("plugins[%d] %s: %w", i, plugin.Type, err))
 		}
 		if pl.Result != nil {
-			req.PrevResult = pl.Result
+			result = pl.Result
 		}
 		out = append(out, pl)
 	}
@@ -105,25 +98,6 @@ func (p *Process) planHint(c *cli.Context, err error) error {
 		return withHint(err, "ip netns list, or the path of a namespace")
 	}
 	return stateHint(err)
-}
-
-// pluginConf is what a runtime would write to the plugin's stdin.
-func pluginConf(list *libcni.NetworkConfigList, plugin *libcni.PluginConfig, caps map[string]any) ([]byte, error) {
-	values := map[string]any{"name": list.Name, "cniVersion": list.CNIVersion}
-	given := map[string]any{}
-	for k, v := range caps {
-		if plugin.Network.Capabilities[k] {
-			given[k] = v
-		}
-	}
-	if len(given) > 0 {
-		values["runtimeConfig"] = given
-	}
-	conf, err := libcni.InjectConf(plugin, values)
-	if err != nil {
-		return nil, err
-	}
-	return conf.Bytes, nil
 }
 
 func (p *Process) planOne(ctx context.Context, typ string, req *roles.Request) (planned, error) {

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// binaryName is what the binary is called in a plugin directory.
+	// binaryName is the name of the binary in a plugin directory.
 	binaryName = "cnibox"
 	// modulePath identifies any version of this program by its build information.
 	modulePath = "github.com/cnibox/cnibox"
 )
 
-// linkKind is how a role's name leads to the binary.
+// linkKind is the kind of link from a role's name to the binary.
 type linkKind string
 
 const (
@@ -29,14 +29,14 @@ const (
 	linkCopy     linkKind = "copy"
 )
 
-// standing says whose a file in the plugin directory is.
+// standing is the owner of a file in the plugin directory.
 type standing string
 
 const (
 	absent  standing = "absent"
 	ours    standing = "ours"
 	foreign standing = "foreign"
-	// blocked cannot be replaced by a rename: a directory.
+	// blocked is a directory, which a rename cannot replace.
 	blocked standing = "blocked"
 )
 
@@ -44,20 +44,19 @@ const (
 type pluginFile struct {
 	name     string
 	standing standing
-	link     linkKind // of what is ours
-	current  bool     // leads to the binary of now
+	link     linkKind // for a file of this program
+	current  bool     // leads to the present binary
 	what     string   // for people
 }
 
-// pluginDir looks at a plugin directory without running anything in it.
+// pluginDir inspects a plugin directory without executing a file of it.
 type pluginDir struct {
 	path string
-	// self are the files that certainly are this program.
+	// self are the files that are certainly this program.
 	self []fs.FileInfo
 }
 
-// newPluginDir takes the running binary and the one that the directory holds
-// as known.
+// newPluginDir returns a pluginDir that knows the running binary and the one in the directory.
 func newPluginDir(path, executable string) *pluginDir {
 	d := &pluginDir{path: path}
 	for _, f := range []string{executable, filepath.Join(path, binaryName)} {
@@ -77,8 +76,7 @@ func (d *pluginDir) isSelf(fi fs.FileInfo) bool {
 	return false
 }
 
-// look says what stands under a name. A name that another installation changes
-// meanwhile is looked at again.
+// look inspects a name. It repeats if another installation changes the name at the same time.
 func (d *pluginDir) look(name string) (pluginFile, error) {
 	for {
 		f, err := d.lookOnce(name)
@@ -88,7 +86,7 @@ func (d *pluginDir) look(name string) (pluginFile, error) {
 	}
 }
 
-// errChanged: a name was a symbolic link and is none any more.
+// errChanged means that a name was a symbolic link and changed meanwhile.
 var errChanged = errors.New("changed while being read")
 
 func (d *pluginDir) lookOnce(name string) (pluginFile, error) {
@@ -121,7 +119,7 @@ func (d *pluginDir) lookOnce(name string) (pluginFile, error) {
 	return f, err
 }
 
-// lookLink judges a symbolic link by where it leads.
+// lookLink inspects the target of a symbolic link.
 func (d *pluginDir) lookLink(f pluginFile, path string) (pluginFile, error) {
 	target, err := os.Readlink(path)
 	switch {
@@ -156,7 +154,7 @@ func (d *pluginDir) lookLink(f pluginFile, path string) (pluginFile, error) {
 	return f, nil
 }
 
-// identify says what a file is by reading it.
+// identify identifies a file by its content.
 func identify(path string) (what string, isOurs bool, err error) {
 	r, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

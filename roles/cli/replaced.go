@@ -9,14 +9,13 @@ import (
 	"path/filepath"
 )
 
-// replacedDir is where install --force keeps the files that it replaces, below
-// the plugin directory. They stay on one filesystem, so keeping one and putting
-// it back are a link and a rename; runtimes look for files of a plugin's name only.
+// replacedDir is the directory for files that install --force replaces, inside the plugin
+// directory. It is on the same filesystem, so keeping a file is a link and restoring it a rename.
+// Runtimes search for files with a plugin's name only.
 const replacedDir = ".cnibox-replaced"
 
-// keepReplaced keeps another program's file before its name becomes ours. One
-// that was kept before is older. What another installation has made ours in the
-// meantime is not kept.
+// keepReplaced keeps a third-party file before this program replaces it. A file that was kept
+// before stays. A file that another installation has replaced meanwhile is not kept.
 func (p *Process) keepReplaced(dir, name string) error {
 	kept := filepath.Join(dir, replacedDir)
 	if err := os.Mkdir(kept, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -37,7 +36,7 @@ func (p *Process) keepReplaced(dir, name string) error {
 	return os.Rename(filepath.Join(kept, temp), filepath.Join(kept, name))
 }
 
-// remove takes our file away, and puts back by the same step what it replaced.
+// remove removes this program's file. If it had replaced a file, it restores that in the same step.
 func (p *Process) remove(dir, name string) error {
 	err := os.Rename(filepath.Join(dir, replacedDir, name), filepath.Join(dir, name))
 	switch {
@@ -54,7 +53,7 @@ func (p *Process) remove(dir, name string) error {
 	return nil
 }
 
-// removeReplacedDir removes the directory of kept files once it is empty.
+// removeReplacedDir removes the directory of kept files if it is empty.
 func removeReplacedDir(dir string) {
-	_ = os.Remove(filepath.Join(dir, replacedDir)) // the kernel refuses it while anything is in it
+	_ = os.Remove(filepath.Join(dir, replacedDir)) // the kernel removes only an empty directory
 }

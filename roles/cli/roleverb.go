@@ -11,12 +11,12 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// exportVerb is the verb by which a role writes its state in the format that
-// is named like the role; it is reached by `cnibox state export --format ROLE`.
+// exportVerb is the verb of a role that writes its state in the role's own format. It is called by
+// `cnibox state export --format ROLE`.
 const exportVerb = "state export"
 
-// roleCommands adds the verbs that roles bring: "verb", or "noun verb" below a
-// command that is there already or is made for the noun.
+// roleCommands adds the roles' verbs: "verb", or "noun verb" below an existing or new command for
+// the noun.
 func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
 	for i := range p.Table {
 		for _, v := range p.Table[i].Commands() {
@@ -43,7 +43,7 @@ func (p *Process) roleCommands(cmds []*cli.Command) []*cli.Command {
 	return cmds
 }
 
-// nounCommand is what verbs stand below.
+// nounCommand returns the parent command of verbs.
 func nounCommand(noun, help string) *cli.Command {
 	return &cli.Command{Name: noun, Usage: help, Action: func(*cli.Context) error {
 		return usagef("cnibox help "+noun, "no verb given")
@@ -95,8 +95,8 @@ func (p *Process) roleCommand(r *roles.Role, v roles.CommandVerb, name string) *
 	}
 }
 
-// countArgs refuses a number of arguments that is not what a verb takes, in the
-// form of [roles.CommandVerb.Args].
+// countArgs returns an error for a wrong number of arguments. takes has the form of
+// [roles.CommandVerb.Args].
 func countArgs(takes string, args []string) error {
 	least, most := 0, 0
 	for word := range strings.FieldsSeq(takes) {
@@ -122,14 +122,13 @@ func countArgs(takes string, args []string) error {
 	return nil
 }
 
-// tabular is an answer that is shown as headings and rows of as many cells, and
-// with --json as it is. If it has a text too (fmt.Stringer), that follows.
+// tabular is a result that is printed as a table, and as JSON with --json. If it is a fmt.Stringer,
+// its text follows.
 type tabular interface {
 	Table() (head []string, rows [][]string)
 }
 
-// writeAnswer prints what a role's verb returned: a table as one, texts as
-// lines, everything else as JSON.
+// writeAnswer prints the result of a role's verb: a table, lines of text, or JSON.
 func (p *Process) writeAnswer(v any, asJSON bool, s style) error {
 	if !asJSON {
 		switch v := v.(type) {

@@ -1,20 +1,21 @@
 package cli
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 
-	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/version"
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netlist"
+	"github.com/cnibox/cnibox/roles/result"
 )
 
 // defaultRunDir is the run directory when CNIBOX_RUN_DIR is not set.
@@ -27,12 +28,24 @@ const pluginCodes = 100
 func (p *Process) addCommand() *cli.Command {
 	return p.runtimeCommand("add", "attach a container as a runtime would, and print the result",
 		"FILE CONTAINERID NETNS", func(c *cli.Context, r *call) error {
-			res, err := r.cni.AddNetworkList(c.Context, r.list, r.rt)
+			r.Keep = true
+			res, err := r.list.Add(c.Context, r.host.Delegate, r.Call)
 			if err != nil {
-				return err
+				return r.half(c, p.explainPlugin(c, err))
 			}
-			if err = res.PrintTo(p.Stdout); err == nil {
-				_, err = fmt.Fprintln(p.Stdout)
+			var out bytes.Buffer
+			raw, err := result.Encode(res, r.list.CNIVersion)
+			if errors.Is(err, roles.ErrVersion) { // before 0.3.0 there is no form for a result without addresses
+				raw, err = json.Marshal(map[string]string{"cniVersion": r.list.CNIVersion})
+			}
+			if err == nil {
+				err = r.keep(raw)
+			}
+			if err == nil {
+				err = json.Indent(&out, raw, "", "    ")
+			}
+			if err == nil {
+				_, err = fmt.Fprintln(p.Stdout, out.String())
 			}
 			if err != nil {
 				return fmt.Errorf("print the result: %w (it is attached)", err)
@@ -43,32 +56,50 @@ func (p *Process) addCommand() *cli.Command {
 
 func (p *Process) delCommand() *cli.Command {
 	return p.runtimeCommand("del", "detach a container as a runtime would",
-		"FILE CONTAINERID [NETNS]", func(c *cli.Context, r *call) error {
-			return r.cni.DelNetworkList(c.Context, r.list, r.rt)
-		})
+		"FILE CONTAINERID [NETNS]", func(c *cli.Context, r *call) error { return r.del(c.Context) })
+}
+
+// del runs DEL with what add kept, and forgets that.
+func (r *call) del(ctx context.Context) error {
+	r.Result, _ = r.kept() // DEL works without, and a file that cannot be read goes
+	if err := r.list.Del(ctx, r.host.Delegate, r.Call); err != nil {
+		return err
+	}
+	_ = os.Remove(r.keptFile()) // nothing was kept of what a runtime attached
+	return nil
 }
 
 func (p *Process) checkCommand() *cli.Command {
 	return p.runtimeCommand("check", "compare an attachment with what was made",
 		"FILE CONTAINERID NETNS", func(c *cli.Context, r *call) error {
-			if kept, err := r.cni.GetNetworkListCachedResult(r.list, r.rt); err == nil && kept == nil && !r.list.DisableCheck {
-				err = fmt.Errorf("interface %q of container %q on network %q was not attached by cnibox add", r.rt.IfName, r.rt.ContainerID, r.list.Name)
+			if !result.AtLeast(r.list.CNIVersion, "0.4.0") {
+				return fmt.Errorf("CNI %s has no CHECK: it came with 0.4.0", r.list.CNIVersion)
+			}
+			var err error
+			if r.Result, err = r.kept(); err != nil {
+				return err
+			}
+			if r.Result == nil && !r.list.DisableCheck {
+				err := fmt.Errorf("interface %q of container %q on network %q was not attached by cnibox add", r.Request.IfName, r.Request.ContainerID, r.list.Name)
 				return withHint(err, "cnibox state, for what runtimes attached")
 			}
-			err := r.cni.CheckNetworkList(c.Context, r.list, r.rt)
-			var e *types.Error
-			if errors.As(err, &e) && e.Code >= pluginCodes {
+			err = r.list.Check(c.Context, r.host.Delegate, r.Call)
+			if err == nil {
+				return nil
+			}
+			if code, _ := p.ErrorCode(err); code >= pluginCodes {
 				return fmt.Errorf("%w: %w", errDifferent, err)
 			}
 			return err
 		})
 }
 
-// call is one call through libcni.
+// call is one call of a network's plugins.
 type call struct {
-	cni  *libcni.CNIConfig
-	list *libcni.NetworkConfigList
-	rt   *libcni.RuntimeConf
+	netlist.Call
+	p    *Process
+	host *roles.Host
+	list *network
 }
 
 // runtimeCommand is what add, check and del have in common.
@@ -77,8 +108,8 @@ func (p *Process) runtimeCommand(name, usage, args string, run func(*cli.Context
 		Name:      name,
 		Usage:     usage,
 		ArgsUsage: args,
-		Description: `NETNS is a path, or a name of "ip netns". Plugins are executed from --cni-path, as
-a runtime does; results are cached under the run directory, apart from those of
+		Description: `NETNS is a path, or a name of "ip netns". Plugins are those of --cni-path, as for a
+runtime; results are cached under the run directory, apart from those of
 runtimes.`,
 		Flags: append(cniFlags(),
 			&cli.StringFlag{Name: "cap", Usage: `capabilities as JSON: {"portMappings":[…]}`},
@@ -86,15 +117,12 @@ runtimes.`,
 			&cli.StringFlag{Name: "ifname", Value: "eth0", Usage: "the container's interface"},
 		),
 		Action: func(c *cli.Context) error {
-			r, err := p.call(c, name != "del")
+			r, done, err := p.call(c, name != "del")
 			if err != nil {
 				return err
 			}
-			err = p.explainPlugin(c, run(c, r))
-			if name == "add" {
-				err = r.half(c, err)
-			}
-			return err
+			defer done()
+			return p.explainPlugin(c, run(c, r))
 		},
 	}
 }
@@ -103,15 +131,15 @@ runtimes.`,
 // made. A runtime calls DEL then; here that could be the DEL of what an earlier
 // call attached.
 func (r *call) half(c *cli.Context, err error) error {
-	if err == nil || len(r.list.Plugins) < 2 || errors.As(err, new(*hintError)) {
+	if len(r.list.Plugins) < 2 || errors.As(err, new(*hintError)) {
 		return err
 	}
-	if kept, cacheErr := r.cni.GetNetworkListCachedResult(r.list, r.rt); kept != nil || cacheErr != nil {
+	if kept, cacheErr := r.kept(); kept != nil || cacheErr != nil {
 		return err
 	}
 	del := strings.Join(c.Args().Slice(), " ")
 	if c.IsSet("ifname") {
-		del += " --ifname " + r.rt.IfName
+		del += " --ifname " + r.Request.IfName
 	}
 	return withHint(err, "cnibox del "+del+", which takes back what the plugins before it made")
 }
@@ -122,74 +150,89 @@ func cniFlags() []cli.Flag {
 	}
 }
 
-// runtime is libcni with our directories.
-func (p *Process) runtime(c *cli.Context, file string) (*call, error) {
+// runtime opens the node for the plugins of a network's file.
+func (p *Process) runtime(c *cli.Context, file string) (*call, func(), error) {
 	list, err := p.loadNetwork(file)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	path := p.pluginPath(c.String("cni-path"))
-	for _, plugin := range list.Plugins {
-		if _, ok := findPlugin(path, plugin.Network.Type); !ok {
-			err := fmt.Errorf("plugin %q is not in %s", plugin.Network.Type, strings.Join(path, ":"))
-			return nil, withHint(err, "cnibox install, or name the directory with --cni-path")
+	for _, plugin := range append(slices.Clip(list.Plugins), list.Unfused().Plugins...) {
+		if _, ok := findPlugin(path, plugin.Type); !ok {
+			err := fmt.Errorf("plugin %q is not in %s", plugin.Type, strings.Join(path, ":"))
+			return nil, nil, withHint(err, "cnibox install, or name the directory with --cni-path")
 		}
 	}
-	run := p.getenv("CNIBOX_RUN_DIR")
-	if run == "" {
-		run = defaultRunDir
+	h, done, err := p.host(c.Context, "")
+	if err != nil {
+		return nil, nil, err
 	}
-	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: p.Stderr}, PluginDecoder: version.PluginDecoder{}}
-	return &call{
-		cni:  libcni.NewCNIConfigWithCacheDir(path, filepath.Join(run, "cli"), exec),
-		list: list,
-	}, nil
+	return &call{p: p, host: h, list: list, Call: netlist.Call{Request: &roles.Request{Path: path, Env: p.Env}}}, done, nil
 }
 
 // call reads FILE CONTAINERID NETNS and the flags.
-func (p *Process) call(c *cli.Context, needNetns bool) (*call, error) {
+func (p *Process) call(c *cli.Context, needNetns bool) (*call, func(), error) {
 	args := c.Args()
 	if args.Len() > 3 || args.Len() < 2 || needNetns && args.Get(2) == "" {
-		return nil, usagef("cnibox help "+c.Command.Name, "want %s", c.Command.ArgsUsage)
+		return nil, nil, usagef("cnibox help "+c.Command.Name, "want %s", c.Command.ArgsUsage)
 	}
-	rt := &libcni.RuntimeConf{ContainerID: args.Get(1), NetNS: netnsPath(args.Get(2)), IfName: c.String("ifname")}
-	for part := range strings.SplitSeq(c.String("args"), ";") {
-		if part == "" {
-			continue
-		}
-		k, v, ok := strings.Cut(part, "=")
-		if !ok || k == "" {
-			return nil, usagef(`--args "K=V;K2=V2"`, "--args: %q is not KEY=VALUE", part)
-		}
-		rt.Args = append(rt.Args, [2]string{k, v})
+	cniArgs, given, err := attachmentFlags(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, done, err := p.runtime(c, args.First())
+	if err != nil {
+		return nil, nil, err
+	}
+	r.Runtime = given
+	r.Request.Verb, r.Request.ContainerID, r.Request.Netns = roles.Verb(strings.ToUpper(c.Command.Name)), args.Get(1), netnsPath(args.Get(2))
+	r.Request.IfName, r.Request.Args = c.String("ifname"), cniArgs
+	if err := r.checked(); err != nil {
+		done()
+		return nil, nil, p.explainPlugin(c, err)
+	}
+	return r, done, nil
+}
+
+// checked refuses what names no attachment, and what our plugins would refuse.
+func (r *call) checked() error {
+	if id, name := r.Request.ContainerID, r.Request.IfName; !roles.IsName(id) || roles.LinkName(name) != nil {
+		return fmt.Errorf("%q and %q are not a container's ID and the name of an interface", id, name)
+	}
+	ours := func(p netlist.Plugin) bool { return r.host.Delegate.InProcess(p.Type, r.Request) }
+	if !slices.ContainsFunc(r.list.Unfused().Plugins, ours) {
+		return nil
+	}
+	return r.p.CheckRequest(r.Request)
+}
+
+// attachmentFlags are CNI_ARGS and the runtime's values by capability.
+func attachmentFlags(c *cli.Context) (args roles.Args, given map[string]json.RawMessage, err error) {
+	if args, err = roles.ParseArgs(c.String("args")); err != nil {
+		return args, nil, usagef(`--args "K=V;K2=V2"`, "--args: %v", err)
 	}
 	if s := c.String("cap"); s != "" {
-		if err := json.Unmarshal([]byte(s), &rt.CapabilityArgs); err != nil {
-			return nil, usagef(`--cap '{"ips":["10.22.0.7"]}'`, "--cap: %v", roles.Mismatch(err))
+		if err := json.Unmarshal([]byte(s), &given); err != nil {
+			return args, nil, usagef(`--cap '{"ips":["10.22.0.7"]}'`, "--cap: %v", roles.Mismatch(err))
 		}
 	}
-	r, err := p.runtime(c, args.First())
-	if err != nil {
-		return nil, err
-	}
-	r.rt = rt
-	return r, nil
+	return args, given, nil
 }
 
 // explainPlugin adds what to do next to a plugin's error.
 func (p *Process) explainPlugin(c *cli.Context, err error) error {
-	var e *types.Error
 	if err == nil || errors.As(err, new(*hintError)) {
 		return err
+	}
+	code, details := p.ErrorCode(err)
+	if details != "" {
+		err = fmt.Errorf("%w; %s", err, details)
 	}
 	if os.Geteuid() != 0 {
 		return withHint(err, "run it as root")
 	}
-	if !errors.As(err, &e) {
-		return err
-	}
 	hint := ""
-	switch e.Code {
+	switch code {
 	case types.ErrTryAgainLater:
 		hint = "the same call again, later"
 	case types.ErrInvalidNetworkConfig, types.ErrIncompatibleCNIVersion:

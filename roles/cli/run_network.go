@@ -1,14 +1,16 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
-	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/utils"
-	"github.com/containernetworking/cni/pkg/version"
 	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/result"
 )
 
 func (p *Process) statusCommand() *cli.Command {
@@ -23,11 +25,12 @@ func (p *Process) statusCommand() *cli.Command {
 			if c.Args().Len() != 1 {
 				return usagef("cnibox help status", "want FILE")
 			}
-			r, err := p.runtime(c, c.Args().First())
+			r, done, err := p.runtime(c, c.Args().First())
 			if err != nil {
 				return err
 			}
-			return p.explainPlugin(c, r.cni.GetStatusNetworkList(c.Context, r.list))
+			defer done()
+			return p.explainPlugin(c, r.list.Status(c.Context, r.host.Delegate, r.Call))
 		},
 	}
 }
@@ -55,51 +58,67 @@ must be asked for with --none; --added keeps what "cnibox add" attached.`,
 			if c.Bool("none") && (c.Bool("added") || len(names) > 1) {
 				return usagef("cnibox help gc", "--none contradicts --added and named attachments")
 			}
-			r, err := p.runtime(c, names[0])
+			r, done, err := p.runtime(c, names[0])
 			if err != nil {
 				return err
 			}
+			defer done()
 			if r.list.DisableGC {
 				return fmt.Errorf("%s: disableGC is set, so that nothing is removed", names[0])
 			}
-			if ok, err := version.GreaterThanOrEqualTo(r.list.CNIVersion, "1.1.0"); err != nil || !ok {
+			if !result.AtLeast(r.list.CNIVersion, "1.1.0") {
 				fmt.Fprintf(p.Stderr, "cnibox: gc: plugins are not asked, CNI %s has no GC; add 1.1.0 to cniVersions\n", r.list.CNIVersion)
 			}
-			valid, err := r.valid(names[1:], c.Bool("added"))
-			if err != nil {
-				return err
-			}
-			return p.explainPlugin(c, r.cni.GCNetworkList(c.Context, r.list, &libcni.GCArgs{ValidAttachments: valid}))
+			return p.explainPlugin(c, r.gc(c.Context, names[1:], c.Bool("added")))
 		},
 	}
 }
 
-// valid is the list of valid attachments, never nil: for plugins an absent
-// list is another thing than an empty one.
-func (r *call) valid(names []string, added bool) ([]types.GCAttachment, error) {
-	out := []types.GCAttachment{}
+// gc detaches what add attached and is not valid, and has the plugins collect.
+func (r *call) gc(ctx context.Context, names []string, added bool) error {
+	valid := []roles.AttachmentID{} // for plugins an absent list is another thing than an empty one
 	for _, n := range names {
 		id, ifname, ok := strings.Cut(n, "/")
 		if !ok {
 			ifname = "eth0"
 		}
-		if utils.ValidateContainerID(id) != nil || utils.ValidateInterfaceName(ifname) != nil {
-			return nil, usagef("cnibox help gc", "%q is no CONTAINERID or CONTAINERID/IFNAME", n)
+		if !roles.IsName(id) || roles.LinkName(ifname) != nil {
+			return usagef("cnibox help gc", "%q is not a CONTAINERID or CONTAINERID/IFNAME", n)
 		}
-		out = append(out, types.GCAttachment{ContainerID: id, IfName: ifname})
+		valid = append(valid, roles.AttachmentID{ContainerID: id, IfName: ifname})
 	}
-	// The library is silent when it cannot read what it kept, and collects nothing.
-	cached, err := r.cni.GetCachedAttachments("")
+	kept, err := r.p.allCached(r.list.Name)
 	if err != nil {
-		return nil, stateHint(err)
+		return stateHint(err)
 	}
-	if !added {
-		return out, nil
-	}
-	for _, a := range cached {
-		if a.Network == r.list.Name {
-			out = append(out, types.GCAttachment{ContainerID: a.ContainerID, IfName: a.IfName})
+	var errs []error
+	for _, a := range kept {
+		id := roles.AttachmentID{ContainerID: a.ContainerID, IfName: a.IfName}
+		switch {
+		case added:
+			valid = append(valid, id)
+		case !slices.Contains(valid, id):
+			errs = append(errs, r.collect(ctx, a))
 		}
 	}
-	return out, nil
+	return errors.Join(append(errs, r.list.GC(ctx, r.host.Delegate, r.Call, valid))...)
+}
+
+// collect runs DEL of what add attached, as it was attached.
+func (r *call) collect(ctx context.Context, a *cached) error {
+	var pairs []string
+	for _, kv := range a.Args {
+		pairs = append(pairs, kv[0]+"="+kv[1])
+	}
+	args, err := roles.ParseArgs(strings.Join(pairs, ";"))
+	if err != nil {
+		return err
+	}
+	del, req := *r, *r.Request
+	req.ContainerID, req.IfName, req.Netns, req.Args = a.ContainerID, a.IfName, a.Netns, args
+	del.Request, del.Runtime = &req, a.CapabilityArgs
+	if err := del.del(ctx); err != nil {
+		return fmt.Errorf("collect %q of container %q: %w", a.IfName, a.ContainerID, err)
+	}
+	return nil
 }

@@ -13,26 +13,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stager writes files of a plugin directory under temporary names and renames
-// them all at the end.
+// stager writes files of a plugin directory with temporary names and renames all of them at the
+// end.
 type stager struct {
 	dir  string
 	kind linkKind
-	// source is the file that hard links and copies are made of: the new binary.
+	// source is the new binary, the source of hard links and copies.
 	source string
-	// replaced tells that a new binary takes the name.
+	// replaced is true if a new binary replaces the present one.
 	replaced bool
 	files    []staged
 }
 
-// binary stages the binary itself, unless the directory holds this very one.
+// binary stages the binary, unless the directory already has it.
 func (s *stager) binary(d *pluginDir, executable string) error {
 	target := filepath.Join(s.dir, binaryName)
 	s.source = target
 	have, err := os.Stat(target)
 	if err == nil {
 		if have.IsDir() {
-			return errors.New("a directory stands in its place")
+			return errors.New("a directory has this name")
 		}
 		self, err := os.Stat(executable)
 		if err != nil {
@@ -49,7 +49,7 @@ func (s *stager) binary(d *pluginDir, executable string) error {
 		}
 	}
 	if f, lookErr := d.look(binaryName); lookErr == nil && f.standing == blocked {
-		return errors.New("a directory stands in its place")
+		return errors.New("a directory has this name")
 	}
 	temp, err := s.copy(executable)
 	if err != nil {
@@ -85,7 +85,7 @@ func sameContent(a, b string) (bool, error) {
 	}
 }
 
-// writable makes sure, before anything else, that the directory can be written.
+// writable checks first that the directory can be written.
 func (s *stager) writable() error {
 	f, err := os.CreateTemp(s.dir, ".cnibox-*")
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *stager) writable() error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// fresh tells that a name needs no work.
+// fresh reports whether a name is up to date.
 func (s *stager) fresh(f pluginFile) bool {
 	if f.standing != ours || f.link != s.kind || !f.current {
 		return false
@@ -128,7 +128,7 @@ func (s *stager) link(f pluginFile) error {
 	return nil
 }
 
-// hardLink follows the source if that is a symbolic link.
+// hardLink makes a hard link. It follows a symbolic link at source.
 func hardLink(source, target string) error {
 	return os.NewSyscallError("link", unix.Linkat(unix.AT_FDCWD, source, unix.AT_FDCWD, target, unix.AT_SYMLINK_FOLLOW))
 }
@@ -158,7 +158,8 @@ func (s *stager) copy(source string) (name string, err error) {
 			err = errors.Join(err, os.Remove(out.Name()))
 		}
 	}()
-	// One write: the kernel keeps what comes in at once in large pieces, and a start maps a piece at a time.
+	// One write call: the kernel caches the file in large pages then, and a start maps fewer of
+	// them.
 	if _, err := out.Write(program); err != nil {
 		return "", err
 	}
@@ -168,7 +169,7 @@ func (s *stager) copy(source string) (name string, err error) {
 	return out.Name(), out.Sync()
 }
 
-// commit gives every staged file its name, and says so.
+// commit renames every staged file and prints the names.
 func (s *stager) commit(p *Process) error {
 	for len(s.files) > 0 {
 		f := s.files[0]
@@ -180,8 +181,8 @@ func (s *stager) commit(p *Process) error {
 		if err := os.Rename(f.temp, filepath.Join(s.dir, f.name)); err != nil {
 			return fmt.Errorf("place %q: %w", f.name, err)
 		}
-		// Renaming one hard link of a file over another does nothing and
-		// leaves both (rename(2)).
+		// Renaming one hard link over another of the same file does nothing and keeps both
+		// (rename(2)).
 		if err := os.Remove(f.temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -191,9 +192,9 @@ func (s *stager) commit(p *Process) error {
 	return nil
 }
 
-// clean removes what was not placed.
+// clean removes temporary files.
 func (s *stager) clean() {
 	for _, f := range s.files {
-		_ = os.Remove(f.temp) // best effort: the error that brought us here counts
+		_ = os.Remove(f.temp) // best effort: the first error is reported
 	}
 }

@@ -13,11 +13,12 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
-// attached is an attachment as `cnibox state` shows it.
+// attached is an attachment in the output of `cnibox state`.
 type attached struct {
 	Network     string         `json:"network"`
 	ContainerID string         `json:"containerID"`
@@ -30,18 +31,18 @@ type attached struct {
 	Roles       []string       `json:"roles,omitempty"`
 	State       store.State    `json:"state"`
 	Created     time.Time      `json:"created"`
-	// Alive is false when the container is certainly gone.
+	// Alive is false if the container certainly no longer exists.
 	Alive bool `json:"alive"`
 }
 
-// nodeState is what `cnibox state --json` prints.
+// nodeState is the output of `cnibox state --json`.
 type nodeState struct {
 	Attachments []attached    `json:"attachments"`
 	Leases      []store.Lease `json:"leases"`
 	Claims      []store.Claim `json:"claims"`
-	// Cloud is empty without networks of a cloud.
+	// Cloud is empty without cloud networks.
 	Cloud []cloudPool `json:"cloud,omitempty"`
-	// nics are the host's interfaces by hardware address.
+	// nics are the host's interfaces by MAC address.
 	nics map[string]netops.LinkInfo
 }
 
@@ -77,7 +78,7 @@ tells what the cloud gives it; "cnibox cloud show" tells more.`,
 	}
 }
 
-// readState reads the store, then asks the kernel who is alive.
+// readState reads the store and then checks in the kernel which containers exist.
 func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 	dump, err := known(ctx, h)
 	if err != nil {
@@ -93,7 +94,7 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 	if len(dump.Attachments) == 0 {
 		return out, nil
 	}
-	census, err := node.NewCensus(ctx, h)
+	census, err := record.NewCensus(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
 	}
@@ -114,8 +115,8 @@ func readState(ctx context.Context, h *roles.Host) (*nodeState, error) {
 	return out, nil
 }
 
-// known is export, of a state file that is rebuilt first when it is missing and
-// the kernel has interfaces of ours: an empty answer would be believed.
+// known is like export, but first rebuilds a missing state file if the kernel has interfaces of
+// cnibox. Otherwise an empty output would be wrong.
 func known(ctx context.Context, h *roles.Host) (*store.Dump, error) {
 	dump, err := export(ctx, h)
 	if err != nil || len(dump.Attachments) > 0 {
@@ -125,10 +126,10 @@ func known(ctx context.Context, h *roles.Host) (*store.Dump, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
 	}
-	if !slices.ContainsFunc(links, node.Labelled) {
+	if !slices.ContainsFunc(links, record.Labelled) {
 		return dump, nil
 	}
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return nil, err
 	}
 	return export(ctx, h)
@@ -191,7 +192,7 @@ func (p *Process) writeAttachments(attachments []attached, now time.Time, s styl
 	return t.write(p.Stdout, s)
 }
 
-// person is the name by which a person knows a container.
+// person returns a container's name for people.
 func person(pod, id string) string {
 	if pod != "" {
 		return pod
@@ -199,7 +200,7 @@ func person(pod, id string) string {
 	return id
 }
 
-// age is a time span in its largest unit.
+// age returns a duration in its largest unit.
 func age(now, then time.Time) string {
 	if then.IsZero() {
 		return "-"

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// cloudPool is what a cloud gives this node of one subnet, as `cnibox state` shows
-// it. `cnibox cloud show` tells more.
+// cloudPool has a cloud's addresses of one subnet in the output of `cnibox state`. `cnibox cloud
+// show` has more details.
 type cloudPool struct {
 	Source string       `json:"source"`
 	NIC    string       `json:"nic"`
@@ -21,17 +21,17 @@ type cloudPool struct {
 	Subnet netip.Prefix `json:"subnet"`
 	// Gateway is the cloud's router.
 	Gateway netip.Addr `json:"gateway,omitzero"`
-	// Addresses is how many pods may have, "2^48" and the like from 2^63 on; Used
-	// how many have, and Withdrawn how many of these the cloud names no more.
+	// Addresses is the number of addresses for pods, as "2^48" and the like from 2^63 on. Used
+	// counts the used ones. Withdrawn counts the used ones that the cloud no longer lists.
 	Addresses string `json:"addresses"`
 	Used      int    `json:"used"`
 	Withdrawn int    `json:"withdrawn"`
-	// Fetched is when the cloud said so.
+	// Fetched is the time of the cloud's reply.
 	Fetched time.Time `json:"fetched"`
 	Fault   string    `json:"fault,omitempty"`
 }
 
-// readCloud adds what clouds give, and the NICs.
+// readCloud adds the clouds' addresses and the NICs.
 func (n *nodeState) readCloud(ctx context.Context, h *roles.Host) error {
 	var sources []store.CloudSource
 	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
@@ -45,7 +45,7 @@ func (n *nodeState) readCloud(ctx context.Context, h *roles.Host) error {
 	if err != nil {
 		return fmt.Errorf("look at the host's interfaces: %w", err)
 	}
-	n.nics = node.NICs(links)
+	n.nics = record.NICs(links)
 	for i := range sources {
 		for _, nic := range sources[i].NICs {
 			for j := range nic.Subnets {
@@ -72,7 +72,7 @@ func (n *nodeState) cloudPool(source *store.CloudSource, mac string, sub *store.
 	return p
 }
 
-// countAddresses counts what a subnet has for pods.
+// countAddresses returns the number of a subnet's addresses for pods.
 func countAddresses(sub *store.CloudSubnet) string {
 	const countable = 63
 	n := uint64(len(sub.Addresses))
@@ -86,7 +86,7 @@ func countAddresses(sub *store.CloudSubnet) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// origin is where a lease's address is from.
+// origin returns the source of a lease's address.
 func (n *nodeState) origin(l *store.Lease) string {
 	switch {
 	case l.Imported:
@@ -99,7 +99,7 @@ func (n *nodeState) origin(l *store.Lease) string {
 	return "cloud " + l.NIC
 }
 
-// writeCloud is nothing on a node without a cloud.
+// writeCloud prints nothing on a node without a cloud.
 func (p *Process) writeCloud(pools []cloudPool, now time.Time, s style) error {
 	if len(pools) == 0 {
 		return nil

@@ -50,7 +50,7 @@ way back.`,
 	}
 }
 
-// exportRole lets the role of that name write its own format.
+// exportRole exports in the format of the role of that name.
 func (p *Process) exportRole(c *cli.Context, format, to string) error {
 	role, ok := p.Table.Lookup(format)
 	var verb *roles.CommandVerb
@@ -78,7 +78,7 @@ func (p *Process) exportRole(c *cli.Context, format, to string) error {
 	return p.writeAnswer(out, false, p.style(c))
 }
 
-// writeDump replaces a file by a complete new one, readable by its owner only.
+// writeDump atomically replaces a file, which only its owner can read.
 func writeDump(path string, dump *store.Dump) error {
 	var b bytes.Buffer
 	if err := writeJSON(&b, dump); err != nil {
@@ -93,7 +93,7 @@ func writeDump(path string, dump *store.Dump) error {
 	return nil
 }
 
-// stateHint says what helps when the state cannot be read.
+// stateHint returns advice for an unreadable state.
 func stateHint(err error) error {
 	switch {
 	case errors.Is(err, store.ErrDamaged):

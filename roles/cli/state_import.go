@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// maxDump bounds an imported file; 65,000 attachments take some 60 MB.
+// maxDump limits an imported file. 65,000 attachments need about 60 MB.
 const maxDump = 512 << 20
 
 func (p *Process) importCommand() *cli.Command {
@@ -53,7 +53,7 @@ With --replace everything that is there is dropped first. Interfaces are not tou
 	}
 }
 
-// readDump decodes one JSON document and nothing behind it.
+// readDump decodes exactly one JSON document.
 func (p *Process) readDump(file string) (*store.Dump, error) {
 	data, err := p.readFile(file, maxDump)
 	if err != nil {
@@ -65,7 +65,7 @@ func (p *Process) readDump(file string) (*store.Dump, error) {
 		return nil, withHint(fmt.Errorf("%s: %w", file, roles.Mismatch(err)), "a file that cnibox state export wrote")
 	}
 	if _, err := dec.Token(); err != io.EOF || dump == nil || dump.Info.Schema == 0 { //nolint:errorlint // the decoder returns it bare
-		return nil, withHint(fmt.Errorf("%s: is no export of the state", file), "a file that cnibox state export wrote")
+		return nil, withHint(fmt.Errorf("%s: is not an export of the state", file), "a file that cnibox state export wrote")
 	}
 	return dump, nil
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -39,7 +39,7 @@ func (p *Process) repair(c *cli.Context) error {
 	if err := p.rebuild(c, h); err != nil {
 		return err
 	}
-	// Nobody else knows what is in keep.db: an error of it says what to do.
+	// The content of keep.db exists only there, so its errors have advice.
 	return h.Store.KeepView(c.Context, func(*store.KeepTx) error { return nil })
 }
 
@@ -90,7 +90,7 @@ func (p *Process) reapCommand() *cli.Command {
 			if _, err := known(c.Context, h); err != nil {
 				return stateHint(err)
 			}
-			freed, err := node.Reap(c.Context, h, c.Args().First())
+			freed, err := record.Reap(c.Context, h, c.Args().First())
 			fmt.Fprintf(p.Stdout, "%d addresses came free\n", freed)
 			return stateHint(err)
 		},

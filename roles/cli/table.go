@@ -12,12 +12,12 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// style says how results are shown.
+// style defines the form of the output.
 type style struct {
 	table, color bool
 }
 
-// tableFlags are the flags of verbs that print a table.
+// tableFlags returns the flags of verbs that print a table.
 func tableFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "json", Usage: "print JSON"},
@@ -25,7 +25,7 @@ func tableFlags() []cli.Flag {
 	}
 }
 
-// style looks at the terminal and the flags.
+// style returns the style for the terminal and the flags.
 func (p *Process) style(c *cli.Context) style {
 	return style{
 		table: p.IsTerminal || c.Bool("table"),
@@ -33,7 +33,7 @@ func (p *Process) style(c *cli.Context) style {
 	}
 }
 
-// The colours in use, as ANSI codes.
+// The used colours as ANSI codes.
 const (
 	bold   = "1"
 	red    = "31"
@@ -41,7 +41,7 @@ const (
 	yellow = "33"
 )
 
-// paint colours a text, if there is colour.
+// paint colours a text if colours are enabled.
 func (s style) paint(code, text string) string {
 	if !s.color || text == "" {
 		return text
@@ -53,15 +53,14 @@ func (s style) paint(code, text string) string {
 type table struct {
 	head []string
 	rows [][]string
-	// paint names a colour for a cell, or is nil.
+	// paint returns the colour of a cell. It may be nil.
 	paint func(column int, cell string) string
 }
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// write prints aligned columns in the table style, else one line per row with
-// tabs between cells. Cells hold what other programs named: control characters
-// never reach the terminal.
+// write prints aligned columns in the table style, or else one line per row with tabs between
+// cells. Other programs chose some of the texts, so control characters are removed.
 func (t *table) write(w io.Writer, s style) error {
 	if !s.table {
 		return t.writeTabs(w)
@@ -111,7 +110,7 @@ func (t *table) writeTabs(w io.Writer) error {
 	return nil
 }
 
-// printable is s without anything that a terminal would act on.
+// printable removes control characters.
 func printable(s string) string {
 	for _, r := range s {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {

@@ -3,8 +3,11 @@ package cli
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/roles/netlist"
 )
 
 func (p *Process) uninstallCommand() *cli.Command {
@@ -24,6 +27,7 @@ call it again. When nothing is left, so is nothing in the kernel, no state of th
 node, and no DIR/cnibox. See docs/takeover.md.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Value: defaultPluginDir, Usage: "the plugin directory"},
+			&cli.StringFlag{Name: "conf-dir", Value: defaultConfDir, Usage: "the networks; a fused list among them keeps the plugin chain"},
 			&cli.BoolFlag{Name: "drain", Usage: "list what is attached still, and keep the binary and the state for it"},
 		},
 		Action: func(c *cli.Context) error {
@@ -37,20 +41,20 @@ node, and no DIR/cnibox. See docs/takeover.md.`,
 				return usagef("cnibox help uninstall", "--dir: want a directory")
 			}
 			if !c.Bool("drain") {
-				return p.uninstall(c.String("dir"), names, len(names) == 0)
+				return p.uninstall(c, names, len(names) == 0)
 			}
 			if len(names) > 0 {
 				return usagef("cnibox uninstall --drain", "--drain is for all roles")
 			}
-			return p.drain(c, c.String("dir"))
+			return p.drain(c)
 		},
 	}
 }
 
-// uninstall judges every file before it removes the first: links that lead to
-// the binary are recognised by it. Without names all go, with the binary if it
-// is asked for.
-func (p *Process) uninstall(dir string, names []string, binary bool) error {
+// uninstall checks every file before it removes the first one, because the binary identifies the
+// links to it. Without names it removes all, and the binary if requested.
+func (p *Process) uninstall(c *cli.Context, names []string, binary bool) error {
+	dir := c.String("dir")
 	d := newPluginDir(dir, p.Executable)
 	whole := len(names) == 0
 	if whole {
@@ -77,6 +81,11 @@ func (p *Process) uninstall(dir string, names []string, binary bool) error {
 			fmt.Fprintf(p.Stdout, "kept %s: %s\n", n, printable(f.what))
 		}
 	}
+	if slices.Contains(gone, netlist.FusedType) {
+		if err := refuseFused(c.String("conf-dir")); err != nil {
+			return err
+		}
+	}
 	for _, n := range gone {
 		if err := p.remove(dir, n); err != nil {
 			return err
@@ -89,7 +98,7 @@ func (p *Process) uninstall(dir string, names []string, binary bool) error {
 	return nil
 }
 
-// fileNames lists a plugin directory without our binary.
+// fileNames lists a plugin directory without this program's binary.
 func fileNames(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -34,18 +33,12 @@ type call struct {
 
 // call runs one verb and prints its one document.
 func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb roles.Verb) int {
-	if verb != roles.Version { // which does not go deep
-		deepStack(false)
-	}
 	c := &call{p: p, log: NewLogger(*p), role: role, name: name, version: roles.ResultVersion}
 	start := time.Now()
 	err := guarded(c.log, "call", func() error { return c.run(ctx, verb) })
 	c.log.Debug("call is done", "role", c.name, "verb", string(verb), "took", time.Since(start), "error", err)
 	if err == nil {
 		return exitOK
-	}
-	if p.Partial && !c.printed && errors.Is(err, roles.ErrPartial) {
-		return Unfinished
 	}
 	if c.printed {
 		// A second document would make both unreadable.
@@ -60,20 +53,6 @@ func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb 
 		c.log.Error("the error could not be printed", "error", err, "cause", merr)
 	}
 	return exitFailed
-}
-
-// deepStack grows the stack at once while there is little on it. Growing it
-// five times over on the way down, each time with more frames to adjust, is 4 %
-// of an ADD. A frame is made room for when its function is entered; this one is
-// not written to, which would touch 15 pages of which a call needs a few.
-//
-//go:noinline
-func deepStack(use bool) {
-	if !use {
-		return
-	}
-	var frame [60 << 10]byte
-	runtime.KeepAlive(&frame)
 }
 
 // run goes through a call in the order that the spec's codes suggest: the

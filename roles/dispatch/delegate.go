@@ -25,12 +25,13 @@ const delegateTimeout = 2 * time.Minute
 
 // delegator calls plugins for one role.
 type delegator struct {
-	table roles.Table
-	// partial is Process.Partial.
-	partial    bool
+	table      roles.Table
 	executable string
 	stderr     io.Writer
 	host       *roles.Host
+	// asRuntime has no DEL follow a failed ADD: it may be of what an earlier call
+	// attached, and a person decides.
+	asRuntime bool
 	// callers are the roles of this program that are at work, outermost first.
 	callers []string
 	// log has no role's tag.
@@ -40,9 +41,10 @@ type delegator struct {
 // NewDelegator returns what Host.Delegate is for a host: plugins are found on
 // the request's CNI_PATH and called in process when the file is p.Executable
 // itself, else executed. What is called in process gets its own copy of the
-// request, a host of its own name, a deadline, and may panic.
+// request, a host of its own name, a deadline, and may panic. A host without a role is the
+// command line's, which calls plugins as a runtime does.
 func NewDelegator(p Process, h *roles.Host, log *slog.Logger) roles.Delegator {
-	return &delegator{table: p.Table, partial: p.Partial, executable: p.Executable, stderr: p.Stderr, host: h, callers: []string{h.Role}, log: log}
+	return &delegator{table: p.Table, executable: p.Executable, stderr: p.Stderr, host: h, asRuntime: h.Role == "", callers: []string{h.Role}, log: log}
 }
 
 // plugin is one delegate: a role of ours or a file to execute.
@@ -51,11 +53,11 @@ type plugin interface {
 	call(ctx context.Context, req *roles.Request) (*roles.Result, error)
 }
 
-// Add runs ADD; when that fails it runs DEL, as the spec demands. Where that fails too
+// Add runs ADD; when that fails it runs DEL, as the spec demands of a plugin that delegates. Where that fails too
 // the error has a roles.UndoError.
 func (d *delegator) Add(ctx context.Context, typ string, req *roles.Request) (*roles.Result, error) {
 	res, err := d.call(ctx, typ, roles.Add, req)
-	if err == nil || nothingDone(err) {
+	if err == nil || d.asRuntime || nothingDone(err) {
 		return res, err
 	}
 	if _, undo := d.call(context.WithoutCancel(ctx), typ, roles.Del, req); undo != nil {
@@ -69,7 +71,7 @@ func (d *delegator) Add(ctx context.Context, typ string, req *roles.Request) (*r
 func nothingDone(err error) bool {
 	var executed *DelegateError
 	return !errors.As(err, &executed) &&
-		(errors.Is(err, roles.ErrNoPlugin) || errors.Is(err, roles.ErrConf) || errors.Is(err, roles.ErrAttached) || errors.Is(err, roles.ErrPartial))
+		(errors.Is(err, roles.ErrNoPlugin) || errors.Is(err, roles.ErrConf) || errors.Is(err, roles.ErrAttached))
 }
 
 func (d *delegator) Del(ctx context.Context, typ string, req *roles.Request) error {
@@ -92,8 +94,8 @@ func (d *delegator) Status(ctx context.Context, typ string, req *roles.Request) 
 	return err
 }
 
-// Apart shares all but the connection to the kernel.
-func (d *delegator) Apart() (roles.Delegator, func()) {
+// Clone shares all but the connection to the kernel.
+func (d *delegator) Clone() (roles.Delegator, func()) {
 	h, sub := *d.host, *d
 	h.Net = d.host.Net.Apart()
 	sub.host = &h
@@ -108,6 +110,12 @@ func (d *delegator) Apart() (roles.Delegator, func()) {
 func (d *delegator) OverLink(typ string) bool {
 	role, ok := d.table.Lookup(typ)
 	return ok && role.OverLink
+}
+
+// Find looks the type up as a call would.
+func (d *delegator) Find(typ string, req *roles.Request) error {
+	_, err := d.find(typ, req.Path)
+	return err
 }
 
 // InProcess looks the type up as a call would.
@@ -211,9 +219,6 @@ func (d *delegator) find(typ string, path []string) (plugin, error) {
 			return &executed{typ: typ, file: file, stderr: d.stderr, log: d.log}, nil
 		}
 		role, ok := d.table.Lookup(typ)
-		if !ok && d.partial {
-			return &executed{typ: typ, file: file, stderr: d.stderr, log: d.log}, nil
-		}
 		if !ok {
 			return nil, fmt.Errorf("%w: %q is this program, which has no role %q", roles.ErrNoPlugin, file, typ)
 		}
@@ -238,7 +243,7 @@ func (d *delegator) local(name string, role *roles.Role) *local {
 	h := *d.host
 	h.Role, h.Log = name, tagged(d.log, name)
 	sub := *d
-	sub.host, sub.callers = &h, append(slices.Clip(d.callers), name)
+	sub.asRuntime, sub.host, sub.callers = false, &h, append(slices.Clip(d.callers), name)
 	h.Delegate = &sub
 	return &local{name: name, role: role, host: &h, log: d.log}
 }

@@ -108,7 +108,6 @@ func TestDelegateInProcessFails(t *testing.T) {
 		{"an error", errGiven, false, []string{"ADD", "DEL"}},
 		{"a panic", roles.ErrPanic, true, []string{"ADD", "DEL"}},
 		{"what was there before stays", roles.ErrAttached, false, []string{"ADD"}},
-		{"what cannot be done here was not begun", roles.ErrPartial, false, []string{"ADD"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -17,7 +17,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/cnibox/cnibox/internal/cpus"
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -32,10 +31,6 @@ const (
 // Process is the world of one call: nothing else of the process is used.
 type Process struct {
 	Table roles.Table
-	// Partial says that the binary has more roles than Table: a delegate that is not
-	// in there is executed, though its file is the binary's own. A call that fails with
-	// roles.ErrPartial is Main's Unfinished then.
-	Partial bool
 	// Args is the whole command line: the program's name comes first.
 	Args []string
 	// Env is the environment, "K=V"; of a repeated name the first counts.
@@ -63,17 +58,6 @@ func (p *Process) IsCall() bool {
 	}
 	return role != nil || (len(args) == 0 && p.getenv(envCommand) != "")
 }
-
-// IsPlugin tells whether the process is meant to play a role of the table as a
-// plugin, as far as that can be told without standard input.
-func (p *Process) IsPlugin() bool {
-	role, _, args := p.selected()
-	return role != nil && p.IsCall() && !runs(role, args)
-}
-
-// Unfinished is what Main returns of a call that is to be begun anew with the whole
-// program: it has read standard input, and done and printed nothing.
-const Unfinished = -1
 
 // runs tells whether a role is meant to run, not to answer a call.
 func runs(role *roles.Role, args []string) bool {
@@ -141,9 +125,8 @@ func (p *Process) about(role *roles.Role, name string) {
 	fmt.Fprintf(p.Stderr, "CNI %s plugin %s\ncnibox %s\n", name, reference, p.Version)
 }
 
-// daemon runs a role until it is stopped, on as many CPUs as there are.
+// daemon runs a role until it is stopped.
 func (p *Process) daemon(ctx context.Context, role *roles.Role, name string, args []string) int {
-	cpus.All()
 	log := NewLogger(*p)
 	err := p.runDaemon(ctx, role, name, args, log)
 	if err == nil || (ctx.Err() != nil && isCancelled(err)) {

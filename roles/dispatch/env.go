@@ -89,15 +89,26 @@ func parseArgs(s string, table roles.Table) (roles.Args, error) {
 	if err != nil {
 		return args, fmt.Errorf("%w: %w", roles.ErrEnv, err)
 	}
+	return args, checkArgs(args, table)
+}
+
+// checkArgs refuses keys that no role knows, unless the runtime allows them.
+func checkArgs(args roles.Args, table roles.Table) error {
 	// The two that every Request knows how to read.
 	known := []string{"K8S_POD_NAMESPACE", "K8S_POD_NAME"}
 	for i := range table {
 		known = append(known, table[i].Args...)
 	}
 	if unknown := args.Unknown(known); len(unknown) > 0 {
-		return args, fmt.Errorf("%w: CNI_ARGS: unknown keys [%s], set IgnoreUnknown=1 to allow them", roles.ErrEnv, strings.Join(unknown, ","))
+		return fmt.Errorf("%w: CNI_ARGS: unknown keys [%s], set IgnoreUnknown=1 to allow them", roles.ErrEnv, strings.Join(unknown, ","))
 	}
-	return args, nil
+	return nil
+}
+
+// CheckRequest refuses what Main refuses of an attachment's environment, for a request
+// that was made in another way.
+func CheckRequest(req *roles.Request, table roles.Table) error {
+	return errors.Join(checkContainerID(req.ContainerID), checkIfName(req.IfName), checkArgs(req.Args, table), guardNetns(req))
 }
 
 // checkContainerID accepts what the spec does: a letter or digit, then letters,

@@ -72,7 +72,6 @@ func errorCodes() []errorCode {
 		{store.ErrInvalid, 115},
 		{roles.ErrUnplanned, 116},
 		{roles.ErrUsage, 117},
-		{roles.ErrPartial, 118},
 	}
 }
 
@@ -160,6 +159,16 @@ func codeOf(err error) uint {
 		return code
 	}
 	return codeGeneral
+}
+
+// ErrorCode is the code of an error's object, and the details that an executed plugin
+// gave beside its message.
+func ErrorCode(err error) (code uint, details string) {
+	var de *DelegateError
+	if errors.As(err, &de) {
+		details = de.Details
+	}
+	return codeOf(err), details
 }
 
 func walkCode(table []errorCode, err error) (uint, bool) {

@@ -12,10 +12,10 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// shownHolders is how many of the oldest leases an exhausted pool names.
+// shownHolders is how many of the oldest leases the error of an exhausted pool names.
 const shownHolders = 3
 
-// exhaustedError tells that a set has nothing left. It is an ErrExhausted.
+// exhaustedError is the ErrExhausted of one set.
 type exhaustedError struct {
 	set  int
 	name string
@@ -27,8 +27,8 @@ func (e *exhaustedError) Is(target error) bool { return target == roles.ErrExhau
 
 func (p *Plan) exhausted(set int) error { return &exhaustedError{set, p.setName(set)} }
 
-// assign gives each set the request that is for it; the zero request where
-// there is none. A request that no set can serve is an error that names it.
+// assign returns the request for each set; the zero request where there is none. A
+// request that no set can serve is an error that names it.
 func (p *Plan) assign(requests []Ask) ([]Ask, error) {
 	bySet := make([]Ask, len(p.Sets))
 	var errs []error
@@ -62,15 +62,15 @@ func (p *Plan) assignOne(bySet []Ask, req Ask) error {
 	return req.fault("%s", outside(p.Sets, req.addr))
 }
 
-// refusal is why a range does not allow an address.
+// refusal says why a range does not allow an address.
 func (p *Plan) refusal() string {
 	if p.Reuse == nil {
 		return "is excluded from"
 	}
-	return "is none that the cloud gives this node for pods, of"
+	return "is not an address that the cloud gives this node for pods, of"
 }
 
-// outside tells why an address is in no range.
+// outside says why an address is in no range.
 func outside(sets []Set, a netip.Addr) string {
 	for _, s := range sets {
 		for _, r := range s {
@@ -82,14 +82,14 @@ func outside(sets []Set, a netip.Addr) string {
 			case a.Is4() && !Hosts(r.Subnet).Contains(a):
 				return "is in no range: it is the broadcast address of " + r.Subnet.String()
 			}
-			return fmt.Sprintf("is in no range: of %s it is only %s", r.Subnet, r.Bounds)
+			return fmt.Sprintf("is in no range: %s has only %s", r.Subnet, r.Bounds)
 		}
 	}
 	return "is in no range"
 }
 
-// describe tells of an exhausted set its size, how much of it is used and who
-// holds addresses for the longest time.
+// describe returns, for an error, the size of an exhausted set, how much of it is
+// used, and its oldest leases.
 func (p *Plan) describe(c *chooser, set int) (string, error) {
 	s := p.Sets[set]
 	used := 0
@@ -119,7 +119,8 @@ func (p *Plan) describe(c *chooser, set int) (string, error) {
 	return b.String(), nil
 }
 
-// insertOldest keeps the oldest leases seen, oldest first.
+// insertOldest adds a lease to the oldest ones, which are sorted and limited in
+// number.
 func insertOldest(oldest []store.Lease, l store.Lease) []store.Lease {
 	at, _ := slices.BinarySearchFunc(oldest, l.Time, func(o store.Lease, t time.Time) int {
 		if o.Time.After(t) {

@@ -13,22 +13,22 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Allocator gives addresses by a plan, and keeps who has them in the store.
+// Allocator gives out addresses by a plan and stores the leases.
 type Allocator struct {
 	Plan *Plan
 	Life Liveness
 }
 
-// ID is the pool of a network.
+// ID returns the pool of a network.
 func (a *Allocator) ID(network string) store.PoolID {
 	return store.PoolID{DataDir: a.Plan.DataDir, Network: network}
 }
 
-// Allocate gives an attachment one address of every set, or none at all. When a
-// set is exhausted, or a requested address is taken, owners that are certainly
-// dead are removed first. A second one of an attachment is an ErrAttached,
-// unless its owner is dead. Where addresses stick, it gives those that are kept
-// for the pod, see chooser. asks are the plan's, of Asks.
+// Allocate gives an attachment one address of every set, or none at all. When a set
+// is exhausted, or a requested address is taken, it first removes owners that are
+// certainly dead. A repeated call for an attachment is an ErrAttached, unless the
+// earlier owner is dead. Sticky pools give the addresses that are kept for the pod;
+// see chooser. asks are the results of the plan's Asks.
 func (a *Allocator) Allocate(ctx context.Context, h *roles.Host, req *roles.Request, asks []Ask) ([]Grant, error) {
 	grants, err := a.allocate(ctx, h, req, asks)
 	if err != nil {
@@ -37,8 +37,8 @@ func (a *Allocator) Allocate(ctx context.Context, h *roles.Host, req *roles.Requ
 	return grants, nil
 }
 
-// Preview tells the addresses that are next. It reserves nothing and writes
-// nothing; a repeated call gives the same.
+// Preview returns the addresses that Allocate would give next. It writes nothing, so
+// a repeated call returns the same.
 func (a *Allocator) Preview(ctx context.Context, h *roles.Host, req *roles.Request, asks []Ask) ([]Grant, error) {
 	grants, err := a.preview(ctx, h, req, asks)
 	if err != nil {
@@ -58,9 +58,9 @@ func AddIPs(r *roles.Result, grants []Grant) {
 	}
 }
 
-// releaseDead makes way for a repeated ADD when the leases in the way are of a
-// former life of the container: no attachment is recorded and the namespace
-// that they were made for is gone. Else it is an ErrAttached.
+// releaseDead releases the leases of an earlier ADD of the same attachment, if they
+// are certainly dead: no attachment is recorded and the namespace of the leases is
+// gone. Else the error is an ErrAttached.
 func (a *Allocator) releaseDead(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	key := req.Key()
 	var owned []store.Lease
@@ -95,7 +95,7 @@ func (a *Allocator) releaseDead(ctx context.Context, h *roles.Host, req *roles.R
 	})
 }
 
-// releaseUnchanged releases leases that are still as they were read.
+// releaseUnchanged releases those leases that have not changed since they were read.
 func releaseUnchanged(pool *store.Pool, leases []store.Lease) error {
 	for _, l := range leases {
 		now, err := pool.Lease(l.Address)

@@ -1,41 +1,43 @@
 package leasing
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/roles/sticky"
 	"github.com/cnibox/cnibox/store"
 )
 
-// errRepeated never leaves this package: the attachment has leases already.
+// errRepeated means that the attachment has leases already. It never leaves this
+// package.
 var errRepeated = errors.New("has addresses already")
 
-// forgetAfter is how long it is remembered who had an address that is
-// anybody's, and forgetBatch how many are forgotten in one ADD.
+// forgetAfter is how long expired reservations and released addresses are remembered.
+// forgetBatch bounds how many are deleted in one ADD.
 const (
 	forgetAfter = 24 * time.Hour
 	forgetBatch = 8
 )
 
-// attempt is one ADD's try to get addresses, with what was done for it so far.
+// attempt is the state of one ADD that tries to get addresses.
 type attempt struct {
 	lease store.Lease
 	bySet []Ask
-	// identity is whom the addresses are kept for; empty where they do not stick.
+	// identity is what the addresses are kept for; empty without Plan.Sticky.
 	identity string
-	// released, evicted and reaped: the remedies of that name were tried.
+	// released, evicted and reaped: these remedies were tried.
 	released, evicted, reaped bool
-	// another: the identity's addresses are in use, it gets others.
+	// another: the identity's own addresses are in use, so it gets others.
 	another bool
 }
 
-// allocate takes an address of every set, or none. After a failure that
-// something can be done about, it does that, once, and tries again.
+// allocate takes an address of every set, or none. After a failure that has a remedy
+// it applies the remedy, once, and tries again.
 func (a *Allocator) allocate(ctx context.Context, h *roles.Host, req *roles.Request, bySet []Ask) ([]Grant, error) {
 	t := &attempt{
 		lease: store.Lease{Owner: req.Key(), Netns: a.Life.Netns(req.Netns), Pod: req.Pod(), Time: h.Now()},
@@ -52,20 +54,12 @@ func (a *Allocator) allocate(ctx context.Context, h *roles.Host, req *roles.Requ
 		}
 		again, remedyErr := a.remedy(ctx, h, req, t, err)
 		if remedyErr != nil || !again {
-			return nil, errorsOr(remedyErr, err)
+			return nil, cmp.Or(remedyErr, err)
 		}
 	}
 }
 
-// errorsOr is the first error that is not nil.
-func errorsOr(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
-}
-
-// macOf is the hardware address that was asked for, or empty.
+// macOf returns the requested hardware address, or "".
 func (a *Allocator) macOf(req *roles.Request) string {
 	if a.Plan.MAC != "" {
 		return a.Plan.MAC
@@ -73,8 +67,8 @@ func (a *Allocator) macOf(req *roles.Request) string {
 	return req.Args.Get("MAC")
 }
 
-// remedy tries to make way for an attempt that failed, and tells whether
-// another may succeed.
+// remedy removes the cause of a failed attempt, if it can. It reports whether to try
+// again.
 func (a *Allocator) remedy(ctx context.Context, h *roles.Host, req *roles.Request, t *attempt, err error) (again bool, failure error) {
 	var held *heldError
 	switch {
@@ -90,16 +84,15 @@ func (a *Allocator) remedy(ctx context.Context, h *roles.Host, req *roles.Reques
 			h.Log.Warn("reap dead attachments", "network", req.Network, "error", reapErr)
 		}
 		if a.Plan.Sticky != nil {
-			return true, settle(ctx, h, a.ID(req.Network))
+			return true, releaseAbandoned(ctx, h, a.ID(req.Network))
 		}
 		return freed > 0 || a.Plan.Lenient && errors.Is(err, store.ErrTaken), nil
 	}
 	return false, nil
 }
 
-// evict removes the attachment that has the identity's addresses if it is
-// certainly dead. Else the addresses stay where they are: the pod gets others,
-// or in strict mode none.
+// evict removes the attachment that has the identity's addresses if it is certainly
+// dead. Else the pod gets other addresses, or in strict mode an error.
 func (a *Allocator) evict(ctx context.Context, h *roles.Host, t *attempt, held *heldError) (again bool, failure error) {
 	if !t.evicted {
 		t.evicted = true
@@ -119,7 +112,8 @@ func (a *Allocator) evict(ctx context.Context, h *roles.Host, t *attempt, held *
 	return true, nil
 }
 
-// reserve is one transaction; where addresses stick, one within another.
+// reserve runs reserveIn in a transaction on node.db; for a sticky pool, within one
+// on keep.db.
 func (a *Allocator) reserve(ctx context.Context, h *roles.Host, t *attempt) (out []Grant, err error) {
 	if a.Plan.Sticky == nil {
 		err := h.Store.Update(ctx, func(tx *store.Tx) error {
@@ -142,7 +136,7 @@ func (a *Allocator) reserve(ctx context.Context, h *roles.Host, t *attempt) (out
 		return err
 	})
 	if err != nil && reserved {
-		// The leases are stored, the reservation is not.
+		// The leases are stored, but the reservation is not.
 		err = errors.Join(err, h.Store.Update(context.WithoutCancel(ctx), func(tx *store.Tx) error {
 			_, err := tx.DeleteLeases(t.lease.Owner)
 			return err
@@ -151,15 +145,15 @@ func (a *Allocator) reserve(ctx context.Context, h *roles.Host, t *attempt) (out
 	return out, err
 }
 
-// reserveIn takes an address of every set, or, with an error, none: then
-// nothing must be committed. kept is nil where addresses do not stick.
+// reserveIn takes an address of every set. After an error the transaction must not be
+// committed. kept is nil without Plan.Sticky.
 func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Host, t *attempt) ([]Grant, error) {
 	id := a.ID(t.lease.Owner.Network)
 	pool, err := tx.Pool(id)
 	if err != nil {
 		return nil, err
 	}
-	if err := node.SettleLeases(tx, id, a.Plan.adopts); err != nil {
+	if err := recovery.ClaimLeases(tx, id, a.Plan.adopts); err != nil {
 		return nil, err
 	}
 	owned, err := pool.Owned(t.lease.Owner)
@@ -170,7 +164,7 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 		return nil, errRepeated
 	}
 	c := &chooser{plan: a.Plan, pool: pool, kept: kept, now: t.lease.Time, lenient: a.Plan.Lenient && t.reaped}
-	if err := c.remember(tx, id); err != nil {
+	if err := c.openReuse(tx, id); err != nil {
 		return nil, err
 	}
 	if kept != nil {
@@ -206,11 +200,12 @@ func (a *Allocator) reserveIn(tx *store.Tx, kept *store.StickyPool, h *roles.Hos
 	return grants, a.keep(c, h.Store.BootID(), t, grants)
 }
 
-// begin finds what is kept for the identity. In the first use of a boot, what
-// was held in the one before is released: its containers are gone.
+// begin finds the identity's reservation. When the pool is used for the first time in
+// a boot, it first releases what was held in earlier boots: those containers are
+// gone.
 func (a *Allocator) begin(c *chooser, boot string, t *attempt) error {
 	if c.kept.Boot() != boot {
-		if err := settleIn(c.kept, c.pool, c.now); err != nil {
+		if err := releaseAbandonedIn(c.kept, c.pool, c.now); err != nil {
 			return err
 		}
 		if err := c.kept.SetBoot(boot); err != nil {
@@ -223,9 +218,10 @@ func (a *Allocator) begin(c *chooser, boot string, t *attempt) error {
 	return c.find(t.identity, t.lease.Owner)
 }
 
-// keep stores the reservation of what was given. One that another attachment
-// still has is kept under that one's container ID, just to cool down; one that a
-// person made and that could not be used stays as it is.
+// keep stores the reservation of the given addresses. An old reservation of the
+// identity that another attachment still uses moves to that attachment's container
+// ID, so that it only cools down. An old one that an operator made and that could not
+// be used stays unchanged.
 func (a *Allocator) keep(c *chooser, boot string, t *attempt, grants []Grant) error {
 	r := store.Reservation{
 		Identity: t.identity, Holder: t.lease.Owner, Pod: t.lease.Pod, BootID: boot,
@@ -255,7 +251,8 @@ func (a *Allocator) keep(c *chooser, boot string, t *attempt, grants []Grant) er
 	return err
 }
 
-// displace lets a reservation be that of the container which still has the addresses.
+// displace moves a reservation to the identity of the container that still uses the
+// addresses.
 func displace(pool *store.StickyPool, r store.Reservation) error {
 	if err := pool.Delete(r.Identity); err != nil {
 		return err
@@ -264,7 +261,7 @@ func displace(pool *store.StickyPool, r store.Reservation) error {
 	return pool.Put(&r)
 }
 
-// explain gives an exhausted set's error its figures.
+// explain adds figures to the error of an exhausted set.
 func (a *Allocator) explain(ctx context.Context, h *roles.Host, network string, err error) error {
 	var full *exhaustedError
 	if !errors.As(err, &full) {
@@ -291,7 +288,7 @@ func (a *Allocator) explain(ctx context.Context, h *roles.Host, network string, 
 	return fmt.Errorf("%w: network %q, %s", roles.ErrExhausted, network, text)
 }
 
-// view calls f with a chooser that reads.
+// view calls f with a chooser in a read-only transaction.
 func (a *Allocator) view(ctx context.Context, h *roles.Host, network string, f func(*chooser) error) error {
 	c := &chooser{plan: a.Plan, now: h.Now()}
 	within := func() error {
@@ -300,7 +297,7 @@ func (a *Allocator) view(ctx context.Context, h *roles.Host, network string, f f
 			if c.pool, err = tx.Pool(a.ID(network)); err != nil {
 				return err
 			}
-			if err := c.remember(tx, a.ID(network)); err != nil {
+			if err := c.openReuse(tx, a.ID(network)); err != nil {
 				return err
 			}
 			return f(c)
@@ -318,7 +315,7 @@ func (a *Allocator) view(ctx context.Context, h *roles.Host, network string, f f
 	})
 }
 
-// waiting counts what of a set is not given away, for an error.
+// waiting counts, for an error, the addresses of a set that are kept or cooling.
 func (c *chooser) waiting(set int) (string, error) {
 	n := map[store.Stage]int{}
 	for w, err := range c.kept.Waiting() {

@@ -11,14 +11,14 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/sticky"
 	"github.com/cnibox/cnibox/store"
 )
 
-// ReleaseAddress takes an address from whom it is leased to, and forgets whom it is
-// kept for. A lease of a container that is not certainly dead is refused without
-// force; the container goes on using it then.
+// ReleaseAddress deletes an address's lease and reservation. Without force, the lease
+// of a container that is not certainly dead is refused. With force, such a container
+// goes on using the address.
 func ReleaseAddress(ctx context.Context, h *roles.Host, network string, a netip.Addr, force bool) (string, error) {
 	v, err := takeInventory(ctx, h, network)
 	if err != nil {
@@ -31,8 +31,8 @@ func ReleaseAddress(ctx context.Context, h *roles.Host, network string, a netip.
 	at := slices.IndexFunc(v.leases[id], func(l store.Lease) bool { return l.Address == a })
 	if at >= 0 && !force {
 		l := v.leases[id][at]
-		if removed, err := node.ReapOne(ctx, h, l.Owner); err != nil || !removed {
-			return "", errors.Join(err, fmt.Errorf("%s is in use by %s since %s: stop that, or use --force, and two may have it then",
+		if removed, err := record.ReapOne(ctx, h, l.Owner); err != nil || !removed {
+			return "", errors.Join(err, fmt.Errorf("%s is in use by %s since %s: stop it, or use --force; then two containers may use the address",
 				a, holderOf(l), l.Time.UTC().Format(time.RFC3339)))
 		}
 	}
@@ -55,7 +55,7 @@ func ReleaseAddress(ctx context.Context, h *roles.Host, network string, a netip.
 	return fmt.Sprintf("released %s of network %q", a, id.Network), err
 }
 
-// unreserve forgets whom an address is kept for.
+// unreserve deletes an address's reservation.
 func unreserve(keep *store.KeepTx, id store.PoolID, a netip.Addr) error {
 	kept, err := keep.Sticky(id)
 	if err != nil {
@@ -68,7 +68,7 @@ func unreserve(keep *store.KeepTx, id store.PoolID, a netip.Addr) error {
 	return kept.Delete(identity)
 }
 
-// holderOf names who has a lease.
+// holderOf names the owner of a lease.
 func holderOf(l store.Lease) string {
 	s := fmt.Sprintf("container %.64q interface %.16q", l.Owner.ContainerID, l.Owner.IfName)
 	if l.Pod != "" {
@@ -77,20 +77,20 @@ func holderOf(l store.Lease) string {
 	return s
 }
 
-// Pin is a reservation that a person makes.
+// Pin is a reservation that an operator makes.
 type Pin struct {
 	Pool      store.PoolID
 	Addresses []netip.Addr
-	// Identity is whom the addresses are for; empty for nobody.
+	// Identity is what the addresses are for; empty to keep them from everybody.
 	Identity string
-	// Until is when it ends; zero for never.
+	// Until is when the reservation ends; zero for never.
 	Until time.Time
-	// Force takes addresses from whom they are kept for.
+	// Force takes addresses from other identities that they are kept for.
 	Force bool
 }
 
-// ReserveAddresses keeps addresses for an identity, or from everybody, until a time or for
-// ever. An address in use can be reserved only for whom it is of.
+// ReserveAddresses keeps addresses for an identity, or from everybody, until a time
+// or for ever. An address in use can be reserved only for the identity that uses it.
 func ReserveAddresses(ctx context.Context, h *roles.Host, pin Pin) (string, error) {
 	r := store.Reservation{Identity: pin.Identity, Addresses: pin.Addresses, Created: h.Now(), Pinned: true, Until: pin.Until}
 	if r.Identity == "" {
@@ -127,7 +127,7 @@ func ReserveAddresses(ctx context.Context, h *roles.Host, pin Pin) (string, erro
 	return fmt.Sprintf("reserved %s of network %q for %s %s", strings.Join(addrTexts(pin.Addresses), " and "), pin.Pool.Network, whom, until(&store.Reservation{Pinned: true, Until: pin.Until})), err
 }
 
-// pinnable judges whether the addresses of a reservation can be reserved.
+// pinnable returns an error if the addresses of a reservation cannot be reserved.
 func pinnable(pool *store.Pool, kept *store.StickyPool, old, r *store.Reservation, force bool) error {
 	if old != nil {
 		leased, err := isLeased(pool, old)
@@ -169,15 +169,15 @@ type Collected struct {
 	Forgotten int `json:"forgotten"`
 }
 
-// String is a line for people.
+// String returns one line for people.
 func (c Collected) String() string {
 	return fmt.Sprintf("freed %d addresses of containers that are gone, forgot %d reservations that had expired", c.Freed, c.Forgotten)
 }
 
-// Collect removes attachments whose containers are certainly gone, and
-// reservations that have expired. What a living container has is left alone.
+// Collect removes attachments whose containers are certainly gone, and expired
+// reservations. It does not touch addresses of living containers.
 func Collect(ctx context.Context, h *roles.Host) (out Collected, err error) {
-	if out.Freed, err = node.Reap(ctx, h, ""); err != nil {
+	if out.Freed, err = record.Reap(ctx, h, ""); err != nil {
 		return out, err
 	}
 	var ids []store.PoolID
@@ -186,7 +186,7 @@ func Collect(ctx context.Context, h *roles.Host) (out Collected, err error) {
 		return err
 	})
 	for _, id := range ids {
-		err = errors.Join(err, settle(ctx, h, id), KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
+		err = errors.Join(err, releaseAbandoned(ctx, h, id), KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
 			kept, err := keep.Sticky(id)
 			if err != nil {
 				return err
@@ -199,7 +199,7 @@ func Collect(ctx context.Context, h *roles.Host) (out Collected, err error) {
 	return out, err
 }
 
-// pinOf reads the arguments of `cnibox ipam reserve`.
+// pinOf parses the arguments of `cnibox ipam reserve`.
 func pinOf(h *roles.Host, flags map[string]string, args []string) (Pin, error) {
 	p := Pin{Force: flags["force"] != ""}
 	var err error
@@ -217,7 +217,7 @@ func pinOf(h *roles.Host, flags map[string]string, args []string) (Pin, error) {
 	return p, nil
 }
 
-// parseAddresses reads one address or more.
+// parseAddresses parses one address or more.
 func parseAddresses(args []string) ([]netip.Addr, error) {
 	if len(args) == 0 {
 		return nil, roles.Usagef("want ADDRESS")
@@ -236,7 +236,7 @@ func parseAddresses(args []string) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// addrTexts are addresses as texts.
+// addrTexts returns addresses as texts.
 func addrTexts(addrs []netip.Addr) []string {
 	var out []string
 	for _, a := range addrs {

@@ -14,15 +14,15 @@ import (
 // origin is why an address was chosen.
 type origin int
 
-// The origins of addresses, in order of preference.
+// The origins of addresses, in the order of preference.
 const (
 	requested origin = iota
-	kept             // it was kept for the identity
-	unused           // nobody had it, as far as is known
-	longest          // it is free for longest; whose it was is not known
-	expired          // it was another's, who was released long ago
-	cooling          // it was another's, who was released just now; nothing else was left
-	given            // it is kept for another; nothing else was left
+	kept             // kept for the identity
+	unused           // never leased, as far as is known
+	longest          // free for the longest time; its last identity is not known
+	expired          // last leased to another identity, long ago
+	cooling          // released by another identity just now; nothing else was left
+	given            // kept for another identity; nothing else was left
 )
 
 // Grant is an address of one set.
@@ -30,14 +30,14 @@ type Grant struct {
 	addr   netip.Addr
 	in     *Range
 	origin origin
-	// of is the identity that had it, of the origins from kept on.
+	// of is the identity that had the address, for the origins from kept on.
 	of string
 }
 
-// Address is the one given.
+// Address returns the address.
 func (g Grant) Address() netip.Addr { return g.addr }
 
-// NIC is that of the address's Range.
+// NIC returns the NIC of the address's Range.
 func (g Grant) NIC() string { return g.in.NIC }
 
 // chooser finds addresses for one attachment. It changes nothing.
@@ -48,22 +48,23 @@ type chooser struct {
 	freed *store.Freed
 	// others are the pools of other networks with the same addresses.
 	others []*store.Pool
-	// kept is nil where addresses do not stick.
+	// kept is nil without Plan.Sticky.
 	kept *store.StickyPool
 	now  time.Time
-	// own is the identity's reservation, nil when there is none or it cannot be
-	// used as a whole.
+	// own is the identity's reservation; nil when there is none, or when not all of
+	// it can be used.
 	own *store.Reservation
-	// last: nothing else is left, what is kept for others may be given away.
+	// last: nothing else is left, so addresses that are kept for other identities may
+	// be given away.
 	last bool
-	// lenient: a requested address that is taken is passed over.
+	// lenient: a requested address that is taken is ignored.
 	lenient bool
 }
 
-// choose finds an address of one set. The order is: the requested one, the one
-// kept for the identity, one that nobody is known to have had, round robin or by
-// preference, the one that has been free for longest; then, as the last resort,
-// what cools down and what is kept for others.
+// choose finds an address of one set. It tries, in this order, the requested address;
+// the one that is kept for the identity; one without a known earlier owner, round
+// robin or by preference; the one that has been free for the longest time; then, as
+// the last resort, a cooling one and one that is kept for another identity.
 func (c *chooser) choose(set int, req Ask) (Grant, error) {
 	if req.addr.IsValid() {
 		g, err := c.requested(set, req)
@@ -122,7 +123,7 @@ func (c *chooser) requested(set int, req Ask) (Grant, error) {
 	return Grant{}, fmt.Errorf("%s: address %s: %w: kept for %q %s", req.path, req.addr, store.ErrTaken, r.Identity, until(r))
 }
 
-// ignoring is err, unless it is a given one.
+// ignoring returns nil if err is such, else err.
 func ignoring(err, such error) error {
 	if errors.Is(err, such) {
 		return nil
@@ -130,10 +131,10 @@ func ignoring(err, such error) error {
 	return err
 }
 
-// until tells how long addresses are kept.
+// until says, for a message, how long a reservation lasts.
 func until(r *store.Reservation) string {
 	if r.Held() {
-		return fmt.Sprintf("as container %.64q had it", r.Holder.ContainerID)
+		return fmt.Sprintf("while container %.64q has it", r.Holder.ContainerID)
 	}
 	if t, ok := r.Expires(); ok {
 		return "until " + t.Format(time.RFC3339)
@@ -141,7 +142,7 @@ func until(r *store.Reservation) string {
 	return "for ever"
 }
 
-// ownGrant is the address of a set that is kept for the identity.
+// ownGrant returns the address of a set that is kept for the identity.
 func (c *chooser) ownGrant(set int) (Grant, bool) {
 	if c.own == nil {
 		return Grant{}, false
@@ -154,7 +155,7 @@ func (c *chooser) ownGrant(set int) (Grant, bool) {
 	return Grant{}, false
 }
 
-// unused is the next address that has neither a lease nor a reservation.
+// unused returns the next address that has neither a lease nor a reservation.
 func (c *chooser) unused(set int) (Grant, bool, error) {
 	s := c.plan.Sets[set]
 	last, _, err := c.pool.Cursor(set)
@@ -173,8 +174,8 @@ func (c *chooser) unused(set int) (Grant, bool, error) {
 	return Grant{}, false, nil
 }
 
-// next is the lowest address from lo to hi that has neither lease nor reservation
-// and is not known to have been leased.
+// next returns the lowest address from lo to hi that has neither a lease nor a
+// reservation and is not known to have been leased.
 func (c *chooser) next(lo, hi netip.Addr) (netip.Addr, bool, error) {
 	a, ok, err := c.pool.Next(lo, hi)
 	if !ok || err != nil || c.kept == nil && c.freed == nil {
@@ -202,8 +203,8 @@ func (c *chooser) next(lo, hi netip.Addr) (netip.Addr, bool, error) {
 	}
 }
 
-// waitingIn is an address of the reservations in a stage that no lease has, of the
-// one that is free first.
+// waitingIn returns an address, without a lease, of those reservations in a stage
+// that become free first.
 func (c *chooser) waitingIn(set int, stage store.Stage) (Grant, bool, error) {
 	if c.kept == nil {
 		return Grant{}, false, nil
@@ -214,7 +215,7 @@ func (c *chooser) waitingIn(set int, stage store.Stage) (Grant, bool, error) {
 		}
 		at := w.Stage(c.now)
 		if stage == store.Expired && at != stage {
-			break // those after it are free later
+			break // the following ones become free later
 		}
 		if at != stage || w.Pinned && stage == store.Kept {
 			continue
@@ -232,8 +233,7 @@ func (c *chooser) waitingIn(set int, stage store.Stage) (Grant, bool, error) {
 	return Grant{}, false, nil
 }
 
-// free is a reservation's address of a set, if it may be handed out and no
-// lease has it.
+// free returns a reservation's address of a set, if the set has it and no lease does.
 func (c *chooser) free(set int, r *store.Reservation) (Grant, bool, error) {
 	for _, a := range r.Addresses {
 		in := c.plan.Sets[set].RangeOf(a)
@@ -251,7 +251,7 @@ func (c *chooser) free(set int, r *store.Reservation) (Grant, bool, error) {
 	return Grant{}, false, nil
 }
 
-// heldError tells that another attachment has an identity's addresses.
+// heldError: another attachment uses an identity's addresses.
 type heldError struct {
 	identity string
 	holder   store.Key
@@ -265,9 +265,9 @@ func (e *heldError) Error() string {
 
 func (e *heldError) Is(target error) bool { return target == store.ErrTaken }
 
-// find looks for the identity's own reservation. All of its addresses that are
-// of this configuration must be free: they belong together. That another
-// attachment has them is a heldError.
+// find looks for the identity's own reservation. Its addresses belong together, so
+// all of them that this configuration has must be free. If another attachment uses
+// them, the error is a heldError.
 func (c *chooser) find(identity string, owner store.Key) error {
 	r, err := c.kept.Reservation(identity)
 	if err != nil || r.Broken {
@@ -277,7 +277,7 @@ func (c *chooser) find(identity string, owner store.Key) error {
 	for _, a := range r.Addresses {
 		in := c.plan.rangeOf(a)
 		if in == nil {
-			continue // of a range that was removed
+			continue // its range was removed
 		}
 		l, err := c.lease(a)
 		switch {
@@ -309,8 +309,8 @@ func (c *chooser) chooseAll(bySet []Ask) ([]Grant, error) {
 	return out, nil
 }
 
-// emptySet returns the first set without an address to give; ok is false when
-// all have one. What dead attachments held counts as one: ADD would find them.
+// emptySet returns the first set that has no address to give. Addresses of dead
+// attachments count as free, since ADD would release them.
 func (c *chooser) emptySet() (set int, ok bool, err error) {
 	for i := range c.plan.Sets {
 		_, err := c.choose(i, Ask{})
@@ -327,8 +327,8 @@ func (c *chooser) emptySet() (set int, ok bool, err error) {
 	return 0, false, nil
 }
 
-// abandoned tells whether a set has an address that is held, as far as its
-// reservation tells, and has no lease.
+// abandoned reports whether a set has an address that is held according to its
+// reservation but has no lease.
 func (c *chooser) abandoned(set int) (bool, error) {
 	if c.kept == nil {
 		return false, nil
@@ -344,7 +344,7 @@ func (c *chooser) abandoned(set int) (bool, error) {
 	return false, nil
 }
 
-// isLeased tells whether one of a reservation's addresses is leased to its holder.
+// isLeased reports whether one of a reservation's addresses is leased to its holder.
 func isLeased(pool *store.Pool, r *store.Reservation) (bool, error) {
 	var failure error
 	leased := slices.ContainsFunc(r.Addresses, func(a netip.Addr) bool {

@@ -7,11 +7,11 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Reader makes an allocator of a plugin's whole configuration.
+// Reader makes an allocator from a plugin's whole configuration.
 type Reader func(ctx context.Context, h *roles.Host, conf []byte) (*Allocator, error)
 
-// PlanVerb is one that foresees what ADD would give by a configuration, of an IPAM
-// plugin of one of the types.
+// PlanVerb returns the verb that shows what ADD would give with a configuration.
+// types are the values of ipam.type that read understands.
 func PlanVerb(name string, read Reader, types ...string) roles.CommandVerb {
 	return roles.CommandVerb{
 		Name: name, Args: "FILE", Run: configured{types, read}.foresee,
@@ -26,15 +26,15 @@ func PlanVerb(name string, read Reader, types ...string) roles.CommandVerb {
 	}
 }
 
-// Verbs are those about pools on the command line. They are about the pools of
-// every role; of a configuration they read what an IPAM plugin of one of the types is told.
+// Verbs returns the command line's verbs for pools. They work on the pools of every
+// role. types are the values of ipam.type that read understands.
 func Verbs(read Reader, types ...string) []roles.CommandVerb {
 	r := configured{types, read}
 	network := roles.Flag{Name: "network", Help: "the network, where several have the address"}
 	conf := roles.Flag{Name: "conf", Help: "the network's configuration, a file"}
 	force := func(help string) roles.Flag { return roles.Flag{Name: "force", Help: help, Switch: true} }
 	return []roles.CommandVerb{
-		{Name: "ipam", Help: "show, foresee and change who has which address"},
+		{Name: "ipam", Help: "show, foresee and change the owners of addresses"},
 		{
 			Name: "ipam show", Args: "[NETWORK|ADDRESS…]", Run: r.show, Flags: []roles.Flag{conf},
 			Help: "show addresses: whose, alive or not, until when they are kept",
@@ -44,9 +44,9 @@ func Verbs(read Reader, types ...string) []roles.CommandVerb {
 			Name: "ipam reserve", Args: "ADDRESS…", Run: r.reserve,
 			Help: "keep addresses for a pod, or from everybody",
 			Flags: []roles.Flag{
-				{Name: "for", Help: "whom: NAMESPACE/POD[/INTERFACE], name:CONTAINER, mac:ADDRESS; else nobody gets them"},
+				{Name: "for", Help: "the identity: NAMESPACE/POD[/INTERFACE], name:CONTAINER, mac:ADDRESS; without it no pod gets them"},
 				{Name: "until", Default: "never", Help: "end, such as 48h or 2027-01-31T12:00:00Z"},
-				network, conf, force("take them from whom they are kept for"),
+				network, conf, force("take them from the identity that they are kept for"),
 			},
 		},
 		{

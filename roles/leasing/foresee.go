@@ -17,25 +17,25 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// maxConf bounds a configuration file.
+// maxConf bounds the size of a configuration file.
 const maxConf = 1 << 20
 
 // Foreseen is the answer of `cnibox ipam plan`.
 type Foreseen struct {
 	Network string `json:"network"`
-	// Identity is whom the addresses would be kept for; empty where they do not stick.
+	// Identity is what the addresses would be kept for; empty without "ipam.sticky".
 	Identity  string            `json:"identity,omitempty"`
 	Addresses []ForeseenAddress `json:"addresses"`
 }
 
-// ForeseenAddress is an address that an ADD would give now.
+// ForeseenAddress is an address that ADD would give now.
 type ForeseenAddress struct {
 	Address netip.Prefix `json:"address"`
 	Gateway netip.Addr   `json:"gateway,omitzero"`
 	Why     string       `json:"why"`
 }
 
-// Table shows the addresses.
+// Table returns the addresses as a table.
 func (f *Foreseen) Table() (head []string, rows [][]string) {
 	for _, a := range f.Addresses {
 		gw := "-"
@@ -47,7 +47,7 @@ func (f *Foreseen) Table() (head []string, rows [][]string) {
 	return []string{"ADDRESS", "GATEWAY", "WHY"}, rows
 }
 
-// why words a grant's origin.
+// why describes a grant's origin.
 func (g Grant) why(req Ask) string {
 	switch g.origin {
 	case requested:
@@ -55,11 +55,11 @@ func (g Grant) why(req Ask) string {
 	case kept:
 		return fmt.Sprintf("kept for %q", g.of)
 	case unused:
-		return "the next that nobody is known to have had"
+		return "the next one without a known earlier owner"
 	case longest:
-		return "nobody is left that never had it, and it is free for longest"
+		return "no unused address is left; this one is free for the longest time"
 	case expired:
-		return fmt.Sprintf("free for longest; %q had it", g.of)
+		return fmt.Sprintf("free for the longest time; %q had it", g.of)
 	case cooling:
 		return fmt.Sprintf("nothing else is left; %q released it just now", g.of)
 	case given:
@@ -68,7 +68,7 @@ func (g Grant) why(req Ask) string {
 	return ""
 }
 
-// Foresee tells which addresses an ADD would give now, and why.
+// Foresee returns the addresses that ADD would give now, and why.
 func (a *Allocator) Foresee(ctx context.Context, h *roles.Host, req *roles.Request) (*Foreseen, error) {
 	bySet, err := a.Plan.Asks(req)
 	if err != nil {
@@ -88,7 +88,7 @@ func (a *Allocator) Foresee(ctx context.Context, h *roles.Host, req *roles.Reque
 	return out, nil
 }
 
-// foresee is `cnibox ipam plan`.
+// foresee runs `cnibox ipam plan`.
 func (r configured) foresee(ctx context.Context, h *roles.Host, flags map[string]string, files []string) (any, error) {
 	if len(files) != 1 {
 		return nil, errors.New("want FILE, such as one of /etc/cni/net.d")
@@ -117,15 +117,15 @@ func (r configured) foresee(ctx context.Context, h *roles.Host, flags map[string
 	return a.Foresee(ctx, h, req)
 }
 
-// configured reads configurations.
+// configured reads configurations for the verbs.
 type configured struct {
-	// types are those of ipam.type.
+	// types are the accepted values of ipam.type.
 	types []string
 	read  Reader
 }
 
-// confFile reads the first configuration of the types in a list's file, or in a
-// plugin's.
+// confFile reads the file of a list or of a plugin. It uses the first plugin with one
+// of the types.
 func (r configured) confFile(ctx context.Context, h *roles.Host, path string) (network string, a *Allocator, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -147,19 +147,23 @@ func (r configured) confFile(ctx context.Context, h *roles.Host, path string) (n
 
 func (r configured) confIn(ctx context.Context, h *roles.Host, raw []byte) (network string, a *Allocator, err error) {
 	var list struct {
-		Name       json.RawMessage   `json:"name"`
-		CNIVersion json.RawMessage   `json:"cniVersion"`
-		Plugins    []json.RawMessage `json:"plugins"`
+		Name       json.RawMessage `json:"name"`
+		CNIVersion json.RawMessage `json:"cniVersion"`
 	}
 	if err := json.Unmarshal(raw, &list); err != nil {
 		return "", nil, fmt.Errorf("%w: %w", roles.ErrDecode, roles.Mismatch(err))
 	}
-	for _, plugin := range append(list.Plugins, raw) {
+	for plugins := []json.RawMessage{raw}; len(plugins) > 0; plugins = plugins[1:] {
 		conf := map[string]json.RawMessage{}
 		var is struct {
-			IPAM struct{ Type string } `json:"ipam"`
+			IPAM    struct{ Type string } `json:"ipam"`
+			Plugins []json.RawMessage     `json:"plugins"` // of a list, or of a fused one in it
 		}
-		if json.Unmarshal(plugin, &is) != nil || !slices.Contains(r.types, is.IPAM.Type) || json.Unmarshal(plugin, &conf) != nil {
+		if json.Unmarshal(plugins[0], &is) != nil {
+			continue
+		}
+		plugins = append(plugins, is.Plugins...)
+		if !slices.Contains(r.types, is.IPAM.Type) || json.Unmarshal(plugins[0], &conf) != nil {
 			continue
 		}
 		for key, value := range map[string]json.RawMessage{"name": list.Name, "cniVersion": list.CNIVersion} {
@@ -180,8 +184,8 @@ func (r configured) confIn(ctx context.Context, h *roles.Host, raw []byte) (netw
 	return "", nil, fmt.Errorf("%w: has no plugin with ipam.type %s", roles.ErrConf, "\""+strings.Join(r.types, "\" or \"")+"\"")
 }
 
-// poolOf tells which pool is meant: that of a configuration, else the only one
-// of a network.
+// poolOf returns the pool of the given configuration, else the only pool of the given
+// network.
 func (r configured) poolOf(ctx context.Context, h *roles.Host, flags map[string]string) (store.PoolID, *Plan, error) {
 	if flags["conf"] != "" {
 		network, a, err := r.confFile(ctx, h, flags["conf"])

@@ -1,4 +1,4 @@
-// Package leasing is what IPAM roles with leases in this node's store have in common.
+// Package leasing has what IPAM roles share that keep leases in this node's store.
 package leasing
 
 import (
@@ -11,20 +11,19 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Home is where an address of the cloud's network is at home on this node.
+// Home says to which NIC and subnet of this node a cloud address belongs.
 type Home struct {
 	Address netip.Addr
-	// NIC has only its MAC, and Subnet is zero, when the cloud does not name the
+	// NIC has only its MAC, and Subnet is zero, if the cloud does not list the
 	// address any more.
 	NIC    store.CloudNIC
 	Subnet store.CloudSubnet
-	// NICs are all that the same source names.
+	// NICs are all NICs of the same source.
 	NICs []store.CloudNIC
 }
 
-// CloudHome tells of every address that an attachment has of a cloud which NIC
-// and subnet it is of; IPv4 first. An attachment without one has no homes. It
-// reads the store only.
+// CloudHome returns the NIC and subnet of each cloud address of an attachment, IPv4
+// first. It reads only the store.
 func CloudHome(ctx context.Context, h *roles.Host, key store.Key) ([]Home, error) {
 	var leases []store.Lease
 	sources := map[string]*store.CloudSource{}
@@ -54,9 +53,8 @@ func CloudHome(ctx context.Context, h *roles.Host, key store.Key) ([]Home, error
 	return homes, nil
 }
 
-// CloudNICs tells of every address that an attachment has of a cloud the hardware
-// address of its NIC, IPv4 first. It is CloudHome for those who need no more: what
-// the cloud told is not read.
+// CloudNICs returns the MAC of the NIC of each cloud address of an attachment, IPv4
+// first. Unlike CloudHome it does not read the cloud's replies.
 func CloudNICs(ctx context.Context, h *roles.Host, key store.Key) ([]string, error) {
 	var macs []string
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -69,14 +67,14 @@ func CloudNICs(ctx context.Context, h *roles.Host, key store.Key) ([]string, err
 	return macs, err
 }
 
-// cloudLeases are those of an attachment that are of a cloud.
+// cloudLeases returns an attachment's leases of cloud addresses.
 func cloudLeases(tx *store.Tx, key store.Key) ([]store.Lease, error) {
 	leases, err := tx.LeasesOf(key)
 	return slices.DeleteFunc(leases, func(l store.Lease) bool { return l.Source == "" }), err
 }
 
-// keptSource is a source as it was before a reboot, until the cloud has been asked
-// again. One that cannot be read names nothing.
+// keptSource returns a source as it was before a reboot, for use until the cloud has
+// been asked again. One that cannot be read is returned empty.
 func keptSource(ctx context.Context, h *roles.Host, name string) *store.CloudSource {
 	kept := &store.CloudSource{}
 	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) error {
@@ -92,8 +90,8 @@ func keptSource(ctx context.Context, h *roles.Host, name string) *store.CloudSou
 	return kept
 }
 
-// find looks for the address below its NIC: where it is named, else where it
-// belongs to.
+// find looks for the address at its NIC: in the subnet that lists it, else in the one
+// whose prefix contains it.
 func (home *Home) find(source *store.CloudSource) {
 	named := func(s store.CloudSubnet) bool { return s.Gives(home.Address) }
 	belongs := func(s store.CloudSubnet) bool { return s.Prefix.Contains(home.Address) }

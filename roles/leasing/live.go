@@ -6,33 +6,35 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// Liveness is what is asked about owners of leases; it is a value so that the
-// tests can do without a kernel full of links.
+// Liveness asks about the owners of leases. It is a value so that tests need no
+// kernel full of links.
 type Liveness struct {
-	// Netns describes the namespace that a path means now.
+	// Netns returns the namespace that a path leads to now.
 	Netns func(path string) store.Netns
-	// Gone tells that a described namespace certainly exists no longer.
+	// Gone reports whether a recorded namespace certainly does not exist any more.
 	Gone func(store.Netns) bool
-	// Reap removes the dead of a network and returns how many addresses came free.
+	// Reap removes the dead attachments of a network and returns how many addresses
+	// that released.
 	Reap func(ctx context.Context, h *roles.Host, network string) (freed int, err error)
-	// ReapOne removes an attachment if it is dead, and tells whether it was.
+	// ReapOne removes an attachment if it is dead, and reports whether it was.
 	ReapOne func(ctx context.Context, h *roles.Host, key store.Key) (bool, error)
-	// AnyDead tells whether Reap would find somebody. It changes nothing.
+	// AnyDead reports whether Reap would remove an attachment. It changes nothing.
 	AnyDead func(ctx context.Context, h *roles.Host, network string) (bool, error)
 }
 
-// NodeLiveness asks the node.
+// NodeLiveness returns the Liveness of this node.
 func NodeLiveness() Liveness {
-	return Liveness{Netns: describeNetns, Gone: node.NetnsGone, Reap: node.Reap, ReapOne: node.ReapOne, AnyDead: node.AnyDead}
+	return Liveness{Netns: describeNetns, Gone: record.NetnsGone, Reap: record.Reap, ReapOne: record.ReapOne, AnyDead: record.AnyDead}
 }
 
-// describeNetns is node.ThisNetns for callers that hold no open namespace. A
-// path that is no namespace now is recorded without the mount namespace: its
-// owner is never judged by it, since it says nothing.
+// describeNetns is node.ThisNetns for callers without an open namespace. A path that
+// does not lead to a namespace now says nothing about its owner. It is recorded
+// without the mount namespace, so that a missing path later does not count as a dead
+// owner.
 func describeNetns(path string) store.Netns {
 	n := store.Netns{Path: path}
 	var fs unix.Statfs_t
@@ -40,7 +42,7 @@ func describeNetns(path string) store.Netns {
 	if path == "" || unix.Statfs(path, &fs) != nil || fs.Type != unix.NSFS_MAGIC || unix.Stat(path, &st) != nil {
 		return n
 	}
-	n = node.ThisNetns(path, nil)
+	n = record.ThisNetns(path, nil)
 	n.Dev, n.Inode = st.Dev, st.Ino
 	return n
 }

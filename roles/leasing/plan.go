@@ -12,47 +12,47 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Plan is what a configuration says of its pools, parsed and found valid.
+// Plan is the parsed and valid part of a configuration about its pools.
 type Plan struct {
-	// DataDir names the pool together with the network.
+	// DataDir names the pool, together with the network.
 	DataDir string
 	Sets    []Set
-	// Reuse is nil where addresses are handed out round robin.
+	// Reuse is nil when addresses are given out round robin.
 	Reuse *Reuse
-	// Asked are the addresses asked for by the configuration. They stand above
-	// CNI_ARGS, and that above Annotated, those of the pod's annotation.
+	// Asked are the addresses that the configuration requests. They take precedence
+	// over CNI_ARGS, and that over Annotated, those of the pod's annotation.
 	Asked, Annotated []Ask
-	// Configured is asked for when nothing else is.
+	// Configured is requested when no other source requests an address.
 	Configured []Ask
-	// Lenient: a requested address that is taken is none.
+	// Lenient: a request for an address that is taken is ignored.
 	Lenient bool
-	// Sticky is nil where addresses do not stick.
+	// Sticky is nil when addresses are not kept.
 	Sticky *sticky.Rules
-	// MAC is the hardware address that the configuration asks for, or empty.
+	// MAC is the hardware address that the configuration requests, or "".
 	MAC string
 }
 
-// Reuse says that the ranges of a set are in order of preference, and that of
-// each those addresses come first that nobody had yet, then the one that is free
-// for longest. The pool must be one of store.CloudDataDir: an address that a
-// network of this node has no other gets.
+// Reuse says that the ranges of a set are in the order of preference. In each range,
+// addresses that were never leased come first, then the one that has been free for
+// the longest time. The pool must be one of store.CloudDataDir: an address that one
+// network of this node has is not given to another.
 type Reuse struct {
-	// Cooldown is how long a released address is nobody's but the identity's that
-	// it is kept for.
+	// Cooldown is how long after its release an address is given only to the identity
+	// that it is kept for.
 	Cooldown time.Duration
-	// Hint is said of a set that has nothing left.
+	// Hint is added to the error of an exhausted set.
 	Hint string
 }
 
 // Requests is the object "ipam.requests".
 type Requests struct {
-	// Annotation is the pod's annotation that holds the addresses it asks for,
-	// with commas between them or as a JSON list; with "." and the network's name
-	// behind it, it is about this network alone. It is read where the
-	// configuration declares the capability io.kubernetes.cri.pod-annotations.
-	// Default "cnibox.io/ips".
+	// Annotation is the pod's annotation with the addresses that it requests,
+	// separated by commas or as a JSON list. With "." and the network's name
+	// appended, it applies to this network only. It is read if the configuration
+	// declares the capability io.kubernetes.cri.pod-annotations. Default
+	// "cnibox.io/ips".
 	Annotation string `json:"annotation,omitempty"`
-	// Mode is what becomes of an address that somebody else has: "strict", an
+	// Mode says what to do about a requested address that is taken: "strict", an
 	// error that names the holder, or "prefer", another address. Default "strict".
 	Mode string `json:"mode,omitempty"`
 }
@@ -64,22 +64,22 @@ type Args struct {
 
 // CNIArgs is the object "args.cni".
 type CNIArgs struct {
-	// IPs are requested addresses; runtimeConfig.ips replaces them.
+	// IPs are requested addresses. runtimeConfig.ips replaces them.
 	IPs []string `json:"ips,omitempty"`
-	// MAC is the interface's hardware address; runtimeConfig.mac replaces it.
+	// MAC is the interface's hardware address. runtimeConfig.mac replaces it.
 	MAC string `json:"mac,omitempty"`
 }
 
-// Ask is one address that the runtime asks for; the zero Ask is for any.
+// Ask is one requested address; the zero Ask stands for any address.
 type Ask struct {
-	// path is where it was asked for.
+	// path is the JSON path or variable of the request.
 	path string
 	addr netip.Addr
-	// env: it comes from CNI_ARGS, not from the configuration.
+	// env: the request comes from CNI_ARGS, not from the configuration.
 	env bool
 }
 
-// fault is an error that blames the request.
+// fault returns an error that names the request as its cause.
 func (r Ask) fault(format string, a ...any) error {
 	reason := fmt.Sprintf(format, a...)
 	if r.env {
@@ -88,19 +88,19 @@ func (r Ask) fault(format string, a ...any) error {
 	return &roles.ConfError{Path: r.path, Reason: r.addr.String() + " " + reason}
 }
 
-// Asking is what a configuration says of the addresses that are asked for.
+// Asking is the part of a configuration that requests addresses.
 type Asking struct {
-	// Network is the configuration's name.
+	// Network is the network's name.
 	Network string
-	// RuntimeIPs are runtimeConfig.ips, which replace ArgsIPs, args.cni.ips.
+	// RuntimeIPs are runtimeConfig.ips. They replace ArgsIPs, which are args.cni.ips.
 	RuntimeIPs, ArgsIPs []string
-	// Configured is ipam.ipAddress, which all of them replace.
+	// Configured is ipam.ipAddress. All other requests replace it.
 	Configured  string
 	Annotations map[string]string
 	Requests    Requests
 }
 
-// Parse reads all addresses asked for into a plan and notes every fault.
+// Parse stores all requested addresses in a plan and adds every fault to f.
 func (k Asking) Parse(f *roles.Faults, p *Plan) {
 	high := parseAsks(f, "runtimeConfig.ips", k.RuntimeIPs)
 	p.Asked = parseAsks(f, "args.cni.ips", k.ArgsIPs)
@@ -150,9 +150,9 @@ func argsAsk(args roles.Args) ([]Ask, error) {
 	return []Ask{{path: "CNI_ARGS: IP", addr: a, env: true}}, nil
 }
 
-// Asks finds out which addresses are asked for, by the highest of
-// runtimeConfig.ips, args.cni.ips, CNI_ARGS' IP, the pod's annotation and
-// ipam.ipAddress, and of which sets.
+// Asks returns the requested address of each set. The first of these sources that
+// requests any is used: runtimeConfig.ips, args.cni.ips, the key IP of CNI_ARGS, the
+// pod's annotation, ipam.ipAddress.
 func (p *Plan) Asks(req *roles.Request) ([]Ask, error) {
 	if len(p.Sets) == 0 {
 		return nil, &roles.ConfError{Path: "runtimeConfig.ipRanges", Reason: "is required, as ipam.ranges is empty"}
@@ -173,8 +173,8 @@ func (p *Plan) Asks(req *roles.Request) ([]Ask, error) {
 	return p.assign(asked)
 }
 
-// adopts tells whether a lease, of which no more than its address is known, is of
-// any of the ranges, and notes what follows from that.
+// adopts reports whether one of the ranges contains the address of a lease about
+// which nothing else is known. It then fills in the lease's set, source and NIC.
 func (p *Plan) adopts(l *store.Lease) bool {
 	in := p.rangeOf(l.Address)
 	if in != nil {
@@ -183,7 +183,8 @@ func (p *Plan) adopts(l *store.Lease) bool {
 	return in != nil
 }
 
-// SetOf is the index of the set whose range contains an address, 0 for none.
+// SetOf returns the index of the set whose range contains an address; 0 when there is
+// none.
 func (p *Plan) SetOf(a netip.Addr) int {
 	return max(slices.IndexFunc(p.Sets, func(s Set) bool { return s.RangeOf(a) != nil }), 0)
 }
@@ -198,7 +199,7 @@ func (p *Plan) rangeOf(a netip.Addr) *Range {
 	return nil
 }
 
-// setName names a set in errors.
+// setName returns the name of a set for errors.
 func (p *Plan) setName(set int) string {
 	if p.Reuse == nil {
 		return fmt.Sprintf("range set %d (%s)", set, p.Sets[set])

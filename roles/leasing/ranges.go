@@ -11,36 +11,36 @@ import (
 	"sort"
 )
 
-// Interval is every address from Lo to Hi, both included, of one family.
+// Interval is all addresses from Lo to Hi, both included, of one family.
 type Interval struct{ Lo, Hi netip.Addr }
 
-// Contains tells whether an address of either family is in the interval.
+// Contains reports whether an address, of either family, is in the interval.
 func (i Interval) Contains(a netip.Addr) bool {
 	return a.BitLen() == i.Lo.BitLen() && i.Lo.Compare(a) <= 0 && a.Compare(i.Hi) <= 0
 }
 
-// Overlaps tells whether two intervals share an address.
+// Overlaps reports whether two intervals share an address.
 func (i Interval) Overlaps(j Interval) bool {
 	return i.Lo.BitLen() == j.Lo.BitLen() && i.Lo.Compare(j.Hi) <= 0 && j.Lo.Compare(i.Hi) <= 0
 }
 
-// size is the number of addresses; an IPv6 prefix can hold more than 2^64.
+// size returns the number of addresses; an IPv6 prefix can have more than 2^64.
 func (i Interval) size() *big.Int {
 	lo, hi := new(big.Int).SetBytes(i.Lo.AsSlice()), new(big.Int).SetBytes(i.Hi.AsSlice())
 	n := hi.Sub(hi, lo)
 	return n.Add(n, big.NewInt(1))
 }
 
-// String is "lo-hi".
+// String returns "lo-hi".
 func (i Interval) String() string { return i.Lo.String() + "-" + i.Hi.String() }
 
-// Single is the interval of one address.
+// Single returns the interval of one address.
 func Single(a netip.Addr) Interval { return Interval{a, a} }
 
-// Whole is every address of a prefix.
+// Whole returns all addresses of a prefix.
 func Whole(p netip.Prefix) Interval { return Interval{p.Masked().Addr(), lastAddr(p)} }
 
-// lastAddr is the address of a prefix whose host bits are all ones.
+// lastAddr returns the address of a prefix whose host bits are all ones.
 func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
@@ -50,10 +50,10 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// Hosts is what of a subnet can be a host's address. IPv4 prefixes up to 30
-// bits lose the network and the broadcast address; of /31 both addresses are
-// hosts (RFC 3021). IPv6 loses the subnet-router anycast address (RFC 4291,
-// section 2.6.1), but for /127 (RFC 6164) and /128; its last address is usable.
+// Hosts returns the addresses of a subnet that hosts can have. An IPv4 prefix of up
+// to 30 bits loses the network and the broadcast address; a /31 keeps both (RFC
+// 3021). IPv6 loses the subnet-router anycast address (RFC 4291, section 2.6.1),
+// except for /127 (RFC 6164) and /128; its last address is usable.
 func Hosts(p netip.Prefix) Interval {
 	i := Whole(p)
 	hostBits := p.Addr().BitLen() - p.Bits()
@@ -67,9 +67,9 @@ func Hosts(p netip.Prefix) Interval {
 	return i
 }
 
-// Subtract returns what of one interval is in none of the cuts: disjoint, not
-// adjacent where a cut was, in ascending order. Cuts may overlap each other and
-// be of the other family.
+// Subtract returns the addresses of an interval that are in none of the cuts, as
+// disjoint intervals in ascending order. Cuts may overlap each other and be of the
+// other family.
 func Subtract(from Interval, cuts []Interval) []Interval {
 	cuts = slices.Clone(cuts)
 	slices.SortFunc(cuts, func(a, b Interval) int {
@@ -93,7 +93,7 @@ func Subtract(from Interval, cuts []Interval) []Interval {
 }
 
 // Merge returns the same addresses as disjoint intervals that are not adjacent, in
-// ascending order. It overwrites what it is given.
+// ascending order. It overwrites its argument.
 func Merge(in []Interval) []Interval {
 	slices.SortFunc(in, func(a, b Interval) int { return cmp.Or(a.Lo.Compare(b.Lo), a.Hi.Compare(b.Hi)) })
 	out := in[:0]
@@ -109,24 +109,25 @@ func Merge(in []Interval) []Interval {
 	return out
 }
 
-// Range is a part of a subnet from which addresses are handed out.
+// Range is a part of a subnet from which addresses are given out.
 type Range struct {
 	Subnet netip.Prefix
-	// Bounds are the first and last address that a request may name.
+	// Bounds has the first and last address that may be requested.
 	Bounds Interval
-	// Gateway is invalid where there is none.
+	// Gateway is invalid when there is none.
 	Gateway netip.Addr
-	// Free is what may be handed out: disjoint, in ascending order.
+	// Free has the addresses that may be given out, as disjoint intervals in
+	// ascending order.
 	Free []Interval
-	// Source and NIC are noted in leases, see store.Lease.
+	// Source and NIC are stored in leases; see store.Lease.
 	Source, NIC string
 }
 
-// Set is one pool: every container gets one address of it.
+// Set is one pool. Every container gets one address of it.
 type Set []Range
 
-// RangeOf returns the range whose bounds contain an address, or nil. Where there
-// are several it is one that may hand it out.
+// RangeOf returns the range whose bounds contain an address, or nil. If there are
+// several, it returns one that may give the address out.
 func (s Set) RangeOf(a netip.Addr) *Range {
 	var found *Range
 	for i := range s {
@@ -142,13 +143,14 @@ func (s Set) RangeOf(a netip.Addr) *Range {
 	return found
 }
 
-// Allows tells whether an address may be handed out.
+// Allows reports whether an address may be given out.
 func (r *Range) Allows(a netip.Addr) bool {
 	i := sort.Search(len(r.Free), func(i int) bool { return a.Compare(r.Free[i].Hi) <= 0 })
 	return i < len(r.Free) && r.Free[i].Contains(a)
 }
 
-// Count is the number of addresses that may be handed out, or the largest number.
+// Count returns the number of addresses that may be given out, limited to the largest
+// uint64.
 func (r *Range) Count() uint64 {
 	var n uint64
 	for _, i := range r.Free {
@@ -162,7 +164,7 @@ func (r *Range) Count() uint64 {
 	return n
 }
 
-// Size is the number of addresses that may be handed out.
+// Size returns the number of addresses that may be given out.
 func (s Set) Size() *big.Int {
 	n := new(big.Int)
 	for _, r := range s {
@@ -173,7 +175,7 @@ func (s Set) Size() *big.Int {
 	return n
 }
 
-// String names the set by its subnets.
+// String returns the set's subnets.
 func (s Set) String() string {
 	var out []byte
 	for i, r := range s {
@@ -185,17 +187,16 @@ func (s Set) String() string {
 	return string(out)
 }
 
-// candidate is an interval to look for an address in, with its range.
+// candidate is an interval to search for an address, with its range.
 type candidate struct {
 	Interval
 	in *Range
 }
 
-// order lists everything that may be handed out in the order in which it is
-// looked at: round robin, that is what follows the address handed out last,
-// then the ranges after it, then from the start again up to and with that
-// address. An address that is in no range, as after a change of the
-// configuration, means from the start.
+// order returns the intervals of all addresses that may be given out, in the order of
+// the search: after the address given out last, then the following ranges, then from
+// the start up to and with that address. If that address is in no range, as after a
+// change of the configuration, the search begins at the start.
 func (s Set) order(last netip.Addr) []candidate {
 	var before, after []candidate
 	passed := s.RangeOf(last) == nil

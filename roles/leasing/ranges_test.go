@@ -69,7 +69,7 @@ func TestSubtractAtTheEndsOfTheAddressSpace(t *testing.T) {
 	}
 }
 
-// small is an address of a space of 64.
+// small returns an address of a space of 64.
 func small(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}) }
 
 func randomInterval(r *rand.Rand) Interval {
@@ -138,8 +138,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestOrderAgreesWithWalking: walking address by address from the one after the
-// last, through the ranges and round, visits what order lists.
+// TestOrderAgreesWithWalking: order lists the addresses that a walk through the
+// ranges visits, from the one after the last and around.
 func TestOrderAgreesWithWalking(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 5000 {
@@ -172,7 +172,7 @@ func TestOrderAgreesWithWalking(t *testing.T) {
 	}
 }
 
-// randomSet has ranges that do not overlap, in any order, with holes.
+// randomSet returns ranges that do not overlap, in any order, with holes.
 func randomSet(r *rand.Rand) Set {
 	var s Set
 	for range 1 + r.IntN(3) {
@@ -223,7 +223,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestCountAndSize are the same number, where it fits.
+// TestCountAndSize: Count and Size agree if the number fits.
 func TestCountAndSize(t *testing.T) {
 	for _, c := range []struct {
 		free []Interval
@@ -244,7 +244,8 @@ func TestCountAndSize(t *testing.T) {
 	}
 }
 
-// TestRangeOf: of ranges with the same bounds it is the one that has the address.
+// TestRangeOf: of ranges with the same bounds, RangeOf returns the one that has the
+// address.
 func TestRangeOf(t *testing.T) {
 	bounds := span("10.0.0.0", "10.0.0.255")
 	s := Set{

@@ -7,12 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
-// remember opens what a chooser needs for Plan.Reuse.
-func (c *chooser) remember(tx *store.Tx, id store.PoolID) error {
+// openReuse opens what a chooser needs for Plan.Reuse.
+func (c *chooser) openReuse(tx *store.Tx, id store.PoolID) error {
 	if c.plan.Reuse == nil {
 		return nil
 	}
@@ -21,7 +21,7 @@ func (c *chooser) remember(tx *store.Tx, id store.PoolID) error {
 		return err
 	}
 	for _, other := range ids {
-		if other.DataDir != id.DataDir && !node.Unsettled(other) || other.Network == id.Network {
+		if other.DataDir != id.DataDir && !recovery.IsPoolUnknown(other) || other.Network == id.Network {
 			continue
 		}
 		pool, err := tx.Pool(other)
@@ -34,8 +34,8 @@ func (c *chooser) remember(tx *store.Tx, id store.PoolID) error {
 	return err
 }
 
-// lease is an address's lease, in this pool or another network's; without one the
-// error is store.ErrNotFound.
+// lease returns an address's lease, in this pool or another network's. Without one
+// the error is store.ErrNotFound.
 func (c *chooser) lease(a netip.Addr) (*store.Lease, error) {
 	l, err := c.pool.Lease(a)
 	for _, o := range c.others {
@@ -47,7 +47,7 @@ func (c *chooser) lease(a netip.Addr) (*store.Lease, error) {
 	return l, err
 }
 
-// isFree tells whether an address has no lease and does not cool down.
+// isFree reports whether an address has no lease and does not cool down.
 func (c *chooser) isFree(a netip.Addr) (bool, error) {
 	if _, cools := c.cooling(a); cools {
 		return false, nil
@@ -56,9 +56,9 @@ func (c *chooser) isFree(a netip.Addr) (bool, error) {
 	return errors.Is(err, store.ErrNotFound), ignoring(err, store.ErrNotFound)
 }
 
-// cooling tells whether an address is nobody's yet, and until when. What was
-// released later than now, by a clock that has been put back, is not: it would be
-// nobody's for too long.
+// cooling reports whether an address cools down, and until when. A release in the
+// future, from before the clock was set back, is ignored: the address would cool down
+// for too long.
 func (c *chooser) cooling(a netip.Addr) (until time.Time, ok bool) {
 	if c.freed == nil {
 		return until, false
@@ -68,8 +68,8 @@ func (c *chooser) cooling(a netip.Addr) (until time.Time, ok bool) {
 	return until, ok && !at.After(c.now) && c.now.Before(until)
 }
 
-// preferred is an address of the first range that has one: one that nobody is
-// known to have had, else the one that is free for longest.
+// preferred returns an address of the first range that has one: one that was never
+// leased, else the one that has been free for the longest time.
 func (c *chooser) preferred(set int) (Grant, bool, error) {
 	for i := range c.plan.Sets[set] {
 		in := &c.plan.Sets[set][i]
@@ -89,8 +89,8 @@ func (c *chooser) preferred(set int) (Grant, bool, error) {
 	return Grant{}, false, nil
 }
 
-// longest is the address of a range that is free for longest, does not cool down
-// and is kept for nobody.
+// longest returns the address of a range that has been free for the longest time,
+// does not cool down and is not kept.
 func (c *chooser) longest(in *Range) (Grant, bool, error) {
 	for f, err := range c.freed.Oldest() {
 		if err != nil {
@@ -124,8 +124,8 @@ func (c *chooser) longest(in *Range) (Grant, bool, error) {
 	return Grant{}, false, nil
 }
 
-// cools tells how many addresses of a set cool down and when the first may be
-// given again, for an error.
+// cools says, for an error, how many addresses of a set cool down and when the first
+// may be given out.
 func (c *chooser) cools(set int) (string, error) {
 	if c.freed == nil {
 		return "", nil

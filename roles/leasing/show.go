@@ -11,19 +11,19 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// The states of an address, as `cnibox ipam show` tells them.
+// The states of an address in `cnibox ipam show`.
 const (
 	stateLive     = "live"     // leased, and the container is not known to be dead
 	stateLeaked   = "leaked"   // leased to a container that is certainly gone
 	stateImported = "imported" // leased by a reference plugin's file; nothing more is known
-	stateSticky   = "sticky"   // kept for whom it was of
-	stateReserved = "reserved" // kept because a person said so
-	stateCooling  = "cooling"  // nobody's, but not given away yet
-	stateExpired  = "expired"  // anybody's
+	stateSticky   = "sticky"   // kept for the identity that had it
+	stateReserved = "reserved" // kept because an operator pinned it
+	stateCooling  = "cooling"  // no longer kept, but not given out yet
+	stateExpired  = "expired"  // free for any identity
 )
 
 // ShownAddress is one address that is leased or reserved.
@@ -32,33 +32,35 @@ type ShownAddress struct {
 	Network string     `json:"network"`
 	DataDir string     `json:"dataDir"`
 	State   string     `json:"state"`
-	// Identity is whom it is kept for, or would be after DEL; empty where it
-	// does not stick.
+	// Identity is what the address is kept for, or would be kept for after DEL; empty
+	// if it is not kept.
 	Identity    string `json:"identity,omitempty"`
 	Pod         string `json:"pod,omitempty"`
 	ContainerID string `json:"containerID,omitempty"`
 	IfName      string `json:"ifname,omitempty"`
 	Netns       string `json:"netns,omitempty"`
-	// Since is when it was leased or, for what is not, released or reserved.
+	// Since is when the address was leased or, without a lease, released or reserved.
 	Since time.Time `json:"since"`
-	// Expires is when others may have it; zero for never, and while it is leased.
+	// Expires is when others may get the address; zero for never, and while it is
+	// leased.
 	Expires time.Time `json:"expires,omitzero"`
 }
 
-// ShownPool is how full a pool is.
+// ShownPool says how full a pool is.
 type ShownPool struct {
 	store.PoolID
 	Leased   int `json:"leased"`
 	Reserved int `json:"reserved"`
-	// Sets are the pool's range sets, where a configuration was given.
+	// Sets are the pool's range sets, if a configuration was given.
 	Sets []ShownSet `json:"sets,omitempty"`
 }
 
 // ShownSet is one range set of a pool.
 type ShownSet struct {
 	Subnets string `json:"subnets"`
-	// Size is how many addresses it can give, Used how many of them are leased or
-	// kept. Size is a text: an IPv6 set has more than fit into a number.
+	// Size is the number of addresses that the set can give; it is a text because an
+	// IPv6 set can have more than a number can hold. Used is the number of those that
+	// are leased or kept.
 	Size string `json:"size"`
 	Used int    `json:"used"`
 }
@@ -70,14 +72,14 @@ type Shown struct {
 	now       time.Time
 }
 
-// inventory is all leases and reservations, read in one go.
+// inventory has all leases and reservations as of one time.
 type inventory struct {
 	leases       map[store.PoolID][]store.Lease
 	reservations map[store.PoolID][]store.Reservation
 	attachments  map[store.Key]*store.Attachment
 }
 
-// pools are all that have something, by network and data directory.
+// pools returns all pools with an entry, by network and data directory.
 func (v *inventory) pools() []store.PoolID {
 	var ids []store.PoolID
 	for id := range v.leases {
@@ -149,8 +151,8 @@ func (v *inventory) read(tx *store.Tx, network string) error {
 	return err
 }
 
-// stateOf judges a lease.
-func (v *inventory) stateOf(c *node.Census, l store.Lease) string {
+// stateOf returns the state of a lease.
+func (v *inventory) stateOf(c *record.Census, l store.Lease) string {
 	if a := v.attachments[l.Owner]; a != nil {
 		if c.Dead(a) {
 			return stateLeaked
@@ -166,7 +168,7 @@ func (v *inventory) stateOf(c *node.Census, l store.Lease) string {
 	return stateLive
 }
 
-// shownState is a reservation's state where its address has no lease.
+// shownState returns the state of a reservation whose address has no lease.
 func shownState(r *store.Reservation, now time.Time) string {
 	switch r.Stage(now) {
 	case store.Cooling:
@@ -180,14 +182,14 @@ func shownState(r *store.Reservation, now time.Time) string {
 	return stateSticky
 }
 
-// Show lists what is leased or reserved, of the networks and addresses given, or
-// everything. Plans are configurations whose pools' size is told.
+// Show lists what is leased or reserved: for the given networks and addresses, or
+// everything. plans are the configurations of pools, which give their sizes.
 func Show(ctx context.Context, h *roles.Host, of []string, plans map[store.PoolID]*Plan) (*Shown, error) {
 	v, err := takeInventory(ctx, h, "")
 	if err != nil {
 		return nil, err
 	}
-	census, err := node.NewCensus(ctx, h)
+	census, err := record.NewCensus(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
 	}
@@ -207,8 +209,8 @@ func Show(ctx context.Context, h *roles.Host, of []string, plans map[store.PoolI
 	return out, nil
 }
 
-// knows refuses networks and addresses that there is nothing of: who mistypes one would
-// take it for free.
+// knows returns an error for networks and addresses that have no entry. Otherwise a
+// mistyped one would look free.
 func (v *inventory) knows(of []string, plans map[store.PoolID]*Plan) error {
 	networks := map[string]bool{}
 	for _, id := range v.pools() {
@@ -233,7 +235,7 @@ func (v *inventory) knows(of []string, plans map[store.PoolID]*Plan) error {
 }
 
 // pool lists one pool's addresses, in order.
-func (v *inventory) pool(census *node.Census, id store.PoolID, now time.Time) []ShownAddress {
+func (v *inventory) pool(census *record.Census, id store.PoolID, now time.Time) []ShownAddress {
 	var all []ShownAddress
 	leased := map[netip.Addr]bool{}
 	for _, l := range v.leases[id] {
@@ -290,7 +292,7 @@ func fill(id store.PoolID, all []ShownAddress, p *Plan) ShownPool {
 	return out
 }
 
-// Table shows the addresses.
+// Table returns the addresses as a table.
 func (s *Shown) Table() (head []string, rows [][]string) {
 	for _, a := range s.Addresses {
 		expires := "-"
@@ -305,10 +307,10 @@ func (s *Shown) Table() (head []string, rows [][]string) {
 	return []string{"ADDRESS", "NETWORK", "STATE", "FOR", "CONTAINER", "IFNAME", "NETNS", "AGE", "EXPIRES IN"}, rows
 }
 
-// brief is a time span in whole seconds.
+// brief returns a duration in whole seconds.
 func brief(d time.Duration) string { return max(d, 0).Round(time.Second).String() }
 
-// String tells how full the pools are.
+// String says how full the pools are.
 func (s *Shown) String() string {
 	var lines []string
 	for _, p := range s.Pools {
@@ -321,7 +323,7 @@ func (s *Shown) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// errNoSuch is what a verb says about an address that nobody has.
+// errNoSuch is the error of a verb for an address that has no entry.
 func errNoSuch(a netip.Addr) error {
 	return fmt.Errorf("%s is neither leased nor reserved: %w", a, store.ErrNotFound)
 }
@@ -354,5 +356,5 @@ func networks(ids []store.PoolID) string {
 	return strings.Join(slices.Compact(names), ", ")
 }
 
-// errNoPool is what a verb says when it cannot tell which pool is meant.
+// errNoPool is the error of a verb that cannot choose between pools.
 var errNoPool = errors.New("say by --network, or by a configuration with --conf, which pool is meant")

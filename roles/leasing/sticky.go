@@ -6,29 +6,29 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
-// errSticky never leaves this package: a lease has a reservation, so keep.db is
-// to be written, and comes first.
+// errSticky means that a lease has a reservation, so that keep.db has to be opened
+// first. It never leaves this package.
 var errSticky = errors.New("has a reservation")
 
-// KeepUpdate is a transaction on keep.db within which there may be others on
-// node.db. That is made before, if there is none: what it is filled from is in
-// keep.db too.
+// KeepUpdate runs a transaction on keep.db. fn may begin transactions on node.db. If
+// node.db does not exist, KeepUpdate creates it first, because filling it reads
+// keep.db.
 func KeepUpdate(ctx context.Context, h *roles.Host, fn func(*store.KeepTx) error) error {
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return err
 	}
 	return h.Store.KeepUpdate(ctx, fn)
 }
 
-// Release deletes an attachment's leases, of whichever pool. What it has
-// reservations of is kept from now on, and cools down. A keep.db that cannot be
-// read or written, or is of a newer program, does not keep the leases.
+// Release deletes an attachment's leases, in all pools. Their reservations are kept
+// from now on, and cool down. The leases are released even if keep.db cannot be read
+// or written, or belongs to a newer program.
 func Release(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	plainly := func() error {
+	withoutKeep := func() error {
 		return h.Store.Update(ctx, func(tx *store.Tx) error {
 			released, err := deleteLeases(tx, req)
 			if err == nil && anySticky(released) {
@@ -37,11 +37,11 @@ func Release(ctx context.Context, h *roles.Host, req *roles.Request) error {
 			return err
 		})
 	}
-	if err := plainly(); !errors.Is(err, errSticky) {
+	if err := withoutKeep(); !errors.Is(err, errSticky) {
 		return err
 	}
 	var released []store.Lease
-	stuck := func() error {
+	release := func() error {
 		return h.Store.Update(ctx, func(tx *store.Tx) error {
 			var err error
 			released, err = deleteLeases(tx, req)
@@ -49,14 +49,14 @@ func Release(ctx context.Context, h *roles.Host, req *roles.Request) error {
 		})
 	}
 	err := KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
-		if err := stuck(); err != nil {
+		if err := release(); err != nil {
 			return err
 		}
 		return releaseReservations(keep, released, h.Now())
 	})
 	if errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSchema) || errors.Is(err, store.ErrUnwritable) {
 		h.Log.Warn("released addresses are not kept for their pod", "container", req.ContainerID, "error", err)
-		return stuck()
+		return release()
 	}
 	return err
 }
@@ -79,8 +79,8 @@ func anySticky(leases []store.Lease) bool {
 	return false
 }
 
-// releaseReservations notes that leases are gone. A reservation that has passed
-// on to another attachment is not theirs any more.
+// releaseReservations records that leases were released. A reservation that another
+// attachment holds by now is left alone.
 func releaseReservations(keep *store.KeepTx, leases []store.Lease, now time.Time) error {
 	for _, l := range leases {
 		pools, err := keep.StickyPools(l.Owner.Network)
@@ -111,9 +111,9 @@ func releaseReservations(keep *store.KeepTx, leases []store.Lease, now time.Time
 	return nil
 }
 
-// settle releases what is held by attachments that have no lease any more: who
-// removes the dead, or loses node.db, writes no keep.db.
-func settle(ctx context.Context, h *roles.Host, id store.PoolID) error {
+// releaseAbandoned releases reservations whose holders have no lease any more.
+// Removing dead attachments, or losing node.db, does not update keep.db.
+func releaseAbandoned(ctx context.Context, h *roles.Host, id store.PoolID) error {
 	return KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
 		kept, err := keep.Sticky(id)
 		if err != nil {
@@ -124,18 +124,19 @@ func settle(ctx context.Context, h *roles.Host, id store.PoolID) error {
 			if err != nil {
 				return err
 			}
-			return settleIn(kept, pool, h.Now())
+			return releaseAbandonedIn(kept, pool, h.Now())
 		})
 	})
 }
 
-// settleIn is settle in transactions. What was released later than now, by a
-// clock that has been put back, was released now: it would be kept for too long.
-func settleIn(kept *store.StickyPool, pool *store.Pool, now time.Time) error {
+// releaseAbandonedIn is releaseAbandoned within transactions. A release in the
+// future, from before the clock was set back, is replaced by now: the addresses would
+// be kept for too long.
+func releaseAbandonedIn(kept *store.StickyPool, pool *store.Pool, now time.Time) error {
 	var gone []store.Reservation
 	for r, err := range kept.All() {
 		if errors.Is(err, store.ErrDamaged) {
-			continue // it keeps its addresses
+			continue // its addresses stay reserved
 		}
 		if err != nil {
 			return err
@@ -159,8 +160,8 @@ func settleIn(kept *store.StickyPool, pool *store.Pool, now time.Time) error {
 	return nil
 }
 
-// oldKey is the owner of leases taken over from files of before 2018, which
-// name no interface.
+// oldKey returns the owner of leases taken over from files of before 2018, which do
+// not name the interface.
 func oldKey(req *roles.Request) store.Key {
 	return store.Key{Network: req.Network, ContainerID: req.ContainerID}
 }

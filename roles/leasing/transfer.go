@@ -12,13 +12,14 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// maxTransfer bounds a file of reservations; a /16 of them takes some 30 MB.
+// maxTransfer bounds the size of a file of reservations; those of a /16 take about 30
+// MB.
 const maxTransfer = 128 << 20
 
-// transferSchema is the form of Transfer.
+// transferSchema is the version of the format of Transfer.
 const transferSchema = 1
 
-// Transfer is all reservations, as `cnibox ipam export` writes them.
+// Transfer has all reservations, as `cnibox ipam export` writes them.
 type Transfer struct {
 	Schema       int               `json:"schema"`
 	Reservations []TransferredPool `json:"pools"`
@@ -45,9 +46,9 @@ func ExportReservations(ctx context.Context, h *roles.Host) (*Transfer, error) {
 	return out, nil
 }
 
-// ImportReservations stores reservations, all or none. What is reserved for
-// somebody else here, and has not expired, is an error without force. Those that
-// an attachment of another node had are kept from now on.
+// ImportReservations stores reservations, all or none. Without force, a conflict with
+// a reservation of another identity that has not expired is an error. Reservations
+// that an attachment of another node held are kept from now on.
 func ImportReservations(ctx context.Context, h *roles.Host, t *Transfer, force bool) (string, error) {
 	n := 0
 	err := KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
@@ -67,7 +68,7 @@ func ImportReservations(ctx context.Context, h *roles.Host, t *Transfer, force b
 					}
 					n++
 				}
-				if err := settleIn(kept, pool, h.Now()); err != nil {
+				if err := releaseAbandonedIn(kept, pool, h.Now()); err != nil {
 					return err
 				}
 			}
@@ -77,7 +78,8 @@ func ImportReservations(ctx context.Context, h *roles.Host, t *Transfer, force b
 	return fmt.Sprintf("imported %d reservations", n), err
 }
 
-// importReservation stores one reservation if it takes nothing from others.
+// importReservation stores one reservation. Without force it takes no address from
+// another identity.
 func importReservation(kept *store.StickyPool, r *store.Reservation, force bool, h *roles.Host) error {
 	for _, a := range r.Addresses {
 		other, err := kept.ReservationAt(a)
@@ -92,12 +94,12 @@ func importReservation(kept *store.StickyPool, r *store.Reservation, force bool,
 		}
 	}
 	if old, err := kept.Reservation(r.Identity); err == nil && old.Held() {
-		return nil // what it has here is newer
+		return nil // the stored reservation is newer
 	}
 	return kept.Put(r)
 }
 
-// ReadTransfer reads a file that ExportReservations' answer was written to.
+// ReadTransfer reads what ExportReservations returned, from a file.
 func ReadTransfer(f io.Reader) (*Transfer, error) {
 	raw, err := io.ReadAll(io.LimitReader(f, maxTransfer+1))
 	if err != nil {
@@ -106,7 +108,7 @@ func ReadTransfer(f io.Reader) (*Transfer, error) {
 	return DecodeTransfer(raw)
 }
 
-// DecodeTransfer decodes what ExportReservations' answer was written as.
+// DecodeTransfer decodes what ExportReservations returned.
 func DecodeTransfer(raw []byte) (*Transfer, error) {
 	if len(raw) > maxTransfer {
 		return nil, fmt.Errorf("%w: larger than %d bytes", roles.ErrDecode, maxTransfer)
@@ -117,7 +119,7 @@ func DecodeTransfer(raw []byte) (*Transfer, error) {
 		return nil, fmt.Errorf("%w: %w", roles.ErrDecode, roles.Mismatch(err))
 	}
 	if t.Schema != transferSchema {
-		return nil, fmt.Errorf("%w: schema %d is none that this program knows: want what cnibox ipam export wrote", roles.ErrDecode, t.Schema)
+		return nil, fmt.Errorf("%w: schema %d is not known to this program: give a file that cnibox ipam export wrote", roles.ErrDecode, t.Schema)
 	}
 	return &t, nil
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Undo is a handler for a configuration with faults: leases are found by their
-// owner, without ranges.
+// Undo is the handler of a configuration with faults. It finds leases by their owner,
+// without ranges.
 type Undo struct{}
 
 // Add is not called.
@@ -15,7 +15,7 @@ func (Undo) Add(context.Context, *roles.Host, *roles.Request) (*roles.Result, er
 	return nil, roles.ErrConf
 }
 
-// Del releases what the attachment has.
+// Del releases the attachment's addresses.
 func (Undo) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	return Release(ctx, h, req)
 }

@@ -10,15 +10,15 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
 // GCBatch is how many stale owners GC releases in one transaction.
 const GCBatch = 256
 
-// Check makes sure that the attachment holds an address of every range set,
-// and every address of prevResult that is of these sets. It writes nothing.
+// Check checks that the attachment holds an address of every range set, and every
+// address of prevResult that belongs to these sets. It writes nothing.
 func (a *Allocator) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if req.PrevResult == nil {
 		return &roles.ConfError{Path: "prevResult", Reason: "is required for CHECK"}
@@ -36,7 +36,7 @@ func (a *Allocator) Check(ctx context.Context, h *roles.Host, req *roles.Request
 		if err != nil {
 			return err
 		}
-		unsettled, err := node.UnsettledLeases(tx, req.Key())
+		unsettled, err := recovery.LeasesOfUnknownPool(tx, req.Key())
 		owned = append(owned, unsettled...)
 		return err
 	})
@@ -60,7 +60,7 @@ func (a *Allocator) differences(req *roles.Request, owned []store.Lease) []error
 		addr = addr.Unmap()
 		ours := func(s Set) bool { return s.RangeOf(addr) != nil }
 		if !ok || !slices.ContainsFunc(a.Plan.Sets, ours) {
-			continue // another plugin's
+			continue // of another plugin
 		}
 		if !slices.ContainsFunc(owned, func(l store.Lease) bool { return l.Address == addr }) {
 			errs = append(errs, fmt.Errorf("%w: address %s of prevResult is not held by container %.64q interface %q on network %q",
@@ -70,10 +70,9 @@ func (a *Allocator) differences(req *roles.Request, owned []store.Lease) []error
 	return errs
 }
 
-// GC releases the addresses of this pool whose owners are not in req.Valid. It
-// leaves alone an owner that some process works on, and one with a recorded
-// attachment: its interface role decides about that, and its address may still
-// be in use.
+// GC releases the addresses of this pool whose owners are not in req.Valid. It leaves
+// out owners that another call works on, and owners with a recorded attachment: their
+// interface role decides, and the address may still be in use.
 func (a *Allocator) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	stale, err := a.stale(ctx, h, req)
 	if err != nil {
@@ -84,9 +83,9 @@ func (a *Allocator) GC(ctx context.Context, h *roles.Host, req *roles.Request) e
 		errs = append(errs, a.collect(ctx, h, req.Network, batch))
 	}
 	if a.Plan.Sticky != nil {
-		err := settle(ctx, h, a.ID(req.Network))
+		err := releaseAbandoned(ctx, h, a.ID(req.Network))
 		if errors.Is(err, store.ErrUnwritable) {
-			h.Log.Warn("addresses of containers that are gone stay kept as if they lived", "network", req.Network, "error", err)
+			h.Log.Warn("reservations of dead containers stay held: keep.db cannot be written", "network", req.Network, "error", err)
 			err = nil
 		}
 		errs = append(errs, err)
@@ -94,7 +93,7 @@ func (a *Allocator) GC(ctx context.Context, h *roles.Host, req *roles.Request) e
 	return errors.Join(errs...)
 }
 
-// stale lists the owners that GC may release.
+// stale returns the owners that GC may release.
 func (a *Allocator) stale(ctx context.Context, h *roles.Host, req *roles.Request) ([]store.Key, error) {
 	valid := make(map[store.Key]bool, 2*len(req.Valid))
 	for _, v := range req.Valid {
@@ -112,7 +111,7 @@ func (a *Allocator) stale(ctx context.Context, h *roles.Host, req *roles.Request
 				return err
 			}
 			if !valid[l.Owner] {
-				valid[l.Owner] = true // seen
+				valid[l.Owner] = true // list each owner once
 				out = append(out, l.Owner)
 			}
 		}
@@ -148,7 +147,7 @@ func (a *Allocator) collect(ctx context.Context, h *roles.Host, network string, 
 	})
 }
 
-// releaseUnrecorded releases an owner's leases unless an attachment of it is recorded.
+// releaseUnrecorded releases an owner's leases unless its attachment is recorded.
 func releaseUnrecorded(tx *store.Tx, pool *store.Pool, key store.Key) error {
 	if _, err := tx.Attachment(key); !errors.Is(err, store.ErrNotFound) {
 		return err
@@ -165,10 +164,10 @@ func releaseUnrecorded(tx *store.Tx, pool *store.Pool, key store.Key) error {
 	return nil
 }
 
-// Status returns nil when every range set has a free address, or has an owner
-// that is certainly dead: the next ADD would remove it. (Were that not counted,
-// a node full of dead owners would be reported as not ready, get no ADD, and
-// stay so.) It writes nothing.
+// Status returns nil when every range set has a free address, or an owner that is
+// certainly dead, which the next ADD would remove. If dead owners did not count, a
+// node full of them would be reported as not ready, would get no ADD, and would stay
+// full. Status writes nothing.
 func (a *Allocator) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	full, isFull := 0, false
 	err := a.view(ctx, h, req.Network, func(c *chooser) (err error) {
@@ -188,7 +187,7 @@ func (a *Allocator) Status(ctx context.Context, h *roles.Host, req *roles.Reques
 	return nil
 }
 
-// addresses lists the addresses of leases.
+// addresses returns the addresses of leases as a text.
 func addresses(leases []store.Lease) string {
 	var out []string
 	for _, l := range leases {
@@ -197,7 +196,7 @@ func addresses(leases []store.Lease) string {
 	return strings.Join(out, ", ")
 }
 
-// since is when the first of the leases was made.
+// since returns when the first of the leases was made.
 func since(leases []store.Lease) string {
 	var first time.Time
 	for _, l := range leases {

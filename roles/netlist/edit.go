@@ -7,7 +7,7 @@ import (
 	"github.com/cnibox/cnibox/internal/rawjson"
 )
 
-// edited is a configuration of which members are changed, until one cannot be.
+// edited is a configuration whose members are changed until the first error.
 type edited struct {
 	conf json.RawMessage
 	err  error
@@ -40,7 +40,7 @@ func (e *edited) took(conf json.RawMessage, name string, err error) {
 	e.conf = conf
 }
 
-// mergeArgs puts an object's members into args.cni.
+// mergeArgs merges an object into args.cni.
 func (e *edited) mergeArgs(cni json.RawMessage) {
 	if e.err != nil {
 		return
@@ -71,7 +71,7 @@ func mergedArgs(conf, cni json.RawMessage) (json.RawMessage, error) {
 	return rawjson.Set(conf, "args", args)
 }
 
-// objectOf is a member that is an object, an empty one where there is none.
+// objectOf returns a member that is an object, or an empty object.
 func objectOf(object json.RawMessage, name string) (json.RawMessage, error) {
 	v, err := rawjson.Get(object, name)
 	if err == nil && (len(v) == 0 || string(v) == "null") {

@@ -1,29 +1,33 @@
-// Package netlist runs network configuration lists (CNI spec 1.1.0, sections 1
-// and 3) through a role's Delegator, as a runtime runs them: each plugin gets the
-// result of the one before.
+// Package netlist runs network configuration lists (CNI spec 1.1.0, sections 1 and 3) through a
+// role's Delegator, like a runtime: each plugin gets the result of the previous one.
 //
-// Configurations are handed on byte by byte. Only the keys that the spec has a
-// runtime add are put in, so what a plugin keeps there for itself reaches it.
+// Configurations are passed on byte by byte. Only the keys that the specification defines for
+// runtimes are added.
 package netlist
 
 import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/result"
 )
 
-// maxPlugins is more than any list has.
+// FusedType is the type of a fused list: a plugin whose key plugins holds the plugins
+// of a list, which one process runs (role chain).
+const FusedType = "chain"
+
+// maxPlugins is the maximum number of plugins of a list.
 const maxPlugins = 64
 
 // List is a network: plugins in the order of ADD.
 type List struct {
 	Name       string
 	CNIVersion string
-	// DisableCheck and DisableGC keep the verbs from the plugins.
+	// DisableCheck and DisableGC disable the verbs.
 	DisableCheck, DisableGC bool
 	Plugins                 []Plugin
 }
@@ -33,13 +37,18 @@ type Plugin struct {
 	Type string
 	// IPAM is the type of its IPAM plugin, or empty.
 	IPAM string
-	// Capabilities are the runtimeConfig keys that it wants.
+	// Capabilities are the runtimeConfig keys that the plugin accepts.
 	Capabilities map[string]bool
-	// Conf is its configuration as it was written.
+	// Conf is the unchanged configuration.
 	Conf json.RawMessage
+	// Fused are the plugins of a fused list; nil for every other plugin.
+	Fused []Plugin
+
+	// noCheck and noGC are the switches of the fused list that the plugin is in.
+	noCheck, noGC bool
 }
 
-// listConf is what is read of a list, or of one plugin's configuration.
+// listConf has the required keys of a list or of one plugin's configuration.
 type listConf struct {
 	Name         string            `json:"name"`
 	CNIVersion   string            `json:"cniVersion"`
@@ -50,15 +59,18 @@ type listConf struct {
 	Plugins      []json.RawMessage `json:"plugins"`
 }
 
-// pluginConf is what is read of a plugin's configuration.
+// pluginConf has the required keys of a plugin's configuration.
 type pluginConf struct {
-	Type         string          `json:"type"`
-	Capabilities map[string]bool `json:"capabilities"`
-	IPAM         roles.IPAMConf  `json:"ipam"`
+	Type         string            `json:"type"`
+	Capabilities map[string]bool   `json:"capabilities"`
+	IPAM         roles.IPAMConf    `json:"ipam"`
+	DisableCheck json.RawMessage   `json:"disableCheck"`
+	DisableGC    json.RawMessage   `json:"disableGC"`
+	Plugins      []json.RawMessage `json:"plugins"`
 }
 
-// Parse reads a list, or one plugin's configuration as a list of one. A list
-// that names no version gets the given one. All faults are told at once.
+// Parse parses a list, or one plugin's configuration as a list of one. version is used if the list
+// has none. All faults are reported at once, together with the valid part of the list, or nil.
 func Parse(raw []byte, version string) (*List, error) {
 	var c listConf
 	if err := roles.Decode(raw, &c); err != nil {
@@ -69,34 +81,65 @@ func Parse(raw []byte, version string) (*List, error) {
 	switch {
 	case c.Name == "":
 		f.Addf("name", "is missing")
-	case !roles.IsName(c.Name): // plugins make paths of it
-		f.Addf("name", "%.100q is no network name: a letter or digit, then letters, digits, \".\", \"_\" and \"-\"", c.Name)
+	case !roles.IsName(c.Name): // plugins use it in paths
+		f.Addf("name", "%.100q is not the name of a network: a letter or digit, then letters, digits, \".\", \"_\" and \"-\"", c.Name)
 	}
 	l.DisableCheck, l.DisableGC = truth(&f, "disableCheck", c.DisableCheck), truth(&f, "disableGC", c.DisableGC)
-	switch {
-	case c.Plugins == nil && c.Type != "":
+	if c.Plugins == nil && c.Type != "" {
 		c.Plugins = []json.RawMessage{raw}
-	case len(c.Plugins) == 0:
-		f.Addf("plugins", "is missing: name at least one plugin")
-	case len(c.Plugins) > maxPlugins:
-		f.Addf("plugins", "has %d entries, at most %d are run", len(c.Plugins), maxPlugins)
 	}
-	for i, conf := range c.Plugins[:min(len(c.Plugins), maxPlugins)] {
-		path := fmt.Sprintf("plugins[%d]", i)
-		var p pluginConf
-		switch err := coldjson.Unmarshal(conf, &p); {
-		case err != nil:
-			f.Addf(path, "%v", roles.Mismatch(err))
-		case p.Type == "":
-			f.Addf(path+".type", "is missing")
-		}
-		l.Plugins = append(l.Plugins, Plugin{Type: p.Type, IPAM: p.IPAM.Type, Capabilities: p.Capabilities, Conf: conf})
-	}
+	l.Plugins = plugins(&f, "plugins", c.Plugins, false)
 	return l, f.Err()
 }
 
-// version is the newest that is spoken of those that the list names (spec
-// 1.1.0, section 1: cniVersions).
+// plugins reads the plugins at a JSON path. Those of a fused list are inside of one.
+func plugins(f *roles.Faults, path string, confs []json.RawMessage, inside bool) []Plugin {
+	if len(confs) == 0 {
+		f.Addf(path, "is missing: name at least one plugin")
+	}
+	if len(confs) > maxPlugins {
+		f.Addf(path, "has %d entries, at most %d are run", len(confs), maxPlugins)
+		confs = confs[:maxPlugins]
+	}
+	var all []Plugin
+	for i, conf := range confs {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		var c pluginConf
+		err := coldjson.Unmarshal(conf, &c)
+		p := Plugin{Type: c.Type, IPAM: c.IPAM.Type, Capabilities: c.Capabilities, Conf: conf}
+		switch {
+		case err != nil:
+			f.Addf(at, "%v", roles.Mismatch(err))
+		case c.Type == "":
+			f.Addf(at+".type", "is missing")
+		case c.Type == FusedType && inside:
+			f.Addf(at+".type", "is %q inside of a %[1]s: write its plugins into the outer list", FusedType)
+		case c.Type == FusedType:
+			p.Fused = plugins(f, at+".plugins", c.Plugins, true)
+			noCheck, noGC := truth(f, at+".disableCheck", c.DisableCheck), truth(f, at+".disableGC", c.DisableGC)
+			for j := range p.Fused {
+				p.Fused[j].noCheck, p.Fused[j].noGC = noCheck, noGC
+			}
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// Unfused is the list with the plugins of fused lists in the place of these.
+func (l *List) Unfused() *List {
+	out := *l
+	out.Plugins = nil
+	for _, p := range l.Plugins {
+		if p.Fused == nil {
+			p.Fused = []Plugin{p}
+		}
+		out.Plugins = append(out.Plugins, p.Fused...)
+	}
+	return &out
+}
+
+// version returns the newest supported version of the list (spec 1.1.0, section 1: cniVersions).
 func (c *listConf) version(f *roles.Faults, otherwise string) string {
 	known := result.Versions()
 	newest := slices.Index(known, c.CNIVersion)
@@ -109,13 +152,14 @@ func (c *listConf) version(f *roles.Faults, otherwise string) string {
 	case c.CNIVersion == "" && len(c.CNIVersions) == 0:
 		return otherwise
 	}
-	f.Addf("cniVersion", "%q is none of those that are spoken: %q", append(c.CNIVersions, c.CNIVersion), known)
+	given := strings.Join(append(c.CNIVersions, c.CNIVersion), ", ")
+	f.Addf("cniVersion", "%.100q is none of %s", strings.Trim(given, ", "), strings.Join(known, ", "))
 	return otherwise
 }
 
-// truth reads a switch, which lists have as true and as "true".
+// truth parses a boolean, which lists may have as true or "true".
 func truth(f *roles.Faults, path string, raw json.RawMessage) bool {
-	switch string(raw) {
+	switch strings.ToLower(string(raw)) {
 	case "", "null", "false", `"false"`:
 		return false
 	case "true", `"true"`:
@@ -125,7 +169,7 @@ func truth(f *roles.Faults, path string, raw json.RawMessage) bool {
 	return false
 }
 
-// Can tells whether a plugin of the list wants a runtimeConfig key.
+// Can reports whether a plugin of the list accepts a runtimeConfig key.
 func (l *List) Can(capability string) bool {
-	return slices.ContainsFunc(l.Plugins, func(p Plugin) bool { return p.Capabilities[capability] })
+	return slices.ContainsFunc(l.Unfused().Plugins, func(p Plugin) bool { return p.Capabilities[capability] })
 }

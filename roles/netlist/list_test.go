@@ -1,9 +1,11 @@
 package netlist
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -51,6 +53,8 @@ type recorder struct {
 	calls []string
 	confs []string
 	fail  string
+	// missing are types that are not installed.
+	missing []string
 }
 
 func (r *recorder) call(typ string, req *roles.Request) error {
@@ -68,6 +72,15 @@ func (r *recorder) Add(_ context.Context, typ string, req *roles.Request) (*role
 	}
 	return &roles.Result{CNIVersion: roles.ResultVersion, Interfaces: []*roles.ResultInterface{{Name: typ}}}, nil
 }
+
+func (r *recorder) Find(typ string, _ *roles.Request) error {
+	if slices.Contains(r.missing, typ) {
+		return roles.ErrNoPlugin
+	}
+	return nil
+}
+
+func (r *recorder) InProcess(string, *roles.Request) bool { return true }
 
 func (r *recorder) Del(_ context.Context, typ string, req *roles.Request) error {
 	return r.call(typ, req)
@@ -173,6 +186,85 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
+// What is not installed is known before the first plugin runs.
+func TestMissing(t *testing.T) {
+	r := &recorder{missing: []string{"b", "i"}}
+	_, err := parse(t, three).Add(t.Context(), r, Call{Request: &roles.Request{}})
+	if !errors.Is(err, roles.ErrNoPlugin) || !strings.Contains(err.Error(), "plugins[0].ipam.type: ") || !strings.Contains(err.Error(), "plugins[1].type: ") || len(r.calls) != 0 {
+		t.Errorf("%v, %v", r.calls, err)
+	}
+	r.missing = []string{"i"}
+	if _, err := parse(t, three).Add(t.Context(), r, Call{Request: &roles.Request{}, NoIPAM: true}); err != nil {
+		t.Errorf("an IPAM plugin that is not called: %v", err)
+	}
+}
+
+// A fused list is the list that it was made of.
+func TestFused(t *testing.T) {
+	fused, err := Fuse([]byte(three))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := parse(t, string(fused))
+	if len(l.Plugins) != 1 || l.Plugins[0].Type != FusedType || len(l.Plugins[0].Fused) != 3 {
+		t.Fatalf("%+v", l)
+	}
+	if diff := cmp.Diff(parse(t, three).Plugins, l.Unfused().Plugins, cmp.AllowUnexported(Plugin{})); diff != "" {
+		t.Error(diff)
+	}
+	if !l.Can("mac") || !l.Can("ips") || l.Can("other") || !maps.Equal(l.Plugins[0].Capabilities, map[string]bool{"mac": true, "ips": true}) {
+		t.Errorf("capabilities %v", l.Plugins[0].Capabilities)
+	}
+	off := strings.Replace(string(fused), `"type":"chain"`, `"type":"chain","disableCheck":true,"disableGC":"True"`, 1)
+	r := &recorder{}
+	if err := errors.Join(parse(t, off).Unfused().Check(t.Context(), r, Call{Request: &roles.Request{}}),
+		parse(t, off).Unfused().GC(t.Context(), r, Call{Request: &roles.Request{}}, []roles.AttachmentID{})); err != nil || len(r.calls) != 0 {
+		t.Errorf("%v, %v", r.calls, err)
+	}
+}
+
+// Fuse and Split keep what they do not know, and Split undoes Fuse.
+func TestFuse(t *testing.T) {
+	list := strings.Replace(three, "{", `{"disableCheck":true,"unknown":{"n":1e400,"a":[{}]},`, 1)
+	fused, err := Fuse([]byte(list))
+	if err != nil || !strings.Contains(string(fused), `"unknown":{"n":1e400,"a":[{}]}`) || !strings.Contains(string(fused), "123456789012345678901234567890") {
+		t.Fatalf("%s, %v", fused, err)
+	}
+	back, err := Split(fused)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, have bytes.Buffer
+	if err := errors.Join(json.Compact(&want, []byte(list)), json.Compact(&have, back)); err != nil || want.String() != have.String() {
+		t.Errorf("have %s\nwant %s, %v", &have, &want, err)
+	}
+	for _, c := range []struct {
+		name string
+		do   func([]byte) ([]byte, error)
+		raw  string
+	}{
+		{"fuse again", Fuse, string(fused)},
+		{"fuse a plugin", Fuse, `{"name":"a","type":"b"}`},
+		{"fuse a list of one", Fuse, `{"name":"a","plugins":[{"type":"b"}]}`},
+		{"fuse nonsense", Fuse, `7`},
+		{"split a list", Split, list},
+		{"split what has more", Split, strings.Replace(string(fused), `"type":"chain"`, `"type":"chain","args":{}`, 1)},
+	} {
+		if out, err := c.do([]byte(c.raw)); err == nil {
+			t.Errorf("%s: %s", c.name, out)
+		}
+	}
+}
+
+// A list behind another plugin begins with that one's result.
+func TestPrev(t *testing.T) {
+	r := &recorder{}
+	prev := &roles.Result{CNIVersion: roles.ResultVersion, Interfaces: []*roles.ResultInterface{{Name: "before"}}}
+	if _, err := parse(t, three).Add(t.Context(), r, Call{Request: &roles.Request{}, Prev: prev}); err != nil || !strings.Contains(r.confs[0], `"name":"before"`) {
+		t.Errorf("%s, %v", r.confs[0], err)
+	}
+}
+
 // FuzzParse: whatever is a list can be run, and what it keeps is JSON.
 func FuzzParse(f *testing.F) {
 	f.Add(three, `{"a":1}`)
@@ -182,6 +274,11 @@ func FuzzParse(f *testing.F) {
 		l, err := Parse([]byte(raw), "1.1.0")
 		if err != nil {
 			return
+		}
+		if fused, err := Fuse([]byte(raw)); err == nil {
+			if _, err := Split(fused); err != nil {
+				t.Errorf("%q: fused %q cannot be split: %v", raw, fused, err)
+			}
 		}
 		r := &recorder{}
 		_, _ = l.Add(t.Context(), r, Call{Request: &roles.Request{}, Args: json.RawMessage(args), NoIPAM: true, Device: "d"})

@@ -12,36 +12,45 @@ import (
 	"github.com/cnibox/cnibox/roles/result"
 )
 
-// Call is one attachment to a list, as who runs the list has it.
+// Call has the caller's parameters of one attachment to a list.
 type Call struct {
-	// Request has the container, its namespace and interface, CNI_ARGS, CNI_PATH
-	// and the environment; the list's own values take the place of the others.
+	// Request has the container, its namespace and interface, CNI_ARGS, CNI_PATH and the
+	// environment. The list's values replace the others.
 	Request *roles.Request
-	// Runtime are values by capability: each plugin gets, as runtimeConfig, those
-	// that it wants.
+	// Runtime has values by capability. Each plugin gets those that it accepts as runtimeConfig.
 	Runtime map[string]json.RawMessage
-	// Args is an object whose members every plugin gets in args.cni.
+	// Args is an object that is merged into args.cni of every plugin.
 	Args json.RawMessage
-	// Device is the device of a device plugin that the network is to use: every plugin
-	// gets it, as deviceID and pciBusID (Multus 4).
+	// Device is the device plugin's device for the network. Every plugin gets it as deviceID and
+	// pciBusID (Multus 4).
 	Device string
-	// Master takes the place of the first plugin's key master, if it is set.
+	// Master replaces the first plugin's key master if it is not empty.
 	Master string
-	// NoIPAM takes the key ipam away: no addresses are asked for.
+	// NoIPAM removes the key ipam, so that no addresses are allocated.
 	NoIPAM bool
-	// Result is what ADD brought, for CHECK and DEL; nil when it is not known.
+	// Keep keeps what the previous plugins made when one fails.
+	Keep bool
+	// Prev is the result of the plugin before the list, for ADD; nil for none.
+	Prev *roles.Result
+	// Result is the result of ADD for CHECK and DEL, or nil if it is unknown.
 	Result *roles.Result
 }
 
-// Add runs ADD of every plugin in order and returns the last one's result. When
-// one fails, those before it are taken back, and the error has all that failed; one
-// without a roles.UndoError says that nothing is left.
+// Add runs ADD of every plugin in order and returns the last result. If a plugin is not installed,
+// Add fails before it runs the first one. If a plugin fails, Add runs DEL of the previous ones,
+// unless Keep is set, and returns all errors. Without a roles.UndoError in them, nothing is left.
 func (l *List) Add(ctx context.Context, d roles.Delegator, c Call) (*roles.Result, error) {
-	var res *roles.Result
+	if err := l.find(d, &c); err != nil {
+		return nil, err
+	}
+	res := c.Prev
 	for i := range l.Plugins {
-		req, err := l.request(&c, i, roles.Add, res)
+		req, err := l.Request(&c, i, roles.Add, res)
 		if err == nil {
 			res, err = d.Add(ctx, l.Plugins[i].Type, req)
+		}
+		if err != nil && c.Keep {
+			return nil, err
 		}
 		if err != nil {
 			c.Result = nil
@@ -55,16 +64,33 @@ func (l *List) Add(ctx context.Context, d roles.Delegator, c Call) (*roles.Resul
 	return res, nil
 }
 
-// Del runs DEL of every plugin in reverse. It goes on after an error and returns
-// all of them joined.
+// find checks that every plugin exists, including the IPAM plugins of cnibox's own plugins.
+func (l *List) find(d roles.Delegator, c *Call) error {
+	var errs []error
+	look := func(i int, key, typ string) {
+		if err := d.Find(typ, c.Request); err != nil {
+			errs = append(errs, fmt.Errorf("plugins[%d].%s: %w", i, key, err))
+		}
+	}
+	for i, p := range l.Plugins {
+		look(i, "type", p.Type)
+		if p.IPAM != "" && !c.NoIPAM && d.InProcess(p.Type, c.Request) {
+			look(i, "ipam.type", p.IPAM)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Del runs DEL of every plugin in reverse. It continues after an error and returns all errors
+// joined.
 func (l *List) Del(ctx context.Context, d roles.Delegator, c Call) error {
 	var errs []error
 	for i := len(l.Plugins) - 1; i >= 0; i-- {
 		prev := c.Result
 		if !result.AtLeast(l.CNIVersion, "0.4.0") {
-			prev = nil // DEL came to know it with 0.4.0
+			prev = nil // DEL gets prevResult since version 0.4.0
 		}
-		req, err := l.request(&c, i, roles.Del, prev)
+		req, err := l.Request(&c, i, roles.Del, prev)
 		if err == nil {
 			err = d.Del(ctx, l.Plugins[i].Type, req)
 		}
@@ -73,15 +99,17 @@ func (l *List) Del(ctx context.Context, d roles.Delegator, c Call) error {
 	return errors.Join(errs...)
 }
 
-// Check runs CHECK of every plugin in order, with ADD's result. Lists that have
-// no CHECK, by their version or on request, are as they should be.
+// Check runs CHECK of every plugin in order with ADD's result. It succeeds for lists without CHECK.
 func (l *List) Check(ctx context.Context, d roles.Delegator, c Call) error {
 	if l.DisableCheck || !result.AtLeast(l.CNIVersion, "0.4.0") {
 		return nil
 	}
 	var errs []error
 	for i := range l.Plugins {
-		req, err := l.request(&c, i, roles.Check, c.Result)
+		if l.Plugins[i].noCheck {
+			continue
+		}
+		req, err := l.Request(&c, i, roles.Check, c.Result)
 		if err == nil {
 			err = d.Check(ctx, l.Plugins[i].Type, req)
 		}
@@ -90,15 +118,17 @@ func (l *List) Check(ctx context.Context, d roles.Delegator, c Call) error {
 	return errors.Join(errs...)
 }
 
-// GC has every plugin remove what belongs to no valid attachment of the list,
-// where it has GC. A nil list asks for nothing.
+// GC runs GC of every plugin of the list with the valid attachments. A nil list does nothing.
 func (l *List) GC(ctx context.Context, d roles.Delegator, c Call, valid []roles.AttachmentID) error {
 	if valid == nil || l.DisableGC || !l.polled() {
 		return nil
 	}
 	var errs []error
 	for i := range l.Plugins {
-		req, err := l.request(&c, i, roles.GC, nil)
+		if l.Plugins[i].noGC {
+			continue
+		}
+		req, err := l.Request(&c, i, roles.GC, nil)
 		if err == nil {
 			err = withValid(req, valid)
 		}
@@ -110,14 +140,14 @@ func (l *List) GC(ctx context.Context, d roles.Delegator, c Call, valid []roles.
 	return errors.Join(errs...)
 }
 
-// Status asks every plugin whether it can serve, where the list has STATUS.
+// Status runs STATUS of every plugin of the list.
 func (l *List) Status(ctx context.Context, d roles.Delegator, c Call) error {
 	if !l.polled() {
 		return nil
 	}
 	var errs []error
 	for i := range l.Plugins {
-		req, err := l.request(&c, i, roles.Status, nil)
+		req, err := l.Request(&c, i, roles.Status, nil)
 		if err == nil {
 			err = d.Status(ctx, l.Plugins[i].Type, req)
 		}
@@ -126,14 +156,14 @@ func (l *List) Status(ctx context.Context, d roles.Delegator, c Call) error {
 	return errors.Join(errs...)
 }
 
-// polled tells whether the list's version has GC and STATUS.
+// polled reports whether the list's version has GC and STATUS.
 func (l *List) polled() bool { return result.AtLeast(l.CNIVersion, "1.1.0") }
 
-// request is the i-th plugin's.
-func (l *List) request(c *Call, i int, verb roles.Verb, prev *roles.Result) (*roles.Request, error) {
+// Request is the i-th plugin's for a verb, with the result of the plugin before it.
+func (l *List) Request(c *Call, i int, verb roles.Verb, prev *roles.Result) (*roles.Request, error) {
 	req := *c.Request
 	req.Verb, req.Network, req.CNIVersion, req.PrevResult, req.Valid = verb, l.Name, l.CNIVersion, nil, nil
-	if verb == roles.GC || verb == roles.Status { // they are of no attachment
+	if verb == roles.GC || verb == roles.Status { // these verbs have no attachment
 		req.ContainerID, req.IfName, req.Netns = "", "", ""
 	}
 	conf, err := l.conf(c, i, verb)
@@ -151,7 +181,7 @@ func (l *List) request(c *Call, i int, verb roles.Verb, prev *roles.Result) (*ro
 	return &req, nil
 }
 
-// conf is the i-th plugin's configuration with what a runtime adds.
+// conf returns the i-th plugin's configuration with the runtime's keys.
 func (l *List) conf(c *Call, i int, verb roles.Verb) (json.RawMessage, error) {
 	p := &l.Plugins[i]
 	e := edited{conf: p.Conf}
@@ -176,7 +206,7 @@ func (l *List) conf(c *Call, i int, verb roles.Verb) (json.RawMessage, error) {
 	return e.conf, e.err
 }
 
-// wanted are the values of the capabilities that the plugin has.
+// wanted returns the values of the plugin's capabilities.
 func (p *Plugin) wanted(runtime map[string]json.RawMessage) map[string]json.RawMessage {
 	out := map[string]json.RawMessage{}
 	for name, v := range runtime {
@@ -187,8 +217,8 @@ func (p *Plugin) wanted(runtime map[string]json.RawMessage) map[string]json.RawM
 	return out
 }
 
-// withValid puts GC's list into a request under both names that spec 1.1.0 had
-// for it. It is never null.
+// withValid adds GC's list to a request under both names that spec 1.1.0 has used. It is never
+// null.
 func withValid(req *roles.Request, valid []roles.AttachmentID) error {
 	req.Valid = slices.Clone(valid)
 	if req.Valid == nil {

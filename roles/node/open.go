@@ -1,17 +1,19 @@
+// Package node opens a node: it gives a role its Host, with the kernel and the
+// state file behind it.
 package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
 	"time"
 
-	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -56,7 +58,7 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if len(o.CacheDirs) == 0 {
-		o.CacheDirs = []string{defaultCacheDir, filepath.Join(so.RunDir, "cli", "results")}
+		o.CacheDirs = []string{recovery.DefaultCacheDir, filepath.Join(so.RunDir, "cli", "results")}
 	}
 	so.Role, so.Program, so.Probe = o.Role, o.Program, o.StoreProbe
 	so.Waited = func(what string, d time.Duration) { o.Log.Debug("waited for a lock", "lock", what, "took", d) }
@@ -71,7 +73,7 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 		},
 	})
 	so.Fresh = func(ctx context.Context, tx *store.Tx) error {
-		return rebuild(ctx, h, tx, o.CacheDirs)
+		return recovery.Rebuild(ctx, h, tx, o.CacheDirs)
 	}
 	h.Store = store.New(so)
 	return h, func() {
@@ -98,7 +100,7 @@ func wanted[O netops.Object](ctx context.Context, s *store.Store) ([]O, error) {
 		var errs []error
 		for _, a := range atts {
 			for _, p := range a.Parts {
-				changes, err := decodeChanges(p.Changes)
+				changes, err := record.DecodeChanges(p.Changes)
 				errs = append(errs, err)
 				for _, c := range changes {
 					if e, ok := c.Do.Object.(O); ok && c.Do.Verb == netops.VerbAdd {
@@ -112,7 +114,7 @@ func wanted[O netops.Object](ctx context.Context, s *store.Store) ([]O, error) {
 			return err
 		}
 		for _, n := range nets {
-			changes, err := decodeChanges(n.Shared)
+			changes, err := record.DecodeChanges(n.Shared)
 			errs = append(errs, err)
 			for _, c := range changes {
 				if c.Undo == nil {
@@ -126,16 +128,4 @@ func wanted[O netops.Object](ctx context.Context, s *store.Store) ([]O, error) {
 		return errors.Join(errs...)
 	})
 	return out, err
-}
-
-// decodeChanges reads stored changes; none is not an error.
-func decodeChanges(raw json.RawMessage) ([]netops.Change, error) {
-	if len(raw) == 0 {
-		return nil, nil
-	}
-	var c []netops.Change
-	if err := coldjson.Unmarshal(raw, &c); err != nil {
-		return nil, fmt.Errorf("stored changes: %w: %w", roles.ErrDecode, err)
-	}
-	return c, nil
 }

@@ -1,5 +1,5 @@
-// Package result knows CNI results in the form of every version of the spec:
-// roles compute the newest, runtimes and other plugins speak older ones.
+// Package result converts CNI results between the versions of the CNI specification.
+// Roles compute the newest version; runtimes and other plugins use older ones too.
 package result
 
 import (
@@ -17,18 +17,18 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Versions are those of the CNI spec that are spoken, oldest first.
+// Versions returns the supported versions of the CNI specification, oldest first.
 func Versions() []string {
 	return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", roles.ResultVersion}
 }
 
-// AtLeast compares two of Versions.
+// AtLeast reports whether v is not older than least. Both are of Versions.
 func AtLeast(v, least string) bool {
 	all := Versions()
 	return slices.Index(all, v) >= slices.Index(all, least)
 }
 
-// Encode is a result as JSON, in the form that a version of the spec has for it.
+// Encode returns a result as JSON in the form of a version.
 func Encode(r *roles.Result, version string) (json.RawMessage, error) {
 	v, err := As(r, version)
 	if err != nil {
@@ -41,7 +41,7 @@ func Encode(r *roles.Result, version string) (json.RawMessage, error) {
 	return b, nil
 }
 
-// As is what encodes to a result in the form that a version of the spec has for it.
+// As returns a value whose JSON is the result in the form of a version.
 func As(r *roles.Result, version string) (any, error) {
 	r = Clone(r)
 	r.CNIVersion = roles.ResultVersion
@@ -62,14 +62,14 @@ func As(r *roles.Result, version string) (any, error) {
 	return old, nil
 }
 
-// NoAddressError tells that a version before 0.3.0, whose results are nothing but
-// addresses, cannot tell of an interface without one.
+// NoAddressError is the error for a version before 0.3.0, whose results consist of
+// addresses only, and a result without an address.
 func NoAddressError(version string) error {
 	return fmt.Errorf("result as %s: %w: it has no form for an interface without an address; use cniVersion 0.3.0 or newer", version, roles.ErrVersion)
 }
 
-// document is a result as spec versions 1.0.0 and 1.1.0 have it. The
-// library's types encode themselves in three turns.
+// document is a result of version 1.0.0 or 1.1.0. It exists because the library's types
+// encode each part three times.
 type document struct {
 	CNIVersion string                   `json:"cniVersion"`
 	Interfaces []*roles.ResultInterface `json:"interfaces,omitempty"`
@@ -110,7 +110,8 @@ func newDocument(r *roles.Result) *document {
 	return d
 }
 
-// strip removes what came with 1.1.0; the library leaves it in older results.
+// strip removes the fields that version 1.1.0 added. The library leaves them in older
+// results.
 func strip(r *roles.Result) {
 	for _, i := range r.Interfaces {
 		i.Mtu, i.SocketPath, i.PciID = 0, "", ""
@@ -120,7 +121,7 @@ func strip(r *roles.Result) {
 	}
 }
 
-// Clone is a deep copy without null entries; nil of nil.
+// Clone returns a deep copy without nil entries; the copy of nil is nil.
 func Clone(r *roles.Result) *roles.Result {
 	if r == nil {
 		return nil
@@ -152,8 +153,8 @@ func Clone(r *roles.Result) *roles.Result {
 	return out
 }
 
-// DecodePrev decodes prevResult by the configuration's version; nil when there
-// is none. Versions before 0.3.0 know no chains.
+// DecodePrev decodes prevResult in the configuration's version. It returns nil if
+// prevResult is absent or the version is older than 0.3.0, which has no plugin lists.
 func DecodePrev(version string, raw json.RawMessage) (*roles.Result, error) {
 	if absent(raw) || !AtLeast(version, "0.3.0") {
 		return nil, nil
@@ -170,9 +171,9 @@ func DecodePrev(version string, raw json.RawMessage) (*roles.Result, error) {
 	return r, nil
 }
 
-// Decode decodes what a plugin printed after ADD, by the version that
-// the result itself has. An interface that the result does not list is dropped:
-// IPAM plugins are not to name any, and some do.
+// Decode decodes what a plugin printed after ADD, in the version that the result states.
+// It drops an address' interface that the result does not list: IPAM plugins must not
+// refer to interfaces, and some do.
 func Decode(confVersion string, raw json.RawMessage) (*roles.Result, error) {
 	if absent(raw) && len(raw) > 0 {
 		return &roles.Result{CNIVersion: roles.ResultVersion}, nil
@@ -198,8 +199,8 @@ func Decode(confVersion string, raw json.RawMessage) (*roles.Result, error) {
 	return r, nil
 }
 
-// decode decodes a result of one version into the newest form. A result
-// without a version has the configuration's.
+// decode decodes a result of one version into the newest form. A result without a
+// version has the configuration's version.
 func decode(version, confVersion string, raw json.RawMessage) (*roles.Result, error) {
 	if r := decodePlain(version, raw); r != nil {
 		return r, nil
@@ -207,7 +208,7 @@ func decode(version, confVersion string, raw json.RawMessage) (*roles.Result, er
 	return decodeAny(version, confVersion, raw)
 }
 
-// decodeAny leaves it to the library.
+// decodeAny decodes a result with the library.
 func decodeAny(version, confVersion string, raw json.RawMessage) (*roles.Result, error) {
 	fail := func(err error) (*roles.Result, error) { return nil, fmt.Errorf("%w: %w", roles.ErrDecode, err) }
 	if err := checkShape(raw); err != nil {
@@ -234,8 +235,8 @@ func decodeAny(version, confVersion string, raw json.RawMessage) (*roles.Result,
 	return r, nil
 }
 
-// decodePlain decodes what [newDocument] has a field for, in a third of the time that
-// the library's types take; nil where it is anything else, or has a fault.
+// decodePlain decodes a result that consists of the fields of [document], in a third of
+// the library's time. It returns nil for other or invalid results.
 func decodePlain(version string, raw json.RawMessage) *roles.Result {
 	var d document
 	if !AtLeast(version, "1.0.0") || !AtLeast(roles.ResultVersion, version) || !coldjson.UnmarshalKnown(raw, &d) || d.CNIVersion != version {
@@ -267,7 +268,7 @@ func decodePlain(version string, raw json.RawMessage) *roles.Result {
 	return r
 }
 
-// checkShape refuses null entries, which the library would run into.
+// checkShape refuses null entries, on which the library panics.
 func checkShape(raw json.RawMessage) error {
 	var lists struct {
 		Interfaces []*json.RawMessage `json:"interfaces"`
@@ -285,7 +286,7 @@ func checkShape(raw json.RawMessage) error {
 	return nil
 }
 
-// withVersion fills in the configuration's version where a result has none.
+// withVersion adds the configuration's version to a result without a version.
 func withVersion(version string, raw json.RawMessage) (json.RawMessage, error) {
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &m); err != nil {
@@ -298,5 +299,5 @@ func withVersion(version string, raw json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(m)
 }
 
-// absent tells whether a key is missing or null.
+// absent reports whether a key is missing or null.
 func absent(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }

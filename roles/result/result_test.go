@@ -39,7 +39,7 @@ func FuzzPlain(f *testing.F) {
 	})
 }
 
-// settle makes lists without entries nil: nobody tells them apart.
+// settle makes empty lists nil, because results do not distinguish the two.
 func settle(r *roles.Result) *roles.Result {
 	r = Clone(r)
 	for _, l := range []*[]string{&r.DNS.Nameservers, &r.DNS.Search, &r.DNS.Options} {

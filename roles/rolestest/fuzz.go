@@ -4,15 +4,16 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/result"
 )
 
-// FuzzWire is the fuzz target of an interface role: no configuration and no answer
+// FuzzBuild is the fuzz target of an interface role: no configuration and no answer
 // of an IPAM plugin make it panic, a valid configuration leads to something that is
 // made, and its own result can be checked. It gets what Observe would have read, and
 // configurations to begin with.
-func FuzzWire(f *testing.F, read func(conf []byte) (attach.Wirer, error), observed any, confs ...string) {
+func FuzzBuild(f *testing.F, role roles.Role, observed any, confs ...string) {
 	f.Helper()
 	for _, conf := range append(confs, `[]`, `{"prevResult":1}`, `{"ipam":{"type":7},"dns":{"search":[]}}`) {
 		for _, answer := range []string{
@@ -27,7 +28,7 @@ func FuzzWire(f *testing.F, read func(conf []byte) (attach.Wirer, error), observ
 	}
 	g := Golden{Observed: func([]byte) (any, error) { return observed, nil }}
 	f.Fuzz(func(t *testing.T, conf, answer []byte) {
-		role, err := attach.Judged(read)(conf)
+		builder, err := Read[attach.SpecBuilder](role, conf)
 		if err != nil {
 			return
 		}
@@ -40,7 +41,7 @@ func FuzzWire(f *testing.F, read func(conf []byte) (attach.Wirer, error), observ
 				return
 			}
 		}
-		w, err := role.Wire(in)
+		w, err := builder.Build(in)
 		if err != nil {
 			return
 		}
@@ -48,7 +49,7 @@ func FuzzWire(f *testing.F, read func(conf []byte) (attach.Wirer, error), observ
 			t.Fatalf("%s: nothing is made: %+v", conf, w)
 		}
 		in.Prev = w.Result
-		if _, err := role.Wire(in); err != nil {
+		if _, err := builder.Build(in); err != nil {
 			t.Errorf("%s: CHECK of the own result: %v", conf, err)
 		}
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -37,8 +37,8 @@ var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
 // and then either spec, one object a line in the order of making, and
 // result.json, or error. With -update the latter are rewritten.
 type Golden struct {
-	// Read decodes a configuration and fills in defaults.
-	Read func(conf []byte) (attach.Wirer, error)
+	// Role is the role's entry in the table.
+	Role roles.Role
 	// Observed is what the role's Observe would have read, from seen.json
 	// (empty without one).
 	Observed func(seen []byte) (any, error)
@@ -95,10 +95,19 @@ func texts(files []txtar.File) map[string]string {
 	return m
 }
 
-// compute is the course from the configuration to spec and result.
+// Read is what an interface or chained role makes of a configuration.
+func Read[R attach.SpecBuilder](role roles.Role, conf []byte) (r R, err error) {
+	h, err := role.New(conf)
+	if err != nil {
+		return r, err
+	}
+	return h.(interface{ Builder() attach.SpecBuilder }).Builder().(R), nil
+}
+
+// compute goes from the configuration to spec and result.
 func (g Golden) compute(asked []txtar.File) ([]txtar.File, error) {
 	files := texts(asked)
-	role, err := attach.Judged(g.Read)([]byte(files["conf.json"]))
+	role, err := Read[attach.SpecBuilder](g.Role, []byte(files["conf.json"]))
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +115,7 @@ func (g Golden) compute(asked []txtar.File) ([]txtar.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := role.Wire(in)
+	w, err := role.Build(in)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +159,7 @@ func (g Golden) input(files map[string]string) (*attach.Input, error) {
 		return nil, err
 	}
 	in := &attach.Input{
-		Key: key, Netns: "/run/netns/c1", Args: args, HostLink: "vethhost", Label: node.Label(key),
+		Key: key, Netns: "/run/netns/c1", Args: args, HostLink: "vethhost", Label: record.Label(key),
 		HostMAC: "02:00:00:00:00:11", ContainerMAC: "02:00:00:00:00:c1",
 	}
 	in.IPAM, err = decodeResult(files["ipam.json"])

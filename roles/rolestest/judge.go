@@ -9,14 +9,14 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Judged is a configuration with the paths of its faults, none for a good one.
-type Judged struct {
+// FaultyConf is a configuration with the paths of its faults, none for a good one.
+type FaultyConf struct {
 	Name, Conf string
 	Paths      []string
 }
 
-// Judge makes sure that a role finds these faults, all at once, and no others.
-func Judge(t *testing.T, role roles.Role, confs []Judged) {
+// CheckFaults makes sure that a role finds these faults, all at once, and no others.
+func CheckFaults(t *testing.T, role roles.Role, confs []FaultyConf) {
 	t.Helper()
 	for _, c := range confs {
 		t.Run(c.Name, func(t *testing.T) {

@@ -9,20 +9,20 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// AnnotationsCapability is the capability by which containerd and CRI-O hand
-// over a pod's annotations, in runtimeConfig under the same name.
+// AnnotationsCapability is the capability with which containerd and CRI-O pass a
+// pod's annotations, in runtimeConfig under the same name.
 const AnnotationsCapability = "io.kubernetes.cri.pod-annotations"
 
-// DefaultAnnotation is the annotation by which a pod asks for addresses. With
-// "." and a network's name behind it, it is about that network alone.
+// DefaultAnnotation is the annotation with which a pod requests addresses. With "."
+// and a network's name appended, it applies to that network only.
 const DefaultAnnotation = "cnibox.io/ips"
 
-// maxAnnotation bounds what is read of an annotation; Kubernetes allows 256 kB
-// for all of a pod's.
+// maxAnnotation bounds the length of an annotation. Kubernetes allows 256 kB for all
+// annotations of a pod.
 const maxAnnotation = 4096
 
-// Requested reads the addresses that a pod asks for: separated by commas, or a
-// JSON list of texts. path is where they stood, for faults and later errors.
+// Requested reads the addresses that a pod requests: separated by commas, or as a
+// JSON list of texts. It returns their JSON path for later errors.
 func Requested(f *roles.Faults, annotations map[string]string, key, network string) (path string, addrs []netip.Addr) {
 	at := key + "." + network
 	value, ok := annotations[at]
@@ -43,7 +43,7 @@ func Requested(f *roles.Faults, annotations map[string]string, key, network stri
 	if value[0] == '[' {
 		texts = nil
 		if err := json.Unmarshal([]byte(value), &texts); err != nil {
-			f.Addf(path, "is no JSON list of texts: %v", roles.Mismatch(err))
+			f.Addf(path, "is not a JSON list of texts: %v", roles.Mismatch(err))
 			return path, nil
 		}
 	}

@@ -1,7 +1,7 @@
-// Package sticky is what IPAM roles have in common about addresses that stay
-// with a pod over a restart: the "sticky" object of a configuration, whom an
-// address is kept for, and which addresses a pod asks for by an annotation. It
-// does no I/O; the state is in store.
+// Package sticky has what IPAM roles share for addresses that stay with a pod over a
+// restart: the "sticky" object of a configuration, the identity that an address is
+// kept for, and the addresses that a pod requests by an annotation. It does no I/O;
+// the state is in store.
 package sticky
 
 import (
@@ -18,34 +18,34 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Conf is the object "ipam.sticky". Without it addresses do not stick: a
-// released one is anybody's.
+// Conf is the object "ipam.sticky". Without it a released address is not kept.
 type Conf struct {
-	// Key says for whom addresses are kept: "pod", the pod's namespace and name
-	// as Kubernetes' runtimes tell them; "container-name", the name that podman
-	// and nerdctl tell; "mac", the hardware address that was asked for; or
-	// "none", for nobody, so that only the cool-down holds. What is told of
-	// neither is kept for the container ID. Default "pod".
+	// Key says what addresses are kept for: "pod", the pod's namespace and name,
+	// which Kubernetes' runtimes pass; "container-name", the name that podman and
+	// nerdctl pass; "mac", the requested hardware address; or "none", so that
+	// addresses only cool down. If the runtime does not pass the value, the container
+	// ID takes its place. Default "pod".
 	Key string `json:"key,omitempty"`
-	// TTL is how long addresses are kept after DEL: "5m", a number of seconds,
-	// or "never", which means that they are kept for ever. Default "5m".
+	// TTL is how long addresses are kept after DEL: "5m", a number of seconds, or
+	// "never" for addresses that never expire. Default "5m".
 	TTL Span `json:"ttl,omitzero"`
-	// Cooldown is how long after DEL nobody else gets the addresses. Default "30s".
+	// Cooldown is how long after DEL no other identity gets the addresses. Default
+	// "30s".
 	Cooldown Span `json:"cooldown,omitzero"`
-	// Mode is "prefer": a pool that has nothing else gives away what is kept or
-	// cools down, and a pod whose old sandbox lives gets another address; or
-	// "strict": both are errors. Default "prefer".
+	// Mode is "prefer" or "strict". With "prefer", a pool that has no other address
+	// gives away kept and cooling ones, and a pod whose old sandbox still lives gets
+	// another address. With "strict", both are errors. Default "prefer".
 	Mode string `json:"mode,omitempty"`
 }
 
-// Span is a time in a configuration: a text such as "5m", "never", or a number
-// of seconds. The zero Span is none.
+// Span is a duration in a configuration: a text such as "5m", "never", or a number of
+// seconds. The zero Span is not set.
 type Span struct {
 	text string
 	set  bool
 }
 
-// UnmarshalJSON takes texts and numbers; what they say is judged by Parse.
+// UnmarshalJSON accepts any text or number. Parse checks the value.
 func (s *Span) UnmarshalJSON(raw []byte) error {
 	raw = bytes.TrimSpace(raw)
 	switch {
@@ -63,14 +63,14 @@ func (s *Span) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// MarshalJSON is UnmarshalJSON's inverse.
+// MarshalJSON is the inverse of UnmarshalJSON.
 func (s Span) MarshalJSON() ([]byte, error) { return json.Marshal(s.text) }
 
-// never is the Span of no end.
+// never is the Span without an end.
 const never = "never"
 
-// Or is how long the Span is, or a default when none is given; whole seconds. A
-// Span without an end is an error.
+// Or returns the Span in whole seconds, or a default when it is not set. A Span
+// without an end is an error.
 func (s Span) Or(byDefault time.Duration) (time.Duration, error) {
 	if !s.set {
 		return byDefault, nil
@@ -82,7 +82,7 @@ func (s Span) Or(byDefault time.Duration) (time.Duration, error) {
 	return time.Duration(n) * time.Second, err
 }
 
-// seconds reads a Span; fractions are rounded up.
+// seconds parses a Span. Fractions are rounded up.
 func (s Span) seconds() (int64, error) {
 	if s.text == never || s.text == strconv.Itoa(store.KeepForever) {
 		return store.KeepForever, nil
@@ -91,7 +91,7 @@ func (s Span) seconds() (int64, error) {
 	if err != nil {
 		d, derr := time.ParseDuration(s.text)
 		if derr != nil {
-			return 0, fmt.Errorf(`%q is no time: want one such as "5m", a number of seconds, or %q`, s.text, never)
+			return 0, fmt.Errorf(`%q is not a duration: want one such as "5m", a number of seconds, or %q`, s.text, never)
 		}
 		f = d.Seconds()
 	}
@@ -101,7 +101,7 @@ func (s Span) seconds() (int64, error) {
 	return int64(math.Ceil(f)), nil
 }
 
-// What addresses are kept for.
+// Values of Conf.Key.
 const (
 	keyPod           = "pod"
 	keyContainerName = "container-name"
@@ -109,18 +109,19 @@ const (
 	keyNone          = "none"
 )
 
-// Modes, of Conf and of explicit requests.
+// Modes, of Conf and of requests.
 const (
 	prefer = "prefer"
 	strict = "strict"
 )
 
-// Rules are a Conf, parsed.
+// Rules is a parsed Conf.
 type Rules struct {
 	key string
-	// TTL and Cooldown are in seconds, TTL may be store.KeepForever.
+	// TTL and Cooldown are in seconds. TTL may be store.KeepForever.
 	TTL, Cooldown int64
-	// Strict: what is kept is never given away, and an identity has one address.
+	// Strict: kept addresses are never given away, and an identity never gets a
+	// second address while its first is in use.
 	Strict bool
 }
 
@@ -130,7 +131,7 @@ const (
 	defaultCooldown = 30
 )
 
-// Parse reads a Conf and notes its faults; nil without a Conf.
+// Parse parses a Conf and adds its faults to f; nil without a Conf.
 func Parse(f *roles.Faults, path string, c *Conf) *Rules {
 	if c == nil {
 		return nil
@@ -141,7 +142,7 @@ func Parse(f *roles.Faults, path string, c *Conf) *Rules {
 		r.key = keyPod
 	case keyPod, keyContainerName, keyMAC, keyNone:
 	default:
-		f.Addf(path+".key", "%q is none of %q, %q, %q, %q", c.Key, keyPod, keyContainerName, keyMAC, keyNone)
+		f.Addf(path+".key", "%q is not one of %q, %q, %q, %q", c.Key, keyPod, keyContainerName, keyMAC, keyNone)
 	}
 	var err error
 	if c.TTL.set {
@@ -159,7 +160,7 @@ func Parse(f *roles.Faults, path string, c *Conf) *Rules {
 	}
 	if r.key == keyNone {
 		if c.TTL.set && r.TTL != 0 {
-			f.Addf(path+".ttl", "has nobody to be kept for with key %q: remove it", keyNone)
+			f.Addf(path+".ttl", "has no effect with key %q: remove it", keyNone)
 		}
 		r.TTL = 0
 	}
@@ -167,7 +168,7 @@ func Parse(f *roles.Faults, path string, c *Conf) *Rules {
 	return r
 }
 
-// ParseMode reads "strict" (true) or "prefer"; an empty one is the default.
+// ParseMode parses "strict" (true) or "prefer". An empty mode is the default.
 func ParseMode(f *roles.Faults, path, mode, byDefault string) bool {
 	if mode == "" {
 		mode = byDefault
@@ -178,8 +179,8 @@ func ParseMode(f *roles.Faults, path, mode, byDefault string) bool {
 	return mode == strict
 }
 
-// ParseTime reads until when something is to be kept: "never", a time of
-// RFC 3339, or a span from now on such as "48h". The zero time is never.
+// ParseTime parses the end of a reservation: "never", a time of RFC 3339, or a
+// duration from now such as "48h". The zero time is never.
 func ParseTime(text string, now time.Time) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339, text); err == nil {
 		return t.UTC(), nil
@@ -187,7 +188,7 @@ func ParseTime(text string, now time.Time) (time.Time, error) {
 	n, err := Span{text: strings.TrimSpace(text)}.seconds()
 	switch {
 	case err != nil:
-		return time.Time{}, fmt.Errorf(`%q is no time: want one such as "2027-01-31T12:00:00Z", "48h" or %q`, text, never)
+		return time.Time{}, fmt.Errorf(`%q is not a time: want one such as "2027-01-31T12:00:00Z", "48h" or %q`, text, never)
 	case n < 0:
 		return time.Time{}, nil
 	}

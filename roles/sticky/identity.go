@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Kinds of identities; each is the text before the colon.
+// The kinds of identities: the text before the colon.
 const (
 	kindPod       = "pod"
 	kindName      = "name"
@@ -17,9 +17,9 @@ const (
 	kindContainer = "container"
 )
 
-// Identity is whom the addresses of an attachment are kept for, within a pool:
+// Identity returns the identity for which a pool keeps an attachment's addresses:
 // "pod:default/web-0/eth0", "name:web/eth0", "mac:02:00:00:00:00:01" or
-// "container:4f2a…/eth0". mac is the hardware address that was asked for, if any.
+// "container:4f2a…/eth0". mac is the requested hardware address, if any.
 func (r *Rules) Identity(req *roles.Request, mac string) string {
 	switch r.key {
 	case keyPod:
@@ -40,22 +40,23 @@ func (r *Rules) Identity(req *roles.Request, mac string) string {
 	return ContainerIdentity(req.Key())
 }
 
-// ContainerIdentity is that of an attachment of which nothing else is known, or
-// whose addresses are kept for nobody.
+// ContainerIdentity returns the identity of an attachment about which nothing else is
+// known, or whose addresses are not kept.
 func ContainerIdentity(k store.Key) string {
 	return kindContainer + ":" + escape(k.ContainerID) + "/" + escape(k.IfName)
 }
 
-// Args are the CNI_ARGS keys that Identity reads, beside those of every request.
+// Args returns the CNI_ARGS keys that Identity reads, besides those of every request.
 func Args() []string { return []string{"MAC", dhcpHostname} }
 
-// dhcpHostname is where nerdctl tells a container's host name.
+// dhcpHostname is the CNI_ARGS key in which nerdctl passes a container's host name.
 const dhcpHostname = "NERDCTL_CNI_DHCP_HOSTNAME"
 
-// nameArgs are where podman and nerdctl tell a container's name.
+// nameArgs returns the CNI_ARGS keys in which podman and nerdctl pass a container's
+// name.
 func nameArgs() []string { return []string{"K8S_POD_NAME", dhcpHostname} }
 
-// escape lets a text stand between slashes.
+// escape encodes a text so that it can stand between slashes.
 func escape(s string) string {
 	if !strings.ContainsAny(s, "/%") {
 		return s
@@ -63,8 +64,8 @@ func escape(s string) string {
 	return strings.NewReplacer("%", "%25", "/", "%2F").Replace(s)
 }
 
-// ParseIdentity reads an identity as a person writes it: as Identity does, with
-// the interface left out for eth0 and "pod:" left out.
+// ParseIdentity reads an identity as people write it: in the form of Identity,
+// without the interface for eth0 and without "pod:" if they like.
 func ParseIdentity(text string) (string, error) {
 	kind, rest, ok := strings.Cut(text, ":")
 	if !ok {
@@ -80,7 +81,7 @@ func ParseIdentity(text string) (string, error) {
 	case kindMAC:
 		m, err := net.ParseMAC(rest)
 		if err != nil {
-			return "", fmt.Errorf("identity %q: %q is no MAC address", text, rest)
+			return "", fmt.Errorf("identity %q: %q is not a MAC address", text, rest)
 		}
 		return kindMAC + ":" + m.String(), nil
 	}

@@ -17,7 +17,7 @@ func TestParse(t *testing.T) {
 	cases := map[string]struct {
 		conf string
 		want Rules
-		// faults are what the error says, in order.
+		// faults is the text of the error.
 		faults string
 	}{
 		"defaults":        {`{}`, Rules{pod, 300, 30, false}, ""},
@@ -28,12 +28,12 @@ func TestParse(t *testing.T) {
 		"never as Terway": {`{"ttl": -1}`, Rules{pod, store.KeepForever, 30, false}, ""},
 		"null":            {`{"ttl": null}`, Rules{pod, 300, 30, false}, ""},
 		"none":            {`{"key": "none"}`, Rules{keyNone, 0, 30, false}, ""},
-		"none for a time": {`{"key": "none", "ttl": "5m"}`, Rules{}, `ipam.sticky.ttl: has nobody to be kept for with key "none": remove it`},
+		"none for a time": {`{"key": "none", "ttl": "5m"}`, Rules{}, `ipam.sticky.ttl: has no effect with key "none": remove it`},
 		"all wrong": {
 			`{"key": "name", "ttl": "soon", "cooldown": "never", "mode": "both"}`,
 			Rules{},
-			`ipam.sticky.key: "name" is none of "pod", "container-name", "mac", "none"` + "\n" +
-				`ipam.sticky.ttl: "soon" is no time: want one such as "5m", a number of seconds, or "never"` + "\n" +
+			`ipam.sticky.key: "name" is not one of "pod", "container-name", "mac", "none"` + "\n" +
+				`ipam.sticky.ttl: "soon" is not a duration: want one such as "5m", a number of seconds, or "never"` + "\n" +
 				`ipam.sticky.cooldown: "never" is not possible: an address that never cools down is lost` + "\n" +
 				`ipam.sticky.mode: "both" is neither "prefer" nor "strict"`,
 		},
@@ -84,7 +84,7 @@ func TestRequested(t *testing.T) {
 		"of the network":  {map[string]string{"a/ips": "10.1.0.9", "a/ips.net": "10.1.0.8", "a/ips.other": "x"}, `["a/ips.net"]`, "", []string{"10.1.0.8"}},
 		"none of this":    {map[string]string{"a/ips": "10.1.0.9", "a/ips.net": ""}, `["a/ips.net"]`, "", nil},
 		"faults":          {map[string]string{"a/ips": "x,10.1.0.9,fe80::1%eth0"}, `["a/ips"]`, at + `["a/ips"]: "x" is neither an IP address nor a CIDR` + "\n" + at + `["a/ips"]: "fe80::1%eth0" is neither an IP address nor a CIDR`, []string{"10.1.0.9"}},
-		"no JSON":         {map[string]string{"a/ips": "[1]"}, `["a/ips"]`, at + `["a/ips"]: is no JSON list of texts: is a JSON number, want string`, nil},
+		"no JSON":         {map[string]string{"a/ips": "[1]"}, `["a/ips"]`, at + `["a/ips"]: is not a JSON list of texts: is a JSON number, want string`, nil},
 		"endless":         {map[string]string{"a/ips": strings.Repeat("1", 5000)}, `["a/ips"]`, at + `["a/ips"]: is longer than 4096 bytes`, nil},
 	}
 	for name, c := range cases {
@@ -144,7 +144,7 @@ func TestParseTime(t *testing.T) {
 	}
 }
 
-// FuzzConf: any object is parsed or refused, and what is parsed can be reckoned with.
+// FuzzConf: any object is refused, or its rules have sane times.
 func FuzzConf(f *testing.F) {
 	f.Add([]byte(`{"key":"pod","ttl":"1e9h","cooldown":-0.5,"mode":"strict"}`))
 	f.Add([]byte(`{"ttl":"9223372036854775807","cooldown":1e18}`))

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// CheckIn is Check, and whether the node's pod networks lie in the cluster's: no
-// record can draw other traffic.
+// CheckIn is Check, and checks that the node's pod networks lie in the cluster's, so
+// that a record cannot attract other traffic.
 func (n *Node) CheckIn(c *Config) error {
 	if err := n.Check(); err != nil {
 		return err
@@ -25,16 +25,16 @@ func (n *Node) CheckIn(c *Config) error {
 	return nil
 }
 
-// Wish is what decides which subnets a node gets, from a registry that hands
-// them out.
-type Wish struct {
-	// Demanded are the subnets that it must be. They need not be ones that would
-	// be handed out.
+// SubnetRequest is the input of Assign.
+type SubnetRequest struct {
+	// Demanded are the subnets that the node must get, if not empty. They may lie
+	// outside the range that is assigned by itself.
 	Demanded []netip.Prefix
-	// Own are those of the node's record, Previous those of its life before:
-	// they are taken where they still fit and nobody else has them.
+	// Own are the subnets of the node's record, Previous those that it had before it
+	// lost its record. They are preferred if they still fit and no other node has
+	// them.
 	Own, Previous []netip.Prefix
-	// Name is the node's, and Others who holds which subnets.
+	// Name is the node's name. Others are the nodes that hold subnets.
 	Name   string
 	Others []Holder
 }
@@ -43,13 +43,15 @@ type Wish struct {
 type Holder struct {
 	Name   string
 	Subnet netip.Prefix
-	// Address is the node's, where its name tells nobody who it is; invalid: it does.
+	// Address is the node's address, if its name does not identify it to people; else
+	// it is invalid.
 	Address netip.Addr
 }
 
-// Assign gives a node its subnets, one of each family, IPv4 first. Of two nodes
-// whose records ask for one subnet, the one whose name is first keeps it.
-func (c *Config) Assign(w Wish) ([]netip.Prefix, error) {
+// Assign returns the subnets for a node, one of each family, IPv4 first. If the
+// records of two nodes have the same subnet, the node whose name sorts first keeps
+// it.
+func (c *Config) Assign(w SubnetRequest) ([]netip.Prefix, error) {
 	if len(w.Demanded) > 0 {
 		return c.demanded(w)
 	}
@@ -68,7 +70,7 @@ func (c *Config) Assign(w Wish) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-func (c *Config) assign(network netip.Prefix, w Wish, taken []netip.Prefix) (netip.Prefix, error) {
+func (c *Config) assign(network netip.Prefix, w SubnetRequest, taken []netip.Prefix) (netip.Prefix, error) {
 	of := func(list []netip.Prefix) netip.Prefix {
 		i := slices.IndexFunc(list, func(p netip.Prefix) bool { return network.Overlaps(p) && c.Fits(p) })
 		if i < 0 {
@@ -91,7 +93,7 @@ func (c *Config) assign(network netip.Prefix, w Wish, taken []netip.Prefix) (net
 	return c.choose(network, taken)
 }
 
-func (c *Config) demanded(w Wish) ([]netip.Prefix, error) {
+func (c *Config) demanded(w SubnetRequest) ([]netip.Prefix, error) {
 	n := Node{Name: w.Name, PodCIDRs: w.Demanded}
 	if err := n.CheckIn(c); err != nil {
 		return nil, err
@@ -108,8 +110,8 @@ func (c *Config) demanded(w Wish) ([]netip.Prefix, error) {
 	return w.Demanded, errors.Join(faults...)
 }
 
-// holder is who else has a part of p: of several, the first by name.
-func (w *Wish) holder(p netip.Prefix) (Holder, bool) {
+// holder returns another node whose subnet overlaps p; of several, the first by name.
+func (w *SubnetRequest) holder(p netip.Prefix) (Holder, bool) {
 	var found []Holder
 	for _, h := range w.Others {
 		if h.Name != w.Name && h.Subnet.IsValid() && h.Subnet.Overlaps(p) {

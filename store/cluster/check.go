@@ -9,16 +9,17 @@ import (
 	"strings"
 )
 
-// Bounds of what a record holds, so that what is hostile cannot fill the memory.
+// Bounds for the content of a record, so that a hostile one cannot exhaust the
+// memory.
 const (
 	maxName        = 253
 	maxBackendType = 64
 	maxBackendData = 4096
 )
 
-// Check tells, all at once, what keeps a node's record from being used whatever
-// the network is: it is what every engine asks of a record before it becomes part
-// of a snapshot, and of what a node wants to publish. The error is an ErrInvalid.
+// Check returns all faults that make a node's record unusable whatever the network's
+// configuration is, joined, as ErrInvalid. Registries check every record that they
+// read or publish.
 func (n *Node) Check() error {
 	var faults []error
 	fault := func(format string, args ...any) {
@@ -33,11 +34,11 @@ func (n *Node) Check() error {
 	for _, p := range n.PodCIDRs {
 		switch a := p.Addr(); {
 		case !p.IsValid() || a.Is4In6():
-			fault("podCIDRs: %s is no network", p)
+			fault("podCIDRs: %s is not a network", p)
 		case p != p.Masked():
-			fault("podCIDRs: %s has bits set beyond its length: %s is meant", p, p.Masked())
+			fault("podCIDRs: %s has bits set beyond its length: write %s", p, p.Masked())
 		case a.IsMulticast() || a.IsLoopback() || a.IsLinkLocalUnicast() || p.Bits() == 0:
-			fault("podCIDRs: %s is no network of pods", p)
+			fault("podCIDRs: %s is not a pod network", p)
 		}
 	}
 	if len(n.PodCIDRs) > 2 || len(n.PodCIDRs) == 2 && (!n.PodCIDRs[0].Addr().Is4() || n.PodCIDRs[1].Addr().Is4()) {
@@ -62,8 +63,8 @@ func reachable(a netip.Addr) bool {
 	return !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// CheckName refuses what cannot be the name of a node, and would mean something
-// else as part of a path.
+// CheckName refuses what cannot be a node's name, because it would have another
+// meaning as part of a path.
 func CheckName(name string) error {
 	ok := name != "" && len(name) <= maxName && !strings.ContainsAny(name[:1]+name[len(name)-1:], ".-_")
 	for _, c := range name {
@@ -75,8 +76,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Same tells whether two nodes are told alike, and wished alike. Backend data counts by what it
-// says, not by how it is written.
+// Same reports whether two nodes have equal records and wishes. Backend data is
+// compared by value, not by spelling.
 func (n *Node) Same(o *Node) bool {
 	return n.Name == o.Name && n.Wishes == o.Wishes && n.PublicIP == o.PublicIP && n.PublicIPv6 == o.PublicIPv6 && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
 		n.BackendType == o.BackendType && sameJSON(n.BackendData, o.BackendData) && sameJSON(n.BackendV6Data, o.BackendV6Data)

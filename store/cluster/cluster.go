@@ -1,9 +1,9 @@
-// Package cluster knows who the other nodes are: one small interface over the
-// engines that hold it (Kubernetes' Node objects, etcd in flannel's layout, a
-// directory of JSON files).
+// Package cluster finds the other nodes of a cluster. One small interface covers
+// three registries: Kubernetes' Node objects, etcd in flannel's layout, and a
+// directory of JSON files.
 //
-// An engine yields snapshots, not events: whoever programs the kernel compares
-// what should be with what is, so that nothing is lost when a message is.
+// A registry reports snapshots, not events. The agent compares the wanted state with
+// the kernel's, so a lost message has no lasting effect.
 package cluster
 
 import (
@@ -13,84 +13,86 @@ import (
 	"net/netip"
 )
 
-// Node is what one node tells the others. The fields are flannel's, so that
-// nodes of both programs share a cluster.
+// Node is what one node publishes for the others. The fields are flannel's, so that
+// nodes of both programs can share a cluster.
 type Node struct {
-	// Name is the node's name in its registry: the Node object's, the file's,
-	// or, in etcd, which has none, the lease's key.
+	// Name is the node's name in its registry: that of the Node object or the file.
+	// In etcd, which has no names, it is the record's key.
 	Name string `json:"name"`
-	// PublicIP and PublicIPv6 are where the others send tunnelled packets, and
-	// the next hop of host-gw; invalid where the node has no such family.
+	// PublicIP and PublicIPv6 are the addresses to which the other nodes send
+	// tunnelled packets, and the next hops of host-gw. One is invalid when the node
+	// does not have that family.
 	PublicIP   netip.Addr `json:"publicIP,omitzero"`
 	PublicIPv6 netip.Addr `json:"publicIPv6,omitzero"`
 	// PodCIDRs are the node's pod networks, at most one of each family, IPv4 first.
 	PodCIDRs []netip.Prefix `json:"podCIDRs"`
-	// BackendType is "vxlan" or "host-gw"; others are kept as they are read.
+	// BackendType is "vxlan" or "host-gw". Other values are kept as they are read.
 	BackendType string `json:"backendType"`
 	// BackendData and BackendV6Data are the backend's JSON: for vxlan
 	// {"VNI":1,"VtepMAC":"…"}, "null" for host-gw.
 	BackendData   json.RawMessage `json:"backendData,omitempty"`
 	BackendV6Data json.RawMessage `json:"backendV6Data,omitempty"`
-	// Wishes are no part of the record, but what people wrote beside it.
+	// Wishes are not part of the record. Operators write them beside it.
 	Wishes Wishes `json:"-"`
 }
 
-// Wishes are what people ask of a node by annotations of its Node object.
+// Wishes are what operators set by annotations of a Node object.
 type Wishes struct {
-	// NodeIP and NodeIPv6 are addresses of the node to use, as --public-ip and
-	// --public-ipv6 name them; the wish goes before the flag.
+	// NodeIP and NodeIPv6 are the node's addresses to use, as --public-ip and
+	// --public-ipv6 name them. They take precedence over the flags.
 	NodeIP, NodeIPv6 netip.Addr
-	// PublishIP and PublishIPv6 are told to the others instead of the node's own
-	// addresses, as behind NAT. Acquire does that by itself, and returns them.
+	// PublishIP and PublishIPv6 are published instead of the node's own addresses,
+	// for a node behind NAT. Acquire publishes and returns them.
 	PublishIP, PublishIPv6 netip.Addr
 }
 
-// Wisher is a Registry by which people can ask something of this node.
+// Wisher is a Registry in which operators can set Wishes for this node.
 type Wisher interface {
-	// Wishes are this node's; they may be read before Acquire.
+	// Wishes returns this node's wishes. It may be called before Acquire.
 	Wishes(ctx context.Context) (Wishes, error)
 }
 
-// Snapshot is everything that a registry says at one time. It is not changed
-// after it was handed out.
+// Snapshot is the whole content of a registry at one time. It does not change after
+// it was reported.
 type Snapshot struct {
-	// Config is the network's configuration; nil where the registry holds none
-	// (Kubernetes), and it is a file of the node's.
+	// Config is the network's configuration; nil in a registry that does not hold it.
+	// In Kubernetes it is a file of the node.
 	Config *Config
-	// Nodes are all nodes that take part, this one included, in order of their names.
+	// Nodes are all nodes that take part, this one included, ordered by name.
 	Nodes []Node
-	// Faults tell, by name, which entries are left out of Nodes and why. A name
-	// that begins with "/" is that of the configuration, whose last good form is in force.
+	// Faults has, by name, the entries that are left out of Nodes, and the reason. A
+	// name that begins with "/" is that of the configuration; its last valid form
+	// stays in force.
 	Faults map[string]error
 }
 
-// Update is what Watch reports: a new Snapshot, or that the registry cannot be
-// heard at the moment. Then the last snapshot stays in force.
+// Update is what Watch reports: a new Snapshot, or an error while the registry cannot
+// be reached. During an error the last snapshot stays in force.
 type Update struct {
 	Snapshot *Snapshot
 	Err      error
 }
 
-// Registry is one engine, opened for one node. Its methods may be called at the
-// same time: whoever watches acquires and acquires again meanwhile, and Watch
-// may begin before the first Acquire.
+// Registry is a registry, opened for one node. Its methods may be called
+// concurrently: Acquire is also called while Watch runs, and Watch may begin before
+// the first Acquire.
 type Registry interface {
-	// Config is the network's configuration; nil where the registry holds none.
+	// Config returns the network's configuration; nil when the registry does not hold it.
 	Config(ctx context.Context) (*Config, error)
-	// Acquire publishes the node and returns it as it is stored: where PodCIDRs
-	// is empty, the registry chooses, or tells what was assigned. It is idempotent:
-	// it repairs what is missing or altered, and writes nothing when all is there.
-	// ErrNotAssigned means that it can only be waited for: Watch reports a snapshot
-	// when something about this node changed, even if the snapshot did not.
+	// Acquire publishes the node and returns it as it is stored. If PodCIDRs is
+	// empty, the registry chooses the networks, or returns the assigned ones. Acquire
+	// is idempotent: it repairs what is missing or altered, and writes nothing if the
+	// record is right. ErrNotAssigned means that the caller has to wait: Watch
+	// reports a snapshot when something about this node has changed, even if the
+	// snapshot is the same.
 	Acquire(ctx context.Context, want Node) (Node, error)
-	// Watch calls fn with the state of all nodes, whenever it changed, and keeps
-	// what Acquire got alive, until ctx is done. The first snapshot is a complete
-	// one. It does not return when the registry is down: it reports that and
-	// tries again, ever more rarely, with jitter. A slow fn gets the newest
-	// snapshot, not each.
+	// Watch calls fn with the state of all nodes whenever it has changed, until ctx
+	// is done. It also renews what Acquire obtained. The first snapshot is complete.
+	// When the registry is down, Watch reports that and tries again with growing
+	// intervals and jitter. A slow fn gets only the newest snapshot.
 	Watch(ctx context.Context, fn func(Update)) error
-	// Ready tells the registry that this node's pod network works (Kubernetes'
-	// NetworkUnavailable condition); others do nothing.
+	// Ready reports to the registry that this node's pod network works: in
+	// Kubernetes, the NetworkUnavailable condition. Other registries do nothing.
 	Ready(ctx context.Context) error
 	// Release withdraws what Acquire published.
 	Release(ctx context.Context) error
@@ -99,15 +101,14 @@ type Registry interface {
 }
 
 var (
-	// ErrNotAssigned: the node has no pod network yet, which another program assigns.
+	// ErrNotAssigned: the node has no pod network yet. Another program assigns it.
 	ErrNotAssigned = errors.New("no pod network assigned")
-	// ErrConflict: another node holds what this one asks for; the text names it.
+	// ErrConflict: another node holds the requested subnet; the text names it.
 	ErrConflict = errors.New("held by another node")
 	// ErrFull: no subnet of the network is free.
 	ErrFull = errors.New("no free subnet")
-	// ErrUnavailable: the registry does not answer, or refuses to for now.
+	// ErrUnavailable: the registry does not answer, or refuses for now.
 	ErrUnavailable = errors.New("registry unavailable")
-	// ErrInvalid: what was given or read is not what it has to be; the text
-	// names the field.
+	// ErrInvalid: a given or read value is invalid; the text names the field.
 	ErrInvalid = errors.New("invalid")
 )

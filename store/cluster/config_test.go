@@ -52,7 +52,7 @@ func TestParseConfig(t *testing.T) {
 	}
 }
 
-// Every fault is named at once.
+// All faults are reported together.
 func TestParseConfigFaults(t *testing.T) {
 	for conf, faults := range map[string][]string{
 		``:                     {"decode"},
@@ -87,7 +87,8 @@ func TestParseConfigFaults(t *testing.T) {
 }
 
 func TestParseConfigWarnings(t *testing.T) {
-	// Windows' keys are of configurations that are shared with such nodes.
+	// Keys for Windows are accepted, because configurations are shared with such
+	// nodes.
 	_, warnings, err := ParseConfig([]byte(`{"Network":"10.0.0.0/30","zone":1,"Backend":{"type":"vxlan","MacPrefix":"0E-2A","Name":"x","PSK":"s"}}`))
 	if err != nil || len(warnings) != 2 || !strings.HasPrefix(warnings[0], "zone ") || !strings.HasPrefix(warnings[1], "Backend.PSK ") {
 		t.Fatalf("%q, %v", warnings, err)
@@ -102,8 +103,8 @@ func prefixes(list ...string) []netip.Prefix {
 	return out
 }
 
-func others(taken []netip.Prefix) Wish {
-	w := Wish{Name: "node"}
+func others(taken []netip.Prefix) SubnetRequest {
+	w := SubnetRequest{Name: "node"}
 	for _, p := range taken {
 		w.Others = append(w.Others, Holder{Name: "other", Subnet: p})
 	}
@@ -143,10 +144,10 @@ func TestAssignFree(t *testing.T) {
 			}
 		}
 	}
-	// Nodes that start together choose differently, among the first hundred.
+	// Nodes that start together choose different subnets among the first hundred.
 	conf, seen := config(`{"Network":"10.0.0.0/8"}`), map[netip.Prefix]bool{}
 	for range 200 {
-		got, err := conf.Assign(Wish{})
+		got, err := conf.Assign(SubnetRequest{})
 		if err != nil || !netip.MustParsePrefix("10.0.0.0/17").Overlaps(got[0]) || got[0] == netip.MustParsePrefix("10.0.0.0/24") {
 			t.Fatal(got, err)
 		}
@@ -166,21 +167,21 @@ func TestAssign(t *testing.T) {
 	own := func(p4, p6 string) []netip.Prefix { return prefixes(p4, p6) }
 	for _, c := range []struct {
 		name string
-		wish Wish
+		wish SubnetRequest
 		want []netip.Prefix
 		err  string
 	}{
-		{"own", Wish{Own: own("10.0.1.0/24", "fd00:0:0:1::/64")}, own("10.0.1.0/24", "fd00:0:0:1::/64"), ""},
-		{"own before previous", Wish{Own: own("10.0.1.0/24", "fd00:0:0:1::/64"), Previous: own("10.0.2.0/24", "fd00:0:0:2::/64")}, own("10.0.1.0/24", "fd00:0:0:1::/64"), ""},
-		{"previous where own does not fit", Wish{Own: own("10.9.1.0/24", "fd00:0:0:1::/64"), Previous: own("10.0.2.0/24", "fd00:0:0:2::/64")}, own("10.0.2.0/24", "fd00:0:0:1::/64"), ""},
-		{"own that another took first", Wish{Own: own("10.0.5.0/24", "fd00:0:0:1::/64")}, nil, "b has 10.0.5.0/24"},
-		{"own that another asks for later", Wish{Name: "aa", Own: own("10.0.5.0/24", "fd00:0:0:1::/64")}, own("10.0.5.0/24", "fd00:0:0:1::/64"), ""},
-		{"demanded", Wish{Own: own("10.0.1.0/24", "fd00:0:0:1::/64"), Demanded: own("10.0.9.0/26", "fd00:0:0:9::/80")}, own("10.0.9.0/26", "fd00:0:0:9::/80"), ""},
-		{"demanded, held", Wish{Demanded: own("10.0.6.0/24", "fd00:0:0:9::/64")}, nil, "a has 10.0.6.128/25"},
-		{"demanded and own, held later", Wish{Name: "aa", Own: own("10.0.5.0/24", "fd00:0:0:1::/64"), Demanded: own("10.0.5.0/24", "fd00:0:0:1::/64")}, own("10.0.5.0/24", "fd00:0:0:1::/64"), ""},
-		{"demanded elsewhere", Wish{Demanded: own("10.9.6.0/24", "fd00:0:0:9::/64")}, nil, "not inside"},
-		{"demanded in one family", Wish{Demanded: prefixes("10.0.9.0/24")}, nil, "not one of each"},
-		{"the network itself", Wish{Demanded: own("10.0.0.0/16", "fd00:0:0:9::/64")}, nil, "not inside"},
+		{"own", SubnetRequest{Own: own("10.0.1.0/24", "fd00:0:0:1::/64")}, own("10.0.1.0/24", "fd00:0:0:1::/64"), ""},
+		{"own before previous", SubnetRequest{Own: own("10.0.1.0/24", "fd00:0:0:1::/64"), Previous: own("10.0.2.0/24", "fd00:0:0:2::/64")}, own("10.0.1.0/24", "fd00:0:0:1::/64"), ""},
+		{"previous where own does not fit", SubnetRequest{Own: own("10.9.1.0/24", "fd00:0:0:1::/64"), Previous: own("10.0.2.0/24", "fd00:0:0:2::/64")}, own("10.0.2.0/24", "fd00:0:0:1::/64"), ""},
+		{"own that another took first", SubnetRequest{Own: own("10.0.5.0/24", "fd00:0:0:1::/64")}, nil, "b has 10.0.5.0/24"},
+		{"own that another asks for later", SubnetRequest{Name: "aa", Own: own("10.0.5.0/24", "fd00:0:0:1::/64")}, own("10.0.5.0/24", "fd00:0:0:1::/64"), ""},
+		{"demanded", SubnetRequest{Own: own("10.0.1.0/24", "fd00:0:0:1::/64"), Demanded: own("10.0.9.0/26", "fd00:0:0:9::/80")}, own("10.0.9.0/26", "fd00:0:0:9::/80"), ""},
+		{"demanded, held", SubnetRequest{Demanded: own("10.0.6.0/24", "fd00:0:0:9::/64")}, nil, "a has 10.0.6.128/25"},
+		{"demanded and own, held later", SubnetRequest{Name: "aa", Own: own("10.0.5.0/24", "fd00:0:0:1::/64"), Demanded: own("10.0.5.0/24", "fd00:0:0:1::/64")}, own("10.0.5.0/24", "fd00:0:0:1::/64"), ""},
+		{"demanded elsewhere", SubnetRequest{Demanded: own("10.9.6.0/24", "fd00:0:0:9::/64")}, nil, "not inside"},
+		{"demanded in one family", SubnetRequest{Demanded: prefixes("10.0.9.0/24")}, nil, "not one of each"},
+		{"the network itself", SubnetRequest{Demanded: own("10.0.0.0/16", "fd00:0:0:9::/64")}, nil, "not inside"},
 	} {
 		if c.wish.Name == "" {
 			c.wish.Name = "c"
@@ -191,7 +192,7 @@ func TestAssign(t *testing.T) {
 			t.Errorf("%s: %v, %v", c.name, got, err)
 		}
 	}
-	if got, err := dual.Assign(Wish{Name: "c", Previous: own("10.0.5.0/24", "fd00:0:0:7::/64"), Others: holders}); err != nil || got[0] == holders[0].Subnet || got[1] != netip.MustParsePrefix("fd00:0:0:7::/64") {
+	if got, err := dual.Assign(SubnetRequest{Name: "c", Previous: own("10.0.5.0/24", "fd00:0:0:7::/64"), Others: holders}); err != nil || got[0] == holders[0].Subnet || got[1] != netip.MustParsePrefix("fd00:0:0:7::/64") {
 		t.Errorf("previous that another has: %v, %v", got, err)
 	}
 }

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzParseConfig: what is accepted hands out subnets that lie in its networks.
+// FuzzParseConfig: an accepted configuration assigns subnets that lie in its
+// networks.
 func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`))
 	f.Add([]byte(`{"EnableIPv6":true,"Network":"10.0.0.0/28","IPv6Network":"fd00::/124","IPv6SubnetMin":"fd00::8","SubnetLen":30,"Backend":{"VNI":1e3}}`))
@@ -14,7 +15,7 @@ func FuzzParseConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		got, err := c.Assign(Wish{})
+		got, err := c.Assign(SubnetRequest{})
 		if err != nil || len(got) != len(c.Families()) {
 			t.Fatalf("%+v: %v, %v", c, got, err)
 		}
@@ -29,7 +30,8 @@ func FuzzParseConfig(f *testing.F) {
 	})
 }
 
-// FuzzVTEP: what is accepted is written as what is accepted, and says the same.
+// FuzzVTEP: accepted data is written in a form that is accepted and has the same
+// value.
 func FuzzVTEP(f *testing.F) {
 	f.Add([]byte(`{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}`))
 	f.Add([]byte(`{"VtepMAC":"12:c6:65:89:b4:e3"}`))
@@ -45,8 +47,7 @@ func FuzzVTEP(f *testing.F) {
 	})
 }
 
-// FuzzNode: whatever a record says, judging it ends, and what is judged good can
-// be written.
+// FuzzNode: Check ends for any record, and a record without faults can be written.
 func FuzzNode(f *testing.F) {
 	f.Add([]byte(`{"name":"a","publicIP":"192.0.2.1","podCIDRs":["10.0.0.0/24","fd00::/64"],"backendType":"vxlan","backendData":{"VtepMAC":"12:c6:65:89:b4:e3"}}`))
 	f.Add([]byte(`{"name":"a","podCIDRs":["10.0.0.0/24"],"backendData":{"escaped when written":"&"}}`))

@@ -41,19 +41,19 @@ func TestCheck(t *testing.T) {
 		t.Fatal(n.Check())
 	}
 	for want, change := range map[string]func(*Node){
-		"publicIP is 2001:db8::1":       func(n *Node) { n.PublicIP = netip.MustParseAddr("2001:db8::1") },
-		"publicIP is 224.0.0.1":         func(n *Node) { n.PublicIP = netip.MustParseAddr("224.0.0.1") },
-		"publicIP is 255.255.255.255":   func(n *Node) { n.PublicIP = netip.MustParseAddr("255.255.255.255") },
-		"publicIPv6 is fe80::1%eth0":    func(n *Node) { n.PublicIPv6 = netip.MustParseAddr("fe80::1%eth0") },
-		"publicIPv6 is ::ffff:10.0.0.1": func(n *Node) { n.PublicIPv6 = netip.MustParseAddr("::ffff:10.0.0.1") },
-		"10.0.1.0/24 is meant":          func(n *Node) { n.PodCIDRs = prefixes("10.0.1.5/24") },
-		"0.0.0.0/0 is no network":       func(n *Node) { n.PodCIDRs = prefixes("0.0.0.0/0") },
-		"IPv4 first":                    func(n *Node) { n.PodCIDRs = prefixes("fd00::/64", "10.0.1.0/24") },
-		"one of each":                   func(n *Node) { n.PodCIDRs = prefixes("10.0.2.0/24", "10.0.1.0/24") },
-		"invalid Prefix is no network":  func(n *Node) { n.PodCIDRs = []netip.Prefix{{}} },
-		"backendType is longer":         func(n *Node) { n.BackendType = strings.Repeat("x", 65) },
-		"backendData is longer":         func(n *Node) { n.BackendData = json.RawMessage(strings.Repeat(" ", 5000)) },
-		"backendV6Data is not JSON":     func(n *Node) { n.BackendV6Data = json.RawMessage(`{`) },
+		"publicIP is 2001:db8::1":         func(n *Node) { n.PublicIP = netip.MustParseAddr("2001:db8::1") },
+		"publicIP is 224.0.0.1":           func(n *Node) { n.PublicIP = netip.MustParseAddr("224.0.0.1") },
+		"publicIP is 255.255.255.255":     func(n *Node) { n.PublicIP = netip.MustParseAddr("255.255.255.255") },
+		"publicIPv6 is fe80::1%eth0":      func(n *Node) { n.PublicIPv6 = netip.MustParseAddr("fe80::1%eth0") },
+		"publicIPv6 is ::ffff:10.0.0.1":   func(n *Node) { n.PublicIPv6 = netip.MustParseAddr("::ffff:10.0.0.1") },
+		"write 10.0.1.0/24":               func(n *Node) { n.PodCIDRs = prefixes("10.0.1.5/24") },
+		"0.0.0.0/0 is not a pod network":  func(n *Node) { n.PodCIDRs = prefixes("0.0.0.0/0") },
+		"IPv4 first":                      func(n *Node) { n.PodCIDRs = prefixes("fd00::/64", "10.0.1.0/24") },
+		"one of each":                     func(n *Node) { n.PodCIDRs = prefixes("10.0.2.0/24", "10.0.1.0/24") },
+		"invalid Prefix is not a network": func(n *Node) { n.PodCIDRs = []netip.Prefix{{}} },
+		"backendType is longer":           func(n *Node) { n.BackendType = strings.Repeat("x", 65) },
+		"backendData is longer":           func(n *Node) { n.BackendData = json.RawMessage(strings.Repeat(" ", 5000)) },
+		"backendV6Data is not JSON":       func(n *Node) { n.BackendV6Data = json.RawMessage(`{`) },
 	} {
 		n := good()
 		change(&n)
@@ -114,8 +114,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// A consumer that takes its time gets what is newest, an error after the
-// snapshot that it followed, and no error that is over.
+// A slow consumer gets the newest snapshot, an error after the snapshot that preceded
+// it, and no error that is over.
 func TestRelay(t *testing.T) {
 	var got []string
 	name := func(s string) *Snapshot { return &Snapshot{Nodes: []Node{{Name: s}}} }

@@ -9,29 +9,29 @@ import (
 	"strings"
 )
 
-// vniMax is the largest VNI (RFC 7348 §5: 24 bits); mtuMax is what IPv4's length
-// field ends at, mtuMin what IPv6 asks of a link (RFC 8200 §5).
+// vniMax is the largest VNI (RFC 7348 §5: 24 bits). mtuMax is the largest length in
+// an IPv4 header. mtuMin is the smallest MTU of a link with IPv6 (RFC 8200 §5).
 const (
 	vniMax = 1<<24 - 1
 	mtuMax = 65535
 	mtuMin = 1280
 )
 
-// ParseConfig decodes net-conf.json. Keys are flannel's, in any case; the absent
-// Backend is vxlan, as flannel's documentation says. warnings name the keys that
-// mean nothing here; err joins every fault, each an ErrInvalid that names its key.
-// The subnets' lengths and bounds stay as they are written.
+// ParseConfig decodes net-conf.json. Keys are flannel's, in any case. An absent
+// Backend is vxlan, as flannel's documentation says. The warnings name keys that have
+// no effect. The error joins all faults; each is an ErrInvalid that names its key.
+// The lengths and bounds of subnets stay as they are written.
 func ParseConfig(data []byte) (c *Config, warnings []string, err error) {
 	return parse(data, false)
 }
 
-// ParseSubnetConfig is ParseConfig for a registry that hands out subnets: their
-// lengths and bounds are filled in as flannel does, and checked.
+// ParseSubnetConfig is ParseConfig for a registry that assigns subnets: it checks the
+// lengths and bounds of subnets and fills in flannel's defaults.
 func ParseSubnetConfig(data []byte) (c *Config, warnings []string, err error) {
 	return parse(data, true)
 }
 
-// rawConfig has one raw value for each known key: each is judged by itself, so
+// rawConfig has a raw value for each known key. Each value is decoded by itself, so
 // that all faults are found.
 type rawConfig struct {
 	EnableIPv4, EnableIPv6, EnableNFTables   json.RawMessage
@@ -41,7 +41,8 @@ type rawConfig struct {
 	Backend                                  json.RawMessage
 }
 
-// rawBackend's MacPrefix and Name are of Windows' vxlan backend.
+// rawBackend is the Backend object. MacPrefix and Name are keys of the Windows
+// backend.
 type rawBackend struct {
 	Type, VNI, Port, GBP, Learning, DirectRouting, MTU json.RawMessage
 	MacPrefix, Name                                    json.RawMessage
@@ -110,7 +111,7 @@ func (d *decoder) failed(keys ...string) bool {
 	return slices.ContainsFunc(keys, func(k string) bool { return slices.Contains(d.keys, k) })
 }
 
-// value decodes what is neither absent nor null.
+// value decodes a value that is neither absent nor null.
 func (d *decoder) value(key string, raw json.RawMessage, v any) bool {
 	if len(raw) == 0 || string(raw) == "null" {
 		return false
@@ -207,8 +208,8 @@ func (d *decoder) backend(data json.RawMessage, b *Backend) {
 	d.value("Backend.DirectRouting", raw.DirectRouting, &b.DirectRouting)
 }
 
-// unknown names the keys of an object that are none of known, in the order of
-// their names. encoding/json takes a key in any case.
+// unknown returns a warning for each key of an object that is not among known, in the
+// order of keys. The comparison ignores case, as encoding/json does.
 func unknown(at string, data []byte, known ...string) []string {
 	var all map[string]json.RawMessage
 	if len(data) == 0 || json.Unmarshal(data, &all) != nil {
@@ -217,14 +218,14 @@ func unknown(at string, data []byte, known ...string) []string {
 	var out []string
 	for key := range all {
 		if !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, key) }) {
-			out = append(out, fmt.Sprintf("%s%s is no key of the network configuration: it has no effect", at, shorten(key)))
+			out = append(out, fmt.Sprintf("%s%s is not a key of the network configuration: it has no effect", at, shorten(key)))
 		}
 	}
 	slices.Sort(out)
 	return out
 }
 
-// shorten bounds what a message quotes of others' text.
+// shorten bounds a quotation of foreign text in a message.
 func shorten(s string) string {
 	if len(s) > 64 {
 		return strings.ToValidUTF8(s[:64], "") + "…"

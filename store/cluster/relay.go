@@ -5,9 +5,8 @@ import (
 	"sync"
 )
 
-// Relay stands between an engine that watches and whoever is told, so that
-// neither waits for the other: what was not taken yet is replaced by what is
-// newer.
+// Relay passes updates from a registry's watcher to its consumer, so that neither
+// waits for the other. A newer update replaces one that was not consumed yet.
 type Relay struct {
 	mu       sync.Mutex
 	snapshot func() *Snapshot
@@ -15,9 +14,9 @@ type Relay struct {
 	wake     chan struct{}
 }
 
-// WatchWith runs an engine, which puts what it learns into the Relay, until it
-// returns, and has fn told meanwhile, by one goroutine of its own. When it
-// returns, fn was called for the last time.
+// WatchWith runs engine until it returns. Meanwhile one goroutine of its own calls fn
+// with the updates that engine puts into the Relay. fn is not called any more after
+// WatchWith has returned.
 func WatchWith(ctx context.Context, fn func(Update), engine func(context.Context, *Relay) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &Relay{wake: make(chan struct{}, 1)}
@@ -32,11 +31,11 @@ func WatchWith(ctx context.Context, fn func(Update), engine func(context.Context
 	return err
 }
 
-// Put has a snapshot told. It is told that the registry is heard, too.
+// Put passes a snapshot on. The consumer then knows that the registry can be reached.
 func (r *Relay) Put(s *Snapshot) { r.PutLater(func() *Snapshot { return s }) }
 
-// PutLater has the snapshot told that fn makes when it is taken: of a burst of
-// changes only few are made. fn is called by another goroutine.
+// PutLater is Put for a snapshot that fn makes when it is consumed, so that few are
+// made in a burst of changes. Another goroutine calls fn.
 func (r *Relay) PutLater(fn func() *Snapshot) {
 	r.mu.Lock()
 	r.snapshot, r.err = fn, nil
@@ -44,8 +43,8 @@ func (r *Relay) PutLater(fn func() *Snapshot) {
 	r.notify()
 }
 
-// Fail has it told that the registry cannot be heard. A snapshot that was not
-// taken yet is told before.
+// Fail reports that the registry cannot be reached. A pending snapshot is passed on
+// first.
 func (r *Relay) Fail(err error) {
 	r.mu.Lock()
 	r.err = err
@@ -56,7 +55,7 @@ func (r *Relay) Fail(err error) {
 func (r *Relay) notify() {
 	select {
 	case r.wake <- struct{}{}:
-	default: // it is awake
+	default: // a wake-up is pending
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// BenchmarkSnapshot: a change among 10,000 nodes, and the snapshot with it.
+// BenchmarkSnapshot changes one of 10,000 nodes and makes a snapshot.
 func BenchmarkSnapshot(b *testing.B) {
 	var t Table
 	for i := range 10000 {

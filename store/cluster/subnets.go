@@ -7,16 +7,15 @@ import (
 	"slices"
 )
 
-// family holds what flannel's rules for subnets differ in: the length that is
-// handed out where the network is large enough, and the longest ones that are
-// of use.
+// family has the parameters of flannel's rules for the subnets of one family: the
+// default prefix length if the network is large enough, and the longest useful one.
 type family struct {
 	key            string
 	usual, longest int
 }
 
-// subnets fills in and checks the length and the bounds. The first subnet of a
-// network is left out: its address is the network's own.
+// subnets checks the length and the bounds, and fills in defaults. The first subnet
+// of a network is not used, because its address is the network's own.
 func (d *decoder) subnets(f family, network netip.Prefix, length *int, first, last *netip.Addr) {
 	switch n := network.Bits(); {
 	case *length == 0 && n > f.longest-2:
@@ -51,7 +50,7 @@ func (d *decoder) subnets(f family, network netip.Prefix, length *int, first, la
 	}
 }
 
-// Families are the pod networks that are enabled, IPv4 first.
+// Families returns the enabled pod networks, IPv4 first.
 func (c *Config) Families() []netip.Prefix {
 	var out []netip.Prefix
 	if c.EnableIPv4 {
@@ -63,8 +62,8 @@ func (c *Config) Families() []netip.Prefix {
 	return out
 }
 
-// Contains tells whether a node's pod network lies in the one of its family, and
-// is smaller.
+// Contains reports whether a node's pod network lies in the pod network of its
+// family, and is smaller.
 func (c *Config) Contains(p netip.Prefix) bool {
 	for _, n := range c.Families() {
 		if n.Contains(p.Addr()) && p.Bits() > n.Bits() {
@@ -74,8 +73,8 @@ func (c *Config) Contains(p netip.Prefix) bool {
 	return false
 }
 
-// Fits tells whether a subnet is one that this configuration hands out: of its
-// length, within its bounds.
+// Fits reports whether this configuration could assign a subnet: its length is right
+// and it lies within the bounds.
 func (c *Config) Fits(p netip.Prefix) bool {
 	length, first, last := c.SubnetLen, c.SubnetMin, c.SubnetMax
 	if !p.Addr().Is4() {
@@ -84,12 +83,13 @@ func (c *Config) Fits(p netip.Prefix) bool {
 	return c.Contains(p) && p.Bits() == length && p == p.Masked() && !p.Addr().Less(first) && !last.Less(p.Addr())
 }
 
-// choices is among how many free subnets a new node chooses: nodes that start
-// together seldom meet, and the network is filled from its beginning.
+// choices is the number of free subnets from which a new node takes a random one.
+// Nodes that start together seldom collide, and the network fills up from its
+// beginning.
 const choices = 100
 
-// choose gives a free subnet of a network, a random one of the first hundred that
-// overlap none of those taken, or ErrFull.
+// choose returns a random one of the first free subnets of a network, or ErrFull. A
+// free subnet overlaps none of the taken ones.
 func (c *Config) choose(network netip.Prefix, taken []netip.Prefix) (netip.Prefix, error) {
 	first, last, length := c.SubnetMin, c.SubnetMax, c.SubnetLen
 	if !network.Addr().Is4() {
@@ -122,7 +122,7 @@ func (c *Config) choose(network netip.Prefix, taken []netip.Prefix) (netip.Prefi
 	return free[rand.N(len(free))], nil
 }
 
-// end is the last address of a prefix.
+// end returns the last address of a prefix.
 func end(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {

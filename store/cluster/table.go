@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// Table holds a registry's entries while they change, and gives snapshots of
-// them. It can be used by several goroutines.
+// Table holds a registry's entries and makes snapshots of them. It is safe for
+// concurrent use.
 type Table struct {
 	mu     sync.Mutex
 	config *Config
@@ -19,14 +19,14 @@ type Table struct {
 	faults map[string]error
 }
 
-// Config is the configuration that was set last; nil before.
+// Config returns the configuration that was set last; nil before.
 func (t *Table) Config() *Config {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.config
 }
 
-// SetConfig replaces the configuration, and tells whether that changed anything.
+// SetConfig replaces the configuration. It reports whether it has changed.
 func (t *Table) SetConfig(c *Config) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,8 +35,8 @@ func (t *Table) SetConfig(c *Config) bool {
 	return changed
 }
 
-// Put has an entry be a node of that name, or a fault when err is not nil. It
-// tells whether that changed anything.
+// Put stores a node under a name, or a fault when err is not nil. It reports whether
+// the table has changed.
 func (t *Table) Put(name string, n Node, err error) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,7 +66,7 @@ func (t *Table) find(name string) (int, bool) {
 	return slices.BinarySearchFunc(t.nodes, name, func(n Node, name string) int { return strings.Compare(n.Name, name) })
 }
 
-// Remove forgets an entry, and tells whether there was one.
+// Remove removes an entry. It reports whether there was one.
 func (t *Table) Remove(name string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -79,8 +79,8 @@ func (t *Table) Remove(name string) bool {
 	return was || faulty
 }
 
-// Keep forgets every entry that is not among names, as after a list, and tells
-// whether there was one.
+// Keep removes every entry that is not among names, as after a new list. It reports
+// whether it removed any.
 func (t *Table) Keep(names map[string]bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -90,8 +90,9 @@ func (t *Table) Keep(names map[string]bool) bool {
 	return len(t.nodes)+len(t.faults) != before
 }
 
-// Each gives each node to fn, which must not change it nor use the table, and
-// tells whether the table has no faults: these may be anything.
+// Each calls fn with each node. fn must not change the node or use the table. Each
+// reports whether the table has no faults; an entry with a fault may stand for any
+// node.
 func (t *Table) Each(fn func(*Node)) (whole bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -101,22 +102,22 @@ func (t *Table) Each(fn func(*Node)) (whole bool) {
 	return len(t.faults) == 0
 }
 
-// Len is how many entries there are, faults among them.
+// Len returns the number of entries, faults included.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.nodes) + len(t.faults)
 }
 
-// Snapshot is what the table says now.
+// Snapshot returns the current entries.
 func (t *Table) Snapshot() *Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return &Snapshot{Config: t.config, Nodes: slices.Clone(t.nodes), Faults: maps.Clone(t.faults)}
 }
 
-// sameJSON compares what two texts say. The first comparison is by far the most
-// frequent: records are written by programs, in one way each.
+// sameJSON compares the values of two JSON texts. Most records are written by one
+// program, so comparing the bytes first usually decides.
 func sameJSON(a, b json.RawMessage) bool {
 	if bytes.Equal(a, b) {
 		return true

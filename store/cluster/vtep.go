@@ -7,19 +7,19 @@ import (
 	"net"
 )
 
-// VTEP is vxlan's backend data of one family: where the tunnel ends.
+// VTEP is the vxlan backend data of one family: the node's end of the tunnel.
 type VTEP struct {
-	// VNI is the tunnel's; NoVNI: the record does not tell it, and the
-	// configuration's is meant.
+	// VNI is that of the tunnel. NoVNI: the record has no VNI, and the
+	// configuration's applies.
 	VNI   uint32
 	NoVNI bool
-	// MAC is six octets of a unicast address.
+	// MAC is a unicast address of six octets.
 	MAC net.HardwareAddr
 }
 
-// ParseVTEP decodes {"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}, with keys in any
-// case and VNI left out or not. "null" and nothing at all are ErrInvalid: a node
-// without data cannot be reached.
+// ParseVTEP decodes {"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}. Keys may be in any case
+// and VNI may be absent. "null" and empty data are ErrInvalid, because a node without
+// data cannot be reached.
 func ParseVTEP(data json.RawMessage) (VTEP, error) {
 	var raw struct {
 		VNI     *uint32
@@ -44,23 +44,23 @@ func ParseVTEP(data json.RawMessage) (VTEP, error) {
 	return v, nil
 }
 
-// parseMAC takes what a peer can have: net.ParseMAC would take InfiniBand's
-// addresses too, and group addresses, which would reach every node.
+// parseMAC parses a peer's MAC address. Unlike net.ParseMAC it refuses InfiniBand
+// addresses, and group addresses, which would reach every node.
 func parseMAC(s string) (net.HardwareAddr, error) {
 	mac, err := net.ParseMAC(s)
 	if err != nil || len(mac) != 6 {
 		return nil, fmt.Errorf("backend data: VtepMAC is %q: %w: give six octets", shorten(s), ErrInvalid)
 	}
 	if mac[0]&1 != 0 || bytes.Equal(mac, make([]byte, 6)) {
-		return nil, fmt.Errorf("backend data: VtepMAC is %s: %w: not an address of one device", mac, ErrInvalid)
+		return nil, fmt.Errorf("backend data: VtepMAC is %s: %w: not a unicast address", mac, ErrInvalid)
 	}
 	return mac, nil
 }
 
-// Is tells whether the tunnel has this VNI.
+// Is reports whether the tunnel has this VNI.
 func (v VTEP) Is(vni uint32) bool { return v.NoVNI || v.VNI == vni }
 
-// JSON is the record, as flannel writes it.
+// JSON returns the record as flannel writes it.
 func (v VTEP) JSON() json.RawMessage {
 	if v.NoVNI {
 		return fmt.Appendf(nil, `{"VtepMAC":%q}`, v.MAC)

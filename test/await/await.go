@@ -1,6 +1,5 @@
-// Package await is how tests wait for what the kernel, another process or another
-// thread does in its own time. How long that takes is never judged: a machine that is
-// busy with other things is no reason to fail.
+// Package await waits for conditions in tests: for the kernel, another process or another thread. It does not judge how long that
+// takes, since a busy machine is not a defect.
 package await
 
 import (
@@ -8,18 +7,16 @@ import (
 	"time"
 )
 
-// Patience is how long a test waits for what has to come. It passes only where the
-// test fails.
+// Patience is how long a test waits for a condition. Only a failing test waits that long.
 const Patience = 2 * time.Minute
 
-// pause is how long Until rests between two looks, so that what it waits for has the
-// processor.
+// pause is the time between two checks of Until; it leaves the processor to what the test waits for.
 const pause = 2 * time.Millisecond
 
-// Deadline is when a wait that begins now is over, for a socket.
+// Deadline returns the time at which a wait that begins now ends, for a socket.
 func Deadline() time.Time { return time.Now().Add(Patience) }
 
-// Until looks again and again until it is so; what tells then what is wrong.
+// Until checks a condition until it is true. If it stays false the test fails with the text of what.
 func Until(t testing.TB, is func() bool, what func() string) {
 	t.Helper()
 	if is() {
@@ -43,7 +40,7 @@ func Until(t testing.TB, is func() bool, what func() string) {
 	}
 }
 
-// Next takes what comes next.
+// Next returns the next value of a channel.
 func Next[T any](t testing.TB, from <-chan T, what string) T {
 	t.Helper()
 	late := time.NewTimer(Patience)

@@ -1,4 +1,4 @@
-// Package bus runs D-Bus and its services for tests, in the namespaces of the test.
+// Package bus runs a D-Bus daemon and programs on it for tests, in the namespaces of the test.
 package bus
 
 import (
@@ -16,12 +16,12 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// conf lets everybody who can connect do everything.
+// conf allows every client every method and name.
 const conf = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><type>system</type><listen>unix:path=%s</listen><auth>EXTERNAL</auth>
 <policy context="default"><allow user="*"/><allow own="*"/><allow send_destination="*" eavesdrop="true"/><allow receive_sender="*"/><allow eavesdrop="true"/></policy></busconfig>`
 
-// Listen starts a bus on a socket, which it listens on when Listen returns.
+// Listen starts a bus on a socket. The socket accepts connections when Listen returns.
 func Listen(t testing.TB, socket string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "bus.conf")
@@ -39,7 +39,7 @@ func Listen(t testing.TB, socket string) {
 	}
 }
 
-// System starts the machine's bus, in a /run/dbus of the test's own.
+// System starts the machine's bus in a /run/dbus that only the test sees.
 func System(t testing.TB) *dbus.Conn {
 	t.Helper()
 	Cover(t, "/run/dbus")
@@ -53,7 +53,7 @@ func System(t testing.TB) *dbus.Conn {
 	return conn
 }
 
-// Cover puts an empty directory in the place of one until the test ends.
+// Cover mounts an empty directory over another one until the test ends.
 func Cover(t testing.TB, dir string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -65,7 +65,7 @@ func Cover(t testing.TB, dir string) {
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 }
 
-// Serve starts a program, and waits until it has its name on the bus.
+// Serve starts a program and waits until it owns its name on the bus.
 func Serve(t testing.TB, conn *dbus.Conn, name string, cmd *exec.Cmd) {
 	t.Helper()
 	signals := make(chan *dbus.Signal, 16)

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Allow gives the group "agents" verbs on resources, as "nodes/status".
+// Allow permits the group "agents" verbs on resources such as "nodes/status".
 func (s *Server) Allow(tb testing.TB, name string, rules ...Rule) {
 	tb.Helper()
 	meta := map[string]any{"name": name}
@@ -28,8 +28,7 @@ type Rule struct {
 	Verbs     []string `json:"verbs"`
 }
 
-// Kubeconfig writes one for a token, that leads to address: the server's, or a
-// Wire's.
+// Kubeconfig writes a kubeconfig file with a token and an address, which is the server's or a Wire's.
 func (s *Server) Kubeconfig(tb testing.TB, address, token string) string {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "kubeconfig")
@@ -55,7 +54,7 @@ current-context: test
 	return path
 }
 
-// ClientCertificate signs one for a user in groups: a common name and organisations.
+// ClientCertificate signs a certificate for a user in groups: a common name and organisations.
 func (s *Server) ClientCertificate(tb testing.TB, user string, groups ...string) (cert, key []byte) {
 	tb.Helper()
 	cert, key, err := s.pki.Client(user, groups...)

@@ -1,8 +1,7 @@
 // Package kubetest runs a real kube-apiserver on a real etcd for tests.
 //
-// Both are programs of this machine: `make test-kube` builds the apiserver and a
-// current etcd into bin/kube; Debian's etcd-server is the other one. Tests that
-// need them carry the build tag kube, so that no test is skipped.
+// `make test-kube` builds the API server and a current etcd into bin/kube; the other etcd is Debian's etcd-server. Tests that need
+// them have the build tag kube, so that no test is skipped.
 package kubetest
 
 import (
@@ -28,8 +27,8 @@ import (
 	"github.com/cnibox/cnibox/test/port"
 )
 
-// Tokens of the users that the server knows: Admin may do all; Agent is in the
-// group "agents" and may do what a Server's Allow gave it.
+// Tokens of the users that the server knows. Admin may do everything; Agent is in the group "agents" and may do what Server.Allow
+// permits.
 const (
 	Admin = "admin-token"
 	Agent = "agent-token"
@@ -39,7 +38,7 @@ const (
 type Server struct {
 	// Address is host:port of the API server, Etcd the URL of its store.
 	Address, Etcd string
-	// CA is the PEM of who signed its certificate.
+	// CA is the PEM of the authority that signed its certificate.
 	CA []byte
 
 	dir  string
@@ -49,10 +48,10 @@ type Server struct {
 	etcd, api *program
 }
 
-// program is one that runs.
+// program is a running program.
 type program struct {
 	*exec.Cmd
-	// ended is closed when it has, with err.
+	// ended is closed when it has ended, with err.
 	ended chan struct{}
 	err   error
 }
@@ -66,18 +65,16 @@ func (p *program) kill() {
 	<-p.ended
 }
 
-// Store is which etcd the server gets.
+// Store selects the etcd of the server.
 type Store int
 
-// The stores: one that cannot report its progress, so that the server has no
-// streaming lists, and one that can.
+// The first cannot report its progress, so that the server has no streaming lists; the second can.
 const (
 	DebianEtcd Store = iota
 	CurrentEtcd
 )
 
-// Main runs a package's tests with a server that all of them share; it is called
-// by TestMain and returns the exit code.
+// Main runs a package's tests with one server that all of them share. TestMain calls it; it returns the exit code.
 func Main(m *testing.M, store Store, use func(*Server)) int {
 	s, err := Start(store)
 	if err != nil {
@@ -124,7 +121,7 @@ func Start(store Store) (s *Server, err error) {
 	return s, s.StartAPI()
 }
 
-// files writes what the server is started with.
+// files writes the files that the server is started with.
 func (s *Server) files() error {
 	cert, key, err := s.pki.Server("127.0.0.1")
 	if err != nil {
@@ -191,12 +188,12 @@ func (s *Server) StartAPI() (err error) {
 	}
 }
 
-// StopAPI kills the API server; its store goes on.
+// StopAPI kills the API server; its etcd continues.
 func (s *Server) StopAPI() {
 	s.api.kill()
 }
 
-// Stop kills both and removes their files.
+// Stop kills both programs and removes their files.
 func (s *Server) Stop() {
 	s.api.kill()
 	s.etcd.kill()
@@ -222,13 +219,13 @@ func (s *Server) start(name, path string, args ...string) (*program, error) {
 	return p, nil
 }
 
-// log is the end of a program's output.
+// log returns the end of a program's output.
 func (s *Server) log(name string) []byte {
 	b, _ := os.ReadFile(s.file(name + ".log"))
 	return b[max(0, len(b)-4000):]
 }
 
-// Built is the path of a program in bin/kube of the repository that the test runs in.
+// Built returns the path of a program in bin/kube of the repository that the test runs in.
 func Built(name string) string {
 	dir, _ := os.Getwd()
 	for dir != filepath.Dir(dir) {
@@ -240,7 +237,7 @@ func Built(name string) string {
 	return filepath.Join(dir, "bin", "kube", name)
 }
 
-// loopback is down in a new network namespace.
+// loopback brings lo up; in a new network namespace it is down.
 func loopback() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -280,7 +277,7 @@ func (s *Server) Do(method, path, kind string, body any) ([]byte, error) {
 	return out, err
 }
 
-// Refused is a reply that is none of success.
+// Refused is a reply that reports failure.
 type Refused struct {
 	Code int
 	Body string
@@ -288,7 +285,7 @@ type Refused struct {
 
 func (e *Refused) Error() string { return fmt.Sprintf("status %d: %s", e.Code, e.Body) }
 
-// Must is Do that fails the test; want lists codes that are right too.
+// Must is Do that fails the test on an error; want lists further status codes that are accepted.
 func (s *Server) Must(tb testing.TB, method, path, kind string, body any, want ...int) []byte {
 	tb.Helper()
 	out, err := s.Do(method, path, kind, body)
@@ -306,8 +303,7 @@ func (s *Server) Must(tb testing.TB, method, path, kind string, body any, want .
 	return out
 }
 
-// Compact has the store forget all but what is there now, so that no watch can
-// go on from before.
+// Compact drops the store's history, so that no watch can resume from an earlier version.
 func (s *Server) Compact(tb testing.TB) {
 	tb.Helper()
 	post := func(path, body string, v any) {

@@ -9,9 +9,8 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// InstallNetworks has the server know NetworkAttachmentDefinitions, as the
-// Kubernetes Network Custom Resource Definition De-facto Standard (version 1.3,
-// section 3.4) defines them.
+// InstallNetworks installs the type NetworkAttachmentDefinition as the Kubernetes Network Custom Resource Definition De-facto
+// Standard (version 1.3, section 3.4) defines it.
 func (s *Server) InstallNetworks(tb testing.TB) {
 	tb.Helper()
 	const name = "network-attachment-definitions.k8s.cni.cncf.io"
@@ -41,7 +40,7 @@ func (s *Server) InstallNetworks(tb testing.TB) {
 		}
 		for _, c := range crd.Status.Conditions {
 			if c.Type == "Established" && c.Status == "True" {
-				// It is served a moment after that.
+				// The server serves the type a moment later.
 				_, err := s.Do(http.MethodGet, "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions", "", nil)
 				return err == nil
 			}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// authority signs certificates of a day.
+// authority signs certificates that are valid for a day.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -54,7 +54,7 @@ func (a *authority) Client(user string, groups ...string) (cert, key []byte, err
 	})
 }
 
-// sign signs with the authority's key, or, before there is one, with the new one.
+// sign signs with the authority's key, or with the new key while there is no authority.
 func (a *authority) sign(c *x509.Certificate) (cert, keyPEM []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -7,10 +7,9 @@ import (
 	"testing"
 )
 
-// Wire is a connection to the server that a test can cut: as a load balancer, it
-// hands on bytes that it does not understand.
+// Wire is a connection to the server that a test can cut. Like a load balancer, it forwards bytes without reading them.
 type Wire struct {
-	// Address is host:port where it listens, also while it is cut.
+	// Address is the host:port on which it listens, also while it is cut.
 	Address string
 
 	to     string
@@ -21,7 +20,7 @@ type Wire struct {
 	conns map[net.Conn]bool
 }
 
-// NewWire lays a wire to the server.
+// NewWire returns a wire to the server.
 func (s *Server) NewWire(tb testing.TB) *Wire {
 	tb.Helper()
 	w := &Wire{Address: "127.0.0.1:0", to: s.Address, conns: map[net.Conn]bool{}}
@@ -30,7 +29,7 @@ func (s *Server) NewWire(tb testing.TB) *Wire {
 	return w
 }
 
-// Join has the wire lead to the server.
+// Join connects the wire to the server.
 func (w *Wire) Join(tb testing.TB) {
 	tb.Helper()
 	l, err := net.Listen("tcp", w.Address)
@@ -51,7 +50,7 @@ func (w *Wire) Join(tb testing.TB) {
 	})
 }
 
-// Cut ends every connection; nobody listens until Join.
+// Cut closes every connection and stops listening until Join.
 func (w *Wire) Cut() {
 	w.mu.Lock()
 	if w.l != nil {
@@ -84,7 +83,7 @@ func (w *Wire) carry(near net.Conn) {
 	<-done
 }
 
-// hold remembers connections, unless the wire was cut meanwhile.
+// hold records connections, unless the wire was cut meanwhile.
 func (w *Wire) hold(conns ...net.Conn) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,12 +8,11 @@ import (
 	"net"
 )
 
-// Chosen ports are below those that the kernel gives to clients (ip_local_port_range
-// in ip-sysctl): none of these takes one before its server does. They are chosen at
-// random, since tests of several packages run on one loopback interface.
+// Chosen ports are below those that the kernel assigns to clients (ip_local_port_range in ip-sysctl), so that no client takes one
+// before its server listens. They are chosen at random, since tests of several packages share one loopback interface.
 const first, last = 10000, 32000
 
-// Free is a port of 127.0.0.1 that nobody listens on.
+// Free returns a port of 127.0.0.1 on which no process listens.
 func Free() (int, error) {
 	var errs []error
 	for range 100 {

@@ -1,5 +1,5 @@
-// Package bandwidth is the CNI role "bandwidth": limits for what a container
-// sends and receives, with the keys of the reference plugin.
+// Package bandwidth is the CNI role "bandwidth": it limits the traffic that a
+// container sends and receives. It has the keys of the reference plugin.
 package bandwidth
 
 import (
@@ -12,59 +12,63 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Conf is the network configuration of the bandwidth role. A rate and its burst
-// go together; without them there is no limit.
+// Conf is the network configuration of the bandwidth role. A direction needs
+// both a rate and a burst; without them it has no limit.
 type Conf struct {
 	roles.NetConf
-	// IngressRate limits what the container receives, in bits per second. With
-	// any of these four keys here, runtimeConfig.bandwidth is ignored.
+	// IngressRate limits what the container receives, in bits per second. If
+	// one of these four keys is set, runtimeConfig.bandwidth is ignored.
 	IngressRate *uint64 `json:"ingressRate,omitempty"`
-	// IngressBurst is how many bits the container may receive at once, after a
-	// pause. Packets longer than that never arrive.
+	// IngressBurst is how many bits the container may receive at once after a
+	// pause. Longer packets are always dropped.
 	IngressBurst *uint64 `json:"ingressBurst,omitempty"`
 	// EgressRate limits what the container sends, in bits per second.
 	EgressRate *uint64 `json:"egressRate,omitempty"`
-	// EgressBurst is how many bits the container may send at once, after a pause.
+	// EgressBurst is how many bits the container may send at once after a
+	// pause. Longer packets are always dropped.
 	EgressBurst *uint64 `json:"egressBurst,omitempty"`
-	// Latency is how long a packet may wait for the rate once the burst is used
-	// up: milliseconds, or a text with a unit ("2.5ms"). The queue of a direction
-	// holds what the rate lets through in this time, and the burst. A shorter one
-	// keeps delays short, a longer one drops less. Default 25.
+	// Latency is how long a packet may be queued when the burst is used up: a
+	// number of milliseconds, or a string with a unit ("2.5ms"). The queue of a
+	// direction holds the bytes that the rate allows in this time, plus the
+	// burst. A shorter latency keeps delays short; a longer one drops fewer
+	// packets. Default 25.
 	Latency json.RawMessage `json:"latency,omitempty"`
-	// QueueLength is how many bytes the queue of a direction holds, whatever its
-	// rate and burst. It stands in the place of latency.
+	// QueueLength is the size of a direction's queue in bytes, independent of
+	// its rate and burst. It replaces latency.
 	QueueLength uint32 `json:"queueLength,omitempty"`
-	// RuntimeConfig is what the runtime fills in for declared capabilities.
+	// RuntimeConfig holds the values that the runtime gives for the declared
+	// capabilities.
 	RuntimeConfig struct {
-		// Bandwidth has the limits that the runtime asks for.
+		// Bandwidth is the limits that the runtime requests.
 		Bandwidth Limits `json:"bandwidth,omitzero"`
 	} `json:"runtimeConfig,omitzero"`
 }
 
-// Limits are rates and bursts, in bits per second and bits.
+// Limits are rates in bits per second and bursts in bits.
 type Limits struct {
 	// IngressRate limits what the container receives.
 	IngressRate *uint64 `json:"ingressRate,omitempty"`
-	// IngressBurst is how much it may receive at once.
+	// IngressBurst is how many bits the container may receive at once.
 	IngressBurst *uint64 `json:"ingressBurst,omitempty"`
 	// EgressRate limits what the container sends.
 	EgressRate *uint64 `json:"egressRate,omitempty"`
-	// EgressBurst is how much it may send at once.
+	// EgressBurst is how many bits the container may send at once.
 	EgressBurst *uint64 `json:"egressBurst,omitempty"`
 }
 
 const (
 	defaultLatency = 25 * time.Millisecond
-	// maxLatency is above any use, and times any rate it is a number.
+	// maxLatency is far above a useful latency, and its product with any rate
+	// is a finite number.
 	maxLatency = time.Hour
-	// leastBits is a byte: the kernel counts those.
-	leastBits = 8
-	// maxBurst is below 4 GiB, which the kernel counts to.
-	maxBurst = math.MaxUint32*leastBits - 1
+	// minBits is one byte, because the kernel counts bytes.
+	minBits = 8
+	// maxBurst is just below 4 GiB: the kernel stores the burst in 32 bits.
+	maxBurst = math.MaxUint32*minBits - 1
 )
 
-// limits are those that count, with the path to their keys: the configuration's
-// if it has any, even those that are 0, else the runtime's.
+// limits are the limits that apply, and the path of their keys: the
+// configuration's if one of its keys is set, even to 0, else the runtime's.
 func (c *Conf) limits() (l Limits, path string) {
 	l = Limits{c.IngressRate, c.IngressBurst, c.EgressRate, c.EgressBurst}
 	if l == (Limits{}) {
@@ -73,41 +77,41 @@ func (c *Conf) limits() (l Limits, path string) {
 	return l, ""
 }
 
-// Validate reports every fault with its JSON path.
+// Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	l, path := c.limits()
-	validate(&f, path+"ingress", value(l.IngressRate), value(l.IngressBurst))
-	validate(&f, path+"egress", value(l.EgressRate), value(l.EgressBurst))
+	validate(&f, path+"ingress", valueOrZero(l.IngressRate), valueOrZero(l.IngressBurst))
+	validate(&f, path+"egress", valueOrZero(l.EgressRate), valueOrZero(l.EgressBurst))
 	if _, ok := c.latency(); !ok {
-		f.Addf("latency", "%s is no time to wait: use milliseconds, or a text like \"2.5ms\", from 0 to one hour", c.Latency)
+		f.Addf("latency", "%s is not a duration: use milliseconds, or a string like \"2.5ms\", from 0 to one hour", c.Latency)
 	} else if c.hasLatency() && c.QueueLength != 0 {
-		f.Addf("queueLength", "cannot be combined with latency: each says how long the queue is, choose one")
+		f.Addf("queueLength", "cannot be combined with latency: both set the length of the queue; choose one")
 	}
 	return f.Err()
 }
 
-// validate judges one direction.
+// validate reports the errors of one direction.
 func validate(f *roles.Faults, path string, rate, burst uint64) {
 	switch {
 	case rate == 0 && burst == 0:
 		return
 	case rate == 0:
-		f.Addf(path+"Rate", "is missing: a rate and its burst go together")
-	case rate < leastBits:
-		f.Addf(path+"Rate", "%d bits per second are less than a byte: use %d or more", rate, leastBits)
+		f.Addf(path+"Rate", "is missing: set both a rate and its burst")
+	case rate < minBits:
+		f.Addf(path+"Rate", "%d bits per second are less than a byte: use %d or more", rate, minBits)
 	}
 	switch {
 	case burst == 0:
-		f.Addf(path+"Burst", "is missing: a rate and its burst go together")
-	case burst < leastBits:
-		f.Addf(path+"Burst", "%d bits are less than a byte: use %d or more", burst, leastBits)
+		f.Addf(path+"Burst", "is missing: set both a rate and its burst")
+	case burst < minBits:
+		f.Addf(path+"Burst", "%d bits are less than a byte: use %d or more", burst, minBits)
 	case burst > maxBurst:
-		f.Addf(path+"Burst", "%d bits are more than the 4 GiB that the kernel counts to: use %d or less", burst, uint64(maxBurst))
+		f.Addf(path+"Burst", "%d bits exceed the kernel's limit of 4 GiB: use %d or less", burst, uint64(maxBurst))
 	}
 }
 
-func value(n *uint64) uint64 {
+func valueOrZero(n *uint64) uint64 {
 	if n == nil {
 		return 0
 	}
@@ -116,7 +120,7 @@ func value(n *uint64) uint64 {
 
 func (c *Conf) hasLatency() bool { return len(c.Latency) > 0 && string(c.Latency) != "null" }
 
-// latency is the time that packets may wait.
+// latency is how long packets may be queued. ok is false if the key is invalid.
 func (c *Conf) latency() (d time.Duration, ok bool) {
 	if !c.hasLatency() {
 		return defaultLatency, true
@@ -133,16 +137,17 @@ func (c *Conf) latency() (d time.Duration, ok bool) {
 	return time.Duration(ms * float64(time.Millisecond)), true
 }
 
-// bucket is one direction's limit, nil for none.
-func (c *Conf) bucket(rate, burst *uint64) *netops.TBF {
-	if value(rate) == 0 || value(burst) == 0 {
+// tbf is the kernel's token bucket filter for one direction, or nil without a
+// limit.
+func (c *Conf) tbf(rate, burst *uint64) *netops.TBF {
+	if valueOrZero(rate) == 0 || valueOrZero(burst) == 0 {
 		return nil
 	}
-	t := &netops.TBF{Rate: *rate / leastBits, Burst: uint32(*burst / leastBits), Limit: c.QueueLength}
+	t := &netops.TBF{Rate: *rate / minBits, Burst: uint32(*burst / minBits), Limit: c.QueueLength}
 	if t.Limit == 0 {
 		latency, _ := c.latency()
-		waiting := float64(t.Rate) * latency.Seconds()
-		t.Limit = uint32(min(waiting+float64(t.Burst), math.MaxUint32))
+		queued := float64(t.Rate) * latency.Seconds()
+		t.Limit = uint32(min(queued+float64(t.Burst), math.MaxUint32))
 	}
 	return t
 }

@@ -5,13 +5,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestValidate has the reference's scenario "invalid" and more.
+// TestValidate includes the reference's scenario "invalid".
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "all good", Conf: `{"ingressRate":8,"ingressBurst":8,"egressRate":18446744073709551615,"egressBurst":34359738359}`},
 		{Name: "zeros", Conf: `{"ingressRate":0,"ingressBurst":0,"egressRate":0,"egressBurst":0}`},
@@ -38,8 +37,8 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// TestBucket computes queues: the reference's 25 ms, what is asked for, and no
-// more than the kernel counts to.
+// TestBucket computes queue sizes: for the reference's 25 ms, for a configured
+// latency, and limited to the kernel's maximum.
 func TestBucket(t *testing.T) {
 	rate, burst := uint64(80_000_000), uint64(800_000)
 	most, least := uint64(1<<64-1), uint64(8)
@@ -56,18 +55,18 @@ func TestBucket(t *testing.T) {
 		{`{"latency":3600000}`, &most, &burst, 1<<32 - 1},
 		{`{}`, &least, &least, 1},
 	} {
-		r, err := attach.Judged(readRole)([]byte(c.conf))
+		r, err := rolestest.Read[*role](Role(), []byte(c.conf))
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := r.conf.bucket(c.rate, c.burst)
+		b := r.conf.tbf(c.rate, c.burst)
 		if b.Limit != c.limit || b.Rate != *c.rate/8 || uint64(b.Burst) != *c.burst/8 {
 			t.Errorf("%s: %+v, want a limit of %d", c.conf, b, c.limit)
 		}
 	}
 }
 
-// FuzzLatency feeds the decoder of a key that has two forms.
+// FuzzLatency tests the decoder of latency, which accepts a number or a string.
 func FuzzLatency(f *testing.F) {
 	for _, s := range []string{`25`, `"25ms"`, `1e300`, `-0`, `"1e9h"`, `null`, `{}`, `"\u0000"`} {
 		f.Add([]byte(s))
@@ -79,7 +78,7 @@ func FuzzLatency(f *testing.F) {
 			t.Errorf("%q is %s", b, d)
 		}
 		rate, burst := uint64(1<<64-1), uint64(maxBurst)
-		if q := c.bucket(&rate, &burst); q.Limit == 0 {
+		if q := c.tbf(&rate, &burst); q.Limit == 0 {
 			t.Errorf("%q gives %+v", b, q)
 		}
 	})

@@ -4,14 +4,13 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // TestGolden runs testdata/*.txtar. Without seen.json the host's end is vethhost.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Role: Role(),
 		Observed: func(seen []byte) (any, error) {
 			o := observed{Name: "vethhost", MTU: 1500}
 			if len(seen) == 0 {

@@ -11,24 +11,26 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/store"
 )
 
-// referencePrefix begins the names of the reference's ifbs.
+// referencePrefix is the start of the names of the reference plugin's ifb
+// interfaces.
 const referencePrefix = "bwp"
 
-// referenceIFB is the name that the reference plugin (v1.9.1) gives its ifb. The
-// interface is not in it: the attachments of one container to one network
-// share the name.
+// referenceIFB is the name that the reference plugin (v1.9.1) gives its ifb
+// interface. The name does not depend on the container's interface: attachments
+// of one container to one network have the same.
 func referenceIFB(key store.Key) string {
 	sum := sha512.Sum512([]byte(key.Network + key.ContainerID))
 	return referencePrefix + hex.EncodeToString(sum[:6])
 }
 
-// Inherit removes our ifb and limits of an attachment whose record was lost, and
-// the reference's ifb. What else there is goes with the container's interface.
-func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
+// CleanLegacy removes the limits and our ifb interface of an attachment without a
+// record, and the reference plugin's ifb interface. Everything else is removed
+// with the container's interface.
+func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	own := ifb(in)
 	var left netops.Spec
 	left.Add(own)
@@ -52,8 +54,9 @@ func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, con
 	return errors.Join(err, h.Net.Remove(ctx, left, nil))
 }
 
-// used tells whether an ifb serves another interface of the container than the
-// attachment's. Without a container all of its attachments have ended.
+// used reports whether an ifb interface serves another interface of the
+// container than the attachment's. It is false without a namespace: all of the
+// container's attachments have ended then.
 func used(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace, name string) (bool, error) {
 	_, err := h.Net.Link(ctx, nil, name)
 	if errors.Is(err, netops.ErrNotExist) || container == nil {
@@ -70,7 +73,7 @@ func used(ctx context.Context, h *roles.Host, in *attach.Input, container *netop
 		if l.Name == in.Key.IfName || l.Kind != "veth" {
 			continue
 		}
-		to, err := servants(ctx, h, container, l.Name)
+		to, err := redirectTargets(ctx, h, container, l.Name)
 		if err != nil || slices.Contains(to, name) {
 			return true, err
 		}
@@ -78,8 +81,9 @@ func used(ctx context.Context, h *roles.Host, in *attach.Input, container *netop
 	return false, nil
 }
 
-// servants are the interfaces that what one of the container's sends is handed to.
-func servants(ctx context.Context, h *roles.Host, container *netops.Namespace, link string) ([]string, error) {
+// redirectTargets are the interfaces to which the packets of a container's
+// interface are redirected.
+func redirectTargets(ctx context.Context, h *roles.Host, container *netops.Namespace, link string) ([]string, error) {
 	end, err := h.Net.HostEnd(ctx, container, link)
 	if err == nil {
 		var to []string
@@ -93,14 +97,16 @@ func servants(ctx context.Context, h *roles.Host, container *netops.Namespace, l
 	return nil, err
 }
 
-// CheckForeign leaves all as it is: Wire knows the reference's ifb.
-func (r *role) CheckForeign(context.Context, *roles.Host, *attach.Input, *netops.Spec) ([]netops.Difference, error) {
+// CheckLegacy changes nothing: Build already expects the reference plugin's ifb
+// interface if prevResult lists it.
+func (r *role) CheckLegacy(context.Context, *roles.Host, *attach.Input, *netops.Spec) ([]netops.Difference, error) {
 	return nil, nil
 }
 
-// CollectForeign removes the reference's ifbs, whose names are hashes, of
-// containers that host-local's files know to be of the network, and that are gone.
-func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Request) error {
+// CollectLegacy removes the reference plugin's ifb interfaces of containers
+// that no longer exist. Their names are hashes, so it computes the names for
+// the containers that host-local's files list for the network.
+func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
 		return err
@@ -117,7 +123,7 @@ func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Req
 	for _, v := range req.Valid {
 		delete(there, referenceIFB(store.Key{Network: req.Network, ContainerID: v.ContainerID}))
 	}
-	gone, err := node.Departed(ctx, h, req.Network, req.Valid)
+	gone, err := migrate.Departed(ctx, h, req.Network, req.Valid)
 	if err != nil {
 		return err
 	}

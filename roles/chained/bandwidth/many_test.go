@@ -17,7 +17,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// reference is a call of the reference's plugin, which test/peers builds.
+// reference is a call of the reference plugin, which test/peers/reference
+// builds.
 func (p *pod) reference(verb, ifName, plugin, prev string) rolestest.Answer {
 	p.t.Helper()
 	path, err := filepath.Abs("../../../bin/peers/bandwidth")
@@ -34,7 +35,7 @@ func (p *pod) reference(verb, ifName, plugin, prev string) rolestest.Answer {
 	return p.Run(c)
 }
 
-// ifbs are the names of the interfaces that send what containers sent.
+// ifbs are the names of the ifb interfaces that limit what containers send.
 func ifbs(t *testing.T) []string {
 	t.Helper()
 	all, err := netlink.LinkList()
@@ -49,10 +50,10 @@ func ifbs(t *testing.T) []string {
 	return names
 }
 
-// TestTwoAttachments limits two interfaces of one container on one network,
-// which the reference cannot: it names its ifb after network and container. It
-// has its scenarios "several host veths" and "limit only on restricted veth when
-// several adapters".
+// TestTwoAttachments limits two interfaces of one container on one network. The
+// reference plugin cannot: its ifb's name depends only on the network and the
+// container. The test includes its scenarios "several host veths" and "limit
+// only on restricted veth when several adapters".
 func TestTwoAttachments(t *testing.T) {
 	p := newPod(t)
 	first, limited := p.add("eth0", both)
@@ -71,7 +72,8 @@ func TestTwoAttachments(t *testing.T) {
 	p.OK(p.call("DEL", "eth1", both, second))
 	p.OK(p.call("DEL", "eth1", bridge, second))
 	p.OK(p.call("CHECK", "eth0", both, limited))
-	// prevResult may list further interfaces of the host: here eth2's comes last.
+	// prevResult may list more interfaces of the host: here eth2's is the last
+	// one.
 	many := result(t, first)
 	many.Interfaces = append(many.Interfaces, result(t, third).Interfaces[1])
 	raw, err := json.Marshal(many)
@@ -88,14 +90,15 @@ func TestTwoAttachments(t *testing.T) {
 		t.Fatalf("the reference's first ADD: %s", a.Stdout)
 	}
 	if a := p.reference("ADD", "eth3", both, fourth); a.Code == 0 {
-		t.Error("the reference can do it")
+		t.Error("the reference's second ADD succeeds")
 	}
 	p.reference("DEL", "eth0", both, first)
 }
 
-// TestBesideOthers limits an interface on which another program has a clsact
-// with a filter (#894): the reference fails. Whatever we do, the other's stays.
-func TestBesideOthers(t *testing.T) {
+// TestOtherClsact limits an interface on which another program has a clsact
+// qdisc with a filter (#894). The reference fails there. Our verbs never change
+// the other program's objects.
+func TestOtherClsact(t *testing.T) {
 	p := newPod(t)
 	attached := p.OK(p.call("ADD", "eth0", bridge, "")).Stdout
 	l := hostLink(t, p.ns)
@@ -108,12 +111,12 @@ func TestBesideOthers(t *testing.T) {
 	}))
 	before := netopstest.Snapshot(t)
 	if a := p.reference("ADD", "eth0", both, attached); a.Code == 0 {
-		t.Error("the reference can do it")
+		t.Error("the reference's ADD succeeds")
 	}
 	p.reference("DEL", "eth0", both, attached)
 	if tbfs, err := netlink.QdiscList(l); err != nil || slices.ContainsFunc(tbfs, func(q netlink.Qdisc) bool { return q.Type() == "tbf" }) {
 		must(t, err)
-		must(t, netlink.QdiscDel(tbf(t, l))) // it leaves this one
+		must(t, netlink.QdiscDel(tbf(t, l))) // the reference leaves it
 	}
 	limited := p.OK(p.call("ADD", "eth0", both, attached)).Stdout
 	p.OK(p.call("CHECK", "eth0", both, limited))
@@ -128,14 +131,14 @@ func TestBesideOthers(t *testing.T) {
 	}))
 	before = netopstest.Snapshot(t)
 	if a := p.Fail(p.call("ADD", "eth0", both, attached), 0); !strings.Contains(a.Stdout, "tbf 9:") {
-		t.Errorf("a root qdisc of another's: %s", a.Stdout)
+		t.Errorf("a root qdisc of another program: %s", a.Stdout)
 	}
 	if have := netopstest.Snapshot(t); have != before {
 		t.Errorf("after a refused ADD:\n%s\nbefore:\n%s", have, before)
 	}
 }
 
-// TestNotAVeth has the reference's scenarios "no peer", "empty prevResult" and
+// TestNotAVeth is the reference's scenarios "no peer", "empty prevResult" and
 // "peer not listed".
 func TestNotAVeth(t *testing.T) {
 	p := newPod(t)
@@ -165,8 +168,8 @@ func TestNotAVeth(t *testing.T) {
 	}
 }
 
-// TestTakeOver checks and removes what the reference made. Its ifb is left alone
-// while it serves another interface of the container.
+// TestTakeOver checks and removes what the reference plugin made. Its ifb
+// interface stays while it serves another interface of the container.
 func TestTakeOver(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		t.Run(fmt.Sprint("namespace gone ", gone), func(t *testing.T) {
@@ -197,7 +200,7 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestLostRecord removes what an ADD made whose record is gone, and only that.
+// TestLostRecord removes exactly what an ADD without a record made.
 func TestLostRecord(t *testing.T) {
 	p := newPod(t)
 	attached, limited := p.add("eth0", both)
@@ -209,9 +212,9 @@ func TestLostRecord(t *testing.T) {
 	}
 	left, err := netlink.FilterList(hostLink(t, p.ns), netlink.HANDLE_MIN_INGRESS)
 	if err != nil || len(left) != 0 {
-		t.Errorf("what eth0 sends is still handed to nobody: %v, %v", left, err)
+		t.Errorf("eth0's packets are still redirected to a missing interface: %v, %v", left, err)
 	}
-	// The interface is as it was, and can be limited anew.
+	// The interface is as it was before, and can be limited again.
 	relimited := p.OK(p.call("ADD", "eth0", both, attached)).Stdout
 	p.OK(p.call("CHECK", "eth0", both, relimited))
 	p.OK(p.call("CHECK", "eth1", both, kept))

@@ -9,64 +9,51 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // Role is the bandwidth role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.ChainedRole(roles.Role{
 		Names:        []string{"bandwidth"},
-		Kind:         roles.Chained,
 		Summary:      "limits of rate and burst for what a container sends and receives",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"bandwidth"},
-		Conf:         func() any { return new(Conf) },
-		New:          attach.ChainedMaker(readRole),
-		Undo:         attach.ChainedUndoer(readRole),
-	}
+	}, func(c *Conf) attach.Chained { return newRole(c) })
 }
 
-// readRole decodes a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	l, _ := c.limits()
-	return &role{
-		conf: c, ingress: c.bucket(l.IngressRate, l.IngressBurst), egress: c.bucket(l.EgressRate, l.EgressBurst),
-	}, err
-}
-
-// role implements attach.Chained and attach.Heir for one configuration. A
-// direction without a limit is nil.
+// role implements attach.Chained and attach.LegacyCleaner for one configuration. The
+// filter of a direction without a limit is nil.
 type role struct {
 	conf            *Conf
 	ingress, egress *netops.TBF
 }
 
-func (r *role) Role() string { return "bandwidth" }
+// newRole reads the limits of a configuration.
+func newRole(c *Conf) *role {
+	l, _ := c.limits()
+	return &role{conf: c, ingress: c.tbf(l.IngressRate, l.IngressBurst), egress: c.tbf(l.EgressRate, l.EgressBurst)}
+}
 
-func (r *role) Validate() error { return r.conf.Validate() }
-
-// Wants is false without limits: then nothing is touched.
+// Wants is false without limits: ADD then changes nothing.
 func (r *role) Wants() bool { return r.ingress != nil || r.egress != nil }
 
-// Shared is nothing: all that is made is the attachment's own.
+// Shared is empty: every object belongs to the attachment.
 func (r *role) Shared() []string { return nil }
 
-// observed is the host's end of the container's interface.
+// observed is the host's end of the container's veth pair.
 type observed struct {
 	Name string
 	MTU  int
 }
 
-// Observe finds the host's end of the interface, by what the kernel says of the
-// pair: prevResult may list several.
+// Observe finds the host's end of the veth pair. It asks the kernel, because
+// prevResult may list several interfaces of the host.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	var err error
 	var o observed
 	if container == nil {
-		o, err = listed(in)
+		o, err = listedHostEnd(in)
 	} else {
 		o, err = hostEnd(ctx, h, in, container)
 	}
@@ -84,7 +71,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 func hostEnd(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) (observed, error) {
 	l, err := h.Net.HostEnd(ctx, container, in.Key.IfName)
 	if err != nil {
-		return observed{}, fmt.Errorf("limit interface %q, which needs a veth with an end in the host: %w", in.Key.IfName, err)
+		return observed{}, fmt.Errorf("limit interface %q, which must be a veth with an end on the host: %w", in.Key.IfName, err)
 	}
 	if !slices.ContainsFunc(in.Chained.Interfaces, func(i *roles.ResultInterface) bool { return i.Sandbox == "" && i.Name == l.Name }) {
 		return observed{}, &roles.ConfError{Path: "prevResult.interfaces", Reason: fmt.Sprintf("does not list %q, the host's end of %q", l.Name, in.Key.IfName)}
@@ -92,9 +79,10 @@ func hostEnd(ctx context.Context, h *roles.Host, in *attach.Input, container *ne
 	return observed{Name: l.Name, MTU: l.MTU}, nil
 }
 
-// listed takes what prevResult lists, while there is no container to look into:
-// the interface that one of our roles names, or the last of the host.
-func listed(in *attach.Input) (o observed, err error) {
+// listedHostEnd is the host's end according to prevResult, for a plan without a
+// container: the name that our interface roles use, else the last interface of
+// the host.
+func listedHostEnd(in *attach.Input) (o observed, err error) {
 	for _, i := range in.Chained.Interfaces {
 		if i.Sandbox == "" && o.Name != in.HostLink {
 			o.Name = i.Name
@@ -106,35 +94,37 @@ func listed(in *attach.Input) (o observed, err error) {
 	return o, nil
 }
 
-// ethernetHeader is what a packet is longer by than the MTU.
+// ethernetHeader is the number of bytes that a frame is longer than the MTU.
 const ethernetHeader = 14
 
-// warn tells of limits that no full packet gets through, which the reference
-// takes as well.
+// warn logs limits that drop every full-sized packet. The reference plugin
+// accepts such limits too.
 func (r *role) warn(h *roles.Host, mtu int) {
 	for key, t := range map[string]*netops.TBF{"ingress": r.ingress, "egress": r.egress} {
 		if t != nil && uint64(min(t.Burst, t.Limit)) < uint64(mtu)+ethernetHeader {
-			h.Log.Warn("burst or queue is shorter than a packet, full ones will be dropped", "direction", key, "burst bytes", t.Burst, "queue bytes", t.Limit, "mtu", mtu)
+			h.Log.Warn("burst or queue is shorter than a full packet: full packets will be dropped", "direction", key, "burst bytes", t.Burst, "queue bytes", t.Limit, "mtu", mtu)
 		}
 	}
 }
 
-// ifb is the interface that sends, at its rate, what the container sent.
+// ifb is the interface that limits and transmits the packets which the
+// container sent.
 func ifb(in *attach.Input) *netops.Link {
 	return &netops.Link{
-		In: netops.Host, Name: node.OwnLink("ifb", in.Key), Kind: "ifb", MAC: node.MAC(in.Key, "ifb"), Up: true, Alias: node.Alias(in.Key, nil),
+		In: netops.Host, Name: record.ExtraLink("ifb", in.Key), Kind: "ifb", MAC: record.MAC(in.Key, "ifb"), Up: true, Alias: record.Alias(in.Key, nil),
 	}
 }
 
-// Wire limits what the container receives where the host's end sends it. What it
-// sends is handed to an ifb as the host's end receives it, and limited there.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build limits what the container receives on the host's end of the veth pair.
+// What the container sends is redirected from there to an ifb interface and
+// limited on that.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
-		return nil, errors.New("bandwidth: was not observed")
+		return nil, errors.New("bandwidth: Observe was not called")
 	}
 	res := *in.Chained
-	w := &attach.Wiring{Result: &res}
+	w := &attach.Desired{Result: &res}
 	if r.ingress != nil {
 		w.Spec.Add(&netops.Qdisc{In: netops.Host, Link: o.Name, Kind: "tbf", TBF: r.ingress})
 	}
@@ -143,7 +133,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	}
 	l := ifb(in)
 	if l.MTU = o.MTU; in.Prev != nil {
-		l = made(in, l)
+		l = expectedIFB(in, l)
 	} else {
 		res.Interfaces = append(slices.Clone(res.Interfaces), &roles.ResultInterface{Name: l.Name, Mac: l.MAC})
 	}
@@ -156,9 +146,10 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	return w, nil
 }
 
-// made is what CHECK compares of the ifb: its MTU follows nobody's. Where
-// prevResult lists the reference's instead, that one was made.
-func made(in *attach.Input, own *netops.Link) *netops.Link {
+// expectedIFB is what CHECK compares with the ifb interface. The MTU is not
+// compared: it does not change with the veth's. If prevResult lists the
+// reference plugin's ifb interface, CHECK expects that one.
+func expectedIFB(in *attach.Input, own *netops.Link) *netops.Link {
 	own.MTU = 0
 	theirs := referenceIFB(in.Key)
 	for _, i := range in.Prev.Interfaces {

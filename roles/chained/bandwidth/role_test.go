@@ -29,8 +29,8 @@ const (
 
 // TestRole runs the suite over every documented feature: the reference's
 // scenarios "both", "ingress off", "egress off", "runtime config", "static
-// beats runtime", "DEL", "chained after ptp" and of the integration tests
-// "bridge or ptp + bandwidth". A configuration without limits touches nothing.
+// beats runtime", "DEL", "chained after ptp", and "bridge or ptp + bandwidth"
+// of the integration tests. A configuration without limits changes nothing.
 func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "bandwidth",
@@ -55,7 +55,8 @@ func hostLink(t *testing.T, ns *netopstest.NS) netlink.Link {
 	return l
 }
 
-// ifb is the interface that sends what the container sent: the last of the result.
+// ifb is the ifb interface that limits what the container sends: the last
+// interface of the result.
 func ifb(t *testing.T, r *roles.Result) netlink.Link {
 	t.Helper()
 	l, err := netlink.LinkByName(r.Interfaces[len(r.Interfaces)-1].Name)
@@ -73,7 +74,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// tbf is a link's token bucket.
+// tbf is a link's token bucket filter.
 func tbf(t *testing.T, l netlink.Link) *netlink.Tbf {
 	t.Helper()
 	all, err := netlink.QdiscList(l)
@@ -100,7 +101,7 @@ func onIFB(name string, change func(*testing.T, netlink.Link)) rolestest.Tamper 
 	}}
 }
 
-// changed changes a token bucket.
+// changed changes a token bucket filter.
 func changed(change func(*netlink.Tbf)) func(*testing.T, netlink.Link) {
 	return func(t *testing.T, l netlink.Link) {
 		q := tbf(t, l)
@@ -111,7 +112,7 @@ func changed(change func(*netlink.Tbf)) func(*testing.T, netlink.Link) {
 
 func unlimited(t *testing.T, l netlink.Link) { must(t, netlink.QdiscDel(tbf(t, l))) }
 
-// received are changes to what limits what the container receives.
+// received are changes to the limit of what the container receives.
 func received() []rolestest.Tamper {
 	return []rolestest.Tamper{
 		onHostLink("ingress rate", changed(func(q *netlink.Tbf) { q.Rate *= 2 })),
@@ -121,7 +122,7 @@ func received() []rolestest.Tamper {
 	}
 }
 
-// sent are changes to what limits what the container sends.
+// sent are changes to the limit of what the container sends.
 func sent() []rolestest.Tamper {
 	return []rolestest.Tamper{
 		onIFB("egress rate", changed(func(q *netlink.Tbf) { q.Rate /= 2 })),

@@ -7,7 +7,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestStorm: containers with limits, their plugins killed at random.
+// TestStorm: containers with limits, with plugins that are killed at random.
 func TestStorm(t *testing.T) {
 	rolestest.Storm{
 		Table: all.Table(), Type: "bridge", Containers: 60, Parallel: 16,

@@ -18,17 +18,18 @@ import (
 const (
 	rate  = 20_000_000 // bits per second
 	burst = 1_000_000  // bits
-	// goodput is what a TCP segment carries of a full Ethernet frame, which is
-	// what the kernel counts.
+	// goodput is the share of TCP payload in a full Ethernet frame. The kernel
+	// counts whole frames.
 	goodput = 1448.0 / 1514
-	// settled is after how many bytes the burst is over, and what TCP lost by it
-	// repaired; measured is how many are timed then.
+	// settled is the number of bytes after which the burst is used up and TCP
+	// has retransmitted what was lost at its end. measured is the number of
+	// bytes that are timed after that.
 	settled  = burst/8 + rate/8
 	measured = rate / 8 * 2
-	// within is how far from the configured rate it may be.
+	// within is the accepted relative difference from the configured rate.
 	within = 0.10
-	// attempts is how often it is measured: a machine that stands still for
-	// longer than the burst lasts has no tokens to make up for that.
+	// attempts is the number of measurements. If the machine pauses for longer
+	// than the burst lasts, the tokens of the pause are lost.
 	attempts = 10
 )
 
@@ -49,14 +50,14 @@ func newPod(t *testing.T) *pod {
 	return p
 }
 
-// conf is a plugin's configuration as it stands in the list.
+// conf is a plugin's configuration as it is in the list.
 func (p *pod) conf(plugin string, more map[string]any) string {
 	p.t.Helper()
 	return rolestest.WithKeys(p.t, rolestest.WithKeys(p.t, plugin, map[string]any{"cniVersion": "1.1.0", "name": "pods"}), more)
 }
 
-// call is a call of one plugin for one interface, with what the one before it
-// answered.
+// call is a call of one plugin for one interface, with the previous plugin's
+// result.
 func (p *pod) call(verb, ifName, plugin, prev string) rolestest.Call {
 	p.t.Helper()
 	var typ struct{ Type string }
@@ -68,14 +69,14 @@ func (p *pod) call(verb, ifName, plugin, prev string) rolestest.Call {
 	return rolestest.Call{Type: typ.Type, Verb: verb, ID: p.id, Netns: p.ns.Path(), IfName: ifName, Conf: p.conf(plugin, more)}
 }
 
-// add attaches an interface and limits it; it returns both results.
+// add attaches an interface and limits it. It returns both results.
 func (p *pod) add(ifName, limits string) (attached, limited string) {
 	p.t.Helper()
 	attached = p.OK(p.call("ADD", ifName, bridge, "")).Stdout
 	return attached, p.OK(p.call("ADD", ifName, limits, attached)).Stdout
 }
 
-// result decodes what a plugin answered.
+// result decodes a plugin's output.
 func result(t *testing.T, answer string) *roles.Result {
 	t.Helper()
 	r := new(roles.Result)
@@ -83,8 +84,8 @@ func result(t *testing.T, answer string) *roles.Result {
 	return r
 }
 
-// stream sends from one namespace to an address of another as fast as it can,
-// and measures in bits per second what arrives once the burst is over. A nil
+// stream sends from one namespace to an address of another as fast as possible.
+// It returns the received bits per second after the burst is used up. A nil
 // namespace is the host's.
 func stream(t *testing.T, from, to *netopstest.NS, address string) float64 {
 	t.Helper()
@@ -128,7 +129,8 @@ func in(t *testing.T, ns *netopstest.NS, f func() error) {
 	must(t, f())
 }
 
-// TestRate measures TCP in both directions: the limits are kept to, and used.
+// TestRate measures TCP in both directions: the rate is reached and not
+// exceeded.
 func TestRate(t *testing.T) {
 	p := newPod(t)
 	_, limited := p.add("eth0", fmt.Sprintf(`{"type":"bandwidth","ingressRate":%d,"ingressBurst":%d,"egressRate":%d,"egressBurst":%d}`, rate, burst, 2*rate, burst))

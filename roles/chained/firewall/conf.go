@@ -1,5 +1,6 @@
-// Package firewall is the CNI role "firewall": what may reach containers and
-// what of theirs the host forwards, with the keys of the reference plugin.
+// Package firewall is the CNI role "firewall": it restricts the traffic to
+// containers and allows the host to forward their traffic. It has the keys of
+// the reference plugin.
 package firewall
 
 import (
@@ -15,20 +16,22 @@ import (
 // Conf is the network configuration of the firewall role.
 type Conf struct {
 	roles.NetConf
-	// Backend says where rules that accept are wanted: "auto" (default) in every
-	// firewall of the host that would drop the containers' traffic, "nftables" in
-	// none, "iptables" in iptables' filter table, "firewalld" in a zone of
-	// firewalld. Ingress policies are in nftables whatever the backend.
+	// Backend is where rules that accept the containers' traffic are added:
+	// "auto" (default) to every firewall of the host that would drop it,
+	// "nftables" to none, "iptables" to iptables' filter table, "firewalld" to
+	// a zone of firewalld. Ingress policies are in nftables for every backend.
 	Backend string `json:"backend,omitempty"`
-	// IptablesAdminChainName is the chain of iptables' filter table that is asked
-	// before our rules in it. Default "CNI-ADMIN".
+	// IptablesAdminChainName is the chain of iptables' filter table that is
+	// evaluated before cnibox's rules in it. Default "CNI-ADMIN".
 	IptablesAdminChainName string `json:"iptablesAdminChainName,omitempty"`
-	// FirewalldZone is the zone that the containers' addresses are sources of.
-	// Default "trusted".
+	// FirewalldZone is the zone of firewalld that gets the containers'
+	// addresses as sources. Default "trusted".
 	FirewalldZone string `json:"firewalldZone,omitempty"`
-	// IngressPolicy is "open" (default): anything may reach the containers;
-	// "same-bridge": from other networks that have a policy only answers and what
-	// is sent to published ports; or "isolated": not each other's traffic either.
+	// IngressPolicy is "open" (default), "same-bridge" or "isolated". "open"
+	// accepts all traffic to the containers. "same-bridge" drops traffic from
+	// other networks that have an ingress policy, except replies and traffic to
+	// published ports. "isolated" also drops traffic between the network's own
+	// containers.
 	IngressPolicy string `json:"ingressPolicy,omitempty"`
 }
 
@@ -47,14 +50,15 @@ const (
 	isolated   = "isolated"
 )
 
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	c.Backend = cmp.Or(c.Backend, auto)
 	c.IptablesAdminChainName = cmp.Or(c.IptablesAdminChainName, "CNI-ADMIN")
 	c.FirewalldZone = cmp.Or(c.FirewalldZone, "trusted")
 	c.IngressPolicy = cmp.Or(c.IngressPolicy, open)
 }
 
-// Validate reports every fault of a configuration with defaults.
+// Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	if !slices.Contains([]string{auto, nftables, iptables, firewalld}, c.Backend) {
@@ -63,9 +67,9 @@ func (c *Conf) Validate() error {
 	if err := netops.CheckChainName(c.IptablesAdminChainName); err != nil {
 		f.Addf("iptablesAdminChainName", "%s", err)
 	}
-	bad := func(r rune) bool { return !unicode.IsPrint(r) || r == '/' || unicode.IsSpace(r) }
-	if strings.ContainsFunc(c.FirewalldZone, bad) {
-		f.Addf("firewalldZone", "%q is no name of a zone: use one that `firewall-cmd --get-zones` lists", c.FirewalldZone)
+	invalid := func(r rune) bool { return !unicode.IsPrint(r) || r == '/' || unicode.IsSpace(r) }
+	if strings.ContainsFunc(c.FirewalldZone, invalid) {
+		f.Addf("firewalldZone", "%q is not the name of a zone: use one that `firewall-cmd --get-zones` lists", c.FirewalldZone)
 	}
 	if !slices.Contains([]string{open, sameBridge, isolated}, c.IngressPolicy) {
 		f.Addf("ingressPolicy", "%q is not known: use \"open\", \"same-bridge\" or \"isolated\"", c.IngressPolicy)
@@ -73,5 +77,6 @@ func (c *Conf) Validate() error {
 	return f.Err()
 }
 
-// accepts tells whether rules that accept may be wanted in a backend's place.
-func (c *Conf) accepts(backend string) bool { return c.Backend == auto || c.Backend == backend }
+// usesBackend reports whether the configuration may add accepting rules to a
+// backend.
+func (c *Conf) usesBackend(backend string) bool { return c.Backend == auto || c.Backend == backend }

@@ -12,15 +12,15 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestValidate tells every fault at once, with its path.
+// TestValidate: all errors are reported at once, each with its path.
 func TestValidate(t *testing.T) {
 	long := strings.Repeat("a", 29)
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "as podman writes it", Conf: `{"backend":""}`},
 		{Name: "as nerdctl writes it", Conf: `{"ingressPolicy":"same-bridge","backend":"iptables"}`},
@@ -38,7 +38,7 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// TestWants: only what can have an effect is looked into.
+// TestWants: a configuration without any effect is not applied.
 func TestWants(t *testing.T) {
 	for conf, want := range map[string]bool{
 		`{}`:                       true,
@@ -48,37 +48,37 @@ func TestWants(t *testing.T) {
 		`{"ingressPolicy":"open"}`: true,
 		`{"backend":"nftables","ingressPolicy":"isolated"}`: true,
 	} {
-		r, err := attach.Judged(readRole)([]byte(conf))
+		r, err := rolestest.Read[*role](Role(), []byte(conf))
 		if err != nil || r.Wants() != want {
 			t.Errorf("%s: wants %t, %v", conf, r.Wants(), err)
 		}
 	}
 }
 
-// FuzzConf: a configuration is refused with words, or gives a spec that netops
-// takes, whatever its networks and devices are called.
+// FuzzConf: a configuration is refused with an error, or has a spec that netops
+// accepts, whatever the names of its networks and devices are.
 func FuzzConf(f *testing.F) {
 	f.Add(`{"backend":"iptables","iptablesAdminChainName":"A"}`, "cni0", "pods", true)
 	f.Add(`{"ingressPolicy":"isolated","firewalldZone":"b","backend":"firewalld"}`, "veth0", "\"\x00\n", false)
 	f.Fuzz(func(t *testing.T, conf, link, network string, bridge bool) {
-		r, err := attach.Judged(readRole)([]byte(conf))
+		r, err := rolestest.Read[*role](Role(), []byte(conf))
 		if err != nil {
 			return
 		}
-		odd := func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError || r == '"' || r == '\\' } // which netops refuses
+		odd := func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError || r == '"' || r == '\\' } // netops refuses these
 		if roles.LinkName(link) != nil || strings.ContainsFunc(link, odd) {
 			link = "cni0"
 		}
 		key := store.Key{Network: network, ContainerID: "c1", IfName: "eth0"}
 		refused := netops.ForwardPolicy{Refused: true, RefusedLegacy: true, Firewalld: true}
 		in := &attach.Input{
-			Key: key, Label: node.Label(key), Chained: new(roles.Result),
+			Key: key, Label: record.Label(key), Chained: new(roles.Result),
 			Observed: observed{Link: link, Bridge: bridge, Port: "veth1", IPv4: refused, IPv6: refused},
 		}
 		for _, p := range []string{"10.1.0.2/24", "fd00:1::2/128"} {
 			in.Chained.IPs = append(in.Chained.IPs, &types100.IPConfig{Address: roles.IPNet(netip.MustParsePrefix(p))})
 		}
-		w, err := r.Wire(in)
+		w, err := r.Build(in)
 		if err != nil {
 			t.Fatalf("%s: %v", conf, err)
 		}

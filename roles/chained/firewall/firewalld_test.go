@@ -23,8 +23,8 @@ const (
 	firewalldPath = "/org/fedoraproject/FirewallD1"
 )
 
-// startFirewalld starts Debian's firewalld and a bus for it, in the test's own
-// mount and network namespaces.
+// startFirewalld starts Debian's firewalld and a D-Bus daemon for it in the
+// test's own mount and network namespaces.
 func startFirewalld(t testing.TB) *dbus.Conn {
 	t.Helper()
 	conn, _ := runFirewalld(t)
@@ -35,7 +35,7 @@ func runFirewalld(t testing.TB) (*dbus.Conn, *os.Process) {
 	t.Helper()
 	conn, program := bus.System(t), exec.Command("/usr/bin/python3", "/usr/sbin/firewalld", "--nofork", "--nopid")
 	bus.Serve(t, conn, firewalldBus, program)
-	var zones []string // it answers when its rules are made
+	var zones []string // firewalld answers after it has made its rules
 	if err := object(conn).Call(firewalldBus+".zone.getZones", 0).Store(&zones); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func reload(t testing.TB, conn *dbus.Conn) {
 	}
 }
 
-// sources are a zone's.
+// sources are the sources of a zone.
 func sources(t testing.TB, conn *dbus.Conn, zone string) string {
 	t.Helper()
 	var all []string
@@ -63,7 +63,7 @@ func sources(t testing.TB, conn *dbus.Conn, zone string) string {
 	return strings.Join(all, " ")
 }
 
-// TestFirewalldRole runs the suite beside the real firewalld: the reference's
+// TestFirewalldRole runs the suite with the real firewalld: the reference's
 // scenarios "firewalld works", "auto-detected" and "CHECK".
 func TestFirewalldRole(t *testing.T) {
 	conn := startFirewalld(t)
@@ -78,7 +78,8 @@ func TestFirewalldRole(t *testing.T) {
 			t.Fatal(err)
 		}
 	}}
-	// When state is lost, GC cannot know what firewalld was told; a reload does.
+	// If the state is lost, GC cannot know firewalld's sources; a reload
+	// removes them.
 	host := func(testing.TB) {}
 	suite(
 		rolestest.Conf{
@@ -89,8 +90,8 @@ func TestFirewalldRole(t *testing.T) {
 	).Run(t)
 }
 
-// TestFirewalldTraffic: firewalld drops what containers send, but for those that
-// it was told of. What a reload drops is put back by the next call.
+// TestFirewalldTraffic: firewalld drops what containers send unless their
+// addresses are sources. The next call restores sources that a reload removed.
 func TestFirewalldTraffic(t *testing.T) {
 	conn := startFirewalld(t)
 	w := newWorld(t)
@@ -98,13 +99,13 @@ func TestFirewalldTraffic(t *testing.T) {
 	w.reach("a", "outside", false)
 	w.OK(a.firewall)
 	w.reach("a", "outside", true)
-	w.reach("outside", "a", true) // the answer
+	w.reach("outside", "a", true) // the reply
 	b := w.attach("b", 1, `{"backend":"firewalld"}`)
 	reload(t, conn)
 	w.Fail(check(a), 106)
 	w.Fail(check(b), 106)
 	if have := sources(t, conn, "trusted"); have != "" {
-		t.Errorf("CHECK made sources: %s", have)
+		t.Errorf("CHECK added sources: %s", have)
 	}
 	c := w.attach("c", 1, `{}`)
 	for _, p := range []*peer{a, b, c} {
@@ -121,8 +122,8 @@ func TestFirewalldTraffic(t *testing.T) {
 	}
 }
 
-// TestFirewalldOwners: two attachments may have one address, on networks of
-// their own; what goes with the first stays for the second.
+// TestFirewalldOwners: two attachments on different networks may have one
+// address. When one is deleted the source stays for the other.
 func TestFirewalldOwners(t *testing.T) {
 	conn := startFirewalld(t)
 	w := newWorld(t)
@@ -141,9 +142,9 @@ func TestFirewalldOwners(t *testing.T) {
 	}
 }
 
-// TestFirewalldTold: what the reference's plugin told firewalld of a container that is
-// otherwise ours goes with it.
-func TestFirewalldTold(t *testing.T) {
+// TestFirewalldReferenceSource: DEL removes a source that the reference plugin added for a
+// container which is otherwise ours.
+func TestFirewalldReferenceSource(t *testing.T) {
 	w := newWorld(t)
 	conn := startFirewalld(t)
 	a := w.attached("a", 1, `{}`)
@@ -159,8 +160,8 @@ func TestFirewalldTold(t *testing.T) {
 	}
 }
 
-// TestFirewalldSilent: a firewalld that began after a container, and does not answer,
-// does not keep it.
+// TestFirewalldSilent: a firewalld that was started after the container was
+// attached, and does not answer, does not block its DEL.
 func TestFirewalldSilent(t *testing.T) {
 	w := newWorld(t)
 	a := w.attach("a", 1, `{}`)
@@ -168,12 +169,12 @@ func TestFirewalldSilent(t *testing.T) {
 	if err := firewalld.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	defer firewalld.Signal(unix.SIGCONT) //nolint:errcheck // it is ended next
+	defer firewalld.Signal(unix.SIGCONT) //nolint:errcheck // the cleanup kills it next
 	w.del(a)
 }
 
-// TestFirewalldGone: without firewalld DEL succeeds, and what asks for it fails
-// with words.
+// TestFirewalldGone: without firewalld DEL succeeds, and the verbs that need
+// firewalld return an error.
 func TestFirewalldGone(t *testing.T) {
 	w := newWorld(t)
 	var a *peer

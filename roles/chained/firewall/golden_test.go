@@ -4,15 +4,14 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // TestGolden runs testdata/*.txtar. Without seen.json the container is on the
-// bridge cni0 and nobody refuses to forward.
+// bridge cni0 and no firewall drops forwarded packets.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Role: Role(),
 		Observed: func(seen []byte) (any, error) {
 			o := observed{Link: "cni0", Bridge: true, Port: "vethhost", Hairpin: true}
 			if len(seen) > 0 {

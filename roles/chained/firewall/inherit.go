@@ -9,52 +9,55 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/migrate"
 )
 
-// Inherit removes what the reference plugin made for the container's addresses:
-// its rules tell nothing else, so addresses that an attachment has are left out.
-func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
-	there, err := h.Net.HasForeignForward(ctx)
-	if err != nil || !there {
+// CleanLegacy removes what the reference plugin made for the container's addresses.
+// Its rules contain only addresses, so addresses that another attachment has
+// are left out.
+func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+	present, err := h.Net.HasForeignForward(ctx)
+	if err != nil || !present {
 		return err
 	}
-	mine, err := node.ForeignAddresses(ctx, h, in.Key, in.Prev)
-	if err != nil || len(mine) == 0 {
+	addresses, err := migrate.ReferenceAddresses(ctx, h, in.Key, in.Prev)
+	if err != nil || len(addresses) == 0 {
 		return err
 	}
 	if !in.Recorded {
-		return r.removeForeign(ctx, h, mine)
+		return r.removeForeign(ctx, h, addresses)
 	}
-	// Most likely our ADD wanted nothing, and firewalld was never told: one that does
-	// not answer is not to keep the container.
-	asked, cancel := context.WithTimeout(ctx, guessPatience)
+	// The ADD that recorded the attachment most likely needed no rules, so
+	// firewalld has nothing to remove. A firewalld that does not answer must
+	// not block the DEL.
+	bounded, cancel := context.WithTimeout(ctx, firewalldTimeout)
 	defer cancel()
-	if err := r.removeSources(asked, h, mine); err != nil {
-		h.Log.Warn("cannot see whether firewalld has the container's addresses as sources: if so, its next reload removes them", "error", err)
+	if err := r.removeSources(bounded, h, addresses); err != nil {
+		h.Log.Warn("cannot check whether firewalld has the container's addresses as sources: firewalld's next reload removes them", "error", err)
 	}
-	return r.removeForeignRules(ctx, h, mine)
+	return r.removeForeignRules(ctx, h, addresses)
 }
 
-// guessPatience bounds what firewalld is asked for on a guess.
-const guessPatience = 10 * time.Second
+// firewalldTimeout limits the request to firewalld for an attachment that
+// probably has no sources there.
+const firewalldTimeout = 10 * time.Second
 
 // removeForeign removes what the reference plugin made for addresses.
 func (r *role) removeForeign(ctx context.Context, h *roles.Host, addresses []netip.Addr) error {
 	return errors.Join(r.removeForeignRules(ctx, h, addresses), r.removeSources(ctx, h, addresses))
 }
 
-// removeForeignRules removes its rules of iptables.
+// removeForeignRules removes the reference plugin's iptables rules.
 func (r *role) removeForeignRules(ctx context.Context, h *roles.Host, addresses []netip.Addr) error {
-	if !r.conf.accepts(iptables) {
+	if !r.conf.usesBackend(iptables) {
 		return nil
 	}
 	return h.Net.RemoveForeignForward(ctx, addresses)
 }
 
-// removeSources removes its sources of firewalld.
+// removeSources removes the reference plugin's firewalld sources.
 func (r *role) removeSources(ctx context.Context, h *roles.Host, addresses []netip.Addr) error {
-	if !r.conf.accepts(firewalld) {
+	if !r.conf.usesBackend(firewalld) {
 		return nil
 	}
 	var errs []error

@@ -13,8 +13,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// reference makes a call of the reference plugin, with a PATH of its own unless
-// that is empty.
+// reference calls the reference plugin, with the given PATH unless that is
+// empty.
 func (w *world) reference(c rolestest.Call, path string) error {
 	w.t.Helper()
 	file, err := filepath.Abs("../../../bin/peers/firewall")
@@ -36,21 +36,21 @@ func (w *world) reference(c rolestest.Call, path string) error {
 	return nil
 }
 
-// verb is the call with another verb.
+// verb is the same call with another verb.
 func verb(c rolestest.Call, v string) rolestest.Call {
 	c.Verb = v
 	return c
 }
 
-// TestReference shows what the reference does in the same place, where ours does
-// better: the tests that say so are named.
+// TestReference shows what the reference plugin does in cases where ours
+// behaves better. Each subtest names the test of ours.
 func TestReference(t *testing.T) {
 	rules := func(t *testing.T) string { t.Helper(); return run(t, "iptables-nft -S") + run(t, "ip6tables-nft -S") }
 	t.Run("late DEL", func(t *testing.T) { // TestLateDel
 		w := newWorld(t)
 		t.Cleanup(func() { deleteFilters(t) })
 		a := w.attached("a", 1, `{"backend":"iptables"}`)
-		next := a.firewall // another container that has the address by now
+		next := a.firewall // another container that has the address now
 		next.ID = "next"
 		for _, c := range []rolestest.Call{a.firewall, next, verb(a.firewall, "DEL")} {
 			if err := w.reference(c, ""); err != nil {
@@ -58,7 +58,7 @@ func TestReference(t *testing.T) {
 			}
 		}
 		if strings.Contains(rules(t), "10.1.0.2/32") {
-			t.Error("the next owner's rules are there")
+			t.Error("the next owner's rules still exist")
 		}
 	})
 	t.Run("CHECK", func(t *testing.T) { // TestOtherFirewalls
@@ -67,7 +67,7 @@ func TestReference(t *testing.T) {
 		a := w.attached("a", 1, `{"backend":"iptables"}`)
 		before := rules(t)
 		if err := w.reference(verb(a.firewall, "CHECK"), ""); err == nil {
-			t.Error("CHECK of what was never added succeeds")
+			t.Error("CHECK without ADD succeeds")
 		}
 		if rules(t) == before {
 			t.Error("CHECK changes nothing")
@@ -100,14 +100,14 @@ func TestReference(t *testing.T) {
 	})
 }
 
-// TestLateDel: a DEL that comes after the address was given to another container
-// leaves that one's rules, of whichever backend.
+// TestLateDel: a DEL that comes after the address was assigned to another
+// container leaves that container's rules, with every backend.
 func TestLateDel(t *testing.T) {
 	w := newWorld(t)
 	docker(t)
 	conf := `{"backend":"iptables","ingressPolicy":"same-bridge"}`
 	a := w.attached("a", 1, conf)
-	a.firewall.Conf = strings.ReplaceAll(a.firewall.Conf, `/24`, `/32`) // rules of its own
+	a.firewall.Conf = strings.ReplaceAll(a.firewall.Conf, `/24`, `/32`) // its own rules, not shared ones
 	next := a.firewall
 	next.ID = "next"
 	w.OK(a.firewall)
@@ -123,15 +123,14 @@ func TestLateDel(t *testing.T) {
 	}
 }
 
-// TestWithoutPrograms: with nothing on PATH, iptables' tables are written all the
-// same.
+// TestWithoutPrograms: iptables' tables are written although PATH is empty.
 func TestWithoutPrograms(t *testing.T) {
 	w := newWorld(t)
 	docker(t)
 	w.Extra = []string{"PATH=/nowhere"}
 	w.attach("a", 1, `{}`)
 	w.reach("a", "outside", true)
-	legacyDrop(t) // for which there is no other way
+	legacyDrop(t) // only a program can do this
 	const program = "/usr/sbin/xtables-legacy-multi"
 	if err := unix.Mount("/dev/null", program, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
@@ -144,8 +143,8 @@ func TestWithoutPrograms(t *testing.T) {
 	w.OK(check(w.attach("c", 2, `{"backend":"nftables"}`)))
 }
 
-// TestNothingWanted: where nobody refuses to forward there is nothing to record, and a
-// DEL that finds no record takes nothing of what other attachments need.
+// TestNothingWanted: if no firewall drops forwarded packets there is nothing to
+// record. A DEL without a record leaves what other attachments need.
 func TestNothingWanted(t *testing.T) {
 	w := newWorld(t)
 	a := w.attach("a", 1, `{}`)
@@ -156,7 +155,7 @@ func TestNothingWanted(t *testing.T) {
 	docker(t)
 	b := w.attach("b", 1, `{}`)
 	if have := w.State(nil); strings.Count(have, `"firewall"`) != 1 {
-		t.Errorf("recorded beside docker:\n%s", have)
+		t.Errorf("recorded with docker's rules:\n%s", have)
 	}
 	w.OK(verb(a.firewall, "DEL"))
 	w.OK(verb(a.firewall, "DEL"))
@@ -168,8 +167,8 @@ func TestNothingWanted(t *testing.T) {
 	}
 }
 
-// TestInherit: DEL removes the reference's rules of a container that was
-// attached by it, and none of an address that another attachment has.
+// TestInherit: DEL removes the reference plugin's rules of a container that it
+// attached, but not those of an address that another attachment has.
 func TestInherit(t *testing.T) {
 	w := newWorld(t)
 	a := w.attached("a", 1, `{"backend":"iptables"}`)
@@ -179,7 +178,7 @@ func TestInherit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	stranger := a.firewall // has b's address in its result
+	stranger := a.firewall // its result has b's address
 	stranger.ID, stranger.Conf = "stranger", b.firewall.Conf
 	w.OK(verb(stranger, "DEL"))
 	w.OK(verb(a.firewall, "DEL"))

@@ -15,50 +15,37 @@ import (
 // Role is the firewall role's entry in the table. Tools read its version: those
 // below 1.7.1 know no policy "isolated".
 func Role() roles.Role {
-	return roles.Role{
+	return attach.ChainedRole(roles.Role{
 		Names:     []string{"firewall"},
-		Kind:      roles.Chained,
 		Summary:   "ingress policies, and passage through the host's firewalls",
 		Reference: "v1.9.1",
-		Conf:      func() any { return new(Conf) },
-		New:       attach.ChainedMaker(readRole),
-		Undo:      attach.ChainedUndoer(readRole),
-	}
-}
-
-// readRole decodes and defaults a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	c.withDefaults()
-	return &role{conf: c}, err
+	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 
 // role implements attach.Chained for one configuration.
 type role struct{ conf *Conf }
 
-func (r *role) Role() string { return "firewall" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-// Wants is false where everything is let in and no firewall is to be passed.
+// Wants is false if the policy accepts all traffic and no other firewall has to
+// be opened.
 func (r *role) Wants() bool { return r.conf.IngressPolicy != open || r.conf.Backend != nftables }
 
-// Shared is one lock: the chain of iptables is every network's.
+// Shared is one lock for all networks: they use the same iptables chain.
 func (r *role) Shared() []string { return []string{"firewall"} }
 
-// observed is what Wire needs to know of the kernel.
+// observed is the kernel state that Build needs.
 type observed struct {
-	// Link is the host's device that the container is behind, "" where the
-	// earlier result names none that there is, or no rule needs it.
+	// Link is the host's device of the route to the container. It is "" if
+	// prevResult has no existing device, or if no rule needs it.
 	Link string
-	// Bridge tells that the network's containers are all behind it.
+	// Bridge reports that Link is a bridge that all containers of the network
+	// are connected to.
 	Bridge bool
-	// Port is the container's port of the bridge, and Hairpin one of its flags.
+	// Port is the container's port of the bridge. Hairpin is the port's hairpin
+	// flag.
 	Port    string
 	Hairpin bool
-	// IPv4 and IPv6 tell who else decides over what is forwarded.
+	// IPv4 and IPv6 are the decisions of other firewalls about forwarded
+	// packets.
 	IPv4, IPv6 netops.ForwardPolicy
 }
 
@@ -69,21 +56,22 @@ func (o *observed) policy(is4 bool) *netops.ForwardPolicy {
 	return &o.IPv6
 }
 
-// Observe finds who refuses to forward, and the host's side of the container.
+// Observe reads which other firewalls drop forwarded packets, and the host's
+// device of the container.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	var o observed
-	var done [2]bool
+	var read [2]bool
 	for _, ip := range in.Chained.IPs {
 		p, ok := attach.Prefix(ip.Address)
-		if !ok || done[family(p.Addr().Is4())] {
+		if !ok || read[familyIndex(p.Addr().Is4())] {
 			continue
 		}
-		done[family(p.Addr().Is4())] = true
+		read[familyIndex(p.Addr().Is4())] = true
 		policy, err := h.Net.ForwardPolicy(ctx, p.Addr().Is6())
 		if err != nil {
 			return err
 		}
-		r.tell(ctx, h, in, &policy)
+		r.warn(ctx, h, in, &policy)
 		*o.policy(p.Addr().Is4()) = policy
 	}
 	if r.needsLink(&o) {
@@ -98,40 +86,41 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	return nil
 }
 
-// needsLink tells whether there will be a rule that names the host's device. Where
-// nobody refuses to forward, and everything is let in, there is none.
+// needsLink reports whether a rule will name the host's device. If no firewall
+// drops forwarded packets and the policy accepts all traffic, there is no such
+// rule.
 func (r *role) needsLink(o *observed) bool {
 	if r.conf.IngressPolicy != open || r.conf.Backend == iptables {
 		return true
 	}
 	refused := func(p netops.ForwardPolicy) bool { return p.Refused || p.RefusedLegacy }
-	return r.conf.accepts(iptables) && (refused(o.IPv4) || refused(o.IPv6))
+	return r.conf.usesBackend(iptables) && (refused(o.IPv4) || refused(o.IPv6))
 }
 
-// tell says what stays dropped. Rules that firewalld left in the kernel when it
-// was killed drop too, and nobody can be told of the container then.
-func (r *role) tell(ctx context.Context, h *roles.Host, in *attach.Input, p *netops.ForwardPolicy) {
+// warn logs traffic that stays dropped. If firewalld was killed, its rules stay
+// in the kernel and drop packets, but it cannot add the container.
+func (r *role) warn(ctx context.Context, h *roles.Host, in *attach.Input, p *netops.ForwardPolicy) {
 	if r.conf.Backend == auto && p.Firewalld {
 		if err := h.Net.Firewalld(ctx); err != nil {
 			p.Firewalld = false
-			h.Log.Warn("rules of firewalld drop what it does not know, and it does not answer", "network", in.Key.Network, "error", err)
+			h.Log.Warn("firewalld's rules drop unknown traffic, and firewalld does not answer", "network", in.Key.Network, "error", err)
 		}
 	}
 	if r.conf.Backend == nftables && in.Prev == nil && (p.Refused || p.RefusedLegacy || p.Firewalld) {
-		h.Log.Warn("another firewall drops what it does not know, and backend \"nftables\" does not tell it", "network", in.Key.Network)
+		h.Log.Warn("another firewall drops unknown traffic, and backend \"nftables\" adds no rules to it", "network", in.Key.Network)
 	}
 }
 
-// Status tells whether the firewall that was asked for answers, and in the log
-// of other nftables firewalls that drop by policy: what they accept is said in
-// them, and no rule of ours passes them.
+// Status reports whether the configured firewall answers. It also logs other
+// nftables chains that drop forwarded packets by policy: only rules in those
+// chains can accept packets, so cnibox cannot.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {
 	others, err := h.Net.ForwardDrops(ctx)
 	if err != nil {
 		return err
 	}
 	if len(others) > 0 {
-		h.Log.Warn("nftables chains drop what the host forwards unless they accept it themselves", "chains", strings.Join(others, ", "))
+		h.Log.Warn("nftables chains drop forwarded packets that their own rules do not accept", "chains", strings.Join(others, ", "))
 	}
 	if r.conf.Backend != firewalld {
 		return nil
@@ -142,16 +131,16 @@ func (r *role) Status(ctx context.Context, h *roles.Host) error {
 	return nil
 }
 
-func family(is4 bool) int {
+func familyIndex(is4 bool) int {
 	if is4 {
 		return 0
 	}
 	return 1
 }
 
-// links finds the device that the container's packets enter the host's routing
-// by: of the result's interfaces of the host the last that is no bridge's port.
-// The bridge's gateway on a VLAN is an interface of its own and listed last.
+// links finds the device through which the container's packets enter the host:
+// the last of the result's interfaces of the host that is not a bridge port.
+// With a VLAN the bridge's gateway interface is listed last and is found.
 func (o *observed) links(ctx context.Context, h *roles.Host, res *roles.Result) error {
 	for _, i := range res.Interfaces {
 		if i == nil || i.Sandbox != "" || i.Name == "" {
@@ -164,7 +153,8 @@ func (o *observed) links(ctx context.Context, h *roles.Host, res *roles.Result) 
 		case err != nil:
 			return err
 		case l.Kind == "ifb":
-			// Of a chained plugin: it sends on what the container sent, and leads nowhere.
+			// It belongs to the bandwidth role: it only forwards what the
+			// container sent.
 		case l.Master != "":
 			o.Port, o.Hairpin = l.Name, l.Hairpin
 			if o.Link == "" {
@@ -177,8 +167,9 @@ func (o *observed) links(ctx context.Context, h *roles.Host, res *roles.Result) 
 	return nil
 }
 
-// planned takes the result's word where nothing is made yet: bridge names itself
-// first and then its port, ptp the host's end of the pair.
+// planned takes the device from the result for a plan, when no interface exists
+// yet. The bridge role lists the bridge before its port; ptp lists the host's
+// end of the veth pair.
 func (o *observed) planned(res *roles.Result) {
 	hosts := slices.DeleteFunc(slices.Clone(res.Interfaces), func(i *roles.ResultInterface) bool { return i == nil || i.Sandbox != "" })
 	if len(hosts) > 0 {
@@ -186,8 +177,9 @@ func (o *observed) planned(res *roles.Result) {
 	}
 }
 
-// pattern is the device, or where each container has one of its own, all that
-// are named as these are; "" where no name tells them.
+// pattern is the name of the bridge, or, if each container has its own
+// interface, the pattern of their names. It is "" if the names have no common
+// pattern.
 func (o *observed) pattern() string {
 	if o.Bridge {
 		return o.Link

@@ -20,7 +20,7 @@ const (
 	behindOwn = `{"type":"macvlan","master":"lan0","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}`
 )
 
-// TestRole runs the suite with every backend, policy and neighbour.
+// TestRole runs the suite with every backend, policy and other firewall.
 func TestRole(t *testing.T) {
 	refused := map[string]any{"ingressPolicy": "closed", "iptablesAdminChainName": "a b", "backend": "pf"}
 	suite([]rolestest.Conf{
@@ -62,7 +62,7 @@ func suite(confs ...rolestest.Conf) rolestest.Suite {
 	return rolestest.Suite{Table: all.Table(), Type: "firewall", Confs: confs}
 }
 
-// master makes a device for macvlan unless it is there.
+// master creates the device for macvlan unless it exists.
 func master(t testing.TB, name string) {
 	t.Helper()
 	if exec.Command("ip", "link", "show", name).Run() != nil {
@@ -81,7 +81,7 @@ func run(t testing.TB, line string) string {
 	return string(out)
 }
 
-// docker has a policy and rules of its own, for both families.
+// docker has its own policy and rules, for both address families.
 func docker(t testing.TB) {
 	t.Helper()
 	if strings.Contains(run(t, "iptables-nft -S FORWARD"), "docker0") {
@@ -94,7 +94,8 @@ func docker(t testing.TB) {
 	t.Cleanup(func() { deleteFilters(t) })
 }
 
-// deleteFilters deletes iptables' filter tables; ours may have gone with its last rule.
+// deleteFilters deletes iptables' filter tables. Ours may have been deleted
+// with its last rule.
 func deleteFilters(t testing.TB) {
 	t.Helper()
 	for _, table := range []string{"ip filter", "ip6 filter"} {
@@ -103,7 +104,7 @@ func deleteFilters(t testing.TB) {
 	}
 }
 
-// nftDrop is the policy alone, made without iptables.
+// nftDrop is only the policy, made without iptables.
 func nftDrop(t testing.TB) {
 	t.Helper()
 	for _, table := range []string{"ip filter", "ip6 filter"} {

@@ -8,14 +8,15 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestStorm: containers of three networks come and go beside Docker, 32 at a
-// time, their plugins killed at random, while somebody flushes our rules.
+// TestStorm: containers of three networks are attached and detached with
+// Docker's rules present, 32 at a time, with plugins that are killed at random,
+// while our rules are flushed repeatedly.
 func TestStorm(t *testing.T) {
 	docker(t)
 	rolestest.Storm{
 		Table: all.Table(), Type: "bridge", Containers: 60, Parallel: 32,
 		Meanwhile: func(*rolestest.Env) error {
-			_ = exec.Command("iptables-nft", "-F", "CNI-FORWARD").Run() // it may not be there yet
+			_ = exec.Command("iptables-nft", "-F", "CNI-FORWARD").Run() // the chain may not exist yet
 			return nil
 		},
 		Confs: []string{

@@ -10,8 +10,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// bridgeFilter switches what bridges pass between ports through the filters of
-// the IP layer on or off, as br_netfilter lets it be. ok is false without it.
+// bridgeFilter turns the filtering of bridged frames by iptables (br_netfilter)
+// on or off. ok is false if br_netfilter is not loaded.
 func bridgeFilter(t *testing.T, on bool) (ok bool) {
 	t.Helper()
 	for _, f := range []string{"bridge-nf-call-iptables", "bridge-nf-call-ip6tables"} {
@@ -40,8 +40,8 @@ func withBridgeFilter(t *testing.T, f func(*testing.T)) {
 }
 
 // TestPolicySameBridge is the reference's live scenario "same-bridge": networks
-// with a policy are apart, but for answers and what is published. What comes from
-// elsewhere gets through, as routed networks need it.
+// with a policy are isolated from each other, except for replies and published
+// ports. Traffic from elsewhere is accepted, because routed networks need it.
 func TestPolicySameBridge(t *testing.T) {
 	withBridgeFilter(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -60,9 +60,9 @@ func TestPolicySameBridge(t *testing.T) {
 		w.reach("c", "o", true)
 		w.published("outside", a)
 		w.published("c", a)
-		w.reach("a", "c", true) // the answer
+		w.reach("a", "c", true) // the reply
 		w.del(a)
-		w.reach("c", "b", false) // the network's others rely on it
+		w.reach("c", "b", false) // the policy protects the network's other containers too
 	})
 }
 
@@ -81,7 +81,7 @@ func (w *world) published(from string, p *peer) {
 }
 
 // TestPolicyIsolated is the reference's live scenario "isolated". Containers do
-// not reach each other over their bridge either, nor by way of their gateway.
+// not reach each other through their bridge or through their gateway.
 func TestPolicyIsolated(t *testing.T) {
 	withBridgeFilter(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -99,8 +99,9 @@ func TestPolicyIsolated(t *testing.T) {
 	})
 }
 
-// TestForwardDrop has the host drop what it forwards, as Docker does, and lets
-// containers out, answers in, published ports through, and nobody else.
+// TestForwardDrop makes the host drop forwarded packets, as Docker does.
+// Packets from containers, replies and packets to published ports are accepted,
+// and no others.
 func TestForwardDrop(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -121,7 +122,7 @@ func TestForwardDrop(t *testing.T) {
 			w.reach("before", "outside", false)
 			w.OK(before.firewall)
 			w.reach("before", "outside", true)
-			w.reach("outside", "before", true) // the answer
+			w.reach("outside", "before", true) // the reply
 			w.attach("a", 1, c.conf)
 			w.attach("b", 2, c.conf)
 			w.reach("outside", "a", false)
@@ -133,7 +134,7 @@ func TestForwardDrop(t *testing.T) {
 	}
 }
 
-// TestAdminChain: the administrator's chain is asked first.
+// TestAdminChain: the administrator's chain is evaluated first.
 func TestAdminChain(t *testing.T) {
 	w := newWorld(t)
 	docker(t)
@@ -147,8 +148,8 @@ func TestAdminChain(t *testing.T) {
 	run(t, "ip6tables-nft -F MINE")
 }
 
-// TestOtherFirewalls: what another program does to its own tables and to
-// iptables' is seen by CHECK and healed by the next ADD.
+// TestOtherFirewalls: CHECK reports what another program changes in its own
+// tables and in iptables', and the next ADD restores our rules.
 func TestOtherFirewalls(t *testing.T) {
 	w := newWorld(t)
 	docker(t)
@@ -157,7 +158,7 @@ func TestOtherFirewalls(t *testing.T) {
 	a := w.attach("a", 1, `{"ingressPolicy":"same-bridge"}`)
 	run(t, "nft flush table inet other")
 	if c := w.check(a); c.Code != 0 {
-		t.Errorf("CHECK after another's table was flushed: %s", c.Stdout)
+		t.Errorf("CHECK after another program's table was flushed: %s", c.Stdout)
 	}
 	run(t, "iptables-nft -F")
 	w.reach4("a", "outside", false)
@@ -172,12 +173,12 @@ func TestOtherFirewalls(t *testing.T) {
 	w.reach("a", "outside", true)
 	run(t, "iptables-nft -F")
 	run(t, "iptables-nft -P FORWARD ACCEPT")
-	w.OK(check(a)) // nothing drops it
+	w.OK(check(a)) // no firewall drops its traffic
 	w.reach("a", "outside", true)
 }
 
-// TestOtherPolicy: a firewall of somebody's own that drops by policy is passed by
-// none of our rules; STATUS tells its chain.
+// TestOtherPolicy: our rules cannot accept packets for another firewall whose
+// policy drops them. STATUS logs its chain.
 func TestOtherPolicy(t *testing.T) {
 	w := newWorld(t)
 	a := w.attach("a", 1, `{}`)
@@ -188,7 +189,7 @@ func TestOtherPolicy(t *testing.T) {
 	status := verb(a.firewall, "STATUS")
 	status.ID, status.Netns, status.IfName = "", "", ""
 	if s := w.OK(status); !strings.Contains(s.Stderr, "inet mine guard") {
-		t.Errorf("STATUS does not tell the chain: %q", s.Stderr)
+		t.Errorf("STATUS does not log the chain: %q", s.Stderr)
 	}
 	run(t, "nft add rule inet mine guard iifname br1 accept")
 	w.reach("a", "outside", true)
@@ -202,7 +203,7 @@ func check(p *peer) rolestest.Call {
 	return c
 }
 
-// reach4 is reach for IPv4 alone.
+// reach4 is reach for IPv4 only.
 func (w *world) reach4(from, to string, want bool) {
 	w.t.Helper()
 	w.reachAt(from, 0, netip.AddrPortFrom(w.peers[to].addrs[0], w.port), w.peers[to].conns[0], want)

@@ -7,20 +7,20 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
-// Wire computes the rules of one attachment; prevResult is handed on.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the rules of one attachment. The result is prevResult.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
-		return nil, errors.New("firewall: was not observed")
+		return nil, errors.New("firewall: Observe was not called")
 	}
 	ips, err := attach.Addresses(in.Chained)
 	if err != nil {
 		return nil, err
 	}
-	w := &attach.Wiring{}
+	w := &attach.Desired{}
 	if err := r.wirePolicy(&w.Spec, in, &o); err != nil {
 		return nil, err
 	}
@@ -33,9 +33,10 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	return w, nil
 }
 
-// wirePolicy closes the device that leads to the container. Frames that a bridge
-// passes between its ports are forwarded by no chain unless br_netfilter is
-// there, so a port of an isolated network is isolated itself.
+// wirePolicy adds the ingress policy to the host's device of the container.
+// Frames between ports of a bridge do not pass the forward chain without
+// br_netfilter, so an isolated network's ports get the bridge port flag
+// "isolated" too.
 func (r *role) wirePolicy(s *netops.Spec, in *attach.Input, o *observed) error {
 	if r.conf.IngressPolicy == open {
 		return nil
@@ -43,19 +44,19 @@ func (r *role) wirePolicy(s *netops.Spec, in *attach.Input, o *observed) error {
 	if o.Link == "" {
 		return &roles.ConfError{
 			Path:   "ingressPolicy",
-			Reason: "\"" + r.conf.IngressPolicy + "\" needs to know the host's interface, and prevResult names none that is there: put firewall behind \"bridge\" or \"ptp\"",
+			Reason: "\"" + r.conf.IngressPolicy + "\" requires an interface of the host, and prevResult has none that exists: put firewall after \"bridge\" or \"ptp\"",
 		}
 	}
-	among := "fw_same"
+	setName := "fw_same"
 	if r.conf.IngressPolicy == isolated {
-		among = "fw_isolated"
+		setName = "fw_isolated"
 	}
 	label := in.Label
 	if o.Bridge {
-		label = node.SharedLabel(in.Key.Network)
+		label = record.SharedLabel(in.Key.Network)
 	}
 	s.Add(
-		&netops.Element{Shared: o.Bridge, Set: among, Key: []string{o.Link, o.Link}, Label: label},
+		&netops.Element{Shared: o.Bridge, Set: setName, Key: []string{o.Link, o.Link}, Label: label},
 		&netops.Element{Shared: o.Bridge, Set: "fw_closed", Key: []string{o.Link}, Label: label},
 	)
 	if r.conf.IngressPolicy == isolated && o.Port != "" {
@@ -64,16 +65,17 @@ func (r *role) wirePolicy(s *netops.Spec, in *attach.Input, o *observed) error {
 	return nil
 }
 
-// wireForward has iptables' filter table let the container's traffic pass where
-// it is asked to, or would drop it. What tells the network's containers by their
-// device and subnet is there once for all of them.
+// wireForward adds rules to iptables' filter table that accept the container's
+// traffic, if the backend is "iptables" or the table would drop it. If the
+// device and the subnet identify all containers of the network, they share the
+// rules.
 func (r *role) wireForward(s *netops.Spec, in *attach.Input, o *observed, address netip.Prefix) {
-	if !r.conf.accepts(iptables) || r.conf.Backend == auto && o.Link == "" {
+	if !r.conf.usesBackend(iptables) || r.conf.Backend == auto && o.Link == "" {
 		return
 	}
 	f := netops.Forward{
 		Shared: true, Link: o.pattern(), Net: address.Masked(),
-		Admin: r.conf.IptablesAdminChainName, Label: node.SharedLabel(in.Key.Network),
+		Admin: r.conf.IptablesAdminChainName, Label: record.SharedLabel(in.Key.Network),
 	}
 	if f.Link == "" || address.IsSingleIP() {
 		f.Shared, f.Link, f.Label = false, o.Link, in.Label

@@ -19,8 +19,8 @@ import (
 )
 
 // world is a host between networks of containers and an outside. All of them
-// listen on one UDP port, which is another in each test: the kernel goes on
-// tracking connections of earlier ones.
+// listen on one UDP port. Each test has another port, because the kernel keeps
+// tracking connections of earlier tests.
 type world struct {
 	*rolestest.Env
 	port  uint16
@@ -31,11 +31,11 @@ type world struct {
 	unwanted []string
 }
 
-// peer is a namespace with its addresses. The host has none of its own.
+// peer is a namespace with its addresses. The host has no namespace here.
 type peer struct {
 	name string
 	ns   *netopstest.NS
-	// call is the attachment's ADD of the interface plugin, prev its answer.
+	// call is the attachment's ADD of the interface plugin, prev its result.
 	firewall rolestest.Call
 	result   roles.Result
 	addrs    [2]netip.Addr
@@ -78,7 +78,7 @@ func in(t *testing.T, ns *netopstest.NS, lines ...string) {
 	}
 }
 
-// add has a peer listen.
+// add makes a peer listen.
 func (w *world) add(p *peer) {
 	w.t.Helper()
 	w.peers[p.name] = p
@@ -95,8 +95,8 @@ func (w *world) add(p *peer) {
 	})
 }
 
-// attach attaches a container to a network whose number gives its bridge and
-// subnets, with a firewall configuration behind.
+// attach attaches a container to a network and runs the firewall role after it.
+// The network's number determines its bridge and subnets.
 func (w *world) attach(name string, network int, firewall string) *peer {
 	w.t.Helper()
 	p := w.attached(name, network, firewall)
@@ -137,7 +137,7 @@ func (w *world) attached(name string, network int, firewall string) *peer {
 	return p
 }
 
-// del removes an attachment's firewall part.
+// del runs the firewall's DEL of an attachment.
 func (w *world) del(p *peer) {
 	w.t.Helper()
 	c := p.firewall
@@ -145,7 +145,7 @@ func (w *world) del(p *peer) {
 	w.OK(c)
 }
 
-// check is CHECK of the firewall.
+// check runs the firewall's CHECK.
 func (w *world) check(p *peer) rolestest.Answer {
 	w.t.Helper()
 	c := p.firewall
@@ -153,10 +153,11 @@ func (w *world) check(p *peer) rolestest.Answer {
 	return w.Run(c)
 }
 
-// both are the families that reach is asked for.
+// both are the address families of reach.
 var both = [2]string{"IPv4", "IPv6"}
 
-// reach tests that what one sends to another arrives, or not, in both families.
+// reach tests whether a datagram from one peer to another arrives, in both
+// address families.
 func (w *world) reach(from, to string, want bool) {
 	w.t.Helper()
 	for i := range both {
@@ -164,15 +165,16 @@ func (w *world) reach(from, to string, want bool) {
 	}
 }
 
-// reachAt sends a datagram to an address. One that is to arrive is waited for.
-// For one that is not, another is sent that nothing can stop, from the host
-// straight to the socket; and should it come after that one, a later call tells.
+// reachAt sends a datagram to an address. If it must arrive, reachAt waits for
+// it. If it must not, reachAt sends a second datagram that nothing can drop,
+// from the host directly to the socket, and waits for that one. If the first
+// arrives after the second, a later call reports it.
 func (w *world) reachAt(from string, family int, target netip.AddrPort, at *net.UDPConn, want bool) {
 	w.t.Helper()
 	w.count++
 	token := fmt.Sprintf("%s from %s to %s, datagram %d", both[family], from, target, w.count)
 	source := w.peers[from].conns[family]
-	for _, c := range []*net.UDPConn{at, source} { // neighbours are known then
+	for _, c := range []*net.UDPConn{at, source} { // this resolves the neighbours
 		w.send(c, "warm up")
 		w.receive(c, "warm up")
 	}
@@ -191,12 +193,12 @@ func (w *world) reachAt(from string, family int, target netip.AddrPort, at *net.
 	w.receive(at, marker)
 }
 
-// isRefused tells whether an error is the answer to an earlier datagram.
+// isRefused reports whether an error is the reply to an earlier datagram.
 func isRefused(err error) bool {
 	return strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "unreachable")
 }
 
-// send sends from a new socket of the host's to a socket's own address.
+// send sends from a new socket of the host to a socket's own address.
 func (w *world) send(at *net.UDPConn, text string) {
 	w.t.Helper()
 	c, err := net.DialUDP("udp", nil, at.LocalAddr().(*net.UDPAddr))
@@ -209,7 +211,7 @@ func (w *world) send(at *net.UDPConn, text string) {
 	}
 }
 
-// receive reads until a text comes.
+// receive reads datagrams until it gets the given text.
 func (w *world) receive(at *net.UDPConn, until string) {
 	w.t.Helper()
 	if err := at.SetReadDeadline(await.Deadline()); err != nil {

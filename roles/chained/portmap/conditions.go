@@ -10,11 +10,12 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// supported ends an error about words that are not.
-const supported = "use -s, -d or -i as iptables has them, or ip saddr, ip daddr (ip6 for IPv6) or iifname as nft has them, with one address, network or device"
+// supported is the end of an error about an unsupported condition.
+const supported = "use -s, -d or -i of iptables, or ip saddr, ip daddr (ip6 for IPv6) or iifname of nft, with one address, network or device"
 
-// parseConditions reads the words of conditionsV4 or conditionsV6. They are the
-// arguments of a rule, of iptables or of nft, and where one begins tells which.
+// parseConditions parses the words of conditionsV4 or conditionsV6. They are
+// rule arguments of iptables or of nft; the first word of each condition shows
+// which.
 func parseConditions(v6 bool, args []string) ([]netops.PortCondition, error) {
 	w := &wordReader{words: strings.Fields(strings.Join(args, " ")), v6: v6}
 	var all []netops.PortCondition
@@ -28,8 +29,9 @@ func parseConditions(v6 bool, args []string) ([]netops.PortCondition, error) {
 	return all, nil
 }
 
-// judge is the verdict that the words come to, "" for none.
-func judge(v6 bool, words []string) (string, error) {
+// conditionVerdict is the nftables verdict for the conditions, or "" if there
+// are none.
+func conditionVerdict(v6 bool, words []string) (string, error) {
 	conditions, err := parseConditions(v6, words)
 	if err != nil || len(conditions) == 0 {
 		return "", err
@@ -37,14 +39,14 @@ func judge(v6 bool, words []string) (string, error) {
 	return netops.ConditionVerdict(v6, conditions)
 }
 
-// wordReader takes words from the front.
+// wordReader reads words one by one.
 type wordReader struct {
 	words []string
 	v6    bool
 }
 
-// errCut means that a condition ends too early.
-var errCut = errors.New("end within a condition: " + supported)
+// errCut means that the words end within a condition.
+var errCut = errors.New("incomplete condition: " + supported)
 
 func (w *wordReader) word() (string, error) {
 	if len(w.words) == 0 {
@@ -55,7 +57,8 @@ func (w *wordReader) word() (string, error) {
 	return word, nil
 }
 
-// negation takes one of the words that mean "not" or "equals", if it is next.
+// negation reads the next word if it is "==" or the given negation operator. It
+// reports whether it was the negation operator.
 func (w *wordReader) negation(not string) bool {
 	if len(w.words) == 0 || w.words[0] != not && w.words[0] != "==" {
 		return false
@@ -65,7 +68,7 @@ func (w *wordReader) negation(not string) bool {
 	return is
 }
 
-// condition reads one, whichever program's it is.
+// condition reads one condition of iptables or nft.
 func (w *wordReader) condition() (netops.PortCondition, error) {
 	var c netops.PortCondition
 	c.Not = w.negation("!")
@@ -92,16 +95,16 @@ func (w *wordReader) condition() (netops.PortCondition, error) {
 	return c, err
 }
 
-// nftCondition reads what follows the first word of one of nft's.
+// nftCondition reads the rest of an nft condition after its first word.
 func (w *wordReader) nftCondition(word string) (netops.PortCondition, error) {
 	var c netops.PortCondition
 	var err error
-	header := "ip"
+	family := "ip"
 	if w.v6 {
-		header = "ip6"
+		family = "ip6"
 	}
 	switch word {
-	case header:
+	case family:
 		field, err := w.word()
 		if err != nil {
 			return c, err
@@ -125,7 +128,7 @@ func (w *wordReader) nftCondition(word string) (netops.PortCondition, error) {
 	return c, fmt.Errorf("%q is not supported: %s", word, supported)
 }
 
-// prefix reads an address or network of the family.
+// prefix reads an address or network of the address family.
 func (w *wordReader) prefix() (netip.Prefix, error) {
 	word, err := w.word()
 	if err != nil {
@@ -135,7 +138,7 @@ func (w *wordReader) prefix() (netip.Prefix, error) {
 	if err != nil {
 		a, err := roles.ParseAddr(word)
 		if err != nil {
-			return p, fmt.Errorf("%q is no address or network: %s", word, supported)
+			return p, fmt.Errorf("%q is not an address or a network: %s", word, supported)
 		}
 		p = netip.PrefixFrom(a, a.BitLen())
 	}

@@ -1,5 +1,5 @@
-// Package portmap is the CNI role "portmap": it leads ports of the node to a
-// container, with the keys of the reference plugin.
+// Package portmap is the CNI role "portmap": it forwards ports of the node to a
+// container. It has the keys of the reference plugin.
 package portmap
 
 import (
@@ -14,53 +14,56 @@ import (
 // Conf is the network configuration of the portmap role.
 type Conf struct {
 	roles.NetConf
-	// Backend is "nftables" (default). "iptables" is accepted with a warning and
-	// served by nftables.
+	// Backend is "nftables" (default). "iptables" is accepted with a warning,
+	// and nftables is used.
 	Backend string `json:"backend,omitempty"`
-	// SNAT hides the source of connections to a mapped port that the container
-	// could not answer otherwise: from itself and others of its subnet, whom it
-	// would answer past the node, and from 127.0.0.0/8 and ::1. Default true.
+	// SNAT masquerades those connections to a mapped port whose replies would
+	// not pass through the node: connections from the container itself, from
+	// its subnet, and from 127.0.0.0/8 and ::1. Default true.
 	SNAT *bool `json:"snat,omitempty"`
-	// MasqAll hides every source, for containers that answer by another way than
-	// the node. Not without snat.
+	// MasqAll masquerades all connections to a mapped port, for containers
+	// whose replies do not pass through the node. It requires snat.
 	MasqAll bool `json:"masqAll,omitempty"`
-	// MarkMasqBit is the bit of the packet mark, 0 to 31, that connections get
-	// whose source is hidden. Nothing here needs one: without the key there is none.
+	// MarkMasqBit is the bit of the packet mark, 0 to 31, that is set on
+	// masqueraded connections. cnibox itself does not need the mark. Without
+	// the key no bit is set.
 	MarkMasqBit *int `json:"markMasqBit,omitempty"`
-	// ExternalSetMarkChain names an iptables chain, such as KUBE-MARK-MASQ, whose
-	// marks have others hide sources. It is accepted with a warning: sources are
-	// hidden all the same, by a rule of our own. Not with markMasqBit.
+	// ExternalSetMarkChain is an iptables chain, such as KUBE-MARK-MASQ, that
+	// marks packets for masquerading by another program. It is accepted with a
+	// warning: cnibox masquerades with its own rules instead. It cannot be
+	// combined with markMasqBit.
 	ExternalSetMarkChain string `json:"externalSetMarkChain,omitempty"`
-	// ConditionsV4 are what connections over IPv4 must be like to be led to the
-	// container, all of them, in the words of iptables (-s, -d, -i with an address,
-	// network or device, "!" before) or of nft (ip saddr, ip daddr, iifname, "!="
-	// between).
+	// ConditionsV4 restrict the IPv4 connections that are forwarded to the
+	// container: all conditions must match. They are arguments of iptables (-s,
+	// -d or -i with an address, network or device; "!" before it negates) or of
+	// nft (ip saddr, ip daddr, iifname; "!=" negates).
 	ConditionsV4 []string `json:"conditionsV4,omitempty"`
 	// ConditionsV6 are the same for IPv6 (ip6 saddr, ip6 daddr).
 	ConditionsV6 []string `json:"conditionsV6,omitempty"`
-	// RuntimeConfig is what the runtime fills in for declared capabilities.
+	// RuntimeConfig holds the values that the runtime gives for the declared
+	// capabilities.
 	RuntimeConfig struct {
-		// PortMappings are the ports to map. Without any there is nothing to do.
+		// PortMappings are the ports to map. Without any the role does nothing.
 		PortMappings []Mapping `json:"portMappings,omitempty"`
 	} `json:"runtimeConfig,omitzero"`
 }
 
-// Mapping leads one port of the node, or a range, to the container.
+// Mapping forwards one port or a range of ports of the node to the container.
 type Mapping struct {
 	// HostPort is the port of the node, 1 to 65535.
 	HostPort int `json:"hostPort"`
-	// ContainerPort is the container's, 1 to 65535.
+	// ContainerPort is the port of the container, 1 to 65535.
 	ContainerPort int `json:"containerPort"`
 	// Protocol is "tcp" (default), "udp" or "sctp".
 	Protocol string `json:"protocol,omitempty"`
-	// HostIP is the node's address that the mapping is for. Empty means all of
-	// them, "0.0.0.0" all of IPv4, "::" all of IPv6.
+	// HostIP is the node's address that the mapping applies to. Empty means all
+	// addresses, "0.0.0.0" all IPv4 addresses, "::" all IPv6 addresses.
 	HostIP string `json:"hostIP,omitempty"`
-	// Range is how many ports are mapped, one by one from HostPort and
-	// ContainerPort on; 0 is one.
+	// Range is the number of consecutive ports to map, starting at HostPort and
+	// ContainerPort. 0 means one port.
 	Range int `json:"range,omitempty"`
 
-	// hostIP is HostIP, the zero Addr for all.
+	// hostIP is the parsed HostIP. The zero Addr means all addresses.
 	hostIP netip.Addr
 }
 
@@ -69,8 +72,8 @@ const (
 	maxPort    = math.MaxUint16
 )
 
-// withDefaults fills in what the documentation calls default.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	for i := range c.RuntimeConfig.PortMappings {
 		m := &c.RuntimeConfig.PortMappings[i]
 		if m.Protocol = strings.ToLower(m.Protocol); m.Protocol == "" {
@@ -81,10 +84,10 @@ func (c *Conf) withDefaults() {
 	}
 }
 
-// hidesSources is snat with its default.
-func (c *Conf) hidesSources() bool { return c.SNAT == nil || *c.SNAT }
+// masquerades is the value of snat, or its default.
+func (c *Conf) masquerades() bool { return c.SNAT == nil || *c.SNAT }
 
-// Validate reports every fault with its JSON path.
+// Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	if c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables" {
@@ -92,7 +95,7 @@ func (c *Conf) Validate() error {
 	}
 	if c.MarkMasqBit != nil {
 		if *c.MarkMasqBit < 0 || *c.MarkMasqBit > maxMarkBit {
-			f.Addf("markMasqBit", "%d is no bit of a packet mark: use 0 to %d", *c.MarkMasqBit, maxMarkBit)
+			f.Addf("markMasqBit", "%d is not a bit of a packet mark: use 0 to %d", *c.MarkMasqBit, maxMarkBit)
 		}
 		if c.ExternalSetMarkChain != "" {
 			f.Addf("externalSetMarkChain", "cannot be combined with markMasqBit: choose one")
@@ -104,18 +107,18 @@ func (c *Conf) Validate() error {
 		m.check(&f, fmt.Sprintf("runtimeConfig.portMappings[%d]", i))
 	}
 	if f.Err() == nil {
-		c.checkTwice(&f)
+		c.checkDuplicates(&f)
 	}
 	return f.Err()
 }
 
 func (c *Conf) checkConditions(f *roles.Faults, path string, v6 bool, words []string) {
-	if _, err := judge(v6, words); err != nil {
+	if _, err := conditionVerdict(v6, words); err != nil {
 		f.Addf(path, "%v", err)
 	}
 }
 
-// check reports the faults of one mapping, which is at path.
+// check reports the errors of one mapping. path is its JSON path.
 func (m Mapping) check(f *roles.Faults, path string) {
 	for _, p := range []struct {
 		key  string
@@ -123,24 +126,25 @@ func (m Mapping) check(f *roles.Faults, path string) {
 	}{{"hostPort", m.HostPort}, {"containerPort", m.ContainerPort}} {
 		switch {
 		case p.port < 1 || p.port > maxPort:
-			f.Addf(path+"."+p.key, "%d is no port: use 1 to %d", p.port, maxPort)
+			f.Addf(path+"."+p.key, "%d is not a port: use 1 to %d", p.port, maxPort)
 		case p.port > maxPort-m.Range+1:
-			f.Addf(path+".range", "%d ports from %s %d on go beyond %d", m.Range, p.key, p.port, maxPort)
+			f.Addf(path+".range", "%d ports from %s %d exceed port %d", m.Range, p.key, p.port, maxPort)
 		}
 	}
 	if m.Protocol != "tcp" && m.Protocol != "udp" && m.Protocol != "sctp" {
 		f.Addf(path+".protocol", "%q is not known: use \"tcp\", \"udp\" or \"sctp\"", m.Protocol)
 	}
 	if m.HostIP != "" && !m.hostIP.IsValid() {
-		f.Addf(path+".hostIP", "%q is no IP address: give one of the node's, or none for all", m.HostIP)
+		f.Addf(path+".hostIP", "%q is not an IP address: use an address of the node, or remove it to use all", m.HostIP)
 	}
 }
 
-// checkTwice reports ports that two mappings lead to different places. The same
-// mapping again is none: some runtimes give it once for each of a pod's containers.
-func (c *Conf) checkTwice(f *roles.Faults) {
+// checkDuplicates reports host ports that two mappings forward to different
+// container ports. Two equal mappings are not an error: some runtimes repeat a
+// mapping for each container of a pod.
+func (c *Conf) checkDuplicates(f *roles.Faults) {
 	if len(c.RuntimeConfig.PortMappings) < 2 {
-		return // most have one, whose ports all differ
+		return // one mapping has no duplicate ports
 	}
 	type hostPort struct {
 		protocol string
@@ -152,22 +156,22 @@ func (c *Conf) checkTwice(f *roles.Faults) {
 	}
 	used := map[hostPort][]use{}
 	for i, m := range c.RuntimeConfig.PortMappings {
-		told := false
+		reported := false
 		for n := range m.Range {
 			at := hostPort{m.Protocol, m.HostPort + n}
-			mine := use{i, m.ContainerPort + n, m.hostIP}
+			current := use{i, m.ContainerPort + n, m.hostIP}
 			for _, u := range used[at] {
-				if u.target != mine.target && overlap(u.ip, mine.ip) && !told {
-					f.Addf(fmt.Sprintf("runtimeConfig.portMappings[%d].hostPort", i), "%d/%s is mapped by portMappings[%d] already, to another port of the container", at.port, at.protocol, u.mapping)
-					told = true
+				if u.target != current.target && overlap(u.ip, current.ip) && !reported {
+					f.Addf(fmt.Sprintf("runtimeConfig.portMappings[%d].hostPort", i), "%d/%s is already mapped by portMappings[%d] to another port of the container", at.port, at.protocol, u.mapping)
+					reported = true
 				}
 			}
-			used[at] = append(used[at], mine)
+			used[at] = append(used[at], current)
 		}
 	}
 }
 
-// overlap tells whether a connection can be to both addresses.
+// overlap reports whether a connection can match both addresses.
 func overlap(a, b netip.Addr) bool {
 	switch {
 	case !a.IsValid(), !b.IsValid(), a == b:

@@ -10,12 +10,13 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestConditionWords has the forms that configurations in use have, and some
-// that no backend would take.
+// TestConditionWords has the forms that are used in configurations, and some
+// that no backend accepts.
 func TestConditionWords(t *testing.T) {
 	for _, v := range []struct {
 		words string
@@ -39,9 +40,9 @@ func TestConditionWords(t *testing.T) {
 		{"-s fd00::/8", false, "", "other address family"},
 		{"-s here", false, "", `"here"`},
 		{"-s 10.0.0.0/8,11.0.0.0/8", false, "", `"10.0.0.0/8,11.0.0.0/8"`},
-		{"! -s", false, "", "end within"},
-		{"ip", false, "", "end within"},
-		{"!", false, "", "end within"},
+		{"! -s", false, "", "incomplete condition"},
+		{"ip", false, "", "incomplete condition"},
+		{"!", false, "", "incomplete condition"},
 		{"-i a/b", false, "", `"a/b"`},
 	} {
 		for _, words := range [][]string{{v.words}, strings.Fields(v.words)} {
@@ -61,7 +62,7 @@ func TestConditionWords(t *testing.T) {
 	}
 }
 
-// FuzzConf: a configuration that is valid has a valid Spec, and names its chains.
+// FuzzConf: a valid configuration has a valid Spec and unique claims.
 func FuzzConf(f *testing.F) {
 	for _, s := range []string{
 		`{"name":"n","conditionsV4":["!","-s","10.0.0.0/8"],"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"range":3,"protocol":"udp"}]}}`,
@@ -77,16 +78,16 @@ func FuzzConf(f *testing.F) {
 	}
 	key := store.Key{Network: "n", ContainerID: "c", IfName: "eth0"}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		r, err := attach.Judged(readRole)(raw)
+		r, err := rolestest.Read[*role](Role(), raw)
 		if err != nil {
 			if !errors.Is(err, roles.ErrConf) && !errors.Is(err, roles.ErrDecode) {
-				t.Errorf("error %v is of no kind", err)
+				t.Errorf("error %v wraps no known error", err)
 			}
 			return
 		}
-		in := &attach.Input{Key: key, Label: node.Label(key), Chained: prev}
+		in := &attach.Input{Key: key, Label: record.Label(key), Chained: prev}
 		in.Observed = observed{Toward4: device{Name: "cni0"}, Toward6: device{Name: "cni0"}}
-		w, err := r.Wire(in)
+		w, err := r.Build(in)
 		if err != nil {
 			t.Fatalf("valid, but: %v", err)
 		}

@@ -10,25 +10,26 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/store"
 )
 
-// foreignHolder is an error where one of the ports leads to another container
-// that the reference plugin attached: its rules come before ours or after, and
-// one of the two would get no connections. What it made for the same container
-// is of the container's other network, or of a former life, and leads there too.
-func foreignHolder(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) error {
+// checkForeignPorts returns an error if the reference plugin forwards one of
+// the ports to another container. Its rules are evaluated before or after ours,
+// so one of the containers would get no connections. Rules for the same
+// container are accepted: they come from its other network or an earlier
+// attachment, and forward to it too.
+func checkForeignPorts(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) error {
 	for _, v4 := range []bool{true, false} {
 		if !slices.ContainsFunc(ports, func(p port) bool { return p.to.Is4() == v4 }) {
 			continue
 		}
-		var mine map[string][]port // of the family, for when there is one of another's
+		var numbered map[string][]port // ports of the family by number, built on first use
 		of := func(proto string, n uint16) []port {
-			if mine == nil {
-				mine = byNumber(ports, v4)
+			if numbered == nil {
+				numbered = byNumber(ports, v4)
 			}
-			return mine[proto+strconv.Itoa(int(n))]
+			return numbered[proto+strconv.Itoa(int(n))]
 		}
 		held, err := h.Net.ForeignPorts(ctx, !v4, func(proto string, n uint16) bool { return len(of(proto, n)) > 0 })
 		if err != nil {
@@ -37,7 +38,7 @@ func foreignHolder(ctx context.Context, h *roles.Host, in *attach.Input, ports [
 		for _, f := range held {
 			meets := func(p port) bool { return overlap(p.ip, f.Node) }
 			if f.ContainerID != in.Key.ContainerID && slices.ContainsFunc(of(f.Proto, f.Port), meets) {
-				return fmt.Errorf("port %d/%s: %w by container %q, which the reference plugin attached (%s): detach that one, or delete its rules there if it is gone",
+				return fmt.Errorf("port %d/%s: %w by container %q, which the reference plugin attached (%s): detach that container, or delete its rules there if it no longer exists",
 					f.Port, f.Proto, store.ErrTaken, f.ContainerID, f.Chain)
 			}
 		}
@@ -45,7 +46,7 @@ func foreignHolder(ctx context.Context, h *roles.Host, in *attach.Input, ports [
 	return nil
 }
 
-// byNumber lists the ports of one family by protocol and number ("tcp80").
+// byNumber groups the ports of one family by protocol and number ("tcp80").
 func byNumber(ports []port, v4 bool) map[string][]port {
 	all := map[string][]port{}
 	for _, p := range ports {
@@ -57,18 +58,18 @@ func byNumber(ports []port, v4 bool) map[string][]port {
 	return all
 }
 
-// CheckForeign wants of what the reference plugin made as many rules as there
-// are ports, and what it sets for loopback addresses.
-func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input, spec *netops.Spec) ([]netops.Difference, error) {
+// CheckLegacy requires that the reference plugin's rules cover at least as
+// many ports as are mapped, and that its sysctl for loopback addresses is set.
+func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input, spec *netops.Spec) ([]netops.Difference, error) {
 	spec.Objects = slices.DeleteFunc(spec.Objects, func(o netops.Object) bool {
 		_, is := o.(*netops.Sysctl)
 		return !is
 	})
-	e, err := containerEnds(in)
+	e, err := containerTargets(in)
 	if err != nil {
 		return nil, err
 	}
-	f, err := node.Foreign(ctx, h, in.Key, in.Prev)
+	f, err := migrate.ReferenceAttachment(ctx, h, in.Key, in.Prev)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +84,7 @@ func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input
 			return nil, err
 		}
 		if have < len(ports) {
-			d := attach.UnlikeAddress(in, ports[0].to, "")
+			d := migrate.AddressDifference(in.Key.IfName, ports[0].to, "")
 			d.Want, d.Have = fmt.Sprintf("the reference plugin's rules for %d ports", len(ports)), fmt.Sprintf("those for %d", have)
 			diffs = append(diffs, d)
 		}
@@ -91,31 +92,33 @@ func (r *role) CheckForeign(ctx context.Context, h *roles.Host, in *attach.Input
 	return diffs, nil
 }
 
-// CollectForeign removes the reference's chains of containers that are gone, and
-// the rules of its nftables backend, which do not tell the network, of those that
-// host-local's files know to be of this one.
-func (r *role) CollectForeign(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	errs := []error{h.Net.CollectForeignHostPorts(ctx, req.Network, attach.ForeignOf(req))}
+// CollectLegacy removes the reference plugin's chains of containers that no
+// longer exist. The rules of its nftables backend do not contain the network,
+// so they are removed only for containers that host-local's files list for this
+// network.
+func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	errs := []error{h.Net.CollectForeignHostPorts(ctx, req.Network, migrate.ValidAttachments(req))}
 	there, err := h.Net.HasForeign(ctx, netops.Foreign{Network: req.Network})
 	if err != nil || !there {
 		return errors.Join(append(errs, err)...)
 	}
-	gone, err := node.Departed(ctx, h, req.Network, req.Valid)
+	gone, err := migrate.Departed(ctx, h, req.Network, req.Valid)
 	errs = append(errs, err)
 	for _, f := range gone {
-		f.Shares = true // its chains were collected above
+		f.Shares = true // CollectForeignHostPorts has removed its chains
 		errs = append(errs, h.Net.RemoveForeignHostPorts(ctx, f))
 	}
 	return errors.Join(errs...)
 }
 
-// removeForeign removes what the reference plugin left.
+// removeForeign removes the rules and chains that the reference plugin made for
+// the attachment.
 func removeForeign(ctx context.Context, h *roles.Host, in *attach.Input) error {
 	there, err := h.Net.HasForeign(ctx, netops.Foreign{Network: in.Key.Network, ContainerID: in.Key.ContainerID})
 	if err != nil || !there {
 		return err
 	}
-	f, err := node.Foreign(ctx, h, in.Key, in.Prev)
+	f, err := migrate.ReferenceAttachment(ctx, h, in.Key, in.Prev)
 	if err != nil {
 		return err
 	}

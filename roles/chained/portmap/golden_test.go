@@ -4,14 +4,13 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // TestGolden runs testdata/*.txtar.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Role: Role(),
 		Observed: func(seen []byte) (any, error) {
 			o := observed{Toward4: device{Name: "cni0"}, Toward6: device{Name: "cni0", Index: 4}}
 			if len(seen) == 0 {

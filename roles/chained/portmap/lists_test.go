@@ -14,7 +14,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// list is a network list that a tool wrote, and is played as that tool does.
+// list is a network list that a tool wrote. The test calls it as that tool
+// does.
 type list struct {
 	w       *town
 	version string
@@ -22,9 +23,9 @@ type list struct {
 	plugins []map[string]any
 }
 
-// readList reads one of testdata/lists. What `podman network create` wrote:
-// podman-options with --opt mtu, isolate and vlan, podman-isolate with the first
-// two, podman-dual with --ipv6, podman-internal with --internal.
+// readList reads one of testdata/lists. `podman network create` wrote them:
+// podman-options with --opt mtu, isolate and vlan, podman-isolate with the
+// first two, podman-dual with --ipv6, podman-internal with --internal.
 func readList(t *testing.T, w *town, name string) *list {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("testdata", "lists", name+".conflist"))
@@ -39,7 +40,7 @@ func readList(t *testing.T, w *town, name string) *list {
 	return l
 }
 
-// call asks the i-th plugin; the container "web" has ports.
+// call calls the i-th plugin for the container "web", which has ports.
 func (l *list) call(p *pod, verb, netns string, i int) rolestest.Call {
 	l.w.t.Helper()
 	conf := maps.Clone(l.plugins[i])
@@ -80,7 +81,7 @@ func (l *list) up(p *pod) *pod {
 	return p
 }
 
-// down detaches one, by its namespace's path or "".
+// down detaches a container, with the path of its namespace or "".
 func (l *list) down(p *pod, netns string) {
 	l.w.t.Helper()
 	for i := range slices.Backward(l.plugins) {
@@ -88,7 +89,7 @@ func (l *list) down(p *pod, netns string) {
 	}
 }
 
-// prune collects what the network has left.
+// prune runs GC for what the network has left.
 func (l *list) prune() {
 	l.w.t.Helper()
 	for i, plugin := range l.plugins {
@@ -99,7 +100,7 @@ func (l *list) prune() {
 	}
 }
 
-// container is one that answers, once it is attached.
+// container is a container that answers once it is attached.
 func (w *town) container(id string) *pod {
 	w.t.Helper()
 	p := &pod{NS: netopstest.New(w.t), w: w, id: id}
@@ -107,9 +108,10 @@ func (w *town) container(id string) *pod {
 	return p
 }
 
-// TestPodmanLists attaches containers to networks as podman writes them, asks
-// published ports from outside, from the node and from another container, and
-// detaches: again, and without a namespace, which leave nothing either.
+// TestPodmanLists attaches containers to networks as podman writes them,
+// connects to published ports from outside, from the node and from another
+// container, and detaches them. A second DEL and a DEL without a namespace
+// leave nothing either.
 func TestPodmanLists(t *testing.T) {
 	for _, v := range []struct {
 		name           string
@@ -129,7 +131,7 @@ func TestPodmanLists(t *testing.T) {
 				w.OK(l.call(p, "CHECK", p.Path(), i))
 			}
 			w.wants("web "+one.addrs[0].String(), one.NS, "tcp", "", p.addrs[0].String(), 80)
-			if !v.internal { // without a gateway nobody else can be answered
+			if !v.internal { // without a gateway the container cannot reply to others
 				for _, network := range []string{"tcp", "udp"} {
 					w.wants("web 192.0.2.2", w.outside, network, "192.0.2.2", "192.0.2.1", 18080)
 					w.wants("web 10.115.0.1", one.NS, network, "", "192.0.2.1", 18080)
@@ -157,8 +159,8 @@ func TestPodmanLists(t *testing.T) {
 }
 
 // TestNerdctlList makes the calls that nerdctl makes: DEL with an empty netns
-// before ADD, to clear what is stale, and after the container has stopped. A
-// restart of containerd does so while the container is attached still.
+// before ADD, to remove stale state, and after the container has stopped. A
+// restart of containerd does this while the container is still attached.
 func TestNerdctlList(t *testing.T) {
 	w := newTown(t)
 	l := readList(t, w, "nerdctl")

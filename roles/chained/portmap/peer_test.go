@@ -12,8 +12,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// referenceTown is a town whose plugins are the reference's. It leaves no
-// ruleset and no bridges behind.
+// referenceTown is a town with the reference plugins. It leaves no ruleset and
+// no bridges.
 func referenceTown(t *testing.T) *town {
 	t.Helper()
 	e := rolestest.NewEnv(t, all.Table())
@@ -40,7 +40,7 @@ func referenceTown(t *testing.T) *town {
 	return w
 }
 
-// reached is what a host outside is answered over TCP, "" where nobody answers.
+// reached is the reply over TCP to a host outside, or "" if there is none.
 func (w *town) reached(source, to string) string {
 	w.t.Helper()
 	c, err := w.dial(w.outside, "tcp", source, to)
@@ -54,8 +54,9 @@ func (w *town) reached(source, to string) string {
 	return answer
 }
 
-// TestWhereTheReferenceFails makes the same calls to both.
-func TestWhereTheReferenceFails(t *testing.T) {
+// TestReferenceDifferences makes the same calls to our plugin and to the
+// reference's.
+func TestReferenceDifferences(t *testing.T) {
 	const nft = `"backend":"nftables"`
 	for _, v := range []struct {
 		name         string

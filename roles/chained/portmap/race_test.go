@@ -9,9 +9,9 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestTakenAtOnce has many containers ask for one port at the same moment: one
-// gets it, and all others are told its name. With the reference each gets it, and
-// the first rule has the connections.
+// TestTakenAtOnce: many containers request one port at the same moment. One
+// gets it, and the errors of all others name that container. With the reference
+// each ADD succeeds, and the first rule gets the connections.
 func TestTakenAtOnce(t *testing.T) {
 	const containers = 8
 	w := newTown(t)
@@ -38,15 +38,15 @@ func TestTakenAtOnce(t *testing.T) {
 		}
 	}
 	if winner < 0 {
-		t.Fatalf("nobody has the port: %v", answers)
+		t.Fatalf("no container has the port: %v", answers)
 	}
 	for i, a := range answers {
 		if i != winner && (!strings.Contains(a.Stdout, `"code": 112`) || !strings.Contains(a.Stdout, pods[winner].id)) {
-			t.Errorf("%s is told %s, want the name of %s", pods[i].id, a.Stdout, pods[winner].id)
+			t.Errorf("%s gets the error %s, want the name of %s", pods[i].id, a.Stdout, pods[winner].id)
 		}
 	}
 	w.wants(pods[winner].id+" 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
-	for i := range pods { // those that failed take nothing from who has it
+	for i := range pods { // DEL of a failed attachment must not remove the port of the other
 		if i != winner {
 			w.OK(pods[i].plugin("DEL", conf(web)))
 		}

@@ -15,109 +15,93 @@ import (
 
 // Role is the portmap role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.ChainedRole(roles.Role{
 		Names:        []string{"portmap"},
-		Kind:         roles.Chained,
 		Summary:      "ports of the node that lead to a container",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"portMappings"},
-		Conf:         func() any { return new(Conf) },
-		New:          attach.ChainedMaker(readRole),
-		Undo:         attach.ChainedUndoer(readRole),
-	}
+	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 
-// readRole decodes and defaults a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	c.withDefaults()
-	return &role{conf: c}, err
-}
-
-// role implements attach.Chained and attach.Heir for one configuration.
+// role implements attach.Chained and attach.LegacyCleaner for one configuration.
 type role struct{ conf *Conf }
 
-func (r *role) Role() string { return "portmap" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-// Wants tells whether any port is to be mapped.
+// Wants reports whether there is a port to map.
 func (r *role) Wants() bool { return len(r.conf.RuntimeConfig.PortMappings) > 0 }
 
 func (r *role) Shared() []string { return []string{"portmap/" + r.conf.Name} }
 
-// observed is what Wire needs to know of the node.
+// observed is the node's state that Build needs.
 type observed struct {
-	// Toward4 and Toward6 are the devices that lead to the container, where
-	// connections from loopback addresses have to leave by them.
+	// Toward4 and Toward6 are the devices of the routes to the container, set
+	// only if connections from loopback addresses can leave through them.
 	Toward4, Toward6 device
 	// Held are the claims that another attachment of the same container has: a
-	// runtime gives the ports of a container to each of its networks.
+	// runtime passes the ports of a container to each of its networks.
 	Held []string
 }
 
-// device is one of the host's.
+// device is an interface of the host.
 type device struct {
-	// Name is empty where there is none.
+	// Name is empty if there is no device.
 	Name  string
 	Index int
-	// Own tells that it goes with the attachment.
+	// Own reports that the device is removed with the attachment.
 	Own bool
 }
 
-// Observe reads who has the ports, and by which devices the container is reached.
+// Observe reads which attachments hold the ports, and through which devices the
+// host reaches the container.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
-	ends, err := containerEnds(in)
+	addrs, err := containerTargets(in)
 	if err != nil {
 		return err
 	}
-	ports := r.conf.ports(ends)
+	ports := r.conf.ports(addrs)
 	if in.Observed == nil && in.Prev == nil {
-		r.warn(h, in, ends)
+		r.warn(h, in, addrs)
 	}
 	var o observed
 	if o.Held, err = r.held(ctx, h, in, ports); err != nil {
 		return err
 	}
 	if in.Observed == nil && in.Prev == nil && len(o.Held) > 0 {
-		h.Log.Info("another network of the container has mapped ports already, they stay with it",
+		h.Log.Info("another network of the container has already mapped these ports: they stay mapped for that network",
 			"network", in.Key.Network, "container", in.Key.ContainerID, "ports", o.Held)
 	}
 	if in.Observed == nil && in.Prev == nil {
-		if err := foreignHolder(ctx, h, in, ports); err != nil {
+		if err := checkForeignPorts(ctx, h, in, ports); err != nil {
 			return err
 		}
 	}
-	if r.conf.hidesSources() {
+	if r.conf.masquerades() {
 		err = errors.Join(
-			toward(ctx, h, in, ends.four.Addr(), meetsLoopback(ports, true), &o.Toward4),
-			toward(ctx, h, in, ends.six.Addr(), meetsLoopback(ports, false), &o.Toward6),
+			deviceToward(ctx, h, in, addrs.four.Addr(), reachableByLoopback(ports, true), &o.Toward4),
+			deviceToward(ctx, h, in, addrs.six.Addr(), reachableByLoopback(ports, false), &o.Toward6),
 		)
 	}
 	in.Observed = o
 	return err
 }
 
-// warn tells what is served otherwise than the configuration has it.
-func (r *role) warn(h *roles.Host, in *attach.Input, e ends) {
+// warn logs which keys are implemented differently from the reference plugin.
+func (r *role) warn(h *roles.Host, in *attach.Input, e targets) {
 	if r.conf.Backend == "iptables" {
 		h.Log.Warn("backend \"iptables\" is served by nftables", "network", in.Key.Network)
 	}
 	if r.conf.ExternalSetMarkChain != "" {
-		h.Log.Warn("externalSetMarkChain is not called: sources are hidden by a rule of our own", "network", in.Key.Network, "chain", r.conf.ExternalSetMarkChain)
+		h.Log.Warn("externalSetMarkChain is not used: cnibox masquerades with its own rules", "network", in.Key.Network, "chain", r.conf.ExternalSetMarkChain)
 	}
 	for _, m := range r.conf.RuntimeConfig.PortMappings {
 		if m.hostIP.IsValid() && !e.of(m.hostIP.Is4()).IsValid() {
-			h.Log.Warn("the container has no address of the family of hostIP, the port is not mapped", "network", in.Key.Network, "hostIP", m.HostIP, "hostPort", m.HostPort)
+			h.Log.Warn("the port is not mapped: the container has no address of hostIP's address family", "network", in.Key.Network, "hostIP", m.HostIP, "hostPort", m.HostPort)
 		}
 	}
 }
 
-// held lists the ports that other attachments of the same container have. One
-// that another container has is an error that names it, and so is the address
-// that ports are to lead to.
+// held lists the ports that other attachments of the same container hold. A
+// port or a target address that another container holds is a TakenError with
+// that attachment.
 func (r *role) held(ctx context.Context, h *roles.Host, in *attach.Input, ports []port) ([]string, error) {
 	var names []string
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
@@ -138,9 +122,9 @@ func (r *role) held(ctx context.Context, h *roles.Host, in *attach.Input, ports 
 	return names, err
 }
 
-// toward reads which device leads to a container's address. Without a route
-// there is none, and no connection that could need it.
-func toward(ctx context.Context, h *roles.Host, in *attach.Input, to netip.Addr, wanted bool, d *device) error {
+// deviceToward reads the device of the route to a container's address. Without
+// a route there is no device, and no connection needs one.
+func deviceToward(ctx context.Context, h *roles.Host, in *attach.Input, to netip.Addr, wanted bool, d *device) error {
 	if !to.IsValid() || !wanted {
 		return nil
 	}
@@ -149,7 +133,7 @@ func toward(ctx context.Context, h *roles.Host, in *attach.Input, to netip.Addr,
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("device toward the container: %w", err)
+		return fmt.Errorf("find the route to the container: %w", err)
 	}
 	*d = device{Name: l.Name, Index: l.Index, Own: l.Kind == "veth" && slices.ContainsFunc(in.Chained.Interfaces, func(i *roles.ResultInterface) bool {
 		return i.Name == l.Name && i.Sandbox == ""
@@ -157,24 +141,26 @@ func toward(ctx context.Context, h *roles.Host, in *attach.Input, to netip.Addr,
 	return nil
 }
 
-// Inherit removes what an ADD left whose state was lost, by the attachment's
-// label, and what the reference plugin left.
-func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
-	var e ends
+// CleanLegacy removes what an ADD without a record left, identified by the
+// attachment's label, and what the reference plugin left.
+func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
+	var e targets
 	if in.Prev != nil {
-		// Without addresses of its own there is nothing more to look for.
-		e, _ = containerEnds(in)
+		// Without the container's addresses there are no keys to compute;
+		// removeOwn then reads all sets.
+		e, _ = containerTargets(in)
 	}
 	return errors.Join(r.removeOwn(ctx, h, in, e), removeForeign(ctx, h, in))
 }
 
-// removeOwn deletes elements that have the attachment's label. Where prevResult
-// tells the container's addresses their keys are known; else all are read.
-func (r *role) removeOwn(ctx context.Context, h *roles.Host, in *attach.Input, e ends) error {
+// removeOwn deletes the elements with the attachment's label. If prevResult has
+// the container's addresses, their keys are computed; otherwise all sets are
+// read.
+func (r *role) removeOwn(ctx context.Context, h *roles.Host, in *attach.Input, e targets) error {
 	var spec netops.Spec
 	if e.four.IsValid() || e.six.IsValid() {
 		in.Observed = observed{}
-		w, err := r.Wire(in)
+		w, err := r.Build(in)
 		if err != nil {
 			return err
 		}

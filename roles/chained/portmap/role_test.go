@@ -47,7 +47,7 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// otherPorts are those of a second container.
+// otherPorts are the ports of a second container.
 var otherPorts = map[string]any{"portMappings": []map[string]any{{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}}}
 
 // node is a change to the host.
@@ -78,8 +78,8 @@ func run(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// set writes a setting below net of the calling thread's namespace. One that is
-// not there belongs to a module that is not loaded.
+// set sets a sysctl below net/ of the calling thread's namespace. A missing one
+// belongs to a module that is not loaded and is ignored.
 func set(t *testing.T, key, value string) {
 	t.Helper()
 	err := os.WriteFile("/proc/sys/net/"+key, []byte(value), 0o600)

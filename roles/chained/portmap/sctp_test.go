@@ -11,8 +11,8 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// sctpSocket is a raw socket for SCTP in a namespace: kernels of test machines
-// have no sockets of it, but translate its ports.
+// sctpSocket is a raw socket for SCTP in a namespace: the kernels of test
+// machines have no SCTP sockets, but they translate SCTP ports.
 func sctpSocket(t *testing.T, ns *netopstest.NS) int {
 	t.Helper()
 	var fd int
@@ -25,7 +25,8 @@ func sctpSocket(t *testing.T, ns *netopstest.NS) int {
 	return fd
 }
 
-// sctpInit is a packet that begins an association (RFC 9260, sections 3.1 and 3.3.2).
+// sctpInit is the first packet of an association (RFC 9260, sections 3.1 and
+// 3.3.2).
 func sctpInit(from, to uint16) []byte {
 	b := binary.BigEndian.AppendUint16(nil, from)
 	b = binary.BigEndian.AppendUint16(b, to)
@@ -45,7 +46,7 @@ func TestSCTP(t *testing.T) {
 	b := make([]byte, 100)
 	n, from, err := unix.Recvfrom(seen, b, 0)
 	must(t, err)
-	const header = 20 // of IPv4, which raw sockets show
+	const header = 20 // the IPv4 header, which raw sockets include
 	if n < header+4 || binary.BigEndian.Uint16(b[header+2:]) != 3868 || binary.BigEndian.Uint16(b[header:]) != 1000 {
 		t.Errorf("the container sees %x", b[:n])
 	}

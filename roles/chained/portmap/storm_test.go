@@ -9,9 +9,9 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestStorm attaches and detaches containers with ports at once, over calls that
-// are killed and a ruleset that somebody flushes: the reference's scenario
-// "parallel delete".
+// TestStorm attaches and detaches containers with ports in parallel, with calls
+// that are killed and a ruleset that is flushed repeatedly: the reference's
+// scenario "parallel delete".
 func TestStorm(t *testing.T) {
 	rolestest.Storm{
 		Table: all.Table(), Type: "bridge", Containers: 12, Parallel: 4,
@@ -32,8 +32,9 @@ func TestStorm(t *testing.T) {
 	}.Run(t)
 }
 
-// TestStormList takes containers, in a soak 300 and 32 at a time, through the whole
-// list that podman and Kubernetes ask for, their plugins killed at random.
+// TestStormList runs containers (in a soak test 300, 32 at a time) through the
+// whole list that podman and Kubernetes use, with plugins that are killed at
+// random.
 func TestStormList(t *testing.T) {
 	rolestest.Storm{
 		Table: all.Table(), Type: "bridge", Containers: 40, Parallel: 32, Soaked: 300, Whole: true,

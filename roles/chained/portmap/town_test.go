@@ -31,11 +31,12 @@ func newTown(t *testing.T) *town {
 	return newTownOf(t, rolestest.NewEnv(t, all.Table()))
 }
 
-// newTownOf is a town whose plugins are the node's.
+// newTownOf is a town with the given plugins.
 func newTownOf(t *testing.T, node *rolestest.Env) *town {
 	t.Helper()
 	w := &town{Env: node, t: t, outside: netopstest.New(t), chain: dualBridge}
-	// What is bridged is not routed here: from ::1 a container answers by a bridge only so.
+	// Bridged frames must not pass the host's IP filters: a container behind a
+	// bridge can reply to ::1 only then.
 	set(t, "bridge/bridge-nf-call-ip6tables", "0")
 	w.ip("link add out0 type veth peer name eth0 netns " + w.outside.Path())
 	t.Cleanup(func() { w.ip("link del out0") })
@@ -71,7 +72,7 @@ func conf(mappings string, keys ...string) string {
 
 const web = `{"hostPort":8080,"containerPort":80,"protocol":"tcp"},{"hostPort":8080,"containerPort":80,"protocol":"udp"}`
 
-// pod is a container that is attached, and answers.
+// pod is a container that is attached and answers.
 type pod struct {
 	*netopstest.NS
 	w      *town
@@ -81,7 +82,7 @@ type pod struct {
 	call   rolestest.Call
 }
 
-// attached is a container without ports, which does not answer.
+// attached is a container without ports that does not answer.
 func (w *town) attached(id string) *pod {
 	w.t.Helper()
 	p := &pod{NS: netopstest.New(w.t), w: w, id: id}
@@ -97,7 +98,7 @@ func (w *town) run(id string) *pod {
 	return p
 }
 
-// join attaches the container to a network by an interface plugin.
+// join attaches the container to a network with an interface plugin.
 func (p *pod) join(network, chain, ifname string) rolestest.Answer {
 	p.w.t.Helper()
 	var kind struct{ Type string }
@@ -143,7 +144,8 @@ func (p *pod) publish(conf string) *pod {
 // withdraw is DEL of what was published.
 func (p *pod) withdraw() { p.w.t.Helper(); p.w.OK(p.call) }
 
-// serve answers on port 80, over TCP and UDP, with the container's ID and who asks.
+// serve answers on port 80 over TCP and UDP with the container's ID and the
+// client's address.
 func (p *pod) serve() {
 	p.w.t.Helper()
 	for _, v := range []string{"4", "6"} {
@@ -196,7 +198,8 @@ func (p *pod) answerPackets(c *net.UDPConn) {
 	}
 }
 
-// dial opens a connection from a namespace, nil for the node's, with a source
+// dial opens a connection from a namespace, nil for the node's, with the given
+// source address or "".
 // address or "".
 func (w *town) dial(from *netopstest.NS, network, source, to string) (net.Conn, error) {
 	w.t.Helper()
@@ -225,7 +228,7 @@ func (w *town) dial(from *netopstest.NS, network, source, to string) (net.Conn, 
 	return c, c.SetDeadline(await.Deadline())
 }
 
-// ask says something on a connection and gives what is answered: "id source".
+// ask sends a request on a connection and returns the reply: "id source".
 func ask(c net.Conn) (string, error) {
 	if _, err := c.Write([]byte("hello\n")); err != nil {
 		return "", err
@@ -235,7 +238,8 @@ func ask(c net.Conn) (string, error) {
 	return strings.TrimSpace(string(b[:n])), err
 }
 
-// wants fails the test unless the answer is as wanted; "" is refused.
+// wants fails the test unless the reply is the expected one. "" means that the
+// connection is refused.
 func (w *town) wants(want string, from *netopstest.NS, network, source, host string, port int) {
 	w.t.Helper()
 	to := net.JoinHostPort(host, strconv.Itoa(port))
@@ -249,7 +253,7 @@ func (w *town) wants(want string, from *netopstest.NS, network, source, host str
 	}
 }
 
-// gc collects all that a network has left.
+// gc runs GC for everything that a network has left.
 func (w *town) gc(network, bridge string) {
 	w.t.Helper()
 	for _, typ := range []string{"bridge", "portmap"} {

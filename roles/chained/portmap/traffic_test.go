@@ -13,8 +13,9 @@ import (
 )
 
 // TestTraffic is the reference's live scenarios "TCP v4 (from host, localhost,
-// hairpin, other ns)", and the same for UDP and IPv6: everybody reaches the port,
-// and the container sees who it is wherever it can answer.
+// hairpin, other ns)", and the same for UDP and IPv6: every client reaches the
+// port, and the container sees the client's own address whenever its reply
+// would reach the client.
 func TestTraffic(t *testing.T) {
 	w := newTown(t)
 	a := w.run("a").publish(conf(web))
@@ -53,7 +54,8 @@ func TestTraffic(t *testing.T) {
 	w.wants("", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
 }
 
-// TestLongLived has connections to a container go on while others come and go.
+// TestLongLived: connections to a container continue while other containers are
+// attached and detached.
 func TestLongLived(t *testing.T) {
 	w := newTown(t)
 	w.run("a").publish(conf(web))
@@ -77,15 +79,15 @@ func TestLongLived(t *testing.T) {
 	asks("after another's DEL")
 }
 
-// TestUDPBefore has a client of UDP that sent before there was a container, and
-// goes on sending while one follows another, from the same port each time: the
-// reference's scenario "UDP survives a second container on the same port".
+// TestUDPBefore: a UDP client sends before the container exists, and continues
+// from the same port while one container replaces another: the reference's
+// scenario "UDP survives a second container on the same port".
 func TestUDPBefore(t *testing.T) {
 	w := newTown(t)
 	client, err := w.dial(w.outside, "udp", "192.0.2.2", "192.0.2.1:8080")
 	must(t, err)
 	if have, err := ask(client); err == nil {
-		t.Errorf("an answer before there is a container: %q", have)
+		t.Errorf("a reply before the container exists: %q", have)
 	}
 	for _, id := range []string{"a", "b"} {
 		p := w.run(id).publish(conf(web))
@@ -96,8 +98,8 @@ func TestUDPBefore(t *testing.T) {
 	}
 }
 
-// TestConditions has two containers with conditions of their own. With the
-// reference those of the last ADD rule everybody.
+// TestConditions uses two containers with their own conditions. With the
+// reference the conditions of the last ADD apply to both.
 func TestConditions(t *testing.T) {
 	w := newTown(t)
 	a := w.run("a").publish(conf(`{"hostPort":8080,"containerPort":80}`, `"conditionsV4":["!","-s","192.0.2.3"]`, `"conditionsV6":["ip6 saddr 2001:db8::/64"]`))
@@ -120,7 +122,7 @@ func TestConditions(t *testing.T) {
 		} {
 			w.wants(v.want, w.outside, "tcp", v.source, v.to, v.port)
 		}
-		w.wants("", nil, "tcp", "", "192.0.2.1", 8081) // by no device
+		w.wants("", nil, "tcp", "", "192.0.2.1", 8081) // not through the device
 	}
 	check()
 	run(t, "nft", "flush", "ruleset")
@@ -130,8 +132,9 @@ func TestConditions(t *testing.T) {
 	check()
 }
 
-// TestTaken has two containers ask for one port: by any address, by one, and
-// after the first is dead. With the reference the last ADD wins.
+// TestTaken: two containers request one port, for all addresses, for one
+// address, and after the first container's namespace is gone. With the
+// reference the last ADD gets the port.
 func TestTaken(t *testing.T) {
 	w := newTown(t)
 	one, any4 := `{"hostPort":8080,"containerPort":80,"hostIP":"192.0.2.1"}`, `{"hostPort":8080,"containerPort":80,"hostIP":"0.0.0.0"}`
@@ -158,9 +161,9 @@ func TestTaken(t *testing.T) {
 	w.wants("b 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
 }
 
-// TestTwoNetworks gives the ports of one container to both of its networks, as
-// podman does. The first has them, until its DEL; that of the second takes
-// nothing away, as it does with the reference.
+// TestTwoNetworks passes the ports of one container to both of its networks, as
+// podman does. The first network has them until its DEL. DEL of the second
+// network does not remove them, as with the reference.
 func TestTwoNetworks(t *testing.T) {
 	w := newTown(t)
 	a := w.run("a").publish(conf(web))
@@ -174,7 +177,7 @@ func TestTwoNetworks(t *testing.T) {
 	}
 	have := w.OK(call("ADD"))
 	if !strings.Contains(have.Stderr, "8080/tcp/IPv4/") {
-		t.Errorf("log does not tell which ports stay with the first: %s", have.Stderr)
+		t.Errorf("the log does not contain the ports that the first network keeps: %s", have.Stderr)
 	}
 	w.wants("a 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
 	w.OK(call("CHECK"))
@@ -184,9 +187,9 @@ func TestTwoNetworks(t *testing.T) {
 	w.wants("a 192.0.2.2", w.outside, "tcp", "192.0.2.2", "192.0.2.1", 8080)
 }
 
-// TestGuard has a container send to a service of the node's loopback address,
-// which route_localnet would let in. What it sends after that, to another
-// address, shows that the first was dropped.
+// TestGuard: a container sends to a service on the node's loopback address,
+// which route_localnet would allow. A second packet to another address arrives,
+// which shows that the first was dropped.
 func TestGuard(t *testing.T) {
 	w := newTown(t)
 	a := w.run("a").publish(conf(web))

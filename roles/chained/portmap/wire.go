@@ -9,34 +9,35 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 const (
-	// claimPort is the kind of claim on a port, claimAddress that on the address
-	// of a container that ports lead to.
+	// claimPort is the kind of a claim on a host port. claimAddress is the kind
+	// of a claim on a container's address that ports are forwarded to.
 	claimPort    = "port"
 	claimAddress = "mapped address"
-	// loopbackMetric keeps routes to ::1 behind the kernel's own. With the
-	// device's index added no two have the same, which the kernel would refuse.
+	// loopbackMetric gives routes to ::1 a lower priority than the kernel's
+	// own. The device's index is added to it, because the kernel refuses two
+	// routes with the same metric.
 	loopbackMetric = 4096
 )
 
-// ends are the container's addresses that ports lead to, one of each family at
-// most; the zero Prefix is none.
-type ends struct{ four, six netip.Prefix }
+// targets are the container's addresses that ports are forwarded to, at most
+// one of each address family. The zero Prefix means none.
+type targets struct{ four, six netip.Prefix }
 
-func (e ends) of(v4 bool) netip.Prefix {
+func (e targets) of(v4 bool) netip.Prefix {
 	if v4 {
 		return e.four
 	}
 	return e.six
 }
 
-// containerEnds are the first address of each family that the earlier plugins
-// gave the attachment's interface.
-func containerEnds(in *attach.Input) (ends, error) {
-	var e ends
+// containerTargets are the first address of each family that the previous
+// plugins gave to the attachment's interface.
+func containerTargets(in *attach.Input) (targets, error) {
+	var e targets
 	part, err := attach.IPAMPart(in.Chained, in.Key.IfName)
 	if err != nil {
 		return e, err
@@ -53,29 +54,32 @@ func containerEnds(in *attach.Input) (ends, error) {
 	return e, err
 }
 
-// port is one port of the node that leads to a container's.
+// port is one port of the node and the container's port that it is forwarded
+// to.
 type port struct {
 	protocol string
 	port     int
-	// ip is the node's address; the zero Addr is any of the container's family.
+	// ip is the node's address. The zero Addr means every address of the
+	// container's address family.
 	ip     netip.Addr
 	to     netip.Addr
 	toPort int
 }
 
-// ports are the mappings one by one, for each family of the container's.
-func (c *Conf) ports(e ends) []port {
+// ports are the single ports of all mappings, for each address family of the
+// container.
+func (c *Conf) ports(e targets) []port {
 	var all []port
 	for _, v4 := range []bool{true, false} {
-		end := e.of(v4)
-		if !end.IsValid() {
+		target := e.of(v4)
+		if !target.IsValid() {
 			continue
 		}
 		for _, m := range c.RuntimeConfig.PortMappings {
 			if m.hostIP.IsValid() && m.hostIP.Is4() != v4 {
 				continue
 			}
-			p := port{protocol: m.Protocol, to: end.Addr()}
+			p := port{protocol: m.Protocol, to: target.Addr()}
 			if m.hostIP.IsValid() && !m.hostIP.IsUnspecified() {
 				p.ip = m.hostIP
 			}
@@ -88,8 +92,8 @@ func (c *Conf) ports(e ends) []port {
 	return all
 }
 
-// claim is the name of the port's claim. That of any address is one of all
-// addresses: "8080/tcp/IPv4/", "8080/tcp/IPv4/192.0.2.1".
+// claim is the name of the claim on the port, with an empty address for a port
+// of all addresses: "8080/tcp/IPv4/", "8080/tcp/IPv4/192.0.2.1".
 func (p port) claim() string {
 	name := strconv.Itoa(p.port) + "/" + p.protocol + "/IPv" + familyOf(p.to) + "/"
 	if p.ip.IsValid() {
@@ -98,7 +102,7 @@ func (p port) claim() string {
 	return name
 }
 
-// familyOf is "4" or "6", as the names of sets end.
+// familyOf is "4" or "6", the end of the names of an address family's sets.
 func familyOf(a netip.Addr) string {
 	if a.Is4() {
 		return "4"
@@ -106,36 +110,36 @@ func familyOf(a netip.Addr) string {
 	return "6"
 }
 
-// claims are what ports take of the node, each once: the ports, and where
-// sources are hidden the addresses that they lead to.
+// claims are the claims of the ports, without duplicates: the ports, and with
+// masquerading the addresses that they are forwarded to.
 func (r *role) claims(ports []port) []attach.Claim {
 	var all []attach.Claim
-	taken := map[attach.Claim]bool{}
-	take := func(kind, name string) {
-		if c := (attach.Claim{Kind: kind, Name: name}); !taken[c] {
-			taken[c] = true
+	added := map[attach.Claim]bool{}
+	add := func(kind, name string) {
+		if c := (attach.Claim{Kind: kind, Name: name}); !added[c] {
+			added[c] = true
 			all = append(all, c)
 		}
 	}
 	for _, p := range ports {
-		take(claimPort, p.claim())
-		if r.conf.hidesSources() {
-			take(claimAddress, p.to.String())
+		add(claimPort, p.claim())
+		if r.conf.masquerades() {
+			add(claimAddress, p.to.String())
 		}
 	}
 	return all
 }
 
-// meetsLoopback tells whether one of the ports of a family can be reached by a
-// loopback address.
-func meetsLoopback(ports []port, v4 bool) bool {
+// reachableByLoopback reports whether one of the ports of a family can be
+// reached through a loopback address.
+func reachableByLoopback(ports []port, v4 bool) bool {
 	return slices.ContainsFunc(ports, func(p port) bool {
 		return p.to.Is4() == v4 && (!p.ip.IsValid() || p.ip.IsLoopback())
 	})
 }
 
-// element is one of the port's in the maps of what leads on (""), or of what
-// is judged first ("_if").
+// element is the port's entry in a map: maps is "" for the map of targets, or
+// "_if" for the map of conditions.
 func (p port) element(in *attach.Input, maps string, value ...string) *netops.Element {
 	set, key := "portmap", []string{p.protocol, strconv.Itoa(p.port)}
 	if p.ip.IsValid() {
@@ -144,24 +148,24 @@ func (p port) element(in *attach.Input, maps string, value ...string) *netops.El
 	return &netops.Element{Set: set + maps + familyOf(p.to), Key: key, Value: value, Label: in.Label}
 }
 
-// Wire computes the spec of one attachment. The ports come last: no connection
-// finds one without what it needs. The result is prevResult.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec of one attachment. The ports come last, so that a
+// connection never finds an incomplete setup. The result is prevResult.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
-		return nil, errors.New("portmap: was not observed")
+		return nil, errors.New("portmap: Observe was not called")
 	}
-	e, err := containerEnds(in)
+	e, err := containerTargets(in)
 	if err != nil {
 		return nil, err
 	}
 	ports := r.conf.ports(e)
 	ports = slices.DeleteFunc(ports, func(p port) bool { return slices.Contains(o.Held, p.claim()) })
-	w := &attach.Wiring{Result: in.Chained, Claims: r.claims(ports)}
+	w := &attach.Desired{Result: in.Chained, Claims: r.claims(ports)}
 	r.wireLoopback(&w.Spec, in, o, ports)
 	for _, v4 := range []bool{true, false} {
-		if slices.ContainsFunc(ports, func(p port) bool { return p.to.Is4() == v4 }) && r.conf.hidesSources() {
-			if err := r.wireSources(w, in, e.of(v4)); err != nil {
+		if slices.ContainsFunc(ports, func(p port) bool { return p.to.Is4() == v4 }) && r.conf.masquerades() {
+			if err := r.wireMasquerade(w, in, e.of(v4)); err != nil {
 				return nil, err
 			}
 		}
@@ -169,20 +173,22 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	return w, r.wirePorts(w, in, ports)
 }
 
-// wireLoopback lets connections from loopback addresses leave by the device
-// towards the container. For IPv4 that is a setting of the device, which the
-// guard keeps strangers from using; for IPv6 the answers need a route, since the
-// kernel looks ::1 up by the device that a packet came in by (and drops what
-// comes in to ::1 without having been translated). A bridge whose packets go
-// through the host's filter (bridge-nf-call-ip6tables) loses these answers.
+// wireLoopback allows connections from loopback addresses to leave through the
+// device of the route to the container. IPv4 needs route_localnet on the
+// device; with the portmap_local set our rules drop packets from or to loopback
+// addresses that arrive through that device. IPv6 needs a route for the
+// replies: the kernel looks ::1 up through the device that a packet arrived on.
+// It drops packets to ::1 that were not translated. If a bridge passes its
+// packets through the host's filter (bridge-nf-call-ip6tables), these replies
+// are lost.
 func (r *role) wireLoopback(s *netops.Spec, in *attach.Input, o observed, ports []port) {
-	if d := o.Toward4; d.Name != "" && meetsLoopback(ports, true) {
+	if d := o.Toward4; d.Name != "" && reachableByLoopback(ports, true) {
 		s.Add(
 			&netops.Element{Shared: !d.Own, Set: "portmap_local", Key: []string{d.Name}, Label: label(in, !d.Own)},
 			&netops.Sysctl{In: netops.Host, Shared: !d.Own, Key: "net/ipv4/conf/" + d.Name + "/route_localnet", Value: "1"},
 		)
 	}
-	if d := o.Toward6; d.Name != "" && meetsLoopback(ports, false) {
+	if d := o.Toward6; d.Name != "" && reachableByLoopback(ports, false) {
 		s.Add(&netops.Route{
 			In: netops.Host, Shared: !d.Own, Link: d.Name, Local: true, Priority: loopbackMetric + d.Index,
 			Dst: netip.PrefixFrom(netip.IPv6Loopback(), netip.IPv6Loopback().BitLen()),
@@ -190,22 +196,23 @@ func (r *role) wireLoopback(s *netops.Spec, in *attach.Input, o observed, ports 
 	}
 }
 
-// label is the owner of an element: the network where attachments share it.
+// label is the owner of an element: the network if attachments share it, else
+// the attachment.
 func label(in *attach.Input, shared bool) string {
 	if shared {
-		return node.SharedLabel(in.Key.Network)
+		return record.SharedLabel(in.Key.Network)
 	}
 	return in.Label
 }
 
-// wireSources tells by the container's address what becomes of the source of
-// connections that are led there.
-func (r *role) wireSources(w *attach.Wiring, in *attach.Input, end netip.Prefix) error {
-	family, to := familyOf(end.Addr()), end.Addr().String()
+// wireMasquerade adds the rules that masquerade connections which are forwarded
+// to the container's address.
+func (r *role) wireMasquerade(w *attach.Desired, in *attach.Input, target netip.Prefix) error {
+	family, to := familyOf(target.Addr()), target.Addr().String()
 	verdict := "goto portmap_masquerade"
 	if !r.conf.MasqAll {
 		verdict = "goto portmap_hairpin"
-		subnet, shared := end.Masked().String(), !end.IsSingleIP()
+		subnet, shared := target.Masked().String(), !target.IsSingleIP()
 		w.Spec.Add(&netops.Element{Shared: shared, Set: "portmap_near" + family, Key: []string{subnet, subnet}, Label: label(in, shared)})
 	}
 	if r.conf.MarkMasqBit != nil {
@@ -219,14 +226,13 @@ func (r *role) wireSources(w *attach.Wiring, in *attach.Input, end netip.Prefix)
 	return nil
 }
 
-// wirePorts leads the ports to the container. Connections of UDP that were
-// tracked before a port was mapped, or are after, would go on as they began.
-func (r *role) wirePorts(w *attach.Wiring, in *attach.Input, ports []port) error {
-	four, err := judge(false, r.conf.ConditionsV4)
+// wirePorts adds the elements that forward the ports to the container.
+func (r *role) wirePorts(w *attach.Desired, in *attach.Input, ports []port) error {
+	four, err := conditionVerdict(false, r.conf.ConditionsV4)
 	if err != nil {
 		return &roles.ConfError{Path: "conditionsV4", Reason: err.Error()}
 	}
-	six, err := judge(true, r.conf.ConditionsV6)
+	six, err := conditionVerdict(true, r.conf.ConditionsV6)
 	if err != nil {
 		return &roles.ConfError{Path: "conditionsV6", Reason: err.Error()}
 	}
@@ -234,7 +240,7 @@ func (r *role) wirePorts(w *attach.Wiring, in *attach.Input, ports []port) error
 	for _, p := range ports {
 		name := p.claim()
 		if seen[name] {
-			continue // the same mapping again
+			continue // a repeated mapping
 		}
 		seen[name] = true
 		verdict := four
@@ -250,9 +256,8 @@ func (r *role) wirePorts(w *attach.Wiring, in *attach.Input, ports []port) error
 	return nil
 }
 
-// wireFlows has connections of UDP begin anew when their port is mapped, and
-// when it is not any more: packets of those that are tracked from before would
-// go on to where the first one went.
+// wireFlows makes ADD and DEL delete the conntrack entries of the UDP ports.
+// Packets of an existing entry would still go where its first packet went.
 func wireFlows(s *netops.Spec, ports []port) {
 	var last *netops.Flows
 	for _, p := range ports {

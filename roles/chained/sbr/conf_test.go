@@ -6,9 +6,9 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestValidate has the reference's scenario "two v4 gws rejected" and more.
+// TestValidate includes the reference's scenario "two v4 gws rejected".
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "all good", Conf: `{"table":4294967295,"gateways":["10.1.0.1","fd00::1"],"addSourceHints":true}`},
 		{Name: "null is not asked", Conf: `{"table":null,"gateways":null}`},

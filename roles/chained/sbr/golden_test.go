@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
@@ -13,7 +12,7 @@ import (
 // rejected", "addSourceHints" and more.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Role: Role(),
 		Observed: func(seen []byte) (any, error) {
 			var o observed
 			if len(seen) == 0 {

@@ -15,44 +15,29 @@ import (
 
 // Role is the sbr role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.ChainedRole(roles.Role{
 		Names:     []string{"sbr"},
-		Kind:      roles.Chained,
 		Summary:   "source based routing: replies leave by the interface of their address",
 		Reference: "v1.9.1",
-		Conf:      func() any { return new(Conf) },
-		New:       attach.ChainedMaker(readRole),
-		Undo:      attach.ChainedUndoer(readRole),
-	}
-}
-
-// readRole decodes a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	return &role{conf: c}, err
+	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 
 // role implements attach.Chained for one configuration.
 type role struct{ conf *Conf }
 
-func (r *role) Role() string { return "sbr" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-// Wants is always true: the role has no key that it needs.
+// Wants is always true: the role has no required key.
 func (r *role) Wants() bool { return true }
 
-// Shared is nothing: rules and tables are the container's.
+// Shared is empty: rules and tables belong to the container.
 func (r *role) Shared() []string { return nil }
 
-// Chooses marks that tables are chosen.
-func (r *role) Chooses() {}
+// NeedsNetnsLock marks that the role chooses free tables.
+func (r *role) NeedsNetnsLock() {}
 
-// observed is what Wire needs to know of the container.
+// observed is the state of the container's namespace that Build needs.
 type observed struct {
-	// Rules are those of both families, Routes those of all tables.
+	// Rules are the rules of both address families. Routes are the routes of
+	// all tables.
 	Rules  []netops.Rule
 	Routes []netops.Route
 }
@@ -73,9 +58,10 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	return err
 }
 
-// Inherit removes the rules that the reference plugin, or an ADD whose state was
-// lost, left for the addresses of the interface. Tables go with the interface.
-func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
+// CleanLegacy removes the rules for the interface's addresses that the reference
+// plugin, or an ADD without a record, left. The tables' routes are removed with
+// the interface.
+func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	if container == nil {
 		return nil
 	}
@@ -101,7 +87,7 @@ func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, con
 	return h.Net.Remove(ctx, left, container)
 }
 
-// isOwn tells whether the role may have made a rule for the table.
+// isOwn reports whether the role may have added a rule for the table.
 func (r *role) isOwn(table int) bool {
 	if r.conf.Table != nil {
 		return table == *r.conf.Table
@@ -109,10 +95,11 @@ func (r *role) isOwn(table int) bool {
 	return table >= firstTable && !isReserved(table)
 }
 
-// firstTable is where the search for free tables begins.
+// firstTable is the first table that is tried in the search for a free one.
 const firstTable = 100
 
-// isReserved tells whether the kernel has a meaning for the table.
+// isReserved reports whether the table is one of the kernel's: default, main or
+// local.
 func isReserved(table int) bool {
 	return table >= unix.RT_TABLE_DEFAULT && table <= unix.RT_TABLE_LOCAL
 }

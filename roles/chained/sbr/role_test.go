@@ -24,10 +24,11 @@ const (
 	gateway = `{"name":"gateway","type":"sbr","gateways":["10.1.0.254"],"addSourceHints":true}`
 )
 
-// TestRole runs the suite behind interface plugins: the reference's scenarios
+// TestRole runs the suite after interface plugins: the reference's scenarios
 // "basic", "default route preset", "several IPs", "version too old", "table",
-// "static gw" and "addSourceHints", each with a CHECK that checks (plugins#297)
-// and with the interface plugin's, which the reference's sbr makes fail.
+// "static gw" and "addSourceHints". Each has a CHECK that compares the state
+// (plugins#297), and the interface plugin's CHECK, which fails with the
+// reference's sbr.
 func TestRole(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	rolestest.Suite{
@@ -41,7 +42,7 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// tampers are changes that any configuration's CHECK must see.
+// tampers are changes that CHECK must detect with every configuration.
 func tampers() []rolestest.Tamper {
 	return []rolestest.Tamper{
 		rolestest.Inside("rule gone", func(netlink.Link) error {

@@ -20,8 +20,8 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// change adds or deletes the interface's route of a table to a destination, the
-// default one for nil.
+// change adds or deletes the interface's route to a destination in a table. A
+// nil destination is the default route.
 func change(l netlink.Link, table int, dst *net.IPNet, do func(*netlink.Route) error) error {
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: l.Attrs().Index, Table: table}, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
 	if err != nil {
@@ -36,7 +36,7 @@ func change(l netlink.Link, table int, dst *net.IPNet, do func(*netlink.Route) e
 	return fmt.Errorf("no route to %v in table %d", dst, table)
 }
 
-// two are a container's two networks on bridges of their own.
+// two are a container's two networks, each with its own bridge.
 var two = []string{
 	`{"name":"one","type":"bridge","bridge":"br1","isDefaultGateway":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}}`,
 	`{"name":"two","type":"bridge","bridge":"br2","isDefaultGateway":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.2.0.0/24"}],[{"subnet":"fd00:2::/64"}]]}}`,
@@ -62,7 +62,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// call is a call of the i-th network, for the bridge or for sbr behind it.
+// call is a call of the i-th network, for the bridge role or for sbr after it.
 func (n *node) call(verb string, i int, typ, prev string) rolestest.Call {
 	n.t.Helper()
 	c := rolestest.Call{Type: typ, Verb: verb, ID: "c1", Netns: n.ns.Path(), IfName: fmt.Sprintf("eth%d", i)}
@@ -74,7 +74,7 @@ func (n *node) call(verb string, i int, typ, prev string) rolestest.Call {
 	return c
 }
 
-// attach adds both networks' interfaces and returns the results.
+// attach adds the interfaces of both networks and returns the results.
 func (n *node) attach() []string {
 	n.t.Helper()
 	var results []string
@@ -84,8 +84,8 @@ func (n *node) attach() []string {
 	return results
 }
 
-// TestTraffic: what the container sends from an address leaves by that address's
-// interface, to anywhere, IPv4 and IPv6.
+// TestTraffic: what the container sends from an address leaves through that
+// address's interface, to any destination, with IPv4 and IPv6.
 func TestTraffic(t *testing.T) {
 	n := newNode(t)
 	addOutside(t)
@@ -116,7 +116,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// outside4 and outside6 are addresses of the host that are in no network.
+// outside4 and outside6 are addresses of the host outside both networks.
 const outside4, outside6 = "198.51.100.1", "2001:db8::1"
 
 // addOutside gives the host these addresses.
@@ -138,8 +138,8 @@ func addOutside(t *testing.T) {
 	}
 }
 
-// exchange has a server in the container answer a client of the host whose
-// address is in neither network. The answer must come by the bridge.
+// exchange makes a server in the container answer a client of the host whose
+// address is outside both networks. The reply must arrive through the bridge.
 func (n *node) exchange(addr, bridge string) {
 	n.t.Helper()
 	outside := map[bool]string{true: outside4, false: outside6}[strings.Contains(addr, ".")]
@@ -185,7 +185,8 @@ func (n *node) exchange(addr, bridge string) {
 	}
 }
 
-// TestParallel: two attachments of one container at once choose different tables.
+// TestParallel: concurrent attachments of one container choose different
+// tables.
 func TestParallel(t *testing.T) {
 	n := newNode(t)
 	results := n.attach()
@@ -222,10 +223,10 @@ func TestParallel(t *testing.T) {
 	}
 }
 
-// TestOneGoes: the DEL of one attachment leaves the other's rules, and the
-// container without its namespace's name nothing behind, no file either. The
-// reference fails, or leaves a file there.
-func TestOneGoes(t *testing.T) {
+// TestDelOfOne: DEL of one attachment leaves the other's rules. If the path of
+// the container's namespace is gone, DEL leaves no file there. The reference
+// fails, or leaves a file.
+func TestDelOfOne(t *testing.T) {
 	n := newNode(t)
 	results := n.attach()
 	before := n.ns.Snapshot(t)
@@ -249,12 +250,12 @@ func TestOneGoes(t *testing.T) {
 	}
 	for _, path := range []string{"", gone} {
 		if out, err := n.reference("DEL", path, results[1]); err == nil {
-			t.Errorf("the reference has learnt to DEL with %q: %s", path, out)
+			t.Errorf("the reference's DEL succeeds with %q: %s", path, out)
 		}
 	}
 }
 
-// reference calls the reference's plugin for the second network.
+// reference calls the reference plugin for the second network.
 func (n *node) reference(verb, netns, prev string) (string, error) {
 	n.t.Helper()
 	path, err := filepath.Abs("../../../bin/peers/sbr")
@@ -274,8 +275,8 @@ func (n *node) reference(verb, netns, prev string) (string, error) {
 	return out.String(), err
 }
 
-// TestInherit: what the reference's sbr made is removed without a record, and
-// its CHECK, which tells nothing, is done by ours.
+// TestInherit: the rules of the reference's sbr are removed without a record.
+// Our CHECK compares them; the reference's CHECK compares nothing.
 func TestInherit(t *testing.T) {
 	n := newNode(t)
 	results := n.attach()
@@ -295,7 +296,7 @@ func TestInherit(t *testing.T) {
 	n.OK(n.call("CHECK", 1, "sbr", results[1]))
 	n.ns.Do(t, drop)
 	if out, err := n.reference("CHECK", n.ns.Path(), results[1]); err != nil {
-		t.Errorf("the reference has learnt to check: %s", out)
+		t.Errorf("the reference's CHECK detects the change: %s", out)
 	}
 	n.Fail(n.call("CHECK", 1, "sbr", results[1]), 0)
 	n.OK(n.call("DEL", 1, "sbr", results[1]))

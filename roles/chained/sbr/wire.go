@@ -11,25 +11,26 @@ import (
 	"github.com/cnibox/cnibox/roles/attach"
 )
 
-// wiring is one attachment under computation.
-type wiring struct {
+// builder computes the spec of one attachment.
+type builder struct {
 	*role
 	in *attach.Input
 	observed
 	ips []attach.Family
-	// result are the routes that prevResult tells.
+	// result are the routes of prevResult.
 	result []*netops.Route
 	spec   netops.Spec
 }
 
-// Wire computes rules and tables. Routes are copied into the tables before any
-// leaves the main one, and the routes that others are reached by leave it last.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the rules and tables. All routes are copied into the tables
+// before any is removed from the main table. Routes to gateways are removed
+// last, because other routes need them.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	part, err := attach.IPAMPart(in.Chained, in.Key.IfName)
 	if err != nil {
 		return nil, err
 	}
-	w := &wiring{role: r, in: in}
+	w := &builder{role: r, in: in}
 	w.observed, _ = in.Observed.(observed)
 	if w.ips, err = attach.Addresses(part); err != nil {
 		return nil, err
@@ -43,21 +44,22 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	}
 	if r.conf.Table != nil {
 		for _, ip := range w.ips {
-			w.rule(ip, *r.conf.Table)
+			w.addRule(ip, *r.conf.Table)
 		}
-		return &attach.Wiring{Spec: w.spec}, nil
+		return &attach.Desired{Spec: w.spec}, nil
 	}
-	w.tables()
-	w.leave()
+	w.addTables()
+	w.removeFromMain()
 	if r.conf.AddSourceHints {
-		w.hints()
+		w.addHints()
 	}
-	return &attach.Wiring{Spec: w.spec, Result: r.handedOn(in.Chained)}, nil
+	return &attach.Desired{Spec: w.spec, Result: r.resultWithGateways(in.Chained)}, nil
 }
 
-// handedOn is prevResult with static gateways in its default routes: the
-// interface plugin's CHECK asks for those that it tells.
-func (r *role) handedOn(prev *roles.Result) *roles.Result {
+// resultWithGateways is prevResult with the configured gateways in its default
+// routes, because the interface plugin's CHECK compares its routes with the
+// result.
+func (r *role) resultWithGateways(prev *roles.Result) *roles.Result {
 	out := *prev
 	out.Routes = nil
 	for _, rt := range prev.Routes {
@@ -73,8 +75,8 @@ func (r *role) handedOn(prev *roles.Result) *roles.Result {
 	return &out
 }
 
-// rule leads what an address sends to its table.
-func (w *wiring) rule(ip attach.Family, table int) {
+// addRule adds the rule that selects the table for packets from an address.
+func (w *builder) addRule(ip attach.Family, table int) {
 	addr := ip.Address.Addr()
 	family := unix.AF_INET
 	if addr.Is6() {
@@ -83,21 +85,21 @@ func (w *wiring) rule(ip attach.Family, table int) {
 	w.spec.Add(&netops.Rule{In: netops.Container, Family: family, From: netip.PrefixFrom(addr, addr.BitLen()), Table: table})
 }
 
-// tables fills a table for each address, and makes the rules for them.
-func (w *wiring) tables() {
+// addTables fills a table for each address and adds the rules that select them.
+func (w *builder) addTables() {
 	chosen := make([]int, len(w.ips))
 	for i, ip := range w.ips {
-		chosen[i] = w.table(ip, chosen[:i])
-		w.fill(ip, chosen[i])
+		chosen[i] = w.chooseTable(ip, chosen[:i])
+		w.fillTable(ip, chosen[i])
 	}
 	for i, ip := range w.ips {
-		w.rule(ip, chosen[i])
+		w.addRule(ip, chosen[i])
 	}
 }
 
-// table is the address's: the next free one on ADD, and on CHECK the one that
-// it has.
-func (w *wiring) table(ip attach.Family, chosen []int) int {
+// chooseTable is the table of an address: on ADD the next free table, on CHECK
+// the table that the address's rule selects.
+func (w *builder) chooseTable(ip attach.Family, chosen []int) int {
 	if w.in.Prev != nil {
 		for _, rule := range w.Rules {
 			if rule.From.IsSingleIP() && rule.From.Addr() == ip.Address.Addr() && w.isOwn(rule.Table) {
@@ -117,9 +119,9 @@ func (w *wiring) table(ip attach.Family, chosen []int) int {
 	return t
 }
 
-// main lists the interface's routes in the main table, but for link-local ones:
-// those lead nowhere else and serve every address.
-func (w *wiring) main() []netops.Route {
+// mainRoutes are the interface's routes in the main table, without link-local
+// and multicast routes, which apply to every address of the link.
+func (w *builder) mainRoutes() []netops.Route {
 	var all []netops.Route
 	for _, r := range w.Routes {
 		if r.Link == w.in.Key.IfName && r.Table == unix.RT_TABLE_MAIN && !r.Dst.Addr().IsLinkLocalUnicast() && !r.Dst.Addr().IsMulticast() {
@@ -129,12 +131,12 @@ func (w *wiring) main() []netops.Route {
 	return all
 }
 
-// fill wires the routes of an address's table: those that lead somewhere on the
-// link first, by which the gateways of the others are reached.
-func (w *wiring) fill(ip attach.Family, table int) {
-	own := w.copied(ip, table)
+// fillTable adds the routes of an address's table. Routes without a gateway
+// come first, because the gateways of the others are reached through them.
+func (w *builder) fillTable(ip attach.Family, table int) {
+	own := w.copiedRoutes(ip, table)
 	if w.in.Prev != nil {
-		own = w.expected(ip, table)
+		own = w.expectedRoutes(ip, table)
 	}
 	is4 := ip.Address.Addr().Is4()
 	isDefault := func(r *netops.Route) bool { return r.Dst.Bits() == 0 }
@@ -158,24 +160,25 @@ func (w *wiring) fill(ip attach.Family, table int) {
 	if !is4 {
 		own = append(own, &netops.Route{In: netops.Container, Link: w.in.Key.IfName, Dst: netip.MustParsePrefix("fe80::/64"), Table: table})
 	}
-	slices.SortStableFunc(own, func(a, b *netops.Route) int { return distance(a) - distance(b) })
+	slices.SortStableFunc(own, func(a, b *netops.Route) int { return gatewayOrder(a) - gatewayOrder(b) })
 	for _, r := range own {
 		w.spec.Add(r)
 	}
 }
 
-// distance orders routes such that each comes behind those that it needs.
-func distance(r *netops.Route) int {
+// gatewayOrder is 0 for a route without a gateway and 1 for a route with one,
+// which must be added after it.
+func gatewayOrder(r *netops.Route) int {
 	if r.Via.IsValid() {
 		return 1
 	}
 	return 0
 }
 
-// copied are the routes of the main table that an address has to do with.
-func (w *wiring) copied(ip attach.Family, table int) []*netops.Route {
+// copiedRoutes are the routes of the main table that apply to an address.
+func (w *builder) copiedRoutes(ip attach.Family, table int) []*netops.Route {
 	var all []*netops.Route
-	for _, r := range w.main() {
+	for _, r := range w.mainRoutes() {
 		if w.belongs(&r, ip) {
 			r.In, r.Table = netops.Container, table
 			all = append(all, &r)
@@ -184,10 +187,10 @@ func (w *wiring) copied(ip attach.Family, table int) []*netops.Route {
 	return all
 }
 
-// expected are the routes that an address's table holds by what prevResult
-// tells. The subnet's next hop is whatever it is: the link itself, or on a
-// point-to-point link the gateway.
-func (w *wiring) expected(ip attach.Family, table int) []*netops.Route {
+// expectedRoutes are the routes that an address's table must contain according
+// to prevResult. The gateway of the subnet's route is not compared: the route
+// has one only on a point-to-point link.
+func (w *builder) expectedRoutes(ip attach.Family, table int) []*netops.Route {
 	var all []*netops.Route
 	for _, r := range w.result {
 		if (r.Table == 0 || r.Table == unix.RT_TABLE_MAIN) && w.belongs(r, ip) {
@@ -206,30 +209,32 @@ func (w *wiring) expected(ip attach.Family, table int) []*netops.Route {
 	return append(all, subnet)
 }
 
-// belongs tells whether a route is for what an address sends: it prefers an
-// address of the same subnet, or has its gateway there, or neither of both in
-// another address's.
-func (w *wiring) belongs(r *netops.Route, ip attach.Family) bool {
+// belongs reports whether a route belongs to an address. It does if its
+// preferred source, or else its gateway, is in the address's subnet or in the
+// subnet of no address of the interface. A route without both belongs to every
+// address of its family.
+func (w *builder) belongs(r *netops.Route, ip attach.Family) bool {
 	if r.Dst.Addr().Is4() != ip.Address.Addr().Is4() {
 		return false
 	}
-	of := r.Via
+	addr := r.Via
 	if r.Src.IsValid() {
-		of = r.Src
+		addr = r.Src
 	}
-	if !of.IsValid() || ip.Address.Contains(of) {
+	if !addr.IsValid() || ip.Address.Contains(addr) {
 		return true
 	}
-	return !slices.ContainsFunc(w.ips, func(other attach.Family) bool { return other.Address.Contains(of) })
+	return !slices.ContainsFunc(w.ips, func(other attach.Family) bool { return other.Address.Contains(addr) })
 }
 
-// leave takes the routes out of the main table, those with a gateway first. Of
-// what routers advertise CHECK says nothing: they do so again and again.
-func (w *wiring) leave() {
-	all := w.main()
-	slices.SortStableFunc(all, func(a, b netops.Route) int { return distance(&b) - distance(&a) })
+// removeFromMain removes the routes from the main table, those with a gateway
+// first. CHECK ignores the routes of router advertisements, because routers
+// send them again.
+func (w *builder) removeFromMain() {
+	all := w.mainRoutes()
+	slices.SortStableFunc(all, func(a, b netops.Route) int { return gatewayOrder(&b) - gatewayOrder(&a) })
 	for _, r := range all {
-		if w.stays(&r) || w.in.Prev != nil && r.Protocol == unix.RTPROT_RA {
+		if w.isHint(&r) || w.in.Prev != nil && r.Protocol == unix.RTPROT_RA {
 			continue
 		}
 		w.spec.Add(&netops.Route{
@@ -238,19 +243,21 @@ func (w *wiring) leave() {
 	}
 }
 
-// stays tells whether a route is a hint that the main table keeps.
-func (w *wiring) stays(r *netops.Route) bool {
+// isHint reports whether a route is a source hint that stays in the main table.
+func (w *builder) isHint(r *netops.Route) bool {
 	return w.conf.AddSourceHints && !r.Via.IsValid() && r.Src.IsValid() && w.isSubnet(r.Dst)
 }
 
-// isSubnet tells whether an address of the interface is in the very subnet.
-func (w *wiring) isSubnet(dst netip.Prefix) bool {
+// isSubnet reports whether dst is exactly the subnet of one of the interface's
+// addresses.
+func (w *builder) isSubnet(dst netip.Prefix) bool {
 	return slices.ContainsFunc(w.ips, func(ip attach.Family) bool { return !ip.Address.IsSingleIP() && ip.Address.Masked() == dst })
 }
 
-// hints has the main table prefer an address for each subnet on the link, the
-// first of those that are in it. IPv4's routes have one already.
-func (w *wiring) hints() {
+// addHints adds to the main table a route with a preferred source for each
+// subnet of the interface: the first address in the subnet. The kernel's IPv4
+// routes have one already.
+func (w *builder) addHints() {
 	made := map[netip.Prefix]bool{}
 	for _, ip := range w.ips {
 		subnet := ip.Address.Masked()
@@ -261,13 +268,13 @@ func (w *wiring) hints() {
 			continue
 		}
 		made[subnet] = true
-		was := &w.Routes[i]
-		if w.stays(was) && w.in.Prev == nil {
+		current := &w.Routes[i]
+		if w.isHint(current) && w.in.Prev == nil {
 			continue
 		}
 		w.spec.Add(&netops.Route{
 			In: netops.Container, Link: w.in.Key.IfName, Dst: subnet, Src: ip.Address.Addr(),
-			Priority: was.Priority, Protocol: was.Protocol, Table: unix.RT_TABLE_MAIN,
+			Priority: current.Priority, Protocol: current.Protocol, Table: unix.RT_TABLE_MAIN,
 		})
 	}
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/cnibox/cnibox/roles/attach"
 )
 
-// maxBackup bounds what is read of a file of the reference plugin: it writes
-// less than 200 bytes.
+// maxBackup is the maximum size in bytes of the reference plugin's file, which
+// writes less than 200 bytes.
 const maxBackup = 1 << 16
 
-// backup is what the reference plugin notes of an interface before it changes
-// it, in the file "<container ID>_<interface>.json" of dataDir.
+// backup is what the reference plugin records about an interface before it
+// changes it, in the file "<container ID>_<interface>.json" of dataDir.
 type backup struct {
 	MAC      string `json:"mac"`
 	Promisc  *bool  `json:"promisc"`
@@ -29,16 +29,17 @@ type backup struct {
 	TxQLen   *int   `json:"txQLen"`
 }
 
-// Inherit sets an interface back that the reference plugin tuned, and removes
-// its file. One whose container is gone went with it. What the file says is
-// taken only if an interface can have it, and no more of it than the kernel
-// takes: the interface is on its way out.
-func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
+// CleanLegacy restores an interface that the reference plugin tuned, and removes
+// the plugin's file. If the container no longer exists, neither does the
+// interface. Values of the file that no interface can have are ignored, and a
+// value that the kernel refuses is logged only: the interface is about to be
+// deleted.
+func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	file := r.conf.backupFile(in.Key.ContainerID, in.Key.IfName)
 	raw, err := smallfile.ReadOwn(file, maxBackup)
 	if err != nil && !errors.Is(err, smallfile.ErrTooLarge) {
 		if !errors.Is(err, os.ErrNotExist) {
-			h.Log.Warn("leaving what is no file of the reference plugin", "error", err)
+			h.Log.Warn("ignoring a file that the reference plugin did not write", "error", err)
 		}
 		return nil
 	}
@@ -50,17 +51,17 @@ func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, con
 		err = b.restore(ctx, h, in.Key.IfName, container)
 	}
 	if err != nil {
-		h.Log.Warn("cannot set back what the reference plugin tuned", "file", file, "error", err)
+		h.Log.Warn("cannot restore the interface that the reference plugin tuned", "file", file, "error", err)
 	}
 	return removeBackup(file)
 }
 
-// backupFile is the file of one attachment.
+// backupFile is the reference plugin's file for one attachment.
 func (c *Conf) backupFile(containerID, ifName string) string {
 	return filepath.Join(c.DataDir, containerID+"_"+ifName+".json")
 }
 
-// removeBackup deletes a file if it is there.
+// removeBackup deletes a file. A missing file is not an error.
 func removeBackup(file string) error {
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove a file of the reference plugin: %w", err)
@@ -68,7 +69,7 @@ func removeBackup(file string) error {
 	return nil
 }
 
-// restore sets the interface back, if it is there.
+// restore restores the interface if it exists.
 func (b *backup) restore(ctx context.Context, h *roles.Host, ifName string, container *netops.Namespace) error {
 	_, err := h.Net.Link(ctx, container, ifName)
 	if errors.Is(err, netops.ErrNotExist) {
@@ -77,7 +78,7 @@ func (b *backup) restore(ctx context.Context, h *roles.Host, ifName string, cont
 	if err != nil {
 		return err
 	}
-	w := wanted{mac: roles.UnicastMAC(b.MAC), promisc: b.Promisc, allMulti: b.AllMulti}
+	w := linkSettings{mac: roles.UnicastMAC(b.MAC), promisc: b.Promisc, allMulti: b.AllMulti}
 	if b.MTU >= minMTU && b.MTU <= maxMTU {
 		w.mtu = b.MTU
 	}

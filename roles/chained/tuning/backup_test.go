@@ -10,8 +10,8 @@ import (
 
 const backupFile = "/run/tuning/c1_eth0.json"
 
-// TestInherit: the DEL of an interface that the reference tuned sets it back by
-// the reference's file, which goes.
+// TestInherit: DEL of an interface that the reference plugin tuned restores it
+// from the plugin's file and removes the file.
 func TestInherit(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		l := newList(t, bridge, withoutMTU6)
@@ -28,10 +28,10 @@ func TestInherit(t *testing.T) {
 		}
 		l.OK(del)
 		if _, err := os.Stat(backupFile); !os.IsNotExist(err) {
-			t.Errorf("the file is still there: %v", err)
+			t.Errorf("the file still exists: %v", err)
 		}
 		if !gone {
-			// Settings are not in the file.
+			// The file does not contain sysctls.
 			want, _, _ := strings.Cut(before, "\n")
 			if have, _, _ := strings.Cut(l.tuned(), "\n"); have != want {
 				t.Errorf("after DEL: %s, want %s", have, want)
@@ -42,8 +42,9 @@ func TestInherit(t *testing.T) {
 	}
 }
 
-// TestHostileBackup has files that the reference does not write: what no
-// interface can have is not taken, what is no plain file is left, and DEL goes on.
+// TestHostileBackup uses files that the reference plugin does not write. Values
+// that no interface can have are ignored, a path that is not a regular file is
+// left, and DEL succeeds.
 func TestHostileBackup(t *testing.T) {
 	l := newList(t, bridge, withoutMTU6)
 	l.run(l.call("ADD", 0, ""))
@@ -71,7 +72,7 @@ func TestHostileBackup(t *testing.T) {
 			}
 			l.OK(l.call("DEL", 1, ""))
 			if _, err := os.Stat(backupFile); !os.IsNotExist(err) {
-				t.Errorf("the file is still there: %v", err)
+				t.Errorf("the file still exists: %v", err)
 			}
 			if have := l.tuned(); (have != before) != c.changes {
 				t.Errorf("tuned to %s", have)

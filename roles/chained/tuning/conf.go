@@ -1,6 +1,6 @@
-// Package tuning is the CNI role "tuning": settings of the container's
-// namespace and of its interface, with the keys of the reference plugin. What it
-// changes it puts back.
+// Package tuning is the CNI role "tuning": it changes sysctls of the
+// container's namespace and attributes of its interface, and restores them on
+// DEL. It has the keys of the reference plugin.
 package tuning
 
 import (
@@ -13,46 +13,51 @@ import (
 // Conf is the network configuration of the tuning role.
 type Conf struct {
 	roles.NetConf
-	// Sysctl are settings of the container's namespace below net/, as texts:
-	// {"net.ipv4.conf.IFNAME.arp_filter":"1"}. IFNAME stands for the interface's
-	// name. The separators are dots or slashes, whichever comes first; the other
-	// one is a dot of a name. They are made in this order, and must be allowed by
-	// /etc/cni/tuning/allowlist.conf (regular expressions, one a line) where
-	// there is one.
+	// Sysctl are sysctls of the container's namespace below net/ and their
+	// values as strings: {"net.ipv4.conf.IFNAME.arp_filter":"1"}. IFNAME stands
+	// for the interface's name. The first dot or slash of a name is the
+	// separator; the other character stands for a dot within a part of the
+	// name. They are set in this order. If /etc/cni/tuning/allowlist.conf
+	// exists (one regular expression per line), it must allow them.
 	Sysctl Settings `json:"sysctl,omitempty"`
-	// MAC is the hardware address. CNI_ARGS, runtimeConfig and args, in this order, win over it.
+	// MAC is the MAC address. CNI_ARGS, runtimeConfig and args, in this order,
+	// take precedence over it.
 	MAC string `json:"mac,omitempty"`
-	// Promisc turns promiscuous mode on or off; without it it stays.
+	// Promisc turns promiscuous mode on or off. Without the key it is not
+	// changed.
 	Promisc *bool `json:"promisc,omitempty"`
-	// MTU is set at both ends of a veth; 0 leaves it as it is.
+	// MTU is set on both ends of a veth pair. 0 means no change.
 	MTU int `json:"mtu,omitempty"`
 	// TxQLen is the length of the transmit queue in packets.
 	TxQLen *int `json:"txQLen,omitempty"`
-	// AllMulti turns the reception of all multicasts on or off; without it it stays.
+	// AllMulti turns the reception of all multicast frames on or off. Without
+	// the key it is not changed.
 	AllMulti *bool `json:"allmulti,omitempty"`
-	// DataDir is where the reference plugin keeps what it changed, one file an
-	// interface. It is read when one that the reference plugin made goes.
-	// Default "/run/cni/tuning".
+	// DataDir is the directory where the reference plugin records its changes,
+	// one file for each interface. It is read when an attachment that the
+	// reference plugin created is deleted. Default "/run/cni/tuning".
 	DataDir string `json:"dataDir,omitempty"`
-	// RuntimeConfig is what the runtime fills in for declared capabilities.
+	// RuntimeConfig holds the values that the runtime gives for the declared
+	// capabilities.
 	RuntimeConfig struct {
-		// MAC is the hardware address; it wins over CNI_ARGS.
+		// MAC is the MAC address. It takes precedence over CNI_ARGS.
 		MAC string `json:"mac,omitempty"`
 	} `json:"runtimeConfig,omitzero"`
-	// Args holds args.cni, whose keys win over those above.
+	// Args holds args.cni, whose keys take precedence over those above.
 	Args struct {
 		CNI struct {
-			// Sysctl adds to the settings above, or replaces them one by one.
+			// Sysctl adds to the sysctls above. A sysctl that is in both has
+			// the value given here.
 			Sysctl Settings `json:"sysctl,omitempty"`
-			// MAC is the hardware address.
+			// MAC is the MAC address.
 			MAC string `json:"mac,omitempty"`
 			// Promisc turns promiscuous mode on or off.
 			Promisc *bool `json:"promisc,omitempty"`
-			// MTU is set at both ends of a veth.
+			// MTU is set on both ends of a veth pair.
 			MTU *int `json:"mtu,omitempty"`
 			// TxQLen is the length of the transmit queue in packets.
 			TxQLen *int `json:"txQLen,omitempty"`
-			// AllMulti turns the reception of all multicasts on or off.
+			// AllMulti turns the reception of all multicast frames on or off.
 			AllMulti *bool `json:"allmulti,omitempty"`
 		} `json:"cni,omitzero"`
 	} `json:"args,omitzero"`
@@ -60,21 +65,21 @@ type Conf struct {
 
 const (
 	defaultDataDir = "/run/cni/tuning"
-	// minMTU is the least that every IPv4 node takes (RFC 791, section 3.2).
+	// minMTU is the minimum MTU of IPv4 (RFC 791, section 3.2).
 	minMTU = 68
-	// minMTU6 is the least for IPv6 (RFC 8200, section 5).
+	// minMTU6 is the minimum MTU of IPv6 (RFC 8200, section 5).
 	minMTU6 = 1280
 	maxMTU  = 65535
 )
 
-// withDefaults fills in what the documentation calls default.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	if c.DataDir == "" {
 		c.DataDir = defaultDataDir
 	}
 }
 
-// Validate reports every fault with its JSON path.
+// Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	c.Sysctl.validate(&f, "sysctl")
@@ -104,18 +109,19 @@ func checkQueue(f *roles.Faults, path string, n *int) {
 	}
 }
 
-// wanted is what a configuration asks of the interface, by precedence.
-type wanted struct {
+// linkSettings are the values that the configuration sets on the interface.
+type linkSettings struct {
 	mac               string
 	mtu               int
 	promisc, allMulti *bool
 	txQLen            *int
 }
 
-// wanted settles who asks for what: args, runtimeConfig, CNI_ARGS, configuration.
-func (c *Conf) wanted(args roles.Args) (wanted, error) {
+// linkSettings selects each value by precedence: args, runtimeConfig, CNI_ARGS,
+// configuration.
+func (c *Conf) linkSettings(args roles.Args) (linkSettings, error) {
 	a := &c.Args.CNI
-	w := wanted{
+	w := linkSettings{
 		mac: roles.UnicastMAC(a.MAC), mtu: c.MTU,
 		promisc: cmp.Or(a.Promisc, c.Promisc), allMulti: cmp.Or(a.AllMulti, c.AllMulti),
 		txQLen: cmp.Or(a.TxQLen, c.TxQLen),

@@ -8,15 +8,14 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestValidate has the reference's scenario "duplicate sysctl" and more. Every
-// fault is told at once, with its path.
+// TestValidate includes the reference's scenario "duplicate sysctl". All errors
+// are reported at once, each with its path.
 func TestValidate(t *testing.T) {
 	long := `"` + strings.Repeat("1", 5000) + `"`
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "all good", Conf: `{"sysctl":{"net.core.somaxconn":"500"},"mac":"02:00:00:00:00:01","promisc":true,"mtu":1400,"txQLen":0,"allmulti":false,"dataDir":"/x"}`},
 		{Name: "null is not asked", Conf: `{"sysctl":null,"mtu":0,"promisc":null,"txQLen":null,"args":null}`},
@@ -42,14 +41,14 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// TestWants: without a key of its own the role has nothing to do.
+// TestWants: without one of its own keys the role changes nothing.
 func TestWants(t *testing.T) {
 	for conf, want := range map[string]bool{
 		`{}`: false, `{"dataDir":"/x","capabilities":{"mac":true}}`: false, `{"mtu":0,"sysctl":{},"args":{"cni":{"mac":""}}}`: false,
 		`{"promisc":false}`: true, `{"txQLen":0}`: true, `{"runtimeConfig":{"mac":"02:00:00:00:00:01"}}`: true,
 		`{"sysctl":{"net.a.b":""}}`: true, `{"args":{"cni":{"sysctl":{"net.a.b":"1"}}}}`: true, `{"args":{"cni":{"allmulti":true}}}`: true,
 	} {
-		r, err := attach.Judged(readRole)([]byte(conf))
+		r, err := rolestest.Read[*role](Role(), []byte(conf))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,17 +56,17 @@ func TestWants(t *testing.T) {
 			t.Errorf("%s: wants %v", conf, !want)
 		}
 	}
-	r, _ := attach.Judged(readRole)([]byte(`{}`))
+	r, _ := rolestest.Read[*role](Role(), []byte(`{}`))
 	args, err := roles.ParseArgs("MAC=02:00:00:00:00:01")
-	if err != nil || !r.AskedBy(args) {
-		t.Errorf("CNI_ARGS ask for nothing, %v", err)
+	if err != nil || !r.WantedByArgs(args) {
+		t.Errorf("CNI_ARGS request no change, %v", err)
 	}
 }
 
-// TestAllowed has lists of the node's administrator.
+// TestAllowed uses allowlists of the node's administrator.
 func TestAllowed(t *testing.T) {
 	const conf = `{"sysctl":{"net.core.somaxconn":"1","net.ipv4.conf.IFNAME.arp_filter":"1"},"args":{"cni":{"sysctl":{"net/core/somaxconn":"2"}}}}`
-	r, err := attach.Judged(readRole)([]byte(conf))
+	r, err := rolestest.Read[*role](Role(), []byte(conf))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,31 +93,32 @@ func TestAllowed(t *testing.T) {
 				paths = append(paths, path)
 			}
 			if have := strings.Join(paths, " "); have != c.want {
-				t.Errorf("faults %q, want %q", have, c.want)
+				t.Errorf("errors at %q, want %q", have, c.want)
 			}
 		})
 	}
 }
 
-// TestReadAllowlist: a file that is missing allows all, one that is no file none.
+// TestReadAllowlist: a missing file allows everything. A path that is not a
+// regular file is an error.
 func TestReadAllowlist(t *testing.T) {
 	dir := t.TempDir()
 	if _, found, err := readAllowlist(filepath.Join(dir, "none")); found || err != nil {
 		t.Errorf("no file: %v, %v", found, err)
 	}
 	if _, _, err := readAllowlist(dir); err == nil {
-		t.Error("a directory is no list")
+		t.Error("a directory is accepted as a list")
 	}
 	big := filepath.Join(dir, "big")
 	if err := os.WriteFile(big, make([]byte, maxAllowlist+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := readAllowlist(big); err == nil {
-		t.Error("a list without end is taken")
+		t.Error("an endless list is accepted")
 	}
 }
 
-// FuzzSettings reads objects of settings, and again what it wrote.
+// FuzzSettings decodes sysctl objects, encodes them and decodes the result.
 func FuzzSettings(f *testing.F) {
 	for _, s := range []string{`{}`, `null`, `[]`, `"x"`, `5`, `{"net.a":"1"}`, `{"net.a":"1","net.a":2}`, `{"a":{"b":[null]}}`, `{"\ud800":"\u0000"}`} {
 		f.Add([]byte(s))
@@ -132,7 +132,7 @@ func FuzzSettings(f *testing.F) {
 		s.validate(&faults, "sysctl")
 		for _, one := range s {
 			if key := one.key("eth0.1"); strings.HasPrefix(key, "/") && faults.Err() == nil {
-				t.Fatalf("%q is taken for %q", one.Name, key)
+				t.Fatalf("%q is decoded as %q", one.Name, key)
 			}
 		}
 		if faults.Err() != nil {

@@ -19,15 +19,16 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// list is a network's plugins on a node, called as a runtime does.
+// list is a network list on a node. The test calls its plugins as a runtime
+// does.
 type list struct {
 	*rolestest.Env
 	t  *testing.T
 	ns *netopstest.NS
-	// plugins are the configurations, with name and version.
+	// plugins are the configurations, with name and version added.
 	plugins []string
-	// peers is the directory of the reference's plugins, for who is to be called
-	// in place of ours.
+	// peers is the directory of the reference plugins, if they are to be called
+	// instead of ours.
 	peers string
 }
 
@@ -41,7 +42,7 @@ func newList(t *testing.T, plugins ...string) *list {
 	return l
 }
 
-// clean has nothing stay for the next test.
+// clean removes what would disturb the next test.
 func (l *list) clean() {
 	for i := range l.plugins {
 		c := l.call("GC", i, "")
@@ -54,7 +55,7 @@ func (l *list) clean() {
 	}
 }
 
-// reference has the reference's plugins called.
+// reference makes the list call the reference plugins.
 func (l *list) reference() {
 	l.t.Helper()
 	var err error
@@ -114,7 +115,8 @@ func (l *list) add() []string {
 	return results
 }
 
-// tuned is what a container is tuned to: its interface, the host's end and settings.
+// tuned is the tuned state of a container: its interface, the host's end and
+// the sysctls.
 func (l *list) tuned() string {
 	l.t.Helper()
 	var b strings.Builder
@@ -145,7 +147,8 @@ func (l *list) tuned() string {
 const everything = `{"type":"tuning","mac":"02:00:00:00:00:aa","mtu":1400,"promisc":true,"allmulti":true,"txQLen":500,"dataDir":"/run/tuning",
 	"sysctl":{"net.core.somaxconn":"500","net.ipv4.conf.IFNAME.arp_filter":"1","net/ipv6/conf/IFNAME/mtu":"1300","net.ipv4.ip_local_reserved_ports":"8080"}}`
 
-// withoutMTU6 leaves out a setting that the kernel makes anew with the MTU.
+// withoutMTU6 leaves out a sysctl that the kernel sets again when the MTU
+// changes.
 var withoutMTU6 = strings.Replace(everything, `"net/ipv6/conf/IFNAME/mtu":"1300",`, "", 1)
 
 const everythingTuned = `mac 02:00:00:00:00:aa mtu 1400 promisc 1 allmulti true txqlen 500
@@ -156,10 +159,10 @@ net/ipv4/ip_local_reserved_ports=8080
 host's end mtu 1400
 `
 
-// TestRestored: DEL puts back settings as well as the interface's attributes, at
-// both ends, in a container that goes on, also when it is not told which, or with
-// another configuration; so does GC. The reference leaves the settings, and the
-// host's end it never set (plugins#352).
+// TestRestored: DEL restores sysctls and the interface's attributes, at both
+// ends, in a container that keeps running. It also does so without a namespace
+// and with a changed configuration, and so does GC. The reference does not
+// restore sysctls, and it never changes the host's end (plugins#352).
 func TestRestored(t *testing.T) {
 	for name, del := range map[string]func(l *list, result string){
 		"DEL":                     func(l *list, result string) { l.run(l.call("DEL", 1, result)) },
@@ -203,13 +206,13 @@ func TestRestored(t *testing.T) {
 		}
 		l.run(l.call("DEL", 1, result))
 		if have := l.tuned(); have == before || !strings.Contains(have, "somaxconn=500") {
-			t.Errorf("the reference has learnt to put settings back:\n%s", have)
+			t.Errorf("the reference restores sysctls:\n%s", have)
 		}
 		l.run(l.call("DEL", 0, result))
 	})
 }
 
-// gc is GC of the tuning plugin, with a list of another container.
+// gc runs GC of the tuning plugin with only another container in the list.
 func (l *list) gc() rolestest.Call {
 	c := l.call("GC", 1, "")
 	c.Conf = rolestest.WithKeys(l.t, c.Conf, map[string]any{"cni.dev/valid-attachments": []roles.AttachmentID{{ContainerID: "c2", IfName: "eth0"}}})
@@ -217,7 +220,7 @@ func (l *list) gc() rolestest.Call {
 	return c
 }
 
-// TestFailedAdd: whichever write fails, nothing stays tuned.
+// TestFailedAdd: whichever write fails, ADD leaves nothing tuned.
 func TestFailedAdd(t *testing.T) {
 	l := newList(t, bridge, everything)
 	first := l.run(l.call("ADD", 0, ""))
@@ -228,7 +231,7 @@ func TestFailedAdd(t *testing.T) {
 		a := l.Run(c)
 		if a.Code == 0 {
 			if n < 9 {
-				t.Errorf("got through after %d writes", n-1)
+				t.Errorf("succeeded after %d writes", n-1)
 			}
 			return
 		}
@@ -238,8 +241,8 @@ func TestFailedAdd(t *testing.T) {
 	}
 }
 
-// TestResult: the result has the MAC and the MTU, of both ends; without either it
-// is handed on as it is.
+// TestResult: the result has the new MAC, and the new MTU of both ends. Without
+// a change of either it is prevResult.
 func TestResult(t *testing.T) {
 	l := newList(t, bridge, everything, `{"type":"tuning","promisc":false}`)
 	results := l.add()
@@ -253,11 +256,11 @@ func TestResult(t *testing.T) {
 		t.Errorf("result %s", results[1])
 	}
 	if results[2] != results[1] {
-		t.Errorf("handed on as %s, was %s", results[2], results[1])
+		t.Errorf("the result is %s, prevResult was %s", results[2], results[1])
 	}
 }
 
-// TestStack: a list may have the role twice, and is taken down from its end.
+// TestStack: a list may contain the role twice. DEL runs from the list's end.
 func TestStack(t *testing.T) {
 	l := newList(t, bridge, withoutMTU6, `{"type":"tuning","mac":"02:00:00:00:00:bb","mtu":1300,"txQLen":600,"sysctl":{"net.core.somaxconn":"600"}}`)
 	first := l.run(l.call("ADD", 0, ""))
@@ -266,7 +269,7 @@ func TestStack(t *testing.T) {
 	one := l.tuned()
 	third := l.run(l.call("ADD", 2, second))
 	if have := l.tuned(); have == one {
-		t.Errorf("the second is not heard: %s", have)
+		t.Errorf("the second one has no effect: %s", have)
 	}
 	for _, i := range []int{0, 2} {
 		l.run(l.call("CHECK", i, third))
@@ -281,8 +284,8 @@ func TestStack(t *testing.T) {
 	}
 }
 
-// TestPromiscNotAsked: who else made the interface promiscuous is no matter of
-// ours; the reference's CHECK fails.
+// TestPromiscNotAsked: promiscuous mode that another program turned on is
+// ignored. The reference's CHECK fails.
 func TestPromiscNotAsked(t *testing.T) {
 	const mtu = `{"type":"tuning","mtu":1400}`
 	for _, peers := range []bool{false, true} {
@@ -301,14 +304,14 @@ func TestPromiscNotAsked(t *testing.T) {
 		cmd.Env = append(os.Environ(), "CNI_COMMAND=CHECK", "CNI_CONTAINERID=c1", "CNI_NETNS="+c.Netns, "CNI_IFNAME=eth0", "CNI_PATH="+l.peers)
 		cmd.Stdin = strings.NewReader(c.Conf)
 		if out, err := cmd.Output(); err == nil || !strings.Contains(string(out), "promisc") {
-			t.Errorf("the reference says %s, %v", out, err)
+			t.Errorf("the reference returns %s, %v", out, err)
 		}
 		l.run(l.call("DEL", 0, results[1]))
 	}
 }
 
-// TestNames has interface names of the reference's scenario "ifname with `/`",
-// and one with a dot, whose settings the reference looks for elsewhere.
+// TestNames uses the interface names of the reference's scenario "ifname with
+// `/`", and one with a dot, for which the reference uses a wrong sysctl path.
 func TestNames(t *testing.T) {
 	l := newList(t, bridge, `{"type":"tuning","sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"}}`)
 	for _, name := range []string{"eth/0", "..", "eth0:1"} {
@@ -331,8 +334,8 @@ func TestNames(t *testing.T) {
 	})
 }
 
-// TestAllowlist has an administrator's list: what it does not match is refused,
-// all of it at once, and nothing is changed. CHECK and DEL do not ask it.
+// TestAllowlist uses an administrator's list. ADD refuses all sysctls that it
+// does not match at once and changes nothing. CHECK and DEL do not read it.
 func TestAllowlist(t *testing.T) {
 	if err := os.MkdirAll("/etc/cni", 0o755); err != nil {
 		t.Fatal(err)

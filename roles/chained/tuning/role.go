@@ -12,55 +12,39 @@ import (
 
 // Role is the tuning role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.ChainedRole(roles.Role{
 		Names:        []string{"tuning"},
-		Kind:         roles.Chained,
 		Summary:      "sysctls, MAC, MTU, modes and queue length of the container's interface",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"mac"},
 		Args:         []string{"MAC"},
-		Conf:         func() any { return new(Conf) },
-		New:          attach.ChainedMaker(readRole),
-		Undo:         attach.ChainedUndoer(readRole),
-	}
-}
-
-// readRole decodes and defaults a configuration; with a ConfError there is what
-// could be decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	c.withDefaults()
-	return &role{conf: c}, err
+	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 
 // role implements attach.Chained for one configuration.
 type role struct{ conf *Conf }
 
-func (r *role) Role() string { return "tuning" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-// Wants tells whether any key asks for a change.
+// Wants reports whether a key requests a change.
 func (r *role) Wants() bool {
-	w, err := r.conf.wanted(roles.Args{})
-	return err != nil || w != (wanted{}) || len(r.conf.Sysctl) > 0 || len(r.conf.Args.CNI.Sysctl) > 0
+	w, err := r.conf.linkSettings(roles.Args{})
+	return err != nil || w != (linkSettings{}) || len(r.conf.Sysctl) > 0 || len(r.conf.Args.CNI.Sysctl) > 0
 }
 
-// AskedBy tells whether CNI_ARGS name a hardware address.
-func (r *role) AskedBy(args roles.Args) bool { return args.Get("MAC") != "" }
+// WantedByArgs reports whether CNI_ARGS contains a MAC address.
+func (r *role) WantedByArgs(args roles.Args) bool { return args.Get("MAC") != "" }
 
-// Shared is nothing: the interface is the container's.
+// Shared is empty: the interface belongs to the container.
 func (r *role) Shared() []string { return nil }
 
-// observed is what Wire needs to know of the kernel.
+// observed is the kernel state that Build needs.
 type observed struct {
-	// HostEnd is the other end of the interface, if that is a veth whose other
-	// end is the host's.
+	// HostEnd is the host's end of the veth pair, or "" if the interface is not
+	// a veth with an end on the host.
 	HostEnd string
 }
 
-// Observe reads the allowlist, for ADD, and the interface's other end.
+// Observe reads the allowlist on ADD, and the host's end of the veth pair if
+// the MTU is to be changed.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	if in.Prev == nil && len(r.conf.Sysctl)+len(r.conf.Args.CNI.Sysctl) > 0 {
 		allowlist, found, err := readAllowlist(allowlistFile)
@@ -72,7 +56,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 		}
 	}
 	var o observed
-	if w, _ := r.conf.wanted(in.Args); w.mtu != 0 && container != nil {
+	if w, _ := r.conf.linkSettings(in.Args); w.mtu != 0 && container != nil {
 		end, err := h.Net.HostEnd(ctx, container, in.Key.IfName)
 		if err != nil && !errors.Is(err, netops.ErrNotExist) {
 			return err
@@ -83,26 +67,27 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	return nil
 }
 
-// Wire sets the interface first: a new MTU makes some settings anew
-// (net.ipv6.conf.*.mtu). Each attribute is a change of its own, so that one that
-// the kernel refuses leaves no other half done. CHECK takes from prevResult what
-// it tells: a later plugin may have tuned the interface too.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
-	w, err := r.conf.wanted(in.Args)
+// Build changes the interface before the sysctls, because a new MTU resets
+// net.ipv6.conf.*.mtu. Each attribute is a change of its own: if the kernel
+// refuses one, the others are complete or not started. CHECK uses the values of
+// prevResult where it has them, because a later plugin may have changed the
+// interface too.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
+	w, err := r.conf.linkSettings(in.Args)
 	if err != nil {
 		return nil, err
 	}
-	settings, err := r.conf.settings(in.Key.IfName)
+	settings, err := r.conf.mergedSysctls(in.Key.IfName)
 	if err != nil {
 		return nil, err
 	}
 	o, _ := in.Observed.(observed)
 	if in.Prev != nil {
-		w.accept(in.Prev, in.Key.IfName)
-	} else if err := w.fits(in.Chained, in.Key.IfName); err != nil {
+		w.useResult(in.Prev, in.Key.IfName)
+	} else if err := w.checkIPv6MTU(in.Chained, in.Key.IfName); err != nil {
 		return nil, err
 	}
-	out := &attach.Wiring{Result: w.result(in.Chained, in.Key.IfName, o.HostEnd), MAC: w.mac}
+	out := &attach.Desired{Result: w.result(in.Chained, in.Key.IfName, o.HostEnd), MAC: w.mac}
 	for _, l := range w.links(in.Key.IfName, o.HostEnd) {
 		out.Spec.Add(l)
 	}
@@ -112,8 +97,8 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	return out, nil
 }
 
-// accept replaces what was asked for by what prevResult tells.
-func (w *wanted) accept(prev *roles.Result, ifName string) {
+// useResult replaces the requested MAC and MTU by those of prevResult.
+func (w *linkSettings) useResult(prev *roles.Result, ifName string) {
 	if w.mac != "" {
 		w.mac = cmp.Or(attach.ContainerMAC(prev, ifName), w.mac)
 	}
@@ -122,15 +107,15 @@ func (w *wanted) accept(prev *roles.Result, ifName string) {
 	}
 }
 
-// fits makes sure that the interface keeps its IPv6 addresses: below IPv6's
-// least MTU the kernel takes them away.
-func (w *wanted) fits(prev *roles.Result, ifName string) error {
+// checkIPv6MTU reports an MTU below the minimum of IPv6 if the interface has
+// IPv6 addresses: the kernel would remove them.
+func (w *linkSettings) checkIPv6MTU(prev *roles.Result, ifName string) error {
 	if w.mtu == 0 || w.mtu >= minMTU6 {
 		return nil
 	}
 	part, err := attach.IPAMPart(prev, ifName)
 	if err != nil {
-		return nil // without addresses
+		return nil // prevResult has no addresses
 	}
 	ips, err := attach.Addresses(part)
 	if err != nil {
@@ -138,41 +123,41 @@ func (w *wanted) fits(prev *roles.Result, ifName string) error {
 	}
 	for _, ip := range ips {
 		if ip.Address.Addr().Is6() {
-			return &roles.ConfError{Path: "mtu", Reason: "is less than the 1280 of IPv6 (RFC 8200, section 5), and the interface has " + ip.Address.String()}
+			return &roles.ConfError{Path: "mtu", Reason: "is less than 1280, the minimum MTU of IPv6 (RFC 8200, section 5), and the interface has " + ip.Address.String()}
 		}
 	}
 	return nil
 }
 
-// links are the changes of the interface and of its other end.
-func (w *wanted) links(name, hostEnd string) []*netops.Link {
+// links are the changes of the interface and of the host's end.
+func (w *linkSettings) links(name, hostEnd string) []*netops.Link {
 	var all []*netops.Link
-	own := func() *netops.Link {
+	add := func() *netops.Link {
 		l := &netops.Link{In: netops.Container, Name: name}
 		all = append(all, l)
 		return l
 	}
 	if w.mac != "" {
-		own().MAC = w.mac
+		add().MAC = w.mac
 	}
 	if w.mtu != 0 {
-		own().MTU = w.mtu
+		add().MTU = w.mtu
 		if hostEnd != "" {
 			all = append(all, &netops.Link{In: netops.Host, Name: hostEnd, MTU: w.mtu})
 		}
 	}
 	if w.promisc != nil || w.allMulti != nil {
-		w.modes(own())
+		w.setModes(add())
 	}
 	if w.txQLen != nil {
 		n := uint32(*w.txQLen)
-		own().TxQLen = &n
+		add().TxQLen = &n
 	}
 	return all
 }
 
-// modes turns reception modes on and off.
-func (w *wanted) modes(l *netops.Link) {
+// setModes turns the reception modes on and off.
+func (w *linkSettings) setModes(l *netops.Link) {
 	var off netops.Unset
 	if w.promisc != nil {
 		l.Promisc, off.Promisc = *w.promisc, !*w.promisc
@@ -185,8 +170,8 @@ func (w *wanted) modes(l *netops.Link) {
 	}
 }
 
-// result is prevResult with the interface's MAC and MTU as they are now.
-func (w *wanted) result(prev *roles.Result, ifName, hostEnd string) *roles.Result {
+// result is prevResult with the new MAC and MTU of the interface.
+func (w *linkSettings) result(prev *roles.Result, ifName, hostEnd string) *roles.Result {
 	if prev == nil || w.mac == "" && w.mtu == 0 {
 		return prev
 	}

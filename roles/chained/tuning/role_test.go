@@ -31,10 +31,10 @@ const (
 	nothing       = `{"name":"nothing","type":"tuning"}`
 )
 
-// TestRole runs the suite behind interface plugins: the reference's scenarios
+// TestRole runs the suite after interface plugins: the reference's scenarios
 // "promisc, mtu, txQLen, allmulti (conf, args)", "mac (conf, args, CNI_ARGS,
 // runtimeConfig)", "all at once with dataDir" and "passthrough", each with ADD,
-// CHECK and DEL, and what an interface plugin with an MTU of its own says to it.
+// CHECK and DEL, and an interface plugin that sets its own MTU.
 func TestRole(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	rolestest.Suite{
@@ -53,7 +53,7 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// tampers are changes from inside; the first is one of the MAC.
+// tampers are changes in the container's namespace. The first changes the MAC.
 func tampers() []rolestest.Tamper {
 	return []rolestest.Tamper{
 		rolestest.Inside("MAC", func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99}) }),
@@ -78,7 +78,7 @@ var hostMTU = rolestest.Tamper{Name: "MTU of the host's end", Do: func(t *testin
 	}
 }}
 
-// set writes a setting of a namespace.
+// set sets a sysctl of a namespace.
 func set(t *testing.T, ns *netopstest.NS, key, value string) {
 	t.Helper()
 	ns.Do(t, func() error { return os.WriteFile("/proc/sys/"+key, []byte(value), 0) })

@@ -9,7 +9,7 @@ import (
 )
 
 // TestStorm attaches and detaches containers in parallel, with calls that are
-// killed: nothing stays.
+// killed. Nothing is left.
 func TestStorm(t *testing.T) {
 	conf := rolestest.WithKeys(t, bridge, map[string]any{"name": "storm", "cniVersion": "1.1.0"})
 	rolestest.Storm{

@@ -11,23 +11,23 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// placeholder stands for the interface's name in a setting's.
+// placeholder stands for the interface's name in the name of a sysctl.
 const placeholder = "IFNAME"
 
-// Settings are sysctls in the order of the configuration, also those that are
-// given twice.
+// Settings are sysctls in the order of the configuration, including duplicates.
 type Settings []Setting
 
 // Setting is one sysctl.
 type Setting struct {
-	// Name is as it was written, Value without white space around it.
+	// Name is the name as written. Value is the value without surrounding white
+	// space.
 	Name, Value string
-	// wrong is the JSON type of a value that is no text.
-	wrong string
+	// wrongType is the JSON type of a value that is not a string.
+	wrongType string
 }
 
-// UnmarshalJSON reads an object of texts. Values of another type are faults that
-// validate tells, with all others.
+// UnmarshalJSON reads an object of strings. Values of another type are kept as
+// errors, which validate reports with all others.
 func (s *Settings) UnmarshalJSON(b []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	open, err := dec.Token()
@@ -35,7 +35,7 @@ func (s *Settings) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	if open != json.Delim('{') {
-		*s = append(*s, Setting{wrong: jsonType(open)})
+		*s = append(*s, Setting{wrongType: jsonType(open)})
 		return nil
 	}
 	for dec.More() {
@@ -54,7 +54,7 @@ func (s *Settings) UnmarshalJSON(b []byte) error {
 		} else {
 			var v any
 			err = json.Unmarshal(raw, &v)
-			one.wrong = jsonType(v)
+			one.wrongType = jsonType(v)
 		}
 		if err != nil {
 			return err
@@ -64,7 +64,7 @@ func (s *Settings) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// MarshalJSON writes what UnmarshalJSON reads.
+// MarshalJSON writes the form that UnmarshalJSON reads.
 func (s Settings) MarshalJSON() ([]byte, error) {
 	if s == nil {
 		return []byte("null"), nil
@@ -103,9 +103,9 @@ func jsonType(v any) string {
 	return "list"
 }
 
-// key is the setting's file below /proc/sys, with the interface's name in place.
-// The separators of a name are dots or slashes, whichever comes first, and the
-// other one stands for itself or a dot of a name, as sysctl(8) has it.
+// key is the sysctl's file below /proc/sys, with the interface's name inserted.
+// As in sysctl(8), the first dot or slash of a name is the separator; if that
+// is a dot, a slash stands for a dot within a part of the name.
 func (s Setting) key(ifName string) string {
 	key := s.Name
 	if i := strings.IndexAny(key, "./"); i >= 0 && key[i] == '.' {
@@ -122,33 +122,33 @@ func (s Setting) key(ifName string) string {
 	return strings.Replace(key, placeholder, ifName, 1)
 }
 
-// at is the setting's JSON path.
-func (s Setting) at(object string) string { return fmt.Sprintf("%s[%q]", object, s.Name) }
+// jsonPath is the sysctl's JSON path in object.
+func (s Setting) jsonPath(object string) string { return fmt.Sprintf("%s[%q]", object, s.Name) }
 
-// validate reports settings that no interface's name makes good.
+// validate reports sysctls that are invalid for every interface name.
 func (s Settings) validate(f *roles.Faults, object string) {
 	for i, one := range s {
 		switch key := one.key(placeholder); {
-		case one.wrong != "" && one.Name == "":
-			f.Addf(object, "is a JSON %s, want an object of texts", one.wrong)
+		case one.wrongType != "" && one.Name == "":
+			f.Addf(object, "is a JSON %s: use an object of strings", one.wrongType)
 		case !strings.HasPrefix(key, "net/") || path.Clean(key) != key || strings.ContainsRune(key, 0):
-			f.Addf(one.at(object), "is no setting below net/: use the form net.ipv4.conf.%s.arp_filter", placeholder)
+			f.Addf(one.jsonPath(object), "is not a sysctl below net/: use the form net.ipv4.conf.%s.arp_filter", placeholder)
 		case slices.ContainsFunc(s[:i], func(o Setting) bool { return o.key(placeholder) == key }):
-			f.Addf(one.at(object), "is given twice: keep one")
-		case one.wrong != "":
-			f.Addf(one.at(object), "is a JSON %s, want a text such as \"1\"", one.wrong)
+			f.Addf(one.jsonPath(object), "is given twice: keep one")
+		case one.wrongType != "":
+			f.Addf(one.jsonPath(object), "is a JSON %s: use a string such as \"1\"", one.wrongType)
 		case len(one.Value) >= maxValue || strings.ContainsAny(one.Value, "\x00\n"):
-			f.Addf(one.at(object), "has a value of more than one line or %d bytes", maxValue-1)
+			f.Addf(one.jsonPath(object), "has a value of more than one line or of more than %d bytes", maxValue-1)
 		}
 	}
 }
 
-// maxValue bounds a setting's value: the kernel takes no more than a page.
+// maxValue limits a value's length: the kernel accepts at most one page.
 const maxValue = 4096
 
-// settings are those of the configuration with those of args in place of, or
-// behind them, by their files.
-func (c *Conf) settings(ifName string) (Settings, error) {
+// mergedSysctls are the configuration's sysctls with those of args added. A
+// sysctl of args replaces one with the same file.
+func (c *Conf) mergedSysctls(ifName string) (Settings, error) {
 	all := slices.Clone(c.Sysctl)
 	for _, one := range c.Args.CNI.Sysctl {
 		same := func(o Setting) bool { return o.key(ifName) == one.key(ifName) }
@@ -162,7 +162,7 @@ func (c *Conf) settings(ifName string) (Settings, error) {
 	for i, one := range all {
 		same := func(o Setting) bool { return o.key(ifName) == one.key(ifName) }
 		if j := slices.IndexFunc(all[:i], same); j >= 0 {
-			f.Addf(one.at("sysctl"), "is the same setting as %q, for interface %q: keep one", all[j].Name, ifName)
+			f.Addf(one.jsonPath("sysctl"), "is the same sysctl as %q, for interface %q: keep one", all[j].Name, ifName)
 		}
 	}
 	return all, f.Err()

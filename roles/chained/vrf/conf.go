@@ -1,5 +1,5 @@
-// Package vrf is the CNI role "vrf": it puts the container's interface into a
-// VRF, an own routing domain within the container, with the keys of the
+// Package vrf is the CNI role "vrf": it attaches the container's interface to a
+// VRF, a separate routing domain within the container. It has the keys of the
 // reference plugin.
 package vrf
 
@@ -12,25 +12,25 @@ import (
 // Conf is the network configuration of the vrf role.
 type Conf struct {
 	roles.NetConf
-	// VRFName is the VRF's device in the container. It is made with the first
-	// interface in it and removed with the last. Required.
+	// VRFName is the name of the VRF device in the container. The device is
+	// created with its first interface and removed with its last. Required.
 	VRFName string `json:"vrfname,omitempty"`
-	// Table is the VRF's routing table. By default that of the VRF that there
-	// is, else the first from 1 that no VRF has and no route is in. A VRF with
-	// another table is an error.
+	// Table is the VRF's routing table. Default: the table of the existing VRF,
+	// else the first table from 1 on that has no VRF and no route. An existing
+	// VRF with another table is an error.
 	Table uint32 `json:"table,omitempty"`
 }
 
-// Validate reports every fault of a configuration.
+// Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	if c.VRFName == "" {
-		f.Addf("vrfname", "is required: name the VRF, at most 15 characters")
+		f.Addf("vrfname", "is required: set the name of the VRF, at most 15 characters")
 	} else if err := roles.LinkName(c.VRFName); err != nil {
 		f.Addf("vrfname", "%s", err)
 	}
 	if c.Table == unix.RT_TABLE_LOCAL {
-		f.Addf("table", "%d is the kernel's table of local addresses: choose another or leave it out", c.Table)
+		f.Addf("table", "%d is the kernel's table of local addresses: use another table, or remove the key", c.Table)
 	}
 	return f.Err()
 }

@@ -8,7 +8,7 @@ import (
 )
 
 func TestConf(t *testing.T) {
-	rolestest.Judge(t, vrf.Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, vrf.Role(), []rolestest.FaultyConf{
 		{Name: "name", Conf: `{"vrfname":"red"}`},
 		{Name: "table", Conf: `{"vrfname":"red","table":4294967295}`},
 		{Name: "main table", Conf: `{"vrfname":"red","table":254}`},

@@ -8,11 +8,11 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestGolden runs testdata/*.txtar. Without seen.json nothing is in the way,
-// and nothing to be kept.
+// TestGolden runs testdata/*.txtar. Without seen.json the namespace has no
+// other VRF and no route to move.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Role: Role(),
 		Observed: func(seen []byte) (any, error) {
 			var o observed
 			if len(seen) > 0 {
@@ -25,16 +25,16 @@ func TestGolden(t *testing.T) {
 	}.Run(t)
 }
 
-// FuzzConf decodes, validates and wires whatever comes.
+// FuzzConf: decoding, validating and computing the spec do not panic.
 func FuzzConf(f *testing.F) {
 	f.Add([]byte(`{"vrfname":"red","table":10}`))
 	f.Add([]byte(`{"vrfname":"eth0/1","table":-1}`))
 	f.Fuzz(func(t *testing.T, conf []byte) {
-		r, err := attach.Judged(readRole)(conf)
+		r, err := rolestest.Read[*role](Role(), conf)
 		if err != nil {
 			return
 		}
-		w, err := r.Wire(&attach.Input{Observed: observed{Used: []int{1, 2}}})
+		w, err := r.Build(&attach.Input{Observed: observed{Used: []int{1, 2}}})
 		if err != nil || len(w.Spec.Objects) != 1 {
 			t.Errorf("%s: %v, %v", conf, w, err)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// reference makes a call of the reference plugin.
+// reference calls the reference plugin.
 func reference(t *testing.T, c rolestest.Call) error {
 	t.Helper()
 	file, err := filepath.Abs("../../../bin/peers/vrf")
@@ -33,8 +33,8 @@ func reference(t *testing.T, c rolestest.Call) error {
 	return nil
 }
 
-// TestReference shows what the reference does in the same place, where ours does
-// better: the tests that say so are named.
+// TestReference shows what the reference plugin does in cases where ours
+// behaves better. Each subtest names the test of ours.
 func TestReference(t *testing.T) {
 	red := map[string]any{"vrfname": "red"}
 	t.Run("link gone", func(t *testing.T) { // TestLinkGone, PR #1282
@@ -47,7 +47,7 @@ func TestReference(t *testing.T) {
 		if reference(t, p.vrf("DEL", "eth0", prev, red)) == nil {
 			t.Error("DEL succeeds")
 		}
-		p.env.OK(p.vrf("DEL", "eth0", prev, red)) // ours is not the one that blocks the chain
+		p.env.OK(p.vrf("DEL", "eth0", prev, red)) // ours does not block the chain
 	})
 	t.Run("behind ptp", func(t *testing.T) { // TestRole/ptp: the route to the gateway is of scope link
 		p := newPod(t)

@@ -33,14 +33,15 @@ func newPod(t *testing.T) *pod {
 	return p
 }
 
-// bridge is the interface plugin of a network of its own, with one subnet for all.
+// bridge is the interface plugin of a network with its own bridge. All networks
+// have the same subnet.
 func (p *pod) bridge(verb, ifName string) rolestest.Call {
 	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net-%[1]s","type":"bridge","bridge":"br-%[1]s","isDefaultGateway":true,
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.7.0.0/24","rangeStart":"10.7.0.5"}],[{"subnet":"fd00:7::/64","rangeStart":"fd00:7::5"}]]}}`, ifName)
 	return rolestest.Call{Type: "bridge", Verb: verb, ID: "c1", Netns: p.ns.Path(), IfName: ifName, Conf: conf}
 }
 
-// vrf is the call behind it, with further keys.
+// vrf is the call of the vrf role after it, with additional keys.
 func (p *pod) vrf(verb, ifName string, prev rolestest.Answer, keys map[string]any) rolestest.Call {
 	p.t.Helper()
 	c := p.bridge(verb, ifName)
@@ -52,7 +53,7 @@ func (p *pod) vrf(verb, ifName string, prev rolestest.Answer, keys map[string]an
 	return c
 }
 
-// attach adds an interface in a VRF, and has the bridge taken down in the end.
+// attach adds an interface to a VRF. The cleanup deletes the bridge.
 func (p *pod) attach(ifName string, keys map[string]any) rolestest.Answer {
 	p.t.Helper()
 	prev := p.interfaceOnly(ifName)
@@ -70,9 +71,9 @@ func (p *pod) interfaceOnly(ifName string) rolestest.Answer {
 	return p.env.OK(p.bridge("ADD", ifName))
 }
 
-// inside tells the VRFs with tables and members, and the routes and addresses
-// of the members, as lines. The kernel has what it routes to the container itself
-// in a VRF's table too; that is left out.
+// inside lists the VRFs with tables and members, and the members' routes and
+// addresses, one per line. It leaves out the kernel's routes to the container's
+// own addresses, which are in a VRF's table too.
 func (p *pod) inside() []string {
 	p.t.Helper()
 	var lines []string
@@ -112,7 +113,7 @@ func (p *pod) want(when string, want ...string) {
 	}
 }
 
-// reaches sends a datagram from within a VRF to an address of the host.
+// reaches sends a datagram from a VRF to an address of the host.
 func (p *pod) reaches(address, vrf string) {
 	p.t.Helper()
 	to, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(address)})
@@ -141,7 +142,7 @@ func (p *pod) reaches(address, vrf string) {
 	}
 }
 
-// of are the addresses and routes of an interface in a table.
+// of are the addresses of an interface and its routes in a table.
 func of(ifName string, table int) (addresses, routes []string) {
 	addresses = []string{
 		fmt.Sprintf("address 10.7.0.5/24 dev %s", ifName), fmt.Sprintf("address fd00:7::5/64 dev %s", ifName),

@@ -14,55 +14,42 @@ import (
 
 // Role is the vrf role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.ChainedRole(roles.Role{
 		Names:     []string{"vrf"},
-		Kind:      roles.Chained,
 		Summary:   "put the container's interface into a VRF",
 		Reference: "v1.9.1",
-		Conf:      func() any { return new(Conf) },
-		New:       attach.ChainedMaker(readRole),
-		Undo:      attach.ChainedUndoer(readRole),
-	}
+	}, func(c *Conf) attach.Chained { return &role{conf: c} })
 }
 
-// readRole decodes a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	return &role{conf: c}, err
-}
-
-// role implements attach.Chained, Chooser and Heir for one configuration.
+// role implements attach.Chained, NetnsLocker and LegacyCleaner for one configuration.
 type role struct{ conf *Conf }
 
-func (r *role) Role() string { return "vrf" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-// Wants is always true: the interface goes into the VRF.
+// Wants is always true: the role always attaches the interface to the VRF.
 func (r *role) Wants() bool { return true }
 
-// Shared is nothing: a VRF is the container's own.
+// Shared is empty: a VRF belongs to the container.
 func (r *role) Shared() []string { return nil }
 
-// Chooses marks the role: attachments of one container may share a VRF, or look
-// for free tables.
-func (r *role) Chooses() {}
+// NeedsNetnsLock marks that the role chooses free tables, and that attachments of one
+// container may share a VRF.
+func (r *role) NeedsNetnsLock() {}
 
-// observed is what Wire needs to know of the container's namespace.
+// observed is the state of the container's namespace that Build needs.
 type observed struct {
-	// Table is that of the VRF that there is, 0 for none.
+	// Table is the table of the existing VRF, or 0 if it does not exist.
 	Table int
-	// Used are the tables that VRFs have or routes are in.
+	// Used are the tables of VRFs and of routes.
 	Used []int
-	// IPv6 tells that the interface has addresses which the kernel would drop.
+	// IPv6 reports that the interface has IPv6 addresses that the kernel would
+	// remove when the interface is attached to the VRF.
 	IPv6 bool
-	// Routes are those over the interface that the kernel does not make anew.
+	// Routes are the interface's routes that the kernel does not restore
+	// itself.
 	Routes []netops.Route
 }
 
-// Observe reads which tables are taken, and what the interface would lose.
+// Observe reads which tables are in use, and the addresses and routes that the
+// interface would lose.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	var o observed
 	defer func() { in.Observed = o }()
@@ -90,7 +77,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	}
 	for _, route := range routes {
 		o.Used = append(o.Used, route.Table)
-		if route.Link == in.Key.IfName && moves(route, in.Prev) {
+		if route.Link == in.Key.IfName && mustMove(route, in.Prev) {
 			route.In = netops.Container
 			o.Routes = append(o.Routes, route)
 		}
@@ -98,9 +85,10 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	return nil
 }
 
-// moves tells whether a route over the interface has to be taken along. For
-// CHECK it is one of the result that was left behind: others may add theirs.
-func moves(route netops.Route, prev *roles.Result) bool {
+// mustMove reports whether a route of the interface must be moved to the VRF's
+// table. On CHECK it is a route of prevResult that is still in the main table;
+// other programs may add their own routes.
+func mustMove(route netops.Route, prev *roles.Result) bool {
 	switch {
 	case route.Protocol == unix.RTPROT_KERNEL, route.Protocol == unix.RTPROT_REDIRECT, route.Protocol == unix.RTPROT_RA:
 		return false
@@ -113,11 +101,11 @@ func moves(route netops.Route, prev *roles.Result) bool {
 	})
 }
 
-// Inherit takes the interface out of the VRF that the reference plugin, or an
-// ADD whose state was lost, put it into.
-func (r *role) Inherit(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
+// CleanLegacy detaches the interface from the VRF that the reference plugin, or an
+// ADD without a record, attached it to.
+func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	if r.conf.Validate() != nil || in.Key.IfName == r.conf.VRFName {
-		return nil // no ADD took such a configuration
+		return nil // ADD refuses such a configuration
 	}
 	var spec netops.Spec
 	spec.Add(&netops.VRF{In: netops.Container, Name: r.conf.VRFName, Link: in.Key.IfName})

@@ -28,8 +28,8 @@ const (
 
 func needVRF(t testing.TB) { t.Helper(); netopstest.NeedKind(t, "vrf") }
 
-// ruled makes a VRF for a moment: with the first one of a namespace the kernel
-// makes the rule that looks routes up in VRFs, and leaves it there.
+// ruled creates a VRF and deletes it again. With the first VRF of a namespace
+// the kernel adds the policy rule for VRFs and never removes it.
 func ruled(t *testing.T, ns *netopstest.NS) {
 	t.Helper()
 	ns.Do(t, func() error {
@@ -41,8 +41,8 @@ func ruled(t *testing.T, ns *netopstest.NS) {
 	})
 }
 
-// TestRole runs the suite behind every kind of interface. Reference: add,
-// custom routes moved, 0.4.0 cycle, VRF removed with last iface.
+// TestRole runs the suite after every kind of interface. Reference scenarios:
+// add, custom routes moved, 0.4.0 cycle, VRF removed with last iface.
 func TestRole(t *testing.T) {
 	refused := map[string]any{"vrfname": "", "table": 255}
 	tampers := []rolestest.Tamper{
@@ -84,7 +84,7 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// lan makes a device for macvlan unless it is there.
+// lan creates the device for macvlan unless it exists.
 func lan(t testing.TB) {
 	t.Helper()
 	if _, err := netlink.LinkByName("lan0"); err != nil {
@@ -101,9 +101,9 @@ func change(name string, how netopstest.LinkChange) error {
 	return how(l)
 }
 
-// TestAdd: the routes that the kernel does not make anew move, IPv6 ones too,
-// addresses stay and are usable at once. Reference: add, custom routes moved,
-// route filter, VRF removed with last iface.
+// TestAdd: the routes that the kernel does not restore are moved, IPv6 routes
+// too. Addresses stay and are usable at once. Reference scenarios: add, custom
+// routes moved, route filter, VRF removed with last iface.
 func TestAdd(t *testing.T) {
 	p := newPod(t)
 	p.attach("eth0", map[string]any{"vrfname": "red", "table": 42})
@@ -119,8 +119,8 @@ func TestAdd(t *testing.T) {
 }
 
 // TestTwo: two interfaces in one VRF or in two, with the same addresses.
-// Reference: two ifaces same/other VRF, same IP, v4/v6, VRF removed with last
-// iface, table id search.
+// Reference scenarios: two ifaces same/other VRF, same IP, v4/v6, VRF removed
+// with last iface, table id search.
 func TestTwo(t *testing.T) {
 	red := map[string]any{"vrfname": "red"}
 	for _, v := range []struct {
@@ -155,9 +155,9 @@ func TestTwo(t *testing.T) {
 	}
 }
 
-// TestRefused: nothing is changed where the VRF or the interface is not as it
-// has to be. Reference: passthrough (prevResult is needed), has master, table
-// conflicts.
+// TestRefused: nothing is changed if the VRF or the interface does not meet the
+// requirements. Reference scenarios: passthrough (prevResult is needed), has
+// master, table conflicts.
 func TestRefused(t *testing.T) {
 	p := newPod(t)
 	prev := p.interfaceOnly("eth0")
@@ -178,7 +178,7 @@ func TestRefused(t *testing.T) {
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			if a := p.env.Fail(v.call, v.code); !strings.Contains(a.Stdout, v.text) {
-				t.Errorf("%s does not say %s", a.Stdout, v.text)
+				t.Errorf("%s does not contain %s", a.Stdout, v.text)
 			}
 			if d := cmp.Diff(before, p.inside()); d != "" {
 				t.Errorf("changed:\n%s", d)
@@ -198,11 +198,12 @@ func TestRefused(t *testing.T) {
 		})
 	})
 	if a := p.env.Fail(p.vrf("ADD", "eth0", prev, map[string]any{"vrfname": "red"}), 0); !strings.Contains(a.Stdout, `\"eth0\" is in \"blue\" already`) {
-		t.Errorf("%s does not tell the master", a.Stdout)
+		t.Errorf("%s does not contain the master", a.Stdout)
 	}
 }
 
-// TestFound: a VRF that others made keeps its table and stays.
+// TestFound: a VRF that another program created keeps its table and is not
+// deleted.
 func TestFound(t *testing.T) {
 	p := newPod(t)
 	p.ns.Do(t, func() error {
@@ -217,8 +218,9 @@ func TestFound(t *testing.T) {
 	p.want("detached", append(append(addresses, routes...), "vrf red table 5", `eth0 in ""`)...)
 }
 
-// TestInherit: DEL takes down what the reference plugin made, and bears with
-// everything gone; the reference fails where the interface is (PR #1282).
+// TestInherit: DEL removes what the reference plugin made, and succeeds if the
+// interface or the VRF is gone. The reference fails if the interface is gone
+// (PR #1282).
 func TestInherit(t *testing.T) {
 	p := newPod(t)
 	red := map[string]any{"vrfname": "red"}
@@ -240,7 +242,8 @@ func TestInherit(t *testing.T) {
 	p.env.OK(p.vrf("DEL", "eth0", prev, red))
 }
 
-// TestLinkGone: the VRF goes with its last member, though that is gone already.
+// TestLinkGone: the VRF is deleted with its last attachment even if the
+// interface is gone already.
 func TestLinkGone(t *testing.T) {
 	p := newPod(t)
 	red := map[string]any{"vrfname": "red"}
@@ -250,8 +253,8 @@ func TestLinkGone(t *testing.T) {
 	p.want("detached")
 }
 
-// TestParallel attaches and detaches interfaces of one container at once: none
-// loses the VRF that it is in, and no two VRFs get one table.
+// TestParallel attaches and detaches interfaces of one container concurrently.
+// No interface loses its VRF, and no two VRFs get the same table.
 func TestParallel(t *testing.T) {
 	p := newPod(t)
 	const interfaces = 6
@@ -304,7 +307,7 @@ func TestParallel(t *testing.T) {
 	}
 }
 
-// TestStorm kills what it can.
+// TestStorm attaches and detaches with calls that are killed at random.
 func TestStorm(t *testing.T) {
 	needVRF(t)
 	rolestest.Storm{

@@ -10,16 +10,17 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
-// Wire takes the routes away, puts the interface into the VRF and makes the
-// routes again, in its table: the kernel would drop them, and not bring them
-// back when the interface leaves. Those that lead to gateways come first in the
-// making and last in the taking away, whose inverse runs backwards.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build removes the interface's routes, attaches the interface to the VRF and
+// adds the routes again, to the VRF's table. The kernel would drop them at the
+// attachment, and would not restore them when the interface is detached. Routes
+// that reach a gateway are added first and removed last; undo runs in the
+// reverse order.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, _ := in.Observed.(observed)
-	w := new(attach.Wiring)
+	w := new(attach.Desired)
 	if in.Prev == nil && o.IPv6 {
 		r.keepAddresses(w, in.Key.IfName)
 	}
@@ -31,7 +32,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 		w.Spec.Add(&route)
 	}
 	table := r.table(&o)
-	w.Spec.Add(&netops.VRF{In: netops.Container, Name: r.conf.VRFName, Table: table, Link: in.Key.IfName, Alias: node.VRFAlias})
+	w.Spec.Add(&netops.VRF{In: netops.Container, Name: r.conf.VRFName, Table: table, Link: in.Key.IfName, Alias: record.VRFAlias})
 	for _, route := range routes {
 		if route.Table == unix.RT_TABLE_MAIN {
 			route.Table = table
@@ -41,9 +42,10 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	return w, nil
 }
 
-// keepAddresses keeps the IPv6 addresses while the interface is down for a
-// moment. They were found to be no duplicates when they were added.
-func (r *role) keepAddresses(w *attach.Wiring, ifName string) {
+// keepAddresses keeps the IPv6 addresses while the kernel takes the interface
+// down and up. Duplicate address detection is skipped: it was done when the
+// addresses were added.
+func (r *role) keepAddresses(w *attach.Desired, ifName string) {
 	for _, s := range []struct{ name, value string }{{"keep_addr_on_down", "1"}, {"accept_dad", "0"}} {
 		w.Spec.Add(&netops.Sysctl{
 			In: netops.Container, Key: fmt.Sprintf("net/ipv6/conf/%s/%s", ifName, s.name), Value: s.value, Optional: true,
@@ -51,7 +53,8 @@ func (r *role) keepAddresses(w *attach.Wiring, ifName string) {
 	}
 }
 
-// table is the one asked for, that of the VRF that there is, or the first free.
+// table is the configured table, else the table of the existing VRF, else the
+// first free one.
 func (r *role) table(o *observed) int {
 	switch {
 	case r.conf.Table != 0:
@@ -67,5 +70,6 @@ func (r *role) table(o *observed) int {
 	return table
 }
 
-// isGlobal6 tells whether an address is one that the kernel does not make anew.
+// isGlobal6 reports whether an address is an IPv6 address that the kernel does
+// not restore itself.
 func isGlobal6(p netip.Prefix) bool { return p.Addr().Is6() && !p.Addr().IsLinkLocalUnicast() }

@@ -15,10 +15,10 @@ import (
 	"github.com/cnibox/cnibox/netops"
 )
 
-// stopTimeout is how long an agent may take to end.
+// stopTimeout is the maximum time for an agent to end.
 const stopTimeout = 5 * time.Second
 
-// Down ends a lab, also one that was left half made.
+// Down ends a lab, including an incomplete one.
 func (l *Lab) Down(ctx context.Context) error {
 	s, err := l.Load()
 	if err != nil {
@@ -27,8 +27,8 @@ func (l *Lab) Down(ctx context.Context) error {
 	return l.remove(ctx, s)
 }
 
-// remove stops the processes, and takes away the namespaces with all that is in
-// them, what is in etcd, and the files. What is not there is success.
+// remove stops the processes and removes the namespaces, the keys in etcd, and the files. A missing
+// object is not an error.
 func (l *Lab) remove(ctx context.Context, s *State) error {
 	errs := []error{stopAll(l.isForwarder)}
 	for i := range s.Nodes {
@@ -42,22 +42,21 @@ func (l *Lab) remove(ctx context.Context, s *State) error {
 		errs = append(errs, l.Net.RemoveNamespace(name))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err // the record stays, so that down can be tried again
+		return err // the record stays, so that down can be repeated
 	}
-	// An etcd that is gone does not keep the lab up.
+	// An unreachable etcd does not prevent the removal of the lab.
 	return errors.Join(clearRegistry(ctx, s), os.RemoveAll(l.Dir))
 }
 
-// match tells whether a process is one of the lab's.
+// match reports whether a process belongs to the lab.
 type match func(pid int) bool
 
-// isAgent is the match of a node's agent: a process of this program in the node's
-// namespace. What else is there is not the lab's: a person may look around. It is
-// nil when there is no such namespace.
+// isAgent returns the match of a node's agent: a process of this program in the node's namespace.
+// Other processes there do not belong to the lab. It returns nil if the namespace does not exist.
 func (l *Lab) isAgent(n *Node) (match, error) {
 	ns, err := l.open(n.Netns)
 	if errors.Is(err, netops.ErrNoNetns) {
-		return nil, nil // none yet, or the file that it was to be mounted on
+		return nil, nil // the namespace does not exist, or is only the file for its mount
 	}
 	if err != nil {
 		return nil, err
@@ -69,21 +68,20 @@ func (l *Lab) isAgent(n *Node) (match, error) {
 	}, ns.Close()
 }
 
-// isForwarder is the match of the lab's forwarder, which is in no node.
+// isForwarder is the match of the lab's forwarder, which runs in no node's namespace.
 func (l *Lab) isForwarder(pid int) bool {
 	args := l.forwarderArgs("")
 	return called(pid, args[:len(args)-1]...)
 }
 
-// called tells whether a process is this program, by whichever path, with these
-// first arguments.
+// called reports whether a process is this program, by any path, with these first arguments.
 func called(pid int, args ...string) bool {
 	cmd, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	program, rest, _ := strings.Cut(string(cmd), "\x00")
 	return err == nil && filepath.Base(program) == "cnibox" && strings.HasPrefix(rest, strings.Join(args, "\x00")+"\x00")
 }
 
-// agents are the ids of a node's agents.
+// agents returns the process IDs of a node's agents.
 func (l *Lab) agents(n *Node) ([]int, error) {
 	is, err := l.isAgent(n)
 	if is == nil || err != nil {
@@ -115,8 +113,8 @@ func stopAll(is match) error {
 	return errors.Join(errs...)
 }
 
-// stop ends a process, and waits until it is gone. It is held by a descriptor, so
-// that no other process that gets its id is meant.
+// stop ends a process and waits. It uses a pidfd, so that another process that gets the ID is not
+// affected.
 func stop(is match, pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -140,7 +138,7 @@ func stop(is match, pid int) error {
 	return fmt.Errorf("stop process %d: it does not end", pid)
 }
 
-// ended waits for a process's end: its descriptor can be read then.
+// ended waits until the process ended: its pidfd becomes readable then.
 func ended(fd int, within time.Duration) bool {
 	deadline := time.Now().Add(within)
 	for {

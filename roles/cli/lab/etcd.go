@@ -9,14 +9,14 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/etcd"
 )
 
-// switchAddress is the switch's own, and forwarded where the nodes find etcd there.
+// switchAddress is the switch's own address, at which the nodes find the forwarded etcd.
 const (
 	switchAddress = "172.17.8.1/24"
 	forwarded     = "172.17.8.1:2379"
 )
 
-// hostPort is the address in the URL of an etcd that can be forwarded to: its
-// certificate would be of another name.
+// hostPort returns the address in the URL of an etcd without TLS. Forwarding changes the host name,
+// so a certificate would not match.
 func hostPort(endpoint string) (string, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "http" || u.Hostname() == "" || u.Port() == "" {
@@ -25,10 +25,10 @@ func hostPort(endpoint string) (string, error) {
 	return u.Host, nil
 }
 
-// etcdPrefix is that of the lab's keys; nothing else is below it.
+// etcdPrefix is the prefix of the lab's keys.
 const etcdPrefix = "/cnibox/lab"
 
-// fillEtcd writes the configuration, and a key without a lease for each node.
+// fillEtcd writes the configuration and one key without a lease for each node.
 func fillEtcd(ctx context.Context, s *State) error {
 	a, err := etcd.NewAdmin(etcd.Options{Endpoints: []string{s.Endpoint}, Prefix: etcdPrefix})
 	if err != nil {
@@ -41,7 +41,7 @@ func fillEtcd(ctx context.Context, s *State) error {
 	return errors.Join(append(errs, a.Close())...)
 }
 
-// clearRegistry removes what the lab and its nodes wrote outside of its directory.
+// clearRegistry removes the lab's and its nodes' keys in etcd.
 func clearRegistry(ctx context.Context, s *State) error {
 	if s.Registry != "etcd" {
 		return nil

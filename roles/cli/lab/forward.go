@@ -11,9 +11,8 @@ import (
 	"github.com/cnibox/cnibox/netops"
 )
 
-// Forward lets the nodes reach an address that this process reaches, until ctx
-// ends: it listens on the switch, and connects from where it is itself. So the
-// nodes find an etcd of the machine's, and nothing else of it.
+// Forward forwards connections from the switch to an address that this process can reach, until ctx
+// ends. The nodes can reach an etcd of the machine this way and no other service.
 func (l *Lab) Forward(ctx context.Context, target string) error {
 	s, err := l.Load()
 	if err != nil {
@@ -47,12 +46,12 @@ func (l *Lab) Forward(ctx context.Context, target string) error {
 	}
 }
 
-// pass connects a connection with the target until one side ends.
+// pass copies between a connection and the target until one side ends.
 func pass(ctx context.Context, from net.Conn, target string) {
 	defer from.Close() //nolint:errcheck // its end is what is wanted
 	to, err := (&net.Dialer{}).DialContext(ctx, "tcp", target)
 	if err != nil {
-		return // whoever is there sees the connection end, as from a server that is down
+		return // the client sees the end of the connection, as with a server that is down
 	}
 	defer to.Close() //nolint:errcheck // its end is what is wanted
 	defer context.AfterFunc(ctx, func() { _, _ = from.Close(), to.Close() })()
@@ -66,12 +65,12 @@ func pass(ctx context.Context, from net.Conn, target string) {
 	<-ended
 }
 
-// forwarderArgs are the command line of the forwarder, which tells it from others.
+// forwarderArgs returns the command line of the forwarder, which identifies its process.
 func (l *Lab) forwarderArgs(target string) []string {
 	return []string{"lab", "forward", "--dir", l.Dir, target}
 }
 
-// startForwarder starts the forwarder beside this process, not in a node.
+// startForwarder starts the forwarder in this process's namespace.
 func (l *Lab) startForwarder(s *State) error {
 	target, err := hostPort(s.Endpoint)
 	if err != nil {
@@ -89,7 +88,7 @@ func (l *Lab) startForwarder(s *State) error {
 	return errors.Join(err, log.Close(), here.Close())
 }
 
-// here is the namespace of this process.
+// here returns the namespace of this process.
 func (l *Lab) here() (*netops.Namespace, error) {
 	return l.Net.OpenNamespace("/proc/thread-self/ns/net")
 }

@@ -1,11 +1,9 @@
-// Package lab makes a cluster of this one machine: nodes and their pods are
-// network namespaces, the wire between the nodes is a bridge in a namespace of
-// its own, and each node runs the agent, with a run and a state directory of its
-// own. Nothing of the machine's own network is touched.
+// Package lab starts a cluster on one machine. Nodes and pods are network namespaces. The nodes are
+// connected by a bridge in a separate namespace. Each node runs the agent with its own run and
+// state directories. The machine's own network is not changed.
 //
-// The agents are processes of this very program, started in their nodes'
-// namespaces; pods are attached by the program's own `cnibox add`, which
-// executes the plugins as a runtime does. No other program is run.
+// The agents are processes of this program in the nodes' namespaces. Pods are attached with `cnibox
+// add`, which executes the plugins like a runtime. No other program is executed.
 package lab
 
 import (
@@ -24,18 +22,18 @@ import (
 )
 
 var (
-	// ErrInvalid: a lab cannot be as it is asked to be.
+	// ErrInvalid means that the requested lab is not possible.
 	ErrInvalid = errors.New("invalid")
-	// ErrUp: there is a lab already.
+	// ErrUp means that a lab exists.
 	ErrUp = errors.New("a lab is up")
-	// ErrDown: there is no lab.
+	// ErrDown means that no lab exists.
 	ErrDown = errors.New("no lab is up")
 )
 
-// DefaultDir is where a lab keeps what it needs.
+// DefaultDir is the default directory of a lab.
 const DefaultDir = "/run/cnibox-lab"
 
-// Bounds of a lab, which fit its networks.
+// Limits of a lab, which its networks can hold.
 const (
 	maxNodes = 100
 	maxPods  = 50
@@ -50,28 +48,28 @@ const (
 
 // Self runs this program again.
 type Self interface {
-	// Start starts a process in a namespace that goes on after this one.
+	// Start starts a process in a namespace that continues after this one ends.
 	Start(ns *netops.Namespace, env, args []string, log *os.File) (int, error)
-	// Output runs a process in a namespace to its end.
+	// Output runs a process in a namespace and returns its output.
 	Output(ctx context.Context, ns *netops.Namespace, env, args []string) ([]byte, error)
 }
 
-// Lab is a place for a lab, up or not.
+// Lab is a directory with or without a running lab.
 type Lab struct {
 	Dir  string
 	Self Self
 	Net  *netops.Net
 }
 
-// Plan is what a lab is to be.
+// Plan describes the lab to start.
 type Plan struct {
-	// Nodes and Pods count the nodes, and the pods of each.
+	// Nodes is the number of nodes. Pods is the number of pods on each.
 	Nodes, Pods int
 	// Registry is "dir", or "etcd" at the Endpoint.
 	Registry, Endpoint string
 }
 
-// Check tells what cannot be.
+// Check reports an impossible plan.
 func (p *Plan) Check() error {
 	var faults []error
 	if p.Nodes < 1 || p.Nodes > maxNodes {
@@ -95,8 +93,7 @@ func (p *Plan) Check() error {
 	return errors.Join(faults...)
 }
 
-// State is a lab that is up, or on its way: everything that it makes is recorded
-// before it is made.
+// State is a running or starting lab. Every object is recorded before it is made.
 type State struct {
 	Registry string `json:"registry"`
 	Endpoint string `json:"endpoint,omitempty"`
@@ -105,7 +102,7 @@ type State struct {
 	Nodes  []Node `json:"nodes"`
 }
 
-// Node is one node: the name in the registry, and the namespace that plays it.
+// Node is one node: its name in the registry and its namespace.
 type Node struct {
 	Name       string       `json:"name"`
 	Netns      string       `json:"netns"`
@@ -123,16 +120,15 @@ type Pod struct {
 	Address netip.Addr `json:"address,omitzero"`
 }
 
-// network holds the pods' networks, one of 256 addresses for each node from the
-// first on; underlay connects the nodes, from .101 on. Both are those of the
-// picture that every description of flannel shows.
+// network has the pods' networks, a /24 for each node. underlay connects the nodes, from .101 on.
+// Both are those of flannel's well-known picture.
 const (
 	network = "10.244.0.0/16"
 	uplink  = "eth1"
 	bridge  = "br0"
 )
 
-// planned is the state of a lab that is to be made.
+// planned returns the state of a lab before it is made.
 func (l *Lab) planned(p Plan) *State {
 	s := &State{Registry: p.Registry, Endpoint: p.Endpoint, Switch: "lab-switch"}
 	for i := range p.Nodes {
@@ -152,7 +148,7 @@ func (l *Lab) planned(p Plan) *State {
 	return s
 }
 
-// namespaces are all that the lab has, the pods' first.
+// namespaces returns all namespaces of the lab, the pods' first.
 func (s *State) namespaces() []string {
 	var out []string
 	for _, n := range s.Nodes {
@@ -166,7 +162,7 @@ func (s *State) namespaces() []string {
 	return append(out, s.Switch)
 }
 
-// run is the node's run directory.
+// run returns the node's run directory.
 func (n *Node) run() string { return filepath.Join(n.Dir, "run") }
 
 func (n *Node) log() string { return filepath.Join(n.Dir, "agent.log") }
@@ -179,7 +175,7 @@ func openLog(path string) (*os.File, error) {
 
 func (n *Node) overlayFile() string { return filepath.Join(n.run(), store.OverlayFile) }
 
-// env is the environment of the node's processes.
+// env returns the environment of the node's processes.
 func (l *Lab) env(n *Node) []string {
 	return []string{
 		"CNIBOX_RUN_DIR=" + n.run(), "CNIBOX_STATE_DIR=" + filepath.Join(n.Dir, "state"), "CNI_PATH=" + l.plugins(),
@@ -206,7 +202,7 @@ func (l *Lab) save(s *State) error {
 	return nil
 }
 
-// Load reads what a lab is; ErrDown when there is none.
+// Load reads the state of a lab. It returns ErrDown if no lab exists.
 func (l *Lab) Load() (*State, error) {
 	path := filepath.Join(l.Dir, stateFile)
 	b, err := smallfile.ReadOwn(path, maxState)
@@ -222,7 +218,7 @@ func (l *Lab) Load() (*State, error) {
 	}
 	for _, name := range s.namespaces() {
 		if filepath.Base(name) != name || len(name) < 5 || name[:4] != "lab-" {
-			return nil, fmt.Errorf("read %s: %w: %q is no namespace of a lab", path, ErrInvalid, name)
+			return nil, fmt.Errorf("read %s: %w: %q is not a namespace of a lab", path, ErrInvalid, name)
 		}
 	}
 	return &s, nil

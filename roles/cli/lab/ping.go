@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/netops"
 )
 
-// pingTimeout is how long an answer may take.
+// pingTimeout is the maximum time to wait for an answer.
 const pingTimeout = 5 * time.Second
 
 // Types of ICMP messages (RFC 792).
@@ -61,7 +61,7 @@ func ping(ctx context.Context, from *netops.Namespace, to netip.Addr) (time.Dura
 	}
 }
 
-// echo is an echo request: type, code, checksum, identifier, sequence number.
+// echo returns an echo request: type, code, checksum, identifier, sequence number.
 func echo(id uint16) []byte {
 	m := make([]byte, 8+32)
 	m[0] = echoRequest
@@ -71,7 +71,7 @@ func echo(id uint16) []byte {
 	return m
 }
 
-// checksum is that of RFC 1071, of an even number of bytes.
+// checksum returns the checksum of RFC 1071 of an even number of bytes.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) > 1; b = b[2:] {

@@ -10,8 +10,8 @@ import (
 	"github.com/cnibox/cnibox/internal/smallfile"
 )
 
-// config is the network's configuration; unlike flannel's usual one it hands out
-// the first subnet too, as Kubernetes does.
+// config is the network's configuration. Unlike flannel's usual one it uses the first subnet, too,
+// as Kubernetes does.
 const config = `{
   "Network": "` + network + `",
   "SubnetMin": "10.244.0.0",
@@ -21,7 +21,7 @@ const config = `{
 
 func (l *Lab) clusterDir() string { return filepath.Join(l.Dir, "cluster") }
 
-// fillRegistry writes the configuration, and the nodes' reservations.
+// fillRegistry writes the configuration and the nodes' reservations.
 func (l *Lab) fillRegistry(ctx context.Context, s *State) error {
 	if s.Registry == "etcd" {
 		return fillEtcd(ctx, s)
@@ -46,7 +46,7 @@ func (l *Lab) fillRegistry(ctx context.Context, s *State) error {
 	return smallfile.Replace(filepath.Join(l.clusterDir(), "config.json"), []byte(config), 0o644)
 }
 
-// registryFlags tell an agent where the registry is.
+// registryFlags returns the agent's flags for the registry.
 func (l *Lab) registryFlags(s *State) []string {
 	if s.Registry == "etcd" {
 		return []string{"-etcd-endpoints", "http://" + forwarded, "-etcd-prefix", etcdPrefix}

@@ -8,38 +8,38 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Report is what a lab looks like now.
+// Report is the present state of a lab.
 type Report struct {
 	Registry string       `json:"registry"`
 	Switch   string       `json:"switch"`
 	Dir      string       `json:"dir"`
 	Nodes    []NodeReport `json:"nodes"`
-	// Pings are those between all pods, if they were asked for.
+	// Pings are the pings between all pods, if requested.
 	Pings []Ping `json:"pings,omitempty"`
 }
 
-// NodeReport is a node, and what its agent says.
+// NodeReport is a node with its agent's status.
 type NodeReport struct {
 	Node
-	// Agents are the ids of the processes; one, if all is well.
+	// Agents are the process IDs. There should be one.
 	Agents []int `json:"agents"`
 	Ready  bool  `json:"ready"`
-	// Reason says why it is not ready.
+	// Reason is why the node is not ready.
 	Reason string             `json:"reason,omitempty"`
 	Peers  store.OverlayPeers `json:"peers"`
 }
 
-// Ping is one echo from a pod to another.
+// Ping is one echo request from one pod to another.
 type Ping struct {
 	From    string     `json:"from"`
 	To      string     `json:"to"`
 	Address netip.Addr `json:"address"`
-	// Milliseconds is the time until the answer; Error says why there is none.
+	// Milliseconds is the time until the answer. Error is why there is none.
 	Milliseconds float64 `json:"ms,omitempty"`
 	Error        string  `json:"error,omitempty"`
 }
 
-// Report looks at the lab; with pings, each pod sends one to each other.
+// Report reads the state of the lab. With pings, each pod sends an echo request to each other pod.
 func (l *Lab) Report(ctx context.Context, pings bool) (*Report, error) {
 	s, err := l.Load()
 	if err != nil {
@@ -66,7 +66,7 @@ func (l *Lab) Report(ctx context.Context, pings bool) (*Report, error) {
 	return r, err
 }
 
-// pings sends an echo from each pod to each other one.
+// pings sends an echo request from each pod to each other pod.
 func (l *Lab) pings(ctx context.Context, s *State) ([]Ping, error) {
 	var pods []Pod
 	for _, n := range s.Nodes {

@@ -18,11 +18,11 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// readyTimeout is how long agents may take until they know each other.
+// readyTimeout is the maximum time until the agents have programmed each other.
 const readyTimeout = time.Minute
 
-// Up makes a lab: its agents run and its pods are attached when it returns. When
-// it fails, or ctx ends, nothing is left. say is told each step.
+// Up starts a lab. When it returns, the agents run and the pods are attached. After an error, or if
+// ctx ends, everything is removed. say receives each step.
 func (l *Lab) Up(ctx context.Context, p Plan, say func(string)) (s *State, err error) {
 	if err := p.Check(); err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (l *Lab) Up(ctx context.Context, p Plan, say func(string)) (s *State, err e
 	return s, nil
 }
 
-// claim records the lab before anything is made, if nothing is in its way.
+// claim records the lab before anything is made. It fails if a lab exists.
 func (l *Lab) claim(p Plan) (*State, error) {
 	if !filepath.IsAbs(l.Dir) {
 		return nil, fmt.Errorf("%w: --dir %q: not an absolute path", ErrInvalid, l.Dir)
@@ -80,8 +80,8 @@ func (l *Lab) claim(p Plan) (*State, error) {
 	return s, l.save(s)
 }
 
-// prepare links the plugins, writes the list that pods are attached by, and fills
-// the registry: each node's network is reserved for it, so that the first one has the first.
+// prepare links the plugins, writes the conflist for the pods, and fills the registry. It reserves
+// a network for each node in order.
 func (l *Lab) prepare(ctx context.Context, s *State) error {
 	for i := range s.Nodes {
 		if err := os.MkdirAll(s.Nodes[i].Dir, 0o755); err != nil {
@@ -103,7 +103,7 @@ func (l *Lab) prepare(ctx context.Context, s *State) error {
 	return l.fillRegistry(ctx, s)
 }
 
-// makeSwitch makes the wire.
+// makeSwitch makes the bridge between the nodes.
 func (l *Lab) makeSwitch(ctx context.Context, s *State) error {
 	ns, err := l.Net.MakeNamespace(s.Switch)
 	if err != nil {
@@ -121,7 +121,7 @@ func (l *Lab) makeSwitch(ctx context.Context, s *State) error {
 	return l.startForwarder(s)
 }
 
-// ensure makes objects in a namespace, and in another that it is connected with.
+// ensure makes objects in a namespace and in another that is connected to it.
 func ensure(ctx context.Context, in, other *netops.Namespace, objects ...netops.Object) error {
 	return in.Run(func() error {
 		n := netops.New(netops.Options{})
@@ -143,7 +143,7 @@ func (l *Lab) makeNodes(ctx context.Context, s *State) error {
 	return nil
 }
 
-// makeNode makes a node, plugs it in, and starts its agent.
+// makeNode makes a node, connects it, and starts its agent.
 func (l *Lab) makeNode(ctx context.Context, s *State, wire *netops.Namespace, n *Node) error {
 	ns, err := l.Net.MakeNamespace(n.Netns)
 	if err != nil {
@@ -203,7 +203,7 @@ func (l *Lab) await(ctx context.Context, s *State) error {
 	return nil
 }
 
-// tail is the end of a log.
+// tail returns the end of a log.
 func tail(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -232,7 +232,7 @@ func (l *Lab) attachAll(ctx context.Context, s *State) error {
 	return nil
 }
 
-// attach runs ADD on the pod's node, as a runtime there would.
+// attach runs ADD on the pod's node, like a runtime.
 func (l *Lab) attach(ctx context.Context, n *Node, on *netops.Namespace, p *Pod) error {
 	ns, err := l.Net.MakeNamespace(p.Netns)
 	if err != nil {

@@ -8,15 +8,16 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// keyDocs is made from the doc comments of the roles' configurations:
-// go test ./roles/cli/lint -run TestKeyDocs -update
+// keyDocs is generated from the doc comments of the roles' configurations:
+//
+//	go test ./roles/cli/lint -run TestKeyDocs -update
 //
 //go:embed keydocs.txt
 var keyDocs string
 
 // Key is one key that a role reads.
 type Key struct {
-	// Path is the JSON path; "[]" stands for every item of a list.
+	// Path is the JSON path. "[]" stands for every item of a list.
 	Path string `json:"path"`
 	Type string `json:"type"`
 	Doc  string `json:"doc,omitempty"`
@@ -56,8 +57,8 @@ func explain(out []Key, s *schema, path string, docs map[string]string) []Key {
 	return out
 }
 
-// docOf is a key's documentation. Doc comments begin with the name of the Go
-// field; readers of a configuration know the key.
+// docOf returns a key's documentation. It replaces the name of the Go field at the start of the doc
+// comment with the key.
 func docOf(docs map[string]string, name, key string) string {
 	field := name[strings.LastIndexByte(name, '.')+1:]
 	if rest, ok := strings.CutPrefix(docs[name], field+" "); ok {
@@ -66,8 +67,7 @@ func docOf(docs map[string]string, name, key string) string {
 	return docs[name]
 }
 
-// Types lists the plugin types that a configuration names, IPAM plugins too.
-// What cannot be read names none.
+// Types returns the plugin types in a configuration, including IPAM plugins. Invalid data has none.
 func Types(data []byte) []string {
 	type plugin struct {
 		Type string `json:"type"`
@@ -77,13 +77,20 @@ func Types(data []byte) []string {
 	}
 	var conf struct {
 		plugin
-		Plugins []plugin `json:"plugins"`
+		Plugins []struct {
+			plugin
+			Plugins []plugin `json:"plugins"` // of a fused list
+		} `json:"plugins"`
 	}
 	if json.Unmarshal(data, &conf) != nil {
 		return nil
 	}
+	all := []plugin{conf.plugin}
+	for _, p := range conf.Plugins {
+		all = append(append(all, p.plugin), p.Plugins...)
+	}
 	var out []string
-	for _, p := range append([]plugin{conf.plugin}, conf.Plugins...) {
+	for _, p := range all {
 		for _, t := range []string{p.Type, p.IPAM.Type} {
 			if t != "" {
 				out = append(out, t)

@@ -1,8 +1,7 @@
-// Package lint reads CNI network configurations the way a careful person
-// would: it reports every fault at once, each with its place in the file.
+// Package lint checks CNI network configurations. It reports all faults at once, each with its
+// position in the file.
 //
-// It decides from the table of roles and from the files that it is given; it
-// runs nothing and changes nothing.
+// It uses the table of roles and the given files only. It runs no program and changes nothing.
 package lint
 
 import (
@@ -12,29 +11,31 @@ import (
 	"strings"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netlist"
 )
 
 // Severity of a finding.
 type Severity string
 
 const (
-	// Fault means that the configuration does not do what is written.
+	// Fault means that the configuration does not work as written.
 	Fault Severity = "fault"
-	// Warning means that it works, and something in it has no effect or may surprise.
+	// Warning means that the configuration works, but a part of it has no effect or an unexpected
+	// one.
 	Warning Severity = "warning"
 )
 
-// Finding is one thing wrong with a file.
+// Finding is one problem in a file.
 type Finding struct {
 	File string `json:"file"`
 	// Line and Column count from 1.
 	Line   int `json:"line"`
 	Column int `json:"column"`
-	// Path is the JSON path, "plugins[1].ipam.ranges[0].subnet"; empty for the whole.
+	// Path is the JSON path, "plugins[1].ipam.ranges[0].subnet". It is empty for the whole file.
 	Path     string   `json:"path,omitempty"`
 	Severity Severity `json:"severity"`
 	Message  string   `json:"message"`
-	// Hint says what to do.
+	// Hint is the advice.
 	Hint string `json:"hint,omitempty"`
 }
 
@@ -51,28 +52,26 @@ func (f Finding) String() string {
 	return s
 }
 
-// Versions are the versions of the CNI spec that exist.
+// Versions returns the existing versions of the CNI specification.
 func Versions() []string {
 	return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 }
 
-// Linter checks files; it remembers network names from one file to the next,
-// since runtimes take only the first of two networks with one name.
+// Linter checks files. It remembers network names between files, because runtimes use only the
+// first of two networks with the same name.
 type Linter struct {
 	// Table is every role of the binary.
 	Table roles.Table
-	// Find tells where a plugin of a type is installed, and whether that file is
-	// this very program.
+	// Find returns where a plugin of a type is installed, and whether that file is this program.
 	Find func(typ string) (path string, ours, found bool)
 
 	seen map[string]string
 }
 
-// MaxSize bounds the files that are read; no network configuration comes near it.
+// MaxSize limits the size of a file. No network configuration is nearly as large.
 const MaxSize = 4 << 20
 
-// Lint returns the findings of one file in the order of the file. It never
-// panics, whatever data holds.
+// Lint returns the findings of one file in the order of the file. It never panics.
 func (l *Linter) Lint(file string, data []byte) []Finding {
 	c := &check{Linter: l, file: file, data: data}
 	if len(data) > MaxSize {
@@ -92,7 +91,7 @@ func (l *Linter) Lint(file string, data []byte) []Finding {
 	return c.sorted()
 }
 
-// check is one run over one file.
+// check is the check of one file.
 type check struct {
 	*Linter
 	file  string
@@ -138,12 +137,12 @@ func (c *check) sorted() []Finding {
 	})
 }
 
-// duplicateKeys reports keys that an object has twice: decoders keep the last.
+// duplicateKeys reports duplicate keys of an object, of which decoders use the last.
 func (c *check) duplicateKeys(v *value, path string) {
 	seen := map[string]bool{}
 	for _, m := range v.members {
 		if seen[m.name] {
-			c.add(Fault, m.offset, join(path, m.name), "keep one", "stands here a second time; the last one counts")
+			c.add(Fault, m.offset, join(path, m.name), "keep one", "is present twice; the last one is used")
 		}
 		seen[m.name] = true
 		c.duplicateKeys(m.value, join(path, m.name))
@@ -153,7 +152,7 @@ func (c *check) duplicateKeys(v *value, path string) {
 	}
 }
 
-// network checks what is outside the plugins, then each plugin, then the chain.
+// network checks the keys outside the plugins, then each plugin, then the chain.
 func (c *check) network(root *value) {
 	single := root.get("plugins") == nil && root.get("type") != nil
 	version := c.version(root, single)
@@ -181,12 +180,26 @@ func (c *check) network(root *value) {
 	}
 	var plugins []*pluginInfo
 	for i, item := range list.items {
-		plugins = append(plugins, c.plugin(item, fmt.Sprintf("plugins[%d]", i), name, version))
+		plugins = append(plugins, c.plugins(item, fmt.Sprintf("plugins[%d]", i), name, version)...)
 	}
 	c.chain(plugins)
 }
 
-// listSchema is what runtimes know at the level of the list.
+// plugins checks one plugin, or those of a fused list, which stand in its place.
+func (c *check) plugins(item *value, path, name, version string) []*pluginInfo {
+	p := c.plugin(item, path, name, version)
+	list := item.get("plugins")
+	if p.typ != netlist.FusedType || list == nil || len(list.items) == 0 {
+		return []*pluginInfo{p}
+	}
+	var inside []*pluginInfo
+	for i, item := range list.items {
+		inside = append(inside, c.plugin(item, fmt.Sprintf("%s.plugins[%d]", path, i), name, version))
+	}
+	return inside
+}
+
+// listSchema returns the keys that runtimes read at the level of the list.
 func listSchema() map[string]kind {
 	return map[string]kind{
 		"name": text, "cniVersion": text, "cniVersions": array, "plugins": array,
@@ -211,7 +224,7 @@ func (c *check) listKeys(root *value) {
 		case ok:
 		default:
 			if s := Suggest(m.name, names); s != "" {
-				c.add(Fault, m.offset, m.name, fmt.Sprintf("did you mean %q?", s), "is no key of a network list")
+				c.add(Fault, m.offset, m.name, fmt.Sprintf("did you mean %q?", s), "is not a key of a network list")
 				continue
 			}
 			c.add(Warning, m.offset, m.name, "keys for a plugin go into its entry of plugins",
@@ -222,8 +235,8 @@ func (c *check) listKeys(root *value) {
 
 func isBoolText(s string) bool { return strings.EqualFold(s, "true") || strings.EqualFold(s, "false") }
 
-// version checks cniVersion and cniVersions and returns the version that a
-// current runtime would take.
+// version checks cniVersion and cniVersions and returns the version that a current runtime would
+// use.
 func (c *check) version(root *value, single bool) string {
 	best := -1
 	one := func(v *value, path string) {
@@ -233,7 +246,7 @@ func (c *check) version(root *value, single bool) string {
 		}
 		i := slices.Index(Versions(), v.text)
 		if i < 0 {
-			c.fault(v, path, "versions: "+strings.Join(Versions(), ", "), "%q is no version of the CNI spec", v.text)
+			c.fault(v, path, "versions: "+strings.Join(Versions(), ", "), "%q is not a version of the CNI spec", v.text)
 		}
 		best = max(best, i)
 	}
@@ -257,7 +270,7 @@ func (c *check) version(root *value, single bool) string {
 	return Versions()[max(best, 0)]
 }
 
-// networkName checks the name, also against the files before.
+// networkName checks the name, including duplicates in former files.
 func (c *check) networkName(root *value) string {
 	v := root.get("name")
 	switch {
@@ -266,7 +279,7 @@ func (c *check) networkName(root *value) string {
 	case v.kind != text:
 		c.fault(v, "name", "", "is a JSON %s, want a string", v.kind)
 	case !validName(v.text):
-		c.fault(v, "name", "letters, digits, dot, dash and underscore; the first is a letter or a digit", "%q is no valid network name", v.text)
+		c.fault(v, "name", "letters, digits, dot, dash and underscore; the first is a letter or a digit", "%q is not a valid network name", v.text)
 	default:
 		if other, ok := c.seen[v.text]; ok && filepath.Clean(other) != filepath.Clean(c.file) {
 			c.fault(v, "name", "give each network a name of its own", "%s has a network %q too", other, v.text)
@@ -280,7 +293,7 @@ func (c *check) networkName(root *value) string {
 	return ""
 }
 
-// validName is the CNI spec's rule for network names and container IDs.
+// validName implements the CNI specification's rule for network names and container IDs.
 func validName(s string) bool {
 	for i, r := range s {
 		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'

@@ -81,11 +81,11 @@ func TestLint(t *testing.T) {
 			[]string{": a file with one plugin and no list is no longer valid since CNI 1.0.0; most runtimes still read it"},
 		},
 		"flag as text":       {`{"cniVersion":"1.0.0","name":"n","disableCheck":"True","plugins":[{"type":"br"}]}`, nil},
-		"unknown key":        {head + `{"type":"br","zzzzzzz":1}]}`, []string{"!plugins[0].zzzzzzz: is no key of br"}},
-		"key in a list":      {head + `{"type":"br","sets":[{},{"idd":1}]}]}`, []string{"!plugins[0].sets[1].idd: is no key of br"}},
+		"unknown key":        {head + `{"type":"br","zzzzzzz":1}]}`, []string{"!plugins[0].zzzzzzz: is not a key of br"}},
+		"key in a list":      {head + `{"type":"br","sets":[{},{"idd":1}]}]}`, []string{"!plugins[0].sets[1].idd: is not a key of br"}},
 		"reserved keys":      {head + `{"type":"br","cni.dev/x":1,"args":{"cni":{"ips":[]},"other":{}}}]}`, nil},
 		"key of the IPAM":    {head + `{"type":"br","ipam":{"type":"ips","subnet":"x"}}]}`, nil},
-		"key not of it":      {head + `{"type":"br","ipam":{"type":"ips","subnett":"x"}}]}`, []string{"!plugins[0].ipam.subnett: is no key of ips"}},
+		"key not of it":      {head + `{"type":"br","ipam":{"type":"ips","subnett":"x"}}]}`, []string{"!plugins[0].ipam.subnett: is not a key of ips"}},
 		"foreign IPAM":       {head + `{"type":"br","ipam":{"type":"found","whatever":1}}]}`, nil},
 		"missing IPAM":       {head + `{"type":"br","ipam":{"type":"ipss"}}]}`, []string{`!plugins[0].ipam.type: plugin "ipss" is neither installed nor a role`}},
 		"layer 2":            {head + `{"type":"br","ipam":{}}]}`, nil},
@@ -100,7 +100,7 @@ func TestLint(t *testing.T) {
 		"chained first":      {head + `{"type":"ports"}]}`, []string{"!plugins[0]: ports works on an earlier plugin's result and is first"}},
 		"two interfaces":     {head + `{"type":"br"},{"type":"br"}]}`, []string{"plugins[1]: br makes the interface that br has made already"}},
 		"IPAM in the list":   {head + `{"type":"br"},{"type":"ips"}]}`, []string{"!plugins[1]: ips is an IPAM plugin and no member of a list"}},
-		"key twice":          {head + `{"type":"br","type":"br"}]}`, []string{"!plugins[0].type: stands here a second time; the last one counts"}},
+		"key twice":          {head + `{"type":"br","type":"br"}]}`, []string{"!plugins[0].type: is present twice; the last one is used"}},
 		"deep":               {strings.Repeat("[", 20000) + strings.Repeat("]", 20000), []string{"!: not JSON: invalid character '[' exceeded max depth"}},
 	} {
 		t.Run(name, func(t *testing.T) {

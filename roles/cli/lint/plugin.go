@@ -5,17 +5,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netlist"
 )
 
-// pluginInfo is what the chain's check needs of a plugin.
+// pluginInfo has what the check of the chain needs.
 type pluginInfo struct {
 	value *value
 	path  string
 	typ   string
-	role  *roles.Role // nil for another program's
+	role  *roles.Role // nil for a third-party plugin
 }
 
 // plugin checks one plugin's configuration.
@@ -33,7 +35,7 @@ func (c *check) plugin(v *value, path, network, version string) *pluginInfo {
 	}
 	ipam := c.ipamType(v, path)
 	if s := roleSchema(info.role); s != nil {
-		if path == "" { // no list around it: list keys are judged elsewhere
+		if path == "" { // there is no list; list keys are checked elsewhere
 			for k := range listSchema() {
 				s.add(k, &schema{name: "any"})
 			}
@@ -52,8 +54,8 @@ func (c *check) plugin(v *value, path, network, version string) *pluginInfo {
 	return info
 }
 
-// pluginType finds the role of a plugin's type, and tells when a runtime would
-// not find the plugin.
+// pluginType returns the role of a plugin's type. It reports a plugin that a runtime would not
+// find.
 func (c *check) pluginType(t, parent *value, path string) (string, *roles.Role) {
 	switch {
 	case t == nil:
@@ -63,7 +65,7 @@ func (c *check) pluginType(t, parent *value, path string) (string, *roles.Role) 
 		c.fault(t, path, "", "is a JSON %s, want a string", t.kind)
 		return "", nil
 	case t.text == "" || strings.Contains(t.text, "/"):
-		c.fault(t, path, "", "%q is no plugin name", t.text)
+		c.fault(t, path, "", "%q is not a plugin name", t.text)
 		return "", nil
 	}
 	role, known := c.Table.Lookup(t.text)
@@ -87,8 +89,8 @@ func (c *check) pluginType(t, parent *value, path string) (string, *roles.Role) 
 	return t.text, role
 }
 
-// ipamType checks the plugin that ipam names and returns its role, nil when
-// there is none or it is another program's.
+// ipamType checks the type of ipam and returns its role. It returns nil if there is none or it is a
+// third-party plugin.
 func (c *check) ipamType(v *value, path string) *roles.Role {
 	ipam := v.get("ipam")
 	if ipam == nil || ipam.kind != object || len(ipam.members) == 0 {
@@ -104,14 +106,14 @@ func (c *check) ipamType(v *value, path string) *roles.Role {
 	}
 	_, role := c.pluginType(t, ipam, join(path, "ipam.type"))
 	if role != nil && role.Kind != roles.IPAM {
-		c.fault(t, join(path, "ipam.type"), "", "%q is no IPAM plugin but of kind %s", t.text, role.Kind)
+		c.fault(t, join(path, "ipam.type"), "", "%q is not an IPAM plugin, its kind is %s", t.text, role.Kind)
 		return nil
 	}
 	return role
 }
 
-// withIPAM gives "ipam" the keys of the IPAM role; those of another program's
-// plugin are not known, so anything may stand there.
+// withIPAM adds the keys of the IPAM role to "ipam". The keys of a third-party IPAM plugin are
+// unknown, so every key is allowed.
 func withIPAM(s *schema, ipam *roles.Role, v *value) *schema {
 	if v.get("ipam").get("type") == nil {
 		return s
@@ -131,7 +133,7 @@ func withIPAM(s *schema, ipam *roles.Role, v *value) *schema {
 	return s
 }
 
-// keys reports keys that nobody reads.
+// keys reports keys that have no reader.
 func (c *check) keys(v *value, path string, s *schema, typ string) {
 	if s.owner != "" {
 		typ = s.owner
@@ -162,8 +164,8 @@ func (c *check) keys(v *value, path string, s *schema, typ string) {
 	}
 }
 
-// unknown reports one key that nobody reads. encoding/json takes keys in any
-// case, but other plugins and readers of the file may not.
+// unknown reports one key without a reader. encoding/json ignores the case of keys, but other
+// plugins and people may not.
 func (c *check) unknown(m member, path string, s *schema, typ string) {
 	for _, k := range s.order {
 		if strings.EqualFold(k, m.name) {
@@ -176,7 +178,7 @@ func (c *check) unknown(m member, path string, s *schema, typ string) {
 	if near := Suggest(m.name, s.names()); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	c.add(Fault, m.offset, path, hint, "is no key of %s", typ)
+	c.add(Fault, m.offset, path, hint, "is not a key of %s", typ)
 }
 
 // ignored warns about keys that have no effect in a file.
@@ -208,19 +210,19 @@ func (c *check) ignored(v *value, path string, role *roles.Role) {
 	}
 	ipamType := v.get("ipam").get("type").string()
 	ipam, known := c.Table.Lookup(ipamType)
-	stranger := ipamType != "" && !known // may read anything
+	stranger := ipamType != "" && !known // may read any key
 	for _, m := range caps.members {
 		if m.value.kind != truth {
 			c.fault(m.value, at("capabilities."+m.name), "", "is a JSON %s, want true or false", m.value.kind)
 			continue
 		}
-		if m.value.truth && !stranger && !reads(role, m.name) && !reads(ipam, m.name) {
+		if m.value.truth && !stranger && !reads(role, m.name) && !reads(ipam, m.name) && !fusedReads(v, role, m.name) {
 			c.add(Warning, m.offset, at("capabilities."+m.name), "", "%s does not read this capability", role.Name())
 		}
 	}
 }
 
-// string is the text of a string value, else "".
+// string returns the text of a string value, or "".
 func (v *value) string() string {
 	if v == nil {
 		return ""
@@ -228,7 +230,16 @@ func (v *value) string() string {
 	return v.text
 }
 
-// reads tells whether a role reads a capability.
+// fusedReads reports whether a plugin of a fused list has a capability.
+func fusedReads(v *value, role *roles.Role, capability string) bool {
+	list := v.get("plugins")
+	return role.Name() == netlist.FusedType && list != nil && slices.ContainsFunc(list.items, func(p *value) bool {
+		c := p.get("capabilities").get(capability)
+		return c != nil && c.truth
+	})
+}
+
+// reads reports whether a role reads a capability.
 func reads(r *roles.Role, capability string) bool {
 	if r == nil {
 		return false
@@ -241,7 +252,7 @@ func reads(r *roles.Role, capability string) bool {
 	return false
 }
 
-// conf is the configuration as a runtime would hand it to the plugin.
+// conf returns the configuration as a runtime passes it to the plugin.
 func (c *check) conf(v *value, network, version string) ([]byte, error) {
 	var keys map[string]json.RawMessage
 	dec := json.NewDecoder(bytes.NewReader(c.data[v.offset:]))
@@ -261,7 +272,7 @@ func (c *check) conf(v *value, network, version string) ([]byte, error) {
 	return json.Marshal(keys)
 }
 
-// faults asks a role what is wrong with its configuration.
+// faults reports the role's faults of its configuration.
 func (c *check) faults(info *pluginInfo, conf []byte, role *roles.Role) {
 	if role.New == nil {
 		return
@@ -285,8 +296,8 @@ func (c *check) faults(info *pluginInfo, conf []byte, role *roles.Role) {
 	}
 }
 
-// leaves takes errors apart that were joined by errors.Join; an error that
-// wraps several with a text of its own stays whole.
+// leaves splits errors that were joined with errors.Join. An error that wraps several with its own
+// text stays whole.
 func leaves(err error) []error {
 	if err == nil {
 		return nil

@@ -13,29 +13,28 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// schema is what a Go type accepts as JSON, as far as keys go.
+// schema describes the JSON keys that a Go type accepts.
 type schema struct {
 	// name is the JSON type for people: "string", "list of object".
 	name string
-	// keys of an object; nil where any key, or no key at all, may stand.
+	// keys of an object. It is nil if any key or no key is allowed.
 	keys map[string]*schema
 	// order is the order of declaration.
 	order []string
 	// elem is the schema of a list's items or a map's values.
 	elem *schema
-	// open tells that other keys than these may stand there too.
+	// open means that other keys are allowed, too.
 	open bool
-	// owner is the role that reads what is below, when it is not the plugin's own.
+	// owner is the role that reads the keys below, if it is not the plugin's own.
 	owner string
-	// doc is where the key's documentation is found in the table of docs.
+	// doc is the name of the key in the table of docs.
 	doc string
 }
 
-// maxDepth ends the walk of a type that contains itself.
+// maxDepth ends the walk of a recursive type.
 const maxDepth = 12
 
-// roleSchema is what may stand in the configuration of a role; nil when the
-// role does not tell.
+// roleSchema returns the schema of a role's configuration, or nil if the role has none.
 func roleSchema(r *roles.Role) *schema {
 	if r.Conf == nil {
 		return nil
@@ -52,7 +51,7 @@ func roleSchema(r *roles.Role) *schema {
 	return s
 }
 
-// opened lets other keys stand at every level: those of other plugins.
+// opened allows other keys at every level, for other plugins.
 func (s *schema) opened() {
 	s.open = true
 	for _, child := range s.keys {
@@ -60,7 +59,7 @@ func (s *schema) opened() {
 	}
 }
 
-// schemaOf walks a type the way encoding/json does.
+// schemaOf walks a type like encoding/json does.
 func schemaOf(t reflect.Type, depth int) *schema {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -103,7 +102,7 @@ func schemaOf(t reflect.Type, depth int) *schema {
 	}
 }
 
-// fields adds the fields of a struct; those of an embedded struct stand beside them.
+// fields adds the fields of a struct, including those of embedded structs.
 func (s *schema) fields(t reflect.Type, doc string, depth int) {
 	var embedded []reflect.Type
 	for i := range t.NumField() {
@@ -138,8 +137,7 @@ func (s *schema) fields(t reflect.Type, doc string, depth int) {
 	}
 }
 
-// redoc gives the fields of a struct type without a name, used by one field
-// only, the names that the table of docs has them under.
+// redoc sets the names in the table of docs for the fields of an anonymous struct type.
 func (s *schema) redoc(t reflect.Type, doc string) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()
@@ -168,8 +166,7 @@ func (s *schema) add(name string, child *schema) {
 	s.order = append(s.order, name)
 }
 
-// merge adds the keys of another object; where both have a key, what both know
-// below it is known.
+// merge adds the keys of another object. If both have a key, their keys below are merged, too.
 func (s *schema) merge(o *schema) {
 	for _, k := range o.order {
 		mine, theirs := s.keys[k], o.keys[k]
@@ -192,7 +189,7 @@ func implements[I any](t reflect.Type) bool {
 	return t.Implements(i) || reflect.PointerTo(t).Implements(i)
 }
 
-// routeSchema is that of the CNI library's Route, which has a decoder of its own.
+// routeSchema returns the schema of the CNI library's Route, which has its own decoder.
 func routeSchema() *schema {
 	s := &schema{name: "object", keys: map[string]*schema{}}
 	for _, k := range []string{"dst", "gw"} {

@@ -2,8 +2,8 @@ package lint
 
 import "strings"
 
-// Suggest returns the candidate that a person most likely meant, or "" when
-// none is near. It is for keys, verbs and role names alike.
+// Suggest returns the most similar candidate, or "" if none is similar. It works for keys, verbs
+// and role names.
 func Suggest(word string, candidates []string) string {
 	best, bestDistance := "", max(1, len(word)/3)+1
 	for _, c := range candidates {
@@ -14,8 +14,8 @@ func Suggest(word string, candidates []string) string {
 	return best
 }
 
-// distance counts the insertions, deletions, replacements and swaps of
-// neighbours that lead from a to b. What is at least limit is limit.
+// distance returns the number of insertions, deletions, replacements and swaps of adjacent
+// characters from a to b, up to limit.
 func distance(a, b string, limit int) int {
 	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
 		return limit

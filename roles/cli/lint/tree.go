@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/internal/yaml"
 )
 
-// kind of a JSON value, as a reader of the file would call it.
+// kind is the JSON type of a value for people.
 type kind string
 
 const (
@@ -24,7 +24,7 @@ const (
 	null   kind = "null"
 )
 
-// value is a JSON value that knows where it stands.
+// value is a JSON value with its position.
 type value struct {
 	kind    kind
 	offset  int
@@ -41,7 +41,7 @@ type member struct {
 	value  *value
 }
 
-// get returns the value of a key, or nil; the last one wins, as in encoding/json.
+// get returns the value of a key, or nil. The last duplicate is used, as in encoding/json.
 func (v *value) get(key string) *value {
 	if v == nil {
 		return nil
@@ -54,13 +54,13 @@ func (v *value) get(key string) *value {
 	return nil
 }
 
-// treeParser builds the tree of a text that encoding/json has found valid.
+// treeParser builds the tree of a text that encoding/json has validated.
 type treeParser struct {
 	data []byte
 	dec  *json.Decoder
 }
 
-// parse reads a JSON text. Its nesting is bounded by encoding/json's own limit.
+// parse parses a JSON text. encoding/json limits the nesting.
 func parse(data []byte) (*value, error) {
 	var raw json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
@@ -71,7 +71,7 @@ func parse(data []byte) (*value, error) {
 	return p.value()
 }
 
-// next returns the next token and where it begins.
+// next returns the next token and its position.
 func (p *treeParser) next() (json.Token, int, error) {
 	off := int(p.dec.InputOffset())
 	for off < len(p.data) && strings.IndexByte(" \t\r\n,:", p.data[off]) >= 0 {
@@ -115,7 +115,7 @@ func (p *treeParser) members(v *value) error {
 		}
 		name, ok := t.(string)
 		if !ok {
-			return fmt.Errorf("object key at offset %d is no string", off)
+			return fmt.Errorf("object key at offset %d is not a string", off)
 		}
 		child, err := p.value()
 		if err != nil {
@@ -168,8 +168,7 @@ func (v *value) locate(path string) int {
 	return v.offset
 }
 
-// position turns an offset into a line and a column, both from 1; columns
-// count characters.
+// position converts an offset to a line and a column, both from 1. Columns count characters.
 func position(data []byte, offset int) (line, column int) {
 	offset = min(max(offset, 0), len(data))
 	before := data[:offset]
@@ -177,7 +176,7 @@ func position(data []byte, offset int) (line, column int) {
 	return bytes.Count(before, []byte("\n")) + 1, utf8.RuneCount(before[start:]) + 1
 }
 
-// syntaxFault says where a text stops being JSON and what is the usual reason.
+// syntaxFault reports where a text is invalid JSON, with the usual reason.
 func syntaxFault(data []byte, err error) Finding {
 	f := Finding{Severity: Fault, Message: "not JSON: " + err.Error()}
 	off := len(data)
@@ -204,8 +203,8 @@ func syntaxFault(data []byte, err error) Finding {
 	return f
 }
 
-// isYAML tells whether a text that is no JSON is a YAML mapping that spells keys as
-// people do in YAML: nothing with a bracket in front, which is JSON gone wrong.
+// isYAML reports whether an invalid JSON text is a YAML mapping with keys in YAML style. A text
+// that begins with a bracket is invalid JSON.
 func isYAML(data []byte) bool {
 	if bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
 		return false

@@ -18,83 +18,84 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// slow is how long nothing is looked at anew without a reason.
-const slow = time.Minute
+// resyncInterval is the longest time between two reconciliations.
+const resyncInterval = time.Minute
 
-// agent keeps one node's pod network connected. Its fields belong to the loop,
-// but for those that say otherwise.
+// agent keeps one node's pod network connected. The loop in run owns the fields. Exceptions are
+// documented at the field.
 type agent struct {
-	host   *roles.Host
-	log    *slog.Logger
-	set    *settings
-	engine *engine
-	memory memory
+	host     *roles.Host
+	log      *slog.Logger
+	set      *settings
+	registry *registryClient
+	memory   memory
 
-	// heard has what the registry told, acquired what came of publishing; the
-	// loop takes both.
-	heard    chan news
+	// updates carries the latest state of the registry. acquired carries the results of publishing
+	// this node. The loop receives from both.
+	updates  chan registryUpdate
 	acquired chan acquisition
-	// publish and ready ask for this node to be published, and for the registry
-	// to be told that it works.
+	// publish requests that this node is published. ready requests that the registry learns that
+	// the pod network works.
 	publish chan cluster.Node
 	ready   chan struct{}
-	// shown is what status and health tell; anybody may load it.
-	shown atomic.Pointer[standing]
+	// current is the state that status and health report. Every goroutine may load it.
+	current atomic.Pointer[agentState]
 
 	links []netops.HostLink
-	// config, underlay and snapshot are the last good ones.
+	// config, underlay and snapshot are the last valid ones.
 	config    *cluster.Config
 	configErr error
 	underlay  underlay
 	linkErr   error
 	snapshot  *cluster.Snapshot
-	// wishes are what people ask of this node in the registry.
+	// wishes are the settings that an operator made for this node in the registry.
 	wishes cluster.Wishes
-	// fed: a snapshot came since memory was given back last.
-	fed bool
-	// registryErr tells that the registry cannot be heard now.
+	// freeMemory is true if a snapshot arrived since memory was last returned to the kernel.
+	freeMemory bool
+	// registryErr is set while the registry cannot be read.
 	registryErr error
 	macs        map[string]string
 
-	// asked is the record that was to be published last, own what it became.
-	asked *cluster.Node
-	own   *cluster.Node
-	// repaired is the snapshot that showed another record than own, for which it
-	// was asked again.
-	repaired   *cluster.Snapshot
+	// requested is the last record that the loop asked to publish. own is the record as it was
+	// published.
+	requested *cluster.Node
+	own       *cluster.Node
+	// checked is the last snapshot that requestPublish compared with own. Each snapshot leads to
+	// one new request at most.
+	checked    *cluster.Snapshot
 	acquireErr error
 	announced  bool
-	// compared is the snapshot that this node's VTEPs were last told from others' in.
-	compared *cluster.Snapshot
+	// macChecked is the last snapshot that was searched for nodes with the same VTEP MAC address.
+	macChecked *cluster.Snapshot
 
 	known verdicts
-	// peers are what seen came to.
-	peers    *peers
-	seen     *cluster.Snapshot
-	families [2]*family
-	filter   *overlay.Filter
-	files    files
-	socket   *socket
-	removed  *removal
-	// reason is what was logged last, so that one fault does not fill the log.
+	// peers are computed from the snapshot in peersFrom.
+	peers     *peers
+	peersFrom *cluster.Snapshot
+	families  [2]*family
+	filter    *netops.OverlayFilter
+	files     files
+	socket    *socket
+	removed   *removal
+	// reason is the last logged reason. It prevents that one fault fills the log.
 	reason   string
 	wasReady bool
 }
 
-// run is the loop: whatever happens, everything is compared with what it has to
-// be, and what differs is put right. It ends with ctx, or when the registry has to
-// be opened again.
+// run is the loop of the agent. Every event leads to a full comparison of the desired with the
+// actual state, and to a repair of the difference. run ends with ctx, or returns true if the
+// registry must be opened again.
 func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool) {
 	a.readLinks(ctx)
 	for {
-		next := a.pass(ctx)
-		timer, idle := time.NewTimer(next), a.idle()
+		next := a.reconcile(ctx)
+		timer, idle := time.NewTimer(next), a.memoryTimer()
 		select {
 		case <-ctx.Done():
-		case n := <-a.heard:
-			a.take(n)
+		case n := <-a.updates:
+			a.applyUpdate(n)
 		case r := <-a.acquired:
-			a.takeOwn(ctx, r)
+			a.setOwn(ctx, r)
 		case <-links.Changes():
 			a.readLinks(ctx)
 		case <-a.families[0].changes():
@@ -103,10 +104,10 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 		case <-a.removed.changes():
 		case <-idle:
 			debug.FreeOSMemory()
-			a.fed = false
+			a.freeMemory = false
 		case <-timer.C:
 			a.readLinks(ctx)
-			if a.outdated() {
+			if a.configChanged() {
 				return true
 			}
 		}
@@ -117,56 +118,58 @@ func (a *agent) run(ctx context.Context, links *netops.LinkMonitor) (again bool)
 	}
 }
 
-// A snapshot of many nodes is digested after a while; then the memory that it
-// took is given back, most of which is not needed again.
+// The memory for a snapshot of manyNodes nodes or more is returned to the kernel after
+// freeMemoryDelay, because most of it is not needed again.
 const (
-	digestion = 2 * time.Second
-	manyNodes = 1000
+	freeMemoryDelay = 2 * time.Second
+	manyNodes       = 1000
 )
 
-// idle tells when a large snapshot is digested.
-func (a *agent) idle() <-chan time.Time {
-	if !a.fed || a.snapshot == nil || len(a.snapshot.Nodes) < manyNodes {
+// memoryTimer returns a channel that fires when the memory of a large snapshot can be returned. It
+// returns nil if there is nothing to return.
+func (a *agent) memoryTimer() <-chan time.Time {
+	if !a.freeMemory || a.snapshot == nil || len(a.snapshot.Nodes) < manyNodes {
 		return nil
 	}
-	return time.After(digestion)
+	return time.After(freeMemoryDelay)
 }
 
-// take takes over what the registry told.
-func (a *agent) take(n news) {
+// applyUpdate stores an update of the registry.
+func (a *agent) applyUpdate(n registryUpdate) {
 	a.registryErr = n.err
 	if n.snapshot == nil {
 		return
 	}
-	own := a.engine.node
+	own := a.registry.node
 	if a.own != nil {
 		own = a.own.Name
 	}
-	a.fed = true
-	a.snapshot = keepFaulty(a.snapshot, n.snapshot, own)
+	a.freeMemory = true
+	a.snapshot = keepLastGood(a.snapshot, n.snapshot, own)
 	if a.own == nil {
 		a.wishes = n.wishes
-	} else if listed := a.listed(); listed != nil {
+	} else if listed := a.ownRecord(); listed != nil {
 		a.wishes = listed.Wishes
 	}
-	if a.engine.config != nil {
-		a.takeConfig(a.engine.config, nil)
+	if a.registry.config != nil {
+		a.setConfig(a.registry.config, nil)
 		return
 	}
-	a.takeConfig(n.config, n.configErr)
+	a.setConfig(n.config, n.configErr)
 	for name, err := range n.snapshot.Faults {
-		if isConfig(name) { // the snapshot has the last good one
+		if isConfig(name) { // the snapshot has the last valid configuration
 			a.configErr = err
 		}
 	}
 }
 
-// isConfig tells a registry's fault in its configuration from a node's: no node
-// is named like that.
+// isConfig reports whether a registry's fault concerns the configuration. No node name begins with
+// a slash.
 func isConfig(name string) bool { return strings.HasPrefix(name, "/") }
 
-// takeConfig takes over a configuration; a wrong one leaves the last in force.
-func (a *agent) takeConfig(c *cluster.Config, err error) {
+// setConfig stores a configuration. An invalid one is reported, and the last valid one stays in
+// force.
+func (a *agent) setConfig(c *cluster.Config, err error) {
 	if err == nil && c == nil {
 		err = errors.New("the registry holds no network configuration")
 	}
@@ -175,19 +178,19 @@ func (a *agent) takeConfig(c *cluster.Config, err error) {
 	}
 }
 
-// outdated tells that the configuration is a file, which says something else by
-// now. A wrong one leaves the last in force.
-func (a *agent) outdated() bool {
-	if a.engine.config == nil {
+// configChanged reports whether the configuration is a file whose content has changed. An invalid
+// file leaves the last configuration in force.
+func (a *agent) configChanged() bool {
+	if a.registry.config == nil {
 		return false
 	}
 	c, err := readNetConf(a.set.netConf, func(string) {})
 	a.configErr = err
-	return err == nil && *c != *a.engine.config
+	return err == nil && *c != *a.registry.config
 }
 
-// takeOwn takes over what came of publishing this node.
-func (a *agent) takeOwn(ctx context.Context, r acquisition) {
+// setOwn stores the result of publishing this node.
+func (a *agent) setOwn(ctx context.Context, r acquisition) {
 	a.acquireErr = r.err
 	if r.err != nil {
 		return
@@ -201,7 +204,7 @@ func (a *agent) takeOwn(ctx context.Context, r acquisition) {
 	a.own, a.wishes, a.peers, a.announced = &r.node, r.node.Wishes, nil, false
 }
 
-// readLinks looks at the node's interfaces.
+// readLinks reads the node's interfaces.
 func (a *agent) readLinks(ctx context.Context) {
 	links, err := a.host.Net.HostLinks(ctx)
 	if err != nil {
@@ -211,30 +214,31 @@ func (a *agent) readLinks(ctx context.Context) {
 	a.links, a.linkErr = links, nil
 }
 
-// pass compares and puts right once. It returns when to do so again at the latest.
-func (a *agent) pass(ctx context.Context) time.Duration {
+// reconcile compares the desired with the actual state once and repairs the difference. It returns
+// the longest time to wait until the next call.
+func (a *agent) reconcile(ctx context.Context) time.Duration {
 	faults := a.prepare()
 	if len(faults) == 0 {
-		a.yield(ctx)
-		a.request(ctx)
-		faults = a.owned()
+		a.resolveMACConflict(ctx)
+		a.requestPublish(ctx)
+		faults = a.ownFaults()
 	}
-	next := slow
+	next := resyncInterval
 	if a.own != nil && a.config != nil && a.underlay.link != "" {
 		faults = append(faults, a.program(ctx, &next)...)
 	}
-	a.conclude(ctx, faults)
+	a.publishState(ctx, faults)
 	return next
 }
 
-// prepare finds out what is known of the network and the way to it. The faults
-// keep pods from being attached; what works goes on.
+// prepare checks the configuration and selects the underlay. A fault keeps new pods from being
+// attached. Existing connections continue.
 func (a *agent) prepare() (faults []error) {
 	switch {
 	case a.snapshot == nil && a.registryErr != nil:
-		return []error{fmt.Errorf("the registry was not heard yet: %w", a.registryErr)}
+		return []error{fmt.Errorf("the registry has not answered yet: %w", a.registryErr)}
 	case a.snapshot == nil:
-		return []error{errors.New("the registry was not heard yet")}
+		return []error{errors.New("the registry has not answered yet")}
 	case a.config == nil:
 		return []error{a.configErr}
 	}
@@ -242,10 +246,10 @@ func (a *agent) prepare() (faults []error) {
 		return []error{a.linkErr}
 	}
 	selection := a.set.underlay
-	selection.wish(a.wishes)
+	selection.override(a.wishes)
 	u, err := selection.choose(a.links, a.config.EnableIPv4, a.config.EnableIPv6, a.routeLink)
 	if err == nil && a.config.Backend.Type == backendHostGW && (u.local4 != u.public4 || u.local6 != u.public6) {
-		err = errors.New("backend host-gw: the public address is none of the interface's: nodes are each other's gateways")
+		err = errors.New("backend host-gw: the public address does not belong to the interface: nodes use each other as gateways")
 	}
 	if err != nil {
 		return []error{err}
@@ -257,45 +261,44 @@ func (a *agent) prepare() (faults []error) {
 	return nil
 }
 
-// request has this node published as it is now, if it is not, or if the registry
-// shows it otherwise.
-func (a *agent) request(ctx context.Context) {
-	want := a.record(ctx)
-	listed := a.listed()
-	altered := a.own != nil && a.repaired != a.snapshot && (listed == nil || !listed.Same(a.own))
+// requestPublish requests that this node's record is published, if the record changed or the
+// registry shows a different one.
+func (a *agent) requestPublish(ctx context.Context) {
+	want := a.buildRecord(ctx)
+	listed := a.ownRecord()
+	altered := a.own != nil && a.checked != a.snapshot && (listed == nil || !listed.Same(a.own))
 	if altered {
-		a.log.Info("the registry shows this node otherwise than it was published", "node", a.own.Name, "listed", listed != nil)
+		a.log.Info("the registry's record of this node differs from the published one", "node", a.own.Name, "listed", listed != nil)
 	}
-	// What was not to be had may be free by now.
+	// After a denial, each new snapshot leads to one more attempt: the pod network may be free now.
 	denied := errors.Is(a.acquireErr, cluster.ErrNotAssigned) || errors.Is(a.acquireErr, cluster.ErrConflict)
-	denied = denied && a.repaired != a.snapshot
-	a.repaired = a.snapshot
-	if a.asked != nil && a.asked.Same(&want) && !altered && !denied {
+	denied = denied && a.checked != a.snapshot
+	a.checked = a.snapshot
+	if a.requested != nil && a.requested.Same(&want) && !altered && !denied {
 		return
 	}
-	a.asked = &want
+	a.requested = &want
 	ask := want
-	if listed == nil && a.own != nil && !a.engine.assigns && slices.IndexFunc(a.own.PodCIDRs, func(p netip.Prefix) bool { return !a.config.Fits(p) }) < 0 {
-		ask.PodCIDRs = a.own.PodCIDRs // the record went: others may take them
+	if listed == nil && a.own != nil && !a.registry.assignsCIDRs && slices.IndexFunc(a.own.PodCIDRs, func(p netip.Prefix) bool { return !a.config.Fits(p) }) < 0 {
+		ask.PodCIDRs = a.own.PodCIDRs // the record was removed, so other nodes could take the pod networks
 	}
-	put(a.publish, ask)
+	sendLatest(a.publish, ask)
 }
 
-// sameWish tells whether a node is published as it was before, in whichever pod
-// networks.
-func sameWish(a, b cluster.Node) bool {
+// sameRequest reports whether two records differ in their pod networks at most.
+func sameRequest(a, b cluster.Node) bool {
 	a.PodCIDRs, b.PodCIDRs = nil, nil
 	return a.Same(&b)
 }
 
-// record is what this node tells the others.
-func (a *agent) record(ctx context.Context) cluster.Node {
-	n := cluster.Node{Name: a.engine.node, BackendType: a.config.Backend.Type, BackendData: []byte("null")}
+// buildRecord returns the record that this node publishes for the others.
+func (a *agent) buildRecord(ctx context.Context) cluster.Node {
+	n := cluster.Node{Name: a.registry.node, BackendType: a.config.Backend.Type, BackendData: []byte("null")}
 	data := func(v6 bool) []byte {
 		if n.BackendType != backendVXLAN {
 			return []byte("null")
 		}
-		return cluster.VTEP{VNI: a.config.Backend.VNI, MAC: hardware(a.vtepMAC(ctx, v6))}.JSON()
+		return cluster.VTEP{VNI: a.config.Backend.VNI, MAC: parseMAC(a.vtepMAC(ctx, v6))}.JSON()
 	}
 	if a.config.EnableIPv4 {
 		n.PublicIP, n.BackendData = a.underlay.public4, data(false)
@@ -306,8 +309,8 @@ func (a *agent) record(ctx context.Context) cluster.Node {
 	return n
 }
 
-// owned tells what is wrong with what this node was given.
-func (a *agent) owned() (faults []error) {
+// ownFaults returns the faults of the record that this node received.
+func (a *agent) ownFaults() (faults []error) {
 	switch err := a.acquireErr; {
 	case a.own == nil && err != nil:
 		return []error{fmt.Errorf("this node is not published: %w", err)}
@@ -324,9 +327,9 @@ func (a *agent) owned() (faults []error) {
 	return faults
 }
 
-// keepFaulty returns the next snapshot, with what the other nodes said in the
-// one before where their records cannot be read now.
-func keepFaulty(before, next *cluster.Snapshot, own string) *cluster.Snapshot {
+// keepLastGood returns the next snapshot. It takes the previous record of each other node whose
+// record cannot be read now.
+func keepLastGood(before, next *cluster.Snapshot, own string) *cluster.Snapshot {
 	if before == nil || len(next.Faults) == 0 {
 		return next
 	}

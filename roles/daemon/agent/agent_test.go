@@ -18,8 +18,8 @@ const (
 	hostGW = `{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/48","Backend":{"Type":"host-gw"}}`
 )
 
-// TestArticle: three nodes' pods reach each other, and the entries and files are
-// those that flannel makes.
+// TestArticle: three nodes' pods reach each other, and the kernel entries and files equal
+// flannel's.
 func TestArticle(t *testing.T) {
 	w := newWorld(t, 3, vxlan)
 	pods := w.startAll()
@@ -47,7 +47,7 @@ func TestArticle(t *testing.T) {
 	if want := fmt.Sprintf("FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=%s/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n", own.Addr().Next()); string(env) != want {
 		t.Errorf("subnet.env is\n%swant\n%s", env, want)
 	}
-	// The first agent learned of the others after it was ready.
+	// The first agent learned of the other nodes after it was ready.
 	n.until("two peers", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} })
 	o, err := store.ReadOverlay(n.overlayFile())
 	must(t, err)
@@ -56,7 +56,7 @@ func TestArticle(t *testing.T) {
 	}
 }
 
-// TestDualStack: both families, each over its own tunnel, with an MTU of its own.
+// TestDualStack: each family has its own tunnel and MTU.
 func TestDualStack(t *testing.T) {
 	w := newWorld(t, 2, dual)
 	pods := w.startAll()
@@ -74,8 +74,8 @@ func TestDualStack(t *testing.T) {
 	}
 }
 
-// TestHostGW: no tunnels; and then to tunnels and back, which leaves nothing of
-// what was before (rke2 #9338 sent in clear over the old device).
+// TestHostGW: host-gw makes no tunnels. A change to VXLAN and back leaves no object of the former
+// backend (rke2 #9338 sent in clear over the old device).
 func TestHostGW(t *testing.T) {
 	w := newWorld(t, 2, hostGW)
 	pods := w.startAll()
@@ -106,22 +106,22 @@ func TestHostGW(t *testing.T) {
 	}
 }
 
-// TestDirectRouting: nodes on one link need no tunnel, and nodes with and
-// without it understand each other.
+// TestDirectRouting: nodes on one link need no tunnel. Nodes with and without directRouting work
+// together.
 func TestDirectRouting(t *testing.T) {
 	w := newWorld(t, 2, `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","DirectRouting":true}}`)
 	pods := w.startAll()
 	w.reach(false, pods...)
 	n := w.nodes[0]
 	n.until("a direct peer", func(a answer) bool { return len(a.Nodes) == 1 && a.Nodes[0].Direct && a.Nodes[0].Route })
-	// The underlay goes and comes back: the kernel drops the routes without a word.
+	// The underlay goes down and up: the kernel drops the routes without a notification.
 	n.ip("link set eth1 down")
 	n.ip("link set eth1 up")
 	n.connect()
 	t.Logf("direct routes are back %s after the interface", w.reach(false, pods...))
 }
 
-// TestConfigurationChanges: VNI, port, MTU and family are taken over while it runs.
+// TestConfigurationChanges: a running agent applies changes of VNI, port, MTU and family.
 func TestConfigurationChanges(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
 	pods := w.startAll()
@@ -138,7 +138,7 @@ func TestConfigurationChanges(t *testing.T) {
 	if out := n.ip("-o link show"); strings.Contains(out, "flannel.1:") {
 		t.Errorf("the old device is left: %s", out)
 	}
-	// A broken configuration leaves the last in force, and is told.
+	// An invalid configuration is reported, and the last one stays in force.
 	w.configure(`{"Network":"10.244.0.0/33"}`)
 	n.until("the fault", func(a answer) bool { return a.Ready && strings.Contains(a.Reason+a.RegistryError, "10.244.0.0/33") })
 	w.reach(false, pods...)
@@ -157,7 +157,7 @@ func TestConfigurationChanges(t *testing.T) {
 	w.reach(false, pods...)
 }
 
-// TestUnderlayMTU: the device and what new pods are told follow the interface's MTU.
+// TestUnderlayMTU: the device's MTU and the MTU for new pods follow the interface's MTU.
 func TestUnderlayMTU(t *testing.T) {
 	w := newWorld(t, 1, dual)
 	n := w.nodes[0]
@@ -178,8 +178,8 @@ func TestUnderlayMTU(t *testing.T) {
 	}
 }
 
-// TestAddressChange: the node's address changes while it runs (flannel #408,
-// #1052, #760): it is published anew, and the others follow.
+// TestAddressChange: the node's address changes while the agent runs (flannel #408, #1052, #760).
+// The node is published again, and the other nodes follow.
 func TestAddressChange(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
 	pods := w.startAll()
@@ -196,7 +196,8 @@ func TestAddressChange(t *testing.T) {
 	}
 }
 
-// TestOwnRecord: this node's record is altered, made garbage, removed: it comes back.
+// TestOwnRecord: the agent restores this node's record after it was changed, made invalid or
+// removed.
 func TestOwnRecord(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
 	pods := w.startAll()
@@ -222,7 +223,7 @@ func TestOwnRecord(t *testing.T) {
 	w.reach(false, pods...)
 }
 
-// TestPodCIDRChange: the registry gives this node another pod network.
+// TestPodCIDRChange: the registry assigns another pod network to this node.
 func TestPodCIDRChange(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
 	w.startAll()
@@ -246,8 +247,8 @@ func TestPodCIDRChange(t *testing.T) {
 	}, func() string { return "the other node has " + out })
 }
 
-// TestTwoWithOneSubnet: the second by name says clearly what is wrong, and the
-// first goes on.
+// TestTwoWithOneSubnet: two nodes claim one subnet. The second by name reports the conflict, and
+// the first continues.
 func TestTwoWithOneSubnet(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
 	w.startAll()
@@ -278,8 +279,7 @@ func TestTwoWithOneSubnet(t *testing.T) {
 	second.until("peace", func(a answer) bool { return a.Ready && a.Peers.Programmed == 1 })
 }
 
-// TestHostileNodes: records that cannot be served are told with the reason, and
-// no other node suffers.
+// TestHostileNodes: invalid records are reported with the reason and affect no other node.
 func TestHostileNodes(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
 	pods := w.startAll()

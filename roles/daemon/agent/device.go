@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// vxlanOverhead4 and vxlanOverhead6 are what a tunnel adds to a packet: outer
-	// IPv4 or IPv6, UDP, VXLAN and the inner Ethernet header.
+	// vxlanOverhead4 and vxlanOverhead6 are the bytes that a tunnel adds to a packet: outer IPv4 or
+	// IPv6, UDP, VXLAN and the inner Ethernet header.
 	vxlanOverhead4 = 20 + 8 + 8 + 14
 	vxlanOverhead6 = 40 + 8 + 8 + 14
-	// leastMTU4 and leastMTU6 are what the protocols ask of a link (RFC 791, RFC 8200).
+	// leastMTU4 and leastMTU6 are the smallest MTU of a link (RFC 791, RFC 8200).
 	leastMTU4 = 68
 	leastMTU6 = 1280
-	// longestLink is IFNAMSIZ without the end.
+	// longestLink is IFNAMSIZ without the terminating zero byte.
 	longestLink = 15
 )
 
-// deviceName is flannel's name of the VXLAN device, cut short where that would
+// deviceName returns flannel's name of the VXLAN device. It uses a shorter prefix if the name would
 // be too long for the kernel.
 func deviceName(vni uint32, v6 bool) string {
 	prefix, short := "flannel.", "fl."
@@ -39,8 +39,8 @@ func deviceName(vni uint32, v6 bool) string {
 	return fmt.Sprintf("%s%d", short, vni)
 }
 
-// podMTU is the MTU of pods of one family: the underlay's, or the configured one
-// if that is less, without what the tunnel adds.
+// podMTU returns the MTU of pods of one family: the smaller of the underlay's and the configured
+// one, minus the tunnel's overhead.
 func podMTU(config *cluster.Config, underlay int, v6 bool) (int, error) {
 	mtu, of := underlay, "the interface's"
 	if m := config.Backend.MTU; m > 0 && m < mtu {
@@ -58,18 +58,18 @@ func podMTU(config *cluster.Config, underlay int, v6 bool) (int, error) {
 	return left, nil
 }
 
-// vtepMAC is the address of one family's VTEP: the remembered one, else that of
-// the device that another program left, else that of this node's record, else a
-// new one. Peers have it in their neighbour tables: it must stay.
+// vtepMAC returns the MAC address of one family's VTEP. Sources, in this order: the remembered
+// address, the existing device, this node's record, a new random address. The address must stay the
+// same, because peers have it in their neighbour tables.
 func (a *agent) vtepMAC(ctx context.Context, v6 bool) string {
 	device := deviceName(a.config.Backend.VNI, v6)
 	if mac, ok := a.macs[device]; ok {
 		return mac
 	}
 	mac := a.memory.load(ctx).MACs[device]
-	switch twin := a.twin(mac, v6); {
-	case twin != nil:
-		return a.changeMAC(ctx, device, twin)
+	switch other := a.nodeWithSameMAC(mac, v6); {
+	case other != nil:
+		return a.changeMAC(ctx, device, other)
 	case isUnicast(mac):
 		a.macs[device] = mac
 	default:
@@ -78,7 +78,7 @@ func (a *agent) vtepMAC(ctx context.Context, v6 bool) string {
 	return a.macs[device]
 }
 
-// keepMAC makes an address a device's, and remembers it.
+// keepMAC sets and remembers the MAC address of a device.
 func (a *agent) keepMAC(ctx context.Context, device, mac string) {
 	a.macs[device] = mac
 	a.memory.save(ctx, func(r *remembered) {
@@ -89,25 +89,25 @@ func (a *agent) keepMAC(ctx context.Context, device, mac string) {
 	})
 }
 
-// changeMAC gives a device a new address, since another node has the one it had.
-func (a *agent) changeMAC(ctx context.Context, device string, twin *cluster.Node) string {
+// changeMAC gives a device a new MAC address, because another node uses the old one.
+func (a *agent) changeMAC(ctx context.Context, device string, other *cluster.Node) string {
 	mac := newMAC()
-	a.log.Warn("another node has this one's VTEP address: it gets a new one", "node", twin.Name, "mac", mac)
+	a.log.Warn("another node has the same VTEP MAC address: this node changes its own", "node", other.Name, "mac", mac)
 	a.keepMAC(ctx, device, mac)
 	return mac
 }
 
-// twin is another node that has an address of this one's, nil if there is none: the
-// state of one was copied to the other. A record with this node's public address
-// is its own, of a former name.
-func (a *agent) twin(mac string, v6 bool) *cluster.Node {
+// nodeWithSameMAC returns another node whose VTEP has this node's MAC address, or nil. That happens
+// when the state of one node was copied to the other. A record with this node's public address is
+// an older record of this node under a former name, and is skipped.
+func (a *agent) nodeWithSameMAC(mac string, v6 bool) *cluster.Node {
 	for i := range a.snapshot.Nodes {
 		n := &a.snapshot.Nodes[i]
 		data, public, own := n.BackendData, n.PublicIP, a.underlay.public4
 		if v6 {
 			data, public, own = n.BackendV6Data, n.PublicIPv6, a.underlay.public6
 		}
-		if mac == "" || !bytes.Contains(data, []byte(mac)) || n.Name == a.engine.node || public == own {
+		if mac == "" || !bytes.Contains(data, []byte(mac)) || n.Name == a.registry.node || public == own {
 			continue
 		}
 		if v, err := cluster.ParseVTEP(data); err == nil && v.Is(a.config.Backend.VNI) && v.MAC.String() == mac {
@@ -117,37 +117,36 @@ func (a *agent) twin(mac string, v6 bool) *cluster.Node {
 	return nil
 }
 
-// yield gives up a VTEP's address that another node turns out to have: copies of one
-// machine that started at the same moment saw nothing of each other. Of the two it is
-// the node with the higher public address.
-func (a *agent) yield(ctx context.Context) {
-	if a.own == nil || a.compared == a.snapshot || a.config.Backend.Type != backendVXLAN {
+// resolveMACConflict changes the MAC address of a VTEP if another node has the same one. Copies of
+// one machine that start at the same moment do not see each other's records. The node with the
+// higher public address changes its MAC.
+func (a *agent) resolveMACConflict(ctx context.Context) {
+	if a.own == nil || a.macChecked == a.snapshot || a.config.Backend.Type != backendVXLAN {
 		return
 	}
-	a.compared = a.snapshot
+	a.macChecked = a.snapshot
 	for _, v6 := range []bool{false, true} {
 		device := deviceName(a.config.Backend.VNI, v6)
-		twin := a.twin(a.macs[device], v6)
-		if twin == nil {
+		other := a.nodeWithSameMAC(a.macs[device], v6)
+		if other == nil {
 			continue
 		}
-		public, own := twin.PublicIP, a.underlay.public4
+		public, own := other.PublicIP, a.underlay.public4
 		if v6 {
-			public, own = twin.PublicIPv6, a.underlay.public6
+			public, own = other.PublicIPv6, a.underlay.public6
 		}
 		if own.Compare(public) > 0 {
-			a.changeMAC(ctx, device, twin)
+			a.changeMAC(ctx, device, other)
 		}
 	}
 }
 
-// formerMAC is what other programs know as the address of the node's VTEP, or a
-// new one.
+// formerMAC returns the VTEP's MAC address that other programs know, or a new one.
 func (a *agent) formerMAC(device string, v6 bool) string {
 	if i := slices.IndexFunc(a.links, func(l netops.HostLink) bool { return l.Name == device && l.Kind == "vxlan" }); i >= 0 && isUnicast(a.links[i].MAC) {
 		return a.links[i].MAC
 	}
-	if n := a.listed(); n != nil {
+	if n := a.ownRecord(); n != nil {
 		data := n.BackendData
 		if v6 {
 			data = n.BackendV6Data
@@ -159,17 +158,17 @@ func (a *agent) formerMAC(device string, v6 bool) string {
 	return newMAC()
 }
 
-// newMAC is a random address, locally administered (IEEE 802).
+// newMAC returns a random, locally administered MAC address (IEEE 802).
 func newMAC() string {
 	mac := make(net.HardwareAddr, 6)
-	_, _ = rand.Read(mac) // it never fails
+	_, _ = rand.Read(mac) // crypto/rand.Read never returns an error
 	mac[0] = mac[0]&^1 | 2
 	return mac.String()
 }
 
-// hardware is an address in the form of package cluster.
-func hardware(s string) net.HardwareAddr {
-	mac, _ := net.ParseMAC(s) // it was made or judged here
+// parseMAC parses a MAC address that is known to be valid.
+func parseMAC(s string) net.HardwareAddr {
+	mac, _ := net.ParseMAC(s) // the agent made or checked it
 	return mac
 }
 
@@ -178,9 +177,9 @@ func isUnicast(s string) bool {
 	return err == nil && len(mac) == 6 && mac[0]&1 == 0 && slices.ContainsFunc(mac, func(b byte) bool { return b != 0 })
 }
 
-// listed is this node's record in the registry, nil if there is none. etcd knows
-// nodes by the keys of their leases, and so a former one by its address.
-func (a *agent) listed() *cluster.Node {
+// ownRecord returns this node's record in the registry, or nil. etcd identifies nodes by the keys
+// of their leases, so the node's former record is found by its public address.
+func (a *agent) ownRecord() *cluster.Node {
 	if a.snapshot == nil {
 		return nil
 	}
@@ -195,7 +194,7 @@ func (a *agent) listed() *cluster.Node {
 	if a.own != nil {
 		return find(func(n *cluster.Node) bool { return n.Name == a.own.Name })
 	}
-	if n := find(func(n *cluster.Node) bool { return n.Name == a.engine.node }); n != nil || !a.engine.anonymous {
+	if n := find(func(n *cluster.Node) bool { return n.Name == a.registry.node }); n != nil || !a.registry.anonymous {
 		return n
 	}
 	u := a.underlay
@@ -204,8 +203,8 @@ func (a *agent) listed() *cluster.Node {
 	})
 }
 
-// vtep is one family's device.
-func (a *agent) vtep(subnet, network netip.Prefix, mtu int, mac string) *overlay.VTEP {
+// vtep returns one family's VXLAN device.
+func (a *agent) vtep(subnet, network netip.Prefix, mtu int, mac string) *netops.VTEP {
 	v6 := subnet.Addr().Is6()
 	b := &a.config.Backend
 	v := &overlay.VTEP{

@@ -7,13 +7,12 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// TestTwin: a node whose state was copied from another one is told from a node
-// that has got another name.
-func TestTwin(t *testing.T) {
+// TestSameMAC: a node whose state was copied differs from a node that was renamed.
+func TestSameMAC(t *testing.T) {
 	const mac = "02:00:00:00:00:01"
 	ip := netip.MustParseAddr
 	a := &agent{
-		engine: &engine{node: "copy"}, config: &cluster.Config{Backend: cluster.Backend{VNI: 1}},
+		registry: &registryClient{node: "copy"}, config: &cluster.Config{Backend: cluster.Backend{VNI: 1}},
 		underlay: underlay{public4: ip("192.0.2.2"), public6: ip("2001:db8::2")},
 	}
 	for _, c := range []struct {
@@ -32,7 +31,7 @@ func TestTwin(t *testing.T) {
 		a.snapshot = &cluster.Snapshot{Nodes: []cluster.Node{c.node}}
 		for i, v6 := range []bool{false, true} {
 			got := ""
-			if twin := a.twin(mac, v6); twin != nil {
+			if twin := a.nodeWithSameMAC(mac, v6); twin != nil {
 				got = twin.Name
 			}
 			if got != c.want[i] {

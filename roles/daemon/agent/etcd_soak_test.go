@@ -14,13 +14,13 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
 )
 
-// crowd are further nodes that come, change and go together in TestEtcdSoak.
+// crowd is the number of additional nodes in TestEtcdSoak that come, change and go together.
 const crowd = 300
 
-// TestEtcdSoak: five nodes on one etcd, whose agents are killed where they stand, whose
-// kernels are tampered with, among hundreds of records that change at once and others
-// that are garbage; and etcd goes away for a while, a minute in a soak of five. In the
-// end all pods reach each other, and each kernel has what etcd says, and no more.
+// TestEtcdSoak: five nodes share one etcd. Agents are killed at any point, kernels are tampered
+// with, hundreds of records change at once, and others are invalid. etcd is down for a while, a
+// minute in a soak of five. At the end all pods reach each other, and each kernel has exactly the
+// entries of etcd.
 func TestEtcdSoak(t *testing.T) {
 	runtime.LockOSThread() // etcd ends with the thread that started it
 	defer runtime.UnlockOSThread()
@@ -58,12 +58,12 @@ type etcdSoak struct {
 	r                       *rand.Rand
 	server                  *etcdtest.Server
 	kills, changes, garbage int
-	// there is how many of the crowd are.
-	there int
+	// present is the number of nodes of the crowd that exist.
+	present int
 }
 
-// disturb does so for a time, and some of everything at least. Without etcd agents live:
-// one that knows of nobody can only leave what is there.
+// disturb makes random changes for a time, and each kind of change at least a few times. While etcd
+// is down agents are not restarted: an agent without a snapshot can only keep the present state.
 func (s *etcdSoak) disturb(length time.Duration, etcd bool) {
 	for over, round := time.Now().Add(length), 0; round < 5 || time.Now().Before(over); round++ {
 		n := s.w.nodes[s.r.IntN(len(s.w.nodes))]
@@ -79,17 +79,17 @@ func (s *etcdSoak) disturb(length time.Duration, etcd bool) {
 	}
 }
 
-// restart kills a node's agent and starts it.
+// restart kills a node's agent and starts it again.
 func (s *etcdSoak) restart(n *node) {
 	n.kill()
 	n.launch("-ip-masq")
 	s.kills++
 }
 
-// settle waits until every node has in its kernel what etcd says.
+// settle waits until the kernel of every node matches etcd.
 func (s *etcdSoak) settle() {
 	s.w.t.Helper()
-	wanted := len(s.w.nodes) - 1 + s.there
+	wanted := len(s.w.nodes) - 1 + s.present
 	for _, n := range s.w.nodes {
 		s.w.within(func() bool { _, err := n.verb("agent status", nil); return err == nil }, func() string { return "no status: " + n.log.String() })
 		n.until(fmt.Sprintf("%d peers", wanted), func(a answer) bool {
@@ -108,11 +108,11 @@ func (s *etcdSoak) settle() {
 	}
 }
 
-// change has the crowd come, with other devices than before, or some of it go.
+// change adds nodes of the crowd, with new devices, or removes some.
 func (s *etcdSoak) change() {
-	const atOnce = 100 // etcd takes 128 operations
+	const atOnce = 100 // etcd accepts 128 operations in a transaction
 	s.changes++
-	s.there = 0
+	s.present = 0
 	for first := 0; first < crowd; first += atOnce {
 		var ops []any
 		for i := first; i < first+atOnce; i++ {
@@ -121,7 +121,7 @@ func (s *etcdSoak) change() {
 				ops = append(ops, map[string]any{"request_delete_range": map[string]any{"key": key}})
 				continue
 			}
-			s.there++
+			s.present++
 			ops = append(ops, map[string]any{"request_put": map[string]any{"key": key, "value": b64(fmt.Sprintf(
 				`{"PublicIP":"172.18.%d.%d","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:%02x:%02x:%02x"}}`, i>>8, i&255, s.r.IntN(3), i>>8, i&255))}})
 		}
@@ -129,7 +129,7 @@ func (s *etcdSoak) change() {
 	}
 }
 
-// harm writes what is no record.
+// harm writes invalid records.
 func (s *etcdSoak) harm() {
 	s.garbage++
 	name := fmt.Sprintf("10.210.%d.0-24", s.r.IntN(8))

@@ -13,30 +13,31 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// files are those that CNI calls read: the hand-off file, and flannel's.
+// files are the files that CNI calls read: the hand-off file and flannel's subnet.env.
 type files struct {
 	overlay, subnetEnv string
-	// wrote is what the hand-off file says, but for its time, and env what flannel's does.
-	wrote store.Overlay
-	env   string
-	known bool
-	// overlayIs and envIs are the files as they were written.
+	// written is the content of the hand-off file without its time. env is the content of flannel's
+	// file.
+	written store.Overlay
+	env     string
+	known   bool
+	// overlayIs and envIs identify the files as they were written.
 	overlayIs, envIs fs.FileInfo
-	// inherited: a former agent left a hand-off that is ready.
-	inherited bool
+	// readyBefore is true if a former agent left a hand-off file that is ready.
+	readyBefore bool
 }
 
-// openFiles looks at what a former agent left. A hand-off that is ready stays as
-// it is until there is more to tell: pods may be attached while an agent starts.
+// openFiles reads what a former agent left. A hand-off file that is ready stays unchanged until the
+// agent has published this node, so that pods can be attached while the agent starts.
 func openFiles(overlay, subnetEnv, boot string) files {
 	o, err := store.ReadOverlay(overlay)
-	return files{overlay: overlay, subnetEnv: subnetEnv, inherited: err == nil && o.Ready && o.BootID == boot}
+	return files{overlay: overlay, subnetEnv: subnetEnv, readyBefore: err == nil && o.Ready && o.BootID == boot}
 }
 
-// write writes what differs from what was written last, or is gone, or was
-// written by somebody else.
+// write writes the files whose content changed, that were removed, or that another program
+// replaced.
 func (w *files) write(o *store.Overlay, now func() time.Time) error {
-	if !w.same(o) || isOther(w.overlay, w.overlayIs) {
+	if !w.isWritten(o) || changedOnDisk(w.overlay, w.overlayIs) {
 		if err := os.MkdirAll(filepath.Dir(w.overlay), 0o700); err != nil {
 			return err
 		}
@@ -45,14 +46,14 @@ func (w *files) write(o *store.Overlay, now func() time.Time) error {
 		if err := store.WriteOverlay(w.overlay, &c); err != nil {
 			return err
 		}
-		w.wrote, w.known = *o, true
+		w.written, w.known = *o, true
 		w.overlayIs, _ = os.Lstat(w.overlay)
 	}
 	if !o.Ready || w.subnetEnv == "" {
 		return nil
 	}
 	env := subnetEnv(o)
-	if env == w.env && !isOther(w.subnetEnv, w.envIs) {
+	if env == w.env && !changedOnDisk(w.subnetEnv, w.envIs) {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(w.subnetEnv), 0o755); err != nil { //nolint:gosec // flannel's plugin may be anybody's
@@ -66,8 +67,8 @@ func (w *files) write(o *store.Overlay, now func() time.Time) error {
 	return nil
 }
 
-// isOther tells whether a file is not the one that was written.
-func isOther(path string, was fs.FileInfo) bool {
+// changedOnDisk reports whether a file differs from the one that was written.
+func changedOnDisk(path string, was fs.FileInfo) bool {
 	is, err := os.Lstat(path)
 	return err != nil || was == nil || !os.SameFile(is, was) || !is.ModTime().Equal(was.ModTime()) || is.Size() != was.Size()
 }
@@ -77,13 +78,13 @@ func isGone(path string) bool {
 	return err != nil
 }
 
-// same tells whether that was written.
-func (w *files) same(o *store.Overlay) bool {
-	return w.known && w.wrote.Ready == o.Ready && w.wrote.Reason == o.Reason && w.wrote.IPMasq == o.IPMasq && w.wrote.MTU == o.MTU &&
-		w.wrote.Peers == o.Peers && sameFamily(w.wrote.IPv4, o.IPv4) && sameFamily(w.wrote.IPv6, o.IPv6)
+// isWritten reports whether the hand-off file has this content.
+func (w *files) isWritten(o *store.Overlay) bool {
+	return w.known && w.written.Ready == o.Ready && w.written.Reason == o.Reason && w.written.IPMasq == o.IPMasq && w.written.MTU == o.MTU &&
+		w.written.Peers == o.Peers && sameFamily(w.written.IPv4, o.IPv4) && sameFamily(w.written.IPv6, o.IPv6)
 }
 
-// subnetEnv is flannel's file: what its CNI plugin reads (KEY=value lines).
+// subnetEnv returns the file that flannel's CNI plugin reads: lines of KEY=value.
 func subnetEnv(o *store.Overlay) string {
 	var b strings.Builder
 	family := func(prefix string, f *store.OverlayFamily) {
@@ -102,7 +103,7 @@ func subnetEnv(o *store.Overlay) string {
 	return b.String()
 }
 
-// gateway is a subnet's first address after its own, which the node's bridge gets.
+// gateway returns the second address of a subnet, which the node's bridge gets.
 func gateway(subnet netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits())
 }

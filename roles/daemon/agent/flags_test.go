@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// TestFlags: flannel's command lines and environments mean what they mean to flanneld.
+// TestFlags: flannel's flags and environment variables mean the same as for flanneld.
 func TestFlags(t *testing.T) {
 	s, err := parseFlags(flanneld, "v1", []string{
 		"--ip-masq", "-iface=eth1", "--iface", "10.1.2.3,eth2", "--iface-regex", "^ens", "--public-ip=192.0.2.1", "--public-ipv6=2001:db8::1",
@@ -38,7 +38,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestRegistryOfFlags: one registry, the embedded one by default, and etcd for who is called flanneld.
+// TestRegistryOfFlags: exactly one registry is used. The default is the directory, or etcd under
+// the name flanneld.
 func TestRegistryOfFlags(t *testing.T) {
 	for _, tt := range []struct {
 		role string
@@ -68,15 +69,15 @@ func TestRegistryOfFlags(t *testing.T) {
 	}
 }
 
-// TestFlagFaults: every fault is told, with the flag and what to give.
+// TestFlagFaults: every fault is reported with the flag and the valid values.
 func TestFlagFaults(t *testing.T) {
 	_, err := parseFlags("agent", "v1", []string{"-cluster-dir", "x", "-healthz-port=70000", "-etcd-certfile=/c", "y"}, []string{"FLANNELD_PUBLIC_IP=nine", "FLANNELD_IP_BLACKHOLE_ROUTE=true"})
 	if !errors.Is(err, roles.ErrUsage) {
 		t.Errorf("no fault of usage: %v", err)
 	}
 	for _, want := range []string{
-		`-cluster-dir: "x" is no absolute path`, "-healthz-port: 70000 is no port", "-etcd-certfile and -etcd-keyfile", `"y" is no flag`,
-		`FLANNELD_PUBLIC_IP: "nine" is no IPv4 address`, "FLANNELD_IP_BLACKHOLE_ROUTE: the agent makes no blackhole route",
+		`-cluster-dir: "x" is not an absolute path`, "-healthz-port: 70000 is not a port", "-etcd-certfile and -etcd-keyfile", `"y" is not a flag`,
+		`FLANNELD_PUBLIC_IP: "nine" is not an IPv4 address`, "FLANNELD_IP_BLACKHOLE_ROUTE: the agent makes no blackhole route",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q in it", err, want)
@@ -95,7 +96,7 @@ func TestFlagFaults(t *testing.T) {
 	}
 }
 
-// FuzzFlags: no command line or environment makes it panic.
+// FuzzFlags: no command line or environment leads to a panic.
 func FuzzFlags(f *testing.F) {
 	f.Add("-iface=eth0", "FLANNELD_IFACE=x")
 	f.Add("--ip-masq-except=::/0", "FLANNELD_V=")

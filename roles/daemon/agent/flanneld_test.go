@@ -17,31 +17,30 @@ import (
 	"github.com/cnibox/cnibox/test/kubetest"
 )
 
-// flanneld is flannel's daemon for the node.
+// flanneld returns the command of flannel's daemon for the node.
 func (n *node) flanneld(etcd string) *exec.Cmd {
 	cmd := exec.Command(kubetest.Built("flanneld"), "-etcd-endpoints="+etcd, "-iface=eth1", "-subnet-file="+n.subnetFile())
 	cmd.Env = os.Environ()
 	return cmd
 }
 
-// attachFlannel makes a pod by flannel's plugin, which reads flanneld's file.
+// attachFlannel attaches a pod with flannel's plugin, which reads flanneld's file.
 func (n *node) attachFlannel() *pod {
 	n.w.t.Helper()
 	return n.attachBy("flannel", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"cbr0","type":"flannel","subnetFile":%q,"dataDir":%q}`, n.subnetFile(), n.Dir()+"/flannel-data"))
 }
 
-// tunnels is what flanneld has made for other nodes.
+// tunnels returns the entries that flanneld made for other nodes.
 func (n *node) tunnels() string {
 	n.w.t.Helper()
 	out := n.ip("route show dev flannel.1") + n.ip("neigh show dev flannel.1 nud permanent") + n.exec("bridge", "fdb", "show", "dev", "flannel.1")
 	return strings.Join(slices.Sorted(strings.Lines(out)), "")
 }
 
-// TestFlanneld: nodes of flannel's own daemon and one of ours share an etcd, and all pods
-// reach each other. On one of flanneld's nodes the agent takes its place: its record, its
-// device and its subnet stay, a TCP connection from another of flanneld's nodes goes on, and
-// that one has nothing to change. Pods that were attached before can be detached. Then
-// flanneld takes the agent's place again.
+// TestFlanneld: nodes with flanneld and a node with the agent share an etcd, and all pods reach
+// each other. On one of flanneld's nodes the agent replaces flanneld: the record, the device and
+// the subnet stay, a TCP connection from another node continues, and that node changes nothing.
+// Pods that were attached before can be detached. Then flanneld replaces the agent.
 func TestFlanneld(t *testing.T) {
 	runtime.LockOSThread() // etcd ends with the thread that started it
 	defer runtime.UnlockOSThread()
@@ -96,7 +95,7 @@ func TestFlanneld(t *testing.T) {
 	moves.detach(pods[2])
 	pods = append(pods[:2], pods[3])
 
-	// Back again. The device is another one: flanneld publishes its address.
+	// flanneld replaces the agent. It makes another device and publishes that one's MAC address.
 	moves.stop()
 	_, err := moves.verb("agent cleanup", map[string]string{"subnet-file": moves.subnetFile()})
 	must(t, err)
@@ -104,7 +103,7 @@ func TestFlanneld(t *testing.T) {
 	w.reach(false, append(pods, moves.attachFlannel())...)
 }
 
-// detach takes a pod away by the plugin that made it.
+// detach detaches a pod with the plugin that attached it.
 func (n *node) detach(p *pod) {
 	n.w.t.Helper()
 	call := p.call

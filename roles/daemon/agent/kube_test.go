@@ -15,9 +15,9 @@ import (
 	"github.com/cnibox/cnibox/test/kubetest"
 )
 
-// TestKube: Node objects of a real API server are the registry. Annotations are
-// stripped, a Node is made anew, gets another pod network, is deleted while an
-// agent is down; the API server goes away; a node of flannel's takes part.
+// TestKube: the registry is the Node objects of a real API server. Annotations are removed. A Node
+// is made again, gets another pod network, and is deleted while an agent is down. The API server
+// goes down. A node of flannel takes part.
 func TestKube(t *testing.T) {
 	runtime.LockOSThread() // the server ends with the thread that started it
 	defer runtime.UnlockOSThread()
@@ -52,7 +52,7 @@ func TestKube(t *testing.T) {
 			create(n.name, []string{"", "10.244.1.0/24", "10.244.2.0/24"}[i], nil)
 		}
 	}
-	// The first node has no pod network yet: its agent waits for it.
+	// The first node has no pod network yet, so its agent waits.
 	n := w.nodes[0]
 	s.Must(t, http.MethodPost, nodes, "", map[string]any{"metadata": map[string]any{"name": n.name}})
 	n.launch()
@@ -70,12 +70,12 @@ func TestKube(t *testing.T) {
 		t.Errorf("annotations %v", a)
 	}
 
-	// Annotations are stripped, and come back with the same VTEP.
+	// Annotations are removed. The agent restores them with the same VTEP.
 	before := annotations(n.name)
 	s.Must(t, http.MethodPatch, nodes+"/"+n.name, patch, map[string]any{"metadata": map[string]any{"annotations": map[string]any{prefix + "backend-data": nil, prefix + "kube-subnet-manager": nil}}})
 	w.within(func() bool { return annotations(n.name)[prefix+"backend-data"] == before[prefix+"backend-data"] }, func() string { return "the annotations do not come back" })
 
-	// The Node is deleted, and made anew with another pod network.
+	// The Node is deleted and made again with another pod network.
 	s.Must(t, http.MethodDelete, nodes+"/"+n.name, "", nil)
 	w.nodes[1].until("its absence", func(a answer) bool { return a.Peers == store.OverlayPeers{Wanted: 1, Programmed: 1} })
 	create(n.name, "10.244.7.0/24", nil)
@@ -86,14 +86,14 @@ func TestKube(t *testing.T) {
 	pods[0] = n.attachAgain(pods[0])
 	w.reach(false, pods...)
 
-	// A node of flannel's.
+	// A node of flannel joins.
 	create("flannel", "10.244.9.0/24", map[string]string{
 		prefix + "kube-subnet-manager": "true", prefix + "backend-type": "vxlan", prefix + "public-ip": "172.17.8.250",
 		prefix + "backend-data": `{"VNI":1,"VtepMAC":"02:00:00:00:00:fb"}`,
 	})
 	n.until("three peers", func(a answer) bool { return a.Peers == store.OverlayPeers{Wanted: 3, Programmed: 3} })
 
-	// The API server is away; a node is deleted while an agent is down.
+	// The API server is down. A node is deleted while an agent is down.
 	s.StopAPI()
 	n.until("the loss", func(a answer) bool { return a.Ready && a.RegistryError != "" })
 	n.ip("link del flannel.1")
@@ -106,7 +106,7 @@ func TestKube(t *testing.T) {
 	w.reach(false, pods...)
 }
 
-// attachAgain replaces a pod by one of the node's new pod network.
+// attachAgain replaces a pod by one in the node's new pod network.
 func (n *node) attachAgain(old *pod) *pod {
 	n.w.t.Helper()
 	n.detach(old)

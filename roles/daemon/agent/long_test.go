@@ -18,12 +18,12 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// TestThousandChanges: an agent that heard of a thousand changes holds no more goroutines
-// and files than after the first ones. It runs within the test, which counts them.
+// TestThousandChanges: after a thousand changes an agent has no more goroutines and open files than
+// after the first ones. The agent runs in the test's process, which counts them.
 func TestThousandChanges(t *testing.T) {
 	const (
 		nodes, rounds = 20, 50
-		passing       = 5 // what comes and goes by itself
+		passing       = 5 // goroutines and files that exist for a short time
 	)
 	w := newWorld(t, 0, vxlan)
 	ip(t, "link add under0 type veth peer name under1")
@@ -59,7 +59,7 @@ func TestThousandChanges(t *testing.T) {
 	}
 	mac := func(round, i int) string { return fmt.Sprintf("02:00:00:%02x:00:%02x", round, i) }
 	neighbours := func() string {
-		out, _ := exec.Command("ip", "neigh", "show", "dev", "flannel.1").CombinedOutput() // it is not there yet
+		out, _ := exec.Command("ip", "neigh", "show", "dev", "flannel.1").CombinedOutput() // the entry does not exist yet
 		return string(out)
 	}
 	var goroutines, open int
@@ -84,8 +84,8 @@ func TestThousandChanges(t *testing.T) {
 	})
 }
 
-// TestReadOnlyState: an agent works that can remember nothing, and so does the one after it:
-// the device and the record in the registry remember for it.
+// TestReadOnlyState: an agent works without a writable state, and so does its successor. They find
+// the MAC addresses in the device and in the registry's record.
 func TestReadOnlyState(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
 	n := w.nodes[0]
@@ -100,15 +100,15 @@ func TestReadOnlyState(t *testing.T) {
 		t.Errorf("%+v became %+v", before, after)
 	}
 	w.nodes[1].start()
-	// Its pods' addresses do not stick, and are not in keep.db.
+	// The addresses of its pods are not sticky, and keep.db does not have them.
 	w.reach(false, n.attach(), w.nodes[1].attach())
 	if _, err := os.Stat(filepath.Join(n.StateDir(), "keep.db")); err == nil {
 		t.Error("the state directory was written to")
 	}
 }
 
-// TestReadOnlySysctls: where /proc/sys is read-only the agent works, and tells once what it
-// would have set.
+// TestReadOnlySysctls: the agent works with a read-only /proc/sys and logs once which settings are
+// missing.
 func TestReadOnlySysctls(t *testing.T) {
 	w := newWorld(t, 1, vxlan)
 	n := w.nodes[0]
@@ -117,7 +117,7 @@ func TestReadOnlySysctls(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount("/proc/sys", unix.MNT_DETACH) })
 	must(t, unix.Mount("", "/proc/sys", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 	n.start()
-	n.ip("link set flannel.1 down") // it looks at everything again
+	n.ip("link set flannel.1 down") // this leads to a reconciliation
 	w.within(func() bool { return strings.Contains(n.ip("-o link show flannel.1"), ",UP") }, func() string { return n.log.String() })
 	const what = "net/ipv4/ip_forward"
 	w.within(func() bool { return strings.Contains(n.log.String(), what) }, func() string { return "nothing is told: " + n.log.String() })

@@ -12,8 +12,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// TestManyPeers: as many nodes as CNIBOX_PEERS says are programmed, one of them
-// changes, and what that takes is told.
+// TestManyPeers: CNIBOX_PEERS nodes are programmed, and then one of them changes. The test logs the
+// times.
 func TestManyPeers(t *testing.T) {
 	many := 500
 	if s := os.Getenv("CNIBOX_PEERS"); s != "" {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// notify tells a service manager that the agent is ready (sd_notify(3)).
-func (a *agent) notify() {
+// notifySystemd informs the service manager that the agent is ready (sd_notify(3)).
+func (a *agent) notifySystemd() {
 	path := getenv(a.host.Env, "NOTIFY_SOCKET")
 	if path == "" {
 		return
@@ -20,6 +20,6 @@ func (a *agent) notify() {
 		_ = c.Close()
 	}
 	if err != nil {
-		a.log.Debug("the service manager is not told", "error", err)
+		a.log.Debug("cannot notify the service manager", "error", err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// frame is a tunnelled packet as it is on the wire (RFC 7348, section 5).
+// frame is a tunnelled packet on the wire (RFC 7348, section 5).
 type frame struct {
 	outerSrc, outerDst, innerSrc, innerDst netip.Addr
 	port                                   uint16
@@ -23,7 +23,7 @@ type frame struct {
 	size                                   int
 }
 
-// parseFrame takes an Ethernet frame apart; not ok for what is not tunnelled IPv4.
+// parseFrame parses an Ethernet frame. ok is false if the frame is not tunnelled IPv4.
 func parseFrame(b []byte) (f frame, ok bool) {
 	const eth, ip, udp, vx = 14, 20, 8, 8
 	if len(b) < 2*eth+2*ip+udp+vx || binary.BigEndian.Uint16(b[12:]) != unix.ETH_P_IP || b[eth] != 0x45 || b[eth+9] != unix.IPPROTO_UDP {
@@ -34,7 +34,7 @@ func parseFrame(b []byte) (f frame, ok bool) {
 	b = b[eth+ip:]
 	f.port = binary.BigEndian.Uint16(b[2:])
 	b = b[udp:]
-	if b[0] != 0x08 { // the VNI is there, and nothing else
+	if b[0] != 0x08 { // only the flag for a valid VNI may be set
 		return f, false
 	}
 	f.vni = binary.BigEndian.Uint32(b[4:]) >> 8
@@ -45,12 +45,12 @@ func parseFrame(b []byte) (f frame, ok bool) {
 	return f, true
 }
 
-// capture hears what passes an interface of the switch.
+// capture opens a packet socket on an interface of the switch.
 func capture(t *testing.T, link string) *os.File {
 	t.Helper()
 	i, err := net.InterfaceByName(link)
 	must(t, err)
-	const all = unix.ETH_P_ALL>>8 | unix.ETH_P_ALL&0xff<<8 // in network order
+	const all = unix.ETH_P_ALL>>8 | unix.ETH_P_ALL&0xff<<8 // in network byte order
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, all)
 	must(t, err)
 	must(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: i.Index}))
@@ -59,8 +59,8 @@ func capture(t *testing.T, link string) *os.File {
 	return f
 }
 
-// TestPackets: the outer packet is VXLAN with the right VNI, port and addresses,
-// and pods' packets of their MTU fit into the underlay's, with "don't fragment".
+// TestPackets: the outer packet is VXLAN with the right VNI, port and addresses. A pod's packet of
+// its MTU with "don't fragment" fits into the underlay's MTU.
 func TestPackets(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
 	pods := w.startAll()
@@ -101,7 +101,7 @@ func TestPackets(t *testing.T) {
 	}
 }
 
-// sendWhole sends a datagram that must not be fragmented, and waits for the answer.
+// sendWhole sends a datagram that must not be fragmented and waits for the answer.
 func (p *pod) sendWhole(to netip.Addr, size int) error {
 	t := p.w.t
 	t.Helper()

@@ -12,66 +12,66 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// Backends that the agent programs.
+// Backends that the agent supports.
 const (
 	backendVXLAN  = "vxlan"
 	backendHostGW = "host-gw"
 )
 
-// peers is what a node makes of a snapshot: whom it sends to, by family, and
-// who is left out.
+// peers are the nodes of a snapshot that this node sends to, by family, and the nodes that are left
+// out.
 type peers struct {
 	v4, v6 []overlay.Peer
 	left   []leftOut
-	// sources4 and sources6 are their addresses.
+	// sources4 and sources6 are the public addresses of the peers. gateways computes them once.
 	sources4, sources6 []netip.Addr
-	// conflict tells whose subnet this node's overlaps, if that one's claim is the
-	// better one.
+	// conflict is set if this node's subnet overlaps another node's that has precedence.
 	conflict error
 }
 
-// leftOut is a node, or one family of it, that nothing is programmed for.
+// leftOut is a node, or one family of it, that the agent does not program.
 type leftOut struct {
 	Name   string
 	Reason string
 }
 
-// verdict is what one node's record comes to by itself, in either family, or why
-// it comes to nothing.
+// verdict is the evaluation of one node's record, independent of other records: the usable
+// families, or the reasons why there is none.
 type verdict struct {
 	node    *cluster.Node
-	v4, v6  half
+	v4, v6  familyVerdict
 	reasons []string
 }
 
-// half is one family of a verdict: ok if there is a peer, whose VTEP has that MAC.
-type half struct {
+// familyVerdict is one family of a verdict. ok is true if the family is usable. mac is the VTEP's
+// MAC address.
+type familyVerdict struct {
 	ok  bool
 	mac string
 }
 
-func (v *verdict) of(v6 bool) *half {
+func (v *verdict) family(v6 bool) *familyVerdict {
 	if v6 {
 		return &v.v6
 	}
 	return &v.v4
 }
 
-// verdicts are kept from one snapshot to the next: few records change.
+// verdicts are kept between snapshots, because few records change from one to the next.
 type verdicts struct {
 	config cluster.Config
 	own    cluster.Node
 	all    []verdict
-	// settled: lost4 and lost6 are what the contest between all came to.
-	settled      bool
+	// resolved is true if lost4 and lost6 hold the result of resolveOverlaps for all.
+	resolved     bool
 	lost4, lost6 map[int]string
 }
 
-// choosePeers judges every node of a snapshot. own is this node as it was
-// acquired. The same snapshot gives every node the same answer to who holds a
-// subnet that two ask for: the first by name.
+// choosePeers evaluates every node of a snapshot. own is this node as it was published. All nodes
+// get the same result from the same snapshot: if two nodes claim a subnet, the first by name has
+// it.
 func choosePeers(snap *cluster.Snapshot, config *cluster.Config, own *cluster.Node, known *verdicts) *peers {
-	all := known.judge(snap.Nodes, config, own)
+	all := known.evaluate(snap.Nodes, config, own)
 	p := &peers{}
 	if config.EnableIPv4 {
 		p.v4 = make([]overlay.Peer, 0, len(all))
@@ -79,8 +79,8 @@ func choosePeers(snap *cluster.Snapshot, config *cluster.Config, own *cluster.No
 	if config.EnableIPv6 {
 		p.v6 = make([]overlay.Peer, 0, len(all))
 	}
-	if !known.settled {
-		known.lost4, known.lost6, known.settled = contest(all, own, false), contest(all, own, true), true
+	if !known.resolved {
+		known.lost4, known.lost6, known.resolved = resolveOverlaps(all, own, false), resolveOverlaps(all, own, true), true
 	}
 	lost4, lost6 := known.lost4, known.lost6
 	for i := range all {
@@ -116,14 +116,14 @@ func choosePeers(snap *cluster.Snapshot, config *cluster.Config, own *cluster.No
 	return p
 }
 
-// judge gives the verdicts on nodes, which are in order of their names. A contest
-// stays settled where every claim stays in its place.
-func (k *verdicts) judge(nodes []cluster.Node, config *cluster.Config, own *cluster.Node) []verdict {
+// evaluate returns the verdicts of nodes, which are sorted by name. The overlaps stay resolved if
+// all claims are unchanged.
+func (k *verdicts) evaluate(nodes []cluster.Node, config *cluster.Config, own *cluster.Node) []verdict {
 	if k.config != *config || !k.own.Same(own) {
 		*k = verdicts{config: *config, own: *own}
 	}
 	all, old := make([]verdict, len(nodes)), k.all
-	k.settled = k.settled && len(all) == len(k.all)
+	k.resolved = k.resolved && len(all) == len(k.all)
 	for i := range nodes {
 		n := &nodes[i]
 		for len(old) > 0 && old[0].node.Name < n.Name {
@@ -132,44 +132,44 @@ func (k *verdicts) judge(nodes []cluster.Node, config *cluster.Config, own *clus
 		if len(old) > 0 && unchanged(old[0].node, n) {
 			all[i], all[i].node = old[0], n
 		} else {
-			all[i] = k.judgeNode(n)
+			all[i] = k.evaluateNode(n)
 		}
-		k.settled = k.settled && all[i].claimsLike(&k.all[i])
+		k.resolved = k.resolved && all[i].claimsLike(&k.all[i])
 	}
 	k.all = all
 	return all
 }
 
-// unchanged tells whether a record is as it was.
+// unchanged reports whether two records are equal.
 func unchanged(a, b *cluster.Node) bool {
 	return a.Name == b.Name && a.PublicIP == b.PublicIP && a.PublicIPv6 == b.PublicIPv6 && a.BackendType == b.BackendType &&
 		slices.Equal(a.PodCIDRs, b.PodCIDRs) && bytes.Equal(a.BackendData, b.BackendData) && bytes.Equal(a.BackendV6Data, b.BackendV6Data)
 }
 
-// claimsLike tells whether two verdicts are of one node with the same subnets.
+// claimsLike reports whether two verdicts are of the same node with the same subnets.
 func (v *verdict) claimsLike(o *verdict) bool {
 	return v.node.Name == o.node.Name && v.v4.ok == o.v4.ok && v.v6.ok == o.v6.ok && slices.Equal(v.node.PodCIDRs, o.node.PodCIDRs)
 }
 
-// judgeNode judges one record. This node's own has its subnets only.
-func (k *verdicts) judgeNode(n *cluster.Node) verdict {
+// evaluateNode evaluates one record. For this node's own record it only finds the subnets.
+func (k *verdicts) evaluateNode(n *cluster.Node) verdict {
 	v := verdict{node: n}
 	for _, v6 := range []bool{false, true} {
 		if (v6 && !k.config.EnableIPv6) || (!v6 && !k.config.EnableIPv4) {
 			continue
 		}
 		if n.Name == k.own.Name {
-			_, v.of(v6).ok = subnetOf(&k.own, v6)
+			_, v.family(v6).ok = subnetOf(&k.own, v6)
 			continue
 		}
-		mac, err := k.judgeFamily(n, v6)
+		mac, err := k.evaluateFamily(n, v6)
 		if err != nil {
 			v.reasons = append(v.reasons, familyName(v6)+": "+err.Error())
 			continue
 		}
-		*v.of(v6) = half{true, mac}
+		*v.family(v6) = familyVerdict{true, mac}
 	}
-	switch { // what both families suffer from is told once
+	switch { // a fault of both families is reported once
 	case n.Name == k.own.Name:
 	case n.BackendType != k.config.Backend.Type:
 		v = verdict{node: n, reasons: []string{fmt.Sprintf("its backend is %.40q, this node's is %q", n.BackendType, k.config.Backend.Type)}}
@@ -179,10 +179,10 @@ func (k *verdicts) judgeNode(n *cluster.Node) verdict {
 	return v
 }
 
-// peer is one family of a node that was judged to be one.
-func (k *verdicts) peer(v *verdict, v6 bool) overlay.Peer {
-	p := overlay.Peer{
-		Name: v.node.Name, Gateway: v.node.PublicIP, MAC: v.of(v6).mac,
+// peer returns one usable family of a node as a peer.
+func (k *verdicts) peer(v *verdict, v6 bool) netops.OverlayPeer {
+	p := netops.OverlayPeer{
+		Name: v.node.Name, Gateway: v.node.PublicIP, MAC: v.family(v6).mac,
 		Direct: k.config.Backend.Type != backendVXLAN || k.config.Backend.DirectRouting,
 	}
 	if v6 {
@@ -192,8 +192,8 @@ func (k *verdicts) peer(v *verdict, v6 bool) overlay.Peer {
 	return p
 }
 
-// judgeFamily judges one family of a node, and tells its VTEP's address.
-func (k *verdicts) judgeFamily(n *cluster.Node, v6 bool) (mac string, err error) {
+// evaluateFamily evaluates one family of a node and returns the MAC address of its VTEP.
+func (k *verdicts) evaluateFamily(n *cluster.Node, v6 bool) (mac string, err error) {
 	gateway, ownGateway, network := n.PublicIP, k.own.PublicIP, k.config.Network
 	if v6 {
 		gateway, ownGateway, network = n.PublicIPv6, k.own.PublicIPv6, k.config.IPv6Network
@@ -217,7 +217,7 @@ func (k *verdicts) judgeFamily(n *cluster.Node, v6 bool) (mac string, err error)
 	return k.mac(n, v6)
 }
 
-// mac is the address of a node's VTEP.
+// mac returns the MAC address of a node's VTEP.
 func (k *verdicts) mac(n *cluster.Node, v6 bool) (string, error) {
 	raw, own := n.BackendData, k.own.BackendData
 	if v6 {
@@ -236,13 +236,13 @@ func (k *verdicts) mac(n *cluster.Node, v6 bool) (string, error) {
 	return vtep.MAC.String(), nil
 }
 
-// contest finds out who has subnets that overlap, and tells of those who have
-// not, by their place, why. Of two subnets one holds the other or they are apart:
-// in order, those that overlap follow the largest of them.
-func contest(all []verdict, own *cluster.Node, v6 bool) map[int]string {
+// resolveOverlaps finds subnets that overlap. It returns the reasons for the nodes that lose their
+// subnet, by index. Two subnets are either disjoint or one contains the other. In sorted order, the
+// subnets that overlap follow the largest of them.
+func resolveOverlaps(all []verdict, own *cluster.Node, v6 bool) map[int]string {
 	claims := make([]claim, 0, len(all)+1)
 	for i := range all {
-		if !all[i].of(v6).ok {
+		if !all[i].family(v6).ok {
 			continue
 		}
 		subnet, _ := subnetOf(all[i].node, v6)
@@ -262,27 +262,27 @@ func contest(all []verdict, own *cluster.Node, v6 bool) map[int]string {
 			n++
 		}
 		if group := claims[:n]; n > 1 || have && group[0].subnet.Overlaps(mine) {
-			settle(all, group, own, mine, losers)
+			resolveGroup(all, group, own, mine, losers)
 		}
 		claims = claims[n:]
 	}
 	return losers
 }
 
-// claim is that of the node at a place in a list to a subnet.
+// claim is the claim of the node at index at to a subnet.
 type claim struct {
 	subnet netip.Prefix
 	at     int
 }
 
-// settle gives each subnet of a group to the first by name, but this node's to
-// this node alone: there it is on a bridge.
-func settle(all []verdict, group []claim, own *cluster.Node, mine netip.Prefix, losers map[int]string) {
+// resolveGroup gives each subnet of an overlapping group to the first node by name. This node's
+// subnet always stays with this node, because its bridge uses it.
+func resolveGroup(all []verdict, group []claim, own *cluster.Node, mine netip.Prefix, losers map[int]string) {
 	slices.SortFunc(group, func(a, b claim) int { return cmp.Compare(a.at, b.at) })
-	h := holdings{held: map[netip.Prefix]string{}, above: map[netip.Prefix]string{}, top: largest(group)}
+	h := subnetOwners{assigned: map[netip.Prefix]string{}, above: map[netip.Prefix]string{}, top: largest(group)}
 	for _, c := range group {
 		name := all[c.at].node.Name
-		holder, ok := h.take(c.subnet, name)
+		holder, ok := h.assign(c.subnet, name)
 		switch {
 		case name != own.Name && mine.IsValid() && c.subnet.Overlaps(mine):
 			losers[c.at] = fmt.Sprintf("its pod network %s overlaps this node's %s", c.subnet, mine)
@@ -294,43 +294,44 @@ func settle(all []verdict, group []claim, own *cluster.Node, mine netip.Prefix, 
 	}
 }
 
-// largest is the length of a group's largest subnet.
+// largest returns the prefix length of a group's largest subnet.
 func largest(group []claim) int {
 	return slices.MinFunc(group, func(a, b claim) int { return cmp.Compare(a.subnet.Bits(), b.subnet.Bits()) }).subnet.Bits()
 }
 
-// holdings tell who holds which subnets of a group.
-type holdings struct {
-	held map[netip.Prefix]string
-	// above has every network that holds a held one, with one of its holders, up
-	// to the length top.
+// subnetOwners holds the owners of the subnets of a group.
+type subnetOwners struct {
+	assigned map[netip.Prefix]string
+	// above has every network that contains an assigned subnet, up to the prefix length top, with
+	// the name of one of the owners.
 	above map[netip.Prefix]string
 	top   int
 }
 
-// take gives a subnet to a node, unless it overlaps another's, whom it tells.
-func (h *holdings) take(p netip.Prefix, name string) (holder string, ok bool) {
+// assign gives a subnet to a node. If the subnet overlaps an assigned one, assign returns the owner
+// of that one and false.
+func (h *subnetOwners) assign(p netip.Prefix, name string) (holder string, ok bool) {
 	if holder, taken := h.above[p]; taken {
 		return holder, false
 	}
 	for bits := p.Bits(); bits >= h.top; bits-- {
 		up, _ := p.Addr().Prefix(bits)
-		if holder, taken := h.held[up]; taken {
+		if holder, taken := h.assigned[up]; taken {
 			return holder, false
 		}
 	}
-	h.held[p] = name
+	h.assigned[p] = name
 	for bits := p.Bits(); bits >= h.top; bits-- {
 		up, _ := p.Addr().Prefix(bits)
 		if _, known := h.above[up]; known {
-			break // and so is all above it
+			break // all networks above it are known, too
 		}
 		h.above[up] = name
 	}
 	return "", true
 }
 
-// subnetOf is a node's pod network of one family.
+// subnetOf returns a node's pod network of one family.
 func subnetOf(n *cluster.Node, v6 bool) (netip.Prefix, bool) {
 	for _, p := range n.PodCIDRs {
 		if p.Addr().Is6() == v6 {
@@ -347,7 +348,7 @@ func familyName(v6 bool) string {
 	return "IPv4"
 }
 
-// sortedKeys are a map's keys in order.
+// sortedKeys returns a map's keys in order.
 func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {

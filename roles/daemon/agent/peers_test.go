@@ -19,8 +19,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// TestPeersGolden: what a snapshot comes to. The archives hold the network's
-// configuration, this node, all nodes, and then whom it sends to.
+// TestPeersGolden: the peers of a snapshot. Each archive holds the network's configuration, this
+// node, all nodes, and the expected peers.
 func TestPeersGolden(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(paths) == 0 {
@@ -57,7 +57,7 @@ func TestPeersGolden(t *testing.T) {
 				}
 			}
 			got := printPeers(choosePeers(snap, config, &own, &verdicts{}))
-			if flag.Lookup("update").Value.String() == "true" { // rolestest's
+			if flag.Lookup("update").Value.String() == "true" { // rolestest defines the flag
 				ar.Files[want].Data = []byte(got)
 				if err := os.WriteFile(path, txtar.Format(ar), 0o600); err != nil {
 					t.Fatal(err)
@@ -92,7 +92,7 @@ func printPeers(p *peers) string {
 	return b.String()
 }
 
-// clusterOf are n nodes of a cluster.
+// clusterOf returns the records of n nodes.
 func clusterOf(n int) *cluster.Snapshot {
 	s := &cluster.Snapshot{}
 	for i := range n {
@@ -105,7 +105,7 @@ func clusterOf(n int) *cluster.Snapshot {
 	return s
 }
 
-// What was known of the snapshot before does not change what comes of the next.
+// TestPeersAgain: the verdicts on former snapshots do not change the result.
 func TestPeersAgain(t *testing.T) {
 	config, _, err := cluster.ParseConfig([]byte(`{"Network":"10.0.0.0/8"}`))
 	if err != nil {
@@ -136,7 +136,7 @@ func TestPeersAgain(t *testing.T) {
 	}
 }
 
-// BenchmarkPeers: one node among 10,000 changes.
+// BenchmarkPeers: one of 10,000 nodes changes.
 func BenchmarkPeers(b *testing.B) {
 	snap := clusterOf(10000)
 	config, _, err := cluster.ParseConfig([]byte(`{"Network":"10.0.0.0/8"}`))
@@ -151,8 +151,8 @@ func BenchmarkPeers(b *testing.B) {
 	}
 }
 
-// FuzzPeers: whatever nodes say, no peer's subnet overlaps another's or this
-// node's, and none is beyond the network.
+// FuzzPeers: for all records, no peer's subnet overlaps another peer's or this node's, and every
+// subnet is within the network.
 func FuzzPeers(f *testing.F) {
 	config, _, err := cluster.ParseConfig([]byte(`{"Network":"10.0.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48"}`))
 	if err != nil {

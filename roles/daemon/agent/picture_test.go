@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// dump is what the node has in its kernel.
+// dump returns the node's network state in the kernel.
 func (n *node) dump() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s:\n", n.name)
@@ -18,7 +18,7 @@ func (n *node) dump() string {
 	return b.String() + out
 }
 
-// picture is what of the kernel is the agent's, without numbers that it chooses.
+// picture returns the agent's objects in the kernel, without numbers that the kernel chooses.
 func (n *node) picture() string {
 	n.w.t.Helper()
 	var lines []string
@@ -62,7 +62,7 @@ func (n *node) picture() string {
 	return strings.Join(lines, "\n")
 }
 
-// snapshot is everything in the node's kernel.
+// snapshot returns the node's complete network state.
 func (n *node) snapshot() string {
 	n.w.t.Helper()
 	rules, err := n.try("nft", "list", "ruleset")

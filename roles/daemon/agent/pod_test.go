@@ -15,7 +15,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// pod is a container on a node that answers what it is sent.
+// pod is a container on a node with an echo server.
 type pod struct {
 	*node
 	ns           *netopstest.NS
@@ -23,7 +23,7 @@ type pod struct {
 	call         rolestest.Call
 }
 
-// attach makes a pod by the CNI plugins that the node's hand-off file asks for.
+// attach attaches a pod with the CNI plugins for the node's hand-off file.
 func (n *node) attach() *pod {
 	t := n.w.t
 	t.Helper()
@@ -40,7 +40,7 @@ func (n *node) attach() *pod {
 		"ipam":{"type":"host-local","ranges":[%s],"routes":[%s]}}`, o.MTU, strings.Join(ranges, ","), strings.Join(routes, ",")))
 }
 
-// attachBy makes a pod by a CNI plugin.
+// attachBy attaches a pod with a CNI plugin.
 func (n *node) attachBy(plugin, conf string) *pod {
 	t := n.w.t
 	t.Helper()
@@ -70,14 +70,13 @@ func (n *node) attachBy(plugin, conf string) *pod {
 	return p
 }
 
-// echoPort is where pods answer.
+// echoPort is the port of the pods' echo servers.
 const echoPort = 7000
 
-// answerTime is after how long a pod that asked asks again.
+// answerTime is the time after which a pod repeats an unanswered request.
 const answerTime = 100 * time.Millisecond
 
-// echo answers every datagram to an address, and every TCP connection, until the
-// test is over.
+// echo answers every datagram and TCP connection to an address until the test ends.
 func (p *pod) echo(a netip.Addr) {
 	p.w.t.Helper()
 	if a.IsValid() {
@@ -105,7 +104,7 @@ func echo(t *testing.T, ns *netopstest.NS, a netip.Addr) {
 	}()
 }
 
-// asks tells whether another pod answers this one once, in one family.
+// asks reports whether the other pod answers one request of this one, in one family.
 func (p *pod) asks(q *pod, v6 bool) bool {
 	p.w.t.Helper()
 	if v6 {
@@ -114,7 +113,7 @@ func (p *pod) asks(q *pod, v6 bool) bool {
 	return p.asksFrom(p.addr4, q.addr4)
 }
 
-// asksFrom tells whether an address answers one of the pod's once.
+// asksFrom reports whether an address answers one request from an address of the pod.
 func (p *pod) asksFrom(from, to netip.Addr) bool {
 	t := p.w.t
 	t.Helper()
@@ -133,7 +132,7 @@ func (p *pod) asksFrom(from, to netip.Addr) bool {
 	return err == nil
 }
 
-// reach waits until every pod answers every other, and tells how long that took.
+// reach waits until every pod answers every other pod, and returns the time that it took.
 func (w *world) reach(v6 bool, pods ...*pod) time.Duration {
 	w.t.Helper()
 	begin := time.Now()

@@ -14,7 +14,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// TestOneAgent: a second agent on a node is refused, and told whom to stop.
+// TestOneAgent: a second agent on a node fails and names the first one's process.
 func TestOneAgent(t *testing.T) {
 	w := newWorld(t, 1, vxlan)
 	n := w.nodes[0]
@@ -34,11 +34,11 @@ func TestOneAgent(t *testing.T) {
 	}
 }
 
-// TestCleanup: stopping leaves what works, cleanup leaves nothing.
+// TestCleanup: stopping the agent keeps connections, and cleanup removes all objects.
 func TestCleanup(t *testing.T) {
 	w := newWorld(t, 2, dual)
 	n := w.nodes[0]
-	n.exec("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1") // it stays: pods may be of others
+	n.exec("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1") // these settings stay, because other pods may need them
 	before := n.snapshot()
 	w.nodes[1].start()
 	n.start("-ip-masq")
@@ -53,7 +53,7 @@ func TestCleanup(t *testing.T) {
 	}
 	out, err := n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile(), "cluster-dir": w.dir, "node-name": n.name})
 	must(t, err)
-	if out != "nothing of the agent is left on this node, nor its record in the registry dir "+w.dir {
+	if out != "removed everything of the agent from this node, and its record from the registry dir "+w.dir {
 		t.Error(out)
 	}
 	if after := n.snapshot(); after != before {
@@ -64,14 +64,14 @@ func TestCleanup(t *testing.T) {
 			t.Errorf("%s is left", path)
 		}
 	}
-	// An empty flag names no registry, which is told.
+	// An empty flag names no registry, which the answer says.
 	out, err = n.verb("agent cleanup", map[string]string{"subnet-file": n.subnetFile(), "etcd-endpoints": ""})
-	if text, _ := out.(string); err != nil || !strings.Contains(text, "its record in a registry was not touched: no flag names one") {
+	if text, _ := out.(string); err != nil || !strings.Contains(text, "its record in the registry stays, because no flag names the registry") {
 		t.Errorf("cleanup of nothing: %q, %v", out, err)
 	}
 }
 
-// TestHealth: readyz and healthz mean what they say.
+// TestHealth: readyz and healthz report the right states.
 func TestHealth(t *testing.T) {
 	w := newWorld(t, 1, vxlan)
 	n := w.nodes[0]
@@ -107,8 +107,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestStatusTable: the table shows this node and every other, with what is in
-// the kernel.
+// TestStatusTable: the table shows this node and every other node with the kernel's entries.
 func TestStatusTable(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
 	w.startAll()
@@ -143,7 +142,7 @@ func TestStatusTable(t *testing.T) {
 	}
 }
 
-// TestPorts: pods are hidden behind random ports, or behind their own where that is asked for.
+// TestPorts: masquerade uses random ports by default and keeps the pods' ports on request.
 func TestPorts(t *testing.T) {
 	w := newWorld(t, 1, vxlan)
 	n := w.nodes[0]

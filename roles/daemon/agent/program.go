@@ -12,27 +12,27 @@ import (
 	"github.com/cnibox/cnibox/netops/overlay"
 )
 
-// family is one address family's part of the kernel.
+// family is the state of one address family in the kernel.
 type family struct {
 	v6      bool
-	overlay *overlay.Kernel
-	// spec is what was asked for last, report and err what came of it.
-	spec   overlay.Spec
-	report overlay.Report
+	overlay *netops.Overlay
+	// spec is the last requested state. report and err are the result.
+	spec   netops.OverlaySpec
+	report netops.OverlayReport
 	err    error
-	// mtu is that of pods.
+	// mtu is the MTU of pods.
 	mtu int
-	// tried: every peer was tried once.
+	// tried is true after every peer was tried once.
 	tried bool
-	// warned is what was warned of last.
+	// warned is the last logged warning.
 	warned string
-	// off: the family is not enabled, and nothing of it is left.
+	// off is true if the family is disabled and all its objects are removed.
 	off bool
-	// after is how long after a failure of the whole it is tried again.
+	// after is the delay of the next attempt after the whole family failed.
 	after time.Duration
 }
 
-// changes is told when the kernel is no longer as it was left.
+// changes fires when the kernel's state may differ from the programmed one.
 func (f *family) changes() <-chan struct{} {
 	if f == nil || f.overlay == nil {
 		return nil
@@ -40,17 +40,17 @@ func (f *family) changes() <-chan struct{} {
 	return f.overlay.Changes()
 }
 
-// Bounds of the time after which a family that failed as a whole is tried again.
+// Bounds of the delay after which a family that failed as a whole is tried again.
 const (
 	retryLeast = 250 * time.Millisecond
 	retryMost  = 30 * time.Second
 )
 
-// program makes the kernel as it has to be, family by family. next becomes the
-// time until it is to be tried again, if that is sooner.
+// program applies the desired state to the kernel, family by family. It lowers next to the delay
+// until the next attempt.
 func (a *agent) program(ctx context.Context, next *time.Duration) (faults []error) {
-	if a.peers == nil || a.seen != a.snapshot {
-		a.peers, a.seen = choosePeers(a.snapshot, a.config, a.own, &a.known), a.snapshot
+	if a.peers == nil || a.peersFrom != a.snapshot {
+		a.peers, a.peersFrom = choosePeers(a.snapshot, a.config, a.own, &a.known), a.snapshot
 	}
 	if a.peers.conflict != nil {
 		faults = append(faults, a.peers.conflict)
@@ -78,8 +78,8 @@ func (a *agent) program(ctx context.Context, next *time.Duration) (faults []erro
 	return faults
 }
 
-// programFamily makes one family's part, or takes away what a former life left
-// of a family that is off.
+// programFamily applies one family. It removes the objects of a disabled family that a former agent
+// left.
 func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err error) {
 	defer func() { f.err = err }()
 	on := a.config.EnableIPv4
@@ -114,8 +114,8 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 	return nil
 }
 
-// warn logs what keeps no peer from working, once: forwarding that cannot be switched on
-// where /proc/sys is read-only, for instance.
+// warn logs each change of the warnings, which affect no peer. An example is forwarding that cannot
+// be enabled because /proc/sys is read-only.
 func (a *agent) warn(f *family) {
 	var texts []string
 	for _, w := range f.report.Warnings {
@@ -124,14 +124,14 @@ func (a *agent) warn(f *family) {
 	slices.Sort(texts)
 	if text := strings.Join(texts, "; "); text != f.warned {
 		if f.warned = text; text != "" {
-			a.log.Warn("the node is not set as it should be", "family", familyName(f.v6), "reason", text)
+			a.log.Warn("settings of the node are incomplete", "family", familyName(f.v6), "reason", text)
 		}
 	}
 }
 
-// spec is what the kernel has to hold of one family.
-func (a *agent) spec(ctx context.Context, v6 bool) (overlay.Spec, int, error) {
-	spec := overlay.Spec{Peers: a.peers.v4, Prune: true}
+// spec returns the desired state of one family and the MTU of pods.
+func (a *agent) spec(ctx context.Context, v6 bool) (netops.OverlaySpec, int, error) {
+	spec := netops.OverlaySpec{Peers: a.peers.v4, Prune: true}
 	network := a.config.Network
 	if v6 {
 		spec.Peers, network = a.peers.v6, a.config.IPv6Network
@@ -153,7 +153,7 @@ func (a *agent) spec(ctx context.Context, v6 bool) (overlay.Spec, int, error) {
 	return spec, mtu, nil
 }
 
-// filterTraffic keeps the packet filter as it has to be.
+// filterTraffic applies the packet filter rules.
 func (a *agent) filterTraffic(ctx context.Context) error {
 	var all []overlay.NAT
 	for i, v6 := range []bool{false, true} {
@@ -179,7 +179,7 @@ func (a *agent) filterTraffic(ctx context.Context) error {
 	return a.filter.Ensure(ctx, all)
 }
 
-// gateways are the addresses of the nodes that may send.
+// gateways returns the public addresses of the nodes that may send tunnelled packets.
 func (p *peers) gateways(v6 bool) []netip.Addr {
 	from, known := p.v4, &p.sources4
 	if v6 {

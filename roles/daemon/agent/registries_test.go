@@ -15,8 +15,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
 )
 
-// forward has a node reach a server of the test's, which listens on the loopback
-// interface there, at the same address of its own.
+// forward makes a server of the test, which listens on the loopback interface, available on the
+// node's loopback interface at the same address.
 func (n *node) forward(addr string) {
 	t := n.w.t
 	t.Helper()
@@ -49,7 +49,7 @@ func (n *node) forward(addr string) {
 	}()
 }
 
-// etcdCall asks etcd's JSON gateway.
+// etcdCall sends a request to etcd's JSON gateway.
 func etcdCall(t *testing.T, url, path string, in map[string]any) (out struct {
 	Kvs []struct{ Key, Value []byte }
 },
@@ -69,13 +69,13 @@ func etcdCall(t *testing.T, url, path string, in map[string]any) (out struct {
 	return out
 }
 
-// flannelPrefix is that of flannel's keys.
+// flannelPrefix is the prefix of flannel's keys.
 const flannelPrefix = "/coreos.com/network"
 
 func b64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 
-// TestEtcd: nodes share etcd in flannel's layout. It goes away, an agent starts
-// without it, a node leaves, records are deleted and made by hand.
+// TestEtcd: nodes share etcd in flannel's layout. etcd goes down, an agent starts without it, a
+// node leaves, and records are deleted and made by hand.
 func TestEtcd(t *testing.T) {
 	runtime.LockOSThread() // etcd ends with the thread that started it, which must not become a namespace's
 	defer runtime.UnlockOSThread()
@@ -97,7 +97,7 @@ func TestEtcd(t *testing.T) {
 	n.until("two peers", func(a answer) bool { return a.Ready && a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} })
 	subnet := n.status().PodCIDRs[0]
 
-	// Its own record is deleted, and comes back with the same subnet.
+	// A node's record is deleted and comes back with the same subnet.
 	key := prefix + "/subnets/" + strings.ReplaceAll(subnet.String(), "/", "-")
 	etcdCall(t, server.URL, "/v3/kv/deleterange", map[string]any{"key": b64(key)})
 	w.within(func() bool {
@@ -105,7 +105,7 @@ func TestEtcd(t *testing.T) {
 	}, func() string { return "the own record does not come back: " + n.log.String() })
 	w.reach(false, pods...)
 
-	// A node of flannel's, by hand.
+	// A record of a flannel node, made by hand.
 	put("/subnets/10.244.251.0-24", `{"PublicIP":"172.17.8.251","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:fb"}}`)
 	n.until("three peers", func(a answer) bool { return a.Peers == store.OverlayPeers{Wanted: 3, Programmed: 3} })
 	if out := n.exec("bridge", "fdb", "show", "dev", "flannel.1"); !strings.Contains(out, "02:00:00:00:00:fb dst 172.17.8.251") {
@@ -114,7 +114,7 @@ func TestEtcd(t *testing.T) {
 	etcdCall(t, server.URL, "/v3/kv/deleterange", map[string]any{"key": b64(prefix + "/subnets/10.244.251.0-24")})
 	n.until("two peers again", func(a answer) bool { return a.Peers == store.OverlayPeers{Wanted: 2, Programmed: 2} })
 
-	// etcd is down: what works goes on, breaks are repaired, an agent starts.
+	// etcd is down: connections continue, damage is repaired, and an agent starts.
 	server.Kill()
 	n.until("the loss", func(a answer) bool { return a.Ready && a.RegistryError != "" })
 	n.ip("link del flannel.1")
@@ -130,7 +130,7 @@ func TestEtcd(t *testing.T) {
 	if now := n.status().PodCIDRs[0]; now != subnet {
 		t.Errorf("the pod network was %s and is %s", subnet, now)
 	}
-	// A node withdraws.
+	// A node withdraws its record.
 	w.nodes[2].stop()
 	_, err := w.nodes[2].verb("agent cleanup", map[string]string{"subnet-file": w.nodes[2].subnetFile(), "etcd-endpoints": server.URL})
 	must(t, err)

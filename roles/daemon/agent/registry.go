@@ -13,10 +13,10 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// maxNetConf is more than any network configuration has.
+// maxNetConf is the maximum size of a network configuration in bytes.
 const maxNetConf = 1 << 20
 
-// name is this node's in the registry.
+// name returns this node's name in the registry.
 func (s *settings) name(env []string) (string, error) {
 	for _, name := range []string{s.nodeName, getenv(env, "NODE_NAME")} {
 		if name != "" {
@@ -30,7 +30,7 @@ func (s *settings) name(env []string) (string, error) {
 	return strings.ToLower(name), nil
 }
 
-// readNetConf reads the network's configuration where the registry holds none.
+// readNetConf reads the network's configuration from a file, for registries that do not hold one.
 func readNetConf(path string, warn func(string)) (*cluster.Config, error) {
 	raw, err := smallfile.Read(path, maxNetConf)
 	if err != nil {
@@ -46,37 +46,36 @@ func readNetConf(path string, warn func(string)) (*cluster.Config, error) {
 	return c, nil
 }
 
-// news is what the registry told last. A snapshot and its configuration come
+// registryUpdate is the latest state of the registry. A snapshot and its configuration belong
 // together.
-type news struct {
+type registryUpdate struct {
 	snapshot  *cluster.Snapshot
 	config    *cluster.Config
 	configErr error
-	// wishes are what people asked of this node before it was published.
+	// wishes are an operator's settings for this node, read before the node was published.
 	wishes cluster.Wishes
-	// err tells that the registry cannot be heard.
+	// err is set if the registry cannot be read.
 	err error
 }
 
-// watch hears the registry until ctx ends and leaves what it tells in a.heard:
-// the newest snapshot counts.
+// watch watches the registry until ctx ends. The newest state is in a.updates.
 func (a *agent) watch(ctx context.Context) {
 	var wait web.Backoff
 	var wishes *cluster.Wishes
 	for ctx.Err() == nil {
-		err := a.engine.Watch(ctx, func(u cluster.Update) {
-			n := news{snapshot: u.Snapshot, err: u.Err}
+		err := a.registry.Watch(ctx, func(u cluster.Update) {
+			n := registryUpdate{snapshot: u.Snapshot, err: u.Err}
 			if u.Snapshot != nil {
 				wait.Reset()
-				if n.config = u.Snapshot.Config; n.config == nil && a.engine.config == nil {
-					n.config, n.configErr = a.engine.Config(ctx)
+				if n.config = u.Snapshot.Config; n.config == nil && a.registry.config == nil {
+					n.config, n.configErr = a.registry.Config(ctx)
 				}
 				if wishes == nil {
-					wishes = a.wish(ctx)
+					wishes = a.readWishes(ctx)
 				}
 				n.wishes = *wishes
 			}
-			a.hear(n)
+			a.setLatest(n)
 		})
 		if ctx.Err() != nil {
 			return
@@ -84,15 +83,15 @@ func (a *agent) watch(ctx context.Context) {
 		if err == nil {
 			err = errors.New("watch ended")
 		}
-		a.hear(news{err: err})
+		a.setLatest(registryUpdate{err: err})
 		_ = wait.Wait(ctx, 0)
 	}
 }
 
-// wish asks what people wish of this node, until it is known or ctx ends: an
-// address that nobody wants must not be published first.
-func (a *agent) wish(ctx context.Context) *cluster.Wishes {
-	w, ok := a.engine.Registry.(cluster.Wisher)
+// readWishes reads an operator's settings for this node. It retries until they are known or ctx
+// ends, because a wrong address must not be published first.
+func (a *agent) readWishes(ctx context.Context) *cluster.Wishes {
+	w, ok := a.registry.Registry.(cluster.Wisher)
 	if !ok {
 		return &cluster.Wishes{}
 	}
@@ -102,28 +101,28 @@ func (a *agent) wish(ctx context.Context) *cluster.Wishes {
 		if err == nil {
 			return &wishes
 		}
-		a.hear(news{err: err})
+		a.setLatest(registryUpdate{err: err})
 		if wait.Wait(ctx, 0) != nil {
 			return &cluster.Wishes{}
 		}
 	}
 }
 
-// hear puts news where the loop finds it, together with what it did not take yet.
-func (a *agent) hear(n news) {
+// setLatest replaces the pending update. An update without a snapshot keeps the pending snapshot.
+func (a *agent) setLatest(n registryUpdate) {
 	select {
-	case old := <-a.heard:
+	case old := <-a.updates:
 		if n.snapshot == nil {
 			n.snapshot, n.config, n.configErr, n.wishes = old.snapshot, old.config, old.configErr, old.wishes
 		}
 	default:
 	}
-	a.heard <- n
+	a.updates <- n
 }
 
-// put puts a value into a channel for one, in place of one that was not taken
-// yet. There is one goroutine that does.
-func put[T any](c chan T, v T) {
+// sendLatest sends a value to a channel of capacity one, in place of a pending value. Only one
+// goroutine may send.
+func sendLatest[T any](c chan T, v T) {
 	select {
 	case <-c:
 	default:
@@ -132,18 +131,21 @@ func put[T any](c chan T, v T) {
 }
 
 const (
-	// quiet is how long nothing must have been done before it is done at once again:
-	// a record that somebody else keeps changing is not fought over.
-	quiet = time.Minute
-	// patience is how long after a failure it is tried again for a reason.
-	patience = 2 * time.Second
+	// quietPeriod is the time without an action after which the next request is executed at once. A
+	// shorter distance means that another program keeps changing the record, and the requests are
+	// slowed down.
+	quietPeriod = time.Minute
+	// newsRetryDelay is the delay between a failure and the next attempt if a new request arrives
+	// meanwhile.
+	newsRetryDelay = 2 * time.Second
 )
 
-// insist does what it was asked for last, again until it succeeds, until ctx ends.
-// What is another wish than the last is done at once. To be asked again while it
-// fails means that there is news, and to be asked again after it was done that
-// somebody else undid it. No asking puts off what is due.
-func insist[T any](ctx context.Context, asked <-chan T, same func(a, b T) bool, do func(context.Context, T) error) {
+// retryLatest executes the latest request and retries it until it succeeds or ctx ends. A request
+// that differs from the last is executed at once. A repeated request after a failure means that
+// something changed; it is executed after newsRetryDelay. A repeated request after a success means
+// that another program undid it; it is delayed by the backoff. A request never delays an execution
+// that is already due.
+func retryLatest[T any](ctx context.Context, asked <-chan T, same func(a, b T) bool, do func(context.Context, T) error) {
 	wait := web.Backoff{Min: 250 * time.Millisecond, Max: 30 * time.Second}
 	var what T
 	var last, due time.Time
@@ -159,10 +161,10 @@ func insist[T any](ctx context.Context, asked <-chan T, same func(a, b T) bool, 
 		case next := <-asked:
 			at := time.Now()
 			switch {
-			case last.IsZero() || at.Sub(last) >= quiet || !same(what, next):
+			case last.IsZero() || at.Sub(last) >= quietPeriod || !same(what, next):
 				wait.Reset()
 			case failed:
-				at = last.Add(patience)
+				at = last.Add(newsRetryDelay)
 			case due.IsZero():
 				at = at.Add(wait.Next(0))
 			default:
@@ -180,15 +182,15 @@ func insist[T any](ctx context.Context, asked <-chan T, same func(a, b T) bool, 
 	}
 }
 
-// acquisition is what came of publishing this node.
+// acquisition is the result of publishing this node.
 type acquisition struct {
 	node cluster.Node
 	err  error
 }
 
-// acquire publishes this node and tells the loop what came of it.
+// acquire publishes this node and sends the result to the loop.
 func (a *agent) acquire(ctx context.Context, want cluster.Node) error {
-	got, err := a.engine.Acquire(ctx, want)
+	got, err := a.registry.Acquire(ctx, want)
 	select {
 	case a.acquired <- acquisition{got, err}:
 	case <-ctx.Done():
@@ -196,14 +198,14 @@ func (a *agent) acquire(ctx context.Context, want cluster.Node) error {
 	return err
 }
 
-// announce tells the registry that the node's pod network works.
+// announce informs the registry that the node's pod network works.
 func (a *agent) announce(ctx context.Context, _ struct{}) error {
-	if a.engine.silent {
+	if a.registry.skipReady {
 		return nil
 	}
-	err := a.engine.Ready(ctx)
+	err := a.registry.Ready(ctx)
 	if err != nil && ctx.Err() == nil {
-		a.log.Warn("the registry is not told yet that the pod network works", "error", err)
+		a.log.Warn("cannot inform the registry that the pod network works", "error", err)
 	}
 	return err
 }

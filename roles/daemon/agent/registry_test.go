@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// TestInsist: what fails is tried again soon when there is news, however often
-// that comes; another wish is done at once, and what somebody else keeps undoing
-// ever more rarely. Time is the test's own.
-func TestInsist(t *testing.T) {
+// TestRetryLatest: after a failure, new requests lead to an early retry, however many they are. A
+// different request is executed at once. A request that another program keeps undoing is executed
+// at growing intervals. The test uses synthetic time.
+func TestRetryLatest(t *testing.T) {
 	same := func(a, b int) bool { return a == b }
-	// run asks for what wish says every step for a time, and counts what is done
-	// and how long after the first asking it was done last.
+	// run sends the request of wish at every step for a time. It counts the executions and returns
+	// the time between the first request and the last execution.
 	run := func(t *testing.T, length, step time.Duration, wish func(time.Duration) int, do func(int) error) (n int, longest time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
@@ -22,7 +22,7 @@ func TestInsist(t *testing.T) {
 			end := make(chan struct{})
 			go func() {
 				defer close(end)
-				insist(ctx, asked, same, func(_ context.Context, what int) error {
+				retryLatest(ctx, asked, same, func(_ context.Context, what int) error {
 					n, longest, last = n+1, max(longest, time.Since(last)), time.Now()
 					return do(what)
 				})
@@ -39,7 +39,7 @@ func TestInsist(t *testing.T) {
 	}
 	one := func(time.Duration) int { return 1 }
 	held := errors.New("held")
-	if n, longest := run(t, time.Minute, step, one, func(int) error { return held }); n < 25 || longest > patience+step {
+	if n, longest := run(t, time.Minute, step, one, func(int) error { return held }); n < 25 || longest > newsRetryDelay+step {
 		t.Errorf("asked all the time, a failure was tried again %d times, with up to %v between", n, longest)
 	}
 	if n, _ := run(t, 10*time.Minute, step, one, func(int) error { return nil }); n < 5 || n > 60 {

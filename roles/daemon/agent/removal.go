@@ -10,23 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removal tells when files are removed, or the directories that they are in
-// (inotify(7)).
+// removal watches for the removal of files and of their directories (inotify(7)).
 type removal struct {
 	file  *os.File
 	names []string
 	dirs  []string
-	told  chan struct{}
+	ch    chan struct{}
 	done  chan struct{}
 }
 
-// watchRemoval watches files, whose directories it is told of by look.
+// watchRemoval prepares to watch the files. The caller must call addWatches.
 func watchRemoval(paths ...string) (*removal, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
-	r := &removal{file: os.NewFile(uintptr(fd), "inotify"), told: make(chan struct{}, 1), done: make(chan struct{})}
+	r := &removal{file: os.NewFile(uintptr(fd), "inotify"), ch: make(chan struct{}, 1), done: make(chan struct{})}
 	for _, p := range paths {
 		if p != "" {
 			r.names, r.dirs = append(r.names, filepath.Base(p)), append(r.dirs, filepath.Dir(p))
@@ -36,12 +35,12 @@ func watchRemoval(paths ...string) (*removal, error) {
 	return r, nil
 }
 
-// changes is told once for removals that come together.
-func (r *removal) changes() <-chan struct{} { return r.told }
+// changes fires once for removals that happen together.
+func (r *removal) changes() <-chan struct{} { return r.ch }
 
-// look watches the directories as they are now: one that was made anew is another.
-// A directory that is not there is none to watch yet.
-func (r *removal) look() {
+// addWatches watches the directories that exist now. A directory that was made again needs a new
+// watch. A missing directory is skipped.
+func (r *removal) addWatches() {
 	for _, dir := range r.dirs {
 		conn, err := r.file.SyscallConn()
 		if err != nil {
@@ -66,23 +65,23 @@ func (r *removal) listen() {
 		if err != nil {
 			return
 		}
-		if !r.concerns(b[:n]) {
+		if !r.isRelevant(b[:n]) {
 			continue
 		}
 		select {
-		case r.told <- struct{}{}:
+		case r.ch <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// concerns tells whether one of the events is about the files or directories.
-func (r *removal) concerns(b []byte) bool {
+// isRelevant reports whether one of the events concerns the files or directories.
+func (r *removal) isRelevant(b []byte) bool {
 	for len(b) >= unix.SizeofInotifyEvent {
 		mask, size := binary.NativeEndian.Uint32(b[4:]), int(binary.NativeEndian.Uint32(b[12:]))
 		b = b[unix.SizeofInotifyEvent:]
 		if size > len(b) {
-			return true // cut short: look
+			return true // truncated: assume a change
 		}
 		name, _, _ := bytes.Cut(b[:size], []byte{0})
 		b = b[size:]

@@ -13,8 +13,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// TestRepairs cuts what the agent made, row by row of what breaks nodes of
-// flannel, and waits until traffic proves that it is back.
+// TestRepairs breaks the agent's objects, one case for each fault known from flannel nodes, and
+// waits until traffic flows again.
 func TestRepairs(t *testing.T) {
 	w := newWorld(t, 2, dual)
 	pods := w.startAll("-ip-masq", "-ip-masq-except=192.0.2.0/24")
@@ -75,7 +75,7 @@ func TestRepairs(t *testing.T) {
 		t.Run(cut.name, func(t *testing.T) {
 			w.t = t
 			defer func() { w.t = w.nodes[0].w.t }()
-			if len(cut.do) > 1 { // it is not to mend between two of them
+			if len(cut.do) > 1 { // the agent must not repair between two commands
 				n.suspend()
 			}
 			for _, command := range cut.do {
@@ -105,15 +105,17 @@ func TestRepairs(t *testing.T) {
 	}
 }
 
-// TestUnderlayVanishes: the interface to the other nodes is deleted, with the
-// devices on it, and comes back.
+// TestUnderlayVanishes: the interface to the other nodes is deleted together with the devices on
+// it, and comes back.
 func TestUnderlayVanishes(t *testing.T) {
 	w := newWorld(t, 2, dual)
 	pods := w.startAll()
 	w.reach(false, pods...)
 	n := w.nodes[0]
 	n.ip("link del eth1")
-	n.until("the loss and its reason", func(a answer) bool { return !a.Ready && strings.Contains(a.Reason, `none fits -iface "eth1"`) })
+	n.until("the loss and its reason", func(a answer) bool {
+		return !a.Ready && strings.Contains(a.Reason, `no interface matches -iface "eth1"`)
+	})
 	ip(t, "link add port0 master fabric type veth peer name eth1 netns "+n.ns.Path())
 	ip(t, "link set port0 up")
 	n.connect()
@@ -122,7 +124,7 @@ func TestUnderlayVanishes(t *testing.T) {
 	n.until("all programmed", func(a answer) bool { return a.Ready && a.Peers.Programmed == 2 })
 }
 
-// TestFilesComeBack: what CNI calls read is put back.
+// TestFilesComeBack: the agent restores the files that CNI calls read.
 func TestFilesComeBack(t *testing.T) {
 	w := newWorld(t, 1, vxlan)
 	n := w.nodes[0]
@@ -135,15 +137,15 @@ func TestFilesComeBack(t *testing.T) {
 	}
 	for _, path := range []string{n.overlayFile(), n.subnetFile()} {
 		must(t, os.WriteFile(path, []byte("x"), 0o600))
-		n.ip("link set flannel.1 down") // the agent looks at everything
+		n.ip("link set flannel.1 down") // this leads to a reconciliation
 		w.within(func() bool { is, _ := os.ReadFile(path); return len(is) > 1 }, func() string { return path + " stays as somebody wrote it" })
 	}
-	must(t, os.Rename(n.RunDir(), n.Dir()+"/gone")) // removed at once
-	w.within(func() bool { _, err := n.verb("agent status", nil); return err == nil }, func() string { return "status is answered no more" })
+	must(t, os.Rename(n.RunDir(), n.Dir()+"/gone")) // all files are removed at once
+	w.within(func() bool { _, err := n.verb("agent status", nil); return err == nil }, func() string { return "status is no longer served" })
 }
 
-// TestStaleState: what a former life left is removed when the registry was read
-// whole: routes of nodes that were deleted while no agent ran (flannel #2554).
+// TestStaleState: after a complete read of the registry the agent removes what a former agent left:
+// routes of nodes that were deleted while no agent ran (flannel #2554).
 func TestStaleState(t *testing.T) {
 	w := newWorld(t, 3, vxlan)
 	pods := w.startAll()
@@ -166,8 +168,8 @@ func TestStaleState(t *testing.T) {
 	w.reach(false, pods[:2]...)
 }
 
-// TestRegistryDown: an agent that starts without its registry leaves what works,
-// pods can be attached, and it goes on when the registry is back.
+// TestRegistryDown: an agent that starts while its registry is down keeps existing connections.
+// Pods can be attached. The agent continues when the registry is back.
 func TestRegistryDown(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
 	pods := w.startAll()
@@ -191,8 +193,8 @@ func TestRegistryDown(t *testing.T) {
 	w.reach(false, pods...)
 }
 
-// TestFlannelNode: a node that was made by hand as flannel makes it, whose record
-// has no VNI as the article's, and one of whose agents ours takes over.
+// TestFlannelNode: a node is set up by hand like a flannel node. Its record has no VNI, like the
+// article's. The agent replaces one of flannel's.
 func TestFlannelNode(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
 	ours, theirs := w.nodes[0], w.nodes[1]
@@ -209,15 +211,15 @@ func TestFlannelNode(t *testing.T) {
 	theirs.ip("neigh replace " + gateway + " lladdr " + v.MAC.String() + " dev flannel.1 nud permanent")
 	theirs.exec("bridge", "fdb", "append", v.MAC.String(), "dev", "flannel.1", "dst", "172.17.8.101", "self", "permanent")
 	theirs.ip("route replace " + own.PodCIDRs[0].String() + " via " + gateway + " dev flannel.1 onlink")
-	// A pod of theirs is an address of the node.
+	// A pod of flannel's node is an address of the node.
 	theirs.ip("addr add 10.244.201.7/32 dev lo")
 	pod := ours.attach()
 	far := netip.MustParseAddr("10.244.201.7")
 	echo(t, theirs.ns, far)
 	w.within(func() bool { return pod.asksFrom(pod.addr4, far) }, func() string { return "no traffic to flannel's node\n" + ours.dump() + theirs.dump() })
 
-	// Our agent takes the other node over: device, MAC and subnet stay, and what
-	// flannel made of us is ours then.
+	// The agent replaces flannel on the other node. Device, MAC and subnet stay, and the agent owns
+	// flannel's entries from then on.
 	theirs.start()
 	if rec := w.record(theirs.name); rec.PodCIDRs[0].String() != subnet || !strings.Contains(string(rec.BackendData), mac) {
 		t.Errorf("taken over as %+v %s", rec, rec.BackendData)
@@ -231,8 +233,8 @@ func TestFlannelNode(t *testing.T) {
 	w.within(func() bool { return pod.asksFrom(pod.addr4, far) }, func() string { return "no traffic after the take-over" })
 }
 
-// TestTwins: of two nodes with one VTEP address, whose state was copied and whose agents
-// started at the same moment, one gives it up, and traffic flows.
+// TestTwins: two nodes have one VTEP MAC address, because state was copied and the agents started
+// at the same moment. One of them changes it, and traffic flows.
 func TestTwins(t *testing.T) {
 	w := newWorld(t, 2, dual)
 	data := func(n *node) string {
@@ -242,7 +244,7 @@ func TestTwins(t *testing.T) {
 	n := w.nodes[0]
 	n.start()
 	had := data(n)
-	// Another published itself without having seen this one.
+	// Another node published itself before it saw this one.
 	twin := w.record(n.name)
 	twin.Name, twin.PublicIP, twin.PublicIPv6 = "another", netip.MustParseAddr("172.17.8.1"), netip.MustParseAddr("2001:db8:8::1")
 	twin.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.250.0/24"), netip.MustParsePrefix("fd00:10:244:fa::/64")}

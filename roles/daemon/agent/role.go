@@ -1,22 +1,22 @@
-// Package agent is the daemon that connects this node's pods with those of other
-// nodes: it learns from a registry who these are, and keeps a tunnel device (or
-// plain routes) with an entry for each of them in the kernel.
+// Package agent is the daemon that connects this node's pods with the pods of other nodes. It reads
+// the other nodes from a registry. For each node it programs entries of a VXLAN device, or plain
+// routes, in the kernel.
 //
-// It does what flanneld does, with its flags, its records and its device, so
-// that nodes of both share a cluster. It differs in how: whatever happens, what
-// should be is compared with what is. See docs/overlay.md.
+// The agent replaces flanneld. It has the same flags, records and device, so both can run in one
+// cluster. After every event the agent compares the complete desired state with the kernel's. See
+// docs/overlay.md.
 package agent
 
 import "github.com/cnibox/cnibox/roles"
 
-// ownName is the role's; with flanneld, etcd is the default registry.
+// ownName is the role's name. Under the name flanneld, etcd is the default registry.
 const ownName = "agent"
 
-// Role is the agent, which answers to flanneld too.
+// Role returns the agent's role, which has the name flanneld, too.
 func Role() roles.Role {
 	return roles.Role{
 		Names: []string{ownName, flanneld}, Kind: roles.Daemon,
-		Summary: "connects pods across nodes: VXLAN or plain routes to every other node",
+		Summary: "connects pods across nodes with VXLAN or plain routes",
 		Run:     Run, Verbs: verbs,
 	}
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// Run is the daemon: it keeps this node's pod network connected with the other
-// nodes' until ctx ends. What is in the kernel stays then.
+// Run runs the daemon until ctx ends. The kernel's state stays after that.
 func Run(ctx context.Context, h *roles.Host, args []string) error {
 	set, err := parseFlags(h.Role, h.Program, args, h.Env)
 	if err != nil {
@@ -24,7 +23,7 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	for _, name := range set.ignored {
 		h.Log.Warn("a flag has no effect", "flag", name)
 	}
-	set.place(runDir(h))
+	set.setDefaultPaths(runDir(h))
 	s, err := openSocket(set.socket)
 	if err != nil {
 		return err
@@ -38,8 +37,8 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	return nil
 }
 
-// place fills in the paths that are below the run directory.
-func (s *settings) place(run string) {
+// setDefaultPaths sets the paths that are in the run directory by default.
+func (s *settings) setDefaultPaths(run string) {
 	if s.overlayFile == "" {
 		s.overlayFile = filepath.Join(run, store.OverlayFile)
 	}
@@ -48,11 +47,11 @@ func (s *settings) place(run string) {
 	}
 }
 
-// newAgent is an agent that knows nothing yet.
+// newAgent returns an agent without any state.
 func newAgent(h *roles.Host, set *settings) *agent {
 	a := &agent{
 		host: h, log: h.Log, set: set, memory: memory{h},
-		heard: make(chan news, 1), acquired: make(chan acquisition),
+		updates: make(chan registryUpdate, 1), acquired: make(chan acquisition),
 		publish: make(chan cluster.Node, 1), ready: make(chan struct{}, 1),
 		macs:     map[string]string{},
 		families: [2]*family{{}, {v6: true}},
@@ -61,17 +60,16 @@ func newAgent(h *roles.Host, set *settings) *agent {
 	return a
 }
 
-// serve runs an agent with what flags and files say now. It returns true when
-// these changed.
+// serve runs an agent with the present flags and files. It returns true if the files changed.
 func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again bool, err error) {
 	a := newAgent(h, set)
 	a.socket = s
-	if a.engine, err = set.open(ctx, h, set.addressed(ctx, h, a.memory.load(ctx))); err != nil {
+	if a.registry, err = set.open(ctx, h, set.withCurrentAddresses(ctx, h, a.memory.load(ctx))); err != nil {
 		return false, fmt.Errorf("open the registry: %w", err)
 	}
-	defer func() { err = errors.Join(err, a.engine.Close()) }()
-	a.shown.Store(a.stand(errors.New("starting")))
-	if a.filter, err = overlay.OpenFilter(h.Net); err != nil { //nolint:contextcheck // it listens until Close
+	defer func() { err = errors.Join(err, a.registry.Close()) }()
+	a.current.Store(a.buildState(errors.New("starting")))
+	if a.filter, err = h.Net.OpenOverlayFilter(); err != nil { //nolint:contextcheck // it listens until Close
 		return false, err
 	}
 	defer a.filter.Close() //nolint:errcheck // nothing is written by it
@@ -99,13 +97,13 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 	}
 	running.Go(func() { a.serveStatus(ctx) })
 	running.Go(func() { a.watch(ctx) })
-	running.Go(func() { insist(ctx, a.publish, sameWish, a.acquire) })
-	running.Go(func() { insist(ctx, a.ready, func(a, b struct{}) bool { return a == b }, a.announce) })
-	h.Log.Info("started", "node", a.engine.node, "registry", a.engine.name)
+	running.Go(func() { retryLatest(ctx, a.publish, sameRequest, a.acquire) })
+	running.Go(func() { retryLatest(ctx, a.ready, func(a, b struct{}) bool { return a == b }, a.announce) })
+	h.Log.Info("started", "node", a.registry.node, "registry", a.registry.name)
 	return a.run(ctx, links), nil
 }
 
-// closeFamilies closes sockets; the kernel keeps what it has.
+// closeFamilies closes the sockets. The kernel's state stays.
 func (a *agent) closeFamilies() {
 	for _, f := range a.families {
 		if f.overlay != nil {
@@ -114,7 +112,7 @@ func (a *agent) closeFamilies() {
 	}
 }
 
-// routeLink is the interface to an address.
+// routeLink returns the name of the interface to an address.
 func (a *agent) routeLink(to netip.Addr) (string, error) {
 	return a.host.Net.RouteLink(context.Background(), nil, to)
 }

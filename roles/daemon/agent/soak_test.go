@@ -14,9 +14,9 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// TestSoak: nodes join, leave, change and break at random while the agent is
-// killed where it stands and the kernel is tampered with. In the end what is in
-// the kernel is what a new agent makes of the registry from nothing.
+// TestSoak: nodes join, leave, change and break at random. Meanwhile the agent is killed at any
+// point and the kernel is tampered with. At the end the kernel has the same objects that a new
+// agent makes from the registry.
 func TestSoak(t *testing.T) {
 	seconds := 2
 	if s := os.Getenv("CNIBOX_SOAK"); s != "" {
@@ -38,7 +38,7 @@ func TestSoak(t *testing.T) {
 		}
 		switch r.IntN(4) {
 		case 0:
-			<-time.After(time.Duration(r.IntN(30)) * time.Millisecond) // anywhere in its work
+			<-time.After(time.Duration(r.IntN(30)) * time.Millisecond) // at any point of its work
 			n.kill()
 			kills++
 			for range r.IntN(5) {
@@ -57,7 +57,7 @@ func TestSoak(t *testing.T) {
 		n.until(fmt.Sprintf("%d programmed", wanted), func(a answer) bool { return a.Ready && a.Peers.Programmed == wanted && a.Peers.Wanted == wanted })
 	}
 	programmed()
-	// It may not have heard of the last change yet: the next one looks at everything.
+	// The agent may not have received the last change yet. The next agent reads all.
 	n.kill()
 	n.launch("-ip-masq")
 	programmed()
@@ -81,7 +81,7 @@ func TestSoak(t *testing.T) {
 	t.Logf("%d rounds, %d kills, %d peers in the end", rounds, kills, wanted)
 }
 
-// disturb lets one of 60 nodes join, leave, change, or be written wrongly.
+// disturb makes one of 60 nodes join, leave, change, or have an invalid record.
 func (w *world) disturb(r *rand.Rand, own cluster.Node) {
 	w.t.Helper()
 	i := r.IntN(60)
@@ -108,7 +108,7 @@ func (w *world) disturb(r *rand.Rand, own cluster.Node) {
 	}
 }
 
-// valid counts the peers of both families that the registry names.
+// valid counts the peers of both families in the registry.
 func (w *world) valid() (int, error) {
 	entries, err := os.ReadDir(filepath.Dir(w.path("x")))
 	count := 0
@@ -120,7 +120,7 @@ func (w *world) valid() (int, error) {
 	return count, err
 }
 
-// tamper breaks something of the agent's.
+// tamper damages an object of the agent.
 func (n *node) tamper(r *rand.Rand) {
 	for range 1 + r.IntN(3) {
 		command := []string{
@@ -128,6 +128,6 @@ func (n *node) tamper(r *rand.Rand) {
 			"ip -6 route flush proto 142", "ip addr flush dev flannel.1", "nft flush ruleset", "ip link set flannel.1 address 02:99:99:99:99:99",
 		}[r.IntN(8)]
 		f := strings.Fields(command)
-		_, _ = n.try(f[0], f[1:]...) // it may be gone
+		_, _ = n.try(f[0], f[1:]...) // the object may not exist
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/cnibox/cnibox/roles/daemon/process"
 )
 
-// socket is where status is asked for, as long as the process lives. Its lock is
-// what keeps a second agent from this node.
+// socket is the Unix socket for status, which exists as long as the process. Its lock prevents a
+// second agent on this node.
 type socket struct {
 	path string
-	// listener may be loaded by anybody; the rest is the loop's.
+	// Every goroutine may load listener. The loop owns the other fields.
 	listener atomic.Pointer[net.UnixListener]
 	unlock   func()
 }
@@ -30,7 +30,7 @@ func openSocket(path string) (*socket, error) {
 	return s, nil
 }
 
-// reopen makes the socket anew, with its lock, if somebody removed it.
+// reopen makes the socket and its lock again if the file was removed.
 func (s *socket) reopen() error {
 	if !isGone(s.path) {
 		return nil
@@ -43,7 +43,7 @@ func (s *socket) reopen() error {
 	}
 	s.unlock = unlock
 	old := s.listener.Swap(l)
-	old.SetUnlinkOnClose(false) // the path leads to the new one
+	old.SetUnlinkOnClose(false) // the path belongs to the new socket
 	return old.Close()
 }
 
@@ -52,14 +52,14 @@ func (s *socket) close() {
 	s.unlock()
 }
 
-// Nobody waits on those who do not read: so many are answered side by side, each
-// within that time.
+// At most maxAnswers clients are served at a time, each for answerTime at most. A client that does
+// not read cannot delay others for longer.
 const (
 	maxAnswers = 64
 	answerTime = 5 * time.Second
 )
 
-// serveStatus answers whoever connects until ctx ends. The listener stays open.
+// serveStatus serves clients until ctx ends. The listener stays open.
 func (a *agent) serveStatus(ctx context.Context) {
 	var answers sync.WaitGroup
 	defer answers.Wait()
@@ -76,7 +76,7 @@ func (a *agent) serveStatus(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case now == l:
-			a.log.Warn("status is answered no more", "error", err)
+			a.log.Warn("status is no longer served", "error", err)
 			return
 		default:
 			l = now
@@ -88,7 +88,7 @@ func (a *agent) answer(ctx context.Context, c net.Conn) {
 	_ = c.SetDeadline(time.Now().Add(answerTime))
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
 	defer stop()
-	if err := errors.Join(a.shown.Load().write(c), c.Close()); err != nil {
+	if err := errors.Join(a.current.Load().write(c), c.Close()); err != nil {
 		a.log.Debug("status", "error", err)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestSocket: many who ask and never read keep nobody else from an answer, and a
-// socket that was removed, with its lock, is made anew.
+// TestSocket: clients that connect and never read do not block others. The agent makes a socket
+// again that was removed together with its lock.
 func TestSocket(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	path := filepath.Join(dir, socketFile)
@@ -20,8 +20,8 @@ func TestSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &agent{log: slog.New(slog.DiscardHandler), socket: s}
-	const many = 20_000 // more than the kernel takes from one who writes
-	a.shown.Store(&standing{left: make([]leftOut, many)})
+	const many = 20_000 // more than fits into the socket's send buffer
+	a.current.Store(&agentState{left: make([]leftOut, many)})
 	ctx, stop := context.WithCancel(t.Context())
 	end := make(chan struct{})
 	go func() { defer close(end); a.serveStatus(ctx) }()

@@ -17,12 +17,11 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// The agent answers on its socket with a line of JSON for itself, one for each
-// peer and family, and a last one, and closes the connection. Nothing is
-// computed before somebody asks.
+// The agent's answer on its socket is one line of JSON for the node, one for each peer and family,
+// and an end line. Then the agent closes the connection. The lines are computed for each request.
 const (
 	socketFile = "agent.sock"
-	// statusTime bounds the wait for an answer.
+	// statusTime is the maximum time to wait for an answer.
 	statusTime = 30 * time.Second
 )
 
@@ -30,24 +29,24 @@ const (
 type peerStatus struct {
 	Peer   string `json:"peer"`
 	Family string `json:"family,omitempty"`
-	// VTEP is the node's address, MAC its device's.
+	// VTEP is the node's public address. MAC is the address of its device.
 	VTEP *netip.Addr `json:"vtep,omitempty"`
 	MAC  string      `json:"mac,omitempty"`
-	// Subnet is the node's pod network, Route whether the route to it is there.
+	// Subnet is the node's pod network. Route is true if the kernel has the route to it.
 	Subnet    *netip.Prefix `json:"subnet,omitempty"`
 	Route     bool          `json:"route"`
 	FDB       bool          `json:"fdb"`
 	Neighbour bool          `json:"neighbour"`
-	// Direct: packets go without a tunnel.
+	// Direct is true if packets are sent without a tunnel.
 	Direct bool `json:"direct,omitempty"`
-	// State is "programmed", "pending", "failed", or "left out": then Error says why.
+	// State is "programmed", "pending", "failed", or "left out". Error has the reason.
 	State string    `json:"state"`
 	Since time.Time `json:"since,omitzero"`
 	Error string    `json:"error,omitempty"`
 	Retry time.Time `json:"retry,omitzero"`
 }
 
-// stateLeftOut is that of a node that nothing is programmed for.
+// stateLeftOut is the state of a node that the agent does not program.
 const stateLeftOut = "left out"
 
 // statusEnd is the last line of an answer.
@@ -56,7 +55,7 @@ type statusEnd struct {
 }
 
 // write writes one answer.
-func (s *standing) write(w io.Writer) error {
+func (s *agentState) write(w io.Writer) error {
 	out := json.NewEncoder(w)
 	if err := out.Encode(&s.summary); err != nil {
 		return err
@@ -90,26 +89,26 @@ func statusOf(p *overlay.PeerState, v6 bool) *peerStatus {
 	return s
 }
 
-// status is the whole answer.
+// status is a complete answer.
 type status struct {
 	summary
 	Nodes []peerStatus `json:"nodes"`
 }
 
-// maxStatus is more than 100,000 peers take.
+// maxStatus is the maximum size of an answer in bytes. It suffices for 100,000 peers.
 const maxStatus = 64 << 20
 
-// errNoAgent means that nobody answers.
+// errNoAgent means that no process listens on the socket.
 var errNoAgent = errors.New("no agent runs on this node")
 
-// askStatus asks the agent behind a socket.
+// askStatus requests the status from the agent's socket.
 func askStatus(ctx context.Context, path string) (*status, error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, fmt.Errorf("%w: nobody listens on %q", errNoAgent, path)
+		return nil, fmt.Errorf("%w: no process listens on %q", errNoAgent, path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask the agent: %w", err)
+		return nil, fmt.Errorf("connect to the agent: %w", err)
 	}
 	defer c.Close() //nolint:errcheck // all was read, or is lost
 	_ = c.SetDeadline(time.Now().Add(statusTime))
@@ -138,7 +137,7 @@ func readStatus(r io.Reader) (*status, error) {
 	}
 }
 
-// Table shows peers as the entries that the kernel has for them, after this node.
+// Table shows this node and then the kernel's entries for each peer.
 func (s *status) Table() (head []string, rows [][]string) {
 	head = []string{"PEER", "VTEP", "MAC", "ROUTE", "FDB", "NEIGHBOUR", "STATE", "SINCE"}
 	state := "ready"
@@ -165,7 +164,7 @@ func (s *status) Table() (head []string, rows [][]string) {
 	return head, rows
 }
 
-// String is what the table does not tell.
+// String returns the summary that the table does not show.
 func (s *status) String() string {
 	text := "not ready"
 	if s.Ready {
@@ -184,12 +183,12 @@ func (s *status) String() string {
 	}
 	text += fmt.Sprintf("\n%d of %d peers programmed; registry: %s", s.Peers.Programmed, s.Peers.Wanted, s.Registry)
 	if s.RegistryError != "" {
-		text += ", which cannot be heard: " + s.RegistryError
+		text += ", which cannot be read: " + s.RegistryError
 	}
 	return text
 }
 
-// row is a peer's; what the kernel should have and has not is "missing".
+// row returns a peer's row. An entry that the kernel should have but does not have is "missing".
 func (p *peerStatus) row() []string {
 	has := func(have bool, what string) string {
 		if have {
@@ -220,5 +219,5 @@ func dash(s string) string {
 	return s
 }
 
-// runDir is where the node keeps what dies with the boot.
+// runDir returns the directory for files that are lost at a reboot.
 func runDir(h *roles.Host) string { return filepath.Dir(h.Store.OverlayPath()) }

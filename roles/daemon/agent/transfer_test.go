@@ -13,9 +13,8 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// transfer sends from one pod to another over a TCP connection until end is called,
-// which tells the longest time that nothing arrived, and fails the test if anything
-// was lost.
+// transfer sends from one pod to another over a TCP connection until end is called. end returns the
+// longest time without data, and fails the test if data was lost.
 func (w *world) transfer(from, to *pod) (end func() time.Duration) {
 	w.t.Helper()
 	var l *net.TCPListener
@@ -71,7 +70,7 @@ func (w *world) transfer(from, to *pod) (end func() time.Duration) {
 	}
 }
 
-// receive reads what one connection brings, to its end.
+// receive reads one connection to its end.
 func receive(l net.Listener) (n int64, silence time.Duration, err error) {
 	s, err := l.Accept()
 	if err != nil {
@@ -94,9 +93,9 @@ func receive(l net.Listener) (n int64, silence time.Duration, err error) {
 	}
 }
 
-// TestTransferSoak: a TCP connection between pods of two nodes does not notice that agents
-// stop, are killed and start again, for CNIBOX_SOAK seconds. In a soak of a minute and more,
-// which has the machine for itself, it is never silent for a second.
+// TestTransferSoak: a TCP connection between pods of two nodes continues while agents stop, are
+// killed and start again, for CNIBOX_SOAK seconds. In a soak of a minute or more, which needs an
+// idle machine, it is never silent for a second.
 func TestTransferSoak(t *testing.T) {
 	w := newWorld(t, 2, vxlan)
 	pods := w.startAll()

@@ -13,18 +13,18 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// selection says which interface leads to the other nodes.
+// selection selects the interface to the other nodes.
 type selection struct {
 	// ifaces are names or addresses.
 	ifaces   []string
 	regexes  []*regexp.Regexp
 	canReach netip.Addr
-	// public4 and public6 are what the node is reached at.
+	// public4 and public6 are the addresses that other nodes send to.
 	public4, public6 netip.Addr
 }
 
-// wish puts what is asked for in the registry before what flags say.
-func (s *selection) wish(w cluster.Wishes) {
+// override replaces the public addresses of the flags by those of the registry.
+func (s *selection) override(w cluster.Wishes) {
 	if w.NodeIP.IsValid() {
 		s.public4 = w.NodeIP
 	}
@@ -37,18 +37,18 @@ func (s *selection) wish(w cluster.Wishes) {
 type underlay struct {
 	link string
 	mtu  int
-	// local4 and local6 are the node's own addresses there, public4 and public6
-	// what the others send to: others where an address is translated on the way.
+	// local4 and local6 are the node's own addresses on the interface. public4 and public6 are the
+	// addresses that other nodes send to. They differ if a router translates addresses.
 	local4, local6, public4, public6 netip.Addr
 }
 
-// errNoInterface means that there is no interface as the flags want it.
+// errNoInterface means that no interface matches the flags.
 var errNoInterface = errors.New("no interface to the other nodes")
 
-// choose finds the underlay among the node's interfaces, for the families that
-// are needed: those of -iface in order, then those of -iface-regex, the one that
-// leads to -iface-can-reach, the one that has the public address, the one of the
-// default route. routeLink is asked for the name of the interface to an address.
+// choose selects the underlay among the node's interfaces for the required families. The order is:
+// -iface in the given order, -iface-regex in the given order, the route to -iface-can-reach, the
+// owner of the public address, the default route. routeLink returns the name of the interface to an
+// address.
 func (s *selection) choose(links []netops.HostLink, need4, need6 bool, routeLink func(netip.Addr) (string, error)) (underlay, error) {
 	l, err := s.link(links, need4, need6, routeLink)
 	if err != nil {
@@ -60,18 +60,18 @@ func (s *selection) choose(links []netops.HostLink, need4, need6 bool, routeLink
 	u := underlay{link: l.Name, mtu: l.MTU}
 	var errs []error
 	if need4 {
-		u.local4, u.public4, err = address(l, s.public4, s.named(l, true), netip.Addr.Is4, "IPv4")
+		u.local4, u.public4, err = address(l, s.public4, s.namedAddress(l, true), netip.Addr.Is4, "IPv4")
 		errs = append(errs, err)
 	}
 	if need6 {
-		u.local6, u.public6, err = address(l, s.public6, s.named(l, false), netip.Addr.Is6, "IPv6")
+		u.local6, u.public6, err = address(l, s.public6, s.namedAddress(l, false), netip.Addr.Is6, "IPv6")
 		errs = append(errs, err)
 	}
 	return u, errors.Join(errs...)
 }
 
-// named is the address by which -iface asks for a link, if it does.
-func (s *selection) named(l *netops.HostLink, is4 bool) netip.Addr {
+// namedAddress returns the address of the link that -iface names, if there is one.
+func (s *selection) namedAddress(l *netops.HostLink, is4 bool) netip.Addr {
 	for _, want := range s.ifaces {
 		if a, err := netip.ParseAddr(want); err == nil && a.Is4() == is4 && has(l, a) {
 			return a
@@ -80,7 +80,7 @@ func (s *selection) named(l *netops.HostLink, is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// link finds the interface.
+// link selects the interface.
 func (s *selection) link(links []netops.HostLink, need4, need6 bool, routeLink func(netip.Addr) (string, error)) (*netops.HostLink, error) {
 	first := func(fits func(*netops.HostLink) bool) *netops.HostLink {
 		for i := range links {
@@ -108,12 +108,12 @@ func (s *selection) link(links []netops.HostLink, need4, need6 bool, routeLink f
 		}
 	}
 	if len(s.ifaces)+len(s.regexes) > 0 {
-		return nil, fmt.Errorf("%w: none fits %s; %s", errNoInterface, s.asked(), seen(links))
+		return nil, fmt.Errorf("%w: no interface matches %s; %s", errNoInterface, s.describeFlags(), describeLinks(links))
 	}
 	if s.canReach.IsValid() {
 		name, err := routeLink(s.canReach)
 		if err != nil {
-			return nil, fmt.Errorf("%w: -iface-can-reach: %w; %s", errNoInterface, err, seen(links))
+			return nil, fmt.Errorf("%w: -iface-can-reach: %w; %s", errNoInterface, err, describeLinks(links))
 		}
 		if l := first(func(l *netops.HostLink) bool { return l.Name == name }); l != nil {
 			return l, nil
@@ -125,13 +125,13 @@ func (s *selection) link(links []netops.HostLink, need4, need6 bool, routeLink f
 		}
 	}
 	if s.public4.IsValid() || s.public6.IsValid() {
-		return nil, fmt.Errorf("%w: none has the public address; name one by -iface if the address is translated on the way; %s", errNoInterface, seen(links))
+		return nil, fmt.Errorf("%w: no interface has the public address; name one with -iface if a router translates the address; %s", errNoInterface, describeLinks(links))
 	}
 	return defaultLink(links, need4, need6)
 }
 
-// defaultLink is the interface of the default route with the lowest metric, one
-// that has addresses of all families before the others.
+// defaultLink returns the interface of the default route with the lowest metric. Interfaces with
+// addresses of all required families come first.
 func defaultLink(links []netops.HostLink, need4, need6 bool) (*netops.HostLink, error) {
 	var found []*netops.HostLink
 	for i := range links {
@@ -140,7 +140,7 @@ func defaultLink(links []netops.HostLink, need4, need6 bool) (*netops.HostLink, 
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("%w: there is no default route; name one by -iface; %s", errNoInterface, seen(links))
+		return nil, fmt.Errorf("%w: there is no default route; name the interface with -iface; %s", errNoInterface, describeLinks(links))
 	}
 	lacks6 := func(l *netops.HostLink) int {
 		if need6 && !slices.ContainsFunc(l.Addresses, func(a netops.HostAddr) bool { return a.Prefix.Addr().Is6() && usable(a) }) {
@@ -159,8 +159,8 @@ func defaultLink(links []netops.HostLink, need4, need6 bool) (*netops.HostLink, 
 	}), nil
 }
 
-// asked repeats what -iface and -iface-regex ask for.
-func (s *selection) asked() string {
+// describeFlags returns -iface and -iface-regex for an error message.
+func (s *selection) describeFlags() string {
 	var all []string
 	for _, i := range s.ifaces {
 		all = append(all, fmt.Sprintf("-iface %.60q", i))
@@ -171,11 +171,11 @@ func (s *selection) asked() string {
 	return strings.Join(all, ", ")
 }
 
-// seen tells which interfaces there are.
-func seen(links []netops.HostLink) string {
+// describeLinks lists the interfaces for an error message.
+func describeLinks(links []netops.HostLink) string {
 	var all []string
 	for _, l := range links {
-		if l.Loopback || len(all) == maxSeen {
+		if l.Loopback || len(all) == maxListedLinks {
 			continue
 		}
 		what := []string{"down"}
@@ -190,19 +190,20 @@ func seen(links []netops.HostLink) string {
 		all = append(all, strings.TrimSpace(l.Name+" "+strings.Join(what, " ")))
 	}
 	if len(all) == 0 {
-		return "there is none at all"
+		return "there are no interfaces"
 	}
 	return "there are: " + strings.Join(all, ", ")
 }
 
-// maxSeen is how many interfaces an error names: a node has many of its pods'.
-const maxSeen = 20
+// maxListedLinks limits the interfaces in an error message, because a node has many interfaces of
+// pods.
+const maxListedLinks = 20
 
 func has(l *netops.HostLink, want netip.Addr) bool {
 	return slices.ContainsFunc(l.Addresses, func(a netops.HostAddr) bool { return a.Prefix.Addr() == want })
 }
 
-// usable tells whether peers may send to an address for long.
+// usable reports whether peers can send to an address permanently.
 func usable(a netops.HostAddr) bool {
 	addr := a.Prefix.Addr()
 	return !a.Deprecated && !a.Tentative && !addr.IsLoopback() && !addr.IsMulticast() && (addr.Is4() || !addr.IsLinkLocalUnicast())
@@ -212,10 +213,10 @@ func needed(a netops.HostAddr, need4, need6 bool) bool {
 	return a.Prefix.Addr().Is4() && need4 || a.Prefix.Addr().Is6() && need6
 }
 
-// address is a link's own address of one family, and what peers send to: the
-// public address where one is given. That is the own one too if the link has it.
-// Global ones come before those of the link, permanent before leased ones, and
-// privacy addresses (RFC 8981) last.
+// address returns a link's own address of one family, and the address that peers send to. The
+// latter is public if that is given. The own address is chosen in this order: the public address,
+// the address that -iface names, global before link scope, permanent before leased, and privacy
+// addresses (RFC 8981) last.
 func address(l *netops.HostLink, public, named netip.Addr, is func(netip.Addr) bool, family string) (local, published netip.Addr, err error) {
 	var found []netops.HostAddr
 	for _, a := range l.Addresses {

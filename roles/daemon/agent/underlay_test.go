@@ -30,7 +30,7 @@ func addr(s string, flags string) netops.HostAddr {
 	return a
 }
 
-// twoCards is a node as the article's: the first card is the hypervisor's.
+// twoCards returns the interfaces of the article's node. The first one is the hypervisor's.
 func twoCards() []netops.HostLink {
 	return []netops.HostLink{
 		{Name: "lo", Index: 1, MTU: 65536, Up: true, Loopback: true, Addresses: []netops.HostAddr{addr("127.0.0.1/8", "l")}},
@@ -59,8 +59,8 @@ func TestChooseUnderlay(t *testing.T) {
 		{"can reach", selection{canReach: netip.MustParseAddr("198.51.100.1")}, false, "eth1 9000 172.17.8.201 > 172.17.8.201"},
 		{"public address of an interface", selection{public4: netip.MustParseAddr("172.17.8.101")}, false, "eth1 9000 172.17.8.101 > 172.17.8.101"},
 		{"public address behind NAT", selection{ifaces: []string{"eth1"}, public4: netip.MustParseAddr("203.0.113.7")}, false, "eth1 9000 172.17.8.201 > 203.0.113.7"},
-		{"public address behind NAT, none named", selection{public4: netip.MustParseAddr("203.0.113.7")}, false, "no interface to the other nodes: none has the public address; name one by -iface if the address is translated on the way; there are: eth0 10.0.2.15/24, eth1 "},
-		{"none fits", selection{ifaces: []string{"ens3"}, regexes: []*regexp.Regexp{regexp.MustCompile("^wg")}}, false, `no interface to the other nodes: none fits -iface "ens3", -iface-regex "^wg"; there are: eth0 10.0.2.15/24, eth1 172.17.8.101/24 172.17.8.201/24`},
+		{"public address behind NAT, none named", selection{public4: netip.MustParseAddr("203.0.113.7")}, false, "no interface to the other nodes: no interface has the public address; name one with -iface if a router translates the address; there are: eth0 10.0.2.15/24, eth1 "},
+		{"none fits", selection{ifaces: []string{"ens3"}, regexes: []*regexp.Regexp{regexp.MustCompile("^wg")}}, false, `no interface to the other nodes: no interface matches -iface "ens3", -iface-regex "^wg"; there are: eth0 10.0.2.15/24, eth1 172.17.8.101/24 172.17.8.201/24`},
 		{"no address", selection{ifaces: []string{"eth2"}}, true, "interface \"eth2\" has no IPv4 address\ninterface \"eth2\" has no IPv6 address"},
 		{"no IPv6", selection{ifaces: []string{"eth0"}}, true, `interface "eth0" has no IPv6 address`},
 	} {
@@ -83,10 +83,10 @@ func TestChooseUnderlay(t *testing.T) {
 	}
 }
 
-// TestWishes: an annotation goes before the flag.
+// TestWishes: an annotation has precedence over the flag.
 func TestWishes(t *testing.T) {
 	s := selection{public4: netip.MustParseAddr("10.0.2.15")}
-	s.wish(cluster.Wishes{NodeIP: netip.MustParseAddr("172.17.8.101")})
+	s.override(cluster.Wishes{NodeIP: netip.MustParseAddr("172.17.8.101")})
 	u, err := s.choose(twoCards(), true, false, nil)
 	if err != nil || u.link != "eth1" || u.local4 != netip.MustParseAddr("172.17.8.101") {
 		t.Errorf("%+v, %v", u, err)
@@ -96,10 +96,10 @@ func TestWishes(t *testing.T) {
 func TestNoDefaultRoute(t *testing.T) {
 	links := twoCards()
 	links[1].Default4, links[2].Default4 = false, false
-	if _, err := (&selection{}).choose(links, true, false, nil); err == nil || !strings.Contains(err.Error(), "there is no default route; name one by -iface; there are: eth0") {
+	if _, err := (&selection{}).choose(links, true, false, nil); err == nil || !strings.Contains(err.Error(), "there is no default route; name the interface with -iface; there are: eth0") {
 		t.Error(err)
 	}
-	if _, err := (&selection{}).choose(nil, true, false, nil); err == nil || !strings.Contains(err.Error(), "there is none at all") {
+	if _, err := (&selection{}).choose(nil, true, false, nil); err == nil || !strings.Contains(err.Error(), "there are no interfaces") {
 		t.Error(err)
 	}
 	u, err := (&selection{}).choose(links, false, true, nil)
@@ -120,7 +120,7 @@ func TestPodMTU(t *testing.T) {
 		{backendVXLAN, 0, 1500, false, 1450, ""},
 		{backendVXLAN, 0, 1500, true, 1430, ""},
 		{backendVXLAN, 1400, 1500, false, 1350, ""},
-		{backendVXLAN, 9000, 1500, true, 1430, ""}, // the kernel would refuse more
+		{backendVXLAN, 9000, 1500, true, 1430, ""}, // the kernel rejects a larger one
 		{backendHostGW, 0, 1500, true, 1500, ""},
 		{backendHostGW, 1400, 9000, false, 1400, ""},
 		{backendVXLAN, 0, 1340, true, 0, "the interface's MTU of 1340 leaves 1270 bytes for pods' IPv6 packets, they need 1280"},

@@ -14,36 +14,36 @@ import (
 	"github.com/cnibox/cnibox/roles/daemon/process"
 )
 
-// verbs are the role's own commands.
+// verbs returns the role's commands.
 func verbs() []roles.CommandVerb {
 	return []roles.CommandVerb{
 		{
-			Name: "agent status", Help: "show what the agent has in the kernel for every other node",
-			Flags: []roles.Flag{{Name: "socket", Help: "path of the agent's socket; else agent.sock in the run directory"}},
+			Name: "agent status", Help: "show the agent's kernel entries for every other node",
+			Flags: []roles.Flag{{Name: "socket", Help: "path of the agent's socket; default: agent.sock in the run directory"}},
 			Run: func(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
 				s := &settings{socket: flags["socket"]}
-				s.place(runDir(h))
+				s.setDefaultPaths(runDir(h))
 				return askStatus(ctx, s.socket)
 			},
 		},
 		{
-			Name: "agent cleanup", Help: "remove all that the agent made on this node, and with flags of a registry its record there",
+			Name: "agent cleanup", Help: "remove everything that the agent made on this node; with registry flags, its record too",
 			Flags: cleanupFlags(), Run: cleanup,
 		},
 	}
 }
 
-// cleanupFlags are those of the agent that say where something is.
+// cleanupFlags returns the agent's flags for registries and paths.
 func cleanupFlags() (all []roles.Flag) {
 	s := &settings{}
 	f := flag.NewFlagSet("", flag.ContinueOnError)
 	s.registry.register(f)
-	s.registerPlaces(f)
+	s.registerPaths(f)
 	f.VisitAll(func(one *flag.Flag) {
 		value, text := flag.UnquoteUsage(one)
 		switch {
 		case one.Name == "set-node-network-unavailable" || one.Name == "subnet-lease-renew-margin":
-			return // of a running agent
+			return // only for a running agent
 		case value == "":
 			all = append(all, roles.Flag{Name: one.Name, Help: text, Switch: true})
 		default:
@@ -53,9 +53,9 @@ func cleanupFlags() (all []roles.Flag) {
 	return all
 }
 
-// cleanup takes away devices, routes, packet filter rules and files, forgets the
-// node, and withdraws its record where a registry is named. It goes on after an
-// error. The agent must have been stopped.
+// cleanup removes devices, routes, packet filter rules and files, and deletes the memory. It
+// withdraws the node's record if the flags name a registry. It continues after an error. The agent
+// must be stopped.
 func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args []string) (any, error) {
 	for _, f := range cleanupFlags() {
 		if v, ok := flags[f.Name]; ok && v != f.Default {
@@ -66,19 +66,19 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 	if err != nil {
 		return nil, err
 	}
-	s.place(runDir(h))
+	s.setDefaultPaths(runDir(h))
 	unlock, err := process.Lock(s.socket + ".lock")
 	if err != nil {
 		return nil, fmt.Errorf("clean up: %w: stop it first", err)
 	}
 	defer unlock()
 	m := memory{h}
-	done := "nothing of the agent is left on this node; its record in a registry was not touched: no flag names one"
+	done := "removed everything of the agent from this node; its record in the registry stays, because no flag names the registry"
 	var errs []error
 	if r := &s.registry; r.kube || r.dir != "" || len(r.etcd) > 0 {
 		name, err := s.release(ctx, h, m)
 		errs = append(errs, err)
-		done = "nothing of the agent is left on this node, nor its record in the registry " + name
+		done = "removed everything of the agent from this node, and its record from the registry " + name
 	}
 	for _, v6 := range []bool{false, true} {
 		errs = append(errs, removeFamily(ctx, h.Net, v6))
@@ -96,7 +96,7 @@ func cleanup(ctx context.Context, h *roles.Host, flags map[string]string, args [
 	return done, nil
 }
 
-// release withdraws this node's record, and tells from which registry.
+// release withdraws this node's record and returns the name of the registry.
 func (s *settings) release(ctx context.Context, h *roles.Host, m memory) (name string, err error) {
 	e, err := s.open(ctx, h, m.load(ctx))
 	if err != nil {

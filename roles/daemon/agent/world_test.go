@@ -37,31 +37,31 @@ func table() roles.Table {
 
 func TestMain(m *testing.M) { rolestest.Main(m, table()) }
 
-// world is nodes on one network, with a registry in a directory.
+// world is a set of nodes on one network with a directory as the registry.
 type world struct {
 	t     *testing.T
 	dir   string
 	nodes []*node
-	// registry are the flags of another registry than the directory.
+	// registry are the flags of a registry other than the directory.
 	registry []string
 }
 
-// node is one of them: a network namespace, and state of its own.
+// node is a node of a world: a network namespace with its own state.
 type node struct {
 	*rolestest.Env
 	w    *world
 	name string
 	ns   *netopstest.NS
-	// addr4 and addr6 are its addresses on the network.
+	// addr4 and addr6 are the node's addresses on the network.
 	addr4, addr6 netip.Addr
 	cmd          *exec.Cmd
 	log          *logBuffer
-	// flags are given to every agent of the node.
+	// flags are the flags of every agent of the node.
 	flags []string
 	pods  int
 }
 
-// logBuffer is what a process says.
+// logBuffer collects a process's log.
 type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -79,8 +79,8 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-// newWorld makes n nodes, k8s-dev-0 at 172.17.8.101 and so on, as the article's.
-// Their agents are not started.
+// newWorld makes n nodes, k8s-dev-0 at 172.17.8.101 and so on, as in the article. It does not start
+// agents.
 func newWorld(t *testing.T, n int, conf string) *world {
 	t.Helper()
 	w := &world{t: t, dir: filepath.Join(t.TempDir(), "cluster")}
@@ -102,7 +102,7 @@ func (w *world) configure(conf string) {
 	must(w.t, os.Rename(path+".new", path))
 }
 
-// addNode makes another node.
+// addNode adds a node.
 func (w *world) addNode() *node {
 	t := w.t
 	t.Helper()
@@ -121,7 +121,7 @@ func (w *world) addNode() *node {
 	return n
 }
 
-// connect gives the node's interface its addresses.
+// connect sets the addresses of the node's interface.
 func (n *node) connect() {
 	n.w.t.Helper()
 	n.ip("addr replace " + n.addr4.String() + "/24 dev eth1")
@@ -170,18 +170,18 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// overlayFile, subnetFile and socket are the node's.
+// overlayFile, subnetFile and socket are the paths of the node's files.
 func (n *node) overlayFile() string { return filepath.Join(n.RunDir(), "overlay.json") }
 func (n *node) subnetFile() string  { return filepath.Join(n.Dir(), "flannel", "subnet.env") }
 func (n *node) socket() string      { return filepath.Join(n.RunDir(), "agent.sock") }
 
-// launch starts the node's agent, which the node's flags configure.
+// launch starts the node's agent with the node's flags.
 func (n *node) launch(flags ...string) {
 	n.w.t.Helper()
 	n.run(n.agent(append(n.flags, flags...)...))
 }
 
-// run starts the node's daemon.
+// run starts a daemon on the node.
 func (n *node) run(daemon *exec.Cmd) {
 	t := n.w.t
 	t.Helper()
@@ -199,7 +199,7 @@ func (n *node) run(daemon *exec.Cmd) {
 	})
 }
 
-// agent is the node's agent as a process.
+// agent returns the command of the node's agent.
 func (n *node) agent(flags ...string) *exec.Cmd {
 	cmd := n.Cmd(rolestest.Call{Type: "agent"})
 	cmd.Args = append(cmd.Args, "-node-name="+n.name, "-iface=eth1", "-subnet-file="+n.subnetFile())
@@ -218,7 +218,7 @@ func (n *node) start(flags ...string) {
 	n.runReady(n.agent(append(n.flags, flags...)...))
 }
 
-// runReady starts the node's daemon and waits until it says that it is ready.
+// runReady starts the node's daemon and waits until it reports that it is ready.
 func (n *node) runReady(daemon *exec.Cmd) {
 	t := n.w.t
 	t.Helper()
@@ -236,19 +236,18 @@ func (n *node) runReady(daemon *exec.Cmd) {
 	}
 }
 
-// stop ends the agent as a service manager does.
+// stop ends the agent like a service manager does.
 func (n *node) stop() { n.end(syscall.SIGTERM) }
 
-// kill ends it where it stands.
+// kill ends the agent at once.
 func (n *node) kill() { n.end(syscall.SIGKILL) }
 
-// end sends a signal and waits. One that does not go tells why: SIGQUIT prints
-// its goroutines.
+// end sends a signal and waits. If the process does not end, SIGQUIT prints its goroutines.
 func (n *node) end(s syscall.Signal) {
 	n.w.t.Helper()
 	p := n.cmd.Process
 	must(n.w.t, p.Signal(s))
-	_ = p.Signal(syscall.SIGCONT) // a test may have failed with it suspended
+	_ = p.Signal(syscall.SIGCONT) // a failed test may have suspended it
 	late := time.AfterFunc(await.Patience, func() { _ = p.Signal(syscall.SIGQUIT) })
 	defer late.Stop()
 	err := n.cmd.Wait()
@@ -258,21 +257,21 @@ func (n *node) end(s syscall.Signal) {
 	n.cmd = nil
 }
 
-// suspend stops the agent's threads, all of them when it returns: the signal
-// alone is not yet a process that stands still.
+// suspend stops all threads of the agent. It waits, because they still run for a moment after the
+// signal.
 func (n *node) suspend() {
 	n.w.t.Helper()
 	must(n.w.t, n.cmd.Process.Signal(syscall.SIGSTOP))
 	must(n.w.t, unix.Waitid(unix.P_PID, n.cmd.Process.Pid, nil, unix.WSTOPPED, nil))
 }
 
-// resume has it go on.
+// resume lets the agent continue.
 func (n *node) resume() {
 	n.w.t.Helper()
 	must(n.w.t, n.cmd.Process.Signal(syscall.SIGCONT))
 }
 
-// host is the node as a verb of the command line sees it.
+// host returns the node's Host for a command of the command line.
 func (n *node) host() *roles.Host {
 	n.w.t.Helper()
 	h, done, err := roleshost.Open(context.Background(), roleshost.Options{RunDir: n.RunDir(), StateDir: n.StateDir(), Role: "agent", Program: "test"})
@@ -281,7 +280,7 @@ func (n *node) host() *roles.Host {
 	return h
 }
 
-// verb runs a verb of the role on the node, which answers with what has a table or text.
+// verb runs a command of the role on the node. The result has a table or a text.
 func (n *node) verb(name string, flags map[string]string) (any, error) {
 	n.w.t.Helper()
 	for _, v := range agent.Role().Verbs() {
@@ -300,7 +299,7 @@ func (n *node) verb(name string, flags map[string]string) (any, error) {
 	return nil, nil
 }
 
-// answer is what `agent status --json` tells.
+// answer is the output of `agent status --json`.
 type answer struct {
 	Ready         bool
 	Reason        string
@@ -318,7 +317,7 @@ type answer struct {
 	}
 }
 
-// status asks the agent.
+// status returns the agent's status.
 func (n *node) status() (a answer) {
 	n.w.t.Helper()
 	out, err := n.verb("agent status", nil)
@@ -329,7 +328,7 @@ func (n *node) status() (a answer) {
 	return a
 }
 
-// until asks the agent until it stands as is wanted.
+// until requests the status until the condition is true.
 func (n *node) until(what string, is func(answer) bool) answer {
 	n.w.t.Helper()
 	var a answer
@@ -339,7 +338,7 @@ func (n *node) until(what string, is func(answer) bool) answer {
 	return a
 }
 
-// within tries something that takes its time until it is so.
+// within waits until the condition is true.
 func (w *world) within(is func() bool, what func() string) time.Duration {
 	w.t.Helper()
 	begin := time.Now()
@@ -347,7 +346,7 @@ func (w *world) within(is func() bool, what func() string) time.Duration {
 	return time.Since(begin)
 }
 
-// record is a node's file in the registry.
+// record reads a node's file in the registry.
 func (w *world) record(name string) cluster.Node {
 	w.t.Helper()
 	raw, err := os.ReadFile(w.path(name))
@@ -359,7 +358,7 @@ func (w *world) record(name string) cluster.Node {
 
 func (w *world) path(name string) string { return filepath.Join(w.dir, "nodes", name+".json") }
 
-// put writes a node's file in one piece.
+// put writes a node's file atomically.
 func (w *world) put(name string, content []byte) {
 	w.t.Helper()
 	must(w.t, os.MkdirAll(filepath.Dir(w.path(name)), 0o755))
@@ -375,7 +374,7 @@ func (w *world) publish(n cluster.Node) {
 	w.put(n.Name, raw)
 }
 
-// startAll starts every agent, and attaches a pod on every node.
+// startAll starts every agent and attaches a pod on every node.
 func (w *world) startAll(flags ...string) (pods []*pod) {
 	w.t.Helper()
 	for _, n := range w.nodes {

@@ -11,11 +11,11 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// acquire gets an address of each family, at the same time. It tries until
-// the time for that is up or ctx ends. After an error there may be some all the
-// same.
+// acquire leases an address of each family, all at the same time. It retries until
+// the resend timeout or the end of ctx. After an error the lease may hold the
+// addresses of some families.
 func (l *lease) acquire(ctx context.Context, want map[string]netip.Addr) error {
-	families := l.who.conf.IPAM.Families
+	families := l.profile.conf.IPAM.Families
 	grants, errs := make([]store.DHCPGrant, len(families)), make([]error, len(families))
 	var wg sync.WaitGroup
 	for i, family := range families {

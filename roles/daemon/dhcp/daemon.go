@@ -1,6 +1,6 @@
-// Package dhcp is the daemon behind the IPAM role dhcp: it gets addresses from
-// DHCP servers for containers, keeps them and gives them back. The plugin asks
-// it over a unix socket, in the protocol of the reference's.
+// Package dhcp is the daemon behind the IPAM role dhcp. It leases addresses from
+// DHCP servers for containers, renews them and releases them. The plugin calls it
+// over a unix socket in the protocol of the reference daemon.
 package dhcp
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// daemon keeps the leases of one socket.
+// daemon maintains the leases that were requested over one socket.
 type daemon struct {
 	host *roles.Host
 	// ctx ends with the daemon.
@@ -27,23 +27,24 @@ type daemon struct {
 	prefix    string
 	timing    timing
 	broadcast bool
-	// node tells this node's pods from those of others.
+	// node is the node's part of a pod's identity.
 	node string
-	// abandoned counts the leases that are being given up.
+	// abandoned waits for the leases that end in the background.
 	abandoned sync.WaitGroup
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu     sync.Mutex
 	leases map[store.Key]*lease
-	// identities counts who goes by an identity: two sandboxes of one pod, for a time.
+	// identities counts the leases of an identity. Two sandboxes of one pod may have
+	// one each for a time.
 	identities map[string]int
 	busy       map[store.Key]chan struct{}
-	// former are the leases that identities had before this boot.
+	// former are the leases of each identity before this boot.
 	former map[string]former
 }
 
-// former is what an identity had before this boot: addresses by family, and
-// under which keys they are on record.
+// former is what an identity had before this boot: addresses by family, and the
+// keys of their records.
 type former struct {
 	addrs map[string]netip.Addr
 	keys  []store.Key
@@ -57,7 +58,7 @@ func newDaemon(ctx context.Context, h *roles.Host, socket string, t timing) *dae
 	}
 }
 
-// lock excludes other calls for an attachment.
+// lock waits until no other call works on an attachment, and excludes further ones.
 func (d *daemon) lock(ctx context.Context, key store.Key) (unlock func(), err error) {
 	mine := make(chan struct{})
 	for {
@@ -89,15 +90,15 @@ func (d *daemon) find(key store.Key) *lease {
 	return d.leases[key]
 }
 
-// enlist counts an identity in, before anything is said under it.
-func (d *daemon) enlist(l *lease) {
+// addIdentity counts a lease of an identity. It is called before the first message is sent.
+func (d *daemon) addIdentity(l *lease) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.identities[l.rec.Identity]++
 }
 
-// delist counts it out again and tells whether nobody else goes by it.
-func (d *daemon) delist(l *lease) (last bool) {
+// removeIdentity undoes addIdentity and reports whether it was the last lease of the identity.
+func (d *daemon) removeIdentity(l *lease) (last bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.leases[l.rec.Owner] == l {
@@ -118,21 +119,21 @@ func (d *daemon) keep(l *lease, resumed bool) {
 	l.start(d.ctx, resumed)
 }
 
-// wanted are the addresses that an identity had when it was seen last, and
-// the records that tell of them.
-func (d *daemon) wanted(identity string) (addrs map[string]netip.Addr, keys []store.Key) {
+// formerAddresses returns the addresses that an identity had before this boot, and
+// the keys of their records.
+func (d *daemon) formerAddresses(identity string) (addrs map[string]netip.Addr, keys []store.Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f := d.former[identity]
 	for _, l := range d.leases {
 		if l.rec.Identity == identity {
-			return nil, f.keys // they are in use; servers decide
+			return nil, f.keys // another lease uses them; servers decide
 		}
 	}
 	return f.addrs, f.keys
 }
 
-// newLease describes a lease that is to be had, or is on record.
+// newLease makes a lease of a record, which has no grants yet for a new attachment.
 func (d *daemon) newLease(rec store.DHCPLease) (*lease, error) {
 	conf, err := protocol.Decode(rec.Conf)
 	if err != nil {
@@ -160,28 +161,28 @@ func (d *daemon) newLease(rec store.DHCPLease) (*lease, error) {
 	log := d.host.Log.With("network", rec.Owner.Network, "container", rec.Owner.ContainerID, "ifname", rec.Owner.IfName)
 	return &lease{
 		d: d, rec: rec, place: at, log: log,
-		who: &who{conf: conf, identity: rec.Identity, options: options, log: log},
+		profile: &profile{conf: conf, identity: rec.Identity, options: options, log: log},
 	}, nil
 }
 
-// end stops keeping a lease, gives its addresses back and forgets it. The
-// caller has locked its key.
+// end stops the renewal of a lease, releases its addresses and deletes its record.
+// The caller has locked its key.
 func (d *daemon) end(ctx context.Context, l *lease) error {
 	l.stop()
 	l.mu.Lock()
 	l.ended = true
 	l.mu.Unlock()
-	if d.delist(l) {
-		l.giveBack(ctx)
+	if d.removeIdentity(l) {
+		l.releaseAll(ctx)
 	} else {
-		l.log.Info("not released: another container goes by the same client identifier")
+		l.log.Info("not released: another container uses the same client identifier")
 	}
 	return d.forget(ctx, l.rec.Owner)
 }
 
-// forget deletes a lease's record, if there is one. A damaged keep.db loses it, and one
-// that cannot be written keeps it, until a daemon finds its container gone: neither must
-// keep the container from going away.
+// forget deletes a lease's record, if there is one. If keep.db is damaged the record is
+// lost. If keep.db cannot be written the record stays until a daemon finds that its
+// container is gone. Neither may prevent the removal of the container.
 func (d *daemon) forget(ctx context.Context, key store.Key) error {
 	err := d.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.DeleteDHCPLease(key) })
 	if errors.Is(err, store.ErrUnwritable) {
@@ -195,8 +196,8 @@ func (d *daemon) forget(ctx context.Context, key store.Key) error {
 	return err
 }
 
-// abandon ends a lease whose container is gone, in the background: a keeper of
-// it asks.
+// abandon ends a lease whose container is gone. It does so in the background, because
+// the caller is the goroutine that renews the lease.
 func (d *daemon) abandon(l *lease) {
 	d.abandoned.Go(func() {
 		unlock, err := d.lock(d.ctx, l.rec.Owner)
@@ -208,13 +209,13 @@ func (d *daemon) abandon(l *lease) {
 			return
 		}
 		if err := d.end(d.ctx, l); err != nil {
-			l.log.Warn("the lease is still on record", "error", err)
+			l.log.Warn("the record of the lease stays", "error", err)
 		}
 	})
 }
 
-// load takes up the leases on record. Those of an earlier boot have no
-// container any more; their addresses are asked for when it comes back.
+// load resumes the recorded leases. The containers of an earlier boot are gone; their
+// addresses are requested again when a container with the same identity appears.
 func (d *daemon) load(ctx context.Context) error {
 	var recs []store.DHCPLease
 	err := d.host.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
@@ -231,7 +232,7 @@ func (d *daemon) load(ctx context.Context) error {
 	var stale []store.Key
 	for _, rec := range recs {
 		if rec.Socket != d.socket {
-			continue // another daemon's
+			continue // of another daemon
 		}
 		if rec.BootID != d.host.Store.BootID() {
 			if !d.remember(rec) {
@@ -241,10 +242,10 @@ func (d *daemon) load(ctx context.Context) error {
 		}
 		l, err := d.newLease(rec)
 		if err != nil {
-			d.host.Log.Warn("a lease on record cannot be kept", "network", rec.Owner.Network, "container", rec.Owner.ContainerID, "error", err)
+			d.host.Log.Warn("a recorded lease cannot be resumed", "network", rec.Owner.Network, "container", rec.Owner.ContainerID, "error", err)
 			continue
 		}
-		d.enlist(l)
+		d.addIdentity(l)
 		d.keep(l, true)
 	}
 	if len(stale) == 0 {
@@ -258,13 +259,14 @@ func (d *daemon) load(ctx context.Context) error {
 		return errors.Join(errs...)
 	})
 	if errors.Is(err, store.ErrUnwritable) {
-		d.host.Log.Warn("leases that have expired stay on record", "error", err)
+		d.host.Log.Warn("the records of expired leases stay", "error", err)
 		return nil
 	}
 	return err
 }
 
-// remember notes what an identity had before this boot; false if all of it expired.
+// remember stores what an identity had before this boot, and reports whether any of
+// it has not expired.
 func (d *daemon) remember(rec store.DHCPLease) bool {
 	addrs := map[string]netip.Addr{}
 	for _, g := range rec.Grants {
@@ -281,7 +283,7 @@ func (d *daemon) remember(rec store.DHCPLease) bool {
 	return true
 }
 
-// stop ends the keeping of all leases, which stay.
+// stop ends the renewal of all leases. Their records stay.
 func (d *daemon) stop() {
 	d.mu.Lock()
 	all := make([]*lease, 0, len(d.leases))
@@ -314,7 +316,7 @@ func (d *daemon) collect(ctx context.Context, network string, valid []roles.Atta
 	return errors.Join(errs...)
 }
 
-// release ends an attachment's lease; none is fine.
+// release ends an attachment's lease, if there is one.
 func (d *daemon) release(ctx context.Context, key store.Key) error {
 	unlock, err := d.lock(ctx, key)
 	if err != nil {
@@ -325,15 +327,15 @@ func (d *daemon) release(ctx context.Context, key store.Key) error {
 	if l := d.find(key); l != nil {
 		return d.end(ctx, l)
 	}
-	return d.strike(ctx, key)
+	return d.deleteRecord(ctx, key)
 }
 
-// strike deletes a record that an earlier call could not.
-func (d *daemon) strike(ctx context.Context, key store.Key) error {
+// deleteRecord deletes a record that an earlier call could not delete.
+func (d *daemon) deleteRecord(ctx context.Context, key store.Key) error {
 	err := d.host.Store.KeepView(ctx, func(tx *store.KeepTx) error {
 		rec, err := tx.DHCPLease(key)
 		if err == nil && (rec.Socket != d.socket || rec.BootID != d.host.Store.BootID()) {
-			err = store.ErrNotFound // another daemon's, or of a container that may come back
+			err = store.ErrNotFound // of another daemon, or of a container that may come back
 		}
 		return err
 	})
@@ -343,10 +345,10 @@ func (d *daemon) strike(ctx context.Context, key store.Key) error {
 	if err != nil && !errors.Is(err, store.ErrDamaged) {
 		return err
 	}
-	return d.forget(ctx, key) // also where it cannot be read: perhaps it is this record only
+	return d.forget(ctx, key) // also if it cannot be read: only this record may be damaged
 }
 
-// decodeResult is a grant's part of the CNI result.
+// decodeResult returns a grant's part of the CNI result.
 func decodeResult(g *store.DHCPGrant) (*roles.Result, error) {
 	var r roles.Result
 	if err := json.Unmarshal(g.Result, &r); err != nil {

@@ -9,18 +9,11 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// directTime bounds an exchange without a daemon.
+// directTime bounds an exchange that the plugin makes without a daemon.
 const directTime = 10 * time.Second
 
-// Daemon runs, and does what is left to do where none runs.
-type Daemon struct{}
-
-// Run is Run.
-func (Daemon) Run(ctx context.Context, h *roles.Host, args []string) error { return Run(ctx, h, args) }
-
-// Release gives back what is on record for an attachment, without a daemon: none runs
-// that would.
-func (Daemon) Release(ctx context.Context, h *roles.Host, socket string, key store.Key) error {
+// Release releases the recorded addresses of an attachment. The plugin calls it when no daemon runs.
+func Release(ctx context.Context, h *roles.Host, socket string, key store.Key) error {
 	d := directDaemon(ctx, h, socket)
 	var rec *store.DHCPLease
 	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
@@ -31,16 +24,16 @@ func (Daemon) Release(ctx context.Context, h *roles.Host, socket string, key sto
 	case errors.Is(err, store.ErrNotFound):
 		return nil
 	case errors.Is(err, store.ErrDamaged):
-		return d.forget(ctx, key) // perhaps it is this record only
+		return d.forget(ctx, key) // only this record may be damaged
 	case err != nil:
 		return err
 	}
 	return d.endRecorded(ctx, *rec)
 }
 
-// Collect gives back what is on record for attachments of a network that
-// are not valid, without a daemon.
-func (Daemon) Collect(ctx context.Context, h *roles.Host, socket string, req *roles.Request) error {
+// Collect releases the recorded addresses of a network's attachments that are not
+// valid. The plugin calls it when no daemon runs.
+func Collect(ctx context.Context, h *roles.Host, socket string, req *roles.Request) error {
 	d := directDaemon(ctx, h, socket)
 	var recs []store.DHCPLease
 	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) (err error) {
@@ -56,22 +49,22 @@ func (Daemon) Collect(ctx context.Context, h *roles.Host, socket string, req *ro
 	return errors.Join(errs...)
 }
 
-// directDaemon keeps no leases; it only ends some.
+// directDaemon returns a daemon that only ends leases.
 func directDaemon(ctx context.Context, h *roles.Host, socket string) *daemon {
 	return newDaemon(ctx, h, socket, timing{request: directTime, resendMax: directTime, resend: directTime})
 }
 
-// endRecorded ends a lease that is on record, if it is this daemon's and of
-// this boot. One that makes no sense is forgotten.
+// endRecorded ends a recorded lease of this socket and this boot. The record of a lease
+// that cannot be decoded is deleted.
 func (d *daemon) endRecorded(ctx context.Context, rec store.DHCPLease) error {
 	if rec.Socket != d.socket || rec.BootID != d.host.Store.BootID() {
 		return nil
 	}
 	l, err := d.newLease(rec)
 	if err != nil {
-		d.host.Log.Warn("a lease on record cannot be given back", "network", rec.Owner.Network, "container", rec.Owner.ContainerID, "error", err)
+		d.host.Log.Warn("a recorded lease cannot be released", "network", rec.Owner.Network, "container", rec.Owner.ContainerID, "error", err)
 		return d.forget(ctx, rec.Owner)
 	}
-	d.enlist(l)
+	d.addIdentity(l)
 	return d.end(ctx, l)
 }

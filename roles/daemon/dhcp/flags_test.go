@@ -9,7 +9,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// TestFlags: who asks for help is told every flag with its default, who errs how to ask.
+// TestFlags: -help lists every flag with its default, and an error names -help.
 func TestFlags(t *testing.T) {
 	_, err := parseFlags([]string{"-help"})
 	if !errors.Is(err, flag.ErrHelp) || !strings.Contains(err.Error(), "\n  -socketpath PATH: path of the socket to listen on (/run/cni/dhcp.sock)\n") {
@@ -24,7 +24,7 @@ func TestFlags(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	_, err = parseFlags([]string{"-socketpath", "x.sock", "-timeout", "0s"})
-	if !errors.Is(err, roles.ErrUsage) || !strings.Contains(err.Error(), `-socketpath: "x.sock" is no absolute path`) || !strings.Contains(err.Error(), "-timeout: 0s is no time to wait") {
+	if !errors.Is(err, roles.ErrUsage) || !strings.Contains(err.Error(), `-socketpath: "x.sock" is not an absolute path`) || !strings.Contains(err.Error(), "-timeout: 0s is not positive") {
 		t.Errorf("wrong values: %v", err)
 	}
 }

@@ -24,8 +24,9 @@ const (
 // maxIdentity leaves room for the type's byte in the client identifier option.
 const maxIdentity = protocol.MaxOption - 1
 
-// nodeID is a random text that tells this node's pods from those of the same name
-// elsewhere on the wire. It is made once and outlives the boot.
+// nodeID returns a random text that is part of the identities of this node's pods, so
+// that a pod of the same name on another node is another client. It is made once and
+// survives reboots.
 func nodeID(ctx context.Context, s *store.Store) (string, error) {
 	var id string
 	read := func(tx *store.KeepTx) error {
@@ -40,10 +41,10 @@ func nodeID(ctx context.Context, s *store.Store) (string, error) {
 	}
 	err := s.KeepUpdate(ctx, func(tx *store.KeepTx) error {
 		if err := read(tx); err != nil || id != "" {
-			return err // another was faster
+			return err // another process made it meanwhile
 		}
 		var b [8]byte
-		_, _ = rand.Read(b[:]) // it does not fail
+		_, _ = rand.Read(b[:]) // never fails
 		id = hex.EncodeToString(b[:])
 		raw, err := json.Marshal(id)
 		if err != nil {
@@ -54,9 +55,10 @@ func nodeID(ctx context.Context, s *store.Store) (string, error) {
 	return id, err
 }
 
-// identity is the text that an attachment is known to servers by. It names the
-// pod, if the configuration and the runtime do, so that a container that comes
-// back is the same client; else the container, as the reference does.
+// identity returns the text that identifies an attachment to servers. It contains the
+// pod's name if the configuration asks for that and the runtime names the pod, so that a
+// restarted pod is the same client. Otherwise it contains the container ID, as the
+// reference's does.
 func identity(c *protocol.Conf, key store.Key, pod, node string) string {
 	id := key.ContainerID + "/" + key.Network + "/" + key.IfName
 	if c.IPAM.ClientID == protocol.ByPod && pod != "" {
@@ -65,24 +67,24 @@ func identity(c *protocol.Conf, key store.Key, pod, node string) string {
 	if len(id) <= maxIdentity {
 		return id
 	}
-	// The end tells interfaces apart: it must not be cut off.
+	// The end distinguishes interfaces, so it must not be cut off.
 	sum := sha256.Sum256([]byte(id))
 	return id[:maxIdentity-2*len(sum)] + hex.EncodeToString(sum[:])
 }
 
-// clientID is the DHCPv4 client identifier (RFC 2132, section 9.14): type 0, no
-// hardware address, and the identity.
+// clientID returns the DHCPv4 client identifier (RFC 2132, section 9.14): type 0, which
+// is not a hardware address, and the identity.
 func clientID(identity string) []byte { return append([]byte{0}, identity...) }
 
-// duid is the DHCPv6 client identifier (RFC 6355). It follows from the identity
-// alone: each container is a client of its own.
+// duid returns the DHCPv6 client identifier (RFC 6355). It depends on the identity
+// alone, so that each container is a client of its own.
 func duid(identity string) dhcpv6.DUID {
 	sum := sha256.Sum256([]byte(identity))
 	return &dhcpv6.DUIDUUID{UUID: [16]byte(sum[:16])}
 }
 
-// providedIdentity is the client identifier that the configuration provides
-// itself, if it does.
+// providedIdentity returns the client identifier that the configuration provides among
+// its options, if any.
 func providedIdentity(options []protocol.Option) (string, bool) {
 	i := slices.IndexFunc(options, func(o protocol.Option) bool { return o.Code == protocol.OptionClientIdentifier })
 	if i < 0 {

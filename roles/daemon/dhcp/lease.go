@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// resumeSpread keeps the leases that a daemon takes up from asking all at once.
+// resumeSpread is the time over which a starting daemon distributes its first requests.
 const resumeSpread = time.Second
 
 // client speaks the protocol of one address family on an open interface.
@@ -29,24 +29,24 @@ type client interface {
 	close()
 }
 
-// lease is an attachment's addresses. One goroutine keeps each; none of them
-// holds a thread, a socket or the namespace while it waits.
+// lease is an attachment's addresses. One goroutine renews each address. It holds no
+// thread, socket or namespace while it waits.
 type lease struct {
-	d     *daemon
-	place place
-	who   *who
-	log   *slog.Logger
+	d       *daemon
+	place   place
+	profile *profile
+	log     *slog.Logger
 
 	cancel  context.CancelFunc
 	keepers sync.WaitGroup
 
-	// mu guards what follows; saving is done under it.
+	// mu guards the fields below, and is held while they are saved.
 	mu  sync.Mutex
 	rec store.DHCPLease
-	// replaces are the records of the identity's leases of an earlier boot, which
-	// go when this one is on record.
+	// replaces are the keys of the identity's records of an earlier boot, which are
+	// deleted when this lease is recorded.
 	replaces []store.Key
-	// ended: the record is deleted, or about to be.
+	// ended means that the record is deleted or will be.
 	ended bool
 }
 
@@ -59,9 +59,9 @@ func (l *lease) with(ctx context.Context, family string, f func(*visit, client) 
 	defer v.close()
 	var c client
 	if family == protocol.IPv6 {
-		c, err = newClient6(ctx, v, l.who, l.d.timing)
+		c, err = newClient6(ctx, v, l.profile, l.d.timing)
 	} else {
-		c, err = newClient4(v, l.who, l.d.timing, l.d.broadcast)
+		c, err = newClient4(v, l.profile, l.d.timing, l.d.broadcast)
 	}
 	if err != nil {
 		return err
@@ -70,8 +70,8 @@ func (l *lease) with(ctx context.Context, family string, f func(*visit, client) 
 	return f(v, c)
 }
 
-// start keeps the addresses from now on. With resumed they are from another
-// life of the daemon.
+// start renews the addresses from now on. With resumed an earlier process of the daemon
+// leased them.
 func (l *lease) start(ctx context.Context, resumed bool) {
 	ctx, l.cancel = context.WithCancel(ctx)
 	for i := range l.rec.Grants {
@@ -84,7 +84,7 @@ func (l *lease) start(ctx context.Context, resumed bool) {
 	}
 }
 
-// stop ends the keeping; the lease stays.
+// stop ends the renewal; the lease stays.
 func (l *lease) stop() {
 	if l.cancel != nil {
 		l.cancel()
@@ -92,15 +92,15 @@ func (l *lease) stop() {
 	l.keepers.Wait()
 }
 
-// grant is a copy.
+// grant returns a copy of a grant.
 func (l *lease) grant(i int) store.DHCPGrant {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.rec.Grants[i]
 }
 
-// keep renews an address before it expires, for as long as ctx lasts or the
-// interface is there (RFC 2131, section 4.4.5; RFC 8415, section 18.2).
+// keep renews an address before it expires, until ctx ends or the interface is gone
+// (RFC 2131, section 4.4.5; RFC 8415, section 18.2).
 func (l *lease) keep(ctx context.Context, i int) {
 	for ctx.Err() == nil {
 		g := l.grant(i)
@@ -124,18 +124,19 @@ func (l *lease) keep(ctx context.Context, i int) {
 			until = g.Expire
 			err = l.extend(ctx, i, until, client.rebind)
 		default:
-			l.log.Warn("the lease ended, taking the address off", "address", g.Address, "expired", g.Expire)
+			l.log.Warn("the lease ended, removing the address", "address", g.Address, "expired", g.Expire)
 			err = l.withdraw(ctx, i)
 			until = now.Add(2 * l.d.timing.resendMax)
 		}
-		if !l.goOn(ctx, i, err, until) {
+		if !l.handleAttempt(ctx, i, err, until) {
 			return
 		}
 	}
 }
 
-// goOn judges how a try ended and waits for the next; false ends the keeping.
-func (l *lease) goOn(ctx context.Context, i int, err error, until time.Time) bool {
+// handleAttempt handles the outcome of an attempt and waits for the next one. It reports
+// whether the renewal goes on.
+func (l *lease) handleAttempt(ctx context.Context, i int, err error, until time.Time) bool {
 	g := l.grant(i)
 	switch {
 	case ctx.Err() != nil:
@@ -147,11 +148,11 @@ func (l *lease) goOn(ctx context.Context, i int, err error, until time.Time) boo
 		l.d.abandon(l)
 		return false
 	case errors.Is(err, errRefused) && !g.Withdrawn:
-		l.log.Warn("the lease was ended by the server, taking the address off", "address", g.Address, "error", err)
+		l.log.Warn("the server ended the lease, removing the address", "address", g.Address, "error", err)
 		if err = l.withdraw(ctx, i); err == nil {
 			return true
 		}
-		l.log.Warn("the address is still on", "address", g.Address, "error", err)
+		l.log.Warn("the address could not be removed", "address", g.Address, "error", err)
 	case g.Withdrawn:
 		l.log.Warn("the address could not be leased again", "address", g.Address, "error", err)
 	default:
@@ -160,13 +161,13 @@ func (l *lease) goOn(ctx context.Context, i int, err error, until time.Time) boo
 	return sleep(ctx, pause(time.Until(until)))
 }
 
-// pause is the time to the next try: half of what is left, at least a minute
-// (RFC 2131, section 4.4.5), and not more than is left.
+// pause returns the time until the next attempt: half of the remaining time, but at
+// least a minute (RFC 2131, section 4.4.5), and at most the remaining time.
 func pause(left time.Duration) time.Duration {
 	return max(min(left, max(left/2, time.Minute)), 0)
 }
 
-// extend asks for more time and notes the answer.
+// extend requests an extension and records the answer.
 func (l *lease) extend(ctx context.Context, i int, until time.Time, ask func(client, context.Context, *store.DHCPGrant) (*store.DHCPGrant, error)) error {
 	ctx, cancel := context.WithDeadlineCause(ctx, until, errNoAnswer)
 	defer cancel()
@@ -179,14 +180,14 @@ func (l *lease) extend(ctx context.Context, i int, until time.Time, ask func(cli
 	if err != nil {
 		return ended(ctx, err)
 	}
-	extended.Address, extended.Result = g.Address, g.Result // the runtime is told of no others
+	extended.Address, extended.Result = g.Address, g.Result // the runtime knows these only
 	l.log.Debug("lease extended", "address", g.Address, "expires", extended.Expire)
-	return l.note(context.WithoutCancel(ctx), i, *extended)
+	return l.setGrant(context.WithoutCancel(ctx), i, *extended)
 }
 
-// resume makes sure of an address that nobody looked after for a time: the
-// server is asked whether it is still ours (INIT-REBOOT). Without an answer the
-// lease goes on as it was (RFC 2131, section 3.2).
+// resume asks the server whether an address is still leased to the container, because no
+// daemon renewed it for a time (INIT-REBOOT). Without an answer the lease is unchanged
+// (RFC 2131, section 3.2).
 func (l *lease) resume(ctx context.Context, i int) {
 	g := l.grant(i)
 	if g.Withdrawn || !sleep(ctx, rand.N(resumeSpread)) {
@@ -197,11 +198,11 @@ func (l *lease) resume(ctx context.Context, i int) {
 	}
 	err := l.extend(ctx, i, time.Now().Add(l.d.timing.request), client.confirm)
 	if err != nil && !errors.Is(err, errNoAnswer) {
-		l.goOn(ctx, i, err, time.Now())
+		l.handleAttempt(ctx, i, err, time.Now())
 	}
 }
 
-// withdraw takes the address off the interface.
+// withdraw removes the address from the interface.
 func (l *lease) withdraw(ctx context.Context, i int) error {
 	g := l.grant(i)
 	v, err := l.place.open(ctx)
@@ -215,11 +216,11 @@ func (l *lease) withdraw(ctx context.Context, i int) error {
 		return err
 	}
 	g.Withdrawn = true
-	return l.note(ctx, i, g)
+	return l.setGrant(ctx, i, g)
 }
 
-// regain tries to get the very address again: the container's runtime was told
-// of no other. Then address and routes are put back.
+// regain leases the same address again, the only one that the container's runtime knows,
+// and restores address and routes.
 func (l *lease) regain(ctx context.Context, i int, g store.DHCPGrant) error {
 	return l.with(ctx, g.Family, func(v *visit, c client) error {
 		again, err := c.acquire(ctx, g.Address.Addr(), true)
@@ -238,7 +239,7 @@ func (l *lease) regain(ctx context.Context, i int, g store.DHCPGrant) error {
 		}
 		for _, o := range routes {
 			if r, ok := o.(*netops.Route); ok {
-				r.Shared = true // ensured: another may have put it back
+				r.Shared = true // ensured: another grant may have restored it
 			}
 			objects = append(objects, o)
 		}
@@ -246,12 +247,12 @@ func (l *lease) regain(ctx context.Context, i int, g store.DHCPGrant) error {
 			return err
 		}
 		l.log.Warn("the address is leased again", "address", again.Address)
-		return l.note(ctx, i, *again)
+		return l.setGrant(ctx, i, *again)
 	})
 }
 
-// note stores a grant in place of the old one.
-func (l *lease) note(ctx context.Context, i int, g store.DHCPGrant) error {
+// setGrant replaces a grant and saves the record.
+func (l *lease) setGrant(ctx context.Context, i int, g store.DHCPGrant) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.rec.Grants[i] = g
@@ -283,9 +284,9 @@ func (l *lease) saveLocked(ctx context.Context) error {
 	return err
 }
 
-// giveBack tells the servers that the addresses are not needed any more. They
-// would find out when the leases end: a failure is only logged.
-func (l *lease) giveBack(ctx context.Context) {
+// releaseAll releases the addresses. A failure is only logged, because the leases
+// expire in any case.
+func (l *lease) releaseAll(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, g := range l.rec.Grants {
 		if g.Withdrawn || (!g.Expire.IsZero() && time.Now().After(g.Expire)) {
@@ -294,10 +295,10 @@ func (l *lease) giveBack(ctx context.Context) {
 		wg.Go(func() {
 			err := l.with(ctx, g.Family, func(_ *visit, c client) error { return c.release(ctx, &g) })
 			if errors.Is(err, errGone) && g.Family == protocol.IPv4 {
-				err = l.who.releaseFromHost(ctx, &g)
+				err = l.profile.releaseFromHost(ctx, &g)
 			}
 			if err != nil {
-				l.log.Warn("the address could not be given back", "address", g.Address, "error", err)
+				l.log.Warn("the address could not be released", "address", g.Address, "error", err)
 				return
 			}
 			l.log.Info("released", "address", g.Address)
@@ -306,7 +307,7 @@ func (l *lease) giveBack(ctx context.Context) {
 	wg.Wait()
 }
 
-// result is the CNI result of all families.
+// result returns the CNI result of all families.
 func (l *lease) result() (*roles.Result, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -327,8 +328,8 @@ func (l *lease) result() (*roles.Result, error) {
 	return res, nil
 }
 
-// over is the first address that the lease does not hold any more.
-func (l *lease) over() (netip.Prefix, bool) {
+// withdrawn returns the first address that the lease has lost, if any.
+func (l *lease) withdrawn() (netip.Prefix, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, g := range l.rec.Grants {
@@ -339,7 +340,7 @@ func (l *lease) over() (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// sleep waits; false means that ctx ended first.
+// sleep waits for a duration, and reports false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

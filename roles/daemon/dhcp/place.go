@@ -10,29 +10,29 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// errGone means that the interface is no more, or its namespace, or that
-// another namespace is in its place.
+// errGone means that the interface or its namespace does not exist any more, or that
+// another namespace is at its path.
 var errGone = errors.New("the interface is gone")
 
-// kindIPvlan is the kind of links that share the hardware address of their parent.
+// kindIPvlan is the kind of links that share their parent's hardware address.
 const kindIPvlan = "ipvlan"
 
-// place is an interface in a container. Nothing of it is held open between two
-// exchanges: an open namespace would outlive its container.
+// place identifies an interface in a container. Nothing of it is open between two
+// exchanges, because an open namespace would outlive its container.
 type place struct {
 	netns store.Netns
-	// index is the interface's; 0 on records that do not tell it.
+	// index is the interface's index; 0 in records of older versions.
 	index int
-	// ifName and macs are what it had at ADD. It may be renamed since.
+	// ifName and macs are as they were at ADD. The interface may have been renamed since.
 	ifName string
 	macs   []string
 }
 
-// visit is a place that is open.
+// visit is an open place.
 type visit struct {
 	net  *netops.Net
 	ns   *netops.Namespace
@@ -40,7 +40,7 @@ type visit struct {
 	mac  net.HardwareAddr
 }
 
-// openPlace opens what is at a path now.
+// openPlace opens the namespace that is at a path now.
 func openPlace(ctx context.Context, path, ifName string) (place, *visit, error) {
 	v, err := enter(path, func(v *visit) (err error) {
 		v.link, err = v.net.Link(ctx, v.ns, ifName)
@@ -49,10 +49,10 @@ func openPlace(ctx context.Context, path, ifName string) (place, *visit, error) 
 	if err != nil {
 		return place{}, nil, err
 	}
-	return place{netns: node.ThisNetns(path, v.ns), index: v.link.Index, ifName: ifName}, v, nil
+	return place{netns: record.ThisNetns(path, v.ns), index: v.link.Index, ifName: ifName}, v, nil
 }
 
-// open opens the place if it is still the same. The error wraps errGone if it
+// open opens the place if it is the same as at ADD. The error wraps errGone if it
 // certainly is not.
 func (p place) open(ctx context.Context) (*visit, error) {
 	v, err := enter(p.netns.Path, func(v *visit) error {
@@ -66,16 +66,16 @@ func (p place) open(ctx context.Context) (*visit, error) {
 		v.link, err = p.find(links)
 		return err
 	})
-	if errors.Is(err, netops.ErrNoNetns) && node.NetnsGone(p.netns) {
+	if errors.Is(err, netops.ErrNoNetns) && record.NetnsGone(p.netns) {
 		return nil, fmt.Errorf("%w: %w", errGone, err)
 	}
 	return v, err
 }
 
-// find tells which of a namespace's links is the place's: the one of its index,
-// else the one of its name, else, where the index is not known, the one of its
-// hardware address. Of several that have that, as ipvlans do, each may be the
-// one: it is not gone then.
+// find returns the place's link: the one with its index, else the one with its name,
+// else, if the index is unknown, the one with its hardware address. If several links
+// have that address, as ipvlans do, any of them may be the link, so the error is not
+// errGone.
 func (p place) find(links []netops.LinkInfo) (netops.LinkInfo, error) {
 	for _, is := range []func(netops.LinkInfo) bool{
 		func(l netops.LinkInfo) bool { return l.Index == p.index },
@@ -117,7 +117,7 @@ func enter(path string, look func(*visit) error) (*visit, error) {
 	return v, nil
 }
 
-// address reads the link's hardware address, which DHCP needs.
+// address parses the link's hardware address, which DHCP needs.
 func (v *visit) address() error {
 	var err error
 	if v.mac, err = net.ParseMAC(v.link.MAC); err != nil || len(v.mac) != 6 {
@@ -131,8 +131,8 @@ func (v *visit) close() {
 	_ = v.net.Close()
 }
 
-// up sets the interface up if it is not: a plugin of another's may leave that
-// to IPAM.
+// up sets the interface up if it is down. A third-party interface plugin may leave
+// that to IPAM.
 func (v *visit) up(ctx context.Context) error {
 	if v.link.Up {
 		return nil
@@ -144,17 +144,17 @@ func (v *visit) ensure(ctx context.Context, o ...netops.Object) error {
 	return v.net.Ensure(ctx, netops.Spec{Objects: o}, v.ns)
 }
 
-// timing is what the daemon's flags say of exchanges.
+// timing is what the daemon's flags say about exchanges.
 type timing struct {
-	// request bounds one exchange with a server, which begins anew then.
+	// request bounds one exchange with a server; after it a new one begins.
 	request time.Duration
-	// resendMax is the longest delay between two messages, and between two tries.
+	// resendMax is the longest delay between two messages, and between two attempts.
 	resendMax time.Duration
-	// resend is when ADD gives up.
+	// resend is the time after which ADD fails.
 	resend time.Duration
 }
 
-// repeat is how messages are repeated within one exchange, after a first delay.
+// repeat returns how messages of one exchange are repeated, after a first delay.
 func (t timing) repeat(first time.Duration) retransmission {
 	return retransmission{first: first, max: t.resendMax, total: t.request}
 }

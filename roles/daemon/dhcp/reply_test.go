@@ -16,13 +16,13 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-func someWho(t testing.TB) *who {
+func someWho(t testing.TB) *profile {
 	t.Helper()
 	c, err := protocol.Decode([]byte(`{"ipam":{"request":[{"option":"interface-mtu"}]}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &who{conf: c, identity: "c1/lan/eth0", log: slog.New(slog.DiscardHandler)}
+	return &profile{conf: c, identity: "c1/lan/eth0", log: slog.New(slog.DiscardHandler)}
 }
 
 // FuzzReply4: whatever a server sends gives a grant that makes sense, or none.
@@ -58,7 +58,7 @@ func FuzzReply4(f *testing.F) {
 
 // FuzzReply6 is the same for DHCPv6.
 func FuzzReply6(f *testing.F) {
-	c := &client6{who: someWho(f)}
+	c := &client6{profile: someWho(f)}
 	request := c.message(dhcpv6.MessageTypeRequest, &dhcpv6.DUIDLL{HWType: 1, LinkLayerAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}, netip.MustParseAddr("fd09::1"))
 	request.TransactionID = dhcpv6.TransactionID{1, 2, 3}
 	reply, err := dhcpv6.NewReplyFromMessage(request, dhcpv6.WithServerID(request.Options.ServerID()), dhcpv6.WithDNS(net.ParseIP("fd09::1")), dhcpv6.WithDomainSearchList("a.b"),
@@ -77,7 +77,7 @@ func FuzzReply6(f *testing.F) {
 			_ = status6(in)
 			return
 		}
-		g, err := c.who.grant6(in, addr, net.HardwareAddr{2, 0, 0, 0, 0, 1}, time.Unix(1000, 0))
+		g, err := c.profile.grant6(in, addr, net.HardwareAddr{2, 0, 0, 0, 0, 1}, time.Unix(1000, 0))
 		if err != nil {
 			return
 		}
@@ -119,7 +119,7 @@ func checkGrant(t *testing.T, g *store.DHCPGrant) {
 	}
 }
 
-// TestTimes: T1 and T2 of servers that make no sense are replaced.
+// TestTimes: contradictory values of T1 and T2 are replaced.
 func TestTimes(t *testing.T) {
 	for _, c := range []struct{ lease, t1, t2, wantT1, wantT2 time.Duration }{
 		{100, 50, 87, 50, 87},
@@ -142,7 +142,7 @@ func TestTimes(t *testing.T) {
 		t.Errorf("an infinite lease ends at %s", g.Expire)
 	}
 	if setTimes(&g, time.Unix(1000, 0), 0, 0, 0); g.Expire.Sub(g.Start) < minLease {
-		t.Errorf("a lease of no time lasts %s", g.Expire.Sub(g.Start))
+		t.Errorf("a lease of zero seconds lasts %s", g.Expire.Sub(g.Start))
 	}
 }
 

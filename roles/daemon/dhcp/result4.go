@@ -21,27 +21,28 @@ import (
 )
 
 const (
-	// defaultLease is what a lease lasts whose server does not say.
+	// defaultLease is the duration of a lease if the server does not state one.
 	defaultLease = time.Hour
-	// minLease keeps a server that leases for no time from keeping us busy.
+	// minLease bounds the rate of renewals if a server leases for less.
 	minLease = time.Second
-	// infinite is a lease without end, in seconds.
+	// infinite is the duration of a lease that does not expire.
 	infinite = math.MaxUint32 * time.Second
-	// minMTU is the smallest that IPv4 allows (RFC 791).
+	// minMTU is the smallest MTU that IPv4 allows (RFC 791).
 	minMTU = 68
-	// maxMTU is the largest that the kernel gives a route.
+	// maxMTU is the largest MTU that the kernel accepts for a route.
 	maxMTU = 65520
 )
 
-// grant4 makes a grant of a DHCPACK. Its times count from when it was asked for.
-func (w *who) grant4(ack *reply, start time.Time) (*store.DHCPGrant, error) {
+// grant4 turns a DHCPACK into a grant. Its times count from start, when the request was
+// sent.
+func (w *profile) grant4(ack *reply, start time.Time) (*store.DHCPGrant, error) {
 	mask := ack.SubnetMask()
 	ones, bits := mask.Size()
 	if len(mask) == 0 {
 		return nil, fmt.Errorf("server %s sent no subnet mask: add {\"option\": \"subnet-mask\"} to ipam.request, or ask the server's operator", ack.ServerIdentifier())
 	}
 	if bits != 32 || ones == 0 {
-		return nil, fmt.Errorf("server %s sent the subnet mask %s: it is none", ack.ServerIdentifier(), mask)
+		return nil, fmt.Errorf("server %s sent the invalid subnet mask %s", ack.ServerIdentifier(), mask)
 	}
 	addr, _ := netip.AddrFromSlice(ack.YourIPAddr.To4())
 	g := &store.DHCPGrant{
@@ -55,8 +56,8 @@ func (w *who) grant4(ack *reply, start time.Time) (*store.DHCPGrant, error) {
 	return g, err
 }
 
-// setTimes sets T1, T2 and the end of a lease; times that make no sense are
-// the defaults of RFC 2131, section 4.4.5.
+// setTimes sets T1, T2 and the end of a lease. It replaces contradictory times by the
+// defaults of RFC 2131, section 4.4.5.
 func setTimes(g *store.DHCPGrant, start time.Time, lease, t1, t2 time.Duration) {
 	start = start.UTC()
 	g.Start = start
@@ -74,18 +75,18 @@ func setTimes(g *store.DHCPGrant, start time.Time, lease, t1, t2 time.Duration) 
 	g.Renew, g.Rebind, g.Expire = start.Add(t1), start.Add(t2), start.Add(lease)
 }
 
-// result4 is the part of the CNI result that a DHCPACK gives.
-func (w *who) result4(ack *reply, addr netip.Prefix) *roles.Result {
+// result4 returns the CNI result of a DHCPACK.
+func (w *profile) result4(ack *reply, addr netip.Prefix) *roles.Result {
 	ip := &types100.IPConfig{Address: attach.IPNet(addr)}
 	routers := hosts4(ack.Router())
 	routers = slices.DeleteFunc(routers, func(r net.IP) bool { return !canRoute(addr, r) })
 	if len(routers) > 0 {
 		ip.Gateway = routers[0]
 	}
-	routes, odd := reachable4(addr, routes4(ack, routers))
-	w.told.Do(func() {
-		for _, o := range odd {
-			w.log.Info("a route of the server's is odd", "server", ack.ServerIdentifier(), "route", o)
+	routes, unusual := reachable4(addr, routes4(ack, routers))
+	w.logged.Do(func() {
+		for _, o := range unusual {
+			w.log.Info("a route of the server is unusual", "server", ack.ServerIdentifier(), "route", o)
 		}
 	})
 	res := &roles.Result{CNIVersion: roles.ResultVersion, IPs: []*types100.IPConfig{ip}, Routes: routes}
@@ -107,7 +108,7 @@ func (w *who) result4(ack *reply, addr netip.Prefix) *roles.Result {
 	return res
 }
 
-// hosts4 drops what no host can have.
+// hosts4 returns the addresses that a host can have.
 func hosts4(ips []net.IP) []net.IP {
 	var out []net.IP
 	for _, ip := range ips {
@@ -118,7 +119,7 @@ func hosts4(ips []net.IP) []net.IP {
 	return out
 }
 
-// mtu is option 26, 0 without a sensible one.
+// mtu returns option 26, or 0 if it is absent or invalid.
 func mtu(ack *reply) int {
 	b := ack.Options.Get(dhcpv4.OptionInterfaceMTU)
 	if len(b) != 2 || binary.BigEndian.Uint16(b) < minMTU {
@@ -127,7 +128,7 @@ func mtu(ack *reply) int {
 	return min(int(binary.BigEndian.Uint16(b)), maxMTU)
 }
 
-// domains keeps the names that a resolver's configuration can hold.
+// domains returns the names that a resolver's configuration can contain.
 func domains(names []string) []string {
 	var out []string
 	for _, n := range names {
@@ -138,8 +139,8 @@ func domains(names []string) []string {
 	return out
 }
 
-// isDomain tells whether a name is one of letters, digits, hyphens, underscores
-// and dots: others would be more than one word to a resolver.
+// isDomain reports whether a name consists of letters, digits, hyphens, underscores and
+// dots. A resolver would read other characters as the end of the name.
 func isDomain(s string) bool {
 	if s == "" || len(s) > 253 {
 		return false

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// How long the first answer is waited for. RFC 2131 (section 4.1) and RFC 8415
-// (section 15) begin with seconds, on a wire that many share; here somebody waits
-// for a container. The very first message, or its answer, is often lost to a
-// link that was set up this millisecond and does not forward yet.
+// Delays before the first repetition. RFC 2131 (section 4.1) and RFC 8415 (section 15)
+// begin with seconds to spare a shared network; here the start of a container waits. The
+// first message, or its answer, is often lost because the link was set up a millisecond
+// ago and does not forward yet.
 const (
 	discoverDelay = 10 * time.Millisecond
 	firstDelay    = 250 * time.Millisecond
@@ -19,14 +19,15 @@ const (
 // errNoAnswer means that no server answered in time.
 var errNoAnswer = errors.New("no DHCP server answered")
 
-// retransmission says how often a message is repeated.
+// retransmission is how often a message is repeated.
 type retransmission struct {
-	// first and max are the shortest and the longest delay between two, total ends it.
+	// first and max are the shortest and the longest delay between two messages, total
+	// bounds the exchange.
 	first, max, total time.Duration
 }
 
-// run sends, and sends again after delays that double, until receive says that
-// it is done. It is errNoAnswer when the time is up.
+// run sends, and repeats after delays that double, until receive is done. After the
+// total time it returns errNoAnswer.
 func (r retransmission) run(ctx context.Context, send func(context.Context) error, receive func(context.Context) (done bool, err error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.total, errNoAnswer)
 	defer cancel()
@@ -41,7 +42,7 @@ func (r retransmission) run(ctx context.Context, send func(context.Context) erro
 	}
 }
 
-// receiveFor receives until it is done or the delay is over, which is no error.
+// receiveFor receives until receive is done or the delay is over, which is not an error.
 func receiveFor(ctx context.Context, delay time.Duration, receive func(context.Context) (bool, error)) (bool, error) {
 	wait, cancel := context.WithTimeout(ctx, delay)
 	defer cancel()
@@ -56,7 +57,7 @@ func receiveFor(ctx context.Context, delay time.Duration, receive func(context.C
 	}
 }
 
-// ended gives the reason why ctx ended, if it did and something failed.
+// ended returns the reason why ctx ended instead of an error that followed from it.
 func ended(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -64,7 +65,7 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// jittered varies a delay by a tenth, so that clients do not keep step.
+// jittered varies a delay by a tenth, so that clients do not send at the same time.
 func jittered(d time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1)
 }

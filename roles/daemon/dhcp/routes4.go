@@ -13,8 +13,8 @@ import (
 	"github.com/cnibox/cnibox/roles/attach"
 )
 
-// routes4 are classless routes (RFC 3442), which replace all others, or static
-// routes and a default route.
+// routes4 returns the classless routes (RFC 3442), which replace all others, or the
+// static routes and a default route.
 func routes4(ack *reply, routers []net.IP) []*types.Route {
 	var out []*types.Route
 	for _, r := range ack.ClasslessStaticRoute() {
@@ -33,7 +33,7 @@ func routes4(ack *reply, routers []net.IP) []*types.Route {
 		dst, gw := net.IP(b[:4]), net.IP(b[4:8])
 		mask := dst.DefaultMask()
 		if mask == nil || dst.IsUnspecified() {
-			continue // no class, or a default route, which is not allowed here
+			continue // an address without a class, or a default route, which this option must not have
 		}
 		out = append(out, &types.Route{Dst: net.IPNet{IP: dst.Mask(mask), Mask: mask}, GW: gw})
 	}
@@ -43,19 +43,19 @@ func routes4(ack *reply, routers []net.IP) []*types.Route {
 	return out
 }
 
-// linkRoute leads to what is on the link itself.
+// linkRoute returns a route to a destination on the link itself.
 func linkRoute(dst net.IPNet) *types.Route {
 	scope := int(unix.RT_SCOPE_LINK)
 	dst.IP = dst.IP.Mask(dst.Mask)
 	return &types.Route{Dst: dst, GW: net.IPv4zero.To4(), Scope: &scope}
 }
 
-// reachable4 makes routes that the kernel takes. A router that is on no network
-// of the link is taken to be on the link all the same, and gets a host route
-// before the first route that needs it: RFC 3442 says nothing of it, clouds lease
-// such addresses, and systemd-networkd does so too. A route by what no router
-// can be is left out. odd tells people what was done.
-func reachable4(addr netip.Prefix, routes []*types.Route) (out []*types.Route, odd []string) {
+// reachable4 returns routes that the kernel accepts. A router outside the link's
+// networks is assumed to be on the link, and gets a host route before the first route
+// that needs it: RFC 3442 does not mention the case, clouds lease such addresses, and
+// systemd-networkd does the same. A route through an address that a router cannot have is
+// left out. unusual describes these changes.
+func reachable4(addr netip.Prefix, routes []*types.Route) (out []*types.Route, unusual []string) {
 	near := []netip.Prefix{addr.Masked()}
 	toLink := func(dst netip.Prefix) {
 		if !slices.Contains(near[1:], dst) {
@@ -71,19 +71,19 @@ func reachable4(addr netip.Prefix, routes []*types.Route) (out []*types.Route, o
 			toLink(dst)
 			continue
 		case !canRoute(addr, r.GW):
-			odd = append(odd, fmt.Sprintf("%s via %s: no router can have this address, left out", dst, gw))
+			unusual = append(unusual, fmt.Sprintf("%s via %s: left out, because a router cannot have this address", dst, gw))
 			continue
 		case !slices.ContainsFunc(near, func(n netip.Prefix) bool { return n.Contains(gw) }):
-			odd = append(odd, fmt.Sprintf("%s via %s: the router is in no network of %s, taken to be on the link", dst, gw, addr))
+			unusual = append(unusual, fmt.Sprintf("%s via %s: the router is not in the network of %s, assumed to be on the link", dst, gw, addr))
 			toLink(netip.PrefixFrom(gw, gw.BitLen()))
 		}
 		out = append(out, r)
 	}
-	return out, odd
+	return out, unusual
 }
 
-// canRoute tells whether an address can be that of a router for an interface
-// with addr: it is not its subnet's broadcast address.
+// canRoute reports whether an address can be that of a router for an interface with
+// addr. The broadcast address of the interface's subnet cannot.
 func canRoute(addr netip.Prefix, router net.IP) bool {
 	if !isHost4(router) {
 		return false

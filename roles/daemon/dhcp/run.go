@@ -45,19 +45,19 @@ func parseFlags(args []string) (*settings, error) {
 	}
 	var errs []error
 	if f.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("%q is no flag", f.Arg(0)))
+		errs = append(errs, fmt.Errorf("%q is not a flag", f.Arg(0)))
 	}
 	if s.socket == "" {
 		s.socket = protocol.DefaultSocket
 	}
 	for name, path := range map[string]string{"-pidfile": s.pidFile, "-hostprefix": s.hostPrefix, "-socketpath": s.socket} {
 		if path != "" && !filepath.IsAbs(path) {
-			errs = append(errs, fmt.Errorf("%s: %q is no absolute path", name, path))
+			errs = append(errs, fmt.Errorf("%s: %q is not an absolute path", name, path))
 		}
 	}
 	for name, d := range map[string]time.Duration{"-timeout": s.timing.request, "-resendmax": s.timing.resendMax, "-resendtimeout": s.timing.resend} {
 		if d <= 0 {
-			errs = append(errs, fmt.Errorf("%s: %s is no time to wait", name, d))
+			errs = append(errs, fmt.Errorf("%s: %s is not positive", name, d))
 		}
 	}
 	if len(errs) > 0 {
@@ -66,8 +66,8 @@ func parseFlags(args []string) (*settings, error) {
 	return s, nil
 }
 
-// Run is the daemon: it takes up the leases on record, listens, and keeps
-// leases until ctx ends. They stay then; the next daemon takes them up.
+// Run is the daemon: it resumes the recorded leases, listens, and maintains leases until
+// ctx ends. The leases stay, and the next daemon resumes them.
 func Run(ctx context.Context, h *roles.Host, args []string) error {
 	s, err := parseFlags(args)
 	if err != nil {
@@ -79,10 +79,10 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	}
 	defer done()
 	if s.pidFile != "" {
-		if err := os.WriteFile(s.pidFile, []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil { //nolint:gosec // anybody may read it
+		if err := os.WriteFile(s.pidFile, []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil { //nolint:gosec // it is not secret
 			return fmt.Errorf("write -pidfile: %w", err)
 		}
-		defer os.Remove(s.pidFile) //nolint:errcheck // a stale one is no harm
+		defer os.Remove(s.pidFile) //nolint:errcheck // a stale file does no harm
 	}
 	d := newDaemon(ctx, h, s.socket, s.timing)
 	d.prefix, d.broadcast = s.hostPrefix, s.broadcast
@@ -97,8 +97,8 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	return d.server(uint32(os.Geteuid())).Serve(ctx, l)
 }
 
-// listen takes the socket that a service manager passed, or makes one. The
-// returned function ends what keeps a second daemon off.
+// listen returns the socket that a service manager passed, or makes one. The returned
+// function releases the lock that excludes a second daemon.
 func (s *settings) listen(passed []*os.File) (net.Listener, func(), error) {
 	switch len(passed) {
 	case 0:
@@ -109,7 +109,7 @@ func (s *settings) listen(passed []*os.File) (net.Listener, func(), error) {
 			return nil, nil, fmt.Errorf("listen on the socket of LISTEN_FDS: %w", err)
 		}
 		if _, ok := l.(*net.UnixListener); !ok {
-			return nil, nil, errors.Join(errors.New("the socket of LISTEN_FDS is no unix socket"), l.Close())
+			return nil, nil, errors.Join(errors.New("the socket of LISTEN_FDS is not a unix socket"), l.Close())
 		}
 		s.socket = strings.TrimPrefix(l.Addr().String(), s.hostPrefix)
 		return l, func() {}, nil

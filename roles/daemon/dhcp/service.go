@@ -15,7 +15,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// server offers the daemon's methods.
+// server returns the server of the daemon's methods. self is the daemon's user.
 func (d *daemon) server(self uint32) *netrpc.Server {
 	args := func() any { return new(protocol.Args) }
 	return &netrpc.Server{
@@ -40,7 +40,7 @@ func (d *daemon) server(self uint32) *netrpc.Server {
 	}
 }
 
-// codeOf is an error's code on the wire.
+// codeOf returns an error's code on the wire.
 func codeOf(err error) uint64 {
 	if code := protocol.Code(err); code != 0 {
 		return code
@@ -51,8 +51,8 @@ func codeOf(err error) uint64 {
 	return 0
 }
 
-// admit lets root in, and who runs the daemon: the socket's mode may have been
-// loosened, and who may ask for addresses may ask for the interfaces of others.
+// admit accepts root and the daemon's own user. The socket's mode may have been
+// loosened, and a client can request addresses for any container's interface.
 func admit(c *net.UnixConn, self uint32) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -70,8 +70,8 @@ func admit(c *net.UnixConn, self uint32) error {
 	return nil
 }
 
-// keyOf is the attachment that a call is about. Of the configuration only the
-// name counts: on DEL all else may have changed.
+// keyOf returns the attachment of a call. It reads only the name of the configuration,
+// because the rest may have changed since ADD.
 func keyOf(in *protocol.Args) (store.Key, error) {
 	var c roles.NetConf
 	if err := roles.Decode(in.StdinData, &c); err != nil {
@@ -80,8 +80,8 @@ func keyOf(in *protocol.Args) (store.Key, error) {
 	return store.Key{Network: c.Name, ContainerID: in.ContainerID, IfName: in.IfName}, nil
 }
 
-// serveAllocate gets addresses, or tells those that the attachment has. Only
-// what it got itself goes if nobody hears of it: the reference's CHECK asks too.
+// serveAllocate leases addresses, or returns those that the attachment has, as the
+// reference's CHECK expects. undo releases only addresses that this call leased.
 func (d *daemon) serveAllocate(ctx context.Context, in *protocol.Args) (_ *roles.Result, undo func(), err error) {
 	if _, err := protocol.Decode(in.StdinData); err != nil {
 		return nil, nil, err
@@ -101,12 +101,12 @@ func (d *daemon) serveAllocate(ctx context.Context, in *protocol.Args) (_ *roles
 	}
 	defer v.close()
 	if l := d.find(key); l != nil {
-		_, over := l.over()
+		_, over := l.withdrawn()
 		if l.place.netns.Dev == at.netns.Dev && l.place.netns.Inode == at.netns.Inode && !over {
 			res, err := l.result()
 			return res, nil, err
 		}
-		if err := d.end(ctx, l); err != nil { // of a former life of the container
+		if err := d.end(ctx, l); err != nil { // of an earlier namespace of the container
 			return nil, nil, err
 		}
 	}
@@ -114,10 +114,10 @@ func (d *daemon) serveAllocate(ctx context.Context, in *protocol.Args) (_ *roles
 		return nil, nil, err
 	}
 	res, err := d.allocate(ctx, store.DHCPLease{Owner: key, Netns: at.netns, Link: at.index, Args: in.Args, Conf: in.StdinData})
-	return res, func() { d.takeBack(key) }, err
+	return res, func() { d.releaseUndelivered(key) }, err
 }
 
-// allocate gets addresses for a new attachment.
+// allocate leases addresses for a new attachment.
 func (d *daemon) allocate(ctx context.Context, rec store.DHCPLease) (*roles.Result, error) {
 	rec.BootID, rec.Socket = d.host.Store.BootID(), d.socket
 	rec.Created = d.host.Now()
@@ -126,11 +126,11 @@ func (d *daemon) allocate(ctx context.Context, rec store.DHCPLease) (*roles.Resu
 		return nil, err
 	}
 	var want map[string]netip.Addr
-	want, l.replaces = d.wanted(l.rec.Identity)
-	d.enlist(l)
+	want, l.replaces = d.formerAddresses(l.rec.Identity)
+	d.addIdentity(l)
 	if err := l.acquire(ctx, want); err != nil {
-		if d.delist(l) {
-			l.giveBack(context.WithoutCancel(ctx))
+		if d.removeIdentity(l) {
+			l.releaseAll(context.WithoutCancel(ctx))
 		}
 		l.log.Info("gave up", "error", err)
 		return nil, fmt.Errorf("lease an address for %q: %w", rec.Owner.IfName, err)
@@ -149,10 +149,10 @@ func (d *daemon) allocate(ctx context.Context, rec store.DHCPLease) (*roles.Resu
 	return res, nil
 }
 
-// takeBack ends a lease that a client did not live to hear of.
-func (d *daemon) takeBack(key store.Key) {
+// releaseUndelivered ends a lease whose client left before the answer.
+func (d *daemon) releaseUndelivered(key store.Key) {
 	if err := d.release(d.ctx, key); err != nil {
-		d.host.Log.Warn("a lease that nobody heard of stays", "network", key.Network, "container", key.ContainerID, "error", err)
+		d.host.Log.Warn("a lease stays, although its client left before the answer", "network", key.Network, "container", key.ContainerID, "error", err)
 	}
 }
 
@@ -164,7 +164,7 @@ func (d *daemon) serveRelease(ctx context.Context, in *protocol.Args) error {
 	return d.release(ctx, key)
 }
 
-// serveCheck tells what an attachment has.
+// serveCheck returns the addresses of an attachment.
 func (d *daemon) serveCheck(in *protocol.Args) (*roles.Result, error) {
 	key, err := keyOf(in)
 	if err != nil {
@@ -174,7 +174,7 @@ func (d *daemon) serveCheck(in *protocol.Args) (*roles.Result, error) {
 	if l == nil {
 		return nil, fmt.Errorf("%w: interface %q of container %q on network %q has no DHCP lease", roles.ErrCheck, key.IfName, key.ContainerID, key.Network)
 	}
-	if addr, over := l.over(); over {
+	if addr, over := l.withdrawn(); over {
 		return nil, fmt.Errorf("%w: the DHCP lease of %s has ended", roles.ErrCheck, addr)
 	}
 	return l.result()

@@ -23,50 +23,51 @@ import (
 const (
 	serverPort4 = 67
 	clientPort4 = 68
-	// maxMessage is the largest IP packet that is taken: servers are told so
-	// (option 57). Domain names may be compressed (RFC 1035, section 4.1.4), and
-	// what a hostile list of them takes to decode grows with the cube of its size:
-	// 0.1 s in a message of this one, minutes in the largest that UDP carries.
+	// maxMessage is the largest IP packet that is accepted, and is sent to servers in
+	// option 57. Domain names may be compressed (RFC 1035, section 4.1.4), and the time
+	// to decode a hostile list of them grows with the cube of its size: 0.1 s for this
+	// size, minutes for the largest UDP packet.
 	maxMessage = 1500
 )
 
-// errRefused means that the server does not let us have the address (any more).
+// errRefused means that the server refuses to lease the address, or to extend the lease.
 var errRefused = errors.New("the server refused the address")
 
 // client4 is a DHCPv4 client (RFC 2131) on one interface.
 type client4 struct {
 	*visit
-	udp    *netops.RawUDP
-	who    *who
-	timing timing
-	// broadcast asks servers to answer to all.
+	udp     *netops.RawUDP
+	profile *profile
+	timing  timing
+	// broadcast asks servers to answer by broadcast.
 	broadcast bool
 }
 
-// who is what a client tells of itself and asks for.
-type who struct {
+// profile is what a client sends about itself and requests.
+type profile struct {
 	conf     *protocol.Conf
 	identity string
 	options  []protocol.Option
 	log      *slog.Logger
-	// told: the first lease's odd routes were logged; those of others are the same.
-	told sync.Once
+	// logged limits the log to the unusual routes of the first answer; later answers
+	// repeat them.
+	logged sync.Once
 }
 
-func newClient4(v *visit, w *who, t timing, broadcast bool) (*client4, error) {
+func newClient4(v *visit, w *profile, t timing, broadcast bool) (*client4, error) {
 	udp, err := v.net.OpenRawUDP(v.ns, v.link.Index, clientPort4)
 	if err != nil {
 		return nil, err
 	}
-	// What is addressed to the hardware address that all ipvlans of a parent
-	// share reaches none of them before its IP address is set.
-	return &client4{visit: v, udp: udp, who: w, timing: t, broadcast: broadcast || v.link.Kind == kindIPvlan}, nil
+	// A unicast answer does not reach an ipvlan before its IP address is set, because
+	// all ipvlans of a parent share one hardware address.
+	return &client4{visit: v, udp: udp, profile: w, timing: t, broadcast: broadcast || v.link.Kind == kindIPvlan}, nil
 }
 
 func (c *client4) close() { c.udp.Close() }
 
-// acquire gets an address: DHCPDISCOVER, the first good DHCPOFFER,
-// DHCPREQUEST, DHCPACK. A valid want is asked for; with only, no other is taken.
+// acquire leases an address: DHCPDISCOVER, the first usable DHCPOFFER, DHCPREQUEST,
+// DHCPACK. It requests want if that is valid. With only it refuses other addresses.
 func (c *client4) acquire(ctx context.Context, want netip.Addr, only bool) (*store.DHCPGrant, error) {
 	discover := c.message(dhcpv4.MessageTypeDiscover)
 	if want.IsValid() {
@@ -86,14 +87,15 @@ func (c *client4) acquire(ctx context.Context, want netip.Addr, only bool) (*sto
 	return c.request(ctx, request, toAll4(), nil, offer.ServerIdentifier())
 }
 
-// renew asks the server that leased the address (RENEWING), rebind any
-// (REBINDING), confirm does so after a time in which nobody looked (INIT-REBOOT).
+// renew asks the server that leased the address (RENEWING), rebind asks all servers
+// (REBINDING), and confirm asks all servers after a restart of the daemon
+// (INIT-REBOOT).
 func (c *client4) renew(ctx context.Context, g *store.DHCPGrant) (*store.DHCPGrant, error) {
 	server, err := netip.ParseAddr(g.Server)
 	if err != nil {
 		return nil, err
 	}
-	mac, _ := net.ParseMAC(g.ServerMAC) // without one: to all
+	mac, _ := net.ParseMAC(g.ServerMAC) // without an address the message is broadcast
 	request := c.message(dhcpv4.MessageTypeRequest)
 	request.ClientIPAddr = g.Address.Addr().AsSlice()
 	return c.request(ctx, request, netip.AddrPortFrom(server, serverPort4), mac, server.AsSlice())
@@ -111,9 +113,9 @@ func (c *client4) confirm(ctx context.Context, g *store.DHCPGrant) (*store.DHCPG
 	return c.request(ctx, request, toAll4(), nil, anyServer)
 }
 
-// release gives the address back. There is no answer.
+// release releases the address. Servers do not answer.
 func (c *client4) release(ctx context.Context, g *store.DHCPGrant) error {
-	server, m, err := c.who.releaseMessage(g)
+	server, m, err := c.profile.releaseMessage(g)
 	if err != nil {
 		return err
 	}
@@ -121,16 +123,17 @@ func (c *client4) release(ctx context.Context, g *store.DHCPGrant) error {
 	return c.udp.Send(ctx, g.Address.Addr(), server, mac, m)
 }
 
-// releaseFromHost gives an address back whose interface is gone, as far as the
-// host reaches the server: it is told who the client was.
-func (w *who) releaseFromHost(ctx context.Context, g *store.DHCPGrant) error {
+// releaseFromHost releases an address whose interface is gone. The message has the
+// client's hardware address and identifier; it arrives if the host has a route to the
+// server.
+func (w *profile) releaseFromHost(ctx context.Context, g *store.DHCPGrant) error {
 	server, m, err := w.releaseMessage(g)
 	if err != nil {
 		return err
 	}
 	d := net.Dialer{LocalAddr: &net.UDPAddr{Port: clientPort4}}
 	conn, err := d.DialContext(ctx, "udp4", server.String())
-	if errors.Is(err, unix.EADDRINUSE) { // by a client of the host's: any port will do
+	if errors.Is(err, unix.EADDRINUSE) { // by a DHCP client of the host; any port will do
 		conn, err = new(net.Dialer).DialContext(ctx, "udp4", server.String())
 	}
 	if err != nil {
@@ -140,7 +143,7 @@ func (w *who) releaseFromHost(ctx context.Context, g *store.DHCPGrant) error {
 	return errors.Join(err, conn.Close())
 }
 
-func (w *who) releaseMessage(g *store.DHCPGrant) (server netip.AddrPort, message []byte, err error) {
+func (w *profile) releaseMessage(g *store.DHCPGrant) (server netip.AddrPort, message []byte, err error) {
 	addr, err := netip.ParseAddr(g.Server)
 	if err != nil {
 		return server, nil, err
@@ -155,21 +158,21 @@ func (w *who) releaseMessage(g *store.DHCPGrant) (server netip.AddrPort, message
 	return netip.AddrPortFrom(addr, serverPort4), m.ToBytes(), nil
 }
 
-// message begins a message that asks for something.
+// message begins a message that requests something.
 func (c *client4) message(kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
-	m := c.who.message4(kind, c.mac)
+	m := c.profile.message4(kind, c.mac)
 	if c.broadcast {
 		m.SetBroadcast()
 	}
 	m.UpdateOption(dhcpv4.OptMaxMessageSize(maxMessage))
-	if codes := c.who.conf.Requested(); len(codes) > 0 {
+	if codes := c.profile.conf.Requested(); len(codes) > 0 {
 		m.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionParameterRequestList, codes))
 	}
 	return m
 }
 
-// message4 begins a message with a transaction of its own.
-func (w *who) message4(kind dhcpv4.MessageType, mac net.HardwareAddr) *dhcpv4.DHCPv4 {
+// message4 begins a message with a new transaction.
+func (w *profile) message4(kind dhcpv4.MessageType, mac net.HardwareAddr) *dhcpv4.DHCPv4 {
 	m, err := dhcpv4.New(dhcpv4.WithHwAddr(mac), dhcpv4.WithMessageType(kind))
 	if err != nil {
 		panic(err) // random bytes do not fail
@@ -181,14 +184,14 @@ func (w *who) message4(kind dhcpv4.MessageType, mac net.HardwareAddr) *dhcpv4.DH
 	return m
 }
 
-// anyServer stands for whichever server answers.
+// anyServer accepts an answer of every server.
 var anyServer net.IP //nolint:gochecknoglobals // a nil with a name
 
 func toAll4() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), serverPort4)
 }
 
-// request sends a DHCPREQUEST and makes a grant of the DHCPACK.
+// request sends a DHCPREQUEST and turns the DHCPACK into a grant.
 func (c *client4) request(ctx context.Context, m *dhcpv4.DHCPv4, to netip.AddrPort, mac net.HardwareAddr, server net.IP) (*store.DHCPGrant, error) {
 	start := time.Now()
 	ack, err := c.exchange(ctx, m, to, mac, server)
@@ -205,16 +208,17 @@ func (c *client4) request(ctx context.Context, m *dhcpv4.DHCPv4, to netip.AddrPo
 	if !ack.YourIPAddr.Equal(want) {
 		return nil, fmt.Errorf("%w: %s acknowledged %s instead of %s", errRefused, ack.ServerIdentifier(), ack.YourIPAddr, want)
 	}
-	return c.who.grant4(ack, start)
+	return c.profile.grant4(ack, start)
 }
 
-// reply is a message that came in, and who sent it.
+// reply is a received message and the hardware address of its sender.
 type reply struct {
 	*dhcpv4.DHCPv4
 	mac net.HardwareAddr
 }
 
-// exchange sends a message until it is answered, by the server if one is given.
+// exchange repeats a message until a server answers it; with a server only its answer
+// counts.
 func (c *client4) exchange(ctx context.Context, m *dhcpv4.DHCPv4, to netip.AddrPort, mac net.HardwareAddr, server net.IP) (*reply, error) {
 	from, ok := netip.AddrFromSlice(m.ClientIPAddr.To4())
 	if !ok {
@@ -247,13 +251,13 @@ func (c *client4) exchange(ctx context.Context, m *dhcpv4.DHCPv4, to netip.AddrP
 	return answer, err
 }
 
-// answers4 tells whether a message is a server's answer to ours.
+// answers4 reports whether a message is a server's answer to a message of this client.
 func answers4(in, to *dhcpv4.DHCPv4) bool {
 	if in.OpCode != dhcpv4.OpcodeBootReply || in.TransactionID != to.TransactionID || !bytes.Equal(in.ClientHWAddr, to.ClientHWAddr) {
 		return false
 	}
 	if !isHost4(in.ServerIdentifier()) {
-		return false // what is to be given back is sent there, from the host too
+		return false // releases are sent to this address, from the host too
 	}
 	kinds := []dhcpv4.MessageType{dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak}
 	if to.MessageType() == dhcpv4.MessageTypeDiscover {
@@ -265,7 +269,7 @@ func answers4(in, to *dhcpv4.DHCPv4) bool {
 	return in.MessageType() == dhcpv4.MessageTypeNak || isHost4(in.YourIPAddr)
 }
 
-// isHost4 tells whether an address can be an interface's.
+// isHost4 reports whether an interface can have the address.
 func isHost4(ip net.IP) bool {
 	a, ok := netip.AddrFromSlice(ip.To4())
 	return ok && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})

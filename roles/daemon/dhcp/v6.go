@@ -26,7 +26,7 @@ import (
 const (
 	serverPort6 = 547
 	clientPort6 = 546
-	// releaseTime bounds the wait for the answer to a release, which changes nothing.
+	// releaseTime bounds the wait for the answer to a release, whose content does not matter.
 	releaseTime = time.Second
 )
 
@@ -34,12 +34,12 @@ const (
 // address.
 type client6 struct {
 	*visit
-	udp    *netops.UDP6
-	who    *who
-	timing timing
+	udp     *netops.UDP6
+	profile *profile
+	timing  timing
 }
 
-func newClient6(ctx context.Context, v *visit, w *who, t timing) (*client6, error) {
+func newClient6(ctx context.Context, v *visit, w *profile, t timing) (*client6, error) {
 	addr, err := v.net.EnsureLinkLocal(ctx, v.ns, v.link.Name)
 	if err != nil {
 		return nil, err
@@ -48,14 +48,14 @@ func newClient6(ctx context.Context, v *visit, w *who, t timing) (*client6, erro
 	if err != nil {
 		return nil, err
 	}
-	return &client6{visit: v, udp: udp, who: w, timing: t}, nil
+	return &client6{visit: v, udp: udp, profile: w, timing: t}, nil
 }
 
 func (c *client6) close() { _ = c.udp.Close() }
 
-// acquire gets an address: Solicit, the first good Advertise, Request, Reply.
-// Others that are still to come, with higher preferences, are not waited for.
-// A valid want is asked for; with only, no other is taken.
+// acquire leases an address: Solicit, the first usable Advertise, Request, Reply. It
+// does not wait for an Advertise with a higher preference. It requests want if that is
+// valid. With only it refuses other addresses.
 func (c *client6) acquire(ctx context.Context, want netip.Addr, only bool) (*store.DHCPGrant, error) {
 	offer, err := c.exchange(ctx, c.message(dhcpv6.MessageTypeSolicit, nil, want))
 	if err != nil {
@@ -68,8 +68,8 @@ func (c *client6) acquire(ctx context.Context, want netip.Addr, only bool) (*sto
 	return c.request(ctx, c.message(dhcpv6.MessageTypeRequest, offer.Options.ServerID(), addr))
 }
 
-// renew asks the server that leased the address, rebind any; confirm, after a
-// time in which nobody looked, asks any, too.
+// renew asks the server that leased the address, rebind asks all servers, and confirm
+// asks all servers after a restart of the daemon.
 func (c *client6) renew(ctx context.Context, g *store.DHCPGrant) (*store.DHCPGrant, error) {
 	server, err := serverDUID(g)
 	if err != nil {
@@ -86,8 +86,8 @@ func (c *client6) confirm(ctx context.Context, g *store.DHCPGrant) (*store.DHCPG
 	return c.rebind(ctx, g)
 }
 
-// release gives the address back. The answer is waited for shortly, so that a
-// message that was lost is sent again.
+// release releases the address. It waits shortly for the answer, so that a lost message
+// is repeated.
 func (c *client6) release(ctx context.Context, g *store.DHCPGrant) error {
 	server, err := serverDUID(g)
 	if err != nil {
@@ -106,16 +106,17 @@ func serverDUID(g *store.DHCPGrant) (dhcpv6.DUID, error) {
 	return dhcpv6.DUIDFromBytes(raw)
 }
 
-// iaid names the one association of a client; it follows from the identity too.
+// iaid returns the identifier of the client's only association, which depends on the
+// identity alone.
 func iaid(identity string) [4]byte {
 	sum := sha256.Sum256([]byte(identity))
 	return [4]byte(sum[16:20])
 }
 
-// message begins a message with a transaction of its own, about an address if
-// one is valid.
+// message begins a message with a new transaction. It contains the address if that is
+// valid.
 func (c *client6) message(kind dhcpv6.MessageType, server dhcpv6.DUID, addr netip.Addr) *dhcpv6.Message {
-	m, err := dhcpv6.NewMessage(dhcpv6.WithClientID(duid(c.who.identity)))
+	m, err := dhcpv6.NewMessage(dhcpv6.WithClientID(duid(c.profile.identity)))
 	if err != nil {
 		panic(err) // random bytes do not fail
 	}
@@ -123,7 +124,7 @@ func (c *client6) message(kind dhcpv6.MessageType, server dhcpv6.DUID, addr neti
 	if server != nil {
 		m.AddOption(dhcpv6.OptServerID(server))
 	}
-	ia := &dhcpv6.OptIANA{IaId: iaid(c.who.identity)}
+	ia := &dhcpv6.OptIANA{IaId: iaid(c.profile.identity)}
 	if addr.IsValid() {
 		ia.Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: addr.AsSlice()})
 	}
@@ -134,7 +135,7 @@ func (c *client6) message(kind dhcpv6.MessageType, server dhcpv6.DUID, addr neti
 	return m
 }
 
-// request sends a message and makes a grant of the Reply.
+// request sends a message and turns the Reply into a grant.
 func (c *client6) request(ctx context.Context, m *dhcpv6.Message) (*store.DHCPGrant, error) {
 	start := time.Now()
 	reply, err := c.exchange(ctx, m)
@@ -148,11 +149,11 @@ func (c *client6) request(ctx context.Context, m *dhcpv6.Message) (*store.DHCPGr
 	if want := address6(m); addr != want {
 		return nil, fmt.Errorf("%w: the reply has %s instead of %s", errRefused, addr, want)
 	}
-	return c.who.grant6(reply, addr, c.mac, start)
+	return c.profile.grant6(reply, addr, c.mac, start)
 }
 
-// exchange sends a message until it is answered: an Advertise without an address
-// is no answer, a Reply without is one.
+// exchange repeats a message until it is answered. An Advertise without an address is
+// not an answer; a Reply without an address is one.
 func (c *client6) exchange(ctx context.Context, m *dhcpv6.Message) (*dhcpv6.Message, error) {
 	to := netip.AddrPortFrom(netip.AddrFrom16([16]byte{0xff, 2, 13: 1, 15: 2}), serverPort6)
 	start := time.Now()
@@ -182,7 +183,7 @@ func (c *client6) exchange(ctx context.Context, m *dhcpv6.Message) (*dhcpv6.Mess
 	return answer, err
 }
 
-// answers6 tells whether a message is a server's answer to ours.
+// answers6 reports whether a message is a server's answer to a message of this client.
 func answers6(in, to *dhcpv6.Message) bool {
 	if in.TransactionID != to.TransactionID || in.Options.ServerID() == nil || in.Options.ClientID() == nil ||
 		!bytes.Equal(in.Options.ClientID().ToBytes(), to.Options.ClientID().ToBytes()) {
@@ -197,7 +198,7 @@ func answers6(in, to *dhcpv6.Message) bool {
 	return in.MessageType == dhcpv6.MessageTypeReply
 }
 
-// lease6 is the association of a message and its first address that is leased.
+// lease6 returns the first leased address of a message, and its association.
 func lease6(m *dhcpv6.Message) (*dhcpv6.OptIANA, *dhcpv6.OptIAAddress) {
 	for _, ia := range m.Options.IANA() {
 		if s := ia.Options.Status(); s != nil && s.StatusCode != iana.StatusSuccess {
@@ -215,7 +216,7 @@ func lease6(m *dhcpv6.Message) (*dhcpv6.OptIANA, *dhcpv6.OptIAAddress) {
 	return nil, nil
 }
 
-// address6 is the address that a message is about; the zero Addr for none.
+// address6 returns the first leased address of a message, or the zero Addr.
 func address6(m *dhcpv6.Message) netip.Addr {
 	_, a := lease6(m)
 	if a == nil {
@@ -225,7 +226,7 @@ func address6(m *dhcpv6.Message) netip.Addr {
 	return addr
 }
 
-// status6 is what a server says of a message without an address.
+// status6 returns the server's reason for a message without an address.
 func status6(m *dhcpv6.Message) string {
 	list := []*dhcpv6.OptStatusCode{m.Options.Status()}
 	for _, ia := range m.Options.IANA() {
@@ -238,9 +239,9 @@ func status6(m *dhcpv6.Message) string {
 	return fmt.Sprintf("%s %q", list[i].StatusCode, list[i].StatusMessage)
 }
 
-// grant6 makes a grant of a Reply. The prefix is the address alone: what is on
-// the link, and the routers, are told by router advertisements (RFC 5942).
-func (w *who) grant6(reply *dhcpv6.Message, addr netip.Addr, mac net.HardwareAddr, start time.Time) (*store.DHCPGrant, error) {
+// grant6 turns a Reply into a grant. The prefix is the address alone, because router
+// advertisements name on-link prefixes and routers (RFC 5942).
+func (w *profile) grant6(reply *dhcpv6.Message, addr netip.Addr, mac net.HardwareAddr, start time.Time) (*store.DHCPGrant, error) {
 	ia, a := lease6(reply)
 	g := &store.DHCPGrant{
 		Family: protocol.IPv6, Address: netip.PrefixFrom(addr, addr.BitLen()), MAC: mac.String(),

@@ -1,5 +1,5 @@
-// Package process holds what the process of every daemon needs: a socket of which there is one
-// on a node, and the answer to -help.
+// Package process has what every daemon's process needs: a socket that only one process
+// of a node listens on, and the answer to -help.
 package process
 
 import (
@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Help is what -help is answered with; it is flag.ErrHelp.
+// Help is the answer to -help, as an error that is flag.ErrHelp.
 type Help string
 
 func (h Help) Error() string { return string(h) }
 
-// Is tells that it is flag.ErrHelp.
+// Is reports whether err is flag.ErrHelp.
 func (Help) Is(err error) bool { return err == flag.ErrHelp } //nolint:errorlint // an Is compares as errors.Is does
 
-// Usage is a line for each flag, with its default.
+// Usage returns a line for each flag, with its default.
 func Usage(f *flag.FlagSet) string {
 	var out strings.Builder
 	f.VisitAll(func(one *flag.Flag) {
@@ -40,9 +40,9 @@ func Usage(f *flag.FlagSet) string {
 	return out.String()
 }
 
-// Listen listens on a path, for root only. What a daemon that was killed left
-// there is removed: a lock beside it tells whether there is a living one, whose
-// process the error names. The returned function gives the lock up.
+// Listen listens on a path that only root can connect to, and removes the socket of a
+// daemon that was killed. If a daemon is running, which a lock file beside the socket
+// shows, the error names its process. The returned function releases the lock.
 func Listen(path string) (*net.UnixListener, func(), error) {
 	unlock, err := Lock(path + ".lock")
 	if err != nil {
@@ -56,7 +56,7 @@ func Listen(path string) (*net.UnixListener, func(), error) {
 	return l, unlock, nil
 }
 
-// Lock takes a lock that ends with the process, and notes the process in its file.
+// Lock takes a lock that ends with the process, and writes the process ID into the file.
 func Lock(path string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -81,8 +81,8 @@ func writeAt(f *os.File, s string) error {
 	return err
 }
 
-// bind removes a dead socket and makes a new one. One that answers is another
-// program's.
+// bind replaces a socket that no process listens on. A socket that accepts connections
+// belongs to another program.
 func bind(path string) (*net.UnixListener, error) {
 	st, err := os.Lstat(path)
 	if err == nil && st.Mode()&os.ModeSocket != 0 {

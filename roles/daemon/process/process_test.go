@@ -37,7 +37,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestUsage: flags are told with what they take and their defaults.
+// TestUsage: the usage lists flags with their arguments and defaults.
 func TestUsage(t *testing.T) {
 	f := flag.NewFlagSet("x", flag.ContinueOnError)
 	f.String("at", "/run/x", "`path` to listen on")

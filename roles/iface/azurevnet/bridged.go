@@ -4,12 +4,12 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
-// wireBridged puts the container on a bridge that has the master's place. Shared
-// objects come first, so that a failure further on leaves nothing half made on them.
-func (r *role) wireBridged(in *attach.Input, o observed) (*attach.Wiring, error) {
+// wireBridged connects the container to a bridge that replaces the master.
+// Shared objects come first: a later failure then leaves them complete.
+func (r *role) wireBridged(in *attach.Input, o observed) (*attach.Desired, error) {
 	res := in.Result(r.conf.dns(), []*roles.ResultInterface{
 		{Name: o.Bridge, Mac: o.Master.MAC},
 		{Name: in.HostLink, Mac: in.HostMAC},
@@ -19,19 +19,20 @@ func (r *role) wireBridged(in *attach.Input, o observed) (*attach.Wiring, error)
 	if err != nil {
 		return nil, err
 	}
-	w := &attach.Wiring{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
+	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
 	r.wireUplink(&w.Spec, in, o)
 	r.wirePort(&w.Spec, in, o, ips)
-	return w, attach.Container{MTU: r.mtu(o)}.Wire(&w.Spec, in, res)
+	return w, attach.Container{MTU: r.mtu(o)}.AddTo(&w.Spec, in, res)
 }
 
-// wireUplink is what all containers share: the bridge in the master's place, and
-// at its port the translation of hardware addresses, for the network outside takes
-// frames of the master's only.
+// wireUplink adds what all containers share: the bridge that takes over the
+// master's addresses and routes, and MAC address translation at its port,
+// because the cloud's network accepts only frames with the master's MAC.
 func (r *role) wireUplink(s *netops.Spec, in *attach.Input, o observed) {
-	label := node.SharedLabel(in.Key.Network)
+	label := record.SharedLabel(in.Key.Network)
 	s.Add(
-		// First: a port with hairpin sends back what came in for many receivers.
+		// The translation comes before the takeover: a port with hairpin sends
+		// received multicast and broadcast frames back.
 		&netops.Element{Shared: true, Set: "macnat_uplinks", Key: []string{o.Master.Name}, Value: []string{o.Master.MAC}, Label: label},
 		&netops.Takeover{Bridge: o.Bridge, Uplink: o.Master.Name, NoHairpin: r.conf.DisableHairpinOnHostInterface},
 		&netops.LinkDNS{Link: o.Bridge, From: o.Master.Name},
@@ -45,22 +46,23 @@ func (r *role) wireUplink(s *netops.Spec, in *attach.Input, o observed) {
 	}
 }
 
-// tunnelMAC is the one that the cloud's network has for everybody else.
+// tunnelMAC is the MAC that the cloud's network uses for every other host.
 const tunnelMAC = "12:34:56:78:9a:bc"
 
-// wirePort is the container's port. A permanent neighbour and a static forwarding
-// entry tell the node its hardware address. What the network outside asks about it is
-// asked of the container alone, which the maps see to: an answer of the bridge's own
-// (neigh_suppress) would have the container's hardware address, and be a second one.
+// wirePort adds the container's port. A permanent neighbour entry and a static
+// forwarding entry give the container's MAC to the node. The macnat sets pass
+// ARP and ND requests of the cloud's network for the container's address to the
+// container only. The bridge must not answer them (neigh_suppress): its answer
+// would be a second one, and would contain the container's MAC.
 func (r *role) wirePort(s *netops.Spec, in *attach.Input, o observed, ips []attach.Family) {
 	mtu := r.mtu(o)
 	if in.Prev != nil {
-		mtu = 0 // a chained plugin may have set another, at both ends
+		mtu = 0 // a chained plugin may have changed the MTU of both ends
 	}
 	s.Add(
 		&netops.Link{
 			In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Up: true,
-			Alias: node.Alias(in.Key, addresses(ips)), Master: o.Bridge,
+			Alias: record.Alias(in.Key, addresses(ips)), Master: o.Bridge,
 			Port: &netops.Port{Hairpin: true},
 			Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
 		},
@@ -73,7 +75,7 @@ func (r *role) wirePort(s *netops.Spec, in *attach.Input, o observed, ips []atta
 			set = "macnat_pods6"
 		}
 		s.Add(
-			&netops.Neigh{In: netops.Host, Link: o.Bridge, IP: a, MAC: in.ContainerMAC, Replace: true}, // IPAM gave the address: another's entry was left behind
+			&netops.Neigh{In: netops.Host, Link: o.Bridge, IP: a, MAC: in.ContainerMAC, Replace: true}, // IPAM assigned this address, so an existing entry is a stale one
 			&netops.Element{Set: set, Key: []string{o.Master.Name, a.String()}, Value: []string{in.ContainerMAC}, Label: in.Label},
 		)
 	}

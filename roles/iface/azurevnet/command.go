@@ -7,36 +7,37 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/roles/recovery"
 	"github.com/cnibox/cnibox/store"
 )
 
-// verbs are the role's own commands.
+// verbs are the role's own commands: "cnibox azure-vnet ...".
 func verbs() []roles.CommandVerb {
 	return []roles.CommandVerb{
-		{Name: roleName, Help: "the bridge that has the place of the node's interface"},
+		{Name: roleName, Help: "manage the bridge that replaces the node's interface"},
 		{
-			Name: roleName + " restore", Help: "give the node's interface back what its bridge took: addresses, routes, DNS",
+			Name: roleName + " restore", Help: "move addresses, routes and DNS from the bridge back to the node's interface",
 			Flags: []roles.Flag{
-				{Name: "bridge", Help: "name of the bridge; by default all that were made so"},
-				{Name: "force", Switch: true, Help: "also while containers are attached: they lose their network"},
+				{Name: "bridge", Help: "name of the bridge; default: all bridges that replace an interface"},
+				{Name: "force", Switch: true, Help: "restore even while containers are attached; they lose their network"},
 			},
 			Run: restore,
 		},
 	}
 }
 
-// restored is what `azure-vnet restore` answers.
+// restored is one entry of the output of `azure-vnet restore`.
 type restored struct {
 	Bridge string `json:"bridge"`
 	Uplink string `json:"uplink"`
 }
 
-// restore gives the interfaces of the node back what bridges took. What networks
-// without attachments share goes the way it does with GC; what is left is found in
-// the kernel.
+// restore moves the configuration of bridges back to the node's interfaces.
+// Shared objects of networks without attachments are removed as GC does it. The
+// bridges are found in the kernel.
 func restore(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
-	if err := node.Ensure(ctx, h); err != nil {
+	if err := recovery.Ensure(ctx, h); err != nil {
 		return nil, err
 	}
 	taken, err := takeovers(ctx, h, flags["bridge"])
@@ -59,8 +60,8 @@ func restore(ctx context.Context, h *roles.Host, flags map[string]string, _ []st
 		case errors.Is(err, netops.ErrConflict):
 			err = fmt.Errorf("%w: containers are attached: remove them first, or use --force", err)
 		case errors.Is(err, netops.ErrNotExist):
-			err = fmt.Errorf("bridge %q has the addresses of %q, and there is no such interface any more to give them back to: attach it to this machine again, "+
-				"or take the bridge away by: ip link del %s: %w", t.Bridge, t.Uplink, t.Bridge, err)
+			err = fmt.Errorf("bridge %q has the addresses of interface %q, which does not exist any more: attach the interface to this machine again, "+
+				"or run 'ip link del %s' to delete the bridge: %w", t.Bridge, t.Uplink, t.Bridge, err)
 		case err == nil:
 			out = append(out, restored{t.Bridge, t.Uplink})
 		}
@@ -69,7 +70,8 @@ func restore(ctx context.Context, h *roles.Host, flags map[string]string, _ []st
 	return out, errors.Join(errs...)
 }
 
-// takeovers are the bridges that have an uplink's place, or the one of a name.
+// takeovers are the bridges that replace an interface: all of them, or the one
+// with the given name.
 func takeovers(ctx context.Context, h *roles.Host, bridge string) ([]netops.Takeover, error) {
 	all, err := h.Net.Takeovers(ctx)
 	if err != nil || bridge == "" {
@@ -80,10 +82,11 @@ func takeovers(ctx context.Context, h *roles.Host, bridge string) ([]netops.Take
 			return []netops.Takeover{t}, nil
 		}
 	}
-	return nil, roles.Usagef("bridge %q has no interface's place: nothing is to be restored", bridge)
+	return nil, roles.Usagef("bridge %q does not replace an interface: there is nothing to restore", bridge)
 }
 
-// removeUnused removes what networks of the role share that have no attachment.
+// removeUnused removes the shared objects of the role's networks that have no
+// attachment.
 func removeUnused(ctx context.Context, h *roles.Host) error {
 	var nets []store.Network
 	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
@@ -96,7 +99,7 @@ func removeUnused(ctx context.Context, h *roles.Host) error {
 	var errs []error
 	for _, n := range nets {
 		if n.Role == roleName {
-			errs = append(errs, node.RemoveShared(ctx, h, n.Name, []string{roleName}))
+			errs = append(errs, record.RemoveShared(ctx, h, n.Name, []string{roleName}))
 		}
 	}
 	return errors.Join(errs...)

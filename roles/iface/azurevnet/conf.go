@@ -1,5 +1,5 @@
-// Package azurevnet is the CNI role "azure-vnet": containers with addresses of the
-// cloud's own network, with the keys of the azure-vnet plugin.
+// Package azurevnet is the CNI role "azure-vnet": it gives containers addresses
+// of the cloud's own network. It has the keys of the azure-vnet plugin.
 package azurevnet
 
 import (
@@ -16,32 +16,37 @@ import (
 // Conf is the network configuration of the azure-vnet role.
 type Conf struct {
 	roles.NetConf
-	// Mode says how containers reach the network: "bridge", "tunnel" (the default),
-	// "transparent" or "transparent-vlan".
+	// Mode is how containers are connected to the network: "bridge", "tunnel"
+	// (the default), "transparent" or "transparent-vlan".
 	Mode string `json:"mode,omitempty"`
-	// Master is the node's interface on the network. By default it is the one that
-	// the cloud's address belongs to, else the one with the address's subnet.
+	// Master is the node's interface on the network. Default: the interface
+	// that the cloud's address belongs to, else the interface that has an
+	// address of the same subnet.
 	Master string `json:"master,omitempty"`
-	// VLANID is the VLAN of the mode "transparent-vlan", 1-4094, of the master's.
-	// (Azure's plugin has it from its CNS, which is not asked here.)
+	// VLANID is the VLAN of the master in the mode "transparent-vlan", 1-4094.
+	// (Azure's plugin gets it from CNS, which cnibox does not use.)
 	VLANID int `json:"vlanId,omitempty"`
-	// Bridge is the name of the bridge that takes the master over, in the modes
-	// bridge and tunnel. Default "azure" and the master's index.
+	// Bridge is the name of the bridge that replaces the master in the modes
+	// "bridge" and "tunnel". Default: "azure" followed by the master's
+	// interface index.
 	Bridge string `json:"bridge,omitempty"`
-	// IPsToRouteViaHost are IPv4 addresses that frames to are handed to the node's
-	// own stack, whatever their destination MAC: a DNS cache of the node's at
-	// 169.254.20.10 for one. In the modes bridge and tunnel; the others route all.
+	// IPsToRouteViaHost are IPv4 addresses. Frames to them go to the node's own
+	// IP stack, whatever their destination MAC, for example to the node's DNS
+	// cache at 169.254.20.10. It has an effect in the modes "bridge" and
+	// "tunnel"; the other modes route all packets.
 	IPsToRouteViaHost []string `json:"ipsToRouteViaHost,omitempty"`
-	// DisableHairpinOnHostInterface leaves hairpin off at the master's port.
+	// DisableHairpinOnHostInterface leaves hairpin mode off at the master's
+	// bridge port.
 	DisableHairpinOnHostInterface bool `json:"disableHairpinOnHostInterface,omitempty"`
-	// MTU of both ends; 0 is the master's.
+	// MTU of both ends of the veth pair. 0 means the master's MTU.
 	MTU int `json:"mtu,omitempty"`
-	// MultiTenancy has Azure's CNS choose the address and the VLAN. It is not asked
-	// here, so true is refused.
+	// MultiTenancy makes Azure's CNS choose the address and the VLAN. cnibox
+	// does not use CNS, so true is refused.
 	MultiTenancy bool `json:"multiTenancy,omitempty"`
-	// RuntimeConfig is what the runtime fills in for declared capabilities.
+	// RuntimeConfig holds the values that the runtime gives for the declared
+	// capabilities.
 	RuntimeConfig struct {
-		// DNS replaces dns and the IPAM plugin's answer.
+		// DNS replaces the dns key and the IPAM plugin's DNS settings.
 		DNS struct {
 			Servers  []string `json:"servers,omitempty"`
 			Searches []string `json:"searches,omitempty"`
@@ -53,7 +58,7 @@ type Conf struct {
 	unserved
 }
 
-// unserved are keys that azure-vnet knows and that have no effect here.
+// unserved are keys of azure-vnet that have no effect in cnibox.
 type unserved struct {
 	AdapterName                any `json:"adapterName,omitempty"`
 	LogLevel                   any `json:"logLevel,omitempty"`
@@ -74,14 +79,14 @@ type unserved struct {
 	Env                        any `json:"env,omitempty"`
 }
 
-// ignored are their names.
+// ignored are the names of the keys of unserved.
 var ignored = []string{ //nolint:gochecknoglobals // a constant
 	"adapterName", "logLevel", "logTarget", "executionMode", "enableSnatOnHost", "enableExactMatchForPodName",
 	"infraVnetAddressSpace", "podNamespaceForDualNetwork", "cnsurl", "ipv6Mode", "serviceCidrs", "vnetCidrs",
 	"disableIPTableLock", "disableAsyncDelete", "windowsSettings", "AdditionalArgs", "env",
 }
 
-// The modes of azure-vnet on Linux that are served.
+// The supported modes of azure-vnet on Linux.
 const (
 	modeBridge      = "bridge"
 	modeTunnel      = "tunnel"
@@ -89,20 +94,20 @@ const (
 	modeVLAN        = "transparent-vlan"
 )
 
-// maxVLAN is the largest number of a VLAN (IEEE 802.1Q; 0 is none, 4095 is reserved).
+// maxVLAN is the largest VLAN ID (IEEE 802.1Q; 0 means none, 4095 is reserved).
 const maxVLAN = 4094
 
-// withDefaults fills in what the documentation calls default.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	if c.Mode == "" {
 		c.Mode = modeTunnel
 	}
 }
 
-// bridged tells whether a bridge takes the master over.
+// bridged reports whether a bridge replaces the master.
 func (c *Conf) bridged() bool { return c.Mode == modeBridge || c.Mode == modeTunnel }
 
-// bridgeOf is the bridge's name for a master.
+// bridgeOf is the name of the bridge that replaces the master with this index.
 func (c *Conf) bridgeOf(index int) string {
 	if c.Bridge != "" {
 		return c.Bridge
@@ -110,7 +115,7 @@ func (c *Conf) bridgeOf(index int) string {
 	return fmt.Sprintf("azure%d", index)
 }
 
-// Validate reports every fault with its JSON path.
+// Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	if !slices.Contains([]string{modeBridge, modeTunnel, modeTransparent, modeVLAN}, c.Mode) {
@@ -118,15 +123,15 @@ func (c *Conf) Validate() error {
 	}
 	switch {
 	case c.Mode == modeVLAN && c.VLANID == 0:
-		f.Addf("vlanId", "is required in the mode %q: 1 to %d, for Azure's CNS is not asked for it here", c.Mode, maxVLAN)
+		f.Addf("vlanId", "is required in the mode %q, because cnibox does not get it from Azure's CNS: use 1 to %d", c.Mode, maxVLAN)
 	case c.VLANID < 0 || c.VLANID > maxVLAN:
 		f.Addf("vlanId", "%d is out of range: use 1 to %d", c.VLANID, maxVLAN)
 	case c.Mode != modeVLAN && c.VLANID != 0:
-		f.Addf("vlanId", "is of no use in the mode %q, which has no VLAN: use \"transparent-vlan\", or leave it out", c.Mode)
+		f.Addf("vlanId", "has no effect in the mode %q: use \"transparent-vlan\", or remove it", c.Mode)
 	}
 	if c.MultiTenancy {
-		f.Addf("multiTenancy", "is not served: Azure's CNS, which would choose addresses and VLANs, is not asked here: "+
-			"leave it out, and give each tenant a network with the mode \"transparent-vlan\" and its \"vlanId\"")
+		f.Addf("multiTenancy", "is not supported, because cnibox does not use Azure's CNS to choose addresses and VLANs: "+
+			"remove it, and give each tenant a network with the mode \"transparent-vlan\" and its \"vlanId\"")
 	}
 	for _, l := range []struct{ path, name string }{{"master", c.Master}, {"bridge", c.Bridge}} {
 		if l.name == "" {
@@ -137,26 +142,26 @@ func (c *Conf) Validate() error {
 		}
 	}
 	if c.Master != "" && c.Master == c.Bridge {
-		f.Addf("bridge", "%q is the master too: they are two interfaces", c.Bridge)
+		f.Addf("bridge", "%q is the master too: use another name for the bridge", c.Bridge)
 	}
 	if c.MTU < 0 || c.MTU > 65535 {
 		f.Addf("mtu", "%d is out of range: use 0 (the master's) to 65535", c.MTU)
 	}
 	if c.IPAM.Type == "" {
-		f.Addf("ipam.type", "is missing: containers here have addresses of the cloud, use \"azure-vnet-ipam\"")
+		f.Addf("ipam.type", "is missing: use \"azure-vnet-ipam\", which gives addresses of the cloud")
 	}
 	c.viaHost(&f)
 	c.Judge(&f)
 	return f.Err()
 }
 
-// viaHost are the addresses of ipsToRouteViaHost, each once.
+// viaHost are the addresses of ipsToRouteViaHost without duplicates.
 func (c *Conf) viaHost(f *roles.Faults) []netip.Addr {
 	var all []netip.Addr
 	for i, s := range c.IPsToRouteViaHost {
 		a, err := roles.ParseAddr(s)
 		if err != nil || !a.Is4() || a.IsUnspecified() || a.IsMulticast() {
-			f.Addf(fmt.Sprintf("ipsToRouteViaHost[%d]", i), "%.80q is no IPv4 address of one host", s)
+			f.Addf(fmt.Sprintf("ipsToRouteViaHost[%d]", i), "%.80q is not the IPv4 address of a single host", s)
 			continue
 		}
 		if !slices.Contains(all, a) {
@@ -166,7 +171,7 @@ func (c *Conf) viaHost(f *roles.Faults) []netip.Addr {
 	return all
 }
 
-// dns is what replaces the IPAM plugin's answer.
+// dns is the configured DNS settings, which replace the IPAM plugin's.
 func (c *Conf) dns() types.DNS {
 	r := c.RuntimeConfig.DNS
 	if r.Servers == nil && r.Searches == nil && r.Options == nil {

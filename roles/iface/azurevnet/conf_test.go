@@ -6,9 +6,9 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestValidate: every fault is told at once, with its path.
+// TestValidate: all errors are reported at once, each with its path.
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "the article's", Conf: `{"cniVersion":"0.3.0","name":"azure","type":"azure-vnet","mode":"bridge","bridge":"azure0","ipam":{"type":"azure-vnet-ipam"}}`},
 		{Name: "no mode is tunnel", Conf: `{"ipam":{"type":"azure-vnet-ipam"}}`},
 		{Name: "every key that has no effect", Conf: `{"adapterName":"x","logLevel":"debug","logTarget":"file","executionMode":"default","enableSnatOnHost":true,
@@ -35,14 +35,12 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// FuzzConf: whatever the configuration is, reading and judging it does not panic.
+// FuzzConf: reading and validating any configuration does not panic.
 func FuzzConf(f *testing.F) {
 	f.Add([]byte(`{"mode":"bridge","bridge":"azure0","ipsToRouteViaHost":["169.254.20.10"],"ipam":{"type":"azure-vnet-ipam"}}`))
 	f.Add([]byte(`{"runtimeConfig":{"dns":{"servers":["1.2.3.4"]}},"windowsSettings":[]}`))
 	f.Fuzz(func(_ *testing.T, conf []byte) {
-		if r, err := readRole(conf); err == nil {
-			_ = r.Validate()
-		}
+		_, _ = Role().New(conf)
 		_, _ = Role().Undo(conf)
 	})
 }

@@ -17,11 +17,12 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// fabric is the cloud's network around the node: it routes, takes frames of the
-// node's interface only, and answers ARP for its own addresses only.
+// fabric is the cloud's network around the node. It routes packets, accepts
+// only frames from the MAC of the node's interface, and answers ARP only for
+// its own addresses.
 type fabric struct {
 	*netopstest.NS
-	// mac is the node's interface's.
+	// mac is the MAC of the node's interface.
 	mac net.HardwareAddr
 }
 
@@ -31,8 +32,8 @@ const (
 	beyond, world = "10.240.5.5", "198.51.100.9"
 )
 
-// newFabric makes a fabric with the node's eth0 at it, and takes that of the tests
-// without one away.
+// newFabric creates a fabric that the node's eth0 is connected to. It replaces
+// the eth0 of the tests without a fabric.
 func newFabric(t *testing.T) *fabric {
 	t.Helper()
 	for _, name := range []string{"azure0", "eth0"} {
@@ -56,7 +57,7 @@ func newFabric(t *testing.T) *fabric {
 	return f
 }
 
-// prepare is done in the fabric's namespace.
+// prepare runs in the fabric's namespace.
 func (f *fabric) prepare() error {
 	errs := []error{netopstest.LinkUp("f0", gateway+"/16", beyond+"/32", world+"/32", "fd00:240::1/64", "fd00:240::5:5/128")}
 	for key, value := range map[string]string{
@@ -76,7 +77,7 @@ func (f *fabric) prepare() error {
 	return errors.Join(append(errs, f.filter())...)
 }
 
-// filter drops frames of other hardware addresses than the node's.
+// filter drops frames with a source MAC other than the node's.
 func (f *fabric) filter() error {
 	c, err := nftables.New()
 	if err != nil {
@@ -93,7 +94,7 @@ func (f *fabric) filter() error {
 		&expr.Counter{},
 		&expr.Verdict{Kind: expr.VerdictDrop},
 	}})
-	// What an ARP packet says of its sender is to be the same.
+	// The sender's MAC in an ARP packet must match too.
 	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(unix.ETH_P_ARP)},
@@ -105,7 +106,7 @@ func (f *fabric) filter() error {
 	return c.Flush()
 }
 
-// dropped counts the frames that the fabric did not take.
+// dropped counts the frames that the fabric dropped.
 func (f *fabric) dropped(t *testing.T) (n uint64) {
 	t.Helper()
 	f.Do(t, func() error {
@@ -127,7 +128,8 @@ func (f *fabric) dropped(t *testing.T) (n uint64) {
 	return n
 }
 
-// forwarded counts the IPv4 packets that came from the node and went back to it.
+// forwarded counts the IPv4 packets that came from the node and were sent back
+// to it.
 func (f *fabric) forwarded(t *testing.T) (n int) {
 	t.Helper()
 	f.Do(t, func() error {

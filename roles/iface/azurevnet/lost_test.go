@@ -11,8 +11,9 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestBridgeDeleted: whoever deletes azure0 deletes the node's addresses with it. ADD
-// makes no pod that reaches nobody, and says what is to be done; then it goes on.
+// TestBridgeDeleted: deleting azure0 deletes the node's addresses too. ADD then
+// creates no pod, because it could not reach anything, and says how to restore
+// the addresses. After that ADD succeeds.
 func TestBridgeDeleted(t *testing.T) {
 	for name, conf := range map[string]string{"master found": bridge, "master named": bridgeDual} {
 		t.Run(name, func(t *testing.T) {
@@ -32,7 +33,7 @@ func TestBridgeDeleted(t *testing.T) {
 				}
 			}
 			if _, err := netlink.LinkByName(br.Attrs().Name); err == nil {
-				t.Error("the bridge was made all the same")
+				t.Error("ADD created the bridge")
 			}
 			must(t, nodeEth0())
 			e.OK(call)
@@ -44,7 +45,8 @@ func TestBridgeDeleted(t *testing.T) {
 	}
 }
 
-// TestUplinkGone: without the interface there is nothing to give addresses back to.
+// TestUplinkGone: the addresses cannot be moved back to an interface that does
+// not exist.
 func TestUplinkGone(t *testing.T) {
 	newFabric(t)
 	e := rolestest.NewEnv(t, all.Table())
@@ -52,10 +54,10 @@ func TestUplinkGone(t *testing.T) {
 	must(t, netlink.LinkDel(link(t, "eth0")))
 	t.Cleanup(func() {
 		must(t, netlink.LinkDel(link(t, "azure0")))
-		must(t, netopstest.MakeMaster("eth0")) // the fabric's end takes it away
+		must(t, netopstest.MakeMaster("eth0")) // the fabric's cleanup deletes it
 	})
 	_, err := verb(t.Context(), host(t, e), "restore", nil)
-	if err == nil || !strings.Contains(err.Error(), `there is no such interface any more`) || !strings.Contains(err.Error(), "ip link del azure0") {
+	if err == nil || !strings.Contains(err.Error(), `which does not exist any more`) || !strings.Contains(err.Error(), "ip link del azure0") {
 		t.Errorf("restore: %v", err)
 	}
 }

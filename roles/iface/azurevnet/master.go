@@ -11,7 +11,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // master is the node's interface on the cloud's network.
@@ -22,11 +22,12 @@ type master struct {
 	Index int
 }
 
-// errNoMaster: no interface fits the address.
+// errNoMaster means that no interface of the node matches the address.
 var errNoMaster = errors.New("no interface of the node fits")
 
-// findMaster reads the master: the configured one, else the one that the cloud
-// says the address is of, else the one with the address's subnet.
+// findMaster reads the master: the configured interface, else the interface
+// that the cloud reports for the address, else the interface with the address's
+// subnet.
 func (r *role) findMaster(ctx context.Context, h *roles.Host, in *attach.Input) (master, error) {
 	if r.conf.Master != "" {
 		l, err := h.Net.Link(ctx, nil, r.conf.Master)
@@ -46,7 +47,7 @@ func (r *role) findMaster(ctx context.Context, h *roles.Host, in *attach.Input) 
 	if err != nil {
 		return master{}, err
 	}
-	nics := node.NICs(links)
+	nics := record.NICs(links)
 	for _, mac := range macs {
 		if l, ok := nics[mac]; ok {
 			return masterOf(l), nil
@@ -64,12 +65,12 @@ func (r *role) findMaster(ctx context.Context, h *roles.Host, in *attach.Input) 
 			return masterOf(l), nil
 		}
 	}
-	return master{}, fmt.Errorf("%w %v: none has its subnet, or the hardware address that the cloud gives for it: set \"master\"", errNoMaster, addresses(ips))
+	return master{}, fmt.Errorf("%w %v: none has an address of the same subnet, or the MAC address that the cloud reports for it: set \"master\"", errNoMaster, addresses(ips))
 }
 
-// uplink is the interface that the configured bridge has the place of, if the
-// addresses are of it as far as the cloud tells, by the NICs' MACs. Two links are read for it, however
-// many the node has.
+// uplink is the interface that the configured bridge replaces, unless the cloud
+// reports for the addresses a NIC with another MAC. It reads two links only,
+// however many interfaces the node has.
 func (r *role) uplink(ctx context.Context, h *roles.Host, macs []string) (m master, ok bool, err error) {
 	if !r.conf.bridged() || r.conf.Bridge == "" {
 		return m, false, nil
@@ -78,12 +79,12 @@ func (r *role) uplink(ctx context.Context, h *roles.Host, macs []string) (m mast
 	if errors.Is(err, netops.ErrNotExist) {
 		return m, false, nil
 	}
-	another := func(mac string) bool { return roles.UnicastMAC(mac) != "" && mac != l.MAC }
-	if err != nil || l.Uplink == "" || slices.ContainsFunc(macs, another) {
+	otherNIC := func(mac string) bool { return roles.UnicastMAC(mac) != "" && mac != l.MAC }
+	if err != nil || l.Uplink == "" || slices.ContainsFunc(macs, otherNIC) {
 		return m, false, err
 	}
 	if _, err := h.Net.Link(ctx, nil, l.Uplink); err != nil {
-		if errors.Is(err, netops.ErrNotExist) { // it has another name now
+		if errors.Is(err, netops.ErrNotExist) { // the interface was renamed
 			err = nil
 		}
 		return m, false, err
@@ -91,8 +92,8 @@ func (r *role) uplink(ctx context.Context, h *roles.Host, macs []string) (m mast
 	return master{Name: l.Uplink, MAC: l.MAC, MTU: l.MTU}, true, nil
 }
 
-// planned stands for the master of a plan, which may be for another node: eth0.
-func planned(ctx context.Context, h *roles.Host) (master, error) {
+// plannedMaster is the master for a plan of a node where none is found: eth0.
+func plannedMaster(ctx context.Context, h *roles.Host) (master, error) {
 	l, err := h.Net.Link(ctx, nil, "eth0")
 	if err != nil {
 		return master{}, fmt.Errorf("%w: %w: set \"master\"", errNoMaster, err)
@@ -104,7 +105,7 @@ func masterOf(l netops.LinkInfo) master {
 	return master{Name: l.Name, MAC: l.MAC, MTU: l.MTU, Index: l.Index}
 }
 
-// addresses are those of IPAM's answer.
+// addresses are the addresses of the IPAM result.
 func addresses(ips []attach.Family) []netip.Prefix {
 	out := make([]netip.Prefix, len(ips))
 	for i, ip := range ips {
@@ -113,8 +114,8 @@ func addresses(ips []attach.Family) []netip.Prefix {
 	return out
 }
 
-// bySubnet is the node's interface with an address of a subnet, or the one that a
-// bridge with such an address has the place of.
+// bySubnet is the node's interface that has an address of a subnet. If a bridge
+// has that address, it is the interface that the bridge replaces.
 func bySubnet(links []netops.LinkInfo, subnet netip.Prefix) (netops.LinkInfo, bool) {
 	within := func(p netip.Prefix) bool { return p.Masked() == subnet }
 	i := slices.IndexFunc(links, func(l netops.LinkInfo) bool { return slices.ContainsFunc(l.Addresses, within) })

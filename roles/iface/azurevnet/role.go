@@ -15,66 +15,52 @@ import (
 
 // Role is the azure-vnet role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	r := attach.InterfaceRole(roles.Role{
 		Names:        []string{roleName},
-		Kind:         roles.Interface,
 		Summary:      "containers with addresses of the cloud's own network, by a bridge that has the node's interface, or routed",
 		Capabilities: []string{"dns"},
-		Conf:         func() any { return new(Conf) },
 		Ignored:      ignored,
-		New:          handles(attach.Judged(readRole)),
-		Undo:         undoes(readRole),
 		Verbs:        verbs,
-	}
+	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
+	r.New, r.Undo = withFiles(r.New), withFiles(r.Undo)
+	return r
 }
 
 const roleName = "azure-vnet"
 
-// hostPrefix is what the host's ends begin with; 11 hex digits follow.
+// hostPrefix is the start of the names of the host's ends. 11 hex digits
+// follow.
 const hostPrefix = "azv"
 
-// readRole decodes and defaults a configuration; with a ConfError there is what
-// could be decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	c.withDefaults()
-	return &role{conf: c}, err
-}
-
-// role implements attach.Interface for one configuration.
+// role implements attach.SpecBuilder for one configuration.
 type role struct{ conf *Conf }
-
-func (r *role) Role() string { return roleName }
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-func (r *role) IPAM() string { return r.conf.IPAM.Type }
 
 func (r *role) HostPrefix() string { return hostPrefix }
 
-// Shared is one name for all bridges: which one it is follows from the address,
-// where the configuration does not tell.
+// Shared is one lock for all bridges: without the key "bridge" the address
+// determines the bridge.
 func (r *role) Shared() []string { return []string{roleName} }
 
-// observed is what Wire needs to know of the kernel.
+// observed is the kernel state that Build needs.
 type observed struct {
 	// Master is the node's interface on the network.
 	Master master
-	// Bridge is the name of the bridge that has, or will have, the master.
+	// Bridge is the name of the bridge that replaces, or will replace, the
+	// master.
 	Bridge string
-	// Own are the node's own addresses, which the bridge takes over or has.
+	// Own are the node's own addresses, which the bridge takes over or has
+	// taken over.
 	Own []netip.Prefix
 }
 
-// Observe finds the node's interface that the address is of.
+// Observe finds the node's interface that the address belongs to.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	m, err := r.findMaster(ctx, h, in)
 	if errors.Is(err, errNoMaster) && container == nil {
-		m, err = planned(ctx, h)
+		m, err = plannedMaster(ctx, h)
 	}
 	if errors.Is(err, errNoMaster) && r.conf.bridged() {
-		err = cmp.Or(lostSubnet(ctx, h, in), err)
+		err = cmp.Or(checkLostSubnet(ctx, h, in), err)
 	}
 	if err != nil {
 		return err
@@ -82,20 +68,20 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	o := observed{Master: m, Bridge: r.conf.bridgeOf(m.Index)}
 	switch {
 	case in.Prev != nil:
-	case r.conf.bridged(): // only ADD records them
+	case r.conf.bridged(): // only ADD records the node's addresses
 		if o.Own, err = o.own(ctx, h); err == nil {
-			err = o.notLost(ctx, h)
+			err = o.checkAddresses(ctx, h)
 		}
 	case r.conf.Mode == modeVLAN:
-		space := spaceOf(r.conf.VLANID, m)
-		err = space.fits(ctx, h)
+		ns := vlanNetnsOf(r.conf.VLANID, m)
+		err = ns.checkMaster(ctx, h)
 	}
 	in.Observed = o
 	return err
 }
 
-// own reads the node's addresses, from the bridge if it has them by now. As in azure's
-// file those of the link alone are left out.
+// own reads the node's addresses, from the bridge if it has taken them over.
+// Addresses that are not global unicast are left out, as in azure's state file.
 func (o *observed) own(ctx context.Context, h *roles.Host) ([]netip.Prefix, error) {
 	local := func(p netip.Prefix) bool { return !p.Addr().IsGlobalUnicast() }
 	for _, name := range []string{o.Bridge, o.Master.Name} {
@@ -110,11 +96,11 @@ func (o *observed) own(ctx context.Context, h *roles.Host) ([]netip.Prefix, erro
 	return nil, nil
 }
 
-// Wire computes the spec and the result of one attachment.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
-		return nil, errors.New("azure-vnet: was not observed")
+		return nil, errors.New("azure-vnet: Observe was not called")
 	}
 	wire := r.wireBridged
 	switch r.conf.Mode {
@@ -133,7 +119,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	return w, err
 }
 
-// mtu is that of both ends.
+// mtu is the MTU of both ends of the veth pair.
 func (r *role) mtu(o observed) int {
 	if r.conf.MTU != 0 {
 		return r.conf.MTU

@@ -15,7 +15,8 @@ import (
 
 func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
 
-// subnet is the VNet's, with the addresses that the suite's pods have.
+// subnet is the VNet's subnet, which contains the addresses of the suite's
+// pods.
 const subnet = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.240.0.0/16","rangeStart":"10.240.0.36","rangeEnd":"10.240.0.65","gateway":"10.240.0.1"}]],
 	"routes":[{"dst":"0.0.0.0/0"}]}`
 
@@ -29,7 +30,7 @@ var (
 	transparent = `{"name":"azure","type":"azure-vnet","mode":"transparent",` + dual + `}`
 )
 
-// TestRole runs the suite in every mode, on a host with an interface eth0 of its own.
+// TestRole runs the suite in every mode, on a host with its own interface eth0.
 func TestRole(t *testing.T) {
 	refused := map[string]any{"mtu": -1}
 	rolestest.Suite{
@@ -45,7 +46,8 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// TestStorm: 60 containers, 16 at a time, their plugins killed at random.
+// TestStorm: 60 containers, 16 at a time, with plugins that are killed at
+// random.
 func TestStorm(t *testing.T) {
 	for _, c := range []struct{ name, conf string }{{"bridge", bridgeDual}, {"transparent", transparent}} {
 		t.Run(c.name, func(t *testing.T) {
@@ -58,8 +60,7 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// eth0 is the node's interface, which stays for all tests that have no fabric of
-// their own.
+// eth0 is the node's interface. It stays for all tests without a fabric.
 func eth0(t testing.TB) {
 	t.Helper()
 	if _, err := netlink.LinkByName("eth0"); err == nil {
@@ -99,7 +100,7 @@ func link(t testing.TB, name string) netlink.Link {
 	return l
 }
 
-// outside is a change on the host, with the host's end.
+// outside is a change on the host that includes the host's end.
 func outside(name string, change func(t *testing.T, end netlink.Link)) rolestest.Tamper {
 	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, r *roles.Result) {
 		change(t, link(t, rolestest.HostLink(r)))
@@ -116,7 +117,8 @@ var (
 	hostRoute    = rolestest.Outside("host's route gone", netopstest.DropRoute)
 )
 
-// onBridge are the changes to what only the modes with a bridge have.
+// onBridge are the changes to objects that exist only in the modes with a
+// bridge.
 func onBridge() []rolestest.Tamper {
 	return []rolestest.Tamper{
 		rolestest.Outside("port out of the bridge", netlink.LinkSetNoMaster),
@@ -140,11 +142,11 @@ func onBridge() []rolestest.Tamper {
 type pod struct {
 	*netopstest.NS
 	call rolestest.Call
-	// addr is its IPv4 address, hostLink the host's end.
+	// addr is the pod's IPv4 address, hostLink the host's end.
 	addr, hostLink string
 }
 
-// attach makes a container with one attachment.
+// attach creates a container with one attachment.
 func attach(t *testing.T, e *rolestest.Env, conf, id string) *pod {
 	t.Helper()
 	ns := netopstest.New(t)
@@ -159,13 +161,13 @@ func attach(t *testing.T, e *rolestest.Env, conf, id string) *pod {
 	return p
 }
 
-// detach is DEL.
+// detach runs DEL.
 func (p *pod) detach(e *rolestest.Env) {
 	p.call.Verb = "DEL"
 	e.OK(p.call)
 }
 
-// collect is GC when nothing is attached.
+// collect runs GC without valid attachments.
 func collect(t *testing.T, e *rolestest.Env, conf string) {
 	t.Helper()
 	e.OK(rolestest.Call{Type: "azure-vnet", Verb: "GC", Conf: rolestest.WithKeys(t, conf, map[string]any{

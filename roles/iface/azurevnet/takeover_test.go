@@ -27,14 +27,15 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// conversation is a connection of the node's over eth0, on which bytes go to and fro.
+// conversation is a connection of the node over eth0 that carries bytes in both
+// directions.
 type conversation struct {
-	longest atomic.Int64 // nanoseconds between two answers
+	longest atomic.Int64 // nanoseconds between two replies
 	rounds  atomic.Int64
 	failed  atomic.Pointer[error]
 }
 
-// converse begins one with the fabric. It ends with the test.
+// converse starts a conversation with the fabric. The test's cleanup ends it.
 func converse(t *testing.T, f *fabric) *conversation {
 	t.Helper()
 	var l net.Listener
@@ -73,7 +74,8 @@ func converse(t *testing.T, f *fabric) *conversation {
 	return c
 }
 
-// goesOn makes sure that the connection is alive, and tells how long it stood still at most.
+// goesOn fails the test if the connection has ended, and logs its longest
+// pause.
 func (c *conversation) goesOn(t *testing.T, when string) {
 	t.Helper()
 	before := c.rounds.Load()
@@ -83,10 +85,10 @@ func (c *conversation) goesOn(t *testing.T, when string) {
 		}
 		return c.rounds.Load() >= before+10
 	}, func() string { return when + ": the connection stands still" })
-	t.Logf("%s: %v at most between two answers", when, time.Duration(c.longest.Swap(0)))
+	t.Logf("%s: %v at most between two replies", when, time.Duration(c.longest.Swap(0)))
 }
 
-// host is the node's, for what is no call of a runtime.
+// host is the node's roles.Host, for commands that are not calls of a runtime.
 func host(t *testing.T, e *rolestest.Env) *roles.Host {
 	t.Helper()
 	h, done, err := node.Open(t.Context(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "azure-vnet", Program: "test", Log: slog.New(slog.DiscardHandler)})
@@ -106,10 +108,11 @@ func verb(ctx context.Context, h *roles.Host, name string, flags map[string]stri
 	return nil, errors.New("no such verb")
 }
 
-// TestRestore: a connection over eth0 lives through the first ADD, the last DEL and
-// the restoring, and the node is as it was before; while a pod is attached it is
-// refused, unless it is forced. Azure's order of doing it stalls a connection for
-// more than a second and drops all routes (aks-engine #875).
+// TestRestore: a connection over eth0 survives the first ADD, the last DEL and
+// restore, and restore leaves the node as it was before. While a pod is
+// attached restore is refused without --force. The order of changes in azure's
+// plugin stops a connection for more than a second and drops all routes
+// (aks-engine #875).
 func TestRestore(t *testing.T) {
 	f := newFabric(t)
 	e := rolestest.NewEnv(t, all.Table())
@@ -126,7 +129,7 @@ func TestRestore(t *testing.T) {
 	p.detach(e)
 	c.goesOn(t, "DEL")
 	if l := link(t, "eth0"); l.Attrs().MasterIndex == 0 {
-		t.Error("the last DEL gave eth0 its place back")
+		t.Error("the last DEL restored eth0")
 	}
 	if _, err := verb(t.Context(), h, "restore", map[string]string{"bridge": "other0"}); !errors.Is(err, roles.ErrUsage) {
 		t.Errorf("restore of another bridge: %v", err)
@@ -139,7 +142,8 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestRestoreByForce gives eth0 its place back under a pod, and with the record lost.
+// TestRestoreByForce restores eth0 while a pod is attached, and without a
+// record.
 func TestRestoreByForce(t *testing.T) {
 	f := newFabric(t)
 	e := rolestest.NewEnv(t, all.Table())
@@ -166,8 +170,8 @@ func TestRestoreByForce(t *testing.T) {
 	collect(t, e, bridge)
 }
 
-// TestBridgeKeepsMAC: azure0 has eth0's address whatever its ports have; one that
-// followed the lowest would mangle ARP (azure #751).
+// TestBridgeKeepsMAC: azure0 has eth0's MAC whatever its ports' MACs are. If it
+// followed the lowest port's, the ARP translation would fail (azure #751).
 func TestBridgeKeepsMAC(t *testing.T) {
 	f := newFabric(t)
 	e := rolestest.NewEnv(t, all.Table())
@@ -180,8 +184,8 @@ func TestBridgeKeepsMAC(t *testing.T) {
 	}
 }
 
-// TestOwnAddresses: azure-vnet.json tells what addresses azure0 has from eth0, whether
-// a pod came before that or after it.
+// TestOwnAddresses: azure-vnet.json has the addresses that azure0 took over
+// from eth0, for pods attached before and after the takeover.
 func TestOwnAddresses(t *testing.T) {
 	newFabric(t)
 	e := rolestest.NewEnv(t, all.Table())
@@ -203,8 +207,8 @@ func TestOwnAddresses(t *testing.T) {
 	}
 }
 
-// TestViaHost: what a pod sends to an address of ipsToRouteViaHost is the node's,
-// though the pod sends it to its gateway.
+// TestViaHost: the node receives packets from a pod to an address of
+// ipsToRouteViaHost, although the pod sends them to its gateway.
 func TestViaHost(t *testing.T) {
 	for _, mode := range []string{"bridge", "tunnel"} {
 		t.Run(mode, func(t *testing.T) {
@@ -221,8 +225,8 @@ func TestViaHost(t *testing.T) {
 	}
 }
 
-// TestCloudNIC: the cloud tells which interface an address is of; the bridge has the
-// name of that one's index. Both are in one subnet.
+// TestCloudNIC: the cloud reports the interface of an address, and the bridge's
+// name has that interface's index. Both interfaces are in one subnet.
 func TestCloudNIC(t *testing.T) {
 	newFabric(t)
 	second := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth1"}, PeerName: "f1"}
@@ -245,14 +249,14 @@ func TestCloudNIC(t *testing.T) {
 	}
 	name := fmt.Sprintf("azure%d", eth1.Index)
 	if l := link(t, "eth1"); l.Attrs().MasterIndex != link(t, name).Attrs().Index {
-		t.Errorf("eth1 is no port of %s", name)
+		t.Errorf("eth1 is not a port of %s", name)
 	}
 	if l := link(t, "eth0"); l.Attrs().MasterIndex != 0 {
 		t.Error("eth0 is a port")
 	}
 }
 
-// bare is a hardware address as Azure writes it.
+// bare is a MAC address in Azure's notation.
 func bare(mac net.HardwareAddr) string {
 	return strings.ToUpper(strings.ReplaceAll(mac.String(), ":", ""))
 }

@@ -15,10 +15,10 @@ func at(t *testing.T, in netopstest.Place, addr string) *net.UDPConn {
 	return netopstest.Listen(t, in, net.JoinHostPort(addr, "5000"))
 }
 
-// TestTraffic: containers reach each other, the node and what is beyond it in the
-// VNet with their own addresses, and are reached, over a fabric that takes frames of
-// the node's hardware address only and answers ARP for none of theirs. In the mode
-// tunnel what they send each other passes the fabric.
+// TestTraffic: containers, the node, and a machine of the VNet outside the node
+// reach each other with their own addresses. The fabric accepts only frames
+// with the node's MAC and does not answer ARP for the containers. In the mode
+// tunnel packets between containers pass the fabric.
 func TestTraffic(t *testing.T) {
 	for _, c := range []struct {
 		name, conf string
@@ -39,7 +39,7 @@ func TestTraffic(t *testing.T) {
 				netopstest.Sends(t, "pod to pod", a, atB, a.addr)
 				netopstest.Sends(t, "and back", b, atA, b.addr)
 				if passed := f.forwarded(t) > there; passed != c.tunnel {
-					t.Errorf("what pods of the node sent each other passed the fabric: %v, want %v", passed, c.tunnel)
+					t.Errorf("packets between pods of the node passed the fabric: %v, want %v", passed, c.tunnel)
 				}
 				netopstest.Sends(t, "pod to node", a, atNode, a.addr)
 				netopstest.Sends(t, "node to pod", nil, atA, "10.240.0.4")
@@ -49,7 +49,7 @@ func TestTraffic(t *testing.T) {
 				netopstest.Sends(t, "VNet to pod", f, netopstest.Listen(t, a, net.JoinHostPort(a.addr, "5001")), gateway)
 				netopstest.Sends(t, "node to VNet", nil, netopstest.Listen(t, f, net.JoinHostPort(beyond, "5001")), "10.240.0.4")
 				if n := f.dropped(t) - dropped; n > 0 {
-					t.Errorf("%d frames of other hardware addresses came to the fabric", n)
+					t.Errorf("the fabric received %d frames with other MACs", n)
 				}
 			})
 			collect(t, e, c.conf)

@@ -7,11 +7,12 @@ import (
 	"github.com/cnibox/cnibox/roles/attach"
 )
 
-// hostMAC is that of every host's end in the transparent modes, as of azure's.
+// hostMAC is the MAC of every host's end in the transparent modes. It is the
+// one that azure's plugin uses.
 const hostMAC = "aa:aa:aa:aa:aa:aa"
 
-// transparent is the wiring of the mode "transparent": the container's gateway is
-// nobody's address.
+// transparent is the veth pair of the mode "transparent". The container's
+// gateway is a virtual address that no interface has.
 func transparent(mtu int) attach.Routed {
 	return attach.Routed{
 		Gateway4: netip.AddrFrom4([4]byte{169, 254, 1, 1}),
@@ -20,14 +21,15 @@ func transparent(mtu int) attach.Routed {
 	}
 }
 
-// wireTransparent routes: the master is left alone.
-func (r *role) wireTransparent(in *attach.Input, o observed) (*attach.Wiring, error) {
+// wireTransparent routes the container's packets and leaves the master
+// unchanged.
+func (r *role) wireTransparent(in *attach.Input, o observed) (*attach.Desired, error) {
 	pair := transparent(r.mtu(o))
 	res := in.Result(r.conf.dns(), []*roles.ResultInterface{
 		{Name: in.HostLink, Mac: hostMAC},
 		{Name: in.Key.IfName, Mac: in.ContainerMAC, Sandbox: in.Netns},
 	}, 1)
 	pair.Result(res)
-	w := &attach.Wiring{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
-	return w, pair.Wire(&w.Spec, in, res)
+	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
+	return w, pair.AddTo(&w.Spec, in, res)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// tenant is a network of a VLAN. All have the same addresses.
+// tenant is a network on a VLAN. All tenants have the same addresses.
 func tenant(name string, vlan int) string {
 	return fmt.Sprintf(`{"name":%q,"type":"azure-vnet","mode":"transparent-vlan","master":"eth0","vlanId":%d,%s}`, name, vlan, dual)
 }
@@ -47,7 +47,7 @@ func TestVLANRole(t *testing.T) {
 	}.Run(t)
 }
 
-// space is a VLAN's namespace, as a place of sockets and changes.
+// space is a VLAN's namespace for sockets and changes.
 type space string
 
 func (s space) Do(t testing.TB, f func() error) {
@@ -66,7 +66,7 @@ func inRed(name string, do func() error) rolestest.Tamper {
 	}}
 }
 
-// each changes the calling thread's links whose names begin so.
+// each changes those links of the calling thread whose names have a prefix.
 func each(prefix string, do func(netlink.Link) error) error {
 	links, err := netlink.LinkList()
 	errs := []error{err}
@@ -78,8 +78,8 @@ func each(prefix string, do func(netlink.Link) error) error {
 	return errors.Join(errs...)
 }
 
-// vlan is a tenant's part of the fabric: a router at a VLAN of the node's eth0, with
-// the fabric's own addresses.
+// vlan is a tenant's part of the fabric: a router with the fabric's addresses
+// on a VLAN of the node's eth0.
 func (f *fabric) vlan(t *testing.T, id int) *fabric {
 	t.Helper()
 	v := &fabric{NS: netopstest.New(t), mac: f.mac}
@@ -102,7 +102,8 @@ func (f *fabric) vlan(t *testing.T, id int) *fabric {
 	return v
 }
 
-// forget takes the fabric's knowledge of an address away: it has to ask for it.
+// forget removes an address from the fabric's neighbour table, so that the
+// fabric sends an ARP request.
 func (f *fabric) forget(t *testing.T, addr string) {
 	t.Helper()
 	f.Do(t, func() error {
@@ -114,9 +115,10 @@ func (f *fabric) forget(t *testing.T, addr string) {
 	})
 }
 
-// TestVLANs: pods of one VLAN reach each other and what is beyond with their own
-// addresses, all through the fabric. Those of another VLAN have the same addresses,
-// and notice nothing. The node's VLANs go with their last pods.
+// TestVLANs: pods of one VLAN reach each other and machines outside the node
+// with their own addresses, all through the fabric. Pods of another VLAN have
+// the same addresses and are not affected. The VLANs' objects on the node are
+// removed with the last pods.
 func TestVLANs(t *testing.T) {
 	needVLAN(t)
 	f := newFabric(t)
@@ -134,9 +136,9 @@ func TestVLANs(t *testing.T) {
 		netopstest.Sends(t, "red", a, atB, a.addr)
 		netopstest.Sends(t, "and back", b, atA, b.addr)
 		if atRed.forwarded(t) == red || atBlue.forwarded(t) != blue {
-			t.Errorf("what pods of red sent each other passed red's fabric %d times and blue's %d times", atRed.forwarded(t)-red, atBlue.forwarded(t)-blue)
+			t.Errorf("packets between pods of red passed red's fabric %d times and blue's %d times", atRed.forwarded(t)-red, atBlue.forwarded(t)-blue)
 		}
-		netopstest.Sends(t, "blue", c, atD, c.addr) // had red's come here, it would be read first
+		netopstest.Sends(t, "blue", c, atD, c.addr) // a packet from red's pod would be read first
 		netopstest.Sends(t, "pod to VNet", a, at(t, atRed, beyond), a.addr)
 		netopstest.Sends(t, "pod to world", c, at(t, atBlue, world), c.addr)
 		atRed.forget(t, a.addr)
@@ -153,7 +155,7 @@ func TestVLANs(t *testing.T) {
 	}
 }
 
-// refused: of Azure's machine service pods have the DNS only.
+// refused: pods can use only the DNS of Azure's machine service.
 func refused(t *testing.T, p *pod) {
 	t.Helper()
 	p.Do(t, func() error {
@@ -170,8 +172,9 @@ func refused(t *testing.T, p *pod) {
 	})
 }
 
-// TestVLANKeys: what cannot be is told with the key, and nothing is left of it. DEL
-// does without the container's namespace, and without the VLAN's.
+// TestVLANKeys: an invalid configuration is reported with its key and leaves
+// nothing. DEL succeeds without the container's namespace, and without the
+// VLAN's.
 func TestVLANKeys(t *testing.T) {
 	needVLAN(t)
 	eth0(t)
@@ -209,6 +212,6 @@ func TestVLANKeys(t *testing.T) {
 	must(t, netops.New(netops.Options{}).RemoveNamespace("az_ns_100"))
 	p.OK(p.Call("DEL", of100))
 	if _, err := os.Lstat(netops.NamespaceDir + "/az_ns_100"); err == nil {
-		t.Error("the VLAN's namespace is there again")
+		t.Error("DEL created the VLAN's namespace again")
 	}
 }

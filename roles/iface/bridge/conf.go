@@ -1,5 +1,5 @@
-// Package bridge is the CNI role "bridge": containers on a Linux bridge, with
-// the keys of the reference plugin.
+// Package bridge is the CNI role "bridge": it connects containers to a Linux
+// bridge. It has the keys of the reference plugin.
 package bridge
 
 import (
@@ -10,55 +10,66 @@ import (
 // Conf is the network configuration of the bridge role.
 type Conf struct {
 	roles.NetConf
-	// Bridge is the name of the bridge; it is made when it is missing, and not
-	// reconfigured when it is there. Default "cni0".
+	// Bridge is the name of the bridge. ADD creates a missing bridge and leaves
+	// the settings of an existing one as they are. Default "cni0".
 	Bridge string `json:"bridge,omitempty"`
-	// IsGateway gives the bridge the gateway's address and turns forwarding on.
+	// IsGateway gives the bridge the gateway's address and turns IP forwarding
+	// on.
 	IsGateway bool `json:"isGateway,omitempty"`
-	// IsDefaultGateway implies isGateway and adds a default route for each
-	// family, unless IPAM gave one.
+	// IsDefaultGateway implies isGateway. It adds a default route for each
+	// address family, unless IPAM gave one.
 	IsDefaultGateway bool `json:"isDefaultGateway,omitempty"`
-	// ForceAddress replaces another address of the bridge instead of failing.
+	// ForceAddress replaces an address of the bridge that conflicts with the
+	// gateway's. Without it, ADD fails in this case.
 	ForceAddress bool `json:"forceAddress,omitempty"`
 	// IPMasq masquerades traffic that leaves the network.
 	IPMasq bool `json:"ipMasq,omitempty"`
 	// IPMasqBackend is "nftables" (default). "iptables" is accepted with a
-	// warning and served by nftables.
+	// warning, and nftables is used.
 	IPMasqBackend string `json:"ipMasqBackend,omitempty"`
-	// MTU of bridge (when it is made) and veth; 0 leaves it to the kernel.
+	// MTU of the veth pair, and of the bridge when ADD creates it. 0 leaves it
+	// to the kernel.
 	MTU int `json:"mtu,omitempty"`
-	// HairpinMode lets a container reach itself through the bridge. Not with promiscMode.
+	// HairpinMode lets a container reach itself through the bridge. It cannot
+	// be combined with promiscMode.
 	HairpinMode bool `json:"hairpinMode,omitempty"`
-	// PromiscMode sets the bridge promiscuous.
+	// PromiscMode turns promiscuous mode of the bridge on.
 	PromiscMode bool `json:"promiscMode,omitempty"`
-	// VLAN is the access VLAN of the port, 1-4094; 0 for none.
+	// VLAN is the access VLAN of the port, 1-4094. 0 means none.
 	VLAN int `json:"vlan,omitempty"`
 	// VLANTrunk lists the tagged VLANs of the port.
 	VLANTrunk []Trunk `json:"vlanTrunk,omitempty"`
 	// PreserveDefaultVLAN keeps the bridge's default VLAN on the port.
 	PreserveDefaultVLAN bool `json:"preserveDefaultVlan,omitempty"`
-	// MACSpoofCheck drops frames from the container with another source MAC.
+	// MACSpoofCheck drops frames from the container whose source MAC is not the
+	// container's.
 	MACSpoofCheck bool `json:"macspoofchk,omitempty"`
-	// EnableDAD turns IPv6 duplicate address detection on; without it it is off.
+	// EnableDAD turns IPv6 duplicate address detection in the container on.
+	// Default: off.
 	EnableDAD bool `json:"enabledad,omitempty"`
-	// DisableContainerInterface leaves the container's end down. Not with ipam.
+	// DisableContainerInterface leaves the container's interface down. It
+	// cannot be combined with ipam.
 	DisableContainerInterface bool `json:"disableContainerInterface,omitempty"`
-	// PortIsolation keeps ports with this flag from reaching each other.
+	// PortIsolation blocks traffic between ports that have this flag.
 	PortIsolation bool `json:"portIsolation,omitempty"`
-	// RemoveEmptyBridge has the DEL of the network's last attachment remove the
-	// bridge, if we made it and it has no other port, with all that the network
-	// has on it: addresses, masquerading, the VLAN's gateway interface. What
-	// another network stands on stays until that one's last attachment or GC.
+	// RemoveEmptyBridge makes the DEL of the network's last attachment remove
+	// the bridge, if cnibox created it and it has no other port. What the
+	// network has on the bridge is removed with it: addresses, masquerading and
+	// the VLAN's gateway interface. An object that another network uses stays
+	// until the last attachment of that network is deleted, or until its GC.
 	RemoveEmptyBridge bool `json:"removeEmptyBridge,omitempty"`
-	// RuntimeConfig is what the runtime fills in for declared capabilities.
+	// RuntimeConfig holds the values that the runtime gives for the declared
+	// capabilities.
 	RuntimeConfig struct {
-		// MAC is the container's hardware address; it wins over args and CNI_ARGS.
+		// MAC is the container's MAC address. It takes precedence over args and
+		// CNI_ARGS.
 		MAC string `json:"mac,omitempty"`
 	} `json:"runtimeConfig,omitzero"`
 	// Args holds args.cni.
 	Args struct {
 		CNI struct {
-			// MAC is the container's hardware address; it wins over CNI_ARGS.
+			// MAC is the container's MAC address. It takes precedence over
+			// CNI_ARGS.
 			MAC string `json:"mac,omitempty"`
 		} `json:"cni,omitzero"`
 	} `json:"args,omitzero"`
@@ -79,8 +90,8 @@ const (
 	maxVLAN       = 4094
 )
 
-// withDefaults fills in what the documentation calls default.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	if c.Bridge == "" {
 		c.Bridge = defaultBridge
 	}
@@ -89,7 +100,11 @@ func (c *Conf) withDefaults() {
 	}
 }
 
-// Validate reports every fault with its JSON path.
+// ForUndo leaves an empty bridge to GC: with a configuration that has faults it is
+// not certain which bridge the ADD meant.
+func (c *Conf) ForUndo() { c.RemoveEmptyBridge = false }
+
+// Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	if err := roles.LinkName(c.Bridge); err != nil {
@@ -103,7 +118,7 @@ func (c *Conf) Validate() error {
 		f.Addf("hairpinMode", "cannot be combined with promiscMode: choose one")
 	}
 	if c.DisableContainerInterface && c.IPAM.Type != "" {
-		f.Addf("disableContainerInterface", "cannot be combined with ipam: an interface that is down has no use for addresses")
+		f.Addf("disableContainerInterface", "cannot be combined with ipam: an interface that is down cannot use addresses; remove one of the two")
 	}
 	c.validateVLANs(&f)
 	c.macKeys().Check(&f)
@@ -115,7 +130,7 @@ func (c *Conf) validateVLANs(f *roles.Faults) {
 		f.Addf("vlan", "%d is out of range: use 1 to %d, or 0 for none", c.VLAN, maxVLAN)
 	}
 	if c.VLAN != 0 && c.IsGateway && len(c.gatewayLink()) > roles.MaxLinkName {
-		f.Addf("bridge", "%q is too long for a gateway on a VLAN: the interface %q would have more than %d bytes", c.Bridge, c.gatewayLink(), roles.MaxLinkName)
+		f.Addf("bridge", "%q is too long for a gateway on a VLAN: the name of the interface %q has more than %d bytes; choose a shorter name", c.Bridge, c.gatewayLink(), roles.MaxLinkName)
 	}
 	for i, t := range c.VLANTrunk {
 		t.validate(f, i)
@@ -134,20 +149,20 @@ func (t Trunk) validate(f *roles.Faults, i int) {
 	}
 	switch {
 	case t.MinID == nil && t.MaxID == nil && t.ID == nil:
-		f.Addf(p, "is empty: give id, or minID and maxID")
+		f.Addf(p, "is empty: set id, or minID and maxID")
 	case t.MinID == nil && t.MaxID != nil:
-		f.Addf(p+".minID", "is missing: minID and maxID go together")
+		f.Addf(p+".minID", "is missing: set both minID and maxID")
 	case t.MinID != nil && t.MaxID == nil:
-		f.Addf(p+".maxID", "is missing: minID and maxID go together")
+		f.Addf(p+".maxID", "is missing: set both minID and maxID")
 	case t.MinID != nil && *t.MaxID < *t.MinID:
 		f.Addf(p+".maxID", "%d is less than minID %d", *t.MaxID, *t.MinID)
 	}
 }
 
-// vlanAware tells whether the bridge needs VLAN filtering.
+// vlanAware reports whether the bridge needs VLAN filtering.
 func (c *Conf) vlanAware() bool { return c.VLAN != 0 || len(c.VLANTrunk) > 0 }
 
-// gatewayLink is the interface that holds the gateway's address.
+// gatewayLink is the name of the interface that holds the gateway's address.
 func (c *Conf) gatewayLink() string {
 	if c.VLAN == 0 {
 		return c.Bridge
@@ -155,18 +170,19 @@ func (c *Conf) gatewayLink() string {
 	return c.Bridge + "." + itoa(c.VLAN)
 }
 
-// masquerade is what the configuration asks of NAT.
+// masquerade is the configured masquerading.
 func (c *Conf) masquerade() attach.Masquerade {
 	return attach.Masquerade{On: c.IPMasq, Backend: c.IPMasqBackend}
 }
 
-// macKeys are the keys that ask for the container's hardware address.
+// macKeys are the keys that set the container's MAC address, the one with the
+// highest precedence first.
 func (c *Conf) macKeys() roles.MACKeys {
 	return roles.MACKeys{{Path: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, {Path: "args.cni.mac", Value: c.Args.CNI.MAC}}
 }
 
-// mac is the container's hardware address by precedence, in the usual colon
-// form, or "".
+// mac is the container's MAC address in colon form, chosen by precedence, or ""
+// if none is configured.
 func (c *Conf) mac(args roles.Args) (string, error) {
 	if m := c.macKeys().Value(); m != "" {
 		return m, nil

@@ -8,11 +8,11 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestValidate has the reference's scenarios "vlan id bounds", "trunk parse: 4
-// good, 9 bad inputs", "IPAM+disableContainerInterface fails" and more. Every
-// fault is told at once, with its path.
+// TestValidate covers the reference's scenarios "vlan id bounds", "trunk parse:
+// 4 good, 9 bad inputs", "IPAM+disableContainerInterface fails" and more. All
+// errors are reported at once, each with its path.
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "all good", Conf: `{"bridge":"br0","isGateway":true,"ipMasq":true,"ipMasqBackend":"nftables","mtu":9000,"vlan":4094,"macspoofchk":true}`},
 		{Name: "iptables is accepted", Conf: `{"ipMasqBackend":"iptables"}`},
@@ -54,7 +54,8 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// TestMAC is the reference's "MAC via CNI_ARGS / args / runtimeConfig".
+// TestMAC is the reference's scenario "MAC via CNI_ARGS / args /
+// runtimeConfig".
 func TestMAC(t *testing.T) {
 	const a, b, c = "02:00:00:00:00:0a", "02:00:00:00:00:0b", "02:00:00:00:00:0c"
 	for _, x := range []struct{ name, runtime, args, env, want string }{

@@ -2,18 +2,18 @@ package bridge
 
 import (
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
-// Unshared has removeEmptyBridge take the bridge and the VLAN's gateway away
-// with the network's last attachment.
-func (r *role) Unshared() []netops.Object {
+// RemovableShared is the bridge and the VLAN's gateway interface if removeEmptyBridge
+// is set: DEL of the network's last attachment removes them.
+func (r *role) RemovableShared() []netops.Object {
 	if !r.conf.RemoveEmptyBridge {
 		return nil
 	}
-	ours := []netops.Object{&netops.Link{In: netops.Host, Shared: true, Name: r.conf.Bridge, Kind: "bridge", Alias: node.SharedAlias}}
+	ours := []netops.Object{&netops.Link{In: netops.Host, Shared: true, Name: r.conf.Bridge, Kind: "bridge", Alias: record.SharedAlias}}
 	if r.conf.IsGateway && r.conf.VLAN != 0 {
-		ours = append(ours, &netops.Link{In: netops.Host, Shared: true, Name: r.conf.gatewayLink(), Kind: "veth", Alias: node.SharedAlias})
+		ours = append(ours, &netops.Link{In: netops.Host, Shared: true, Name: r.conf.gatewayLink(), Kind: "veth", Alias: record.SharedAlias})
 	}
 	return ours
 }

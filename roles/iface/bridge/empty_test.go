@@ -13,12 +13,12 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// passing is a network whose bridge goes with its last attachment.
-const passing = `{"cniVersion":"1.1.0","name":"passing","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,"removeEmptyBridge":true,
+// removableConf is a network whose bridge is removed with its last attachment.
+const removableConf = `{"cniVersion":"1.1.0","name":"passing","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,"removeEmptyBridge":true,
 	"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}`
 
-// passenger is a node with a container on a network with removeEmptyBridge.
-type passenger struct {
+// emptyBridge is a node with a container on a network with removeEmptyBridge.
+type emptyBridge struct {
 	*rolestest.Env
 	t        *testing.T
 	ns       *netopstest.NS
@@ -26,9 +26,9 @@ type passenger struct {
 	pristine string
 }
 
-func newPassenger(t *testing.T, conf string) *passenger {
+func newEmptyBridge(t *testing.T, conf string) *emptyBridge {
 	t.Helper()
-	p := &passenger{Env: rolestest.NewEnv(t, all.Table()), t: t, ns: netopstest.New(t), conf: conf}
+	p := &emptyBridge{Env: rolestest.NewEnv(t, all.Table()), t: t, ns: netopstest.New(t), conf: conf}
 	p.pristine = p.state()
 	t.Cleanup(func() {
 		p.Run(rolestest.Call{Type: "bridge", Verb: "GC", Conf: rolestest.WithKeys(t, conf, map[string]any{"cni.dev/valid-attachments": []any{}})})
@@ -36,24 +36,24 @@ func newPassenger(t *testing.T, conf string) *passenger {
 	return p
 }
 
-func (p *passenger) state() string { return p.State([]string{"sysctl net/"}, p.ns) }
+func (p *emptyBridge) state() string { return p.State([]string{"sysctl net/"}, p.ns) }
 
-func (p *passenger) call(verb, ifName string) rolestest.Call {
+func (p *emptyBridge) call(verb, ifName string) rolestest.Call {
 	return rolestest.Call{Type: "bridge", Verb: verb, ID: "c1", Netns: p.ns.Path(), IfName: ifName, Conf: p.conf}
 }
 
-// gone fails the test unless everything is as it was before the first ADD.
-func (p *passenger) gone(when string) {
+// gone fails the test unless the node is as it was before the first ADD.
+func (p *emptyBridge) gone(when string) {
 	p.t.Helper()
 	if s := p.state(); s != p.pristine {
 		p.t.Fatalf("%s:\n%s\nwas:\n%s", when, s, p.pristine)
 	}
 }
 
-// TestRemoveEmptyBridge is containernetworking/plugins#282: the last DEL takes
-// the bridge with it, and only the last.
+// TestRemoveEmptyBridge is containernetworking/plugins#282: only the last DEL
+// removes the bridge.
 func TestRemoveEmptyBridge(t *testing.T) {
-	p := newPassenger(t, passing)
+	p := newEmptyBridge(t, removableConf)
 	p.OK(p.call("ADD", "eth0"))
 	p.OK(p.call("ADD", "eth1"))
 	p.OK(p.call("DEL", "eth0"))
@@ -64,14 +64,15 @@ func TestRemoveEmptyBridge(t *testing.T) {
 	p.gone("after one more DEL")
 }
 
-// TestRemoveEmptyBridgeStateLost: what no record tells of goes too, by its label.
+// TestRemoveEmptyBridgeStateLost: an object without a record is removed too,
+// identified by its label.
 func TestRemoveEmptyBridgeStateLost(t *testing.T) {
 	for name, conf := range map[string]string{
-		"with masquerading": passing,
+		"with masquerading": removableConf,
 		"bare":              `{"cniVersion":"1.1.0","name":"bare","type":"bridge","bridge":"br0","removeEmptyBridge":true}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPassenger(t, conf)
+			p := newEmptyBridge(t, conf)
 			p.OK(p.call("ADD", "eth0"))
 			must(t, deleteState(p.Env))
 			p.OK(p.call("DEL", "eth0"))
@@ -85,7 +86,7 @@ func TestRemoveEmptyBridgeStateLost(t *testing.T) {
 	}
 }
 
-// portOf is the name of a bridge's only port.
+// portOf is the name of the only port of a bridge.
 func portOf(t *testing.T, bridge string) string {
 	t.Helper()
 	links, err := netlink.LinkList()
@@ -100,14 +101,14 @@ func portOf(t *testing.T, bridge string) string {
 	return ""
 }
 
-// TestRemoveEmptyBridgeOfAnother: a bridge that was there before us stays, with
-// what was on it, and so does one of ours while a stranger's port is on it.
-func TestRemoveEmptyBridgeOfAnother(t *testing.T) {
+// TestRemoveEmptyBridgeKeepsExisting: a bridge that existed before the first ADD
+// stays unchanged. A bridge of ours stays while it has another program's port.
+func TestRemoveEmptyBridgeKeepsExisting(t *testing.T) {
 	t.Run("bridge", func(t *testing.T) {
 		must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
 		must(t, netlink.LinkSetUp(link(t, "br0")))
 		t.Cleanup(func() { must(t, netlink.LinkDel(link(t, "br0"))) })
-		p := newPassenger(t, `{"cniVersion":"1.1.0","name":"guest","type":"bridge","bridge":"br0","removeEmptyBridge":true}`)
+		p := newEmptyBridge(t, `{"cniVersion":"1.1.0","name":"guest","type":"bridge","bridge":"br0","removeEmptyBridge":true}`)
 		p.OK(p.call("ADD", "eth0"))
 		p.OK(p.call("DEL", "eth0"))
 		link(t, "br0")
@@ -117,25 +118,25 @@ func TestRemoveEmptyBridgeOfAnother(t *testing.T) {
 		link(t, "br0")
 	})
 	t.Run("port", func(t *testing.T) {
-		p := newPassenger(t, passing)
+		p := newEmptyBridge(t, removableConf)
 		p.OK(p.call("ADD", "eth0"))
-		attrs := netlink.LinkAttrs{Name: "stranger", MasterIndex: link(t, "br0").Attrs().Index}
+		attrs := netlink.LinkAttrs{Name: "other", MasterIndex: link(t, "br0").Attrs().Index}
 		must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "cable"}))
 		p.OK(p.call("DEL", "eth0"))
 		link(t, "br0")
-		must(t, netlink.LinkDel(link(t, "stranger")))
+		must(t, netlink.LinkDel(link(t, "other")))
 		p.OK(p.call("ADD", "eth0"))
 		p.OK(p.call("DEL", "eth0"))
-		p.gone("after the stranger has gone")
+		p.gone("after the other port was deleted")
 	})
 }
 
-// TestRemoveEmptyBridgeOfTwoNetworks: what another network stands on stays
-// until that one's last attachment.
+// TestRemoveEmptyBridgeOfTwoNetworks: objects that another network uses stay
+// until that network's last attachment is deleted.
 func TestRemoveEmptyBridgeOfTwoNetworks(t *testing.T) {
-	p := newPassenger(t, passing)
+	p := newEmptyBridge(t, removableConf)
 	other := p.call("ADD", "eth1")
-	other.Conf = strings.ReplaceAll(passing, `"passing"`, `"other"`)
+	other.Conf = strings.ReplaceAll(removableConf, `"passing"`, `"other"`)
 	p.OK(p.call("ADD", "eth0"))
 	p.OK(other)
 	p.OK(p.call("DEL", "eth0"))
@@ -147,9 +148,10 @@ func TestRemoveEmptyBridgeOfTwoNetworks(t *testing.T) {
 	p.gone("after both")
 }
 
-// TestFailedAddLeavesNoBridge: an ADD that fails after it made the bridge.
+// TestFailedAddLeavesNoBridge: an ADD that fails after it created the bridge
+// removes it.
 func TestFailedAddLeavesNoBridge(t *testing.T) {
-	p := newPassenger(t, passing)
+	p := newEmptyBridge(t, removableConf)
 	for n := 1; ; n++ {
 		call := p.call("ADD", "eth0")
 		call.Probe = "net:fail:" + strconv.Itoa(n)
@@ -165,13 +167,13 @@ func TestFailedAddLeavesNoBridge(t *testing.T) {
 	p.gone("after DEL")
 }
 
-// TestRemoveEmptyBridgeInParallel: 300 containers come and go, many at once or
-// so few that the bridge goes and comes back all the time. No call fails, and
-// without GC the bridge is gone at the end.
+// TestRemoveEmptyBridgeInParallel: 300 containers are attached and detached,
+// either many at once or so few that the bridge is removed and created
+// repeatedly. No call fails, and the bridge is removed at the end without GC.
 func TestRemoveEmptyBridgeInParallel(t *testing.T) {
 	for _, parallel := range []int{3, 32} {
 		t.Run(strconv.Itoa(parallel), func(t *testing.T) {
-			p := newPassenger(t, passing)
+			p := newEmptyBridge(t, removableConf)
 			var workers sync.WaitGroup
 			for w := range parallel {
 				ns := netopstest.New(t)
@@ -187,8 +189,8 @@ func TestRemoveEmptyBridgeInParallel(t *testing.T) {
 	}
 }
 
-// turn is ADD and DEL of one container; it may be called from any goroutine.
-func (p *passenger) turn(id string, ns *netopstest.NS) {
+// turn runs ADD and DEL of one container. It may be called from any goroutine.
+func (p *emptyBridge) turn(id string, ns *netopstest.NS) {
 	for _, verb := range []string{"ADD", "DEL"} {
 		c := p.call(verb, "eth0")
 		c.ID, c.Netns = id, ns.Path()
@@ -198,21 +200,21 @@ func (p *passenger) turn(id string, ns *netopstest.NS) {
 	}
 }
 
-// TestStormEmptyBridge is the same with plugins killed at random.
+// TestStormEmptyBridge does the same with plugins that are killed at random.
 func TestStormEmptyBridge(t *testing.T) {
-	rolestest.Storm{Table: all.Table(), Type: "bridge", Containers: 60, Parallel: 16, Confs: []string{passing}}.Run(t)
+	rolestest.Storm{Table: all.Table(), Type: "bridge", Containers: 60, Parallel: 16, Confs: []string{removableConf}}.Run(t)
 }
 
 // TestRemoveEmptyVLANGateway is containernetworking/plugins#1175: the gateway
-// of a VLAN goes with the last attachment of the network, the bridge with that
-// of the last network.
+// interface of a VLAN is removed with the network's last attachment, the bridge
+// with the last attachment of the last network.
 func TestRemoveEmptyVLANGateway(t *testing.T) {
 	netopstest.NeedVLANFiltering(t)
 	conf := func(name, id string) string {
 		return `{"cniVersion":"1.1.0","name":"` + name + `","type":"bridge","bridge":"br0","isGateway":true,"ipMasq":true,"vlan":` + id + `,"removeEmptyBridge":true,
 			"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.` + id + `.0/24"}]]}}`
 	}
-	p := newPassenger(t, conf("one", "100"))
+	p := newEmptyBridge(t, conf("one", "100"))
 	other := p.call("ADD", "eth1")
 	other.Conf = conf("two", "200")
 	p.OK(p.call("ADD", "eth0"))

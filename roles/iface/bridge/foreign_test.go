@@ -15,9 +15,10 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestForeignBridge is the reference's "reuse existing" and "stable bridge MAC" on a
-// bridge that was there: the kernel would give it our port's MAC, since nobody has set one. The
-// result tells the MAC that it keeps, so CHECK finds it.
+// TestForeignBridge is the reference's "reuse existing" and "stable bridge MAC"
+// on a bridge that another program created without setting a MAC: the kernel
+// would change its MAC to our port's. The result has the MAC that the bridge
+// keeps, so CHECK succeeds.
 func TestForeignBridge(t *testing.T) {
 	for _, c := range []struct {
 		name, conf string
@@ -62,7 +63,7 @@ func TestForeignBridge(t *testing.T) {
 				var r roles.Result
 				must(t, json.Unmarshal([]byte(a.Stdout), &r))
 				if r.Interfaces[0].Mac != before {
-					t.Errorf("the result tells the bridge's MAC %s, it is %s", r.Interfaces[0].Mac, before)
+					t.Errorf("the result has the bridge's MAC %s, it is %s", r.Interfaces[0].Mac, before)
 				}
 			}
 		})
@@ -70,8 +71,8 @@ func TestForeignBridge(t *testing.T) {
 }
 
 // TestBridgeAddress is the reference's "ensure gateway address" (v4, v6
-// overlapping or not, force or not): what an existing bridge has, and what it
-// has after ADD; nothing where ADD must fail.
+// overlapping or not, force or not): the addresses of an existing bridge before
+// and after ADD, or none after it if ADD must fail.
 func TestBridgeAddress(t *testing.T) {
 	for _, c := range []struct {
 		name, has, subnet string
@@ -125,8 +126,9 @@ func TestBridgeAddress(t *testing.T) {
 	}
 }
 
-// TestVLANsIdle: VLANs on somebody's bridge that does not filter them. ADD succeeds,
-// as the reference's does, and says so; what was wanted holds once the bridge filters.
+// TestVLANsIdle: a VLAN on another program's bridge that does not filter VLANs.
+// ADD succeeds, as the reference's does, and logs a warning. The VLAN works
+// after filtering is turned on.
 func TestVLANsIdle(t *testing.T) {
 	netopstest.NeedVLANFiltering(t)
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
@@ -136,7 +138,7 @@ func TestVLANsIdle(t *testing.T) {
 	a := p.OK(p.call("ADD", "a"))
 	p.results["a"] = a.Stdout
 	if strings.Count(a.Stderr, fix) != 1 {
-		t.Errorf("ADD says %q, want %q once", a.Stderr, fix)
+		t.Errorf("ADD logs %q, want %q once", a.Stderr, fix)
 	}
 	p.mentions(p.Fail(p.call("CHECK", "a"), 106), "vlan_filtering")
 	if out, err := exec.Command("ip", strings.Fields(fix)[1:]...).CombinedOutput(); err != nil {
@@ -144,7 +146,7 @@ func TestVLANsIdle(t *testing.T) {
 	}
 	p.check("a")
 	if b := p.OK(p.call("ADD", "b")); strings.Contains(b.Stderr, fix) {
-		t.Errorf("ADD says %q of a bridge that filters", b.Stderr)
+		t.Errorf("ADD logs %q for a bridge with VLAN filtering", b.Stderr)
 	}
 	p.del("a", "b")
 }

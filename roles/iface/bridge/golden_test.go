@@ -4,15 +4,14 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // TestGolden runs testdata/*.txtar. Without seen.json neither the bridge nor
-// the VLAN's gateway interface is there.
+// the VLAN's gateway interface exists.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Role: Role(),
 		Observed: func(seen []byte) (any, error) {
 			s := struct {
 				Bridge, Gateway hostLink
@@ -28,10 +27,10 @@ func TestGolden(t *testing.T) {
 	}.Run(t)
 }
 
-// FuzzConf: whatever comes, ADD and CHECK know what to make of it.
+// FuzzConf: ADD and CHECK handle any configuration without a panic.
 func FuzzConf(f *testing.F) {
-	rolestest.FuzzWire(
-		f, func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+	rolestest.FuzzBuild(
+		f, Role(),
 		observed{bridge: hostLink{MAC: "02:00:00:00:00:b0"}, gateway: hostLink{MAC: "02:00:00:00:00:ff"}},
 		`{"bridge":"br0","isDefaultGateway":true,"ipMasq":true,"vlan":100,"macspoofchk":true,"mtu":1400}`,
 		`{"vlanTrunk":[{"id":101},{"minID":200,"maxID":210}],"preserveDefaultVlan":true,"disableContainerInterface":true}`,

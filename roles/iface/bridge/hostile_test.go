@@ -11,10 +11,10 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// huge is longer than any name should be.
+// huge is longer than any valid name.
 var huge = strings.Repeat("x", 10_000)
 
-// files lists what is in a node's directories.
+// files lists the files in a node's directories.
 func (p *pods) files() string {
 	p.t.Helper()
 	var b strings.Builder
@@ -25,8 +25,8 @@ func (p *pods) files() string {
 	return b.String()
 }
 
-// hostile is guarded with one key set to a hostile value, in ipam where the
-// key begins so.
+// hostile is the configuration guarded with one key set to a hostile value. A
+// key that begins with "ipam." is set in ipam.
 func hostile(t *testing.T, key string, value any) string {
 	t.Helper()
 	var conf map[string]any
@@ -41,9 +41,9 @@ func hostile(t *testing.T, key string, value any) string {
 	return string(out)
 }
 
-// TestHostileNames: names that lead elsewhere, or are no names, are refused by
-// every verb before anything is done; DEL bears with those that only the role
-// knows. NUL cannot be in an environment.
+// TestHostileNames: every verb refuses names that are invalid or contain a
+// path, before it changes anything. DEL accepts those that only the role
+// checks. NUL cannot be in an environment variable.
 func TestHostileNames(t *testing.T) {
 	p := newPods(t, guarded)
 	pristine, files := p.state(), p.files()
@@ -109,7 +109,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// sameButState compares lists of files without those of the state.
+// sameButState compares lists of files, ignoring the state files.
 func sameButState(have, want string) bool {
 	known := map[string]bool{}
 	for line := range strings.Lines(want) {
@@ -123,7 +123,7 @@ func sameButState(have, want string) bool {
 	return true
 }
 
-// TestHugeNames: what is long but legal works, or is refused in so many words
+// TestHugeNames: a long but valid name works, or is refused with a short error
 // and leaves nothing.
 func TestHugeNames(t *testing.T) {
 	for _, c := range []struct {

@@ -8,8 +8,9 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestIPAMNotInstalled: a misspelt type, or a plugin that was removed. What ADD failed
-// over does not make DEL fail, and an address that was given is not forgotten.
+// TestIPAMNotInstalled: the IPAM type is misspelt, or its plugin was removed.
+// If ADD failed for this reason, DEL succeeds. An address that was assigned
+// before is kept.
 func TestIPAMNotInstalled(t *testing.T) {
 	p := newPods(t, guarded)
 	pristine := p.state()
@@ -24,7 +25,7 @@ func TestIPAMNotInstalled(t *testing.T) {
 	file := filepath.Join(p.PluginDir(), "host-local")
 	must(t, os.Rename(file, file+".away"))
 	p.Fail(p.call("DEL", "a"), 107)
-	lost := p.call("DEL", "b") // of which nothing is known but what a runtime has kept
+	lost := p.call("DEL", "b") // known only from the runtime's cache
 	lost.Conf = rolestest.WithKeys(t, guarded, map[string]any{"prevResult": map[string]any{
 		"cniVersion": "1.1.0", "ips": []map[string]string{{"address": "10.1.0.9/24"}},
 	}})

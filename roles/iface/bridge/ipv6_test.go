@@ -13,8 +13,9 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestIPv6OffByDefault: a host that makes interfaces without IPv6 gets it on the
-// one that the gateway's IPv6 address is on, be it the role's own or there before.
+// TestIPv6OffByDefault: the host creates interfaces with IPv6 disabled. ADD
+// enables it on the interface with the gateway's IPv6 address, whether the role
+// created the interface or not.
 func TestIPv6OffByDefault(t *testing.T) {
 	const key = "/proc/sys/net/ipv6/conf/default/disable_ipv6"
 	must(t, os.WriteFile(key, []byte("1"), 0))

@@ -13,15 +13,16 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestStateLost: /run/cnibox is deleted under running containers, whose IDs
-// are in their links' aliases, or too long for that and told by a runtime's
-// cache, or known to nobody. No cache tells host-local's data directory either.
+// TestStateLost: /run/cnibox is deleted while containers run. A container's ID
+// is in its link's alias; if it is too long for that it is in a runtime's
+// cache, or it is unknown. The caches do not contain host-local's data
+// directory.
 func TestStateLost(t *testing.T) {
 	for _, known := range []struct {
 		name   string
 		cached bool
 		digits int
-	}{{"by alias", false, 64}, {"by cache", true, 200}, {"to nobody", false, 200}} {
+	}{{"by alias", false, 64}, {"by cache", true, 200}, {"unknown", false, 200}} {
 		t.Run("known "+known.name, func(t *testing.T) {
 			longID := func(n int) string { return strings.Repeat(strconv.Itoa(n), known.digits) }
 			start := func(t *testing.T) (p *pods, pristine string) {
@@ -87,8 +88,8 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-// TestStateDamaged: a state file that cannot be used is a clear error that
-// changes nothing; once it is set aside the state is rebuilt.
+// TestStateDamaged: an unusable state file is reported clearly and nothing is
+// changed. After the file is moved away the state is rebuilt.
 func TestStateDamaged(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -149,7 +150,7 @@ func TestStateDamaged(t *testing.T) {
 	}
 }
 
-// newer makes a file one that only newer programs read.
+// newer makes the file one that only newer versions of the program can read.
 func newer(t *testing.T, file string) {
 	t.Helper()
 	raw, err := os.ReadFile(file)
@@ -157,7 +158,7 @@ func newer(t *testing.T, file string) {
 	must(t, os.WriteFile(file, bytes.ReplaceAll(raw, []byte(`"minReader":1,`), []byte(`"minReader":9,`)), 0o600))
 }
 
-// TestStateEmpty: an empty file is like none.
+// TestStateEmpty: an empty state file is treated as a missing one.
 func TestStateEmpty(t *testing.T) {
 	p := newPods(t, guarded)
 	pristine := p.state()
@@ -170,8 +171,8 @@ func TestStateEmpty(t *testing.T) {
 	p.same(pristine, "after DEL and GC")
 }
 
-// TestStateLocked: a plugin that was stopped within a transaction makes others
-// fail at the deadline; they say who it is and change nothing.
+// TestStateLocked: while a plugin is stopped within a transaction, other calls
+// fail at the deadline. Their errors name the process, and they change nothing.
 func TestStateLocked(t *testing.T) {
 	p := newPods(t, guarded)
 	pristine := p.state()
@@ -203,7 +204,7 @@ func TestStateLocked(t *testing.T) {
 	p.same(pristine, "after DEL and GC")
 }
 
-// goOn lets a stopped call end and fails the test if that is no success.
+// goOn continues a stopped call and fails the test if the call fails.
 func (p *pods) goOn(cmd *exec.Cmd) {
 	p.t.Helper()
 	must(p.t, cmd.Process.Signal(unix.SIGCONT))

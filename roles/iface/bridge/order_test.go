@@ -9,8 +9,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestAddressOutlivesLink: while the link is there its address is nobody
-// else's, whichever call failed to remove the link.
+// TestAddressOutlivesLink: the address of an existing link is not assigned
+// again, whichever call failed to remove the link.
 func TestAddressOutlivesLink(t *testing.T) {
 	for _, verb := range []string{"DEL", "GC"} {
 		t.Run(verb, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestAddressOutlivesLink(t *testing.T) {
 			call.Verb = "GC"
 			e.OK(call)
 			if s := e.State(nil, ns); strings.Contains(s, lease) {
-				t.Errorf("the lease is there still:\n%s", s)
+				t.Errorf("the lease still exists:\n%s", s)
 			}
 		})
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// together makes calls at once and returns their answers in order.
+// together runs calls concurrently and returns their answers in order.
 func (p *pods) together(calls ...rolestest.Call) []rolestest.Answer {
 	p.t.Helper()
 	answers := make([]rolestest.Answer, len(calls))
@@ -33,8 +33,8 @@ func (p *pods) together(calls ...rolestest.Call) []rolestest.Answer {
 	return answers
 }
 
-// TestRaceAdd: of eight ADDs of one attachment one succeeds, and the others do
-// it no harm.
+// TestRaceAdd: of eight concurrent ADDs of one attachment one succeeds, and the
+// others do not damage it.
 func TestRaceAdd(t *testing.T) {
 	p := newPods(t, guarded)
 	pristine := p.state()
@@ -51,7 +51,7 @@ func TestRaceAdd(t *testing.T) {
 				continue
 			}
 			if !strings.Contains(a.Stdout, `"code": 105,`) {
-				t.Errorf("a loser says %s", a.Stdout)
+				t.Errorf("a failed ADD returns %s", a.Stdout)
 			}
 		}
 		if won != 1 {
@@ -64,7 +64,7 @@ func TestRaceAdd(t *testing.T) {
 	p.same(pristine, "after DEL and GC")
 }
 
-// TestRaceDel: ADD and DEL at once leave an attachment that is whole or none.
+// TestRaceDel: concurrent ADD and DEL leave a complete attachment or none.
 func TestRaceDel(t *testing.T) {
 	p := newPods(t, guarded)
 	p.add("other")
@@ -86,8 +86,8 @@ func TestRaceDel(t *testing.T) {
 	}
 }
 
-// TestRaceGC: GC does not touch an attachment that is valid, whether it is
-// being made or there, nor what it stands on.
+// TestRaceGC: GC does not change a valid attachment, whether it is complete or
+// still being created, or the shared objects that it uses.
 func TestRaceGC(t *testing.T) {
 	p := newPods(t, guarded)
 	pristine := p.state()
@@ -111,9 +111,10 @@ func TestRaceGC(t *testing.T) {
 	}
 }
 
-// ownBinary gives the node's plugins a copy of the test binary and returns what
-// puts another copy in its place, by rename as an installation does. No copy is
-// written later: a process that is being forked would keep it busy.
+// ownBinary gives the node's plugins a copy of the test binary. It returns a
+// function that replaces the copy with another one by rename, as an
+// installation does. All copies are written in advance: a concurrent fork would
+// inherit the open file and make a new copy busy.
 func (p *pods) ownBinary() (replace func() error) {
 	p.t.Helper()
 	self, err := os.Executable()
@@ -141,8 +142,8 @@ func (p *pods) ownBinary() (replace func() error) {
 	return replace
 }
 
-// TestReplaced: the plugin's file is replaced before a running ADD delegates:
-// the address comes from the new file.
+// TestReplaced: the plugin's file is replaced before a running ADD executes the
+// IPAM plugin. The new file gives the address.
 func TestReplaced(t *testing.T) {
 	p := newPods(t, guarded)
 	pristine := p.state()
@@ -169,8 +170,8 @@ func TestReplaced(t *testing.T) {
 	p.same(pristine, "after DEL and GC")
 }
 
-// TestReplacedOften: the plugin's file is replaced again and again while
-// containers are attached.
+// TestReplacedOften: the plugin's file is replaced repeatedly while containers
+// are attached.
 func TestReplacedOften(t *testing.T) {
 	p := newPods(t, guarded)
 	pristine := p.state()
@@ -201,7 +202,7 @@ func TestReplacedOften(t *testing.T) {
 	p.same(pristine, "after DEL and GC")
 }
 
-// until repeats f until stop is closed or f fails.
+// until calls f repeatedly until stop is closed or f fails.
 func until(stop <-chan struct{}, f func() error) error {
 	for {
 		select {

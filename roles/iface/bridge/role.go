@@ -5,81 +5,55 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2" // crypto/rand costs each start
+	"math/rand/v2" // crypto/rand would slow down every start of the binary
 	"net"
 	"strconv"
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // Role is the bridge role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.InterfaceRole(roles.Role{
 		Names:        []string{"bridge"},
-		Kind:         roles.Interface,
 		Summary:      "a veth pair on a Linux bridge, with gateway, masquerade and VLANs",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"mac"},
 		Args:         []string{"MAC"},
-		Conf:         func() any { return new(Conf) },
-		New:          attach.Maker(readRole),
-		Undo:         attach.Undoer(undoRole),
-	}
+	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
 }
 
-// readRole decodes and defaults a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	c.withDefaults()
-	return &role{conf: c}, err
-}
-
-// undoRole reads a configuration that may have faults. Which bridge it meant at
-// ADD is not sure, so an empty one is left to GC.
-func undoRole(raw []byte) (*role, error) {
-	r, err := readRole(raw)
-	r.conf.RemoveEmptyBridge = false
-	return r, err
-}
-
-// role implements attach.Interface for one configuration.
+// role implements attach.SpecBuilder for one configuration.
 type role struct{ conf *Conf }
-
-func (r *role) Role() string { return "bridge" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-func (r *role) IPAM() string { return r.conf.IPAM.Type }
 
 func (r *role) Shared() []string { return []string{"bridge/" + r.conf.Bridge} }
 
-// Masquerade is what the configuration asks for.
+// Masquerade is the configured masquerading.
 func (r *role) Masquerade() attach.Masquerade { return r.conf.masquerade() }
 
-// observed is what Wire needs to know of the kernel.
+// observed is the kernel state that Build needs.
 type observed struct {
 	bridge, gateway hostLink
-	// followsPorts tells that the bridge takes its MAC from its ports, or will
-	// from the first one: nobody has set it.
+	// followsPorts reports that the bridge takes its MAC from its ports, or
+	// will take it from its first port, because no program set one.
 	followsPorts bool
 }
 
-// hostLink is an interface of the host that may have to be made.
+// hostLink is an interface of the host that ADD creates if it is missing.
 type hostLink struct {
-	// MAC is the interface's, or the one to make it with.
+	// MAC is the existing interface's MAC, or the MAC for the new one.
 	MAC string
-	// Exists tells that the MAC is no wish of ours.
+	// Exists reports that the interface exists, so that MAC was read from the
+	// kernel.
 	Exists bool
 }
 
-// Observe reads the bridge's and the gateway interface's MACs. The kernel
-// would give a new bridge the lowest MAC of its ports and change it as ports
-// come and go; one set at creation stays.
+// Observe reads the MACs of the bridge and of the gateway interface. For a
+// missing one it chooses a MAC: without one the kernel gives a new bridge the
+// lowest MAC of its ports and changes it when ports come and go.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	r.conf.masquerade().Warn(h, in)
 	var o observed
@@ -88,10 +62,10 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 		return err
 	}
 	if r.vlansIdle(bridge) && in.Observed == nil && in.Prev == nil {
-		h.Log.Warn("the bridge does not filter VLANs: what the configuration says of them has no effect, and CHECK fails, until 'ip link set "+
+		h.Log.Warn("the bridge does not filter VLANs: the keys vlan and vlanTrunk have no effect and CHECK fails; run 'ip link set "+
 			bridge.Name+" type bridge vlan_filtering 1'", "network", in.Key.Network)
 	}
-	if o.bridge.Exists && bridge.Alias != node.SharedAlias && in.Prev == nil {
+	if o.bridge.Exists && bridge.Alias != record.SharedAlias && in.Prev == nil {
 		if o.followsPorts, err = followsPorts(ctx, h, bridge); err != nil {
 			return err
 		}
@@ -105,14 +79,15 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	return nil
 }
 
-// vlansIdle tells whether the VLANs of an existing bridge's ports would not count.
-// It is no error of ADD, as it is none of the reference: the bridge is somebody's,
-// may filter later, and a trunk works without.
+// vlansIdle reports whether the bridge exists without VLAN filtering although
+// the configuration has VLANs. ADD only warns, as the reference plugin ignores
+// it: the bridge belongs to the operator, filtering may be turned on later, and
+// a trunk works without it.
 func (r *role) vlansIdle(bridge netops.LinkInfo) bool {
 	return r.conf.vlanAware() && bridge.Kind == "bridge" && !bridge.VLANFiltering
 }
 
-// observeLink reads a host link, or chooses a random MAC for one that is absent.
+// observeLink reads a host link. For a missing link it chooses a random MAC.
 func observeLink(ctx context.Context, h *roles.Host, name string, o *hostLink) (netops.LinkInfo, error) {
 	l, err := h.Net.Link(ctx, nil, name)
 	if err == nil {
@@ -128,8 +103,9 @@ func observeLink(ctx context.Context, h *roles.Host, name string, o *hostLink) (
 	return l, nil
 }
 
-// followsPorts tells whether a bridge may have its MAC from its ports: it has
-// none yet, or one with this MAC. The kernel does not say who has set it.
+// followsPorts reports whether the bridge may have taken its MAC from a port:
+// it has no port, or it has one with the same MAC. The kernel does not report
+// whether a program set the MAC.
 func followsPorts(ctx context.Context, h *roles.Host, bridge netops.LinkInfo) (bool, error) {
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
@@ -148,7 +124,8 @@ func followsPorts(ctx context.Context, h *roles.Host, bridge netops.LinkInfo) (b
 	return ports == 0, nil
 }
 
-// Status tells whether ADD would find its bridge's name usable.
+// Status reports whether the configured name is free or belongs to a bridge, so
+// that ADD can use it.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {
 	l, err := h.Net.Link(ctx, nil, r.conf.Bridge)
 	if errors.Is(err, netops.ErrNotExist) {
@@ -158,7 +135,7 @@ func (r *role) Status(ctx context.Context, h *roles.Host) error {
 		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
 	}
 	if l.Kind != "bridge" {
-		return fmt.Errorf("%w: interface %q is a %s, not a bridge: rename it or set \"bridge\"", roles.ErrNotAvailable, l.Name, l.Kind)
+		return fmt.Errorf("%w: interface %q is a %s, not a bridge: rename it, or set \"bridge\" to another name", roles.ErrNotAvailable, l.Name, l.Kind)
 	}
 	return nil
 }

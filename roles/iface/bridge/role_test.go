@@ -33,11 +33,12 @@ const (
 )
 
 // TestRole runs the suite over every documented feature: the reference's
-// scenarios "create", "L3 v4/v6/dual + default route", "L2", "L2 vlan 100", "trunk",
-// "vlan 100 + trunk", "L3 vlan 100 with/without default vlan", "promiscuous",
-// "macspoofchk", "isolation", "container end down", "ADD/CHECK/DEL", "DEL
-// unconfigured", "IP released on late error" (the fault sweep). Three
-// configurations are swept that together make every kind of object.
+// scenarios "create", "L3 v4/v6/dual + default route", "L2", "L2 vlan 100",
+// "trunk", "vlan 100 + trunk", "L3 vlan 100 with/without default vlan",
+// "promiscuous", "macspoofchk", "isolation", "container end down",
+// "ADD/CHECK/DEL", "DEL unconfigured", "IP released on late error" (the fault
+// sweep). The sweep uses three configurations that together create every kind
+// of object.
 func TestRole(t *testing.T) {
 	vlans := netopstest.NeedVLANFiltering
 	rolestest.Suite{
@@ -50,7 +51,7 @@ func TestRole(t *testing.T) {
 			{Name: "down", Swept: true, JSON: down, NoAddress: true},
 			{Name: "promisc", Swept: true, JSON: promisc, Tamper: []rolestest.Tamper{promiscuous}},
 			{Name: "vlan", JSON: vlan, Needs: vlans, Tamper: []rolestest.Tamper{portVLAN}},
-			{Name: "empty", JSON: passing, Tamper: []rolestest.Tamper{masquerade, bridgeAddress}},
+			{Name: "empty", JSON: removableConf, Tamper: []rolestest.Tamper{masquerade, bridgeAddress}},
 			{Name: "trunk", Swept: true, JSON: trunk, Needs: vlans, NoAddress: true},
 			{Name: "both", Swept: true, JSON: both, Needs: vlans, NoAddress: true, Tamper: []rolestest.Tamper{portVLAN}},
 		},
@@ -73,7 +74,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// outside is a change to the host's interface or another thing of the host.
+// outside is a change to the host's interface or to another object of the host.
 func outside(name string, change func(*testing.T, *roles.Result)) rolestest.Tamper {
 	return rolestest.Tamper{Name: name, Do: func(t *testing.T, _ *rolestest.Env, _ *netopstest.NS, r *roles.Result) {
 		change(t, r)

@@ -13,7 +13,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestStorm: 300 containers, 32 at a time, their plugins killed at random.
+// TestStorm: 300 containers, 32 at a time, with plugins that are killed at
+// random.
 func TestStorm(t *testing.T) {
 	rolestest.Storm{
 		Table: all.Table(), Type: "bridge", Containers: 300, Parallel: 32, Whole: true,
@@ -22,8 +23,8 @@ func TestStorm(t *testing.T) {
 	}.Run(t)
 }
 
-// TestStormNetworks: three networks on one bridge, two with a MAC guard, while
-// somebody flushes nftables' ruleset.
+// TestStormNetworks: three networks on one bridge, two of them with MAC
+// spoofing protection, while the nftables ruleset is flushed repeatedly.
 func TestStormNetworks(t *testing.T) {
 	rolestest.Storm{
 		Table: all.Table(), Type: "bridge", Containers: 90, Parallel: 32,
@@ -39,8 +40,8 @@ func TestStormNetworks(t *testing.T) {
 	}.Run(t)
 }
 
-// TestStormStateLost: somebody deletes /run/cnibox again and again while
-// containers come and go.
+// TestStormStateLost: /run/cnibox is deleted repeatedly while containers are
+// attached and detached.
 func TestStormStateLost(t *testing.T) {
 	rolestest.Storm{
 		Table: all.Table(), Type: "bridge", Containers: 90, Parallel: 16, Meanwhile: deleteState,
@@ -54,7 +55,7 @@ func deleteState(e *rolestest.Env) error {
 	found, err := os.ReadDir(e.RunDir())
 	for _, d := range found {
 		rm := os.RemoveAll(filepath.Join(e.RunDir(), d.Name()))
-		if !errors.Is(rm, unix.ENOTEMPTY) { // a plugin was faster
+		if !errors.Is(rm, unix.ENOTEMPTY) { // a plugin has written a file meanwhile
 			err = errors.Join(err, rm)
 		}
 	}

@@ -12,20 +12,20 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// containerIndex is the container interface's place in the result: after the
-// bridge and the host side's interface.
+// containerIndex is the index of the container's interface in the result. The
+// bridge and the host's end of the veth pair come before it.
 const containerIndex = 2
 
-// Wire computes the spec and the result of one attachment. Shared objects come
-// first, so that a failure further on leaves nothing half made on them.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment. Shared objects come
+// first: a later failure then leaves them complete.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(observed)
 	if !ok {
-		return nil, errors.New("bridge: was not observed")
+		return nil, errors.New("bridge: Observe was not called")
 	}
 	mac, err := r.conf.mac(in.Args)
 	if err != nil {
@@ -42,16 +42,16 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &attach.Wiring{Result: res, HostLink: in.HostLink, MAC: mac}
+	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: mac}
 	r.wireBridge(&w.Spec, in, o)
 	r.wireGateway(&w.Spec, o, ips)
-	r.conf.masquerade().Wire(&w.Spec, in, r.conf.gatewayLink(), ips)
+	r.conf.masquerade().AddTo(&w.Spec, in, r.conf.gatewayLink(), ips)
 	r.wirePort(&w.Spec, in, mac, ips)
 	inside := attach.Container{DAD: r.conf.EnableDAD, Down: r.conf.DisableContainerInterface, MTU: r.conf.MTU}
-	return w, inside.Wire(&w.Spec, in, res)
+	return w, inside.AddTo(&w.Spec, in, res)
 }
 
-// result is IPAM's answer with gateways, default routes and interfaces.
+// result is the IPAM result with gateways, default routes and interfaces added.
 func (r *role) result(in *attach.Input, o observed, mac string) (*roles.Result, error) {
 	ifaces := []*roles.ResultInterface{
 		{Name: r.conf.Bridge, Mac: o.bridge.MAC},
@@ -70,14 +70,15 @@ func (r *role) result(in *attach.Input, o observed, mac string) (*roles.Result, 
 	return res, nil
 }
 
-// fillGateways sets a missing gateway to the first address of the subnet, and
-// adds one default route a family where isDefaultGateway asks for it; on CHECK it
-// is in prevResult, unless another network of the pod has the default route since.
+// fillGateways sets a missing gateway to the first address of the subnet. With
+// routes it adds one default route for each address family. CHECK passes false:
+// prevResult has the route already, unless another network of the pod has taken
+// over the default route since.
 func (r *role) fillGateways(res *roles.Result, routes bool) error {
 	for i, ip := range res.IPs {
 		p, ok := attach.Prefix(ip.Address)
 		if !ok {
-			return fmt.Errorf("%w: result ips[%d].address: %v is no address with a prefix length", roles.ErrDecode, i, ip.Address)
+			return fmt.Errorf("%w: result ips[%d].address: %v is not an address with a prefix length", roles.ErrDecode, i, ip.Address)
 		}
 		if len(ip.Gateway) == 0 {
 			ip.Gateway = firstAddress(p)
@@ -94,9 +95,10 @@ func (r *role) fillGateways(res *roles.Result, routes bool) error {
 	return nil
 }
 
-// firstAddress is the first host address of a container's subnet. A subnet of
-// two has no network address (RFC 3021, RFC 6164): it is the other one there;
-// one of a single address has no room for a gateway.
+// firstAddress is the address of the gateway in a container's subnet: the first
+// host address. A subnet of two addresses has no network address (RFC 3021, RFC
+// 6164); there it is the address that the container does not have. A subnet of
+// one address has no gateway: the result is nil.
 func firstAddress(p netip.Prefix) net.IP {
 	network := p.Masked().Addr()
 	switch p.Addr().BitLen() - p.Bits() {
@@ -110,8 +112,9 @@ func firstAddress(p netip.Prefix) net.IP {
 	return network.Next().AsSlice()
 }
 
-// hasDefaultRoute tells whether there is a default route with a gateway, or one
-// that goes by the network's gateway as the one to be added would.
+// hasDefaultRoute reports whether IPAM gave a default route that makes ours
+// unnecessary: a route with a gateway, or a route without table, priority and
+// scope, which gets the network's gateway.
 func hasDefaultRoute(routes []*types.Route, is4 bool) bool {
 	for _, rt := range routes {
 		if rt == nil || len(rt.GW) == 0 && (rt.Table != nil || rt.Priority != 0 || rt.Scope != nil) {
@@ -124,13 +127,14 @@ func hasDefaultRoute(routes []*types.Route, is4 bool) bool {
 	return false
 }
 
-// wireBridge is the bridge itself. Router advertisements are not for it. One
-// that is not ours is told to keep its MAC: containers remember their gateway's,
-// and our port would change it under whoever else uses the bridge.
+// wireBridge adds the bridge and turns router advertisements on it off. If
+// followsPorts is set, the bridge is made to keep its MAC: containers cache the
+// MAC of their gateway, and our new port could change it for all users of the
+// bridge.
 func (r *role) wireBridge(s *netops.Spec, in *attach.Input, o observed) {
 	br := &netops.Link{
 		In: netops.Host, Shared: true, Name: r.conf.Bridge, Kind: "bridge",
-		MTU: r.conf.MTU, Up: true, Promisc: r.conf.PromiscMode, Alias: node.SharedAlias,
+		MTU: r.conf.MTU, Up: true, Promisc: r.conf.PromiscMode, Alias: record.SharedAlias,
 		Bridge: &netops.Bridge{VLANFiltering: r.conf.vlanAware(), KeepMAC: o.followsPorts},
 	}
 	if !o.bridge.Exists {
@@ -145,7 +149,7 @@ func (r *role) wireBridge(s *netops.Spec, in *attach.Input, o observed) {
 	})
 }
 
-// prevMAC is the MAC that an earlier result gives for a host interface, or "".
+// prevMAC is the MAC that prevResult has for a host interface, or "".
 func prevMAC(prev *roles.Result, name string) string {
 	for _, i := range prev.Interfaces {
 		if i.Name == name && i.Sandbox == "" {
@@ -155,13 +159,15 @@ func prevMAC(prev *roles.Result, name string) string {
 	return ""
 }
 
-// hasVLANGateway tells whether the gateway's address is on an interface of its own.
+// hasVLANGateway reports whether the gateway's address is on an interface of
+// its own.
 func (r *role) hasVLANGateway(addresses int) bool {
 	return r.conf.IsGateway && r.conf.VLAN != 0 && addresses > 0
 }
 
-// wireGateway puts the gateways' addresses on the bridge, or on a veth whose
-// other end is a port in the access VLAN, and turns forwarding on.
+// wireGateway puts the gateways' addresses on the bridge and turns IP
+// forwarding on. With a VLAN the addresses are on a veth whose peer is a bridge
+// port in that VLAN.
 func (r *role) wireGateway(s *netops.Spec, o observed, ips []attach.Family) {
 	if !r.conf.IsGateway {
 		return
@@ -170,7 +176,7 @@ func (r *role) wireGateway(s *netops.Spec, o observed, ips []attach.Family) {
 		r.wireVLANGateway(s, o)
 	}
 	if slices.ContainsFunc(ips, func(ip attach.Family) bool { return ip.Gateway.Is6() }) {
-		// The host may have IPv6 off on interfaces that are made.
+		// The host may disable IPv6 on new interfaces by default.
 		s.Add(&netops.Sysctl{In: netops.Host, Shared: true, Key: "net/ipv6/conf/" + r.conf.gatewayLink() + "/disable_ipv6", Value: "0"})
 	}
 	for _, ip := range ips {
@@ -186,12 +192,12 @@ func (r *role) wireGateway(s *netops.Spec, o observed, ips []attach.Family) {
 	attach.Forwarding(s, ips)
 }
 
-// wireVLANGateway is the veth pair "<bridge>.<vlan>" and its port.
+// wireVLANGateway adds the veth pair "<bridge>.<vlan>" and its bridge port.
 func (r *role) wireVLANGateway(s *netops.Spec, o observed) {
 	name := r.conf.gatewayLink()
-	port := node.HostLink(store.Key{Network: "gateway", ContainerID: r.conf.Bridge, IfName: name})
+	port := record.HostLink(store.Key{Network: "gateway", ContainerID: r.conf.Bridge, IfName: name})
 	l := &netops.Link{
-		In: netops.Host, Shared: true, Name: name, Kind: "veth", MTU: r.conf.MTU, Up: true, Alias: node.SharedAlias,
+		In: netops.Host, Shared: true, Name: name, Kind: "veth", MTU: r.conf.MTU, Up: true, Alias: record.SharedAlias,
 		Peer: &netops.Peer{In: netops.Host, Name: port, Up: true, Master: r.conf.Bridge},
 	}
 	if !o.gateway.Exists {
@@ -203,7 +209,7 @@ func (r *role) wireVLANGateway(s *netops.Spec, o observed) {
 	})
 }
 
-// wirePort is the veth pair, its VLANs and its guard.
+// wirePort adds the veth pair, its VLANs and its MAC spoofing protection.
 func (r *role) wirePort(s *netops.Spec, in *attach.Input, mac string, ips []attach.Family) {
 	addrs := make([]netip.Prefix, len(ips))
 	for i, ip := range ips {
@@ -211,11 +217,11 @@ func (r *role) wirePort(s *netops.Spec, in *attach.Input, mac string, ips []atta
 	}
 	mtu := r.conf.MTU
 	if in.Prev != nil {
-		mtu = 0 // a chained plugin may have set another, at both ends
+		mtu = 0 // a chained plugin may have changed the MTU of both ends
 	}
 	s.Add(&netops.Link{
 		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Up: true,
-		Alias: node.Alias(in.Key, addrs), Master: r.conf.Bridge,
+		Alias: record.Alias(in.Key, addrs), Master: r.conf.Bridge,
 		Port: &netops.Port{Hairpin: r.conf.HairpinMode, Isolated: r.conf.PortIsolation},
 		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: mac, MTU: mtu},
 	})
@@ -232,8 +238,8 @@ func (r *role) wirePort(s *netops.Spec, in *attach.Input, mac string, ips []atta
 	}
 }
 
-// portVLANs is the port's VLAN list: the access VLAN untagged, trunks tagged;
-// a trunk without an access VLAN keeps VLAN 1 as the native one.
+// portVLANs is the port's VLAN list: the access VLAN untagged, the trunk's
+// VLANs tagged. A trunk without an access VLAN keeps VLAN 1 as its native VLAN.
 func (r *role) portVLANs() []netops.VLAN {
 	native := r.conf.VLAN
 	if native == 0 {

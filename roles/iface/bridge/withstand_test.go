@@ -17,26 +17,26 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// guarded is a network whose containers stand on nftables elements, their own
-// and shared ones.
+// guarded is a network whose containers use nftables elements, their own and
+// shared ones.
 const guarded = `{"cniVersion":"1.1.0","name":"guarded","type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,
 	"macspoofchk":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}}`
 
-// small has five addresses for containers.
+// small is a range of five addresses for containers.
 const small = `{"cniVersion":"1.1.0","name":"small","type":"bridge","bridge":"br0","isGateway":true,
 	"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/29"}]]}}`
 
-// pods is a node with containers by number.
+// pods is a node with numbered containers.
 type pods struct {
 	*rolestest.Env
 	t      *testing.T
 	conf   string
 	spaces map[string]*netopstest.NS
-	// results are ADD's, by container ID.
+	// results are the results of ADD by container ID.
 	results map[string]string
 }
 
-// newPods makes a node; whatever a test leaves goes with it.
+// newPods creates a node. The node's cleanup removes what a test leaves.
 func newPods(t *testing.T, conf string) *pods {
 	t.Helper()
 	p := &pods{
@@ -47,7 +47,8 @@ func newPods(t *testing.T, conf string) *pods {
 	return p
 }
 
-// call is a call for a container, whose namespace is made with the first one.
+// call is a call for a container, whose namespace is created with its first
+// call.
 func (p *pods) call(verb, id string) rolestest.Call {
 	p.t.Helper()
 	if p.spaces[id] == nil {
@@ -80,7 +81,8 @@ func (p *pods) add(id string) {
 	p.added(id, p.OK(p.call("ADD", id)).Stdout)
 }
 
-// added notes a result; an address that another container has fails the test.
+// added records a result. It fails the test if another container has the
+// address.
 func (p *pods) added(id, stdout string) {
 	p.t.Helper()
 	p.results[id] = stdout
@@ -111,10 +113,10 @@ func (p *pods) del(ids ...string) {
 	}
 }
 
-// state leaves forwarding out: once turned on it stays.
+// state is the node's state without the forwarding sysctls, which stay on.
 func (p *pods) state() string { p.t.Helper(); return p.State([]string{"sysctl net/"}) }
 
-// same fails the test when the state is not as it was.
+// same fails the test if the state has changed.
 func (p *pods) same(want, when string) {
 	p.t.Helper()
 	if have := p.state(); have != want {
@@ -122,7 +124,7 @@ func (p *pods) same(want, when string) {
 	}
 }
 
-// mentions fails the test when an error object lacks one of the words.
+// mentions fails the test if an error object lacks one of the words.
 func (p *pods) mentions(a rolestest.Answer, words ...string) {
 	p.t.Helper()
 	for _, w := range words {
@@ -142,7 +144,7 @@ func (p *pods) storeFile() string {
 	return found[0]
 }
 
-// addresses are a result's.
+// addresses are the addresses of a result.
 func addresses(t *testing.T, stdout string) []netip.Prefix {
 	t.Helper()
 	var r struct {
@@ -158,8 +160,9 @@ func addresses(t *testing.T, stdout string) []netip.Prefix {
 	return out
 }
 
-// TestBridgeUnlabelled: a process dies between the requests that make the
-// bridge and label it. The storm found that the bridge stayed for ever.
+// TestBridgeUnlabelled: a process is killed between the requests that create
+// the bridge and label it. The bridge must not stay for ever; the storm test
+// found this.
 func TestBridgeUnlabelled(t *testing.T) {
 	p := newPods(t, guarded)
 	pristine := p.state()
@@ -173,11 +176,11 @@ func TestBridgeUnlabelled(t *testing.T) {
 	p.add("a")
 	p.del("a")
 	p.OK(p.gc())
-	must(t, netlink.LinkDel(link(t, "br0"))) // a stranger's stays
+	must(t, netlink.LinkDel(link(t, "br0"))) // another program's bridge stays
 }
 
-// TestRulesetFlushed: the next ADD, of whatever network, brings back what the
-// living stand on.
+// TestRulesetFlushed: the next ADD of any network restores the elements that
+// the existing attachments need.
 func TestRulesetFlushed(t *testing.T) {
 	p := newPods(t, guarded)
 	pristine := p.state()
@@ -196,8 +199,8 @@ func TestRulesetFlushed(t *testing.T) {
 	p.same(pristine, "after a flush, DEL and GC")
 }
 
-// TestReboot: with a new boot id and nothing left in the kernel a full pool is
-// empty, and the old boot's directory goes.
+// TestReboot: with a new boot ID and an empty kernel state, a full pool is free
+// again and the directory of the old boot is removed.
 func TestReboot(t *testing.T) {
 	p := newPods(t, small)
 	ids := []string{"a", "b", "c", "d", "e"}
@@ -221,13 +224,13 @@ func TestReboot(t *testing.T) {
 		p.add(id)
 	}
 	if _, err := os.Stat(old); !os.IsNotExist(err) {
-		t.Errorf("the old boot's directory is still there: %v", err)
+		t.Errorf("the old boot's directory still exists: %v", err)
 	}
 	p.storeFile()
 }
 
-// newBoot gives this mount namespace, and so all processes of the test,
-// another boot id.
+// newBoot changes the boot ID in this mount namespace, for all processes of the
+// test.
 func newBoot(t *testing.T) {
 	t.Helper()
 	const path = "/proc/sys/kernel/random/boot_id"
@@ -236,7 +239,7 @@ func newBoot(t *testing.T) {
 	bind(t, id, path)
 }
 
-// bind mounts a file over another for the rest of the test.
+// bind mounts a file over another file until the test ends.
 func bind(t *testing.T, from, to string) {
 	t.Helper()
 	must(t, unix.Mount(from, to, "", unix.MS_BIND, ""))
@@ -247,8 +250,8 @@ func bind(t *testing.T, from, to string) {
 	})
 }
 
-// TestVanished: a full pool whose containers are gone, without a reboot, is
-// reaped by the next ADD, and STATUS expects that.
+// TestVanished: all containers of a full pool are gone without a reboot. The
+// next ADD removes their records, and STATUS takes that into account.
 func TestVanished(t *testing.T) {
 	p := newPods(t, small)
 	ids := []string{"a", "b", "c", "d", "e"}
@@ -267,17 +270,17 @@ func TestVanished(t *testing.T) {
 	p.Fail(p.status(), 50)
 }
 
-// vanish takes a container away without DEL.
+// vanish removes a container without DEL.
 func (p *pods) vanish(id string) {
 	p.t.Helper()
-	// The end of the namespace does this too, but in its own time.
+	// The kernel deletes the interfaces with the namespace too, but later.
 	must(p.t, netlink.LinkDel(link(p.t, hostLinkOf(p.t, p.results[id]))))
 	p.spaces[id].Remove(p.t)
 	delete(p.spaces, id)
 	delete(p.results, id)
 }
 
-// hostLinkOf is the name of the host's side in a result.
+// hostLinkOf is the name of the host's end in a result.
 func hostLinkOf(t *testing.T, stdout string) string {
 	t.Helper()
 	var r roles.Result

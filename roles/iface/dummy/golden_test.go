@@ -3,19 +3,18 @@ package dummy
 import (
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // TestGolden runs testdata/*.txtar.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read:     func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Role:     Role(),
 		Observed: func([]byte) (any, error) { return nil, nil },
 	}.Run(t)
 }
 
-// FuzzConf: whatever comes, ADD and CHECK know what to make of it.
+// FuzzConf: ADD and CHECK handle any configuration without a panic.
 func FuzzConf(f *testing.F) {
-	rolestest.FuzzWire(f, func(conf []byte) (attach.Wirer, error) { return readRole(conf) }, nil, `{"ipam":{"type":"host-local"}}`)
+	rolestest.FuzzBuild(f, Role(), nil, `{"ipam":{"type":"host-local"}}`)
 }

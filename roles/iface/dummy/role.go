@@ -1,5 +1,5 @@
-// Package dummy is the CNI role "dummy": an interface that is connected to
-// nothing, for addresses that a container is to have anyway.
+// Package dummy is the CNI role "dummy": it creates an interface without a
+// connection, for a container that needs addresses only.
 package dummy
 
 import (
@@ -13,48 +13,33 @@ import (
 // kind is the kernel's kind of link.
 const kind = "dummy"
 
-// Conf is the network configuration of the dummy role: ipam is required, and
-// there are no keys of its own.
+// Conf is the network configuration of the dummy role. It has no keys of its
+// own; ipam is required.
 type Conf struct {
 	roles.NetConf
 }
 
-// Role is the dummy role's entry in the table.
-func Role() roles.Role {
-	return roles.Role{
-		Names:     []string{"dummy"},
-		Kind:      roles.Interface,
-		Summary:   "an interface that is connected to nothing, with addresses",
-		Reference: "v1.9.1",
-		Conf:      func() any { return new(Conf) },
-		New:       attach.Maker(readRole),
-		Undo:      attach.Undoer(readRole),
-	}
-}
-
-// readRole decodes a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	r := new(role)
-	return r, roles.Decode(raw, &r.conf)
-}
-
-// role implements attach.Interface for one configuration.
-type role struct{ conf Conf }
-
-func (r *role) Role() string { return "dummy" }
-
-// Validate wants addresses.
-func (r *role) Validate() error {
-	if r.conf.IPAM.Type == "" {
-		return &roles.ConfError{Path: "ipam.type", Reason: "is missing: addresses are all that the interface is for"}
+// Validate requires ipam.
+func (c *Conf) Validate() error {
+	if c.IPAM.Type == "" {
+		return &roles.ConfError{Path: "ipam.type", Reason: "is missing: the interface only holds addresses"}
 	}
 	return nil
 }
 
-func (r *role) IPAM() string { return r.conf.IPAM.Type }
+// Role is the dummy role's entry in the table.
+func Role() roles.Role {
+	return attach.InterfaceRole(roles.Role{
+		Names:     []string{"dummy"},
+		Summary:   "an interface that is connected to nothing, with addresses",
+		Reference: "v1.9.1",
+	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
+}
 
-// Shared is nothing: all is in the container.
+// role implements attach.SpecBuilder for one configuration.
+type role struct{ conf *Conf }
+
+// Shared is empty: every object is in the container.
 func (r *role) Shared() []string { return nil }
 
 // Observe reads nothing.
@@ -62,15 +47,16 @@ func (r *role) Observe(context.Context, *roles.Host, *attach.Input, *netops.Name
 	return nil
 }
 
-// Wire is the interface and the container's side.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	return attach.Within(in, netops.Link{Kind: kind, MAC: in.ContainerMAC}, r.conf.DNS)
 }
 
-// Stray is the container's interface.
-func (r *role) Stray(in *attach.Input) netops.Spec { return attach.StrayWithin(in, kind) }
+// Orphans is what an attachment without a record can have left: the interface in
+// the container.
+func (r *role) Orphans(in *attach.Input) netops.Spec { return attach.OrphansWithin(in, kind) }
 
-// Status tells whether the kernel has dummies.
+// Status reports whether the kernel supports dummy interfaces.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {
 	return attach.KindStatus(ctx, h, kind)
 }

@@ -40,8 +40,9 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// TestNameOnHost is the reference's "same name in host ns": the host's
-// interface of the container's name is neither in the way nor touched.
+// TestNameOnHost is the reference's "same name in host ns": an interface of the
+// host with the container interface's name does not prevent ADD and is not
+// changed.
 func TestNameOnHost(t *testing.T) {
 	needs(t)
 	e := rolestest.NewEnv(t, all.Table())

@@ -8,16 +8,19 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// claimKind is the kind of the claims on devices. Their names are interfaces'
-// names on the host and, as they have a "/", directories of hardware.
+// claimKind is the kind of the claims on devices. A claim's name is the name of
+// an interface on the host, or the hardware's directory below /sys/devices:
+// only directories contain a "/".
 const claimKind = "device"
 
-// claims are what nobody else can have together with the device. Hardware with
-// several interfaces can have several owners.
+// claims are what the attachment must be the only one to hold: the interface,
+// and the hardware's directory if the hardware has no other interface or has a
+// userspace driver. Hardware with several interfaces can have an owner for
+// each.
 func (s *selected) claims() []attach.Claim {
 	var out []attach.Claim
 	if s.Link != "" {
@@ -29,8 +32,8 @@ func (s *selected) claims() []attach.Claim {
 	return out
 }
 
-// holder is a TakenError that names who has the device that is not on the host,
-// or nil.
+// holder is a TakenError with the attachment that holds a device missing on the
+// host, or nil if no attachment holds it.
 func (r *role) holder(ctx context.Context, h *roles.Host) error {
 	wanted := r.conf.claimed(h.Net)
 	var mac string
@@ -55,14 +58,15 @@ func (r *role) holder(ctx context.Context, h *roles.Host) error {
 	})
 }
 
-// returned is a TakenError if the device is another attachment's that came back
-// when its namespace ended: nobody has given it its name again.
+// returned is a TakenError if another attachment holds the device although it
+// is on the host: the kernel moved it back when that attachment's namespace
+// ended, under the name that it had in the container.
 func (s *selected) returned(ctx context.Context, h *roles.Host) error {
 	if s.Alias == "" {
 		return nil
 	}
 	return h.Store.View(ctx, func(tx *store.Tx) error {
-		a, err := node.LabelledBy(tx, s.Alias)
+		a, err := record.AttachmentOfAlias(tx, s.Alias)
 		if err == nil && a != nil {
 			err = &store.TakenError{What: claimKind + " " + s.Link, Owner: a.Key}
 		}
@@ -70,8 +74,8 @@ func (s *selected) returned(ctx context.Context, h *roles.Host) error {
 	})
 }
 
-// claimed is the name of the claim that whoever has the selected device holds,
-// as far as the configuration and sysfs tell.
+// claimed is the name of the claim on the selected device, read from the
+// configuration and sysfs, or "" if they do not identify it.
 func (c *Conf) claimed(n *netops.Net) string {
 	if c.Device != "" {
 		return c.Device

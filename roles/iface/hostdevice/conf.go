@@ -1,5 +1,5 @@
-// Package hostdevice is the CNI role "host-device": a device of the host is
-// moved into the container, with the keys of the reference plugin.
+// Package hostdevice is the CNI role "host-device": it moves a device of the
+// host into the container. It has the keys of the reference plugin.
 package hostdevice
 
 import (
@@ -10,33 +10,35 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Conf is the network configuration of the host-device role. The first of
-// device, hwaddr, kernelpath, pciBusID and runtimeConfig.deviceID that is given
-// selects the device; only the last two can select one with a userspace driver.
+// Conf is the network configuration of the host-device role.
+// runtimeConfig.deviceID replaces pciBusID. If the PCI device or the auxiliary
+// device has a userspace driver, it is selected. Otherwise the first key that
+// is set selects the device: device, hwaddr, kernelpath, then pciBusID.
 type Conf struct {
 	roles.NetConf
-	// Device is the device's name on the host. Of device, hwaddr, kernelpath and
-	// pciBusID the first that is set counts, and the others do not.
+	// Device is the device's name on the host. Of device, hwaddr, kernelpath
+	// and pciBusID the first that is set selects the device.
 	Device string `json:"device,omitempty"`
-	// HWAddr is the device's hardware address.
+	// HWAddr is the device's hardware (MAC) address.
 	HWAddr string `json:"hwaddr,omitempty"`
-	// KernelPath is the device's directory below /sys/devices. Of several
-	// interfaces it is the first by name.
+	// KernelPath is the device's directory below /sys/devices. If it has
+	// several interfaces, the first by name is used.
 	KernelPath string `json:"kernelpath,omitempty"`
-	// PCIBusID is the device's PCI address, such as "0000:03:00.1". One that
-	// vfio-pci, uio_pci_generic or igb_uio drives has no interface to move: it is
-	// only told in the result.
+	// PCIBusID is the device's PCI address, such as "0000:03:00.1". A device
+	// with the driver vfio-pci, uio_pci_generic or igb_uio has no interface to
+	// move: only the result contains it.
 	PCIBusID string `json:"pciBusID,omitempty"`
-	// RuntimeConfig is what the runtime fills in for declared capabilities.
+	// RuntimeConfig holds the values that the runtime gives for the declared
+	// capabilities.
 	RuntimeConfig struct {
-		// DeviceID is a PCI address or a name on the auxiliary bus; it replaces
+		// DeviceID is a PCI address or a name on the auxiliary bus. It replaces
 		// pciBusID.
 		DeviceID string `json:"deviceID,omitempty"`
 	} `json:"runtimeConfig,omitzero"`
 }
 
-// Validate reports every fault with its JSON path. That nothing is selected is
-// found by ADD: the device ID is not told to GC and STATUS.
+// Validate reports every invalid key with its JSON path. Only ADD reports that
+// no device is selected: GC and STATUS do not get the device ID.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	if c.Device != "" {
@@ -45,13 +47,13 @@ func (c *Conf) Validate() error {
 		}
 	}
 	if _, err := net.ParseMAC(c.HWAddr); c.HWAddr != "" && err != nil {
-		f.Addf("hwaddr", "%q is no hardware address: use the form 02:00:00:00:00:01", c.HWAddr)
+		f.Addf("hwaddr", "%q is not a hardware address: use the form 02:00:00:00:00:01", c.HWAddr)
 	}
 	if c.KernelPath != "" && !strings.HasPrefix(path.Clean(c.KernelPath), "/sys/devices/") {
 		f.Addf("kernelpath", "%q is not below /sys/devices/: use what `readlink -f /sys/class/net/NAME/device` prints", c.KernelPath)
 	}
 	if c.PCIBusID != "" && !isPCIAddress(c.PCIBusID) {
-		f.Addf("pciBusID", "%q is no PCI address: use the form 0000:03:00.1", c.PCIBusID)
+		f.Addf("pciBusID", "%q is not a PCI address: use the form 0000:03:00.1", c.PCIBusID)
 	}
 	if id := c.RuntimeConfig.DeviceID; id != "" && !isPCIAddress(id) && !isAuxiliaryName(id) {
 		f.Addf("runtimeConfig.deviceID", "%q is neither a PCI address, such as 0000:03:00.1, nor a name on the auxiliary bus, such as mlx5_core.sf.4", id)
@@ -59,8 +61,9 @@ func (c *Conf) Validate() error {
 	return f.Err()
 }
 
-// isPCIAddress tells whether s is domain:bus:device.function as sysfs has it:
-// hexadecimal, a function of one digit up to 7 (kernel: PCI_FUNC, and "%04x:%02x:%02x.%d").
+// isPCIAddress reports whether s is domain:bus:device.function as in sysfs:
+// hexadecimal, with a function of one digit from 0 to 7 (kernel: PCI_FUNC, and
+// the format "%04x:%02x:%02x.%d").
 func isPCIAddress(s string) bool {
 	parts := strings.FieldsFunc(s, func(r rune) bool { return r == ':' || r == '.' })
 	if len(parts) != 4 || len(parts[0]) < 4 || len(parts[0]) > 8 || strings.Join(parts[:3], ":")+"."+parts[3] != s {
@@ -74,7 +77,7 @@ func isPCIAddress(s string) bool {
 	return len(parts[1]) == 2 && len(parts[2]) == 2 && len(parts[3]) == 1 && strings.Contains("01234567", parts[3])
 }
 
-// isAuxiliaryName tells whether s is module.device.number (kernel:
+// isAuxiliaryName reports whether s is module.device.number (kernel:
 // Documentation/driver-api/auxiliary_bus.rst).
 func isAuxiliaryName(s string) bool {
 	parts := strings.Split(s, ".")

@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestConf: every fault is told, all at once, with its path and what would be right.
+// TestConf: all errors are reported at once, each with its path and a valid
+// example.
 func TestConf(t *testing.T) {
 	long := strings.Repeat("a", 256)
 	for _, c := range []struct{ name, conf, want string }{
@@ -27,7 +28,7 @@ func TestConf(t *testing.T) {
 			"everything at once", `{"device":"a/b","hwaddr":"x","kernelpath":"/etc","pciBusID":"1","runtimeConfig":{"deviceID":"../x"}}`,
 			"device: |hwaddr: |kernelpath: |pciBusID: |runtimeConfig.deviceID: ",
 		},
-		{"device is a pattern", `{"device":"eth%d"}`, `device: "eth%d" is no interface name`},
+		{"device is a pattern", `{"device":"eth%d"}`, `device: "eth%d" is not an interface name`},
 		{"kernelpath leaves", `{"kernelpath":"/sys/devices/../class/net/lo"}`, "kernelpath: "},
 		{"kernelpath is the tree", `{"kernelpath":"/sys/devices/"}`, "kernelpath: "},
 		{"kernelpath is relative", `{"kernelpath":"sys/devices/x"}`, "kernelpath: "},
@@ -43,7 +44,7 @@ func TestConf(t *testing.T) {
 		{"device of another type", `{"device":3}`, "device: is a JSON number, want string"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := attach.Judged(readRole)([]byte(c.conf))
+			_, err := rolestest.Read[*role](Role(), []byte(c.conf))
 			if c.want == "" {
 				if err != nil {
 					t.Error(err)
@@ -51,7 +52,7 @@ func TestConf(t *testing.T) {
 				return
 			}
 			if !errors.Is(err, roles.ErrConf) {
-				t.Fatalf("error is %v, want one of the configuration", err)
+				t.Fatalf("error is %v, want an ErrConf", err)
 			}
 			for _, w := range strings.Split(c.want, "|") {
 				if !strings.Contains(err.Error(), w) {
@@ -62,8 +63,8 @@ func TestConf(t *testing.T) {
 	}
 }
 
-// FuzzConf: whatever a configuration says, it is refused or sound, and what
-// names hardware cannot lead out of sysfs.
+// FuzzConf: a configuration is refused or valid, and names of hardware cannot
+// lead outside sysfs.
 func FuzzConf(f *testing.F) {
 	f.Add("ens3", "52:54:00:12:34:56", "/sys/devices/pci0000:00", "0000:03:00.1", "mlx5_core.sf.4")
 	f.Add("", "", "/sys/devices/../../etc", "../..", "a.b.1/../x")
@@ -76,13 +77,13 @@ func FuzzConf(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := attach.Judged(readRole)(raw)
+		r, err := rolestest.Read[*role](Role(), raw)
 		if err != nil {
 			return
 		}
 		for _, id := range []string{r.conf.PCIBusID, r.conf.RuntimeConfig.DeviceID} {
 			if strings.ContainsAny(id, "/\x00") || id == "." || id == ".." {
-				t.Errorf("%q is taken for the name of a device", id)
+				t.Errorf("%q is accepted as the name of a device", id)
 			}
 		}
 	})

@@ -4,15 +4,14 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestGolden runs testdata/*.txtar. Without seen.json the device is a virtual
-// one, nic0.
+// TestGolden runs testdata/*.txtar. Without seen.json the device is the virtual
+// device nic0.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Role: Role(),
 		Observed: func(seen []byte) (any, error) {
 			s := selected{Link: "nic0", MAC: "02:00:00:00:00:01"}
 			if len(seen) > 0 {

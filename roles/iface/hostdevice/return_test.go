@@ -15,9 +15,10 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// TestReturn has a namespace end under a device, which the kernel then brings
-// back to the host under the name that it had in the container, or another if
-// that is taken; and without its own. Whatever comes next gives it that again.
+// TestReturn ends the namespace that a device is in. The kernel then moves the
+// device back to the host, under the name that it had in the container, or
+// under another name if that is taken. The next verb restores the device's own
+// name.
 func TestReturn(t *testing.T) {
 	nic := netopstest.NeedDevices(t)
 	c := conf(`"device":"` + nic[0] + `",` + dual)
@@ -67,7 +68,8 @@ func TestReturn(t *testing.T) {
 				}
 				before := r.State(nil)
 				r.OK(r.call("ADD", "c1", c))
-				// The kernel takes the namespace apart later: what comes next meets that.
+				// The kernel removes the namespace later, while the next verb
+				// may already run.
 				must(t, unix.Unmount(r.spaces["c1"].Path(), unix.MNT_DETACH))
 				must(t, os.Remove(r.spaces["c1"].Path()))
 				then.do(r)
@@ -77,7 +79,7 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// gc is GC with an empty list.
+// gc runs GC with an empty list.
 func (r *rig) gc(conf string) rolestest.Call {
 	r.t.Helper()
 	c := r.call("GC", "", conf)
@@ -86,7 +88,7 @@ func (r *rig) gc(conf string) rolestest.Call {
 	return c
 }
 
-// await waits until a device that was called name is back on the host.
+// await waits until a device that had the given name is back on the host.
 func (r *rig) await(name string) {
 	r.t.Helper()
 	updates, done := make(chan netlink.LinkUpdate), make(chan struct{})

@@ -13,40 +13,23 @@ import (
 
 // Role is the host-device role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.InterfaceRole(roles.Role{
 		Names:        []string{"host-device"},
-		Kind:         roles.Interface,
 		Summary:      "moves a device of the host into the container",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"deviceID"},
-		Conf:         func() any { return new(Conf) },
-		New:          attach.Maker(readRole),
-		Undo:         attach.Undoer(readRole),
-	}
+	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
 }
 
-// readRole decodes a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	return &role{conf: c}, err
-}
-
-// role implements attach.Interface for one configuration.
+// role implements attach.SpecBuilder for one configuration.
 type role struct{ conf *Conf }
 
-func (r *role) Role() string { return "host-device" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-func (r *role) IPAM() string { return r.conf.IPAM.Type }
-
-// Shared is nothing: a device has one owner at a time.
+// Shared is empty: a device has one owner at a time.
 func (r *role) Shared() []string { return nil }
 
-// Observe finds the device on the host. What an ADD has found holds for all of
-// it: the device may be in the container when an IPAM plugin is asked.
+// Observe finds the device on the host. A repeated call in one ADD keeps the
+// first result: the device may already be in the container when the IPAM plugin
+// runs.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	if in.Observed != nil {
 		return nil
@@ -72,15 +55,17 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	return s.returned(ctx, h)
 }
 
-// Stray is the device in the container, or back on the host, known by its alias.
-func (r *role) Stray(in *attach.Input) netops.Spec {
+// Orphans is what an attachment without a record can have left: the device, in
+// the container or back on the host, identified by its alias.
+func (r *role) Orphans(in *attach.Input) netops.Spec {
 	return netops.Spec{Objects: []netops.Object{
 		&netops.Move{From: netops.Host, To: netops.Container, As: in.Key.IfName, Alias: in.Label},
 	}}
 }
 
-// Status tells whether the device is on the host, or in use: that is no fault
-// of the node. Without a selector it is told by ADD.
+// Status reports whether the device is on the host or used by an attachment,
+// which is not an error of the node. Without a configured device it reports no
+// error: the device ID comes with ADD.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {
 	if !r.conf.selects() {
 		return nil

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { rolestest.InitialMain(m, all.Table()) }
 const (
 	dual = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],
 		"routes":[{"dst":"0.0.0.0/0"},{"dst":"192.168.0.0/16","mtu":1300,"priority":50}]}`
-	// Virtual devices, for kernels without hardware that can be spared.
+	// Virtual devices, for machines without hardware for tests.
 	devices    = 4
 	mac0, mac1 = "02:00:00:00:d0:00", "02:00:00:00:d0:01"
 )
@@ -25,10 +25,10 @@ const (
 // conf is a configuration with the given keys.
 func conf(keys string) string { return `{"name":"devices","type":"host-device",` + keys + `}` }
 
-// TestVirtual runs the suite with ends of veth pairs, which go with their
-// namespace: the reference's scenarios "by name", "by MAC", "with IPAM + CHECK",
-// "without IPAM", "DEL is idempotent". One device has an alias and is up, and
-// has both again afterwards.
+// TestVirtual runs the suite with ends of veth pairs, which the kernel deletes
+// with their namespace: the reference's scenarios "by name", "by MAC", "with
+// IPAM + CHECK", "without IPAM", "DEL is idempotent". One device has an alias
+// and is up; DEL restores both.
 func TestVirtual(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "host-device",
@@ -45,8 +45,8 @@ func TestVirtual(t *testing.T) {
 	}.Run(t)
 }
 
-// virtual makes the pairs that are missing. The first device has an alias and
-// is up, also where state that was lost kept it from having both again.
+// virtual creates the missing pairs. It gives the first device its alias and
+// sets it up, also if a test without a record left it without them.
 func virtual(t testing.TB) {
 	t.Helper()
 	for i := range devices {
@@ -58,7 +58,8 @@ func virtual(t testing.TB) {
 			}
 			continue
 		}
-		// Where the other end went with its namespace, this one may be about to.
+		// If the other end was deleted with its namespace, the kernel may
+		// delete this one soon.
 		if l, err := netlink.LinkByName(peer); err == nil {
 			_ = netlink.LinkDel(l)
 		}
@@ -74,8 +75,8 @@ func virtual(t testing.TB) {
 	}
 }
 
-// TestStorm attaches and detaches every device again and again, while a third
-// of the calls is killed.
+// TestStorm attaches and detaches every device repeatedly and kills a third of
+// the calls.
 func TestStorm(t *testing.T) {
 	virtual(t)
 	var confs []string
@@ -85,8 +86,8 @@ func TestStorm(t *testing.T) {
 	rolestest.Storm{Table: all.Table(), Type: "host-device", Confs: confs, Containers: devices, Parallel: devices}.Run(t)
 }
 
-// TestHardware runs it with devices on PCI, which outlive a namespace: "PCI",
-// "kernelpath" and the deviceID of the runtime.
+// TestHardware runs the suite with PCI devices, which survive their namespace:
+// "PCI", "kernelpath" and the runtime's deviceID.
 func TestHardware(t *testing.T) {
 	nic := netopstest.NeedDevices(t)
 	var id, path [2]string
@@ -112,8 +113,8 @@ func TestHardware(t *testing.T) {
 	rolestest.Suite{Table: all.Table(), Type: "host-device", Confs: confs}.Run(t)
 }
 
-// layer1 has what DEL can put right. A device that was renamed in its container
-// is where the reference's DEL fails for ever (#773).
+// layer1 is changes that DEL can revert. The reference's DEL fails for ever if
+// a device was renamed in its container (#773).
 func layer1() []rolestest.Tamper {
 	return []rolestest.Tamper{
 		rolestest.Inside("down", netlink.LinkSetDown),

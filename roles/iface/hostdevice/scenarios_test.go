@@ -30,7 +30,7 @@ func newRig(t *testing.T) *rig {
 	return &rig{Env: rolestest.NewEnv(t, all.Table()), t: t, spaces: map[string]*netopstest.NS{}}
 }
 
-// call is a call for eth0 of a container, which is made with its first call.
+// call is a call for eth0 of a container, which is created with its first call.
 func (r *rig) call(verb, id, conf string) rolestest.Call {
 	r.t.Helper()
 	if r.spaces[id] == nil {
@@ -42,12 +42,12 @@ func (r *rig) call(verb, id, conf string) rolestest.Call {
 	}
 }
 
-// check is CHECK with ADD's result.
+// check runs CHECK with ADD's result.
 func (r *rig) check(id, conf string, added rolestest.Answer) rolestest.Call {
 	return r.call("CHECK", id, rolestest.WithKeys(r.t, conf, map[string]any{"prevResult": json.RawMessage(added.Stdout)}))
 }
 
-// mentions fails the test when an answer lacks a text.
+// mentions fails the test if an answer lacks a text.
 func (r *rig) mentions(a rolestest.Answer, text string) {
 	r.t.Helper()
 	if !strings.Contains(a.Stdout, text) {
@@ -55,7 +55,7 @@ func (r *rig) mentions(a rolestest.Answer, text string) {
 	}
 }
 
-// same fails the test when the host is not as it was.
+// same fails the test if the host's state has changed.
 func (r *rig) same(want, when string) {
 	r.t.Helper()
 	if have := r.State(nil); have != want {
@@ -63,15 +63,15 @@ func (r *rig) same(want, when string) {
 	}
 }
 
-// lose deletes /run/cnibox as a hasty person does.
+// lose deletes /run/cnibox, as an operator might do.
 func (r *rig) lose() {
 	r.t.Helper()
 	must(r.t, os.RemoveAll(r.RunDir()))
 	must(r.t, os.Mkdir(r.RunDir(), 0o700))
 }
 
-// TestNameTaken is the reference's "same name already in container ns": an
-// error that is told before anything is done.
+// TestNameTaken is the reference's "same name already in container ns": the
+// error is returned before anything is changed.
 func TestNameTaken(t *testing.T) {
 	r := newRig(t)
 	c := conf(`"device":"dev0",` + dual)
@@ -80,11 +80,11 @@ func TestNameTaken(t *testing.T) {
 		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}})
 	})
 	before := r.State(nil, r.spaces["c1"])
-	add.Probe = "net:fail:1" // says when there was no write to fail
+	add.Probe = "net:fail:1" // reports if there was no write that could fail
 	a := r.Fail(add, 102)
 	r.mentions(a, `interface \"eth0\" exists already in the container's namespace`)
 	if !strings.Contains(a.Stderr, "probe was not reached") {
-		t.Error("something was done before the error was told")
+		t.Error("something was changed before the error was returned")
 	}
 	r.OK(r.call("DEL", "c1", c))
 	if have := r.State(nil, r.spaces["c1"]); have != before {
@@ -92,8 +92,9 @@ func TestNameTaken(t *testing.T) {
 	}
 }
 
-// TestHeld: who asks for a device that a container has is told which, by
-// whatever it selects the device; and gets it once that one is detached.
+// TestHeld: an ADD for a device that a container has returns an error with that
+// container, for every selector. After that container is detached the ADD
+// succeeds.
 func TestHeld(t *testing.T) {
 	for _, keys := range []string{`"device":"dev0"`, `"hwaddr":"` + mac0 + `"`} {
 		t.Run(keys, func(t *testing.T) {
@@ -111,7 +112,7 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestHeldByUnfinished: the holder is still about to move the device.
+// TestHeldByUnfinished: the holder has not moved the device yet.
 func TestHeldByUnfinished(t *testing.T) {
 	r := newRig(t)
 	c := conf(`"device":"dev0"`)
@@ -128,14 +129,14 @@ func TestHeldByUnfinished(t *testing.T) {
 	r.same(before, "after DEL")
 }
 
-// TestSelectors: what selects no device, or more than one, is told. It has the
-// reference's scenario "no selector fails".
+// TestSelectors: an error is returned if the selectors match no device or
+// several devices. It includes the reference's scenario "no selector fails".
 func TestSelectors(t *testing.T) {
 	r := newRig(t)
 	none := conf(`"dns":{}`)
 	r.mentions(r.Fail(r.call("ADD", "c1", none), 7), "give device, hwaddr, kernelpath or pciBusID")
 	for _, verb := range []string{"DEL", "STATUS"} {
-		r.OK(r.call(verb, "c1", none)) // they need not know the device
+		r.OK(r.call(verb, "c1", none)) // these verbs do not need the device
 	}
 	for _, c := range []struct{ keys, want string }{
 		{`"device":"absent"`, `device: link \"absent\": does not exist`},
@@ -152,11 +153,12 @@ func TestSelectors(t *testing.T) {
 	must(t, netlink.LinkAdd(twin))
 	defer func() { must(t, netlink.LinkDel(twin)) }()
 	r.mentions(r.Fail(r.call("ADD", "c1", conf(`"hwaddr":"`+mac0+`"`)), 0), `\"dev0\" and \"twin\" both have the address 02:00:00:00:d0:00: select by device`)
-	r.OK(r.call("ADD", "c1", conf(`"device":"dev1","hwaddr":"`+mac0+`"`))) // the first one wins
+	r.OK(r.call("ADD", "c1", conf(`"device":"dev1","hwaddr":"`+mac0+`"`))) // the first selector counts
 	r.OK(r.call("DEL", "c1", conf(`"device":"dev1"`)))
 }
 
-// TestEnslaved: a device that belongs to a bridge would come back without it.
+// TestEnslaved: a bridge port is refused, because it would return without its
+// bridge.
 func TestEnslaved(t *testing.T) {
 	r := newRig(t)
 	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br9"}}
@@ -169,8 +171,9 @@ func TestEnslaved(t *testing.T) {
 	r.same(before, "after a refused ADD")
 }
 
-// TestRecordLost: the state is deleted under a container. DEL finds the device
-// by its label, and its name with it, even if it was renamed in the container.
+// TestRecordLost: the state is deleted while a container is attached. DEL finds
+// the device and its name by its alias, even if the device was renamed in the
+// container.
 func TestRecordLost(t *testing.T) {
 	for _, renamed := range []bool{false, true} {
 		t.Run(fmt.Sprint("renamed ", renamed), func(t *testing.T) {
@@ -197,8 +200,9 @@ func TestRecordLost(t *testing.T) {
 	}
 }
 
-// TestUserspace has hardware that programs drive (DPDK), which is told and not
-// moved: the reference's "DPDK + IPAM". It is one container's at a time.
+// TestUserspace uses hardware with a userspace driver (DPDK), which is in the
+// result but is not moved: the reference's "DPDK + IPAM". One container at a
+// time has it.
 func TestUserspace(t *testing.T) {
 	netopstest.HardwareTree(t)
 	const dir = "pci0000:00/0000:00:1c.0/"
@@ -223,7 +227,7 @@ func TestUserspace(t *testing.T) {
 				r.mentions(r.Fail(r.call("ADD", "c2", c), 112), `taken by \"eth0\" of container \"c1\"`)
 				r.OK(r.call("STATUS", "", c))
 				del := r.call("DEL", "c1", c)
-				del.Netns = "" // #1196: the addresses are released all the same
+				del.Netns = "" // #1196: the addresses must be released without it
 				r.OK(del)
 				r.OK(r.call("DEL", "c1", c))
 				r.same(before, "after DEL")
@@ -234,8 +238,9 @@ func TestUserspace(t *testing.T) {
 	}
 }
 
-// TestHardwareTree has devices on buses that no test machine has: the
-// reference's "auxiliary device", and "PCI" and "kernelpath" with its virtio.
+// TestHardwareTree uses simulated devices on buses that no test machine has:
+// the reference's "auxiliary device", and "PCI" and "kernelpath" with its
+// virtio.
 func TestHardwareTree(t *testing.T) {
 	netopstest.HardwareTree(t)
 	const pci = "pci0000:00/0000:00:1c.0/0000:03:00.0"
@@ -263,8 +268,8 @@ func TestHardwareTree(t *testing.T) {
 	}
 }
 
-// TestAnotherNamespace: by the time of DEL the path of CNI_NETNS is another
-// container's, whose eth0 is left as it is.
+// TestAnotherNamespace: at DEL the path of CNI_NETNS leads to another
+// container, whose eth0 must not change.
 func TestAnotherNamespace(t *testing.T) {
 	r := newRig(t)
 	c := conf(`"device":"dev0",` + dual)
@@ -283,10 +288,10 @@ func TestAnotherNamespace(t *testing.T) {
 	r.OK(other)
 }
 
-// TestHostNameTaken has the reference's scenario "DEL retry after a failed
+// TestHostNameTaken is the reference's scenario "DEL retry after a failed
 // move": another interface of the host has got the device's name. The
-// reference's DEL fails until that is gone; ours brings the device back under a
-// name that is free.
+// reference's DEL fails until that interface is gone. Ours moves the device
+// back under a free name.
 func TestHostNameTaken(t *testing.T) {
 	r := newRig(t)
 	c := conf(`"device":"dev1",` + dual)
@@ -307,8 +312,8 @@ func TestHostNameTaken(t *testing.T) {
 	r.same(before, "after DEL, with the name given back")
 }
 
-// TestAnnounce: neighbours that remember another MAC for the address are told,
-// as with macvlan (#673).
+// TestAnnounce: neighbours with an outdated MAC for the address are updated, as
+// with macvlan (#673).
 func TestAnnounce(t *testing.T) {
 	r := newRig(t)
 	must(t, netlink.LinkSetUp(link(t, "peer1")))

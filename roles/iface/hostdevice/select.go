@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Buses that a device ID can be of.
+// Buses of a device ID.
 const (
 	busPCI       = "pci"
 	busAuxiliary = "auxiliary"
@@ -21,20 +21,21 @@ const (
 
 // selected is the device that a configuration selects.
 type selected struct {
-	// Userspace tells that a driver like vfio-pci has the device: there is
-	// no interface.
+	// Userspace reports that the device has a userspace driver such as
+	// vfio-pci, so that it has no interface.
 	Userspace bool
-	// Link, MAC and Alias are the interface's on the host.
+	// Link, MAC and Alias are the interface's values on the host.
 	Link, MAC, Alias string
 	MTU              int
-	// Path is the device's directory below /sys/devices, "" for a virtual one.
+	// Path is the device's directory below /sys/devices, or "" for a virtual
+	// device.
 	Path string
-	// Sole tells that the device has no other interface.
+	// Sole reports that the hardware has no other interface.
 	Sole bool
 }
 
-// find reads the device from the kernel. The error wraps netops.ErrNotExist
-// when it is not there, or not on the host.
+// find reads the device from the kernel. The error wraps netops.ErrNotExist if
+// the device does not exist or is not on the host.
 func (c *Conf) find(ctx context.Context, n *netops.Net) (selected, error) {
 	hw, key, err := c.hardware(n)
 	if err != nil {
@@ -67,7 +68,7 @@ func (c *Conf) find(ctx context.Context, n *netops.Net) (selected, error) {
 	return withHardware(n, l)
 }
 
-// withHardware adds what sysfs tells of an interface.
+// withHardware adds to an interface what sysfs has about its hardware.
 func withHardware(n *netops.Net, l netops.LinkInfo) (selected, error) {
 	s := selected{Link: l.Name, MAC: l.MAC, Alias: l.Alias, MTU: l.MTU}
 	path, err := n.DeviceOf(l.Name)
@@ -79,7 +80,7 @@ func withHardware(n *netops.Net, l netops.LinkInfo) (selected, error) {
 	return s, err
 }
 
-// pciID is the device's PCI address, "" for one that is not on that bus.
+// pciID is the device's PCI address, or "" if it is not on the PCI bus.
 func (s *selected) pciID() string {
 	if id := path.Base(s.Path); isPCIAddress(id) {
 		return id
@@ -87,8 +88,8 @@ func (s *selected) pciID() string {
 	return ""
 }
 
-// hardware is the device that pciBusID or the device ID names, with the key
-// that does; both are zero without either.
+// hardware is the device that pciBusID or the device ID names, and the key that
+// names it. Both are zero if neither key is set.
 func (c *Conf) hardware(n *netops.Net) (hw netops.Device, key string, err error) {
 	id := c.RuntimeConfig.DeviceID
 	if id == "" && c.PCIBusID == "" {
@@ -106,8 +107,9 @@ func (c *Conf) hardware(n *netops.Net) (hw netops.Device, key string, err error)
 	return hw, key, err
 }
 
-// byAddress finds the interface with a hardware address. A VLAN, a bridge or
-// a bond has that of the device below: the device is meant.
+// byAddress finds the interface with the configured MAC address. A VLAN, a
+// bridge or a bond has the MAC of its lower device, so a hardware device is
+// preferred.
 func (c *Conf) byAddress(ctx context.Context, n *netops.Net) (netops.LinkInfo, error) {
 	mac, err := net.ParseMAC(c.HWAddr)
 	if err != nil {
@@ -133,7 +135,7 @@ func (c *Conf) byAddress(ctx context.Context, n *netops.Net) (netops.LinkInfo, e
 
 func isHardware(l netops.LinkInfo) bool { return l.Kind == "" }
 
-// firstLink is the first interface of a piece of hardware.
+// firstLink is the hardware's first interface by name.
 func firstLink(ctx context.Context, n *netops.Net, hw netops.Device) (netops.LinkInfo, error) {
 	if len(hw.Links) == 0 {
 		return netops.LinkInfo{}, fmt.Errorf("network interface of %q: %w on the host", hw.Path, netops.ErrNotExist)
@@ -141,12 +143,13 @@ func firstLink(ctx context.Context, n *netops.Net, hw netops.Device) (netops.Lin
 	return n.Link(ctx, nil, hw.Links[0])
 }
 
-// isUserspace tells whether a driver hands its devices to programs (DPDK).
+// isUserspace reports whether a driver gives its devices to userspace programs
+// (DPDK).
 func isUserspace(driver string) bool {
 	return slices.Contains([]string{"vfio-pci", "uio_pci_generic", "igb_uio"}, driver)
 }
 
-// selects tells whether the configuration selects a device.
+// selects reports whether the configuration selects a device.
 func (c *Conf) selects() bool {
 	return c.Device != "" || c.HWAddr != "" || c.KernelPath != "" || c.PCIBusID != "" || c.RuntimeConfig.DeviceID != ""
 }

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// hardware is the directory of the device that a link is of, without virtio's own.
+// hardware is the directory of the device that a link belongs to, without the
+// virtio directory.
 func hardware(t testing.TB, link string) string {
 	t.Helper()
 	path, err := filepath.EvalSymlinks(filepath.Join("/sys/class/net", link, "device"))
@@ -17,7 +18,7 @@ func hardware(t testing.TB, link string) string {
 	return path
 }
 
-// pciAddress is the last part of the directory of a device on PCI.
+// pciAddress is the last element of the directory of a PCI device.
 func pciAddress(t testing.TB, path string) string {
 	t.Helper()
 	id := filepath.Base(path)

@@ -6,19 +6,19 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
-// Wire computes the spec and the result of one attachment. A device with a
-// userspace driver is only told: program and driver do the rest.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment. A device with a
+// userspace driver is only in the result; the program that uses it sets it up.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	dev, ok := in.Observed.(selected)
 	if !ok {
-		return nil, errors.New("host-device: was not observed")
+		return nil, errors.New("host-device: Observe was not called")
 	}
 	own := &roles.ResultInterface{Name: in.Key.IfName, Mac: dev.MAC, Sandbox: in.Netns, PciID: dev.pciID()}
 	res := in.Result(r.conf.DNS, []*roles.ResultInterface{own}, 0)
-	w := &attach.Wiring{Result: res, MAC: dev.MAC, Claims: dev.claims()}
+	w := &attach.Desired{Result: res, MAC: dev.MAC, Claims: dev.claims()}
 	switch {
 	case dev.Userspace:
 		return w, nil
@@ -27,8 +27,8 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	default:
 		w.Spec.Add(&netops.Move{
 			From: netops.Host, Name: dev.Link, To: netops.Container, As: in.Key.IfName,
-			Alias: node.DeviceAlias(in.Key, dev.Link),
+			Alias: record.DeviceAlias(in.Key, dev.Link),
 		})
 	}
-	return w, attach.Container{MTU: dev.MTU}.Wire(&w.Spec, in, res)
+	return w, attach.Container{MTU: dev.MTU}.AddTo(&w.Spec, in, res)
 }

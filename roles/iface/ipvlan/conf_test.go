@@ -12,9 +12,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestValidate: every key, in and out of bounds.
+// TestValidate: every key with valid and invalid values.
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "all good", Conf: `{"master":"lan0","mode":"l3","mtu":9000,"linkInContainer":true}`},
 		{Name: "l2", Conf: `{"mode":"l2"}`},
@@ -30,13 +30,13 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// FuzzConf: no configuration makes the role panic, and a valid one can be wired.
+// FuzzConf: no configuration makes the role panic, and a valid one has a spec.
 func FuzzConf(f *testing.F) {
 	for _, s := range []string{`{"master":"lan0","mode":"l3s","mtu":9000}`, `{"ipam":{"type":"x"}}`, `[]`, `{"prevResult":1}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := attach.Judged(readRole)(data)
+		r, err := rolestest.Read[*role](Role(), data)
 		if err != nil {
 			return
 		}
@@ -45,7 +45,7 @@ func FuzzConf(f *testing.F) {
 			Observed: attach.MasterLink{Name: "lan0", MAC: "02:00:00:00:00:a0", MTU: 1 << 62},
 			Chained:  &roles.Result{IPs: []*types100.IPConfig{{Address: net.IPNet{IP: net.IP{10, 1, 0, 2}, Mask: net.CIDRMask(24, 32)}}}},
 		}
-		w, err := r.Wire(in)
+		w, err := r.Build(in)
 		if err != nil || len(w.Spec.Objects) == 0 || w.MAC == "" {
 			t.Errorf("%s: %+v, %v", data, w, err)
 		}

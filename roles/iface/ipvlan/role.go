@@ -14,52 +14,37 @@ const kind = "ipvlan"
 
 // Role is the ipvlan role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.InterfaceRole(roles.Role{
 		Names:     []string{kind},
-		Kind:      roles.Interface,
 		Summary:   "an interface that shares the MAC of one of the host's",
 		Reference: "v1.9.1",
-		Conf:      func() any { return new(Conf) },
-		New:       attach.Maker(readRole),
-		Undo:      attach.Undoer(readRole),
-	}
+	}, func(c *Conf) attach.SpecBuilder { return &role{Upper: c.upper(), conf: c} })
 }
 
-// role implements attach.Interface for one configuration.
+// role implements attach.SpecBuilder for one configuration.
 type role struct {
 	attach.Upper
 	conf *Conf
 }
 
-// readRole decodes and defaults a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	c.withDefaults()
-	return &role{Upper: c.upper(), conf: c}, err
-}
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-// Observe reads the master: that of the plugin before, if there is one and the
-// configuration names none.
+// Observe reads the master. If the configuration has none, the master is the
+// interface of the previous plugin's result.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	u := r.Upper
 	if u.Master == "" && in.Chained != nil {
 		if n := len(in.Chained.Interfaces); n != 1 || in.Chained.Interfaces[0].Name == "" {
-			return &roles.ConfError{Path: "master", Reason: fmt.Sprintf("is not set, and the plugin before made %d interfaces: set master, or chain to a plugin that names exactly one", n)}
+			return &roles.ConfError{Path: "master", Reason: fmt.Sprintf("is not set, and the previous plugin's result has %d interfaces: set master, or use a previous plugin whose result has exactly one", n)}
 		}
 		u.Master = in.Chained.Interfaces[0].Name
 	}
 	return u.Observe(ctx, h, in, container)
 }
 
-// Wire computes the spec and the result of one attachment. The MAC is the
-// master's: what tells interfaces on one master apart is their addresses, so
-// there must be some. Without ipam they are those of the plugin before.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
-	if r.IPAM() == "" {
+// Build computes the spec and the result of one attachment. The MAC is the
+// master's, so only the addresses distinguish the interfaces on one master: at
+// least one is required. Without ipam they are those of the previous plugin.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
+	if r.conf.IPAM.Type == "" {
 		given, err := inherited(in)
 		if err != nil {
 			return nil, err
@@ -70,20 +55,21 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	return r.Link(in, netops.Link{Mode: r.conf.Mode})
 }
 
-// inherited is what the plugin before gave: its result on ADD, on CHECK what
-// came of it.
+// inherited is the result that has the previous plugin's addresses: on ADD its
+// own result, on CHECK the part of prevResult that belongs to the interface.
 func inherited(in *attach.Input) (*roles.Result, error) {
 	if in.Prev != nil {
 		return attach.IPAMPart(in.Prev, in.Key.IfName)
 	}
 	if in.Chained == nil || len(in.Chained.IPs) == 0 {
-		return nil, &roles.ConfError{Path: "ipam.type", Reason: "is required, unless the plugin before gives addresses: containers on one master are told apart by them"}
+		return nil, &roles.ConfError{Path: "ipam.type", Reason: "is required, unless the previous plugin gives addresses: only the addresses distinguish the containers on one master"}
 	}
 	return in.Chained, nil
 }
 
-// Status tells whether the kernel has ipvlans, and the master is there. Without a
-// name it may be one that the plugin before will make.
+// Status reports whether the kernel supports ipvlan and whether the master
+// exists. If no master is configured it is not looked for: the previous plugin
+// may create it.
 func (r *role) Status(ctx context.Context, h *roles.Host) error {
 	if r.conf.Master == "" {
 		return attach.KindStatus(ctx, h, kind)

@@ -27,7 +27,7 @@ const (
 )
 
 // TestRole runs the suite: the reference's scenarios "create", "ADD/DEL", "DEL
-// unconfigured", in every mode, on a master of the host and on one of the
+// unconfigured", in every mode, with a master in the host and with one in the
 // container.
 func TestRole(t *testing.T) {
 	netopstest.NeedKind(t, "ipvlan")
@@ -43,7 +43,7 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// prepare makes a master in a container's namespace.
+// prepare creates a master in a container's namespace.
 func prepare(t *testing.T, ns *netopstest.NS) {
 	t.Helper()
 	ns.Do(t, func() error { return netopstest.MakeMaster("in0") })
@@ -79,15 +79,16 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// prevResult is the earlier plugin's, with interfaces.
+// prevResult is the previous plugin's result with interfaces.
 func prevResult(interfaces string) string {
 	return `,"prevResult":{"cniVersion":"1.1.0","interfaces":[` + interfaces + `],
 		"ips":[{"address":"10.1.0.7/24","gateway":"10.1.0.1","interface":0}],"routes":[{"dst":"0.0.0.0/0"}],"dns":{"nameservers":["10.1.0.53"]}}`
 }
 
-// TestChained has the reference's scenario "chained": master, addresses, routes
-// and dns of the plugin before, which made one interface. CHECK needs no master:
-// prevResult is the final one by then, and the reference's CHECK fails on it.
+// TestChained is the reference's scenario "chained": the master, addresses,
+// routes and DNS of the previous plugin, which created one interface. CHECK
+// needs no master, because prevResult is the list's final result; the
+// reference's CHECK fails on it.
 func TestChained(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	p := newPod(t)
@@ -96,7 +97,7 @@ func TestChained(t *testing.T) {
 	lan, err := netlink.LinkByName("lan0")
 	must(t, err)
 	if have := p.NS.Link(t, "eth0").Attrs().ParentIndex; have != lan.Attrs().Index {
-		t.Errorf("stands on link %d, want %d", have, lan.Attrs().Index)
+		t.Errorf("the lower link is %d, want %d", have, lan.Attrs().Index)
 	}
 	p.OK(p.Call("CHECK", `,"prevResult":`+a))
 	p.OK(p.Call("DEL", `,"prevResult":`+a))
@@ -110,8 +111,8 @@ func TestChained(t *testing.T) {
 	p.Refused(p.Call("ADD", `,"master":"lan0"`), 7, "ipam.type: is required")
 }
 
-// TestRefused has the reference's scenario "no master". Whatever is wrong, nothing
-// is left; the reference leaves link and address.
+// TestRefused includes the reference's scenario "no master". A failed ADD
+// leaves nothing; the reference leaves the link and the address.
 func TestRefused(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	p := newPod(t)
@@ -124,8 +125,8 @@ func TestRefused(t *testing.T) {
 	p.Refused(p.Call("ADD", `,"master":"lan0",`+pool), 102, "eth0")
 }
 
-// TestDelWithoutMaster: the reference's DEL loads the whole configuration, and
-// fails without master and default route; then nothing is freed.
+// TestDelWithoutMaster: the reference's DEL loads the whole configuration.
+// Without a master and a default route it fails and frees nothing.
 func TestDelWithoutMaster(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	p := newPod(t)
@@ -150,7 +151,7 @@ func TestDelWithoutMaster(t *testing.T) {
 	}
 }
 
-// TestAnnounce: neighbours that remember another MAC for the address are told
+// TestAnnounce: neighbours with an outdated MAC for the address are updated
 // (#673).
 func TestAnnounce(t *testing.T) {
 	netopstest.Master(t, "lan0")
@@ -160,8 +161,9 @@ func TestAnnounce(t *testing.T) {
 	p.OK(p.Call("DEL", keys))
 }
 
-// TestStatus: STATUS tells beforehand what ADD would say of the master; without
-// one in the configuration the plugin before may make it.
+// TestStatus: STATUS reports the same error about the master that ADD would
+// return. Without a configured master it reports none, because the previous
+// plugin may create it.
 func TestStatus(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	p := newPod(t)

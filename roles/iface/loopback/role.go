@@ -13,10 +13,11 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// lo is the only interface that the role works on, whatever CNI_IFNAME says.
+// lo is the only interface that the role changes, whatever CNI_IFNAME is.
 const lo = "lo"
 
-// Conf is the network configuration of the loopback role: no keys of its own.
+// Conf is the network configuration of the loopback role. It has no keys of its
+// own.
 type Conf struct{ roles.NetConf }
 
 // Role is the loopback role's entry in the table.
@@ -36,10 +37,12 @@ func Role() roles.Role {
 	}
 }
 
-// handler keeps no state: the namespace itself is the record.
+// handler keeps no record of attachments: all state is in the container's
+// namespace.
 type handler struct{}
 
-// Add brings lo up and passes an earlier result on.
+// Add brings lo up. It returns prevResult if there is one, else the addresses
+// of lo.
 func (handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	ns, err := open(h, req)
 	if err != nil {
@@ -73,8 +76,8 @@ func (handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*rol
 	return res, nil
 }
 
-// onlyLoopback refuses an lo that was given another's address: it is not what
-// the runtime thinks it is.
+// onlyLoopback returns an error if lo has an address that is not a loopback
+// address.
 func onlyLoopback(ctx context.Context, h *roles.Host, ns *netops.Namespace) error {
 	addrs, err := h.Net.Addresses(ctx, ns, lo)
 	if err != nil {
@@ -82,13 +85,13 @@ func onlyLoopback(ctx context.Context, h *roles.Host, ns *netops.Namespace) erro
 	}
 	for _, a := range addrs {
 		if !a.Addr().IsLoopback() {
-			return fmt.Errorf("interface %q: %w: has the address %s, which is no loopback address", lo, netops.ErrConflict, a)
+			return fmt.Errorf("interface %q: %w: has the address %s, which is not a loopback address: remove the address", lo, netops.ErrConflict, a)
 		}
 	}
 	return nil
 }
 
-// Del takes lo down; a namespace that is gone has none.
+// Del takes lo down. A missing namespace is not an error.
 func (handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if req.Netns == "" {
 		return nil
@@ -104,7 +107,7 @@ func (handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error
 	return h.Net.Ensure(ctx, downSpec(), ns)
 }
 
-// Check tells whether lo is up.
+// Check reports whether lo is up.
 func (handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	ns, err := open(h, req)
 	if err != nil {
@@ -118,7 +121,7 @@ func (handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) err
 	return roles.Differences(diffs)
 }
 
-// Plan tells that lo would come up.
+// Plan reports the changes that Add would make.
 func (handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Plan, error) {
 	var ns *netops.Namespace
 	if req.Netns != "" {

@@ -26,8 +26,8 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// TestForeignAddress: an address on lo that is no loopback address is an error,
-// and lo is left down, as it was.
+// TestForeignAddress: an address on lo that is not a loopback address is an
+// error, and lo stays down.
 func TestForeignAddress(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	ns := netopstest.New(t)
@@ -52,7 +52,7 @@ func TestForeignAddress(t *testing.T) {
 	}
 }
 
-// TestPrevResult: in a chain the earlier result is passed on.
+// TestPrevResult: in a chain the role returns prevResult.
 func TestPrevResult(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	ns := netopstest.New(t)

@@ -1,5 +1,6 @@
-// Package macvlan is the CNI role "macvlan": interfaces with addresses of their
-// own on top of one of the host's, with the keys of the reference plugin.
+// Package macvlan is the CNI role "macvlan": it creates interfaces with their
+// own MAC on top of an interface of the host. It has the keys of the reference
+// plugin.
 package macvlan
 
 import (
@@ -13,53 +14,59 @@ import (
 // Conf is the network configuration of the macvlan role.
 type Conf struct {
 	roles.NetConf
-	// Master is the interface below. Default: that of the default route.
+	// Master is the lower interface. Default: the interface of the default
+	// route.
 	Master string `json:"master,omitempty"`
-	// Mode tells how interfaces on one master see each other: "bridge" (default)
-	// directly, "vepa" through the switch outside, "private" not at all;
-	// "passthru" gives the master to one interface alone.
+	// Mode is how interfaces on one master reach each other: "bridge" (default)
+	// directly, "vepa" through the external switch, "private" not at all.
+	// "passthru" gives the master to a single interface.
 	Mode string `json:"mode,omitempty"`
-	// MTU is at most the master's; 0 takes the master's.
+	// MTU is at most the master's. 0 means the master's MTU.
 	MTU int `json:"mtu,omitempty"`
-	// MAC is the interface's hardware address; runtimeConfig and CNI_ARGS win
-	// over it. Default: one that follows from network, container and interface;
-	// with passthru the master's.
+	// MAC is the interface's MAC address. runtimeConfig and CNI_ARGS take
+	// precedence over it. Default: a MAC derived from the network, container
+	// and interface names; with passthru the master's MAC.
 	MAC string `json:"mac,omitempty"`
-	// LinkInContainer looks for the master in the container's namespace.
+	// LinkInContainer takes the master from the container's namespace instead
+	// of the host's.
 	LinkInContainer bool `json:"linkInContainer,omitempty"`
-	// BCQueueLen is how many received broadcast frames may wait; 0 leaves it to
-	// the kernel. The master has one queue, as long as the longest asked for.
+	// BCQueueLen is how many received broadcast frames may be queued. 0 leaves
+	// it to the kernel. A master has one queue; its length is the largest value
+	// requested.
 	BCQueueLen uint32 `json:"bcqueuelen,omitempty"`
-	// RuntimeConfig is what the runtime fills in for declared capabilities.
+	// RuntimeConfig holds the values that the runtime gives for the declared
+	// capabilities.
 	RuntimeConfig struct {
-		// MAC is the interface's hardware address; it wins over CNI_ARGS and mac.
+		// MAC is the interface's MAC address. It takes precedence over CNI_ARGS
+		// and mac.
 		MAC string `json:"mac,omitempty"`
 	} `json:"runtimeConfig,omitzero"`
 }
 
 const (
 	defaultMode = "bridge"
-	// passthru is the mode in which the kernel gives the interface the master's MAC.
+	// passthru is the mode in which the interface gets the master's MAC.
 	passthru = "passthru"
 )
 
-// modes are the kernel's names (linux/if_link.h, MACVLAN_MODE_*); "source" is
-// not the reference's.
+// modes are the kernel's names (linux/if_link.h, MACVLAN_MODE_*), without
+// "source", which the reference plugin does not support.
 func modes() []string { return []string{defaultMode, "private", "vepa", passthru} }
 
-// withDefaults fills in what the documentation calls default.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	if c.Mode == "" {
 		c.Mode = defaultMode
 	}
 }
 
-// upper is what the role shares with others on top of a master.
+// upper is the configuration of the code that all roles on top of a master
+// share.
 func (c *Conf) upper() attach.Upper {
 	return attach.Upper{Kind: kind, Net: c.NetConf, Master: c.Master, MTU: c.MTU, InContainer: c.LinkInContainer}
 }
 
-// Validate reports every fault with its JSON path.
+// Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	u := c.upper()
@@ -71,5 +78,6 @@ func (c *Conf) Validate() error {
 	return f.Err()
 }
 
-// mac is the hardware address by precedence, in the usual colon form, or "".
+// mac is the MAC address in colon form, chosen by precedence, or "" if none is
+// configured.
 func (c *Conf) mac(args roles.Args) (string, error) { return args.MAC(c.RuntimeConfig.MAC, c.MAC) }

@@ -8,9 +8,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestValidate: every key, in and out of bounds.
+// TestValidate: every key with valid and invalid values.
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "all good", Conf: `{"master":"lan0","mode":"private","mtu":9000,"mac":"02:00:00:00:00:01","linkInContainer":true,"bcqueuelen":4294967295}`},
 		{Name: "vepa", Conf: `{"mode":"vepa"}`},
@@ -33,13 +33,13 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// FuzzConf: no configuration makes the role panic, and a valid one can be wired.
+// FuzzConf: no configuration makes the role panic, and a valid one has a spec.
 func FuzzConf(f *testing.F) {
 	for _, s := range []string{`{"master":"lan0","mode":"private","mtu":9000,"bcqueuelen":1}`, `{"mac":"02:00:00:00:00:01","runtimeConfig":{"mac":""}}`, `[]`, `{"prevResult":1}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := attach.Judged(readRole)(data)
+		r, err := rolestest.Read[*role](Role(), data)
 		if err != nil {
 			return
 		}
@@ -47,7 +47,7 @@ func FuzzConf(f *testing.F) {
 			Key: store.Key{Network: "n", ContainerID: "c", IfName: "eth0"}, ContainerMAC: "02:00:00:00:00:c1",
 			Observed: attach.MasterLink{Name: "lan0", MAC: "02:00:00:00:00:a0", MTU: 1 << 62},
 		}
-		w, err := r.Wire(in)
+		w, err := r.Build(in)
 		if err != nil || len(w.Spec.Objects) == 0 || w.MAC == "" {
 			t.Errorf("%s: %+v, %v", data, w, err)
 		}

@@ -11,7 +11,7 @@ import (
 // TestGolden runs testdata/*.txtar. Without seen.json the master is lan0.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read: func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Role: Role(),
 		Observed: func(seen []byte) (any, error) {
 			m := attach.MasterLink{Name: "lan0", MAC: "02:00:00:00:00:a0", MTU: 1500}
 			if len(seen) == 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// lostNode is a node whose runtime keeps results. No interface on the host
-// tells of its attachments.
+// lostNode is a node whose runtime caches results. The host has no interface
+// that shows its attachments.
 type lostNode struct {
 	*rolestest.Env
 	t        *testing.T
@@ -63,7 +63,7 @@ func (n *lostNode) add(id string) string {
 	return firstAddress(n.t, n.results[id])
 }
 
-// del detaches one as a runtime that knows no namespace does.
+// del runs DEL without a namespace.
 func (n *lostNode) del(id string) {
 	n.t.Helper()
 	c := n.call("DEL", id)
@@ -72,7 +72,7 @@ func (n *lostNode) del(id string) {
 	must(n.t, os.Remove(filepath.Join(n.CacheDir(), "l3-"+id+"-eth0")))
 }
 
-// bare fails the test if a container has an interface.
+// bare fails the test if a container has an interface besides lo.
 func (n *lostNode) bare(id, when string) {
 	n.t.Helper()
 	n.spaces[id].Do(n.t, func() error {
@@ -103,9 +103,9 @@ func firstAddress(t *testing.T, result string) string {
 	return r.IPs[0].Address
 }
 
-// TestStateLost: /run/cnibox is deleted under running containers, whose
-// interfaces only a runtime's cache leads to. They stay attached, their
-// addresses taken; DEL without a namespace and GC find them.
+// TestStateLost: /run/cnibox is deleted while containers run whose interfaces
+// only a runtime's cache leads to. They stay attached and keep their addresses.
+// DEL without a namespace and GC find them.
 func TestStateLost(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -113,7 +113,7 @@ func TestStateLost(t *testing.T) {
 	}{
 		{"ADD first", func(n *lostNode, taken map[string]bool) {
 			if a := n.add("new"); taken[a] {
-				n.t.Errorf("%s is given out twice", a)
+				n.t.Errorf("%s is assigned twice", a)
 			}
 			n.Fail(n.call("ADD", "a"), 105)
 			n.OK(n.call("CHECK", "a"))
@@ -144,7 +144,7 @@ func TestStateLost(t *testing.T) {
 		{"namespace gone", func(n *lostNode, taken map[string]bool) {
 			n.spaces["a"].Remove(n.t)
 			if a := n.add("new"); !taken[a] || a == firstAddress(n.t, n.results["b"]) {
-				n.t.Errorf("got %s, want what the container that is gone had", a)
+				n.t.Errorf("got %s, want the address of the deleted container", a)
 			}
 			n.OK(n.call("CHECK", "b"))
 		}},
@@ -167,14 +167,15 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-// TestStateLostInDoubt: what a runtime has not detached keeps its address as
-// long as its namespace may be there, although no interface in it is to be found.
-// What the cache says wrongly reserves nothing.
+// TestStateLostInDoubt: a container that the runtime has not detached keeps its
+// address while its namespace may exist, even if no interface is found in it.
+// An invalid entry of the cache reserves nothing.
 func TestStateLostInDoubt(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		taken bool
-		// doubt changes the container, and may return another path of its namespace.
+		// doubt changes the container. It may return another path of the
+		// namespace.
 		doubt func(n *lostNode) string
 	}{
 		{"no label", true, func(n *lostNode) string {
@@ -182,7 +183,7 @@ func TestStateLostInDoubt(t *testing.T) {
 			return ""
 		}},
 		{"no interface", true, func(n *lostNode) string { n.inside("a", netlink.LinkDel); return "" }},
-		{"another's namespace file", true, func(n *lostNode) string {
+		{"not a namespace", true, func(n *lostNode) string {
 			file := filepath.Join(n.Dir(), "netns")
 			must(n.t, os.WriteFile(file, nil, 0o600))
 			return file
@@ -217,8 +218,8 @@ func TestStateLostInDoubt(t *testing.T) {
 	}
 }
 
-// TestStateLostWithoutCache is the limit: nothing leads to the container.
-// Its DEL, which names the namespace, still finds the interface.
+// TestStateLostWithoutCache shows the limit: without a cache the container is
+// not found, but its DEL, which has the namespace, finds the interface.
 func TestStateLostWithoutCache(t *testing.T) {
 	n := newLostNode(t)
 	had := n.add("a")
@@ -226,7 +227,7 @@ func TestStateLostWithoutCache(t *testing.T) {
 	n.Forget()
 	c := n.call("ADD", "new")
 	if now := firstAddress(t, n.OK(c).Stdout); now != had {
-		t.Errorf("got %s: the limit in docs/troubleshooting.md is none any more", now)
+		t.Errorf("got %s: the limit in docs/troubleshooting.md no longer exists", now)
 	}
 	c.Verb = "DEL"
 	n.OK(c)
@@ -237,7 +238,7 @@ func TestStateLostWithoutCache(t *testing.T) {
 	}
 }
 
-// TestStateLostStatic: addresses that host-local did not give are in no pool.
+// TestStateLostStatic: addresses that host-local did not assign are in no pool.
 func TestStateLostStatic(t *testing.T) {
 	n := newLostNode(t)
 	c := n.call("ADD", "a")

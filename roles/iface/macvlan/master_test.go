@@ -36,7 +36,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// routeVia adds a default route over a link of the calling thread's namespace.
+// routeVia adds a default route through a link of the calling thread's
+// namespace.
 func routeVia(name string, metric int) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
@@ -50,9 +51,10 @@ const (
 	tooTiny = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/30","rangeStart":"10.1.0.2","rangeEnd":"10.1.0.2"}]]}`
 )
 
-// TestDefaultMaster has the reference's scenario "no master": the device of the
-// best default route, in the host or in the container. CHECK and DEL do not ask
-// again when the route has gone elsewhere; the reference's CHECK fails without one.
+// TestDefaultMaster is the reference's scenario "no master": the device of the
+// best default route, in the host or in the container. CHECK and DEL do not
+// look it up again after the route has changed; the reference's CHECK fails
+// without a default route.
 func TestDefaultMaster(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	netopstest.Master(t, "lan1")
@@ -62,9 +64,9 @@ func TestDefaultMaster(t *testing.T) {
 	must(t, routeVia("lan0", 100))
 	result := p.OK(p.Call("ADD", "")).Stdout
 	if have, want := p.NS.Link(t, "eth0").Attrs().ParentIndex, link(t, "lan0").Attrs().Index; have != want {
-		t.Errorf("stands on link %d, want %d", have, want)
+		t.Errorf("the lower link is %d, want %d", have, want)
 	}
-	must(t, netlink.LinkSetDown(link(t, "lan0"))) // takes its routes with it
+	must(t, netlink.LinkSetDown(link(t, "lan0"))) // removes its routes too
 	must(t, netlink.LinkSetDown(link(t, "lan1")))
 	p.OK(p.Call("CHECK", `,"prevResult":`+result))
 	p.OK(p.Call("DEL", ""))
@@ -78,8 +80,8 @@ func TestDefaultMaster(t *testing.T) {
 	p.OK(p.Call("DEL", `,"linkInContainer":true`))
 }
 
-// TestFailedAdd: whatever is wrong, nothing is left. The reference leaves the
-// link when addresses cannot be had or set.
+// TestFailedAdd: a failed ADD leaves nothing. The reference leaves the link if
+// it cannot get or set addresses.
 func TestFailedAdd(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	p := newPod(t)
@@ -98,8 +100,9 @@ func TestFailedAdd(t *testing.T) {
 	p.Refused(p.Call("ADD", `,"master":"lan0",`+pool), 102, "eth0")
 }
 
-// TestDelWithoutMaster: DEL does not look for the master, whatever has become of
-// it and of the configuration. The reference's issues #953 and #954, and #830.
+// TestDelWithoutMaster: DEL does not look for the master, which may be gone or
+// may have changed in the configuration. The reference's issues #953, #954 and
+// #830.
 func TestDelWithoutMaster(t *testing.T) {
 	for name, after := range map[string]func(*testing.T, *rolestest.Pod) rolestest.Call{
 		"master gone": func(t *testing.T, p *rolestest.Pod) rolestest.Call {
@@ -145,7 +148,7 @@ func TestDelWithoutMaster(t *testing.T) {
 	}
 }
 
-// TestMAC has the reference's scenarios "MAC via CNI_ARGS / runtimeConfig", each
+// TestMAC is the reference's scenarios "MAC via CNI_ARGS / runtimeConfig", each
 // with the master in the host and in the container.
 func TestMAC(t *testing.T) {
 	netopstest.Master(t, "lan0")
@@ -173,8 +176,9 @@ func TestMAC(t *testing.T) {
 	}
 }
 
-// TestPassthru: the interface has its master's MAC and keeps others off it; a
-// MAC that is asked for is the master's too until DEL, which puts it back.
+// TestPassthru: the interface has its master's MAC, and no other interface can
+// use the master. A requested MAC is set on the master too; DEL restores the
+// master's own.
 func TestPassthru(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	p := newPod(t)
@@ -201,9 +205,9 @@ func TestPassthru(t *testing.T) {
 	}
 }
 
-// TestAnnounce: neighbours that remember another MAC for the address are told.
-// The reference waits for nothing either, but tells IPv6 neighbours only what
-// duplicate address detection lets it (#35, moby#47176).
+// TestAnnounce: neighbours with an outdated MAC for the address are updated.
+// The reference does not wait either, but it updates IPv6 neighbours only as
+// far as duplicate address detection allows (#35, moby#47176).
 func TestAnnounce(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	p := newPod(t)
@@ -213,8 +217,8 @@ func TestAnnounce(t *testing.T) {
 	p.OK(p.Call("DEL", ""))
 }
 
-// TestStatus: STATUS tells beforehand what ADD would say of the master; the
-// reference's does not look.
+// TestStatus: STATUS reports the same error about the master that ADD would
+// return. The reference's STATUS does not check it.
 func TestStatus(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	p := newPod(t)
@@ -235,7 +239,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestOtherParent: CHECK tells an interface that was put on another master.
+// TestOtherParent: CHECK reports an interface that was moved to another master.
 func TestOtherParent(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	netopstest.Master(t, "lan1")
@@ -247,8 +251,8 @@ func TestOtherParent(t *testing.T) {
 	p.OK(p.Call("DEL", ""))
 }
 
-// TestTuned: a chained plugin, such as tuning, has set another MTU: that is no
-// fault, for the reference's CHECK neither.
+// TestTuned: a chained plugin such as tuning has set another MTU. CHECK accepts
+// this, as the reference's does.
 func TestTuned(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	p := newPod(t)
@@ -268,7 +272,8 @@ func TestTuned(t *testing.T) {
 	p.OK(p.Call("DEL", keys))
 }
 
-// TestStorm: 60 containers, 16 at a time, their plugins killed at random.
+// TestStorm: 60 containers, 16 at a time, with plugins that are killed at
+// random.
 func TestStorm(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	rolestest.Storm{

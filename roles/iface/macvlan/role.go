@@ -11,38 +11,23 @@ const kind = "macvlan"
 
 // Role is the macvlan role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.InterfaceRole(roles.Role{
 		Names:        []string{kind},
-		Kind:         roles.Interface,
 		Summary:      "an interface with its own MAC on top of one of the host's",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"mac"},
 		Args:         []string{"MAC"},
-		Conf:         func() any { return new(Conf) },
-		New:          attach.Maker(readRole),
-		Undo:         attach.Undoer(readRole),
-	}
+	}, func(c *Conf) attach.SpecBuilder { return &role{Upper: c.upper(), conf: c} })
 }
 
-// role implements attach.Interface for one configuration.
+// role implements attach.SpecBuilder for one configuration.
 type role struct {
 	attach.Upper
 	conf *Conf
 }
 
-// readRole decodes and defaults a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	c.withDefaults()
-	return &role{Upper: c.upper(), conf: c}, err
-}
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-// Wire computes the spec and the result of one attachment.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	mac, err := r.conf.mac(in.Args)
 	if err != nil {
 		return nil, err

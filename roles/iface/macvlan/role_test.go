@@ -24,8 +24,8 @@ const (
 )
 
 // TestRole runs the suite: the reference's scenarios "create in other ns", "L3
-// ADD/DEL", "L2", "DEL unconfigured", "ADD/CHECK/DEL", on a master of the host
-// and on one of the container.
+// ADD/DEL", "L2", "DEL unconfigured", "ADD/CHECK/DEL", with a master in the
+// host and with one in the container.
 func TestRole(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	rolestest.Suite{
@@ -38,7 +38,7 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// prepare makes a master in a container's namespace.
+// prepare creates a master in a container's namespace.
 func prepare(t *testing.T, ns *netopstest.NS) {
 	t.Helper()
 	ns.Do(t, func() error { return netopstest.MakeMaster("in0") })

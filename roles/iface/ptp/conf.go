@@ -1,5 +1,5 @@
-// Package ptp is the CNI role "ptp": a veth pair between container and host,
-// routed, with the keys of the reference plugin.
+// Package ptp is the CNI role "ptp": it connects a container to the host by a
+// veth pair and routes. It has the keys of the reference plugin.
 package ptp
 
 import (
@@ -13,18 +13,19 @@ type Conf struct {
 	// IPMasq masquerades traffic that leaves the subnet.
 	IPMasq bool `json:"ipMasq,omitempty"`
 	// IPMasqBackend is "nftables" (default). "iptables" is accepted with a
-	// warning and served by nftables.
+	// warning, and nftables is used.
 	IPMasqBackend string `json:"ipMasqBackend,omitempty"`
-	// MTU of both ends; 0 leaves it to the kernel.
+	// MTU of both ends of the veth pair. 0 leaves it to the kernel.
 	MTU int `json:"mtu,omitempty"`
-	// HostAddressing gives the container its addresses as /32 and /128, whatever
-	// the subnet's length: of the subnet it reaches the gateway, and all else by
-	// the routes that IPAM gives. The gateway may be outside of the subnet
-	// (169.254.1.1, fe80::1). Not without ipam.
+	// HostAddressing gives the container its addresses as /32 and /128,
+	// whatever the subnet's prefix length. The container then reaches the
+	// gateway directly, and everything else through the routes that IPAM gives.
+	// The gateway may be outside the subnet (169.254.1.1, fe80::1). It requires
+	// ipam.
 	HostAddressing bool `json:"hostAddressing,omitempty"`
 }
 
-// Validate reports every fault with its JSON path.
+// Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	c.masquerade().Check(&f)
@@ -32,12 +33,12 @@ func (c *Conf) Validate() error {
 		f.Addf("mtu", "%d is out of range: use 0 (the kernel's) to 65535", c.MTU)
 	}
 	if c.HostAddressing && c.IPAM.Type == "" {
-		f.Addf("hostAddressing", "is of no use without addresses: set ipam")
+		f.Addf("hostAddressing", "requires addresses: set ipam")
 	}
 	return f.Err()
 }
 
-// masquerade is what the configuration asks of NAT.
+// masquerade is the configured masquerading.
 func (c *Conf) masquerade() attach.Masquerade {
 	return attach.Masquerade{On: c.IPMasq, Backend: c.IPMasqBackend}
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestValidate: every fault is told at once, with its path.
+// TestValidate: all errors are reported at once, each with its path.
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "all good", Conf: `{"ipMasq":true,"ipMasqBackend":"nftables","mtu":9000,"hostAddressing":true,"ipam":{"type":"host-local"}}`},
 		{Name: "iptables is accepted", Conf: `{"ipMasqBackend":"iptables"}`},

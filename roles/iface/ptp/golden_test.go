@@ -3,22 +3,21 @@ package ptp
 import (
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // TestGolden runs testdata/*.txtar.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read:     func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Role:     Role(),
 		Observed: func([]byte) (any, error) { return observed{}, nil },
 	}.Run(t)
 }
 
-// FuzzConf: whatever comes, ADD and CHECK know what to make of it.
+// FuzzConf: ADD and CHECK handle any configuration without a panic.
 func FuzzConf(f *testing.F) {
-	rolestest.FuzzWire(
-		f, func(conf []byte) (attach.Wirer, error) { return readRole(conf) }, observed{},
+	rolestest.FuzzBuild(
+		f, Role(), observed{},
 		`{"ipMasq":true,"mtu":1400}`, `{"hostAddressing":true,"ipam":{"type":"static"},"ipMasq":true}`,
 	)
 }

@@ -10,9 +10,10 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestOverlap: of two networks whose subnets overlap, the kernel holds the wider
-// one's entry alone where the narrower came after it, or begins with the same
-// address. When the wider network goes the narrower one's is made.
+// TestOverlap: two networks have overlapping subnets. The kernel holds only the
+// wider network's entry if the narrower one was added later or begins with the
+// same address. When the wider network is removed, the narrower one's entry is
+// created.
 func TestOverlap(t *testing.T) {
 	const narrow = `{"name":"narrow","type":"ptp","ipMasq":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}`
 	wider := map[string]string{
@@ -43,7 +44,7 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// masqueraded are the subnets of the entries that the kernel holds.
+// masqueraded are the subnets of the kernel's entries.
 func masqueraded(t *testing.T) (subnets []string) {
 	t.Helper()
 	n := netops.New(netops.Options{})

@@ -10,45 +10,27 @@ import (
 
 // Role is the ptp role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.InterfaceRole(roles.Role{
 		Names:     []string{"ptp"},
-		Kind:      roles.Interface,
 		Summary:   "a veth pair between container and host, routed, with masquerade",
 		Reference: "v1.9.1",
-		Conf:      func() any { return new(Conf) },
-		New:       attach.Maker(readRole),
-		Undo:      attach.Undoer(readRole),
-	}
+	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
 }
 
-// readRole decodes a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	return &role{conf: c}, err
-}
-
-// role implements attach.Interface for one configuration.
+// role implements attach.SpecBuilder for one configuration.
 type role struct{ conf *Conf }
 
-func (r *role) Role() string { return "ptp" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-func (r *role) IPAM() string { return r.conf.IPAM.Type }
-
-// Shared is what holds the networks' masquerade entries: two networks may have
-// one subnet, so they have one lock.
+// Shared is the lock of the masquerade entries. All networks use the same one,
+// because two networks may have the same subnet.
 func (r *role) Shared() []string { return []string{"masquerade/" + hostLinks} }
 
-// Masquerade is what the configuration asks for.
+// Masquerade is the configured masquerading.
 func (r *role) Masquerade() attach.Masquerade { return r.conf.masquerade() }
 
-// observed stands for a kernel that Wire needs to know nothing of.
+// observed marks that Observe was called. Build needs no kernel state.
 type observed struct{}
 
-// Observe reads nothing.
+// Observe reads no kernel state. It logs the warnings about masquerading.
 func (r *role) Observe(_ context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	r.conf.masquerade().Warn(h, in)
 	in.Observed = observed{}

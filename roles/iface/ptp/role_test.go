@@ -26,16 +26,17 @@ const (
 	host = `{"name":"host","type":"ptp","ipMasq":true,"hostAddressing":true,
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24","gateway":"169.254.1.1"}],[{"subnet":"fd00:1::/64"}]],
 		"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}}`
-	// single addresses have masquerade entries of their own.
+	// single addresses have their own masquerade entries.
 	single = `{"name":"single","type":"ptp","ipMasq":true,"ipam":{"type":"static","addresses":[
 		{"address":"10.1.0.2/32","gateway":"169.254.1.1"},{"address":"fd00:1::2/128","gateway":"fe80::1"}],
 		"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}}`
 	layer2 = `{"name":"layer2","type":"ptp"}`
 )
 
-// TestRole runs the suite: the reference's scenarios "ADD/DEL", "masq nftables",
-// "dual-stack + routes", "DEL unconfigured", and those that it lacks. Of "masq
-// iptables" there is a golden: it is the same.
+// TestRole runs the suite: the reference's scenarios "ADD/DEL", "masq
+// nftables", "dual-stack + routes", "DEL unconfigured", and others that the
+// reference lacks. "masq iptables" has the same result and is covered by a
+// golden file.
 func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "ptp",
@@ -49,8 +50,8 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// TestDNS has the reference's scenarios "IPAM DNS kept / overridden / overridden by
-// empty list".
+// TestDNS is the reference's scenarios "IPAM DNS kept / overridden / overridden
+// by empty list".
 func TestDNS(t *testing.T) {
 	const conf = `{"cniVersion":"1.1.0","name":"dns","type":"ptp","ipam":{"type":"static",
 		"addresses":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}],"dns":{"nameservers":["10.1.0.53"],"search":["a.example"]}}}`
@@ -77,7 +78,8 @@ func TestDNS(t *testing.T) {
 	}
 }
 
-// TestStorm: 60 containers, 16 at a time, their plugins killed at random.
+// TestStorm: 60 containers, 16 at a time, with plugins that are killed at
+// random.
 func TestStorm(t *testing.T) {
 	rolestest.Storm{
 		Table: all.Table(), Type: "ptp", Containers: 60, Parallel: 16,
@@ -116,12 +118,12 @@ var (
 type pod struct {
 	*netopstest.NS
 	call rolestest.Call
-	// hostLink and addrs are what ADD's result tells.
+	// hostLink and addrs are values of ADD's result.
 	hostLink string
 	addrs    []string
 }
 
-// attach makes a container with one attachment.
+// attach creates a container with one attachment.
 func attach(t *testing.T, e *rolestest.Env, conf, id string) *pod {
 	t.Helper()
 	ns := netopstest.New(t)
@@ -139,13 +141,13 @@ func attach(t *testing.T, e *rolestest.Env, conf, id string) *pod {
 	return p
 }
 
-// detach is DEL.
+// detach runs DEL.
 func (p *pod) detach(e *rolestest.Env) {
 	p.call.Verb = "DEL"
 	e.OK(p.call)
 }
 
-// collect is GC when nothing is attached.
+// collect runs GC without valid attachments.
 func collect(t *testing.T, e *rolestest.Env, conf string) {
 	t.Helper()
 	e.OK(rolestest.Call{Type: "ptp", Verb: "GC", Conf: rolestest.WithKeys(t, conf, map[string]any{
@@ -153,9 +155,10 @@ func collect(t *testing.T, e *rolestest.Env, conf string) {
 	})})
 }
 
-// TestMasqueradeIsOneEntry: attachments share the network's entry, which no DEL
-// touches, not even one without CNI_NETNS, and GC takes it with the last.
-// Upstream leaks a chain a container there (containernetworking/plugins#810).
+// TestMasqueradeIsOneEntry: attachments share the network's entry. No DEL
+// changes it, not even one without CNI_NETNS, and GC removes it with the last
+// attachment. Upstream leaks a chain for each container there
+// (containernetworking/plugins#810).
 func TestMasqueradeIsOneEntry(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	pristine := e.State([]string{"sysctl net/"})
@@ -179,15 +182,15 @@ func TestMasqueradeIsOneEntry(t *testing.T) {
 	}
 }
 
-// TestStateLost: /run/cnibox is gone, and with it who made the entry. GC takes it
-// all the same.
+// TestStateLost: /run/cnibox is deleted, and with it the record of the
+// masquerade entry. GC removes the entry nevertheless.
 func TestStateLost(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	modulo := []string{"sysctl net/"}
 	pristine := e.State(modulo)
 	t.Run("attached", func(t *testing.T) { attach(t, e, dual, "a") })
 	if e.State(modulo) == pristine {
-		t.Fatal("nothing is left for GC")
+		t.Fatal("there is nothing for GC to remove")
 	}
 	found, err := filepath.Glob(filepath.Join(e.RunDir(), "*"))
 	must(t, err)
@@ -200,7 +203,7 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-// TestNoGateway: IPAM that gives no gateway is told so, and nothing stays.
+// TestNoGateway: ADD fails if IPAM gives no gateway, and leaves nothing.
 func TestNoGateway(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	script := "#!/bin/sh\ncat >/dev/null\n" +
@@ -214,13 +217,13 @@ func TestNoGateway(t *testing.T) {
 		Conf: `{"cniVersion":"1.1.0","name":"n","type":"ptp","ipMasq":true,"ipam":{"type":"strangers"}}`,
 	}, 7)
 	if !strings.Contains(a.Stdout, "ipam: gave 10.1.0.2/24 without a gateway") {
-		t.Errorf("the error does not tell why: %s", a.Stdout)
+		t.Errorf("the error does not contain the cause: %s", a.Stdout)
 	}
 	if have := e.State(nil, ns); have != pristine {
 		t.Errorf("after a failed ADD:\n%s\nbefore:\n%s", have, pristine)
 	}
 	asked, err := os.ReadFile(e.Dir() + "/asked")
 	if err != nil || string(asked) != "ADD\nDEL\n" {
-		t.Errorf("IPAM was asked %q, %v: want ADD and DEL", asked, err)
+		t.Errorf("IPAM was called with %q, %v: want ADD and DEL", asked, err)
 	}
 }

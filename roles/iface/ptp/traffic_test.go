@@ -16,8 +16,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// newOutside is a machine that the host reaches as 192.0.2.2 and 2001:db8::2, and
-// that knows no route to containers.
+// newOutside is a machine that the host reaches as 192.0.2.2 and 2001:db8::2.
+// It has no route to the containers.
 func newOutside(t *testing.T) *netopstest.NS {
 	t.Helper()
 	ns := netopstest.New(t)
@@ -32,10 +32,11 @@ func newOutside(t *testing.T) *netopstest.NS {
 	return ns
 }
 
-// TestTraffic: containers reach each other over the host with their own
-// addresses, the host both ways, and the outside masqueraded, in both families
-// and at once: nothing waits for duplicate address detection (upstream took
-// seconds, containernetworking/plugins#680).
+// TestTraffic: containers reach each other through the host with their own
+// addresses, containers and host reach each other, and containers reach the
+// outside masqueraded, in both address families. It works at once, without a
+// wait for duplicate address detection (upstream took seconds,
+// containernetworking/plugins#680).
 func TestTraffic(t *testing.T) {
 	for _, conf := range []struct{ name, json, gateway4 string }{
 		{"subnet", dual, "10.1.0.1"},
@@ -65,8 +66,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// TestTrafficOfSingleAddress is masqueraded by its own entry, or by that of a
-// network whose subnet holds the address.
+// TestTrafficOfSingleAddress: a single address is masqueraded by its own entry,
+// or by the entry of a network whose subnet contains it.
 func TestTrafficOfSingleAddress(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -77,7 +78,7 @@ func TestTrafficOfSingleAddress(t *testing.T) {
 			e := rolestest.NewEnv(t, all.Table())
 			t.Cleanup(func() { collect(t, e, dual) })
 			if c.beside {
-				attach(t, e, dual, "b").detach(e) // leaves its network's entry
+				attach(t, e, dual, "b").detach(e) // the network's entry stays
 			}
 			p := attach(t, e, single, "a")
 			netopstest.Sends(t, "IPv4", p, netopstest.Listen(t, out, "192.0.2.2:5000"), "192.0.2.1")
@@ -86,8 +87,9 @@ func TestTrafficOfSingleAddress(t *testing.T) {
 	}
 }
 
-// nothingTentative asserts that every address may be used at once, and that
-// link-local ones, which come when the kernel finds a carrier, will be.
+// nothingTentative asserts that every address is usable at once, and that
+// link-local addresses, which the kernel adds when it detects a carrier, will
+// be.
 func nothingTentative(t *testing.T, pods ...*pod) {
 	t.Helper()
 	check := func(link string) error {
@@ -116,8 +118,8 @@ func nothingTentative(t *testing.T, pods ...*pod) {
 	}
 }
 
-// TestTwoAttachments of one container, each with a default route: both
-// addresses answer, and one's DEL leaves the other.
+// TestTwoAttachments: one container has two attachments, each with a default
+// route. Both addresses answer, and DEL of one leaves the other working.
 func TestTwoAttachments(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	t.Cleanup(func() { collect(t, e, dual) })
@@ -142,8 +144,8 @@ func TestTwoAttachments(t *testing.T) {
 	}
 }
 
-// TestAnnounce: the host, which may remember another MAC for the addresses, is
-// told of the container's.
+// TestAnnounce: the host, which may have an outdated MAC for the addresses, is
+// updated.
 func TestAnnounce(t *testing.T) {
 	for _, c := range []struct{ name, json, v4 string }{{"subnet", dual, "10.1.0.2"}, {"host addressing", host, "10.1.0.1"}} {
 		t.Run(c.name, func(t *testing.T) {

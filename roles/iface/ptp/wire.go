@@ -6,22 +6,22 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 const (
-	// containerIndex is the container interface's place in the result: after the
-	// host side's.
+	// containerIndex is the index of the container's interface in the result.
+	// The host's end comes before it.
 	containerIndex = 1
-	// hostLinks is the pattern of the host side's interfaces (node.HostLink).
-	// With the subnet it tells a network's traffic where no interface of the
-	// host does.
-	hostLinks = node.HostLinkPrefix + "*"
+	// hostLinks is the name pattern of the host's ends (record.HostLink). Each
+	// container has its own host interface, so masquerading selects a network's
+	// traffic by this pattern and the subnet.
+	hostLinks = record.HostLinkPrefix + "*"
 )
 
-// Wire computes the spec and the result of one attachment. Shared objects come
-// first, so that a failure further on leaves nothing half made on them.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment. Shared objects come
+// first: a later failure then leaves them complete.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	ifaces := []*roles.ResultInterface{
 		{Name: in.HostLink, Mac: in.HostMAC},
 		{Name: in.Key.IfName, Mac: in.ContainerMAC, Sandbox: in.Netns},
@@ -34,7 +34,7 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	if err := checkGateways(ips); err != nil {
 		return nil, err
 	}
-	w := &attach.Wiring{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
+	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
 	attach.Forwarding(&w.Spec, ips)
 	r.wireMasquerade(&w.Spec, in, ips)
 	if r.conf.HostAddressing {
@@ -45,44 +45,46 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	}
 	r.wirePair(&w.Spec, in, ips)
 	wireHost(&w.Spec, in, ips)
-	return w, attach.Container{PointToPoint: true, MTU: r.conf.MTU}.Wire(&w.Spec, in, res)
+	return w, attach.Container{PointToPoint: true, MTU: r.conf.MTU}.AddTo(&w.Spec, in, res)
 }
 
-// checkGateways wants a gateway with every address: it is the host's end.
+// checkGateways requires a gateway for every address: the host's end gets it as
+// its own address.
 func checkGateways(ips []attach.Family) error {
 	var f roles.Faults
 	for _, ip := range ips {
 		switch {
 		case !ip.Gateway.IsValid():
-			f.Addf("ipam", "gave %s without a gateway, which the host's end of the link is: set ipam's gateway", ip.Address)
+			f.Addf("ipam", "gave %s without a gateway, which is the address of the host's end: set the gateway in ipam", ip.Address)
 		case ip.Gateway == ip.Address.Addr():
-			f.Addf("ipam", "gave %s with itself as the gateway: set another for the host's end", ip.Address)
+			f.Addf("ipam", "gave %s with itself as the gateway: set another gateway in ipam for the host's end", ip.Address)
 		}
 	}
 	return f.Err()
 }
 
-// wireMasquerade is one entry a subnet, made by the first attachment. An
-// address without a subnet has one of its own. CHECK, to which prevResult does
-// not tell the subnet of a host address, asks for either.
+// wireMasquerade adds one shared masquerade entry for each subnet: the first
+// attachment creates it. An address without a subnet gets its own entry. On
+// CHECK the result does not contain the subnet of a host address, so CHECK
+// accepts both kinds of entry.
 func (r *role) wireMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	m := r.conf.masquerade()
 	if in.Prev != nil {
 		for _, ip := range ips {
-			m.Wire(s, in, in.HostLink, []attach.Family{{Address: single(ip.Address.Addr())}})
+			m.AddTo(s, in, in.HostLink, []attach.Family{{Address: single(ip.Address.Addr())}})
 		}
 		return
 	}
 	for _, ip := range ips {
 		if ip.Address.IsSingleIP() {
-			m.WireOwn(s, in, in.HostLink, ip)
+			m.AddOwnTo(s, in, in.HostLink, ip)
 		} else {
-			m.Wire(s, in, hostLinks, []attach.Family{ip})
+			m.AddTo(s, in, hostLinks, []attach.Family{ip})
 		}
 	}
 }
 
-// wirePair is the veth pair.
+// wirePair adds the veth pair.
 func (r *role) wirePair(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	addrs := make([]netip.Prefix, len(ips))
 	for i, ip := range ips {
@@ -90,16 +92,16 @@ func (r *role) wirePair(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	}
 	mtu := r.conf.MTU
 	if in.Prev != nil {
-		mtu = 0 // a chained plugin may have set another, at both ends
+		mtu = 0 // a chained plugin may have changed the MTU of both ends
 	}
 	s.Add(&netops.Link{
-		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: node.Alias(in.Key, addrs),
+		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: record.Alias(in.Key, addrs),
 		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
 	})
 }
 
-// wireHost is the host's side: the gateways' addresses, and a route to each of
-// the container's.
+// wireHost adds the objects of the host's end: the gateways' addresses, and a
+// route to each address of the container.
 func wireHost(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	attach.HostEndSysctls(s, in, ips)
 	s.Add(&netops.Link{In: netops.Host, Name: in.HostLink, Up: true})
@@ -115,5 +117,5 @@ func wireHost(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	}
 }
 
-// single is the prefix of one address.
+// single is the prefix that contains one address only.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -1,6 +1,7 @@
-// Package routed is the CNI role "routed": pods with addresses of the cloud's own
-// network, or of any other, that no bridge connects. The host has a route to each pod
-// and routes for it; the pod has one gateway, which is nobody's address.
+// Package routed is the CNI role "routed": it connects pods by veth pairs and
+// routes, without a bridge. The pods' addresses are those of a cloud's network
+// or of any other network. The host has a route to each pod and forwards its
+// packets. The pod has one virtual gateway address, which no interface has.
 package routed
 
 import (
@@ -12,34 +13,39 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
 // Conf is the network configuration of the routed role.
 type Conf struct {
 	roles.NetConf
-	// HostVethPrefix begins the names of the interfaces on the host; up to 4 bytes
-	// ("eni", "azv"). Default "veth".
+	// HostVethPrefix is the start of the names of the pods' interfaces on the
+	// host, up to 4 bytes ("eni", "azv"). Default "veth".
 	HostVethPrefix string `json:"hostVethPrefix,omitempty"`
-	// MTU of both ends; 0 is that of the NIC that the addresses are of, else of the
-	// device of the default route.
+	// MTU of both ends of the veth pair. 0 means the MTU of the NIC that the
+	// pod's addresses belong to, or, if that is not known, of the default
+	// route's interface.
 	MTU int `json:"mtu,omitempty"`
-	// SNAT gives traffic of pods that leaves the network the node's address. By
-	// default it does for IPv4 where the cloud tells its network's prefixes.
+	// SNAT translates the source of pods' packets that leave the network to the
+	// node's address. Default: true for IPv4 if the cloud reports the prefixes
+	// of its network, else false.
 	SNAT *bool `json:"snat,omitempty"`
-	// NoSNAT are further networks that pods reach with their own addresses, as CIDRs.
+	// NoSNAT lists further networks that pods reach with their own addresses,
+	// as CIDRs.
 	NoSNAT []string `json:"noSNAT,omitempty"`
 	// IPMasqBackend is "nftables" (default). "iptables" is accepted with a
-	// warning and served by nftables.
+	// warning, and nftables is used.
 	IPMasqBackend string `json:"ipMasqBackend,omitempty"`
-	// Uplinks are the node's NICs beside that of the default route, by which pods with
-	// addresses of theirs leave. Without any it is what the cloud says.
+	// Uplinks are the node's NICs in addition to the NIC of the default route.
+	// Pods with an address in an uplink's subnets send through that uplink.
+	// Without this key the NICs that the cloud reports are used.
 	Uplinks []Uplink `json:"uplinks,omitempty"`
-	// TableBase numbers the routing tables: NIC n has tableBase + n, where n is the
-	// cloud's number of it, or its place among the uplinks from 1 on. Default 1536.
+	// TableBase is the base of the routing tables' numbers: NIC n has the table
+	// tableBase + n. n is the cloud's device number of the NIC, or the position
+	// in uplinks, counted from 1. Default 1536.
 	TableBase int `json:"tableBase,omitempty"`
-	// Priorities are those of the policy rules, which there are where several NICs are
-	// in use.
+	// Priorities are the priorities of the policy rules, which exist only if
+	// several NICs are in use.
 	Priorities Priorities `json:"priorities,omitzero"`
 }
 
@@ -47,21 +53,24 @@ type Conf struct {
 type Uplink struct {
 	// Link is the interface's name.
 	Link string `json:"link"`
-	// Subnets hold the addresses that leave by it, as CIDRs.
+	// Subnets hold the pod addresses that send through the interface, as CIDRs.
 	Subnets []string `json:"subnets"`
-	// Gateways are the routers on it, one for each family of the subnets.
+	// Gateways are the routers on the interface, one for each address family of
+	// the subnets.
 	Gateways []string `json:"gateways"`
 }
 
-// Priorities of the policy rules; lower ones go first.
+// Priorities of the policy rules. The kernel evaluates lower values first.
 type Priorities struct {
-	// HostRoutes is of the rule that leads to what is on this node: the main table's
-	// routes to single addresses. Default 512.
+	// HostRoutes is the priority of the rule for addresses of this node: it
+	// uses only those routes of the main table that have a single address as
+	// destination. Default 512.
 	HostRoutes int `json:"hostRoutes,omitempty"`
-	// Mark is of the rule that leads what the first NIC has to carry to the main
-	// table. Default 1024.
+	// Mark is the priority of the rule for packets that must leave through the
+	// first NIC: it uses the main table. Default 1024.
 	Mark int `json:"mark,omitempty"`
-	// From is of the rules that lead a pod's packets to its NIC's table. Default 1536.
+	// From is the priority of the rules that select the table of a NIC by a
+	// pod's source address. Default 1536.
 	From int `json:"from,omitempty"`
 }
 
@@ -70,16 +79,16 @@ const (
 	defaultHostRoutes = 512
 	defaultMark       = 1024
 	defaultFrom       = 1536
-	// maxPrefix leaves room for 11 digits in an interface's name.
+	// maxPrefix leaves 11 bytes for the digits in an interface's name.
 	maxPrefix = 4
-	// maxDevice is the largest number of a NIC that tables are counted with.
+	// maxDevice is the largest number of a NIC.
 	maxDevice = 1 << 16
-	// mainPriority is that of the kernel's rule for the main table.
+	// mainPriority is the priority of the kernel's rule for the main table.
 	mainPriority = 32766
 )
 
-// withDefaults fills in what the documentation calls default.
-func (c *Conf) withDefaults() {
+// SetDefaults sets the documented default values.
+func (c *Conf) SetDefaults() {
 	text := func(s *string, d string) {
 		if *s == "" {
 			*s = d
@@ -90,21 +99,21 @@ func (c *Conf) withDefaults() {
 			*n = d
 		}
 	}
-	text(&c.HostVethPrefix, node.HostLinkPrefix)
+	text(&c.HostVethPrefix, record.HostLinkPrefix)
 	number(&c.TableBase, defaultTableBase)
 	number(&c.Priorities.HostRoutes, defaultHostRoutes)
 	number(&c.Priorities.Mark, defaultMark)
 	number(&c.Priorities.From, defaultFrom)
 }
 
-// Validate reports every fault with its JSON path.
+// Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	if c.IPAM.Type == "" {
-		f.Addf("ipam.type", "is missing: an interface that is routed is of no use without addresses")
+		f.Addf("ipam.type", "is missing: a routed interface requires addresses")
 	}
 	if err := roles.LinkName(c.HostVethPrefix); err != nil || len(c.HostVethPrefix) > maxPrefix {
-		f.Addf("hostVethPrefix", "%q begins no interface's name: use up to %d bytes, such as \"eni\"", c.HostVethPrefix, maxPrefix)
+		f.Addf("hostVethPrefix", "%q cannot begin the name of an interface: use up to %d bytes, such as \"eni\"", c.HostVethPrefix, maxPrefix)
 	}
 	if c.MTU < 0 || c.MTU > 65535 {
 		f.Addf("mtu", "%d is out of range: use 0 (the NIC's) to 65535", c.MTU)
@@ -121,21 +130,21 @@ func (c *Conf) Validate() error {
 	return f.Err()
 }
 
-// masquerade is what the configuration asks of NAT.
+// masquerade is the configured masquerading.
 func (c *Conf) masquerade() attach.Masquerade {
 	return attach.Masquerade{On: c.SNAT == nil || *c.SNAT, Backend: c.IPMasqBackend}
 }
 
-// prefixes decodes CIDRs and reports those that are none.
+// prefixes decodes CIDRs and reports the invalid ones.
 func prefixes(f *roles.Faults, path string, texts []string) []netip.Prefix {
 	var all []netip.Prefix
 	for i, text := range texts {
 		p, err := netip.ParsePrefix(text)
 		switch {
 		case err != nil || p.Addr().Is4In6():
-			f.Addf(path+"["+strconv.Itoa(i)+"]", "%q is no CIDR: use the form 10.0.0.0/16", text)
+			f.Addf(path+"["+strconv.Itoa(i)+"]", "%q is not a CIDR: use the form 10.0.0.0/16", text)
 		case p != p.Masked():
-			f.Addf(path+"["+strconv.Itoa(i)+"]", "%s is no network: use %s", p, p.Masked())
+			f.Addf(path+"["+strconv.Itoa(i)+"]", "%s has host bits: use %s", p, p.Masked())
 		default:
 			all = append(all, p)
 		}
@@ -143,12 +152,12 @@ func prefixes(f *roles.Faults, path string, texts []string) []netip.Prefix {
 	return all
 }
 
-// subnets and gateways are the uplink's, as far as they can be read.
+// subnets are the valid ones of the uplink's subnets.
 func (u *Uplink) subnets() []netip.Prefix {
 	return prefixes(new(roles.Faults), "", u.Subnets)
 }
 
-// gateway is the router for a family, or the zero Addr.
+// gateway is the router for an address family, or the zero Addr.
 func (u *Uplink) gateway(is4 bool) netip.Addr {
 	for _, text := range u.Gateways {
 		if gw, err := roles.ParseAddr(text); err == nil && gw.Is4() == is4 {
@@ -164,15 +173,15 @@ func (u *Uplink) validate(f *roles.Faults, path string) {
 	}
 	for i, text := range u.Gateways {
 		if gw, err := roles.ParseAddr(text); err != nil || gw.IsUnspecified() || gw.IsMulticast() || gw.IsLoopback() {
-			f.Addf(fmt.Sprintf("%s.gateways[%d]", path, i), "%q is no address of a router", text)
+			f.Addf(fmt.Sprintf("%s.gateways[%d]", path, i), "%q is not the address of a router", text)
 		}
 	}
 	if len(u.Subnets) == 0 {
-		f.Addf(path+".subnets", "is missing: name the subnets whose pods leave by %q", u.Link)
+		f.Addf(path+".subnets", "is missing: set the subnets of the pods that send through %q", u.Link)
 	}
 	for _, p := range prefixes(f, path+".subnets", u.Subnets) {
 		if !u.gateway(p.Addr().Is4()).IsValid() {
-			f.Addf(path+".gateways", "none is of %s's family: name the router on %q", p, u.Link)
+			f.Addf(path+".gateways", "no gateway has the address family of %s: add the router on %q", p, u.Link)
 		}
 	}
 }
@@ -187,6 +196,6 @@ func (p *Priorities) validate(f *roles.Faults) {
 		}
 	}
 	if p.HostRoutes >= p.Mark || p.Mark >= p.From {
-		f.Addf("priorities", "%d, %d, %d: hostRoutes has to be lower than mark, and that lower than from", p.HostRoutes, p.Mark, p.From)
+		f.Addf("priorities", "%d, %d, %d are not in order: set hostRoutes lower than mark, and mark lower than from", p.HostRoutes, p.Mark, p.From)
 	}
 }

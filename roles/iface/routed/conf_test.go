@@ -12,13 +12,13 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// with is a configuration with an IPAM plugin and further keys.
+// with is a configuration with an IPAM plugin and additional keys.
 func with(keys string) string { return `{"ipam":{"type":"cloud-ipam"}` + keys + `}` }
 
-// TestValidate: every fault is told at once, with its path.
+// TestValidate: all errors are reported at once, each with its path.
 func TestValidate(t *testing.T) {
 	const uplink = `{"link":"eth1","subnets":["10.0.16.0/20","fd00:1::/64"],"gateways":["10.0.16.1","fe80::1"]}`
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "least", Conf: with(``)},
 		{Name: "all good", Conf: with(`,"hostVethPrefix":"eni","mtu":9001,"snat":true,"noSNAT":["192.168.0.0/16"],"ipMasqBackend":"nftables",
 			"uplinks":[` + uplink + `],"tableBase":256,"priorities":{"hostRoutes":10,"mark":20,"from":30}`)},
@@ -42,13 +42,13 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// FuzzConf decodes, validates and wires whatever comes: no panic, and a valid
-// configuration gives a spec.
+// FuzzConf: decoding, validating and computing the spec do not panic, and a
+// valid configuration has a spec.
 func FuzzConf(f *testing.F) {
 	f.Add([]byte(with(`,"snat":true,"noSNAT":["192.168.0.0/16"]`)))
 	f.Add([]byte(with(`,"uplinks":[{"link":"eth1","subnets":["10.0.16.0/20"],"gateways":["10.0.16.1"]}]`)))
 	f.Fuzz(func(t *testing.T, conf []byte) {
-		r, err := attach.Judged(readRole)(conf)
+		r, err := rolestest.Read[*role](Role(), conf)
 		if err != nil {
 			return
 		}
@@ -56,9 +56,9 @@ func FuzzConf(f *testing.F) {
 		in := &attach.Input{
 			Key: store.Key{Network: "pods", ContainerID: "c1", IfName: "eth0"}, HostLink: "vethhost",
 			IPAM:     &roles.Result{IPs: []*types100.IPConfig{{Address: attach.IPNet(a)}, {Address: attach.IPNet(other)}}},
-			Observed: &observed{Uplink: "eth0", Homes: []home{{Address: a.Addr(), Link: "eth1", Device: 1, Gateway: a.Masked().Addr().Next()}}},
+			Observed: &observed{Uplink: "eth0", NICs: []addressNIC{{Address: a.Addr(), Link: "eth1", Device: 1, Gateway: a.Masked().Addr().Next()}}},
 		}
-		if _, err := r.Wire(in); err != nil && (r.conf.MTU == 0 || r.conf.MTU >= 1280) {
+		if _, err := r.Build(in); err != nil && (r.conf.MTU == 0 || r.conf.MTU >= 1280) {
 			t.Errorf("%s: %v", conf, err)
 		}
 	})

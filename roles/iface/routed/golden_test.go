@@ -4,11 +4,10 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// read is what Observe would have read.
+// read is what Observe would have returned.
 func read(seen []byte) (any, error) {
 	o := &observed{}
 	if len(seen) == 0 {
@@ -18,10 +17,10 @@ func read(seen []byte) (any, error) {
 	return o, err
 }
 
-// TestGolden runs testdata/*.txtar. Without seen.json the node knows no NICs.
+// TestGolden runs testdata/*.txtar. Without seen.json no NICs are known.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read:     func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Role:     Role(),
 		Observed: read,
 	}.Run(t)
 }

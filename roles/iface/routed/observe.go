@@ -15,52 +15,56 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// observed is what Wire needs to know of the node.
+// observed is the node's state that Build needs.
 type observed struct {
-	// MTU is the smallest of the NICs that the addresses leave by; 0 is not known.
+	// MTU is the smallest MTU of the NICs of the addresses. 0 means unknown.
 	MTU int
-	// Homes are the NICs of those addresses that are known to be of one.
-	Homes []home
-	// Uplink is the first NIC's interface where several are in use, else empty.
+	// NICs has an entry for each address whose NIC is known.
+	NICs []addressNIC
+	// Uplink is the first NIC's interface if several NICs are in use, else
+	// empty.
 	Uplink string
-	// Strict tells that packets are taken from the uplink only if their answers would
-	// leave by it (rp_filter).
-	Strict bool
-	// Advertised are interfaces that take routes of router advertisements as long as
-	// the node does not forward (accept_ra).
-	Advertised []string
+	// StrictRPFilter reports that the uplink drops packets whose replies would
+	// leave through another interface (rp_filter 1).
+	StrictRPFilter bool
+	// RALinks are the interfaces that accept the routes of router
+	// advertisements only while the node does not forward (accept_ra 1).
+	RALinks []string
 }
 
-// home is the NIC that an address is of.
-type home struct {
+// addressNIC is the NIC that an address belongs to.
+type addressNIC struct {
 	Address netip.Addr
-	// Link is its interface. Device is its number among those beside the first, which
-	// has 0 and needs no table; Gateway is the router on it.
+	// Link is the NIC's interface. Device is its number: 0 for the first NIC,
+	// which needs no table, else the number that selects its table. Gateway is
+	// the router on it.
 	Link    string
 	Device  int
 	Gateway netip.Addr
-	// Network is what is reached without translation; none where that is not known.
+	// Network is the prefixes that are reached without source NAT. It is empty
+	// if they are not known.
 	Network []netip.Prefix
 }
 
-// of is the NIC of an address; the zero home where none is known.
-func (o *observed) of(a netip.Addr) home {
-	if i := slices.IndexFunc(o.Homes, func(h home) bool { return h.Address == a }); i >= 0 {
-		return o.Homes[i]
+// nicOf is the NIC of an address, or the zero addressNIC if it is not known.
+func (o *observed) nicOf(a netip.Addr) addressNIC {
+	if i := slices.IndexFunc(o.NICs, func(h addressNIC) bool { return h.Address == a }); i >= 0 {
+		return o.NICs[i]
 	}
-	return home{}
+	return addressNIC{}
 }
 
-// nobody are addresses that nobody has (RFC 5737, RFC 3849): what leads there is the
-// default route.
-func nobody(is4 bool) netip.Addr {
+// documentationAddr is an address that exists nowhere (RFC 5737, RFC 3849). The
+// route to it is the default route.
+func documentationAddr(is4 bool) netip.Addr {
 	if is4 {
 		return netip.AddrFrom4([4]byte{192, 0, 2, 1})
 	}
 	return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1})
 }
 
-// Observe reads which NICs the addresses are of, and what of these Wire has to change.
+// Observe reads the NICs of the addresses, and the sysctls that Build may have
+// to change.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
 	r.conf.masquerade().Warn(h, in)
 	o := &observed{}
@@ -72,32 +76,32 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 	if err != nil {
 		return err
 	}
-	s := &survey{ctx: ctx, net: h.Net, observed: o}
+	s := &observation{ctx: ctx, net: h.Net, observed: o}
 	if len(r.conf.Uplinks) > 0 {
-		err = s.uplinks(r.conf, ips)
+		err = s.findInUplinks(r.conf, ips)
 	} else {
-		err = s.cloud(h, in.Key, ips)
+		err = s.findInCloud(h, in.Key, ips)
 	}
 	if err != nil {
 		return err
 	}
-	if err := s.strictness(); err != nil {
+	if err := s.readRPFilter(); err != nil {
 		return err
 	}
-	return s.advertised(ips)
+	return s.readRALinks(ips)
 }
 
-// survey is one call of Observe.
-type survey struct {
+// observation holds the state of one call of Observe.
+type observation struct {
 	ctx context.Context
 	net *netops.Net
 	*observed
-	// links are the host's, read when they are needed.
+	// links are the host's interfaces, read on first use.
 	links []netops.LinkInfo
 }
 
-// uplinks finds the addresses' NICs among those of the configuration.
-func (s *survey) uplinks(c *Conf, ips []attach.Family) error {
+// findInUplinks finds the addresses' NICs in the configured uplinks.
+func (s *observation) findInUplinks(c *Conf, ips []attach.Family) error {
 	var err error
 	if s.Uplink, err = s.defaultLink(true); s.Uplink == "" && err == nil {
 		s.Uplink, err = s.defaultLink(false)
@@ -106,26 +110,26 @@ func (s *survey) uplinks(c *Conf, ips []attach.Family) error {
 		return err
 	}
 	if s.Uplink == "" {
-		return fmt.Errorf("default route: %w: uplinks stand beside the device that it leads to", netops.ErrNotExist)
+		return fmt.Errorf("default route: %w: uplinks require an interface with a default route", netops.ErrNotExist)
 	}
 	for _, ip := range ips {
-		a, found := ip.Address.Addr(), home{Address: ip.Address.Addr(), Link: s.Uplink}
+		a, found := ip.Address.Addr(), addressNIC{Address: ip.Address.Addr(), Link: s.Uplink}
 		for i, u := range c.Uplinks {
 			if slices.ContainsFunc(u.subnets(), func(p netip.Prefix) bool { return p.Contains(a) }) {
 				found.Link, found.Device, found.Gateway = u.Link, i+1, u.gateway(a.Is4())
 				break
 			}
 		}
-		s.Homes = append(s.Homes, found)
-		if err := s.narrow(0, found.Link); err != nil {
+		s.NICs = append(s.NICs, found)
+		if err := s.lowerMTU(0, found.Link); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// cloud finds the addresses' NICs by what the cloud said of them.
-func (s *survey) cloud(h *roles.Host, key store.Key, ips []attach.Family) error {
+// findInCloud finds the addresses' NICs in what the cloud reported about them.
+func (s *observation) findInCloud(h *roles.Host, key store.Key, ips []attach.Family) error {
 	homes, err := leasing.CloudHome(s.ctx, h, key)
 	if err != nil {
 		return err
@@ -136,23 +140,23 @@ func (s *survey) cloud(h *roles.Host, key store.Key, ips []attach.Family) error 
 		if i < 0 {
 			link, err := s.defaultLink(a.Is4())
 			if err == nil {
-				err = s.narrow(0, link)
+				err = s.lowerMTU(0, link)
 			}
 			if err != nil {
 				return err
 			}
 			continue
 		}
-		if err := s.cloudAddress(&homes[i]); err != nil {
+		if err := s.addCloudAddress(&homes[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// cloudAddress is one address of the cloud's.
-func (s *survey) cloudAddress(c *leasing.Home) error {
-	found := home{Address: c.Address, Gateway: c.Subnet.Gateway, Network: sameFamily(c.NIC.Network, c.Address)}
+// addCloudAddress adds the NIC of one address of the cloud.
+func (s *observation) addCloudAddress(c *leasing.Home) error {
+	found := addressNIC{Address: c.Address, Gateway: c.Subnet.Gateway, Network: sameFamily(c.NIC.Network, c.Address)}
 	if len(found.Network) > 0 && !slices.ContainsFunc(found.Network, func(p netip.Prefix) bool { return p.Contains(c.Address) }) {
 		found.Network = append(found.Network, c.Subnet.Prefix.Masked())
 	}
@@ -164,9 +168,9 @@ func (s *survey) cloudAddress(c *leasing.Home) error {
 	} else {
 		found.Device = c.NIC.Device
 		found.Link, err = s.linkOf(&c.NIC)
-		err = errors.Join(err, judgeNumber(c))
+		err = errors.Join(err, checkDevice(c))
 		if !found.Gateway.IsValid() {
-			err = errors.Join(err, fmt.Errorf("%w: the cloud names no gateway of %s, which %s is of: set \"uplinks\"", roles.ErrNotAvailable, c.Subnet.Prefix, c.Address))
+			err = errors.Join(err, fmt.Errorf("%w: the cloud reports no gateway for %s, the subnet of %s: set \"uplinks\"", roles.ErrNotAvailable, c.Subnet.Prefix, c.Address))
 		}
 	}
 	if err != nil {
@@ -177,8 +181,8 @@ func (s *survey) cloudAddress(c *leasing.Home) error {
 			return err
 		}
 	}
-	s.Homes = append(s.Homes, found)
-	return s.narrow(c.NIC.MTU, found.Link)
+	s.NICs = append(s.NICs, found)
+	return s.lowerMTU(c.NIC.MTU, found.Link)
 }
 
 // sameFamily are the prefixes of an address's family.
@@ -186,7 +190,8 @@ func sameFamily(all []netip.Prefix, a netip.Addr) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return p.Addr().Is4() != a.Is4() })
 }
 
-// firstNIC is the one that the cloud calls primary, else the one of the lowest number.
+// firstNIC is the NIC that the cloud calls primary, else the one with the
+// lowest number.
 func firstNIC(nics []store.CloudNIC) *store.CloudNIC {
 	if i := slices.IndexFunc(nics, func(n store.CloudNIC) bool { return n.Primary }); i >= 0 {
 		return &nics[i]
@@ -195,37 +200,40 @@ func firstNIC(nics []store.CloudNIC) *store.CloudNIC {
 	return &first
 }
 
-// hasPods tells whether a NIC has addresses for pods.
+// hasPods reports whether a NIC has addresses for pods.
 func hasPods(n *store.CloudNIC) bool {
 	return slices.ContainsFunc(n.Subnets, func(s store.CloudSubnet) bool { return len(s.Addresses)+len(s.Ranges) > 0 })
 }
 
-// judgeNumber wants a NIC beside the first to have a number of its own: its table has it.
-func judgeNumber(c *leasing.Home) error {
+// checkDevice requires a unique number of a NIC that is not the first, because
+// the number selects its routing table.
+func checkDevice(c *leasing.Home) error {
 	n := c.NIC.Device
 	same := func(o store.CloudNIC) bool { return o.Device == n && o.MAC != c.NIC.MAC }
 	if n < 1 || n > maxDevice || slices.ContainsFunc(c.NICs, same) {
-		return fmt.Errorf("%w: the cloud's number %d of NIC %s is none of its own: set \"uplinks\"", roles.ErrNotAvailable, n, c.NIC.MAC)
+		return fmt.Errorf("%w: the cloud's device number %d of NIC %s is out of range or not unique: set \"uplinks\"", roles.ErrNotAvailable, n, c.NIC.MAC)
 	}
 	return nil
 }
 
-// firstLink is the interface of the first NIC. Where it is the only one in use, that
-// by which its gateway is reached need not be looked for among all.
-func (s *survey) firstLink(c *leasing.Home, several bool) (string, error) {
+// firstLink is the interface of the first NIC. If only this NIC is in use, it
+// is the interface of the route to the NIC's gateway. That saves reading all
+// interfaces.
+func (s *observation) firstLink(c *leasing.Home, several bool) (string, error) {
 	if several {
 		return s.linkOf(&c.NIC)
 	}
 	to := c.Subnet.Gateway
 	if !to.IsValid() {
-		to = nobody(c.Address.Is4())
+		to = documentationAddr(c.Address.Is4())
 	}
 	return absentIsEmpty(s.net.RouteLink(s.ctx, nil, to))
 }
 
-// defaultLink is the interface of a family's default route; empty for none.
-func (s *survey) defaultLink(is4 bool) (string, error) {
-	return absentIsEmpty(s.net.RouteLink(s.ctx, nil, nobody(is4)))
+// defaultLink is the interface of a family's default route, or empty if there
+// is none.
+func (s *observation) defaultLink(is4 bool) (string, error) {
+	return absentIsEmpty(s.net.RouteLink(s.ctx, nil, documentationAddr(is4)))
 }
 
 func absentIsEmpty(name string, err error) (string, error) {
@@ -235,13 +243,13 @@ func absentIsEmpty(name string, err error) (string, error) {
 	return name, err
 }
 
-// anyMAC is that of a NIC which the cloud does not tell from others.
+// anyMAC is the MAC of a NIC that the cloud does not distinguish from others.
 const anyMAC = "*"
 
-// linkOf is the interface with a NIC's MAC. Of several it is the one that is in no
-// other: a bond rather than its members, a bridge that has taken the NIC over; and then
-// the oldest: a NIC rather than VLANs on it.
-func (s *survey) linkOf(nic *store.CloudNIC) (string, error) {
+// linkOf is the interface with a NIC's MAC. If several have it, interfaces with
+// a master are ignored: this prefers a bond to its members, and a bridge to its
+// port. Of the rest it takes the oldest, which prefers a NIC to its VLANs.
+func (s *observation) linkOf(nic *store.CloudNIC) (string, error) {
 	if nic.MAC == anyMAC {
 		return s.defaultLink(true)
 	}
@@ -258,13 +266,14 @@ func (s *survey) linkOf(nic *store.CloudNIC) (string, error) {
 		}
 	}
 	if best.Index == 0 {
-		return "", fmt.Errorf("%w: the cloud's NIC %s %s is not on this node (yet)", roles.ErrTryAgain, nic.MAC, nic.ID)
+		return "", fmt.Errorf("%w: the cloud's NIC %s %s does not exist on this node yet", roles.ErrTryAgain, nic.MAC, nic.ID)
 	}
 	return best.Name, nil
 }
 
-// narrow takes an MTU into account: that which the cloud tells, else the interface's.
-func (s *survey) narrow(mtu int, link string) error {
+// lowerMTU lowers the MTU to the one that the cloud reports, or, if that is 0,
+// to the interface's.
+func (s *observation) lowerMTU(mtu int, link string) error {
 	if mtu == 0 && link != "" {
 		l, err := s.net.Link(s.ctx, nil, link)
 		if err != nil {
@@ -278,9 +287,10 @@ func (s *survey) narrow(mtu int, link string) error {
 	return nil
 }
 
-// strictness reads whether the uplink takes packets only if it is the way back too.
-// The kernel goes by the greater of two settings.
-func (s *survey) strictness() error {
+// readRPFilter reads whether the uplink drops packets whose replies would leave
+// through another interface. The kernel uses the greater value of "all" and the
+// interface's.
+func (s *observation) readRPFilter() error {
 	if s.Uplink == "" {
 		return nil
 	}
@@ -294,13 +304,13 @@ func (s *survey) strictness() error {
 			effective = max(effective, n)
 		}
 	}
-	s.Strict = effective == 1
+	s.StrictRPFilter = effective == 1
 	return nil
 }
 
-// advertised reads which interfaces will lose their IPv6 routes when the node begins
-// to forward.
-func (s *survey) advertised(ips []attach.Family) error {
+// readRALinks reads which interfaces will lose the IPv6 routes of router
+// advertisements when Wire turns forwarding on.
+func (s *observation) readRALinks(ips []attach.Family) error {
 	if !slices.ContainsFunc(ips, func(ip attach.Family) bool { return ip.Address.Addr().Is6() }) {
 		return nil
 	}
@@ -308,12 +318,12 @@ func (s *survey) advertised(ips []attach.Family) error {
 	if err != nil || on != "0" {
 		return err
 	}
-	way, err := s.defaultLink(false)
+	link, err := s.defaultLink(false)
 	if err != nil {
 		return err
 	}
-	names := []string{way, s.Uplink}
-	for _, h := range s.Homes {
+	names := []string{link, s.Uplink}
+	for _, h := range s.NICs {
 		names = append(names, h.Link)
 	}
 	slices.Sort(names)
@@ -326,7 +336,7 @@ func (s *survey) advertised(ips []attach.Family) error {
 			return err
 		}
 		if accept == "1" {
-			s.Advertised = append(s.Advertised, name)
+			s.RALinks = append(s.RALinks, name)
 		}
 	}
 	return nil

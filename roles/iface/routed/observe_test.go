@@ -16,6 +16,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -24,7 +25,7 @@ const (
 	source     = "aws http://169.254.169.254"
 )
 
-// nodes NICs, as the cloud names them.
+// nics are the node's NICs as the cloud reports them.
 func nics(change func(first, second *store.CloudNIC)) []store.CloudNIC {
 	prefix := netip.MustParsePrefix
 	first := store.CloudNIC{MAC: mac0, Primary: true, Network: []netip.Prefix{prefix("10.0.0.0/16"), prefix("fd00:10::/56")}, Subnets: []store.CloudSubnet{{
@@ -41,10 +42,10 @@ func nics(change func(first, second *store.CloudNIC)) []store.CloudNIC {
 	return []store.CloudNIC{first, second}
 }
 
-// alone takes the second NIC's addresses for pods away.
+// alone removes the second NIC's addresses for pods.
 func alone(_, second *store.CloudNIC) { second.Subnets = nil }
 
-// host is a node with a state of its own.
+// host is a node with its own state.
 func host(t *testing.T) *roles.Host {
 	t.Helper()
 	h, done, err := node.Open(t.Context(), node.Options{RunDir: t.TempDir(), StateDir: t.TempDir(), Role: "routed", Program: "test"})
@@ -65,7 +66,8 @@ func ip(t *testing.T, lines ...string) {
 	}
 }
 
-// addLinks gives the node its NICs; the first has an address and the default routes.
+// addLinks creates the node's NICs. The first has an address and the default
+// routes.
 func addLinks(t *testing.T) {
 	t.Helper()
 	ip(t, "link add obs0 address "+mac0+" mtu 9001 type veth peer name far0", "link add obs1 address "+mac1+" mtu 9001 type veth peer name far1")
@@ -74,7 +76,7 @@ func addLinks(t *testing.T) {
 		"addr add fd00:10::4/64 dev obs0 nodad", "route add default via fd00:10::1 dev obs0")
 }
 
-// set writes a setting of the kernel's for the test.
+// set sets a sysctl for the test.
 func set(t *testing.T, key, value string) {
 	t.Helper()
 	path := "/proc/sys/net/" + key
@@ -88,13 +90,13 @@ func set(t *testing.T, key, value string) {
 	t.Cleanup(func() { _ = os.WriteFile(path, old, 0) })
 }
 
-// TestObserveCloud reads the NIC of an address, and what there is to do about it, from
-// the store and the kernel.
+// TestObserveCloud reads the NIC of an address, and the sysctls that must be
+// changed, from the store and the kernel.
 func TestObserveCloud(t *testing.T) {
 	network := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
-	first := home{Address: netip.MustParseAddr("10.0.1.23"), Link: "obs0", Gateway: netip.MustParseAddr("10.0.0.1"), Network: network}
-	second := home{Address: netip.MustParseAddr("10.0.17.33"), Link: "obs1", Device: 1, Gateway: netip.MustParseAddr("10.0.16.1"), Network: network}
-	six := home{
+	first := addressNIC{Address: netip.MustParseAddr("10.0.1.23"), Link: "obs0", Gateway: netip.MustParseAddr("10.0.0.1"), Network: network}
+	second := addressNIC{Address: netip.MustParseAddr("10.0.17.33"), Link: "obs1", Device: 1, Gateway: netip.MustParseAddr("10.0.16.1"), Network: network}
+	six := addressNIC{
 		Address: netip.MustParseAddr("fd00:10::23"), Link: "obs0", Gateway: netip.MustParseAddr("fd00:10::1"),
 		Network: []netip.Prefix{netip.MustParsePrefix("fd00:10::/56")},
 	}
@@ -107,35 +109,35 @@ func TestObserveCloud(t *testing.T) {
 		want   observed
 		failed error
 	}{
-		{name: "one NIC in use", nics: nics(alone), nic: mac0, addrs: []string{"10.0.1.23"}, want: observed{MTU: 9001, Homes: []home{first}}},
+		{name: "one NIC in use", nics: nics(alone), nic: mac0, addrs: []string{"10.0.1.23"}, want: observed{MTU: 9001, NICs: []addressNIC{first}}},
 		{
 			name: "first of two", nics: nics(nil), nic: mac0, addrs: []string{"10.0.1.23"},
 			node: func(t *testing.T) { set(t, "ipv4/conf/obs0/rp_filter", "0"); set(t, "ipv4/conf/all/rp_filter", "0") },
-			want: observed{MTU: 9001, Uplink: "obs0", Homes: []home{first}},
+			want: observed{MTU: 9001, Uplink: "obs0", NICs: []addressNIC{first}},
 		},
 		{
 			name: "second of two, strict", nics: nics(nil), nic: mac1, addrs: []string{"10.0.17.33"},
 			node: func(t *testing.T) { set(t, "ipv4/conf/obs0/rp_filter", "0"); set(t, "ipv4/conf/all/rp_filter", "1") },
-			want: observed{MTU: 9001, Uplink: "obs0", Strict: true, Homes: []home{second}},
+			want: observed{MTU: 9001, Uplink: "obs0", StrictRPFilter: true, NICs: []addressNIC{second}},
 		},
 		{
 			name: "loose", nics: nics(nil), nic: mac1, addrs: []string{"10.0.17.33"},
 			node: func(t *testing.T) { set(t, "ipv4/conf/obs0/rp_filter", "1"); set(t, "ipv4/conf/all/rp_filter", "2") },
-			want: observed{MTU: 9001, Uplink: "obs0", Homes: []home{second}},
+			want: observed{MTU: 9001, Uplink: "obs0", NICs: []addressNIC{second}},
 		},
 		{
 			name: "dual stack begins to forward", nics: nics(alone), nic: mac0, addrs: []string{"10.0.1.23", "fd00:10::23"},
 			node: func(t *testing.T) { set(t, "ipv6/conf/all/forwarding", "0"); set(t, "ipv6/conf/obs0/accept_ra", "1") },
-			want: observed{MTU: 9001, Homes: []home{first, six}, Advertised: []string{"obs0"}},
+			want: observed{MTU: 9001, NICs: []addressNIC{first, six}, RALinks: []string{"obs0"}},
 		},
 		{
 			name: "dual stack forwards already", nics: nics(alone), nic: mac0, addrs: []string{"fd00:10::23"},
 			node: func(t *testing.T) { set(t, "ipv6/conf/all/forwarding", "1"); set(t, "ipv6/conf/obs0/accept_ra", "1") },
-			want: observed{MTU: 9001, Homes: []home{six}},
+			want: observed{MTU: 9001, NICs: []addressNIC{six}},
 		},
 		{
 			name: "MTU of the cloud's", nics: nics(func(first, second *store.CloudNIC) { alone(first, second); first.MTU = 1460 }),
-			nic: mac0, addrs: []string{"10.0.1.23"}, want: observed{MTU: 1460, Homes: []home{first}},
+			nic: mac0, addrs: []string{"10.0.1.23"}, want: observed{MTU: 1460, NICs: []addressNIC{first}},
 		},
 		{
 			name: "bridge that took the NIC over", nics: nics(nil), nic: mac1, addrs: []string{"10.0.17.33"},
@@ -144,11 +146,11 @@ func TestObserveCloud(t *testing.T) {
 				t.Cleanup(func() { ip(t, "link del obsbr") })
 				set(t, "ipv4/conf/all/rp_filter", "0")
 			},
-			want: observed{MTU: 9001, Uplink: "obsbr", Homes: []home{second}},
+			want: observed{MTU: 9001, Uplink: "obsbr", NICs: []addressNIC{second}},
 		},
 		{
 			name: "no NIC of its own", nics: nics(func(first, second *store.CloudNIC) { alone(first, second); first.MAC = "*" }),
-			nic: "*", addrs: []string{"10.0.1.23"}, want: observed{MTU: 9001, Homes: []home{first}},
+			nic: "*", addrs: []string{"10.0.1.23"}, want: observed{MTU: 9001, NICs: []addressNIC{first}},
 		},
 		{
 			name: "withdrawn", nics: nics(nil), nic: "02:00:00:00:0a:99", addrs: []string{"10.0.1.99"}, want: observed{MTU: 9001},
@@ -174,7 +176,7 @@ func TestObserveCloud(t *testing.T) {
 			h := host(t)
 			in := &attach.Input{Key: store.Key{Network: "pods", ContainerID: "c1", IfName: "eth0"}, IPAM: &roles.Result{}}
 			lease(t, h, in, c.nics, c.nic, c.addrs)
-			r, err := readRole([]byte(with("")))
+			r, err := rolestest.Read[*role](Role(), []byte(with("")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -194,7 +196,8 @@ func TestObserveCloud(t *testing.T) {
 	}
 }
 
-// lease is what a cloud's IPAM leaves of an ADD: its leases, the source, and its answer.
+// lease is what a cloud's IPAM plugin leaves after an ADD: its leases, the
+// source and its answer.
 func lease(t *testing.T, h *roles.Host, in *attach.Input, nics []store.CloudNIC, nic string, addrs []string) {
 	t.Helper()
 	err := h.Store.Update(t.Context(), func(tx *store.Tx) error {
@@ -219,11 +222,11 @@ func lease(t *testing.T, h *roles.Host, in *attach.Input, nics []store.CloudNIC,
 	}
 }
 
-// TestObserveUplinks reads the way that the default route leads, beside which uplinks
-// stand.
+// TestObserveUplinks reads the interface of the default route and the
+// configured uplinks.
 func TestObserveUplinks(t *testing.T) {
 	const conf = `{"ipam":{"type":"host-local"},"uplinks":[{"link":"obs1","subnets":["10.0.16.0/20"],"gateways":["10.0.16.1"]}]}`
-	r, err := readRole([]byte(conf))
+	r, err := rolestest.Read[*role](Role(), []byte(conf))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +237,7 @@ func TestObserveUplinks(t *testing.T) {
 	h := host(t)
 	t.Run("without a default route", func(t *testing.T) {
 		if err := r.Observe(t.Context(), h, in, nil); err == nil {
-			t.Error("is no error")
+			t.Error("want an error")
 		}
 	})
 	addLinks(t)
@@ -243,7 +246,7 @@ func TestObserveUplinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := in.Observed.(*observed)
-	links := []string{o.of(netip.MustParseAddr("10.0.17.33")).Link, o.of(netip.MustParseAddr("10.0.1.23")).Link}
+	links := []string{o.nicOf(netip.MustParseAddr("10.0.17.33")).Link, o.nicOf(netip.MustParseAddr("10.0.1.23")).Link}
 	if o.Uplink != "obs0" || o.MTU != 1500 || !slices.Equal(links, []string{"obs1", "obs0"}) {
 		t.Errorf("observed %+v", o)
 	}

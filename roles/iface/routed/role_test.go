@@ -23,9 +23,9 @@ const (
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],
 		"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"},{"dst":"192.168.0.0/16","mtu":1300,"priority":50}]}}`
 	six = `{"name":"six","type":"routed","ipam":{"type":"host-local","ranges":[[{"subnet":"fd00:1::/64"}]]}}`
-	// single addresses have elements of their own.
+	// single addresses have their own elements.
 	single = `{"name":"single","type":"routed","snat":true,"ipam":{"type":"static","addresses":[{"address":"10.1.0.2/32"},{"address":"fd00:1::2/128"}]}}`
-	// others are of a NIC beside that of the default route.
+	// others belong to a NIC that is not the default route's.
 	others = `{"name":"others","type":"routed","snat":true,
 		"uplinks":[{"link":"nic1","subnets":["10.0.16.0/20","fd00:16::/64"],"gateways":["10.0.16.1","fe80::1"]}],
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.0.16.0/20","rangeStart":"10.0.16.130"}],[{"subnet":"fd00:16::/64","rangeStart":"fd00:16::130"}]]}}`
@@ -60,16 +60,16 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// cloud is a configuration of addresses of one of the cloud's NICs.
+// cloud is a configuration with addresses of one of the cloud's NICs.
 func cloud(name, nic string) string {
 	return fmt.Sprintf(`{"name":%q,"type":"routed","hostVethPrefix":"eni",
 		"ipam":{"type":"cloud-ipam","provider":"file","file":%q,"nic":%q,"family":"dual","cooldown":0}}`, name, cloudFile, nic)
 }
 
-// cloudFile is what the cloud says of the node's NICs.
+// cloudFile is the cloud's report about the node's NICs.
 const cloudFile = "/run/cloud.json"
 
-// writeCloud has the cloud name both NICs.
+// writeCloud makes the cloud report both NICs.
 func writeCloud(t testing.TB) {
 	t.Helper()
 	var nics []string
@@ -87,7 +87,8 @@ func writeCloud(t testing.TB) {
 	}
 }
 
-// TestStorm: 40 containers, 16 at a time, their plugins killed at random.
+// TestStorm: 40 containers, 16 at a time, with plugins that are killed at
+// random.
 func TestStorm(t *testing.T) {
 	nics(t)
 	rolestest.Storm{
@@ -99,8 +100,8 @@ func TestStorm(t *testing.T) {
 	}.Run(t)
 }
 
-// nics are the node's two, nic0 with the default route, each with an end that nobody
-// listens at.
+// nics are the node's two NICs. nic0 has the default route. Their other ends
+// receive nothing.
 func nics(t testing.TB) {
 	t.Helper()
 	if _, err := netlink.LinkByName("nic0"); err == nil {

@@ -7,52 +7,53 @@ import (
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 )
 
-// wireSNAT hides pods behind the node from what is not of their network: one element a
-// prefix of the network, made by the first attachment. An address of which no network
-// is known has one of its own, at the price of a commit to nftables in its DEL. CHECK,
-// to which prevResult does not tell the subnet, asks for either.
+// wireSNAT adds the source NAT of packets to destinations outside the pod's
+// network. There is one shared element for each prefix of the network; the
+// first attachment creates it. An address without a known network gets its own
+// element, so its DEL needs an nftables transaction. On CHECK the result does
+// not contain the subnet, so CHECK accepts both kinds of element.
 func (r *role) wireSNAT(s *netops.Spec, in *attach.Input, o *observed, ips []attach.Family) {
 	w := snat{Spec: s, in: in, links: r.conf.HostVethPrefix + "*", made: map[string]bool{}}
 	for _, ip := range ips {
 		a := ip.Address.Addr()
-		network := o.of(a).Network
-		if !r.translates(a, network) {
+		network := o.nicOf(a).Network
+		if !r.masquerades(a, network) {
 			continue
 		}
-		for _, p := range sameFamily(r.conf.near(), a) {
-			w.shared("routed_near", p)
+		for _, p := range sameFamily(r.conf.noSNATPrefixes(), a) {
+			w.addShared("routed_near", p)
 		}
 		if len(network) == 0 && !ip.Address.IsSingleIP() {
 			network = []netip.Prefix{ip.Address.Masked()}
 		}
 		if len(network) == 0 {
-			w.single(a)
+			w.addSingle(a)
 		}
 		for _, p := range network {
-			w.shared("routed", p)
-			w.shared("routed_near", p)
+			w.addShared("routed", p)
+			w.addShared("routed_near", p)
 			if o.Uplink != "" {
-				w.shared("routed_out", p)
+				w.addShared("routed_out", p)
 			}
 		}
 	}
 }
 
-// translates tells whether an address is hidden, of which the network's prefixes are
-// known or not.
-func (r *role) translates(a netip.Addr, network []netip.Prefix) bool {
+// masquerades reports whether source NAT applies to an address. network is the
+// known prefixes of its network.
+func (r *role) masquerades(a netip.Addr, network []netip.Prefix) bool {
 	if r.conf.SNAT != nil {
 		return *r.conf.SNAT
 	}
 	return a.Is4() && len(network) > 0
 }
 
-// near are the networks that pods reach with their own addresses whatever the cloud
-// says.
-func (c *Conf) near() []netip.Prefix {
+// noSNATPrefixes are the networks that pods reach with their own addresses in
+// addition to the cloud's.
+func (c *Conf) noSNATPrefixes() []netip.Prefix {
 	all := prefixes(new(roles.Faults), "", c.NoSNAT)
 	for i := range c.Uplinks {
 		all = append(all, c.Uplinks[i].subnets()...)
@@ -61,16 +62,16 @@ func (c *Conf) near() []netip.Prefix {
 	return slices.Compact(all)
 }
 
-// snat adds elements to a Spec, each once.
+// snat adds each element to a Spec once.
 type snat struct {
 	*netops.Spec
 	in *attach.Input
-	// links is the pattern of the pods' interfaces on the host.
+	// links is the name pattern of the pods' interfaces on the host.
 	links string
 	made  map[string]bool
 }
 
-func (w *snat) shared(set string, p netip.Prefix) {
+func (w *snat) addShared(set string, p netip.Prefix) {
 	e := &netops.Element{Shared: true, Set: set + suffix(p.Addr()), Key: []string{w.links, p.String()}, Label: sharedLabel(w.in)}
 	if text := e.String(); !w.made[text] {
 		w.made[text] = true
@@ -78,8 +79,8 @@ func (w *snat) shared(set string, p netip.Prefix) {
 	}
 }
 
-// single is the element of one address.
-func (w *snat) single(a netip.Addr) {
+// addSingle adds the element of one address.
+func (w *snat) addSingle(a netip.Addr) {
 	e := &netops.Element{Set: "routed" + suffix(a), Key: []string{w.in.HostLink, single(a).String()}, Label: w.in.Label}
 	if w.in.Prev != nil {
 		e.Shared, e.Label = true, sharedLabel(w.in)
@@ -87,7 +88,7 @@ func (w *snat) single(a netip.Addr) {
 	w.Add(e)
 }
 
-// suffix is how the names of a family's sets end.
+// suffix is the end of the names of a family's sets.
 func suffix(a netip.Addr) string {
 	if a.Is4() {
 		return "4"
@@ -95,5 +96,5 @@ func suffix(a netip.Addr) string {
 	return "6"
 }
 
-// sharedLabel is the owner of what the network's attachments share.
-func sharedLabel(in *attach.Input) string { return node.SharedLabel(in.Key.Network) }
+// sharedLabel is the label of the objects that the network's attachments share.
+func sharedLabel(in *attach.Input) string { return record.SharedLabel(in.Key.Network) }

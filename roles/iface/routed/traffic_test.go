@@ -20,15 +20,16 @@ import (
 //	pods - node - nic0 10.0.0.4 ---------- 10.0.0.1 cloud 198.51.100.1 beyond the network
 //	            - nic1 (without address) - 10.0.16.1      172.31.0.1 within it
 //
-// The cloud takes from each NIC only what is of its subnet, and leads what is for pods
-// to their subnet's NIC without asking who has it. It lets nobody but nodes out.
+// The cloud accepts from each NIC only packets from its own subnet. It sends
+// packets for a pod to the NIC of the pod's subnet, without ARP for the pod's
+// address. Only the nodes' own addresses can reach the outside.
 type town struct {
 	*rolestest.Env
 	t     *testing.T
 	cloud *netopstest.NS
 }
 
-// cloudRules is the cloud's judgement.
+// cloudRules are the cloud's filter rules.
 const cloudRules = `table inet cloud {
 	chain sources {
 		type filter hook prerouting priority raw; policy accept;
@@ -89,8 +90,8 @@ func newTown(t *testing.T) *town {
 	return w
 }
 
-// network is a configuration of pods with addresses of one NIC's subnets, which knows
-// both.
+// network is a configuration of pods with addresses of one NIC's subnets. It
+// contains both NICs as known.
 func network(name, nic string, keys string) string {
 	return fmt.Sprintf(`{"name":%q,"type":"routed"%s,
 		"uplinks":[{"link":"nic1","subnets":["10.0.16.0/20","fd00:16::/64"],"gateways":["10.0.16.1","fe80::1"]}],
@@ -106,7 +107,7 @@ type pod struct {
 	addrs  []string
 }
 
-// attach makes a container with one attachment.
+// attach creates a container with one attachment.
 func (w *town) attach(conf, id string) *pod {
 	w.t.Helper()
 	ns := netopstest.New(w.t)
@@ -128,7 +129,7 @@ func (w *town) attach(conf, id string) *pod {
 	return p
 }
 
-// sysctl sets one for the test.
+// sysctl sets a sysctl for the test.
 func sysctl(t *testing.T, setting string) {
 	t.Helper()
 	name, _, _ := strings.Cut(setting, "=")
@@ -141,9 +142,10 @@ func sysctl(t *testing.T, setting string) {
 // at is an address with a port.
 func at(addr string, port int) string { return net.JoinHostPort(addr, fmt.Sprint(port)) }
 
-// TestTraffic: pods of either NIC reach each other, the node, the cloud's network by
-// their own NIC with their own addresses, and what is beyond by the first NIC with the
-// node's, also where the kernel checks reverse paths strictly (sysctl rp_filter=1).
+// TestTraffic: pods of both NICs reach each other, the node, the cloud's
+// network through their own NIC with their own addresses, and the outside
+// through the first NIC with the node's address. It also works with strict
+// reverse path filtering (rp_filter 1).
 func TestTraffic(t *testing.T) {
 	const keys = `,"snat":true,"noSNAT":["172.31.0.0/16","fd00::/16"]`
 	for _, c := range []struct{ name, strict, first, second string }{
@@ -175,7 +177,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// TestWithoutSNAT: all of a pod's traffic leaves by its own NIC, with its address.
+// TestWithoutSNAT: all traffic of a pod leaves through its own NIC with its own
+// address.
 func TestWithoutSNAT(t *testing.T) {
 	w := newTown(t)
 	w.cloud.Do(t, func() error { return exec.Command("nft", "flush", "chain", "inet", "cloud", "sources").Run() })
@@ -186,8 +189,9 @@ func TestWithoutSNAT(t *testing.T) {
 	netopstest.Sends(t, "beyond", p, netopstest.Listen(t, w.cloud, at("198.51.100.1", 5)), p.addrs[0])
 }
 
-// TestNodePort: what comes in to a port of the node's first address is answered by the
-// first NIC, although the pod that it is led to is of the second.
+// TestNodePort: the reply to a connection to a port of the node's first address
+// leaves through the first NIC, although the pod that serves it belongs to the
+// second NIC.
 func TestNodePort(t *testing.T) {
 	for _, strict := range []string{"0", "1"} {
 		t.Run("rp_filter="+strict, func(t *testing.T) {
@@ -200,7 +204,7 @@ func TestNodePort(t *testing.T) {
 	}
 }
 
-// publish leads the node's port 8080 to the pod's 80.
+// publish forwards the node's port 8080 to the pod's port 80.
 func (w *town) publish(p *pod) {
 	w.t.Helper()
 	call := p.call
@@ -214,21 +218,22 @@ func (w *town) publish(p *pod) {
 	})
 }
 
-// TestHairpin: a pod reaches itself by a port of the node.
+// TestHairpin: a pod reaches itself through a port of the node.
 func TestHairpin(t *testing.T) {
 	for _, nic := range []string{"0", "16"} {
 		t.Run("NIC "+nic, func(t *testing.T) {
 			w := newTown(t)
 			p := w.attach(network("second", nic, `,"snat":true`), "b")
 			w.publish(p)
-			// The node's end has no address: the pod sees that of the first NIC.
+			// The host's end has no address, so the pod sees the first NIC's
+			// address.
 			netopstest.SendsBy(t, "itself", p, at("10.0.0.4", 8080), netopstest.Listen(t, p, at(p.addrs[0], 80)), "10.0.0.4")
 		})
 	}
 }
 
-// TestReusedAddress: the address of a pod that is gone is the next one's at once. The
-// node remembers nothing of the first, whose interface is gone.
+// TestReusedAddress: the address of a deleted pod can be used by the next pod
+// at once, because the node's state for it was deleted with its interface.
 func TestReusedAddress(t *testing.T) {
 	w := newTown(t)
 	conf := `{"name":"one","type":"routed","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/30","rangeStart":"10.1.0.2","rangeEnd":"10.1.0.2"}]]}}`
@@ -240,14 +245,15 @@ func TestReusedAddress(t *testing.T) {
 	}
 }
 
-// TestAnnounce: the pod's addresses are announced to the node, as every role's are.
+// TestAnnounce: the pod's addresses are announced to the node, as with every
+// role.
 func TestAnnounce(t *testing.T) {
 	w := newTown(t)
 	netopstest.Announced(t, "", func() { w.attach(dual, "a") }, netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00:1::2"))
 }
 
-// TestLeftRule: the rule of a pod that vanished with the state, or before it was
-// recorded, goes by GC, and stands in nobody's way.
+// TestLeftRule: GC removes the rule of a pod that disappeared with the state,
+// or before it was recorded. Until then the rule has no effect.
 func TestLeftRule(t *testing.T) {
 	w := newTown(t)
 	conf := network("second", "16", "")

@@ -13,22 +13,22 @@ import (
 	"github.com/cnibox/cnibox/roles/attach"
 )
 
-// containerIndex is the container interface's place in the result: after the
-// host side's.
+// containerIndex is the index of the container's interface in the result. The
+// host's end comes before it.
 const containerIndex = 1
 
-// gateways are a pod's: link-local addresses that nobody has (RFC 3927; RFC 4291,
-// section 2.5.6).
+// gateways are the gateways of every pod: link-local addresses that no
+// interface has (RFC 3927; RFC 4291, section 2.5.6).
 func gateways() (four, six netip.Addr) {
 	return netip.AddrFrom4([4]byte{169, 254, 1, 1}), netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 15: 1})
 }
 
-// Wire computes the spec and the result of one attachment. Shared objects come
-// first, so that a failure further on leaves nothing half made on them.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment. Shared objects come
+// first: a later failure then leaves them complete.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	o, ok := in.Observed.(*observed)
 	if !ok {
-		return nil, errors.New("routed: was not observed")
+		return nil, errors.New("routed: Observe was not called")
 	}
 	four, six := gateways()
 	pair := attach.Routed{Gateway4: four, Gateway6: six, MTU: r.conf.MTU}
@@ -43,24 +43,25 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &attach.Wiring{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
-	wireAdvertised(&w.Spec, o)
+	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
+	wireRALinks(&w.Spec, o)
 	r.wireSNAT(&w.Spec, in, o, ips)
-	r.wireNICs(&w.Spec, in, o, ips)
+	r.wirePolicyRouting(&w.Spec, in, o, ips)
 	for i, ip := range ips {
 		res.IPs[i].Address = attach.IPNet(single(ip.Address.Addr()))
 	}
-	if err := pair.Wire(&w.Spec, in, res); err != nil {
+	if err := pair.AddTo(&w.Spec, in, res); err != nil {
 		return nil, err
 	}
-	r.wireFrom(&w.Spec, in, o, ips)
+	r.wireSourceRules(&w.Spec, in, o, ips)
 	return w, nil
 }
 
-// result is IPAM's answer with the pod's gateway everywhere, since the host is all that
-// there is on the link. A family that IPAM gives no route has a default route; one that
-// has no address needs none. CHECK takes the routes as they are: another network of the
-// pod may have taken the default route since.
+// result is the IPAM result with the pod's virtual gateway as next hop of every
+// route: the host is the only neighbour on the link. An address family for
+// which IPAM gives no route gets a default route; a family without addresses
+// gets none. CHECK keeps the routes as they are: another network of the pod may
+// have taken over the default route since.
 func (r *role) result(in *attach.Input, pair attach.Routed) (*roles.Result, error) {
 	res := in.Result(r.conf.DNS, []*roles.ResultInterface{
 		{Name: in.HostLink, Mac: in.HostMAC},
@@ -76,52 +77,54 @@ func (r *role) result(in *attach.Input, pair attach.Routed) (*roles.Result, erro
 		if !slices.ContainsFunc(ips, func(ip attach.Family) bool { return ip.Address.Addr().Is4() == is4 }) {
 			continue
 		}
-		none := true
+		noRoute := true
 		for _, rt := range given {
 			if rt == nil || (rt.Dst.IP.To4() != nil) != is4 {
 				continue
 			}
-			none = false
+			noRoute = false
 			own := *rt
 			own.GW = nil
 			res.Routes = append(res.Routes, &own)
 		}
-		if none && in.Prev == nil {
-			res.Routes = append(res.Routes, &types.Route{Dst: attach.IPNet(everything(is4))})
+		if noRoute && in.Prev == nil {
+			res.Routes = append(res.Routes, &types.Route{Dst: attach.IPNet(defaultDst(is4))})
 		}
 	}
 	pair.Result(res)
 	return res, nil
 }
 
-// everything is the destination of a default route.
-func everything(is4 bool) netip.Prefix {
+// defaultDst is the destination of a default route.
+func defaultDst(is4 bool) netip.Prefix {
 	if is4 {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	}
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// single is the prefix of one address.
+// single is the prefix that contains one address only.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// wireAdvertised keeps IPv6 routes of router advertisements, the node's default route
-// in most clouds, when the node begins to forward (accept_ra 2, ip-sysctl of the
-// kernel's documentation). CHECK leaves settings out.
-func wireAdvertised(s *netops.Spec, o *observed) {
-	for _, link := range o.Advertised {
+// wireRALinks keeps the IPv6 routes of router advertisements when the node
+// starts to forward (accept_ra 2, kernel: ip-sysctl). In most clouds they
+// include the node's default route. CHECK does not compare sysctls.
+func wireRALinks(s *netops.Spec, o *observed) {
+	for _, link := range o.RALinks {
 		s.Add(&netops.Sysctl{In: netops.Host, Shared: true, Key: "net/ipv6/conf/" + link + "/accept_ra", Value: "2"})
 	}
 }
 
-// wireNICs is what pods share where several NICs are in use: rules, and a table for
-// each NIC beside the first. What is on this node goes first, then what the first
-// NIC has to carry; that NIC must take packets whose answers come from pods of others.
-func (r *role) wireNICs(s *netops.Spec, in *attach.Input, o *observed, ips []attach.Family) {
+// wirePolicyRouting adds what pods share if several NICs are in use: policy
+// rules, and a table for each NIC but the first. The rule for addresses of this
+// node comes first, then the rule for packets that must leave through the first
+// NIC. The first NIC gets rp_filter 2 (loose): it must accept packets for pods
+// whose replies leave through another NIC.
+func (r *role) wirePolicyRouting(s *netops.Spec, in *attach.Input, o *observed, ips []attach.Family) {
 	if o.Uplink == "" {
 		return
 	}
-	if o.Strict {
+	if o.StrictRPFilter {
 		s.Add(&netops.Sysctl{In: netops.Host, Shared: true, Key: "net/ipv4/conf/" + o.Uplink + "/rp_filter", Value: "2"})
 	}
 	s.Add(&netops.Element{Shared: true, Set: netops.UplinkSet, Key: []string{o.Uplink}, Label: sharedLabel(in)})
@@ -138,14 +141,14 @@ func (r *role) wireNICs(s *netops.Spec, in *attach.Input, o *observed, ips []att
 		marked.Priority, marked.Mark, marked.Mask = r.conf.Priorities.Mark, netops.RoutedMark, netops.RoutedMark
 		add(&here)
 		add(&marked)
-		nic := o.of(a)
+		nic := o.nicOf(a)
 		if nic.Device == 0 {
 			continue
 		}
 		table := r.conf.TableBase + nic.Device
 		add(&netops.Link{In: netops.Host, Shared: true, Name: nic.Link, Up: true})
 		add(&netops.Route{In: netops.Host, Shared: true, Link: nic.Link, Dst: single(nic.Gateway), Table: table, Protocol: netops.PolicyProtocol})
-		add(&netops.Route{In: netops.Host, Shared: true, Link: nic.Link, Dst: everything(nic.Gateway.Is4()), Via: nic.Gateway, Table: table, Protocol: netops.PolicyProtocol})
+		add(&netops.Route{In: netops.Host, Shared: true, Link: nic.Link, Dst: defaultDst(nic.Gateway.Is4()), Via: nic.Gateway, Table: table, Protocol: netops.PolicyProtocol})
 	}
 }
 
@@ -157,12 +160,14 @@ func familyOf(a netip.Addr) int {
 	return unix.AF_INET6
 }
 
-// wireFrom leads what a pod sends from an address of another NIC than the first to that
-// NIC's table. The rule is bound to the pod's interface: left behind, it matches nothing.
-func (r *role) wireFrom(s *netops.Spec, in *attach.Input, o *observed, ips []attach.Family) {
+// wireSourceRules adds the rules for a pod's addresses that belong to a NIC
+// other than the first: packets from such an address use that NIC's table. The
+// rule names the pod's interface, so a rule that is left behind matches
+// nothing.
+func (r *role) wireSourceRules(s *netops.Spec, in *attach.Input, o *observed, ips []attach.Family) {
 	for _, ip := range ips {
 		a := ip.Address.Addr()
-		if nic := o.of(a); nic.Device != 0 {
+		if nic := o.nicOf(a); nic.Device != 0 {
 			s.Add(&netops.Rule{
 				In: netops.Host, Family: familyOf(a), Priority: r.conf.Priorities.From, From: single(a), IIF: in.HostLink,
 				Table: r.conf.TableBase + nic.Device, Protocol: netops.PolicyProtocol,

@@ -1,5 +1,5 @@
-// Package tap is the CNI role "tap": a tap device in the container, with the
-// keys of the reference plugin.
+// Package tap is the CNI role "tap": it creates a tap device in the container.
+// It has the keys of the reference plugin.
 package tap
 
 import (
@@ -9,41 +9,49 @@ import (
 // Conf is the network configuration of the tap role.
 type Conf struct {
 	roles.NetConf
-	// MultiQueue lets the device be opened once for each of several queues.
+	// MultiQueue allows several queues: a program can open the device once for
+	// each of them.
 	MultiQueue bool `json:"multiQueue,omitempty"`
-	// MTU of the device, 68 to 65521; 0 leaves it to the kernel.
+	// MTU of the device, 68 to 65521. 0 leaves it to the kernel.
 	MTU int `json:"mtu,omitempty"`
-	// MAC is the device's hardware address; CNI_ARGS' MAC and runtimeConfig win over it.
+	// MAC is the device's MAC address. CNI_ARGS and runtimeConfig take
+	// precedence over it.
 	MAC string `json:"mac,omitempty"`
-	// Owner is the number of the user who may open the device without
-	// CAP_NET_ADMIN. Without owner and group whoever can open /dev/net/tun may.
+	// Owner is the user ID that may open the device without CAP_NET_ADMIN.
+	// Without owner and group, every process that can open /dev/net/tun may
+	// open the device.
 	Owner *uint32 `json:"owner,omitempty"`
-	// Group is the number of the group whose members may open the device, those
-	// of them that are the owner if both are set.
+	// Group is the group ID whose members may open the device without
+	// CAP_NET_ADMIN. If owner is set too, a process must match both.
 	Group *uint32 `json:"group,omitempty"`
-	// SELinuxContext is refused: SELinux lets a process of several threads take
-	// only a context that is bounded by its own to make the device in, and no
-	// other program is run for it.
+	// SELinuxContext is refused. To create a device in another context, a
+	// process must change its own context. SELinux allows that to a process
+	// with several threads only for a context bounded by its own, and cnibox
+	// does not start another program for it.
 	SELinuxContext string `json:"selinuxContext,omitempty"`
-	// Bridge in the container's namespace that the device becomes a port of.
+	// Bridge is the bridge in the container's namespace that the device is
+	// attached to.
 	Bridge string `json:"bridge,omitempty"`
-	// RuntimeConfig is what the runtime fills in for declared capabilities.
+	// RuntimeConfig holds the values that the runtime gives for the declared
+	// capabilities.
 	RuntimeConfig struct {
-		// MAC is the device's hardware address; it wins over CNI_ARGS and mac.
+		// MAC is the device's MAC address. It takes precedence over CNI_ARGS
+		// and mac.
 		MAC string `json:"mac,omitempty"`
 	} `json:"runtimeConfig,omitzero"`
 }
 
 const (
-	// minMTU and maxMTU are the kernel's bounds: that of IPv4 (ETH_MIN_MTU), and
-	// the largest packet with an Ethernet header before it.
+	// minMTU and maxMTU are the kernel's bounds: the smallest MTU of IPv4
+	// (ETH_MIN_MTU), and the largest packet minus an Ethernet header.
 	minMTU = 68
 	maxMTU = 65535 - 14
-	// nobody is the kernel's "no user" and "no group".
+	// nobody is the kernel's value for "no user" and "no group" (INVALID_UID,
+	// INVALID_GID).
 	nobody = 1<<32 - 1
 )
 
-// Validate reports every fault with its JSON path.
+// Validate reports every invalid key with its JSON path.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	if c.MTU != 0 && (c.MTU < minMTU || c.MTU > maxMTU) {
@@ -55,11 +63,11 @@ func (c *Conf) Validate() error {
 		value *uint32
 	}{{"owner", c.Owner}, {"group", c.Group}} {
 		if id.value != nil && *id.value == nobody {
-			f.Addf(id.path, "%d is nobody's number: leave it away for none", *id.value)
+			f.Addf(id.path, "%d means no user and no group in the kernel: remove the key", *id.value)
 		}
 	}
 	if c.SELinuxContext != "" {
-		f.Addf("selinuxContext", "is not supported: leave it away, and allow the device in the host's policy")
+		f.Addf("selinuxContext", "is not supported: remove it, and allow the device in the host's SELinux policy")
 	}
 	if c.Bridge != "" {
 		if err := roles.LinkName(c.Bridge); err != nil {
@@ -69,6 +77,6 @@ func (c *Conf) Validate() error {
 	return f.Err()
 }
 
-// mac is the device's hardware address by precedence, in the usual colon form,
-// or "".
+// mac is the device's MAC address in colon form, chosen by precedence, or "" if
+// none is configured.
 func (c *Conf) mac(args roles.Args) (string, error) { return args.MAC(c.RuntimeConfig.MAC, c.MAC) }

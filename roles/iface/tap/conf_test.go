@@ -8,9 +8,9 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestValidate: every fault is told at once, with its path.
+// TestValidate: all errors are reported at once, each with its path.
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`},
 		{Name: "all good", Conf: `{"multiQueue":true,"mtu":65521,"mac":"02:00:00:00:00:01","owner":0,"group":4294967294,"bridge":"br0"}`},
 		{Name: "unknown keys are tolerated", Conf: `{"color":"blue"}`},
@@ -29,8 +29,8 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// TestMAC: mac, over it CNI_ARGS, over both runtimeConfig. Upstream loses mac
-// where owner and group are set.
+// TestMAC: CNI_ARGS takes precedence over mac, and runtimeConfig over both.
+// Upstream ignores mac if owner and group are set.
 func TestMAC(t *testing.T) {
 	const a, b, c = "02:00:00:00:00:0a", "02:00:00:00:00:0b", "02:00:00:00:00:0c"
 	for _, x := range []struct{ name, runtime, env, conf, want string }{

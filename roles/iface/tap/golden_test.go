@@ -3,22 +3,21 @@ package tap
 import (
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/attach"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
 // TestGolden runs testdata/*.txtar.
 func TestGolden(t *testing.T) {
 	rolestest.Golden{
-		Read:     func(conf []byte) (attach.Wirer, error) { return readRole(conf) },
+		Role:     Role(),
 		Observed: func([]byte) (any, error) { return nil, nil },
 	}.Run(t)
 }
 
-// FuzzConf: whatever comes, ADD and CHECK know what to make of it.
+// FuzzConf: ADD and CHECK handle any configuration without a panic.
 func FuzzConf(f *testing.F) {
-	rolestest.FuzzWire(
-		f, func(conf []byte) (attach.Wirer, error) { return readRole(conf) }, nil,
+	rolestest.FuzzBuild(
+		f, Role(), nil,
 		`{"multiQueue":true,"mtu":1400,"mac":"02:00:00:00:00:01","owner":0,"group":7,"bridge":"br0"}`, `{"runtimeConfig":{"mac":"02:00:00:00:00:02"}}`,
 	)
 }

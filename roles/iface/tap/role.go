@@ -9,62 +9,44 @@ import (
 	"github.com/cnibox/cnibox/roles/attach"
 )
 
-// kind is the kernel's kind of link: taps are made by its tun driver.
+// kind is the kernel's kind of link: the tun driver creates tap devices.
 const kind = "tun"
 
 // Role is the tap role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.InterfaceRole(roles.Role{
 		Names:        []string{"tap"},
-		Kind:         roles.Interface,
 		Summary:      "a tap device in the container, for a virtual machine or a program there",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"mac"},
 		Args:         []string{"MAC"},
-		Conf:         func() any { return new(Conf) },
-		New:          attach.Maker(readRole),
-		Undo:         attach.Undoer(readRole),
-	}
+	}, func(c *Conf) attach.SpecBuilder { return &role{conf: c} })
 }
 
-// readRole decodes a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	return &role{conf: c}, err
-}
-
-// role implements attach.Interface for one configuration.
+// role implements attach.SpecBuilder for one configuration.
 type role struct{ conf *Conf }
 
-func (r *role) Role() string { return "tap" }
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-func (r *role) IPAM() string { return r.conf.IPAM.Type }
-
-// Shared is nothing: all is in the container.
+// Shared is empty: every object is in the container.
 func (r *role) Shared() []string { return nil }
 
-// Observe looks for the bridge, which is the container's own. CHECK compares
-// the master of the device instead.
+// Observe checks that the bridge exists in the container's namespace and is a
+// bridge. CHECK skips this: it compares the device's master instead.
 func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, container *netops.Namespace) error {
 	if r.conf.Bridge == "" || container == nil || in.Prev != nil {
 		return nil
 	}
 	l, err := h.Net.Link(ctx, container, r.conf.Bridge)
 	if errors.Is(err, netops.ErrNotExist) {
-		return &roles.ConfError{Path: "bridge", Reason: "\"" + r.conf.Bridge + "\" is not in the container's namespace: make it there first"}
+		return &roles.ConfError{Path: "bridge", Reason: "\"" + r.conf.Bridge + "\" does not exist in the container's namespace: create it first"}
 	}
 	if err == nil && l.Kind != "bridge" {
-		err = &roles.ConfError{Path: "bridge", Reason: "\"" + r.conf.Bridge + "\" in the container's namespace is no bridge: name one that is"}
+		err = &roles.ConfError{Path: "bridge", Reason: "\"" + r.conf.Bridge + "\" in the container's namespace is not a bridge: use the name of a bridge"}
 	}
 	return err
 }
 
-// Wire is the device and the container's side.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	mac, err := r.conf.mac(in.Args)
 	if err != nil {
 		return nil, err
@@ -77,10 +59,11 @@ func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
 		own.MAC = in.ContainerMAC
 	}
 	if in.Prev != nil {
-		own.MTU = 0 // a chained plugin may have set another
+		own.MTU = 0 // a chained plugin may have changed the MTU
 	}
 	return attach.Within(in, own, r.conf.DNS)
 }
 
-// Stray is the container's device.
-func (r *role) Stray(in *attach.Input) netops.Spec { return attach.StrayWithin(in, kind) }
+// Orphans is what an attachment without a record can have left: the device in the
+// container.
+func (r *role) Orphans(in *attach.Input) netops.Spec { return attach.OrphansWithin(in, kind) }

@@ -40,11 +40,11 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// prepare makes the bridge in a container's namespace.
+// prepare creates the bridge in a container's namespace.
 func prepare(t *testing.T, ns *netopstest.NS) {
 	t.Helper()
 	ns.Do(t, func() error {
-		mac := net.HardwareAddr{2, 0, 0, 0, 0, 0xb0} // else it follows its port's
+		mac := net.HardwareAddr{2, 0, 0, 0, 0, 0xb0} // otherwise it would follow its port's MAC
 		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", HardwareAddr: mac}})
 	})
 }
@@ -62,7 +62,7 @@ var (
 	offBridge   = rolestest.Inside("off the bridge", netlink.LinkSetNoMaster)
 )
 
-// attach makes a container with a tap device and returns ADD's result.
+// attach creates a container with a tap device and returns ADD's result.
 func attach(t *testing.T, e *rolestest.Env, ns *netopstest.NS, conf string) *roles.Result {
 	t.Helper()
 	call := rolestest.Call{
@@ -80,11 +80,11 @@ func attach(t *testing.T, e *rolestest.Env, ns *netopstest.NS, conf string) *rol
 	return r
 }
 
-// TestKeys: the device is what the keys ask for. Upstream loses mac beside
-// owner and group, and runs ip without both.
+// TestKeys: the device has the attributes that the keys set. Upstream ignores
+// mac if owner and group are set, and runs the ip command if they are not.
 func TestKeys(t *testing.T) {
 	needs(t)
-	const none = 0 // is what the library makes of no owner
+	const none = 0 // the library's value for "no owner"
 	for _, c := range []struct {
 		name, conf   string
 		owner, group uint32
@@ -106,7 +106,7 @@ func TestKeys(t *testing.T) {
 				}
 				tap, ok := l.(*netlink.Tuntap)
 				if !ok || tap.Mode != netlink.TUNTAP_MODE_TAP || tap.NonPersist {
-					t.Errorf("device is %+v, want a tap that stays", l)
+					t.Errorf("device is %+v, want a persistent tap", l)
 					return nil
 				}
 				if tap.Owner != c.owner || tap.Group != c.group || tap.Flags&netlink.TUNTAP_MULTI_QUEUE != 0 != c.queues {
@@ -122,8 +122,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestTraffic: a program in the container that opens the device, as a virtual
-// machine's would, gets the frames that the container sends.
+// TestTraffic: a program in the container that opens the device, such as a
+// virtual machine, receives the frames that the container sends.
 func TestTraffic(t *testing.T) {
 	needs(t)
 	ns := netopstest.New(t)
@@ -154,8 +154,8 @@ func TestTraffic(t *testing.T) {
 		if _, err := conn.Write([]byte("hello")); err != nil {
 			return err
 		}
-		// ARP for 10.1.0.9 (RFC 826): what comes first may be the announcement of
-		// the container's own addresses.
+		// The test waits for an ARP request for 10.1.0.9 (RFC 826). The
+		// announcement of the container's own addresses may come before it.
 		for b := make([]byte, 2000); ; {
 			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 			if n, err := unix.Poll(poll, 20_000); err != nil || n == 0 {
@@ -176,12 +176,12 @@ func TestTraffic(t *testing.T) {
 	})
 }
 
-// TestBridge: what stands in the way is told, and nothing stays.
+// TestBridge: an unusable bridge is reported, and nothing is left.
 func TestBridge(t *testing.T) {
 	needs(t)
 	for _, c := range []struct{ name, kind, want string }{
-		{"absent", "", `bridge: \"br0\" is not in the container's namespace`},
-		{"no bridge", "veth", `bridge: \"br0\" in the container's namespace is no bridge`},
+		{"absent", "", `bridge: \"br0\" does not exist in the container's namespace`},
+		{"no bridge", "veth", `bridge: \"br0\" in the container's namespace is not a bridge`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := rolestest.NewEnv(t, all.Table())

@@ -7,8 +7,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestStorm: many taps at once, calls killed at random: a device persists only
-// once it is labelled, so none is left.
+// TestStorm: many taps at once, with calls that are killed at random. A device
+// becomes persistent only after it is labelled, so none is left.
 func TestStorm(t *testing.T) {
 	needs(t)
 	rolestest.Storm{

@@ -8,9 +8,10 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestValidate has the bounds of vlanId, which the reference tells wrong, and of the other keys.
+// TestValidate checks the bounds of all keys. The reference's message about
+// vlanId is wrong.
 func TestValidate(t *testing.T) {
-	rolestest.Judge(t, Role(), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "empty", Conf: `{}`, Paths: []string{"master"}},
 		{Name: "all good", Conf: `{"master":"lan0","vlanId":100,"mtu":9000,"linkInContainer":true}`},
 		{Name: "0", Conf: `{"master":"lan0","vlanId":0}`},
@@ -27,13 +28,13 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// FuzzConf: no configuration makes the role panic, and a valid one can be wired.
+// FuzzConf: no configuration makes the role panic, and a valid one has a spec.
 func FuzzConf(f *testing.F) {
 	for _, s := range []string{`{"master":"lan0","vlanId":100,"mtu":9000}`, `{"vlanId":-1}`, `[]`, `{"prevResult":1}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := attach.Judged(readRole)(data)
+		r, err := rolestest.Read[*role](Role(), data)
 		if err != nil {
 			return
 		}
@@ -41,7 +42,7 @@ func FuzzConf(f *testing.F) {
 			Key: store.Key{Network: "n", ContainerID: "c", IfName: "eth0"}, ContainerMAC: "02:00:00:00:00:c1",
 			Observed: attach.MasterLink{Name: "lan0", MAC: "02:00:00:00:00:a0", MTU: 1 << 62},
 		}
-		w, err := r.Wire(in)
+		w, err := r.Build(in)
 		if err != nil || len(w.Spec.Objects) == 0 || w.MAC == "" {
 			t.Errorf("%s: %+v, %v", data, w, err)
 		}

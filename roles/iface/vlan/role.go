@@ -13,37 +13,23 @@ const kind = "vlan"
 
 // Role is the vlan role's entry in the table.
 func Role() roles.Role {
-	return roles.Role{
+	return attach.InterfaceRole(roles.Role{
 		Names:     []string{kind},
-		Kind:      roles.Interface,
 		Summary:   "a VLAN of one of the host's interfaces",
 		Reference: "v1.9.1",
-		Conf:      func() any { return new(Conf) },
-		New:       attach.Maker(readRole),
-		Undo:      attach.Undoer(readRole),
-	}
+	}, func(c *Conf) attach.SpecBuilder { return &role{Upper: c.upper(), conf: c} })
 }
 
-// role implements attach.Interface for one configuration.
+// role implements attach.SpecBuilder for one configuration.
 type role struct {
 	attach.Upper
 	conf *Conf
 }
 
-// readRole decodes a configuration; with a ConfError there is what could be
-// decoded.
-func readRole(raw []byte) (*role, error) {
-	c := new(Conf)
-	err := roles.Decode(raw, c)
-	return &role{Upper: c.upper(), conf: c}, err
-}
-
-func (r *role) Validate() error { return r.conf.Validate() }
-
-// Wire computes the spec and the result of one attachment. The MAC is the
-// master's. CHECK compares the MTU too, as the reference's does, unless a chained
-// plugin told that it set another.
-func (r *role) Wire(in *attach.Input) (*attach.Wiring, error) {
+// Build computes the spec and the result of one attachment. The MAC is the
+// master's. CHECK compares the MTU too, as the reference plugin does: the MTU
+// that prevResult gives for the interface, else the configured one.
+func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	mtu := r.conf.MTU
 	if in.Prev != nil {
 		mtu = cmp.Or(attach.ContainerMTU(in.Prev, in.Key.IfName), mtu)

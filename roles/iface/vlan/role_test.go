@@ -30,9 +30,10 @@ const (
 	pool = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}`
 )
 
-// TestRole runs the suite: the reference's scenario "ADD/CHECK/DEL" on a master
-// of the host and on one of the container, and layer 2, which the reference has
-// not (#569). The kernel has each VLAN of a master once.
+// TestRole runs the suite: the reference's scenario "ADD/CHECK/DEL" with a
+// master in the host and with one in the container, and layer 2, which the
+// reference does not support (#569). The kernel allows each VLAN of a master
+// once.
 func TestRole(t *testing.T) {
 	netopstest.NeedKind(t, "vlan")
 	netopstest.Master(t, "lan0")
@@ -46,7 +47,7 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// prepare makes a master in a container's namespace.
+// prepare creates a master in a container's namespace.
 func prepare(t *testing.T, ns *netopstest.NS) {
 	t.Helper()
 	ns.Do(t, func() error { return netopstest.MakeMaster("in0") })
@@ -63,7 +64,7 @@ func tampers() []rolestest.Tamper {
 var (
 	address = rolestest.Inside("address", netopstest.DropAddress)
 	mtu     = rolestest.Inside("mtu", func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300) })
-	// otherID puts an interface of another VLAN in the place of the right one.
+	// otherID replaces the interface by one with another VLAN ID.
 	otherID = rolestest.Tamper{Name: "vlanId", Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
 		f, err := os.Open(ns.Path())
 		must(t, err)
@@ -109,7 +110,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestMTU has the reference's scenarios "MTU given / inherited", "MTU > master,
+// TestMTU is the reference's scenarios "MTU given / inherited", "MTU > master,
 // MTU < 0 fail".
 func TestMTU(t *testing.T) {
 	netopstest.Master(t, "lan0")
@@ -126,8 +127,8 @@ func TestMTU(t *testing.T) {
 	p.Refused(p.Call("ADD", keys+`,"mtu":-1,`+pool), 7, "mtu: -1 is negative")
 }
 
-// TestRefused: what cannot be is told, and nothing is left of it. The reference
-// leaves the link when addresses cannot be had, and tells 4095 as allowed.
+// TestRefused: a failed ADD returns an error and leaves nothing. The reference
+// leaves the link if it cannot get addresses, and its message calls 4095 valid.
 func TestRefused(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	p := newPod(t)
@@ -145,8 +146,8 @@ func TestRefused(t *testing.T) {
 	p.Refused(p.Call("ADD", `,"master":"lan0","vlanId":100,`+pool), 102, "eth0")
 }
 
-// TestDelWithoutMaster: the reference's DEL fails, and the address is lost, when
-// the master is gone, or is to be looked for in a container that is.
+// TestDelWithoutMaster: the master is gone, or belongs to a container that is
+// gone. The reference's DEL fails then and does not free the address.
 func TestDelWithoutMaster(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	p := newPod(t)
@@ -177,8 +178,8 @@ func TestDelWithoutMaster(t *testing.T) {
 	same()
 }
 
-// TestAnnounce: neighbours that remember another MAC for the address are told,
-// which the reference does not (#569).
+// TestAnnounce: neighbours with an outdated MAC for the address are updated,
+// which the reference does not do (#569).
 func TestAnnounce(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	p := newPod(t)
@@ -187,8 +188,8 @@ func TestAnnounce(t *testing.T) {
 	p.OK(p.Call("DEL", keys))
 }
 
-// TestStatus: STATUS tells beforehand what ADD would say of the master; the
-// reference's does not look, and fails without ipam.
+// TestStatus: STATUS reports the same error about the master that ADD would
+// return. The reference's STATUS does not check it, and fails without ipam.
 func TestStatus(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	p := newPod(t)

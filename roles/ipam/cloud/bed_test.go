@@ -17,13 +17,12 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
 
-func TestMain(m *testing.M) { rolestest.Main(m, roles.Table{Role(online.Web{})}) }
+func TestMain(m *testing.M) { rolestest.Main(m, roles.Table{Role()}) }
 
 // The NICs of the tests' node: links nicA and nicB.
 const macA, macB = "02:00:00:00:00:0a", "02:00:00:00:00:0b"
@@ -124,7 +123,6 @@ func (b *bed) handlerFor(tb testing.TB, ipam string, more ...string) *handler {
 	if err != nil {
 		tb.Fatalf("%s: %v", text, err)
 	}
-	a.feed.Web = online.Web{}
 	a.life.Reap = func(context.Context, *roles.Host, string) (int, error) { return 0, nil }
 	a.life.AnyDead = func(context.Context, *roles.Host, string) (bool, error) { return false, nil }
 	return a

@@ -12,37 +12,36 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata"
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// commands are the role's own on the command line.
-func commands(web wire.Web) []roles.CommandVerb {
+// commands returns the role's commands of the command line.
+func commands() []roles.CommandVerb {
 	look := []roles.Flag{
 		{Name: "cooldown", Default: defaultCooldown.String(), Help: "the networks' ipam.cooldown"},
-		{Name: "kubelet-config", Default: "/var/lib/kubelet/config.yaml", Help: "where kubelet's maxPods is, if it is there"},
+		{Name: "kubelet-config", Default: "/var/lib/kubelet/config.yaml", Help: "kubelet's configuration file with maxPods, if it exists"},
 	}
 	return []roles.CommandVerb{
-		{Name: "cloud", Help: "addresses of the cloud's network: what there is, who has them, what differs"},
+		{Name: "cloud", Help: "the cloud's addresses: the pool, its owners and differences"},
 		{
 			Name: "cloud show", Args: "[ADDRESS…]", Run: show,
-			Help:  "show what the cloud gives by NIC and subnet, whose the addresses are and since when",
-			Flags: append(look, roles.Flag{Name: "providers", Switch: true, Help: "show whom the role can ask instead"}),
+			Help:  "show the cloud's addresses by NIC and subnet, their owners and ages",
+			Flags: append(look, roles.Flag{Name: "providers", Switch: true, Help: "list the supported providers instead"}),
 		},
 		{
-			Name: "cloud refresh", Run: refresher(web),
-			Help: "ask the cloud now: those that networks of this node have asked before, or the one given",
+			Name: "cloud refresh", Run: refresh,
+			Help: "request the cloud now: all known sources, or the given one",
 			Flags: []roles.Flag{
-				{Name: "provider", Help: "whom to ask, as ipam.provider"},
-				{Name: "url", Help: "where, as ipam.url"},
-				{Name: "file", Help: "what the provider \"file\" reads, as ipam.file"},
+				{Name: "provider", Help: "provider to request, as ipam.provider"},
+				{Name: "url", Help: "base URL, as ipam.url"},
+				{Name: "file", Help: "file of the provider \"file\", as ipam.file"},
 			},
 		},
 		{
 			Name: "cloud reconcile", Run: reconcile,
-			Help:  "tell what differs between cloud, leases, attachments and links, and what to do about it",
-			Flags: append(look, roles.Flag{Name: "fix", Switch: true, Help: "release what nobody has any more"}),
+			Help:  "list the differences between cloud, leases, attachments and links, with the action for each",
+			Flags: append(look, roles.Flag{Name: "fix", Switch: true, Help: "release leaked addresses"}),
 		},
 	}
 }
@@ -59,7 +58,7 @@ func show(ctx context.Context, h *roles.Host, flags map[string]string, args []st
 	return look(ctx, h, flags, args)
 }
 
-// look takes the inventory that the flags ask for.
+// look reads the inventory with the settings of the flags.
 func look(ctx context.Context, h *roles.Host, flags map[string]string, of []string) (*Shown, error) {
 	cooldown, err := time.ParseDuration(flags["cooldown"])
 	if err != nil || cooldown < 0 {
@@ -74,21 +73,15 @@ func look(ctx context.Context, h *roles.Host, flags map[string]string, of []stri
 	return out, nil
 }
 
-// refresher makes the verb that asks every source that is known, or the one that flags name.
-func refresher(web wire.Web) func(context.Context, *roles.Host, map[string]string, []string) (any, error) {
-	return func(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
-		return refresh(ctx, h, flags, web)
-	}
-}
-
-func refresh(ctx context.Context, h *roles.Host, flags map[string]string, web wire.Web) (any, error) {
+// refresh requests all known sources, or the one in the flags.
+func refresh(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
 	asked, err := sourcesToAsk(ctx, h, flags)
 	if err != nil {
 		return nil, err
 	}
 	out := &Refreshed{now: h.Now}
 	for _, o := range asked {
-		o.Force, o.Patient, o.Web = true, true, web
+		o.Force, o.Patient = true, true
 		before, err := feed.Known(ctx, h, o.Source())
 		if errors.Is(err, store.ErrNotFound) {
 			before, err = &store.CloudSource{}, nil
@@ -105,7 +98,8 @@ func refresh(ctx context.Context, h *roles.Host, flags map[string]string, web wi
 	return out, nil
 }
 
-// sourcesToAsk are the known sources; without any, whichever cloud this is.
+// sourcesToAsk returns the known sources. Without any it returns the default, which detects the
+// cloud.
 func sourcesToAsk(ctx context.Context, h *roles.Host, flags map[string]string) ([]feed.Options, error) {
 	given := feed.Options{Provider: flags["provider"], URL: flags["url"], File: flags["file"]}
 	if given != (feed.Options{}) {
@@ -139,13 +133,13 @@ func sourcesToAsk(ctx context.Context, h *roles.Host, flags map[string]string) (
 	return all, nil
 }
 
-// reconcile tells the differences, after releasing what nobody has with --fix.
+// reconcile reports the differences. With --fix it first releases leaked addresses.
 func reconcile(ctx context.Context, h *roles.Host, flags map[string]string, _ []string) (any, error) {
 	out := &Reconciled{Differences: []Difference{}}
 	if flags["fix"] != "" {
-		freed, err := node.Reap(ctx, h, "")
+		freed, err := record.Reap(ctx, h, "")
 		if err != nil {
-			return nil, fmt.Errorf("release what nobody has: %w", err)
+			return nil, fmt.Errorf("release leaked addresses: %w", err)
 		}
 		out.Freed = &freed
 	}
@@ -157,7 +151,7 @@ func reconcile(ctx context.Context, h *roles.Host, flags map[string]string, _ []
 	return out, nil
 }
 
-// shownProviders is the answer of `cnibox cloud show --providers`.
+// shownProviders is the output of `cnibox cloud show --providers`.
 type shownProviders []metadata.Provider
 
 // MarshalJSON leaves the functions out.
@@ -174,7 +168,7 @@ func (p shownProviders) MarshalJSON() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// Table shows them.
+// Table shows the providers.
 func (p shownProviders) Table() (head []string, rows [][]string) {
 	for _, one := range p {
 		rows = append(rows, []string{one.Name, cmp.Or(one.Default, "-"), one.Summary})
@@ -182,22 +176,22 @@ func (p shownProviders) Table() (head []string, rows [][]string) {
 	return []string{"PROVIDER", "ASKS", "GIVES"}, rows
 }
 
-// Refreshed is the answer of `cnibox cloud refresh`.
+// Refreshed is the output of `cnibox cloud refresh`.
 type Refreshed struct {
 	Sources []RefreshedSource `json:"sources"`
 	now     func() time.Time
 }
 
-// RefreshedSource is what came of one question.
+// RefreshedSource is the result of one request.
 type RefreshedSource struct {
 	Name string `json:"name"`
-	// Addresses and Ranges are those for pods, More and Fewer how many single
-	// addresses came and went with this reply.
+	// Addresses and Ranges count what is available to pods. More and Fewer count the single
+	// addresses that this reply added and removed.
 	Addresses int `json:"addresses"`
 	Ranges    int `json:"ranges"`
 	More      int `json:"more"`
 	Fewer     int `json:"fewer"`
-	// Fault is why there is no new reply.
+	// Fault is the reason for the missing reply.
 	Fault   string   `json:"fault,omitempty"`
 	Dropped []string `json:"dropped,omitempty"`
 }
@@ -229,7 +223,7 @@ func (r *Refreshed) add(name string, before, s *store.CloudSource, err error) {
 	r.Sources = append(r.Sources, one)
 }
 
-// String has a line for each source, and one for what is not used.
+// String has a line for each source and for each dropped item.
 func (r *Refreshed) String() string {
 	var lines []string
 	for _, s := range r.Sources {
@@ -245,9 +239,9 @@ func (r *Refreshed) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// Reconciled is the answer of `cnibox cloud reconcile`.
+// Reconciled is the output of `cnibox cloud reconcile`.
 type Reconciled struct {
-	// Freed counts the addresses that were released; nil without --fix.
+	// Freed counts the released addresses. It is nil without --fix.
 	Freed       *int         `json:"freed,omitempty"`
 	Differences []Difference `json:"differences"`
 }
@@ -260,7 +254,7 @@ func (r *Reconciled) Table() (head []string, rows [][]string) {
 	return []string{"WHAT", "DIFFERENCE", "WHAT TO DO"}, rows
 }
 
-// String tells what was done.
+// String summarizes the actions.
 func (r *Reconciled) String() string {
 	line := fmt.Sprintf("%d differences", len(r.Differences))
 	if r.Freed != nil {

@@ -13,15 +13,14 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
 // verb calls one of the role's verbs with its flags' defaults.
 func (b *bed) verb(tb testing.TB, name string, flags map[string]string, args ...string) (any, error) {
 	tb.Helper()
-	verbs := Role(online.Web{}).Verbs()
+	verbs := Role().Verbs()
 	i := slices.IndexFunc(verbs, func(v roles.CommandVerb) bool { return v.Name == name })
 	if i < 0 {
 		tb.Fatalf("no verb %q", name)
@@ -80,7 +79,7 @@ func (b *bed) lease(tb testing.TB, a *handler, addr, id string, n store.Netns) {
 // gone is a namespace that certainly is no more.
 func gone(tb testing.TB) store.Netns {
 	tb.Helper()
-	n := node.ThisNetns(filepath.Join(tb.TempDir(), "gone"), nil)
+	n := record.ThisNetns(filepath.Join(tb.TempDir(), "gone"), nil)
 	n.Dev, n.Inode = 4, 1<<40
 	return n
 }

@@ -9,19 +9,19 @@ import (
 	"github.com/cnibox/cnibox/roles/sticky"
 )
 
-// Conf is the role's network configuration. It gets the whole configuration of
-// the plugin that delegates to it; its own keys are under "ipam".
+// Conf is the role's network configuration. The role gets the complete configuration of the plugin
+// that delegates to it. Its own keys are in "ipam".
 type Conf struct {
 	roles.NetConf
 	azureview.Conf
 	// IPAM is required.
 	IPAM *IPAM `json:"ipam"`
-	// Master is the interface plugin's: only addresses of that link's NIC are
-	// given. Default: of every NIC.
+	// Master is the key of the interface plugin. Only addresses of that link's NIC are used.
+	// Default: all NICs.
 	Master string `json:"master,omitempty"`
-	// RuntimeConfig is what the runtime filled in for declared capabilities.
+	// RuntimeConfig has the runtime's values of declared capabilities.
 	RuntimeConfig RuntimeConfig `json:"runtimeConfig,omitzero"`
-	// Args holds conventional arguments (CNI conventions, "args.cni").
+	// Args has conventional arguments (CNI conventions, "args.cni").
 	Args leasing.Args `json:"args,omitzero"`
 }
 
@@ -29,64 +29,62 @@ type Conf struct {
 type IPAM struct {
 	// Type is "cloud-ipam" or "azure-vnet-ipam".
 	Type string `json:"type,omitempty"`
-	// Provider is the cloud that is asked, a name that `cnibox cloud show --providers`
-	// lists. Default: what the machine's firmware suggests ("auto"); for
-	// azure-vnet-ipam, what environment says.
+	// Provider is the cloud to request, a name that `cnibox cloud show --providers` lists. Default:
+	// "auto", which reads the machine's firmware tables. For azure-vnet-ipam the default depends on
+	// environment.
 	Provider string `json:"provider,omitempty"`
-	// URL is asked instead of the provider's own, such as
-	// "http://168.63.129.16".
+	// URL replaces the provider's base URL, for example "http://168.63.129.16".
 	URL string `json:"url,omitempty"`
-	// File is what the provider "file" reads. Default
-	// "/etc/kubernetes/interfaces.json".
+	// File is the file of the provider "file". Default: "/etc/kubernetes/interfaces.json".
 	File string `json:"file,omitempty"`
-	// Environment is azure-vnet-ipam's name of a provider: "azure", or "mas" and
-	// "fileIpam" for the provider "file". Default for azure-vnet-ipam: "azure".
+	// Environment is azure-vnet-ipam's name of a provider: "azure", or "mas" and "fileIpam" for the
+	// provider "file". Default for azure-vnet-ipam: "azure".
 	Environment string `json:"environment,omitempty"`
-	// QueryInterval is the least time between two questions to the cloud, for all
-	// processes together: "10s", or a number of seconds. Default "10s".
+	// QueryInterval is the minimum time between two requests to the cloud by all processes of the
+	// node: "10s", or a number of seconds. Default: "10s".
 	QueryInterval sticky.Span `json:"queryInterval,omitzero"`
-	// Cooldown is how long a released address is given to nobody else. Default "30s".
+	// Cooldown is the time before a released address is given to another pod. Default: "30s".
 	Cooldown sticky.Span `json:"cooldown,omitzero"`
-	// NIC restricts the addresses to those of one NIC: its MAC, or the name of the
-	// link. Default: master's, else every NIC's.
+	// NIC restricts the addresses to those of one NIC: its MAC, or the name of the link. Default:
+	// master's NIC, or else all NICs.
 	NIC string `json:"nic,omitempty"`
-	// Family is "ipv4", "ipv6" or "dual" for an address of each. Default "ipv4".
+	// Family is "ipv4", "ipv6" or "dual" for one address of each. Default: "ipv4".
 	Family string `json:"family,omitempty"`
-	// AddressSpace is azure-vnet-ipam's, which has no other here than "local".
+	// AddressSpace is a key of azure-vnet-ipam. Only "local" is supported.
 	AddressSpace string `json:"addressSpace,omitempty"`
 	// Subnet restricts the addresses to those of one subnet, a CIDR. Default: all.
 	Subnet string `json:"subnet,omitempty"`
-	// IPAddress is the address to give, unless the runtime asks for one. Default: any.
+	// IPAddress is the address to use if the runtime requests none. Default: any.
 	IPAddress string `json:"ipAddress,omitempty"`
-	// Mode is azure-vnet-ipam's; it has no effect.
+	// Mode is a key of azure-vnet-ipam. It has no effect.
 	Mode string `json:"mode,omitempty"`
-	// Routes are the result's. Default: a default route over the gateway of each address.
+	// Routes are the routes of the result. Default: a default route through the gateway of each
+	// address.
 	Routes []roles.Route `json:"routes,omitempty"`
-	// DNS is the result's. Default: what the cloud tells.
+	// DNS is the DNS configuration of the result. Default: the cloud's name servers.
 	DNS types.DNS `json:"dns,omitzero"`
-	// Sticky lets a pod get the same addresses again after a restart. Without
-	// it a released address is anybody's after the cool-down.
+	// Sticky gives a pod the same addresses after a restart. Without it every pod can get a
+	// released address after the cool-down.
 	Sticky *sticky.Conf `json:"sticky,omitempty"`
-	// Requests says how pods ask for addresses.
+	// Requests defines how pods request addresses.
 	Requests leasing.Requests `json:"requests,omitzero"`
 }
 
-// RuntimeConfig holds the capabilities ips, mac and
-// io.kubernetes.cri.pod-annotations.
+// RuntimeConfig has the capabilities ips, mac and io.kubernetes.cri.pod-annotations.
 type RuntimeConfig struct {
-	// IPs are requested addresses, at most one of each family. A prefix length is
-	// ignored.
+	// IPs are requested addresses, at most one of each family. A prefix length is ignored.
 	IPs []string `json:"ips,omitempty"`
-	// MAC is the interface's hardware address, whom addresses can stick to.
+	// MAC is the interface's hardware address, which can identify the owner of sticky addresses.
 	MAC string `json:"mac,omitempty"`
-	// Annotations are the pod's.
+	// Annotations are the pod's annotations.
 	Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations,omitempty"`
 }
 
-// The names of the role; the second is for configurations of Azure's plugin.
+// typeName and azureType are the role's names. The second one is for configurations of Azure's
+// plugin.
 const typeName, azureType = "cloud-ipam", "azure-vnet-ipam"
 
-// decode reads a configuration and fills in defaults.
+// decode decodes a configuration and sets defaults.
 func decode(conf []byte) (*Conf, error) {
 	c := new(Conf)
 	if err := roles.Decode(conf, c); err != nil {

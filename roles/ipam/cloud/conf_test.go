@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 	"github.com/cnibox/cnibox/roles/rolestest"
 	"github.com/cnibox/cnibox/store"
 )
@@ -23,7 +22,7 @@ func addrs(texts ...string) []netip.Addr {
 
 func TestConfFaults(t *testing.T) {
 	conf := func(ipam string) string { return `{"cniVersion": "1.1.0", "name": "net", "ipam": ` + ipam + `}` }
-	rolestest.Judge(t, Role(online.Web{}), []rolestest.Judged{
+	rolestest.CheckFaults(t, Role(), []rolestest.FaultyConf{
 		{Name: "none", Conf: `{"name": "net"}`, Paths: []string{"ipam"}},
 		{Name: "smallest", Conf: conf(`{"type": "cloud-ipam"}`)},
 		{Name: "azure's", Conf: conf(`{"type": "azure-vnet-ipam"}`)},

@@ -11,23 +11,22 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Difference is one thing that is not as it should be between the cloud, the
-// leases, the attachments and the host's links.
+// Difference is a difference between the cloud, the leases, the attachments and the host's links.
 type Difference struct {
 	// What is the address, NIC or source.
 	What string `json:"what"`
 	Is   string `json:"is"`
-	// Do is what to do about it.
+	// Do is the recommended action.
 	Do string `json:"do"`
 }
 
-// What to do. Reconcile does the first itself.
+// Actions. Reconcile with --fix does the first one.
 const (
 	doFix      = "cnibox cloud reconcile --fix releases it"
-	doRecreate = "delete the pod, so that it is made anew with an address of the cloud"
+	doRecreate = "delete the pod: its replacement gets an address of the cloud"
 )
 
-// differences are all, by what they are about.
+// differences returns all differences, sorted by What.
 func (v *inventory) differences() []Difference {
 	out := []Difference{}
 	add := func(what, do, is string, a ...any) {
@@ -48,29 +47,29 @@ func (v *inventory) differences() []Difference {
 
 type addDifference func(what, do, is string, a ...any)
 
-// differencesOf are those of what a source says, with itself and with the host.
+// differencesOf adds the faults of a source and its differences from the host.
 func (v *inventory) differencesOf(s *store.CloudSource, add addDifference) {
 	switch {
 	case s.Fault != "":
 		add(s.Name, "see docs/cloud.md, and cnibox cloud refresh", "%d questions in a row without a good answer: %s", s.Failed, s.Fault)
 	case s.Answered.Before(s.Asked) && v.now.Sub(s.Asked) > time.Minute:
-		add(s.Name, "cnibox cloud refresh", "asked %s ago, and who asked died", brief(v.now.Sub(s.Asked)))
+		add(s.Name, "cnibox cloud refresh", "requested %s ago, and the requesting process died", brief(v.now.Sub(s.Asked)))
 	}
 	for _, n := range s.NICs {
 		if n.MAC != anyMAC && v.nics[n.MAC].Name == "" && n.Usable() {
-			add(n.MAC, "see whether the interface is attached to this machine, and in the host's network namespace", "the cloud names this NIC, and no link of the host has its MAC: its addresses are given to nobody")
+			add(n.MAC, "check that the interface is attached to this machine and in the host's network namespace", "the cloud lists this NIC, but no link of the host has its MAC: its addresses are not used")
 		}
 		for _, sub := range n.Subnets {
 			for _, a := range sub.Addresses {
 				if link := v.hostHas(a); link != "" {
-					add(a.String(), "take it from the link if pods are to have it", "the cloud gives it for pods, and the host's own link %s has it: it is given to nobody", link)
+					add(a.String(), "remove it from the link to make it available to pods", "the cloud lists it for pods, but the host's link %s has it: it is not used", link)
 				}
 			}
 		}
 	}
 }
 
-// differencesOfLease are those of a lease with its owner and the cloud.
+// differencesOfLease adds the differences of a lease from its owner and the cloud.
 func (v *inventory) differencesOfLease(a netip.Addr, l store.Lease, add addDifference) {
 	if v.isDead(l) {
 		add(a.String(), doFix, "leased to %s, which is gone", ownerOf(l.Owner, l.Pod))
@@ -90,8 +89,7 @@ func (v *inventory) differencesOfLease(a netip.Addr, l store.Lease, add addDiffe
 	}
 }
 
-// differencesOfAttachment are addresses that an attachment has, that the cloud gives,
-// and that nobody leased.
+// differencesOfAttachment adds the cloud's addresses that an attachment has without a lease.
 func (v *inventory) differencesOfAttachment(key store.Key, att *store.Attachment, add addDifference) {
 	for _, p := range att.Addresses {
 		a := p.Addr()
@@ -113,7 +111,7 @@ func (v *inventory) differencesOfAttachment(key store.Key, att *store.Attachment
 	}
 }
 
-// ownerOf names an attachment.
+// ownerOf describes an attachment for people.
 func ownerOf(k store.Key, pod string) string {
 	if pod != "" {
 		return fmt.Sprintf("pod %.120q", pod)

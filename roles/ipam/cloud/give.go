@@ -12,8 +12,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// allocator gives what a source has, but for what this host has itself, and what it
-// is asked for; a nil request asks for nothing.
+// allocator returns an allocator for the source's addresses without the host's own, and the
+// addresses that req requests. A nil req requests none.
 func (a *handler) allocator(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource) (*leasing.Allocator, []leasing.Ask, error) {
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
@@ -37,9 +37,9 @@ func (a *handler) allocatorOn(req *roles.Request, source *store.CloudSource, lin
 	return alloc, asks, err
 }
 
-// give takes addresses. To read all links and addresses of a host full of pods takes
-// longer than all the rest, so where it does not matter which NICs are there, only
-// what was chosen is compared with what the host has.
+// give allocates addresses. Reading all links and addresses of a host with many pods takes longer
+// than everything else. Therefore, if the set of NICs does not matter, give compares only the
+// chosen addresses with the host's.
 func (a *handler) give(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource) ([]leasing.Grant, error) {
 	links, err := a.look(ctx, h, source)
 	if err != nil {
@@ -59,8 +59,7 @@ func (a *handler) give(ctx context.Context, h *roles.Host, req *roles.Request, s
 	return grants, nil
 }
 
-// giveAnother takes addresses in place of those of which the host has one itself. After
-// an error there may be leases.
+// giveAnother replaces addresses that the host itself has. After an error some leases may remain.
 func (a *handler) giveAnother(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource, grants []leasing.Grant) ([]leasing.Grant, error) {
 	links, err := h.Net.Links(ctx, nil)
 	if err != nil {
@@ -68,7 +67,7 @@ func (a *handler) giveAnother(ctx context.Context, h *roles.Host, req *roles.Req
 	}
 	own := ownAddresses(source, links)
 	if !slices.ContainsFunc(grants, func(g leasing.Grant) bool { return own[g.Address()] }) {
-		return grants, nil // it has no route to one, just so
+		return grants, nil // there is no route to the address for another reason
 	}
 	alloc, asks, err := a.allocatorOn(req, source, links)
 	if err != nil {
@@ -80,8 +79,8 @@ func (a *handler) giveAnother(ctx context.Context, h *roles.Host, req *roles.Req
 	return alloc.Allocate(ctx, h, req, asks)
 }
 
-// look reads what is needed of the host's links: nil, which judges nothing, when
-// there is one NIC to choose from.
+// look reads the required links of the host. It returns nil, which skips the check of NICs, if only
+// one NIC has addresses.
 func (a *handler) look(ctx context.Context, h *roles.Host, source *store.CloudSource) ([]netops.LinkInfo, error) {
 	if isName(a.nic) {
 		l, err := h.Net.Link(ctx, nil, a.nic)
@@ -102,7 +101,8 @@ func (a *handler) look(ctx context.Context, h *roles.Host, source *store.CloudSo
 	return h.Net.Links(ctx, nil)
 }
 
-// mayBeOwn tells whether the host may have an address itself: no packet to it leaves.
+// mayBeOwn reports whether the host may have the address itself, because packets to it do not leave
+// the host.
 func (a *handler) mayBeOwn(ctx context.Context, h *roles.Host, g leasing.Grant) bool {
 	return h.Net.CheckRoute(ctx, nil, g.Address()) != nil
 }

@@ -10,23 +10,23 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// inventory is what the cloud gives and who has it, read in one go.
+// inventory has the cloud's addresses and their owners, read in one transaction.
 type inventory struct {
 	now      time.Time
 	cooldown time.Duration
 	sources  []store.CloudSource
-	// leases are those of addresses of a cloud.
+	// leases are the leases of cloud addresses.
 	leases      map[netip.Addr]store.Lease
 	attachments map[store.Key]*store.Attachment
-	// freed is when an address was released last.
+	// freed has the time of the last release of an address.
 	freed  map[netip.Addr]time.Time
 	links  []netops.LinkInfo
-	nics   map[string]netops.LinkInfo // by hardware address
-	census *node.Census
+	nics   map[string]netops.LinkInfo // by MAC address
+	census *record.Census
 }
 
 func takeInventory(ctx context.Context, h *roles.Host, cooldown time.Duration) (*inventory, error) {
@@ -39,8 +39,8 @@ func takeInventory(ctx context.Context, h *roles.Host, cooldown time.Duration) (
 	}
 	var err error
 	if v.links, err = h.Net.Links(ctx, nil); err == nil {
-		v.nics = node.NICs(v.links)
-		v.census, err = node.NewCensus(ctx, h)
+		v.nics = record.NICs(v.links)
+		v.census, err = record.NewCensus(ctx, h)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look at the host's interfaces: %w", err)
@@ -97,7 +97,7 @@ func (v *inventory) readPool(tx *store.Tx, id store.PoolID) error {
 	return nil
 }
 
-// isDead tells that whoever has a lease is certainly gone.
+// isDead reports whether the owner of a lease certainly no longer exists.
 func (v *inventory) isDead(l store.Lease) bool {
 	if a := v.attachments[l.Owner]; a != nil {
 		return v.census.Dead(a)
@@ -105,7 +105,7 @@ func (v *inventory) isDead(l store.Lease) bool {
 	return !l.Imported && v.census.NetnsGone(l.Netns)
 }
 
-// hostHas tells which link has an address itself.
+// hostHas returns the link that has the address, or "".
 func (v *inventory) hostHas(a netip.Addr) string {
 	for _, l := range v.links {
 		if slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a }) {
@@ -115,7 +115,7 @@ func (v *inventory) hostHas(a netip.Addr) string {
 	return ""
 }
 
-// stateOf judges an address that the cloud gives, or gave, and has a lease.
+// stateOf returns the state of a leased address.
 func (v *inventory) stateOf(s *store.CloudSource, l store.Lease) string {
 	if v.isDead(l) {
 		return stateLeaked
@@ -126,8 +126,7 @@ func (v *inventory) stateOf(s *store.CloudSource, l store.Lease) string {
 	return stateUsed
 }
 
-// shown is the inventory for people and programs; of restricts the addresses that
-// are listed.
+// shown returns the inventory for output. If addresses are given it has only these.
 func (v *inventory) shown(of []string) *Shown {
 	out := &Shown{Sources: []ShownSource{}, Addresses: []ShownAddress{}, Differences: v.differences(), now: v.now}
 	for i := range v.sources {
@@ -159,7 +158,7 @@ func (v *inventory) shown(of []string) *Shown {
 
 func (v *inventory) cools(a netip.Addr) bool { return v.freed[a].Add(v.cooldown).After(v.now) }
 
-// leased is an address that has a lease.
+// leased returns a leased address for output.
 func (v *inventory) leased(a netip.Addr, l store.Lease) ShownAddress {
 	one := ShownAddress{
 		Address: a, Source: l.Source, NIC: l.NIC, State: stateUsed, Network: l.Owner.Network, Pod: l.Pod,
@@ -186,7 +185,7 @@ func (v *inventory) sourceOf(l store.Lease) *store.CloudSource {
 	return nil
 }
 
-// homeOf is where a source names an address as one for pods.
+// homeOf returns the NIC and subnet in which a source has an address for pods.
 func homeOf(s *store.CloudSource, a netip.Addr) (*store.CloudNIC, *store.CloudSubnet, bool) {
 	for i := range s.NICs {
 		for j := range s.NICs[i].Subnets {

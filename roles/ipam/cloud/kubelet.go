@@ -13,18 +13,19 @@ import (
 
 const (
 	maxKubeletConfig = 1 << 20
-	// defaultMaxPods is kubelet's (KubeletConfiguration v1beta1, maxPods).
+	// defaultMaxPods is kubelet's default (KubeletConfiguration v1beta1, maxPods).
 	defaultMaxPods = 110
 )
 
-// ShownKubelet is how many pods kubelet puts on this node, whatever the pool has.
+// ShownKubelet has the number of pods that kubelet starts on this node. kubelet does not consider
+// the number of addresses.
 type ShownKubelet struct {
 	MaxPods int `json:"maxPods"`
-	// Fault is why MaxPods is not known.
+	// Fault is the reason why MaxPods is unknown.
 	Fault string `json:"fault,omitempty"`
 }
 
-// readKubelet reads kubelet's configuration; nil when there is none.
+// readKubelet reads kubelet's configuration. It returns nil if the file does not exist.
 func readKubelet(path string) *ShownKubelet {
 	b, err := smallfile.Read(path, maxKubeletConfig)
 	if errors.Is(err, fs.ErrNotExist) || path == "" {
@@ -48,7 +49,7 @@ func readKubelet(path string) *ShownKubelet {
 	return &ShownKubelet{MaxPods: *c.MaxPods}
 }
 
-// text compares it with the addresses there are.
+// text compares maxPods with the number of addresses.
 func (k *ShownKubelet) text(s *Shown) string {
 	if k.Fault != "" {
 		return k.Fault

@@ -15,7 +15,6 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
@@ -59,7 +58,7 @@ func (f *fabric) does(how http.HandlerFunc) { f.how.Store(&how) }
 // interval (azure-vnet's own plugins query once each, and break at some 150).
 func TestParallelProcesses(t *testing.T) {
 	const pods = 200
-	e := rolestest.NewEnv(t, roles.Table{Role(online.Web{})})
+	e := rolestest.NewEnv(t, roles.Table{Role()})
 	ns := netopstest.New(t)
 	f := newFabric(t, pods)
 	holders := map[string]string{}

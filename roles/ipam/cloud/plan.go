@@ -16,13 +16,12 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// anyMAC is the MAC of a NIC of which the cloud does not tell it.
+// anyMAC is the MAC of a NIC for which the cloud gives no MAC.
 const anyMAC = "*"
 
-// planOf makes a plan of what the cloud gives: a set of each family, whose ranges
-// are the subnets of the NICs, in the order of preference. NICs that are not on
-// this host are left out, and so are addresses that the host itself has. A nil
-// links judges neither. why is said of a set without a range.
+// planOf returns a plan for the cloud's addresses. It has one set for each family, whose ranges are
+// the subnets of the NICs in order of preference. NICs that this host does not have and addresses
+// of the host itself are left out. With nil links these are not checked. why explains an empty set.
 func (s *settings) planOf(source *store.CloudSource, links []netops.LinkInfo) (p *leasing.Plan, why string) {
 	c := s.plan
 	p = &c
@@ -57,12 +56,12 @@ func version(bits int) int {
 	return 6
 }
 
-// hint is said when nothing is left.
+// hint returns the explanation for an exhausted pool.
 func hint(source *store.CloudSource) string {
 	return fmt.Sprintf("%d withdrawn by the cloud while in use; kubelet's max-pods must not exceed the pool", len(source.Withdrawn))
 }
 
-// ranked is a range with what its place in the order depends on.
+// ranked is a range with the values that determine its order.
 type ranked struct {
 	leasing.Range
 	primary bool
@@ -70,7 +69,7 @@ type ranked struct {
 	size    uint64
 }
 
-// compare puts other NICs before the primary, and larger subnets first, as
+// compare orders secondary NICs before the primary one, and larger subnets first, as
 // azure-vnet-ipam does.
 func (r ranked) compare(o ranked) int {
 	if r.primary != o.primary {
@@ -82,14 +81,14 @@ func (r ranked) compare(o ranked) int {
 	return cmp.Or(cmp.Compare(o.size, r.size), cmp.Compare(r.device, o.device), r.Subnet.Addr().Compare(o.Subnet.Addr()))
 }
 
-// isName tells whether ipam.nic is the name of a link.
+// isName reports whether ipam.nic is the name of a link.
 func isName(nic string) bool {
 	_, err := net.ParseMAC(nic)
 	return nic != "" && err != nil
 }
 
-// nics are the source's NICs that the configuration means and that are on this
-// host; why tells of the others.
+// nics returns the source's NICs that match the configuration and exist on this host. why explains
+// the others.
 func (s *settings) nics(source *store.CloudSource, links []netops.LinkInfo) (out []store.CloudNIC, why string) {
 	mac := s.nic
 	here := map[string]bool{}
@@ -129,8 +128,8 @@ func (s *settings) nics(source *store.CloudSource, links []netops.LinkInfo) (out
 	return out, why
 }
 
-// serviceOf is the address of the metadata service that was asked, if it has one: a pod
-// with it would be asked next.
+// serviceOf returns the address of the metadata service. A pod with that address would receive the
+// next requests.
 func serviceOf(source *store.CloudSource) netip.Addr {
 	o, _ := feed.OptionsOf(source.Name)
 	where := o.URL
@@ -145,8 +144,8 @@ func serviceOf(source *store.CloudSource) netip.Addr {
 	return a
 }
 
-// ownAddresses are those of the node itself, as cloud and kernel tell, those of the
-// cloud's services, and what the cloud has withdrawn.
+// ownAddresses returns addresses that pods must not get: the node's own according to the cloud and
+// the kernel, those of the cloud's services, and those that the cloud has withdrawn.
 func ownAddresses(source *store.CloudSource, links []netops.LinkInfo) map[netip.Addr]bool {
 	own := map[netip.Addr]bool{}
 	for _, l := range links {
@@ -172,8 +171,8 @@ func ownAddresses(source *store.CloudSource, links []netops.LinkInfo) map[netip.
 	return own
 }
 
-// rangeOf is a subnet of a NIC as a range, without the addresses taken and those
-// that no host can have.
+// rangeOf returns a subnet of a NIC as a range, without the taken addresses and those that a host
+// cannot have.
 func rangeOf(source, mac string, s *store.CloudSubnet, taken map[netip.Addr]bool) leasing.Range {
 	r := leasing.Range{Subnet: s.Prefix, Bounds: leasing.Whole(s.Prefix), Gateway: s.Gateway, Source: source, NIC: mac}
 	hosts := leasing.Hosts(s.Prefix)
@@ -182,7 +181,7 @@ func rangeOf(source, mac string, s *store.CloudSubnet, taken map[netip.Addr]bool
 		if unusable(a) {
 			continue
 		}
-		if last := len(r.Free) - 1; last >= 0 && r.Free[last].Hi.Next() == a { // as most are
+		if last := len(r.Free) - 1; last >= 0 && r.Free[last].Hi.Next() == a { // addresses are usually consecutive
 			r.Free[last].Hi = a
 			continue
 		}

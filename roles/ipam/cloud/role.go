@@ -1,5 +1,5 @@
-// Package cloud is the IPAM role cloud: addresses of the cloud's own network, which
-// the cloud has given to this node for its pods. It plays azure-vnet-ipam too.
+// Package cloud is the IPAM role cloud-ipam. It gives pods addresses of the cloud's own network
+// that the cloud has assigned to this node. It also replaces azure-vnet-ipam.
 package cloud
 
 import (
@@ -14,15 +14,13 @@ import (
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/azureview"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/feed"
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
 	"github.com/cnibox/cnibox/roles/leasing"
 	"github.com/cnibox/cnibox/roles/sticky"
 	"github.com/cnibox/cnibox/store"
 )
 
-// Role is the IPAM role cloud. web is the way to clouds: without one an ADD
-// whose cloud is to be asked fails with roles.ErrPartial.
-func Role(web wire.Web) roles.Role {
+// Role returns the entry of the IPAM role cloud-ipam in the table of roles.
+func Role() roles.Role {
 	return roles.Role{
 		Names:        []string{typeName, azureType},
 		Kind:         roles.IPAM,
@@ -32,19 +30,14 @@ func Role(web wire.Web) roles.Role {
 		Conf:         func() any { return new(Conf) },
 		Ignored:      []string{"ipam.mode"},
 		New: func(conf []byte) (roles.Handler, error) {
-			a, err := newHandler(conf)
-			if err != nil {
-				return nil, err
-			}
-			a.feed.Web = web
-			return a, nil
+			return newHandler(conf)
 		},
 		Undo:  func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
-		Verbs: func() []roles.CommandVerb { return append(commands(web), planVerb()) },
+		Verbs: func() []roles.CommandVerb { return append(commands(), planVerb()) },
 	}
 }
 
-// handler answers for one network configuration.
+// handler implements the verbs for one network configuration.
 type handler struct {
 	*settings
 	life leasing.Liveness
@@ -69,10 +62,10 @@ func newHandler(conf []byte) (*handler, error) {
 	return &handler{settings: s, life: leasing.NodeLiveness()}, nil
 }
 
-// Add gives an attachment one address of every family, or none at all, see
-// leasing.Allocator.Allocate. It asks the cloud first when the interval has passed.
+// Add gives an attachment one address of each family, or none after an error. See
+// leasing.Allocator.Allocate. It requests the cloud first if the interval has passed.
 func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
-	defer a.tell(ctx, h)
+	defer a.writeAzureState(ctx, h)
 	source, err := feed.Enough(ctx, h, a.feed, func(known *store.CloudSource) bool { return a.hasSpare(ctx, h, req, known) })
 	if err != nil {
 		return nil, err
@@ -81,15 +74,15 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err != nil {
 		return nil, err
 	}
-	return a.answer(source, grants), nil
+	return a.result(source, grants), nil
 }
 
-// Preview tells the addresses that are next, of what is known of the cloud. A
-// repeated call gives the same.
+// Preview returns the next addresses according to the known state of the cloud. A repeated call
+// returns the same.
 func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	source, err := feed.Known(ctx, h, a.feed.Source())
 	if errors.Is(err, store.ErrNotFound) {
-		return nil, fmt.Errorf("%w: nobody has asked yet: %w", roles.ErrUnplanned, err)
+		return nil, fmt.Errorf("%w: the cloud was not requested yet: run 'cnibox cloud refresh': %w", roles.ErrUnplanned, err)
 	}
 	if err != nil {
 		return nil, err
@@ -102,11 +95,11 @@ func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request
 	if err != nil {
 		return nil, err
 	}
-	return a.answer(source, grants), nil
+	return a.result(source, grants), nil
 }
 
-// answer makes a result of the addresses chosen.
-func (a *handler) answer(source *store.CloudSource, grants []leasing.Grant) *roles.Result {
+// result returns the result with the given addresses.
+func (a *handler) result(source *store.CloudSource, grants []leasing.Grant) *roles.Result {
 	r := &roles.Result{CNIVersion: roles.ResultVersion}
 	leasing.AddIPs(r, grants)
 	r.Routes = a.routesFor(r)
@@ -114,8 +107,8 @@ func (a *handler) answer(source *store.CloudSource, grants []leasing.Grant) *rol
 	return r
 }
 
-// routesFor are the configured routes, else a default route over the gateway of
-// each address.
+// routesFor returns the configured routes, or else a default route through the gateway of each
+// address.
 func (a *handler) routesFor(r *roles.Result) []*types.Route {
 	var out []*types.Route
 	for _, route := range a.routes {
@@ -137,7 +130,7 @@ func (a *handler) routesFor(r *roles.Result) []*types.Route {
 	return out
 }
 
-// dnsFor is the configured DNS, else the servers of the NICs that the addresses are of.
+// dnsFor returns the configured DNS, or else the name servers of the addresses' NICs.
 func (a *handler) dnsFor(source *store.CloudSource, grants []leasing.Grant) types.DNS {
 	if !a.dns.IsEmpty() {
 		return *a.dns.Copy()
@@ -158,21 +151,21 @@ func (a *handler) dnsFor(source *store.CloudSource, grants []leasing.Grant) type
 	return dns
 }
 
-// Del releases every address of an attachment. It asks nobody, and an attachment
-// without any is success.
+// Del releases all addresses of an attachment. It does not request the cloud. An attachment without
+// addresses is not an error.
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	defer a.tell(ctx, h)
+	defer a.writeAzureState(ctx, h)
 	return leasing.Release(ctx, h, req)
 }
 
-// tell keeps azure's file of the addresses.
-func (a *handler) tell(ctx context.Context, h *roles.Host) {
+// writeAzureState updates azure's file of the addresses.
+func (a *handler) writeAzureState(ctx context.Context, h *roles.Host) {
 	azureview.Write(ctx, h, &a.files, azureview.Addresses)
 }
 
-// Check makes sure that the attachment holds an address of every family, and every
-// address of prevResult that the cloud gives. It asks nobody: an address that the
-// cloud has withdrawn is still the attachment's.
+// Check verifies that the attachment has an address of each family and every cloud address of
+// prevResult. It does not request the cloud: the attachment keeps an address that the cloud has
+// withdrawn.
 func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	source, err := feed.Known(ctx, h, a.feed.Source())
 	if errors.Is(err, store.ErrNotFound) {
@@ -185,16 +178,15 @@ func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	return (&leasing.Allocator{Plan: p, Life: a.life}).Check(ctx, h, req)
 }
 
-// GC releases the addresses of this network whose owners are not in req.Valid. It
-// asks nobody.
+// GC releases the addresses of this network whose owners are not in req.Valid. It does not request
+// the cloud.
 func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	defer a.tell(ctx, h)
+	defer a.writeAzureState(ctx, h)
 	return (&leasing.Allocator{Plan: &a.plan, Life: a.life}).GC(ctx, h, req)
 }
 
-// Status is nil when there is an address for the next ADD. It asks the cloud only
-// when none is known: the cloud may have given more since, and without an ADD nobody
-// else would ask.
+// Status returns nil if an address is available for the next ADD. It requests the cloud only if no
+// address is known, because the cloud may have assigned more since the last request.
 func (a *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	source, err := feed.Known(ctx, h, a.feed.Source())
 	if err == nil && a.statusOf(ctx, h, req, source) == nil {

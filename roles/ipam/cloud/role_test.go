@@ -16,7 +16,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -169,8 +169,8 @@ func TestRequests(t *testing.T) {
 	expect(t, b.add(t, b.handlerFor(t, "", `"runtimeConfig": {"ips": ["10.240.0.70/16"]}`), request("runtime")), "10.240.0.70")
 	expect(t, b.add(t, b.handlerFor(t, `"ipAddress": "10.240.0.71"`), request("azure")), "10.240.0.71")
 	for ask, want := range map[string]string{
-		"10.240.0.37": "by container", "10.240.0.99": "is none that the cloud gives this node for pods",
-		"10.240.0.4": "is none that", "10.240.0.1": "is the gateway of 10.240.0.0/16", "10.9.0.1": "is in no range",
+		"10.240.0.37": "by container", "10.240.0.99": "is not an address that the cloud gives this node for pods",
+		"10.240.0.4": "is not an address that", "10.240.0.1": "is the gateway of 10.240.0.0/16", "10.9.0.1": "is in no range",
 	} {
 		err := b.addFails(t, b.handlerFor(t, ""), withArgs(t, request("x"), "IP="+ask))
 		if strings.Contains(want, "by container") {
@@ -247,7 +247,7 @@ func TestOwnAddresses(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = netlink.AddrDel(l, addr) })
-			if err := b.addFails(t, a, withArgs(t, request("x"), "IP=10.240.0.37")); !strings.Contains(err.Error(), "is none that the cloud gives") {
+			if err := b.addFails(t, a, withArgs(t, request("x"), "IP=10.240.0.37")); !strings.Contains(err.Error(), "is not an address that the cloud gives") {
 				t.Error(err)
 			}
 			expect(t, b.add(t, a, request("b")), "10.240.0.38")
@@ -391,7 +391,7 @@ func TestRebuilt(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return pool.Reserve(store.Lease{Address: addrs("10.240.0.36")[0], Owner: request("old").Key(), Netns: node.ThisNetns("", nil)})
+		return pool.Reserve(store.Lease{Address: addrs("10.240.0.36")[0], Owner: request("old").Key(), Netns: record.ThisNetns("", nil)})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -425,7 +425,7 @@ func TestPlanVerb(t *testing.T) {
 	b.add(t, b.handlerFor(t, ""), request("a"))
 	for ip, want := range map[string]string{
 		"10.240.0.37": "10.240.0.37/16 10.240.0.1 asked for by CNI_ARGS: IP",
-		"":            "10.240.0.37/16 10.240.0.1 the next that nobody is known to have had",
+		"":            "10.240.0.37/16 10.240.0.1 the next one without a known earlier owner",
 	} {
 		flags["ip"] = ip
 		out, err := plan.Run(context.Background(), b.Host, flags, []string{file})

@@ -19,42 +19,42 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// settings are a configuration, parsed and found valid.
+// settings are a parsed and valid configuration.
 type settings struct {
 	feed     feed.Options
 	cooldown time.Duration
-	// nic is a MAC or the name of a link; empty for any.
+	// nic is a MAC or the name of a link, or empty for any.
 	nic string
 	// subnet is invalid for any.
 	subnet netip.Prefix
-	// bits are the address lengths of the families, one set each.
+	// bits are the address lengths of the families. There is one set for each.
 	bits   []int
 	routes []*types.Route
 	dns    types.DNS
-	// plan is without sets.
+	// plan has no sets.
 	plan leasing.Plan
 	// files are azure's state files.
 	files azureview.Conf
 }
 
-// Defaults of IPAM.
+// Defaults and limits of IPAM.
 const (
 	defaultCooldown = 30 * time.Second
 	maxInterval     = 24 * time.Hour
 	intervals       = `a time from "1s" to "24h", or a number of seconds`
 )
 
-// families are what IPAM.Family may be.
+// families returns the values of IPAM.Family.
 func families() map[string][]int {
 	return map[string][]int{"ipv4": {32}, "ipv6": {128}, "dual": {32, 128}}
 }
 
-// environments are the providers that azure's names stand for.
+// environments returns the providers for azure's names.
 func environments() map[string]string {
 	return map[string]string{"azure": "azure", "mas": "file", "fileIpam": "file"}
 }
 
-// newSettings parses a configuration. Its error joins every fault.
+// newSettings parses a configuration. Its error joins all faults.
 func newSettings(c *Conf) (*settings, error) {
 	var f roles.Faults
 	if c.IPAM == nil {
@@ -79,7 +79,7 @@ func newSettings(c *Conf) (*settings, error) {
 	return s, nil
 }
 
-// parseSource finds out whom to ask.
+// parseSource parses the provider, URL and file.
 func (s *settings) parseSource(f *roles.Faults, p *IPAM) {
 	s.feed.Provider = p.Provider
 	if p.Environment != "" {
@@ -115,7 +115,7 @@ func (s *settings) parseSource(f *roles.Faults, p *IPAM) {
 		if name != "file" {
 			f.Addf("ipam.file", "has no effect with the provider %q: remove it, or set ipam.provider to %q", name, "file")
 		} else if !filepath.IsAbs(p.File) {
-			f.Addf("ipam.file", "%q is no absolute path", p.File)
+			f.Addf("ipam.file", "%q is not an absolute path", p.File)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func (s *settings) parseTimes(f *roles.Faults, p *IPAM) {
 	}
 }
 
-// parseChoice finds out which of the addresses are for this network.
+// parseChoice parses the restrictions of the addresses.
 func (s *settings) parseChoice(f *roles.Faults, p *IPAM) {
 	var ok bool
 	if s.bits, ok = families()[p.Family]; !ok {
@@ -151,7 +151,7 @@ func (s *settings) parseChoice(f *roles.Faults, p *IPAM) {
 	subnet, err := netip.ParsePrefix(p.Subnet)
 	switch {
 	case err != nil || subnet.Addr().Is4In6():
-		f.Addf("ipam.subnet", "%q is no CIDR, such as 10.240.0.0/16", p.Subnet)
+		f.Addf("ipam.subnet", "%q is not a CIDR, such as 10.240.0.0/16", p.Subnet)
 	case subnet != subnet.Masked():
 		f.Addf("ipam.subnet", "%s has host bits set: the network is %s", subnet, subnet.Masked())
 	case ok && !slices.Contains(s.bits, subnet.Addr().BitLen()):

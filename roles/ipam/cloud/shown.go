@@ -12,29 +12,29 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// The states of an address of the cloud, as `cnibox cloud show` tells them.
+// The states of a cloud address in the output of `cnibox cloud show`.
 const (
-	stateUsed      = "used"      // leased, and the container is not known to be dead
-	stateLeaked    = "leaked"    // leased to a container that is certainly gone
-	stateWithdrawn = "withdrawn" // used, and the cloud does not name it any more
-	stateCooling   = "cooling"   // released, and nobody's for a while
+	stateUsed      = "used"      // leased, and the container may exist
+	stateLeaked    = "leaked"    // leased to a container that no longer exists
+	stateWithdrawn = "withdrawn" // leased, but the cloud no longer lists it
+	stateCooling   = "cooling"   // released, and not available until the cool-down ends
 )
 
-// Shown is the answer of `cnibox cloud show`.
+// Shown is the output of `cnibox cloud show`.
 type Shown struct {
 	Sources []ShownSource `json:"sources"`
-	// Addresses are those that are leased or cool down.
+	// Addresses are the leased addresses and those in cool-down.
 	Addresses   []ShownAddress `json:"addresses"`
 	Differences []Difference   `json:"differences"`
-	// Kubelet is nil where there is no kubelet.
+	// Kubelet is nil if the node has no kubelet configuration.
 	Kubelet *ShownKubelet `json:"kubelet,omitempty"`
 	now     time.Time
 }
 
-// ShownSource is what is known of one source, and when it is asked.
+// ShownSource is the known state of one source.
 type ShownSource struct {
 	Name string `json:"name"`
-	// Provider is who answered, where several are tried.
+	// Provider is the provider that replied, if several are tried.
 	Provider  string     `json:"provider,omitempty"`
 	Revision  uint64     `json:"revision"`
 	Fetched   time.Time  `json:"fetched,omitzero"`
@@ -51,13 +51,13 @@ type ShownSource struct {
 type ShownNIC struct {
 	MAC string `json:"mac"`
 	ID  string `json:"id,omitempty"`
-	// Link is the host's link with this MAC; empty when there is none.
+	// Link is the host's link with this MAC, or empty.
 	Link    string        `json:"link,omitempty"`
 	Primary bool          `json:"primary,omitempty"`
 	Subnets []ShownSubnet `json:"subnets"`
 }
 
-// ShownSubnet is what a NIC has of one subnet.
+// ShownSubnet is the part of a subnet that a NIC has.
 type ShownSubnet struct {
 	Prefix  netip.Prefix   `json:"prefix"`
 	Gateway netip.Addr     `json:"gateway,omitzero"`
@@ -66,10 +66,10 @@ type ShownSubnet struct {
 	Count
 }
 
-// Count is how full something is.
+// Count has numbers of addresses.
 type Count struct {
-	// Size is how many addresses there are for pods. It is a text: an IPv6 range
-	// has more than fit into a number.
+	// Size is the number of addresses for pods. It is a string, because the size of an IPv6 range
+	// can exceed a JSON number.
 	Size      string `json:"size"`
 	Used      int    `json:"used"`
 	Cooling   int    `json:"cooling"`
@@ -77,12 +77,12 @@ type Count struct {
 	size      *big.Int
 }
 
-// ShownAddress is one address that is not free.
+// ShownAddress is an address that is not free.
 type ShownAddress struct {
 	Address netip.Addr `json:"address"`
 	Source  string     `json:"source"`
 	NIC     string     `json:"nic"`
-	// Subnet is invalid when the cloud does not name the address any more.
+	// Subnet is invalid if the cloud no longer lists the address.
 	Subnet      netip.Prefix `json:"subnet,omitzero"`
 	State       string       `json:"state"`
 	Network     string       `json:"network,omitempty"`
@@ -90,14 +90,14 @@ type ShownAddress struct {
 	ContainerID string       `json:"containerID,omitempty"`
 	IfName      string       `json:"ifname,omitempty"`
 	Netns       string       `json:"netns,omitempty"`
-	// Since is when it was leased, or released; Withdrawn when the cloud was seen not
-	// to name it any more, and Until when it has cooled down.
+	// Since is the time of the lease or release. Withdrawn is when the cloud was first seen not to
+	// list the address. Until is the end of the cool-down.
 	Since     time.Time `json:"since"`
 	Withdrawn time.Time `json:"withdrawn,omitzero"`
 	Until     time.Time `json:"until,omitzero"`
 }
 
-// source is one source with its NICs.
+// source returns one source with its NICs.
 func (v *inventory) source(s *store.CloudSource) ShownSource {
 	out := ShownSource{
 		Name: s.Name, Provider: s.Provider, Revision: s.Revision, Fetched: s.Fetched, Asked: s.Asked, NotBefore: s.NotBefore,
@@ -118,7 +118,7 @@ func (v *inventory) source(s *store.CloudSource) ShownSource {
 		out.NICs = append(out.NICs, nic)
 	}
 	out.Size = out.size.String()
-	for a := range s.Withdrawn { // a mark stays until the cloud is asked again
+	for a := range s.Withdrawn { // a mark stays until the next request to the cloud
 		if l, ok := v.leases[a]; ok && l.Source == s.Name {
 			out.Withdrawn++
 		}
@@ -126,7 +126,7 @@ func (v *inventory) source(s *store.CloudSource) ShownSource {
 	return out
 }
 
-// count is how full a subnet is, with the rules by which addresses are given.
+// count counts the addresses of a subnet with the rules of the allocation.
 func (v *inventory) count(s *store.CloudSource, mac string, sub *store.CloudSubnet) Count {
 	r := rangeOf(s.Name, mac, sub, ownAddresses(s, v.links))
 	c := Count{size: leasing.Set{r}.Size()}
@@ -159,7 +159,7 @@ func (s *Shown) Table() (head []string, rows [][]string) {
 	return []string{"ADDRESS", "NIC", "STATE", "NETWORK", "POD", "CONTAINER", "IFNAME", "AGE"}, rows
 }
 
-// String tells what the cloud gives, by source, NIC and subnet, and what is to do.
+// String lists the cloud's addresses by source, NIC and subnet, and the differences.
 func (s *Shown) String() string {
 	var lines []string
 	if len(s.Sources) == 0 {
@@ -215,10 +215,10 @@ func (c *Count) text() string {
 	return text
 }
 
-// brief is a time span in whole seconds.
+// brief formats a duration in whole seconds.
 func brief(d time.Duration) string { return max(d, 0).Round(time.Second).String() }
 
-// singles are the single addresses for pods of a source.
+// singles returns a source's single addresses for pods.
 func singles(s *store.CloudSource) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	for _, n := range s.NICs {

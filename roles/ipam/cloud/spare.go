@@ -8,8 +8,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// hasSpare tells whether a source has an address for another attachment. In doubt it
-// has: to give one tells more.
+// hasSpare reports whether a source has an address for another attachment. It returns true if this
+// is unknown: the allocation returns the error.
 func (a *handler) hasSpare(ctx context.Context, h *roles.Host, req *roles.Request, source *store.CloudSource) bool {
 	links, err := a.look(ctx, h, source)
 	if err != nil {

@@ -8,28 +8,28 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// leased is one address as the command line tells it.
+// leased is one leased address on the command line.
 type leased struct {
 	store.Key
 	Pod      string `json:"pod,omitempty"`
 	Identity string `json:"identity"`
 	Address  string `json:"address"`
 	Server   string `json:"server"`
-	// Renew is when the server is asked next, Expire when the lease ends; absent
-	// for a lease without end.
+	// Renew is the time of the next renewal, Expire the end of the lease. Both are absent
+	// if the lease does not expire.
 	Renew  time.Time `json:"renew,omitzero"`
 	Expire time.Time `json:"expire,omitzero"`
-	// Withdrawn: the lease ended and the address was taken off.
+	// Withdrawn means that the lease ended and the address was removed.
 	Withdrawn bool `json:"withdrawn,omitempty"`
-	// Former: the lease is of an earlier boot; the address is asked for again
-	// when the pod comes back.
+	// Former means that the lease is of an earlier boot. The address is requested again
+	// when the pod returns.
 	Former bool `json:"former,omitempty"`
 }
 
-// table is how the command line shows leases.
+// table is a list of leases that the command line prints.
 type table []leased
 
-// Table tells what a lease is doing, in words, beside whose it is.
+// Table returns a row for each lease.
 func (t table) Table() (head []string, rows [][]string) {
 	for _, l := range t {
 		state := "leased"
@@ -44,7 +44,7 @@ func (t table) Table() (head []string, rows [][]string) {
 	return []string{"ADDRESS", "NETWORK", "CONTAINER", "IFNAME", "SERVER", "RENEW", "EXPIRE", "STATE", "IDENTITY"}, rows
 }
 
-// at is a time of a lease; one without end has none.
+// at formats a time of a lease; a lease that does not expire has none.
 func at(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -52,7 +52,7 @@ func at(t time.Time) string {
 	return t.Format(time.RFC3339)
 }
 
-// commands are the role's own on the command line.
+// commands returns the role's commands.
 func commands() []roles.CommandVerb {
 	return []roles.CommandVerb{{
 		Name: "state dhcp",
@@ -63,7 +63,7 @@ func commands() []roles.CommandVerb {
 	}}
 }
 
-// leases reads what is on record.
+// leases reads the recorded leases.
 func leases(ctx context.Context, h *roles.Host) (table, error) {
 	out := table{}
 	err := h.Store.KeepView(ctx, func(tx *store.KeepTx) error {

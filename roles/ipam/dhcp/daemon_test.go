@@ -25,7 +25,7 @@ const short = `default-lease-time 8; max-lease-time 8; min-lease-time 8; option 
 option dhcp-parameter-request-list = concat(option dhcp-parameter-request-list, 3a, 3b);
 `
 
-// awaitGone waits until the container has an address no more.
+// awaitGone waits until the container does not have an address any more.
 func awaitGone(t *testing.T, ns *netopstest.NS, addr string) {
 	t.Helper()
 	await.Until(t, func() bool { return !strings.Contains(ns.Snapshot(t), addr) }, func() string { return "container:\n" + ns.Snapshot(t) })
@@ -65,7 +65,7 @@ func TestExpiry(t *testing.T) {
 	check := call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r}))
 	attached := ns.Snapshot(t)
 	server.kill()
-	d.await(t, "taking the address off", 1)
+	d.await(t, "removing the address", 1)
 	awaitGone(t, ns, "10.9.0.10")
 	e.Fail(check, 106)
 	isc(t, wire.server, "-4", isc4With(``))
@@ -88,19 +88,19 @@ func TestRefused(t *testing.T) {
 	e.OK(call("ADD", ns, c))
 	server.kill()
 	other := dnsmasq(t, wire.server, "200")
-	d.await(t, "ended by the server", 1)
+	d.await(t, "the server ended the lease", 1)
 	other.await(t, "DHCPNAK(eth0) 10.9.0.10", 1)
 	d.await(t, "instead of 10.9.0.10", 1)
 	if s := ns.Snapshot(t); strings.Contains(s, "address 10.9.0.") {
 		t.Errorf("container:\n%s", s)
 	}
 	if s := other.said(); strings.Contains(s, "DHCPACK") {
-		t.Errorf("an address was taken that nobody knows of:\n%s", s)
+		t.Errorf("an address was leased that the daemon does not know:\n%s", s)
 	}
 	e.OK(call("DEL", ns, c))
 }
 
-// TestRestart: issues #235 and #767: another daemon goes on with the leases.
+// TestRestart: issues #235 and #767: the next daemon resumes the leases.
 func TestRestart(t *testing.T) {
 	for name, end := range map[string]func(*testing.T, *program){
 		"killed":     func(_ *testing.T, p *program) { p.kill() },
@@ -263,7 +263,7 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
-// TestTwoServers: the first offer is taken, and the other server is told.
+// TestTwoServers: the first offer is accepted, and the other server is notified.
 func TestTwoServers(t *testing.T) {
 	wire := newWire(t)
 	br := bridge(t)
@@ -303,7 +303,7 @@ func TestGoneNamespace(t *testing.T) {
 	e.OK(call("DEL", ns, c))
 }
 
-// TestKilledCall: nobody hears of a lease that is got after its caller was killed.
+// TestKilledCall: a lease that is made after its caller was killed is released.
 func TestKilledCall(t *testing.T) {
 	wire := newWire(t)
 	e := rolestest.NewEnv(t, all.Table())

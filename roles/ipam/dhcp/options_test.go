@@ -11,7 +11,7 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestOptions: what servers say, and what they are told.
+// TestOptions: options that servers send, and options that they receive.
 func TestOptions(t *testing.T) {
 	const (
 		dns     = `option domain-name-servers 10.9.0.1, 10.9.0.2; option domain-name "example.org"; option domain-search "a.example.org", "b.example.org";`
@@ -21,7 +21,7 @@ func TestOptions(t *testing.T) {
 	)
 	for _, c := range []struct {
 		name, server, keys, args, routes, dns, said string
-		// told is what the daemon's log has of the routes.
+		// told is what the daemon's log contains about the routes.
 		told []string
 	}{
 		{
@@ -38,14 +38,14 @@ func TestOptions(t *testing.T) {
 			server: `option routers 192.0.2.1; option static-routes 192.168.5.0 192.0.2.2, 192.168.6.0 192.0.2.2, 192.168.7.0 10.9.0.255, 192.168.8.0 10.9.0.10;`,
 			routes: "192.0.2.2/32 via 0.0.0.0, 192.168.5.0/24 via 192.0.2.2, 192.168.6.0/24 via 192.0.2.2, 192.168.8.0/24 via 10.9.0.10, " +
 				"192.0.2.1/32 via 0.0.0.0, 0.0.0.0/0 via 192.0.2.1",
-			told: []string{"192.168.5.0/24 via 192.0.2.2: the router is in no network of 10.9.0.10/24", "192.168.7.0/24 via 10.9.0.255: no router", "0.0.0.0/0 via 192.0.2.1: the router"},
+			told: []string{"192.168.5.0/24 via 192.0.2.2: the router is not in the network of 10.9.0.10/24", "192.168.7.0/24 via 10.9.0.255: left out", "0.0.0.0/0 via 192.0.2.1: the router"},
 		},
 		{
 			name: "routers of classless routes that are not on the link", dns: `{}`, keys: `,"priority":77`,
 			server: `option rfc3442-classless-static-routes 0,192,0,2,1, 32,192,0,2,1,0,0,0,0, 24,172,16,7,0,0,0,0, 16,10,20,172,16,7,1, 8,11,224,0,0,1, 32,10,9,0,1,10,9,0,4, 16,10,21,10,9,0,1;`,
 			routes: "192.0.2.1/32 via 0.0.0.0 metric 77, 0.0.0.0/0 via 192.0.2.1 metric 77, 172.16.7.0/24 via 0.0.0.0 metric 77, " +
 				"10.20.0.0/16 via 172.16.7.1 metric 77, 10.9.0.1/32 via 10.9.0.4 metric 77, 10.21.0.0/16 via 10.9.0.1 metric 77",
-			told: []string{"0.0.0.0/0 via 192.0.2.1: the router is in no network of 10.9.0.10/24", "11.0.0.0/8 via 224.0.0.1: no router"},
+			told: []string{"0.0.0.0/0 via 192.0.2.1: the router is not in the network of 10.9.0.10/24", "11.0.0.0/8 via 224.0.0.1: left out"},
 		},
 		{name: "MTU is not asked for", server: mtu, routes: "0.0.0.0/0 via 10.9.0.1", dns: `{}`},
 		{name: "MTU", server: mtu, keys: `,"request":[{"option":"interface-mtu"}]`, routes: "0.0.0.0/0 via 10.9.0.1 mtu 1400", dns: `{}`},

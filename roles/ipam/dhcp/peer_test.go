@@ -69,7 +69,7 @@ func TestReferenceDaemon(t *testing.T) {
 	ns := netopstest.New(t)
 	c := conf(e, "")
 	status := call("STATUS", ns, c)
-	// The daemon tells nobody when it listens.
+	// The daemon does not notify anyone when it listens.
 	await.Until(t, func() bool { return e.Run(status).Code == 0 }, func() string { return "the daemon does not answer" })
 	r := result(t, e.OK(call("ADD", ns, c)))
 	if r.IPs[0].Address.String() != "10.9.0.10/24" || r.Routes[0].GW.String() != "10.9.0.1" {

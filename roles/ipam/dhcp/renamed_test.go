@@ -13,7 +13,7 @@ import (
 )
 
 // TestRenamed: an interface that is renamed in the container keeps its lease,
-// also one whose record is of a program that did not note the index.
+// also one whose record is of an older program that did not store the index.
 func TestRenamed(t *testing.T) {
 	for name, forget := range map[string]bool{"by index": false, "by hardware address": true} {
 		t.Run(name, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestRenamed(t *testing.T) {
 			}
 			server.await(t, "DHCPACK on 10.9.0.10", strings.Count(server.said(), "DHCPACK on 10.9.0.10")+2)
 			server.kill()
-			d.await(t, "taking the address off", 1)
+			d.await(t, "removing the address", 1)
 			awaitGone(t, ns, "10.9.0.10")
 			server = isc(t, wire.server, "-4", short+isc4With(``))
 			d.await(t, "leased again", 1)

@@ -91,7 +91,7 @@ func naks(m *dhcpv4.DHCPv4) (out [][]byte) {
 	return out
 }
 
-// noise says the good answer last, after ones to others, to nobody, and halves of it.
+// noise sends the right answer last, after answers to other clients, to none, and halves of it.
 func noise(m *dhcpv4.DHCPv4) (out [][]byte) {
 	good := honest(m).ToBytes()
 	for i := range 100 {
@@ -151,7 +151,7 @@ func TestOtherMask(t *testing.T) {
 	d.await(t, "lease extended", strings.Count(d.said(), "lease extended")+2)
 	e.OK(call("CHECK", ns, rolestest.WithKeys(t, c, map[string]any{"prevResult": r})))
 	silent.Store(true)
-	d.await(t, "taking the address off", 1)
+	d.await(t, "removing the address", 1)
 	awaitGone(t, ns, "10.9.0.10")
 	e.OK(call("DEL", ns, c))
 }

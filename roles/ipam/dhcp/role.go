@@ -1,5 +1,5 @@
-// Package dhcp is the IPAM role dhcp: addresses from the DHCP servers of the
-// network. The daemon of the same name gets and keeps them; this is what asks it.
+// Package dhcp is the IPAM role dhcp: addresses from the DHCP servers of the network. It
+// calls the daemon of the same name, which leases and renews them.
 package dhcp
 
 import (
@@ -12,35 +12,21 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/attach"
+	"github.com/cnibox/cnibox/roles/daemon/dhcp"
 	"github.com/cnibox/cnibox/roles/daemon/dhcp/protocol"
-	"github.com/cnibox/cnibox/store"
 )
 
 const (
-	// checkTime bounds CHECK and STATUS, for which the daemon asks nobody: it answers at
-	// once, unless the node is busy.
+	// checkTime bounds CHECK and STATUS, which the daemon answers at once without asking
+	// a server, unless the node is busy.
 	checkTime = 10 * time.Second
-	// releaseTime bounds DEL and GC, which a daemon that is stopped would keep
-	// for ever: as long as locks are waited for.
+	// releaseTime bounds DEL and GC, which a stopped daemon would block. It is as long as
+	// the wait for locks.
 	releaseTime = 30 * time.Second
 )
 
-// Daemon is what speaks DHCP.
-type Daemon interface {
-	// Run is the daemon.
-	Run(ctx context.Context, h *roles.Host, args []string) error
-	// Release gives back what is on record for an attachment and a socket.
-	Release(ctx context.Context, h *roles.Host, socket string, key store.Key) error
-	// Collect gives back what is on record for a network's attachments that are not valid.
-	Collect(ctx context.Context, h *roles.Host, socket string, req *roles.Request) error
-}
-
-// Role is the IPAM role dhcp and its daemon. Without one a DEL or GC that has to speak
-// to a DHCP server, because no daemon runs, fails with roles.ErrPartial.
-func Role(d Daemon) roles.Role {
-	if d == nil {
-		d = absent{}
-	}
+// Role is the table entry of the IPAM role dhcp and its daemon.
+func Role() roles.Role {
 	return roles.Role{
 		Names:     []string{"dhcp"},
 		Kind:      roles.IPAM,
@@ -48,19 +34,18 @@ func Role(d Daemon) roles.Role {
 		Reference: "v1.9.1",
 		Args:      []string{"K8S_POD_NAMESPACE", "K8S_POD_NAME"},
 		Conf:      func() any { return new(protocol.Conf) },
-		New:       func(conf []byte) (roles.Handler, error) { return newHandler(conf, d) },
-		Undo:      func(conf []byte) (roles.Handler, error) { return undoHandler(conf, d) },
+		New:       newHandler,
+		Undo:      undoHandler,
 		OverLink:  true,
-		Run:       d.Run,
+		Run:       dhcp.Run,
 		Verbs:     commands,
 	}
 }
 
-// handler answers for one network configuration.
+// handler is the role for one network configuration.
 type handler struct {
 	socket string
 	client protocol.Client
-	daemon Daemon
 }
 
 var (
@@ -69,34 +54,34 @@ var (
 	_ roles.Statuser  = (*handler)(nil)
 )
 
-func newHandler(conf []byte, d Daemon) (*handler, error) {
+func newHandler(conf []byte) (roles.Handler, error) {
 	c, err := protocol.Decode(conf)
 	if err != nil {
 		return nil, err
 	}
-	return handlerAt(c.IPAM.DaemonSocketPath, d), nil
+	return handlerAt(c.IPAM.DaemonSocketPath), nil
 }
 
-// undoHandler needs no more than the daemon's socket.
-func undoHandler(conf []byte, d Daemon) (roles.Handler, error) {
+// undoHandler needs only the daemon's socket, so it accepts an invalid configuration.
+func undoHandler(conf []byte) (roles.Handler, error) {
 	c, err := protocol.Decode(conf)
 	if c == nil {
 		return nil, err
 	}
-	return handlerAt(c.IPAM.DaemonSocketPath, d), nil
+	return handlerAt(c.IPAM.DaemonSocketPath), nil
 }
 
-func handlerAt(socket string, d Daemon) *handler {
-	return &handler{socket: socket, client: protocol.Client{Socket: socket}, daemon: d}
+func handlerAt(socket string) *handler {
+	return &handler{socket: socket, client: protocol.Client{Socket: socket}}
 }
 
-// Add gets an address of each family. Again it tells the same.
+// Add leases an address of each family. A repeated call returns the same addresses.
 func (a *handler) Add(ctx context.Context, _ *roles.Host, req *roles.Request) (*roles.Result, error) {
 	return a.client.Allocate(ctx, req)
 }
 
-// Del gives the addresses back. Without a daemon it does so itself: the next
-// daemon would find no interface to do it over.
+// Del releases the addresses. Without a daemon it sends the release itself, because the
+// interface is gone when the next daemon starts.
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	wait, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
@@ -105,10 +90,10 @@ func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 		return err
 	}
 	h.Log.Info("released without the daemon", "error", err)
-	return a.daemon.Release(ctx, h, a.socket, req.Key())
+	return dhcp.Release(ctx, h, a.socket, req.Key())
 }
 
-// Check compares prevResult with what the daemon has.
+// Check compares prevResult with the daemon's leases.
 func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if req.PrevResult == nil {
 		return &roles.ConfError{Path: "prevResult", Reason: "is required for CHECK"}
@@ -120,7 +105,7 @@ func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 		return err
 	}
 	if !ok {
-		h.Log.Info("this DHCP daemon cannot tell its leases, CHECK goes without", "socket", a.socket)
+		h.Log.Info("the DHCP daemon cannot list its leases, CHECK leaves them out", "socket", a.socket)
 		return nil
 	}
 	leased, err := attach.Addresses(res)
@@ -148,21 +133,21 @@ func prefixes(all []attach.Family) []netip.Prefix {
 	return out
 }
 
-// GC gives back what belongs to no valid attachment of the network.
+// GC releases the addresses of the network's attachments that are not valid.
 func (a *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	wait, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
 	ok, err := a.client.Collect(wait, req.Network, req.Valid)
 	if errors.Is(err, protocol.ErrNoDaemon) {
-		return a.daemon.Collect(ctx, h, a.socket, req)
+		return dhcp.Collect(ctx, h, a.socket, req)
 	}
 	if err == nil && !ok {
-		h.Log.Info("this DHCP daemon does not collect, GC goes without", "socket", a.socket)
+		h.Log.Info("the DHCP daemon cannot release the leases of absent attachments, GC leaves them", "socket", a.socket)
 	}
 	return err
 }
 
-// Status tells whether the daemon answers.
+// Status reports an error if the daemon does not answer.
 func (a *handler) Status(ctx context.Context, _ *roles.Host, _ *roles.Request) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()

@@ -57,7 +57,7 @@ func TestActivation(t *testing.T) {
 	}
 }
 
-// TestOthers: nobody but root is heard, even where the socket is open to all.
+// TestOthers: only root's calls are answered, even if every user can connect to the socket.
 func TestOthers(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	d := daemonAt(t, e, "/run/others/dhcp.sock")
@@ -95,8 +95,8 @@ func asNobody(socket string) error {
 func TestFlags(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	for args, want := range map[string]string{
-		"-pidfile x -socketpath y -timeout 0s": `-pidfile: "x" is no absolute path; -socketpath: "y" is no absolute path; -timeout: 0s is no time to wait`,
-		"more":                                 `"more" is no flag`,
+		"-pidfile x -socketpath y -timeout 0s": `-pidfile: "x" is not an absolute path; -socketpath: "y" is not an absolute path; -timeout: 0s is not positive`,
+		"more":                                 `"more" is not a flag`,
 		"-nothing":                             "flag provided but not defined: -nothing",
 	} {
 		cmd := e.Cmd(rolestest.Call{Type: "dhcp"})

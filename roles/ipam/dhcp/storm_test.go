@@ -8,8 +8,8 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// TestStorm: many containers at once, calls killed at random: no address is
-// leased twice, and none is left. One lease does not wait for another.
+// TestStorm: many containers at once, and calls killed at random. Each address is leased
+// once, and none stays leased. One lease does not wait for another.
 func TestStorm(t *testing.T) {
 	wire := newWire(t)
 	dnsmasq(t, wire.server, "10", "--dhcp-lease-max=2000")

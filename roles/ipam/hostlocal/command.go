@@ -7,6 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/migrate"
 )
 
 // commands are the role's own on the command line.
@@ -34,9 +35,9 @@ func commands() []roles.CommandVerb {
 func exportLeases(ctx context.Context, h *roles.Host, _ map[string]string, args []string) (any, error) {
 	switch len(args) {
 	case 0:
-		return Export(ctx, h, "")
+		return migrate.Export(ctx, h, "")
 	case 1:
-		return Export(ctx, h, args[0])
+		return migrate.Export(ctx, h, args[0])
 	}
 	return nil, fmt.Errorf("export leases: want at most one directory, have %d arguments", len(args))
 }

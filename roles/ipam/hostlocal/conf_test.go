@@ -158,9 +158,9 @@ func TestConfFaults(t *testing.T) {
 		"empty set":  {netConf(`{"ranges": [[]]}`), []string{"ipam.ranges[0]: is an empty range set"}},
 		"no subnet":  {netConf(`{"ranges": [[{}]]}`), []string{"ipam.ranges[0][0].subnet: is required, a CIDR such as 10.1.0.0/16"}},
 		"null range": {netConf(`{"ranges": [[null]]}`), []string{"ipam.ranges[0][0].subnet: is required, a CIDR such as 10.1.0.0/16"}},
-		"bad subnet": {netConf(`{"ranges": [[{"subnet": "10.1.0.0"}]]}`), []string{`ipam.ranges[0][0].subnet: "10.1.0.0" is no CIDR, such as 10.1.0.0/16`}},
+		"bad subnet": {netConf(`{"ranges": [[{"subnet": "10.1.0.0"}]]}`), []string{`ipam.ranges[0][0].subnet: "10.1.0.0" is not a CIDR, such as 10.1.0.0/16`}},
 		"host bits":  {netConf(`{"subnet": "10.1.2.3/24"}`), []string{"ipam.subnet: 10.1.2.3/24 has host bits set: the network is 10.1.2.0/24"}},
-		"mapped":     {netConf(`{"subnet": "::ffff:10.0.0.0/112"}`), []string{`ipam.subnet: "::ffff:10.0.0.0/112" is no CIDR, such as 10.1.0.0/16`}},
+		"mapped":     {netConf(`{"subnet": "::ffff:10.0.0.0/112"}`), []string{`ipam.subnet: "::ffff:10.0.0.0/112" is not a CIDR, such as 10.1.0.0/16`}},
 		"no hosts' networks": {
 			netConf(`{"ranges": [[{"subnet": "127.0.0.0/8"}], [{"subnet": "224.1.0.0/16"}], [{"subnet": "0.0.0.0/0"}], [{"subnet": "::/0"}], [{"subnet": "::1/128"}], [{"subnet": "ff02::/64"}]]}`),
 			[]string{
@@ -178,7 +178,7 @@ func TestConfFaults(t *testing.T) {
 		"backwards":    {netConf(`{"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.9", "rangeEnd": "10.1.2.8"}`), []string{"ipam.rangeEnd: 10.1.2.8 is before rangeStart 10.1.2.9"}},
 		"bad addresses": {
 			netConf(`{"subnet": "10.1.2.0/24", "rangeStart": "a", "rangeEnd": "10.1.2.300", "gateway": "fe80::1%eth0"}`),
-			[]string{`ipam.rangeStart: "a" is no IP address`, `ipam.rangeEnd: "10.1.2.300" is no IP address`, `ipam.gateway: "fe80::1%eth0" is no IP address`},
+			[]string{`ipam.rangeStart: "a" is not an IP address`, `ipam.rangeEnd: "10.1.2.300" is not an IP address`, `ipam.gateway: "fe80::1%eth0" is not an IP address`},
 		},
 		"mixed families": {
 			netConf(`{"ranges": [[{"subnet": "10.1.0.0/24"}, {"subnet": "2001:db8::/64"}]]}`),
@@ -211,9 +211,9 @@ func TestConfFaults(t *testing.T) {
 		"exclude": {
 			netConf(`{"exclude": ["x", "10.1.0.0/33"], "ranges": [[{"subnet": "10.1.0.0/24", "exclude": ["10.2.0.0/24", "y", "2001:db8::1"]}]]}`),
 			[]string{
-				`ipam.exclude[0]: "x" is no IP address`,
+				`ipam.exclude[0]: "x" is not an IP address`,
 				`ipam.exclude[1]: "10.1.0.0/33" is neither an IP address nor a CIDR`,
-				`ipam.ranges[0][0].exclude[1]: "y" is no IP address`,
+				`ipam.ranges[0][0].exclude[1]: "y" is not an IP address`,
 				`ipam.ranges[0][0].exclude[0]: 10.2.0.0-10.2.0.255 is not in 10.1.0.0/24`,
 				`ipam.ranges[0][0].exclude[2]: 2001:db8::1-2001:db8::1 is not in 10.1.0.0/24`,
 			},
@@ -221,9 +221,9 @@ func TestConfFaults(t *testing.T) {
 		"routes": {
 			netConf(`{"subnet": "10.1.0.0/24", "routes": [{}, {"dst": "10.0.0.1"}, {"dst": "0.0.0.0/0", "gw": "z", "mtu": -1, "advmss": -1, "priority": -1, "table": -1, "scope": 256}]}`),
 			[]string{
-				`ipam.routes[0].dst: "" is no CIDR, such as 0.0.0.0/0`,
-				`ipam.routes[1].dst: "10.0.0.1" is no CIDR, such as 0.0.0.0/0`,
-				`ipam.routes[2].gw: "z" is no IP address`,
+				`ipam.routes[0].dst: "" is not a CIDR, such as 0.0.0.0/0`,
+				`ipam.routes[1].dst: "10.0.0.1" is not a CIDR, such as 0.0.0.0/0`,
+				`ipam.routes[2].gw: "z" is not an IP address`,
 				`ipam.routes[2].mtu: -1 is not between 0 and 4294967295`,
 				`ipam.routes[2].advmss: -1 is not between 0 and 4294967295`,
 				`ipam.routes[2].priority: -1 is not between 0 and 4294967295`,
@@ -245,9 +245,9 @@ func TestConfFaults(t *testing.T) {
 		"several sets": {
 			netConf(`{"subnet": "1", "ranges": [[{"subnet": "2"}], [{"subnet": "3"}]]}`),
 			[]string{
-				`ipam.subnet: "1" is no CIDR, such as 10.1.0.0/16`,
-				`ipam.ranges[0][0].subnet: "2" is no CIDR, such as 10.1.0.0/16`,
-				`ipam.ranges[1][0].subnet: "3" is no CIDR, such as 10.1.0.0/16`,
+				`ipam.subnet: "1" is not a CIDR, such as 10.1.0.0/16`,
+				`ipam.ranges[0][0].subnet: "2" is not a CIDR, such as 10.1.0.0/16`,
+				`ipam.ranges[1][0].subnet: "3" is not a CIDR, such as 10.1.0.0/16`,
 			},
 		},
 		"wrong type": {netConf(`{"subnet": 7}`), []string{"ipam.subnet: is a JSON number, want string"}},

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -134,12 +134,12 @@ func TestImportRefusals(t *testing.T) {
 			}
 			prepare(t, b)
 			a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
-			if err := b.addFails(t, a, request1("one")); !errors.Is(err, ErrDirectory) {
+			if err := b.addFails(t, a, request1("one")); !errors.Is(err, migrate.ErrDirectory) {
 				t.Errorf("ADD: %v", err)
 			}
 			b.leave(t, a, "unusable host-local directory")
 			err := a.Status(context.Background(), b.Host, request1(""))
-			if !errors.Is(err, roles.ErrNotAvailable) || !errors.Is(err, ErrDirectory) {
+			if !errors.Is(err, roles.ErrNotAvailable) || !errors.Is(err, migrate.ErrDirectory) {
 				t.Errorf("STATUS: %v", err)
 			}
 		})
@@ -148,48 +148,19 @@ func TestImportRefusals(t *testing.T) {
 
 func TestImportOfNothing(t *testing.T) {
 	b := newBed(t)
-	if _, err := Import(context.Background(), b.Host, b.dataDir(), "net", false); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := migrate.Import(context.Background(), b.Host, b.dataDir(), "net", false); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no directory: %v", err)
 	}
 	for _, network := range []string{"..", ".", "", "a/b", "../networks/net", "a\x00b"} {
-		if _, err := Import(context.Background(), b.Host, b.dataDir(), network, false); err == nil {
+		if _, err := migrate.Import(context.Background(), b.Host, b.dataDir(), network, false); err == nil {
 			t.Errorf("network %q: imported", network)
 		}
-		if there, _, err := directoryExists(store.PoolID{DataDir: b.dataDir(), Network: network}); there || err != nil {
-			t.Errorf("network %q: %v, %v", network, there, err)
+		if err := migrate.Importable(context.Background(), b.Host, store.PoolID{DataDir: b.dataDir(), Network: network}); err != nil {
+			t.Errorf("network %q: %v", network, err)
 		}
 	}
 	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
 	long := request1("one")
 	long.Network = strings.Repeat("n", 10_000)
 	b.add(t, a, long)
-}
-
-// FuzzEntry: no file makes the decoder panic, and what it accepts is written
-// back so that it reads the same.
-func FuzzEntry(f *testing.F) {
-	f.Add("10.1.2.3", []byte("one\r\neth0"))
-	f.Add("2001_db8__1", []byte("one\neth0"))
-	f.Add("last_reserved_ip.3", []byte("10.1.2.3"))
-	f.Add("::ffff:1.2.3.4", []byte("one\r\n\r\neth0\x00"))
-	f.Fuzz(func(t *testing.T, name string, content []byte) {
-		if set, ok := parseCursorName(name); ok && (set < 0 || set >= maxSets) {
-			t.Errorf("%q is of set %d", name, set)
-		}
-		e, err := node.ParseLeaseFile(name, content)
-		if err != nil {
-			return
-		}
-		if !e.Address.IsValid() || e.Address.Is4In6() || e.Address.Zone() != "" || !node.IsContainerID(e.ContainerID) || strings.ContainsAny(e.IfName, "/\x00 \n") {
-			t.Fatalf("accepted %+v", e)
-		}
-		text := e.ContainerID
-		if e.IfName != "" {
-			text += node.LeaseBreak + e.IfName
-		}
-		again, err := node.ParseLeaseFile(e.Address.String(), []byte(text))
-		if err != nil || again != e {
-			t.Errorf("%+v reads back as %+v, %v", e, again, err)
-		}
-	})
 }

@@ -9,11 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -71,11 +73,7 @@ func mkfifo(tb testing.TB, path string) {
 // age gives a file a time from before this boot.
 func age(tb testing.TB, path string) {
 	tb.Helper()
-	boot, err := thisBoot()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	to := boot.start.AddDate(-1, 0, 0)
+	to := time.Unix(1e9, 0)
 	if err := os.Chtimes(path, to, to); err != nil {
 		tb.Fatal(err)
 	}
@@ -93,7 +91,7 @@ func TestImport(t *testing.T) {
 		"10.1.2.6":           "",
 		"10.1.2.7":           "stale\r\neth0",
 		"10.1.2.8":           strings.Repeat("x", 10_000) + "\r\neth0",
-		"10.1.2.9":           strings.Repeat("x", maxEntry) + "\r\neth0",
+		"10.1.2.9":           strings.Repeat("x", 16<<10) + "\r\neth0",
 		"10.1.2.10":          "\xff\xfe\r\neth0",
 		"10.1.2.11":          "a\x00b\r\neth0",
 		"10.1.2.12":          "an essay\r\neth0",
@@ -119,7 +117,7 @@ func TestImport(t *testing.T) {
 	}
 	before := readDir(t, dir)
 
-	report, err := Import(context.Background(), b.Host, b.dataDir()+"/", "net", false)
+	report, err := migrate.Import(context.Background(), b.Host, b.dataDir()+"/", "net", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,9 +140,9 @@ func TestImport(t *testing.T) {
 		"10.1.2.17: not a regular file",
 		"10.1.2.6: empty: the address counts as free",
 		"10.1.2.9: longer than 16384 bytes",
-		`last_reserved_ip.2: "junk" is no IP address`,
-		"last_reserved_ip.x: its name is no address",
-		"notes.txt: its name is no address",
+		`last_reserved_ip.2: "junk" is not an IP address`,
+		"last_reserved_ip.x: its name is not an address",
+		"notes.txt: its name is not an address",
 	)
 	if diff := cmp.Diff([]string{"10.1.2.7"}, stringsOf(report.Stale)); diff != "" {
 		t.Error(diff)
@@ -214,11 +212,11 @@ func TestImportOnce(t *testing.T) {
 	b.add(t, a, request1("newer"))
 	want := []string{"10.1.2.2 new eth0", "10.1.2.3 late eth0", "10.1.2.4 newer eth0"}
 	expect(t, b.leases(t), want...)
-	report, err := Import(context.Background(), b.Host, b.dataDir(), "net", false)
+	report, err := migrate.Import(context.Background(), b.Host, b.dataDir(), "net", false)
 	if err != nil || !report.Already || len(report.Leases) > 0 {
 		t.Errorf("again: %+v, %v", report, err)
 	}
-	report, err = Import(context.Background(), b.Host, b.dataDir(), "net", true)
+	report, err = migrate.Import(context.Background(), b.Host, b.dataDir(), "net", true)
 	if err != nil || len(report.Leases) != 0 || len(report.Skipped) != 1 {
 		t.Errorf("forced: %+v, %v", report, err)
 	}
@@ -241,7 +239,7 @@ func TestThereAndBack(t *testing.T) {
 	a := b.handlerFor(t, `{"subnet": "10.1.2.0/24"}`)
 	b.add(t, a, request1("two"))
 	b.add(t, a, request1("three"))
-	if _, err := Export(context.Background(), b.Host, b.dataDir()); err != nil {
+	if _, err := migrate.Export(context.Background(), b.Host, b.dataDir()); err != nil {
 		t.Fatal(err)
 	}
 	// The reference releases .3 and gives it to another, and .5 to a new one;

@@ -54,7 +54,7 @@ func TestRequestRefused(t *testing.T) {
 		"10.1.0.255":  "10.1.0.255 is in no range: it is the broadcast address of 10.1.0.0/24",
 		"10.1.0.1":    "10.1.0.1 is the gateway of 10.1.0.0/24",
 		"10.1.0.5":    "10.1.0.5 is excluded from 10.1.0.0/24",
-		"10.1.0.200":  "10.1.0.200 is in no range: of 10.1.0.0/24 it is only 10.1.0.1-10.1.0.99",
+		"10.1.0.200":  "10.1.0.200 is in no range: 10.1.0.0/24 has only 10.1.0.1-10.1.0.99",
 		"192.168.0.9": "192.168.0.9 is in no range",
 	} {
 		for _, mode := range []string{"strict", "prefer"} {

@@ -64,7 +64,7 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err != nil {
 		return nil, err
 	}
-	if err := a.importOnce(ctx, h, req.Network, lockDeadline); err != nil {
+	if err := a.importOnce(ctx, h, req.Network); err != nil {
 		return nil, err
 	}
 	grants, err := a.Allocate(ctx, h, req, asks)

@@ -130,8 +130,8 @@ func scenarioRequestedBad(t *testing.T, b *bed) {
 		t.Error(err)
 	}
 	for args, want := range map[string]string{
-		"IP=10.1.2.9":  "CNI_ARGS: IP 10.1.2.9: is in no range: of 10.1.2.0/24 it is only 10.1.2.10-10.1.2.20",
-		"IP=10.1.2.21": "CNI_ARGS: IP 10.1.2.21: is in no range: of 10.1.2.0/24 it is only 10.1.2.10-10.1.2.20",
+		"IP=10.1.2.9":  "CNI_ARGS: IP 10.1.2.9: is in no range: 10.1.2.0/24 has only 10.1.2.10-10.1.2.20",
+		"IP=10.1.2.21": "CNI_ARGS: IP 10.1.2.21: is in no range: 10.1.2.0/24 has only 10.1.2.10-10.1.2.20",
 		"IP=10.1.2.12": "CNI_ARGS: IP 10.1.2.12: is the gateway of 10.1.2.0/24",
 		"IP=10.1.2.15": "CNI_ARGS: IP 10.1.2.15: is excluded from 10.1.2.0/24",
 		"IP=nonsense":  `CNI_ARGS: IP: "nonsense" is neither an IP address nor a CIDR`,

@@ -119,7 +119,7 @@ func (b *setBuilder) parseSubnet(path, text string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(text)
 	switch {
 	case err != nil || p.Addr().Is4In6():
-		b.faults.Addf(path, "%q is no CIDR, such as 10.1.0.0/16", text)
+		b.faults.Addf(path, "%q is not a CIDR, such as 10.1.0.0/16", text)
 		return netip.Prefix{}, false
 	case p != p.Masked():
 		b.faults.Addf(path, "%s has host bits set: the network is %s", p, p.Masked())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/migrate"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 )
@@ -114,7 +116,7 @@ func TestShow(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(b.dataDir(), "net", "10.1.0.9"), []byte("old\r\neth0"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.importOnce(context.Background(), b.Host, "net", lockDeadline); err != nil {
+	if err := a.importOnce(context.Background(), b.Host, "net"); err != nil {
 		t.Fatal(err)
 	}
 	b.verbText(t, "reserve", map[string]string{"until": "1h"}, "10.1.0.10")
@@ -170,7 +172,7 @@ func TestReleaseVerb(t *testing.T) {
 	kill()
 	b.verbFails(t, `in use by pod "default/alive", container "a"`, "release", nil, "10.1.0.2")
 	b.verbFails(t, "10.1.0.9 is neither leased nor reserved", "release", nil, "10.1.0.9")
-	b.verbFails(t, "no IP address", "release", nil, "x")
+	b.verbFails(t, "not an IP address", "release", nil, "x")
 	b.verbFails(t, "want ADDRESS", "release", nil)
 	b.verbText(t, "release", nil, "10.1.0.3")
 	b.verbText(t, "release", nil, "2001:db8::4")
@@ -195,7 +197,7 @@ func TestReserveVerb(t *testing.T) {
 	b.verbFails(t, "say by --network", "reserve", map[string]string{}, "10.1.0.9")
 	b.verbFails(t, "10.1.0.1 is the gateway of 10.1.0.0/24", "reserve", conf, "10.1.0.1")
 	b.verbFails(t, "it is the broadcast address of 10.1.0.0/24", "reserve", conf, "10.1.0.255")
-	b.verbFails(t, `"soon" is no time`, "reserve", map[string]string{"until": "soon"}, "10.1.0.9")
+	b.verbFails(t, `"soon" is not a time`, "reserve", map[string]string{"until": "soon"}, "10.1.0.9")
 	b.verbFails(t, `identity "x:y"`, "reserve", map[string]string{"for": "x:y"}, "10.1.0.9")
 	if got := b.verbText(t, "reserve", conf, "10.1.0.9", "2001:db8::9"); got != `reserved 10.1.0.9 and 2001:db8::9 of network "net" for "pod:default/web-0/eth0" for ever` {
 		t.Error(got)
@@ -281,7 +283,7 @@ func TestTransferVerbs(t *testing.T) {
 		t.Fatal(err)
 	}
 	report, err := c.verb("import", nil, dir)
-	if err != nil || len(report.(*ImportReport).Leases) != 1 {
+	if err != nil || len(report.(*migrate.ImportReport).Leases) != 1 {
 		t.Errorf("%v, %v", report, err)
 	}
 	for text, want := range map[string]string{"": "cannot decode", "[]": "is a JSON array", "{}": "schema 0", `{"schema": 1, "pools": [{"network": "n", "reservations": [{"identity": "x"}]}]}`: "no address"} {
@@ -307,7 +309,7 @@ func TestPlanVerb(t *testing.T) {
 		return rows(t, out)
 	}
 	web := map[string]string{"pod": "web-0", "ifname": "eth0", "container": "p"}
-	const next = " the next that nobody is known to have had"
+	const next = " the next one without a known earlier owner"
 	expect(t, plan(web), "10.1.0.2/29 10.1.0.1"+next, "2001:db8::2/64 2001:db8::1"+next)
 	for i, pod := range []string{"web-0", "web-1", "web-2", "web-3", "web-4"} {
 		b.add(t, a, podRequest(t, pod, pod))
@@ -320,12 +322,21 @@ func TestPlanVerb(t *testing.T) {
 	other := map[string]string{"pod": "prod/web-0", "ifname": "eth0", "container": "p"}
 	expect(t, plan(other), "10.1.0.2/29 10.1.0.1 nothing else is left; it is "+own, "2001:db8::7/64 2001:db8::1"+next)
 	b.pass(time.Hour)
-	expect(t, plan(other)[:1], `10.1.0.2/29 10.1.0.1 free for longest; "pod:default/web-0/eth0" had it`)
+	expect(t, plan(other)[:1], `10.1.0.2/29 10.1.0.1 free for the longest time; "pod:default/web-0/eth0" had it`)
 	other["ip"] = "10.1.0.3"
 	expect(t, plan(other)[:1], "10.1.0.3/29 10.1.0.1 asked for by CNI_ARGS: IP")
 	other["ip"] = "10.1.0.4"
 	b.verbFails(t, `address 10.1.0.4: taken by "eth0" of container "web-2"`, "plan", other, file)
 	b.verbFails(t, "want FILE", "plan", other)
+	conf, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fused := fmt.Appendf(nil, `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"chain","plugins":[{"type":"portmap"},%s]}]}`, conf)
+	if err := os.WriteFile(file, fused, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.verbFails(t, `address 10.1.0.4: taken by "eth0" of container "web-2"`, "plan", other, file)
 	for text, want := range map[string]string{
 		`{"name": "x", "plugins": [{"type": "bridge"}]}`: "has no plugin with ipam.type", "{": "cannot decode",
 		`{"name": "x", "ipam": {"type": "host-local"}}`: "ipam.ranges: is required",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/migrate"
 )
 
 // importPath imports what is at a path: a reference plugin's directory, or a
@@ -29,7 +30,7 @@ func importPath(ctx context.Context, h *roles.Host, path string, force bool) (an
 		if err != nil {
 			return nil, err
 		}
-		return Import(ctx, h, filepath.Dir(clean), filepath.Base(clean), force)
+		return migrate.Import(ctx, h, filepath.Dir(clean), filepath.Base(clean), force)
 	}
 	if !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("read %q: no regular file", path)

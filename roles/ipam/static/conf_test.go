@@ -85,7 +85,7 @@ func TestAddresses(t *testing.T) {
 }
 
 const (
-	noAddress = " is no address with a prefix length, such as 10.1.0.5/24"
+	noAddress = " is not an address with a prefix length, such as 10.1.0.5/24"
 	required  = `ipam.addresses: is required, such as [{"address": "10.1.0.5/24"}], as the runtime names no address by runtimeConfig.ips, args.cni.ips or CNI_ARGS`
 )
 
@@ -105,7 +105,7 @@ func TestFaults(t *testing.T) {
 			conf(`{"addresses": [{"address": "10.1.0.1"}, {}, {"address": "::ffff:10.0.0.1/120"}], "routes": [{"dst": "x"}]}`,
 				`"args": {"cni": {"ips": ["a"]}}, "runtimeConfig": {"ips": ["fd00::1%eth0/64"]}`), "", roles.ErrConf,
 			[]string{
-				`ipam.routes[0].dst: "x" is no CIDR, such as 0.0.0.0/0`,
+				`ipam.routes[0].dst: "x" is not a CIDR, such as 0.0.0.0/0`,
 				`ipam.addresses[0].address: "10.1.0.1"` + noAddress,
 				`ipam.addresses[1].address: is required, an address with a prefix length such as 10.1.0.5/24`,
 				`ipam.addresses[2].address: "::ffff:10.0.0.1/120"` + noAddress,
@@ -118,15 +118,15 @@ func TestFaults(t *testing.T) {
 			[]string{
 				`CNI_ARGS: IP: "10.1.0.1"` + noAddress,
 				"CNI_ARGS: IP: 10.10.0.1 is there already",
-				`CNI_ARGS: GATEWAY: "z" is no IP address`,
+				`CNI_ARGS: GATEWAY: "z" is not an IP address`,
 			},
 		},
-		"bad CNI_ARGS without a say": {conf(two, `"runtimeConfig": {"ips": ["10.1.0.1/24"]}`), "IP=;GATEWAY=,", roles.ErrEnv, []string{`CNI_ARGS: GATEWAY: "" is no IP address`, `CNI_ARGS: GATEWAY: "" is no IP address`}},
+		"bad CNI_ARGS without a say": {conf(two, `"runtimeConfig": {"ips": ["10.1.0.1/24"]}`), "IP=;GATEWAY=,", roles.ErrEnv, []string{`CNI_ARGS: GATEWAY: "" is not an IP address`, `CNI_ARGS: GATEWAY: "" is not an IP address`}},
 		"gateway": {
 			conf(`{"addresses": [{"address": "10.1.0.1/24", "gateway": "fd00::1"}, {"address": "10.2.0.1/24", "gateway": "10.2.0.0/24"}]}`), "", roles.ErrConf,
 			[]string{
 				"ipam.addresses[0].gateway: fd00::1 is of another address family than 10.1.0.1/24",
-				`ipam.addresses[1].gateway: "10.2.0.0/24" is no IP address`,
+				`ipam.addresses[1].gateway: "10.2.0.0/24" is not an IP address`,
 			},
 		},
 		"no host's addresses": {

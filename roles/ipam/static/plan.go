@@ -100,7 +100,7 @@ func (p *plan) parseList(f *roles.Faults, path string, texts []string) []address
 func (p *plan) parseAddress(text string, before []address) (address, error) {
 	n, err := netip.ParsePrefix(text)
 	if err != nil || n.Addr().Is4In6() {
-		return address{}, fmt.Errorf("%q is no address with a prefix length, such as 10.1.0.5/24", text)
+		return address{}, fmt.Errorf("%q is not an address with a prefix length, such as 10.1.0.5/24", text)
 	}
 	if n.Bits() == 0 {
 		return address{}, fmt.Errorf("%s says that the whole Internet is on the link: give the network's prefix length", n)

@@ -7,14 +7,14 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// Add attaches the container to all its networks. When one fails, those that stand
-// are taken back.
+// Add attaches the container to all its networks. If one network fails, Add detaches the others
+// again.
 func (m *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
-	if err := m.ready(roles.ErrTryAgain); err != nil {
+	if err := m.checkReady(roles.ErrTryAgain); err != nil {
 		return nil, err
 	}
 	ns, err := h.Net.OpenNamespace(req.Netns)
@@ -27,7 +27,7 @@ func (m *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 		return nil, err
 	}
 	defer held.Unlock()
-	if err := m.clearDead(ctx, h, req, ns); err != nil {
+	if err := m.removeStale(ctx, h, req, ns); err != nil {
 		return nil, err
 	}
 	api, err := m.api()
@@ -38,103 +38,103 @@ func (m *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	if err != nil {
 		return nil, err
 	}
-	c := m.course(h, req)
-	asked := &store.Delegation{
-		Owner: req.Key(), Pod: req.Pod(), Netns: node.ThisNetns(req.Netns, ns), BootID: h.Store.BootID(),
+	c := m.newRunner(h, req)
+	request := &store.Delegation{
+		Owner: req.Key(), Pod: req.Pod(), Netns: record.ThisNetns(req.Netns, ns), BootID: h.Store.BootID(),
 		Args: req.Args.String(), Path: c.req.Path, Delegates: all, Conf: req.Conf,
 		Created: h.Now(), Updated: h.Now(), Program: h.Program,
 	}
-	if err := begin(ctx, h, asked, c.out); err != nil {
-		return nil, errors.Join(err, forget(ctx, h, req.Key()))
+	if err := recordRequest(ctx, h, request, c.out); err != nil {
+		return nil, errors.Join(err, deleteRecords(ctx, h, req.Key()))
 	}
-	if err := m.attach(ctx, c, asked, ns); err != nil {
-		c.spare(asked.Delegates)
-		return nil, errors.Join(err, m.takeBack(context.WithoutCancel(ctx), c, asked, ns))
+	if err := m.attach(ctx, c, request, ns); err != nil {
+		c.skipUnbegun(request.Delegates)
+		return nil, errors.Join(err, m.detachAll(context.WithoutCancel(ctx), c, request, ns))
 	}
 	c.publish(ctx, api)
 	return c.result(req.IfName), nil
 }
 
-// attach runs the plugins of all networks, does what concerns them together, and
-// records what came of it.
-func (m *handler) attach(ctx context.Context, c *course, asked *store.Delegation, ns *netops.Namespace) error {
-	if err := c.makeLinks(ctx, asked.Delegates); err != nil {
+// attach runs ADD of all networks, makes the routes that concern several networks, and records the
+// result.
+func (m *handler) attach(ctx context.Context, c *runner, request *store.Delegation, ns *netops.Namespace) error {
+	if err := c.makeHostLinks(ctx, request.Delegates); err != nil {
 		return err
 	}
-	if err := c.add(ctx, asked.Delegates, m.conf.InOrder); err != nil {
+	if err := c.add(ctx, request.Delegates, m.conf.InOrder); err != nil {
 		return err
 	}
-	if err := c.route(ctx, asked.Delegates, ns); err != nil {
+	if err := c.route(ctx, request.Delegates, ns); err != nil {
 		return err
 	}
-	status, err := c.status(asked.Delegates)
+	status, err := c.status(request.Delegates)
 	if err != nil {
 		return err
 	}
 	c.out.Status, c.out.State = status, store.Done
-	return put(ctx, c.h, c.out)
+	return recordOutcome(ctx, c.h, c.out)
 }
 
-// clearDead makes way for an ADD: what an interrupted call, a former life of the
-// container or a former boot left is taken back; a living attachment is an error.
-func (m *handler) clearDead(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) error {
-	asked, out, err := load(ctx, h, req.Key())
-	if err != nil || asked == nil {
+// removeStale removes what an interrupted call, an earlier container with this ID or an earlier
+// boot left. An attachment that still exists is an error.
+func (m *handler) removeStale(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace) error {
+	request, out, err := loadRecords(ctx, h, req.Key())
+	if err != nil || request == nil {
 		return err
 	}
-	alive, err := isAlive(ctx, h, asked, out, ns)
+	alive, err := isAlive(ctx, h, request, out, ns)
 	if err != nil {
 		return err
 	}
 	if alive {
 		return fmt.Errorf("%w: interface %q of container %q on network %q, since %s: run DEL first",
-			roles.ErrAttached, req.IfName, req.ContainerID, req.Network, asked.Created.Format("2006-01-02 15:04:05"))
+			roles.ErrAttached, req.IfName, req.ContainerID, req.Network, request.Created.Format("2006-01-02 15:04:05"))
 	}
-	return m.takeBack(ctx, m.recorded(h, req, asked, out), asked, ns)
+	return m.detachAll(ctx, m.recordedRunner(h, req, request, out), request, ns)
 }
 
-// isAlive tells whether recorded networks are those of this very container. Where it
-// is not known what came of them, the state having been lost, the interface tells.
-func isAlive(ctx context.Context, h *roles.Host, asked *store.Delegation, out *store.Delegated, ns *netops.Namespace) (bool, error) {
+// isAlive reports whether the recorded networks belong to this container. If the result of ADD was
+// lost with the state file, the existence of the interface decides.
+func isAlive(ctx context.Context, h *roles.Host, request *store.Delegation, out *store.Delegated, ns *netops.Namespace) (bool, error) {
 	dev, inode := ns.ID()
-	if asked.BootID != h.Store.BootID() || asked.Netns.Dev != dev || asked.Netns.Inode != inode {
+	if request.BootID != h.Store.BootID() || request.Netns.Dev != dev || request.Netns.Inode != inode {
 		return false, nil
 	}
 	if out != nil {
 		return out.State == store.Done, nil
 	}
-	_, err := h.Net.Link(ctx, ns, asked.Owner.IfName)
+	_, err := h.Net.Link(ctx, ns, request.Owner.IfName)
 	if errors.Is(err, netops.ErrNotExist) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// recorded is the course of recorded networks. It needs no configuration: what it
-// was at ADD is recorded.
-func (m *handler) recorded(h *roles.Host, req *roles.Request, asked *store.Delegation, out *store.Delegated) *course {
-	c := m.course(h, req)
+// recordedRunner returns a runner for recorded networks. It uses the recorded settings of ADD and
+// does not need the present configuration.
+func (m *handler) recordedRunner(h *roles.Host, req *roles.Request, request *store.Delegation, out *store.Delegated) *runner {
+	c := m.newRunner(h, req)
 	if out != nil {
 		c.out = out
 	}
-	c.recall(asked)
+	c.restoreArgs(request)
 	return c
 }
 
-// takeBack detaches what is recorded and forgets it. What could not be detached
-// stays recorded for the next call.
-func (m *handler) takeBack(ctx context.Context, c *course, asked *store.Delegation, ns *netops.Namespace) error {
+// detachAll detaches the recorded networks and deletes the record. A network that cannot be
+// detached stays recorded for the next call.
+func (m *handler) detachAll(ctx context.Context, c *runner, request *store.Delegation, ns *netops.Namespace) error {
 	c.out.State = store.Removing
-	err := c.unroute(ctx, asked, ns)
-	if !m.conf.InOrder && !stacked(asked.Delegates) {
-		c.dropLinks(ctx, asked.Delegates, ns)
+	err := c.unroute(ctx, request, ns)
+	if !m.conf.InOrder && !usesLinkInContainer(request.Delegates) {
+		c.dropLinks(ctx, request.Delegates, ns)
 	}
-	err = errors.Join(err, c.del(ctx, asked.Delegates, m.conf.InOrder))
+	err = errors.Join(err, c.del(ctx, request.Delegates, m.conf.InOrder))
 	if err != nil {
-		return errors.Join(err, put(ctx, c.h, c.out))
+		return errors.Join(err, recordOutcome(ctx, c.h, c.out))
 	}
-	if err := c.h.Store.RemoveStatus(asked.Owner); err != nil {
-		c.h.Log.Warn("the file of network-status stays", "error", err)
+	if err := c.h.Store.RemoveStatus(request.Owner); err != nil {
+		c.h.Log.Warn("cannot remove the network-status file", "error", err)
 	}
-	return c.releaseLinks(ctx, asked.Delegates, nil, func() error { return forget(ctx, c.h, asked.Owner) })
+	return c.releaseHostLinks(ctx, request.Delegates, nil, func() error { return deleteRecords(ctx, c.h, request.Owner) })
 }

@@ -14,8 +14,8 @@ import (
 // kubernetes is the Kubernetes API.
 type kubernetes struct{ *rest.Client }
 
-// api is the API server that the configuration names, or nil. Nothing is asked yet.
-func (m *handler) api() (cluster, error) {
+// api returns a client for the configured API server, or nil. It sends no request.
+func (m *handler) api() (kubeAPI, error) {
 	if m.conf.Kubeconfig == "" {
 		return nil, nil
 	}
@@ -33,7 +33,7 @@ func (k kubernetes) Object(ctx context.Context, namespace, name string) (*nad.Ob
 		return nil, fmt.Errorf("%w at the API server", nad.ErrNotFound)
 	}
 	if err != nil {
-		return nil, unreached(err)
+		return nil, tryAgain(err)
 	}
 	return &nad.Object{
 		Namespace: namespace, Name: name, Annotations: maps.Clone(n.Metadata.Annotations), Config: []byte(n.Spec.Config),
@@ -41,19 +41,19 @@ func (k kubernetes) Object(ctx context.Context, namespace, name string) (*nad.Ob
 	}, nil
 }
 
-// Annotations reads a pod's. One of the same name with another UID has taken its
-// place: the call comes too late.
+// Annotations reads the pod's annotations. If the pod has another UID, it was replaced by a new pod
+// of the same name, and the call is too late.
 func (k kubernetes) Annotations(ctx context.Context, namespace, pod, uid string) (map[string]string, error) {
 	p, err := k.Pod(ctx, namespace, pod)
 	if errors.Is(err, rest.ErrNotFound) {
 		return nil, fmt.Errorf("%w: %w", roles.ErrUnknownContainer, err)
 	}
 	if err != nil {
-		return nil, unreached(err)
+		return nil, tryAgain(err)
 	}
-	const mirror = "kubernetes.io/config.mirror" // a static pod's, whose UID kubelet makes itself
+	const mirror = "kubernetes.io/config.mirror" // the annotation of a static pod, whose UID kubelet generates
 	if _, static := p.Metadata.Annotations[mirror]; uid != "" && p.Metadata.UID != uid && !static {
-		return nil, fmt.Errorf("%w: pod %s/%s has UID %q, not %q: it was made anew", roles.ErrUnknownContainer, namespace, pod, p.Metadata.UID, uid)
+		return nil, fmt.Errorf("%w: pod %s/%s has UID %q, not %q: the pod was replaced", roles.ErrUnknownContainer, namespace, pod, p.Metadata.UID, uid)
 	}
 	return p.Metadata.Annotations, nil
 }
@@ -67,5 +67,5 @@ func (k kubernetes) Annotate(ctx context.Context, namespace, pod, uid, key, valu
 	return err
 }
 
-// unreached has the runtime try again.
-func unreached(err error) error { return fmt.Errorf("%w: %w", roles.ErrTryAgain, err) }
+// tryAgain makes the runtime repeat the call.
+func tryAgain(err error) error { return fmt.Errorf("%w: %w", roles.ErrTryAgain, err) }

@@ -15,9 +15,9 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// Without annotations from the runtime they are the API's, and so are networks that no
-// file describes; the pod is told what it got. DEL and all others ask nobody: what has
-// the server's address by then only counts who comes.
+// TestAPI: without annotations from the runtime, the API provides the annotations and the networks
+// that no file describes. The pod gets the network-status. DEL and the other verbs send no request:
+// the server that replaces the API server only counts connections.
 func TestAPI(t *testing.T) {
 	w := newWorld(t)
 	var told atomic.Value
@@ -58,7 +58,7 @@ func TestAPI(t *testing.T) {
 	again := call
 	again.ID = "container2"
 	again.Args = strings.Replace(call.Args, "K8S_POD_UID=u", "K8S_POD_UID=other", 1)
-	if a := w.Fail(again, 3); !strings.Contains(a.Stdout, "it was made anew") {
+	if a := w.Fail(again, 3); !strings.Contains(a.Stdout, "the pod was replaced") {
 		t.Errorf("another pod of this name: %s", a.Stdout)
 	}
 	again.Args = strings.Replace(call.Args, "K8S_POD_NAME=pod", "K8S_POD_NAME=nobody", 1)
@@ -70,10 +70,10 @@ func TestAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := make(chan bool, 1)
+	request := make(chan bool, 1)
 	go func() {
-		_, err := silence.Accept() // and never answers
-		asked <- err == nil
+		_, err := silence.Accept() // a server that never answers
+		request <- err == nil
 	}()
 	call.Verb, call.Conf = "CHECK", rolestest.WithKeys(t, silent("CHECK"), map[string]any{"prevResult": json.RawMessage(made.Stdout)})
 	w.OK(call)
@@ -84,7 +84,7 @@ func TestAPI(t *testing.T) {
 	call.Verb, call.Conf = "DEL", silent("DEL")
 	w.OK(call)
 	w.same(start, "after DEL")
-	if err := silence.Close(); err != nil || <-asked {
+	if err := silence.Close(); err != nil || <-request {
 		t.Errorf("the server was asked, %v", err)
 	}
 }

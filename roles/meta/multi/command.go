@@ -13,25 +13,25 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// verbs are the commands of the role.
+// verbs returns the commands of the role.
 func verbs() []roles.CommandVerb {
 	return []roles.CommandVerb{
-		{Name: "attach", Args: "POD|CONTAINERID [NAMESPACE/]NETWORK[@IFNAME]", Help: "attach a running container to one more network", Run: plug((*handler).hotPlug)},
-		{Name: "detach", Args: "POD|CONTAINERID [NAMESPACE/]NETWORK[@IFNAME]|@IFNAME", Help: "detach a running container from a network", Run: plug((*handler).hotUnplug)},
+		{Name: "attach", Args: "POD|CONTAINERID [NAMESPACE/]NETWORK[@IFNAME]", Help: "attach a running container to one more network", Run: withContainer((*handler).hotPlug)},
+		{Name: "detach", Args: "POD|CONTAINERID [NAMESPACE/]NETWORK[@IFNAME]|@IFNAME", Help: "detach a running container from a network", Run: withContainer((*handler).hotUnplug)},
 	}
 }
 
-// hot is one such call.
-type hot struct {
-	*course
-	asked *store.Delegation
-	ns    *netops.Namespace
-	want  string
-	api   cluster
+// hotCall is one call of attach or detach.
+type hotCall struct {
+	*runner
+	request *store.Delegation
+	ns      *netops.Namespace
+	want    string
+	api     kubeAPI
 }
 
-// plug finds the container's record, locks it, and calls f with its namespace.
-func plug(f func(*handler, context.Context, *hot) error) func(context.Context, *roles.Host, map[string]string, []string) (any, error) {
+// withContainer finds and locks the container's record and calls f with it.
+func withContainer(f func(*handler, context.Context, *hotCall) error) func(context.Context, *roles.Host, map[string]string, []string) (any, error) {
 	return func(ctx context.Context, h *roles.Host, _ map[string]string, args []string) (any, error) {
 		key, err := containerOf(ctx, h, args[0])
 		if err != nil {
@@ -42,29 +42,29 @@ func plug(f func(*handler, context.Context, *hot) error) func(context.Context, *
 			return nil, err
 		}
 		defer held.Unlock()
-		asked, out, err := load(ctx, h, key)
+		request, out, err := loadRecords(ctx, h, key)
 		if err != nil {
 			return nil, err
 		}
-		if asked == nil || out == nil || out.State != store.Done {
-			return nil, fmt.Errorf("%w: container %q is not attached whole", store.ErrNotFound, key.ContainerID)
+		if request == nil || out == nil || out.State != store.Done {
+			return nil, fmt.Errorf("%w: container %q is not completely attached", store.ErrNotFound, key.ContainerID)
 		}
-		ns, err := h.Net.OpenNamespace(asked.Netns.Path)
+		ns, err := h.Net.OpenNamespace(request.Netns.Path)
 		if err != nil {
 			return nil, err
 		}
 		defer ns.Close()
-		if alive, err := isAlive(ctx, h, asked, out, ns); err != nil || !alive {
-			return nil, errors.Join(err, fmt.Errorf("%w: %q is another namespace than that of container %q", roles.ErrNetns, asked.Netns.Path, key.ContainerID))
+		if alive, err := isAlive(ctx, h, request, out, ns); err != nil || !alive {
+			return nil, errors.Join(err, fmt.Errorf("%w: %q is not the network namespace of container %q", roles.ErrNetns, request.Netns.Path, key.ContainerID))
 		}
-		conf, err := readConf(asked.Conf)
+		conf, err := readConf(request.Conf)
 		if err != nil && !errors.Is(err, roles.ErrConf) {
 			return nil, err
 		}
 		m := &handler{conf: conf}
-		p := &hot{asked: asked, ns: ns, want: args[1], course: m.recorded(h, &roles.Request{
-			ContainerID: key.ContainerID, Netns: asked.Netns.Path, IfName: key.IfName, Network: key.Network, CNIVersion: conf.CNIVersion,
-		}, asked, out)}
+		p := &hotCall{request: request, ns: ns, want: args[1], runner: m.recordedRunner(h, &roles.Request{
+			ContainerID: key.ContainerID, Netns: request.Netns.Path, IfName: key.IfName, Network: key.Network, CNIVersion: conf.CNIVersion,
+		}, request, out)}
 		if p.api, err = m.api(); err != nil {
 			return nil, err
 		}
@@ -76,10 +76,10 @@ func plug(f func(*handler, context.Context, *hot) error) func(context.Context, *
 	}
 }
 
-// containerOf finds the one attachment of a container ID, or its beginning, or of a
-// pod, namespace/name.
+// containerOf finds the attachment by a container ID, the beginning of one, or a pod as
+// namespace/name. The result must be unique.
 func containerOf(ctx context.Context, h *roles.Host, name string) (store.Key, error) {
-	all, _, err := delegations(ctx, h)
+	all, _, err := allRecords(ctx, h)
 	if err != nil {
 		return store.Key{}, err
 	}
@@ -100,43 +100,43 @@ func containerOf(ctx context.Context, h *roles.Host, name string) (store.Key, er
 	case 1:
 		return found[0], nil
 	}
-	return store.Key{}, fmt.Errorf("%w: %q may be %d containers: name it by its ID", store.ErrTaken, name, len(found))
+	return store.Key{}, fmt.Errorf("%w: %q matches %d containers: use the container ID", store.ErrTaken, name, len(found))
 }
 
-// hotPlug attaches one more network. What is asked for is recorded first, so that DEL
-// takes it too if this call dies.
-func (m *handler) hotPlug(ctx context.Context, p *hot) error {
-	ns, _, _ := strings.Cut(p.asked.Pod, "/")
+// hotPlug attaches one more network. It records the network first, so that DEL detaches it even if
+// this call is killed.
+func (m *handler) hotPlug(ctx context.Context, p *hotCall) error {
+	ns, _, _ := strings.Cut(p.request.Pod, "/")
 	w, err := wish.Parse(map[string]string{wish.NetworksKey: p.want}, ns)
 	if err != nil {
 		return roles.Usagef("%w", err)
 	}
 	r := &resolver{handler: m, req: p.req, namespace: ns, find: m.finder(p.api), held: map[string]int{}}
-	for _, n := range p.asked.Delegates {
+	for _, n := range p.request.Delegates {
 		r.held[n.Resource]++
 	}
-	r.all = slices.Clone(p.asked.Delegates)
-	r.asked = make([]string, len(r.all))
-	for i := range r.asked {
-		r.asked[i] = "attached"
+	r.all = slices.Clone(p.request.Delegates)
+	r.origins = make([]string, len(r.all))
+	for i := range r.origins {
+		r.origins[i] = "attached"
 	}
 	for i := range w.Networks {
-		if err := r.wished(ctx, p.want, &w.Networks[i]); err != nil {
+		if err := r.resolveRequested(ctx, p.want, &w.Networks[i]); err != nil {
 			return err
 		}
 	}
 	if err := r.nameInterfaces(); err != nil {
 		return err
 	}
-	before := p.asked.Delegates
+	before := p.request.Delegates
 	more := r.all[len(before):]
-	for i := range more { // one that was detached may have had its name
+	for i := range more { // a detached network may have had the same interface name
 		p.out.Done = slices.DeleteFunc(p.out.Done, func(a store.Answer) bool { return a.IfName == more[i].IfName })
 	}
-	if err := p.keep(ctx, r.all); err != nil {
+	if err := p.recordDelegates(ctx, r.all); err != nil {
 		return err
 	}
-	err = p.makeLinks(ctx, more)
+	err = p.makeHostLinks(ctx, more)
 	if err == nil {
 		err = p.add(ctx, more, true)
 	}
@@ -144,56 +144,56 @@ func (m *handler) hotPlug(ctx context.Context, p *hot) error {
 		err = p.route(ctx, more, p.ns)
 	}
 	if err == nil {
-		return p.tell(ctx)
+		return p.recordStatus(ctx)
 	}
 	ctx = context.WithoutCancel(ctx)
-	p.spare(more)
+	p.skipUnbegun(more)
 	if back := p.del(ctx, more, true); back != nil {
-		return errors.Join(err, back) // it stays recorded for DEL
+		return errors.Join(err, back) // the network stays recorded for DEL
 	}
-	return errors.Join(err, p.releaseLinks(ctx, more, before, func() error { return p.keep(ctx, before) }))
+	return errors.Join(err, p.releaseHostLinks(ctx, more, before, func() error { return p.recordDelegates(ctx, before) }))
 }
 
-// hotUnplug detaches a network that is not the default one.
-func (m *handler) hotUnplug(ctx context.Context, p *hot) error {
+// hotUnplug detaches a network other than the default one.
+func (m *handler) hotUnplug(ctx context.Context, p *hotCall) error {
 	name, ifName, _ := strings.Cut(p.want, "@")
-	ns, _, _ := strings.Cut(p.asked.Pod, "/")
+	ns, _, _ := strings.Cut(p.request.Pod, "/")
 	var found []int
-	for i := range p.asked.Delegates {
-		n := &p.asked.Delegates[i]
+	for i := range p.request.Delegates {
+		n := &p.request.Delegates[i]
 		if (name == "" || n.Name == name || n.Name == ns+"/"+name) && (ifName == "" || n.IfName == ifName) {
 			found = append(found, i)
 		}
 	}
 	switch {
 	case len(found) == 0:
-		return fmt.Errorf("%w: container %q is not attached to %q", store.ErrNotFound, p.asked.Owner.ContainerID, p.want)
+		return fmt.Errorf("%w: container %q is not attached to %q", store.ErrNotFound, p.request.Owner.ContainerID, p.want)
 	case len(found) > 1:
-		return fmt.Errorf("%w: %q may be %d interfaces: name one, NETWORK@IFNAME", store.ErrTaken, p.want, len(found))
+		return fmt.Errorf("%w: %q matches %d interfaces: use NETWORK@IFNAME", store.ErrTaken, p.want, len(found))
 	case found[0] == 0:
-		return fmt.Errorf("%w: %q is the default network, which goes with the container", roles.ErrConf, p.want)
+		return fmt.Errorf("%w: %q is the default network, which cannot be detached", roles.ErrConf, p.want)
 	}
-	gone := p.asked.Delegates[found[0]]
-	if err := p.reroute(ctx); err != nil {
+	gone := p.request.Delegates[found[0]]
+	if err := p.undoRoutes(ctx); err != nil {
 		return err
 	}
 	if err := p.del(ctx, []store.Delegate{gone}, true); err != nil {
 		return err
 	}
 	p.out.Done = slices.DeleteFunc(p.out.Done, func(a store.Answer) bool { return a.IfName == gone.IfName })
-	left := slices.Delete(slices.Clone(p.asked.Delegates), found[0], found[0]+1)
-	if err := p.releaseLinks(ctx, []store.Delegate{gone}, left, func() error { return p.keep(ctx, left) }); err != nil {
+	left := slices.Delete(slices.Clone(p.request.Delegates), found[0], found[0]+1)
+	if err := p.releaseHostLinks(ctx, []store.Delegate{gone}, left, func() error { return p.recordDelegates(ctx, left) }); err != nil {
 		return err
 	}
-	if err := p.route(ctx, p.asked.Delegates, p.ns); err != nil {
+	if err := p.route(ctx, p.request.Delegates, p.ns); err != nil {
 		return err
 	}
-	return p.tell(ctx)
+	return p.recordStatus(ctx)
 }
 
-// reroute undoes what was done to routes for several networks: with one of them gone
-// it is computed anew.
-func (p *hot) reroute(ctx context.Context) error {
+// undoRoutes undoes the routes that concern several networks. The caller computes them again for
+// the remaining networks.
+func (p *hotCall) undoRoutes(ctx context.Context) error {
 	changes, err := p.changes()
 	if err == nil {
 		err = p.h.Net.Undo(ctx, changes, p.ns)
@@ -202,21 +202,21 @@ func (p *hot) reroute(ctx context.Context) error {
 		return err
 	}
 	p.out.Changes = nil
-	return put(ctx, p.h, p.out)
+	return recordOutcome(ctx, p.h, p.out)
 }
 
-// keep records what is asked for by now.
-func (p *hot) keep(ctx context.Context, all []store.Delegate) error {
-	p.asked.Delegates, p.asked.Updated = all, p.h.Now()
-	return p.h.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.PutDelegation(p.asked) })
+// recordDelegates records the present networks.
+func (p *hotCall) recordDelegates(ctx context.Context, all []store.Delegate) error {
+	p.request.Delegates, p.request.Updated = all, p.h.Now()
+	return p.h.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.PutDelegation(p.request) })
 }
 
-// tell records what came of it, and the pod's status by now.
-func (p *hot) tell(ctx context.Context) error {
-	status, err := p.status(p.asked.Delegates)
+// recordStatus records the result and the pod's present status.
+func (p *hotCall) recordStatus(ctx context.Context) error {
+	status, err := p.status(p.request.Delegates)
 	if err != nil {
 		return err
 	}
 	p.out.Status = status
-	return put(ctx, p.h, p.out)
+	return recordOutcome(ctx, p.h, p.out)
 }

@@ -12,76 +12,74 @@ import (
 	"github.com/cnibox/cnibox/roles/netlist"
 )
 
-// Conf is multi's network configuration: Multus's keys, and some of our own.
+// Conf is multi's network configuration: Multus's keys and additional ones.
 type Conf struct {
 	roles.NetConf
-	// ClusterNetwork is the default network, which gives the pod its address: the
-	// name of a NetworkAttachmentDefinition in multusNamespace or of a
-	// configuration in confDir, or the absolute path of a configuration or of a
-	// directory, whose first one it is.
+	// ClusterNetwork is the default network, which gives the pod its address. The value is the name
+	// of a NetworkAttachmentDefinition in multusNamespace, the name of a configuration in confDir,
+	// or the absolute path of a configuration or a directory. Of a directory the first
+	// configuration by name is used.
 	ClusterNetwork string `json:"clusterNetwork,omitempty"`
-	// DefaultNetworks are attached to every pod beside it, named in the same ways.
+	// DefaultNetworks are additional networks for every pod. The values have the same forms as
+	// clusterNetwork.
 	DefaultNetworks []string `json:"defaultNetworks,omitempty"`
-	// Delegates are network configurations themselves, in place of clusterNetwork
-	// and defaultNetworks; the first is the default network.
+	// Delegates are complete network configurations in place of clusterNetwork and defaultNetworks.
+	// The first one is the default network.
 	Delegates []json.RawMessage `json:"delegates,omitempty"`
-	// ConfDir is where configurations are looked for by their names. Default
+	// ConfDir is the directory of configurations that are found by name. Default:
 	// /etc/cni/multus/net.d.
 	ConfDir string `json:"confDir,omitempty"`
-	// BinDir is looked through for plugins before CNI_PATH. Default none.
+	// BinDir is a directory of plugins that is searched before CNI_PATH. Default: none.
 	BinDir string `json:"binDir,omitempty"`
-	// Kubeconfig leads to the Kubernetes API. Without it, pods' annotations come
-	// from the runtime and NetworkAttachmentDefinitions from networksDir.
+	// Kubeconfig is the path of a kubeconfig for the Kubernetes API. Without it, the pods'
+	// annotations come from the runtime and the NetworkAttachmentDefinitions from networksDir.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
-	// NamespaceIsolation forbids pods the networks of other namespaces. Default false.
+	// NamespaceIsolation forbids pods to use networks of other namespaces. Default: false.
 	NamespaceIsolation bool `json:"namespaceIsolation,omitempty"`
-	// GlobalNamespaces are namespaces whose networks every pod may have all the
-	// same, separated by commas. Default default.
+	// GlobalNamespaces are namespaces whose networks every pod may use despite namespaceIsolation,
+	// separated by commas. Default: default.
 	GlobalNamespaces *string `json:"globalNamespaces,omitempty"`
-	// SystemNamespaces are those whose pods get no defaultNetworks. Default
-	// kube-system.
+	// SystemNamespaces are namespaces whose pods get no defaultNetworks. Default: kube-system.
 	SystemNamespaces []string `json:"systemNamespaces,omitempty"`
-	// MultusNamespace has the objects of clusterNetwork and defaultNetworks.
-	// Default kube-system.
+	// MultusNamespace is the namespace of the objects of clusterNetwork and defaultNetworks.
+	// Default: kube-system.
 	MultusNamespace string `json:"multusNamespace,omitempty"`
-	// ReadinessIndicatorFile has to exist before pods are attached, for the default
-	// network's sake. Default none.
+	// ReadinessIndicatorFile is a file that must exist before pods are attached. The default
+	// network creates it. Default: none.
 	ReadinessIndicatorFile string `json:"readinessindicatorfile,omitempty"`
-	// RuntimeConfig is what the runtime fills in.
+	// RuntimeConfig is set by the runtime.
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig,omitempty"`
-	// Args hold what runtimes give to all plugins; args.cni may hold the pod's
-	// annotations, by their keys.
+	// Args are arguments for all plugins. args.cni may have the pod's annotations by their keys.
 	Args struct {
-		// CNI is read where the runtime hands no annotations over.
+		// CNI is read if the runtime passes no annotations.
 		CNI map[string]json.RawMessage `json:"cni,omitempty"`
 	} `json:"args,omitzero"`
 
-	// NetworksDir has network definitions: <namespace>/<name>.conflist, .conf,
-	// .json, .yaml or .yml. Default /etc/cni/net.d/multi.d.
+	// NetworksDir is the directory of network definitions: <namespace>/<name>.conflist, .conf,
+	// .json, .yaml or .yml. Default: /etc/cni/net.d/multi.d.
 	NetworksDir string `json:"networksDir,omitempty"`
-	// EligibleNetworks are those that a pod may choose by the annotation "cni"
-	// (CNI-Genie), named like clusterNetwork. Default none.
+	// EligibleNetworks are the networks that a pod may select with the annotation "cni"
+	// (CNI-Genie). The values have the same forms as clusterNetwork. Default: none.
 	EligibleNetworks []string `json:"eligibleNetworks,omitempty"`
-	// InterfacePrefix begins the names of interfaces that nobody names; a number
-	// from 1 follows. Default net.
+	// InterfacePrefix is the prefix of interface names that the pod does not specify. A number from
+	// 1 follows. Default: net.
 	InterfacePrefix string `json:"interfacePrefix,omitempty"`
-	// InOrder attaches one network after the other and detaches in reverse. By
-	// default networks whose plugins are other programs are attached at the same
-	// time, after the default network, unless one stands on another's interface
-	// (linkInContainer). Default false.
+	// InOrder attaches the networks one after the other and detaches them in reverse order. By
+	// default, networks with third-party plugins are attached at the same time, after the default
+	// network, unless one of them uses another's interface (linkInContainer). Default: false.
 	InOrder bool `json:"inOrder,omitempty"`
 
-	// CNIDir has no effect: what is kept is in the state directory.
+	// CNIDir has no effect: the records are in the state directory.
 	CNIDir string `json:"cniDir,omitempty"`
 	// LogFile has no effect: messages go to standard error.
 	LogFile string `json:"logFile,omitempty"`
-	// LogLevel has no effect: see CNIBOX_LOG.
+	// LogLevel has no effect: set CNIBOX_LOG.
 	LogLevel string `json:"logLevel,omitempty"`
 	// LogToStderr has no effect.
 	LogToStderr json.RawMessage `json:"logToStderr,omitempty"`
 	// LogOptions has no effect.
 	LogOptions json.RawMessage `json:"logOptions,omitempty"`
-	// RetryDeleteOnError has no effect: what failed is always kept for the next DEL.
+	// RetryDeleteOnError has no effect: a failed network always stays recorded for the next DEL.
 	RetryDeleteOnError json.RawMessage `json:"retryDeleteOnError,omitempty"`
 	// SocketDir has no effect: there is no daemon.
 	SocketDir json.RawMessage `json:"socketDir,omitempty"`
@@ -93,12 +91,12 @@ type Conf struct {
 	EnablePprof json.RawMessage `json:"enablePprof,omitempty"`
 	// ConnectionLimit has no effect: there is no daemon.
 	ConnectionLimit json.RawMessage `json:"connectionLimit,omitempty"`
-	// PerNodeCertificate has no effect: kubeconfig says who asks.
+	// PerNodeCertificate has no effect: the kubeconfig has the credentials.
 	PerNodeCertificate json.RawMessage `json:"perNodeCertificate,omitempty"`
-	// AuxiliaryCNIChainName is not supported: write the plugins into the list.
+	// AuxiliaryCNIChainName is not supported: add the plugins to the list.
 	AuxiliaryCNIChainName string `json:"auxiliaryCNIChainName,omitempty"`
 
-	// lists are Delegates, read.
+	// lists are the parsed Delegates.
 	lists []*netlist.List
 }
 
@@ -108,8 +106,8 @@ var ignored = []string{ //nolint:gochecknoglobals // a constant
 	"socketDir", "chrootDir", "metricsPort", "enablePprof", "connectionLimit", "perNodeCertificate",
 }
 
-// readConf decodes a configuration and fills in defaults; with a ConfError there is
-// what could be decoded.
+// readConf decodes a configuration and sets defaults. With a ConfError it returns the decodable
+// part.
 func readConf(raw []byte) (*Conf, error) {
 	c := new(Conf)
 	err := roles.Decode(raw, c)
@@ -134,17 +132,17 @@ func preset(s *string, value string) {
 	}
 }
 
-// Validate tells every fault.
+// Validate reports all faults.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	if c.ClusterNetwork == "" && len(c.Delegates) == 0 {
-		f.Addf("clusterNetwork", "is missing: name the default network, or write it into \"delegates\"")
+		f.Addf("clusterNetwork", "is missing: set it to the default network, or add that to \"delegates\"")
 	}
 	if c.ClusterNetwork == "" && len(c.DefaultNetworks) > 0 {
-		f.Addf("defaultNetworks", "come beside clusterNetwork: write them into \"delegates\"")
+		f.Addf("defaultNetworks", "need clusterNetwork: add the networks to \"delegates\" instead")
 	}
 	if c.AuxiliaryCNIChainName != "" {
-		f.Addf("auxiliaryCNIChainName", "is not supported: write these plugins into the networks' lists")
+		f.Addf("auxiliaryCNIChainName", "is not supported: add these plugins to the networks' lists")
 	}
 	for path, dir := range map[string]string{"confDir": c.ConfDir, "binDir": c.BinDir, "networksDir": c.NetworksDir, "kubeconfig": c.Kubeconfig, "readinessindicatorfile": c.ReadinessIndicatorFile} {
 		if dir != "" && !filepath.IsAbs(dir) {
@@ -152,22 +150,22 @@ func (c *Conf) Validate() error {
 		}
 	}
 	if err := roles.LinkName(c.InterfacePrefix + "99"); err != nil {
-		f.Addf("interfacePrefix", "%q cannot begin a name: %v", c.InterfacePrefix, err)
+		f.Addf("interfacePrefix", "%q cannot be the prefix of an interface name: %v", c.InterfacePrefix, err)
 	}
 	c.lists = nil
 	for i, raw := range c.Delegates {
 		l, err := netlist.Parse(raw, c.CNIVersion)
-		within(&f, fmt.Sprintf("delegates[%d]", i), err)
-		if err == nil && slices.ContainsFunc(l.Plugins, func(p netlist.Plugin) bool { return slices.Contains(Role().Names, p.Type) }) {
-			f.Addf(fmt.Sprintf("delegates[%d]", i), "is a network of this plugin itself: name one of another plugin")
+		addFaults(&f, fmt.Sprintf("delegates[%d]", i), err)
+		if err == nil && slices.ContainsFunc(l.Unfused().Plugins, func(p netlist.Plugin) bool { return slices.Contains(Role().Names, p.Type) }) {
+			f.Addf(fmt.Sprintf("delegates[%d]", i), "uses this plugin itself: use a network of another plugin")
 		}
 		c.lists = append(c.lists, l)
 	}
 	return f.Err()
 }
 
-// within adds a part's faults, their paths below its own.
-func within(f *roles.Faults, path string, err error) {
+// addFaults adds the faults of a part of the configuration, with path before their paths.
+func addFaults(f *roles.Faults, path string, err error) {
 	if err == nil {
 		return
 	}
@@ -184,7 +182,7 @@ func within(f *roles.Faults, path string, err error) {
 	}
 }
 
-// isGlobal tells whether every pod may have a namespace's networks.
+// isGlobal reports whether every pod may use the namespace's networks.
 func (c *Conf) isGlobal(namespace string) bool {
 	for ns := range strings.SplitSeq(*c.GlobalNamespaces, ",") {
 		if strings.TrimSpace(ns) == namespace {
@@ -194,5 +192,5 @@ func (c *Conf) isGlobal(namespace string) bool {
 	return false
 }
 
-// isSystem tells whether a namespace's pods get no default networks.
+// isSystem reports whether pods of the namespace get no default networks.
 func (c *Conf) isSystem(namespace string) bool { return slices.Contains(c.SystemNamespaces, namespace) }

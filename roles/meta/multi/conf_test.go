@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// TestConf has what a configuration can be, and in which keys it is at fault.
+// TestConf: valid configurations, and invalid ones with the keys of their faults.
 func TestConf(t *testing.T) {
 	for _, c := range []struct{ name, conf, faults string }{
 		{"by name", `{"clusterNetwork":"a","defaultNetworks":["b"]}`, ""},
@@ -53,8 +53,8 @@ func TestConf(t *testing.T) {
 	}
 }
 
-// FuzzConf: no configuration makes the role panic, neither when it is read nor when
-// its networks are resolved, and what is resolved has interfaces of its own.
+// FuzzConf: no configuration leads to a panic, neither when it is read nor when its networks are
+// resolved. Resolved networks have different interfaces.
 func FuzzConf(f *testing.F) {
 	f.Add(`{"delegates":[{"name":"a","type":"bridge"},{"name":"b","plugins":[{"type":"x","linkInContainer":true}]}]}`, `{"k8s.v1.cni.cncf.io/networks":"a,b@c"}`)
 	f.Add(`{"clusterNetwork":"a"}`, `{"cni":"a"}`)
@@ -84,13 +84,12 @@ func FuzzConf(f *testing.F) {
 			}
 			seen[n.IfName] = true
 		}
-		_ = stacked(all)
+		_ = usesLinkInContainer(all)
 	})
 }
 
-// TestResolve: testdata/*.txtar have a configuration, a pod's annotations, files of
-// networks, and what is to be asked of which plugins, or the error; -update rewrites
-// that.
+// TestResolve: each testdata/*.txtar has a configuration, a pod's annotations, network files, and
+// the expected delegates or error. -update rewrites the expectation.
 func TestResolve(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -122,7 +121,7 @@ func TestResolve(t *testing.T) {
 				}
 			}
 			have := strings.ReplaceAll(resolved(t, conf, dir, annotations), dir, "$DIR")
-			if flag.Lookup("update").Value.String() == "true" { // rolestest's
+			if flag.Lookup("update").Value.String() == "true" { // rolestest defines the flag
 				a.Files = append(slices.DeleteFunc(a.Files, func(f txtar.File) bool { return f.Name == "want" }), txtar.File{Name: "want", Data: []byte(have)})
 				if err := os.WriteFile(file, txtar.Format(a), 0o600); err != nil {
 					t.Fatal(err)
@@ -136,7 +135,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// resolved is a delegate a line, or the error.
+// resolved returns one line per delegate, or the error.
 func resolved(t *testing.T, conf, dir string, annotations map[string]string) string {
 	t.Helper()
 	c, err := readConf([]byte(conf))

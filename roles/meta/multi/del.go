@@ -8,48 +8,48 @@ import (
 
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// Del detaches the container from all that was recorded at ADD, whatever
-// annotations, networks and configuration are by now. What failed stays recorded, and
-// the next DEL does that alone.
+// Del detaches the container from all networks recorded at ADD. It does not depend on the present
+// annotations, networks and configuration. A network that fails stays recorded, and the next DEL
+// detaches only that one.
 func (m *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	held, err := lock(ctx, h, req.Key())
 	if err != nil {
 		return err
 	}
 	defer held.Unlock()
-	asked, out, err := load(ctx, h, req.Key())
+	request, out, err := loadRecords(ctx, h, req.Key())
 	if err != nil {
 		return err
 	}
-	if asked == nil {
-		return errors.Join(m.derive(ctx, h, req.ContainerID, out), missing(h, forget(ctx, h, req.Key())))
+	if request == nil {
+		return errors.Join(m.removeUnrecorded(ctx, h, req.ContainerID, out), ignoreMissing(h, deleteRecords(ctx, h, req.Key())))
 	}
 	var ns *netops.Namespace
 	if req.Netns != "" {
 		if ns, err = h.Net.OpenNamespace(req.Netns); err != nil {
-			h.Log.Debug("namespace is gone, going on without it", "error", err)
+			h.Log.Debug("namespace does not exist, continuing without it", "error", err)
 		} else {
 			defer ns.Close()
 		}
 	}
-	return m.takeBack(ctx, m.recorded(h, req, asked, out), asked, ns)
+	return m.detachAll(ctx, m.recordedRunner(h, req, request, out), request, ns)
 }
 
-// derive removes, where what was asked for is not recorded any more, what the state
-// file has of the container: by the interfaces that came of it, where that is known,
-// and on networks that this configuration names.
-func (m *handler) derive(ctx context.Context, h *roles.Host, containerID string, out *store.Delegated) error {
+// removeUnrecorded removes a container's attachments from the state file if the record of the
+// requested networks was lost. It finds them by the interfaces in out, if these are known, and by
+// the networks of this configuration.
+func (m *handler) removeUnrecorded(ctx context.Context, h *roles.Host, containerID string, out *store.Delegated) error {
 	var came []store.Answer
 	if out != nil {
 		came = out.Done
 	}
-	all, err := m.local(ctx)
+	all, err := m.localNetworks(ctx)
 	if err != nil {
-		h.Log.Warn("not all networks are known", "error", err)
+		h.Log.Warn("cannot read all networks", "error", err)
 	}
 	var keys []store.Key
 	err = h.Store.View(ctx, func(tx *store.Tx) error {
@@ -63,48 +63,48 @@ func (m *handler) derive(ctx context.Context, h *roles.Host, containerID string,
 		}
 		return err
 	})
-	errs := []error{missing(h, err)}
+	errs := []error{ignoreMissing(h, err)}
 	for _, key := range keys {
-		_, err := node.RemoveIf(ctx, h, key, func(context.Context, *roles.Host, node.Found) (bool, error) { return true, nil })
+		_, err := record.RemoveIf(ctx, h, key, func(context.Context, *roles.Host, record.Found) (bool, error) { return true, nil })
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// Check compares every network with what its ADD brought.
+// Check compares every network with the result of its ADD.
 func (m *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if req.PrevResult == nil {
-		return &roles.ConfError{Path: "prevResult", Reason: "is missing: CHECK compares with what ADD returned"}
+		return &roles.ConfError{Path: "prevResult", Reason: "is missing: CHECK needs the result of ADD"}
 	}
 	ns, err := h.Net.OpenNamespace(req.Netns)
 	if err != nil {
 		return fmt.Errorf("%w: %w", roles.ErrNetns, err)
 	}
 	defer ns.Close()
-	asked, out, err := load(ctx, h, req.Key())
+	request, out, err := loadRecords(ctx, h, req.Key())
 	if err != nil {
 		return err
 	}
-	if asked == nil {
-		return fmt.Errorf("%w: nothing is recorded of interface %q of container %q", roles.ErrCheck, req.IfName, req.ContainerID)
+	if request == nil {
+		return fmt.Errorf("%w: there is no record of interface %q of container %q", roles.ErrCheck, req.IfName, req.ContainerID)
 	}
-	c := m.recorded(h, req, asked, out)
+	c := m.recordedRunner(h, req, request, out)
 	if c.result(req.IfName) == nil {
-		if err := c.took(req.IfName, req.PrevResult); err != nil {
+		if err := c.setResult(req.IfName, req.PrevResult); err != nil {
 			return err
 		}
 	}
 	var errs []error
-	for i := range asked.Delegates {
-		n := &asked.Delegates[i]
-		errs = append(errs, named(n, c.check(ctx, n, ns)))
+	for i := range request.Delegates {
+		n := &request.Delegates[i]
+		errs = append(errs, withNetwork(n, c.check(ctx, n, ns)))
 	}
 	return errors.Join(append(errs, c.checkRoutes(ctx, ns))...)
 }
 
-// check compares one network. Where its result is not known, the state having been
-// lost, the interface has to be there at least.
-func (c *course) check(ctx context.Context, n *store.Delegate, ns *netops.Namespace) error {
+// check compares one network. If its result was lost with the state file, only the interface must
+// exist.
+func (c *runner) check(ctx context.Context, n *store.Delegate, ns *netops.Namespace) error {
 	l, call, err := c.list(n)
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (c *course) check(ctx context.Context, n *store.Delegate, ns *netops.Namesp
 	return nil
 }
 
-// networkName is the name of a network's configuration, "" where it has none.
+// networkName returns the name in a network's configuration, or "".
 func networkName(n *store.Delegate) string {
 	name, _ := listName(n.List)
 	return name

@@ -9,8 +9,8 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// examples gives the node the networks that we ship, written as Multus's
-// documentation has them, with its own interfaces in the place of theirs.
+// TestWishes: the pod's requests take effect, executed plugins get the resolved configuration, and
+// DEL needs neither annotations nor networks nor configuration.
 func (w *world) examples() {
 	w.t.Helper()
 	own := strings.NewReplacer(`"eth0"`, `"documented"`, `"eth1"`, `"documentedx"`)
@@ -29,9 +29,7 @@ func (w *world) examples() {
 	}
 }
 
-// TestDocumented attaches a pod to each network that we ship, and detaches it when
-// its definition is gone. The reference's: "executes delegates given … kubernetes
-// networks", "… with an empty spec from disk", "deletes without the API server".
+// TestRefused: an invalid request is reported before any change.
 func TestDocumented(t *testing.T) {
 	for _, tc := range []struct{ name, kind, address string }{
 		{"bridge-net", "", "10.21.0.3/16 dev net1"},

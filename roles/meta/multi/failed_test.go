@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// An ADD that failed whole leaves nothing that DEL would have to call a plugin for:
-// that of a network which a pod names may not even be installed.
+// TestTakenBack: after one network fails, all are detached. With inOrder the newest is detached
+// first.
 func TestNoPlugin(t *testing.T) {
 	for name, conf := range map[string]string{
 		"plugin":    `{"name":"net-n","type":"no-such-plugin"}`,
@@ -33,7 +33,7 @@ func TestNoPlugin(t *testing.T) {
 	}
 }
 
-// What somebody else attached before stays when ADD finds it there.
+// the second network's ADD did not begin
 func TestAnothersAttachment(t *testing.T) {
 	w := newWorld(t)
 	other := w.call("ADD")
@@ -50,13 +50,13 @@ func TestAnothersAttachment(t *testing.T) {
 	w.OK(other)
 }
 
-// A configuration that would have the plugin call itself is refused, and so are
-// names of which plugins would make paths that lead elsewhere.
+// TestDelAgain: a DEL that fails for one network detaches the others. The next DEL detaches the
+// rest and deletes the record.
 func TestInlineRefused(t *testing.T) {
 	w := newWorld(t)
 	for conf, want := range map[string]string{
-		`{"name":"x","cniVersion":"1.1.0","type":"multus","delegates":[` + netB + `]}`: "delegates[1]: is a network of this plugin itself",
-		`{"name":"x","plugins":[{"type":"stranger"},{"type":"multi","delegates":[]}]}`: "delegates[1]: is a network of this plugin itself",
+		`{"name":"x","cniVersion":"1.1.0","type":"multus","delegates":[` + netB + `]}`: "delegates[1]: uses this plugin itself",
+		`{"name":"x","plugins":[{"type":"stranger"},{"type":"multi","delegates":[]}]}`: "delegates[1]: uses this plugin itself",
 		`{"name":"../../x","type":"bridge"}`:                                           "delegates[1].name: \"../../x\" is no network name",
 	} {
 		w.conf["delegates"] = []json.RawMessage{json.RawMessage(netA), json.RawMessage(conf)}
@@ -72,7 +72,8 @@ func TestInlineRefused(t *testing.T) {
 	w.OK(w.call("DEL"))
 }
 
-// All that a pod wishes of its default network comes true, or is told.
+// TestDelNamesNothing: DEL with a configuration without networks succeeds, because a runtime would
+// repeat it forever.
 func TestDefaultWishes(t *testing.T) {
 	w := newWorld(t)
 	w.write("nets/kube-system/b.json", strings.Replace(netB, `"bridge":"br-b"`, `"bridge":"br-b","isGateway":true`, 1))

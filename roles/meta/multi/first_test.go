@@ -6,8 +6,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestFirstOfBoot makes the node's state file while another call keeps something
-// that outlives the boot: then all pods come at once.
+// TestGC: the runtime's list has eth0 only. Every network gets its own list. Without a list nothing
+// changes.
 func TestFirstOfBoot(t *testing.T) {
 	w := newWorld(t)
 	first := w.call("ADD")

@@ -8,41 +8,41 @@ import (
 
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// GC detaches what is recorded of this network and not in the runtime's list, and
-// has the plugins of every network known collect what belongs to no attachment that
-// is recorded then: the runtime's list names default networks only.
+// GC detaches recorded containers that are not in the runtime's list. Then it runs GC of the
+// plugins of every known network with the recorded attachments, because the runtime's list has the
+// default network only.
 func (m *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	before, _, err := delegations(ctx, h)
+	before, _, err := allRecords(ctx, h)
 	if err != nil {
-		return err // who is valid is not known
+		return err // the valid attachments are unknown
 	}
-	known, err := m.local(ctx)
+	known, err := m.localNetworks(ctx)
 	if err != nil {
-		h.Log.Warn("not all networks are known", "error", err)
+		h.Log.Warn("cannot read all networks", "error", err)
 	}
 	var errs []error
 	for i := range before {
-		asked := &before[i]
-		known = append(known, asked.Delegates...)
-		if asked.Owner.Network == req.Network && !req.IsValid(asked.Owner.ContainerID, asked.Owner.IfName) {
-			errs = append(errs, m.collect(ctx, h, req, asked.Owner))
+		request := &before[i]
+		known = append(known, request.Delegates...)
+		if request.Owner.Network == req.Network && !req.IsValid(request.Owner.ContainerID, request.Owner.IfName) {
+			errs = append(errs, m.collect(ctx, h, req, request.Owner))
 		}
 	}
-	errs = append(errs, m.forgetOrphans(ctx, h, req))
-	after, _, err := delegations(ctx, h)
+	errs = append(errs, m.removeOrphans(ctx, h, req))
+	after, _, err := allRecords(ctx, h)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	c := m.course(h, req)
+	c := m.newRunner(h, req)
 	done := map[string]bool{}
 	for i := range known {
 		l, call, err := c.list(&known[i])
 		if err != nil || done[l.Name] {
-			errs = append(errs, named(&known[i], err))
+			errs = append(errs, withNetwork(&known[i], err))
 			continue
 		}
 		done[l.Name] = true
@@ -50,34 +50,33 @@ func (m *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 		if err == nil {
 			err = l.GC(ctx, h.Delegate, call, valid)
 		}
-		errs = append(errs, named(&known[i], err))
+		errs = append(errs, withNetwork(&known[i], err))
 	}
 	return errors.Join(errs...)
 }
 
-// collect detaches one container, unless another process works on it.
+// collect detaches one container, unless another process holds its lock.
 func (m *handler) collect(ctx context.Context, h *roles.Host, req *roles.Request, key store.Key) error {
 	held, ok, err := h.Store.TryLockShared(ctx, lockName(key), true)
 	if err != nil || !ok {
 		return err
 	}
 	defer held.Unlock()
-	asked, out, err := load(ctx, h, key)
-	if err != nil || asked == nil {
+	request, out, err := loadRecords(ctx, h, key)
+	if err != nil || request == nil {
 		return err
 	}
 	del := *req
 	del.Verb, del.ContainerID, del.IfName, del.Netns, del.Valid = roles.Del, key.ContainerID, key.IfName, "", nil
-	if err := m.takeBack(ctx, m.recorded(h, &del, asked, out), asked, nil); err != nil {
+	if err := m.detachAll(ctx, m.recordedRunner(h, &del, request, out), request, nil); err != nil {
 		return fmt.Errorf("collect %q of container %q: %w", key.IfName, key.ContainerID, err)
 	}
 	h.Log.Info("collected", "network", key.Network, "container", key.ContainerID, "ifname", key.IfName)
 	return nil
 }
 
-// forgetOrphans removes what came of networks of which nobody knows any more what was
-// asked for: the record was lost.
-func (m *handler) forgetOrphans(ctx context.Context, h *roles.Host, req *roles.Request) error {
+// removeOrphans removes the results of containers whose record of the requested networks was lost.
+func (m *handler) removeOrphans(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	var orphans []store.Key
 	err := h.Store.View(ctx, func(tx *store.Tx) error {
 		all, err := tx.AllDelegated()
@@ -86,7 +85,7 @@ func (m *handler) forgetOrphans(ctx context.Context, h *roles.Host, req *roles.R
 				orphans = append(orphans, d.Owner)
 			}
 		}
-		return missing(h, err)
+		return ignoreMissing(h, err)
 	})
 	errs := []error{err}
 	for _, key := range orphans {
@@ -95,9 +94,9 @@ func (m *handler) forgetOrphans(ctx context.Context, h *roles.Host, req *roles.R
 			errs = append(errs, err)
 			continue
 		}
-		asked, out, err := load(ctx, h, key)
-		if err == nil && asked == nil {
-			err = errors.Join(m.derive(ctx, h, key.ContainerID, out), forget(ctx, h, key))
+		request, out, err := loadRecords(ctx, h, key)
+		if err == nil && request == nil {
+			err = errors.Join(m.removeUnrecorded(ctx, h, key.ContainerID, out), deleteRecords(ctx, h, key))
 		}
 		errs = append(errs, err)
 		held.Unlock()
@@ -105,10 +104,10 @@ func (m *handler) forgetOrphans(ctx context.Context, h *roles.Host, req *roles.R
 	return errors.Join(errs...)
 }
 
-// validOf are the valid attachments of one network: those recorded; those that the
-// runtime knows and we do not, their record having been lost, with all interfaces that
-// came of it, whatever network they are of; and those that somebody else made, a runtime that uses the network without us for instance, unless their
-// container is gone. It is never nil.
+// validOf returns the valid attachments of one network for GC. These are: the recorded ones; all
+// interfaces of containers whose record was lost but which the runtime or the state file knows; and
+// attachments of other runtimes that use the network directly, unless their container no longer
+// exists. The result is never nil.
 func validOf(ctx context.Context, h *roles.Host, req *roles.Request, network string, before, after []store.Delegation) ([]roles.AttachmentID, error) {
 	valid := []roles.AttachmentID{}
 	for _, v := range req.Valid {
@@ -134,7 +133,7 @@ func validOf(ctx context.Context, h *roles.Host, req *roles.Request, network str
 				}
 			}
 		}
-		if err = missing(h, err); err != nil {
+		if err = ignoreMissing(h, err); err != nil {
 			return err
 		}
 		atts, err := tx.Attachments(network)
@@ -144,12 +143,12 @@ func validOf(ctx context.Context, h *roles.Host, req *roles.Request, network str
 				others = append(others, a)
 			}
 		}
-		return missing(h, err)
+		return ignoreMissing(h, err)
 	})
 	if err != nil || len(others) == 0 {
 		return valid, err
 	}
-	census, err := node.NewCensus(ctx, h)
+	census, err := record.NewCensus(ctx, h)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +160,7 @@ func validOf(ctx context.Context, h *roles.Host, req *roles.Request, network str
 	return valid, nil
 }
 
-// listName is the name in a network's configuration.
+// listName returns the name in a network's configuration.
 func listName(list []byte) (string, error) {
 	var c struct {
 		Name string `json:"name"`

@@ -10,14 +10,14 @@ import (
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// hostLink is the VLAN or VXLAN of the host that a network asks for, by DANM's keys
-// beside those of its list: host_device with vlan or vxlan. It is made with the
-// network's first user, takes the place of the first plugin's master, and is removed
-// with the last user; nil where none is asked for.
+// hostLink returns the host's VLAN or VXLAN interface that a network requests with DANM's keys:
+// host_device with vlan or vxlan. It returns nil if the network requests none. The first user
+// creates the interface, the last one removes it. It replaces the master of the network's first
+// plugin.
 func hostLink(list []byte) (*netops.Link, error) {
 	var c struct {
 		HostDevice string `json:"host_device"`
@@ -25,13 +25,13 @@ func hostLink(list []byte) (*netops.Link, error) {
 		VXLAN      int    `json:"vxlan"`
 	}
 	if err := coldjson.Unmarshal(list, &c); err != nil || c.HostDevice == "" || c.VLAN == 0 && c.VXLAN == 0 {
-		return nil, nil // these keys may be a plugin's own, and of other types
+		return nil, nil // a plugin may have keys of these names with other types
 	}
 	var f roles.Faults
-	l := &netops.Link{In: netops.Host, Shared: true, Parent: c.HostDevice, Alias: node.SharedAlias, Up: true}
+	l := &netops.Link{In: netops.Host, Shared: true, Parent: c.HostDevice, Alias: record.SharedAlias, Up: true}
 	switch {
 	case c.VLAN != 0 && c.VXLAN != 0:
-		f.Addf("vxlan", "stands beside vlan: leave one out")
+		f.Addf("vxlan", "cannot be combined with vlan: remove one of them")
 	case c.VLAN != 0:
 		l.Kind, l.VLANID, l.Name = "vlan", c.VLAN, fmt.Sprintf("%s.%d", c.HostDevice, c.VLAN)
 		if c.VLAN < 1 || c.VLAN > 4094 {
@@ -50,15 +50,16 @@ func hostLink(list []byte) (*netops.Link, error) {
 	return l, f.Err()
 }
 
-// linkLock keeps who makes a host link from who removes it.
+// linkLock returns the name of the lock for creating and removing a host interface.
 func linkLock(name string) string { return "multi-link/" + name }
 
-// makeLinks makes the host links of networks. That they are used is recorded.
-func (c *course) makeLinks(ctx context.Context, all []store.Delegate) error {
+// makeHostLinks creates the host interfaces of networks. The record of the networks already names
+// them.
+func (c *runner) makeHostLinks(ctx context.Context, all []store.Delegate) error {
 	for i := range all {
 		link, err := hostLink(all[i].List)
 		if err != nil || link == nil || all[i].HostLink == "" {
-			continue // it was judged when it was resolved
+			continue // the resolver reported the error
 		}
 		held, err := c.h.Store.LockShared(ctx, linkLock(link.Name), true)
 		if err != nil {
@@ -67,17 +68,17 @@ func (c *course) makeLinks(ctx context.Context, all []store.Delegate) error {
 		err = c.h.Net.Ensure(ctx, netops.Spec{Objects: []netops.Object{link}}, nil)
 		held.Unlock()
 		if err != nil {
-			return named(&all[i], err)
+			return withNetwork(&all[i], err)
 		}
 	}
 	return nil
 }
 
-// releaseLinks removes the host links of networks that nobody else uses: no record of
-// another attachment does, and none of those left of this one. Then it has this one's
-// record changed, under the same locks: of two last users one finds itself alone.
-// Where a record cannot be read they stay: it may be of a user.
-func (c *course) releaseLinks(ctx context.Context, gone, left []store.Delegate, change func() error) error {
+// releaseHostLinks removes the host interfaces of gone networks that no other record uses, and none
+// of left. It calls change to update this attachment's record under the same locks, so that the
+// last of two users removes the interface. If a record cannot be read the interfaces stay, because
+// its container may use them.
+func (c *runner) releaseHostLinks(ctx context.Context, gone, left []store.Delegate, change func() error) error {
 	var names []string
 	for i := range gone {
 		if n := gone[i].HostLink; n != "" {
@@ -96,7 +97,7 @@ func (c *course) releaseLinks(ctx context.Context, gone, left []store.Delegate, 
 		}
 		defer held.Unlock()
 	}
-	others, whole, err := delegations(ctx, c.h)
+	others, whole, err := allRecords(ctx, c.h)
 	if err != nil {
 		return err
 	}
@@ -117,16 +118,16 @@ func (c *course) releaseLinks(ctx context.Context, gone, left []store.Delegate, 
 	return change()
 }
 
-// removeLink removes a host link if it is one that we made.
-func (c *course) removeLink(ctx context.Context, name string) error {
+// removeLink removes a host interface if its alias marks it as created by cnibox.
+func (c *runner) removeLink(ctx context.Context, name string) error {
 	l, err := c.h.Net.Link(ctx, nil, name)
 	if errors.Is(err, netops.ErrNotExist) {
 		return nil
 	}
-	if err != nil || l.Alias != node.SharedAlias {
+	if err != nil || l.Alias != record.SharedAlias {
 		return err
 	}
 	return c.h.Net.Remove(ctx, netops.Spec{Objects: []netops.Object{
-		&netops.Link{In: netops.Host, Name: name, Kind: l.Kind, Alias: node.SharedAlias},
+		&netops.Link{In: netops.Host, Name: name, Kind: l.Kind, Alias: record.SharedAlias},
 	}}, nil)
 }

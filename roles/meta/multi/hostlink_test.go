@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestHostLinkConf has the keys of host links; a plugin's own keys of these names are
-// none of ours.
+// TestDamaged: DEL succeeds with damaged records. It finds the attachments of cnibox's own roles by
+// the container ID.
 func TestHostLinkConf(t *testing.T) {
 	for _, c := range []struct{ conf, want, fault string }{
 		{`{"host_device":"eth1","vlan":100}`, `vlan eth1.100`, ""},
@@ -15,7 +15,7 @@ func TestHostLinkConf(t *testing.T) {
 		{`{"type":"vlan","vlan":{"id":5},"host_device":7}`, "", ""},
 		{`{"host_device":"eth1","vlan":5000}`, "", "vlan: is 5000"},
 		{`{"host_device":"eth1","vxlan":-1}`, "", "vxlan: is -1"},
-		{`{"host_device":"eth1","vlan":1,"vxlan":1}`, "", "vxlan: stands beside vlan"},
+		{`{"host_device":"eth1","vlan":1,"vxlan":1}`, "", "vxlan: cannot be combined with vlan"},
 		{`{"host_device":"eth1234567890","vlan":100}`, "", "host_device: "},
 		{`{"host_device":"a/b","vxlan":1}`, "", "host_device: "},
 	} {

@@ -15,11 +15,10 @@ import (
 	"github.com/cnibox/cnibox/test/kubetest"
 )
 
-// TestKube: a real API server has the pods' annotations and the networks, one of them
-// with an empty spec, and is told the networks' status. It is killed, and definitions
-// with it: CHECK, STATUS, GC and DEL do not ask it, an ADD that has to leaves nothing.
+// meeting is an executed plugin. It notes when a call begins and ends. If a file requests it, the
+// plugin waits until the networks "one" and "two" are both called.
 func TestKube(t *testing.T) {
-	runtime.LockOSThread() // the server ends with the thread that started it
+	runtime.LockOSThread() // TestOrder: networks with executed plugins are called at the same time: each waits for the other. With inOrder they are called one after the other, and in reverse at DEL.
 	defer runtime.UnlockOSThread()
 	s, err := kubetest.Start(kubetest.DebianEtcd)
 	if err != nil {
@@ -48,9 +47,11 @@ func TestKube(t *testing.T) {
 	network("far", netC)
 	network("apart", `{"name":"net-s","cniVersion":"1.1.0","plugins":[{"type":"stranger"}]}`)
 	w.conf["kubeconfig"] = s.Kubeconfig(t, s.Address, kubetest.Agent)
-	delete(w.conf, "capabilities") // the runtime hands no annotations over
+	delete(w.conf, "capabilities") // examples installs the networks of examples/, written as in Multus's documentation, with the test's interfaces.
 
-	// as is a call for one of the pods, whose container has the pod's name.
+	// TestDocumented attaches a pod to each network of examples/ and detaches it after its
+	// definition was removed. The reference's tests: "executes delegates given … kubernetes
+	// networks", "… with an empty spec from disk", "deletes without the API server".
 	netns := map[string]*netopstest.NS{}
 	uid := map[string]string{}
 	as := func(pod string, c rolestest.Call) rolestest.Call {

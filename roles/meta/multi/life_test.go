@@ -23,10 +23,12 @@ import (
 	"github.com/cnibox/cnibox/roles/dispatch"
 	"github.com/cnibox/cnibox/roles/meta/multi"
 	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// host is the world's node, as the command line has it.
+// TestNoPlugin: after a completely failed ADD, DEL calls no plugin. The plugin of a network that a
+// pod names may not be installed.
 func (w *world) host() *roles.Host {
 	w.t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -39,7 +41,7 @@ func (w *world) host() *roles.Host {
 	return h
 }
 
-// verb runs a command of the role's.
+// TestAnothersAttachment: ADD leaves an existing attachment of another runtime unchanged.
 func (w *world) verb(name string, args ...string) error {
 	w.t.Helper()
 	verbs := multi.Role().Verbs()
@@ -48,7 +50,8 @@ func (w *world) verb(name string, args ...string) error {
 	return err
 }
 
-// A running container gets one more network and loses it; DEL takes what is left.
+// TestInlineRefused: a configuration that would call the plugin recursively is an error. So is a
+// network name that a plugin would use as a path to another directory.
 func TestHotPlug(t *testing.T) {
 	w := newWorld(t)
 	w.wish("b")
@@ -56,7 +59,7 @@ func TestHotPlug(t *testing.T) {
 	a := w.OK(w.call("ADD"))
 	attached := w.state()
 	for _, c := range []struct{ pod, network, want string }{
-		{"web/pod", "c@net1", `"net1" is the interface of network "web/b" (attached) already: give network "web/c" another one`},
+		{"web/pod", "c@net1", `"net1" is already the interface of network "web/b" (attached): set another one for network "web/c"`},
 		{"web/pod", "nothing", "nothing"},
 		{"web/nobody", "c", "no container or pod"},
 	} {
@@ -96,8 +99,7 @@ func TestHotPlug(t *testing.T) {
 	}
 }
 
-// A network claims the default route, and another has routes for its own addresses.
-// CHECK knows of both.
+// TestDefaultWishes: all requests for the default network take effect or are reported.
 func TestRoutes(t *testing.T) {
 	w := newWorld(t)
 	w.wish(`[{"name":"b","default-route":["10.2.0.1"]},{"name":"c","io.github.cnibox":{"policyRoutes":[{"dst":"192.0.2.0/24","gw":"10.3.0.1"}]}},{"name":"b","interface":"l2","io.github.cnibox":{"ip":"none"}}]`)
@@ -125,8 +127,8 @@ func TestRoutes(t *testing.T) {
 	w.same(start, "after DEL")
 }
 
-// A call that was killed has left a record: the next ADD undoes that and begins anew,
-// whatever was done of it. One that had done all is a living attachment.
+// TestFirstOfBoot creates the state file while another call writes to keep.db, as after a boot when
+// all pods start at once.
 func TestAgain(t *testing.T) {
 	w := newWorld(t)
 	w.wish("b,s")
@@ -153,15 +155,15 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// After a power cut the container is gone, and what an executed plugin keeps for it
-// is not: DEL calls it, and so does the next ADD of the same ID.
+// TestHostLinkConf checks the keys of host interfaces. A plugin's own keys with these names are
+// ignored.
 func TestReboot(t *testing.T) {
 	for _, verb := range []string{"DEL", "ADD", "GC"} {
 		w := newWorld(t)
 		w.wish("b,s")
 		w.warm()
 		w.OK(w.call("ADD"))
-		w.OK(w.call("DEL")) // the kernel's part goes with the machine
+		w.OK(w.call("DEL")) // TestKube: a real API server has the pods' annotations and the networks, one of them with an empty spec, and gets the network-status. Then the server is killed and definitions are lost: CHECK, STATUS, GC and DEL send no request, and an ADD that needs the server leaves nothing.
 		w.OK(w.call("ADD"))
 		w.reboot()
 		w.ns.Reset(t)
@@ -200,7 +202,7 @@ func (w *world) reboot() {
 	err = h.Store.View(w.t.Context(), func(tx *store.Tx) error {
 		atts, err := tx.Attachments("")
 		for i := range atts {
-			_ = node.UndoParts(context.Background(), h, &atts[i], nil)
+			_ = record.UndoParts(context.Background(), h, &atts[i], nil)
 		}
 		return err
 	})
@@ -211,19 +213,19 @@ func (w *world) reboot() {
 	w.Forget()
 }
 
-// dropBridges removes what no record tells of any more.
+// the runtime passes no annotations
 func (w *world) dropBridges() {
 	w.t.Helper()
 	var links netops.Spec
 	for _, name := range []string{"br-a", "br-b"} {
-		links.Add(&netops.Link{In: netops.Host, Name: name, Kind: "bridge", Alias: node.SharedAlias})
+		links.Add(&netops.Link{In: netops.Host, Name: name, Kind: "bridge", Alias: record.SharedAlias})
 	}
 	if err := w.host().Net.Remove(w.t.Context(), links, nil); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// STATUS asks the plugins of networks that every pod gets, and the readiness file.
+// call returns a call for one of the pods. The container ID is the pod's name.
 func TestStatus(t *testing.T) {
 	w := newWorld(t)
 	call := w.call("STATUS")
@@ -249,8 +251,7 @@ func TestStatus(t *testing.T) {
 	w.OK(w.call("DEL"))
 }
 
-// The default network by its name, others beside it but not for system pods, the pod's
-// own choice of the default one (Multus), and that among eligible ones (CNI-Genie).
+// host returns the world's node for a command of the command line.
 func TestDefaults(t *testing.T) {
 	w := newWorld(t)
 	delete(w.conf, "delegates")
@@ -282,8 +283,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// A network may stand on a VXLAN or a VLAN of the host (DANM): it is made with the first
-// user and goes with the last, whether that is a pod or a hot plug.
+// verb runs a command of the role.
 func TestHostLink(t *testing.T) {
 	for _, tc := range []struct{ kind, key, link string }{
 		{"vxlan", `"vxlan":4711`, "vxlan4711"},
@@ -330,8 +330,7 @@ func TestHostLink(t *testing.T) {
 	}
 }
 
-// What somebody else made under the name of a host link is theirs: it serves if it is
-// the same VXLAN, is an error otherwise, and stays.
+// TestHotPlug: a running container gets one more network and loses it. DEL detaches the rest.
 func TestHostLinkOfAnother(t *testing.T) {
 	for vni, serves := range map[int]bool{4711: true, 4712: false} {
 		t.Run(fmt.Sprint(vni), func(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// damage makes the record of what a pod asked for one that cannot be decoded.
+// TestRoutes: a network requests the default route, and another one source-based routes. CHECK
+// verifies both.
 func (w *world) damage(pod string) {
 	w.t.Helper()
 	file := filepath.Join(w.StateDir(), "keep.db")
@@ -29,8 +30,8 @@ func (w *world) damage(pod string) {
 	}
 }
 
-// What a pod's annotations named goes, too, when the record of it is lost: the state
-// file knows the interfaces.
+// TestAgain: a killed call leaves a record. The next ADD undoes it and starts again. After a
+// complete ADD the attachment exists, and another ADD is an error.
 func TestRecordLost(t *testing.T) {
 	for name, lose := range map[string]func(*world) error{
 		"file gone": func(w *world) error { return os.Remove(filepath.Join(w.StateDir(), "keep.db")) },
@@ -39,7 +40,7 @@ func TestRecordLost(t *testing.T) {
 	} {
 		for _, verb := range []string{"DEL", "GC"} {
 			if verb == "GC" && name == "cut short" {
-				continue // who is valid is not known
+				continue // TestReboot: after a power failure the container is gone, but an executed plugin keeps its data. DEL and the next ADD of the same ID call the plugin.
 			}
 			t.Run(name+" "+verb, func(t *testing.T) {
 				w := newWorld(t)
@@ -63,8 +64,7 @@ func TestRecordLost(t *testing.T) {
 	}
 }
 
-// A record that cannot be read concerns its own container alone, which GC leaves alone
-// while it is valid.
+// this removes the kernel's objects, as a reboot does
 func TestRecordOfAnother(t *testing.T) {
 	w := newWorld(t)
 	netopstest.Master(t, "uplink2")

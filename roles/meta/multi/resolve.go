@@ -13,42 +13,42 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// resolver turns wishes into delegates.
+// resolver turns a pod's requests into delegates.
 type resolver struct {
 	*handler
 	req       *roles.Request
 	namespace string
 	find      *nad.Finder
-	// held counts, by resource, the devices that networks have taken.
+	// held counts the devices in use by resource.
 	held map[string]int
 	all  []store.Delegate
-	// asked is, for each of all, where it was asked for.
-	asked []string
+	// origins has for each element of all where the network was requested.
+	origins []string
 }
 
-// resolve finds all that the pod is to be attached to, the default network first.
-func (m *handler) resolve(ctx context.Context, req *roles.Request, api cluster) ([]store.Delegate, error) {
+// resolve returns all networks of the pod, the default network first.
+func (m *handler) resolve(ctx context.Context, req *roles.Request, api kubeAPI) ([]store.Delegate, error) {
 	annotations, err := m.annotations(ctx, req, api)
 	if err != nil {
 		return nil, err
 	}
 	r := &resolver{handler: m, req: req, namespace: req.Args.Get("K8S_POD_NAMESPACE"), find: m.finder(api), held: map[string]int{}}
-	w, chosen, err := m.wishes(annotations, r.namespace)
+	w, selected, err := m.requests(annotations, r.namespace)
 	if err != nil {
 		return nil, err
 	}
-	rest, err := r.first(ctx, w, chosen)
+	rest, err := r.resolveFirst(ctx, w, selected)
 	if err != nil {
 		return nil, err
 	}
 	if !m.conf.isSystem(r.namespace) {
-		if err := r.defaults(ctx); err != nil {
+		if err := r.resolveDefaultNetworks(ctx); err != nil {
 			return nil, err
 		}
 	}
-	errs := []error{r.choices(ctx, rest)}
+	errs := []error{r.resolveSelected(ctx, rest)}
 	for i := range w.Networks {
-		errs = append(errs, r.wished(ctx, fmt.Sprintf("annotation %s[%d]", wish.NetworksKey, i), &w.Networks[i]))
+		errs = append(errs, r.resolveRequested(ctx, fmt.Sprintf("annotation %s[%d]", wish.NetworksKey, i), &w.Networks[i]))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -56,12 +56,12 @@ func (m *handler) resolve(ctx context.Context, req *roles.Request, api cluster) 
 	return r.all, r.nameInterfaces()
 }
 
-// local are the networks that every pod gets, as far as this node knows them.
-func (m *handler) local(ctx context.Context) ([]store.Delegate, error) {
+// localNetworks returns the networks of every pod that this node's files define.
+func (m *handler) localNetworks(ctx context.Context) ([]store.Delegate, error) {
 	r := &resolver{handler: m, req: &roles.Request{IfName: "eth0"}, find: m.finder(nil), held: map[string]int{}}
-	_, err := r.first(ctx, &wish.Wishes{}, nil)
+	_, err := r.resolveFirst(ctx, &wish.Wishes{}, nil)
 	if err == nil {
-		err = r.defaults(ctx)
+		err = r.resolveDefaultNetworks(ctx)
 	}
 	if err == nil {
 		err = r.nameInterfaces()
@@ -69,10 +69,10 @@ func (m *handler) local(ctx context.Context) ([]store.Delegate, error) {
 	return r.all, err
 }
 
-// first resolves the default network: that of the pod's annotation, else what the
-// pod chose first, else the configuration's. It returns what else was chosen.
-func (r *resolver) first(ctx context.Context, w *wish.Wishes, chosen []wish.Plugin) ([]wish.Plugin, error) {
-	d := store.Delegate{IfName: r.req.IfName, Runtime: r.given()}
+// resolveFirst resolves the default network: from the pod's annotation, or the pod's first selected
+// network, or the configuration. It returns the other selected networks.
+func (r *resolver) resolveFirst(ctx context.Context, w *wish.Wishes, selected []wish.Plugin) ([]wish.Plugin, error) {
+	d := store.Delegate{IfName: r.req.IfName, Runtime: r.runtimeConfig()}
 	switch {
 	case w.Default != nil:
 		n := *w.Default
@@ -80,10 +80,10 @@ func (r *resolver) first(ctx context.Context, w *wish.Wishes, chosen []wish.Plug
 			n.Namespace = r.conf.MultusNamespace
 		}
 		if n.Namespace != r.conf.MultusNamespace {
-			return nil, &roles.ConfError{Path: "annotation " + wish.DefaultKey, Reason: fmt.Sprintf("%q is of namespace %q: default networks are those of multusNamespace, %q", n.Name, n.Namespace, r.conf.MultusNamespace)}
+			return nil, &roles.ConfError{Path: "annotation " + wish.DefaultKey, Reason: fmt.Sprintf("%q is in namespace %q: default networks must be in multusNamespace, %q", n.Name, n.Namespace, r.conf.MultusNamespace)}
 		}
 		if n.IfName != "" && n.IfName != r.req.IfName {
-			return nil, r.notFirst(wish.DefaultKey, n.Name, n.IfName)
+			return nil, r.wrongFirstInterface(wish.DefaultKey, n.Name, n.IfName)
 		}
 		found, err := r.find.Network(ctx, n.Namespace, n.Name)
 		if err != nil {
@@ -92,20 +92,20 @@ func (r *resolver) first(ctx context.Context, w *wish.Wishes, chosen []wish.Plug
 		for key, value := range n.Requests() {
 			d.Runtime[key] = value
 		}
-		wishFor(&d, &n)
-		return chosen, r.add("annotation "+wish.DefaultKey, d, found, n.Requests())
-	case len(chosen) > 0:
-		if err := r.eligible(chosen[0]); err != nil {
+		setRequests(&d, &n)
+		return selected, r.add("annotation "+wish.DefaultKey, d, found, n.Requests())
+	case len(selected) > 0:
+		if err := r.checkEligible(selected[0]); err != nil {
 			return nil, err
 		}
-		if chosen[0].IfName != "" && chosen[0].IfName != r.req.IfName {
-			return nil, r.notFirst(wish.PluginsKey, chosen[0].Name, chosen[0].IfName)
+		if selected[0].IfName != "" && selected[0].IfName != r.req.IfName {
+			return nil, r.wrongFirstInterface(wish.PluginsKey, selected[0].Name, selected[0].IfName)
 		}
-		found, err := r.find.Default(ctx, r.conf.MultusNamespace, chosen[0].Name)
+		found, err := r.find.Default(ctx, r.conf.MultusNamespace, selected[0].Name)
 		if err != nil {
 			return nil, err
 		}
-		return chosen[1:], r.add("annotation "+wish.PluginsKey, d, found, nil)
+		return selected[1:], r.add("annotation "+wish.PluginsKey, d, found, nil)
 	case r.conf.ClusterNetwork != "":
 		found, err := r.find.Default(ctx, r.conf.MultusNamespace, r.conf.ClusterNetwork)
 		if err != nil {
@@ -114,27 +114,27 @@ func (r *resolver) first(ctx context.Context, w *wish.Wishes, chosen []wish.Plug
 		return nil, r.add("clusterNetwork", d, found, nil)
 	}
 	if len(r.conf.Delegates) == 0 {
-		return nil, nil // DEL goes on with what there is; ADD had an error before
+		return nil, nil // DEL continues without a default network; ADD failed before
 	}
-	return nil, r.inline(0, d)
+	return nil, r.addInline(0, d)
 }
 
-// notFirst refuses another interface for the default network than the runtime's.
-func (r *resolver) notFirst(key, network, ifName string) error {
-	return &roles.ConfError{Path: "annotation " + key, Reason: fmt.Sprintf("%q cannot have interface %q: the first network has the runtime's, %q", network, ifName, r.req.IfName)}
+// wrongFirstInterface returns the error for a default network with another interface than the
+// runtime's.
+func (r *resolver) wrongFirstInterface(key, network, ifName string) error {
+	return &roles.ConfError{Path: "annotation " + key, Reason: fmt.Sprintf("%q cannot have interface %q: the first network has the runtime's interface, %q", network, ifName, r.req.IfName)}
 }
 
-// wishFor puts in what is wished of a network beside interface and runtimeConfig.
-func wishFor(d *store.Delegate, n *wish.Network) {
+// setRequests copies a network's requests except interface and runtimeConfig.
+func setRequests(d *store.Delegate, n *wish.Network) {
 	d.Args, d.Device, d.Gateways, d.NoIPAM = n.CNIArgs, n.DeviceID, n.DefaultRoute, n.Extras.NoIP()
 	for _, rt := range n.Extras.PolicyRoutes {
 		d.Routes = append(d.Routes, store.PolicyRoute{Dst: rt.Dst, GW: rt.GW})
 	}
 }
 
-// given is what the runtime handed over for the default network, but for what the
-// role itself reads.
-func (r *resolver) given() map[string]json.RawMessage {
+// runtimeConfig returns a copy of the runtime's runtimeConfig for the default network.
+func (r *resolver) runtimeConfig() map[string]json.RawMessage {
 	out := map[string]json.RawMessage{}
 	for key, value := range r.conf.RuntimeConfig {
 		out[key] = value
@@ -142,8 +142,8 @@ func (r *resolver) given() map[string]json.RawMessage {
 	return out
 }
 
-// defaults resolves the further networks of every pod.
-func (r *resolver) defaults(ctx context.Context) error {
+// resolveDefaultNetworks resolves the additional networks of every pod.
+func (r *resolver) resolveDefaultNetworks(ctx context.Context) error {
 	var errs []error
 	if r.conf.ClusterNetwork != "" {
 		for i, value := range r.conf.DefaultNetworks {
@@ -159,28 +159,28 @@ func (r *resolver) defaults(ctx context.Context) error {
 		return errors.Join(errs...)
 	}
 	for i := 1; i < len(r.conf.Delegates); i++ {
-		errs = append(errs, r.inline(i, store.Delegate{}))
+		errs = append(errs, r.addInline(i, store.Delegate{}))
 	}
 	return errors.Join(errs...)
 }
 
-// inline adds a network that is in the configuration itself.
-func (r *resolver) inline(i int, d store.Delegate) error {
+// addInline adds a network from "delegates".
+func (r *resolver) addInline(i int, d store.Delegate) error {
 	path := fmt.Sprintf("delegates[%d]", i)
 	l, err := netlist.Parse(r.conf.Delegates[i], r.conf.CNIVersion)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	d.Name, d.List, d.Version = l.Name, r.conf.Delegates[i], r.conf.CNIVersion
-	r.all, r.asked = append(r.all, d), append(r.asked, path)
+	r.all, r.origins = append(r.all, d), append(r.origins, path)
 	return nil
 }
 
-// choices resolves what the pod chose beside the default network.
-func (r *resolver) choices(ctx context.Context, rest []wish.Plugin) error {
+// resolveSelected resolves the networks that the pod selected in addition to the default one.
+func (r *resolver) resolveSelected(ctx context.Context, rest []wish.Plugin) error {
 	var errs []error
 	for _, p := range rest {
-		err := r.eligible(p)
+		err := r.checkEligible(p)
 		if err == nil {
 			var found *nad.Network
 			if found, err = r.find.Default(ctx, r.conf.MultusNamespace, p.Name); err == nil {
@@ -192,22 +192,22 @@ func (r *resolver) choices(ctx context.Context, rest []wish.Plugin) error {
 	return errors.Join(errs...)
 }
 
-// wished resolves one network of the annotation.
-func (r *resolver) wished(ctx context.Context, path string, n *wish.Network) error {
+// resolveRequested resolves one network of the annotation.
+func (r *resolver) resolveRequested(ctx context.Context, path string, n *wish.Network) error {
 	if r.conf.NamespaceIsolation && n.Namespace != r.namespace && !r.conf.isGlobal(n.Namespace) {
-		return &roles.ConfError{Path: path, Reason: fmt.Sprintf("network %q is of another namespace than the pod, %q, and namespaceIsolation is set: add %q to globalNamespaces to allow it", n, r.namespace, n.Namespace)}
+		return &roles.ConfError{Path: path, Reason: fmt.Sprintf("network %q is not in the pod's namespace, %q, and namespaceIsolation is set: add %q to globalNamespaces to allow it", n, r.namespace, n.Namespace)}
 	}
 	found, err := r.find.Network(ctx, n.Namespace, n.Name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	d := store.Delegate{IfName: n.IfName, Runtime: n.Requests()}
-	wishFor(&d, n)
+	setRequests(&d, n)
 	return r.add(path, d, found, n.Requests())
 }
 
-// add completes a delegate by the network that was found. What was asked for and no
-// plugin of the network has is a fault (the standard, section 4.1.2.1).
+// add completes a delegate with the network that was found. A request that no plugin of the network
+// supports is a fault (the standard, section 4.1.2.1).
 func (r *resolver) add(path string, d store.Delegate, found *nad.Network, requests map[string]json.RawMessage) error {
 	l, err := netlist.Parse(found.Conf, r.conf.CNIVersion)
 	if err != nil {
@@ -219,8 +219,8 @@ func (r *resolver) add(path string, d store.Delegate, found *nad.Network, reques
 	}
 	var f roles.Faults
 	for key := range requests {
-		if !l.Can(key) && key != "deviceID" { // a device is handed on in another way too
-			f.Addf(path+"."+key, "network %q cannot do that: none of its plugins has it in \"capabilities\" (%s)", d.Name, found.From)
+		if !l.Can(key) && key != "deviceID" { // deviceID does not need a capability
+			f.Addf(path+"."+key, "network %q does not support this: none of its plugins has it in \"capabilities\" (%s)", d.Name, found.From)
 		}
 	}
 	if d.NoIPAM {
@@ -242,11 +242,11 @@ func (r *resolver) add(path string, d store.Delegate, found *nad.Network, reques
 			return fmt.Errorf("%s: network %q: %w", path, d.Name, err)
 		}
 	}
-	r.all, r.asked = append(r.all, d), append(r.asked, path)
+	r.all, r.origins = append(r.all, d), append(r.origins, path)
 	return nil
 }
 
-// device is the pod's next one of a resource.
+// device returns the pod's next device of a resource.
 func (r *resolver) device(resource string) (string, error) {
 	ids, err := nad.Devices(nad.CheckpointFile, r.req.Args.Get("K8S_POD_UID"), resource)
 	if err != nil {
@@ -254,14 +254,14 @@ func (r *resolver) device(resource string) (string, error) {
 	}
 	n := r.held[resource]
 	if n >= len(ids) {
-		return "", fmt.Errorf("%w: the pod has %d devices of resource %q and wants one more", roles.ErrConf, len(ids), resource)
+		return "", fmt.Errorf("%w: the pod has %d devices of resource %q and requests one more", roles.ErrConf, len(ids), resource)
 	}
 	r.held[resource]++
 	return ids[n], nil
 }
 
-// nameInterfaces names those that nobody named by their place, as Multus does, and
-// refuses names that two have.
+// nameInterfaces sets missing interface names by position, like Multus. Duplicate names are a
+// fault.
 func (r *resolver) nameInterfaces() error {
 	var f roles.Faults
 	taken := map[string]int{}
@@ -271,7 +271,7 @@ func (r *resolver) nameInterfaces() error {
 			continue
 		}
 		if by, twice := taken[name]; twice {
-			f.Addf(r.asked[i]+".interface", "%q is the interface of network %q (%s) already: give network %q another one, or none", name, r.all[by].Name, r.asked[by], r.all[i].Name)
+			f.Addf(r.origins[i]+".interface", "%q is already the interface of network %q (%s): set another one for network %q, or none", name, r.all[by].Name, r.origins[by], r.all[i].Name)
 			continue
 		}
 		taken[name] = i

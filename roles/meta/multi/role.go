@@ -1,7 +1,6 @@
-// Package multi is the meta role of several networks for one pod (types multi and
-// multus). It finds out which networks a pod is to have, has their plugins attach
-// it to each, and knows at DEL, CHECK and GC what it had asked for: the resolved
-// networks are recorded, as they were found, before the first plugin runs.
+// Package multi is the meta role for several networks per pod, with the types multi and multus. It
+// resolves the pod's networks and runs the plugins of each. The resolved networks are recorded
+// before the first plugin runs. DEL, CHECK and GC use that record.
 package multi
 
 import (
@@ -14,16 +13,16 @@ import (
 	"github.com/cnibox/cnibox/roles/meta/multi/wish"
 )
 
-// annotationsCapability is the runtimeConfig key by which containerd and CRI-O hand a
-// pod's annotations over.
+// annotationsCapability is the runtimeConfig key with which containerd and CRI-O pass a pod's
+// annotations.
 const annotationsCapability = "io.kubernetes.cri.pod-annotations"
 
-// Role is the multi role's entry in the table.
+// Role returns the multi role's entry in the table of roles.
 func Role() roles.Role {
 	return roles.Role{
 		Names:   []string{"multi", "multus"},
 		Kind:    roles.Meta,
-		Summary: "several networks for one pod, by its annotations",
+		Summary: "attaches pods to several networks by their annotations",
 		Capabilities: []string{
 			annotationsCapability, "portMappings", "bandwidth", "ips", "mac", "infinibandGUID", "deviceID",
 			"ipRanges", "dns", "aliases", "cgroupPath", "podAnnotations",
@@ -52,22 +51,21 @@ func Role() roles.Role {
 	}
 }
 
-// handler answers the CNI verbs for one configuration.
+// handler implements the CNI verbs for one configuration.
 type handler struct{ conf *Conf }
 
-// Status asks the plugins of the networks that every pod gets. It needs nothing
-// but this node.
+// Status runs STATUS of the networks of every pod. It sends no request to the API server.
 func (m *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	if err := m.ready(roles.ErrNotAvailable); err != nil {
+	if err := m.checkReady(roles.ErrNotAvailable); err != nil {
 		return err
 	}
-	all, err := m.local(ctx)
+	all, err := m.localNetworks(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
 	}
 	var errs []error
 	for _, d := range all {
-		l, call, err := m.course(h, req).list(&d)
+		l, call, err := m.newRunner(h, req).list(&d)
 		if err == nil {
 			err = l.Status(ctx, h.Delegate, call)
 		}
@@ -78,8 +76,9 @@ func (m *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request)
 	return errors.Join(errs...)
 }
 
-// ready makes sure of the readiness file. Runtimes try again by themselves.
-func (m *handler) ready(otherwise error) error {
+// checkReady returns the given error if the readiness file does not exist. Runtimes repeat the
+// call.
+func (m *handler) checkReady(otherwise error) error {
 	file := m.conf.ReadinessIndicatorFile
 	if file == "" {
 		return nil
@@ -90,5 +89,5 @@ func (m *handler) ready(otherwise error) error {
 	return nil
 }
 
-// annotationKeys are those that are read.
+// annotationKeys returns the keys of annotations that are read.
 func annotationKeys() []string { return []string{wish.NetworksKey, wish.DefaultKey, wish.PluginsKey} }

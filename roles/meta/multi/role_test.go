@@ -23,7 +23,7 @@ const (
 	order = `{"name":"multi","type":"multus","inOrder":true,"delegates":[` + netA + `,` + netB + `,` + netC + `]}`
 )
 
-// gone takes an interface away, as who is in the container may.
+// reboot removes what is lost at a reboot and changes the records' boot ID.
 func gone(ifName string) rolestest.Tamper {
 	return rolestest.Tamper{Name: ifName, Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
 		t.Helper()
@@ -31,8 +31,7 @@ func gone(ifName string) rolestest.Tamper {
 	}}
 }
 
-// TestRole runs the suite with three networks, each of several plugins: at the same
-// time, which is what happens by default, and in order. Every network is tampered with.
+// dropBridges removes the bridges without a record.
 func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "multi",
@@ -47,7 +46,7 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// TestStorm: 24 pods with three networks each, their calls killed at random.
+// TestStatus: STATUS calls the plugins of the networks of every pod and checks the readiness file.
 func TestStorm(t *testing.T) {
 	rolestest.Storm{Table: all.Table(), Type: "multi", Containers: 24, Parallel: 8, Confs: []string{
 		rolestest.WithKeys(t, three, map[string]any{"cniVersion": "1.1.0"}),

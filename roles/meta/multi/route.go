@@ -13,16 +13,16 @@ import (
 	"github.com/cnibox/cnibox/internal/coldjson"
 	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/node"
+	"github.com/cnibox/cnibox/roles/record"
 	"github.com/cnibox/cnibox/store"
 )
 
-// firstTable is where the search for free routing tables begins.
+// firstTable is the first routing table number to try.
 const firstTable = 100
 
-// route makes the routes that concern several networks: the default route where a
-// network claims it, and routes for what one network's addresses send.
-func (c *course) route(ctx context.Context, all []store.Delegate, ns *netops.Namespace) error {
+// route makes the routes that concern several networks: the default route if a network requests it,
+// and source-based routes for a network's addresses.
+func (c *runner) route(ctx context.Context, all []store.Delegate, ns *netops.Namespace) error {
 	wants := func(n store.Delegate) bool { return len(n.Gateways)+len(n.Routes) > 0 }
 	if !slices.ContainsFunc(all, wants) {
 		return nil
@@ -39,18 +39,18 @@ func (c *course) route(ctx context.Context, all []store.Delegate, ns *netops.Nam
 	for i := range all {
 		n := &all[i]
 		for _, gw := range n.Gateways {
-			p.claim(n.IfName, gw)
+			p.claimDefaultRoute(n.IfName, gw)
 		}
-		p.policy(n, c.result(n.IfName))
+		p.addPolicyRoutes(n, c.result(n.IfName))
 	}
-	if err := c.tellRoutes(all); err != nil {
+	if err := c.setResultRoutes(all); err != nil {
 		return err
 	}
 	return c.apply(ctx, p.spec, ns)
 }
 
-// apply records the changes that lead to a spec, and makes them.
-func (c *course) apply(ctx context.Context, spec netops.Spec, ns *netops.Namespace) error {
+// apply records and applies the changes for a spec.
+func (c *runner) apply(ctx context.Context, spec netops.Spec, ns *netops.Namespace) error {
 	changes, err := c.h.Net.Plan(ctx, spec, ns)
 	if err != nil {
 		return err
@@ -62,39 +62,39 @@ func (c *course) apply(ctx context.Context, spec netops.Spec, ns *netops.Namespa
 	if c.out.Changes, err = coldjson.Marshal(append(before, changes...)); err != nil {
 		return fmt.Errorf("encode changes: %w", err)
 	}
-	if err := put(ctx, c.h, c.out); err != nil {
+	if err := recordOutcome(ctx, c.h, c.out); err != nil {
 		return err
 	}
 	return c.h.Net.Apply(ctx, changes, ns)
 }
 
-// changes are those recorded.
-func (c *course) changes() ([]netops.Change, error) {
+// changes returns the recorded changes.
+func (c *runner) changes() ([]netops.Change, error) {
 	if len(c.out.Changes) == 0 {
 		return nil, nil
 	}
 	var all []netops.Change
 	if err := coldjson.Unmarshal(c.out.Changes, &all); err != nil {
-		return nil, fmt.Errorf("recorded changes: %w: %w", roles.ErrDecode, err)
+		return nil, fmt.Errorf("decode recorded changes: %w: %w", roles.ErrDecode, err)
 	}
 	return all, nil
 }
 
-// unroute takes away what route added. Routes that it took away are not put back:
-// they went with their interfaces, or will.
-func (c *course) unroute(ctx context.Context, asked *store.Delegation, ns *netops.Namespace) error {
+// unroute removes the routes that route added. It does not restore removed default routes, because
+// their interfaces are removed, too.
+func (c *runner) unroute(ctx context.Context, request *store.Delegation, ns *netops.Namespace) error {
 	all, err := c.changes()
 	added := slices.DeleteFunc(all, func(ch netops.Change) bool { return ch.Undo == nil || ch.Undo.Verb != netops.VerbDel })
 	if err != nil || len(added) == 0 {
 		return err
 	}
-	return node.WithRecorded(c.h, &store.Attachment{Netns: asked.Netns}, ns, func(ns *netops.Namespace) error {
+	return record.InRecordedNetns(c.h, &store.Attachment{Netns: request.Netns}, ns, func(ns *netops.Namespace) error {
 		return c.h.Net.Undo(ctx, added, ns)
 	})
 }
 
-// checkRoutes compares the routes with what was recorded.
-func (c *course) checkRoutes(ctx context.Context, ns *netops.Namespace) error {
+// checkRoutes compares the routes with the recorded ones.
+func (c *runner) checkRoutes(ctx context.Context, ns *netops.Namespace) error {
 	all, err := c.changes()
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (c *course) checkRoutes(ctx context.Context, ns *netops.Namespace) error {
 	return roles.Differences(diffs)
 }
 
-// router computes routes from those that are there.
+// router computes the changes from the existing routes and rules.
 type router struct {
 	routes []netops.Route
 	rules  []netops.Rule
@@ -124,8 +124,8 @@ type router struct {
 	spec   netops.Spec
 }
 
-// claim makes the way by a gateway the only default route of its family.
-func (p *router) claim(link string, gw netip.Addr) {
+// claimDefaultRoute makes the route through gw the only default route of its family.
+func (p *router) claimDefaultRoute(link string, gw netip.Addr) {
 	there := false
 	for _, r := range p.routes {
 		if r.Table != unix.RT_TABLE_MAIN || r.Dst.Bits() != 0 || r.Dst.Addr().Is4() != gw.Is4() {
@@ -138,21 +138,21 @@ func (p *router) claim(link string, gw netip.Addr) {
 		p.spec.Add(&netops.Route{In: netops.Container, Link: r.Link, Dst: r.Dst, Via: r.Via, Priority: r.Priority, Table: unix.RT_TABLE_MAIN, Absent: true})
 	}
 	if !there {
-		p.spec.Add(&netops.Route{In: netops.Container, Link: link, Dst: everything(gw), Via: gw})
+		p.spec.Add(&netops.Route{In: netops.Container, Link: link, Dst: defaultDst(gw), Via: gw})
 	}
 }
 
-// everything is the destination of default routes of an address's family.
-func everything(a netip.Addr) netip.Prefix {
+// defaultDst returns the destination of a default route of an address's family.
+func defaultDst(a netip.Addr) netip.Prefix {
 	if a.Is4() {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	}
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// policy makes a table for each address of an interface with routes of its own, and
-// the rule that leads there.
-func (p *router) policy(n *store.Delegate, r *roles.Result) {
+// addPolicyRoutes adds, for each address of an interface with source-based routes, a routing table
+// and a rule.
+func (p *router) addPolicyRoutes(n *store.Delegate, r *roles.Result) {
 	if r == nil {
 		return
 	}
@@ -175,7 +175,7 @@ func (p *router) policy(n *store.Delegate, r *roles.Result) {
 		if addr.Is6() {
 			family = unix.AF_INET6
 		}
-		table := p.table()
+		table := p.nextTable()
 		for _, rt := range own {
 			rt.Table = table
 			p.spec.Add(rt)
@@ -184,8 +184,8 @@ func (p *router) policy(n *store.Delegate, r *roles.Result) {
 	}
 }
 
-// table is the next free one; the kernel has a meaning for 253 to 255.
-func (p *router) table() int {
+// nextTable returns the next free routing table. The kernel reserves 253 to 255.
+func (p *router) nextTable() int {
 	t := firstTable
 	for t >= unix.RT_TABLE_DEFAULT && t <= unix.RT_TABLE_LOCAL || slices.Contains(p.taken, t) ||
 		slices.ContainsFunc(p.rules, func(r netops.Rule) bool { return r.Table == t }) ||
@@ -196,9 +196,9 @@ func (p *router) table() int {
 	return t
 }
 
-// tellRoutes has the results tell the default routes as they are: CHECK compares
-// with them, and the runtime reads the first.
-func (c *course) tellRoutes(all []store.Delegate) error {
+// setResultRoutes updates the default routes in the results. CHECK compares with them, and the
+// runtime gets the first result.
+func (c *runner) setResultRoutes(all []store.Delegate) error {
 	for i := range all {
 		for _, gw := range all[i].Gateways {
 			for j := range all {
@@ -208,10 +208,10 @@ func (c *course) tellRoutes(all []store.Delegate) error {
 				}
 				r.Routes = slices.DeleteFunc(r.Routes, func(rt *types.Route) bool { return isDefault(rt, gw) })
 				if i == j {
-					dst := everything(gw)
+					dst := defaultDst(gw)
 					r.Routes = append(r.Routes, &types.Route{Dst: net.IPNet{IP: dst.Addr().AsSlice(), Mask: net.CIDRMask(0, gw.BitLen())}, GW: gw.AsSlice()})
 				}
-				if err := c.took(all[j].IfName, r); err != nil {
+				if err := c.setResult(all[j].IfName, r); err != nil {
 					return err
 				}
 			}
@@ -220,8 +220,8 @@ func (c *course) tellRoutes(all []store.Delegate) error {
 	return nil
 }
 
-// isDefault tells whether a route of a result is a default route of a gateway's
-// family, in the main table.
+// isDefault reports whether a route of a result is a default route of the gateway's family in the
+// main table.
 func isDefault(rt *types.Route, gw netip.Addr) bool {
 	ones, bits := rt.Dst.Mask.Size()
 	return ones == 0 && bits == gw.BitLen() && (rt.Table == nil || *rt.Table == unix.RT_TABLE_MAIN)

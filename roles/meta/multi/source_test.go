@@ -7,8 +7,8 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// The runtime's annotations go before those of CNI_ARGS, and these before args.cni,
-// where a person may have written the list itself.
+// TestSources: the runtime's annotations precede CNI_ARGS, and these precede args.cni, which may
+// have a JSON list instead of a string.
 func TestSources(t *testing.T) {
 	const key = "k8s.v1.cni.cncf.io/networks"
 	runtime := `"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{}}`
@@ -36,18 +36,27 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// A network may stand on an interface that another one brings into the container,
-// whether plugins of it are executed or not: then the networks keep their order.
+// TestStacked: a network may use an interface that another network creates in the container, with
+// executed plugins or not. Then the networks keep their order.
 func TestStacked(t *testing.T) {
+	const upper = `"type":"macvlan","master":"lower","linkInContainer":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.7.0.0/24"}]]}}`
+	t.Run("plugin", func(t *testing.T) { stackedOn(t, `{"name":"net-x",`+upper) })
+	t.Run("fused", func(t *testing.T) {
+		stackedOn(t, `{"name":"net-x","cniVersion":"1.1.0","plugins":[{"type":"chain","plugins":[{`+upper+`,{"type":"tuning"}]}]}`)
+	})
+}
+
+func stackedOn(t *testing.T, upper string) {
+	t.Helper()
 	netopstest.NeedKind(t, "macvlan")
 	w := newWorld(t)
-	w.network("x", `{"name":"net-x","type":"macvlan","master":"lower","linkInContainer":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.7.0.0/24"}]]}}`)
+	w.network("x", upper)
 	w.network("e", `{"name":"net-e","cniVersion":"1.1.0","plugins":[{"type":"bridge","bridge":"br-b"},{"type":"stranger"}]}`)
 	w.wish("e@lower,x,s@last")
 	start := w.warm()
 	a := w.OK(w.call("ADD"))
-	if upper, lower := w.ns.Link(t, "net2"), w.ns.Link(t, "lower"); upper.Type() != "macvlan" || upper.Attrs().ParentIndex != lower.Attrs().Index {
-		t.Errorf("net2 is %s on %d, lower %d", upper.Type(), upper.Attrs().ParentIndex, lower.Attrs().Index)
+	if link, lower := w.ns.Link(t, "net2"), w.ns.Link(t, "lower"); link.Type() != "macvlan" || link.Attrs().ParentIndex != lower.Attrs().Index {
+		t.Errorf("net2 is %s on %d, lower %d", link.Type(), link.Attrs().ParentIndex, lower.Attrs().Index)
 	}
 	w.OK(w.check(a.Stdout))
 	w.OK(w.call("DEL"))
@@ -56,4 +65,23 @@ func TestStacked(t *testing.T) {
 	if want := "ADD container1 lower,ADD container1 last,CHECK container1 lower,CHECK container1 last,DEL container1 last,DEL container1 lower"; strings.Join(calls, ",") != want {
 		t.Errorf("calls %q, want %s", calls, want)
 	}
+}
+
+// What a pod asks of a network concerns each plugin of a fused list: no addresses here.
+func TestFused(t *testing.T) {
+	w := newWorld(t)
+	w.network("f", `{"name":"net-b","cniVersion":"1.1.0","plugins":[{"type":"chain","capabilities":{"mac":true},"plugins":[
+		{"type":"bridge","bridge":"br-b","capabilities":{"mac":true},"ipam":{"type":"host-local","ranges":[[{"subnet":"10.8.0.0/24"}]]}},{"type":"tuning","mtu":1400}]}]}`)
+	w.wish(`[{"name":"f","ips":["none"],"mac":"02:00:00:00:00:77"}]`)
+	start := w.warm()
+	a := w.OK(w.call("ADD"))
+	if link := w.ns.Link(t, "net1"); link.Attrs().MTU != 1400 || link.Attrs().HardwareAddr.String() != "02:00:00:00:00:77" {
+		t.Errorf("net1 has MTU %d and MAC %s", link.Attrs().MTU, link.Attrs().HardwareAddr)
+	}
+	if state := w.state(); strings.Contains(state, "10.8.0.") {
+		t.Errorf("an address where none was wanted:\n%s", state)
+	}
+	w.OK(w.check(a.Stdout))
+	w.OK(w.call("DEL"))
+	w.same(start, "after DEL")
 }

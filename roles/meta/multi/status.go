@@ -10,8 +10,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// status is the pod's network-status.
-func (c *course) status(all []store.Delegate) (json.RawMessage, error) {
+// status returns the pod's network-status.
+func (c *runner) status(all []store.Delegate) (json.RawMessage, error) {
 	list := make([]wish.Attachment, len(all))
 	for i := range all {
 		n := &all[i]
@@ -19,7 +19,7 @@ func (c *course) status(all []store.Delegate) (json.RawMessage, error) {
 		if n.Device != "" {
 			info, err := nad.DeviceInfo(nad.AttachmentInfo(n.Name, c.req.ContainerID, n.IfName), nad.DevicePluginInfo(n.Resource, n.Device))
 			if err != nil {
-				c.h.Log.Warn("the device is not told of", "device", n.Device, "error", err)
+				c.h.Log.Warn("cannot read the device information", "device", n.Device, "error", err)
 			}
 			list[i].DeviceInfo = info
 		}
@@ -31,20 +31,20 @@ func (c *course) status(all []store.Delegate) (json.RawMessage, error) {
 	return raw, nil
 }
 
-// publish tells the pod, and who reads the node's files, of its networks. Neither
-// keeps the pod from its networks.
-func (c *course) publish(ctx context.Context, api cluster) {
+// publish writes the pod's network-status to the node's file and to the pod's annotation. A failure
+// is logged only.
+func (c *runner) publish(ctx context.Context, api kubeAPI) {
 	if len(c.out.Status) == 0 {
 		return
 	}
 	if err := c.h.Store.WriteStatus(c.out.Owner, c.out.Status); err != nil {
-		c.h.Log.Warn("network-status is not in its file", "error", err)
+		c.h.Log.Warn("cannot write the network-status file", "error", err)
 	}
 	ns, pod := c.req.Args.Get("K8S_POD_NAMESPACE"), c.req.Args.Get("K8S_POD_NAME")
 	if api == nil || ns == "" || pod == "" {
 		return
 	}
 	if err := api.Annotate(ctx, ns, pod, c.req.Args.Get("K8S_POD_UID"), wish.StatusKey, string(c.out.Status)); err != nil {
-		c.h.Log.Warn("network-status is not at the pod", "pod", ns+"/"+pod, "error", err)
+		c.h.Log.Warn("cannot set the pod's network-status annotation", "pod", ns+"/"+pod, "error", err)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// DEL and GC take everything away where the record of what was asked for cannot be
-// written, and call no plugin again when it can be.
+// TestUnwritable: DEL and GC detach everything while the record of the networks cannot be written.
+// They do not call the plugins again when it can be.
 func TestUnwritable(t *testing.T) {
 	for name, off := range map[string]func(w *world) error{
 		"read-only": func(w *world) error { return unix.Mount("", w.StateDir(), "", unix.MS_REMOUNT|unix.MS_RDONLY, "") },

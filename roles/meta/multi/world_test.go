@@ -14,19 +14,19 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// world is a node with network definitions, a plugin of another's, and one pod.
+// world is a node with network definitions, a third-party plugin and one pod.
 type world struct {
 	*rolestest.Env
 	t  *testing.T
 	ns *netopstest.NS
 	// conf are the keys of multi's configuration.
 	conf map[string]any
-	// annotations are the pod's.
+	// annotations are the pod's annotations.
 	annotations map[string]string
 }
 
-// stranger is a plugin that is executed. It notes each call and what it was given,
-// and fails where a file says so.
+// stranger is an executed plugin. It notes each call and its input, and fails if a file requests
+// it.
 const stranger = `#!/bin/sh
 conf=$(cat)
 echo "$CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $conf" >> "%[1]s/calls"
@@ -56,7 +56,7 @@ func newWorld(t *testing.T) *world {
 	w.network("b", netB)
 	w.network("c", netC)
 	w.network("s", `{"name":"net-s","cniVersion":"1.1.0","plugins":[{"type":"stranger","kept":{"big":123456789012345678901234567890,"z":1,"a":2}}]}`)
-	t.Cleanup(func() { // what networks of annotations share is theirs, whoever named them
+	t.Cleanup(func() { // remove the shared objects of the networks in annotations
 		for _, key := range []string{"clusterNetwork", "defaultNetworks", "readinessindicatorfile"} {
 			delete(w.conf, key)
 		}
@@ -78,13 +78,13 @@ func (w *world) write(name, content string) {
 	}
 }
 
-// network defines one in the pod's namespace.
+// network defines a network in the pod's namespace.
 func (w *world) network(name, conf string) { w.t.Helper(); w.write("nets/web/"+name+".json", conf) }
 
 // wish sets the pod's networks.
 func (w *world) wish(networks string) { w.annotations["k8s.v1.cni.cncf.io/networks"] = networks }
 
-// call is a call for the pod's container.
+// call returns a call for the pod's container.
 func (w *world) call(verb string) rolestest.Call {
 	w.t.Helper()
 	conf := map[string]any{"runtimeConfig": map[string]any{"io.kubernetes.cri.pod-annotations": w.annotations}}
@@ -101,7 +101,7 @@ func (w *world) call(verb string) rolestest.Call {
 	}
 }
 
-// with is a call with further keys in its configuration.
+// with returns a call with additional keys in its configuration.
 func (w *world) with(verb string, keys map[string]any) rolestest.Call {
 	w.t.Helper()
 	c := w.call(verb)
@@ -121,8 +121,8 @@ func (w *world) gc(valid []roles.AttachmentID) rolestest.Call {
 	return c
 }
 
-// bare is DEL with nothing but the network's name: the configuration was lost, and
-// the namespace is gone.
+// bare returns a DEL with the network's name only, as after the configuration was lost and the
+// namespace removed.
 func (w *world) bare() rolestest.Call {
 	c := w.call("DEL")
 	c.Netns, c.Args = "", "IgnoreUnknown=1"
@@ -130,10 +130,10 @@ func (w *world) bare() rolestest.Call {
 	return c
 }
 
-// state is the kernel's and the store's, without what stays for good.
+// state returns the state of the kernel and the store without permanent parts.
 func (w *world) state() string { w.t.Helper(); return w.State([]string{"sysctl net/"}, w.ns) }
 
-// same fails the test where the state is another one.
+// same fails the test if the state differs.
 func (w *world) same(want, when string) {
 	w.t.Helper()
 	if have := w.state(); have != want {
@@ -141,7 +141,7 @@ func (w *world) same(want, when string) {
 	}
 }
 
-// warm makes what attachments share, and returns the state with nothing attached.
+// warm creates what attachments share and returns the state without attachments.
 func (w *world) warm() string {
 	w.t.Helper()
 	w.OK(w.call("ADD"))
@@ -150,7 +150,8 @@ func (w *world) warm() string {
 	return w.state()
 }
 
-// calls are those of the stranger so far, "VERB CONTAINER IFNAME", and what it was given.
+// calls returns the executed plugin's calls so far, "VERB CONTAINER IFNAME", and their
+// configurations.
 func (w *world) calls() (calls, confs []string) {
 	w.t.Helper()
 	raw, _ := os.ReadFile(w.file("calls"))
@@ -161,7 +162,7 @@ func (w *world) calls() (calls, confs []string) {
 	return calls, confs
 }
 
-// status is the container's network-status.
+// status returns the container's network-status.
 func (w *world) status() string {
 	w.t.Helper()
 	files, err := filepath.Glob(filepath.Join(w.RunDir(), "*", "network-status", "container1-eth0.json"))

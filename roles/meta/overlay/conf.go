@@ -10,38 +10,38 @@ import (
 // Conf is the network configuration of the types vxlan and flannel: flannel's keys, and overlayFile.
 type Conf struct {
 	roles.NetConf
-	// OverlayFile is where the agent tells this node's pod networks. Default:
+	// OverlayFile is the file in which the agent publishes this node's pod networks. Default:
 	// overlay.json in the run directory, /run/cnibox.
 	OverlayFile string `json:"overlayFile,omitempty"`
-	// SubnetFile is where flanneld tells them, and the agent too. It is read
-	// instead of the agent's own file when it is given, or when that does not
-	// exist. Default: /run/flannel/subnet.env.
+	// SubnetFile is the file in which flanneld or the agent publishes this node's pod networks. It
+	// is read instead of overlayFile if it is given or if overlayFile does not exist. Default:
+	// /run/flannel/subnet.env.
 	SubnetFile string `json:"subnetFile,omitempty"`
-	// DataDir is where the flannel plugin kept what it attached; DEL and GC take
-	// that over. Nothing is written there. Default: /var/lib/cni/flannel.
+	// DataDir is the directory in which the flannel plugin kept its attachments. DEL and GC take
+	// these over. No file is written there. Default: /var/lib/cni/flannel.
 	DataDir string `json:"dataDir,omitempty"`
-	// Delegate are the keys of the plugin that makes the interface. Defaults:
-	// type bridge, ipMasq unless the agent does it, mtu the overlay's; for the
-	// bridge isGateway, and forceAddress: the bridge follows a changed subnet.
-	// name and ipam are not accepted.
+	// Delegate has the keys of the plugin that makes the interface. Defaults: type bridge; ipMasq
+	// unless the agent masquerades; mtu of the overlay. For the bridge also isGateway and
+	// forceAddress, so that the bridge follows a changed subnet. The keys name and ipam are not
+	// accepted.
 	Delegate Object `json:"delegate,omitempty"`
-	// IPAM are the keys of the IPAM plugin. Default: type host-local. ranges is
-	// this node's subnets whatever is given; to routes the overlay's networks are added.
+	// IPAM has the keys of the IPAM plugin. Default: type host-local. ranges is always set to this
+	// node's subnets. The overlay's networks are added to routes.
 	IPAM Object `json:"ipam,omitempty"`
-	// RuntimeConfig is handed to the delegate.
+	// RuntimeConfig is passed to the delegate.
 	RuntimeConfig Object `json:"runtimeConfig,omitempty"`
 }
 
-// Object is a JSON object whose values are handed on as they are.
+// Object is a JSON object whose values are passed on unchanged.
 type Object map[string]json.RawMessage
 
-// defaults of flannel's files.
+// Defaults of flannel's paths.
 const (
 	defaultSubnetFile = "/run/flannel/subnet.env"
 	defaultDataDir    = "/var/lib/cni/flannel"
 )
 
-// decode decodes a configuration and fills in defaults.
+// decode decodes a configuration and sets defaults.
 func decode(raw []byte) (*Conf, error) {
 	c := &Conf{}
 	err := roles.Decode(raw, c)
@@ -51,16 +51,16 @@ func decode(raw []byte) (*Conf, error) {
 	return c, err
 }
 
-// Validate tells every fault.
+// Validate reports all faults.
 func (c *Conf) Validate() error {
 	var f roles.Faults
 	for _, p := range []struct{ path, value string }{{"overlayFile", c.OverlayFile}, {"subnetFile", c.SubnetFile}, {"dataDir", c.DataDir}} {
 		if p.value != "" && !filepath.IsAbs(p.value) {
-			f.Addf(p.path, "%q is no absolute path", p.value)
+			f.Addf(p.path, "%q is not an absolute path", p.value)
 		}
 	}
 	if c.OverlayFile != "" && c.SubnetFile != "" {
-		f.Addf("subnetFile", "contradicts overlayFile: give the one that is to be read")
+		f.Addf("subnetFile", "cannot be combined with overlayFile: remove one of them")
 	}
 	for _, key := range []string{"name", "ipam"} {
 		if _, ok := c.Delegate[key]; ok {
@@ -70,19 +70,19 @@ func (c *Conf) Validate() error {
 	if raw, ok := c.Delegate["type"]; ok {
 		var typ string
 		if json.Unmarshal(raw, &typ) != nil || typ == "" {
-			f.Addf("delegate.type", "%s is no name of a plugin", raw)
+			f.Addf("delegate.type", "%s is not the name of a plugin", raw)
 		}
 	}
 	if raw, ok := c.IPAM["routes"]; ok {
 		var routes []json.RawMessage
 		if json.Unmarshal(raw, &routes) != nil {
-			f.Addf("ipam.routes", "is no list")
+			f.Addf("ipam.routes", "is not a list")
 		}
 	}
 	return f.Err()
 }
 
-// delegateType is the plugin that makes the interface.
+// delegateType returns the type of the plugin that makes the interface.
 func (c *Conf) delegateType() string {
 	var typ string
 	if json.Unmarshal(c.Delegate["type"], &typ) != nil || typ == "" {

@@ -16,11 +16,11 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// maxEnv is more than a subnet file ever is.
+// maxEnv is the maximum size of a subnet file in bytes.
 const maxEnv = 64 << 10
 
-// readNode reads what is known of this node's pod networks. What is not there
-// yet is an error that is roles.ErrTryAgain.
+// readNode reads this node's pod networks. If they are not available yet, the error is
+// roles.ErrTryAgain.
 func (c *Conf) readNode(h *roles.Host) (*store.Overlay, error) {
 	if c.SubnetFile != "" {
 		return readSubnetFile(c.SubnetFile)
@@ -32,12 +32,12 @@ func (c *Conf) readNode(h *roles.Host) (*store.Overlay, error) {
 	o, err := store.ReadOverlay(path)
 	if errors.Is(err, store.ErrNotFound) && c.OverlayFile == "" {
 		if o, err = readSubnetFile(defaultSubnetFile); errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%w: neither %q nor %q is there: the agent (or flanneld) has not started on this node", roles.ErrTryAgain, path, defaultSubnetFile)
+			return nil, fmt.Errorf("%w: neither %q nor %q exists: the agent or flanneld has not started on this node", roles.ErrTryAgain, path, defaultSubnetFile)
 		}
 		return o, err
 	}
 	if errors.Is(err, store.ErrNotFound) {
-		return nil, fmt.Errorf("%w: %q is not there: the agent has not started on this node", roles.ErrTryAgain, path)
+		return nil, fmt.Errorf("%w: %q does not exist: the agent has not started on this node", roles.ErrTryAgain, path)
 	}
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (c *Conf) readNode(h *roles.Host) (*store.Overlay, error) {
 	case !o.Ready:
 		return nil, fmt.Errorf("%w: the agent is not ready: %s", roles.ErrTryAgain, o.Reason)
 	case o.IPv4 == nil && o.IPv6 == nil:
-		return nil, fmt.Errorf("%w: %q tells no pod network", roles.ErrTryAgain, path)
+		return nil, fmt.Errorf("%w: %q has no pod network", roles.ErrTryAgain, path)
 	}
 	return o, nil
 }
@@ -69,8 +69,8 @@ func readSubnetFile(path string) (*store.Overlay, error) {
 	return o, nil
 }
 
-// parseSubnetFile decodes FLANNEL_NETWORK, FLANNEL_SUBNET, their twins of IPv6,
-// FLANNEL_MTU and FLANNEL_IPMASQ. Networks may be lists; other lines are ignored.
+// parseSubnetFile decodes FLANNEL_NETWORK, FLANNEL_SUBNET, the same keys with FLANNEL_IPV6_,
+// FLANNEL_MTU and FLANNEL_IPMASQ. Networks may be lists. Other lines are ignored.
 func parseSubnetFile(raw []byte) (*store.Overlay, error) {
 	values := map[string]string{}
 	for sc := bufio.NewScanner(bytes.NewReader(raw)); sc.Scan(); {
@@ -87,7 +87,7 @@ func parseSubnetFile(raw []byte) (*store.Overlay, error) {
 	}
 	mtu, err := strconv.ParseUint(values["FLANNEL_MTU"], 10, 16)
 	if o.MTU = int(mtu); err != nil || mtu == 0 {
-		errs[3] = fmt.Errorf("%w: FLANNEL_MTU=%q is no MTU", roles.ErrDecode, values["FLANNEL_MTU"])
+		errs[3] = fmt.Errorf("%w: FLANNEL_MTU=%q is not an MTU", roles.ErrDecode, values["FLANNEL_MTU"])
 	}
 	if o.IPMasq, err = strconv.ParseBool(values["FLANNEL_IPMASQ"]); err != nil {
 		errs[4] = fmt.Errorf("%w: FLANNEL_IPMASQ=%q is neither true nor false", roles.ErrDecode, values["FLANNEL_IPMASQ"])
@@ -95,7 +95,8 @@ func parseSubnetFile(raw []byte) (*store.Overlay, error) {
 	return o, errors.Join(errs[:]...)
 }
 
-// parseFamily is one address family of a subnet file; nil when it is not in there.
+// parseFamily parses one address family of a subnet file. It returns nil if the file does not have
+// the family.
 func parseFamily(values map[string]string, prefix string, is func(netip.Addr) bool) (*store.OverlayFamily, error) {
 	networks, subnet := values[prefix+"NETWORK"], values[prefix+"SUBNET"]
 	if networks == "" && subnet == "" {
@@ -105,7 +106,7 @@ func parseFamily(values map[string]string, prefix string, is func(netip.Addr) bo
 	for n := range strings.SplitSeq(networks, ",") {
 		p, err := netip.ParsePrefix(strings.TrimSpace(n))
 		if err != nil || !is(p.Addr()) {
-			return nil, fmt.Errorf("%w: %sNETWORK=%q is no network of its address family", roles.ErrDecode, prefix, networks)
+			return nil, fmt.Errorf("%w: %sNETWORK=%q is not a network of its address family", roles.ErrDecode, prefix, networks)
 		}
 		if p = p.Masked(); !slices.Contains(fam.Networks, p) {
 			fam.Networks = append(fam.Networks, p)
@@ -113,7 +114,7 @@ func parseFamily(values map[string]string, prefix string, is func(netip.Addr) bo
 	}
 	p, err := netip.ParsePrefix(subnet)
 	if err != nil || !is(p.Addr()) {
-		return nil, fmt.Errorf("%w: %sSUBNET=%q is no subnet of its address family", roles.ErrDecode, prefix, subnet)
+		return nil, fmt.Errorf("%w: %sSUBNET=%q is not a subnet of its address family", roles.ErrDecode, prefix, subnet)
 	}
 	fam.Subnet = p.Masked()
 	return &fam, nil

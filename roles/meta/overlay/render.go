@@ -9,12 +9,12 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// passed are the keys that the delegate gets as the overlay got them: what the
-// spec has every plugin know.
-var passed = [...]string{"cniVersion", "args", "dns", "runtimeConfig", "capabilities", "prevResult", "cni.dev/valid-attachments", "cni.dev/attachments"} //nolint:gochecknoglobals // a constant
+// copiedKeys are the keys that are copied to the delegate's configuration. The CNI specification
+// defines them for every plugin.
+var copiedKeys = [...]string{"cniVersion", "args", "dns", "runtimeConfig", "capabilities", "prevResult", "cni.dev/valid-attachments", "cni.dev/attachments"} //nolint:gochecknoglobals // a constant
 
-// render makes the delegate's configuration of the received one. Without a node
-// it has no addresses, which DEL and GC do not need.
+// render builds the delegate's configuration from the received one. If node is nil the result has
+// no addresses. DEL and GC do not need them.
 func (c *Conf) render(raw json.RawMessage, node *store.Overlay) (json.RawMessage, error) {
 	var own Object
 	if err := json.Unmarshal(raw, &own); err != nil {
@@ -24,7 +24,7 @@ func (c *Conf) render(raw json.RawMessage, node *store.Overlay) (json.RawMessage
 	for key, value := range c.Delegate {
 		out[key] = value
 	}
-	for _, key := range passed {
+	for _, key := range copiedKeys {
 		if value, ok := own[key]; ok {
 			out[key] = value
 		}
@@ -32,25 +32,26 @@ func (c *Conf) render(raw json.RawMessage, node *store.Overlay) (json.RawMessage
 	out.set("name", c.Name)
 	out.set("type", c.delegateType())
 	if c.delegateType() == "bridge" {
-		out.preset("isGateway", true)
-		out.preset("forceAddress", true)
+		out.setDefault("isGateway", true)
+		out.setDefault("forceAddress", true)
 	}
 	ipam := Object{}
 	for key, value := range c.IPAM {
 		ipam[key] = value
 	}
-	ipam.preset("type", "host-local")
+	ipam.setDefault("type", "host-local")
 	if node != nil {
-		out.preset("ipMasq", !node.IPMasq)
-		out.preset("mtu", node.MTU)
-		c.addressing(ipam, node)
+		out.setDefault("ipMasq", !node.IPMasq)
+		out.setDefault("mtu", node.MTU)
+		c.setAddresses(ipam, node)
 	}
 	out.set("ipam", ipam)
 	return json.Marshal(out)
 }
 
-// addressing tells the IPAM plugin this node's subnets and the ways to the others.
-func (c *Conf) addressing(ipam Object, node *store.Overlay) {
+// setAddresses sets this node's subnets and the routes to the overlay's networks in the IPAM
+// configuration.
+func (c *Conf) setAddresses(ipam Object, node *store.Overlay) {
 	type subnet struct {
 		Subnet netip.Prefix `json:"subnet"`
 	}
@@ -78,7 +79,7 @@ func (c *Conf) addressing(ipam Object, node *store.Overlay) {
 	ipam.set("routes", routes)
 }
 
-// set puts a value of ours, which always has a JSON form.
+// set sets a value that can always be encoded as JSON.
 func (o Object) set(key string, value any) {
 	raw, err := json.Marshal(value)
 	if err != nil {
@@ -87,8 +88,8 @@ func (o Object) set(key string, value any) {
 	o[key] = raw
 }
 
-// preset is set where nothing was given.
-func (o Object) preset(key string, value any) {
+// setDefault sets a value if the key is missing.
+func (o Object) setDefault(key string, value any) {
 	if _, ok := o[key]; !ok {
 		o.set(key, value)
 	}

@@ -25,7 +25,7 @@ func dualNode() *store.Overlay {
 	}
 }
 
-// TestRender has what the flannel plugin makes of its configuration, key by key.
+// TestRender checks the delegate's configuration key by key against the flannel plugin's.
 func TestRender(t *testing.T) {
 	single := dualNode()
 	single.IPv6, single.IPMasq, single.MTU = nil, false, 1450
@@ -98,17 +98,17 @@ func indented(t *testing.T, raw []byte) string {
 	return b.String()
 }
 
-// TestFaults: every fault of a configuration is told, by its path.
+// TestFaults: all faults of a configuration are reported with their paths.
 func TestFaults(t *testing.T) {
 	_, err := Role().New([]byte(`{"name":"n","type":"vxlan","overlayFile":"o.json","subnetFile":"/s","dataDir":"d",
 		"delegate":{"name":"x","ipam":{},"type":7},"ipam":{"routes":{}}}`))
-	want := `overlayFile: "o.json" is no absolute path
-dataDir: "d" is no absolute path
-subnetFile: contradicts overlayFile: give the one that is to be read
+	want := `overlayFile: "o.json" is not an absolute path
+dataDir: "d" is not an absolute path
+subnetFile: cannot be combined with overlayFile: remove one of them
 delegate.name: is not accepted: put it beside delegate, at the top level
 delegate.ipam: is not accepted: put it beside delegate, at the top level
-delegate.type: 7 is no name of a plugin
-ipam.routes: is no list`
+delegate.type: 7 is not the name of a plugin
+ipam.routes: is not a list`
 	if err == nil || !errors.Is(err, roles.ErrConf) || err.Error() != want {
 		t.Errorf("have\n%v\nwant\n%s", err, want)
 	}
@@ -117,7 +117,7 @@ ipam.routes: is no list`
 	}
 }
 
-// TestSubnetFile has flanneld's file as it is written, and as it may not be.
+// TestSubnetFile: flanneld's file in valid and invalid forms.
 func TestSubnetFile(t *testing.T) {
 	const v4 = "FLANNEL_NETWORK=10.42.0.0/16,10.42.0.0/16,10.43.0.0/16\nFLANNEL_SUBNET=10.42.3.1/24\n"
 	const v6 = "FLANNEL_IPV6_NETWORK=2001:db8::/56\nFLANNEL_IPV6_SUBNET=2001:db8:0:1::1/64\n"
@@ -176,7 +176,7 @@ func FuzzRender(f *testing.F) {
 	})
 }
 
-// TestReadNode has what ADD says before the agent is ready.
+// TestReadNode checks the errors before the agent is ready.
 func TestReadNode(t *testing.T) {
 	dir := t.TempDir()
 	boot := "11111111-1111-4111-8111-111111111111"

@@ -1,7 +1,7 @@
-// Package overlay is the CNI role vxlan, which also answers to flannel: pods
-// with addresses of this node's part of a network that spans nodes. It makes
-// nothing itself: it reads what the agent (or flanneld) tells of the node and
-// has a bridge with host-local, or what is asked for, make it.
+// Package overlay is the CNI role vxlan, also called flannel. It attaches pods to a network that
+// spans nodes, with addresses of this node's part of it. The role makes no interface itself. It
+// reads this node's subnets from the agent's or flanneld's file and delegates to the bridge role
+// with host-local, or to the configured plugins.
 package overlay
 
 import (
@@ -14,12 +14,12 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Role is the overlay's entry in the table.
+// Role returns the overlay's entry in the table of roles.
 func Role() roles.Role {
 	return roles.Role{
 		Names:        []string{"vxlan", "flannel"},
 		Kind:         roles.Meta,
-		Summary:      "pods on different nodes reach each other; reads what the agent or flanneld tells",
+		Summary:      "connects pods on different nodes; needs the agent or flanneld",
 		Reference:    "v1.9.1",
 		Capabilities: []string{"portMappings", "ips", "mac", "bandwidth", "dns"},
 		Conf:         func() any { return new(Conf) },
@@ -43,92 +43,92 @@ func Role() roles.Role {
 	}
 }
 
-// handler answers the verbs for one configuration.
+// handler implements the verbs for one configuration.
 type handler struct{ conf *Conf }
 
-// Add has the delegate attach the container.
+// Add runs ADD of the delegate.
 func (o *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	node, err := o.conf.readNode(h)
 	if err != nil {
 		return nil, err
 	}
-	if err := o.delegated(req, node); err != nil {
+	if err := o.renderRequest(req, node); err != nil {
 		return nil, err
 	}
-	if err := o.conf.keep(ctx, h, req); err != nil {
+	if err := o.conf.record(ctx, h, req); err != nil {
 		return nil, err
 	}
 	return h.Delegate.Add(ctx, o.conf.delegateType(), req)
 }
 
-// Plan is the delegate's. Where nothing is told of the node yet, its networks
-// are placeholders.
+// Plan returns the delegate's plan. It uses placeholder networks if the node's subnets are not
+// known yet.
 func (o *handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Plan, error) {
-	node := o.known(h)
+	node := o.readNodeOrNil(h)
 	if node == nil {
 		node = placeholder()
 	}
-	if err := o.delegated(req, node); err != nil {
+	if err := o.renderRequest(req, node); err != nil {
 		return nil, err
 	}
 	return h.Delegate.Plan(ctx, o.conf.delegateType(), req)
 }
 
-// placeholder is a node in a network that documentation is made of (RFC 5737).
+// placeholder returns a node in a network for documentation (RFC 5737).
 func placeholder() *store.Overlay {
 	network := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, 0}), 24)
 	return &store.Overlay{MTU: 1450, IPMasq: true, IPv4: &store.OverlayFamily{Networks: []netip.Prefix{network}, Subnet: network}}
 }
 
-// delegated makes the request the delegate's.
-func (o *handler) delegated(req *roles.Request, node *store.Overlay) error {
+// renderRequest replaces the request's configuration with the delegate's.
+func (o *handler) renderRequest(req *roles.Request, node *store.Overlay) error {
 	raw, err := o.conf.render(req.Conf, node)
 	req.Conf = raw
 	return err
 }
 
-// Check passes the verb on.
+// Check runs CHECK of the delegate.
 func (o *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	node, err := o.conf.readNode(h)
 	if err != nil {
 		return err
 	}
-	if err := o.delegated(req, node); err != nil {
+	if err := o.renderRequest(req, node); err != nil {
 		return err
 	}
 	return h.Delegate.Check(ctx, o.conf.delegateType(), req)
 }
 
-// Del has the delegate detach the container. What is told of the node is not needed.
+// Del runs DEL of the delegate. It works without the node's subnets.
 func (o *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if done, err := o.conf.delScratch(ctx, h, req); done || err != nil {
 		return err
 	}
-	if done, err := o.conf.delKept(ctx, h, req); done || err != nil || !o.conf.inProcess(h, req) {
-		return err // another program was not asked, or has done it
+	if done, err := o.conf.delRecorded(ctx, h, req); done || err != nil || !o.conf.inProcess(h, req) {
+		return err // the third-party plugin was never called, or its DEL is complete
 	}
-	if err := o.delegated(req, o.known(h)); err != nil {
+	if err := o.renderRequest(req, o.readNodeOrNil(h)); err != nil {
 		return err
 	}
 	return h.Delegate.Del(ctx, o.conf.delegateType(), req)
 }
 
-// known is what is told of the node, or nil.
-func (o *handler) known(h *roles.Host) *store.Overlay {
+// readNodeOrNil returns the node's subnets, or nil if they are not available.
+func (o *handler) readNodeOrNil(h *roles.Host) *store.Overlay {
 	node, err := o.conf.readNode(h)
 	if err != nil {
-		h.Log.Debug("going on without this node's subnets", "error", err)
+		h.Log.Debug("continuing without this node's subnets", "error", err)
 		return nil
 	}
 	return node
 }
 
-// GC passes the verb on, and forgets what was kept of containers that are no more.
+// GC runs GC of the delegate and deletes the records of containers that no longer exist.
 func (o *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	if err := o.conf.collectKept(ctx, h, req); err != nil {
+	if err := o.conf.gcRecorded(ctx, h, req); err != nil {
 		return err
 	}
-	if err := o.delegated(req, o.known(h)); err != nil {
+	if err := o.renderRequest(req, o.readNodeOrNil(h)); err != nil {
 		return err
 	}
 	if err := h.Delegate.GC(ctx, o.conf.delegateType(), req); err != nil {
@@ -137,13 +137,13 @@ func (o *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) err
 	return o.conf.collectScratch(req)
 }
 
-// Status is that of the node's overlay, and then the delegate's.
+// Status checks that the node's subnets are available and then runs STATUS of the delegate.
 func (o *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	node, err := o.conf.readNode(h)
 	if err != nil {
 		return fmt.Errorf("%w: %w", roles.ErrNotAvailable, err)
 	}
-	if err := o.delegated(req, node); err != nil {
+	if err := o.renderRequest(req, node); err != nil {
 		return err
 	}
 	return h.Delegate.Status(ctx, o.conf.delegateType(), req)

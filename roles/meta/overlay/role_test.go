@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
 
-// handOff is what the agent of a node of both families says.
+// handOff writes the agent's file for a node of both families.
 func handOff(t *testing.T) string {
 	t.Helper()
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -39,7 +39,7 @@ func handOff(t *testing.T) string {
 	return path
 }
 
-// subnetEnv is what flanneld writes.
+// subnetEnv writes flanneld's file.
 func subnetEnv(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "subnet.env")
@@ -62,7 +62,7 @@ func TestRole(t *testing.T) {
 	}}.Run(t)
 }
 
-// TestNotReady: ADD asks to be repeated, STATUS says why, and DEL works.
+// TestNotReady: ADD returns "try again later", STATUS returns the reason, and DEL works.
 func TestNotReady(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	call := rolestest.Call{
@@ -78,8 +78,8 @@ func TestNotReady(t *testing.T) {
 	e.Fail(call, 50)
 }
 
-// TestSubnetChanged: a node that got another subnet goes on attaching; flannel
-// says "cni0 already has an IP address different from" until somebody acts.
+// TestSubnetChanged: ADD works after the node's subnet changed. flannel's bridge fails with "cni0
+// already has an IP address different from" until an operator removes the address.
 func TestSubnetChanged(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	path := subnetEnv(t)
@@ -101,8 +101,8 @@ func TestSubnetChanged(t *testing.T) {
 	}
 }
 
-// links are the host's interfaces and addresses: the reference leaves its table
-// and forwarding.
+// links returns the host's interfaces and addresses only, because the reference plugin leaves its
+// nftables table and the forwarding sysctls.
 func links(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -114,9 +114,9 @@ func links(t *testing.T) string {
 	return b.String()
 }
 
-// TestFlannelsScratch: what the flannel plugin attached is detached by what it
-// kept: the delegate that it called, the reference bridge plugin, is recorded
-// nowhere else. Another network's file of the same container stays.
+// TestFlannelsScratch: DEL of the flannel plugin's attachment uses the file that the plugin kept.
+// Only that file names the delegate, the reference bridge plugin. The file of another network with
+// the same container stays.
 func TestFlannelsScratch(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	dir := t.TempDir()
@@ -165,10 +165,9 @@ func TestFlannelsScratch(t *testing.T) {
 	e.OK(call)
 }
 
-// TestForeignDelegate: another program's delegate is called at DEL as it was at
-// ADD, whatever the configuration and the node's subnet have become, and after a
-// reboot.
-func TestForeignDelegate(t *testing.T) {
+// TestThirdPartyDelegate: DEL calls a third-party delegate with the configuration of ADD, even
+// after the configuration or the subnet changed, and after a reboot.
+func TestThirdPartyDelegate(t *testing.T) {
 	e := rolestest.NewEnv(t, all.Table())
 	peers, err := filepath.Abs("../../../bin/peers")
 	if err != nil {
@@ -176,7 +175,7 @@ func TestForeignDelegate(t *testing.T) {
 	}
 	dataDir, before := t.TempDir(), links(t)
 	containers := map[string]*netopstest.NS{"c1": netopstest.New(t), "c2": netopstest.New(t)}
-	// The reference's plugins stand before ours on CNI_PATH.
+	// CNI_PATH has the reference plugins before cnibox's.
 	run := func(verb, id, conf string) rolestest.Answer {
 		t.Helper()
 		call := rolestest.Call{Type: "vxlan", Verb: verb, ID: id, Conf: conf, IfName: "eth0"}

@@ -13,18 +13,18 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// maxScratch is more than a delegate's configuration is.
+// maxScratch is the maximum size of a delegate's configuration in bytes.
 const maxScratch = 1 << 20
 
-// scratch is what the flannel plugin kept of an attachment: the delegate's configuration.
+// scratch is the delegate's configuration that the flannel plugin kept for an attachment.
 type scratch struct {
 	Name string `json:"name"`
 	Type string `json:"type"`
 }
 
-// delScratch has the delegate of the flannel plugin detach what that plugin
-// attached, and then forgets it. The file is named after the container alone:
-// with another network's name in it, it is another attachment's.
+// delScratch runs DEL of the delegate for an attachment that the flannel plugin made, and deletes
+// the plugin's file. The file's name has only the container ID, so a file with another network's
+// name belongs to another attachment.
 func (c *Conf) delScratch(ctx context.Context, h *roles.Host, req *roles.Request) (done bool, err error) {
 	path := filepath.Join(c.DataDir, req.ContainerID)
 	raw, s, err := readScratch(path)
@@ -32,7 +32,7 @@ func (c *Conf) delScratch(ctx context.Context, h *roles.Host, req *roles.Request
 		return false, nil
 	}
 	if err != nil {
-		h.Log.Warn("what the flannel plugin kept cannot be read, going on with the configuration", "error", err)
+		h.Log.Warn("cannot read the flannel plugin's file, continuing with the configuration", "error", err)
 		return false, nil
 	}
 	if s.Name != c.Name {
@@ -40,13 +40,13 @@ func (c *Conf) delScratch(ctx context.Context, h *roles.Host, req *roles.Request
 	}
 	req.Conf = raw
 	if err := h.Delegate.Del(ctx, s.Type, req); err != nil {
-		return false, fmt.Errorf("detach by %q: %w", path, err)
+		return false, fmt.Errorf("run DEL with the configuration in %q: %w", path, err)
 	}
 	return true, removeScratch(path)
 }
 
-// collectScratch removes the files of this network's containers that have no
-// valid attachment. The delegate's GC has removed what they tell of.
+// collectScratch deletes the files of this network's containers that have no valid attachment. The
+// delegate's GC has already removed the attachments.
 func (c *Conf) collectScratch(req *roles.Request) error {
 	valid := map[string]bool{}
 	for _, v := range req.Valid {
@@ -87,7 +87,7 @@ func readScratch(path string) (json.RawMessage, *scratch, error) {
 
 func removeScratch(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove what the flannel plugin kept: %w", err)
+		return fmt.Errorf("remove the flannel plugin's file: %w", err)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Authority signs the certificates of a test.
+// Authority signs certificates for a test.
 type Authority struct {
 	// PEM is its own certificate.
 	PEM  []byte
@@ -21,7 +21,7 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// NewAuthority makes one.
+// NewAuthority makes an Authority.
 func NewAuthority(tb testing.TB) *Authority {
 	tb.Helper()
 	a := &Authority{cert: &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}}
@@ -29,7 +29,8 @@ func NewAuthority(tb testing.TB) *Authority {
 	return a
 }
 
-// Server signs for a server at 127.0.0.1; as etcd dials itself, it is a client's too.
+// Server returns a certificate for a server at 127.0.0.1. It is a client's
+// certificate too, because etcd dials itself.
 func (a *Authority) Server(tb testing.TB) (cert, key []byte) {
 	tb.Helper()
 	cert, key, _ = a.sign(tb, "server", &x509.Certificate{
@@ -38,7 +39,7 @@ func (a *Authority) Server(tb testing.TB) (cert, key []byte) {
 	return cert, key
 }
 
-// Client signs for a client.
+// Client returns a certificate for a client.
 func (a *Authority) Client(tb testing.TB, name string) (cert, key []byte) {
 	tb.Helper()
 	cert, key, _ = a.sign(tb, name, &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})

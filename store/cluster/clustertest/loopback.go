@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Loopback sets lo up: it is down in a fresh network namespace, in which tests
-// with servers of their own run.
+// Loopback sets lo up, which is down in a fresh network namespace. Tests with their
+// own servers need it.
 func Loopback(tb testing.TB) {
 	tb.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -11,14 +11,14 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// Suite runs every scenario in a World of its own; conf is the network's
-// configuration, where the registry holds that.
+// Suite runs every scenario in a World of its own. conf is the network's
+// configuration, for a registry that holds it.
 func Suite(t *testing.T, world func(t *testing.T, conf string) *World) {
 	for _, s := range []struct {
 		name string
 		conf string
 		run  func(t *testing.T, w *World)
-		// allocates: only where the registry hands subnets out.
+		// allocates: only for registries that assign subnets.
 		allocates bool
 	}{
 		{"acquire", network, acquire, false},
@@ -39,14 +39,14 @@ func Suite(t *testing.T, world func(t *testing.T, conf string) *World) {
 		t.Run(s.name, func(t *testing.T) {
 			w := world(t, s.conf)
 			if s.allocates && w.Assign != nil {
-				return // another program sees to it
+				return // another program assigns them
 			}
 			s.run(t, w)
 		})
 	}
 }
 
-// acquire: what is stored is told, and written once, also by the node's next life.
+// acquire: the stored node is returned, and written only once, also after a restart.
 func acquire(t *testing.T, w *World) {
 	r, got := w.join(t, 1, node(1))
 	want := node(1)
@@ -72,7 +72,7 @@ func acquire(t *testing.T, w *World) {
 	if after := w.Writes(t); after != before {
 		t.Errorf("acquiring what is there wrote: %s, before %s", after, before)
 	}
-	// What the node tells changed: that is written.
+	// A changed node is written.
 	changed := got
 	changed.BackendData = data(99)
 	if stored, err := next.Acquire(t.Context(), changed); err != nil || !stored.Same(&changed) {
@@ -94,7 +94,7 @@ func dualStack(t *testing.T, w *World) {
 	}
 }
 
-// notAssigned: where another program assigns the pod networks, it is waited for.
+// notAssigned: where another program assigns the pod networks, the node waits for it.
 func notAssigned(t *testing.T, w *World) {
 	if w.Assign == nil {
 		return
@@ -111,7 +111,7 @@ func notAssigned(t *testing.T, w *World) {
 	}
 }
 
-// repair: what somebody altered or removed is seen, and published again.
+// repair: an altered or removed record is seen, and published again.
 func repair(t *testing.T, w *World) {
 	r, got := w.join(t, 1, node(1))
 	other, _ := w.join(t, 2, node(2))
@@ -136,14 +136,15 @@ func repair(t *testing.T, w *World) {
 	}
 }
 
-// peers: the first snapshot is complete, and joining, changing and leaving are seen.
+// peers: the first snapshot is complete, and joining, changing and leaving nodes are
+// seen.
 func peers(t *testing.T, w *World) {
 	r, one := w.join(t, 1, node(1))
 	second, two := w.join(t, 2, node(2))
 	third, three := w.join(t, 3, node(3))
 	seen := watch(t, r)
 	if u := seen.next(); u.Snapshot == nil || !has(one, two, three)(u.Snapshot) {
-		t.Fatalf("the first update is no complete snapshot: %v, %s", u.Err, describe(u.Snapshot))
+		t.Fatalf("the first update is not a complete snapshot: %v, %s", u.Err, describe(u.Snapshot))
 	}
 	_, four := w.join(t, 4, node(4))
 	seen.until("a fourth node", has(one, two, three, four))
@@ -158,14 +159,14 @@ func peers(t *testing.T, w *World) {
 		t.Fatal(err)
 	}
 	seen.until("the third one gone", has(one, moved, four))
-	// A watch that begins later says the same.
+	// A watch that begins later reports the same.
 	if u := watch(t, second).next(); u.Snapshot == nil || !has(one, moved, four)(u.Snapshot) {
 		t.Fatalf("the first update of a later watch: %v, %s", u.Err, describe(u.Snapshot))
 	}
 	seen.end()
 }
 
-// slowConsumer: who does not look for a while gets what is newest.
+// slowConsumer: a slow consumer gets the newest snapshot.
 func slowConsumer(t *testing.T, w *World) {
 	r, one := w.join(t, 1, node(1))
 	other, two := w.join(t, 2, node(2))
@@ -179,7 +180,7 @@ func slowConsumer(t *testing.T, w *World) {
 		if two, err = other.Acquire(t.Context(), want); err != nil {
 			t.Fatal(err)
 		}
-		// The registry has said so, to somebody who listens.
+		// The registry has reported the change to another watch.
 		fast.until("the change", has(one, two))
 	}
 	for n := 1; ; n++ {
@@ -192,8 +193,8 @@ func slowConsumer(t *testing.T, w *World) {
 	}
 }
 
-// down: a registry that does not answer is reported, what was learned stays, and
-// what happens once it answers is seen.
+// down: a registry that does not answer is reported, the last snapshot stays, and
+// later changes are seen.
 func down(t *testing.T, w *World) {
 	r, one := w.join(t, 1, node(1))
 	other, two := w.join(t, 2, node(2))
@@ -232,7 +233,8 @@ func downAtStart(t *testing.T, w *World) {
 	seen.end()
 }
 
-// hostile: what cannot be used is a fault of its own, and harms nobody else.
+// hostile: a record that cannot be used is a fault of its own and does not affect
+// other nodes.
 func hostile(t *testing.T, w *World) {
 	r, one := w.join(t, 1, node(1))
 	seen := watch(t, r)
@@ -247,7 +249,7 @@ func hostile(t *testing.T, w *World) {
 			t.Errorf("%s: %d bytes of text", name, len(text))
 		}
 	}
-	// They do not keep anybody from coming.
+	// Hostile records do not keep other nodes from joining.
 	_, two := w.join(t, 2, node(2))
 	seen.until("the second node", has(one, two))
 	if u := watch(t, r).next(); u.Snapshot == nil || !has(one, two)(u.Snapshot) || len(u.Snapshot.Faults) < len(names) {
@@ -266,7 +268,7 @@ func release(t *testing.T, w *World) {
 		}
 	}
 	seen.until("the second one alone", has(two))
-	// What the node asks for by name it gets again.
+	// The node gets the subnets again that it asks for.
 	back, err := r.Acquire(t.Context(), one)
 	if err != nil || !back.Same(&one) {
 		t.Fatalf("%+v, %v", back, err)
@@ -277,14 +279,14 @@ func release(t *testing.T, w *World) {
 	}
 }
 
-// end: a watch ends with its context, whether the registry answers or not, and
-// nothing of it is left.
+// end: a watch ends with its context, whether the registry answers or not, and leaves
+// no goroutine.
 func end(t *testing.T, w *World) {
 	r, one := w.join(t, 1, node(1))
 	seen := watch(t, r)
 	seen.until("the node", has(one))
 	seen.end()
-	// Nobody takes the updates of this one.
+	// This watch's updates are not consumed.
 	idle := watch(t, r)
 	idle.end()
 	up := w.Down(t)
@@ -298,7 +300,7 @@ func end(t *testing.T, w *World) {
 	leaves(t)
 }
 
-// conflict: a subnet that another node holds is not given, and who holds it is said.
+// conflict: a subnet that another node holds is refused, and the holder is named.
 func conflict(t *testing.T, w *World) {
 	_, one := w.join(t, 1, node(1))
 	before := w.Writes(t)
@@ -307,7 +309,7 @@ func conflict(t *testing.T, w *World) {
 	want := node(2)
 	want.PodCIDRs = one.PodCIDRs
 	if _, err := r.Acquire(t.Context(), want); !errors.Is(err, cluster.ErrConflict) || !strings.Contains(err.Error(), one.Name) {
-		t.Fatalf("asked for another's: %v", err)
+		t.Fatalf("asked for another node's subnet: %v", err)
 	}
 	want.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.250.1.0/24")}
 	if _, err := r.Acquire(t.Context(), want); !errors.Is(err, cluster.ErrInvalid) {
@@ -322,7 +324,7 @@ func conflict(t *testing.T, w *World) {
 	}
 }
 
-// full: a network of three subnets has no fourth, until one is given back.
+// full: a network of three subnets has no fourth until one is released.
 func full(t *testing.T, w *World) {
 	var held []netip.Prefix
 	var last cluster.Registry

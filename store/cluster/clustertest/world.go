@@ -1,5 +1,5 @@
-// Package clustertest is the one suite that every registry of nodes passes,
-// against the real thing.
+// Package clustertest is the test suite that every registry passes, against the real
+// server.
 package clustertest
 
 import (
@@ -18,40 +18,39 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// World is one registry without nodes, which a test owns.
+// World is one registry without nodes, used by one test.
 type World struct {
-	// Open opens the registry for a node, anew each time: a restarted agent does so.
-	// It makes the node itself where another program does that.
+	// Open opens the registry for a node, each time anew, as a restarted agent does.
+	// It creates the node if another program does that in practice.
 	Open func(tb testing.TB, name string) cluster.Registry
-	// Assign gives a node its pod networks, in place of those that it had; nil
-	// where the registry does that.
+	// Assign replaces a node's pod networks; nil where the registry assigns them.
 	Assign func(tb testing.TB, name string, podCIDRs []netip.Prefix)
-	// Writes is a text that differs after every write to the records of nodes.
+	// Writes returns a text that differs after every write to the records of nodes.
 	Writes func(tb testing.TB) string
-	// Alter writes, behind the node's back, another record in place of the one
-	// that it published as n.Name. Remove takes that record away.
+	// Alter replaces the record that the node published as n.Name. Remove removes
+	// that record.
 	Alter  func(tb testing.TB, n cluster.Node)
 	Remove func(tb testing.TB, n cluster.Node)
-	// Hostile writes, under different names, records that cannot be used; it tells
-	// the names that faults have to have.
+	// Hostile writes records that cannot be used, under different names. It returns
+	// the names that must appear as faults.
 	Hostile func(tb testing.TB) []string
-	// Down has the registry not answer, until up is called.
+	// Down stops the registry from answering until up is called.
 	Down func(tb testing.TB) (up func())
 }
 
-// network is what every World is made with, but where it says otherwise.
+// network is the configuration of every World unless it says otherwise.
 const (
 	network = `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`
-	// Nodes take none of the subnets that hostile records are about.
+	// Nodes get none of the subnets of hostile records.
 	apart = `{"Network":"10.244.0.0/16","SubnetMin":"10.244.200.0","SubnetMax":"10.244.220.0","Backend":{"Type":"vxlan"}}`
 	dual  = `{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:10:244::/48","Backend":{"Type":"vxlan"}}`
 	tiny  = `{"Network":"10.244.0.0/28","Backend":{"Type":"vxlan"}}`
 )
 
-// nodeName is the name of the i-th node.
+// nodeName returns the name of the i-th node.
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i) }
 
-// node is what the i-th node wants to publish, but for its pod networks.
+// node returns the i-th node without pod networks.
 func node(i int) cluster.Node {
 	return cluster.Node{
 		Name: nodeName(i), PublicIP: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}),
@@ -89,7 +88,7 @@ func (w *World) join(tb testing.TB, i int, want cluster.Node) (cluster.Registry,
 	return r, got
 }
 
-// watcher holds what a registry tells.
+// watcher collects the updates of a registry.
 type watcher struct {
 	tb      testing.TB
 	updates chan cluster.Update
@@ -113,7 +112,7 @@ func watch(tb testing.TB, r cluster.Registry) *watcher {
 	return w
 }
 
-// next is the next update.
+// next returns the next update.
 func (w *watcher) next() cluster.Update {
 	w.tb.Helper()
 	select {
@@ -127,7 +126,7 @@ func (w *watcher) next() cluster.Update {
 	return cluster.Update{}
 }
 
-// until waits for a snapshot of which ok says that it is the one.
+// until waits for a snapshot that ok accepts.
 func (w *watcher) until(what string, ok func(*cluster.Snapshot) bool) *cluster.Snapshot {
 	w.tb.Helper()
 	deadline := time.After(await.Patience)
@@ -150,7 +149,7 @@ func (w *watcher) until(what string, ok func(*cluster.Snapshot) bool) *cluster.S
 	}
 }
 
-// fails waits until the registry is said to be out of hearing.
+// fails waits for the report that the registry cannot be reached.
 func (w *watcher) fails() error {
 	w.tb.Helper()
 	for {
@@ -160,7 +159,7 @@ func (w *watcher) fails() error {
 	}
 }
 
-// end stops watching: it returns, with the context's error.
+// end stops the watch and checks that it returns the context's error.
 func (w *watcher) end() {
 	w.tb.Helper()
 	w.stop()
@@ -188,7 +187,7 @@ func describe(s *cluster.Snapshot) string {
 	return b.String()
 }
 
-// has tells whether a snapshot has just these nodes, as they are given.
+// has returns a function that reports whether a snapshot has exactly these nodes.
 func has(nodes ...cluster.Node) func(*cluster.Snapshot) bool {
 	return func(s *cluster.Snapshot) bool {
 		if len(s.Nodes) != len(nodes) {
@@ -203,7 +202,7 @@ func has(nodes ...cluster.Node) func(*cluster.Snapshot) bool {
 	}
 }
 
-// leaves fails the test when goroutines of registries are left.
+// leaves fails the test when goroutines of registries remain.
 func leaves(tb testing.TB) {
 	tb.Helper()
 	var left []string

@@ -1,17 +1,16 @@
-// Package dir keeps a cluster's nodes in a directory of JSON files: the registry
-// that needs no server. It serves nodes that share a file system: simulated ones
-// on one machine, or a few with a network file system between them.
+// Package dir keeps a cluster's nodes in a directory of JSON files: a registry
+// without a server. It serves nodes that share a file system, as simulated nodes on
+// one machine or a few machines with a network file system.
 //
-//	config.json        net-conf.json, written by whoever runs the cluster
+//	config.json        net-conf.json, written by the operator of the cluster
 //	nodes/<name>.json  one node: name, publicIP, publicIPv6, podCIDRs,
 //	                   backendType, backendData, backendV6Data
-//	lock               held (flock) while a node chooses its subnets
+//	lock               locked (flock) while a node chooses its subnets
 //
-// Files are world-readable, mode 0644: they hold no secret, and `cat` is how a
-// person looks at them. They are replaced by renaming, so that a reader sees the
-// old record or the new one; a file that a person left half written is a fault of
-// that entry. Changes are seen through inotify; what inotify does not tell, as on
-// network file systems, is seen within half a minute.
+// Files have mode 0644: they hold no secret, and people read them with cat. They are
+// replaced by renaming, so that a reader sees either the old record or the new one. A
+// half-written file is a fault of its entry. Changes are seen through inotify. Those
+// that inotify does not report, as on network file systems, are seen within 30 s.
 package dir
 
 import (
@@ -35,39 +34,40 @@ import (
 
 const (
 	configFile = "config.json"
-	// configKey names it among the faults; no node has that name.
+	// configKey names the configuration among the faults; a node cannot have that
+	// name.
 	configKey = "/" + configFile
 	nodesDir  = "nodes"
 	lockFile  = "lock"
 	suffix    = ".json"
-	// maxConfig and maxRecord are more than such files ever have, maxNodes more
-	// than a directory does.
+	// maxConfig and maxRecord bound the sizes of the files, maxNodes their number.
 	maxConfig = 1 << 20
 	maxRecord = 64 << 10
 	maxNodes  = 100_000
-	// lockTimeout is how long others may take to choose their subnets.
+	// lockTimeout is how long other nodes may take to choose their subnets.
 	lockTimeout = 10 * time.Second
 )
 
-// Options are what a registry is opened with.
+// Options are the arguments of Open.
 type Options struct {
-	// Dir is the directory's absolute path, Name the node's.
+	// Dir is the directory's absolute path. Name is the node's name.
 	Dir, Name string
-	// Previous are the subnets that the node had in a former life, which it gets
-	// again if they are free.
+	// Previous are the subnets that the node had before it lost its record. It gets
+	// them again if they are free.
 	Previous []netip.Prefix
-	// Warn is told what has no effect in the configuration; may be nil.
+	// Warn is called with each key of the configuration that has no effect; it may be
+	// nil.
 	Warn func(string)
 }
 
 // Registry is the directory, opened for one node.
 type Registry struct {
 	o Options
-	// rescan is how often the files are compared with what is known of them.
+	// rescan is the interval at which all files are compared with what is known.
 	rescan time.Duration
 }
 
-// Open reads nothing yet: the directory may come later.
+// Open checks the options. It reads nothing yet: the directory may be created later.
 func Open(o Options) (*Registry, error) {
 	if !filepath.IsAbs(o.Dir) {
 		return nil, fmt.Errorf("open cluster directory %q: %w: not an absolute path", o.Dir, cluster.ErrInvalid)
@@ -103,7 +103,7 @@ func (r *Registry) config() (*cluster.Config, []string, error) {
 	return c, warnings, nil
 }
 
-// Acquire writes the node's file, under the lock, unless it says the same already.
+// Acquire writes the node's file, under the lock, unless its content is right.
 func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
 	want.Name = r.o.Name
 	if err := want.Check(); err != nil {
@@ -122,7 +122,7 @@ func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node
 	if err != nil {
 		return cluster.Node{}, err
 	}
-	want.PodCIDRs, err = config.Assign(cluster.Wish{
+	want.PodCIDRs, err = config.Assign(cluster.SubnetRequest{
 		Name: want.Name, Demanded: want.PodCIDRs, Own: own.node.PodCIDRs, Previous: r.o.Previous, Others: holders,
 	})
 	if err != nil {
@@ -145,7 +145,7 @@ func (r *Registry) write(n cluster.Node) error {
 	return nil
 }
 
-// Ready does nothing: nobody waits for it.
+// Ready does nothing: this registry has no readiness.
 func (r *Registry) Ready(context.Context) error { return nil }
 
 // Release removes the node's file.
@@ -164,14 +164,14 @@ func (r *Registry) Release(ctx context.Context) error {
 	return nil
 }
 
-// Close ends nothing: nothing stays open.
+// Close does nothing: no file stays open.
 func (r *Registry) Close() error { return nil }
 
 func (r *Registry) path(name string) string {
 	return filepath.Join(r.o.Dir, nodesDir, name+suffix)
 }
 
-// lock holds the directory's lock until the returned function is called.
+// lock takes the directory's lock. The returned function gives it back.
 func (r *Registry) lock(ctx context.Context) (func(), error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
@@ -198,12 +198,12 @@ func (r *Registry) lock(ctx context.Context) (func(), error) {
 	}
 }
 
-// makeNodes makes the nodes' directory, not its parent: a file system that is
-// not mounted is not replaced by an empty directory.
+// makeNodes creates the directory of the nodes, but not its parent: an empty
+// directory must not take the place of a file system that is not mounted.
 func (r *Registry) makeNodes() error {
 	err := os.Mkdir(filepath.Join(r.o.Dir, nodesDir), 0o755)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("open cluster directory: %w: there is no %s: make it, with the network's %s, or mount it: %w", cluster.ErrUnavailable, r.o.Dir, configFile, fs.ErrNotExist)
+		return fmt.Errorf("open cluster directory: %w: there is no %s: create it with the network's %s, or mount it: %w", cluster.ErrUnavailable, r.o.Dir, configFile, fs.ErrNotExist)
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("open cluster directory: %w: %w", cluster.ErrUnavailable, err)
@@ -211,8 +211,8 @@ func (r *Registry) makeNodes() error {
 	return nil
 }
 
-// others reads every record: the node's own, and who else has which subnets. A
-// record that cannot be used, but names subnets of the network, holds them.
+// others reads every record: the node's own, and the subnets of other nodes. A record
+// that cannot be used still holds the network's subnets that it names.
 func (r *Registry) others(config *cluster.Config) (own record, holders []cluster.Holder, err error) {
 	names, err := r.names()
 	if err != nil {
@@ -233,7 +233,7 @@ func (r *Registry) others(config *cluster.Config) (own record, holders []cluster
 	return own, holders, nil
 }
 
-// names are the nodes that have a file, in order. Files of other names are left alone.
+// names returns the nodes that have a file, in order. Other files are ignored.
 func (r *Registry) names() ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(r.o.Dir, nodesDir))
 	if err != nil {
@@ -251,13 +251,13 @@ func (r *Registry) names() ([]string, error) {
 	return names, nil
 }
 
-// nameOf is the node whose file that is. Hidden files are those being written.
+// nameOf returns the node of a file. Hidden files are files that are being written.
 func nameOf(file string) (string, bool) {
 	name, ok := strings.CutSuffix(file, suffix)
 	return name, ok && name != "" && name[0] != '.'
 }
 
-// record is what a file says; where err is set, the node has what could be read.
+// record is the content of a file. If err is set, node has what could be read.
 type record struct {
 	node cluster.Node
 	err  error
@@ -271,7 +271,8 @@ func (r *Registry) read(name string) record {
 	return decode(name, b)
 }
 
-// decode reads a record; what is not JSON, or of another name, is a fault.
+// decode reads a record. Text that is not JSON, or has another node's name, is a
+// fault.
 func decode(name string, b []byte) record {
 	if err := cluster.CheckName(name); err != nil {
 		return record{err: err}
@@ -281,7 +282,7 @@ func decode(name string, b []byte) record {
 		return record{err: fmt.Errorf("%w: %w", cluster.ErrInvalid, err)}
 	}
 	if n.Name != "" && n.Name != name {
-		return record{node: n, err: fmt.Errorf("%w: name is %q in the file of %s", cluster.ErrInvalid, n.Name, name)}
+		return record{node: n, err: fmt.Errorf("%w: the name is %q in the file of %s", cluster.ErrInvalid, n.Name, name)}
 	}
 	n.Name = name
 	return record{node: n, err: n.Check()}

@@ -114,7 +114,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// The article's form of a record: without a VNI, without a name.
+// The form of a record in the article: without a VNI and without a name.
 func TestArticle(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`)
@@ -127,7 +127,7 @@ func TestArticle(t *testing.T) {
 	})
 }
 
-// first watches until an update is the one.
+// first watches until ok accepts an update.
 func first(t *testing.T, r *Registry, ok func(cluster.Update) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
@@ -142,7 +142,7 @@ func first(t *testing.T, r *Registry, ok func(cluster.Update) bool) {
 	}
 }
 
-// A configuration that comes later is waited for; one that becomes unusable is
+// Watch waits for a configuration that comes later. One that becomes unusable is
 // reported, and the last one stays in force.
 func TestConfigurationComesAndGoes(t *testing.T) {
 	dir := t.TempDir()
@@ -185,8 +185,8 @@ func TestConfigurationComesAndGoes(t *testing.T) {
 	}
 }
 
-// A record counts at once however it comes: linked from elsewhere, by a symbolic link, and
-// as what is no file.
+// A record is seen at once however it appears: hard-linked, as a symbolic link, or as
+// something that is not a regular file.
 func TestHowRecordsCome(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16"}`)
@@ -210,7 +210,8 @@ func TestHowRecordsCome(t *testing.T) {
 			return errors.Join(err, os.WriteFile(temp, b, 0o600), os.Link(temp, at), os.Remove(temp))
 		}, has},
 		{"a FIFO", func() error { return errors.Join(os.Remove(at), unix.Mkfifo(at, 0o600)) }, func(u cluster.Update) bool { return u.Snapshot.Faults["b"] != nil }},
-		// Seen at one time, one fault in another's place would be no change.
+		// If both were seen at one time, one fault would replace the other and
+		// nothing would change.
 		{"the FIFO gone", func() error { return os.Remove(at) }, func(u cluster.Update) bool { return u.Snapshot.Faults["b"] == nil }},
 		{"a directory", func() error { return os.Mkdir(at, 0o700) }, func(u cluster.Update) bool { return u.Snapshot.Faults["b"] != nil }},
 		{"the configuration anew", func() error {
@@ -220,7 +221,7 @@ func TestHowRecordsCome(t *testing.T) {
 			return errors.Join(os.Remove(path), os.Link(next, path))
 		}, func(u cluster.Update) bool { return u.Snapshot.Config.Network.String() == "10.245.0.0/16" }},
 	}
-	r.rescan = time.Hour // what comes is not found by the look at everything
+	r.rescan = time.Hour // so that a full comparison does not find it
 	step := -1
 	first(t, r, func(u cluster.Update) bool {
 		if u.Snapshot == nil || step >= 0 && !steps[step].ok(u) {
@@ -236,7 +237,7 @@ func TestHowRecordsCome(t *testing.T) {
 	})
 }
 
-// The subnet of a former life is taken again, unless another has it meanwhile.
+// A node gets its previous subnet again, unless another node has it.
 func TestPrevious(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16"}`)
@@ -254,7 +255,7 @@ func TestPrevious(t *testing.T) {
 	}
 }
 
-// Another process that holds the lock for too long is an error, not a hang.
+// A lock that another process holds for too long is an error, not a hang.
 func TestLockHeld(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, configFile), `{"Network":"10.244.0.0/16"}`)

@@ -19,20 +19,20 @@ var (
 	errShort = errors.New("inotify: truncated event")
 )
 
-// watched is what matters: files that were written and closed, linked, renamed or
-// removed, and the directories' own end.
+// watched are the events that matter: a file was written and closed, linked, renamed
+// or removed, or a directory itself was moved or removed.
 const watched = unix.IN_CLOSE_WRITE | unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-// notifier is one inotify instance (inotify(7)) over some directories.
+// notifier is an inotify instance (inotify(7)) that watches some directories.
 type notifier struct {
 	file *os.File
 	dirs []string
-	// index is the place in dirs of a watch descriptor.
+	// index is the position in dirs for a watch descriptor.
 	index map[int32]int
 	buf   []byte
 }
 
-// event is something that happened to name in a directory.
+// event is a change of name in a directory.
 type event struct {
 	mask uint32
 	dir  int
@@ -44,7 +44,7 @@ func notify(dirs ...string) (*notifier, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inotify: %w", err)
 	}
-	// Not blocking, so that the runtime waits for it, and closing ends a read.
+	// Non-blocking, so that the runtime's poller waits for it and Close ends a read.
 	n := &notifier{file: os.NewFile(uintptr(fd), "inotify"), dirs: dirs, index: map[int32]int{}, buf: make([]byte, 64<<10)}
 	for i, dir := range dirs {
 		wd, err := n.add(dir)
@@ -72,8 +72,8 @@ func (n *notifier) add(dir string) (wd int32, err error) {
 	return int32(got), nil
 }
 
-// same is errMoved when a path leads elsewhere by now. A watch of the same
-// directory has the same descriptor.
+// same returns errMoved when a path leads to another directory now. Adding a watch
+// for the same directory returns the same descriptor.
 func (n *notifier) same() error {
 	for i, dir := range n.dirs {
 		wd, err := n.add(dir)
@@ -87,7 +87,7 @@ func (n *notifier) same() error {
 	return nil
 }
 
-// read waits for events, at most for that long: os.ErrDeadlineExceeded.
+// read waits for events. os.ErrDeadlineExceeded when there is none within that time.
 func (n *notifier) read(within time.Duration) ([]event, error) {
 	if err := n.file.SetReadDeadline(time.Now().Add(within)); err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (n *notifier) read(within time.Duration) ([]event, error) {
 	return n.decode(n.buf[:got])
 }
 
-// decode takes a sequence of struct inotify_event: wd, mask, cookie, len, and a
+// decode decodes a sequence of struct inotify_event: wd, mask, cookie, len, and a
 // name of len bytes, padded with zeros.
 func (n *notifier) decode(b []byte) ([]event, error) {
 	var out []event

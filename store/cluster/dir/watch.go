@@ -17,10 +17,11 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// rescan is Registry.rescan, for a change that the kernel did not tell of.
+// rescan is the interval of full comparisons, for changes that inotify does not
+// report.
 const rescan = 30 * time.Second
 
-// Watch tells what the files say. It ends with ctx's error.
+// Watch reports the content of the files. It returns ctx's error.
 func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
 	return cluster.WatchWith(ctx, fn, func(ctx context.Context, relay *cluster.Relay) error {
 		wait := web.Backoff{Max: 2 * time.Second}
@@ -41,7 +42,7 @@ func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
 	})
 }
 
-// view is what one Watch knows.
+// view is the state of one Watch.
 type view struct {
 	r     *Registry
 	relay *cluster.Relay
@@ -49,13 +50,13 @@ type view struct {
 	seen  map[string]stamp
 }
 
-// stamp tells whether a file is the one that was read.
+// stamp identifies the file that was read.
 type stamp struct {
 	inode, size uint64
 	mtime       time.Time
 }
 
-// follow tells the directory's state, and its changes, until that fails.
+// follow reports the directory's state and its changes until it fails.
 func (v *view) follow(ctx context.Context, wait *web.Backoff) error {
 	if err := v.r.makeNodes(); err != nil {
 		return err
@@ -66,7 +67,7 @@ func (v *view) follow(ctx context.Context, wait *web.Backoff) error {
 	}
 	defer in.close()
 	defer context.AfterFunc(ctx, in.close)()
-	// Nothing that was known before counts: the directory may be another one.
+	// Forget everything: this may be another directory.
 	v.seen = nil
 	if _, err := v.all(); err != nil {
 		return err
@@ -84,7 +85,7 @@ func (v *view) follow(ctx context.Context, wait *web.Backoff) error {
 	}
 }
 
-// next waits for changes, or for the time to look at everything.
+// next waits for changes, or for the next full comparison.
 func (v *view) next(in *notifier) (bool, error) {
 	events, err := in.read(v.r.rescan)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -105,9 +106,9 @@ func (v *view) next(in *notifier) (bool, error) {
 		case e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_IGNORED|unix.IN_UNMOUNT) != 0:
 			return false, errMoved
 		case e.mask&unix.IN_CREATE != 0 && unfinished(filepath.Join(in.dirs[e.dir], e.name)):
-			// What its writer makes of it is told when it is closed.
+			// The file is being written. An event follows when it is closed.
 		case e.dir == 0 && e.name == configFile:
-			// Every record is judged by the new configuration.
+			// Every record is checked again with the new configuration.
 			v.seen = nil
 			return v.all()
 		case e.dir == 1:
@@ -119,8 +120,8 @@ func (v *view) next(in *notifier) (bool, error) {
 	return changed, nil
 }
 
-// all reads the configuration, and the records that are not known as they are.
-// A configuration that cannot be used leaves the last one in force.
+// all reads the configuration and the records that have changed. A configuration that
+// cannot be used leaves the last one in force.
 func (v *view) all() (bool, error) {
 	config, _, err := v.r.config()
 	if err != nil && v.table.Config() == nil {
@@ -154,8 +155,8 @@ func (v *view) all() (bool, error) {
 	return v.table.Keep(present) || changed, nil
 }
 
-// one reads a record, and tells whether it says something new. Its stamp is
-// taken first: what is written meanwhile is read again.
+// one reads a record and reports whether it has changed. The stamp is taken first, so
+// that a write during the reading leads to another reading.
 func (v *view) one(name string) bool {
 	is, err := stampOf(v.r.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -174,8 +175,9 @@ func (v *view) one(name string) bool {
 	return v.table.Put(name, rec.node, rec.err)
 }
 
-// unfinished tells whether a file that has just come is still to be written. One that
-// is complete was linked to its name, and no more is told of it; nor of what is no file.
+// unfinished reports whether a file that was just created is still being written. A
+// complete one was linked to its name, and no further event follows for it; the same
+// holds for anything that is not a regular file.
 func unfinished(path string) bool {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 {

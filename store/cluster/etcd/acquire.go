@@ -13,17 +13,18 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// errRaced: somebody else wrote meanwhile; what is read again decides anew.
-var errRaced = errors.New("another node was faster")
+// errRaced: another node wrote meanwhile. The caller reads again and decides anew.
+var errRaced = errors.New("another node wrote first")
 
-// maxOwn is more records than one node ever has of its own.
+// maxOwn bounds the number of records of one node.
 const maxOwn = 4
 
-// attempts is how often a subnet is chosen that another node takes meanwhile.
+// attempts is how often another subnet is chosen after another node took the chosen
+// one.
 const attempts = 20
 
-// Acquire publishes the node by compare-and-swap. The record that has the node's
-// public address, or hangs on its lease, is its own.
+// Acquire publishes the node by compare-and-swap. A record is the node's own if it
+// has the node's public address or belongs to the node's lease.
 func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
 	r.acquiring.Lock()
 	defer r.acquiring.Unlock()
@@ -39,8 +40,9 @@ func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node
 		if err == nil {
 			return got, nil
 		}
-		// What is taken may be so only for all that was heard.
-		old := try == 1 && r.heard.Load() != nil && (errors.Is(err, cluster.ErrConflict) || errors.Is(err, cluster.ErrFull))
+		// The conflict may come from an outdated view of a Watch. Read everything
+		// once.
+		old := try == 1 && r.watched.Load() != nil && (errors.Is(err, cluster.ErrConflict) || errors.Is(err, cluster.ErrFull))
 		if old || errors.Is(err, errRaced) && try < attempts && wait.Wait(ctx, 0) == nil {
 			continue
 		}
@@ -48,12 +50,12 @@ func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node
 	}
 }
 
-// acquire tries once. What a Watch heard may do for that: a key that another one
-// wrote meanwhile is refused.
-func (r *Registry) acquire(ctx context.Context, want cluster.Node, heard bool) (cluster.Node, error) {
+// acquire tries once. With watched it may use what a Watch knows: if another node has
+// written a key since, the write is refused.
+func (r *Registry) acquire(ctx context.Context, want cluster.Node, watched bool) (cluster.Node, error) {
 	var now *state
 	var err error
-	if heard {
+	if watched {
 		now, err = r.recall(ctx, &want)
 	}
 	if now == nil && err == nil {
@@ -62,12 +64,12 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node, heard bool) (
 	if err != nil {
 		return want, err
 	}
-	wish := cluster.Wish{Demanded: want.PodCIDRs, Previous: r.o.Previous, Others: now.others}
+	request := cluster.SubnetRequest{Demanded: want.PodCIDRs, Previous: r.o.Previous, Others: now.others}
 	own := now.mine(want.PodCIDRs)
 	if own != nil {
-		wish.Name, wish.Own = own.node.Name, own.node.PodCIDRs
+		request.Name, request.Own = own.node.Name, own.node.PodCIDRs
 	}
-	if want.PodCIDRs, err = now.config.Assign(wish); err != nil {
+	if want.PodCIDRs, err = now.config.Assign(request); err != nil {
 		return want, err
 	}
 	want.Name = keyOf(want.PodCIDRs)
@@ -97,14 +99,14 @@ type found struct {
 	err  error
 }
 
-// state is what a list says.
+// state is the content of a list.
 type state struct {
 	config *cluster.Config
 	own    []found
 	others []cluster.Holder
 }
 
-// read lists everything, and tells own records from others'.
+// read lists everything and separates the node's own records from others'.
 func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error) {
 	var s *state
 	var conf []byte
@@ -134,32 +136,32 @@ func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error)
 	if s.config, _, err = cluster.ParseSubnetConfig(conf); err != nil {
 		return nil, fmt.Errorf("read %s: %w", r.configKey(), err)
 	}
-	// What lies outside of the network is nobody's to take.
+	// A subnet outside the network is never assigned, so it need not be avoided.
 	s.others = slices.DeleteFunc(s.others, func(h cluster.Holder) bool { return !s.config.Contains(h.Subnet) })
 	return s, nil
 }
 
-// hold takes another node's subnets from those that are free.
+// hold marks another node's subnets as taken.
 func (s *state) hold(n *cluster.Node) {
 	for _, p := range n.PodCIDRs {
 		s.others = append(s.others, cluster.Holder{Name: n.Name, Subnet: p, Address: addressOf(n)})
 	}
 }
 
-// recall is read from what a Watch knows, so that etcd need not tell all of it
-// twice; own records are read. It is nil where nobody watches, or where a record
-// that cannot be used may be anybody's.
+// recall is read from what a Watch knows, so that etcd need not send everything
+// twice. The node's own records are still read. It returns nil when there is no
+// Watch, or when a record cannot be used and may be the node's own.
 func (r *Registry) recall(ctx context.Context, want *cluster.Node) (*state, error) {
-	heard := r.heard.Load()
-	if heard == nil {
+	watched := r.watched.Load()
+	if watched == nil {
 		return nil, nil
 	}
-	s := &state{config: heard.Config()}
+	s := &state{config: watched.Config()}
 	own, lease := map[string]bool{}, r.held.id()
 	if name := r.held.name(); name != "" {
-		own[name] = true // whatever became of it
+		own[name] = true // also when it has changed
 	}
-	whole := heard.Each(func(n *cluster.Node) {
+	whole := watched.Each(func(n *cluster.Node) {
 		if own[n.Name] || sameAddress(n, want) {
 			own[n.Name] = true
 			return
@@ -179,7 +181,7 @@ func (r *Registry) recall(ctx context.Context, want *cluster.Node) (*state, erro
 		}
 		n, err := decode(name, kv.Value)
 		if !sameAddress(&n, want) && (lease == 0 || kv.Lease != lease) {
-			return nil, nil // it is another's by now
+			return nil, nil // it belongs to another node now
 		}
 		s.own = append(s.own, found{*kv, n, err})
 	}
@@ -187,8 +189,8 @@ func (r *Registry) recall(ctx context.Context, want *cluster.Node) (*state, erro
 	return s, nil
 }
 
-// mine is the own record that decides: the one that has what is demanded, else the
-// first that fits.
+// mine returns the node's own record that counts: the one with the demanded subnets,
+// else the first that fits.
 func (s *state) mine(demanded []netip.Prefix) *found {
 	for i := range s.own {
 		if p := s.own[i].node.PodCIDRs; len(demanded) > 0 && slices.Equal(p, demanded) {
@@ -203,8 +205,8 @@ func (s *state) mine(demanded []netip.Prefix) *found {
 	return nil
 }
 
-// publish writes the node's key, if it is as it was read, and removes other
-// records of its own. A reservation stays one.
+// publish writes the node's key if it has not changed since it was read, and removes
+// the node's other records. A reservation stays a reservation.
 func (r *Registry) publish(ctx context.Context, n cluster.Node, now *state, stays bool, own *found) error {
 	value, err := encode(&n)
 	if err != nil {
@@ -223,7 +225,7 @@ func (r *Registry) publish(ctx context.Context, n cluster.Node, now *state, stay
 	}
 	t := txnRequest{Compare: []compare{put}, Success: []operation{{Put: &putRequest{Key: key, Value: value, Lease: lease}}}}
 	if i := strings.IndexByte(n.Name, '&'); !stays && i >= 0 && n.PodCIDRs[0].Addr().Is4() && !now.has(n.PodCIDRs[0]) {
-		// No other key begins with the same IPv4 subnet.
+		// No other key may begin with the same IPv4 subnet.
 		first := r.subnets() + n.Name[:i]
 		t.Compare = append(t.Compare, compare{Key: []byte(first), RangeEnd: end(first), Result: "EQUAL", Target: "CREATE", CreateRevision: new(int64)})
 	}
@@ -237,7 +239,7 @@ func (r *Registry) publish(ctx context.Context, n cluster.Node, now *state, stay
 	if err := r.c.call(ctx, "/v3/kv/txn", t, &got); err != nil {
 		var f *failure
 		if errors.As(err, &f) && f.code() == codeNotFound {
-			// The lease died meanwhile; the next attempt has another one.
+			// The lease has expired meanwhile. The next attempt gets another one.
 			r.held.set(0, 0)
 		}
 		return err
@@ -249,13 +251,15 @@ func (r *Registry) publish(ctx context.Context, n cluster.Node, now *state, stay
 	return nil
 }
 
-// has tells whether an own record has that subnet: its key is in the way of none.
+// has reports whether a record of the node's own has that subnet, so that its key
+// does not conflict.
 func (s *state) has(p netip.Prefix) bool {
 	return slices.ContainsFunc(s.own, func(f found) bool { return slices.Contains(f.node.PodCIDRs, p) })
 }
 
-// alone withdraws a new record if one that is older shares a subnet with it: keys
-// are compared whole, and two nodes can choose one IPv6 subnet beside two IPv4 ones.
+// alone withdraws a new record if an older one shares a subnet with it. etcd compares
+// whole keys only, so two nodes can choose one IPv6 subnet beside two different IPv4
+// subnets.
 func (r *Registry) alone(ctx context.Context, n *cluster.Node) error {
 	var mine keyValue
 	var others []keyValue
@@ -280,7 +284,7 @@ func (r *Registry) alone(ctx context.Context, n *cluster.Node) error {
 	return nil
 }
 
-// remove deletes a key, if it is as it was read.
+// remove deletes a key if it has not changed since it was read.
 func (r *Registry) remove(ctx context.Context, kv keyValue) error {
 	return r.c.call(ctx, "/v3/kv/txn", txnRequest{
 		Compare: []compare{{Key: kv.Key, Result: "EQUAL", Target: "MOD", ModRevision: &kv.ModRevision}},
@@ -288,7 +292,7 @@ func (r *Registry) remove(ctx context.Context, kv keyValue) error {
 	}, &txnResponse{})
 }
 
-// Release deletes the node's records, a reservation too, and its lease.
+// Release deletes the node's records, reservations included, and its lease.
 func (r *Registry) Release(ctx context.Context) error {
 	r.acquiring.Lock()
 	defer r.acquiring.Unlock()
@@ -319,8 +323,8 @@ func (r *Registry) Release(ctx context.Context) error {
 	return nil
 }
 
-// sameAddress tells whether a record is the node's: by its IPv4 address, which is
-// how flannel knows it, or by the IPv6 one where there is no other.
+// sameAddress reports whether a record is the node's own: by the IPv4 address, as
+// flannel does, or by the IPv6 address if there is no other.
 func sameAddress(n, me *cluster.Node) bool {
 	if me.PublicIP.IsValid() {
 		return n.PublicIP == me.PublicIP

@@ -8,12 +8,12 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// Admin is who sets a cluster up: it writes what nodes read.
+// Admin writes what nodes read, to set up a cluster.
 type Admin struct {
 	r *Registry
 }
 
-// NewAdmin takes the options that nodes are opened with.
+// NewAdmin returns an Admin. The options are those of the nodes.
 func NewAdmin(o Options) (*Admin, error) {
 	r, err := Open(o)
 	if err != nil {
@@ -22,7 +22,7 @@ func NewAdmin(o Options) (*Admin, error) {
 	return &Admin{r}, nil
 }
 
-// SetConfig writes net-conf.json, if it is one.
+// SetConfig writes net-conf.json if it is valid.
 func (a *Admin) SetConfig(ctx context.Context, conf []byte) error {
 	if _, _, err := cluster.ParseSubnetConfig(conf); err != nil {
 		return err
@@ -30,7 +30,7 @@ func (a *Admin) SetConfig(ctx context.Context, conf []byte) error {
 	return a.put(ctx, a.r.configKey(), conf)
 }
 
-// Reserve keeps a subnet for the node of that address: its key hangs on no lease.
+// Reserve reserves a subnet for the node with that address. The key has no lease.
 func (a *Admin) Reserve(ctx context.Context, subnet netip.Prefix, publicIP netip.Addr) error {
 	n := cluster.Node{PublicIP: publicIP, PodCIDRs: []netip.Prefix{subnet}}
 	if err := n.Check(); err != nil {

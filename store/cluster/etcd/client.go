@@ -17,11 +17,11 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// maxReply bounds a reply, and a message of a stream. Pages and fragments are
-// smaller by far; a record can have 1.5 MB in etcd as it is delivered.
+// maxReply bounds a reply and a message of a stream. Pages and fragments are much
+// smaller; a single record can have 1.5 MB by etcd's default.
 const maxReply = 16 << 20
 
-// Status codes of gRPC that mean something here.
+// Status codes of gRPC that are handled here.
 const (
 	codeInvalidArgument = 3
 	codeNotFound        = 5
@@ -29,11 +29,11 @@ const (
 	codeUnauthenticated = 16
 )
 
-// client asks one etcd server after the other until one answers.
+// client sends each request to one etcd server after the other until one answers.
 type client struct {
 	web       *web.Client
 	endpoints []string
-	// at is the place of the endpoint that answered last.
+	// at is the index of the endpoint that answered last.
 	at                 atomic.Uint32
 	username, password string
 	mu                 sync.Mutex
@@ -49,11 +49,11 @@ func newClient(o Options) (*client, error) {
 	for _, e := range o.Endpoints {
 		c.endpoints = append(c.endpoints, strings.TrimRight(e, "/"))
 	}
-	c.at.Store(rand.Uint32N(uint32(len(c.endpoints)))) // nodes spread over the servers
+	c.at.Store(rand.Uint32N(uint32(len(c.endpoints)))) // spreads the nodes over the servers
 	return c, nil
 }
 
-// failure is an error that etcd tells, in the body of a reply or in a stream.
+// failure is an error that etcd reports, in the body of a reply or in a stream.
 type failure struct {
 	Code    int    `json:"code"`
 	Grpc    int    `json:"grpc_code"`
@@ -76,18 +76,18 @@ func (f *failure) Error() string {
 	return strings.ToValidUTF8(text, "?")
 }
 
-// Is makes a failure that passes a registry that is unavailable: no question of
-// ours is wrong by itself.
+// Is makes each failure a cluster.ErrUnavailable: our requests are valid, so a
+// failure is temporary.
 func (f *failure) Is(target error) bool { return target == cluster.ErrUnavailable }
 
 func (f *failure) code() int { return max(f.Code, f.Grpc) }
 
-// stale tells whether another token would help.
+// stale reports whether a new token could help.
 func (f *failure) stale() bool {
 	return f.code() == codeUnauthenticated || f.code() == codeInvalidArgument && strings.Contains(f.Error(), "auth")
 }
 
-// call asks a question, at each server once.
+// call sends a request, to each server at most once.
 func (c *client) call(ctx context.Context, path string, in, out any) error {
 	var faults []error
 	for range c.endpoints {
@@ -97,7 +97,7 @@ func (c *client) call(ctx context.Context, path string, in, out any) error {
 		}
 		var f *failure
 		if errors.As(err, &f) && (f.code() == codeOutOfRange || f.code() == codeNotFound) || errors.Is(err, web.ErrTooLarge) {
-			return err // every server says so
+			return err // every server would say so
 		}
 		faults = append(faults, err)
 		c.next()
@@ -105,12 +105,13 @@ func (c *client) call(ctx context.Context, path string, in, out any) error {
 	return errors.Join(faults...)
 }
 
-// next has the next server be asked.
+// next selects the next server.
 func (c *client) next() { c.at.Add(1) }
 
 func (c *client) endpoint() string { return c.endpoints[int(c.at.Load())%len(c.endpoints)] }
 
-// ask asks one server, with a fresh token if the one at hand is refused.
+// ask sends a request to one server, once more with a new token if the current one is
+// refused.
 func (c *client) ask(ctx context.Context, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -128,7 +129,7 @@ func (c *client) ask(ctx context.Context, path string, in, out any) error {
 	return nil
 }
 
-// send posts a question and returns a reply of status 200; the caller closes it.
+// send posts a request and returns a reply of status 200. The caller closes it.
 func (c *client) send(ctx context.Context, path string, in any) (*http.Response, error) {
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -156,7 +157,8 @@ func (c *client) post(ctx context.Context, path string, body []byte, token strin
 		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	// A server that lost its leader says so, instead of staying silent.
+	// With this header, a server without a leader reports that instead of staying
+	// silent.
 	r.Header.Set("Grpc-Metadata-hasleader", "true")
 	if token != "" {
 		r.Header.Set("Authorization", token)
@@ -171,13 +173,13 @@ func (c *client) post(ctx context.Context, path string, body []byte, token strin
 	defer web.Discard(resp.Body)
 	f := &failure{}
 	if b, err := web.ReadAll(resp.Body, 64<<10); err == nil {
-		_ = json.Unmarshal(b, f) // what is no JSON has its status
+		_ = json.Unmarshal(b, f) // without JSON the status remains
 	}
 	f.status = resp.StatusCode
 	return nil, fmt.Errorf("%s%s: %w: %w", endpoint, path, cluster.ErrUnavailable, f)
 }
 
-// authorize is the token of etcd's authentication; empty where there is none.
+// authorize returns the token for etcd's authentication; empty when there is none.
 func (c *client) authorize(ctx context.Context) (string, error) {
 	if c.username == "" {
 		return "", nil
@@ -211,14 +213,14 @@ func (c *client) authorize(ctx context.Context) (string, error) {
 	return c.token, nil
 }
 
-// current is the token at hand.
+// current returns the current token.
 func (c *client) current() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.token
 }
 
-// forget has the next question bring another token than this one.
+// forget drops a token, so that the next request gets another one.
 func (c *client) forget(token string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,7 +229,7 @@ func (c *client) forget(token string) {
 	}
 }
 
-// get reads one key; nil when it is not there.
+// get reads one key; nil when it does not exist.
 func (c *client) get(ctx context.Context, key string) (*keyValue, error) {
 	var got rangeResponse
 	if err := c.call(ctx, "/v3/kv/range", rangeRequest{Key: []byte(key)}, &got); err != nil {

@@ -1,13 +1,13 @@
-// Package etcd keeps a cluster's nodes in etcd, in the layout of flannel's etcd
-// v3 store, so that nodes of both programs share a cluster:
+// Package etcd keeps a cluster's nodes in etcd, in the layout of flannel's etcd v3
+// store, so that nodes of both programs can share a cluster:
 //
 //	<prefix>/config                              net-conf.json
 //	<prefix>/subnets/10.5.52.0-24                one node
 //	<prefix>/subnets/10.5.52.0-24&fd00:1::-64    one with both families
 //
-// A node's key hangs on a lease of 24 hours, which is kept alive; a key without
-// one is a reservation, and stays that. etcd is spoken to through its own JSON
-// gateway (v3 API, etcd 3.4 and later).
+// A node's key belongs to a lease of 24 hours, which the node renews. A key without
+// a lease is a reservation, and stays one. The package uses etcd's JSON gateway (v3
+// API, etcd 3.4 and later).
 package etcd
 
 import (
@@ -25,36 +25,38 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// DefaultPrefix is flannel's.
+// DefaultPrefix is flannel's prefix.
 const DefaultPrefix = "/coreos.com/network"
 
 const (
-	// leaseTTL is how long a node that is gone keeps its subnet.
+	// leaseTTL is how long a node that has disappeared keeps its subnet.
 	leaseTTL    = 24 * time.Hour
 	renewMargin = time.Hour
-	// callTimeout bounds one question, at one server.
+	// callTimeout bounds one request to one server.
 	callTimeout = 10 * time.Second
 )
 
-// Options are what a registry is opened with.
+// Options are the arguments of Open.
 type Options struct {
-	// Endpoints are etcd's URLs, as "https://192.0.2.1:2379". One that answers is kept.
+	// Endpoints are etcd's URLs, such as "https://192.0.2.1:2379". The first one that
+	// answers is used until it fails.
 	Endpoints []string
-	// Prefix is that of the keys; empty: DefaultPrefix.
+	// Prefix begins all keys; empty is DefaultPrefix.
 	Prefix string
-	// TLS proves both sides; nil trusts the system's roots.
+	// TLS authenticates both sides; nil trusts the system's roots.
 	TLS *web.TLS
-	// Username and Password are those of etcd's own authentication; both or none.
+	// Username and Password are for etcd's own authentication. Set both or none.
 	Username, Password string
-	// PublicIP and PublicIPv6 tell which record is the node's, before it acquired one.
+	// PublicIP and PublicIPv6 identify the node's own record before Acquire.
 	PublicIP, PublicIPv6 netip.Addr
-	// Previous are the subnets that the node had in a former life, which it gets
-	// again if they are free.
+	// Previous are the subnets that the node had before it lost its record. It gets
+	// them again if they are free.
 	Previous []netip.Prefix
-	// RenewMargin is how long before its end the lease is renewed at the latest;
-	// 0 is an hour.
+	// RenewMargin is the latest time before the lease's end at which it is renewed; 0
+	// is an hour.
 	RenewMargin time.Duration
-	// Warn is told what has no effect in the configuration; may be nil.
+	// Warn is called with each key of the configuration that has no effect; it may be
+	// nil.
 	Warn func(string)
 }
 
@@ -62,14 +64,14 @@ type Options struct {
 type Registry struct {
 	o Options
 	c *client
-	// acquiring has one Acquire or Release run at a time.
+	// acquiring serializes Acquire and Release.
 	acquiring sync.Mutex
 	held      held
-	// heard is what a Watch that hears etcd knows; nil: there is none.
-	heard atomic.Pointer[cluster.Table]
+	// watched is the table of a running Watch that reaches etcd; nil without one.
+	watched atomic.Pointer[cluster.Table]
 }
 
-// Open checks the options; it asks nobody yet.
+// Open checks the options. It does not connect yet.
 func Open(o Options) (*Registry, error) {
 	var faults []error
 	fault := func(format string, args ...any) {
@@ -134,10 +136,11 @@ func (r *Registry) noConfig() error {
 	return fmt.Errorf("read network configuration: %w: etcd has no key %s: put net-conf.json there", cluster.ErrUnavailable, r.configKey())
 }
 
-// Ready does nothing: nobody waits for it.
+// Ready does nothing: this registry has no readiness.
 func (r *Registry) Ready(context.Context) error { return nil }
 
-// Close ends every connection. The lease lives on: a restart takes it over.
+// Close closes every connection. The lease stays, so that a restarted agent takes it
+// over.
 func (r *Registry) Close() error {
 	r.c.web.CloseIdle()
 	return nil

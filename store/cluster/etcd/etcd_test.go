@@ -14,7 +14,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
 )
 
-// etcd is asked directly, as an administrator does.
+// admin sends requests to etcd directly, as an administrator does.
 type admin struct {
 	tb testing.TB
 	c  *client
@@ -115,13 +115,13 @@ func TestRegistry(t *testing.T) {
 					a.put(prefix+"/subnets/"+name, value, 0)
 					names = append(names, name)
 				}
-				// Nine of 1.4 MB, as base64, are more than a reply may have.
+				// As base64, nine records of 1.4 MB exceed the bound of a reply.
 				for i := range 9 {
 					name := fmt.Sprintf("10.244.%d.0-24", 100+i)
 					a.put(prefix+"/subnets/"+name, strings.Repeat("x", 1400<<10), 0)
 					names = append(names, name)
 				}
-				// What is no subnet at all is not looked at.
+				// A key that is not a subnet is ignored.
 				a.put(prefix+"/other", "x", 0)
 				return names
 			},
@@ -147,7 +147,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// What flanneld wrote is read, and what is written flanneld reads.
+// Registry reads what flanneld writes, and writes what flanneld reads.
 func TestFlannel(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)
@@ -172,7 +172,8 @@ func TestFlannel(t *testing.T) {
 		string(got[0].Value) != `{"PublicIP":"172.17.8.101","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}}` {
 		t.Fatalf("%+v", got)
 	}
-	// A flanneld of that address that was here before: its subnet and lease are taken over.
+	// A flanneld with that address ran here before: its subnet and lease are taken
+	// over.
 	flannel := a.grant(86400)
 	a.put(DefaultPrefix+"/subnets/10.244.20.0-24&fd00:1:0:20::-64", `{"PublicIP":"172.17.8.104","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:04"}}`, flannel)
 	want = cluster.Node{PublicIP: netip.MustParseAddr("172.17.8.104"), BackendType: "vxlan", BackendData: []byte(`{"VNI":1,"VtepMAC":"02:00:00:00:00:05"}`)}
@@ -182,7 +183,7 @@ func TestFlannel(t *testing.T) {
 	}
 }
 
-// follow watches, and gives what waits for a snapshot.
+// follow watches and returns a function that waits for a snapshot.
 func follow(t *testing.T, r *Registry) func(func(*cluster.Snapshot) bool) *cluster.Snapshot {
 	t.Helper()
 	updates := make(chan cluster.Update)
@@ -244,7 +245,7 @@ func (a admin) leases() []leaseResponse {
 	return got.Leases
 }
 
-// A lease that died takes its record along; the node comes back with the same subnet.
+// An expired lease removes its record. The node publishes again with the same subnet.
 func TestDeadLease(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)
@@ -267,25 +268,25 @@ func TestDeadLease(t *testing.T) {
 		t.Fatalf("%+v, %v", again, err)
 	}
 	seen(func(s *cluster.Snapshot) bool { return len(s.Nodes) == 1 })
-	// Released, nothing is left.
+	// Release leaves nothing.
 	if err := r.Release(t.Context()); err != nil || len(a.leases()) != 0 || len(a.list(DefaultPrefix+"/subnets/").KVs) != 0 {
 		t.Fatalf("%v, leases %v", err, a.leases())
 	}
 }
 
-// A lease of a few seconds lives for as long as somebody watches.
+// A lease of a few seconds lives while Watch runs.
 func TestRenewal(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)
 	a.put(DefaultPrefix+"/config", article, 0)
-	short := a.grant(12) // renewed after 4: a busy machine has 8 to do so
+	short := a.grant(12) // renewed after 4 s, which leaves 8 s on a busy machine
 	a.put(DefaultPrefix+"/subnets/10.244.50.0-24", `{"PublicIP":"192.0.2.1","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}}`, short)
 	r := open(t, Options{Endpoints: []string{server.URL}})
 	seen := follow(t, r)
 	if n, err := r.Acquire(t.Context(), node(1)); err != nil || n.Name != "10.244.50.0-24" {
 		t.Fatalf("%+v, %v", n, err)
 	}
-	// A record on a longer lease that nobody renews ends, and ours is there still.
+	// A record on a longer lease that is not renewed ends, and ours still exists.
 	a.put(DefaultPrefix+"/subnets/10.244.60.0-24", `{"PublicIP":"192.0.2.2"}`, a.grant(14))
 	seen(func(s *cluster.Snapshot) bool { return len(s.Nodes) == 2 })
 	seen(func(s *cluster.Snapshot) bool { return len(s.Nodes) < 2 })
@@ -294,7 +295,7 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// What was compacted away meanwhile is listed anew.
+// Watch lists again after a compaction.
 func TestCompaction(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)
@@ -317,7 +318,7 @@ func TestCompaction(t *testing.T) {
 	}
 }
 
-// In dual stack two nodes must not share one half of their pair of subnets.
+// With dual stack, two nodes must not share one subnet of their pairs.
 func TestPairs(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)

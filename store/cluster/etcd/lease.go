@@ -10,13 +10,13 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// held is the lease that the node's record hangs on, and the record's key.
+// held is the lease of the node's record, and the record's key.
 type held struct {
 	mu    sync.Mutex
 	lease int64
 	ttl   time.Duration
 	key   string
-	// changed wakes who renews.
+	// changed wakes renew.
 	changed chan struct{}
 }
 
@@ -44,18 +44,18 @@ func (h *held) publish(key string) {
 	h.key = key
 }
 
-// set has another lease be held; 0: none.
+// set replaces the lease; 0 stands for none.
 func (h *held) set(lease int64, ttl time.Duration) {
 	h.mu.Lock()
 	h.lease, h.ttl = lease, ttl
 	h.mu.Unlock()
 	select {
 	case h.changed <- struct{}{}:
-	default: // it is awake
+	default: // a wake-up is pending
 	}
 }
 
-// lease is one that lives: the one that is held, or a new one.
+// lease returns a live lease: the held one, or a new one.
 func (r *Registry) lease(ctx context.Context) (int64, error) {
 	id := r.held.id()
 	if id != 0 {
@@ -79,8 +79,8 @@ func (r *Registry) lease(ctx context.Context) (int64, error) {
 	return got.ID, nil
 }
 
-// keep takes over the lease of a record of ours, and tells whether it lives. No
-// lease is a reservation: it lives for ever.
+// keep takes over the lease of one of the node's records. It reports whether the
+// lease is alive. No lease means a reservation, which does not expire.
 func (r *Registry) keep(ctx context.Context, id int64) (bool, error) {
 	if id == 0 {
 		r.held.set(0, 0)
@@ -98,7 +98,8 @@ func (r *Registry) keep(ctx context.Context, id int64) (bool, error) {
 	return true, nil
 }
 
-// keepAlive begins a lease's time anew. A lease that is dead answers without one.
+// keepAlive renews a lease and returns its remaining time, 0 for a lease that has
+// expired.
 func (r *Registry) keepAlive(ctx context.Context, id int64) (time.Duration, error) {
 	var got keepAliveResponse
 	if err := r.c.call(ctx, "/v3/lease/keepalive", leaseRequest{ID: id}, &got); err != nil {
@@ -113,13 +114,13 @@ func (r *Registry) keepAlive(ctx context.Context, id int64) (time.Duration, erro
 	return seconds(got.Result.TTL), nil
 }
 
-// seconds bounds what a server says.
+// seconds converts a number from the server, within bounds.
 func seconds(n int64) time.Duration {
 	return time.Duration(max(0, min(n, int64(2*leaseTTL/time.Second)))) * time.Second
 }
 
-// renew keeps the lease alive until ctx is done. One that died is let go: its
-// record is gone, and whoever watches acquires anew.
+// renew renews the lease until ctx is done. A lease that has expired is dropped: its
+// record is gone, Watch reports that, and the agent calls Acquire again.
 func (r *Registry) renew(ctx context.Context) {
 	wait := web.Backoff{Min: time.Second, Max: time.Minute}
 	for ctx.Err() == nil {
@@ -147,7 +148,7 @@ func (r *Registry) renew(ctx context.Context) {
 	}
 }
 
-// renewed takes a lease's new time, unless another one is held by now.
+// renewed stores a lease's remaining time, unless another lease is held by then.
 func (r *Registry) renewed(id int64, left time.Duration) {
 	r.held.mu.Lock()
 	defer r.held.mu.Unlock()
@@ -158,7 +159,7 @@ func (r *Registry) renewed(id int64, left time.Duration) {
 	}
 }
 
-// renewAfter is when to renew a lease that has ttl left: in a third of that, so
+// renewAfter returns when to renew a lease that has ttl left: after a third of it, so
 // that etcd may be away for long, and no later than margin before its end.
 func renewAfter(ttl, margin time.Duration) time.Duration {
 	return max(time.Second, min(ttl/3, ttl-margin))

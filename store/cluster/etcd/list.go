@@ -12,22 +12,23 @@ import (
 )
 
 const (
-	// page is how many records one reply has, so that none is large.
+	// page is the number of records in one reply.
 	page = 1000
-	// maxNodes is more than a network has subnets that anybody uses.
+	// maxNodes bounds the number of records.
 	maxNodes = 100_000
-	// relists is how often a list begins anew that etcd compacted away meanwhile.
+	// relists is how often a list is begun again because etcd compacted its revision.
 	relists = 5
 )
 
-// end is the first key behind those that begin with prefix.
+// end returns the first key after all keys that begin with prefix.
 func end(prefix string) []byte {
 	b := []byte(prefix)
 	b[len(b)-1]++
 	return b
 }
 
-// list gives each key below the prefix to fn, as of one revision, which it returns.
+// list calls fn with each key below the prefix, as of one revision, which it returns.
+// Begin is called before the first key of each attempt.
 func (r *Registry) list(ctx context.Context, begin func(), fn func(keyValue)) (header, error) {
 	for try := 1; ; try++ {
 		begin()
@@ -39,7 +40,7 @@ func (r *Registry) list(ctx context.Context, begin func(), fn func(keyValue)) (h
 	}
 }
 
-// pages gives a list's keys to fn. The next page is on its way meanwhile.
+// pages calls fn with the keys of a list. It fetches the next page meanwhile.
 func (r *Registry) pages(ctx context.Context, fn func(keyValue)) (header, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -61,14 +62,14 @@ func (r *Registry) pages(ctx context.Context, fn func(keyValue)) (header, error)
 	return at, nil
 }
 
-// fetch sends each page of a list.
+// fetch sends each page of a list to a channel.
 func (r *Registry) fetch(ctx context.Context, pages chan<- *rangeResponse) (at header, err error) {
 	ask := rangeRequest{Key: []byte(r.o.Prefix + "/"), RangeEnd: end(r.o.Prefix + "/"), Limit: page}
 	for count := 0; ; {
 		got := &rangeResponse{}
 		err := r.c.call(ctx, "/v3/kv/range", ask, got)
 		if errors.Is(err, web.ErrTooLarge) && ask.Limit > 1 {
-			// Somebody stored what is no record: each for itself can be read.
+			// A page with huge values is too large. Read its records one by one.
 			ask.Limit = 1
 			continue
 		}
@@ -94,7 +95,7 @@ func (r *Registry) fetch(ctx context.Context, pages chan<- *rangeResponse) (at h
 	}
 }
 
-// name is the node whose key that is.
+// name returns the node of a key.
 func (r *Registry) name(key []byte) (string, bool) {
 	return strings.CutPrefix(string(key), r.subnets())
 }

@@ -7,36 +7,37 @@ import (
 	"fmt"
 )
 
-// past is what tells an etcd from one that was put back to a copy and has gone on
-// since: that has the same identity, and may have the same numbers.
+// past distinguishes an etcd from one that was restored from a backup and has gone on
+// since. The restored one has the same identity, and may reach the same revision
+// numbers.
 type past struct {
-	// event is the revision of the last change to the records that is known.
+	// event is the revision of the last known change to a record.
 	event int64
-	// last is the record that was written last; it has no key once it was removed.
+	// last is the record of that change. It has no key if the record was removed.
 	last keyValue
 }
 
-// wrote takes a record that was written.
+// wrote notes that a record was written.
 func (p *past) wrote(kv keyValue) {
 	if p.event = max(p.event, kv.ModRevision); kv.ModRevision >= p.last.ModRevision {
 		p.last = kv
 	}
 }
 
-// removed takes a record that was removed.
+// removed notes that a record was removed.
 func (p *past) removed(kv keyValue) {
 	if p.event = max(p.event, kv.ModRevision); bytes.Equal(p.last.Key, kv.Key) {
 		p.last.Key = nil
 	}
 }
 
-// near is how many revisions are few to look through.
+// near is the number of revisions that are cheap to read again.
 const near = 1000
 
-// from is the revision that a stream begins with. One that goes on begins after the
-// last change that is known, though nothing was changed up to v.at: another past has
-// its changes there. Where others write much more than nodes do, that would be too
-// much to look through.
+// from returns the revision with which a stream begins. A stream that continues
+// begins after the last known change, although the view is complete up to v.at: a
+// restored etcd has its other changes there. If other programs write much more than
+// nodes do, that range is too long, and the stream begins after v.at.
 func (v *view) from() int64 {
 	if !v.told && v.at-v.past.event <= near {
 		return v.past.event + 1
@@ -44,9 +45,9 @@ func (v *view) from() int64 {
 	return v.at + 1
 }
 
-// remembered makes sure that etcd has the past that is known: as of v.at as many
-// records, and the last one as it was. errCompacted means that it has not, or keeps
-// it no longer.
+// remembered checks that etcd still has the known past: as of v.at the same number of
+// records, and the last changed one with the same value. errCompacted means that the
+// past differs, or is not kept any more.
 func (v *view) remembered(ctx context.Context) error {
 	records, last := v.r.subnets(), v.past.last
 	all, err := v.asOf(ctx, rangeRequest{Key: []byte(records), RangeEnd: end(records), CountOnly: true})
@@ -69,7 +70,7 @@ func (v *view) remembered(ctx context.Context) error {
 	return nil
 }
 
-// asOf asks for what was there at the revision that is known whole.
+// asOf reads as of the last complete revision, v.at.
 func (v *view) asOf(ctx context.Context, ask rangeRequest) (got rangeResponse, err error) {
 	ask.Revision = v.at
 	err = v.r.c.call(ctx, "/v3/kv/range", ask, &got)
@@ -83,7 +84,7 @@ func (v *view) asOf(ctx context.Context, ask rangeRequest) (got rangeResponse, e
 	return got, nil
 }
 
-// records is how many of them the table knows.
+// records returns the number of records in the table.
 func (v *view) records() int {
 	n := v.table.Len()
 	if v.faultyConfig {

@@ -13,11 +13,12 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// subnetKey is the i-th node's.
+// subnetKey returns the key of the i-th node.
 func subnetKey(i int) string { return fmt.Sprintf("%s/subnets/10.244.%d.0-24", DefaultPrefix, i) }
 
-// A store that was put back to an earlier state is listed anew, also when it has gone on
-// further since than what is known of it, in as many elections: its numbers say nothing then.
+// Watch lists again after a restore from a backup, also when the restored store has
+// more revisions than the known ones, with as many elections: its numbers do not show
+// the difference then.
 func TestSetBack(t *testing.T) {
 	const record, another = `{"PublicIP":"192.0.2.1"}`, `{"PublicIP":"192.0.2.2"}`
 	elsewhere := func(a admin, n int) {
@@ -36,7 +37,7 @@ func TestSetBack(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		elections int
-		// lost is what was written after the copy was made, and found what is written to it.
+		// lost is written after the backup, found to the restored store.
 		lost, found func(a admin)
 		anew        bool
 	}{
@@ -81,7 +82,7 @@ func TestSetBack(t *testing.T) {
 			}
 			c.found(a)
 			r.c.web.CloseIdle()
-			v.told = false // it had heard the stream
+			v.told = false // as after messages of the stream
 			now := &view{r: r, relay: &cluster.Relay{}}
 			if err := now.list(t.Context()); err != nil {
 				t.Fatal(err)
@@ -105,8 +106,8 @@ func TestSetBack(t *testing.T) {
 	}
 }
 
-// A store that only was away is known again, whatever was written and heard before,
-// and goes on from there.
+// A store that was only unreachable is recognized, whatever was written before, and
+// the stream continues.
 func TestRemembered(t *testing.T) {
 	const record = `{"PublicIP":"192.0.2.1"}`
 	server := etcdtest.Start(t)
@@ -135,7 +136,7 @@ func TestRemembered(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- v.follow(ctx) }()
 		c.write()
-		await.Until(t, func() bool { return r.heard.Load() != nil && v.table.Len() == c.knows }, func() string {
+		await.Until(t, func() bool { return r.watched.Load() != nil && v.table.Len() == c.knows }, func() string {
 			return fmt.Sprintf("%s: %+v", c.what, v.table.Snapshot())
 		})
 		stop()

@@ -10,8 +10,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/etcd/etcdtest"
 )
 
-// What a Watch heard says the same as a list; with what nobody can judge among
-// it, or without a Watch, a list is needed.
+// A Watch's table gives the same result as a list. A list is needed without a Watch,
+// or if the table has a record that cannot be used.
 func TestRecall(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)
@@ -33,7 +33,7 @@ func TestRecall(t *testing.T) {
 		got, err := r.recall(t.Context(), &want)
 		listed, listErr := r.read(t.Context(), &want)
 		if err != nil || listErr != nil || !reflect.DeepEqual(got, listed) {
-			t.Errorf("heard %+v, %v\nlisted %+v, %v", got, err, listed, listErr)
+			t.Errorf("watched %+v, %v\nlisted %+v, %v", got, err, listed, listErr)
 		}
 	}
 	compare(3)
@@ -41,12 +41,12 @@ func TestRecall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The Watch need not know of it yet.
+	// The Watch may not know of it yet.
 	if again, err := r.Acquire(t.Context(), want); err != nil || !again.Same(&one) {
 		t.Errorf("%+v, %v", again, err)
 	}
 	compare(4)
-	want.PublicIP = netip.MustParseAddr("192.0.2.200") // known by the lease only
+	want.PublicIP = netip.MustParseAddr("192.0.2.200") // only the lease identifies the record
 	if again, err := r.Acquire(t.Context(), want); err != nil || again.Name != one.Name {
 		t.Errorf("with another address: %+v, %v", again, err)
 	}
@@ -58,8 +58,7 @@ func TestRecall(t *testing.T) {
 	}
 }
 
-// A Watch that knows of what is no longer so keeps no node from its subnet, and
-// gives none another's.
+// An outdated Watch neither keeps a node from its subnet nor gives it another node's.
 func TestRecallStale(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)
@@ -76,7 +75,7 @@ func TestRecallStale(t *testing.T) {
 	r := open(t, Options{Endpoints: []string{server.URL}})
 	stale := &cluster.Table{}
 	stale.SetConfig(config)
-	r.heard.Store(stale)
+	r.watched.Store(stale)
 	want := node(1)
 	want.PodCIDRs = held.PodCIDRs
 	if _, err := r.Acquire(t.Context(), want); !errors.Is(err, cluster.ErrConflict) {

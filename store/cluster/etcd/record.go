@@ -11,11 +11,11 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// maxRecord is more than a node's record ever has.
+// maxRecord bounds the size of a node's record.
 const maxRecord = 64 << 10
 
-// attributes are a record's value, as flannel writes it. An absent IPv4 address
-// is 0.0.0.0.
+// attributes is the value of a record, as flannel writes it. 0.0.0.0 stands for no
+// IPv4 address.
 type attributes struct {
 	PublicIP      netip.Addr
 	PublicIPv6    *netip.Addr
@@ -24,8 +24,8 @@ type attributes struct {
 	BackendV6Data json.RawMessage `json:",omitempty"`
 }
 
-// keyOf is the last part of a node's key: its subnets, 10.5.52.0-24 or
-// 10.5.52.0-24&fd00:1::-64; 0.0.0.0-0 where there is no IPv4.
+// keyOf returns the last part of a node's key: its subnets, as 10.5.52.0-24 or
+// 10.5.52.0-24&fd00:1::-64, with 0.0.0.0-0 if there is no IPv4.
 func keyOf(subnets []netip.Prefix) string {
 	v4, v6 := "0.0.0.0-0", ""
 	for _, p := range subnets {
@@ -38,7 +38,7 @@ func keyOf(subnets []netip.Prefix) string {
 	return v4 + v6
 }
 
-// subnetsOf is keyOf's inverse.
+// subnetsOf is the inverse of keyOf.
 func subnetsOf(key string) ([]netip.Prefix, error) {
 	v4, v6, both := strings.Cut(key, "&")
 	var out []netip.Prefix
@@ -65,8 +65,7 @@ func subnet(text string) (netip.Prefix, error) {
 	return netip.ParsePrefix(text[:i] + "/" + text[i+1:])
 }
 
-// decode reads a record. Where it returns an error too, the node has what could
-// be read.
+// decode decodes a record. With an error it also returns what could be read.
 func decode(name string, value []byte) (cluster.Node, error) {
 	n := cluster.Node{Name: name}
 	var err error
@@ -90,7 +89,7 @@ func decode(name string, value []byte) (cluster.Node, error) {
 	return n, n.Check()
 }
 
-// known drops what says nothing.
+// known returns nil for JSON without content.
 func known(raw json.RawMessage) json.RawMessage {
 	if string(bytes.TrimSpace(raw)) == "null" {
 		return nil
@@ -98,7 +97,7 @@ func known(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-// encode is decode's inverse.
+// encode is the inverse of decode.
 func encode(n *cluster.Node) ([]byte, error) {
 	a := attributes{PublicIP: netip.IPv4Unspecified(), BackendType: n.BackendType, BackendData: n.BackendData, BackendV6Data: n.BackendV6Data}
 	if n.PublicIP.IsValid() {

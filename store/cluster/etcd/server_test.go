@@ -20,7 +20,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// Both sides show certificates; who shows none is not heard.
+// Both sides need certificates. A client without one is refused.
 func TestTLS(t *testing.T) {
 	ca := clustertest.NewAuthority(t)
 	dir := t.TempDir()
@@ -56,8 +56,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// etcd's own users: a wrong password is refused, and a token that ended is
-// replaced, by calls and by a watch.
+// etcd's own users: a wrong password is refused, and an expired token is replaced, by
+// calls and by a watch.
 func TestPassword(t *testing.T) {
 	server := etcdtest.Start(t)
 	a := newAdmin(t, server.URL)
@@ -76,7 +76,7 @@ func TestPassword(t *testing.T) {
 	if _, err := r.Acquire(t.Context(), node(1)); err != nil {
 		t.Fatal(err)
 	}
-	// etcd forgets the tokens that it keeps in memory when it starts.
+	// etcd keeps these tokens in memory and loses them at a restart.
 	server.Kill()
 	server.Up(t)
 	if _, err := r.Config(t.Context()); err != nil {
@@ -87,11 +87,11 @@ func TestPassword(t *testing.T) {
 	follow(t, r)(func(s *cluster.Snapshot) bool { return len(s.Nodes) == 1 })
 }
 
-// Of several servers any one that answers will do.
+// Any one of several servers suffices.
 func TestSeveralServers(t *testing.T) {
 	server := etcdtest.Start(t)
 	newAdmin(t, server.URL).put(DefaultPrefix+"/config", article, 0)
-	for range 5 { // the first one asked is chosen at random
+	for range 5 { // the first server is chosen at random
 		r := open(t, Options{Endpoints: []string{"http://127.0.0.1:1", server.URL, "http://127.0.0.1:2"}})
 		if _, err := r.Acquire(t.Context(), node(1)); err != nil {
 			t.Fatal(err)
@@ -103,8 +103,8 @@ func TestSeveralServers(t *testing.T) {
 	}
 }
 
-// A server without a leader is there, but knows nothing new: it says so, and the
-// watch goes on when there is one again.
+// A server without a leader answers but has no new data. It reports that, and the
+// watch continues once there is a leader.
 func TestLeaderLost(t *testing.T) {
 	servers := etcdtest.StartCluster(t, 3)
 	r := open(t, Options{Endpoints: []string{servers[0].URL}})
@@ -145,7 +145,7 @@ func TestLeaderLost(t *testing.T) {
 	}
 }
 
-// A server that is stopped takes the question and gives no answer.
+// A stopped server accepts requests and does not answer.
 func TestStopped(t *testing.T) {
 	server := etcdtest.Start(t)
 	r := open(t, Options{Endpoints: []string{server.URL}})
@@ -193,7 +193,7 @@ func TestManyLeases(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
-// resident is the process' memory.
+// resident returns the process's memory.
 func resident(t *testing.T) int {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/statm")

@@ -13,20 +13,22 @@ import (
 )
 
 const (
-	// silence is how long a stream may say nothing: etcd tells its progress every
+	// silence is how long a stream may send nothing. etcd reports its progress every
 	// ten minutes.
 	silence = 15 * time.Minute
-	// steady is how long a stream has to last for the next attempt to come at once.
+	// steady is how long a stream has to last so that the next attempt begins at
+	// once.
 	steady = 10 * time.Second
 )
 
-// configFault names the configuration among the faults; no key of a node is that.
+// configFault names the configuration among the faults. No node has that key.
 const configFault = "/config"
 
-// errCompacted: what happened since is not kept any more, or is another history.
+// errCompacted: etcd does not keep the later changes any more, or has another
+// history.
 var errCompacted = errors.New("etcd's history begins later")
 
-// Watch tells what etcd says, and keeps the lease alive. It ends with ctx's error.
+// Watch reports the content of etcd and renews the lease. It returns ctx's error.
 func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
 	return cluster.WatchWith(ctx, fn, func(ctx context.Context, relay *cluster.Relay) error {
 		var renewing sync.WaitGroup
@@ -54,31 +56,33 @@ func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
 	})
 }
 
-// view is what one Watch knows: the table as of a revision of a cluster.
+// view is the state of one Watch: the table as of a revision of a cluster.
 type view struct {
 	r     *Registry
 	relay *cluster.Relay
 	table cluster.Table
-	// at is the last revision that is known whole; 0: a list is needed.
+	// at is the last revision whose changes are all known; 0: a list is needed.
 	at              int64
 	clusterID, term uint64
-	// told: the table was told as it was listed, and need not be at once again.
+	// told: the table was reported after the list, and need not be reported at once
+	// again.
 	told bool
 	past past
-	// faultyConfig: the table has a fault that is none of a record.
+	// faultyConfig: the table has the configuration's fault, which does not count as
+	// a record.
 	faultyConfig bool
 }
 
-// follow lists if it has to, and follows the stream until it ends.
+// follow lists if necessary, and follows the stream until it ends.
 func (v *view) follow(ctx context.Context) error {
 	if v.at == 0 {
 		if err := v.list(ctx); err != nil {
 			return err
 		}
 	}
-	v.r.heard.Store(&v.table)
+	v.r.watched.Store(&v.table)
 	err := v.stream(ctx)
-	v.r.heard.CompareAndSwap(&v.table, nil)
+	v.r.watched.CompareAndSwap(&v.table, nil)
 	v.told = false
 	if errors.Is(err, errCompacted) {
 		v.at = 0
@@ -86,8 +90,8 @@ func (v *view) follow(ctx context.Context) error {
 	return err
 }
 
-// list replaces the table. A configuration that cannot be used leaves the last
-// one in force.
+// list replaces the table. A configuration that cannot be used leaves the last one in
+// force.
 func (v *view) list(ctx context.Context) error {
 	var present map[string]bool
 	var conf error
@@ -101,7 +105,7 @@ func (v *view) list(ctx context.Context) error {
 			}
 			return
 		}
-		// The configuration's key comes before the records'.
+		// The configuration's key sorts before the records'.
 		if name, ok := v.r.name(kv.Key); ok && v.table.Config() != nil {
 			present[name] = true
 			known.wrote(kv)
@@ -120,7 +124,7 @@ func (v *view) list(ctx context.Context) error {
 	v.table.Keep(present)
 	v.past, v.faultyConfig = known, conf != nil
 	v.at, v.clusterID, v.term, v.told = h.Revision, h.ClusterID, h.RaftTerm, true
-	v.r.heard.Store(&v.table) // before anybody acts on what is told
+	v.r.watched.Store(&v.table) // before the consumer acts on the snapshot
 	v.relay.PutLater(v.table.Snapshot)
 	return nil
 }
@@ -133,7 +137,7 @@ func (v *view) put(name string, value []byte) bool {
 	return v.table.Put(name, n, err)
 }
 
-// stream follows the changes since v.at.
+// stream follows the changes after v.at.
 func (v *view) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -146,7 +150,7 @@ func (v *view) stream(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
 	}
-	// Nothing is left to read of a stream that goes on for ever.
+	// Close without reading: the stream has no end.
 	defer resp.Body.Close()
 	messages := web.NewStream(resp.Body, maxReply)
 	for first := true; ; first = false {
@@ -179,14 +183,15 @@ func (v *view) take(ctx context.Context, m *watchResponse, first bool) error {
 	case m.Canceled && m.CompactRevision > 0:
 		return errCompacted
 	case m.Canceled:
-		// A token that is no longer taken is told like this, too.
+		// etcd also reports a refused token in this way.
 		v.r.c.forget(v.r.c.current())
 		return fmt.Errorf("watch nodes: %w: etcd ended the watch: %s", cluster.ErrUnavailable, (&failure{Message: m.CancelReason}).Error())
 	case m.Header.ClusterID != v.clusterID || m.Header.RaftTerm < v.term || first && m.Header.Revision < v.at:
-		// Another etcd, or one that was set back: what it will say is about another past.
+		// This is another etcd, or one that was restored from a backup. Its stream
+		// does not continue our view.
 		return errCompacted
 	case first && !v.told:
-		// It is heard again.
+		// The registry can be reached again.
 		if err := v.remembered(ctx); err != nil {
 			return err
 		}
@@ -196,7 +201,7 @@ func (v *view) take(ctx context.Context, m *watchResponse, first bool) error {
 	changed := false
 	for _, e := range m.Events {
 		if string(e.KV.Key) == v.r.configKey() {
-			return errCompacted // every record is judged anew
+			return errCompacted // check every record with the new configuration
 		}
 		name, ok := v.r.name(e.KV.Key)
 		switch {

@@ -1,12 +1,12 @@
 package etcd
 
-// The messages of etcd's API (etcdserverpb, mvccpb) in the form that its gateway
-// gives them: 64 bit numbers are strings, bytes are base64, zeros are left out.
+// The messages of etcd's API (etcdserverpb, mvccpb) in the form of its gateway:
+// 64-bit numbers are strings, bytes are base64, zeros are left out.
 
 type header struct {
 	ClusterID uint64 `json:"cluster_id,string"`
 	Revision  int64  `json:"revision,string"`
-	// RaftTerm grows with each election, but begins anew in a store that was restored.
+	// RaftTerm grows with each election, and starts again in a restored store.
 	RaftTerm uint64 `json:"raft_term,string"`
 }
 
@@ -33,7 +33,7 @@ type rangeResponse struct {
 	Count  int64      `json:"count,string"`
 }
 
-// compare has exactly one of its values: the other ones are left out.
+// compare has exactly one of its values. The others are left out.
 type compare struct {
 	Key            []byte `json:"key"`
 	RangeEnd       []byte `json:"range_end,omitempty"`
@@ -97,7 +97,8 @@ type watchCreate struct {
 	Fragment       bool   `json:"fragment"`
 }
 
-// watchMessage is one message of a watch's stream: a result, or why it ended.
+// watchMessage is one message of a watch's stream: a result, or the reason of its
+// end.
 type watchMessage struct {
 	Result *watchResponse `json:"result"`
 	Error  *failure       `json:"error"`
@@ -114,7 +115,7 @@ type watchResponse struct {
 }
 
 type event struct {
-	// Type is DELETE, or PUT, which is left out.
+	// Type is DELETE or PUT; PUT is left out.
 	Type string   `json:"type"`
 	KV   keyValue `json:"kv"`
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// DefaultPrefix begins the annotations' names, as flannel's do.
+// DefaultPrefix begins the names of the annotations; it is flannel's.
 const DefaultPrefix = "flannel.alpha.coreos.com"
 
 // keys are the names of the annotations.
 type keys struct {
 	managed, backendType, data, v6Data, publicIP, publicIPv6 string
-	// People write these.
+	// Operators write these.
 	publishIP, publishIPv6, nodeIP, nodeIPv6 string
 }
 
-// newKeys makes the names. The prefix is a domain, or a domain, a slash and the
-// begin of a name, to which a hyphen is added.
+// newKeys returns the names. The prefix is a domain, or a domain, a slash and the
+// beginning of a name, to which a hyphen is added.
 func newKeys(prefix string) (keys, error) {
 	domain, name, slash := strings.Cut(prefix, "/")
 	ok := strings.Contains(strings.Trim(domain, "."), ".") && len(prefix) <= 200
@@ -29,7 +29,7 @@ func newKeys(prefix string) (keys, error) {
 		ok = ok && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '.' || c == '-' || c == '_')
 	}
 	if !ok || strings.Contains(name, ".") {
-		return keys{}, fmt.Errorf("annotation prefix %q: %w: give a domain, as %s, or a domain and the begin of a name, as example.com/net", prefix, cluster.ErrInvalid, DefaultPrefix)
+		return keys{}, fmt.Errorf("annotation prefix %q: %w: give a domain, as %s, or a domain and the beginning of a name, as example.com/net", prefix, cluster.ErrInvalid, DefaultPrefix)
 	}
 	switch {
 	case !slash:
@@ -46,7 +46,7 @@ func newKeys(prefix string) (keys, error) {
 	}, nil
 }
 
-// own are the annotations that the agent writes.
+// own returns the annotations that the agent writes.
 func (k *keys) own() []string {
 	return []string{k.managed, k.backendType, k.data, k.v6Data, k.publicIP, k.publicIPv6}
 }
@@ -66,7 +66,8 @@ func (f *faults) addr(annotations map[string]string, key string) (a netip.Addr) 
 	return a
 }
 
-// wishes are what people wrote. A wish that is no address is a fault, not no wish.
+// wishes reads what operators wrote. A wish that is not an address is a fault; it is
+// not ignored.
 func (k *keys) wishes(o *object) (cluster.Wishes, error) {
 	var f faults
 	a := o.Metadata.Annotations
@@ -87,11 +88,11 @@ func (k *keys) wishes(o *object) (cluster.Wishes, error) {
 	return w, errors.Join(f...)
 }
 
-// takesPart tells whether a node's pod network is flannel's or ours.
+// takesPart reports whether flannel or cnibox manages a node's pod network.
 func (k *keys) takesPart(o *object) bool { return o.Metadata.Annotations[k.managed] == "true" }
 
-// node reads a Node object. The pod networks of families that the cluster's
-// configuration does not have are left out, as another program may use them.
+// node reads a Node object. It leaves out pod networks of families that the cluster's
+// configuration does not have, because another program may use them.
 func (r *Registry) node(o *object) (cluster.Node, error) {
 	k, a := &r.keys, o.Metadata.Annotations
 	var f faults
@@ -109,7 +110,7 @@ func (r *Registry) node(o *object) (cluster.Node, error) {
 	}
 	var err error
 	if n.Wishes, err = k.wishes(o); err != nil && n.Name == r.name {
-		f = append(f, err) // of others they do not matter
+		f = append(f, err) // other nodes' wishes do not matter
 	}
 	if n.PodCIDRs, err = r.podCIDRs(o); err != nil {
 		f = append(f, err)
@@ -123,7 +124,8 @@ func (r *Registry) node(o *object) (cluster.Node, error) {
 	return n, n.CheckIn(r.config)
 }
 
-// backendName spares each of many nodes its own copy of what they all say.
+// backendName returns the constant for a usual name, so that thousands of nodes do
+// not each keep a copy.
 func backendName(s string) string {
 	for _, known := range []string{"vxlan", "host-gw"} {
 		if s == known {
@@ -133,8 +135,8 @@ func backendName(s string) string {
 	return s
 }
 
-// podCIDRs are what was assigned to a node, of the families that are enabled,
-// IPv4 first.
+// podCIDRs returns the networks that were assigned to a node, of the enabled
+// families, IPv4 first.
 func (r *Registry) podCIDRs(o *object) ([]netip.Prefix, error) {
 	given := o.Spec.PodCIDRs
 	if len(given) == 0 && o.Spec.PodCIDR != "" {
@@ -161,7 +163,8 @@ func (r *Registry) podCIDRs(o *object) ([]netip.Prefix, error) {
 	return append(v4, v6...), nil
 }
 
-// annotations are what the record of a node is; nil where there must be none.
+// annotations returns the annotations of a node's record; nil for one that must not
+// exist.
 func (k *keys) annotations(n *cluster.Node) map[string]*string {
 	text := func(s string) *string {
 		if s == "" {
@@ -180,7 +183,7 @@ func (k *keys) annotations(n *cluster.Node) map[string]*string {
 		case len(raw) > 0:
 			return text(string(raw))
 		case a.IsValid():
-			return text("null") // as flannel writes what a backend does not need
+			return text("null") // as flannel writes unused backend data
 		}
 		return nil
 	}
@@ -191,7 +194,8 @@ func (k *keys) annotations(n *cluster.Node) map[string]*string {
 	}
 }
 
-// missing are those of want that the object does not have so.
+// missing returns the annotations of want that the object lacks or has with another
+// value.
 func missing(o *object, want map[string]*string) map[string]*string {
 	out := map[string]*string{}
 	for key, value := range want {

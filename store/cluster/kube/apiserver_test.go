@@ -19,14 +19,14 @@ import (
 	"github.com/cnibox/cnibox/test/kubetest"
 )
 
-// server is the apiserver that the tests share; each begins without nodes.
+// server is the API server that the tests share. Each test begins without nodes.
 var server *kubetest.Server
 
 func TestMain(m *testing.M) {
 	os.Exit(kubetest.Main(m, kubetest.DebianEtcd, func(s *kubetest.Server) { server = s }))
 }
 
-// lab is a cluster without nodes and a wire to its apiserver.
+// lab is a cluster without nodes, with a connection to its API server.
 type lab struct {
 	s      *kubetest.Server
 	wire   *kubetest.Wire
@@ -47,7 +47,7 @@ func newLab(t *testing.T, s *kubetest.Server, conf string) *lab {
 	return l
 }
 
-// allow gives the agents the rights that the package's documentation asks for.
+// allow gives the agents the rights that the package's documentation lists.
 func (l *lab) allow(tb testing.TB) {
 	tb.Helper()
 	l.s.Allow(tb, "agents", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
@@ -69,7 +69,7 @@ func (l *lab) open(tb testing.TB, name string) *Registry {
 	return r
 }
 
-// make makes a Node, unless it is there.
+// make creates a Node unless it exists.
 func (l *lab) make(tb testing.TB, name string) {
 	tb.Helper()
 	l.s.Must(tb, http.MethodPost, "/api/v1/nodes", "", map[string]any{"metadata": map[string]any{"name": name}}, http.StatusConflict)
@@ -80,7 +80,7 @@ func (l *lab) remove(tb testing.TB, name string) {
 	l.s.Must(tb, http.MethodDelete, "/api/v1/nodes/"+name, "", nil)
 }
 
-// assign gives a Node its pod networks. They cannot be changed: it is made again.
+// assign gives a Node its pod networks. They are immutable, so it recreates the Node.
 func (l *lab) assign(tb testing.TB, name string, podCIDRs ...netip.Prefix) {
 	tb.Helper()
 	l.make(tb, name)
@@ -95,7 +95,7 @@ func (l *lab) assign(tb testing.TB, name string, podCIDRs ...netip.Prefix) {
 	l.assign(tb, name, podCIDRs...)
 }
 
-// annotate sets annotations of a Node as a person does; nil removes one.
+// annotate sets annotations of a Node as an operator does; nil removes one.
 func (l *lab) annotate(tb testing.TB, name string, annotations map[string]any) {
 	tb.Helper()
 	l.s.Must(tb, http.MethodPatch, "/api/v1/nodes/"+name, rest.MergePatch, map[string]any{"metadata": map[string]any{"annotations": annotations}})
@@ -113,8 +113,8 @@ func (l *lab) node(tb testing.TB, name string) (o struct {
 	return o
 }
 
-// TestSuite is what every registry passes, with the rights that the package's
-// documentation asks for.
+// TestSuite runs the common suite with the rights that the package's documentation
+// lists.
 func TestSuite(t *testing.T) {
 	t.Run("list and watch", func(t *testing.T) { suite(t, server) })
 	t.Run("streaming list", func(t *testing.T) {
@@ -124,7 +124,8 @@ func TestSuite(t *testing.T) {
 		}
 		defer s.Stop()
 		suite(t, s)
-		// Once is not enough: the server may see the connection being closed before the client has seen that it is.
+		// Repeat it: the server may notice the closing of the connection before the
+		// client does.
 		for range 40 {
 			f := follower{registry: newLab(t, s, networkConf).open(t, "node-1"), changed: make(chan struct{}, 1)}
 			ctx, stop := context.WithCancel(t.Context())

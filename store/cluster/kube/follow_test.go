@@ -29,7 +29,7 @@ func wanted() cluster.Node {
 	}
 }
 
-// watched are the updates of a running Watch.
+// watched returns the updates of a running Watch.
 func watched(t *testing.T, r *Registry) <-chan cluster.Update {
 	t.Helper()
 	updates := make(chan cluster.Update)
@@ -48,7 +48,7 @@ func watched(t *testing.T, r *Registry) <-chan cluster.Update {
 	return updates
 }
 
-// until waits for an update that ok takes.
+// until waits for an update that ok accepts.
 func until(t *testing.T, updates <-chan cluster.Update, what string, ok func(cluster.Update) bool) {
 	t.Helper()
 	deadline := time.After(await.Patience)
@@ -76,8 +76,8 @@ func names(u cluster.Update) (out []string) {
 	return out
 }
 
-// acquired acquires at every update until it works, as the agent does: nothing
-// but the registry's word wakes it.
+// acquired calls Acquire at every update until it succeeds, as the agent does: only
+// the registry wakes it.
 func acquired(t *testing.T, r *Registry, updates <-chan cluster.Update) (got cluster.Node) {
 	t.Helper()
 	until(t, updates, "what Acquire waits for", func(u cluster.Update) bool {
@@ -91,8 +91,8 @@ func acquired(t *testing.T, r *Registry, updates <-chan cluster.Update) (got clu
 	return got
 }
 
-// A node that has no object, then no pod network, then has one; then the object
-// is made again with another; then somebody strips the annotations.
+// A node first has no object, then no pod network, then one. Then the object is
+// recreated with another one. Then an operator removes the annotations.
 func TestOwnNode(t *testing.T) {
 	l := newLab(t, server, networkConf)
 	r := l.open(t, "node-1")
@@ -130,8 +130,8 @@ func TestOwnNode(t *testing.T) {
 	until(t, updates, "the node back", func(u cluster.Update) bool { return slices.Equal(names(u), []string{"node-1"}) })
 }
 
-// A watch that cannot go on reads everything again: the server was gone, and its
-// store has forgotten what happened meanwhile. What was deleted meanwhile is gone.
+// A watch that cannot continue reads everything again: the server was away, and its
+// store has dropped the changes since. Deleted nodes are gone.
 func TestExpired(t *testing.T) {
 	l := newLab(t, server, networkConf)
 	l.assign(t, "node-1", cidr1)
@@ -149,7 +149,7 @@ func TestExpired(t *testing.T) {
 	l.remove(t, "node-2")
 	l.assign(t, "node-3", netip.MustParsePrefix("10.244.3.0/24"))
 	var before string
-	for range 3 { // the last of it is compacted away, too
+	for range 3 { // the last one is compacted too
 		l.make(t, "other")
 		before = l.node(t, "other").Metadata.ResourceVersion
 		l.remove(t, "other")
@@ -167,7 +167,7 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// The server ends while it is watched and comes back: nothing is lost.
+// The server stops during a watch and comes back: nothing is lost.
 func TestServerRestarts(t *testing.T) {
 	l := newLab(t, server, networkConf)
 	l.assign(t, "node-1", cidr1)
@@ -193,8 +193,7 @@ func TestServerRestarts(t *testing.T) {
 	until(t, updates, "both", func(u cluster.Update) bool { return len(names(u)) == 2 })
 }
 
-// A token that was renewed in its file is used; one that is refused is reported
-// until then.
+// A token that was renewed in its file is used. A refused one is reported until then.
 func TestTokenRenewed(t *testing.T) {
 	l := newLab(t, server, networkConf)
 	l.assign(t, "node-1", cidr1)
@@ -231,7 +230,7 @@ func TestTokenRenewed(t *testing.T) {
 	updates := watched(t, r)
 	until(t, updates, "the node", func(u cluster.Update) bool { return len(names(u)) == 1 })
 	removeFirst()
-	// The server knows a token for some seconds after its account is gone.
+	// The server accepts a token for some seconds after its account was deleted.
 	var b web.Backoff
 	for {
 		if _, err = r.Acquire(t.Context(), wanted()); err != nil {
@@ -254,7 +253,7 @@ func TestTokenRenewed(t *testing.T) {
 	}
 }
 
-// Ready clears what a cloud's controller set, and writes once.
+// Ready clears what a cloud's controller set, and writes only once.
 func TestReady(t *testing.T) {
 	l := newLab(t, server, networkConf)
 	l.make(t, "node-1")
@@ -279,7 +278,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// What people write: where to publish, which address to use; and a prefix of
+// Operators' annotations: the address to publish, the address to use, and a prefix of
 // their own.
 func TestWishes(t *testing.T) {
 	l := newLab(t, server, networkConf)
@@ -302,7 +301,7 @@ func TestWishes(t *testing.T) {
 	until(t, updates, "the overwritten address", func(u cluster.Update) bool {
 		return len(names(u)) == 1 && u.Snapshot.Nodes[0].PublicIP == want.PublishIP
 	})
-	// Those of people stay.
+	// Operators' annotations stay.
 	if err := r.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -326,8 +325,8 @@ func TestWishes(t *testing.T) {
 	}
 }
 
-// A node as flanneld writes it, of older versions and other backends too, is
-// read as it is.
+// A node as flanneld writes it is read unchanged, also for older versions and other
+// backends.
 func TestFlanneld(t *testing.T) {
 	l := newLab(t, server, networkConf)
 	r := l.open(t, "node-1")
@@ -359,7 +358,7 @@ func TestFlanneld(t *testing.T) {
 	}
 }
 
-// Two nodes with one pod network: the second is told who has it.
+// Two nodes with one pod network: the second gets an error that names the first.
 func TestConflict(t *testing.T) {
 	l := newLab(t, server, networkConf)
 	l.assign(t, "node-1", cidr1)
@@ -377,7 +376,7 @@ func TestConflict(t *testing.T) {
 	}
 }
 
-// Of a Node that was made again since it was read, nothing is written.
+// Nothing is written to a Node that was recreated since it was read.
 func TestReplaced(t *testing.T) {
 	l := newLab(t, server, networkConf)
 	l.assign(t, "node-1", cidr1)

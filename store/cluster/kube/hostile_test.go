@@ -11,8 +11,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// script is a server whose list has one node, whose name tells how often all
-// nodes were read; watches get what is said, one after the other.
+// script is a server. Its list has one node, whose name says how often all nodes were
+// read. Its watches get the given answers, one after the other.
 type script struct {
 	lists, watches atomic.Int32
 	version        int
@@ -39,8 +39,8 @@ func participant(name string, i int) string {
 		`"flannel.alpha.coreos.com/public-ip":"192.0.2.1"}},"spec":{"podCIDRs":["10.128.%d.0/24"]}}`, name, i)
 }
 
-// Whatever a stream says, all nodes are read again when it is not certain any
-// more that nothing was missed.
+// All nodes are read again whenever a change may have been missed, whatever the
+// stream contains.
 func TestReadAgain(t *testing.T) {
 	const opened = `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"101"}}}`
 	for name, says := range map[string][]string{
@@ -77,7 +77,7 @@ func TestReadAgain(t *testing.T) {
 	}
 }
 
-// A stream that breaks goes on where it was.
+// A broken stream is continued.
 func TestGoesOn(t *testing.T) {
 	s := &script{version: 100, says: []string{
 		`{"type":"ADDED","object":` + participant("two", 2) + `}{"type":"BOOKM`,

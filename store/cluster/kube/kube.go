@@ -1,6 +1,6 @@
-// Package kube is the registry that Kubernetes is: Node objects, the pod
-// networks that its controllers assign to them, and flannel's annotations, so
-// that nodes of both programs share a cluster.
+// Package kube is the registry of nodes in Kubernetes: Node objects, the pod networks
+// that its controllers assign to them, and flannel's annotations, so that nodes of
+// both programs can share a cluster.
 //
 // It needs get, list and watch on nodes, and patch on nodes/status.
 package kube
@@ -17,18 +17,18 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
 
-// Options are what a Registry is opened with.
+// Options are the arguments of Open.
 type Options struct {
 	Client *rest.Client
 	// Node is the name of this node's object.
 	Node string
 	// Config is the network's configuration, which Kubernetes does not hold.
 	Config *cluster.Config
-	// Prefix begins the annotations' names; empty is DefaultPrefix.
+	// Prefix begins the names of the annotations; empty is DefaultPrefix.
 	Prefix string
 }
 
-// Registry is the node's view of the Node objects.
+// Registry is Kubernetes, opened for one node.
 type Registry struct {
 	client *rest.Client
 	name   string
@@ -44,7 +44,7 @@ var (
 	_ cluster.Wisher   = (*Registry)(nil)
 )
 
-// Open makes a Registry. The server is not asked yet.
+// Open returns a Registry. It does not connect yet.
 func Open(o Options) (*Registry, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
@@ -62,16 +62,16 @@ func Open(o Options) (*Registry, error) {
 	return &Registry{client: o.Client, name: o.Node, path: rest.Path("api", "v1", "nodes", o.Node), config: o.Config, keys: k}, nil
 }
 
-// Config is nil: Kubernetes holds none.
+// Config returns nil: Kubernetes does not hold the configuration.
 func (r *Registry) Config(context.Context) (*cluster.Config, error) { return nil, nil }
 
-// Close ends the connections.
+// Close closes the connections.
 func (r *Registry) Close() error {
 	r.client.Close()
 	return nil
 }
 
-// object is a Node, as far as it matters here.
+// object has the fields of a Node that are used here.
 type object struct {
 	rest.Object
 	Spec struct {
@@ -80,7 +80,7 @@ type object struct {
 	} `json:"spec"`
 }
 
-// Member reads a field of a Node from protobuf: its specification.
+// Member reads a field of a Node's specification from protobuf.
 func (o *object) Member(number int, b []byte) error {
 	if number != 2 {
 		return nil
@@ -96,8 +96,8 @@ func (o *object) Member(number int, b []byte) error {
 	})
 }
 
-// get reads this node's object. One that does not exist yet, or was deleted and
-// is made again, can be waited for.
+// get reads this node's object. A missing one is ErrNotAssigned, because it may be
+// created later.
 func (r *Registry) get(ctx context.Context, o any) error {
 	err := r.client.Get(ctx, r.path, o)
 	switch {
@@ -109,7 +109,7 @@ func (r *Registry) get(ctx context.Context, o any) error {
 	return nil
 }
 
-// Wishes are what the annotations of this node's object ask for.
+// Wishes returns what the annotations of this node's object ask for.
 func (r *Registry) Wishes(ctx context.Context) (cluster.Wishes, error) {
 	var o object
 	if err := r.get(ctx, &o); err != nil {
@@ -122,12 +122,11 @@ func (r *Registry) Wishes(ctx context.Context) (cluster.Wishes, error) {
 	return w, nil
 }
 
-// renewals is how often an object may be replaced between reading and writing it.
+// renewals is how often the object may be replaced between reading and writing it.
 const renewals = 3
 
-// Acquire writes the annotations of this node, where they are not as want and
-// the wishes have them, and returns the node with the pod networks that were
-// assigned to it.
+// Acquire writes those annotations of this node that differ from want and the wishes.
+// It returns the node with the pod networks that were assigned to it.
 func (r *Registry) Acquire(ctx context.Context, want cluster.Node) (cluster.Node, error) {
 	for n := 1; ; n++ {
 		node, err := r.acquire(ctx, want)
@@ -174,7 +173,7 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node
 	return r.node(&o)
 }
 
-// assigned are this node's pod networks, one of each family that is enabled.
+// assigned returns this node's pod networks, one of each enabled family.
 func (r *Registry) assigned(o *object) ([]netip.Prefix, error) {
 	cidrs, err := r.podCIDRs(o)
 	if err != nil {
@@ -186,14 +185,14 @@ func (r *Registry) assigned(o *object) ([]netip.Prefix, error) {
 	return cidrs, nil
 }
 
-// claim refuses pod networks that another node has. published tells that this
-// node's record is complete: then the node whose name is first keeps them.
+// claim refuses pod networks that another node has. If this node's record is
+// published, the node whose name sorts first keeps them.
 func (r *Registry) claim(n *cluster.Node, published bool) error {
 	s := r.seen.Load()
 	if s == nil {
-		return nil // nobody watches: who does sees it and acquires again
+		return nil // without a Watch; a later Watch sees the conflict and leads to another Acquire
 	}
-	w := cluster.Wish{Name: n.Name, Demanded: n.PodCIDRs}
+	w := cluster.SubnetRequest{Name: n.Name, Demanded: n.PodCIDRs}
 	if published {
 		w.Own = n.PodCIDRs
 	}
@@ -206,8 +205,8 @@ func (r *Registry) claim(n *cluster.Node, published bool) error {
 	return err
 }
 
-// annotate writes annotations of the object that o is, and no other of its name,
-// and reads what became of it into o.
+// annotate writes annotations of the very object o, not of a later one with the same
+// name. It stores the result in o.
 func (r *Registry) annotate(ctx context.Context, o *object, changes map[string]*string) error {
 	patch := rest.Annotations(o.Metadata.UID, changes)
 	*o = object{}
@@ -217,7 +216,7 @@ func (r *Registry) annotate(ctx context.Context, o *object, changes map[string]*
 	return nil
 }
 
-// condition is corev1.NodeCondition.
+// condition is a corev1.NodeCondition.
 type condition struct {
 	Type               string `json:"type"`
 	Status             string `json:"status"`
@@ -227,15 +226,17 @@ type condition struct {
 	LastTransitionTime string `json:"lastTransitionTime"`
 }
 
-// conditions are a Node's; a strategic merge replaces the one of the same type.
+// conditions are those of a Node. A strategic merge replaces the condition of the
+// same type.
 type conditions struct {
 	Status struct {
 		Conditions []condition `json:"conditions"`
 	} `json:"status"`
 }
 
-// Ready clears the condition NetworkUnavailable, which cloud controllers set and
-// the scheduler heeds, with flannel's reason. Nothing is written when it is clear.
+// Ready clears the condition NetworkUnavailable, which cloud controllers set and the
+// scheduler respects, with flannel's reason. It writes nothing if the condition is
+// clear.
 func (r *Registry) Ready(ctx context.Context) error {
 	var o struct {
 		rest.Object
@@ -262,7 +263,7 @@ func (r *Registry) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Release removes the annotations that Acquire wrote; those of people stay.
+// Release removes the annotations that Acquire wrote. Those of operators stay.
 func (r *Registry) Release(ctx context.Context) error {
 	var o object
 	switch err := r.get(ctx, &o); {
@@ -281,7 +282,7 @@ func (r *Registry) Release(ctx context.Context) error {
 	}
 	err := r.annotate(ctx, &o, changes)
 	if errors.Is(err, rest.ErrConflict) || errors.Is(err, rest.ErrNotFound) {
-		return nil // it is another object now, which has none of ours
+		return nil // a new object, which has none of our annotations
 	}
 	return err
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// FuzzRecord: whatever a Node object says, it is a node that can be used or a fault, and
-// what is read of one is written so that it says the same.
+// FuzzRecord: any Node object is a usable node or a fault, and a node that was read
+// is written with the same value.
 func FuzzRecord(f *testing.F) {
 	k, err := newKeys(DefaultPrefix)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/kube/rest"
 )
 
-// listed is a server of so many Nodes as large as real ones: nine tenths of a
-// Node is what the kubelet says of images and of itself.
+// listed is a server of count Nodes as large as real ones: nine tenths of a Node are
+// the kubelet's data about images and itself.
 func listed(tb testing.TB, count int) *httptest.Server {
 	tb.Helper()
 	var images strings.Builder
@@ -75,7 +75,7 @@ func followed(tb testing.TB, srv *httptest.Server) *follower {
 	return &follower{registry: r, changed: make(chan struct{}, 1), noStream: true}
 }
 
-// Of 46 MB of Nodes only what the network needs is kept.
+// Of 46 MB of Nodes only the needed fields stay in memory.
 func TestKeepsLittle(t *testing.T) {
 	const count = 10000
 	f := followed(t, listed(t, count))

@@ -29,14 +29,14 @@ func (r *Registry) Watch(ctx context.Context, fn func(cluster.Update)) error {
 	})
 }
 
-// follower knows the Node objects as they were at version.
+// follower has the Node objects as of version.
 type follower struct {
 	registry *Registry
-	// version is where the next watch goes on; empty: all objects are read first.
+	// version is where the next watch continues; empty: read all objects first.
 	version string
 	// noStream: the server cannot send all objects in a watch.
 	noStream bool
-	// failed: the server was said not to be heard.
+	// failed: it was reported that the server cannot be reached.
 	failed  bool
 	changed chan struct{}
 
@@ -45,8 +45,8 @@ type follower struct {
 	own   object // this node's, zero when there is none
 }
 
-// report hands snapshots over. Making one takes as long as reading many
-// changes, so that of a burst only few are made.
+// report passes snapshots on. Making one takes as long as reading many changes, so
+// few are made in a burst.
 func (f *follower) report(ctx context.Context, relay *cluster.Relay) {
 	for {
 		select {
@@ -65,27 +65,28 @@ func (f *follower) report(ctx context.Context, relay *cluster.Relay) {
 func (f *follower) notify() {
 	select {
 	case f.changed <- struct{}{}:
-	default: // it will be reported
+	default: // a report is pending
 	}
 }
 
-// run follows until ctx is done.
+// run follows the objects until ctx is done.
 func (f *follower) run(ctx context.Context, relay *cluster.Relay) error {
 	var b web.Backoff
 	for {
-		heard, err := f.follow(ctx)
+		answered, err := f.follow(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		switch {
-		case heard:
+		case answered:
 			b.Reset()
 			if err == nil {
-				continue // the server ended the watch in its time
+				continue // the server ended the watch at its normal end
 			}
 		case err == nil:
-			// Bookmarks come every minute. A server that has nothing to say waits for
-			// a version that it has yet to reach: its store was put back to an earlier one.
+			// Bookmarks come every minute. A server that sends nothing waits for a
+			// version that it has not reached: its store was restored from an earlier
+			// one.
 			f.version = ""
 		}
 		if f.refused(err) {
@@ -106,38 +107,38 @@ func (f *follower) run(ctx context.Context, relay *cluster.Relay) error {
 	}
 }
 
-// refused decides how to go on after an error, and tells whether that can be
-// done at once.
+// refused decides how to go on after an error. It reports whether to try again at
+// once.
 func (f *follower) refused(err error) bool {
 	var status *rest.StatusError
 	switch {
 	case !errors.As(err, &status):
-		return false // the connection broke: the version still counts
+		return false // the connection broke: the version is still valid
 	case errors.Is(err, rest.ErrForbidden), status.Code == http.StatusTooManyRequests, status.Code == http.StatusServiceUnavailable:
-		return false // later, perhaps
+		return false // it may work later
 	case f.version == "" && !f.noStream:
-		// The server does not know streaming lists, or its store lacks what they
-		// take: that is a 500 inside the stream.
+		// The server does not support streaming lists, or its store does not; the
+		// latter is a 500 inside the stream.
 		f.noStream = true
 		return true
 	case f.version != "" && errors.Is(err, rest.ErrExpired):
 		f.version = ""
 		return true
 	}
-	f.version = "" // whatever it is, a new list is the way out
+	f.version = "" // read everything again
 	return false
 }
 
-// follow reads all objects if it has to, and then what happens to them, until
-// the stream ends. heard tells that the server said something.
-func (f *follower) follow(ctx context.Context) (heard bool, err error) {
+// follow reads all objects if necessary, and then the changes until the stream ends.
+// answered reports whether the server has answered.
+func (f *follower) follow(ctx context.Context) (answered bool, err error) {
 	since := rest.Since{Version: f.version, All: f.version == "" && !f.noStream}
 	listing := since.All
 	if f.version == "" && f.noStream {
 		if since.Version, err = f.list(ctx); err != nil {
 			return false, err
 		}
-		f.version, heard = since.Version, true
+		f.version, answered = since.Version, true
 	}
 	names := map[string]bool{}
 	ctx, stop := context.WithCancel(ctx)
@@ -147,14 +148,14 @@ func (f *follower) follow(ctx context.Context) (heard bool, err error) {
 		o := e.Object
 		if o == nil {
 			if f.failed && !listing {
-				f.notify() // nothing may have changed, but the server is heard again
+				f.notify() // reports also that the server can be reached again
 			}
 			f.failed = false
 			return
 		}
 		version, name := o.Metadata.ResourceVersion, o.Metadata.Name
 		if back = back || !listing && older(version, f.version); back {
-			stop() // the server's store was put back to an earlier version: nothing is certain
+			stop() // the server's store was restored from an earlier version: read everything again
 			return
 		}
 		switch {
@@ -171,19 +172,19 @@ func (f *follower) follow(ctx context.Context) (heard bool, err error) {
 			f.put(o, !listing)
 		}
 		if !listing && version != "" {
-			f.version, heard = version, true
+			f.version, answered = version, true
 		}
 	})
 	if back {
 		f.version = ""
 		return false, nil
 	}
-	return heard, err
+	return answered, err
 }
 
-// older tells whether a version came before another. Versions are numbers that
-// grow (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions);
-// others are not compared.
+// older reports whether a version came before another. Versions are growing numbers
+// (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions);
+// it is false for anything else.
 func older(version, than string) bool {
 	v, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
@@ -207,7 +208,7 @@ func (f *follower) list(ctx context.Context) (string, error) {
 	return version, nil
 }
 
-// complete forgets all nodes but these: there are no others.
+// complete removes all nodes that are not among names.
 func (f *follower) complete(names map[string]bool) {
 	f.mu.Lock()
 	f.table.Keep(names)
@@ -218,7 +219,7 @@ func (f *follower) complete(names map[string]bool) {
 	f.notify()
 }
 
-// put takes an object in, and reports a change if it is to tell.
+// put stores an object. With tell it reports a change.
 func (f *follower) put(o *object, tell bool) {
 	r := f.registry
 	f.mu.Lock()
@@ -239,7 +240,8 @@ func (f *follower) put(o *object, tell bool) {
 	}
 }
 
-// same tells whether Acquire would find the same: it may wait for what differs.
+// same reports whether Acquire would find the same in two objects. It may be waiting
+// for a difference.
 func (r *Registry) same(o, p *object) bool {
 	for _, key := range append(r.keys.own(), r.keys.nodeIP, r.keys.nodeIPv6, r.keys.publishIP, r.keys.publishIPv6) {
 		if o.Metadata.Annotations[key] != p.Metadata.Annotations[key] {

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Backoff spaces attempts: each waits up to twice as long as the one before, and
-// at least half of that, so that nodes that lost a registry together do not come
-// back together. The zero value goes from 100 ms to 10 s.
+// Backoff gives the pauses between attempts. Each is random, up to twice as long as
+// the one before and at least half of that, so that nodes that lost a registry
+// together do not return together. The zero value goes from 100 ms to 10 s.
 type Backoff struct {
 	Min, Max time.Duration
 	failed   int
 }
 
-// Next is how long to wait now, at least least.
+// Next returns how long to wait now, not less than least.
 func (b *Backoff) Next(least time.Duration) time.Duration {
 	low, high := b.Min, b.Max
 	if low <= 0 {
@@ -34,10 +34,10 @@ func (b *Backoff) Next(least time.Duration) time.Duration {
 	return max(least, d/2+rand.N(d/2+1))
 }
 
-// Reset begins again: something worked.
+// Reset starts again with short pauses, after a success.
 func (b *Backoff) Reset() { b.failed = 0 }
 
-// Wait waits as long as Next says, or until ctx is done: its error.
+// Wait waits as long as Next says, or until ctx is done; then it returns ctx's error.
 func (b *Backoff) Wait(ctx context.Context, least time.Duration) error {
 	t := time.NewTimer(b.Next(least))
 	defer t.Stop()

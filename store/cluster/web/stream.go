@@ -6,11 +6,11 @@ import (
 	"io"
 )
 
-// ErrTooLarge: a reply goes on past its bound.
+// ErrTooLarge: a reply is longer than its bound.
 var ErrTooLarge = errors.New("reply is too large")
 
-// Limit is r, of which at most limit bytes are read: more is ErrTooLarge, not
-// the end.
+// Limit returns a reader of at most limit bytes of r. Further bytes are ErrTooLarge,
+// not the end.
 func Limit(r io.Reader, limit int64) io.Reader { return &limited{r: r, left: limit} }
 
 type limited struct {
@@ -19,7 +19,7 @@ type limited struct {
 }
 
 func (l *limited) Read(p []byte) (int, error) {
-	// One byte more than is left tells a reply that ends there from one that goes on.
+	// One more byte than is left shows whether the reply goes on.
 	if l.left >= 0 && int64(len(p)) > l.left+1 {
 		p = p[:l.left+1]
 	}
@@ -30,21 +30,22 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Stream reads JSON values that follow each other, as watches send them.
+// Stream reads a sequence of JSON values, as watches send them.
 type Stream struct {
 	budget limited
 	dec    *json.Decoder
 	limit  int64
 }
 
-// NewStream reads values of about limit bytes at most each.
+// NewStream returns a Stream of values of at most about limit bytes each.
 func NewStream(r io.Reader, limit int64) *Stream {
 	s := &Stream{budget: limited{r: r}, limit: limit}
 	s.dec = json.NewDecoder(&s.budget)
 	return s
 }
 
-// Decode reads the next value; io.EOF is the end between two values.
+// Decode reads the next value. It returns io.EOF when the stream ends between two
+// values.
 func (s *Stream) Decode(v any) error {
 	s.budget.left = s.limit
 	return s.dec.Decode(v)

@@ -11,21 +11,21 @@ import (
 	"github.com/cnibox/cnibox/internal/smallfile"
 )
 
-// maxFile is more than any certificate chain, key or token has.
+// maxFile bounds the size of certificate chains, keys and tokens.
 const maxFile = 1 << 20
 
-// TLS names what proves both sides. Files are read for every connection, so that
-// certificates that are renewed in place, or by swapping a symbolic link, count
-// from the next connection on.
+// TLS has the credentials of both sides. Files are read for every connection, so that
+// renewed certificates apply from the next connection on.
 type TLS struct {
-	// CAFile or CA (PEM) holds who may sign the server's certificate; neither:
-	// the system's roots.
+	// CAFile or CA (PEM) has the authorities for the server's certificate; if both
+	// are empty, the system's roots apply.
 	CAFile string
 	CA     []byte
-	// CertFile and KeyFile, or Cert and Key (PEM), are this side's certificate.
+	// CertFile and KeyFile, or Cert and Key (PEM), are the client's certificate.
 	CertFile, KeyFile string
 	Cert, Key         []byte
-	// ServerName is the name in the server's certificate; empty: the dialled one.
+	// ServerName is the expected name in the server's certificate; empty for the
+	// dialled one.
 	ServerName string
 }
 
@@ -63,7 +63,7 @@ func (t *TLS) config() (*tls.Config, error) {
 	return c, nil
 }
 
-// dial connects, with the files as they are now.
+// dial returns a function that connects with the current content of the files.
 func (t *TLS) dial(d *net.Dialer) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		config, err := t.config()
@@ -74,7 +74,8 @@ func (t *TLS) dial(d *net.Dialer) func(context.Context, string, string) (net.Con
 	}
 }
 
-// data is what is given in place, or a file's content; nil when neither is given.
+// data returns the given bytes, or else the content of the file; nil when neither is
+// set.
 func data(path string, given []byte) ([]byte, error) {
 	if len(given) > 0 || path == "" {
 		return given, nil
@@ -82,7 +83,8 @@ func data(path string, given []byte) ([]byte, error) {
 	return ReadFile(path)
 }
 
-// ReadFile reads a file of credentials: of a bounded size, and not empty.
+// ReadFile reads a file with credentials. Its size is bounded and it must not be
+// empty.
 func ReadFile(path string) ([]byte, error) {
 	b, err := smallfile.Read(path, maxFile)
 	if err != nil {

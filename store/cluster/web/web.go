@@ -1,9 +1,9 @@
-// Package web is how registries are spoken to over HTTP: one way to dial, to
-// prove who both sides are, to bound what comes back, and to try again.
+// Package web speaks HTTP to registries. It dials, authenticates both sides, bounds
+// replies and spaces further attempts.
 //
-// Nothing between the node and its registry is trusted to choose: proxies of
-// the environment are ignored, redirects are handed back as they are, and no
-// reply is read without an end.
+// Nothing between the node and its registry is trusted: proxies in the environment
+// are ignored, redirects are returned to the caller, and no reply is read without a
+// bound.
 package web
 
 import (
@@ -19,11 +19,12 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// Options say how a server is spoken to. The zero value trusts the system's roots.
+// Options of a Client. The zero value trusts the system's roots.
 type Options struct {
-	// TLS proves both sides; nil trusts the system's roots and shows no certificate.
+	// TLS authenticates both sides; nil trusts the system's roots and sends no
+	// certificate.
 	TLS *TLS
-	// Dial and Header bound connecting, handshake included, and waiting for the
+	// Dial bounds connecting, with the TLS handshake, and Header the wait for the
 	// reply's header; 0 is 5 s and 15 s.
 	Dial, Header time.Duration
 }
@@ -31,18 +32,18 @@ type Options struct {
 const (
 	dialTimeout   = 5 * time.Second
 	headerTimeout = 15 * time.Second
-	// maxHeader is more than any registry's reply has.
+	// maxHeader bounds the header of a reply.
 	maxHeader = 64 << 10
 )
 
-// Client speaks HTTP/1.1 to a server. A long stream has a connection of its own
-// then, and its end is seen within 30 s when the other side vanished.
+// Client speaks HTTP/1.1 to a server, so that a long stream has its own connection.
+// When the other side vanishes, the connection ends within 30 s.
 type Client struct {
 	http *http.Client
 }
 
-// New makes a client. It reads the files of o.TLS once: what cannot be used is
-// said at once, as cluster.ErrInvalid.
+// New returns a client. It reads the files of o.TLS once, so that faults in them are
+// reported at once, as cluster.ErrInvalid.
 func New(o Options) (*Client, error) {
 	if o.Dial == 0 {
 		o.Dial = dialTimeout
@@ -68,16 +69,17 @@ func New(o Options) (*Client, error) {
 			MaxResponseHeaderBytes: maxHeader,
 			IdleConnTimeout:        90 * time.Second,
 			MaxIdleConnsPerHost:    4,
-			// A compressed reply has no bound that can be told from its size.
+			// The size of a compressed reply does not bound its content.
 			DisableCompression: true,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// Do sends a request; every status is a reply, 3xx too. A server that does not
-// answer is cluster.ErrUnavailable, also by the deadline of the request's context;
-// when that was cancelled, the error is the context's. The caller closes the body.
+// Do sends a request. Every status is a reply, also 3xx. A server that does not
+// answer, even within the deadline of the request's context, is
+// cluster.ErrUnavailable. After a cancellation the error is the context's. The caller
+// closes the body.
 func (c *Client) Do(r *http.Request) (*http.Response, error) {
 	resp, err := c.http.Do(r)
 	if err == nil {
@@ -86,8 +88,8 @@ func (c *Client) Do(r *http.Request) (*http.Response, error) {
 	return nil, Lost(r.Context(), err)
 }
 
-// Lost is what an error of a connection means, of reading a reply's body too:
-// ctx was cancelled, or the registry cannot be heard.
+// Lost classifies an error of a connection, or of reading a reply's body: the
+// context's error after a cancellation, else cluster.ErrUnavailable.
 func Lost(ctx context.Context, err error) error {
 	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%w: %w", ctx.Err(), err)
@@ -98,7 +100,7 @@ func Lost(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
 }
 
-// CloseIdle ends the connections that nothing uses.
+// CloseIdle closes the unused connections.
 func (c *Client) CloseIdle() { c.http.CloseIdleConnections() }
 
 // ReadAll reads a reply's body of at most limit bytes.
@@ -106,15 +108,15 @@ func ReadAll(r io.Reader, limit int64) ([]byte, error) {
 	return io.ReadAll(Limit(r, limit))
 }
 
-// Discard reads the rest of a body, so that its connection can be used again,
-// unless that is more than reading is worth.
+// Discard reads the rest of a body, so that its connection can be reused, unless too
+// much is left.
 func Discard(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, maxHeader)
 	_ = body.Close()
 }
 
-// RetryAfter is how long a server asks to be left alone (RFC 9110 §10.2.3, in
-// seconds as registries say it), at most a minute; 0 when it does not.
+// RetryAfter returns the pause that a server asks for (RFC 9110 §10.2.3, in seconds),
+// at most a minute; 0 when it does not ask.
 func RetryAfter(h http.Header) time.Duration {
 	n, err := strconv.Atoi(h.Get("Retry-After"))
 	if err != nil || n < 0 {

@@ -28,8 +28,8 @@ func get(t *testing.T, c *Client, url string) (*http.Response, error) {
 	return c.Do(r)
 }
 
-// Both sides prove themselves, and a CA and a certificate that were replaced
-// count from the next connection on.
+// Both sides authenticate. A replaced CA or certificate applies from the next
+// connection on.
 func TestTLSRenewed(t *testing.T) {
 	clustertest.Loopback(t)
 	old, renewed := clustertest.NewAuthority(t), clustertest.NewAuthority(t)
@@ -109,7 +109,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// Neither a redirect nor a proxy of the environment leads anywhere else.
+// Neither a redirect nor a proxy in the environment leads to another server.
 func TestNobodyElseIsAsked(t *testing.T) {
 	clustertest.Loopback(t)
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("somebody else was asked") }))
@@ -156,7 +156,7 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-// A server that takes the request and says nothing is given up.
+// A server that accepts a request and does not answer is given up.
 func TestSilentServer(t *testing.T) {
 	clustertest.Loopback(t)
 	done := make(chan struct{})
@@ -193,7 +193,7 @@ func TestStream(t *testing.T) {
 	if err := s.Decode(&v); !errors.Is(err, ErrTooLarge) {
 		t.Fatalf("a value without end: %v", err)
 	}
-	// What is too large in all, but not in one, goes on.
+	// A stream is longer than the bound, but none of its values is.
 	s = NewStream(strings.NewReader(strings.Repeat(`{"a":"`+strings.Repeat("x", 500)+`"}`, 100)), 2000)
 	for range 100 {
 		if err := s.Decode(&v); err != nil {

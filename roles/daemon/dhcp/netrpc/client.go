@@ -11,15 +11,14 @@ import (
 	"time"
 )
 
-// maxLine bounds a line before the calls begin.
+// maxLine bounds the header lines before the calls, in bytes.
 const maxLine = 4096
 
 var errNoServer = errors.New("it does not speak the protocol")
 
-// Call calls one method of the server that listens on a unix socket. Without a
-// method it only makes sure that somebody answers. What the server answers with
-// instead of a result is an *Error; when ctx ends the call is given up, and the
-// server notices.
+// Call calls one method of the server that listens on a unix socket. Without a method it
+// only checks that a server answers. An error that the server returns is an *Error. When
+// ctx ends Call closes the connection, which ends the call on the server.
 func Call(ctx context.Context, socket, method string, args, reply any) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", socket)
@@ -64,7 +63,7 @@ func call(conn net.Conn, method string, args, reply any) error {
 	return nil
 }
 
-// connect turns the connection over from HTTP.
+// connect switches the connection from HTTP to calls.
 func connect(w io.Writer, r *bufio.Reader) error {
 	if _, err := io.WriteString(w, connectLine+"\n\n"); err != nil {
 		return err
@@ -96,7 +95,7 @@ func header(r *bufio.Reader) (string, error) {
 	return "", errNoServer
 }
 
-// closed words the end of a connection that should have gone on.
+// closed explains the unexpected end of a connection.
 func closed(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("the server closed the connection: %w", io.ErrUnexpectedEOF)

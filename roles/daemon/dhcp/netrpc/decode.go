@@ -12,11 +12,11 @@ import (
 const (
 	// maxMessage bounds one message; a network configuration is at most some kB.
 	maxMessage = 1 << 20
-	// maxTypes bounds the types that one peer may describe, maxDescribed the
-	// bytes in which it does: a field may take one, and 24 in memory.
+	// maxTypes bounds the types that one peer may describe, maxDescribed the bytes of
+	// their descriptions: a field may take one byte there, and 24 in memory.
 	maxTypes     = 256
 	maxDescribed = 64 << 10
-	// maxDepth bounds how deep values nest.
+	// maxDepth bounds the nesting of values.
 	maxDepth = 32
 )
 
@@ -25,8 +25,8 @@ var (
 	errMismatch = errors.New("type does not fit")
 )
 
-// decoder reads structs. What it reads is anybody's: sizes, depth and number of
-// types are bounded.
+// decoder reads structs from an untrusted peer: sizes, depth and the number of types are
+// bounded.
 type decoder struct {
 	r *bufio.Reader
 	// types are the descriptions, by id.
@@ -48,8 +48,8 @@ func newDecoder(r *bufio.Reader) (*decoder, error) {
 	return d, err
 }
 
-// decode reads the next value into a struct; nil passes over it. At the end of
-// the stream, between two values, it is io.EOF.
+// decode reads the next value into a struct, or skips it if into is nil. At the end of
+// the stream, between two values, it returns io.EOF.
 func (d *decoder) decode(into any) error {
 	for first := true; ; first = false {
 		r, err := d.message()
@@ -108,7 +108,7 @@ func (d *decoder) message() (*reader, error) {
 	return &reader{b}, nil
 }
 
-// define takes the description of a type.
+// define stores the description of a type.
 func (d *decoder) define(id int64, r *reader) error {
 	d.described += len(r.b)
 	if id == math.MinInt64 || -id < firstUser || len(d.types) > maxTypes || d.described > maxDescribed {
@@ -125,7 +125,7 @@ func (d *decoder) define(id int64, r *reader) error {
 	return nil
 }
 
-// value decodes a value of a type into v; one that is not valid passes over it.
+// value decodes a value of a type into v, or skips it if v is not valid.
 func (d *decoder) value(r *reader, id int64, v reflect.Value, depth int) error {
 	if depth > maxDepth {
 		return errTooLarge
@@ -166,7 +166,7 @@ func settable(v reflect.Value) reflect.Value {
 
 func (d *decoder) structure(r *reader, s *structType, v reflect.Value, depth int) error {
 	if v.IsValid() && v.Kind() != reflect.Struct {
-		return fmt.Errorf("%s is no struct: %w", v.Type(), errMismatch)
+		return fmt.Errorf("%s is not a struct: %w", v.Type(), errMismatch)
 	}
 	for at := uint64(0); ; {
 		delta, err := r.uint()
@@ -197,7 +197,7 @@ func (d *decoder) list(r *reader, elem int, v reflect.Value, depth int) error {
 		return err
 	}
 	if v.IsValid() && v.Kind() != reflect.Slice {
-		return fmt.Errorf("%s is no list: %w", v.Type(), errMismatch)
+		return fmt.Errorf("%s is not a list: %w", v.Type(), errMismatch)
 	}
 	for range n {
 		var into reflect.Value
@@ -212,7 +212,7 @@ func (d *decoder) list(r *reader, elem int, v reflect.Value, depth int) error {
 	return nil
 }
 
-// pairs passes over a map: no value of the protocol has one.
+// pairs skips a map, which the protocol does not use.
 func (d *decoder) pairs(r *reader, m *mapType, v reflect.Value, depth int) error {
 	if v.IsValid() {
 		return fmt.Errorf("%s is sent as a map: %w", v.Type(), errMismatch)
@@ -226,7 +226,7 @@ func (d *decoder) pairs(r *reader, m *mapType, v reflect.Value, depth int) error
 	return err
 }
 
-// basic decodes a value of one of gob's own types.
+// basic decodes a value of one of gob's basic types.
 func basic(r *reader, id int64, v reflect.Value) error {
 	if v.IsValid() && int64(basicID(v.Type())) != id {
 		return fmt.Errorf("%s: %w", v.Type(), errMismatch)

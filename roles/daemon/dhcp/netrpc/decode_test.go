@@ -7,15 +7,15 @@ import (
 	"testing"
 )
 
-// TestDescriptions: a peer may describe as many types as the protocol has, but
-// not fill the memory with them: an empty field takes one byte.
+// TestDescriptions: a peer can describe the types of the protocol, but cannot fill the
+// memory with descriptions, in which an empty field takes one byte.
 func TestDescriptions(t *testing.T) {
 	const fields = 40 << 10
 	describe := func(id int64) []byte {
 		b := appendInt(nil, -id)
 		b = append(b, 3, 2)                    // StructT: Field
-		b = appendUint(b, fields)              // so many
-		b = append(b, make([]byte, fields)...) // with nothing in them
+		b = appendUint(b, fields)              // the number of fields
+		b = append(b, make([]byte, fields)...) // all of them empty
 		b = append(b, 0, 0)
 		return append(appendUint(nil, uint64(len(b))), b...)
 	}

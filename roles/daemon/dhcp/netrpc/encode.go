@@ -6,7 +6,7 @@ import (
 	"reflect"
 )
 
-// encoder writes structs; a stream's types are described before their first use.
+// encoder writes structs. It describes each type before its first value.
 type encoder struct {
 	w     io.Writer
 	types numbering
@@ -16,7 +16,7 @@ func newEncoder(w io.Writer) *encoder {
 	return &encoder{w: w, types: numbering{ids: map[reflect.Type]int{}, next: firstUser + 1}}
 }
 
-// encode writes values, each a struct or a pointer to one, in one write.
+// encode writes values, each a struct or a pointer to a struct, in one write.
 func (e *encoder) encode(values ...any) error {
 	var out []byte
 	for _, v := range values {
@@ -82,8 +82,8 @@ func appendValue(b []byte, v reflect.Value) ([]byte, error) {
 	return b, fmt.Errorf("%s: %w", v.Type(), errType)
 }
 
-// appendStruct appends the fields that are set, each after its distance to the
-// one before, and a 0.
+// appendStruct appends the fields that are set, each behind its distance to the previous
+// one, and a 0.
 func appendStruct(b []byte, v reflect.Value) ([]byte, error) {
 	last := -1
 	for i := range v.NumField() {
@@ -101,7 +101,7 @@ func appendStruct(b []byte, v reflect.Value) ([]byte, error) {
 	return append(b, 0), nil
 }
 
-// isUnset tells whether gob leaves a field out.
+// isUnset reports whether gob leaves a field out.
 func isUnset(v reflect.Value) bool {
 	for v.Kind() == reflect.Pointer {
 		if v.IsNil() {

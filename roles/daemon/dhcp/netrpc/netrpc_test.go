@@ -46,7 +46,7 @@ func someResult() types100.Result {
 	}
 }
 
-// TestGob makes sure that encoding/gob and this package read each other.
+// TestGob checks that encoding/gob and this package decode each other's values.
 func TestGob(t *testing.T) {
 	for _, v := range []any{someArgs(), someResult(), request{"DHCP.Allocate", 1 << 40}, response{"m", 3, "error", 0}, struct{}{}, types100.Result{}} {
 		t.Run(fmt.Sprintf("%T", v), func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestGob(t *testing.T) {
 	}
 }
 
-// TestOtherFields: what one side does not know is passed over.
+// TestOtherFields: fields that the receiver does not know are skipped.
 func TestOtherFields(t *testing.T) {
 	type inner struct{ A, B int }
 	type sent struct {
@@ -168,7 +168,7 @@ func TestClientOfNetRPC(t *testing.T) {
 	exercise(t, l.Addr().String())
 }
 
-// exercise is what a client expects of a server, whoever made them.
+// exercise checks a server's answers to the calls of this package's client.
 func exercise(t *testing.T, socket string) {
 	t.Helper()
 	ctx := t.Context()
@@ -198,7 +198,7 @@ func exercise(t *testing.T, socket string) {
 	}
 }
 
-// ourServer serves the same with this package.
+// ourServer serves the methods of DHCP with this package.
 func ourServer(t *testing.T, l net.Listener, undelivered func(any)) {
 	t.Helper()
 	args := func() any { return new(callArgs) }
@@ -234,7 +234,7 @@ func TestOwnServer(t *testing.T) {
 	exercise(t, l.Addr().String())
 	var e *Error
 	if err := Call(t.Context(), l.Addr().String(), "DHCP.Allocate", callArgs{}, nil); !errors.As(err, &e) || e.Code != 7 {
-		t.Errorf("error %#v has not the code", err)
+		t.Errorf("error %#v does not have the code", err)
 	}
 }
 
@@ -264,8 +264,8 @@ func TestServerOfNetRPC(t *testing.T) {
 	}
 }
 
-// TestClientGone: a call ends when its client goes, and its result is told to
-// be undelivered.
+// TestClientGone: a call ends when its client closes the connection, and its result is
+// undone.
 func TestClientGone(t *testing.T) {
 	l := listen(t)
 	gone := make(chan any, 1)

@@ -19,33 +19,32 @@ const (
 	handshakeTime = 10 * time.Second
 	// writeTime bounds the wait for a client to take its answer.
 	writeTime = 10 * time.Second
-	// acceptPause is between two tries to take a connection when the process may
-	// open no more files: nobody tells when it may.
+	// acceptPause is the delay before the next accept when the process cannot open more
+	// files. Nothing notifies it when it can.
 	acceptPause = 100 * time.Millisecond
 )
 
 // Method is one method of a server.
 type Method struct {
-	// Args returns a pointer to zero arguments.
+	// Args returns a pointer to a zero value of the arguments.
 	Args func() any
-	// Call returns the result, a struct. Its context ends with the connection.
-	// What the call did for its client alone, undo takes back if nobody is there
-	// to hear of it any more; nil for nothing.
+	// Call returns the result, a struct. Its context ends with the connection. If the
+	// result cannot be delivered undo is called, unless it is nil.
 	Call func(ctx context.Context, args any) (result any, undo func(), err error)
 }
 
 // Server answers calls.
 type Server struct {
 	Methods map[string]Method
-	// Admit judges who has connected; nil admits everybody.
+	// Admit returns an error for a client that is refused; nil admits all clients.
 	Admit func(*net.UnixConn) error
-	// Code is sent along with an error; nil sends 0.
+	// Code returns the code that is sent with an error; nil sends 0.
 	Code func(error) uint64
 	Log  *slog.Logger
 }
 
-// Serve answers calls until ctx ends; then it closes the listener and the
-// connections and waits for the calls under way.
+// Serve answers calls until ctx ends. Then it closes the listener and the connections
+// and waits for the calls that are being answered.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	var calls sync.WaitGroup
 	defer calls.Wait()
@@ -58,10 +57,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			if !passing(err) {
+			if !isTemporary(err) {
 				return err
 			}
-			s.Log.Warn("a client has to wait", "error", err)
+			s.Log.Warn("cannot accept a connection yet", "error", err)
 			select {
 			case <-time.After(acceptPause):
 			case <-ctx.Done():
@@ -72,9 +71,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// passing tells whether Accept failed for want of what other connections give
-// back when they end.
-func passing(err error) bool {
+// isTemporary reports whether Accept failed for lack of a resource that other
+// connections release when they end.
+func isTemporary(err error) bool {
 	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED},
 		func(e error) bool { return errors.Is(err, e) })
 }
@@ -92,7 +91,7 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// serve reads calls and answers them, each when it is done.
+// serve reads calls and answers each one when it is done.
 func (s *Server) serve(ctx context.Context, conn net.Conn) error {
 	r := bufio.NewReaderSize(conn, maxLine)
 	_ = conn.SetReadDeadline(time.Now().Add(handshakeTime))
@@ -124,22 +123,22 @@ func (s *Server) serve(ctx context.Context, conn net.Conn) error {
 			_ = conn.SetReadDeadline(time.Time{}) // a client may keep its connection
 		}
 		if ctx.Err() != nil {
-			return nil // its deadline may be the one that was just taken away
+			return nil // the deadline of its end may have been removed above
 		}
 	}
 }
 
-// connection is one client's.
+// connection is the connection of one client.
 type connection struct {
 	*Server
 	conn  net.Conn
 	calls sync.WaitGroup
-	// writing excludes other answers.
+	// writing serializes answers.
 	writing sync.Mutex
 	enc     *encoder
 }
 
-// next reads one call and begins it.
+// next reads one call and starts it.
 func (c *connection) next(ctx context.Context, d *decoder) error {
 	var req request
 	if err := d.decode(&req); err != nil {

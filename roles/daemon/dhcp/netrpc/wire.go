@@ -1,10 +1,10 @@
 // Package netrpc speaks the protocol of Go's net/rpc over HTTP CONNECT on a
 // unix socket: the one between the reference's dhcp plugin and its daemon.
 //
-// The standard library's net/rpc brings net/http, html/template and
-// encoding/gob, which cost every exec of the binary 0.4 ms of initialisation
-// (gob alone 0.1 ms); this costs nothing. It knows as much of gob as the
-// protocol needs: structs of texts, bytes, numbers, booleans, lists and structs.
+// The standard library's net/rpc would cost each start of the binary 6.5 %, and
+// encoding/gob alone 6 %: it registers its types when the program starts. This package
+// costs nothing. It supports the part of gob that the protocol needs: structs of texts,
+// bytes, numbers, booleans, lists and structs.
 package netrpc
 
 import (
@@ -32,8 +32,8 @@ const (
 	firstUser = 64
 )
 
-// wireType describes one type; exactly one field is set. Names and order of the
-// fields are the protocol's (encoding/gob, type wireType).
+// wireType describes one type; exactly one field is set. The protocol defines names and
+// order of the fields (encoding/gob, type wireType).
 type wireType struct {
 	ArrayT           *arrayType
 	SliceT           *sliceType
@@ -74,19 +74,19 @@ type mapType struct {
 	Key, Elem  int
 }
 
-// opaqueType is one that encodes itself: bytes on the wire.
+// opaqueType is a type that encodes itself into bytes.
 type opaqueType struct{ CommonType commonType }
 
 var errType = errors.New("type cannot be sent")
 
-// numbering gives types their ids.
+// numbering assigns ids to types.
 type numbering struct {
 	ids  map[reflect.Type]int
 	next int
 }
 
-// typeID returns a type's id. What had none yet is numbered, with all that it is made
-// of, and passed to each.
+// typeID returns a type's id. It numbers the type and its parts if they have none yet,
+// and passes each new one to each.
 func (n *numbering) typeID(t reflect.Type, each func(id int, w wireType) error) (int, error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -122,7 +122,7 @@ func (n *numbering) typeID(t reflect.Type, each func(id int, w wireType) error) 
 	return 0, fmt.Errorf("%s: %w", t, errType)
 }
 
-// basicID is the id of a type that needs no description, else 0.
+// basicID returns the id of a type that needs no description, else 0.
 func basicID(t reflect.Type) int {
 	switch t.Kind() {
 	case reflect.Bool:
@@ -141,8 +141,8 @@ func basicID(t reflect.Type) int {
 	return 0
 }
 
-// appendUint appends a number below 128 as it is, others as their negated
-// length and the bytes, highest first.
+// appendUint appends a number below 128 as one byte, others as the negated number of
+// their bytes and the bytes, highest first.
 func appendUint(b []byte, v uint64) []byte {
 	if v < 0x80 {
 		return append(b, byte(v))
@@ -154,14 +154,14 @@ func appendUint(b []byte, v uint64) []byte {
 	return append(b, raw[8-n:]...)
 }
 
-// appendInt appends a number whose sign is in the lowest bit.
+// appendInt appends a number with its sign in the lowest bit.
 func appendInt(b []byte, v int64) []byte {
 	return appendUint(b, uint64(v)<<1^uint64(v>>63))
 }
 
 var errShort = errors.New("message ends too early")
 
-// reader takes values off a message.
+// reader reads the values of a message.
 type reader struct{ b []byte }
 
 func (r *reader) uint() (uint64, error) {
@@ -190,7 +190,7 @@ func (r *reader) int() (int64, error) {
 	return int64(v>>1) ^ -int64(v&1), err
 }
 
-// count is a number of things that take a byte each at least.
+// count reads a number of elements, each of which takes at least one byte.
 func (r *reader) count() (int, error) {
 	n, err := r.uint()
 	if err == nil && n > uint64(len(r.b)) {

@@ -1,6 +1,6 @@
-// Package protocol is what the DHCP daemon and the plugins that ask it share: the
-// network configuration and the calls over a unix socket. It speaks no DHCP, whose
-// library each start of a plugin would pay for.
+// Package protocol is what the DHCP daemon and the plugins that call it share: the
+// network configuration and the calls over a unix socket. It does not import the DHCP
+// library.
 package protocol
 
 import (
@@ -21,7 +21,7 @@ const (
 	IPv6 = "ipv6"
 )
 
-// What client identifiers are made of.
+// Values of clientID: what client identifiers are made of.
 const (
 	ByPod       = "pod"
 	ByContainer = "container"
@@ -45,12 +45,11 @@ type IPAM struct {
 	// non-temporary address, RFC 8415). ADD needs an address of each. Default
 	// ["ipv4"].
 	Families []string `json:"families,omitempty"`
-	// ClientID says what the client identifier is made of: "pod", of the pod's
-	// name where the runtime tells it, so that a container that comes back gets
-	// its address back, or "container", of the container ID, as the reference
-	// does. Default "pod".
+	// ClientID is what the client identifier is made of: "pod", the pod's name if
+	// the runtime passes it, so that a restarted pod gets its address again, or
+	// "container", the container ID, as in the reference. Default "pod".
 	ClientID string `json:"clientID,omitempty"`
-	// Request lists options that servers are asked for, beside the default ones:
+	// Request lists options to request from servers, beside the default ones:
 	// subnet-mask, routers, static and classless routes, name servers, domain
 	// and search list.
 	Request []RequestOption `json:"request,omitempty"`
@@ -101,20 +100,20 @@ func Decode(conf []byte) (*Conf, error) {
 	return c, c.validate()
 }
 
-// maxSocketPath is what a unix socket's address holds.
+// maxSocketPath is the longest path of a unix socket, in bytes.
 const maxSocketPath = 107
 
 func (c *Conf) validate() error {
 	var f roles.Faults
 	i := c.IPAM
 	if !strings.HasPrefix(i.DaemonSocketPath, "/") || len(i.DaemonSocketPath) > maxSocketPath {
-		f.Addf("ipam.daemonSocketPath", "%.120q is no absolute path of at most %d bytes", i.DaemonSocketPath, maxSocketPath)
+		f.Addf("ipam.daemonSocketPath", "%.120q is not an absolute path of at most %d bytes", i.DaemonSocketPath, maxSocketPath)
 	}
 	for n, family := range i.Families {
 		if family != IPv4 && family != IPv6 {
 			f.Addf(fmt.Sprintf("ipam.families[%d]", n), "is %.40q: use \"ipv4\" or \"ipv6\"", family)
 		} else if slices.Contains(i.Families[:n], family) {
-			f.Addf(fmt.Sprintf("ipam.families[%d]", n), "%q is there twice", family)
+			f.Addf(fmt.Sprintf("ipam.families[%d]", n), "%q is given twice", family)
 		}
 	}
 	if i.ClientID != ByPod && i.ClientID != ByContainer {
@@ -132,12 +131,12 @@ func (c *Conf) validate() error {
 		}
 	}
 	if i.Priority < 0 || int64(i.Priority) > 1<<32-1 {
-		f.Addf("ipam.priority", "%d is no metric: use 0 to 4294967295", i.Priority)
+		f.Addf("ipam.priority", "%d is not a metric: use 0 to 4294967295", i.Priority)
 	}
 	return f.Err()
 }
 
-// MaxOption is what one DHCPv4 option holds.
+// MaxOption is the largest value of a DHCPv4 option, in bytes.
 const MaxOption = 255
 
 // Options by their codes (RFC 2132; RFC 3397 and RFC 3442 for 119 and 121, RFC 3004 for 77).
@@ -156,7 +155,7 @@ const (
 	optionClasslessRoutes  = 121
 )
 
-// optionCodes are the names that dhcp-options(5) has for some options.
+// optionCodes returns the names of some options in dhcp-options(5).
 func optionCodes() map[string]uint8 {
 	return map[string]uint8{
 		"dhcp-client-identifier":  OptionClientIdentifier,
@@ -169,14 +168,14 @@ func optionCodes() map[string]uint8 {
 	}
 }
 
-// optionCode is an option by name or number; ok is false for neither.
+// optionCode returns the code of an option's name or number.
 func optionCode(s string) (code uint8, ok bool) {
 	if code, ok := optionCodes()[s]; ok {
 		return code, true
 	}
 	n, err := strconv.ParseUint(s, 10, 8)
 	if err != nil || n == 0 || n == 255 {
-		return 0, false // pad and end are no options
+		return 0, false // 0 and 255 are padding and end
 	}
 	return uint8(n), true
 }
@@ -185,7 +184,7 @@ func checkOption(f *roles.Faults, path, option string) {
 	if _, ok := optionCode(option); ok {
 		return
 	}
-	f.Addf(path, "%.40q is no option: use a number from 1 to 254 or one of dhcp-client-identifier, host-name, interface-mtu, routers, subnet-mask, user-class, vendor-class-identifier", option)
+	f.Addf(path, "%.40q is not an option: use a number from 1 to 254 or one of dhcp-client-identifier, host-name, interface-mtu, routers, subnet-mask, user-class, vendor-class-identifier", option)
 }
 
 // Option is an option to send.
@@ -194,7 +193,7 @@ type Option struct {
 	Value []byte
 }
 
-// Provided are the options to send for a call.
+// Provided returns the options to send for a call.
 func (c *Conf) Provided(args roles.Args) ([]Option, error) {
 	var out []Option
 	for n, p := range c.IPAM.Provide {
@@ -213,7 +212,7 @@ func (c *Conf) Provided(args roles.Args) ([]Option, error) {
 	return out, nil
 }
 
-// Requested is the parameter request list. Classless routes come before those
+// Requested returns the parameter request list. Classless routes precede the options
 // that they replace (RFC 3442).
 func (c *Conf) Requested() []uint8 {
 	codes := []uint8{

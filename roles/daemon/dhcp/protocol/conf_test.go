@@ -32,7 +32,7 @@ func TestConf(t *testing.T) {
 			for _, e := range flat(err) {
 				var ce *roles.ConfError
 				if !errors.As(e, &ce) {
-					t.Fatalf("%v is no ConfError", e)
+					t.Fatalf("%v is not a ConfError", e)
 				}
 				paths = append(paths, ce.Path)
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/roles/daemon/dhcp/netrpc"
 )
 
-// Methods of the daemon. The reference has the first two; it does not know the others.
+// Methods of the daemon. The reference daemon has only the first two.
 const (
 	MethodAllocate = "DHCP.Allocate"
 	MethodRelease  = "DHCP.Release"
@@ -21,7 +21,7 @@ const (
 	MethodCollect  = "DHCP.Collect"
 )
 
-// Args are the arguments of all methods but Collect. The names are the protocol's.
+// Args are the arguments of all methods but Collect. The protocol defines the names.
 type Args struct {
 	ContainerID, Netns, IfName, Args, Path, NetnsOverride string
 	// StdinData is the network configuration.
@@ -37,16 +37,16 @@ type Collection struct {
 // None is a result without content.
 type None = struct{}
 
-// ErrNoDaemon means that nobody listens on the socket.
+// ErrNoDaemon means that no process listens on the socket.
 var ErrNoDaemon = errors.New("the DHCP daemon does not run")
 
-// errServer is what an older daemon says without a code.
+// errServer marks an error of the daemon without a code, as the reference daemon sends.
 var errServer = errors.New("the DHCP daemon failed")
 
-// CodeTryAgain is what roles.ErrTryAgain is on the wire.
+// CodeTryAgain is the code of roles.ErrTryAgain.
 const CodeTryAgain = 11
 
-// sentinels are the errors that keep their meaning on the wire, by code.
+// sentinels returns the errors that have a code on the wire.
 func sentinels() map[uint64]error {
 	return map[uint64]error{
 		3:            roles.ErrUnknownContainer,
@@ -60,7 +60,7 @@ func sentinels() map[uint64]error {
 	}
 }
 
-// Code is an error's code on the wire, 0 for one without meaning to callers.
+// Code returns an error's code on the wire, or 0.
 func Code(err error) uint64 {
 	for code, sentinel := range sentinels() {
 		if errors.Is(err, sentinel) {
@@ -70,10 +70,10 @@ func Code(err error) uint64 {
 	return 0
 }
 
-// Client asks the daemon of one socket.
+// Client calls the daemon that listens on a socket.
 type Client struct{ Socket string }
 
-// Allocate gets addresses for an attachment, or tells those that it has.
+// Allocate leases addresses for an attachment, or returns those that it has.
 func (c Client) Allocate(ctx context.Context, req *roles.Request) (*roles.Result, error) {
 	res := &roles.Result{}
 	err := c.call(ctx, MethodAllocate, argsOf(req), res)
@@ -88,13 +88,13 @@ func (c Client) Allocate(ctx context.Context, req *roles.Request) (*roles.Result
 	return res, err
 }
 
-// Release gives an attachment's addresses back; none is fine.
+// Release releases an attachment's addresses, if it has any.
 func (c Client) Release(ctx context.Context, req *roles.Request) error {
 	return c.call(ctx, MethodRelease, argsOf(req), &None{})
 }
 
-// Check tells the addresses that an attachment has. It changes nothing. ok is
-// false when the daemon is another's, which cannot tell.
+// Check returns the addresses of an attachment and changes nothing. ok is false if a
+// third-party daemon answers, which does not have the method.
 func (c Client) Check(ctx context.Context, req *roles.Request) (res *roles.Result, ok bool, err error) {
 	res = &roles.Result{}
 	err = c.call(ctx, MethodCheck, argsOf(req), res)
@@ -104,8 +104,8 @@ func (c Client) Check(ctx context.Context, req *roles.Request) (res *roles.Resul
 	return res, true, err
 }
 
-// Collect gives back what belongs to no valid attachment of a network. ok is
-// false when the daemon is another's, which cannot do that.
+// Collect releases the addresses of a network's attachments that are not valid. ok is
+// false if a third-party daemon answers, which does not have the method.
 func (c Client) Collect(ctx context.Context, network string, valid []roles.AttachmentID) (ok bool, err error) {
 	err = c.call(ctx, MethodCollect, Collection{Network: network, Valid: valid}, &None{})
 	if unknown(err) {
@@ -114,7 +114,7 @@ func (c Client) Collect(ctx context.Context, network string, valid []roles.Attac
 	return true, err
 }
 
-// Ping makes sure that a daemon listens.
+// Ping checks that a daemon listens.
 func (c Client) Ping(ctx context.Context) error { return c.call(ctx, "", nil, nil) }
 
 func unknown(err error) bool {
@@ -141,7 +141,7 @@ func (c Client) call(ctx context.Context, method string, args, reply any) error 
 	return fmt.Errorf("ask the DHCP daemon on %q: %w", c.Socket, err)
 }
 
-// remoteError is an error of the daemon with its meaning.
+// remoteError is an error of the daemon with the sentinel of its code.
 type remoteError struct {
 	said    *netrpc.Error
 	meaning error
@@ -149,10 +149,11 @@ type remoteError struct {
 
 func (e *remoteError) Error() string { return e.said.Text }
 
-// Unwrap gives the meaning.
+// Unwrap returns the sentinel.
 func (e *remoteError) Unwrap() error { return e.meaning }
 
-// argsOf makes arguments of a request. The daemon may have another working directory.
+// argsOf returns a request as arguments. The namespace's path is made absolute, because
+// the daemon may have another working directory.
 func argsOf(req *roles.Request) Args {
 	netns := req.Netns
 	if abs, err := filepath.Abs(netns); err == nil && netns != "" {

@@ -11,8 +11,8 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// TestStoppedDaemon: one that takes the connection and says nothing, because it
-// was stopped, is left when the time is up.
+// TestStoppedDaemon: a call ends in time when the daemon accepts the connection and does
+// not answer, because it was stopped.
 func TestStoppedDaemon(t *testing.T) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "sock"))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// kinds are the errors of providers by the names that they are recorded under.
+// kinds returns the providers' errors by the names under which they are recorded.
 func kinds() map[string]error {
 	return map[string]error{
 		"unavailable": metadata.ErrUnavailable, "refused": metadata.ErrRefused,
@@ -27,7 +27,7 @@ func kindOf(err error) string {
 	return "unavailable"
 }
 
-// recordedError is the error of the process that asked, for the others.
+// recordedError is an error that another process recorded.
 type recordedError struct {
 	text string
 	kind error
@@ -37,7 +37,7 @@ func (e *recordedError) Error() string { return e.text }
 
 func (e *recordedError) Is(target error) bool { return target == e.kind }
 
-// answer is the source, or the error that it has no addresses for.
+// answer returns the source, or the reason why it has no addresses.
 func (q *question) answer(s *store.CloudSource) (*store.CloudSource, error) {
 	if usable(s.NICs) {
 		return s, nil

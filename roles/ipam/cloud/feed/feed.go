@@ -1,6 +1,6 @@
-// Package feed keeps what the cloud says of this node's addresses current, for
-// all processes of the node together: one asks, at most once an interval, and the
-// others take what is there.
+// Package feed keeps the known addresses of the cloud current for all processes of the node. One
+// process at a time requests the cloud, at most once per interval. The others use the recorded
+// reply.
 package feed
 
 import (
@@ -13,37 +13,33 @@ import (
 
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata"
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
 	"github.com/cnibox/cnibox/store"
 )
 
 const (
-	// DefaultInterval is the least time between two questions to the cloud.
+	// DefaultInterval is the default minimum time between two requests to the cloud.
 	DefaultInterval = 10 * time.Second
-	// patience bounds a call that has nothing to fall back on, hurry one that has.
+	// patience limits a call without a recorded reply, hurry a call with one.
 	patience = 25 * time.Second
 	hurry    = 2 * time.Second
 )
 
-// Options say whom to ask, and how often.
+// Options select the provider and the interval.
 type Options struct {
-	// Provider is a name of metadata.Providers; empty: "auto".
+	// Provider is a name of metadata.Providers. Empty means "auto".
 	Provider string
-	// URL replaces the provider's own base URL, File the provider "file"'s path.
+	// URL replaces the provider's base URL. File is the path of the provider "file".
 	URL, File string
-	// Interval is the least time between two questions; 0: DefaultInterval.
+	// Interval is the minimum time between two requests. 0 means DefaultInterval.
 	Interval time.Duration
-	// Patient waits for the cloud's answer as long as that takes, 25 s at most. Without it
-	// a cloud that does not answer within 2 s is given up when something is known already.
+	// Patient waits up to 25 s for the cloud's reply. Without it the wait ends after 2 s if there
+	// is a recorded reply.
 	Patient bool
-	// Force asks though the interval has not passed; a cloud that wants to be left
-	// alone is, all the same.
+	// Force requests the cloud before the interval has passed. A cloud's Retry-After is still
+	// respected.
 	Force bool
-	// DMI is where auto looks; empty: the kernel's directory.
+	// DMI is the directory for auto. Empty means the kernel's directory.
 	DMI string
-	// Web is the way to the cloud. Where it is nil, and the cloud would have to be asked,
-	// Current is roles.ErrPartial.
-	Web wire.Web
 }
 
 func (o Options) provider() string {
@@ -60,7 +56,7 @@ func (o Options) interval() time.Duration {
 	return o.Interval
 }
 
-// Source is the name under which the source is recorded: "azure http://168.63.129.16".
+// Source returns the name under which the source is recorded, such as "azure http://168.63.129.16".
 func (o Options) Source() string {
 	p, _ := metadata.Lookup(o.provider())
 	where := p.Default
@@ -73,14 +69,14 @@ func (o Options) Source() string {
 	return strings.TrimSpace(o.provider() + " " + where)
 }
 
-// OptionsOf are the options of a source that is recorded under a name of Source;
-// false for no such name.
+// OptionsOf returns the options of a source by the name that Source returns. It returns false for
+// an unknown name.
 func OptionsOf(source string) (Options, bool) {
 	name, where, _ := strings.Cut(source, " ")
 	p, ok := metadata.Lookup(name)
 	o := Options{Provider: name}
 	switch {
-	case where == p.Default: // a provider that has several asks them all
+	case where == p.Default: // a provider with several URLs tries all of them
 	case name == "file":
 		o.File = where
 	default:
@@ -89,8 +85,8 @@ func OptionsOf(source string) (Options, bool) {
 	return o, ok
 }
 
-// Known is what is recorded of a source, also of one before the last reboot; of an
-// unknown one the error is store.ErrNotFound. It asks nobody.
+// Known returns the recorded state of a source, including one from before the last reboot. For an
+// unknown source the error is store.ErrNotFound. It sends no request.
 func Known(ctx context.Context, h *roles.Host, source string) (*store.CloudSource, error) {
 	var s *store.CloudSource
 	err := h.Store.View(ctx, func(tx *store.Tx) (err error) {
@@ -107,12 +103,12 @@ func Known(ctx context.Context, h *roles.Host, source string) (*store.CloudSourc
 	if err != nil {
 		return nil, err
 	}
-	// What was to be waited for, and for how long, ended with that boot.
+	// Waiting times of the last boot no longer apply.
 	return &store.CloudSource{Name: source, NICs: s.NICs, Fetched: s.Fetched, Revision: s.Revision, Provider: s.Provider, Dropped: s.Dropped}, nil
 }
 
-// Fresh is what is known of the source within a transaction, and whether that will
-// do: not when the cloud ought to be asked first, by Current.
+// Fresh returns the recorded state of the source in a transaction, and whether it can be used
+// without a request to the cloud by Current.
 func (o Options) Fresh(tx *store.Tx, now time.Time) (*store.CloudSource, bool, error) {
 	s, err := readable(tx.CloudSource(o.Source()))
 	switch {
@@ -124,7 +120,7 @@ func (o Options) Fresh(tx *store.Tx, now time.Time) (*store.CloudSource, bool, e
 	return s, usable(s.NICs) && !o.due(s, now), nil
 }
 
-// readable takes a record that cannot be read for none: the cloud knows better.
+// readable treats a damaged record as missing, because the cloud can be requested again.
 func readable(s *store.CloudSource, err error) (*store.CloudSource, error) {
 	if errors.Is(err, store.ErrDamaged) {
 		return nil, fmt.Errorf("%w: %w", store.ErrNotFound, err)
@@ -132,21 +128,20 @@ func readable(s *store.CloudSource, err error) (*store.CloudSource, error) {
 	return s, err
 }
 
-// Current is what is known of a source, after asking the cloud if the interval has
-// passed. Who finds somebody else asking takes what is known; only when nothing is
-// known it waits, 25 s at most, and gets the other's error. With a known reply a
-// failed question is recorded, and no error.
+// Current returns the state of a source. It requests the cloud first if the interval has passed. If
+// another process is doing that, Current returns the recorded state. Without a recorded state it
+// waits up to 25 s and returns the other process's error. If there is a recorded reply, a failed
+// request is recorded and not returned.
 //
-// Without Options.Web the error is roles.ErrPartial when it is this process that has to
-// ask; nothing was done then. Others are roles.ErrTryAgain when the cloud cannot be asked now, roles.ErrExhausted when
-// it shows no addresses, both with an error of package metadata in them, or of the store.
+// The errors are roles.ErrTryAgain if the cloud cannot be requested now, and roles.ErrExhausted if
+// it has no addresses. Both wrap an error of package metadata or store.
 func Current(ctx context.Context, h *roles.Host, o Options) (*store.CloudSource, error) {
 	return Enough(ctx, h, o, func(*store.CloudSource) bool { return true })
 }
 
-// Enough is Current that is as patient as Options.Patient where what is known is not
-// enough to go on with, which is asked only while the cloud is. Then it waits for
-// another's answer too.
+// Enough is like Current. In addition it behaves like Options.Patient if enough returns false for
+// the recorded state, and waits for another process's reply. enough is called only if a request is
+// due or in progress.
 func Enough(ctx context.Context, h *roles.Host, o Options, enough func(known *store.CloudSource) bool) (*store.CloudSource, error) {
 	provider, ok := metadata.Lookup(o.provider())
 	if !ok {
@@ -192,7 +187,7 @@ func Enough(ctx context.Context, h *roles.Host, o Options, enough func(known *st
 	return q.answer(s)
 }
 
-// usable tells whether there are addresses for pods.
+// usable reports whether a NIC has addresses for pods.
 func usable(nics []store.CloudNIC) bool {
 	return slices.ContainsFunc(nics, func(n store.CloudNIC) bool { return n.Usable() })
 }

@@ -335,35 +335,3 @@ func TestSource(t *testing.T) {
 		}
 	}
 }
-
-// Who has no way to the cloud leaves the question to others, and leaves nothing behind.
-func TestPartial(t *testing.T) {
-	w := newWorld(t)
-	blind := w.o
-	blind.Web = nil
-	expect := func(when string, want error) {
-		t.Helper()
-		if _, err := Current(t.Context(), w.Host, blind); !errors.Is(err, want) {
-			t.Errorf("%s: %v, want %v", when, err, want)
-		}
-	}
-	expect("nothing is known", roles.ErrPartial)
-	if _, err := Known(t.Context(), w.Host, blind.Source()); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("a question was recorded: %v", err)
-	}
-	if _, err := Current(t.Context(), w.Host, w.o); err != nil {
-		t.Fatal(err)
-	}
-	expect("within the interval", nil)
-	w.sleep(time.Minute)
-	expect("after the interval", roles.ErrPartial)
-	lock, err := w.Store.LockShared(t.Context(), "cloud "+blind.Source(), true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	expect("while another asks", nil)
-	lock.Unlock()
-	if n := w.asked.Load(); n != 1 {
-		t.Errorf("asked %d times", n)
-	}
-}

@@ -3,7 +3,6 @@ package feed
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -21,10 +20,11 @@ type question struct {
 	name     string
 }
 
-// lock is held by who asks, from before the question is recorded until after its answer is.
+// lock returns the name of the lock of the requesting process. It is held from before the request
+// is recorded until after the reply is.
 func (q *question) lock() string { return "cloud " + q.name }
 
-// known is what is recorded; nothing but the name of an unknown source.
+// known returns the recorded state, or only the name of an unknown source.
 func (q *question) known(ctx context.Context) (*store.CloudSource, error) {
 	s, err := Known(ctx, q.h, q.name)
 	if errors.Is(err, store.ErrNotFound) {
@@ -33,8 +33,8 @@ func (q *question) known(ctx context.Context) (*store.CloudSource, error) {
 	return s, err
 }
 
-// begin records that the cloud is being asked, unless somebody did meanwhile or it
-// cannot be asked from here.
+// begin records that this process requests the cloud. It does nothing if another process did so
+// meanwhile or if there is no connection.
 func (q *question) begin(ctx context.Context) (s *store.CloudSource, asking bool, err error) {
 	if s, err = q.known(ctx); err != nil {
 		return nil, false, err
@@ -43,31 +43,28 @@ func (q *question) begin(ctx context.Context) (s *store.CloudSource, asking bool
 	if !q.o.due(s, now) {
 		return s, false, nil
 	}
-	if q.o.Web == nil {
-		return nil, false, fmt.Errorf("%w: the cloud (%s) is to be asked", roles.ErrPartial, q.name)
-	}
 	s.Asked = now
 	return s, true, q.h.Store.Update(ctx, func(tx *store.Tx) error { return tx.PutCloudSource(s) })
 }
 
-// ask asks the cloud and records what came of it. Its error is the store's, or ctx'.
+// ask requests the cloud and records the result. Its errors are the store's or ctx's.
 func (q *question) ask(ctx context.Context, s *store.CloudSource) (*store.CloudSource, error) {
 	asking, cancel := ctx, func() {}
 	if !q.o.Patient && usable(s.NICs) {
 		asking, cancel = context.WithTimeout(ctx, hurry)
 	}
 	defer cancel()
-	reply, err := q.provider.Fetch(asking, metadata.Query{URL: q.o.URL, File: q.o.File, DMI: q.o.DMI, Web: q.o.Web, Own: q.nodes(ctx)})
+	reply, err := q.provider.Fetch(asking, metadata.Query{URL: q.o.URL, File: q.o.File, DMI: q.o.DMI, Own: q.nodes(ctx)})
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return nil, ctx.Err() // who comes next asks anew
+		return nil, ctx.Err() // the next process requests again
 	}
 	if err != nil {
 		q.h.Log.Warn("ask the cloud for addresses", slog.String("source", q.name), slog.Any("error", err))
 	}
-	// A late answer, or none in time, is recorded too.
+	// A late reply and a timeout are recorded, too.
 	done := context.WithoutCancel(ctx)
 	now := q.h.Now()
-	if q.o.settle(s, reply, err, now) && err == nil {
+	if q.o.recordReply(s, reply, err, now) && err == nil {
 		if err := q.h.Store.KeepUpdate(done, func(tx *store.KeepTx) error { return tx.PutCloudSource(s) }); err != nil {
 			q.h.Log.Warn("keep the cloud's reply beyond a reboot", slog.Any("error", err))
 		}
@@ -80,7 +77,8 @@ func (q *question) ask(ctx context.Context, s *store.CloudSource) (*store.CloudS
 	})
 }
 
-// nodes are the addresses that the node's links have. Without them the cloud's word counts.
+// nodes returns the addresses of the node's links. If they cannot be read, only the cloud's
+// information about own addresses is used.
 func (q *question) nodes(ctx context.Context) []netip.Addr {
 	links, err := q.h.Net.Links(ctx, nil)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// names tells whether a source has an address for pods.
-func names(s *store.CloudSource, a netip.Addr) bool {
+// hasAddress reports whether a source has an address for pods.
+func hasAddress(s *store.CloudSource, a netip.Addr) bool {
 	for i := range s.NICs {
 		for j := range s.NICs[i].Subnets {
 			if s.NICs[i].Subnets[j].Gives(a) {
@@ -19,8 +19,8 @@ func names(s *store.CloudSource, a netip.Addr) bool {
 	return false
 }
 
-// markWithdrawn finds the leases of the source's addresses that it does not name
-// now. A mark stays until the cloud names the address again, or the lease ends.
+// markWithdrawn marks the leases of the source's addresses that the source no longer has. A mark
+// stays until the source has the address again or the lease ends.
 func markWithdrawn(tx *store.Tx, s *store.CloudSource, now time.Time) error {
 	pools, err := tx.Pools()
 	if err != nil {
@@ -33,8 +33,8 @@ func markWithdrawn(tx *store.Tx, s *store.CloudSource, now time.Time) error {
 			return err
 		}
 		for l, err := range p.Leases() {
-			// What cannot be read is for its own role to report.
-			if err != nil || l.Source != s.Name || names(s, l.Address) {
+			// The role of the pool reports damaged leases.
+			if err != nil || l.Source != s.Name || hasAddress(s, l.Address) {
 				continue
 			}
 			if since, ok := s.Withdrawn[l.Address]; ok {

@@ -19,7 +19,6 @@ import (
 
 	"github.com/cnibox/cnibox/netops/netopstest"
 	"github.com/cnibox/cnibox/roles"
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 	"github.com/cnibox/cnibox/roles/node"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
@@ -43,7 +42,7 @@ func play(dir, boot, url string) error {
 		return err
 	}
 	defer done()
-	s, err := Current(context.Background(), h, Options{Provider: "azure", URL: url, Web: online.Web{}})
+	s, err := Current(context.Background(), h, Options{Provider: "azure", URL: url})
 	if err == nil {
 		fmt.Println("revision", s.Revision)
 	}
@@ -87,7 +86,7 @@ func newWorld(t *testing.T) *world {
 	}))
 	t.Cleanup(srv.Close)
 	w.url = srv.URL
-	w.o = Options{Provider: "azure", URL: srv.URL, Web: online.Web{}}
+	w.o = Options{Provider: "azure", URL: srv.URL}
 	w.answers("10.240.0.36", "10.240.0.37")
 	w.boot(t, "one")
 	return w

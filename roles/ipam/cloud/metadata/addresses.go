@@ -10,12 +10,13 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// parseAddress is an address of a subnet's family, or why it cannot be one.
+// parseAddress parses an address of a subnet's family. The second result is the reason why it is
+// invalid.
 func parseAddress(s string, p netip.Prefix) (netip.Addr, string) {
 	a, err := netip.ParseAddr(strings.TrimSpace(s))
 	switch {
 	case err != nil || a.Zone() != "" || a.Is4In6():
-		return netip.Addr{}, "is no address"
+		return netip.Addr{}, "is not an address"
 	case a.Is4() != p.Addr().Is4():
 		return netip.Addr{}, "is of the other family"
 	case !p.Contains(a):
@@ -24,7 +25,7 @@ func parseAddress(s string, p netip.Prefix) (netip.Addr, string) {
 	return a, ""
 }
 
-// ownOf finds which addresses of a subnet are the node's own; links are those that its links have.
+// ownOf sets the node's own addresses of a subnet. links are the addresses of the node's links.
 func (n *normaliser) ownOf(mac string, to *store.CloudSubnet, s *subnet, links []netip.Addr) {
 	own := s.own
 	if s.firstIsOwn {
@@ -52,8 +53,9 @@ func (n *normaliser) ownOf(mac string, to *store.CloudSubnet, s *subnet, links [
 	to.Own = slices.Compact(to.Own)
 }
 
-// nodes is the node's own of a list that does not say: nothing when its links have
-// one of them, which n.own knows, else the first.
+// nodes returns the node's own address of a list that does not mark it. If one of the node's links
+// has an address of the list, n.own already knows it and the result is empty. Otherwise it is the
+// first address.
 func (n *normaliser) nodes(p netip.Prefix, addresses []string) []string {
 	for _, text := range addresses {
 		if a, why := parseAddress(text, p); why == "" && n.own[a] {
@@ -63,7 +65,7 @@ func (n *normaliser) nodes(p netip.Prefix, addresses []string) []string {
 	return addresses[:min(1, len(addresses))]
 }
 
-// takeRanges gives the subnets their ranges: no two of them overlap.
+// takeRanges sets the subnets' ranges, which do not overlap.
 func (n *normaliser) takeRanges(nics []nic, parsed []store.CloudNIC, raw [][]*subnet) {
 	type found struct {
 		p  netip.Prefix
@@ -78,7 +80,7 @@ func (n *normaliser) takeRanges(nics []nic, parsed []store.CloudNIC, raw [][]*su
 				p, err := netip.ParsePrefix(strings.TrimSpace(text))
 				switch {
 				case err != nil || p.Addr().Is4In6():
-					n.drop("%s: %.50q of %s is no range", nics[i].mac, text, to.Prefix)
+					n.drop("%s: %.50q of %s is not a range", nics[i].mac, text, to.Prefix)
 				case p != p.Masked():
 					n.drop("%s: range %s of %s has host bits", nics[i].mac, p, to.Prefix)
 				case !to.Prefix.Contains(p.Addr()) || p.Bits() < to.Prefix.Bits():
@@ -105,7 +107,7 @@ func (n *normaliser) takeRanges(nics []nic, parsed []store.CloudNIC, raw [][]*su
 	}
 }
 
-// inRange is the range that an address is in.
+// inRange returns the range that contains an address.
 func (n *normaliser) inRange(a netip.Addr) (netip.Prefix, bool) {
 	i := sort.Search(len(n.ranges), func(i int) bool {
 		return cmp.Or(cmp.Compare(n.ranges[i].Addr().BitLen(), a.BitLen()), n.ranges[i].Addr().Compare(a)) > 0
@@ -116,7 +118,7 @@ func (n *normaliser) inRange(a netip.Addr) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// takeAddresses gives a subnet its single addresses.
+// takeAddresses sets a subnet's single addresses.
 func (n *normaliser) takeAddresses(mac string, to *store.CloudSubnet, s *subnet) {
 	for _, text := range s.addresses {
 		a, why := parseAddress(text, to.Prefix)
@@ -137,12 +139,12 @@ func (n *normaliser) takeAddresses(mac string, to *store.CloudSubnet, s *subnet)
 	slices.SortFunc(to.Addresses, netip.Addr.Compare)
 }
 
-// unusable is why a pod cannot have an address of the subnet.
+// unusable returns the reason why a pod cannot have an address of the subnet, or "".
 func (n *normaliser) unusable(a netip.Addr, to *store.CloudSubnet) string {
 	wide := a.BitLen()-to.Prefix.Bits() >= 2
 	switch {
 	case a.IsUnspecified() || a.IsMulticast() || a.IsLoopback():
-		return "is no host's"
+		return "cannot be a host's address"
 	case a == to.Gateway:
 		return "is the gateway"
 	case wide && a == to.Prefix.Addr():

@@ -12,7 +12,7 @@ func alibaba() Provider {
 	}
 }
 
-// askAlibaba goes through the interfaces.
+// askAlibaba requests all interfaces.
 func askAlibaba(ctx context.Context, a *asker) ([]nic, error) {
 	a.login = token("X-aliyun-ecs-metadata-token-ttl-seconds", "X-aliyun-ecs-metadata-token")
 	macs, err := a.macs(ctx)
@@ -43,8 +43,8 @@ func askAlibaba(ctx context.Context, a *asker) ([]nic, error) {
 	return nics, nil
 }
 
-// alibabaFamily sorts addresses and prefixes into subnets. The list has the
-// primary address too, which has no key of its own with IPv6.
+// alibabaFamily assigns addresses and prefixes to subnets. The list includes the primary address.
+// For IPv6 that one has no key of its own.
 func alibabaFamily(primary, gateway string, cidrs, addresses, prefixes []string) []subnet {
 	h := homesOf(cidrs, gateway).ranges(prefixes)
 	if primary == "" {

@@ -1,60 +1,49 @@
 package metadata
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net/http"
 	"net/netip"
-	"net/textproto"
 	"net/url"
 	"strings"
 	"time"
 
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
+	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
 const (
-	// timeout bounds one question, however many requests that takes.
+	// timeout limits one query, which can be several requests.
 	timeout = 20 * time.Second
-	maxBody = 2 << 20
-	// maxInterfaces bounds the requests where each interface has its own.
+	// headerTimeout limits the wait for the header of a reply.
+	headerTimeout = 10 * time.Second
+	maxBody       = 2 << 20
+	// maxInterfaces limits the requests for clouds with requests for each interface.
 	maxInterfaces = 64
 )
 
-// Of RFC 9110, sections 9.3 and 15.
-const (
-	methodGet = "GET"
-	methodPut = "PUT"
-
-	statusOK              = 200
-	statusUnauthorized    = 401
-	statusForbidden       = 403
-	statusNotFound        = 404
-	statusTimeout         = 408
-	statusGone            = 410
-	statusTooManyRequests = 429
-)
-
-// errAbsent is a 404: the cloud has no such key.
+// errAbsent is a 404: the cloud does not have the key.
 var errAbsent = errors.New("no such key")
 
-// asker sends the requests of one question to one base URL.
+// asker sends the requests of one query to one base URL.
 type asker struct {
-	wire wire.Client
-	xml  func(doc []byte, into any) error
-	base string
-	// header is sent with each request; its keys are canonical.
-	header textproto.MIMEHeader
-	// login gets the credentials into header, nil where there are none; it is called
-	// again, once, when they are refused.
+	client *web.Client
+	base   string
+	// header is sent with each request. Its keys are canonical.
+	header http.Header
+	// login puts the credentials into header. It is nil if none are needed. It is called again,
+	// once, if the cloud rejects them.
 	login func(ctx context.Context, a *asker) error
-	// genuine judges the header of each reply.
-	genuine func(textproto.MIMEHeader) error
+	// genuine checks the header of each reply.
+	genuine func(http.Header) error
 }
 
-// overHTTP makes a provider's Fetch: it asks the base URLs one after the other
-// until somebody answers. none is why a good reply may show no addresses.
+// overHTTP returns a provider's Fetch. It tries the base URLs in order until one replies. none
+// explains why a valid reply may have no addresses.
 func overHTTP(name, none string, bases []string, ask func(context.Context, *asker) ([]nic, error)) func(context.Context, Query) (*Reply, error) {
 	return func(ctx context.Context, q Query) (*Reply, error) {
 		bases := bases
@@ -64,37 +53,29 @@ func overHTTP(name, none string, bases []string, ask func(context.Context, *aske
 			}
 			bases = []string{q.URL}
 		}
-		if q.Web == nil {
-			return nil, noWay(name)
-		}
-		client, err := q.Web.Open()
+		client, err := web.New(web.Options{Header: cmp.Or(q.HeaderTimeout, headerTimeout)})
 		if err != nil {
 			return nil, err
 		}
-		defer client.Close()
+		defer client.CloseIdle()
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		var silence string
 		for i, base := range bases {
-			nics, err := askOne(ctx, &asker{wire: client, xml: q.Web.XML, base: strings.TrimSuffix(base, "/"), header: textproto.MIMEHeader{}}, len(bases)-i, ask)
+			nics, err := askOne(ctx, &asker{client: client, base: strings.TrimSuffix(base, "/"), header: http.Header{}}, len(bases)-i, ask)
 			if err == nil {
 				return finish(name, nics, q.Own, none)
 			}
 			if err = fmt.Errorf("%s%w", silence, err); !silent(err) || i == len(bases)-1 {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
-			silence = err.Error() + "; " // the first is who ought to have answered
+			silence = err.Error() + "; " // the error of the first URL is the most relevant one
 		}
 		return nil, fmt.Errorf("%s: %w: no URL to ask", name, ErrInvalid)
 	}
 }
 
-// noWay is the error of a query without Web.
-func noWay(name string) error {
-	return fmt.Errorf("%s: %w: there is no way to ask", name, ErrUnavailable)
-}
-
-// askOne asks one base URL, in its share of the time that is left.
+// askOne queries one base URL in its share of the remaining time.
 func askOne(ctx context.Context, a *asker, share int, ask func(context.Context, *asker) ([]nic, error)) ([]nic, error) {
 	ctx, cancel := shareOf(ctx, share)
 	defer cancel()
@@ -108,7 +89,7 @@ func askOne(ctx context.Context, a *asker, share int, ask func(context.Context, 
 	return nics, err
 }
 
-// shareOf is a share of the time that is left, so that there is some for the others.
+// shareOf limits ctx to a share of the remaining time, so that some remains for the others.
 func shareOf(ctx context.Context, share int) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -117,18 +98,18 @@ func shareOf(ctx context.Context, share int) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, time.Until(end)/time.Duration(share))
 }
 
-// silent tells whether nobody who knows answered: another base URL may.
+// silent reports whether there was no reply, so that another base URL may work.
 func silent(err error) bool {
 	var later *laterError
 	return errors.As(err, &later) && later.status == 0
 }
 
-// CheckURL tells why a URL cannot be a provider's base: metadata is plain HTTP on
-// an address of the node's link, and a name would be somebody else's to resolve.
+// CheckURL returns an error for a URL that cannot be a provider's base. Over plain HTTP the host
+// must be an address, because a forged DNS reply could redirect a name.
 func CheckURL(s string) error {
 	u, err := url.Parse(s)
 	if err != nil {
-		return fmt.Errorf("%.100q is no URL", s)
+		return fmt.Errorf("%.100q is not a URL", s)
 	}
 	_, addrErr := netip.ParseAddr(u.Hostname())
 	switch {
@@ -144,24 +125,24 @@ func CheckURL(s string) error {
 	return nil
 }
 
-// get asks for a path; of one that the cloud has not the error is errAbsent.
+// get requests a path. If the cloud does not have it the error is errAbsent.
 func (a *asker) get(ctx context.Context, path string) ([]byte, error) {
 	if a.login != nil && len(a.header) == 0 {
 		if err := a.login(ctx, a); err != nil {
 			return nil, err
 		}
 	}
-	body, err := a.send(ctx, methodGet, path)
+	body, err := a.send(ctx, http.MethodGet, path)
 	if a.login != nil && errors.Is(err, errToken) {
 		if err := a.login(ctx, a); err != nil {
 			return nil, err
 		}
-		body, err = a.send(ctx, methodGet, path)
+		body, err = a.send(ctx, http.MethodGet, path)
 	}
 	return body, err
 }
 
-// text is get of one short value; "" when the cloud has none.
+// text requests a short value. It returns "" if the cloud does not have it.
 func (a *asker) text(ctx context.Context, path string) (string, error) {
 	b, err := a.get(ctx, path)
 	if errors.Is(err, errAbsent) {
@@ -170,66 +151,65 @@ func (a *asker) text(ctx context.Context, path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// lines is get of a value of one line each; none when the cloud has none.
+// lines requests a value with one item per line. It returns nil if the cloud does not have it.
 func (a *asker) lines(ctx context.Context, path string) ([]string, error) {
 	s, err := a.text(ctx, path)
 	return strings.Fields(s), err
 }
 
-// errToken is a 401: the credentials are missing, wrong or too old.
+// errToken is a 401: the credentials are missing, wrong or expired.
 var errToken = errors.New("401 Unauthorized")
 
-// send does one request.
+// send sends one request.
 func (a *asker) send(ctx context.Context, method, path string) ([]byte, error) {
-	if _, err := url.Parse(a.base + path); err != nil {
+	req, err := http.NewRequestWithContext(ctx, method, a.base+path, nil)
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	header := textproto.MIMEHeader{"User-Agent": {"cnibox"}}
-	for k, v := range a.header {
-		header[k] = v
-	}
-	resp, err := a.wire.Send(ctx, &wire.Request{Method: method, URL: a.base + path, Header: header})
+	req.Header.Set("User-Agent", "cnibox")
+	maps.Copy(req.Header, a.header)
+	resp, err := a.client.Do(req)
 	if err != nil {
-		return nil, a.lost(ctx, path, err)
+		return nil, a.connectionError(ctx, path, err)
 	}
-	defer resp.Body.Close()
-	if err := a.judge(resp); err != nil {
+	defer web.Discard(resp.Body)
+	if err := a.check(resp); err != nil {
 		return nil, fmt.Errorf("%s %s%s: %w", method, a.base, path, err)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	switch {
 	case err != nil:
-		return nil, a.lost(ctx, path, err)
+		return nil, a.connectionError(ctx, path, err)
 	case len(body) > maxBody:
 		return nil, fmt.Errorf("%s %s%s: %w: more than %d bytes", method, a.base, path, ErrInvalid, maxBody)
 	}
 	return body, nil
 }
 
-// lost is an error of the connection.
-func (a *asker) lost(ctx context.Context, path string, err error) error {
+// connectionError wraps an error of the connection.
+func (a *asker) connectionError(ctx context.Context, path string, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return fmt.Errorf("ask %s%s: %w", a.base, path, ctx.Err())
 	}
-	if u := new(url.Error); errors.As(err, &u) { // it names method and URL again
+	if u := new(url.Error); errors.As(err, &u) { // url.Error repeats the method and URL
 		err = u.Err
 	}
 	return &laterError{err: fmt.Errorf("ask %s%s: %w", a.base, path, err)}
 }
 
-// judge turns what is no good reply into an error.
-func (a *asker) judge(resp *wire.Response) error {
-	code := resp.Code
+// check returns an error for an invalid reply.
+func (a *asker) check(resp *http.Response) error {
+	code := resp.StatusCode
 	switch {
-	case code == statusOK:
-	case code == statusUnauthorized:
+	case code == http.StatusOK:
+	case code == http.StatusUnauthorized:
 		return errToken
-	case code == statusForbidden:
+	case code == http.StatusForbidden:
 		return fmt.Errorf("%w: %s", ErrRefused, printable(resp.Status))
-	case code == statusNotFound:
+	case code == http.StatusNotFound:
 		return errAbsent
-	case code == statusGone, code == statusTimeout, code == statusTooManyRequests, code >= 500:
-		return &laterError{err: errors.New(printable(resp.Status)), status: code, after: resp.RetryAfter}
+	case code == http.StatusGone, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests, code >= 500:
+		return &laterError{err: errors.New(printable(resp.Status)), status: code, after: web.RetryAfter(resp.Header)}
 	case code >= 300 && code < 400:
 		return fmt.Errorf("%w: redirected to %.100q, which metadata never is", ErrInvalid, resp.Header.Get("Location"))
 	default:

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
 )
 
@@ -28,7 +27,7 @@ func fetch(t *testing.T, h http.HandlerFunc) (*Reply, error) {
 	clustertest.Loopback(t)
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
-	return azure().Fetch(t.Context(), Query{Web: online.Web{}, URL: srv.URL})
+	return azure().Fetch(t.Context(), Query{URL: srv.URL})
 }
 
 // What servers, and what stands before them, may answer (the faults of a metadata
@@ -141,13 +140,13 @@ func TestSilence(t *testing.T) {
 			<-done
 		}))
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		if _, err := azure().Fetch(ctx, Query{Web: online.Web{}, URL: srv.URL}); !errors.Is(err, ErrUnavailable) {
+		if _, err := azure().Fetch(ctx, Query{URL: srv.URL}); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s: %v", name, err)
 		}
 		cancel()
 		ctx, cancel = context.WithCancel(t.Context())
 		cancel()
-		if _, err := azure().Fetch(ctx, Query{Web: online.Web{}, URL: srv.URL}); !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
+		if _, err := azure().Fetch(ctx, Query{URL: srv.URL}); !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s, cancelled: %v", name, err)
 		}
 		close(done)
@@ -162,7 +161,7 @@ func TestSlowHeader(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-done }))
 	defer srv.Close()
 	defer close(done)
-	if _, err := azure().Fetch(t.Context(), Query{URL: srv.URL, Web: online.Web{Header: 50 * time.Millisecond}}); !errors.Is(err, ErrUnavailable) {
+	if _, err := azure().Fetch(t.Context(), Query{URL: srv.URL, HeaderTimeout: 50 * time.Millisecond}); !errors.Is(err, ErrUnavailable) {
 		t.Error(err)
 	}
 }
@@ -207,9 +206,9 @@ func TestBases(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return decodeAzure(b, a.xml)
+			return decodeAzure(b)
 		})
-		if _, err := p(t.Context(), Query{Web: online.Web{}}); !errors.Is(err, c.want) || asked.Load() != c.asked {
+		if _, err := p(t.Context(), Query{}); !errors.Is(err, c.want) || asked.Load() != c.asked {
 			t.Errorf("%s: %d asked, %v", name, asked.Load(), err)
 		} else if err != nil && slices.ContainsFunc(c.told, func(base string) bool { return !strings.Contains(err.Error(), base) }) {
 			t.Errorf("%s: %v, want told of %q", name, err, c.told)
@@ -243,7 +242,7 @@ func TestTokenExpires(t *testing.T) {
 			}
 			fmt.Fprint(w, v)
 		}))
-		_, err := aws().Fetch(t.Context(), Query{Web: online.Web{}, URL: srv.URL})
+		_, err := aws().Fetch(t.Context(), Query{URL: srv.URL})
 		if always && (!errors.Is(err, ErrRefused) || tokens.Load() != 2) || !always && (err != nil || tokens.Load() != 2) {
 			t.Errorf("always %t: %d tokens, %v", always, tokens.Load(), err)
 		}
@@ -256,7 +255,7 @@ func TestGenuine(t *testing.T) {
 	clustertest.Loopback(t)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "[]") }))
 	defer srv.Close()
-	if _, err := gcp().Fetch(t.Context(), Query{Web: online.Web{}, URL: srv.URL}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "Metadata-Flavor") {
+	if _, err := gcp().Fetch(t.Context(), Query{URL: srv.URL}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "Metadata-Flavor") {
 		t.Error(err)
 	}
 }
@@ -271,7 +270,7 @@ func TestCheckURL(t *testing.T) {
 			t.Errorf("%q: %v", s, err)
 		}
 	}
-	if _, err := azure().Fetch(t.Context(), Query{Web: online.Web{}, URL: "http://name"}); !errors.Is(err, ErrInvalid) {
+	if _, err := azure().Fetch(t.Context(), Query{URL: "http://name"}); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
 }
@@ -309,7 +308,7 @@ func TestFile(t *testing.T) {
 		good: nil, link("good", "near"): nil, loose: ErrRefused, link(outside, "far"): ErrUnavailable, large: ErrUnavailable,
 		filepath.Join(dir, "none"): ErrUnavailable, filepath.Join(dir, "no", "dir"): ErrUnavailable, dir: ErrUnavailable, "good": ErrInvalid,
 	} {
-		if _, err := file().Fetch(t.Context(), Query{Web: online.Web{}, File: path}); !errors.Is(err, want) {
+		if _, err := file().Fetch(t.Context(), Query{File: path}); !errors.Is(err, want) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -358,7 +357,7 @@ func TestAuto(t *testing.T) {
 			if names, _ := detect(dir); strings.Join(names, " ") != strings.Join(c.names, " ") {
 				t.Errorf("suggests %v", names)
 			}
-			reply, err := auto().Fetch(t.Context(), Query{Web: online.Web{}, URL: srv.URL, DMI: dir})
+			reply, err := auto().Fetch(t.Context(), Query{URL: srv.URL, DMI: dir})
 			switch {
 			case c.provider != "" && (err != nil || reply.Provider != c.provider):
 				t.Errorf("%v, %v", reply, err)

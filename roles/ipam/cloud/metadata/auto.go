@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// dmiDir is where the kernel shows what the machine's firmware says of it.
+// dmiDir is the kernel's directory of the machine's firmware tables (DMI).
 const dmiDir = "/sys/class/dmi/id"
 
-// azureAsset is the chassis of all VMs of Azure, and of no Hyper-V elsewhere.
+// azureAsset is the chassis asset tag of all Azure VMs. Other Hyper-V machines do not have it.
 const azureAsset = "7783-7084-3265-9085-8269-3286-77"
 
-// suggestion is what DMI says of a cloud's machines: a field that begins with a text.
+// suggestion maps the prefix of a DMI field to providers.
 type suggestion struct {
 	field, begins string
 	providers     []string
@@ -47,14 +47,14 @@ func auto() Provider {
 	}
 }
 
-// fetchAuto asks the providers that the machine suggests, until one answers.
+// fetchAuto tries the providers for this machine until one replies.
 func fetchAuto(ctx context.Context, q Query) (*Reply, error) {
 	if q.DMI == "" {
 		q.DMI = dmiDir
 	}
 	names, saw := detect(q.DMI)
 	if len(names) == 0 {
-		return nil, fmt.Errorf("auto: %w: %s says of this machine: %s; that is no cloud that is known here: set the provider (%s)",
+		return nil, fmt.Errorf("auto: %w: %s has for this machine: %s; no known cloud has these values: set the provider (%s)",
 			ErrNoAddresses, q.DMI, saw, strings.Join(providerNames(), ", "))
 	}
 	var last error
@@ -69,14 +69,14 @@ func fetchAuto(ctx context.Context, q Query) (*Reply, error) {
 	return nil, last
 }
 
-// fetchShare asks one of several providers, in its share of the time.
+// fetchShare queries one of several providers in its share of the time.
 func fetchShare(ctx context.Context, p Provider, q Query, share int) (*Reply, error) {
 	ctx, cancel := shareOf(ctx, share)
 	defer cancel()
 	return p.Fetch(ctx, q)
 }
 
-// detect are the providers that DMI suggests, and what it said.
+// detect returns the providers for the machine's DMI fields, and the fields for a message.
 func detect(dir string) (names []string, saw string) {
 	fields := map[string]string{}
 	var texts []string

@@ -15,7 +15,7 @@ func aws() Provider {
 	}
 }
 
-// askAWS goes through the interfaces. What an interface does not have is a 404.
+// askAWS requests all interfaces. A missing value is a 404.
 func askAWS(ctx context.Context, a *asker) ([]nic, error) {
 	a.login = token("X-aws-ec2-metadata-token-ttl-seconds", "X-aws-ec2-metadata-token")
 	macs, err := a.macs(ctx)
@@ -45,8 +45,7 @@ func askAWS(ctx context.Context, a *asker) ([]nic, error) {
 	return nics, nil
 }
 
-// awsFamily sorts addresses and prefixes into subnets. The first address is the
-// interface's own.
+// awsFamily assigns addresses and prefixes to subnets. The first address is the interface's own.
 func awsFamily(cidrs, addresses, prefixes []string) []subnet {
 	h := homesOf(cidrs, "").ranges(prefixes)
 	if len(addresses) == 0 {

@@ -3,16 +3,17 @@ package metadata
 import (
 	"bytes"
 	"context"
+	"encoding/xml"
 	"fmt"
 )
 
-// Azure's host agent tells each VM its addresses; the older address is that of
-// hosts of before 2018.
+// azureHost is Azure's host agent, which provides each VM's addresses. azureOldHost is its address
+// on hosts from before 2018.
 const (
 	azureHost    = "http://168.63.129.16"
 	azureOldHost = "http://169.254.169.254"
 	azurePath    = "/machine/plugins?comp=nmagent&type=getinterfaceinfov1"
-	// azureDNS is the VNet's resolver, on the same address as the agent.
+	// azureDNS is the VNet's resolver, which has the same address as the agent.
 	azureDNS = "168.63.129.16"
 )
 
@@ -26,7 +27,7 @@ func azure() Provider {
 				if err != nil {
 					return nil, err
 				}
-				return decodeAzure(b, a.xml)
+				return decodeAzure(b)
 			}),
 	}
 }
@@ -46,10 +47,10 @@ type azureInterfaces struct {
 	} `xml:"Interface"`
 }
 
-// decodeAzure reads the agent's XML.
-func decodeAzure(b []byte, xml func([]byte, any) error) ([]nic, error) {
+// decodeAzure parses the agent's XML.
+func decodeAzure(b []byte) ([]nic, error) {
 	var doc azureInterfaces
-	if err := xml(bytes.TrimPrefix(b, []byte("\ufeff")), &doc); err != nil {
+	if err := xml.Unmarshal(bytes.TrimPrefix(b, []byte("\ufeff")), &doc); err != nil {
 		return nil, fmt.Errorf("%w: XML: %w", ErrInvalid, err)
 	}
 	nics := make([]nic, 0, len(doc.Interface))
@@ -71,5 +72,5 @@ func decodeAzure(b []byte, xml func([]byte, any) error) ([]nic, error) {
 	return nics, nil
 }
 
-// isTrue is a truth value of XML Schema.
+// isTrue parses a boolean of XML Schema.
 func isTrue(s string) bool { return s == "true" || s == "True" || s == "1" }

@@ -32,7 +32,7 @@ type dropletInterface struct {
 	} `json:"ipv6"`
 }
 
-// decodeDigitalOcean reads the interfaces, public ones first.
+// decodeDigitalOcean parses the interfaces, public ones first.
 func decodeDigitalOcean(b []byte) ([]nic, error) {
 	var doc struct {
 		Interfaces struct {

@@ -3,22 +3,22 @@ package metadata
 import (
 	"context"
 	"fmt"
-	"net/textproto"
+	"net/http"
 	"strings"
 )
 
-// What AWS began and others took over: a tree of keys with one text each, and a
-// token that is got first.
+// macsPath is a path of AWS's metadata API, which other clouds copied: a tree of keys with text
+// values, which requires a session token.
 const macsPath = "/latest/meta-data/network/interfaces/macs/"
 
-// keys asks for the keys of one interface; the first error stays.
+// keys requests the keys of one interface. err is the first error.
 type keys struct {
 	a    *asker
 	path string
 	err  error
 }
 
-// text is one value; "" when the cloud has none (404).
+// text returns one value, or "" if the cloud does not have it (404).
 func (k *keys) text(ctx context.Context, key string) string {
 	if k.err != nil {
 		return ""
@@ -28,8 +28,8 @@ func (k *keys) text(ctx context.Context, key string) string {
 	return s
 }
 
-// list is a value of several, which are on lines (AWS) or in brackets (Alibaba),
-// with quotes and without.
+// list returns a list of values, which are on lines (AWS) or in brackets (Alibaba), with or without
+// quotes.
 func (k *keys) list(ctx context.Context, key string) []string {
 	return split(k.text(ctx, key))
 }
@@ -38,12 +38,12 @@ func split(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune("[]\", \t\r\n", r) })
 }
 
-// macs are the interfaces that a cloud lists by MAC. They become paths, and
-// are nothing but MACs.
+// macs returns the MACs of the interfaces. Only valid MACs are accepted, because they become parts
+// of paths.
 func (a *asker) macs(ctx context.Context) ([]string, error) {
 	b, err := a.get(ctx, macsPath)
 	if err != nil {
-		return nil, err // without the key it is not that cloud
+		return nil, err // the key is missing: this is another cloud
 	}
 	lines := strings.Fields(string(b))
 	if len(lines) > maxInterfaces {
@@ -52,17 +52,17 @@ func (a *asker) macs(ctx context.Context) ([]string, error) {
 	for i, l := range lines {
 		lines[i] = strings.TrimSuffix(l, "/")
 		if _, err := parseMAC(lines[i]); err != nil || lines[i] == anyMAC {
-			return nil, fmt.Errorf("%s%s: %w: %.50q is no MAC", a.base, macsPath, ErrInvalid, l)
+			return nil, fmt.Errorf("%s%s: %w: %.50q is not a MAC", a.base, macsPath, ErrInvalid, l)
 		}
 	}
 	return lines, nil
 }
 
-// token logs in with a session token, which is put for the query only: a minute.
+// token returns a login with a session token that is valid for a minute.
 func token(ttl, header string) func(context.Context, *asker) error {
 	return func(ctx context.Context, a *asker) error {
-		a.header = headerOf(textproto.CanonicalMIMEHeaderKey(ttl), "60")
-		b, err := a.send(ctx, methodPut, "/latest/api/token")
+		a.header = headerOf(http.CanonicalHeaderKey(ttl), "60")
+		b, err := a.send(ctx, http.MethodPut, "/latest/api/token")
 		if err != nil {
 			return fmt.Errorf("get a session token: %w", err)
 		}
@@ -70,7 +70,7 @@ func token(ttl, header string) func(context.Context, *asker) error {
 		if t == "" || len(t) > 4096 || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			return fmt.Errorf("get a session token: %w: no token", ErrInvalid)
 		}
-		a.header = headerOf(textproto.CanonicalMIMEHeaderKey(header), t)
+		a.header = headerOf(http.CanonicalHeaderKey(header), t)
 		return nil
 	}
 }

@@ -6,22 +6,22 @@ import (
 )
 
 var (
-	// ErrUnavailable: the cloud did not answer, or asked to come back later; see
-	// RetryAfter.
+	// ErrUnavailable means that the cloud did not reply or requested a retry later. See RetryAfter.
 	ErrUnavailable = errors.New("the cloud's metadata is unavailable")
-	// ErrRefused: the cloud answers, but not us (401, 403).
+	// ErrRefused means that the cloud rejected the request (401, 403).
 	ErrRefused = errors.New("the cloud's metadata is refused")
-	// ErrNoAddresses: a good reply shows no address for pods, or the cloud cannot show any.
+	// ErrNoAddresses means that a valid reply has no address for pods, or that the cloud cannot
+	// provide any.
 	ErrNoAddresses = errors.New("the cloud shows no addresses for pods")
-	// ErrInvalid: a reply that cannot be understood.
+	// ErrInvalid means that a reply cannot be parsed.
 	ErrInvalid = errors.New("invalid reply")
 )
 
-// laterError is ErrUnavailable with the time that the cloud wants to be left alone.
+// laterError is ErrUnavailable with the cloud's Retry-After.
 type laterError struct {
 	err   error
 	after time.Duration
-	// status is what was answered; 0 when nothing was.
+	// status is the HTTP status, or 0 without a reply.
 	status int
 }
 
@@ -31,7 +31,7 @@ func (e *laterError) Is(target error) bool { return target == ErrUnavailable }
 
 func (e *laterError) Unwrap() error { return e.err }
 
-// RetryAfter is how long the cloud asked to be left alone; 0 when it did not.
+// RetryAfter returns the cloud's Retry-After, or 0.
 func RetryAfter(err error) time.Duration {
 	var later *laterError
 	if errors.As(err, &later) {

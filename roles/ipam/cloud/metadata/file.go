@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// azureFile is where azure-vnet-ipam's environment fileIpam has its interfaces.
+// azureFile is the default file of azure-vnet-ipam's environment fileIpam.
 const azureFile = "/etc/kubernetes/interfaces.json"
 
 func file() Provider {
@@ -21,9 +21,6 @@ func file() Provider {
 		Name: "file", Default: azureFile,
 		Summary: "a file: azure's interfaces.json, a saved reply of azure's host agent, or a list of interfaces in our own form",
 		Fetch: func(_ context.Context, q Query) (*Reply, error) {
-			if q.Web == nil {
-				return nil, noWay("file")
-			}
 			path := q.File
 			if path == "" {
 				path = azureFile
@@ -32,7 +29,7 @@ func file() Provider {
 			if err != nil {
 				return nil, err
 			}
-			nics, err := decodeFile(b, q.Web.XML)
+			nics, err := decodeFile(b)
 			if err != nil {
 				return nil, fmt.Errorf("file %q: %w", path, err)
 			}
@@ -41,8 +38,8 @@ func file() Provider {
 	}
 }
 
-// readFile reads a file that only root can have written, and that links do not
-// lead out of its directory: who writes it decides which addresses pods have.
+// readFile reads a file that only root can have written and whose path has no symbolic link out of
+// its directory. The file decides which addresses pods get.
 func readFile(path string) ([]byte, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("file %q: %w: want an absolute path", path, ErrInvalid)
@@ -62,21 +59,21 @@ func readFile(path string) ([]byte, error) {
 	return nil, fmt.Errorf("file: %w: %w", kind, err)
 }
 
-// decodeFile tells the forms apart by their first character.
-func decodeFile(b []byte, xml func([]byte, any) error) ([]nic, error) {
+// decodeFile selects the format by the first character.
+func decodeFile(b []byte) ([]nic, error) {
 	b = bytes.TrimLeft(bytes.TrimPrefix(b, []byte("\ufeff")), " \t\r\n")
 	switch {
 	case len(b) == 0:
 		return nil, fmt.Errorf("%w: empty", ErrInvalid)
 	case b[0] == '<':
-		return decodeAzure(b, xml)
+		return decodeAzure(b)
 	case b[0] == '[':
 		return decodePlain(b)
 	}
 	return decodeInterfaces(b)
 }
 
-// decodeInterfaces reads azure's interfaces.json.
+// decodeInterfaces parses azure's interfaces.json.
 func decodeInterfaces(b []byte) ([]nic, error) {
 	var doc struct {
 		Interfaces []struct {
@@ -113,8 +110,8 @@ func decodeInterfaces(b []byte) ([]nic, error) {
 	return nics, nil
 }
 
-// decodePlain reads a list of store.CloudNIC. Prefixes and addresses are texts
-// here: one that is wrong is dropped by name, as those of clouds are.
+// decodePlain parses a list of store.CloudNIC. Prefixes and addresses are strings here, so that an
+// invalid one is dropped and reported, as for clouds.
 func decodePlain(b []byte) ([]nic, error) {
 	var doc []struct {
 		store.CloudNIC
@@ -146,7 +143,7 @@ func decodePlain(b []byte) ([]nic, error) {
 	return nics, nil
 }
 
-// withBits is the prefix of an address and its number of bits.
+// withBits returns the prefix of an address and its length.
 func withBits(addr string, bits int) string {
 	a, err := netip.ParseAddr(addr)
 	if err != nil || bits < 0 || bits > a.BitLen() {

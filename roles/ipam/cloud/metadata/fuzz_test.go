@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"golang.org/x/tools/txtar"
-
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 )
 
 // seeds are the replies of testdata to one provider.
@@ -56,12 +54,12 @@ func decoder(f *testing.F, provider string, decode func([]byte) ([]nic, error)) 
 	})
 }
 
-func decodeFileXML(b []byte) ([]nic, error) { return decodeFile(b, online.Web{}.XML) }
+func decodeFileXML(b []byte) ([]nic, error) { return decodeFile(b) }
 
 func FuzzAzure(f *testing.F) {
 	f.Add([]byte(strings.Repeat("<Interfaces>", 100)))
 	f.Add([]byte(`<Interfaces xmlns="x"><a:Interface xmlns:a="y" MacAddress="*"/></Interfaces>`))
-	decoder(f, "azure", func(b []byte) ([]nic, error) { return decodeAzure(b, online.Web{}.XML) })
+	decoder(f, "azure", func(b []byte) ([]nic, error) { return decodeAzure(b) })
 }
 
 func FuzzIMDS(f *testing.F)         { decoder(f, "azure-imds", decodeIMDS) }

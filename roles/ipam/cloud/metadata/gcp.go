@@ -3,11 +3,11 @@ package metadata
 import (
 	"context"
 	"errors"
+	"net/http"
 	"net/netip"
-	"net/textproto"
 )
 
-// gcpFlavor is a header of each request, and of each reply that is Google's.
+// gcpFlavor is a header of each request, and of each reply from Google.
 const gcpFlavor = "Metadata-Flavor"
 
 func gcp() Provider {
@@ -18,7 +18,7 @@ func gcp() Provider {
 		Fetch: overHTTP("gcp", "no interface has an alias IP range (gcloud compute instances network-interfaces update --aliases)",
 			[]string{base}, func(ctx context.Context, a *asker) ([]nic, error) {
 				a.header.Set(gcpFlavor, "Google")
-				a.genuine = func(h textproto.MIMEHeader) error {
+				a.genuine = func(h http.Header) error {
 					if h.Get(gcpFlavor) != "Google" {
 						return errors.New("no " + gcpFlavor + ": it is not Google's")
 					}
@@ -33,9 +33,8 @@ func gcp() Provider {
 	}
 }
 
-// decodeGCP reads the interfaces. An alias range is of the interface's subnet or of
-// another range of the VPC; what it is reached through is the interface's gateway
-// in both cases. IPv6 ranges are not told.
+// decodeGCP parses the interfaces. An alias range belongs to the interface's subnet or to another
+// range of the VPC. In both cases the gateway is the interface's. The metadata has no IPv6 ranges.
 func decodeGCP(b []byte) ([]nic, error) {
 	var doc []struct {
 		IP      string   `json:"ip"`

@@ -16,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
 )
 
@@ -64,7 +63,7 @@ func ask(t *testing.T, a *txtar.Archive) string {
 		serve(w, r, section)
 	}))
 	defer srv.Close()
-	q := Query{Web: online.Web{}, URL: srv.URL}
+	q := Query{URL: srv.URL}
 	for _, s := range strings.Fields(section["own"]) {
 		q.Own = append(q.Own, netip.MustParseAddr(s))
 	}

@@ -24,8 +24,8 @@ func hetzner() Provider {
 	}
 }
 
-// decodeHetzner reads the private networks (YAML), each of which is an interface.
-// The primary interface is the public one, and has nothing for pods.
+// decodeHetzner parses the private networks (YAML), each of which is an interface. The primary
+// interface is the public one and has no addresses for pods.
 func decodeHetzner(b []byte) ([]nic, error) {
 	var doc []struct {
 		IP        string   `json:"ip"`

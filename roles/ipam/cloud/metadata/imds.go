@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
-	"net/textproto"
 	"slices"
 )
 
-// imdsPath is of a version that all regions have.
+// imdsPath has a version that all regions support.
 const imdsPath = "/metadata/instance/network?api-version=2021-02-01"
 
 func azureIMDS() Provider {
@@ -40,8 +40,8 @@ type imdsFamily struct {
 	} `json:"subnet"`
 }
 
-// decodeIMDS reads the network part. It says neither which interface is the
-// primary one, nor which address: the node's own is the one that the node has.
+// decodeIMDS parses the network part. It does not mark the primary interface or address. The node's
+// own address is the one that a link of the node has.
 func decodeIMDS(b []byte) ([]nic, error) {
 	var doc struct {
 		Interface []struct {
@@ -74,8 +74,8 @@ func decodeIMDS(b []byte) ([]nic, error) {
 	return nics, nil
 }
 
-// sixtyFours are the subnets of IPv6 addresses: no other is told, and a subnet of
-// Azure's has 64 bits (learn.microsoft.com, "What is IPv6 for Azure Virtual Network?").
+// sixtyFours returns the /64 subnets of IPv6 addresses. IMDS does not list them, and Azure's IPv6
+// subnets have 64 bits (learn.microsoft.com, "What is IPv6 for Azure Virtual Network?").
 func sixtyFours(addresses []string) []string {
 	var prefixes []string
 	for _, text := range addresses {
@@ -90,10 +90,10 @@ func sixtyFours(addresses []string) []string {
 	return prefixes
 }
 
-// fromJSON decodes a whole reply.
+// fromJSON decodes a complete reply.
 func fromJSON(b []byte, into any) error {
 	err := json.Unmarshal(b, into)
-	if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) { // its text is about types of Go's
+	if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) { // the message has Go's type names
 		return fmt.Errorf("%w: JSON: %.40s where none can be, at byte %d in %q", ErrInvalid, wrong.Value, wrong.Offset, wrong.Field)
 	}
 	if err != nil {
@@ -102,5 +102,5 @@ func fromJSON(b []byte, into any) error {
 	return nil
 }
 
-// headerOf is a header of one field.
-func headerOf(name, value string) textproto.MIMEHeader { return textproto.MIMEHeader{name: {value}} }
+// headerOf returns a header with one field.
+func headerOf(name, value string) http.Header { return http.Header{name: {value}} }

@@ -10,8 +10,8 @@ import (
 // anyMAC stands for any interface.
 const anyMAC = "*"
 
-// parseMAC gives a hardware address the usual colon form. Clouds write it with
-// colons, dashes, dots and with nothing, in upper and lower case.
+// parseMAC returns a hardware address in colon notation. Clouds write it with colons, dashes, dots
+// or no separator, in upper or lower case.
 func parseMAC(s string) (string, error) {
 	if s == anyMAC {
 		return s, nil
@@ -23,7 +23,7 @@ func parseMAC(s string) (string, error) {
 	b, err := hex.DecodeString(digits)
 	switch {
 	case err != nil || len(b) != 6:
-		return "", fmt.Errorf("%.40q is no MAC", s)
+		return "", fmt.Errorf("%.40q is not a MAC", s)
 	case string(b) == "\x00\x00\x00\x00\x00\x00":
 		return "", errors.New("the MAC is all zero")
 	case b[0]&1 != 0:
@@ -32,7 +32,7 @@ func parseMAC(s string) (string, error) {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3], b[4], b[5]), nil
 }
 
-// bareMAC is a MAC without its separators, which stand after each 2 or 4 digits.
+// bareMAC removes the separators, which follow each 2 or 4 digits.
 func bareMAC(s string) (string, error) {
 	for sep, group := range map[string]int{":": 2, "-": 2, ".": 4} {
 		if !strings.Contains(s, sep) {
@@ -41,7 +41,7 @@ func bareMAC(s string) (string, error) {
 		parts := strings.Split(s, sep)
 		for _, p := range parts {
 			if len(p) != group {
-				return "", fmt.Errorf("%.40q is no MAC", s)
+				return "", fmt.Errorf("%.40q is not a MAC", s)
 			}
 		}
 		return strings.Join(parts, ""), nil

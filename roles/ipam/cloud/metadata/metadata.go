@@ -1,61 +1,58 @@
-// Package metadata asks clouds which addresses this node has for its pods, and
-// gives every cloud's answer the one form of store.CloudNIC.
+// Package metadata queries clouds for the addresses that this node has for its pods, and converts
+// each cloud's reply to store.CloudNIC.
 //
-// Each provider is a file: what it asks, and a decoder, which is a pure function
-// of the bytes that came back. normalise, which all of them end with, decides
-// what of a reply can be used. Replies are hostile: they are bounded, and what is
-// wrong in one is left out by name instead of spoiling the rest.
+// Each provider is a file with its requests and a decoder, which is a pure function of the reply.
+// All of them end with normalise, which selects the usable part of a reply. Replies are not
+// trusted: their size is limited, and an invalid part is dropped and reported without affecting the
+// rest.
 package metadata
 
 import (
 	"context"
 	"net/netip"
+	"time"
 
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/wire"
 	"github.com/cnibox/cnibox/store"
 )
 
-// Query is one question to a cloud.
+// Query is a query to a cloud.
 type Query struct {
-	// URL replaces the provider's own base URL; see CheckURL.
+	// URL replaces the provider's base URL. See CheckURL.
 	URL string
-	// File is read instead by the provider "file".
+	// File is the path for the provider "file".
 	File string
-	// Web is the way to the cloud; nothing is asked without.
-	Web wire.Web
-	// Own are the addresses that links of this node have: never a pod's.
+	// HeaderTimeout limits the wait for the header of a reply. 0 means 10 s.
+	HeaderTimeout time.Duration
+	// Own are the addresses of this node's links. Pods never get them.
 	Own []netip.Addr
-	// DMI is where auto looks for what the machine says of itself; empty: the
-	// kernel's directory.
+	// DMI is the directory of DMI fields for auto. Empty means the kernel's directory.
 	DMI string
 }
 
-// Reply is what a cloud gives.
+// Reply is a cloud's reply.
 type Reply struct {
-	// Provider is who answered: auto's choice, else the provider itself.
+	// Provider is the provider that replied. It is auto's choice, or the provider itself.
 	Provider string
-	// NICs are by device number and MAC, whatever the order of the reply.
+	// NICs are sorted by device number and MAC.
 	NICs []store.CloudNIC
-	// Dropped is what of the reply is not used, and why.
+	// Dropped lists the unused parts of the reply with the reasons.
 	Dropped []string
 }
 
-// Provider is one way to ask.
+// Provider is a source of addresses.
 type Provider struct {
-	// Name is the provider's in configurations: "aws".
+	// Name is the name in configurations, such as "aws".
 	Name string
-	// Summary is one line, without a final period.
+	// Summary is one line without a final period.
 	Summary string
-	// Default is the URL, or the file, that is asked when none is given; empty where
-	// there is none.
+	// Default is the default URL or file, or empty.
 	Default string
-	// Fetch asks. Its errors are ErrUnavailable, ErrRefused, ErrNoAddresses and
-	// ErrInvalid, or that of ctx. With ErrNoAddresses there is a Reply too when a good one came
-	// that shows no addresses for pods.
+	// Fetch sends the query. Its errors are ErrUnavailable, ErrRefused, ErrNoAddresses, ErrInvalid,
+	// and ctx's. With ErrNoAddresses there is a Reply, too, if the reply was valid.
 	Fetch func(ctx context.Context, q Query) (*Reply, error)
 }
 
-// Providers are all, auto first.
+// Providers returns all providers, auto first.
 func Providers() []Provider {
 	return []Provider{
 		auto(), azure(), azureIMDS(), aws(), gcp(), alibaba(), tencent(), oracle(),
@@ -63,7 +60,7 @@ func Providers() []Provider {
 	}
 }
 
-// Lookup finds a provider by its name.
+// Lookup returns a provider by its name.
 func Lookup(name string) (Provider, bool) {
 	for _, p := range Providers() {
 		if p.Name == name {

@@ -10,9 +10,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Bounds of what is taken of a reply.
+// Limits for a reply.
 const (
-	// maxAddresses is of addresses and ranges together: a VNet has no more.
+	// maxAddresses limits addresses and ranges together. A VNet has at most as many.
 	maxAddresses = 65536
 	maxNICs      = 256
 	maxSubnets   = 256
@@ -23,22 +23,21 @@ const (
 	maxText      = 128
 )
 
-// normaliser gives replies their one form.
+// normaliser converts replies to the common form.
 type normaliser struct {
-	// own are the addresses of the node, of its links and as the cloud has it.
+	// own are the node's addresses according to its links and the cloud.
 	own map[netip.Addr]bool
-	// taken are the addresses that somebody has already, and ranges the ranges, sorted.
+	// taken are the addresses that are already assigned. ranges are the assigned ranges, sorted.
 	taken  map[netip.Addr]string
 	ranges []netip.Prefix
-	// left is how many addresses and ranges there may be yet.
+	// left is the number of further addresses and ranges that are accepted.
 	left    int
 	dropped []string
 	more    int
 }
 
-// normalise turns what a cloud says into what can be used: own are the addresses
-// that the node's links have. The second result is what was dropped, and why.
-// The same reply in another order has the same result.
+// normalise returns the usable part of a cloud's reply, and what was dropped and why. own are the
+// addresses of the node's links. The result does not depend on the order of the reply.
 func normalise(raw []nic, own []netip.Addr) ([]store.CloudNIC, []string) {
 	n := &normaliser{own: map[netip.Addr]bool{}, taken: map[netip.Addr]string{}, left: maxAddresses}
 	links := make([]netip.Addr, len(own))
@@ -51,7 +50,7 @@ func normalise(raw []nic, own []netip.Addr) ([]store.CloudNIC, []string) {
 	for i, r := range nics {
 		parsed[i] = n.describe(r)
 	}
-	// Whatever is a node's own, on any interface, is nobody's address.
+	// An own address of the node, on any interface, is never given to a pod.
 	rawOf := make([][]*subnet, len(nics))
 	for i, r := range nics {
 		parsed[i].Subnets, rawOf[i] = n.subnets(r)
@@ -71,7 +70,7 @@ func normalise(raw []nic, own []netip.Addr) ([]store.CloudNIC, []string) {
 	return parsed, n.dropped
 }
 
-// drop notes what is not used.
+// drop notes an unused part.
 func (n *normaliser) drop(format string, a ...any) {
 	if len(n.dropped) >= maxDropped {
 		n.more++
@@ -80,7 +79,7 @@ func (n *normaliser) drop(format string, a ...any) {
 	n.dropped = append(n.dropped, fmt.Sprintf(format, a...))
 }
 
-// interfaces are the NICs with good MACs, each once, by number.
+// interfaces returns the NICs with valid MACs, sorted by number, without duplicates.
 func (n *normaliser) interfaces(raw []nic) []nic {
 	var nics []nic
 	at := map[string]int{}
@@ -104,7 +103,7 @@ func (n *normaliser) interfaces(raw []nic) []nic {
 		nics = append(nics, r)
 	}
 	slices.SortStableFunc(nics, func(a, b nic) int {
-		return cmp.Or(cmp.Compare(a.device, b.device), first(a.primary, b.primary), cmp.Compare(a.mac, b.mac))
+		return cmp.Or(cmp.Compare(a.device, b.device), trueFirst(a.primary, b.primary), cmp.Compare(a.mac, b.mac))
 	})
 	primary := false
 	for i := range nics {
@@ -120,8 +119,8 @@ func (n *normaliser) interfaces(raw []nic) []nic {
 	return nics
 }
 
-// first orders what is true before what is not.
-func first(a, b bool) int {
+// trueFirst orders true before false.
+func trueFirst(a, b bool) int {
 	switch {
 	case a == b:
 		return 0
@@ -131,7 +130,7 @@ func first(a, b bool) int {
 	return 1
 }
 
-// describe is a NIC without its subnets.
+// describe returns a NIC without its subnets.
 func (n *normaliser) describe(r nic) store.CloudNIC {
 	c := store.CloudNIC{MAC: r.mac, ID: printable(r.id), Device: r.device, Primary: r.primary}
 	if r.mtu >= 576 && r.mtu <= 65535 {
@@ -142,7 +141,7 @@ func (n *normaliser) describe(r nic) store.CloudNIC {
 	for _, s := range r.network {
 		p, err := netip.ParsePrefix(strings.TrimSpace(s))
 		if err != nil || len(c.Network) >= maxNetwork {
-			n.drop("%s: network %.50q is no prefix, or one too many", r.mac, s)
+			n.drop("%s: network %.50q is not a prefix, or one too many", r.mac, s)
 			continue
 		}
 		if p = p.Masked(); !slices.Contains(c.Network, p) {
@@ -163,7 +162,7 @@ func (n *normaliser) describe(r nic) store.CloudNIC {
 	return c
 }
 
-// printable is a short text of the cloud's, or nothing.
+// printable returns a short printable text, or "".
 func printable(s string) string {
 	s = strings.TrimSpace(s)
 	if len(s) > maxText || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) {
@@ -172,7 +171,7 @@ func printable(s string) string {
 	return s
 }
 
-// subnets are a NIC's, each prefix once, with what the cloud said of it.
+// subnets returns a NIC's subnets without duplicate prefixes, and the raw form of each.
 func (n *normaliser) subnets(r nic) ([]store.CloudSubnet, []*subnet) {
 	var list []store.CloudSubnet
 	var raw []*subnet
@@ -181,9 +180,9 @@ func (n *normaliser) subnets(r nic) ([]store.CloudSubnet, []*subnet) {
 		p, err := netip.ParsePrefix(strings.TrimSpace(s.prefix))
 		switch {
 		case err != nil:
-			n.drop("%s: %.50q is no subnet: its %d addresses are not used", r.mac, s.prefix, len(s.addresses)+len(s.ranges))
+			n.drop("%s: %.50q is not a subnet: its %d addresses are not used", r.mac, s.prefix, len(s.addresses)+len(s.ranges))
 			continue
-		case p.Addr().Is4In6() || slices.ContainsFunc(nobodys(), p.Overlaps):
+		case p.Addr().Is4In6() || slices.ContainsFunc(reservedPrefixes(), p.Overlaps):
 			n.drop("%s: subnet %s cannot be used", r.mac, p)
 			continue
 		case p != p.Masked():
@@ -216,9 +215,9 @@ func (n *normaliser) subnets(r nic) ([]store.CloudSubnet, []*subnet) {
 	return sorted, rawSorted
 }
 
-// nobodys are blocks that no cloud's network has a part of (RFC 6890, RFC 5771, RFC
-// 4291): they are for this host, for its link, where metadata services are, and for groups.
-func nobodys() []netip.Prefix {
+// reservedPrefixes returns blocks that are never part of a cloud's network (RFC 6890, RFC 5771, RFC
+// 4291): loopback, link-local, where metadata services are, and multicast.
+func reservedPrefixes() []netip.Prefix {
 	v4 := func(a byte, b byte, bits int) netip.Prefix {
 		return netip.PrefixFrom(netip.AddrFrom4([4]byte{a, b}), bits)
 	}
@@ -228,8 +227,8 @@ func nobodys() []netip.Prefix {
 	return []netip.Prefix{v4(0, 0, 8), v4(127, 0, 8), v4(169, 254, 16), v4(224, 0, 4), v6(0, 0, 96), v6(0xfe, 0x80, 10), v6(0xff, 0, 8)}
 }
 
-// gateway is the one that the cloud names, also one outside of the subnet, else the
-// subnet's first address, where clouds have their routers.
+// gateway returns the cloud's gateway, which may be outside the subnet. Without one it returns the
+// subnet's first address, which is the router in most clouds.
 func (n *normaliser) gateway(mac string, p netip.Prefix, given string) netip.Addr {
 	given = strings.TrimSpace(given)
 	if given != "" {

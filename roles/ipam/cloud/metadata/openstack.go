@@ -35,8 +35,8 @@ type openstackNetwork struct {
 	} `json:"routes"`
 }
 
-// decodeOpenStack reads links and networks: each fixed address of a port is a
-// network of its own, and the first of a family is the node's.
+// decodeOpenStack parses links and networks. Each fixed address of a port is a separate network.
+// The first one of a family is the node's own.
 func decodeOpenStack(b []byte) ([]nic, error) {
 	var doc struct {
 		Links []struct {
@@ -69,7 +69,7 @@ func decodeOpenStack(b []byte) ([]nic, error) {
 		n := nic{mac: l.MAC, device: i, primary: i == 0, mtu: l.MTU, id: l.VIF, dns: dns}
 		seen := map[string]bool{}
 		for _, net := range of[l.ID] {
-			if net.IP == "" { // by DHCP or router advertisements: nothing is told
+			if net.IP == "" { // the address comes from DHCP or router advertisements
 				continue
 			}
 			addr, _, _ := strings.Cut(net.IP, "/")
@@ -85,7 +85,7 @@ func decodeOpenStack(b []byte) ([]nic, error) {
 	return nics, nil
 }
 
-// prefix is the address' subnet: of the form ADDRESS/BITS, or with a mask beside it.
+// prefix returns the address's subnet, from ADDRESS/BITS or a separate mask.
 func (n *openstackNetwork) prefix() string {
 	if addr, bits, ok := strings.Cut(n.IP, "/"); ok {
 		return withMask(addr, bits)
@@ -93,7 +93,7 @@ func (n *openstackNetwork) prefix() string {
 	return withMask(n.IP, n.Mask)
 }
 
-// router is that of the default route.
+// router returns the gateway of the default route.
 func (n *openstackNetwork) router() string {
 	for _, r := range n.Routes {
 		if p, err := netip.ParsePrefix(withMask(r.Network, r.Mask)); err == nil && p.Bits() == 0 {

@@ -19,8 +19,8 @@ func oracle() Provider {
 	}
 }
 
-// decodeOracle reads the VNICs, the first of which is the primary one. A field that
-// there is not may be the text "<null>".
+// decodeOracle parses the VNICs. The first one is the primary one. A missing field may be the text
+// "<null>".
 func decodeOracle(b []byte) ([]nic, error) {
 	var doc []struct {
 		ID       string   `json:"vnicId"`
@@ -39,10 +39,10 @@ func decodeOracle(b []byte) ([]nic, error) {
 	nics := make([]nic, 0, len(doc))
 	for i, d := range doc {
 		n := nic{mac: d.MAC, device: i, primary: i == 0, id: d.ID}
-		if told(d.Subnet) {
+		if isSet(d.Subnet) {
 			n.subnets = append(n.subnets, homesOf([]string{d.Subnet}, orEmpty(d.Router)).own(d.IP).subnets...)
 		}
-		if told(d.Subnet6) {
+		if isSet(d.Subnet6) {
 			n.subnets = append(n.subnets, homesOf([]string{d.Subnet6}, orEmpty(d.Router6)).unmarked(d.IPv6).subnets...)
 		}
 		nics = append(nics, n)
@@ -50,10 +50,10 @@ func decodeOracle(b []byte) ([]nic, error) {
 	return nics, nil
 }
 
-func told(s string) bool { return s != "" && s != "<null>" }
+func isSet(s string) bool { return s != "" && s != "<null>" }
 
 func orEmpty(s string) string {
-	if !told(s) {
+	if !isSet(s) {
 		return ""
 	}
 	return s

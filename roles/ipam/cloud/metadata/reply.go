@@ -8,10 +8,10 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// nic is an interface as a cloud describes it, not yet judged.
+// nic is an interface in a cloud's reply, before validation.
 type nic struct {
 	mac, id string
-	// device is unnumbered where the cloud does not count.
+	// device is unnumbered if the cloud does not number its interfaces.
 	device  int
 	primary bool
 	mtu     int
@@ -20,20 +20,20 @@ type nic struct {
 	dns     []string
 }
 
-// unnumbered: the cloud does not number its interfaces.
+// unnumbered means that the cloud does not number its interfaces.
 const unnumbered = -1
 
-// subnet is what a nic has of one. All but prefix may be empty.
+// subnet is a nic's part of a subnet. All fields except prefix may be empty.
 type subnet struct {
 	prefix, gateway        string
 	own, addresses, ranges []string
-	// firstIsOwn: the cloud does not say which address is the node's own. It is one
-	// that the node has, or, where it has none of them, the first.
+	// firstIsOwn means that the cloud does not mark the node's own address. It is the one that the
+	// node has, or else the first.
 	firstIsOwn bool
 }
 
-// finish makes the reply of what a provider decoded. none is why there may be no
-// addresses for pods in a good reply.
+// finish returns the reply of a provider. none explains why a valid reply may have no addresses for
+// pods.
 func finish(provider string, nics []nic, own []netip.Addr, none string) (*Reply, error) {
 	r := &Reply{Provider: provider}
 	r.NICs, r.Dropped = normalise(nics, own)
@@ -50,7 +50,7 @@ func finish(provider string, nics []nic, own []netip.Addr, none string) (*Reply,
 	return r, fmt.Errorf("%s: %w: %s", provider, ErrNoAddresses, strings.Join(why, "; "))
 }
 
-// count is how many addresses and ranges for pods there are.
+// count returns the number of addresses and ranges for pods.
 func count(nics []store.CloudNIC) int {
 	n := 0
 	for _, c := range nics {
@@ -61,13 +61,13 @@ func count(nics []store.CloudNIC) int {
 	return n
 }
 
-// homes are the subnets that a cloud names apart from the addresses in them.
+// homes are the subnets of a cloud that lists subnets and addresses separately.
 type homes struct {
 	subnets  []subnet
 	prefixes []netip.Prefix
 }
 
-// homesOf are the subnets, of a gateway if that is not empty.
+// homesOf returns the subnets with the gateway, which may be empty.
 func homesOf(prefixes []string, gateway string) *homes {
 	h := &homes{}
 	for _, text := range prefixes[:min(len(prefixes), maxSubnets)] {
@@ -78,8 +78,8 @@ func homesOf(prefixes []string, gateway string) *homes {
 	return h
 }
 
-// of is where an address or prefix belongs. What is of no subnet goes to the first one, or to one
-// without a prefix: to be dropped there by name.
+// of returns the subnet of an address or prefix. If no subnet contains it, the result is the first
+// one, or one without a prefix, which drops and reports it.
 func (h *homes) of(text string) *subnet {
 	p, _ := asPrefix(strings.TrimSpace(text))
 	for i, home := range h.prefixes {
@@ -101,7 +101,7 @@ func (h *homes) own(list ...string) *homes {
 	return h
 }
 
-// addresses are for pods; those that are the node's own too go to nobody.
+// addresses adds addresses for pods. normalise removes the node's own.
 func (h *homes) addresses(list []string) *homes {
 	for _, a := range list {
 		to := h.of(a)
@@ -110,7 +110,7 @@ func (h *homes) addresses(list []string) *homes {
 	return h
 }
 
-// unmarked are addresses of which the cloud does not say which is the node's own.
+// unmarked adds addresses of which one is the node's own and not marked.
 func (h *homes) unmarked(list []string) *homes {
 	for i := range h.subnets {
 		h.subnets[i].firstIsOwn = true
@@ -126,7 +126,7 @@ func (h *homes) ranges(list []string) *homes {
 	return h
 }
 
-// asPrefix is a prefix that may be written as one address.
+// asPrefix parses a prefix or a single address.
 func asPrefix(s string) (p netip.Prefix, single bool) {
 	if !strings.Contains(s, "/") {
 		a, err := netip.ParseAddr(s)
@@ -139,8 +139,8 @@ func asPrefix(s string) (p netip.Prefix, single bool) {
 	return p, p.IsSingleIP()
 }
 
-// withMask is the prefix of an address and a mask, which is "255.255.255.0" or a
-// number of bits. What cannot be understood comes back as text, to be dropped by name.
+// withMask returns the prefix of an address and a mask, which is "255.255.255.0" or a number of
+// bits. Invalid values are returned as text, so that normalise drops and reports them.
 func withMask(addr, mask string) string {
 	a, err := netip.ParseAddr(addr)
 	bits, ok := maskBits(mask)

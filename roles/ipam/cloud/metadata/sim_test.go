@@ -6,10 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cnibox/cnibox/roles/daemon/cloudsim"
-	"github.com/cnibox/cnibox/roles/ipam/cloud/metadata/online"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster/clustertest"
+	"github.com/cnibox/cnibox/test/cloudsim"
 )
 
 // The simulator of clouds and the providers were written apart from each other:
@@ -52,7 +51,7 @@ func TestSimulator(t *testing.T) {
 			}
 			defer sim.Close()
 			ours, _ := Lookup(provider)
-			reply, err := ours.Fetch(t.Context(), Query{Web: online.Web{}, URL: sim.URL()})
+			reply, err := ours.Fetch(t.Context(), Query{URL: sim.URL()})
 			if reply == nil || (want == "") != errors.Is(err, ErrNoAddresses) || want != "" && err != nil {
 				t.Fatal(reply, err)
 			}

@@ -16,10 +16,10 @@ func tencent() Provider {
 	}
 }
 
-// maxTencent bounds the addresses of an interface: each takes two requests.
+// maxTencent limits the addresses of an interface, because each needs two requests.
 const maxTencent = 256
 
-// askTencent goes through the interfaces, and through the addresses of each.
+// askTencent requests all interfaces and their addresses.
 func askTencent(ctx context.Context, a *asker) ([]nic, error) {
 	macs, err := a.macs(ctx)
 	if err != nil {
@@ -38,7 +38,7 @@ func askTencent(ctx context.Context, a *asker) ([]nic, error) {
 		for _, l := range listed[:min(len(listed), maxTencent)] {
 			addr, err := netip.ParseAddr(strings.TrimSuffix(l, "/"))
 			if err != nil {
-				continue // what else stands in a directory is no address
+				continue // a directory may have other entries
 			}
 			at := "local-ipv4s/" + addr.String() + "/"
 			s := subnet{prefix: withMask(addr.String(), k.text(ctx, at+"subnet-mask")), gateway: k.text(ctx, at+"gateway")}

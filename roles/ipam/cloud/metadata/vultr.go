@@ -21,8 +21,8 @@ func vultr() Provider {
 	}
 }
 
-// decodeVultr reads the interfaces. An additional address is a text, or an object
-// with an address and a mask.
+// decodeVultr parses the interfaces. An additional address is a string, or an object with an
+// address and a mask.
 func decodeVultr(b []byte) ([]nic, error) {
 	type family struct {
 		Address    string            `json:"address"`
@@ -75,7 +75,7 @@ func vultrAddress(raw json.RawMessage) string {
 	return textOf(raw)
 }
 
-// textOf is a text, or a number as one.
+// textOf returns a string, or a number as text.
 func textOf(raw json.RawMessage) string {
 	var s string
 	if json.Unmarshal(raw, &s) == nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/cnibox/cnibox/internal/smallfile"
 )
 
-// maxFile bounds a file, in bytes.
+// maxFile is the maximum size of a file in bytes.
 const maxFile = 1 << 20
 
-// confFile is a configuration of a directory, or why it is none.
+// confFile is a configuration file of a directory, or the error of reading it.
 type confFile struct {
 	path string
 	raw  []byte
@@ -22,10 +22,10 @@ type confFile struct {
 	err  error
 }
 
-// onDisk is the configuration of that name in ConfDir: that of a .conflist file,
-// else that of a .conf or .json file, the alphabetically first of each (the
-// standard, section 3.4.1). Other files may be broken.
-func (f *Finder) onDisk(name string) (*Network, error) {
+// findInConfDir returns the configuration with that name in ConfDir. A .conflist file precedes
+// .conf and .json files; within each group the first by file name is used (the standard, section
+// 3.4.1). Invalid other files do not matter.
+func (f *Finder) findInConfDir(name string) (*Network, error) {
 	var broken []error
 	for _, exts := range [][]string{{".conflist"}, {".conf", ".json"}} {
 		files, err := confFiles(f.ConfDir, exts)
@@ -48,9 +48,9 @@ func (f *Finder) onDisk(name string) (*Network, error) {
 	return nil, err
 }
 
-// first is the alphabetically first configuration of a directory that is not of
-// the plugin that asks, whose own may be there too.
-func (f *Finder) first(dir string) (*Network, error) {
+// firstInDir returns the first configuration of a directory by file name. It skips configurations
+// of the calling plugin.
+func (f *Finder) firstInDir(dir string) (*Network, error) {
 	files, err := confFiles(dir, []string{".conflist", ".conf", ".json"})
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (f *Finder) first(dir string) (*Network, error) {
 	for _, file := range files {
 		switch {
 		case file.err != nil:
-			return nil, file.err // the order decides, so the next one would be another network
+			return nil, file.err // skipping the file would select another network
 		case f.notSelf(file.path, file.conf) == nil:
 			return &Network{Conf: file.raw, From: file.path}, nil
 		}
@@ -66,8 +66,8 @@ func (f *Finder) first(dir string) (*Network, error) {
 	return nil, fmt.Errorf("%w in %s: no .conflist, .conf or .json file of another plugin", ErrNotFound, dir)
 }
 
-// confFiles reads the files with one of some extensions, in the order of their
-// names. A directory that is not there has none.
+// confFiles reads the files with one of the extensions, sorted by name. A missing directory has no
+// files.
 func confFiles(path string, exts []string) ([]confFile, error) {
 	dir, err := os.OpenRoot(path)
 	if errors.Is(err, fs.ErrNotExist) || path == "" {
@@ -77,7 +77,7 @@ func confFiles(path string, exts []string) ([]confFile, error) {
 		return nil, fmt.Errorf("directory of networks: %w", err)
 	}
 	defer dir.Close()
-	if err := trusted(dir, "."); err != nil {
+	if err := checkTrusted(dir, "."); err != nil {
 		return nil, err
 	}
 	entries, err := fs.ReadDir(dir.FS(), ".")
@@ -96,7 +96,7 @@ func confFiles(path string, exts []string) ([]confFile, error) {
 	return out, nil
 }
 
-// readConfFile reads a configuration, whose name has to be in it.
+// readConfFile reads a configuration. The name is required.
 func readConfFile(dir *os.Root, name string) ([]byte, *conf, error) {
 	path := filepath.Join(dir.Name(), name)
 	raw, err := smallfile.ReadTrusted(dir, name, maxFile)
@@ -113,8 +113,8 @@ func readConfFile(dir *os.Root, name string) ([]byte, *conf, error) {
 	return raw, c, nil
 }
 
-// trusted refuses a directory in which others may make files.
-func trusted(dir *os.Root, name string) error {
+// checkTrusted returns an error for a directory in which others than root can create files.
+func checkTrusted(dir *os.Root, name string) error {
 	st, err := dir.Stat(name)
 	if err != nil {
 		return fmt.Errorf("directory of networks: %w", err)

@@ -16,32 +16,32 @@ import (
 )
 
 const (
-	// CheckpointFile is where kubelet keeps which pod holds which device.
+	// CheckpointFile is kubelet's record of the devices of each pod.
 	CheckpointFile = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
-	// maxCheckpoint is far above what a full node has, in bytes.
+	// maxCheckpoint is the maximum size of kubelet's file in bytes.
 	maxCheckpoint = 16 << 20
-	// deviceInfoDir is where device plugins and CNI plugins tell of devices
-	// (the Device Information Specification of the standard's authors).
+	// deviceInfoDir is the directory in which device plugins and CNI plugins describe devices (the
+	// Device Information Specification of the standard's authors).
 	deviceInfoDir = "/var/run/k8s.cni.cncf.io/devinfo"
-	// maxDeviceInfo is far above what a device has to tell, in bytes.
+	// maxDeviceInfo is the maximum size of a device information file in bytes.
 	maxDeviceInfo = 64 << 10
 )
 
-// checkpoint is the part of kubelet's file that is read.
+// checkpoint has the required part of kubelet's file.
 type checkpoint struct {
 	Data struct {
 		PodDeviceEntries []struct {
 			PodUID       string
 			ResourceName string
-			// DeviceIDs is a list, since Kubernetes 1.20 one for each NUMA node.
+			// DeviceIDs is a list, or since Kubernetes 1.20 one list for each NUMA node.
 			DeviceIDs json.RawMessage
 		}
 	}
 }
 
-// Devices are those that the pod holds of a resource, by kubelet's checkpoint,
-// container by container. Each network of the resource takes the next. It needs
-// no API; kubelet writes the file before the pod's sandbox is made.
+// Devices returns the pod's devices of a resource from kubelet's checkpoint, container by
+// container. Each network with the resource uses the next device. kubelet writes the file before
+// the pod's sandbox exists, so no API request is needed.
 func Devices(path, podUID, resource string) ([]string, error) {
 	raw, err := smallfile.Read(path, maxCheckpoint)
 	if err != nil {
@@ -72,23 +72,23 @@ func Devices(path, podUID, resource string) ([]string, error) {
 	return out, nil
 }
 
-// DevicePluginInfo is the file that a device plugin writes for a device of a
+// DevicePluginInfo returns the path of the file that a device plugin writes for a device of a
 // resource.
 func DevicePluginInfo(resource, deviceID string) string {
 	return filepath.Join(deviceInfoDir, "dp", fileName(resource+"-"+deviceID+"-device.json"))
 }
 
-// AttachmentInfo is the file in which the plugin of an attachment tells of its
-// device: the value of the capability CNIDeviceInfoFile.
+// AttachmentInfo returns the path of the file in which an attachment's plugin describes its device:
+// the value of the capability CNIDeviceInfoFile.
 func AttachmentInfo(network, containerID, ifName string) string {
 	return filepath.Join(deviceInfoDir, "cni", fileName(network+"-"+containerID+"_"+ifName))
 }
 
-// fileName has no separators: a name stays in its directory.
+// fileName replaces separators, so that the file stays in its directory.
 func fileName(s string) string { return strings.ReplaceAll(s, "/", "-") }
 
-// DeviceInfo reads the first of some files that is there; nil when none is. A
-// file that holds no JSON object is an error that names it.
+// DeviceInfo reads the first existing file. It returns nil if none exists. A file without a JSON
+// object is an error that has the path.
 func DeviceInfo(paths ...string) (json.RawMessage, error) {
 	for _, path := range paths {
 		raw, err := smallfile.Read(path, maxDeviceInfo)
@@ -100,7 +100,7 @@ func DeviceInfo(paths ...string) (json.RawMessage, error) {
 		}
 		var object map[string]json.RawMessage
 		if err := coldjson.Unmarshal(raw, &object); err != nil || object == nil {
-			return nil, fmt.Errorf("device information %s: is no JSON object", path)
+			return nil, fmt.Errorf("device information %s: is not a JSON object", path)
 		}
 		return raw, nil
 	}

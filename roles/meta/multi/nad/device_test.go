@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestDevices has both forms that kubelet has had.
+// TestDevices: both forms of kubelet's file.
 func TestDevices(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"checkpoint": `{"Data":{"PodDeviceEntries":[

@@ -11,27 +11,26 @@ import (
 	"github.com/cnibox/cnibox/internal/smallfile"
 )
 
-// DefaultDir is where the objects of a node without an API server are.
+// DefaultDir is the directory of the network definitions of a node without an API server.
 const DefaultDir = "/etc/cni/net.d/multi.d"
 
-// extensions are those of the files of a Dir, in the order in which they are
-// looked for. What is in a file decides how it is read.
+// extensions returns the file extensions of a Dir in the order of the search. The content of a file
+// decides its format.
 func extensions() []string { return []string{".conflist", ".conf", ".json", ".yaml", ".yml"} }
 
-// Dir is a Source: a directory with a file for each network, named after it, in a
-// directory for each namespace: <dir>/<namespace>/<name>.conflist, .conf, .json,
-// .yaml or .yml. A file holds a CNI configuration or a NetworkAttachmentDefinition,
-// either as JSON or as YAML. Pods without a namespace have their networks in the
-// directory itself. A directory that is not there holds none.
+// Dir is a Source: a directory with one file for each network in a subdirectory for each namespace:
+// <dir>/<namespace>/<name>.conflist, .conf, .json, .yaml or .yml. A file has a CNI configuration or
+// a NetworkAttachmentDefinition as JSON or YAML. The networks of pods without a namespace are in
+// the directory itself. A missing directory is an empty Source.
 type Dir string
 
 // Object reads the file of that name.
 func (d Dir) Object(_ context.Context, namespace, name string) (*Object, error) {
 	switch {
 	case namespace != "" && !isName(namespace, true):
-		return nil, fmt.Errorf("%w in %s: %q is no namespace", ErrNotFound, string(d), namespace)
+		return nil, fmt.Errorf("%w in %s: %q is not a namespace", ErrNotFound, string(d), namespace)
 	case !isName(name, false):
-		return nil, fmt.Errorf("%w in %s: %q is no name of an object", ErrNotFound, string(d), name)
+		return nil, fmt.Errorf("%w in %s: %q is not the name of an object", ErrNotFound, string(d), name)
 	}
 	path := filepath.Join(string(d), namespace, name)
 	notThere := fmt.Errorf("%w in %s.{conflist,conf,json,yaml}", ErrNotFound, path)
@@ -44,7 +43,7 @@ func (d Dir) Object(_ context.Context, namespace, name string) (*Object, error) 
 	}
 	defer dir.Close()
 	for _, below := range []string{".", namespace} {
-		switch err := trusted(dir, filepath.Clean(below)); {
+		switch err := checkTrusted(dir, filepath.Clean(below)); {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil, notThere
 		case err != nil:

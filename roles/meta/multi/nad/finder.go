@@ -11,19 +11,19 @@ import (
 	"strings"
 )
 
-// Finder finds networks. The first source that knows a name decides; a source
-// that cannot answer ends the search, for the same name must not mean another
-// network while the API server is down.
+// Finder finds networks. The first source that has the name is used. A source that cannot answer
+// ends the search with an error, so that a name never means another network while the API server is
+// down.
 type Finder struct {
 	Sources []Source
-	// ConfDir is the directory of the configurations of objects without one.
+	// ConfDir is the directory of configurations for objects without spec.config.
 	ConfDir string
-	// Self are the types of the plugin that asks: a network of one of these would
-	// have it call itself without end.
+	// Self are the types of the calling plugin. A network with one of them would call the plugin
+	// recursively.
 	Self []string
 }
 
-// Network is the network that an annotation names.
+// Network returns the network that an annotation names.
 func (f *Finder) Network(ctx context.Context, namespace, name string) (*Network, error) {
 	o, looked, err := f.object(ctx, namespace, name)
 	if err == nil && o == nil {
@@ -42,7 +42,8 @@ func (f *Finder) Network(ctx context.Context, namespace, name string) (*Network,
 	return n, nil
 }
 
-// object is that of the first source that has it, or nil and where it is not.
+// object returns the object from the first source that has it. Without one it returns nil and the
+// errors of all sources.
 func (f *Finder) object(ctx context.Context, namespace, name string) (o *Object, looked []error, err error) {
 	for _, s := range f.Sources {
 		o, err := s.Object(ctx, namespace, name)
@@ -54,19 +55,19 @@ func (f *Finder) object(ctx context.Context, namespace, name string) (o *Object,
 	return nil, looked, nil
 }
 
-// notFound tells each place where a network is not.
+// notFound returns an error that lists the searched places.
 func notFound(looked []error) error {
-	places := []string{"there is nowhere to look"}
+	places := []string{"no source is configured"}
 	for i, err := range looked {
 		places = append(places[:i], strings.TrimPrefix(err.Error(), ErrNotFound.Error()+" "))
 	}
 	return fmt.Errorf("%w %s", ErrNotFound, strings.Join(places, ", nor "))
 }
 
-// network is what an object describes (the standard, section 3.4.1).
+// network returns the network that an object describes (the standard, section 3.4.1).
 func (f *Finder) network(o *Object) (*Network, error) {
 	if len(bytes.TrimSpace(o.Config)) == 0 {
-		n, err := f.onDisk(o.Name)
+		n, err := f.findInConfDir(o.Name)
 		if errors.Is(err, ErrNotFound) {
 			return nil, fmt.Errorf("%s has no spec.config: %w", o.From, err)
 		}
@@ -80,7 +81,7 @@ func (f *Finder) network(o *Object) (*Network, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: spec.config: %w", o.From, err)
 	}
-	raw, err := named(o.Config, c, o.Name)
+	raw, err := withName(o.Config, c, o.Name)
 	if err != nil {
 		return nil, fmt.Errorf("%s: spec.config: %w", o.From, err)
 	}
@@ -97,9 +98,9 @@ func (f *Finder) notSelf(from string, c *conf) error {
 	return nil
 }
 
-// Default is a network that the node's configuration names: an object of the
-// namespace, else the configuration of that name in ConfDir; a value with a slash
-// is the absolute path of a configuration, or of a directory, whose first one it is.
+// Default returns a network that the node's configuration names. The value is the name of an object
+// of the namespace or of a configuration in ConfDir. A value with a slash is the absolute path of a
+// configuration or a directory, whose first configuration is used.
 func (f *Finder) Default(ctx context.Context, namespace, value string) (*Network, error) {
 	if strings.Contains(value, "/") {
 		return f.byPath(value)
@@ -117,10 +118,10 @@ func (f *Finder) Default(ctx context.Context, namespace, value string) (*Network
 		}
 		return n, nil
 	}
-	n, diskErr := f.onDisk(value)
+	n, diskErr := f.findInConfDir(value)
 	switch {
 	case diskErr == nil:
-		return n, nil // also while a source cannot answer: this is the node's own
+		return n, nil // the node's own file is used even while a source cannot answer
 	case err != nil:
 		return nil, fmt.Errorf("network %q: %w", value, errors.Join(err, diskErr))
 	case errors.Is(diskErr, ErrNotFound):
@@ -131,14 +132,14 @@ func (f *Finder) Default(ctx context.Context, namespace, value string) (*Network
 
 func (f *Finder) byPath(path string) (*Network, error) {
 	if !filepath.IsAbs(path) {
-		return nil, fmt.Errorf("network %q: a path has to be absolute", path)
+		return nil, fmt.Errorf("network %q: the path must be absolute", path)
 	}
 	st, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("network: %w", err)
 	}
 	if st.IsDir() {
-		return f.first(path)
+		return f.firstInDir(path)
 	}
 	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {

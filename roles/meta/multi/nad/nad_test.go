@@ -17,7 +17,7 @@ import (
 
 const examples = "../../../../examples/"
 
-// tree makes a directory of files.
+// tree creates a directory of files.
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -30,8 +30,8 @@ func tree(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// TestExamples finds each of the networks that we ship. The reference's: "loads
-// network from kubernetes custom resource", "… with an empty spec from disk".
+// TestExamples finds each network of examples/. The reference's tests: "loads network from
+// kubernetes custom resource", "… with an empty spec from disk".
 func TestExamples(t *testing.T) {
 	f := &Finder{Sources: []Source{Dir(examples + "multi.d")}, ConfDir: examples + "multi.net.d"}
 	for name, want := range map[string][]string{
@@ -53,7 +53,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestVerbatim: a configuration keeps every byte, but for the name that it lacks.
+// TestVerbatim: a configuration stays unchanged byte by byte, except for a missing name.
 func TestVerbatim(t *testing.T) {
 	const list = "{ \"cniVersion\":\"1.0.0\",\n\t\"name\" : \"other\", \"plugins\": [ {\"type\":\"x\", \"n\": 12345678901234567890123, \"n\": 1e400 } ],\"zzz\":{} }\n"
 	const nameless = "{\n \"type\":\"thick\",\"name\":\"\" }"
@@ -91,7 +91,7 @@ func TestVerbatim(t *testing.T) {
 
 const object = "apiVersion: k8s.cni.cncf.io/v1\nkind: NetworkAttachmentDefinition\nmetadata: {name: x}\n"
 
-// TestRefused has files that are no network, each with what is wrong with it.
+// TestRefused: invalid files with their errors.
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                 "type: is missing",
@@ -99,15 +99,16 @@ func TestRefused(t *testing.T) {
 		"[]":               "is a JSON array, want object",
 		"{":                "line 1",
 		"a: &b c":          "anchors",
-		`{"name":"x"}`:     "type: is missing, and plugins too",
+		`{"name":"x"}`:     "type: is missing: set type, or plugins",
 		`{"plugins":[]}`:   "type: is missing",
 		`{"type":1}`:       "type: is a JSON number",
-		`{"type":"multi"}`: "is the one that asks for networks",
-		`{"plugins":[{"type":"bridge"},{"type":"multus"}]}`: "is the one that asks for networks",
-		object + "spec: {config: {type: bridge}}":           "spec.config: is to be a text",
-		object + "spec: {config: '{\"type\":'}":             "spec.config: network configuration",
-		object + "spec: {config: '{}'}":                     "spec.config: type: is missing",
-		object + "spec: {config: '{\"type\":\"multi\"}'}":   "is the one that asks for networks",
+		`{"type":"multi"}`: "is this plugin",
+		`{"plugins":[{"type":"bridge"},{"type":"multus"}]}`:                                                  "is this plugin",
+		object + "spec: {config: {type: bridge}}":                                                            "spec.config: must be a string",
+		object + "spec: {config: '{\"type\":'}":                                                              "spec.config: network configuration",
+		object + "spec: {config: '{}'}":                                                                      "spec.config: type: is missing",
+		object + "spec: {config: '{\"type\":\"multi\"}'}":                                                    "is this plugin",
+		object + "spec: {config: '{\"plugins\":[{\"type\":\"chain\",\"plugins\":[{\"type\":\"multi\"}]}]}'}": "is this plugin",
 		object: "has no spec.config: network not found in /nowhere",
 		strings.Replace(object, "name: x", "name: y", 1):               "metadata.name: \"y\" is not the file's name",
 		strings.Replace(object, "{name: x}", "", 1):                    "metadata.name: \"\"",
@@ -126,7 +127,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestNamesStay: no name leads out of the directory.
+// TestNamesStay: no name leads to a file outside the directory.
 func TestNamesStay(t *testing.T) {
 	const conf = `{"name":"secret","type":"x"}`
 	dir := tree(t, map[string]string{"secret.conf": conf, "in/ns/own.conf": conf, "in/.conf": conf, "in/ns/-a.conf": conf})
@@ -168,7 +169,8 @@ func TestNamesStay(t *testing.T) {
 	}
 }
 
-// TestWritable refuses what others can write: it says what root is to run.
+// TestWritable: files that other users can write are rejected, because they name programs that run
+// as root.
 func TestWritable(t *testing.T) {
 	for _, path := range []string{"ns/a.conf", "ns", "."} {
 		dir := tree(t, map[string]string{"ns/a.conf": `{"type":"x"}`})
@@ -193,7 +195,7 @@ func TestWritable(t *testing.T) {
 	}
 }
 
-// source answers what it is told to.
+// source returns the given answer.
 type source struct {
 	object *Object
 	err    error
@@ -201,8 +203,8 @@ type source struct {
 
 func (s source) Object(context.Context, string, string) (*Object, error) { return s.object, s.err }
 
-// TestOrder: the first source that knows the name decides, and one that cannot
-// answer ends the search.
+// TestOrder: the first source that has the name is used. A source that cannot answer ends the
+// search.
 func TestOrder(t *testing.T) {
 	down := errors.New("down")
 	a := source{object: &Object{Namespace: "ns", Name: "x", Config: []byte(`{"type":"a"}`)}}
@@ -231,7 +233,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestOnDisk has the order of the standard, section 3.4.1.
+// TestOnDisk: the order of the standard, section 3.4.1.
 func TestOnDisk(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"10.conf": `{"name":"x","type":"conf"}`, "20.conflist": `{"name":"x","plugins":[{"type":"list"}]}`, "30.conflist": `{"name":"x","plugins":[{"type":"later"}]}`,
@@ -247,7 +249,7 @@ func TestOnDisk(t *testing.T) {
 	if n, err = f.Default(t.Context(), "kube-system", "y"); err != nil || string(n.Conf) != `{"name":"y","type":"json"}` || n.Namespace != "" {
 		t.Errorf("have %+v, %v", n, err)
 	}
-	if _, err = f.Default(t.Context(), "kube-system", "self"); err == nil || !strings.Contains(err.Error(), "asks for networks") {
+	if _, err = f.Default(t.Context(), "kube-system", "self"); err == nil || !strings.Contains(err.Error(), "is this plugin") {
 		t.Errorf("have %v", err)
 	}
 	_, err = f.Default(t.Context(), "kube-system", "z")
@@ -256,9 +258,8 @@ func TestOnDisk(t *testing.T) {
 	}
 }
 
-// TestDefault has what a node's configuration may name. The reference's:
-// "loads default network from NAD", "… from file by name", "… from a directory",
-// "… from an absolute path".
+// TestDefault: the values for a default network. The reference's tests: "loads default network from
+// NAD", "… from file by name", "… from a directory", "… from an absolute path".
 func TestDefault(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"d/00-multus.conflist": `{"name":"m","plugins":[{"type":"multus"}]}`, "d/10-flannel.conflist": `{"name":"cbr0","plugins":[{"type":"flannel"}]}`,
@@ -274,12 +275,12 @@ func TestDefault(t *testing.T) {
 		{"none", "", "network not found in " + dir + "/objects/kube-system/none.{conflist,conf,json,yaml}, nor in " + dir + "/disk: no"},
 		{dir + "/d", `{"name":"cbr0","plugins":[{"type":"flannel"}]}`, ""},
 		{dir + "/d/10-flannel.conflist", `{"name":"cbr0","plugins":[{"type":"flannel"}]}`, ""},
-		{dir + "/d/00-multus.conflist", "", "asks for networks"},
+		{dir + "/d/00-multus.conflist", "", "is this plugin"},
 		{dir + "/broken", "", "00.conf"},
 		{dir + "/empty", "", "network not found in " + dir + "/empty"},
 		{dir + "/self", "", "network not found"},
 		{dir + "/none", "", "no such file"},
-		{"relative/path", "", "has to be absolute"},
+		{"relative/path", "", "must be absolute"},
 		{"", "", "network not found"},
 	} {
 		n, err := f.Default(t.Context(), "kube-system", c.value)
@@ -314,8 +315,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// FuzzFile wants no panic, and a configuration with a name and a plugin of what
-// is accepted.
+// FuzzFile: no input leads to a panic. An accepted configuration has a name and a plugin.
 func FuzzFile(f *testing.F) {
 	for _, s := range []string{object, object + "spec: {config: '{\"type\":\"x\"}'}", `{"type":"x"}`, `{"name":"a","plugins":[{"type":"x"}]}`, object + "spec:\n  config: |\n    {\"type\":\"x\", \"name\": \"\"}\n", ""} {
 		f.Add([]byte(s))

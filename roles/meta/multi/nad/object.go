@@ -15,7 +15,7 @@ const (
 	APIVersion = "k8s.cni.cncf.io/v1"
 )
 
-// manifest is the object as Kubernetes has it.
+// manifest is the Kubernetes form of the object.
 type manifest struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -29,7 +29,7 @@ type manifest struct {
 	} `json:"spec"`
 }
 
-// fromFile reads a file of a Dir, named after namespace and name.
+// fromFile parses a file of a Dir.
 func fromFile(raw []byte, namespace, name string) (*Object, error) {
 	doc, err := yaml.ToJSON(raw)
 	if err != nil {
@@ -60,7 +60,7 @@ func fromFile(raw []byte, namespace, name string) (*Object, error) {
 	return o, f.Err()
 }
 
-// Decode reads a NetworkAttachmentDefinition as the API gives it.
+// Decode parses a NetworkAttachmentDefinition from the API.
 func Decode(doc []byte) (*Object, error) {
 	var m manifest
 	if err := roles.Decode(doc, &m); err != nil {
@@ -81,7 +81,7 @@ func (m *manifest) object() (*Object, error) {
 	if c := bytes.TrimSpace(m.Spec.Config); len(c) > 0 && string(c) != "null" {
 		var text string
 		if err := coldjson.Unmarshal(c, &text); err != nil {
-			f.Addf("spec.config", "is to be a text with the JSON of a CNI configuration in it: quote it, or begin it with \"|\" in YAML")
+			f.Addf("spec.config", "must be a string with the JSON of a CNI configuration: quote it, or begin it with \"|\" in YAML")
 		}
 		o.Config = []byte(text)
 	}

@@ -15,16 +15,16 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// element is one object of the JSON form while it is read. Keys are read one by
-// one, so that each fault is told.
+// element is an object of the JSON form while it is read. Its keys are read one by one, so that all
+// faults are reported.
 type element struct {
 	faults *roles.Faults
 	path   string
 	to     *Network
 }
 
-// elementKeys are the keys of an element (the standard, section 4.1.2.1; deviceID
-// is Multus's), each with what reads it.
+// elementKeys returns the keys of an element with the functions that read them (the standard,
+// section 4.1.2.1; deviceID is Multus's).
 func elementKeys() []elementKey {
 	return []elementKey{
 		{"name", (*element).readName},
@@ -49,19 +49,19 @@ type elementKey struct {
 }
 
 func (e *element) read(raw json.RawMessage) {
-	given := e.object(e.path, raw)
+	given := e.decodeObject(e.path, raw)
 	if given == nil {
 		return
 	}
 	names := sortedKeys(given)
 	keys := elementKeys()
 	for _, name := range names {
-		// encoding/json, and so Multus, takes keys in any case
+		// encoding/json, and therefore Multus, ignores the case of keys
 		i := slices.IndexFunc(keys, func(k elementKey) bool { return strings.EqualFold(k.name, name) })
 		switch {
-		case i < 0 && isForeignKey(name):
+		case i < 0 && isThirdPartyKey(name):
 		case i < 0:
-			e.faults.Addf(e.path+"."+name, "is not known: see the list of keys in the documentation; a key of your own is to be in reverse domain name notation, such as org.example.%s", name)
+			e.faults.Addf(e.path+"."+name, "is not known: use a key of docs/multi.md, or one in reverse domain name notation such as org.example.%s", name)
 		case string(given[name]) != "null":
 			keys[i].read(e, e.path+"."+keys[i].name, given[name])
 		}
@@ -70,28 +70,28 @@ func (e *element) read(raw json.RawMessage) {
 		e.faults.Addf(e.path+".name", "is missing: name a NetworkAttachmentDefinition")
 	}
 	if len(e.to.IPs) > 0 && e.to.IPAMClaim != "" {
-		e.faults.Addf(e.path+".ips", "cannot be combined with ipam-claim-reference: each says which addresses to take, choose one")
+		e.faults.Addf(e.path+".ips", "cannot be combined with ipam-claim-reference: remove one of them")
 	}
 	if len(e.to.IPs) > 0 && e.to.Extras.IP == noIP {
-		e.faults.Addf(e.path+".ips", "cannot be combined with %s.ip \"none\": choose one", ExtrasKey)
+		e.faults.Addf(e.path+".ips", "cannot be combined with %s.ip \"none\": remove one of them", ExtrasKey)
 	}
 }
 
 func sortedKeys(m map[string]json.RawMessage) []string { return slices.Sorted(maps.Keys(m)) }
 
-// object decodes a JSON object, nil after a fault.
-func (e *element) object(path string, raw json.RawMessage) map[string]json.RawMessage {
+// decodeObject decodes a JSON object. It returns nil after a fault.
+func (e *element) decodeObject(path string, raw json.RawMessage) map[string]json.RawMessage {
 	if !bytes.HasPrefix(bytes.TrimSpace(raw), []byte("{")) {
-		e.faults.Addf(path, "is to be an object, such as {\"name\": \"net-a\"}")
+		e.faults.Addf(path, "must be an object, such as {\"name\": \"net-a\"}")
 		return nil
 	}
 	m := map[string]json.RawMessage{}
-	e.value(path, raw, &m)
+	e.decodeValue(path, raw, &m)
 	return m
 }
 
-// value decodes a value and tells whether that worked.
-func (e *element) value(path string, raw json.RawMessage, into any) bool {
+// decodeValue decodes a value and reports whether that succeeded.
+func (e *element) decodeValue(path string, raw json.RawMessage, into any) bool {
 	err := coldjson.Unmarshal(raw, into)
 	if err != nil {
 		e.faults.Addf(path, "%v", roles.Mismatch(err))
@@ -100,39 +100,39 @@ func (e *element) value(path string, raw json.RawMessage, into any) bool {
 }
 
 func (e *element) readName(path string, raw json.RawMessage) {
-	if e.value(path, raw, &e.to.Name) && !isSubdomain(e.to.Name) {
-		e.faults.Addf(path, "%q is no name of an object: use a-z, 0-9, '-' and '.', with a letter or digit at both ends", e.to.Name)
+	if e.decodeValue(path, raw, &e.to.Name) && !isSubdomain(e.to.Name) {
+		e.faults.Addf(path, "%q is not the name of an object: use a-z, 0-9, '-' and '.', with a letter or digit at both ends", e.to.Name)
 	}
 }
 
 func (e *element) readNamespace(path string, raw json.RawMessage) {
-	if e.value(path, raw, &e.to.Namespace) && e.to.Namespace != "" && !isLabel(e.to.Namespace) {
-		e.faults.Addf(path, "%q is no namespace: use 1 to %d of a-z, 0-9 and '-', with a letter or digit at both ends", e.to.Namespace, maxLabel)
+	if e.decodeValue(path, raw, &e.to.Namespace) && e.to.Namespace != "" && !isLabel(e.to.Namespace) {
+		e.faults.Addf(path, "%q is not a namespace: use 1 to %d of a-z, 0-9 and '-', with a letter or digit at both ends", e.to.Namespace, maxLabel)
 	}
 }
 
 func (e *element) readInterface(path string, raw json.RawMessage) {
-	if e.value(path, raw, &e.to.IfName) && e.to.IfName != "" {
+	if e.decodeValue(path, raw, &e.to.IfName) && e.to.IfName != "" {
 		checkIfName(e.faults, path, e.to.IfName)
 	}
 }
 
-// readIPs takes an empty list for no wish, as Multus does.
+// readIPs treats an empty list like a missing key, as Multus does.
 func (e *element) readIPs(path string, raw json.RawMessage) {
 	var texts []string
-	if !e.value(path, raw, &texts) {
+	if !e.decodeValue(path, raw, &texts) {
 		return
 	}
 	for i, s := range texts {
 		ip, ok := parseIP(s)
 		if !ok {
-			e.faults.Addf(fmt.Sprintf("%s[%d]", path, i), "%q is no address: use the form 10.1.0.5, 10.1.0.5/24 or fd00::5/64", s)
+			e.faults.Addf(fmt.Sprintf("%s[%d]", path, i), "%q is not an address: use the form 10.1.0.5, 10.1.0.5/24 or fd00::5/64", s)
 		}
 		e.to.IPs = append(e.to.IPs, ip)
 	}
 }
 
-// parseIP reads an address with or without a prefix length.
+// parseIP parses an address with or without a prefix length.
 func parseIP(s string) (string, bool) {
 	if !strings.Contains(s, "/") {
 		a, err := roles.ParseAddr(s)
@@ -144,7 +144,7 @@ func parseIP(s string) (string, bool) {
 
 func (e *element) readMAC(path string, raw json.RawMessage) {
 	var s string
-	if !e.value(path, raw, &s) {
+	if !e.decodeValue(path, raw, &s) {
 		return
 	}
 	roles.MACKeys{{Path: path, Value: s}}.Check(e.faults)
@@ -155,24 +155,24 @@ const guidBytes = 8
 
 func (e *element) readGUID(path string, raw json.RawMessage) {
 	var s string
-	if !e.value(path, raw, &s) || s == "" {
+	if !e.decodeValue(path, raw, &s) || s == "" {
 		return
 	}
 	guid, err := net.ParseMAC(s)
 	if err != nil || len(guid) != guidBytes {
-		e.faults.Addf(path, "%q is no InfiniBand GUID: use %d bytes in the form 24:8a:07:03:00:8d:ae:2f", s, guidBytes)
+		e.faults.Addf(path, "%q is not an InfiniBand GUID: use %d bytes in the form 24:8a:07:03:00:8d:ae:2f", s, guidBytes)
 		return
 	}
 	e.to.InfinibandGUID = guid.String()
 }
 
 func (e *element) readArgs(path string, raw json.RawMessage) {
-	if e.object(path, raw) != nil {
+	if e.decodeObject(path, raw) != nil {
 		e.to.CNIArgs = raw
 	}
 }
 
-// portMapping is what the standard asks of a mapping; plugins may know more keys.
+// portMapping has the standard's keys of a port mapping. Plugins may support more.
 type portMapping struct {
 	HostPort      int    `json:"hostPort"`
 	ContainerPort int    `json:"containerPort"`
@@ -182,7 +182,7 @@ type portMapping struct {
 
 func (e *element) readPortMappings(path string, raw json.RawMessage) {
 	var list []portMapping
-	if !e.value(path, raw, &list) || len(list) == 0 {
+	if !e.decodeValue(path, raw, &list) || len(list) == 0 {
 		return
 	}
 	for i, m := range list {
@@ -192,7 +192,7 @@ func (e *element) readPortMappings(path string, raw json.RawMessage) {
 			port int
 		}{{"hostPort", m.HostPort}, {"containerPort", m.ContainerPort}} {
 			if p.port < 1 || p.port > math.MaxUint16 {
-				e.faults.Addf(at+"."+p.key, "%d is no port: use 1 to %d", p.port, math.MaxUint16)
+				e.faults.Addf(at+"."+p.key, "%d is not a port: use 1 to %d", p.port, math.MaxUint16)
 			}
 		}
 		if !slices.Contains([]string{"", "tcp", "udp", "sctp"}, strings.ToLower(m.Protocol)) {
@@ -205,7 +205,7 @@ func (e *element) readPortMappings(path string, raw json.RawMessage) {
 	e.to.PortMappings = raw
 }
 
-// bandwidth is in bits per second and bits.
+// bandwidth has rates in bits per second and bursts in bits.
 type bandwidth struct {
 	IngressRate  uint64 `json:"ingressRate"`
 	IngressBurst uint64 `json:"ingressBurst"`
@@ -215,7 +215,7 @@ type bandwidth struct {
 
 func (e *element) readBandwidth(path string, raw json.RawMessage) {
 	var b bandwidth
-	if !e.value(path, raw, &b) {
+	if !e.decodeValue(path, raw, &b) {
 		return
 	}
 	for _, d := range []struct {
@@ -223,7 +223,7 @@ func (e *element) readBandwidth(path string, raw json.RawMessage) {
 		rate, burst uint64
 	}{{"ingress", b.IngressRate, b.IngressBurst}, {"egress", b.EgressRate, b.EgressBurst}} {
 		if d.rate == 0 && d.burst != 0 {
-			e.faults.Addf(path+"."+d.name+"Rate", "is missing: %sBurst is nothing without it", d.name)
+			e.faults.Addf(path+"."+d.name+"Rate", "is missing: %sBurst needs it", d.name)
 		}
 	}
 	if b != (bandwidth{}) {
@@ -231,18 +231,18 @@ func (e *element) readBandwidth(path string, raw json.RawMessage) {
 	}
 }
 
-// readDefaultRoute keeps the difference between no key and an empty list, which
-// asks for the default route through the network's own gateway.
+// readDefaultRoute distinguishes a missing key from an empty list. An empty list requests the
+// default route through the network's own gateway.
 func (e *element) readDefaultRoute(path string, raw json.RawMessage) {
 	var texts []string
-	if !e.value(path, raw, &texts) {
+	if !e.decodeValue(path, raw, &texts) {
 		return
 	}
 	e.to.DefaultRoute = []netip.Addr{}
 	for i, s := range texts {
 		gw, err := roles.ParseAddr(s)
 		if err != nil {
-			e.faults.Addf(fmt.Sprintf("%s[%d]", path, i), "%q is no gateway: use its address, such as 10.1.0.1", s)
+			e.faults.Addf(fmt.Sprintf("%s[%d]", path, i), "%q is not a gateway: use its address, such as 10.1.0.1", s)
 			continue
 		}
 		e.to.DefaultRoute = append(e.to.DefaultRoute, gw)
@@ -250,13 +250,13 @@ func (e *element) readDefaultRoute(path string, raw json.RawMessage) {
 }
 
 func (e *element) readClaim(path string, raw json.RawMessage) {
-	if e.value(path, raw, &e.to.IPAMClaim) && e.to.IPAMClaim != "" && !isSubdomain(e.to.IPAMClaim) {
-		e.faults.Addf(path, "%q is no name of an IPAMClaim: use a-z, 0-9, '-' and '.', with a letter or digit at both ends", e.to.IPAMClaim)
+	if e.decodeValue(path, raw, &e.to.IPAMClaim) && e.to.IPAMClaim != "" && !isSubdomain(e.to.IPAMClaim) {
+		e.faults.Addf(path, "%q is not the name of an IPAMClaim: use a-z, 0-9, '-' and '.', with a letter or digit at both ends", e.to.IPAMClaim)
 	}
 }
 
 func (e *element) readDevice(path string, raw json.RawMessage) {
-	if e.value(path, raw, &e.to.DeviceID) && e.to.DeviceID != "" && !isText(e.to.DeviceID) {
-		e.faults.Addf(path, "%q is no device: use its PCI address, such as 0000:00:1f.6, or what the device plugin calls it", e.to.DeviceID)
+	if e.decodeValue(path, raw, &e.to.DeviceID) && e.to.DeviceID != "" && !isText(e.to.DeviceID) {
+		e.faults.Addf(path, "%q is not a device: use its PCI address, such as 0000:00:1f.6, or the device plugin's ID", e.to.DeviceID)
 	}
 }

@@ -8,28 +8,28 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// noIP is the value of Extras.IP that asks for no addresses.
+// noIP is the value of Extras.IP for no addresses.
 const noIP = "none"
 
-// NoIP tells whether an interface without addresses is asked for.
+// NoIP reports whether the interface gets no addresses.
 func (x Extras) NoIP() bool { return x.IP == noIP }
 
-// readExtras reads the value of ExtrasKey, of which we know every key.
+// readExtras reads the value of ExtrasKey. Unknown keys are faults.
 func (e *element) readExtras(path string, raw json.RawMessage) {
-	given := e.object(path, raw)
+	given := e.decodeObject(path, raw)
 	for _, name := range sortedKeys(given) {
 		if name != "ip" && name != "policyRoutes" {
 			e.faults.Addf(path+"."+name, "is not known: use \"ip\" or \"policyRoutes\"")
 		}
 	}
-	if ip, ok := given["ip"]; ok && e.value(path+".ip", ip, &e.to.Extras.IP) && e.to.Extras.IP != noIP {
+	if ip, ok := given["ip"]; ok && e.decodeValue(path+".ip", ip, &e.to.Extras.IP) && e.to.Extras.IP != noIP {
 		e.faults.Addf(path+".ip", "%q is not known: use %q, or ips for addresses of your choice", e.to.Extras.IP, noIP)
 	}
 	if routes, ok := given["policyRoutes"]; ok {
 		e.readPolicyRoutes(path+".policyRoutes", routes)
 	}
 	if e.to.Extras.NoIP() && len(e.to.Extras.PolicyRoutes) > 0 {
-		e.faults.Addf(path+".policyRoutes", "cannot be combined with ip %q: they are for what is sent from the interface's addresses", noIP)
+		e.faults.Addf(path+".policyRoutes", "cannot be combined with ip %q: they need addresses of the interface", noIP)
 	}
 }
 
@@ -38,14 +38,14 @@ func (e *element) readPolicyRoutes(path string, raw json.RawMessage) {
 		Dst string `json:"dst"`
 		GW  string `json:"gw"`
 	}
-	if !e.value(path, raw, &list) {
+	if !e.decodeValue(path, raw, &list) {
 		return
 	}
 	for i, r := range list {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		dst, err := netip.ParsePrefix(r.Dst)
 		if err != nil || dst.Addr().Is4In6() {
-			e.faults.Addf(at+".dst", "%q is no CIDR, such as 10.20.0.0/16 or 0.0.0.0/0", r.Dst)
+			e.faults.Addf(at+".dst", "%q is not a CIDR: use for example 10.20.0.0/16 or 0.0.0.0/0", r.Dst)
 			continue
 		}
 		route := PolicyRoute{Dst: dst.Masked()}

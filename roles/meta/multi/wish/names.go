@@ -9,12 +9,11 @@ import (
 const (
 	// maxLabel and maxSubdomain are the limits of RFC 1123, section 2.1.
 	maxLabel, maxSubdomain = 63, 253
-	// maxText bounds texts that have no form of their own.
+	// maxText is the maximum length of texts without a defined form.
 	maxText = 253
 )
 
-// isLabel tells whether s is a DNS-1123 label, as Kubernetes has it for
-// namespaces.
+// isLabel reports whether s is a DNS-1123 label, Kubernetes' form of a namespace's name.
 func isLabel(s string) bool {
 	if s == "" || len(s) > maxLabel || s[0] == '-' || s[len(s)-1] == '-' {
 		return false
@@ -22,8 +21,7 @@ func isLabel(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' })
 }
 
-// isSubdomain tells whether s is labels with dots between, as Kubernetes has it
-// for the names of objects.
+// isSubdomain reports whether s is labels separated by dots, Kubernetes' form of an object's name.
 func isSubdomain(s string) bool {
 	if len(s) > maxSubdomain {
 		return false
@@ -36,14 +34,13 @@ func isSubdomain(s string) bool {
 	return true
 }
 
-// isForeignKey tells whether a key may be somebody's own: one in reverse domain
-// name notation, "org.foo.bar.key-name" (the standard, section 4.1.2.1).
-func isForeignKey(s string) bool {
+// isThirdPartyKey reports whether a key is in reverse domain name notation, "org.foo.bar.key-name",
+// which the standard reserves for third parties (section 4.1.2.1).
+func isThirdPartyKey(s string) bool {
 	return strings.Contains(s, ".") && isSubdomain(strings.ToLower(strings.NewReplacer("/", ".", "_", "-").Replace(s)))
 }
 
-// isNetworkName tells whether s can be the name of a CNI network (CNI spec
-// 1.1.0, section 1).
+// isNetworkName reports whether s can be the name of a CNI network (CNI spec 1.1.0, section 1).
 func isNetworkName(s string) bool {
 	if s == "" || len(s) > maxText || strings.IndexByte("_.-", s[0]) >= 0 {
 		return false
@@ -53,7 +50,7 @@ func isNetworkName(s string) bool {
 	})
 }
 
-// isText tells whether s is printable ASCII of a bearable length.
+// isText reports whether s is printable ASCII of at most maxText bytes.
 func isText(s string) bool {
 	return s != "" && len(s) <= maxText && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }

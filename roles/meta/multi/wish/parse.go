@@ -11,20 +11,20 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// maxNetworks bounds what one pod can make the node do.
+// maxNetworks limits the number of networks of one pod.
 const maxNetworks = 128
 
-// Parse reads NetworksKey and DefaultKey of a pod's annotations. Networks are of
-// the pod's namespace where the annotation names none; the default network's
-// stays empty, since what fills it in is the role's configuration. Every fault
-// is told at once, as a ConfError whose path names annotation, element and key.
+// Parse reads NetworksKey and DefaultKey of a pod's annotations. A network without a namespace gets
+// the pod's. The namespace of the default network stays empty, because the role's configuration
+// defines its default. All faults are returned at once as a ConfError whose path has the
+// annotation, the element and the key.
 func Parse(annotations map[string]string, namespace string) (*Wishes, error) {
 	var f roles.Faults
 	w := &Wishes{Networks: parseList(&f, NetworksKey, annotations[NetworksKey], namespace)}
-	checkTogether(&f, w.Networks)
+	checkConflicts(&f, w.Networks)
 	list := parseList(&f, DefaultKey, annotations[DefaultKey], "")
 	if len(list) > 1 {
-		f.Addf(annotation(DefaultKey), "names %d networks: a pod has one default network, ask for others by %s", len(list), NetworksKey)
+		f.Addf(annotation(DefaultKey), "names %d networks: a pod has one default network, request others with %s", len(list), NetworksKey)
 	}
 	if len(list) > 0 {
 		w.Default = &list[0]
@@ -37,8 +37,8 @@ func Parse(annotations map[string]string, namespace string) (*Wishes, error) {
 
 func annotation(key string) string { return "annotation " + key }
 
-// parseList reads one annotation. What it holds decides which form it is in (the
-// standard, section 4.1).
+// parseList reads one annotation. The content decides which of the two forms it has (the standard,
+// section 4.1).
 func parseList(f *roles.Faults, key, value, namespace string) []Network {
 	path := annotation(key)
 	if strings.TrimSpace(value) == "" {
@@ -80,7 +80,7 @@ func parseShort(f *roles.Faults, path, value string) []Network {
 		namespace, rest, ifName = strings.TrimSpace(namespace), strings.TrimSpace(rest), strings.TrimSpace(ifName)
 		switch {
 		case item == "":
-			f.Addf(at, "is empty: name a network, or leave the comma out")
+			f.Addf(at, "is empty: name a network, or remove the comma")
 			continue
 		case qualified && !isLabel(namespace), !isLabel(rest):
 			f.Addf(at, "%q is not of the form [namespace/]name[@interface], each of namespace and name 1 to %d of a-z, 0-9 and '-', with a letter or digit at both ends", item, maxLabel)
@@ -97,7 +97,7 @@ func parseShort(f *roles.Faults, path, value string) []Network {
 func parseJSON(f *roles.Faults, path, value string) []Network {
 	var raw []json.RawMessage
 	if err := coldjson.Unmarshal([]byte(value), &raw); err != nil {
-		hint := "it is to be a list of objects, such as [{\"name\": \"net-a\"}], or of names, such as net-a,net-b"
+		hint := "it must be a list of objects, such as [{\"name\": \"net-a\"}], or of names, such as net-a,net-b"
 		f.Addf(path, "cannot be read: %v; %s", roles.Mismatch(err), hint)
 		return nil
 	}
@@ -114,18 +114,18 @@ func parseJSON(f *roles.Faults, path, value string) []Network {
 
 func tooMany(f *roles.Faults, path string, n int) bool {
 	if n > maxNetworks {
-		f.Addf(path, "asks for %d networks: a pod can have %d", n, maxNetworks)
+		f.Addf(path, "requests %d networks: a pod can have %d", n, maxNetworks)
 	}
 	return n > maxNetworks
 }
 
-// checkTogether judges what no element can tell alone.
-func checkTogether(f *roles.Faults, list []Network) {
+// checkConflicts checks for conflicts between elements.
+func checkConflicts(f *roles.Faults, list []Network) {
 	ifNames := map[string]int{}
 	gateways := map[bool]int{}
 	for i, n := range list {
 		if first, taken := ifNames[n.IfName]; taken && n.IfName != "" {
-			f.Addf(fmt.Sprintf("%s[%d].interface", annotation(NetworksKey), i), "%q is asked for by network %q (element %d) already: give network %q another one, or none", n.IfName, list[first].Name, first, n.Name)
+			f.Addf(fmt.Sprintf("%s[%d].interface", annotation(NetworksKey), i), "%q is already requested by network %q (element %d): set another one for network %q, or none", n.IfName, list[first].Name, first, n.Name)
 		} else {
 			ifNames[n.IfName] = i
 		}
@@ -139,7 +139,8 @@ func checkTogether(f *roles.Faults, list []Network) {
 	}
 }
 
-// ParsePlugins reads the value of PluginsKey, "name[@interface], …". Empty is nil.
+// ParsePlugins reads the value of PluginsKey, "name[@interface], …". It returns nil for an empty
+// value.
 func ParsePlugins(value string) ([]Plugin, error) {
 	if strings.TrimSpace(value) == "" {
 		return nil, nil
@@ -159,7 +160,7 @@ func ParsePlugins(value string) ([]Plugin, error) {
 		if named {
 			checkIfName(&f, at, p.IfName)
 			if slices.ContainsFunc(list, func(q Plugin) bool { return q.IfName == p.IfName && p.IfName != "" }) {
-				f.Addf(at, "interface %q is asked for twice: choose another", p.IfName)
+				f.Addf(at, "interface %q is requested twice: use another one", p.IfName)
 			}
 		}
 		list = append(list, p)
@@ -170,9 +171,9 @@ func ParsePlugins(value string) ([]Plugin, error) {
 	return list, nil
 }
 
-// Requests are the values that runtimeConfig is to get, by the capability that a
-// plugin of the network has to declare (the standard, section 4.1.2.1, and the
-// CNI conventions). A request that no plugin of the network declares is to fail.
+// Requests returns the values for runtimeConfig, by the capability that a plugin of the network
+// must declare (the standard, section 4.1.2.1, and the CNI conventions). The caller must reject a
+// request that no plugin declares.
 func (n *Network) Requests() map[string]json.RawMessage {
 	out := map[string]json.RawMessage{}
 	add := func(capability string, value any) {
@@ -202,7 +203,7 @@ func (n *Network) Requests() map[string]json.RawMessage {
 	return out
 }
 
-// String is the short form.
+// String returns the short form.
 func (n *Network) String() string {
 	s := n.Name
 	if n.Namespace != "" {

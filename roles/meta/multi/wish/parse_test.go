@@ -15,9 +15,9 @@ import (
 
 func raw(s string) json.RawMessage { return json.RawMessage(s) }
 
-// TestParse has the annotation's two forms. The reference's own tests are
-// "parses pod network annotation in comma-separated format", "… in JSON format",
-// "… with namespace", "… with interface", "default network with JSON".
+// TestParse: the annotation's two forms. The reference's tests: "parses pod network annotation in
+// comma-separated format", "… in JSON format", "… with namespace", "… with interface", "default
+// network with JSON".
 func TestParse(t *testing.T) {
 	gw4, gw6 := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
 	for _, c := range []struct {
@@ -73,7 +73,7 @@ func TestParse(t *testing.T) {
 			if diff := cmp.Diff(c.want, have.Networks, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 				t.Errorf("-want +have\n%s", diff)
 			}
-			// What the store keeps is read back as it was.
+			// The store's form must decode to the same value.
 			kept, err := json.Marshal(have.Networks)
 			if err != nil {
 				t.Fatal(err)
@@ -90,7 +90,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestDefault has the other annotation, whose namespace others fill in.
+// TestDefault: the other annotation, whose namespace the caller sets.
 func TestDefault(t *testing.T) {
 	for value, want := range map[string]*Network{
 		"":                                  nil,
@@ -108,10 +108,10 @@ func TestDefault(t *testing.T) {
 	}
 }
 
-// TestFaults has what cannot be, and in how many places it is told. The
-// reference's: "fails to parse comma-separated … bad namespace", "… bad interface
-// name", "… trailing @", "… two slashes", "… invalid IP", "… invalid MAC", "…
-// invalid InfiniBand GUID", "returns an error if the annotation is invalid JSON".
+// TestFaults: invalid annotations and the paths of their faults. The reference's tests: "fails to
+// parse comma-separated … bad namespace", "… bad interface name", "… trailing @", "… two slashes",
+// "… invalid IP", "… invalid MAC", "… invalid InfiniBand GUID", "returns an error if the annotation
+// is invalid JSON".
 func TestFaults(t *testing.T) {
 	const key = "annotation " + NetworksKey
 	for _, c := range []struct {
@@ -124,19 +124,19 @@ func TestFaults(t *testing.T) {
 		{"/a", []string{key + "[0]: "}},
 		{"ns/", []string{key + "[0]: "}},
 		{"A,b_c,-d,e-,f.g,ü", []string{key + "[0]", key + "[1]", key + "[2]", key + "[3]", key + "[4]", key + "[5]"}},
-		{"a@", []string{key + `[0]: "" is no interface name`}},
+		{"a@", []string{key + `[0]: "" is not an interface name`}},
 		{"a@b@c/d", []string{key + "[0]: "}},
 		{"a@eth0/1,b@0123456789abcdef", []string{key + "[0]: ", key + "[1]: "}},
-		{"a@net1,b@net1", []string{key + `[1].interface: "net1" is asked for by network "a" (element 0) already: give network "b" another one, or none`}},
+		{"a@net1,b@net1", []string{key + `[1].interface: "net1" is already requested by network "a" (element 0): set another one for network "b", or none`}},
 		{strings.Repeat("a", 64), []string{key + "[0]: "}},
-		{strings.Repeat("a,", 128) + "a", []string{key + ": asks for 129 networks"}},
+		{strings.Repeat("a,", 128) + "a", []string{key + ": requests 129 networks"}},
 		{`{"name":"a"}`, []string{key + ": cannot be read: is a JSON object, want list"}},
 		{`"a"`, []string{key + ": cannot be read"}},
 		{`[{"name":"a"}`, []string{key + ": cannot be read"}},
-		{`["a"]`, []string{key + "[0]: is to be an object"}},
-		{`[null, 1]`, []string{key + "[0]: is to be an object", key + "[1]: is to be an object"}},
+		{`["a"]`, []string{key + "[0]: must be an object"}},
+		{`[null, 1]`, []string{key + "[0]: must be an object", key + "[1]: must be an object"}},
 		{`[{}]`, []string{key + "[0].name: is missing"}},
-		{`[{"name":""}]`, []string{key + `[0].name: "" is no name`}},
+		{`[{"name":""}]`, []string{key + `[0].name: "" is not the name`}},
 		{`[{"name":"../a"},{"name":"a/b"},{"name":"a\u0000"},{"name":"a..b"}]`, []string{key + "[0].name", key + "[1].name", key + "[2].name", key + "[3].name"}},
 		{`[{"name":1,"namespace":["x"],"interface":"a b"}]`, []string{key + "[0].interface", key + "[0].name: is a JSON number, want string", key + "[0].namespace"}},
 		{`[{"name":"a","namespace":"A.b"}]`, []string{key + "[0].namespace"}},
@@ -164,7 +164,7 @@ func TestFaults(t *testing.T) {
 			key + "[0].io.github.cnibox.ip", key + "[0].io.github.cnibox.policyRoutes[0].dst", key + "[0].io.github.cnibox.policyRoutes[1].gw", key + "[0].io.github.cnibox.policyRoutes[2].gw",
 		}},
 		{`[{"name":"a","io.github.cnibox":{"ip":"none","policyRoutes":[{"dst":"::/0"}]}}]`, []string{key + "[0].io.github.cnibox.policyRoutes: cannot be combined"}},
-		{`[{"name":"a","io.github.cnibox":true}]`, []string{key + "[0].io.github.cnibox: is to be an object"}},
+		{`[{"name":"a","io.github.cnibox":true}]`, []string{key + "[0].io.github.cnibox: must be an object"}},
 	} {
 		_, err := Parse(map[string]string{NetworksKey: c.value}, "pods")
 		checkFaults(t, c.value, err, c.want)
@@ -173,7 +173,7 @@ func TestFaults(t *testing.T) {
 	checkFaults(t, "both", err, []string{key + "[0]", "annotation " + DefaultKey + "[1]", "annotation " + DefaultKey + ": names 2 networks"})
 }
 
-// checkFaults wants each fault on a line of its own, with its begin and a fix.
+// checkFaults checks that each fault has its own line with the path and a fix.
 func checkFaults(t *testing.T, value string, err error, want []string) {
 	t.Helper()
 	if err == nil {
@@ -208,7 +208,7 @@ func TestParsePlugins(t *testing.T) {
 		"a,,b":     {key + "[1]"},
 		"../a,b/c": {key + "[0]", key + "[1]"},
 		"a@,b@/":   {key + "[0]", key + "[1]"},
-		"a@x,b@x":  {key + "[1]: interface \"x\" is asked for twice"},
+		"a@x,b@x":  {key + "[1]: interface \"x\" is requested twice"},
 		"-a":       {key + "[0]"},
 	} {
 		_, err := ParsePlugins(value)
@@ -236,8 +236,8 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// FuzzParse wants no panic, and of what is accepted: names that are safe in a
-// path, interfaces that can be, and the same wishes once more from what is kept.
+// FuzzParse: no input leads to a panic. Accepted names are safe in a path, interface names are
+// valid, and the stored form decodes to the same value.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"", "net-a,ns/net-b@eth1", `[{"name":"a"}]`, `[{"name":"a","ips":["10.0.0.1/8"],"mac":"02:00:00:00:00:01","default-route":["::1"]}]`,

@@ -12,25 +12,24 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// Attachment is a network that a pod got.
+// Attachment is a network that a pod is attached to.
 type Attachment struct {
-	// Name is "namespace/name" of the network's object, else the name of its
-	// configuration.
+	// Name is "namespace/name" of the network's object, or else the name of its configuration.
 	Name string
-	// Default marks the cluster's default network.
+	// Default is true for the cluster's default network.
 	Default bool
-	// IfName is the interface that the network was asked for.
+	// IfName is the requested interface name.
 	IfName string
-	// Result is what the network's ADD returned; nil leaves all but the name out.
+	// Result is the result of the network's ADD. If it is nil the status has the name only.
 	Result *roles.Result
 	// DeviceInfo is the JSON object of a device information file, or nil.
 	DeviceInfo json.RawMessage
-	// DefaultRoute are the gateways that the annotation asked for.
+	// DefaultRoute are the gateways that the annotation requests.
 	DefaultRoute []netip.Addr
 }
 
-// status is one element of the value of StatusKey (the standard, section 5.3).
-// mtu and gateway are not of the standard; Multus has them.
+// status is one element of the value of StatusKey (the standard, section 5.3). mtu and gateway are
+// Multus's additions.
 type status struct {
 	Name         string          `json:"name"`
 	Interface    string          `json:"interface,omitempty"`
@@ -44,7 +43,7 @@ type status struct {
 	DefaultRoute []netip.Addr    `json:"default-route,omitempty"`
 }
 
-// dns is types.DNS in this document.
+// dns is types.DNS with the keys of this document.
 type dns struct {
 	Nameservers []string `json:"nameservers,omitempty"`
 	Domain      string   `json:"domain,omitempty"`
@@ -52,9 +51,9 @@ type dns struct {
 	Options     []string `json:"options,omitempty"`
 }
 
-// Status is the value of StatusKey: a JSON list with one element for each
-// attachment, in their order, laid out as Multus does, for people read it.
-// Addresses have no prefix length there, as Multus has it and its clients read it.
+// Status returns the value of StatusKey: a JSON list with one element for each attachment, in
+// order. It is indented like Multus's, because people read it. Addresses have no prefix length, as
+// in Multus's.
 func Status(attachments []Attachment) ([]byte, error) {
 	var out bytes.Buffer
 	out.WriteByte('[')

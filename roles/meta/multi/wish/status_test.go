@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// TestStatus has the document byte by byte: other programs, and people, read it.
+// TestStatus compares the document byte by byte, because other programs and people read it.
 func TestStatus(t *testing.T) {
 	var def, second roles.Result
 	for in, out := range map[string]*roles.Result{
@@ -93,7 +93,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestStatusOfOddResults has results that plugins give and the spec does not.
+// TestStatusOfOddResults: results that plugins return although the specification does not allow
+// them.
 func TestStatusOfOddResults(t *testing.T) {
 	minusOne := -1
 	odd := &roles.Result{

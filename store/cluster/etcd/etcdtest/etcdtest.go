@@ -19,27 +19,27 @@ import (
 	"github.com/cnibox/cnibox/test/port"
 )
 
-// Server is one etcd process, which a test may stop and start again.
+// Server is an etcd process, which a test may stop and start again.
 type Server struct {
-	// URL is where clients find it.
+	// URL is the address for clients.
 	URL string
-	// Data is the directory that it keeps its data in.
+	// Data is the directory of its data.
 	Data string
 	args []string
 	log  string
 	cmd  *exec.Cmd
-	// client may ask whether it answers.
+	// client can request its health.
 	client *http.Client
 }
 
-// Start runs etcd in memory, reachable through plain HTTP; args are added, and
-// may replace that.
+// Start runs etcd in memory, reachable through plain HTTP. args are appended to its
+// flags and can override them.
 func Start(tb testing.TB, args ...string) *Server {
 	tb.Helper()
 	return StartWith(tb, "http", http.DefaultClient, args...)
 }
 
-// StartWith is Start for another scheme, and a client that may ask for its health.
+// StartWith is Start for another scheme, with a client that can request its health.
 func StartWith(tb testing.TB, scheme string, client *http.Client, args ...string) *Server {
 	tb.Helper()
 	s := members(tb, 1, scheme, client, args...)[0]
@@ -47,10 +47,10 @@ func StartWith(tb testing.TB, scheme string, client *http.Client, args ...string
 	return s
 }
 
-// StartCluster runs several servers of one etcd.
+// StartCluster runs several members of one etcd.
 func StartCluster(tb testing.TB, count int) []*Server {
 	tb.Helper()
-	// Their leader is not lost because the machine is busy with other things for a moment.
+	// Longer intervals keep the leader when the machine is busy for a moment.
 	servers := members(tb, count, "http", http.DefaultClient, "--heartbeat-interval", "200", "--election-timeout", "3000")
 	for _, s := range servers {
 		s.run(tb)
@@ -64,7 +64,7 @@ func StartCluster(tb testing.TB, count int) []*Server {
 func members(tb testing.TB, count int, scheme string, client *http.Client, args ...string) []*Server {
 	tb.Helper()
 	clustertest.Loopback(tb)
-	// The file system in memory: etcd syncs each write.
+	// A file system in memory, because etcd syncs each write.
 	dir, err := os.MkdirTemp("/dev/shm", "etcdtest-")
 	if err != nil {
 		tb.Fatal(err)
@@ -89,7 +89,7 @@ func members(tb testing.TB, count int, scheme string, client *http.Client, args 
 	return servers
 }
 
-// Up starts it, again with the same data, and waits until it answers.
+// Up starts the server, again with the same data, and waits until it answers.
 func (s *Server) Up(tb testing.TB) {
 	tb.Helper()
 	s.run(tb)
@@ -111,7 +111,7 @@ func (s *Server) run(tb testing.TB) {
 	}
 }
 
-// wait waits until it answers.
+// wait waits until the server answers.
 func (s *Server) wait(tb testing.TB) {
 	tb.Helper()
 	await.Until(tb, func() bool {
@@ -130,7 +130,7 @@ func (s *Server) wait(tb testing.TB) {
 	s.client.CloseIdleConnections()
 }
 
-// Kill ends it at once.
+// Kill kills the server.
 func (s *Server) Kill() {
 	if s.cmd != nil {
 		_ = s.cmd.Process.Kill()
@@ -139,8 +139,8 @@ func (s *Server) Kill() {
 	}
 }
 
-// Stop has it stand still, with its connections open, until the test ends or it
-// is killed. It stands when Stop returns.
+// Stop stops the process, with its connections open, until the test ends or the
+// server is killed. It returns when the process has stopped.
 func (s *Server) Stop(tb testing.TB) {
 	tb.Helper()
 	if err := s.cmd.Process.Signal(unix.SIGSTOP); err != nil {
@@ -152,7 +152,7 @@ func (s *Server) Stop(tb testing.TB) {
 	}
 }
 
-// free is a port that nobody listens on.
+// free returns an unused port.
 func free(tb testing.TB) int {
 	tb.Helper()
 	n, err := port.Free()

@@ -37,7 +37,7 @@ func open(t *testing.T, token string) *Client {
 	return c
 }
 
-// pod makes a pod in the namespace default.
+// pod creates a pod in the namespace default.
 func pod(t *testing.T, name string) *Pod {
 	t.Helper()
 	server.Must(t, http.MethodPost, "/api/v1/namespaces", "", map[string]any{"metadata": map[string]any{"name": "default"}}, http.StatusConflict)
@@ -52,7 +52,7 @@ func pod(t *testing.T, name string) *Pod {
 	return &p
 }
 
-// allow gives the agent what multi needs.
+// allow gives the agent the rights that multi needs.
 func allow(t *testing.T) {
 	t.Helper()
 	server.Allow(t, "multi", kubetest.Rule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}},
@@ -79,7 +79,7 @@ func TestPod(t *testing.T) {
 	if p, err = c.Pod(t.Context(), "default", "web-0"); err != nil || p.Metadata.Annotations["k8s.v1.cni.cncf.io/network-status"] != status || len(p.Metadata.Annotations) != 2 {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	// The pod that was meant is another one now.
+	// Another pod has the name now.
 	server.Must(t, http.MethodDelete, "/api/v1/namespaces/default/pods/web-0?gracePeriodSeconds=0", "", nil)
 	pod(t, "web-0")
 	if err := c.AnnotatePod(t.Context(), "default", "web-0", made.Metadata.UID, set); !errors.Is(err, ErrConflict) {
@@ -116,7 +116,8 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// Who may not is told so in the server's words; who is unknown, too.
+// A client without the right gets the server's message; so does one with unknown
+// credentials.
 func TestForbidden(t *testing.T) {
 	for token, want := range map[string]string{kubetest.Agent: "secrets is forbidden", "nobody": "Unauthorized"} {
 		err := open(t, token).Get(t.Context(), "/api/v1/secrets", &Object{})
@@ -126,8 +127,8 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// A kubeconfig that was written anew counts from the next request that fails: an
-// address that is none any more, a token, and a certificate in place of one.
+// A rewritten kubeconfig applies from the next request that fails: after a change of
+// the address, of the token, and of the certificate.
 func TestKubeconfigRewritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	put := func(from string) {
@@ -168,7 +169,7 @@ func TestKubeconfigRewritten(t *testing.T) {
 	if err := c.Get(t.Context(), "/api/v1/nodes", &Object{}); err != nil {
 		t.Fatalf("with a certificate: %v", err)
 	}
-	// Half a file is not taken; what worked goes on.
+	// A half-written file is ignored, and the old credentials stay in use.
 	if err := os.WriteFile(path, []byte(config[:len(config)/2]), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +187,7 @@ func read(t *testing.T, path string) []byte {
 	return b
 }
 
-// A server that another CA signed is not spoken to.
+// A server with a certificate of another CA is refused.
 func TestOtherCA(t *testing.T) {
 	c, err := Open(func() (*Config, error) {
 		config, err := Kubeconfig(server.Kubeconfig(t, server.Address, kubetest.Admin))()
@@ -204,7 +205,7 @@ func TestOtherCA(t *testing.T) {
 	}
 }
 
-// TestForms: the server says the same of a Node in protobuf as in JSON.
+// TestForms: a Node has the same content in protobuf as in JSON.
 func TestForms(t *testing.T) {
 	server.Must(t, http.MethodPost, "/api/v1/nodes", "", map[string]any{"metadata": map[string]any{
 		"name": "forms", "labels": map[string]string{"l": "1"}, "annotations": map[string]string{"a": "", "example.com/b": "\"ü\"\n"},

@@ -1,10 +1,9 @@
-// Package rest speaks to a Kubernetes API server over net/http: the few requests
-// that need few fields of few kinds. The whole client library costs each exec of
-// each role 7 ms.
+// Package rest sends a few requests for a few fields to a Kubernetes API server over
+// net/http. Linking client-go would cost each exec of each role 7 ms.
 //
-// Credentials come from a kubeconfig, or from a pod's service account, and are
-// read again when the server refuses them. Errors are the server's words with
-// sentinels to ask for. Nothing is read without a bound.
+// Credentials come from a kubeconfig or a pod's service account. They are read again
+// when the server refuses them. Errors carry the server's message and can be tested
+// with sentinels. Nothing is read without a bound.
 package rest
 
 import (
@@ -25,16 +24,16 @@ import (
 )
 
 const (
-	// maxObject is more than etcd takes as one object (1.5 MiB) in JSON.
+	// maxObject bounds an object in JSON; etcd takes at most 1.5 MiB.
 	maxObject = 8 << 20
 	maxStatus = 64 << 10
-	// attempts is how often a server that asks for patience is asked, and
-	// patience how long it gets each time at most.
+	// attempts is how often a request is sent to a server that asks for a pause.
+	// patience bounds each pause.
 	attempts = 4
 	patience = 10 * time.Second
 )
 
-// Client speaks to one API server. It is safe for concurrent use.
+// Client sends requests to one API server. It is safe for concurrent use.
 type Client struct {
 	source Source
 
@@ -43,7 +42,7 @@ type Client struct {
 	web    *web.Client
 }
 
-// Open reads the source, and the files that it names. The server is not asked yet.
+// Open reads the source and the files that it names. It does not connect yet.
 func Open(source Source) (*Client, error) {
 	c := &Client{source: source}
 	config, err := source()
@@ -57,7 +56,7 @@ func Open(source Source) (*Client, error) {
 	return c, nil
 }
 
-// Close ends the connections that nothing uses.
+// Close closes the unused connections.
 func (c *Client) Close() {
 	w, _ := c.current()
 	w.CloseIdle()
@@ -69,8 +68,8 @@ func (c *Client) current() (*web.Client, *Config) {
 	return c.web, c.config
 }
 
-// reload reads the source again and tells whether it says something new. What
-// cannot be used is not taken: a file may be half written.
+// reload reads the source again and reports whether it has changed. A source that
+// cannot be used is ignored, since a file may be half written.
 func (c *Client) reload() bool {
 	config, err := c.source()
 	if err != nil {
@@ -90,18 +89,18 @@ func (c *Client) reload() bool {
 	return true
 }
 
-// request is one request; it can be sent several times.
+// request is one request. It can be sent several times.
 type request struct {
 	method, path string
 	query        url.Values
-	accept       string // JSON, if it is empty
-	kind         string // of the body
+	accept       string // empty is JSON
+	kind         string // media type of the body
 	body         []byte
 }
 
-// do sends a request until the server answers it with 200 or 201, or refuses it.
-// Refused credentials are read again once; a server that asks for patience gets
-// some. The caller closes the body.
+// do sends a request until the server answers with 200 or 201, or refuses it. If
+// credentials are refused, they are read again once. If the server asks for a pause,
+// do waits. The caller closes the body.
 func (c *Client) do(ctx context.Context, r *request) (*http.Response, error) {
 	reloaded := false
 	for n := 1; ; n++ {
@@ -119,7 +118,8 @@ func (c *Client) do(ctx context.Context, r *request) (*http.Response, error) {
 		case ctx.Err() != nil:
 			return nil, err
 		case !reloaded && (status == nil || status.Code == http.StatusUnauthorized):
-			// A token of a file is read for each request: a second attempt has the new one.
+			// A token file is read for each request, so the second attempt uses its
+			// new content.
 			reloaded = true
 			if _, config := c.current(); !c.reload() && (status == nil || config.TokenFile == "") {
 				return nil, err
@@ -172,13 +172,14 @@ func (c *Client) Get(ctx context.Context, path string, v any) error {
 	return decode(ctx, resp, v)
 }
 
-// The forms of a patch (https://kubernetes.io/docs/reference/using-api/api-concepts/#patch-and-apply).
+// The kinds of a patch
+// (https://kubernetes.io/docs/reference/using-api/api-concepts/#patch-and-apply).
 const (
 	MergePatch          = "application/merge-patch+json"
 	StrategicMergePatch = "application/strategic-merge-patch+json"
 )
 
-// Patch changes an object, and reads what became of it into v unless that is nil.
+// Patch changes an object. It stores the resulting object in v unless v is nil.
 func (c *Client) Patch(ctx context.Context, path, kind string, patch, v any) error {
 	body, err := json.Marshal(patch)
 	if err != nil {
@@ -195,12 +196,12 @@ func (c *Client) Patch(ctx context.Context, path, kind string, patch, v any) err
 	return decode(ctx, resp, v)
 }
 
-// decode reads a body of one object and closes it.
+// decode decodes a body with one object and closes it.
 func decode(ctx context.Context, resp *http.Response, v any) error {
 	defer web.Discard(resp.Body)
 	b, err := web.ReadAll(resp.Body, maxObject)
 	if errors.Is(err, web.ErrTooLarge) || err == nil && !json.Valid(b) {
-		return fmt.Errorf("%w: API server: reply is no object: %w", cluster.ErrUnavailable, errors.Join(err, errBody))
+		return fmt.Errorf("%w: API server: the reply is not an object: %w", cluster.ErrUnavailable, errors.Join(err, errBody))
 	}
 	if err != nil {
 		return web.Lost(ctx, err)
@@ -213,8 +214,8 @@ func decode(ctx context.Context, resp *http.Response, v any) error {
 
 var errBody = errors.New("want JSON")
 
-// Path joins the parts of an API path. Each part that is not the program's own
-// goes through CheckName before.
+// Path joins the parts of an API path. Pass each part that does not come from this
+// program through CheckName first.
 func Path(parts ...string) string {
 	for i := range parts {
 		parts[i] = url.PathEscape(parts[i])
@@ -222,8 +223,8 @@ func Path(parts ...string) string {
 	return "/" + strings.Join(parts, "/")
 }
 
-// CheckName refuses what cannot be an object's name: it would mean something
-// else in a path.
+// CheckName refuses what cannot be an object's name, because it would have another
+// meaning in a path.
 func CheckName(what, name string) error {
 	err := cluster.CheckName(name)
 	if err == nil && name != strings.ToLower(name) {

@@ -14,28 +14,30 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// ServiceAccountDir is where a pod finds its token, the cluster's CA and its namespace.
+// ServiceAccountDir is the directory in a pod that has its token, the cluster's CA
+// and its namespace.
 const ServiceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // maxCredentials bounds kubeconfigs, tokens and certificates.
 const maxCredentials = 1 << 20
 
-// Source tells how to reach an API server. It is read again when the server
-// refuses what it said: tokens and certificates are renewed in place.
+// Source returns how to reach an API server. It is called again when the server
+// refuses the credentials, because tokens and certificates are renewed in place.
 type Source func() (*Config, error)
 
-// Config is what a Source says.
+// Config says how to reach an API server.
 type Config struct {
-	// Server is the API server: scheme, host, port, and a path where it is
-	// behind one.
+	// Server is the API server's URL: scheme, host, port, and a path if the server
+	// has one.
 	Server *url.URL
-	// Token is sent with each request; TokenFile is read for each instead.
+	// Token is sent with each request. TokenFile, if set, is read for each request
+	// instead.
 	Token, TokenFile string
 	TLS              web.TLS
 }
 
-// InCluster is the Source of a pod: the server's host and port as in
-// KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, the rest in dir, as
+// InCluster is the Source of a pod. Host and port are the values of
+// KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT. The rest is in dir, usually
 // ServiceAccountDir.
 func InCluster(host, port, dir string) Source {
 	return func() (*Config, error) {
@@ -51,8 +53,8 @@ func InCluster(host, port, dir string) Source {
 	}
 }
 
-// Server is the Source of an API server that asks for no credentials, as
-// flannel's --kube-api-url gives one.
+// Server is the Source for an API server without credentials, as with flannel's
+// --kube-api-url.
 func Server(address string) Source {
 	return func() (*Config, error) {
 		c := &Config{}
@@ -64,7 +66,7 @@ func Server(address string) Source {
 	}
 }
 
-// Kubeconfig is the Source in a file, by its current-context.
+// Kubeconfig is the Source in a kubeconfig file, by its current-context.
 func Kubeconfig(path string) Source {
 	return func() (*Config, error) {
 		b, err := smallfile.Read(path, maxCredentials)
@@ -90,7 +92,7 @@ func parseServer(s string) (*url.URL, error) {
 	return u, nil
 }
 
-// check refuses to send credentials where everybody reads them.
+// check refuses to send credentials without encryption.
 func (c *Config) check() error {
 	if c.Server.Scheme == "http" && (c.Token != "" || c.TokenFile != "" || c.TLS.CertFile != "" || len(c.TLS.Cert) > 0) {
 		return fmt.Errorf("%w: server %s: credentials are sent over https only", cluster.ErrInvalid, c.Server)
@@ -99,7 +101,7 @@ func (c *Config) check() error {
 	return err
 }
 
-// token is what the requests carry now.
+// token returns the current token.
 func (c *Config) token() (string, error) {
 	if c.TokenFile == "" {
 		return c.Token, nil
@@ -123,7 +125,7 @@ func checkToken(t, where string) error {
 	return nil
 }
 
-// same tells whether two configurations reach the server alike.
+// same reports whether two configurations reach the server in the same way.
 func (c *Config) same(o *Config) bool {
 	a, b := c.TLS, o.TLS
 	return *c.Server == *o.Server && c.Token == o.Token && c.TokenFile == o.TokenFile &&
@@ -131,5 +133,5 @@ func (c *Config) same(o *Config) bool {
 		bytes.Equal(a.CA, b.CA) && bytes.Equal(a.Cert, b.Cert) && bytes.Equal(a.Key, b.Key)
 }
 
-// errUnsupported marks what a kubeconfig may say and this client does not do.
+// errUnsupported marks a setting of a kubeconfig that this client does not support.
 var errUnsupported = errors.New("not supported")

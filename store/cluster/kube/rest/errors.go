@@ -16,30 +16,30 @@ import (
 var (
 	// ErrNotFound: there is no such object, or no such kind of object.
 	ErrNotFound = errors.New("not found")
-	// ErrConflict: the object is not the one that was meant any more.
+	// ErrConflict: the object has changed, or is another one of the same name.
 	ErrConflict = errors.New("conflict")
-	// ErrForbidden: the server does not know these credentials, or does not let
-	// them do this.
+	// ErrForbidden: the server does not accept the credentials, or does not permit
+	// the request.
 	ErrForbidden = errors.New("forbidden")
-	// ErrExpired: the version to go on from is too old, or not the server's: only
-	// a new list helps.
+	// ErrExpired: the version to continue from is too old, or not the server's. A new
+	// list is needed.
 	ErrExpired = errors.New("version expired")
 )
 
-// maxMessage bounds the server's words in an error.
+// maxMessage bounds the server's message in an error.
 const maxMessage = 512
 
-// StatusError is a server's refusal, in its words (metav1.Status).
+// StatusError is a server's refusal (metav1.Status).
 type StatusError struct {
 	Code            int
 	Reason, Message string
-	// RetryAfter is how long the server asks to be left alone.
+	// RetryAfter is the pause that the server asks for.
 	RetryAfter time.Duration
-	// Fields are those of the object that the server refuses.
+	// Fields are the fields of the object that the server refuses.
 	Fields []string
 }
 
-// Error is "403 Forbidden: the server's message".
+// Error returns "API server: 403 Forbidden: the server's message".
 func (e *StatusError) Error() string {
 	s := fmt.Sprintf("API server: %d %s", e.Code, http.StatusText(e.Code))
 	if e.Message != "" {
@@ -48,13 +48,13 @@ func (e *StatusError) Error() string {
 	return s
 }
 
-// Is sorts the refusals into this package's sentinels and cluster.ErrUnavailable.
+// Is maps refusals to this package's sentinels and cluster.ErrUnavailable.
 func (e *StatusError) Is(target error) bool {
 	switch target {
 	case ErrNotFound:
 		return e.Code == http.StatusNotFound
 	case ErrConflict:
-		// A patch that names another uid is a change of what cannot be changed.
+		// A patch with another uid is refused as a change of an immutable field.
 		return e.Code == http.StatusConflict || slices.Contains(e.Fields, "metadata.uid")
 	case ErrForbidden:
 		return e.Code == http.StatusForbidden || e.Code == http.StatusUnauthorized
@@ -68,7 +68,8 @@ func (e *StatusError) Is(target error) bool {
 	return false
 }
 
-// printable keeps a server from writing what it likes into a terminal or a log.
+// printable removes control characters, so that a server cannot write them to a
+// terminal or a log.
 func printable(s string) string {
 	if len(s) > maxMessage {
 		s = s[:maxMessage] + "…"
@@ -84,7 +85,7 @@ func printable(s string) string {
 // statusError reads a refusal and closes its body.
 func statusError(resp *http.Response) error {
 	e := &StatusError{Code: resp.StatusCode, RetryAfter: web.RetryAfter(resp.Header)}
-	b, _ := web.ReadAll(resp.Body, maxStatus) // the code alone is an answer
+	b, _ := web.ReadAll(resp.Body, maxStatus) // the code alone suffices
 	web.Discard(resp.Body)
 	if isProtobuf(resp) {
 		if raw, err := unwrap(b); err == nil {

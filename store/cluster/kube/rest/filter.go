@@ -11,11 +11,11 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// shape is what of a JSON object is wanted: its members' names, and what of
-// each; nil is all of it.
+// shape names the wanted members of a JSON object, with the shape of each. A nil
+// shape is the whole value.
 type shape map[string]shape
 
-// shapeOf is what encoding/json would store in a value of the type.
+// shapeOf returns what encoding/json would store in a value of the type.
 func shapeOf(t reflect.Type) shape {
 	if t.Kind() != reflect.Struct || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
 		return nil
@@ -36,25 +36,25 @@ func shapeOf(t reflect.Type) shape {
 	return s
 }
 
-// filter reads JSON values from a stream and gives what is wanted of them, in a
-// single pass: most of a Node is of no use here, and encoding/json would look at
-// each of its bytes three times. What is skipped need not be JSON in all points;
-// what is given is judged by encoding/json.
+// filter reads JSON values from a stream in one pass and keeps only the wanted parts.
+// Most of a Node is not used here, and encoding/json would read each of its bytes
+// three times. The skipped parts are not fully validated; encoding/json validates the
+// kept ones.
 type filter struct {
 	r        io.Reader
 	buf      []byte
 	pos, end int
-	left     int64 // that one value may still take
+	left     int64 // bytes that one value may still have
 	out      []byte
 }
 
 func newFilter(r io.Reader) *filter { return &filter{r: r, buf: make([]byte, 64<<10)} }
 
-// errJSON is a stream that is none.
+// errJSON: the stream is not the expected JSON.
 var errJSON = errors.New("not the JSON that is expected")
 
-// decode reads the next value and stores what is wanted of it in v. io.EOF is
-// the end before a value.
+// decode reads the next value and stores the wanted parts in v. io.EOF is the end
+// before a value.
 func (f *filter) decode(s shape, v any) error {
 	f.left, f.out = maxObject, f.out[:0]
 	if _, err := f.peek(); err != nil {
@@ -69,7 +69,7 @@ func (f *filter) decode(s shape, v any) error {
 	return nil
 }
 
-// whole makes an end inside a value one.
+// whole turns the end of the stream inside a value into an error.
 func whole(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -77,7 +77,7 @@ func whole(err error) error {
 	return err
 }
 
-// peek goes over white space and tells the byte that follows.
+// peek skips white space and returns the next byte.
 func (f *filter) peek() (byte, error) {
 	for {
 		for ; f.pos < f.end; f.pos++ {
@@ -91,7 +91,7 @@ func (f *filter) peek() (byte, error) {
 	}
 }
 
-// fill reads on; everything that was read before is done with.
+// fill reads more. It drops what was read and used before.
 func (f *filter) fill() error {
 	if f.left < 0 {
 		return web.ErrTooLarge
@@ -116,7 +116,7 @@ func (f *filter) expect(want byte) error {
 	return err
 }
 
-// value goes over a value, and keeps what is wanted of it.
+// value reads a value, and keeps its wanted parts.
 func (f *filter) value(s shape, keep bool) error {
 	c, err := f.peek()
 	switch {
@@ -132,7 +132,7 @@ func (f *filter) value(s shape, keep bool) error {
 	return f.literal(keep)
 }
 
-// object keeps the members that are wanted.
+// object reads an object and keeps the wanted members.
 func (f *filter) object(s shape) error {
 	f.out = append(f.out, '{')
 	begin := len(f.out)
@@ -154,8 +154,8 @@ func (f *filter) object(s shape) error {
 	return err
 }
 
-// members goes over an object: each is called with its name in quotes at
-// out[mark:], and the value ahead.
+// members reads an object. It calls each with the member's name in quotes at
+// out[mark:] and the value ahead.
 func (f *filter) members(each func(mark int) error) error {
 	return f.list('{', '}', func() error {
 		if c, err := f.peek(); err != nil || c != '"' {
@@ -172,7 +172,7 @@ func (f *filter) members(each func(mark int) error) error {
 	})
 }
 
-// list goes over what stands between brackets, with commas between.
+// list reads the comma-separated items between two brackets.
 func (f *filter) list(open, closing byte, each func() error) error {
 	if err := f.expect(open); err != nil {
 		return err
@@ -196,7 +196,7 @@ func (f *filter) list(open, closing byte, each func() error) error {
 	}
 }
 
-// take goes on to pos and keeps what is between.
+// take advances to pos and optionally keeps what it passes.
 func (f *filter) take(pos int, keep bool) {
 	if keep {
 		f.out = append(f.out, f.buf[f.pos:pos]...)
@@ -204,7 +204,7 @@ func (f *filter) take(pos int, keep bool) {
 	f.pos = pos
 }
 
-// text goes over a string, which begins here.
+// text reads a string, which begins here.
 func (f *filter) text(keep bool) error {
 	f.take(f.pos+1, keep)
 	escaped := false
@@ -227,7 +227,7 @@ func (f *filter) text(keep bool) error {
 	}
 }
 
-// nested goes over an object or array, which begins here.
+// nested reads an object or array, which begins here.
 func (f *filter) nested(keep bool) error {
 	depth := 0
 	for {
@@ -255,7 +255,7 @@ func (f *filter) nested(keep bool) error {
 	}
 }
 
-// literal goes over a number, a truth value or null. It may end the stream.
+// literal reads a number, a boolean or null. The stream may end after it.
 func (f *filter) literal(keep bool) error {
 	for n := 0; ; {
 		for i := f.pos; i < f.end; i++ {

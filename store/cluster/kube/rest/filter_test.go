@@ -49,8 +49,8 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// FuzzFilter: of each object that is wanted in parts, the parts are what
-// encoding/json reads, however the stream is cut.
+// FuzzFilter: the wanted parts of each object are what encoding/json reads, wherever
+// the stream is cut.
 func FuzzFilter(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"a","managedFields":[{"x":"]"}],"annotations":{"k":"v"}},"status":{},"spec":{"nodeName":"n"},"code":1}`))
 	f.Add([]byte(`{"spec":null,"metadata":{"annotations":null}}`))
@@ -75,8 +75,8 @@ func FuzzFilter(f *testing.F) {
 	})
 }
 
-// otherCase tells whether a name differs from one that is wanted by its case
-// alone: encoding/json takes it, an API server has none.
+// otherCase reports whether a name differs from a wanted one by case only.
+// encoding/json accepts that; an API server never sends it.
 func otherCase(v any, s shape) bool {
 	switch v := v.(type) {
 	case map[string]any:

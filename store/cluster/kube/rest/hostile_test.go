@@ -17,7 +17,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// adversary answers what no API server would.
+// adversary is a server with answers that no API server gives.
 func adversary(t *testing.T, answer http.HandlerFunc) *Client {
 	t.Helper()
 	srv := httptest.NewServer(answer)
@@ -37,7 +37,7 @@ func says(status int, body string) http.HandlerFunc {
 	}
 }
 
-// endless sends head and then part until nobody listens.
+// endless sends head and then part until the client is gone.
 func endless(head, part string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		_, err := io.WriteString(w, head)
@@ -47,8 +47,8 @@ func endless(head, part string) http.HandlerFunc {
 	}
 }
 
-// Whatever a server says, a client returns, with an error that tells what it is,
-// without a panic and without an end to its memory.
+// For any answer, the client returns with a fitting error, without a panic and within
+// its memory bound.
 func TestHostileReplies(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
@@ -88,7 +88,7 @@ func TestHostileReplies(t *testing.T) {
 			"patch": client.Patch(t.Context(), "/api/v1/nodes/a", MergePatch, Annotations("", nil), &p),
 		} {
 			if c.want == nil || what == "watch" && err == nil {
-				continue // one of them is right for it
+				continue // this answer is valid for it
 			}
 			if !errors.Is(err, c.want) {
 				t.Errorf("%s: %s: %v, want %v", name, what, err, c.want)
@@ -99,7 +99,8 @@ func TestHostileReplies(t *testing.T) {
 	}
 }
 
-// What is no HTTP, or ends in the middle, is a server that cannot be heard.
+// A reply that is not HTTP, or ends in the middle, is a server that cannot be
+// reached.
 func TestRawGarbage(t *testing.T) {
 	for _, garbage := range []string{
 		"", "\x00\x01\x02", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}",
@@ -132,7 +133,7 @@ func TestRawGarbage(t *testing.T) {
 	}
 }
 
-// Lists that go on for ever, in circles or without anything in them, end.
+// Lists without an end, in circles or without items, end.
 func TestListEnds(t *testing.T) {
 	c := adversary(t, says(200, `{"metadata":{"continue":"more","resourceVersion":"1"},"items":[]}`))
 	if _, err := List(t.Context(), c, "/x", func(*Pod) {}); !errors.Is(err, errEndless) {
@@ -151,7 +152,7 @@ func TestListEnds(t *testing.T) {
 	}
 }
 
-// The pages of a list are asked for one after the other.
+// The pages of a list are requested one after the other.
 func TestListPages(t *testing.T) {
 	c := adversary(t, func(w http.ResponseWriter, r *http.Request) {
 		next := map[string]string{"": "2", "2": "3", "3": ""}[r.URL.Query().Get("continue")]
@@ -164,7 +165,7 @@ func TestListPages(t *testing.T) {
 	}
 }
 
-// A watch says what happened, and why it ended.
+// A watch reports the events, and why it ended.
 func TestWatchEvents(t *testing.T) {
 	event := func(kind, object string) string { return `{"type":"` + kind + `","object":` + object + "}\n" }
 	for name, c := range map[string]struct {
@@ -190,7 +191,7 @@ func TestWatchEvents(t *testing.T) {
 	}
 }
 
-// A server that asks for patience gets it, as long as the caller has some.
+// A server that asks for a pause gets it, within the caller's deadline.
 func TestRetryAfter(t *testing.T) {
 	var asked atomic.Int32
 	c := adversary(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -213,7 +214,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// Names that would mean something else in a path are refused before anything is sent.
+// Names that would have another meaning in a path are refused before a request is
+// sent.
 func TestNames(t *testing.T) {
 	c := adversary(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("asked for %s", r.URL) })
 	for _, name := range []string{"", "..", "a/b", "a?b", "A", "-a", "a%2fb", strings.Repeat("a", 300)} {
@@ -229,7 +231,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// FuzzList: whatever a list's bytes are, no panic, and what is complete is JSON.
+// FuzzList: no bytes of a list cause a panic, and a complete list is JSON.
 func FuzzList(f *testing.F) {
 	f.Add([]byte(`{"kind":"NodeList","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"a","annotations":{"a":"b"}},"spec":{"nodeName":"n"}}]}`))
 	f.Add([]byte(`{"items":null,"metadata":{"resourceVersion":"1","continue":""}}`))

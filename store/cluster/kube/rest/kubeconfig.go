@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// kubeconfig is the file's form, as far as it matters here
+// kubeconfig has the fields of the file that are used here
 // (https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/).
 type kubeconfig struct {
 	CurrentContext string          `json:"current-context"`
@@ -60,8 +60,8 @@ type authInfo struct {
 	Exec         json.RawMessage `json:"exec"`
 }
 
-// parseKubeconfig decodes a kubeconfig; the paths in it start from dir. All
-// faults of the current context are told at once.
+// parseKubeconfig decodes a kubeconfig. Relative paths in it start from dir. It
+// returns all faults of the current context.
 func parseKubeconfig(file []byte, dir string) (*Config, error) {
 	doc, err := yaml.ToJSON(file)
 	if err != nil {
@@ -87,7 +87,8 @@ func parseKubeconfig(file []byte, dir string) (*Config, error) {
 		faults = append(faults, err)
 	}
 	if c.Token != "" {
-		// A file that is renewed goes before what was current when the kubeconfig was written.
+		// A token file takes precedence over the token that was current when the
+		// kubeconfig was written.
 		if c.TokenFile != "" {
 			c.Token = ""
 		} else if err := checkToken(c.Token, "token"); err != nil {
@@ -146,7 +147,7 @@ func (k *kubeconfig) current() (*clusterInfo, *authInfo, error) {
 	return nil, nil, fmt.Errorf("current-context is %q: there is no such context", k.CurrentContext)
 }
 
-// refuse names what would be ignored in silence otherwise.
+// refuse returns an error for each setting that would otherwise be ignored silently.
 func (c *clusterInfo) refuse() (faults []error) {
 	if c.Insecure {
 		faults = append(faults, fmt.Errorf("insecure-skip-tls-verify: %w: give certificate-authority or certificate-authority-data", errUnsupported))

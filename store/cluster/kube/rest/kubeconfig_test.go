@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// written is a kubeconfig with these lines of the cluster and the user.
+// written returns a kubeconfig with these lines for the cluster and the user.
 func written(cluster, user string) string {
 	return `apiVersion: v1
 kind: Config
@@ -48,7 +48,7 @@ func TestKubeconfig(t *testing.T) {
 	}
 }
 
-// Each fault is named, and all of them at once.
+// All faults are reported together.
 func TestKubeconfigRefused(t *testing.T) {
 	const server = "server: https://192.0.2.1:6443"
 	for name, c := range map[string]struct {
@@ -84,7 +84,7 @@ func TestKubeconfigRefused(t *testing.T) {
 	}
 }
 
-// What the files hold is checked when the client is opened.
+// The content of the files is checked when the client is opened.
 func TestOpenRefused(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name, content string) string {

@@ -7,7 +7,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// Pod is a pod, as far as networks need it.
+// Pod has the fields of a pod that are used here.
 type Pod struct {
 	Object
 	Spec struct {
@@ -20,7 +20,7 @@ type Pod struct {
 type Network struct {
 	Object
 	Spec struct {
-		// Config is the CNI configuration, or empty: a file of the node has it.
+		// Config is the CNI configuration; empty when it is in a file of the node.
 		Config string `json:"config"`
 	} `json:"spec"`
 }
@@ -38,9 +38,9 @@ func (c *Client) Pod(ctx context.Context, namespace, name string) (*Pod, error) 
 	return p, nil
 }
 
-// AnnotatePod sets the annotations of a pod, or removes those that are nil. uid
-// is the pod's: one of the same name that was made since is left alone, which
-// is ErrConflict; empty means any. It needs the verb patch on pods/status.
+// AnnotatePod sets annotations of a pod, or removes those that are nil. With a uid, a
+// later pod of the same name is not changed and is ErrConflict; an empty uid means
+// any pod. It needs the verb patch on pods/status.
 func (c *Client) AnnotatePod(ctx context.Context, namespace, name, uid string, annotations map[string]*string) error {
 	path, err := podPath(namespace, name)
 	if err != nil {
@@ -52,8 +52,8 @@ func (c *Client) AnnotatePod(ctx context.Context, namespace, name, uid string, a
 	return nil
 }
 
-// Annotations is the merge patch that sets annotations, of the object with this
-// uid only unless it is empty; nil removes one.
+// Annotations returns the merge patch that sets annotations; nil removes one. With a
+// uid it applies only to the object with that uid.
 func Annotations(uid string, annotations map[string]*string) any {
 	type metadata struct {
 		UID         string             `json:"uid,omitempty"`
@@ -65,8 +65,7 @@ func Annotations(uid string, annotations map[string]*string) any {
 }
 
 // Network reads a NetworkAttachmentDefinition. It needs the verb get on
-// network-attachment-definitions. A cluster that does not know the kind is
-// ErrNotFound too.
+// network-attachment-definitions. A cluster without that kind is ErrNotFound too.
 func (c *Client) Network(ctx context.Context, namespace, name string) (*Network, error) {
 	for what, s := range map[string]string{"namespace": namespace, "network": name} {
 		if err := CheckName(what, s); err != nil {
@@ -81,7 +80,7 @@ func (c *Client) Network(ctx context.Context, namespace, name string) (*Network,
 	return n, nil
 }
 
-// NodeName is the node that a pod runs on: the agent's own, by its pod's name.
+// NodeName returns the node of a pod. The agent uses it with its own pod's name.
 func (c *Client) NodeName(ctx context.Context, namespace, pod string) (string, error) {
 	p, err := c.Pod(ctx, namespace, pod)
 	if err != nil {

@@ -15,37 +15,39 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// Objects are asked for as protobuf where a kind can be read from it: of ten thousand Nodes
-// the server makes that in a third of the time that JSON takes, and what is not wanted is
-// stepped over here. The messages are those of the generated.proto files of k8s.io/api and
-// k8s.io/apimachinery; their form is described under "Alternate representations of
-// resources" in https://kubernetes.io/docs/reference/using-api/api-concepts/.
+// Objects are requested as protobuf where a kind supports it. For ten thousand Nodes
+// the server encodes that in a third of the time that JSON takes, and unwanted fields
+// are skipped here. The messages are those of the generated.proto files of k8s.io/api
+// and k8s.io/apimachinery. Their encoding is described under "Alternate
+// representations of resources" in
+// https://kubernetes.io/docs/reference/using-api/api-concepts/.
 const (
 	protobufType  = "application/vnd.kubernetes.protobuf"
 	protobufWatch = protobufType + ";stream=watch, application/json"
 	protobufList  = protobufType + ", application/json"
 )
 
-// protobufMagic is before each object; what follows is a runtime.Unknown.
+// protobufMagic precedes each object. A runtime.Unknown follows.
 const protobufMagic = "k8s\x00"
 
-// errProtobuf is a message that is none.
+// errProtobuf: the message is not the expected protobuf.
 var errProtobuf = errors.New("not the protobuf that is expected")
 
 // Message is a Kind that can be read from protobuf.
 type Message interface {
-	// Member reads one field of the object, by its number; Metadata is read already.
+	// Member reads one field of the object, given by its number. The metadata is read
+	// before.
 	Member(number int, b []byte) error
 }
 
-// isProtobuf tells the form of a reply.
+// isProtobuf reports whether a reply is protobuf.
 func isProtobuf(resp *http.Response) bool {
 	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	return err == nil && kind == protobufType
 }
 
-// Members calls each with the fields of a message that are messages, texts or bytes, and
-// goes over the others.
+// Members calls each with the fields of a message that are messages, texts or bytes,
+// and skips the others.
 func Members(b []byte, each func(number int, b []byte) error) error {
 	return members(b, func(number int, v []byte, _ uint64) error {
 		if v == nil {
@@ -55,7 +57,8 @@ func Members(b []byte, each func(number int, b []byte) error) error {
 	})
 }
 
-// members calls each with all fields of a message; v is nil for numbers, which are n.
+// members calls each with all fields of a message. For a number, v is nil and n is
+// the value.
 func members(b []byte, each func(number int, v []byte, n uint64) error) error {
 	for len(b) > 0 {
 		tag, size := binary.Uvarint(b)
@@ -72,7 +75,7 @@ func members(b []byte, each func(number int, v []byte, n uint64) error) error {
 			}
 		case 1: // eight bytes
 			size = 8
-		case 2: // so many bytes
+		case 2: // a length and as many bytes
 			length, k := binary.Uvarint(b)
 			if k <= 0 || length > uint64(len(b)-k) {
 				return errProtobuf
@@ -95,7 +98,7 @@ func members(b []byte, each func(number int, v []byte, n uint64) error) error {
 	return nil
 }
 
-// unwrap opens a runtime.Unknown.
+// unwrap returns the object in a runtime.Unknown.
 func unwrap(b []byte) (object []byte, err error) {
 	b, ok := bytes.CutPrefix(b, []byte(protobufMagic))
 	if !ok {
@@ -177,13 +180,14 @@ func (e *StatusError) readStatus(b []byte) error {
 	})
 }
 
-// frames reads a watch's messages, each behind its length.
+// frames reads the messages of a watch. Each has its length before it.
 type frames struct {
 	r   io.Reader
 	buf []byte
 }
 
-// next is the next message, until it is called again. io.EOF is the end before one.
+// next returns the next message, which is valid until the following call. io.EOF is
+// the end before a message.
 func (f *frames) next() ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(f.r, head[:]); err != nil {
@@ -194,7 +198,8 @@ func (f *frames) next() ([]byte, error) {
 		return nil, web.ErrTooLarge
 	}
 	if cap(f.buf) < size {
-		// No more is taken than came: a length alone is soon said.
+		// Memory grows with the received bytes, not with the announced length, which
+		// may be false.
 		var all bytes.Buffer
 		if _, err := io.CopyN(&all, f.r, int64(size)); err != nil {
 			return nil, whole(err)
@@ -207,7 +212,7 @@ func (f *frames) next() ([]byte, error) {
 	return f.buf, whole(err)
 }
 
-// readProtobufList walks through a list as readList does.
+// readProtobufList reads a list as readList does.
 func readProtobufList[T any, P Kind[T]](ctx context.Context, resp *http.Response, each func(P) bool) (meta listMeta, err error) {
 	l := listing{r: bufio.NewReaderSize(resp.Body, 64<<10)}
 	err = l.items(func(number int, b []byte) error {
@@ -218,7 +223,7 @@ func readProtobufList[T any, P Kind[T]](ctx context.Context, resp *http.Response
 			o := P(new(T))
 			m, ok := any(o).(Message)
 			if !ok {
-				return fmt.Errorf("%w: nobody asked for any", errProtobuf)
+				return fmt.Errorf("%w: this kind was not requested as protobuf", errProtobuf)
 			}
 			if err := readMessage(b, o.object(), m); err != nil {
 				return err
@@ -248,7 +253,8 @@ func (m *listMeta) member(b []byte) error {
 	})
 }
 
-// listing reads a list in its runtime.Unknown, of which it holds one member at a time.
+// listing reads a list in its runtime.Unknown. It holds one member in memory at a
+// time.
 type listing struct {
 	r   *bufio.Reader
 	buf bytes.Buffer
@@ -274,7 +280,7 @@ func (l *listing) items(each func(number int, b []byte) error) error {
 	}
 }
 
-// within calls each with the members of a message of so many bytes.
+// within calls each with the members of a message of left bytes.
 func (l *listing) within(left int64, each func(number int, b []byte) error) error {
 	for left > 0 {
 		number, size, head, err := l.head()
@@ -298,8 +304,8 @@ func (l *listing) within(left int64, each func(number int, b []byte) error) erro
 	return nil
 }
 
-// head reads what is before a field that is a message, text or bytes: its number, its size,
-// and how many bytes these took. Lists and their wrappings have no other fields.
+// head reads the start of a field that is a message, text or bytes: its number, its
+// size, and the length of this start. Lists and their wrappers have no other fields.
 func (l *listing) head() (number int, size, head int64, err error) {
 	var n [2]uint64
 	for i := range n {
@@ -324,7 +330,8 @@ func (l *listing) head() (number int, size, head int64, err error) {
 	return int(n[0] >> 3), int64(n[1]), head, nil
 }
 
-// readEvent reads a metav1.WatchEvent. What ERROR says is the error.
+// readEvent reads a metav1.WatchEvent. The content of an ERROR event is returned as
+// the error.
 func readEvent[T any, P Kind[T]](b []byte) (kind string, object P, err error) {
 	var wrapped []byte
 	err = Members(b, func(number int, v []byte) error {
@@ -358,7 +365,7 @@ func readEvent[T any, P Kind[T]](b []byte) (kind string, object P, err error) {
 	object = P(new(T))
 	m, ok := any(object).(Message)
 	if !ok {
-		return kind, nil, fmt.Errorf("%w: nobody asked for any", errProtobuf)
+		return kind, nil, fmt.Errorf("%w: this kind was not requested as protobuf", errProtobuf)
 	}
 	return kind, object, readMessage(raw, object.object(), m)
 }

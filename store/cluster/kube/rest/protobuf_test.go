@@ -38,12 +38,12 @@ func field(number int, v ...[]byte) []byte {
 
 func text(number int, s string) []byte { return field(number, []byte(s)) }
 
-// wrapped is a runtime.Unknown behind its mark, as the server writes one.
+// wrapped returns a runtime.Unknown after its magic, as the server writes it.
 func wrapped(kind string, object ...[]byte) []byte {
 	return bytes.Join([][]byte{[]byte(protobufMagic), field(1, text(1, "v1"), text(2, kind)), field(2, object...), text(3, ""), text(4, "")}, nil)
 }
 
-// frame is a WatchEvent behind its length.
+// frame returns a WatchEvent after its length.
 func frame(event string, object []byte) []byte {
 	b := append(text(1, event), field(2, field(1, object))...)
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
@@ -57,7 +57,7 @@ func aThing(name, version, annotation, content string) []byte {
 var status410 = wrapped("Status", field(1), text(2, "Failure"), text(3, "too old resource version"), text(4, "Expired"),
 	field(5, field(4, text(3, "metadata.uid"))), []byte{6 << 3, 0x9a, 0x03})
 
-// A watch in protobuf says what one in JSON does, however its bytes come.
+// A protobuf watch gives the same events as a JSON watch, wherever its bytes are cut.
 func TestProtobufEvents(t *testing.T) {
 	stream := bytes.Join([][]byte{
 		frame("ADDED", aThing("a", "5", "v", "one")),
@@ -96,7 +96,7 @@ func TestProtobufEvents(t *testing.T) {
 	}
 }
 
-// A server is asked for protobuf, and understood in either form, also when it refuses.
+// The client requests protobuf and understands either form, also in a refusal.
 func TestProtobufAsked(t *testing.T) {
 	var answer func(w http.ResponseWriter)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -151,7 +151,7 @@ func TestProtobufAsked(t *testing.T) {
 	}
 }
 
-// A list in protobuf is read an object at a time, page by page.
+// A protobuf list is read one object at a time, page by page.
 func TestProtobufList(t *testing.T) {
 	meta := func(next string) []byte { return field(1, text(2, "77"), text(3, next)) }
 	item := func(name string) []byte {
@@ -190,14 +190,15 @@ func TestProtobufList(t *testing.T) {
 	if names, version, err := list(); err != nil || names != "abc" || version != "77" {
 		t.Errorf("%q at %q, %v", names, version, err)
 	}
-	for cut = range len(pages[""]) - 4 { // the last fields of the wrapping do not matter
+	for cut = range len(pages[""]) - 4 { // the last fields of the wrapper do not matter
 		if _, _, err := list(); !errors.Is(err, cluster.ErrUnavailable) {
 			t.Errorf("cut at %d: %v", cut, err)
 		}
 	}
 }
 
-// FuzzProtobufList: whatever comes is read or refused, and no more than came is held.
+// FuzzProtobufList: any bytes are read or refused, and memory stays below the
+// received size.
 func FuzzProtobufList(f *testing.F) {
 	f.Add(wrapped("ThingList", field(1, text(2, "77")), field(2, text(1, "x"))))
 	f.Add(append([]byte(protobufMagic), 2<<3|2, 0xff, 0xff, 0xff, 0x7f))
@@ -211,7 +212,7 @@ func FuzzProtobufList(f *testing.F) {
 	})
 }
 
-// FuzzProtobuf: whatever comes is read or refused.
+// FuzzProtobuf: any bytes are read or refused.
 func FuzzProtobuf(f *testing.F) {
 	f.Add(frame("ADDED", aThing("a", "5", "v", "one"))[4:])
 	f.Add(frame("ERROR", status410)[4:])

@@ -17,9 +17,9 @@ import (
 	"github.com/cnibox/cnibox/store/cluster/web"
 )
 
-// Object is what every object of the API begins with. Kinds embed it and add the
-// fields that they need. Code, Reason and Message are those of a Status, which
-// takes an object's place in the stream of a watch.
+// Object has the fields that begin every object of the API. Kinds embed it and add
+// the fields that they need. Code, Reason and Message are those of a Status, which
+// replaces an object in the stream of a watch.
 type Object struct {
 	Metadata Metadata `json:"metadata"`
 	Code     int      `json:"code"`
@@ -27,7 +27,7 @@ type Object struct {
 	Message  string   `json:"message"`
 }
 
-// Metadata is metav1.ObjectMeta, as far as it matters here.
+// Metadata has the fields of metav1.ObjectMeta that are used here.
 type Metadata struct {
 	Name            string            `json:"name"`
 	Namespace       string            `json:"namespace"`
@@ -45,20 +45,19 @@ type Kind[T any] interface {
 }
 
 const (
-	// page is how many objects a list asks for at once: the server's memory, not
-	// ours, is bounded by it.
+	// page is the number of objects in one reply of a list. It bounds the server's
+	// memory.
 	page = 1000
-	// maxObjects ends a list that goes on for ever; the largest clusters have a
-	// hundredth of it.
+	// maxObjects bounds a list; the largest clusters have a hundredth of it.
 	maxObjects = 1_000_000
 )
 
-// errEndless is a list without an end.
-var errEndless = fmt.Errorf("%w: list goes on for ever", cluster.ErrUnavailable)
+// errEndless: a list has no end.
+var errEndless = fmt.Errorf("%w: the list has no end", cluster.ErrUnavailable)
 
-// List calls each with the objects of a collection, one after the other: what
-// each does not keep is not kept. It returns the version to watch from. The
-// objects are complete when it returns nil only.
+// List calls each with the objects of a collection, one after the other. An object
+// that each does not keep is freed. List returns the version from which to watch. The
+// collection is complete only when List returns nil.
 func List[T any, P Kind[T]](ctx context.Context, c *Client, path string, each func(P)) (version string, err error) {
 	count, next := 0, ""
 	for {
@@ -102,7 +101,7 @@ type listMeta struct {
 	Continue        string `json:"continue"`
 }
 
-// readList walks through a list's JSON, an object at a time, until each has had enough.
+// readList reads a list's JSON, one object at a time, until each returns false.
 func readList[T any, P Kind[T]](ctx context.Context, resp *http.Response, each func(P) bool) (meta listMeta, err error) {
 	f := newFilter(resp.Body)
 	f.left = maxObject
@@ -133,7 +132,7 @@ func readList[T any, P Kind[T]](ctx context.Context, resp *http.Response, each f
 	return meta, nil
 }
 
-// items walks through an array; null is none.
+// items reads an array; null is an empty one.
 func (f *filter) items(each func() error) error {
 	if c, err := f.peek(); err != nil || c == 'n' {
 		return errors.Join(err, f.value(nil, false))
@@ -141,8 +140,8 @@ func (f *filter) items(each func() error) error {
 	return f.list('[', ']', each)
 }
 
-// lost is the error of a stream: what is no JSON counts as a server that cannot
-// be heard.
+// lost returns the error of a stream. Text that is not JSON counts as a server that
+// cannot be reached.
 func lost(ctx context.Context, what string, err error) error {
 	err = fmt.Errorf("API server: %s: %w", what, err)
 	if errors.Is(err, errJSON) || errors.Is(err, errProtobuf) || errors.Is(err, web.ErrTooLarge) || errors.Is(err, errEndless) {
@@ -151,41 +150,41 @@ func lost(ctx context.Context, what string, err error) error {
 	return web.Lost(ctx, err)
 }
 
-// Event is what happened to an object of a watched collection: Type is ADDED,
-// MODIFIED, DELETED or BOOKMARK. Of a bookmark only the version counts, and
-// Initial, which tells that all the objects that there were have been sent. The
-// first event is Opened and has no object.
+// Event is a change of an object in a watched collection. Type is ADDED, MODIFIED,
+// DELETED or BOOKMARK. A bookmark has only a version, and Initial, which says that
+// all existing objects have been sent. The first event is Opened and has no object.
 type Event[T any] struct {
 	Type    string
 	Object  *T
 	Initial bool
 }
 
-// Opened is the Event that the server has taken the watch.
+// Opened is the type of the event that the server has accepted the watch.
 const Opened = "OPENED"
 
-// Since says from where a watch starts.
+// Since is the start of a watch.
 type Since struct {
-	// Version is the one of a list or of the last event.
+	// Version is that of a list or of the last event.
 	Version string
-	// All asks for all the objects that there are first, and a bookmark after
-	// them (a streaming list, https://kubernetes.io/docs/reference/using-api/api-concepts/#streaming-lists).
-	// Servers without it answer with cluster.ErrInvalid, some inside the stream.
+	// All requests all existing objects first, and a bookmark after them (a streaming
+	// list,
+	// https://kubernetes.io/docs/reference/using-api/api-concepts/#streaming-lists).
+	// A server without that answers with cluster.ErrInvalid, some inside the stream.
 	All bool
 }
 
-// Watching bounds how long one watch lasts: the server ends it in that time, and
-// the next goes on from its last version.
+// Watching bounds the duration of one watch. The server ends it in that time, and the
+// next continues from its last version.
 const (
 	watchShort, watchLong = 5 * time.Minute, 10 * time.Minute
 	watchGrace            = 30 * time.Second
 )
 
-// Watch calls each with what happens to a collection's objects, until the server
-// ends the stream (nil), or refuses to go on, or is gone.
+// Watch calls each with the changes of a collection's objects until the server ends
+// the stream (nil), refuses to continue, or disappears.
 func Watch[T any, P Kind[T]](ctx context.Context, c *Client, path string, since Since, each func(Event[T])) error {
 	lasts := watchShort + rand.N(watchLong-watchShort)
-	// A server that stops in the middle does not end its streams.
+	// A stopped server does not end its streams.
 	ctx, cancel := context.WithTimeout(ctx, lasts+watchGrace)
 	defer cancel()
 	query := url.Values{"watch": {"1"}, "allowWatchBookmarks": {"true"}, "timeoutSeconds": {strconv.Itoa(int(lasts / time.Second))}}
@@ -214,7 +213,8 @@ func Watch[T any, P Kind[T]](ctx context.Context, c *Client, path string, since 
 		var status *StatusError
 		switch {
 		case errors.Is(err, io.EOF) && ctx.Err() == nil:
-			// A server that saw the connection being closed ends the stream as if it had come to its end.
+			// A server that notices the closing of the connection ends the stream
+			// normally.
 			return nil
 		case errors.As(err, &status):
 			return status
@@ -230,7 +230,7 @@ func Watch[T any, P Kind[T]](ctx context.Context, c *Client, path string, since 
 	}
 }
 
-// jsonEvents reads the events of a watch that answers in JSON.
+// jsonEvents reads the events of a JSON watch.
 func jsonEvents[T any, P Kind[T]](r io.Reader) func() (string, P, error) {
 	f := newFilter(r)
 	wanted := shape{"type": nil, "object": shapeOf(reflect.TypeFor[T]())}
@@ -249,7 +249,7 @@ func jsonEvents[T any, P Kind[T]](r io.Reader) func() (string, P, error) {
 	}
 }
 
-// protobufEvents reads the events of a watch that answers in protobuf.
+// protobufEvents reads the events of a protobuf watch.
 func protobufEvents[T any, P Kind[T]](r io.Reader) func() (string, P, error) {
 	f := frames{r: bufio.NewReaderSize(r, 64<<10)}
 	return func() (string, P, error) {

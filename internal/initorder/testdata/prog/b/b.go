@@ -1,4 +1,0 @@
-// Package b says when it is initialized.
-package b
-
-func init() { println("b") } //nolint:gochecknoinits // what it is for

@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cnibox/cnibox/internal/smallfile"
+	"github.com/cnibox/cnibox/roles/cli/lint"
+	"github.com/cnibox/cnibox/roles/netlist"
+)
+
+// defaultConfDir is where runtimes look for networks.
+const defaultConfDir = "/etc/cni/net.d"
+
+func (p *Process) fuseCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "fuse",
+		Usage:     "rewrite a list so that one process runs all its plugins",
+		ArgsUsage: "FILE",
+		Description: `Prints the list with its plugins inside of one plugin of type chain; --split goes
+back. What the one form attached the other one checks and detaches, so that the
+file may be changed while containers run. Other tools may look for the names of
+plugins in the file. See docs/chain.md.`,
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "split", Usage: "go back to one plugin for each of the list"},
+			&cli.BoolFlag{Name: "write", Usage: "replace FILE, by a rename, and print nothing"},
+		},
+		Action: func(c *cli.Context) error {
+			file := c.Args().First()
+			if c.Args().Len() != 1 || file == "-" && c.Bool("write") {
+				return usagef("cnibox help fuse", "want FILE, and no - with --write")
+			}
+			return p.fuse(file, c.Bool("split"), c.Bool("write"))
+		},
+	}
+}
+
+func (p *Process) fuse(file string, split, write bool) error {
+	data, err := p.readFile(file, lint.MaxSize)
+	if err != nil {
+		return err
+	}
+	rewrite := netlist.Fuse
+	if split {
+		rewrite = netlist.Split
+	}
+	raw, err := rewrite(data)
+	if err != nil {
+		return withHint(fmt.Errorf("%s: %w", file, err), p.fuseHint(file, data))
+	}
+	var out bytes.Buffer
+	if err := json.Indent(&out, bytes.TrimSpace(raw), "", "  "); err != nil {
+		return err
+	}
+	out.WriteByte('\n')
+	if !split {
+		fmt.Fprintf(p.Stderr, "cnibox: fuse: other tools may look for the names of plugins in the file; cnibox fuse --split goes back\n")
+	}
+	if !write {
+		_, err := p.Stdout.Write(out.Bytes())
+		return err
+	}
+	path, err := filepath.EvalSymlinks(file) // the file is replaced, not the link to it
+	if err != nil {
+		return err
+	}
+	fi, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	return withHint(smallfile.ReplaceSynced(path, out.Bytes(), fi.Mode().Perm()), "run it as root")
+}
+
+// fuseHint is lint, where that has something to say about the file.
+func (p *Process) fuseHint(file string, data []byte) string {
+	if slices.ContainsFunc(p.linter("").Lint(file, data), isFault) {
+		return "cnibox lint " + file
+	}
+	return ""
+}
+
+// refuseFused is an error where networks of a directory are fused lists, which no other
+// program runs.
+func refuseFused(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if !slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(e.Name())) {
+			continue
+		}
+		file := filepath.Join(dir, e.Name())
+		raw, err := smallfile.Read(file, lint.MaxSize)
+		if err != nil {
+			continue // what cannot be read is no runtime's network
+		}
+		if _, err := netlist.Split(raw); err == nil {
+			err := fmt.Errorf("%s is a fused list, which needs the plugin %s; nothing was removed", file, netlist.FusedType)
+			return withHint(err, "cnibox fuse --split --write "+file)
+		}
+	}
+	return nil
+}

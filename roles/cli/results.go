@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/result"
+)
+
+// cached is what is kept of an attachment from add to del, in the form in which
+// runtimes keep it (libcni's cniCacheV1): a lost state is rebuilt from either.
+type cached struct {
+	Kind           string                     `json:"kind"`
+	ContainerID    string                     `json:"containerId"`
+	Config         []byte                     `json:"config"`
+	IfName         string                     `json:"ifName"`
+	Network        string                     `json:"networkName"`
+	Netns          string                     `json:"netns,omitempty"`
+	Args           [][2]string                `json:"cniArgs,omitempty"`
+	CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs,omitempty"`
+	Result         json.RawMessage            `json:"result,omitempty"`
+}
+
+const cachedKind = "cniCacheV1"
+
+// resultsDir is where attachments are kept.
+func (p *Process) resultsDir() string {
+	run := p.getenv("CNIBOX_RUN_DIR")
+	if run == "" {
+		run = defaultRunDir
+	}
+	return filepath.Join(run, "cli", "results")
+}
+
+// keptFile is the call's file; its names are checked, so they make no path.
+func (r *call) keptFile() string {
+	return filepath.Join(r.p.resultsDir(), r.list.Name+"-"+r.Request.ContainerID+"-"+r.Request.IfName)
+}
+
+// keep writes what ADD brought.
+func (r *call) keep(res json.RawMessage) error {
+	a := cached{
+		Kind: cachedKind, ContainerID: r.Request.ContainerID, Config: r.list.raw, IfName: r.Request.IfName, Network: r.list.Name,
+		Netns: r.Request.Netns, CapabilityArgs: r.Runtime, Result: res,
+	}
+	for pair := range strings.SplitSeq(r.Request.Args.String(), ";") {
+		if k, v, ok := strings.Cut(pair, "="); ok {
+			a.Args = append(a.Args, [2]string{k, v})
+		}
+	}
+	raw, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(r.p.resultsDir(), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(r.keptFile(), raw, 0o600)
+}
+
+// kept is the result of the call's attachment; nil where add kept none.
+func (r *call) kept() (*roles.Result, error) {
+	a, err := readCached(r.keptFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read what add kept: %w", err)
+	}
+	return result.Decode(r.list.CNIVersion, a.Result)
+}
+
+func readCached(file string) (*cached, error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	a := new(cached)
+	if err := json.Unmarshal(raw, a); err != nil {
+		return nil, fmt.Errorf("%q: %w", file, roles.Mismatch(err))
+	}
+	if a.Kind != cachedKind {
+		return nil, fmt.Errorf("%q: %w: its kind is %.40q", file, roles.ErrDecode, a.Kind)
+	}
+	return a, nil
+}
+
+// allCached are the attachments of a network that are kept. Files that cannot be read
+// are none.
+func (p *Process) allCached(network string) ([]*cached, error) {
+	entries, err := os.ReadDir(p.resultsDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var all []*cached
+	for _, e := range entries {
+		a, err := readCached(filepath.Join(p.resultsDir(), e.Name()))
+		if err == nil && a.Network == network && a.IfName != "" {
+			all = append(all, a)
+		}
+	}
+	return all, nil
+}

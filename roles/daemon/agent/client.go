@@ -1,0 +1,210 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+	"github.com/cnibox/cnibox/store/cluster"
+	"github.com/cnibox/cnibox/store/cluster/dir"
+	"github.com/cnibox/cnibox/store/cluster/etcd"
+	"github.com/cnibox/cnibox/store/cluster/kube"
+	"github.com/cnibox/cnibox/store/cluster/kube/rest"
+	"github.com/cnibox/cnibox/store/cluster/web"
+)
+
+// registryClient is a registry and its properties that the agent needs.
+type registryClient struct {
+	cluster.Registry
+	// name is the kind and the location of the registry, for people. node is this node's name in
+	// it.
+	name, node string
+	// skipReady is true if the registry is not informed that the pod network works.
+	skipReady bool
+	// config is the network's configuration from a file of the node. It is nil if the registry
+	// holds the configuration.
+	config *cluster.Config
+	// anonymous is true if a node has no name in the registry except the one that Acquire returns.
+	anonymous bool
+	// assignsCIDRs is true if the registry chooses the pod networks and accepts no request for one.
+	assignsCIDRs bool
+}
+
+// clusterDir is the default directory of the registry, below the state directory.
+const clusterDir = "cluster"
+
+// open opens the registry that the flags name. former has the node's previous pod networks, and the
+// addresses by which etcd identifies the node.
+func (s *settings) open(ctx context.Context, h *roles.Host, former remembered) (*registryClient, error) {
+	warn := func(text string) { h.Log.Warn(text) }
+	r := &s.registry
+	switch {
+	case r.kube:
+		return s.openKube(ctx, h, warn)
+	case len(r.etcd) > 0:
+		return s.openEtcd(h, former, warn)
+	}
+	path := r.dir
+	if path == "" {
+		path = filepath.Join(filepath.Dir(h.Store.KeepPath()), clusterDir)
+	}
+	node, err := s.name(h.Env)
+	if err != nil {
+		return nil, err
+	}
+	reg, err := dir.Open(dir.Options{Dir: path, Name: node, Previous: former.PodCIDRs, Warn: warn})
+	return &registryClient{Registry: reg, node: node, name: "dir " + path}, err
+}
+
+// openKube opens Kubernetes as the registry.
+func (s *settings) openKube(ctx context.Context, h *roles.Host, warn func(string)) (*registryClient, error) {
+	r := &s.registry
+	config, err := readNetConf(s.netConf, warn)
+	if err != nil {
+		return nil, err
+	}
+	client, err := rest.Open(r.source(h.Env))
+	if err != nil {
+		return nil, err
+	}
+	node, err := s.nodeOfPod(ctx, h, client)
+	if err != nil {
+		return nil, err
+	}
+	reg, err := kube.Open(kube.Options{Client: client, Node: node, Config: config, Prefix: r.annotations})
+	return &registryClient{Registry: reg, node: node, name: "kube", config: config, assignsCIDRs: true, skipReady: !r.networkUnavailable}, err
+}
+
+// source returns how to connect to the API server.
+func (r *registryFlags) source(env []string) rest.Source {
+	switch {
+	case r.kubeconfig == "" && r.apiURL != "":
+		return rest.Server(r.apiURL)
+	case r.kubeconfig == "":
+		return rest.InCluster(getenv(env, "KUBERNETES_SERVICE_HOST"), getenv(env, "KUBERNETES_SERVICE_PORT"), rest.ServiceAccountDir)
+	}
+	return func() (*rest.Config, error) {
+		c, err := rest.Kubeconfig(r.kubeconfig)()
+		if err != nil || r.apiURL == "" {
+			return c, err
+		}
+		other, err := rest.Server(r.apiURL)()
+		if err != nil {
+			return nil, err
+		}
+		c.Server = other.Server
+		return c, nil
+	}
+}
+
+// nodeOfPod returns the name of this node's Node object. It comes from the flags or the
+// environment, or else from the agent's own pod.
+func (s *settings) nodeOfPod(ctx context.Context, h *roles.Host, client *rest.Client) (string, error) {
+	pod, namespace := getenv(h.Env, "POD_NAME"), getenv(h.Env, "POD_NAMESPACE")
+	if s.nodeName != "" || getenv(h.Env, "NODE_NAME") != "" || pod == "" || namespace == "" {
+		return s.name(h.Env)
+	}
+	var wait web.Backoff
+	for {
+		name, err := client.NodeName(ctx, namespace, pod)
+		if err == nil || !errors.Is(err, cluster.ErrUnavailable) {
+			return name, err
+		}
+		h.Log.Warn("this node's name is not known yet", "error", err)
+		if err := wait.Wait(ctx, 0); err != nil {
+			return "", err
+		}
+	}
+}
+
+// openEtcd opens etcd as the registry.
+func (s *settings) openEtcd(h *roles.Host, former remembered, warn func(string)) (*registryClient, error) {
+	node, err := s.name(h.Env)
+	if err != nil {
+		return nil, err
+	}
+	r := &s.registry
+	o := etcd.Options{
+		Endpoints: r.etcd, Prefix: r.etcdPrefix, Username: r.etcdUser, Password: r.etcdPassword,
+		Previous: former.PodCIDRs, PublicIP: former.PublicIP, PublicIPv6: former.PublicIPv6, RenewMargin: r.renewMargin, Warn: warn,
+	}
+	if r.etcdCA != "" || r.etcdCert != "" {
+		o.TLS = &web.TLS{CAFile: r.etcdCA, CertFile: r.etcdCert, KeyFile: r.etcdKey}
+	}
+	reg, err := etcd.Open(o)
+	return &registryClient{Registry: reg, node: node, name: "etcd " + strings.Join(r.etcd, ","), anonymous: true}, err
+}
+
+// memory is what the agent remembers in keep.db over restarts and reboots. Without it the node
+// works, but its peers must learn new MAC addresses.
+type memory struct{ host *roles.Host }
+
+// remembered is the content of the memory.
+type remembered struct {
+	// PodCIDRs are the node's last pod networks. MACs are the MAC addresses of its VTEPs by device
+	// name.
+	PodCIDRs []netip.Prefix    `json:"podCIDRs,omitempty"`
+	MACs     map[string]string `json:"macs,omitempty"`
+	// PublicIP and PublicIPv6 are the addresses that were published last.
+	PublicIP   netip.Addr `json:"publicIP,omitzero"`
+	PublicIPv6 netip.Addr `json:"publicIPv6,omitzero"`
+}
+
+// markKind and markName are the key in keep.db.
+const (
+	markKind = "agent"
+	markName = "node"
+)
+
+// withCurrentAddresses returns r with the node's present public addresses, as far as they are known
+// before the network's configuration. The stored ones may have been copied from another machine.
+func (s *settings) withCurrentAddresses(ctx context.Context, h *roles.Host, r remembered) remembered {
+	r.PublicIP, r.PublicIPv6 = netip.Addr{}, netip.Addr{}
+	links, err := h.Net.HostLinks(ctx)
+	if err != nil {
+		return r
+	}
+	route := func(a netip.Addr) (string, error) { return h.Net.RouteLink(ctx, nil, a) }
+	u4, _ := s.underlay.choose(links, true, false, route)
+	u6, _ := s.underlay.choose(links, false, true, route)
+	r.PublicIP, r.PublicIPv6 = u4.public4, u6.public6
+	return r
+}
+
+// load reads the memory.
+func (m memory) load(ctx context.Context) (r remembered) {
+	err := m.host.Store.KeepView(ctx, func(tx *store.KeepTx) error {
+		raw, ok, err := tx.Marked(markKind, markName)
+		if err != nil || !ok {
+			return err
+		}
+		return json.Unmarshal(raw, &r)
+	})
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		m.host.Log.Warn("cannot read the saved state of this node", "error", err)
+	}
+	return r
+}
+
+// save applies change to the memory and writes it.
+func (m memory) save(ctx context.Context, change func(*remembered)) {
+	r := m.load(ctx)
+	change(&r)
+	raw, err := json.Marshal(r)
+	if err == nil {
+		err = m.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.Mark(markKind, markName, raw) })
+	}
+	if err != nil {
+		m.host.Log.Warn("cannot save the state of this node", "error", err)
+	}
+}
+
+// forget deletes the memory.
+func (m memory) forget(ctx context.Context) error {
+	return m.host.Store.KeepUpdate(ctx, func(tx *store.KeepTx) error { return tx.Unmark(markKind, markName) })
+}

@@ -1,0 +1,177 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cnibox/cnibox/netops/overlay"
+	"github.com/cnibox/cnibox/store"
+)
+
+// agentState is the state after a reconciliation. It is immutable.
+type agentState struct {
+	summary
+	// finished is the time when the reconciliation ended.
+	finished time.Time
+	left     []leftOut
+	overlays [2]*overlay.Kernel
+}
+
+// summary is what status reports about this node.
+type summary struct {
+	Node     string `json:"node"`
+	Registry string `json:"registry"`
+	// RegistryError is set while the registry cannot be read.
+	RegistryError string `json:"registryError,omitempty"`
+	Backend       string `json:"backend,omitempty"`
+	Ready         bool   `json:"ready"`
+	// Reason is why pods must wait, or a fault that does not affect working peers.
+	Reason    string             `json:"reason,omitempty"`
+	Interface string             `json:"interface,omitempty"`
+	PodCIDRs  []netip.Prefix     `json:"podCIDRs,omitempty"`
+	IPv4      *familySummary     `json:"ipv4,omitempty"`
+	IPv6      *familySummary     `json:"ipv6,omitempty"`
+	Peers     store.OverlayPeers `json:"peers"`
+}
+
+// familySummary is one family of a summary.
+type familySummary struct {
+	Device string     `json:"device,omitempty"`
+	MAC    string     `json:"mac,omitempty"`
+	Local  netip.Addr `json:"local"`
+	Public netip.Addr `json:"public"`
+	MTU    int        `json:"mtu"`
+	Error  string     `json:"error,omitempty"`
+}
+
+// publishState makes the state known: to CNI calls by files, to the registry, and to clients of
+// status and health.
+func (a *agent) publishState(ctx context.Context, faults []error) {
+	for i, v6 := range []bool{false, true} {
+		if f := a.families[i]; len(faults) == 0 && a.enabled(v6) && !f.tried {
+			faults = append(faults, fmt.Errorf("%s: no peer was tried yet", familyName(v6)))
+		}
+	}
+	s := a.buildState(errors.Join(faults...))
+	if a.own != nil || !a.files.readyBefore {
+		if err := a.files.write(a.handOff(&s.summary), a.host.Now); err != nil {
+			faults = append(faults, err)
+			s.Ready, s.Reason = false, errors.Join(faults...).Error()
+		}
+	}
+	if err := a.socket.reopen(); err != nil {
+		a.log.Warn("cannot reopen the status socket", "error", err)
+	}
+	a.removed.addWatches()
+	if s.Reason != a.reason {
+		level := slog.LevelWarn
+		if !a.wasReady {
+			level = slog.LevelInfo // the agent is starting
+		}
+		if a.reason = s.Reason; s.Reason != "" {
+			a.log.Log(ctx, level, "there are faults", "ready", s.Ready, "reason", s.Reason)
+		} else {
+			a.log.Info("ready", "peers", s.Peers.Wanted)
+		}
+	}
+	a.current.Store(s) // store it before the registry and systemd are informed
+	a.wasReady = a.wasReady || s.Ready
+	if s.Ready && !a.announced {
+		a.announced = true
+		sendLatest(a.ready, struct{}{})
+		a.notifySystemd()
+	}
+}
+
+func (a *agent) enabled(v6 bool) bool {
+	return a.config != nil && (v6 && a.config.EnableIPv6 || !v6 && a.config.EnableIPv4)
+}
+
+// buildState returns the present state.
+func (a *agent) buildState(fault error) *agentState {
+	s := &agentState{finished: time.Now(), summary: summary{
+		Node: a.registry.node, Registry: a.registry.name, Ready: fault == nil, Interface: a.underlay.link,
+	}}
+	if fault == nil {
+		fault = errors.Join(a.configErr, a.acquireErr)
+	}
+	if fault != nil {
+		s.Reason = fault.Error()
+	}
+	if a.registryErr != nil {
+		s.RegistryError = a.registryErr.Error()
+	}
+	if a.own != nil {
+		s.PodCIDRs = a.own.PodCIDRs
+		s.Node = a.own.Name
+	}
+	if a.config != nil {
+		s.Backend = a.config.Backend.Type
+	}
+	if a.peers != nil {
+		s.left = a.peers.left
+	}
+	for i, v6 := range []bool{false, true} {
+		f := a.families[i]
+		if !a.enabled(v6) || f.overlay == nil {
+			continue
+		}
+		s.overlays[i] = f.overlay
+		sum := &familySummary{Local: a.underlay.local4, Public: a.underlay.public4, MTU: f.mtu, MAC: f.report.MAC}
+		if v6 {
+			sum.Local, sum.Public, s.IPv6 = a.underlay.local6, a.underlay.public6, sum
+		} else {
+			s.IPv4 = sum
+		}
+		if f.spec.Device != nil {
+			sum.Device = f.spec.Device.Name
+		}
+		if f.err != nil {
+			sum.Error = f.err.Error()
+		}
+		s.Peers.Wanted += f.report.Wanted
+		s.Peers.Programmed += f.report.Programmed
+	}
+	return s
+}
+
+// handOff returns the content of the hand-off file for CNI calls.
+func (a *agent) handOff(s *summary) *store.Overlay {
+	o := &store.Overlay{BootID: a.host.Store.BootID(), Ready: s.Ready, IPMasq: a.set.ipMasq, Peers: s.Peers}
+	if !s.Ready {
+		o.Reason = s.Reason
+	}
+	if a.own == nil {
+		return o
+	}
+	for i, v6 := range []bool{false, true} {
+		f := a.families[i]
+		subnet, ok := subnetOf(a.own, v6)
+		if !a.enabled(v6) || !ok || f.mtu == 0 {
+			continue
+		}
+		part := &store.OverlayFamily{Networks: []netip.Prefix{a.config.Network}, Subnet: subnet, MTU: f.mtu}
+		if v6 {
+			part.Networks[0], o.IPv6 = a.config.IPv6Network, part
+		} else {
+			o.IPv4 = part
+		}
+		if o.MTU == 0 || f.mtu < o.MTU {
+			o.MTU = f.mtu
+		}
+	}
+	return o
+}
+
+// sameFamily reports whether two families of the hand-off file are equal.
+func sameFamily(a, b *store.OverlayFamily) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Subnet == b.Subnet && a.MTU == b.MTU && slices.Equal(a.Networks, b.Networks)
+}

@@ -1,0 +1,152 @@
+// Package chain is the meta role of a fused list: it runs the plugins of a network
+// list in one process, where a runtime starts one for each of them. Plugins of other
+// programs are executed as before.
+//
+// It keeps no record of its own. What the plugins record is what they record without
+// it, so an attachment that the list made is the fused list's too, and the other way
+// round.
+package chain
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/netlist"
+)
+
+// Conf is a network list as one plugin's configuration.
+type Conf struct {
+	roles.NetConf
+	// Plugins are the plugins of the list, in the order of ADD and as they stood there.
+	// The capabilities beside them have to be those of all plugins together.
+	Plugins []json.RawMessage `json:"plugins"`
+	// DisableCheck has CHECK succeed without asking the plugins. Default false.
+	DisableCheck json.RawMessage `json:"disableCheck,omitempty"`
+	// DisableGC has GC succeed without asking the plugins. Default false.
+	DisableGC json.RawMessage `json:"disableGC,omitempty"`
+	// RuntimeConfig is what the runtime fills in; each plugin gets the keys of its own
+	// capabilities.
+	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig,omitempty"`
+	// Args hold what runtimes give to all plugins.
+	Args struct {
+		// CNI is merged into each plugin's args.cni.
+		CNI json.RawMessage `json:"cni,omitempty"`
+	} `json:"args,omitzero"`
+	// DeviceID is the device that a meta plugin such as Multus chose; each plugin gets it.
+	DeviceID string `json:"deviceID,omitempty"`
+
+	list *netlist.List
+}
+
+// Role is the chain role's entry in the table.
+func Role() roles.Role {
+	return roles.Role{
+		Names:   []string{netlist.FusedType},
+		Kind:    roles.Meta,
+		Summary: "the plugins of a list in one process (see cnibox fuse)",
+		Conf:    func() any { return new(Conf) },
+		New: func(raw []byte) (roles.Handler, error) {
+			c, err := read(raw)
+			if err != nil {
+				return nil, err
+			}
+			return &handler{c}, nil
+		},
+		Undo: func(raw []byte) (roles.Handler, error) {
+			c, err := read(raw)
+			if err != nil && (c == nil || !errors.Is(err, roles.ErrConf)) {
+				return nil, err
+			}
+			callable := func(p netlist.Plugin) bool { return p.Type != "" && p.Type != netlist.FusedType }
+			c.list.Plugins = slices.DeleteFunc(c.list.Plugins, func(p netlist.Plugin) bool { return !callable(p) })
+			return &handler{c}, nil
+		},
+	}
+}
+
+// read decodes and validates a configuration; with a ConfError there is what could be
+// read, nil where there is no list.
+func read(raw []byte) (*Conf, error) {
+	c := new(Conf)
+	err := roles.Decode(raw, c)
+	if err != nil && !errors.Is(err, roles.ErrConf) {
+		return nil, err
+	}
+	var listErr error
+	if c.list, listErr = netlist.Parse(raw, "0.1.0"); c.list == nil {
+		return nil, cmp.Or(err, listErr)
+	}
+	more := errors.Join(listErr, c.validate())
+	if err != nil {
+		return c, roles.MoreFaults(err, more)
+	}
+	return c, more
+}
+
+// validate lists the faults beside those of the list.
+func (c *Conf) validate() error {
+	var f roles.Faults
+	if c.IPAM.Type != "" {
+		f.Addf("ipam", "is read by no plugin here: write it into that of plugins that makes the interface")
+	}
+	for i, p := range c.list.Plugins {
+		if p.Type == netlist.FusedType {
+			f.Addf(fmt.Sprintf("plugins[%d].type", i), "is %q inside of a %[1]s: write its plugins into this list", netlist.FusedType)
+		}
+		for _, key := range slices.Sorted(maps.Keys(p.Capabilities)) {
+			if p.Capabilities[key] && !c.Capabilities[key] {
+				f.Addf("capabilities."+key, "is missing: plugins[%d] (%s) has it, and the runtime looks for it here", i, p.Type)
+			}
+		}
+	}
+	return f.Err()
+}
+
+// handler answers the CNI verbs for one fused list.
+type handler struct{ conf *Conf }
+
+// call is the list as the runtime asks for it.
+func (c *handler) call(req *roles.Request) (*netlist.List, netlist.Call) {
+	list := *c.conf.list
+	list.Name, list.CNIVersion = req.Network, req.CNIVersion
+	return &list, netlist.Call{
+		Request: req, Runtime: c.conf.RuntimeConfig, Args: c.conf.Args.CNI, Device: c.conf.DeviceID,
+		Prev: req.PrevResult, Result: req.PrevResult,
+	}
+}
+
+// Add runs the plugins in order. When one fails, those before it are taken back.
+func (c *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
+	list, call := c.call(req)
+	return list.Add(ctx, h.Delegate, call)
+}
+
+// Del runs DEL of every plugin, from the last one to the first.
+func (c *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	list, call := c.call(req)
+	return list.Del(ctx, h.Delegate, call)
+}
+
+// Check has every plugin compare.
+func (c *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	list, call := c.call(req)
+	return list.Check(ctx, h.Delegate, call)
+}
+
+// GC has every plugin collect.
+func (c *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	list, call := c.call(req)
+	return list.GC(ctx, h.Delegate, call, req.Valid)
+}
+
+// Status asks every plugin.
+func (c *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
+	list, call := c.call(req)
+	return list.Status(ctx, h.Delegate, call)
+}

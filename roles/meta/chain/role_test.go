@@ -1,0 +1,100 @@
+package chain_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/cnibox/cnibox/netops/netopstest"
+	"github.com/cnibox/cnibox/roles/all"
+	"github.com/cnibox/cnibox/roles/rolestest"
+)
+
+func TestMain(m *testing.M) { rolestest.Main(m, all.Table()) }
+
+const (
+	bridge = `{"type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,"capabilities":{"ips":true},
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}}`
+	portmap  = `{"type":"portmap","capabilities":{"portMappings":true}}`
+	firewall = `{"type":"firewall","ingressPolicy":"same-bridge"}`
+	tuning   = `{"type":"tuning","mtu":1400,"sysctl":{"net.core.somaxconn":"500"}}`
+)
+
+// fused is a network of these plugins in the form that cnibox fuse gives it.
+func fused(plugins ...string) string {
+	return `{"name":"fused","type":"chain","capabilities":{"portMappings":true,"ips":true},
+		"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]},
+		"plugins":[` + strings.Join(plugins, ",") + `]}`
+}
+
+// otherPorts are those of a second container.
+var otherPorts = map[string]any{"portMappings": []map[string]any{{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}}}
+
+// TestRole runs the suite with the list that podman and nerdctl write, and with
+// another interface plugin. A version before 0.3.0 hands no result on, so that no chain
+// can be run.
+func TestRole(t *testing.T) {
+	list, ptp := fused(bridge, portmap, firewall, tuning), fused(strings.Replace(strings.Replace(bridge, `"bridge","bridge":"br0","isDefaultGateway":true`, `"ptp"`, 1), `"ipMasq":true`, `"ipMasq":false`, 1), portmap)
+	other := func(conf string) string {
+		return rolestest.WithKeys(t, conf, map[string]any{"runtimeConfig": otherPorts})
+	}
+	tamper := []rolestest.Tamper{
+		rolestest.Inside("MTU", func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1350) }),
+		rolestest.Inside("link down", netlink.LinkSetDown),
+		rolestest.OnHost("ruleset flushed", netopstest.FlushRuleset),
+	}
+	rolestest.Suite{Table: all.Table(), Type: "chain", Confs: []rolestest.Conf{
+		{Name: "list", JSON: list, Other: other(list), NoAddress: true, Tamper: tamper, Refused: map[string]any{"capabilities": map[string]bool{}}},
+		{Name: "ptp", JSON: ptp, Other: other(ptp), NoAddress: true, Swept: true, Tamper: tamper[1:]},
+	}}.Run(t)
+}
+
+// TestStorm attaches many containers at once, whose plugin is killed at random.
+func TestStorm(t *testing.T) {
+	conf := rolestest.WithKeys(t, fused(bridge, portmap, firewall, tuning), map[string]any{"cniVersion": "1.1.0", "name": "storm", "runtimeConfig": map[string]any{}})
+	rolestest.Storm{Table: all.Table(), Type: "chain", Containers: 60, Soaked: 200, Parallel: 16, Confs: []string{conf}}.Run(t)
+}
+
+// TestRefused: a configuration that cannot be run is refused whole, with the places of
+// its faults.
+func TestRefused(t *testing.T) {
+	role, _ := all.Table().Lookup("chain")
+	for _, c := range []struct{ name, conf, faults string }{
+		{"sound", fused(bridge, portmap), ""},
+		{"nested", fused(bridge, `{"type":"chain","plugins":[{"type":"tuning"}]}`), "plugins[1].type:"},
+		{"nested twice", fused(`{"type":"chain","plugins":[{"type":"chain","plugins":[{"type":"tuning"}]}]}`), "plugins[0].type: plugins[0].plugins[0].type:"},
+		{"no type", fused(bridge, `{}`), "plugins[1].type:"},
+		{"no plugins", `{"name":"n","type":"chain"}`, "plugins"},
+		{"wrong types", `{"name":"n","type":"chain","plugins":7,"capabilities":"x"}`, "plugins: capabilities:"},
+		{"wrong type of one", fused(bridge, `7`), "plugins[1]:"},
+		{"capability", `{"name":"n","type":"chain","capabilities":{"ips":true,"portMappings":false},"plugins":[` + bridge + "," + portmap + `]}`, "capabilities.portMappings: plugins[1]"},
+		{"ipam", `{"name":"n","type":"chain","ipam":{"type":"static"},"plugins":[{"type":"bridge"}]}`, "ipam:"},
+		{"switch", `{"name":"n","type":"chain","disableCheck":7,"plugins":[{"type":"bridge"}]}`, "disableCheck:"},
+	} {
+		_, err := role.New([]byte(c.conf))
+		if (err == nil) != (c.faults == "") {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		for want := range strings.FieldsSeq(c.faults) {
+			if err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v does not name %s", c.name, err, want)
+			}
+		}
+	}
+}
+
+// FuzzConf: no configuration makes the role panic.
+func FuzzConf(f *testing.F) {
+	role, _ := all.Table().Lookup("chain")
+	for _, seed := range []string{fused(bridge, portmap, firewall, tuning), fused(`{"type":"chain","plugins":[{}]}`), `{"plugins":[7]}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(_ *testing.T, conf []byte) {
+		if json.Valid(conf) {
+			_, _ = role.New(conf)
+			_, _ = role.Undo(conf)
+		}
+	})
+}

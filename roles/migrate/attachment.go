@@ -1,0 +1,89 @@
+// Package migrate takes over from the reference plugins: it reads, checks and
+// removes the interfaces, rules and address files that they left on a node.
+package migrate
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/store"
+)
+
+// ReferenceAttachment is what is known of an attachment that the reference plugins may have
+// made: its addresses, of its result and of its leases, but for those that
+// another attachment has by now, and the container's other addresses.
+func ReferenceAttachment(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Result) (netops.Foreign, error) {
+	f := netops.Foreign{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName, Addresses: resultAddresses(prev, key.IfName)}
+	held := map[netip.Addr]bool{}
+	note := func(owner store.Key, a netip.Addr) {
+		switch {
+		case owner == key:
+			f.Addresses = append(f.Addresses, a)
+			return
+		case owner.ContainerID == key.ContainerID:
+			f.Others = append(f.Others, a)
+			f.Shares = f.Shares || owner.Network == key.Network
+		}
+		held[a] = true
+	}
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		atts, err := tx.Attachments("")
+		for _, a := range atts {
+			for _, p := range a.Addresses {
+				note(a.Key, p.Addr())
+			}
+		}
+		if err != nil {
+			return err
+		}
+		leases, err := record.Leases(tx, "")
+		for _, l := range leases {
+			note(l.Owner, l.Address)
+		}
+		return err
+	})
+	slices.SortFunc(f.Addresses, netip.Addr.Compare)
+	f.Addresses = slices.DeleteFunc(slices.Compact(f.Addresses), func(a netip.Addr) bool { return held[a] })
+	return f, err
+}
+
+// ReferenceAddresses are ReferenceAttachment's addresses alone. It is quick if neither
+// the result nor a lease has one.
+func ReferenceAddresses(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Result) ([]netip.Addr, error) {
+	if len(resultAddresses(prev, key.IfName)) == 0 {
+		leases := 0
+		err := h.Store.View(ctx, func(tx *store.Tx) error {
+			own, err := tx.LeasesOf(key)
+			leases = len(own)
+			return err
+		})
+		if err != nil || leases == 0 {
+			return nil, err
+		}
+	}
+	f, err := ReferenceAttachment(ctx, h, key, prev)
+	return f.Addresses, err
+}
+
+// resultAddresses are the addresses that a result gives an interface of the container.
+func resultAddresses(r *roles.Result, ifName string) []netip.Addr {
+	if r == nil {
+		return nil
+	}
+	var out []netip.Addr
+	for _, ip := range r.IPs {
+		if n := ip.Interface; n != nil {
+			if *n < 0 || *n >= len(r.Interfaces) || r.Interfaces[*n].Name != ifName || r.Interfaces[*n].Sandbox == "" {
+				continue
+			}
+		}
+		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}

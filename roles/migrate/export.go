@@ -1,0 +1,280 @@
+package migrate
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/roles/recovery"
+	"github.com/cnibox/cnibox/store"
+)
+
+// ExportReport lists what an export wrote.
+type ExportReport struct {
+	Networks []ExportedNetwork `json:"networks"`
+}
+
+// ExportedNetwork is one directory.
+type ExportedNetwork struct {
+	Dir string `json:"dir"`
+	// Written and Kept count address files that are new, and that were right already.
+	Written int `json:"written"`
+	Kept    int `json:"kept"`
+	// Removed are addresses whose files an import had read and that have been
+	// released since.
+	Removed []netip.Addr `json:"removed,omitempty"`
+	// Foreign are files of other addresses; they were left as they are.
+	Foreign []string `json:"foreign,omitempty"`
+}
+
+// exported is one pool, read from the store.
+type exported struct {
+	id      store.PoolID
+	leases  []store.Lease
+	cursors map[int]netip.Addr
+	// imported is when dir/<network> was taken over; zero if it was not.
+	imported time.Time
+}
+
+// Export writes every pool into dir/<network>, or with an empty dir into its own
+// data directory, in the form of the reference plugin, under its lock, so that
+// the reference can go on from there. A
+// directory that was imported is brought up to date: files that the import had
+// read are removed or replaced when their lease is gone. Files of later date
+// stay; one for an address that is leased to another container is an error, and so
+// is an address that two pools of one network lease. Everything else is still
+// written.
+func Export(ctx context.Context, h *roles.Host, dir string) (*ExportReport, error) {
+	if dir != "" {
+		dir = filepath.Clean(dir)
+	}
+	start := h.Now()
+	pools, err := readPools(ctx, h, dir)
+	if err != nil {
+		return nil, err
+	}
+	report := &ExportReport{Networks: []ExportedNetwork{}}
+	var errs []error
+	for _, p := range pools {
+		n, err := p.write(ctx, h, p.directory(dir), start)
+		if n != nil {
+			report.Networks = append(report.Networks, *n)
+		}
+		errs = append(errs, err)
+	}
+	return report, errors.Join(errs...)
+}
+
+// readPools reads what is to be written.
+func readPools(ctx context.Context, h *roles.Host, dir string) ([]exported, error) {
+	var pools []exported
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		ids, err := tx.Pools()
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			if id.DataDir == store.CloudDataDir {
+				continue // not of ranges
+			}
+			p := exported{id: id, cursors: map[int]netip.Addr{}}
+			if err := p.read(tx); err != nil {
+				return err
+			}
+			pools = append(pools, p)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
+		for i := range pools {
+			mark, err := readMark(keep, store.PoolID{DataDir: pools[i].directory(dir), Network: pools[i].id.Network})
+			if err != nil {
+				return err
+			}
+			pools[i].imported = mark.Time
+		}
+		return nil
+	})
+	return pools, err
+}
+
+// directory is the data directory that the pool is written to: the given one, or
+// its own. Leases whose pool is unknown go to the default.
+func (p *exported) directory(given string) string {
+	return cmp.Or(given, p.id.DataDir, recovery.DefaultDataDir)
+}
+
+func (p *exported) read(tx *store.Tx) error {
+	pool, err := tx.Pool(p.id)
+	if err != nil {
+		return err
+	}
+	for l, err := range pool.Leases() {
+		if err != nil {
+			return err
+		}
+		p.leases = append(p.leases, l)
+	}
+	for set := range maxSets {
+		a, ok, err := pool.Cursor(set)
+		if err != nil {
+			return err
+		}
+		if ok {
+			p.cursors[set] = a
+		}
+	}
+	return nil
+}
+
+// write brings one directory up to date.
+func (p *exported) write(ctx context.Context, h *roles.Host, dir string, start time.Time) (*ExportedNetwork, error) {
+	id := store.PoolID{DataDir: dir, Network: p.id.Network}
+	if !isComponent(id.Network) {
+		return nil, fmt.Errorf("%w: %q cannot name a directory", ErrDirectory, id.Network)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fault(err)
+	}
+	if err := os.Mkdir(directoryPath(id), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fault(err)
+	}
+	d, err := openDirectory(id)
+	if err != nil {
+		return nil, err
+	}
+	defer d.close()
+	unlock, err := d.lock(ctx, true, LockTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	found, err := d.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n := &ExportedNetwork{Dir: d.path}
+	errs := []error{p.removeOld(d, found, n)}
+	for _, l := range p.leases {
+		errs = append(errs, d.writeLease(l, n))
+	}
+	for set, addr := range p.cursors {
+		errs = append(errs, d.replace(cursorFile+"."+strconv.Itoa(set), []byte(addr.String())))
+	}
+	if err := errors.Join(errs...); err != nil || id != p.id || len(n.Foreign) > 0 {
+		return n, err
+	}
+	return n, p.mark(ctx, h, d, start)
+}
+
+// mark notes that the pool's own directory has all leases of the pool, and
+// nothing else: only what the reference writes there from now on is news.
+func (p *exported) mark(ctx context.Context, h *roles.Host, d *directory, start time.Time) error {
+	found, err := d.read(ctx)
+	if err != nil {
+		return err
+	}
+	modified, err := d.modified()
+	if err != nil {
+		return err
+	}
+	boot, err := thisBoot()
+	if err != nil {
+		return err
+	}
+	mark := importMark{Leases: len(p.leases), Exported: start}
+	mark.note(h.Now(), boot, modified, found)
+	if mark.Node, err = thisNode(ctx, h); err != nil {
+		return err
+	}
+	return leasing.KeepUpdate(ctx, h, func(keep *store.KeepTx) error { return mark.write(keep, p.id) })
+}
+
+// removeOld removes files that an import had read, unless they still hold.
+func (p *exported) removeOld(d *directory, found *foundFiles, n *ExportedNetwork) error {
+	owners := make(map[netip.Addr]store.Key, len(p.leases))
+	for _, l := range p.leases {
+		owners[l.Address] = l.Owner
+	}
+	var errs []error
+	for _, e := range found.entries {
+		owner, leased := owners[e.addr]
+		switch {
+		case leased && owner.ContainerID == e.containerID && owner.IfName == e.ifName:
+		case e.modified.After(p.imported):
+			if !leased {
+				n.Foreign = append(n.Foreign, e.name)
+			}
+		default:
+			errs = append(errs, d.remove(e.name))
+			if !leased {
+				n.Removed = append(n.Removed, e.addr)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writeLease makes an address file. One that is right already is kept, an empty
+// one is replaced.
+func (d *directory) writeLease(l store.Lease, n *ExportedNetwork) error {
+	name := l.Address.String()
+	content := []byte(l.Owner.ContainerID)
+	if l.Owner.IfName != "" {
+		content = []byte(l.Owner.ContainerID + LeaseBreak + l.Owner.IfName)
+	}
+	old, _, err := d.content(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return d.fault("read", name, err)
+	case bytes.Equal(bytes.TrimSpace(old), content):
+		n.Kept++
+		return nil
+	case len(bytes.TrimSpace(old)) > 0:
+		return fmt.Errorf("%w: %q belongs to another container (%.80q), the lease belongs to %.64q", ErrDirectory, d.path+"/"+name, old, l.Owner.ContainerID)
+	}
+	if err := d.replace(name, content); err != nil {
+		return err
+	}
+	n.Written++
+	return nil
+}
+
+func (d *directory) remove(name string) error {
+	if err := unix.Unlinkat(int(d.f.Fd()), name, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return d.fault("remove", name, err)
+	}
+	return nil
+}
+
+// replace writes a file anew. The caller holds the directory's lock, so no process finds it missing.
+func (d *directory) replace(name string, content []byte) error {
+	if err := d.remove(name); err != nil {
+		return err
+	}
+	f, err := d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+	if err != nil {
+		return d.fault("write", name, err)
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(fault(err), d.remove(name))
+	}
+	return nil
+}

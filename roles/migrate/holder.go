@@ -1,0 +1,45 @@
+package migrate
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockHolder is ": held by …" for a lock that could not be taken, if /proc/locks names
+// the holder (proc_locks(5)); else it is empty.
+func lockHolder(f *os.File) string {
+	var st unix.Stat_t
+	if unix.Fstat(int(f.Fd()), &st) != nil {
+		return ""
+	}
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return ""
+	}
+	pid := flockHolder(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino))
+	if pid <= 0 {
+		return "" // of another PID namespace
+	}
+	name := "name not known"
+	if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil {
+		name = strings.TrimSpace(string(comm))
+	}
+	return fmt.Sprintf(": held by process %d (%.64s)", pid, name)
+}
+
+// flockHolder finds the holder of the flock(2) lock of a file, 0 for none. A
+// line is "1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF"; one that waits has
+// "->" before its kind.
+func flockHolder(locks, file string) (pid int) {
+	for line := range strings.Lines(locks) {
+		if f := strings.Fields(line); len(f) >= 6 && f[1] == "FLOCK" && f[5] == file {
+			pid, _ = strconv.Atoi(f[4])
+			return pid
+		}
+	}
+	return 0
+}

@@ -1,0 +1,313 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/leasing"
+	"github.com/cnibox/cnibox/store"
+)
+
+// importBatch is how many leases an import stores in one transaction.
+const importBatch = 4096
+
+// ImportReport is the result of the import of a reference plugin's directory.
+type ImportReport struct {
+	Dir string `json:"dir"`
+	// Already: it was taken over before, and nothing was done now.
+	Already bool `json:"already,omitempty"`
+	// Leases are those that are now in the store.
+	Leases []store.Lease `json:"leases,omitempty"`
+	// Stale are addresses in files from before the boot; they were left out.
+	Stale []netip.Addr `json:"stale,omitempty"`
+	// Skipped are files that could not be used; they were left out.
+	Skipped []SkippedFile `json:"skipped,omitempty"`
+}
+
+// SkippedFile is a file that an import left out.
+type SkippedFile struct {
+	// Name is the file's, in quotes where it holds odd bytes.
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
+// thisNode identifies the present node.db; it is empty if there is none.
+func thisNode(ctx context.Context, h *roles.Host) (string, error) {
+	var info store.Info
+	err := h.Store.View(ctx, func(tx *store.Tx) error {
+		var err error
+		info, err = tx.Info()
+		return err
+	})
+	if err != nil || info.Created.IsZero() {
+		return "", err
+	}
+	return info.BootID + " " + info.Created.Format(time.RFC3339Nano), nil
+}
+
+// Import takes the leases and cursors of a reference host-local directory,
+// <dataDir>/<network>, into the store, and marks it so that this happens once
+// for a node.db; after a boot all of its files are stale. Files that were made
+// since, when the reference was run again, are taken over again.
+// With force it is done again: leases that exist already stay unchanged.
+// The directory is not written; its lock is held until all is stored. A
+// directory that does not exist is an error wrapping fs.ErrNotExist.
+func Import(ctx context.Context, h *roles.Host, dataDir, network string, force bool) (*ImportReport, error) {
+	im := importer{
+		id: store.PoolID{DataDir: filepath.Clean(dataDir), Network: network}, force: force,
+		patience: LockTimeout, setOf: func(netip.Addr) int { return 0 },
+	}
+	return im.run(ctx, h)
+}
+
+// importer is one import.
+type importer struct {
+	id    store.PoolID
+	force bool
+	// patience bounds the wait for the directory's lock.
+	patience time.Duration
+	// setOf is the range set that an address belongs to.
+	setOf func(netip.Addr) int
+	// exported is the mark's, and setBack how much the clock was set back since.
+	exported time.Time
+	setBack  time.Duration
+}
+
+// ImportOnce takes a pool's directory over if there is one and it was not taken
+// over before. It logs the files that it leaves out. setOf is the range set of an
+// address; patience bounds the wait for the directory's lock.
+func ImportOnce(ctx context.Context, h *roles.Host, id store.PoolID, setOf func(netip.Addr) int, patience time.Duration) error {
+	pending, err := importPending(ctx, h, id)
+	if err != nil || !pending {
+		return err
+	}
+	im := importer{id: id, patience: patience, setOf: setOf}
+	report, err := im.run(ctx, h)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // removed meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	for _, s := range report.Skipped {
+		h.Log.Warn("left out of host-local import", "dir", report.Dir, "file", s.Name, "reason", s.Reason)
+	}
+	if !report.Already {
+		h.Log.Info("imported host-local directory", "dir", report.Dir, "leases", len(report.Leases), "stale", len(report.Stale), "skipped", len(report.Skipped))
+	}
+	return nil
+}
+
+// importPending reports whether a pool has a directory that was not imported into this
+// node.db, or that changed since. Without a directory it costs one system call.
+func importPending(ctx context.Context, h *roles.Host, id store.PoolID) (bool, error) {
+	there, modified, err := directoryExists(id)
+	if err != nil || !there {
+		return false, err
+	}
+	var mark importMark
+	err = h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
+		mark, err = readMark(keep, id)
+		return err
+	})
+	if err != nil || mark.Node == "" {
+		return true, err
+	}
+	node, err := thisNode(ctx, h)
+	return mark.Node != node || mark.outdated(modified), err
+}
+
+// Importable returns why ImportOnce would fail at once, else nil.
+func Importable(ctx context.Context, h *roles.Host, id store.PoolID) error {
+	pending, err := importPending(ctx, h, id)
+	if err != nil || !pending {
+		return err
+	}
+	d, err := openDirectory(id)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	lock, err := d.openLock(false)
+	if lock != nil {
+		lock.Close()
+	}
+	return err
+}
+
+// run holds the directory's lock from before the first file is read until the
+// leases and the mark are stored, so a reference plugin that runs meanwhile
+// comes wholly before or wholly after. Every verb that changes leases imports
+// first; hence, if a crash leaves leases without the mark, none of them can have been
+// released before the next import stores the same again.
+func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, error) {
+	d, err := openDirectory(im.id)
+	if err != nil {
+		return nil, err
+	}
+	defer d.close()
+	unlock, err := d.lock(ctx, false, im.patience)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	boot, err := thisBoot()
+	if err != nil {
+		return nil, err
+	}
+	found, err := d.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	modified, err := d.modified()
+	if err != nil {
+		return nil, err
+	}
+	report := &ImportReport{Dir: d.path, Skipped: found.skipped}
+	err = leasing.KeepUpdate(ctx, h, func(keep *store.KeepTx) error {
+		mark, err := im.begin(ctx, h, keep, boot)
+		if err != nil {
+			return err
+		}
+		wanted := found.entries
+		if mark.Node != "" && !im.force {
+			wanted = slices.DeleteFunc(slices.Clone(wanted), func(e entry) bool { return !mark.isNew(e, im.setBack) })
+			if len(wanted) == 0 {
+				*report = ImportReport{Dir: d.path, Already: true}
+			}
+		}
+		if !report.Already {
+			if err := im.store(ctx, h, wanted, found.cursors, boot, report); err != nil {
+				return err
+			}
+		}
+		mark.Leases += len(report.Leases)
+		mark.note(h.Now(), boot, modified, found)
+		if mark.Node, err = thisNode(ctx, h); err != nil {
+			return err
+		}
+		return mark.write(keep, im.id)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("import %q: %w", d.path, err)
+	}
+	return report, nil
+}
+
+// begin reads the mark of an import into this node.db; without one it is zero.
+func (im *importer) begin(ctx context.Context, h *roles.Host, keep *store.KeepTx, boot lifetime) (importMark, error) {
+	mark, err := readMark(keep, im.id)
+	if err != nil {
+		return mark, err
+	}
+	node, err := thisNode(ctx, h)
+	if node == "" || mark.Node != node {
+		mark = importMark{}
+	}
+	im.exported, im.setBack = mark.Exported, mark.setBack(boot)
+	return mark, err
+}
+
+// store puts what was found into the pool. Up to importBatch leases that is one
+// transaction; bbolt splits its pages at a commit only, and 65,000 leases in one
+// go take ten times as long. Others see nothing in between: they wait for keep.db.
+func (im *importer) store(ctx context.Context, h *roles.Host, entries []entry, cursors map[int]netip.Addr, boot lifetime, report *ImportReport) error {
+	var live []entry
+	for _, e := range entries {
+		if boot.has(e.modified) {
+			live = append(live, e)
+		} else {
+			report.Stale = append(report.Stale, e.addr)
+		}
+	}
+	slices.SortStableFunc(live, func(a, b entry) int { return a.addr.Compare(b.addr) })
+	for batch := range slices.Chunk(live, importBatch) {
+		err := im.update(ctx, h, func(pool *store.Pool) error {
+			for _, e := range batch {
+				if err := im.storeOne(pool, e, report); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return im.update(ctx, h, func(pool *store.Pool) error { return storeCursors(pool, cursors) })
+}
+
+func (im *importer) update(ctx context.Context, h *roles.Host, do func(*store.Pool) error) error {
+	return h.Store.Update(ctx, func(tx *store.Tx) error {
+		pool, err := tx.Pool(im.id)
+		if err != nil {
+			return err
+		}
+		return do(pool)
+	})
+}
+
+// storeCursors sets the cursors of range sets that have none yet. An existing one is
+// newer.
+func storeCursors(pool *store.Pool, cursors map[int]netip.Addr) error {
+	for set, addr := range cursors {
+		_, ok, err := pool.Cursor(set)
+		if err == nil && !ok {
+			err = pool.SetCursor(set, addr)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (im *importer) storeOne(pool *store.Pool, e entry, report *ImportReport) error {
+	l := store.Lease{
+		Address: e.addr, Set: im.setOf(e.addr), Time: e.modified, Imported: true,
+		Owner: store.Key{Network: im.id.Network, ContainerID: e.containerID, IfName: e.ifName},
+	}
+	err := pool.Reserve(l)
+	if errors.Is(err, store.ErrTaken) {
+		err = im.replace(pool, l, err)
+	}
+	var taken *store.TakenError
+	switch {
+	case err == nil:
+		report.Leases = append(report.Leases, l)
+	case errors.As(err, &taken) && taken.Owner == l.Owner:
+		// There from an import before.
+	case errors.As(err, &taken):
+		report.Skipped = append(report.Skipped, SkippedFile{e.name, err.Error()})
+	default:
+		return err
+	}
+	return nil
+}
+
+// replace gives a taken address to the owner that a file names, where the
+// reference must have released it before: it knew the holder, from a file that
+// was imported or exported. Else it returns why the address is taken.
+func (im *importer) replace(pool *store.Pool, l store.Lease, taken error) error {
+	held, err := pool.Lease(l.Address)
+	if err != nil {
+		return err
+	}
+	if held.Owner == l.Owner || !held.Imported && (!held.Time.Before(im.exported) || !l.Time.After(im.exported.Add(-im.setBack))) {
+		return taken
+	}
+	if err := pool.Release(l.Address); err != nil {
+		return err
+	}
+	return pool.Reserve(l)
+}
+
+// directoryPath is <dataDir>/<network>.
+func directoryPath(id store.PoolID) string { return filepath.Join(id.DataDir, id.Network) }

@@ -1,0 +1,270 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
+)
+
+// legacyInterface is the interface of an attachment that the reference plugin made.
+type legacyInterface struct {
+	// in is the container's namespace; nil where only the host's end was found.
+	in   *netops.Namespace
+	link netops.LinkInfo
+	// opened is true where in has to be closed.
+	opened bool
+}
+
+func (i *legacyInterface) close() {
+	if i.opened {
+		_ = i.in.Close()
+	}
+}
+
+// CleanInterface removes what the reference plugin of an interface role made for
+// an attachment without a record: its interface, and with masquerades its rules.
+// own is what the role itself would make, by names and labels. An interface
+// belongs to the attachment if it has no label, and has the MAC of prevResult or
+// one of the attachment's addresses.
+func CleanInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, own netops.Spec, masquerades bool) error {
+	if masquerades {
+		var err error
+		if masquerades, err = h.Net.HasForeign(ctx, netops.Foreign{Network: req.Network, ContainerID: req.ContainerID}); err != nil {
+			return err
+		}
+	}
+	found, err := findInterface(ctx, h, req, ns, own)
+	if err != nil || found == nil && !masquerades {
+		return err
+	}
+	if found != nil {
+		defer found.close()
+	}
+	f, err := ReferenceAttachment(ctx, h, req.Key(), req.PrevResult)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	if masquerades {
+		errs = append(errs, h.Net.RemoveForeignMasquerade(ctx, f))
+	}
+	if found != nil {
+		errs = append(errs, removeInterface(ctx, h, req, f, found, own))
+	}
+	return errors.Join(errs...)
+}
+
+// findInterface finds the interface that may belong to the attachment: in the
+// namespace that is given or else in that of prevResult, or without one the host's
+// end that prevResult names. It returns nil if there is none.
+func findInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, own netops.Spec) (*legacyInterface, error) {
+	found := &legacyInterface{in: ns}
+	if ns == nil {
+		if found.in = openSandbox(h, req); found.in == nil {
+			return hostEnd(ctx, h, req)
+		}
+		found.opened = true
+	}
+	var err error
+	found.link, err = h.Net.Link(ctx, found.in, req.IfName)
+	if err == nil && !record.Labelled(found.link) && isOfKind(own, found.link) {
+		return found, nil
+	}
+	found.close()
+	if errors.Is(err, netops.ErrNotExist) {
+		err = nil
+	}
+	return nil, err
+}
+
+// openSandbox opens the namespace that prevResult names. It returns nil if there
+// is none, or if the path is that of the host's namespace by now.
+func openSandbox(h *roles.Host, req *roles.Request) *netops.Namespace {
+	i := containerInterface(req)
+	if i == nil {
+		return nil
+	}
+	ns, err := h.Net.OpenNamespace(i.Sandbox)
+	if err != nil {
+		return nil
+	}
+	if host, err := h.Net.IsHost(ns); err != nil || host {
+		_ = ns.Close()
+		return nil
+	}
+	return ns
+}
+
+// containerInterface is the container's interface in prevResult, or nil.
+func containerInterface(req *roles.Request) *roles.ResultInterface {
+	if req.PrevResult == nil {
+		return nil
+	}
+	at := slices.IndexFunc(req.PrevResult.Interfaces, func(i *roles.ResultInterface) bool { return i.Name == req.IfName && i.Sandbox != "" })
+	if at < 0 {
+		return nil
+	}
+	return req.PrevResult.Interfaces[at]
+}
+
+// hostEnd is the host's end of a pair that prevResult names, by the names that
+// the reference gives: "veth" and 8 digits. It returns nil if there is none.
+func hostEnd(ctx context.Context, h *roles.Host, req *roles.Request) (*legacyInterface, error) {
+	if req.PrevResult == nil {
+		return nil, nil
+	}
+	for _, i := range req.PrevResult.Interfaces {
+		digits, ok := strings.CutPrefix(i.Name, record.HostLinkPrefix)
+		if !ok || i.Sandbox != "" || len(digits) != 8 {
+			continue
+		}
+		l, err := h.Net.Link(ctx, nil, i.Name)
+		if err == nil && l.Kind == "veth" && !record.Labelled(l) && l.MAC == i.Mac {
+			return &legacyInterface{link: l}, nil
+		}
+		if err != nil && !errors.Is(err, netops.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// isOfKind reports whether a role that makes own makes links of the given kind,
+// or moves devices: the reference notes their names on the host as aliases.
+func isOfKind(own netops.Spec, l netops.LinkInfo) bool {
+	for _, o := range own.Objects {
+		switch o := o.(type) {
+		case *netops.Link:
+			return o.Kind == l.Kind
+		case *netops.Move:
+			return roles.LinkName(l.Alias) == nil
+		}
+	}
+	return false
+}
+
+// removeInterface deletes the interface, or returns a device to the host, if it
+// belongs to the attachment.
+func removeInterface(ctx context.Context, h *roles.Host, req *roles.Request, f netops.Foreign, found *legacyInterface, own netops.Spec) error {
+	if found.in == nil {
+		return h.Net.Remove(ctx, netops.Spec{Objects: []netops.Object{
+			&netops.Link{In: netops.Host, Name: found.link.Name, Kind: found.link.Kind, Alias: found.link.Alias},
+		}}, nil)
+	}
+	belongs, err := belongsTo(ctx, h, req, f, found)
+	if err != nil || !belongs {
+		return err
+	}
+	h.Log.Info("removing an interface of the reference plugin", "network", req.Network, "container", req.ContainerID, "ifname", req.IfName)
+	var made netops.Object = &netops.Link{In: netops.Container, Name: req.IfName, Kind: found.link.Kind, Alias: found.link.Alias}
+	for _, o := range own.Objects {
+		if _, moves := o.(*netops.Move); moves {
+			made = &netops.Move{
+				From: netops.Host, Name: found.link.Alias, To: netops.Container, As: req.IfName,
+				Alias: found.link.Alias, Kind: found.link.Kind, MAC: found.link.MAC,
+			}
+		}
+	}
+	return h.Net.Remove(ctx, netops.Spec{Objects: []netops.Object{made}}, found.in)
+}
+
+// belongsTo reports whether the interface in the container belongs to the attachment.
+func belongsTo(ctx context.Context, h *roles.Host, req *roles.Request, f netops.Foreign, found *legacyInterface) (bool, error) {
+	if i := containerInterface(req); i != nil && i.Mac != "" && strings.EqualFold(i.Mac, found.link.MAC) {
+		return true, nil
+	}
+	addrs, err := h.Net.Addresses(ctx, found.in, req.IfName)
+	for _, p := range addrs {
+		if slices.Contains(f.Addresses, p.Addr()) {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+// ValidAttachments is GC's list of valid attachments, as the reference plugins know them.
+func ValidAttachments(req *roles.Request) []netops.Foreign {
+	out := make([]netops.Foreign, len(req.Valid))
+	for i, v := range req.Valid {
+		out[i] = netops.Foreign{Network: req.Network, ContainerID: v.ContainerID, IfName: v.IfName}
+	}
+	return out
+}
+
+// CheckInterface reduces what CHECK wants to what the reference plugin of an
+// interface role makes: without our labels, and without our elements, in place of
+// which it has rules of its own. With masquerades it lists the addresses that lack them.
+func CheckInterface(ctx context.Context, h *roles.Host, req *roles.Request, spec *netops.Spec, masquerades bool) ([]netops.Difference, error) {
+	var kept []netops.Object
+	for _, o := range spec.Objects {
+		switch o := o.(type) {
+		case *netops.Element:
+			continue
+		case *netops.Link:
+			own := *o
+			own.Alias = ""
+			kept = append(kept, &own)
+		default:
+			kept = append(kept, o)
+		}
+	}
+	spec.Objects = kept
+	if !masquerades {
+		return nil, nil
+	}
+	f, err := ReferenceAttachment(ctx, h, req.Key(), req.PrevResult)
+	if err != nil {
+		return nil, err
+	}
+	missing, err := h.Net.MissingForeignMasquerade(ctx, f)
+	var diffs []netops.Difference
+	for _, addr := range missing {
+		diffs = append(diffs, AddressDifference(req.IfName, addr, "masqueraded"))
+	}
+	return diffs, err
+}
+
+// AddressDifference is the difference that an address of the container lacks what
+// the reference gives it, such as "masqueraded".
+func AddressDifference(ifName string, a netip.Addr, what string) netops.Difference {
+	return netops.Difference{
+		Object: &netops.Addr{In: netops.Container, Link: ifName, Address: netip.PrefixFrom(a, a.BitLen())},
+		Want:   what, Have: "not " + what,
+	}
+}
+
+// IsByReference reports whether the reference plugin made an attachment that has
+// no record. end is the host's end of its pair, if it has one.
+func IsByReference(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, hostLink string) (end string, is bool, err error) {
+	ours := func(i *roles.ResultInterface) bool { return i.Name == hostLink }
+	if slices.ContainsFunc(req.PrevResult.Interfaces, ours) {
+		return "", false, nil
+	}
+	l, err := h.Net.Link(ctx, ns, req.IfName)
+	if errors.Is(err, netops.ErrNotExist) {
+		return "", false, nil // CHECK reports this itself
+	}
+	if err != nil || record.Labelled(l) {
+		return "", false, err
+	}
+	if l.Kind != "veth" {
+		return "", true, nil
+	}
+	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return "", false, fmt.Errorf("look for the host's end of %q: %w", req.IfName, err)
+	}
+	for _, other := range links {
+		if other.Index == l.PeerIndex && other.PeerIndex == l.Index && other.Kind == "veth" {
+			end = other.Name
+		}
+	}
+	return end, true, nil
+}

@@ -1,0 +1,69 @@
+package migrate
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/cnibox/cnibox/roles"
+)
+
+// LeaseBreak separates the lines of an address file.
+const LeaseBreak = "\r\n"
+
+// LeaseFile is the content of an address file of the reference's host-local.
+type LeaseFile struct {
+	Address     netip.Addr
+	ContainerID string
+	// IfName is empty in files of before 2018.
+	IfName string
+}
+
+// ParseLeaseFile reads an address file, which is named by its address: the
+// container ID, CR LF (or, for some days of 2018, LF) and the interface's name;
+// or, before that, the ID alone.
+func ParseLeaseFile(name string, content []byte) (LeaseFile, error) {
+	addr, err := roles.ParseAddr(name)
+	if err != nil {
+		addr, err = roles.ParseAddr(strings.ReplaceAll(name, "_", ":")) // as Windows needs it
+	}
+	if err != nil {
+		return LeaseFile{}, errors.New("its name is not an address")
+	}
+	text := string(bytes.TrimSpace(content))
+	if text == "" {
+		return LeaseFile{}, errors.New("empty: the address counts as free")
+	}
+	if !utf8.ValidString(text) {
+		return LeaseFile{}, errors.New("not UTF-8")
+	}
+	id, ifName, ok := strings.Cut(text, LeaseBreak)
+	if !ok {
+		id, ifName, ok = strings.Cut(text, "\n")
+	}
+	f := LeaseFile{Address: addr, ContainerID: strings.TrimSpace(id), IfName: ifName}
+	if !IsContainerID(f.ContainerID) || ok && !isIfName(f.IfName) {
+		return LeaseFile{}, errors.New("holds no container ID and interface name")
+	}
+	return f, nil
+}
+
+// IsContainerID reports whether a runtime can send an ID (CNI spec 1.1.0, CNI_CONTAINERID).
+func IsContainerID(s string) bool {
+	for i, r := range s {
+		alnum := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		if !alnum && (i == 0 || !strings.ContainsRune("_.-", r)) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// isIfName: what the kernel takes for an interface's name.
+func isIfName(s string) bool {
+	return s != "" && len(s) <= 15 && s != "." && s != ".." && !strings.ContainsFunc(s, func(r rune) bool {
+		return r == '/' || r == ':' || r <= ' ' || r == 0x7f
+	})
+}

@@ -1,0 +1,35 @@
+package migrate
+
+import (
+	"strings"
+	"testing"
+)
+
+// FuzzEntry: no file makes the decoder panic, and what it accepts is written
+// back so that it reads the same.
+func FuzzEntry(f *testing.F) {
+	f.Add("10.1.2.3", []byte("one\r\neth0"))
+	f.Add("2001_db8__1", []byte("one\neth0"))
+	f.Add("last_reserved_ip.3", []byte("10.1.2.3"))
+	f.Add("::ffff:1.2.3.4", []byte("one\r\n\r\neth0\x00"))
+	f.Fuzz(func(t *testing.T, name string, content []byte) {
+		if set, ok := parseCursorName(name); ok && (set < 0 || set >= maxSets) {
+			t.Errorf("%q is of set %d", name, set)
+		}
+		e, err := ParseLeaseFile(name, content)
+		if err != nil {
+			return
+		}
+		if !e.Address.IsValid() || e.Address.Is4In6() || e.Address.Zone() != "" || !IsContainerID(e.ContainerID) || strings.ContainsAny(e.IfName, "/\x00 \n") {
+			t.Fatalf("accepted %+v", e)
+		}
+		text := e.ContainerID
+		if e.IfName != "" {
+			text += LeaseBreak + e.IfName
+		}
+		again, err := ParseLeaseFile(e.Address.String(), []byte(text))
+		if err != nil || again != e {
+			t.Errorf("%+v reads back as %+v, %v", e, again, err)
+		}
+	})
+}

@@ -1,0 +1,78 @@
+package netlist
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cnibox/cnibox/internal/rawjson"
+)
+
+// Fuse rewrites a list into one whose only plugin is a fused list of its plugins. All
+// other keys, and every byte of the plugins, stay.
+func Fuse(raw []byte) ([]byte, error) {
+	l, err := Parse(raw, "0.1.0")
+	if err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(l.Plugins, func(p Plugin) bool { return p.Fused != nil }) {
+		return nil, errors.New("plugins: one is a fused list already: split it first")
+	}
+	confs, err := rawjson.Get(raw, "plugins")
+	if err != nil {
+		return nil, err
+	}
+	if confs == nil || len(l.Plugins) < 2 {
+		return nil, errors.New("has one plugin, which is one process as it is")
+	}
+	capabilities := map[string]bool{}
+	for _, p := range l.Plugins {
+		for key, wanted := range p.Capabilities {
+			if wanted {
+				capabilities[key] = true
+			}
+		}
+	}
+	fused, err := json.Marshal(struct {
+		Type         string          `json:"type"`
+		Capabilities map[string]bool `json:"capabilities,omitempty"`
+	}{FusedType, capabilities})
+	if err != nil {
+		return nil, err
+	}
+	// Put in as bytes: numbers and the order of keys are the plugins' own.
+	fused = slices.Concat([]byte("["), fused[:len(fused)-1], []byte(`,"plugins":`), confs, []byte("}]"))
+	return rawjson.Set(raw, "plugins", fused)
+}
+
+// Split is the list that Fuse made a fused one of.
+func Split(raw []byte) ([]byte, error) {
+	l, err := Parse(raw, "0.1.0")
+	if err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(l.Plugins, func(p Plugin) bool { return p.Fused != nil }) {
+		return nil, errors.New("plugins: none is a fused list")
+	}
+	for i, p := range l.Plugins {
+		if p.Fused == nil {
+			continue
+		}
+		members, err := rawjson.Members(p.Conf)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range members {
+			if !slices.Contains([]string{"type", "name", "cniVersion", "capabilities", "plugins"}, m.Name) {
+				return nil, fmt.Errorf("plugins[%d].%s: would be lost: move it to the list or into its plugins", i, m.Name)
+			}
+		}
+	}
+	var confs [][]byte
+	for _, p := range l.Unfused().Plugins {
+		confs = append(confs, p.Conf)
+	}
+	return rawjson.Set(raw, "plugins", slices.Concat([]byte("["), bytes.Join(confs, []byte(",")), []byte("]")))
+}

@@ -1,0 +1,147 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// ThisNetns describes a namespace for a record.
+func ThisNetns(path string, ns *netops.Namespace) store.Netns {
+	n := store.Netns{Path: path, Mount: MountNamespace()}
+	if ns != nil {
+		n.Dev, n.Inode = ns.ID()
+	}
+	return n
+}
+
+// OpenRecorded opens a recorded namespace. It returns nil if that is gone, or if
+// another namespace is at its path.
+func OpenRecorded(h *roles.Host, n store.Netns) *netops.Namespace {
+	if n.Path == "" || n.Inode == 0 {
+		return nil
+	}
+	ns, err := h.Net.OpenNamespace(n.Path)
+	if err != nil {
+		return nil
+	}
+	if !isRecorded(ns, n) {
+		_ = ns.Close()
+		return nil
+	}
+	return ns
+}
+
+// isRecorded reports whether a namespace is the recorded one.
+func isRecorded(ns *netops.Namespace, n store.Netns) bool {
+	dev, inode := ns.ID()
+	return dev == n.Dev && inode == n.Inode
+}
+
+// MountNamespace is the inode of our mount namespace, 0 when it is unknown.
+func MountNamespace() uint64 {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/mnt", &st); err != nil {
+		return 0
+	}
+	return st.Ino
+}
+
+// Census reports which attachments are dead, from one read of the host's links.
+type Census struct {
+	links map[string]netops.LinkInfo
+	mount uint64
+}
+
+// NewCensus reads the host's links.
+func NewCensus(ctx context.Context, h *roles.Host) (*Census, error) {
+	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	c := &Census{links: make(map[string]netops.LinkInfo, len(links)), mount: MountNamespace()}
+	for _, l := range links {
+		c.links[l.Name] = l
+	}
+	return c, nil
+}
+
+// Labelled reports whether a link has one of our labels: an attachment's, or that of
+// shared objects.
+func Labelled(l netops.LinkInfo) bool { return strings.HasPrefix(l.Alias, LabelPrefix) }
+
+// Dead reports whether an attachment's container is certainly gone: its host link is
+// absent or has another label, or, without a host link, its namespace is gone. In case
+// of doubt the attachment is alive.
+func (c *Census) Dead(a *store.Attachment) bool {
+	if a.HostLink == "" {
+		return c.NetnsGone(a.Netns)
+	}
+	l, ok := c.links[a.HostLink]
+	return !ok || !isOurs(l, a.Key)
+}
+
+// isOurs reports whether a link carries the attachment's label.
+func isOurs(l netops.LinkInfo, key store.Key) bool {
+	label := Label(key)
+	if IsLabel(key.ContainerID) {
+		label = key.ContainerID // rebuilt without knowing the owner
+	}
+	return strings.HasPrefix(l.Alias, label)
+}
+
+// NetnsGone reports whether a recorded namespace is certainly gone: the path is
+// missing or not a namespace, seen from the mount namespace that recorded it.
+func (c *Census) NetnsGone(n store.Netns) bool {
+	if n.Path == "" || n.Mount == 0 || n.Mount != c.mount {
+		return false
+	}
+	var st unix.Statfs_t
+	err := unix.Statfs(n.Path, &st)
+	if IsAbsent(err) {
+		return true
+	}
+	if err != nil {
+		return false
+	}
+	if st.Type != unix.NSFS_MAGIC && st.Type != unix.PROC_SUPER_MAGIC {
+		return true
+	}
+	if n.Inode == 0 {
+		return false
+	}
+	var now unix.Stat_t
+	if err := unix.Stat(n.Path, &now); err != nil {
+		return false
+	}
+	return now.Ino != n.Inode || now.Dev != n.Dev
+}
+
+// Replaced reports whether a done attachment belongs to an earlier container of the
+// same ID: its host link is gone, and its namespace is another one, or unknown as in a
+// rebuilt record.
+func Replaced(ctx context.Context, h *roles.Host, a *store.Attachment, now *netops.Namespace) (bool, error) {
+	if isRecorded(now, a.Netns) {
+		return false, nil
+	}
+	if a.HostLink == "" {
+		return a.Netns.Inode != 0, nil
+	}
+	l, err := h.Net.Link(ctx, nil, a.HostLink)
+	if errors.Is(err, netops.ErrNotExist) {
+		return true, nil
+	}
+	return err == nil && !isOurs(l, a.Key), err
+}
+
+// IsAbsent reports whether an error means that a path does not exist.
+func IsAbsent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
+}

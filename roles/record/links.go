@@ -1,0 +1,70 @@
+package record
+
+import (
+	"context"
+	"errors"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// DeleteLinks deletes the interfaces of several attachments of one container in one
+// batch, because the kernel waits once for each single deletion. The DEL of each
+// attachment follows and uses its record, which stays. An attachment with nftables
+// elements is left out: its DEL waits for both at once.
+func DeleteLinks(ctx context.Context, h *roles.Host, keys []store.Key, ns *netops.Namespace) error {
+	var links []*netops.Link
+	var inside *netops.Namespace
+	for _, key := range keys {
+		lock, err := h.Store.LockAttachment(ctx, key)
+		if err != nil {
+			return err
+		}
+		defer lock.Unlock()
+		var a *store.Attachment
+		err = h.Store.View(ctx, func(tx *store.Tx) (err error) {
+			a, err = tx.Attachment(key)
+			return err
+		})
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		own, err := linksOf(a)
+		if err != nil {
+			return err
+		}
+		links = append(links, own...)
+		if ns != nil && isRecorded(ns, a.Netns) {
+			inside = ns
+		}
+	}
+	return h.Net.DeleteTogether(ctx, links, inside)
+}
+
+// linksOf are the links that an attachment's inverses delete, or none if they also
+// delete elements.
+func linksOf(a *store.Attachment) ([]*netops.Link, error) {
+	var links []*netops.Link
+	for _, part := range a.Parts {
+		changes, err := DecodeChanges(part.Changes)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range changes {
+			if c.Undo == nil || c.Undo.Verb != netops.VerbDel {
+				continue
+			}
+			switch o := c.Undo.Object.(type) {
+			case *netops.Element:
+				return nil, nil
+			case *netops.Link:
+				links = append(links, o)
+			}
+		}
+	}
+	return links, nil
+}

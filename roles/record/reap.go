@@ -1,0 +1,232 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Remove removes a recorded attachment completely: the inverses of every role's part,
+// newest first, then leases, claims and the record in one transaction. The caller holds
+// the attachment's lock. An absent object is not an error; if an inverse fails the
+// record stays, so that a later call can try again.
+func Remove(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.Namespace) error {
+	if err := UndoParts(ctx, h, a, ns); err != nil {
+		return err
+	}
+	return DeleteRecord(ctx, h, a.Key)
+}
+
+// UndoParts runs the stored inverses of every part, newest part first, where
+// WithRecorded says.
+func UndoParts(ctx context.Context, h *roles.Host, a *store.Attachment, ns *netops.Namespace) error {
+	return InRecordedNetns(h, a, ns, func(ns *netops.Namespace) error {
+		var errs []error
+		for i := len(a.Parts) - 1; i >= 0; i-- {
+			errs = append(errs, undoPart(ctx, h, a, i, ns))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// InRecordedNetns calls f with the attachment's recorded namespace, or with nil if that
+// is gone. ns is what the call named; it may be nil or another namespace, in which equal
+// names, addresses and routes are not what ADD made. The recorded namespace is the only
+// place to find an interface without an end on the host.
+func InRecordedNetns(h *roles.Host, a *store.Attachment, ns *netops.Namespace, f func(*netops.Namespace) error) error {
+	if a.Netns.Inode != 0 && (ns == nil || !isRecorded(ns, a.Netns)) {
+		if ns = OpenRecorded(h, a.Netns); ns != nil {
+			defer ns.Close()
+		}
+	}
+	return f(ns)
+}
+
+// undoPart runs the stored inverses of the i-th part.
+func undoPart(ctx context.Context, h *roles.Host, a *store.Attachment, i int, ns *netops.Namespace) error {
+	changes, err := DecodeChanges(a.Parts[i].Changes)
+	if err == nil {
+		err = h.Net.Undo(ctx, changes, ns)
+	}
+	if err != nil {
+		return fmt.Errorf("undo %s of %q: %w", a.Parts[i].Role, a.ContainerID, err)
+	}
+	return nil
+}
+
+// RemovePart removes the i-th part of a recorded attachment: it runs the inverses, then
+// deletes the claims and the part in one transaction, and with the last part the record.
+// The addresses stay, because they belong to the interface. The caller holds the
+// attachment's lock. a is updated.
+func RemovePart(ctx context.Context, h *roles.Host, a *store.Attachment, i int, ns *netops.Namespace) error {
+	err := InRecordedNetns(h, a, ns, func(ns *netops.Namespace) error { return undoPart(ctx, h, a, i, ns) })
+	if err != nil {
+		return err
+	}
+	claims := a.Parts[i].Claims
+	a.Parts = slices.Delete(slices.Clone(a.Parts), i, i+1)
+	a.Updated = h.Now()
+	return h.Store.Update(context.WithoutCancel(ctx), func(tx *store.Tx) error {
+		if len(claims) > 0 {
+			if err := tx.Unclaim(a.Key, claims...); err != nil {
+				return err
+			}
+		}
+		if len(a.Parts) > 0 {
+			return tx.PutAttachment(a)
+		}
+		return errors.Join(tx.Unclaim(a.Key), tx.DeleteAttachment(a.Key))
+	})
+}
+
+// DeleteRecord deletes leases, claims and the record of an attachment.
+func DeleteRecord(ctx context.Context, h *roles.Host, key store.Key) error {
+	return h.Store.Update(context.WithoutCancel(ctx), func(tx *store.Tx) error {
+		if _, err := tx.DeleteLeases(key); err != nil {
+			return err
+		}
+		if err := tx.Unclaim(key); err != nil {
+			return err
+		}
+		return tx.DeleteAttachment(key)
+	})
+}
+
+// Reap removes every attachment of a network ("" for all) whose container is
+// certainly gone, and leases without an attachment whose namespace is gone.
+// It returns how many addresses came free. An attachment that another
+// process works on is skipped.
+func Reap(ctx context.Context, h *roles.Host, network string) (freed int, err error) {
+	var atts []store.Attachment
+	var leases []store.Lease
+	err = h.Store.View(ctx, func(tx *store.Tx) error {
+		if atts, err = tx.Attachments(network); err != nil {
+			return err
+		}
+		leases, err = Leases(tx, network)
+		return err
+	})
+	if err != nil || len(atts)+len(leases) == 0 {
+		return 0, err
+	}
+	census, err := NewCensus(ctx, h)
+	if err != nil {
+		return 0, err
+	}
+	owned := map[store.Key]int{}
+	for _, l := range leases {
+		owned[l.Owner]++
+	}
+	dead := map[store.Key]bool{}
+	known := map[store.Key]bool{}
+	for i := range atts {
+		known[atts[i].Key] = true
+		dead[atts[i].Key] = census.Dead(&atts[i])
+	}
+	for _, l := range leases {
+		if !known[l.Owner] && !l.Imported {
+			dead[l.Owner] = census.NetnsGone(l.Netns)
+		}
+	}
+	var errs []error
+	for key, isDead := range dead {
+		if !isDead {
+			continue
+		}
+		removed, err := RemoveIf(ctx, h, key, deadNow)
+		errs = append(errs, err)
+		if removed {
+			freed += owned[key]
+			h.Log.Info("reaped dead attachment", "network", key.Network, "container", key.ContainerID, "ifname", key.IfName)
+		}
+	}
+	return freed, errors.Join(errs...)
+}
+
+// Found is what the store has under one key.
+type Found struct {
+	// Attachment is nil when there is no record.
+	Attachment *store.Attachment
+	Leases     []store.Lease
+}
+
+// RemoveIf removes one attachment, or leases without an attachment, if goes agrees after
+// it was read again under the lock. It does nothing if another process holds the lock.
+func RemoveIf(ctx context.Context, h *roles.Host, key store.Key, goes func(context.Context, *roles.Host, Found) (bool, error)) (bool, error) {
+	lock, ok, err := h.Store.TryLockAttachment(ctx, key)
+	if err != nil || !ok {
+		return false, err
+	}
+	defer lock.Unlock()
+	var f Found
+	err = h.Store.View(ctx, func(tx *store.Tx) error {
+		f.Attachment, err = tx.Attachment(key)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		f.Leases, err = tx.LeasesOf(key)
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	if yes, err := goes(ctx, h, f); err != nil || !yes {
+		return false, err
+	}
+	if f.Attachment == nil {
+		return true, DeleteRecord(ctx, h, key)
+	}
+	return true, Remove(ctx, h, f.Attachment, nil)
+}
+
+// deadNow repeats the check under the lock: the census is older than the lock, and an
+// ADD may have finished in between.
+func deadNow(ctx context.Context, h *roles.Host, f Found) (bool, error) {
+	if a := f.Attachment; a != nil && a.HostLink != "" {
+		l, err := h.Net.Link(ctx, nil, a.HostLink)
+		if errors.Is(err, netops.ErrNotExist) {
+			return true, nil
+		}
+		return err == nil && !isOurs(l, a.Key), err
+	}
+	c := &Census{mount: MountNamespace()}
+	if f.Attachment != nil {
+		return c.Dead(f.Attachment), nil
+	}
+	for _, l := range f.Leases {
+		if l.Imported || !c.NetnsGone(l.Netns) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// Leases lists the leases of every pool of a network, or of all networks.
+func Leases(tx *store.Tx, network string) ([]store.Lease, error) {
+	pools, err := tx.Pools()
+	if err != nil {
+		return nil, err
+	}
+	var out []store.Lease
+	for _, id := range pools {
+		if network != "" && id.Network != network {
+			continue
+		}
+		p, err := tx.Pool(id)
+		if err != nil {
+			return nil, err
+		}
+		for l, err := range p.Leases() {
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, l)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,220 @@
+// Package recovery restores a node's state after it was lost: it rebuilds the
+// state file from the kernel and from the runtimes' caches, gives rebuilt
+// records to their owners, and removes labelled objects that no record names.
+package recovery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/roles"
+	"github.com/cnibox/cnibox/roles/record"
+	"github.com/cnibox/cnibox/store"
+)
+
+// Rebuild fills a new state file from what the kernel and the runtimes' caches
+// still know: every interface with our label becomes an attachment, its
+// addresses are reserved again, and what its network shares is noted again. An
+// interface whose owner is unknown keeps its addresses reserved under its
+// label. Interfaces in containers are found where a cache names the namespace.
+func Rebuild(ctx context.Context, h *roles.Host, tx *store.Tx, cacheDirs []string) error {
+	links, err := h.Net.Links(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("rebuild state: %w", err)
+	}
+	var found []netops.LinkInfo
+	bridges := map[string]netops.LinkInfo{}
+	for _, l := range links {
+		if _, ok := record.ParseAlias(l.Alias); ok && l.Kind == "veth" {
+			found = append(found, l)
+		}
+		if l.Alias == record.SharedAlias {
+			bridges[l.Name] = l
+		}
+	}
+	takeovers, err := takenOver(ctx, h, links, bridges)
+	if err != nil {
+		return fmt.Errorf("rebuild state: %w", err)
+	}
+	elements, err := h.Net.Labelled(ctx, record.LabelPrefix)
+	if err != nil {
+		return fmt.Errorf("rebuild state: %w", err)
+	}
+	cache := ReadCaches(h, cacheDirs)
+	cache, err = withDelegates(ctx, h, cache, len(found) > 0 || anyAlive(cache))
+	if err != nil {
+		return fmt.Errorf("rebuild state: %w", err)
+	}
+	rules, err := h.Net.BoundRules(ctx)
+	if err != nil {
+		return fmt.Errorf("rebuild state: %w", err)
+	}
+	policy, err := h.Net.SharedPolicy(ctx)
+	if err != nil {
+		return fmt.Errorf("rebuild state: %w", err)
+	}
+	r := rebuilder{
+		h: h, tx: tx, cache: cache, elements: elements, rules: rules, policy: policy,
+		takeovers: takeovers, stored: map[string]bool{}, noted: map[[2]string]bool{}, vrfs: map[string]*netops.VRF{},
+	}
+	for _, l := range found {
+		if err := r.attachment(ctx, l, bridges); err != nil {
+			return fmt.Errorf("rebuild attachment of %q: %w", l.Name, err)
+		}
+	}
+	inside, reserved, err := r.containers(ctx)
+	if err != nil {
+		return fmt.Errorf("rebuild attachments from the runtimes' caches: %w", err)
+	}
+	if err := r.unattached(bridges); err != nil {
+		return fmt.Errorf("rebuild what networks share: %w", err)
+	}
+	if n := len(found) + inside; n+reserved+len(bridges)+len(elements) > 0 {
+		h.Log.Warn("state file was missing, rebuilt from the kernel and the runtimes' caches", "attachments", n, "reserved", reserved)
+	}
+	return nil
+}
+
+// rebuilt replaces the role's name in a rebuilt record: the kernel does not store it.
+const rebuilt = "rebuilt"
+
+// RebuiltPart is the part of a rebuilt record that replaces the interface role's, or
+// nil.
+func RebuiltPart(a *store.Attachment) *store.Part { return a.Part(rebuilt) }
+
+// rebuilder fills one new state file.
+type rebuilder struct {
+	h     *roles.Host
+	tx    *store.Tx
+	cache map[string]*CacheEntry
+	// elements are what Net.Labelled found.
+	elements []netops.Object
+	// rules and policy are what Net.BoundRules and Net.SharedPolicy found.
+	rules  []*netops.Rule
+	policy []netops.Object
+	// takeovers are the bridges that have an uplink's place, by name.
+	takeovers map[string]*netops.Takeover
+	// stored are the labels of the attachments that are stored.
+	stored map[string]bool
+	// vrfs are the memberships of attachments' interfaces, by label.
+	vrfs map[string]*netops.VRF
+	// noted are the networks' bridges whose shared objects are in the store.
+	noted map[[2]string]bool
+}
+
+// attachment stores the attachment of one interface of the host, leases for its
+// addresses in the pool that its network uses, and the shared objects.
+func (r *rebuilder) attachment(ctx context.Context, l netops.LinkInfo, bridges map[string]netops.LinkInfo) error {
+	info, _ := record.ParseAlias(l.Alias)
+	a := &store.Attachment{Key: info.Key, HostLink: l.Name, Addresses: info.Addresses}
+	dataDir, pooled := unknownDir, true
+	switch c := r.cache[info.Label]; {
+	case c != nil:
+		p := c.plugin()
+		a.Key, a.Netns = c.Key(), store.Netns{Path: c.Netns, Mount: record.MountNamespace()}
+		dataDir, pooled = p.dataDir()
+		if err := r.otherEnd(ctx, l, a); err != nil {
+			r.h.Log.Warn("look for an interface's other end", "interface", l.Name, "netns", c.Netns, "error", err)
+		}
+	case !info.Whole:
+		a.ContainerID = info.Label
+	}
+	made := &netops.Link{In: netops.Host, Name: l.Name, Kind: l.Kind, Alias: info.Label}
+	if err := r.record(a, info.Label, append(r.neighbours(a, l.Master), made)...); err != nil {
+		return err
+	}
+	if pooled {
+		if err := r.leases(a, dataDir); err != nil {
+			return err
+		}
+	}
+	return r.shared(a.Network, bridges[l.Master])
+}
+
+// record stores an attachment, to be removed with its interface, the rules that are
+// bound to that, and the nftables elements that bear its label.
+func (r *rebuilder) record(a *store.Attachment, label string, made ...netops.Object) error {
+	for _, rule := range r.rules {
+		if rule.IIF == a.HostLink {
+			made = append(made, rule)
+		}
+	}
+	for _, e := range r.elements {
+		if labelOf(e) == label {
+			made = append(made, e)
+		}
+	}
+	if v := r.vrfs[label]; v != nil {
+		made = append(made, v)
+	}
+	raw, err := json.Marshal(record.Inverses(made))
+	if err != nil {
+		return err
+	}
+	now := r.h.Now()
+	a.Parts = []store.Part{{Role: rebuilt, State: store.Done, Changes: raw, Time: now}}
+	a.Created, a.Updated, a.Program = now, now, r.h.Program
+	r.stored[label] = true
+	return r.tx.PutAttachment(a)
+}
+
+// leases reserves an attachment's addresses.
+func (r *rebuilder) leases(a *store.Attachment, dataDir string) error {
+	pool, err := r.tx.Pool(store.PoolID{DataDir: dataDir, Network: a.Network})
+	if err != nil {
+		return err
+	}
+	for i, p := range a.Addresses {
+		err := pool.Reserve(store.Lease{Address: p.Addr(), Owner: a.Key, Set: i, Netns: a.Netns, Time: r.h.Now()})
+		if err != nil && !errors.Is(err, store.ErrTaken) {
+			return err
+		}
+	}
+	return nil
+}
+
+// shared records the bridge, if we made it, its addresses, and the
+// network's own nftables elements and rules. With the first NIC of several go the
+// policy rules, and the tables of the others.
+func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
+	id := [2]string{network, bridge.Name}
+	if r.noted[id] {
+		return nil
+	}
+	r.noted[id] = true
+	var spec netops.Spec
+	if t := r.takeovers[bridge.Name]; t != nil {
+		spec.Add(t, &netops.LinkDNS{Link: t.Bridge, From: t.Uplink})
+	} else if bridge.Name != "" {
+		spec.Add(&netops.Link{In: netops.Host, Shared: true, Name: bridge.Name, Kind: bridge.Kind, Alias: record.SharedAlias})
+	}
+	for _, e := range r.elements {
+		if labelOf(e) == record.SharedLabel(network) {
+			setShared(e)
+			spec.Add(e)
+			if el, ok := e.(*netops.Element); ok && el.Set == netops.UplinkSet {
+				spec.Add(r.policy...)
+			}
+		}
+	}
+	return record.AddShared(r.tx, network, rebuilt, spec, r.h.Now())
+}
+
+// unattached notes the same for networks that have elements of their own: no
+// attachment may be left to tell.
+func (r *rebuilder) unattached(bridges map[string]netops.LinkInfo) error {
+	for _, e := range r.elements {
+		network, ok := strings.CutPrefix(labelOf(e), record.SharedAlias+" ")
+		if !ok {
+			continue
+		}
+		if err := r.shared(network, bridges[record.LinkOf(e)]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package boltfile
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+)
+
+// opened is an open file. During a transaction it is locked.
+type opened struct {
+	file       *os.File
+	dev, inode uint64
+	// holder is the open side file, nil before the first note in it.
+	holder *os.File
+	// readOnly: the file could not be opened for writing.
+	readOnly bool
+	// db is nil before the first transaction. It shares file and closes it.
+	db *bolt.DB
+	// meta is the meta page of the state that db and cache stand for.
+	meta  metaPage
+	cache *Cache
+}
+
+// Idle keeps a file open and mapped, but unlocked, between two transactions of one
+// process. Opening it anew, directory by directory with their owners checked,
+// costs a tenth of a transaction; mapping it and reading its free pages costs a
+// third. The next transaction checks under the lock whether another process wrote.
+type Idle struct {
+	mu sync.Mutex
+	// open is nil while a transaction uses the file. Another goroutine opens the
+	// file for itself then, so that goroutines exclude each other as processes do.
+	open *opened
+}
+
+// Seen returns the Info and the number of the last transaction of the file as this
+// process saw it last, without reading the file. It is false while that is not
+// known.
+func (i *Idle) Seen() (info Info, number uint64, ok bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	o := i.open
+	if o == nil || o.cache == nil || o.cache.info == nil {
+		return Info{}, 0, false
+	}
+	info, err := o.cache.Info(nil)
+	return info, o.meta.txid, err == nil
+}
+
+// take returns the open file, or nil when there is none.
+func (i *Idle) take() *opened {
+	if i == nil {
+		return nil
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	o := i.open
+	i.open = nil
+	return o
+}
+
+// release ends a successful transaction: it gives the lock back and keeps the file
+// open for the next transaction. A file that cannot be kept is closed.
+func (f *File) release(o *opened, wrote bool) error {
+	if f.Idle == nil || o.readOnly {
+		return o.close()
+	}
+	var err error
+	if wrote {
+		o.meta, err = o.meta.next(o.file)
+	}
+	if err == nil {
+		err = unix.Flock(int(o.file.Fd()), unix.LOCK_UN)
+	}
+	if err != nil {
+		return o.close() // this gives the lock back as well
+	}
+	f.Idle.mu.Lock()
+	defer f.Idle.mu.Unlock()
+	if f.Idle.open != nil {
+		return o.close()
+	}
+	f.Idle.open = o
+	return nil
+}
+
+// refresh drops what is known of the file's content if another process has changed
+// it. Each change writes a new meta page. The lock stays.
+func (o *opened) refresh(meta metaPage) error {
+	if o.meta == meta {
+		return nil
+	}
+	o.meta, o.cache = meta, &Cache{Kept: o.cache.Kept}
+	return o.unmap()
+}
+
+// unmap ends bbolt's use of the file. The file stays open, and locked if it was.
+// bbolt unlocks a file when it closes it. So the file gets another descriptor and
+// its old one is closed before bbolt closes: bbolt then finds it closed and does not
+// unlock.
+func (o *opened) unmap() error {
+	if o.db == nil {
+		return nil
+	}
+	fd, err := unix.FcntlInt(o.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open %q: %w", o.file.Name(), err)
+	}
+	locked := os.NewFile(uintptr(fd), o.file.Name())
+	_ = o.file.Close()
+	_ = o.db.Close()
+	o.file, o.db = locked, nil
+	return nil
+}
+
+// close closes everything and so gives the lock back.
+func (o *opened) close() error {
+	var err error
+	if o.db != nil {
+		err = o.db.Close()
+	}
+	return errors.Join(err, o.closeFiles())
+}
+
+// closeFiles closes the descriptors. The mapping of a bbolt that cannot be closed
+// stays.
+func (o *opened) closeFiles() error {
+	var err error
+	if o.file != nil {
+		err = o.file.Close()
+	}
+	if errors.Is(err, os.ErrClosed) {
+		err = nil // bbolt closed it, also when it failed to open it
+	}
+	if o.holder != nil {
+		_ = o.holder.Close() // an error does not matter: the note is for people only
+	}
+	*o = opened{}
+	return err
+}

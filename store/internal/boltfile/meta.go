@@ -1,0 +1,127 @@
+package boltfile
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"os"
+
+	"github.com/cnibox/cnibox/store/internal/record"
+)
+
+// bbolt keeps two meta pages at the beginning of the file (its
+// internal/common/meta.go). After a page header of 16 bytes follow magic, version,
+// page size, flags, root page, root sequence, freelist page, high water mark,
+// transaction number and the FNV-1a sum of these fields, in the machine's byte
+// order.
+const (
+	metaMagic   = 0xED0CDAED
+	metaVersion = 2
+	pageHeader  = 16
+	metaSummed  = 56
+	metaSize    = metaSummed + 8
+)
+
+// checkWhole checks, before bbolt maps the file, that the meta page that bbolt will
+// use points into the file.
+func (f *File) checkWhole(db *os.File, size int64) (metaPage, error) {
+	meta, err := checkMeta(db, size)
+	if errors.Is(err, record.ErrDamaged) {
+		err = fmt.Errorf("open %q: %w (%s)", f.Path, err, f.Hint)
+	} else if err != nil {
+		err = fmt.Errorf("open %q: %w", f.Path, err)
+	}
+	return meta, err
+}
+
+type metaPage struct {
+	pageSize                        int64
+	root, freelist, highWater, txid uint64
+	// sum covers these fields and the rest of the page.
+	sum uint64
+}
+
+func checkMeta(r io.ReaderAt, size int64) (metaPage, error) {
+	newest, ok, err := newestMeta(r)
+	if errors.Is(err, io.EOF) {
+		return newest, fmt.Errorf("%w: cut short at %d bytes", record.ErrDamaged, size)
+	}
+	if err != nil {
+		return newest, err
+	}
+	if !ok {
+		return newest, fmt.Errorf("%w: no valid meta page", record.ErrDamaged)
+	}
+	return newest, newest.check(size)
+}
+
+// newestMeta reads the meta page that bbolt uses. It is false when none is valid.
+func newestMeta(r io.ReaderAt) (newest metaPage, ok bool, err error) {
+	for i := range uint64(2) {
+		m, valid, err := readMeta(r, i)
+		if err != nil {
+			return newest, false, err
+		}
+		if valid && (!ok || m.txid > newest.txid) {
+			newest, ok = m, true
+		}
+	}
+	return newest, ok, nil
+}
+
+// next reads the meta page of the transaction after this one, which was committed.
+// The two meta pages are used in turn.
+func (m *metaPage) next(r io.ReaderAt) (metaPage, error) {
+	next, valid, err := readMeta(r, (m.txid+1)%2)
+	if err == nil && (!valid || next.txid != m.txid+1) {
+		err = fmt.Errorf("%w: no meta page of transaction %d", record.ErrDamaged, m.txid+1)
+	}
+	return next, err
+}
+
+// readMeta reads one meta page.
+func readMeta(r io.ReaderAt, i uint64) (m metaPage, valid bool, err error) {
+	var buf [pageHeader + metaSize]byte
+	page := int64(os.Getpagesize())
+	if _, err := r.ReadAt(buf[:], int64(i)*page); err != nil {
+		return m, false, fmt.Errorf("read meta page %d: %w", i, err)
+	}
+	m, valid = parseMeta(buf[pageHeader:])
+	if valid && m.pageSize != page {
+		return m, false, fmt.Errorf("%w: pages of %d bytes, this machine has %d", record.ErrDamaged, m.pageSize, page)
+	}
+	return m, valid, nil
+}
+
+// check refuses a meta page that points outside the file. bbolt writes every page
+// below the high water mark before the meta page.
+func (m *metaPage) check(size int64) error {
+	switch {
+	case m.highWater > uint64(size/m.pageSize):
+		return fmt.Errorf("%w: cut short at %d bytes, %d pages of %d expected", record.ErrDamaged, size, m.highWater, m.pageSize)
+	case m.root < 2 || m.root >= m.highWater:
+		return fmt.Errorf("%w: root page %d of %d", record.ErrDamaged, m.root, m.highWater)
+	case m.freelist < 2 || m.freelist >= m.highWater:
+		return fmt.Errorf("%w: freelist page %d of %d", record.ErrDamaged, m.freelist, m.highWater)
+	}
+	return nil
+}
+
+func parseMeta(b []byte) (metaPage, bool) {
+	e := binary.NativeEndian
+	sum := fnv.New64a()
+	_, _ = sum.Write(b[:metaSummed])
+	if e.Uint32(b) != metaMagic || e.Uint32(b[4:]) != metaVersion || e.Uint64(b[metaSummed:]) != sum.Sum64() {
+		return metaPage{}, false
+	}
+	return metaPage{
+		pageSize:  int64(e.Uint32(b[8:])),
+		root:      e.Uint64(b[16:]),
+		freelist:  e.Uint64(b[32:]),
+		highWater: e.Uint64(b[40:]),
+		txid:      e.Uint64(b[48:]),
+		sum:       e.Uint64(b[metaSummed:]),
+	}, true
+}

@@ -1,0 +1,146 @@
+package pool
+
+import (
+	"math"
+	"net/netip"
+	"time"
+
+	"github.com/cnibox/cnibox/store/internal/record"
+)
+
+// KeepForever is the TTL of a reservation that does not expire.
+const KeepForever = -1
+
+// Reservation keeps addresses of a pool for an identity: while an attachment
+// uses them, for a time after its DEL, or because an operator pinned them. It is
+// stored before ADD answers, so that it survives a power cut.
+type Reservation struct {
+	// Identity names what the addresses are reserved for: "pod:default/web-0/eth0".
+	// A pool has at most one reservation for an identity.
+	Identity string `json:"identity"`
+	// Addresses are at most one of each range set. They are kept and expire
+	// together.
+	Addresses []netip.Addr `json:"addresses"`
+	// Holder is the attachment that uses the addresses, or used them last; the zero
+	// Key when none ever did.
+	Holder record.Key `json:"holder,omitzero"`
+	Pod    string     `json:"pod,omitempty"`
+	// BootID is the boot in which the holder got them.
+	BootID string `json:"bootID,omitempty"`
+	// TTL is how many seconds they are kept after DEL: KeepForever, or 0 for not at
+	// all.
+	TTL int64 `json:"ttl"`
+	// Cooldown is how many seconds after DEL no other identity gets them, kept or not.
+	Cooldown int64     `json:"cooldown"`
+	Created  time.Time `json:"created"`
+	// Used is when the holder got them.
+	Used time.Time `json:"used,omitzero"`
+	// Released is zero while the holder uses them.
+	Released time.Time `json:"released,omitzero"`
+	// Pinned: an operator made the reservation. It is kept until Until, or for ever
+	// when that is zero, and also for as long as it is in use. Meanwhile no other
+	// identity gets its addresses.
+	Pinned bool      `json:"pinned,omitempty"`
+	Until  time.Time `json:"until,omitzero"`
+	// Broken: another identity has taken one of the addresses. The others cool down
+	// and the identity does not get them back.
+	Broken bool `json:"broken,omitempty"`
+}
+
+// Stage is where a reservation is in its life.
+type Stage string
+
+// The stages of a reservation, in order.
+const (
+	// Held: an attachment uses the addresses; see Reservation.Held.
+	Held Stage = "held"
+	// Kept: the addresses wait for their identity.
+	Kept Stage = "kept"
+	// Cooling: the addresses are no longer kept, but no other identity gets them yet.
+	Cooling Stage = "cooling"
+	// Expired: any identity may get the addresses.
+	Expired Stage = "expired"
+)
+
+// Held reports whether an attachment uses the addresses according to the
+// reservation. It stays true when a dead attachment was removed without an update
+// of the reservation.
+func (r *Reservation) Held() bool { return r.Holder != (record.Key{}) && r.Released.IsZero() }
+
+// Stage returns the reservation's stage at a time.
+func (r *Reservation) Stage(now time.Time) Stage {
+	if r.Held() {
+		return Held
+	}
+	kept, free := r.ends()
+	return stage(now, kept, free)
+}
+
+// stage returns the stage of a reservation that is not held.
+func stage(now time.Time, kept, free int64) Stage {
+	switch at := nanos(now); {
+	case at < kept:
+		return Kept
+	case at < free:
+		return Cooling
+	}
+	return Expired
+}
+
+// Expires returns when the addresses are no longer kept; false for never, or while
+// they are held.
+func (r *Reservation) Expires() (time.Time, bool) {
+	kept, _ := r.ends()
+	return ending(kept)
+}
+
+// Free returns when any identity may get the addresses; false for never, or while
+// they are held.
+func (r *Reservation) Free() (time.Time, bool) {
+	_, free := r.ends()
+	return ending(free)
+}
+
+func ending(n int64) (time.Time, bool) {
+	if n == math.MaxInt64 {
+		return time.Time{}, false
+	}
+	return time.Unix(0, n).UTC(), true
+}
+
+// ends returns until when the addresses are kept for the identity, and from when
+// on others may get them, in nanoseconds since 1970; math.MaxInt64 is never.
+func (r *Reservation) ends() (kept, free int64) {
+	if r.Held() || r.TTL < 0 || r.Pinned && r.Until.IsZero() {
+		return math.MaxInt64, math.MaxInt64
+	}
+	kept = math.MinInt64
+	free = kept
+	if !r.Released.IsZero() {
+		kept, free = after(r.Released, r.TTL), after(r.Released, r.Cooldown)
+	}
+	if r.Pinned {
+		kept = max(kept, nanos(r.Until))
+	}
+	return kept, max(kept, free)
+}
+
+// after adds seconds to a time; the result is never, math.MaxInt64, on overflow.
+func after(t time.Time, seconds int64) int64 {
+	n := nanos(t)
+	if seconds > (math.MaxInt64-max(n, 0))/int64(time.Second) {
+		return math.MaxInt64
+	}
+	return n + max(seconds, 0)*int64(time.Second)
+}
+
+// nanos is Time.UnixNano, limited to its range for times outside it.
+func nanos(t time.Time) int64 {
+	switch {
+	case t.Year() < 1700:
+		return math.MinInt64
+	case t.Year() > 2200:
+		return math.MaxInt64
+	}
+	return t.UnixNano()
+}

@@ -1,0 +1,58 @@
+package store
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/cnibox/cnibox/store/internal/record"
+)
+
+// ConfirmShared stores that the network's record contains all objects that a role's
+// attachments share, given by their names. The stored value is a digest of the
+// network's record and the names. So any change of the record ends the confirmation,
+// and an ADD need not decode the record to compare it.
+func (tx *Tx) ConfirmShared(network, role string, names []string) error {
+	key, err := record.StorableKey("shared objects of role", network, role)
+	if err != nil {
+		return err
+	}
+	to, err := record.Writable(tx.b, bucketShared)
+	if err != nil {
+		return err
+	}
+	if err := to.Put(key, tx.sharedDigest(network, names)); err != nil {
+		return fmt.Errorf("store shared objects of role %q: %w", role, err)
+	}
+	return nil
+}
+
+// SharedConfirmed reports whether ConfirmShared was called with the same names and the
+// network's record has not changed since.
+func (tx *Tx) SharedConfirmed(network, role string, names []string) bool {
+	stored := record.Raw(tx.b, bucketShared, record.EncodeKey(network, role))
+	return stored != nil && bytes.Equal(stored, tx.sharedDigest(network, names))
+}
+
+func (tx *Tx) sharedDigest(network string, names []string) []byte {
+	h := sha256.New()
+	h.Write(record.Raw(tx.b, bucketNetworks, record.EncodeKey(network)))
+	for _, n := range names {
+		h.Write([]byte{0})
+		h.Write([]byte(n))
+	}
+	return h.Sum(nil)[:16]
+}
+
+// unconfirmShared deletes what ConfirmShared stored for a network.
+func unconfirmShared(tx *bolt.Tx, network string) error {
+	from := record.Bucket(tx, bucketShared)
+	for _, k := range record.KeysWithPrefix(from, record.EncodeKey(network)) {
+		if err := from.Delete(k); err != nil {
+			return fmt.Errorf("delete shared objects of network %.80q: %w", network, err)
+		}
+	}
+	return nil
+}

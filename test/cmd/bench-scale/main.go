@@ -1,0 +1,146 @@
+// Command bench-scale measures the overlay with many nodes on a real etcd and a real kube-apiserver: the agent's start until all
+// nodes are in the kernel, single changes, and bursts. It compares the growth with the same objects made by iproute2 and with the
+// classic form without nexthop objects. Then it measures the throughput between two pods beside that of a VXLAN made by hand.
+//
+//	unshare --net --mount --propagation private bin/bench-scale -cnibox bin/cnibox -out docs/scale.md -svg docs/scale.svg
+//
+// It needs root, a private namespace, etcd, iproute2, and for -kube the programs in bin/kube, which make test-kube builds.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// options are read from the command line.
+type options struct {
+	cnibox, out, svg string
+	peers            int
+	kube, quick      bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		stop()
+		fmt.Fprintln(os.Stderr, "bench-scale:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	var o options
+	f := flag.NewFlagSet("bench-scale", flag.ContinueOnError)
+	f.StringVar(&o.cnibox, "cnibox", "bin/cnibox", "the cnibox `binary`")
+	f.StringVar(&o.out, "out", "", "write Markdown to this `file`")
+	f.StringVar(&o.svg, "svg", "", "write the plot to this `file`")
+	f.IntVar(&o.peers, "peers", 10000, "nodes of the main measurements")
+	f.BoolVar(&o.kube, "kube", false, "measure on a kube-apiserver too")
+	f.BoolVar(&o.quick, "quick", false, "leave the plot's other sizes out")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	var err error
+	if o.cnibox, err = filepath.Abs(o.cnibox); err != nil {
+		return err
+	}
+	if err := prepare(ctx); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "bench-scale-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	r, err := measure(ctx, o, dir)
+	if err != nil {
+		return err
+	}
+	text := r.markdown(filepath.Base(o.svg))
+	fmt.Print(text)
+	if o.out != "" {
+		if err := os.WriteFile(o.out, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	if o.svg != "" {
+		return os.WriteFile(o.svg, []byte(r.plot()), 0o644)
+	}
+	return nil
+}
+
+// sizes are the numbers of nodes in the plot.
+func sizes() []int { return []int{100, 1000, 2500, 5000, 10000, 20000} }
+
+func measure(ctx context.Context, o options, dir string) (*results, error) {
+	r := &results{peers: o.peers}
+	etcd, err := startEtcd(ctx, filepath.Join(dir, "etcd"))
+	if err != nil {
+		return nil, err
+	}
+	defer etcd.stop()
+	all := []int{o.peers}
+	if !o.quick {
+		all = slices.Compact(slices.Sorted(slices.Values(append(sizes(), o.peers))))
+	}
+	for _, n := range all {
+		note("%d nodes", n)
+		if err := etcd.fill(ctx, n); err != nil {
+			return nil, err
+		}
+		p := point{peers: n}
+		a := &agent{binary: o.cnibox, dir: dir, flags: []string{"-etcd-endpoints", etcd.url}, peers: n}
+		if p.agent, err = a.startTimes(ctx, 3); err != nil {
+			return nil, err
+		}
+		if p.floor, err = floor(ctx, dir, n); err != nil {
+			return nil, err
+		}
+		for classic, into := range map[bool]*seconds{false: &p.nexthops, true: &p.classic} {
+			if *into, err = bare(ctx, n, classic); err != nil {
+				return nil, err
+			}
+		}
+		if n == o.peers {
+			if r.etcd, err = a.live(ctx, etcd); err != nil {
+				return nil, err
+			}
+			r.etcd.start, r.floor = p.agent, p.floor
+		}
+		r.points = append(r.points, p)
+	}
+	etcd.stop()
+	if r.hand, r.ours, err = throughput(ctx, o.cnibox, dir); err != nil {
+		return nil, err
+	}
+	if o.kube {
+		if r.kube, err = onKube(ctx, o, dir); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// prepare configures the namespace as a host.
+func prepare(ctx context.Context) error {
+	for _, c := range []string{
+		"ip link set lo up", "mount -t tmpfs tmpfs /run",
+		"ip link add under0 type veth peer name under1", "ip addr add 172.16.0.1/12 dev under0", "ip link set under0 up", "ip link set under1 up",
+	} {
+		if err := command(ctx, c); err != nil {
+			return errors.Join(err, errors.New("run it in a namespace of its own: unshare --net --mount --propagation private"))
+		}
+	}
+	return nil
+}
+
+func note(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// The targets for the list that podman and nerdctl write, against the reference in the same run.
+const (
+	chainAddAtLeast      = 5.5
+	chainDelAtLeast      = 5.0
+	chainParallelAtLeast = 6.0
+	// Of ours as a fused list, which one process runs.
+	fusedAddAtLeast = 14.0
+	fusedDelAtLeast = 9.0
+)
+
+// firstPort is the host port of the first container; each container has its own.
+const firstPort = 20000
+
+// chainResult has one container at a time, and many, through bridge + portmap + firewall + tuning with one published port each.
+type chainResult struct {
+	Add      compared        `json:"add"`
+	Del      compared        `json:"del"`
+	Parallel *parallelResult `json:"parallel"`
+}
+
+// chain is one network of one side with plugins behind the bridge, as podman and nerdctl write them.
+type chain struct {
+	network
+	// fused has one plugin run the list.
+	fused bool
+}
+
+// chainPlugins are the plugins behind the bridge.
+func chainPlugins() []string { return []string{"portmap", "firewall", "tuning"} }
+
+// chainNetworks returns the networks of both sides.
+func chainNetworks(sides pair, index int) [2]chain {
+	nets := bridgeNetworks(sides, index, "")
+	return [2]chain{{network: nets[0]}, {network: nets[1]}}
+}
+
+// ports are a container's published ports: Count ports from First on.
+type ports struct{ First, Count int }
+
+// portOf returns one port for each container, from the number at the end of its ID.
+func portOf(c container) ports {
+	n, _ := strconv.Atoi(c.ID[strings.LastIndexByte(c.ID, '-')+1:])
+	return ports{firstPort + n, 1}
+}
+
+func (p ports) mappings() []any {
+	var list []any
+	for i := range p.Count {
+		list = append(list, map[string]any{"hostPort": p.First + i, "containerPort": 80, "protocol": "tcp"})
+	}
+	return list
+}
+
+// run runs the whole list for one container, in reverse for DEL. The time is that of all calls.
+func (n chain) run(ctx context.Context, verb string, c container, prevResult []byte) (answer, error) {
+	return n.publish(ctx, verb, c, prevResult, portOf(c))
+}
+
+// publish is run with the given ports.
+func (n chain) publish(ctx context.Context, verb string, c container, result []byte, p ports) (total answer, err error) {
+	if n.fused {
+		conf, err := n.fusedConf(result, p)
+		if err != nil {
+			return total, err
+		}
+		return n.Side.do(ctx, call{Plugin: "chain", Verb: verb, Container: c, Conf: conf})
+	}
+	calls := make([]func() (answer, error), 0, 4)
+	calls = append(calls, func() (answer, error) {
+		prev := result
+		if verb == "ADD" {
+			prev = nil
+		}
+		return n.network.run(ctx, verb, c, prev)
+	})
+	for _, plugin := range chainPlugins() {
+		calls = append(calls, func() (answer, error) {
+			conf, err := n.pluginConf(plugin, result, p)
+			if err != nil {
+				return answer{}, err
+			}
+			return n.Side.do(ctx, call{Plugin: plugin, Verb: verb, Container: c, Conf: conf})
+		})
+	}
+	for i := range calls {
+		if verb == "DEL" {
+			i = len(calls) - 1 - i
+		}
+		a, err := calls[i]()
+		if err != nil {
+			return total, err
+		}
+		total.Took += a.Took
+		if verb == "ADD" {
+			result = a.Stdout
+		}
+	}
+	total.Stdout = result
+	return total, nil
+}
+
+// fusedConf is the configuration of the whole list.
+func (n chain) fusedConf(prevResult []byte, p ports) ([]byte, error) {
+	bridge, err := n.bridgeConf(nil)
+	if err != nil {
+		return nil, err
+	}
+	plugins := []any{json.RawMessage(bridge)}
+	for _, plugin := range chainPlugins() {
+		conf := map[string]any{"type": plugin}
+		if plugin == "portmap" {
+			conf["capabilities"] = map[string]bool{"portMappings": true}
+		}
+		plugins = append(plugins, conf)
+	}
+	conf := map[string]any{
+		"cniVersion": "1.0.0", "name": n.Name, "type": "chain", "plugins": plugins,
+		"capabilities":  map[string]bool{"portMappings": true},
+		"runtimeConfig": map[string]any{"portMappings": p.mappings()},
+	}
+	if prevResult != nil {
+		conf["prevResult"] = json.RawMessage(prevResult)
+	}
+	return encodeConf(conf)
+}
+
+// pluginConf is the configuration of a plugin behind the bridge.
+func (n chain) pluginConf(plugin string, prevResult []byte, p ports) ([]byte, error) {
+	conf := map[string]any{"cniVersion": "1.0.0", "name": n.Name, "type": plugin, "prevResult": json.RawMessage(prevResult)}
+	if plugin == "portmap" {
+		conf["capabilities"] = map[string]bool{"portMappings": true}
+		conf["runtimeConfig"] = map[string]any{"portMappings": p.mappings()}
+	}
+	return encodeConf(conf)
+}
+
+// measureChain runs the list for one container at a time on both sides, and then for many. With fused, cnibox runs it as a fused list.
+func measureChain(ctx context.Context, j job, fused bool) (_ *chainResult, err error) {
+	nets := chainNetworks(j.Sides, 3)
+	nets[0].fused = fused
+	if err := requireIptables(""); err != nil {
+		return nil, err
+	}
+	rounds := warmRounds + j.Rounds
+	containers, err := newContainers("chain", 2*rounds)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, dropContainers(containers)) }()
+	var add, del timings
+	for round := range rounds {
+		results := [2][]byte{}
+		for _, verb := range []struct {
+			name string
+			to   *timings
+		}{{"ADD", &add}, {"DEL", &del}} {
+			for _, i := range turns(round) {
+				a, err := nets[i].run(ctx, verb.name, containers[2*round+i], results[i])
+				if err != nil {
+					return nil, err
+				}
+				results[i] = a.Stdout
+				if round >= warmRounds {
+					verb.to[i] = append(verb.to[i], a.Took)
+				}
+			}
+		}
+	}
+	res := &chainResult{Add: add.compared(), Del: del.compared()}
+	many := chainNetworks(j.Sides, 4)
+	many[0].fused = fused
+	res.Parallel, err = measureStorms(ctx, j, "parchain", [2]stormer{
+		{many[0].network, many[0].run}, {many[1].network, many[1].run},
+	})
+	return res, err
+}
+
+// summary are the rows of a chain, the list's and the fused list's.
+func (r *chainResult) summary(list string, addAtLeast, delAtLeast float64) []row {
+	return []row{
+		speedRow("ADD "+list+", p50", r.Add, addAtLeast),
+		speedRow("DEL "+list+", p50", r.Del, delAtLeast),
+		rateRow(fmt.Sprintf("ADD of that list, %d at a time", r.Parallel.AtATime), r.Parallel.Add, chainParallelAtLeast),
+		rateRow(fmt.Sprintf("DEL of that list, %d at a time", r.Parallel.AtATime), r.Parallel.Del, chainParallelAtLeast),
+	}
+}

@@ -1,0 +1,163 @@
+// Command bench compares cnibox with the reference plugins in one run on one machine, with alternating calls, and writes the
+// results as Markdown, as an SVG chart and into the marked block of a README.
+//
+//	go run ./test/cmd/bench -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md
+//
+// It needs root and runs at the top of the repository. Everything that touches the network runs in a private network and mount
+// namespace, so that nothing of the machine changes.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	var err error
+	if len(os.Args) == 2 && os.Args[1] == insideArg {
+		err = runInside(ctx, os.Stdin, os.Stdout)
+	} else {
+		err = run(ctx, os.Args[1:], os.Stderr)
+	}
+	if err != nil {
+		stop()
+		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// options are read from the command line.
+type options struct {
+	oursBinary string
+	oursDir    string
+	peersDir   string
+	multus     string
+	markdown   string
+	svg        string
+	readme     string
+	only       string
+	job        job
+}
+
+func parseOptions(args []string, stderr io.Writer) (options, error) {
+	var o options
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.StringVar(&o.oursBinary, "ours", "bin/cnibox", "the cnibox `binary`")
+	fs.StringVar(&o.oursDir, "ours-dir", "", "a plugin `directory` to measure in place of -ours")
+	fs.StringVar(&o.peersDir, "peers", "bin/peers", "`directory` with the reference plugins")
+	fs.StringVar(&o.multus, "multus", "", "the Multus `binary`, the thin plugin, to measure beside multi; empty leaves it out")
+	fs.StringVar(&o.markdown, "out", "BENCHMARKS.md", "Markdown `file` to write; empty for none")
+	fs.StringVar(&o.svg, "svg", "docs/bench.svg", "SVG `file` to write; empty for none")
+	fs.StringVar(&o.readme, "readme", "", "`file` whose block between "+blockStart+" and "+blockEnd+" is replaced")
+	fs.StringVar(&o.only, "only", "", "comma separated `sections` out of "+strings.Join(allSections(), ",")+"; default all")
+	fs.IntVar(&o.job.Rounds, "n", 200, "rounds of every one-at-a-time measurement")
+	fs.IntVar(&o.job.Parallel, "parallel", 16, "calls at a time in the parallel section")
+	fs.IntVar(&o.job.Containers, "containers", 200, "containers in the parallel section")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	if fs.NArg() > 0 {
+		return o, fmt.Errorf("read arguments: unexpected %q", fs.Args())
+	}
+	if o.job.Rounds < 1 || o.job.Parallel < 1 || o.job.Containers < 1 {
+		return o, fmt.Errorf("read arguments: -n, -parallel and -containers must be at least 1")
+	}
+	var err error
+	o.job.Sections, err = parseSections(o.only)
+	return o, err
+}
+
+// parseSections returns the sections that -only names, in the order in which they run.
+func parseSections(list string) ([]string, error) {
+	if list == "" {
+		return allSections(), nil
+	}
+	wanted := strings.Split(list, ",")
+	for _, name := range wanted {
+		if !slices.Contains(allSections(), name) {
+			return nil, fmt.Errorf("read -only: no section %q; there are %s", name, strings.Join(allSections(), ","))
+		}
+	}
+	var sections []string
+	for _, name := range allSections() {
+		if slices.Contains(wanted, name) {
+			sections = append(sections, name)
+		}
+	}
+	return sections, nil
+}
+
+// run does the parts outside of the sandbox that need the Go command and the file system, which are prepare and render. The sandbox
+// measures.
+func run(ctx context.Context, args []string, stderr io.Writer) error {
+	o, err := parseOptions(args, stderr)
+	if err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp("", "cnibox-bench-")
+	if err != nil {
+		return fmt.Errorf("make work directory: %w", err)
+	}
+	defer os.RemoveAll(work)
+	if o.job.Sides, err = prepareSides(o, work); err != nil {
+		return err
+	}
+	if o.job.Multus, err = prepareMultus(o, o.job.Sides, work); err != nil {
+		return err
+	}
+	if slices.Contains(o.job.Sections, sectionAlloc) {
+		if o.job.AllocTest, err = buildAllocBenchmark(ctx, work); err != nil {
+			return err
+		}
+	}
+	res, err := measureInSandbox(ctx, o.job, stderr)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(o.job.Sections, sectionStartup) {
+		if err := addDependencies(ctx, res, o.job.Sides); err != nil {
+			return err
+		}
+	}
+	if res.Machine, err = describeMachine(ctx); err != nil {
+		return err
+	}
+	return write(o, res)
+}
+
+// write writes the results to every place that the command line names.
+func write(o options, res *results) error {
+	markdown := renderMarkdown(res)
+	if _, err := os.Stdout.WriteString(markdown); err != nil {
+		return fmt.Errorf("print results: %w", err)
+	}
+	if o.markdown != "" {
+		if err := os.WriteFile(o.markdown, []byte(markdown), 0o644); err != nil {
+			return fmt.Errorf("write tables: %w", err)
+		}
+	}
+	if chart := renderSVG(res); o.svg != "" && chart != "" {
+		if err := os.MkdirAll(filepath.Dir(o.svg), 0o755); err != nil {
+			return fmt.Errorf("make directory of %q: %w", o.svg, err)
+		}
+		if err := os.WriteFile(o.svg, []byte(chart), 0o644); err != nil {
+			return fmt.Errorf("write chart: %w", err)
+		}
+	}
+	if o.readme == "" {
+		return nil
+	}
+	return updateReadme(o.readme, renderSummary(res))
+}

@@ -1,0 +1,267 @@
+package diff
+
+import "fmt"
+
+// groupGateway makes ADD fail after everything but the routes is made: a gateway cannot have a multicast address.
+const groupGateway = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]],"routes":[{"dst":"198.51.100.0/24","gw":"224.0.0.1"}]}`
+
+const oneAddress = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.5","rangeEnd":"10.1.0.5"}]]}`
+
+func allClaims() []claim {
+	masq := `{"type":"bridge","isGateway":true,"ipMasq":true,` + poolTo4 + `}`
+	claims := []claim{
+		leakedMasquerade("bridge/masquerade-iptables", masq, netns("c1")),
+		leakedMasquerade("bridge/masquerade-nftables", `{"type":"bridge","isGateway":true,"ipMasq":true,"ipMasqBackend":"nftables",`+poolTo4+`}`, netns("c1")),
+		leakedMasquerade("ptp/masquerade", `{"type":"ptp","ipMasq":true,`+poolTo4+`}`, netns("c1")),
+		leakedMasquerade("bridge/masquerade-no-netns", masq, ""),
+		{
+			name:      "bridge/two-attachments",
+			reference: "Two interfaces of one container on one network share a masquerade chain: DEL of one empties it for both, and fails.",
+			ours:      "What belongs to an attachment is named by its interface as well.",
+			show: func(h *host) error {
+				if _, err := h.attach(masq, "c1", "eth0"); err != nil {
+					return err
+				}
+				second, err := h.attach(`{"type":"bridge","isGateway":true,"ipMasq":true,`+pool4+`}`, "c1", "net1")
+				if err != nil {
+					return err
+				}
+				if err := second.must("DEL"); err != nil {
+					return err
+				}
+				return h.answers("c1", "192.0.2.254")
+			},
+		},
+		{
+			name:      "bridge/flushed-ruleset",
+			reference: "After `nft flush ruleset` running containers have no masquerading until they are started again, and CHECK does not see it.",
+			ours:      "CHECK sees it, and the next ADD on the node puts every network's entries back.",
+			show: func(h *host) error {
+				first, err := h.attach(masq, "c1", "eth0")
+				if err != nil {
+					return err
+				}
+				if _, err := h.run("nft", "flush", "ruleset"); err != nil {
+					return err
+				}
+				if err := first.mustFail("CHECK", "masquerading is gone"); err != nil {
+					return err
+				}
+				if _, err := h.attach(masq, "c2", "eth0"); err != nil {
+					return err
+				}
+				return h.answers("c1", "192.0.2.254")
+			},
+		},
+		{
+			name:      "bridge/check-gateway",
+			reference: "CHECK does not look at the bridge's address, without which the container has no gateway.",
+			ours:      "CHECK compares all that ADD made, on the host too.",
+			show: func(h *host) error {
+				a, err := h.attach(masq, "c1", "eth0")
+				if err != nil {
+					return err
+				}
+				if _, err := h.run("ip", "addr", "flush", "dev", "cni0"); err != nil {
+					return err
+				}
+				return a.mustFail("CHECK", "the gateway's address is gone")
+			},
+		},
+		{
+			name:      "bridge/tentative-gateway",
+			reference: "The IPv6 address of the gateway is tentative for a second or two after ADD and does not answer.",
+			ours:      "It answers when ADD returns.",
+			show: func(h *host) error {
+				if _, err := h.attach(`{"type":"bridge","isGateway":true,`+pool6+`}`, "c1", "eth0"); err != nil {
+					return err
+				}
+				return h.without("2001:db8:1::1", "ip", "addr", "show", "dev", "cni0", "tentative")
+			},
+		},
+		{
+			name:      "bridge/gc",
+			reference: "GC does nothing, in every plugin.",
+			ours:      "GC removes what the runtime does not list: interfaces, addresses, nftables elements, records.",
+			show: func(h *host) error {
+				a, err := h.attach(masq, "c1", "eth0")
+				if err != nil {
+					return err
+				}
+				gc, err := h.attachment(masq, "c1", "eth0")
+				if err != nil {
+					return err
+				}
+				gc.conf["cni.dev/valid-attachments"] = []any{}
+				if err := gc.must("GC"); err != nil {
+					return err
+				}
+				if err := h.released("GC"); err != nil {
+					return err
+				}
+				return h.without(a.ifname, "ip", "-n", "c1", "link")
+			},
+		},
+		{
+			name:      "host-local/status",
+			reference: "STATUS succeeds when no address is left.",
+			ours:      "STATUS answers with code 50, so the runtime can put the pod elsewhere.",
+			show: func(h *host) error {
+				a, err := h.attach(`{"type":"bridge",`+oneAddress+`}`, "c1", "eth0")
+				if err != nil {
+					return err
+				}
+				return a.mustFail("STATUS", "no address is left")
+			},
+		},
+		{
+			name:      "host-local/dead-owners",
+			reference: "Addresses of containers that ended without DEL are taken for ever.",
+			ours:      "When none is left, those of containers that are gone are given again.",
+			show: func(h *host) error {
+				if _, err := h.attach(`{"type":"bridge",`+oneAddress+`}`, "c1", "eth0"); err != nil {
+					return err
+				}
+				if err := h.script("ip -n c1 link del eth0\nip netns del c1"); err != nil {
+					return err
+				}
+				a, err := h.attachment(`{"type":"bridge",`+oneAddress+`}`, "c2", "eth0")
+				if err != nil {
+					return err
+				}
+				return a.must("ADD")
+			},
+		},
+	}
+	claims = append(claims, delClaims()...)
+	claims = append(claims, resultClaims()...)
+	for _, role := range []string{"bridge", "ptp", "macvlan", "tap"} {
+		conf := fmt.Sprintf(`{"type":%q,"master":"uplink",%s}`, role, groupGateway)
+		claims = append(claims, failedAdd(role, conf))
+	}
+	return claims
+}
+
+// delClaims are about DEL when something that ADD used is gone.
+func delClaims() []claim {
+	const device = "ip link add hd0 type veth peer name hd1"
+	// del is DEL after some commands, and a second DEL from a runtime that has lost the result.
+	del := func(conf, gone string) func(*host) error {
+		return func(h *host) error {
+			a, err := h.attach(conf, "c1", "eth0")
+			if err == nil {
+				err = h.script(gone)
+			}
+			if err != nil {
+				return err
+			}
+			delete(a.conf, "prevResult")
+			if err := a.must("DEL"); err != nil {
+				return err
+			}
+			if err := h.released("DEL"); err != nil {
+				return err
+			}
+			return a.must("DEL")
+		}
+	}
+	return []claim{
+		{
+			name:      "host-device/del-twice",
+			reference: "A second DEL fails.",
+			ours:      "DEL succeeds as often as it is called.",
+			setup:     device, show: del(`{"type":"host-device","device":"hd0",`+pool4+`}`, ""),
+		},
+		{
+			name:      "host-device/del-without-netns",
+			reference: "DEL fails when the namespace is gone, for ever, and the address stays taken.",
+			ours:      "DEL succeeds and the address is free.",
+			setup:     device, show: del(`{"type":"host-device","device":"hd0",`+pool4+`}`, "ip netns del c1"),
+		},
+		{
+			name:      "host-device/del-netns-untold",
+			reference: "DEL with an empty CNI_NETNS does nothing: the device stays in the container, and the address taken.",
+			ours:      "ADD has recorded the namespace: the device comes back and the address is free.",
+			setup:     device, show: func(h *host) error {
+				a, err := h.attach(`{"type":"host-device","device":"hd0",`+pool4+`}`, "c1", "eth0")
+				if err != nil {
+					return err
+				}
+				a.netns = ""
+				if err := a.must("DEL"); err != nil {
+					return err
+				}
+				if err := h.released("DEL"); err != nil {
+					return err
+				}
+				return h.without("eth0", "ip", "-n", "c1", "link")
+			},
+		},
+		{
+			name:      "vlan/del-without-master",
+			reference: "DEL fails when the master is gone, for ever, and the address stays taken.",
+			ours:      "DEL succeeds and the address is free.",
+			needs:     needs("vlan"), show: del(`{"type":"vlan","master":"uplink","vlanId":100,`+pool4+`}`, "ip link del uplink"),
+		},
+		{
+			name:      "ipvlan/del-without-default-route",
+			reference: "DEL with neither master nor prevResult fails when there is no default route any more, and the address stays taken.",
+			ours:      "DEL succeeds and the address is free.",
+			needs:     needs("ipvlan"), show: del(`{"type":"ipvlan",`+pool4+`}`, "ip route del default\nip -6 route del default"),
+		},
+	}
+}
+
+// released returns a fault if an address is in use.
+func (h *host) released(when string) error {
+	f := facts{}
+	if err := h.leases(f, when); err != nil {
+		return err
+	}
+	if len(f) > 0 {
+		return fault("leases are left: %v", f)
+	}
+	return nil
+}
+
+// leakedMasquerade is DEL of a container whose namespace is gone.
+func leakedMasquerade(name, conf, netns string) claim {
+	return claim{
+		name:      name,
+		reference: "DEL without a namespace leaves the container's masquerade rules, which the next owner of the address meets.",
+		ours:      "DEL works from what ADD recorded, and needs no namespace.",
+		show: func(h *host) error {
+			a, err := h.attach(conf, "c1", "eth0")
+			if err != nil {
+				return err
+			}
+			if _, err := h.run("ip", "netns", "del", "c1"); err != nil {
+				return err
+			}
+			a.netns = netns
+			if err := a.must("DEL"); err != nil {
+				return err
+			}
+			return h.without("10.1.0.2", "nft", "list", "ruleset")
+		},
+	}
+}
+
+// failedAdd is an ADD that fails late, then another ADD of the same container without a DEL between them.
+func failedAdd(role, conf string) claim {
+	return claim{
+		name:      role + "/failed-add",
+		reference: "An ADD that fails late leaves its interface, so the next one fails because the name is taken.",
+		ours:      "A failed ADD leaves nothing; the next one starts afresh.",
+		show: func(h *host) error {
+			a, err := h.attachment(conf, "c1", "eth0")
+			if err != nil {
+				return err
+			}
+			if err := a.mustFail("ADD", "a route is impossible"); err != nil {
+				return err
+			}
+			return h.without("eth0", "ip", "-n", "c1", "link")
+		},
+	}
+}

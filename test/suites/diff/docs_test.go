@@ -1,0 +1,144 @@
+package diff
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write docs/differences.md")
+
+const docsFile = "../../../docs/differences.md"
+
+const docsIntro = `# cnibox beside the reference plugins
+
+Every role answers the reference plugin's configuration (v1.9.1), and ` + "`make test-diff`" + ` proves it: the same calls go to both, each on a fresh host,
+and results, errors, interfaces, addresses, routes, rules, settings, tables and leases are compared. What differs is on this page, which is generated
+from the tests' own list: a difference that is not here fails them, and so does an entry that is no longer seen.
+
+## Differences that are intended
+`
+
+const docsClaims = `
+## Where the reference plugins fail
+
+Each line is a test that makes the same calls to both: the reference plugins do what the second column says.
+
+| case | reference plugins | cnibox |
+|---|---|---|
+`
+
+// document is docs/differences.md.
+func document() string {
+	var b strings.Builder
+	b.WriteString(docsIntro)
+	for _, e := range intendedDifferences() {
+		fmt.Fprintf(&b, "\n### %s\n\n- Reference: %s\n- cnibox: %s\n- Why: %s\n", e.title, e.reference, e.ours, e.why)
+	}
+	b.WriteString(docsClaims)
+	type row struct{ cases, reference, ours string }
+	var rows []*row
+	for _, c := range allClaims() {
+		i := 0
+		for i < len(rows) && (rows[i].reference != c.reference || rows[i].ours != c.ours) {
+			i++
+		}
+		if i == len(rows) {
+			rows = append(rows, &row{reference: c.reference, ours: c.ours})
+		} else {
+			rows[i].cases += ", "
+		}
+		rows[i].cases += c.name
+	}
+	for _, r := range rows {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", r.cases, r.reference, r.ours)
+	}
+	return b.String()
+}
+
+func TestDocument(t *testing.T) {
+	want := document()
+	if *update {
+		if err := os.WriteFile(docsFile, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(docsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("run go test ./test/suites/diff -run TestDocument -update:\n%s", diff)
+	}
+}
+
+// TestTables finds cases and claims of the same name, and patterns that select none.
+func TestTables(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range allCases() {
+		if seen[c.name] {
+			t.Errorf("two cases are named %q", c.name)
+		}
+		seen[c.name] = true
+		c.plan()
+		if _, err := c.configuration(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, e := range intendedDifferences() {
+		for _, p := range e.seen {
+			for glob := range strings.FieldsSeq(p.cases) {
+				used := false
+				for name := range seen {
+					used = used || matches(glob, name)
+				}
+				if !used {
+					t.Errorf("intended difference %q: no case is named %q", e.title, glob)
+				}
+			}
+		}
+	}
+}
+
+func TestCompare(t *testing.T) {
+	reference := facts{"ADD: host link a": present, "ADD: host link a mtu": "1500", "ADD: host sysctl ipv4/conf/a/tag": "0", "ADD: x": "1", "ADD: y": "1", "ADD: z": "1"}
+	ours := facts{"ADD: x": "1", "ADD: y": "2", "ADD: host link ab": present}
+	want := []difference{
+		{"ADD: host link a", present, absent},
+		{"ADD: host link ab", absent, present},
+		{"ADD: y", "1", "2"},
+		{"ADD: z", "1", absent},
+	}
+	if diff := cmp.Diff(want, compare(reference, ours), cmp.AllowUnexported(difference{})); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestMatches(t *testing.T) {
+	for _, tc := range []struct {
+		glob, text string
+		want       bool
+	}{
+		{"", "", true},
+		{"", "a", false},
+		{"*", "", true},
+		{"*", "a/b c", true},
+		{"a*c", "abc", true},
+		{"a*c", "ac", true},
+		{"a*c", "acb", false},
+		{"*b*b*", "abcb", true},
+		{"*b*b*", "abc", false},
+		{"a?c", "abc", true},
+		{"a?c", "ac", false},
+		{"[a]", "a", false},
+		{"[*]", "[0]", true},
+	} {
+		if got := matches(tc.glob, tc.text); got != tc.want {
+			t.Errorf("matches(%q, %q) = %v", tc.glob, tc.text, got)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package takeover
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cnibox/cnibox/roles/all"
+)
+
+// chains are lists of plugins as podman and nerdctl write them, with the values that a runtime fills in, for each firewall backend
+// of the reference.
+func chains() map[string][]object {
+	bridge := func(backend string) object {
+		return object{"type": "bridge", "bridge": "br0", "isGateway": true, "ipMasq": true, "ipMasqBackend": backend, "hairpinMode": true}
+	}
+	portmap := func(backend string) object {
+		return object{"type": "portmap", "backend": backend, "runtimeConfig": object{"portMappings": []object{
+			{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"},
+			{"hostPort": 8081, "containerPort": 81, "protocol": "udp", "hostIP": "127.0.0.1"},
+		}}}
+	}
+	firewall := func(policy string) object {
+		return object{"type": "firewall", "backend": "iptables", "ingressPolicy": policy}
+	}
+	tuning := object{"type": "tuning", "mtu": 1400, "promisc": true, "mac": "02:00:00:00:00:77", "sysctl": object{"net.ipv4.conf.IFNAME.arp_filter": "1"}}
+	bandwidth := object{"type": "bandwidth", "ingressRate": 8000000, "ingressBurst": 800000, "egressRate": 8000000, "egressBurst": 800000}
+	return map[string][]object{
+		"iptables": {bridge("iptables"), portmap("iptables"), firewall("open"), tuning, bandwidth},
+		"nftables": {bridge("nftables"), portmap("nftables"), firewall("same-bridge"), tuning, bandwidth},
+	}
+}
+
+// TestChains does the same as TestInterfaces with all chained plugins in the list. Another container of the reference keeps
+// everything.
+func TestChains(t *testing.T) {
+	for name, list := range chains() {
+		for _, w := range everyWay() {
+			t.Run(name+"/"+w.name, func(t *testing.T) { takeOverChain(t, list, w) })
+		}
+	}
+}
+
+func takeOverChain(t *testing.T, list []object, w way) {
+	n := newNode(t, known(list)...)
+	n.list[0]["ipam"] = n.hostLocal("bridge")
+	prepare(t, n)
+	before := n.state()
+	other := n.container(stays)
+	other.port = 8090
+	other.add(theirs)
+	occupied := n.state()
+	c := n.container(gone)
+	empty := c.ns.Snapshot(t)
+	c.add(theirs)
+	c.check(theirs)
+	if !w.first {
+		c.check(ours)
+	}
+	w.detach(t, c)
+	if !w.ends {
+		c.ns.Reset(t)
+		if now := c.ns.Snapshot(t); now != empty {
+			t.Errorf("in the container:\n%s", difference(empty, now))
+		}
+	}
+	n.same(occupied, w.name)
+	if text := n.State(nil); strings.Contains(text, gone) {
+		t.Errorf("the store has\n%s", text)
+	}
+	other.check(theirs)
+	other.check(ours)
+	other.del(ours, other.ns.Path())
+	n.same(before, "at the end")
+}
+
+// known leaves out the plugins that cnibox has no role for.
+func known(list []object) []object {
+	var out []object
+	table := all.Table()
+	for _, o := range list {
+		typ, _ := o["type"].(string)
+		if _, ok := table.Lookup(typ); ok {
+			out = append(out, o)
+		}
+	}
+	return out
+}
