@@ -73,7 +73,7 @@ type agent struct {
 	peers     *peers
 	peersFrom *cluster.Snapshot
 	families  [2]*family
-	filter    *netops.OverlayFilter
+	filter    *overlay.Filter
 	files     files
 	socket    *socket
 	removed   *removal

@@ -204,7 +204,7 @@ func (a *agent) ownRecord() *cluster.Node {
 }
 
 // vtep returns one family's VXLAN device.
-func (a *agent) vtep(subnet, network netip.Prefix, mtu int, mac string) *netops.VTEP {
+func (a *agent) vtep(subnet, network netip.Prefix, mtu int, mac string) *overlay.VTEP {
 	v6 := subnet.Addr().Is6()
 	b := &a.config.Backend
 	v := &overlay.VTEP{

@@ -180,8 +180,8 @@ func (k *verdicts) evaluateNode(n *cluster.Node) verdict {
 }
 
 // peer returns one usable family of a node as a peer.
-func (k *verdicts) peer(v *verdict, v6 bool) netops.OverlayPeer {
-	p := netops.OverlayPeer{
+func (k *verdicts) peer(v *verdict, v6 bool) overlay.Peer {
+	p := overlay.Peer{
 		Name: v.node.Name, Gateway: v.node.PublicIP, MAC: v.family(v6).mac,
 		Direct: k.config.Backend.Type != backendVXLAN || k.config.Backend.DirectRouting,
 	}

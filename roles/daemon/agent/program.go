@@ -15,10 +15,10 @@ import (
 // family is the state of one address family in the kernel.
 type family struct {
 	v6      bool
-	overlay *netops.Overlay
+	overlay *overlay.Kernel
 	// spec is the last requested state. report and err are the result.
-	spec   netops.OverlaySpec
-	report netops.OverlayReport
+	spec   overlay.Spec
+	report overlay.Report
 	err    error
 	// mtu is the MTU of pods.
 	mtu int
@@ -130,8 +130,8 @@ func (a *agent) warn(f *family) {
 }
 
 // spec returns the desired state of one family and the MTU of pods.
-func (a *agent) spec(ctx context.Context, v6 bool) (netops.OverlaySpec, int, error) {
-	spec := netops.OverlaySpec{Peers: a.peers.v4, Prune: true}
+func (a *agent) spec(ctx context.Context, v6 bool) (overlay.Spec, int, error) {
+	spec := overlay.Spec{Peers: a.peers.v4, Prune: true}
 	network := a.config.Network
 	if v6 {
 		spec.Peers, network = a.peers.v6, a.config.IPv6Network
