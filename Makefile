@@ -73,7 +73,7 @@ VMSKIP := ^Fuzz|TestOverlay(.*Sweep|Victim|FilterTraffic)|TestTakeover(Faults|Ki
 UPPER := TestRole/(layer3|l2)/(versions|fault)|TestRole/.*/(life|del|gc|status|tamper)|Test(Announce|Chained|MTU|Refused|DelWithoutMaster|Status|Passthru|DefaultMaster|FailedAdd|MAC|OtherParent)
 test-vm: setup bin/peers/bridge
 	$(GO) build -o bin/vm/run ./test/cmd/vm
-	bin/vm/run -timeout 50m -copy bin/peers -copy examples -env CNIBOX_SWEEP=$(SWEEP) -skip '$(VMSKIP)' ./netops \
+	bin/vm/run -timeout 50m -copy bin/peers -copy examples -env CNIBOX_SWEEP=$(SWEEP) -skip '$(VMSKIP)' ./netops ./netops/overlay \
 		'./roles/iface/bridge=TestRole/(trunk|both|empty)/(life|del|gc|tamper)|TestRole/vlan/(life|del|gc|status|versions|tamper|fault)|TestRemoveEmptyVLANGateway|TestVLANsIdle' \
 		'./roles/iface/macvlan=TestRole/layer3/(life|del|gc|status|versions|tamper)' './roles/iface/ipvlan=$(UPPER)' './roles/iface/vlan=$(UPPER)' \
 		'./roles/iface/hostdevice=TestReturn|TestHardware$$' ./roles/iface/dummy \

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // sysfs is the kernel's tree of devices (kernel: Documentation/filesystems/sysfs.rst).
@@ -59,7 +61,7 @@ func (n *Net) DeviceOn(bus, id string) (Device, error) {
 // DeviceOf is the directory of the device that a host link is of, below
 // /sys/devices; "" for a virtual link.
 func (n *Net) DeviceOf(link string) (string, error) {
-	if err := checkName(link); err != nil {
+	if err := rtnl.CheckName(link); err != nil {
 		return "", err
 	}
 	real, err := resolveDevice(filepath.Join(sysfs, "class", "net", link, "device"))

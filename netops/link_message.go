@@ -221,7 +221,7 @@ func (s *session) deleteLink(ctx context.Context, l *Link) error {
 func (l *Link) isMade(have *rtnl.Link) bool {
 	label := ownLabel(l.Alias)
 	unlabelled := have.Alias == "" &&
-		(l.MAC != "" && sameMAC(l.MAC, have.MAC) || l.choosesIndex() && l.chosenIndex() == have.Index)
+		(l.MAC != "" && rtnl.SameMAC(l.MAC, have.MAC) || l.choosesIndex() && l.chosenIndex() == have.Index)
 	if label != "" && !unlabelled {
 		return ownLabel(have.Alias) == label
 	}

@@ -74,7 +74,7 @@ func (t *Takeover) String() string {
 }
 
 func (t *Takeover) validate() error {
-	errs := []error{checkName(t.Bridge), checkName(t.Uplink)}
+	errs := []error{rtnl.CheckName(t.Bridge), rtnl.CheckName(t.Uplink)}
 	if t.Bridge == t.Uplink {
 		errs = append(errs, fmt.Errorf("link %q in its own place: %w", t.Uplink, ErrInvalid))
 	}
@@ -117,7 +117,7 @@ func uplinkOf(br *rtnl.Link, links []*rtnl.Link) string {
 		return name
 	}
 	for _, l := range links {
-		if l.Master == br.Index && ownLabel(l.Alias) == "" && sameMAC(br.MAC.String(), l.MAC) {
+		if l.Master == br.Index && ownLabel(l.Alias) == "" && rtnl.SameMAC(br.MAC.String(), l.MAC) {
 			return l.Name
 		}
 	}
@@ -215,7 +215,7 @@ func (r *takeoverRun) takeable(ctx context.Context) error {
 // anothers tells whether the bridge has the place of another uplink, which one with
 // its hardware address is not: it was renamed.
 func (r *takeoverRun) anothers() bool {
-	return r.br != nil && ownLabel(r.br.Alias) == takeoverLabel && aliasUplink(r.br.Alias) != r.Uplink && !sameMAC(r.br.MAC.String(), r.up.MAC)
+	return r.br != nil && ownLabel(r.br.Alias) == takeoverLabel && aliasUplink(r.br.Alias) != r.Uplink && !rtnl.SameMAC(r.br.MAC.String(), r.up.MAC)
 }
 
 func (t *Takeover) plan(ctx context.Context, s *session) ([]Change, error) {

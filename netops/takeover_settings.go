@@ -39,7 +39,7 @@ func (r *takeoverRun) makeBridge(ctx context.Context) error {
 		}
 	}
 	set := &Link{In: Host, Shared: true, Name: r.Bridge, Up: true, MTU: r.up.MTU}
-	if !sameMAC(mac, r.br.MAC) {
+	if !rtnl.SameMAC(mac, r.br.MAC) {
 		set.MAC = mac
 	}
 	if ownLabel(r.br.Alias) == takeoverLabel {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store/cluster"
 )
@@ -72,7 +73,7 @@ type agent struct {
 	peers     *peers
 	peersFrom *cluster.Snapshot
 	families  [2]*family
-	filter    *netops.OverlayFilter
+	filter    *overlay.Filter
 	files     files
 	socket    *socket
 	removed   *removal

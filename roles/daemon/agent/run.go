@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
@@ -68,7 +69,7 @@ func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again 
 	}
 	defer func() { err = errors.Join(err, a.registry.Close()) }()
 	a.current.Store(a.buildState(errors.New("starting")))
-	if a.filter, err = h.Net.OpenOverlayFilter(); err != nil { //nolint:contextcheck // it listens until Close
+	if a.filter, err = overlay.OpenFilter(h.Net); err != nil { //nolint:contextcheck // it listens until Close
 		return false, err
 	}
 	defer a.filter.Close() //nolint:errcheck // nothing is written by it

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -19,7 +19,7 @@ type agentState struct {
 	// finished is the time when the reconciliation ended.
 	finished time.Time
 	left     []leftOut
-	overlays [2]*netops.Overlay
+	overlays [2]*overlay.Kernel
 }
 
 // summary is what status reports about this node.
