@@ -327,7 +327,7 @@ func TestPreview(t *testing.T) {
 }
 
 func TestBounded(t *testing.T) {
-	b := &bounded{left: 4}
+	b := &boundedBuffer{left: 4}
 	for _, part := range []string{"ab", "cde", "f"} {
 		if n, err := io.WriteString(b, part); n != len(part) || err != nil {
 			t.Errorf("%d, %v", n, err)
