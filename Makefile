@@ -89,6 +89,7 @@ bin/golangci-lint: test/peers/tools/go.sum
 
 lint: bin/golangci-lint
 	bin/golangci-lint run ./...
+	$(GOTEST) -run '^Test(PlainGo|NotPlain)$$' ./test/suites/docs
 
 fmt: bin/golangci-lint
 	bin/golangci-lint fmt ./...

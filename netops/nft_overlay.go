@@ -73,7 +73,8 @@ func (n *Net) OpenOverlayFilter() (*OverlayFilter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f.monitor, err = nft.OpenMonitor(overlayTable(), conn, f.disturbed); err != nil {
+	f.monitor, err = nft.OpenMonitor(overlayTable(), conn, f.disturbed)
+	if err != nil {
 		return nil, errors.Join(err, f.net.Close())
 	}
 	return f, nil

@@ -83,7 +83,8 @@ func (n *Net) OpenOverlay(opt OverlayOptions) (*Overlay, error) {
 		o.now = time.Now
 	}
 	var err error
-	if o.monitor, err = openOverlayMonitor(o); err != nil {
+	o.monitor, err = openOverlayMonitor(o)
+	if err != nil {
 		return nil, err
 	}
 	if err := o.connect(); err != nil {
@@ -221,7 +222,8 @@ func (o *Overlay) ensureDevice(ctx context.Context, v *VTEP) error {
 		// Heard of from now on, whatever comes of it.
 		o.wanted = &wanted
 		var err error
-		if o.device, o.warnings, err = o.ensureVTEP(ctx, v); err != nil {
+		o.device, o.warnings, err = o.ensureVTEP(ctx, v)
+		if err != nil {
 			o.device = vtepState{}
 			return err
 		}

@@ -102,7 +102,8 @@ func (o *Overlay) amend(ctx context.Context, list []OverlayPeer) (done bool, err
 		if p.wrong != nil {
 			continue
 		}
-		if p.wrong = o.peers.add(p); p.wrong != nil {
+		p.wrong = o.peers.add(p)
+		if p.wrong != nil {
 			return false, nil
 		}
 	}
@@ -129,7 +130,8 @@ func (o *Overlay) compare(list []OverlayPeer) (order []*overlayPeer, edits []int
 		default:
 			return nil, nil, nil, false
 		}
-		if order[i], old = old[0], old[1:]; order[i].OverlayPeer != list[i] || order[i].wrong != nil {
+		order[i], old = old[0], old[1:]
+		if order[i].OverlayPeer != list[i] || order[i].wrong != nil {
 			edits = append(edits, i)
 		}
 		if len(edits) > most {

@@ -59,7 +59,8 @@ func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb 
 // environment, the configuration, then the role.
 func (c *call) run(ctx context.Context, verb roles.Verb) error {
 	var err error
-	if c.req, err = newRequest(verb, c.p.Env, c.p.Table); err != nil {
+	c.req, err = newRequest(verb, c.p.Env, c.p.Table)
+	if err != nil {
 		return err
 	}
 	raw, err := readConf(verb, c.p.Stdin)
