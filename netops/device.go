@@ -103,7 +103,8 @@ func readDevice(path string) (Device, error) {
 	if err == nil {
 		d.Driver = filepath.Base(driver)
 	}
-	if d.Links, err = linksBelow(path); err != nil || len(d.Links) > 0 {
+	d.Links, err = linksBelow(path)
+	if err != nil || len(d.Links) > 0 {
 		return d, err
 	}
 	children, err := os.ReadDir(path)
@@ -112,7 +113,8 @@ func readDevice(path string) (Device, error) {
 	}
 	for _, c := range children {
 		if c.IsDir() && strings.HasPrefix(c.Name(), "virtio") {
-			if d.Links, err = linksBelow(filepath.Join(path, c.Name())); err != nil || len(d.Links) > 0 {
+			d.Links, err = linksBelow(filepath.Join(path, c.Name()))
+			if err != nil || len(d.Links) > 0 {
 				return d, err
 			}
 		}

@@ -177,10 +177,12 @@ func (t *Takeover) read(ctx context.Context, s *session) (*takeoverRun, error) {
 		return nil, err
 	}
 	r := &takeoverRun{session: s, c: c, Takeover: t}
-	if r.up, err = s.link(ctx, Host, t.Uplink); err != nil {
+	r.up, err = s.link(ctx, Host, t.Uplink)
+	if err != nil {
 		return nil, fmt.Errorf("uplink: %w", err)
 	}
-	if r.br, err = s.findLink(ctx, Host, t.Bridge); err != nil {
+	r.br, err = s.findLink(ctx, Host, t.Bridge)
+	if err != nil {
 		return nil, err
 	}
 	if r.br != nil && r.br.Kind != rtnl.KindBridge {

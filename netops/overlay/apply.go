@@ -84,7 +84,8 @@ func Open(n *netops.Net, opt Options) (*Kernel, error) {
 		o.now = time.Now
 	}
 	var err error
-	if o.monitor, err = openMonitor(o); err != nil {
+	o.monitor, err = openMonitor(o)
+	if err != nil {
 		return nil, err
 	}
 	if err := o.connect(); err != nil {
@@ -220,7 +221,8 @@ func (o *Kernel) ensureDevice(ctx context.Context, v *VTEP) error {
 		// Heard of from now on, whatever comes of it.
 		o.wanted = &wanted
 		var err error
-		if o.device, o.warnings, err = o.ensureVTEP(ctx, v); err != nil {
+		o.device, o.warnings, err = o.ensureVTEP(ctx, v)
+		if err != nil {
 			o.device = vtepState{}
 			return err
 		}

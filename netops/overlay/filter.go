@@ -81,7 +81,8 @@ func OpenFilter(n *netops.Net) (*Filter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f.monitor, err = nft.OpenMonitor(ownTable(), conn, f.disturbed); err != nil {
+	f.monitor, err = nft.OpenMonitor(ownTable(), conn, f.disturbed)
+	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
 	return f, nil

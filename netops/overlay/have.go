@@ -101,7 +101,8 @@ func (o *Kernel) readNeighs(ctx context.Context, h *kernelState, link int, fdb b
 		m.Data = append(m.Data, nl.NewRtAttr(unix.NDA_IFINDEX, nl.Uint32Attr(uint32(link))))
 	}
 	reset := func() {
-		if h.surplus = nil; fdb {
+		h.surplus = nil
+		if fdb {
 			clear(h.fdb)
 		} else {
 			clear(h.neighs)

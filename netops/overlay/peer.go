@@ -111,7 +111,8 @@ func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
 			return nil
 		}
 	}
-	if p.mac, p.wrong = parseHardware(p.MAC); p.wrong == nil {
+	p.mac, p.wrong = parseHardware(p.MAC)
+	if p.wrong == nil {
 		p.tunnel, p.hop = true, hop{via: p.Subnet.Addr(), link: int32(o.device.Index), onLink: true}
 	}
 	return nil

@@ -24,7 +24,8 @@ func (o *Kernel) program(ctx context.Context, w *opWriter, now time.Time) error 
 			continue
 		}
 		tried = append(tried, p)
-		if p.refused = nil; p.wrong != nil {
+		p.refused = nil
+		if p.wrong != nil {
 			continue
 		}
 		if err := o.programPeer(ctx, w, p); err != nil {

@@ -277,7 +277,8 @@ func (o *Kernel) verifyVTEP(ctx context.Context, v *VTEP) (vtepState, error) {
 	if err != nil {
 		return vtepState{}, err
 	}
-	if o.parent, err = o.conn.Link(ctx, v.Parent); err != nil {
+	o.parent, err = o.conn.Link(ctx, v.Parent)
+	if err != nil {
 		return vtepState{}, fmt.Errorf("parent of %q: %w", v.Name, err)
 	}
 	var wrong []error

@@ -102,7 +102,8 @@ func (o *Kernel) amend(ctx context.Context, list []Peer) (done bool, err error) 
 		if p.wrong != nil {
 			continue
 		}
-		if p.wrong = o.peers.add(p); p.wrong != nil {
+		p.wrong = o.peers.add(p)
+		if p.wrong != nil {
 			return false, nil
 		}
 	}
@@ -129,7 +130,8 @@ func (o *Kernel) compare(list []Peer) (order []*peerEntry, edits []int, gone []*
 		default:
 			return nil, nil, nil, false
 		}
-		if order[i], old = old[0], old[1:]; order[i].Peer != list[i] || order[i].wrong != nil {
+		order[i], old = old[0], old[1:]
+		if order[i].Peer != list[i] || order[i].wrong != nil {
 			edits = append(edits, i)
 		}
 		if len(edits) > most {

@@ -178,7 +178,8 @@ func render(ctx context.Context, h *roles.Host, files []File) ([]*text, error) {
 		for i, f := range files {
 			switch f {
 			case Network:
-				if docs[i], err = networkView(tx, h, revision, now); docs[i] == nil {
+				docs[i], err = networkView(tx, h, revision, now)
+				if docs[i] == nil {
 					return err
 				}
 			case Addresses:

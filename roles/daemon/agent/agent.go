@@ -173,7 +173,8 @@ func (a *agent) setConfig(c *cluster.Config, err error) {
 	if err == nil && c == nil {
 		err = errors.New("the registry holds no network configuration")
 	}
-	if a.configErr = err; err == nil && (a.config == nil || *a.config != *c) {
+	a.configErr = err
+	if err == nil && (a.config == nil || *a.config != *c) {
 		a.config, a.peers = c, nil
 	}
 }

@@ -48,7 +48,8 @@ func podMTU(config *cluster.Config, underlay int, v6 bool) (int, error) {
 	}
 	left := mtu
 	if config.Backend.Type == backendVXLAN {
-		if left -= vxlanOverhead4; v6 {
+		left -= vxlanOverhead4
+		if v6 {
 			left = mtu - vxlanOverhead6
 		}
 	}

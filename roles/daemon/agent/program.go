@@ -90,7 +90,8 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 		if f.off && !on {
 			return nil
 		}
-		if f.overlay, err = overlay.Open(a.host.Net, overlay.Options{IPv6: v6}); err != nil { //nolint:contextcheck // it listens until Close
+		f.overlay, err = overlay.Open(a.host.Net, overlay.Options{IPv6: v6}) //nolint:contextcheck // it listens until Close
+		if err != nil {
 			return err
 		}
 	}
@@ -103,10 +104,12 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 		return err
 	}
 	f.off = false
-	if f.spec, f.mtu, err = a.spec(ctx, v6); err != nil {
+	f.spec, f.mtu, err = a.spec(ctx, v6)
+	if err != nil {
 		return err
 	}
-	if f.report, err = f.overlay.Apply(ctx, f.spec); err != nil {
+	f.report, err = f.overlay.Apply(ctx, f.spec)
+	if err != nil {
 		return err
 	}
 	f.tried = true
@@ -123,7 +126,8 @@ func (a *agent) warn(f *family) {
 	}
 	slices.Sort(texts)
 	if text := strings.Join(texts, "; "); text != f.warned {
-		if f.warned = text; text != "" {
+		f.warned = text
+		if text != "" {
 			a.log.Warn("settings of the node are incomplete", "family", familyName(f.v6), "reason", text)
 		}
 	}

@@ -73,7 +73,8 @@ func (a *agent) publishState(ctx context.Context, faults []error) {
 		if !a.wasReady {
 			level = slog.LevelInfo // the agent is starting
 		}
-		if a.reason = s.Reason; s.Reason != "" {
+		a.reason = s.Reason
+		if s.Reason != "" {
 			a.log.Log(ctx, level, "there are faults", "ready", s.Ready, "reason", s.Reason)
 		} else {
 			a.log.Info("ready", "peers", s.Peers.Wanted)

@@ -69,7 +69,8 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	switch {
 	case in.Prev != nil:
 	case r.conf.bridged(): // only ADD records the node's addresses
-		if o.Own, err = o.own(ctx, h); err == nil {
+		o.Own, err = o.own(ctx, h)
+		if err == nil {
 			err = o.checkAddresses(ctx, h)
 		}
 	case r.conf.Mode == modeVLAN:

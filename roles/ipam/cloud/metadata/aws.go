@@ -30,7 +30,8 @@ func askAWS(ctx context.Context, a *asker) ([]nic, error) {
 	for _, mac := range macs {
 		k := &keys{a: a, path: macsPath + mac + "/"}
 		n := nic{mac: mac, primary: mac == primary, id: k.text(ctx, "interface-id")}
-		if n.device, err = strconv.Atoi(k.text(ctx, "device-number")); err != nil {
+		n.device, err = strconv.Atoi(k.text(ctx, "device-number"))
+		if err != nil {
 			n.device = unnumbered
 		}
 		n.network = append(k.list(ctx, "vpc-ipv4-cidr-blocks"), k.list(ctx, "vpc-ipv6-cidr-blocks")...)
