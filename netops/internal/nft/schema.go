@@ -19,6 +19,7 @@ type Feature struct {
 	ChainOf func(name string) (Chain, bool)
 }
 
+// Table is a table of ours, or of another program.
 type Table struct {
 	Family byte // NFPROTO_*
 	Name   string

@@ -77,10 +77,11 @@ func Open(protocol int, name string) (*Conn, error) {
 	return &Conn{fd: fd, buf: make([]byte, size)}, nil
 }
 
-// GrowSend and growReceive ask for a buffer above the sysctl limit. In a user
-// namespace the limit holds, and only huge writes and answers fail.
+// GrowSend asks for a send buffer above the sysctl limit. In a user namespace the
+// limit holds, and only huge writes fail.
 func (c *Conn) GrowSend(size int) { grow(c.fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, size) }
 
+// GrowReceive does the same for the receive buffer.
 func (c *Conn) GrowReceive(size int) { grow(c.fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, size) }
 
 func grow(fd, force, plain, size int) {
