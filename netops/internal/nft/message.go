@@ -54,7 +54,7 @@ func (t Table) Message(kind, flags uint16) (nlconn.Message, error) {
 	})
 }
 
-// NewMessage makes the set. The id is for references within the transaction and
+// message makes the set. The id is for references within the transaction and
 // must be there, though ours go by name.
 func (s *Set) message(id uint32) (nlconn.Message, error) {
 	return NewMessage(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.Table.Family,

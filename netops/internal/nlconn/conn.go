@@ -106,7 +106,7 @@ func (c *Conn) Requests() uint32 { return c.seq }
 // Close closes the socket.
 func (c *Conn) Close() error { return unix.Close(c.fd) }
 
-// exchange sends up to MaxWrite requests in one write and returns an error
+// Exchange sends up to MaxWrite requests in one write and returns an error
 // or nil for each: those after a refused one are executed all the same. The
 // second result is a failure of the socket itself; then what happened is
 // unknown for requests without a result (ErrUnknown). A step may need none.
