@@ -102,12 +102,12 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	if !ok {
 		return nil, errors.New("azure-vnet: Observe was not called")
 	}
-	wire := r.wireBridged
+	wire := r.buildBridged
 	switch r.conf.Mode {
 	case modeTransparent:
-		wire, o.Bridge = r.wireTransparent, ""
+		wire, o.Bridge = r.buildTransparent, ""
 	case modeVLAN:
-		wire, o.Bridge = r.wireVLAN, ""
+		wire, o.Bridge = r.buildVLAN, ""
 	}
 	w, err := wire(in, o)
 	if err != nil {

@@ -63,7 +63,7 @@ func newSettings(c *Conf) (*settings, error) {
 	}
 	p := c.IPAM
 	s := &settings{nic: p.NIC, dns: p.DNS, routes: roles.ParseRoutes(&f, "ipam.routes", p.Routes), files: c.Conf}
-	s.files.Judge(&f)
+	s.files.Check(&f)
 	s.parseSource(&f, p)
 	s.parseTimes(&f, p)
 	s.parseChoice(&f, p)
