@@ -13,9 +13,9 @@ import (
 type Feature struct {
 	Table Table
 	Sets  []*Set
-	// chains are asked for when the feature is made, which in most processes is never.
+	// Chains are asked for when the feature is made, which in most processes is never.
 	Chains func() []Chain
-	// chainOf makes a chain on demand from its name; nil where there are none.
+	// ChainOf makes a chain on demand from its name; nil where there are none.
 	ChainOf func(name string) (Chain, bool)
 }
 

@@ -33,10 +33,10 @@ const (
 type Message struct {
 	Kind  uint16
 	Flags uint16 // beside NLM_F_REQUEST and NLM_F_ACK
-	// body follows the netlink header, and data follows body.
+	// Body follows the netlink header, and data follows body.
 	Body []byte
 	Data []nl.NetlinkRequestData
-	// echo is called with the kernel's notification of what the request made, if
+	// Echo is called with the kernel's notification of what the request made, if
 	// the kernel sends that to the requester (NLM_F_ECHO; links since Linux 6.2).
 	Echo func(data []byte)
 }

@@ -31,13 +31,13 @@ type Link struct {
 	MAC                      net.HardwareAddr
 	Port                     *Port // set for bridge ports
 	VLANFiltering            bool
-	// permanent is the hardware's own MAC, of real devices only.
+	// Permanent is the hardware's own MAC, of real devices only.
 	Permanent net.HardwareAddr
-	// peerElsewhere tells that peer counts in another namespace, of the number
+	// PeerElsewhere tells that peer counts in another namespace, of the number
 	// peerNamespace.
 	PeerElsewhere bool
 	PeerNamespace int
-	// acceptRA is the setting of IPv6, where the link has that.
+	// AcceptRA is the setting of IPv6, where the link has that.
 	AcceptRA    int32
 	HasAcceptRA bool
 	KindState
