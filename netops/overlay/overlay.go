@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Protocol is the route protocol that marks routes of an Overlay
+// Protocol is the route protocol that marks routes of an overlay
 // (rtm_protocol; /etc/iproute2/rt_protos has no name for it). Its nexthop
 // objects carry it too.
 const Protocol = 142
 
-// Nexthop objects of an Overlay are numbered within these ranges, the upper
+// Nexthop objects of an overlay are numbered within these ranges, the upper
 // half for IPv6: the kernel has one space of numbers for both families.
 const (
 	Nexthops4 = Protocol << 24
@@ -62,7 +62,7 @@ type Peer struct {
 	Direct bool
 }
 
-// Spec is what an Overlay makes so.
+// Spec is what Apply makes so.
 type Spec struct {
 	// Device is nil where there are no tunnels (host-gw).
 	Device *VTEP
@@ -72,7 +72,7 @@ type Spec struct {
 	Prune bool
 }
 
-// Options are what an Overlay is opened with.
+// Options are what Open is called with.
 type Options struct {
 	// IPv6 is the address family; IPv4 without.
 	IPv6 bool

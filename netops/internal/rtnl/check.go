@@ -47,6 +47,7 @@ func CheckRange(what string, value, least, most int) error {
 	return nil
 }
 
+// SameMAC reports whether a MAC in text form is one that was read.
 func SameMAC(text string, have net.HardwareAddr) bool {
 	want, err := net.ParseMAC(text)
 	return err == nil && want.String() == have.String()
