@@ -43,7 +43,7 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 			res.IPs[i].Address = attach.IPNet(ips[i].Address)
 		}
 	}
-	r.wirePair(&w.Spec, in, ips)
+	w.Spec.Add(attach.VethPair(in, r.conf.MTU, ips))
 	wireHost(&w.Spec, in, ips)
 	return w, attach.Container{PointToPoint: true, MTU: r.conf.MTU}.AddTo(&w.Spec, in, res)
 }
@@ -82,22 +82,6 @@ func (r *role) wireMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Fam
 			m.AddTo(s, in, hostLinks, []attach.Family{ip})
 		}
 	}
-}
-
-// wirePair adds the veth pair.
-func (r *role) wirePair(s *netops.Spec, in *attach.Input, ips []attach.Family) {
-	addrs := make([]netip.Prefix, len(ips))
-	for i, ip := range ips {
-		addrs[i] = ip.Address
-	}
-	mtu := r.conf.MTU
-	if in.Prev != nil {
-		mtu = 0 // a chained plugin may have changed the MTU of both ends
-	}
-	s.Add(&netops.Link{
-		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: record.Alias(in.Key, addrs),
-		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
-	})
 }
 
 // wireHost adds the objects of the host's end: the gateways' addresses, and a
