@@ -43,8 +43,13 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 			res.IPs[i].Address = attach.IPNet(ips[i].Address)
 		}
 	}
+<<<<<<< HEAD
 	r.addPair(&w.Spec, in, ips)
 	addHostEnd(&w.Spec, in, ips)
+=======
+	w.Spec.Add(attach.VethPair(in, r.conf.MTU, ips))
+	wireHost(&w.Spec, in, ips)
+>>>>>>> h-libs
 	return w, attach.Container{PointToPoint: true, MTU: r.conf.MTU}.AddTo(&w.Spec, in, res)
 }
 
@@ -84,6 +89,7 @@ func (r *role) addMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Fami
 	}
 }
 
+<<<<<<< HEAD
 // addPair adds the veth pair.
 func (r *role) addPair(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	addrs := make([]netip.Prefix, len(ips))
@@ -101,6 +107,9 @@ func (r *role) addPair(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 }
 
 // addHostEnd adds the objects of the host's end: the gateways' addresses, and a
+=======
+// wireHost adds the objects of the host's end: the gateways' addresses, and a
+>>>>>>> h-libs
 // route to each address of the container.
 func addHostEnd(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	attach.HostEndSysctls(s, in, ips)
