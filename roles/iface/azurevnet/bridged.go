@@ -54,27 +54,10 @@ const tunnelMAC = "12:34:56:78:9a:bc"
 // ARP and ND requests of the cloud's network for the container's address to the
 // container only. The bridge must not answer them (neigh_suppress): its answer
 // would be a second one, and would contain the container's MAC.
-<<<<<<< HEAD
 func (r *role) addPort(s *netops.Spec, in *attach.Input, o observed, ips []attach.Family) {
-	mtu := r.mtu(o)
-	if in.Prev != nil {
-		mtu = 0 // a chained plugin may have changed the MTU of both ends
-	}
-	s.Add(
-		&netops.Link{
-			In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Up: true,
-			Alias: record.Alias(in.Key, addresses(ips)), Master: o.Bridge,
-			Port: &netops.Port{Hairpin: true},
-			Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
-		},
-		&netops.Neigh{In: netops.Host, Link: in.HostLink, MAC: in.ContainerMAC, FDB: true},
-	)
-=======
-func (r *role) wirePort(s *netops.Spec, in *attach.Input, o observed, ips []attach.Family) {
 	pair := attach.VethPair(in, r.mtu(o), ips)
 	pair.Up, pair.Master, pair.Port = true, o.Bridge, &netops.Port{Hairpin: true}
 	s.Add(pair, &netops.Neigh{In: netops.Host, Link: in.HostLink, MAC: in.ContainerMAC, FDB: true})
->>>>>>> h-libs
 	for _, ip := range ips {
 		a := ip.Address.Addr()
 		set := "macnat_pods4"

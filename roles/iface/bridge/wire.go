@@ -209,31 +209,12 @@ func (r *role) addVLANGateway(s *netops.Spec, o observed) {
 	})
 }
 
-<<<<<<< HEAD
 // addPort adds the veth pair, its VLANs and its MAC spoofing protection.
 func (r *role) addPort(s *netops.Spec, in *attach.Input, mac string, ips []attach.Family) {
-	addrs := make([]netip.Prefix, len(ips))
-	for i, ip := range ips {
-		addrs[i] = ip.Address
-	}
-	mtu := r.conf.MTU
-	if in.Prev != nil {
-		mtu = 0 // a chained plugin may have changed the MTU of both ends
-	}
-	s.Add(&netops.Link{
-		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Up: true,
-		Alias: record.Alias(in.Key, addrs), Master: r.conf.Bridge,
-		Port: &netops.Port{Hairpin: r.conf.HairpinMode, Isolated: r.conf.PortIsolation},
-		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: mac, MTU: mtu},
-	})
-=======
-// wirePort adds the veth pair, its VLANs and its MAC spoofing protection.
-func (r *role) wirePort(s *netops.Spec, in *attach.Input, mac string, ips []attach.Family) {
 	pair := attach.VethPair(in, r.conf.MTU, ips)
 	pair.Up, pair.Master, pair.Peer.MAC = true, r.conf.Bridge, mac
 	pair.Port = &netops.Port{Hairpin: r.conf.HairpinMode, Isolated: r.conf.PortIsolation}
 	s.Add(pair)
->>>>>>> h-libs
 	if r.conf.vlanAware() {
 		s.Add(&netops.PortVLANs{
 			In: netops.Host, Link: in.HostLink, VLANs: r.portVLANs(), KeepDefault: r.conf.PreserveDefaultVLAN,

@@ -43,13 +43,8 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 			res.IPs[i].Address = attach.IPNet(ips[i].Address)
 		}
 	}
-<<<<<<< HEAD
-	r.addPair(&w.Spec, in, ips)
-	addHostEnd(&w.Spec, in, ips)
-=======
 	w.Spec.Add(attach.VethPair(in, r.conf.MTU, ips))
-	wireHost(&w.Spec, in, ips)
->>>>>>> h-libs
+	addHostEnd(&w.Spec, in, ips)
 	return w, attach.Container{PointToPoint: true, MTU: r.conf.MTU}.AddTo(&w.Spec, in, res)
 }
 
@@ -89,27 +84,7 @@ func (r *role) addMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Fami
 	}
 }
 
-<<<<<<< HEAD
-// addPair adds the veth pair.
-func (r *role) addPair(s *netops.Spec, in *attach.Input, ips []attach.Family) {
-	addrs := make([]netip.Prefix, len(ips))
-	for i, ip := range ips {
-		addrs[i] = ip.Address
-	}
-	mtu := r.conf.MTU
-	if in.Prev != nil {
-		mtu = 0 // a chained plugin may have changed the MTU of both ends
-	}
-	s.Add(&netops.Link{
-		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: record.Alias(in.Key, addrs),
-		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
-	})
-}
-
 // addHostEnd adds the objects of the host's end: the gateways' addresses, and a
-=======
-// wireHost adds the objects of the host's end: the gateways' addresses, and a
->>>>>>> h-libs
 // route to each address of the container.
 func addHostEnd(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	attach.HostEndSysctls(s, in, ips)
