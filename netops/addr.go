@@ -15,15 +15,15 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// Where is the namespace of the address's link.
+// Where returns the namespace of the address's link.
 func (a *Addr) Where() Place { return a.In }
 
-// IsShared tells whether attachments share the address.
+// IsShared reports whether attachments share the address.
 func (a *Addr) IsShared() bool { return a.Shared }
 
 func (a *Addr) object() {}
 
-// String is the address in the form of ip address.
+// String formats the address like ip-address(8).
 func (a *Addr) String() string {
 	w := words{"address", a.Address.String(), "dev", a.Link}
 	w.place(a.In)
@@ -36,7 +36,7 @@ func (a *Addr) validate() error {
 	return errors.Join(checkPlace(a.In), rtnl.CheckName(a.Link), checkPrefix("address", a.Address))
 }
 
-// plan adds the address, after those that it replaces are gone.
+// plan adds the address. First it deletes the addresses that this one replaces.
 func (a *Addr) plan(ctx context.Context, s *session) ([]Change, error) {
 	add := Change{Do: Step{VerbAdd, a}}
 	if s.isNew(a.In, a.Link) {
@@ -75,8 +75,8 @@ func (a *Addr) plan(ctx context.Context, s *session) ([]Change, error) {
 
 func (a *Addr) is(have rtnl.Addr) bool { return have.Prefix == a.Address }
 
-// conflicts tells whether another address of the link is in the way: any for
-// IPv4, one of an overlapping subnet for IPv6.
+// conflicts reports whether another address of the link conflicts with a. Every
+// other IPv4 address conflicts. An IPv6 address conflicts if the subnets overlap.
 func (a *Addr) conflicts(other netip.Prefix) bool {
 	if !a.Sole && !a.Replace || other.Addr().Is4() != a.Address.Addr().Is4() {
 		return false
@@ -100,7 +100,7 @@ func (a *Addr) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return nil, err
 }
 
-// messages are the requests that add or delete the address.
+// messages returns the request that adds or deletes the address.
 func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	index, err := s.indexOf(ctx, a.In, a.Link)
 	if err != nil {
@@ -128,13 +128,13 @@ func (a *Addr) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Messa
 	if flags != 0 {
 		m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)))
 	}
-	if addr.Is4() && a.Address.Bits() < 31 { // RFC 3021: smaller ones have no broadcast
+	if addr.Is4() && a.Address.Bits() < 31 { // RFC 3021: a /31 or /32 has no broadcast address
 		m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(a.Address)))
 	}
 	return []nlconn.Message{m}, nil
 }
 
-// broadcast is the last address of an IPv4 subnet.
+// broadcast returns the last address of an IPv4 subnet.
 func broadcast(p netip.Prefix) []byte {
 	b := p.Addr().As4()
 	last := binary.BigEndian.Uint32(b[:]) | (1<<(32-p.Bits()) - 1)

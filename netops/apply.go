@@ -11,21 +11,21 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// object is what every kind of Object does within this package.
+// object is the internal interface of every kind of Object.
 type object interface {
 	Object
-	// validate judges the object alone; the error wraps ErrInvalid.
+	// validate checks the object's own fields. The error wraps ErrInvalid.
 	validate() error
-	// plan reads the kernel and lists the changes that lead to the object.
+	// plan reads the kernel and lists the changes that make the object.
 	plan(ctx context.Context, s *session) ([]Change, error)
-	// verify lists how the kernel differs from the object.
+	// verify lists the differences between the object and the kernel.
 	verify(ctx context.Context, s *session) ([]Difference, error)
 }
 
-// rtObject is an object that rtnetlink makes.
+// rtObject is an object that is made with rtnetlink requests.
 type rtObject interface {
 	object
-	// messages are the requests of a step.
+	// messages returns the requests of a step.
 	messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error)
 }
 
@@ -50,7 +50,7 @@ var (
 	_ object   = (*Netns)(nil)
 )
 
-// check validates a step, which may come from a file.
+// check validates a step. A step that was read from a file can be damaged.
 func (st Step) check() (object, error) {
 	o, ok := st.Object.(object)
 	if !ok {
@@ -65,12 +65,14 @@ func (st Step) check() (object, error) {
 	return o, nil
 }
 
-// Apply makes planned changes, in order. The first failure undoes, in reverse,
-// what this call did, as far as the changes have inverses; the error wraps
-// ErrExists, ErrConflict, ErrNotSupported, ErrPermission, ErrInvalid or
-// ErrBusy where one fits, and what went wrong while undoing. A bridge that others made
-// anew since the Plan right before is an error too: another Plan finds it. One that was
-// only renamed since gets the port.
+// Apply makes planned changes, in order. After the first failure it runs the inverses of
+// the changes that this call made, in reverse order. The error wraps ErrExists,
+// ErrConflict, ErrNotSupported, ErrPermission, ErrInvalid or ErrBusy where one fits. It
+// also contains the errors of the inverses.
+//
+// Apply uses the interface indexes that the Plan directly before it read. If another
+// program deleted and recreated a bridge since, Apply fails; a new Plan finds the new
+// bridge. A bridge that was only renamed since still gets the port.
 func (n *Net) Apply(ctx context.Context, changes []Change, container *Namespace) error {
 	for _, c := range changes {
 		if _, err := c.Do.check(); err != nil {
@@ -85,11 +87,12 @@ func (n *Net) Apply(ctx context.Context, changes []Change, container *Namespace)
 	if err == nil || len(a.done) == 0 {
 		return err
 	}
-	// In doubt a change was made: its inverse bears with what is absent.
+	// a.done includes changes that may have failed. That is safe: an inverse accepts an
+	// absent object.
 	return errors.Join(err, n.Undo(ctx, a.done, container))
 }
 
-// applier is one call of Apply.
+// applier is the state of one call of Apply.
 type applier struct {
 	*session
 	// done are the changes made, in order.
@@ -111,7 +114,7 @@ func (a *applier) run(ctx context.Context, changes []Change) error {
 	return nil
 }
 
-// probed makes one batch between the probe's two calls.
+// probed makes one batch and calls the probe before and after it.
 func (a *applier) probed(ctx context.Context, batch []Change) error {
 	if p := a.net.probe; p != nil {
 		if err := p.Before(batch[0].Do); err != nil {
@@ -153,8 +156,8 @@ func (a *applier) probed(ctx context.Context, batch []Change) error {
 	return err
 }
 
-// batch counts the changes at the front that can be made together: by the same
-// means, in the same namespace. With a probe it is one.
+// batch returns how many of the first changes can be made together. They use the same
+// kernel interface, in the same namespace. With a probe it returns 1.
 func (a *applier) batch(changes []Change) int {
 	if a.net.probe != nil {
 		return 1
@@ -179,7 +182,7 @@ func together(a, b Step) bool {
 	case *Sysctl:
 		_, ok := b.Object.(*Sysctl)
 		return ok
-	case *Element: // an nftables batch that adds holds no deletes
+	case *Element: // one nftables batch either adds or deletes
 		_, ok := b.Object.(*Element)
 		return ok && a.Verb == b.Verb
 	case *Flows:
@@ -189,7 +192,7 @@ func together(a, b Step) bool {
 	return false
 }
 
-// isRequest tells whether a step is made by rtnetlink.
+// isRequest reports whether a step is made with rtnetlink requests.
 func isRequest(st Step) bool {
 	if c, ok := st.Object.(*Sysctl); ok {
 		_, _, ok := c.byRequest()
@@ -199,7 +202,7 @@ func isRequest(st Step) bool {
 	return ok
 }
 
-// sysctls writes the settings of one namespace in one visit.
+// sysctls enters one namespace once and writes all its settings.
 func (a *applier) sysctls(batch []Change) error {
 	ns, err := a.namespace(batch[0].Do.Object.Where())
 	if err != nil {
@@ -222,7 +225,7 @@ func (a *applier) sysctls(batch []Change) error {
 	return nil
 }
 
-// elements makes one nftables transaction.
+// elements adds or deletes nftables elements in one transaction.
 func (a *applier) elements(ctx context.Context, batch []Change) error {
 	els := make([]*nft.Element, len(batch))
 	for i, c := range batch {
@@ -252,9 +255,9 @@ func (a *applier) flows(ctx context.Context, batch []Change) error {
 	return err
 }
 
-// describeStep gives an errno its meaning, with the step that it belongs to.
-// The kernel loads a link kind's module by itself, so one that it does not know
-// is not installed or must not be loaded, which modprobe tells.
+// describeStep adds the step and the meaning of the errno to an error. The kernel loads
+// the module of a link kind by itself. If it does not know the kind, the module is not
+// installed or must not be loaded; modprobe prints which.
 func describeStep(st Step, err error) error {
 	err = nlconn.Explain(err, fmt.Sprintf("%s %s", st.Verb, st.Object))
 	if l, ok := st.Object.(*Link); ok && st.Verb == VerbAdd && l.Kind != "" && l.Bridge == nil && errors.Is(err, unix.EOPNOTSUPP) {

@@ -8,61 +8,63 @@ const (
 	VerbAdd Verb = "add"
 	// VerbSet changes attributes of an object that exists.
 	VerbSet Verb = "set"
-	// VerbDel removes an object; absent is success.
+	// VerbDel removes an object. An absent object is not an error.
 	VerbDel Verb = "del"
 )
 
-// Step is one write to the kernel. Its JSON form is the Verb and the object
-// under its kind: {"verb":"del","link":{"in":"host","name":"veth1"}}.
+// Step is one write to the kernel. Its JSON form has the Verb, and the object under the
+// name of its kind: {"verb":"del","link":{"in":"host","name":"veth1"}}.
 type Step struct {
 	Verb   Verb
 	Object Object
 }
 
-// Change is a planned Step and its inverse. Undo is nil where there is nothing
-// to undo: the object is shared, or it goes away with another object of the
-// same plan (an address with its link).
+// Change is a planned Step and its inverse. Undo is nil if the object is shared, or if
+// the kernel deletes it with another object of the same plan, such as an address with
+// its link.
 type Change struct {
 	Do   Step  `json:"do"`
 	Undo *Step `json:"undo,omitempty"`
 }
 
-// Difference is one way in which the kernel is not as a Spec wants it.
+// Difference is one difference between the kernel and a Spec.
 type Difference struct {
 	Object Object
 	// Want and Have are short texts: "mtu 1400", "absent".
 	Want, Have string
 }
 
-// Probe sees every write. It is how tests make the n-th write fail or kill the
-// process around it; a nil Probe costs nothing.
+// Probe is called around every write. Tests use it to make the n-th write fail, or to
+// kill the process before or after it. A nil Probe has no cost.
 type Probe interface {
-	// Before is called before a Step is made; an error makes that Step fail
-	// instead, as if the kernel had refused it.
+	// Before is called before a Step is made. If it returns an error, the Step is not
+	// made and fails with that error, as if the kernel had refused it.
 	Before(Step) error
-	// After is called after it succeeded.
+	// After is called after a Step succeeded.
 	After(Step)
 }
 
-// OverlayWrite is what a Probe sees of package overlay: one write, of the device's
-// requests, of up to 100 requests of peers, or a transaction.
+// OverlayWrite is the object that package overlay passes to a Probe for one write. A
+// write is the requests for the device, up to 100 requests for peers, or one nftables
+// transaction.
 type OverlayWrite struct {
-	// What is the write in words.
+	// What describes the write.
 	What string
 }
 
-// Where is the host's namespace.
+// Where returns Host.
 func (w *OverlayWrite) Where() Place { return Host }
 
-// IsShared is true: no attachment owns it.
+// IsShared returns true: the write belongs to no single attachment.
 func (w *OverlayWrite) IsShared() bool { return true }
 
-// String is the write in words.
+// String returns the description of the write.
 func (w *OverlayWrite) String() string { return w.What }
 
 func (w *OverlayWrite) object() {}
 
-// Probed makes a write that a Probe sees as an OverlayWrite, if there is one.
+// Probed calls write. A Probe that is not nil is called before and after it, with an
+// OverlayWrite.
 func Probed(p Probe, what func() string, write func() error) error {
 	if p == nil {
 		return write()

@@ -13,25 +13,25 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// sysfs is the kernel's tree of devices (kernel: Documentation/filesystems/sysfs.rst).
+// sysfs is the mount point of the kernel's device tree (kernel: Documentation/filesystems/sysfs.rst).
 const sysfs = "/sys"
 
-// Device is a piece of hardware as sysfs shows it. Its links are those of the
-// network namespace that sysfs was mounted for.
+// Device is a hardware device in sysfs. Links contains only links in the network
+// namespace that sysfs was mounted for.
 type Device struct {
 	// Path is the device's own directory, below /sys/devices.
 	Path string
-	// Driver is what is bound to it, "" for none.
+	// Driver is the name of the bound driver, "" for none.
 	Driver string
-	// Links are the names of its network interfaces, sorted; of a virtio device
-	// they are found one level below.
+	// Links are the names of its network interfaces, sorted. The interfaces of a
+	// virtio device are one directory level below the device.
 	Links []string
 }
 
-// DeviceAt reads the device whose directory is path, below /sys/devices and
-// without a symbolic link in it; a virtio device is told as the one that it is
-// a part of. The error wraps ErrInvalid for any other path
-// and ErrNotExist if there is no such device.
+// DeviceAt reads the device whose directory is path. The path must be below
+// /sys/devices and contain no symbolic link. For a virtio device it returns the parent
+// device. The error wraps ErrInvalid for any other path and ErrNotExist if the device
+// does not exist.
 func (n *Net) DeviceAt(path string) (Device, error) {
 	clean := filepath.Clean(path)
 	real, err := resolveDevice(clean)
@@ -45,7 +45,7 @@ func (n *Net) DeviceAt(path string) (Device, error) {
 }
 
 // DeviceOn reads a device by its name on a bus ("pci", "auxiliary"). The error
-// wraps ErrNotExist if there is no such device.
+// wraps ErrNotExist if the device does not exist.
 func (n *Net) DeviceOn(bus, id string) (Device, error) {
 	path := filepath.Join(sysfs, "bus", bus, "devices", id)
 	if filepath.Base(path) != id || filepath.Base(filepath.Dir(filepath.Dir(path))) != bus {
@@ -58,8 +58,8 @@ func (n *Net) DeviceOn(bus, id string) (Device, error) {
 	return readDevice(real)
 }
 
-// DeviceOf is the directory of the device that a host link is of, below
-// /sys/devices; "" for a virtual link.
+// DeviceOf returns the directory of a host link's device, below /sys/devices. It is ""
+// for a virtual link.
 func (n *Net) DeviceOf(link string) (string, error) {
 	if err := rtnl.CheckName(link); err != nil {
 		return "", err
@@ -71,7 +71,8 @@ func (n *Net) DeviceOf(link string) (string, error) {
 	return withoutVirtio(real), err
 }
 
-// withoutVirtio is the device that a virtio device is a part of.
+// withoutVirtio returns the parent directory of a virtio device, and path for any other
+// device.
 func withoutVirtio(path string) string {
 	if strings.HasPrefix(filepath.Base(path), "virtio") {
 		return filepath.Dir(path)
@@ -79,8 +80,7 @@ func withoutVirtio(path string) string {
 	return path
 }
 
-// resolveDevice follows what symbolic links are in path; what comes out is a
-// device's directory, or an error.
+// resolveDevice follows the symbolic links in path and returns a device's directory.
 func resolveDevice(path string) (string, error) {
 	real, err := filepath.EvalSymlinks(path)
 	switch {
@@ -122,7 +122,7 @@ func readDevice(path string) (Device, error) {
 	return d, nil
 }
 
-// linksBelow lists the network interfaces of one device.
+// linksBelow lists the network interfaces of the device in the directory path.
 func linksBelow(path string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(path, "net"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {

@@ -9,19 +9,19 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
-// Element is one element of a set or map of our nftables tables. Base tables,
-// chains, sets and rules come with the first element.
+// Element is one element of a set or map in cnibox's nftables tables. The first element
+// also makes the tables, chains, sets and rules.
 type Element nft.Element
 
-// Where is the namespace that our tables are in: the host's.
+// Where returns Host: cnibox's tables are in the host's namespace.
 func (e *Element) Where() Place { return Host }
 
-// IsShared tells whether attachments share the element.
+// IsShared reports whether attachments share the element.
 func (e *Element) IsShared() bool { return e.Shared }
 
 func (e *Element) object() {}
 
-// String is the element in the form of nft.
+// String formats the element like nft(8).
 func (e *Element) String() string {
 	text := "element " + e.Set + " { " + strings.Join(e.Key, " . ")
 	if len(e.Value) > 0 {
@@ -30,7 +30,8 @@ func (e *Element) String() string {
 	return text + " }"
 }
 
-// validate leaves the fields to the set's types.
+// validate checks only that a set and a key are present. Encoding for the set's types
+// checks the values.
 func (e *Element) validate() error {
 	if e.Set == "" || len(e.Key) == 0 {
 		return fmt.Errorf("element without a set or key: %w", ErrInvalid)
@@ -49,7 +50,7 @@ func (e *Element) plan(ctx context.Context, s *session) ([]Change, error) {
 	case !found:
 		return []Change{{Do: Step{VerbAdd, e}, Undo: &Step{VerbDel, e}}}, nil
 	case !e.Shared && len(e.Value) == 0 && !slices.Equal(e.Key, have.Key):
-		return nil, nil // a wider element says it, and the kernel takes none within
+		return nil, nil // a wider element contains this key, and the kernel refuses an element within another
 	case !e.Shared:
 		return nil, fmt.Errorf("%s %w, held by %q", e, ErrExists, have.Label)
 	case !slices.Equal(e.Value, have.Value):
