@@ -21,25 +21,25 @@ const (
 	firewalldPath      = "/org/fedoraproject/FirewallD1"
 	firewalldZones     = "org.fedoraproject.FirewallD1.zone"
 	firewalldException = "org.fedoraproject.FirewallD1.Exception"
-	// The words that begin its exceptions' texts and tell what is the matter.
+	// The text of a firewalld exception begins with one of these error codes.
 	zoneAlreadySet   = "ZONE_ALREADY_SET"
 	zoneConflict     = "ZONE_CONFLICT"
 	zoneInvalid      = "INVALID_ZONE"
 	zoneUnknownEntry = "UNKNOWN_SOURCE"
 )
 
-// Where is the host's namespace.
+// Where returns Host.
 func (z *ZoneSource) Where() Place { return Host }
 
-// IsShared is false: an address is one attachment's.
+// IsShared returns false: an address belongs to one attachment.
 func (z *ZoneSource) IsShared() bool { return false }
 
 func (z *ZoneSource) object() {}
 
-// String is of the form of firewall-cmd's options.
+// String formats the source like the options of firewall-cmd(1).
 func (z *ZoneSource) String() string { return "firewalld zone " + z.Zone + " source " + z.source() }
 
-// source is the address in the form that the reference plugin gives it.
+// source formats the address as a prefix of full length, as the reference plugin does.
 func (z *ZoneSource) source() string {
 	return netip.PrefixFrom(z.Address, z.Address.BitLen()).String()
 }
@@ -51,8 +51,9 @@ func (z *ZoneSource) validate() error {
 	return nil
 }
 
-// plan has firewalld answer, so that an ADD that cannot succeed changes nothing.
-// The source may be there already, of an owner that is not yet undone.
+// plan queries firewalld, so that an ADD that cannot succeed fails before it changes
+// anything. It adds the source even if the source is present: that one may belong to an
+// attachment that is not undone yet.
 func (z *ZoneSource) plan(ctx context.Context, s *session) ([]Change, error) {
 	if _, err := s.net.hasSource(ctx, z); err != nil {
 		return nil, err
@@ -68,18 +69,18 @@ func (z *ZoneSource) verify(ctx context.Context, s *session) ([]Difference, erro
 	return nil, err
 }
 
-// zoneSource makes one step.
+// zoneSource adds the source of one change.
 func (a *applier) zoneSource(ctx context.Context, c Change) error {
 	z := c.Do.Object.(*ZoneSource)
-	a.done = append(a.done, c) // in doubt it was made
+	a.done = append(a.done, c) // after an error the source may have been added
 	if err := a.net.addSource(ctx, z); err != nil {
 		return err
 	}
 	return a.net.restoreSources(ctx, z.Zone, nil)
 }
 
-// zoneSources removes sources, and puts back those that are other attachments'
-// too. Without firewalld there are none.
+// zoneSources removes sources. Then it adds those again that other attachments have
+// recorded too. If firewalld does not run, it does nothing.
 func (u *undoer) zoneSources(ctx context.Context, all []*ZoneSource) error {
 	var errs []error
 	zones := map[string]bool{}
@@ -115,9 +116,9 @@ func (n *Net) hasSource(ctx context.Context, z *ZoneSource) (bool, error) {
 	return has, err
 }
 
-// restoreSources puts recorded sources of a zone back that are not there: a
-// reload of firewalld dropped them. Of what is being undone one record each does
-// not count.
+// restoreSources adds the recorded sources of a zone that are absent, because a reload
+// of firewalld drops them. The sources in undone still have a record each; that record
+// is ignored.
 func (n *Net) restoreSources(ctx context.Context, zone string, undone []*ZoneSource) error {
 	if n.sources == nil {
 		return nil
@@ -148,7 +149,8 @@ func (n *Net) restoreSources(ctx context.Context, zone string, undone []*ZoneSou
 	return errors.Join(errs...)
 }
 
-// RemoveZoneSource removes a source that nobody has recorded.
+// RemoveZoneSource removes a source that has no record. If the source is recorded, it is
+// added again.
 func (n *Net) RemoveZoneSource(ctx context.Context, z ZoneSource) error {
 	if err := z.validate(); err != nil {
 		return err
@@ -160,13 +162,13 @@ func (n *Net) RemoveZoneSource(ctx context.Context, z ZoneSource) error {
 	return errors.Join(err, n.restoreSources(ctx, z.Zone, nil))
 }
 
-// Firewalld tells whether firewalld answers; the error wraps ErrNotExist if
-// there is none.
+// Firewalld returns nil if firewalld answers. The error wraps ErrNotExist if firewalld
+// does not run.
 func (n *Net) Firewalld(ctx context.Context) error {
 	return n.callFirewalld(ctx, "getZones", new([]string))
 }
 
-// callFirewalld calls a method of the zone interface.
+// callFirewalld calls a method of firewalld's zone interface.
 func (n *Net) callFirewalld(ctx context.Context, method string, answer any, args ...string) error {
 	if err := n.openBus(ctx); err != nil {
 		return fmt.Errorf("firewalld: %w", err)
@@ -183,13 +185,13 @@ func (n *Net) callFirewalld(ctx context.Context, method string, answer any, args
 		return nil
 	}
 	failed := firewalldError(err)
-	if !errors.As(err, new(*dbus.Error)) { // the connection is of no more use
+	if !errors.As(err, new(*dbus.Error)) { // the connection failed
 		failed = errors.Join(failed, n.closeBus())
 	}
 	return fmt.Errorf("firewalld: %s %s: %w", method, strings.Join(args, " "), failed)
 }
 
-// firewalldError gives an error its meaning.
+// firewalldError adds the sentinel error that a D-Bus error means.
 func firewalldError(err error) error {
 	var e *dbus.Error
 	if !errors.As(err, &e) {
@@ -206,7 +208,8 @@ func firewalldError(err error) error {
 	return err
 }
 
-// zoneError reads the word that an exception's text begins with.
+// zoneError turns the error code at the start of an exception's text into a sentinel
+// error.
 func zoneError(text string) error {
 	text = nlconn.Printable(text)
 	word, _, _ := strings.Cut(text, ":")
@@ -224,22 +227,23 @@ func zoneError(text string) error {
 }
 
 const (
-	// systemBus is where D-Bus' system bus listens, see dbus-daemon(1).
+	// systemBus is the socket of the D-Bus system bus, see dbus-daemon(1).
 	systemBus = "/run/dbus/system_bus_socket"
-	// What the bus itself says of a service.
+	// Errors of the bus itself.
 	busNoService = "org.freedesktop.DBus.Error.ServiceUnknown"
 	busNoOwner   = "org.freedesktop.DBus.Error.NameHasNoOwner"
 	busDenied    = "org.freedesktop.DBus.Error.AccessDenied"
-	// busPatience bounds a call. firewalld makes all of its rules anew at times.
+	// busPatience is the timeout of a call. It is long because firewalld sometimes
+	// rebuilds all its rules.
 	busPatience = 30 * time.Second
 )
 
-// openBus connects to the system bus on first use, and when it was restarted.
+// openBus connects to the system bus if there is no connection.
 func (n *Net) openBus(ctx context.Context) error {
 	if n.bus != nil {
 		return nil
 	}
-	if err := unix.Access(systemBus, unix.F_OK); err != nil { // to dial takes ten times as long
+	if err := unix.Access(systemBus, unix.F_OK); err != nil { // ten times faster than a failing dial
 		return fmt.Errorf("%w: no system bus answers: %w", ErrNotExist, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, busPatience)
@@ -248,7 +252,7 @@ func (n *Net) openBus(ctx context.Context) error {
 	switch {
 	case errors.Is(err, dbus.ErrAuth):
 		return fmt.Errorf("system bus: %w: %w", ErrPermission, err)
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED): // its socket outlived it
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED): // the socket remains after the bus ended
 		return fmt.Errorf("%w: no system bus answers: %w", ErrNotExist, err)
 	case err != nil:
 		return fmt.Errorf("system bus: %w", err)
@@ -257,7 +261,7 @@ func (n *Net) openBus(ctx context.Context) error {
 	return nil
 }
 
-// closeBus closes the connection, if there is one.
+// closeBus closes the connection to the system bus, if there is one.
 func (n *Net) closeBus() error {
 	if n.bus == nil {
 		return nil

@@ -13,15 +13,15 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// Where is the namespace that tracks the connections.
+// Where returns the namespace that tracks the connections.
 func (f *Flows) Where() Place { return f.In }
 
-// IsShared is false: connections are made anew by whoever still wants them.
+// IsShared returns false: a client that still needs a deleted connection starts it again.
 func (f *Flows) IsShared() bool { return false }
 
 func (f *Flows) object() {}
 
-// String is the selection in the form of conntrack(8).
+// String formats the selection like conntrack(8).
 func (f *Flows) String() string {
 	w := words{"flows", "proto", f.Proto, "dport", strconv.Itoa(int(f.Port))}
 	if f.End != 0 {
@@ -52,7 +52,8 @@ func (f *Flows) validate() error {
 	return errors.Join(errs...)
 }
 
-// protoNumber is the IP protocol's number, 0 for one without tracked ports.
+// protoNumber returns the number of an IP protocol, or 0 if Flows does not support the
+// protocol.
 func protoNumber(name string) uint8 {
 	switch name {
 	case "tcp":
@@ -65,8 +66,9 @@ func protoNumber(name string) uint8 {
 	return 0
 }
 
-// plan is one change, whatever is tracked at the moment: what begins until it
-// is applied has to go as well. A container that is not there tracks nothing.
+// plan returns one change, even if no connection matches now: connections that begin
+// before the change is applied must be deleted too. It returns none if the namespace is
+// not known, because there are no connections then.
 func (f *Flows) plan(_ context.Context, s *session) ([]Change, error) {
 	if s.unknown(f.In) {
 		return nil, nil
@@ -74,11 +76,11 @@ func (f *Flows) plan(_ context.Context, s *session) ([]Change, error) {
 	return []Change{{Do: Step{VerbDel, f}, Undo: &Step{VerbDel, f}}}, nil
 }
 
-// verify finds no fault: connections come and go.
+// verify reports no difference: connections come and go.
 func (f *Flows) verify(context.Context, *session) ([]Difference, error) { return nil, nil }
 
-// flowsLast moves the changes of flows behind all others: a packet between
-// them and the rule that is added or deleted would be tracked as before.
+// flowsLast moves the changes of flows behind all others. If connections were deleted
+// before a NAT rule changes, a packet in between would be tracked by the old rules.
 func flowsLast(changes []Change) []Change {
 	var rest, flows []Change
 	for _, c := range changes {
@@ -91,10 +93,10 @@ func flowsLast(changes []Change) []Change {
 	return append(rest, flows...)
 }
 
-// flush deletes the tracked connections that one of the selections matches, all
-// of one namespace, in one pass. Where the kernel tracks none, or cannot list
-// what it tracks (without nf_conntrack_netlink), there is nothing to do: what
-// is tracked then expires when it is idle, as after a refused flush.
+// flush deletes the tracked connections that match one of the selections. All
+// selections are for one namespace. It does nothing if the kernel tracks no connection,
+// or cannot list connections because nf_conntrack_netlink is absent. In that case the
+// connections expire when they are idle.
 func (s *session) flush(ctx context.Context, flows []*Flows) error {
 	if len(flows) == 0 {
 		return nil
@@ -124,15 +126,16 @@ func (s *session) flush(ctx context.Context, flows []*Flows) error {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
 		err = c.forgetListed(ctx, flows)
 	}
-	if errors.Is(err, unix.EINVAL) { // the answer for a subsystem that is not there
+	if errors.Is(err, unix.EINVAL) { // nf_conntrack_netlink is absent
 		return nil
 	}
 	return err
 }
 
-// filter is what the kernel can judge of the selection: no range, no IPv6
-// address and nothing of what is local. There it lets through what does not match (seen on 6.18, which takes
-// ipv6_addr_cmp's 0 for a difference).
+// filter returns the part of the selection that the kernel can match. whole reports
+// whether that is the complete selection. The kernel cannot match a port range or local
+// addresses. It matches IPv6 addresses wrongly: kernel 6.18 treats the result 0 of
+// ipv6_addr_cmp as a difference.
 func (f *Flows) filter() (filter flowFilter, whole bool) {
 	filter, whole = flowFilter{proto: protoNumber(f.Proto), port: f.Port}, !f.Local
 	if f.End > f.Port {
@@ -154,7 +157,7 @@ func (f *Flows) filter() (filter flowFilter, whole bool) {
 	return filter, whole
 }
 
-// matches tells whether the connection is one of those selected.
+// matches reports whether the selection contains the connection.
 func (f *Flows) matches(t *trackedFlow) bool {
 	is := func(want, have netip.Addr) bool {
 		return !want.IsValid() || want == have || want.IsUnspecified() && want.Is4() == have.Is4()
@@ -163,8 +166,8 @@ func (f *Flows) matches(t *trackedFlow) bool {
 		is(f.Dst, t.dst) && is(f.ReplySrc, t.replySrc) && (!f.Local || t.dst.IsLoopback() || f.local[t.dst])
 }
 
-// withLocal is the selections, and what those need to know that are of local
-// connections only.
+// withLocal returns the selections with the addresses of the namespace, which a selection
+// with Local needs.
 func (s *session) withLocal(ctx context.Context, ns *Namespace, flows []*Flows) ([]*Flows, error) {
 	if !slices.ContainsFunc(flows, func(f *Flows) bool { return f.Local }) {
 		return flows, nil
@@ -187,7 +190,7 @@ func (s *session) withLocal(ctx context.Context, ns *Namespace, flows []*Flows) 
 	return all, err
 }
 
-// common is what both filters let through, and perhaps more.
+// common returns a filter that matches at least what f and other match.
 func (f flowFilter) common(other flowFilter) flowFilter {
 	if f.family != other.family {
 		f.family = 0
@@ -195,7 +198,7 @@ func (f flowFilter) common(other flowFilter) flowFilter {
 	if f.proto != other.proto {
 		f.proto = 0
 	}
-	if f.port != other.port || f.proto == 0 { // a port is one of a protocol
+	if f.port != other.port || f.proto == 0 { // the kernel matches a port only with a protocol
 		f.port = 0
 	}
 	if f.dst != other.dst {

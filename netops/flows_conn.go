@@ -15,14 +15,14 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Requests of ctnetlink, as message types.
+// Message types of ctnetlink requests.
 const (
 	ctGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | nl.IPCTNL_MSG_CT_GET
 	ctDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | nl.IPCTNL_MSG_CT_DELETE
 )
 
-// What the library lacks of linux/netfilter/nfnetlink_conntrack.h. The bits are
-// of the kernel's nf_internals.h, for the parts of a tuple.
+// Constants of linux/netfilter/nfnetlink_conntrack.h that the library lacks. The bits
+// select parts of a tuple and are defined in the kernel's nf_internals.h.
 const (
 	ctaFilter      = 25
 	ctaFilterOrig  = 1
@@ -34,8 +34,8 @@ const (
 	ctaFilterPortDst = 1 << 5
 )
 
-// flowFilter is what the kernel selects connections by. Zero values match all.
-// Addresses are of IPv4.
+// flowFilter is a filter that the kernel applies to connections. A zero field matches
+// all values. Addresses are IPv4 addresses.
 type flowFilter struct {
 	family, proto uint8
 	port          uint16
@@ -47,7 +47,7 @@ type trackedFlow struct {
 	proto         uint8
 	port          uint16
 	dst, replySrc netip.Addr
-	// family, tuple, id and zone name it to the kernel.
+	// family, tuple, id and zone identify the connection in a request.
 	family          uint8
 	tuple, id, zone []byte
 }
@@ -55,7 +55,7 @@ type trackedFlow struct {
 // ctConn is a ctnetlink socket in one namespace.
 type ctConn struct{ *nlconn.Conn }
 
-// conntrack is the namespace's ctnetlink connection, opened on first use.
+// conntrack returns the namespace's ctnetlink socket and opens it on first use.
 func (ns *Namespace) conntrack() (*ctConn, error) {
 	if ns.ct != nil {
 		return ns.ct, nil
@@ -70,13 +70,14 @@ func (ns *Namespace) conntrack() (*ctConn, error) {
 	return ns.ct, err
 }
 
-// listCost is the time of one listing in that of one deletion by a filter: 8 ms
-// and 2 ms with 10,000 connections in a table of 262,144 buckets (6.18).
+// listCost is how many deletions by a filter take as long as one listing. With 10,000
+// connections in a table of 262,144 buckets, a listing takes 8 ms and a deletion 2 ms
+// (kernel 6.18).
 const listCost = 4
 
-// forgetBy has the kernel select and delete, which kernels newer than 6.1 can; the
-// error is EINVAL or EOPNOTSUPP, and nothing is deleted, when it cannot, when the
-// selections are more than it can judge, or when a listing is faster.
+// forgetBy lets the kernel select and delete the connections. Kernels newer than 6.1
+// support that. It deletes nothing and returns EINVAL or EOPNOTSUPP if the kernel cannot
+// do that, if the kernel cannot match a selection completely, or if a listing is faster.
 func (c *ctConn) forgetBy(ctx context.Context, flows []*Flows) error {
 	var msgs []nlconn.Message
 	for _, f := range flows {
@@ -95,7 +96,7 @@ func (c *ctConn) forgetBy(ctx context.Context, flows []*Flows) error {
 	return nlconn.Explain(errors.Join(append(results, broken)...), "delete tracked connections")
 }
 
-// forgetListed lists what is tracked and deletes what is selected.
+// forgetListed lists the connections and deletes the selected ones.
 func (c *ctConn) forgetListed(ctx context.Context, flows []*Flows) error {
 	filter, _ := flows[0].filter()
 	for _, f := range flows[1:] {
@@ -111,12 +112,12 @@ func (c *ctConn) forgetListed(ctx context.Context, flows []*Flows) error {
 	return c.forget(ctx, found)
 }
 
-// tracked lists the connections that the filter and then keep let through. The
-// kernel holds the connections of all namespaces in one table, which is walked
-// whole; filtering there (CTA_FILTER, since 5.8) saves the messages.
+// tracked lists the connections that match the filter and for which keep returns true.
+// The kernel keeps the connections of all namespaces in one table and walks all of it.
+// The filter in the kernel (CTA_FILTER, since 5.8) reduces the number of messages.
 func (c *ctConn) tracked(ctx context.Context, f flowFilter, keep func(*trackedFlow) bool) ([]*trackedFlow, error) {
 	var all, some []*trackedFlow
-	for _, l3 := range f.families() { // the kernel filters one family at a time only
+	for _, l3 := range f.families() { // the kernel filters only one family in a request
 		m := nlconn.Message{Kind: ctGet, Data: f.attributes(l3)}
 		err := c.Dump(ctx, m, func() { some = nil }, func(_ uint16, data []byte) error {
 			t, err := parseFlow(data)
@@ -134,8 +135,8 @@ func (c *ctConn) tracked(ctx context.Context, f flowFilter, keep func(*trackedFl
 	return all, nil
 }
 
-// forget deletes connections. One that ended meanwhile is success; one that
-// another took the place of stays, by its ID.
+// forget deletes connections. A connection that has ended is not an error. The request
+// contains the ID, so a newer connection with the same tuple stays.
 func (c *ctConn) forget(ctx context.Context, flows []*trackedFlow) error {
 	for len(flows) > 0 {
 		some := flows[:min(len(flows), nlconn.MaxWrite)]
@@ -162,7 +163,7 @@ func (c *ctConn) forget(ctx context.Context, flows []*trackedFlow) error {
 	return nil
 }
 
-// attributes are the filter as the request for one family has it.
+// attributes returns the filter in the form of a request for one family.
 func (f flowFilter) attributes(l3 uint8) []nl.NetlinkRequestData {
 	header := &nl.Nfgenmsg{NfgenFamily: l3}
 	var orig, reply uint32
@@ -202,7 +203,7 @@ func (f flowFilter) attributes(l3 uint8) []nl.NetlinkRequestData {
 	return all
 }
 
-// families are those that the filter lets through.
+// families returns the address families that the filter matches.
 func (f flowFilter) families() []uint8 {
 	if f.family != 0 {
 		return []uint8{f.family}
@@ -210,7 +211,8 @@ func (f flowFilter) families() []uint8 {
 	return []uint8{unix.AF_INET, unix.AF_INET6}
 }
 
-// parseFlow reads a message of the dump. Its tuple, ID and zone are parts of b.
+// parseFlow decodes a message of the dump. The tuple, ID and zone of the result are
+// slices of b.
 func parseFlow(b []byte) (*trackedFlow, error) {
 	if len(b) < nl.SizeofNfgenmsg {
 		return nil, fmt.Errorf("connection message of %d bytes: %w", len(b), unix.EBADMSG)
@@ -240,7 +242,8 @@ func parseFlow(b []byte) (*trackedFlow, error) {
 	return t, err
 }
 
-// eachTuple reads one address of a tuple and calls proto for what it has of its protocol.
+// eachTuple stores one address of a tuple in addr. It calls proto for each attribute of
+// the tuple's protocol.
 func eachTuple(b []byte, kind4, kind6 uint16, addr *netip.Addr, proto func(kind uint16, v []byte)) error {
 	return nlconn.EachAttr(b, func(kind uint16, v []byte) error {
 		switch kind {

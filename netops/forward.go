@@ -8,23 +8,25 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/iptables"
 )
 
-// Forward are rules in iptables' filter table that have the host forward what a
-// network's containers send, the answers, and what comes to their published
-// ports: a chain or policy of that table that drops is passed by nothing else.
-// They stand in the chain CNI-FORWARD behind a jump to the administrator's, as
-// the reference plugin's do, and `iptables -S` lists them. They go by their
-// comments, so one owner's are told from the next's for the same address.
+// Forward is a set of rules in the filter table of iptables. The rules accept what a
+// network's containers send, the replies, and the packets to their published ports. If a
+// rule or policy of that table drops forwarded packets, only a rule in the same table
+// can accept them.
+//
+// The rules are in the chain CNI-FORWARD after the jump to the administrator's chain,
+// like those of the reference plugin. `iptables -S` lists them. The comment of a rule
+// identifies its owner, because two owners can have rules for the same address.
 type Forward iptables.Forward
 
-// Where is the host's namespace.
+// Where returns Host.
 func (f *Forward) Where() Place { return Host }
 
-// IsShared tells whether attachments share the rules.
+// IsShared reports whether attachments share the rules.
 func (f *Forward) IsShared() bool { return f.Shared }
 
 func (f *Forward) object() {}
 
-// String tells the network, and what else than the label tells rules apart.
+// String returns all fields that identify the rules, except the label.
 func (f *Forward) String() string { return f.value().String() }
 
 func (f *Forward) validate() error { return f.value().Validate() }
@@ -57,11 +59,11 @@ func (f *Forward) verify(ctx context.Context, s *session) ([]Difference, error) 
 	return d.list, nil
 }
 
-// forward makes one step.
+// forward makes the change of one Forward.
 func (a *applier) forward(ctx context.Context, c Change) error {
 	err := c.Do.Object.(*Forward).run(ctx, a.net, c.Do.Verb)
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		a.done = append(a.done, c) // in doubt it was made
+		a.done = append(a.done, c) // after a cancellation the rules may have been made
 	}
 	if err == nil {
 		err = a.net.restoreForwards(ctx)
@@ -72,8 +74,9 @@ func (a *applier) forward(ctx context.Context, c Change) error {
 	return nil
 }
 
-// restoreForwards makes recorded rules that are not there: somebody flushed the
-// chain. Rules are added seldom, and one network's loss is mostly everybody's.
+// restoreForwards makes the recorded rules that are absent because another program
+// flushed the chain. It restores all networks, because a flush usually affects all of
+// them. Rules are added rarely, so the cost is small.
 func (n *Net) restoreForwards(ctx context.Context) error {
 	if n.recordedForwards == nil {
 		return nil
@@ -90,7 +93,7 @@ func (n *Net) restoreForwards(ctx context.Context) error {
 	return nil
 }
 
-// run makes a step.
+// run adds the rules, or removes them with VerbDel.
 func (f *Forward) run(ctx context.Context, n *Net, v Verb) error {
 	if v == VerbDel {
 		return n.tables().Remove(ctx, f.value())
@@ -98,29 +101,30 @@ func (f *Forward) run(ctx context.Context, n *Net, v Verb) error {
 	return n.tables().Add(ctx, f.value())
 }
 
-// tables are iptables' tables of the host's namespace.
+// tables gives access to the iptables tables of the host's namespace.
 func (n *Net) tables() *iptables.Tables { return &iptables.Tables{NFT: n.nft, Run: n.iptables} }
 
 // IPTables runs one of the programs iptables-legacy, ip6tables-legacy,
 // iptables-legacy-restore and ip6tables-legacy-restore with arguments and
-// standard input, and gives its standard output. The error wraps ErrNotSupported
-// where the program is not installed.
+// standard input. It returns the program's standard output. The error wraps
+// ErrNotSupported if the program is not installed.
 type IPTables = iptables.Runner
 
-// ForwardPolicy tells who decides over what the host forwards of one address family.
+// ForwardPolicy reports which firewalls decide what the host forwards for one address
+// family.
 type ForwardPolicy = iptables.Policy
 
-// ForwardPolicy reads who refuses to forward packets of an address family.
+// ForwardPolicy reads which firewalls refuse to forward packets of an address family.
 func (n *Net) ForwardPolicy(ctx context.Context, is6 bool) (ForwardPolicy, error) {
 	return n.tables().Policy(ctx, is6)
 }
 
-// ForwardDrops names nftables' chains that drop by policy what the host forwards
-// ("inet filter forward"), but for iptables' own: only their owner can have them
-// let a packet pass.
+// ForwardDrops lists the nftables chains that drop forwarded packets by policy, such as
+// "inet filter forward". It leaves out the chains of iptables. Only the owner of such a
+// chain can make it accept a packet.
 func (n *Net) ForwardDrops(ctx context.Context) ([]string, error) {
 	return n.tables().ForwardDrops(ctx)
 }
 
-// CheckChainName applies iptables' rules for the names of chains.
+// CheckChainName checks a name against the rules of iptables for chain names.
 func CheckChainName(name string) error { return iptables.CheckChainName(name) }
