@@ -9,36 +9,39 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// HostLink is a network interface with what the choice of an underlay needs.
+// HostLink is a network interface with the properties that the choice of an underlay
+// needs.
 type HostLink struct {
 	Name  string
 	Index int
-	// Kind is "" for physical ones and loopback.
+	// Kind is the kernel's link kind. It is "" for physical interfaces and loopback.
 	Kind string
 	MAC  string
 	MTU  int
-	// Up is what was asked for; OperUp is whether it can carry traffic.
+	// Up is the administrative state (IFF_UP). OperUp reports whether the link can
+	// carry traffic (IFF_RUNNING).
 	Up, OperUp, Loopback bool
 	Addresses            []HostAddr
-	// Default4 and Default6 tell whether a default route leads over the link,
-	// Metric4 and Metric6 the lowest of its metrics.
+	// Default4 and Default6 report whether the link has a default route. Metric4 and
+	// Metric6 are the lowest metrics of these routes.
 	Default4, Default6 bool
 	Metric4, Metric6   int
 }
 
-// HostAddr is an address of a HostLink.
+// HostAddr is an IP address of a HostLink.
 type HostAddr struct {
 	Prefix netip.Prefix
-	// Global is the scope; others are of the link or the host only.
+	// Global reports whether the address has global scope. Other addresses are valid
+	// only on the link or on the host.
 	Global bool
-	// Permanent addresses were set by hand; others have a lifetime.
+	// Permanent reports whether the address has no lifetime limit.
 	Permanent bool
-	// Deprecated, Temporary (RFC 8981) and Tentative are IPv6's.
+	// Deprecated, Temporary (RFC 8981) and Tentative apply to IPv6 addresses.
 	Deprecated, Temporary, Tentative bool
 }
 
-// HostLinks reads the host's links, with their addresses and whether default
-// routes of the main table lead over them.
+// HostLinks reads the host's links with their addresses and their default routes in the
+// main table.
 func (n *Net) HostLinks(ctx context.Context) ([]HostLink, error) {
 	c, err := n.host.socket()
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 	"github.com/cnibox/cnibox/internal/coldjson"
 )
 
-// A Step or a Spec has an object under its kind. Only the type of that kind is
-// encoded or decoded: a struct with a field for each would make every process
-// that handles one step prepare the encoders of all kinds.
+// The JSON form of an object has the name of its kind as the key. Only the type of that
+// kind is encoded or decoded. With a struct that has a field for each kind, a process
+// that handles one step would have to prepare the encoders of all kinds.
 
-// kindOf is the key that an object stands under.
+// kindOf returns the JSON key of an object.
 func kindOf(o Object) (string, error) {
 	switch o.(type) {
 	case *Link:
@@ -55,7 +55,7 @@ func kindOf(o Object) (string, error) {
 	return "", fmt.Errorf("encode step: %w: no object", ErrInvalid)
 }
 
-// ofKind is a new object for a key; nil for a key that is no kind.
+// ofKind returns a new object for a JSON key, or nil if the key is not a kind.
 func ofKind(kind string) object {
 	switch kind {
 	case "link":
@@ -98,7 +98,7 @@ func ofKind(kind string) object {
 	return nil
 }
 
-// toJSON is {"verb":"del","link":{…}}, without the verb where there is none.
+// toJSON returns {"verb":"del","link":{…}}. An empty verb is left out.
 func toJSON(v Verb, o Object) (json.RawMessage, error) {
 	kind, err := kindOf(o)
 	if err != nil {
@@ -116,7 +116,8 @@ func toJSON(v Verb, o Object) (json.RawMessage, error) {
 	return append(append(out, body...), '}'), nil
 }
 
-// fromJSON reads what toJSON gives: one object of a known kind, validated.
+// fromJSON decodes the output of toJSON. There must be exactly one object of a known
+// kind, and it must be valid.
 func fromJSON(b []byte) (v Verb, o Object, err error) {
 	var fields map[string]json.RawMessage
 	if err := coldjson.Unmarshal(b, &fields); err != nil {
@@ -149,12 +150,12 @@ func fromJSON(b []byte) (v Verb, o Object, err error) {
 	return v, o, nil
 }
 
-// MarshalJSON gives {"verb":"del","link":{…}}.
+// MarshalJSON returns {"verb":"del","link":{…}}.
 func (st Step) MarshalJSON() ([]byte, error) { return toJSON(st.Verb, st.Object) }
 
-// UnmarshalJSON reads what MarshalJSON gives. An unknown verb or kind, more or
-// less than one object, and values that no kernel would take are errors
-// wrapping ErrInvalid; unknown fields of an object are not.
+// UnmarshalJSON decodes the output of MarshalJSON. The error wraps ErrInvalid for an
+// unknown verb or kind, for more or less than one object, and for values that every
+// kernel refuses. Unknown fields of an object are ignored.
 func (st *Step) UnmarshalJSON(b []byte) error {
 	v, o, err := fromJSON(b)
 	if err != nil {
@@ -168,7 +169,7 @@ func (st *Step) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// MarshalJSON gives {"objects":[{"link":{…}},…]}.
+// MarshalJSON returns {"objects":[{"link":{…}},…]}.
 func (spec Spec) MarshalJSON() ([]byte, error) {
 	list := make([]json.RawMessage, len(spec.Objects))
 	for i, o := range spec.Objects {
@@ -183,7 +184,8 @@ func (spec Spec) MarshalJSON() ([]byte, error) {
 	}{list})
 }
 
-// UnmarshalJSON reads what MarshalJSON gives, with errors as Step has.
+// UnmarshalJSON decodes the output of MarshalJSON. Its errors are those of
+// Step.UnmarshalJSON.
 func (spec *Spec) UnmarshalJSON(b []byte) error {
 	var j struct {
 		Objects []json.RawMessage `json:"objects"`
@@ -206,7 +208,7 @@ func (spec *Spec) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a Change; one without a step to do is an error.
+// UnmarshalJSON decodes a Change. A missing "do" is an error.
 func (c *Change) UnmarshalJSON(b []byte) error {
 	var j struct {
 		Do   *Step `json:"do"`

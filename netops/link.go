@@ -10,17 +10,17 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// Where is the namespace that the link is made in.
+// Where returns the namespace that the link is made in.
 func (l *Link) Where() Place { return l.In }
 
-// IsShared tells whether attachments share the link.
+// IsShared reports whether attachments share the link.
 func (l *Link) IsShared() bool { return l.Shared }
 
 func (l *Link) object() {}
 
 func (l *Link) ref() linkRef { return linkRef{l.In, l.Name} }
 
-// String is the link in the form of ip link.
+// String formats the link like ip-link(8).
 func (l *Link) String() string {
 	w := words{"link", l.Name}
 	w.place(l.In)
@@ -93,7 +93,8 @@ func (l *Link) validate() error {
 	return errors.Join(errs...)
 }
 
-// plan makes the link if it has a kind and is absent, and else sets what differs.
+// plan makes the link if it has a kind and is absent. Otherwise it sets the attributes
+// that differ.
 func (l *Link) plan(ctx context.Context, s *session) ([]Change, error) {
 	if l.Kind == "" {
 		return l.planSet(ctx, s)
@@ -131,9 +132,9 @@ func (l *Link) plan(ctx context.Context, s *session) ([]Change, error) {
 	return []Change{c}, nil
 }
 
-// inverse names the link for its deletion: with its alias, so that only the
-// link that was made is deleted. A shared one with two ends gets its alias in a
-// second write, so it is known by its MAC as well.
+// inverse returns the fields that identify the link for its deletion. The alias ensures
+// that only the link that was made is deleted. A shared veth gets its alias in a second
+// write, so its MAC identifies it too.
 func (l *Link) inverse() *Link {
 	o := &Link{In: l.In, Shared: l.Shared, Name: l.Name, Kind: l.Kind, Alias: l.Alias}
 	if l.Shared {
@@ -142,9 +143,9 @@ func (l *Link) inverse() *Link {
 	return o
 }
 
-// planPresent judges a link that exists where one is to be made. A shared one
-// is only brought up, made promiscuous and told to keep its MAC; all else about
-// it stays.
+// planPresent plans for a wanted link whose name exists already. An exclusive link is an
+// error. A shared link is brought up, made promiscuous and its MAC is fixed, as wanted;
+// its other attributes stay.
 func (l *Link) planPresent(ctx context.Context, s *session, have *rtnl.Link) ([]Change, error) {
 	if !l.Shared {
 		return nil, fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(have.Alias))
@@ -171,7 +172,7 @@ func (l *Link) planPresent(ctx context.Context, s *session, have *rtnl.Link) ([]
 	return []Change{{Do: Step{VerbSet, set}}}, nil
 }
 
-// planSet changes a link that must exist, and remembers what it was.
+// planSet changes a link that must exist. The inverse restores the previous attributes.
 func (l *Link) planSet(ctx context.Context, s *session) ([]Change, error) {
 	have := s.moved[l.ref()]
 	if have == nil && s.isNew(l.In, l.Name) {
@@ -201,8 +202,8 @@ func (l *Link) planSet(ctx context.Context, s *session) ([]Change, error) {
 	return []Change{c}, nil
 }
 
-// difference is the Link that sets what l wants and have lacks, and the one
-// that sets it back; nil if nothing differs.
+// difference returns two Links: set changes the attributes in which have differs from l,
+// and old restores them. Both are nil if nothing differs.
 func (l *Link) difference(have *rtnl.Link, master string) (set, old *Link) {
 	set = &Link{In: l.In, Shared: l.Shared, Name: l.Name}
 	old = &Link{In: l.In, Shared: l.Shared, Name: l.Name}
@@ -250,7 +251,7 @@ func (l *Link) difference(have *rtnl.Link, master string) (set, old *Link) {
 	return set, old
 }
 
-// verify compares what l sets with the link that is there.
+// verify compares the attributes that l sets with those of the existing link.
 func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
 	have, err := s.findLink(ctx, l.In, l.Name)
 	if err != nil || have == nil {
@@ -299,7 +300,8 @@ func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return l.verifyPeer(ctx, s, have, d)
 }
 
-// verifyPeer compares the other end, and whether it is this link's other end.
+// verifyPeer compares the attributes of the peer and checks that it is the other end of
+// this link.
 func (l *Link) verifyPeer(ctx context.Context, s *session, own *rtnl.Link, d differences) ([]Difference, error) {
 	p := l.Peer
 	have, err := s.findLink(ctx, p.In, p.Name)
@@ -333,7 +335,7 @@ func (l *Link) verifyPeer(ctx context.Context, s *session, own *rtnl.Link, d dif
 	return d.list, nil
 }
 
-// title is how errors call the link.
+// title returns the kind and name of the link for errors.
 func (l *Link) title() string {
 	if l.Kind == rtnl.KindBridge {
 		return fmt.Sprintf("bridge %q", l.Name)
@@ -341,7 +343,7 @@ func (l *Link) title() string {
 	return fmt.Sprintf("interface %q", l.Name)
 }
 
-// peerExists is the error for a peer's name that is taken.
+// peerExists returns the error for a peer's name that another link has.
 func peerExists(p *Peer) error {
 	if p.In == Container {
 		return fmt.Errorf("interface %q %w in the container's namespace", p.Name, ErrExists)
@@ -349,7 +351,8 @@ func peerExists(p *Peer) error {
 	return fmt.Errorf("interface %q %w", p.Name, ErrExists)
 }
 
-// labelled tells a stranger's alias, where there is one.
+// labelled returns the part of an error that names the alias of another program's link.
+// It is "" if the link has no alias.
 func labelled(alias string) string {
 	if alias == "" {
 		return ""

@@ -14,10 +14,10 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// rtnl.HasParent tells whether the link stands on another one.
+// hasParent reports whether the link needs a parent link.
 func (l *Link) hasParent() bool { return rtnl.HasParent(l.Kind) }
 
-// parentIn is the place of the link below.
+// parentIn returns the place of the parent link.
 func (l *Link) parentIn() Place {
 	if l.ParentIn == "" {
 		return l.In
@@ -25,30 +25,34 @@ func (l *Link) parentIn() Place {
 	return l.ParentIn
 }
 
-// crosses tells whether the link's parent is in the other namespace.
+// crosses reports whether the link and its parent are in different namespaces.
 func (l *Link) crosses() bool { return l.hasParent() && l.parentIn() != l.In }
 
-// choosesIndex tells whether the link is made with an index of our choice.
+// choosesIndex reports whether the link is made with chosenIndex. For other links the
+// kernel chooses the index.
 func (l *Link) choosesIndex() bool {
 	return l.hasParent() || l.Kind == rtnl.KindDummy || l.Kind == rtnl.KindTap || l.Kind == rtnl.KindIFB || l.Shared && l.Kind == rtnl.KindBridge
 }
 
-// chosenIndex is the interface index that the link is made with, far above
-// those that a kernel has given out. It follows from the link's label and name,
-// and serves four ends. Up to 6.14 a request that makes a link looks for the
-// name in the namespace that it is sent in, and fails if the host has an
-// interface named like the container's; given an index, it looks for that. The
-// request that labels the link finds no other by it, so it cannot label a
-// stranger's. So both go in one write, which no signal divides: a bridge that was
-// made and not labelled would stay for ever once its record is lost. And a link
-// that lost its maker in between all the same is known by it.
+// chosenIndex returns the interface index that the link is made with. It is a hash of the
+// link's label and name, at least 1<<24, far above the indexes that the kernel chooses.
+// It has four purposes:
+//
+//   - Up to kernel 6.14, a request that makes a link looks for the name in the namespace
+//     that it is sent in. It fails if the host has an interface with the name of the
+//     container's. A request with an index looks for the index instead.
+//   - The request that labels the link addresses it by the index. It cannot label another
+//     program's link.
+//   - Therefore both requests can be in one write, which a signal cannot interrupt. A
+//     bridge without a label would stay for ever if its record is lost.
+//   - If the process still dies between the two requests, the index identifies the link.
 func (l *Link) chosenIndex() int {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%s/%s", ownLabel(l.Alias), l.Name)
 	return 1<<24 | int(h.Sum32()>>8)
 }
 
-// kindWords are the properties that only some kinds have, as ip link has them.
+// kindWords adds the properties that only some kinds have, in the form of ip-link(8).
 func (l *Link) kindWords(w *words) {
 	w.value("mode", l.Mode)
 	w.number("bcqueuelen", int(l.BCQueueLen))
@@ -68,14 +72,14 @@ func (l *Link) kindWords(w *words) {
 	w.flag(l.MultiQueue, "multi_queue")
 }
 
-// isPlain tells whether the link has nothing that only some kinds have, as the
-// links of most attachments: what follows would cost each of them.
+// isPlain reports whether the link has no property that only some kinds have. Most links
+// are plain. For them, validateKind skips its checks to save time.
 func (l *Link) isPlain() bool {
 	return l.Parent == "" && l.ParentIn == "" && l.Mode == "" && l.BCQueueLen == 0 && l.VLANID == 0 && l.VNI == 0 && !l.Group4.IsValid() &&
 		l.Owner == nil && l.Group == nil && !l.MultiQueue
 }
 
-// validateKind judges what only some kinds have.
+// validateKind checks the properties that only some kinds have.
 func (l *Link) validateKind() error {
 	if l.isPlain() {
 		return nil
@@ -112,11 +116,12 @@ func (l *Link) validateKind() error {
 	return errors.Join(errs...)
 }
 
-// rtnl.ModeValue is the kernel's number of the mode.
+// modeValue returns the kernel's number of the mode.
 func (l *Link) modeValue() (uint32, bool) { return rtnl.ModeValue(l.Kind, l.Mode) }
 
-// planParent makes sure that the link's parent is there and carries its MTU:
-// an ipvlan's may be larger for the kernel, and nothing of that size gets out.
+// planParent checks that the link's parent exists and that its MTU is large enough. The
+// kernel accepts an ipvlan with a larger MTU than its parent, but then drops packets of
+// that size.
 func (l *Link) planParent(ctx context.Context, s *session) error {
 	if !l.hasParent() {
 		return nil
@@ -140,14 +145,15 @@ func (l *Link) planParent(ctx context.Context, s *session) error {
 	return nil
 }
 
-// orphan is the error for a link that is to be made on none: an inverse is one
-// that names no parent.
+// orphan returns the error for making a link that needs a parent and names none. Only
+// the inverse of such a link may name no parent.
 func (l *Link) orphan() error {
 	return fmt.Errorf("%s: a link of kind %q without a parent: %w", l.title(), l.Kind, ErrInvalid)
 }
 
-// parentBusy is the error for a parent whose frames go elsewhere: the kernel
-// hands them to one of macvlans, ipvlans, a bridge, a bond.
+// parentBusy returns the error for a parent whose frames another link receives. The
+// kernel passes the frames of a parent either to macvlans, or to ipvlans, or to a bridge,
+// or to a bond.
 func (l *Link) parentBusy() error {
 	other := rtnl.KindMACVLAN
 	if l.Kind == rtnl.KindMACVLAN {
@@ -156,8 +162,8 @@ func (l *Link) parentBusy() error {
 	return fmt.Errorf("parent %q of %s is a port of a bridge or bond, or has a link of kind %q: %w", l.Parent, l.title(), other, ErrConflict)
 }
 
-// parentAttrs names the link below, and the namespace to make the link in if
-// that is another one than its parent's.
+// parentAttrs returns the attributes for the parent link. If the link is made in another
+// namespace than its parent, it also returns the attribute for that namespace.
 func (l *Link) parentAttrs(ctx context.Context, s *session) ([]nl.NetlinkRequestData, error) {
 	if !l.hasParent() {
 		return nil, nil
@@ -170,7 +176,7 @@ func (l *Link) parentAttrs(ctx context.Context, s *session) ([]nl.NetlinkRequest
 		return nil, fmt.Errorf("parent of %s: %w", l.title(), err)
 	}
 	if l.Kind == rtnl.KindVXLAN {
-		return nil, nil // it is named among the kind's own data
+		return nil, nil // addVXLAN names the parent in IFLA_INFO_DATA
 	}
 	attrs := []nl.NetlinkRequestData{nl.NewRtAttr(unix.IFLA_LINK, nl.Uint32Attr(uint32(parent)))}
 	if !l.crosses() {
@@ -183,9 +189,10 @@ func (l *Link) parentAttrs(ctx context.Context, s *session) ([]nl.NetlinkRequest
 	return append(attrs, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.fd)))), nil
 }
 
-// laterMAC is the MAC of a link that the kernel makes with its parent's,
-// whatever is asked for. Set afterwards it is the parent's too, until the link
-// is deleted (drivers/net/macvlan.c).
+// laterMAC returns the MAC that must be set after the link is made, or "". The kernel
+// makes a macvlan in passthru mode with its parent's MAC and ignores the requested MAC.
+// A MAC that is set later is also the parent's MAC until the link is deleted
+// (drivers/net/macvlan.c).
 func (l *Link) laterMAC() string {
 	if l.Kind == rtnl.KindMACVLAN && l.Mode == "passthru" {
 		return l.MAC
@@ -193,11 +200,11 @@ func (l *Link) laterMAC() string {
 	return ""
 }
 
-// vxlanPort is the IANA's, and not what the kernel takes by default.
+// vxlanPort is the UDP port that IANA assigned. The kernel's default is 8472.
 const vxlanPort = 4789
 
-// addVXLAN adds a VXLAN's number, the link below, and where it asks for addresses
-// that it does not know.
+// addVXLAN adds the VNI, the parent link, the port and the multicast group. The group
+// receives frames to unknown addresses.
 func (l *Link) addVXLAN(s *session, data *nl.RtAttr) {
 	data.AddRtAttr(nl.IFLA_VXLAN_ID, nl.Uint32Attr(uint32(l.VNI)))
 	data.AddRtAttr(nl.IFLA_VXLAN_LINK, nl.Uint32Attr(uint32(s.index[linkRef{l.parentIn(), l.Parent}])))
@@ -208,7 +215,7 @@ func (l *Link) addVXLAN(s *session, data *nl.RtAttr) {
 	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, nl.Uint8Attr(1))
 }
 
-// addKindData adds what only links of these kinds have to IFLA_LINKINFO.
+// addKindData adds the attributes of a kind that has a parent to IFLA_LINKINFO.
 func (l *Link) addKindData(s *session, info *nl.RtAttr) {
 	if !l.hasParent() {
 		return
@@ -230,7 +237,7 @@ func (l *Link) addKindData(s *session, info *nl.RtAttr) {
 	}
 }
 
-// verifyKind compares what a link of its kind cannot change and still be it.
+// verifyKind compares the properties that a link of this kind must not change.
 func (l *Link) verifyKind(ctx context.Context, s *session, have *rtnl.Link, d *differences) error {
 	if have.Kind != l.Kind {
 		return nil
@@ -254,7 +261,8 @@ func (l *Link) verifyKind(ctx context.Context, s *session, have *rtnl.Link, d *d
 	if err != nil {
 		return err
 	}
-	// Indexes count per namespace: another's link may have the same.
+	// Interface indexes are per namespace, so links in two namespaces can have the same
+	// index.
 	if parent == nil || parent.Index != have.Peer || have.PeerElsewhere != l.crosses() {
 		d.add("parent "+l.Parent, "another parent")
 	}
