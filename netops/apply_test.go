@@ -17,7 +17,7 @@ import (
 
 const testLabel = "cnibox:0123456789abcdef"
 
-// wanted is what a bridge role asks for, both address families.
+// wanted returns the Spec of a bridge attachment with both address families.
 func wanted(bridge, host string) netops.Spec {
 	const ct, eth0 = netops.Container, "eth0"
 	var s netops.Spec
@@ -69,7 +69,8 @@ func open(t testing.TB, n *netops.Net, ns *netopstest.NS) *netops.Namespace {
 	return h
 }
 
-// clean removes what tests share, so that each starts from nothing.
+// clean removes the objects of the specs, also the shared ones, so that no test depends
+// on another.
 func clean(t testing.TB, specs ...netops.Spec) {
 	t.Helper()
 	n := netops.New(netops.Options{})
@@ -94,7 +95,7 @@ func run(t testing.TB, args ...string) string {
 	return string(out)
 }
 
-// inside runs a program in a container.
+// inside runs a program in the network namespace ns.
 func inside(t testing.TB, ns *netopstest.NS, args ...string) string {
 	t.Helper()
 	return run(t, append([]string{"nsenter", "--net=" + ns.Path()}, args...)...)
@@ -113,8 +114,9 @@ func TestEnsureMakesWhatVerifyWants(t *testing.T) {
 	if err := n.Apply(ctx, changes, ns); err != nil {
 		t.Fatal(err)
 	}
-	// Without waiting: duplicate address detection would leave it tentative for a second. The
-	// link-local one is the kernel's, which adds it when its worker has seen the carrier.
+	// Check at once: with duplicate address detection the address would be tentative for a
+	// second. The output may lack the link-local address: the kernel adds it later, when its
+	// worker has seen the carrier.
 	if out := inside(t, box, "ip", "-6", "addr", "show"); strings.Contains(out, "tentative") || !strings.Contains(out, "inet6 fd00:22::2/64 scope global") {
 		t.Errorf("addresses right after Apply:\n%s", out)
 	}
@@ -154,14 +156,14 @@ func TestEnsureMakesWhatVerifyWants(t *testing.T) {
 	}
 }
 
-// TestFailingStepLeavesNothing makes each step fail in turn.
+// TestFailingStepLeavesNothing makes each step fail in turn. Apply must undo the others.
 func TestFailingStepLeavesNothing(t *testing.T) {
 	ctx := context.Background()
 	spec := wanted("tbr1", "vth1")
 	defer clean(t, spec)
 	shared := newNet(t, nil)
 	first := netopstest.New(t)
-	// Shared objects stay after a failure: make them first, then compare everything.
+	// Shared objects stay after a failure. Make them first, so that the snapshots are equal.
 	var base netops.Spec
 	for _, o := range spec.Objects {
 		if o.IsShared() {
@@ -171,7 +173,7 @@ func TestFailingStepLeavesNothing(t *testing.T) {
 	if err := shared.Ensure(ctx, base, open(t, shared, first)); err != nil {
 		t.Fatal(err)
 	}
-	// The bridge guard's table stays too, once an attachment has needed it.
+	// The bridge guard's table stays too after its first use.
 	guard := netops.Spec{Objects: []netops.Object{&netops.Element{Set: "macguard_ports", Key: []string{"other0"}, Label: "other"}}}
 	if err := shared.Ensure(ctx, guard, nil); err != nil {
 		t.Fatal(err)
@@ -205,8 +207,8 @@ func TestFailingStepLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestRefusalWithinOneWrite lets the kernel refuse a request that others of
-// the same write follow: those are executed all the same, and must be undone.
+// TestRefusalWithinOneWrite makes the kernel refuse a request in the middle of a write.
+// The kernel still executes the requests after it, and Apply must undo them.
 func TestRefusalWithinOneWrite(t *testing.T) {
 	ctx := context.Background()
 	n, box := newNet(t, nil), netopstest.New(t)
@@ -303,8 +305,8 @@ func TestUndoLeavesStrangersLinks(t *testing.T) {
 	}
 }
 
-// TestTwoAttachmentsOfOneContainer each bring a default route, and stand on a
-// bridge that the first one's own writes make.
+// TestTwoAttachmentsOfOneContainer makes two attachments that each have a default route.
+// Both use the same bridge, which the first one makes.
 func TestTwoAttachmentsOfOneContainer(t *testing.T) {
 	ctx := context.Background()
 	n, box := newNet(t, nil), netopstest.New(t)
@@ -340,8 +342,8 @@ func TestTwoAttachmentsOfOneContainer(t *testing.T) {
 	}
 }
 
-// TestApplyMasterChanged makes a port of a bridge that went, or was made anew, after
-// the plan.
+// TestApplyMasterChanged applies a plan for a bridge port after the bridge was deleted,
+// or deleted and made again.
 func TestApplyMasterChanged(t *testing.T) {
 	ctx := context.Background()
 	bridge := netops.Spec{Objects: []netops.Object{&netops.Link{In: netops.Host, Shared: true, Name: "brmoved", Kind: "bridge"}}}
@@ -373,7 +375,7 @@ func TestApplyMasterChanged(t *testing.T) {
 				t.Fatal(err)
 			}
 			if test.again {
-				// A stranger's: one of ours has the index again.
+				// Use ip(8): a bridge that cnibox makes has the same index again.
 				if out, err := exec.Command("ip", "link", "add", "brmoved", "type", "bridge").CombinedOutput(); err != nil {
 					t.Fatalf("%v: %s", err, out)
 				}

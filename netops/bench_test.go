@@ -11,9 +11,9 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// BenchmarkAdd is the kernel's part of a bridge ADD: plan and apply a veth on a
-// bridge that exists, an address, a route and two settings, each time from new
-// sockets as a process has them.
+// BenchmarkAdd measures the kernel operations of a bridge ADD. It plans and applies a veth
+// on an existing bridge, an address, a route and two sysctls. Each iteration opens new
+// sockets, as a new process does.
 func BenchmarkAdd(b *testing.B) {
 	ctx := context.Background()
 	const ct, eth0 = netops.Container, "eth0"

@@ -14,7 +14,7 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// pair makes a veth pair from rawp on the host to eth0 in a new container, both up.
+// pair makes a veth pair: rawp on the host and eth0 in a new container, both up.
 func pair(t *testing.T) (*netops.Net, *netops.Namespace, *netopstest.NS) {
 	t.Helper()
 	n, box := newNet(t, nil), netopstest.New(t)
@@ -35,8 +35,8 @@ func index(t *testing.T, n *netops.Net, ns *netops.Namespace, name string) int {
 	return l.Index
 }
 
-// TestRawUDP: datagrams go and come between interfaces without addresses; those
-// of the kernel's own sockets come too.
+// TestRawUDP exchanges datagrams between interfaces without addresses. It also receives
+// datagrams from an ordinary UDP socket.
 func TestRawUDP(t *testing.T) {
 	n, ns, box := pair(t)
 	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
@@ -76,7 +76,7 @@ func TestRawUDP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	for range 2 { // the second would fail if the port were told to be closed
+	for range 2 { // the second write would fail after an ICMP port unreachable
 		if _, err := conn.Write([]byte("kernel")); err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +86,8 @@ func TestRawUDP(t *testing.T) {
 	}
 }
 
-// exchange sends again and again until it is received: the link may just have come up.
+// exchange sends repeatedly until a datagram is received. A link that just came up can
+// lose datagrams.
 func exchange(t *testing.T, send, receive func(context.Context) error) {
 	t.Helper()
 	for end := await.Deadline(); time.Now().Before(end); {
@@ -125,7 +126,8 @@ func TestRawUDPRefuses(t *testing.T) {
 	}
 }
 
-// TestEnsureLinkLocal: the address can be bound at once, whatever was there.
+// TestEnsureLinkLocal checks that the address can be bound at once, whatever the previous
+// state of the link.
 func TestEnsureLinkLocal(t *testing.T) {
 	for name, before := range map[string][]string{
 		"being probed":  {"ip", "link", "set", "eth0", "up"},

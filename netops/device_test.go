@@ -11,8 +11,8 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// TestDevice finds hardware by path, bus and link. The tree is a made-up one:
-// buses and drivers are what test machines do not have.
+// TestDevice finds devices by path, bus and link. It uses an artificial sysfs tree,
+// because test machines do not have these buses and drivers.
 func TestDevice(t *testing.T) {
 	netopstest.HardwareTree(t)
 	const bridge = "pci0000:00/0000:00:1c.0/"

@@ -20,8 +20,8 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// flowsNet is a client behind the host's fc0, with nothing that tracks
-// connections yet.
+// flowsNet makes a client namespace behind the host's veth fc0. No rule makes the kernel
+// track connections yet.
 func flowsNet(t *testing.T) *netopstest.NS {
 	t.Helper()
 	client := netopstest.New(t)
@@ -55,7 +55,7 @@ func listen(t *testing.T, local netip.AddrPort) *net.UDPConn {
 	return conn
 }
 
-// heardBy sends a datagram and tells which of the two receivers gets it.
+// heardBy sends a datagram and returns the name of the receiver that gets it.
 func heardBy(t *testing.T, from *net.UDPConn, to netip.AddrPort, receivers map[string]*net.UDPConn) string {
 	t.Helper()
 	if _, err := from.WriteToUDPAddrPort([]byte("x"), to); err != nil {
@@ -71,7 +71,7 @@ func heardBy(t *testing.T, from *net.UDPConn, to netip.AddrPort, receivers map[s
 		}()
 	}
 	first := <-heard
-	for _, r := range receivers { // end the other's wait
+	for _, r := range receivers { // end the read of the other receiver
 		if err := r.SetReadDeadline(time.Unix(1, 0)); err != nil {
 			t.Fatal(err)
 		}
@@ -85,8 +85,9 @@ func heardBy(t *testing.T, from *net.UDPConn, to netip.AddrPort, receivers map[s
 	return first + second
 }
 
-// TestFlowsFollowTheRules keeps one UDP connection across a port mapping's
-// coming and going: without netops.Flows it would stay where its first packet went.
+// TestFlowsFollowTheRules keeps one UDP connection while a port mapping is added and
+// deleted. Without netops.Flows the packets would still go to the receiver of the first
+// packet.
 func TestFlowsFollowTheRules(t *testing.T) {
 	for _, v := range []struct{ name, client, node, zone string }{
 		{"IPv4", "198.51.100.2", "198.51.100.1", ""},
@@ -141,8 +142,8 @@ func TestFlowsFollowTheRules(t *testing.T) {
 	}
 }
 
-// track makes the kernel track a connection, as if it had been mapped to
-// answers where that is another address than dst.
+// track makes the kernel track a connection. If answers differs from dst, the connection
+// is one that was mapped to answers.
 func track(proto uint8, src, dst netip.AddrPort, answers netip.Addr) error {
 	family := netlink.InetFamily(unix.AF_INET)
 	if dst.Addr().Is6() {
@@ -172,7 +173,7 @@ func tracked(t testing.TB, box *netopstest.NS) (all []string) {
 	return all
 }
 
-// trackedHere lists those of the calling thread's namespace.
+// trackedHere lists the tracked connections of the calling thread's namespace.
 func trackedHere() (all []string, err error) {
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
 		list, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
@@ -182,7 +183,7 @@ func trackedHere() (all []string, err error) {
 		for _, f := range list {
 			port := f.Forward.DstPort
 			if f.Forward.Protocol == unix.IPPROTO_SCTP {
-				port = 53 // the library reads none
+				port = 53 // the library does not read SCTP ports
 			}
 			all = append(all, fmt.Sprintf("%d %s %d %s", f.Forward.Protocol, f.Forward.DstIP, port, f.Reverse.SrcIP))
 		}
@@ -282,8 +283,8 @@ func TestFlowsSelect(t *testing.T) {
 	}
 }
 
-// TestFlowsMany deletes more connections than go in one write, and none of
-// another namespace: all are in one table of the kernel's.
+// TestFlowsMany deletes more connections than fit in one write. The connections of another
+// namespace, which the kernel keeps in the same table, must stay.
 func TestFlowsMany(t *testing.T) {
 	client, node := netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("192.0.2.1")
 	fill := func(box *netopstest.NS) {
@@ -313,7 +314,7 @@ func TestFlowsMany(t *testing.T) {
 	}
 }
 
-// orders records the objects of the steps made.
+// orders is a Probe that records the successful steps.
 type orders struct{ lines []string }
 
 func (o *orders) Before(netops.Step) error { return nil }
@@ -321,7 +322,7 @@ func (o *orders) After(st netops.Step) {
 	o.lines = append(o.lines, string(st.Verb)+" "+st.Object.String())
 }
 
-// TestFlowsLast puts flows in front, and finds them made and undone last.
+// TestFlowsLast puts flows first in a Spec. They must be applied and undone last.
 func TestFlowsLast(t *testing.T) {
 	const label = "cnibox:flows"
 	spec := netops.Spec{Objects: []netops.Object{
@@ -372,8 +373,8 @@ func TestFlowsValidate(t *testing.T) {
 	}
 }
 
-// BenchmarkFlows flushes a port of the host's 10,000 tracked connections, with
-// one that matches each time.
+// BenchmarkFlows deletes the connections to a port while the host has 10,000 tracked
+// connections. One connection matches each time.
 func BenchmarkFlows(b *testing.B) {
 	client, node := netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("192.0.2.1")
 	for i := range uint16(10_000) {

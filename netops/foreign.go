@@ -38,7 +38,7 @@ func (n *Net) RemoveForeignHostPorts(ctx context.Context, f Foreign) error {
 }
 
 // HasForeignForward reports whether the reference's firewall may have been used: its
-// chain exists, or firewalld runs. It is fast if neither is the case.
+// chain exists, or firewalld has rules in the kernel. It is fast if neither is the case.
 func (n *Net) HasForeignForward(ctx context.Context) (bool, error) {
 	return n.leftovers().HasForward(ctx)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
-// TestForeignPorts finds what leads to containers in the rules of each backend, and
-// nothing that other programs lead anywhere.
+// TestForeignPorts finds the ports that the rules of each backend map to containers. It
+// must not find mappings of other programs.
 func TestForeignPorts(t *testing.T) {
 	iptables := func(program string) func(*testing.T) {
 		return func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestForeignPorts(t *testing.T) {
 			nat(program, "-A", c1HostPorts, "-p", "udp", "--dport", "1000", "-j", "DNAT", "--to-destination", "10.1.0.2:80")
 			entry(program, c2HostPorts, "c2", "-p", "sctp", "--destination-ports", "1002")
 			nat(program, "-A", c2HostPorts, "-p", "sctp", "--dport", "1002", "-j", "DNAT", "--to-destination", "10.1.0.3:80")
-			// A chain that its entry does not name truly.
+			// The chain's name is not the digest of the network and container in its entry.
 			entry(program, "CNI-DN-0123456789", "c3", "-p", "tcp", "--destination-ports", "1000")
 			nat(program, "-A", "CNI-DN-0123456789", "-p", "tcp", "--dport", "1000", "-j", "DNAT", "--to-destination", "10.1.0.4:80")
 			six := strings.Replace(program, "ip", "ip6", 1)
@@ -113,8 +113,8 @@ table ip nat {
 	}
 }
 
-// TestForeignLegacyUnread: where iptables-legacy has rules of others alone its
-// program, which reads all of them, is not run.
+// TestForeignLegacyUnread checks that the iptables-legacy program is not run if its tables
+// contain only rules of other programs. The program would read all rules.
 func TestForeignLegacyUnread(t *testing.T) {
 	nstest.Fresh(t)
 	runs := 0

@@ -10,8 +10,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
-// What the reference plugins v1.9.1 call things: the digests are those of
-// sha512sum(1) for network "net1" and containers "c1" and "c2".
+// Chain names of the reference plugins v1.9.1. The digests are those of sha512sum(1) for
+// network "net1" and containers "c1" and "c2".
 const (
 	c1Chain     = "CNI-c2d892b58e87e28a12fe6479"
 	c2Chain     = "CNI-74f9b05a6a8182c73e61fd60"
@@ -27,7 +27,7 @@ func addrs(texts ...string) []netip.Addr {
 	return out
 }
 
-// iptablesMasquerade does what the reference's bridge does for an address.
+// iptablesMasquerade makes the rules that the reference's bridge makes for an address.
 func iptablesMasquerade(t *testing.T, chain, id, address, subnet string) {
 	t.Helper()
 	program, multicast := "iptables", "224.0.0.0/4"
@@ -43,7 +43,7 @@ func iptablesMasquerade(t *testing.T, chain, id, address, subnet string) {
 	nstest.Run(t, program, append([]string{"-t", "nat", "-A", "POSTROUTING", "-s", address, "-j", chain}, comment...)...)
 }
 
-// iptablesHostPort does what the reference's portmap does for a mapping.
+// iptablesHostPort makes the rules that the reference's portmap makes for a mapping.
 func iptablesHostPort(t *testing.T, chain, id, port, to string) {
 	t.Helper()
 	if !strings.Contains(nstest.Run(t, "iptables", "-t", "nat", "-S"), "-N CNI-HOSTPORT-DNAT\n") {
@@ -56,14 +56,15 @@ func iptablesHostPort(t *testing.T, chain, id, port, to string) {
 		"-m", "multiport", "-p", "tcp", "--destination-ports", port, "-j", chain)
 }
 
-// rules is the ruleset without counters and handles.
+// rules returns the ruleset without counters and handles.
 func rules(t *testing.T) string {
 	t.Helper()
 	return nstest.Run(t, "nft", "-s", "list", "ruleset")
 }
 
-// TestForeignMasqueradeIPTables: a container's chain goes, in both families,
-// and nobody else's; with two interfaces it goes with the second.
+// TestForeignMasqueradeIPTables checks that only the container's chain is deleted, in both
+// address families. The chain of a container with two interfaces must stay until both are
+// removed.
 func TestForeignMasqueradeIPTables(t *testing.T) {
 	nstest.Fresh(t)
 	n := New(Options{})
@@ -111,7 +112,7 @@ func TestForeignMasqueradeIPTables(t *testing.T) {
 	}
 }
 
-// TestForeignLegacy: so too where "iptables" is iptables-legacy.
+// TestForeignLegacy checks the removal of the reference's rules in iptables-legacy.
 func TestForeignLegacy(t *testing.T) {
 	n := freshNet(t)
 	legacy := func(args ...string) string { return nstest.Run(t, "iptables-legacy", args...) }
@@ -171,7 +172,7 @@ func TestForeignLegacy(t *testing.T) {
 	}
 }
 
-// TestForeignChainInUse: an administrator's own rule leads to the chain.
+// TestForeignChainInUse removes a chain although an administrator's rule jumps to it.
 func TestForeignChainInUse(t *testing.T) {
 	nstest.Fresh(t)
 	n := New(Options{})
@@ -187,7 +188,7 @@ func TestForeignChainInUse(t *testing.T) {
 	}
 }
 
-// masqueradeRules is the table of the reference's nftables backend.
+// masqueradeRules returns the table of the reference's nftables backend.
 func masqueradeRules(rules ...string) string {
 	return `table inet cni_plugins_masquerade {
 	chain masq_checks {
@@ -201,7 +202,7 @@ func masqueradeRules(rules ...string) string {
 }`
 }
 
-// masqueradeRule is one rule of it.
+// masqueradeRule returns one rule of that table.
 func masqueradeRule(f Foreign, address, subnet string) string {
 	family := "ip"
 	if strings.Contains(address, ":") {
@@ -211,8 +212,9 @@ func masqueradeRule(f Foreign, address, subnet string) string {
 	return family + " saddr " + address + " " + family + " daddr != " + subnet + ` masquerade comment "` + comment + `"`
 }
 
-// TestForeignMasqueradeNFT: rules go by the attachment that their comments
-// name, by GC those that are not valid; the table with the last.
+// TestForeignMasqueradeNFT checks that DEL removes the rules whose comments name the
+// attachment, and that GC removes those of attachments that are not valid. The table must
+// be deleted with its last rule.
 func TestForeignMasqueradeNFT(t *testing.T) {
 	nstest.Fresh(t)
 	n := New(Options{})
@@ -259,8 +261,8 @@ func nftFile(t *testing.T, text string) {
 	nstest.Run(t, "nft", text)
 }
 
-// TestForeignHostPorts: both backends; the nftables one names the container only,
-// so the address that a rule leads to tells its attachments apart.
+// TestForeignHostPorts checks both backends. The rules of the nftables backend name only
+// the container. The destination address identifies the attachment.
 func TestForeignHostPorts(t *testing.T) {
 	nstest.Fresh(t)
 	n := New(Options{})
@@ -324,8 +326,8 @@ func TestForeignHostPorts(t *testing.T) {
 	}
 }
 
-// TestForeignForward: the two rules of an address go, an administrator's of the
-// same address stay.
+// TestForeignForward checks that the two rules of an address are removed. An
+// administrator's rules for the same address must stay.
 func TestForeignForward(t *testing.T) {
 	nstest.Fresh(t)
 	n := New(Options{})

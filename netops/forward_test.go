@@ -15,7 +15,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
-// freshNet is a Net in a network namespace of its own.
+// freshNet returns a Net in a new network namespace.
 func freshNet(t *testing.T) *Net {
 	t.Helper()
 	nstest.Fresh(t)
@@ -35,7 +35,7 @@ func ensure(t *testing.T, n *Net, o ...Object) {
 	}
 }
 
-// remove runs the inverses that a record of the objects holds.
+// remove runs the inverses that the records of the objects contain.
 func remove(t *testing.T, n *Net, o ...Object) {
 	t.Helper()
 	changes := SharedInverses(Spec{o})
@@ -49,8 +49,8 @@ func remove(t *testing.T, n *Net, o ...Object) {
 	}
 }
 
-// listing is what iptables prints but for policies of chains that it only
-// imagines.
+// listing returns the output of iptables -S without the policies of INPUT and OUTPUT.
+// iptables prints these even if the chains do not exist.
 func listing(t *testing.T, program string) string {
 	t.Helper()
 	var b strings.Builder
@@ -72,8 +72,8 @@ const listedForward = `-P FORWARD ACCEPT
 -A CNI-FORWARD -s 10.1.0.0/24 -i cni0 -m comment --comment "cnibox from 10.1.0.0/24 cni0: cnibox:shared pods" -j ACCEPT
 `
 
-// TestForwardListed makes the rules in every table that there may be, and finds
-// them as iptables itself would have written them.
+// TestForwardListed makes the rules with every backend and family. iptables must list
+// them as if it had made them itself.
 func TestForwardListed(t *testing.T) {
 	for _, c := range []struct {
 		program, network, link string
@@ -99,7 +99,7 @@ func TestForwardListed(t *testing.T) {
 				return " -" + flag + " " + strings.ReplaceAll(c.link, "*", "+")
 			}
 			want := listedForward
-			if c.legacy { // it lists chains in another order
+			if c.legacy { // iptables-legacy lists chains in another order
 				want = strings.Replace(want, "-P FORWARD ACCEPT\n-N CNI-ADMIN\n-N CNI-FORWARD\n", "-P FORWARD ACCEPT\n-N CNI-ADMIN\n-N CNI-FORWARD\n", 1)
 			}
 			want = strings.NewReplacer(" -i cni0", dev("i"), " -o cni0", dev("o"), "10.1.0.0/24 cni0:", strings.TrimSpace(c.network+" "+c.link)+":", "10.1.0.0/24", c.network).Replace(want)
@@ -122,8 +122,8 @@ func TestForwardListed(t *testing.T) {
 	}
 }
 
-// TestForwardRace has 32 processes' worth of sockets make the same rules, while
-// iptables adds rules of its own: there is one of each.
+// TestForwardRace makes the same rules with 32 sets of sockets at once, while iptables
+// adds other rules. Each rule must exist exactly once.
 func TestForwardRace(t *testing.T) {
 	nstest.Fresh(t)
 	host := openNamespaceHere(t)
@@ -131,7 +131,7 @@ func TestForwardRace(t *testing.T) {
 	failed := make(chan error, 64)
 	for i := range 32 {
 		wg.Go(func() {
-			runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 			if err := unix.Setns(host, unix.CLONE_NEWNET); err != nil {
 				failed <- err
 				return
@@ -173,8 +173,9 @@ func openNamespaceHere(t *testing.T) int {
 	return fd
 }
 
-// TestForwardOwners: rules for one address go with their own owner only, and
-// the chain with the last of them. Others' chains, rules and policies stay.
+// TestForwardOwners checks that the rules for one address are removed only with their
+// owner, and the chain with its last rule. The chains, rules and policies of other
+// programs must stay.
 func TestForwardOwners(t *testing.T) {
 	for _, legacy := range []bool{false, true} {
 		t.Run(fmt.Sprintf("legacy %t", legacy), func(t *testing.T) {
@@ -215,7 +216,8 @@ func TestForwardOwners(t *testing.T) {
 	}
 }
 
-// TestForwardPolicy: who refuses is found out, and looking changes nothing.
+// TestForwardPolicy checks that ForwardPolicy finds the firewalls that refuse to forward,
+// and that it changes nothing.
 func TestForwardPolicy(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -255,7 +257,8 @@ func TestForwardPolicy(t *testing.T) {
 	}
 }
 
-// TestForwardPolicyChanging: what is being changed is read again until it stood still.
+// TestForwardPolicyChanging checks that ForwardPolicy reads the ruleset again if another
+// program changed it meanwhile.
 func TestForwardPolicyChanging(t *testing.T) {
 	n := freshNet(t)
 	host := openNamespaceHere(t)
@@ -271,7 +274,7 @@ func TestForwardPolicyChanging(t *testing.T) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err := unix.Setns(host, unix.CLONE_NEWNET); err != nil {
 			t.Error(err)
 		}
@@ -297,7 +300,8 @@ func TestForwardPolicyChanging(t *testing.T) {
 	wg.Wait()
 }
 
-// TestForwardInvalid: what no kernel or iptables would take is refused.
+// TestForwardInvalid checks that validate refuses values that the kernel or iptables
+// would refuse.
 func TestForwardInvalid(t *testing.T) {
 	for _, f := range []Forward{
 		{Shared: true, Admin: "CNI-ADMIN"},

@@ -40,7 +40,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// hostile is what a damaged or forged record may hold.
+// hostile are possible contents of a damaged or forged record.
 var hostile = []string{
 	`{}`, `[]`, `null`, `{"do":null}`, `{"do":{}}`, `{"do":{"verb":"add"}}`,
 	`{"do":{"verb":"rm","link":{"in":"host","name":"veth1"}}}`,

@@ -289,7 +289,7 @@ func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
 	}
 	if l.Port != nil && have.Port != nil {
 		d.compare("hairpin", onOff(l.Port.Hairpin), onOff(have.Port.Hairpin))
-		if l.Port.Isolated { // a chained plugin may isolate a port too
+		if l.Port.Isolated { // not compared otherwise: a chained plugin may isolate the port
 			d.compare("isolated", onOff(true), onOff(have.Port.Isolated))
 		}
 		verifyPort(l.Port, have.Port, &d)

@@ -15,10 +15,10 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// kindCase is one kind of link that stands alone or on a parent.
+// kindCase is a link of one kind, with or without a parent.
 type kindCase struct {
 	link netops.Link
-	// line is its plan, show what ip -d link says of it.
+	// line is its plan. show is text that ip -d link must print.
 	line string
 	show []string
 }
@@ -95,9 +95,9 @@ func kindCases() []kindCase {
 	}
 }
 
-// each runs f for all cases whose kind this kernel has, in a container with the
-// parent par1. The host has the parent par0, and an interface named eth0 as the
-// container is to have one.
+// eachKind runs f for all cases whose kind this kernel has, with a container that has the
+// parent par1. The host has the parent par0, and an interface with the name of the
+// container's link, eth0.
 func eachKind(t *testing.T, f func(t *testing.T, c kindCase, n *netops.Net, box *netopstest.NS)) {
 	t.Helper()
 	run(t, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0p")
@@ -115,9 +115,10 @@ func eachKind(t *testing.T, f func(t *testing.T, c kindCase, n *netops.Net, box 
 	}
 }
 
-// TestKinds makes a link of each kind in its namespace under its name, with the
-// host's eth0 in the way, and takes it away again. The reference plugins make it
-// in the host under another name, which shows for a while (cni-plugins #1183).
+// TestKinds makes a link of each kind and deletes it. The link must be made directly in
+// the container under its final name, although the host has an eth0 too. The reference
+// plugins first make it in the host under a temporary name, which other programs can see
+// (cni-plugins #1183).
 func TestKinds(t *testing.T) {
 	ctx := context.Background()
 	eachKind(t, func(t *testing.T, c kindCase, n *netops.Net, box *netopstest.NS) {
@@ -183,8 +184,8 @@ func throughJSON(t *testing.T, changes []netops.Change) []netops.Change {
 	return stored
 }
 
-// TestKindNameTaken has somebody make eth0 in the container between Plan and
-// Apply: Apply refuses, and leaves it as it is.
+// TestKindNameTaken makes another eth0 in the container between Plan and Apply. Apply must
+// fail and leave that link unchanged.
 func TestKindNameTaken(t *testing.T) {
 	ctx := context.Background()
 	eachKind(t, func(t *testing.T, c kindCase, n *netops.Net, box *netopstest.NS) {
@@ -209,14 +210,14 @@ func TestKindNameTaken(t *testing.T) {
 	})
 }
 
-// TestKindKilledBeforeLabel undoes what a process left that died after the
-// request that makes the link and before the one that labels it. A stranger's
-// link of the same name and kind stays.
+// TestKindKilledBeforeLabel undoes a link whose process died after the request that makes
+// it and before the request that labels it. Another program's link with the same name and
+// kind must stay.
 func TestKindKilledBeforeLabel(t *testing.T) {
 	ctx := context.Background()
 	eachKind(t, func(t *testing.T, c kindCase, n *netops.Net, box *netopstest.NS) {
 		ns := open(t, n, box)
-		c.link.MAC = "" // an ipvlan has none of its own
+		c.link.MAC = "" // an ipvlan has its parent's MAC
 		spec := netops.Spec{Objects: []netops.Object{&c.link}}
 		changes, err := n.Plan(ctx, spec, ns)
 		if err != nil {
@@ -250,13 +251,13 @@ func TestKindKilledBeforeLabel(t *testing.T) {
 	})
 }
 
-// TestKindParentGone deletes the parent: the link goes with it, and Undo finds
-// nothing to do.
+// TestKindParentGone deletes the parent. The kernel deletes the link with it, and Undo
+// must succeed.
 func TestKindParentGone(t *testing.T) {
 	ctx := context.Background()
 	eachKind(t, func(t *testing.T, c kindCase, n *netops.Net, box *netopstest.NS) {
 		if c.link.Parent != "par1" {
-			return // none, or par0, which the other cases need
+			return // no parent, or par0, which the other cases need
 		}
 		ns := open(t, n, box)
 		spec := netops.Spec{Objects: []netops.Object{&c.link}}
@@ -286,7 +287,7 @@ func TestKindParentGone(t *testing.T) {
 	})
 }
 
-// TestKindFails makes each step fail in turn: nothing is left.
+// TestKindFails makes each step fail in turn. Nothing may remain.
 func TestKindFails(t *testing.T) {
 	ctx := context.Background()
 	eachKind(t, func(t *testing.T, c kindCase, _ *netops.Net, box *netopstest.NS) {

@@ -13,8 +13,8 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// TestKindTampered changes a link behind our back, or asks for another than is
-// there: Verify tells each difference.
+// TestKindTampered verifies a link against a Link with other properties. Verify must
+// report each difference.
 func TestKindTampered(t *testing.T) {
 	ctx := context.Background()
 	owner := uint32(61001)
@@ -35,7 +35,7 @@ func TestKindTampered(t *testing.T) {
 		c.link.In, c.link.Name, c.link.Alias = netops.Container, "eth0", testLabel
 		t.Run(c.want, func(t *testing.T) {
 			netopstest.NeedKind(t, c.link.Kind)
-			// One each: a parent of macvlans takes no ipvlan before the last is gone.
+			// Each case needs its own parent: a parent of macvlans cannot have ipvlans.
 			run(t, "ip", "link", "add", "par0", "up", "type", "bridge")
 			defer run(t, "ip", "link", "del", "par0")
 			n, box := newNet(t, nil), netopstest.New(t)
@@ -66,8 +66,7 @@ func TestKindTampered(t *testing.T) {
 	}
 }
 
-// TestParentTaken has a parent that cannot be one: the loopback device, a
-// bridge's port.
+// TestParentTaken checks that the loopback device and a bridge port are refused as parents.
 func TestParentTaken(t *testing.T) {
 	ctx := context.Background()
 	run(t, "ip", "link", "add", "par0", "type", "veth", "peer", "name", "par0p")
@@ -87,7 +86,7 @@ func TestParentTaken(t *testing.T) {
 	}
 }
 
-// TestUnknownKind is what a kernel says that lacks a kind of link.
+// TestUnknownKind makes a link of a kind that the kernel does not know.
 func TestUnknownKind(t *testing.T) {
 	n, box := newNet(t, nil), netopstest.New(t)
 	spec := netops.Spec{Objects: []netops.Object{&netops.Link{In: netops.Container, Name: "eth0", Kind: "nosuch"}}}
@@ -97,7 +96,7 @@ func TestUnknownKind(t *testing.T) {
 	}
 }
 
-// TestTapWithoutDevice has no /dev/net/tun, as a container that runs the plugin may.
+// TestTapWithoutDevice hides /dev/net/tun. A container that runs the plugin may lack it.
 func TestTapWithoutDevice(t *testing.T) {
 	if err := unix.Mount("tmpfs", "/dev/net", "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)
@@ -110,8 +109,8 @@ func TestTapWithoutDevice(t *testing.T) {
 	}
 }
 
-// TestSharedKind has one vlan or vxlan for many attachments, made once and taken
-// away when the last is gone; one with another ID is a conflict.
+// TestSharedKind checks that a shared vlan or vxlan is made once and deleted by its
+// inverse. A link with another ID is a conflict.
 func TestSharedKind(t *testing.T) {
 	t.Run("vlan", func(t *testing.T) {
 		netopstest.NeedKind(t, "vlan")
@@ -135,7 +134,7 @@ func sharedKind(t *testing.T, l netops.Link, change func(*netops.Link)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second as one that planned at the same time
+	for range 2 { // the second is like a process that planned at the same time
 		if err := n.Apply(ctx, changes, nil); err != nil {
 			t.Fatal(err)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// messages are the requests that make or set the link. Links are deleted by
-// index only, see session.deleteLink.
+// messages returns the requests that make or set the link. session.deleteLink deletes
+// links, always by index.
 func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	if v == VerbAdd {
 		return l.create(ctx, s)
@@ -29,10 +29,15 @@ func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Messa
 	return []nlconn.Message{m}, err
 }
 
-// create is up to three requests: the kernel ignores alias and port flags in
-// the one that makes a link, takes no master for a veth's other end, and can
-// only bring that up when both ends are there (ENOTCONN on 6.1). The first is
-// for the parent's namespace where that is another one, the rest for the link's.
+// create returns up to three requests:
+//
+//  1. The first makes the link. It is for the parent's namespace if the link and its
+//     parent are in different namespaces. The others are for the link's namespace.
+//  2. The second sets the alias, the port flags and the MAC of laterMAC, which the kernel
+//     ignores in the first.
+//  3. The third sets the master of a veth's peer and brings the peer up. The first request
+//     cannot name that master. The kernel brings a peer up only if both ends exist
+//     (ENOTCONN on 6.1).
 func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error) {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	if l.choosesIndex() {
@@ -85,8 +90,8 @@ func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error)
 	return msgs, nil
 }
 
-// learn takes the indexes of a veth's ends from the kernel's notification of it:
-// else the one in the container would be asked for next.
+// learn stores the indexes of both ends of a veth from the kernel's notification. That
+// saves a request for the index of the end in the container.
 func (l *Link) learn(s *session, data []byte) {
 	have, err := rtnl.ParseLink(data)
 	if err != nil || have.Name != l.Name || have.Peer == 0 || have.PeerElsewhere != (l.Peer.In != l.In) {
@@ -96,7 +101,7 @@ func (l *Link) learn(s *session, data []byte) {
 	s.index[linkRef{l.Peer.In, l.Peer.Name}] = have.Peer
 }
 
-// addInfo adds what only a kind of link has.
+// addInfo adds the attributes that only some kinds have to IFLA_LINKINFO.
 func (l *Link) addInfo(s *session, info *nl.RtAttr) error {
 	switch {
 	case l.Kind == "veth" && l.Peer == nil:
@@ -112,7 +117,7 @@ func (l *Link) addInfo(s *session, info *nl.RtAttr) error {
 	return nil
 }
 
-// add describes the other end of a veth whose first end is in the place own.
+// add adds the attributes of a veth's peer to attr. own is the place of the first end.
 func (p *Peer) add(s *session, own Place, attr *nl.RtAttr) error {
 	nl.NewIfInfomsgChild(attr, unix.AF_UNSPEC)
 	attr.AddChild(rtnl.NameAttr(p.Name))
@@ -130,12 +135,14 @@ func (p *Peer) add(s *session, own Place, attr *nl.RtAttr) error {
 	return nil
 }
 
-// set is the request that changes what l sets, with the link addressed by name.
+// set returns the request that changes the attributes that l sets. It addresses the link
+// by name.
 func (l *Link) set(ctx context.Context, s *session) (nlconn.Message, error) {
 	return l.setAt(ctx, s, 0)
 }
 
-// setAt is set with the link addressed by its index, unless that is 0.
+// setAt returns the same request as set. It addresses the link by index, or by name if
+// the index is 0.
 func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message, error) {
 	var unset Unset
 	if l.Unset != nil {
@@ -175,8 +182,8 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message
 	return m, nil
 }
 
-// taken is the error for a link that the kernel did not make because a name
-// is taken: it says which.
+// taken returns the error for a link that the kernel did not make because a name or a
+// VLAN ID is in use. The error says which.
 func (l *Link) taken(ctx context.Context, s *session) error {
 	have, err := s.findLink(ctx, l.In, l.Name)
 	if err != nil {
@@ -195,11 +202,13 @@ func (l *Link) taken(ctx context.Context, s *session) error {
 	return fmt.Errorf("%s %w%s", l.title(), ErrExists, labelled(alias))
 }
 
-// deleteLink deletes the link that l names, or named, if it is the one that was
-// made: the label in its alias, or without one its kind, must be the same. A stranger
-// with its name is left alone. A link without an alias is ours all the same if
-// it has the MAC or the index that was chosen for it: a process may have died
-// between the requests that make a link and label it.
+// deleteLink deletes the link that was made from l. In the container it finds the link
+// even if it was renamed. The label in the link's alias must be the label of l. If l has
+// no label, the kind must be the same. Another program's link with that name is left
+// alone.
+//
+// A link without an alias is deleted too if it has the MAC or the index that was chosen
+// for it. A process may have died between the requests that make and label the link.
 func (s *session) deleteLink(ctx context.Context, l *Link) error {
 	have, err := s.findLink(ctx, l.In, l.Name)
 	if err == nil && l.In == Container && (have == nil || !l.isMade(have)) {
@@ -218,7 +227,7 @@ func (s *session) deleteLink(ctx context.Context, l *Link) error {
 	return c.One(ctx, nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
 }
 
-// isMade tells whether a link is the one that l made.
+// isMade reports whether the link have was made from l.
 func (l *Link) isMade(have *rtnl.Link) bool {
 	label := ownLabel(l.Alias)
 	unlabelled := have.Alias == "" &&
@@ -229,8 +238,8 @@ func (l *Link) isMade(have *rtnl.Link) bool {
 	return l.Kind == "" || have.Kind == l.Kind
 }
 
-// renamed finds a link in the container by its label and kind: who is in there
-// may have given it another name. nil if there is none.
+// renamed finds a link in the container by its label and kind, because the container may
+// have renamed it. It returns nil if there is none.
 func (s *session) renamed(ctx context.Context, l *Link) (*rtnl.Link, error) {
 	label := ownLabel(l.Alias)
 	if label == "" {

@@ -10,9 +10,9 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// differMode notes what of promiscuous mode, multicast reception and transmit
-// queue is to be set, and how to set it back: off and back are what set and old
-// take away.
+// differMode compares promiscuous mode, reception of all multicasts and the length of the
+// transmit queue. It adds the changes to set and off, and their inverses to old and back.
+// off becomes set.Unset, and back becomes old.Unset.
 func (l *Link) differMode(have *rtnl.Link, set, old *Link, off, back *Unset) {
 	var unset Unset
 	if l.Unset != nil {
@@ -34,7 +34,8 @@ func (l *Link) differMode(have *rtnl.Link, set, old *Link, off, back *Unset) {
 	}
 }
 
-// verifyMode compares the same.
+// verifyMode compares promiscuous mode, reception of all multicasts and the length of the
+// transmit queue.
 func (l *Link) verifyMode(have *rtnl.Link, d *differences) {
 	if l.Promisc || l.Unset != nil && l.Unset.Promisc {
 		d.compare("promisc", onOff(l.Promisc), onOff(have.IsPromisc()))
@@ -47,8 +48,9 @@ func (l *Link) verifyMode(have *rtnl.Link, d *differences) {
 	}
 }
 
-// tuned is the link that l sets back: who is in the container may have given it
-// another name, and another link its name. The error wraps ErrNotExist without one.
+// tuned finds the link that the inverse l restores. The index identifies it, because the
+// container may have renamed it and given its name to another link. The error wraps
+// ErrNotExist if the link does not exist.
 func (s *session) tuned(ctx context.Context, l *Link) (*rtnl.Link, error) {
 	have, err := s.findLink(ctx, l.In, l.Name)
 	if err != nil || have != nil && have.Index == l.Index {
@@ -61,7 +63,7 @@ func (s *session) tuned(ctx context.Context, l *Link) (*rtnl.Link, error) {
 	return c.LinkByIndex(ctx, l.Index)
 }
 
-// modeFlags asks for the reception modes.
+// modeFlags sets the flags of the reception modes in a request.
 func (l *Link) modeFlags(ifi *nl.IfInfomsg, unset Unset) {
 	rtnl.SetFlag(ifi, l.Promisc, unset.Promisc, unix.IFF_PROMISC)
 	rtnl.SetFlag(ifi, l.AllMulti, unset.AllMulti, unix.IFF_ALLMULTI)
@@ -69,7 +71,7 @@ func (l *Link) modeFlags(ifi *nl.IfInfomsg, unset Unset) {
 
 func queueLength(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
-// ownAttrs are MAC, MTU and queue length where they are set.
+// ownAttrs returns the attributes for MAC, MTU and queue length, as far as l sets them.
 func (l *Link) ownAttrs() []nl.NetlinkRequestData {
 	attrs := rtnl.HardwareAttrs(l.MAC, l.MTU)
 	if l.TxQLen != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// show is what a link is tuned to, as iproute2 tells it.
+// show returns the state of a link as ip-link(8) prints it.
 func show(t *testing.T, box *netopstest.NS, link string) string {
 	t.Helper()
 	return inside(t, box, "ip", "-o", "link", "show", "dev", link)
@@ -20,8 +20,8 @@ func show(t *testing.T, box *netopstest.NS, link string) string {
 
 func queue(n uint32) *uint32 { return &n }
 
-// TestLinkMode tunes a link that another made, by objects of one attribute each
-// as by one of all, and sets it back.
+// TestLinkMode changes attributes of an existing link and restores them. It uses one
+// object for each attribute, and one object for all of them.
 func TestLinkMode(t *testing.T) {
 	ctx := context.Background()
 	n, box := newNet(t, nil), netopstest.New(t)
@@ -82,7 +82,7 @@ set link eth0 netns container txqueuelen 0
 			if again, err := n.Plan(ctx, spec, ns); err != nil || len(again) != 0 {
 				t.Errorf("a second plan: %s, %v", lines(again), err)
 			}
-			// Who is in there renames it, and makes another of its name.
+			// The container renames the link and makes another one with its name.
 			inside(t, box, "ip", "link", "set", eth0, "name", "moved0")
 			inside(t, box, "ip", "link", "add", "name", eth0, "mtu", "1300", "type", "bridge")
 			other := show(t, box, eth0)
@@ -105,7 +105,7 @@ set link eth0 netns container txqueuelen 0
 	}
 }
 
-// TestUndoOutdatedLink sets back what the link may not have any more.
+// TestUndoOutdatedLink restores an MTU and a MAC that the kernel now refuses.
 func TestUndoOutdatedLink(t *testing.T) {
 	ctx := context.Background()
 	n, box := newNet(t, nil), netopstest.New(t)

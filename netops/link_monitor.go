@@ -11,17 +11,17 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// linkQuiet is how long changes are gathered before they are told.
+// linkQuiet is the interval in which changes are combined into one notification.
 const linkQuiet = 50 * time.Millisecond
 
-// LinkMonitor tells when what HostLinks reads may have changed: a link's name,
-// MTU, state, an address, a default route.
+// LinkMonitor notifies when the result of HostLinks may have changed: a link's name, MTU
+// or state, an address, or a default route.
 type LinkMonitor struct {
 	events  *nlconn.Listener
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
 	changes *nlconn.Debouncer
-	// seen is each link as it was last told.
+	// seen is the last known state of each link, by index.
 	seen map[int]seenLink
 }
 
@@ -31,7 +31,7 @@ type seenLink struct {
 	flags uint32
 }
 
-// OpenLinkMonitor listens in the namespace of the process.
+// OpenLinkMonitor starts a LinkMonitor in the host's namespace.
 func (n *Net) OpenLinkMonitor() (*LinkMonitor, error) {
 	m := &LinkMonitor{changes: nlconn.NewDebouncer(linkQuiet), seen: map[int]seenLink{}}
 	err := n.host.visit(func() (err error) {
@@ -49,11 +49,11 @@ func (n *Net) OpenLinkMonitor() (*LinkMonitor, error) {
 	return m, nil
 }
 
-// Changes is told once for changes that come together. Whoever hears it reads
-// HostLinks again.
+// Changes returns a channel that receives one value for all changes within 50 ms. The
+// receiver must call HostLinks again.
 func (m *LinkMonitor) Changes() <-chan struct{} { return m.changes.C }
 
-// Close ends it.
+// Close stops the monitor and closes its socket.
 func (m *LinkMonitor) Close() error {
 	m.stop()
 	m.ended.Wait()
@@ -73,17 +73,18 @@ func (m *LinkMonitor) listen(ctx context.Context) {
 	}
 }
 
-// concerns tells whether a notification is about what HostLinks reads.
+// concerns reports whether a notification may change the result of HostLinks.
 func (m *LinkMonitor) concerns(kind uint16, data []byte) bool {
 	switch kind {
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		return true
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		// A default route of the main table.
+		// data[1] is the prefix length and data[4] the table of struct rtmsg. Only default
+		// routes of the main table count.
 		return len(data) >= unix.SizeofRtMsg && data[1] == 0 && data[4] == unix.RT_TABLE_MAIN
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		if len(data) > 0 && data[0] == unix.AF_BRIDGE {
-			return false // a bridge tells of its ports
+			return false // a bridge's notification about a port
 		}
 		l, err := rtnl.ParseLink(data)
 		if err != nil {

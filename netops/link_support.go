@@ -11,11 +11,11 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// HasKind returns nil when the kernel can make links of a kind, and an error
-// wrapping ErrNotSupported when it cannot. The kind's module is loaded, as it is
-// to make one. Nothing is made: the request is for a link without queues, which
-// the kernel refuses after it looked for the kind (rtnl_create_link in
-// net/core/rtnetlink.c). It does not serve for "tun", which netlink does not make.
+// HasKind returns nil if the kernel can make links of a kind. Otherwise the error wraps
+// ErrNotSupported. The kernel loads the kind's module, but HasKind makes no link: it
+// requests a link with 0 queues. The kernel looks up the kind first and then refuses
+// that request (rtnl_create_link in net/core/rtnetlink.c). HasKind does not work for
+// "tun", because netlink cannot make such links.
 func (n *Net) HasKind(ctx context.Context, kind string) error {
 	c, err := n.host.socket()
 	if err != nil {
@@ -28,7 +28,7 @@ func (n *Net) HasKind(ctx context.Context, kind string) error {
 		nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(0)),
 	}})
 	if !errors.Is(err, unix.EOPNOTSUPP) {
-		return nil // EINVAL, of the queues or of what the kind wants said; or EPERM, which tells nothing
+		return nil // EINVAL: the kind exists, and the queues or the kind's attributes are invalid. EPERM: unknown.
 	}
 	return fmt.Errorf("links of kind %q: %w: it has no module rtnl-link-%s", kind, ErrNotSupported, kind)
 }

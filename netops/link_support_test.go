@@ -8,11 +8,11 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// TestHasKind: what the kernel can make is told without making any.
+// TestHasKind checks that HasKind distinguishes known from unknown kinds and makes no link.
 func TestHasKind(t *testing.T) {
 	n := newNet(t, nil)
 	before := netopstest.Snapshot(t)
-	for _, kind := range []string{"veth", "bridge", "macvlan", "vxlan"} { // every kernel of ours has these
+	for _, kind := range []string{"veth", "bridge", "macvlan", "vxlan"} { // every test kernel has these kinds
 		if err := n.HasKind(t.Context(), kind); err != nil {
 			t.Errorf("%s: %v", kind, err)
 		}

@@ -9,10 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EnsureLinkLocal returns a link-local IPv6 address of a container's link that
-// can be used at once: one that still undergoes duplicate address detection is
-// added again without, and where there is none, IPv6 is turned on and the
-// address made from the MAC (RFC 4291, appendix A). The link must be up.
+// EnsureLinkLocal returns a link-local IPv6 address of a container's link that can be
+// used at once. The link must be up. EnsureLinkLocal enables IPv6 on the link. An
+// address that is still in duplicate address detection, or failed it, is deleted and
+// added again without the detection. If the link has no link-local address,
+// EnsureLinkLocal makes one from the MAC (RFC 4291, appendix A).
 func (n *Net) EnsureLinkLocal(ctx context.Context, ns *Namespace, link string) (netip.Addr, error) {
 	key := "net/ipv6/conf/" + link + "/disable_ipv6"
 	if err := n.Ensure(ctx, Spec{Objects: []Object{&Sysctl{In: Container, Shared: true, Key: key, Value: "0"}}}, ns); err != nil {
@@ -52,7 +53,7 @@ func (n *Net) EnsureLinkLocal(ctx context.Context, ns *Namespace, link string) (
 	return waiting.Address.Addr(), n.Ensure(ctx, Spec{Objects: []Object{waiting}}, ns)
 }
 
-// linkLocal is the link-local address with the modified EUI-64 of a MAC.
+// linkLocal returns the link-local address with the modified EUI-64 identifier of a MAC.
 func linkLocal(mac net.HardwareAddr) (netip.Addr, error) {
 	if len(mac) != 6 {
 		return netip.Addr{}, fmt.Errorf("has no Ethernet address: %w", ErrNotSupported)
