@@ -7,8 +7,8 @@ import (
 	"github.com/cnibox/cnibox/internal/coldjson"
 )
 
-// OwnOf are the node's own addresses when an attachment was made, and its interface
-// into the cloud's network that they were on, by the attachment's Note; none by another's.
+// OwnOf are the node's own addresses when an attachment was made, and the interface into
+// the cloud's network that had them, by the attachment's Note. Another role's Note has none.
 func OwnOf(raw json.RawMessage) (master string, own []netip.Prefix) {
 	var n note
 	if coldjson.Unmarshal(raw, &n) != nil {

@@ -32,7 +32,8 @@ func (p *Process) loadNetwork(file string) (*network, error) {
 		return nil, err
 	}
 	n := new(network)
-	if n.raw, err = p.wholeList(file, data); err == nil {
+	n.raw, err = p.wholeList(file, data)
+	if err == nil {
 		n.List, err = netlist.Parse(n.raw, "0.1.0") // what plugins take a missing version for
 	}
 	if err != nil {

@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// firstSocket is the descriptor of the first socket that is passed.
+	// firstSocket is the descriptor of the first passed socket.
 	firstSocket = 3
-	// maxSockets bounds what a wrong LISTEN_FDS makes us look at.
+	// maxSockets bounds the sockets that are taken, in case LISTEN_FDS is wrong.
 	maxSockets = 16
 )
 
-// sockets are those that a service manager opened for this process
-// (sd_listen_fds(3)): LISTEN_FDS of them, if LISTEN_PID is ours.
+// sockets returns the LISTEN_FDS sockets that a service manager opened for this
+// process (sd_listen_fds(3)). It returns none unless LISTEN_PID is this process.
 func (p *Process) sockets() []*os.File {
 	pid, err := strconv.Atoi(p.getenv("LISTEN_PID"))
 	if err != nil || pid != os.Getpid() {

@@ -13,8 +13,8 @@ import (
 	"github.com/cnibox/cnibox/roles/result"
 )
 
-// undoTimeout bounds the clean-up after a failed ADD, which goes on when the
-// call itself was cancelled.
+// undoTimeout bounds the clean-up after a failed ADD. The clean-up continues even
+// if the call itself was cancelled.
 const undoTimeout = time.Minute
 
 // call is one call of a plugin.
@@ -22,26 +22,28 @@ type call struct {
 	p    *Process
 	log  *slog.Logger
 	role *roles.Role
-	// name is what the role was called by; empty until it is known.
+	// name is the name under which the role was called; empty until it is known.
 	name string
-	// version is that of everything printed: the configuration's once known.
+	// version is the CNI version of everything printed: roles.ResultVersion until the
+	// configuration is read, then the configuration's if it is supported.
 	version string
 	req     *roles.Request
-	// printed tells that a document was written, or tried.
+	// printed means that writing a document was attempted, with or without success.
 	printed bool
 }
 
-// call runs one verb and prints its one document.
+// call runs one verb, prints its result or its error object, and returns the exit
+// code.
 func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb roles.Verb) int {
 	c := &call{p: p, log: NewLogger(*p), role: role, name: name, version: roles.ResultVersion}
 	start := time.Now()
-	err := guarded(c.log, "call", func() error { return c.run(ctx, verb) })
+	err := catchPanic(c.log, "call", func() error { return c.run(ctx, verb) })
 	c.log.Debug("call is done", "role", c.name, "verb", string(verb), "took", time.Since(start), "error", err)
 	if err == nil {
 		return exitOK
 	}
 	if c.printed {
-		// A second document would make both unreadable.
+		// With two documents, standard output is not valid JSON.
 		c.log.Error("call failed after its result was printed", "error", err)
 		return exitFailed
 	}
@@ -55,11 +57,12 @@ func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb 
 	return exitFailed
 }
 
-// run goes through a call in the order that the spec's codes suggest: the
-// environment, the configuration, then the role.
+// run validates the environment, then the configuration, then calls the role. The
+// error codes of the spec suggest this order.
 func (c *call) run(ctx context.Context, verb roles.Verb) error {
 	var err error
-	if c.req, err = newRequest(verb, c.p.Env, c.p.Table); err != nil {
+	c.req, err = newRequest(verb, c.p.Env, c.p.Table)
+	if err != nil {
 		return err
 	}
 	raw, err := readConf(verb, c.p.Stdin)
@@ -90,13 +93,13 @@ func (c *call) run(ctx context.Context, verb roles.Verb) error {
 	if verb == roles.Add {
 		return c.add(ctx, handler, host)
 	}
-	return guarded(c.log, c.name, func() error {
+	return catchPanic(c.log, c.name, func() error {
 		_, err := serve(ctx, handler, host, c.req)
 		return err
 	})
 }
 
-// versions answers VERSION with the version that was asked with.
+// versions answers VERSION. Its cniVersion is the request's.
 func (c *call) versions(raw []byte) error {
 	h := &header{CNIVersion: roles.ResultVersion}
 	if len(raw) > 0 {
@@ -115,8 +118,9 @@ func (c *call) versions(raw []byte) error {
 	return c.print(doc)
 }
 
-// configure completes the request by what standard input holds, and finds the
-// role by its type when neither the program's name nor an argument told it.
+// configure completes the request from the configuration in raw. It looks the role
+// up by the configuration's type if neither the program's name nor an argument
+// selected one.
 func (c *call) configure(raw []byte) error {
 	h, err := decodeHeader(raw)
 	if err != nil {
@@ -131,7 +135,7 @@ func (c *call) configure(raw []byte) error {
 	if c.role == nil {
 		role, ok := c.p.Table.Lookup(h.Type)
 		if !ok {
-			return &roles.ConfError{Path: "type", Reason: fmt.Sprintf("%q is no role of this program", shortened(h.Type))}
+			return &roles.ConfError{Path: "type", Reason: fmt.Sprintf("%q is not a role of this program", shortened(h.Type))}
 		}
 		c.role, c.name = role, h.Type
 	}
@@ -142,38 +146,38 @@ func (c *call) configure(raw []byte) error {
 	}
 	c.req.PrevResult, err = result.DecodePrev(h.CNIVersion, h.PrevResult)
 	if err != nil && c.req.Verb == roles.Del {
-		// What the runtime kept is damaged, and what was made is still there:
-		// DEL works without.
+		// The runtime's copy of the result is damaged, but the attachment still
+		// exists. DEL does not need the result.
 		c.log.Warn("prevResult is ignored", "error", err)
 		return nil
 	}
 	return err
 }
 
-// add runs ADD and prints its result. A role that failed has cleaned up; after
-// a panic, or when the result cannot be told, it is cleaned up here.
+// add runs ADD and prints its result. A role whose ADD returns an error has already
+// cleaned up. After a panic, or when the result cannot be printed, add calls DEL.
 func (c *call) add(ctx context.Context, handler roles.Handler, host *roles.Host) error {
-	var made *roles.Result
-	err := guarded(c.log, c.name, func() error {
+	var res *roles.Result
+	err := catchPanic(c.log, c.name, func() error {
 		if a, ok := handler.(roles.Addressless); ok && a.Addressless() && !result.AtLeast(c.version, "0.3.0") {
 			return result.NoAddressError(c.version)
 		}
 		var err error
-		made, err = serve(ctx, handler, host, cloneRequest(c.req))
+		res, err = serve(ctx, handler, host, cloneRequest(c.req))
 		return err
 	})
 	if err != nil && !errors.Is(err, roles.ErrPanic) {
 		return err
 	}
 	if err == nil {
-		err = guarded(c.log, c.name, func() error { return c.printResult(made) })
+		err = catchPanic(c.log, c.name, func() error { return c.printResult(res) })
 	}
 	if err == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	return errors.Join(err, guarded(c.log, c.name, func() error {
+	return errors.Join(err, catchPanic(c.log, c.name, func() error {
 		req := cloneRequest(c.req)
 		req.Verb = roles.Del
 		_, err := serve(ctx, handler, host, req)
@@ -189,7 +193,7 @@ func (c *call) printResult(r *roles.Result) error {
 	return c.print(doc)
 }
 
-// print writes a document in one piece.
+// print writes a document with a single Write.
 func (c *call) print(doc []byte) error {
 	c.printed = true
 	n, err := c.p.Stdout.Write(doc)
@@ -202,13 +206,14 @@ func (c *call) print(doc []byte) error {
 	return nil
 }
 
-// newHandler makes a role's handler; whatever a configuration does to it is a
-// fault of the configuration. DEL bears with faults.
+// newHandler creates a role's handler. An error of role.New that has no code of its
+// own becomes roles.ErrConf. For DEL, if the configuration has faults and the role
+// has an Undo, newHandler returns the handler of Undo, which removes what the records list.
 func newHandler(log *slog.Logger, role *roles.Role, name string, verb roles.Verb, conf []byte) (handler roles.Handler, err error) {
 	if role.New == nil {
-		return nil, fmt.Errorf("%w: %q is a daemon and answers no CNI call", roles.ErrNoPlugin, name)
+		return nil, fmt.Errorf("%w: %q is a daemon and does not answer CNI calls", roles.ErrNoPlugin, name)
 	}
-	err = guarded(log, name, func() error {
+	err = catchPanic(log, name, func() error {
 		var err error
 		handler, err = role.New(conf)
 		return err
@@ -219,8 +224,8 @@ func newHandler(log *slog.Logger, role *roles.Role, name string, verb roles.Verb
 	if verb != roles.Del || role.Undo == nil || !errors.Is(err, roles.ErrConf) {
 		return handler, err
 	}
-	log.Warn("the configuration has faults, removing what was recorded", "role", name, "error", err)
-	undoErr := guarded(log, name, func() error {
+	log.Warn("the configuration has faults; DEL removes what the records list", "role", name, "error", err)
+	undoErr := catchPanic(log, name, func() error {
 		var err error
 		handler, err = role.Undo(conf)
 		return err
@@ -231,14 +236,14 @@ func newHandler(log *slog.Logger, role *roles.Role, name string, verb roles.Verb
 	return handler, nil
 }
 
-// serve calls the handler for the request's verb. What a handler does not
-// answer succeeds.
+// serve calls the handler for the request's verb. A verb that the handler does not
+// implement succeeds.
 func serve(ctx context.Context, handler roles.Handler, host *roles.Host, req *roles.Request) (*roles.Result, error) {
 	switch req.Verb {
 	case roles.Add:
 		r, err := handler.Add(ctx, host, req)
 		if err == nil && r == nil {
-			err = fmt.Errorf("%w: ADD made no result", roles.ErrPanic)
+			err = fmt.Errorf("%w: ADD returned no result", roles.ErrPanic)
 		}
 		return r, err
 	case roles.Del:
@@ -248,7 +253,7 @@ func serve(ctx context.Context, handler roles.Handler, host *roles.Host, req *ro
 			return nil, h.Check(ctx, host, req)
 		}
 	case roles.GC:
-		// A runtime that sent no list is not known to have no attachments.
+		// A missing list does not mean that the runtime has no attachments.
 		if h, ok := handler.(roles.Collector); ok && req.Valid != nil {
 			return nil, h.GC(ctx, host, req)
 		}
@@ -261,8 +266,9 @@ func serve(ctx context.Context, handler roles.Handler, host *roles.Host, req *ro
 	return nil, nil
 }
 
-// guarded turns a panic into an error; the stack goes to the log only.
-func guarded(log *slog.Logger, name string, fn func() error) (err error) {
+// catchPanic calls fn and turns a panic into an error that wraps roles.ErrPanic. The
+// stack goes to the log only.
+func catchPanic(log *slog.Logger, name string, fn func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			log.Error("panic", "role", name, "value", v, "stack", string(debug.Stack()))

@@ -131,7 +131,8 @@ func TestTypeSelectsRole(t *testing.T) {
 	if len(one.calls) != 0 || len(two.calls) != 1 || two.host.Role != "two" {
 		t.Errorf("calls %v and %v", one.calls, two.calls)
 	}
-	// The name that a plugin is executed by wins: an IPAM plugin sees its caller's type.
+	// The program's name has precedence over the type: an IPAM plugin gets the
+	// configuration of its caller, with the caller's type.
 	w.args = []string{"/opt/cni/bin/one"}
 	w.call(t).success(t)
 	if len(one.calls) != 1 {
@@ -199,7 +200,7 @@ func TestDamagedPrevResult(t *testing.T) {
 			w.stdin = `{"cniVersion":"1.0.0","name":"net","prevResult":` + prev + `}`
 			ans := w.call(t)
 			if verb == "DEL" {
-				// What is to be removed is still there: DEL goes on without.
+				// The attachment still exists, so DEL runs without prevResult.
 				if ans.exit != 0 || len(a.calls) != 1 || a.last.PrevResult != nil || !strings.Contains(ans.stderr, "prevResult") {
 					t.Errorf("DEL with %s: exit %d, calls %v, stderr %s", prev, ans.exit, a.calls, ans.stderr)
 				}
@@ -274,7 +275,7 @@ func TestAddressless(t *testing.T) {
 	w.call(t).success(t)
 }
 
-// deaf fails every write, as a pipe whose reader is gone.
+// deaf is a writer that fails every write, as a pipe does after its reader closed it.
 type deaf struct{ writes int }
 
 func (d *deaf) Write([]byte) (int, error) { d.writes++; return 0, os.ErrClosed }
@@ -334,7 +335,7 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
-// A daemon with wrong flags exits with 2: to start it again is no use.
+// A daemon with wrong flags exits with 2: a restart does not help.
 func TestDaemonFlags(t *testing.T) {
 	w := newWorld().set("CNI_COMMAND", "")
 	w.args = []string{"agent", "--nosuch"}

@@ -13,10 +13,10 @@ import (
 	"github.com/cnibox/cnibox/roles/result"
 )
 
-// maxConf bounds standard input. Lists of thousands of attachments fit.
+// maxConf bounds standard input, in bytes. A GC list of thousands of attachments fits.
 const maxConf = 4 << 20
 
-// header is what dispatch itself reads of a configuration.
+// header holds the keys of a configuration that dispatch itself reads.
 type header struct {
 	CNIVersion       string          `json:"cniVersion"`
 	Name             string          `json:"name"`
@@ -26,8 +26,8 @@ type header struct {
 	Attachments      json.RawMessage `json:"cni.dev/attachments"`
 }
 
-// readConf reads standard input whole. VERSION does not wait for a person to
-// type it.
+// readConf reads all of standard input. For VERSION it does not read a terminal,
+// because VERSION needs no configuration.
 func readConf(verb roles.Verb, in io.Reader) ([]byte, error) {
 	if verb == roles.Version {
 		if f, ok := in.(interface{ Stat() (fs.FileInfo, error) }); ok {
@@ -46,7 +46,8 @@ func readConf(verb roles.Verb, in io.Reader) ([]byte, error) {
 	return raw, nil
 }
 
-// decodeHeader decodes a configuration as far as dispatch needs it.
+// decodeHeader decodes the keys of a configuration that dispatch needs. A missing
+// cniVersion is 0.1.0, as in the spec.
 func decodeHeader(raw []byte) (*header, error) {
 	var h header
 	if err := coldjson.Unmarshal(raw, &h); err != nil {
@@ -58,13 +59,13 @@ func decodeHeader(raw []byte) (*header, error) {
 	return &h, nil
 }
 
-// check refuses a configuration without a usable name, or whose version is not
-// spoken or lacks the verb.
+// check returns an error if the configuration's name is not valid, its version is
+// not supported, or the version does not have the verb.
 func (h *header) check(verb roles.Verb) error {
 	if !roles.IsName(h.Name) {
 		reason := "is missing"
 		if h.Name != "" {
-			reason = fmt.Sprintf(`%q does not begin with a letter or digit, or has other characters than those, ".", "_" and "-"`, shortened(h.Name))
+			reason = fmt.Sprintf(`%q does not begin with a letter or digit, or has characters other than letters, digits, ".", "_" and "-"`, shortened(h.Name))
 		}
 		return &roles.ConfError{Path: "name", Reason: reason}
 	}
@@ -74,7 +75,7 @@ func (h *header) check(verb roles.Verb) error {
 	return checkVerbVersion(verb, h.CNIVersion)
 }
 
-// checkVerbVersion refuses a verb that a version of the spec does not have.
+// checkVerbVersion returns an error if a version of the spec does not have the verb.
 func checkVerbVersion(verb roles.Verb, version string) error {
 	least := "0.1.0"
 	switch verb {
@@ -85,13 +86,14 @@ func checkVerbVersion(verb roles.Verb, version string) error {
 	case roles.Add, roles.Del, roles.Version:
 	}
 	if !result.AtLeast(version, least) {
-		return fmt.Errorf("%w: config is %q, which has no %s: it came with %s", roles.ErrVersion, version, verb, least)
+		return fmt.Errorf("%w: config is %q, but %s requires %s", roles.ErrVersion, version, verb, least)
 	}
 	return nil
 }
 
-// valid decodes GC's list; nil when the runtime sent none. Entries that name
-// nothing are refused: a list that is misread costs living containers.
+// valid decodes GC's list of valid attachments. It returns nil if the runtime sent
+// none. An entry without a container ID or interface name is an error: GC removes
+// every attachment that is not listed, so a misread list would cut off running containers.
 func (h *header) valid() ([]roles.AttachmentID, error) {
 	for _, list := range []struct {
 		key string
@@ -114,5 +116,5 @@ func (h *header) valid() ([]roles.AttachmentID, error) {
 	return nil, nil
 }
 
-// absent tells whether a key is missing or null.
+// absent reports whether a key is missing or null.
 func absent(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }

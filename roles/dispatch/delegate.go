@@ -19,8 +19,8 @@ import (
 	"github.com/cnibox/cnibox/roles/result"
 )
 
-// delegateTimeout is the longest that a delegate may take: DHCP servers are
-// slow, runtimes give up after a few minutes.
+// delegateTimeout bounds one call of a delegate. DHCP servers are slow, and
+// runtimes cancel a call after a few minutes.
 const delegateTimeout = 2 * time.Minute
 
 // delegator calls plugins for one role.
@@ -29,35 +29,36 @@ type delegator struct {
 	executable string
 	stderr     io.Writer
 	host       *roles.Host
-	// asRuntime has no DEL follow a failed ADD: it may be of what an earlier call
-	// attached, and a person decides.
+	// asRuntime means that no DEL follows a failed ADD, because DEL could remove an
+	// attachment that an earlier call made. The user decides whether to call DEL.
 	asRuntime bool
-	// callers are the roles of this program that are at work, outermost first.
+	// callers are the running roles of this program, outermost first.
 	callers []string
-	// log has no role's tag.
+	// log has no "role" attribute.
 	log *slog.Logger
 }
 
-// NewDelegator returns what Host.Delegate is for a host: plugins are found on
-// the request's CNI_PATH and called in process when the file is p.Executable
-// itself, else executed. What is called in process gets its own copy of the
-// request, a host of its own name, a deadline, and may panic. A host without a role is the
-// command line's, which calls plugins as a runtime does.
+// NewDelegator returns the Delegator for a host. It finds plugins on the request's
+// CNI_PATH, calls a plugin in process if its file is p.Executable, and executes any
+// other file. A plugin that is called in process gets a copy of the request, a Host
+// with its own role, and a deadline; its panic becomes an error. A host without a
+// role belongs to the command line, which calls plugins as a runtime does: no DEL
+// follows a failed ADD.
 func NewDelegator(p Process, h *roles.Host, log *slog.Logger) roles.Delegator {
 	return &delegator{table: p.Table, executable: p.Executable, stderr: p.Stderr, host: h, asRuntime: h.Role == "", callers: []string{h.Role}, log: log}
 }
 
-// plugin is one delegate: a role of ours or a file to execute.
+// plugin is one delegate: a role of this program, or a file to execute.
 type plugin interface {
-	// call runs the request's verb; the result is nil but for ADD.
+	// call runs the request's verb. Only ADD returns a result.
 	call(ctx context.Context, req *roles.Request) (*roles.Result, error)
 }
 
-// Add runs ADD; when that fails it runs DEL, as the spec demands of a plugin that delegates. Where that fails too
-// the error has a roles.UndoError.
+// Add runs ADD. If ADD fails, Add runs DEL, which the spec requires of a plugin that
+// delegates. If DEL fails too, the error has a roles.UndoError.
 func (d *delegator) Add(ctx context.Context, typ string, req *roles.Request) (*roles.Result, error) {
 	res, err := d.call(ctx, typ, roles.Add, req)
-	if err == nil || d.asRuntime || nothingDone(err) {
+	if err == nil || d.asRuntime || changedNothing(err) {
 		return res, err
 	}
 	if _, undo := d.call(context.WithoutCancel(ctx), typ, roles.Del, req); undo != nil {
@@ -66,9 +67,9 @@ func (d *delegator) Add(ctx context.Context, typ string, req *roles.Request) (*r
 	return nil, err
 }
 
-// nothingDone tells that a failed ADD is sure to have changed nothing. What
-// was attached before is another call's: DEL would take it away.
-func nothingDone(err error) bool {
+// changedNothing reports whether a failed ADD certainly changed nothing. Then no DEL
+// may follow: it would remove the attachment of an earlier call.
+func changedNothing(err error) bool {
 	var executed *DelegateError
 	return !errors.As(err, &executed) &&
 		(errors.Is(err, roles.ErrNoPlugin) || errors.Is(err, roles.ErrConf) || errors.Is(err, roles.ErrAttached))
@@ -94,7 +95,8 @@ func (d *delegator) Status(ctx context.Context, typ string, req *roles.Request) 
 	return err
 }
 
-// Clone shares all but the connection to the kernel.
+// Clone returns a delegator with its own netlink connection, and the function that
+// closes the connection. Everything else is shared.
 func (d *delegator) Clone() (roles.Delegator, func()) {
 	h, sub := *d.host, *d
 	h.Net = d.host.Net.Apart()
@@ -106,37 +108,38 @@ func (d *delegator) Clone() (roles.Delegator, func()) {
 	}
 }
 
-// OverLink looks the type up in the table.
+// OverLink reports whether the type is a role of this program with OverLink set.
 func (d *delegator) OverLink(typ string) bool {
 	role, ok := d.table.Lookup(typ)
 	return ok && role.OverLink
 }
 
-// Find looks the type up as a call would.
+// Find returns the error that a call of the type would have because no plugin is found.
 func (d *delegator) Find(typ string, req *roles.Request) error {
 	_, err := d.find(typ, req.Path)
 	return err
 }
 
-// InProcess looks the type up as a call would.
+// InProcess reports whether a call of the type would run in this process.
 func (d *delegator) InProcess(typ string, req *roles.Request) bool {
 	p, err := d.find(typ, req.Path)
-	_, ours := p.(*local)
+	_, ours := p.(*builtin)
 	return err == nil && ours
 }
 
-// Plan asks a Planner of ours.
+// Plan returns the plan of a role of this program. The error is roles.ErrUnplanned
+// if the type is not a role of this program, or if the role is not a roles.Planner.
 func (d *delegator) Plan(ctx context.Context, typ string, req *roles.Request) (*roles.Plan, error) {
 	role, ok := d.table.Lookup(typ)
 	if !ok {
 		return nil, fmt.Errorf("%w: %q is not a role of this program", roles.ErrUnplanned, typ)
 	}
-	l := d.local(typ, role)
+	l := d.builtin(typ, role)
 	var plan *roles.Plan
 	err := l.with(req, func(h roles.Handler, req *roles.Request) error {
 		p, ok := h.(roles.Planner)
 		if !ok {
-			return fmt.Errorf("%w: the role cannot tell", roles.ErrUnplanned)
+			return fmt.Errorf("%w: the role does not implement planning", roles.ErrUnplanned)
 		}
 		var err error
 		plan, err = p.Plan(ctx, l.host, req)
@@ -145,10 +148,11 @@ func (d *delegator) Plan(ctx context.Context, typ string, req *roles.Request) (*
 	return plan, err
 }
 
-// Preview asks a Previewer of ours, whatever file is installed under its name:
-// there may be none yet, or a copy of this program, and another program's of
-// the same type answers from the same configuration. From a type that is not
-// ours, and from one that cannot tell, it expects the placeholder.
+// Preview returns the expected result of ADD. If the type is a role of this program,
+// it asks the role, whatever file is on CNI_PATH: the file may not be installed yet,
+// and a third-party plugin of the same type reads the same configuration. Preview
+// returns a placeholder for a type that is not a role of this program, and for a role
+// that is not a roles.Previewer or returns roles.ErrUnplanned.
 func (d *delegator) Preview(ctx context.Context, typ string, req *roles.Request) (*roles.Result, error) {
 	role, ok := d.table.Lookup(typ)
 	if !ok {
@@ -157,7 +161,7 @@ func (d *delegator) Preview(ctx context.Context, typ string, req *roles.Request)
 		}
 		return placeholder(), nil
 	}
-	l := d.local(typ, role)
+	l := d.builtin(typ, role)
 	var res *roles.Result
 	err := l.with(req, func(h roles.Handler, req *roles.Request) error {
 		pv, ok := h.(roles.Previewer)
@@ -175,7 +179,7 @@ func (d *delegator) Preview(ctx context.Context, typ string, req *roles.Request)
 	return res, err
 }
 
-// placeholder is an address that documentation is made of (RFC 5737).
+// placeholder returns a result with an address for documentation (RFC 5737).
 func placeholder() *roles.Result {
 	return &roles.Result{
 		CNIVersion: roles.ResultVersion,
@@ -186,7 +190,7 @@ func placeholder() *roles.Result {
 	}
 }
 
-// call finds a plugin and runs one verb of it under a deadline.
+// call finds a plugin and runs one verb of it, with a deadline.
 func (d *delegator) call(ctx context.Context, typ string, verb roles.Verb, req *roles.Request) (*roles.Result, error) {
 	if err := checkVerbVersion(verb, req.CNIVersion); err != nil {
 		return nil, fmt.Errorf("%s: %w", typ, err)
@@ -195,18 +199,18 @@ func (d *delegator) call(ctx context.Context, typ string, verb roles.Verb, req *
 	if err != nil {
 		return nil, err
 	}
-	as := *req
-	as.Verb = verb
+	r := *req
+	r.Verb = verb
 	ctx, cancel := context.WithTimeout(ctx, delegateTimeout)
 	defer cancel()
-	return p.call(ctx, &as)
+	return p.call(ctx, &r)
 }
 
-// find looks a type up as libcni does: the first regular file of that name on
-// CNI_PATH, links followed.
+// find returns the plugin for a type. As libcni does, it takes the first regular file
+// of that name on CNI_PATH and follows symbolic links.
 func (d *delegator) find(typ string, path []string) (plugin, error) {
 	if typ == "" || strings.ContainsRune(typ, filepath.Separator) {
-		return nil, fmt.Errorf("%w: %q is no plugin type", roles.ErrNoPlugin, shortened(typ))
+		return nil, fmt.Errorf("%w: %q is not a plugin type", roles.ErrNoPlugin, shortened(typ))
 	}
 	for _, dir := range path {
 		file := filepath.Join(dir, typ)
@@ -225,30 +229,31 @@ func (d *delegator) find(typ string, path []string) (plugin, error) {
 		if slices.Contains(d.callers, typ) {
 			return nil, fmt.Errorf("%w: plugin %q would call itself", roles.ErrConf, typ)
 		}
-		return d.local(typ, role), nil
+		return d.builtin(typ, role), nil
 	}
 	return nil, fmt.Errorf("%w: no %q in CNI_PATH %q", roles.ErrNoPlugin, shortened(typ), strings.Join(path, ":"))
 }
 
-// local is a role of this very program.
-type local struct {
+// builtin is a role of this program that is called in process.
+type builtin struct {
 	name string
 	role *roles.Role
 	host *roles.Host
 	log  *slog.Logger
 }
 
-// local gives a role a host of its own name.
-func (d *delegator) local(name string, role *roles.Role) *local {
+// builtin returns a role with a copy of the host whose Role, Log and Delegate are the
+// role's.
+func (d *delegator) builtin(name string, role *roles.Role) *builtin {
 	h := *d.host
 	h.Role, h.Log = name, tagged(d.log, name)
 	sub := *d
 	sub.asRuntime, sub.host, sub.callers = false, &h, append(slices.Clip(d.callers), name)
 	h.Delegate = &sub
-	return &local{name: name, role: role, host: &h, log: d.log}
+	return &builtin{name: name, role: role, host: &h, log: d.log}
 }
 
-func (l *local) call(ctx context.Context, req *roles.Request) (*roles.Result, error) {
+func (l *builtin) call(ctx context.Context, req *roles.Request) (*roles.Result, error) {
 	var res *roles.Result
 	err := l.with(req, func(h roles.Handler, req *roles.Request) error {
 		var err error
@@ -261,13 +266,13 @@ func (l *local) call(ctx context.Context, req *roles.Request) (*roles.Result, er
 	return res, nil
 }
 
-// with makes the role's handler and calls fn with it and a copy of the request.
-// Errors name the role.
-func (l *local) with(req *roles.Request, fn func(roles.Handler, *roles.Request) error) error {
+// with creates the role's handler and calls fn with it and a copy of the request.
+// Errors begin with the role's name.
+func (l *builtin) with(req *roles.Request, fn func(roles.Handler, *roles.Request) error) error {
 	req = cloneRequest(req)
 	h, err := newHandler(l.log, l.role, l.name, req.Verb, req.Conf)
 	if err == nil {
-		err = guarded(l.log, l.name, func() error { return fn(h, req) })
+		err = catchPanic(l.log, l.name, func() error { return fn(h, req) })
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", l.name, err)
@@ -275,7 +280,8 @@ func (l *local) with(req *roles.Request, fn func(roles.Handler, *roles.Request) 
 	return nil
 }
 
-// cloneRequest is a deep copy: what a callee does to its request stays there.
+// cloneRequest returns a deep copy, so that a callee cannot change the caller's
+// request.
 func cloneRequest(r *roles.Request) *roles.Request {
 	c := *r
 	c.Path, c.Env, c.Conf = slices.Clone(r.Path), slices.Clone(r.Env), slices.Clone(r.Conf)

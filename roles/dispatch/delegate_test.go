@@ -20,7 +20,7 @@ import (
 // errGiven is an error that fake roles return.
 var errGiven = errors.New("given")
 
-// setting is a role that is about to delegate.
+// setting is a role with the delegator and the request for a delegate.
 type setting struct {
 	d      roles.Delegator
 	req    *roles.Request
@@ -67,7 +67,7 @@ func TestDelegateInProcess(t *testing.T) {
 		if req.Verb != roles.Add || req.Valid == nil || req.Network != "net" {
 			t.Errorf("request %+v", req)
 		}
-		// All of this is the role's own copy.
+		// These changes affect only the role's copy of the request.
 		req.Conf[0], req.Env[0], req.Path[0], req.PrevResult.IPs[0].Address.IP[0] = 'X', "X", "X", 99
 		req.PrevResult.Interfaces[0].Name, req.ContainerID = "X", "X"
 		return sampleResult(), nil
@@ -142,7 +142,8 @@ func TestDelegateInProcessFails(t *testing.T) {
 	}
 }
 
-// spy is a stranger's plugin that notes its calls in $dir/calls and prints body.
+// spy is the beginning of a script for a third-party plugin: it appends each call to
+// $dir/calls.
 const spy = `dir=$(dirname "$0")
 echo "$CNI_COMMAND $CNI_CONTAINERID ns=$CNI_NETNS $CNI_IFNAME $CNI_ARGS path=$CNI_PATH $TRACEPARENT" >>"$dir/calls"
 cat >"$dir/stdin"
@@ -299,11 +300,11 @@ func TestPreview(t *testing.T) {
 	}
 	marker := filepath.Join(s.dir, "executed")
 	script(t, s.dir, "z", "echo >"+marker)
-	// Not installed yet: it is this program's all the same.
+	// The role answers although its file is not installed.
 	uninstalled := role
 	uninstalled.Names = []string{"w"}
 	d.table = append(d.table, uninstalled)
-	// Another program's of a type that is ours: the same configuration, the same answer.
+	// The role answers although a third-party plugin is installed under its name.
 	foreign := role
 	foreign.Names = []string{"v"}
 	d.table = append(d.table, foreign)
@@ -327,7 +328,7 @@ func TestPreview(t *testing.T) {
 }
 
 func TestBounded(t *testing.T) {
-	b := &bounded{left: 4}
+	b := &boundedBuffer{left: 4}
 	for _, part := range []string{"ab", "cde", "f"} {
 		if n, err := io.WriteString(b, part); n != len(part) || err != nil {
 			t.Errorf("%d, %v", n, err)
@@ -338,7 +339,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// A plugin that is its own IPAM plugin would wait for itself.
+// A plugin that is configured as its own IPAM plugin would call itself without end.
 func TestDelegateToCaller(t *testing.T) {
 	x, y := &actor{name: "x"}, &actor{name: "y"}
 	s := newSetting(t, x, y)

@@ -1,8 +1,9 @@
-// Package dispatch is the edge between a process and a role: environment and
-// standard input become a Request, a Result or an error becomes one JSON
-// document on standard output (CNI spec 1.1.0, sections 2 to 5).
+// Package dispatch connects a process to a role. It makes a Request of the
+// environment and standard input, calls the role, and writes the Result or the error
+// as one JSON document to standard output (CNI spec 1.1.0, sections 2 to 5).
 //
-// Only this package executes other programs: plugins that a role delegates to.
+// Only this package executes other programs: plugins that a role delegates to,
+// iptables, and this program itself.
 package dispatch
 
 import (
@@ -24,33 +25,38 @@ import (
 const (
 	exitOK     = 0
 	exitFailed = 1
-	// exitUsage is for a daemon whose flags are wrong: it would fail each time.
+	// exitUsage is the code of a daemon whose flags are wrong: a restart does not help.
 	exitUsage = 2
 )
 
-// Process is the world of one call: nothing else of the process is used.
+// Process holds the inputs and outputs of one call. Dispatch uses nothing else of
+// the process.
 type Process struct {
 	Table roles.Table
-	// Args is the whole command line: the program's name comes first.
+	// Args is the whole command line. The first element is the program's name.
 	Args []string
-	// Env is the environment, "K=V"; of a repeated name the first counts.
+	// Env is the environment as "K=V". The first of several values of one name counts.
 	Env            []string
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Version is the binary's own.
+	// Version is the version of this binary.
 	Version string
-	// Executable leads to the running binary's file: "/proc/self/exe".
+	// Executable is a path to the running binary's file, usually "/proc/self/exe".
 	Executable string
-	// OpenHost opens the node for a role; the returned function closes it.
-	// Delegate is set by dispatch.
+	// OpenHost opens the node for a role. The returned function closes it. Dispatch
+	// sets the Host's Delegate.
 	OpenHost func(ctx context.Context, role string, log *slog.Logger) (*roles.Host, func(), error)
 }
 
-// IsCall tells whether the process is meant to play a role: it was called by a
-// role's name, or its first argument is one (and the second no verb of the
-// role's: `cnibox agent status`), or it has no argument and CNI_COMMAND is set,
-// when `type` in standard input names the role. All else is a person's command
-// line.
+// IsCall reports whether the process is to play a role. It is in three cases:
+//
+//   - the program's name is a role's name;
+//   - the first argument is a role's name, and the second is not a command-line verb
+//     of that role, such as `status` in `cnibox agent status`;
+//   - there is no argument and CNI_COMMAND is set; the configuration's type then names
+//     the role.
+//
+// Otherwise a user runs the command line.
 func (p *Process) IsCall() bool {
 	role, name, args := p.selected()
 	if role != nil && len(args) > 0 && name != filepath.Base(p.Args[0]) && role.HasVerb(name+" "+args[0]) {
@@ -59,22 +65,24 @@ func (p *Process) IsCall() bool {
 	return role != nil || (len(args) == 0 && p.getenv(envCommand) != "")
 }
 
-// runs tells whether a role is meant to run, not to answer a call.
-func runs(role *roles.Role, args []string) bool {
+// isDaemon reports whether a role is started as a daemon and not for a CNI call.
+func isDaemon(role *roles.Role, args []string) bool {
 	return role.Run != nil && (role.New == nil || (len(args) > 0 && args[0] == "daemon"))
 }
 
-// Main plays the role that the process was called as and returns the exit
-// code. A signal ends a call where it stands, as SIGKILL does: what it planned
-// is recorded, and the runtime's DEL, the next ADD or GC takes it away. Only
-// while another program is executed, which may take minutes, SIGTERM and SIGINT
-// cancel it and the call undoes what it did. To watch signals costs two threads
-// and a tenth of a call.
+// Main plays the role that the process was called as and returns the exit code.
+//
+// SIGTERM and SIGINT end a call at once, as SIGKILL does. This is safe because the
+// call records its plan first: the runtime's DEL, the next ADD or GC removes what
+// the call made. While a call executes another program, which may take minutes, these
+// signals cancel the program instead, and the call undoes its changes. Calls
+// do not watch signals all the time because that costs two threads and a tenth of
+// a call's duration.
 func Main(ctx context.Context, p Process) int {
 	role, name, args := p.selected()
 	verb := roles.Verb(p.getenv(envCommand))
 	switch {
-	case role != nil && runs(role, args):
+	case role != nil && isDaemon(role, args):
 		if role.New != nil {
 			args = args[1:]
 		}
@@ -88,16 +96,17 @@ func Main(ctx context.Context, p Process) int {
 	return p.call(ctx, role, name, verb)
 }
 
-// WithSignals returns a context that SIGTERM and SIGINT cancel; a second one
-// kills as it would have without.
+// WithSignals returns a context that the first SIGTERM or SIGINT cancels. A second
+// signal ends the process.
 func WithSignals(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }
 
-// selected finds the role by the program's name or by the first argument, the
-// name that it was called by, and the arguments after it.
+// selected finds the role by the program's name or by the first argument. It returns
+// the role, the name that selected it, and the arguments after that name. The role is
+// nil if neither is a role's name.
 func (p *Process) selected() (role *roles.Role, name string, args []string) {
 	if len(p.Args) == 0 {
 		return nil, "", nil
@@ -115,8 +124,8 @@ func (p *Process) selected() (role *roles.Role, name string, args []string) {
 	return nil, "", args
 }
 
-// about prints what tools parse for the plugin's version, and on the next line
-// our own.
+// about prints the line from which tools parse the plugin's version, and then the
+// version of this program.
 func (p *Process) about(role *roles.Role, name string) {
 	reference := role.Reference
 	if reference == "" {
@@ -132,7 +141,7 @@ func (p *Process) daemon(ctx context.Context, role *roles.Role, name string, arg
 	if err == nil || (ctx.Err() != nil && isCancelled(err)) {
 		return exitOK
 	}
-	if errors.Is(err, flag.ErrHelp) { // what a daemon answers -help with
+	if errors.Is(err, flag.ErrHelp) { // the answer of a daemon to -help
 		fmt.Fprintln(p.Stdout, err)
 		return exitOK
 	}
@@ -151,15 +160,15 @@ func (p *Process) runDaemon(ctx context.Context, role *roles.Role, name string, 
 	defer done()
 	h.Delegate = NewDelegator(*p, h, log)
 	h.Role, h.Sockets, h.Env = name, p.sockets(), p.Env
-	return guarded(log, role.Name(), func() error { return role.Run(ctx, h, args) })
+	return catchPanic(log, role.Name(), func() error { return role.Run(ctx, h, args) })
 }
 
-// getenv reads the process's environment.
+// getenv returns a variable of the process's environment, or "".
 func (p *Process) getenv(key string) string {
 	return getenv(p.Env, key)
 }
 
-// getenv finds a variable, or ""; of a repeated name the first counts.
+// getenv returns the first value of a variable, or "".
 func getenv(env []string, key string) string {
 	for _, kv := range env {
 		if k, v, ok := strings.Cut(kv, "="); ok && k == key {

@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// The environment of a call (CNI spec 1.1.0, section 2), and our own.
+// The environment variables of a call (CNI spec 1.1.0, section 2), and CNIBOX_LOG.
 const (
 	envCommand     = "CNI_COMMAND"
 	envContainerID = "CNI_CONTAINERID"
@@ -27,9 +27,9 @@ const (
 // ownNetns is the network namespace of this process.
 const ownNetns = "/proc/self/ns/net"
 
-// required lists the variables that a verb needs; ok is false for no verb.
-// CNI_PATH is what the spec says: only GC needs it, other verbs fail when they
-// look for a delegate.
+// required returns the variables that a verb needs. ok is false if v is not a verb.
+// As in the spec, only GC requires CNI_PATH: another verb without it fails when it
+// looks for a delegate.
 func required(v roles.Verb) (names []string, ok bool) {
 	switch v {
 	case roles.Add, roles.Check:
@@ -44,12 +44,12 @@ func required(v roles.Verb) (names []string, ok bool) {
 	return nil, false
 }
 
-// newRequest makes a request of the environment. Every missing variable is told
-// at once, and so is every invalid one.
+// newRequest makes a request of the environment. One error names all missing
+// variables, and another names all invalid ones.
 func newRequest(verb roles.Verb, env []string, table roles.Table) (*roles.Request, error) {
 	names, ok := required(verb)
 	if !ok {
-		return nil, fmt.Errorf("%w: CNI_COMMAND: %q is no operation of CNI", roles.ErrEnv, string(verb))
+		return nil, fmt.Errorf("%w: CNI_COMMAND: %q is not an operation of CNI", roles.ErrEnv, string(verb))
 	}
 	get := func(key string) string { return getenv(env, key) }
 	var missing []string
@@ -77,13 +77,14 @@ func newRequest(verb roles.Verb, env []string, table roles.Table) (*roles.Reques
 	return req, errors.Join(append(faults, err)...)
 }
 
-// pathList splits CNI_PATH; empty parts, which would be the working directory, are left out.
+// pathList splits CNI_PATH. It omits empty parts, which would mean the working
+// directory.
 func pathList(s string) []string {
 	return slices.DeleteFunc(filepath.SplitList(s), func(d string) bool { return d == "" })
 }
 
-// parseArgs parses CNI_ARGS and refuses keys that no role knows, unless the
-// runtime allows them.
+// parseArgs parses CNI_ARGS. A key that no role knows is an error unless
+// IgnoreUnknown is set.
 func parseArgs(s string, table roles.Table) (roles.Args, error) {
 	args, err := roles.ParseArgs(s)
 	if err != nil {
@@ -92,9 +93,10 @@ func parseArgs(s string, table roles.Table) (roles.Args, error) {
 	return args, checkArgs(args, table)
 }
 
-// checkArgs refuses keys that no role knows, unless the runtime allows them.
+// checkArgs returns an error if no role knows one of the keys, unless IgnoreUnknown
+// is set.
 func checkArgs(args roles.Args, table roles.Table) error {
-	// The two that every Request knows how to read.
+	// The methods of Request read these two.
 	known := []string{"K8S_POD_NAMESPACE", "K8S_POD_NAME"}
 	for i := range table {
 		known = append(known, table[i].Args...)
@@ -105,25 +107,25 @@ func checkArgs(args roles.Args, table roles.Table) error {
 	return nil
 }
 
-// CheckRequest refuses what Main refuses of an attachment's environment, for a request
-// that was made in another way.
+// CheckRequest validates a request that was not made of the environment, with the
+// same rules that Main has for the environment.
 func CheckRequest(req *roles.Request, table roles.Table) error {
 	return errors.Join(checkContainerID(req.ContainerID), checkIfName(req.IfName), checkArgs(req.Args, table), guardNetns(req))
 }
 
-// checkContainerID accepts what the spec does: a letter or digit, then letters,
-// digits, dots, underscores and hyphens.
+// checkContainerID accepts the container IDs of the spec: a letter or digit, then
+// letters, digits, dots, underscores and hyphens.
 func checkContainerID(id string) error {
 	if !roles.IsName(id) {
-		return fmt.Errorf("%w: CNI_CONTAINERID: %q does not begin with a letter or digit, or has other characters than those, \".\", \"_\" and \"-\"", roles.ErrEnv, shortened(id))
+		return fmt.Errorf("%w: CNI_CONTAINERID: %q does not begin with a letter or digit, or has characters other than letters, digits, \".\", \"_\" and \"-\"", roles.ErrEnv, shortened(id))
 	}
 	return nil
 }
 
-// checkIfName accepts what an interface can be called.
+// checkIfName accepts valid interface names.
 func checkIfName(name string) error {
 	if !utf8.ValidString(name) {
-		return fmt.Errorf("%w: CNI_IFNAME: %q is not UTF-8, records and results could not name it", roles.ErrEnv, name)
+		return fmt.Errorf("%w: CNI_IFNAME: %q is not UTF-8: records and results cannot contain it", roles.ErrEnv, name)
 	}
 	if err := roles.LinkName(name); err != nil {
 		return fmt.Errorf("%w: CNI_IFNAME: %w", roles.ErrEnv, err)
@@ -131,7 +133,8 @@ func checkIfName(name string) error {
 	return nil
 }
 
-// shortened keeps hostile values from filling a message.
+// shortened cuts a value for a message at 128 bytes, because its length is not
+// bounded elsewhere.
 func shortened(s string) string {
 	const most = 128
 	if len(s) <= most {
@@ -140,9 +143,9 @@ func shortened(s string) string {
 	return s[:most] + "…"
 }
 
-// guardNetns refuses the namespace that the process itself runs in: a stale
-// path under /proc may lead to the host's. What cannot be looked at is left to
-// the role.
+// guardNetns returns an error if CNI_NETNS is the namespace of this process, for
+// ADD, CHECK and DEL: a stale path under /proc may lead to the host's namespace.
+// The role handles a path that does not exist or cannot be read.
 func guardNetns(req *roles.Request) error {
 	switch req.Verb {
 	case roles.Add, roles.Check, roles.Del:
@@ -154,7 +157,7 @@ func guardNetns(req *roles.Request) error {
 	}
 	theirs, err := os.Stat(req.Netns)
 	if err != nil {
-		// A missing namespace is an error of ADD and none of DEL.
+		// A missing namespace is an error for ADD and not for DEL, so the role decides.
 		return nil
 	}
 	ours, err := os.Stat(ownNetns)
@@ -162,7 +165,7 @@ func guardNetns(req *roles.Request) error {
 		return fmt.Errorf("%w: %w", roles.ErrNetns, err)
 	}
 	if os.SameFile(theirs, ours) {
-		return fmt.Errorf("%w: CNI_NETNS %q is the namespace that the plugin itself runs in: if that is meant, set %s=1", roles.ErrNetns, req.Netns, envOverride)
+		return fmt.Errorf("%w: CNI_NETNS %q is the namespace that the plugin itself runs in: if this is intended, set %s=1", roles.ErrNetns, req.Netns, envOverride)
 	}
 	return nil
 }

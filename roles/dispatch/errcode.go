@@ -12,7 +12,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Codes of error objects: below 100 the spec's (1.1.0, section 5), else ours.
+// Codes of error objects. Codes below 100 are the spec's (1.1.0, section 5), the
+// others are cnibox's.
 const (
 	codeVersion          = 1
 	codeUnsupportedField = 2
@@ -28,13 +29,13 @@ const (
 	codeGeneral          = 100
 )
 
-// errorCode is one row: what an error that wraps err is called on the wire.
+// errorCode is the code of the error objects for errors that wrap err.
 type errorCode struct {
 	err  error
 	code uint
 }
 
-// errorCodes is the one table of codes. Every exported sentinel has a row.
+// errorCodes returns the table of codes. Every exported sentinel error has a row.
 func errorCodes() []errorCode {
 	return []errorCode{
 		{roles.ErrVersion, codeVersion},
@@ -75,7 +76,8 @@ func errorCodes() []errorCode {
 	}
 }
 
-// errorObject is what a plugin prints when it fails.
+// errorObject is the document that a plugin prints when it fails (CNI spec 1.1.0,
+// section 5).
 type errorObject struct {
 	CNIVersion string `json:"cniVersion"`
 	Code       uint   `json:"code"`
@@ -83,11 +85,12 @@ type errorObject struct {
 	Details    string `json:"details,omitempty"`
 }
 
-// newErrorObject describes an error. The first of several joined errors gives
-// code and message and the others are details, but faults of a configuration
-// are all one message. An executed plugin's code and message are kept.
+// newErrorObject makes the error object for an error. Of several joined errors, the
+// first gives the code and the message, and the others become the details. All faults
+// of a configuration or environment form one message instead. The code and message of
+// an executed plugin's error object are kept.
 func newErrorObject(version, role string, verb roles.Verb, err error) errorObject {
-	list := split(err)
+	list := splitJoined(err)
 	o := errorObject{CNIVersion: version, Code: codeOf(list[0])}
 	if verb == roles.Status {
 		o.Code = statusCode(o.Code, err)
@@ -118,14 +121,15 @@ func newErrorObject(version, role string, verb roles.Verb, err error) errorObjec
 	return o
 }
 
-// Bounds of an error object: runtimes log it whole, and what is quoted in it
-// may be anybody's.
+// Bounds of an error object's texts, in bytes. Runtimes log the whole object, and it
+// may quote input of any length.
 const (
 	maxMsg     = 4 << 10
 	maxDetails = 16 << 10
 )
 
-// cutAt cuts a text that is longer than most bytes, between characters.
+// cutAt cuts a text after at most most bytes, never within a UTF-8 character, and
+// appends "…" if it cut.
 func cutAt(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -136,8 +140,8 @@ func cutAt(s string, most int) string {
 	return s[:most] + "…"
 }
 
-// statusCode turns what only means that ADD would fail now into the code that
-// STATUS has for it.
+// statusCode returns the code of STATUS for an error: "limited" or "not available" if
+// the error only means that ADD would fail now, else code.
 func statusCode(code uint, err error) uint {
 	var de *DelegateError
 	switch {
@@ -151,8 +155,9 @@ func statusCode(code uint, err error) uint {
 	return code
 }
 
-// codeOf finds the code of the first error of the tree, depth first, that has
-// one: the outermost word on what went wrong counts.
+// codeOf returns the code of the first error of the tree, depth first, that has a
+// code, so the code of an outer error precedes that of an error which it wraps. It
+// returns codeGeneral if no error has one.
 func codeOf(err error) uint {
 	table := errorCodes()
 	if code, ok := walkCode(table, err); ok {
@@ -161,8 +166,8 @@ func codeOf(err error) uint {
 	return codeGeneral
 }
 
-// ErrorCode is the code of an error's object, and the details that an executed plugin
-// gave beside its message.
+// ErrorCode returns the code of the error object for err, and the details from the
+// error object of an executed plugin, if err has one.
 func ErrorCode(err error) (code uint, details string) {
 	var de *DelegateError
 	if errors.As(err, &de) {
@@ -191,7 +196,7 @@ func walkCode(table []errorCode, err error) (uint, bool) {
 	return 0, false
 }
 
-// ownCode is the code of this very error, not of what it wraps.
+// ownCode returns the code of err itself, not of the errors that it wraps.
 func ownCode(table []errorCode, err error) (uint, bool) {
 	switch e := err.(type) { //nolint:errorlint // this is the walk itself
 	case *DelegateError:
@@ -210,8 +215,9 @@ func ownCode(table []errorCode, err error) (uint, bool) {
 	return 0, false
 }
 
-// split takes errors.Join apart; any other error is a list of one.
-func split(err error) []error {
+// splitJoined returns the errors that errors.Join joined, recursively. Any other error is a
+// list of one.
+func splitJoined(err error) []error {
 	j, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only the outermost is taken apart
 	if !ok {
 		return []error{err}
@@ -221,20 +227,20 @@ func split(err error) []error {
 	for i, e := range list {
 		texts[i] = e.Error()
 	}
-	if len(list) == 0 || err.Error() != strings.Join(texts, "\n") {
+	if len(list) == 0 || err.Error() != strings.Join(texts, "\n") { // fmt.Errorf with several %w
 		return []error{err}
 	}
 	var out []error
 	for _, e := range list {
-		out = append(out, split(e)...)
+		out = append(out, splitJoined(e)...)
 	}
 	return out
 }
 
-// oneLine is an error's text without line breaks.
+// oneLine returns an error's text with "; " for line breaks.
 func oneLine(err error) string {
 	return strings.ReplaceAll(err.Error(), "\n", "; ")
 }
 
-// isCancelled tells whether a call ended because it was told to.
+// isCancelled reports whether the error means that the context was cancelled.
 func isCancelled(err error) bool { return errors.Is(err, context.Canceled) }

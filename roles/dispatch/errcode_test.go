@@ -19,8 +19,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestEverySentinelHasACode reads the sentinels from the sources: a new one
-// without a row would be a code 100 that nobody decided on.
+// TestEverySentinelHasACode reads the sentinel errors from the sources and requires a
+// row in errorCodes for each: without a row a new one would get code 100 by accident.
 func TestEverySentinelHasACode(t *testing.T) {
 	rows := tableRows(t)
 	found := 0
@@ -66,7 +66,7 @@ func sentinels(t *testing.T, file string) (names []string) {
 	return names
 }
 
-// tableRows lists what errorCodes names, as it names it.
+// tableRows lists the errors in the source of errorCodes as "package.ErrName".
 func tableRows(t *testing.T) map[string]bool {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), "errcode.go", nil, parser.SkipObjectResolution)

@@ -19,34 +19,34 @@ import (
 )
 
 const (
-	// stopTimeout is what a plugin has between SIGTERM and SIGKILL, and what
-	// a program that it left behind may hold its outputs open.
+	// stopTimeout is the time between SIGTERM and SIGKILL for a plugin. After the
+	// plugin's end, a child of the plugin may hold its outputs open that long.
 	stopTimeout = 5 * time.Second
-	// maxOutput bounds a plugin's standard output.
+	// maxOutput bounds a plugin's standard output, in bytes.
 	maxOutput = 4 << 20
-	// maxComplaint bounds the part of a plugin's standard error that stands in
-	// for a missing error object.
-	maxComplaint = 4 << 10
+	// maxErrorText bounds the standard error, in bytes, that is quoted when a program
+	// fails without an error object.
+	maxErrorText = 4 << 10
 )
 
-// executed is a plugin of another's.
+// executed is a plugin that is not this program: a file to execute.
 type executed struct {
 	typ, file string
 	stderr    io.Writer
 	log       *slog.Logger
 }
 
-// call executes the plugin with the whole environment and configuration of our
-// own call (CNI spec 1.1.0, section 4); its standard error goes to ours.
+// call executes the plugin with the request's environment and configuration (CNI spec
+// 1.1.0, section 4). The plugin's standard error goes to that of this process.
 func (e *executed) call(ctx context.Context, req *roles.Request) (*roles.Result, error) {
 	ctx, stop := WithSignals(ctx)
 	defer stop()
-	out := &bounded{left: maxOutput}
-	complaint := &bounded{left: maxComplaint}
+	out := &boundedBuffer{left: maxOutput}
+	errorText := &boundedBuffer{left: maxErrorText}
 	cmd := exec.CommandContext(ctx, e.file)
 	cmd.Env = delegateEnv(req)
 	cmd.Stdin = bytes.NewReader(req.Conf)
-	cmd.Stdout, cmd.Stderr = out, io.MultiWriter(e.stderr, complaint)
+	cmd.Stdout, cmd.Stderr = out, io.MultiWriter(e.stderr, errorText)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = stopTimeout
 	e.log.Debug("execute plugin", "file", e.file, "verb", string(req.Verb))
@@ -55,7 +55,7 @@ func (e *executed) call(ctx context.Context, req *roles.Request) (*roles.Result,
 		err = nil
 	}
 	if err != nil {
-		return nil, e.failure(ctx, req.Verb, err, out, complaint.buf.String())
+		return nil, e.failure(ctx, req.Verb, err, out, errorText.buf.String())
 	}
 	if req.Verb != roles.Add {
 		return nil, nil
@@ -74,9 +74,9 @@ func (e *executed) invalid(verb roles.Verb, err error) error {
 	return &DelegateError{Type: e.typ, File: e.file, Verb: verb, Err: err}
 }
 
-// failure describes how a plugin failed: by its error object, else by what it
-// complained of on standard error, else by how it ended.
-func (e *executed) failure(ctx context.Context, verb roles.Verb, err error, out *bounded, complaint string) error {
+// failure returns the error of a plugin that failed. It has the plugin's error object
+// if there is one, else the plugin's standard error, else only its exit status.
+func (e *executed) failure(ctx context.Context, verb roles.Verb, err error, out *boundedBuffer, errorText string) error {
 	d := &DelegateError{Type: e.typ, File: e.file, Verb: verb, Err: err}
 	if ctx.Err() != nil {
 		d.Err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
@@ -91,13 +91,14 @@ func (e *executed) failure(ctx context.Context, verb roles.Verb, err error, out 
 		d.Code, d.Msg, d.Details = o.Code, o.Msg, o.Details
 		return d
 	}
-	if complaint = strings.TrimSpace(complaint); complaint != "" {
-		d.Err = fmt.Errorf("%w: %s", err, complaint)
+	if errorText = strings.TrimSpace(errorText); errorText != "" {
+		d.Err = fmt.Errorf("%w: %s", err, errorText)
 	}
 	return d
 }
 
-// delegateEnv is our environment with what the request says in place.
+// delegateEnv returns the request's environment with the CNI variables set from the
+// request's fields.
 func delegateEnv(req *roles.Request) []string {
 	set := [][2]string{
 		{envCommand, string(req.Verb)},
@@ -119,14 +120,15 @@ func delegateEnv(req *roles.Request) []string {
 	return env
 }
 
-// bounded keeps the first bytes that are written to it and drops the rest.
-type bounded struct {
+// boundedBuffer is a buffer that keeps the first left bytes written to it and drops the
+// rest.
+type boundedBuffer struct {
 	buf  bytes.Buffer
-	left int
-	cut  bool
+	left int  // how many more bytes it keeps
+	cut  bool // bytes were dropped
 }
 
-func (b *bounded) Write(p []byte) (int, error) {
+func (b *boundedBuffer) Write(p []byte) (int, error) {
 	n := min(len(p), b.left)
 	b.buf.Write(p[:n])
 	b.left -= n

@@ -13,11 +13,13 @@ import (
 	"github.com/cnibox/cnibox/netops"
 )
 
-// iptablesTimeout bounds one run of iptables, whose lock others may hold.
+// iptablesTimeout bounds one run of iptables, which waits while another process holds
+// the xtables lock.
 const iptablesTimeout = 30 * time.Second
 
-// IPTables runs one of iptables-legacy's programs (see netops.IPTables). Runtimes
-// may call plugins with a PATH without the directories of administrators.
+// IPTables runs a program of iptables-legacy with input as its standard input and
+// returns its standard output (see netops.IPTables). It also looks in the sbin
+// directories, because runtimes may call plugins with a PATH that lacks them.
 func IPTables(ctx context.Context, program string, args []string, input string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, iptablesTimeout)
 	defer cancel()
@@ -28,17 +30,17 @@ func IPTables(ctx context.Context, program string, args []string, input string) 
 		}
 	}
 	if err != nil {
-		return "", fmt.Errorf("%s: %w: it is not installed (Debian's package is iptables)", program, netops.ErrNotSupported)
+		return "", fmt.Errorf("%s: %w: not installed: install the package iptables", program, netops.ErrNotSupported)
 	}
-	out, complaint := &bounded{left: maxOutput}, &bounded{left: maxComplaint}
+	out, errorText := &boundedBuffer{left: maxOutput}, &boundedBuffer{left: maxErrorText}
 	cmd := exec.CommandContext(ctx, file, args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), out, complaint
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), out, errorText
 	cmd.WaitDelay = stopTimeout
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, bytes.TrimSpace(complaint.buf.Bytes()))
+		return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, bytes.TrimSpace(errorText.buf.Bytes()))
 	}
 	if out.cut {
-		return "", errors.New(program + ": its listing is too long")
+		return "", errors.New(program + ": the output is too long")
 	}
 	return out.buf.String(), nil
 }

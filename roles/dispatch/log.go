@@ -2,8 +2,8 @@ package dispatch
 
 import "log/slog"
 
-// NewLogger writes text to standard error from the level of CNIBOX_LOG on:
-// debug, info, warn (the default) or error.
+// NewLogger returns a logger that writes text to p.Stderr. CNIBOX_LOG sets its lowest
+// level: debug, info, warn (the default) or error.
 func NewLogger(p Process) *slog.Logger {
 	level := p.getenv(envLog)
 	l := slog.LevelWarn
@@ -16,10 +16,10 @@ func NewLogger(p Process) *slog.Logger {
 	}
 	log := slog.New(slog.NewTextHandler(p.Stderr, &slog.HandlerOptions{Level: l}))
 	if bad != nil {
-		log.Warn("CNIBOX_LOG is debug, info, warn or error", "value", level)
+		log.Warn("CNIBOX_LOG is ignored: set it to debug, info, warn or error", "value", level)
 	}
 	return log
 }
 
-// tagged marks every line with the role that wrote it.
+// tagged returns a logger that adds the role to every line.
 func tagged(log *slog.Logger, role string) *slog.Logger { return log.With("role", role) }

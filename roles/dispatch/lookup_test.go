@@ -20,7 +20,8 @@ func TestDelegateLookup(t *testing.T) {
 			t.Errorf("type %.20q: error %v, want ErrNoPlugin", typ, err)
 		}
 	}
-	// A directory, a broken link and a pipe are not plugins; the link behind them is.
+	// A directory, a broken link and a pipe are skipped. The link in a later directory is
+	// the plugin.
 	linkSelf(t, second, "x")
 	for _, make := range []func(file string) error{
 		func(file string) error { return os.Mkdir(file, 0o700) },
@@ -41,20 +42,20 @@ func TestDelegateLookup(t *testing.T) {
 	if len(x.calls) != 3 {
 		t.Fatalf("calls %v, want three", x.calls)
 	}
-	// The first match wins.
+	// The first match counts.
 	script(t, s.dir, "x", `echo '{"cniVersion":"1.1.0"}'`)
 	if _, err := s.d.Add(t.Context(), "x", s.req); err != nil || len(x.calls) != 3 {
 		t.Errorf("error %v, calls %v: want the first file", err, x.calls)
 	}
-	// Our own file by a name that is no role would call itself for ever.
+	// This program under a name that is not a role's would call itself without end.
 	linkSelf(t, s.dir, "y")
 	if _, err := s.d.Add(t.Context(), "y", s.req); !errors.Is(err, roles.ErrNoPlugin) {
 		t.Errorf("error %v, want ErrNoPlugin", err)
 	}
 }
 
-// TestDelegateAfterUpgrade: the link leads to another file than the one that
-// runs, which is executed then: it may be of another version.
+// TestDelegateAfterUpgrade: the link leads to another file than the running one. The
+// file is executed, because it may have another version.
 func TestDelegateAfterUpgrade(t *testing.T) {
 	x := &actor{name: "x"}
 	s := newSetting(t, x)

@@ -20,7 +20,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// TestMain makes the test binary a multi-call binary, as the product is.
+// TestMain makes the test binary a multi-call binary, as cnibox is.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"cnibox": probeMain, "probe": probeMain, "probe-ipam": probeMain,
@@ -37,17 +37,17 @@ func probeMain() {
 	}))
 }
 
-// probeConf tells the probe what to do.
+// probeConf is the configuration of the probe.
 type probeConf struct {
 	roles.NetConf
 	// Do is "panic" or "fail".
 	Do string `json:"do"`
-	// Calls is a file that every call is noted in.
+	// Calls is a file to which every call is appended.
 	Calls string `json:"calls"`
 }
 
-// probe is a role that delegates to its ipam and notes its calls with the
-// process that served them: "self" is the one that the runtime started.
+// probe is a role that delegates to its IPAM plugin. It appends its calls to a file with
+// the process that served them: "self" is the process that the runtime started.
 func probe(name string) roles.Role {
 	return roles.Role{
 		Names: []string{name}, Kind: roles.Interface, Summary: "a role of the tests", Reference: "v1.9.1",
@@ -113,8 +113,8 @@ func (p *probeHandler) GC(context.Context, *roles.Host, *roles.Request) error {
 	return p.note(roles.GC)
 }
 
-// TestScripts runs testdata/script/*.txtar: each tells one behaviour of the
-// binary as a runtime or a person sees it.
+// TestScripts runs testdata/script/*.txtar. Each file tests one behaviour of the
+// binary that a runtime or a user sees.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -145,8 +145,8 @@ type started struct {
 	ready, calls   string
 }
 
-// start starts ADD. With a script its IPAM plugin is that, executed; $READY is
-// a FIFO that await reads.
+// start starts ADD. If script is not empty, it is the IPAM plugin, which is executed.
+// $READY is a FIFO that await reads.
 func start(t *testing.T, ipam string, stdout *os.File) *started {
 	t.Helper()
 	bin, err := exec.LookPath("probe")
@@ -177,7 +177,7 @@ func start(t *testing.T, ipam string, stdout *os.File) *started {
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// The plugin that it executes may outlive it.
+	// The executed plugin may run longer than the process.
 	t.Cleanup(func() { _ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) })
 	return s
 }
@@ -217,9 +217,9 @@ func TestSecondSignalKills(t *testing.T) {
 	s := start(t, `trap 'echo cancelled >$READY' TERM; echo ready >$READY; while :; do read line <$READY; done`, nil)
 	s.await(t, "ready")
 	s.signal(t, syscall.SIGTERM)
-	// Nothing tells when the first signal's handler is taken away, so one more
-	// is sent again and again; never many at once, which nest and overflow the
-	// Go runtime's signal stack.
+	// The test cannot know when the handler of the first signal is removed, so it sends
+	// the second signal repeatedly. It waits between them, because many nested signals
+	// overflow the Go runtime's signal stack.
 	done := make(chan error, 1)
 	go func() { done <- s.cmd.Wait() }()
 	again := time.NewTicker(10 * time.Millisecond)
@@ -243,8 +243,8 @@ func TestSecondSignalKills(t *testing.T) {
 	}
 }
 
-// TestRuntimeGone: nobody reads the result, so what was made is unmade, where
-// SIGPIPE would have ended the process in between.
+// TestRuntimeGone: if the runtime does not read the result, the changes of ADD are
+// undone. SIGPIPE does not end the process before that.
 func TestRuntimeGone(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

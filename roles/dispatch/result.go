@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/roles/result"
 )
 
-// render is a result's document in the form that a version of the spec has for it.
+// render encodes a result as a version of the spec defines it.
 func render(r *roles.Result, version string) ([]byte, error) {
 	v, err := result.As(r, version)
 	if err != nil {
@@ -19,7 +19,7 @@ func render(r *roles.Result, version string) ([]byte, error) {
 	return marshal(v)
 }
 
-// marshal is the one form of every document.
+// marshal encodes v as JSON with an indentation of four spaces and a final line break.
 func marshal(v any) ([]byte, error) {
 	b, err := coldjson.Marshal(v)
 	if err != nil {

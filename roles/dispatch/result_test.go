@@ -176,7 +176,8 @@ func FuzzDecodeResult(f *testing.F) {
 	})
 }
 
-// Whoever wrote the JSON is told of JSON, not of Go.
+// Decoding errors use JSON's terms and not Go's, because the author of the JSON reads
+// them.
 func TestDecodeFaults(t *testing.T) {
 	for doc, want := range map[string]string{
 		`{"prevResult":[]}`:                            "prevResult: cannot decode: is a JSON array, want object",

@@ -13,15 +13,16 @@ import (
 	"github.com/cnibox/cnibox/netops"
 )
 
-// Self runs this very program again: the command line makes nodes of it.
+// Self runs further processes of this program. The command line's lab makes its nodes
+// with it.
 type Self struct {
 	// Executable is the running binary's path.
 	Executable string
 }
 
-// Start runs a process that goes on after this one, in a namespace and a session
-// of its own, and returns its id. It writes to the log; the caller waits for
-// nothing.
+// Start starts a process in a network namespace and in its own session, so that it
+// continues after this process ends. Its outputs go to log. Start does not wait for
+// the process; it returns its process ID.
 func (s Self) Start(ns *netops.Namespace, env, args []string, log *os.File) (int, error) {
 	cmd := s.command(exec.Command(s.Executable), env, args)
 	cmd.Stdout, cmd.Stderr = log, log
@@ -30,16 +31,17 @@ func (s Self) Start(ns *netops.Namespace, env, args []string, log *os.File) (int
 		return 0, fmt.Errorf("start %s: %w", strings.Join(cmd.Args, " "), err)
 	}
 	pid := cmd.Process.Pid
-	// If it ends before this process does, nothing of it stays.
+	// Wait prevents a zombie if the process ends before this one.
 	go func() { _ = cmd.Wait() }()
 	return pid, nil
 }
 
-// Output runs a process to its end, in a namespace, and returns what it printed.
+// Output runs a process to its end in a network namespace and returns its standard
+// output.
 func (s Self) Output(ctx context.Context, ns *netops.Namespace, env, args []string) ([]byte, error) {
-	var out, complaint bytes.Buffer
+	var out, errorText bytes.Buffer
 	cmd := s.command(exec.CommandContext(ctx, s.Executable), env, args)
-	cmd.Stdout, cmd.Stderr = &out, &complaint
+	cmd.Stdout, cmd.Stderr = &out, &errorText
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	cmd.WaitDelay = stopTimeout
 	err := ns.Run(cmd.Start)
@@ -47,12 +49,13 @@ func (s Self) Output(ctx context.Context, ns *netops.Namespace, env, args []stri
 		err = cmd.Wait()
 	}
 	if err != nil {
-		return out.Bytes(), fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(complaint.String()))
+		return out.Bytes(), fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(errorText.String()))
 	}
 	return out.Bytes(), nil
 }
 
-// command is one of this program's own; its name is what tells it from a plugin.
+// command sets the arguments, environment and working directory of cmd. The program's
+// name is "cnibox", so that the process does not play a role by its name.
 func (s Self) command(cmd *exec.Cmd, env, args []string) *exec.Cmd {
 	cmd.Args = append([]string{"cnibox"}, args...)
 	cmd.Env = env

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stdout writes to a file descriptor, and reports a broken pipe as an error
-// where os.Stdout would end the process: an ADD whose result nobody reads must
-// be undone.
+// Stdout returns a writer to a file descriptor. It reports a broken pipe as an error,
+// while os.Stdout would end the process: an ADD must be undone if the runtime does
+// not read its result.
 func Stdout(fd int) io.Writer { return descriptor(fd) }
 
 type descriptor int

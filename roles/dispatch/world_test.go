@@ -18,14 +18,15 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// actor is a role of the tests: it notes what it is asked and does as it is told.
+// actor is a role of the tests. It records its requests and returns the configured
+// answers.
 type actor struct {
 	name  string
 	kind  roles.Kind
 	calls []string
 	last  *roles.Request
 	host  *roles.Host
-	// conf is what New answers, the others what the verbs do.
+	// conf is the error of New, the others are the answers of the verbs.
 	conf                          func([]byte) error
 	add                           func(context.Context, *roles.Host, *roles.Request) (*roles.Result, error)
 	del, check, gc, status        func(context.Context, *roles.Host, *roles.Request) error
@@ -110,25 +111,25 @@ func sampleResult() *roles.Result {
 	}
 }
 
-// answer is what a call left behind.
+// answer is the outcome of a call.
 type answer struct {
 	exit           int
 	stdout, stderr string
 }
 
-// world is one call that a test is about to make.
+// world holds the parameters of one call.
 type world struct {
 	args  []string
 	env   []string
 	stdin string
 	table roles.Table
-	// opened counts hosts that are open now.
+	// opened is the number of hosts that are open now.
 	opened int
-	// cancelled makes the call with a context that is done.
+	// cancelled means that the call's context is already done.
 	cancelled bool
 }
 
-// newWorld is a correct ADD of role "one" without a namespace that exists.
+// newWorld returns a valid ADD of role "one" whose namespace does not exist.
 func newWorld(actors ...*actor) *world {
 	w := &world{
 		args: []string{"/opt/cni/bin/one"},
@@ -189,7 +190,7 @@ func (a answer) failure(tb testing.TB) errorObject {
 	d.DisallowUnknownFields()
 	var o errorObject
 	if err := d.Decode(&o); err != nil {
-		tb.Fatalf("stdout is no error object: %v: %q", err, a.stdout)
+		tb.Fatalf("stdout is not an error object: %v: %q", err, a.stdout)
 	}
 	if rest := strings.TrimSpace(a.stdout[d.InputOffset():]); rest != "" {
 		tb.Errorf("a second document on stdout: %q", rest)
@@ -208,7 +209,7 @@ func (a answer) success(tb testing.TB) {
 	}
 }
 
-// script writes an executable shell script: a stranger's plugin.
+// script writes an executable shell script as a third-party plugin.
 func script(tb testing.TB, dir, name, body string) string {
 	tb.Helper()
 	file := filepath.Join(dir, name)
@@ -218,7 +219,7 @@ func script(tb testing.TB, dir, name, body string) string {
 	return file
 }
 
-// linkSelf puts this very program under a name, as an installed role.
+// linkSelf installs a link to this program under a role's name.
 func linkSelf(tb testing.TB, dir, name string) {
 	tb.Helper()
 	self, err := os.Executable()

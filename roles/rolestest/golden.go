@@ -25,10 +25,10 @@ import (
 var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
 
 // Golden computes what testdata/*.txtar ask of an interface or chained role, without a
-// kernel and without a store. Each tells one documented feature:
+// kernel and without a store. Each shows one documented feature:
 //
 //	conf.json     the configuration, without name and type
-//	ipam.json     IPAM's answer; without it there is none
+//	ipam.json     IPAM's answer, if there is one
 //	args          CNI_ARGS
 //	seen.json     what was observed of the kernel, for Observed
 //	chained.json  the earlier plugin's result
@@ -75,7 +75,7 @@ func (g Golden) Run(t *testing.T) {
 	}
 }
 
-// split tells questions from answers.
+// split separates questions and answers.
 func split(files []txtar.File) (asked, want []txtar.File) {
 	for _, f := range files {
 		if slices.Contains([]string{"spec", "result.json", "error"}, f.Name) {
@@ -133,7 +133,7 @@ func (g Golden) compute(asked []txtar.File) ([]txtar.File, error) {
 	}, err
 }
 
-// remarks are what an object's line does not tell.
+// remarks are what an object's line does not show.
 func remarks(o netops.Object) string {
 	var words []string
 	if o.IsShared() {

@@ -45,7 +45,7 @@ func (e *Env) Forget() {
 
 // stateLost deletes the state under a running container, which a runtime's cache
 // lists: it is still attached, and DEL and GC without its namespace find all of
-// it. A device of the host may lose what only the record told.
+// it. A device of the host may lose what only the record had.
 func (s Suite) stateLost(t *testing.T, c Conf) {
 	if c.Stateless {
 		t.Skip("keeps no state")

@@ -160,7 +160,7 @@ func (p *probe) hit(action string) error {
 	return errProbed
 }
 
-// stop stops the process until somebody sends SIGCONT. The signal goes to this
+// stop stops the process until it gets SIGCONT. The signal goes to this
 // very thread, which so takes no further step.
 func stop() {
 	runtime.LockOSThread()

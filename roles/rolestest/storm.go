@@ -31,7 +31,7 @@ const (
 	// guardTime is after when a call counts as hung: nothing that it waits for takes so long.
 	guardTime = 2 * await.Patience
 	// mostTries is how often a runtime tries again before a storm gives up. Nine in
-	// ten calls may fail where somebody does harm to the node (Meanwhile): of sixty
+	// ten calls may fail while Meanwhile damages the node: of sixty
 	// tries all do for one container in five hundred.
 	mostTries = 300
 	// shortLife bounds the random time after which a process is killed: what
@@ -134,7 +134,7 @@ type storm struct {
 	mu     sync.Mutex
 	random *rand.Rand
 	calls  int
-	// owners tells which container has an address.
+	// owners maps an address to its container.
 	owners map[string]string
 }
 
@@ -243,7 +243,7 @@ func (s *storm) del(n int) (done bool, err error) {
 	return true, nil
 }
 
-// own notes the addresses of a result; one that another container has is an error.
+// own records the addresses of a result; one that another container has is an error.
 func (s *storm) own(n int, stdout string) error {
 	var r roles.Result
 	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
@@ -291,7 +291,7 @@ func (s *storm) try(c Call) (Answer, error) {
 	return a, nil
 }
 
-// choose tells how long the next call lives, 0 for as long as it likes, and
+// choose returns how long the next call may run, 0 without a limit, and
 // whether harm is done before it.
 func (s *storm) choose() (life time.Duration, harm bool) {
 	s.mu.Lock()
@@ -306,7 +306,7 @@ func (s *storm) choose() (life time.Duration, harm bool) {
 // errHung never comes from a healthy plugin.
 var errHung = errors.New("did not end: hung")
 
-// RunFor runs a call and kills it when its life is over; 0 is no limit, but a
+// RunFor runs a call and kills it after that time; 0 is no limit, but a
 // call that takes guardTime is an error.
 func RunFor(cmd *exec.Cmd, life time.Duration) (Answer, error) {
 	limit := life

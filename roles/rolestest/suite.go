@@ -44,9 +44,9 @@ type Conf struct {
 	Other string
 	// Args is CNI_ARGS for every call.
 	Args string
-	// Refused are keys with values that ADD refuses; DEL must bear with them.
+	// Refused are keys with values that ADD refuses; DEL accepts them.
 	Refused map[string]any
-	// Again says that a second ADD of the same attachment is no error.
+	// Again says that a second ADD of the same attachment succeeds.
 	Again bool
 	// Swept says that the sweeps of another configuration make all that this
 	// one makes; they are left out here. Of those that are swept the first one's
@@ -68,7 +68,7 @@ type Tamper struct {
 	Do   func(t *testing.T, e *Env, ns *netopstest.NS, result *roles.Result)
 }
 
-// Inside is a change to eth0 in the container, as who is in there may make.
+// Inside is a change to eth0 in the container, as a process there may make it.
 func Inside(name string, change netopstest.LinkChange) Tamper {
 	return Tamper{Name: name, Do: func(t *testing.T, _ *Env, ns *netopstest.NS, _ *roles.Result) {
 		t.Helper()
@@ -96,7 +96,7 @@ func HostLink(r *roles.Result) (name string) {
 	return name
 }
 
-// OnHost is a change to what is no interface.
+// OnHost is a change to something other than an interface.
 func OnHost(name string, change func() error) Tamper {
 	return Tamper{Name: name, Do: func(t *testing.T, _ *Env, _ *netopstest.NS, _ *roles.Result) {
 		t.Helper()
@@ -155,7 +155,7 @@ type bench struct {
 	s    Suite
 	conf Conf
 	ns   *netopstest.NS
-	// warmed tells that the shared objects are there.
+	// warmed means that the shared objects exist.
 	warmed bool
 	// sweeps counts those that began.
 	sweeps int
@@ -305,7 +305,7 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.same(start, "after DEL with the namespace gone")
 
 	b.OK(b.call("ADD"))
-	b.ns.Rename(t, "eth0", "moved0") // as who is in there may; an IPAM role makes none
+	b.ns.Rename(t, "eth0", "moved0") // as a process there may do; an IPAM role makes no interface
 	b.OK(b.call("DEL"))
 	b.same(start, "after DEL with the interface renamed")
 
@@ -324,7 +324,7 @@ func (s Suite) del(t *testing.T, c Conf) {
 }
 
 // faulty are calls of DEL whose configurations were edited since ADD: one with
-// keys that the role refuses, one with a subnet that is none.
+// keys that the role refuses, one with an invalid subnet.
 func (b *bench) faulty() []Call {
 	b.t.Helper()
 	var calls []Call

@@ -15,7 +15,7 @@ import (
 const maxResolvConf = 1 << 20
 
 // readResolvConf reads a file in the form of resolv.conf(5). Symbolic links are
-// followed, as /etc/resolv.conf often is one; what is no regular file is an
+// followed, as /etc/resolv.conf often is one; anything but a regular file is an
 // error and never waited for.
 func readResolvConf(path string) (types.DNS, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
