@@ -15,8 +15,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// wholeRange is the most addresses that a range is written out with: azure's form
-// knows single addresses only. Of a larger one there are those in use.
+// wholeRange is the size up to which all addresses of a range are written: azure's
+// format has single addresses only. Of a larger range only the used ones are written.
 const wholeRange = 256
 
 // addressSize is about what an address takes in the file.
@@ -48,7 +48,7 @@ func (p *pool) sort() {
 	p.addresses = slices.CompactFunc(p.addresses, func(a, b address) bool { return a.addr == b.addr })
 }
 
-// put notes who has an address.
+// put records the container that has an address.
 func (p *pool) put(a netip.Addr, container string) {
 	i, ok := slices.BinarySearchFunc(p.addresses, address{addr: a}, address.compare)
 	if !ok {
@@ -61,8 +61,7 @@ func (p *pool) put(a netip.Addr, container string) {
 type inventory struct {
 	revision store.Revision
 	pools    map[netip.Prefix]*pool
-	// masters are the names of interfaces by hardware address, as far as
-	// attachments tell.
+	// masters are the names of interfaces by MAC address, from the attachments' records.
 	masters map[string]string
 	// asked counts the attachments that were asked for one.
 	asked map[string]int
@@ -137,7 +136,7 @@ func (inv *inventory) add(source *store.CloudSource) {
 	}
 }
 
-// lease notes who has what.
+// lease records the containers of all leased addresses.
 func (inv *inventory) lease(tx *store.Tx) error {
 	ids, err := tx.Pools()
 	faults := []error{err}
@@ -163,8 +162,8 @@ func (inv *inventory) lease(tx *store.Tx) error {
 	return errors.Join(faults...)
 }
 
-// poolOf is the smallest pool that an address is in. One that the cloud ceased to
-// name, subnet and all, is a pool of its own until it is released.
+// poolOf returns the smallest pool that contains an address. If the cloud no longer
+// reports the address's subnet, the address is a separate pool until it is released.
 func (inv *inventory) poolOf(a netip.Addr) (netip.Prefix, *pool) {
 	var best netip.Prefix
 	for prefix := range inv.pools {
@@ -193,7 +192,8 @@ func (inv *inventory) ask(tx *store.Tx, owner store.Key, mac string) {
 	}
 }
 
-// nameless tells whether a NIC has no name yet that the kernel could tell.
+// nameless reports whether the name of a NIC is still unknown and has to be read from
+// the kernel.
 func (inv *inventory) nameless() bool {
 	for _, p := range inv.pools {
 		if p.mac != "" && p.mac != anyMAC && inv.masters[p.mac] == "" {

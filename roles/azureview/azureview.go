@@ -1,9 +1,8 @@
-// Package azureview keeps the two files by which a node with Azure's CNI plugins
-// can be read: azure-vnet.json tells how pods are wired, azure-vnet-ipam.json
-// which addresses there are and whose they are. Here they are views of the store:
-// written after each change, of the form that azure's plugins gave them at
-// v1.0.17, which readers of newer files understand too, and never read back but for
-// the revision that stands at their end.
+// Package azureview writes the two state files of Azure's CNI plugins, for programs
+// that read them: azure-vnet.json has the pods' interfaces, azure-vnet-ipam.json the
+// addresses and their containers. The files are views of the store, written after
+// each change in the format of azure's plugins v1.0.17, which readers of newer
+// files accept too. cnibox reads back only the revision at the end of each file.
 package azureview
 
 import (
@@ -32,7 +31,7 @@ type Conf struct {
 // Judge notes what is wrong with the keys.
 func (c *Conf) Judge(f *roles.Faults) {
 	if c.StateDir != "" && !filepath.IsAbs(c.StateDir) {
-		f.Addf("stateDir", `%q is no absolute path: write "/run", or leave it out`, c.StateDir)
+		f.Addf("stateDir", `%q is not an absolute path: write "/run", or leave it out`, c.StateDir)
 	}
 }
 
@@ -45,8 +44,8 @@ const (
 	Addresses File = "azure-vnet-ipam.json"
 )
 
-// patience is how long a writer waits for the one before it. Who stops for longer
-// holds up nobody's pod: the next writer tells what was missed.
+// patience is how long a writer waits for the one before it. A writer that stops for
+// longer does not delay other pods: the next writer adds what is missing.
 const patience = 2 * time.Second
 
 // rounds is how often a writer waits for others' ends. The first may have begun too

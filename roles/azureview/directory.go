@@ -27,7 +27,7 @@ const (
 	tailSize = 8 << 10
 )
 
-// directory is an open directory that nobody but root and us can write.
+// directory is an open directory that only root and this program's user can write.
 type directory struct {
 	f    *os.File
 	path string

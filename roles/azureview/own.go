@@ -7,8 +7,9 @@ import (
 	"github.com/cnibox/cnibox/internal/coldjson"
 )
 
-// OwnOf are the node's own addresses when an attachment was made, and its interface
-// into the cloud's network that they were on, by the attachment's Note; none by another's.
+// OwnOf returns the node's own addresses at the time of an attachment, and the
+// interface that had them, from the attachment's Note. It returns nothing for a Note
+// that another role wrote.
 func OwnOf(raw json.RawMessage) (master string, own []netip.Prefix) {
 	var n note
 	if coldjson.Unmarshal(raw, &n) != nil {
