@@ -68,7 +68,7 @@ func (b *bench) runAdd(first, c Call) Answer {
 		return a // attached, or killed
 	}
 	if b.warmed {
-		b.same(before, "after a failed ADD behind another's")
+		b.same(before, "after a failed ADD behind another plugin")
 	}
 	first.Verb = "DEL"
 	b.Env.OK(first)

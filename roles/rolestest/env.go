@@ -146,7 +146,7 @@ func (e *Env) fail(c Call, a Answer, code int) Answer {
 		Msg        string
 	}
 	if err := json.Unmarshal([]byte(a.Stdout), &o); err != nil {
-		e.t.Fatalf("%s %s: stdout is no single JSON document: %v: %s%s", c.Verb, c.Type, err, a.Stdout, a.Stderr)
+		e.t.Fatalf("%s %s: stdout is not a single JSON document: %v: %s%s", c.Verb, c.Type, err, a.Stdout, a.Stderr)
 	}
 	if o.CNIVersion == "" || o.Msg == "" || o.Code == 0 || o.Code == 999 || (code != 0 && o.Code != code) {
 		e.t.Fatalf("%s %s: error object %s, want code %d, a version and a message", c.Verb, c.Type, a.Stdout, code)

@@ -42,8 +42,8 @@ func lockTimeout() (time.Duration, error) {
 	return time.ParseDuration(s)
 }
 
-// Main is for TestMain. Called as a plugin the test binary plays a role of the
-// table; otherwise it runs the tests on a host of their own.
+// Main is for TestMain. If the test binary is called as a plugin, Main plays a role
+// of the table. Otherwise it runs the tests in a separate network namespace.
 func Main(m *testing.M, table roles.Table) {
 	playPlugin(table)
 	netopstest.Main(m)
@@ -160,8 +160,8 @@ func (p *probe) hit(action string) error {
 	return errProbed
 }
 
-// stop stops the process until somebody sends SIGCONT. The signal goes to this
-// very thread, which so takes no further step.
+// stop stops the process until it gets SIGCONT. The signal goes to the calling
+// thread, so that this thread does not execute another instruction.
 func stop() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -12,7 +12,7 @@ func checkShape(t *testing.T, version, stdout string) {
 	t.Helper()
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(stdout), &m); err != nil {
-		t.Fatalf("result is no single JSON document: %v: %s", err, stdout)
+		t.Fatalf("result is not a single JSON document: %v: %s", err, stdout)
 	}
 	var have string
 	if err := json.Unmarshal(m["cniVersion"], &have); err != nil || have != version {

@@ -103,7 +103,7 @@ func parts(a *store.Attachment) []string {
 	return names
 }
 
-// isAttached tells whether the call's attachment is recorded as done.
+// isAttached reports whether the call's attachment is recorded as done.
 func (e *Env) isAttached(c Call) bool {
 	e.t.Helper()
 	done := false

@@ -31,8 +31,8 @@ const (
 	// guardTime is after when a call counts as hung: nothing that it waits for takes so long.
 	guardTime = 2 * await.Patience
 	// mostTries is how often a runtime tries again before a storm gives up. Nine in
-	// ten calls may fail where somebody does harm to the node (Meanwhile): of sixty
-	// tries all do for one container in five hundred.
+	// ten calls may fail while Meanwhile disturbs the node: for one container in five
+	// hundred, sixty tries all fail.
 	mostTries = 300
 	// shortLife bounds the random time after which a process is killed: what
 	// one takes that is alone. Of many at once each takes up to 8 times that.
@@ -306,8 +306,8 @@ func (s *storm) choose() (life time.Duration, harm bool) {
 // errHung never comes from a healthy plugin.
 var errHung = errors.New("did not end: hung")
 
-// RunFor runs a call and kills it when its life is over; 0 is no limit, but a
-// call that takes guardTime is an error.
+// RunFor runs a call and kills it after life. With life 0 it does not kill the call,
+// but a call that takes guardTime is an error.
 func RunFor(cmd *exec.Cmd, life time.Duration) (Answer, error) {
 	limit := life
 	if limit == 0 {

@@ -44,9 +44,9 @@ type Conf struct {
 	Other string
 	// Args is CNI_ARGS for every call.
 	Args string
-	// Refused are keys with values that ADD refuses; DEL must bear with them.
+	// Refused are keys with values that ADD refuses. DEL must accept them.
 	Refused map[string]any
-	// Again says that a second ADD of the same attachment is no error.
+	// Again says that a second ADD of the same attachment is not an error.
 	Again bool
 	// Swept says that the sweeps of another configuration make all that this
 	// one makes; they are left out here. Of those that are swept the first one's
@@ -96,7 +96,7 @@ func HostLink(r *roles.Result) (name string) {
 	return name
 }
 
-// OnHost is a change to what is no interface.
+// OnHost is a change of the host that does not affect an interface.
 func OnHost(name string, change func() error) Tamper {
 	return Tamper{Name: name, Do: func(t *testing.T, _ *Env, _ *netopstest.NS, _ *roles.Result) {
 		t.Helper()

@@ -66,9 +66,9 @@ func (s Suite) killSweep(t *testing.T, c Conf) {
 }
 
 // againSweep kills ADD before and after its n-th write: the next ADD of the same
-// attachment succeeds, unless the dead call had made all of it. A role that
-// makes no interface itself cannot tell a dead call from a living one of
-// another's plugin: for it that is an error.
+// attachment succeeds, unless the killed call had completed it. The ADD of a role
+// that makes no interface itself fails instead, because it cannot distinguish a
+// killed call from a running call of another program.
 func (s Suite) againSweep(t *testing.T, c Conf) {
 	if r, ok := s.Table.Lookup(s.Type); !ok || r.Kind != roles.Interface {
 		return
