@@ -14,8 +14,8 @@ import (
 // Del releases every address of an attachment, also those that were given
 // under another configuration. An attachment without any is success.
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	// Not to import would lose nothing now, but a later import would bring the
-	// address back, with nobody but GC left to release it.
+	// Import before the release: a later import would add the address again, and then
+	// only GC would release it.
 	importErr := a.importIfPossible(ctx, h, req.Network)
 	return errors.Join(importErr, leasing.Release(ctx, h, req))
 }
