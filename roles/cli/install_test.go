@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestParallelInstalls: many at once, of both kinds of link, and no plugin is
-// ever missing: no name is deleted, each is only ever renamed over.
+// TestParallelInstalls: during many installations at once, with both kinds of link, every
+// plugin always exists, because an installation replaces names by renames only.
 func TestParallelInstalls(t *testing.T) {
 	dir := t.TempDir()
 	install := func(link string) error {
@@ -89,7 +89,7 @@ func TestParallelInstalls(t *testing.T) {
 	}
 }
 
-// TestInstallFailsWhole: when the last name cannot be staged, none has changed.
+// TestInstallFailsWhole: if the last name cannot be staged, no name changes.
 func TestInstallFailsWhole(t *testing.T) {
 	dir := t.TempDir()
 	s := &stager{dir: dir, kind: linkSymbolic}
@@ -151,8 +151,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestGoProgram reads this test's own build information, also where it lies
-// across the border of two reads, and is not led astray by texts like it.
+// TestGoProgram reads the build information of the test binary, also across the boundary
+// of two reads and after similar texts.
 func TestGoProgram(t *testing.T) {
 	self, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
