@@ -25,7 +25,7 @@ endif
 # Debian's kernel is emulated and slow: sweeps probe every fourth write there. 1 is each.
 SWEEP   ?= 4
 
-.PHONY: build check demo demo-azure test test-diff test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup new-role
+.PHONY: build build-matrix check demo demo-azure test test-diff test-kube test-vm lint bench bench-scale soak fuzz fmt clean setup new-role
 
 build: bin/cnibox
 
@@ -33,6 +33,10 @@ build: bin/cnibox
 .PHONY: bin/cnibox
 bin/cnibox:
 	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags='-s -w' -o $@ .
+
+# Each supported processor, with and without PIE and FIPS 140-3, into a temporary directory.
+build-matrix: setup
+	GO='$(GO)' sh test/build-matrix.sh $(TAGS)
 
 # Fetches modules too, since the tests have no network.
 setup:
@@ -73,7 +77,7 @@ VMSKIP := ^Fuzz|TestOverlay(.*Sweep|Victim|FilterTraffic)|TestTakeover(Faults|Ki
 UPPER := TestRole/(layer3|l2)/(versions|fault)|TestRole/.*/(life|del|gc|status|tamper)|Test(Announce|Chained|MTU|Refused|DelWithoutMaster|Status|Passthru|DefaultMaster|FailedAdd|MAC|OtherParent)
 test-vm: setup bin/peers/bridge
 	$(GO) build -o bin/vm/run ./test/cmd/vm
-	bin/vm/run -timeout 50m -copy bin/peers -copy examples -env CNIBOX_SWEEP=$(SWEEP) -skip '$(VMSKIP)' ./netops \
+	bin/vm/run -timeout 50m -copy bin/peers -copy examples -env CNIBOX_SWEEP=$(SWEEP) -skip '$(VMSKIP)' ./netops ./netops/overlay \
 		'./roles/iface/bridge=TestRole/(trunk|both|empty)/(life|del|gc|tamper)|TestRole/vlan/(life|del|gc|status|versions|tamper|fault)|TestRemoveEmptyVLANGateway|TestVLANsIdle' \
 		'./roles/iface/macvlan=TestRole/layer3/(life|del|gc|status|versions|tamper)' './roles/iface/ipvlan=$(UPPER)' './roles/iface/vlan=$(UPPER)' \
 		'./roles/iface/hostdevice=TestReturn|TestHardware$$' ./roles/iface/dummy \
@@ -89,6 +93,7 @@ bin/golangci-lint: test/peers/tools/go.sum
 
 lint: bin/golangci-lint
 	bin/golangci-lint run ./...
+	$(GOTEST) -run '^Test(PlainGo|NotPlain)$$' ./test/suites/docs
 
 fmt: bin/golangci-lint
 	bin/golangci-lint fmt ./...

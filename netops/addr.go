@@ -33,7 +33,7 @@ func (a *Addr) String() string {
 }
 
 func (a *Addr) validate() error {
-	return errors.Join(checkPlace(a.In), checkName(a.Link), checkPrefix("address", a.Address))
+	return errors.Join(checkPlace(a.In), rtnl.CheckName(a.Link), checkPrefix("address", a.Address))
 }
 
 // plan adds the address, after those that it replaces are gone.

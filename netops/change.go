@@ -43,3 +43,37 @@ type Probe interface {
 	// After is called after it succeeded.
 	After(Step)
 }
+
+// OverlayWrite is what a Probe sees of package overlay: one write, of the device's
+// requests, of up to 100 requests of peers, or a transaction.
+type OverlayWrite struct {
+	// What is the write in words.
+	What string
+}
+
+// Where is the host's namespace.
+func (w *OverlayWrite) Where() Place { return Host }
+
+// IsShared is true: no attachment owns it.
+func (w *OverlayWrite) IsShared() bool { return true }
+
+// String is the write in words.
+func (w *OverlayWrite) String() string { return w.What }
+
+func (w *OverlayWrite) object() {}
+
+// Probed makes a write that a Probe sees as an OverlayWrite, if there is one.
+func Probed(p Probe, what func() string, write func() error) error {
+	if p == nil {
+		return write()
+	}
+	step := Step{VerbSet, &OverlayWrite{what()}}
+	if err := p.Before(step); err != nil {
+		return err
+	}
+	err := write()
+	if err == nil {
+		p.After(step)
+	}
+	return err
+}

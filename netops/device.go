@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // sysfs is the kernel's tree of devices (kernel: Documentation/filesystems/sysfs.rst).
@@ -59,7 +61,7 @@ func (n *Net) DeviceOn(bus, id string) (Device, error) {
 // DeviceOf is the directory of the device that a host link is of, below
 // /sys/devices; "" for a virtual link.
 func (n *Net) DeviceOf(link string) (string, error) {
-	if err := checkName(link); err != nil {
+	if err := rtnl.CheckName(link); err != nil {
 		return "", err
 	}
 	real, err := resolveDevice(filepath.Join(sysfs, "class", "net", link, "device"))
@@ -101,7 +103,8 @@ func readDevice(path string) (Device, error) {
 	if err == nil {
 		d.Driver = filepath.Base(driver)
 	}
-	if d.Links, err = linksBelow(path); err != nil || len(d.Links) > 0 {
+	d.Links, err = linksBelow(path)
+	if err != nil || len(d.Links) > 0 {
 		return d, err
 	}
 	children, err := os.ReadDir(path)
@@ -110,7 +113,8 @@ func readDevice(path string) (Device, error) {
 	}
 	for _, c := range children {
 		if c.IsDir() && strings.HasPrefix(c.Name(), "virtio") {
-			if d.Links, err = linksBelow(filepath.Join(path, c.Name())); err != nil || len(d.Links) > 0 {
+			d.Links, err = linksBelow(filepath.Join(path, c.Name()))
+			if err != nil || len(d.Links) > 0 {
 				return d, err
 			}
 		}

@@ -2,11 +2,40 @@ package netops
 
 import (
 	"context"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
+
+// HostLink is a network interface with what the choice of an underlay needs.
+type HostLink struct {
+	Name  string
+	Index int
+	// Kind is "" for physical ones and loopback.
+	Kind string
+	MAC  string
+	MTU  int
+	// Up is what was asked for; OperUp is whether it can carry traffic.
+	Up, OperUp, Loopback bool
+	Addresses            []HostAddr
+	// Default4 and Default6 tell whether a default route leads over the link,
+	// Metric4 and Metric6 the lowest of its metrics.
+	Default4, Default6 bool
+	Metric4, Metric6   int
+}
+
+// HostAddr is an address of a HostLink.
+type HostAddr struct {
+	Prefix netip.Prefix
+	// Global is the scope; others are of the link or the host only.
+	Global bool
+	// Permanent addresses were set by hand; others have a lifetime.
+	Permanent bool
+	// Deprecated, Temporary (RFC 8981) and Tentative are IPv6's.
+	Deprecated, Temporary, Tentative bool
+}
 
 // HostLinks reads the host's links, with their addresses and whether default
 // routes of the main table lead over them.

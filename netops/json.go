@@ -173,7 +173,8 @@ func (spec Spec) MarshalJSON() ([]byte, error) {
 	list := make([]json.RawMessage, len(spec.Objects))
 	for i, o := range spec.Objects {
 		var err error
-		if list[i], err = toJSON("", o); err != nil {
+		list[i], err = toJSON("", o)
+		if err != nil {
 			return nil, err
 		}
 	}

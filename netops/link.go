@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 
@@ -69,9 +68,9 @@ func (l *Link) String() string {
 }
 
 func (l *Link) validate() error {
-	errs := []error{checkPlace(l.In), checkName(l.Name), checkMAC(l.MAC), checkMTU(l.MTU), checkAlias(l.Alias), checkIndex(l.Index), l.validateKind()}
+	errs := []error{checkPlace(l.In), rtnl.CheckName(l.Name), rtnl.CheckMAC(l.MAC), rtnl.CheckMTU(l.MTU), checkAlias(l.Alias), checkIndex(l.Index), l.validateKind()}
 	if l.Master != "" {
-		errs = append(errs, checkName(l.Master))
+		errs = append(errs, rtnl.CheckName(l.Master))
 	}
 	if l.Up && l.Down {
 		errs = append(errs, fmt.Errorf("both up and down: %w", ErrInvalid))
@@ -83,9 +82,9 @@ func (l *Link) validate() error {
 		if l.In == Container && p.In != l.In {
 			errs = append(errs, fmt.Errorf("a peer outside for a link in the container: %w", ErrInvalid))
 		}
-		errs = append(errs, checkPlace(p.In), checkName(p.Name), checkMAC(p.MAC), checkMTU(p.MTU))
+		errs = append(errs, checkPlace(p.In), rtnl.CheckName(p.Name), rtnl.CheckMAC(p.MAC), rtnl.CheckMTU(p.MTU))
 		if p.Master != "" {
-			errs = append(errs, checkName(p.Master))
+			errs = append(errs, rtnl.CheckName(p.Master))
 		}
 		if (p.Master != "" || p.Up) && p.In != l.In {
 			errs = append(errs, fmt.Errorf("a peer in another namespace is set up by a link of its own: %w", ErrInvalid))
@@ -208,7 +207,7 @@ func (l *Link) difference(have *rtnl.Link, master string) (set, old *Link) {
 	set = &Link{In: l.In, Shared: l.Shared, Name: l.Name}
 	old = &Link{In: l.In, Shared: l.Shared, Name: l.Name}
 	var unset Unset
-	if l.MAC != "" && !sameMAC(l.MAC, have.MAC) {
+	if l.MAC != "" && !rtnl.SameMAC(l.MAC, have.MAC) {
 		set.MAC, old.MAC = l.MAC, have.MAC.String()
 	}
 	if l.MTU != 0 && l.MTU != have.MTU {
@@ -264,7 +263,7 @@ func (l *Link) verify(ctx context.Context, s *session) ([]Difference, error) {
 	if err := l.verifyKind(ctx, s, have, &d); err != nil {
 		return nil, err
 	}
-	if l.MAC != "" && !sameMAC(l.MAC, have.MAC) {
+	if l.MAC != "" && !rtnl.SameMAC(l.MAC, have.MAC) {
 		d.compare("address", strings.ToLower(l.MAC), have.MAC.String())
 	}
 	if l.MTU != 0 {
@@ -315,7 +314,7 @@ func (l *Link) verifyPeer(ctx context.Context, s *session, own *rtnl.Link, d dif
 		d.add(fmt.Sprintf("peer %q", p.Name), what)
 		return d.list, nil
 	}
-	if p.MAC != "" && !sameMAC(p.MAC, have.MAC) {
+	if p.MAC != "" && !rtnl.SameMAC(p.MAC, have.MAC) {
 		d.compare("peer address", strings.ToLower(p.MAC), have.MAC.String())
 	}
 	if p.MTU != 0 {
@@ -356,9 +355,4 @@ func labelled(alias string) string {
 		return ""
 	}
 	return fmt.Sprintf(", with the alias %q", alias)
-}
-
-func sameMAC(text string, have net.HardwareAddr) bool {
-	want, err := net.ParseMAC(text)
-	return err == nil && want.String() == have.String()
 }

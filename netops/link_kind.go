@@ -87,7 +87,7 @@ func (l *Link) validateKind() error {
 		}
 	}
 	if l.Parent != "" {
-		errs = append(errs, checkName(l.Parent))
+		errs = append(errs, rtnl.CheckName(l.Parent))
 	}
 	if l.ParentIn != "" {
 		errs = append(errs, checkPlace(l.ParentIn))
@@ -103,7 +103,7 @@ func (l *Link) validateKind() error {
 	fault(l.BCQueueLen != 0 && l.Kind != rtnl.KindMACVLAN, "a broadcast queue of a link of kind %q", l.Kind)
 	fault(l.Kind == rtnl.KindIPVLAN && l.MAC != "", "MAC %q of an ipvlan, which has its parent's", l.MAC)
 	fault(l.VLANID != 0 && l.Kind != rtnl.KindVLAN, "a VLAN ID of a link of kind %q", l.Kind)
-	errs = append(errs, checkRange("VLAN ID", l.VLANID, 0, 4094), checkRange("VNI", l.VNI, 0, 1<<24-1))
+	errs = append(errs, rtnl.CheckRange("VLAN ID", l.VLANID, 0, 4094), rtnl.CheckRange("VNI", l.VNI, 0, 1<<24-1))
 	vxlan := l.VNI != 0 || l.Group4.IsValid()
 	fault(vxlan && l.Kind != rtnl.KindVXLAN, "a VNI or group of a link of kind %q", l.Kind)
 	fault(l.Group4.IsValid() && (!l.Group4.Is4() || !l.Group4.IsMulticast()), "group %q is no IPv4 multicast address", l.Group4)

@@ -145,7 +145,8 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message
 	rtnl.SetFlag(ifi, l.Up, l.Down, unix.IFF_UP)
 	l.modeFlags(ifi, unset)
 	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Data: append(make([]nl.NetlinkRequestData, 0, 6), ifi)}
-	if ifi.Index = int32(index); index == 0 {
+	ifi.Index = int32(index)
+	if index == 0 {
 		m.Data = append(m.Data, rtnl.NameAttr(l.Name))
 	}
 	m.Data = append(m.Data, l.ownAttrs()...)
@@ -221,7 +222,7 @@ func (s *session) deleteLink(ctx context.Context, l *Link) error {
 func (l *Link) isMade(have *rtnl.Link) bool {
 	label := ownLabel(l.Alias)
 	unlabelled := have.Alias == "" &&
-		(l.MAC != "" && sameMAC(l.MAC, have.MAC) || l.choosesIndex() && l.chosenIndex() == have.Index)
+		(l.MAC != "" && rtnl.SameMAC(l.MAC, have.MAC) || l.choosesIndex() && l.chosenIndex() == have.Index)
 	if label != "" && !unlabelled {
 		return ownLabel(have.Alias) == label
 	}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // linkQuiet is how long changes are gathered before they are told.
@@ -78,14 +79,16 @@ func (m *LinkMonitor) concerns(kind uint16, data []byte) bool {
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		return true
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		r, ok, err := parseOverlayRoute(data)
-		return ok && err == nil && r.dst.Bits() == 0
+		// A default route of the main table.
+		return len(data) >= unix.SizeofRtMsg && data[1] == 0 && data[4] == unix.RT_TABLE_MAIN
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		body, ok, err := parseLinkEvent(data)
-		if err != nil || !ok {
+		if len(data) > 0 && data[0] == unix.AF_BRIDGE {
+			return false // a bridge tells of its ports
+		}
+		l, err := rtnl.ParseLink(data)
+		if err != nil {
 			return false
 		}
-		l := body.(vtepState)
 		now := seenLink{l.Name, l.MTU, l.Flags & (unix.IFF_UP | unix.IFF_RUNNING)}
 		if kind == unix.RTM_DELLINK {
 			delete(m.seen, l.Index)

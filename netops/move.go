@@ -39,9 +39,9 @@ func (m *Move) String() string {
 }
 
 func (m *Move) validate() error {
-	errs := []error{checkPlace(m.From), checkPlace(m.To), checkName(m.As), checkAlias(m.Alias), checkAlias(m.Back), checkMAC(m.MAC)}
+	errs := []error{checkPlace(m.From), checkPlace(m.To), rtnl.CheckName(m.As), checkAlias(m.Alias), checkAlias(m.Back), rtnl.CheckMAC(m.MAC)}
 	if m.Name != "" {
-		errs = append(errs, checkName(m.Name))
+		errs = append(errs, rtnl.CheckName(m.Name))
 	}
 	if m.From == m.To {
 		errs = append(errs, fmt.Errorf("a move from %s to %s: %w", m.From, m.To, ErrInvalid))

@@ -52,7 +52,7 @@ func (u *undoer) moveBack(ctx context.Context, m *Move) error {
 // the inverse has none.
 func (m *Move) named(l *rtnl.Link) *Move {
 	words := strings.Fields(l.Alias)
-	if m.Name != "" || len(words) < 2 || checkName(words[1]) != nil {
+	if m.Name != "" || len(words) < 2 || rtnl.CheckName(words[1]) != nil {
 		return m
 	}
 	known := *m
@@ -86,7 +86,7 @@ func (m *Move) isCertain(l *rtnl.Link, p Place) bool {
 	if len(mac) == 0 {
 		mac = l.MAC
 	}
-	return m.isLabelled(l, p) && sameMAC(m.MAC, mac)
+	return m.isLabelled(l, p) && rtnl.SameMAC(m.MAC, mac)
 }
 
 // isLabelled tells whether the link has the label. In the container it must be
@@ -102,7 +102,7 @@ func (m *Move) isUnlabelled(l *rtnl.Link, p Place) bool {
 	if m.MAC == "" || l.Kind != m.Kind || ownLabel(l.Alias) != "" {
 		return false
 	}
-	return l.Kind == "" && sameMAC(m.MAC, l.Permanent) || p == m.To && l.Name == m.As && sameMAC(m.MAC, l.MAC)
+	return l.Kind == "" && rtnl.SameMAC(m.MAC, l.Permanent) || p == m.To && l.Name == m.As && rtnl.SameMAC(m.MAC, l.MAC)
 }
 
 // fetch moves the link back, under its name if that is free, and labels it
@@ -143,7 +143,7 @@ func (u *undoer) mayReturn(ctx context.Context, m *Move) bool {
 		return false
 	}
 	home, err := u.findLink(ctx, m.From, m.Name)
-	return err == nil && (home == nil || home.Kind != m.Kind || !sameMAC(m.MAC, home.MAC))
+	return err == nil && (home == nil || home.Kind != m.Kind || !rtnl.SameMAC(m.MAC, home.MAC))
 }
 
 // await waits for the kernel to bring the link back; nil if it does not.

@@ -38,7 +38,7 @@ func (n *Neigh) String() string {
 }
 
 func (n *Neigh) validate() error {
-	errs := []error{checkPlace(n.In), checkName(n.Link), checkMAC(n.MAC), checkAddr("neighbour", n.IP)}
+	errs := []error{checkPlace(n.In), rtnl.CheckName(n.Link), rtnl.CheckMAC(n.MAC), checkAddr("neighbour", n.IP)}
 	if n.MAC == "" {
 		errs = append(errs, fmt.Errorf("neighbour without a MAC: %w", ErrInvalid))
 	}
@@ -61,7 +61,7 @@ func (n *Neigh) plan(ctx context.Context, s *session) ([]Change, error) {
 		return nil, err
 	}
 	if there && !n.Replace {
-		if n.Shared && sameMAC(n.MAC, have.MAC) {
+		if n.Shared && rtnl.SameMAC(n.MAC, have.MAC) {
 			return nil, nil
 		}
 		return nil, fmt.Errorf("%s %w: lladdr %s", n, ErrExists, have.MAC)
@@ -81,7 +81,7 @@ func (n *Neigh) verify(ctx context.Context, s *session) ([]Difference, error) {
 		return absentIf(nil, n)
 	}
 	d := differences{object: n}
-	if !sameMAC(n.MAC, have.MAC) {
+	if !rtnl.SameMAC(n.MAC, have.MAC) {
 		d.compare("lladdr", n.MAC, have.MAC.String())
 	}
 	return d.list, nil
@@ -132,7 +132,7 @@ func (s *session) neighbour(ctx context.Context, n *Neigh) (have rtnl.Neigh, the
 		return have, false, err
 	}
 	if n.FDB {
-		have, there, err = c.Forwarding(ctx, index, func(e rtnl.Neigh) bool { return sameMAC(n.MAC, e.MAC) && n.IP == e.IP })
+		have, there, err = c.Forwarding(ctx, index, func(e rtnl.Neigh) bool { return rtnl.SameMAC(n.MAC, e.MAC) && n.IP == e.IP })
 	} else {
 		have, there, err = c.Neighbour(ctx, index, n.IP)
 	}

@@ -70,10 +70,15 @@ func restorer(restore func(context.Context) ([]*Element, error)) func(context.Co
 	}
 }
 
+// Options are what the Net was made with.
+func (n *Net) Options() Options {
+	return Options{Probe: n.probe, Restore: n.restore, Forwards: n.recordedForwards, Sources: n.sources, IPTables: n.iptables}
+}
+
 // Apart is a Net with the same options and sockets of its own, for calls that
 // are made at the same time.
 func (n *Net) Apart() *Net {
-	return New(Options{Probe: n.probe, Restore: n.restore, Forwards: n.recordedForwards, Sources: n.sources, IPTables: n.iptables})
+	return New(n.Options())
 }
 
 // Close closes the sockets. After deletes of nftables elements this waits for

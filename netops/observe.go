@@ -60,7 +60,7 @@ func (n *Net) in(ns *Namespace) *Namespace {
 // Link reads one link, of the host's namespace for a nil ns. The error wraps
 // ErrNotExist if there is none of that name. Addresses are left out.
 func (n *Net) Link(ctx context.Context, ns *Namespace, name string) (LinkInfo, error) {
-	if err := checkName(name); err != nil {
+	if err := rtnl.CheckName(name); err != nil {
 		return LinkInfo{}, err
 	}
 	c, err := n.in(ns).socket()
@@ -140,7 +140,7 @@ func linkInfo(l *rtnl.Link) LinkInfo {
 
 // Addresses reads the addresses of one link.
 func (n *Net) Addresses(ctx context.Context, ns *Namespace, link string) ([]netip.Prefix, error) {
-	if err := checkName(link); err != nil {
+	if err := rtnl.CheckName(link); err != nil {
 		return nil, err
 	}
 	c, err := n.in(ns).socket()

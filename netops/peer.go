@@ -5,13 +5,14 @@ import (
 	"fmt"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // HostEnd is the host's end of a veth pair whose other end is the link in ns.
 // The error wraps ErrNotExist where there is none: the link is absent, of
 // another kind, or its other end is in another namespace than the host's.
 func (n *Net) HostEnd(ctx context.Context, ns *Namespace, link string) (LinkInfo, error) {
-	if err := checkName(link); err != nil {
+	if err := rtnl.CheckName(link); err != nil {
 		return LinkInfo{}, err
 	}
 	inside, err := ns.socket()

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 const (
@@ -74,7 +75,7 @@ func vlanText(list []VLAN) string {
 }
 
 func (p *PortVLANs) validate() error {
-	errs := []error{checkPlace(p.In), checkName(p.Link)}
+	errs := []error{checkPlace(p.In), rtnl.CheckName(p.Link)}
 	for _, v := range p.VLANs {
 		if v.ID < 1 || v.ID > maxVLAN || v.End > maxVLAN || (v.End != 0 && v.End < v.ID) {
 			errs = append(errs, fmt.Errorf("VLAN %s: %w", vlanText([]VLAN{v}), ErrInvalid))

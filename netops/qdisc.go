@@ -91,7 +91,7 @@ func sizeText(n uint64) string {
 }
 
 func (q *Qdisc) validate() error {
-	errs := []error{checkPlace(q.In), checkName(q.Link), checkRange("index", q.Index, 0, 1<<31-1)}
+	errs := []error{checkPlace(q.In), rtnl.CheckName(q.Link), rtnl.CheckRange("index", q.Index, 0, 1<<31-1)}
 	if q.Kind != kindTBF && q.Kind != kindClsact {
 		errs = append(errs, fmt.Errorf("qdisc of kind %q: %w", q.Kind, ErrInvalid))
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // Redirect has the link To take over all that Link receives (tc-mirred(8)): an
@@ -41,7 +42,7 @@ func (r *Redirect) String() string {
 }
 
 func (r *Redirect) validate() error {
-	return errors.Join(checkPlace(r.In), checkName(r.Link), checkName(r.To), checkRange("index", r.Index, 0, 1<<31-1))
+	return errors.Join(checkPlace(r.In), rtnl.CheckName(r.Link), rtnl.CheckName(r.To), rtnl.CheckRange("index", r.Index, 0, 1<<31-1))
 }
 
 func (r *Redirect) plan(ctx context.Context, s *session) ([]Change, error) {
@@ -252,7 +253,7 @@ func nested(b []byte, path ...uint16) ([]byte, error) {
 // handed to, of the host's namespace for a nil ns. The error wraps ErrNotExist if
 // there is no link of that name.
 func (n *Net) Redirects(ctx context.Context, ns *Namespace, link string) ([]string, error) {
-	if err := checkName(link); err != nil {
+	if err := rtnl.CheckName(link); err != nil {
 		return nil, err
 	}
 	s, place := n.session(ns), Host

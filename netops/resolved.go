@@ -7,6 +7,7 @@ import (
 	"reflect"
 
 	"github.com/cnibox/cnibox/internal/dbus"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 // systemd-resolved's D-Bus interface, see org.freedesktop.resolve1(5).
@@ -43,7 +44,7 @@ func (d *LinkDNS) object() {}
 func (d *LinkDNS) String() string { return "dns of " + d.From + " for " + d.Link }
 
 func (d *LinkDNS) validate() error {
-	errs := []error{checkName(d.Link), checkName(d.From)}
+	errs := []error{rtnl.CheckName(d.Link), rtnl.CheckName(d.From)}
 	if d.Link == d.From {
 		errs = append(errs, fmt.Errorf("link %q of itself: %w", d.Link, ErrInvalid))
 	}

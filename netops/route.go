@@ -57,13 +57,13 @@ func (r *Route) String() string {
 
 func (r *Route) validate() error {
 	errs := []error{
-		checkPlace(r.In), checkName(r.Link), checkPrefix("route", r.Dst),
-		checkAddr("via", r.Via), checkAddr("src", r.Src), checkMTU(r.MTU), checkMTU(r.AdvMSS),
-		checkRange("priority", r.Priority, 0, 1<<32-1), checkRange("table", r.Table, 0, 1<<32-1),
-		checkRange("protocol", r.Protocol, 0, 255), checkIndex(r.LinkIndex), r.validateAbsent(),
+		checkPlace(r.In), rtnl.CheckName(r.Link), checkPrefix("route", r.Dst),
+		checkAddr("via", r.Via), checkAddr("src", r.Src), rtnl.CheckMTU(r.MTU), rtnl.CheckMTU(r.AdvMSS),
+		rtnl.CheckRange("priority", r.Priority, 0, 1<<32-1), rtnl.CheckRange("table", r.Table, 0, 1<<32-1),
+		rtnl.CheckRange("protocol", r.Protocol, 0, 255), checkIndex(r.LinkIndex), r.validateAbsent(),
 	}
 	if r.Scope != nil {
-		errs = append(errs, checkRange("scope", *r.Scope, 0, 255))
+		errs = append(errs, rtnl.CheckRange("scope", *r.Scope, 0, 255))
 	}
 	if r.Local && (r.Via.IsValid() || r.Table != 0) {
 		errs = append(errs, fmt.Errorf("local route %s with a gateway or table: %w", r.Dst, ErrInvalid))

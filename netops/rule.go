@@ -60,13 +60,13 @@ func (r *Rule) String() string {
 
 func (r *Rule) validate() error {
 	errs := []error{
-		checkPlace(r.In), checkRange("priority", r.Priority, 0, 1<<32-1),
-		checkRange("minimum of bits", r.MinBits, 0, 128), checkRange("protocol", r.Protocol, 0, 255),
+		checkPlace(r.In), rtnl.CheckRange("priority", r.Priority, 0, 1<<32-1),
+		rtnl.CheckRange("minimum of bits", r.MinBits, 0, 128), rtnl.CheckRange("protocol", r.Protocol, 0, 255),
 	}
 	if r.Prohibit {
-		errs = append(errs, checkRange("table of a rule that refuses", r.Table, 0, 0))
+		errs = append(errs, rtnl.CheckRange("table of a rule that refuses", r.Table, 0, 0))
 	} else {
-		errs = append(errs, checkRange("table", r.Table, 1, 1<<32-1))
+		errs = append(errs, rtnl.CheckRange("table", r.Table, 1, 1<<32-1))
 	}
 	if r.DstPort != 0 && r.IPProto == 0 {
 		errs = append(errs, fmt.Errorf("rule for port %d of no protocol: %w", r.DstPort, ErrInvalid))
@@ -86,7 +86,7 @@ func (r *Rule) validate() error {
 	}
 	for _, name := range []string{r.IIF, r.OIF} {
 		if name != "" {
-			errs = append(errs, checkName(name))
+			errs = append(errs, rtnl.CheckName(name))
 		}
 	}
 	return errors.Join(errs...)

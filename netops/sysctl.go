@@ -71,7 +71,7 @@ func (c *Sysctl) byRequest() (link string, value int, ok bool) {
 	n, err := strconv.ParseInt(c.Value, 10, 32)
 	// Only what the file would show again: of the rest the file says what it takes.
 	isPlain := err == nil && strconv.FormatInt(n, 10) == c.Value
-	ok = isLink && isNotify && isPlain && !c.Optional && link != "all" && link != "default" && checkName(link) == nil
+	ok = isLink && isNotify && isPlain && !c.Optional && link != "all" && link != "default" && rtnl.CheckName(link) == nil
 	return link, int(n), ok
 }
 
@@ -197,6 +197,12 @@ func readProc(path string) (string, error) {
 	}
 	return string(text), nil
 }
+
+// ReadHere reads the setting in the calling thread's namespace, whatever In says.
+func (c *Sysctl) ReadHere() (string, error) { return (&Namespace{}).sysctl(c.Key) }
+
+// WriteHere writes the setting in the calling thread's namespace, whatever In says.
+func (c *Sysctl) WriteHere() error { return c.write() }
 
 // write writes the setting in the calling thread's namespace, with a newline:
 // the kernel takes no bytes at all for no change, and some settings may be empty.

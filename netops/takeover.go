@@ -74,7 +74,7 @@ func (t *Takeover) String() string {
 }
 
 func (t *Takeover) validate() error {
-	errs := []error{checkName(t.Bridge), checkName(t.Uplink)}
+	errs := []error{rtnl.CheckName(t.Bridge), rtnl.CheckName(t.Uplink)}
 	if t.Bridge == t.Uplink {
 		errs = append(errs, fmt.Errorf("link %q in its own place: %w", t.Uplink, ErrInvalid))
 	}
@@ -117,7 +117,7 @@ func uplinkOf(br *rtnl.Link, links []*rtnl.Link) string {
 		return name
 	}
 	for _, l := range links {
-		if l.Master == br.Index && ownLabel(l.Alias) == "" && sameMAC(br.MAC.String(), l.MAC) {
+		if l.Master == br.Index && ownLabel(l.Alias) == "" && rtnl.SameMAC(br.MAC.String(), l.MAC) {
 			return l.Name
 		}
 	}
@@ -177,10 +177,12 @@ func (t *Takeover) read(ctx context.Context, s *session) (*takeoverRun, error) {
 		return nil, err
 	}
 	r := &takeoverRun{session: s, c: c, Takeover: t}
-	if r.up, err = s.link(ctx, Host, t.Uplink); err != nil {
+	r.up, err = s.link(ctx, Host, t.Uplink)
+	if err != nil {
 		return nil, fmt.Errorf("uplink: %w", err)
 	}
-	if r.br, err = s.findLink(ctx, Host, t.Bridge); err != nil {
+	r.br, err = s.findLink(ctx, Host, t.Bridge)
+	if err != nil {
 		return nil, err
 	}
 	if r.br != nil && r.br.Kind != rtnl.KindBridge {
@@ -215,7 +217,7 @@ func (r *takeoverRun) takeable(ctx context.Context) error {
 // anothers tells whether the bridge has the place of another uplink, which one with
 // its hardware address is not: it was renamed.
 func (r *takeoverRun) anothers() bool {
-	return r.br != nil && ownLabel(r.br.Alias) == takeoverLabel && aliasUplink(r.br.Alias) != r.Uplink && !sameMAC(r.br.MAC.String(), r.up.MAC)
+	return r.br != nil && ownLabel(r.br.Alias) == takeoverLabel && aliasUplink(r.br.Alias) != r.Uplink && !rtnl.SameMAC(r.br.MAC.String(), r.up.MAC)
 }
 
 func (t *Takeover) plan(ctx context.Context, s *session) ([]Change, error) {

@@ -216,7 +216,7 @@ func parsePlacedRoute(b []byte, index int) (r placedRoute, ok bool, err error) {
 	r = placedRoute{rawMessage: raw, Route: hops[0], kind: kind, tos: b[3], family: b[0]}
 	over := slices.IndexFunc(hops, func(h rtnl.Route) bool { return h.Link == index })
 	switch {
-	case raw.value(rtaNhID) != nil:
+	case raw.value(rtnl.RTANexthopID) != nil:
 		r.refused = "it is by a nexthop object"
 	case raw.value(unix.RTA_MULTIPATH) != nil && r.family == unix.AF_INET:
 		r.refused = "it has several hops"

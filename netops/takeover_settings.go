@@ -34,12 +34,13 @@ func (r *takeoverRun) makeBridge(ctx context.Context) error {
 		if err := r.send(ctx, piece{Step{VerbAdd, l}, msgs}); err != nil {
 			return err
 		}
-		if r.br, err = r.link(ctx, Host, r.Bridge); err != nil {
+		r.br, err = r.link(ctx, Host, r.Bridge)
+		if err != nil {
 			return err
 		}
 	}
 	set := &Link{In: Host, Shared: true, Name: r.Bridge, Up: true, MTU: r.up.MTU}
-	if !sameMAC(mac, r.br.MAC) {
+	if !rtnl.SameMAC(mac, r.br.MAC) {
 		set.MAC = mac
 	}
 	if ownLabel(r.br.Alias) == takeoverLabel {
@@ -115,7 +116,8 @@ func (r *takeoverRun) heedAdverts(to *on) error {
 		return err
 	}
 	metric, err := r.setting("net/ipv6/conf/%/ra_defrtr_metric", r.Uplink)
-	if to.expires, to.advertMetric = true, defaultMetric6; metric != "" {
+	to.expires, to.advertMetric = true, defaultMetric6
+	if metric != "" {
 		to.advertMetric, _ = strconv.Atoi(metric)
 	}
 	return err

@@ -2,12 +2,11 @@ package netops
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
 const (
@@ -108,33 +107,6 @@ func absentIf(err error, o Object) ([]Difference, error) {
 	return []Difference{{Object: o, Want: "present", Have: "absent"}}, nil
 }
 
-// checkName applies the kernel's rules for interface names (dev_valid_name),
-// and refuses "%", which it would take for a pattern.
-func checkName(name string) error {
-	bad := name == "" || len(name) >= unix.IFNAMSIZ || name == "." || name == ".."
-	for i := 0; i < len(name) && !bad; i++ {
-		switch c := name[i]; c {
-		case '/', ':', '%', 0, ' ', '\t', '\n', '\v', '\f', '\r', 0xa0:
-			bad = true
-		}
-	}
-	if bad {
-		return fmt.Errorf("interface name %q: %w", name, ErrInvalid)
-	}
-	return nil
-}
-
-// checkMAC accepts an empty text: the kernel chooses.
-func checkMAC(mac string) error {
-	if mac == "" {
-		return nil
-	}
-	if a, err := net.ParseMAC(mac); err != nil || len(a) != 6 {
-		return fmt.Errorf("MAC %q: %w", mac, ErrInvalid)
-	}
-	return nil
-}
-
 // checkAlias applies the kernel's limits for an ifalias.
 func checkAlias(alias string) error {
 	if len(alias) > maxAlias {
@@ -146,17 +118,8 @@ func checkAlias(alias string) error {
 	return nil
 }
 
-func checkMTU(mtu int) error { return checkRange("mtu", mtu, 0, 1<<31-1) }
-
 // checkIndex accepts 0 for none.
-func checkIndex(index int) error { return checkRange("link index", index, 0, 1<<31-1) }
-
-func checkRange(what string, value, least, most int) error {
-	if value < least || value > most {
-		return fmt.Errorf("%s %d is not in %d to %d: %w", what, value, least, most, ErrInvalid)
-	}
-	return nil
-}
+func checkIndex(index int) error { return rtnl.CheckRange("link index", index, 0, 1<<31-1) }
 
 // checkPrefix accepts an address of either family with its prefix length.
 func checkPrefix(what string, p netip.Prefix) error {

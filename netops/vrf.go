@@ -33,8 +33,8 @@ func (v *VRF) String() string {
 
 func (v *VRF) validate() error {
 	errs := []error{
-		checkPlace(v.In), checkName(v.Name), checkName(v.Link), checkAlias(v.Alias), checkIndex(v.LinkIndex),
-		checkRange("table", v.Table, 0, 1<<32-1),
+		checkPlace(v.In), rtnl.CheckName(v.Name), rtnl.CheckName(v.Link), checkAlias(v.Alias), checkIndex(v.LinkIndex),
+		rtnl.CheckRange("table", v.Table, 0, 1<<32-1),
 	}
 	if v.Name == v.Link {
 		errs = append(errs, fmt.Errorf("link %q in itself: %w", v.Link, ErrInvalid))

@@ -5,6 +5,7 @@ set -eu
 
 # iptables is what the reference plugins run when they are measured beside ours.
 packages="
+binutils
 busybox-static
 ca-certificates
 containerd

@@ -23,7 +23,8 @@ func (a *addition) addressFirst(ctx context.Context) error {
 		return a.orUndo(ctx, a.build(ctx, store.Done))
 	}
 	var err error
-	if a.in.IPAM, err = a.addresses(ctx); err != nil {
+	a.in.IPAM, err = a.addresses(ctx)
+	if err != nil {
 		return err
 	}
 	err = a.build(ctx, store.Done)
@@ -42,7 +43,8 @@ func (a *addition) linkFirst(ctx context.Context) error {
 		return a.orUndo(ctx, err)
 	}
 	var err error
-	if a.in.IPAM, err = a.addresses(ctx); err != nil {
+	a.in.IPAM, err = a.addresses(ctx)
+	if err != nil {
 		return a.orUndo(ctx, err)
 	}
 	if err := a.build(ctx, store.Done); err != nil {

@@ -125,7 +125,8 @@ func (a *Handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	}
 	in := a.newInput(req)
 	in.Chained = req.PrevResult
-	if in.state, err = a.clearDead(ctx, h, req, ns); err != nil {
+	in.state, err = a.clearDead(ctx, h, req, ns)
+	if err != nil {
 		return nil, err
 	}
 	add := &addition{work: work{role: a.role, name: a.name, h: h, req: req, in: in, ns: ns}, ipam: a.ipam}

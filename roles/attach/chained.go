@@ -64,7 +64,8 @@ func (c *ChainedHandler) Add(ctx context.Context, h *roles.Host, req *roles.Requ
 		return nil, err
 	}
 	w.in.state = state
-	if w.on, err = c.recordToExtend(ctx, h, found.Attachment, ns); err != nil {
+	w.on, err = c.recordToExtend(ctx, h, found.Attachment, ns)
+	if err != nil {
 		return nil, err
 	}
 	if err := w.build(ctx, store.Done); err != nil {

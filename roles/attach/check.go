@@ -36,7 +36,8 @@ func (a *Handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) 
 	in := a.newInput(req)
 	in.Prev = req.PrevResult
 	if a.ipam != "" {
-		if in.IPAM, err = IPAMPart(req.PrevResult, req.IfName); err != nil {
+		in.IPAM, err = IPAMPart(req.PrevResult, req.IfName)
+		if err != nil {
 			return err
 		}
 	}
@@ -167,7 +168,8 @@ func (a *Handler) Plan(ctx context.Context, h *roles.Host, req *roles.Request) (
 	in.Chained = req.PrevResult
 	if a.ipam != "" {
 		var err error
-		if in.IPAM, err = h.Delegate.Preview(ctx, a.ipam, req); err != nil {
+		in.IPAM, err = h.Delegate.Preview(ctx, a.ipam, req)
+		if err != nil {
 			return nil, err
 		}
 	}

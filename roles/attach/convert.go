@@ -63,6 +63,15 @@ func Addresses(r *roles.Result) ([]Family, error) {
 	return out, nil
 }
 
+// Prefixes are the addresses with their prefix lengths.
+func Prefixes(ips []Family) []netip.Prefix {
+	out := make([]netip.Prefix, len(ips))
+	for i, ip := range ips {
+		out[i] = ip.Address
+	}
+	return out
+}
+
 // Routes turns a result's routes into routes over a container's interface. A
 // route without a gateway goes by the first gateway of its family, if any; with
 // an unspecified one (0.0.0.0, ::) it is on the link, which is how dhcp expresses that.

@@ -60,7 +60,9 @@ func (r Routed) AddTo(s *netops.Spec, in *Input, res *roles.Result) error {
 		return err
 	}
 	forwarding(s, r.place(), ips)
-	r.wirePair(s, in, ips)
+	pair := VethPair(in, r.MTU, ips)
+	pair.In, pair.MAC = r.place(), r.hostMAC(in)
+	s.Add(pair)
 	r.wireHost(s, in, ips)
 	if err := (Container{PointToPoint: true, MTU: r.MTU}).AddTo(s, in, res); err != nil {
 		return err
@@ -89,20 +91,15 @@ func (r Routed) hostMAC(in *Input) string {
 	return in.HostMAC
 }
 
-// wirePair is the veth pair.
-func (r Routed) wirePair(s *netops.Spec, in *Input, ips []Family) {
-	addrs := make([]netip.Prefix, len(ips))
-	for i, ip := range ips {
-		addrs[i] = ip.Address
-	}
-	mtu := r.MTU
+// VethPair returns the pair between the host and the container.
+func VethPair(in *Input, mtu int, ips []Family) *netops.Link {
 	if in.Prev != nil {
-		mtu = 0 // a chained plugin may have set another, at both ends
+		mtu = 0 // a chained plugin may have changed the MTU of both ends
 	}
-	s.Add(&netops.Link{
-		In: r.place(), Name: in.HostLink, Kind: "veth", MAC: r.hostMAC(in), MTU: mtu, Alias: record.Alias(in.Key, addrs),
+	return &netops.Link{
+		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: record.Alias(in.Key, Prefixes(ips)),
 		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
-	})
+	}
 }
 
 // wireHost is the host's side: the routes to the container's addresses.

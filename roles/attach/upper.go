@@ -123,7 +123,8 @@ func (u *Upper) Link(in *Input, own netops.Link) (*Desired, error) {
 		own.MTU = u.MTU
 	}
 	own.In, own.Name, own.Kind, own.Alias = netops.Container, in.Key.IfName, u.Kind, in.Label
-	if own.Parent = master.Name; own.Parent != "" {
+	own.Parent = master.Name
+	if own.Parent != "" {
 		own.ParentIn = u.place()
 	}
 	res := in.Result(u.Net.DNS, []*roles.ResultInterface{{Name: own.Name, Mac: mac, Sandbox: in.Netns}}, 0)

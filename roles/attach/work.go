@@ -143,7 +143,7 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		if err := a.claim(tx, p.desired.Claims); err != nil {
 			return err
 		}
-		if err := record.RecordShared(tx, a.req.Network, a.name, p.desired.Spec, p.changes, a.h.Now()); err != nil {
+		if err := record.PutShared(tx, a.req.Network, a.name, p.desired.Spec, p.changes, a.h.Now()); err != nil {
 			return err
 		}
 		return tx.PutAttachment(rec)

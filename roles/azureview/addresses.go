@@ -15,8 +15,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// wholeRange is the size up to which all addresses of a range are written: azure's
-// format has single addresses only. Of a larger range only the used ones are written.
+// wholeRange is the largest number of addresses of a range that is written completely:
+// azure's form has single addresses only. Of a larger range those in use are written.
 const wholeRange = 256
 
 // addressSize is about what an address takes in the file.
@@ -40,7 +40,7 @@ type address struct {
 
 func (a address) compare(o address) int { return a.addr.Compare(o.addr) }
 
-// sort brings addresses into their order, in which a cloud's are.
+// sort sorts addresses; a cloud's are sorted already.
 func (p *pool) sort() {
 	if !slices.IsSortedFunc(p.addresses, address.compare) {
 		slices.SortFunc(p.addresses, address.compare)
@@ -48,7 +48,7 @@ func (p *pool) sort() {
 	p.addresses = slices.CompactFunc(p.addresses, func(a, b address) bool { return a.addr == b.addr })
 }
 
-// put records the container that has an address.
+// put records the owner of an address.
 func (p *pool) put(a netip.Addr, container string) {
 	i, ok := slices.BinarySearchFunc(p.addresses, address{addr: a}, address.compare)
 	if !ok {
@@ -61,7 +61,8 @@ func (p *pool) put(a netip.Addr, container string) {
 type inventory struct {
 	revision store.Revision
 	pools    map[netip.Prefix]*pool
-	// masters are the names of interfaces by MAC address, from the attachments' records.
+	// masters are the names of interfaces by hardware address, as far as
+	// attachments name them.
 	masters map[string]string
 	// asked counts the attachments that were asked for one.
 	asked map[string]int
@@ -75,7 +76,7 @@ func newInventory() *inventory {
 	return &inventory{pools: map[netip.Prefix]*pool{}, masters: map[string]string{}, asked: map[string]int{}}
 }
 
-// read takes stock. Its error is of single records.
+// read fills the inventory. Its error is about single records.
 func (inv *inventory) read(tx *store.Tx) error {
 	sources, err := tx.CloudSources()
 	for i := range sources {
@@ -84,7 +85,7 @@ func (inv *inventory) read(tx *store.Tx) error {
 	return errors.Join(err, inv.lease(tx))
 }
 
-// nameInterfaces asks the kernel where no attachment told.
+// nameInterfaces reads the names from the kernel that no attachment gave.
 func (inv *inventory) nameInterfaces(ctx context.Context, h *roles.Host) error {
 	if !inv.nameless() {
 		return nil
@@ -107,7 +108,7 @@ func (inv *inventory) view(h *roles.Host, now time.Time) *text {
 	return t.end(h, inv.revision)
 }
 
-// add adds the subnets of a source. One that two sources name is one pool.
+// add adds the subnets of a source. A subnet of two sources is one pool.
 func (inv *inventory) add(source *store.CloudSource) {
 	for _, nic := range source.NICs {
 		for _, s := range nic.Subnets {
@@ -136,7 +137,7 @@ func (inv *inventory) add(source *store.CloudSource) {
 	}
 }
 
-// lease records the containers of all leased addresses.
+// lease records the owner of a lease's address.
 func (inv *inventory) lease(tx *store.Tx) error {
 	ids, err := tx.Pools()
 	faults := []error{err}
@@ -162,8 +163,8 @@ func (inv *inventory) lease(tx *store.Tx) error {
 	return errors.Join(faults...)
 }
 
-// poolOf returns the smallest pool that contains an address. If the cloud no longer
-// reports the address's subnet, the address is a separate pool until it is released.
+// poolOf is the smallest pool that an address is in. If the cloud no longer lists the
+// subnet, the address is a pool of its own until it is released.
 func (inv *inventory) poolOf(a netip.Addr) (netip.Prefix, *pool) {
 	var best netip.Prefix
 	for prefix := range inv.pools {
@@ -177,10 +178,10 @@ func (inv *inventory) poolOf(a netip.Addr) (netip.Prefix, *pool) {
 	return netip.PrefixFrom(a, a.BitLen()), new(pool)
 }
 
-// anyMAC stands for a NIC of which the cloud does not tell the hardware address.
+// anyMAC replaces the hardware address of a NIC if the cloud does not report it.
 const anyMAC = "*"
 
-// ask learns a NIC's name from the attachment of one of its addresses.
+// ask reads a NIC's name from the attachment of one of its addresses.
 func (inv *inventory) ask(tx *store.Tx, owner store.Key, mac string) {
 	a, err := tx.Attachment(owner)
 	if err != nil {
@@ -192,8 +193,7 @@ func (inv *inventory) ask(tx *store.Tx, owner store.Key, mac string) {
 	}
 }
 
-// nameless reports whether the name of a NIC is still unknown and has to be read from
-// the kernel.
+// nameless reports whether a NIC has no name yet that the kernel may know.
 func (inv *inventory) nameless() bool {
 	for _, p := range inv.pools {
 		if p.mac != "" && p.mac != anyMAC && inv.masters[p.mac] == "" {

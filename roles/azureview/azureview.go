@@ -1,8 +1,8 @@
-// Package azureview writes the two state files of Azure's CNI plugins, for programs
-// that read them: azure-vnet.json has the pods' interfaces, azure-vnet-ipam.json the
-// addresses and their containers. The files are views of the store, written after
-// each change in the format of azure's plugins v1.0.17, which readers of newer
-// files accept too. cnibox reads back only the revision at the end of each file.
+// Package azureview writes the two state files of Azure's CNI plugins, for programs that
+// read them: azure-vnet.json has the pods' networks and endpoints, azure-vnet-ipam.json
+// the addresses and their owners. The files are views of the store, written after each
+// change in the form of azure's plugins v1.0.17, which readers of newer files understand
+// too. Only the revision at the end of a file is read back.
 package azureview
 
 import (
@@ -28,8 +28,8 @@ type Conf struct {
 	StateDir string `json:"stateDir,omitempty"`
 }
 
-// Judge notes what is wrong with the keys.
-func (c *Conf) Judge(f *roles.Faults) {
+// Check reports the faults of the keys.
+func (c *Conf) Check(f *roles.Faults) {
 	if c.StateDir != "" && !filepath.IsAbs(c.StateDir) {
 		f.Addf("stateDir", `%q is not an absolute path: write "/run", or leave it out`, c.StateDir)
 	}
@@ -44,18 +44,18 @@ const (
 	Addresses File = "azure-vnet-ipam.json"
 )
 
-// patience is how long a writer waits for the one before it. A writer that stops for
-// longer does not delay other pods: the next writer adds what is missing.
+// patience is how long a writer waits for the one before it. If that takes longer, the
+// pod does not wait: the next writer writes the missed changes too.
 const patience = 2 * time.Second
 
-// rounds is how often a writer waits for others' ends. The first may have begun too
-// early to tell its change, and the second has not.
+// rounds is how often a writer waits for another to end. The first may have begun before
+// the change was stored, the second began after it.
 const rounds = 2
 
 // Write brings a file up to date with the store, unless another process did so
 // since this one's last change. It is called after ADD, DEL and GC, failed ones
-// too, without any lock or transaction. The file is for readers: that it cannot be
-// written is logged, and fails nothing. Within Together it is written at the end.
+// too, without any lock or transaction. If the file cannot be written
+// that is logged, and the call does not fail. Within a Batch it is written at the end.
 func Write(ctx context.Context, h *roles.Host, c *Conf, f File) {
 	if c.StateFiles != nil && !*c.StateFiles {
 		return
@@ -72,9 +72,9 @@ func Write(ctx context.Context, h *roles.Host, c *Conf, f File) {
 	writeAll(ctx, h, dir, []File{f})
 }
 
-// Batch is for a role that calls others in its process, which write files too:
-// given ctx, they leave that to end, which writes all of them in one go. It belongs
-// behind the last change, and is for one goroutine.
+// Batch is for a role that calls others in its process, which write files too. Calls
+// with the returned context leave the files to end, which writes all of them at once.
+// Call end after the last change, from one goroutine.
 func Batch(ctx context.Context, h *roles.Host) (_ context.Context, end func()) {
 	if _, ok := ctx.Value(batchKey{}).(batch); ok {
 		return ctx, func() {}
@@ -87,7 +87,7 @@ func Batch(ctx context.Context, h *roles.Host) (_ context.Context, end func()) {
 	}
 }
 
-// batch is what is to be written at the end of a call, by directory.
+// batch is what a call has to write at its end, by directory.
 type batch map[string][]File
 
 type batchKey struct{}
@@ -99,7 +99,7 @@ func (b batch) add(dir string, f File) {
 }
 
 func writeAll(ctx context.Context, h *roles.Host, dir string, files []File) {
-	// The call may be over its deadline: what it did is to be told all the same.
+	// The call may be past its deadline: its changes are written nevertheless.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	if err := write(ctx, h, dir, files); err != nil {
@@ -114,10 +114,10 @@ func defaultDir(runDir string) string {
 	return runDir
 }
 
-// write does it under a lock of the directory's own, so that what is written last was
-// read last. One process writes, and the others wait for its end all at once: the next
-// one that finds its change missing writes for all that do. To take the lock one after
-// the other would keep the last of them waiting for all.
+// write holds the directory's lock, so that what is written last was read last. One
+// process writes, and all others wait for its end; the next one that finds its change
+// missing writes the changes of all. If each took the lock in turn, the last one would
+// wait for all others.
 func write(ctx context.Context, h *roles.Host, dir string, files []File) error {
 	d, err := openDir(dir)
 	if err != nil {
@@ -162,8 +162,8 @@ func write(ctx context.Context, h *roles.Host, dir string, files []File) error {
 	return err // of records that cannot be read: the rest was written
 }
 
-// render makes the files' documents of one transaction; none if that fails. Else the
-// error is of records that cannot be read.
+// render makes the files' documents of one transaction; nil if that fails. Otherwise the
+// error is about records that cannot be read.
 func render(ctx context.Context, h *roles.Host, files []File) ([]*text, error) {
 	now := h.Now()
 	docs := make([]*text, len(files))
@@ -178,7 +178,8 @@ func render(ctx context.Context, h *roles.Host, files []File) ([]*text, error) {
 		for i, f := range files {
 			switch f {
 			case Network:
-				if docs[i], err = networkView(tx, h, revision, now); docs[i] == nil {
+				docs[i], err = networkView(tx, h, revision, now)
+				if docs[i] == nil {
 					return err
 				}
 			case Addresses:

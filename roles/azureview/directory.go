@@ -15,25 +15,24 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// mode lets everybody read the files, as azure's can be: they hold what
-// `kubectl get pods -o wide` and `ip address` tell anybody, and are read by tools that
-// do not run as root.
+// mode makes the files readable for all users, as azure's are: tools that do not run as
+// root read them, and `kubectl get pods -o wide` and `ip address` show the same facts.
 const mode = 0o644
 
-// ownKey is the name, beside azure's component, of what is ours in a file. It
-// stands at the end, within tailSize bytes.
+// ownKey is the name of our part of a file, beside azure's component. It is in the last
+// tailSize bytes.
 const (
 	ownKey   = "cnibox"
 	tailSize = 8 << 10
 )
 
-// directory is an open directory that only root and this program's user can write.
+// directory is an open directory that only root and this process's user can write.
 type directory struct {
 	f    *os.File
 	path string
 }
 
-// openDir opens a directory whose path has no symbolic link.
+// openDir opens a directory. A symbolic link in its path is an error.
 func openDir(path string) (*directory, error) {
 	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
@@ -59,7 +58,7 @@ func openDir(path string) (*directory, error) {
 
 func (d *directory) close() { d.f.Close() }
 
-// revision is what a file shows, zero where that cannot be told.
+// revision is the revision of the store that a file shows, zero if it is unknown.
 func (d *directory) revision(f File) store.Revision {
 	fd, err := unix.Openat(int(d.f.Fd()), string(f), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -102,8 +101,8 @@ func parseRevision(tail []byte) store.Revision {
 	return r
 }
 
-// replace writes a file in one piece, beyond a power cut too once sync was called: under
-// another name first, of which there is one, since there is one writer.
+// replace replaces a file atomically, and durably once sync was called. It writes to one
+// temporary name, since there is one writer.
 func (d *directory) replace(f File, content []byte) error {
 	at, temp := int(d.f.Fd()), "."+string(f)+".new"
 	err := d.fill(at, temp, content)
@@ -116,7 +115,7 @@ func (d *directory) replace(f File, content []byte) error {
 	return nil
 }
 
-// sync makes sure that files which were replaced stay so.
+// sync makes replaced files durable.
 func (d *directory) sync() error {
 	if err := unix.Fsync(int(d.f.Fd())); err != nil {
 		return fmt.Errorf("sync %q: %w", d.path, err)

@@ -13,14 +13,14 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Endpoint is what azure-vnet.json tells of an attachment beyond its record.
+// Endpoint is what azure-vnet.json has of an attachment beyond its record.
 type Endpoint struct {
 	// Mode is azure-vnet's: "bridge", "tunnel", "transparent", "transparent-vlan".
 	Mode string
 	// Master is the host's interface into the cloud's network, MasterMAC its
 	// hardware address.
 	Master, MasterMAC string
-	// Bridge is the bridge that Master is a port of; empty for modes without.
+	// Bridge is the bridge that Master is a port of; empty in modes without a bridge.
 	Bridge string
 	// Own are the node's own addresses, which Bridge took over from Master.
 	Own  []netip.Prefix
@@ -78,7 +78,7 @@ func addrOf(ip net.IP) netip.Addr {
 	return a.Unmap()
 }
 
-// Names of the role, and of its host links where a rebuilt record tells no role.
+// Names of the role, and of its host links: a rebuilt record does not name the role.
 const (
 	role       = "azure-vnet"
 	linkPrefix = "azv"
@@ -88,8 +88,8 @@ const (
 const viewName = "azure-vnet/1"
 
 // derive makes an attachment's text: a line of JSON, its group, and the endpoint's
-// fields after its name, as they stand in the file. It is empty for what is no
-// endpoint: another role's, or one that is still being made.
+// fields after its name, as they are in the file. It is empty for another role's
+// attachment, and for one that is still being made.
 func derive(a *store.Attachment) []byte {
 	part := a.Part(role)
 	if part == nil && !strings.HasPrefix(a.HostLink, linkPrefix) || part != nil && part.State == store.Pending {
@@ -124,7 +124,7 @@ func split(derived []byte) (head, body []byte) {
 	return head, body
 }
 
-// endpoint writes an endpoint's fields, but for its name, which stands before them.
+// endpoint writes an endpoint's fields, without its name, which comes before them.
 func (t *text) endpoint(a *store.Attachment, n *note) {
 	t.name("SandboxKey")
 	t.string("")

@@ -14,7 +14,7 @@ import (
 )
 
 // endpointDepth is the depth of an endpoint's fields in the file, endpointSize
-// about what stands around them.
+// the approximate size of the text around them.
 const (
 	endpointDepth = 8
 	endpointSize  = 128
@@ -62,7 +62,7 @@ type endpoint struct {
 	body []byte
 }
 
-// networkView writes azure-vnet.json; nil with an error that is not of single records.
+// networkView writes azure-vnet.json; nil if the error is about more than single records.
 func networkView(tx *store.Tx, h *roles.Host, revision store.Revision, now time.Time) (*text, error) {
 	all, err := tx.Derive(viewName, derive)
 	if err != nil && !errors.Is(err, store.ErrDamaged) {
@@ -81,7 +81,7 @@ func networkView(tx *store.Tx, h *roles.Host, revision store.Revision, now time.
 func assemble(all []store.Derived) map[string]*external {
 	externals := map[string]*external{}
 	heads := map[string]*group{}
-	var lost []store.Derived // whose record was rebuilt, which tells no interface
+	var lost []store.Derived // their rebuilt records name no interface
 	for _, d := range all {
 		if len(d.Text) == 0 {
 			continue

@@ -7,9 +7,8 @@ import (
 	"github.com/cnibox/cnibox/internal/coldjson"
 )
 
-// OwnOf returns the node's own addresses at the time of an attachment, and the
-// interface that had them, from the attachment's Note. It returns nothing for a Note
-// that another role wrote.
+// OwnOf are the node's own addresses when an attachment was made, and the interface into
+// the cloud's network that had them, by the attachment's Note. Another role's Note has none.
 func OwnOf(raw json.RawMessage) (master string, own []netip.Prefix) {
 	var n note
 	if coldjson.Unmarshal(raw, &n) != nil {

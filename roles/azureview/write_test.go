@@ -445,12 +445,12 @@ func TestStopped(t *testing.T) {
 
 func TestJudge(t *testing.T) {
 	var f roles.Faults
-	(&azureview.Conf{StateDir: "run"}).Judge(&f)
+	(&azureview.Conf{StateDir: "run"}).Check(&f)
 	if err := f.Err(); err == nil || !strings.Contains(err.Error(), "stateDir") {
 		t.Errorf("judged: %v", err)
 	}
 	f = roles.Faults{}
-	(&azureview.Conf{StateDir: "/run"}).Judge(&f)
+	(&azureview.Conf{StateDir: "/run"}).Check(&f)
 	if err := f.Err(); err != nil {
 		t.Error(err)
 	}

@@ -31,7 +31,7 @@ func (p *Process) drain(c *cli.Context) error {
 	if _, err := record.Reap(ctx, h, ""); err != nil {
 		return stateHint(err)
 	}
-	if err := p.handBack(c, h); err != nil {
+	if err := p.handBack(ctx, c, h); err != nil {
 		return stateHint(err)
 	}
 	state, err := readState(ctx, h)
@@ -52,8 +52,8 @@ func (p *Process) drain(c *cli.Context) error {
 
 // handBack swaps the files of the plugins once. It exports the leases before, so that the previous
 // plugins know the used addresses, and again after, for attachments in between.
-func (p *Process) handBack(c *cli.Context, h *roles.Host) error {
-	ctx, dir := c.Context, c.String("dir")
+func (p *Process) handBack(ctx context.Context, c *cli.Context, h *roles.Host) error {
+	dir := c.String("dir")
 	names, err := fileNames(dir)
 	if err != nil {
 		return err

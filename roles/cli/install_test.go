@@ -2,9 +2,11 @@ package cli
 
 import (
 	"bytes"
+	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -151,8 +153,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestGoProgram reads the build information of the test binary, also across the boundary
-// of two reads and after similar texts.
+// TestGoProgram reads this test's own build information and that of small executables, and is not misled by similar texts.
 func TestGoProgram(t *testing.T) {
 	self, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -162,32 +163,59 @@ func TestGoProgram(t *testing.T) {
 	if main != modulePath+"/roles/cli.test" {
 		t.Errorf("main package %q", main)
 	}
-	record := func() []byte {
-		var b bytes.Buffer
-		b.WriteString(buildMagic)
-		b.Write(make([]byte, buildHeader-b.Len()))
-		head := b.Bytes()
-		head[len(buildMagic)+1] = inlineTexts
-		mod := strings.Repeat("s", sentinel) + "path\texample.com/x\nmod\texample.com\tv1.2.3\n" + strings.Repeat("s", sentinel)
-		return append(append(append(head, 6), "go1.26"...), append([]byte{byte(len(mod))}, mod...)...)
-	}
+	text := strings.Repeat("s", 16) + "path\texample.com/x\nmod\texample.com\tv1.2.3\n" + strings.Repeat("s", 16)
+	record := append(buildInfo("\x06go1.26"), append([]byte{byte(len(text))}, text...)...)
 	for _, at := range []int{0, 16, 1<<20 - 16, 1 << 20, 3<<20 - 32} {
-		data := append(make([]byte, at), record()...)
-		if main, version := goProgram(bytes.NewReader(data)); main != "example.com/x" || version != "v1.2.3" {
+		data := append(make([]byte, at), record...)
+		if main, version := goProgram(executable(data)); main != "example.com/x" || version != "v1.2.3" {
 			t.Errorf("record at %d: %q %q", at, main, version)
 		}
 	}
-	for name, data := range map[string][]byte{
-		"nothing": nil, "magic only": []byte(buildMagic), "not aligned": append([]byte("x"), record()...),
-		"cut": record()[:60], "huge length": append(record()[:buildHeader], 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01),
+	for name, r := range map[string]io.ReaderAt{
+		"nothing": bytes.NewReader(nil), "no executable": bytes.NewReader(record), "empty": executable(nil),
+		"magic only": executable([]byte(buildMagic)), "not aligned": executable(append([]byte("x"), record...)),
+		"cut": executable(record[:60]), "huge length": executable(buildInfo("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")),
 	} {
-		if main, version := goProgram(bytes.NewReader(data)); main != "" || version != "" {
+		if main, version := goProgram(r); main != "" || version != "" {
 			t.Errorf("%s: %q %q", name, main, version)
 		}
 	}
 }
 
+// buildMagic is the start of a Go program's build information, see package debug/buildinfo.
+const buildMagic = "\xff Go buildinf:"
+
+// buildInfo is build information that begins with the given text. Byte 15 announces texts behind a header of 32 bytes.
+func buildInfo(text string) []byte {
+	return append([]byte(buildMagic+"\x08\x02"+strings.Repeat("\x00", 16)), text...)
+}
+
+// executable is an ELF file whose only segment has the given bytes as writable data.
+func executable(data []byte) io.ReaderAt {
+	const header, segment = 64, 56
+	size := uint64(len(data))
+	ident := [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)}
+	var b bytes.Buffer
+	for _, part := range []any{
+		elf.Header64{
+			Ident: ident, Type: uint16(elf.ET_EXEC), Machine: uint16(elf.EM_X86_64), Version: uint32(elf.EV_CURRENT),
+			Phoff: header, Ehsize: header, Phentsize: segment, Phnum: 1,
+		},
+		elf.Prog64{
+			Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_W), Off: header + segment,
+			Vaddr: 1 << 20, Filesz: size, Memsz: size, Align: 16,
+		},
+		data,
+	} {
+		_ = binary.Write(&b, binary.LittleEndian, part) // a buffer takes all
+	}
+	return bytes.NewReader(b.Bytes())
+}
+
 func FuzzBuildInfo(f *testing.F) {
-	f.Add([]byte(buildMagic + "\x08\x02" + strings.Repeat("\x00", 16) + "\x03go1\x21" + strings.Repeat("x", 40)))
-	f.Fuzz(func(_ *testing.T, data []byte) { goProgram(bytes.NewReader(data)) })
+	f.Add(buildInfo("\x03go1\x21" + strings.Repeat("x", 40)))
+	f.Fuzz(func(_ *testing.T, data []byte) {
+		goProgram(executable(data))
+		goProgram(bytes.NewReader(data))
+	})
 }

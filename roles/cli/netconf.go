@@ -32,8 +32,9 @@ func (p *Process) loadNetwork(file string) (*network, error) {
 		return nil, err
 	}
 	n := new(network)
-	if n.raw, err = p.wholeList(file, data); err == nil {
-		n.List, err = netlist.Parse(n.raw, "0.1.0") // the meaning of a missing version
+	n.raw, err = p.wholeList(file, data)
+	if err == nil {
+		n.List, err = netlist.Parse(n.raw, "0.1.0") // what plugins take a missing version for
 	}
 	if err != nil {
 		return nil, withHint(fmt.Errorf("%s: %w", file, err), "cnibox lint "+file)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"io"
@@ -182,4 +183,14 @@ func identify(path string) (what string, isOurs bool, err error) {
 		return strings.TrimSpace("cnibox " + version), true, nil
 	}
 	return strings.TrimSpace("the program " + main + " " + version), false, nil
+}
+
+// goProgram reads the main package and module version from an executable's build information. Both
+// are empty if it has none.
+func goProgram(r io.ReaderAt) (main, version string) {
+	info, err := buildinfo.Read(r)
+	if err != nil {
+		return "", ""
+	}
+	return info.Path, info.Main.Version
 }

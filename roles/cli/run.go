@@ -76,7 +76,8 @@ func (p *Process) checkCommand() *cli.Command {
 				return fmt.Errorf("CNI %s has no CHECK: it requires 0.4.0", r.list.CNIVersion)
 			}
 			var err error
-			if r.Result, err = r.kept(); err != nil {
+			r.Result, err = r.kept()
+			if err != nil {
 				return err
 			}
 			if r.Result == nil && !r.list.DisableCheck {

@@ -61,7 +61,8 @@ func (p *Process) call(ctx context.Context, role *roles.Role, name string, verb 
 // error codes of the spec suggest this order.
 func (c *call) run(ctx context.Context, verb roles.Verb) error {
 	var err error
-	if c.req, err = newRequest(verb, c.p.Env, c.p.Table); err != nil {
+	c.req, err = newRequest(verb, c.p.Env, c.p.Table)
+	if err != nil {
 		return err
 	}
 	raw, err := readConf(verb, c.p.Stdin)

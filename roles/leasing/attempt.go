@@ -294,7 +294,8 @@ func (a *Allocator) view(ctx context.Context, h *roles.Host, network string, f f
 	within := func() error {
 		return h.Store.View(ctx, func(tx *store.Tx) error {
 			var err error
-			if c.pool, err = tx.Pool(a.ID(network)); err != nil {
+			c.pool, err = tx.Pool(a.ID(network))
+			if err != nil {
 				return err
 			}
 			if err := c.openReuse(tx, a.ID(network)); err != nil {
@@ -308,7 +309,8 @@ func (a *Allocator) view(ctx context.Context, h *roles.Host, network string, f f
 	}
 	return h.Store.KeepView(ctx, func(keep *store.KeepTx) error {
 		var err error
-		if c.kept, err = keep.Sticky(a.ID(network)); err != nil {
+		c.kept, err = keep.Sticky(a.ID(network))
+		if err != nil {
 			return err
 		}
 		return within()

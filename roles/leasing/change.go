@@ -177,7 +177,8 @@ func (c Collected) String() string {
 // Collect removes attachments whose containers are certainly gone, and expired
 // reservations. It does not touch addresses of living containers.
 func Collect(ctx context.Context, h *roles.Host) (out Collected, err error) {
-	if out.Freed, err = record.Reap(ctx, h, ""); err != nil {
+	out.Freed, err = record.Reap(ctx, h, "")
+	if err != nil {
 		return out, err
 	}
 	var ids []store.PoolID
@@ -203,15 +204,18 @@ func Collect(ctx context.Context, h *roles.Host) (out Collected, err error) {
 func pinOf(h *roles.Host, flags map[string]string, args []string) (Pin, error) {
 	p := Pin{Force: flags["force"] != ""}
 	var err error
-	if p.Addresses, err = parseAddresses(args); err != nil {
+	p.Addresses, err = parseAddresses(args)
+	if err != nil {
 		return p, err
 	}
 	if who := flags["for"]; who != "" {
-		if p.Identity, err = sticky.ParseIdentity(who); err != nil {
+		p.Identity, err = sticky.ParseIdentity(who)
+		if err != nil {
 			return p, roles.Usagef("--for: %w", err)
 		}
 	}
-	if p.Until, err = sticky.ParseTime(cmp.Or(flags["until"], "never"), h.Now()); err != nil {
+	p.Until, err = sticky.ParseTime(cmp.Or(flags["until"], "never"), h.Now())
+	if err != nil {
 		return p, roles.Usagef("--until: %w", err)
 	}
 	return p, nil

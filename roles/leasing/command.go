@@ -86,7 +86,8 @@ func (r configured) reserve(ctx context.Context, h *roles.Host, flags map[string
 		return nil, err
 	}
 	var p *Plan
-	if pin.Pool, p, err = r.poolOf(ctx, h, flags); err != nil {
+	pin.Pool, p, err = r.poolOf(ctx, h, flags)
+	if err != nil {
 		return nil, err
 	}
 	if p != nil {

@@ -111,7 +111,8 @@ func (r configured) foresee(ctx context.Context, h *roles.Host, flags map[string
 		}
 	}
 	req := &roles.Request{Verb: roles.Add, Network: name, ContainerID: flags["container"], IfName: flags["ifname"]}
-	if req.Args, err = roles.ParseArgs(strings.Join(args, ";")); err != nil {
+	req.Args, err = roles.ParseArgs(strings.Join(args, ";"))
+	if err != nil {
 		return nil, err
 	}
 	return a.Foresee(ctx, h, req)

@@ -32,7 +32,8 @@ func CloudHome(ctx context.Context, h *roles.Host, key store.Key) ([]Home, error
 			return err
 		}
 		for _, l := range leases {
-			if sources[l.Source], err = tx.CloudSource(l.Source); err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrDamaged) {
+			sources[l.Source], err = tx.CloudSource(l.Source)
+			if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrDamaged) {
 				return err
 			}
 		}

@@ -140,7 +140,8 @@ func (c *chooser) cools(set int) (string, error) {
 		if !cools || !slices.ContainsFunc(c.plan.Sets[set], func(r Range) bool { return r.Allows(f.Address) }) {
 			continue
 		}
-		if n++; n == 1 {
+		n++
+		if n == 1 {
 			next = until
 		}
 	}

@@ -199,7 +199,8 @@ func (p *exported) mark(ctx context.Context, h *roles.Host, d *directory, start 
 	}
 	mark := importMark{Leases: len(p.leases), Exported: start}
 	mark.note(h.Now(), boot, modified, found)
-	if mark.Node, err = thisNode(ctx, h); err != nil {
+	mark.Node, err = thisNode(ctx, h)
+	if err != nil {
 		return err
 	}
 	return leasing.KeepUpdate(ctx, h, func(keep *store.KeepTx) error { return mark.write(keep, p.id) })

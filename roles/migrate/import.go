@@ -190,7 +190,8 @@ func (im *importer) run(ctx context.Context, h *roles.Host) (*ImportReport, erro
 		}
 		mark.Leases += len(report.Leases)
 		mark.note(h.Now(), boot, modified, found)
-		if mark.Node, err = thisNode(ctx, h); err != nil {
+		mark.Node, err = thisNode(ctx, h)
+		if err != nil {
 			return err
 		}
 		return mark.write(keep, im.id)

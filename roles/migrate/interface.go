@@ -67,7 +67,8 @@ func CleanInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *
 func findInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, own netops.Spec) (*legacyInterface, error) {
 	found := &legacyInterface{in: ns}
 	if ns == nil {
-		if found.in = openSandbox(h, req); found.in == nil {
+		found.in = openSandbox(h, req)
+		if found.in == nil {
 			return hostEnd(ctx, h, req)
 		}
 		found.opened = true

@@ -19,11 +19,11 @@ const SharedAlias = LabelPrefix + "shared"
 // VRFAlias marks a VRF that we made in a container.
 const VRFAlias = LabelPrefix + "vrf"
 
-// RecordShared records the shared objects that a network depends on: those that a plan
+// PutShared records the shared objects that a network depends on: those that a plan
 // makes, those of its spec that another network made before, and elements that a wider
 // one of another network covers. So the last of these networks can remove them, and
 // objects that we have not made are never removed.
-func RecordShared(tx *store.Tx, network, role string, wanted netops.Spec, changes []netops.Change, now time.Time) error {
+func PutShared(tx *store.Tx, network, role string, wanted netops.Spec, changes []netops.Change, now time.Time) error {
 	var spec netops.Spec
 	for _, c := range changes {
 		if c.Do.Object.IsShared() && c.Do.Verb == netops.VerbAdd {

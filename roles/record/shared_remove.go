@@ -135,7 +135,8 @@ func forgetShared(tx *store.Tx, network string, kept []netops.Change) error {
 	if err != nil {
 		return err
 	}
-	if rec.Shared, err = json.Marshal(kept); err != nil {
+	rec.Shared, err = json.Marshal(kept)
+	if err != nil {
 		return err
 	}
 	return tx.PutNetwork(rec)

@@ -38,7 +38,7 @@ func TestSharedSettled(t *testing.T) {
 				if isSettled(tx, role) {
 					settled++
 				}
-				if err := record.RecordShared(tx, "pods", role, specs[role], nil, at); err != nil {
+				if err := record.PutShared(tx, "pods", role, specs[role], nil, at); err != nil {
 					return err
 				}
 			}

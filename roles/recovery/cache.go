@@ -38,6 +38,7 @@ type CacheEntry struct {
 	Result json.RawMessage `json:"result"`
 }
 
+// Key returns the attachment that the entry describes.
 func (c *CacheEntry) Key() store.Key {
 	return store.Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName}
 }

@@ -69,7 +69,7 @@ func (b *bench) runAdd(first, c Call) Answer {
 		return a // attached, or killed
 	}
 	if b.warmed {
-		b.same(before, "after a failed ADD behind another plugin")
+		b.same(before, "after a failed ADD behind a third-party plugin")
 	}
 	first.Verb = "DEL"
 	b.Env.OK(first)

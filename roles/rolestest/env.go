@@ -22,8 +22,8 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// Env is a node for one test: state directories, and a plugin directory with links to
-// the test binary.
+// Env is a node of a test's own: state directories and a plugin directory
+// whose links point to the test binary.
 type Env struct {
 	t   *testing.T
 	dir string

@@ -37,7 +37,8 @@ func FuzzBuild(f *testing.F, role roles.Role, observed any, confs ...string) {
 			t.Fatal(err)
 		}
 		if len(answer) > 0 {
-			if in.IPAM, err = result.Decode("1.1.0", json.RawMessage(answer)); err != nil {
+			in.IPAM, err = result.Decode("1.1.0", json.RawMessage(answer))
+			if err != nil {
 				return
 			}
 		}

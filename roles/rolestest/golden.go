@@ -24,11 +24,11 @@ import (
 // update makes Golden write the computed results.
 var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
 
-// Golden computes the specs and results for testdata/*.txtar with an interface or chained
-// role, without a kernel and without a store. Each file tests one documented feature:
+// Golden computes what testdata/*.txtar ask of an interface or chained role, without a
+// kernel and without a store. Each shows one documented feature:
 //
 //	conf.json     the configuration, without name and type
-//	ipam.json     the IPAM plugin's result, if there is one
+//	ipam.json     IPAM's answer, if there is one
 //	args          CNI_ARGS
 //	seen.json     the observed state of the kernel, for Observed
 //	chained.json  the earlier plugin's result
@@ -75,7 +75,7 @@ func (g Golden) Run(t *testing.T) {
 	}
 }
 
-// split separates the input files from the expected output.
+// split separates questions and answers.
 func split(files []txtar.File) (asked, want []txtar.File) {
 	for _, f := range files {
 		if slices.Contains([]string{"spec", "result.json", "error"}, f.Name) {
@@ -133,7 +133,7 @@ func (g Golden) compute(asked []txtar.File) ([]txtar.File, error) {
 	}, err
 }
 
-// remarks returns the properties of an object that its line does not contain.
+// remarks are what an object's line does not show.
 func remarks(o netops.Object) string {
 	var words []string
 	if o.IsShared() {

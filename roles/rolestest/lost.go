@@ -43,9 +43,9 @@ func (e *Env) Forget() {
 	}
 }
 
-// stateLost deletes the state while a container is attached that a runtime's cache lists.
-// The container stays attached, and DEL and GC without its namespace remove all its
-// objects. A host device may lose the settings that only the record had.
+// stateLost deletes the state under a running container, which a runtime's cache
+// lists: it is still attached, and DEL and GC without its namespace find all of
+// it. A device of the host may lose what only the record had.
 func (s Suite) stateLost(t *testing.T, c Conf) {
 	if c.Stateless {
 		t.Skip("keeps no state")

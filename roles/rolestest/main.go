@@ -160,8 +160,8 @@ func (p *probe) hit(action string) error {
 	return errProbed
 }
 
-// stop stops the process until it gets SIGCONT. The signal goes to the calling
-// thread, so that this thread does not execute another instruction.
+// stop stops the process until it gets SIGCONT. The signal goes to this
+// very thread, which so takes no further step.
 func stop() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -32,8 +32,8 @@ const (
 	// shorter.
 	guardTime = 2 * await.Patience
 	// mostTries is how often a runtime tries again before a storm gives up. Nine in
-	// ten calls may fail while Meanwhile disturbs the node: for one container in five
-	// hundred, sixty tries all fail.
+	// ten calls may fail while Meanwhile damages the node: of sixty
+	// tries all do for one container in five hundred.
 	mostTries = 300
 	// shortLife bounds the random time after which a process is killed. It is the
 	// duration of a single call. Of many parallel calls each takes up to 8 times that.
@@ -134,7 +134,7 @@ type storm struct {
 	mu     sync.Mutex
 	random *rand.Rand
 	calls  int
-	// owners has the container of each address.
+	// owners maps an address to its container.
 	owners map[string]string
 }
 
@@ -243,8 +243,7 @@ func (s *storm) del(n int) (done bool, err error) {
 	return true, nil
 }
 
-// own records the container of a result's addresses. An address of another container is
-// an error.
+// own records the addresses of a result; one that another container has is an error.
 func (s *storm) own(n int, stdout string) error {
 	var r roles.Result
 	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
@@ -292,8 +291,8 @@ func (s *storm) try(c Call) (Answer, error) {
 	return a, nil
 }
 
-// choose returns the time after which the next call is killed, or 0 for never, and
-// whether Meanwhile is called before it.
+// choose returns how long the next call may run, 0 without a limit, and
+// whether harm is done before it.
 func (s *storm) choose() (life time.Duration, harm bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,8 +306,8 @@ func (s *storm) choose() (life time.Duration, harm bool) {
 // errHung never comes from a healthy plugin.
 var errHung = errors.New("did not end: hung")
 
-// RunFor runs a call and kills it after life. With life 0 it does not kill the call,
-// but a call that takes guardTime is an error.
+// RunFor runs a call and kills it after that time; 0 is no limit, but a
+// call that takes guardTime is an error.
 func RunFor(cmd *exec.Cmd, life time.Duration) (Answer, error) {
 	limit := life
 	if limit == 0 {

@@ -44,9 +44,9 @@ type Conf struct {
 	Other string
 	// Args is CNI_ARGS for every call.
 	Args string
-	// Refused are keys with values that ADD refuses. DEL must accept them.
+	// Refused are keys with values that ADD refuses; DEL accepts them.
 	Refused map[string]any
-	// Again says that a second ADD of the same attachment is not an error.
+	// Again says that a second ADD of the same attachment succeeds.
 	Again bool
 	// Swept means that this configuration is not swept, because the sweeps of another one
 	// make the same writes. The first swept configuration is probed at every write, the
@@ -68,7 +68,7 @@ type Tamper struct {
 	Do   func(t *testing.T, e *Env, ns *netopstest.NS, result *roles.Result)
 }
 
-// Inside is a change of eth0 that a process in the container can make.
+// Inside is a change to eth0 in the container, as a process there may make it.
 func Inside(name string, change netopstest.LinkChange) Tamper {
 	return Tamper{Name: name, Do: func(t *testing.T, _ *Env, ns *netopstest.NS, _ *roles.Result) {
 		t.Helper()
@@ -96,7 +96,7 @@ func HostLink(r *roles.Result) (name string) {
 	return name
 }
 
-// OnHost is a change of the host that does not affect an interface.
+// OnHost is a change to something other than an interface.
 func OnHost(name string, change func() error) Tamper {
 	return Tamper{Name: name, Do: func(t *testing.T, _ *Env, _ *netopstest.NS, _ *roles.Result) {
 		t.Helper()
@@ -306,7 +306,7 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.same(start, "after DEL with the namespace gone")
 
 	b.OK(b.call("ADD"))
-	b.ns.Rename(t, "eth0", "moved0") // as a process in the container may do; an IPAM role makes no interface
+	b.ns.Rename(t, "eth0", "moved0") // as a process there may do; an IPAM role makes no interface
 	b.OK(b.call("DEL"))
 	b.same(start, "after DEL with the interface renamed")
 
@@ -324,8 +324,8 @@ func (s Suite) del(t *testing.T, c Conf) {
 	b.same(start, "after DEL with another configuration")
 }
 
-// faulty returns DEL calls whose configurations were edited after ADD: one with keys that
-// the role refuses, one with an invalid subnet.
+// faulty are calls of DEL whose configurations were edited since ADD: one with
+// keys that the role refuses, one with an invalid subnet.
 func (b *bench) faulty() []Call {
 	b.t.Helper()
 	var calls []Call

@@ -66,9 +66,9 @@ func (s Suite) killSweep(t *testing.T, c Conf) {
 }
 
 // againSweep kills ADD before and after its n-th write: the next ADD of the same
-// attachment succeeds, unless the killed call had completed it. The ADD of a role
-// that makes no interface itself fails instead, because it cannot distinguish a
-// killed call from a running call of another program.
+// attachment succeeds, unless the dead call had made all of it. A role that
+// makes no interface itself cannot tell a dead call from a living one of
+// a third-party plugin: for that it is an error.
 func (s Suite) againSweep(t *testing.T, c Conf) {
 	if r, ok := s.Table.Lookup(s.Type); !ok || r.Kind != roles.Interface {
 		return
@@ -103,7 +103,7 @@ func (b *bench) clean(n int) {
 	}
 }
 
-// through reports whether the call made fewer writes than the probe needs.
+// through means that the call made all its writes before the probed one came.
 func (a Answer) through() bool { return strings.Contains(a.Stderr, unreached) }
 
 // writes iterates over the writes to probe: 1, 2, 3, …. With a stride it skips writes, and
@@ -135,7 +135,7 @@ func (b *bench) sweepAdd(t *testing.T, kind string, after func(n int)) {
 		call := b.call("ADD")
 		call.Probe = fmt.Sprintf("%s:%d", kind, n)
 		a := b.Run(call)
-		if a.Code == 0 { // fewer writes, or ADD does not need the probed one
+		if a.Code == 0 { // through, or ADD does not need the write
 			b.OK(b.call("DEL"))
 		}
 		if a.through() {

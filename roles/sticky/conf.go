@@ -146,12 +146,14 @@ func Parse(f *roles.Faults, path string, c *Conf) *Rules {
 	}
 	var err error
 	if c.TTL.set {
-		if r.TTL, err = c.TTL.seconds(); err != nil {
+		r.TTL, err = c.TTL.seconds()
+		if err != nil {
 			f.Addf(path+".ttl", "%v", err)
 		}
 	}
 	if c.Cooldown.set {
-		if r.Cooldown, err = c.Cooldown.seconds(); err == nil && r.Cooldown < 0 {
+		r.Cooldown, err = c.Cooldown.seconds()
+		if err == nil && r.Cooldown < 0 {
 			err = fmt.Errorf("%q is not possible: an address that never cools down is lost", never)
 		}
 		if err != nil {

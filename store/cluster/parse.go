@@ -188,7 +188,8 @@ func (d *decoder) backend(data json.RawMessage, b *Backend) {
 		return
 	}
 	d.value("Backend.Type", raw.Type, &b.Type)
-	switch b.Type = strings.ToLower(b.Type); b.Type {
+	b.Type = strings.ToLower(b.Type)
+	switch b.Type {
 	case "":
 		b.Type = "vxlan"
 	case "vxlan", "host-gw":

@@ -37,7 +37,8 @@ func ParseVTEP(data json.RawMessage) (VTEP, error) {
 	}
 	v := VTEP{MAC: mac, NoVNI: raw.VNI == nil}
 	if raw.VNI != nil {
-		if v.VNI = *raw.VNI; v.VNI > vniMax {
+		v.VNI = *raw.VNI
+		if v.VNI > vniMax {
 			return VTEP{}, fmt.Errorf("backend data: VNI is %d: %w: more than %d", v.VNI, ErrInvalid, vniMax)
 		}
 	}

@@ -135,7 +135,8 @@ func (c *command) parse(args []string) (flags map[string]string, rest []string, 
 			return nil, nil, fmt.Errorf("--%.40s is not a flag of this order", name)
 		}
 		if !given {
-			if i++; i == len(args) {
+			i++
+			if i == len(args) {
 				return nil, nil, fmt.Errorf("--%s has no value", name)
 			}
 			value = args[i]

@@ -139,7 +139,8 @@ func cutControl(args []string) (path string, rest []string, err error) {
 			continue
 		}
 		if !given {
-			if i++; i == len(args) {
+			i++
+			if i == len(args) {
 				return "", nil, errors.New("--control has no value")
 			}
 			value = args[i]

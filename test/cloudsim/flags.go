@@ -109,7 +109,8 @@ func (s *settings) flags() *flag.FlagSet {
 	f.TextVar(&s.sketch.subnet, "subnet", s.sketch.subnet, "`network` of the first interface")
 	f.TextVar(&s.sketch.own, "own", s.sketch.own, "the node's own `address` on it; the addresses behind it are for pods")
 	f.Func("mac", "`MAC` of the first interface ("+s.sketch.mac.String()+")", func(v string) (err error) {
-		if s.sketch.mac, err = net.ParseMAC(v); err == nil && len(s.sketch.mac) != 6 {
+		s.sketch.mac, err = net.ParseMAC(v)
+		if err == nil && len(s.sketch.mac) != 6 {
 			err = fmt.Errorf("%.60q has not 6 bytes", v)
 		}
 		return err

@@ -75,7 +75,8 @@ func Start(ctx context.Context, o Options) (*Sim, error) {
 	}
 	if s.nics == nil {
 		node := articleNode()
-		if s.nics, err = node.draw(); err != nil {
+		s.nics, err = node.draw()
+		if err != nil {
 			return nil, err
 		}
 	}

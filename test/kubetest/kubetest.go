@@ -92,7 +92,8 @@ func Start(store Store) (s *Server, err error) {
 		return nil, err
 	}
 	s = &Server{}
-	if s.dir, err = os.MkdirTemp("", "kubetest-"); err != nil {
+	s.dir, err = os.MkdirTemp("", "kubetest-")
+	if err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -100,7 +101,8 @@ func Start(store Store) (s *Server, err error) {
 			s.Stop()
 		}
 	}()
-	if s.pki, err = newAuthority(); err != nil {
+	s.pki, err = newAuthority()
+	if err != nil {
 		return nil, err
 	}
 	s.CA = s.pki.pem

@@ -26,11 +26,13 @@ func newAuthority() (*authority, error) {
 	}
 	var key []byte
 	var err error
-	if a.pem, key, err = a.sign(template); err != nil {
+	a.pem, key, err = a.sign(template)
+	if err != nil {
 		return nil, err
 	}
 	block, _ := pem.Decode(a.pem)
-	if a.cert, err = x509.ParseCertificate(block.Bytes); err != nil {
+	a.cert, err = x509.ParseCertificate(block.Bytes)
+	if err != nil {
 		return nil, err
 	}
 	block, _ = pem.Decode(key)

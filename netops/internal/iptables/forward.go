@@ -250,7 +250,7 @@ func (t *Tables) change(ctx context.Context, f *Forward, remove bool) error {
 // Tables are iptables' tables of one network namespace.
 type Tables struct {
 	NFT *nft.Client
-	// run is nil where iptables-legacy's programs cannot be run.
+	// Run is nil where iptables-legacy's programs cannot be run.
 	Run Runner
 }
 

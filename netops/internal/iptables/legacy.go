@@ -23,6 +23,7 @@ type Legacy struct {
 	Run    Runner
 }
 
+// Program is the name of the family's program.
 func (t *Legacy) Program() string {
 	if t.Family == unix.NFPROTO_IPV6 {
 		return "ip6tables-legacy"
@@ -44,6 +45,7 @@ func (t *Legacy) execute(ctx context.Context, suffix string, args []string, inpu
 	return out, nil
 }
 
+// Read reads the whole table.
 func (t *Legacy) Read(ctx context.Context, _ string) (*State, error) {
 	out, err := t.execute(ctx, "", []string{"-t", "filter", "-S"}, "")
 	if err != nil {

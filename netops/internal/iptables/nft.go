@@ -39,7 +39,8 @@ func (t *nftFilter) Read(ctx context.Context, admin string) (*State, error) {
 	}
 	// What changes after this is refused by a commit that names it.
 	st := &State{Chains: map[string]*Chain{}}
-	if st.generation, err = conn.Generation(ctx); err != nil {
+	st.generation, err = conn.Generation(ctx)
+	if err != nil {
 		return nil, t.describe(err)
 	}
 	return st, t.describe(t.readChains(ctx, st, ForwardChain, cniChain, admin))
@@ -174,7 +175,8 @@ func (h *HeldRule) decodeImmediate(data []byte) error {
 		}
 		verdict, err := nft.DecodeData(ad.Bytes())
 		word, chain, _ := strings.Cut(nft.VerdictText(verdict), " ")
-		if h.Target = strings.ToUpper(word); chain != "" {
+		h.Target = strings.ToUpper(word)
+		if chain != "" {
 			h.Target = chain
 		}
 		return err

@@ -47,7 +47,8 @@ func (t *Tables) Policy(ctx context.Context, is6 bool) (Policy, error) {
 		return p, filter.describe(err)
 	}
 	p.Refused = forward != nil && forward.refuses()
-	if p.Firewalld, err = filter.hasFirewalld(ctx, forward); err != nil {
+	p.Firewalld, err = filter.hasFirewalld(ctx, forward)
+	if err != nil {
 		return p, err
 	}
 	if !IsLegacyLoaded(family, "filter") {

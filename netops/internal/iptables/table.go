@@ -51,7 +51,7 @@ func (c *Chain) refuses() bool {
 // HeldRule is a rule that is there.
 type HeldRule struct {
 	Comment string
-	// target is a verdict in capitals or a chain.
+	// Target is a verdict in capitals or a chain.
 	Target string
 	// matchesAll tells that there is no condition.
 	matchesAll bool

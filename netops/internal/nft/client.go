@@ -58,6 +58,7 @@ func (c *Client) Close() error {
 	return nlconn.Explain(err, "close nftables socket")
 }
 
+// Conn is the client's socket, opened on first use.
 func (c *Client) Conn() (*Conn, error) {
 	if c.conn == nil {
 		conn, err := Open()

@@ -157,6 +157,7 @@ func (f Field) decode(low, high []byte) string {
 	}
 }
 
+// EncodeIfName is an interface name as the kernel compares it.
 func EncodeIfName(text string) ([]byte, error) {
 	if text == "" || len(text) >= unix.IFNAMSIZ || strings.ContainsFunc(text, badInIfName) {
 		return nil, fmt.Errorf("%q is no interface name", text)
@@ -273,6 +274,7 @@ func encodeProto(text string) ([]byte, error) {
 	return []byte{byte(n)}, err
 }
 
+// ProtocolName is what nft calls a protocol (IPPROTO_*), else its number.
 func ProtocolName(n byte) string {
 	switch n {
 	case unix.IPPROTO_ICMP:

@@ -34,13 +34,15 @@ func EntryOf(schema Schema, e *Element) (*Entry, error) {
 	}
 	n := &Entry{Set: set, label: CleanLabel(e.Label), shared: e.Shared}
 	var err error
-	if n.Key, n.end, err = encodeFields(set.Key, e.Key); err != nil {
+	n.Key, n.end, err = encodeFields(set.Key, e.Key)
+	if err != nil {
 		return nil, fmt.Errorf("key of %s: %w: %w", set, nlconn.ErrInvalid, err)
 	}
 	if !set.isInterval() {
 		n.end = nil
 	}
-	if n.data, _, err = encodeFields(set.Data, e.Value); err != nil {
+	n.data, _, err = encodeFields(set.Data, e.Value)
+	if err != nil {
 		return nil, fmt.Errorf("value of %s: %w: %w", set, nlconn.ErrInvalid, err)
 	}
 	return n, nil

@@ -46,6 +46,7 @@ func (f *Feature) Messages() ([]nlconn.Message, error) {
 	return append(msgs, chains...), err
 }
 
+// Message is a request for the table (NFT_MSG_*).
 func (t Table) Message(kind, flags uint16) (nlconn.Message, error) {
 	return NewMessage(kind, flags, t.Family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_TABLE_NAME, t.Name)
@@ -53,7 +54,7 @@ func (t Table) Message(kind, flags uint16) (nlconn.Message, error) {
 	})
 }
 
-// NewMessage makes the set. The id is for references within the transaction and
+// message makes the set. The id is for references within the transaction and
 // must be there, though ours go by name.
 func (s *Set) message(id uint32) (nlconn.Message, error) {
 	return NewMessage(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.Table.Family,
@@ -140,6 +141,7 @@ func concatenate(fields []Field) (number, size uint32) {
 	return number, size
 }
 
+// Message makes the chain, without its rules.
 func (c *Chain) Message(t Table) (nlconn.Message, error) {
 	return NewMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.Family,
 		func(ae *netlink.AttributeEncoder) error {
@@ -159,6 +161,7 @@ func (c *Chain) Message(t Table) (nlconn.Message, error) {
 		})
 }
 
+// Message appends the rule to a chain.
 func (r Rule) Message(t Table, chain string) (nlconn.Message, error) {
 	return NewMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.Family,
 		func(ae *netlink.AttributeEncoder) error {

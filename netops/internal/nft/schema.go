@@ -13,12 +13,13 @@ import (
 type Feature struct {
 	Table Table
 	Sets  []*Set
-	// chains are asked for when the feature is made, which in most processes is never.
+	// Chains are asked for when the feature is made, which in most processes is never.
 	Chains func() []Chain
-	// chainOf makes a chain on demand from its name; nil where there are none.
+	// ChainOf makes a chain on demand from its name; nil where there are none.
 	ChainOf func(name string) (Chain, bool)
 }
 
+// Table is a table of ours, or of another program.
 type Table struct {
 	Family byte // NFPROTO_*
 	Name   string

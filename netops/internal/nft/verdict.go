@@ -44,6 +44,7 @@ func encodeVerdict(text string) ([]byte, error) {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(code)), chain...), nil
 }
 
+// VerdictText is a verdict in the words of nft.
 func VerdictText(b []byte) string {
 	if len(b) < 4 {
 		return ""

@@ -33,10 +33,10 @@ const (
 type Message struct {
 	Kind  uint16
 	Flags uint16 // beside NLM_F_REQUEST and NLM_F_ACK
-	// body follows the netlink header, and data follows body.
+	// Body follows the netlink header, and data follows body.
 	Body []byte
 	Data []nl.NetlinkRequestData
-	// echo is called with the kernel's notification of what the request made, if
+	// Echo is called with the kernel's notification of what the request made, if
 	// the kernel sends that to the requester (NLM_F_ECHO; links since Linux 6.2).
 	Echo func(data []byte)
 }
@@ -77,10 +77,11 @@ func Open(protocol int, name string) (*Conn, error) {
 	return &Conn{fd: fd, buf: make([]byte, size)}, nil
 }
 
-// GrowSend and growReceive ask for a buffer above the sysctl limit. In a user
-// namespace the limit holds, and only huge writes and answers fail.
+// GrowSend asks for a send buffer above the sysctl limit. In a user namespace the
+// limit holds, and only huge writes fail.
 func (c *Conn) GrowSend(size int) { grow(c.fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, size) }
 
+// GrowReceive does the same for the receive buffer.
 func (c *Conn) GrowReceive(size int) { grow(c.fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, size) }
 
 func grow(fd, force, plain, size int) {
@@ -105,7 +106,7 @@ func (c *Conn) Requests() uint32 { return c.seq }
 // Close closes the socket.
 func (c *Conn) Close() error { return unix.Close(c.fd) }
 
-// exchange sends up to MaxWrite requests in one write and returns an error
+// Exchange sends up to MaxWrite requests in one write and returns an error
 // or nil for each: those after a refused one are executed all the same. The
 // second result is a failure of the socket itself; then what happened is
 // unknown for requests without a result (ErrUnknown). A step may need none.

@@ -65,6 +65,7 @@ func IPTables(ctx context.Context, program string, args []string, input string) 
 // Neighbour is a network namespace beside the test's own, held by a process.
 type Neighbour struct{ PID int }
 
+// NewNeighbour makes a namespace that goes with the test.
 func NewNeighbour(t *testing.T) *Neighbour {
 	t.Helper()
 	cmd := exec.Command("sleep", "infinity")

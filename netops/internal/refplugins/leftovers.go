@@ -26,7 +26,7 @@ import (
 // Leftovers are what the reference plugins left in the namespace.
 type Leftovers struct {
 	NFT *nft.Client
-	// iptables is nil where iptables-legacy's programs cannot be run.
+	// IPTables is nil where iptables-legacy's programs cannot be run.
 	IPTables iptables.Runner
 }
 

@@ -36,6 +36,7 @@ func SetFlag(ifi *nl.IfInfomsg, on, off bool, flag uint32) {
 	}
 }
 
+// NameAttr is a link's name (IFLA_IFNAME).
 func NameAttr(name string) *nl.RtAttr {
 	return nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name))
 }
@@ -61,6 +62,7 @@ func OneQueue() []nl.NetlinkRequestData {
 	return []nl.NetlinkRequestData{nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, one), nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, one)}
 }
 
+// BoolAttr is a switch of one byte.
 func BoolAttr(b bool) []byte {
 	if b {
 		return []byte{1}

@@ -111,7 +111,7 @@ const noID = 1<<32 - 1
 // Tap is what only a link of Kind "tun" has.
 type Tap struct {
 	IsTap, MultiQueue bool
-	// owner and group are nil for none.
+	// Owner and group are nil for none.
 	Owner, Group *uint32
 }
 

@@ -31,21 +31,25 @@ type Link struct {
 	MAC                      net.HardwareAddr
 	Port                     *Port // set for bridge ports
 	VLANFiltering            bool
-	// permanent is the hardware's own MAC, of real devices only.
+	// Permanent is the hardware's own MAC, of real devices only.
 	Permanent net.HardwareAddr
-	// peerElsewhere tells that peer counts in another namespace, of the number
+	// PeerElsewhere tells that peer counts in another namespace, of the number
 	// peerNamespace.
 	PeerElsewhere bool
 	PeerNamespace int
-	// acceptRA is the setting of IPv6, where the link has that.
+	// AcceptRA is the setting of IPv6, where the link has that.
 	AcceptRA    int32
 	HasAcceptRA bool
 	KindState
 }
 
-func (l *Link) IsUp() bool      { return l.Flags&unix.IFF_UP != 0 }
+// IsUp reports whether the link was set up.
+func (l *Link) IsUp() bool { return l.Flags&unix.IFF_UP != 0 }
+
+// IsPromisc reports whether promiscuous mode is on.
 func (l *Link) IsPromisc() bool { return l.Flags&unix.IFF_PROMISC != 0 }
 
+// IsAllMulti reports whether all multicasts are received.
 func (l *Link) IsAllMulti() bool { return l.Flags&unix.IFF_ALLMULTI != 0 }
 
 // IsNoARP reports whether the link resolves no addresses.
@@ -60,6 +64,7 @@ func (c *Conn) Link(ctx context.Context, name string) (*Link, error) {
 	return l, err
 }
 
+// NoLink is the error for a link that does not exist.
 func NoLink(name string) error { return linkError(name, unix.ENODEV) }
 
 func linkError(name string, err error) error {
@@ -111,6 +116,8 @@ func (c *Conn) Links(ctx context.Context) ([]*Link, error) {
 	return all, nlconn.Explain(err, "list links")
 }
 
+// LinkQuery is the request for the link with an index, for all links in a dump with
+// 0, or for the one whose name is appended.
 func LinkQuery(index int) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)

@@ -25,6 +25,7 @@ type NeighHeader struct {
 	Flags  uint8
 }
 
+// Len is the number of bytes.
 func (m *NeighHeader) Len() int { return SizeofNeighHeader }
 
 // Serialize is the message header's bytes.

@@ -162,7 +162,8 @@ func decodeConditions(text string) ([]PortCondition, error) {
 				return nil, err
 			}
 			used = 3
-			if c.Source = p; words[0] == "daddr" {
+			c.Source = p
+			if words[0] == "daddr" {
 				c.Source, c.Destination = netip.Prefix{}, p
 			}
 		default:

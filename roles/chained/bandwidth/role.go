@@ -132,7 +132,8 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 		return w, nil
 	}
 	l := ifb(in)
-	if l.MTU = o.MTU; in.Prev != nil {
+	l.MTU = o.MTU
+	if in.Prev != nil {
 		l = expectedIFB(in, l)
 	} else {
 		res.Interfaces = append(slices.Clone(res.Interfaces), &roles.ResultInterface{Name: l.Name, Mac: l.MAC})

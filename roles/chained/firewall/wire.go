@@ -21,11 +21,11 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 		return nil, err
 	}
 	w := &attach.Desired{}
-	if err := r.wirePolicy(&w.Spec, in, &o); err != nil {
+	if err := r.addPolicy(&w.Spec, in, &o); err != nil {
 		return nil, err
 	}
 	for _, ip := range ips {
-		r.wireForward(&w.Spec, in, &o, ip.Address)
+		r.addForward(&w.Spec, in, &o, ip.Address)
 		if r.conf.Backend == firewalld || r.conf.Backend == auto && o.policy(ip.Address.Addr().Is4()).Firewalld {
 			w.Spec.Add(&netops.ZoneSource{Zone: r.conf.FirewalldZone, Address: ip.Address.Addr()})
 		}
@@ -33,11 +33,11 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	return w, nil
 }
 
-// wirePolicy adds the ingress policy to the host's device of the container.
+// addPolicy adds the ingress policy to the host's device of the container.
 // Frames between ports of a bridge do not pass the forward chain without
 // br_netfilter, so an isolated network's ports get the bridge port flag
 // "isolated" too.
-func (r *role) wirePolicy(s *netops.Spec, in *attach.Input, o *observed) error {
+func (r *role) addPolicy(s *netops.Spec, in *attach.Input, o *observed) error {
 	if r.conf.IngressPolicy == open {
 		return nil
 	}
@@ -65,11 +65,11 @@ func (r *role) wirePolicy(s *netops.Spec, in *attach.Input, o *observed) error {
 	return nil
 }
 
-// wireForward adds rules to iptables' filter table that accept the container's
+// addForward adds rules to iptables' filter table that accept the container's
 // traffic, if the backend is "iptables" or the table would drop it. If the
 // device and the subnet identify all containers of the network, they share the
 // rules.
-func (r *role) wireForward(s *netops.Spec, in *attach.Input, o *observed, address netip.Prefix) {
+func (r *role) addForward(s *netops.Spec, in *attach.Input, o *observed, address netip.Prefix) {
 	if !r.conf.usesBackend(iptables) || r.conf.Backend == auto && o.Link == "" {
 		return
 	}

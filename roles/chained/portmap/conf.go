@@ -76,7 +76,8 @@ const (
 func (c *Conf) SetDefaults() {
 	for i := range c.RuntimeConfig.PortMappings {
 		m := &c.RuntimeConfig.PortMappings[i]
-		if m.Protocol = strings.ToLower(m.Protocol); m.Protocol == "" {
+		m.Protocol = strings.ToLower(m.Protocol)
+		if m.Protocol == "" {
 			m.Protocol = "tcp"
 		}
 		m.Range = max(m.Range, 1)

@@ -62,7 +62,8 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 		r.warn(h, in, addrs)
 	}
 	var o observed
-	if o.Held, err = r.held(ctx, h, in, ports); err != nil {
+	o.Held, err = r.held(ctx, h, in, ports)
+	if err != nil {
 		return err
 	}
 	if in.Observed == nil && in.Prev == nil && len(o.Held) > 0 {

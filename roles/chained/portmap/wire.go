@@ -162,18 +162,18 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	ports := r.conf.ports(e)
 	ports = slices.DeleteFunc(ports, func(p port) bool { return slices.Contains(o.Held, p.claim()) })
 	w := &attach.Desired{Result: in.Chained, Claims: r.claims(ports)}
-	r.wireLoopback(&w.Spec, in, o, ports)
+	r.addLoopback(&w.Spec, in, o, ports)
 	for _, v4 := range []bool{true, false} {
 		if slices.ContainsFunc(ports, func(p port) bool { return p.to.Is4() == v4 }) && r.conf.masquerades() {
-			if err := r.wireMasquerade(w, in, e.of(v4)); err != nil {
+			if err := r.addMasquerade(w, in, e.of(v4)); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return w, r.wirePorts(w, in, ports)
+	return w, r.addPorts(w, in, ports)
 }
 
-// wireLoopback allows connections from loopback addresses to leave through the
+// addLoopback allows connections from loopback addresses to leave through the
 // device of the route to the container. IPv4 needs route_localnet on the
 // device; with the portmap_local set our rules drop packets from or to loopback
 // addresses that arrive through that device. IPv6 needs a route for the
@@ -181,7 +181,7 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 // It drops packets to ::1 that were not translated. If a bridge passes its
 // packets through the host's filter (bridge-nf-call-ip6tables), these replies
 // are lost.
-func (r *role) wireLoopback(s *netops.Spec, in *attach.Input, o observed, ports []port) {
+func (r *role) addLoopback(s *netops.Spec, in *attach.Input, o observed, ports []port) {
 	if d := o.Toward4; d.Name != "" && reachableByLoopback(ports, true) {
 		s.Add(
 			&netops.Element{Shared: !d.Own, Set: "portmap_local", Key: []string{d.Name}, Label: label(in, !d.Own)},
@@ -205,9 +205,9 @@ func label(in *attach.Input, shared bool) string {
 	return in.Label
 }
 
-// wireMasquerade adds the rules that masquerade connections which are forwarded
+// addMasquerade adds the rules that masquerade connections which are forwarded
 // to the container's address.
-func (r *role) wireMasquerade(w *attach.Desired, in *attach.Input, target netip.Prefix) error {
+func (r *role) addMasquerade(w *attach.Desired, in *attach.Input, target netip.Prefix) error {
 	family, to := familyOf(target.Addr()), target.Addr().String()
 	verdict := "goto portmap_masquerade"
 	if !r.conf.MasqAll {
@@ -226,8 +226,8 @@ func (r *role) wireMasquerade(w *attach.Desired, in *attach.Input, target netip.
 	return nil
 }
 
-// wirePorts adds the elements that forward the ports to the container.
-func (r *role) wirePorts(w *attach.Desired, in *attach.Input, ports []port) error {
+// addPorts adds the elements that forward the ports to the container.
+func (r *role) addPorts(w *attach.Desired, in *attach.Input, ports []port) error {
 	four, err := conditionVerdict(false, r.conf.ConditionsV4)
 	if err != nil {
 		return &roles.ConfError{Path: "conditionsV4", Reason: err.Error()}
@@ -252,13 +252,13 @@ func (r *role) wirePorts(w *attach.Desired, in *attach.Input, ports []port) erro
 		}
 		w.Spec.Add(p.element(in, "", p.to.String(), strconv.Itoa(p.toPort)))
 	}
-	wireFlows(&w.Spec, ports)
+	addFlows(&w.Spec, ports)
 	return nil
 }
 
-// wireFlows makes ADD and DEL delete the conntrack entries of the UDP ports.
+// addFlows makes ADD and DEL delete the conntrack entries of the UDP ports.
 // Packets of an existing entry would still go where its first packet went.
-func wireFlows(s *netops.Spec, ports []port) {
+func addFlows(s *netops.Spec, ports []port) {
 	var last *netops.Flows
 	for _, p := range ports {
 		if p.protocol != "udp" {

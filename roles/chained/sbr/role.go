@@ -50,7 +50,8 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 		return nil
 	}
 	var err error
-	if o.Rules, err = h.Net.Rules(ctx, container); err != nil {
+	o.Rules, err = h.Net.Rules(ctx, container)
+	if err != nil {
 		return err
 	}
 	o.Routes, err = h.Net.Routes(ctx, container, 0)

@@ -32,7 +32,8 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	}
 	w := &builder{role: r, in: in}
 	w.observed, _ = in.Observed.(observed)
-	if w.ips, err = attach.Addresses(part); err != nil {
+	w.ips, err = attach.Addresses(part)
+	if err != nil {
 		return nil, err
 	}
 	routes, err := attach.Routes(part, in.Key.IfName)

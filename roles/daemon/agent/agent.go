@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store/cluster"
 )
@@ -72,7 +73,7 @@ type agent struct {
 	peers     *peers
 	peersFrom *cluster.Snapshot
 	families  [2]*family
-	filter    *netops.OverlayFilter
+	filter    *overlay.Filter
 	files     files
 	socket    *socket
 	removed   *removal
@@ -172,7 +173,8 @@ func (a *agent) setConfig(c *cluster.Config, err error) {
 	if err == nil && c == nil {
 		err = errors.New("the registry holds no network configuration")
 	}
-	if a.configErr = err; err == nil && (a.config == nil || *a.config != *c) {
+	a.configErr = err
+	if err == nil && (a.config == nil || *a.config != *c) {
 		a.config, a.peers = c, nil
 	}
 }

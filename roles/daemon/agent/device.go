@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
@@ -47,7 +48,8 @@ func podMTU(config *cluster.Config, underlay int, v6 bool) (int, error) {
 	}
 	left := mtu
 	if config.Backend.Type == backendVXLAN {
-		if left -= vxlanOverhead4; v6 {
+		left -= vxlanOverhead4
+		if v6 {
 			left = mtu - vxlanOverhead6
 		}
 	}
@@ -203,10 +205,10 @@ func (a *agent) ownRecord() *cluster.Node {
 }
 
 // vtep returns one family's VXLAN device.
-func (a *agent) vtep(subnet, network netip.Prefix, mtu int, mac string) *netops.VTEP {
+func (a *agent) vtep(subnet, network netip.Prefix, mtu int, mac string) *overlay.VTEP {
 	v6 := subnet.Addr().Is6()
 	b := &a.config.Backend
-	v := &netops.VTEP{
+	v := &overlay.VTEP{
 		Name: deviceName(b.VNI, v6), VNI: b.VNI, Port: b.Port, Parent: a.underlay.link, Local: a.underlay.local4,
 		MAC: mac, MTU: mtu, Learning: b.Learning, GBP: b.GBP,
 		Address: netip.PrefixFrom(subnet.Addr(), subnet.Addr().BitLen()), Network: network,

@@ -185,7 +185,8 @@ func (r *registryFlags) register(f *flag.FlagSet) {
 	f.BoolVar(&r.networkUnavailable, "set-node-network-unavailable", true, "clear the Node's condition NetworkUnavailable")
 	f.StringVar(&r.dir, "cluster-dir", "", "use the directory at this `path` as the registry: config.json and nodes/")
 	f.Func("etcd-endpoints", "use etcd as the registry: comma-separated `URLs`", func(v string) error {
-		if r.etcd = splitList(v); len(r.etcd) == 0 {
+		r.etcd = splitList(v)
+		if len(r.etcd) == 0 {
 			return errors.New("names no URL: give http://127.0.0.1:2379, or leave the flag out")
 		}
 		return nil

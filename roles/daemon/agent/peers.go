@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
@@ -21,7 +21,7 @@ const (
 // peers are the nodes of a snapshot that this node sends to, by family, and the nodes that are left
 // out.
 type peers struct {
-	v4, v6 []netops.OverlayPeer
+	v4, v6 []overlay.Peer
 	left   []leftOut
 	// sources4 and sources6 are the public addresses of the peers. gateways computes them once.
 	sources4, sources6 []netip.Addr
@@ -74,10 +74,10 @@ func choosePeers(snap *cluster.Snapshot, config *cluster.Config, own *cluster.No
 	all := known.evaluate(snap.Nodes, config, own)
 	p := &peers{}
 	if config.EnableIPv4 {
-		p.v4 = make([]netops.OverlayPeer, 0, len(all))
+		p.v4 = make([]overlay.Peer, 0, len(all))
 	}
 	if config.EnableIPv6 {
-		p.v6 = make([]netops.OverlayPeer, 0, len(all))
+		p.v6 = make([]overlay.Peer, 0, len(all))
 	}
 	if !known.resolved {
 		known.lost4, known.lost6, known.resolved = resolveOverlaps(all, own, false), resolveOverlaps(all, own, true), true
@@ -180,8 +180,8 @@ func (k *verdicts) evaluateNode(n *cluster.Node) verdict {
 }
 
 // peer returns one usable family of a node as a peer.
-func (k *verdicts) peer(v *verdict, v6 bool) netops.OverlayPeer {
-	p := netops.OverlayPeer{
+func (k *verdicts) peer(v *verdict, v6 bool) overlay.Peer {
+	p := overlay.Peer{
 		Name: v.node.Name, Gateway: v.node.PublicIP, MAC: v.family(v6).mac,
 		Direct: k.config.Backend.Type != backendVXLAN || k.config.Backend.DirectRouting,
 	}

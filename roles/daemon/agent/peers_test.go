@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
-	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
@@ -71,7 +71,7 @@ func TestPeersGolden(t *testing.T) {
 
 func printPeers(p *peers) string {
 	var b strings.Builder
-	for _, list := range [][]netops.OverlayPeer{p.v4, p.v6} {
+	for _, list := range [][]overlay.Peer{p.v4, p.v6} {
 		for _, o := range list {
 			fmt.Fprintf(&b, "%s: %s via %s", o.Name, o.Subnet, o.Gateway)
 			if o.MAC != "" {
@@ -170,7 +170,7 @@ func FuzzPeers(f *testing.F) {
 			return
 		}
 		p := choosePeers(&cluster.Snapshot{Nodes: nodes}, config, &own, &verdicts{})
-		for _, list := range [][]netops.OverlayPeer{p.v4, p.v6} {
+		for _, list := range [][]overlay.Peer{p.v4, p.v6} {
 			for i, a := range list {
 				if !config.Network.Contains(a.Subnet.Addr()) && !config.IPv6Network.Contains(a.Subnet.Addr()) || a.Subnet.Overlaps(own.PodCIDRs[0]) || a.Subnet.Overlaps(own.PodCIDRs[1]) {
 					t.Fatalf("%+v", a)

@@ -9,16 +9,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/overlay"
 )
 
 // family is the state of one address family in the kernel.
 type family struct {
 	v6      bool
-	overlay *netops.Overlay
+	overlay *overlay.Kernel
 	// spec is the last requested state. report and err are the result.
-	spec   netops.OverlaySpec
-	report netops.OverlayReport
+	spec   overlay.Spec
+	report overlay.Report
 	err    error
 	// mtu is the MTU of pods.
 	mtu int
@@ -90,7 +90,8 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 		if f.off && !on {
 			return nil
 		}
-		if f.overlay, err = a.host.Net.OpenOverlay(netops.OverlayOptions{IPv6: v6}); err != nil { //nolint:contextcheck // it listens until Close
+		f.overlay, err = overlay.Open(a.host.Net, overlay.Options{IPv6: v6}) //nolint:contextcheck // it listens until Close
+		if err != nil {
 			return err
 		}
 	}
@@ -103,10 +104,12 @@ func (a *agent) programFamily(ctx context.Context, f *family, v6 bool) (err erro
 		return err
 	}
 	f.off = false
-	if f.spec, f.mtu, err = a.spec(ctx, v6); err != nil {
+	f.spec, f.mtu, err = a.spec(ctx, v6)
+	if err != nil {
 		return err
 	}
-	if f.report, err = f.overlay.Apply(ctx, f.spec); err != nil {
+	f.report, err = f.overlay.Apply(ctx, f.spec)
+	if err != nil {
 		return err
 	}
 	f.tried = true
@@ -123,15 +126,16 @@ func (a *agent) warn(f *family) {
 	}
 	slices.Sort(texts)
 	if text := strings.Join(texts, "; "); text != f.warned {
-		if f.warned = text; text != "" {
+		f.warned = text
+		if text != "" {
 			a.log.Warn("settings of the node are incomplete", "family", familyName(f.v6), "reason", text)
 		}
 	}
 }
 
 // spec returns the desired state of one family and the MTU of pods.
-func (a *agent) spec(ctx context.Context, v6 bool) (netops.OverlaySpec, int, error) {
-	spec := netops.OverlaySpec{Peers: a.peers.v4, Prune: true}
+func (a *agent) spec(ctx context.Context, v6 bool) (overlay.Spec, int, error) {
+	spec := overlay.Spec{Peers: a.peers.v4, Prune: true}
 	network := a.config.Network
 	if v6 {
 		spec.Peers, network = a.peers.v6, a.config.IPv6Network
@@ -155,14 +159,14 @@ func (a *agent) spec(ctx context.Context, v6 bool) (netops.OverlaySpec, int, err
 
 // filterTraffic applies the packet filter rules.
 func (a *agent) filterTraffic(ctx context.Context) error {
-	var all []netops.OverlayNAT
+	var all []overlay.NAT
 	for i, v6 := range []bool{false, true} {
 		f := a.families[i]
 		subnet, ok := subnetOf(a.own, v6)
 		if f.off || f.overlay == nil || !ok {
 			continue
 		}
-		nat := netops.OverlayNAT{Network: a.config.Network, Subnet: subnet, Masquerade: a.set.ipMasq, KeepPorts: a.set.keepPorts, Forward: a.set.forward}
+		nat := overlay.NAT{Network: a.config.Network, Subnet: subnet, Masquerade: a.set.ipMasq, KeepPorts: a.set.keepPorts, Forward: a.set.forward}
 		if v6 {
 			nat.Network = a.config.IPv6Network
 		}
@@ -172,7 +176,7 @@ func (a *agent) filterTraffic(ctx context.Context) error {
 			}
 		}
 		if f.spec.Device != nil && a.set.sourceFilter {
-			nat.Tunnel = &netops.TunnelFilter{Port: f.spec.Device.Port, VNI: f.spec.Device.VNI, Sources: a.peers.gateways(v6)}
+			nat.Tunnel = &overlay.TunnelFilter{Port: f.spec.Device.Port, VNI: f.spec.Device.VNI, Sources: a.peers.gateways(v6)}
 		}
 		all = append(all, nat)
 	}

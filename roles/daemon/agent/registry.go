@@ -67,7 +67,8 @@ func (a *agent) watch(ctx context.Context) {
 			n := registryUpdate{snapshot: u.Snapshot, err: u.Err}
 			if u.Snapshot != nil {
 				wait.Reset()
-				if n.config = u.Snapshot.Config; n.config == nil && a.registry.config == nil {
+				n.config = u.Snapshot.Config
+				if n.config == nil && a.registry.config == nil {
 					n.config, n.configErr = a.registry.Config(ctx)
 				}
 				if wishes == nil {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/store"
 	"github.com/cnibox/cnibox/store/cluster"
@@ -63,16 +64,19 @@ func newAgent(h *roles.Host, set *settings) *agent {
 func serve(ctx context.Context, h *roles.Host, set *settings, s *socket) (again bool, err error) {
 	a := newAgent(h, set)
 	a.socket = s
-	if a.registry, err = set.open(ctx, h, set.withCurrentAddresses(ctx, h, a.memory.load(ctx))); err != nil {
+	a.registry, err = set.open(ctx, h, set.withCurrentAddresses(ctx, h, a.memory.load(ctx)))
+	if err != nil {
 		return false, fmt.Errorf("open the registry: %w", err)
 	}
 	defer func() { err = errors.Join(err, a.registry.Close()) }()
 	a.current.Store(a.buildState(errors.New("starting")))
-	if a.filter, err = h.Net.OpenOverlayFilter(); err != nil { //nolint:contextcheck // it listens until Close
+	a.filter, err = overlay.OpenFilter(h.Net) //nolint:contextcheck // it listens until Close
+	if err != nil {
 		return false, err
 	}
 	defer a.filter.Close() //nolint:errcheck // nothing is written by it
-	if a.removed, err = watchRemoval(set.overlayFile, set.subnetEnv, set.socket); err != nil {
+	a.removed, err = watchRemoval(set.overlayFile, set.subnetEnv, set.socket)
+	if err != nil {
 		return false, err
 	}
 	defer a.removed.close()

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/store"
 )
 
@@ -19,7 +19,7 @@ type agentState struct {
 	// finished is the time when the reconciliation ended.
 	finished time.Time
 	left     []leftOut
-	overlays [2]*netops.Overlay
+	overlays [2]*overlay.Kernel
 }
 
 // summary is what status reports about this node.
@@ -73,7 +73,8 @@ func (a *agent) publishState(ctx context.Context, faults []error) {
 		if !a.wasReady {
 			level = slog.LevelInfo // the agent is starting
 		}
-		if a.reason = s.Reason; s.Reason != "" {
+		a.reason = s.Reason
+		if s.Reason != "" {
 			a.log.Log(ctx, level, "there are faults", "ready", s.Ready, "reason", s.Reason)
 		} else {
 			a.log.Info("ready", "peers", s.Peers.Wanted)

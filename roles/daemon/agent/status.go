@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 )
 
@@ -78,7 +78,7 @@ func (s *agentState) write(w io.Writer) error {
 	return out.Encode(statusEnd{true})
 }
 
-func statusOf(p *netops.OverlayPeerState, v6 bool) *peerStatus {
+func statusOf(p *overlay.PeerState, v6 bool) *peerStatus {
 	s := &peerStatus{
 		Peer: p.Name, Family: familyName(v6), VTEP: &p.Gateway, MAC: p.MAC, Subnet: &p.Subnet, Route: p.Route, FDB: p.FDB, Neighbour: p.Neighbour,
 		Direct: !p.Tunnelled, State: string(p.State), Since: p.Since.UTC(), Retry: p.RetryAt,

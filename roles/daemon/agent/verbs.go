@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/overlay"
 	"github.com/cnibox/cnibox/roles"
 	"github.com/cnibox/cnibox/roles/daemon/process"
 )
@@ -105,7 +106,7 @@ func (s *settings) release(ctx context.Context, h *roles.Host, m memory) (name s
 }
 
 func removeFamily(ctx context.Context, n *netops.Net, v6 bool) error {
-	o, err := n.OpenOverlay(netops.OverlayOptions{IPv6: v6}) //nolint:contextcheck // it listens until Close
+	o, err := overlay.Open(n, overlay.Options{IPv6: v6}) //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return err
 	}
@@ -113,7 +114,7 @@ func removeFamily(ctx context.Context, n *netops.Net, v6 bool) error {
 }
 
 func removeFilter(ctx context.Context, n *netops.Net) error {
-	f, err := n.OpenOverlayFilter() //nolint:contextcheck // it listens until Close
+	f, err := overlay.OpenFilter(n) //nolint:contextcheck // it listens until Close
 	if err != nil {
 		return err
 	}

@@ -104,7 +104,8 @@ func (p place) find(links []netops.LinkInfo) (netops.LinkInfo, error) {
 func enter(path string, look func(*visit) error) (*visit, error) {
 	v := &visit{net: netops.New(netops.Options{})}
 	var err error
-	if v.ns, err = v.net.OpenNamespace(path); err != nil {
+	v.ns, err = v.net.OpenNamespace(path)
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", roles.ErrNetns, err)
 	}
 	if err = look(v); err == nil {
@@ -120,7 +121,8 @@ func enter(path string, look func(*visit) error) (*visit, error) {
 // address parses the link's hardware address, which DHCP needs.
 func (v *visit) address() error {
 	var err error
-	if v.mac, err = net.ParseMAC(v.link.MAC); err != nil || len(v.mac) != 6 {
+	v.mac, err = net.ParseMAC(v.link.MAC)
+	if err != nil || len(v.mac) != 6 {
 		return fmt.Errorf("link %q has no Ethernet address, DHCP needs one: %w", v.link.Name, netops.ErrNotSupported)
 	}
 	return nil

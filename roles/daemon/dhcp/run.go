@@ -86,7 +86,8 @@ func Run(ctx context.Context, h *roles.Host, args []string) error {
 	}
 	d := newDaemon(ctx, h, s.socket, s.timing)
 	d.prefix, d.broadcast = s.hostPrefix, s.broadcast
-	if d.node, err = nodeID(ctx, h.Store); err != nil {
+	d.node, err = nodeID(ctx, h.Store)
+	if err != nil {
 		return err
 	}
 	defer d.stop()

@@ -7,9 +7,9 @@ import (
 	"github.com/cnibox/cnibox/roles/record"
 )
 
-// wireBridged connects the container to a bridge that replaces the master.
+// buildBridged connects the container to a bridge that replaces the master.
 // Shared objects come first: a later failure then leaves them complete.
-func (r *role) wireBridged(in *attach.Input, o observed) (*attach.Desired, error) {
+func (r *role) buildBridged(in *attach.Input, o observed) (*attach.Desired, error) {
 	res := in.Result(r.conf.dns(), []*roles.ResultInterface{
 		{Name: o.Bridge, Mac: o.Master.MAC},
 		{Name: in.HostLink, Mac: in.HostMAC},
@@ -20,15 +20,15 @@ func (r *role) wireBridged(in *attach.Input, o observed) (*attach.Desired, error
 		return nil, err
 	}
 	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
-	r.wireUplink(&w.Spec, in, o)
-	r.wirePort(&w.Spec, in, o, ips)
+	r.addUplink(&w.Spec, in, o)
+	r.addPort(&w.Spec, in, o, ips)
 	return w, attach.Container{MTU: r.mtu(o)}.AddTo(&w.Spec, in, res)
 }
 
-// wireUplink adds what all containers share: the bridge that takes over the
+// addUplink adds what all containers share: the bridge that takes over the
 // master's addresses and routes, and MAC address translation at its port,
 // because the cloud's network accepts only frames with the master's MAC.
-func (r *role) wireUplink(s *netops.Spec, in *attach.Input, o observed) {
+func (r *role) addUplink(s *netops.Spec, in *attach.Input, o observed) {
 	label := record.SharedLabel(in.Key.Network)
 	s.Add(
 		// The translation comes before the takeover: a port with hairpin sends
@@ -49,25 +49,15 @@ func (r *role) wireUplink(s *netops.Spec, in *attach.Input, o observed) {
 // tunnelMAC is the MAC that the cloud's network uses for every other host.
 const tunnelMAC = "12:34:56:78:9a:bc"
 
-// wirePort adds the container's port. A permanent neighbour entry and a static
+// addPort adds the container's port. A permanent neighbour entry and a static
 // forwarding entry give the container's MAC to the node. The macnat sets pass
 // ARP and ND requests of the cloud's network for the container's address to the
 // container only. The bridge must not answer them (neigh_suppress): its answer
 // would be a second one, and would contain the container's MAC.
-func (r *role) wirePort(s *netops.Spec, in *attach.Input, o observed, ips []attach.Family) {
-	mtu := r.mtu(o)
-	if in.Prev != nil {
-		mtu = 0 // a chained plugin may have changed the MTU of both ends
-	}
-	s.Add(
-		&netops.Link{
-			In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Up: true,
-			Alias: record.Alias(in.Key, addresses(ips)), Master: o.Bridge,
-			Port: &netops.Port{Hairpin: true},
-			Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
-		},
-		&netops.Neigh{In: netops.Host, Link: in.HostLink, MAC: in.ContainerMAC, FDB: true},
-	)
+func (r *role) addPort(s *netops.Spec, in *attach.Input, o observed, ips []attach.Family) {
+	pair := attach.VethPair(in, r.mtu(o), ips)
+	pair.Up, pair.Master, pair.Port = true, o.Bridge, &netops.Port{Hairpin: true}
+	s.Add(pair, &netops.Neigh{In: netops.Host, Link: in.HostLink, MAC: in.ContainerMAC, FDB: true})
 	for _, ip := range ips {
 		a := ip.Address.Addr()
 		set := "macnat_pods4"

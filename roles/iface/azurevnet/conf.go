@@ -151,7 +151,7 @@ func (c *Conf) Validate() error {
 		f.Addf("ipam.type", "is missing: use \"azure-vnet-ipam\", which gives addresses of the cloud")
 	}
 	c.viaHost(&f)
-	c.Judge(&f)
+	c.Check(&f)
 	return f.Err()
 }
 

@@ -65,7 +65,7 @@ func (r *role) findMaster(ctx context.Context, h *roles.Host, in *attach.Input) 
 			return masterOf(l), nil
 		}
 	}
-	return master{}, fmt.Errorf("%w %v: none has an address of the same subnet, or the MAC address that the cloud reports for it: set \"master\"", errNoMaster, addresses(ips))
+	return master{}, fmt.Errorf("%w %v: none has an address of the same subnet, or the MAC address that the cloud reports for it: set \"master\"", errNoMaster, attach.Prefixes(ips))
 }
 
 // uplink is the interface that the configured bridge replaces, unless the cloud
@@ -103,15 +103,6 @@ func plannedMaster(ctx context.Context, h *roles.Host) (master, error) {
 
 func masterOf(l netops.LinkInfo) master {
 	return master{Name: l.Name, MAC: l.MAC, MTU: l.MTU, Index: l.Index}
-}
-
-// addresses are the addresses of the IPAM result.
-func addresses(ips []attach.Family) []netip.Prefix {
-	out := make([]netip.Prefix, len(ips))
-	for i, ip := range ips {
-		out[i] = ip.Address
-	}
-	return out
 }
 
 // bySubnet is the node's interface that has an address of a subnet. If a bridge

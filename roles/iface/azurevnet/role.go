@@ -69,7 +69,8 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 	switch {
 	case in.Prev != nil:
 	case r.conf.bridged(): // only ADD records the node's addresses
-		if o.Own, err = o.own(ctx, h); err == nil {
+		o.Own, err = o.own(ctx, h)
+		if err == nil {
 			err = o.checkAddresses(ctx, h)
 		}
 	case r.conf.Mode == modeVLAN:
@@ -102,12 +103,12 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	if !ok {
 		return nil, errors.New("azure-vnet: Observe was not called")
 	}
-	wire := r.wireBridged
+	wire := r.buildBridged
 	switch r.conf.Mode {
 	case modeTransparent:
-		wire, o.Bridge = r.wireTransparent, ""
+		wire, o.Bridge = r.buildTransparent, ""
 	case modeVLAN:
-		wire, o.Bridge = r.wireVLAN, ""
+		wire, o.Bridge = r.buildVLAN, ""
 	}
 	w, err := wire(in, o)
 	if err != nil {

@@ -21,9 +21,9 @@ func transparent(mtu int) attach.Routed {
 	}
 }
 
-// wireTransparent routes the container's packets and leaves the master
+// buildTransparent routes the container's packets and leaves the master
 // unchanged.
-func (r *role) wireTransparent(in *attach.Input, o observed) (*attach.Desired, error) {
+func (r *role) buildTransparent(in *attach.Input, o observed) (*attach.Desired, error) {
 	pair := transparent(r.mtu(o))
 	res := in.Result(r.conf.dns(), []*roles.ResultInterface{
 		{Name: in.HostLink, Mac: hostMAC},

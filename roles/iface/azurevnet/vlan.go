@@ -58,9 +58,9 @@ func wireserver() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{168, 63, 129, 16}), 32)
 }
 
-// wireVLAN connects the container to its VLAN's namespace. The node's own
+// buildVLAN connects the container to its VLAN's namespace. The node's own
 // namespace gets no address, route or interface.
-func (r *role) wireVLAN(in *attach.Input, o observed) (*attach.Desired, error) {
+func (r *role) buildVLAN(in *attach.Input, o observed) (*attach.Desired, error) {
 	ns := vlanNetnsOf(r.conf.VLANID, o.Master)
 	pair := transparent(r.mtu(o))
 	pair.Place, pair.Gateway4 = ns.place(), netip.AddrFrom4([4]byte{169, 254, 2, 1})
@@ -71,11 +71,11 @@ func (r *role) wireVLAN(in *attach.Input, o observed) (*attach.Desired, error) {
 		return nil, err
 	}
 	w := &attach.Desired{Result: res, MAC: in.ContainerMAC}
-	ns.wire(&w.Spec)
+	ns.addTo(&w.Spec)
 	for _, is4 := range []bool{true, false} {
 		for _, ip := range ips {
 			if ip.Address.Addr().Is4() == is4 {
-				ns.wireFamily(&w.Spec, ip.Gateway)
+				ns.addFamily(&w.Spec, ip.Gateway)
 				break
 			}
 		}
@@ -88,11 +88,11 @@ func (r *role) wireVLAN(in *attach.Input, o observed) (*attach.Desired, error) {
 	return w, nil
 }
 
-// wire adds the namespace and the VLAN interface in it. The namespace answers
+// addTo adds the namespace and the VLAN interface in it. The namespace answers
 // the ARP requests of the cloud's network for its containers (proxy_arp).
 // Loopback is up because the kernel accepts a gateway only after the namespace
 // has an address.
-func (s *vlanNetns) wire(spec *netops.Spec) {
+func (s *vlanNetns) addTo(spec *netops.Spec) {
 	set := func(key, value string) {
 		spec.Add(&netops.Sysctl{In: s.place(), Shared: true, Key: key, Value: value})
 	}
@@ -111,11 +111,11 @@ func (s *vlanNetns) wire(spec *netops.Spec) {
 	set("net/ipv4/conf/"+s.Link+"/proxy_arp", "1")
 }
 
-// wireFamily adds the routing of one address family. Packets from the VLAN go
+// addFamily adds the routing of one address family. Packets from the VLAN go
 // to the containers, and so do the namespace's own packets, such as ICMP errors
 // for refused packets. All others leave through the VLAN, to a gateway that has
 // the MAC of every host.
-func (s *vlanNetns) wireFamily(spec *netops.Spec, gateway netip.Addr) {
+func (s *vlanNetns) addFamily(spec *netops.Spec, gateway netip.Addr) {
 	family, all := unix.AF_INET, netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	if gateway.Is6() {
 		family, all = unix.AF_INET6, netip.PrefixFrom(netip.IPv6Unspecified(), 0)

@@ -52,7 +52,7 @@ func (p *emptyBridge) share(network string, n int) {
 	changes, err := h.Net.Plan(p.t.Context(), spec, nil)
 	must(p.t, err)
 	must(p.t, h.Store.Update(p.t.Context(), func(tx *store.Tx) error {
-		return record.RecordShared(tx, network, "bridge", spec, changes, h.Now())
+		return record.PutShared(tx, network, "bridge", spec, changes, h.Now())
 	}))
 	must(p.t, h.Net.Apply(p.t.Context(), changes, nil))
 }

@@ -66,7 +66,8 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, _ *
 			bridge.Name+" type bridge vlan_filtering 1'", "network", in.Key.Network)
 	}
 	if o.bridge.Exists && bridge.Alias != record.SharedAlias && in.Prev == nil {
-		if o.followsPorts, err = followsPorts(ctx, h, bridge); err != nil {
+		o.followsPorts, err = followsPorts(ctx, h, bridge)
+		if err != nil {
 			return err
 		}
 	}

@@ -43,10 +43,10 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 		return nil, err
 	}
 	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: mac}
-	r.wireBridge(&w.Spec, in, o)
-	r.wireGateway(&w.Spec, o, ips)
+	r.addBridge(&w.Spec, in, o)
+	r.addGateway(&w.Spec, o, ips)
 	r.conf.masquerade().AddTo(&w.Spec, in, r.conf.gatewayLink(), ips)
-	r.wirePort(&w.Spec, in, mac, ips)
+	r.addPort(&w.Spec, in, mac, ips)
 	inside := attach.Container{DAD: r.conf.EnableDAD, Down: r.conf.DisableContainerInterface, MTU: r.conf.MTU}
 	return w, inside.AddTo(&w.Spec, in, res)
 }
@@ -127,11 +127,11 @@ func hasDefaultRoute(routes []*types.Route, is4 bool) bool {
 	return false
 }
 
-// wireBridge adds the bridge and turns router advertisements on it off. If
+// addBridge adds the bridge and turns router advertisements on it off. If
 // followsPorts is set, the bridge is made to keep its MAC: containers cache the
 // MAC of their gateway, and our new port could change it for all users of the
 // bridge.
-func (r *role) wireBridge(s *netops.Spec, in *attach.Input, o observed) {
+func (r *role) addBridge(s *netops.Spec, in *attach.Input, o observed) {
 	br := &netops.Link{
 		In: netops.Host, Shared: true, Name: r.conf.Bridge, Kind: "bridge",
 		MTU: r.conf.MTU, Up: true, Promisc: r.conf.PromiscMode, Alias: record.SharedAlias,
@@ -165,15 +165,15 @@ func (r *role) hasVLANGateway(addresses int) bool {
 	return r.conf.IsGateway && r.conf.VLAN != 0 && addresses > 0
 }
 
-// wireGateway puts the gateways' addresses on the bridge and turns IP
+// addGateway puts the gateways' addresses on the bridge and turns IP
 // forwarding on. With a VLAN the addresses are on a veth whose peer is a bridge
 // port in that VLAN.
-func (r *role) wireGateway(s *netops.Spec, o observed, ips []attach.Family) {
+func (r *role) addGateway(s *netops.Spec, o observed, ips []attach.Family) {
 	if !r.conf.IsGateway {
 		return
 	}
 	if r.hasVLANGateway(len(ips)) {
-		r.wireVLANGateway(s, o)
+		r.addVLANGateway(s, o)
 	}
 	if slices.ContainsFunc(ips, func(ip attach.Family) bool { return ip.Gateway.Is6() }) {
 		// The host may disable IPv6 on new interfaces by default.
@@ -192,8 +192,8 @@ func (r *role) wireGateway(s *netops.Spec, o observed, ips []attach.Family) {
 	attach.Forwarding(s, ips)
 }
 
-// wireVLANGateway adds the veth pair "<bridge>.<vlan>" and its bridge port.
-func (r *role) wireVLANGateway(s *netops.Spec, o observed) {
+// addVLANGateway adds the veth pair "<bridge>.<vlan>" and its bridge port.
+func (r *role) addVLANGateway(s *netops.Spec, o observed) {
 	name := r.conf.gatewayLink()
 	port := record.HostLink(store.Key{Network: "gateway", ContainerID: r.conf.Bridge, IfName: name})
 	l := &netops.Link{
@@ -209,22 +209,12 @@ func (r *role) wireVLANGateway(s *netops.Spec, o observed) {
 	})
 }
 
-// wirePort adds the veth pair, its VLANs and its MAC spoofing protection.
-func (r *role) wirePort(s *netops.Spec, in *attach.Input, mac string, ips []attach.Family) {
-	addrs := make([]netip.Prefix, len(ips))
-	for i, ip := range ips {
-		addrs[i] = ip.Address
-	}
-	mtu := r.conf.MTU
-	if in.Prev != nil {
-		mtu = 0 // a chained plugin may have changed the MTU of both ends
-	}
-	s.Add(&netops.Link{
-		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Up: true,
-		Alias: record.Alias(in.Key, addrs), Master: r.conf.Bridge,
-		Port: &netops.Port{Hairpin: r.conf.HairpinMode, Isolated: r.conf.PortIsolation},
-		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: mac, MTU: mtu},
-	})
+// addPort adds the veth pair, its VLANs and its MAC spoofing protection.
+func (r *role) addPort(s *netops.Spec, in *attach.Input, mac string, ips []attach.Family) {
+	pair := attach.VethPair(in, r.conf.MTU, ips)
+	pair.Up, pair.Master, pair.Peer.MAC = true, r.conf.Bridge, mac
+	pair.Port = &netops.Port{Hairpin: r.conf.HairpinMode, Isolated: r.conf.PortIsolation}
+	s.Add(pair)
 	if r.conf.vlanAware() {
 		s.Add(&netops.PortVLANs{
 			In: netops.Host, Link: in.HostLink, VLANs: r.portVLANs(), KeepDefault: r.conf.PreserveDefaultVLAN,

@@ -36,15 +36,15 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	}
 	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
 	attach.Forwarding(&w.Spec, ips)
-	r.wireMasquerade(&w.Spec, in, ips)
+	r.addMasquerade(&w.Spec, in, ips)
 	if r.conf.HostAddressing {
 		for i, ip := range ips {
 			ips[i].Address = single(ip.Address.Addr())
 			res.IPs[i].Address = attach.IPNet(ips[i].Address)
 		}
 	}
-	r.wirePair(&w.Spec, in, ips)
-	wireHost(&w.Spec, in, ips)
+	w.Spec.Add(attach.VethPair(in, r.conf.MTU, ips))
+	addHostEnd(&w.Spec, in, ips)
 	return w, attach.Container{PointToPoint: true, MTU: r.conf.MTU}.AddTo(&w.Spec, in, res)
 }
 
@@ -63,11 +63,11 @@ func checkGateways(ips []attach.Family) error {
 	return f.Err()
 }
 
-// wireMasquerade adds one shared masquerade entry for each subnet: the first
+// addMasquerade adds one shared masquerade entry for each subnet: the first
 // attachment creates it. An address without a subnet gets its own entry. On
 // CHECK the result does not contain the subnet of a host address, so CHECK
 // accepts both kinds of entry.
-func (r *role) wireMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Family) {
+func (r *role) addMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	m := r.conf.masquerade()
 	if in.Prev != nil {
 		for _, ip := range ips {
@@ -84,25 +84,9 @@ func (r *role) wireMasquerade(s *netops.Spec, in *attach.Input, ips []attach.Fam
 	}
 }
 
-// wirePair adds the veth pair.
-func (r *role) wirePair(s *netops.Spec, in *attach.Input, ips []attach.Family) {
-	addrs := make([]netip.Prefix, len(ips))
-	for i, ip := range ips {
-		addrs[i] = ip.Address
-	}
-	mtu := r.conf.MTU
-	if in.Prev != nil {
-		mtu = 0 // a chained plugin may have changed the MTU of both ends
-	}
-	s.Add(&netops.Link{
-		In: netops.Host, Name: in.HostLink, Kind: "veth", MAC: in.HostMAC, MTU: mtu, Alias: record.Alias(in.Key, addrs),
-		Peer: &netops.Peer{In: netops.Container, Name: in.Key.IfName, MAC: in.ContainerMAC, MTU: mtu},
-	})
-}
-
-// wireHost adds the objects of the host's end: the gateways' addresses, and a
+// addHostEnd adds the objects of the host's end: the gateways' addresses, and a
 // route to each address of the container.
-func wireHost(s *netops.Spec, in *attach.Input, ips []attach.Family) {
+func addHostEnd(s *netops.Spec, in *attach.Input, ips []attach.Family) {
 	attach.HostEndSysctls(s, in, ips)
 	s.Add(&netops.Link{In: netops.Host, Name: in.HostLink, Up: true})
 	made := map[netip.Addr]bool{}

@@ -103,7 +103,8 @@ type observation struct {
 // findInUplinks finds the addresses' NICs in the configured uplinks.
 func (s *observation) findInUplinks(c *Conf, ips []attach.Family) error {
 	var err error
-	if s.Uplink, err = s.defaultLink(true); s.Uplink == "" && err == nil {
+	s.Uplink, err = s.defaultLink(true)
+	if s.Uplink == "" && err == nil {
 		s.Uplink, err = s.defaultLink(false)
 	}
 	if err != nil {
@@ -177,7 +178,8 @@ func (s *observation) addCloudAddress(c *leasing.Home) error {
 		return err
 	}
 	if several && s.Uplink == "" {
-		if s.Uplink, err = s.linkOf(first); err != nil {
+		s.Uplink, err = s.linkOf(first)
+		if err != nil {
 			return err
 		}
 	}
@@ -255,7 +257,8 @@ func (s *observation) linkOf(nic *store.CloudNIC) (string, error) {
 	}
 	if s.links == nil {
 		var err error
-		if s.links, err = s.net.Links(s.ctx, nil); err != nil {
+		s.links, err = s.net.Links(s.ctx, nil)
+		if err != nil {
 			return "", err
 		}
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/cnibox/cnibox/roles/record"
 )
 
-// wireSNAT adds the source NAT of packets to destinations outside the pod's
+// addSNAT adds the source NAT of packets to destinations outside the pod's
 // network. There is one shared element for each prefix of the network; the
 // first attachment creates it. An address without a known network gets its own
 // element, so its DEL needs an nftables transaction. On CHECK the result does
 // not contain the subnet, so CHECK accepts both kinds of element.
-func (r *role) wireSNAT(s *netops.Spec, in *attach.Input, o *observed, ips []attach.Family) {
+func (r *role) addSNAT(s *netops.Spec, in *attach.Input, o *observed, ips []attach.Family) {
 	w := snat{Spec: s, in: in, links: r.conf.HostVethPrefix + "*", made: map[string]bool{}}
 	for _, ip := range ips {
 		a := ip.Address.Addr()

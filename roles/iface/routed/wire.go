@@ -44,16 +44,16 @@ func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 		return nil, err
 	}
 	w := &attach.Desired{Result: res, HostLink: in.HostLink, MAC: in.ContainerMAC}
-	wireRALinks(&w.Spec, o)
-	r.wireSNAT(&w.Spec, in, o, ips)
-	r.wirePolicyRouting(&w.Spec, in, o, ips)
+	addRASysctls(&w.Spec, o)
+	r.addSNAT(&w.Spec, in, o, ips)
+	r.addPolicyRouting(&w.Spec, in, o, ips)
 	for i, ip := range ips {
 		res.IPs[i].Address = attach.IPNet(single(ip.Address.Addr()))
 	}
 	if err := pair.AddTo(&w.Spec, in, res); err != nil {
 		return nil, err
 	}
-	r.wireSourceRules(&w.Spec, in, o, ips)
+	r.addSourceRules(&w.Spec, in, o, ips)
 	return w, nil
 }
 
@@ -106,21 +106,21 @@ func defaultDst(is4 bool) netip.Prefix {
 // single is the prefix that contains one address only.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// wireRALinks keeps the IPv6 routes of router advertisements when the node
+// addRASysctls keeps the IPv6 routes of router advertisements when the node
 // starts to forward (accept_ra 2, kernel: ip-sysctl). In most clouds they
 // include the node's default route. CHECK does not compare sysctls.
-func wireRALinks(s *netops.Spec, o *observed) {
+func addRASysctls(s *netops.Spec, o *observed) {
 	for _, link := range o.RALinks {
 		s.Add(&netops.Sysctl{In: netops.Host, Shared: true, Key: "net/ipv6/conf/" + link + "/accept_ra", Value: "2"})
 	}
 }
 
-// wirePolicyRouting adds what pods share if several NICs are in use: policy
+// addPolicyRouting adds what pods share if several NICs are in use: policy
 // rules, and a table for each NIC but the first. The rule for addresses of this
 // node comes first, then the rule for packets that must leave through the first
 // NIC. The first NIC gets rp_filter 2 (loose): it must accept packets for pods
 // whose replies leave through another NIC.
-func (r *role) wirePolicyRouting(s *netops.Spec, in *attach.Input, o *observed, ips []attach.Family) {
+func (r *role) addPolicyRouting(s *netops.Spec, in *attach.Input, o *observed, ips []attach.Family) {
 	if o.Uplink == "" {
 		return
 	}
@@ -160,11 +160,11 @@ func familyOf(a netip.Addr) int {
 	return unix.AF_INET6
 }
 
-// wireSourceRules adds the rules for a pod's addresses that belong to a NIC
+// addSourceRules adds the rules for a pod's addresses that belong to a NIC
 // other than the first: packets from such an address use that NIC's table. The
 // rule names the pod's interface, so a rule that is left behind matches
 // nothing.
-func (r *role) wireSourceRules(s *netops.Spec, in *attach.Input, o *observed, ips []attach.Family) {
+func (r *role) addSourceRules(s *netops.Spec, in *attach.Input, o *observed, ips []attach.Family) {
 	for _, ip := range ips {
 		a := ip.Address.Addr()
 		if nic := o.nicOf(a); nic.Device != 0 {

@@ -38,7 +38,8 @@ func takeInventory(ctx context.Context, h *roles.Host, cooldown time.Duration) (
 		return nil, err
 	}
 	var err error
-	if v.links, err = h.Net.Links(ctx, nil); err == nil {
+	v.links, err = h.Net.Links(ctx, nil)
+	if err == nil {
 		v.nics = record.NICs(v.links)
 		v.census, err = record.NewCensus(ctx, h)
 	}
@@ -50,7 +51,8 @@ func takeInventory(ctx context.Context, h *roles.Host, cooldown time.Duration) (
 
 func (v *inventory) read(tx *store.Tx) error {
 	var err error
-	if v.sources, err = tx.CloudSources(); err != nil {
+	v.sources, err = tx.CloudSources()
+	if err != nil {
 		return err
 	}
 	ids, err := tx.Pools()

@@ -63,7 +63,7 @@ func newSettings(c *Conf) (*settings, error) {
 	}
 	p := c.IPAM
 	s := &settings{nic: p.NIC, dns: p.DNS, routes: roles.ParseRoutes(&f, "ipam.routes", p.Routes), files: c.Conf}
-	s.files.Judge(&f)
+	s.files.Check(&f)
 	s.parseSource(&f, p)
 	s.parseTimes(&f, p)
 	s.parseChoice(&f, p)
@@ -122,13 +122,15 @@ func (s *settings) parseSource(f *roles.Faults, p *IPAM) {
 
 func (s *settings) parseTimes(f *roles.Faults, p *IPAM) {
 	var err error
-	switch s.feed.Interval, err = p.QueryInterval.Or(feed.DefaultInterval); {
+	s.feed.Interval, err = p.QueryInterval.Or(feed.DefaultInterval)
+	switch {
 	case err != nil:
 		f.Addf("ipam.queryInterval", "%v: use %s", err, intervals)
 	case s.feed.Interval < time.Second || s.feed.Interval > maxInterval:
 		f.Addf("ipam.queryInterval", "%s is out of range: use %s", s.feed.Interval, intervals)
 	}
-	if s.cooldown, err = p.Cooldown.Or(defaultCooldown); err != nil {
+	s.cooldown, err = p.Cooldown.Or(defaultCooldown)
+	if err != nil {
 		f.Addf("ipam.cooldown", "%v", err)
 	}
 }
@@ -136,7 +138,8 @@ func (s *settings) parseTimes(f *roles.Faults, p *IPAM) {
 // parseChoice parses the restrictions of the addresses.
 func (s *settings) parseChoice(f *roles.Faults, p *IPAM) {
 	var ok bool
-	if s.bits, ok = families()[p.Family]; !ok {
+	s.bits, ok = families()[p.Family]
+	if !ok {
 		f.Addf("ipam.family", "%q is none of %q, %q, %q", p.Family, "ipv4", "ipv6", "dual")
 	}
 	if m, err := net.ParseMAC(p.NIC); err == nil {

@@ -50,7 +50,7 @@ type IPAM struct {
 	// the result's dns.
 	ResolvConf string `json:"resolvConf,omitempty"`
 	// Sticky lets a pod get the same addresses again after a restart. Without
-	// it, as in the reference, a released address is anybody's.
+	// it, as in the reference, any pod may get a released address.
 	Sticky *sticky.Conf `json:"sticky,omitempty"`
 	// Requests says how pods ask for addresses.
 	Requests leasing.Requests `json:"requests,omitzero"`
@@ -67,7 +67,7 @@ type Range struct {
 	// the subnet, for IPv4 prefixes up to 30 bits the one before the broadcast
 	// address.
 	RangeEnd string `json:"rangeEnd,omitempty"`
-	// Gateway is told in the result and never handed out. Default: the first
+	// Gateway is in the result and is never handed out. Default: the first
 	// host address of the subnet; none for /32 and /128.
 	Gateway string `json:"gateway,omitempty"`
 	// Exclude are addresses and CIDRs of the subnet that are never handed out.
@@ -82,7 +82,7 @@ type RuntimeConfig struct {
 	// IPs are requested addresses, at most one for each range set. A prefix
 	// length is ignored.
 	IPs []string `json:"ips,omitempty"`
-	// MAC is the interface's hardware address, whom addresses can stick to.
+	// MAC is the interface's hardware address, which sticky addresses can belong to.
 	MAC string `json:"mac,omitempty"`
 	// Annotations are the pod's.
 	Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations,omitempty"`

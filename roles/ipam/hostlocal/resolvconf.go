@@ -14,9 +14,9 @@ import (
 // maxResolvConf bounds what is read of a resolv.conf.
 const maxResolvConf = 1 << 20
 
-// readResolvConf reads a file in the format of resolv.conf(5). It follows symbolic
-// links, because /etc/resolv.conf often is one. A file that is not regular is an
-// error; readResolvConf never blocks on it.
+// readResolvConf reads a file in the form of resolv.conf(5). Symbolic links are
+// followed, as /etc/resolv.conf often is one; anything but a regular file is an
+// error and never waited for.
 func readResolvConf(path string) (types.DNS, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {

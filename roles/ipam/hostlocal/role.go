@@ -25,7 +25,7 @@ func Role() roles.Role {
 		Args:         append([]string{"IP"}, sticky.Args()...),
 		Conf:         func() any { return new(Conf) },
 		New:          func(conf []byte) (roles.Handler, error) { return newHandler(conf) },
-		// It imports nothing, for which the ranges are needed.
+		// It imports no files: that needs the ranges.
 		Undo:  func([]byte) (roles.Handler, error) { return leasing.Undo{}, nil },
 		Verbs: commands,
 	}
@@ -75,7 +75,7 @@ func (a *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*
 	return result, nil
 }
 
-// Preview tells the addresses that are next. A repeated call gives the same.
+// Preview returns the next addresses. A repeated call returns the same.
 func (a *handler) Preview(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	asks, err := a.Plan.Asks(req)
 	if err != nil {

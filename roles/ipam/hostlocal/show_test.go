@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -332,8 +331,8 @@ func TestPlanVerb(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fused := fmt.Appendf(nil, `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"chain","plugins":[{"type":"portmap"},%s]}]}`, conf)
-	if err := os.WriteFile(file, fused, 0o600); err != nil {
+	fused := strings.Replace(string(conf), `"plugins": [`, `"plugins": [{"type": "chain", "plugins": [`, 1) + "]}"
+	if err := os.WriteFile(file, []byte(fused), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.verbFails(t, `address 10.1.0.4: taken by "eth0" of container "web-2"`, "plan", other, file)

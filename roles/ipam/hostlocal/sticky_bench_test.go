@@ -17,18 +17,7 @@ func BenchmarkSticky(b *testing.B) {
 			bd := newStickyBed(b)
 			a := bd.handlerFor(b, `"subnet": "10.1.0.0/16", "sticky": {}`)
 			bd.keepMany(b, a, reserved)
-			req := podRequest(b, "bench", "web-0")
-			ctx := context.Background()
-			for b.Loop() {
-				if _, err := a.Add(ctx, bd.Host, req); err != nil {
-					b.Fatal(err)
-				}
-				b.StopTimer()
-				if err := a.Del(ctx, bd.Host, req); err != nil {
-					b.Fatal(err)
-				}
-				b.StartTimer()
-			}
+			bd.measureAdds(b, a, podRequest(b, "bench", "web-0"))
 		})
 	}
 }

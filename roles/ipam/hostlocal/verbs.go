@@ -14,16 +14,16 @@ import (
 // Del releases every address of an attachment, also those that were given
 // under another configuration. An attachment without any is success.
 func (a *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	// Import before the release: a later import would add the address again, and then
-	// only GC would release it.
+	// Without an import now, a later import would bring the address back, and only
+	// GC would release it.
 	importErr := a.importIfPossible(ctx, h, req.Network)
 	return errors.Join(importErr, leasing.Release(ctx, h, req))
 }
 
 // Check makes sure that the attachment holds an address of every range set,
 // and every address of prevResult that is of these sets. Only the first use of
-// a pool writes anything: it takes the reference plugin's files over, without
-// which a container of theirs would be found missing.
+// a pool writes anything: it takes the reference plugin's files over, so
+// that the containers in them are found.
 func (a *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	if err := a.importOnce(ctx, h, req.Network); err != nil {
 		return err

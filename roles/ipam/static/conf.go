@@ -38,7 +38,7 @@ type Address struct {
 	// Address is the host's address with the network's prefix length, such as
 	// 10.1.0.5/24. Required.
 	Address string `json:"address,omitempty"`
-	// Gateway is told in the result. Default: none.
+	// Gateway is in the result. Default: none.
 	Gateway string `json:"gateway,omitempty"`
 }
 

@@ -16,19 +16,19 @@ import (
 type plan struct {
 	// own are ipam.addresses, which CNI_ARGS adds to.
 	own []address
-	// instead are what the runtime put into the configuration; when there are
-	// any, they stand in place of all others.
+	// instead are the addresses that the runtime put into the configuration; if there
+	// are any, they replace all others.
 	instead []address
 	routes  []*types.Route
 	dns     types.DNS
-	// single tells that results hold one address of each family (spec before 0.3.0).
+	// single means that results hold one address of each family (spec before 0.3.0).
 	single bool
 }
 
 // address is one address of the container, with its network's prefix length.
 type address struct {
 	netip.Prefix
-	// gateway is invalid where there is none.
+	// gateway is the zero Addr if there is none.
 	gateway netip.Addr
 }
 
@@ -120,8 +120,8 @@ func (p *plan) parseAddress(text string, before []address) (address, error) {
 }
 
 // addresses are the container's under CNI_ARGS: those of IP follow the
-// configuration's own, and each of GATEWAY is that of every address whose
-// network it is in.
+// configuration's own, and each of GATEWAY is the gateway of every address whose
+// network contains it.
 func (p *plan) addresses(args roles.Args) ([]address, error) {
 	var faults []error
 	note := func(key string, err error) {

@@ -28,7 +28,7 @@ func Role() roles.Role {
 }
 
 // handler answers for one network configuration. GC and STATUS need no answer:
-// nothing is kept, and nothing can run out.
+// there are no records, and addresses cannot run out.
 type handler struct{ plan *plan }
 
 var (
@@ -48,7 +48,7 @@ func newHandler(conf []byte) (*handler, error) {
 	return &handler{plan: p}, nil
 }
 
-// Add tells the addresses. Again it tells the same.
+// Add returns the addresses. A repeated call returns the same.
 func (a *handler) Add(_ context.Context, _ *roles.Host, req *roles.Request) (*roles.Result, error) {
 	addrs, err := a.plan.addresses(req.Args)
 	if err != nil {

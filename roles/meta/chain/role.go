@@ -79,7 +79,8 @@ func read(raw []byte) (*Conf, error) {
 		return nil, err
 	}
 	var listErr error
-	if c.list, listErr = netlist.Parse(raw, "0.1.0"); c.list == nil {
+	c.list, listErr = netlist.Parse(raw, "0.1.0")
+	if c.list == nil {
 		return nil, cmp.Or(err, listErr)
 	}
 	more := errors.Join(listErr, c.validate())

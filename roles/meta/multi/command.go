@@ -65,7 +65,8 @@ func withContainer(f func(*handler, context.Context, *hotCall) error) func(conte
 		p := &hotCall{request: request, ns: ns, want: args[1], runner: m.recordedRunner(h, &roles.Request{
 			ContainerID: key.ContainerID, Netns: request.Netns.Path, IfName: key.IfName, Network: key.Network, CNIVersion: conf.CNIVersion,
 		}, request, out)}
-		if p.api, err = m.api(); err != nil {
+		p.api, err = m.api()
+		if err != nil {
 			return nil, err
 		}
 		if err := f(m, ctx, p); err != nil {

@@ -238,7 +238,8 @@ func (r *resolver) add(path string, d store.Delegate, found *nad.Network, reques
 	}
 	d.Resource = found.Resource
 	if d.Device == "" && found.Resource != "" {
-		if d.Device, err = r.device(found.Resource); err != nil {
+		d.Device, err = r.device(found.Resource)
+		if err != nil {
 			return fmt.Errorf("%s: network %q: %w", path, d.Name, err)
 		}
 	}

@@ -59,7 +59,8 @@ func (c *runner) apply(ctx context.Context, spec netops.Spec, ns *netops.Namespa
 	if err != nil {
 		return err
 	}
-	if c.out.Changes, err = coldjson.Marshal(append(before, changes...)); err != nil {
+	c.out.Changes, err = coldjson.Marshal(append(before, changes...))
+	if err != nil {
 		return fmt.Errorf("encode changes: %w", err)
 	}
 	if err := recordOutcome(ctx, c.h, c.out); err != nil {

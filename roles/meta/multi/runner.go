@@ -198,7 +198,8 @@ func (c *runner) forEach(ctx context.Context, all []store.Delegate, inOrder, sto
 		})
 	}
 	for _, i := range line {
-		if errs[i] = f(ctx, c.h.Delegate, &all[i]); errs[i] != nil && stop {
+		errs[i] = f(ctx, c.h.Delegate, &all[i])
+		if errs[i] != nil && stop {
 			break
 		}
 	}

@@ -72,7 +72,7 @@ func TestFused(t *testing.T) {
 	w := newWorld(t)
 	w.network("f", `{"name":"net-b","cniVersion":"1.1.0","plugins":[{"type":"chain","capabilities":{"mac":true},"plugins":[
 		{"type":"bridge","bridge":"br-b","capabilities":{"mac":true},"ipam":{"type":"host-local","ranges":[[{"subnet":"10.8.0.0/24"}]]}},{"type":"tuning","mtu":1400}]}]}`)
-	w.wish(`[{"name":"f","ips":["none"],"mac":"02:00:00:00:00:77"}]`)
+	w.wish(`[{"name":"f","io.github.cnibox":{"ip":"none"},"mac":"02:00:00:00:00:77"}]`)
 	start := w.warm()
 	a := w.OK(w.call("ADD"))
 	if link := w.ns.Link(t, "net1"); link.Attrs().MTU != 1400 || link.Attrs().HardwareAddr.String() != "02:00:00:00:00:77" {

@@ -86,10 +86,12 @@ func parseSubnetFile(raw []byte) (*store.Overlay, error) {
 		errs[2] = fmt.Errorf("%w: has neither FLANNEL_NETWORK with FLANNEL_SUBNET nor FLANNEL_IPV6_NETWORK with FLANNEL_IPV6_SUBNET", roles.ErrDecode)
 	}
 	mtu, err := strconv.ParseUint(values["FLANNEL_MTU"], 10, 16)
-	if o.MTU = int(mtu); err != nil || mtu == 0 {
+	o.MTU = int(mtu)
+	if err != nil || mtu == 0 {
 		errs[3] = fmt.Errorf("%w: FLANNEL_MTU=%q is not an MTU", roles.ErrDecode, values["FLANNEL_MTU"])
 	}
-	if o.IPMasq, err = strconv.ParseBool(values["FLANNEL_IPMASQ"]); err != nil {
+	o.IPMasq, err = strconv.ParseBool(values["FLANNEL_IPMASQ"])
+	if err != nil {
 		errs[4] = fmt.Errorf("%w: FLANNEL_IPMASQ=%q is neither true nor false", roles.ErrDecode, values["FLANNEL_IPMASQ"])
 	}
 	return o, errors.Join(errs[:]...)

@@ -357,7 +357,8 @@ func atOnce(t *testing.T, w *World) {
 		t.Cleanup(func() { _ = r.Close() })
 		all.Go(func() {
 			var err error
-			if nodes[i], err = r.Acquire(t.Context(), node(i+1)); err != nil {
+			nodes[i], err = r.Acquire(t.Context(), node(i+1))
+			if err != nil {
 				t.Errorf("acquire %s: %v", nodeName(i+1), err)
 			}
 		})

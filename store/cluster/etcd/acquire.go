@@ -69,7 +69,8 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node, watched bool)
 	if own != nil {
 		request.Name, request.Own = own.node.Name, own.node.PodCIDRs
 	}
-	if want.PodCIDRs, err = now.config.Assign(request); err != nil {
+	want.PodCIDRs, err = now.config.Assign(request)
+	if err != nil {
 		return want, err
 	}
 	want.Name = keyOf(want.PodCIDRs)
@@ -133,7 +134,8 @@ func (r *Registry) read(ctx context.Context, want *cluster.Node) (*state, error)
 	if conf == nil {
 		return nil, r.noConfig()
 	}
-	if s.config, _, err = cluster.ParseSubnetConfig(conf); err != nil {
+	s.config, _, err = cluster.ParseSubnetConfig(conf)
+	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", r.configKey(), err)
 	}
 	// A subnet outside the network is never assigned, so it need not be avoided.

@@ -80,7 +80,8 @@ func Open(o Options) (*Registry, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
-	if o.Prefix = strings.TrimRight(o.Prefix, "/"); !strings.HasPrefix(o.Prefix, "/") || strings.ContainsRune(o.Prefix, 0) {
+	o.Prefix = strings.TrimRight(o.Prefix, "/")
+	if !strings.HasPrefix(o.Prefix, "/") || strings.ContainsRune(o.Prefix, 0) {
 		fault("etcd prefix %q: give a path, as %q", o.Prefix, DefaultPrefix)
 	}
 	if len(o.Endpoints) == 0 {

@@ -153,7 +153,8 @@ func (r *Registry) renewed(id int64, left time.Duration) {
 	r.held.mu.Lock()
 	defer r.held.mu.Unlock()
 	if r.held.lease == id {
-		if r.held.ttl = left; left <= 0 {
+		r.held.ttl = left
+		if left <= 0 {
 			r.held.lease = 0
 		}
 	}

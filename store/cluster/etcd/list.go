@@ -80,7 +80,8 @@ func (r *Registry) fetch(ctx context.Context, pages chan<- *rangeResponse) (at h
 			at = got.Header
 			ask.Revision = at.Revision
 		}
-		if count += len(got.KVs); count > maxNodes {
+		count += len(got.KVs)
+		if count > maxNodes {
 			return at, fmt.Errorf("%w: more than %d keys below %s", cluster.ErrInvalid, maxNodes, r.o.Prefix)
 		}
 		last := !got.More || len(got.KVs) == 0

@@ -19,14 +19,16 @@ type past struct {
 
 // wrote notes that a record was written.
 func (p *past) wrote(kv keyValue) {
-	if p.event = max(p.event, kv.ModRevision); kv.ModRevision >= p.last.ModRevision {
+	p.event = max(p.event, kv.ModRevision)
+	if kv.ModRevision >= p.last.ModRevision {
 		p.last = kv
 	}
 }
 
 // removed notes that a record was removed.
 func (p *past) removed(kv keyValue) {
-	if p.event = max(p.event, kv.ModRevision); bytes.Equal(p.last.Key, kv.Key) {
+	p.event = max(p.event, kv.ModRevision)
+	if bytes.Equal(p.last.Key, kv.Key) {
 		p.last.Key = nil
 	}
 }

@@ -69,7 +69,8 @@ func subnet(text string) (netip.Prefix, error) {
 func decode(name string, value []byte) (cluster.Node, error) {
 	n := cluster.Node{Name: name}
 	var err error
-	if n.PodCIDRs, err = subnetsOf(name); err != nil {
+	n.PodCIDRs, err = subnetsOf(name)
+	if err != nil {
 		return n, err
 	}
 	if len(value) > maxRecord {

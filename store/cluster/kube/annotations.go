@@ -109,10 +109,12 @@ func (r *Registry) node(o *object) (cluster.Node, error) {
 		n.BackendV6Data = json.RawMessage(data)
 	}
 	var err error
-	if n.Wishes, err = k.wishes(o); err != nil && n.Name == r.name {
+	n.Wishes, err = k.wishes(o)
+	if err != nil && n.Name == r.name {
 		f = append(f, err) // other nodes' wishes do not matter
 	}
-	if n.PodCIDRs, err = r.podCIDRs(o); err != nil {
+	n.PodCIDRs, err = r.podCIDRs(o)
+	if err != nil {
 		f = append(f, err)
 	}
 	if err := errors.Join(f...); err != nil {

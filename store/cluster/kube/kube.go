@@ -148,7 +148,8 @@ func (r *Registry) acquire(ctx context.Context, want cluster.Node) (cluster.Node
 	if err != nil {
 		return fail(err)
 	}
-	if want.PodCIDRs, err = r.assigned(&o); err != nil {
+	want.PodCIDRs, err = r.assigned(&o)
+	if err != nil {
 		return fail(err)
 	}
 	want.Name, want.Wishes = r.name, wishes

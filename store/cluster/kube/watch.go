@@ -135,7 +135,8 @@ func (f *follower) follow(ctx context.Context) (answered bool, err error) {
 	since := rest.Since{Version: f.version, All: f.version == "" && !f.noStream}
 	listing := since.All
 	if f.version == "" && f.noStream {
-		if since.Version, err = f.list(ctx); err != nil {
+		since.Version, err = f.list(ctx)
+		if err != nil {
 			return false, err
 		}
 		f.version, answered = since.Version, true

@@ -25,7 +25,8 @@ func (b *Backoff) Next(least time.Duration) time.Duration {
 	}
 	d := low
 	for range b.failed {
-		if d *= 2; d >= high {
+		d *= 2
+		if d >= high {
 			d = high
 			break
 		}

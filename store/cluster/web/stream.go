@@ -24,7 +24,8 @@ func (l *limited) Read(p []byte) (int, error) {
 		p = p[:l.left+1]
 	}
 	n, err := l.r.Read(p)
-	if l.left -= int64(n); l.left < 0 {
+	l.left -= int64(n)
+	if l.left < 0 {
 		return max(0, n-1), ErrTooLarge
 	}
 	return n, err

@@ -121,7 +121,8 @@ func (b *ByteLocks) open() (*byteFile, error) {
 	f := &byteFile{path: filepath.Join(b.Dir.path, b.Name)}
 	err := b.Dir.in(true, func(at int) (err error) {
 		const flags = unix.O_RDWR | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC
-		if f.fd, err = openat(at, b.Name, flags, 0o600); err != nil {
+		f.fd, err = openat(at, b.Name, flags, 0o600)
+		if err != nil {
 			return fmt.Errorf("open %q: %w", f.path, err)
 		}
 		return nil

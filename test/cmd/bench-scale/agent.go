@@ -64,7 +64,8 @@ func (a *agent) start(ctx context.Context) (seconds, error) {
 	a.cmd = exec.CommandContext(ctx, a.binary, args...)
 	a.cmd.Env = a.env()
 	var err error
-	if a.log, err = os.Create(filepath.Join(a.dir, "agent.log")); err != nil {
+	a.log, err = os.Create(filepath.Join(a.dir, "agent.log"))
+	if err != nil {
 		return 0, err
 	}
 	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
@@ -154,7 +155,8 @@ func (a *agent) live(ctx context.Context, r registry) (l live, err error) {
 		generation++
 	}
 	l.one = median(ones)
-	if l.burst, l.tail, err = h.until(generation, 1000, func() error { return r.change(ctx, generation, 1000) }); err != nil {
+	l.burst, l.tail, err = h.until(generation, 1000, func() error { return r.change(ctx, generation, 1000) })
+	if err != nil {
 		return l, err
 	}
 	const settled, quiet = 3 * time.Second, 5 * time.Second

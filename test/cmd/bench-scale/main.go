@@ -50,7 +50,8 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	var err error
-	if o.cnibox, err = filepath.Abs(o.cnibox); err != nil {
+	o.cnibox, err = filepath.Abs(o.cnibox)
+	if err != nil {
 		return err
 	}
 	if err := prepare(ctx); err != nil {
@@ -99,19 +100,23 @@ func measure(ctx context.Context, o options, dir string) (*results, error) {
 		}
 		p := point{peers: n}
 		a := &agent{binary: o.cnibox, dir: dir, flags: []string{"-etcd-endpoints", etcd.url}, peers: n}
-		if p.agent, err = a.startTimes(ctx, 3); err != nil {
+		p.agent, err = a.startTimes(ctx, 3)
+		if err != nil {
 			return nil, err
 		}
-		if p.floor, err = floor(ctx, dir, n); err != nil {
+		p.floor, err = floor(ctx, dir, n)
+		if err != nil {
 			return nil, err
 		}
 		for classic, into := range map[bool]*seconds{false: &p.nexthops, true: &p.classic} {
-			if *into, err = bare(ctx, n, classic); err != nil {
+			*into, err = bare(ctx, n, classic)
+			if err != nil {
 				return nil, err
 			}
 		}
 		if n == o.peers {
-			if r.etcd, err = a.live(ctx, etcd); err != nil {
+			r.etcd, err = a.live(ctx, etcd)
+			if err != nil {
 				return nil, err
 			}
 			r.etcd.start, r.floor = p.agent, p.floor
@@ -119,11 +124,13 @@ func measure(ctx context.Context, o options, dir string) (*results, error) {
 		r.points = append(r.points, p)
 	}
 	etcd.stop()
-	if r.hand, r.ours, err = throughput(ctx, o.cnibox, dir); err != nil {
+	r.hand, r.ours, err = throughput(ctx, o.cnibox, dir)
+	if err != nil {
 		return nil, err
 	}
 	if o.kube {
-		if r.kube, err = onKube(ctx, o, dir); err != nil {
+		r.kube, err = onKube(ctx, o, dir)
+		if err != nil {
 			return nil, err
 		}
 	}

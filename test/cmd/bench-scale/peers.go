@@ -11,15 +11,16 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/overlay"
 )
 
 // seconds is a measured duration.
 type seconds = time.Duration
 
 // peer is the k-th other node, from 0.
-func peer(k int) netops.OverlayPeer {
+func peer(k int) overlay.Peer {
 	n := k + 300 // behind those subnets that an allocator tries first
-	return netops.OverlayPeer{
+	return overlay.Peer{
 		Name:    fmt.Sprintf("node-%05d", k),
 		Subnet:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n >> 8), byte(n), 0}), 24),
 		Gateway: netip.AddrFrom4([4]byte{172, byte(16 + n>>16), byte(n >> 8), byte(n)}),
@@ -33,8 +34,8 @@ func mac(generation, k int) string {
 }
 
 // device returns the tunnel, as the agent makes it.
-func device() *netops.VTEP {
-	return &netops.VTEP{
+func device() *overlay.VTEP {
+	return &overlay.VTEP{
 		Name: "flannel.1", VNI: 1, Parent: "under0", Local: netip.MustParseAddr("172.16.0.1"), MAC: "0e:ff:00:00:00:01", MTU: 1450,
 		Address: netip.MustParsePrefix("10.0.1.0/32"), Network: netip.MustParsePrefix("10.0.0.0/8"),
 	}
@@ -42,12 +43,12 @@ func device() *netops.VTEP {
 
 // bare measures netops alone for this number of peers, without a registry.
 func bare(ctx context.Context, n int, classic bool) (seconds, error) {
-	o, err := netops.New(netops.Options{}).OpenOverlay(netops.OverlayOptions{NoNexthops: classic})
+	o, err := overlay.Open(netops.New(netops.Options{}), overlay.Options{NoNexthops: classic})
 	if err != nil {
 		return 0, err
 	}
 	defer o.Close() //nolint:errcheck // it is only read
-	spec := netops.OverlaySpec{Device: device(), Prune: true}
+	spec := overlay.Spec{Device: device(), Prune: true}
 	for k := range n {
 		spec.Peers = append(spec.Peers, peer(k))
 	}

@@ -265,7 +265,8 @@ type wire struct {
 func dial(ctx context.Context, c container) (*wire, error) {
 	w := &wire{net: netops.New(netops.Options{})}
 	var err error
-	if w.ns, err = w.net.OpenNamespace(c.Netns); err != nil {
+	w.ns, err = w.net.OpenNamespace(c.Netns)
+	if err != nil {
 		return nil, errors.Join(err, w.net.Close())
 	}
 	link, err := w.net.Link(ctx, w.ns, "eth0")

@@ -67,7 +67,8 @@ func prepareSides(o options, work string) (pair, error) {
 	p := pair{Peer: side{Name: "peer", Dir: filepath.Join(work, "peer"), Files: peers}}
 	p.Ours = side{Name: "ours", Dir: filepath.Join(work, "ours")}
 	if o.oursDir != "" {
-		if p.Ours.Files, err = pluginFiles(o.oursDir); err != nil {
+		p.Ours.Files, err = pluginFiles(o.oursDir)
+		if err != nil {
 			return pair{}, err
 		}
 		if err := linkAll(p.Ours.Dir, p.Ours.Files); err != nil {

@@ -111,14 +111,17 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 		return fmt.Errorf("make work directory: %w", err)
 	}
 	defer os.RemoveAll(work)
-	if o.job.Sides, err = prepareSides(o, work); err != nil {
+	o.job.Sides, err = prepareSides(o, work)
+	if err != nil {
 		return err
 	}
-	if o.job.Multus, err = prepareMultus(o, o.job.Sides, work); err != nil {
+	o.job.Multus, err = prepareMultus(o, o.job.Sides, work)
+	if err != nil {
 		return err
 	}
 	if slices.Contains(o.job.Sections, sectionAlloc) {
-		if o.job.AllocTest, err = buildAllocBenchmark(ctx, work); err != nil {
+		o.job.AllocTest, err = buildAllocBenchmark(ctx, work)
+		if err != nil {
 			return err
 		}
 	}
@@ -131,7 +134,8 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 			return err
 		}
 	}
-	if res.Machine, err = describeMachine(ctx); err != nil {
+	res.Machine, err = describeMachine(ctx)
+	if err != nil {
 		return err
 	}
 	return write(o, res)

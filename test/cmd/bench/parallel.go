@@ -28,7 +28,8 @@ func measureParallel(ctx context.Context, j job) (*parallelResult, error) {
 func measureStorms(ctx context.Context, j job, prefix string, nets [2]stormer) (_ *parallelResult, err error) {
 	var sets [2][]container
 	for i, n := range nets {
-		if sets[i], err = newContainers(prefix+n.Side.Name, warmRounds+j.Containers); err != nil {
+		sets[i], err = newContainers(prefix+n.Side.Name, warmRounds+j.Containers)
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -48,7 +49,8 @@ func measureStorms(ctx context.Context, j job, prefix string, nets [2]stormer) (
 	var add, del [2]storm
 	results := [2][][]byte{make([][]byte, j.Containers), make([][]byte, j.Containers)}
 	for i, n := range nets {
-		if add[i], err = n.storm(ctx, "ADD", sets[i][warmRounds:], j.Parallel, results[i]); err != nil {
+		add[i], err = n.storm(ctx, "ADD", sets[i][warmRounds:], j.Parallel, results[i])
+		if err != nil {
 			return nil, err
 		}
 		if err := n.expectPorts(j.Containers); err != nil {
@@ -56,7 +58,8 @@ func measureStorms(ctx context.Context, j job, prefix string, nets [2]stormer) (
 		}
 	}
 	for i, n := range nets {
-		if del[i], err = n.storm(ctx, "DEL", sets[i][warmRounds:], j.Parallel, results[i]); err != nil {
+		del[i], err = n.storm(ctx, "DEL", sets[i][warmRounds:], j.Parallel, results[i])
+		if err != nil {
 			return nil, err
 		}
 		if err := n.expectPorts(0); err != nil {

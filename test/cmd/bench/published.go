@@ -55,7 +55,8 @@ func measurePublished(ctx context.Context, j job) ([]publishedResult, error) {
 				break
 			}
 			t := &took[k]
-			if t.add[i], t.del[i], err = p.comeAndGo(ctx); err == nil {
+			t.add[i], t.del[i], err = p.comeAndGo(ctx)
+			if err == nil {
 				t.connect[i], list[k].CPU[i], err = p.connect()
 			}
 		}

@@ -25,10 +25,12 @@ const (
 func measureStartup(ctx context.Context, j job) (*startupResult, error) {
 	res := &startupResult{}
 	var err error
-	if res.OursBytes, err = totalSize(j.Sides.Ours.Files); err != nil {
+	res.OursBytes, err = totalSize(j.Sides.Ours.Files)
+	if err != nil {
 		return nil, err
 	}
-	if res.PeerBytes, err = totalSize(j.Sides.Peer.Files); err != nil {
+	res.PeerBytes, err = totalSize(j.Sides.Peer.Files)
+	if err != nil {
 		return nil, err
 	}
 	res.OursFiles, res.PeerFiles = len(j.Sides.Ours.Files), len(j.Sides.Peer.Files)
@@ -41,10 +43,12 @@ func measureStartup(ctx context.Context, j job) (*startupResult, error) {
 		{j.Sides.Peer, "bridge", &res.PeerBridge},
 		{j.Sides.Peer, "host-local", &res.PeerHostLocal},
 	} {
-		if *b.to, err = traceInits(ctx, b.side, b.plugin); err != nil {
+		*b.to, err = traceInits(ctx, b.side, b.plugin)
+		if err != nil {
 			return nil, err
 		}
-		if b.to.Bytes, err = totalSize([]string{filepath.Join(b.side.Dir, b.plugin)}); err != nil {
+		b.to.Bytes, err = totalSize([]string{filepath.Join(b.side.Dir, b.plugin)})
+		if err != nil {
 			return nil, err
 		}
 	}

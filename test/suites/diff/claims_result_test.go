@@ -21,8 +21,8 @@ func resultClaims() []claim {
 		hostAddressing(),
 		claim{
 			name:      "ptp/two-attachments",
-			reference: "A second interface of one container on a network cannot be made: its routes exist.",
-			ours:      "Each has its own.",
+			reference: "A second interface of one container on a network cannot be made, because its routes exist.",
+			ours:      "Each interface has its own routes.",
 			show: func(h *host) error {
 				if _, err := h.attach(ptp, "c1", "eth0"); err != nil {
 					return err
@@ -53,8 +53,8 @@ func (h *host) mustAdd(conf, ifname string) error {
 func emptyBridge() claim {
 	return claim{
 		name:      "bridge/empty",
-		reference: "The bridge stays when its last container has gone, with its address and route.",
-		ours:      "removeEmptyBridge takes it away.",
+		reference: "The bridge stays after its last container, with its address and route.",
+		ours:      "removeEmptyBridge removes it.",
 		show: func(h *host) error {
 			a, err := h.attach(`{"type":"bridge","isGateway":true,"removeEmptyBridge":true,`+pool4+`}`, "c1", "eth0")
 			if err != nil {
@@ -71,8 +71,8 @@ func emptyBridge() claim {
 func hostAddressing() claim {
 	return claim{
 		name:      "ptp/host-addressing",
-		reference: "The container's address has the subnet's length: it asks the link for its neighbours.",
-		ours:      "hostAddressing gives it one of /32 or /128, and all goes by the gateway.",
+		reference: "The container's address has the subnet's prefix length, so the container resolves other addresses of the subnet on the link.",
+		ours:      "With hostAddressing the address has /32 or /128, and all packets go through the gateway.",
 		show: func(h *host) error {
 			if _, err := h.attach(`{"type":"ptp","hostAddressing":true,`+poolTo4+`}`, "c1", "eth0"); err != nil {
 				return err
@@ -89,8 +89,8 @@ func dnsOfIPAM(role string) claim {
 	const dns = `"ipam":{"type":"static","addresses":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}],"dns":{"nameservers":["10.1.0.53"]}}`
 	return claim{
 		name:      role + "/dns-of-ipam",
-		reference: "The name servers that IPAM tells are lost.",
-		ours:      "They are in the result, unless the configuration has a dns of its own.",
+		reference: "The name servers of the IPAM result are lost.",
+		ours:      "They are in the result, unless the configuration has its own dns.",
 		show: func(h *host) error {
 			a, err := h.attach(`{"type":"`+role+`","master":"uplink",`+dns+`}`, "c1", "eth0")
 			if err != nil {
@@ -108,7 +108,7 @@ func routeMTU(role string) claim {
 	const routes = `"ipam":{"type":"static","addresses":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}],"routes":[{"dst":"198.51.100.0/24","mtu":1300,"advmss":1200}]}`
 	return claim{
 		name:      role + "/route-mtu",
-		reference: "mtu and advmss of a route are told in the result and not set.",
+		reference: "mtu and advmss of a route are in the result, but not set.",
 		ours:      "They are set.",
 		show: func(h *host) error {
 			if _, err := h.attach(`{"type":"`+role+`","master":"uplink",`+routes+`}`, "c1", "eth0"); err != nil {
@@ -126,8 +126,8 @@ func routeMTU(role string) claim {
 func renamedDevice() claim {
 	return claim{
 		name:      "host-device/renamed",
-		reference: "DEL of a device that was renamed in the container fails, for ever, and the device stays there.",
-		ours:      "The device comes back under its name.",
+		reference: "DEL of a device that was renamed in the container always fails, and the device stays there.",
+		ours:      "The device returns with its name.",
 		setup:     "ip link add hd0 type veth peer name hd1",
 		show: func(h *host) error {
 			a, err := h.attach(`{"type":"host-device","device":"hd0"}`, "c1", "eth0")

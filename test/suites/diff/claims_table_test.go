@@ -16,8 +16,8 @@ func allClaims() []claim {
 		leakedMasquerade("bridge/masquerade-no-netns", masq, ""),
 		{
 			name:      "bridge/two-attachments",
-			reference: "Two interfaces of one container on one network share a masquerade chain: DEL of one empties it for both, and fails.",
-			ours:      "What belongs to an attachment is named by its interface as well.",
+			reference: "Two interfaces of one container on one network share a masquerade chain. DEL of one interface empties it for both, and fails.",
+			ours:      "Names of an attachment's objects include the interface.",
 			show: func(h *host) error {
 				if _, err := h.attach(masq, "c1", "eth0"); err != nil {
 					return err
@@ -34,8 +34,8 @@ func allClaims() []claim {
 		},
 		{
 			name:      "bridge/flushed-ruleset",
-			reference: "After `nft flush ruleset` running containers have no masquerading until they are started again, and CHECK does not see it.",
-			ours:      "CHECK sees it, and the next ADD on the node puts every network's entries back.",
+			reference: "After `nft flush ruleset` running containers have no masquerading until they are restarted, and CHECK does not detect it.",
+			ours:      "CHECK detects it, and the next ADD on the node restores every network's entries.",
 			show: func(h *host) error {
 				first, err := h.attach(masq, "c1", "eth0")
 				if err != nil {
@@ -55,8 +55,8 @@ func allClaims() []claim {
 		},
 		{
 			name:      "bridge/check-gateway",
-			reference: "CHECK does not look at the bridge's address, without which the container has no gateway.",
-			ours:      "CHECK compares all that ADD made, on the host too.",
+			reference: "CHECK does not compare the bridge's address, which is the container's gateway.",
+			ours:      "CHECK compares everything that ADD made, also on the host.",
 			show: func(h *host) error {
 				a, err := h.attach(masq, "c1", "eth0")
 				if err != nil {
@@ -70,7 +70,7 @@ func allClaims() []claim {
 		},
 		{
 			name:      "bridge/tentative-gateway",
-			reference: "The IPv6 address of the gateway is tentative for a second or two after ADD and does not answer.",
+			reference: "The gateway's IPv6 address is tentative for one or two seconds after ADD and does not answer.",
 			ours:      "It answers when ADD returns.",
 			show: func(h *host) error {
 				if _, err := h.attach(`{"type":"bridge","isGateway":true,`+pool6+`}`, "c1", "eth0"); err != nil {
@@ -81,8 +81,8 @@ func allClaims() []claim {
 		},
 		{
 			name:      "bridge/gc",
-			reference: "GC does nothing, in every plugin.",
-			ours:      "GC removes what the runtime does not list: interfaces, addresses, nftables elements, records.",
+			reference: "GC does nothing in any plugin.",
+			ours:      "GC removes interfaces, addresses, nftables elements and records that the runtime does not list.",
 			show: func(h *host) error {
 				a, err := h.attach(masq, "c1", "eth0")
 				if err != nil {
@@ -105,7 +105,7 @@ func allClaims() []claim {
 		{
 			name:      "host-local/status",
 			reference: "STATUS succeeds when no address is left.",
-			ours:      "STATUS answers with code 50, so the runtime can put the pod elsewhere.",
+			ours:      "STATUS returns code 50, so the runtime can report that the node is not ready.",
 			show: func(h *host) error {
 				a, err := h.attach(`{"type":"bridge",`+oneAddress+`}`, "c1", "eth0")
 				if err != nil {
@@ -116,8 +116,8 @@ func allClaims() []claim {
 		},
 		{
 			name:      "host-local/dead-owners",
-			reference: "Addresses of containers that ended without DEL are taken for ever.",
-			ours:      "When none is left, those of containers that are gone are given again.",
+			reference: "Addresses of containers that ended without DEL are never released.",
+			ours:      "When no address is left, those of containers that are gone are released.",
 			show: func(h *host) error {
 				if _, err := h.attach(`{"type":"bridge",`+oneAddress+`}`, "c1", "eth0"); err != nil {
 					return err
@@ -169,19 +169,19 @@ func delClaims() []claim {
 		{
 			name:      "host-device/del-twice",
 			reference: "A second DEL fails.",
-			ours:      "DEL succeeds as often as it is called.",
+			ours:      "Every DEL succeeds.",
 			setup:     device, show: del(`{"type":"host-device","device":"hd0",`+pool4+`}`, ""),
 		},
 		{
 			name:      "host-device/del-without-netns",
-			reference: "DEL fails when the namespace is gone, for ever, and the address stays taken.",
-			ours:      "DEL succeeds and the address is free.",
+			reference: "DEL always fails when the namespace is gone, and the address is not released.",
+			ours:      "DEL succeeds and releases the address.",
 			setup:     device, show: del(`{"type":"host-device","device":"hd0",`+pool4+`}`, "ip netns del c1"),
 		},
 		{
 			name:      "host-device/del-netns-untold",
-			reference: "DEL with an empty CNI_NETNS does nothing: the device stays in the container, and the address taken.",
-			ours:      "ADD has recorded the namespace: the device comes back and the address is free.",
+			reference: "DEL with an empty CNI_NETNS does nothing. The device stays in the container, and the address is not released.",
+			ours:      "DEL uses the namespace that ADD recorded. The device returns and the address is released.",
 			setup:     device, show: func(h *host) error {
 				a, err := h.attach(`{"type":"host-device","device":"hd0",`+pool4+`}`, "c1", "eth0")
 				if err != nil {
@@ -199,14 +199,14 @@ func delClaims() []claim {
 		},
 		{
 			name:      "vlan/del-without-master",
-			reference: "DEL fails when the master is gone, for ever, and the address stays taken.",
-			ours:      "DEL succeeds and the address is free.",
+			reference: "DEL always fails when the master is gone, and the address is not released.",
+			ours:      "DEL succeeds and releases the address.",
 			needs:     needs("vlan"), show: del(`{"type":"vlan","master":"uplink","vlanId":100,`+pool4+`}`, "ip link del uplink"),
 		},
 		{
 			name:      "ipvlan/del-without-default-route",
-			reference: "DEL with neither master nor prevResult fails when there is no default route any more, and the address stays taken.",
-			ours:      "DEL succeeds and the address is free.",
+			reference: "DEL without master and prevResult fails when the default route is gone, and the address is not released.",
+			ours:      "DEL succeeds and releases the address.",
 			needs:     needs("ipvlan"), show: del(`{"type":"ipvlan",`+pool4+`}`, "ip route del default\nip -6 route del default"),
 		},
 	}
@@ -228,8 +228,8 @@ func (h *host) released(when string) error {
 func leakedMasquerade(name, conf, netns string) claim {
 	return claim{
 		name:      name,
-		reference: "DEL without a namespace leaves the container's masquerade rules, which the next owner of the address meets.",
-		ours:      "DEL works from what ADD recorded, and needs no namespace.",
+		reference: "DEL without a namespace leaves the container's masquerade rules, which then affect the next owner of the address.",
+		ours:      "DEL uses ADD's record, and needs no namespace.",
 		show: func(h *host) error {
 			a, err := h.attach(conf, "c1", "eth0")
 			if err != nil {
@@ -251,8 +251,8 @@ func leakedMasquerade(name, conf, netns string) claim {
 func failedAdd(role, conf string) claim {
 	return claim{
 		name:      role + "/failed-add",
-		reference: "An ADD that fails late leaves its interface, so the next one fails because the name is taken.",
-		ours:      "A failed ADD leaves nothing; the next one starts afresh.",
+		reference: "An ADD that fails late leaves its interface, so the next ADD fails because the name exists.",
+		ours:      "A failed ADD leaves nothing, so the next ADD can succeed.",
 		show: func(h *host) error {
 			a, err := h.attachment(conf, "c1", "eth0")
 			if err != nil {

@@ -16,17 +16,18 @@ const docsFile = "../../../docs/differences.md"
 
 const docsIntro = `# cnibox beside the reference plugins
 
-Every role answers the reference plugin's configuration (v1.9.1), and ` + "`make test-diff`" + ` proves it: the same calls go to both, each on a fresh host,
-and results, errors, interfaces, addresses, routes, rules, settings, tables and leases are compared. What differs is on this page, which is generated
-from the tests' own list: a difference that is not here fails them, and so does an entry that is no longer seen.
+Read this page before you replace the reference plugins: it lists every difference in behaviour. Every role accepts the configuration of the reference plugin (v1.9.1).
 
-## Differences that are intended
+` + "`make test-diff`" + ` checks this page. It makes the same calls to both sides, each on a fresh host, and compares results, errors, interfaces, addresses, routes, rules,
+settings, tables and leases. The page is generated from the test's list. The test fails for a difference that is not in the list, and for an entry that does not occur.
+
+## Intended differences
 `
 
 const docsClaims = `
 ## Where the reference plugins fail
 
-Each line is a test that makes the same calls to both: the reference plugins do what the second column says.
+Each line is a test that makes the same calls to both sides. The second column is what the reference plugins do.
 
 | case | reference plugins | cnibox |
 |---|---|---|

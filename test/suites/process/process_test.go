@@ -4,6 +4,7 @@ package process
 
 import (
 	"bytes"
+	"debug/buildinfo"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -122,6 +123,23 @@ func TestEveryRoleAnswersVersion(t *testing.T) {
 		if stderr != "" || v.CNIVersion != roles.ResultVersion || strings.Join(v.SupportedVersions, " ") != "0.1.0 0.2.0 0.3.0 0.3.1 0.4.0 1.0.0 1.1.0" {
 			t.Errorf("%s: %+v, stderr %q", r.Name(), v, stderr)
 		}
+	}
+}
+
+// TestVersionIsRecorded: the binary of `make build` prints the version that the go command recorded in it. A build with
+// `go install` records the version of the module.
+func TestVersionIsRecorded(t *testing.T) {
+	const file = "../../../bin/cnibox"
+	info, err := buildinfo.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v: make build makes it", err)
+	}
+	out, err := exec.CommandContext(t.Context(), file, "version").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Main.Version == "" || !strings.HasPrefix(string(out), "cnibox "+info.Main.Version+" (") {
+		t.Errorf("the file records the version %q and prints %q", info.Main.Version, out)
 	}
 }
 

@@ -1,7 +1,6 @@
 package takeover
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/cnibox/cnibox/roles/all"
@@ -48,25 +47,7 @@ func takeOverChain(t *testing.T, list []object, w way) {
 	other := n.container(stays)
 	other.port = 8090
 	other.add(theirs)
-	occupied := n.state()
-	c := n.container(gone)
-	empty := c.ns.Snapshot(t)
-	c.add(theirs)
-	c.check(theirs)
-	if !w.first {
-		c.check(ours)
-	}
-	w.detach(t, c)
-	if !w.ends {
-		c.ns.Reset(t)
-		if now := c.ns.Snapshot(t); now != empty {
-			t.Errorf("in the container:\n%s", difference(empty, now))
-		}
-	}
-	n.same(occupied, w.name)
-	if text := n.State(nil); strings.Contains(text, gone) {
-		t.Errorf("the store has\n%s", text)
-	}
+	n.detachOne(t, w)
 	other.check(theirs)
 	other.check(ours)
 	other.del(ours, other.ns.Path())

@@ -178,6 +178,19 @@ func takeOver(t *testing.T, a attached, w way) {
 	if !a.alone {
 		other.add(theirs)
 	}
+	c := n.detachOne(t, w)
+	if !a.alone {
+		other.check(ours)
+		other.check(theirs)
+		other.del(ours, other.ns.Path())
+	}
+	c.gc()
+	n.same(before, "at the end")
+}
+
+// detachOne attaches a container by the reference plugins, detaches it, and compares what is left with the state before.
+func (n *node) detachOne(t *testing.T, w way) *container {
+	t.Helper()
 	occupied := n.state()
 	c := n.container(gone)
 	empty := c.ns.Snapshot(t)
@@ -197,11 +210,5 @@ func takeOver(t *testing.T, a attached, w way) {
 	if text := n.State(nil); strings.Contains(text, gone) {
 		t.Errorf("the store has\n%s", text)
 	}
-	if !a.alone {
-		other.check(ours)
-		other.check(theirs)
-		other.del(ours, other.ns.Path())
-	}
-	c.gc()
-	n.same(before, "at the end")
+	return c
 }

@@ -44,7 +44,8 @@ func markWithdrawn(tx *store.Tx, s *store.CloudSource, now time.Time) error {
 			}
 		}
 	}
-	if s.Withdrawn = marks; len(marks) == 0 {
+	s.Withdrawn = marks
+	if len(marks) == 0 {
 		s.Withdrawn = nil
 	}
 	return nil

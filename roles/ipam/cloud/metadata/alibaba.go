@@ -15,32 +15,21 @@ func alibaba() Provider {
 // askAlibaba requests all interfaces.
 func askAlibaba(ctx context.Context, a *asker) ([]nic, error) {
 	a.login = token("X-aliyun-ecs-metadata-token-ttl-seconds", "X-aliyun-ecs-metadata-token")
-	macs, err := a.macs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	primary, err := a.text(ctx, "/latest/meta-data/mac")
-	if err != nil {
-		return nil, err
-	}
-	dns, err := a.lines(ctx, "/latest/meta-data/dns-conf/nameservers")
-	if err != nil {
-		return nil, err
-	}
-	nics := make([]nic, 0, len(macs))
-	for _, mac := range macs {
-		k := &keys{a: a, path: macsPath + mac + "/"}
-		n := nic{mac: mac, device: unnumbered, primary: mac == primary, id: k.text(ctx, "network-interface-id"), dns: dns}
+	nics, err := a.interfaces(ctx, func(k *keys, n *nic) {
+		n.id = k.text(ctx, "network-interface-id")
 		n.network = append(k.list(ctx, "vpc-cidr-block"), k.list(ctx, "vpc-ipv6-cidr-blocks")...)
 		n.subnets = append(
 			alibabaFamily(k.text(ctx, "primary-ip-address"), k.text(ctx, "gateway"), k.list(ctx, "vswitch-cidr-block"), k.list(ctx, "private-ipv4s"), k.list(ctx, "ipv4-prefixes")),
 			alibabaFamily("", k.text(ctx, "ipv6-gateway"), k.list(ctx, "vswitch-ipv6-cidr-block"), k.list(ctx, "ipv6s"), k.list(ctx, "ipv6-prefixes"))...)
-		if k.err != nil {
-			return nil, k.err
-		}
-		nics = append(nics, n)
+	})
+	if err != nil {
+		return nil, err
 	}
-	return nics, nil
+	dns, err := a.lines(ctx, "/latest/meta-data/dns-conf/nameservers")
+	for i := range nics {
+		nics[i].dns = dns
+	}
+	return nics, err
 }
 
 // alibabaFamily assigns addresses and prefixes to subnets. The list includes the primary address.

@@ -18,31 +18,16 @@ func aws() Provider {
 // askAWS requests all interfaces. A missing value is a 404.
 func askAWS(ctx context.Context, a *asker) ([]nic, error) {
 	a.login = token("X-aws-ec2-metadata-token-ttl-seconds", "X-aws-ec2-metadata-token")
-	macs, err := a.macs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	primary, err := a.text(ctx, "/latest/meta-data/mac")
-	if err != nil {
-		return nil, err
-	}
-	nics := make([]nic, 0, len(macs))
-	for _, mac := range macs {
-		k := &keys{a: a, path: macsPath + mac + "/"}
-		n := nic{mac: mac, primary: mac == primary, id: k.text(ctx, "interface-id")}
-		if n.device, err = strconv.Atoi(k.text(ctx, "device-number")); err != nil {
-			n.device = unnumbered
+	return a.interfaces(ctx, func(k *keys, n *nic) {
+		n.id = k.text(ctx, "interface-id")
+		if device, err := strconv.Atoi(k.text(ctx, "device-number")); err == nil {
+			n.device = device
 		}
 		n.network = append(k.list(ctx, "vpc-ipv4-cidr-blocks"), k.list(ctx, "vpc-ipv6-cidr-blocks")...)
 		n.subnets = append(
 			awsFamily(k.list(ctx, "subnet-ipv4-cidr-block"), k.list(ctx, "local-ipv4s"), k.list(ctx, "ipv4-prefix")),
 			awsFamily(k.list(ctx, "subnet-ipv6-cidr-blocks"), k.list(ctx, "ipv6s"), k.list(ctx, "ipv6-prefix"))...)
-		if k.err != nil {
-			return nil, k.err
-		}
-		nics = append(nics, n)
-	}
-	return nics, nil
+	})
 }
 
 // awsFamily assigns addresses and prefixes to subnets. The first address is the interface's own.

@@ -58,6 +58,29 @@ func (a *asker) macs(ctx context.Context) ([]string, error) {
 	return lines, nil
 }
 
+// interfaces requests all interfaces. read requests the keys of one.
+func (a *asker) interfaces(ctx context.Context, read func(*keys, *nic)) ([]nic, error) {
+	macs, err := a.macs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	primary, err := a.text(ctx, "/latest/meta-data/mac")
+	if err != nil {
+		return nil, err
+	}
+	nics := make([]nic, 0, len(macs))
+	for _, mac := range macs {
+		k := &keys{a: a, path: macsPath + mac + "/"}
+		n := nic{mac: mac, device: unnumbered, primary: mac == primary}
+		read(k, &n)
+		if k.err != nil {
+			return nil, k.err
+		}
+		nics = append(nics, n)
+	}
+	return nics, nil
+}
+
 // token returns a login with a session token that is valid for a minute.
 func token(ttl, header string) func(context.Context, *asker) error {
 	return func(ctx context.Context, a *asker) error {

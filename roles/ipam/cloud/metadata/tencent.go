@@ -21,18 +21,7 @@ const maxTencent = 256
 
 // askTencent requests all interfaces and their addresses.
 func askTencent(ctx context.Context, a *asker) ([]nic, error) {
-	macs, err := a.macs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	first, err := a.text(ctx, "/latest/meta-data/mac")
-	if err != nil {
-		return nil, err
-	}
-	nics := make([]nic, 0, len(macs))
-	for _, mac := range macs {
-		k := &keys{a: a, path: macsPath + mac + "/"}
-		n := nic{mac: mac, device: unnumbered, primary: mac == first}
+	return a.interfaces(ctx, func(k *keys, n *nic) {
 		own := k.text(ctx, "primary-local-ipv4")
 		listed := k.list(ctx, "local-ipv4s/")
 		for _, l := range listed[:min(len(listed), maxTencent)] {
@@ -49,10 +38,5 @@ func askTencent(ctx context.Context, a *asker) ([]nic, error) {
 			}
 			n.subnets = append(n.subnets, s)
 		}
-		if k.err != nil {
-			return nil, k.err
-		}
-		nics = append(nics, n)
-	}
-	return nics, nil
+	})
 }

@@ -50,7 +50,8 @@ func (e *element) readPolicyRoutes(path string, raw json.RawMessage) {
 		}
 		route := PolicyRoute{Dst: dst.Masked()}
 		if r.GW != "" {
-			if route.GW, err = roles.ParseAddr(r.GW); err != nil {
+			route.GW, err = roles.ParseAddr(r.GW)
+			if err != nil {
 				e.faults.Addf(at+".gw", "%v", err)
 			} else if route.GW.Is4() != dst.Addr().Is4() {
 				e.faults.Addf(at+".gw", "%s is of another family than %s", route.GW, dst)

@@ -49,7 +49,8 @@ func Open(source Source) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.web, err = web.New(web.Options{TLS: &config.TLS}); err != nil {
+	c.web, err = web.New(web.Options{TLS: &config.TLS})
+	if err != nil {
 		return nil, err
 	}
 	c.config = config

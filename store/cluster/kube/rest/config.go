@@ -59,7 +59,8 @@ func Server(address string) Source {
 	return func() (*Config, error) {
 		c := &Config{}
 		var err error
-		if c.Server, err = parseServer(address); err != nil {
+		c.Server, err = parseServer(address)
+		if err != nil {
 			return nil, err
 		}
 		return c, c.check()

@@ -98,7 +98,8 @@ func (f *filter) fill() error {
 	}
 	n, err := f.r.Read(f.buf)
 	f.pos, f.end = 0, n
-	if f.left -= int64(n); n > 0 {
+	f.left -= int64(n)
+	if n > 0 {
 		return nil
 	}
 	return err
@@ -236,7 +237,8 @@ func (f *filter) nested(keep bool) error {
 			case '{', '[':
 				depth++
 			case '}', ']':
-				if depth--; depth == 0 {
+				depth--
+				if depth == 0 {
 					f.take(i+1, keep)
 					return nil
 				}
@@ -260,7 +262,8 @@ func (f *filter) literal(keep bool) error {
 	for n := 0; ; {
 		for i := f.pos; i < f.end; i++ {
 			if strings.IndexByte(",]} \n\t\r", f.buf[i]) >= 0 {
-				if n += i - f.pos; n == 0 {
+				n += i - f.pos
+				if n == 0 {
 					return fmt.Errorf("%w: %q in place of a value", errJSON, f.buf[i])
 				}
 				f.take(i, keep)

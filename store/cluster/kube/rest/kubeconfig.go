@@ -83,7 +83,8 @@ func parseKubeconfig(file []byte, dir string) (*Config, error) {
 	}
 	c := &Config{Token: user.Token, TokenFile: in(user.TokenFile)}
 	faults := append(info.refuse(), user.refuse()...)
-	if c.Server, err = parseServer(info.Server); err != nil {
+	c.Server, err = parseServer(info.Server)
+	if err != nil {
 		faults = append(faults, err)
 	}
 	if c.Token != "" {

@@ -287,7 +287,8 @@ func (l *listing) within(left int64, each func(number int, b []byte) error) erro
 		if err != nil {
 			return whole(err)
 		}
-		if left -= head + size; left < 0 {
+		left -= head + size
+		if left < 0 {
 			return errProtobuf
 		}
 		if size > maxObject {

@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -11,31 +11,32 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// overlayRuns bounds how often one Apply starts again because the kernel
+// applyRuns bounds how often one Apply starts again because the kernel
 // changed under it.
-const overlayRuns = 3
+const applyRuns = 3
 
-// overlayBuffer is asked for as the receive buffer of the socket for requests.
-const overlayBuffer = 4 << 20
+// receiveBuffer is asked for as the receive buffer of the socket for requests.
+const receiveBuffer = 4 << 20
 
-// Overlay keeps the routes to other nodes' pods in the kernel, and the tunnel
+// Kernel maintains the routes to other nodes' pods in the kernel, and the tunnel
 // device. It remembers what is there: a change costs what it changes. It is
 // safe for concurrent use.
-type Overlay struct {
+type Kernel struct {
 	family   uint8
 	firstHop uint32
 	now      func() time.Time
-	probe    Probe
-	ns       *Namespace
+	probe    netops.Probe
 
 	mu   sync.Mutex
 	conn *rtnl.Conn
 	// have is what the kernel holds as far as it is ours; unless known it may be
 	// out of date. noHops tells that the kernel has no nexthop objects.
-	have   *overlayHave
+	have   *kernelState
 	known  bool
 	noHops bool
 	// wanted is the last device that was asked for, device what became of it,
@@ -47,9 +48,9 @@ type Overlay struct {
 	// gateways are looked up anew; direct remembers these.
 	moved  bool
 	direct map[netip.Addr]hop
-	peers  *overlayIndex
+	peers  *peerIndex
 	// order is the peers' in the last spec, contested that some claim the same.
-	order     []*overlayPeer
+	order     []*peerEntry
 	contested bool
 	// released is what peers of the last Apply had and do not want any more. It
 	// is all that has to be looked for, unless a sweep is due.
@@ -64,26 +65,27 @@ type Overlay struct {
 	// linkFlags are those of links that gateways are on, as far as they were told.
 	linkFlags map[int]uint32
 
-	monitor *overlayMonitor
+	monitor *linkMonitor
 	index   atomic.Int64
 }
 
-// OpenOverlay opens an overlay of one address family in the namespace of the
+// Open opens an overlay of one address family in the namespace of the
 // process. It changes nothing before Apply.
-func (n *Net) OpenOverlay(opt OverlayOptions) (*Overlay, error) {
-	o := &Overlay{
-		family: unix.AF_INET, firstHop: OverlayNexthops4, now: opt.Now, probe: n.probe, ns: n.host,
-		noHops: opt.NoNexthops, direct: map[netip.Addr]hop{}, peers: newOverlayIndex(0),
-		linkFlags: map[int]uint32{}, have: newOverlayHave(),
+func Open(n *netops.Net, opt Options) (*Kernel, error) {
+	o := &Kernel{
+		family: unix.AF_INET, firstHop: Nexthops4, now: opt.Now, probe: n.Options().Probe,
+		noHops: opt.NoNexthops, direct: map[netip.Addr]hop{}, peers: newPeerIndex(0),
+		linkFlags: map[int]uint32{}, have: newKernelState(),
 	}
 	if opt.IPv6 {
-		o.family, o.firstHop = unix.AF_INET6, OverlayNexthops6
+		o.family, o.firstHop = unix.AF_INET6, Nexthops6
 	}
 	if o.now == nil {
 		o.now = time.Now
 	}
 	var err error
-	if o.monitor, err = openOverlayMonitor(o); err != nil {
+	o.monitor, err = openMonitor(o)
+	if err != nil {
 		return nil, err
 	}
 	if err := o.connect(); err != nil {
@@ -95,25 +97,23 @@ func (n *Net) OpenOverlay(opt OverlayOptions) (*Overlay, error) {
 
 // connect opens the socket for requests anew: after a failure answers to old
 // ones may still come in.
-func (o *Overlay) connect() error {
+func (o *Kernel) connect() error {
 	if o.conn != nil {
 		_ = o.conn.Close()
 	}
 	o.conn = nil
-	return o.ns.visit(func() error {
-		c, err := rtnl.Open()
-		if err != nil {
-			return err
-		}
-		c.GrowReceive(overlayBuffer)
-		o.conn = c
-		o.monitor.events.Ignore(c.Conn)
-		return nil
-	})
+	c, err := rtnl.Open()
+	if err != nil {
+		return err
+	}
+	c.GrowReceive(receiveBuffer)
+	o.conn = c
+	o.monitor.events.Ignore(c.Conn)
+	return nil
 }
 
 // Close closes the sockets and leaves the kernel as it is.
-func (o *Overlay) Close() error {
+func (o *Kernel) Close() error {
 	o.monitor.close()
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -128,21 +128,21 @@ func (o *Overlay) Close() error {
 // Changes is told when the kernel is no longer as Apply left it, or when the
 // way to a peer may have changed: call Apply again. Changes that come together
 // are told once.
-func (o *Overlay) Changes() <-chan struct{} { return o.monitor.changes.C }
+func (o *Kernel) Changes() <-chan struct{} { return o.monitor.changes.C }
 
 // Apply makes the kernel as the spec says. The first call, and one after a
 // disturbance, compares with the kernel, others with what is remembered. A
 // refused peer is no error: Peers and the report tell, and it is tried again
 // when its time has come, as something calls Apply then. After an error the
 // next call begins with a look at the kernel.
-func (o *Overlay) Apply(ctx context.Context, spec OverlaySpec) (OverlayReport, error) {
+func (o *Kernel) Apply(ctx context.Context, spec Spec) (Report, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	var r OverlayReport
+	var r Report
 	var err error
 	start := time.Now()
 	defer func() { o.monitor.took(time.Since(start), r.Dumped) }()
-	for range overlayRuns {
+	for range applyRuns {
 		if err = o.apply(ctx, &spec, &r); err == nil {
 			o.summarize(&r)
 			return r, nil
@@ -159,9 +159,9 @@ func (o *Overlay) Apply(ctx context.Context, spec OverlaySpec) (OverlayReport, e
 	return r, err
 }
 
-func (o *Overlay) apply(ctx context.Context, spec *OverlaySpec, r *OverlayReport) error {
+func (o *Kernel) apply(ctx context.Context, spec *Spec, r *Report) error {
 	if o.conn == nil {
-		return fmt.Errorf("overlay: %w: it has no socket", ErrInvalid)
+		return fmt.Errorf("overlay: %w: it has no socket", nlconn.ErrInvalid)
 	}
 	if err := o.ensureDevice(ctx, spec.Device); err != nil {
 		return err
@@ -187,7 +187,7 @@ func (o *Overlay) apply(ctx context.Context, spec *OverlaySpec, r *OverlayReport
 	if err := o.want(ctx, spec.Peers); err != nil {
 		return err
 	}
-	w := &overlayWriter{Overlay: o}
+	w := &opWriter{Kernel: o}
 	defer func() { r.Writes += w.done }()
 	if err := o.program(ctx, w, o.now()); err != nil {
 		return err
@@ -206,7 +206,7 @@ func (o *Overlay) apply(ctx context.Context, spec *OverlaySpec, r *OverlayReport
 }
 
 // ensureDevice makes the device as wanted, unless it is known to be so.
-func (o *Overlay) ensureDevice(ctx context.Context, v *VTEP) error {
+func (o *Kernel) ensureDevice(ctx context.Context, v *VTEP) error {
 	if o.known && (v == nil) == (o.wanted == nil) && (v == nil || *v == *o.wanted) {
 		return nil
 	}
@@ -221,7 +221,8 @@ func (o *Overlay) ensureDevice(ctx context.Context, v *VTEP) error {
 		// Heard of from now on, whatever comes of it.
 		o.wanted = &wanted
 		var err error
-		if o.device, o.warnings, err = o.ensureVTEP(ctx, v); err != nil {
+		o.device, o.warnings, err = o.ensureVTEP(ctx, v)
+		if err != nil {
 			o.device = vtepState{}
 			return err
 		}
@@ -233,11 +234,11 @@ func (o *Overlay) ensureDevice(ctx context.Context, v *VTEP) error {
 	return nil
 }
 
-func (o *Overlay) summarize(r *OverlayReport) {
+func (o *Kernel) summarize(r *Report) {
 	r.MAC, r.Warnings = o.device.MAC.String(), o.warnings
 	r.Wanted, r.Programmed, r.RetryAt = len(o.order), 0, time.Time{}
 	for _, p := range o.order {
-		if p.state == OverlayProgrammed {
+		if p.state == Programmed {
 			r.Programmed++
 		}
 		if !p.retryAt.IsZero() && (r.RetryAt.IsZero() || p.retryAt.Before(r.RetryAt)) {

@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"golang.org/x/sys/unix"
@@ -9,7 +9,7 @@ import (
 // disturbedBy takes events in and tells whether Apply is to be called: what is
 // remembered is no longer true, or gateways may be reached another way. What
 // own requests caused agrees with what is remembered.
-func (o *Overlay) disturbedBy(events []overlayEvent, lost bool) bool {
+func (o *Kernel) disturbedBy(events []event, lost bool) bool {
 	moved := lost && len(o.direct) > 0
 	disturbed := lost
 	for i := range events {
@@ -29,19 +29,19 @@ func (o *Overlay) disturbedBy(events []overlayEvent, lost bool) bool {
 	return disturbed || moved
 }
 
-func (o *Overlay) judgeEvent(e *overlayEvent) (disturbed, moved bool) {
+func (o *Kernel) judgeEvent(e *event) (disturbed, moved bool) {
 	switch b := e.body.(type) {
 	case vtepState:
 		return o.judgeLink(&b, e.del)
 	case rtnl.Addr:
 		return o.judgeAddr(&b, e.del)
-	case overlayRouteState:
+	case routeState:
 		return o.judgeRoute(b, e.del)
-	case overlayNeighState:
+	case neighState:
 		return o.judgeNeigh(&b, e.del), false
-	case overlayForwarding:
+	case forwardingState:
 		return b.off && (b.link == allLinks || int(b.link) == o.device.Index), false
-	case overlayHopState:
+	case hopState:
 		have, ok := o.have.hops[b.id]
 		return ok && (e.del || have != b.hop), false
 	}
@@ -50,7 +50,7 @@ func (o *Overlay) judgeEvent(e *overlayEvent) (disturbed, moved bool) {
 
 // judgeLink: a link that goes down or away takes routes and nexthops with it
 // and tells nobody.
-func (o *Overlay) judgeLink(l *vtepState, del bool) (disturbed, moved bool) {
+func (o *Kernel) judgeLink(l *vtepState, del bool) (disturbed, moved bool) {
 	const state = unix.IFF_UP | unix.IFF_RUNNING
 	if w := o.wanted; w != nil {
 		have := &o.device
@@ -80,7 +80,7 @@ func (o *Overlay) judgeLink(l *vtepState, del bool) (disturbed, moved bool) {
 }
 
 // leadsOver tells whether a gateway is on the link.
-func (o *Overlay) leadsOver(link int) bool {
+func (o *Kernel) leadsOver(link int) bool {
 	for _, h := range o.direct {
 		if int(h.link) == link {
 			return true
@@ -90,9 +90,9 @@ func (o *Overlay) leadsOver(link int) bool {
 }
 
 // missesHop tells whether a gateway is on no link.
-func (o *Overlay) missesHop() bool { return o.leadsOver(0) }
+func (o *Kernel) missesHop() bool { return o.leadsOver(0) }
 
-func (o *Overlay) judgeAddr(a *rtnl.Addr, del bool) (disturbed, moved bool) {
+func (o *Kernel) judgeAddr(a *rtnl.Addr, del bool) (disturbed, moved bool) {
 	if w := o.wanted; w != nil && a.Link == o.device.Index && o.device.Index != 0 {
 		if a.Prefix == w.Address {
 			return del, false
@@ -102,7 +102,7 @@ func (o *Overlay) judgeAddr(a *rtnl.Addr, del bool) (disturbed, moved bool) {
 	return o.leadsOver(a.Link), len(o.direct) > 0
 }
 
-func (o *Overlay) judgeNeigh(n *overlayNeighState, del bool) bool {
+func (o *Kernel) judgeNeigh(n *neighState, del bool) bool {
 	if n.fdb {
 		have, ok := o.have.fdb[n.mac]
 		if del {
@@ -117,18 +117,18 @@ func (o *Overlay) judgeNeigh(n *overlayNeighState, del bool) bool {
 	return ok && !n.permanent || n.permanent && have != n.mac
 }
 
-func (o *Overlay) judgeRoute(r overlayRouteState, del bool) (disturbed, moved bool) {
+func (o *Kernel) judgeRoute(r routeState, del bool) (disturbed, moved bool) {
 	over := r.linked != 0 && int(r.linked) == o.device.Index
 	have, ok := o.have.routes[r.dst]
 	switch {
 	case del:
-		disturbed = ok && have == r.overlayRouteTo
-	case ok && have == r.overlayRouteTo:
+		disturbed = ok && have == r.routeTo
+	case ok && have == r.routeTo:
 	default:
-		disturbed = r.protocol == OverlayProtocol || over && r.isFlannels() ||
+		disturbed = r.protocol == Protocol || over && r.isFlannels() ||
 			r.priority == o.priority() && o.peers.subnet(r.dst) != nil
 	}
-	if r.protocol == OverlayProtocol {
+	if r.protocol == Protocol {
 		return disturbed, false
 	}
 	for gateway := range o.direct {

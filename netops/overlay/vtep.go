@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -11,20 +11,21 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// overlayAlias labels a tunnel device as an overlay's, so that it can be found
+// deviceAlias labels a tunnel device as an overlay's, so that it can be found
 // when nobody remembers its name.
-const overlayAlias = "cnibox overlay"
+const deviceAlias = "cnibox overlay"
 
 // addrGenNone is IN6_ADDR_GEN_MODE_NONE of linux/if_link.h.
 const addrGenNone = "1"
 
 // ensureVTEP makes the device as wanted, in place where the kernel can, and
 // gives it as it is afterwards.
-func (o *Overlay) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warnings []error, err error) {
+func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warnings []error, err error) {
 	have, err := o.findVTEP(ctx, v)
 	if err != nil {
 		return st, nil, err
@@ -63,7 +64,7 @@ func (o *Overlay) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warnin
 }
 
 // findVTEP reads the device of the wanted name; nil if there is none.
-func (o *Overlay) findVTEP(ctx context.Context, v *VTEP) (*vtepState, error) {
+func (o *Kernel) findVTEP(ctx context.Context, v *VTEP) (*vtepState, error) {
 	m := rtnl.LinkQuery(0)
 	m.Data = append(m.Data, rtnl.NameAttr(v.Name))
 	data, err := o.conn.Query(ctx, m)
@@ -75,13 +76,13 @@ func (o *Overlay) findVTEP(ctx context.Context, v *VTEP) (*vtepState, error) {
 	}
 	st, ok, err := parseVTEP(data)
 	if err == nil && !ok {
-		err = fmt.Errorf("link %q: %w: it is no VXLAN device; rename it, or choose another VNI", v.Name, ErrConflict)
+		err = fmt.Errorf("link %q: %w: it is no VXLAN device; rename it, or choose another VNI", v.Name, nlconn.ErrConflict)
 	}
 	return &st, err
 }
 
 // vteps reads all VXLAN devices.
-func (o *Overlay) vteps(ctx context.Context) ([]vtepState, error) {
+func (o *Kernel) vteps(ctx context.Context) ([]vtepState, error) {
 	var all []vtepState
 	err := o.conn.Dump(ctx, rtnl.LinkQuery(0), func() { all = nil }, func(_ uint16, data []byte) error {
 		v, ok, err := parseVTEP(data)
@@ -95,7 +96,7 @@ func (o *Overlay) vteps(ctx context.Context) ([]vtepState, error) {
 
 // createVTEP makes the device, down. Alias and flags follow: this request may
 // meet a stranger's device.
-func (o *Overlay) createVTEP(ctx context.Context, v *VTEP, parent int) error {
+func (o *Kernel) createVTEP(ctx context.Context, v *VTEP, parent int) error {
 	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), rtnl.NameAttr(v.Name)}}
 	m.Data = append(m.Data, rtnl.HardwareAttrs(v.MAC, v.MTU)...)
 	info, data := vxlanInfo(v.VNI)
@@ -122,14 +123,14 @@ func (o *Overlay) createVTEP(ctx context.Context, v *VTEP, parent int) error {
 
 // vniTaken tells which device keeps the wanted one from being made. One of
 // ours, renamed or of a former configuration, is deleted.
-func (o *Overlay) vniTaken(ctx context.Context, v *VTEP, err error) error {
+func (o *Kernel) vniTaken(ctx context.Context, v *VTEP, err error) error {
 	all, listErr := o.vteps(ctx)
 	for _, other := range all {
 		if other.vni == v.VNI && other.port == v.port() && other.Name != v.Name {
-			if other.Alias == overlayAlias {
+			if other.Alias == deviceAlias {
 				return o.deleteVTEP(ctx, &other)
 			}
-			return fmt.Errorf("VNI %d on UDP port %d is held by link %q: %w; choose another VNI or port, or delete that link", v.VNI, v.port(), other.Name, ErrExists)
+			return fmt.Errorf("VNI %d on UDP port %d is held by link %q: %w; choose another VNI or port, or delete that link", v.VNI, v.port(), other.Name, nlconn.ErrExists)
 		}
 	}
 	return errors.Join(err, listErr)
@@ -157,7 +158,7 @@ func addVXLANData(data *nl.RtAttr, v *VTEP, parent int) {
 
 // setVTEP changes what differs, alias and state last. A change of the MAC
 // takes permanent neighbours with it, which the next dump shows.
-func (o *Overlay) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent int) error {
+func (o *Kernel) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent int) error {
 	if have.parent != parent || have.local != v.Local || have.learning != v.Learning {
 		info, data := vxlanInfo(v.VNI)
 		addVXLANData(data, v, parent)
@@ -165,7 +166,7 @@ func (o *Overlay) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent 
 			return err
 		}
 	}
-	if v.MAC != "" && !sameMAC(v.MAC, have.MAC) {
+	if v.MAC != "" && !rtnl.SameMAC(v.MAC, have.MAC) {
 		if err := o.setLink(ctx, v, have.Index, "address "+v.MAC, rtnl.HardwareAttrs(v.MAC, 0)...); err != nil {
 			return err
 		}
@@ -177,8 +178,8 @@ func (o *Overlay) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent 
 		}
 	}
 	// Another's words are left alone where they were before us: it is taken over, not made.
-	if have.Alias == "" || have.Alias != overlayAlias && have.Index == o.labelled {
-		if err := o.setLink(ctx, v, have.Index, "alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(overlayAlias))); err != nil {
+	if have.Alias == "" || have.Alias != deviceAlias && have.Index == o.labelled {
+		if err := o.setLink(ctx, v, have.Index, "alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(deviceAlias))); err != nil {
 			return err
 		}
 	}
@@ -197,7 +198,7 @@ func (o *Overlay) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent 
 	return o.request(ctx, fmt.Sprintf("set link %q up, with ARP", v.Name), nlconn.Message{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{ifi}})
 }
 
-func (o *Overlay) setLink(ctx context.Context, v *VTEP, index int, what string, attrs ...nl.NetlinkRequestData) error {
+func (o *Kernel) setLink(ctx context.Context, v *VTEP, index int, what string, attrs ...nl.NetlinkRequestData) error {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)
 	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Data: append([]nl.NetlinkRequestData{ifi}, attrs...)}
@@ -205,15 +206,15 @@ func (o *Overlay) setLink(ctx context.Context, v *VTEP, index int, what string, 
 }
 
 // request makes one write of one request.
-func (o *Overlay) request(ctx context.Context, what string, m nlconn.Message) error {
-	return probed(o.probe, func() string { return what }, func() error {
+func (o *Kernel) request(ctx context.Context, what string, m nlconn.Message) error {
+	return netops.Probed(o.probe, func() string { return what }, func() error {
 		return nlconn.Explain(o.conn.One(ctx, m), what)
 	})
 }
 
 // quietVTEP keeps the device from taking addresses by itself. Where /proc/sys
 // is read-only it works all the same, with a link-local address.
-func (o *Overlay) quietVTEP(name string) (warnings []error) {
+func (o *Kernel) quietVTEP(name string) (warnings []error) {
 	for key, value := range map[string]string{"accept_ra": "0", "addr_gen_mode": addrGenNone} {
 		if err := o.setSysctl("net/ipv6/conf/"+name+"/"+key, value); err != nil {
 			warnings = append(warnings, err)
@@ -224,12 +225,12 @@ func (o *Overlay) quietVTEP(name string) (warnings []error) {
 
 // setSysctl writes a sysctl that has another value. One that is not there is none of a
 // kernel without IPv6.
-func (o *Overlay) setSysctl(key, value string) error {
-	c := Sysctl{In: Host, Key: key, Value: value, Optional: true}
-	if have, err := o.ns.sysctl(c.Key); errors.Is(err, ErrNotExist) || have == value {
+func (o *Kernel) setSysctl(key, value string) error {
+	c := netops.Sysctl{In: netops.Host, Key: key, Value: value, Optional: true}
+	if have, err := c.ReadHere(); errors.Is(err, nlconn.ErrNotExist) || have == value {
 		return nil
 	}
-	if err := probed(o.probe, c.String, func() error { return o.ns.visit(c.write) }); err != nil {
+	if err := netops.Probed(o.probe, c.String, c.WriteHere); err != nil {
 		return nlconn.Explain(err, "write "+c.String())
 	}
 	return nil
@@ -237,7 +238,7 @@ func (o *Overlay) setSysctl(key, value string) error {
 
 // addressVTEP gives the device its address before it takes others within the
 // network: host processes speak to pods from it.
-func (o *Overlay) addressVTEP(ctx context.Context, v *VTEP, index int) error {
+func (o *Kernel) addressVTEP(ctx context.Context, v *VTEP, index int) error {
 	have, err := o.conn.Addresses(ctx, index)
 	if err != nil {
 		return err
@@ -267,7 +268,7 @@ func (o *Overlay) addressVTEP(ctx context.Context, v *VTEP, index int) error {
 
 // verifyVTEP reads the device and its parent once it is up: programs that name and number
 // devices (systemd-udevd's MACAddressPolicy) may have changed it meanwhile.
-func (o *Overlay) verifyVTEP(ctx context.Context, v *VTEP) (vtepState, error) {
+func (o *Kernel) verifyVTEP(ctx context.Context, v *VTEP) (vtepState, error) {
 	o.mark = o.monitor.mark()
 	have, err := o.findVTEP(ctx, v)
 	if err == nil && have == nil {
@@ -276,11 +277,12 @@ func (o *Overlay) verifyVTEP(ctx context.Context, v *VTEP) (vtepState, error) {
 	if err != nil {
 		return vtepState{}, err
 	}
-	if o.parent, err = o.conn.Link(ctx, v.Parent); err != nil {
+	o.parent, err = o.conn.Link(ctx, v.Parent)
+	if err != nil {
 		return vtepState{}, fmt.Errorf("parent of %q: %w", v.Name, err)
 	}
 	var wrong []error
-	if v.MAC != "" && !sameMAC(v.MAC, have.MAC) {
+	if v.MAC != "" && !rtnl.SameMAC(v.MAC, have.MAC) {
 		wrong = append(wrong, fmt.Errorf("address %s instead of %s", have.MAC, v.MAC))
 	}
 	if v.MTU != 0 && have.MTU != v.MTU {
@@ -295,25 +297,25 @@ func (o *Overlay) verifyVTEP(ctx context.Context, v *VTEP) (vtepState, error) {
 	if have.Master != 0 {
 		wrong = append(wrong, errors.New("it is another link's port"))
 	}
-	if have.Alias == overlayAlias {
+	if have.Alias == deviceAlias {
 		o.labelled = have.Index
 	}
 	if len(wrong) > 0 {
-		return *have, fmt.Errorf("link %q: %w: another program changes it: %w", v.Name, ErrConflict, errors.Join(wrong...))
+		return *have, fmt.Errorf("link %q: %w: another program changes it: %w", v.Name, nlconn.ErrConflict, errors.Join(wrong...))
 	}
 	return *have, nil
 }
 
 // deleteVTEP deletes a device. Routes go before it, and nexthops after them:
 // the kernel takes its time over those of a device that goes.
-func (o *Overlay) deleteVTEP(ctx context.Context, have *vtepState) error {
+func (o *Kernel) deleteVTEP(ctx context.Context, have *vtepState) error {
 	if err := o.removePeers(ctx, have.Index); err != nil {
 		return err
 	}
 	return o.deleteLink(ctx, &have.Link)
 }
 
-func (o *Overlay) deleteLink(ctx context.Context, have *rtnl.Link) error {
+func (o *Kernel) deleteLink(ctx context.Context, have *rtnl.Link) error {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(have.Index)
 	err := o.request(ctx, fmt.Sprintf("delete link %q", have.Name), nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
@@ -333,7 +335,7 @@ func (v *vtepState) hardware() (a hwAddr) {
 func parseHardware(text string) (a hwAddr, err error) {
 	m, err := net.ParseMAC(text)
 	if err != nil || len(m) != len(a) || m[0]&1 != 0 || [6]byte(m) == a {
-		return a, fmt.Errorf("MAC %q: %w: it is no device's address", text, ErrInvalid)
+		return a, fmt.Errorf("MAC %q: %w: it is no device's address", text, nlconn.ErrInvalid)
 	}
 	return hwAddr(m), nil
 }

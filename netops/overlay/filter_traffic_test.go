@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/iptables"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/test/await"
@@ -165,11 +166,12 @@ func TestOverlayForward(t *testing.T) {
 // TestOverlayForwardLegacy does so where iptables-legacy is who refuses, and leaves alone
 // the family that nobody refuses in.
 func TestOverlayForwardLegacy(t *testing.T) {
-	n := freshNet(t)
+	nstest.Fresh(t)
+	n := netops.New(netops.Options{IPTables: nstest.IPTables})
 	nstest.Run(t, "iptables-legacy", "-P", "FORWARD", "DROP")
 	nstest.Run(t, "iptables-legacy", "-A", "FORWARD", "-s", "192.0.2.1", "-j", "ACCEPT")
 	const before = "-P FORWARD DROP\n-A FORWARD -s 192.0.2.1/32 -j ACCEPT\n"
-	f, err := n.OpenOverlayFilter()
+	f, err := OpenFilter(n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
@@ -24,14 +25,14 @@ type nthWrite struct {
 	after   func()
 }
 
-func (p *nthWrite) Before(Step) error {
+func (p *nthWrite) Before(netops.Step) error {
 	if p.seen++; p.seen == p.n && p.before != nil {
 		return p.before()
 	}
 	return nil
 }
 
-func (p *nthWrite) After(Step) {
+func (p *nthWrite) After(netops.Step) {
 	if p.seen == p.n && p.after != nil {
 		p.after()
 	}
@@ -57,7 +58,7 @@ func ourState(t *testing.T, n overlayNet) string {
 }
 
 // sweepSpec takes a few writes of peers.
-func sweepSpec(n overlayNet) OverlaySpec {
+func sweepSpec(n overlayNet) Spec {
 	spec := n.spec()
 	spec.Peers = manyPeers(60, n.is6)
 	return spec
@@ -65,7 +66,7 @@ func sweepSpec(n overlayNet) OverlaySpec {
 
 // formerSpec is what was there before: another list, some peers with other MACs
 // and addresses, another VNI.
-func formerSpec(n overlayNet) OverlaySpec {
+func formerSpec(n overlayNet) Spec {
 	spec := sweepSpec(n)
 	spec.Device.MTU, spec.Device.VNI = 1280, 7
 	for i := range spec.Peers {
@@ -84,7 +85,7 @@ func TestOverlayFaultSweep(t *testing.T) {
 	for _, n := range []overlayNet{net4(), net6()} {
 		makeNodes(t, n)
 		empty := ourState(t, n)
-		o := openOverlay(t, n, OverlayOptions{})
+		o := openOverlay(t, n, Options{})
 		apply(t, o, sweepSpec(n))
 		want := ourState(t, n)
 		for fail := 1; ; fail++ {
@@ -134,7 +135,7 @@ func TestOverlayVictim(t *testing.T) {
 	if os.Getenv(afterEnv) != "" {
 		p.before, p.after = nil, kill
 	}
-	o, err := New(Options{Probe: p}).OpenOverlay(OverlayOptions{})
+	o, err := Open(netops.New(netops.Options{Probe: p}), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,13 +149,13 @@ func TestOverlayVictim(t *testing.T) {
 func TestOverlayKillSweep(t *testing.T) {
 	n := net4()
 	makeNodes(t, n)
-	o := openOverlay(t, n, OverlayOptions{})
+	o := openOverlay(t, n, Options{})
 	apply(t, o, sweepSpec(n))
 	want := ourState(t, n)
 	for at := 1; ; at++ {
 		killed := false
 		for _, after := range []string{"", "1"} {
-			former := openOverlay(t, n, OverlayOptions{})
+			former := openOverlay(t, n, Options{})
 			apply(t, former, formerSpec(n))
 			cmd := exec.Command("/proc/self/exe", "-test.run=^TestOverlayVictim$", "-test.count=1")
 			cmd.Env = append(os.Environ(), killEnv+"="+strconv.Itoa(at), afterEnv+"="+after)
@@ -163,7 +164,7 @@ func TestOverlayKillSweep(t *testing.T) {
 			if killed = status.Signal() == unix.SIGKILL; !killed && err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			next := openOverlay(t, n, OverlayOptions{})
+			next := openOverlay(t, n, Options{})
 			apply(t, next, sweepSpec(n))
 			if have := ourState(t, n); have != want {
 				t.Fatalf("killed at write %d (after it: %q):\n%s\nwanted:\n%s", at, after, have, want)

@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"net/netip"
@@ -11,19 +11,19 @@ import (
 )
 
 // overlayOps are one of each kind and family.
-func overlayOps() []overlayOp {
+func overlayOps() []kernelOp {
 	mac := hwAddr{2, 0, 0, 0, 2, 2}
-	var ops []overlayOp
+	var ops []kernelOp
 	for _, n := range []overlayNet{net4(), net6()} {
 		gateway, dst := netip.MustParseAddr(n.other), netip.MustParsePrefix(n.otherSubnet)
 		h := hop{via: dst.Addr(), link: 7, onLink: true}
 		ops = append(ops,
-			overlayOp{kind: overlayNeigh, link: 7, ip: dst.Addr(), mac: mac},
-			overlayOp{kind: overlayFDB, link: 7, ip: gateway, mac: mac},
-			overlayOp{kind: overlayHop, id: OverlayNexthops4 + 5, hop: h},
-			overlayOp{kind: overlayRoute, dst: dst, protocol: OverlayProtocol, id: OverlayNexthops4 + 5, hop: h},
-			overlayOp{kind: overlayRoute, dst: dst, protocol: OverlayProtocol, priority: 1024, hop: h},
-			overlayOp{kind: overlayRoute, dst: dst, protocol: OverlayProtocol, hop: hop{via: gateway, link: 3}},
+			kernelOp{kind: opNeigh, link: 7, ip: dst.Addr(), mac: mac},
+			kernelOp{kind: opFDB, link: 7, ip: gateway, mac: mac},
+			kernelOp{kind: opHop, id: Nexthops4 + 5, hop: h},
+			kernelOp{kind: opRoute, dst: dst, protocol: Protocol, id: Nexthops4 + 5, hop: h},
+			kernelOp{kind: opRoute, dst: dst, protocol: Protocol, priority: 1024, hop: h},
+			kernelOp{kind: opRoute, dst: dst, protocol: Protocol, hop: hop{via: gateway, link: 3}},
 		)
 	}
 	return ops
@@ -35,20 +35,20 @@ func TestOverlayMessagesComeBack(t *testing.T) {
 	for _, op := range overlayOps() {
 		b := op.body(nil)
 		switch op.kind {
-		case overlayNeigh, overlayFDB:
-			n, ok, err := parseOverlayNeigh(b)
-			want := overlayNeighState{fdb: op.kind == overlayFDB, permanent: true, link: op.link, ip: op.ip, mac: op.mac}
+		case opNeigh, opFDB:
+			n, ok, err := parseNeigh(b)
+			want := neighState{fdb: op.kind == opFDB, permanent: true, link: op.link, ip: op.ip, mac: op.mac}
 			if err != nil || !ok || n != want {
 				t.Errorf("%s: %+v %v %v", &op, n, ok, err)
 			}
-		case overlayHop:
+		case opHop:
 			n, err := parseNexthop(b)
-			if want := (overlayHopState{op.id, OverlayProtocol, op.hop}); err != nil || n != want {
+			if want := (hopState{op.id, Protocol, op.hop}); err != nil || n != want {
 				t.Errorf("%s: %+v %v", &op, n, err)
 			}
-		case overlayRoute:
-			r, ok, err := parseOverlayRoute(b)
-			if err != nil || !ok || r.dst != op.dst || r.overlayRouteTo != op.route() {
+		case opRoute:
+			r, ok, err := parseRoute(b)
+			if err != nil || !ok || r.dst != op.dst || r.routeTo != op.route() {
 				t.Errorf("%s: %+v %v %v", &op, r, ok, err)
 			}
 		}
@@ -69,19 +69,19 @@ func FuzzOverlayEvent(f *testing.F) {
 	f.Add(uint16(unix.RTM_NEWNETCONF), []byte{2, 0, 0, 0, 8, 0, 1, 0, 255, 255, 255, 255, 8, 0, 2, 0, 0, 0, 0, 0})
 	f.Add(uint16(unix.RTM_NEWADDR), []byte{2, 24, 0, 0, 1, 0, 0, 0, 8, 0, 1, 0, 10, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, kind uint16, data []byte) {
-		o := &Overlay{family: unix.AF_INET, firstHop: OverlayNexthops4, have: newOverlayHave(), peers: newOverlayIndex(0), linkFlags: map[int]uint32{}}
-		m := &overlayMonitor{o: o}
+		o := &Kernel{family: unix.AF_INET, firstHop: Nexthops4, have: newKernelState(), peers: newPeerIndex(0), linkFlags: map[int]uint32{}}
+		m := &linkMonitor{o: o}
 		e, ok := m.decode(kind, data)
 		if !ok {
 			return
 		}
-		if o.disturbedBy([]overlayEvent{e}, false) {
+		if o.disturbedBy([]event{e}, false) {
 			t.Errorf("%+v disturbs an overlay that nobody has applied", e)
 		}
 		n := net4()
 		o.wanted, o.device, o.parent = n.vtep(), vtepState{Link: rtnl.Link{Index: 7, Name: n.device}}, &rtnl.Link{Index: 3}
 		o.direct = map[netip.Addr]hop{netip.MustParseAddr(n.other): {link: 3}}
-		o.disturbedBy([]overlayEvent{e}, false)
+		o.disturbedBy([]event{e}, false)
 	})
 }
 

@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -14,11 +14,11 @@ type claim struct {
 	tunnel bool
 }
 
-func (p *overlayPeer) claim() claim { return claim{p.Subnet, p.mac, p.hop, p.tunnel} }
+func (p *peerEntry) claim() claim { return claim{p.Subnet, p.mac, p.hop, p.tunnel} }
 
 // want takes over a list of peers: by what differs from the last one where that
 // is little, so that it does not matter how many others there are.
-func (o *Overlay) want(ctx context.Context, list []OverlayPeer) error {
+func (o *Kernel) want(ctx context.Context, list []Peer) error {
 	if o.moved {
 		clear(o.direct)
 	} else if !o.contested {
@@ -31,18 +31,18 @@ func (o *Overlay) want(ctx context.Context, list []OverlayPeer) error {
 
 // rebuild takes over a list of peers as a whole. What is known of those that
 // did not change stays known.
-func (o *Overlay) rebuild(ctx context.Context, list []OverlayPeer) error {
+func (o *Kernel) rebuild(ctx context.Context, list []Peer) error {
 	now, moved := o.now(), o.moved
-	index := newOverlayIndex(len(list))
-	order := make([]*overlayPeer, 0, len(list))
+	index := newPeerIndex(len(list))
+	order := make([]*peerEntry, 0, len(list))
 	o.contested = false
 	for i := range list {
 		p := o.peers.names[list[i].Name]
 		fresh := p == nil || index.names[list[i].Name] != nil
 		if fresh {
-			p = newOverlayPeer(list[i].Name, now)
+			p = newPeerEntry(list[i].Name, now)
 		}
-		if fresh || moved || p.OverlayPeer != list[i] || p.wrong != nil {
+		if fresh || moved || p.Peer != list[i] || p.wrong != nil {
 			if err := o.change(ctx, p, list[i]); err != nil {
 				o.moved = true // ask for all of them again
 				return err
@@ -62,22 +62,22 @@ func (o *Overlay) rebuild(ctx context.Context, list []OverlayPeer) error {
 }
 
 // change gives a peer its wish and computes what that takes.
-func (o *Overlay) change(ctx context.Context, p *overlayPeer, to OverlayPeer) error {
-	if p.OverlayPeer != to || o.moved {
-		p.OverlayPeer, p.failures, p.retryAt = to, 0, time.Time{}
+func (o *Kernel) change(ctx context.Context, p *peerEntry, to Peer) error {
+	if p.Peer != to || o.moved {
+		p.Peer, p.failures, p.retryAt = to, 0, time.Time{}
 	}
 	p.done = false
 	return o.resolve(ctx, p)
 }
 
-func newOverlayPeer(name string, now time.Time) *overlayPeer {
-	return &overlayPeer{OverlayPeer: OverlayPeer{Name: name}, state: OverlayPending, since: now}
+func newPeerEntry(name string, now time.Time) *peerEntry {
+	return &peerEntry{Peer: Peer{Name: name}, state: Pending, since: now}
 }
 
 // amend takes over a list that differs from the last one in a few peers: those
 // that changed in their places, came or went. It is not done if they are many,
 // or claim what another has.
-func (o *Overlay) amend(ctx context.Context, list []OverlayPeer) (done bool, err error) {
+func (o *Kernel) amend(ctx context.Context, list []Peer) (done bool, err error) {
 	order, edits, gone, ok := o.compare(list)
 	if !ok {
 		return false, nil
@@ -102,7 +102,8 @@ func (o *Overlay) amend(ctx context.Context, list []OverlayPeer) (done bool, err
 		if p.wrong != nil {
 			continue
 		}
-		if p.wrong = o.peers.add(p); p.wrong != nil {
+		p.wrong = o.peers.add(p)
+		if p.wrong != nil {
 			return false, nil
 		}
 	}
@@ -113,23 +114,24 @@ func (o *Overlay) amend(ctx context.Context, list []OverlayPeer) (done bool, err
 // compare walks along both lists. It gives the peers in their new order, the
 // places of those that are new or changed, and those that are gone; not ok if
 // it loses its way.
-func (o *Overlay) compare(list []OverlayPeer) (order []*overlayPeer, edits []int, gone []*overlayPeer, ok bool) {
+func (o *Kernel) compare(list []Peer) (order []*peerEntry, edits []int, gone []*peerEntry, ok bool) {
 	old := o.order
 	most := 100 + len(old)/10
-	order = make([]*overlayPeer, len(list))
+	order = make([]*peerEntry, len(list))
 	for i := range list {
 		switch {
 		case len(old) > 1 && old[0].Name != list[i].Name && old[1].Name == list[i].Name:
 			gone, old = append(gone, old[0]), old[1:]
 		case len(old) > 0 && old[0].Name == list[i].Name:
 		case len(old) == 0, i+1 < len(list) && old[0].Name == list[i+1].Name:
-			order[i] = newOverlayPeer(list[i].Name, o.now())
+			order[i] = newPeerEntry(list[i].Name, o.now())
 			edits = append(edits, i)
 			continue
 		default:
 			return nil, nil, nil, false
 		}
-		if order[i], old = old[0], old[1:]; order[i].OverlayPeer != list[i] || order[i].wrong != nil {
+		order[i], old = old[0], old[1:]
+		if order[i].Peer != list[i] || order[i].wrong != nil {
 			edits = append(edits, i)
 		}
 		if len(edits) > most {
@@ -140,7 +142,7 @@ func (o *Overlay) compare(list []OverlayPeer) (order []*overlayPeer, edits []int
 }
 
 // release gives back what a peer claims.
-func (o *Overlay) release(p *overlayPeer) {
+func (o *Kernel) release(p *peerEntry) {
 	if o.peers.firsts[p.Subnet.Addr()] != p {
 		return
 	}

@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -9,13 +9,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/test/await"
 )
 
-func openFilter(t *testing.T) *OverlayFilter {
+func openFilter(t *testing.T) *Filter {
 	t.Helper()
-	f, err := New(Options{}).OpenOverlayFilter()
+	f, err := OpenFilter(netops.New(netops.Options{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +31,7 @@ func openFilter(t *testing.T) *OverlayFilter {
 	return f
 }
 
-func ensureFilter(t *testing.T, f *OverlayFilter, want ...OverlayNAT) {
+func ensureFilter(t *testing.T, f *Filter, want ...NAT) {
 	t.Helper()
 	if err := f.Ensure(context.Background(), want); err != nil {
 		t.Fatal(err)
@@ -45,8 +46,8 @@ func prefixes(texts ...string) []netip.Prefix {
 	return all
 }
 
-func natOf(n overlayNet) OverlayNAT {
-	return OverlayNAT{Network: netip.MustParsePrefix(n.network), Subnet: netip.MustParsePrefix(n.ownSubnet), Masquerade: true}
+func natOf(n overlayNet) NAT {
+	return NAT{Network: netip.MustParsePrefix(n.network), Subnet: netip.MustParsePrefix(n.ownSubnet), Masquerade: true}
 }
 
 // TestOverlayFilterAsNftShowsIt compares the table with flannel's rules, in

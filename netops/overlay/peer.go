@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -7,19 +7,20 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// A peer that failed is tried again after overlayRetry, twice as late each
-// time, at most overlayRetryMost.
+// A peer that failed is tried again after minRetry, twice as late each
+// time, at most maxRetry.
 const (
-	overlayRetry     = time.Second
-	overlayRetryMost = time.Minute
+	minRetry = time.Second
+	maxRetry = time.Minute
 )
 
-// overlayPeer is a peer, what it takes in the kernel, and how that went.
-type overlayPeer struct {
-	OverlayPeer
+// peerEntry is a peer, what it takes in the kernel, and how that went.
+type peerEntry struct {
+	Peer
 	// tunnel, mac and hop are what the peer is made of; nothing if wrong is set.
 	tunnel bool
 	mac    hwAddr
@@ -31,22 +32,22 @@ type overlayPeer struct {
 	// refused is what the kernel said in the last try.
 	refused error
 
-	state    OverlayState
+	state    State
 	since    time.Time
 	failures int
 	retryAt  time.Time
 }
 
-// overlayIndex finds peers by what can only belong to one of them.
-type overlayIndex struct {
+// peerIndex finds peers by what can only belong to one of them.
+type peerIndex struct {
 	// firsts are by the first address of their subnets, which is the tunnel's gateway.
-	firsts map[netip.Addr]*overlayPeer
-	macs   map[hwAddr]*overlayPeer
-	names  map[string]*overlayPeer
+	firsts map[netip.Addr]*peerEntry
+	macs   map[hwAddr]*peerEntry
+	names  map[string]*peerEntry
 }
 
 // subnet is the peer that a network is of, nil for none.
-func (x *overlayIndex) subnet(p netip.Prefix) *overlayPeer {
+func (x *peerIndex) subnet(p netip.Prefix) *peerEntry {
 	if one := x.firsts[p.Addr()]; one != nil && one.Subnet == p {
 		return one
 	}
@@ -54,28 +55,28 @@ func (x *overlayIndex) subnet(p netip.Prefix) *overlayPeer {
 }
 
 // gateway is the peer that has a tunnel by way of an address, nil for none.
-func (x *overlayIndex) gateway(a netip.Addr) *overlayPeer {
+func (x *peerIndex) gateway(a netip.Addr) *peerEntry {
 	if one := x.firsts[a]; one != nil && one.tunnel {
 		return one
 	}
 	return nil
 }
 
-func newOverlayIndex(n int) *overlayIndex {
-	return &overlayIndex{
-		firsts: make(map[netip.Addr]*overlayPeer, n), macs: make(map[hwAddr]*overlayPeer, n), names: make(map[string]*overlayPeer, n),
+func newPeerIndex(n int) *peerIndex {
+	return &peerIndex{
+		firsts: make(map[netip.Addr]*peerEntry, n), macs: make(map[hwAddr]*peerEntry, n), names: make(map[string]*peerEntry, n),
 	}
 }
 
 // add claims what the peer is known by. The first of two that claim one thing
 // has it.
-func (x *overlayIndex) add(p *overlayPeer) error {
+func (x *peerIndex) add(p *peerEntry) error {
 	if other := x.firsts[p.Subnet.Addr()]; other != nil {
-		return fmt.Errorf("subnet %s: %w: %q has %s", p.Subnet, ErrConflict, other.Name, other.Subnet)
+		return fmt.Errorf("subnet %s: %w: %q has %s", p.Subnet, nlconn.ErrConflict, other.Name, other.Subnet)
 	}
 	if p.tunnel {
 		if other := x.macs[p.mac]; other != nil {
-			return fmt.Errorf("MAC %s: %w: it is %q's too", p.MAC, ErrConflict, other.Name)
+			return fmt.Errorf("MAC %s: %w: it is %q's too", p.MAC, nlconn.ErrConflict, other.Name)
 		}
 		x.macs[p.mac] = p
 	}
@@ -84,15 +85,15 @@ func (x *overlayIndex) add(p *overlayPeer) error {
 }
 
 // resolve computes what the peer takes.
-func (o *Overlay) resolve(ctx context.Context, p *overlayPeer) error {
+func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
 	p.tunnel, p.hop, p.mac = false, hop{}, hwAddr{}
 	is6 := o.family != rtnl.Family(netip.IPv4Unspecified())
 	switch {
 	case !p.Subnet.IsValid() || p.Subnet != p.Subnet.Masked() || p.Subnet.Addr().Is6() != is6 || p.Subnet.Bits() == 0:
-		p.wrong = fmt.Errorf("subnet %q: %w: it is no network of the family", p.Subnet, ErrInvalid)
+		p.wrong = fmt.Errorf("subnet %q: %w: it is no network of the family", p.Subnet, nlconn.ErrInvalid)
 		return nil
 	case !p.Gateway.IsValid() || p.Gateway.Is6() != is6 || p.Gateway.IsUnspecified() || p.Gateway.IsMulticast() || p.Gateway.Zone() != "":
-		p.wrong = fmt.Errorf("address %q: %w: it is no node's address of the family", p.Gateway, ErrInvalid)
+		p.wrong = fmt.Errorf("address %q: %w: it is no node's address of the family", p.Gateway, nlconn.ErrInvalid)
 		return nil
 	}
 	p.wrong = nil
@@ -106,11 +107,12 @@ func (o *Overlay) resolve(ctx context.Context, p *overlayPeer) error {
 			p.hop = h
 			return nil
 		case o.device.Index == 0:
-			p.wrong = fmt.Errorf("address %s: %w: it is on none of this host's links; without tunnels every node must be", p.Gateway, ErrNotExist)
+			p.wrong = fmt.Errorf("address %s: %w: it is on none of this host's links; without tunnels every node must be", p.Gateway, nlconn.ErrNotExist)
 			return nil
 		}
 	}
-	if p.mac, p.wrong = parseHardware(p.MAC); p.wrong == nil {
+	p.mac, p.wrong = parseHardware(p.MAC)
+	if p.wrong == nil {
 		p.tunnel, p.hop = true, hop{via: p.Subnet.Addr(), link: int32(o.device.Index), onLink: true}
 	}
 	return nil
@@ -118,7 +120,7 @@ func (o *Overlay) resolve(ctx context.Context, p *overlayPeer) error {
 
 // directHop is onLink, asked once for each gateway until routes, links or
 // addresses change.
-func (o *Overlay) directHop(ctx context.Context, gateway netip.Addr) (hop, bool, error) {
+func (o *Kernel) directHop(ctx context.Context, gateway netip.Addr) (hop, bool, error) {
 	if h, known := o.direct[gateway]; known {
 		return h, h.link != 0, nil
 	}
@@ -134,31 +136,31 @@ func (o *Overlay) directHop(ctx context.Context, gateway netip.Addr) (hop, bool,
 }
 
 // due tells whether the peer is to be tried now.
-func (p *overlayPeer) due(now time.Time) bool {
-	return p.wrong == nil && (p.state != OverlayFailed || !now.Before(p.retryAt))
+func (p *peerEntry) due(now time.Time) bool {
+	return p.wrong == nil && (p.state != Failed || !now.Before(p.retryAt))
 }
 
 // judge sets the state after a try.
-func (p *overlayPeer) judge(now time.Time) {
+func (p *peerEntry) judge(now time.Time) {
 	was := p.state
 	switch {
 	case p.wrong != nil:
-		p.state, p.retryAt, p.failures = OverlayFailed, time.Time{}, 0
+		p.state, p.retryAt, p.failures = Failed, time.Time{}, 0
 	case p.refused != nil:
-		p.state = OverlayFailed
-		wait := min(overlayRetry<<min(p.failures, 10), overlayRetryMost)
+		p.state = Failed
+		wait := min(minRetry<<min(p.failures, 10), maxRetry)
 		// Peers that failed together are not tried again together.
 		p.retryAt = now.Add(wait + rand.N(wait/4))
 		p.failures++
 	default:
-		p.state, p.retryAt, p.failures, p.done = OverlayProgrammed, time.Time{}, 0, true
+		p.state, p.retryAt, p.failures, p.done = Programmed, time.Time{}, 0, true
 	}
 	if p.state != was {
 		p.since = now
 	}
 }
 
-func (p *overlayPeer) err() error {
+func (p *peerEntry) err() error {
 	if p.wrong != nil {
 		return p.wrong
 	}

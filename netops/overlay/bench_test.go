@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -6,15 +6,16 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
 // manyPeers are n nodes behind the parent's network.
-func manyPeers(n int, is6 bool) []OverlayPeer {
-	peers := make([]OverlayPeer, n)
+func manyPeers(n int, is6 bool) []Peer {
+	peers := make([]Peer, n)
 	for i := range peers {
 		k := i + 2
-		p := OverlayPeer{Name: fmt.Sprintf("node-%d", k), MAC: fmt.Sprintf("02:00:01:%02x:%02x:%02x", byte(k>>16), byte(k>>8), byte(k))}
+		p := Peer{Name: fmt.Sprintf("node-%d", k), MAC: fmt.Sprintf("02:00:01:%02x:%02x:%02x", byte(k>>16), byte(k>>8), byte(k))}
 		p.Subnet = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(128 + k>>16), byte(k >> 8), byte(k)}), 32)
 		p.Gateway = netip.AddrFrom4([4]byte{172, byte(16 + k>>16), byte(k >> 8), byte(k)})
 		if is6 {
@@ -48,12 +49,12 @@ func BenchmarkOverlay(b *testing.B) {
 			nstest.TryIP("link set under0 up")
 			nstest.TryIP("link set under1 up")
 			defer nstest.TryIP("link del under0")
-			o, err := New(Options{}).OpenOverlay(OverlayOptions{IPv6: c.net.is6, NoNexthops: c.classic})
+			o, err := Open(netops.New(netops.Options{}), Options{IPv6: c.net.is6, NoNexthops: c.classic})
 			if err != nil {
 				b.Fatal(err)
 			}
 			defer o.Close()
-			do := func(b *testing.B, spec OverlaySpec) {
+			do := func(b *testing.B, spec Spec) {
 				b.Helper()
 				r, err := o.Apply(context.Background(), spec)
 				if err != nil || r.Programmed != len(spec.Peers) {

@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -8,61 +8,28 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// overlayTries bounds how often requests that the kernel had no room for are
+// writeTries bounds how often requests that the kernel had no room for are
 // sent again at once.
-const overlayTries = 3
+const writeTries = 3
 
 // errLinkGone means that a device went away or down while it was written to.
 var errLinkGone = errors.New("the device went away or down meanwhile")
 
-// OverlayWrite is what a Probe sees of an Overlay or OverlayFilter: one write, of
-// the device's requests, of up to 100 requests of peers, or a transaction.
-type OverlayWrite struct {
-	// What is the write in words.
-	What string
-}
-
-// Where is the host's namespace.
-func (w *OverlayWrite) Where() Place { return Host }
-
-// IsShared is true: no attachment owns it.
-func (w *OverlayWrite) IsShared() bool { return true }
-
-// String is the write in words.
-func (w *OverlayWrite) String() string { return w.What }
-
-func (w *OverlayWrite) object() {}
-
-// probed makes a write that a Probe sees, if there is one.
-func probed(p Probe, what func() string, write func() error) error {
-	if p == nil {
-		return write()
-	}
-	step := Step{VerbSet, &OverlayWrite{what()}}
-	if err := p.Before(step); err != nil {
-		return err
-	}
-	err := write()
-	if err == nil {
-		p.After(step)
-	}
-	return err
-}
-
-// overlayWriter sends ops, as many in one write as the kernel answers well, and
+// opWriter sends ops, as many in one write as the kernel answers well, and
 // settles what came of each.
-type overlayWriter struct {
-	*Overlay
-	ops  []overlayOp
+type opWriter struct {
+	*Kernel
+	ops  []kernelOp
 	buf  []byte
 	done int
 }
 
 // add queues an op.
-func (w *overlayWriter) add(ctx context.Context, op overlayOp) error {
+func (w *opWriter) add(ctx context.Context, op kernelOp) error {
 	w.ops = append(w.ops, op)
 	if len(w.ops) < nlconn.MaxWrite {
 		return nil
@@ -72,15 +39,15 @@ func (w *overlayWriter) add(ctx context.Context, op overlayOp) error {
 
 // flush sends what is queued. The error is one of the socket or the device; a
 // refusal of one op is its peer's.
-func (w *overlayWriter) flush(ctx context.Context) error {
+func (w *opWriter) flush(ctx context.Context) error {
 	ops := w.ops
 	defer func() { w.ops = w.ops[:0] }()
-	for range overlayTries {
+	for range writeTries {
 		if len(ops) == 0 {
 			return nil
 		}
-		var again []overlayOp
-		err := probed(w.probe, func() string { return fmt.Sprintf("%s, %d requests", &ops[0], len(ops)) }, func() (err error) {
+		var again []kernelOp
+		err := netops.Probed(w.probe, func() string { return fmt.Sprintf("%s, %d requests", &ops[0], len(ops)) }, func() (err error) {
 			again, err = w.send(ctx, ops)
 			return err
 		})
@@ -90,13 +57,13 @@ func (w *overlayWriter) flush(ctx context.Context) error {
 		ops = again
 	}
 	for i := range ops {
-		w.refuse(&ops[i], fmt.Errorf("%s: %w", &ops[i], ErrBusy))
+		w.refuse(&ops[i], fmt.Errorf("%s: %w", &ops[i], nlconn.ErrBusy))
 	}
 	return nil
 }
 
 // send makes one write and gives those ops that the kernel had no room for.
-func (w *overlayWriter) send(ctx context.Context, ops []overlayOp) (again []overlayOp, err error) {
+func (w *opWriter) send(ctx context.Context, ops []kernelOp) (again []kernelOp, err error) {
 	w.buf = w.buf[:0]
 	for i := range ops {
 		kind, flags := ops[i].request()
@@ -127,14 +94,14 @@ func (w *overlayWriter) send(ctx context.Context, ops []overlayOp) (again []over
 }
 
 // onDevice tells whether the op needs the tunnel device.
-func (op *overlayOp) onDevice(index int) bool {
-	return index != 0 && (op.kind <= overlayFDB || op.peer != nil && int(op.hop.link) == index)
+func (op *kernelOp) onDevice(index int) bool {
+	return index != 0 && (op.kind <= opFDB || op.peer != nil && int(op.hop.link) == index)
 }
 
 // refuse makes a refusal the peer's. What is nobody's stays, to be found by the
 // next look at the kernel.
-func (o *Overlay) refuse(op *overlayOp, err error) {
-	if op.kind == overlayHop && !op.del {
+func (o *Kernel) refuse(op *kernelOp, err error) {
+	if op.kind == opHop && !op.del {
 		delete(o.have.ids, op.hop)
 		delete(o.have.hops, op.id)
 	}
@@ -147,17 +114,17 @@ func (o *Overlay) refuse(op *overlayOp, err error) {
 }
 
 // String is the op in the form of iproute2.
-func (op *overlayOp) String() string {
+func (op *kernelOp) String() string {
 	verb := "add"
 	if op.del {
 		verb = "delete"
 	}
 	switch op.kind {
-	case overlayNeigh:
+	case opNeigh:
 		return fmt.Sprintf("%s neighbour %s", verb, op.ip)
-	case overlayFDB:
+	case opFDB:
 		return fmt.Sprintf("%s forwarding entry %s dst %s", verb, net.HardwareAddr(op.mac[:]), op.ip)
-	case overlayHop:
+	case opHop:
 		return fmt.Sprintf("%s nexthop id %d", verb, op.id)
 	}
 	return fmt.Sprintf("%s route %s", verb, op.dst)

@@ -1,20 +1,22 @@
-package netops
+// Package overlay is the kernel's part of an overlay network: VXLAN devices, routes to
+// other nodes, and the packet filter.
+package overlay
 
 import (
 	"net/netip"
 	"time"
 )
 
-// OverlayProtocol is the route protocol that marks routes of an Overlay
+// Protocol is the route protocol that marks routes of an overlay
 // (rtm_protocol; /etc/iproute2/rt_protos has no name for it). Its nexthop
 // objects carry it too.
-const OverlayProtocol = 142
+const Protocol = 142
 
-// Nexthop objects of an Overlay are numbered within these ranges, the upper
+// Nexthop objects of an overlay are numbered within these ranges, the upper
 // half for IPv6: the kernel has one space of numbers for both families.
 const (
-	OverlayNexthops4 = OverlayProtocol << 24
-	OverlayNexthops6 = OverlayNexthops4 + 1<<23
+	Nexthops4 = Protocol << 24
+	Nexthops6 = Nexthops4 + 1<<23
 )
 
 // VXLANPort is what Linux takes for VXLAN where no port is given. It is older
@@ -45,8 +47,8 @@ type VTEP struct {
 	Network netip.Prefix
 }
 
-// OverlayPeer is another node's pod network of one address family.
-type OverlayPeer struct {
+// Peer is another node's pod network of one address family.
+type Peer struct {
 	// Name tells peers apart.
 	Name   string
 	Subnet netip.Prefix
@@ -60,18 +62,18 @@ type OverlayPeer struct {
 	Direct bool
 }
 
-// OverlaySpec is what an Overlay makes so.
-type OverlaySpec struct {
+// Spec is what Apply makes so.
+type Spec struct {
 	// Device is nil where there are no tunnels (host-gw).
 	Device *VTEP
-	Peers  []OverlayPeer
+	Peers  []Peer
 	// Prune removes what is ours and in nobody's name any more. It is for complete
 	// lists only.
 	Prune bool
 }
 
-// OverlayOptions are what an Overlay is opened with.
-type OverlayOptions struct {
+// Options are what Open is called with.
+type Options struct {
 	// IPv6 is the address family; IPv4 without.
 	IPv6 bool
 	// NoNexthops makes plain routes, as on a kernel that lacks nexthop objects.
@@ -81,8 +83,8 @@ type OverlayOptions struct {
 	Now func() time.Time
 }
 
-// OverlayReport is what one Apply came to.
-type OverlayReport struct {
+// Report is what one Apply came to.
+type Report struct {
 	// MAC is the device's, "" without one.
 	MAC string
 	// Wanted counts the peers, Programmed those that are as they should be.
@@ -99,59 +101,31 @@ type OverlayReport struct {
 	Warnings []error
 }
 
-// OverlayState is where a peer stands.
-type OverlayState string
+// State is where a peer stands.
+type State string
 
 const (
-	// OverlayProgrammed: all of the peer is in the kernel.
-	OverlayProgrammed OverlayState = "programmed"
-	// OverlayPending: not tried yet.
-	OverlayPending OverlayState = "pending"
-	// OverlayFailed: the last try failed, or the peer cannot be programmed as it is.
-	OverlayFailed OverlayState = "failed"
+	// Programmed: all of the peer is in the kernel.
+	Programmed State = "programmed"
+	// Pending: not tried yet.
+	Pending State = "pending"
+	// Failed: the last try failed, or the peer cannot be programmed as it is.
+	Failed State = "failed"
 )
 
-// OverlayPeerState is a peer as the status shows it.
-type OverlayPeerState struct {
-	OverlayPeer
+// PeerState is a peer as the status shows it.
+type PeerState struct {
+	Peer
 	// Tunnelled tells that packets go through the device. Direct peers go
 	// without it where they can.
 	Tunnelled bool
 	// Route, FDB and Neighbour tell what the kernel holds of the peer. A peer
 	// without a tunnel has only a route.
 	Route, FDB, Neighbour bool
-	State                 OverlayState
+	State                 State
 	// Since is when State began.
 	Since time.Time
 	// Err and RetryAt are a failed peer's.
 	Err     error
 	RetryAt time.Time
-}
-
-// HostLink is a network interface with what the choice of an underlay needs.
-type HostLink struct {
-	Name  string
-	Index int
-	// Kind is "" for physical ones and loopback.
-	Kind string
-	MAC  string
-	MTU  int
-	// Up is what was asked for; OperUp is whether it can carry traffic.
-	Up, OperUp, Loopback bool
-	Addresses            []HostAddr
-	// Default4 and Default6 tell whether a default route leads over the link,
-	// Metric4 and Metric6 the lowest of its metrics.
-	Default4, Default6 bool
-	Metric4, Metric6   int
-}
-
-// HostAddr is an address of a HostLink.
-type HostAddr struct {
-	Prefix netip.Prefix
-	// Global is the scope; others are of the link or the host only.
-	Global bool
-	// Permanent addresses were set by hand; others have a lifetime.
-	Permanent bool
-	// Deprecated, Temporary (RFC 8981) and Tentative are IPv6's.
-	Deprecated, Temporary, Tentative bool
 }

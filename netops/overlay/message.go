@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"encoding/binary"
@@ -10,11 +10,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// Parts of linux/nexthop.h and linux/rtnetlink.h that x/sys/unix lacks.
-const (
-	sizeofNhmsg = 8
-	rtaNhID     = 30
-)
+// sizeofNhmsg is the size of struct nhmsg of linux/nexthop.h.
+const sizeofNhmsg = 8
 
 // hwAddr is an Ethernet address as a key of maps.
 type hwAddr [6]byte
@@ -27,23 +24,23 @@ type hop struct {
 	onLink bool
 }
 
-// overlayKind is a kind of kernel object that peers are made of, in the order
+// opKind is a kind of kernel object that peers are made of, in the order
 // in which they are made.
-type overlayKind uint8
+type opKind uint8
 
 const (
-	overlayNeigh overlayKind = iota
-	overlayFDB
-	overlayHop
-	overlayRoute
+	opNeigh opKind = iota
+	opFDB
+	opHop
+	opRoute
 )
 
-// overlayOp makes or deletes one kernel object of a peer.
-type overlayOp struct {
-	kind overlayKind
+// kernelOp makes or deletes one kernel object of a peer.
+type kernelOp struct {
+	kind opKind
 	del  bool
 	// peer is nil for objects that are nobody's any more.
-	peer *overlayPeer
+	peer *peerEntry
 	// link, ip and mac are a neighbour's or forwarding entry's.
 	link int
 	ip   netip.Addr
@@ -59,12 +56,12 @@ type overlayOp struct {
 }
 
 // request is the message's type and flags.
-func (op *overlayOp) request() (kind, flags uint16) {
+func (op *kernelOp) request() (kind, flags uint16) {
 	kinds := [...][2]uint16{
-		overlayNeigh: {unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH},
-		overlayFDB:   {unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH},
-		overlayHop:   {unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP},
-		overlayRoute: {unix.RTM_NEWROUTE, unix.RTM_DELROUTE},
+		opNeigh: {unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH},
+		opFDB:   {unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH},
+		opHop:   {unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP},
+		opRoute: {unix.RTM_NEWROUTE, unix.RTM_DELROUTE},
 	}[op.kind]
 	if op.del {
 		return kinds[1], 0
@@ -73,21 +70,21 @@ func (op *overlayOp) request() (kind, flags uint16) {
 }
 
 // body appends the message without its netlink header.
-func (op *overlayOp) body(b []byte) []byte {
+func (op *kernelOp) body(b []byte) []byte {
 	switch op.kind {
-	case overlayNeigh:
+	case opNeigh:
 		b = appendNdmsg(b, rtnl.Family(op.ip), op.link, 0)
 		b = nlconn.AppendAttr(b, unix.NDA_DST, op.ip.AsSlice())
 		if !op.del {
 			b = nlconn.AppendAttr(b, unix.NDA_LLADDR, op.mac[:])
 		}
-	case overlayFDB:
+	case opFDB:
 		b = appendNdmsg(b, unix.AF_BRIDGE, op.link, unix.NTF_SELF)
 		b = nlconn.AppendAttr(b, unix.NDA_LLADDR, op.mac[:])
 		b = nlconn.AppendAttr(b, unix.NDA_DST, op.ip.AsSlice())
-	case overlayHop:
+	case opHop:
 		b = op.hopBody(b)
-	case overlayRoute:
+	case opRoute:
 		b = op.routeBody(b)
 	}
 	return b
@@ -100,13 +97,13 @@ func appendNdmsg(b []byte, family uint8, link int, flags uint8) []byte {
 }
 
 // hopBody appends struct nhmsg and its attributes.
-func (op *overlayOp) hopBody(b []byte) []byte {
+func (op *kernelOp) hopBody(b []byte) []byte {
 	if op.del {
 		b = append(b, unix.AF_UNSPEC, 0, 0, 0)
 		b = binary.NativeEndian.AppendUint32(b, 0)
 		return nlconn.AppendUint32(b, unix.NHA_ID, op.id)
 	}
-	b = append(b, rtnl.Family(op.hop.via), 0, OverlayProtocol, 0)
+	b = append(b, rtnl.Family(op.hop.via), 0, Protocol, 0)
 	b = binary.NativeEndian.AppendUint32(b, op.hop.flags())
 	b = nlconn.AppendUint32(b, unix.NHA_ID, op.id)
 	b = nlconn.AppendUint32(b, unix.NHA_OIF, uint32(op.hop.link))
@@ -122,7 +119,7 @@ func (h hop) flags() uint32 {
 
 // routeBody appends struct rtmsg and its attributes. A deletion names protocol
 // and metric, so that it takes no other program's route.
-func (op *overlayOp) routeBody(b []byte) []byte {
+func (op *kernelOp) routeBody(b []byte) []byte {
 	scope, flags := uint8(unix.RT_SCOPE_UNIVERSE), uint32(0)
 	switch {
 	case op.del:
@@ -140,7 +137,7 @@ func (op *overlayOp) routeBody(b []byte) []byte {
 	case op.del:
 		return b
 	case op.id != 0:
-		return nlconn.AppendUint32(b, rtaNhID, op.id)
+		return nlconn.AppendUint32(b, rtnl.RTANexthopID, op.id)
 	}
 	b = nlconn.AppendAttr(b, unix.RTA_GATEWAY, op.hop.via.AsSlice())
 	return nlconn.AppendUint32(b, unix.RTA_OIF, uint32(op.hop.link))

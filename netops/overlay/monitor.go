@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -13,30 +13,30 @@ import (
 )
 
 const (
-	// overlayQuiet is how long changes are gathered before they are told, and
-	// overlayQuietMost the longest: a look at a kernel with many peers is not
+	// minInterval is how long changes are gathered before they are told, and
+	// maxInterval the longest: a look at a kernel with many peers is not
 	// to take more than a part of the time, whoever disturbs it how often.
-	overlayQuiet     = 20 * time.Millisecond
-	overlayQuietMost = 500 * time.Millisecond
+	minInterval = 20 * time.Millisecond
+	maxInterval = 500 * time.Millisecond
 	// monitorBuffer holds what comes in while a large overlay is programmed.
 	monitorBuffer = 16 << 20
 	// monitorQueue bounds the notifications that wait for an Apply to end.
 	monitorQueue = 1 << 16
 )
 
-// overlayEvent is one notification of the kernel's: a link, address, neighbour,
+// event is one notification of the kernel's: a link, address, neighbour,
 // nexthop or route that was made, changed or deleted, or a link's forwarding.
-type overlayEvent struct {
+type event struct {
 	// after is the mark that it came behind.
 	after uint32
 	del   bool
-	body  any // vtepState, rtnl.Addr, overlayNeighState, overlayHopState, overlayRouteState, overlayForwarding
+	body  any // vtepState, rtnl.Addr, neighState, hopState, routeState, forwardingState
 }
 
-// overlayMonitor hears what becomes of links, addresses, neighbours, nexthops
+// linkMonitor hears what becomes of links, addresses, neighbours, nexthops
 // and routes, and judges whether it disturbs the overlay.
-type overlayMonitor struct {
-	o       *Overlay
+type linkMonitor struct {
+	o       *Kernel
 	events  *nlconn.Listener
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
@@ -44,23 +44,21 @@ type overlayMonitor struct {
 	wake    chan struct{}
 
 	mu    sync.Mutex
-	queue []overlayEvent
+	queue []event
 	// marked is the last mark that was set, passed the last one that came in.
 	marked, passed uint32
 	// lost tells that notifications were dropped, so that nothing is known.
 	lost bool
 }
 
-func openOverlayMonitor(o *Overlay) (*overlayMonitor, error) {
-	m := &overlayMonitor{o: o, changes: nlconn.NewDebouncer(overlayQuiet), wake: make(chan struct{}, 1)}
+func openMonitor(o *Kernel) (*linkMonitor, error) {
+	m := &linkMonitor{o: o, changes: nlconn.NewDebouncer(minInterval), wake: make(chan struct{}, 1)}
 	groups := []int{unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_NEXTHOP, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_NETCONF}
 	if o.family == unix.AF_INET6 {
 		groups = append(groups[:3], unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_NETCONF)
 	}
-	err := o.ns.visit(func() (err error) {
-		m.events, err = nlconn.Listen(unix.NETLINK_ROUTE, "rtnetlink", groups, nil)
-		return err
-	})
+	var err error
+	m.events, err = nlconn.Listen(unix.NETLINK_ROUTE, "rtnetlink", groups, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +73,7 @@ func openOverlayMonitor(o *Overlay) (*overlayMonitor, error) {
 // mark draws a line between what happened and what will happen: it sends a
 // request for nothing, whose acknowledgement comes in behind all notifications
 // so far. What comes before it is older than what the caller reads from now on.
-func (m *overlayMonitor) mark() uint32 {
+func (m *linkMonitor) mark() uint32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.events.Mark(m.marked+1) == nil {
@@ -84,7 +82,7 @@ func (m *overlayMonitor) mark() uint32 {
 	return m.marked
 }
 
-func (m *overlayMonitor) close() {
+func (m *linkMonitor) close() {
 	m.stop()
 	m.ended.Wait()
 	_ = m.events.Close()
@@ -92,9 +90,9 @@ func (m *overlayMonitor) close() {
 }
 
 // listen queues notifications until the context ends.
-func (m *overlayMonitor) listen(ctx context.Context) {
+func (m *linkMonitor) listen(ctx context.Context) {
 	for {
-		var events []overlayEvent
+		var events []event
 		lost, err := m.events.Next(ctx, func(h unix.NlMsghdr, data []byte) bool {
 			if h.Type == unix.NLMSG_ERROR {
 				m.pass(h.Seq)
@@ -111,14 +109,14 @@ func (m *overlayMonitor) listen(ctx context.Context) {
 }
 
 // pass takes a mark in.
-func (m *overlayMonitor) pass(mark uint32) {
+func (m *linkMonitor) pass(mark uint32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.passed = mark
 }
 
 // push queues events for the judge.
-func (m *overlayMonitor) push(events []overlayEvent, lost bool) {
+func (m *linkMonitor) push(events []event, lost bool) {
 	if len(events) == 0 && !lost {
 		return
 	}
@@ -140,7 +138,7 @@ func (m *overlayMonitor) push(events []overlayEvent, lost bool) {
 
 // decode reads a notification; not ok for what concerns no overlay. What
 // cannot be read is a link of no name: it disturbs nothing.
-func (m *overlayMonitor) decode(kind uint16, data []byte) (e overlayEvent, ok bool) {
+func (m *linkMonitor) decode(kind uint16, data []byte) (e event, ok bool) {
 	var err error
 	switch kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
@@ -148,15 +146,15 @@ func (m *overlayMonitor) decode(kind uint16, data []byte) (e overlayEvent, ok bo
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		e.body, ok, err = boxed(rtnl.ParseAddr(data))
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-		var n overlayNeighState
-		n, ok, err = parseOverlayNeigh(data)
+		var n neighState
+		n, ok, err = parseNeigh(data)
 		e.body, ok = n, ok && int64(n.link) == m.o.index.Load()
 	case unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
-		var n overlayHopState
+		var n hopState
 		n, err = parseNexthop(data)
 		e.body, ok = n, m.o.isOwnHop(n.id)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		e.body, ok, err = boxed(parseOverlayRoute(data))
+		e.body, ok, err = boxed(parseRoute(data))
 	case unix.RTM_NEWNETCONF:
 		e.body, ok, err = boxed(parseForwarding(data))
 	}
@@ -186,7 +184,7 @@ func parseLinkEvent(data []byte) (any, bool, error) {
 }
 
 // judge compares queued events with what is remembered, one Apply at a time.
-func (m *overlayMonitor) judge(ctx context.Context) {
+func (m *linkMonitor) judge(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -207,9 +205,9 @@ func (m *overlayMonitor) judge(ctx context.Context) {
 }
 
 // took sets the pace by what a look at the kernel costs.
-func (m *overlayMonitor) took(d time.Duration, dumped bool) {
+func (m *linkMonitor) took(d time.Duration, dumped bool) {
 	if !dumped {
 		return
 	}
-	m.changes.SetInterval(min(max(2*d, overlayQuiet), overlayQuietMost))
+	m.changes.SetInterval(min(max(2*d, minInterval), maxInterval))
 }

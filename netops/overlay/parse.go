@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"encoding/binary"
@@ -11,18 +11,18 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// overlayNeighState is a neighbour, or an entry of a VXLAN device's forwarding
+// neighState is a neighbour, or an entry of a VXLAN device's forwarding
 // database, of any state.
-type overlayNeighState struct {
+type neighState struct {
 	fdb, permanent bool
 	link           int
 	ip             netip.Addr
 	mac            hwAddr
 }
 
-// parseOverlayNeigh reads the body of RTM_NEWNEIGH or RTM_DELNEIGH; not ok for
+// parseNeigh reads the body of RTM_NEWNEIGH or RTM_DELNEIGH; not ok for
 // what is neither an IP neighbour nor a device's own forwarding entry.
-func parseOverlayNeigh(b []byte) (n overlayNeighState, ok bool, err error) {
+func parseNeigh(b []byte) (n neighState, ok bool, err error) {
 	if len(b) < rtnl.SizeofNeighHeader {
 		return n, false, fmt.Errorf("neighbour message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
@@ -51,8 +51,8 @@ func parseOverlayNeigh(b []byte) (n overlayNeighState, ok bool, err error) {
 	return n, err == nil && n.ip.IsValid() && (hardware || !n.permanent), err
 }
 
-// overlayHopState is a nexthop object.
-type overlayHopState struct {
+// hopState is a nexthop object.
+type hopState struct {
 	id       uint32
 	protocol uint8
 	hop      hop
@@ -60,7 +60,7 @@ type overlayHopState struct {
 
 // parseNexthop reads the body of RTM_NEWNEXTHOP or RTM_DELNEXTHOP. Groups and
 // blackholes have no hop.
-func parseNexthop(b []byte) (n overlayHopState, err error) {
+func parseNexthop(b []byte) (n hopState, err error) {
 	if len(b) < sizeofNhmsg {
 		return n, fmt.Errorf("nexthop message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
@@ -80,17 +80,17 @@ func parseNexthop(b []byte) (n overlayHopState, err error) {
 	return n, err
 }
 
-// overlayRouteState is a route of the main table. One that leads to a nexthop
+// routeState is a route of the main table. One that leads to a nexthop
 // object has its id, and no hop.
-type overlayRouteState struct {
+type routeState struct {
 	dst netip.Prefix
 	// linked is the device that the route leads over in the end.
 	linked int32
-	overlayRouteTo
+	routeTo
 }
 
-// overlayRouteTo is a route without what it is found by: there may be many.
-type overlayRouteTo struct {
+// routeTo is a route without what it is found by: there may be many.
+type routeTo struct {
 	hop      hop
 	id       uint32
 	priority int32
@@ -98,9 +98,9 @@ type overlayRouteTo struct {
 	protocol uint8
 }
 
-// parseOverlayRoute reads the body of RTM_NEWROUTE or RTM_DELROUTE; not ok for
+// parseRoute reads the body of RTM_NEWROUTE or RTM_DELROUTE; not ok for
 // routes of other tables.
-func parseOverlayRoute(b []byte) (r overlayRouteState, ok bool, err error) {
+func parseRoute(b []byte) (r routeState, ok bool, err error) {
 	if len(b) < unix.SizeofRtMsg {
 		return r, false, fmt.Errorf("route message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
@@ -124,7 +124,7 @@ func parseOverlayRoute(b []byte) (r overlayRouteState, ok bool, err error) {
 			h.via, _ = netip.AddrFromSlice(v)
 		case unix.RTA_OIF:
 			h.link = int32(nlconn.Int(v))
-		case rtaNhID:
+		case rtnl.RTANexthopID:
 			r.id = uint32(nlconn.Int(v))
 		}
 		return nil
@@ -138,6 +138,6 @@ func parseOverlayRoute(b []byte) (r overlayRouteState, ok bool, err error) {
 
 // isFlannels tells whether a route has the form that flannel gives it: boot
 // protocol, on link, by way of the network's own first address.
-func (r *overlayRouteState) isFlannels() bool {
+func (r *routeState) isFlannels() bool {
 	return r.protocol == unix.RTPROT_BOOT && r.hop.onLink && r.hop.via == r.dst.Addr()
 }

@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 // program makes what peers lack. A peer's route comes last: before it the
 // kernel asks nobody for the gateway.
-func (o *Overlay) program(ctx context.Context, w *overlayWriter, now time.Time) error {
+func (o *Kernel) program(ctx context.Context, w *opWriter, now time.Time) error {
 	surplus := o.have.surplus
 	o.have.surplus = nil
 	for _, op := range surplus {
@@ -18,13 +18,14 @@ func (o *Overlay) program(ctx context.Context, w *overlayWriter, now time.Time) 
 			return err
 		}
 	}
-	var tried []*overlayPeer
+	var tried []*peerEntry
 	for _, p := range o.order {
 		if p.done || p.wrong == nil && !p.due(now) {
 			continue
 		}
 		tried = append(tried, p)
-		if p.refused = nil; p.wrong != nil {
+		p.refused = nil
+		if p.wrong != nil {
 			continue
 		}
 		if err := o.programPeer(ctx, w, p); err != nil {
@@ -40,17 +41,17 @@ func (o *Overlay) program(ctx context.Context, w *overlayWriter, now time.Time) 
 	return nil
 }
 
-func (o *Overlay) programPeer(ctx context.Context, w *overlayWriter, p *overlayPeer) error {
+func (o *Kernel) programPeer(ctx context.Context, w *opWriter, p *peerEntry) error {
 	first := p.Subnet.Addr()
-	op := overlayOp{peer: p, link: o.device.Index, mac: p.mac, hop: p.hop}
+	op := kernelOp{peer: p, link: o.device.Index, mac: p.mac, hop: p.hop}
 	if have, ok := o.have.neighs[first]; p.tunnel && (!ok || have != p.mac) {
-		op.kind, op.ip = overlayNeigh, first
+		op.kind, op.ip = opNeigh, first
 		if err := w.add(ctx, op); err != nil {
 			return err
 		}
 	}
 	if p.tunnel && o.have.fdb[p.mac] != p.Gateway {
-		op.kind, op.ip = overlayFDB, p.Gateway
+		op.kind, op.ip = opFDB, p.Gateway
 		if err := w.add(ctx, op); err != nil {
 			return err
 		}
@@ -58,7 +59,7 @@ func (o *Overlay) programPeer(ctx context.Context, w *overlayWriter, p *overlayP
 	if have, ok := o.have.routes[p.Subnet]; ok && p.tunnel && o.family == unix.AF_INET6 && o.linkOf(have) != p.hop.link {
 		// The tunnel's gateway is in the subnet: while a route leads there by another
 		// link, IPv6 refuses it on this one (net/ipv6/route.c, ip6_route_check_nh_onlink).
-		if err := w.add(ctx, overlayOp{kind: overlayRoute, del: true, dst: p.Subnet, protocol: have.protocol, priority: have.priority}); err != nil {
+		if err := w.add(ctx, kernelOp{kind: opRoute, del: true, dst: p.Subnet, protocol: have.protocol, priority: have.priority}); err != nil {
 			return err
 		}
 	}
@@ -66,7 +67,7 @@ func (o *Overlay) programPeer(ctx context.Context, w *overlayWriter, p *overlayP
 		id, ok := o.have.ids[p.hop]
 		if !ok {
 			id = o.freeHop()
-			op.kind, op.id = overlayHop, id
+			op.kind, op.id = opHop, id
 			// Later peers of the same hop share it.
 			o.have.ids[p.hop], o.have.hops[id] = id, p.hop
 			if err := w.add(ctx, op); err != nil {
@@ -75,7 +76,7 @@ func (o *Overlay) programPeer(ctx context.Context, w *overlayWriter, p *overlayP
 		}
 		op.id = id
 	}
-	op.kind, op.dst, op.protocol = overlayRoute, p.Subnet, OverlayProtocol
+	op.kind, op.dst, op.protocol = opRoute, p.Subnet, Protocol
 	want := op.route()
 	want.priority = o.priority()
 	if o.have.routes[p.Subnet] == want {
@@ -86,7 +87,7 @@ func (o *Overlay) programPeer(ctx context.Context, w *overlayWriter, p *overlayP
 }
 
 // linkOf is the index of the link that a route leads to.
-func (o *Overlay) linkOf(r overlayRouteTo) int32 {
+func (o *Kernel) linkOf(r routeTo) int32 {
 	if r.id != 0 {
 		return o.have.hops[r.id].link
 	}
@@ -94,7 +95,7 @@ func (o *Overlay) linkOf(r overlayRouteTo) int32 {
 }
 
 // freeHop is the next free number for a nexthop object.
-func (o *Overlay) freeHop() uint32 {
+func (o *Kernel) freeHop() uint32 {
 	for {
 		o.nextHop = (o.nextHop + 1) % (1 << 23)
 		id := o.firstHop + o.nextHop
@@ -105,7 +106,7 @@ func (o *Overlay) freeHop() uint32 {
 }
 
 // prune removes what no peer wants: routes, and then what they stood on.
-func (o *Overlay) prune(ctx context.Context, w *overlayWriter) error {
+func (o *Kernel) prune(ctx context.Context, w *opWriter) error {
 	released := o.released
 	o.released = nil
 	for _, c := range released {
@@ -124,7 +125,7 @@ func (o *Overlay) prune(ctx context.Context, w *overlayWriter) error {
 	for _, c := range released {
 		first := c.subnet.Addr()
 		if id, ok := o.have.ids[c.hop]; ok && o.peers.gateway(first) == nil {
-			if err := w.add(ctx, overlayOp{kind: overlayHop, del: true, id: id}); err != nil {
+			if err := w.add(ctx, kernelOp{kind: opHop, del: true, id: id}); err != nil {
 				return err
 			}
 		}
@@ -139,7 +140,7 @@ func (o *Overlay) prune(ctx context.Context, w *overlayWriter) error {
 }
 
 // pruneAll looks at everything that is ours.
-func (o *Overlay) pruneAll(ctx context.Context, w *overlayWriter) error {
+func (o *Kernel) pruneAll(ctx context.Context, w *opWriter) error {
 	for dst := range o.have.routes {
 		if err := o.pruneRoute(ctx, w, dst); err != nil {
 			return err
@@ -156,7 +157,7 @@ func (o *Overlay) pruneAll(ctx context.Context, w *overlayWriter) error {
 		if used[id] {
 			continue
 		}
-		if err := w.add(ctx, overlayOp{kind: overlayHop, del: true, id: id}); err != nil {
+		if err := w.add(ctx, kernelOp{kind: opHop, del: true, id: id}); err != nil {
 			return err
 		}
 	}
@@ -173,38 +174,38 @@ func (o *Overlay) pruneAll(ctx context.Context, w *overlayWriter) error {
 	return w.flush(ctx)
 }
 
-func (o *Overlay) pruneRoute(ctx context.Context, w *overlayWriter, dst netip.Prefix) error {
+func (o *Kernel) pruneRoute(ctx context.Context, w *opWriter, dst netip.Prefix) error {
 	r, ok := o.have.routes[dst]
 	if !ok || o.peers.subnet(dst) != nil {
 		return nil
 	}
-	return w.add(ctx, overlayOp{kind: overlayRoute, del: true, dst: dst, protocol: r.protocol, priority: r.priority})
+	return w.add(ctx, kernelOp{kind: opRoute, del: true, dst: dst, protocol: r.protocol, priority: r.priority})
 }
 
-func (o *Overlay) pruneFDB(ctx context.Context, w *overlayWriter, mac hwAddr) error {
+func (o *Kernel) pruneFDB(ctx context.Context, w *opWriter, mac hwAddr) error {
 	ip, ok := o.have.fdb[mac]
 	if !ok || !ip.IsValid() || o.peers.macs[mac] != nil {
 		return nil
 	}
-	return w.add(ctx, overlayOp{kind: overlayFDB, del: true, link: o.device.Index, mac: mac, ip: ip})
+	return w.add(ctx, kernelOp{kind: opFDB, del: true, link: o.device.Index, mac: mac, ip: ip})
 }
 
-func (o *Overlay) pruneNeigh(ctx context.Context, w *overlayWriter, ip netip.Addr) error {
+func (o *Kernel) pruneNeigh(ctx context.Context, w *opWriter, ip netip.Addr) error {
 	if _, ok := o.have.neighs[ip]; !ok || o.peers.gateway(ip) != nil {
 		return nil
 	}
-	return w.add(ctx, overlayOp{kind: overlayNeigh, del: true, link: o.device.Index, ip: ip})
+	return w.add(ctx, kernelOp{kind: opNeigh, del: true, link: o.device.Index, ip: ip})
 }
 
 // pruneDevices deletes labelled devices of the family that are not the wanted one.
-func (o *Overlay) pruneDevices(ctx context.Context) error {
+func (o *Kernel) pruneDevices(ctx context.Context) error {
 	all, err := o.vteps(ctx)
 	if err != nil {
 		return err
 	}
 	for i := range all {
 		v := &all[i]
-		if v.Alias != overlayAlias || v.Index == o.device.Index || v.local.Is6() != (o.family == unix.AF_INET6) {
+		if v.Alias != deviceAlias || v.Index == o.device.Index || v.local.Is6() != (o.family == unix.AF_INET6) {
 			continue
 		}
 		if err := o.deleteLink(ctx, &v.Link); err != nil {
@@ -216,15 +217,15 @@ func (o *Overlay) pruneDevices(ctx context.Context) error {
 
 // removePeers deletes what is ours of the peers, on and beside a device. The
 // memory of it ends.
-func (o *Overlay) removePeers(ctx context.Context, link int) error {
+func (o *Kernel) removePeers(ctx context.Context, link int) error {
 	have, err := o.read(ctx, link)
 	if err != nil {
 		return err
 	}
 	before, device, peers := o.have, o.device, o.peers
 	defer func() { o.have, o.device, o.peers = before, device, peers }()
-	o.have, o.peers, o.device.Index = have, newOverlayIndex(0), link
-	w := &overlayWriter{Overlay: o}
+	o.have, o.peers, o.device.Index = have, newPeerIndex(0), link
+	w := &opWriter{Kernel: o}
 	for _, op := range have.surplus {
 		if err := w.add(ctx, op); err != nil {
 			return err
@@ -235,25 +236,25 @@ func (o *Overlay) removePeers(ctx context.Context, link int) error {
 
 // Remove deletes all that is ours: routes of the protocol, nexthop objects of
 // the range, and labelled devices of the family with what is on them.
-func (o *Overlay) Remove(ctx context.Context) error {
+func (o *Kernel) Remove(ctx context.Context) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err := o.removePeers(ctx, 0); err != nil {
 		return err
 	}
-	o.have, o.known, o.wanted, o.device, o.order, o.peers = newOverlayHave(), false, nil, vtepState{}, nil, newOverlayIndex(0)
+	o.have, o.known, o.wanted, o.device, o.order, o.peers = newKernelState(), false, nil, vtepState{}, nil, newPeerIndex(0)
 	o.index.Store(0)
 	return o.pruneDevices(ctx)
 }
 
 // Peers tells where each peer of the last spec stands, in its order.
-func (o *Overlay) Peers() []OverlayPeerState {
+func (o *Kernel) Peers() []PeerState {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	all := make([]OverlayPeerState, len(o.order))
+	all := make([]PeerState, len(o.order))
 	for i, p := range o.order {
-		all[i] = OverlayPeerState{
-			OverlayPeer: p.OverlayPeer, Tunnelled: p.tunnel,
+		all[i] = PeerState{
+			Peer: p.Peer, Tunnelled: p.tunnel,
 			State: p.state, Since: p.since, Err: p.err(), RetryAt: p.retryAt,
 		}
 		if p.wrong != nil {

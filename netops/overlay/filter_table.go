@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"encoding/binary"
@@ -20,38 +20,38 @@ const (
 	vxlanVNIOffset = 8 + 4
 )
 
-func overlayTable() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: "cnibox_overlay"} }
+func ownTable() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: "cnibox_overlay"} }
 
-// overlaySources is the set of nodes that tunnelled packets are accepted from.
-func overlaySources(is6 bool) *nft.Set {
+// sourceSet is the set of nodes that tunnelled packets are accepted from.
+func sourceSet(is6 bool) *nft.Set {
 	if is6 {
-		return &nft.Set{Table: overlayTable(), Name: "vteps6", Key: []nft.Field{nft.IP6Addr}}
+		return &nft.Set{Table: ownTable(), Name: "vteps6", Key: []nft.Field{nft.IP6Addr}}
 	}
-	return &nft.Set{Table: overlayTable(), Name: "vteps4", Key: []nft.Field{nft.IP4Addr}}
+	return &nft.Set{Table: ownTable(), Name: "vteps4", Key: []nft.Field{nft.IP4Addr}}
 }
 
-// overlayExceptions is the set of what keeps its source, as (from, to).
-func overlayExceptions(is6 bool) *nft.Set {
+// exceptionSet is the set of what keeps its source, as (from, to).
+func exceptionSet(is6 bool) *nft.Set {
 	if is6 {
-		return &nft.Set{Table: overlayTable(), Name: "nomasq6", Key: []nft.Field{nft.IP6Prefix, nft.IP6Prefix}}
+		return &nft.Set{Table: ownTable(), Name: "nomasq6", Key: []nft.Field{nft.IP6Prefix, nft.IP6Prefix}}
 	}
-	return &nft.Set{Table: overlayTable(), Name: "nomasq4", Key: []nft.Field{nft.IP4Prefix, nft.IP4Prefix}}
+	return &nft.Set{Table: ownTable(), Name: "nomasq4", Key: []nft.Field{nft.IP4Prefix, nft.IP4Prefix}}
 }
 
-// overlayTableMessages make the table whole, in the place of what is there. With
+// tableMessages make the table whole, in the place of what is there. With
 // nothing wanted it is only deleted.
-func overlayTableMessages(want []OverlayNAT, sources map[bool][]netip.Addr) ([]nlconn.Message, error) {
-	made, err := overlayTable().Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
+func tableMessages(want []NAT, sources map[bool][]netip.Addr) ([]nlconn.Message, error) {
+	made, err := ownTable().Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	if err != nil {
 		return nil, err
 	}
-	gone, err := overlayTable().Message(unix.NFT_MSG_DELTABLE, 0)
+	gone, err := ownTable().Message(unix.NFT_MSG_DELTABLE, 0)
 	if err != nil {
 		return nil, err
 	}
 	// Deleting what may be absent is an error, so it is made first.
 	msgs := []nlconn.Message{made, gone}
-	f, entries, err := overlayFeature(want, sources)
+	f, entries, err := tableFeature(want, sources)
 	if err != nil || len(f.Chains()) == 0 {
 		return msgs, err
 	}
@@ -63,9 +63,9 @@ func overlayTableMessages(want []OverlayNAT, sources map[bool][]netip.Addr) ([]n
 	return append(append(msgs, more...), elements...), err
 }
 
-// overlayFeature is the table's sets, chains and elements.
-func overlayFeature(want []OverlayNAT, sources map[bool][]netip.Addr) (*nft.Feature, []*nft.Entry, error) {
-	f := &nft.Feature{Table: overlayTable()}
+// tableFeature is the table's sets, chains and elements.
+func tableFeature(want []NAT, sources map[bool][]netip.Addr) (*nft.Feature, []*nft.Entry, error) {
+	f := &nft.Feature{Table: ownTable()}
 	nat := nft.Chain{Name: "postrouting", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PrioritySourceNAT}
 	input := nft.Chain{Name: "input", Kind: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: nft.PriorityFilter}
 	var entries []*nft.Entry
@@ -75,7 +75,7 @@ func overlayFeature(want []OverlayNAT, sources map[bool][]netip.Addr) (*nft.Feat
 		if w.Masquerade {
 			nat.Rules = append(nat.Rules, w.masqueradeRules()...)
 		}
-		if set := overlayExceptions(is6); w.Masquerade && len(w.Exceptions) > 0 {
+		if set := exceptionSet(is6); w.Masquerade && len(w.Exceptions) > 0 {
 			f.Sets = append(f.Sets, set)
 			for _, p := range w.Exceptions {
 				n, err := nft.EntryOf(nft.Schema{*f}, &nft.Element{Set: set.Name, Key: []string{w.Network.Masked().String(), p.String()}})
@@ -85,7 +85,7 @@ func overlayFeature(want []OverlayNAT, sources map[bool][]netip.Addr) (*nft.Feat
 				entries = append(entries, n)
 			}
 		}
-		if set := overlaySources(is6); w.Tunnel != nil {
+		if set := sourceSet(is6); w.Tunnel != nil {
 			f.Sets = append(f.Sets, set)
 			input.Rules = append(input.Rules, w.Tunnel.rule(set))
 			for _, a := range sources[is6] {
@@ -100,7 +100,7 @@ func overlayFeature(want []OverlayNAT, sources map[bool][]netip.Addr) (*nft.Feat
 }
 
 // masqueradeRules are those of flannel's FLANNEL-POSTRTG chain, in its order.
-func (w *OverlayNAT) masqueradeRules() []nft.Rule {
+func (w *NAT) masqueradeRules() []nft.Rule {
 	network, subnet := w.Network.String(), w.Subnet.String()
 	multicast, l3, source, destination := "224.0.0.0/4", byte(unix.NFPROTO_IPV4), nft.Source4, nft.Destination4
 	is6 := w.Network.Addr().Is6()
@@ -115,7 +115,7 @@ func (w *OverlayNAT) masqueradeRules() []nft.Rule {
 		nft.NewRule(sourceNotIn(network), nft.DestinationIn(subnet), nft.Return()),
 	}
 	if len(w.Exceptions) > 0 {
-		rules = append(rules, nft.NewRule(source(), destination(), nft.In(overlayExceptions(is6)), nft.Return()))
+		rules = append(rules, nft.NewRule(source(), destination(), nft.In(exceptionSet(is6)), nft.Return()))
 	}
 	hide := masqueradeAtRandom()
 	if w.KeepPorts {

@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
@@ -27,7 +28,7 @@ func TestOverlayInPlace(t *testing.T) {
 		t.Run(n.device, func(t *testing.T) {
 			other := makeNodes(t, n)
 			at := echo(t, other, n)
-			o := openOverlay(t, n, OverlayOptions{})
+			o := openOverlay(t, n, Options{})
 			spec := n.spec()
 			apply(t, o, spec)
 			kept, alt := deviceIndex(t, n), "192.168.50.10"
@@ -101,7 +102,7 @@ func TestOverlayAdopts(t *testing.T) {
 				t.Fatal("no answer by flannel's own entries")
 			}
 			kept := deviceIndex(t, n)
-			o := openOverlay(t, n, OverlayOptions{})
+			o := openOverlay(t, n, Options{})
 			spec := n.spec()
 			spec.Prune = false
 			apply(t, o, spec)
@@ -139,19 +140,19 @@ func routesOf(t *testing.T, n overlayNet) string {
 func TestOverlayRefuses(t *testing.T) {
 	n := net4()
 	makeNodes(t, n)
-	o := openOverlay(t, n, OverlayOptions{})
+	o := openOverlay(t, n, Options{})
 	for _, c := range []struct {
 		name, before, after string
-		change              func(*OverlaySpec)
+		change              func(*Spec)
 		is                  error
 		want                string
 	}{
-		{"another's VNI", "link add cilium_vxlan type vxlan id 1 dstport 8472", "link del cilium_vxlan", nil, ErrExists, `VNI 1 on UDP port 8472 is held by link "cilium_vxlan"`},
-		{"another's name", "link add flannel.1 type bridge", "link del flannel.1", nil, ErrConflict, `link "flannel.1": conflicts with what is there: it is no VXLAN device`},
-		{"no parent", "", "", func(s *OverlaySpec) { s.Device.Parent = "nosuch0" }, ErrNotExist, `parent of "flannel.1": link "nosuch0"`},
-		{"a large MTU", "", "", func(s *OverlaySpec) { s.Device.MTU = 1490 }, ErrInvalid, "mtu 1490"},
-		{"no VNI", "", "", func(s *OverlaySpec) { s.Device.VNI = 0 }, ErrInvalid, "VNI 0"},
-		{"the other family", "", "", func(s *OverlaySpec) { s.Device.Local = netip.MustParseAddr("fd50::1") }, ErrInvalid, "local address"},
+		{"another's VNI", "link add cilium_vxlan type vxlan id 1 dstport 8472", "link del cilium_vxlan", nil, nlconn.ErrExists, `VNI 1 on UDP port 8472 is held by link "cilium_vxlan"`},
+		{"another's name", "link add flannel.1 type bridge", "link del flannel.1", nil, nlconn.ErrConflict, `link "flannel.1": conflicts with what is there: it is no VXLAN device`},
+		{"no parent", "", "", func(s *Spec) { s.Device.Parent = "nosuch0" }, nlconn.ErrNotExist, `parent of "flannel.1": link "nosuch0"`},
+		{"a large MTU", "", "", func(s *Spec) { s.Device.MTU = 1490 }, nlconn.ErrInvalid, "mtu 1490"},
+		{"no VNI", "", "", func(s *Spec) { s.Device.VNI = 0 }, nlconn.ErrInvalid, "VNI 0"},
+		{"the other family", "", "", func(s *Spec) { s.Device.Local = netip.MustParseAddr("fd50::1") }, nlconn.ErrInvalid, "local address"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.before != "" {
@@ -177,10 +178,10 @@ func TestOverlayPeerFaults(t *testing.T) {
 	n := net4()
 	makeNodes(t, n)
 	now := time.Now()
-	o := openOverlay(t, n, OverlayOptions{Now: func() time.Time { return now }})
+	o := openOverlay(t, n, Options{Now: func() time.Time { return now }})
 	spec := n.spec()
 	add := func(name, subnet, gateway, mac string) {
-		p := OverlayPeer{Name: name, MAC: mac}
+		p := Peer{Name: name, MAC: mac}
 		p.Subnet, _ = netip.ParsePrefix(subnet)
 		p.Gateway, _ = netip.ParseAddr(gateway)
 		spec.Peers = append(spec.Peers, p)
@@ -201,7 +202,7 @@ func TestOverlayPeerFaults(t *testing.T) {
 		t.Errorf("report %+v", r)
 	}
 	for _, p := range o.Peers() {
-		if good := p.Name == "other" || p.Name == "good"; good != (p.Err == nil) || good != (p.State == OverlayProgrammed) {
+		if good := p.Name == "other" || p.Name == "good"; good != (p.Err == nil) || good != (p.State == Programmed) {
 			t.Errorf("%s: %s, %v", p.Name, p.State, p.Err)
 		}
 	}
@@ -220,10 +221,10 @@ func TestOverlayBackOff(t *testing.T) {
 	n := net4()
 	makeNodes(t, n)
 	now := time.Unix(1000, 0)
-	o := openOverlay(t, n, OverlayOptions{Now: func() time.Time { return now }})
+	o := openOverlay(t, n, Options{Now: func() time.Time { return now }})
 	spec := n.spec()
 	// The kernel takes no neighbour of a class E address, nor a route by way of it.
-	bad := OverlayPeer{Name: "bad", Subnet: netip.MustParsePrefix("255.255.255.255/32"), Gateway: netip.MustParseAddr("192.168.50.9"), MAC: "02:00:00:00:09:09"}
+	bad := Peer{Name: "bad", Subnet: netip.MustParsePrefix("255.255.255.255/32"), Gateway: netip.MustParseAddr("192.168.50.9"), MAC: "02:00:00:00:09:09"}
 	spec.Peers = append(spec.Peers, bad)
 	r := apply(t, o, spec)
 	if r.Programmed != 1 || r.RetryAt.Before(now) || r.RetryAt.After(now.Add(2*time.Second)) {

@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"fmt"
@@ -17,16 +17,16 @@ const (
 	allLinks          = -1
 )
 
-// overlayForwarding is what RTM_NEWNETCONF tells: whether packets that come in by a link
+// forwardingState is what RTM_NEWNETCONF tells: whether packets that come in by a link
 // are passed on.
-type overlayForwarding struct {
+type forwardingState struct {
 	link int32
 	off  bool
 }
 
 // parseForwarding reads the body of RTM_NEWNETCONF; not ok for other settings than
 // forwarding.
-func parseForwarding(b []byte) (f overlayForwarding, ok bool, err error) {
+func parseForwarding(b []byte) (f forwardingState, ok bool, err error) {
 	if len(b) < sizeofNetconfmsg {
 		return f, false, fmt.Errorf("netconf message of %d bytes: %w", len(b), unix.EBADMSG)
 	}
@@ -45,7 +45,7 @@ func parseForwarding(b []byte) (f overlayForwarding, ok bool, err error) {
 // forward has the host pass packets on between pods and other nodes, which plugins switch
 // on with a pod's first interface and others (sysctl -p, a network manager) off again.
 // Where /proc/sys is read-only the host has decided.
-func (o *Overlay) forward() {
+func (o *Kernel) forward() {
 	global, each := "net/ipv4/ip_forward", "net/ipv4/conf/"
 	if o.family == unix.AF_INET6 {
 		global, each = "net/ipv6/conf/all/forwarding", "net/ipv6/conf/"

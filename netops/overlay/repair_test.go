@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -14,14 +14,14 @@ import (
 )
 
 // told waits for the overlay to ask for an Apply.
-func told(t *testing.T, o *Overlay, what string) {
+func told(t *testing.T, o *Kernel, what string) {
 	t.Helper()
 	await.Next(t, o.Changes(), what+": that somebody is told")
 }
 
 // mend calls Apply as often as the overlay asks for it, until pods reach each
 // other again.
-func mend(t *testing.T, o *Overlay, spec OverlaySpec, works func() bool) {
+func mend(t *testing.T, o *Kernel, spec Spec, works func() bool) {
 	t.Helper()
 	done := make(chan struct{})
 	ended := make(chan struct{})
@@ -82,7 +82,7 @@ func TestOverlayRepair(t *testing.T) {
 		t.Run("IPv"+family, func(t *testing.T) {
 			other := makeNodes(t, n)
 			at := echo(t, other, n)
-			o := openOverlay(t, n, OverlayOptions{})
+			o := openOverlay(t, n, Options{})
 			spec := n.spec()
 			apply(t, o, spec)
 			works := func() bool { return reach(t, n, at) }
@@ -113,7 +113,7 @@ func TestOverlayRepair(t *testing.T) {
 }
 
 // settled waits until the overlay asks for nothing more and has nothing to do.
-func settled(t *testing.T, o *Overlay, spec OverlaySpec) {
+func settled(t *testing.T, o *Kernel, spec Spec) {
 	t.Helper()
 	for range 20 {
 		r, err := o.Apply(context.Background(), spec)
@@ -147,7 +147,7 @@ func TestOverlayParent(t *testing.T) {
 	n := net4()
 	other := makeNodes(t, n)
 	at := echo(t, other, n)
-	o := openOverlay(t, n, OverlayOptions{})
+	o := openOverlay(t, n, Options{})
 	spec := n.spec()
 	apply(t, o, spec)
 	nstest.IP(t, "link del under0")
@@ -178,7 +178,7 @@ func TestOverlayDirect(t *testing.T) {
 			other := makeNodes(t, n)
 			other.IP(t, "route replace "+n.ownSubnet+" via "+n.own)
 			at := echo(t, other, n)
-			o := openOverlay(t, n, OverlayOptions{})
+			o := openOverlay(t, n, Options{})
 			spec := n.spec()
 			spec.Peers[0].Direct = true
 			if !c.device {
@@ -210,7 +210,7 @@ func TestOverlayDirect(t *testing.T) {
 			}
 			mend(t, o, spec, works)
 			settled(t, o, spec)
-			if p := o.Peers()[0]; p.Tunnelled || p.State != OverlayProgrammed {
+			if p := o.Peers()[0]; p.Tunnelled || p.State != Programmed {
 				t.Errorf("after the flap: %+v", p)
 			}
 		})
@@ -228,7 +228,7 @@ func TestOverlayDirectAndBack(t *testing.T) {
 			n := c.net
 			other := makeNodes(t, n)
 			at := echo(t, other, n)
-			o := openOverlay(t, n, OverlayOptions{NoNexthops: c.classic})
+			o := openOverlay(t, n, Options{NoNexthops: c.classic})
 			spec := n.spec()
 			for _, direct := range []bool{true, false, true, false} {
 				spec.Peers[0].Direct = direct
@@ -250,7 +250,7 @@ func TestOverlayFlood(t *testing.T) {
 	n := net4()
 	other := makeNodes(t, n)
 	at := echo(t, other, n)
-	o := openOverlay(t, n, OverlayOptions{})
+	o := openOverlay(t, n, Options{})
 	spec := n.spec()
 	apply(t, o, spec)
 	works := func() bool { return reach(t, n, at) }

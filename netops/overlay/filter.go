@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"cmp"
@@ -14,13 +14,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
+	"github.com/cnibox/cnibox/netops/internal/iptables"
 	"github.com/cnibox/cnibox/netops/internal/nft"
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// OverlayNAT is what the host's packet filter does for a pod network of one
+// NAT is what the host's packet filter does for a pod network of one
 // address family, in a table of its own, "inet cnibox_overlay".
-type OverlayNAT struct {
+type NAT struct {
 	// Network is the cluster's pod network, Subnet this node's part of it.
 	Network, Subnet netip.Prefix
 	// Masquerade hides pods behind the node's addresses in traffic with others
@@ -47,16 +49,18 @@ type TunnelFilter struct {
 	Sources []netip.Addr
 }
 
-// OverlayFilter keeps OverlayNATs in the kernel. It is safe for concurrent use.
-type OverlayFilter struct {
-	// net has sockets of its own.
-	net     *Net
+// Filter keeps OverlayNATs in the kernel. It is safe for concurrent use.
+type Filter struct {
+	// nft has a socket of its own, which tables uses too.
+	nft     *nft.Client
+	tables  iptables.Tables
+	probe   netops.Probe
 	monitor *nft.Monitor
 
 	mu sync.Mutex
 	// have is what the table was made from, nil when that is not known, and
 	// sources the tunnels' by family.
-	have    []OverlayNAT
+	have    []NAT
 	sources map[bool][]netip.Addr
 	known   bool
 	// ordered are sources as they were given last, by family, with what they are
@@ -66,32 +70,37 @@ type OverlayFilter struct {
 
 type orderedSources struct{ given, ordered []netip.Addr }
 
-// OpenOverlayFilter opens it in the namespace of the process, and changes nothing.
-func (n *Net) OpenOverlayFilter() (*OverlayFilter, error) {
-	f := &OverlayFilter{net: New(Options{IPTables: n.iptables, Probe: n.probe}), ordered: map[bool]orderedSources{}}
-	conn, err := f.net.nft.Conn()
+// OpenFilter opens it in the namespace of the process, and changes nothing.
+func OpenFilter(n *netops.Net) (*Filter, error) {
+	client := nft.New(nil, nil)
+	f := &Filter{
+		nft: client, probe: n.Options().Probe, tables: iptables.Tables{NFT: client, Run: n.Options().IPTables},
+		ordered: map[bool]orderedSources{},
+	}
+	conn, err := client.Conn()
 	if err != nil {
 		return nil, err
 	}
-	if f.monitor, err = nft.OpenMonitor(overlayTable(), conn, f.disturbed); err != nil {
-		return nil, errors.Join(err, f.net.Close())
+	f.monitor, err = nft.OpenMonitor(ownTable(), conn, f.disturbed)
+	if err != nil {
+		return nil, errors.Join(err, client.Close())
 	}
 	return f, nil
 }
 
 // Changes is told when another program changed or flushed the table: call
 // Ensure again.
-func (f *OverlayFilter) Changes() <-chan struct{} { return f.monitor.C() }
+func (f *Filter) Changes() <-chan struct{} { return f.monitor.C() }
 
 // Close leaves the kernel as it is.
-func (f *OverlayFilter) Close() error {
+func (f *Filter) Close() error {
 	f.monitor.Close()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.net.Close()
+	return f.nft.Close()
 }
 
-func (f *OverlayFilter) disturbed() {
+func (f *Filter) disturbed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.known = false
@@ -101,7 +110,7 @@ func (f *OverlayFilter) disturbed() {
 // one transaction, or only the tunnels' sources where nothing else differs. It
 // costs next to nothing when nothing differs. iptables' chains are looked at
 // each time, since nobody tells when their policy changes.
-func (f *OverlayFilter) Ensure(ctx context.Context, want []OverlayNAT) error {
+func (f *Filter) Ensure(ctx context.Context, want []NAT) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	want, sources, err := f.normalized(want)
@@ -111,7 +120,7 @@ func (f *OverlayFilter) Ensure(ctx context.Context, want []OverlayNAT) error {
 	return errors.Join(f.ensureTable(ctx, want, sources), f.ensureForward(ctx, want))
 }
 
-func (f *OverlayFilter) ensureTable(ctx context.Context, want []OverlayNAT, sources map[bool][]netip.Addr) error {
+func (f *Filter) ensureTable(ctx context.Context, want []NAT, sources map[bool][]netip.Addr) error {
 	if f.known && reflect.DeepEqual(f.have, want) {
 		err := f.ensureSources(ctx, sources)
 		if err == nil {
@@ -122,7 +131,7 @@ func (f *OverlayFilter) ensureTable(ctx context.Context, want []OverlayNAT, sour
 		}
 	}
 	f.known = false
-	msgs, err := overlayTableMessages(want, sources)
+	msgs, err := tableMessages(want, sources)
 	if err != nil {
 		return err
 	}
@@ -134,10 +143,10 @@ func (f *OverlayFilter) ensureTable(ctx context.Context, want []OverlayNAT, sour
 }
 
 // ensureSources adds and deletes what differs in the sets of sources.
-func (f *OverlayFilter) ensureSources(ctx context.Context, want map[bool][]netip.Addr) error {
+func (f *Filter) ensureSources(ctx context.Context, want map[bool][]netip.Addr) error {
 	var add, del []*nft.Entry
 	for _, is6 := range []bool{false, true} {
-		set := overlaySources(is6)
+		set := sourceSet(is6)
 		for a := range without(want[is6], f.sources[is6]) {
 			add = append(add, &nft.Entry{Set: set, Key: a.AsSlice()})
 		}
@@ -163,10 +172,10 @@ func (f *OverlayFilter) ensureSources(ctx context.Context, want map[bool][]netip
 	return nil
 }
 
-func (f *OverlayFilter) commit(ctx context.Context, verb string, msgs []nlconn.Message) error {
-	what := fmt.Sprintf("%s nftables table %s", verb, overlayTable())
-	return probed(f.net.probe, func() string { return what }, func() error {
-		conn, err := f.net.nft.Conn()
+func (f *Filter) commit(ctx context.Context, verb string, msgs []nlconn.Message) error {
+	what := fmt.Sprintf("%s nftables table %s", verb, ownTable())
+	return netops.Probed(f.probe, func() string { return what }, func() error {
+		conn, err := f.nft.Conn()
 		if err != nil {
 			return err
 		}
@@ -175,11 +184,11 @@ func (f *OverlayFilter) commit(ctx context.Context, verb string, msgs []nlconn.M
 }
 
 // Remove deletes the table, and the rules in iptables' chains.
-func (f *OverlayFilter) Remove(ctx context.Context) error {
+func (f *Filter) Remove(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.known = false
-	m, err := overlayTable().Message(unix.NFT_MSG_DELTABLE, 0)
+	m, err := ownTable().Message(unix.NFT_MSG_DELTABLE, 0)
 	if err != nil {
 		return err
 	}
@@ -191,7 +200,7 @@ func (f *OverlayFilter) Remove(ctx context.Context) error {
 }
 
 // normalized checks what is wanted and takes the tunnels' sources out of it.
-func (f *OverlayFilter) normalized(want []OverlayNAT) ([]OverlayNAT, map[bool][]netip.Addr, error) {
+func (f *Filter) normalized(want []NAT) ([]NAT, map[bool][]netip.Addr, error) {
 	want = slices.Clone(want)
 	sources, seen := map[bool][]netip.Addr{}, map[bool]bool{}
 	for i := range want {
@@ -199,11 +208,11 @@ func (f *OverlayFilter) normalized(want []OverlayNAT) ([]OverlayNAT, map[bool][]
 		is6 := w.Network.Addr().Is6()
 		for _, p := range append([]netip.Prefix{w.Network, w.Subnet}, w.Exceptions...) {
 			if !p.IsValid() || p.Addr().Is6() != is6 {
-				return nil, nil, fmt.Errorf("packet filter of %s: network %q: %w: it is none of the family", w.Network, p, ErrInvalid)
+				return nil, nil, fmt.Errorf("packet filter of %s: network %q: %w: it is none of the family", w.Network, p, nlconn.ErrInvalid)
 			}
 		}
 		if seen[is6] {
-			return nil, nil, fmt.Errorf("packet filter of %s: %w: a second network of the family", w.Network, ErrInvalid)
+			return nil, nil, fmt.Errorf("packet filter of %s: %w: a second network of the family", w.Network, nlconn.ErrInvalid)
 		}
 		seen[is6] = true
 		w.Exceptions = disjoint(w.Exceptions)
@@ -218,7 +227,7 @@ func (f *OverlayFilter) normalized(want []OverlayNAT) ([]OverlayNAT, map[bool][]
 		sources[is6] = f.order(is6, t.Sources)
 		w.Tunnel.Sources = nil
 	}
-	slices.SortFunc(want, func(a, b OverlayNAT) int {
+	slices.SortFunc(want, func(a, b NAT) int {
 		return cmp.Compare(a.Network.Addr().BitLen(), b.Network.Addr().BitLen())
 	})
 	return want, sources, nil
@@ -244,7 +253,7 @@ func disjoint(all []netip.Prefix) []netip.Prefix {
 }
 
 // order gives addresses of one family in order, each once.
-func (f *OverlayFilter) order(is6 bool, given []netip.Addr) []netip.Addr {
+func (f *Filter) order(is6 bool, given []netip.Addr) []netip.Addr {
 	if last := f.ordered[is6]; last.ordered != nil && slices.Equal(last.given, given) {
 		return last.ordered
 	}

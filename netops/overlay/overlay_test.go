@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 	"github.com/cnibox/cnibox/test/await"
 )
@@ -73,12 +74,12 @@ func (n *overlayNet) vtep() *VTEP {
 	}
 }
 
-func (n *overlayNet) peer() OverlayPeer {
-	return OverlayPeer{Name: "other", Subnet: netip.MustParsePrefix(n.otherSubnet), Gateway: netip.MustParseAddr(n.other), MAC: otherMAC}
+func (n *overlayNet) peer() Peer {
+	return Peer{Name: "other", Subnet: netip.MustParsePrefix(n.otherSubnet), Gateway: netip.MustParseAddr(n.other), MAC: otherMAC}
 }
 
-func (n *overlayNet) spec() OverlaySpec {
-	return OverlaySpec{Device: n.vtep(), Peers: []OverlayPeer{n.peer()}, Prune: true}
+func (n *overlayNet) spec() Spec {
+	return Spec{Device: n.vtep(), Peers: []Peer{n.peer()}, Prune: true}
 }
 
 // makeNodes links the two nodes, makes the other's tunnel, and gives each a pod.
@@ -118,10 +119,10 @@ func makeFlannel(t *testing.T, other *nstest.Neighbour, n overlayNet) {
 }
 
 // openOverlay opens an overlay that is removed with the test.
-func openOverlay(t *testing.T, n overlayNet, opt OverlayOptions) *Overlay {
+func openOverlay(t *testing.T, n overlayNet, opt Options) *Kernel {
 	t.Helper()
 	opt.IPv6 = n.is6
-	o, err := New(Options{}).OpenOverlay(opt)
+	o, err := Open(netops.New(netops.Options{}), opt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func openOverlay(t *testing.T, n overlayNet, opt OverlayOptions) *Overlay {
 	return o
 }
 
-func apply(t *testing.T, o *Overlay, spec OverlaySpec) OverlayReport {
+func apply(t *testing.T, o *Kernel, spec Spec) Report {
 	t.Helper()
 	r, err := o.Apply(context.Background(), spec)
 	if err != nil {
@@ -195,7 +196,7 @@ func TestOverlay(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			other := makeNodes(t, c.net)
 			at := echo(t, other, c.net)
-			o := openOverlay(t, c.net, OverlayOptions{NoNexthops: c.classic})
+			o := openOverlay(t, c.net, Options{NoNexthops: c.classic})
 			r := apply(t, o, c.net.spec())
 			if r.Programmed != 1 || r.MAC != ownMAC || !r.Dumped {
 				t.Errorf("report %+v, peers %+v", r, o.Peers())

@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -14,45 +14,45 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// overlayHave is the kernel's part of an overlay, as it was read or made. All
+// kernelState is the kernel's part of an overlay, as it was read or made. All
 // that is in it is ours: by the device, the range of numbers or the protocol.
-type overlayHave struct {
+type kernelState struct {
 	neighs map[netip.Addr]hwAddr
 	// fdb has the first destination of each MAC; there should be only one.
 	fdb  map[hwAddr]netip.Addr
 	hops map[uint32]hop
 	// ids is the inverse of hops.
 	ids    map[hop]uint32
-	routes map[netip.Prefix]overlayRouteTo
+	routes map[netip.Prefix]routeTo
 	// surplus are deletions of what stands beside the above: further
 	// destinations and routes of the same key.
-	surplus []overlayOp
+	surplus []kernelOp
 }
 
-func newOverlayHave() *overlayHave {
-	return &overlayHave{
+func newKernelState() *kernelState {
+	return &kernelState{
 		neighs: map[netip.Addr]hwAddr{}, fdb: map[hwAddr]netip.Addr{},
-		hops: map[uint32]hop{}, ids: map[hop]uint32{}, routes: map[netip.Prefix]overlayRouteTo{},
+		hops: map[uint32]hop{}, ids: map[hop]uint32{}, routes: map[netip.Prefix]routeTo{},
 	}
 }
 
 // settle is what an op that the kernel made changes.
-func (h *overlayHave) settle(op *overlayOp) {
+func (h *kernelState) settle(op *kernelOp) {
 	switch {
-	case op.kind == overlayNeigh && op.del:
+	case op.kind == opNeigh && op.del:
 		delete(h.neighs, op.ip)
-	case op.kind == overlayNeigh:
+	case op.kind == opNeigh:
 		h.neighs[op.ip] = op.mac
-	case op.kind == overlayFDB && op.del:
+	case op.kind == opFDB && op.del:
 		if h.fdb[op.mac] == op.ip {
 			delete(h.fdb, op.mac)
 		}
-	case op.kind == overlayFDB:
+	case op.kind == opFDB:
 		h.fdb[op.mac] = op.ip
-	case op.kind == overlayHop && op.del:
+	case op.kind == opHop && op.del:
 		delete(h.ids, h.hops[op.id])
 		delete(h.hops, op.id)
-	case op.kind == overlayHop:
+	case op.kind == opHop:
 		h.hops[op.id], h.ids[op.hop] = op.hop, op.id
 	case op.del:
 		if have := h.routes[op.dst]; have.protocol == op.protocol && have.priority == op.priority {
@@ -64,8 +64,8 @@ func (h *overlayHave) settle(op *overlayOp) {
 }
 
 // route is the route that the op makes.
-func (op *overlayOp) route() overlayRouteTo {
-	r := overlayRouteTo{kind: unix.RTN_UNICAST, protocol: op.protocol, priority: op.priority, id: op.id}
+func (op *kernelOp) route() routeTo {
+	r := routeTo{kind: unix.RTN_UNICAST, protocol: op.protocol, priority: op.priority, id: op.id}
 	if op.id == 0 {
 		r.hop = op.hop
 	}
@@ -74,8 +74,8 @@ func (op *overlayOp) route() overlayRouteTo {
 
 // read reads the kernel's part of the overlay; link is the device's index, 0
 // for none.
-func (o *Overlay) read(ctx context.Context, link int) (*overlayHave, error) {
-	h := newOverlayHave()
+func (o *Kernel) read(ctx context.Context, link int) (*kernelState, error) {
+	h := newKernelState()
 	if link != 0 {
 		for _, fdb := range []bool{false, true} {
 			if err := o.readNeighs(ctx, h, link, fdb); err != nil {
@@ -92,7 +92,7 @@ func (o *Overlay) read(ctx context.Context, link int) (*overlayHave, error) {
 	return h, nil
 }
 
-func (o *Overlay) readNeighs(ctx context.Context, h *overlayHave, link int, fdb bool) error {
+func (o *Kernel) readNeighs(ctx context.Context, h *kernelState, link int, fdb bool) error {
 	nd := &rtnl.NeighHeader{Family: o.family}
 	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Data: []nl.NetlinkRequestData{nd}}
 	if fdb { // the bridge's dump is filtered by the header, not by the attribute
@@ -101,14 +101,15 @@ func (o *Overlay) readNeighs(ctx context.Context, h *overlayHave, link int, fdb 
 		m.Data = append(m.Data, nl.NewRtAttr(unix.NDA_IFINDEX, nl.Uint32Attr(uint32(link))))
 	}
 	reset := func() {
-		if h.surplus = nil; fdb {
+		h.surplus = nil
+		if fdb {
 			clear(h.fdb)
 		} else {
 			clear(h.neighs)
 		}
 	}
 	return o.conn.Dump(ctx, m, reset, func(_ uint16, data []byte) error {
-		n, ok, err := parseOverlayNeigh(data)
+		n, ok, err := parseNeigh(data)
 		if err == nil && ok && n.link == link && n.permanent && n.fdb == fdb {
 			h.addNeigh(n)
 		}
@@ -118,13 +119,13 @@ func (o *Overlay) readNeighs(ctx context.Context, h *overlayHave, link int, fdb 
 
 // addNeigh keeps one destination for each MAC. Of several all are surplus: the
 // kernel replaces the first and cannot tell which that is.
-func (h *overlayHave) addNeigh(n overlayNeighState) {
+func (h *kernelState) addNeigh(n neighState) {
 	if !n.fdb {
 		h.neighs[n.ip] = n.mac
 		return
 	}
 	surplus := func(ip netip.Addr) {
-		h.surplus = append(h.surplus, overlayOp{kind: overlayFDB, del: true, link: n.link, mac: n.mac, ip: ip})
+		h.surplus = append(h.surplus, kernelOp{kind: opFDB, del: true, link: n.link, mac: n.mac, ip: ip})
 	}
 	switch first, more := h.fdb[n.mac]; {
 	case !more:
@@ -137,7 +138,7 @@ func (h *overlayHave) addNeigh(n overlayNeighState) {
 	surplus(n.ip)
 }
 
-func (o *Overlay) readHops(ctx context.Context, h *overlayHave) error {
+func (o *Kernel) readHops(ctx context.Context, h *kernelState) error {
 	body := rawBody{o.family, 0, 0, 0, 0, 0, 0, 0}
 	m := nlconn.Message{Kind: unix.RTM_GETNEXTHOP, Data: []nl.NetlinkRequestData{body}}
 	err := o.conn.Dump(ctx, m, func() { clear(h.hops); clear(h.ids) }, func(_ uint16, data []byte) error {
@@ -156,27 +157,27 @@ func (o *Overlay) readHops(ctx context.Context, h *overlayHave) error {
 }
 
 // isOwnHop tells whether a nexthop object has one of our numbers.
-func (o *Overlay) isOwnHop(id uint32) bool { return id-o.firstHop < 1<<23 }
+func (o *Kernel) isOwnHop(id uint32) bool { return id-o.firstHop < 1<<23 }
 
 // readRoutes reads our routes, and those over the device.
-func (o *Overlay) readRoutes(ctx context.Context, h *overlayHave, link int) error {
-	var all []overlayRouteState
+func (o *Kernel) readRoutes(ctx context.Context, h *kernelState, link int) error {
+	var all []routeState
 	for _, filter := range []struct {
 		protocol uint8
 		link     int
-	}{{protocol: OverlayProtocol}, {link: link}} {
+	}{{protocol: Protocol}, {link: link}} {
 		if filter.protocol == 0 && link == 0 {
 			continue
 		}
-		var some []overlayRouteState
+		var some []routeState
 		rtm := &nl.RtMsg{RtMsg: unix.RtMsg{Family: o.family, Type: unix.RTN_UNICAST, Table: unix.RT_TABLE_MAIN, Protocol: filter.protocol}}
 		m := nlconn.Message{Kind: unix.RTM_GETROUTE, Data: []nl.NetlinkRequestData{rtm}}
 		if filter.link != 0 {
 			m.Data = append(m.Data, nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(link))))
 		}
 		err := o.conn.Dump(ctx, m, func() { some = nil }, func(_ uint16, data []byte) error {
-			r, ok, err := parseOverlayRoute(data)
-			if err == nil && ok && r.kind == unix.RTN_UNICAST && (filter.protocol != 0) == (r.protocol == OverlayProtocol) {
+			r, ok, err := parseRoute(data)
+			if err == nil && ok && r.kind == unix.RTN_UNICAST && (filter.protocol != 0) == (r.protocol == Protocol) {
 				some = append(some, r)
 			}
 			return err
@@ -187,7 +188,7 @@ func (o *Overlay) readRoutes(ctx context.Context, h *overlayHave, link int) erro
 		all = append(all, some...)
 	}
 	for _, r := range all {
-		if r.protocol == OverlayProtocol || int(r.linked) == link && r.isFlannels() {
+		if r.protocol == Protocol || int(r.linked) == link && r.isFlannels() {
 			h.addRoute(r, o.priority())
 		}
 	}
@@ -196,20 +197,20 @@ func (o *Overlay) readRoutes(ctx context.Context, h *overlayHave, link int) erro
 
 // addRoute keeps one route for each destination: the one that a new one of ours
 // would replace.
-func (h *overlayHave) addRoute(r overlayRouteState, priority int32) {
+func (h *kernelState) addRoute(r routeState, priority int32) {
 	have, more := h.routes[r.dst]
 	if !more && r.priority == priority {
-		h.routes[r.dst] = r.overlayRouteTo
+		h.routes[r.dst] = r.routeTo
 		return
 	}
-	h.surplus = append(h.surplus, overlayOp{kind: overlayRoute, del: true, dst: r.dst, protocol: r.protocol, priority: r.priority})
+	h.surplus = append(h.surplus, kernelOp{kind: opRoute, del: true, dst: r.dst, protocol: r.protocol, priority: r.priority})
 	if more && have.protocol == r.protocol && have.priority == r.priority {
 		delete(h.routes, r.dst) // the deletion may take either
 	}
 }
 
 // priority is the metric of routes that are made without one.
-func (o *Overlay) priority() int32 {
+func (o *Kernel) priority() int32 {
 	if o.family == unix.AF_INET6 {
 		return 1024 // IP6_RT_PRIO_USER of linux/ipv6_route.h
 	}
@@ -227,7 +228,7 @@ func (b rawBody) Serialize() []byte { return b }
 
 // onLink asks the kernel how packets to a gateway leave: not ok if it is
 // not on one of the host's links.
-func (o *Overlay) onLink(ctx context.Context, gateway netip.Addr) (h hop, ok bool, err error) {
+func (o *Kernel) onLink(ctx context.Context, gateway netip.Addr) (h hop, ok bool, err error) {
 	body := rawBody{o.family, uint8(gateway.BitLen()), 0, 0, 0, 0, 0, 0}
 	body = nlconn.AppendAttr(binary.NativeEndian.AppendUint32(body, 0), unix.RTA_DST, gateway.AsSlice())
 	var r rtnl.Route

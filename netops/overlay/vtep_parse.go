@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"encoding/binary"
@@ -86,18 +86,18 @@ func (v *VTEP) suits(have *vtepState) bool {
 
 // validate checks what the kernel would take in silence.
 func (v *VTEP) validate(is6 bool) error {
-	errs := []error{checkName(v.Name), checkName(v.Parent), checkMAC(v.MAC), checkMTU(v.MTU)}
+	errs := []error{rtnl.CheckName(v.Name), rtnl.CheckName(v.Parent), rtnl.CheckMAC(v.MAC), rtnl.CheckMTU(v.MTU)}
 	if v.VNI == 0 || v.VNI >= 1<<24 {
-		errs = append(errs, fmt.Errorf("VNI %d: %w: it is 1 to %d", v.VNI, ErrInvalid, 1<<24-1))
+		errs = append(errs, fmt.Errorf("VNI %d: %w: it is 1 to %d", v.VNI, nlconn.ErrInvalid, 1<<24-1))
 	}
 	if !v.Local.IsValid() || v.Local.Is6() != is6 || v.Local.IsUnspecified() || v.Local.IsMulticast() {
-		errs = append(errs, fmt.Errorf("local address %q: %w", v.Local, ErrInvalid))
+		errs = append(errs, fmt.Errorf("local address %q: %w", v.Local, nlconn.ErrInvalid))
 	}
 	if a := v.Address; !a.IsValid() || a.Addr().Is6() != is6 || !a.IsSingleIP() {
-		errs = append(errs, fmt.Errorf("device address %q: %w: it is one address", v.Address, ErrInvalid))
+		errs = append(errs, fmt.Errorf("device address %q: %w: it is one address", v.Address, nlconn.ErrInvalid))
 	}
 	if v.Network.IsValid() && v.Network.Addr().Is6() != is6 {
-		errs = append(errs, fmt.Errorf("pod network %q: %w: it is of the other family", v.Network, ErrInvalid))
+		errs = append(errs, fmt.Errorf("pod network %q: %w: it is of the other family", v.Network, nlconn.ErrInvalid))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("tunnel device: %w", err)

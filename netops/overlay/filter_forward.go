@@ -1,4 +1,4 @@
-package netops
+package overlay
 
 import (
 	"context"
@@ -9,27 +9,29 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/netops"
 	"github.com/cnibox/cnibox/netops/internal/iptables"
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 // What the overlay's rules in iptables' FORWARD chain are called, with the
 // network behind.
 const (
-	overlayFrom = "cnibox overlay from "
-	overlayTo   = "cnibox overlay to "
+	commentFrom = "cnibox overlay from "
+	commentTo   = "cnibox overlay to "
 )
 
 // ensureForward lets what comes from and goes to pods pass iptables' FORWARD
 // chain where that refuses, as flannel does. An accept in our own table would
 // not: a packet must pass every table.
-func (f *OverlayFilter) ensureForward(ctx context.Context, want []OverlayNAT) error {
+func (f *Filter) ensureForward(ctx context.Context, want []NAT) error {
 	var errs []error
 	for i := range want {
 		w := &want[i]
 		if !w.Forward {
 			continue
 		}
-		p, err := f.net.ForwardPolicy(ctx, w.Network.Addr().Is6())
+		p, err := f.tables.Policy(ctx, w.Network.Addr().Is6())
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -45,12 +47,12 @@ func (f *OverlayFilter) ensureForward(ctx context.Context, want []OverlayNAT) er
 }
 
 // forward makes the rules that are missing, before all others.
-func (f *OverlayFilter) forward(ctx context.Context, network netip.Prefix, legacy bool) error {
+func (f *Filter) forward(ctx context.Context, network netip.Prefix, legacy bool) error {
 	return f.changeForward(ctx, network, legacy, func(st *iptables.State) []iptables.Op {
 		var ops []iptables.Op
 		for _, r := range []iptables.Rule{
-			{Chain: iptables.ForwardChain, Dst: network, Comment: overlayTo + network.String(), Target: iptables.TargetAccept},
-			{Chain: iptables.ForwardChain, Src: network, Comment: overlayFrom + network.String(), Target: iptables.TargetAccept},
+			{Chain: iptables.ForwardChain, Dst: network, Comment: commentTo + network.String(), Target: iptables.TargetAccept},
+			{Chain: iptables.ForwardChain, Src: network, Comment: commentFrom + network.String(), Target: iptables.TargetAccept},
 		} {
 			if !st.Holds(iptables.ForwardChain, func(h *iptables.HeldRule) bool { return h.Comment == r.Comment }) {
 				ops = append(ops, iptables.Op{Kind: iptables.InsertRule, Chain: iptables.ForwardChain, Rule: r})
@@ -61,7 +63,7 @@ func (f *OverlayFilter) forward(ctx context.Context, network netip.Prefix, legac
 }
 
 // removeForward deletes the rules of any network.
-func (f *OverlayFilter) removeForward(ctx context.Context) error {
+func (f *Filter) removeForward(ctx context.Context) error {
 	var errs []error
 	for _, network := range []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")} {
 		for _, legacy := range []bool{false, true} {
@@ -69,8 +71,8 @@ func (f *OverlayFilter) removeForward(ctx context.Context) error {
 			if legacy && !iptables.IsLegacyLoaded(family, "filter") {
 				continue
 			}
-			err := f.changeForward(ctx, network, legacy, overlayRules)
-			if legacy && errors.Is(err, ErrNotSupported) {
+			err := f.changeForward(ctx, network, legacy, ownRules)
+			if legacy && errors.Is(err, nlconn.ErrNotSupported) {
 				err = nil // whoever loaded the table, it was not us
 			}
 			errs = append(errs, err)
@@ -79,12 +81,12 @@ func (f *OverlayFilter) removeForward(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// overlayRules is the deletion of the overlay's rules.
-func overlayRules(st *iptables.State) []iptables.Op {
+// ownRules is the deletion of the overlay's rules.
+func ownRules(st *iptables.State) []iptables.Op {
 	var ops []iptables.Op
 	if c := st.Chains[iptables.ForwardChain]; c != nil {
 		for _, h := range c.Rules {
-			if strings.HasPrefix(h.Comment, overlayFrom) || strings.HasPrefix(h.Comment, overlayTo) {
+			if strings.HasPrefix(h.Comment, commentFrom) || strings.HasPrefix(h.Comment, commentTo) {
 				ops = append(ops, iptables.Op{Kind: iptables.DeleteRule, Chain: iptables.ForwardChain, Held: h})
 			}
 		}
@@ -94,8 +96,8 @@ func overlayRules(st *iptables.State) []iptables.Op {
 
 // changeForward makes changes, computed anew as long as others change the table
 // meanwhile.
-func (f *OverlayFilter) changeForward(ctx context.Context, network netip.Prefix, legacy bool, change func(*iptables.State) []iptables.Op) error {
-	table := f.net.tables().Filter(filterFamily(network), legacy)
+func (f *Filter) changeForward(ctx context.Context, network netip.Prefix, legacy bool, change func(*iptables.State) []iptables.Op) error {
+	table := f.tables.Filter(filterFamily(network), legacy)
 	for range iptables.Tries {
 		st, err := table.Read(ctx, "")
 		if err != nil {
@@ -107,7 +109,7 @@ func (f *OverlayFilter) changeForward(ctx context.Context, network netip.Prefix,
 		}
 		what := fmt.Sprintf("change %d rules of iptables' %s chain", len(ops), iptables.ForwardChain)
 		done := false
-		err = probed(f.net.probe, func() string { return what }, func() (err error) {
+		err = netops.Probed(f.probe, func() string { return what }, func() (err error) {
 			done, err = table.Commit(ctx, st, ops)
 			return err
 		})
@@ -115,7 +117,7 @@ func (f *OverlayFilter) changeForward(ctx context.Context, network netip.Prefix,
 			return err
 		}
 	}
-	return fmt.Errorf("%w: iptables' filter table is being changed all the time", ErrBusy)
+	return fmt.Errorf("%w: iptables' filter table is being changed all the time", nlconn.ErrBusy)
 }
 
 // filterFamily is a network's address family as netfilter's number.

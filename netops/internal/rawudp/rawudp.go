@@ -1,0 +1,276 @@
+// Package rawudp sends and receives UDP datagrams on one link, also on a link that has
+// no address yet.
+package rawudp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/mdlayher/socket"
+	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
+)
+
+const (
+	ipv4Header = 20
+	udpHeader  = 8
+	// maxDatagram is above what one frame of a jumbo link carries.
+	maxDatagram = 16 << 10
+)
+
+// Datagram is one that came in.
+type Datagram struct {
+	From netip.AddrPort
+	// MAC is the sender's on the link; empty where the link has none, and for UDP6.
+	MAC     net.HardwareAddr
+	Payload []byte
+}
+
+// Conn sends and receives IPv4 UDP datagrams on one link below the IP layer,
+// so that an interface can speak that has no address yet (RFC 2131, section
+// 4.1). It is safe for one sender and one receiver.
+type Conn struct {
+	conn *socket.Conn
+	// sink is a socket of the port that nobody reads: without one the kernel would
+	// tell senders that the port is closed, once the interface has its address.
+	sink  int
+	index int
+	port  uint16
+	buf   []byte
+}
+
+// Open opens a port on the link with the index, in the calling thread's namespace.
+func Open(index int, port uint16) (*Conn, error) {
+	u := &Conn{sink: -1, index: index, port: port, buf: make([]byte, maxDatagram)}
+	var err error
+	u.sink = openSink(index, port)
+	u.conn, err = openSocket(unix.AF_PACKET, unix.SOCK_DGRAM, func(fd int) error {
+		// Bound only when the filter is there: nothing else ever comes in.
+		filter := udpFilter(port)
+		prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog); err != nil {
+			return err
+		}
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian16(unix.ETH_P_IP), Ifindex: index})
+	})
+	if err != nil && u.sink >= 0 {
+		_ = unix.Close(u.sink)
+	}
+	return u, nlconn.Explain(err, fmt.Sprintf("open UDP port %d on link %d", port, index))
+}
+
+// openSink binds a UDP socket to a port of a link; -1 when another has it.
+func openSink(index int, port uint16) int {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	err = errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0),
+		unix.Bind(fd, &unix.SockaddrInet4{Port: int(port)}),
+	)
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1
+	}
+	return fd
+}
+
+// Send sends a datagram to a hardware address, to all for a nil mac.
+func (u *Conn) Send(ctx context.Context, from netip.Addr, to netip.AddrPort, mac net.HardwareAddr, payload []byte) error {
+	if !from.Is4() || !to.Addr().Is4() || len(payload) > maxDatagram || len(mac) > 8 {
+		return fmt.Errorf("send from %s to %s: %w", from, to, nlconn.ErrInvalid)
+	}
+	if mac == nil {
+		mac = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	}
+	sa := &unix.SockaddrLinklayer{Protocol: bigEndian16(unix.ETH_P_IP), Ifindex: u.index, Halen: uint8(len(mac))}
+	copy(sa.Addr[:], mac)
+	err := u.conn.Sendto(ctx, packUDP(netip.AddrPortFrom(from, u.port), to, payload), 0, sa)
+	return nlconn.Explain(err, fmt.Sprintf("send to %s", to))
+}
+
+// Receive waits for the next datagram. Its payload is valid until the next call.
+func (u *Conn) Receive(ctx context.Context) (Datagram, error) {
+	for {
+		n, from, err := u.conn.Recvfrom(ctx, u.buf, 0)
+		if err != nil {
+			return Datagram{}, nlconn.Explain(err, "receive")
+		}
+		d, ok := unpackUDP(u.buf[:n])
+		if !ok {
+			continue
+		}
+		if ll, isLL := from.(*unix.SockaddrLinklayer); isLL && int(ll.Halen) <= len(ll.Addr) {
+			d.MAC = append(net.HardwareAddr(nil), ll.Addr[:ll.Halen]...)
+		}
+		return d, nil
+	}
+}
+
+// Close closes the port. The kernel waits for a grace period (10 ms) before a
+// packet socket is gone: nobody else has to.
+func (u *Conn) Close() {
+	if u.sink >= 0 {
+		_ = unix.Close(u.sink)
+	}
+	go func() { _ = u.conn.Close() }()
+}
+
+// UDP6 is a UDP port of one IPv6 address of a link.
+type UDP6 struct {
+	conn  *socket.Conn
+	index int
+	buf   []byte
+}
+
+// OpenUDP6 opens a port of a link's address, which may be link-local, in the calling
+// thread's namespace.
+func OpenUDP6(index int, at netip.AddrPort) (*UDP6, error) {
+	u := &UDP6{index: index, buf: make([]byte, maxDatagram)}
+	var err error
+	u.conn, err = openSocket(unix.AF_INET6, unix.SOCK_DGRAM, func(fd int) error {
+		err := errors.Join(
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1),
+		)
+		if err != nil {
+			return err
+		}
+		// The kernel joins the group that neighbours ask in a moment after it
+		// has the address; an answer that is lost for that comes a second later.
+		group := &unix.IPv6Mreq{Multiaddr: solicitedNode(at.Addr()), Interface: uint32(index)}
+		if err := unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, group); err != nil {
+			return err
+		}
+		return unix.Bind(fd, &unix.SockaddrInet6{Port: int(at.Port()), ZoneId: uint32(index), Addr: at.Addr().As16()})
+	})
+	return u, nlconn.Explain(err, fmt.Sprintf("open UDP port %s on link %d", at, index))
+}
+
+// Send sends a datagram over the link.
+func (u *UDP6) Send(ctx context.Context, to netip.AddrPort, payload []byte) error {
+	sa := &unix.SockaddrInet6{Port: int(to.Port()), ZoneId: uint32(u.index), Addr: to.Addr().As16()}
+	return nlconn.Explain(u.conn.Sendto(ctx, payload, 0, sa), fmt.Sprintf("send to %s", to))
+}
+
+// Receive waits for the next datagram. Its payload is valid until the next call.
+func (u *UDP6) Receive(ctx context.Context) (Datagram, error) {
+	n, from, err := u.conn.Recvfrom(ctx, u.buf, 0)
+	if err != nil {
+		return Datagram{}, nlconn.Explain(err, "receive")
+	}
+	d := Datagram{Payload: u.buf[:n]}
+	if in6, ok := from.(*unix.SockaddrInet6); ok {
+		d.From = netip.AddrPortFrom(netip.AddrFrom16(in6.Addr), uint16(in6.Port))
+	}
+	return d, nil
+}
+
+// Close closes the port.
+func (u *UDP6) Close() error { return u.conn.Close() }
+
+// solicitedNode is the group that an address's neighbour solicitations go to
+// (RFC 4291, section 2.7.1).
+func solicitedNode(a netip.Addr) [16]byte {
+	low := a.As16()
+	return [16]byte{0xff, 2, 11: 1, 12: 0xff, 13: low[13], 14: low[14], 15: low[15]}
+}
+
+// openSocket makes a socket that is prepared before the runtime's poller gets it.
+func openSocket(domain, kind int, prepare func(fd int) error) (*socket.Conn, error) {
+	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := prepare(fd); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return socket.New(fd, "udp")
+}
+
+// udpFilter lets IPv4 UDP datagrams to a port through, but no later fragment
+// (classic BPF; the packet begins with its IP header).
+func udpFilter(port uint16) []unix.SockFilter {
+	const drop = 8
+	return []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 9},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_UDP, Jf: drop - 2},
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 6},
+		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: 0x3fff, Jt: drop - 4},
+		{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: 0},
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_IND, K: 2},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(port), Jf: drop - 7},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffff},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
+}
+
+// packUDP puts headers before a payload (RFC 791, RFC 768).
+func packUDP(from, to netip.AddrPort, payload []byte) []byte {
+	b := make([]byte, ipv4Header+udpHeader+len(payload))
+	src, dst := from.Addr().As4(), to.Addr().As4()
+	b[0] = 0x45
+	binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
+	b[8], b[9] = 64, unix.IPPROTO_UDP
+	copy(b[12:], src[:])
+	copy(b[16:], dst[:])
+	binary.BigEndian.PutUint16(b[10:], ^onesSum(0, b[:ipv4Header]))
+	udp := b[ipv4Header:]
+	binary.BigEndian.PutUint16(udp, from.Port())
+	binary.BigEndian.PutUint16(udp[2:], to.Port())
+	binary.BigEndian.PutUint16(udp[4:], uint16(len(udp)))
+	copy(udp[udpHeader:], payload)
+	pseudo := onesSum(uint32(unix.IPPROTO_UDP)+uint32(len(udp)), b[12:ipv4Header])
+	sum := ^onesSum(uint32(pseudo), udp)
+	if sum == 0 {
+		sum = 0xffff // 0 stands for none
+	}
+	binary.BigEndian.PutUint16(udp[6:], sum)
+	return b
+}
+
+// unpackUDP takes the headers off. The checksum is not looked at: what a
+// program of this machine sent has none yet, and frames have their own.
+func unpackUDP(b []byte) (Datagram, bool) {
+	if len(b) < ipv4Header || b[0]>>4 != 4 || b[9] != unix.IPPROTO_UDP {
+		return Datagram{}, false
+	}
+	header, total := int(b[0]&0xf)*4, int(binary.BigEndian.Uint16(b[2:]))
+	if header < ipv4Header || total > len(b) || total < header+udpHeader {
+		return Datagram{}, false
+	}
+	udp := b[header:total]
+	size := int(binary.BigEndian.Uint16(udp[4:]))
+	if size < udpHeader || size > len(udp) {
+		return Datagram{}, false
+	}
+	src := netip.AddrFrom4([4]byte(b[12:16]))
+	return Datagram{From: netip.AddrPortFrom(src, binary.BigEndian.Uint16(udp)), Payload: udp[udpHeader:size]}, true
+}
+
+// onesSum is the ones' complement sum of 16 bit words (RFC 1071).
+func onesSum(sum uint32, b []byte) uint16 {
+	for ; len(b) > 1; b = b[2:] {
+		sum += uint32(b[0])<<8 | uint32(b[1])
+	}
+	if len(b) == 1 {
+		sum += uint32(b[0]) << 8
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return uint16(sum)
+}
+
+// bigEndian16 is a number in the order of the network.
+func bigEndian16(v uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
+}
