@@ -184,10 +184,10 @@ func (h handle) release() {
 	}
 }
 
-// moving is the request that moves a link into the namespace and renames it. The
-// request succeeds even if the namespace already has a link with the old name.
-// It also sets the link down, because Linux up to 6.2 renames only links that
-// are down. An empty name keeps the present name.
+// moving is the request that moves a link into the namespace and renames it. It
+// succeeds even if the namespace has another link with the old name. The kernel
+// sets a link that it moves down; Linux up to 6.2 renames only such links. An
+// empty name keeps the present name.
 func (h handle) moving(index int, name string) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)

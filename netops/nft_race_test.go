@@ -215,8 +215,8 @@ func TestNFTAddsBesideFlushes(t *testing.T) {
 	}
 }
 
-// TestNFTRemoveBase checks that the base is removed only while it is empty, also
-// beside concurrent changes.
+// TestNFTRemoveBase checks that the base is removed only while it is empty, and
+// that other programs' tables remain.
 func TestNFTRemoveBase(t *testing.T) {
 	c := freshNFT(t)
 	mustAdd(t, c, masq("one", "cni0", "10.1.0.0/16"), pair("cnibox:a", "veth1", "02:00:00:00:00:01"))

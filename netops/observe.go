@@ -46,8 +46,8 @@ type LinkInfo struct {
 	// Hairpin and Isolated are settings of a bridge port.
 	Hairpin, Isolated bool
 	// Uplink is the interface whose addresses and routes a bridge has taken
-	// over, or is about to (see Takeover). A helper port in the takeover has
-	// it too.
+	// over, or is about to (see Takeover). The port of the takeover's
+	// detour has it too.
 	Uplink string
 	// Addresses is set by Links only.
 	Addresses []netip.Prefix

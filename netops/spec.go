@@ -253,7 +253,7 @@ type Route struct {
 }
 
 // Neigh is a permanent neighbour entry (ARP or ND). With FDB set it is a static
-// forwarding entry of a bridge port (invalid IP) or VXLAN device.
+// forwarding entry: of a bridge port if IP is invalid, otherwise of a VXLAN device.
 type Neigh struct {
 	In     Place      `json:"in"`
 	Shared bool       `json:"shared,omitempty"`

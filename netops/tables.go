@@ -12,8 +12,9 @@ import (
 func (n *Net) RemoveTables(ctx context.Context) error { return n.nft.RemoveBase(ctx) }
 
 // Labelled reads the elements of all cnibox's nftables sets, and the rules in
-// iptables' filter tables, whose label begins with prefix. Shared is false in
-// all of them, because the label records only the attachment that made them.
+// iptables' filter tables, whose label begins with prefix. Shared is not set in
+// any of them: only the code that chose the label knows whether it is a shared
+// object's label.
 func (n *Net) Labelled(ctx context.Context, prefix string) ([]Object, error) {
 	var out []Object
 	sets := n.nft.Schema().Sets()

@@ -203,7 +203,7 @@ func (p *placed) isKernels(r placedRoute) bool {
 }
 
 // parsePlacedRoute parses a route. ok reports whether it uses the link. Its kind
-// is 0 if the route is not a configured route.
+// is 0 for a cached clone and for a route that is neither unicast nor local.
 func parsePlacedRoute(b []byte, index int) (r placedRoute, ok bool, err error) {
 	raw, err := readRaw(b, unix.SizeofRtMsg)
 	if err != nil {

@@ -162,13 +162,15 @@ func (u *undoer) step(ctx context.Context, st Step) error {
 	return describeStep(st, err)
 }
 
-// isOutdated reports whether the kernel refused to restore a state that is no
-// longer possible. Such states are a route whose gateway, source address or link
-// state is gone, an attribute that the link no longer accepts (an MTU above the
-// parent's, a MAC that another link has), a setting whose limit changed (an
-// interface's net/ipv6/…/mtu above its MTU), and a forwarding entry of a link
-// that is not a port any more. The refusal is not an error, because the link
-// will be deleted soon.
+// isOutdated reports whether the kernel refused an inverse because the old state
+// is no longer possible. That is not an error, because the link will be deleted
+// soon. Such inverses are:
+//
+//   - a route whose gateway, source address or link state is gone;
+//   - a link attribute that the kernel no longer accepts: an MTU above the
+//     parent's, a MAC that another link has;
+//   - a setting whose limit changed: an interface's net/ipv6/…/mtu above its MTU;
+//   - the deletion of a forwarding entry of a link that is not a port any more.
 func isOutdated(st Step, err error) bool {
 	invalid := errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE)
 	switch o := st.Object.(type) {
