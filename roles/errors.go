@@ -37,7 +37,7 @@ var (
 	ErrCheck = errors.New("attachment differs from its specification")
 	// ErrNoPlugin: no plugin of that type on CNI_PATH (code 107).
 	ErrNoPlugin = errors.New("plugin not found")
-	// ErrUnplanned: the plugin cannot tell what it would do (code 116).
+	// ErrUnplanned: the plugin cannot predict what its ADD would do (code 116).
 	ErrUnplanned = errors.New("cannot be planned")
 	// ErrUsage: a verb of the command line or a daemon was called in the wrong way; the
 	// process exits with 2 (code 117). Usagef makes one.

@@ -146,7 +146,7 @@ type transport struct {
 	err atomic.Pointer[error]
 }
 
-// Read reads at most what is left. Only one goroutine reads at a time.
+// Read reads at most the bytes that the limit leaves. Only one goroutine reads at a time.
 func (t *transport) Read(b []byte) (int, error) {
 	left := t.left.Load()
 	if left <= 0 && len(b) > 0 {

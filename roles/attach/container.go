@@ -40,7 +40,7 @@ type Container struct {
 	DAD bool
 	// Down leaves the interface down.
 	Down bool
-	// MTU is the interface's as far as it is known, else 0.
+	// MTU is the interface's MTU, or 0 if it is not known.
 	MTU int
 	// PointToPoint has only the gateways on the link: the rest of a subnet is behind
 	// its gateway. Other gateways of routes are assumed to answer on the link.

@@ -11,18 +11,18 @@ import (
 )
 
 // Masquerader is an interface role's SpecBuilder that can masquerade. The reference plugin of its
-// name makes rules of its own for that, which are removed with the containers
-// that it attached.
+// name makes other rules for that, which are removed with the containers that it
+// attached.
 type Masquerader interface {
 	Masquerade() Masquerade
 }
 
-// LegacyCleaner is a Chained that knows what is left of an attachment without a record
-// of its part: by an ADD whose state was lost, or by the reference plugin. An ADD that
-// wanted nothing has no part either, so it has to find quickly that there is nothing.
+// LegacyCleaner is a Chained that finds its objects of an attachment without a record:
+// an ADD whose state was lost made them, or the reference plugin. An ADD that wanted
+// no objects leaves no record either, so the search must be fast if there are none.
 type LegacyCleaner interface {
-	// CleanLegacy is called by DEL while Wants is true. It removes what is left, and
-	// nothing of other attachments. An absent object is not an error. The container
+	// CleanLegacy is called by DEL while Wants is true. It removes the attachment's
+	// objects, and none of other attachments. An absent object is not an error. The container
 	// is nil when it is gone or not known.
 	CleanLegacy(ctx context.Context, h *roles.Host, in *Input, container *netops.Namespace) error
 }
@@ -34,7 +34,7 @@ type LegacyChecker interface {
 	// attachment, and lists what of that is missing.
 	CheckLegacy(ctx context.Context, h *roles.Host, in *Input, spec *netops.Spec) ([]netops.Difference, error)
 	// CollectLegacy is GC's part: it removes what the reference made for
-	// containers that are not valid, as far as their owner can be found.
+	// containers that are not valid, if it can find the container of an object.
 	CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error
 }
 

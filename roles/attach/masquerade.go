@@ -29,7 +29,7 @@ func (m Masquerade) Warn(h *roles.Host, in *Input) {
 }
 
 // AddTo adds one entry for each subnet, which the network's attachments share. link is
-// the interface by which their traffic enters the host: a name, or a pattern "name*".
+// the interface through which their traffic enters the host: a name, or a pattern "name*".
 func (m Masquerade) AddTo(s *netops.Spec, in *Input, link string, ips []Family) {
 	if !m.On {
 		return

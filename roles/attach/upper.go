@@ -131,7 +131,7 @@ func (u *Upper) Link(in *Input, own netops.Link) (*Desired, error) {
 	w := &Desired{Result: res, MAC: mac}
 	w.Spec.Add(&own)
 	if in.Prev != nil && mac != "" {
-		w.Spec.Add(&netops.Link{In: own.In, Name: own.Name, MAC: mac}) // kinds without a MAC of their own may not ask for one
+		w.Spec.Add(&netops.Link{In: own.In, Name: own.Name, MAC: mac}) // a kind that shares its master's MAC may not set one
 	}
 	return w, Container{MTU: cmp.Or(u.MTU, master.MTU)}.AddTo(&w.Spec, in, res)
 }

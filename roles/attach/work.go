@@ -26,7 +26,7 @@ type work struct {
 	ns   *netops.Namespace
 	// on is the record that the part is added to; nil begins a record.
 	on *store.Attachment
-	// rec is the attachment's record as far as it was written.
+	// rec is the attachment's record as last written.
 	rec *store.Attachment
 	// made is what was made before an IPAM plugin that uses the link was called.
 	made *planned

@@ -63,7 +63,7 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// FuzzArrange: whatever is typed, no argument is lost and none is made up.
+// FuzzArrange: for any input, arrange neither loses nor adds an argument.
 func FuzzArrange(f *testing.F) {
 	f.Add("plan f --id x -- --json")
 	f.Add("state export --format= - --")

@@ -1,11 +1,11 @@
-// Package cli is what a person types: `cnibox VERB`. One file per verb; it
-// renders the verbs that roles bring, and is the only importer of urfave/cli.
+// Package cli is the command line `cnibox VERB`. It has one file for each verb, and it
+// also offers the verbs that roles define. Only this package imports urfave/cli.
 //
 // Rules of this user interface: results go to stdout, everything else to
 // stderr with a "cnibox: verb:" prefix; no capital initials, no final periods;
-// an error says what to do next. Colour and aligned tables only on a terminal,
-// or when asked for. Exit codes are those of [Process] and documented in the
-// help.
+// an error says what to do next. Colours and aligned tables are used only on a
+// terminal, or with the flag for them. [Process] defines the exit codes, and the help documents
+// them.
 package cli
 
 import (

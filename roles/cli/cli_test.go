@@ -23,8 +23,8 @@ import (
 	"github.com/cnibox/cnibox/roles/node"
 )
 
-// TestMain runs the tests in namespaces of their own. Scripts run this very
-// binary as "cnibox".
+// TestMain runs the tests in separate namespaces. Scripts run the test binary as
+// "cnibox".
 func TestMain(m *testing.M) {
 	if os.Getenv("CLITEST_INSIDE") == "" {
 		os.Exit(inNamespaces())
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, commands)
 }
 
-// plugin is a role of the product as a runtime executes it.
+// plugin runs a role of cnibox as a plugin that a runtime executed.
 func plugin() int {
 	return dispatch.Main(context.Background(), dispatch.Process{
 		Table: all.Table(), Args: os.Args, Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
@@ -52,7 +52,7 @@ func plugin() int {
 	})
 }
 
-// inNamespaces runs this binary again with its own mounts and network.
+// inNamespaces runs the test binary again in new mount and network namespaces.
 func inNamespaces() int {
 	c := exec.Command("/proc/self/exe", os.Args[1:]...)
 	c.Env = append(os.Environ(), "CLITEST_INSIDE=1")
@@ -64,7 +64,7 @@ func inNamespaces() int {
 	return 0
 }
 
-// mainOf is main() as the product's would be, with another table.
+// mainOf is cnibox's main function with another table.
 func mainOf(table roles.Table) int {
 	exe, err := os.Executable()
 	if err != nil {
@@ -94,11 +94,11 @@ func openHost(ctx context.Context, role string) (*roles.Host, func(), error) {
 
 func TestScripts(t *testing.T) { runScripts(t, "testdata/script") }
 
-// TestReal attaches containers: apart from the other scripts, which run side by
-// side in one network namespace and must find nothing of it in the kernel.
+// TestReal attaches containers. It does not run together with the other scripts, which
+// share one network namespace and must not find its objects in the kernel.
 func TestReal(t *testing.T) { runScripts(t, "testdata/real") }
 
-// TestDrain does so too, and ends with nothing in the kernel.
+// TestDrain also attaches containers. It leaves no objects in the kernel.
 func TestDrain(t *testing.T) { runScripts(t, "testdata/drain") }
 
 func runScripts(t *testing.T, dir string) {
@@ -133,8 +133,8 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// testTable has one role of each kind, with configurations small enough to see
-// through; the roles of the product have their own tests.
+// testTable has one role of each kind with a small configuration. The roles of cnibox
+// have their own tests.
 func testTable() roles.Table {
 	return roles.Table{
 		{
@@ -225,7 +225,7 @@ func greet(_ context.Context, _ *roles.Host, flags map[string]string, args []str
 	return "hello " + flags["to"], nil
 }
 
-// pools is an answer with a table and a text.
+// pools is a verb's result with a table and a text.
 type pools struct{ Free int }
 
 func (pools) Table() ([]string, [][]string) { return []string{"FREE"}, [][]string{{"3"}} }
@@ -261,7 +261,8 @@ type planner struct {
 	bridge, mac string
 }
 
-// Plan shows each sign and each place once, and what it was given.
+// Plan returns a change with each sign and in each namespace, and the parameters that it
+// was called with.
 func (p planner) Plan(_ context.Context, _ *roles.Host, req *roles.Request) (*roles.Plan, error) {
 	bridge := &netops.Link{In: netops.Host, Shared: true, Name: p.bridge, Kind: "bridge", MAC: p.mac}
 	if req.PrevResult != nil {
@@ -281,7 +282,8 @@ func (p planner) Plan(_ context.Context, _ *roles.Host, req *roles.Request) (*ro
 	}}, nil
 }
 
-// TestVerbNames: `cnibox NAME` with a role's name is that role's call.
+// TestVerbNames: no verb has a role's name, because `cnibox NAME` with a role's name is a
+// call of the role.
 func TestVerbNames(t *testing.T) {
 	table := testTable()
 	p := Process{Table: table}
@@ -302,7 +304,7 @@ func TestVerbNames(t *testing.T) {
 	}
 }
 
-// testVerbs are those of the role testipam.
+// testVerbs are the verbs of the role testipam.
 func testVerbs() []roles.CommandVerb {
 	return []roles.CommandVerb{
 		{Name: "greet", Help: "say hello", Args: "[WHOM…]", Flags: []roles.Flag{{Name: "to", Default: "world", Help: "whom"}}, Run: greet},

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReport: that nobody reads on, as behind a `| head`, is no fault of the verb's; that
-// a connection broke is.
+// TestReport: it is not an error if the reader of the output closes it, as `| head` does.
+// A broken connection is an error.
 func TestReport(t *testing.T) {
 	for _, c := range []struct {
 		err  error

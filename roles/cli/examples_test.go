@@ -19,7 +19,7 @@ import (
 	"github.com/cnibox/cnibox/roles/node"
 )
 
-// product is the command line with the roles of the product.
+// product returns the command line with all roles of cnibox.
 func product(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -45,8 +45,8 @@ func product(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-// TestExamples: what we ship is sound, and can be planned on a machine that has
-// the devices eth0 and eth1.
+// TestExamples: lint finds no fault in the shipped examples, and they can be planned on a
+// machine with the devices eth0 and eth1.
 func TestExamples(t *testing.T) {
 	files, err := filepath.Glob("../../examples/*.conflist")
 	if err != nil || len(files) == 0 {
@@ -77,8 +77,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestProductVerbs: no verb is named like a role of the product, but a daemon's
-// name followed by verbs of its own.
+// TestProductVerbs: no verb has the name of a role, except that the name of a daemon may
+// be followed by the daemon's verbs.
 func TestProductVerbs(t *testing.T) {
 	p := Process{Table: all.Table()}
 	for _, c := range p.app().Commands {

@@ -17,7 +17,7 @@ import (
 	"github.com/cnibox/cnibox/roles/netlist"
 )
 
-// defaultConfDir is where runtimes look for networks.
+// defaultConfDir is the directory in which runtimes look for networks.
 const defaultConfDir = "/etc/cni/net.d"
 
 func (p *Process) fuseCommand() *cli.Command {
@@ -25,18 +25,18 @@ func (p *Process) fuseCommand() *cli.Command {
 		Name:      "fuse",
 		Usage:     "rewrite a list so that one process runs all its plugins",
 		ArgsUsage: "FILE",
-		Description: `Prints the list with its plugins inside of one plugin of type chain; --split goes
-back. What the one form attached the other one checks and detaches, so that the
-file may be changed while containers run. Other tools may look for the names of
-plugins in the file. See docs/chain.md.`,
+		Description: `Prints the list with its plugins inside one plugin of type chain; --split restores
+the original list. Each form can check and detach the attachments of the other, so
+the file may be changed while containers run. Other tools may look for the names
+of plugins in the file. See docs/chain.md.`,
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "split", Usage: "go back to one plugin for each of the list"},
-			&cli.BoolFlag{Name: "write", Usage: "replace FILE, by a rename, and print nothing"},
+			&cli.BoolFlag{Name: "split", Usage: "restore the original list"},
+			&cli.BoolFlag{Name: "write", Usage: "replace FILE atomically and print nothing"},
 		},
 		Action: func(c *cli.Context) error {
 			file := c.Args().First()
 			if c.Args().Len() != 1 || file == "-" && c.Bool("write") {
-				return usagef("cnibox help fuse", "want FILE, and no - with --write")
+				return usagef("cnibox help fuse", "want FILE, which cannot be - with --write")
 			}
 			return p.fuse(file, c.Bool("split"), c.Bool("write"))
 		},
@@ -62,7 +62,7 @@ func (p *Process) fuse(file string, split, write bool) error {
 	}
 	out.WriteByte('\n')
 	if !split {
-		fmt.Fprintf(p.Stderr, "cnibox: fuse: other tools may look for the names of plugins in the file; cnibox fuse --split goes back\n")
+		fmt.Fprintf(p.Stderr, "cnibox: fuse: other tools may look for the names of plugins in the file; cnibox fuse --split restores it\n")
 	}
 	if !write {
 		_, err := p.Stdout.Write(out.Bytes())
@@ -79,7 +79,7 @@ func (p *Process) fuse(file string, split, write bool) error {
 	return withHint(smallfile.ReplaceSynced(path, out.Bytes(), fi.Mode().Perm()), "run it as root")
 }
 
-// fuseHint is lint, where that has something to say about the file.
+// fuseHint returns the hint to run lint if lint finds a fault in the file.
 func (p *Process) fuseHint(file string, data []byte) string {
 	if slices.ContainsFunc(p.linter("").Lint(file, data), isFault) {
 		return "cnibox lint " + file
@@ -87,8 +87,8 @@ func (p *Process) fuseHint(file string, data []byte) string {
 	return ""
 }
 
-// refuseFused is an error where networks of a directory are fused lists, which no other
-// program runs.
+// refuseFused returns an error if a network in a directory is a fused list, because only
+// this program can run it.
 func refuseFused(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -101,7 +101,7 @@ func refuseFused(dir string) error {
 		file := filepath.Join(dir, e.Name())
 		raw, err := smallfile.Read(file, lint.MaxSize)
 		if err != nil {
-			continue // what cannot be read is no runtime's network
+			continue // a runtime cannot use a file that cannot be read
 		}
 		if _, err := netlist.Split(raw); err == nil {
 			err := fmt.Errorf("%s is a fused list, which needs the plugin %s; nothing was removed", file, netlist.FusedType)

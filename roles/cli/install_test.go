@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestParallelInstalls: many at once, of both kinds of link, and no plugin is
-// ever missing: no name is deleted, each is only ever renamed over.
+// TestParallelInstalls: during many installations at once, with both kinds of link, every
+// plugin always exists, because an installation replaces names by renames only.
 func TestParallelInstalls(t *testing.T) {
 	dir := t.TempDir()
 	install := func(link string) error {
@@ -91,7 +91,7 @@ func TestParallelInstalls(t *testing.T) {
 	}
 }
 
-// TestInstallFailsWhole: when the last name cannot be staged, none has changed.
+// TestInstallFailsWhole: if the last name cannot be staged, no name changes.
 func TestInstallFailsWhole(t *testing.T) {
 	dir := t.TempDir()
 	s := &stager{dir: dir, kind: linkSymbolic}

@@ -17,10 +17,10 @@ func (p *Process) labCommand() *cli.Command {
 	dir := &cli.StringFlag{Name: "dir", Value: lab.DefaultDir, Usage: "where the lab keeps its files"}
 	return &cli.Command{
 		Name:  "lab",
-		Usage: "play a cluster of several nodes on this machine",
-		Description: `Nodes and pods are network namespaces ("ip netns list" shows them), the wire between
-the nodes is a bridge in a namespace of its own, and each node runs the agent with
-directories of its own. The machine's own network is not touched.`,
+		Usage: "simulate a cluster of several nodes on this machine",
+		Description: `Nodes and pods are network namespaces ("ip netns list" shows them). A bridge in
+another namespace connects the nodes, and each node runs the agent with separate
+directories. The machine's network is not touched.`,
 		Subcommands: []*cli.Command{
 			{
 				Name:  "up",

@@ -22,8 +22,9 @@ func (p *Process) lintCommand() *cli.Command {
 		Usage:     "check network configurations, or explain their keys",
 		ArgsUsage: "FILE… (- is stdin), or with --explain [FILE|ROLE…]",
 		Description: `Reports every fault with its place: JSON, versions, values that a role refuses,
-keys that nobody reads, plugins that are not found, the order of the chain, two
-networks of one name. Exits with 3 if there is a fault; warnings alone are 0.`,
+keys that no plugin reads, plugins that are not found, the order of the chain, two
+networks with the same name. Exits with 3 if there is a fault, with 0 if there are
+only warnings.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "path", Usage: "plugin directories, separated by colons ($CNI_PATH, else " + defaultPluginDir + ")"},
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},

@@ -14,18 +14,18 @@ import (
 	"github.com/cnibox/cnibox/roles/netlist"
 )
 
-// netnsDir is where `ip netns` keeps namespaces.
+// netnsDir is the directory of the namespaces of `ip netns`.
 const netnsDir = "/var/run/netns"
 
 // network is a network's file.
 type network struct {
 	*netlist.List
-	// raw is the list as it was read, with the plugins of its directory.
+	// raw is the list as read, with the plugins of its directory.
 	raw json.RawMessage
 }
 
-// loadNetwork reads a list, or one plugin's file as a list of one, the way a
-// runtime does: plugins in a directory named like the network are added.
+// loadNetwork reads a list, or one plugin's file as a list of one. As a runtime does, it
+// adds the plugins in the directory that has the network's name.
 func (p *Process) loadNetwork(file string) (*network, error) {
 	data, err := p.readFile(file, lint.MaxSize)
 	if err != nil {
@@ -42,7 +42,7 @@ func (p *Process) loadNetwork(file string) (*network, error) {
 	return n, nil
 }
 
-// wholeList is a file's list with the plugins of its directory.
+// wholeList returns a file's list with the plugins of its directory.
 func (p *Process) wholeList(file string, data []byte) (json.RawMessage, error) {
 	var top struct {
 		Name       string            `json:"name"`
@@ -79,7 +79,7 @@ func (p *Process) wholeList(file string, data []byte) (json.RawMessage, error) {
 	return rawjson.Set(data, "plugins", all)
 }
 
-// pluginFiles are the plugins of a list's directory, in the order of their names.
+// pluginFiles returns the plugins of a list's directory, in the order of the file names.
 func (p *Process) pluginFiles(dir string) ([]json.RawMessage, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -102,7 +102,7 @@ func (p *Process) pluginFiles(dir string) ([]json.RawMessage, error) {
 	return confs, nil
 }
 
-// netnsPath turns a name of `ip netns` into its path; a path stays.
+// netnsPath returns the path for a name of `ip netns`, and a path unchanged.
 func netnsPath(s string) string {
 	if s == "" || strings.Contains(s, "/") {
 		return s

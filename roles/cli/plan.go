@@ -12,10 +12,10 @@ import (
 	"github.com/cnibox/cnibox/roles/netlist"
 )
 
-// planned is what one plugin of a list would do.
+// planned is the plan of one plugin of a list.
 type planned struct {
 	Type string `json:"type"`
-	// Note says why nothing is planned.
+	// Note says why there is no plan.
 	Note    string          `json:"note,omitempty"`
 	Changes []netops.Change `json:"changes,omitempty"`
 	Result  *roles.Result   `json:"result,omitempty"`
@@ -28,8 +28,8 @@ func (p *Process) planCommand() *cli.Command {
 		ArgsUsage: "FILE",
 		Description: `Prints, in order, what would be added (+), changed (~) and deleted (-), and what is
 shared between attachments. The node's present state counts: a bridge that is
-there already is not listed. Addresses are those that our own IPAM would give
-next, and placeholders where IPAM is another program's or a DHCP server's.`,
+there already is not listed. The addresses are the next ones that cnibox's IPAM would
+assign, or placeholders if a third-party plugin or a DHCP server assigns them.`,
 		Flags: append(cniFlags(),
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			&cli.StringFlag{Name: "ifname", Value: "eth0", Usage: "the container's interface"},
@@ -58,7 +58,8 @@ next, and placeholders where IPAM is another program's or a DHCP server's.`,
 	}
 }
 
-// plan asks each plugin of the list; its result goes to the next one.
+// plan returns the plan of each plugin of the list. Each plugin gets the planned result
+// of the previous one.
 func (p *Process) plan(c *cli.Context, list *netlist.List) ([]planned, error) {
 	args, given, err := attachmentFlags(c)
 	if err != nil {
@@ -87,7 +88,7 @@ func (p *Process) plan(c *cli.Context, list *netlist.List) ([]planned, error) {
 	return out, nil
 }
 
-// planHint says what helps when a plugin cannot plan.
+// planHint adds a hint to the error of a plugin's plan.
 func (p *Process) planHint(c *cli.Context, err error) error {
 	switch {
 	case errors.Is(err, netops.ErrPermission):
@@ -113,7 +114,7 @@ func (p *Process) planOne(ctx context.Context, typ string, req *roles.Request) (
 	}
 	planner, ok := handler.(roles.Planner)
 	if !ok {
-		out.Note = "this role cannot tell what it would do"
+		out.Note = "this role does not implement planning"
 		return out, nil
 	}
 	h, done, err := p.host(ctx, typ)
@@ -150,7 +151,8 @@ func (p *Process) writePlans(plans []planned, s style) error {
 	return nil
 }
 
-// changeLine is "+ link cni0 …  (shared)"; objects name the place themselves.
+// changeLine returns the line of a change: "+ link cni0 …  (shared)". The object's text
+// includes its namespace.
 func changeLine(c netops.Change, s style) string {
 	sign, code := "+", green
 	switch c.Do.Verb {
@@ -166,7 +168,7 @@ func changeLine(c netops.Change, s style) string {
 	return s.paint(code, sign) + " " + line
 }
 
-// resultIPs are the addresses of a result, with what they are on.
+// resultIPs returns a line for each address of a result, with its gateway and interface.
 func resultIPs(r *roles.Result) []string {
 	if r == nil {
 		return nil

@@ -13,8 +13,9 @@ import (
 	"github.com/cnibox/cnibox/roles/result"
 )
 
-// cached is what is kept of an attachment from add to del, in the form in which
-// runtimes keep it (libcni's cniCacheV1): a lost state is rebuilt from either.
+// cached is the file that add keeps for an attachment until del. It has the format of
+// the runtimes' cache (libcni's cniCacheV1), so that a lost state can be rebuilt from
+// either.
 type cached struct {
 	Kind           string                     `json:"kind"`
 	ContainerID    string                     `json:"containerId"`
@@ -29,7 +30,7 @@ type cached struct {
 
 const cachedKind = "cniCacheV1"
 
-// resultsDir is where attachments are kept.
+// resultsDir returns the directory of the kept files.
 func (p *Process) resultsDir() string {
 	run := p.getenv("CNIBOX_RUN_DIR")
 	if run == "" {
@@ -38,12 +39,13 @@ func (p *Process) resultsDir() string {
 	return filepath.Join(run, "cli", "results")
 }
 
-// keptFile is the call's file; its names are checked, so they make no path.
+// keptFile returns the path of the call's file. The call's names are checked, so they
+// have no "/".
 func (r *call) keptFile() string {
 	return filepath.Join(r.p.resultsDir(), r.list.Name+"-"+r.Request.ContainerID+"-"+r.Request.IfName)
 }
 
-// keep writes what ADD brought.
+// keep writes the call's file with the result of ADD.
 func (r *call) keep(res json.RawMessage) error {
 	a := cached{
 		Kind: cachedKind, ContainerID: r.Request.ContainerID, Config: r.list.raw, IfName: r.Request.IfName, Network: r.list.Name,
@@ -64,14 +66,14 @@ func (r *call) keep(res json.RawMessage) error {
 	return os.WriteFile(r.keptFile(), raw, 0o600)
 }
 
-// kept is the result of the call's attachment; nil where add kept none.
+// kept returns the result of ADD from the call's file, or nil if there is no file.
 func (r *call) kept() (*roles.Result, error) {
 	a, err := readCached(r.keptFile())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read what add kept: %w", err)
+		return nil, fmt.Errorf("read the result of add: %w", err)
 	}
 	return result.Decode(r.list.CNIVersion, a.Result)
 }
@@ -91,8 +93,7 @@ func readCached(file string) (*cached, error) {
 	return a, nil
 }
 
-// allCached are the attachments of a network that are kept. Files that cannot be read
-// are none.
+// allCached returns the kept files of a network. It skips files that cannot be read.
 func (p *Process) allCached(network string) ([]*cached, error) {
 	entries, err := os.ReadDir(p.resultsDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

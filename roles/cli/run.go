@@ -21,8 +21,8 @@ import (
 // defaultRunDir is the run directory when CNIBOX_RUN_DIR is not set.
 const defaultRunDir = "/run/cnibox"
 
-// pluginCodes begin the codes that are a plugin's own (CNI spec 1.1.0, section
-// 5): below them CHECK could not compare at all.
+// pluginCodes is the first code that a plugin defines itself (CNI spec 1.1.0, section
+// 5). A lower code means that CHECK did not compare anything.
 const pluginCodes = 100
 
 func (p *Process) addCommand() *cli.Command {
@@ -35,7 +35,7 @@ func (p *Process) addCommand() *cli.Command {
 			}
 			var out bytes.Buffer
 			raw, err := result.Encode(res, r.list.CNIVersion)
-			if errors.Is(err, roles.ErrVersion) { // before 0.3.0 there is no form for a result without addresses
+			if errors.Is(err, roles.ErrVersion) { // versions before 0.3.0 cannot express a result without addresses
 				raw, err = json.Marshal(map[string]string{"cniVersion": r.list.CNIVersion})
 			}
 			if err == nil {
@@ -48,7 +48,7 @@ func (p *Process) addCommand() *cli.Command {
 				_, err = fmt.Fprintln(p.Stdout, out.String())
 			}
 			if err != nil {
-				return fmt.Errorf("print the result: %w (it is attached)", err)
+				return fmt.Errorf("print the result: %w (the container is attached)", err)
 			}
 			return nil
 		})
@@ -59,21 +59,21 @@ func (p *Process) delCommand() *cli.Command {
 		"FILE CONTAINERID [NETNS]", func(c *cli.Context, r *call) error { return r.del(c.Context) })
 }
 
-// del runs DEL with what add kept, and forgets that.
+// del runs DEL with the result that add kept, and removes the kept result.
 func (r *call) del(ctx context.Context) error {
-	r.Result, _ = r.kept() // DEL works without, and a file that cannot be read goes
+	r.Result, _ = r.kept() // DEL does not need the result; an unreadable file is removed below
 	if err := r.list.Del(ctx, r.host.Delegate, r.Call); err != nil {
 		return err
 	}
-	_ = os.Remove(r.keptFile()) // nothing was kept of what a runtime attached
+	_ = os.Remove(r.keptFile()) // there is no file if a runtime attached the container
 	return nil
 }
 
 func (p *Process) checkCommand() *cli.Command {
-	return p.runtimeCommand("check", "compare an attachment with what was made",
+	return p.runtimeCommand("check", "compare an attachment with its specification",
 		"FILE CONTAINERID NETNS", func(c *cli.Context, r *call) error {
 			if !result.AtLeast(r.list.CNIVersion, "0.4.0") {
-				return fmt.Errorf("CNI %s has no CHECK: it came with 0.4.0", r.list.CNIVersion)
+				return fmt.Errorf("CNI %s has no CHECK: it requires 0.4.0", r.list.CNIVersion)
 			}
 			var err error
 			r.Result, err = r.kept()
@@ -95,7 +95,7 @@ func (p *Process) checkCommand() *cli.Command {
 		})
 }
 
-// call is one call of a network's plugins.
+// call is one call of the plugins of a network's list.
 type call struct {
 	netlist.Call
 	p    *Process
@@ -103,14 +103,14 @@ type call struct {
 	list *network
 }
 
-// runtimeCommand is what add, check and del have in common.
+// runtimeCommand returns one of the commands add, check and del.
 func (p *Process) runtimeCommand(name, usage, args string, run func(*cli.Context, *call) error) *cli.Command {
 	return &cli.Command{
 		Name:      name,
 		Usage:     usage,
 		ArgsUsage: args,
-		Description: `NETNS is a path, or a name of "ip netns". Plugins are those of --cni-path, as for a
-runtime; results are cached under the run directory, apart from those of
+		Description: `NETNS is a path, or a name of "ip netns". Plugins are found in --cni-path, as for
+a runtime. Results are cached under the run directory, apart from those of
 runtimes.`,
 		Flags: append(cniFlags(),
 			&cli.StringFlag{Name: "cap", Usage: `capabilities as JSON: {"portMappings":[…]}`},
@@ -128,9 +128,9 @@ runtimes.`,
 	}
 }
 
-// half says how to take back what the plugins before the one that failed have
-// made. A runtime calls DEL then; here that could be the DEL of what an earlier
-// call attached.
+// half adds the hint to run del, which removes the changes of the plugins before the
+// failed one. add does not run DEL itself as a runtime does, because that could remove
+// an attachment that an earlier call made. If add kept a result, there is no hint.
 func (r *call) half(c *cli.Context, err error) error {
 	if len(r.list.Plugins) < 2 || errors.As(err, new(*hintError)) {
 		return err
@@ -142,7 +142,7 @@ func (r *call) half(c *cli.Context, err error) error {
 	if c.IsSet("ifname") {
 		del += " --ifname " + r.Request.IfName
 	}
-	return withHint(err, "cnibox del "+del+", which takes back what the plugins before it made")
+	return withHint(err, "cnibox del "+del+", which removes the changes of the plugins before it")
 }
 
 func cniFlags() []cli.Flag {
@@ -151,7 +151,8 @@ func cniFlags() []cli.Flag {
 	}
 }
 
-// runtime opens the node for the plugins of a network's file.
+// runtime reads a network's file, checks that its plugins are installed, and opens the
+// node. The returned function closes the node.
 func (p *Process) runtime(c *cli.Context, file string) (*call, func(), error) {
 	list, err := p.loadNetwork(file)
 	if err != nil {
@@ -171,7 +172,7 @@ func (p *Process) runtime(c *cli.Context, file string) (*call, func(), error) {
 	return &call{p: p, host: h, list: list, Call: netlist.Call{Request: &roles.Request{Path: path, Env: p.Env}}}, done, nil
 }
 
-// call reads FILE CONTAINERID NETNS and the flags.
+// call makes a call from the arguments FILE CONTAINERID NETNS and the flags.
 func (p *Process) call(c *cli.Context, needNetns bool) (*call, func(), error) {
 	args := c.Args()
 	if args.Len() > 3 || args.Len() < 2 || needNetns && args.Get(2) == "" {
@@ -195,7 +196,8 @@ func (p *Process) call(c *cli.Context, needNetns bool) (*call, func(), error) {
 	return r, done, nil
 }
 
-// checked refuses what names no attachment, and what our plugins would refuse.
+// checked returns an error if the container ID or the interface name is not valid, or
+// if the list has a plugin of this program that would refuse the request.
 func (r *call) checked() error {
 	if id, name := r.Request.ContainerID, r.Request.IfName; !roles.IsName(id) || roles.LinkName(name) != nil {
 		return fmt.Errorf("%q and %q are not a container's ID and the name of an interface", id, name)
@@ -207,7 +209,8 @@ func (r *call) checked() error {
 	return r.p.CheckRequest(r.Request)
 }
 
-// attachmentFlags are CNI_ARGS and the runtime's values by capability.
+// attachmentFlags returns the flags --args as CNI_ARGS and --cap as the runtime's
+// values by capability.
 func attachmentFlags(c *cli.Context) (args roles.Args, given map[string]json.RawMessage, err error) {
 	if args, err = roles.ParseArgs(c.String("args")); err != nil {
 		return args, nil, usagef(`--args "K=V;K2=V2"`, "--args: %v", err)
@@ -220,7 +223,7 @@ func attachmentFlags(c *cli.Context) (args roles.Args, given map[string]json.Raw
 	return args, given, nil
 }
 
-// explainPlugin adds what to do next to a plugin's error.
+// explainPlugin adds the next step for the user to a plugin's error.
 func (p *Process) explainPlugin(c *cli.Context, err error) error {
 	if err == nil || errors.As(err, new(*hintError)) {
 		return err
@@ -235,7 +238,7 @@ func (p *Process) explainPlugin(c *cli.Context, err error) error {
 	hint := ""
 	switch code {
 	case types.ErrTryAgainLater:
-		hint = "the same call again, later"
+		hint = "repeat the call later"
 	case types.ErrInvalidNetworkConfig, types.ErrIncompatibleCNIVersion:
 		hint = p.lintHint(c)
 	case types.ErrInvalidNetNS:

@@ -16,10 +16,10 @@ import (
 func (p *Process) statusCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "status",
-		Usage:     "ask the plugins whether they can serve",
+		Usage:     "ask the plugins whether ADD would succeed",
 		ArgsUsage: "FILE",
-		Description: "Succeeds silently when every plugin of the list is ready. CNI versions before\n" +
-			"1.1.0 have no STATUS: it succeeds then.",
+		Description: "Prints nothing and succeeds if every plugin of the list is ready, and always for a\n" +
+			"CNI version before 1.1.0, which has no STATUS.",
 		Flags: cniFlags(),
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 1 {
@@ -38,11 +38,11 @@ func (p *Process) statusCommand() *cli.Command {
 func (p *Process) gcCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "gc",
-		Usage:     "remove what belongs to no valid attachment of a network",
+		Usage:     "remove everything of a network but its valid attachments",
 		ArgsUsage: "FILE [CONTAINERID[/IFNAME]…]",
-		Description: `The attachments named are valid, IFNAME being eth0 if it is not given; everything
-else of the network is removed, also what another runtime made. So an empty list
-must be asked for with --none; --added keeps what "cnibox add" attached.`,
+		Description: `The given attachments are valid; IFNAME defaults to eth0. All other attachments of
+the network are removed, also those of another runtime. To remove all of them, use
+--none; --added keeps the attachments of "cnibox add".`,
 		Flags: append(cniFlags(),
 			&cli.BoolFlag{Name: "none", Usage: "no attachment is valid: remove everything of the network"},
 			&cli.BoolFlag{Name: "added", Usage: "attachments made by cnibox add and not yet deleted are valid"},
@@ -53,7 +53,7 @@ must be asked for with --none; --added keeps what "cnibox add" attached.`,
 				return usagef("cnibox help gc", "want FILE and the valid attachments")
 			}
 			if len(names) == 1 && !c.Bool("none") && !c.Bool("added") {
-				return usagef("--none, if really everything is to go", "no valid attachment given")
+				return usagef("--none, to remove everything of the network", "no valid attachment given")
 			}
 			if c.Bool("none") && (c.Bool("added") || len(names) > 1) {
 				return usagef("cnibox help gc", "--none contradicts --added and named attachments")
@@ -64,19 +64,19 @@ must be asked for with --none; --added keeps what "cnibox add" attached.`,
 			}
 			defer done()
 			if r.list.DisableGC {
-				return fmt.Errorf("%s: disableGC is set, so that nothing is removed", names[0])
+				return fmt.Errorf("%s: disableGC is set, so nothing is removed", names[0])
 			}
 			if !result.AtLeast(r.list.CNIVersion, "1.1.0") {
-				fmt.Fprintf(p.Stderr, "cnibox: gc: plugins are not asked, CNI %s has no GC; add 1.1.0 to cniVersions\n", r.list.CNIVersion)
+				fmt.Fprintf(p.Stderr, "cnibox: gc: plugins are not called, because CNI %s has no GC; add 1.1.0 to cniVersions\n", r.list.CNIVersion)
 			}
 			return p.explainPlugin(c, r.gc(c.Context, names[1:], c.Bool("added")))
 		},
 	}
 }
 
-// gc detaches what add attached and is not valid, and has the plugins collect.
+// gc detaches the attachments of add that are not valid, and runs GC of the plugins.
 func (r *call) gc(ctx context.Context, names []string, added bool) error {
-	valid := []roles.AttachmentID{} // for plugins an absent list is another thing than an empty one
+	valid := []roles.AttachmentID{} // not nil: plugins ignore a missing list
 	for _, n := range names {
 		id, ifname, ok := strings.Cut(n, "/")
 		if !ok {
@@ -104,7 +104,7 @@ func (r *call) gc(ctx context.Context, names []string, added bool) error {
 	return errors.Join(append(errs, r.list.GC(ctx, r.host.Delegate, r.Call, valid))...)
 }
 
-// collect runs DEL of what add attached, as it was attached.
+// collect runs DEL of an attachment of add with the parameters of its ADD.
 func (r *call) collect(ctx context.Context, a *cached) error {
 	var pairs []string
 	for _, kv := range a.Args {

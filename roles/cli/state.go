@@ -50,9 +50,10 @@ func (p *Process) stateCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "state",
 		Usage: "show attachments, leases and the cloud's pools of this node",
-		Description: `The last column tells whether the container still exists. "cnibox state reap"
-removes what belongs to containers that are gone. On a node of a cloud a third table
-tells what the cloud gives it; "cnibox cloud show" tells more.`,
+		Description: `The last column reports whether the container still exists. "cnibox state reap"
+removes the attachments and leases of containers that are gone. On a node of a cloud,
+a third table lists the addresses that the cloud assigns to the node; "cnibox cloud
+show" prints more.`,
 		Flags: tableFlags(),
 		Subcommands: []*cli.Command{
 			p.exportCommand(),

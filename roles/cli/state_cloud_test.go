@@ -15,8 +15,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// A node of a cloud: the state tells of which NIC an address is, and what the cloud
-// gives by subnet.
+// On a node of a cloud the state has the NIC of each address, and the cloud's addresses
+// by subnet.
 func TestStateOfCloud(t *testing.T) {
 	dir := t.TempDir()
 	open := func(ctx context.Context, role string) (*roles.Host, func(), error) {

@@ -20,9 +20,9 @@ func (p *Process) importCommand() *cli.Command {
 		Name:      "import",
 		Usage:     "take over what state export wrote",
 		ArgsUsage: "FILE (- is stdin)",
-		Description: `Adds the records to what is there, in place of those under the same keys. An
-address that another attachment holds is an error, and nothing is changed then.
-With --replace everything that is there is dropped first. Interfaces are not touched.`,
+		Description: `Adds the records to the state, and replaces records with the same keys. If another
+attachment holds one of the addresses, the import fails and changes nothing.
+With --replace all present records are deleted first. Interfaces are not touched.`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "replace", Usage: "drop the present state first"},
 		},

@@ -18,7 +18,7 @@ type origin int
 const (
 	requested origin = iota
 	kept             // kept for the identity
-	unused           // never leased, as far as is known
+	unused           // never leased according to the store
 	longest          // free for the longest time; its last identity is not known
 	expired          // last leased to another identity, long ago
 	cooling          // released by another identity just now; nothing else was left

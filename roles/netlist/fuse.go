@@ -42,12 +42,12 @@ func Fuse(raw []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Put in as bytes: numbers and the order of keys are the plugins' own.
+	// The bytes are copied so that numbers and the order of keys do not change.
 	fused = slices.Concat([]byte("["), fused[:len(fused)-1], []byte(`,"plugins":`), confs, []byte("}]"))
 	return rawjson.Set(raw, "plugins", fused)
 }
 
-// Split is the list that Fuse made a fused one of.
+// Split is the inverse of Fuse: it returns the original list.
 func Split(raw []byte) ([]byte, error) {
 	l, err := Parse(raw, "0.1.0")
 	if err != nil {

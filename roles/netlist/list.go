@@ -113,7 +113,7 @@ func plugins(f *roles.Faults, path string, confs []json.RawMessage, inside bool)
 		case c.Type == "":
 			f.Addf(at+".type", "is missing")
 		case c.Type == FusedType && inside:
-			f.Addf(at+".type", "is %q inside of a %[1]s: write its plugins into the outer list", FusedType)
+			f.Addf(at+".type", "is %q inside another %[1]s: write its plugins into the outer list", FusedType)
 		case c.Type == FusedType:
 			p.Fused = plugins(f, at+".plugins", c.Plugins, true)
 			noCheck, noGC := truth(f, at+".disableCheck", c.DisableCheck), truth(f, at+".disableGC", c.DisableGC)
@@ -126,7 +126,7 @@ func plugins(f *roles.Faults, path string, confs []json.RawMessage, inside bool)
 	return all
 }
 
-// Unfused is the list with the plugins of fused lists in the place of these.
+// Unfused returns the list with each fused list replaced by its plugins.
 func (l *List) Unfused() *List {
 	out := *l
 	out.Plugins = nil

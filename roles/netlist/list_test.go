@@ -47,7 +47,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// recorder is a Delegator that remembers its calls and fails where it is told to.
+// recorder is a Delegator that records its calls and fails the configured ones.
 type recorder struct {
 	roles.Delegator
 	calls []string
@@ -111,7 +111,8 @@ func parse(t *testing.T, raw string) *List {
 	return l
 }
 
-// What the spec has a runtime add is there, and every other byte is as it was.
+// A plugin's configuration has the keys that the spec requires of a runtime, and every
+// other byte is unchanged.
 func TestConf(t *testing.T) {
 	r := &recorder{}
 	_, err := parse(t, three).Add(t.Context(), r, Call{
@@ -132,8 +133,8 @@ func TestConf(t *testing.T) {
 	}
 }
 
-// A failed ADD takes back what stands before it, newest first; the Delegator has
-// taken back the failed one.
+// If ADD of a plugin fails, DEL of the previous plugins runs in reverse order. The
+// Delegator has run DEL of the failed plugin.
 func TestAddTakesBack(t *testing.T) {
 	r := &recorder{fail: "ADD c"}
 	_, err := parse(t, three).Add(t.Context(), r, Call{Request: &roles.Request{}})
@@ -150,12 +151,13 @@ func TestAddTakesBack(t *testing.T) {
 	}
 }
 
-// stuck cannot take anything back.
+// stuck is a recorder whose DEL always fails.
 type stuck struct{ recorder }
 
 func (s *stuck) Del(context.Context, string, *roles.Request) error { return errors.New("stuck") }
 
-// DEL goes on after an error; GC needs a list, and the list's version a verb.
+// DEL continues after an error. GC needs a list of valid attachments, and every verb a
+// version that has it.
 func TestVerbs(t *testing.T) {
 	l := parse(t, three)
 	call := Call{Request: &roles.Request{}, Result: &roles.Result{}}
@@ -186,7 +188,7 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// What is not installed is known before the first plugin runs.
+// ADD finds a missing plugin before it runs the first one.
 func TestMissing(t *testing.T) {
 	r := &recorder{missing: []string{"b", "i"}}
 	_, err := parse(t, three).Add(t.Context(), r, Call{Request: &roles.Request{}})
@@ -199,7 +201,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// A fused list is the list that it was made of.
+// A fused list behaves as the list that it was made from.
 func TestFused(t *testing.T) {
 	fused, err := Fuse([]byte(three))
 	if err != nil {
@@ -223,7 +225,7 @@ func TestFused(t *testing.T) {
 	}
 }
 
-// Fuse and Split keep what they do not know, and Split undoes Fuse.
+// Fuse and Split keep unknown keys, and Split is the inverse of Fuse.
 func TestFuse(t *testing.T) {
 	list := strings.Replace(three, "{", `{"disableCheck":true,"unknown":{"n":1e400,"a":[{}]},`, 1)
 	fused, err := Fuse([]byte(list))
@@ -256,7 +258,7 @@ func TestFuse(t *testing.T) {
 	}
 }
 
-// A list behind another plugin begins with that one's result.
+// The first plugin of a list after another plugin gets the result of that plugin.
 func TestPrev(t *testing.T) {
 	r := &recorder{}
 	prev := &roles.Result{CNIVersion: roles.ResultVersion, Interfaces: []*roles.ResultInterface{{Name: "before"}}}
@@ -265,7 +267,7 @@ func TestPrev(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever is a list can be run, and what it keeps is JSON.
+// FuzzParse: every list that Parse accepts can be run, and its configurations are JSON.
 func FuzzParse(f *testing.F) {
 	f.Add(three, `{"a":1}`)
 	f.Add(`{"name":"a","type":"b","args":null}`, `{}`)

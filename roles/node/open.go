@@ -17,7 +17,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// Options say where a node's state is and who asks.
+// Options are the directories of a node's state and the properties of the caller.
 type Options struct {
 	// RunDir and StateDir replace /run/cnibox and /var/lib/cnibox, so that
 	// several simulated nodes can live on one machine.
@@ -87,9 +87,9 @@ func Open(_ context.Context, o Options) (*roles.Host, func(), error) {
 // and local time would read the zone's file in every call.
 func utcNow() time.Time { return time.Now().UTC() }
 
-// wanted lists every object of a kind that recorded attachments and networks
-// stand on: what somebody's `nft flush ruleset` or `firewall-cmd --reload` took
-// away.
+// wanted lists every object of a kind that recorded attachments and networks need.
+// The objects are restored after `nft flush ruleset` or `firewall-cmd --reload`
+// removed them.
 func wanted[O netops.Object](ctx context.Context, s *store.Store) ([]O, error) {
 	var out []O
 	err := s.View(ctx, func(tx *store.Tx) error {

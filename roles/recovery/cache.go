@@ -50,7 +50,7 @@ type cachedPlugin struct {
 		Type    string `json:"type"`
 		DataDir string `json:"dataDir"`
 	} `json:"ipam"`
-	// Plugins are those of a list, fused or not.
+	// Plugins are the plugins of a list, fused or not.
 	Plugins []cachedPlugin `json:"plugins"`
 }
 
@@ -83,8 +83,8 @@ func (p *cachedPlugin) dataDir() (dir string, ok bool) {
 	return filepath.Clean(p.IPAM.DataDir), true // as host-local names its pools
 }
 
-// Addresses are those of the result, without loopback's and link-local ones,
-// which no pool has.
+// Addresses returns the result's addresses without loopback and link-local ones, which
+// no pool contains.
 func (c *CacheEntry) Addresses() []netip.Prefix {
 	type ip struct {
 		IP string `json:"ip"`

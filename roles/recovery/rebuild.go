@@ -204,8 +204,8 @@ func (r *rebuilder) shared(network string, bridge netops.LinkInfo) error {
 	return record.AddShared(r.tx, network, rebuilt, spec, r.h.Now())
 }
 
-// unattached notes the same for networks that have elements of their own: no
-// attachment may be left to tell.
+// unattached records the same for networks that have elements, because such a network
+// may have no attachment.
 func (r *rebuilder) unattached(bridges map[string]netops.LinkInfo) error {
 	for _, e := range r.elements {
 		network, ok := strings.CutPrefix(labelOf(e), record.SharedAlias+" ")

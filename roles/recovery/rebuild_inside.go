@@ -58,10 +58,10 @@ func (r *rebuilder) containers(ctx context.Context) (attached, reserved int, err
 	return attached, reserved, nil
 }
 
-// inside looks for the interface with an attachment's label in its namespace,
-// and notes which that is; nil where there is no such interface. there tells
-// whether there is a namespace at all. A path that leads to no namespace is an
-// error: seen from here only, where another mount namespace has one.
+// inside looks for the interface with an attachment's label in the attachment's
+// namespace and records the namespace. It returns nil if there is no such interface.
+// there reports whether there is a namespace. A path that is not a namespace is an
+// error, because the path may be a namespace in another mount namespace.
 func (r *rebuilder) inside(ctx context.Context, c *CacheEntry, a *store.Attachment) (l *netops.LinkInfo, there bool, err error) {
 	a.Netns.Path = c.Netns
 	ns, err := r.h.Net.OpenNamespace(c.Netns)

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Run makes a call as a runtime does. Where the configuration stands behind an
-// interface plugin, that one is called too: before ADD, whose prevResult it
-// gives, and GC and STATUS, and after CHECK and DEL. A chained ADD that fails has
-// to leave what the interface plugin made as it was.
+// Run makes a call as a runtime does. For a chained role it also calls the interface
+// plugin: before ADD, which gets the plugin's result as prevResult, before GC and
+// STATUS, and after CHECK and DEL. A chained ADD that fails must not change the
+// interface plugin's objects.
 func (b *bench) Run(c Call) Answer {
 	b.t.Helper()
 	if b.conf.Chain == "" || c.Type != b.s.Type {
@@ -27,13 +27,13 @@ func (b *bench) Run(c Call) Answer {
 	return b.Env.Run(c)
 }
 
-// OK is Env.OK as a runtime calls.
+// OK is Env.OK for a call as a runtime makes it, see Run.
 func (b *bench) OK(c Call) Answer { b.t.Helper(); return b.ok(c, b.Run(c)) }
 
-// Fail is Env.Fail as a runtime calls.
+// Fail is Env.Fail for a call as a runtime makes it, see Run.
 func (b *bench) Fail(c Call, code int) Answer { b.t.Helper(); return b.fail(c, b.Run(c), code) }
 
-// first is the interface plugin's call for a chained one.
+// first returns the call of the interface plugin for a chained call.
 func (b *bench) first(c Call) Call {
 	b.t.Helper()
 	var own map[string]json.RawMessage
@@ -54,7 +54,8 @@ func (b *bench) first(c Call) Call {
 	return c
 }
 
-// runAdd runs ADD of both. A failed one is taken back by the runtime's DEL.
+// runAdd runs ADD of both plugins. If the chained ADD fails, DEL of both follows, as a
+// runtime does.
 func (b *bench) runAdd(first, c Call) Answer {
 	b.t.Helper()
 	made := b.Env.Run(first)
@@ -75,8 +76,8 @@ func (b *bench) runAdd(first, c Call) Answer {
 	return a
 }
 
-// runBoth runs the chained call, and the interface plugin's if it succeeded. DEL
-// answers with the chained one's words.
+// runBoth runs the chained call, and the interface plugin's if the first succeeded. For
+// DEL the answer is that of the chained call.
 func (b *bench) runBoth(c, first Call, del bool) Answer {
 	b.t.Helper()
 	a := b.Env.Run(c)
@@ -90,7 +91,7 @@ func (b *bench) runBoth(c, first Call, del bool) Answer {
 	return a
 }
 
-// list is the configuration that a runtime keeps of a call.
+// list returns the configuration that a runtime caches for a call.
 func (b *bench) list(c Call) Call {
 	if b.conf.Chain == "" {
 		return c

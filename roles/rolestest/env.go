@@ -1,9 +1,9 @@
-// Package rolestest is the suite that every role runs: each verb, again and out
-// of order, tampered with, interrupted at every write, in every spec version,
-// as real processes in real namespaces.
+// Package rolestest is the test suite of every role. It runs each verb as a real process
+// in real namespaces: in every spec version, repeated, out of order, after changes of the
+// kernel's objects, and with an error or a kill at every write.
 //
-// The test binary plays the plugin itself: Main makes it one when it is called
-// through a link, so that a test can make it fail or die at the n-th write.
+// The test binary also is the plugin: Main plays a role if the binary is called through
+// a link. So a test can make the plugin fail or die at the n-th write.
 package rolestest
 
 import (
@@ -63,20 +63,20 @@ func (e *Env) RunDir() string { return filepath.Join(e.dir, "run") }
 // StateDir is the node's /var/lib/cnibox.
 func (e *Env) StateDir() string { return filepath.Join(e.dir, "lib") }
 
-// Dir is a directory of the test's own.
+// Dir returns the test's temporary directory.
 func (e *Env) Dir() string { return e.dir }
 
 // Call is one CNI call.
 type Call struct {
 	Type, Verb, ID, Netns, IfName, Args, Conf string
-	// Probe makes the plugin fail or die: "net:fail:3", "net:kill-before:3",
-	// "net:kill-after:3", "store:fail:2", "store:kill:2". "net:stop:1" stops it
-	// before a write, "lock:stop:1" before it locks, "commit:stop:1" within a
-	// transaction on the state file; see Stopped.
+	// Probe makes the plugin fail or die at the n-th operation: "net:fail:3",
+	// "net:kill-before:3", "net:kill-after:3", "store:fail:2", "store:kill:2".
+	// "net:stop:1" stops it before a write, "lock:stop:1" before a lock, "commit:stop:1"
+	// within a transaction on the state file; see Stopped.
 	Probe string
 }
 
-// Answer is what a call brought.
+// Answer is the outcome of a call.
 type Answer struct {
 	Stdout, Stderr string
 	// Code is the exit status, -1 when the process was killed.
@@ -121,7 +121,7 @@ func run(cmd *exec.Cmd) (Answer, error) {
 // OK makes a call that must succeed, and returns its answer.
 func (e *Env) OK(c Call) Answer { e.t.Helper(); return e.ok(c, e.Run(c)) }
 
-// ok makes sure that a call succeeded.
+// ok asserts that a call succeeded.
 func (e *Env) ok(c Call, a Answer) Answer {
 	e.t.Helper()
 	if a.Code != 0 {
@@ -130,11 +130,11 @@ func (e *Env) ok(c Call, a Answer) Answer {
 	return a
 }
 
-// Fail makes a call that must fail with one error object of the given code;
-// 0 accepts any but 0 and 999.
+// Fail makes a call that must fail with one error object of the given code. Code 0
+// accepts all codes except 0 and 999.
 func (e *Env) Fail(c Call, code int) Answer { e.t.Helper(); return e.fail(c, e.Run(c), code) }
 
-// fail makes sure that a call failed as it has to.
+// fail asserts that a call failed with one error object of the given code.
 func (e *Env) fail(c Call, a Answer, code int) Answer {
 	e.t.Helper()
 	if a.Code == 0 {
@@ -154,8 +154,8 @@ func (e *Env) fail(c Call, a Answer, code int) Answer {
 	return a
 }
 
-// State is the kernel and the store as texts, for comparison. Names of shared
-// objects that may stay are given to modulo.
+// State returns the state of the kernel and the store as texts for comparison, without
+// the shared objects whose names are in modulo.
 func (e *Env) State(modulo []string, netns ...*netopstest.NS) string {
 	e.t.Helper()
 	var b strings.Builder

@@ -9,13 +9,13 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// FaultyConf is a configuration with the paths of its faults, none for a good one.
+// FaultyConf is a configuration with the paths of its faults. A valid one has no paths.
 type FaultyConf struct {
 	Name, Conf string
 	Paths      []string
 }
 
-// CheckFaults makes sure that a role finds these faults, all at once, and no others.
+// CheckFaults asserts that a role reports exactly these faults, all at once.
 func CheckFaults(t *testing.T, role roles.Role, confs []FaultyConf) {
 	t.Helper()
 	for _, c := range confs {

@@ -9,10 +9,10 @@ import (
 	"github.com/cnibox/cnibox/roles/result"
 )
 
-// FuzzBuild is the fuzz target of an interface role: no configuration and no answer
-// of an IPAM plugin make it panic, a valid configuration leads to something that is
-// made, and its own result can be checked. It gets what Observe would have read, and
-// configurations to begin with.
+// FuzzBuild is the fuzz target of an interface role: no configuration and no result of
+// an IPAM plugin causes a panic, the spec of a valid configuration has objects, and CHECK
+// accepts the role's own result. It gets the value that Observe would have returned, and
+// the first configurations.
 func FuzzBuild(f *testing.F, role roles.Role, observed any, confs ...string) {
 	f.Helper()
 	for _, conf := range append(confs, `[]`, `{"prevResult":1}`, `{"ipam":{"type":7},"dns":{"search":[]}}`) {

@@ -21,7 +21,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// update has Golden write what it computes.
+// update makes Golden write the computed results.
 var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
 
 // Golden computes what testdata/*.txtar ask of an interface or chained role, without a
@@ -30,17 +30,17 @@ var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
 //	conf.json     the configuration, without name and type
 //	ipam.json     IPAM's answer, if there is one
 //	args          CNI_ARGS
-//	seen.json     what was observed of the kernel, for Observed
+//	seen.json     the observed state of the kernel, for Observed
 //	chained.json  the earlier plugin's result
 //	prev.json     prevResult, for the spec of CHECK
 //
-// and then either spec, one object a line in the order of making, and
-// result.json, or error. With -update the latter are rewritten.
+// and the expected output: either spec, with one object a line in the order of creation,
+// and result.json, or error. With -update the expected output is rewritten.
 type Golden struct {
 	// Role is the role's entry in the table.
 	Role roles.Role
-	// Observed is what the role's Observe would have read, from seen.json
-	// (empty without one).
+	// Observed returns the value of the role's Observe for seen.json, which is empty if
+	// the file has none.
 	Observed func(seen []byte) (any, error)
 }
 
@@ -95,7 +95,7 @@ func texts(files []txtar.File) map[string]string {
 	return m
 }
 
-// Read is what an interface or chained role makes of a configuration.
+// Read is the value that an interface or chained role makes from a configuration.
 func Read[R attach.SpecBuilder](role roles.Role, conf []byte) (r R, err error) {
 	h, err := role.New(conf)
 	if err != nil {
@@ -104,7 +104,7 @@ func Read[R attach.SpecBuilder](role roles.Role, conf []byte) (r R, err error) {
 	return h.(interface{ Builder() attach.SpecBuilder }).Builder().(R), nil
 }
 
-// compute goes from the configuration to spec and result.
+// compute returns the spec and the result for a configuration.
 func (g Golden) compute(asked []txtar.File) ([]txtar.File, error) {
 	files := texts(asked)
 	role, err := Read[attach.SpecBuilder](g.Role, []byte(files["conf.json"]))
@@ -150,8 +150,7 @@ func remarks(o netops.Object) string {
 	return " # " + strings.Join(words, ", ")
 }
 
-// input is an attachment as attach would describe it, with names that a
-// reader can tell apart.
+// input returns an attachment as package attach describes it, with distinct names.
 func (g Golden) input(files map[string]string) (*attach.Input, error) {
 	key := store.Key{Network: "pods", ContainerID: "c1", IfName: "eth0"}
 	args, err := roles.ParseArgs(strings.TrimSpace(files["args"]))

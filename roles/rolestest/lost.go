@@ -10,10 +10,10 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// CacheDir is where the node's runtime keeps libcni's results.
+// CacheDir returns the directory of libcni's cache of the node's runtime.
 func (e *Env) CacheDir() string { return filepath.Join(e.dir, "results") }
 
-// Cache writes what libcni keeps of an ADD: its configuration and its result.
+// Cache writes libcni's cache file for an ADD: its configuration and its result.
 func (e *Env) Cache(add Call, result string) {
 	e.t.Helper()
 	var conf struct{ Name string }
@@ -32,7 +32,7 @@ func (e *Env) Cache(add Call, result string) {
 	}
 }
 
-// Forget deletes the node's /run/cnibox as a hasty person does.
+// Forget deletes the node's /run/cnibox, as a user may do.
 func (e *Env) Forget() {
 	e.t.Helper()
 	if err := os.RemoveAll(e.RunDir()); err != nil {

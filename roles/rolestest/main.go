@@ -29,7 +29,7 @@ const (
 	probeEnv = "CNIBOX_ROLESTEST_PROBE"
 	// cacheEnv is Env.CacheDir.
 	cacheEnv = "CNIBOX_TEST_CACHE_DIRS"
-	// lockTimeoutEnv replaces the 30 s that a call waits for locks.
+	// lockTimeoutEnv replaces the lock timeout of 30 s.
 	lockTimeoutEnv = "CNIBOX_TEST_LOCK_TIMEOUT"
 )
 
@@ -42,8 +42,8 @@ func lockTimeout() (time.Duration, error) {
 	return time.ParseDuration(s)
 }
 
-// Main is for TestMain. Called as a plugin the test binary plays a role of the
-// table; otherwise it runs the tests on a host of their own.
+// Main is for TestMain. If the test binary is called as a plugin, Main plays a role
+// of the table. Otherwise it runs the tests in a separate network namespace.
 func Main(m *testing.M, table roles.Table) {
 	playPlugin(table)
 	netopstest.Main(m)
@@ -55,14 +55,14 @@ func InitialMain(m *testing.M, table roles.Table) {
 	netopstest.InitialMain(m)
 }
 
-// playPlugin does not return in a process that was called as a plugin.
+// playPlugin plays a role and ends the process if the process was called as a plugin.
 func playPlugin(table roles.Table) {
 	if os.Getenv(pluginEnv) != "" {
 		os.Exit(plugin(table))
 	}
 }
 
-// plugin plays one CNI call with the probe that the environment asks for.
+// plugin plays one CNI call with the probe from the environment.
 func plugin(table roles.Table) int {
 	probe, err := parseProbe(os.Getenv(probeEnv))
 	if err != nil {
@@ -95,21 +95,21 @@ func plugin(table roles.Table) int {
 	return code
 }
 
-// unreached is printed when a call made fewer writes than its probe waits for.
+// unreached is printed if a call made fewer writes than its probe needs.
 const unreached = "rolestest: probe was not reached"
 
-// errProbed is the failure that a probe makes.
+// errProbed is the error that a probe returns.
 var errProbed = errors.New("made to fail by a test")
 
 // probe counts writes and acts at the n-th.
 type probe struct {
 	on, action string
 	n, seen    int
-	// counts: delegates may write at the same time.
+	// The mutex protects the counts, because delegates may write at the same time.
 	counts sync.Mutex
 }
 
-// parseProbe reads "net:fail:3"; empty is a probe that does nothing.
+// parseProbe parses a probe such as "net:fail:3". The probe of an empty text does nothing.
 func parseProbe(s string) (*probe, error) {
 	if s == "" {
 		return &probe{}, nil
@@ -138,7 +138,7 @@ func (p *probe) into(o *node.Options) {
 	}
 }
 
-// hit counts and acts.
+// hit counts an operation and acts at the n-th.
 func (p *probe) hit(action string) error {
 	if p.action != action {
 		return nil
@@ -155,7 +155,7 @@ func (p *probe) hit(action string) error {
 	}
 	if strings.HasPrefix(action, "kill") {
 		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
-		select {} // the signal ends the process, this goroutine must not go on
+		select {} // the signal ends the process, and this goroutine must not continue
 	}
 	return errProbed
 }
@@ -168,7 +168,7 @@ func stop() {
 	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 }
 
-// store is a store.Options.Probe. After a commit nothing can fail any more.
+// store is a store.Options.Probe. It does not fail after a commit.
 func (p *probe) store(op string) error {
 	if p.action == "fail" && strings.HasSuffix(op, "committed") {
 		return nil

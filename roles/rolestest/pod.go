@@ -21,7 +21,7 @@ func NewPod(t *testing.T, table roles.Table, typ string) *Pod {
 	return &Pod{NewEnv(t, table), netopstest.New(t), typ}
 }
 
-// Call is a call about eth0 of the container, with further keys of the
+// Call returns a call for eth0 of the container. more has further keys of the
 // configuration: `,"master":"lan0"`.
 func (p *Pod) Call(verb, keys string) Call {
 	return Call{
@@ -30,7 +30,7 @@ func (p *Pod) Call(verb, keys string) Call {
 	}
 }
 
-// State is that of the node and of the container.
+// State returns the state of the node and of the container.
 func (p *Pod) State() string { p.t.Helper(); return p.Env.State(nil, p.NS) }
 
 // Refused makes a call that must fail with a code and a text, and change nothing.

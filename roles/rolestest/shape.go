@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// checkShape asserts that a result has the form of its spec version: the keys
-// that the version knows, and none of a later one.
+// checkShape asserts that a result has the format of its spec version: the keys of the
+// version, and none of a later one.
 func checkShape(t *testing.T, version, stdout string) {
 	t.Helper()
 	var m map[string]json.RawMessage
@@ -62,7 +62,8 @@ func checkShape(t *testing.T, version, stdout string) {
 	}
 }
 
-// SameJSON fails the test when two documents differ in more than form.
+// SameJSON fails the test if two documents differ in more than white space and order of
+// keys.
 func SameJSON(t *testing.T, have, want string) {
 	t.Helper()
 	var h, w any

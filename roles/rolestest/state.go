@@ -11,8 +11,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// storeText is all that the node's store holds, as canonical text without
-// times. Networks' notes of shared objects count too: GC removes them.
+// storeText returns the content of the node's store as canonical text without times. It
+// includes the networks' records of shared objects, because GC removes them.
 func (e *Env) storeText() string {
 	e.t.Helper()
 	var b strings.Builder
@@ -74,8 +74,8 @@ func (e *Env) storeText() string {
 	return b.String()
 }
 
-// delegations are what meta roles asked for and has not been taken back. A file that
-// cannot be read has none.
+// delegations lists the delegations of meta roles that were not deleted. If the file
+// cannot be read, there are none.
 func (e *Env) delegations() []store.Delegation {
 	e.t.Helper()
 	h, done, err := node.Open(context.Background(), node.Options{RunDir: e.RunDir(), StateDir: e.StateDir(), Role: "test"})

@@ -22,52 +22,52 @@ import (
 )
 
 const (
-	// soakEnv is how many seconds storms go on; without it they run once.
+	// soakEnv is the duration of storms in seconds. Without it they run once.
 	soakEnv = "CNIBOX_SOAK"
 	// seedEnv repeats a storm's random choices.
 	seedEnv = "CNIBOX_SEED"
-	// soaking is the least that a soak goes on.
+	// soaking is the minimum duration of a soak.
 	soaking = 2 * time.Minute
-	// guardTime is after when a call counts as hung: nothing that it waits for takes so long.
+	// guardTime is the time after which a call counts as hung. Every wait of a call is
+	// shorter.
 	guardTime = 2 * await.Patience
 	// mostTries is how often a runtime tries again before a storm gives up. Nine in
 	// ten calls may fail while Meanwhile damages the node: of sixty
 	// tries all do for one container in five hundred.
 	mostTries = 300
-	// shortLife bounds the random time after which a process is killed: what
-	// one takes that is alone. Of many at once each takes up to 8 times that.
+	// shortLife bounds the random time after which a process is killed. It is the
+	// duration of a single call. Of many parallel calls each takes up to 8 times that.
 	shortLife = 15 * time.Millisecond
 )
 
-// Storm attaches many containers at once and detaches them, while a random
-// third of the processes is killed after a random time, tried again as a
-// runtime would: DEL, then ADD.
+// Storm attaches many containers at once and detaches them. It kills a random third of
+// the processes after a random time, and repeats their calls as a runtime does: DEL, then
+// ADD.
 type Storm struct {
 	Table roles.Table
 	Type  string
-	// Confs are the configurations in JSON, with version, taken in turns.
+	// Confs are the configurations in JSON, with version. The containers use them in turn.
 	Confs []string
-	// Chain are the plugins behind, without "name" and "cniVersion".
+	// Chain are the chained plugins, without "name" and "cniVersion".
 	Chain []string
-	// Runtime is what the runtime gives these for the n-th container as
-	// runtimeConfig, if it is set.
+	// Runtime returns the runtimeConfig of the chained plugins for the n-th container. It
+	// may be nil.
 	Runtime func(n int) map[string]any
-	// Containers is how many there are, Parallel how many calls at once.
+	// Containers is the number of containers, Parallel the number of calls at once.
 	Containers, Parallel int
-	// Soaked is how many there are in a soak, with CNIBOX_SOAK of two minutes or
-	// more: what takes too long for every run. 0 is as many.
+	// Soaked is the number of containers in a soak, with a CNIBOX_SOAK of at least two
+	// minutes, for numbers that take too long in every run. 0 means Containers.
 	Soaked int
-	// Whole has it go on for all of CNIBOX_SOAK in every run. Most storms meet
-	// the same races in different roles: outside a soak they share the time, a
-	// quarter each.
+	// Whole makes the storm use all of CNIBOX_SOAK in every run. Most storms test the same
+	// races in different roles, so outside a soak each uses a quarter of the time.
 	Whole bool
-	// Meanwhile is called every 16 calls and may do harm to the node.
+	// Meanwhile is called every 16 calls and may disturb the node.
 	Meanwhile func(*Env) error
 }
 
-// Run plays rounds until its share of CNIBOX_SOAK seconds is over, one at least. After
-// each, GC with an empty list brings kernel and store back to the start. At no
-// time do two attached containers have one address.
+// Run runs at least one round, and repeats rounds until its share of CNIBOX_SOAK seconds
+// is over. After each round, GC with an empty list restores the first state of kernel and
+// store. Two attached containers never have the same address.
 func (s Storm) Run(t *testing.T) {
 	t.Helper()
 	soak, seed, err := stormSettings()
@@ -109,7 +109,7 @@ func (s Storm) Run(t *testing.T) {
 	}
 }
 
-// stormSettings reads how long, and with which seed.
+// stormSettings returns the duration and the random seed.
 func stormSettings() (soak time.Duration, seed uint64, err error) {
 	if v := os.Getenv(soakEnv); v != "" {
 		n, err := strconv.Atoi(v)
@@ -125,7 +125,7 @@ func stormSettings() (soak time.Duration, seed uint64, err error) {
 	return soak, rand.Uint64(), nil
 }
 
-// storm is one storm under way.
+// storm is the state of a running Storm.
 type storm struct {
 	Storm
 	*Env
@@ -138,7 +138,7 @@ type storm struct {
 	owners map[string]string
 }
 
-// state leaves forwarding out: once turned on it stays.
+// state omits the forwarding sysctls, which stay set after DEL.
 func (s *storm) state() string { return s.State([]string{"sysctl net/"}) }
 
 // each runs f for every container, Parallel of them at once.
@@ -218,7 +218,7 @@ func (s *storm) add(n int) (result string, err error) {
 	return result, nil
 }
 
-// detach tries DEL until it succeeds. From its start on the addresses are free.
+// detach tries DEL until it succeeds. The addresses count as free from its start.
 func (s *storm) detach(n int) error {
 	s.disown(n)
 	for range mostTries {
@@ -271,8 +271,8 @@ func (s *storm) disown(n int) {
 	}
 }
 
-// try makes one call, which is killed now and then. Only what must never be is
-// an error: a call that hangs, or fails without saying why.
+// try makes one call, and kills it sometimes. Only a hung call, or a failed call without
+// an error message, is an error of try.
 func (s *storm) try(c Call) (Answer, error) {
 	life, harm := s.choose()
 	if harm {
@@ -332,8 +332,8 @@ func RunFor(cmd *exec.Cmd, life time.Duration) (Answer, error) {
 	return a, nil
 }
 
-// Stopped starts a call whose probe stops it, and returns once it has stopped.
-// The test ends it if the caller did not.
+// Stopped starts a call with a probe that stops it, and returns when it has stopped. If
+// the caller does not continue it, it is killed at the end of the test.
 func (e *Env) Stopped(c Call) *exec.Cmd {
 	e.t.Helper()
 	cmd := e.Cmd(c)
@@ -349,7 +349,7 @@ func (e *Env) Stopped(c Call) *exec.Cmd {
 	return cmd
 }
 
-// WithKeys is a configuration with further top-level keys.
+// WithKeys returns a configuration with further top-level keys.
 func WithKeys(t testing.TB, conf string, more map[string]any) string {
 	t.Helper()
 	var m map[string]any

@@ -18,29 +18,29 @@ type Suite struct {
 	Confs []Conf
 }
 
-// Conf is one configuration that a role is tested with.
+// Conf is one configuration with which a role is tested.
 type Conf struct {
 	Name string
 	// JSON is a plugin configuration with "name", without "cniVersion".
 	JSON string
-	// Chain is the interface plugin that a chained role stands behind, without
-	// "name" and "cniVersion".
+	// Chain is the interface plugin before a chained role in the list, without "name" and
+	// "cniVersion".
 	Chain string
 	// NoAddress marks layer 2 configurations: spec versions below 0.3.0 cannot
 	// express their result, so ADD must fail there.
 	NoAddress bool
-	// Needs skips where a kernel lacks a feature that the VM layer has.
+	// Needs skips the test if the kernel lacks a feature. The kernel of the VM tests has
+	// all of them.
 	Needs func(testing.TB)
-	// Host makes the host have what the configuration names. It may find that
-	// there: it is called again when a namespace has ended, with which virtual
-	// devices end.
+	// Host creates the host's objects that the configuration names. It is called again
+	// after a namespace with virtual devices has ended, so the objects may exist.
 	Host func(testing.TB)
-	// Tamper has changes after which CHECK must fail.
+	// Tamper has the changes after which CHECK must fail.
 	Tamper []Tamper
-	// Prepare puts into a container's namespace what the configuration needs there.
+	// Prepare creates the objects in a container's namespace that the configuration needs.
 	Prepare func(*testing.T, *netopstest.NS)
-	// Other is the configuration of a second attachment beside the first, where
-	// the kernel allows no two of one configuration. Empty is the same.
+	// Other is the configuration of a second attachment, if the kernel does not allow two
+	// with the same configuration. Empty means the same configuration.
 	Other string
 	// Args is CNI_ARGS for every call.
 	Args string
@@ -48,21 +48,21 @@ type Conf struct {
 	Refused map[string]any
 	// Again says that a second ADD of the same attachment succeeds.
 	Again bool
-	// Swept says that the sweeps of another configuration make all that this
-	// one makes; they are left out here. Of those that are swept the first one's
-	// are whole; of the others, which mostly write the same, they probe a part.
+	// Swept means that this configuration is not swept, because the sweeps of another one
+	// make the same writes. The first swept configuration is probed at every write, the
+	// others, which mostly make the same writes, only at a part.
 	Swept bool
-	// Within says that the role's part is in the container and known by the record
-	// only: one whose record was lost ends with the container.
+	// Within means that the role's objects are in the container and only the record lists
+	// them. If the record is lost, they end with the container.
 	Within bool
-	// Stateless says that the role keeps no records: it needs no prevResult for
-	// CHECK, has one interface only, and GC finds nothing.
+	// Stateless means that the role keeps no records: it needs no prevResult for CHECK,
+	// has only one interface, and GC finds nothing.
 	Stateless bool
-	// turn counts the configurations before this one that are swept.
+	// turn is the number of swept configurations before this one.
 	turn int
 }
 
-// Tamper breaks what ADD made, from the host's or the container's side.
+// Tamper is a change of the objects that ADD made, on the host or in the container.
 type Tamper struct {
 	Name string
 	Do   func(t *testing.T, e *Env, ns *netopstest.NS, result *roles.Result)
@@ -106,10 +106,10 @@ func OnHost(name string, change func() error) Tamper {
 	}}
 }
 
-// versions are all that the binary speaks.
+// versions are the CNI versions that the binary supports.
 var versions = []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
-// newest is the version that most of the suite runs with.
+// newest is the version with which most of the suite runs.
 const newest = "1.1.0"
 
 // Run runs the suite as subtests.
@@ -157,7 +157,7 @@ type bench struct {
 	ns   *netopstest.NS
 	// warmed means that the shared objects exist.
 	warmed bool
-	// sweeps counts those that began.
+	// sweeps is the number of sweeps that began.
 	sweeps int
 }
 
@@ -165,7 +165,7 @@ func (s Suite) bench(t *testing.T, c Conf) *bench {
 	t.Helper()
 	b := &bench{Env: NewEnv(t, s.Table), s: s, conf: c}
 	b.ns = b.container(t)
-	// Whatever a test made is taken away again: the next one has the same host.
+	// Everything that a test made is removed, so that the next test has the same host.
 	t.Cleanup(func() { b.Run(b.gcCall(nil)) })
 	b.host()
 	if c.Stateless {
@@ -174,7 +174,7 @@ func (s Suite) bench(t *testing.T, c Conf) *bench {
 	return b
 }
 
-// container is a namespace as the configuration needs it.
+// container makes a namespace with the objects that the configuration needs.
 func (b *bench) container(t *testing.T) *netopstest.NS {
 	t.Helper()
 	ns := netopstest.New(t)
@@ -191,7 +191,7 @@ func (b *bench) host() {
 	}
 }
 
-// call is a call for the bench's container.
+// call returns a call for the bench's container.
 func (b *bench) call(verb string) Call {
 	return Call{
 		Type: b.s.Type, Verb: verb, ID: "c1", Netns: b.ns.Path(), IfName: "eth0",
@@ -199,20 +199,20 @@ func (b *bench) call(verb string) Call {
 	}
 }
 
-// with is the configuration in a version with further top-level keys.
+// with returns the configuration with a version and further top-level keys.
 func (b *bench) with(version string, more map[string]any) string {
 	b.t.Helper()
 	return WithKeys(b.t, WithKeys(b.t, b.conf.JSON, map[string]any{"cniVersion": version}), more)
 }
 
-// withPrev is a call whose configuration has ADD's result as prevResult.
+// withPrev returns a call whose configuration has ADD's result as prevResult.
 func (b *bench) withPrev(verb, result string) Call {
 	c := b.call(verb)
 	c.Conf = b.with(newest, map[string]any{"prevResult": json.RawMessage(result)})
 	return c
 }
 
-// other is a call for an attachment beside the first.
+// other returns a call for a second attachment.
 func (b *bench) other(verb string) Call {
 	c := b.call(verb)
 	if b.conf.Other != "" {
@@ -221,7 +221,7 @@ func (b *bench) other(verb string) Call {
 	return c
 }
 
-// gcCall is GC with a list of valid attachments.
+// gcCall returns a GC call with a list of valid attachments.
 func (b *bench) gcCall(valid []roles.AttachmentID) Call {
 	c := b.call("GC")
 	if valid == nil {
@@ -241,10 +241,11 @@ func (b *bench) warm() string {
 	return b.state()
 }
 
-// state leaves forwarding out: once turned on it stays, since others may rely on it.
+// state omits the forwarding sysctls: DEL does not reset them, because other programs may
+// need them.
 func (b *bench) state() string { b.t.Helper(); return b.State([]string{"sysctl net/"}, b.ns) }
 
-// same fails the test when the state is not as it was.
+// same fails the test if the state differs from the earlier one.
 func (b *bench) same(want, when string) {
 	b.t.Helper()
 	if have := b.state(); have != want {
@@ -398,7 +399,7 @@ func (s Suite) versions(t *testing.T, c Conf) {
 			b := s.bench(t, c)
 			call := b.call("ADD")
 			call.Conf = b.with(v, nil)
-			if c.Chain != "" && !c.NoAddress && v < "0.3.0" { // these versions know no chains
+			if c.Chain != "" && !c.NoAddress && v < "0.3.0" { // these versions have no lists
 				b.Fail(call, 7)
 				return
 			}

@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// maxSteps ends a sweep that never gets through: more writes than any role makes.
+	// maxSteps ends a sweep whose call never succeeds. No role makes so many writes.
 	maxSteps = 200
-	// strideEnv has all sweeps probe every so many-th write: 1 in a soak, more where
-	// calls are slow and another machine probes them all.
+	// strideEnv makes all sweeps probe only every n-th write: 1 in a soak, more if calls
+	// are slow and another test run probes every write.
 	strideEnv = "CNIBOX_SWEEP"
-	// laterStride is how far apart the writes are that are probed of a role's second
-	// and later configurations.
+	// laterStride is the distance of the probed writes for a role's second and later
+	// configurations.
 	laterStride = 3
 )
 
-// faultSweep makes the n-th write of ADD fail, for every n, and then of DEL:
-// afterwards kernel and store equal the start.
+// faultSweep makes the n-th write of ADD fail, for every n, and then of DEL. Afterwards
+// kernel and store equal the first state.
 func (s Suite) faultSweep(t *testing.T, c Conf) {
 	b := s.bench(t, c)
 	start := b.warm()
@@ -43,8 +43,8 @@ func (s Suite) faultSweep(t *testing.T, c Conf) {
 	}
 }
 
-// killSweep kills the process before and after the n-th write: DEL, and on the
-// other turn GC, brings the start back.
+// killSweep kills the process before and after the n-th write. Then DEL, or in every
+// second run GC, restores the first state.
 func (s Suite) killSweep(t *testing.T, c Conf) {
 	b := s.bench(t, c)
 	start := b.warm()
@@ -86,9 +86,9 @@ func (s Suite) againSweep(t *testing.T, c Conf) {
 	}
 }
 
-// clean takes turns: DEL; a repeated ADD, which clears what the dead call left
-// or finds the attachment complete, and DEL; GC that lists another container,
-// so that the shared objects stay.
+// clean alternates three kinds of cleaning: DEL; a second ADD, which removes the killed
+// call's objects or finds the attachment complete, and then DEL; and a GC that lists
+// another container, so that the shared objects stay.
 func (b *bench) clean(n int) {
 	b.t.Helper()
 	switch n % 3 {
@@ -106,8 +106,8 @@ func (b *bench) clean(n int) {
 // through means that the call made all its writes before the probed one came.
 func (a Answer) through() bool { return strings.Contains(a.Stderr, unreached) }
 
-// writes counts the writes to probe: 1, 2, 3, …, or with a stride fewer of them,
-// of which the next sweep, and the next configuration's, has others.
+// writes iterates over the writes to probe: 1, 2, 3, …. With a stride it skips writes, and
+// each sweep and configuration skips others.
 func (b *bench) writes() iter.Seq[int] {
 	b.t.Helper()
 	stride := 1
@@ -128,7 +128,7 @@ func (b *bench) writes() iter.Seq[int] {
 	}
 }
 
-// sweepAdd runs ADD with the n-th write probed until it gets through.
+// sweepAdd runs ADD with the n-th write probed, until ADD makes fewer than n writes.
 func (b *bench) sweepAdd(t *testing.T, kind string, after func(n int)) {
 	t.Helper()
 	for n := range b.writes() {
@@ -161,8 +161,8 @@ func (b *bench) sweepDel(t *testing.T, kind string, after func(n int)) {
 	t.Fatalf("%s: DEL did not get through after %d writes", kind, maxSteps)
 }
 
-// coldSweep probes the ADD that makes the shared objects too; GC with an empty
-// list brings the untouched host back.
+// coldSweep probes the ADD that also makes the shared objects. GC with an empty list
+// restores the unchanged host.
 func (b *bench) coldSweep(t *testing.T, kind, pristine string) {
 	t.Helper()
 	b.warmed = false

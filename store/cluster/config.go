@@ -20,7 +20,7 @@ type Config struct {
 type Backend struct {
 	// Type is "vxlan" or "host-gw", in lower case.
 	Type string
-	// VNI and Port are those of the tunnel. Port 0 is the kernel's default, 8472.
+	// VNI and Port are the tunnel's. Port 0 is the kernel's default, 8472.
 	VNI  uint32
 	Port uint16
 	// GBP and Learning are flags of the VXLAN device.

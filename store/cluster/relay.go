@@ -14,8 +14,8 @@ type Relay struct {
 	wake     chan struct{}
 }
 
-// WatchWith runs engine until it returns. Meanwhile one goroutine of its own calls fn
-// with the updates that engine puts into the Relay. fn is not called any more after
+// WatchWith runs engine until it returns. Meanwhile another goroutine calls fn with the
+// updates that engine puts into the Relay. fn is not called any more after
 // WatchWith has returned.
 func WatchWith(ctx context.Context, fn func(Update), engine func(context.Context, *Relay) error) error {
 	ctx, cancel := context.WithCancel(ctx)

@@ -68,7 +68,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 }
 
 // Build changes the interface before the sysctls, because a new MTU resets
-// net.ipv6.conf.*.mtu. Each attribute is a change of its own: if the kernel
+// net.ipv6.conf.*.mtu. Each attribute is a separate change: if the kernel
 // refuses one, the others are complete or not started. CHECK uses the values of
 // prevResult where it has them, because a later plugin may have changed the
 // interface too.

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestCalled: an agent counts as such by whichever path a person started it.
+// TestCalled: an agent is recognised whatever path it was started by.
 func TestCalled(t *testing.T) {
 	for _, c := range []struct {
 		args []string

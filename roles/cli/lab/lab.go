@@ -120,8 +120,8 @@ type Pod struct {
 	Address netip.Addr `json:"address,omitzero"`
 }
 
-// network has the pods' networks, a /24 for each node. underlay connects the nodes, from .101 on.
-// Both are those of flannel's well-known picture.
+// network contains the pods' networks, a /24 for each node. underlay connects the nodes, from .101
+// on. Both are copied from the diagram in flannel's documentation.
 const (
 	network = "10.244.0.0/16"
 	uplink  = "eth1"

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { netopstest.Main(m) }
 
-// built is the binary that a lab is made of, in a file system that goes with the
+// built is the path of the binary that the lab runs. Its file system ends with the
 // tests' namespaces.
 var built = sync.OnceValues(func() (string, error) {
 	const path = "/run/cnibox-under-test"
@@ -51,7 +51,7 @@ func newLab(t *testing.T, binary string) *lab.Lab {
 	return &lab.Lab{Dir: filepath.Join(t.TempDir(), "lab"), Self: dispatch.Self{Executable: binary}, Net: n}
 }
 
-// left is what a lab could leave on the machine.
+// left lists everything that a lab could leave on the machine.
 func left(t *testing.T, l *lab.Lab) string {
 	t.Helper()
 	var all []string
@@ -75,14 +75,14 @@ func left(t *testing.T, l *lab.Lab) string {
 
 func nothingLeft(t *testing.T, l *lab.Lab) {
 	t.Helper()
-	// A process that was killed while it syncs a file ends when that is done.
+	// A process that is killed while it syncs a file ends only after that.
 	await.Until(t, func() bool { return left(t, l) == "" }, func() string { return "left are:\n" + left(t, l) })
 }
 
 func quiet(string) {}
 
-// Every pod reaches every other one, and the nodes have the article's addresses;
-// afterwards nothing is left, and the machine's own network is as it was.
+// Every pod reaches every other pod, and the nodes have the addresses of flannel's
+// documentation. Afterwards nothing is left, and the machine's network is unchanged.
 func TestUpAndDown(t *testing.T) {
 	l := newLab(t, build(t))
 	before := netopstest.Snapshot(t)
@@ -130,7 +130,7 @@ func TestUpAndDown(t *testing.T) {
 	}
 }
 
-// With etcd, which listens outside of the nodes.
+// A lab with etcd, which listens outside the nodes.
 func TestEtcd(t *testing.T) {
 	server := etcdtest.Start(t)
 	l := newLab(t, build(t))
@@ -145,7 +145,7 @@ func TestEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	nothingLeft(t, l)
-	// An etcd that is gone is told, and does not keep the lab up.
+	// An etcd that ended is reported, and the lab can still be removed.
 	if _, err := l.Up(t.Context(), lab.Plan{Nodes: 1, Registry: "etcd", Endpoint: server.URL}, quiet); err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// What `lab up` left that was killed, `lab down` removes.
+// `lab down` removes everything that a killed `lab up` left.
 func TestKilled(t *testing.T) {
 	l := newLab(t, build(t))
 	binary := l.Self.(dispatch.Self).Executable
@@ -214,7 +214,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// An agent that ends tells why.
+// If an agent ends, the error has its reason.
 func TestAgentEnds(t *testing.T) {
 	l := newLab(t, build(t))
 	l.Self = failing{l.Self}
@@ -224,7 +224,7 @@ func TestAgentEnds(t *testing.T) {
 	nothingLeft(t, l)
 }
 
-// failing starts agents with a flag that is none.
+// failing starts agents with an unknown flag.
 type failing struct{ lab.Self }
 
 func (f failing) Start(ns *netops.Namespace, env, args []string, log *os.File) (int, error) {
@@ -242,7 +242,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%+v: %v", p, err)
 		}
 	}
-	// A directory that holds something else stays as it is.
+	// A directory with other content is not changed.
 	file := filepath.Join(l.Dir, "mine")
 	if err := errors.Join(os.MkdirAll(l.Dir, 0o755), os.WriteFile(file, []byte("x"), 0o600)); err != nil {
 		t.Fatal(err)
@@ -250,7 +250,7 @@ func TestRefused(t *testing.T) {
 	if _, err := l.Up(t.Context(), lab.Plan{Nodes: 1, Registry: "dir"}, quiet); !errors.Is(err, lab.ErrInvalid) {
 		t.Errorf("directory in use: %v", err)
 	}
-	// So does a namespace of a name that the lab would take.
+	// An existing namespace with a name of the lab is not changed either.
 	other, err := l.Net.MakeNamespace("lab-node1")
 	if err != nil {
 		t.Fatal(err)
@@ -265,7 +265,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A record that somebody wrote names nothing but a lab's namespaces.
+// A forged record can name only namespaces of a lab.
 func FuzzState(f *testing.F) {
 	f.Add([]byte(`{"switch":"lab-switch","nodes":[{"name":"node1","netns":"lab-node1","address":"172.17.8.101/24","podNetwork":"10.244.0.0/24","pods":[]}]}`))
 	f.Add([]byte(`{"switch":"../../etc/passwd","nodes":null}`))

@@ -282,7 +282,7 @@ func (c *check) networkName(root *value) string {
 		c.fault(v, "name", "letters, digits, dot, dash and underscore; the first is a letter or a digit", "%q is not a valid network name", v.text)
 	default:
 		if other, ok := c.seen[v.text]; ok && filepath.Clean(other) != filepath.Clean(c.file) {
-			c.fault(v, "name", "give each network a name of its own", "%s has a network %q too", other, v.text)
+			c.fault(v, "name", "give each network a different name", "%s has a network %q too", other, v.text)
 		}
 		if c.seen == nil {
 			c.seen = map[string]string{}

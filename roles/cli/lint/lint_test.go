@@ -125,7 +125,7 @@ func TestPositions(t *testing.T) {
 	for _, f := range newLinter().Lint("f", []byte(conf)) {
 		got = append(got, fmt.Sprintf("%d:%d %s", f.Line, f.Column, f.Path))
 	}
-	// The decoder names the key, not the item; the place is the list's.
+	// The decoder names the key and not the item, so the place is that of the list.
 	want := []string{"2:2 näme", "2:27 cniVersion", "4:11 plugins[0].sets.id"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("positions (-want +got):\n%s", diff)
@@ -151,8 +151,7 @@ func TestSuggest(t *testing.T) {
 	}
 }
 
-// FuzzLint: whatever a file holds, there is an answer, and what is no JSON is
-// a fault.
+// FuzzLint: lint accepts any content, and reports a fault if the content is not JSON.
 func FuzzLint(f *testing.F) {
 	files, err := filepath.Glob("../../../examples/*.conflist")
 	if err != nil {

@@ -210,13 +210,13 @@ func (c *check) ignored(v *value, path string, role *roles.Role) {
 	}
 	ipamType := v.get("ipam").get("type").string()
 	ipam, known := c.Table.Lookup(ipamType)
-	stranger := ipamType != "" && !known // may read any key
+	thirdParty := ipamType != "" && !known // may read any key
 	for _, m := range caps.members {
 		if m.value.kind != truth {
 			c.fault(m.value, at("capabilities."+m.name), "", "is a JSON %s, want true or false", m.value.kind)
 			continue
 		}
-		if m.value.truth && !stranger && !reads(role, m.name) && !reads(ipam, m.name) && !fusedReads(v, role, m.name) {
+		if m.value.truth && !thirdParty && !reads(role, m.name) && !reads(ipam, m.name) && !fusedReads(v, role, m.name) {
 			c.add(Warning, m.offset, at("capabilities."+m.name), "", "%s does not read this capability", role.Name())
 		}
 	}

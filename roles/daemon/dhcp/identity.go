@@ -77,7 +77,7 @@ func identity(c *protocol.Conf, key store.Key, pod, node string) string {
 func clientID(identity string) []byte { return append([]byte{0}, identity...) }
 
 // duid returns the DHCPv6 client identifier (RFC 6355). It depends on the identity
-// alone, so that each container is a client of its own.
+// alone, so that each container is a separate client.
 func duid(identity string) dhcpv6.DUID {
 	sum := sha256.Sum256([]byte(identity))
 	return &dhcpv6.DUIDUUID{UUID: [16]byte(sum[:16])}

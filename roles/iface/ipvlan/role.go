@@ -42,7 +42,7 @@ func (r *role) Observe(ctx context.Context, h *roles.Host, in *attach.Input, con
 
 // Build computes the spec and the result of one attachment. The MAC is the
 // master's, so only the addresses distinguish the interfaces on one master: at
-// least one is required. Without ipam they are those of the previous plugin.
+// least one is required. Without ipam the addresses come from the previous plugin.
 func (r *role) Build(in *attach.Input) (*attach.Desired, error) {
 	if r.conf.IPAM.Type == "" {
 		given, err := inherited(in)

@@ -46,9 +46,9 @@ const (
 	// (ETH_MIN_MTU), and the largest packet minus an Ethernet header.
 	minMTU = 68
 	maxMTU = 65535 - 14
-	// nobody is the kernel's value for "no user" and "no group" (INVALID_UID,
+	// invalidID is the kernel's value for "no user" and "no group" (INVALID_UID,
 	// INVALID_GID).
-	nobody = 1<<32 - 1
+	invalidID = 1<<32 - 1
 )
 
 // Validate reports every invalid key with its JSON path.
@@ -62,7 +62,7 @@ func (c *Conf) Validate() error {
 		path  string
 		value *uint32
 	}{{"owner", c.Owner}, {"group", c.Group}} {
-		if id.value != nil && *id.value == nobody {
+		if id.value != nil && *id.value == invalidID {
 			f.Addf(id.path, "%d means no user and no group in the kernel: remove the key", *id.value)
 		}
 	}

@@ -27,8 +27,8 @@ func TestMain(m *testing.M) { rolestest.Main(m, roles.Table{Role()}) }
 // The NICs of the tests' node: links nicA and nicB.
 const macA, macB = "02:00:00:00:00:0a", "02:00:00:00:00:0b"
 
-// makeNICs makes the node's links, if they are not there, nicA with the address
-// that the cloud has given to the node itself.
+// makeNICs makes the node's links if they do not exist. nicA has the address that the
+// cloud assigned to the node itself.
 func makeNICs(tb testing.TB) {
 	tb.Helper()
 	if _, err := netlink.LinkByName("nicA"); err == nil {
@@ -48,7 +48,7 @@ func makeNICs(tb testing.TB) {
 	}
 }
 
-// bed is a node whose clock the test turns and whose cloud is a file.
+// bed is a node whose clock the test sets and whose cloud is a file.
 type bed struct {
 	*roles.Host
 	dir   string
@@ -80,7 +80,7 @@ func newBed(tb testing.TB) *bed {
 
 func (b *bed) pass(d time.Duration) { b.clock = b.clock.Add(d) }
 
-// gives has the cloud give these NICs from the next question on, which is due.
+// gives makes the cloud report these NICs, and makes the next request due.
 func (b *bed) gives(tb testing.TB, nics ...store.CloudNIC) {
 	tb.Helper()
 	raw, err := json.Marshal(nics)
@@ -93,7 +93,7 @@ func (b *bed) gives(tb testing.TB, nics ...store.CloudNIC) {
 	b.pass(time.Minute)
 }
 
-// nic is one with a subnet, whose addresses and prefixes are for pods.
+// nic returns a NIC with a subnet whose addresses and prefixes are for pods.
 func nic(mac string, primary bool, subnet string, pods ...string) store.CloudNIC {
 	p := netip.MustParsePrefix(subnet)
 	s := store.CloudSubnet{Prefix: p, Gateway: p.Addr().Next()}
@@ -107,7 +107,7 @@ func nic(mac string, primary bool, subnet string, pods ...string) store.CloudNIC
 	return store.CloudNIC{MAC: mac, Primary: primary, Subnets: []store.CloudSubnet{s}}
 }
 
-// handlerFor makes a handler of what stands within the "ipam" object.
+// handlerFor makes a handler from the members of the "ipam" object.
 func (b *bed) handlerFor(tb testing.TB, ipam string, more ...string) *handler {
 	tb.Helper()
 	if ipam != "" {

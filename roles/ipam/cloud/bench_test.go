@@ -10,8 +10,9 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// BenchmarkAllocate: one ADD in process on a pool of single addresses, every other one
-// of a subnet so that none are a range, that is so full. The cloud is not asked.
+// BenchmarkAllocate measures one ADD in process for pools that are full to different
+// degrees. A pool has every second address of a subnet, so that it has no ranges. No
+// request is sent to the cloud.
 func BenchmarkAllocate(b *testing.B) {
 	for _, c := range []struct{ pool, used int }{{250, 0}, {250, 249}, {10000, 0}, {10000, 9999}} {
 		b.Run(fmt.Sprintf("pool=%d/used=%d", c.pool, c.used), func(b *testing.B) {
@@ -38,7 +39,7 @@ func BenchmarkAllocate(b *testing.B) {
 	}
 }
 
-// BenchmarkPlan: what is made of a reply for each ADD.
+// BenchmarkPlan measures the plan that each ADD makes from the cloud's reply.
 func BenchmarkPlan(b *testing.B) {
 	for _, pool := range []int{250, 10000} {
 		b.Run(fmt.Sprint("pool=", pool), func(b *testing.B) {
@@ -61,7 +62,7 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
-// fill leases addresses to others.
+// fill leases addresses to other containers.
 func (b *bed) fill(tb testing.TB, addrs []netip.Addr) {
 	tb.Helper()
 	err := b.Store.Update(context.Background(), func(tx *store.Tx) error {

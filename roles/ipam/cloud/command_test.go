@@ -48,7 +48,7 @@ func (b *bed) look(tb testing.TB, args ...string) *Shown {
 	return out.(*Shown)
 }
 
-// states lists "address state" of what is not free.
+// states lists "address state" of every address that is not free.
 func (s *Shown) states() string {
 	var out []string
 	for _, a := range s.Addresses {
@@ -57,8 +57,8 @@ func (s *Shown) states() string {
 	return strings.Join(out, ", ")
 }
 
-// lease gives an address to a container of which nothing but a lease is known, in a
-// namespace that is there or not.
+// lease leases an address to a container without an attachment's record. The namespace
+// may exist or not.
 func (b *bed) lease(tb testing.TB, a *handler, addr, id string, n store.Netns) {
 	tb.Helper()
 	err := b.Store.Update(context.Background(), func(tx *store.Tx) error {
@@ -76,7 +76,7 @@ func (b *bed) lease(tb testing.TB, a *handler, addr, id string, n store.Netns) {
 	}
 }
 
-// gone is a namespace that certainly is no more.
+// gone returns a namespace that certainly no longer exists.
 func gone(tb testing.TB) store.Netns {
 	tb.Helper()
 	n := record.ThisNetns(filepath.Join(tb.TempDir(), "gone"), nil)
@@ -84,8 +84,8 @@ func gone(tb testing.TB) store.Netns {
 	return n
 }
 
-// What there is, by NIC and subnet; who has it; what cools down and what the cloud
-// has withdrawn.
+// The verb show prints the addresses by NIC and subnet, their containers, and those that
+// cool down or that the cloud withdrew.
 func TestShow(t *testing.T) {
 	b := newBed(t)
 	if s := b.look(t); len(s.Addresses)+len(s.Sources) > 0 || !strings.Contains(s.String(), "cnibox cloud refresh") {
@@ -139,7 +139,7 @@ func TestShow(t *testing.T) {
 	}
 }
 
-// The pool's size stands beside how many pods kubelet would put here.
+// The verb prints the pool's size beside kubelet's maximum number of pods.
 func TestShowKubelet(t *testing.T) {
 	b := newBed(t)
 	b.gives(t, nic(macB, false, "10.241.0.0/24", "10.241.0.5", "10.241.0.6"))
@@ -169,8 +169,8 @@ func TestShowKubelet(t *testing.T) {
 	}
 }
 
-// Every kind of difference is told with what to do; --fix releases what nobody has,
-// and nothing else.
+// Every kind of difference is reported with advice. --fix releases only addresses of
+// containers that no longer exist.
 func TestReconcile(t *testing.T) {
 	b := newBed(t)
 	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.36"), nic(macB, false, "10.241.0.0/24", "10.241.0.5", "10.241.0.6", "10.241.0.7"))
@@ -186,7 +186,8 @@ func TestReconcile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The address moves to the other NIC; another NIC is not of this host; and then the cloud fails.
+	// The address moves to the other NIC, a reported NIC does not exist on this host, and
+	// then the cloud fails.
 	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.36"), nic("02:00:00:00:00:0c", false, "10.242.0.0/24", "10.242.0.5"), nic(macB, false, "10.241.0.0/24", "10.241.0.6", "10.241.0.7"))
 	if err := b.moves(t, a, "10.241.0.5", macA); err != nil {
 		t.Fatal(err)
@@ -230,7 +231,7 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// moves asks the cloud, which names an address on another NIC then.
+// moves requests a reply in which the cloud reports an address on another NIC.
 func (b *bed) moves(tb testing.TB, a *handler, addr, mac string) error {
 	tb.Helper()
 	if _, err := b.verb(tb, "cloud refresh", map[string]string{"provider": "file", "file": a.feed.File}); err != nil {
@@ -251,7 +252,7 @@ func (b *bed) moves(tb testing.TB, a *handler, addr, mac string) error {
 	})
 }
 
-// refresh asks though the interval has not passed, and says what is new.
+// The verb refresh sends a request before the interval has passed, and prints the changes.
 func TestRefresh(t *testing.T) {
 	b := newBed(t)
 	a := b.handlerFor(t, "")

@@ -72,8 +72,8 @@ func TestConfDefaults(t *testing.T) {
 	}
 }
 
-// TestPlanLeavesServicesOut: a reply that names the metadata service itself, the
-// cloud's DNS server or another subnet's gateway gives none of them to a pod.
+// TestPlanLeavesServicesOut: no pod gets the address of the metadata service, the
+// cloud's DNS server or another subnet's gateway, even if the reply has it.
 func TestPlanLeavesServicesOut(t *testing.T) {
 	n := nic(macA, true, "168.63.129.0/24", "168.63.129.16", "168.63.129.17", "168.63.129.18", "168.63.129.32/30")
 	n.DNS = addrs("168.63.129.17", "168.63.129.33")
@@ -89,7 +89,8 @@ func TestPlanLeavesServicesOut(t *testing.T) {
 	}
 }
 
-// TestPlanTellsOfTheSubnet: that the configured subnet is none of the cloud's is said.
+// TestPlanTellsOfTheSubnet: the plan reports a configured subnet that the cloud does not
+// have.
 func TestPlanTellsOfTheSubnet(t *testing.T) {
 	a, err := newHandler([]byte(`{"name": "n", "ipam": {"type": "cloud-ipam", "subnet": "10.0.0.0/8"}}`))
 	if err != nil {
@@ -99,8 +100,8 @@ func TestPlanTellsOfTheSubnet(t *testing.T) {
 	expect(t, why, "; none of its subnets is the one that the configuration names, 10.0.0.0/8")
 }
 
-// FuzzConf: no configuration makes it panic, and what a valid one gives is of the
-// cloud's addresses.
+// FuzzConf: no configuration causes a panic, and a valid one assigns only addresses of
+// the cloud.
 func FuzzConf(f *testing.F) {
 	for _, seed := range []string{
 		`{"name": "n", "ipam": {"type": "cloud-ipam"}}`,

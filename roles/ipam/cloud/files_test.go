@@ -12,8 +12,8 @@ import (
 	"github.com/cnibox/cnibox/roles/azureview"
 )
 
-// TestAzureFile: azure-vnet-ipam.json tells of every address whose it is, after each
-// ADD, DEL and GC, and a failed one; cloud-ipam writes it when it is asked to only.
+// TestAzureFile: azure-vnet-ipam.json has the container of every address after each ADD,
+// DEL and GC, also failed ones. cloud-ipam writes the file only if it is configured.
 func TestAzureFile(t *testing.T) {
 	b := newBed(t)
 	path := filepath.Join(b.Store.RunDir(), string(azureview.Addresses))

@@ -18,11 +18,11 @@ import (
 	"github.com/cnibox/cnibox/roles/rolestest"
 )
 
-// fabric is Azure's host agent, as it can be on a bad day.
+// fabric is a server for Azure's host agent with configurable faults.
 type fabric struct {
 	*httptest.Server
 	queries atomic.Int64
-	// how answers a query.
+	// how returns the answer to a query.
 	how atomic.Pointer[http.HandlerFunc]
 	end chan struct{}
 }
@@ -53,9 +53,10 @@ func newFabric(t *testing.T, pods int) *fabric {
 
 func (f *fabric) does(how http.HandlerFunc) { f.how.Store(&how) }
 
-// TestParallelProcesses: 200 ADDs at once against a host agent that is slow, then
-// dead, then throttles: no address twice, nobody waits for the dead, and one query an
-// interval (azure-vnet's own plugins query once each, and break at some 150).
+// TestParallelProcesses: 200 ADDs at once with a host agent that is slow, then dead, then
+// throttles. No address is assigned twice, no ADD waits for the dead agent, and there is
+// one query for each interval. (azure-vnet's plugins send one query each and fail at
+// about 150.)
 func TestParallelProcesses(t *testing.T) {
 	const pods = 200
 	e := rolestest.NewEnv(t, roles.Table{Role()})

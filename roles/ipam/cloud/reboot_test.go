@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// reboot ends all that is of one boot.
+// reboot removes everything that does not outlive a boot.
 func (b *bed) reboot() {
 	b.Store = store.New(store.Options{
 		RunDir: filepath.Join(b.dir, "run"), StateDir: filepath.Join(b.dir, "state"),
@@ -24,8 +24,9 @@ func (b *bed) reboot() {
 	})
 }
 
-// TestReboot: after it leases and cool-downs are gone, the addresses are known still,
-// though the cloud does not answer yet, and so are the pods that addresses stick to.
+// TestReboot: after a reboot there are no leases and cool-downs. The cloud's addresses
+// and the reservations of sticky addresses are still known, although the cloud does not
+// answer yet.
 func TestReboot(t *testing.T) {
 	b := newBed(t)
 	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.36", "10.240.0.37", "10.240.0.38"))
@@ -52,8 +53,8 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// TestHomeBeforeTheCloudAnswers: until the cloud has been asked in this boot, what it
-// said in the one before tells where an address is at home.
+// TestHomeBeforeTheCloudAnswers: until the cloud answers in this boot, its last reply
+// from the previous boot determines the NIC of an address.
 func TestHomeBeforeTheCloudAnswers(t *testing.T) {
 	b := newBed(t)
 	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.36"))
@@ -76,8 +77,8 @@ func TestHomeBeforeTheCloudAnswers(t *testing.T) {
 	}
 }
 
-// TestUnknownCloud: a cloud that does not answer, and never did, is an error by which
-// the runtime tries again; DEL, CHECK and GC do not ask.
+// TestUnknownCloud: if the cloud does not answer and never did, ADD's error makes the
+// runtime try again. DEL, CHECK and GC send no request.
 func TestUnknownCloud(t *testing.T) {
 	b := newBed(t)
 	err := b.addFails(t, b.handlerFor(t, ""), request("a"))

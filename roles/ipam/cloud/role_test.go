@@ -20,8 +20,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestResult: what azure-vnet-ipam answers (prefix length of the subnet, default
-// route over the gateway, DNS), and where the interface role finds the NIC.
+// TestResult: the result is that of azure-vnet-ipam (prefix length of the subnet, default
+// route through the gateway, DNS), and the interface role finds the NIC in it.
 func TestResult(t *testing.T) {
 	b := newBed(t)
 	n := nic(macA, true, "10.240.0.0/16", "10.240.0.4", "10.240.0.36")
@@ -60,7 +60,7 @@ func TestOverrides(t *testing.T) {
 }
 
 // TestPreference: other NICs before the primary, larger subnets before smaller,
-// and on to the next subnet when one is full. azure-vnet-ipam has no such spill-over.
+// and the next subnet when one is full. azure-vnet-ipam does not use the next subnet.
 func TestPreference(t *testing.T) {
 	b := newBed(t)
 	second := nic(macB, false, "10.242.0.0/24", "10.242.0.5")
@@ -80,8 +80,9 @@ func TestPreference(t *testing.T) {
 	}
 }
 
-// TestCooldown: never used first, then least recently used, and nothing within 30 s
-// (amazon-vpc-cni's IP_COOLDOWN_PERIOD), whoever released it.
+// TestCooldown: addresses that were never used come first, then the least recently used
+// ones. No address is assigned within 30 s of its release (amazon-vpc-cni's
+// IP_COOLDOWN_PERIOD), whichever call released it.
 func TestCooldown(t *testing.T) {
 	b := newBed(t)
 	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.36", "10.240.0.37", "10.240.0.38"))
@@ -107,7 +108,7 @@ func TestCooldown(t *testing.T) {
 	expect(t, b.add(t, a, request("e")), "10.240.0.36")
 }
 
-// TestClockSetBack: what was released in the future is not out of use until then.
+// TestClockSetBack: an address whose release time is in the future can be assigned.
 func TestClockSetBack(t *testing.T) {
 	b := newBed(t)
 	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.36", "10.240.0.37"))
@@ -122,8 +123,8 @@ func TestClockSetBack(t *testing.T) {
 	expect(t, b.add(t, a, request("d")), "10.240.0.37")
 }
 
-// TestWithdrawn: an address that the cloud does not name any more stays with who has
-// it, is nobody's after that, and comes back when the cloud names it again
+// TestWithdrawn: a pod keeps an address that the cloud no longer reports. After DEL no
+// pod gets the address until the cloud reports it again
 // (amazon-vpc-cni #3887, #3033; azure's "unhealthy").
 func TestWithdrawn(t *testing.T) {
 	b := newBed(t)
@@ -149,7 +150,7 @@ func TestWithdrawn(t *testing.T) {
 	expect(t, b.leases(t), "10.240.0.36 c, 10.240.0.37 b")
 }
 
-// TestEmptyReply: one reply without addresses takes nothing away.
+// TestEmptyReply: one reply without addresses removes no address.
 func TestEmptyReply(t *testing.T) {
 	b := newBed(t)
 	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.36"))
@@ -161,7 +162,8 @@ func TestEmptyReply(t *testing.T) {
 	expect(t, b.add(t, a, request("a")), "10.240.0.36")
 }
 
-// TestRequests asks by each way, for what the cloud gives and what it does not.
+// TestRequests requests addresses in every supported form, both addresses that the cloud
+// reports and others.
 func TestRequests(t *testing.T) {
 	b := newBed(t)
 	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.4", "10.240.0.36", "10.240.0.37", "10.240.0.64/28"))
@@ -185,7 +187,8 @@ func TestRequests(t *testing.T) {
 	expect(t, b.add(t, b.handlerFor(t, `"requests": {"mode": "prefer"}`), withArgs(t, request("prefer"), "IP=10.240.0.37")), "10.240.0.36")
 }
 
-// TestSticky: a pod gets its address again at once, nobody else within the cool-down.
+// TestSticky: a pod gets its address again at once. Another pod does not get the
+// address within the cool-down.
 func TestSticky(t *testing.T) {
 	b := newBed(t)
 	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.36", "10.240.0.37"))
@@ -207,7 +210,8 @@ func TestSticky(t *testing.T) {
 	expect(t, b.add(t, a, pod("4", "other")), "10.240.0.36")
 }
 
-// TestTwoNetworks: the addresses are the node's: no two networks give the same.
+// TestTwoNetworks: all networks of a node share the addresses, so no two assign the same
+// address.
 func TestTwoNetworks(t *testing.T) {
 	b := newBed(t)
 	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.36", "10.240.0.37"))
@@ -226,8 +230,8 @@ func TestTwoNetworks(t *testing.T) {
 	}
 }
 
-// TestOwnAddresses: an address that a link of the host has got since the cloud was
-// asked is not given, by one NIC or several, and asking for it is refused.
+// TestOwnAddresses: an address that a link of the host got after the cloud's reply is not
+// assigned, with one NIC or several. A request for this address fails.
 func TestOwnAddresses(t *testing.T) {
 	for name, more := range map[string][]store.CloudNIC{"one NIC": nil, "two NICs": {nic(macB, true, "10.241.0.0/16", "10.241.0.36")}} {
 		t.Run(name, func(t *testing.T) {
@@ -256,7 +260,7 @@ func TestOwnAddresses(t *testing.T) {
 	}
 }
 
-// TestNICs: only those of this host, and only the one that the configuration names.
+// TestNICs: only NICs of this host are used, and only the configured one if there is one.
 func TestNICs(t *testing.T) {
 	b := newBed(t)
 	b.gives(t,
@@ -308,7 +312,7 @@ func TestDualStack(t *testing.T) {
 	expect(t, b.add(t, b.handlerFor(t, `"family": "ipv6"`), request("c")), "2001:db8:1:0:aaaa::1")
 }
 
-// TestPreview tells what ADD gives then, and takes nothing.
+// TestPreview: Preview returns what the next ADD returns, and reserves nothing.
 func TestPreview(t *testing.T) {
 	b := newBed(t)
 	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.36", "10.240.0.37"))
@@ -327,7 +331,7 @@ func TestPreview(t *testing.T) {
 	expect(t, b.leases(t), "10.240.0.36 a")
 }
 
-// TestNeverAsked: DEL, CHECK and GC have no file to read, and get along without.
+// TestNeverAsked: DEL, CHECK and GC succeed without the cloud's file.
 func TestNeverAsked(t *testing.T) {
 	b := newBed(t)
 	ctx := context.Background()
@@ -349,8 +353,8 @@ func TestNeverAsked(t *testing.T) {
 	b.addFails(t, a, request("a"))
 }
 
-// TestRepeated: a second ADD is refused, GC takes what nobody needs any more, and
-// what it took cools down.
+// TestRepeated: a second ADD fails, GC releases the addresses of attachments that are not
+// valid, and these addresses cool down.
 func TestRepeated(t *testing.T) {
 	b := newBed(t)
 	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.36"))
@@ -373,8 +377,8 @@ func TestRepeated(t *testing.T) {
 	expect(t, b.add(t, a, request("b")), "10.240.0.36")
 }
 
-// TestRebuilt: leases that were rebuilt after node.db was lost are of the pool, and
-// another network's are nobody else's.
+// TestRebuilt: leases that were rebuilt after the loss of node.db are in the pool, and
+// those of another network are not assigned again.
 func TestRebuilt(t *testing.T) {
 	b := newBed(t)
 	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.35", "10.240.0.36", "10.240.0.37"))
@@ -407,7 +411,7 @@ func TestRebuilt(t *testing.T) {
 	}
 }
 
-// TestPlanVerb tells of a configuration's file what ADD would give.
+// TestPlanVerb: the verb plan prints what ADD would assign for a configuration's file.
 func TestPlanVerb(t *testing.T) {
 	b := newBed(t)
 	b.gives(t, nic(macA, true, "10.240.0.0/16", "10.240.0.36", "10.240.0.37"))

@@ -45,7 +45,7 @@ func writeFile(tb testing.TB, v any) string {
 	return path
 }
 
-// TestSuite plays the role as a process, as an interface plugin of other make does.
+// TestSuite calls the role as a process, as a third-party interface plugin does.
 func TestSuite(t *testing.T) {
 	tamper := []rolestest.Tamper{{Name: "lease gone", Do: dropLeases}}
 	host := func(tb testing.TB) { tb.Helper(); makeNICs(tb) }

@@ -2,9 +2,9 @@
 // list in one process, where a runtime starts one for each of them. Plugins of other
 // programs are executed as before.
 //
-// It keeps no record of its own. What the plugins record is what they record without
-// it, so an attachment that the list made is the fused list's too, and the other way
-// round.
+// It keeps no records itself. The plugins keep the same records as without it, so the
+// fused list can check and remove an attachment that the original list made, and the
+// other way round.
 package chain
 
 import (
@@ -23,22 +23,22 @@ import (
 // Conf is a network list as one plugin's configuration.
 type Conf struct {
 	roles.NetConf
-	// Plugins are the plugins of the list, in the order of ADD and as they stood there.
-	// The capabilities beside them have to be those of all plugins together.
+	// Plugins are the unchanged configurations of the list's plugins, in the order of
+	// ADD. The key capabilities of the fused list must have the capabilities of all plugins.
 	Plugins []json.RawMessage `json:"plugins"`
-	// DisableCheck has CHECK succeed without asking the plugins. Default false.
+	// DisableCheck makes CHECK succeed without a call of the plugins. Default false.
 	DisableCheck json.RawMessage `json:"disableCheck,omitempty"`
-	// DisableGC has GC succeed without asking the plugins. Default false.
+	// DisableGC makes GC succeed without a call of the plugins. Default false.
 	DisableGC json.RawMessage `json:"disableGC,omitempty"`
-	// RuntimeConfig is what the runtime fills in; each plugin gets the keys of its own
-	// capabilities.
+	// RuntimeConfig holds the runtime's values by capability. Each plugin gets the keys
+	// of the capabilities that it declares.
 	RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig,omitempty"`
-	// Args hold what runtimes give to all plugins.
+	// Args has the runtime's values for all plugins.
 	Args struct {
 		// CNI is merged into each plugin's args.cni.
 		CNI json.RawMessage `json:"cni,omitempty"`
 	} `json:"args,omitzero"`
-	// DeviceID is the device that a meta plugin such as Multus chose; each plugin gets it.
+	// DeviceID is the device that a meta plugin such as Multus chose. Each plugin gets it.
 	DeviceID string `json:"deviceID,omitempty"`
 
 	list *netlist.List
@@ -70,8 +70,8 @@ func Role() roles.Role {
 	}
 }
 
-// read decodes and validates a configuration; with a ConfError there is what could be
-// read, nil where there is no list.
+// read decodes and validates a configuration. With an error that is roles.ErrConf it
+// also returns the valid part of the configuration, or nil if there is no list.
 func read(raw []byte) (*Conf, error) {
 	c := new(Conf)
 	err := roles.Decode(raw, c)
@@ -90,19 +90,19 @@ func read(raw []byte) (*Conf, error) {
 	return c, more
 }
 
-// validate lists the faults beside those of the list.
+// validate returns the faults outside of the list. netlist.Parse finds the list's.
 func (c *Conf) validate() error {
 	var f roles.Faults
 	if c.IPAM.Type != "" {
-		f.Addf("ipam", "is read by no plugin here: write it into that of plugins that makes the interface")
+		f.Addf("ipam", "has no effect here: move it into the plugin that makes the interface")
 	}
 	for i, p := range c.list.Plugins {
 		if p.Type == netlist.FusedType {
-			f.Addf(fmt.Sprintf("plugins[%d].type", i), "is %q inside of a %[1]s: write its plugins into this list", netlist.FusedType)
+			f.Addf(fmt.Sprintf("plugins[%d].type", i), "is %q inside another %[1]s: write its plugins into this list", netlist.FusedType)
 		}
 		for _, key := range slices.Sorted(maps.Keys(p.Capabilities)) {
 			if p.Capabilities[key] && !c.Capabilities[key] {
-				f.Addf("capabilities."+key, "is missing: plugins[%d] (%s) has it, and the runtime looks for it here", i, p.Type)
+				f.Addf("capabilities."+key, "is missing: plugins[%d] (%s) has it, and the runtime reads it here: add it", i, p.Type)
 			}
 		}
 	}
@@ -112,7 +112,8 @@ func (c *Conf) validate() error {
 // handler answers the CNI verbs for one fused list.
 type handler struct{ conf *Conf }
 
-// call is the list as the runtime asks for it.
+// call returns the list with the name and version of the request, and the parameters
+// of the call.
 func (c *handler) call(req *roles.Request) (*netlist.List, netlist.Call) {
 	list := *c.conf.list
 	list.Name, list.CNIVersion = req.Network, req.CNIVersion
@@ -122,7 +123,7 @@ func (c *handler) call(req *roles.Request) (*netlist.List, netlist.Call) {
 	}
 }
 
-// Add runs the plugins in order. When one fails, those before it are taken back.
+// Add runs ADD of every plugin in order. If one fails, it runs DEL of the previous ones.
 func (c *handler) Add(ctx context.Context, h *roles.Host, req *roles.Request) (*roles.Result, error) {
 	list, call := c.call(req)
 	return list.Add(ctx, h.Delegate, call)
@@ -134,19 +135,19 @@ func (c *handler) Del(ctx context.Context, h *roles.Host, req *roles.Request) er
 	return list.Del(ctx, h.Delegate, call)
 }
 
-// Check has every plugin compare.
+// Check runs CHECK of every plugin.
 func (c *handler) Check(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	list, call := c.call(req)
 	return list.Check(ctx, h.Delegate, call)
 }
 
-// GC has every plugin collect.
+// GC runs GC of every plugin.
 func (c *handler) GC(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	list, call := c.call(req)
 	return list.GC(ctx, h.Delegate, call, req.Valid)
 }
 
-// Status asks every plugin.
+// Status runs STATUS of every plugin.
 func (c *handler) Status(ctx context.Context, h *roles.Host, req *roles.Request) error {
 	list, call := c.call(req)
 	return list.Status(ctx, h.Delegate, call)

@@ -66,7 +66,8 @@ type Conf struct {
 	InterfacePrefix string `json:"interfacePrefix,omitempty"`
 	// InOrder attaches the networks one after the other and detaches them in reverse order. By
 	// default, networks with third-party plugins are attached at the same time, after the default
-	// network, unless one of them uses another's interface (linkInContainer). Default: false.
+	// network, unless one of them uses the interface of another network (linkInContainer).
+	// Default: false.
 	InOrder bool `json:"inOrder,omitempty"`
 
 	// CNIDir has no effect: the records are in the state directory.

@@ -11,7 +11,7 @@ import (
 	"github.com/cnibox/cnibox/store/cluster"
 )
 
-// Suite runs every scenario in a World of its own. conf is the network's
+// Suite runs every scenario in a separate World. conf is the network's
 // configuration, for a registry that holds it.
 func Suite(t *testing.T, world func(t *testing.T, conf string) *World) {
 	for _, s := range []struct {
@@ -70,7 +70,7 @@ func acquire(t *testing.T, w *World) {
 	defer func() { _ = next.Close() }()
 	again(next, node(1))
 	if after := w.Writes(t); after != before {
-		t.Errorf("acquiring what is there wrote: %s, before %s", after, before)
+		t.Errorf("acquiring an existing record wrote: %s, before %s", after, before)
 	}
 	// A changed node is written.
 	changed := got
@@ -233,8 +233,7 @@ func downAtStart(t *testing.T, w *World) {
 	seen.end()
 }
 
-// hostile: a record that cannot be used is a fault of its own and does not affect
-// other nodes.
+// hostile: a record that cannot be used is reported and does not affect other nodes.
 func hostile(t *testing.T, w *World) {
 	r, one := w.join(t, 1, node(1))
 	seen := watch(t, r)

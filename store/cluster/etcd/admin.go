@@ -13,7 +13,7 @@ type Admin struct {
 	r *Registry
 }
 
-// NewAdmin returns an Admin. The options are those of the nodes.
+// NewAdmin returns an Admin. It takes the same options as the nodes.
 func NewAdmin(o Options) (*Admin, error) {
 	r, err := Open(o)
 	if err != nil {

@@ -227,8 +227,8 @@ type condition struct {
 	LastTransitionTime string `json:"lastTransitionTime"`
 }
 
-// conditions are those of a Node. A strategic merge replaces the condition of the
-// same type.
+// conditions is the part of a Node that has its conditions. A strategic merge replaces
+// the condition of the same type.
 type conditions struct {
 	Status struct {
 		Conditions []condition `json:"conditions"`

@@ -115,7 +115,7 @@ func (b *ByteLocks) lock(w wait, at int64, exclusive bool) (*Lock, error) {
 	}
 }
 
-// open opens the lock file. Each lock has a descriptor of its own, because an
+// open opens the lock file. Each lock has a separate descriptor, because an
 // open-file-description lock belongs to what open returned.
 func (b *ByteLocks) open() (*byteFile, error) {
 	f := &byteFile{path: filepath.Join(b.Dir.path, b.Name)}

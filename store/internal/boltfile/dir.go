@@ -93,9 +93,9 @@ func (d *Dir) drop() {
 	}
 }
 
-// OpenDir opens a directory by its absolute path. Of the last own components each
-// must be a directory, not a symbolic link, that belongs to this program's user
-// and that nobody else can write to. With create, missing directories are created.
+// OpenDir opens a directory by its absolute path. Each of the last own components
+// must be a directory and not a symbolic link, must belong to this program's user,
+// and must not be writable for other users. With create, missing directories are created.
 func OpenDir(path string, own int, create bool) (*os.File, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("open directory %q: %w: not an absolute path", path, record.ErrInvalid)

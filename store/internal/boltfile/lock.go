@@ -98,7 +98,7 @@ func (w wait) acquire(f lockable, l lockCalls) error {
 	return err
 }
 
-// block waits in a thread of its own, because a blocking lock call takes no
+// block waits in a separate thread, because a blocking lock call takes no
 // deadline.
 func (w wait) block(f lockable, l lockCalls) error {
 	timer := time.NewTimer(time.Until(w.deadline))

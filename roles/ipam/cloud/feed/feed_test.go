@@ -22,7 +22,7 @@ const (
 	third  = "10.240.0.38"
 )
 
-// The interval holds, and a reply that differs is another revision.
+// No request is sent within the interval, and a different reply has another revision.
 func TestInterval(t *testing.T) {
 	w := newWorld(t)
 	if s := w.want(t, 1, first, second); s.Revision != 1 || s.Provider != "azure" || s.Name != "azure "+w.url {
@@ -46,7 +46,7 @@ func TestInterval(t *testing.T) {
 	w.want(t, 4, first, second, third)
 }
 
-// What stands in a transaction will do, or not.
+// Fresh returns the reply in the store, and whether it can be used without a request.
 func TestFresh(t *testing.T) {
 	w := newWorld(t)
 	fresh := func() (s *store.CloudSource, ok bool) {
@@ -71,8 +71,8 @@ func TestFresh(t *testing.T) {
 	}
 }
 
-// With a known reply nothing that the cloud answers is an error, and the wish to be
-// left alone is heard; a failing one is asked less and less.
+// With a known reply, no answer of the cloud is an error. A Retry-After is respected, and
+// the requests to a failing cloud become less frequent.
 func TestFailing(t *testing.T) {
 	w := newWorld(t)
 	w.want(t, 1, first, second)
@@ -99,8 +99,7 @@ func TestFailing(t *testing.T) {
 	}
 }
 
-// With nothing known there is an error, with what to do about it, and the interval
-// holds too.
+// Without a known reply there is an error with advice, and the interval applies too.
 func TestNothingKnown(t *testing.T) {
 	w := newWorld(t)
 	w.fails(503)
@@ -125,8 +124,8 @@ func TestNothingKnown(t *testing.T) {
 	}
 }
 
-// One empty reply purges nothing, two within an interval neither; the second after
-// an interval counts, and the next good one brings the addresses back.
+// One empty reply removes no addresses, and neither do two within an interval. A second
+// one after an interval does, and the next good reply adds the addresses again.
 func TestEmpty(t *testing.T) {
 	w := newWorld(t)
 	w.want(t, 1, first, second)
@@ -144,7 +143,7 @@ func TestEmpty(t *testing.T) {
 	w.answers(first)
 	w.sleep(time.Minute)
 	w.want(t, 5, first)
-	// A failure between two empty replies is no reply.
+	// A failure between two empty replies does not count as a reply.
 	for _, serve := range []func(){func() { w.answers() }, func() { w.fails(500) }} {
 		serve()
 		w.sleep(maxBackoff)
@@ -155,8 +154,8 @@ func TestEmpty(t *testing.T) {
 	w.wantError(t, w.asked.Load()+1, roles.ErrExhausted)
 }
 
-// What is leased is marked when the cloud ceases to name it, until it does again or
-// the lease ends.
+// A leased address that the cloud no longer reports is marked as withdrawn, until the
+// cloud reports it again or the lease ends.
 func TestWithdrawn(t *testing.T) {
 	w := newWorld(t)
 	w.want(t, 1, first, second)
@@ -193,8 +192,8 @@ func TestWithdrawn(t *testing.T) {
 	}
 }
 
-// The last good reply outlives a reboot, also when the cloud is not there then; how
-// it failed before does not.
+// The last good reply outlives a reboot, also if the cloud does not answer then. The
+// failures before the reboot do not.
 func TestReboot(t *testing.T) {
 	w := newWorld(t)
 	w.want(t, 1, first, second)
@@ -214,7 +213,7 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// A clock that went back holds nobody up.
+// A clock that was set back does not delay requests.
 func TestClock(t *testing.T) {
 	w := newWorld(t)
 	w.want(t, 1, first, second)
@@ -227,7 +226,7 @@ func TestClock(t *testing.T) {
 	w.want(t, 4, first, second)
 }
 
-// While one asks, others go on with what is known.
+// During a request of one process, others continue with the known reply.
 func TestOthersGoOn(t *testing.T) {
 	w := newWorld(t)
 	w.want(t, 1, first, second)
@@ -253,7 +252,8 @@ func TestOthersGoOn(t *testing.T) {
 	w.want(t, 2, third)
 }
 
-// A cloud that says nothing does not hold up who knows enough.
+// A cloud that does not answer does not delay a caller for which the known reply is
+// enough.
 func TestHurry(t *testing.T) {
 	w := newWorld(t)
 	w.want(t, 1, first, second)
@@ -269,8 +269,8 @@ func TestHurry(t *testing.T) {
 	}
 }
 
-// A cloud that says nothing for long is waited for by who has not enough to go on
-// with, and so is who asks it.
+// A caller for which the known reply is not enough waits for a slow cloud, and also for
+// another process's request.
 func TestPatience(t *testing.T) {
 	w := newWorld(t)
 	w.want(t, 1, first, second)
@@ -294,7 +294,7 @@ func TestPatience(t *testing.T) {
 	wg.Go(wait)
 	<-asked
 	<-arrived
-	w.want(t, 2, first, second) // who has enough goes on
+	w.want(t, 2, first, second) // a caller with enough addresses continues
 	wg.Go(wait)
 	<-asked
 	close(answer)
@@ -302,7 +302,7 @@ func TestPatience(t *testing.T) {
 	w.want(t, 2, third)
 }
 
-// Who stops waiting leaves no fault of the cloud's.
+// A caller that stops waiting does not record a failure of the cloud.
 func TestCancelled(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// parties is how many processes ask at once.
+// parties is the number of processes that call Current at once.
 const parties = 24
 
-// together runs processes that ask at once, and returns what they print, by text.
+// together runs processes that call Current at once, and counts their outputs by text.
 func (w *world) together(t *testing.T) map[string]int {
 	t.Helper()
 	var mu sync.Mutex
@@ -30,7 +30,7 @@ func (w *world) together(t *testing.T) map[string]int {
 	return said
 }
 
-// Of many processes one asks, and all have its answer.
+// Of many processes one sends a request, and all get its answer.
 func TestProcesses(t *testing.T) {
 	w := newWorld(t)
 	arrived := make(chan struct{}, parties)
@@ -47,13 +47,13 @@ func TestProcesses(t *testing.T) {
 	if said := w.together(t); said["revision 1\n<nil>"] != parties || w.asked.Load() != 1 {
 		t.Errorf("asked %d times: %v", w.asked.Load(), said)
 	}
-	// And nobody again, the interval long.
+	// No process sends another request within the interval.
 	if said := w.together(t); said["revision 1\n<nil>"] != parties || w.asked.Load() != 1 {
 		t.Errorf("asked %d times: %v", w.asked.Load(), said)
 	}
 }
 
-// A cloud that throttles, or is dead, is asked by one process, whose error all have.
+// One process sends a request to a cloud that throttles or is dead, and all get its error.
 func TestProcessesFail(t *testing.T) {
 	for name, serve := range map[string]http.HandlerFunc{
 		"throttles": func(rw http.ResponseWriter, _ *http.Request) {
@@ -78,7 +78,8 @@ func TestProcessesFail(t *testing.T) {
 	}
 }
 
-// A process that dies asking leaves nobody waiting: with nothing known the next asks.
+// If a process dies during its request, no other process waits for it: without a known
+// reply the next process sends a request.
 func TestKilled(t *testing.T) {
 	w := newWorld(t)
 	arrived := make(chan struct{})

@@ -33,8 +33,8 @@ func (q *question) known(ctx context.Context) (*store.CloudSource, error) {
 	return s, err
 }
 
-// begin records that this process requests the cloud. It does nothing if another process did so
-// meanwhile or if there is no connection.
+// begin records that this process sends a request to the cloud. It does nothing if another process
+// did so meanwhile or if there is no connection.
 func (q *question) begin(ctx context.Context) (s *store.CloudSource, asking bool, err error) {
 	if s, err = q.known(ctx); err != nil {
 		return nil, false, err

@@ -49,7 +49,7 @@ func play(dir, boot, url string) error {
 	return err
 }
 
-// process is another process that asks.
+// process starts another process that calls Current.
 func process(ctx context.Context, dir, boot, url string) *exec.Cmd {
 	return exec.CommandContext(ctx, os.Args[0], "ask", dir, boot, url)
 }
@@ -60,7 +60,7 @@ func open(dir, boot string) (*roles.Host, func(), error) {
 	})
 }
 
-// world is a cloud, and a node of it with a clock of its own.
+// world is a cloud, and a node of it with a simulated clock.
 type world struct {
 	*roles.Host
 	dir string
@@ -92,7 +92,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// boot starts the node, with a run directory of the boot's.
+// boot starts the node with a new run directory.
 func (w *world) boot(t *testing.T, boot string) {
 	t.Helper()
 	h, done, err := open(w.dir, boot)
@@ -120,8 +120,8 @@ func (w *world) handle(h http.HandlerFunc) {
 	w.serve = h
 }
 
-// hold has the next question wait for its answer: arrived is closed when it has come,
-// and it is answered when answer is.
+// hold delays the answer to the next request: arrived is closed when the request has
+// come, and the request is answered when answer is closed.
 func (w *world) hold(document string) (arrived, answer chan struct{}) {
 	arrived, answer = make(chan struct{}), make(chan struct{})
 	w.handle(func(rw http.ResponseWriter, _ *http.Request) {
@@ -132,7 +132,7 @@ func (w *world) hold(document string) (arrived, answer chan struct{}) {
 	return arrived, answer
 }
 
-// document is a reply with these addresses for pods.
+// document returns a reply with these addresses for pods.
 func document(addresses ...string) string {
 	var b strings.Builder
 	b.WriteString(`<Interfaces><Interface MacAddress="000D3A51C490" IsPrimary="true"><IPSubnet Prefix="10.240.0.0/16"><IPAddress Address="10.240.0.35" IsPrimary="true"/>`)
@@ -156,7 +156,7 @@ func (w *world) fails(status int, header ...string) {
 	})
 }
 
-// want calls Current and compares the addresses and how often the cloud was asked in all.
+// want calls Current and compares the addresses and the total number of requests.
 func (w *world) want(t *testing.T, asked int32, addresses ...string) *store.CloudSource {
 	t.Helper()
 	s, err := Current(t.Context(), w.Host, w.o)
@@ -185,7 +185,7 @@ func (w *world) compare(t *testing.T, s *store.CloudSource, addresses ...string)
 	}
 }
 
-// wantError calls Current, whose error is all of these.
+// wantError calls Current and requires an error that is each of the given errors.
 func (w *world) wantError(t *testing.T, asked int32, is ...error) error {
 	t.Helper()
 	s, err := Current(t.Context(), w.Host, w.o)
@@ -200,7 +200,7 @@ func (w *world) wantError(t *testing.T, asked int32, is ...error) error {
 	return err
 }
 
-// lease gives an address of the source to a container.
+// lease leases an address of the source to a container.
 func (w *world) lease(t *testing.T, addr string) store.Key {
 	t.Helper()
 	k := store.Key{Network: "net", ContainerID: "c-" + addr, IfName: "eth0"}

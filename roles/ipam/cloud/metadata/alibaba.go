@@ -33,7 +33,7 @@ func askAlibaba(ctx context.Context, a *asker) ([]nic, error) {
 }
 
 // alibabaFamily assigns addresses and prefixes to subnets. The list includes the primary address.
-// For IPv6 that one has no key of its own.
+// For IPv6 the metadata has no separate key for the primary address.
 func alibabaFamily(primary, gateway string, cidrs, addresses, prefixes []string) []subnet {
 	h := homesOf(cidrs, gateway).ranges(prefixes)
 	if primary == "" {

@@ -21,7 +21,7 @@ import (
 
 const goodXML = `<Interfaces><Interface MacAddress="000D3A51C490" IsPrimary="true"><IPSubnet Prefix="10.240.0.0/16"><IPAddress Address="10.240.0.35" IsPrimary="true"/><IPAddress Address="10.240.0.36" IsPrimary="false"/></IPSubnet></Interface></Interfaces>`
 
-// fetch asks azure's provider at a handler.
+// fetch requests azure's metadata from a handler.
 func fetch(t *testing.T, h http.HandlerFunc) (*Reply, error) {
 	t.Helper()
 	clustertest.Loopback(t)
@@ -30,8 +30,8 @@ func fetch(t *testing.T, h http.HandlerFunc) (*Reply, error) {
 	return azure().Fetch(t.Context(), Query{URL: srv.URL})
 }
 
-// What servers, and what stands before them, may answer (the faults of a metadata
-// service as users report them).
+// The faulty replies of metadata services and of proxies before them, from users'
+// reports.
 func TestFaults(t *testing.T) {
 	status := func(code int, header ...string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -102,8 +102,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Neither a redirect nor a proxy of the environment leads anywhere else, and
-// nothing is asked for compressed.
+// The client follows no redirect, uses no proxy of the environment, and requests no
+// compression.
 func TestNobodyElseIsAsked(t *testing.T) {
 	clustertest.Loopback(t)
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("somebody else was asked") }))
@@ -124,7 +124,7 @@ func TestNobodyElseIsAsked(t *testing.T) {
 	}
 }
 
-// Header and body that do not come are given up at the caller's deadline.
+// The client stops waiting for a header or a body at the caller's deadline.
 func TestSilence(t *testing.T) {
 	clustertest.Loopback(t)
 	for name, before := range map[string]func(http.ResponseWriter){
@@ -154,7 +154,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// The client's own bound holds without a deadline of the caller's.
+// Without a deadline of the caller, the client's own time limit applies.
 func TestSlowHeader(t *testing.T) {
 	clustertest.Loopback(t)
 	done := make(chan struct{})
@@ -166,8 +166,8 @@ func TestSlowHeader(t *testing.T) {
 	}
 }
 
-// A base URL that nobody answers at, or that has no such path, is not the last one;
-// one that wants to be left alone is.
+// After a base URL without a server or without the path, the next base URL is tried.
+// After one that limits the rate of requests, no other is tried.
 func TestBases(t *testing.T) {
 	clustertest.Loopback(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -216,7 +216,7 @@ func TestBases(t *testing.T) {
 	}
 }
 
-// A token that expires between two calls is got anew, once.
+// A token that expires between two calls is requested again, once.
 func TestTokenExpires(t *testing.T) {
 	clustertest.Loopback(t)
 	for _, always := range []bool{false, true} {
@@ -250,7 +250,7 @@ func TestTokenExpires(t *testing.T) {
 	}
 }
 
-// Somebody else's service on Google's address is not Google's.
+// A service on Google's address without Google's header is refused.
 func TestGenuine(t *testing.T) {
 	clustertest.Loopback(t)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "[]") }))
@@ -275,7 +275,8 @@ func TestCheckURL(t *testing.T) {
 	}
 }
 
-// Who can write the file decides about addresses; links lead nowhere else.
+// A file that other users can write is refused, because it decides about addresses. A
+// symbolic link to another directory is not followed.
 func TestFile(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, mode os.FileMode) string {
@@ -314,7 +315,8 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// auto asks whom the machine names, and says what it saw when that is nobody.
+// auto selects the provider by the machine's vendor, and reports the vendor if no
+// provider matches.
 func TestAuto(t *testing.T) {
 	clustertest.Loopback(t)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

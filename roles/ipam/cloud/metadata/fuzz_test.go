@@ -35,7 +35,7 @@ func seeds(f *testing.F, provider string) {
 	}
 }
 
-// decoder fuzzes one: what it makes of anything can be used, or is ErrInvalid.
+// decoder fuzzes one decoder: it returns a usable reply or an error that is ErrInvalid.
 func decoder(f *testing.F, provider string, decode func([]byte) ([]nic, error)) {
 	f.Helper()
 	seeds(f, provider)
@@ -71,14 +71,14 @@ func FuzzHetzner(f *testing.F)      { decoder(f, "hetzner", decodeHetzner) }
 func FuzzVultr(f *testing.F)        { decoder(f, "vultr", decodeVultr) }
 func FuzzFile(f *testing.F)         { decoder(f, "file", decodeFileXML) }
 
-// FuzzKeys is of the clouds whose interfaces are trees of keys: the same text stands
-// for all of them.
+// FuzzKeys fuzzes the clouds whose interfaces are trees of keys. Every key has the same
+// text.
 func FuzzKeys(f *testing.F) {
 	for _, provider := range []string{"aws", "alibaba", "tencent"} {
 		seeds(f, provider)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		k := &keys{a: &asker{}, err: context.Canceled} // asks nobody
+		k := &keys{a: &asker{}, err: context.Canceled} // no request is sent
 		if k.text(t.Context(), "x") != "" {
 			t.Fatal("asked")
 		}
@@ -95,7 +95,7 @@ func FuzzKeys(f *testing.F) {
 	})
 }
 
-// Depth and size are what is left to a hostile reply: entities are not expanded.
+// A hostile reply can only be deep or large, because entities are not expanded.
 func TestBombs(t *testing.T) {
 	deep := maxBody / len("<Interfaces>")
 	for name, b := range map[string]string{

@@ -21,9 +21,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
 
-// Every file is a cloud: "provider" names it, "own" lists what the node's links
-// have, "GET PATH" is what the cloud answers there (404 where it is not named), and
-// "want" what is made of it. Values are made up, shapes are documented ones.
+// Every file is a cloud: "provider" is its name, "own" lists the addresses of the node's
+// links, "GET PATH" is the cloud's answer for a path (other paths answer 404), and "want"
+// is the normalised reply. The values are invented, the shapes are documented.
 func TestGolden(t *testing.T) {
 	clustertest.Loopback(t)
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -52,7 +52,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// ask serves an archive and asks it.
+// ask serves an archive and requests its metadata.
 func ask(t *testing.T, a *txtar.Archive) string {
 	t.Helper()
 	section := map[string]string{}
@@ -92,7 +92,7 @@ func ask(t *testing.T, a *txtar.Archive) string {
 	return out
 }
 
-// serve is as strict as clouds are about headers.
+// serve requires the same headers as the clouds do.
 func serve(w http.ResponseWriter, r *http.Request, section map[string]string) {
 	for header, want := range map[string]string{
 		"aws": "X-Aws-Ec2-Metadata-Token", "alibaba": "X-Aliyun-Ecs-Metadata-Token",

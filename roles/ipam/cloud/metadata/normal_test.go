@@ -44,7 +44,7 @@ func TestWithMask(t *testing.T) {
 	}
 }
 
-// many is a reply of n addresses, in a /8, from 10.0.0.2 on.
+// many returns a reply with n addresses of a /8, from 10.0.0.2 on.
 func many(n int) []string {
 	var list []string
 	a := netip.MustParseAddr("10.0.0.2")
@@ -78,8 +78,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// The same reply in another order is the same: otherwise every query would look
-// like a change.
+// The order of a reply does not matter: otherwise every query could look like a change.
 func TestOrder(t *testing.T) {
 	nics := []nic{
 		{mac: "000D3A51C490", device: unnumbered, subnets: []subnet{{prefix: "10.0.0.0/16", own: []string{"10.0.0.4"}, addresses: many(50)}}, dns: []string{"10.0.0.2"}},
@@ -110,8 +109,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// What the node has on its links is nobody's address, on whichever interface the
-// cloud names it.
+// An address of one of the node's links is never an address for pods, whichever
+// interface the cloud names for it.
 func TestNodesOwn(t *testing.T) {
 	own := []netip.Addr{netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("::ffff:10.0.0.8"), netip.MustParseAddr("fe80::1%eth0")}
 	nics, dropped := normalise([]nic{
@@ -124,8 +123,8 @@ func TestNodesOwn(t *testing.T) {
 	}
 }
 
-// No reply makes a pod of the node's own link, of its metadata service or of a group,
-// neither by an address nor by a range.
+// No reply assigns a link-local address, the metadata service's or a multicast address
+// to a pod, neither as an address nor in a range.
 func TestNobodys(t *testing.T) {
 	for _, prefix := range []string{
 		"0.0.0.0/0", "0.0.0.0/1", "0.0.0.0/8", "64.0.0.0/2", "127.0.0.0/24", "128.0.0.0/1", "169.254.0.0/16", "169.254.169.254/32", "192.0.0.0/2", "224.0.0.0/24",
@@ -146,7 +145,7 @@ func TestNobodys(t *testing.T) {
 	}
 }
 
-// What a file has of the wrong type is told in its terms, not in Go's.
+// An error about a value of the wrong type uses JSON's terms and not Go's.
 func TestWrongTypes(t *testing.T) {
 	for text, want := range map[string]string{
 		`"x"`:                   "string where none can be, at byte 3",
@@ -161,7 +160,8 @@ func TestWrongTypes(t *testing.T) {
 	}
 }
 
-// judge tells what of a normalised reply no caller could live with.
+// judge returns an error if a normalised reply breaks a rule on which the callers
+// depend.
 func judge(nics []nic, own []netip.Addr) error {
 	have, dropped := normalise(nics, own)
 	if len(dropped) > maxDropped+1 {

@@ -11,8 +11,8 @@ import (
 	"github.com/cnibox/cnibox/test/cloudsim"
 )
 
-// The simulator of clouds and the providers were written apart from each other:
-// what the one serves the other reads, as far as that cloud shows it.
+// The simulator of clouds and the providers were written independently. The providers
+// read everything that the simulator serves and that the cloud reports.
 func TestSimulator(t *testing.T) {
 	clustertest.Loopback(t)
 	p := netip.MustParsePrefix

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// Kind and APIVersion are those of the object.
+	// Kind and APIVersion identify the object's type.
 	Kind       = "NetworkAttachmentDefinition"
 	APIVersion = "k8s.cni.cncf.io/v1"
 )

@@ -17,8 +17,8 @@ import (
 
 // Objects are requested as protobuf where a kind supports it. For ten thousand Nodes
 // the server encodes that in a third of the time that JSON takes, and unwanted fields
-// are skipped here. The messages are those of the generated.proto files of k8s.io/api
-// and k8s.io/apimachinery. Their encoding is described under "Alternate
+// are skipped here. The generated.proto files of k8s.io/api and k8s.io/apimachinery define
+// the messages. Their encoding is described under "Alternate
 // representations of resources" in
 // https://kubernetes.io/docs/reference/using-api/api-concepts/.
 const (

@@ -18,7 +18,7 @@ import (
 )
 
 // Object has the fields that begin every object of the API. Kinds embed it and add
-// the fields that they need. Code, Reason and Message are those of a Status, which
+// the fields that they need. Code, Reason and Message are fields of a Status, which
 // replaces an object in the stream of a watch.
 type Object struct {
 	Metadata Metadata `json:"metadata"`
