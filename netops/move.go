@@ -13,18 +13,18 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// Where is the namespace that the link comes from.
+// Where returns the namespace that the link comes from.
 func (m *Move) Where() Place { return m.From }
 
-// IsShared is false: a link that is moved belongs to one attachment.
+// IsShared returns false: a moved link belongs to one attachment.
 func (m *Move) IsShared() bool { return false }
 
 func (m *Move) object() {}
 
-// ref is the link as it is called when it has been moved.
+// ref names the link after the move.
 func (m *Move) ref() linkRef { return linkRef{m.To, m.As} }
 
-// String tells from where, to where and under which name.
+// String describes the source, the destination and the new name.
 func (m *Move) String() string {
 	w := words{"move"}
 	w.value("link", m.Name)
@@ -52,7 +52,7 @@ func (m *Move) validate() error {
 	return errors.Join(errs...)
 }
 
-// plan judges the link and remembers what it was.
+// plan validates the link and records its present settings for the inverse.
 func (m *Move) plan(ctx context.Context, s *session) ([]Change, error) {
 	if m.Name == "" {
 		return nil, fmt.Errorf("%s: no name: %w", m, ErrInvalid)
@@ -90,7 +90,7 @@ func (m *Move) plan(ctx context.Context, s *session) ([]Change, error) {
 	return []Change{{Do: Step{VerbAdd, m}, Undo: &Step{VerbDel, &back}}}, nil
 }
 
-// movable refuses links that would leave something behind that stands on them.
+// movable refuses a link that other objects depend on.
 func (m *Move) movable(ctx context.Context, s *session, have *rtnl.Link) error {
 	label := ownLabel(have.Alias)
 	switch {
@@ -120,8 +120,8 @@ func (m *Move) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return d.list, nil
 }
 
-// move labels the link and moves it, in one write: a process that is killed
-// leaves it as it was, or to be found by its alias.
+// move labels the link and moves it in one request. If the process is killed,
+// the link is either unchanged or can be found by its alias.
 func (a *applier) move(ctx context.Context, c Change) error {
 	m := c.Do.Object.(*Move)
 	have, err := a.link(ctx, m.From, m.Name)
@@ -155,19 +155,20 @@ func (a *applier) move(ctx context.Context, c Change) error {
 	return describeStep(c.Do, errors.Join(append(results, broken)...))
 }
 
-// taken is the error for a name that a link has already where m is to go.
+// taken is the error for a link name that already exists at the destination.
 func (m *Move) taken() error {
 	return peerExists(&Peer{In: m.To, Name: m.As})
 }
 
-// handle is a namespace that a request can name.
+// handle is a namespace with a file descriptor for netlink requests.
 type handle struct {
 	*Namespace
-	// own is set where it was opened for that.
+	// own reports whether release must close the namespace.
 	own bool
 }
 
-// handle opens the namespace of the process, which has no handle else.
+// handle returns the namespace of p. The namespace of the process has no file
+// descriptor yet, so handle opens it.
 func (s *session) handle(p Place) (handle, error) {
 	ns, err := s.namespace(p)
 	if err != nil || ns.fd != 0 {
@@ -179,13 +180,14 @@ func (s *session) handle(p Place) (handle, error) {
 
 func (h handle) release() {
 	if h.own {
-		_ = h.Close() // was opened for reading
+		_ = h.Close() // opened for reading
 	}
 }
 
-// moving is the request that moves a link into the namespace and names it, past
-// another link there that has the name that it comes with. The kernel takes it
-// down, which renaming asks for up to 6.2. An empty name leaves it what it has.
+// moving is the request that moves a link into the namespace and renames it. It
+// succeeds even if the namespace has another link with the old name. The kernel
+// sets a link that it moves down; Linux up to 6.2 renames only such links. An
+// empty name keeps the present name.
 func (h handle) moving(index int, name string) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)

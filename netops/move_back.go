@@ -15,16 +15,17 @@ import (
 )
 
 const (
-	// returnPatience bounds the wait for a device whose namespace is going: it
-	// comes when the kernel has taken the namespace apart, mostly within 0.1 s,
-	// but on a busy node one namespace after the other.
+	// returnPatience limits the wait for a device whose namespace is being
+	// deleted. The kernel returns the device when it destroys the namespace,
+	// usually within 0.1 s. A busy node destroys namespaces one after the
+	// other.
 	returnPatience = 10 * time.Second
-	// freeName has the kernel choose, as it does itself for a device whose name
-	// is taken where it returns to.
+	// freeName makes the kernel choose a free name. The kernel uses the same
+	// pattern for a returned device whose name is taken.
 	freeName = "dev%d"
 )
 
-// moveBack is the inverse of a move that was made, half made or not made.
+// moveBack reverts a move that was completed, partly done or not started.
 func (u *undoer) moveBack(ctx context.Context, m *Move) error {
 	if !u.unknown(m.To) {
 		there, err := u.search(ctx, m, m.To)
@@ -48,8 +49,8 @@ func (u *undoer) moveBack(ctx context.Context, m *Move) error {
 	return u.restore(ctx, m.named(back), back)
 }
 
-// named is the inverse with the name that the alias of the link tells, where
-// the inverse has none.
+// named returns the inverse with the name from the link's alias, if the inverse
+// has no name.
 func (m *Move) named(l *rtnl.Link) *Move {
 	words := strings.Fields(l.Alias)
 	if m.Name != "" || len(words) < 2 || rtnl.CheckName(words[1]) != nil {
@@ -60,9 +61,9 @@ func (m *Move) named(l *rtnl.Link) *Move {
 	return &known
 }
 
-// search finds the link in one of the two namespaces; nil for none. In the
-// container its name, alias and address may have been changed, and another link
-// may have been given its label.
+// search finds the link in one of the two namespaces, and returns nil if it
+// finds none. The container can change the link's name, alias and address, and
+// can give the label to another link.
 func (u *undoer) search(ctx context.Context, m *Move, p Place) (*rtnl.Link, error) {
 	c, err := u.conn(p)
 	if err != nil {
@@ -80,7 +81,7 @@ func (u *undoer) search(ctx context.Context, m *Move, p Place) (*rtnl.Link, erro
 	return nil, nil
 }
 
-// isCertain tells whether both label and address are as recorded.
+// isCertain reports whether both the label and the MAC address are as recorded.
 func (m *Move) isCertain(l *rtnl.Link, p Place) bool {
 	mac := l.Permanent
 	if len(mac) == 0 {
@@ -89,15 +90,17 @@ func (m *Move) isCertain(l *rtnl.Link, p Place) bool {
 	return m.isLabelled(l, p) && rtnl.SameMAC(m.MAC, mac)
 }
 
-// isLabelled tells whether the link has the label. In the container it must be
-// of the same kind too: what a container makes itself is never of a device's,
-// and does not get into the host in its stead.
+// isLabelled reports whether the link has the label. In the container the link
+// must also have the recorded kind. A container cannot create a link of a
+// physical device's kind, so it cannot get a link of its own moved into the
+// host.
 func (m *Move) isLabelled(l *rtnl.Link, p Place) bool {
 	return isLabelled(l.Alias, m.Alias) && (p == m.From || m.MAC == "" || l.Kind == m.Kind)
 }
 
-// isUnlabelled tells whether a link without a label is the one that was moved:
-// the same hardware, or what is where it was moved to.
+// isUnlabelled reports whether a link without a label is the link that was
+// moved. It must have the recorded permanent MAC address, or the recorded name
+// and MAC address at the destination.
 func (m *Move) isUnlabelled(l *rtnl.Link, p Place) bool {
 	if m.MAC == "" || l.Kind != m.Kind || ownLabel(l.Alias) != "" {
 		return false
@@ -105,8 +108,8 @@ func (m *Move) isUnlabelled(l *rtnl.Link, p Place) bool {
 	return l.Kind == "" && rtnl.SameMAC(m.MAC, l.Permanent) || p == m.To && l.Name == m.As && rtnl.SameMAC(m.MAC, l.MAC)
 }
 
-// fetch moves the link back, under its name if that is free, and labels it
-// where somebody took its label off, so that it is found there.
+// fetch moves the link back, with its old name if that name is free. It restores
+// a removed label, so that a later call can find the link in its old namespace.
 func (u *undoer) fetch(ctx context.Context, m *Move, l *rtnl.Link) error {
 	home, err := u.handle(m.From)
 	if err != nil {
@@ -130,14 +133,14 @@ func (u *undoer) fetch(ctx context.Context, m *Move, l *rtnl.Link) error {
 	if errors.Is(err, unix.EEXIST) {
 		err = c.One(ctx, home.moving(l.Index, freeName))
 	}
-	if nlconn.IsAbsent(err) { // it was moved, and not renamed
+	if nlconn.IsAbsent(err) { // the link was moved but not renamed
 		return nil
 	}
 	return err
 }
 
-// mayReturn tells whether the kernel is to bring the link back: a device with
-// its namespace gone, which is not at home.
+// mayReturn reports whether the kernel is going to return the link: it is a
+// physical device, its namespace was deleted, and it is not back yet.
 func (u *undoer) mayReturn(ctx context.Context, m *Move) bool {
 	if !u.unknown(m.To) || m.Kind != "" || m.MAC == "" {
 		return false
@@ -146,7 +149,8 @@ func (u *undoer) mayReturn(ctx context.Context, m *Move) bool {
 	return err == nil && (home == nil || home.Kind != m.Kind || !rtnl.SameMAC(m.MAC, home.MAC))
 }
 
-// await waits for the kernel to bring the link back; nil if it does not.
+// await waits for the kernel to return the link. It returns nil after
+// returnPatience.
 func (u *undoer) await(ctx context.Context, m *Move) (*rtnl.Link, error) {
 	ctx, cancel := context.WithTimeout(ctx, returnPatience)
 	defer cancel()
@@ -154,12 +158,13 @@ func (u *undoer) await(ctx context.Context, m *Move) (*rtnl.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer events.Close() //nolint:errcheck // nothing was asked of it
+	defer events.Close() //nolint:errcheck // it sends no request
 	if err := events.Join(unix.RTNLGRP_LINK); err != nil {
 		return nil, nlconn.Explain(err, "listen to links")
 	}
 	for {
-		// Again after each event, and first for what came before the membership.
+		// Search after each event. The first search finds a link that
+		// returned before the socket was open.
 		if l, err := u.search(ctx, m, m.From); l != nil || err != nil {
 			return l, err
 		}
@@ -173,8 +178,8 @@ func (u *undoer) await(ctx context.Context, m *Move) (*rtnl.Link, error) {
 	}
 }
 
-// restore gives the link that is back its name, alias and state. One that was
-// not even labelled is as it was.
+// restore resets the name, alias and state of the returned link. A link without
+// the label was never changed.
 func (u *undoer) restore(ctx context.Context, m *Move, l *rtnl.Link) error {
 	rename := m.Name != "" && l.Name != m.Name
 	if !rename && !m.isLabelled(l, m.From) {
@@ -203,7 +208,8 @@ func (u *undoer) restore(ctx context.Context, m *Move, l *rtnl.Link) error {
 	return errors.Join(append(results, broken)...)
 }
 
-// renaming is the request that gives a link another name; it must be down up to 6.2.
+// renaming is the request that renames a link. Linux up to 6.2 requires that the
+// link is down.
 func renaming(index int, name string) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)

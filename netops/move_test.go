@@ -18,12 +18,12 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// movable gives the host the interface dev7, up, with an alias and an MTU, and
-// an eth0 that has the name which dev7 is to have.
+// movable creates dev7 on the host, up, with an alias and an MTU. It also
+// creates an eth0 on the host, so that the move must avoid that name.
 func movable(t *testing.T) {
 	t.Helper()
 	run(t, "ip", "link", "add", "par0", "mtu", "1450", "up", "type", "bridge")
-	t.Cleanup(func() { run(t, "ip", "link", "del", "par0") }) // and dev7 with it
+	t.Cleanup(func() { run(t, "ip", "link", "del", "par0") }) // deletes dev7 too
 	run(t, "ip", "link", "add", "link", "par0", "dev7", "address", "02:00:00:00:00:07", "mtu", "1400", "up", "type", "macvlan")
 	run(t, "ip", "link", "set", "dev7", "alias", "an admin's")
 	run(t, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0p")
@@ -37,7 +37,7 @@ func moveSpec() netops.Spec {
 	}}
 }
 
-// moved makes moveSpec so and gives the changes as the store would hand them back.
+// moved applies moveSpec and returns the changes as the store returns them.
 func moved(t *testing.T, n *netops.Net, ns *netops.Namespace) []netops.Change {
 	t.Helper()
 	changes, err := n.Plan(context.Background(), moveSpec(), ns)
@@ -50,8 +50,9 @@ func moved(t *testing.T, n *netops.Net, ns *netops.Namespace) []netops.Change {
 	return throughJSON(t, changes)
 }
 
-// TestMove moves a link past clashes of names on both sides, and back after it
-// was renamed inside (host-device: "works with a device renamed in the container").
+// TestMove moves a link although its names are taken on both sides. It moves the
+// link back after it was renamed in the container (host-device: "works with a
+// device renamed in the container").
 func TestMove(t *testing.T) {
 	ctx := context.Background()
 	movable(t)
@@ -89,15 +90,15 @@ set link eth0 netns container mtu 1300 up
 	}
 }
 
-// TestMoveBackFromAnywhere undoes a move that was interrupted, or that others
-// have changed since.
+// TestMoveBackFromAnywhere reverts a move that was interrupted, or whose link
+// another program changed.
 func TestMoveBackFromAnywhere(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		since func(t *testing.T, box *netopstest.NS)
-		// gone has Undo do without the container.
+		// gone makes Undo run without the container.
 		gone bool
-		// want is what the link is called at the end.
+		// want is the final name of the link.
 		want string
 	}{
 		{"nothing since", func(*testing.T, *netopstest.NS) {}, false, "dev7"},
@@ -150,7 +151,7 @@ func TestMoveBackFromAnywhere(t *testing.T) {
 	}
 }
 
-// dev7 is the host's link that was dev7.
+// dev7 returns the host's link that was created as dev7.
 func dev7(t *testing.T, n *netops.Net) netops.LinkInfo {
 	t.Helper()
 	all, err := n.Links(context.Background(), nil)
@@ -170,7 +171,7 @@ func matches(pattern, name string) bool {
 }
 
 // takeOut moves a link from the container to the host, as the kernel does when
-// a namespace goes.
+// it destroys a namespace.
 func takeOut(t *testing.T, box *netopstest.NS, from, as string) {
 	t.Helper()
 	rename(t, box, from, as)
@@ -193,15 +194,15 @@ func moveOut(t *testing.T, box *netopstest.NS, name string) {
 	inside(t, box, "ip", "link", "set", name, "netns", fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), host.Fd()))
 }
 
-// TestMoveAwaitsDevice undoes a move while the kernel still takes the
-// container's namespace apart: the device comes later.
+// TestMoveAwaitsDevice reverts a move while the kernel is still destroying the
+// container's namespace. The device returns later.
 func TestMoveAwaitsDevice(t *testing.T) {
 	ctx := context.Background()
 	movable(t)
 	n, box := newNet(t, nil), netopstest.New(t)
 	changes := moved(t, n, open(t, n, box))
 	m := *changes[0].Undo.Object.(*netops.Move)
-	m.Kind = "" // a device's, which this kernel may have none of
+	m.Kind = "" // the kind of a physical device, which the machine may lack
 	late := []netops.Change{{Do: changes[0].Do, Undo: &netops.Step{Verb: netops.VerbDel, Object: &m}}}
 	rename(t, box, "eth0", "dev5")
 	done := make(chan error, 1)
@@ -212,7 +213,7 @@ func TestMoveAwaitsDevice(t *testing.T) {
 		}
 		return listeners(t) > 0
 	}, func() string { return "nobody listens to links" })
-	moveOut(t, box, "dev5") // at once: Undo waits for some seconds only
+	moveOut(t, box, "dev5") // at once, because Undo waits for a few seconds only
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +222,7 @@ func TestMoveAwaitsDevice(t *testing.T) {
 	}
 }
 
-// listeners counts the rtnetlink sockets that are told of links.
+// listeners returns the number of rtnetlink sockets that receive link events.
 func listeners(t *testing.T) int {
 	t.Helper()
 	b, err := os.ReadFile("/proc/thread-self/net/netlink")
@@ -238,7 +239,8 @@ func listeners(t *testing.T) int {
 	return count
 }
 
-// TestMoveVirtualGone undoes the move of a link that went with its namespace.
+// TestMoveVirtualGone reverts the move of a link that was deleted with its
+// namespace.
 func TestMoveVirtualGone(t *testing.T) {
 	ctx := context.Background()
 	movable(t)
@@ -254,7 +256,7 @@ func TestMoveVirtualGone(t *testing.T) {
 	}
 }
 
-// TestMoveRefused judges links that cannot be moved, before anything is done.
+// TestMoveRefused checks that Plan refuses links that cannot be moved.
 func TestMoveRefused(t *testing.T) {
 	ctx := context.Background()
 	movable(t)
@@ -284,9 +286,9 @@ func TestMoveRefused(t *testing.T) {
 	}
 }
 
-// TestMoveNameTakenMeanwhile has somebody make eth0 in the container after the
-// plan: the link is put back, though the kernel has moved it before it refuses
-// the name.
+// TestMoveNameTakenMeanwhile creates eth0 in the container after the plan. The
+// kernel moves the link before it rejects the name, and Apply moves the link
+// back.
 func TestMoveNameTakenMeanwhile(t *testing.T) {
 	ctx := context.Background()
 	movable(t)
@@ -307,7 +309,8 @@ func TestMoveNameTakenMeanwhile(t *testing.T) {
 	}
 }
 
-// TestMoveFails makes each step fail in turn: all is as it was.
+// TestMoveFails makes each step fail in turn and checks that the state is
+// unchanged.
 func TestMoveFails(t *testing.T) {
 	ctx := context.Background()
 	movable(t)
@@ -324,8 +327,8 @@ func TestMoveFails(t *testing.T) {
 	}
 }
 
-// TestMoveRemove brings a link back for which there is no record, by its label,
-// and under its name if the alias tells that.
+// TestMoveRemove moves a link back without a record. It finds the link by its
+// label and restores the name in the alias.
 func TestMoveRemove(t *testing.T) {
 	ctx := context.Background()
 	for _, c := range []struct{ words, want string }{{"", "dev[01]"}, {" net/eth0/id", "dev[01]"}, {" dev7 net/eth0/id", "dev7"}} {

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NamespaceDir is where `ip netns` keeps namespaces by name.
+// NamespaceDir is the directory in which `ip netns` mounts named namespaces.
 const NamespaceDir = "/run/netns"
 
-// MakeNamespace makes a network namespace that stays until RemoveNamespace, as
-// `ip netns add` does. A name that is taken is fs.ErrExist.
+// MakeNamespace creates a network namespace that exists until RemoveNamespace,
+// as `ip netns add` does. The error wraps fs.ErrExist if the name is taken.
 func (n *Net) MakeNamespace(name string) (*Namespace, error) {
 	path, err := makeNamespace(name, os.O_EXCL)
 	if err != nil {
@@ -23,8 +23,8 @@ func (n *Net) MakeNamespace(name string) (*Namespace, error) {
 	return n.OpenNamespace(path)
 }
 
-// makeNamespace makes a namespace and names it, in the place of a plain file unless
-// flags have O_EXCL.
+// makeNamespace creates a named namespace. It replaces a plain file with that
+// name unless flags contain O_EXCL.
 func makeNamespace(name string, flags int) (path string, err error) {
 	path = filepath.Join(NamespaceDir, name)
 	if err := shareNamespaceDir(); err != nil {
@@ -40,8 +40,8 @@ func makeNamespace(name string, flags int) (path string, err error) {
 	return path, nil
 }
 
-// RemoveNamespace takes the name away, which ends the namespace unless a process
-// is in it. One that is not there is success.
+// RemoveNamespace deletes the name. The kernel deletes the namespace when no
+// process uses it. An absent name is not an error.
 func (n *Net) RemoveNamespace(name string) error {
 	path := filepath.Join(NamespaceDir, name)
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
@@ -53,8 +53,9 @@ func (n *Net) RemoveNamespace(name string) error {
 	return nil
 }
 
-// shareNamespaceDir has mounts below the directory be seen in other mount
-// namespaces, and their end too: else a namespace lives on in those.
+// shareNamespaceDir makes mounts and unmounts below the directory propagate to
+// other mount namespaces. Without it a deleted namespace continues to exist in
+// them.
 func shareNamespaceDir() error {
 	if err := os.MkdirAll(NamespaceDir, 0o755); err != nil {
 		return err
@@ -63,15 +64,15 @@ func shareNamespaceDir() error {
 	if !errors.Is(err, unix.EINVAL) {
 		return err
 	}
-	// It is no mount of its own yet.
+	// The directory is not a mount point yet.
 	if err := unix.Mount(NamespaceDir, NamespaceDir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return err
 	}
 	return unix.Mount("", NamespaceDir, "", unix.MS_SHARED|unix.MS_REC, "")
 }
 
-// bindNewNamespace mounts a new namespace at path, by a thread that goes there
-// and back.
+// bindNewNamespace mounts a new namespace at path. One thread enters the new
+// namespace, mounts it and returns.
 func bindNewNamespace(path string) error {
 	here, err := openNamespace(threadNamespace)
 	if err != nil {
@@ -86,6 +87,7 @@ func bindNewNamespace(path string) error {
 	})
 }
 
-// Run runs f on a thread that is in the namespace: sockets that f opens and
-// processes that it starts are there. f must not start goroutines that depend on it.
+// Run runs f on a thread in the namespace. The sockets that f opens and the
+// processes that it starts are in the namespace. Goroutines that f starts are
+// not.
 func (ns *Namespace) Run(f func() error) error { return ns.visit(f) }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A named namespace is another one than this, is entered and left, and goes
-// with its name.
+// TestNamedNamespace creates a named namespace, enters and leaves it, and
+// deletes it with its name.
 func TestNamedNamespace(t *testing.T) {
 	n := New(Options{})
 	defer n.Close()

@@ -13,15 +13,15 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// Where is the namespace of the entry's link.
+// Where returns the namespace of the entry's link.
 func (n *Neigh) Where() Place { return n.In }
 
-// IsShared tells whether attachments share the entry.
+// IsShared reports whether attachments share the entry.
 func (n *Neigh) IsShared() bool { return n.Shared }
 
 func (n *Neigh) object() {}
 
-// String is the entry in the form of ip neighbour or bridge fdb.
+// String formats the entry as ip neighbour or bridge fdb does.
 func (n *Neigh) String() string {
 	var w words
 	if n.FDB {
@@ -87,8 +87,8 @@ func (n *Neigh) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return d.list, nil
 }
 
-// messages are the requests that add or delete the entry. One that the kernel
-// learnt is replaced.
+// messages returns the requests that add or delete the entry. An add replaces an
+// entry that the kernel learnt.
 func (n *Neigh) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	index, err := s.indexOf(ctx, n.In, n.Link)
 	if err != nil {
@@ -112,7 +112,7 @@ func (n *Neigh) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Mess
 	switch {
 	case !n.FDB:
 		nd.Family = rtnl.Family(n.IP)
-	case n.IP.IsValid(): // the entry of a VXLAN device itself
+	case n.IP.IsValid(): // the VXLAN device's own entry
 		nd.Family, nd.Flags = unix.AF_BRIDGE, unix.NTF_SELF
 	default: // the bridge's entry for its port
 		nd.Family, nd.Flags, nd.State = unix.AF_BRIDGE, unix.NTF_MASTER, unix.NUD_NOARP
@@ -120,8 +120,8 @@ func (n *Neigh) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Mess
 	return []nlconn.Message{m}, nil
 }
 
-// neighbour reads the permanent neighbour, or static forwarding entry, that is in n's
-// place.
+// neighbour reads the permanent neighbour or static forwarding entry with the
+// same key as n.
 func (s *session) neighbour(ctx context.Context, n *Neigh) (have rtnl.Neigh, there bool, err error) {
 	index, err := s.indexOf(ctx, n.In, n.Link)
 	if err != nil {

@@ -9,53 +9,55 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
-// Options are what a Net is made with. All may be left out.
+// Options configure a Net. All fields are optional.
 type Options struct {
-	// Probe sees every write; for tests.
+	// Probe is called for every write. Tests use it.
 	Probe Probe
-	// Restore lists every element that recorded attachments want. It is asked
-	// when our nftables tables had to be made anew, so that they are complete again.
+	// Restore returns every element that recorded attachments need. It is
+	// called after the nftables tables were created anew, to fill them
+	// again.
 	Restore func(context.Context) ([]*Element, error)
-	// Forwards list the rules in iptables' filter table that are recorded: what a
-	// flush of that table dropped.
+	// Forwards returns the recorded rules of iptables' filter table. They
+	// are restored after another program flushed that table.
 	Forwards func(context.Context) ([]*Forward, error)
-	// Sources list the firewalld sources that recorded attachments want, one for
-	// each: what a reload of firewalld dropped.
+	// Sources returns the firewalld sources of recorded attachments, one for
+	// each attachment. They are restored after firewalld reloaded.
 	Sources func(context.Context) ([]*ZoneSource, error)
-	// IPTables runs iptables-legacy's programs; without it their tables are out
-	// of reach.
+	// IPTables runs the iptables-legacy programs. Without it the legacy
+	// tables are not accessible.
 	IPTables IPTables
 }
 
-// Net is the kernel's networking as roles see it. It opens its sockets when
-// they are first needed, in the namespace of the calling thread, and keeps
-// them until Close. It is safe for one call at a time.
+// Net reads and changes the kernel's networking. It opens its sockets on first
+// use, in the network namespace of the calling thread, and keeps them open until
+// Close. It must not be used concurrently; see Apart.
 type Net struct {
 	probe Probe
 	host  *Namespace
 	nft   *nft.Client
 	// restore is Options.Restore.
 	restore func(context.Context) ([]*Element, error)
-	// planned are the indexes of the host's links that the last Plan read, for the
-	// Apply of it.
+	// planned holds the indexes of the host's links that the last Plan read,
+	// for the Apply that follows.
 	planned map[linkRef]int
-	// byName are the named namespaces that were opened.
+	// byName holds the open named namespaces.
 	byName map[string]*Namespace
 	// iptables is Options.IPTables.
 	iptables IPTables
 	// recordedForwards is Options.Forwards.
 	recordedForwards func(context.Context) ([]*Forward, error)
-	// sources is Options.Sources, and bus D-Bus' system bus.
+	// sources is Options.Sources, and bus is the connection to the D-Bus
+	// system bus.
 	sources func(context.Context) ([]*ZoneSource, error)
 	bus     *dbus.Conn
 }
 
-// New opens nothing.
+// New returns a Net. It opens no sockets.
 func New(o Options) *Net {
 	return &Net{probe: o.Probe, host: &Namespace{}, nft: nft.New(ruleset.Schema, restorer(o.Restore)), restore: o.Restore, iptables: o.IPTables, sources: o.Sources, recordedForwards: o.Forwards}
 }
 
-// restorer lists what restore does, nil for nil.
+// restorer adapts restore to the nft package. It returns nil for nil.
 func restorer(restore func(context.Context) ([]*Element, error)) func(context.Context) ([]*nft.Element, error) {
 	if restore == nil {
 		return nil
@@ -70,19 +72,19 @@ func restorer(restore func(context.Context) ([]*Element, error)) func(context.Co
 	}
 }
 
-// Options are what the Net was made with.
+// Options returns the options of New.
 func (n *Net) Options() Options {
 	return Options{Probe: n.probe, Restore: n.restore, Forwards: n.recordedForwards, Sources: n.sources, IPTables: n.iptables}
 }
 
-// Apart is a Net with the same options and sockets of its own, for calls that
-// are made at the same time.
+// Apart returns a Net with the same options and its own sockets, for concurrent
+// calls.
 func (n *Net) Apart() *Net {
 	return New(n.Options())
 }
 
-// Close closes the sockets. After deletes of nftables elements this waits for
-// a grace period of the kernel (13 ms): it is the last thing that a process does.
+// Close closes the sockets. After nftables elements were deleted, the kernel
+// delays the close by one RCU grace period (13 ms). Call it last.
 func (n *Net) Close() error {
 	return errors.Join(n.closeBus(), n.closeNamed(), n.host.Close(), n.nft.Close())
 }

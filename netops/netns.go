@@ -15,30 +15,32 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// Netns is a network namespace with a name (see Named) that attachments share. It
-// is made empty; shared objects in it are made after it, and go with it.
+// Netns is a named network namespace (see Named) that attachments share. It is
+// created empty. Shared objects are created in it later and are deleted with it.
 //
-// Its inverse takes links away that bear its label, first, for a VLAN's number is
-// taken until its link is gone, and then the name. It leaves all as it is while
-// there is another link that is up or labelled: an attachment's whose record was
-// lost, or a stranger's.
+// The inverse first deletes the links that have the namespace's label, because a
+// VLAN ID stays in use until its link is deleted. Then it deletes the name. It
+// changes nothing while the namespace contains another link that is up or
+// labelled. Such a link belongs to an attachment whose record was lost, or to
+// another program.
 //
-// Whoever makes or ends one has to see to it that nobody else does so meanwhile.
+// The caller must prevent concurrent creation or deletion of the same namespace.
 type Netns struct {
 	Name string `json:"name"`
-	// Alias is that of the shared links in it, and has a label.
+	// Alias is the alias of the shared links in the namespace. It contains a
+	// label.
 	Alias string `json:"alias"`
 }
 
-// Where is the host, which has the name.
+// Where returns Host, because the name is on the host.
 func (o *Netns) Where() Place { return Host }
 
-// IsShared is true: it is for more than one attachment.
+// IsShared returns true: several attachments use the namespace.
 func (o *Netns) IsShared() bool { return true }
 
 func (o *Netns) object() {}
 
-// String is the namespace in the form of ip netns.
+// String formats the namespace as ip netns does.
 func (o *Netns) String() string { return "netns " + o.Name }
 
 func (o *Netns) validate() error {
@@ -63,8 +65,9 @@ func (o *Netns) verify(_ context.Context, s *session) ([]Difference, error) {
 	return absentIf(nil, o)
 }
 
-// owns tells whether a link bears the label, or lost its maker before it was
-// labelled (see Link.chosenIndex).
+// owns reports whether the link has the label. A link without an alias is also
+// owned if it has the index that cnibox chooses for its name (see
+// Link.chosenIndex): the process was killed before it labelled the link.
 func (o *Netns) owns(l *rtnl.Link) bool {
 	if l.Alias == "" {
 		return l.Index == (&Link{Name: l.Name, Alias: o.Alias}).chosenIndex()
@@ -72,8 +75,8 @@ func (o *Netns) owns(l *rtnl.Link) bool {
 	return isLabelled(l.Alias, o.Alias)
 }
 
-// makeNetns makes a named namespace, in the place of what a process that was
-// killed left of one too.
+// makeNetns creates the named namespace. It replaces the plain file that a
+// killed process left.
 func (a *applier) makeNetns(c Change) error {
 	o := c.Do.Object.(*Netns)
 	if a.unknown(Named(o.Name)) {
@@ -85,10 +88,10 @@ func (a *applier) makeNetns(c Change) error {
 	return nil
 }
 
-// endNetns is the inverse.
+// endNetns deletes the named namespace.
 func (u *undoer) endNetns(ctx context.Context, o *Netns) error {
 	ns, err := u.net.named(o.Name)
-	if err != nil { // a plain file can be left; of a mount the kernel removes none
+	if err != nil { // os.Remove deletes a leftover plain file; the kernel refuses it for a mount
 		err := os.Remove(filepath.Join(NamespaceDir, o.Name))
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -127,8 +130,8 @@ func (u *undoer) endNetns(ctx context.Context, o *Netns) error {
 	return u.net.RemoveNamespace(o.Name)
 }
 
-// named is the namespace with a name. It is kept open for the calls to come, as
-// long as the name is its own.
+// named returns the namespace with the name. It stays open for later calls until
+// the name refers to another namespace.
 func (n *Net) named(name string) (*Namespace, error) {
 	ns, err := openNamespace(filepath.Join(NamespaceDir, name))
 	if err != nil {
@@ -158,7 +161,7 @@ func (n *Net) forgetNamed(name string) error {
 	return ns.Close()
 }
 
-// closeNamed closes all of them.
+// closeNamed closes all named namespaces.
 func (n *Net) closeNamed() error {
 	var errs []error
 	for name := range n.byName {

@@ -14,16 +14,17 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// apart is the name of these tests' namespace.
+// apart is the name of the namespace in these tests.
 const apart = "netops-apart"
 
-// wantedApart is a namespace with a link of the host's and an attachment behind it.
+// wantedApart returns the shared objects of a namespace with a macvlan of the
+// host's link, and an attachment in the namespace.
 func wantedApart() (shared, own netops.Spec) {
 	in := netops.Named(apart)
 	shared.Add(
 		&netops.Netns{Name: apart, Alias: "cnibox:shared"},
 		&netops.Sysctl{In: in, Shared: true, Key: "net/ipv4/ip_forward", Value: "1"},
-		&netops.Link{In: in, Shared: true, Name: "lo", Up: true}, // without it the kernel takes no address for a gateway's
+		&netops.Link{In: in, Shared: true, Name: "lo", Up: true}, // the kernel rejects every gateway address while lo is down
 		&netops.Link{In: in, Shared: true, Name: "up0", Kind: "macvlan", Mode: "bridge", Alias: "cnibox:shared", Up: true, Parent: "lan0", ParentIn: netops.Host},
 		&netops.Route{In: in, Shared: true, Link: "up0", Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("169.254.2.1"), OnLink: true, Table: 2},
 		&netops.Neigh{In: in, Shared: true, Link: "up0", IP: netip.MustParseAddr("169.254.2.1"), MAC: "12:34:56:78:9a:bc"},
@@ -44,9 +45,10 @@ func both(a, b netops.Spec) (all netops.Spec) {
 	return all
 }
 
-// TestNetns: what is in a named namespace is planned before there is one, made,
-// seen, and goes: an attachment's alone, with or without its container, and the
-// namespace with its links only when no attachment is left in it.
+// TestNetns checks the life of a named namespace. Its objects are planned before
+// it exists, then created and verified. An attachment's own objects are deleted
+// with and without its container. The namespace and its links are deleted only
+// when it contains no attachment.
 func TestNetns(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	n, ctx := newNet(t, nil), context.Background()
@@ -95,8 +97,8 @@ func TestNetns(t *testing.T) {
 	}
 }
 
-// TestNetnsLeft: what a process that was killed left does not stand in the way: a
-// plain file instead of a namespace, a link that it did not come to label.
+// TestNetnsLeft checks that the remains of a killed process cause no error: a
+// plain file instead of a namespace, and a link without its label.
 func TestNetnsLeft(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	n := newNet(t, nil)
@@ -123,7 +125,8 @@ func TestNetnsLeft(t *testing.T) {
 	}
 }
 
-// TestNetnsOfStranger: with somebody else's link in it that is up it stays as it is.
+// TestNetnsOfStranger checks that a namespace is not changed while it contains
+// another program's link that is up.
 func TestNetnsOfStranger(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	n := newNet(t, nil)

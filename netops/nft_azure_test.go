@@ -15,8 +15,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
-// The MACs of the fabric: the uplink's, those of pods, and the one that Azure's
-// network answers every request with.
+// The MAC addresses on the fabric: the uplink's, the pods', and the one with
+// which Azure's network answers every ARP request.
 const (
 	uplinkMAC = "02:00:00:00:00:04"
 	podAMAC   = "02:00:00:00:00:0a"
@@ -24,7 +24,7 @@ const (
 	fabricMAC = "12:34:56:78:9a:bc"
 )
 
-// macNATNet is pods a and b on a bridge with an uplink to the fabric.
+// macNATNet creates pods a and b on a bridge with an uplink to the fabric.
 func macNATNet(t *testing.T) (fabric, a, b *nstest.Neighbour) {
 	t.Helper()
 	fabric, a, b = nstest.NewNeighbour(t), nstest.NewNeighbour(t), nstest.NewNeighbour(t)
@@ -64,7 +64,7 @@ func macNATNet(t *testing.T) (fabric, a, b *nstest.Neighbour) {
 	return fabric, a, b
 }
 
-// macNAT are the elements of that.
+// macNAT returns the nftables elements for that network.
 func macNAT() []*nft.Element {
 	pod := func(set, ip, mac string) *nft.Element {
 		return &nft.Element{Set: set, Key: []string{"up0", ip}, Value: []string{mac}, Label: "cnibox:" + mac}
@@ -76,7 +76,7 @@ func macNAT() []*nft.Element {
 	}
 }
 
-// capture listens to all that a neighbour's eth0 receives.
+// capture receives all frames that arrive on a neighbour's eth0.
 type capture struct {
 	frames
 	pid int
@@ -103,8 +103,8 @@ func openCapture(t *testing.T, n *nstest.Neighbour) capture {
 	return capture{frames{fd}, n.PID}
 }
 
-// until gives what was received before a frame with a text, as text: ARP, and
-// UDP with its MACs.
+// until returns, as text, the frames that arrive before a frame with the text
+// mark. It includes ARP frames, and UDP frames with their MAC addresses.
 func (c capture) until(t *testing.T, mark string) []string {
 	t.Helper()
 	var seen []string
@@ -132,7 +132,7 @@ func (c capture) until(t *testing.T, mark string) []string {
 	}
 }
 
-// askARP broadcasts a request from the fabric.
+// askARP broadcasts an ARP request from the fabric.
 func (c capture) askARP(t *testing.T, source, from, target string) {
 	t.Helper()
 	mac, err := net.ParseMAC(source)
@@ -146,7 +146,8 @@ func (c capture) askARP(t *testing.T, source, from, target string) {
 	}
 }
 
-// answered waits until c received ARP's answer, and then for a frame of pod's.
+// answered waits until c received the ARP answer, and then for a frame of the
+// pod.
 func (c capture) answered(t *testing.T, pod frames, source string) []string {
 	t.Helper()
 	var seen []string
@@ -158,8 +159,8 @@ func (c capture) answered(t *testing.T, pod frames, source string) []string {
 	return append(seen, c.until(t, "end")...)
 }
 
-// TestMACNATAnswersForPods has the fabric ask for a pod: the pod alone hears it,
-// and there is one answer, with the uplink's MAC.
+// TestMACNATAnswersForPods sends an ARP request for a pod from the fabric. Only
+// that pod receives it, and there is one answer, with the uplink's MAC address.
 func TestMACNATAnswersForPods(t *testing.T) {
 	c := freshNFT(t)
 	fabric, a, b := macNATNet(t)
@@ -175,7 +176,7 @@ func TestMACNATAnswersForPods(t *testing.T) {
 	if seen := atB.until(t, "end"); len(seen) != 0 {
 		t.Errorf("pod b sees %q", seen)
 	}
-	// A broadcast of the fabric's does not come back by an uplink with hairpin.
+	// An uplink with hairpin must not send a broadcast back to the fabric.
 	nstest.Run(t, "bridge", "link", "set", "dev", "up0", "hairpin", "on")
 	atFabric.askARP(t, fabricMAC, "10.240.0.1", "10.240.9.9")
 	fromFabric.send(t, fabricMAC, "there")
@@ -185,7 +186,7 @@ func TestMACNATAnswersForPods(t *testing.T) {
 		t.Errorf("with hairpin the fabric sees %q", seen)
 	}
 	nstest.Run(t, "bridge", "link", "set", "dev", "up0", "hairpin", "off")
-	// Between pods: asked and answered on the bridge, nothing leaves.
+	// ARP between pods stays on the bridge.
 	a.IP(t, "neigh flush dev eth0")
 	conn := nstest.UDP(t, b, "10.240.0.11:5000")
 	if got := nstest.SeenSource(t, a, "10.240.0.10", conn); got != "10.240.0.10" {
@@ -197,8 +198,8 @@ func TestMACNATAnswersForPods(t *testing.T) {
 	}
 }
 
-// TestMACNATCarriesTraffic lets pods, the node and the fabric reach each other,
-// where the fabric knows the uplink's MAC only.
+// TestMACNATCarriesTraffic checks traffic between pods, the node and the fabric.
+// The fabric accepts the uplink's MAC address only.
 func TestMACNATCarriesTraffic(t *testing.T) {
 	c := freshNFT(t)
 	fabric, a, _ := macNATNet(t)
@@ -233,7 +234,8 @@ func TestMACNATCarriesTraffic(t *testing.T) {
 	}
 }
 
-// TestMACNATTunnel sends what pods of one node have for each other by the fabric.
+// TestMACNATTunnel sends the traffic between two pods of one node through the
+// fabric.
 func TestMACNATTunnel(t *testing.T) {
 	c := freshNFT(t)
 	fabric, a, b := macNATNet(t)
@@ -271,8 +273,8 @@ func TestMACNATTunnel(t *testing.T) {
 	}
 }
 
-// TestMACNATRedirect hands an address that the node has, and that pods think to be
-// beyond the fabric, to the node.
+// TestMACNATRedirect delivers packets to the node for an address that the node
+// has and that the pods route to the fabric.
 func TestMACNATRedirect(t *testing.T) {
 	c := freshNFT(t)
 	fabric, a, _ := macNATNet(t)
@@ -297,11 +299,11 @@ func TestMACNATRedirect(t *testing.T) {
 	}
 }
 
-// TestNeighSuppress has the bridge answer for a pod: with a permanent neighbour, a
-// static forwarding entry and the flag at the pod's port there is one answer, and
-// no pod hears the question. The answer has the pod's MAC, for it passes no hook of
-// the bridge family: where a fabric takes the uplink's MAC only, macNATFeature
-// answers.
+// TestNeighSuppress makes the bridge answer ARP requests for a pod. With a
+// permanent neighbour, a static forwarding entry and the flag at the pod's port
+// there is one answer, and no pod receives the request. The answer has the pod's
+// MAC address, because it passes no hook of the bridge family. If a fabric
+// accepts the uplink's MAC address only, macNATFeature must answer instead.
 func TestNeighSuppress(t *testing.T) {
 	ctx := t.Context()
 	freshNFT(t)

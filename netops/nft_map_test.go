@@ -15,8 +15,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
-// mapsFeature shows what a later role needs: a concatenated map that feeds
-// dnat, and a verdict map with a chain to jump to, in the table of another feature.
+// mapsFeature uses all kinds of maps, in the table of another feature: a
+// concatenated map for dnat, and a verdict map with a chain to jump to.
 func mapsFeature() nft.Feature {
 	table := inetTable()
 	ports := &nft.Set{Table: table, Name: "test_ports", Key: []nft.Field{nft.IP4Addr, nft.InetProto, nft.InetService}, Data: []nft.Field{nft.IP4Addr, nft.InetService}}
@@ -116,7 +116,7 @@ func TestNFTMaps(t *testing.T) {
 	if have, _, err := c.Get(t.Context(), inOtherWords); err != nil || !cmp.Equal(have, inOtherWords) {
 		t.Errorf("get in other words: %+v, %v", have, err)
 	}
-	mustAdd(t, c, els[:4]...) // the same attempt again
+	mustAdd(t, c, els[:4]...) // a repeated add must succeed
 	if err := c.Add(t.Context(), []*nft.Element{drop}); !errors.Is(err, ErrExists) {
 		t.Errorf("an element without a label: error %v, want ErrExists", err)
 	}
@@ -134,8 +134,9 @@ func TestNFTMaps(t *testing.T) {
 	}
 }
 
-// A table that an older version made gains what a newer one needs, and the
-// older one leaves a table that it finds empty of its own elements alone.
+// TestNFTVersionsShareATable checks that a newer version adds its objects to a
+// table that an older version created. The older version must not delete a table
+// that still holds elements of the newer one.
 func TestNFTVersionsShareATable(t *testing.T) {
 	older := freshNFT(t)
 	newer := nft.New(func() nft.Schema { return append(ruleset.Schema(), mapsFeature()) }, nil)
@@ -153,7 +154,8 @@ func TestNFTVersionsShareATable(t *testing.T) {
 	wantKeys(t, newer, "test_ports", map[string]string{"10.0.0.1 tcp 8080 10.1.0.2 80": "cnibox:a"})
 }
 
-// An element that no transaction can take must not keep the others away.
+// TestNFTRestoreOfWhatDoesNotFit checks that one invalid element does not
+// prevent the restoration of the others.
 func TestNFTRestoreOfWhatDoesNotFit(t *testing.T) {
 	nstest.Fresh(t)
 	good := mapping("cnibox:a", "8080", "10.1.0.2")

@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
-// mapped is an element of portmap4.
+// mapped returns an element of portmap4.
 func mapped(label, port, target string) *nft.Element {
 	return &nft.Element{Set: "portmap4", Key: []string{"tcp", port}, Value: []string{target, "80"}, Label: label}
 }
@@ -70,8 +70,9 @@ func TestPortMapAsNftShowsIt(t *testing.T) {
 	}
 }
 
-// Chains that elements lead to are made with them: in a table that exists, in
-// one that somebody flushed, and in one that lost a chain.
+// TestChainsOnDemand checks that the chains that elements jump to are created
+// with the elements: in an existing table, in a flushed table, and in a table
+// that lost a chain.
 func TestChainsOnDemand(t *testing.T) {
 	nstest.Fresh(t)
 	first := &nft.Element{Set: "portmap_if4", Key: []string{"tcp", "1"}, Value: []string{"goto portmap_if4/saddr/10.0.0.0/8"}, Label: "cnibox:a"}
@@ -82,7 +83,7 @@ func TestChainsOnDemand(t *testing.T) {
 	t.Cleanup(func() { _ = c.Close() })
 	mustAdd(t, c, mapped("cnibox:a", "8080", "10.1.0.2"))
 	mustAdd(t, c, first, again)
-	recorded = []*nft.Element{first, other} // a pending attachment is recorded before its elements are made
+	recorded = []*nft.Element{first, other} // a pending attachment is recorded before its elements are added
 	mustAdd(t, c, other, &nft.Element{Set: "portmap_if4", Key: []string{"tcp", "4"}, Value: other.Value, Label: "cnibox:b"})
 	recorded = []*nft.Element{first}
 	rules := func(text string, want int) {
@@ -105,8 +106,8 @@ func TestChainsOnDemand(t *testing.T) {
 	rules("ip saddr 10.0.0.0/8 goto portmap_translate", 1)
 }
 
-// TestPortMapManyCostNoMore counts the messages that one more container costs,
-// beside ten ports of others and beside two thousand.
+// TestPortMapManyCostNoMore counts the messages for one more container, with ten
+// other ports and with two thousand.
 func TestPortMapManyCostNoMore(t *testing.T) {
 	c := freshNFT(t)
 	one := []*nft.Element{

@@ -10,8 +10,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
-// TestDeleteManyPrefixes deletes in one go what lies beside, around and within
-// what stays, and exactly that.
+// TestDeleteManyPrefixes deletes prefixes beside, around and within the
+// remaining ones in one call. It checks that no other prefix is deleted.
 func TestDeleteManyPrefixes(t *testing.T) {
 	c := freshNFT(t)
 	keys := func(els []*nft.Element) (out []string) {
@@ -20,7 +20,8 @@ func TestDeleteManyPrefixes(t *testing.T) {
 		}
 		return out
 	}
-	// The kernel takes a prefix around another that begins and ends elsewhere.
+	// The kernel accepts a wider prefix if its first and last addresses
+	// differ from those of the narrower one.
 	var gone, stay []*nft.Element
 	for i := range 20 {
 		inner, outer, alone := fmt.Sprintf("10.%d.5.0/24", i), fmt.Sprintf("10.%d.0.0/16", i), fmt.Sprintf("11.%d.0.0/16", i)
@@ -49,13 +50,13 @@ func TestDeleteManyPrefixes(t *testing.T) {
 	}
 }
 
-// TestDeleteThousandsOfPrefixes does not end in any test's time when each
-// deletion lists the set, and has the kernel copy it.
+// TestDeleteThousandsOfPrefixes would exceed the test's time if each deletion
+// listed the set and made the kernel copy it.
 func TestDeleteThousandsOfPrefixes(t *testing.T) {
 	c := freshNFT(t)
 	n := 10_000
 	if os.Getenv("CNIBOX_TEST_VM") != "" {
-		n = 500 // it is emulated
+		n = 500 // the VM is emulated and slow
 	}
 	var all []*nft.Element
 	for i := range n {

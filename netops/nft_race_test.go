@@ -19,10 +19,10 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
-// nftChildEnv makes TestNFTChild do a child's work: "race N" or "flush".
+// nftChildEnv makes TestNFTChild run as a child process. Its value is "race N".
 const nftChildEnv = "CNIBOX_TEST_NFT_CHILD"
 
-// nftChild is this test binary, run as another process in the test's namespace.
+// nftChild runs this test binary as another process in the test's namespace.
 func nftChild(t *testing.T, work string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestNFTChild$", "-test.count=1")
@@ -31,8 +31,8 @@ func nftChild(t *testing.T, work string) *exec.Cmd {
 	return cmd
 }
 
-// TestNFTChild is no test but what the processes started by other tests do. It
-// tells that it is ready, waits for its input to end, works, and fails if that does.
+// TestNFTChild is the child process of other tests. It prints "ready", waits for
+// the end of its input, and adds its elements. An error fails the child.
 func TestNFTChild(t *testing.T) {
 	work := os.Getenv(nftChildEnv)
 	if work == "" {
@@ -50,7 +50,8 @@ func TestNFTChild(t *testing.T) {
 	}
 }
 
-// raceElements is what process n adds: shared elements of all, and one of its own.
+// raceElements returns the elements that process n adds: shared ones and its
+// own.
 func raceElements(n int) []*nft.Element {
 	mac := fmt.Sprintf("02:00:00:00:00:%02x", n)
 	return []*nft.Element{
@@ -84,7 +85,7 @@ func TestNFTProcessesRaceToMakeTheBase(t *testing.T) {
 	}
 }
 
-// race starts n children and lets them go at once.
+// race starts n child processes and releases them at the same time.
 func race(t *testing.T, n int) {
 	t.Helper()
 	var children []*exec.Cmd
@@ -136,7 +137,8 @@ func TestNFTFlushedRulesetComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustAdd(t, c, masq("one", "cni0", "10.1.0.0/16"))
-	// Each table came whole: a reader saw no state between.
+	// Each table was restored in one transaction, so no reader saw a partial
+	// table.
 	if end, err := connOf(t, c).Generation(t.Context()); err != nil || end-start != 2 {
 		t.Errorf("two tables came back in %d transactions, error %v", end-start, err)
 	}
@@ -145,8 +147,9 @@ func TestNFTFlushedRulesetComesBack(t *testing.T) {
 	}
 }
 
-// A table that is there without the recorded elements would let packets out
-// unmasked; it is not made while they are unknown.
+// TestNFTRestoreThatFails checks that no table is created while the recorded
+// elements cannot be read. Without them packets would leave without
+// masquerading.
 func TestNFTRestoreThatFails(t *testing.T) {
 	nstest.Fresh(t)
 	broken := errors.New("store is locked")
@@ -160,8 +163,8 @@ func TestNFTRestoreThatFails(t *testing.T) {
 	}
 }
 
-// Whoever flushes, a call that succeeded left the base and its element, or
-// what it left was flushed after it.
+// TestNFTAddsBesideFlushes flushes the ruleset during adds. After a successful
+// add, the base and the element must exist, or the flush came after the add.
 func TestNFTAddsBesideFlushes(t *testing.T) {
 	nstest.Fresh(t)
 	flusher := openNFT(t)
@@ -212,7 +215,8 @@ func TestNFTAddsBesideFlushes(t *testing.T) {
 	}
 }
 
-// The base is removed only while it is empty, whatever others do meanwhile.
+// TestNFTRemoveBase checks that the base is removed only while it is empty, and
+// that other programs' tables remain.
 func TestNFTRemoveBase(t *testing.T) {
 	c := freshNFT(t)
 	mustAdd(t, c, masq("one", "cni0", "10.1.0.0/16"), pair("cnibox:a", "veth1", "02:00:00:00:00:01"))
@@ -234,7 +238,8 @@ func TestNFTRemoveBase(t *testing.T) {
 	}
 }
 
-// An element that comes between the look and the deletion saves its table.
+// TestNFTRemoveBaseTooLate adds an element between the check for elements and
+// the deletion. The table must remain.
 func TestNFTRemoveBaseTooLate(t *testing.T) {
 	nstest.Fresh(t)
 	remover, adder := openNFT(t), openNFT(t)
@@ -254,8 +259,8 @@ func TestNFTRemoveBaseTooLate(t *testing.T) {
 	wantKeys(t, adder, "masq4", map[string]string{"cni1 10.2.0.0/16": "two"})
 }
 
-// One side adds and looks, the other removes what is empty: an added element
-// must not vanish with its table.
+// TestNFTRemoveBaseBesideAdds adds elements while another client removes empty
+// tables. An added element must not be deleted with its table.
 func TestNFTRemoveBaseBesideAdds(t *testing.T) {
 	nstest.Fresh(t)
 	adder, remover := openNFT(t), openNFT(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/ruleset"
 )
 
-// freshNFT is an nft in a network namespace of its own.
+// freshNFT returns a client in a new network namespace.
 func freshNFT(t *testing.T, restored ...*nft.Element) *nft.Client {
 	t.Helper()
 	nstest.Fresh(t)
@@ -51,7 +51,8 @@ func mustDel(t *testing.T, c *nft.Client, els ...*nft.Element) {
 	}
 }
 
-// keysOf are the elements of a set as "key[, key] label", in no order.
+// keysOf maps each element of a set, as its key and value fields separated by
+// spaces, to its label.
 func keysOf(t *testing.T, c *nft.Client, set string) map[string]string {
 	t.Helper()
 	els, err := c.List(t.Context(), set)
@@ -225,7 +226,8 @@ func TestNFTAddToWhatExists(t *testing.T) {
 	})
 }
 
-// A subnet that grows keeps its first or last address; the kernel refuses it then.
+// TestNFTWiderPrefixTakesOver replaces prefixes by a wider one that has the same
+// first or last address. The kernel rejects such overlapping prefixes.
 func TestNFTWiderPrefixTakesOver(t *testing.T) {
 	c := freshNFT(t)
 	mustAdd(t, c, masq("a", "cni0", "10.1.0.0/24"), masq("b", "cni0", "10.1.255.0/24"), masq("c", "cni0", "10.1.7.0/24"))
@@ -247,7 +249,7 @@ func TestNFTDeleteIsExact(t *testing.T) {
 		masq("24", "cni0", "10.1.5.0/24"), masq("16", "cni0", "10.1.0.0/16"),
 		masq("8", "cni0", "10.0.0.0/8"), masq("other", "cni1", "10.1.0.0/16"),
 	}
-	for _, e := range all { // one by one: the kernel takes a wider one after a narrower one only
+	for _, e := range all { // separately: the kernel accepts a wider prefix only after the narrower one
 		mustAdd(t, c, e)
 	}
 	mustDel(t, c, masq("", "cni0", "10.1.2.0/24"), masq("", "cni0", "10.1.5.0/25"), masq("", "cni0", "0.0.0.0/0"))
@@ -330,7 +332,7 @@ func TestNFTRefusesBadElements(t *testing.T) {
 
 func TestNFTWithoutPermission(t *testing.T) {
 	nstest.Fresh(t)
-	// Capabilities are the thread's own, and the thread ends with the test.
+	// Capabilities belong to the thread, and the thread ends with the test.
 	none := make([]unix.CapUserData, 2)
 	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
 		t.Fatal(err)
@@ -354,7 +356,8 @@ func TestNFTHonoursContext(t *testing.T) {
 	}
 }
 
-// Replies that a call did not wait for must not be taken for those of the next.
+// TestNFTTellsRepliesApart checks that unread replies to one call are not taken
+// as replies to the next.
 func TestNFTTellsRepliesApart(t *testing.T) {
 	c := freshNFT(t)
 	mustAdd(t, c, pair("cnibox:a", "veth1", "02:00:00:00:00:01"))
@@ -379,7 +382,7 @@ func TestNFTHostileLabelInKernel(t *testing.T) {
 	c := freshNFT(t)
 	label := "a\x00\"; }\n\x1b[2J\xff" + strings.Repeat("ü", 200)
 	mustAdd(t, c, pair(label, "veth1", "02:00:00:00:00:01"))
-	mustAdd(t, c, pair(label, "veth1", "02:00:00:00:00:01")) // recognised as our own
+	mustAdd(t, c, pair(label, "veth1", "02:00:00:00:00:01")) // a repeated add must succeed
 	want := nft.CleanLabel(label)
 	wantKeys(t, c, "macguard_pairs", map[string]string{"veth1 02:00:00:00:00:01": want})
 	if got := nstest.Run(t, "nft", "list", "set", "bridge", "cnibox", "macguard_pairs"); !strings.Contains(got, `comment "`+want+`"`) {
@@ -396,7 +399,7 @@ func TestNFTForeignElements(t *testing.T) {
 	})
 }
 
-// connOf is the socket of a client.
+// connOf returns the socket of a client.
 func connOf(t *testing.T, c *nft.Client) *nft.Conn {
 	t.Helper()
 	conn, err := c.Conn()
@@ -406,5 +409,5 @@ func connOf(t *testing.T, c *nft.Client) *nft.Conn {
 	return conn
 }
 
-// inetTable is the table of most of what is installed.
+// inetTable returns the table of most features.
 func inetTable() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: "cnibox"} }

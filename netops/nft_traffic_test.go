@@ -13,8 +13,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
-// masqueradeNet is pod - cni0 - host - outside, and near: a host behind another
-// device that has an address of the pods' subnet.
+// masqueradeNet creates pod - cni0 - host - outside. It also creates near, a
+// host behind another device with an address of the pods' subnet.
 func masqueradeNet(t *testing.T) (pod, outside, near *nstest.Neighbour) {
 	t.Helper()
 	pod, outside, near = nstest.NewNeighbour(t), nstest.NewNeighbour(t), nstest.NewNeighbour(t)
@@ -95,7 +95,8 @@ func TestNFTMasqueradesRealTraffic(t *testing.T) {
 	}
 }
 
-// frames sends and receives frames of an experimental EtherType (IEEE 802a) on eth0.
+// frames sends and receives frames of an experimental EtherType (IEEE 802a) on
+// eth0.
 type frames struct{ fd int }
 
 const testEtherType = 0x88b5
@@ -169,7 +170,8 @@ func TestNFTGuardDropsForgedFrames(t *testing.T) {
 
 	port := &nft.Element{Set: "macguard_ports", Key: []string{"guarded0"}, Label: "cnibox:a"}
 	mustAdd(t, c, pair("cnibox:a", "guarded0", right), port)
-	// A veth keeps the order: what is seen next shows that the frames before it were dropped.
+	// A veth keeps the order of frames. If the later frame arrives first,
+	// the earlier frame was dropped.
 	fromGuarded.send(t, forged, "forged")
 	fromGuarded.send(t, right, "right")
 	expect("right")

@@ -11,14 +11,14 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// threadNamespace is the network namespace of the thread that opens it.
+// threadNamespace is the path of the calling thread's network namespace.
 const threadNamespace = "/proc/thread-self/ns/net"
 
-// Namespace is an open network namespace. It stays while it is open, even if
-// its path goes. The zero value is the namespace of the process.
+// Namespace is an open network namespace. The kernel keeps it while it is open,
+// even if its path is deleted. The zero value is the namespace of the process.
 type Namespace struct {
 	path string
-	// fd is the open namespace, 0 for that of the process.
+	// fd is the file descriptor, or 0 for the namespace of the process.
 	fd         int
 	dev, inode uint64
 	conn       *rtnl.Conn
@@ -27,8 +27,8 @@ type Namespace struct {
 }
 
 // OpenNamespace opens the network namespace that is mounted at path, or that a
-// link like /proc/1/ns/net leads to. The error wraps ErrNoNetns when there is
-// none: nothing at path, a plain file, or a namespace of another type.
+// magic link such as /proc/1/ns/net refers to. The error wraps ErrNoNetns if
+// path does not exist, is a plain file, or is a namespace of another type.
 func (n *Net) OpenNamespace(path string) (*Namespace, error) {
 	ns, err := openNamespace(path)
 	if err != nil {
@@ -38,7 +38,7 @@ func (n *Net) OpenNamespace(path string) (*Namespace, error) {
 }
 
 func openNamespace(path string) (*Namespace, error) {
-	// A pipe at path would block an open without O_NONBLOCK.
+	// Without O_NONBLOCK, opening a FIFO would block.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoNetns, err)
@@ -51,7 +51,7 @@ func openNamespace(path string) (*Namespace, error) {
 	return ns, nil
 }
 
-// identify checks that what is open is a network namespace and learns which.
+// identify checks that the open file is a network namespace, and reads its ID.
 func (ns *Namespace) identify() error {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(ns.fd, &fs); err != nil {
@@ -75,14 +75,14 @@ func (ns *Namespace) identify() error {
 	return nil
 }
 
-// Path is what the namespace was opened with.
+// Path returns the path that the namespace was opened with.
 func (ns *Namespace) Path() string { return ns.path }
 
-// ID tells namespaces apart while they are open; numbers may come again after
-// the namespace is gone.
+// ID identifies the namespace while it is open. The kernel can reuse the numbers
+// after the namespace is deleted.
 func (ns *Namespace) ID() (dev, inode uint64) { return ns.dev, ns.inode }
 
-// Close closes the namespace and what was opened in it.
+// Close closes the namespace and the sockets in it.
 func (ns *Namespace) Close() error {
 	var errs []error
 	if ns.conn != nil {
@@ -95,12 +95,12 @@ func (ns *Namespace) Close() error {
 	}
 	if ns.fd != 0 {
 		errs = append(errs, unix.Close(ns.fd))
-		ns.fd = -1 // which none has: 0 would be the process's own namespace
+		ns.fd = -1 // an invalid descriptor: 0 means the namespace of the process
 	}
 	return errors.Join(errs...)
 }
 
-// IsHost tells whether ns is the namespace that this process runs in.
+// IsHost reports whether ns is the network namespace of this process.
 func (n *Net) IsHost(ns *Namespace) (bool, error) {
 	host, err := openNamespace(threadNamespace)
 	if err != nil {
@@ -110,7 +110,8 @@ func (n *Net) IsHost(ns *Namespace) (bool, error) {
 	return host.dev == ns.dev && host.inode == ns.inode, nil
 }
 
-// socket is the namespace's rtnetlink connection, opened on first use.
+// socket returns the namespace's rtnetlink connection. It is opened on first
+// use.
 func (ns *Namespace) socket() (*rtnl.Conn, error) {
 	if ns.conn != nil {
 		return ns.conn, nil
@@ -123,7 +124,8 @@ func (ns *Namespace) socket() (*rtnl.Conn, error) {
 	return ns.conn, err
 }
 
-// visit runs f with the calling thread in the namespace. Goroutines that f starts run elsewhere.
+// visit runs f on the calling thread in the namespace. Goroutines that f starts
+// run in the namespace of the process.
 func (ns *Namespace) visit(f func() error) error {
 	if ns.fd == 0 {
 		return f()
@@ -138,7 +140,7 @@ func (ns *Namespace) visit(f func() error) error {
 	return ns.enter(home, f)
 }
 
-// openHome opens the namespace of the thread.
+// openHome opens the network namespace of the calling thread.
 func openHome() (int, error) {
 	home, err := unix.Open(threadNamespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -147,10 +149,10 @@ func openHome() (int, error) {
 	return home, nil
 }
 
-// enter runs f in the namespace and brings the thread back home. If that fails,
-// which the kernel has no reason for, the process ends where it stands: nothing else
-// may run in the wrong namespace, and whoever is killed leaves nothing that is not
-// found again.
+// enter runs f in the namespace and then returns the thread to home. If the
+// return fails, which the kernel gives no reason for, enter kills the process:
+// other code must not run in the wrong namespace. Recovery after a kill finds
+// everything that the process left.
 func (ns *Namespace) enter(home int, f func() error) error {
 	if err := unix.Setns(ns.fd, unix.CLONE_NEWNET); err != nil {
 		return nlconn.Explain(err, fmt.Sprintf("enter namespace %q", ns.path))
@@ -163,5 +165,5 @@ func (ns *Namespace) enter(home int, f func() error) error {
 	return f()
 }
 
-// die ends the process without another step.
+// die kills the process immediately.
 func die() { _ = unix.Kill(unix.Getpid(), unix.SIGKILL) }

@@ -12,44 +12,48 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// LinkInfo is a network interface as it is.
+// LinkInfo describes a network interface as the kernel reports it.
 type LinkInfo struct {
 	Name  string
 	Index int
-	// Kind is "" for physical ones and loopback.
+	// Kind is "" for physical devices and the loopback device.
 	Kind string
-	// MAC is in the usual colon form, "" without one.
+	// MAC is in colon form, or "" without an address.
 	MAC string
 	MTU int
-	// Up is what was asked for; OperUp is whether it can carry traffic (RFC 2863).
+	// Up is the administrative state. OperUp reports whether the link can
+	// carry traffic (RFC 2863).
 	Up, OperUp bool
 	Alias      string
-	// Master is the bridge or other link that it is enslaved to.
+	// Master is the bridge or other link that the link is enslaved to.
 	Master      string
 	MasterIndex int
-	// PeerIndex is the other end's or lower link's index, in whichever namespace that is.
+	// PeerIndex is the index of the veth peer or of the lower link, in the
+	// namespace of that link.
 	PeerIndex int
-	// ParentName is the lower link's name, where that is in the same namespace:
-	// the parent of one of Kind "macvlan", "ipvlan" or "vlan".
+	// ParentName is the name of the lower link if it is in the same
+	// namespace. Links of Kind "macvlan", "ipvlan" and "vlan" have one.
 	ParentName string
-	// Mode is a macvlan's or ipvlan's, and VLANID a vlan's, as in the type Link.
+	// Mode is the mode of a macvlan or ipvlan. VLANID is the ID of a vlan.
+	// Both are as in the type Link.
 	Mode    string
 	VLANID  int
 	Promisc bool
-	// Table is a VRF's routing table.
+	// Table is the routing table of a VRF.
 	Table int
-	// VLANFiltering tells of a bridge that its ports' VLANs count.
+	// VLANFiltering reports whether a bridge filters VLANs.
 	VLANFiltering bool
-	// Hairpin and Isolated are a bridge port's.
+	// Hairpin and Isolated are settings of a bridge port.
 	Hairpin, Isolated bool
-	// Uplink is the interface that a bridge has the place of, or is about to (see
-	// Takeover). A port that helps there tells it too.
+	// Uplink is the interface whose addresses and routes a bridge has taken
+	// over, or is about to (see Takeover). The port of the takeover's
+	// detour has it too.
 	Uplink string
-	// Addresses is filled by Links only.
+	// Addresses is set by Links only.
 	Addresses []netip.Prefix
 }
 
-// in is the namespace that an observation is of: the host's for nil.
+// in returns the namespace to observe: ns, or the host's for nil.
 func (n *Net) in(ns *Namespace) *Namespace {
 	if ns == nil {
 		return n.host
@@ -57,8 +61,8 @@ func (n *Net) in(ns *Namespace) *Namespace {
 	return ns
 }
 
-// Link reads one link, of the host's namespace for a nil ns. The error wraps
-// ErrNotExist if there is none of that name. Addresses are left out.
+// Link reads one link in ns, or in the host's namespace for a nil ns. The error
+// wraps ErrNotExist if the link is absent. The result has no addresses.
 func (n *Net) Link(ctx context.Context, ns *Namespace, name string) (LinkInfo, error) {
 	if err := rtnl.CheckName(name); err != nil {
 		return LinkInfo{}, err
@@ -89,7 +93,7 @@ func (n *Net) Link(ctx context.Context, ns *Namespace, name string) (LinkInfo, e
 	return info, nil
 }
 
-// Links reads all links of a namespace, of the host's for a nil ns.
+// Links reads all links in ns, or in the host's namespace for a nil ns.
 func (n *Net) Links(ctx context.Context, ns *Namespace) ([]LinkInfo, error) {
 	c, err := n.in(ns).socket()
 	if err != nil {
@@ -159,8 +163,9 @@ func (n *Net) Addresses(ctx context.Context, ns *Namespace, link string) ([]neti
 	return all, err
 }
 
-// Routes reads the unicast routes of one table, 0 for all, with the links'
-// names. A multipath route is one for each hop. In is not filled.
+// Routes reads the unicast routes of one table, or of all tables for 0, with the
+// links' names. A multipath route becomes one route for each next hop. In is
+// empty.
 func (n *Net) Routes(ctx context.Context, ns *Namespace, table int) ([]Route, error) {
 	c, err := n.in(ns).socket()
 	if err != nil {
@@ -185,8 +190,8 @@ func (n *Net) Routes(ctx context.Context, ns *Namespace, table int) ([]Route, er
 	return all, nil
 }
 
-// DefaultRouteLink is the link of the default route with the lowest metric,
-// IPv4 before IPv6. The error wraps ErrNotExist if there is none.
+// DefaultRouteLink returns the link of the default route with the lowest metric,
+// IPv4 before IPv6. The error wraps ErrNotExist if there is no default route.
 func (n *Net) DefaultRouteLink(ctx context.Context, ns *Namespace) (string, error) {
 	routes, err := n.Routes(ctx, ns, unix.RT_TABLE_MAIN)
 	if err != nil {
@@ -205,13 +210,13 @@ func (n *Net) DefaultRouteLink(ctx context.Context, ns *Namespace) (string, erro
 	return best.Link, nil
 }
 
-// Sysctl reads a setting below /proc/sys/net, named as in the type Sysctl,
-// with white space made uniform.
+// Sysctl reads a setting below /proc/sys/net. The key is as in the type Sysctl.
+// White space in the result is normalized.
 func (n *Net) Sysctl(_ context.Context, ns *Namespace, key string) (string, error) {
 	return n.in(ns).sysctl(key)
 }
 
-// Elements reads all elements of one of our nftables sets.
+// Elements reads all elements of one of cnibox's nftables sets.
 func (n *Net) Elements(ctx context.Context, set string) ([]*Element, error) {
 	all, err := n.nft.List(ctx, set)
 	elements := make([]*Element, len(all))

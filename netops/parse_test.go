@@ -8,7 +8,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// FuzzParse feeds the decoders of what takeovers, flows and port VLANs read.
+// FuzzParse tests the netlink decoders of takeovers, flows and port VLANs.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(make([]byte, 16))

@@ -8,9 +8,9 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// HostEnd is the host's end of a veth pair whose other end is the link in ns.
-// The error wraps ErrNotExist where there is none: the link is absent, of
-// another kind, or its other end is in another namespace than the host's.
+// HostEnd returns the host's end of the veth pair whose other end is link in ns.
+// The error wraps ErrNotExist if link is absent, is not a veth, or has its other
+// end in a namespace other than the host's.
 func (n *Net) HostEnd(ctx context.Context, ns *Namespace, link string) (LinkInfo, error) {
 	if err := rtnl.CheckName(link); err != nil {
 		return LinkInfo{}, err
@@ -30,8 +30,8 @@ func (n *Net) HostEnd(ctx context.Context, ns *Namespace, link string) (LinkInfo
 	if err != nil {
 		return LinkInfo{}, err
 	}
-	// An index counts in one namespace only: that of the link's other end, which
-	// is the host's if the host knows the link's namespace as its other end's.
+	// A link index is unique in one namespace only. Therefore check that the
+	// host's link with that index has the link in ns as its own peer.
 	have, err := host.LinkByIndex(ctx, own.Peer)
 	if err != nil {
 		return LinkInfo{}, fmt.Errorf("host's end of link %q: %w", link, err)

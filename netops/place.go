@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// namedPlace begins the Place of a namespace with a name.
+// namedPlace is the prefix of the Place of a named namespace.
 const namedPlace = "netns/"
 
-// Named is the place of the namespace with a name below NamespaceDir. While there
-// is none it is planned as if it were empty, told as a difference, and left alone
-// by deletes: all that was in it went with it.
+// Named returns the Place of the namespace with a name below NamespaceDir. If
+// that namespace is absent, Plan treats it as empty, Verify reports a
+// difference, and deletes skip it because its objects were deleted with it.
 func Named(name string) Place { return Place(namedPlace + name) }
 
-// name is that of a named namespace.
+// name returns the name of a named namespace.
 func (p Place) name() (string, bool) {
 	if p == Host || p == Container {
 		return "", false
@@ -21,7 +21,7 @@ func (p Place) name() (string, bool) {
 	return strings.CutPrefix(string(p), namedPlace)
 }
 
-// place appends a namespace that is not the host's.
+// place appends p unless it is Host.
 func (w *words) place(p Place) {
 	if name, ok := p.name(); ok {
 		*w = append(*w, "netns", name)
@@ -41,10 +41,11 @@ func checkPlace(p Place) error {
 	return fmt.Errorf("place %q: %w", p, ErrInvalid)
 }
 
-// maxNetnsName is the longest name of a file.
+// maxNetnsName is the longest file name in bytes (NAME_MAX).
 const maxNetnsName = 255
 
-// checkNetnsName accepts what names a file right below NamespaceDir.
+// checkNetnsName accepts a name that is valid for a file directly below
+// NamespaceDir.
 func checkNetnsName(name string) error {
 	if name == "" || len(name) > maxNetnsName || name[0] == '.' || strings.ContainsAny(name, "/\x00\n") {
 		return fmt.Errorf("namespace name %q: %w", name, ErrInvalid)

@@ -16,7 +16,7 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// lines is a plan as text: what is done, and behind an arrow what undoes it.
+// lines formats a plan as text: each change, and its inverse after an arrow.
 func lines(changes []netops.Change) string {
 	var b strings.Builder
 	for _, c := range changes {
@@ -67,7 +67,8 @@ add rule netns container priority 100 from 10.22.0.2/32 table 1234
 	}
 }
 
-// TestPlanOnWhatExists plans objects on links that stay: those need inverses.
+// TestPlanOnWhatExists plans objects on existing links. Such objects need
+// inverses.
 func TestPlanOnWhatExists(t *testing.T) {
 	ctx := context.Background()
 	n, box := newNet(t, nil), netopstest.New(t)
@@ -127,7 +128,7 @@ add rule inet6 netns container from fd00:1::/64 fwmark 0x1/0xffffffff oif eth0 t
 	if diffs, err := n.Verify(ctx, spec, ns); err != nil || len(diffs) != 0 {
 		t.Errorf("Verify: %v, %v", diffs, err)
 	}
-	// The inverses as the store would hand them back.
+	// Encode and decode the inverses as the store does.
 	raw, err := json.Marshal(changes)
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,7 @@ import "github.com/cnibox/cnibox/netops/internal/rtnl"
 // Port holds the flags of a bridge port.
 type Port = rtnl.Port
 
-// portWords are a port's flags in the form of bridge link.
+// portWords formats a port's flags as bridge link does.
 func portWords(p *Port) []string {
 	w := []string{"hairpin", onOff(p.Hairpin), "isolated", onOff(p.Isolated)}
 	if p.NeighSuppress != nil {
@@ -17,7 +17,7 @@ func portWords(p *Port) []string {
 	return w
 }
 
-// verifyPort compares what p may leave open.
+// verifyPort compares the flags that p sets. A nil flag is not compared.
 func verifyPort(p, have *Port, d *differences) {
 	compare := func(what string, want, have *bool) {
 		if want != nil {

@@ -20,7 +20,7 @@ const (
 	maxVLAN = 4094
 	// sizeofVLANMessage is the size of struct br_vlan_msg.
 	sizeofVLANMessage = 8
-	// Of linux/if_bridge.h: attributes of RTM_*VLAN messages.
+	// Attributes of RTM_*VLAN messages (linux/if_bridge.h).
 	vlanEntry      = 1 // BRIDGE_VLANDB_ENTRY
 	vlanEntryInfo  = 1 // BRIDGE_VLANDB_ENTRY_INFO
 	vlanEntryRange = 2 // BRIDGE_VLANDB_ENTRY_RANGE
@@ -31,20 +31,20 @@ type vlanMessage struct{ index uint32 }
 
 func (m *vlanMessage) Len() int { return sizeofVLANMessage }
 
-// Serialize is the message header's bytes.
+// Serialize returns the bytes of the message header.
 func (m *vlanMessage) Serialize() []byte {
 	return binary.NativeEndian.AppendUint32([]byte{unix.AF_BRIDGE, 0, 0, 0}, m.index)
 }
 
-// Where is the namespace of the port.
+// Where returns the namespace of the port.
 func (p *PortVLANs) Where() Place { return p.In }
 
-// IsShared tells whether the port belongs to a shared link.
+// IsShared reports whether the port belongs to a shared link.
 func (p *PortVLANs) IsShared() bool { return p.SharedPort }
 
 func (p *PortVLANs) object() {}
 
-// String is the list in the form of bridge vlan.
+// String formats the list as bridge vlan does.
 func (p *PortVLANs) String() string {
 	w := words{"vlans", vlanText(p.VLANs), "dev", p.Link}
 	w.place(p.In)
@@ -87,10 +87,11 @@ func (p *PortVLANs) validate() error {
 	return errors.Join(errs...)
 }
 
-// vlanSet is a port's VLANs one by one, with BRIDGE_VLAN_INFO_PVID and _UNTAGGED.
+// vlanSet maps each VLAN ID of a port to BRIDGE_VLAN_INFO_PVID and _UNTAGGED
+// flags.
 type vlanSet map[uint16]uint16
 
-// wanted is the complete list, given what the port has.
+// wanted returns the complete desired list for a port that has the VLANs have.
 func (p *PortVLANs) wanted(have vlanSet) vlanSet {
 	set := vlanSet{}
 	pvid := false
@@ -110,7 +111,7 @@ func (p *PortVLANs) wanted(have vlanSet) vlanSet {
 	if !p.KeepDefault {
 		return set
 	}
-	// The default VLAN is the native one until another becomes that.
+	// The default VLAN is the native VLAN unless the list has another PVID.
 	for id, flags := range have {
 		_, listed := set[id]
 		if id != 1 || listed {
@@ -124,7 +125,7 @@ func (p *PortVLANs) wanted(have vlanSet) vlanSet {
 	return set
 }
 
-// list is the set as VLANs, in order.
+// list returns the set as VLANs in ascending order.
 func (s vlanSet) list() []VLAN {
 	var list []VLAN
 	for _, id := range s.ids() {
@@ -190,8 +191,8 @@ func (p *PortVLANs) verify(ctx context.Context, s *session) ([]Difference, error
 	return d.list, nil
 }
 
-// messages are the requests that lead from the VLANs that the port has to
-// those it should have.
+// messages returns the requests that change the port's present VLANs to the
+// desired ones.
 func (p *PortVLANs) messages(ctx context.Context, s *session, _ Verb) ([]nlconn.Message, error) {
 	have, err := s.vlans(ctx, p.In, p.Link)
 	if err != nil {
@@ -223,7 +224,8 @@ func (p *PortVLANs) messages(ctx context.Context, s *session, _ Verb) ([]nlconn.
 	return msgs, nil
 }
 
-// vlanRequest adds or deletes VLANs of the device with an index; nil for none.
+// vlanRequest adds or deletes VLANs of the device with an index. It returns nil
+// for an empty set.
 func vlanRequest(kind uint16, index int, set vlanSet) *nlconn.Message {
 	if len(set) == 0 {
 		return nil
@@ -247,7 +249,7 @@ func vlanRequest(kind uint16, index int, set vlanSet) *nlconn.Message {
 	return m
 }
 
-// vlans reads the VLANs of one port only.
+// vlans reads the VLANs of one port.
 func (s *session) vlans(ctx context.Context, p Place, link string) (vlanSet, error) {
 	index, err := s.indexOf(ctx, p, link)
 	if err != nil {
@@ -268,7 +270,7 @@ func (s *session) vlans(ctx context.Context, p Place, link string) (vlanSet, err
 	return set, nlconn.Explain(err, fmt.Sprintf("list VLANs of %q", link))
 }
 
-// parseEntry reads BRIDGE_VLANDB_ENTRY.
+// parseEntry parses BRIDGE_VLANDB_ENTRY.
 func (s vlanSet) parseEntry(kind uint16, b []byte) error {
 	if kind != vlanEntry {
 		return nil

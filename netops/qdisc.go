@@ -13,24 +13,25 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// Qdisc is a queueing discipline of a link (tc(8)): of Kind "tbf", for what the
-// link sends, or "clsact", the place of filters.
+// Qdisc is a queueing discipline of a link (tc(8)). Kind "tbf" shapes the
+// packets that the link sends. Kind "clsact" holds filters.
 //
-// A tbf is only made where the kernel's default is, never in another's place. A
-// clsact is only made where there is none, nor an "ingress" in its place; that
-// one made it is in the inverse, which deletes it if no filter is left on it.
+// A tbf replaces only the kernel's default qdisc. A clsact is added only if the
+// link has neither a clsact nor an "ingress" qdisc. The change that adds it has
+// an inverse, which deletes it if it has no filters.
 type Qdisc struct {
 	In   Place  `json:"in"`
 	Link string `json:"link"`
 	Kind string `json:"kind"`
 	TBF  *TBF   `json:"tbf,omitempty"`
-	// Index is the link's, in an inverse: a later link of its name is another's.
+	// Index is the link's index in an inverse. A later link with the same
+	// name must not be changed.
 	Index int `json:"index,omitempty"`
 }
 
-// TBF is a token bucket (tc-tbf(8)): Burst bytes may leave at once, then Rate
-// bytes a second, while up to Limit bytes wait. More than that, and packets
-// longer than Burst, are dropped.
+// TBF is a token bucket filter (tc-tbf(8)). The link can send Burst bytes at
+// once, and then Rate bytes a second. At most Limit bytes wait in the queue. The
+// kernel drops packets that exceed the queue or are longer than Burst.
 type TBF struct {
 	Rate  uint64 `json:"rate"`
 	Burst uint32 `json:"burst"`
@@ -41,19 +42,19 @@ type TBF struct {
 const (
 	kindTBF    = "tbf"
 	kindClsact = "clsact"
-	// kindIngress is the older one in the place of clsact.
+	// kindIngress is the older alternative to clsact.
 	kindIngress = "ingress"
 )
 
-// Where is the namespace of the link.
+// Where returns the namespace of the link.
 func (q *Qdisc) Where() Place { return q.In }
 
-// IsShared is false: a qdisc goes with its link.
+// IsShared returns false: a qdisc is deleted with its link.
 func (q *Qdisc) IsShared() bool { return false }
 
 func (q *Qdisc) object() {}
 
-// String is the qdisc in the form of tc qdisc.
+// String formats the qdisc as tc qdisc does.
 func (q *Qdisc) String() string {
 	w := words{"qdisc", q.Kind, "dev", q.Link}
 	w.place(q.In)
@@ -63,10 +64,11 @@ func (q *Qdisc) String() string {
 	return w.String()
 }
 
-// rateText is a rate in bytes as tc has it: in bits, by powers of 1000.
+// rateText formats a rate in bytes per second as tc does: in bits per second,
+// with powers of 1000.
 func rateText(rate uint64) string {
 	switch bits := rate * 8; {
-	case rate > 1<<60: // more bits than a number holds
+	case rate > 1<<60: // the number of bits would overflow
 		return strconv.FormatUint(rate, 10) + "bps"
 	case bits%1e9 == 0:
 		return strconv.FormatUint(bits/1e9, 10) + "Gbit"
@@ -79,7 +81,7 @@ func rateText(rate uint64) string {
 	}
 }
 
-// sizeText is a number of bytes as tc has it: by powers of 1024.
+// sizeText formats a number of bytes as tc does: with powers of 1024.
 func sizeText(n uint64) string {
 	switch {
 	case n >= 1<<20 && n%(1<<20) == 0:
@@ -151,31 +153,32 @@ func (q *Qdisc) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return d.list, nil
 }
 
-// verify compares what the kernel tells of a tbf. Of the burst it tells how
-// long that lasts, in ticks, of which it keeps the lower half.
+// verify compares a tbf with the kernel's. The kernel reports the burst as a
+// duration in ticks, of which it keeps the lower 32 bits.
 func (t *TBF) verify(have tcQdisc, d *differences) {
 	d.compare("rate", rateText(t.Rate), rateText(have.rate))
 	d.compare("limit", sizeText(uint64(t.Limit)), sizeText(uint64(have.limit)))
 	want := t.ticks()
 	off := math.Abs(float64(int32(have.buffer - uint32(want))))
-	// Some round to microseconds, and the kernel divides by a multiplication.
+	// Some programs round to microseconds, and the kernel's division is
+	// inexact.
 	if have.rate == t.Rate && off > 2*ticksPerMicrosecond+float64(want)*1e-6 {
 		burst := float64(have.buffer) / ticksPerMicrosecond / 1e6 * float64(have.rate)
 		d.add("burst "+sizeText(uint64(t.Burst)), "burst "+strconv.FormatFloat(burst, 'g', 4, 64)+"b")
 	}
 }
 
-// ticksPerMicrosecond is the clock of the kernel's packet schedulers
-// (PSCHED_SHIFT, /proc/net/psched): a tick is 64 ns.
+// ticksPerMicrosecond is the clock rate of the kernel's packet schedulers
+// (PSCHED_SHIFT, /proc/net/psched). A tick is 64 ns.
 const ticksPerMicrosecond = 15.625
 
-// ticks is how long the burst takes at the rate.
+// ticks returns how long sending the burst takes at the rate.
 func (t *TBF) ticks() uint64 {
 	return uint64(float64(t.Burst) / float64(t.Rate) * 1e6 * ticksPerMicrosecond)
 }
 
-// messages are the requests that add the qdisc, or delete it if it is the one
-// that was made.
+// messages returns the requests that add the qdisc, or delete it if cnibox added
+// it.
 func (q *Qdisc) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	if v == VerbDel {
 		return q.deletion(ctx, s)
@@ -187,9 +190,9 @@ func (q *Qdisc) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Mess
 	return []nlconn.Message{q.request(unix.RTM_NEWQDISC, index)}, nil
 }
 
-// deletion is the request that deletes the qdisc, or none: where the link is
-// not the one that it was made on, where another qdisc is in its place, and
-// where others have filters on it.
+// deletion returns the request that deletes the qdisc. It returns none if the
+// link was replaced, if another qdisc replaced this one, or if it has other
+// programs' filters.
 func (q *Qdisc) deletion(ctx context.Context, s *session) ([]nlconn.Message, error) {
 	index, err := s.ownIndex(ctx, q.In, q.Link, q.Index)
 	if err != nil || index == 0 {
@@ -210,9 +213,9 @@ func (q *Qdisc) deletion(ctx context.Context, s *session) ([]nlconn.Message, err
 	return []nlconn.Message{q.request(unix.RTM_DELQDISC, index)}, nil
 }
 
-// baseIndex is the index of the link that something is to be made on, 0 for one
-// that is to be made itself: by this plan, or by that of an earlier plugin where
-// there is no container yet.
+// baseIndex returns the index of the link that an object is added to. It returns
+// 0 for a link that does not exist yet: this plan creates it, or an earlier
+// plugin's plan does and the container is absent.
 func (s *session) baseIndex(ctx context.Context, p Place, link string) (int, error) {
 	if s.isNew(p, link) {
 		return 0, nil
@@ -224,8 +227,9 @@ func (s *session) baseIndex(ctx context.Context, p Place, link string) (int, err
 	return index, err
 }
 
-// ownIndex is the index of the link that something was made on: index, unless
-// that is 0 and the link is found by its name. 0 is none, success for who deletes.
+// ownIndex returns the index of the link that an object was added to. It is
+// index, or the index of the named link if index is 0. It returns 0 without an
+// error if the link is absent.
 func (s *session) ownIndex(ctx context.Context, p Place, name string, index int) (int, error) {
 	c, err := s.conn(p)
 	if err != nil {

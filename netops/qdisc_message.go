@@ -11,18 +11,21 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Places and names of qdiscs (linux/pkt_sched.h).
+// Parents and handles of qdiscs (linux/pkt_sched.h).
 const (
-	// rootParent is TC_H_ROOT: the qdisc of what a link sends.
+	// rootParent is TC_H_ROOT: the qdisc for packets that a link sends.
 	rootParent = 1<<32 - 1
-	// hookParent is TC_H_CLSACT and TC_H_INGRESS: the place of clsact and ingress.
+	// hookParent is TC_H_CLSACT and TC_H_INGRESS: the parent of clsact and
+	// ingress.
 	hookParent = 0xfffffff1
 	hookHandle = 0xffff0000
-	// ingressFilters and egressFilters are where a clsact has its filters. An
-	// ingress qdisc takes either for its only ones.
+	// ingressFilters and egressFilters are the parents of a clsact's
+	// filters. An ingress qdisc accepts either for its single list of
+	// filters.
 	ingressFilters = 0xfffffff2
 	egressFilters  = 0xfffffff3
-	// tbfHandle marks a tbf as ours, below those that the kernel gives.
+	// tbfHandle identifies cnibox's tbf. It is below the handles that the
+	// kernel assigns.
 	tbfHandle = 0x0cb1 << 16
 )
 
@@ -33,8 +36,8 @@ func (q *Qdisc) parent() uint32 {
 	return rootParent
 }
 
-// request makes or deletes the qdisc. A tbf must not exist; a clsact that
-// another made meanwhile is as good.
+// request adds or deletes the qdisc. Adding a tbf fails if one exists. Adding a
+// clsact succeeds if another program added one meanwhile.
 func (q *Qdisc) request(kind uint16, index int) nlconn.Message {
 	tc := &nl.TcMsg{Ifindex: int32(index), Parent: q.parent(), Handle: hookHandle}
 	m := nlconn.Message{Kind: kind, Data: []nl.NetlinkRequestData{tc, nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(q.Kind))}}
@@ -52,11 +55,11 @@ func (q *Qdisc) request(kind uint16, index int) nlconn.Message {
 	return m
 }
 
-// ethernet is TC_LINKLAYER_ETHERNET: lengths count as they are, and the kernel
-// needs no table of them.
+// ethernet is TC_LINKLAYER_ETHERNET: packet lengths need no conversion and no
+// rate table.
 const ethernet = 1
 
-// options are the tbf's TCA_OPTIONS.
+// options returns the tbf's TCA_OPTIONS.
 func (t *TBF) options() *nl.RtAttr {
 	o := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
 	parms := &nl.TcTbfQopt{
@@ -71,8 +74,8 @@ func (t *TBF) options() *nl.RtAttr {
 	return o
 }
 
-// tcQdisc is a qdisc as the kernel tells it: without a kind where it is the
-// default one, or none. What follows handle is a tbf's.
+// tcQdisc is a qdisc as the kernel reports it. The kind is empty for the default
+// qdisc and if there is none. The fields after handle belong to a tbf.
 type tcQdisc struct {
 	kind   string
 	handle uint32
@@ -81,16 +84,17 @@ type tcQdisc struct {
 	limit, buffer uint32
 }
 
-// String is how errors call the qdisc.
+// String identifies the qdisc in errors.
 func (q tcQdisc) String() string { return fmt.Sprintf("%s %x:", q.kind, q.handle>>16) }
 
-// qdisc reads a link's qdisc in one place.
+// qdisc reads a link's qdisc at one parent.
 func (s *session) qdisc(ctx context.Context, p Place, index int, parent uint32) (q tcQdisc, err error) {
 	c, err := s.conn(p)
 	if err != nil {
 		return q, err
 	}
-	// Without NLM_F_ECHO kernels before 6.8 tell it everybody but the one who asks.
+	// Without NLM_F_ECHO kernels before 6.8 send the answer to all listeners
+	// except the requester.
 	m := nlconn.Message{Kind: unix.RTM_GETQDISC, Flags: unix.NLM_F_ECHO, Data: []nl.NetlinkRequestData{
 		&nl.TcMsg{Ifindex: int32(index), Parent: parent},
 	}}
@@ -104,8 +108,7 @@ func (s *session) qdisc(ctx context.Context, p Place, index int, parent uint32) 
 	return q, nlconn.Explain(err, fmt.Sprintf("qdisc of link %d", index))
 }
 
-// parseQdisc reads the body of RTM_NEWQDISC. The one that is there by default
-// has no handle.
+// parseQdisc parses the body of RTM_NEWQDISC. The default qdisc has no handle.
 func parseQdisc(b []byte) (q tcQdisc, err error) {
 	if len(b) < nl.SizeofTcMsg {
 		return q, fmt.Errorf("qdisc message of %d bytes: %w", len(b), unix.EBADMSG)

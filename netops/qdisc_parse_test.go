@@ -8,7 +8,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// FuzzParseQdisc feeds the decoders of what the kernel tells of traffic control.
+// FuzzParseQdisc tests the decoders of the kernel's traffic control messages.
 func FuzzParseQdisc(f *testing.F) {
 	header := make([]byte, nl.SizeofTcMsg)
 	header[8] = 1

@@ -14,7 +14,8 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// shaped is a link whose traffic is shaped both ways, tq0, by the ifb tq1.
+// shaped returns the Spec that shapes the traffic of tq0 in both directions with
+// the ifb tq1.
 func shaped() netops.Spec {
 	return netops.Spec{Objects: []netops.Object{
 		&netops.Qdisc{In: netops.Host, Link: "tq0", Kind: "tbf", TBF: &netops.TBF{Rate: 125_000, Burst: 1000, Limit: 4125}},
@@ -25,7 +26,7 @@ func shaped() netops.Spec {
 	}}
 }
 
-// tq makes the link tq0 for one test.
+// tq creates the link tq0 for one test.
 func tq(t *testing.T) {
 	t.Helper()
 	run(t, "ip", "link", "add", "tq0", "type", "veth", "peer", "name", "tq2")
@@ -40,7 +41,8 @@ func tq(t *testing.T) {
 	})
 }
 
-// traffic is what tc tells of tq0, and whether tq1 is there.
+// traffic returns the qdiscs and filters of tq0 as tc prints them, and the
+// number of links named tq1.
 func traffic(t *testing.T) string {
 	t.Helper()
 	return run(t, "tc", "qdisc", "show", "dev", "tq0") + run(t, "tc", "filter", "show", "dev", "tq0", "ingress") +
@@ -52,7 +54,8 @@ func tc(t *testing.T, args string) {
 	run(t, append([]string{"tc"}, strings.Fields(args)...)...)
 }
 
-// TestQdisc makes, verifies and undoes what shapes a link, as tc tells it.
+// TestQdisc applies, verifies and reverts traffic shaping, and compares the
+// output of tc.
 func TestQdisc(t *testing.T) {
 	ctx := context.Background()
 	tq(t)
@@ -93,7 +96,7 @@ func TestQdisc(t *testing.T) {
 	undo()
 }
 
-// recorded takes changes through their record.
+// recorded encodes and decodes changes as the store does.
 func recorded(t *testing.T, changes []netops.Change) (back []netops.Change) {
 	t.Helper()
 	raw, err := json.Marshal(changes)
@@ -106,7 +109,7 @@ func recorded(t *testing.T, changes []netops.Change) (back []netops.Change) {
 	return back
 }
 
-// TestQdiscTampered changes one thing at a time and puts it back.
+// TestQdiscTampered changes one property at a time and restores it.
 func TestQdiscTampered(t *testing.T) {
 	ctx := context.Background()
 	tq(t)
@@ -156,14 +159,15 @@ func differences(t *testing.T, n *netops.Net, spec netops.Spec) string {
 	return b.String()
 }
 
-// TestQdiscBesideOthers leaves alone what other users of tc have on the link.
+// TestQdiscBesideOthers checks that qdiscs and filters of other programs are not
+// changed.
 func TestQdiscBesideOthers(t *testing.T) {
 	const drop = "filter add dev tq0 ingress pref 100 protocol ip u32 match ip dst 192.0.2.1/32 action mirred egress mirror dev tq2"
 	ctx := context.Background()
 	for _, c := range []struct {
 		name          string
 		before, after []string
-		// whole tells that Undo brings back the state before.
+		// whole reports whether Undo restores the initial state.
 		whole bool
 		left  string
 	}{
@@ -218,7 +222,8 @@ func TestQdiscBesideOthers(t *testing.T) {
 	})
 }
 
-// TestQdiscOfNextOwner undoes on a link of the same name that is another's by now.
+// TestQdiscOfNextOwner runs the inverses after the link was replaced by another
+// program's link with the same name. That link must not be changed.
 func TestQdiscOfNextOwner(t *testing.T) {
 	ctx := context.Background()
 	tq(t)
@@ -243,7 +248,8 @@ func TestQdiscOfNextOwner(t *testing.T) {
 	}
 }
 
-// TestQdiscFailures makes each step fail in turn: what was made goes.
+// TestQdiscFailures makes each step fail in turn and checks that Apply reverts
+// the others.
 func TestQdiscFailures(t *testing.T) {
 	tq(t)
 	before := traffic(t)
@@ -258,7 +264,8 @@ func TestQdiscFailures(t *testing.T) {
 	}
 }
 
-// TestHostEnd tells the host's end of a veth from others of its index.
+// TestHostEnd checks that HostEnd returns the veth peer, and not another link
+// with the same index.
 func TestHostEnd(t *testing.T) {
 	ctx := context.Background()
 	n, box, third := newNet(t, nil), netopstest.New(t), netopstest.New(t)
@@ -270,7 +277,7 @@ func TestHostEnd(t *testing.T) {
 	if err != nil || l.Name != "tq0" || l.Index != 4711 {
 		t.Errorf("HostEnd: %+v, %v", l, err)
 	}
-	// A pair between two other containers, with the same two indexes.
+	// A veth pair between two other containers, with the same two indexes.
 	second := netopstest.New(t)
 	inside(t, third, "ip", "link", "add", "tq3", "index", "4711", "type", "veth", "peer", "name", "tq4", "index", fmt.Sprint(l.PeerIndex))
 	inside(t, third, "ip", "link", "set", "tq4", "netns", second.Path(), "name", "eth1")
@@ -289,7 +296,8 @@ func TestHostEnd(t *testing.T) {
 	}
 }
 
-// TestQdiscText tells objects as tc does, and refuses what no kernel would take.
+// TestQdiscText formats objects as tc does, and rejects values that no kernel
+// accepts.
 func TestQdiscText(t *testing.T) {
 	for _, c := range []struct{ raw, want string }{
 		{`{"qdisc":{"in":"host","link":"v","kind":"clsact"}}`, "qdisc clsact dev v"},
@@ -327,8 +335,8 @@ func TestQdiscText(t *testing.T) {
 	}
 }
 
-// TestQdiscOfFutureLink plans on a link that an earlier plugin would make, as
-// long as there is no container.
+// TestQdiscOfFutureLink plans on a link that an earlier plugin creates later,
+// while there is no container.
 func TestQdiscOfFutureLink(t *testing.T) {
 	ctx := context.Background()
 	n, box := newNet(t, nil), netopstest.New(t)

@@ -14,27 +14,28 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// Redirect has the link To take over all that Link receives (tc-mirred(8)): an
-// ifb that sends it, by its qdisc, and gives it back. It is a filter of Link's
-// clsact or ingress qdisc, and comes after those of others, as what it took over
-// none of them sees.
+// Redirect sends all packets that Link receives to the link To (tc-mirred(8)).
+// To is an ifb: its qdisc shapes the packets, and it then returns them to Link.
+// The redirect is a filter of Link's clsact or ingress qdisc. It has the lowest
+// priority, because no later filter sees redirected packets.
 type Redirect struct {
 	In   Place  `json:"in"`
 	Link string `json:"link"`
 	To   string `json:"to"`
-	// Index is that of Link, in an inverse: a later link of its name is another's.
+	// Index is the index of Link in an inverse. A later link with the same
+	// name must not be changed.
 	Index int `json:"index,omitempty"`
 }
 
-// Where is the namespace of the links.
+// Where returns the namespace of the links.
 func (r *Redirect) Where() Place { return r.In }
 
-// IsShared is false: a filter goes with its link.
+// IsShared returns false: a filter is deleted with its link.
 func (r *Redirect) IsShared() bool { return false }
 
 func (r *Redirect) object() {}
 
-// String is the filter in the form of tc filter.
+// String formats the filter as tc filter does.
 func (r *Redirect) String() string {
 	w := words{"filter", "dev", r.Link}
 	w.place(r.In)
@@ -74,8 +75,8 @@ func (r *Redirect) verify(ctx context.Context, s *session) ([]Difference, error)
 	return nil, nil
 }
 
-// messages are the requests that add the filter, or delete it if it is the one
-// that was made.
+// messages returns the requests that add the filter, or delete it if cnibox
+// added it.
 func (r *Redirect) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	if v == VerbDel {
 		return r.deletions(ctx, s)
@@ -94,8 +95,8 @@ func (r *Redirect) messages(ctx context.Context, s *session, v Verb) ([]nlconn.M
 	return []nlconn.Message{m}, nil
 }
 
-// deletions are the requests that delete the filter: of those with its
-// preference, the ones that lead to the link To, or to one that is gone.
+// deletions returns the requests that delete the filter. Among the filters with
+// redirectPref they delete those that redirect to To or to an absent link.
 func (r *Redirect) deletions(ctx context.Context, s *session) ([]nlconn.Message, error) {
 	index, err := s.ownIndex(ctx, r.In, r.Link, r.Index)
 	if err != nil || index == 0 {
@@ -120,28 +121,31 @@ func (r *Redirect) deletions(ctx context.Context, s *session) ([]nlconn.Message,
 			others = true
 		}
 	}
-	if len(own) > 0 && !others { // and the table that they were in
+	if len(own) > 0 && !others { // delete the u32 hash table too
 		return []nlconn.Message{filterRequest(unix.RTM_DELTFILTER, index, 0)}, nil
 	}
 	return own, nil
 }
 
 const (
-	// redirectPref is above what the kernel chooses for others (49152 and down).
+	// redirectPref is greater than the preferences that the kernel assigns
+	// (49152 and below).
 	redirectPref = 65000
 	kindU32      = "u32"
 	kindMirred   = "mirred"
-	// egressRedirect is TCA_EGRESS_REDIR of linux/tc_act/tc_mirred.h, stolen
-	// TC_ACT_STOLEN of linux/pkt_cls.h: nobody else gets the packet.
+	// egressRedirect is TCA_EGRESS_REDIR (linux/tc_act/tc_mirred.h). stolen
+	// is TC_ACT_STOLEN (linux/pkt_cls.h): the kernel does not process the
+	// packet further.
 	egressRedirect = 1
 	stolen         = 4
-	// sizeofMirred is the size of struct tc_mirred; the library takes it for more.
+	// sizeofMirred is the size of struct tc_mirred. The library's type is
+	// larger.
 	sizeofMirred = 28
 )
 
-// filterRequest makes or deletes a filter of ours among those for what a link receives.
+// filterRequest adds or deletes cnibox's filter on a link's ingress.
 func filterRequest(kind uint16, index int, handle uint32) nlconn.Message {
-	var all [2]byte // protocols count in network byte order
+	var all [2]byte // the protocol is in network byte order
 	binary.BigEndian.PutUint16(all[:], unix.ETH_P_ALL)
 	return nlconn.Message{Kind: kind, Data: []nl.NetlinkRequestData{
 		&nl.TcMsg{
@@ -152,8 +156,8 @@ func filterRequest(kind uint16, index int, handle uint32) nlconn.Message {
 	}}
 }
 
-// redirectOptions are TCA_OPTIONS of a u32 filter that matches everything and
-// has another link send it.
+// redirectOptions returns the TCA_OPTIONS of a u32 filter that matches all
+// packets and redirects them to the link with index to.
 func redirectOptions(to int) *nl.RtAttr {
 	o := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
 	all := &nl.TcU32Sel{Flags: nl.TC_U32_TERMINAL, Nkeys: 1, Keys: make([]nl.TcU32Key, 1)}
@@ -168,22 +172,23 @@ func redirectOptions(to int) *nl.RtAttr {
 	return o
 }
 
-// tcFilter is a filter as the kernel tells it.
+// tcFilter is a filter as the kernel reports it.
 type tcFilter struct {
 	kind   string
 	handle uint32
 	pref   uint16
-	// redirects tells that its first action hands packets to the link with the
-	// index to, which is 0 for one that is gone.
+	// redirects reports whether the first action redirects packets to the
+	// link with the index to. That index is 0 if the link was deleted.
 	redirects bool
 	to        int
 }
 
-// isTable tells whether this is the hash table of u32 filters, not one of them.
+// isTable reports whether f is the hash table of u32 filters instead of a
+// filter.
 func (f *tcFilter) isTable() bool { return f.kind == kindU32 && f.handle&0xfff == 0 }
 
-// filters reads the filters in one place of a link's clsact or ingress qdisc;
-// there are none without.
+// filters reads the filters at one parent of a link's clsact or ingress qdisc.
+// It returns none if the link has no such qdisc.
 func (s *session) filters(ctx context.Context, p Place, index int, parent uint32) ([]tcFilter, error) {
 	c, err := s.conn(p)
 	if err != nil {
@@ -201,8 +206,8 @@ func (s *session) filters(ctx context.Context, p Place, index int, parent uint32
 	return all, nlconn.Explain(err, fmt.Sprintf("filters of link %d", index))
 }
 
-// parseFilter reads the body of RTM_NEWTFILTER. What stands for all filters of
-// one preference has no handle.
+// parseFilter parses the body of RTM_NEWTFILTER. The message that represents all
+// filters of one preference has no handle.
 func parseFilter(b []byte) (f tcFilter, err error) {
 	if len(b) < nl.SizeofTcMsg {
 		return f, fmt.Errorf("filter message of %d bytes: %w", len(b), unix.EBADMSG)
@@ -231,7 +236,7 @@ func parseFilter(b []byte) (f tcFilter, err error) {
 	return f, nil
 }
 
-// nested is the value of an attribute within attributes; nil for none.
+// nested returns the value of a nested attribute, or nil if it is absent.
 func nested(b []byte, path ...uint16) ([]byte, error) {
 	for _, want := range path {
 		var found []byte
@@ -249,9 +254,9 @@ func nested(b []byte, path ...uint16) ([]byte, error) {
 	return b, nil
 }
 
-// Redirects are the links that all or some of what a link of ns receives is
-// handed to, of the host's namespace for a nil ns. The error wraps ErrNotExist if
-// there is no link of that name.
+// Redirects returns the links to which a link of ns redirects some or all
+// received packets. A nil ns is the host's namespace. The error wraps
+// ErrNotExist if the link is absent.
 func (n *Net) Redirects(ctx context.Context, ns *Namespace, link string) ([]string, error) {
 	if err := rtnl.CheckName(link); err != nil {
 		return nil, err

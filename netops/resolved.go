@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// systemd-resolved's D-Bus interface, see org.freedesktop.resolve1(5).
+// D-Bus interface of systemd-resolved, see org.freedesktop.resolve1(5).
 const (
 	resolvedName     = "org.freedesktop.resolve1"
 	resolvedPath     = "/org/freedesktop/resolve1"
@@ -21,26 +21,26 @@ const (
 	busProperties    = "org.freedesktop.DBus.Properties"
 )
 
-// LinkDNS gives a link the name servers and search domains that systemd-resolved
-// has for another one: those of an uplink are of no use any more when a bridge has
-// its addresses. Without systemd-resolved, where it has no servers for the other
-// link, and where systemd-networkd manages the link there is nothing to do. Its
-// inverse has systemd-resolved forget them.
+// LinkDNS copies systemd-resolved's name servers and search domains from one
+// link to another. It is needed when a bridge takes over the addresses of an
+// uplink. It does nothing if systemd-resolved is not running, if it has no
+// servers for From, or if systemd-networkd manages Link. The inverse makes
+// systemd-resolved delete the copy.
 type LinkDNS struct {
-	// Link is the one that gets what From has.
+	// Link receives the settings of From.
 	Link string `json:"link"`
 	From string `json:"from"`
 }
 
-// Where is the host's namespace.
+// Where returns the host's namespace.
 func (d *LinkDNS) Where() Place { return Host }
 
-// IsShared is true: the links are the node's.
+// IsShared returns true: the links belong to the node.
 func (d *LinkDNS) IsShared() bool { return true }
 
 func (d *LinkDNS) object() {}
 
-// String tells whose settings the link gets.
+// String names both links.
 func (d *LinkDNS) String() string { return "dns of " + d.From + " for " + d.Link }
 
 func (d *LinkDNS) validate() error {
@@ -51,8 +51,8 @@ func (d *LinkDNS) validate() error {
 	return errors.Join(errs...)
 }
 
-// linkDNS is what systemd-resolved has for a link, in the types of its D-Bus
-// properties.
+// linkDNS holds systemd-resolved's settings for a link, in the types of its
+// D-Bus properties.
 type linkDNS struct {
 	Servers []struct { // DNSEx
 		Family  int32
@@ -91,7 +91,7 @@ func (d *LinkDNS) verify(ctx context.Context, s *session) ([]Difference, error) 
 	return nil, err
 }
 
-// linkDNS makes one.
+// linkDNS copies the settings.
 func (a *applier) linkDNS(ctx context.Context, c Change) error {
 	d := c.Do.Object.(*LinkDNS)
 	dns, err := a.dnsOf(ctx, d.From)
@@ -117,7 +117,7 @@ func (a *applier) linkDNS(ctx context.Context, c Change) error {
 	return nil
 }
 
-// revertDNS forgets what a link was given.
+// revertDNS deletes the copied settings.
 func (n *Net) revertDNS(ctx context.Context, d *LinkDNS) error {
 	s := n.session(nil)
 	l, err := s.findLink(ctx, Host, d.Link)
@@ -131,8 +131,8 @@ func (n *Net) revertDNS(ctx context.Context, d *LinkDNS) error {
 	return err
 }
 
-// dnsOf is what systemd-resolved has for a link; nil if it is not running, or has
-// no servers for it.
+// dnsOf returns systemd-resolved's settings for a link. It returns nil if
+// systemd-resolved is not running or has no servers for the link.
 func (s *session) dnsOf(ctx context.Context, link string) (*linkDNS, error) {
 	if err := s.net.openBus(ctx); errors.Is(err, ErrNotExist) {
 		return nil, nil
@@ -171,8 +171,8 @@ func resolvedCall(name string) dbus.Method {
 	return dbus.Method{Destination: resolvedName, Path: resolvedPath, Interface: resolvedManager, Name: name}
 }
 
-// callResolved calls a method; the error wraps ErrNotExist if systemd-resolved is
-// not running.
+// callResolved calls a method. The error wraps ErrNotExist if systemd-resolved
+// is not running.
 func (n *Net) callResolved(ctx context.Context, m dbus.Method, answer any, args ...any) error {
 	if err := n.openBus(ctx); err != nil {
 		return fmt.Errorf("systemd-resolved: %w", err)
@@ -184,7 +184,7 @@ func (n *Net) callResolved(ctx context.Context, m dbus.Method, answer any, args 
 		return nil
 	}
 	var failed *dbus.Error
-	if !errors.As(err, &failed) { // the connection is of no more use
+	if !errors.As(err, &failed) { // the connection is unusable
 		return fmt.Errorf("systemd-resolved: %s: %w", m.Name, errors.Join(err, n.closeBus()))
 	}
 	switch failed.Name {

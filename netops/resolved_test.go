@@ -15,8 +15,8 @@ import (
 	"github.com/cnibox/cnibox/test/bus"
 )
 
-// resolvedDir is where test/apt.sh unpacks systemd-resolved: installed, it would
-// take the machine's /etc/resolv.conf.
+// resolvedDir is the directory in which test/apt.sh unpacks systemd-resolved. An
+// installed one would replace the machine's /etc/resolv.conf.
 const resolvedDir = "../bin/resolved"
 
 const (
@@ -24,8 +24,8 @@ const (
 	resolvedPath = "/org/freedesktop/resolve1"
 )
 
-// startResolved starts Debian's systemd-resolved and a bus for it, in the test's
-// own mount and network namespaces.
+// startResolved starts Debian's systemd-resolved and a D-Bus daemon for it, in
+// the test's own mount and network namespaces.
 func startResolved(t *testing.T) *dbus.Conn {
 	t.Helper()
 	program, err := filepath.Abs(filepath.Join(resolvedDir, "lib/systemd/systemd-resolved"))
@@ -35,7 +35,8 @@ func startResolved(t *testing.T) *dbus.Conn {
 	if _, err := os.Stat(program); err != nil {
 		t.Fatalf("%v: test/apt.sh unpacks it", err)
 	}
-	// It gives up root for a user of its own, which the package would make.
+	// systemd-resolved changes to its own user, which installing the package
+	// would create.
 	for file, line := range map[string]string{
 		"/etc/passwd": "systemd-resolve:x:998:998::/:/usr/sbin/nologin\n", "/etc/group": "systemd-resolve:x:998:\n",
 	} {
@@ -49,7 +50,7 @@ func startResolved(t *testing.T) *dbus.Conn {
 	return conn
 }
 
-// with mounts a copy of a file with one more line over it.
+// with mounts a copy of a file over it, with one more line.
 func with(t *testing.T, file, line string) {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -78,7 +79,7 @@ type resolvedDomain struct {
 	Routing bool
 }
 
-// resolvedLink is systemd-resolved's object of a link.
+// resolvedLink returns systemd-resolved's D-Bus object for a link.
 func resolvedLink(t *testing.T, n *netops.Net, conn *dbus.Conn, name string) (index int32, link dbus.BusObject) {
 	t.Helper()
 	l, err := n.Link(t.Context(), nil, name)
@@ -92,7 +93,7 @@ func resolvedLink(t *testing.T, n *netops.Net, conn *dbus.Conn, name string) (in
 	return int32(l.Index), conn.Object(resolvedBus, path)
 }
 
-// settings are what it has of a link, as text.
+// settings returns systemd-resolved's settings for a link as text.
 func settings(t *testing.T, n *netops.Net, conn *dbus.Conn, name string) string {
 	t.Helper()
 	_, link := resolvedLink(t, n, conn, name)
@@ -107,7 +108,7 @@ func settings(t *testing.T, n *netops.Net, conn *dbus.Conn, name string) string 
 	return strings.Join(texts, " ")
 }
 
-// TestLinkDNS gives a bridge the servers that systemd-resolved has for its uplink.
+// TestLinkDNS copies systemd-resolved's servers from an uplink to its bridge.
 func TestLinkDNS(t *testing.T) {
 	ctx := context.Background()
 	newUplink(t)

@@ -14,15 +14,15 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// Where is the namespace of the route's link.
+// Where returns the namespace of the route's link.
 func (r *Route) Where() Place { return r.In }
 
-// IsShared tells whether attachments share the route.
+// IsShared reports whether attachments share the route.
 func (r *Route) IsShared() bool { return r.Shared }
 
 func (r *Route) object() {}
 
-// String is the route in the form of ip route.
+// String formats the route as ip route does.
 func (r *Route) String() string {
 	dst := r.Dst.String()
 	if r.Dst.Bits() == 0 {
@@ -112,14 +112,14 @@ func (r *Route) plan(ctx context.Context, s *session) ([]Change, error) {
 	return []Change{c}, nil
 }
 
-// is compares what makes a route the same to the kernel. A metric of 0 is any:
-// the kernel chooses one for IPv6.
+// is compares the fields by which the kernel identifies a route. A metric of 0
+// matches any metric, because the kernel chooses a metric for IPv6.
 func (r *Route) is(have rtnl.Route) bool {
 	return have.Dst == r.Dst.Masked() && have.Via == r.Via && (r.Priority == 0 || have.Priority == r.Priority)
 }
 
-// verify looks in any table if the Spec names none: a chained plugin may have
-// moved the route.
+// verify looks in all tables if the Spec names none, because a chained plugin
+// can move the route to another table.
 func (r *Route) verify(ctx context.Context, s *session) ([]Difference, error) {
 	if r.Absent {
 		return r.verifyAbsent(ctx, s)
@@ -155,7 +155,7 @@ func (r *Route) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return d.list, nil
 }
 
-// messages are the requests that add or delete the route.
+// messages returns the requests that add or delete the route.
 func (r *Route) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error) {
 	index, err := s.indexOf(ctx, r.In, r.Link)
 	if err != nil {
@@ -231,7 +231,7 @@ func (r *Route) metrics() *nl.RtAttr {
 	return attr
 }
 
-// viaAttr is a gateway; one of the other family for an IPv4 route is RTA_VIA.
+// viaAttr encodes a gateway. An IPv4 route with an IPv6 gateway needs RTA_VIA.
 func viaAttr(via netip.Addr, ipv4 bool) *nl.RtAttr {
 	if via.Is4() == ipv4 {
 		return nl.NewRtAttr(unix.RTA_GATEWAY, via.AsSlice())
@@ -239,7 +239,7 @@ func viaAttr(via netip.Addr, ipv4 bool) *nl.RtAttr {
 	return nl.NewRtAttr(unix.RTA_VIA, append(nl.Uint16Attr(unix.AF_INET6), via.AsSlice()...))
 }
 
-// routes reads the routes over a link in one table, 0 for all.
+// routes reads the routes over a link in one table, or in all tables for 0.
 func (s *session) routes(ctx context.Context, p Place, link string, table int) ([]rtnl.Route, error) {
 	index, err := s.indexOf(ctx, p, link)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// routeOf is the Route that makes the route as it is, over a link of that name.
+// routeOf returns the Route that restores have over a link of that name.
 func routeOf(have *rtnl.Route, in Place, link string) *Route {
 	scope := int(have.Scope)
 	return &Route{
@@ -23,7 +23,7 @@ type leaving struct {
 	rtnl.Route
 }
 
-// planAbsent deletes the routes that are there, and remembers what they were.
+// planAbsent deletes the present routes and records them for the inverse.
 func (r *Route) planAbsent(ctx context.Context, s *session) ([]Change, error) {
 	if s.isNew(r.In, r.Link) {
 		return nil, nil
@@ -50,7 +50,7 @@ func (r *Route) planAbsent(ctx context.Context, s *session) ([]Change, error) {
 	return changes, nil
 }
 
-// verifyAbsent tells routes that are there all the same.
+// verifyAbsent reports the routes that still exist.
 func (r *Route) verifyAbsent(ctx context.Context, s *session) ([]Difference, error) {
 	have, err := s.routes(ctx, r.In, r.Link, r.table())
 	if err != nil && !errors.Is(err, ErrNotExist) {
@@ -64,7 +64,7 @@ func (r *Route) verifyAbsent(ctx context.Context, s *session) ([]Difference, err
 	return nil, nil
 }
 
-// validateAbsent: what is away is nobody's to share.
+// validateAbsent rejects a shared Route that must be absent.
 func (r *Route) validateAbsent() error {
 	if r.Absent && r.Shared {
 		return fmt.Errorf("a shared route that is absent: %w", ErrInvalid)

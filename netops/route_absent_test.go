@@ -13,7 +13,8 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// absentNS has a link with an address of each family, and routes.
+// absentNS creates a namespace with a link that has an address of each family,
+// and routes.
 func absentNS(t *testing.T) *netopstest.NS {
 	t.Helper()
 	box := netopstest.New(t)
@@ -34,7 +35,7 @@ func routeTables(t *testing.T, box *netopstest.NS) string {
 		inside(t, box, "ip", "-d", "-6", "route", "show", "default")
 }
 
-// outOfMain is the main table's routes of eth0 in table 100 instead.
+// outOfMain moves the routes of eth0 from the main table to table 100.
 func outOfMain() netops.Spec {
 	p, a := netip.MustParsePrefix, netip.MustParseAddr
 	const ct, eth0 = netops.Container, "eth0"
@@ -111,8 +112,8 @@ add route fd00:1::/64 dev eth0 netns container src fd00:1::2 metric 256
 	}
 }
 
-// TestUndoOutdatedRoute puts routes back that cannot be any more, or whose
-// link's name another link has.
+// TestUndoOutdatedRoute runs inverses for routes that are no longer possible, or
+// whose link's name belongs to another link.
 func TestUndoOutdatedRoute(t *testing.T) {
 	ctx := context.Background()
 	for _, c := range []struct{ name, change string }{

@@ -13,15 +13,16 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// RouteLink is the link that packets to an address leave by, of the host's
-// namespace for a nil ns. The error wraps ErrNotExist if there is no route.
+// RouteLink returns the name of the link that the kernel's route to an address
+// uses. A nil ns is the host's namespace. The error wraps ErrNotExist if there
+// is no route.
 func (n *Net) RouteLink(ctx context.Context, ns *Namespace, to netip.Addr) (string, error) {
 	l, err := n.LinkToward(ctx, ns, to)
 	return l.Name, err
 }
 
-// LinkToward is RouteLink for who needs to know more of the link. Master, ParentName
-// and Addresses are left out.
+// LinkToward is like RouteLink and returns the link's properties. Master,
+// ParentName and Addresses are empty.
 func (n *Net) LinkToward(ctx context.Context, ns *Namespace, to netip.Addr) (LinkInfo, error) {
 	index, c, err := n.routeTo(ctx, ns, to)
 	if err != nil {
@@ -34,14 +35,15 @@ func (n *Net) LinkToward(ctx context.Context, ns *Namespace, to netip.Addr) (Lin
 	return linkInfo(l), nil
 }
 
-// CheckRoute is RouteLink for who need not know the link: nil if there is a route.
+// CheckRoute is like RouteLink without the link. It returns nil if there is a
+// route.
 func (n *Net) CheckRoute(ctx context.Context, ns *Namespace, to netip.Addr) error {
 	_, _, err := n.routeTo(ctx, ns, to)
 	return err
 }
 
-// routeTo is the index of the link that packets to an address leave by, and where it was
-// asked for.
+// routeTo returns the index of the link that the route to an address uses, and
+// the connection of the namespace.
 func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index int, c *rtnl.Conn, err error) {
 	if err := checkAddr("destination", to); err != nil || !to.IsValid() {
 		return 0, nil, errors.Join(err, fmt.Errorf("route to %q: %w", to, ErrInvalid))
@@ -70,8 +72,8 @@ func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index 
 	return index, c, nil
 }
 
-// routesLike reads the routes over r's link that are of r's type, in one table,
-// 0 for all.
+// routesLike reads the routes over r's link that have r's type, in one table, or
+// in all tables for 0.
 func (s *session) routesLike(ctx context.Context, r *Route, table int) ([]rtnl.Route, error) {
 	if !r.Local {
 		return s.routes(ctx, r.In, r.Link, table)

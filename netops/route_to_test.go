@@ -10,7 +10,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
-// loopbackNet is a Net with a bridge that has an address of each family.
+// loopbackNet returns a Net in a new namespace, with a bridge that has an
+// address of each family.
 func loopbackNet(t *testing.T) *Net {
 	t.Helper()
 	nstest.Fresh(t)

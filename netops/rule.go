@@ -14,19 +14,19 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// PolicyProtocol marks our policy rules on the host, and the routes of the tables that
-// they lead to (rt_protos; no program of iproute2's list has the number).
+// PolicyProtocol marks cnibox's policy rules on the host and the routes in their
+// tables (rt_protos). iproute2's list assigns the number to no program.
 const PolicyProtocol = 143
 
-// Where is the namespace that the rule is in.
+// Where returns the namespace of the rule.
 func (r *Rule) Where() Place { return r.In }
 
-// IsShared tells whether attachments share the rule.
+// IsShared reports whether attachments share the rule.
 func (r *Rule) IsShared() bool { return r.Shared }
 
 func (r *Rule) object() {}
 
-// String is the rule in the form of ip rule.
+// String formats the rule as ip rule does.
 func (r *Rule) String() string {
 	w := words{"rule"}
 	w.flag(r.Family == unix.AF_INET6, "inet6")
@@ -92,7 +92,7 @@ func (r *Rule) validate() error {
 	return errors.Join(errs...)
 }
 
-// mask is the kernel's default where none is set.
+// mask returns Mask, or the kernel's default if it is 0.
 func (r *Rule) mask() uint32 {
 	if r.Mark != 0 && r.Mask == 0 {
 		return 1<<32 - 1
@@ -100,8 +100,9 @@ func (r *Rule) mask() uint32 {
 	return r.Mask
 }
 
-// plan of a rule that is bound to an interface replaces one that is there: the
-// interface is not, so nothing stands on the rule.
+// plan replaces an existing rule that is bound to an interface which the plan
+// creates. The interface of the existing rule was deleted, so nothing depends on
+// that rule.
 func (r *Rule) plan(ctx context.Context, s *session) ([]Change, error) {
 	c := Change{Do: Step{VerbAdd, r}}
 	if !r.Shared {
@@ -133,7 +134,8 @@ func (r *Rule) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return absentIf(nil, r)
 }
 
-// find tells whether the rule is there, with any priority if it has none.
+// find reports whether the rule exists. A rule without a priority matches any
+// priority.
 func (r *Rule) find(ctx context.Context, s *session) (bool, error) {
 	c, err := s.conn(r.In)
 	if err != nil {
@@ -153,7 +155,7 @@ func (r *Rule) is(state rtnl.Rule) bool {
 	return want == have
 }
 
-// messages are the requests that add or delete the rule.
+// messages returns the requests that add or delete the rule.
 func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]nlconn.Message, error) {
 	// struct fib_rule_hdr has the layout of struct rtmsg.
 	h := &nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(r.Family), Table: unix.RT_TABLE_UNSPEC, Type: unix.FR_ACT_TO_TBL}}
@@ -205,8 +207,8 @@ func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]nlconn.Message
 	return []nlconn.Message{m}, nil
 }
 
-// Rules reads the policy rules of both families that look up a table, or refuse. In
-// is not filled.
+// Rules reads the policy rules of both families that look up a table or
+// prohibit. In is empty.
 func (n *Net) Rules(ctx context.Context, ns *Namespace) ([]Rule, error) {
 	c, err := n.in(ns).socket()
 	if err != nil {
@@ -225,7 +227,7 @@ func (n *Net) Rules(ctx context.Context, ns *Namespace) ([]Rule, error) {
 	return all, nil
 }
 
-// ruleOf is a rule that was read.
+// ruleOf converts a rule that was read.
 func ruleOf(r rtnl.Rule) Rule {
 	return Rule{
 		Family: r.Family, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, OIF: r.OIF, Mark: r.Mark, Mask: r.Mask,
@@ -233,13 +235,15 @@ func ruleOf(r rtnl.Rule) Rule {
 	}
 }
 
-// BoundRules reads our policy rules on the host that are bound to an interface.
+// BoundRules reads cnibox's policy rules on the host that are bound to an
+// interface.
 func (n *Net) BoundRules(ctx context.Context) ([]*Rule, error) {
 	return n.policyRules(ctx, func(r *Rule) bool { return r.IIF != "" })
 }
 
-// SharedPolicy reads our policy rules on the host that are bound to none, which
-// attachments share, and the routes of their tables, as they were asked for.
+// SharedPolicy reads cnibox's policy rules on the host that are not bound to an
+// interface, and the routes of their tables. Attachments share them. They have
+// the form of a Spec.
 func (n *Net) SharedPolicy(ctx context.Context) ([]Object, error) {
 	rules, err := n.policyRules(ctx, func(r *Rule) bool { return r.IIF == "" })
 	if err != nil {
@@ -265,10 +269,11 @@ func (n *Net) SharedPolicy(ctx context.Context) ([]Object, error) {
 	return all, err
 }
 
-// defaultMetric6 is what the kernel gives an IPv6 route without a metric (IP6_RT_PRIO_USER).
+// defaultMetric6 is the metric of an IPv6 route that is added without one
+// (IP6_RT_PRIO_USER).
 const defaultMetric6 = 1024
 
-// policyRules are our policy rules on the host that fit.
+// policyRules returns cnibox's policy rules on the host that fits accepts.
 func (n *Net) policyRules(ctx context.Context, fits func(*Rule) bool) ([]*Rule, error) {
 	all, err := n.Rules(ctx, nil)
 	var ours []*Rule

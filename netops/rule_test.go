@@ -12,7 +12,7 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// ensure plans and makes a Spec.
+// ensure plans and applies a Spec, and returns the changes.
 func ensure(t *testing.T, n *netops.Net, s netops.Spec, ns *netops.Namespace) []netops.Change {
 	t.Helper()
 	changes, err := n.Plan(context.Background(), s, ns)
@@ -25,8 +25,8 @@ func ensure(t *testing.T, n *netops.Net, s netops.Spec, ns *netops.Namespace) []
 	return changes
 }
 
-// TestRuleOfHostRoutes is made once, seen by Verify, and told from one that takes
-// every route.
+// TestRuleOfHostRoutes checks that the rule is added once and that Verify
+// distinguishes it from a rule without MinBits.
 func TestRuleOfHostRoutes(t *testing.T) {
 	n, ctx := newNet(t, nil), context.Background()
 	var s netops.Spec
@@ -61,9 +61,10 @@ func TestRuleOfHostRoutes(t *testing.T) {
 	}
 }
 
-// TestRuleOfAbsentLink: a rule that is bound to an interface outlives it. When the
-// interface is made again, it is replaced, and goes with the new attachment; while
-// the interface is there, it is another's.
+// TestRuleOfAbsentLink deletes an interface that a rule is bound to. The rule
+// remains. When a plan creates the interface again, it replaces the rule, and
+// the inverse deletes it. While the interface exists, the rule is an error
+// because it belongs to another attachment.
 func TestRuleOfAbsentLink(t *testing.T) {
 	n, ctx := newNet(t, nil), context.Background()
 	ns := open(t, n, netopstest.New(t))

@@ -15,25 +15,28 @@ type linkRef struct {
 	name string
 }
 
-// session is what one call of a verb knows: the container, the links that its
-// plan makes, and the indexes learnt so far.
+// session holds the data of one call of a verb: the container, the links that
+// the plan creates, and the indexes that were read.
 type session struct {
 	net *Net
-	// container may be nil: then it is planned as if it were empty, read as
-	// an error, and left alone by deletes.
+	// container can be nil. Plan then treats it as empty, reads fail, and
+	// deletes skip it.
 	container *Namespace
-	// made holds the links that the plan makes; nothing is on them yet.
+	// made holds the links that the plan creates. They have no addresses or
+	// routes yet.
 	made map[linkRef]bool
-	// moved holds the links that the plan moves, by their new place and name.
-	// They count as made too: addresses and settings stay behind.
+	// moved holds the links that the plan moves, by their new place and
+	// name. They are in made too, because a move removes addresses and
+	// settings.
 	moved map[linkRef]*rtnl.Link
-	// lasting holds those that are shared: what an attachment has on them does not go
-	// with them.
+	// lasting holds the shared links. An attachment's objects on such a link
+	// are not deleted with the link.
 	lasting map[linkRef]bool
-	// leaving holds the routes that the plan deletes: in their place there may
-	// be others.
+	// leaving holds the routes that the plan deletes. The plan can add other
+	// routes in their place.
 	leaving map[leaving]bool
-	// index caches links' indexes by name, and acceptRA that setting of theirs.
+	// index caches link indexes by name. acceptRA caches the accept_ra
+	// setting.
 	index    map[linkRef]int
 	acceptRA map[linkRef]int32
 }
@@ -42,13 +45,13 @@ func (n *Net) session(container *Namespace) *session {
 	return &session{net: n, container: container, made: map[linkRef]bool{}, lasting: map[linkRef]bool{}, index: map[linkRef]int{}}
 }
 
-// hostIndexes are the indexes of the host's links that were read.
+// hostIndexes returns the cached indexes of the host's links.
 func (s *session) hostIndexes() map[linkRef]int {
 	maps.DeleteFunc(s.index, func(ref linkRef, _ int) bool { return ref.in != Host })
 	return s.index
 }
 
-// namespace is the one that p stands for.
+// namespace returns the namespace of p.
 func (s *session) namespace(p Place) (*Namespace, error) {
 	switch {
 	case p == Host:
@@ -64,8 +67,8 @@ func (s *session) namespace(p Place) (*Namespace, error) {
 	return nil, fmt.Errorf("place %q: %w", p, ErrInvalid)
 }
 
-// unknown tells whether p is a container or named namespace that is not there:
-// planned as empty.
+// unknown reports whether p is a container or named namespace that is absent.
+// Plan treats it as empty.
 func (s *session) unknown(p Place) bool {
 	if p == Host {
 		return false
@@ -77,7 +80,8 @@ func (s *session) unknown(p Place) bool {
 	return p == Container && s.container == nil
 }
 
-// isNew tells whether nothing can be on the link yet, so that reading is needless.
+// isNew reports whether the link has no objects yet, so that reading them is
+// unnecessary.
 func (s *session) isNew(p Place, link string) bool {
 	return s.unknown(p) || s.made[linkRef{p, link}]
 }
@@ -90,7 +94,7 @@ func (s *session) conn(p Place) (*rtnl.Conn, error) {
 	return ns.socket()
 }
 
-// link reads a link; the error wraps ErrNotExist if there is none of that name.
+// link reads a link. The error wraps ErrNotExist if the link is absent.
 func (s *session) link(ctx context.Context, p Place, name string) (*rtnl.Link, error) {
 	l, err := s.findLink(ctx, p, name)
 	if l == nil && err == nil {
@@ -99,7 +103,7 @@ func (s *session) link(ctx context.Context, p Place, name string) (*rtnl.Link, e
 	return l, err
 }
 
-// findLink is link, with nil for one that is absent.
+// findLink is like link, but returns nil for an absent link.
 func (s *session) findLink(ctx context.Context, p Place, name string) (*rtnl.Link, error) {
 	c, err := s.conn(p)
 	if err != nil {
@@ -112,7 +116,7 @@ func (s *session) findLink(ctx context.Context, p Place, name string) (*rtnl.Lin
 	return l, err
 }
 
-// learn keeps what else is asked of a link that was read.
+// learn caches the index and accept_ra of a link that was read.
 func (s *session) learn(ref linkRef, l *rtnl.Link) {
 	s.index[ref] = l.Index
 	delete(s.acceptRA, ref)
@@ -124,7 +128,7 @@ func (s *session) learn(ref linkRef, l *rtnl.Link) {
 	}
 }
 
-// indexOf is a link's index, read once in a call.
+// indexOf returns a link's index. It is read once per session.
 func (s *session) indexOf(ctx context.Context, p Place, name string) (int, error) {
 	if i, ok := s.index[linkRef{p, name}]; ok {
 		return i, nil
@@ -136,7 +140,8 @@ func (s *session) indexOf(ctx context.Context, p Place, name string) (int, error
 	return l.Index, nil
 }
 
-// linkName is the name of the link with an index, "" if there is none.
+// linkName returns the name of the link with an index, or "" if the link is
+// absent.
 func (s *session) linkName(ctx context.Context, p Place, index int) (string, error) {
 	if index == 0 {
 		return "", nil

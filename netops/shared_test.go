@@ -14,8 +14,8 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// TestRaceForOneBridge lets 16 make the same bridge, gateways and masquerade at
-// once: all succeed, and there is one of each.
+// TestRaceForOneBridge runs 16 concurrent calls that create the same bridge,
+// gateways and masquerade. All succeed, and there is one object of each.
 func TestRaceForOneBridge(t *testing.T) {
 	ctx := context.Background()
 	var shared netops.Spec
@@ -35,7 +35,7 @@ func TestRaceForOneBridge(t *testing.T) {
 				defer n.Close()
 				changes, err := n.Plan(ctx, shared, nil)
 				start.Done()
-				start.Wait() // all plans say that nothing is there
+				start.Wait() // every plan finds no object
 				if err == nil {
 					err = n.Apply(ctx, changes, nil)
 				}
@@ -70,7 +70,8 @@ func TestRaceForOneBridge(t *testing.T) {
 			t.Fatal(err)
 		}
 		run(t, "sysctl", "-qw", "net.ipv4.ip_forward=0")
-		// The tables stay until uninstall: compare what is not theirs.
+		// The tables remain until uninstall, so exclude them from the
+		// comparison.
 		if d := cmp.Diff(withoutNFT(before), withoutNFT(netopstest.Snapshot(t))); d != "" {
 			t.Fatalf("after SharedInverses (-before +after):\n%s", d)
 		}
@@ -90,9 +91,9 @@ func withoutNFT(snapshot string) string {
 	return b.String()
 }
 
-// TestStrangerBetweenPlanAndApply makes the shared bridge's name exist when
-// Apply comes to it: it is used, but not labelled as ours, so that it is never
-// removed; of another kind it is refused.
+// TestStrangerBetweenPlanAndApply creates a link with the shared bridge's name
+// between Plan and Apply. A bridge is used, but not labelled, so that cnibox
+// never deletes it. A link of another kind is refused.
 func TestStrangerBetweenPlanAndApply(t *testing.T) {
 	ctx := context.Background()
 	n := newNet(t, nil)
@@ -125,7 +126,8 @@ func TestStrangerBetweenPlanAndApply(t *testing.T) {
 	run(t, "ip", "link", "del", "tbr5")
 }
 
-// TestManyRoutesDoNotCount reads one link's routes among 10,000 of another.
+// TestManyRoutesDoNotCount reads one link's routes beside 10,000 routes of
+// another link.
 func TestManyRoutesDoNotCount(t *testing.T) {
 	ctx := context.Background()
 	n, box := newNet(t, nil), netopstest.New(t)
@@ -232,7 +234,7 @@ func TestPortVLANs(t *testing.T) {
 	}
 }
 
-// TestNoVLANFiltering is the other kernel's answer.
+// TestNoVLANFiltering tests a kernel whose bridges cannot filter VLANs.
 func TestNoVLANFiltering(t *testing.T) {
 	ctx := context.Background()
 	n := newNet(t, nil)

@@ -15,22 +15,22 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// sysctlRoot shows the settings of the network namespace that the reading
-// thread is in.
+// sysctlRoot is the directory of the settings of the reading thread's network
+// namespace.
 const sysctlRoot = "/proc/sys/"
 
-// maxSysctl bounds what is read of one setting.
+// maxSysctl is the largest size that is read of one setting, in bytes.
 const maxSysctl = 4096
 
-// Where is the namespace that the setting is of.
+// Where returns the namespace of the setting.
 func (c *Sysctl) Where() Place { return c.In }
 
-// IsShared tells whether attachments share the setting.
+// IsShared reports whether attachments share the setting.
 func (c *Sysctl) IsShared() bool { return c.Shared }
 
 func (c *Sysctl) object() {}
 
-// String is the setting in the form of sysctl(8).
+// String formats the setting as sysctl(8) does.
 func (c *Sysctl) String() string {
 	w := words{"sysctl", c.Key + "=" + c.Value}
 	w.place(c.In)
@@ -45,7 +45,7 @@ func (c *Sysctl) validate() error {
 	return errors.Join(errs...)
 }
 
-// checkKey keeps a key below /proc/sys/net.
+// checkKey rejects a key that is not a path below /proc/sys/net.
 func checkKey(key string) error {
 	if !strings.HasPrefix(key, "net/") || path.Clean(key) != key || strings.ContainsRune(key, 0) {
 		return fmt.Errorf("sysctl %q: %w: not a path below net/", key, ErrInvalid)
@@ -53,29 +53,32 @@ func checkKey(key string) error {
 	return nil
 }
 
-// onNewLink tells whether the setting is one of a link that the plan makes.
+// onNewLink reports whether the setting belongs to a link that the plan creates.
 func (c *Sysctl) onNewLink(s *session) bool {
 	f := strings.Split(c.Key, "/") // net/ipv4/conf/eth0/arp_notify
 	return len(f) > 4 && (f[2] == "conf" || f[2] == "neigh") && s.isNew(c.In, f[3])
 }
 
-// arpNotify is arp_notify in IFLA_INET_CONF (linux/ip.h, IPV4_DEVCONF_ARP_NOTIFY).
+// arpNotify is arp_notify in IFLA_INET_CONF (linux/ip.h,
+// IPV4_DEVCONF_ARP_NOTIFY).
 const arpNotify = 22
 
-// byRequest tells whether rtnetlink can write the setting, and in which form:
-// arp_notify of one link, which every attachment wants. The file is the dearer, the
-// more namespaces there are: the kernel looks for "net/ipv4" among all of theirs.
+// byRequest reports whether rtnetlink can write the setting, and returns the
+// link and the value. This is arp_notify of one link, which every attachment
+// sets. Writing the file becomes slower with the number of namespaces, because
+// the kernel searches "net/ipv4" among those of all namespaces.
 func (c *Sysctl) byRequest() (link string, value int, ok bool) {
 	link, isLink := strings.CutPrefix(c.Key, "net/ipv4/conf/")
 	link, isNotify := strings.CutSuffix(link, "/arp_notify")
 	n, err := strconv.ParseInt(c.Value, 10, 32)
-	// Only what the file would show again: of the rest the file says what it takes.
+	// Use netlink for canonical integers only; let /proc validate other
+	// values.
 	isPlain := err == nil && strconv.FormatInt(n, 10) == c.Value
 	ok = isLink && isNotify && isPlain && !c.Optional && link != "all" && link != "default" && rtnl.CheckName(link) == nil
 	return link, int(n), ok
 }
 
-// messages is the request that writes the setting.
+// messages returns the request that writes the setting.
 func (c *Sysctl) messages(context.Context, *session, Verb) ([]nlconn.Message, error) {
 	link, value, ok := c.byRequest()
 	if !ok {
@@ -133,8 +136,8 @@ func (c *Sysctl) verify(_ context.Context, s *session) ([]Difference, error) {
 	return d.list, nil
 }
 
-// isWriteOnly tells whether a setting could not be read for being a command,
-// net/ipv4/route/flush for one: not even root may open it.
+// isWriteOnly reports whether a read failed because the setting is a command,
+// such as net/ipv4/route/flush. Root cannot open such a file for reading.
 func isWriteOnly(err error) bool { return errors.Is(err, unix.EACCES) }
 
 // sysctl reads one setting.
@@ -146,8 +149,8 @@ func (s *session) sysctl(p Place, key string) (string, error) {
 	return ns.sysctl(key)
 }
 
-// read reads the setting, unless the kernel told it with its link: accept_ra, which
-// bridges are looked at for.
+// read reads the setting. It uses the cached accept_ra of a link if there is
+// one.
 func (c *Sysctl) read(s *session) (string, error) {
 	link, isLink := strings.CutPrefix(c.Key, "net/ipv6/conf/")
 	link, isRA := strings.CutSuffix(link, "/accept_ra")
@@ -175,8 +178,9 @@ func readSysctl(key string) (string, error) {
 	return fields(text), err
 }
 
-// readProc reads a file of proc, as far as maxSysctl. It is never waited for: package
-// os would ask the kernel, and the poller, four times more about it.
+// readProc reads at most maxSysctl bytes of a file in /proc. Such a read never
+// blocks. Package os would make four more system calls for the file type and the
+// poller.
 func readProc(path string) (string, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -198,14 +202,14 @@ func readProc(path string) (string, error) {
 	return string(text), nil
 }
 
-// ReadHere reads the setting in the calling thread's namespace, whatever In says.
+// ReadHere reads the setting in the calling thread's namespace and ignores In.
 func (c *Sysctl) ReadHere() (string, error) { return (&Namespace{}).sysctl(c.Key) }
 
-// WriteHere writes the setting in the calling thread's namespace, whatever In says.
+// WriteHere writes the setting in the calling thread's namespace and ignores In.
 func (c *Sysctl) WriteHere() error { return c.write() }
 
-// write writes the setting in the calling thread's namespace, with a newline:
-// the kernel takes no bytes at all for no change, and some settings may be empty.
+// write writes the setting in the calling thread's namespace, with a newline.
+// The kernel ignores an empty write, and some settings can be empty.
 func (c *Sysctl) write() error {
 	fd, err := unix.Open(sysctlRoot+c.Key, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -218,5 +222,5 @@ func (c *Sysctl) write() error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// fields is a value with its white space made uniform: the kernel writes tabs.
+// fields normalizes the white space of a value. The kernel writes tabs.
 func fields(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -2,8 +2,8 @@ package netops
 
 import "testing"
 
-// TestSysctlByRequest: rtnetlink gets only values that mean to the file what they mean
-// to it.
+// TestSysctlByRequest checks that rtnetlink is used only for values that have
+// the same meaning in the file.
 func TestSysctlByRequest(t *testing.T) {
 	for value, want := range map[string]bool{
 		"1": true, "0": true, "-1": true, "2147483647": true,

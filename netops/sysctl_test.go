@@ -8,8 +8,8 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// TestSysctlOdd has a setting that is empty and is so again, and one that can
-// only be written.
+// TestSysctlOdd tests a setting whose original value is empty, and a write-only
+// setting.
 func TestSysctlOdd(t *testing.T) {
 	ctx := context.Background()
 	n, box := newNet(t, nil), netopstest.New(t)
@@ -36,7 +36,7 @@ func TestSysctlOdd(t *testing.T) {
 	}
 }
 
-// TestSysctlOfLink has settings that rtnetlink tells or writes.
+// TestSysctlOfLink tests settings that rtnetlink reads or writes.
 func TestSysctlOfLink(t *testing.T) {
 	ctx := context.Background()
 	n, box := newNet(t, nil), netopstest.New(t)

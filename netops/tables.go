@@ -8,12 +8,13 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
-// RemoveTables deletes those of our nftables tables that hold no element.
+// RemoveTables deletes cnibox's nftables tables that contain no element.
 func (n *Net) RemoveTables(ctx context.Context) error { return n.nft.RemoveBase(ctx) }
 
-// Labelled reads the elements of all our nftables sets whose label begins with
-// a text, by set, and such rules in iptables' filter tables. None is Shared:
-// that the label tells only those who made it.
+// Labelled reads the elements of all cnibox's nftables sets, and the rules in
+// iptables' filter tables, whose label begins with prefix. Shared is not set in
+// any of them: only the code that chose the label knows whether it is a shared
+// object's label.
 func (n *Net) Labelled(ctx context.Context, prefix string) ([]Object, error) {
 	var out []Object
 	sets := n.nft.Schema().Sets()

@@ -13,60 +13,61 @@ import (
 )
 
 const (
-	// takeoverLabel is what the alias of a bridge begins with that a Takeover made;
-	// the uplink's name follows.
+	// takeoverLabel is the label of a bridge that a Takeover created. In the
+	// alias the uplink's name follows it.
 	takeoverLabel = labelPrefix + "takeover"
-	// takeoverBegun follows until all is done.
+	// takeoverBegun follows the uplink's name until the takeover is
+	// complete.
 	takeoverBegun = "begun"
 )
 
-// Takeover puts a bridge in the place of an uplink: the uplink becomes a port of
-// the bridge, and what the node has on it (addresses, routes, neighbours, the
-// settings of net/ipv4/conf and net/ipv6/conf) is the bridge's from then on. It is
-// made before it is broken: the node has its addresses at every step, and live
-// connections go on.
+// Takeover makes a bridge take over an uplink. The uplink becomes a port of the
+// bridge. The uplink's addresses, routes, neighbours and settings in
+// net/ipv4/conf and net/ipv6/conf move to the bridge. They are added to the
+// bridge before they are removed from the uplink: the node has its addresses at
+// every step, and live connections continue.
 //
-// It is shared, and it is one object: the bridge needs no Link of its own beside
-// it. In the kernel the bridge's alias tells that it was made so, hence nothing
-// has to be recorded; whatever a process that was killed left is completed by the
-// next Apply, or undone by RestoreUplink, alike.
+// A Takeover is shared and complete: the bridge needs no Link of its own. The
+// bridge's alias in the kernel marks the takeover, so that no record is needed.
+// If the process is killed, the next Apply completes the takeover, or
+// RestoreUplink reverts it.
 //
-// Whoever makes or restores one has to see to it that nobody else does so with the
-// same bridge meanwhile.
+// The caller must prevent concurrent takeovers and restorations of the same
+// bridge.
 //
-//   - The bridge gets the uplink's MAC address and MTU, for good.
-//   - Addresses keep their order, scope, label, metric and flags; those of IPv6 are
-//     added without duplicate address detection, temporary ones as plain ones. IPv6
-//     lifetimes are kept where the kernel follows router advertisements on the
-//     uplink, for they are refreshed on the bridge then (its accept_ra is the
-//     uplink's). All others become permanent: a DHCP client or networkd that is
-//     bound to the uplink hears nothing any more that comes in by it, so that it
-//     cannot renew them.
-//   - Unicast routes of all tables keep all that they have. Those of router
-//     advertisements expire as addresses do, and come behind those that the kernel
-//     makes of the next one. Routes by nexthop objects and IPv4 routes of several hops
-//     are refused.
-//   - The uplink keeps its IPv6 link-local addresses, which the bridge has too, and
+//   - The bridge gets the uplink's MAC address and MTU permanently.
+//   - Addresses keep their order, scope, label, metric and flags. IPv6 addresses are
+//     added without duplicate address detection, and temporary ones become ordinary
+//     ones. If the kernel follows router advertisements on the uplink, IPv6 addresses
+//     keep their lifetimes, because later advertisements refresh them on the bridge
+//     (the bridge gets the uplink's accept_ra). All other addresses become permanent,
+//     because a DHCP client or networkd that is bound to the uplink receives no more
+//     packets there and cannot renew them.
+//   - Unicast routes of all tables keep all attributes. Routes from router
+//     advertisements expire as addresses do, and get a lower priority than the routes
+//     that the kernel adds for the next advertisement. Routes with nexthop objects and
+//     IPv4 multipath routes are refused.
+//   - The uplink keeps its IPv6 link-local addresses, which the bridge gets too, and
 //     its permanent neighbours.
-//   - Policy rules and netfilter rules that name the uplink are left as they are.
+//   - Policy rules and netfilter rules that name the uplink are not changed.
 type Takeover struct {
 	Bridge string `json:"bridge"`
-	// Uplink must be an Ethernet device that is up, and of no other master; a bond
-	// or VLAN is refused.
+	// Uplink must be an Ethernet device that is up and not enslaved to
+	// another master. A bond or VLAN is refused.
 	Uplink string `json:"uplink"`
-	// NoHairpin leaves hairpin off at the uplink's port.
+	// NoHairpin keeps hairpin mode off on the uplink's port.
 	NoHairpin bool `json:"noHairpin,omitempty"`
 }
 
-// Where is the host's namespace.
+// Where returns the host's namespace.
 func (t *Takeover) Where() Place { return Host }
 
-// IsShared is true: all attachments of the bridge stand on it.
+// IsShared returns true: all attachments of the bridge depend on it.
 func (t *Takeover) IsShared() bool { return true }
 
 func (t *Takeover) object() {}
 
-// String tells what takes whose place.
+// String names the bridge and the uplink.
 func (t *Takeover) String() string {
 	w := words{"bridge", t.Bridge, "in place of", t.Uplink}
 	w.flag(!t.NoHairpin, "hairpin on")
@@ -81,8 +82,8 @@ func (t *Takeover) validate() error {
 	return errors.Join(errs...)
 }
 
-// Takeovers lists the bridges that were made so, with their uplinks, as the kernel
-// tells them.
+// Takeovers returns the takeovers in the kernel: the bridges that a Takeover
+// created, with their uplinks.
 func (n *Net) Takeovers(ctx context.Context) ([]Takeover, error) {
 	c, err := n.host.socket()
 	if err != nil {
@@ -101,7 +102,7 @@ func (n *Net) Takeovers(ctx context.Context) ([]Takeover, error) {
 	return all, nil
 }
 
-// aliasUplink is the uplink that a bridge's alias names.
+// aliasUplink returns the uplink that a bridge's alias names.
 func aliasUplink(alias string) string {
 	if f := strings.Fields(alias); len(f) > 1 {
 		return f[1]
@@ -109,8 +110,9 @@ func aliasUplink(alias string) string {
 	return ""
 }
 
-// uplinkOf is the uplink that a bridge has the place of: the one that its alias
-// names, else, for that may have been renamed, the port with its hardware address.
+// uplinkOf returns the uplink that a bridge has taken over. It is the link that
+// the bridge's alias names. If that link was renamed, it is the port with the
+// bridge's MAC address.
 func uplinkOf(br *rtnl.Link, links []*rtnl.Link) string {
 	name := aliasUplink(br.Alias)
 	if slices.ContainsFunc(links, func(l *rtnl.Link) bool { return l.Name == name }) {
@@ -124,18 +126,20 @@ func uplinkOf(br *rtnl.Link, links []*rtnl.Link) string {
 	return name
 }
 
-// alias is the bridge's, while it is being done or when it is.
+// alias returns the bridge's alias. begun is true while the takeover is
+// incomplete.
 func (t *Takeover) alias(begun bool) string {
 	w := words{takeoverLabel, t.Uplink}
 	w.flag(begun, takeoverBegun)
 	return w.String()
 }
 
-// RestoreUplink gives the uplink back all that its bridge took, the same way: the
-// node has its addresses at every step. It needs no record, and t no Uplink where a
-// Takeover made the bridge. That is deleted then; a bridge of another's stays,
-// without addresses. Other ports of the bridge are an error wrapping ErrConflict,
-// unless force is set: they lose their bridge. Nothing to give back is success.
+// RestoreUplink reverts a takeover. The node has its addresses at every step. It
+// needs no record. If a Takeover created the bridge, t needs no Uplink, and the
+// bridge is deleted. Another program's bridge stays, without addresses. If the
+// bridge has other ports, the error wraps ErrConflict. With force that is not
+// an error, and the ports lose a bridge that is deleted. An absent takeover is
+// not an error.
 func (n *Net) RestoreUplink(ctx context.Context, t Takeover, force bool) error {
 	s := n.session(nil)
 	br, err := s.findLink(ctx, Host, t.Bridge)
@@ -170,7 +174,7 @@ func (n *Net) RestoreUplink(ctx context.Context, t Takeover, force bool) error {
 	return r.giveBack(ctx)
 }
 
-// read finds both links. The bridge is nil if it is absent.
+// read reads both links. The bridge is nil if it is absent.
 func (t *Takeover) read(ctx context.Context, s *session) (*takeoverRun, error) {
 	c, err := s.conn(Host)
 	if err != nil {
@@ -191,7 +195,7 @@ func (t *Takeover) read(ctx context.Context, s *session) (*takeoverRun, error) {
 	return r, nil
 }
 
-// takeable refuses an uplink that a bridge cannot take the place of.
+// takeable refuses an uplink of a type that a bridge cannot take over.
 func (r *takeoverRun) takeable(ctx context.Context) error {
 	kinds := []string{"vlan", "bond", "team", rtnl.KindBridge, "macvlan", "macvtap", "ipvlan", "vxlan", rtnl.KindVRF, rtnl.KindTap}
 	switch {
@@ -214,8 +218,8 @@ func (r *takeoverRun) takeable(ctx context.Context) error {
 	return nil
 }
 
-// anothers tells whether the bridge has the place of another uplink, which one with
-// its hardware address is not: it was renamed.
+// anothers reports whether the bridge has taken over another uplink. A link with
+// the bridge's MAC address is the same uplink, renamed.
 func (r *takeoverRun) anothers() bool {
 	return r.br != nil && ownLabel(r.br.Alias) == takeoverLabel && aliasUplink(r.br.Alias) != r.Uplink && !rtnl.SameMAC(r.br.MAC.String(), r.up.MAC)
 }
@@ -259,7 +263,7 @@ func (t *Takeover) verify(ctx context.Context, s *session) ([]Difference, error)
 	return r.differences(ctx)
 }
 
-// differences is what is not as it should be.
+// differences returns the differences between the takeover and the kernel.
 func (r *takeoverRun) differences(ctx context.Context) ([]Difference, error) {
 	if r.br == nil {
 		return absentIf(nil, r.Takeover)

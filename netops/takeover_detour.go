@@ -15,18 +15,20 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// A port that is made, and one that is released, drops what comes in by it for a
-// moment (br_add_if and del_nbp have it disabled). A lone packet that is lost stalls
-// its connection for 200 ms, the least time after which TCP sends again. So what
-// comes in for the node takes a detour meanwhile: a rule at the uplink's ingress,
-// which is before the bridge, forwards it to one end of a veth pair whose other end
-// is a port already. A kernel without that (nft_fwd_netdev) goes without.
+// The bridge drops packets for a moment while a port is added or released,
+// because br_add_if and del_nbp disable the port. One lost packet can stall its
+// connection for 200 ms, the minimum retransmission timeout of TCP. Therefore a
+// rule forwards packets to the node meanwhile: it is at the uplink's ingress
+// hook, which runs before the bridge, and forwards to one end of a veth pair
+// whose other end is already a port. If the kernel lacks nft_fwd_netdev, the
+// takeover continues without the rule.
 
-// detourTable is the nftables table of that rule; a network namespace has one for
-// each uplink.
+// detourTable is the prefix of the nftables table with the rule. The uplink's
+// name follows, so that each uplink has its own table.
 const detourTable = "cnibox_takeover_"
 
-// detourEnd names the veth pair's end that is a port, or with far the other one.
+// detourEnd returns the name of the veth end that is a port, or with far of the
+// other end.
 func (t *Takeover) detourEnd(far bool) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(t.Bridge))
@@ -37,10 +39,10 @@ func (t *Takeover) detourEnd(far bool) string {
 	return fmt.Sprintf("cnidt%08x%s", h.Sum32(), end)
 }
 
-// makeDetour makes the pair. The bridge has a carrier from then on.
+// makeDetour creates the veth pair. The bridge has a carrier from then on.
 func (r *takeoverRun) makeDetour(ctx context.Context) error {
 	if ownLabel(r.br.Alias) != takeoverLabel {
-		return nil // nothing would tell of a pair that a killed process left
+		return nil // without the label, a pair of a killed process could not be found
 	}
 	near, far := r.detourEnd(false), r.detourEnd(true)
 	pair := &Link{
@@ -54,7 +56,7 @@ func (r *takeoverRun) makeDetour(ctx context.Context) error {
 	if err := r.send(ctx, piece{Step{VerbAdd, pair}, msgs}); err != nil {
 		return err
 	}
-	for _, end := range []string{near, far} { // they say nothing of their own
+	for _, end := range []string{near, far} { // without IPv6 the ends send no packets of their own
 		if err := r.changeOf(ctx, end, "net/ipv6/conf/%/disable_ipv6", "1"); err != nil {
 			return err
 		}
@@ -76,7 +78,7 @@ func (r *takeoverRun) makeDetour(ctx context.Context) error {
 	return r.awaitCarrier(ctx)
 }
 
-// removeDetour deletes the rule, if it is there still, and then the pair.
+// removeDetour deletes the rule, if it still exists, and then the pair.
 func (r *takeoverRun) removeDetour(ctx context.Context) error {
 	if ownLabel(r.br.Alias) != takeoverLabel {
 		return nil
@@ -91,7 +93,8 @@ func (r *takeoverRun) removeDetour(ctx context.Context) error {
 	return r.send(ctx, r.deletion(have))
 }
 
-// detour leads what comes in by the uplink for the node to the pair.
+// detour adds the rule that forwards packets for the node from the uplink to the
+// pair.
 func (r *takeoverRun) detour(ctx context.Context) error {
 	if ownLabel(r.br.Alias) != takeoverLabel {
 		return nil
@@ -111,7 +114,7 @@ func (r *takeoverRun) detour(ctx context.Context) error {
 	return err
 }
 
-// straight ends that.
+// straight deletes the rule.
 func (r *takeoverRun) straight(ctx context.Context) error {
 	m, err := nft.Table{Family: unix.NFPROTO_NETDEV, Name: detourTable + r.Uplink}.Message(unix.NFT_MSG_DELTABLE, 0)
 	if err != nil {
@@ -123,7 +126,7 @@ func (r *takeoverRun) straight(ctx context.Context) error {
 	return nil
 }
 
-// rule makes one transaction about the rule.
+// rule sends one nftables transaction that adds or deletes the rule.
 func (r *takeoverRun) rule(ctx context.Context, v Verb, msgs ...nlconn.Message) error {
 	st := Step{v, &Redirect{In: Host, Link: r.Uplink, To: r.detourEnd(false)}}
 	if p := r.net.probe; p != nil {
@@ -144,9 +147,9 @@ func (r *takeoverRun) rule(ctx context.Context, v Verb, msgs ...nlconn.Message) 
 	return nil
 }
 
-// detourMessages make a table with the rule "meta pkttype host fwd to LINK" at the
-// ingress of a device. Broadcasts and multicasts take no detour: the bridge would
-// send them back.
+// detourMessages creates a table with the rule "meta pkttype host fwd to LINK"
+// at the ingress hook of a device. The rule excludes broadcasts and multicasts,
+// because the bridge would send them back.
 func detourMessages(table, device string, to int) ([]nlconn.Message, error) {
 	const chain = "ingress"
 	t := nft.Table{Family: unix.NFPROTO_NETDEV, Name: table}

@@ -15,7 +15,8 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// TestTakeoverRefuses names what a bridge cannot take the place of. Nothing is changed.
+// TestTakeoverRefuses checks that unsupported uplinks are refused without
+// changes.
 func TestTakeoverRefuses(t *testing.T) {
 	ctx := t.Context()
 	for name, tc := range map[string]struct {
@@ -55,8 +56,9 @@ func TestTakeoverRefuses(t *testing.T) {
 	}
 }
 
-// TestTakeoverOfAnothersBridge uses a bridge that somebody made, and leaves it when
-// the uplink has everything back. Pods' ports are not taken away unasked.
+// TestTakeoverOfAnothersBridge uses a bridge of another program. The bridge
+// and its ports remain after the restoration. RestoreUplink refuses a bridge that
+// has a pod's port unless force is set.
 func TestTakeoverOfAnothersBridge(t *testing.T) {
 	ctx := t.Context()
 	newUplink(t)
@@ -91,8 +93,9 @@ func TestTakeoverOfAnothersBridge(t *testing.T) {
 	}
 }
 
-// TestTakeoverComesBack moves what somebody gave the uplink again (networkd, a DHCP
-// client), and gives all back by the inverse that is recorded for shared objects.
+// TestTakeoverComesBack adds an address to the uplink again, as networkd or a
+// DHCP client does, and checks that Apply moves it. Then it reverts the takeover
+// with the recorded inverse of shared objects.
 func TestTakeoverComesBack(t *testing.T) {
 	ctx := t.Context()
 	newUplink(t)
@@ -127,7 +130,7 @@ func TestTakeoverComesBack(t *testing.T) {
 	if d := cmp.Diff(before, placedText(t, "eth0")); d != "" {
 		t.Errorf("eth0 (-before +restored):\n%s", d)
 	}
-	// By the bridge's name alone: what a person knows who has no record.
+	// An operator without a record knows only the bridge's name.
 	if err := n.Ensure(ctx, spec, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -142,8 +145,8 @@ func TestTakeoverComesBack(t *testing.T) {
 	}
 }
 
-// TestTakeoverWithoutAdverts: where nobody would refresh a lifetime any more, it ends
-// with the uplink's time.
+// TestTakeoverWithoutAdverts checks that addresses become permanent if no router
+// advertisement can refresh their lifetimes.
 func TestTakeoverWithoutAdverts(t *testing.T) {
 	newUplink(t)
 	run(t, "sysctl", "-qw", "net.ipv6.conf.eth0.accept_ra=0")
@@ -156,14 +159,15 @@ func TestTakeoverWithoutAdverts(t *testing.T) {
 	}
 }
 
-// TestTakeoverFollowsAdverts: a router's advertisement that comes in after the
-// takeover refreshes what an earlier one gave the uplink, on the bridge.
+// TestTakeoverFollowsAdverts checks that a router advertisement after the
+// takeover refreshes, on the bridge, the address that an earlier one added to
+// the uplink.
 func TestTakeoverFollowsAdverts(t *testing.T) {
 	ctx := t.Context()
 	box := newUplink(t)
 	run(t, "sysctl", "-qw", "net.ipv6.conf.all.forwarding=0", "net.ipv6.conf.eth0.accept_ra=1", "net.ipv6.conf.eth0.autoconf=1")
 	run(t, "ip", "-6", "route", "del", "default")
-	const address = "fd00:242:0:0:0:aff:fef0:4" // of 02:00:0a:f0:00:04
+	const address = "fd00:242:0:0:0:aff:fef0:4" // of MAC 02:00:0a:f0:00:04
 	refreshed := func(link, life string) func() bool {
 		return func() bool {
 			return strings.Contains(run(t, "ip", "-6", "address", "show", "dev", link), life)
@@ -190,8 +194,8 @@ func TestTakeoverFollowsAdverts(t *testing.T) {
 	}
 }
 
-// awaitAdvert advertises until it is heeded, as routers do: what comes before the link
-// listens is lost.
+// awaitAdvert repeats the advertisement until it takes effect, as routers do.
+// The link can lose advertisements before it listens.
 func awaitAdvert(t *testing.T, box *netopstest.NS, valid uint16, heeded func() bool) {
 	t.Helper()
 	await.Until(t, func() bool { advertise(t, box, valid); return heeded() }, func() string {
@@ -211,7 +215,7 @@ func advertise(t *testing.T, box *netopstest.NS, valid uint16) {
 		if err != nil {
 			return err
 		}
-		defer unix.Close(fd) //nolint:errcheck // a test's
+		defer unix.Close(fd) //nolint:errcheck // test socket
 		link, err := net.InterfaceByName("eth0")
 		if err != nil {
 			return err
@@ -219,7 +223,7 @@ func advertise(t *testing.T, box *netopstest.NS, valid uint16) {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255); err != nil {
 			return err
 		}
-		// Its source is the link-local address.
+		// The source must be the link-local address.
 		from := &unix.SockaddrInet6{ZoneId: uint32(link.Index), Addr: [16]byte{0xfe, 0x80, 15: 1}}
 		if err := unix.Bind(fd, from); err != nil {
 			return err
@@ -229,8 +233,9 @@ func advertise(t *testing.T, box *netopstest.NS, valid uint16) {
 	})
 }
 
-// TestTakeoverRenamed: the uplink of a bridge got another name, as by udev after its
-// driver was bound again. The bridge is completed and given back by that name.
+// TestTakeoverRenamed renames the uplink of a bridge, as udev can after a driver
+// was bound again. Apply completes the takeover, and RestoreUplink uses the new
+// name.
 func TestTakeoverRenamed(t *testing.T) {
 	ctx := t.Context()
 	newUplink(t)
@@ -265,8 +270,8 @@ func TestTakeoverRenamed(t *testing.T) {
 	}
 }
 
-// TestTakeoverOfTwo: a bridge that has the place of one uplink does not take another
-// one's, which would join the networks of both. Nothing is changed.
+// TestTakeoverOfTwo checks that a bridge cannot take over a second uplink, which
+// would join both networks. Nothing is changed.
 func TestTakeoverOfTwo(t *testing.T) {
 	ctx := t.Context()
 	newUplink(t)

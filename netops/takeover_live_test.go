@@ -15,7 +15,7 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// live is a connection that never rests: an echo follows the other.
+// live is a TCP connection that sends one echo after another without a pause.
 type live struct {
 	conn    net.Conn
 	stop    atomic.Bool
@@ -75,7 +75,7 @@ func (v *live) run() {
 	}
 }
 
-// more waits until the connection has carried more than before.
+// more waits until the connection has carried another echo.
 func (v *live) more(t testing.TB) {
 	t.Helper()
 	from := v.echoes.Load()
@@ -89,7 +89,7 @@ func (v *live) more(t testing.TB) {
 	}, func() string { return "the connection carries nothing" })
 }
 
-// end gives the longest time that an echo took.
+// end closes the connection and returns the longest duration of an echo.
 func (v *live) end(t testing.TB) time.Duration {
 	t.Helper()
 	v.stop.Store(true)
@@ -100,10 +100,10 @@ func (v *live) end(t testing.TB) time.Duration {
 	return v.stall()
 }
 
-// stall is the longest time that an echo took since it was asked last.
+// stall returns the longest duration of an echo since the last call.
 func (v *live) stall() time.Duration { return time.Duration(v.longest.Swap(0)) }
 
-// sentAgain counts the segments that TCP sent again.
+// sentAgain returns the number of TCP segments that were retransmitted.
 func sentAgain(t testing.TB) int {
 	t.Helper()
 	b, err := os.ReadFile("/proc/thread-self/net/snmp")

@@ -15,14 +15,14 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// rawAttr is an attribute of a message as it was read.
+// rawAttr is a netlink attribute as it was read.
 type rawAttr struct {
 	kind  uint16
 	value []byte
 }
 
-// rawMessage is the body of a message, to be sent again for another link with
-// what this package does not know the meaning of.
+// rawMessage is the body of a message. It can be sent again for another link,
+// with attributes that this package does not interpret.
 type rawMessage struct {
 	header []byte
 	attrs  []rawAttr
@@ -40,7 +40,7 @@ func readRaw(b []byte, header int) (m rawMessage, err error) {
 	return m, err
 }
 
-// value is an attribute's; nil if there is none.
+// value returns the value of an attribute, or nil if it is absent.
 func (m *rawMessage) value(kind uint16) []byte {
 	for _, a := range m.attrs {
 		if a.kind == kind {
@@ -50,7 +50,7 @@ func (m *rawMessage) value(kind uint16) []byte {
 	return nil
 }
 
-// only are the attributes of the kinds given.
+// only returns the attributes of the given kinds.
 func (m *rawMessage) only(kinds ...uint16) []nl.NetlinkRequestData {
 	var out []nl.NetlinkRequestData
 	for _, a := range m.attrs {
@@ -61,15 +61,15 @@ func (m *rawMessage) only(kinds ...uint16) []nl.NetlinkRequestData {
 	return out
 }
 
-// rawHeader is a message's fixed part.
+// rawHeader is the fixed header of a message.
 type rawHeader []byte
 
 func (h rawHeader) Len() int { return len(h) }
 
-// Serialize is the header's bytes.
+// Serialize returns the bytes of the header.
 func (h rawHeader) Serialize() []byte { return h }
 
-// placedAddr, placedRoute and placedNeigh are what a link has.
+// placedAddr, placedRoute and placedNeigh are objects of a link.
 type placedAddr struct {
 	rawMessage
 	rtnl.Addr
@@ -79,9 +79,10 @@ type placedRoute struct {
 	rawMessage
 	rtnl.Route
 	kind, tos, family byte
-	// first tells that no other route is before it to the same destination.
+	// first reports whether the route is the first of several routes to its
+	// destination.
 	first bool
-	// refused is why it cannot be had by another link.
+	// refused is the reason why the route cannot move to another link.
 	refused string
 }
 
@@ -91,17 +92,18 @@ type placedNeigh struct {
 	state uint16
 }
 
-// placed is all that a link has.
+// placed holds the addresses and routes of a link.
 type placed struct {
 	addrs []placedAddr
-	// local are IPv6 link-local addresses.
+	// local holds the IPv6 link-local addresses.
 	local  []placedAddr
 	routes []placedRoute
-	// connected are unicast routes that the kernel made for addresses.
+	// connected holds the unicast routes that the kernel added for
+	// addresses.
 	connected []placedRoute
 }
 
-// placedOn reads the addresses and routes that a link has.
+// placedOn reads the addresses and routes of a link.
 func placedOn(ctx context.Context, c *rtnl.Conn, index int) (*placed, error) {
 	p := &placed{}
 	if err := placedAddrs(ctx, c, index, p); err != nil {
@@ -130,7 +132,7 @@ func placedAddrs(ctx context.Context, c *rtnl.Conn, index int, p *placed) error 
 			if isLinkLocal6(state.Prefix.Addr()) {
 				list = &p.local
 			}
-			if state.Prefix.Addr().Is6() { // the last that was added is listed first
+			if state.Prefix.Addr().Is6() { // the kernel lists the newest address first
 				*list = slices.Insert(*list, 0, placedAddr{raw, state})
 			} else {
 				*list = append(*list, placedAddr{raw, state})
@@ -141,7 +143,8 @@ func placedAddrs(ctx context.Context, c *rtnl.Conn, index int, p *placed) error 
 
 func isLinkLocal6(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
 
-// placedRoutes reads all routes of a family, for their order, and keeps the link's.
+// placedRoutes reads all routes of a family, to learn their order, and keeps
+// those of the link.
 func placedRoutes(ctx context.Context, c *rtnl.Conn, index int, family byte, p *placed) error {
 	type destination struct {
 		dst                  netip.Prefix
@@ -171,7 +174,8 @@ func placedRoutes(ctx context.Context, c *rtnl.Conn, index int, family byte, p *
 		return nil
 	})
 	if len(p.routes) > before {
-		// A gateway is looked up when its route is made: what leads to it is made before.
+		// The kernel looks up a gateway when its route is added.
+		// Therefore add the routes without a gateway first.
 		slices.SortStableFunc(p.routes[before:], func(a, b placedRoute) int {
 			return cmp.Compare(boolInt(a.Via.IsValid()), boolInt(b.Via.IsValid()))
 		})
@@ -186,8 +190,8 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// isKernels tells whether the kernel made the route for one of the addresses, or
-// for the link itself.
+// isKernels reports whether the kernel added the route for one of the addresses
+// or for the link itself.
 func (p *placed) isKernels(r placedRoute) bool {
 	if r.Protocol != unix.RTPROT_KERNEL {
 		return false
@@ -198,8 +202,8 @@ func (p *placed) isKernels(r placedRoute) bool {
 		})
 }
 
-// parsePlacedRoute reads a route; ok if it leads over the link. Its kind is 0 for
-// what is no route of people's.
+// parsePlacedRoute parses a route. ok reports whether it uses the link. Its kind
+// is 0 for a cached clone and for a route that is neither unicast nor local.
 func parsePlacedRoute(b []byte, index int) (r placedRoute, ok bool, err error) {
 	raw, err := readRaw(b, unix.SizeofRtMsg)
 	if err != nil {
@@ -226,8 +230,8 @@ func parsePlacedRoute(b []byte, index int) (r placedRoute, ok bool, err error) {
 	return r, over >= 0, nil
 }
 
-// hop makes the route that of one hop: the hops of an IPv6 route are routes of their
-// own, which are only told together.
+// hop reduces an IPv6 multipath route to one next hop. Each next hop is a route
+// of its own in the kernel, which only reports them together.
 func (r *placedRoute) hop(h rtnl.Route) {
 	r.Route = h
 	r.attrs = slices.DeleteFunc(slices.Clone(r.attrs), func(a rawAttr) bool { return a.kind == unix.RTA_MULTIPATH })
@@ -239,7 +243,7 @@ func (r *placedRoute) hop(h rtnl.Route) {
 	}
 }
 
-// placedNeighs reads a link's neighbours that are of use to another link.
+// placedNeighs reads the neighbours of a link that can move to another link.
 func placedNeighs(ctx context.Context, c *rtnl.Conn, index int, permanent bool) ([]placedNeigh, error) {
 	const useful = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE
 	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Data: []nl.NetlinkRequestData{

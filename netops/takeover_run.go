@@ -13,25 +13,25 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// takeoverRun is one time that a Takeover is made or undone. It goes by what the
-// kernel has, so it begins where another one ended.
+// takeoverRun is one run that makes or reverts a Takeover. It uses only the
+// kernel's state, so it continues where an interrupted run ended.
 type takeoverRun struct {
 	*session
 	*Takeover
 	c *rtnl.Conn
-	// up and br are the uplink and the bridge, as they were at the beginning; br is nil if
-	// it was absent.
+	// up and br are the uplink and the bridge at the start of the run. br is
+	// nil if the bridge was absent.
 	up, br *rtnl.Link
 }
 
-// piece is requests that belong together, and what they come to.
+// piece is a group of requests with the step that they make.
 type piece struct {
 	step Step
 	msgs []nlconn.Message
 }
 
-// takeover makes one. A failure gives the uplink back what it had, unless it was
-// the bridge's port before: attachments may stand on that.
+// takeover makes a Takeover. A failure restores the uplink, unless it was
+// already a port of the bridge, because attachments can depend on that.
 func (a *applier) takeover(ctx context.Context, c Change) error {
 	t := c.Do.Object.(*Takeover)
 	r, err := t.read(ctx, a.session)
@@ -55,10 +55,11 @@ func (a *applier) takeover(ctx context.Context, c Change) error {
 	return err
 }
 
-// take makes the bridge and has it take the uplink's place. At every step what
-// comes in by the uplink is for an address that the node has, and what the node
-// sends has a route that works: packets leave by the uplink itself until the
-// routes of the bridge, which has a carrier then, come before the uplink's.
+// take creates the bridge and makes it take over the uplink. At every step the
+// node has the destination addresses of the packets that the uplink receives,
+// and has a working route for the packets that it sends. Packets leave through
+// the uplink until the bridge has a carrier and its routes precede those of the
+// uplink.
 func (r *takeoverRun) take(ctx context.Context) error {
 	have, err := placedOn(ctx, r.c, r.up.Index)
 	if err != nil {
@@ -71,8 +72,8 @@ func (r *takeoverRun) take(ctx context.Context) error {
 	if err := r.heedAdverts(&to); err != nil {
 		return err
 	}
-	// An IPv4 packet that comes in by a link without an address does not pass the
-	// source's check, loose as it may be (fib_validate_source).
+	// The kernel drops IPv4 packets that a link without an address receives,
+	// even with the loose source check (fib_validate_source).
 	early := have.pieces(to, func(a placedAddr) bool { return a.Prefix.Addr().Is4() })
 	if err := r.send(ctx, early...); err != nil {
 		return err
@@ -99,7 +100,8 @@ func (r *takeoverRun) take(ctx context.Context) error {
 	if err := r.awaitAddresses(ctx, to, have); err != nil {
 		return err
 	}
-	// An IPv6 address that has a lifetime leaves the kernel's route for it behind.
+	// The kernel keeps the route of an IPv6 address that has a lifetime, so
+	// delete the route explicitly.
 	leaving := append(routesGone(r.Uplink, slices.Concat(have.routes, have.connected)), have.addrsGone(r.Uplink)...)
 	if err := r.send(ctx, leaving...); err != nil {
 		return err
@@ -107,7 +109,7 @@ func (r *takeoverRun) take(ctx context.Context) error {
 	return r.finish(ctx)
 }
 
-// giveBack is take the other way round.
+// giveBack reverts take.
 func (r *takeoverRun) giveBack(ctx context.Context) error {
 	if r.br == nil {
 		return nil
@@ -141,8 +143,9 @@ func (r *takeoverRun) giveBack(ctx context.Context) error {
 	if err := r.awaitAddresses(ctx, to, have); err != nil {
 		return err
 	}
-	// The kernel's own routes over the bridge come before those over the uplink: what
-	// comes in by the uplink would not pass the source's check.
+	// The kernel's own routes over the bridge precede those over the uplink.
+	// They would make the source check drop the packets that the uplink
+	// receives.
 	leaving := routesGone(r.Bridge, slices.Concat(have.routes, have.connected))
 	if err := r.send(ctx, leaving...); err != nil {
 		return err
@@ -161,7 +164,7 @@ func (r *takeoverRun) giveBack(ctx context.Context) error {
 	return r.send(ctx, r.deletion(r.br))
 }
 
-// asPort makes the uplink a port, or releases it, while packets take a detour.
+// asPort adds the uplink as a port, or releases it, while the detour is active.
 func (r *takeoverRun) asPort(ctx context.Context, pieces ...piece) error {
 	if len(pieces) == 0 {
 		return nil
@@ -178,8 +181,8 @@ func (r *takeoverRun) asPort(ctx context.Context, pieces ...piece) error {
 	return r.straight(ctx)
 }
 
-// pieces give a link those addresses that are wanted, the uplink's own link-local
-// ones included.
+// pieces returns the requests that add to a link the addresses that wanted
+// accepts, including the uplink's own link-local addresses.
 func (p *placed) pieces(to on, wanted func(placedAddr) bool) []piece {
 	var all []piece
 	for _, a := range slices.Concat(p.local, p.addrs) {
@@ -190,9 +193,10 @@ func (p *placed) pieces(to on, wanted func(placedAddr) bool) []piece {
 	return all
 }
 
-// routePieces make routes over a link. The kernel makes those of addresses that are
-// new to it; others may have lost theirs. Of a router's advertisement the link may
-// have a route already, with another metric.
+// routePieces returns the requests that add routes to a link. The kernel adds
+// the connected routes of new addresses. Addresses that the link already has can
+// lack theirs. The link can already have a route from a router advertisement,
+// with another metric.
 func (r *takeoverRun) routePieces(ctx context.Context, p *placed, to on) ([]piece, error) {
 	there, err := placedOn(ctx, r.c, to.index)
 	if err != nil {
@@ -219,7 +223,7 @@ func neighPieces(neighs []placedNeigh, to on) []piece {
 	return all
 }
 
-// routesGone deletes routes, the last first.
+// routesGone returns the requests that delete routes, in reverse order.
 func routesGone(link string, routes []placedRoute) []piece {
 	var all []piece
 	for _, r := range slices.Backward(routes) {
@@ -236,7 +240,7 @@ func (p *placed) addrsGone(link string) []piece {
 	return all
 }
 
-// enslave makes the uplink a port.
+// enslave returns the requests that make the uplink a port.
 func (r *takeoverRun) enslave() []piece {
 	var all []piece
 	if r.up.Master != r.br.Index {
@@ -255,13 +259,13 @@ func (r *takeoverRun) enslave() []piece {
 	return all
 }
 
-// release makes the uplink a port no more.
+// release returns the request that releases the uplink from the bridge.
 func (r *takeoverRun) release() piece {
 	l := &Link{In: Host, Shared: true, Name: r.Uplink, Unset: &Unset{Master: true}}
 	return piece{Step{VerbSet, l}, []nlconn.Message{masterMessage(r.up.Index, 0)}}
 }
 
-// deletion deletes a link of ours.
+// deletion returns the request that deletes a link of cnibox.
 func (r *takeoverRun) deletion(have *rtnl.Link) piece {
 	delete(r.index, linkRef{Host, have.Name})
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -270,7 +274,7 @@ func (r *takeoverRun) deletion(have *rtnl.Link) piece {
 	return piece{Step{VerbDel, l}, []nlconn.Message{{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}}}}
 }
 
-// otherPorts are the names of the bridge's ports beside the uplink.
+// otherPorts returns the names of the bridge's ports except the uplink.
 func (r *takeoverRun) otherPorts(ctx context.Context) ([]string, error) {
 	links, err := r.c.Links(ctx)
 	var names []string
@@ -282,8 +286,9 @@ func (r *takeoverRun) otherPorts(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// send makes the requests in as few writes as there can be, one for each piece if a
-// probe looks on. What is there already, or absent, is success.
+// send sends the requests in as few writes as possible, or one write for each
+// piece if there is a probe. It is not an error to add an existing object or
+// delete an absent one.
 func (r *takeoverRun) send(ctx context.Context, pieces ...piece) error {
 	for len(pieces) > 0 {
 		n := 0

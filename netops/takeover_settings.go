@@ -15,14 +15,14 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// Settings of an interface that matter to the order of things.
+// Settings of an interface that are copied last.
 const (
 	rpFilter  = "rp_filter"
 	acceptDAD = "accept_dad"
 )
 
-// makeBridge makes the bridge, unless it is there, and has it up with the uplink's
-// MAC, MTU and settings.
+// makeBridge creates the bridge if it is absent. It sets the bridge up with the
+// uplink's MAC address, MTU and settings.
 func (r *takeoverRun) makeBridge(ctx context.Context) error {
 	mac := r.up.MAC.String()
 	if r.br == nil {
@@ -52,7 +52,8 @@ func (r *takeoverRun) makeBridge(ctx context.Context) error {
 	if err := r.loosen(ctx); err != nil {
 		return err
 	}
-	// The MTU by itself: one that a bridge was made with follows its ports'.
+	// Set the MTU in a separate request. The MTU that a bridge was created
+	// with follows the MTUs of its ports.
 	m, err := set.setAt(ctx, r.session, r.br.Index)
 	if err != nil {
 		return err
@@ -60,7 +61,8 @@ func (r *takeoverRun) makeBridge(ctx context.Context) error {
 	return r.send(ctx, piece{Step{VerbSet, set}, []nlconn.Message{m}})
 }
 
-// finish gives the bridge the settings that were loosened, and tells that all is done.
+// finish sets the settings that loosen relaxed and marks the takeover as
+// complete.
 func (r *takeoverRun) finish(ctx context.Context) error {
 	for _, key := range []string{"net/ipv4/conf/%/" + rpFilter, "net/ipv6/conf/%/" + acceptDAD} {
 		if err := r.copySetting(ctx, key); err != nil {
@@ -81,10 +83,11 @@ func (r *takeoverRun) finish(ctx context.Context) error {
 	return r.send(ctx, piece{Step{VerbSet, done}, []nlconn.Message{m}})
 }
 
-// loosen has packets pass the source's check that come in by the bridge while
-// their way back is by the uplink. The kernel takes the greater of this setting
-// and all's, and 2, the loose check, is the greatest. The bridge's own link-local
-// address needs no duplicate address detection: the uplink had it.
+// loosen makes the source check accept packets that the bridge receives while
+// the route back uses the uplink. The kernel uses the maximum of the link's and
+// all's rp_filter. The loose check, 2, is the largest value. The bridge's
+// link-local address needs no duplicate address detection, because the uplink
+// had it.
 func (r *takeoverRun) loosen(ctx context.Context) error {
 	value := "2"
 	all, err := r.sysctl(Host, "net/ipv4/conf/all/"+rpFilter)
@@ -104,8 +107,9 @@ func (r *takeoverRun) loosen(ctx context.Context) error {
 	return r.change(ctx, "net/ipv6/conf/%/"+acceptDAD, "0")
 }
 
-// heedAdverts notes whether the kernel follows router advertisements on the uplink,
-// and so on the bridge (accept_ra in Documentation/networking/ip-sysctl.rst).
+// heedAdverts records in to whether the kernel follows router advertisements on
+// the uplink, and so on the bridge (accept_ra in
+// Documentation/networking/ip-sysctl.rst).
 func (r *takeoverRun) heedAdverts(to *on) error {
 	accept, err := r.setting("net/ipv6/conf/%/accept_ra", r.Uplink)
 	if err != nil {
@@ -123,9 +127,12 @@ func (r *takeoverRun) heedAdverts(to *on) error {
 	return err
 }
 
-// copySettings gives the bridge the uplink's, but for those of loosen.
+// copySettings copies the uplink's settings to the bridge, except those of
+// loosen.
 func (r *takeoverRun) copySettings(ctx context.Context) error {
-	// Of the router's multicast daemon, of one address each, and the link's own.
+	// Do not copy the two settings of loosen. mc_forwarding belongs to the
+	// multicast routing daemon, stable_secret to the uplink's addresses, and
+	// mtu is set with the link.
 	apart := []string{rpFilter, acceptDAD, "mc_forwarding", "stable_secret", "mtu"}
 	for _, dir := range []string{"net/ipv4/conf/", "net/ipv6/conf/"} {
 		var files []os.DirEntry
@@ -151,8 +158,9 @@ func (r *takeoverRun) copySettings(ctx context.Context) error {
 	return nil
 }
 
-// copySetting gives the bridge one of the uplink's settings. What cannot be read
-// or is refused is left: it follows from others.
+// copySetting copies one setting from the uplink to the bridge. It skips a
+// setting that cannot be read or that the kernel refuses, because such a setting
+// follows from others.
 func (r *takeoverRun) copySetting(ctx context.Context, key string) error {
 	value, err := r.setting(key, r.Uplink)
 	if errors.Is(err, unix.EIO) || errors.Is(err, unix.EACCES) {
@@ -162,7 +170,7 @@ func (r *takeoverRun) copySetting(ctx context.Context, key string) error {
 		return err
 	}
 	if path.Base(key) == "addr_gen_mode" && value != "0" {
-		value = "1" // none: the uplink's addresses are copied, and others need its secret
+		value = "1" // none: the uplink's addresses are copied, and other modes need its secret
 	}
 	err = r.change(ctx, key, value)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EACCES) {
@@ -171,8 +179,8 @@ func (r *takeoverRun) copySetting(ctx context.Context, key string) error {
 	return err
 }
 
-// setting reads one of a link's settings, whose name stands for "%" in the key; ""
-// if there is none.
+// setting reads a setting of a link, whose name replaces "%" in the key. It
+// returns "" if the setting is absent.
 func (r *takeoverRun) setting(key, link string) (string, error) {
 	value, err := r.sysctl(Host, strings.Replace(key, "%", link, 1))
 	if errors.Is(err, ErrNotExist) {
@@ -181,12 +189,12 @@ func (r *takeoverRun) setting(key, link string) (string, error) {
 	return value, err
 }
 
-// change sets one of the bridge's settings, if it differs.
+// change sets one of the bridge's settings if it differs.
 func (r *takeoverRun) change(ctx context.Context, key, value string) error {
 	return r.changeOf(ctx, r.Bridge, key, value)
 }
 
-// changeOf sets one of a link's settings, if it is there and differs.
+// changeOf sets a setting of a link if it exists and differs.
 func (r *takeoverRun) changeOf(ctx context.Context, link, key, value string) error {
 	have, err := r.setting(key, link)
 	if err != nil || have == "" || have == value {

@@ -22,8 +22,8 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// newUplink is a node's NIC and the network that it is in: its gateway, with a host
-// beyond it.
+// newUplink creates a node's NIC and the network behind it: a gateway, and a
+// host behind the gateway.
 func newUplink(t testing.TB) *netopstest.NS {
 	t.Helper()
 	box := netopstest.New(t)
@@ -38,7 +38,8 @@ func newUplink(t testing.TB) *netopstest.NS {
 	} {
 		inside(t, box, strings.Fields("ip "+c)...)
 	}
-	// It heeds advertisements, whatever a test before has done to forwarding.
+	// The link must accept advertisements, whatever an earlier test did to
+	// forwarding.
 	run(t, "sysctl", "-qw", "net.ipv6.conf.eth0.accept_dad=0", "net.ipv6.conf.eth0.accept_ra=2")
 	for _, c := range []string{
 		"link set eth0 up",
@@ -58,7 +59,7 @@ func newUplink(t testing.TB) *netopstest.NS {
 	} {
 		run(t, strings.Fields("ip "+c)...)
 	}
-	// Their local routes come from work that the kernel does later.
+	// The kernel adds the local routes of these addresses asynchronously.
 	for _, a := range []string{"fd00:240::4", "fd00:241::4"} {
 		await.Until(t, func() bool {
 			out, err := exec.Command("ip", "-6", "route", "show", "table", "local", a).Output()
@@ -72,8 +73,8 @@ func azure0() *netops.Takeover { return &netops.Takeover{Bridge: "azure0", Uplin
 
 func taken() netops.Spec { return netops.Spec{Objects: []netops.Object{azure0()}} }
 
-// placedText is all that a link has, as iproute2 tells it, without its name and
-// without what counts down.
+// placedText returns all addresses and routes of a link as iproute2 prints them,
+// without the link's name and remaining lifetimes.
 func placedText(t testing.TB, link string) string {
 	t.Helper()
 	var b strings.Builder
@@ -88,7 +89,8 @@ func placedText(t testing.TB, link string) string {
 			}
 			line = regexp.MustCompile(`^\d+: `).ReplaceAllString(line, "")
 			line = regexp.MustCompile(`\\? +valid_lft.*|expires \d+sec`).ReplaceAllString(line, "")
-			// Behind the kernel's own, where there will be one.
+			// The takeover gives these routes a lower priority than
+			// the kernel's own.
 			line = regexp.MustCompile(`(proto ra .*metric) 102[45]`).ReplaceAllString(line, "$1")
 			if strings.Contains(c, "-4 -o") { // becomes permanent
 				line = strings.ReplaceAll(line, " dynamic", "")
@@ -100,8 +102,8 @@ func placedText(t testing.TB, link string) string {
 	return b.String()
 }
 
-// TestTakeover has a bridge take an uplink's place and give it back, with live
-// connections, under each of the kernel's ways of checking sources.
+// TestTakeover makes and reverts a takeover with live connections, for each mode
+// of the kernel's source check.
 func TestTakeover(t *testing.T) {
 	for _, rp := range []struct{ all, own string }{{"0", "0"}, {"0", "1"}, {"1", "1"}, {"1", "2"}, {"2", "0"}} {
 		t.Run("rp_filter "+rp.all+" "+rp.own, func(t *testing.T) {
@@ -149,7 +151,7 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// checkTaken looks at the bridge.
+// checkTaken checks the bridge after a takeover.
 func checkTaken(t testing.TB, n *netops.Net, rpFilter string) {
 	t.Helper()
 	ctx := context.Background()
@@ -181,7 +183,8 @@ func checkTaken(t testing.TB, n *netops.Net, rpFilter string) {
 	}
 }
 
-// TestTakeoverFaults fails each write in turn: the uplink has everything back.
+// TestTakeoverFaults fails each write in turn and checks that the uplink is
+// restored.
 func TestTakeoverFaults(t *testing.T) {
 	ctx := context.Background()
 	box := newUplink(t)
@@ -213,9 +216,9 @@ func TestTakeoverFaults(t *testing.T) {
 
 const takeoverKillEnv = "CNIBOX_TEST_TAKEOVER_KILL"
 
-// TestTakeoverVictim is the process that TestTakeoverKillSweep kills.
+// TestTakeoverVictim runs in the process that TestTakeoverKillSweep kills.
 func TestTakeoverVictim(t *testing.T) {
-	f := strings.Fields(os.Getenv(takeoverKillEnv)) // verb, step, before or after it
+	f := strings.Fields(os.Getenv(takeoverKillEnv)) // verb, step, "before" or "after"
 	if len(f) != 3 {
 		t.Skip("started by TestTakeoverKillSweep only")
 	}
@@ -234,9 +237,9 @@ func TestTakeoverVictim(t *testing.T) {
 	}
 }
 
-// TestTakeoverKillSweep kills a process before and after each write of a takeover
-// and of its restoration. The next one completes or undoes it, by the kernel alone,
-// and a connection lives through all of it.
+// TestTakeoverKillSweep kills a process before and after each write of a
+// takeover and of its restoration. The next process completes or reverts it from
+// the kernel's state alone. A connection survives all of it.
 func TestTakeoverKillSweep(t *testing.T) {
 	ctx := context.Background()
 	box := newUplink(t)
@@ -259,7 +262,7 @@ func TestTakeoverKillSweep(t *testing.T) {
 					killed = true
 				}
 				v.more(t)
-				if (at+len(when))%2 == 0 { // completed, and then given back: or given back at once
+				if (at+len(when))%2 == 0 { // complete and then restore, or restore at once
 					if err := n.Ensure(ctx, taken(), nil); err != nil {
 						t.Fatalf("%s killed %s write %d: %v", verb, when, at, err)
 					}
@@ -285,7 +288,8 @@ func TestTakeoverKillSweep(t *testing.T) {
 	v.end(t)
 }
 
-// victim runs a takeover or restoration that is killed; false if it came to its end.
+// victim runs a takeover or restoration in a process that is killed. It returns
+// false if the process was not killed.
 func victim(t *testing.T, how string) (killed bool) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestTakeoverVictim$", "-test.count=1")

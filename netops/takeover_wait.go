@@ -14,12 +14,13 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// takeoverPatience bounds the waits for what the kernel does by itself within a
-// millisecond, or when a busy node lets it.
+// takeoverPatience limits the waits for asynchronous work of the kernel. The
+// work takes about a millisecond, and longer on a busy node.
 const takeoverPatience = 30 * time.Second
 
-// awaitCarrier waits until the bridge can carry traffic: before that the kernel
-// drops what is sent by it. It has no carrier of its own where the uplink has none.
+// awaitCarrier waits until the bridge can carry traffic. Before that the kernel
+// drops packets that the bridge sends. If the uplink has no carrier, the bridge
+// has none either, and awaitCarrier returns at once.
 func (r *takeoverRun) awaitCarrier(ctx context.Context) error {
 	if r.up.Oper != rtnl.OperUp {
 		return nil
@@ -34,9 +35,9 @@ func (r *takeoverRun) awaitCarrier(ctx context.Context) error {
 	return nil
 }
 
-// awaitAddresses waits until packets for IPv6 addresses are taken in that a link was
-// given: the kernel makes the routes for that a little later, by the way that has
-// duplicate address detection on it (addrconf_dad_work).
+// awaitAddresses waits until the node accepts packets for the IPv6 addresses
+// that were added to a link. The kernel adds the local routes asynchronously,
+// together with duplicate address detection (addrconf_dad_work).
 func (r *takeoverRun) awaitAddresses(ctx context.Context, to on, p *placed) error {
 	wanted := map[netip.Addr]bool{}
 	for _, a := range p.addrs {
@@ -70,8 +71,8 @@ func (r *takeoverRun) awaitAddresses(ctx context.Context, to on, p *placed) erro
 	return nil
 }
 
-// await waits until something is so, which is looked at each time that the kernel
-// tells of a change of the kind.
+// await waits until done returns true. It calls done after each notification of
+// the multicast group.
 func (r *takeoverRun) await(ctx context.Context, group int, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, takeoverPatience)
 	defer cancel()
@@ -91,7 +92,7 @@ func (r *takeoverRun) await(ctx context.Context, group int, done func(context.Co
 			return err
 		}
 		err = told.Receive(ctx, func(unix.NlMsghdr, []byte) {})
-		if errors.Is(err, unix.ENOBUFS) { // told of too much: look again
+		if errors.Is(err, unix.ENOBUFS) { // notifications were lost: check again
 			err = nil
 		}
 	}

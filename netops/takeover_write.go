@@ -14,32 +14,34 @@ import (
 )
 
 const (
-	// Of linux/if_addr.h and linux/rtnetlink.h, which x/sys/unix lacks or has not
-	// in all versions.
+	// Of linux/if_addr.h and linux/rtnetlink.h. x/sys/unix lacks them, or
+	// some of its versions do.
 	ifaRTPriority = 9
 	ifaProto      = 11
 	rtaExpires    = 23
-	// userTicks is how many ticks a second has where the kernel tells of them (USER_HZ).
+	// userTicks is the number of ticks a second in the kernel's messages
+	// (USER_HZ).
 	userTicks = 100
 )
 
-// on is what is the same for all that a link is given.
+// on holds the properties of the link that receives addresses and routes.
 type on struct {
-	// link is its name and index, from the name of the one that had it.
+	// link and index identify the link. from is the name of the previous
+	// link.
 	link  string
 	index int
 	from  string
 	// expires keeps lifetimes.
 	expires bool
-	// advertMetric is the metric of routes that the kernel makes of router
-	// advertisements; 0 where it heeds none.
+	// advertMetric is the metric of routes that the kernel adds for router
+	// advertisements, or 0 if it ignores them.
 	advertMetric int
 }
 
-// add is the request that gives the link an address.
+// add returns the request that adds the address to the link.
 func (a *placedAddr) add(to on) nlconn.Message {
 	header := slices.Clone(a.header)
-	header[2] = 0 // flags: they are an attribute
+	header[2] = 0 // flags are sent as an attribute
 	binary.NativeEndian.PutUint32(header[4:], uint32(to.index))
 	keep := uint32(unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_MCAUTOJOIN)
 	flags := uint32(0)
@@ -55,13 +57,14 @@ func (a *placedAddr) add(to on) nlconn.Message {
 		m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_LABEL, nl.ZeroTerminated(label)))
 	}
 	if life := a.value(unix.IFA_CACHEINFO); to.expires && a.header[0] == unix.AF_INET6 && len(life) >= 8 {
-		info := append(slices.Clone(life[:8]), make([]byte, 8)...) // preferred, valid, and two times that are told only
+		info := append(slices.Clone(life[:8]), make([]byte, 8)...) // preferred, valid, and two times that are read-only
 		m.Data = append(m.Data, nl.NewRtAttr(unix.IFA_CACHEINFO, info))
 	}
 	return m
 }
 
-// label is an IPv4 address's name: that of its link, or one that begins so.
+// label returns the label of an IPv4 address: the link's name, or a label with
+// that prefix.
 func (a *placedAddr) label(to on) string {
 	rest, ok := strings.CutPrefix(nlconn.Text(a.value(unix.IFA_LABEL)), to.from)
 	if label := to.link + rest; ok && rest != "" && len(label) < unix.IFNAMSIZ {
@@ -70,13 +73,13 @@ func (a *placedAddr) label(to on) string {
 	return ""
 }
 
-// del is the request that takes it from the link that it was read of.
+// del returns the request that deletes the address from its present link.
 func (a *placedAddr) del() nlconn.Message {
 	return nlconn.Message{Kind: unix.RTM_DELADDR, Data: append([]nl.NetlinkRequestData{rawHeader(a.header)}, a.only(unix.IFA_LOCAL, unix.IFA_ADDRESS)...)}
 }
 
-// add is the request that makes the route over the link: before others to the
-// same destination where it was the first, else behind them.
+// add returns the request that adds the route to the link. The first route to a
+// destination is prepended, and others are appended.
 func (r *placedRoute) add(to on) nlconn.Message {
 	if r.family == unix.AF_INET6 && r.Protocol == unix.RTPROT_RA && to.advertMetric != 0 && r.Priority == to.advertMetric {
 		r = r.behind()
@@ -92,9 +95,10 @@ func (r *placedRoute) add(to on) nlconn.Message {
 	return m
 }
 
-// behind is the route with a metric of one more. One that is not the kernel's own
-// would have it ignore the whole of the next advertisement (ndisc_router_discovery):
-// so there is room for the kernel's, and this one expires.
+// behind returns the route with its metric increased by one. A route with the
+// kernel's metric that the kernel did not add would make it ignore the whole
+// next advertisement (ndisc_router_discovery). With the higher metric the kernel
+// can add its own route, and this route expires.
 func (r *placedRoute) behind() *placedRoute {
 	other := *r
 	other.attrs = slices.DeleteFunc(slices.Clone(r.attrs), func(a rawAttr) bool { return a.kind == unix.RTA_PRIORITY })
@@ -102,12 +106,12 @@ func (r *placedRoute) behind() *placedRoute {
 	return &other
 }
 
-// del is the request that deletes it.
+// del returns the request that deletes the route.
 func (r *placedRoute) del() nlconn.Message {
 	return nlconn.Message{Kind: unix.RTM_DELROUTE, Data: r.common(r.Link)}
 }
 
-// common is what tells the route from others.
+// common returns the attributes that identify the route.
 func (r *placedRoute) common(link int) []nl.NetlinkRequestData {
 	header := slices.Clone(r.header)
 	binary.NativeEndian.PutUint32(header[8:], binary.NativeEndian.Uint32(header[8:])&unix.RTNH_F_ONLINK)
@@ -115,8 +119,8 @@ func (r *placedRoute) common(link int) []nl.NetlinkRequestData {
 	return append(data, r.only(unix.RTA_DST, unix.RTA_SRC, unix.RTA_GATEWAY, unix.RTA_VIA, unix.RTA_PREFSRC, unix.RTA_PRIORITY, unix.RTA_TABLE)...)
 }
 
-// expires is the seconds that an IPv6 route still has, 0 for one without an end
-// (struct rta_cacheinfo of linux/rtnetlink.h).
+// expires returns the remaining lifetime of an IPv6 route in seconds, or 0 if it
+// is unlimited (struct rta_cacheinfo of linux/rtnetlink.h).
 func (r *placedRoute) expires() uint32 {
 	info := r.value(unix.RTA_CACHEINFO)
 	if r.family != unix.AF_INET6 || len(info) < 12 {
@@ -129,7 +133,7 @@ func (r *placedRoute) expires() uint32 {
 	return uint32(ticks)/userTicks + 1
 }
 
-// add is the request that makes the neighbour the link's.
+// add returns the request that adds the neighbour to the link.
 func (n *placedNeigh) add(to on) nlconn.Message {
 	nd := &rtnl.NeighHeader{Family: n.header[0], Index: uint32(to.index), State: unix.NUD_STALE, Flags: n.header[10] & unix.NTF_ROUTER}
 	if n.state&(unix.NUD_PERMANENT|unix.NUD_REACHABLE) != 0 {
@@ -141,7 +145,7 @@ func (n *placedNeigh) add(to on) nlconn.Message {
 	}
 }
 
-// object is the address as plans and errors have it.
+// object returns the address as plans and errors show it.
 func (a *placedAddr) object(link string) Object {
 	return &Addr{In: Host, Shared: true, Link: link, Address: a.Prefix}
 }

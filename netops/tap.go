@@ -12,12 +12,12 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// tunDevice makes taps: Documentation/networking/tuntap.rst of the kernel.
+// tunDevice creates taps (Documentation/networking/tuntap.rst).
 const tunDevice = "/dev/net/tun"
 
-// addTap makes a tap device. Until it is made to persist, which is done last,
-// it goes with its file: killed anywhere, the process leaves nothing without a
-// label, and a refusal leaves nothing.
+// addTap creates a tap device and makes it persistent as the last step. Until
+// then the kernel deletes the device when its file is closed. Therefore a killed
+// process or a refused request leaves no unlabelled device.
 func (w *write) addTap(ctx context.Context, c Change, l *Link) error {
 	ns, err := w.namespace(l.In)
 	if err != nil {
@@ -35,7 +35,7 @@ func (w *write) addTap(ctx context.Context, c Change, l *Link) error {
 	if err != nil {
 		return describeStep(c.Do, err)
 	}
-	defer f.Close() //nolint:errcheck // what was written is in the kernel
+	defer f.Close() //nolint:errcheck // the kernel has the settings already
 	if err := w.setUpTap(ctx, l, f); err != nil {
 		return describeStep(c.Do, err)
 	}
@@ -43,9 +43,10 @@ func (w *write) addTap(ctx context.Context, c Change, l *Link) error {
 	return nil
 }
 
-// openTap makes the device in the calling thread's namespace. With IFF_TUN_EXCL
-// one that exists is EBUSY, and not opened in its stead. What is read from it
-// has no packet information but a virtio header; who opens it later chooses anew.
+// openTap creates the device in the calling thread's namespace. With
+// IFF_TUN_EXCL an existing device is an EBUSY error and is not opened. Packets
+// that are read have a virtio header and no packet information. A later open can
+// choose other flags.
 func (l *Link) openTap() (*os.File, error) {
 	f, err := os.OpenFile(tunDevice, os.O_RDWR|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
@@ -72,7 +73,7 @@ func (l *Link) openTap() (*os.File, error) {
 	return f, nil
 }
 
-// setUpTap gives the device its properties, and makes it stay.
+// setUpTap configures the device and makes it persistent.
 func (w *write) setUpTap(ctx context.Context, l *Link, f *os.File) error {
 	m, err := l.setAt(ctx, w.session, l.chosenIndex())
 	if err != nil {

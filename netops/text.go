@@ -10,30 +10,30 @@ import (
 )
 
 const (
-	// maxAlias is the kernel's limit for an ifalias.
+	// maxAlias is the kernel's limit for an ifalias in bytes.
 	maxAlias = 255
-	// labelPrefix begins the alias of a link of ours.
+	// labelPrefix is the prefix of the alias of cnibox's links.
 	labelPrefix = "cnibox:"
 )
 
-// words is a line for people under construction.
+// words builds a line for users.
 type words []string
 
-// value appends a name and its value, unless that is empty.
+// value appends a name and its value unless the value is empty.
 func (w *words) value(name, value string) {
 	if value != "" {
 		*w = append(*w, name, value)
 	}
 }
 
-// number appends a name and its value, unless that is 0.
+// number appends a name and its value unless the value is 0.
 func (w *words) number(name string, value int) {
 	if value != 0 {
 		*w = append(*w, name, strconv.Itoa(value))
 	}
 }
 
-// flag appends text where it applies.
+// flag appends text if on is set.
 func (w *words) flag(on bool, text string) {
 	if on {
 		*w = append(*w, text)
@@ -63,8 +63,8 @@ func orNone(s string) string {
 	return s
 }
 
-// ownLabel is the first word of an alias of ours, "" for other aliases. The
-// rest is for people and may change.
+// ownLabel returns the first word of a cnibox alias, or "" for other aliases.
+// The rest of the alias is for users and can change.
 func ownLabel(alias string) string {
 	if !strings.HasPrefix(alias, labelPrefix) {
 		return ""
@@ -73,8 +73,8 @@ func ownLabel(alias string) string {
 	return label
 }
 
-// isLabelled tells whether alias has the label of own, or is the same where own
-// has no label.
+// isLabelled reports whether alias has the label of own. If own has no label,
+// both must be equal.
 func isLabelled(alias, own string) bool {
 	if label := ownLabel(own); label != "" {
 		return ownLabel(alias) == label
@@ -82,13 +82,13 @@ func isLabelled(alias, own string) bool {
 	return alias == own
 }
 
-// differences collects what Verify finds about one object.
+// differences collects the differences that Verify finds in one object.
 type differences struct {
 	object Object
 	list   []Difference
 }
 
-// compare notes a property that is not as wanted.
+// compare adds a difference if have differs from want.
 func (d *differences) compare(what, want, have string) {
 	if want != have {
 		d.list = append(d.list, Difference{Object: d.object, Want: what + " " + want, Have: what + " " + orNone(have)})
@@ -99,7 +99,7 @@ func (d *differences) add(want, have string) {
 	d.list = append(d.list, Difference{Object: d.object, Want: want, Have: have})
 }
 
-// absentIf is the one difference of an object that is not there, unless err.
+// absentIf returns the one difference of an absent object, or err.
 func absentIf(err error, o Object) ([]Difference, error) {
 	if err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func checkAlias(alias string) error {
 	return nil
 }
 
-// checkIndex accepts 0 for none.
+// checkIndex accepts a link index, or 0 for none.
 func checkIndex(index int) error { return rtnl.CheckRange("link index", index, 0, 1<<31-1) }
 
 // checkPrefix accepts an address of either family with its prefix length.
@@ -129,7 +129,7 @@ func checkPrefix(what string, p netip.Prefix) error {
 	return nil
 }
 
-// checkAddr accepts the zero Addr too.
+// checkAddr accepts an address of either family and the zero Addr.
 func checkAddr(what string, a netip.Addr) error {
 	if a.Is4In6() || a.Zone() != "" {
 		return fmt.Errorf("%s %s: %w", what, a, ErrInvalid)

@@ -11,18 +11,18 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// groupMark begins the numbers of the groups that links are deleted in. People's
-// groups are small numbers.
+// groupMark is set in the numbers of cnibox's temporary link groups. Other
+// programs use small group numbers.
 const groupMark = 1 << 30
 
-// DeleteTogether deletes links as one. Whoever deletes a link waits for the
-// kernel, 20 ms, and the next one's wait begins when that has ended, also when
-// another thread asks for it: three links take 40 ms at the same time, 20 as a
-// group.
+// DeleteTogether deletes several links as one link group. Deleting a link waits
+// 20 ms for the kernel. The kernel makes such waits one after the other, even
+// for different threads: three concurrent deletes take 40 ms, and one group
+// takes 20 ms.
 //
-// As with Undo each link goes only if it is the one that was made; what is absent
-// is success, and so is a container that is not given. It is of use for links that
-// are alone on each of their sides; a single one is left to Undo.
+// As in Undo, a link is deleted only if it is the link that was created. An
+// absent link or container is not an error. The links of each namespace form one
+// group. A single link in a namespace is not deleted: Undo does that.
 func (n *Net) DeleteTogether(ctx context.Context, links []*Link, container *Namespace) error {
 	s := n.session(container)
 	var errs []error
@@ -34,7 +34,7 @@ func (n *Net) DeleteTogether(ctx context.Context, links []*Link, container *Name
 	return errors.Join(errs...)
 }
 
-// deleteGroup deletes those of one namespace.
+// deleteGroup deletes the links of one namespace.
 func (s *session) deleteGroup(ctx context.Context, p Place, links []*Link) error {
 	var mine []*Link
 	var indexes []int
@@ -72,8 +72,8 @@ func (s *session) deleteGroup(ctx context.Context, p Place, links []*Link) error
 	return nil
 }
 
-// sendGroup puts links into a group that nobody else has, since a link's number is
-// its own, and deletes that.
+// sendGroup moves the links into a group and deletes the group. The group's
+// number contains the index of the first link, so no other process uses it.
 func (s *session) sendGroup(ctx context.Context, p Place, indexes []int) error {
 	group := nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(groupMark|uint32(indexes[0])))
 	var msgs []nlconn.Message

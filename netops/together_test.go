@@ -10,8 +10,9 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// TestDeleteTogether deletes links of both namespaces, and leaves a stranger's with
-// a name of ours, one that is alone, and everybody else's groups.
+// TestDeleteTogether deletes links of both namespaces. It must not delete
+// another program's link that has a recorded name, a single link, or links in
+// other groups.
 func TestDeleteTogether(t *testing.T) {
 	ctx := t.Context()
 	n, box := newNet(t, nil), netopstest.New(t)
@@ -31,7 +32,7 @@ func TestDeleteTogether(t *testing.T) {
 	if err := n.Ensure(ctx, made, ns); err != nil {
 		t.Fatal(err)
 	}
-	// One of ours, and one that has another label: nothing is done.
+	// One of the two links has another label, so no link is deleted.
 	all := netopstest.Snapshot(t) + box.Snapshot(t)
 	if err := n.DeleteTogether(ctx, []*netops.Link{links[0], pair("dtstay", "stay", labels[0])}, ns); err != nil {
 		t.Fatal(err)
@@ -50,7 +51,7 @@ func TestDeleteTogether(t *testing.T) {
 	if len(recorder.Steps) != 2 {
 		t.Errorf("steps: %v", recorder.Steps)
 	}
-	// Those of the container, whose labels are there.
+	// Delete the links of the container, which have their labels.
 	inside := func(name, label string) *netops.Link {
 		return &netops.Link{In: netops.Container, Name: name, Kind: "bridge", Alias: label}
 	}

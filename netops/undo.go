@@ -13,17 +13,19 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// undoPatience bounds an Undo, which does not end with its caller's context.
+// undoPatience limits the duration of Undo, which ignores cancellation by the
+// caller.
 const undoPatience = 30 * time.Second
 
-// Undo runs the inverses of changes, in reverse. What is absent is success. A
-// link is deleted only if its alias still has the label that the change
-// recorded; a stranger's link of that name stays. It goes on after errors and
-// joins them, and after ctx is cancelled. With a nil container the steps in it
-// are skipped: they went with it.
+// Undo runs the inverses of changes in reverse order. An absent object is not an
+// error. A link is deleted only if its alias still has the recorded label, so
+// another program's link of that name stays. Undo continues after errors and
+// joins them. It continues after ctx is cancelled. With a nil container the
+// steps in the container are skipped, because their objects were deleted with
+// it.
 //
-// Elements go first: the socket that deleted them is the slow one to close.
-// Flows go last.
+// Elements are deleted first, because closing the socket that deletes them takes
+// long. Flows are deleted last.
 func (n *Net) Undo(ctx context.Context, changes []Change, container *Namespace) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
 	defer cancel()
@@ -71,7 +73,7 @@ func (n *Net) Undo(ctx context.Context, changes []Change, container *Namespace) 
 // undoer is one call of Undo.
 type undoer struct{ applier }
 
-// probed makes one step between the probe's two calls.
+// probed runs f for one step and calls the probe before and after it.
 func (u *undoer) probed(st Step, f func() error) error {
 	p := u.net.probe
 	if p != nil {
@@ -86,7 +88,8 @@ func (u *undoer) probed(st Step, f func() error) error {
 	return err
 }
 
-// elements deletes elements, all in one transaction unless a probe looks on.
+// elements deletes elements in one transaction. With a probe each element has
+// its own.
 func (u *undoer) elements(ctx context.Context, steps []Step) error {
 	var errs []error
 	var all []*nft.Element
@@ -116,8 +119,8 @@ func (u *undoer) element(ctx context.Context, st Step, e *Element) error {
 	return u.net.nft.Add(ctx, []*nft.Element{(*nft.Element)(e)})
 }
 
-// isOwn tells whether the element that is there, if any, is the one recorded:
-// another owner may have its key now.
+// isOwn reports whether the element with e's key is absent or has e's label.
+// Another owner can use the key now.
 func (u *undoer) isOwn(ctx context.Context, e *Element) (bool, error) {
 	if e.Label == "" || e.Shared {
 		return true, nil
@@ -129,8 +132,8 @@ func (u *undoer) isOwn(ctx context.Context, e *Element) (bool, error) {
 	return !found || have.Label == e.Label, nil
 }
 
-// flows deletes the tracked connections of one namespace, in one pass unless a
-// probe looks on.
+// flows deletes the tracked connections of one namespace in one pass. With a
+// probe each of flows has its own pass.
 func (u *undoer) flows(ctx context.Context, p Place, flows []*Flows) error {
 	if u.unknown(p) {
 		return nil
@@ -159,12 +162,15 @@ func (u *undoer) step(ctx context.Context, st Step) error {
 	return describeStep(st, err)
 }
 
-// isOutdated tells whether the kernel refused to put back what can no longer
-// be: a route whose gateway, source address or state of the link went, an
-// attribute that a link may not have any more (the MTU when the parent's has
-// become less, the MAC when another has it), a setting that others bound (an
-// interface's net/ipv6/…/mtu while its MTU is less). The link is on its way out. Of a
-// link that is no port any more the kernel does not look for a forwarding entry.
+// isOutdated reports whether the kernel refused an inverse because the old state
+// is no longer possible. That is not an error, because the link will be deleted
+// soon. Such inverses are:
+//
+//   - a route whose gateway, source address or link state is gone;
+//   - a link attribute that the kernel no longer accepts: an MTU above the
+//     parent's, a MAC that another link has;
+//   - a setting whose limit changed: an interface's net/ipv6/…/mtu above its MTU;
+//   - the deletion of a forwarding entry of a link that is not a port any more.
 func isOutdated(st Step, err error) bool {
 	invalid := errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE)
 	switch o := st.Object.(type) {

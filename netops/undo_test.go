@@ -27,8 +27,8 @@ func (c *canceller) After(netops.Step) {
 	}
 }
 
-// TestCancelledApplyUndoes cancels after each step in turn: what was made goes,
-// though the context has ended.
+// TestCancelledApplyUndoes cancels the context after each step in turn. Apply
+// must revert its changes although the context is cancelled.
 func TestCancelledApplyUndoes(t *testing.T) {
 	box := netopstest.New(t)
 	spec := netops.Spec{Objects: []netops.Object{
@@ -52,7 +52,7 @@ func TestCancelledApplyUndoes(t *testing.T) {
 	}
 }
 
-// TestUndoGoesOn runs an inverse that fails between two that do not.
+// TestUndoGoesOn runs a failing inverse between two that succeed.
 func TestUndoGoesOn(t *testing.T) {
 	ctx := context.Background()
 	n, box := newNet(t, nil), netopstest.New(t)
@@ -65,7 +65,7 @@ func TestUndoGoesOn(t *testing.T) {
 	if err := n.Ensure(ctx, netops.Spec{Objects: []netops.Object{first, last}}, ns); err != nil {
 		t.Fatal(err)
 	}
-	refused := &netops.Sysctl{In: netops.Container, Key: "net/ipv4/tcp_available_congestion_control", Value: "x"} // can only be read
+	refused := &netops.Sysctl{In: netops.Container, Key: "net/ipv4/tcp_available_congestion_control", Value: "x"} // read-only
 	outdated := &netops.Sysctl{In: netops.Container, Key: "net/ipv4/conf/lo/arp_notify", Value: "no number any more"}
 	changes := []netops.Change{
 		del(first),

@@ -10,9 +10,9 @@ import (
 
 // Plan reads the kernel and lists the changes that lead to the Spec, each with
 // its inverse. It writes nothing. A nil container is planned as an empty
-// namespace. An exclusive object that exists is an error wrapping ErrExists; a
-// shared one that exists as wanted is no change, and one that is something
-// else an error wrapping ErrConflict.
+// namespace. If an exclusive object exists, the error wraps ErrExists. A shared
+// object that exists as desired needs no change. If it differs, the error wraps
+// ErrConflict.
 func (n *Net) Plan(ctx context.Context, spec Spec, container *Namespace) ([]Change, error) {
 	objects, err := spec.check()
 	if err != nil {
@@ -29,7 +29,7 @@ func (n *Net) Plan(ctx context.Context, spec Spec, container *Namespace) ([]Chan
 		for _, c := range changes {
 			line := string(c.Do.Verb) + " " + c.Do.Object.String()
 			if c.Do.Object.IsShared() && planned[line] {
-				continue // two addresses may have one gateway
+				continue // two addresses can have the same gateway
 			}
 			planned[line] = true
 			all = append(all, c)
@@ -39,8 +39,9 @@ func (n *Net) Plan(ctx context.Context, spec Spec, container *Namespace) ([]Chan
 	return flowsLast(all), nil
 }
 
-// Beyond is what the Spec wants beyond an earlier one that was made: objects
-// that are the same fall away, and links that were made or moved are only set up.
+// Beyond returns the objects of spec that an earlier, applied Spec lacks. Equal
+// objects are omitted. A link that the earlier Spec created or moved is only
+// configured.
 func (spec Spec) Beyond(earlier Spec) Spec {
 	made := map[linkRef]bool{}
 	for _, o := range earlier.Objects {
@@ -71,7 +72,7 @@ func (spec Spec) Beyond(earlier Spec) Spec {
 	return out
 }
 
-// check validates all objects and tells every fault.
+// check validates all objects and returns all errors.
 func (spec Spec) check() ([]object, error) {
 	objects := make([]object, len(spec.Objects))
 	errs := make([]error, len(spec.Objects))
@@ -81,7 +82,7 @@ func (spec Spec) check() ([]object, error) {
 	return objects, errors.Join(errs...)
 }
 
-// Ensure is Plan and Apply.
+// Ensure runs Plan and then Apply.
 func (n *Net) Ensure(ctx context.Context, spec Spec, container *Namespace) error {
 	changes, err := n.Plan(ctx, spec, container)
 	if err != nil {
@@ -90,8 +91,8 @@ func (n *Net) Ensure(ctx context.Context, spec Spec, container *Namespace) error
 	return n.Apply(ctx, changes, container)
 }
 
-// Verify lists every way in which the kernel is not as the Spec wants it. Only
-// what the Spec sets is compared. The error is one of reading.
+// Verify lists every difference between the Spec and the kernel. It compares
+// only what the Spec sets. The error is a failure to read.
 func (n *Net) Verify(ctx context.Context, spec Spec, container *Namespace) ([]Difference, error) {
 	objects, err := spec.check()
 	if err != nil {
@@ -113,8 +114,9 @@ func (n *Net) Verify(ctx context.Context, spec Spec, container *Namespace) ([]Di
 	return all, nil
 }
 
-// Remove deletes what the Spec's exclusive objects name, for want of a record.
-// What is absent is success; so is a link whose alias has another label.
+// Remove deletes the Spec's exclusive objects when there is no record of
+// changes. An absent object is not an error. A link whose alias has another
+// label is not deleted.
 func (n *Net) Remove(ctx context.Context, spec Spec, container *Namespace) error {
 	made := map[linkRef]bool{}
 	var changes []Change
@@ -124,7 +126,7 @@ func (n *Net) Remove(ctx context.Context, spec Spec, container *Namespace) error
 		}
 		inverse := deletion(o)
 		if inverse == nil || made[linkOf(o)] {
-			continue // nothing to delete, or gone with its link
+			continue // nothing to delete, or deleted with its link
 		}
 		switch o := o.(type) {
 		case *Link:
@@ -140,9 +142,9 @@ func (n *Net) Remove(ctx context.Context, spec Spec, container *Namespace) error
 	return n.Undo(ctx, changes, container)
 }
 
-// SharedInverses are changes whose inverses remove the shared objects of a
-// Spec, for when nobody needs them any more. Settings are left as they are, and
-// what is in a named namespace goes with that.
+// SharedInverses returns changes whose inverses delete the shared objects of a
+// Spec. The caller uses it when no attachment needs them any more. Settings are
+// not changed. Objects in a named namespace are deleted with the namespace.
 func SharedInverses(spec Spec) []Change {
 	var changes []Change
 	for _, o := range spec.Objects {
@@ -159,8 +161,8 @@ func SharedInverses(spec Spec) []Change {
 	return changes
 }
 
-// deletion is the step that deletes an object; nil where there is nothing to
-// delete: settings, and links that were only set up.
+// deletion returns the step that deletes an object. It returns nil for settings
+// and for links that were only configured.
 func deletion(o Object) *Step {
 	switch o := o.(type) {
 	case *Link:
@@ -178,7 +180,7 @@ func deletion(o Object) *Step {
 	return &Step{VerbDel, o}
 }
 
-// linkOf is the link that an object is on; the zero value for none.
+// linkOf returns the link that an object belongs to, or the zero value.
 func linkOf(o Object) linkRef {
 	switch o := o.(type) {
 	case *Addr:

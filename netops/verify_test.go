@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// TestVerifySeesTampering changes one thing at a time and puts it back.
+// TestVerifySeesTampering changes one property at a time and restores it.
 func TestVerifySeesTampering(t *testing.T) {
 	ctx := context.Background()
 	spec := wanted("tbr2", "vth2")
@@ -42,7 +42,8 @@ func TestVerifySeesTampering(t *testing.T) {
 		{host, "nft delete element inet cnibox masq4 { tbr2 . 10.22.0.0/16 }", "nft add element inet cnibox masq4 { tbr2 . 10.22.0.0/16 }", "present: absent"},
 		{host, "nft delete element bridge cnibox macguard_pairs { vth2 . 02:00:00:00:00:02 }", "nft add element bridge cnibox macguard_pairs { vth2 . 02:00:00:00:00:02 }", "present: absent"},
 		{ct, "ip neighbour del 10.22.0.77 dev eth0", "ip neighbour add 10.22.0.77 lladdr 02:00:00:00:00:77 dev eth0", "present: absent"},
-		// From here on the neighbour is gone: a new MAC flushes it.
+		// The neighbour is absent from here on, because a new MAC
+		// address flushes it.
 		{ct, "ip link set eth0 address 02:00:00:00:00:32", "ip link set eth0 address 02:00:00:00:00:02", "peer address 02:00:00:00:00:02: peer address 02:00:00:00:00:32"},
 		{ct, "ip address del 10.22.0.2/16 dev eth0", "", "present: absent"},
 		{ct, "ip address add 10.22.0.2/16 dev eth0", "ip route add 0.0.0.0/0 via 10.22.0.1 mtu 1300 advmss 1200", "present: absent"},
@@ -86,7 +87,7 @@ func TestVerifySeesTampering(t *testing.T) {
 	}
 }
 
-// TestVerifyTolerates what chained plugins do.
+// TestVerifyTolerates checks that Verify accepts the changes of chained plugins.
 func TestVerifyTolerates(t *testing.T) {
 	ctx := context.Background()
 	n, box := newNet(t, nil), netopstest.New(t)

@@ -13,16 +13,16 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// Where is the namespace of the VRF and the link.
+// Where returns the namespace of the VRF and the link.
 func (v *VRF) Where() Place { return v.In }
 
-// IsShared is false: the membership is the link's own. The device is made for
-// the first member and goes with the last.
+// IsShared returns false: the membership belongs to the link. The device is
+// created for its first member and deleted with its last.
 func (v *VRF) IsShared() bool { return false }
 
 func (v *VRF) object() {}
 
-// String is the membership in the form of ip link, with the device's table.
+// String formats the membership as ip link does, with the device's table.
 func (v *VRF) String() string {
 	w := words{"link", v.Link}
 	w.place(v.In)
@@ -42,8 +42,8 @@ func (v *VRF) validate() error {
 	return errors.Join(errs...)
 }
 
-// plan refuses a VRF of another table, another link of that name, and a link
-// that has a master.
+// plan refuses a VRF with another table, another link with the VRF's name, and a
+// link that has a master.
 func (v *VRF) plan(ctx context.Context, s *session) ([]Change, error) {
 	c := Change{Do: Step{VerbAdd, v}}
 	if s.isNew(v.In, v.Link) {
@@ -69,7 +69,7 @@ func (v *VRF) plan(ctx context.Context, s *session) ([]Change, error) {
 	return []Change{c}, nil
 }
 
-// device is the VRF; nil if there is none.
+// device reads the VRF. It returns nil if it is absent.
 func (v *VRF) device(ctx context.Context, s *session) (*rtnl.Link, error) {
 	have, err := s.findLink(ctx, v.In, v.Name)
 	if err != nil || have == nil {
@@ -107,14 +107,15 @@ func (v *VRF) verify(ctx context.Context, s *session) ([]Difference, error) {
 	return d.list, nil
 }
 
-// vrf makes one membership. In doubt it was made: the inverse bears with what is absent.
+// vrf makes one membership. It records the change first, because the inverse
+// accepts absent objects.
 func (a *applier) vrf(ctx context.Context, c Change) error {
 	a.done = append(a.done, c)
 	return describeStep(c.Do, c.Do.Object.(*VRF).join(ctx, a.session))
 }
 
-// join makes the VRF if it is absent, and the link a member. The kernel takes a
-// link that is up down and up again, with its routes and, unless
+// join creates the VRF if it is absent, and makes the link a member. The kernel
+// sets a link that is up down and up again. That deletes its routes and, unless
 // keep_addr_on_down is set, its IPv6 addresses (vrf_add_slave, cycle_netdev).
 func (v *VRF) join(ctx context.Context, s *session) error {
 	c, err := s.conn(v.In)
@@ -143,7 +144,7 @@ func (v *VRF) join(ctx context.Context, s *session) error {
 	return errors.Join(append(results, broken)...)
 }
 
-// create makes the device and labels it, in one write.
+// create creates and labels the device in one write.
 func (v *VRF) create(ctx context.Context, s *session, c *rtnl.Conn) error {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(rtnl.KindVRF))
@@ -163,10 +164,10 @@ func (v *VRF) create(ctx context.Context, s *session, c *rtnl.Conn) error {
 	return errors.Join(append(results, broken)...)
 }
 
-// leave takes the link out of the VRF, and deletes that with its last member:
-// one with the label, or where there is none (the reference plugin's) the one
-// that the link was in. Link and VRF may have been renamed; what is gone is
-// success.
+// leave removes the link from the VRF, and deletes the VRF if this was its last
+// member. The VRF must have the label. If v has no label (the reference plugin's
+// VRF), it must be the VRF that contained the link. Link and VRF can have been
+// renamed. An absent object is not an error.
 func (v *VRF) leave(ctx context.Context, s *session) error {
 	c, err := s.conn(v.In)
 	if err != nil {
@@ -199,9 +200,9 @@ func (v *VRF) leave(ctx context.Context, s *session) error {
 	return c.One(ctx, nlconn.Message{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}})
 }
 
-// find is the VRF that the link is a member of, if it is the one: the same name,
-// or the same table under another name. A VRF without the link is found by its
-// name only.
+// find returns the VRF that contains the link if it has v's name, or v's table
+// under another name. A VRF that does not contain the link is found by its name
+// only.
 func (v *VRF) find(links []*rtnl.Link) (vrf, member *rtnl.Link) {
 	is := func(l *rtnl.Link) bool {
 		return l.Kind == rtnl.KindVRF && (l.Name == v.Name || v.Table != 0 && l.Table == v.Table)
@@ -224,7 +225,7 @@ func (v *VRF) find(links []*rtnl.Link) (vrf, member *rtnl.Link) {
 	return vrf, nil
 }
 
-// masterMessage makes a link a member of another, or with 0 of none.
+// masterMessage enslaves a link to master, or releases it for 0.
 func masterMessage(link, master int) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(link)

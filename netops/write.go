@@ -12,8 +12,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// requests makes rtnetlink steps of one namespace, as many in one write as
-// have their links' indexes known.
+// requests makes the rtnetlink steps of one namespace. One write contains all
+// requests whose link indexes are known.
 func (a *applier) requests(ctx context.Context, batch []Change) error {
 	w := write{applier: a}
 	for _, c := range batch {
@@ -29,27 +29,29 @@ func (a *applier) requests(ctx context.Context, batch []Change) error {
 	return w.flush(ctx)
 }
 
-// write is requests of one namespace that are sent together.
+// write collects requests of one namespace that are sent together.
 type write struct {
 	*applier
 	msgs []nlconn.Message
-	// of[i] is the change that msgs[i] belongs to.
+	// of[i] is the index in changes of the change that msgs[i] belongs to.
 	of      []int
 	changes []Change
-	// fresh holds the links that the requests make: their indexes are unknown
-	// before the write, so no request that needs one can be in it.
+	// fresh holds the links that the requests create. Their indexes are
+	// unknown before the write, so the write cannot contain requests that
+	// need these indexes.
 	fresh map[string]bool
 }
 
-// needsFlush tells whether the requests so far must be sent before the step's
-// can be built.
+// needsFlush reports whether the collected requests must be sent before the
+// step's requests can be built.
 func (w *write) needsFlush(st Step) bool {
 	if len(w.msgs) == 0 {
 		return false
 	}
 	switch o := st.Object.(type) {
 	case *Link:
-		// What exists after all by another's hand must not be relabelled.
+		// A link that another program created meanwhile must not be
+		// relabelled.
 		return st.Verb == VerbAdd || w.fresh[o.Name] || w.fresh[o.Master] || len(w.fresh) > 0 && o.Shared
 	case *Sysctl:
 		link, _, _ := o.byRequest()
@@ -65,7 +67,7 @@ func (w *write) needsFlush(st Step) bool {
 	case *Redirect:
 		return w.fresh[o.Link] || w.fresh[o.To]
 	case *PortVLANs:
-		return true // reads the port first
+		return true // the step reads the port first
 	}
 	return false
 }
@@ -124,8 +126,9 @@ func (w *write) queue(c Change, msgs []nlconn.Message) {
 	}
 }
 
-// free makes sure that an exclusive link's name is free: the request after the
-// one that makes it would relabel a stranger's link, if it finds it by name.
+// free checks that an exclusive link's name is free. The label request after the
+// create request can find the link by name, and would then relabel another
+// program's link.
 func (w *write) free(ctx context.Context, l *Link) error {
 	if l.Shared || l.choosesIndex() {
 		return nil
@@ -140,8 +143,8 @@ func (w *write) free(ctx context.Context, l *Link) error {
 	return nil
 }
 
-// addShared makes a shared link with two ends, and labels it only if it was this call that
-// made it: another process, or a stranger, may have been faster.
+// addShared creates a shared link with two ends. It labels the link only if this
+// call created it, because another process can have created it first.
 func (w *write) addShared(ctx context.Context, c Change, msgs []nlconn.Message) error {
 	c.Undo = nil
 	w.queue(c, msgs[:1])
@@ -153,8 +156,8 @@ func (w *write) addShared(ctx context.Context, c Change, msgs []nlconn.Message) 
 	return w.flush(ctx)
 }
 
-// addAcross makes a link by a request to its parent's namespace, and then
-// labels it in its own.
+// addAcross creates a link with a request in its parent's namespace, and then
+// labels it in the link's own namespace.
 func (w *write) addAcross(ctx context.Context, c Change, l *Link, msgs []nlconn.Message) error {
 	parent, err := w.conn(l.parentIn())
 	if err != nil {
@@ -185,8 +188,8 @@ func (w *write) flush(ctx context.Context) error {
 	return err
 }
 
-// flushMade sends the requests. Made is false when a shared object was there
-// already and is as wanted.
+// flushMade sends the requests. made is false if a shared object already existed
+// as desired.
 func (w *write) flushMade(ctx context.Context) (made bool, err error) {
 	msgs, of, changes := w.msgs, w.of, w.changes
 	w.msgs, w.of, w.changes, w.fresh = nil, nil, nil, nil
@@ -222,17 +225,19 @@ func (w *write) flushMade(ctx context.Context) (made bool, err error) {
 	return made, first
 }
 
-// answer is what the kernel said to a step's requests.
+// answer is the kernel's answer to a step's requests.
 type answer struct {
 	n int
-	// refused is the first refusal.
+	// refused is the first error.
 	refused error
-	// happened tells that there may be something to undo all the same.
+	// happened reports whether there can be a change to revert despite the
+	// error.
 	happened bool
 }
 
-// add takes the answer to the step's next request. What follows the request
-// that makes a link may have met a stranger's link, so only that one counts.
+// add records the answer to the step's next request. For a new link only the
+// first request counts, because later ones can have changed another program's
+// link.
 func (a *answer) add(st Step, err error) {
 	_, isLink := st.Object.(*Link)
 	if a.n == 0 || !isLink || st.Verb != VerbAdd {
@@ -244,9 +249,9 @@ func (a *answer) add(st Step, err error) {
 	a.n++
 }
 
-// settle judges the kernel's answer to a step. Some refusals are success: a
-// delete of what is absent, an addition of a shared object that another made
-// meanwhile, as it is wanted.
+// settle interprets the kernel's answer to a step. It accepts two errors:
+// deleting an absent object, and adding a shared object that another process
+// added meanwhile as desired.
 func (w *write) settle(ctx context.Context, st Step, err error) error {
 	if err == nil {
 		return nil
@@ -280,8 +285,8 @@ func (w *write) settle(ctx context.Context, st Step, err error) error {
 	return describeStep(st, err)
 }
 
-// masterChanged is the error for a link whose master is another than when the plan
-// looked, or none any more: the kernel only calls its index invalid.
+// masterChanged returns the error for a link whose master was replaced or
+// deleted since the plan. The kernel only reports an invalid index.
 func (w *write) masterChanged(ctx context.Context, l *Link) error {
 	ref := linkRef{l.In, l.Master}
 	index := w.index[ref]

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// ChangeHost is NS.Change for an interface of the host.
+// ChangeHost is like NS.Change, for an interface of the host.
 func ChangeHost(t testing.TB, name string, change LinkChange) {
 	t.Helper()
 	l, err := netlink.LinkByName(name)
@@ -21,12 +21,12 @@ func ChangeHost(t testing.TB, name string, change LinkChange) {
 	}
 }
 
-// OtherMAC is a LinkChange: the interface gets another hardware address.
+// OtherMAC is a LinkChange that sets another MAC address.
 func OtherMAC(l netlink.Link) error {
 	return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 0x99})
 }
 
-// DropAddress is a LinkChange: the interface loses its first IPv4 address.
+// DropAddress is a LinkChange that deletes the interface's first IPv4 address.
 func DropAddress(l netlink.Link) error {
 	all, err := netlink.AddrList(l, netlink.FAMILY_V4)
 	if err != nil || len(all) == 0 {
@@ -35,7 +35,7 @@ func DropAddress(l netlink.Link) error {
 	return netlink.AddrDel(l, &all[0])
 }
 
-// DropRoute is a LinkChange: the interface loses its first IPv4 route.
+// DropRoute is a LinkChange that deletes the interface's first IPv4 route.
 func DropRoute(l netlink.Link) error {
 	all, err := netlink.RouteList(l, netlink.FAMILY_V4)
 	if err != nil || len(all) == 0 {
@@ -44,14 +44,15 @@ func DropRoute(l netlink.Link) error {
 	return netlink.RouteDel(&all[0])
 }
 
-// DropDefault is a LinkChange: the interface loses its default route by a gateway.
+// DropDefault is a LinkChange that deletes the interface's default route via a
+// gateway.
 func DropDefault(gateway ...byte) LinkChange {
 	return func(l netlink.Link) error {
 		return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: gateway})
 	}
 }
 
-// FlushRuleset removes all of nftables.
+// FlushRuleset deletes the whole nftables ruleset.
 func FlushRuleset() error {
 	c, err := nftables.New()
 	if err != nil {
@@ -61,7 +62,7 @@ func FlushRuleset() error {
 	return c.Flush()
 }
 
-// StopForwarding turns IPv4 forwarding off.
+// StopForwarding disables IPv4 forwarding.
 func StopForwarding() error {
 	return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0)
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// Place is where a socket is: a container's namespace, or for nil the host's.
+// Place is the namespace of a socket: a container's, or the host's for nil.
 type Place interface {
 	Do(t testing.TB, f func() error)
 }
 
-// Listen opens a UDP socket that ends with the test.
+// Listen opens a UDP socket that is closed at the end of the test.
 func Listen(t testing.TB, in Place, at string) *net.UDPConn {
 	t.Helper()
 	addr := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at))
@@ -38,15 +38,15 @@ func Listen(t testing.TB, in Place, at string) *net.UDPConn {
 	return conn
 }
 
-// Sends makes sure that a datagram arrives with the given source, and an answer
-// comes back.
+// Sends checks that a datagram arrives with the given source address and that an
+// answer returns.
 func Sends(t testing.TB, what string, from Place, to *net.UDPConn, source string) {
 	t.Helper()
 	SendsBy(t, what, from, to.LocalAddr().String(), to, source)
 }
 
-// SendsBy is Sends by an address that is led to the socket's: the answer has to come
-// from there.
+// SendsBy is like Sends, but sends to the address by, which is translated or
+// routed to the socket. The answer must come from that address.
 func SendsBy(t testing.TB, what string, from Place, by string, to *net.UDPConn, source string) {
 	t.Helper()
 	bind, target := "0.0.0.0:0", netip.MustParseAddrPort(by)
@@ -77,8 +77,8 @@ func SendsBy(t testing.TB, what string, from Place, by string, to *net.UDPConn, 
 	}
 }
 
-// LinkUp gives a link of the calling thread's namespace its addresses, usable at
-// once, and brings it up.
+// LinkUp adds addresses to a link of the calling thread's namespace and sets it
+// up. The addresses are usable at once.
 func LinkUp(name string, addrs ...string) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// NeedDevices returns the names of two pieces of hardware that are free, or
-// skips. They outlive a network namespace that they were moved to, which no
-// virtual device does. See InitialMain.
+// NeedDevices returns the names of two free hardware devices, or skips the test.
+// Unlike a virtual device, a hardware device survives the deletion of its
+// network namespace. See InitialMain.
 func NeedDevices(t testing.TB) [2]string {
 	t.Helper()
 	links, err := netlink.LinkList()

@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// vmEnv is set where a missing kernel feature is a failure: the VM layer.
+// vmEnv is set in the VM test layer, where a missing kernel feature is a
+// failure.
 const vmEnv = "CNIBOX_TEST_VM"
 
-// NeedVLANFiltering skips a test where the kernel's bridges cannot filter
-// VLANs. The VM layer runs the same tests on a kernel that can.
+// NeedVLANFiltering skips a test if the kernel's bridges cannot filter VLANs.
+// The VM layer runs the same tests on a kernel that can.
 func NeedVLANFiltering(t testing.TB) {
 	t.Helper()
 	on := true
@@ -29,7 +30,7 @@ func NeedVLANFiltering(t testing.TB) {
 	t.Fatalf("make a bridge that filters VLANs: %v", err)
 }
 
-// NeedKind skips a test where the kernel cannot make links of a kind. The VM
+// NeedKind skips a test if the kernel cannot create links of a kind. The VM
 // layer runs the same tests on a kernel that can.
 func NeedKind(t testing.TB, kind string) {
 	t.Helper()

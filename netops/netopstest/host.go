@@ -1,5 +1,5 @@
-// Package netopstest gives tests a network of their own: a host namespace for
-// the whole test binary, container namespaces, and the kernel's state as text.
+// Package netopstest gives tests a separate network: a host namespace for the
+// whole test binary, container namespaces, and the kernel's state as text.
 package netopstest
 
 import (
@@ -18,18 +18,18 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// insideEnv marks the test process that has namespaces of its own, by "new",
-// and by "ready" that these are prepared: a test may start its binary again.
+// insideEnv marks the test process in the new namespaces. Its value is "new",
+// and "ready" when they are prepared, because a test can start its binary again.
 const insideEnv = "CNIBOX_NETOPSTEST_HOST"
 
-// Main is for TestMain: it runs the tests in a network and mount namespace of
-// their own, with lo up, forwarding off and an empty /run, so that no test sees
-// or changes the machine's network. It does not return.
+// Main is for TestMain. It runs the tests in a new network and mount namespace,
+// with lo up, forwarding disabled and an empty /run. No test sees or changes the
+// machine's network. Main does not return.
 func Main(m *testing.M) { run(m, syscall.CLONE_NEWNET|syscall.CLONE_NEWNS) }
 
-// InitialMain is Main for tests of devices that the kernel brings back to the
-// machine's initial network namespace when theirs ends: where the machine is the
-// tests' own, the VM, that one is the host.
+// InitialMain is Main for tests of devices that the kernel returns to the
+// machine's initial network namespace when their namespace is deleted. In the
+// VM, which only the tests use, the initial namespace is the host.
 func InitialMain(m *testing.M) {
 	if os.Getenv(vmEnv) != "" {
 		run(m, syscall.CLONE_NEWNS)
@@ -55,7 +55,7 @@ func run(m *testing.M, kinds uintptr) {
 	os.Exit(m.Run())
 }
 
-// reexec starts the test binary again in new namespaces. They end with it.
+// reexec runs the test binary again in new namespaces, which end with it.
 func reexec(kinds uintptr) int {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
@@ -74,7 +74,7 @@ func reexec(kinds uintptr) int {
 	return 1
 }
 
-// prepare makes the new namespaces a host.
+// prepare configures the new namespaces as a host.
 func prepare() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -82,22 +82,24 @@ func prepare() error {
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=0755"); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}
-	// sysfs shows the network devices of the namespace that it was mounted in;
-	// it is busy where it is that of this one already.
+	// sysfs shows the network devices of the namespace in which it was
+	// mounted. The mount fails with EBUSY if /sys already belongs to this
+	// namespace.
 	if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("mount /sys: %w", err)
 	}
-	// A new namespace inherits forwarding: a test of it would be empty.
+	// A new namespace inherits forwarding. A test of forwarding would then
+	// prove nothing.
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0o600); err != nil {
 		return err
 	}
 	return errors.Join(linkUp("lo"), useIndex())
 }
 
-// useIndex uses up the first interface index after lo's, which a host has given
-// to a device. The kernel takes a veth whose ends have one index, here and in a
-// new container, for a device that stands alone, and tells of its carrier up to
-// a second late (linkwatch_urgent_event).
+// useIndex uses up the first interface index after that of lo, as a host does
+// for a device. If both ends of a veth have the same index, here and in a new
+// container, the kernel treats each as a device without a lower link and reports
+// its carrier up to a second late (linkwatch_urgent_event).
 func useIndex() error {
 	l := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "first"}}
 	return errors.Join(netlink.LinkAdd(l), netlink.LinkDel(l))
@@ -111,10 +113,10 @@ func linkUp(name string) error {
 	return netlink.LinkSetUp(l)
 }
 
-// NS is a container's network namespace, bound to a path.
+// NS is a container's network namespace, mounted at a path.
 type NS struct{ path string }
 
-// New makes a namespace that ends with the test.
+// New creates a namespace that is deleted at the end of the test.
 func New(t testing.TB) *NS {
 	t.Helper()
 	ns := &NS{path: t.TempDir() + "/netns"}
@@ -136,12 +138,12 @@ func New(t testing.TB) *NS {
 	return ns
 }
 
-// Path is what CNI_NETNS is set to.
+// Path returns the value for CNI_NETNS.
 func (ns *NS) Path() string { return ns.path }
 
-// Remove takes the namespace away, and its path. The kernel takes down what is
-// in it at its leisure, and Remove waits for that: the other end of a veth pair
-// goes together with the rest.
+// Remove deletes the namespace and its path. The kernel destroys the namespace
+// asynchronously, and Remove waits for that: it adds a veth pair and waits until
+// the host's end is deleted together with the namespace.
 func (ns *NS) Remove(t testing.TB) {
 	t.Helper()
 	const name = "netopstest"
@@ -172,7 +174,7 @@ func (ns *NS) Remove(t testing.TB) {
 	}
 }
 
-// addPeer makes a veth pair between the host and the namespace.
+// addPeer creates a veth pair between the host and the namespace.
 func (ns *NS) addPeer(name string) error {
 	h, err := os.Open(ns.path)
 	if err != nil {
@@ -184,8 +186,8 @@ func (ns *NS) addPeer(name string) error {
 	})
 }
 
-// Do runs f on a thread in the namespace: programs that f starts and sockets
-// that it makes are in there. f must not call t.Fatal.
+// Do runs f on a thread in the namespace. Programs that f starts and sockets
+// that it opens are in the namespace. f must not call t.Fatal.
 func (ns *NS) Do(t testing.TB, f func() error) {
 	t.Helper()
 	if err := ns.run(f); err != nil {
@@ -218,7 +220,7 @@ func (ns *NS) run(f func() error) error {
 	})
 }
 
-// Reset takes lo down: what a call that cannot reach the namespace leaves.
+// Reset sets lo down. A DEL that cannot reach the namespace leaves lo up.
 func (ns *NS) Reset(t testing.TB) {
 	t.Helper()
 	ns.Do(t, func() error {
@@ -230,8 +232,8 @@ func (ns *NS) Reset(t testing.TB) {
 	})
 }
 
-// onThread runs f on a thread that ends with it. That is never the first one:
-// it would not end, and keep whatever namespace it is in.
+// onThread runs f on a thread that ends afterwards. It never uses the process's
+// first thread, which would not end and would stay in the other namespace.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -246,7 +248,8 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// LinkChange is a change to an interface, by the library that we do not use for it.
+// LinkChange changes an interface with the netlink library, which is independent
+// of netops.
 type LinkChange = func(netlink.Link) error
 
 // Change changes an interface of the namespace.
@@ -261,7 +264,7 @@ func (ns *NS) Change(t testing.TB, name string, change LinkChange) {
 	})
 }
 
-// Rename gives an interface another name, if it is there.
+// Rename renames an interface if it exists.
 func (ns *NS) Rename(t testing.TB, from, to string) {
 	t.Helper()
 	ns.Do(t, func() error {

@@ -15,9 +15,9 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// Master makes an interface that others can stand on, in the namespace of the
-// calling thread: one end of a veth pair. The other end, outside, has its name
-// with an "x" behind it. It ends with the test.
+// Master creates an interface that can be the parent of others, in the calling
+// thread's namespace. It is one end of a veth pair. The other end has the same
+// name with the suffix "x". The pair is deleted at the end of the test.
 func Master(t testing.TB, name string) {
 	t.Helper()
 	if err := MakeMaster(name); err != nil {
@@ -30,7 +30,8 @@ func Master(t testing.TB, name string) {
 	})
 }
 
-// MakeMaster is Master without an end, for a namespace that ends itself.
+// MakeMaster is like Master, but does not delete the pair. It is for a namespace
+// that is deleted itself.
 func MakeMaster(name string) error {
 	v := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "x"}
 	if err := netlink.LinkAdd(v); err != nil {
@@ -48,9 +49,9 @@ func MakeMaster(name string) error {
 	return nil
 }
 
-// SetMode changes what only a link's kind has (IFLA_INFO_DATA), and nothing
-// else: netlink.LinkModify names the link too, which an old kernel takes for
-// renaming one that is up.
+// SetMode changes one kind-specific attribute of a link (IFLA_INFO_DATA). It
+// does not use netlink.LinkModify, because that sends the link's name too, which
+// an old kernel rejects as a rename of a link that is up.
 func SetMode(l netlink.Link, attr int, value []byte) error {
 	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	m.Index = int32(l.Attrs().Index)
@@ -64,10 +65,10 @@ func SetMode(l netlink.Link, attr int, value []byte) error {
 	return err
 }
 
-// Announced runs do and fails the test unless each address is announced on the
-// link to whoever is out there: by a gratuitous ARP (RFC 5227) or an unsolicited
-// neighbour advertisement (RFC 4861 section 7.2.6). A link that do makes is
-// listened on with all others, for "".
+// Announced runs do. It fails the test unless each address is announced on the
+// link, by a gratuitous ARP (RFC 5227) or an unsolicited neighbour advertisement
+// (RFC 4861 section 7.2.6). If do creates the link, pass "" to listen on all
+// links.
 func Announced(t *testing.T, link string, do func(), addrs ...netip.Addr) {
 	t.Helper()
 	index := 0
@@ -109,8 +110,8 @@ func Announced(t *testing.T, link string, do func(), addrs ...netip.Addr) {
 	}
 }
 
-// announcement is the address that an Ethernet frame announces; invalid for all
-// other frames.
+// announcement returns the address that an Ethernet frame announces, or an
+// invalid address for all other frames.
 func announcement(f []byte) netip.Addr {
 	if len(f) < 14 {
 		return netip.Addr{}

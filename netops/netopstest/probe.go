@@ -8,11 +8,11 @@ import (
 	"github.com/cnibox/cnibox/netops"
 )
 
-// ErrProbe is what FailNth makes a step fail with.
+// ErrProbe is the error of a step that FailNth makes fail.
 var ErrProbe = errors.New("made to fail by a test")
 
-// FailNth is a probe that makes the N-th step fail, counted from 1; later ones
-// go through.
+// FailNth is a probe that makes the N-th step fail, counted from 1. Later steps
+// succeed.
 type FailNth struct {
 	N, Seen int
 }
@@ -29,14 +29,14 @@ func (p *FailNth) Before(st netops.Step) error {
 // After does nothing.
 func (p *FailNth) After(netops.Step) {}
 
-// KillNth is a probe that ends the process by SIGKILL before, or with Late
-// after, the N-th step, counted from 1.
+// KillNth is a probe that kills the process with SIGKILL before the N-th step,
+// or after it with Late. Steps are counted from 1.
 type KillNth struct {
 	N, Seen int
 	Late    bool
 }
 
-// Before counts, and kills at the N-th step.
+// Before counts the steps and kills the process before the N-th step.
 func (p *KillNth) Before(netops.Step) error {
 	p.Seen++
 	if p.Seen == p.N && !p.Late {
@@ -45,7 +45,7 @@ func (p *KillNth) Before(netops.Step) error {
 	return nil
 }
 
-// After kills after the N-th step.
+// After kills the process after the N-th step.
 func (p *KillNth) After(netops.Step) {
 	if p.Seen == p.N && p.Late {
 		kill()
@@ -57,11 +57,11 @@ func kill() {
 	select {}
 }
 
-// Recorder is a probe that keeps the steps that succeeded.
+// Recorder is a probe that records the steps that succeeded.
 type Recorder struct{ Steps []netops.Step }
 
 // Before does nothing.
 func (r *Recorder) Before(netops.Step) error { return nil }
 
-// After keeps the step.
+// After records the step.
 func (r *Recorder) After(st netops.Step) { r.Steps = append(r.Steps, st) }

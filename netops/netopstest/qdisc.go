@@ -6,8 +6,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// qdiscs are the queueing disciplines that somebody made, and how many filters
-// they have. The kernel's own have no handle.
+// qdiscs lists the queueing disciplines that a program added, with the number of
+// their filters. The kernel's default qdiscs have no handle.
 func qdiscs(names map[int]string) ([]string, error) {
 	all, err := netlink.QdiscList(nil)
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Snapshot is the kernel's network state of the host as canonical text, one
+// Snapshot returns the kernel's network state of the host as canonical text, one
 // object a line, sorted: links, addresses, routes, rules, permanent neighbours,
-// forwarding, queueing disciplines with their filters, and all of nftables; and the
-// namespaces that have names. What comes and goes by itself is left out:
-// indexes, carrier, link-local addresses, multicast routes, counters.
+// forwarding, queueing disciplines with their filters, all of nftables, and the
+// named namespaces. It omits what changes without a test's action: indexes,
+// carrier, link-local addresses, multicast routes, counters.
 func Snapshot(t testing.TB) string {
 	t.Helper()
 	s, err := snapshot()
@@ -28,7 +28,7 @@ func Snapshot(t testing.TB) string {
 	return s + named()
 }
 
-// named are the namespaces that `ip netns` lists.
+// named returns the namespaces that `ip netns` lists.
 func named() string {
 	const dir = "/run/netns"
 	entries, err := os.ReadDir(dir)
@@ -38,7 +38,8 @@ func named() string {
 	var b strings.Builder
 	for _, e := range entries {
 		var fs unix.Statfs_t
-		// What another mount namespace has there is a plain file here.
+		// A namespace that is mounted in another mount namespace is a
+		// plain file here.
 		if unix.Statfs(dir+"/"+e.Name(), &fs) == nil && fs.Type == unix.NSFS_MAGIC {
 			fmt.Fprintf(&b, "netns %s\n", e.Name())
 		}
@@ -71,7 +72,7 @@ func snapshot() (string, error) {
 	return strings.Join(lines, "\n") + "\n", nil
 }
 
-// retried repeats a dump that a change interrupted.
+// retried repeats a dump that a concurrent change interrupted.
 func retried(read func() ([]string, error)) ([]string, error) {
 	for {
 		l, err := read()
@@ -99,8 +100,8 @@ func links(names map[int]string) ([]string, error) {
 	return out, nil
 }
 
-// ofKind is what only some kinds of links have. A parent in another namespace
-// has no name here.
+// ofKind returns the properties that only some kinds of links have. A parent in
+// another namespace has no name here.
 func ofKind(l netlink.Link, names map[int]string) string {
 	parent := ""
 	if a := l.Attrs(); a.NetNsID < 0 {

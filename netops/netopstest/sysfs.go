@@ -8,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HardwareTree puts an empty tree in the place of /sys until the test ends, for
-// hardware that no test machine has. It is made of real directories and links,
-// as sysfs is; the test binary has a mount namespace of its own (see Main).
+// HardwareTree replaces /sys by an empty tree until the test ends. Tests use it
+// for hardware that no test machine has. As in sysfs, the tree consists of real
+// directories and links. Other processes do not see it, because the test binary
+// has its own mount namespace (see Main).
 func HardwareTree(t testing.TB) {
 	t.Helper()
 	if err := unix.Mount("tmpfs", "/sys", "tmpfs", 0, "mode=0755"); err != nil {
@@ -23,21 +24,22 @@ func HardwareTree(t testing.TB) {
 	})
 }
 
-// Hardware is one device of a HardwareTree.
+// Hardware is one device in a HardwareTree.
 type Hardware struct {
 	// Bus and ID name the device: "pci" and "0000:03:00.0".
 	Bus, ID string
 	// Path is its directory, relative to /sys/devices.
 	Path string
-	// Driver is what is bound to it, "" for none.
+	// Driver is the driver that is bound to the device, or "".
 	Driver string
-	// Below is a child that has the links, "virtio0"; "" is the device itself.
+	// Below is the child that has the network interfaces, such as "virtio0".
+	// For "" it is the device itself.
 	Below string
 	// Links are the names of its network interfaces.
 	Links []string
 }
 
-// Add makes the directories and links of a device in a HardwareTree.
+// Add creates the directories and links of a device in a HardwareTree.
 func (hw Hardware) Add(t testing.TB) {
 	t.Helper()
 	dir := filepath.Join("/sys/devices", hw.Path)
@@ -63,7 +65,7 @@ func makeDir(t testing.TB, dir string) {
 	}
 }
 
-// makeLink makes a relative symbolic link, as sysfs has them.
+// makeLink creates a relative symbolic link, as sysfs has them.
 func makeLink(t testing.TB, to, at string) {
 	t.Helper()
 	makeDir(t, filepath.Dir(at))
