@@ -33,7 +33,7 @@ type Link struct {
 	VLANFiltering            bool
 	// Permanent is the MAC of the hardware. Only physical devices have one.
 	Permanent net.HardwareAddr
-	// PeerElsewhere reports that Peer is an index in another namespace, whose
+	// PeerElsewhere reports whether Peer is an index in another namespace, whose
 	// number is PeerNamespace.
 	PeerElsewhere bool
 	PeerNamespace int
