@@ -16,16 +16,16 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// applyRuns bounds how often one Apply starts again because the kernel
-// changed under it.
+// applyRuns limits how often one Apply starts again because the kernel changed
+// during it.
 const applyRuns = 3
 
-// receiveBuffer is asked for as the receive buffer of the socket for requests.
+// receiveBuffer is the size of the receive buffer of the socket for requests.
 const receiveBuffer = 4 << 20
 
 // Kernel maintains the routes to other nodes' pods in the kernel, and the tunnel
-// device. It remembers what is there: a change costs what it changes. It is
-// safe for concurrent use.
+// device. It remembers the kernel's state, so that the cost of Apply depends only
+// on what changes. It is safe for concurrent use.
 type Kernel struct {
 	family   uint8
 	firstHop uint32
@@ -34,43 +34,45 @@ type Kernel struct {
 
 	mu   sync.Mutex
 	conn *rtnl.Conn
-	// have is what the kernel holds as far as it is ours; unless known it may be
-	// out of date. noHops tells that the kernel has no nexthop objects.
+	// have is the overlay's state in the kernel. It may be outdated unless known
+	// is set. noHops reports whether the kernel lacks nexthop objects.
 	have   *kernelState
 	known  bool
 	noHops bool
-	// wanted is the last device that was asked for, device what became of it,
-	// and parent its lower link.
+	// wanted is the device of the last spec, device is its state in the kernel,
+	// and parent is its lower link.
 	wanted *VTEP
 	device vtepState
 	parent *rtnl.Link
-	// moved tells that routes, links or addresses may have changed, so that
-	// gateways are looked up anew; direct remembers these.
+	// moved reports whether routes, links or addresses may have changed, so that
+	// gateways must be looked up again. direct has the results of these lookups.
 	moved  bool
 	direct map[netip.Addr]hop
 	peers  *peerIndex
-	// order is the peers' in the last spec, contested that some claim the same.
+	// order has the peers in the order of the last spec. contested reports
+	// whether several of them claim the same subnet or MAC.
 	order     []*peerEntry
 	contested bool
-	// released is what peers of the last Apply had and do not want any more. It
-	// is all that has to be looked for, unless a sweep is due.
+	// released has the objects that peers of the last Apply do not want any more.
+	// Only these must be removed, unless sweep is set.
 	released []claim
 	sweep    bool
 	nextHop  uint32
 	warnings []error
-	// labelled is the index of the last device that was seen with our label.
+	// labelled is the index of the last device that had the alias deviceAlias.
 	labelled int
-	// mark is the monitor's at the last look at the kernel.
+	// mark is the monitor's mark at the last read of the kernel.
 	mark uint32
-	// linkFlags are those of links that gateways are on, as far as they were told.
+	// linkFlags are the flags of the links of gateways, as far as notifications
+	// reported them.
 	linkFlags map[int]uint32
 
 	monitor *linkMonitor
 	index   atomic.Int64
 }
 
-// Open opens an overlay of one address family in the namespace of the
-// process. It changes nothing before Apply.
+// Open opens an overlay of one address family in the network namespace of the
+// process. It does not change the kernel before Apply.
 func Open(n *netops.Net, opt Options) (*Kernel, error) {
 	o := &Kernel{
 		family: unix.AF_INET, firstHop: Nexthops4, now: opt.Now, probe: n.Options().Probe,
@@ -95,8 +97,8 @@ func Open(n *netops.Net, opt Options) (*Kernel, error) {
 	return o, nil
 }
 
-// connect opens the socket for requests anew: after a failure answers to old
-// ones may still come in.
+// connect opens a new socket for requests. After a failure the old socket may
+// still receive answers to earlier requests.
 func (o *Kernel) connect() error {
 	if o.conn != nil {
 		_ = o.conn.Close()
@@ -112,7 +114,7 @@ func (o *Kernel) connect() error {
 	return nil
 }
 
-// Close closes the sockets and leaves the kernel as it is.
+// Close closes the sockets. It does not change the kernel.
 func (o *Kernel) Close() error {
 	o.monitor.close()
 	o.mu.Lock()
@@ -125,16 +127,16 @@ func (o *Kernel) Close() error {
 	return err
 }
 
-// Changes is told when the kernel is no longer as Apply left it, or when the
-// way to a peer may have changed: call Apply again. Changes that come together
-// are told once.
+// Changes returns a channel that receives a value when the kernel differs from
+// the result of Apply, or when the route to a peer may have changed. The caller
+// should call Apply again. Changes within an interval are combined into one
+// value.
 func (o *Kernel) Changes() <-chan struct{} { return o.monitor.changes.C }
 
-// Apply makes the kernel as the spec says. The first call, and one after a
-// disturbance, compares with the kernel, others with what is remembered. A
-// refused peer is no error: Peers and the report tell, and it is tried again
-// when its time has come, as something calls Apply then. After an error the
-// next call begins with a look at the kernel.
+// Apply makes the kernel match the spec. The first call, and a call after a
+// disturbance, reads the kernel. Other calls use the remembered state. A refused
+// peer is not an error: Peers and the report contain it. A call after the peer's
+// RetryAt tries it again. After an error the next call reads the kernel.
 func (o *Kernel) Apply(ctx context.Context, spec Spec) (Report, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -179,7 +181,7 @@ func (o *Kernel) apply(ctx context.Context, spec *Spec, r *Report) error {
 		o.sweep = true
 		for _, p := range o.order {
 			p.done = false
-			if p.failures == 1 { // by what was changed meanwhile, for all we know
+			if p.failures == 1 { // the change that was noticed may have caused the failure
 				p.retryAt = time.Time{}
 			}
 		}
@@ -205,7 +207,7 @@ func (o *Kernel) apply(ctx context.Context, spec *Spec, r *Report) error {
 	return nil
 }
 
-// ensureDevice makes the device as wanted, unless it is known to be so.
+// ensureDevice makes the device match v, unless it is known to match.
 func (o *Kernel) ensureDevice(ctx context.Context, v *VTEP) error {
 	if o.known && (v == nil) == (o.wanted == nil) && (v == nil || *v == *o.wanted) {
 		return nil
@@ -218,7 +220,8 @@ func (o *Kernel) ensureDevice(ctx context.Context, v *VTEP) error {
 			return err
 		}
 		wanted := *v
-		// Heard of from now on, whatever comes of it.
+		// Set wanted first: events of the device count even if the next step
+		// fails.
 		o.wanted = &wanted
 		var err error
 		o.device, o.warnings, err = o.ensureVTEP(ctx, v)

@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
-// manyPeers are n nodes behind the parent's network.
+// manyPeers returns n nodes behind the parent's network.
 func manyPeers(n int, is6 bool) []Peer {
 	peers := make([]Peer, n)
 	for i := range peers {
@@ -27,8 +27,8 @@ func manyPeers(n int, is6 bool) []Peer {
 	return peers
 }
 
-// BenchmarkOverlay programs many peers from nothing, one change among them, and
-// a look at the kernel that finds nothing to do.
+// BenchmarkOverlay measures programming many peers from an empty state, changing
+// one of them, and reading a kernel that needs no change.
 func BenchmarkOverlay(b *testing.B) {
 	for _, c := range []struct {
 		name    string

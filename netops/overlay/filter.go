@@ -20,57 +20,61 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// NAT is what the host's packet filter does for a pod network of one
-// address family, in a table of its own, "inet cnibox_overlay".
+// NAT describes the packet filter of a pod network of one address family. The
+// rules are in the table "inet cnibox_overlay".
 type NAT struct {
-	// Network is the cluster's pod network, Subnet this node's part of it.
+	// Network is the cluster's pod network. Subnet is this node's part of it.
 	Network, Subnet netip.Prefix
-	// Masquerade hides pods behind the node's addresses in traffic with others
-	// than pods, and others behind them in forwarded traffic to remote pods.
+	// Masquerade masquerades the traffic from pods to destinations outside the
+	// pod network, and the forwarded traffic from outside the pod network to
+	// remote pods.
 	Masquerade bool
-	// KeepPorts leaves out the random choice of source ports, which spares
-	// connections that are made at the same moment from each other.
+	// KeepPorts disables the random choice of source ports. With the random
+	// choice, simultaneous new connections rarely choose the same port.
 	KeepPorts bool
-	// Exceptions are networks that pods reach under their own addresses.
+	// Exceptions are networks that pods reach with their own addresses.
 	Exceptions []netip.Prefix
-	// Forward lets the network's packets pass where iptables' FORWARD chain refuses.
+	// Forward accepts the network's packets in iptables' FORWARD chain if that
+	// chain refuses packets.
 	Forward bool
-	// Tunnel, if not nil, drops tunnelled packets of strangers.
+	// Tunnel, if not nil, drops tunnelled packets from unknown nodes.
 	Tunnel *TunnelFilter
 }
 
-// TunnelFilter accepts VXLAN packets of one VNI from known nodes only.
+// TunnelFilter accepts VXLAN packets of one VNI only from known nodes.
 type TunnelFilter struct {
-	// Port is VXLANPort for 0.
+	// Port is the UDP port, VXLANPort for 0.
 	Port uint16
 	VNI  uint32
-	// Sources are the other nodes' addresses. The filter keeps the slice, which
-	// must not be changed any more.
+	// Sources are the other nodes' addresses. The filter keeps the slice, so the
+	// caller must not change it later.
 	Sources []netip.Addr
 }
 
-// Filter keeps OverlayNATs in the kernel. It is safe for concurrent use.
+// Filter maintains the rules of NATs in the kernel. It is safe for concurrent
+// use.
 type Filter struct {
-	// nft has a socket of its own, which tables uses too.
+	// nft has its own socket. tables uses the same socket.
 	nft     *nft.Client
 	tables  iptables.Tables
 	probe   netops.Probe
 	monitor *nft.Monitor
 
 	mu sync.Mutex
-	// have is what the table was made from, nil when that is not known, and
-	// sources the tunnels' by family.
+	// have has the NATs from which the table was made. sources has the tunnels'
+	// sources by family (true for IPv6). Both are valid only if known is set.
 	have    []NAT
 	sources map[bool][]netip.Addr
 	known   bool
-	// ordered are sources as they were given last, by family, with what they are
-	// in order: few changes are theirs.
+	// ordered has the last sources of each family, as given and sorted. It saves
+	// sorting, because sources rarely change.
 	ordered map[bool]orderedSources
 }
 
 type orderedSources struct{ given, ordered []netip.Addr }
 
-// OpenFilter opens it in the namespace of the process, and changes nothing.
+// OpenFilter opens a Filter in the network namespace of the process. It does not
+// change the kernel.
 func OpenFilter(n *netops.Net) (*Filter, error) {
 	client := nft.New(nil, nil)
 	f := &Filter{
@@ -88,11 +92,11 @@ func OpenFilter(n *netops.Net) (*Filter, error) {
 	return f, nil
 }
 
-// Changes is told when another program changed or flushed the table: call
-// Ensure again.
+// Changes returns a channel that receives a value when another program changes or
+// flushes the table. The caller should call Ensure again.
 func (f *Filter) Changes() <-chan struct{} { return f.monitor.C() }
 
-// Close leaves the kernel as it is.
+// Close closes the sockets. It does not change the kernel.
 func (f *Filter) Close() error {
 	f.monitor.Close()
 	f.mu.Lock()
@@ -106,10 +110,11 @@ func (f *Filter) disturbed() {
 	f.known = false
 }
 
-// Ensure makes the table as wanted, at most one of each address family: whole in
-// one transaction, or only the tunnels' sources where nothing else differs. It
-// costs next to nothing when nothing differs. iptables' chains are looked at
-// each time, since nobody tells when their policy changes.
+// Ensure makes the table match want, which has at most one NAT of each address
+// family. It replaces the whole table in one transaction, or changes only the
+// tunnels' sources if nothing else differs. If nothing differs, it does not write
+// the table. It reads iptables' chains in each call, because it gets no
+// notification when their policy changes.
 func (f *Filter) Ensure(ctx context.Context, want []NAT) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,7 +147,7 @@ func (f *Filter) ensureTable(ctx context.Context, want []NAT, sources map[bool][
 	return nil
 }
 
-// ensureSources adds and deletes what differs in the sets of sources.
+// ensureSources adds and deletes the elements that differ in the sets of sources.
 func (f *Filter) ensureSources(ctx context.Context, want map[bool][]netip.Addr) error {
 	var add, del []*nft.Entry
 	for _, is6 := range []bool{false, true} {
@@ -183,7 +188,7 @@ func (f *Filter) commit(ctx context.Context, verb string, msgs []nlconn.Message)
 	})
 }
 
-// Remove deletes the table, and the rules in iptables' chains.
+// Remove deletes the table, and the overlay's rules in iptables' chains.
 func (f *Filter) Remove(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -199,7 +204,7 @@ func (f *Filter) Remove(ctx context.Context) error {
 	return errors.Join(err, f.removeForward(ctx))
 }
 
-// normalized checks what is wanted and takes the tunnels' sources out of it.
+// normalized checks want and separates the tunnels' sources from it.
 func (f *Filter) normalized(want []NAT) ([]NAT, map[bool][]netip.Addr, error) {
 	want = slices.Clone(want)
 	sources, seen := map[bool][]netip.Addr{}, map[bool]bool{}
@@ -233,8 +238,8 @@ func (f *Filter) normalized(want []NAT) ([]NAT, map[bool][]netip.Addr, error) {
 	return want, sources, nil
 }
 
-// disjoint sorts networks and leaves out those within others: the kernel
-// refuses such.
+// disjoint sorts networks and omits those within others, because the kernel
+// refuses them.
 func disjoint(all []netip.Prefix) []netip.Prefix {
 	sorted := make([]netip.Prefix, len(all))
 	for i, p := range all {
@@ -252,7 +257,7 @@ func disjoint(all []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// order gives addresses of one family in order, each once.
+// order sorts the addresses of one family and omits duplicates.
 func (f *Filter) order(is6 bool, given []netip.Addr) []netip.Addr {
 	if last := f.ordered[is6]; last.ordered != nil && slices.Equal(last.given, given) {
 		return last.ordered
@@ -269,7 +274,7 @@ func (f *Filter) order(is6 bool, given []netip.Addr) []netip.Addr {
 	return all
 }
 
-// without is what of all is not among some, both in order.
+// without yields the elements of all that are not in some. Both must be sorted.
 func without(all, some []netip.Addr) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		rest := some
@@ -284,5 +289,5 @@ func without(all, some []netip.Addr) iter.Seq[netip.Addr] {
 	}
 }
 
-// vniBytes is a VNI as the VXLAN header has it (RFC 7348, section 5).
+// vniBytes returns a VNI in the form of the VXLAN header (RFC 7348, section 5).
 func vniBytes(vni uint32) []byte { return binary.BigEndian.AppendUint32(nil, vni)[1:] }

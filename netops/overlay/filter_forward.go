@@ -14,16 +14,16 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// What the overlay's rules in iptables' FORWARD chain are called, with the
-// network behind.
+// The comments of the overlay's rules in iptables' FORWARD chain. The network
+// follows.
 const (
 	commentFrom = "cnibox overlay from "
 	commentTo   = "cnibox overlay to "
 )
 
-// ensureForward lets what comes from and goes to pods pass iptables' FORWARD
-// chain where that refuses, as flannel does. An accept in our own table would
-// not: a packet must pass every table.
+// ensureForward accepts packets from and to pods in iptables' FORWARD chain if
+// that chain refuses packets, as flannel does. An accept in the overlay's own
+// table would have no effect: a packet must pass every table.
 func (f *Filter) ensureForward(ctx context.Context, want []NAT) error {
 	var errs []error
 	for i := range want {
@@ -46,7 +46,7 @@ func (f *Filter) ensureForward(ctx context.Context, want []NAT) error {
 	return errors.Join(errs...)
 }
 
-// forward makes the rules that are missing, before all others.
+// forward inserts the missing rules before all other rules.
 func (f *Filter) forward(ctx context.Context, network netip.Prefix, legacy bool) error {
 	return f.changeForward(ctx, network, legacy, func(st *iptables.State) []iptables.Op {
 		var ops []iptables.Op
@@ -62,7 +62,7 @@ func (f *Filter) forward(ctx context.Context, network netip.Prefix, legacy bool)
 	})
 }
 
-// removeForward deletes the rules of any network.
+// removeForward deletes the overlay's rules of all networks.
 func (f *Filter) removeForward(ctx context.Context) error {
 	var errs []error
 	for _, network := range []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")} {
@@ -73,7 +73,7 @@ func (f *Filter) removeForward(ctx context.Context) error {
 			}
 			err := f.changeForward(ctx, network, legacy, ownRules)
 			if legacy && errors.Is(err, nlconn.ErrNotSupported) {
-				err = nil // whoever loaded the table, it was not us
+				err = nil // iptables-legacy is not installed, so the table has no rules of cnibox
 			}
 			errs = append(errs, err)
 		}
@@ -81,7 +81,7 @@ func (f *Filter) removeForward(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// ownRules is the deletion of the overlay's rules.
+// ownRules returns the changes that delete the overlay's rules.
 func ownRules(st *iptables.State) []iptables.Op {
 	var ops []iptables.Op
 	if c := st.Chains[iptables.ForwardChain]; c != nil {
@@ -94,8 +94,8 @@ func ownRules(st *iptables.State) []iptables.Op {
 	return ops
 }
 
-// changeForward makes changes, computed anew as long as others change the table
-// meanwhile.
+// changeForward commits the changes that change returns. It calls change again if
+// another program changes the table at the same time.
 func (f *Filter) changeForward(ctx context.Context, network netip.Prefix, legacy bool, change func(*iptables.State) []iptables.Op) error {
 	table := f.tables.Filter(filterFamily(network), legacy)
 	for range iptables.Tries {
@@ -120,7 +120,7 @@ func (f *Filter) changeForward(ctx context.Context, network netip.Prefix, legacy
 	return fmt.Errorf("%w: iptables' filter table is being changed all the time", nlconn.ErrBusy)
 }
 
-// filterFamily is a network's address family as netfilter's number.
+// filterFamily returns a network's address family (NFPROTO_*).
 func filterFamily(network netip.Prefix) byte {
 	if network.Addr().Is4() {
 		return unix.NFPROTO_IPV4

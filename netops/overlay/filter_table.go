@@ -13,16 +13,17 @@ import (
 )
 
 const (
-	// kubeMasqueradeMark is kube-proxy's bit for packets that it masquerades.
+	// kubeMasqueradeMark is kube-proxy's mark bit for the packets that it
+	// masquerades.
 	kubeMasqueradeMark = 0x4000
-	// vxlanVNIOffset is the VNI's place behind the UDP header's begin (RFC 768,
-	// RFC 7348 section 5).
+	// vxlanVNIOffset is the offset of the VNI from the start of the UDP header
+	// (RFC 768, RFC 7348 section 5).
 	vxlanVNIOffset = 8 + 4
 )
 
 func ownTable() nft.Table { return nft.Table{Family: unix.NFPROTO_INET, Name: "cnibox_overlay"} }
 
-// sourceSet is the set of nodes that tunnelled packets are accepted from.
+// sourceSet returns the set of nodes from which tunnelled packets are accepted.
 func sourceSet(is6 bool) *nft.Set {
 	if is6 {
 		return &nft.Set{Table: ownTable(), Name: "vteps6", Key: []nft.Field{nft.IP6Addr}}
@@ -30,7 +31,8 @@ func sourceSet(is6 bool) *nft.Set {
 	return &nft.Set{Table: ownTable(), Name: "vteps4", Key: []nft.Field{nft.IP4Addr}}
 }
 
-// exceptionSet is the set of what keeps its source, as (from, to).
+// exceptionSet returns the set of pairs (source, destination) whose packets keep
+// their source.
 func exceptionSet(is6 bool) *nft.Set {
 	if is6 {
 		return &nft.Set{Table: ownTable(), Name: "nomasq6", Key: []nft.Field{nft.IP6Prefix, nft.IP6Prefix}}
@@ -38,8 +40,8 @@ func exceptionSet(is6 bool) *nft.Set {
 	return &nft.Set{Table: ownTable(), Name: "nomasq4", Key: []nft.Field{nft.IP4Prefix, nft.IP4Prefix}}
 }
 
-// tableMessages make the table whole, in the place of what is there. With
-// nothing wanted it is only deleted.
+// tableMessages returns the messages that replace the whole table. If want is
+// empty, they only delete it.
 func tableMessages(want []NAT, sources map[bool][]netip.Addr) ([]nlconn.Message, error) {
 	made, err := ownTable().Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	if err != nil {
@@ -49,7 +51,7 @@ func tableMessages(want []NAT, sources map[bool][]netip.Addr) ([]nlconn.Message,
 	if err != nil {
 		return nil, err
 	}
-	// Deleting what may be absent is an error, so it is made first.
+	// Deleting an absent table is an error, so make it first.
 	msgs := []nlconn.Message{made, gone}
 	f, entries, err := tableFeature(want, sources)
 	if err != nil || len(f.Chains()) == 0 {
@@ -63,7 +65,8 @@ func tableMessages(want []NAT, sources map[bool][]netip.Addr) ([]nlconn.Message,
 	return append(append(msgs, more...), elements...), err
 }
 
-// tableFeature is the table's sets, chains and elements.
+// tableFeature returns the table's sets and chains as a feature, and its
+// elements.
 func tableFeature(want []NAT, sources map[bool][]netip.Addr) (*nft.Feature, []*nft.Entry, error) {
 	f := &nft.Feature{Table: ownTable()}
 	nat := nft.Chain{Name: "postrouting", Kind: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: nft.PrioritySourceNAT}
@@ -99,7 +102,8 @@ func tableFeature(want []NAT, sources map[bool][]netip.Addr) (*nft.Feature, []*n
 	return f, entries, nil
 }
 
-// masqueradeRules are those of flannel's FLANNEL-POSTRTG chain, in its order.
+// masqueradeRules returns the rules of flannel's FLANNEL-POSTRTG chain in the
+// same order.
 func (w *NAT) masqueradeRules() []nft.Rule {
 	network, subnet := w.Network.String(), w.Subnet.String()
 	multicast, l3, source, destination := "224.0.0.0/4", byte(unix.NFPROTO_IPV4), nft.Source4, nft.Destination4
@@ -111,7 +115,8 @@ func (w *NAT) masqueradeRules() []nft.Rule {
 		nft.NewRule(nft.OfFamily(l3), marked(kubeMasqueradeMark), nft.Return()),
 		nft.NewRule(nft.SourceIn(subnet), nft.DestinationIn(network), nft.Return()),
 		nft.NewRule(nft.SourceIn(network), nft.DestinationIn(subnet), nft.Return()),
-		// Clients from elsewhere are seen by the node's own pods as they are.
+		// The node's own pods see the real addresses of clients outside the pod
+		// network.
 		nft.NewRule(sourceNotIn(network), nft.DestinationIn(subnet), nft.Return()),
 	}
 	if len(w.Exceptions) > 0 {
@@ -127,8 +132,9 @@ func (w *NAT) masqueradeRules() []nft.Rule {
 	)
 }
 
-// rule drops VXLAN packets of the VNI that come from others than the set's.
-// Other VNIs on the port are other programs' matter.
+// rule returns the rule that drops VXLAN packets of the VNI whose source is not
+// in the set. Packets of other VNIs on the port may belong to other programs, so
+// the rule does not match them.
 func (t *TunnelFilter) rule(set *nft.Set) nft.Rule {
 	source := nft.Source4
 	if set.Key[0] == nft.IP6Addr {
@@ -142,21 +148,21 @@ func (t *TunnelFilter) rule(set *nft.Set) nft.Rule {
 	)
 }
 
-// equals compares what was loaded into the first register.
+// equals compares the field in the first register with data.
 func equals(data []byte) nft.Part {
 	return func(b *nft.Builder) {
 		b.Exprs = append(b.Exprs, &expr.Cmp{Op: expr.CmpOpEq, Register: nft.FirstRegister, Data: data})
 	}
 }
 
-// loadVNI reads the VNI of a VXLAN packet.
+// loadVNI loads the VNI of a VXLAN packet.
 func loadVNI() nft.Part {
 	return func(b *nft.Builder) {
 		b.Exprs = append(b.Exprs, &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: vxlanVNIOffset, Len: 3, DestRegister: b.Next})
 	}
 }
 
-// notIn matches if what was loaded so far is not in the set.
+// notIn matches if the loaded key is not in the set.
 func notIn(set *nft.Set) nft.Part {
 	return func(b *nft.Builder) {
 		b.Exprs = append(b.Exprs, &expr.Lookup{SourceRegister: nft.FirstRegister, SetName: set.Name, Invert: true})
@@ -164,7 +170,7 @@ func notIn(set *nft.Set) nft.Part {
 	}
 }
 
-// marked matches if the packet's mark has all of the bits, whatever else.
+// marked matches if the packet's mark has all of the bits. Other bits may be set.
 func marked(bits uint32) nft.Part {
 	return func(b *nft.Builder) {
 		mask := binary.NativeEndian.AppendUint32(nil, bits)
@@ -184,8 +190,8 @@ func destinationNotIn(prefix string) nft.Part {
 	return nft.Within(prefix, nft.Destination4, nft.Destination6, expr.CmpOpNeq)
 }
 
-// masqueradeAtRandom is masquerade with a random source port: two connections
-// that are made at once do not get the same one.
+// masqueradeAtRandom masquerades with a random source port. Simultaneous new
+// connections then rarely choose the same port.
 func masqueradeAtRandom() nft.Part {
 	return func(b *nft.Builder) { b.Exprs = append(b.Exprs, &expr.Masq{FullyRandom: true}) }
 }

@@ -50,9 +50,9 @@ func natOf(n overlayNet) NAT {
 	return NAT{Network: netip.MustParsePrefix(n.network), Subnet: netip.MustParsePrefix(n.ownSubnet), Masquerade: true}
 }
 
-// TestOverlayFilterAsNftShowsIt compares the table with flannel's rules, in
-// their order: FLANNEL-POSTRTG with the mark's mask, no-masquerade networks, and
-// what tunnelled packets are accepted from.
+// TestOverlayFilterAsNftShowsIt compares the table with flannel's rules in their
+// order: FLANNEL-POSTRTG with the mark's mask, the networks without masquerade,
+// and the filter for tunnelled packets.
 func TestOverlayFilterAsNftShowsIt(t *testing.T) {
 	f := openFilter(t)
 	v4, v6 := natOf(net4()), natOf(net6())
@@ -100,7 +100,7 @@ func TestOverlayFilterAsNftShowsIt(t *testing.T) {
 	if diff := cmp.Diff(want, list()); diff != "" {
 		t.Error(diff)
 	}
-	// One source more, one less: nothing else is touched.
+	// Replace one source. The handles show that the rules stay.
 	handles := nstest.Run(t, "nft", "-a", "list", "chain", "inet", "cnibox_overlay", "postrouting")
 	v4.Tunnel.Sources = []netip.Addr{netip.MustParseAddr("192.168.50.3")}
 	ensureFilter(t, f, v4, v6)

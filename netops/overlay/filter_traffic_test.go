@@ -17,10 +17,11 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// TestOverlayFilterTraffic sends through the rules: a pod is hidden behind the
-// node outside, not towards pods, nor towards an exception, nor with
-// kube-proxy's mark, which other rules of its hide; clients from elsewhere are
-// hidden towards remote pods only (flannel's nftables rules never do that).
+// TestOverlayFilterTraffic sends packets through the rules. A pod's packets to
+// the outside are masqueraded. They are not masqueraded to other pods, to an
+// exception, or with kube-proxy's mark, because kube-proxy's rules masquerade
+// them. Packets of outside clients are masqueraded only to remote pods; flannel's
+// nftables rules never do that.
 func TestOverlayFilterTraffic(t *testing.T) {
 	for _, n := range []overlayNet{net4(), net6()} {
 		t.Run(n.device, func(t *testing.T) {
@@ -66,7 +67,7 @@ func TestOverlayFilterTraffic(t *testing.T) {
 					t.Errorf("%s: seen as %s, wanted %s", c.what, have, c.want)
 				}
 			}
-			// kube-proxy's mark, beside another bit.
+			// kube-proxy's mark, together with another bit.
 			nstest.Run(t, "nft", "add", "table", "inet", "marks")
 			defer nstest.Run(t, "nft", "delete", "table", "inet", "marks")
 			nstest.Run(t, "nft", "add chain inet marks c { type filter hook prerouting priority -150; }")
@@ -78,14 +79,15 @@ func TestOverlayFilterTraffic(t *testing.T) {
 	}
 }
 
-// vxlanPacket is a VXLAN packet without a useful frame in it (RFC 7348, section 5).
+// vxlanPacket returns a VXLAN packet without a valid frame in it (RFC 7348,
+// section 5).
 func vxlanPacket(vni uint32) []byte {
 	b := binary.BigEndian.AppendUint32([]byte{8, 0, 0, 0}, vni<<8)
 	return append(b, make([]byte, 20)...)
 }
 
-// TestTunnelFilter drops VXLAN packets of the VNI from strangers, and leaves
-// other VNIs on the port to others.
+// TestTunnelFilter checks that VXLAN packets of the VNI from unknown nodes are
+// dropped, and that packets of other VNIs on the port are accepted.
 func TestTunnelFilter(t *testing.T) {
 	for _, n := range []overlayNet{net4(), net6()} {
 		t.Run(n.device, func(t *testing.T) {
@@ -98,7 +100,8 @@ func TestTunnelFilter(t *testing.T) {
 			from := nstest.UDP(t, other, netip.AddrPortFrom(netip.MustParseAddr(n.other), 0).String())
 			arrives := func(vni uint32, what string) bool {
 				t.Helper()
-				// The second one is of another VNI, and tells that the first would be here.
+				// The second packet has another VNI, so it always arrives. It
+				// arrives after the first one.
 				for _, p := range [][]byte{append(vxlanPacket(vni), what...), append(vxlanPacket(9), "end"...)} {
 					if _, err := from.WriteToUDPAddrPort(p, at); err != nil {
 						t.Fatal(err)
@@ -138,8 +141,8 @@ func TestTunnelFilter(t *testing.T) {
 	}
 }
 
-// TestOverlayForward passes iptables' FORWARD chain with policy DROP, as rules
-// that iptables lists, once however often it is asked for.
+// TestOverlayForward checks that packets pass iptables' FORWARD chain with policy
+// DROP, and that repeated calls add the rules once.
 func TestOverlayForward(t *testing.T) {
 	nstest.Run(t, "iptables-nft", "-P", "FORWARD", "DROP")
 	defer nstest.Run(t, "nft", "delete", "table", "ip", "filter")
@@ -163,8 +166,8 @@ func TestOverlayForward(t *testing.T) {
 	}
 }
 
-// TestOverlayForwardLegacy does so where iptables-legacy is who refuses, and leaves alone
-// the family that nobody refuses in.
+// TestOverlayForwardLegacy does the same if iptables-legacy refuses. It checks
+// that the family without a refusal stays unchanged.
 func TestOverlayForwardLegacy(t *testing.T) {
 	nstest.Fresh(t)
 	n := netops.New(netops.Options{IPTables: nstest.IPTables})
@@ -202,7 +205,7 @@ func TestOverlayForwardLegacy(t *testing.T) {
 	}
 }
 
-// TestOverlayFilterManySources holds 10,000 nodes and changes one.
+// TestOverlayFilterManySources makes a table with 10,000 nodes and removes one.
 func TestOverlayFilterManySources(t *testing.T) {
 	f := openFilter(t)
 	w := natOf(net4())

@@ -8,8 +8,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Attributes of RTM_NEWNETCONF, and the index that stands for all links
-// (linux/netconf.h).
+// Constants of RTM_NEWNETCONF (linux/netconf.h): the size of its header, its
+// attributes, and the index that means all links.
 const (
 	sizeofNetconfmsg  = 4
 	netconfIndex      = 1
@@ -17,15 +17,15 @@ const (
 	allLinks          = -1
 )
 
-// forwardingState is what RTM_NEWNETCONF tells: whether packets that come in by a link
-// are passed on.
+// forwardingState is the content of RTM_NEWNETCONF: whether the host forwards
+// packets that arrive at a link.
 type forwardingState struct {
 	link int32
 	off  bool
 }
 
-// parseForwarding reads the body of RTM_NEWNETCONF; not ok for other settings than
-// forwarding.
+// parseForwarding reads the body of RTM_NEWNETCONF. ok is false for settings
+// other than forwarding.
 func parseForwarding(b []byte) (f forwardingState, ok bool, err error) {
 	if len(b) < sizeofNetconfmsg {
 		return f, false, fmt.Errorf("netconf message of %d bytes: %w", len(b), unix.EBADMSG)
@@ -42,9 +42,10 @@ func parseForwarding(b []byte) (f forwardingState, ok bool, err error) {
 	return f, ok && err == nil, err
 }
 
-// forward has the host pass packets on between pods and other nodes, which plugins switch
-// on with a pod's first interface and others (sysctl -p, a network manager) off again.
-// Where /proc/sys is read-only the host has decided.
+// forward enables the forwarding of packets between pods and other nodes. Plugins
+// enable it with a pod's first interface. Other programs (sysctl -p, a network
+// manager) may disable it again. If /proc/sys is read-only, the host's setting
+// stays and forward adds a warning.
 func (o *Kernel) forward() {
 	global, each := "net/ipv4/ip_forward", "net/ipv4/conf/"
 	if o.family == unix.AF_INET6 {

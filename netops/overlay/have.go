@@ -14,18 +14,20 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// kernelState is the kernel's part of an overlay, as it was read or made. All
-// that is in it is ours: by the device, the range of numbers or the protocol.
+// kernelState is the overlay's state in the kernel, as it was read or made. Its
+// objects belong to the overlay because of their device, their nexthop number or
+// their route protocol.
 type kernelState struct {
 	neighs map[netip.Addr]hwAddr
-	// fdb has the first destination of each MAC; there should be only one.
+	// fdb has the destination of each MAC. The zero Addr means that the MAC has
+	// several destinations, which are all in surplus.
 	fdb  map[hwAddr]netip.Addr
 	hops map[uint32]hop
 	// ids is the inverse of hops.
 	ids    map[hop]uint32
 	routes map[netip.Prefix]routeTo
-	// surplus are deletions of what stands beside the above: further
-	// destinations and routes of the same key.
+	// surplus has the deletions of additional objects: more destinations or
+	// routes with the same key.
 	surplus []kernelOp
 }
 
@@ -36,7 +38,7 @@ func newKernelState() *kernelState {
 	}
 }
 
-// settle is what an op that the kernel made changes.
+// settle applies a change that the kernel has made.
 func (h *kernelState) settle(op *kernelOp) {
 	switch {
 	case op.kind == opNeigh && op.del:
@@ -63,7 +65,7 @@ func (h *kernelState) settle(op *kernelOp) {
 	}
 }
 
-// route is the route that the op makes.
+// route returns the route that the op makes.
 func (op *kernelOp) route() routeTo {
 	r := routeTo{kind: unix.RTN_UNICAST, protocol: op.protocol, priority: op.priority, id: op.id}
 	if op.id == 0 {
@@ -72,7 +74,7 @@ func (op *kernelOp) route() routeTo {
 	return r
 }
 
-// read reads the kernel's part of the overlay; link is the device's index, 0
+// read reads the overlay's state from the kernel. link is the device's index, 0
 // for none.
 func (o *Kernel) read(ctx context.Context, link int) (*kernelState, error) {
 	h := newKernelState()
@@ -95,7 +97,7 @@ func (o *Kernel) read(ctx context.Context, link int) (*kernelState, error) {
 func (o *Kernel) readNeighs(ctx context.Context, h *kernelState, link int, fdb bool) error {
 	nd := &rtnl.NeighHeader{Family: o.family}
 	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Data: []nl.NetlinkRequestData{nd}}
-	if fdb { // the bridge's dump is filtered by the header, not by the attribute
+	if fdb { // the kernel filters the bridge's dump by the header, not by the attribute
 		nd.Family, nd.Index = unix.AF_BRIDGE, uint32(link)
 	} else {
 		m.Data = append(m.Data, nl.NewRtAttr(unix.NDA_IFINDEX, nl.Uint32Attr(uint32(link))))
@@ -117,8 +119,9 @@ func (o *Kernel) readNeighs(ctx context.Context, h *kernelState, link int, fdb b
 	})
 }
 
-// addNeigh keeps one destination for each MAC. Of several all are surplus: the
-// kernel replaces the first and cannot tell which that is.
+// addNeigh adds a neighbour or a forwarding entry. If a MAC has several
+// destinations, all of them are surplus: the kernel replaces the first one and
+// does not report which one is first.
 func (h *kernelState) addNeigh(n neighState) {
 	if !n.fdb {
 		h.neighs[n.ip] = n.mac
@@ -156,10 +159,12 @@ func (o *Kernel) readHops(ctx context.Context, h *kernelState) error {
 	return err
 }
 
-// isOwnHop tells whether a nexthop object has one of our numbers.
+// isOwnHop reports whether the number of a nexthop object is in the overlay's
+// range.
 func (o *Kernel) isOwnHop(id uint32) bool { return id-o.firstHop < 1<<23 }
 
-// readRoutes reads our routes, and those over the device.
+// readRoutes reads the routes with the route protocol Protocol, and flannel's
+// routes over the device.
 func (o *Kernel) readRoutes(ctx context.Context, h *kernelState, link int) error {
 	var all []routeState
 	for _, filter := range []struct {
@@ -195,8 +200,8 @@ func (o *Kernel) readRoutes(ctx context.Context, h *kernelState, link int) error
 	return nil
 }
 
-// addRoute keeps one route for each destination: the one that a new one of ours
-// would replace.
+// addRoute keeps one route for each destination: the route that a new route of
+// the overlay would replace. All other routes are surplus.
 func (h *kernelState) addRoute(r routeState, priority int32) {
 	have, more := h.routes[r.dst]
 	if !more && r.priority == priority {
@@ -205,11 +210,11 @@ func (h *kernelState) addRoute(r routeState, priority int32) {
 	}
 	h.surplus = append(h.surplus, kernelOp{kind: opRoute, del: true, dst: r.dst, protocol: r.protocol, priority: r.priority})
 	if more && have.protocol == r.protocol && have.priority == r.priority {
-		delete(h.routes, r.dst) // the deletion may take either
+		delete(h.routes, r.dst) // the deletion may delete either route
 	}
 }
 
-// priority is the metric of routes that are made without one.
+// priority returns the metric that the kernel gives to a route without a metric.
 func (o *Kernel) priority() int32 {
 	if o.family == unix.AF_INET6 {
 		return 1024 // IP6_RT_PRIO_USER of linux/ipv6_route.h
@@ -217,17 +222,17 @@ func (o *Kernel) priority() int32 {
 	return 0
 }
 
-// rawBody is a message that is encoded already.
+// rawBody is an encoded message.
 type rawBody []byte
 
-// Len is the number of bytes.
+// Len returns the size in bytes.
 func (b rawBody) Len() int { return len(b) }
 
-// Serialize is the message itself.
+// Serialize returns the message.
 func (b rawBody) Serialize() []byte { return b }
 
-// onLink asks the kernel how packets to a gateway leave: not ok if it is
-// not on one of the host's links.
+// onLink asks the kernel for the route to a gateway. ok is false if the gateway
+// is not on one of the host's links.
 func (o *Kernel) onLink(ctx context.Context, gateway netip.Addr) (h hop, ok bool, err error) {
 	body := rawBody{o.family, uint8(gateway.BitLen()), 0, 0, 0, 0, 0, 0}
 	body = nlconn.AppendAttr(binary.NativeEndian.AppendUint32(body, 0), unix.RTA_DST, gateway.AsSlice())

@@ -6,21 +6,21 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// disturbedBy takes events in and tells whether Apply is to be called: what is
-// remembered is no longer true, or gateways may be reached another way. What
-// own requests caused agrees with what is remembered.
+// disturbedBy evaluates events and reports whether Apply must be called: the
+// remembered state is no longer correct, or the route to a gateway may have
+// changed. The events of the overlay's own requests match the remembered state.
 func (o *Kernel) disturbedBy(events []event, lost bool) bool {
 	moved := lost && len(o.direct) > 0
 	disturbed := lost
 	for i := range events {
 		if events[i].after < o.mark {
-			continue // what it tells was read after it happened
+			continue // the event happened before the last read of the kernel
 		}
 		d, m := o.judgeEvent(&events[i])
 		disturbed, moved = disturbed || d, moved || m
 	}
 	if o.order == nil && o.wanted == nil {
-		return false // nobody has asked for anything yet
+		return false // Apply was not called yet
 	}
 	if disturbed {
 		o.known = false
@@ -48,8 +48,8 @@ func (o *Kernel) judgeEvent(e *event) (disturbed, moved bool) {
 	return false, false
 }
 
-// judgeLink: a link that goes down or away takes routes and nexthops with it
-// and tells nobody.
+// judgeLink evaluates the event of a link. If a link goes down or is deleted, the
+// kernel deletes its routes and nexthops without notifications.
 func (o *Kernel) judgeLink(l *vtepState, del bool) (disturbed, moved bool) {
 	const state = unix.IFF_UP | unix.IFF_RUNNING
 	if w := o.wanted; w != nil {
@@ -75,11 +75,11 @@ func (o *Kernel) judgeLink(l *vtepState, del bool) (disturbed, moved bool) {
 		}
 		o.linkFlags[l.Index] = l.Flags & state
 	}
-	// A link that comes up may be the one that a gateway is missed on.
+	// A link that comes up may have a gateway that is on no link yet.
 	return disturbed, moved || !del && len(o.direct) > 0 && l.Flags&state == state && o.missesHop()
 }
 
-// leadsOver tells whether a gateway is on the link.
+// leadsOver reports whether a gateway is on the link.
 func (o *Kernel) leadsOver(link int) bool {
 	for _, h := range o.direct {
 		if int(h.link) == link {
@@ -89,7 +89,7 @@ func (o *Kernel) leadsOver(link int) bool {
 	return false
 }
 
-// missesHop tells whether a gateway is on no link.
+// missesHop reports whether a gateway is not on any link.
 func (o *Kernel) missesHop() bool { return o.leadsOver(0) }
 
 func (o *Kernel) judgeAddr(a *rtnl.Addr, del bool) (disturbed, moved bool) {

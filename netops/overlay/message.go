@@ -13,19 +13,19 @@ import (
 // sizeofNhmsg is the size of struct nhmsg of linux/nexthop.h.
 const sizeofNhmsg = 8
 
-// hwAddr is an Ethernet address as a key of maps.
+// hwAddr is an Ethernet address that can be a map key.
 type hwAddr [6]byte
 
-// hop is where a route leads: a neighbour on a link. OnLink takes the kernel's
-// question back whether the link has a network that the neighbour is in.
+// hop is the target of a route: a neighbour on a link. onLink disables the
+// kernel's check that a network of the link contains the neighbour.
 type hop struct {
 	via    netip.Addr
 	link   int32
 	onLink bool
 }
 
-// opKind is a kind of kernel object that peers are made of, in the order
-// in which they are made.
+// opKind is a kind of kernel object of a peer. The objects are made in the order
+// of the kinds.
 type opKind uint8
 
 const (
@@ -39,23 +39,23 @@ const (
 type kernelOp struct {
 	kind opKind
 	del  bool
-	// peer is nil for objects that are nobody's any more.
+	// peer is nil for an object that does not belong to a peer any more.
 	peer *peerEntry
-	// link, ip and mac are a neighbour's or forwarding entry's.
+	// link, ip and mac belong to a neighbour or a forwarding entry.
 	link int
 	ip   netip.Addr
 	mac  hwAddr
-	// id is a nexthop object's, or the one that a route leads to; 0 for a route
-	// with a hop of its own.
+	// id is the number of a nexthop object, or of the nexthop object that a route
+	// uses. It is 0 for a route with its own hop.
 	id  uint32
 	hop hop
-	// dst, protocol and priority are a route's.
+	// dst, protocol and priority belong to a route.
 	dst      netip.Prefix
 	protocol uint8
 	priority int32
 }
 
-// request is the message's type and flags.
+// request returns the message's type and flags.
 func (op *kernelOp) request() (kind, flags uint16) {
 	kinds := [...][2]uint16{
 		opNeigh: {unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH},
@@ -117,8 +117,8 @@ func (h hop) flags() uint32 {
 	return 0
 }
 
-// routeBody appends struct rtmsg and its attributes. A deletion names protocol
-// and metric, so that it takes no other program's route.
+// routeBody appends struct rtmsg and its attributes. A deletion names the
+// protocol and the metric, so that it does not delete another program's route.
 func (op *kernelOp) routeBody(b []byte) []byte {
 	scope, flags := uint8(unix.RT_SCOPE_UNIVERSE), uint32(0)
 	switch {

@@ -13,28 +13,30 @@ import (
 )
 
 const (
-	// minInterval is how long changes are gathered before they are told, and
-	// maxInterval the longest: a look at a kernel with many peers is not
-	// to take more than a part of the time, whoever disturbs it how often.
+	// minInterval and maxInterval limit the interval in which changes are
+	// combined into one notification. The interval is longer if reading the
+	// kernel takes longer, so that frequent changes do not make the process read
+	// the kernel all the time.
 	minInterval = 20 * time.Millisecond
 	maxInterval = 500 * time.Millisecond
-	// monitorBuffer holds what comes in while a large overlay is programmed.
+	// monitorBuffer is the size of the receive buffer. It holds the notifications
+	// that arrive while a large overlay is programmed.
 	monitorBuffer = 16 << 20
-	// monitorQueue bounds the notifications that wait for an Apply to end.
+	// monitorQueue limits the notifications that wait for the end of an Apply.
 	monitorQueue = 1 << 16
 )
 
-// event is one notification of the kernel's: a link, address, neighbour,
-// nexthop or route that was made, changed or deleted, or a link's forwarding.
+// event is one notification of the kernel: a link, address, neighbour, nexthop or
+// route that was made, changed or deleted, or a link's forwarding setting.
 type event struct {
-	// after is the mark that it came behind.
+	// after is the last mark that arrived before the event.
 	after uint32
 	del   bool
 	body  any // vtepState, rtnl.Addr, neighState, hopState, routeState, forwardingState
 }
 
-// linkMonitor hears what becomes of links, addresses, neighbours, nexthops
-// and routes, and judges whether it disturbs the overlay.
+// linkMonitor receives the notifications of links, addresses, neighbours,
+// nexthops and routes, and evaluates whether they disturb the overlay.
 type linkMonitor struct {
 	o       *Kernel
 	events  *nlconn.Listener
@@ -45,9 +47,11 @@ type linkMonitor struct {
 
 	mu    sync.Mutex
 	queue []event
-	// marked is the last mark that was set, passed the last one that came in.
+	// marked is the last mark that was sent. passed is the last mark that
+	// arrived.
 	marked, passed uint32
-	// lost tells that notifications were dropped, so that nothing is known.
+	// lost reports whether notifications were dropped, so that the kernel's state
+	// is unknown.
 	lost bool
 }
 
@@ -70,9 +74,9 @@ func openMonitor(o *Kernel) (*linkMonitor, error) {
 	return m, nil
 }
 
-// mark draws a line between what happened and what will happen: it sends a
-// request for nothing, whose acknowledgement comes in behind all notifications
-// so far. What comes before it is older than what the caller reads from now on.
+// mark separates earlier from later notifications. It sends an empty request,
+// whose acknowledgement arrives after all notifications so far. Notifications
+// before it are older than what the caller reads after this call.
 func (m *linkMonitor) mark() uint32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -103,19 +107,19 @@ func (m *linkMonitor) listen(ctx context.Context) {
 		})
 		m.push(events, lost)
 		if err != nil {
-			return // the end, or a socket of no use: the caller's slow timer remains
+			return // the context ended, or the socket failed; the caller also calls Apply periodically
 		}
 	}
 }
 
-// pass takes a mark in.
+// pass records a mark that arrived.
 func (m *linkMonitor) pass(mark uint32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.passed = mark
 }
 
-// push queues events for the judge.
+// push queues events for judge.
 func (m *linkMonitor) push(events []event, lost bool) {
 	if len(events) == 0 && !lost {
 		return
@@ -136,8 +140,8 @@ func (m *linkMonitor) push(events []event, lost bool) {
 	}
 }
 
-// decode reads a notification; not ok for what concerns no overlay. What
-// cannot be read is a link of no name: it disturbs nothing.
+// decode reads a notification. ok is false if the notification does not concern
+// the overlay or cannot be read.
 func (m *linkMonitor) decode(kind uint16, data []byte) (e event, ok bool) {
 	var err error
 	switch kind {
@@ -167,7 +171,8 @@ func (m *linkMonitor) decode(kind uint16, data []byte) (e event, ok bool) {
 
 func boxed[T any](v T, ok bool, err error) (any, bool, error) { return v, ok, err }
 
-// parseLinkEvent reads a link of any kind; not ok for a bridge's words on its ports.
+// parseLinkEvent reads a link of any kind. ok is false for a bridge's messages
+// about its ports.
 func parseLinkEvent(data []byte) (any, bool, error) {
 	if len(data) > 0 && data[0] == unix.AF_BRIDGE {
 		return nil, false, nil
@@ -183,7 +188,8 @@ func parseLinkEvent(data []byte) (any, bool, error) {
 	return vtepState{Link: *l}, true, nil
 }
 
-// judge compares queued events with what is remembered, one Apply at a time.
+// judge compares queued events with the remembered state. It waits for the end of
+// an Apply.
 func (m *linkMonitor) judge(ctx context.Context) {
 	for {
 		select {
@@ -204,7 +210,8 @@ func (m *linkMonitor) judge(ctx context.Context) {
 	}
 }
 
-// took sets the pace by what a look at the kernel costs.
+// took sets the notification interval to twice the duration of an Apply that read
+// the kernel, within minInterval and maxInterval.
 func (m *linkMonitor) took(d time.Duration, dumped bool) {
 	if !dumped {
 		return

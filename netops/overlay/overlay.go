@@ -1,5 +1,5 @@
-// Package overlay is the kernel's part of an overlay network: VXLAN devices, routes to
-// other nodes, and the packet filter.
+// Package overlay maintains the kernel objects of an overlay network: VXLAN
+// devices, routes to other nodes, and the packet filter.
 package overlay
 
 import (
@@ -7,125 +7,132 @@ import (
 	"time"
 )
 
-// Protocol is the route protocol that marks routes of an overlay
-// (rtm_protocol; /etc/iproute2/rt_protos has no name for it). Its nexthop
-// objects carry it too.
+// Protocol is the route protocol of an overlay's routes and nexthop objects
+// (rtm_protocol). /etc/iproute2/rt_protos has no name for it.
 const Protocol = 142
 
-// Nexthop objects of an overlay are numbered within these ranges, the upper
-// half for IPv6: the kernel has one space of numbers for both families.
+// Nexthops4 and Nexthops6 are the first numbers of the ranges for an overlay's
+// nexthop objects. The kernel has one range of numbers for both families, so IPv4
+// has the lower half and IPv6 the upper half.
 const (
 	Nexthops4 = Protocol << 24
 	Nexthops6 = Nexthops4 + 1<<23
 )
 
-// VXLANPort is what Linux takes for VXLAN where no port is given. It is older
-// than IANA's 4789, and flannel's.
+// VXLANPort is the default UDP port of VXLAN in Linux. It is older than IANA's
+// port 4789. flannel uses it too.
 const VXLANPort = 8472
 
 // VTEP is a VXLAN device (VXLAN tunnel end point, RFC 7348) of one address family.
 type VTEP struct {
-	// Name is the device's. It must be free, or a VXLAN device's: that is taken over.
+	// Name is the device's name. If a VXLAN device has this name, it is taken
+	// over. No other link may have it.
 	Name string
 	VNI  uint32
 	// Port is the UDP port of both ends, VXLANPort for 0.
 	Port uint16
-	// Parent is the link that tunnelled packets leave by, and Local the address
-	// that they come from.
+	// Parent is the link by which tunnelled packets leave. Local is their source
+	// address.
 	Parent string
 	Local  netip.Addr
-	// MAC is in the usual colon form. The kernel chooses one for "".
+	// MAC is the device's MAC in colon form. The kernel chooses one for "".
 	MAC string
-	// MTU is the device's: the parent's less 50 bytes for IPv4, 70 for IPv6.
+	// MTU is the device's MTU: the parent's MTU less 50 bytes for IPv4 or 70
+	// bytes for IPv6.
 	MTU int
-	// Learning and GBP are the device's flags of these names.
+	// Learning and GBP are the device's flags with these names.
 	Learning, GBP bool
-	// Address is the device's own: the first of the node's subnet, as a /32 or /128.
+	// Address is the device's address: the first address of the node's subnet, as
+	// a /32 or /128.
 	Address netip.Prefix
-	// Network is the cluster's pod network. Other addresses of the device within
-	// it are removed.
+	// Network is the cluster's pod network. Other addresses of the device in this
+	// network are removed.
 	Network netip.Prefix
 }
 
 // Peer is another node's pod network of one address family.
 type Peer struct {
-	// Name tells peers apart.
+	// Name identifies the peer.
 	Name   string
 	Subnet netip.Prefix
-	// Gateway is the node's own address, which tunnelled packets are sent to.
+	// Gateway is the node's address, to which tunnelled packets are sent.
 	Gateway netip.Addr
-	// MAC is that of the peer's VTEP. Packets to it go to the neighbour
-	// Subnet.Addr(). Unused without a tunnel.
+	// MAC is the MAC of the peer's VTEP. The neighbour Subnet.Addr() has this
+	// MAC. It is not used without a tunnel.
 	MAC string
-	// Direct sends without a tunnel where the gateway is on one of the host's
-	// links. Without a device all peers are Direct.
+	// Direct sends packets without a tunnel if the gateway is on one of the
+	// host's links. Without a device all peers are Direct.
 	Direct bool
 }
 
-// Spec is what Apply makes so.
+// Spec is the state that Apply makes.
 type Spec struct {
-	// Device is nil where there are no tunnels (host-gw).
+	// Device is nil if there are no tunnels (host-gw).
 	Device *VTEP
 	Peers  []Peer
-	// Prune removes what is ours and in nobody's name any more. It is for complete
-	// lists only.
+	// Prune removes the overlay's objects that no peer needs. It requires a
+	// complete list of peers.
 	Prune bool
 }
 
-// Options are what Open is called with.
+// Options are the options of Open.
 type Options struct {
-	// IPv6 is the address family; IPv4 without.
+	// IPv6 selects IPv6 instead of IPv4.
 	IPv6 bool
-	// NoNexthops makes plain routes, as on a kernel that lacks nexthop objects.
-	// IPv4 routes of one device then cost more the more there are.
+	// NoNexthops makes routes without nexthop objects, as on a kernel that lacks
+	// them. The cost of an IPv4 route then grows with the number of the device's
+	// routes.
 	NoNexthops bool
-	// Now is the clock, time.Now for nil.
+	// Now is the clock. nil means time.Now.
 	Now func() time.Time
 }
 
-// Report is what one Apply came to.
+// Report is the result of one Apply.
 type Report struct {
-	// MAC is the device's, "" without one.
+	// MAC is the device's MAC, or "" without a device.
 	MAC string
-	// Wanted counts the peers, Programmed those that are as they should be.
+	// Wanted is the number of peers. Programmed is the number of peers that are
+	// completely in the kernel.
 	Wanted, Programmed int
-	// Writes counts the kernel objects that were made, changed or deleted.
+	// Writes is the number of kernel objects that were made, changed or deleted.
 	Writes int
-	// Dumped tells that the kernel was read, not remembered.
+	// Dumped reports whether Apply read the kernel instead of using the
+	// remembered state.
 	Dumped bool
-	// RetryAt is when the earliest of the failed peers may be tried again; zero
-	// if none failed.
+	// RetryAt is the earliest time for another try of a failed peer. It is zero
+	// if no peer failed.
 	RetryAt time.Time
-	// Warnings are faults that keep no peer from working (a sysctl that cannot
-	// be written).
+	// Warnings are faults that do not affect peers, for example a sysctl that
+	// cannot be written.
 	Warnings []error
 }
 
-// State is where a peer stands.
+// State is the state of a peer.
 type State string
 
 const (
-	// Programmed: all of the peer is in the kernel.
+	// Programmed means that all of the peer's objects are in the kernel.
 	Programmed State = "programmed"
-	// Pending: not tried yet.
+	// Pending means that the peer was not tried yet.
 	Pending State = "pending"
-	// Failed: the last try failed, or the peer cannot be programmed as it is.
+	// Failed means that the last try failed, or that the peer cannot be
+	// programmed.
 	Failed State = "failed"
 )
 
-// PeerState is a peer as the status shows it.
+// PeerState is a peer with its state, for the status.
 type PeerState struct {
 	Peer
-	// Tunnelled tells that packets go through the device. Direct peers go
-	// without it where they can.
+	// Tunnelled reports whether packets go through the device. Packets to Direct
+	// peers go without it if possible.
 	Tunnelled bool
-	// Route, FDB and Neighbour tell what the kernel holds of the peer. A peer
-	// without a tunnel has only a route.
+	// Route, FDB and Neighbour report which objects of the peer are in the
+	// kernel. A peer without a tunnel has only a route.
 	Route, FDB, Neighbour bool
 	State                 State
-	// Since is when State began.
+	// Since is the time when State began.
 	Since time.Time
-	// Err and RetryAt are a failed peer's.
+	// Err and RetryAt are set for a failed peer.
 	Err     error
 	RetryAt time.Time
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// The other node is made by hand as flannel makes one.
+// The MACs of both nodes. The tests configure the other node with the commands
+// that flannel uses.
 const (
 	ownMAC   = "02:00:00:00:01:01"
 	otherMAC = "02:00:00:00:02:02"
@@ -82,7 +83,8 @@ func (n *overlayNet) spec() Spec {
 	return Spec{Device: n.vtep(), Peers: []Peer{n.peer()}, Prune: true}
 }
 
-// makeNodes links the two nodes, makes the other's tunnel, and gives each a pod.
+// makeNodes links the two nodes, makes the other node's tunnel, and makes a pod
+// on each node.
 func makeNodes(t *testing.T, n overlayNet) *nstest.Neighbour {
 	t.Helper()
 	other := nstest.NewNeighbour(t)
@@ -107,7 +109,7 @@ func nodad(n overlayNet) string {
 	return ""
 }
 
-// makeFlannel makes the neighbour's tunnel as flannel does.
+// makeFlannel makes the neighbour's tunnel in the same way as flannel.
 func makeFlannel(t *testing.T, other *nstest.Neighbour, n overlayNet) {
 	t.Helper()
 	other.IP(t, "link add "+n.device+" address "+otherMAC+" type vxlan id 1 dev under0 local "+n.other+" dstport 8472 nolearning")
@@ -118,7 +120,7 @@ func makeFlannel(t *testing.T, other *nstest.Neighbour, n overlayNet) {
 	other.IP(t, "route replace "+n.ownSubnet+" via "+first(n.ownSubnet)+" dev "+n.device+" onlink")
 }
 
-// openOverlay opens an overlay that is removed with the test.
+// openOverlay opens an overlay that is removed when the test ends.
 func openOverlay(t *testing.T, n overlayNet, opt Options) *Kernel {
 	t.Helper()
 	opt.IPv6 = n.is6
@@ -170,7 +172,8 @@ func echo(t *testing.T, other *nstest.Neighbour, n overlayNet) netip.AddrPort {
 	return at
 }
 
-// reach sends from the own pod to the other's until an answer comes.
+// reach sends datagrams from the own pod to the other pod until an answer
+// arrives.
 func reach(t *testing.T, n overlayNet, at netip.AddrPort) bool {
 	t.Helper()
 	conn := nstest.UDP(t, nil, netip.AddrPortFrom(netip.MustParseAddr(n.ownPod), 0).String())
@@ -186,7 +189,7 @@ func reach(t *testing.T, n overlayNet, at netip.AddrPort) bool {
 	return false
 }
 
-// TestOverlay brings two nodes together and lets pods speak.
+// TestOverlay connects two nodes and checks that their pods reach each other.
 func TestOverlay(t *testing.T) {
 	for _, c := range []struct {
 		name    string

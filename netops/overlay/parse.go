@@ -11,8 +11,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// neighState is a neighbour, or an entry of a VXLAN device's forwarding
-// database, of any state.
+// neighState is a neighbour, or an entry of a VXLAN device's forwarding database,
+// in any state.
 type neighState struct {
 	fdb, permanent bool
 	link           int
@@ -20,8 +20,8 @@ type neighState struct {
 	mac            hwAddr
 }
 
-// parseNeigh reads the body of RTM_NEWNEIGH or RTM_DELNEIGH; not ok for
-// what is neither an IP neighbour nor a device's own forwarding entry.
+// parseNeigh reads the body of RTM_NEWNEIGH or RTM_DELNEIGH. ok is true only for
+// an IP neighbour or a device's own forwarding entry.
 func parseNeigh(b []byte) (n neighState, ok bool, err error) {
 	if len(b) < rtnl.SizeofNeighHeader {
 		return n, false, fmt.Errorf("neighbour message of %d bytes: %w", len(b), unix.EBADMSG)
@@ -80,16 +80,17 @@ func parseNexthop(b []byte) (n hopState, err error) {
 	return n, err
 }
 
-// routeState is a route of the main table. One that leads to a nexthop
-// object has its id, and no hop.
+// routeState is a route of the main table. A route with a nexthop object has the
+// object's id and an empty hop.
 type routeState struct {
 	dst netip.Prefix
-	// linked is the device that the route leads over in the end.
+	// linked is the output device of the route, also with a nexthop object.
 	linked int32
 	routeTo
 }
 
-// routeTo is a route without what it is found by: there may be many.
+// routeTo is a route without its destination, which is the map key. It is small,
+// because there may be many routes.
 type routeTo struct {
 	hop      hop
 	id       uint32
@@ -98,7 +99,7 @@ type routeTo struct {
 	protocol uint8
 }
 
-// parseRoute reads the body of RTM_NEWROUTE or RTM_DELROUTE; not ok for
+// parseRoute reads the body of RTM_NEWROUTE or RTM_DELROUTE. ok is false for
 // routes of other tables.
 func parseRoute(b []byte) (r routeState, ok bool, err error) {
 	if len(b) < unix.SizeofRtMsg {
@@ -136,8 +137,8 @@ func parseRoute(b []byte) (r routeState, ok bool, err error) {
 	return r, err == nil && r.dst.IsValid(), err
 }
 
-// isFlannels tells whether a route has the form that flannel gives it: boot
-// protocol, on link, by way of the network's own first address.
+// isFlannels reports whether a route has the form that flannel gives it: protocol
+// boot, onlink, and the first address of its network as the gateway.
 func (r *routeState) isFlannels() bool {
 	return r.protocol == unix.RTPROT_BOOT && r.hop.onLink && r.hop.via == r.dst.Addr()
 }

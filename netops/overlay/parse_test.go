@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// overlayOps are one of each kind and family.
+// overlayOps returns ops of each kind and family.
 func overlayOps() []kernelOp {
 	mac := hwAddr{2, 0, 0, 0, 2, 2}
 	var ops []kernelOp
@@ -29,8 +29,8 @@ func overlayOps() []kernelOp {
 	return ops
 }
 
-// TestOverlayMessagesComeBack reads requests as notifications: what the kernel
-// tells of them has the same form.
+// TestOverlayMessagesComeBack decodes requests as notifications. The kernel's
+// notifications have the same form.
 func TestOverlayMessagesComeBack(t *testing.T) {
 	for _, op := range overlayOps() {
 		b := op.body(nil)
@@ -55,8 +55,8 @@ func TestOverlayMessagesComeBack(t *testing.T) {
 	}
 }
 
-// FuzzOverlayEvent decodes any notification and judges it: no panic, and
-// nothing that was asked for by nobody disturbs.
+// FuzzOverlayEvent decodes and evaluates random notifications without a panic.
+// They must not disturb an overlay before the first Apply.
 func FuzzOverlayEvent(f *testing.F) {
 	for _, op := range overlayOps() {
 		kind, _ := op.request()
@@ -85,7 +85,7 @@ func FuzzOverlayEvent(f *testing.F) {
 	})
 }
 
-// FuzzVTEP reads any link as a tunnel device.
+// FuzzVTEP reads random bytes as a tunnel device.
 func FuzzVTEP(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(append(make([]byte, unix.SizeofIfInfomsg), nlconn.AppendAttr(nil, unix.IFLA_LINKINFO, nlconn.AppendAttr(nlconn.AppendAttr(nil, 1, []byte("vxlan\x00")), 2, nlconn.AppendAttr(nil, 15, []byte{0x21, 0x18})))...))

@@ -11,25 +11,27 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// A peer that failed is tried again after minRetry, twice as late each
-// time, at most maxRetry.
+// A failed peer is tried again after minRetry. Each failure doubles the delay, up
+// to maxRetry.
 const (
 	minRetry = time.Second
 	maxRetry = time.Minute
 )
 
-// peerEntry is a peer, what it takes in the kernel, and how that went.
+// peerEntry is a peer, its kernel objects, and the result of the last try.
 type peerEntry struct {
 	Peer
-	// tunnel, mac and hop are what the peer is made of; nothing if wrong is set.
+	// tunnel, mac and hop describe the peer's kernel objects. They are valid if
+	// wrong is nil.
 	tunnel bool
 	mac    hwAddr
 	hop    hop
-	// done tells that all of it is in the kernel, for all that is known.
+	// done reports whether all of the peer's objects are in the kernel, as far as
+	// known.
 	done bool
-	// wrong is what keeps the peer from being tried at all.
+	// wrong is the fault that prevents any try.
 	wrong error
-	// refused is what the kernel said in the last try.
+	// refused is the kernel's error in the last try.
 	refused error
 
 	state    State
@@ -38,15 +40,16 @@ type peerEntry struct {
 	retryAt  time.Time
 }
 
-// peerIndex finds peers by what can only belong to one of them.
+// peerIndex finds peers by their unique properties.
 type peerIndex struct {
-	// firsts are by the first address of their subnets, which is the tunnel's gateway.
+	// firsts has the peers by the first address of their subnet, which is the
+	// tunnel's gateway.
 	firsts map[netip.Addr]*peerEntry
 	macs   map[hwAddr]*peerEntry
 	names  map[string]*peerEntry
 }
 
-// subnet is the peer that a network is of, nil for none.
+// subnet returns the peer with a subnet, or nil.
 func (x *peerIndex) subnet(p netip.Prefix) *peerEntry {
 	if one := x.firsts[p.Addr()]; one != nil && one.Subnet == p {
 		return one
@@ -54,7 +57,7 @@ func (x *peerIndex) subnet(p netip.Prefix) *peerEntry {
 	return nil
 }
 
-// gateway is the peer that has a tunnel by way of an address, nil for none.
+// gateway returns the peer whose tunnel has a gateway address, or nil.
 func (x *peerIndex) gateway(a netip.Addr) *peerEntry {
 	if one := x.firsts[a]; one != nil && one.tunnel {
 		return one
@@ -68,8 +71,8 @@ func newPeerIndex(n int) *peerIndex {
 	}
 }
 
-// add claims what the peer is known by. The first of two that claim one thing
-// has it.
+// add registers the peer's subnet and MAC. If another peer has registered one of
+// them, add fails and that peer keeps it.
 func (x *peerIndex) add(p *peerEntry) error {
 	if other := x.firsts[p.Subnet.Addr()]; other != nil {
 		return fmt.Errorf("subnet %s: %w: %q has %s", p.Subnet, nlconn.ErrConflict, other.Name, other.Subnet)
@@ -84,7 +87,7 @@ func (x *peerIndex) add(p *peerEntry) error {
 	return nil
 }
 
-// resolve computes what the peer takes.
+// resolve computes the peer's kernel objects.
 func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
 	p.tunnel, p.hop, p.mac = false, hop{}, hwAddr{}
 	is6 := o.family != rtnl.Family(netip.IPv4Unspecified())
@@ -118,8 +121,8 @@ func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
 	return nil
 }
 
-// directHop is onLink, asked once for each gateway until routes, links or
-// addresses change.
+// directHop returns the result of onLink. It caches the result until routes,
+// links or addresses change.
 func (o *Kernel) directHop(ctx context.Context, gateway netip.Addr) (hop, bool, error) {
 	if h, known := o.direct[gateway]; known {
 		return h, h.link != 0, nil
@@ -135,7 +138,7 @@ func (o *Kernel) directHop(ctx context.Context, gateway netip.Addr) (hop, bool, 
 	return h, ok, nil
 }
 
-// due tells whether the peer is to be tried now.
+// due reports whether the peer must be tried now.
 func (p *peerEntry) due(now time.Time) bool {
 	return p.wrong == nil && (p.state != Failed || !now.Before(p.retryAt))
 }
@@ -149,7 +152,8 @@ func (p *peerEntry) judge(now time.Time) {
 	case p.refused != nil:
 		p.state = Failed
 		wait := min(minRetry<<min(p.failures, 10), maxRetry)
-		// Peers that failed together are not tried again together.
+		// Choose a random delay, so that peers that failed together are not tried
+		// again together.
 		p.retryAt = now.Add(wait + rand.N(wait/4))
 		p.failures++
 	default:

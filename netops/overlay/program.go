@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// program makes what peers lack. A peer's route comes last: before it the
-// kernel asks nobody for the gateway.
+// program makes the missing objects of peers. It makes a peer's route last:
+// without the route the kernel does not send requests for the gateway's MAC.
 func (o *Kernel) program(ctx context.Context, w *opWriter, now time.Time) error {
 	surplus := o.have.surplus
 	o.have.surplus = nil
@@ -57,8 +57,9 @@ func (o *Kernel) programPeer(ctx context.Context, w *opWriter, p *peerEntry) err
 		}
 	}
 	if have, ok := o.have.routes[p.Subnet]; ok && p.tunnel && o.family == unix.AF_INET6 && o.linkOf(have) != p.hop.link {
-		// The tunnel's gateway is in the subnet: while a route leads there by another
-		// link, IPv6 refuses it on this one (net/ipv6/route.c, ip6_route_check_nh_onlink).
+		// The tunnel's gateway is in the subnet. While a route to the subnet uses
+		// another link, IPv6 refuses the gateway on this link (net/ipv6/route.c,
+		// ip6_route_check_nh_onlink).
 		if err := w.add(ctx, kernelOp{kind: opRoute, del: true, dst: p.Subnet, protocol: have.protocol, priority: have.priority}); err != nil {
 			return err
 		}
@@ -68,7 +69,7 @@ func (o *Kernel) programPeer(ctx context.Context, w *opWriter, p *peerEntry) err
 		if !ok {
 			id = o.freeHop()
 			op.kind, op.id = opHop, id
-			// Later peers of the same hop share it.
+			// Later peers with the same hop share it.
 			o.have.ids[p.hop], o.have.hops[id] = id, p.hop
 			if err := w.add(ctx, op); err != nil {
 				return err
@@ -86,7 +87,7 @@ func (o *Kernel) programPeer(ctx context.Context, w *opWriter, p *peerEntry) err
 	return w.add(ctx, op)
 }
 
-// linkOf is the index of the link that a route leads to.
+// linkOf returns the index of the link that a route uses.
 func (o *Kernel) linkOf(r routeTo) int32 {
 	if r.id != 0 {
 		return o.have.hops[r.id].link
@@ -94,7 +95,7 @@ func (o *Kernel) linkOf(r routeTo) int32 {
 	return r.hop.link
 }
 
-// freeHop is the next free number for a nexthop object.
+// freeHop returns the next free number for a nexthop object.
 func (o *Kernel) freeHop() uint32 {
 	for {
 		o.nextHop = (o.nextHop + 1) % (1 << 23)
@@ -105,16 +106,17 @@ func (o *Kernel) freeHop() uint32 {
 	}
 }
 
-// prune removes what no peer wants: routes, and then what they stood on.
+// prune removes the objects that no peer wants: first routes, then the objects
+// that the routes use.
 func (o *Kernel) prune(ctx context.Context, w *opWriter) error {
 	released := o.released
 	o.released = nil
 	for _, c := range released {
-		// Gateways on links may be several peers'.
+		// Several peers may share a gateway on a link, so check all objects.
 		o.sweep = o.sweep || !c.tunnel
 	}
 	if o.sweep {
-		o.sweep = false // but for what is refused
+		o.sweep = false // refuse sets it again
 		return o.pruneAll(ctx, w)
 	}
 	for _, c := range released {
@@ -139,7 +141,7 @@ func (o *Kernel) prune(ctx context.Context, w *opWriter) error {
 	return w.flush(ctx)
 }
 
-// pruneAll looks at everything that is ours.
+// pruneAll checks all objects of the overlay.
 func (o *Kernel) pruneAll(ctx context.Context, w *opWriter) error {
 	for dst := range o.have.routes {
 		if err := o.pruneRoute(ctx, w, dst); err != nil {
@@ -197,7 +199,7 @@ func (o *Kernel) pruneNeigh(ctx context.Context, w *opWriter, ip netip.Addr) err
 	return w.add(ctx, kernelOp{kind: opNeigh, del: true, link: o.device.Index, ip: ip})
 }
 
-// pruneDevices deletes labelled devices of the family that are not the wanted one.
+// pruneDevices deletes the labelled devices of the family except the wanted one.
 func (o *Kernel) pruneDevices(ctx context.Context) error {
 	all, err := o.vteps(ctx)
 	if err != nil {
@@ -215,8 +217,9 @@ func (o *Kernel) pruneDevices(ctx context.Context) error {
 	return nil
 }
 
-// removePeers deletes what is ours of the peers, on and beside a device. The
-// memory of it ends.
+// removePeers deletes the overlay's objects of a device (0 for none), nexthop
+// objects and routes. It reads them from the kernel. The remembered state stays
+// unchanged.
 func (o *Kernel) removePeers(ctx context.Context, link int) error {
 	have, err := o.read(ctx, link)
 	if err != nil {
@@ -234,8 +237,8 @@ func (o *Kernel) removePeers(ctx context.Context, link int) error {
 	return o.pruneAll(ctx, w)
 }
 
-// Remove deletes all that is ours: routes of the protocol, nexthop objects of
-// the range, and labelled devices of the family with what is on them.
+// Remove deletes all objects of the overlay: routes with the protocol, nexthop
+// objects in the range, and labelled devices of the family.
 func (o *Kernel) Remove(ctx context.Context) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -247,7 +250,7 @@ func (o *Kernel) Remove(ctx context.Context) error {
 	return o.pruneDevices(ctx)
 }
 
-// Peers tells where each peer of the last spec stands, in its order.
+// Peers returns the state of each peer in the order of the last spec.
 func (o *Kernel) Peers() []PeerState {
 	o.mu.Lock()
 	defer o.mu.Unlock()

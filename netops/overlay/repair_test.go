@@ -13,13 +13,13 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// told waits for the overlay to ask for an Apply.
+// told waits until the overlay requests an Apply.
 func told(t *testing.T, o *Kernel, what string) {
 	t.Helper()
 	await.Next(t, o.Changes(), what+": that somebody is told")
 }
 
-// mend calls Apply as often as the overlay asks for it, until pods reach each
+// mend calls Apply whenever the overlay requests it, until the pods reach each
 // other again.
 func mend(t *testing.T, o *Kernel, spec Spec, works func() bool) {
 	t.Helper()
@@ -44,15 +44,15 @@ func mend(t *testing.T, o *Kernel, spec Spec, works func() bool) {
 	}
 }
 
-// cut is something that happens to the kernel from outside.
+// cut is a change of the kernel by another program.
 type cut struct {
 	name string
-	do   []string // commands; DEV, GW, SUBNET, OTHER, ADDR are the net's
-	only string   // "4" or "6" where it makes sense for one family
+	do   []string // commands; DEV, GW, SUBNET, OTHER, ADDR, BOGUS and LOCAL are replaced
+	only string   // "4" or "6" for a cut of one family only
 }
 
-// cuts are the rows of flannel's repair matrix that concern the kernel: what
-// flanneld restores of these is the deleted IPv4 device alone, without its peers.
+// cuts are the rows of flannel's repair matrix that concern the kernel. Of these,
+// flanneld restores only a deleted IPv4 device, without its peers.
 var cuts = []cut{
 	{name: "device deleted", do: []string{"ip link del DEV"}},
 	{name: "device down", do: []string{"ip link set DEV down"}},
@@ -75,7 +75,8 @@ var cuts = []cut{
 	{name: "another device in its place", do: []string{"ip link del DEV", "ip link add DEV type vxlan id 1 dev under0 local LOCAL dstport 4789"}},
 }
 
-// TestOverlayRepair cuts the way to the other pod and waits for it to come back.
+// TestOverlayRepair breaks the route to the other pod and waits until it is
+// restored.
 func TestOverlayRepair(t *testing.T) {
 	for _, n := range []overlayNet{net4(), net6()} {
 		family := map[bool]string{false: "4", true: "6"}[n.is6]
@@ -112,7 +113,7 @@ func TestOverlayRepair(t *testing.T) {
 	}
 }
 
-// settled waits until the overlay asks for nothing more and has nothing to do.
+// settled waits until the overlay requests no Apply and an Apply writes nothing.
 func settled(t *testing.T, o *Kernel, spec Spec) {
 	t.Helper()
 	for range 20 {
@@ -142,7 +143,8 @@ func (n *overlayNet) fill(command string) string {
 		"BOGUS", bogus, "ADDR", first(n.ownSubnet)+n.bits(), "LOCAL", n.own).Replace(command)
 }
 
-// TestOverlayParent takes the lower link away and brings another of its name.
+// TestOverlayParent deletes the lower link and makes a new one with the same
+// name.
 func TestOverlayParent(t *testing.T) {
 	n := net4()
 	other := makeNodes(t, n)
@@ -165,8 +167,9 @@ func TestOverlayParent(t *testing.T) {
 	settled(t, o, spec)
 }
 
-// TestOverlayDirect sends past the tunnel where the other node is on the link,
-// loses the way as the link flaps, and finds it again (DirectRouting, host-gw).
+// TestOverlayDirect checks packets without a tunnel while the other node is on
+// the link (DirectRouting, host-gw). The link goes down and up again; the route
+// must be lost and restored.
 func TestOverlayDirect(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -217,8 +220,8 @@ func TestOverlayDirect(t *testing.T) {
 	}
 }
 
-// TestOverlayDirectAndBack: a peer that had a route on the link gets a tunnel in its place,
-// as after DirectRouting was taken out of the configuration, and the other way round.
+// TestOverlayDirectAndBack checks that a peer with a route on the link changes to
+// a tunnel, as after DirectRouting was removed from the configuration, and back.
 func TestOverlayDirectAndBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		net     overlayNet
@@ -244,8 +247,9 @@ func TestOverlayDirectAndBack(t *testing.T) {
 	}
 }
 
-// TestOverlayFlood: more happens than the socket has room for, and what matters comes last
-// and is not told: that something was lost is reason enough to look.
+// TestOverlayFlood makes more notifications than the socket can hold. The
+// notification of the deleted route is dropped. The overlay must read the kernel
+// because notifications were lost.
 func TestOverlayFlood(t *testing.T) {
 	n := net4()
 	other := makeNodes(t, n)
@@ -267,7 +271,7 @@ func TestOverlayFlood(t *testing.T) {
 	if err := os.WriteFile(batch, []byte(flood.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o.monitor.mu.Lock() // it hears one thing more, and then no more
+	o.monitor.mu.Lock() // the monitor receives one more datagram and then blocks
 	nstest.Run(t, "ip", "-batch", batch)
 	o.monitor.mu.Unlock()
 	mend(t, o, spec, works)

@@ -18,7 +18,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
-// nthWrite fails the n-th write, or kills the process before or after it.
+// nthWrite makes the n-th write fail, or kills the process before or after it.
 type nthWrite struct {
 	n, seen int
 	before  func() error
@@ -43,7 +43,8 @@ func kill() {
 	select {}
 }
 
-// ourState is what an overlay has in the kernel, without numbers that may differ.
+// ourState returns the overlay's state in the kernel, without the numbers that
+// may differ.
 func ourState(t *testing.T, n overlayNet) string {
 	t.Helper()
 	var lines []string
@@ -57,15 +58,15 @@ func ourState(t *testing.T, n overlayNet) string {
 	return regexp.MustCompile(`(^|\n)\d+: |nhid \d+|id \d{4,}`).ReplaceAllString(strings.Join(lines, "\n"), "")
 }
 
-// sweepSpec takes a few writes of peers.
+// sweepSpec returns a spec that needs several writes for its peers.
 func sweepSpec(n overlayNet) Spec {
 	spec := n.spec()
 	spec.Peers = manyPeers(60, n.is6)
 	return spec
 }
 
-// formerSpec is what was there before: another list, some peers with other MACs
-// and addresses, another VNI.
+// formerSpec returns an earlier spec: a shorter list of peers, some with other
+// MACs, and a device with another MTU and VNI.
 func formerSpec(n overlayNet) Spec {
 	spec := sweepSpec(n)
 	spec.Device.MTU, spec.Device.VNI = 1280, 7
@@ -78,9 +79,9 @@ func formerSpec(n overlayNet) Spec {
 	return spec
 }
 
-// TestOverlayFaultSweep fails one write after the other, on the way from one
-// state to another: the next Apply brings the same as if none had failed, and
-// Remove leaves nothing.
+// TestOverlayFaultSweep makes each write fail in turn during a change from one
+// state to another. The next Apply must have the same result as without the
+// failure. Remove must delete everything.
 func TestOverlayFaultSweep(t *testing.T) {
 	for _, n := range []overlayNet{net4(), net6()} {
 		makeNodes(t, n)
@@ -101,7 +102,7 @@ func TestOverlayFaultSweep(t *testing.T) {
 			if err == nil && len(r.Warnings) == 0 {
 				t.Errorf("write %d failed unseen", fail)
 			}
-			if err == nil { // a setting: it works with an address more
+			if err == nil { // the write of a sysctl failed: the device works, but has one more address
 				nstest.IP(t, "link del "+n.device)
 				told(t, o, "device deleted")
 			}
@@ -145,7 +146,7 @@ func TestOverlayVictim(t *testing.T) {
 }
 
 // TestOverlayKillSweep kills a process before and after each of its writes. The
-// next one makes the kernel as it should be.
+// next process must make the wanted state.
 func TestOverlayKillSweep(t *testing.T) {
 	n := net4()
 	makeNodes(t, n)

@@ -16,15 +16,15 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// deviceAlias labels a tunnel device as an overlay's, so that it can be found
-// when nobody remembers its name.
+// deviceAlias is the alias of an overlay's tunnel device. It identifies the
+// device if its name is unknown.
 const deviceAlias = "cnibox overlay"
 
 // addrGenNone is IN6_ADDR_GEN_MODE_NONE of linux/if_link.h.
 const addrGenNone = "1"
 
-// ensureVTEP makes the device as wanted, in place where the kernel can, and
-// gives it as it is afterwards.
+// ensureVTEP makes the device match v and returns its resulting state. It changes
+// an existing device in place if the kernel allows that.
 func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warnings []error, err error) {
 	have, err := o.findVTEP(ctx, v)
 	if err != nil {
@@ -51,7 +51,8 @@ func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warning
 	if err != nil {
 		return st, nil, err
 	}
-	// Before it is up: it would ask for, and give itself, addresses.
+	// Set the sysctls before the device is up, because it then requests and
+	// configures addresses.
 	warnings = o.quietVTEP(v.Name)
 	if err := o.setVTEP(ctx, v, have, parent.Index); err != nil {
 		return st, warnings, err
@@ -63,7 +64,8 @@ func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warning
 	return st, warnings, err
 }
 
-// findVTEP reads the device of the wanted name; nil if there is none.
+// findVTEP reads the device with the wanted name. It returns nil if the device is
+// absent.
 func (o *Kernel) findVTEP(ctx context.Context, v *VTEP) (*vtepState, error) {
 	m := rtnl.LinkQuery(0)
 	m.Data = append(m.Data, rtnl.NameAttr(v.Name))
@@ -94,8 +96,9 @@ func (o *Kernel) vteps(ctx context.Context) ([]vtepState, error) {
 	return all, nlconn.Explain(err, "list links")
 }
 
-// createVTEP makes the device, down. Alias and flags follow: this request may
-// meet a stranger's device.
+// createVTEP makes the device, which is down. setVTEP sets the alias and the
+// flags later, because the name or the VNI may belong to another program's
+// device.
 func (o *Kernel) createVTEP(ctx context.Context, v *VTEP, parent int) error {
 	m := nlconn.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, Data: []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), rtnl.NameAttr(v.Name)}}
 	m.Data = append(m.Data, rtnl.HardwareAttrs(v.MAC, v.MTU)...)
@@ -121,8 +124,9 @@ func (o *Kernel) createVTEP(ctx context.Context, v *VTEP, parent int) error {
 	return err
 }
 
-// vniTaken tells which device keeps the wanted one from being made. One of
-// ours, renamed or of a former configuration, is deleted.
+// vniTaken returns an error with the name of the device that has the wanted VNI
+// and port. If that device has the overlay's alias, vniTaken deletes it and
+// returns nil: it was renamed, or is from a former configuration.
 func (o *Kernel) vniTaken(ctx context.Context, v *VTEP, err error) error {
 	all, listErr := o.vteps(ctx)
 	for _, other := range all {
@@ -136,7 +140,8 @@ func (o *Kernel) vniTaken(ctx context.Context, v *VTEP, err error) error {
 	return errors.Join(err, listErr)
 }
 
-// vxlanInfo begins IFLA_LINKINFO. The kernel wants the VNI in every request.
+// vxlanInfo returns IFLA_LINKINFO with the VNI. The kernel requires the VNI in
+// every request.
 func vxlanInfo(vni uint32) (info, data *nl.RtAttr) {
 	info = nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(rtnl.KindVXLAN))
@@ -145,7 +150,7 @@ func vxlanInfo(vni uint32) (info, data *nl.RtAttr) {
 	return info, data
 }
 
-// addVXLANData adds what can be changed later too.
+// addVXLANData adds the attributes that can also be changed later.
 func addVXLANData(data *nl.RtAttr, v *VTEP, parent int) {
 	data.AddRtAttr(nl.IFLA_VXLAN_LINK, nl.Uint32Attr(uint32(parent)))
 	local := nl.IFLA_VXLAN_LOCAL
@@ -156,8 +161,8 @@ func addVXLANData(data *nl.RtAttr, v *VTEP, parent int) {
 	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, rtnl.BoolAttr(v.Learning))
 }
 
-// setVTEP changes what differs, alias and state last. A change of the MAC
-// takes permanent neighbours with it, which the next dump shows.
+// setVTEP changes what differs. The alias and the flags are last. When the MAC
+// changes, the kernel deletes permanent neighbours, which the next dump shows.
 func (o *Kernel) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent int) error {
 	if have.parent != parent || have.local != v.Local || have.learning != v.Learning {
 		info, data := vxlanInfo(v.VNI)
@@ -177,13 +182,13 @@ func (o *Kernel) setVTEP(ctx context.Context, v *VTEP, have *vtepState, parent i
 			return fmt.Errorf("%w (is %q large enough?)", err, v.Parent)
 		}
 	}
-	// Another's words are left alone where they were before us: it is taken over, not made.
+	// Keep an alias that another program set before the device was taken over.
 	if have.Alias == "" || have.Alias != deviceAlias && have.Index == o.labelled {
 		if err := o.setLink(ctx, v, have.Index, "alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(deviceAlias))); err != nil {
 			return err
 		}
 	}
-	if have.Master != 0 { // a bridge would take what comes out of the tunnel
+	if have.Master != 0 { // a bridge would receive the packets from the tunnel
 		if err := o.setLink(ctx, v, have.Index, "nomaster", nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(0))); err != nil {
 			return err
 		}
@@ -205,15 +210,15 @@ func (o *Kernel) setLink(ctx context.Context, v *VTEP, index int, what string, a
 	return o.request(ctx, fmt.Sprintf("set link %q %s", v.Name, what), m)
 }
 
-// request makes one write of one request.
+// request sends one request in one write.
 func (o *Kernel) request(ctx context.Context, what string, m nlconn.Message) error {
 	return netops.Probed(o.probe, func() string { return what }, func() error {
 		return nlconn.Explain(o.conn.One(ctx, m), what)
 	})
 }
 
-// quietVTEP keeps the device from taking addresses by itself. Where /proc/sys
-// is read-only it works all the same, with a link-local address.
+// quietVTEP prevents the device from configuring addresses automatically. If
+// /proc/sys is read-only, the device works with a link-local address.
 func (o *Kernel) quietVTEP(name string) (warnings []error) {
 	for key, value := range map[string]string{"accept_ra": "0", "addr_gen_mode": addrGenNone} {
 		if err := o.setSysctl("net/ipv6/conf/"+name+"/"+key, value); err != nil {
@@ -223,8 +228,8 @@ func (o *Kernel) quietVTEP(name string) (warnings []error) {
 	return warnings
 }
 
-// setSysctl writes a sysctl that has another value. One that is not there is none of a
-// kernel without IPv6.
+// setSysctl writes a sysctl if its value differs. A missing sysctl means that
+// IPv6 is disabled; setSysctl ignores it.
 func (o *Kernel) setSysctl(key, value string) error {
 	c := netops.Sysctl{In: netops.Host, Key: key, Value: value, Optional: true}
 	if have, err := c.ReadHere(); errors.Is(err, nlconn.ErrNotExist) || have == value {
@@ -236,8 +241,8 @@ func (o *Kernel) setSysctl(key, value string) error {
 	return nil
 }
 
-// addressVTEP gives the device its address before it takes others within the
-// network: host processes speak to pods from it.
+// addressVTEP adds the device's address before it removes other addresses in the
+// network, because the host's connections to pods need a source address.
 func (o *Kernel) addressVTEP(ctx context.Context, v *VTEP, index int) error {
 	have, err := o.conn.Addresses(ctx, index)
 	if err != nil {
@@ -266,8 +271,8 @@ func (o *Kernel) addressVTEP(ctx context.Context, v *VTEP, index int) error {
 	return nil
 }
 
-// verifyVTEP reads the device and its parent once it is up: programs that name and number
-// devices (systemd-udevd's MACAddressPolicy) may have changed it meanwhile.
+// verifyVTEP reads the device and its parent after the device is up. Programs
+// that configure devices (systemd-udevd's MACAddressPolicy) may have changed it.
 func (o *Kernel) verifyVTEP(ctx context.Context, v *VTEP) (vtepState, error) {
 	o.mark = o.monitor.mark()
 	have, err := o.findVTEP(ctx, v)
@@ -306,8 +311,8 @@ func (o *Kernel) verifyVTEP(ctx context.Context, v *VTEP) (vtepState, error) {
 	return *have, nil
 }
 
-// deleteVTEP deletes a device. Routes go before it, and nexthops after them:
-// the kernel takes its time over those of a device that goes.
+// deleteVTEP deletes a device. It deletes the routes and then the nexthops before
+// the device, because the kernel takes long to delete them with the device.
 func (o *Kernel) deleteVTEP(ctx context.Context, have *vtepState) error {
 	if err := o.removePeers(ctx, have.Index); err != nil {
 		return err
@@ -325,13 +330,13 @@ func (o *Kernel) deleteLink(ctx context.Context, have *rtnl.Link) error {
 	return err
 }
 
-// hardware is the device's MAC as a key, zero for none.
+// hardware returns the device's MAC as a hwAddr. It is zero if there is no MAC.
 func (v *vtepState) hardware() (a hwAddr) {
 	copy(a[:], v.MAC)
 	return a
 }
 
-// parseHardware reads an Ethernet address that packets can be sent to.
+// parseHardware reads a unicast MAC.
 func parseHardware(text string) (a hwAddr, err error) {
 	m, err := net.ParseMAC(text)
 	if err != nil || len(m) != len(a) || m[0]&1 != 0 || [6]byte(m) == a {
@@ -340,7 +345,7 @@ func parseHardware(text string) (a hwAddr, err error) {
 	return hwAddr(m), nil
 }
 
-// addressMessage adds or deletes an address that brings no network with it.
+// addressMessage returns the request that adds or deletes an address.
 func addressMessage(kind uint16, index int, p netip.Prefix) nlconn.Message {
 	ifa := nl.NewIfAddrmsg(int(rtnl.Family(p.Addr())))
 	ifa.Index, ifa.Prefixlen = uint32(index), uint8(p.Bits())

@@ -13,19 +13,21 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/rtnl"
 )
 
-// vtepState is a VXLAN device as the kernel tells it.
+// vtepState is a VXLAN device as the kernel reports it.
 type vtepState struct {
 	rtnl.Link
 	vni    uint32
 	port   uint16
 	parent int
 	local  netip.Addr
-	// learning and gbp are flags; foreign tells that the device is made for
-	// another use: a multicast group or default destination, metadata, misses told.
+	// learning and gbp are flags. foreign reports whether the device has another
+	// use: a multicast group, a default destination, metadata mode, or
+	// notifications of misses.
 	learning, gbp, foreign bool
 }
 
-// parseVTEP reads the body of RTM_NEWLINK of a VXLAN device; not ok for others.
+// parseVTEP reads the body of RTM_NEWLINK of a VXLAN device. ok is false for
+// other links.
 func parseVTEP(b []byte) (v vtepState, ok bool, err error) {
 	l, err := rtnl.ParseLink(b)
 	if err != nil || l.Kind != rtnl.KindVXLAN {
@@ -77,14 +79,14 @@ func (v *VTEP) port() uint16 {
 	return v.Port
 }
 
-// suits tells whether the device can be made as wanted where it is: the kernel
-// changes neither number, port, policy nor family of one that exists.
+// suits reports whether the kernel can change the existing device to match v. It
+// cannot change the VNI, the port, GBP and the address family.
 func (v *VTEP) suits(have *vtepState) bool {
 	return have.vni == v.VNI && have.port == v.port() && have.gbp == v.GBP && !have.foreign &&
 		(!have.local.IsValid() && v.Local.Is4() || have.local.Is4() == v.Local.Is4() && have.local.IsValid())
 }
 
-// validate checks what the kernel would take in silence.
+// validate checks values that the kernel would accept without an error.
 func (v *VTEP) validate(is6 bool) error {
 	errs := []error{rtnl.CheckName(v.Name), rtnl.CheckName(v.Parent), rtnl.CheckMAC(v.MAC), rtnl.CheckMTU(v.MTU)}
 	if v.VNI == 0 || v.VNI >= 1<<24 {

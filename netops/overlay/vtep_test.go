@@ -13,16 +13,17 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
-// deviceIndex is the tunnel device's; another one after it was made anew.
+// deviceIndex returns the tunnel device's index. The index differs if the device
+// was made again.
 func deviceIndex(t *testing.T, n overlayNet) string {
 	t.Helper()
 	index, _, _ := strings.Cut(nstest.IP(t, "-o link show dev "+n.device), ":")
 	return index
 }
 
-// TestOverlayInPlace changes the device's wishes: what the kernel can change in
-// place keeps the device and what is on it (flanneld ignores changes of MTU and
-// learning until somebody deletes the device).
+// TestOverlayInPlace changes the wanted device. Changes that the kernel makes in
+// place must keep the device and its objects. flanneld ignores changes of MTU and
+// learning until the device is deleted.
 func TestOverlayInPlace(t *testing.T) {
 	for _, n := range []overlayNet{net4(), net6()} {
 		t.Run(n.device, func(t *testing.T) {
@@ -43,7 +44,7 @@ func TestOverlayInPlace(t *testing.T) {
 				anew   bool
 			}{
 				{"MTU", func(v *VTEP) { v.MTU = 1300 }, "mtu 1300", false},
-				{"learning", func(v *VTEP) { v.Learning = true }, "dstport 8472 ttl", false}, // or it says nolearning
+				{"learning", func(v *VTEP) { v.Learning = true }, "dstport 8472 ttl", false}, // otherwise it shows nolearning
 				{"local address", func(v *VTEP) { v.Local = netip.MustParseAddr(alt) }, "local " + alt, false},
 				{"MAC", func(v *VTEP) { v.MAC = "02:00:00:00:01:02" }, "02:00:00:00:01:02", false},
 				{"VNI", func(v *VTEP) { v.VNI = 2 }, "id 2 ", true},
@@ -77,8 +78,9 @@ func TestOverlayInPlace(t *testing.T) {
 	}
 }
 
-// TestOverlayAdopts takes over what flannel left: its device stays, its routes
-// become ours in their places, and those of nodes that went while it was down go.
+// TestOverlayAdopts takes over flannel's objects. The device stays, routes to
+// existing nodes are replaced, and routes to nodes that were removed meanwhile
+// are deleted.
 func TestOverlayAdopts(t *testing.T) {
 	for _, n := range []overlayNet{net4(), net6()} {
 		t.Run(n.device, func(t *testing.T) {
@@ -136,7 +138,7 @@ func routesOf(t *testing.T, n overlayNet) string {
 	return nstest.IP(t, "route show dev "+n.device)
 }
 
-// TestOverlayRefuses tells what is in the way.
+// TestOverlayRefuses checks that the error names the cause.
 func TestOverlayRefuses(t *testing.T) {
 	n := net4()
 	makeNodes(t, n)
@@ -172,8 +174,9 @@ func TestOverlayRefuses(t *testing.T) {
 	apply(t, o, n.spec())
 }
 
-// TestOverlayPeerFaults has peers that cannot be: the others are unharmed, and
-// what one of two claims is given back when the first lets go of it.
+// TestOverlayPeerFaults has peers that cannot be programmed. The other peers must
+// work. If two peers claim the same subnet or MAC, the second gets it when the
+// first is removed.
 func TestOverlayPeerFaults(t *testing.T) {
 	n := net4()
 	makeNodes(t, n)
@@ -215,15 +218,16 @@ func TestOverlayPeerFaults(t *testing.T) {
 	}
 }
 
-// TestOverlayBackOff lets the kernel refuse one peer: it is tried again when its
-// time has come, ever more rarely, and the others work.
+// TestOverlayBackOff makes the kernel refuse one peer. It must be tried again
+// after increasing delays, and the other peers must work.
 func TestOverlayBackOff(t *testing.T) {
 	n := net4()
 	makeNodes(t, n)
 	now := time.Unix(1000, 0)
 	o := openOverlay(t, n, Options{Now: func() time.Time { return now }})
 	spec := n.spec()
-	// The kernel takes no neighbour of a class E address, nor a route by way of it.
+	// The kernel refuses a neighbour with a class E address, and a route with it
+	// as the gateway.
 	bad := Peer{Name: "bad", Subnet: netip.MustParsePrefix("255.255.255.255/32"), Gateway: netip.MustParseAddr("192.168.50.9"), MAC: "02:00:00:00:09:09"}
 	spec.Peers = append(spec.Peers, bad)
 	r := apply(t, o, spec)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// claim is what a peer has in the kernel.
+// claim describes a peer's kernel objects.
 type claim struct {
 	subnet netip.Prefix
 	mac    hwAddr
@@ -16,8 +16,9 @@ type claim struct {
 
 func (p *peerEntry) claim() claim { return claim{p.Subnet, p.mac, p.hop, p.tunnel} }
 
-// want takes over a list of peers: by what differs from the last one where that
-// is little, so that it does not matter how many others there are.
+// want takes over a list of peers. If the list differs little from the last one,
+// it processes only the differences. The cost then does not depend on the number
+// of other peers.
 func (o *Kernel) want(ctx context.Context, list []Peer) error {
 	if o.moved {
 		clear(o.direct)
@@ -29,8 +30,8 @@ func (o *Kernel) want(ctx context.Context, list []Peer) error {
 	return o.rebuild(ctx, list)
 }
 
-// rebuild takes over a list of peers as a whole. What is known of those that
-// did not change stays known.
+// rebuild takes over a whole list of peers. Peers that did not change keep their
+// state.
 func (o *Kernel) rebuild(ctx context.Context, list []Peer) error {
 	now, moved := o.now(), o.moved
 	index := newPeerIndex(len(list))
@@ -44,7 +45,7 @@ func (o *Kernel) rebuild(ctx context.Context, list []Peer) error {
 		}
 		if fresh || moved || p.Peer != list[i] || p.wrong != nil {
 			if err := o.change(ctx, p, list[i]); err != nil {
-				o.moved = true // ask for all of them again
+				o.moved = true // look up all gateways again
 				return err
 			}
 		}
@@ -61,7 +62,7 @@ func (o *Kernel) rebuild(ctx context.Context, list []Peer) error {
 	return nil
 }
 
-// change gives a peer its wish and computes what that takes.
+// change sets a peer's new values and computes its kernel objects.
 func (o *Kernel) change(ctx context.Context, p *peerEntry, to Peer) error {
 	if p.Peer != to || o.moved {
 		p.Peer, p.failures, p.retryAt = to, 0, time.Time{}
@@ -74,9 +75,9 @@ func newPeerEntry(name string, now time.Time) *peerEntry {
 	return &peerEntry{Peer: Peer{Name: name}, state: Pending, since: now}
 }
 
-// amend takes over a list that differs from the last one in a few peers: those
-// that changed in their places, came or went. It is not done if they are many,
-// or claim what another has.
+// amend takes over a list that differs from the last one in a few peers: changed,
+// new or removed ones. done is false if there are many differences, or if a peer
+// claims what another peer has.
 func (o *Kernel) amend(ctx context.Context, list []Peer) (done bool, err error) {
 	order, edits, gone, ok := o.compare(list)
 	if !ok {
@@ -111,9 +112,9 @@ func (o *Kernel) amend(ctx context.Context, list []Peer) (done bool, err error) 
 	return true, nil
 }
 
-// compare walks along both lists. It gives the peers in their new order, the
-// places of those that are new or changed, and those that are gone; not ok if
-// it loses its way.
+// compare walks along the old and the new list. It returns the peers in their new
+// order, the indexes of new or changed peers, and the removed peers. ok is false
+// if the lists differ too much.
 func (o *Kernel) compare(list []Peer) (order []*peerEntry, edits []int, gone []*peerEntry, ok bool) {
 	old := o.order
 	most := 100 + len(old)/10
@@ -141,7 +142,7 @@ func (o *Kernel) compare(list []Peer) (order []*peerEntry, edits []int, gone []*
 	return order, edits, append(gone, old...), len(gone)+len(old)+len(edits) <= most
 }
 
-// release gives back what a peer claims.
+// release removes a peer's claims from the index and adds them to o.released.
 func (o *Kernel) release(p *peerEntry) {
 	if o.peers.firsts[p.Subnet.Addr()] != p {
 		return

@@ -12,15 +12,15 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// writeTries bounds how often requests that the kernel had no room for are
-// sent again at once.
+// writeTries limits how often requests are sent again because the kernel had no
+// room for them.
 const writeTries = 3
 
-// errLinkGone means that a device went away or down while it was written to.
+// errLinkGone means that a device was deleted or set down during a write.
 var errLinkGone = errors.New("the device went away or down meanwhile")
 
-// opWriter sends ops, as many in one write as the kernel answers well, and
-// settles what came of each.
+// opWriter sends ops, up to nlconn.MaxWrite in one write, and records the result
+// of each.
 type opWriter struct {
 	*Kernel
 	ops  []kernelOp
@@ -28,7 +28,7 @@ type opWriter struct {
 	done int
 }
 
-// add queues an op.
+// add queues an op. It sends the queue if the queue is full.
 func (w *opWriter) add(ctx context.Context, op kernelOp) error {
 	w.ops = append(w.ops, op)
 	if len(w.ops) < nlconn.MaxWrite {
@@ -37,8 +37,8 @@ func (w *opWriter) add(ctx context.Context, op kernelOp) error {
 	return w.flush(ctx)
 }
 
-// flush sends what is queued. The error is one of the socket or the device; a
-// refusal of one op is its peer's.
+// flush sends the queued ops. It returns errors of the socket and of the device.
+// The refusal of an op is recorded in its peer.
 func (w *opWriter) flush(ctx context.Context) error {
 	ops := w.ops
 	defer func() { w.ops = w.ops[:0] }()
@@ -62,7 +62,8 @@ func (w *opWriter) flush(ctx context.Context) error {
 	return nil
 }
 
-// send makes one write and gives those ops that the kernel had no room for.
+// send sends ops in one write. It returns the ops for which the kernel had no
+// room.
 func (w *opWriter) send(ctx context.Context, ops []kernelOp) (again []kernelOp, err error) {
 	w.buf = w.buf[:0]
 	for i := range ops {
@@ -93,13 +94,13 @@ func (w *opWriter) send(ctx context.Context, ops []kernelOp) (again []kernelOp, 
 	return again, nil
 }
 
-// onDevice tells whether the op needs the tunnel device.
+// onDevice reports whether the op needs the tunnel device.
 func (op *kernelOp) onDevice(index int) bool {
 	return index != 0 && (op.kind <= opFDB || op.peer != nil && int(op.hop.link) == index)
 }
 
-// refuse makes a refusal the peer's. What is nobody's stays, to be found by the
-// next look at the kernel.
+// refuse records a refusal in the op's peer. If the op has no peer, it requests a
+// sweep, which finds the object again.
 func (o *Kernel) refuse(op *kernelOp, err error) {
 	if op.kind == opHop && !op.del {
 		delete(o.have.ids, op.hop)
@@ -113,7 +114,7 @@ func (o *Kernel) refuse(op *kernelOp, err error) {
 	}
 }
 
-// String is the op in the form of iproute2.
+// String returns the op in a form like iproute2's.
 func (op *kernelOp) String() string {
 	verb := "add"
 	if op.del {

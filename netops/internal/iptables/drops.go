@@ -12,9 +12,9 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// ForwardDrops names nftables' chains that drop by policy what the host forwards
-// ("inet filter forward"), but for iptables' own: only their owner can have them
-// let a packet pass.
+// ForwardDrops lists the nftables chains on the forward hook with policy drop
+// ("inet filter forward"), except iptables' own chains. Only the owner of such a
+// chain can make it accept a packet.
 func (t *Tables) ForwardDrops(ctx context.Context) ([]string, error) {
 	conn, err := t.NFT.Conn()
 	if err != nil {
@@ -41,14 +41,14 @@ func (t *Tables) ForwardDrops(ctx context.Context) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// baseChain is what is read of a chain that may be one of a hook.
+// baseChain has the fields of a chain that ForwardDrops needs.
 type baseChain struct {
 	table, name string
-	hook        int // -1 without one
+	hook        int // -1 for a chain without a hook
 	drops       bool
 }
 
-// decodeBaseChain reads one NFT_MSG_NEWCHAIN's attributes.
+// decodeBaseChain reads the attributes of one NFT_MSG_NEWCHAIN.
 func decodeBaseChain(attrs []byte) (baseChain, error) {
 	c := baseChain{hook: -1}
 	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {

@@ -9,9 +9,9 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Forwards reads whose rules are in iptables' filter tables, as far as their
-// label begins with a text: what they are told by, and not whether they are
-// shared or complete.
+// Forwards reads cnibox's rules in iptables' filter tables whose label begins
+// with prefix. It returns the fields that identify the rules. It does not report
+// whether they are shared or complete.
 func (t *Tables) Forwards(ctx context.Context, prefix string) ([]*Forward, error) {
 	var all []*Forward
 	for _, f := range []Forward{
@@ -25,7 +25,7 @@ func (t *Tables) Forwards(ctx context.Context, prefix string) ([]*Forward, error
 		}
 		st, err := t.Filter(f.family(), f.Legacy).Read(ctx, "")
 		if f.Legacy && errors.Is(err, nlconn.ErrNotSupported) {
-			continue // whoever loaded the table, it was not us
+			continue // iptables-legacy is not installed, so the table has no rules of cnibox
 		}
 		if err != nil {
 			return nil, err
@@ -35,7 +35,7 @@ func (t *Tables) Forwards(ctx context.Context, prefix string) ([]*Forward, error
 	return all, nil
 }
 
-// forwards reads the owners of a table's rules by their comments.
+// forwards returns the owners of a table's rules, which the rules' comments name.
 func (st *State) forwards(of *Forward, prefix string) []*Forward {
 	own := st.Chains[cniChain]
 	if own == nil {
@@ -62,7 +62,7 @@ func (st *State) forwards(of *Forward, prefix string) []*Forward {
 	return all
 }
 
-// ownerOf reads what comment wrote.
+// ownerOf is the inverse of Forward.comment.
 func ownerOf(comment string) (f Forward, ok bool) {
 	rule, label, _ := strings.Cut(comment, ": ")
 	for _, what := range []string{ruleAnswers, rulePublished, ruleFrom} {

@@ -1,5 +1,6 @@
-// Package iptables is the filter table of iptables, by its nftables and its legacy
-// backend: rules that let forwarded packets pass, and who refuses them.
+// Package iptables works on the filter table of iptables, of its nftables backend
+// and of its legacy backend. It adds rules that accept forwarded packets, and
+// reports what refuses forwarded packets.
 package iptables
 
 import (
@@ -15,8 +16,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// The chains of iptables' filter table that forwarded packets go through. The
-// second is the reference firewall plugin's: administrators and tools know it.
+// The chains of iptables' filter table for forwarded packets. CNI-FORWARD is also
+// the chain of the reference firewall plugin; administrators and tools know it.
 const (
 	ForwardChain = "FORWARD"
 	cniChain     = "CNI-FORWARD"
@@ -24,35 +25,37 @@ const (
 	maxAdminChain = 28
 )
 
-// What rules are for, in their comments.
+// The purposes of rules, as written in their comments.
 const (
 	ruleAnswers   = "answers to"
 	rulePublished = "published by"
 	ruleFrom      = "from"
 )
 
-// Tries bounds how often a change starts again because another program
-// changed nftables meanwhile.
+// Tries limits how often a change is repeated because another program changed
+// nftables at the same time.
 const Tries = 200
 
-// Forward are the rules of one network: they let pass what its containers send, the
-// answers, and what comes to their published ports.
+// Forward describes the accept rules of one network: for packets from its
+// containers, for replies to them, and for packets to their published ports.
 type Forward struct {
 	Shared bool `json:"shared,omitempty"`
-	// Link is the host's device that the network is behind, or with a "*" at the
-	// end all whose names begin so; empty means any.
+	// Link is the host device of the network. A "*" at the end matches all
+	// devices whose names begin with the text before it. Empty means any device.
 	Link string `json:"link,omitempty"`
 	// Net is the network, or a single address.
 	Net netip.Prefix `json:"net"`
-	// Admin is the chain that is asked before; it is made empty if it is absent.
+	// Admin is the administrator's chain. It comes before the rules, and is made
+	// empty if it is absent.
 	Admin string `json:"admin"`
-	// Legacy means the table of iptables-legacy.
+	// Legacy selects the table of iptables-legacy.
 	Legacy bool `json:"legacy,omitempty"`
-	// Label is the owner.
+	// Label names the owner.
 	Label string `json:"label"`
 }
 
-// String tells the network, and what else than the label tells rules apart.
+// String returns the network and the other fields that distinguish rules, except
+// the label.
 func (f *Forward) String() string {
 	w := []string{"forward", f.Net.String()}
 	if f.Link != "" {
@@ -65,7 +68,7 @@ func (f *Forward) String() string {
 	return strings.Join(w, " ")
 }
 
-// Validate judges the fields; the error wraps ErrInvalid.
+// Validate checks the fields. The error wraps ErrInvalid.
 func (f *Forward) Validate() error {
 	if !f.Net.IsValid() || f.Net != f.Net.Masked() {
 		return fmt.Errorf("forward %q: %w: it is no network", f.Net, nlconn.ErrInvalid)
@@ -98,7 +101,7 @@ func CheckChainName(name string) error {
 	return nil
 }
 
-// family is the network's.
+// family returns the network's address family (NFPROTO_*).
 func (f *Forward) family() byte {
 	if f.Net.Addr().Is4() {
 		return unix.NFPROTO_IPV4
@@ -106,8 +109,9 @@ func (f *Forward) family() byte {
 	return unix.NFPROTO_IPV6
 }
 
-// comment names a rule: what it is for, then whose it is. Shared rules are the
-// same whoever made them, so only the first part counts then.
+// comment returns the comment of a rule: its purpose and network, then the label.
+// For shared rules only the first part counts, because the label may be of any
+// owner.
 func (f *Forward) comment(what string) string {
 	text := "cnibox " + what + " " + f.Net.String()
 	if f.Link != "" {
@@ -116,7 +120,7 @@ func (f *Forward) comment(what string) string {
 	return text + ": " + nft.CleanLabel(f.Label)
 }
 
-// is tells whether a comment is the one of f's rule of that comment.
+// is reports whether a comment identifies the same rule of f as the comment own.
 func (f *Forward) is(comment, own string) bool {
 	if !f.Shared {
 		return comment == own
@@ -126,8 +130,8 @@ func (f *Forward) is(comment, own string) bool {
 	return begin == have
 }
 
-// rules are what the network's containers may send, the answers to it, and what
-// comes to their published ports.
+// rules returns the rules for packets from the network's containers, for replies
+// to them, and for packets to their published ports.
 func (f *Forward) rules() []Rule {
 	return []Rule{
 		{Chain: cniChain, Dst: f.Net, out: f.Link, state: ctStateAnswers, Comment: f.comment(ruleAnswers), Target: TargetAccept},
@@ -136,8 +140,8 @@ func (f *Forward) rules() []Rule {
 	}
 }
 
-// jumps lead from FORWARD to the rules, and from these to the administrator's
-// chain first.
+// jumps returns the jump from FORWARD to CNI-FORWARD, and the jump from there to
+// the administrator's chain.
 func (f *Forward) jumps() []Rule {
 	return []Rule{
 		{Chain: ForwardChain, Comment: "CNI firewall plugin rules", Target: cniChain},
@@ -145,7 +149,7 @@ func (f *Forward) jumps() []Rule {
 	}
 }
 
-// missing is what leads from a state of the table to one with f's rules.
+// missing returns the changes that add f's missing chains and rules to the table.
 func (f *Forward) missing(st *State) []Op {
 	var ops []Op
 	for _, chain := range []string{ForwardChain, cniChain, f.Admin} {
@@ -166,7 +170,8 @@ func (f *Forward) missing(st *State) []Op {
 	return ops
 }
 
-// removal is what takes f's rules away, and with the last of anybody's the chain.
+// removal returns the changes that delete f's rules. If no other network has
+// rules, it also deletes CNI-FORWARD and the jumps.
 func (f *Forward) removal(st *State) []Op {
 	own := st.Chains[cniChain]
 	if own == nil {
@@ -199,7 +204,7 @@ func (f *Forward) removal(st *State) []Op {
 	return append(append(ops, jumps...), Op{Kind: deleteChain, Chain: cniChain})
 }
 
-// Missing lists what of f's rules and chains is absent, as iptables' arguments.
+// Missing lists f's absent rules and chains as iptables' arguments.
 func (t *Tables) Missing(ctx context.Context, f *Forward) ([]string, error) {
 	st, err := t.Filter(f.family(), f.Legacy).Read(ctx, f.Admin)
 	if err != nil {
@@ -212,13 +217,14 @@ func (t *Tables) Missing(ctx context.Context, f *Forward) ([]string, error) {
 	return out, nil
 }
 
-// Add makes those of f's rules that are missing.
+// Add adds f's missing rules.
 func (t *Tables) Add(ctx context.Context, f *Forward) error { return t.change(ctx, f, false) }
 
-// Remove deletes f's rules, and what only they needed.
+// Remove deletes f's rules, and the chains and jumps that only they needed.
 func (t *Tables) Remove(ctx context.Context, f *Forward) error { return t.change(ctx, f, true) }
 
-// change tries again as long as others change the table meanwhile.
+// change adds or removes f's rules. It tries again if another program changes the
+// table at the same time.
 func (t *Tables) change(ctx context.Context, f *Forward, remove bool) error {
 	table := t.Filter(f.family(), f.Legacy)
 	for range Tries {
@@ -247,14 +253,14 @@ func (t *Tables) change(ctx context.Context, f *Forward, remove bool) error {
 	return fmt.Errorf("%w: iptables' filter table is being changed all the time", nlconn.ErrBusy)
 }
 
-// Tables are iptables' tables of one network namespace.
+// Tables gives access to iptables' tables of one network namespace.
 type Tables struct {
 	NFT *nft.Client
-	// Run is nil where iptables-legacy's programs cannot be run.
+	// Run is nil if iptables-legacy's programs cannot be run.
 	Run Runner
 }
 
-// Filter is the filter table of an address family (NFPROTO_*).
+// Filter returns the filter table of an address family (NFPROTO_*).
 func (t *Tables) Filter(family byte, legacy bool) Table {
 	if legacy {
 		return &Legacy{Family: family, Run: t.Run}

@@ -11,8 +11,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// FuzzListing: whatever a program prints is read without a panic, and a rule
-// that is deleted is one that was listed.
+// FuzzListing checks that any output of iptables is read without a panic, and
+// that only listed rules are deleted.
 func FuzzListing(f *testing.F) {
 	f.Add("-P FORWARD DROP\n-N CNI-ADMIN\n-N CNI-FORWARD\n-A FORWARD -m comment --comment \"CNI firewall plugin rules\" -j CNI-FORWARD\n" +
 		"-A CNI-FORWARD -s 10.1.0.0/24 -i cni0 -m comment --comment \"cnibox from 10.1.0.0/24 cni0: cnibox:shared pods\" -j ACCEPT\n")
@@ -28,7 +28,8 @@ func FuzzListing(f *testing.F) {
 	})
 }
 
-// FuzzDecodeRule: whatever a kernel answers is read or refused.
+// FuzzDecodeRule checks that any rule of the kernel is read or refused with
+// ErrDamaged.
 func FuzzDecodeRule(f *testing.F) {
 	f.Add([]byte{12, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -42,7 +43,8 @@ func FuzzDecodeRule(f *testing.F) {
 	})
 }
 
-// FuzzPolicyDrops: whatever the kernel answers is within bounds or an error.
+// FuzzPolicyDrops checks that any table of the kernel is read within its bounds
+// or refused with ErrDamaged.
 func FuzzPolicyDrops(f *testing.F) {
 	f.Add(make([]byte, 152), uint32(0), true)
 	f.Fuzz(func(t *testing.T, b []byte, offset uint32, is6 bool) {

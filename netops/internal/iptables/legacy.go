@@ -12,9 +12,9 @@ import (
 
 // Runner runs one of the programs iptables-legacy, ip6tables-legacy,
 // iptables-legacy-restore and ip6tables-legacy-restore with arguments and
-// standard input, and gives its standard output. It is the one way to the
-// tables of kernels before nftables without rewriting them whole. The error wraps
-// ErrNotSupported where the program is not installed.
+// standard input, and returns its standard output. Only these programs change a
+// legacy table without replacing it as a whole. The error wraps ErrNotSupported
+// if the program is not installed.
 type Runner func(ctx context.Context, program string, args []string, input string) (string, error)
 
 // Legacy is the filter table of iptables-legacy.
@@ -23,7 +23,7 @@ type Legacy struct {
 	Run    Runner
 }
 
-// Program is the name of the family's program.
+// Program returns the name of the family's program.
 func (t *Legacy) Program() string {
 	if t.Family == unix.NFPROTO_IPV6 {
 		return "ip6tables-legacy"
@@ -31,8 +31,8 @@ func (t *Legacy) Program() string {
 	return "iptables-legacy"
 }
 
-// execute runs the program or with a suffix its companion, which wait for the
-// lock that all of them take.
+// execute runs the program, or with a suffix its companion. The option -w makes
+// it wait for the lock that all these programs use.
 func (t *Legacy) execute(ctx context.Context, suffix string, args []string, input string) (string, error) {
 	program := t.Program() + suffix
 	if t.Run == nil {
@@ -54,7 +54,8 @@ func (t *Legacy) Read(ctx context.Context, _ string) (*State, error) {
 	return ParseListing(out), nil
 }
 
-// ParseListing reads what `iptables -S` prints. Lines of other forms are left out.
+// ParseListing reads the output of `iptables -S`. It ignores lines of other
+// forms.
 func ParseListing(listing string) *State {
 	st := &State{Chains: map[string]*Chain{}}
 	chain := func(name string) *Chain {
@@ -83,7 +84,7 @@ func ParseListing(listing string) *State {
 	return st
 }
 
-// parseListed reads a rule's comment, target, and whether it has a condition.
+// parseListed reads a rule's comment and target, and whether it has a condition.
 func parseListed(rule string) *HeldRule {
 	h := &HeldRule{Text: rule, matchesAll: true}
 	words := SplitQuoted(rule)
@@ -102,8 +103,8 @@ func parseListed(rule string) *HeldRule {
 	return h
 }
 
-// SplitQuoted splits at blanks outside of double quotes, in which a backslash
-// takes the next character as it is.
+// SplitQuoted splits a text at blanks outside of double quotes. Inside double
+// quotes a backslash quotes the next character.
 func SplitQuoted(s string) []string {
 	var words []string
 	var word strings.Builder
@@ -134,14 +135,15 @@ func SplitQuoted(s string) []string {
 	return words
 }
 
-// Commit has iptables-legacy-restore make all changes or none. It takes a chain
-// that it declares for a new one and would empty it, so only missing ones are.
+// Commit makes all changes or none with iptables-legacy-restore. That program
+// empties each chain that its input declares, so the input declares only absent
+// chains.
 func (t *Legacy) Commit(ctx context.Context, _ *State, ops []Op) (bool, error) {
 	_, err := t.execute(ctx, "-restore", []string{"--noflush"}, restoreInput(ops))
 	return err == nil, err
 }
 
-// restoreInput is what iptables-restore reads.
+// restoreInput returns the input of iptables-restore.
 func restoreInput(ops []Op) string {
 	var b strings.Builder
 	b.WriteString("*filter\n")
@@ -167,8 +169,7 @@ func restoreInput(ops []Op) string {
 	return b.String()
 }
 
-// tidy removes the administrator's chain if nothing is in it and nobody leads
-// to it.
+// tidy deletes the administrator's chain if it is empty and no rule jumps to it.
 func (t *Legacy) tidy(ctx context.Context, admin string) error {
 	st, err := t.Read(ctx, admin)
 	if err != nil {

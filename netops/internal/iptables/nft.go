@@ -18,26 +18,28 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// NFTNL_UDATA_RULE_COMMENT, the tag of a rule's comment in its user data; it is
-// commentTag's number. iptables-nft reads it too.
+// The comment of a rule has the same tag in its user data as the comment of an
+// element: NFTNL_UDATA_RULE_COMMENT equals NFTNL_UDATA_SET_ELEM_COMMENT.
+// iptables-nft reads it too.
 
-// NFTA_TARGET_NAME of linux/netfilter/nf_tables_compat.h.
+// nftaTargetName is NFTA_TARGET_NAME of linux/netfilter/nf_tables_compat.h.
 const nftaTargetName = 1
 
-// nftFilter is the filter table of iptables-nft. What is written there must be
-// of a form that iptables reads: one rule that it cannot print makes it refuse
-// the whole table.
+// nftFilter is the filter table of iptables-nft. All its rules must have a form
+// that iptables reads: iptables refuses a table with a rule that it cannot print.
 type nftFilter struct {
 	NFT   *nft.Client
 	table nft.Table
 }
 
+// Read reads the chains FORWARD, CNI-FORWARD and admin with their rules.
 func (t *nftFilter) Read(ctx context.Context, admin string) (*State, error) {
 	conn, err := t.NFT.Conn()
 	if err != nil {
 		return nil, err
 	}
-	// What changes after this is refused by a commit that names it.
+	// Read the generation first. The kernel refuses a commit with this generation
+	// if nftables changed after this.
 	st := &State{Chains: map[string]*Chain{}}
 	st.generation, err = conn.Generation(ctx)
 	if err != nil {
@@ -64,7 +66,8 @@ func (t *nftFilter) readChains(ctx context.Context, st *State, names ...string) 
 	return nil
 }
 
-// readChain reads a chain without its rules; nil for one that is absent.
+// readChain reads a chain without its rules. It returns nil if the chain is
+// absent.
 func (t *nftFilter) readChain(ctx context.Context, name string) (*Chain, error) {
 	m, err := t.chainMessage(unix.NFT_MSG_GETCHAIN, 0, name)
 	if err != nil {
@@ -112,7 +115,7 @@ func (t *nftFilter) readRules(ctx context.Context, chain string) ([]*HeldRule, e
 	return rules, errors.Join(err, damaged)
 }
 
-// decodeRule reads one NFT_MSG_NEWRULE's attributes.
+// decodeRule reads the attributes of one NFT_MSG_NEWRULE.
 func decodeRule(attrs []byte) (*HeldRule, error) {
 	h := &HeldRule{matchesAll: true}
 	err := nft.EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
@@ -129,8 +132,8 @@ func decodeRule(attrs []byte) (*HeldRule, error) {
 	return h, err
 }
 
-// decodeExpr reads one expression: how the rule ends, what it says, or that it
-// has a condition.
+// decodeExpr reads one expression: the rule's target, its comment, or a
+// condition.
 func (h *HeldRule) decodeExpr(attrs []byte) error {
 	var name string
 	var data []byte
@@ -183,7 +186,8 @@ func (h *HeldRule) decodeImmediate(data []byte) error {
 	})
 }
 
-// decodeMatch reads the comment that iptables before 1.8.10 writes as a match.
+// decodeMatch reads the comment that iptables before 1.8.10 writes as a match
+// expression.
 func (h *HeldRule) decodeMatch(data []byte) error {
 	var name string
 	var info []byte
@@ -204,6 +208,8 @@ func (h *HeldRule) decodeMatch(data []byte) error {
 	return err
 }
 
+// Commit makes all changes in one transaction. It returns false if nftables changed
+// after st was read.
 func (t *nftFilter) Commit(ctx context.Context, st *State, ops []Op) (bool, error) {
 	table, err := t.table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	if err != nil {
@@ -228,7 +234,7 @@ func (t *nftFilter) Commit(ctx context.Context, st *State, ops []Op) (bool, erro
 	switch {
 	case errors.Is(err, unix.ERESTART):
 		return false, nil
-	case errors.Is(err, unix.ENOENT): // nothing has changed, so it is no chain that is absent
+	case errors.Is(err, unix.ENOENT): // the generation is unchanged, so the chains exist
 		return false, fmt.Errorf("nftables table %s: %w: the kernel lacks what iptables' rules are made of, see what 'modprobe -a nft_compat xt_conntrack' says", t.table, nlconn.ErrNotSupported)
 	}
 	return err == nil, t.describe(err)
@@ -289,7 +295,7 @@ func (t *nftFilter) ruleMessage(kind, flags uint16, chain string, more func(*net
 	})
 }
 
-// exprs are the rule's expressions as iptables-nft writes them.
+// exprs returns the rule's expressions in the form that iptables-nft writes.
 func (r *Rule) exprs() []expr.Any {
 	var out []expr.Any
 	for _, l := range []struct {
@@ -318,8 +324,8 @@ func (r *Rule) exprs() []expr.Any {
 	return append(out, &expr.Counter{}, verdict)
 }
 
-// matchPrefix compares an address, at one offset of the IPv4 header (RFC 791
-// §3.1) or of the IPv6 header (RFC 8200 §3), with a prefix.
+// matchPrefix compares an address with a prefix. offset4 is the address's offset
+// in the IPv4 header (RFC 791 §3.1), offset6 in the IPv6 header (RFC 8200 §3).
 func matchPrefix(p netip.Prefix, offset4, offset6 uint32) []expr.Any {
 	if !p.IsValid() {
 		return nil
@@ -340,8 +346,8 @@ func matchPrefix(p netip.Prefix, offset4, offset6 uint32) []expr.Any {
 	return []expr.Any{load, mask, cmp}
 }
 
-// conntrackInfo is struct xt_conntrack_mtinfo3 that matches states: match_flags
-// and state_mask stand behind eight addresses and seven numbers.
+// conntrackInfo returns struct xt_conntrack_mtinfo3 that matches states.
+// match_flags and state_mask follow eight addresses and seven numbers.
 func conntrackInfo(states uint16) []byte {
 	const size, matchFlags, stateMask, matchState = 168, 146, 150, 1
 	info := make([]byte, size)

@@ -16,19 +16,20 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Policy tells who decides over what the host forwards of one address
-// family, as far as that is more than nobody.
+// Policy reports what prevents the host from forwarding packets of one address
+// family.
 type Policy struct {
-	// Refused: the filter table of iptables-nft drops what none of its rules
-	// accepts. An accept elsewhere does not pass that.
+	// Refused reports whether the filter table of iptables-nft drops the packets
+	// that none of its rules accepts. An accept in another table does not change
+	// that.
 	Refused bool
-	// RefusedLegacy is the same of iptables-legacy.
+	// RefusedLegacy reports the same for iptables-legacy.
 	RefusedLegacy bool
-	// Firewalld: firewalld has rules in the kernel.
+	// Firewalld reports whether firewalld has chains in the kernel.
 	Firewalld bool
 }
 
-// Policy reads who refuses to forward packets of an address family.
+// Policy reads what refuses to forward packets of an address family.
 func (t *Tables) Policy(ctx context.Context, is6 bool) (Policy, error) {
 	var p Policy
 	family := byte(unix.NFPROTO_IPV4)
@@ -59,13 +60,14 @@ func (t *Tables) Policy(ctx context.Context, is6 bool) (Policy, error) {
 }
 
 const (
-	// FirewalldTable is where firewalld's nftables backend has its chains, and
-	// FirewalldChain one that its iptables backend has in the filter table.
+	// FirewalldTable is the table of firewalld's nftables backend.
 	FirewalldTable = "firewalld"
+	// FirewalldChain is a chain of firewalld's iptables backend in the filter
+	// table.
 	FirewalldChain = "FORWARD_direct"
 )
 
-// hasFirewalld looks for the chains of firewalld's two backends.
+// hasFirewalld looks for the chains of both backends of firewalld.
 func (t *nftFilter) hasFirewalld(ctx context.Context, forward *Chain) (bool, error) {
 	own := &nftFilter{NFT: t.NFT, table: nft.Table{Family: unix.NFPROTO_INET, Name: FirewalldTable}}
 	c, err := own.readChain(ctx, "filter_FORWARD")
@@ -81,8 +83,9 @@ func (t *nftFilter) hasFirewalld(ctx context.Context, forward *Chain) (bool, err
 	return c != nil, nil
 }
 
-// IsLegacyLoaded reports whether the namespace has a table of iptables-legacy. To
-// ask the table itself would make one.
+// IsLegacyLoaded reports whether the namespace has a table of iptables-legacy. It
+// reads a file of /proc, because a request to the table itself would make the
+// table.
 func IsLegacyLoaded(family byte, table string) bool {
 	file := "/proc/thread-self/net/ip_tables_names"
 	if family == unix.NFPROTO_IPV6 {
@@ -90,7 +93,7 @@ func IsLegacyLoaded(family byte, table string) bool {
 	}
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return false // unreadable without the right to change it
+		return false // a process that cannot read the file cannot change the table either
 	}
 	defer unix.Close(fd) //nolint:errcheck // opened for reading
 	var names [256]byte  // there are five tables
@@ -98,8 +101,8 @@ func IsLegacyLoaded(family byte, table string) bool {
 	return err == nil && slices.Contains(strings.Fields(string(names[:n])), table)
 }
 
-// The control calls of linux/netfilter_ipv4/ip_tables.h, whose numbers and
-// structures are those of linux/netfilter_ipv6/ip6_tables.h too.
+// The socket options of linux/netfilter_ipv4/ip_tables.h.
+// linux/netfilter_ipv6/ip6_tables.h has the same numbers and structures.
 const (
 	iptGetInfo    = 64
 	iptGetEntries = 65
@@ -111,14 +114,14 @@ const (
 	// iptEntriesHead is struct ipt_get_entries without its entries.
 	iptEntriesHead = 40
 	iptNameSize    = 32
-	// legacyReads bounds how often a table is read that changes meanwhile.
+	// legacyReads limits how often a table is read that changes at the same time.
 	legacyReads = 100
-	// maxLegacyTable bounds what is read of a table.
+	// maxLegacyTable limits the size of a table in bytes.
 	maxLegacyTable = 256 << 20
 )
 
-// legacyRefuses reads the policy of iptables-legacy's FORWARD chain: its last
-// rule, which is where the table's underflow points to.
+// legacyRefuses reads the policy of iptables-legacy's FORWARD chain. The policy
+// is the last rule of the chain; the table's underflow is its offset.
 func legacyRefuses(family byte) (bool, error) {
 	info, entries, err := readLegacyTable(family, "filter")
 	if err != nil {
@@ -127,9 +130,9 @@ func legacyRefuses(family byte) (bool, error) {
 	return policyDrops(family, entries, binary.NativeEndian.Uint32(info[iptInfoUnderflow:]))
 }
 
-// LegacyMentions reports whether iptables-legacy's table may have a chain whose name
-// begins with a text, which its entries hold as it is: its program need not be
-// run where it has none.
+// LegacyMentions reports whether iptables-legacy's table may have a chain whose
+// name begins with text. It searches the table's entries, which contain the
+// names. If it returns false, iptables-legacy need not be run.
 func LegacyMentions(family byte, table, text string) bool {
 	_, entries, err := readLegacyTable(family, table)
 	return err != nil || bytes.Contains(entries, []byte(text))
@@ -162,7 +165,7 @@ func readLegacyTable(family byte, table string) (info, entries []byte, err error
 		binary.NativeEndian.PutUint32(entries[iptNameSize:], size)
 		err := getsockopt(fd, level, iptGetEntries, entries)
 		if errors.Is(err, unix.EAGAIN) {
-			continue // it was replaced meanwhile
+			continue // another program replaced the table meanwhile
 		}
 		if err != nil {
 			return nil, nil, err
@@ -172,7 +175,8 @@ func readLegacyTable(family byte, table string) (info, entries []byte, err error
 	return nil, nil, fmt.Errorf("%w: iptables-legacy's table is being changed all the time", nlconn.ErrBusy)
 }
 
-// policyDrops reads the standard target of the entry at an offset.
+// policyDrops reads the standard target of the entry at an offset, and reports
+// whether it is DROP.
 func policyDrops(family byte, entries []byte, offset uint32) (bool, error) {
 	targetOffset := 88 // of struct ipt_entry
 	if family == unix.NFPROTO_IPV6 {
@@ -190,7 +194,7 @@ func policyDrops(family byte, entries []byte, offset uint32) (bool, error) {
 	return int32(binary.NativeEndian.Uint32(entries[verdict:])) == -nft.VerdictDrop-1, nil
 }
 
-// getsockopt fills b with an option's value, given what is in b already.
+// getsockopt reads a socket option into b. b also contains the request.
 func getsockopt(fd, level, option int, b []byte) error {
 	n := uint32(len(b))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),

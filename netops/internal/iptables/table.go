@@ -9,23 +9,24 @@ import (
 
 // Table is iptables' filter table of one address family.
 type Table interface {
-	// read reads FORWARD, our chain and the administrator's.
+	// Read reads the chains FORWARD and CNI-FORWARD and the administrator's
+	// chain.
 	Read(ctx context.Context, admin string) (*State, error)
-	// commit makes all of the changes or none; done is false when the table is
-	// not as it was read any more.
+	// Commit makes all changes or none. done is false if the table changed after
+	// it was read.
 	Commit(ctx context.Context, st *State, ops []Op) (done bool, err error)
-	// tidy removes what only our chain needed, where nobody else uses it.
+	// tidy deletes what only CNI-FORWARD needed, if no other program uses it.
 	tidy(ctx context.Context, admin string) error
 }
 
 // State is a filter table as it was read.
 type State struct {
 	Chains map[string]*Chain
-	// generation is nftables' at that time.
+	// generation is nftables' generation at that time.
 	generation uint32
 }
 
-// Holds tells whether a chain has such a rule.
+// Holds reports whether a chain has a rule for which is returns true.
 func (st *State) Holds(chain string, is func(*HeldRule) bool) bool {
 	c := st.Chains[chain]
 	return c != nil && slices.ContainsFunc(c.Rules, is)
@@ -33,13 +34,13 @@ func (st *State) Holds(chain string, is func(*HeldRule) bool) bool {
 
 // Chain is a chain of a filter table.
 type Chain struct {
-	// drops is a base chain's policy.
+	// drops reports whether the policy of a base chain is drop.
 	drops bool
 	Rules []*HeldRule
 }
 
-// refuses tells whether what no rule of the chain decides on is dropped: by the
-// policy, or by a last rule that rejects everything.
+// refuses reports whether the chain drops the packets that no rule accepts: by
+// its policy, or by a last rule that drops or rejects everything.
 func (c *Chain) refuses() bool {
 	if c.drops {
 		return true
@@ -48,37 +49,38 @@ func (c *Chain) refuses() bool {
 	return n > 0 && c.Rules[n-1].matchesAll && slices.Contains([]string{"DROP", "REJECT"}, c.Rules[n-1].Target)
 }
 
-// HeldRule is a rule that is there.
+// HeldRule is an existing rule.
 type HeldRule struct {
 	Comment string
-	// Target is a verdict in capitals or a chain.
+	// Target is a verdict in capital letters, or a chain.
 	Target string
-	// matchesAll tells that there is no condition.
+	// matchesAll reports whether the rule has no condition.
 	matchesAll bool
-	// handle names the rule in nftables, text in iptables-legacy.
+	// handle identifies the rule in nftables, Text in iptables-legacy.
 	handle uint64
 	Text   string
 }
 
-// jumps tells whether the rule leads to a chain.
+// jumps reports whether the rule's target is a chain.
 func (h *HeldRule) jumps() bool {
 	return !slices.Contains([]string{"", TargetAccept, "DROP", "REJECT", "RETURN", "QUEUE"}, h.Target)
 }
 
-// TargetAccept lets a packet pass.
+// TargetAccept is the target that accepts a packet.
 const TargetAccept = "ACCEPT"
 
-// States of xt_conntrack: XT_CONNTRACK_STATE_BIT and XT_CONNTRACK_STATE_DNAT of
+// ctStateAnswers and ctStateDNAT are states of xt_conntrack:
+// XT_CONNTRACK_STATE_BIT and XT_CONNTRACK_STATE_DNAT of
 // linux/netfilter/xt_conntrack.h.
 const (
 	ctStateAnswers = 1<<1 | 1<<2 // ESTABLISHED, RELATED
 	ctStateDNAT    = 1 << 7
 )
 
-// Rule is a rule to be made.
+// Rule is a rule to be added.
 type Rule struct {
 	Chain    string
-	in, out  string // a device, "veth*" for all that begin so, "" for any
+	in, out  string // a device, "veth*" for all names with this prefix, "" for any
 	Src, Dst netip.Prefix
 	state    uint16 // states of xt_conntrack, 0 for any
 	Comment  string
@@ -95,6 +97,7 @@ type Op struct {
 
 type opKind uint8
 
+// The kinds of changes.
 const (
 	makeChain opKind = iota
 	InsertRule
@@ -103,7 +106,7 @@ const (
 	deleteChain
 )
 
-// String is what the change makes, for differences.
+// String returns the object that the change adds, for lists of differences.
 func (op Op) String() string {
 	if op.Kind == makeChain {
 		return "chain " + op.Chain
@@ -111,7 +114,7 @@ func (op Op) String() string {
 	return "rule " + strings.Join(op.Rule.args(), " ")
 }
 
-// args is the rule as iptables' arguments.
+// args returns the rule as iptables' arguments.
 func (r *Rule) args() []string {
 	a := []string{r.Chain}
 	for _, o := range []struct{ flag, value string }{
@@ -140,7 +143,7 @@ func prefixText(p netip.Prefix) string {
 	return p.String()
 }
 
-// iptablesLink is a device, or "veth+" for all that begin so.
+// iptablesLink returns a device in iptables' syntax: "veth+" for "veth*".
 func iptablesLink(name string) string {
 	if begin, isPattern := strings.CutSuffix(name, "*"); isPattern {
 		return begin + "+"

@@ -10,9 +10,9 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
-// tidy removes the administrator's chain if nothing is in it and nobody else
-// leads to it, and the table if nothing but an empty FORWARD chain that accepts
-// is left, which is what the first of our rules made.
+// tidy deletes the administrator's chain if it is empty and no rule jumps to it.
+// Then it deletes the table if only an empty FORWARD chain with policy accept is
+// left: the first of cnibox's rules made that chain.
 func (t *nftFilter) tidy(ctx context.Context, admin string) error {
 	st, err := t.Read(ctx, admin)
 	if err != nil {
@@ -44,7 +44,7 @@ func (t *nftFilter) tidy(ctx context.Context, admin string) error {
 	}
 	err = conn.Commit(ctx, st.generation, m)
 	if errors.Is(err, unix.ERESTART) || errors.Is(err, unix.ENOENT) {
-		return nil // somebody works on it: it is theirs
+		return nil // another program changes the table, so keep it
 	}
 	return t.describe(err)
 }
@@ -75,7 +75,7 @@ func (t *nftFilter) chainNames(ctx context.Context) ([]string, error) {
 			}
 			return nil
 		}))
-		if table == t.table.Name { // a kernel before 6.3 lists other tables' too
+		if table == t.table.Name { // a kernel before 6.3 also lists the chains of other tables
 			names = append(names, chain)
 		}
 	})

@@ -13,11 +13,11 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// makeBase makes the features that the missing entries need and whatever else
-// restored elements need, each in one transaction with its restored and missing
-// entries: there is no moment at which the tables exist without them. Of many
-// processes one makes a feature; the others find it made, which is success. It
-// gives those of missing that are still to be added.
+// makeBase makes the features that the missing entries and the elements of
+// recorded attachments need. It makes each feature in one transaction with its
+// entries, so a table never exists without them. If several processes make a
+// feature at once, one succeeds; for the others it exists already, which is not
+// an error. makeBase returns the missing entries that must still be added.
 func (c *Client) makeBase(ctx context.Context, missing []*Entry) ([]*Entry, error) {
 	restored, err := c.restored(ctx)
 	if err != nil {
@@ -40,8 +40,8 @@ func (c *Client) makeBase(ctx context.Context, missing []*Entry) ([]*Entry, erro
 	return left, nil
 }
 
-// restored is what recorded attachments want, each key once. An element that
-// this version cannot encode is left out: another version recorded it.
+// restored returns the entries of recorded attachments, each key once. It omits
+// an element that this version cannot encode: another version recorded it.
 func (c *Client) restored(ctx context.Context) ([]*Entry, error) {
 	if c.restore == nil {
 		return nil, nil
@@ -66,9 +66,9 @@ func (c *Client) restored(ctx context.Context) ([]*Entry, error) {
 	return entries, nil
 }
 
-// makeFeature makes f with the restored and the asked entries. If that is not
-// possible as a whole, made is false: then f exists, with what of restored
-// goes into it and none of asked.
+// makeFeature makes f with the restored and the asked entries in one transaction.
+// If the kernel refuses the transaction, made is false: then f exists with the
+// restored entries that the kernel accepts, and without the asked entries.
 func (c *Client) makeFeature(ctx context.Context, f *Feature, restored, asked []*Entry) (made bool, err error) {
 	conn, err := c.Conn()
 	if err != nil {
@@ -78,7 +78,8 @@ func (c *Client) makeFeature(ctx context.Context, f *Feature, restored, asked []
 	if err != nil {
 		return false, err
 	}
-	// What is recorded already, our own pending attachment's for one, is not asked for twice.
+	// Do not add an asked entry that is already recorded, for example in this
+	// attachment's own pending record.
 	asked = slices.DeleteFunc(slices.Clone(asked), func(n *Entry) bool {
 		return slices.ContainsFunc(restored, func(r *Entry) bool {
 			return r.Set == n.Set && r.covers(n) && n.allows(r)
@@ -101,14 +102,15 @@ func (c *Client) makeFeature(ctx context.Context, f *Feature, restored, asked []
 		return true, nil
 	}
 	if IsRefused(err) {
-		// Either f exists, or entries do not go together: owners overlap, a chain is unknown.
+		// Either f exists already, or the entries conflict: owners overlap, or a
+		// chain is unknown.
 		err = c.makeBare(ctx, f, base, chains, restored)
 	}
 	return false, nlconn.Explain(err, fmt.Sprintf("make nftables table %s", f.Table))
 }
 
-// makeBare makes a feature, unless it exists, and adds chains and restored
-// entries after that.
+// makeBare makes a feature unless it exists. Then it adds the chains and the
+// restored entries.
 func (c *Client) makeBare(ctx context.Context, f *Feature, base []nlconn.Message, chains []Chain, restored []*Entry) error {
 	err := c.conn.Commit(ctx, 0, base...)
 	if err != nil && !IsRefused(err) {
@@ -120,7 +122,8 @@ func (c *Client) makeBare(ctx context.Context, f *Feature, base []nlconn.Message
 	return c.addWhatFits(ctx, restored)
 }
 
-// addWhatFits adds entries, and where one of them is refused, all others.
+// addWhatFits adds entries in one transaction. If the kernel refuses it,
+// addWhatFits adds each entry separately and ignores further refusals.
 func (c *Client) addWhatFits(ctx context.Context, entries []*Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -138,11 +141,12 @@ func (c *Client) addWhatFits(ctx context.Context, entries []*Entry) error {
 	return nil
 }
 
-// IsRefused tells whether something that exists, or is absent, stood in the way.
+// IsRefused reports whether the kernel refused a request because an object exists
+// or is absent.
 func IsRefused(err error) bool { return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) }
 
-// RemoveBase deletes those of our tables that hold no element any more, those
-// of other versions included.
+// RemoveBase deletes cnibox's tables that have no elements, including the tables
+// that another version made.
 func (c *Client) RemoveBase(ctx context.Context) error {
 	var failed error
 	for i, f := range c.Schema() {
@@ -154,7 +158,7 @@ func (c *Client) RemoveBase(ctx context.Context) error {
 	return failed
 }
 
-// removeTable deletes t if it is empty.
+// removeTable deletes t if it has no elements.
 func (c *Client) removeTable(ctx context.Context, t Table) error {
 	conn, err := c.Conn()
 	if err != nil {
@@ -177,8 +181,8 @@ func (c *Client) removeTable(ctx context.Context, t Table) error {
 	return fmt.Errorf("%w: nftables is being changed", nlconn.ErrBusy)
 }
 
-// RemoveUnchanged deletes t, if present, and nothing if anything in nftables
-// has changed since generation.
+// RemoveUnchanged deletes t if it exists. If any nftables object changed since
+// generation, it deletes nothing and returns false.
 func (c *Client) RemoveUnchanged(ctx context.Context, t Table, generation uint32) (bool, error) {
 	m, err := t.Message(unix.NFT_MSG_DELTABLE, 0)
 	if err != nil {
@@ -194,7 +198,7 @@ func (c *Client) RemoveUnchanged(ctx context.Context, t Table, generation uint32
 	return err == nil, err
 }
 
-// IsEmpty tells whether no set of t has an element.
+// IsEmpty reports whether all sets of t are empty.
 func (c *Client) IsEmpty(ctx context.Context, t Table) (bool, error) {
 	sets, err := c.setsOf(ctx, t)
 	if err != nil {
@@ -210,7 +214,8 @@ func (c *Client) IsEmpty(ctx context.Context, t Table) (bool, error) {
 		err = c.conn.Get(ctx, m, func(attrs []byte) { n += countElements(attrs) })
 		switch {
 		case errors.Is(err, unix.ENOENT), errors.Is(err, nlconn.ErrInterrupted):
-			// Changed meanwhile: the deletion will be refused.
+			// The table changed during the dump: the kernel will refuse the
+			// deletion.
 		case err != nil:
 			return false, err
 		}
@@ -221,8 +226,8 @@ func (c *Client) IsEmpty(ctx context.Context, t Table) (bool, error) {
 	return true, nil
 }
 
-// countElements is how many elements one message of a dump holds, at least 1
-// if it cannot be read.
+// countElements returns the number of elements in one message of a dump, and at
+// least 1 if the message is damaged.
 func countElements(attrs []byte) int {
 	n := 0
 	err := EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
@@ -265,7 +270,7 @@ func (c *Client) setsOf(ctx context.Context, t Table) ([]string, error) {
 	return names, errors.Join(err, damaged)
 }
 
-// entries are those that belong to f's sets.
+// entries returns the entries of all that belong to f's sets.
 func (f *Feature) entries(all []*Entry) []*Entry {
 	var own []*Entry
 	for _, n := range all {

@@ -1,5 +1,6 @@
-// Package nft is the codec of nftables and its transactions: a Client makes the
-// tables of a Schema when the first element is added, and works on elements.
+// Package nft encodes and decodes nftables messages and runs nftables
+// transactions. A Client adds, reads and deletes elements; it makes the tables of
+// a Schema with the first element.
 package nft
 
 import (
@@ -14,33 +15,34 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Tries bounds how often a call starts again after it lost a race: tables
-// flushed by somebody, an element that came or went meanwhile.
+// Tries limits how often a call starts again after a concurrent change: another
+// program flushed the tables, or an element was added or deleted.
 const Tries = 8
 
-// Client works on the elements of our nftables tables (see Schema) in the
-// network namespace that it is first used in. Tables, chains, sets and rules
-// are made with the first element and only then; reading makes nothing.
+// Client works on the elements of cnibox's nftables tables (see Schema) in the
+// network namespace of its first use. Tables, chains, sets and rules are made
+// when the first element is added. Reading makes nothing.
 //
-// Its socket is opened on first use. Closing it after a delete waits for the
-// kernel's grace period (13 ms), so that is left to close.
+// The socket is opened on first use. Closing it after a deletion waits for the
+// kernel's grace period (13 ms), so only Close closes it.
 type Client struct {
-	// restore lists the elements that recorded attachments want. They are
-	// added in the same transaction as tables that had to be made anew.
+	// restore lists the elements of recorded attachments. They are added in the
+	// same transaction as a table that must be made again.
 	restore func(context.Context) ([]*Element, error)
-	// makeSchema makes known when it is needed, which in many processes is never.
+	// makeSchema returns the schema. It is called on first use, because many
+	// processes never need the schema.
 	makeSchema func() Schema
 	known      Schema
 	conn       *Conn
 }
 
-// New opens nothing. The schema is asked for when it is needed. A nil restore
-// is one that lists nothing.
+// New returns a Client and opens nothing. It calls schema only when the schema is
+// needed. A nil restore means that there are no recorded elements.
 func New(schema func() Schema, restore func(context.Context) ([]*Element, error)) *Client {
 	return &Client{restore: restore, makeSchema: schema}
 }
 
-// Schema is what the client may make.
+// Schema returns the features that the client may make.
 func (c *Client) Schema() Schema {
 	if c.known == nil {
 		c.known = c.makeSchema()
@@ -48,7 +50,7 @@ func (c *Client) Schema() Schema {
 	return c.known
 }
 
-// Close closes the socket; the next use would open another.
+// Close closes the socket. The next use opens a new one.
 func (c *Client) Close() error {
 	if c.conn == nil {
 		return nil
@@ -58,7 +60,7 @@ func (c *Client) Close() error {
 	return nlconn.Explain(err, "close nftables socket")
 }
 
-// Conn is the client's socket, opened on first use.
+// Conn returns the client's socket. The first call opens it.
 func (c *Client) Conn() (*Conn, error) {
 	if c.conn == nil {
 		conn, err := Open()
@@ -70,10 +72,10 @@ func (c *Client) Conn() (*Conn, error) {
 	return c.conn, nil
 }
 
-// Get reads the element with e's key: its value and label. In a set of
-// prefixes an element that covers e's key stands for it, since the set matches
-// all of e then; its key is the one returned. An absent table or set means not
-// found. What equals e's is given in e's own words.
+// Get reads the value and label of the element with e's key. In a set of prefixes
+// it also accepts an element that covers e's key, because the set then matches
+// all of e; it returns that element's key. An absent table or set means not
+// found. A key or value that equals e's is returned in e's text form.
 func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool, err error) {
 	want, err := EntryOf(c.Schema(), e)
 	if err != nil {
@@ -85,7 +87,8 @@ func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool
 	}
 	have = n.element()
 	have.Shared = e.Shared
-	// One value has several texts ("6", "tcp"): callers compare with their own.
+	// One value has several texts ("6", "tcp"). Callers compare the result with
+	// their own text.
 	if n.sameKey(want) {
 		have.Key = e.Key
 	}
@@ -95,7 +98,7 @@ func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool
 	return have, true, nil
 }
 
-// holder is the entry with want's key, or one that covers it; nil if there is none.
+// holder returns the entry that has want's key or covers it, or nil.
 func (c *Client) holder(ctx context.Context, want *Entry) (*Entry, error) {
 	m, err := elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*Entry{want.bare()})
 	if err != nil {
@@ -108,7 +111,8 @@ func (c *Client) holder(ctx context.Context, want *Entry) (*Entry, error) {
 	case err != nil:
 		return nil, nlconn.Explain(err, fmt.Sprintf("read %s", want))
 	}
-	// In a set of prefixes the kernel answers with any element that holds the first key.
+	// In a set of prefixes the kernel answers with any element that contains the
+	// first key.
 	for _, n := range entries {
 		if n.covers(want) {
 			return n, nil
@@ -129,7 +133,8 @@ func (c *Client) holder(ctx context.Context, want *Entry) (*Entry, error) {
 	return nil, nil
 }
 
-// List reads all elements of a set, in the kernel's order; none if it is absent.
+// List reads all elements of a set in the kernel's order. It returns none if the
+// set is absent.
 func (c *Client) List(ctx context.Context, set string) ([]*Element, error) {
 	s := c.Schema().set(set)
 	if s == nil {
@@ -158,7 +163,8 @@ func (c *Client) entries(ctx context.Context, s *Set) ([]*Entry, error) {
 	return entries, nlconn.Explain(err, fmt.Sprintf("list %s", s))
 }
 
-// read sends a request for elements, again if changes interrupt the answer.
+// read sends a request for elements. It repeats the request if a change
+// interrupts the answer.
 func (c *Client) read(ctx context.Context, s *Set, m nlconn.Message) ([]*Entry, error) {
 	conn, err := c.Conn()
 	if err != nil {
@@ -176,11 +182,12 @@ func (c *Client) read(ctx context.Context, s *Set, m nlconn.Message) ([]*Entry, 
 	return entries, damaged
 }
 
-// Add makes the elements, all or none, and on demand what they live in. An
-// element that exists is fine if it is shared and has the value wanted, or has
-// the same value and label (an attempt of our own, interrupted); else the error
-// wraps ErrExists and names the holder. In a set of prefixes the same goes for
-// an element that covers the wanted one.
+// Add adds the elements in one transaction, all or none. It makes the tables,
+// sets and chains that they need. An existing element is accepted if the wanted
+// element is shared and both have the same value, or if both have the same value
+// and label, which means that an earlier try was interrupted. Otherwise the error
+// wraps ErrExists and names the owner. In a set of prefixes the same rules apply
+// to an existing element that covers the wanted one.
 func (c *Client) Add(ctx context.Context, els []*Element) error {
 	wanted, err := c.wanted(els)
 	if err != nil || len(wanted) == 0 {
@@ -208,7 +215,7 @@ func (c *Client) Add(ctx context.Context, els []*Element) error {
 		describe("add", missing), nlconn.ErrBusy, wanted[0].Set.Table, err)
 }
 
-// wanted encodes els without repetitions. Two different elements of one key
+// wanted encodes els and omits repetitions. Two different elements with one key
 // are an error.
 func (c *Client) wanted(els []*Element) ([]*Entry, error) {
 	byKey := map[string]*Entry{}
@@ -228,13 +235,13 @@ func (c *Client) wanted(els []*Element) ([]*Entry, error) {
 		byKey[key] = n
 		entries = append(entries, n)
 	}
-	// One message holds elements of one set.
+	// One message holds the elements of one set.
 	slices.SortStableFunc(entries, func(a, b *Entry) int { return compareSets(a.Set, b.Set) })
 	return entries, nil
 }
 
-// withoutHeld is the entries that are still to be added, after the kernel
-// IsRefused them all because some exist.
+// withoutHeld returns the entries that must still be added after the kernel
+// refused them all because some exist.
 func (c *Client) withoutHeld(ctx context.Context, entries []*Entry) ([]*Entry, error) {
 	var missing []*Entry
 	for _, n := range entries {
@@ -264,7 +271,7 @@ func heldError(n, have *Entry) error {
 	return fmt.Errorf("add %s: %w: %s is held by %q", n, nlconn.ErrExists, have, have.label)
 }
 
-// commitEntries makes one transaction of the entries.
+// commitEntries sends the entries in one transaction.
 func (c *Client) commitEntries(ctx context.Context, kind, flags uint16, entries []*Entry) error {
 	conn, err := c.Conn()
 	if err != nil {
@@ -277,7 +284,7 @@ func (c *Client) commitEntries(ctx context.Context, kind, flags uint16, entries 
 	return conn.Commit(ctx, 0, msgs...)
 }
 
-// describe names the first of the entries that a call failed on.
+// describe returns the verb and the first of the entries, for an error message.
 func describe(verb string, entries []*Entry) string {
 	if len(entries) == 0 {
 		return verb + " nftables elements"

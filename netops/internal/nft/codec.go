@@ -16,17 +16,18 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Field is the type of one field of a set's key or a map's data, named after
-// Client's data types. Its text is what Element.Key and Element.Value hold.
+// Field is the type of one field of a set's key or a map's data. The names follow
+// nft's data types. Element.Key and Element.Value hold fields as text.
 type Field uint8
 
+// The field types, each with examples of its text.
 const (
 	IfName      Field = iota // "cni0"
-	IfPattern                // "cni0", or "veth*" for every name that begins so: makes the set an interval set
+	IfPattern                // "cni0", or "veth*" for every name with this prefix; makes the set an interval set
 	IP4Addr                  // "10.0.0.1"
 	IP6Addr                  // "fd00::1"
-	IP4Prefix                // "10.22.0.0/16": likewise
-	IP6Prefix                // "fd00::/64": likewise
+	IP4Prefix                // "10.22.0.0/16"; makes the set an interval set
+	IP6Prefix                // "fd00::/64"; makes the set an interval set
 	EtherAddr                // "02:00:00:00:00:01"
 	InetProto                // "tcp", or its number
 	InetService              // "8080"
@@ -34,8 +35,8 @@ const (
 	Verdict                  // "accept", "drop", "return", "jump NAME", "goto NAME"
 )
 
-// Client's numbers for its data types: how `nft list` knows what to print.
-// See include/datatype.h of nftables.
+// nft's numbers of its data types. `nft list` uses them to choose the output
+// format. See include/datatype.h of nftables.
 const (
 	nftTypeIP4         = 7
 	nftTypeIP6         = 8
@@ -46,14 +47,14 @@ const (
 	nftTypeIfName      = 41
 	// nftTypeVerdict is NFT_DATA_VERDICT.
 	nftTypeVerdict = 0xffffff00
-	// nftTypeBits is how far concatenated type numbers are shifted.
+	// nftTypeBits is the number of bits of each type number in a concatenation.
 	nftTypeBits = 6
 )
 
-// isPrefix tells whether the field makes its set an interval set.
+// isPrefix reports whether the field makes its set an interval set.
 func (f Field) isPrefix() bool { return f == IP4Prefix || f == IP6Prefix || f == IfPattern }
 
-// number is nft's number of the data type.
+// number returns nft's number of the data type.
 func (f Field) number() uint32 {
 	switch f {
 	case IP4Addr, IP4Prefix:
@@ -75,8 +76,8 @@ func (f Field) number() uint32 {
 	}
 }
 
-// Size is the field's length in bytes, without padding. A verdict has none:
-// it is written as attributes.
+// Size returns the field's length in bytes, without padding. A verdict has the
+// length 0, because it is written as attributes.
 func (f Field) Size() int {
 	switch f {
 	case IfName, IfPattern:
@@ -96,11 +97,12 @@ func (f Field) Size() int {
 	}
 }
 
-// padded is the field's length in a concatenation: whole 32-bit registers.
+// padded returns the field's length in a concatenation: a multiple of a 32-bit
+// register.
 func (f Field) padded() int { return (f.Size() + 3) &^ 3 }
 
-// encode gives the first and the last value that text stands for; they differ
-// for prefixes only.
+// encode returns the first and the last value that text stands for. They differ
+// only for prefixes and interface patterns.
 func (f Field) encode(text string) (low, high []byte, err error) {
 	switch f {
 	case IfName:
@@ -129,8 +131,8 @@ func (f Field) encode(text string) (low, high []byte, err error) {
 	return low, low, err
 }
 
-// decode is the inverse of encode. Bytes that encode would not make give a
-// text that encode refuses, never a panic.
+// decode is the inverse of encode. For bytes that encode never makes, it returns
+// a text that encode refuses. It never panics.
 func (f Field) decode(low, high []byte) string {
 	if len(low) < f.Size() || len(high) < f.Size() {
 		return ""
@@ -157,7 +159,8 @@ func (f Field) decode(low, high []byte) string {
 	}
 }
 
-// EncodeIfName is an interface name as the kernel compares it.
+// EncodeIfName returns an interface name in the kernel's form: padded with NULs
+// to IFNAMSIZ bytes.
 func EncodeIfName(text string) ([]byte, error) {
 	if text == "" || len(text) >= unix.IFNAMSIZ || strings.ContainsFunc(text, badInIfName) {
 		return nil, fmt.Errorf("%q is no interface name", text)
@@ -165,8 +168,8 @@ func EncodeIfName(text string) ([]byte, error) {
 	return append([]byte(text), make([]byte, unix.IFNAMSIZ-len(text))...), nil
 }
 
-// EncodeIfPattern gives the first and the last name that a pattern stands for.
-// The kernel allows a '*' in names; nft and so we do not.
+// EncodeIfPattern returns the first and the last name that a pattern matches. The
+// kernel allows '*' in interface names. nft and cnibox do not.
 func EncodeIfPattern(text string) (low, high []byte, err error) {
 	begin, isPattern := strings.CutSuffix(text, "*")
 	if strings.Contains(begin, "*") {
@@ -187,8 +190,9 @@ func ifPatternText(low, high []byte) string {
 	return text + "*"
 }
 
-// badInIfName follows the kernel's dev_valid_name, and refuses what could not
-// be shown as it is.
+// badInIfName reports whether a rune is not allowed in an interface name. It
+// follows the kernel's dev_valid_name, and also refuses runes that cannot be
+// printed unchanged.
 func badInIfName(r rune) bool {
 	return unicode.IsSpace(r) || r == '/' || r == ':' || nlconn.IsHostile(r)
 }
@@ -216,7 +220,7 @@ func (f Field) encodePrefix(text string) (low, high []byte, err error) {
 	return low, lastOf(low, p.Bits()), nil
 }
 
-// lastOf is the last address of the prefix that begins with first.
+// lastOf returns the last address of the prefix that begins with first.
 func lastOf(first []byte, length int) []byte {
 	last := bytes.Clone(first)
 	for i := range last {
@@ -232,7 +236,7 @@ func addrOf(b []byte) netip.Addr {
 	return a
 }
 
-// rangeText is a prefix where the range is one, else "first-last".
+// rangeText returns a range as a prefix if it is one, otherwise as "first-last".
 func rangeText(first, last netip.Addr) string {
 	length := first.BitLen()
 	for i, b := range first.AsSlice() {
@@ -274,7 +278,7 @@ func encodeProto(text string) ([]byte, error) {
 	return []byte{byte(n)}, err
 }
 
-// ProtocolName is what nft calls a protocol (IPPROTO_*), else its number.
+// ProtocolName returns nft's name of a protocol (IPPROTO_*), or its number.
 func ProtocolName(n byte) string {
 	switch n {
 	case unix.IPPROTO_ICMP:

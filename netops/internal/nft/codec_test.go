@@ -131,7 +131,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// codecSchema has sets and maps of most types of fields.
+// codecSchema returns a schema with sets and maps of most field types.
 func codecSchema() Schema {
 	set := func(name string, key, data []Field) *Set {
 		return &Set{Table: Table{unix.NFPROTO_INET, "test"}, Name: name, Key: key, Data: data}
@@ -148,7 +148,8 @@ func codecSchema() Schema {
 	}}}
 }
 
-// FuzzDecode feeds what a kernel, or another program through it, could send.
+// FuzzDecode feeds random bytes to the decoders. Another program may have written
+// the elements that the kernel sends.
 func FuzzDecode(f *testing.F) {
 	schema := codecSchema()
 	for _, e := range []*Element{
@@ -225,7 +226,7 @@ func FuzzElement(f *testing.F) {
 	})
 }
 
-// checkText fails for what must not reach a terminal.
+// checkText fails the test for a text that must not reach a terminal.
 func checkText(t *testing.T, s string) {
 	t.Helper()
 	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == '"' || r == 0x7f }) {
@@ -233,7 +234,8 @@ func checkText(t *testing.T, s string) {
 	}
 }
 
-// One attribute holds all elements of a message, and its length is 16 bits.
+// TestMessagesStayWithinAttributes checks the size of messages. One attribute
+// holds all elements of a message, and the length of an attribute has 16 bits.
 func TestMessagesStayWithinAttributes(t *testing.T) {
 	widest := codecSchema().set("test_ports")
 	var entries []*Entry

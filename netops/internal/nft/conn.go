@@ -12,8 +12,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// bufferSize is asked for as send and receive buffer: one transaction is one
-// write, and a write above the send buffer is EMSGSIZE.
+// bufferSize is the size of the send and receive buffers. A transaction is one
+// write, and a write larger than the send buffer fails with EMSGSIZE.
 const bufferSize = 4 << 20
 
 // Conn is a netlink socket to nf_tables.
@@ -30,16 +30,16 @@ func Open() (*Conn, error) {
 	return &Conn{c}, nil
 }
 
-// Commit makes all messages one transaction: all happen or none. The error is
-// the first of the kernel's refusals. With a generation other than 0 the
-// transaction is refused with ERESTART if anything changed since.
+// Commit sends all messages as one transaction: the kernel executes all or none.
+// The error is the first refusal. If generation is not 0 and nftables changed
+// since that generation, the kernel refuses the transaction with ERESTART.
 func (c *Conn) Commit(ctx context.Context, generation uint32, msgs ...nlconn.Message) error {
 	if len(msgs) == 0 {
 		return nil
 	}
-	// A refusal arrives for every message, success for the one that asks for it.
-	// A reply to the batch's begin concerns all of it (no permission, commit
-	// failed) and may be the only one.
+	// The kernel answers every refused message, and acknowledges only a message
+	// that requests it. A reply to the begin message concerns the whole batch
+	// (missing permission, failed commit) and may be the only reply.
 	b := c.Append(nil, batchMark(unix.NFNL_MSG_BATCH_BEGIN, generation))
 	for i, m := range msgs {
 		if i == len(msgs)-1 {
@@ -51,7 +51,7 @@ func (c *Conn) Commit(ctx context.Context, generation uint32, msgs ...nlconn.Mes
 	return c.Transact(ctx, c.Append(b, end), len(msgs)+2)
 }
 
-// batchMark begins or ends a transaction.
+// batchMark returns the message that begins or ends a transaction.
 func batchMark(kind uint16, generation uint32) nlconn.Message {
 	body := nfgenmsg(unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	if generation != 0 {
@@ -60,17 +60,17 @@ func batchMark(kind uint16, generation uint32) nlconn.Message {
 	return nlconn.Message{Kind: kind, Body: body}
 }
 
-// nfgenmsg is struct nfgenmsg, which begins each message.
+// nfgenmsg returns struct nfgenmsg, which is at the start of each message.
 func nfgenmsg(family byte, resource uint16) []byte {
 	return binary.BigEndian.AppendUint16([]byte{family, unix.NFNETLINK_V0}, resource)
 }
 
-// Request is a message without attributes.
+// Request returns a message without attributes.
 func Request(kind, flags uint16, family byte) nlconn.Message {
 	return nlconn.Message{Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Flags: flags, Body: nfgenmsg(family, 0)}
 }
 
-// NewMessage builds one request from its attributes.
+// NewMessage returns a request with the attributes that fill writes.
 func NewMessage(kind, flags uint16, family byte, fill func(*netlink.AttributeEncoder) error) (nlconn.Message, error) {
 	ae := netlink.NewAttributeEncoder()
 	ae.ByteOrder = binary.BigEndian
@@ -86,13 +86,15 @@ func NewMessage(kind, flags uint16, family byte, fill func(*netlink.AttributeEnc
 	return m, nil
 }
 
-// List is get for a dump: one that changes interrupt is begun again, after reset.
+// List sends a dump request, and sends it again after reset if a change
+// interrupts the dump. It calls each like Get.
 func (c *Conn) List(ctx context.Context, m nlconn.Message, reset func(), each func(attrs []byte)) error {
 	return c.Dump(ctx, m, reset, attributes(each))
 }
 
-// Get sends one request and calls each for every message of the answer,
-// with the attributes behind struct nfgenmsg. Dumps may fail with nlconn.ErrInterrupted.
+// Get sends one request and calls each with the attributes of every message of
+// the answer. The attributes follow struct nfgenmsg. A dump may fail with
+// nlconn.ErrInterrupted.
 func (c *Conn) Get(ctx context.Context, m nlconn.Message, each func(attrs []byte)) error {
 	return c.Ask(ctx, m, attributes(each))
 }
@@ -106,8 +108,8 @@ func attributes(each func(attrs []byte)) func(uint16, []byte) error {
 	}
 }
 
-// Generation is the number that every change to nftables of this namespace
-// raises; it is never 0.
+// Generation returns the generation number of nftables in this namespace. Every
+// change raises it. It is never 0.
 func (c *Conn) Generation(ctx context.Context) (uint32, error) {
 	var id uint32
 	var damaged error

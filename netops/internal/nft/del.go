@@ -11,8 +11,9 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Del deletes the elements; what is absent, table and all, is success. An
-// element that only covers the wanted one stays. It goes on after an error.
+// Del deletes the elements. An absent element, set or table is not an error. An
+// element that only covers a wanted one stays. A failed deletion does not stop
+// the other deletions.
 func (c *Client) Del(ctx context.Context, els []*Element) error {
 	var plain []*Entry
 	prefixes := map[*Set][]*Entry{}
@@ -35,8 +36,8 @@ func (c *Client) Del(ctx context.Context, els []*Element) error {
 	return err
 }
 
-// delPlain deletes in one transaction, which one absent element makes fail;
-// then one by one.
+// delPlain deletes the entries in one transaction. If one of them is absent, the
+// kernel refuses the transaction, and delPlain deletes the entries one by one.
 func (c *Client) delPlain(ctx context.Context, entries []*Entry) error {
 	if len(entries) == 0 {
 		return nil

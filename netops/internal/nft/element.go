@@ -7,8 +7,9 @@ type Element struct {
 	Set string `json:"set"`
 	// Key has one text per field of the set's type: ["cni0", "10.22.0.0/16"].
 	Key []string `json:"key"`
-	// Value has one text per field of a map's data type; empty for sets.
+	// Value has one text per field of a map's data type. It is empty for a set.
 	Value []string `json:"value,omitempty"`
-	// Label is the owner, kept as the element's comment, at most 120 bytes.
+	// Label names the owner. It is stored as the element's comment and has at
+	// most 120 bytes.
 	Label string `json:"label,omitempty"`
 }

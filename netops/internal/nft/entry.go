@@ -12,7 +12,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// NFTA_SET_ELEM_KEY_END of linux/netfilter/nf_tables.h, which x/sys/unix lacks.
+// nftaSetElemKeyEnd is NFTA_SET_ELEM_KEY_END of linux/netfilter/nf_tables.h.
+// x/sys/unix does not define it.
 const nftaSetElemKeyEnd = 10
 
 // Entry is an Element in the kernel's form.
@@ -22,11 +23,11 @@ type Entry struct {
 	end   []byte // last key of an interval set's element, else nil
 	data  []byte // a map's value, else nil
 	label string
-	// shared is the Element's.
+	// shared is the value of Element.Shared.
 	shared bool
 }
 
-// EntryOf encodes e. The error wraps ErrInvalid and names what is wrong.
+// EntryOf encodes e. The error wraps ErrInvalid and names the invalid field.
 func EntryOf(schema Schema, e *Element) (*Entry, error) {
 	set := schema.set(e.Set)
 	if set == nil {
@@ -48,8 +49,8 @@ func EntryOf(schema Schema, e *Element) (*Entry, error) {
 	return n, nil
 }
 
-// width is the length of one of the fields of a key or value: several are
-// each padded to registers, one alone is not.
+// width returns the length of field i of a key or value. In a concatenation each
+// field is padded to whole registers. A single field is not padded.
 func width(fields []Field, i int) int {
 	if len(fields) == 1 {
 		return fields[i].Size()
@@ -57,7 +58,7 @@ func width(fields []Field, i int) int {
 	return fields[i].padded()
 }
 
-// encodeFields encodes texts one after the other.
+// encodeFields encodes texts and concatenates the results.
 func encodeFields(fields []Field, texts []string) (low, high []byte, err error) {
 	if len(fields) != len(texts) {
 		return nil, nil, fmt.Errorf("has %d fields, want %d", len(texts), len(fields))
@@ -79,7 +80,7 @@ func decodeFields(fields []Field, low, high []byte) []string {
 	for i, f := range fields {
 		n := width(fields, i)
 		if f == Verdict {
-			n = len(low) // always alone
+			n = len(low) // a verdict is always the only field
 		}
 		if len(low) < n || len(high) < n {
 			return append(texts, "")
@@ -99,7 +100,7 @@ func (n *Entry) element() *Element {
 	}
 }
 
-// last is the last key that the entry matches.
+// last returns the last key that the entry matches.
 func (n *Entry) last() []byte {
 	if n.end == nil {
 		return n.Key
@@ -107,23 +108,23 @@ func (n *Entry) last() []byte {
 	return n.end
 }
 
-// bare is the entry's key alone.
+// bare returns an entry with only n's key.
 func (n *Entry) bare() *Entry { return &Entry{Set: n.Set, Key: n.Key, end: n.end} }
 
-// allows tells whether have, in the place of n, leaves nothing to do. Without
-// a label nobody can tell whose an exclusive element is.
+// allows reports whether the existing entry have makes adding n unnecessary. It
+// refuses an exclusive element without a label, because its owner is unknown.
 func (n *Entry) allows(have *Entry) bool {
 	own := n.sameKey(have) && n.label == have.label && n.label != ""
 	return bytes.Equal(n.data, have.data) && (n.shared || own)
 }
 
-// sameKey tells whether both match the same packets.
+// sameKey reports whether n and o match the same packets.
 func (n *Entry) sameKey(o *Entry) bool {
 	return bytes.Equal(n.Key, o.Key) && bytes.Equal(n.last(), o.last())
 }
 
-// covers tells whether every key of o is one of n. Keys are compared field by
-// Field, since each field of an interval is an interval of its own.
+// covers reports whether every key of o is also a key of n. It compares keys
+// field by field, because each field of an interval key is a separate interval.
 func (n *Entry) covers(o *Entry) bool {
 	at := 0
 	for i := range n.Set.Key {
@@ -136,7 +137,8 @@ func (n *Entry) covers(o *Entry) bool {
 	return true
 }
 
-// String is the entry in nft's manner, for errors: "inet cnibox masq4 { cni0 . 10.22.0.0/16 }".
+// String returns the entry in nft's syntax, for errors: "inet cnibox masq4 { cni0
+// . 10.22.0.0/16 }".
 func (n *Entry) String() string {
 	e := n.element()
 	text := strings.Join(e.Key, " . ")
@@ -182,7 +184,7 @@ func (n *Entry) encodeVerdict(ae *netlink.AttributeEncoder) error {
 	return nil
 }
 
-// decodeEntries reads the elements of one NFT_MSG_NEWSETELEM's attributes.
+// decodeEntries reads the elements from the attributes of one NFT_MSG_NEWSETELEM.
 func decodeEntries(set *Set, attrs []byte) ([]*Entry, error) {
 	var entries []*Entry
 	err := EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
@@ -200,7 +202,8 @@ func decodeEntries(set *Set, attrs []byte) ([]*Entry, error) {
 	return entries, err
 }
 
-// decodeEntry reads one element; a catch-all element, which has no key, is nil.
+// decodeEntry reads one element. It returns nil for a catch-all element, which
+// has no key.
 func decodeEntry(set *Set, attrs []byte) (*Entry, error) {
 	n := &Entry{Set: set}
 	err := EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {
@@ -229,7 +232,7 @@ func decodeEntry(set *Set, attrs []byte) (*Entry, error) {
 	return n, nil
 }
 
-// DecodeData reads the value or verdict of a key or data attribute.
+// DecodeData reads the value or the verdict of a key or data attribute.
 func DecodeData(attrs []byte) ([]byte, error) {
 	var data []byte
 	err := EachAttr(attrs, func(ad *netlink.AttributeDecoder) error {

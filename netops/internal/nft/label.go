@@ -7,16 +7,18 @@ import (
 )
 
 const (
-	// MaxLabel is the longest label in bytes; nft prints comments up to 127.
+	// MaxLabel is the largest length of a label in bytes. nft prints comments of
+	// up to 127 bytes.
 	MaxLabel = 120
-	// commentTag is NFTNL_UDATA_SET_ELEM_COMMENT, the tag under which nft
-	// looks for an element's comment in its user data: tag, length, value.
+	// commentTag is NFTNL_UDATA_SET_ELEM_COMMENT. nft finds an element's comment
+	// in the user data by this tag. The format is tag, length, value.
 	commentTag = 0
 )
 
-// CleanLabel is the label as it is stored: control characters, quotes,
-// backslashes and broken UTF-8 become '?', since nft prints comments as they
-// are, and it is cut to MaxLabel bytes between characters.
+// CleanLabel returns the label in the form in which it is stored. Control
+// characters, quotes, backslashes and invalid UTF-8 become '?', because nft
+// prints comments unchanged. The label is cut to at most MaxLabel bytes at a
+// character boundary.
 func CleanLabel(label string) string {
 	label = nlconn.Printable(label)
 	if len(label) <= MaxLabel {
@@ -29,13 +31,13 @@ func CleanLabel(label string) string {
 	return label[:cut]
 }
 
-// LabelUserData is the user data that makes nft show label as the comment.
+// LabelUserData returns the user data that nft shows as the comment label.
 func LabelUserData(label string) []byte {
 	return append(append([]byte{commentTag, byte(len(label) + 1)}, label...), 0)
 }
 
-// LabelOf is the comment in an element's user data, empty if there is none.
-// User data may be anybody's: nothing in it is trusted.
+// LabelOf returns the comment in an element's user data, or an empty text. Any
+// program may have written the user data, so it is validated.
 func LabelOf(userData []byte) string {
 	for len(userData) >= 2 {
 		tag, length := userData[0], int(userData[1])

@@ -31,7 +31,7 @@ func (c *Client) HasChain(ctx context.Context, t Table, chain string) (bool, err
 	return err == nil, err
 }
 
-// Tables names the namespace's nftables tables of a family.
+// Tables lists the names of the namespace's nftables tables of one family.
 func (c *Client) Tables(ctx context.Context, family byte) ([]string, error) {
 	conn, err := c.Conn()
 	if err != nil {
@@ -51,7 +51,7 @@ func (c *Client) Tables(ctx context.Context, family byte) ([]string, error) {
 	return names, errors.Join(err, damaged)
 }
 
-// DeleteChain is the request that deletes a chain.
+// DeleteChain returns the request that deletes a chain.
 func (t Table) DeleteChain(chain string) (nlconn.Message, error) {
 	return NewMessage(unix.NFT_MSG_DELCHAIN, 0, t.Family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_CHAIN_TABLE, t.Name)

@@ -7,8 +7,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// checkStored looks whether all of many elements are there: the kernel has
-// been seen to take large additions in part.
+// checkStored checks that the kernel stored all of many elements. The kernel was
+// observed to store only a part of a large addition.
 func (c *Client) checkStored(ctx context.Context, wanted []*Entry) error {
 	if len(wanted) <= maxPerMessage {
 		return nil
@@ -36,7 +36,7 @@ func (c *Client) checkStored(ctx context.Context, wanted []*Entry) error {
 	return nil
 }
 
-// checkHeld is an error unless there is an element that stands for n.
+// checkHeld returns an error unless an existing element has n's key or covers it.
 func (c *Client) checkHeld(ctx context.Context, n *Entry) error {
 	have, err := c.holder(ctx, n)
 	if err == nil && have == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Parts of linux/netfilter/nf_tables.h that x/sys/unix lacks.
+// Constants of linux/netfilter/nf_tables.h that x/sys/unix does not define.
 const (
 	nftSetConcat      = 0x80
 	nftaSetDescConcat = 2
@@ -19,16 +19,17 @@ const (
 )
 
 const (
-	// maxPerMessage bounds the elements of one message. All of them are inside
-	// one attribute, whose length is 16 bits: more would be cut in silence.
+	// maxPerMessage limits the number of elements in one message. All elements
+	// are inside one attribute, whose length has 16 bits. The length of a larger
+	// attribute would be truncated without an error.
 	maxPerMessage = 200
-	// maxMessageBytes keeps long elements below that limit too.
+	// maxMessageBytes keeps messages with long elements below the same limit.
 	maxMessageBytes = 48 << 10
 )
 
-// Messages makes the feature: the table if it is absent, all else only if
-// absent, so of many processes that try at once exactly one succeeds and the
-// others get EEXIST.
+// Messages returns the messages that make the feature. The table may exist; sets
+// and chains must not exist. If several processes make the feature at once,
+// exactly one succeeds and the others get EEXIST.
 func (f *Feature) Messages() ([]nlconn.Message, error) {
 	table, err := f.Table.Message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	if err != nil {
@@ -46,7 +47,7 @@ func (f *Feature) Messages() ([]nlconn.Message, error) {
 	return append(msgs, chains...), err
 }
 
-// Message is a request for the table (NFT_MSG_*).
+// Message returns a request of one kind (NFT_MSG_*) for the table.
 func (t Table) Message(kind, flags uint16) (nlconn.Message, error) {
 	return NewMessage(kind, flags, t.Family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_TABLE_NAME, t.Name)
@@ -54,8 +55,9 @@ func (t Table) Message(kind, flags uint16) (nlconn.Message, error) {
 	})
 }
 
-// message makes the set. The id is for references within the transaction and
-// must be there, though ours go by name.
+// message returns the request that makes the set. The id serves references within
+// the transaction. The kernel requires it, although cnibox refers to sets by
+// name.
 func (s *Set) message(id uint32) (nlconn.Message, error) {
 	return NewMessage(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.Table.Family,
 		func(ae *netlink.AttributeEncoder) error {
@@ -79,15 +81,16 @@ func (s *Set) message(id uint32) (nlconn.Message, error) {
 		})
 }
 
-// NFTNL_UDATA_SET_KEYBYTEORDER and NFTNL_UDATA_SET_DATABYTEORDER of libnftnl.
+// keyOrderTag and dataOrderTag are NFTNL_UDATA_SET_KEYBYTEORDER and
+// NFTNL_UDATA_SET_DATABYTEORDER of libnftnl.
 const (
 	keyOrderTag  = 0
 	dataOrderTag = 1
 )
 
-// byteOrder is the user data that tells nft in which byte order to print
-// values: tag, length, BYTEORDER_HOST_ENDIAN or BYTEORDER_BIG_ENDIAN of
-// nftables' include/datatype.h. Concatenations need none.
+// byteOrder returns the user data that specifies the byte order in which nft
+// prints values: tag, length, and BYTEORDER_HOST_ENDIAN or BYTEORDER_BIG_ENDIAN
+// of nftables' include/datatype.h. A concatenation does not need it.
 func byteOrder(tag byte, fields []Field) []byte {
 	if len(fields) != 1 {
 		return nil
@@ -114,7 +117,7 @@ func (s *Set) flags() uint32 {
 	return flags
 }
 
-// describe lists the lengths of the key's fields.
+// describe writes the lengths of the key's fields.
 func (s *Set) describe(ae *netlink.AttributeEncoder) error {
 	ae.Nested(nftaSetDescConcat, func(ae *netlink.AttributeEncoder) error {
 		for _, f := range s.Key {
@@ -128,8 +131,8 @@ func (s *Set) describe(ae *netlink.AttributeEncoder) error {
 	return nil
 }
 
-// concatenate gives nft's type number and the length in bytes of fields; of a
-// single field the length is not padded.
+// concatenate returns nft's type number and the length in bytes of fields. The
+// length of a single field is not padded.
 func concatenate(fields []Field) (number, size uint32) {
 	if len(fields) == 1 {
 		return fields[0].number(), uint32(fields[0].Size())
@@ -141,7 +144,7 @@ func concatenate(fields []Field) (number, size uint32) {
 	return number, size
 }
 
-// Message makes the chain, without its rules.
+// Message returns the request that makes the chain, without its rules.
 func (c *Chain) Message(t Table) (nlconn.Message, error) {
 	return NewMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t.Family,
 		func(ae *netlink.AttributeEncoder) error {
@@ -161,7 +164,7 @@ func (c *Chain) Message(t Table) (nlconn.Message, error) {
 		})
 }
 
-// Message appends the rule to a chain.
+// Message returns the request that appends the rule to a chain.
 func (r Rule) Message(t Table, chain string) (nlconn.Message, error) {
 	return NewMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t.Family,
 		func(ae *netlink.AttributeEncoder) error {
@@ -181,7 +184,7 @@ func (r Rule) Message(t Table, chain string) (nlconn.Message, error) {
 		})
 }
 
-// ElementMessages puts entries into as few messages as the limits allow.
+// ElementMessages puts entries into the smallest possible number of messages.
 func ElementMessages(kind, flags uint16, entries []*Entry) ([]nlconn.Message, error) {
 	var msgs []nlconn.Message
 	for len(entries) > 0 {
@@ -196,11 +199,12 @@ func ElementMessages(kind, flags uint16, entries []*Entry) ([]nlconn.Message, er
 	return msgs, nil
 }
 
-// fitting is how many of the entries go into one message: all of one set.
+// fitting returns the number of leading entries that fit into one message. A
+// message holds the entries of one set.
 func fitting(entries []*Entry) int {
 	bytes := 0
 	for i, n := range entries {
-		// 64 is above what the attributes' headers and paddings take.
+		// 64 is more than the size of the attributes' headers and padding.
 		bytes += len(n.Key) + len(n.end) + len(n.data) + len(n.label) + 64
 		if i == maxPerMessage || bytes > maxMessageBytes && i > 0 || n.Set != entries[0].Set {
 			return i
@@ -224,7 +228,7 @@ func elementMessage(kind, flags uint16, entries []*Entry) (nlconn.Message, error
 	})
 }
 
-// dumpMessage asks for all elements of a set.
+// dumpMessage returns the request for all elements of a set.
 func (s *Set) dumpMessage() (nlconn.Message, error) {
 	return NewMessage(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, s.Table.Family,
 		func(ae *netlink.AttributeEncoder) error {

@@ -11,10 +11,11 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// monitorInterval is how long changes are gathered before they are told.
+// monitorInterval is the time in which changes are combined into one
+// notification.
 const monitorInterval = 20 * time.Millisecond
 
-// Monitor tells when others change one nftables table.
+// Monitor notifies of changes that other sockets make to one nftables table.
 type Monitor struct {
 	events  *nlconn.Listener
 	stop    context.CancelFunc
@@ -22,8 +23,9 @@ type Monitor struct {
 	changes *nlconn.Debouncer
 }
 
-// OpenMonitor calls changed, and tells later, for changes of the table that
-// do not come from the socket own.
+// OpenMonitor watches a table for changes that do not come from the socket own.
+// It calls changed at once for every notification, and sends a combined
+// notification to C later.
 func OpenMonitor(t Table, own *Conn, changed func()) (*Monitor, error) {
 	events, err := nlconn.Listen(unix.NETLINK_NETFILTER, "nftables", []int{unix.NFNLGRP_NFTABLES}, tableFilter(t, own))
 	if err != nil {
@@ -47,10 +49,10 @@ func OpenMonitor(t Table, own *Conn, changed func()) (*Monitor, error) {
 	return m, nil
 }
 
-// C receives a value after changes.
+// C returns the channel that receives a value after changes.
 func (m *Monitor) C() <-chan struct{} { return m.changes.C }
 
-// Close ends it.
+// Close stops the monitor and closes its socket.
 func (m *Monitor) Close() {
 	m.stop()
 	m.ended.Wait()
@@ -58,9 +60,11 @@ func (m *Monitor) Close() {
 	_ = m.events.Close()
 }
 
-// tableFilter keeps back what others do to other tables, so that a busy
-// firewall wakes nobody up (classic BPF). A notification has the sender's port
-// at 12, the family at 16 and, behind a header of 4 bytes, the table's name at 24.
+// tableFilter returns a classic BPF filter for notifications. It drops the
+// changes that own makes and the changes of other tables, so that a busy firewall
+// does not wake the process. In a notification the sender's port ID is at offset
+// 12, the family at offset 16, and the table's name at offset 24, after an
+// attribute header of 4 bytes.
 func tableFilter(t Table, own *Conn) []unix.SockFilter {
 	port, _ := own.Port()
 	load := func(at uint32, size uint16) unix.SockFilter {
@@ -96,5 +100,5 @@ func tableFilter(t Table, own *Conn) []unix.SockFilter {
 	return filter
 }
 
-// drop stands for the filter's last instruction until its place is known.
+// drop is a placeholder for the offset of the filter's last instruction.
 const drop = 0xff

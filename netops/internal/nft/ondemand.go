@@ -10,12 +10,13 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Some verdicts lead to chains whose content follows from their name. Such a
-// chain is made with the first element that leads there, and stays as long as
-// its table: nobody counts who needs it.
+// A verdict may refer to a chain whose rules follow from its name. Such a chain
+// is made with the first element that refers to it. It stays as long as its
+// table, because its users are not counted.
 
-// ondemand is the chains that entries lead to and that f makes on demand, each
-// once. An entry that leads to none of them is left to the kernel's judgement.
+// ondemand returns the chains that entries refer to and that f makes on demand,
+// each once. If an entry refers to an unknown chain, the kernel refuses the
+// entry.
 func (f *Feature) ondemand(entries []*Entry) []Chain {
 	if f.ChainOf == nil {
 		return nil
@@ -40,7 +41,7 @@ func (f *Feature) ondemand(entries []*Entry) []Chain {
 	return chains
 }
 
-// chainMessages makes chains and then their rules.
+// chainMessages returns the requests that make chains and then their rules.
 func (f *Feature) chainMessages(chains []Chain) ([]nlconn.Message, error) {
 	var msgs []nlconn.Message
 	for _, ch := range chains {
@@ -62,7 +63,8 @@ func (f *Feature) chainMessages(chains []Chain) ([]nlconn.Message, error) {
 	return msgs, nil
 }
 
-// makeOndemand makes chains in a table that exists; those that exist are success.
+// makeOndemand makes chains in an existing table. An existing chain is not an
+// error.
 func (c *Client) makeOndemand(ctx context.Context, f *Feature, chains []Chain) error {
 	for _, ch := range chains {
 		msgs, err := f.chainMessages([]Chain{ch})

@@ -9,14 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OutputLink is oifname: the device that the packet leaves by.
+// OutputLink loads the name of the output device (oifname).
 func OutputLink() Part {
 	return func(b *Builder) {
 		b.Exprs = append(b.Exprs, &expr.Meta{Key: expr.MetaKeyOIFNAME, Register: b.Take(IfName)})
 	}
 }
 
-// Tracked matches if what connection tracking knows has any of the bits.
+// Tracked matches if any of the bits is set in a field of the connection tracking
+// entry.
 func Tracked(key expr.CtKey, bits uint32) Part {
 	return func(b *Builder) {
 		r := b.Next
@@ -31,7 +32,8 @@ func Tracked(key expr.CtKey, bits uint32) Part {
 	}
 }
 
-// ToThisNode is fib daddr type local.
+// ToThisNode matches packets to a local address of the node (fib daddr type
+// local).
 func ToThisNode() Part {
 	return func(b *Builder) {
 		b.Exprs = append(b.Exprs,
@@ -41,29 +43,31 @@ func ToThisNode() Part {
 	}
 }
 
-// OfFamily limits a rule that loads no address to one.
+// OfFamily limits a rule to one address family. Rules that load an address do not
+// need it.
 func OfFamily(l3 byte) Part { return func(b *Builder) { b.Family = l3 } }
 
-// Next ends a lookup's key: what is loaded then begins another.
+// Next starts a new lookup key: the next field is loaded into the first register.
 func Next() Part { return func(b *Builder) { b.Next = FirstRegister } }
 
-// TransportProtocol is meta l4proto.
+// TransportProtocol loads the transport protocol (meta l4proto).
 func TransportProtocol() Part {
 	return func(b *Builder) {
 		b.Exprs = append(b.Exprs, &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: b.Take(InetProto)})
 	}
 }
 
-// TransportPort is th dport, of TCP, UDP and SCTP alike (RFC 9293 §3.1, RFC 768,
-// RFC 9260 §3.1).
+// TransportPort loads the destination port (th dport). TCP, UDP and SCTP have it
+// at the same offset (RFC 9293 §3.1, RFC 768, RFC 9260 §3.1).
 func TransportPort() Part { return Load(expr.PayloadBaseTransportHeader, 2, InetService, 0) }
 
-// SourceIn is ip saddr or ip6 saddr within a fixed prefix.
+// SourceIn matches packets whose source address is within a prefix.
 func SourceIn(prefix string) Part {
 	return Within(prefix, Source4, Source6, expr.CmpOpEq)
 }
 
-// VerdictFrom takes the verdict that a map has for what was loaded so far.
+// VerdictFrom looks up the loaded key in a map and applies the verdict of the
+// element.
 func VerdictFrom(set *Set) Part {
 	return func(b *Builder) {
 		b.Exprs = append(b.Exprs, &expr.Lookup{
@@ -73,8 +77,8 @@ func VerdictFrom(set *Set) Part {
 	}
 }
 
-// DestinationFrom gives the packet the address and port that a map has for what
-// was loaded so far.
+// DestinationFrom looks up the loaded key in a map and translates the packet's
+// destination to the address and port of the element.
 func DestinationFrom(set *Set, l3 byte) Part {
 	return func(b *Builder) {
 		port := uint32(FirstRegister + set.Data[0].padded()/4)
@@ -85,14 +89,16 @@ func DestinationFrom(set *Set, l3 byte) Part {
 	}
 }
 
-// Goto goes on in another chain of the table, for good.
+// Goto continues in another chain of the table and does not return to this chain.
 func Goto(chain string) Part {
 	return func(b *Builder) {
 		b.Exprs = append(b.Exprs, &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain})
 	}
 }
 
-// Within compares an address with a fixed prefix.
+// Within compares an address with a fixed prefix. four and six load the address
+// of each family. With CmpOpEq the address must be in the prefix, with CmpOpNeq
+// outside it.
 func Within(prefix string, four, six func() Part, op expr.CmpOp) Part {
 	p := netip.MustParsePrefix(prefix)
 	address, f := four(), IP4Addr

@@ -12,16 +12,16 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// A set of prefixes is kept by the kernel's pipapo set type, which has habits
-// of its own. It takes a prefix that lies around another, unless both have
-// their first or their last address in common; it refuses one that lies within
-// another. It reads and deletes by the first address alone and takes any
-// element that holds it.
+// The kernel stores a set of prefixes in its pipapo set type. Pipapo accepts a
+// new prefix that contains an existing one, unless both have the same first or
+// the same last address. It refuses a new prefix within an existing one. It reads
+// and deletes by the first address only, and uses any element that contains that
+// address.
 
-// widen makes n where elements within n keep the kernel from it: they are
-// deleted in the same transaction, since n matches all that they match. It is
-// an error if n is not shared or is a map's, and false if there are none (any
-// more) or they are changing.
+// widen adds n if elements within n prevent a plain addition. It deletes them in
+// the same transaction, because n matches everything that they match. It fails if
+// such elements exist and n is not shared or is an element of a map. done is
+// false if there are no such elements (any more) or if they are changing.
 func (c *Client) widen(ctx context.Context, n *Entry) (done bool, err error) {
 	entries, err := c.entries(ctx, n.Set)
 	if err != nil {
@@ -54,9 +54,9 @@ func (c *Client) widen(ctx context.Context, n *Entry) (done bool, err error) {
 	return err == nil, nlconn.Explain(err, fmt.Sprintf("add %s", n))
 }
 
-// delPrefixes deletes exactly the wanted entries, all of one set. Those whose
-// first key no other element holds go in one transaction: each commit has the
-// kernel copy the whole set.
+// delPrefixes deletes exactly the wanted entries of one set. It deletes the
+// entries whose first key is in no other element in one transaction, because the
+// kernel copies the whole set for each commit.
 func (c *Client) delPrefixes(ctx context.Context, wanted []*Entry) error {
 	for range Tries {
 		entries, err := c.entries(ctx, wanted[0].Set)
@@ -82,9 +82,10 @@ func (c *Client) delPrefixes(ctx context.Context, wanted []*Entry) error {
 	return fmt.Errorf("%s: %w: its nftables table is being changed", describe("delete", wanted), nlconn.ErrBusy)
 }
 
-// split tells the wanted ones of a set's entries whose first key no other
-// Entry holds from those where one does. Whatever covers a key stands, in the
-// order of keys, around it, so a walk in that order keeps only a few open.
+// split divides the wanted entries of a set. alone has the entries whose first
+// key is in no other entry; others has the rest. An entry that covers a key
+// begins at or before it in key order, so a walk in that order keeps only a few
+// entries open.
 func split(entries, wanted []*Entry) (alone, others []*Entry) {
 	want := map[string]bool{}
 	for _, n := range wanted {
@@ -110,9 +111,9 @@ func split(entries, wanted []*Entry) (alone, others []*Entry) {
 	return alone, others
 }
 
-// delPrefix deletes exactly n. The kernel looks at the first key only and
-// takes any element that holds it, so those that do are deleted together, and
-// all but n made again in the same transaction.
+// delPrefix deletes exactly n. The kernel deletes any element that contains n's
+// first key. Therefore delPrefix deletes all such elements and adds all except n
+// again in the same transaction.
 func (c *Client) delPrefix(ctx context.Context, n *Entry) error {
 	for range Tries {
 		entries, err := c.entries(ctx, n.Set)
@@ -134,8 +135,8 @@ func (c *Client) delPrefix(ctx context.Context, n *Entry) error {
 	return fmt.Errorf("delete %s: %w: its nftables table is being changed", n, nlconn.ErrBusy)
 }
 
-// replace deletes n and the elements that also hold its first key, and makes
-// the latter again.
+// replace deletes n and the elements in keep, which also contain n's first key.
+// Then it adds keep again.
 func (c *Client) replace(ctx context.Context, n *Entry, keep []*Entry) error {
 	conn, err := c.Conn()
 	if err != nil {

@@ -5,28 +5,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rule is one rule: its parts in order. Expressions are made of them when
-// they are needed, which in most processes is never.
+// Rule is one nftables rule: its parts in order. The expressions are built only
+// when they are needed, because most processes never need them.
 type Rule []Part
 
-// Part appends one part of a rule, in the order in which nft would write it.
+// Part appends one part of a rule. The order of parts is the same as in nft's
+// syntax.
 type Part func(*Builder)
 
-// Builder loads what is matched into consecutive registers; a lookup
-// takes them as one concatenated key.
+// Builder loads the fields to match into consecutive registers. A lookup uses the
+// registers as one concatenated key.
 type Builder struct {
 	Exprs  []expr.Any
 	Next   uint32 // the register that the next field is loaded into
-	Family byte   // the NFPROTO_* that the rule is limited to, 0 for any
+	Family byte   // the NFPROTO_* to which the rule is limited, 0 for any
 }
 
-// FirstRegister is NFT_REG32_00: registers of 4 bytes, as concatenations need.
+// FirstRegister is NFT_REG32_00. Concatenations need registers of 4 bytes.
 const FirstRegister = unix.NFT_REG32_00
 
-// NewRule puts parts together: rule(InputLink(), source4(), in(set), masquerade()).
+// NewRule returns a rule of parts: NewRule(InputLink(), Source4(), In(set),
+// Masquerade()).
 func NewRule(parts ...Part) Rule { return parts }
 
-// exprs are the rule's expressions in order.
+// exprs returns the rule's expressions in order.
 func (r Rule) exprs() []expr.Any {
 	b := &Builder{Next: FirstRegister}
 	for _, part := range r {
@@ -35,7 +37,7 @@ func (r Rule) exprs() []expr.Any {
 	if b.Family == 0 {
 		return b.Exprs
 	}
-	// The header's fields mean nothing before the family is known.
+	// Match the family first: the fields of the network header depend on it.
 	return append([]expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: FirstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: FirstRegister, Data: []byte{b.Family}},
@@ -49,7 +51,8 @@ func (b *Builder) Take(f Field) uint32 {
 	return r
 }
 
-// Load reads a field of a packet header.
+// Load loads a field of a packet header. If l3 is not 0, it limits the rule to
+// that NFPROTO_*.
 func Load(base expr.PayloadBase, offset uint32, f Field, l3 byte) Part {
 	return func(b *Builder) {
 		if l3 != 0 {
@@ -61,38 +64,38 @@ func Load(base expr.PayloadBase, offset uint32, f Field, l3 byte) Part {
 	}
 }
 
-// InputLink is iifname: the device that the packet came in by.
+// InputLink loads the name of the input device (iifname).
 func InputLink() Part {
 	return func(b *Builder) {
 		b.Exprs = append(b.Exprs, &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: b.Take(IfName)})
 	}
 }
 
-// Source4 is ip saddr, and limits the rule to IPv4 (offsets: RFC 791 §3.1).
+// Source4 loads ip saddr and limits the rule to IPv4 (offsets: RFC 791 §3.1).
 func Source4() Part { return Load(expr.PayloadBaseNetworkHeader, 12, IP4Addr, unix.NFPROTO_IPV4) }
 
-// Destination4 is ip daddr.
+// Destination4 loads ip daddr and limits the rule to IPv4.
 func Destination4() Part {
 	return Load(expr.PayloadBaseNetworkHeader, 16, IP4Addr, unix.NFPROTO_IPV4)
 }
 
-// Source6 is ip6 saddr, and limits the rule to IPv6 (offsets: RFC 8200 §3).
+// Source6 loads ip6 saddr and limits the rule to IPv6 (offsets: RFC 8200 §3).
 func Source6() Part { return Load(expr.PayloadBaseNetworkHeader, 8, IP6Addr, unix.NFPROTO_IPV6) }
 
-// Destination6 is ip6 daddr.
+// Destination6 loads ip6 daddr and limits the rule to IPv6.
 func Destination6() Part {
 	return Load(expr.PayloadBaseNetworkHeader, 24, IP6Addr, unix.NFPROTO_IPV6)
 }
 
-// SourceMAC is ether saddr.
+// SourceMAC loads ether saddr.
 func SourceMAC() Part { return Load(expr.PayloadBaseLLHeader, 6, EtherAddr, 0) }
 
-// DestinationIn is ip daddr or ip6 daddr within a fixed prefix.
+// DestinationIn matches packets whose destination address is within a prefix.
 func DestinationIn(prefix string) Part {
 	return Within(prefix, Destination4, Destination6, expr.CmpOpEq)
 }
 
-// In matches if what was loaded so far is in the set.
+// In matches if the loaded key is in the set.
 func In(set *Set) Part {
 	return func(b *Builder) {
 		b.Exprs = append(b.Exprs, &expr.Lookup{SourceRegister: FirstRegister, SetName: set.Name})
@@ -100,7 +103,8 @@ func In(set *Set) Part {
 	}
 }
 
-// Return ends the chain for the packet: the chain's policy decides.
+// Return ends the chain for the packet. In a base chain the chain's policy
+// decides then.
 func Return() Part { return endWith(expr.VerdictReturn) }
 
 // Drop drops the packet.
@@ -110,12 +114,12 @@ func endWith(kind expr.VerdictKind) Part {
 	return func(b *Builder) { b.Exprs = append(b.Exprs, &expr.Verdict{Kind: kind}) }
 }
 
-// Masquerade gives the packet the address of the device it leaves by.
+// Masquerade translates the packet's source to the address of the output device.
 func Masquerade() Part {
 	return func(b *Builder) { b.Exprs = append(b.Exprs, &expr.Masq{}) }
 }
 
-// Match compares bytes of a packet.
+// Match compares the bytes at an offset of a packet header with want.
 func (b *Builder) Match(base expr.PayloadBase, offset uint32, want []byte) {
 	b.Exprs = append(b.Exprs,
 		&expr.Payload{Base: base, Offset: offset, Len: uint32(len(want)), DestRegister: b.Next},

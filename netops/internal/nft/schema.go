@@ -6,28 +6,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Feature is what one purpose needs in the kernel. It is made whole, in one
-// transaction, when an element of one of its sets is first added, and belongs
-// to one table that other features may share. A table made by an older version
-// gains a new feature on demand.
+// Feature is the set of nftables objects for one purpose. All of them are in one
+// table, which features may share. A feature is made in one transaction when the
+// first element is added to one of its sets. If an older version made the table,
+// a new feature is added to it in the same way.
 type Feature struct {
 	Table Table
 	Sets  []*Set
-	// Chains are asked for when the feature is made, which in most processes is never.
+	// Chains returns the feature's chains. It is called only when the feature is
+	// made; most processes never call it.
 	Chains func() []Chain
-	// ChainOf makes a chain on demand from its name; nil where there are none.
+	// ChainOf returns the chain that is made on demand for a name. It is nil if
+	// the feature has no such chains.
 	ChainOf func(name string) (Chain, bool)
 }
 
-// Table is a table of ours, or of another program.
+// Table is an nftables table of cnibox or of another program.
 type Table struct {
 	Family byte // NFPROTO_*
 	Name   string
 }
 
-// Set is a set, or with data a map. Several key fields make a concatenation.
-// A prefix field makes it an interval set, and must be one of several: the
-// kernel keeps intervals of a single field in another form.
+// Set is a set, or a map if Data is not empty. Several key fields make a
+// concatenation. A prefix field makes an interval set. It must be one of several
+// key fields, because the kernel stores intervals of a single field in another
+// form.
 type Set struct {
 	Table Table
 	Name  string
@@ -35,8 +38,8 @@ type Set struct {
 	Data  []Field
 }
 
-// Chain is a base chain with policy accept, or without a kind a chain that
-// only rules and verdicts lead to.
+// Chain is a base chain with policy accept. If Kind is empty, it is a regular
+// chain, which only rules and verdicts use.
 type Chain struct {
 	Name     string
 	Kind     string // "nat", "filter", "route" or ""
@@ -51,7 +54,7 @@ const (
 	PrioritySourceNAT = 100 // NF_IP_PRI_NAT_SRC
 )
 
-// String is "inet cnibox", as nft names it.
+// String returns the table in nft's syntax: "inet cnibox".
 func (t Table) String() string {
 	family := "inet"
 	switch t.Family {
@@ -65,7 +68,7 @@ func (t Table) String() string {
 	return family + " " + t.Name
 }
 
-// String is "inet cnibox masq4", as nft names it.
+// String returns the set in nft's syntax: "inet cnibox masq4".
 func (s *Set) String() string { return fmt.Sprintf("%s %s", s.Table, s.Name) }
 
 func (s *Set) isInterval() bool {
@@ -77,7 +80,7 @@ func (s *Set) isInterval() bool {
 	return false
 }
 
-// keySize is the length of a key in bytes.
+// keySize returns the length of a key in bytes.
 func (s *Set) keySize() int {
 	n := 0
 	for i := range s.Key {
@@ -86,7 +89,7 @@ func (s *Set) keySize() int {
 	return n
 }
 
-// Schema is what a process may have in nftables.
+// Schema lists all features that a process may make in nftables.
 type Schema []Feature
 
 // Sets lists all sets.
@@ -98,7 +101,7 @@ func (s Schema) Sets() []*Set {
 	return all
 }
 
-// set is the one of a name; nil if there is none.
+// set returns the set with a name, or nil.
 func (s Schema) set(name string) *Set {
 	for _, f := range s {
 		for _, set := range f.Sets {

@@ -10,13 +10,13 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// NF_DROP and NF_ACCEPT of linux/netfilter.h.
+// VerdictDrop and VerdictAccept are NF_DROP and NF_ACCEPT of linux/netfilter.h.
 const (
 	VerdictDrop   = 0
 	VerdictAccept = 1
 )
 
-// A verdict is held as its code, 4 bytes big endian, and the chain's name.
+// A verdict is encoded as its code (4 bytes, big endian) and the chain's name.
 
 func encodeVerdict(text string) ([]byte, error) {
 	word, chain, _ := strings.Cut(text, " ")
@@ -44,7 +44,7 @@ func encodeVerdict(text string) ([]byte, error) {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(code)), chain...), nil
 }
 
-// VerdictText is a verdict in the words of nft.
+// VerdictText returns a verdict in nft's syntax.
 func VerdictText(b []byte) string {
 	if len(b) < 4 {
 		return ""
@@ -66,6 +66,6 @@ func VerdictText(b []byte) string {
 	}
 }
 
-// badInChain is for names that nft would not print as they are. It takes "/"
-// Within a word.
+// badInChain reports whether nft would not print a rune of a chain name
+// unchanged. nft accepts "/" within a word.
 func badInChain(r rune) bool { return r != '/' && badInIfName(r) }

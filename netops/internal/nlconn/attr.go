@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EachAttr calls f for the attributes in b, with the flag bits taken off their
-// kind. The library's parser panics on a last attribute without padding.
+// EachAttr calls f for each attribute in b. The kind is passed without the flag
+// bits (NLA_F_NESTED, NLA_F_NET_BYTEORDER). The parser of the netlink library is
+// not used: it panics if the last attribute has no padding.
 func EachAttr(b []byte, f func(kind uint16, value []byte) error) error {
 	for len(b) >= unix.SizeofRtAttr {
 		size := int(binary.NativeEndian.Uint16(b))
@@ -25,7 +26,7 @@ func EachAttr(b []byte, f func(kind uint16, value []byte) error) error {
 	return nil
 }
 
-// Int is a 32-bit attribute's value, 0 for a shorter one.
+// Int returns the value of a 32-bit attribute, or 0 if v is shorter.
 func Int(v []byte) int {
 	if len(v) < 4 {
 		return 0
@@ -33,7 +34,7 @@ func Int(v []byte) int {
 	return int(binary.NativeEndian.Uint32(v))
 }
 
-// Short is a 16-bit attribute's value, 0 for a shorter one.
+// Short returns the value of a 16-bit attribute, or 0 if v is shorter.
 func Short(v []byte) int {
 	if len(v) < 2 {
 		return 0
@@ -41,7 +42,7 @@ func Short(v []byte) int {
 	return int(binary.NativeEndian.Uint16(v))
 }
 
-// Byte is an attribute's first byte, 0 for an empty one.
+// Byte returns the first byte of an attribute, or 0 if v is empty.
 func Byte(v []byte) uint8 {
 	if len(v) < 1 {
 		return 0
@@ -49,13 +50,13 @@ func Byte(v []byte) uint8 {
 	return v[0]
 }
 
-// Text is a text attribute's value, with or without a NUL at its end.
+// Text returns the value of a text attribute. A NUL at its end is optional.
 func Text(v []byte) string {
 	text, _, _ := bytes.Cut(v, []byte{0})
 	return string(text)
 }
 
-// AppendAttr appends an attribute.
+// AppendAttr appends an attribute and its padding to b.
 func AppendAttr(b []byte, kind uint16, v []byte) []byte {
 	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(v)))
 	b = binary.NativeEndian.AppendUint16(b, kind)
@@ -66,7 +67,7 @@ func AppendAttr(b []byte, kind uint16, v []byte) []byte {
 	return b
 }
 
-// AppendUint32 appends an attribute of 32 bits.
+// AppendUint32 appends a 32-bit attribute to b.
 func AppendUint32(b []byte, kind uint16, v uint32) []byte {
 	return AppendAttr(b, kind, binary.NativeEndian.AppendUint32(nil, v))
 }

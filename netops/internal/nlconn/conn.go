@@ -1,6 +1,6 @@
-// Package nlconn is a netlink socket: requests and their answers, dumps,
-// notifications, attributes, and the meanings of refusals. It knows no protocol of
-// netlink.
+// Package nlconn implements a netlink socket: requests and their answers, dumps,
+// notifications, attributes, and the sentinel errors for the kernel's error
+// numbers. It is independent of the netlink protocol (rtnetlink, nf_tables).
 package nlconn
 
 import (
@@ -15,42 +15,43 @@ import (
 )
 
 const (
-	// patience bounds the wait for one reply where the context has no deadline.
+	// patience limits the wait for one reply if the context has no deadline.
 	patience = 30 * time.Second
-	// MaxWrite is how many requests go in one write: 300 acknowledgements
-	// overflow the default receive buffer.
+	// MaxWrite is the largest number of requests in one write. 300
+	// acknowledgements overflow the default receive buffer.
 	MaxWrite = 100
-	// maxReply is more than the kernel puts in one datagram (32 KiB): a link with
-	// many virtual functions may take more. Netfilter's never do, and maxSmallReply
-	// is Go's largest small object, for which the heap need not grow.
+	// maxReply is more than the 32 KiB that the kernel usually puts in one
+	// datagram: a link with many virtual functions may take more. Netfilter's
+	// datagrams are never larger than 32 KiB. maxSmallReply is Go's largest small
+	// object; its allocation does not grow the heap.
 	maxReply      = 64 << 10
 	maxSmallReply = 32<<10 - 8
-	// maxDumps bounds how often an interrupted dump starts again.
+	// maxDumps limits how often an interrupted dump is repeated.
 	maxDumps = 100
 )
 
-// Message is one request.
+// Message is one netlink request.
 type Message struct {
 	Kind  uint16
-	Flags uint16 // beside NLM_F_REQUEST and NLM_F_ACK
-	// Body follows the netlink header, and data follows body.
+	Flags uint16 // in addition to NLM_F_REQUEST and NLM_F_ACK
+	// Body follows the netlink header, and Data follows Body.
 	Body []byte
 	Data []nl.NetlinkRequestData
-	// Echo is called with the kernel's notification of what the request made, if
-	// the kernel sends that to the requester (NLM_F_ECHO; links since Linux 6.2).
+	// Echo is called with the kernel's notification of the created object, if the
+	// kernel sends it to the requester (NLM_F_ECHO; for links since Linux 6.2).
 	Echo func(data []byte)
 }
 
-// Conn is a netlink socket in one namespace. The libraries' sockets match one
-// reply to one request; several requests in one write need more than that.
+// Conn is a netlink socket in one namespace. It can send several requests in one
+// write; the sockets of the netlink libraries cannot.
 type Conn struct {
 	fd  int
 	seq uint32
 	buf []byte
 }
 
-// Open opens a socket of one protocol (NETLINK_*) in the calling thread's
-// network namespace. It stays in that namespace when the thread leaves it.
+// Open opens a socket of one protocol (NETLINK_*) in the calling thread's network
+// namespace. The socket stays in that namespace when the thread leaves it.
 func Open(protocol int, name string) (*Conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
@@ -62,7 +63,7 @@ func Open(protocol int, name string) (*Conn, error) {
 	}
 	for _, option := range []int{
 		unix.NETLINK_CAP_ACK,        // acknowledgements without a copy of the request
-		unix.NETLINK_EXT_ACK,        // reasons in words
+		unix.NETLINK_EXT_ACK,        // error messages as text
 		unix.NETLINK_GET_STRICT_CHK, // dumps filtered by the kernel
 	} {
 		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1); err != nil {
@@ -77,11 +78,12 @@ func Open(protocol int, name string) (*Conn, error) {
 	return &Conn{fd: fd, buf: make([]byte, size)}, nil
 }
 
-// GrowSend asks for a send buffer above the sysctl limit. In a user namespace the
-// limit holds, and only huge writes fail.
+// GrowSend sets the send buffer to a size above the sysctl limit. In a user
+// namespace the limit applies, and only very large writes fail.
 func (c *Conn) GrowSend(size int) { grow(c.fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, size) }
 
-// GrowReceive does the same for the receive buffer.
+// GrowReceive sets the receive buffer to a size above the sysctl limit. In a user
+// namespace the limit applies.
 func (c *Conn) GrowReceive(size int) { grow(c.fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, size) }
 
 func grow(fd, force, plain, size int) {
@@ -90,7 +92,8 @@ func grow(fd, force, plain, size int) {
 	}
 }
 
-// Port is the socket's address, which notifications of its own changes name.
+// Port returns the socket's netlink port ID. The kernel puts it in the
+// notifications of the changes that this socket requests.
 func (c *Conn) Port() (uint32, bool) {
 	sa, err := unix.Getsockname(c.fd)
 	own, ok := sa.(*unix.SockaddrNetlink)
@@ -100,16 +103,16 @@ func (c *Conn) Port() (uint32, bool) {
 	return own.Pid, true
 }
 
-// Requests counts what was sent so far.
+// Requests returns the number of requests sent so far.
 func (c *Conn) Requests() uint32 { return c.seq }
 
 // Close closes the socket.
 func (c *Conn) Close() error { return unix.Close(c.fd) }
 
-// Exchange sends up to MaxWrite requests in one write and returns an error
-// or nil for each: those after a refused one are executed all the same. The
-// second result is a failure of the socket itself; then what happened is
-// unknown for requests without a result (ErrUnknown). A step may need none.
+// Exchange sends up to MaxWrite requests in one write and returns an error or nil
+// for each. The kernel also executes the requests after a refused one. The second
+// result is a failure of the socket itself. In that case requests without an
+// answer have the result ErrUnknown. An empty msgs is valid.
 func (c *Conn) Exchange(ctx context.Context, msgs []Message) ([]error, error) {
 	if len(msgs) == 0 {
 		return nil, nil
@@ -155,7 +158,7 @@ func (c *Conn) Exchange(ctx context.Context, msgs []Message) ([]error, error) {
 	return results, nil
 }
 
-// One sends one request that has no answer but yes or no.
+// One sends one request and returns its acknowledgement: nil or the refusal.
 func (c *Conn) One(ctx context.Context, m Message) error {
 	results, err := c.Exchange(ctx, []Message{m})
 	if err != nil {
@@ -164,9 +167,9 @@ func (c *Conn) One(ctx context.Context, m Message) error {
 	return results[0]
 }
 
-// Query sends one request that is no dump and returns its one answer, valid
-// until the next call. No acknowledgement is asked for: it would come after the
-// answer, and a refusal comes instead of it.
+// Query sends one request that is not a dump and returns its one answer, which is
+// valid until the next call. It does not request an acknowledgement: the
+// acknowledgement would come after the answer, and a refusal replaces the answer.
 func (c *Conn) Query(ctx context.Context, m Message) ([]byte, error) {
 	if err := c.Send(ctx, c.Append(nil, m)); err != nil {
 		return nil, err
@@ -192,8 +195,8 @@ func (c *Conn) Query(ctx context.Context, m Message) ([]byte, error) {
 	return answer, failed
 }
 
-// Dump sends a dump request and calls each for the messages of the answer. A
-// dump that changes interrupt is begun again, after reset.
+// Dump sends a dump request and calls each for every message of the answer. It
+// calls reset before each try, and tries again if a change interrupts the dump.
 func (c *Conn) Dump(ctx context.Context, m Message, reset func(), each func(kind uint16, data []byte) error) error {
 	m.Flags |= unix.NLM_F_DUMP
 	for range maxDumps {
@@ -206,8 +209,8 @@ func (c *Conn) Dump(ctx context.Context, m Message, reset func(), each func(kind
 	return fmt.Errorf("%w: it is being changed all the time", ErrBusy)
 }
 
-// Ask sends one request and calls each for the messages of the answer, which for
-// a dump are many. It fails with ErrInterrupted where a dump is inconsistent.
+// Ask sends one request and calls each for every message of the answer; a dump
+// has many. It fails with ErrInterrupted if a dump is inconsistent.
 func (c *Conn) Ask(ctx context.Context, m Message, each func(kind uint16, data []byte) error) error {
 	if m.Flags&unix.NLM_F_DUMP == 0 {
 		m.Flags |= unix.NLM_F_ACK
@@ -245,7 +248,7 @@ func (c *Conn) Ask(ctx context.Context, m Message, each func(kind uint16, data [
 	return failed
 }
 
-// Append appends a request to b under the next sequence number.
+// Append appends a request with the next sequence number to b.
 func (c *Conn) Append(b []byte, m Message) []byte {
 	b, start := c.Begin(b, m.Kind, m.Flags)
 	b = append(b, m.Body...)
@@ -255,9 +258,9 @@ func (c *Conn) Append(b []byte, m Message) []byte {
 	return Finish(b, start)
 }
 
-// Begin appends the header of a request under the next sequence number, and
-// gives the place where the request starts. Its body is to be appended, and the
-// whole to be given to finish.
+// Begin appends the header of a request with the next sequence number to b, and
+// returns the offset of the request in b. The caller appends the body and then
+// calls Finish.
 func (c *Conn) Begin(b []byte, kind, flags uint16) (_ []byte, start int) {
 	c.seq++
 	start = len(b)
@@ -268,7 +271,8 @@ func (c *Conn) Begin(b []byte, kind, flags uint16) (_ []byte, start int) {
 	return append(b, 0, 0, 0, 0), start // the sender's port
 }
 
-// Finish ends the request that starts at a place of b.
+// Finish sets the length of the request that starts at offset start of b, and
+// pads it.
 func Finish(b []byte, start int) []byte {
 	binary.NativeEndian.PutUint32(b[start:], uint32(len(b)-start))
 	for len(b)%unix.NLMSG_ALIGNTO != 0 {
@@ -277,9 +281,10 @@ func Finish(b []byte, start int) []byte {
 	return b
 }
 
-// Execute sends the n requests in b, which were appended last and of which the
-// last has NLM_F_ACK, and gives the refusals by the requests' places. Success is
-// not acknowledged for each: that would take longer than the kernel's own work.
+// Execute sends the n requests in b and returns the refusals by the index of the
+// request. The n requests must be the last ones appended, and the last of them
+// must have NLM_F_ACK. The other requests have no acknowledgement: acknowledging
+// each would take longer than the kernel's own work.
 func (c *Conn) Execute(ctx context.Context, b []byte, n int) (map[int]error, error) {
 	first := c.seq + 1 - uint32(n)
 	if err := c.Send(ctx, b); err != nil {
@@ -304,9 +309,9 @@ func (c *Conn) Execute(ctx context.Context, b []byte, n int) (map[int]error, err
 	return refused, nil
 }
 
-// Transact sends the n messages in b, which were appended last and are one
-// transaction of netfilter's: a begin, requests of which the last has NLM_F_ACK,
-// and an end. The error is the first refusal.
+// Transact sends the n messages in b as one netfilter transaction and returns the
+// first refusal. The messages must be the last ones appended: a begin message,
+// requests of which the last has NLM_F_ACK, and an end message.
 func (c *Conn) Transact(ctx context.Context, b []byte, n int) error {
 	begin, last := c.seq+1-uint32(n), c.seq-1
 	if err := c.Send(ctx, b); err != nil {
@@ -330,12 +335,12 @@ func (c *Conn) Transact(ctx context.Context, b []byte, n int) error {
 	return first
 }
 
-// Join has the socket receive the notifications of a group too.
+// Join subscribes the socket to the notifications of a multicast group.
 func (c *Conn) Join(group int) error {
 	return unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
 }
 
-// Send writes requests, none of them if the context has ended.
+// Send writes requests to the socket. If the context has ended, it sends nothing.
 func (c *Conn) Send(ctx context.Context, b []byte) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -348,8 +353,9 @@ func (c *Conn) Send(ctx context.Context, b []byte) error {
 	}
 }
 
-// Receive takes one datagram of the kernel and calls each for its messages. It
-// waits only if none is there: requests are executed within the write.
+// Receive reads one datagram of the kernel and calls each for every message in
+// it. It first tries without waiting: the kernel executes requests during the
+// write, so the answer is usually there.
 func (c *Conn) Receive(ctx context.Context, each func(unix.NlMsghdr, []byte)) error {
 	for {
 		n, from, err := unix.Recvfrom(c.fd, c.buf, unix.MSG_TRUNC|unix.MSG_DONTWAIT)
@@ -373,7 +379,8 @@ func (c *Conn) Receive(ctx context.Context, each func(unix.NlMsghdr, []byte)) er
 	}
 }
 
-// wait blocks until there is something to read, or the context or patience ends.
+// wait blocks until the socket is readable, the context ends, or patience is
+// over.
 func (c *Conn) wait(ctx context.Context) error {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -388,7 +395,7 @@ func (c *Conn) wait(ctx context.Context) error {
 			return fmt.Errorf("no answer from the kernel: %w", unix.ETIMEDOUT)
 		}
 		ready := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}
-		// A cancelled context is noticed within the second.
+		// Poll for at most a second, so that a cancelled context is noticed.
 		n, err := unix.Poll(ready, int(min(left, time.Second)/time.Millisecond)+1)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return err
@@ -399,8 +406,8 @@ func (c *Conn) wait(ctx context.Context) error {
 	}
 }
 
-// splitMessages calls each for the netlink messages in b; what follows a
-// damaged length is dropped.
+// splitMessages calls each for every netlink message in b. It drops the rest of b
+// after a message with an invalid length.
 func splitMessages(b []byte, each func(unix.NlMsghdr, []byte)) {
 	for len(b) >= unix.SizeofNlMsghdr {
 		h := unix.NlMsghdr{

@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FuzzMessages feeds the decoders of what every protocol of netlink has.
+// FuzzMessages feeds random bytes to the decoders that all netlink protocols
+// share.
 func FuzzMessages(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("\x24\x00\x00\x00\x02\x00\x00\x03\x01\x00\x00\x00\x00\x00\x00\x00\xed\xff\xff\xff" +

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// Debouncer notifies of changes, once for all that come within an interval. The
-// interval begins with the first of them, so that it ends however many follow.
+// Debouncer combines the changes of an interval into one notification. The
+// interval begins with the first change, so later changes do not delay the
+// notification.
 type Debouncer struct {
-	// C receives a value some time after changes.
+	// C receives a value at the end of an interval with changes.
 	C chan struct{}
 
 	mu       sync.Mutex
@@ -17,12 +18,13 @@ type Debouncer struct {
 	ended    bool
 }
 
-// NewDebouncer waits for nothing yet.
+// NewDebouncer returns a Debouncer. The first interval begins with the first call
+// of Notify.
 func NewDebouncer(interval time.Duration) *Debouncer {
 	return &Debouncer{C: make(chan struct{}, 1), interval: interval}
 }
 
-// SetInterval sets the interval of the changes to come.
+// SetInterval sets the length of later intervals.
 func (d *Debouncer) SetInterval(interval time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -47,7 +49,8 @@ func (d *Debouncer) Notify() {
 	})
 }
 
-// Stop ends it. What was about to be announced may still arrive.
+// Stop prevents further notifications. A notification that is already in progress
+// may still arrive in C.
 func (d *Debouncer) Stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

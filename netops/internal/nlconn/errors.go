@@ -9,37 +9,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The meanings of the kernel's refusals. What goes wrong above the kernel has the
-// same ones.
+// The sentinel errors for the kernel's error numbers. Other netops code returns
+// the same errors.
 var (
 	// ErrNotExist means that a link, address, route, table or namespace is absent.
 	ErrNotExist = errors.New("does not exist")
-	// ErrExists means that an exclusive object exists already and is not ours.
+	// ErrExists means that an object exists already and does not belong to
+	// cnibox.
 	ErrExists = errors.New("exists already")
-	// ErrConflict means that another program's object stands in the way: a link
-	// with the bridge's name that is not a bridge, another address on the gateway.
+	// ErrConflict means that an object of another program prevents the change,
+	// for example a link with the bridge's name that is not a bridge, or a
+	// different address on the gateway interface.
 	ErrConflict = errors.New("conflicts with what is there")
-	// ErrNoNetns means that a path is not a network namespace, or gone.
+	// ErrNoNetns means that a path is not a network namespace or does not exist.
 	ErrNoNetns = errors.New("no such network namespace")
 	// ErrNotSupported means that this kernel lacks the feature.
 	ErrNotSupported = errors.New("not supported by this kernel")
-	// ErrPermission means that the process lacks the right (CAP_NET_ADMIN, a read-only /proc/sys).
+	// ErrPermission means that the process lacks a permission: CAP_NET_ADMIN, or
+	// write access to /proc/sys.
 	ErrPermission = errors.New("not permitted")
 	// ErrInvalid means that the kernel refused a value (EINVAL, ERANGE).
 	ErrInvalid = errors.New("invalid value")
-	// ErrBusy means that the kernel asks for another try (EBUSY, EAGAIN, ENOBUFS).
+	// ErrBusy means that the caller should try again (EBUSY, EAGAIN, ENOBUFS).
 	ErrBusy = errors.New("busy")
-	// ErrUnknown stands for the result of a request whose answer did not arrive.
+	// ErrUnknown is the result of a request whose answer did not arrive.
 	ErrUnknown = errors.New("no answer from the kernel")
-	// ErrInterrupted means that a dump was inconsistent (NLM_F_DUMP_INTR): try again.
+	// ErrInterrupted means that a dump was inconsistent (NLM_F_DUMP_INTR). The
+	// caller should try again.
 	ErrInterrupted = errors.New("interrupted by a change")
-	// ErrDamaged means that an answer of the kernel is not of the expected form.
+	// ErrDamaged means that an answer of the kernel does not have the expected
+	// form.
 	ErrDamaged = errors.New("unexpected answer of the kernel")
 )
 
-// Explain turns an errno in err's chain into the sentinel that it means;
-// what says which object was being worked on. Both stay in the chain, so that
-// errors.Is finds the sentinel and the errno. A nil err gives nil.
+// Explain adds the sentinel error for the errno in err's chain. The text what
+// names the object. Both stay in the chain: errors.Is finds the sentinel and the
+// errno. A nil err returns nil.
 func Explain(err error, what string) error {
 	if err == nil {
 		return nil
@@ -51,7 +56,7 @@ func Explain(err error, what string) error {
 	return fmt.Errorf("%s: %w (%w)", what, meaning, err)
 }
 
-// meaningOf is the sentinel for the errno in err's chain, nil for others.
+// meaningOf returns the sentinel error for the errno in err's chain, or nil.
 func meaningOf(err error) error {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
@@ -75,13 +80,15 @@ func meaningOf(err error) error {
 	}
 }
 
-// IsAbsent reports whether the kernel refused a deletion because the object is absent.
+// IsAbsent reports whether the kernel refused a request because the object is
+// absent.
 func IsAbsent(err error) bool {
 	return errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) ||
 		errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, ErrNotExist)
 }
 
-// errnoOf reads the error number that begins NLMSG_ERROR and NLMSG_DONE; nil for none.
+// errnoOf reads the error number at the start of NLMSG_ERROR and NLMSG_DONE. It
+// returns nil for 0.
 func errnoOf(data []byte) error {
 	if len(data) < 4 {
 		return nil
@@ -92,8 +99,8 @@ func errnoOf(data []byte) error {
 	return nil
 }
 
-// refusal is the error of NLMSG_ERROR or NLMSG_DONE with the kernel's words
-// where there are some; nil for success.
+// refusal returns the error of NLMSG_ERROR or NLMSG_DONE, with the kernel's error
+// text if there is one. It returns nil for success.
 func refusal(h unix.NlMsghdr, data []byte) error {
 	err := errnoOf(data)
 	if err == nil || h.Type != unix.NLMSG_ERROR || h.Flags&unix.NLM_F_ACK_TLVS == 0 {

@@ -17,8 +17,8 @@ type Listener struct {
 }
 
 // Listen opens a socket of one protocol (NETLINK_*) in the calling thread's
-// network namespace that receives the notifications of groups, as far as a filter
-// passes them (classic BPF; nil for all).
+// network namespace. The socket receives the notifications of groups that filter
+// accepts. The filter is a classic BPF program; nil accepts all.
 func Listen(protocol int, name string, groups []int, filter []unix.SockFilter) (*Listener, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {
@@ -54,19 +54,20 @@ func (l *Listener) filter(program []unix.SockFilter) error {
 	return unix.SetsockoptSockFprog(l.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog)
 }
 
-// SetReceiveBuffer sets the size of the receive buffer, above the sysctl limit
-// where the process may.
+// SetReceiveBuffer sets the size of the receive buffer. It exceeds the sysctl
+// limit if the process has the permission.
 func (l *Listener) SetReceiveBuffer(size int) {
 	grow(l.fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, size)
 }
 
-// Ignore has the kernel drop the notifications of what another socket requests. A
-// notification begins with its netlink header, whose sender is at 12. Forwarding
-// entries name no sender: those are received all the same.
+// Ignore makes the kernel drop the notifications of the changes that c requests.
+// A notification begins with its netlink header; the sender's port ID is at
+// offset 12. Notifications of forwarding entries have no port ID, so they are
+// still received.
 func (l *Listener) Ignore(c *Conn) {
 	port, ok := c.Port()
 	if !ok {
-		return // more is received, nothing is missed
+		return // all notifications are received, none is lost
 	}
 	_ = l.filter([]unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 12},
@@ -76,13 +77,14 @@ func (l *Listener) Ignore(c *Conn) {
 	})
 }
 
-// FilterWord is a number of a netlink header as a filter loads it.
+// FilterWord converts a number of a netlink header to the form in which a BPF
+// filter loads it.
 func FilterWord(v uint32) uint32 {
 	return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, v))
 }
 
-// Mark sends a request for nothing. Its acknowledgement, an NLMSG_ERROR with the
-// sequence number, arrives behind all notifications so far.
+// Mark sends an empty request (NLMSG_NOOP). Its acknowledgement is an NLMSG_ERROR
+// with the sequence number. It arrives after all earlier notifications.
 func (l *Listener) Mark(seq uint32) error {
 	b := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr)
 	b = binary.NativeEndian.AppendUint16(b, unix.NLMSG_NOOP)
@@ -92,9 +94,10 @@ func (l *Listener) Mark(seq uint32) error {
 	return unix.Sendto(l.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 }
 
-// Next waits for one datagram of notifications and calls each for them. It
-// reports whether one of the calls returned true, or notifications were dropped
-// for want of room. It fails when ctx ends or the socket is broken.
+// Next waits for one datagram of notifications and calls each for every message
+// in it. It reports whether a call returned true, or whether the kernel dropped
+// notifications because the receive buffer was full. It fails when ctx ends or
+// the socket fails.
 func (l *Listener) Next(ctx context.Context, each func(unix.NlMsghdr, []byte) bool) (bool, error) {
 	n, from, err := l.conn.Recvfrom(ctx, l.buf, unix.MSG_TRUNC)
 	sender, _ := from.(*unix.SockaddrNetlink)

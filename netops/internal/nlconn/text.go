@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Printable replaces what must not reach a terminal or a quoted text by '?':
-// control characters, quotes, backslashes and broken UTF-8.
+// Printable replaces the characters that must not reach a terminal or a quoted
+// text by '?': control characters, quotes, backslashes and invalid UTF-8.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if IsHostile(r) {
@@ -18,12 +18,12 @@ func Printable(s string) string {
 	}, s)
 }
 
-// IsHostile reports whether a terminal or a quoted text does not show a rune as it is.
+// IsHostile reports whether a rune must not reach a terminal or a quoted text.
 func IsHostile(r rune) bool {
 	return r == utf8.RuneError || r == '"' || r == '\\' || !unicode.IsPrint(r)
 }
 
-// UntilNUL is the text before the first NUL.
+// UntilNUL returns the text before the first NUL.
 func UntilNUL(b []byte) string {
 	text, _, _ := bytes.Cut(b, []byte{0})
 	return string(text)

@@ -1,5 +1,5 @@
-// Package nstest has network namespaces for tests: the test's own, and neighbours
-// beside it.
+// Package nstest makes network namespaces for tests: the test's own namespace,
+// and neighbour namespaces.
 package nstest
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// Fresh moves the test's thread to a network namespace of its own; both
-// go when the test ends, since the thread is never unlocked.
+// Fresh moves the test's thread to a new network namespace. The thread is never
+// unlocked, so the thread and the namespace end with the test.
 func Fresh(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -31,7 +31,7 @@ func Fresh(t *testing.T) {
 	}
 }
 
-// Run executes a program in the test's namespace.
+// Run executes a program in the test's namespace and returns its output.
 func Run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()
@@ -47,10 +47,10 @@ func IP(t *testing.T, args string) string {
 	return Run(t, "ip", strings.Fields(args)...)
 }
 
-// TryIP runs iproute2 on what may not be there.
+// TryIP runs iproute2 and ignores errors, for objects that may be absent.
 func TryIP(args string) { _ = exec.Command("ip", strings.Fields(args)...).Run() }
 
-// IPTables runs iptables-legacy in the test's namespace.
+// IPTables runs a program of iptables-legacy in the test's namespace.
 func IPTables(ctx context.Context, program string, args []string, input string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin = strings.NewReader(input)
@@ -62,16 +62,18 @@ func IPTables(ctx context.Context, program string, args []string, input string) 
 	return out.String(), nil
 }
 
-// Neighbour is a network namespace beside the test's own, held by a process.
+// Neighbour is a network namespace beside the test's namespace. A process keeps
+// it alive.
 type Neighbour struct{ PID int }
 
-// NewNeighbour makes a namespace that goes with the test.
+// NewNeighbour makes a namespace that ends with the test.
 func NewNeighbour(t *testing.T) *Neighbour {
 	t.Helper()
 	cmd := exec.Command("sleep", "infinity")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	// The process ends with the thread that starts it, so that one must not end
-	// before (those that enter a neighbour do).
+	// The process ends with the thread that starts it (Pdeathsig). Start it on a
+	// thread that lives until the test ends; threads that enter a neighbour end
+	// earlier.
 	started, done := make(chan error), make(chan struct{})
 	go func() {
 		runtime.LockOSThread()
@@ -96,12 +98,13 @@ func (n *Neighbour) IP(t *testing.T, args string) {
 	Run(t, "nsenter", append([]string{"-t", strconv.Itoa(n.PID), "-n", "ip"}, strings.Fields(args)...)...)
 }
 
-// In calls f on a thread in the neighbour; sockets that f opens stay there.
+// In calls f on a thread in the neighbour. Sockets that f opens stay in the
+// neighbour.
 func (n *Neighbour) In(t *testing.T, f func() error) {
 	t.Helper()
 	failed := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with f
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", n.PID))
 		if err == nil {
 			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
@@ -117,7 +120,8 @@ func (n *Neighbour) In(t *testing.T, f func() error) {
 	}
 }
 
-// UDP opens a UDP socket in the neighbour, or with nil in the test's namespace.
+// UDP opens a UDP socket in the neighbour. If n is nil, it opens it in the test's
+// namespace.
 func UDP(t *testing.T, n *Neighbour, local string) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
@@ -139,7 +143,7 @@ func UDP(t *testing.T, n *Neighbour, local string) *net.UDPConn {
 	return conn
 }
 
-// SeenSource sends a datagram from a new socket and gives the source address
+// SeenSource sends a datagram from a new socket and returns the source address
 // that the receiver sees.
 func SeenSource(t *testing.T, from *Neighbour, source string, to *net.UDPConn) string {
 	t.Helper()

@@ -1,5 +1,5 @@
-// Package rawudp sends and receives UDP datagrams on one link, also on a link that has
-// no address yet.
+// Package rawudp sends and receives UDP datagrams on one link. The link does not
+// need an address.
 package rawudp
 
 import (
@@ -19,38 +19,42 @@ import (
 const (
 	ipv4Header = 20
 	udpHeader  = 8
-	// maxDatagram is above what one frame of a jumbo link carries.
+	// maxDatagram is more than one frame of a jumbo link carries.
 	maxDatagram = 16 << 10
 )
 
-// Datagram is one that came in.
+// Datagram is a received datagram.
 type Datagram struct {
 	From netip.AddrPort
-	// MAC is the sender's on the link; empty where the link has none, and for UDP6.
+	// MAC is the sender's MAC on the link. It is empty if the link has no MACs,
+	// and for UDP6.
 	MAC     net.HardwareAddr
 	Payload []byte
 }
 
-// Conn sends and receives IPv4 UDP datagrams on one link below the IP layer,
-// so that an interface can speak that has no address yet (RFC 2131, section
-// 4.1). It is safe for one sender and one receiver.
+// Conn sends and receives IPv4 UDP datagrams on one link below the IP layer, so
+// that the link does not need an address (RFC 2131, section 4.1). It is safe for
+// one sender and one receiver.
 type Conn struct {
 	conn *socket.Conn
-	// sink is a socket of the port that nobody reads: without one the kernel would
-	// tell senders that the port is closed, once the interface has its address.
+	// sink is a UDP socket on the port that is never read. Without it, the kernel
+	// would report to senders that the port is closed, as soon as the interface
+	// has its address.
 	sink  int
 	index int
 	port  uint16
 	buf   []byte
 }
 
-// Open opens a port on the link with the index, in the calling thread's namespace.
+// Open opens a port on the link with an index, in the calling thread's network
+// namespace.
 func Open(index int, port uint16) (*Conn, error) {
 	u := &Conn{sink: -1, index: index, port: port, buf: make([]byte, maxDatagram)}
 	var err error
 	u.sink = openSink(index, port)
 	u.conn, err = openSocket(unix.AF_PACKET, unix.SOCK_DGRAM, func(fd int) error {
-		// Bound only when the filter is there: nothing else ever comes in.
+		// Bind after the filter is attached, so that only datagrams to the port
+		// arrive.
 		filter := udpFilter(port)
 		prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog); err != nil {
@@ -64,7 +68,8 @@ func Open(index int, port uint16) (*Conn, error) {
 	return u, nlconn.Explain(err, fmt.Sprintf("open UDP port %d on link %d", port, index))
 }
 
-// openSink binds a UDP socket to a port of a link; -1 when another has it.
+// openSink binds a UDP socket to a port of a link. It returns -1 if another
+// socket has the port.
 func openSink(index int, port uint16) int {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -82,7 +87,7 @@ func openSink(index int, port uint16) int {
 	return fd
 }
 
-// Send sends a datagram to a hardware address, to all for a nil mac.
+// Send sends a datagram to a MAC, or to the broadcast MAC if mac is nil.
 func (u *Conn) Send(ctx context.Context, from netip.Addr, to netip.AddrPort, mac net.HardwareAddr, payload []byte) error {
 	if !from.Is4() || !to.Addr().Is4() || len(payload) > maxDatagram || len(mac) > 8 {
 		return fmt.Errorf("send from %s to %s: %w", from, to, nlconn.ErrInvalid)
@@ -114,8 +119,8 @@ func (u *Conn) Receive(ctx context.Context) (Datagram, error) {
 	}
 }
 
-// Close closes the port. The kernel waits for a grace period (10 ms) before a
-// packet socket is gone: nobody else has to.
+// Close closes the port. Closing a packet socket waits for a grace period of the
+// kernel (10 ms), so a goroutine does it.
 func (u *Conn) Close() {
 	if u.sink >= 0 {
 		_ = unix.Close(u.sink)
@@ -130,8 +135,8 @@ type UDP6 struct {
 	buf   []byte
 }
 
-// OpenUDP6 opens a port of a link's address, which may be link-local, in the calling
-// thread's namespace.
+// OpenUDP6 opens a port of a link's address in the calling thread's network
+// namespace. The address may be link-local.
 func OpenUDP6(index int, at netip.AddrPort) (*UDP6, error) {
 	u := &UDP6{index: index, buf: make([]byte, maxDatagram)}
 	var err error
@@ -143,8 +148,9 @@ func OpenUDP6(index int, at netip.AddrPort) (*UDP6, error) {
 		if err != nil {
 			return err
 		}
-		// The kernel joins the group that neighbours ask in a moment after it
-		// has the address; an answer that is lost for that comes a second later.
+		// The kernel joins the solicited-node group only a moment after it has
+		// the address. Without this membership a neighbour solicitation may be
+		// lost, and its answer arrives a second later.
 		group := &unix.IPv6Mreq{Multiaddr: solicitedNode(at.Addr()), Interface: uint32(index)}
 		if err := unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, group); err != nil {
 			return err
@@ -176,14 +182,15 @@ func (u *UDP6) Receive(ctx context.Context) (Datagram, error) {
 // Close closes the port.
 func (u *UDP6) Close() error { return u.conn.Close() }
 
-// solicitedNode is the group that an address's neighbour solicitations go to
-// (RFC 4291, section 2.7.1).
+// solicitedNode returns the multicast group that receives the neighbour
+// solicitations for an address (RFC 4291, section 2.7.1).
 func solicitedNode(a netip.Addr) [16]byte {
 	low := a.As16()
 	return [16]byte{0xff, 2, 11: 1, 12: 0xff, 13: low[13], 14: low[14], 15: low[15]}
 }
 
-// openSocket makes a socket that is prepared before the runtime's poller gets it.
+// openSocket makes a socket and calls prepare before the runtime's poller gets
+// the socket.
 func openSocket(domain, kind int, prepare func(fd int) error) (*socket.Conn, error) {
 	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -196,8 +203,8 @@ func openSocket(domain, kind int, prepare func(fd int) error) (*socket.Conn, err
 	return socket.New(fd, "udp")
 }
 
-// udpFilter lets IPv4 UDP datagrams to a port through, but no later fragment
-// (classic BPF; the packet begins with its IP header).
+// udpFilter returns a classic BPF filter that accepts IPv4 UDP datagrams to a
+// port. It drops fragments. The packet begins with its IP header.
 func udpFilter(port uint16) []unix.SockFilter {
 	const drop = 8
 	return []unix.SockFilter{
@@ -213,7 +220,7 @@ func udpFilter(port uint16) []unix.SockFilter {
 	}
 }
 
-// packUDP puts headers before a payload (RFC 791, RFC 768).
+// packUDP puts IPv4 and UDP headers before a payload (RFC 791, RFC 768).
 func packUDP(from, to netip.AddrPort, payload []byte) []byte {
 	b := make([]byte, ipv4Header+udpHeader+len(payload))
 	src, dst := from.Addr().As4(), to.Addr().As4()
@@ -231,14 +238,14 @@ func packUDP(from, to netip.AddrPort, payload []byte) []byte {
 	pseudo := onesSum(uint32(unix.IPPROTO_UDP)+uint32(len(udp)), b[12:ipv4Header])
 	sum := ^onesSum(uint32(pseudo), udp)
 	if sum == 0 {
-		sum = 0xffff // 0 stands for none
+		sum = 0xffff // 0 means that there is no checksum
 	}
 	binary.BigEndian.PutUint16(udp[6:], sum)
 	return b
 }
 
-// unpackUDP takes the headers off. The checksum is not looked at: what a
-// program of this machine sent has none yet, and frames have their own.
+// unpackUDP removes the headers. It does not verify the checksum: datagrams of
+// local programs may not have it yet, and frames have their own checksum.
 func unpackUDP(b []byte) (Datagram, bool) {
 	if len(b) < ipv4Header || b[0]>>4 != 4 || b[9] != unix.IPPROTO_UDP {
 		return Datagram{}, false
@@ -256,7 +263,7 @@ func unpackUDP(b []byte) (Datagram, bool) {
 	return Datagram{From: netip.AddrPortFrom(src, binary.BigEndian.Uint16(udp)), Payload: udp[udpHeader:size]}, true
 }
 
-// onesSum is the ones' complement sum of 16 bit words (RFC 1071).
+// onesSum returns the ones' complement sum of 16-bit words (RFC 1071).
 func onesSum(sum uint32, b []byte) uint16 {
 	for ; len(b) > 1; b = b[2:] {
 		sum += uint32(b[0])<<8 | uint32(b[1])
@@ -270,7 +277,7 @@ func onesSum(sum uint32, b []byte) uint16 {
 	return uint16(sum)
 }
 
-// bigEndian16 is a number in the order of the network.
+// bigEndian16 converts a number to network byte order.
 func bigEndian16(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }

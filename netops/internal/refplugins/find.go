@@ -14,8 +14,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// MissingMasquerade lists those of the attachment's addresses that no
-// rule of the reference's bridge or ptp masquerades.
+// MissingMasquerade lists the attachment's addresses that no rule of the
+// reference's bridge or ptp masquerades.
 func (n *Leftovers) MissingMasquerade(ctx context.Context, f Attachment) ([]netip.Addr, error) {
 	rules, err := readRules(ctx, n.NFT, masqueradeTable(), "masq_checks")
 	if err != nil {
@@ -39,8 +39,9 @@ func (n *Leftovers) MissingMasquerade(ctx context.Context, f Attachment) ([]neti
 	return missing, nil
 }
 
-// HostPorts counts the ports of the node that the reference's portmap
-// leads to the attachment's addresses of one family, with either backend.
+// HostPorts counts the ports of the node that the reference's portmap translates
+// to the attachment's addresses of one family. It reads the rules of both
+// backends.
 func (n *Leftovers) HostPorts(ctx context.Context, f Attachment, is6 bool) (int, error) {
 	family := byte(unix.NFPROTO_IPV4)
 	if is6 {
@@ -61,15 +62,15 @@ func (n *Leftovers) HostPorts(ctx context.Context, f Attachment, is6 bool) (int,
 		return 0, nlconn.Explain(err, "read rules of other plugins")
 	}
 	for i := range rules {
-		if rules[i].jump == "" { // the others mark the packet first
+		if rules[i].jump == "" { // the other rules mark the packet
 			ports++
 		}
 	}
 	return ports, nil
 }
 
-// MissingForward lists the addresses that lack one of the two rules that
-// the reference's firewall makes for them in CNI-FORWARD.
+// MissingForward lists the addresses that lack one of the two rules that the
+// reference's firewall makes for them in CNI-FORWARD.
 func (n *Leftovers) MissingForward(ctx context.Context, addresses []netip.Addr) ([]netip.Addr, error) {
 	var rules []rule
 	for _, family := range bothFamilies() {
@@ -94,8 +95,8 @@ func (n *Leftovers) MissingForward(ctx context.Context, addresses []netip.Addr) 
 	return missing, nil
 }
 
-// CollectMasquerade removes what the reference's bridge and ptp made on
-// a network for containers that are none of the valid attachments'.
+// CollectMasquerade removes the masquerade rules that the reference's bridge and
+// ptp made on a network for attachments that are not valid.
 func (n *Leftovers) CollectMasquerade(ctx context.Context, network string, valid []Attachment) error {
 	isValid := func(r *rule) bool {
 		return slices.ContainsFunc(valid, func(f Attachment) bool { return strings.HasPrefix(r.comment, f.MasqueradeComment()) })
@@ -108,16 +109,16 @@ func (n *Leftovers) CollectMasquerade(ctx context.Context, network string, valid
 	)
 }
 
-// CollectHostPorts does the same for the iptables backend of the
-// reference's portmap. The rules of its nftables backend tell the container and
-// not the network: only an attachment's own DEL knows them.
+// CollectHostPorts removes the rules of the iptables backend of the reference's
+// portmap in the same way. The rules of its nftables backend name the container
+// but not the network, so only the DEL of an attachment removes them.
 func (n *Leftovers) CollectHostPorts(ctx context.Context, network string, valid []Attachment) error {
 	return n.collectChains(ctx, hostPortChain, hostPortPrefix, network, valid)
 }
 
-// collectChains removes the chains of containers of a network that are not
-// valid. The comment of the rule that leads to one tells the network and the
-// container, and the chain's name that it tells the truth.
+// collectChains removes the chains of a network's containers that are not valid.
+// The comment of the jump to a chain names the network and the container. The
+// chain's name, which is a digest of both, verifies the comment.
 func (n *Leftovers) collectChains(ctx context.Context, entry, prefix, network string, valid []Attachment) error {
 	var errs []error
 	for _, family := range bothFamilies() {
@@ -141,8 +142,8 @@ func (n *Leftovers) collectChains(ctx context.Context, entry, prefix, network st
 	return errors.Join(errs...)
 }
 
-// parseComment reads `name: "net1" id: "c1"`, which for portmap begins with
-// `dnat `.
+// parseComment reads `name: "net1" id: "c1"`. In portmap's comments `dnat `
+// precedes it.
 func parseComment(text string) (network, containerID string, ok bool) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(text, "dnat "), "name: ")
 	if !ok {

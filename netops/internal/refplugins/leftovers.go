@@ -1,5 +1,5 @@
-// Package refplugins is what the reference plugins left in the packet filter: it finds,
-// lists and removes that, of either backend.
+// Package refplugins finds, lists and removes the packet filter rules that the
+// reference plugins left, of both backends.
 package refplugins
 
 import (
@@ -19,33 +19,34 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// What the reference plugins (containernetworking/plugins v1.9.1) leave in
-// nftables, by their own backend and by iptables-nft, is read and removed here
-// for attachments that they made; what is in tables of iptables-legacy too.
+// The reference plugins are containernetworking/plugins v1.9.1. They leave rules
+// in nftables, by their nftables backend or by iptables-nft, and in the tables of
+// iptables-legacy.
 
-// Leftovers are what the reference plugins left in the namespace.
+// Leftovers gives access to the rules that the reference plugins left in the
+// namespace.
 type Leftovers struct {
 	NFT *nft.Client
-	// IPTables is nil where iptables-legacy's programs cannot be run.
+	// IPTables is nil if iptables-legacy's programs cannot be run.
 	IPTables iptables.Runner
 }
 
 // Attachment names an attachment that the reference plugins made.
 type Attachment struct {
 	Network, ContainerID, IfName string
-	// Addresses are the attachment's, as far as they are known. What tells its
-	// address is removed only if it is one of them; without any, whatever is
-	// the container's.
+	// Addresses are the known addresses of the attachment. A rule that names an
+	// address is removed only if it is one of them. If there are none, all rules
+	// of the container are removed.
 	Addresses []netip.Addr
-	// Others are addresses of the container's other attachments: names that
-	// the reference gives by container do not tell these apart.
+	// Others are the addresses of the container's other attachments. The
+	// reference plugins name some rules only by container.
 	Others []netip.Addr
-	// Shares tells that one of these is of the same network, where the iptables
-	// backends give both one chain.
+	// Shares reports whether one of the other attachments has the same network. The
+	// iptables backends use one chain for both.
 	Shares bool
 }
 
-// owns tells whether what stands for an address is the attachment's.
+// owns reports whether a rule for an address belongs to the attachment.
 func (f *Attachment) owns(a netip.Addr) bool {
 	if slices.Contains(f.Others, a) {
 		return false
@@ -53,9 +54,8 @@ func (f *Attachment) owns(a netip.Addr) bool {
 	return len(f.Addresses) == 0 || slices.Contains(f.Addresses, a)
 }
 
-// Has tells whether there is anything that the reference's
-// bridge, ptp or portmap may have made for the attachment. It is quick where
-// there is nothing.
+// Has reports whether rules of the reference's bridge, ptp or portmap for the
+// attachment may exist. It is fast if there are none.
 func (n *Leftovers) Has(ctx context.Context, f Attachment) (bool, error) {
 	if n.hasLegacy() {
 		return true, nil
@@ -85,21 +85,21 @@ func (n *Leftovers) Has(ctx context.Context, f Attachment) (bool, error) {
 	return false, nil
 }
 
-// isWithoutNFT tells whether an error is that of a kernel without nftables,
-// which holds nothing of the kind.
+// isWithoutNFT reports whether an error means that the kernel has no nftables,
+// and so no such rules.
 func isWithoutNFT(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
-// digest begins the hexadecimal SHA-512 of a text: how the reference plugins
-// make names (pkg/utils).
+// digest returns the first characters of the hexadecimal SHA-512 of a text. The
+// reference plugins make names in this way (pkg/utils).
 func digest(text string, length int) string {
 	sum := sha512.Sum512([]byte(text))
 	return hex.EncodeToString(sum[:])[:length]
 }
 
-// iptablesChain is an iptables chain of the reference's for a container: 28
-// characters in all.
+// iptablesChain returns the name of the reference's iptables chain for a
+// container. It has 28 characters.
 func iptablesChain(prefix, network, containerID string) string {
 	return prefix + digest(network+containerID, 28-len(prefix))
 }
@@ -111,7 +111,7 @@ const (
 	forwardChain     = "CNI-FORWARD"
 )
 
-// iptablesTable is a table that iptables-nft keeps.
+// iptablesTable returns a table of iptables-nft.
 func iptablesTable(family byte, name string) nft.Table { return nft.Table{Family: family, Name: name} }
 
 func masqueradeTable() nft.Table {
@@ -122,20 +122,22 @@ func hostPortTable(family byte) nft.Table {
 	return nft.Table{Family: family, Name: "cni_hostport"}
 }
 
-// bothFamilies are those that iptables and ip6tables have tables of.
+// bothFamilies returns the families for which iptables and ip6tables have tables.
 func bothFamilies() []byte { return []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} }
 
-// MasqueradeComment begins the comments of an attachment's masquerade rules.
+// MasqueradeComment returns the prefix of the comments of an attachment's
+// masquerade rules.
 func (f *Attachment) MasqueradeComment() string {
 	return masqueradeNetwork(f.Network) + digest(f.IfName+":"+f.ContainerID, 16)
 }
 
-// masqueradeNetwork begins those of a network.
+// masqueradeNetwork returns the prefix of the comments of a network's masquerade
+// rules.
 func masqueradeNetwork(network string) string { return digest(network, 16) + "-" }
 
-// RemoveMasquerade removes what the reference's bridge and ptp made for
-// ipMasq with either backend. Their iptables backend knows no interface names:
-// a container's chain goes with the last rule that leads to it.
+// RemoveMasquerade removes the rules that the reference's bridge and ptp made for
+// ipMasq with either backend. The iptables backend does not record the interface
+// name. A container's chain is deleted with the last rule that jumps to it.
 func (n *Leftovers) RemoveMasquerade(ctx context.Context, f Attachment) error {
 	chain := iptablesChain(masqueradePrefix, f.Network, f.ContainerID)
 	errs := []error{removeRules(ctx, n.NFT, masqueradeTable(), []string{"masq_checks"}, func(r *rule) bool {
@@ -151,7 +153,7 @@ func (n *Leftovers) RemoveMasquerade(ctx context.Context, f Attachment) error {
 	return errors.Join(errs...)
 }
 
-// RemoveHostPorts removes what the reference's portmap made with either
+// RemoveHostPorts removes the rules that the reference's portmap made with either
 // backend.
 func (n *Leftovers) RemoveHostPorts(ctx context.Context, f Attachment) error {
 	chain := iptablesChain(hostPortPrefix, f.Network, f.ContainerID)
@@ -169,9 +171,9 @@ func (n *Leftovers) RemoveHostPorts(ctx context.Context, f Attachment) error {
 	return errors.Join(errs...)
 }
 
-// HasForward tells whether there is anything that the reference's firewall
-// may have made: its chain, or a firewalld that it told of addresses. It is quick
-// where there is nothing.
+// HasForward reports whether rules of the reference's firewall may exist: its
+// chain, or a firewalld that may have rules for addresses. It is fast if there
+// are none.
 func (n *Leftovers) HasForward(ctx context.Context) (bool, error) {
 	if n.IPTables != nil && slices.ContainsFunc(bothFamilies(), func(f byte) bool {
 		return iptables.IsLegacyLoaded(f, "filter") && iptables.LegacyMentions(f, "filter", forwardChain)
@@ -195,9 +197,9 @@ func (n *Leftovers) HasForward(ctx context.Context) (bool, error) {
 	return there, nlconn.Explain(err, "look for rules of other plugins")
 }
 
-// RemoveForward removes the two rules that the reference's firewall
-// made in CNI-FORWARD for each of the addresses. They name nothing else: the
-// caller makes sure that nobody else has these addresses now.
+// RemoveForward removes the two rules that the reference's firewall made in
+// CNI-FORWARD for each of the addresses. The rules name only an address, so the
+// caller must make sure that the addresses are not in use.
 func (n *Leftovers) RemoveForward(ctx context.Context, addresses []netip.Addr) error {
 	if len(addresses) == 0 {
 		return nil
@@ -211,7 +213,8 @@ func (n *Leftovers) RemoveForward(ctx context.Context, addresses []netip.Addr) e
 	return errors.Join(errs...)
 }
 
-// removeRules deletes the rules of some chains of a table that are chosen.
+// removeRules deletes the rules in some chains of a table for which chosen
+// returns true.
 func removeRules(ctx context.Context, c *nft.Client, t nft.Table, chains []string, chosen func(*rule) bool) error {
 	removed := false
 	err := removeListed(ctx, c, t, func() ([]nlconn.Message, error) {
@@ -233,9 +236,10 @@ func removeRules(ctx context.Context, c *nft.Client, t nft.Table, chains []strin
 	return removeTable(ctx, c, t, chains)
 }
 
-// removeTable deletes a table of the reference's own when none of its
-// chains for attachments has a rule any more. An ADD of the reference makes all
-// of it again, in one transaction, and this one does nothing if that came between.
+// removeTable deletes a table of the reference plugins if its chains for
+// attachments have no rules. An ADD of the reference plugins makes the table
+// again in one transaction. If an ADD changes the table at the same time,
+// removeTable does nothing.
 func removeTable(ctx context.Context, c *nft.Client, t nft.Table, chains []string) error {
 	conn, err := c.Conn()
 	if err != nil {
@@ -253,8 +257,9 @@ func removeTable(ctx context.Context, c *nft.Client, t nft.Table, chains []strin
 	return nlconn.Explain(err, fmt.Sprintf("remove nftables table %s", t))
 }
 
-// removeChain deletes the rules of an entry chain that lead to a
-// container's chain and are chosen, and with the last of them the chain.
+// removeChain deletes the rules of an entry chain that jump to a container's
+// chain and for which chosen returns true. With the last of them it deletes the
+// chain.
 func removeChain(ctx context.Context, c *nft.Client, t nft.Table, entry, chain string, chosen func(*rule) bool) error {
 	from := []string{entry}
 	return removeListed(ctx, c, t, func() ([]nlconn.Message, error) {
@@ -266,7 +271,7 @@ func removeChain(ctx context.Context, c *nft.Client, t nft.Table, entry, chain s
 		if err != nil {
 			return nil, err
 		}
-		from = nil // if the chain turns out to be in use, another than entry leads to it
+		from = nil // if the chain is still in use, another chain than entry jumps to it
 		var msgs []nlconn.Message
 		left := false
 		for i := range rules {
@@ -292,8 +297,8 @@ func removeChain(ctx context.Context, c *nft.Client, t nft.Table, entry, chain s
 	})
 }
 
-// removeListed commits what plan lists, again where something changed
-// meanwhile.
+// removeListed commits the messages that plan returns. It calls plan again if
+// something changed at the same time.
 func removeListed(ctx context.Context, c *nft.Client, t nft.Table, plan func() ([]nlconn.Message, error)) error {
 	conn, err := c.Conn()
 	if err != nil {

@@ -13,12 +13,11 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
-// What the reference plugins made with iptables-legacy, where that is what
-// "iptables" means, is in tables of the kernel's that only its programs read.
+// If "iptables" is iptables-legacy, the rules of the reference plugins are in
+// kernel tables that only iptables-legacy's programs read.
 
-// removeLegacy has iptables-restore run the lines that plan gives for one
-// table of one family. Where the table is not there, nor the programs, there is
-// nothing to do, or nothing to be done.
+// removeLegacy runs iptables-restore with the lines that plan returns for one
+// table of one family. If the table or the programs are absent, it does nothing.
 func (n *Leftovers) removeLegacy(ctx context.Context, family byte, table string, plan func(*iptables.State) []string) error {
 	if n.IPTables == nil || !iptables.IsLegacyLoaded(family, table) {
 		return nil
@@ -38,7 +37,7 @@ func (n *Leftovers) removeLegacy(ctx context.Context, family byte, table string,
 			return nil
 		}
 		input := "*" + table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
-		// It fails as a whole where a rule is gone meanwhile.
+		// iptables-restore refuses all lines if one of the rules is absent.
 		if _, last = n.IPTables(ctx, t.Program()+"-restore", []string{"-w", "--noflush"}, input); last == nil {
 			return nil
 		}
@@ -46,8 +45,9 @@ func (n *Leftovers) removeLegacy(ctx context.Context, family byte, table string,
 	return fmt.Errorf("remove rules of other plugins from %s: %w", t.Program(), last)
 }
 
-// removeLegacyChain removes the rules of an entry chain that lead to a
-// container's chain and are chosen, and with the last of them the chain.
+// removeLegacyChain removes the rules of an entry chain that jump to a
+// container's chain and for which chosen returns true. With the last of them it
+// deletes the chain.
 func (n *Leftovers) removeLegacyChain(ctx context.Context, family byte, entry, chain string, chosen func(source netip.Addr) bool) error {
 	return n.removeLegacy(ctx, family, "nat", func(st *iptables.State) []string {
 		if st.Chains[chain] == nil {
@@ -90,13 +90,15 @@ func (n *Leftovers) removeLegacyForward(ctx context.Context, family byte, addres
 	})
 }
 
-// forwardTexts are the two rules of an address as iptables lists them.
+// forwardTexts returns the two rules of an address in the form in which iptables
+// lists them.
 func forwardTexts(a netip.Addr) []string {
 	only := netip.PrefixFrom(a, a.BitLen()).String()
 	return []string{"-d " + only + " -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "-s " + only + " -j ACCEPT"}
 }
 
-// legacyAddress is the address of a rule's condition, without its prefix length.
+// legacyAddress returns the address of a rule's option, without its prefix
+// length.
 func legacyAddress(r *iptables.HeldRule, option string) netip.Addr {
 	p, err := netip.ParsePrefix(legacyOption(r, option))
 	if err != nil {
@@ -105,7 +107,7 @@ func legacyAddress(r *iptables.HeldRule, option string) netip.Addr {
 	return p.Addr()
 }
 
-// legacyOption is the word behind one of a rule's options, "" without it.
+// legacyOption returns the word after one of a rule's options, or "".
 func legacyOption(r *iptables.HeldRule, option string) string {
 	words := iptables.SplitQuoted(r.Text)
 	at := slices.Index(words, option)
@@ -115,8 +117,8 @@ func legacyOption(r *iptables.HeldRule, option string) string {
 	return words[at+1]
 }
 
-// hasLegacy tells whether iptables-legacy has a nat table with chains that
-// may be the reference's.
+// hasLegacy reports whether iptables-legacy has a nat table that may have chains
+// of the reference plugins.
 func (n *Leftovers) hasLegacy() bool {
 	return n.IPTables != nil && slices.ContainsFunc(bothFamilies(), func(f byte) bool {
 		return iptables.IsLegacyLoaded(f, "nat") && iptables.LegacyMentions(f, "nat", masqueradePrefix)
@@ -148,7 +150,8 @@ func (n *Leftovers) collectLegacyChains(ctx context.Context, family byte, entry,
 	})
 }
 
-// isValidContainer tells whether one of the attachments is of the container.
+// isValidContainer reports whether one of the attachments belongs to the
+// container.
 func isValidContainer(valid []Attachment, id string) bool {
 	return slices.ContainsFunc(valid, func(f Attachment) bool { return f.ContainerID == id })
 }

@@ -17,22 +17,25 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Port is a port of the node that the reference's portmap leads to a container.
+// Port is a port of the node that the reference's portmap translates to a
+// container.
 type Port struct {
 	// Proto is "tcp", "udp" or "sctp".
 	Proto string
 	Port  uint16
-	// Node is the node's address that it is for; the zero Addr is all of the family.
+	// Node is the node's address of the mapping. The zero Addr means all
+	// addresses of the family.
 	Node netip.Addr
-	// Network is "" where it is not known, by the nftables backend.
+	// Network is "" for rules of the nftables backend, which do not name it.
 	Network, ContainerID string
-	// Chain holds the rule, "chain hostports of nftables table ip cni_hostport".
+	// Chain names the chain of the rule: "chain hostports of nftables table ip
+	// cni_hostport".
 	Chain string
 }
 
-// Ports lists those ports of one family that are wanted and that the
-// reference's portmap leads to a container, with either backend. Where it never
-// did, that is one request.
+// Ports lists the wanted ports of one family that the reference's portmap
+// translates to a container, with either backend. If portmap was never used, it
+// costs one request.
 func (n *Leftovers) Ports(ctx context.Context, is6 bool, wanted func(proto string, port uint16) bool) ([]Port, error) {
 	f := &portFinder{family: unix.NFPROTO_IPV4, wanted: wanted}
 	if is6 {
@@ -61,7 +64,7 @@ type portFinder struct {
 	found  []Port
 }
 
-// take notes the wanted ones of some ports.
+// take adds the wanted ports of some ranges to the result.
 func (f *portFinder) take(proto string, ports []portRange, like Port) {
 	for _, r := range ports {
 		for port := int(r.first); port <= int(r.last); port++ {
@@ -73,7 +76,7 @@ func (f *portFinder) take(proto string, ports []portRange, like Port) {
 	}
 }
 
-// anyWanted tells whether one of some ports is.
+// anyWanted reports whether a port of some ranges is wanted.
 func (f *portFinder) anyWanted(proto string, ports []portRange) bool {
 	probe := portFinder{family: f.family, wanted: f.wanted}
 	probe.take(proto, ports, Port{})
@@ -93,8 +96,9 @@ func (f *portFinder) native(ctx context.Context, c *nft.Client) error {
 	return err
 }
 
-// iptables reads those of the iptables backend: what leads to a container's chain
-// tells whose it is and the ports, and the chain the node's addresses.
+// iptables reads the rules of the iptables backend. The jump to a container's
+// chain has the network, the container and the ports. The chain has the node's
+// addresses.
 func (f *portFinder) iptables(ctx context.Context, c *nft.Client) error {
 	t := iptablesTable(f.family, "nat")
 	entries, err := readRules(ctx, c, t, hostPortChain)
@@ -114,7 +118,7 @@ func (f *portFinder) iptables(ctx context.Context, c *nft.Client) error {
 			return err
 		}
 		for j := range rules {
-			if r := &rules[j]; r.jump == "" { // the others mark the packet first
+			if r := &rules[j]; r.jump == "" { // the other rules mark the packet
 				f.take(protocolName(r.proto), r.ports, Port{
 					Node: single(r.destination), Network: network, ContainerID: id, Chain: "chain " + e.jump + " of iptables table nat",
 				})
@@ -124,7 +128,7 @@ func (f *portFinder) iptables(ctx context.Context, c *nft.Client) error {
 	return nil
 }
 
-// legacy does the same where "iptables" is iptables-legacy.
+// legacy reads the rules of iptables-legacy.
 func (f *portFinder) legacy(ctx context.Context, n *Leftovers) error {
 	if n.IPTables == nil || !iptables.IsLegacyLoaded(f.family, "nat") || !iptables.LegacyMentions(f.family, "nat", hostPortChain) {
 		return nil
@@ -162,7 +166,8 @@ func (f *portFinder) legacy(ctx context.Context, n *Leftovers) error {
 	return nil
 }
 
-// single is the one address of a prefix, the zero Addr where it has more.
+// single returns the address of a prefix with one address, otherwise the zero
+// Addr.
 func single(p netip.Prefix) netip.Addr {
 	if !p.IsSingleIP() {
 		return netip.Addr{}
@@ -170,7 +175,8 @@ func single(p netip.Prefix) netip.Addr {
 	return p.Addr()
 }
 
-// protocolName is what a mapping calls a protocol, "" for none that can be mapped.
+// protocolName returns the name of a protocol in port mappings, or "" for a
+// protocol that cannot be mapped.
 func protocolName(proto byte) string {
 	switch proto {
 	case unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP:
@@ -180,18 +186,18 @@ func protocolName(proto byte) string {
 }
 
 const (
-	// multiportSize is struct xt_multiport_v1: flags, count, 15 ports, as many flags
-	// that one begins a range, invert.
+	// multiportSize is the size of struct xt_multiport_v1: flags, count, 15
+	// ports, 15 flags for the first port of a range, invert.
 	multiportSize = 48
 	multiportMax  = 15
-	// multiportSource is its flags for source ports only.
+	// multiportSource is the value of flags for source ports only.
 	multiportSource = 0
-	// destinationPorts is where the range of destination ports is in struct xt_tcp
-	// and struct xt_udp; in struct xt_sctp_info it comes first.
+	// destinationPorts is the offset of the destination port range in struct
+	// xt_tcp and struct xt_udp. In struct xt_sctp_info the offset is 0.
 	destinationPorts = 4
 )
 
-// matchedPorts are the destination ports that an iptables match wants.
+// matchedPorts returns the destination ports that an iptables match accepts.
 func matchedPorts(name string, info []byte) []portRange {
 	at := func(offset int) uint16 { return binary.NativeEndian.Uint16(info[offset:]) }
 	offset := destinationPorts

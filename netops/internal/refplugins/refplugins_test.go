@@ -8,7 +8,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
-// TestNames has digests of sha512sum(1) for network "net1" and containers "c1" and "c2".
+// TestNames checks names against digests of sha512sum(1) for network "net1" and
+// the containers "c1" and "c2".
 func TestNames(t *testing.T) {
 	for chain, id := range map[string]string{"CNI-c2d892b58e87e28a12fe6479": "c1", "CNI-74f9b05a6a8182c73e61fd60": "c2"} {
 		if got := iptablesChain(masqueradePrefix, "net1", id); got != chain {
@@ -21,8 +22,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestMatchedPorts: what iptables matches want, by their structures, and
-// structures that are cut off.
+// TestMatchedPorts checks the ports of iptables matches, also of truncated
+// structures.
 func TestMatchedPorts(t *testing.T) {
 	multiport := make([]byte, 48)
 	copy(multiport, []byte{1, 3, 80, 0, 90, 0, 95, 0})
@@ -56,8 +57,8 @@ func TestMatchedPorts(t *testing.T) {
 	}
 }
 
-// FuzzRule: whatever stands in a rule, reading it ends. The corpus has
-// rules as iptables-nft and nft make them.
+// FuzzRule checks that any rule is read without a panic. The corpus has rules
+// that iptables-nft and nft made.
 func FuzzRule(f *testing.F) {
 	f.Fuzz(func(t *testing.T, attrs []byte, family byte) {
 		r, err := decodeRule(nft.Table{Family: family, Name: "nat"}, attrs)

@@ -16,50 +16,53 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// rule is a rule that another program made, as far as it tells whose it
-// is. What is not understood is left out; shape tells what a rule consists of.
+// rule is a rule of another program. It has the fields that identify the owner.
+// Unknown expressions are ignored; shape names all expressions.
 type rule struct {
 	table  nft.Table
 	chain  string
 	handle uint64
-	// comment is nft's, or that of iptables' match of this name.
+	// comment is nft's comment, or the comment of iptables' match "comment".
 	comment string
-	// jump is the chain that it leads to, "" for none.
+	// jump is the chain to which the rule jumps, or "".
 	jump string
-	// accepts tells that its verdict is accept.
+	// accepts reports whether the rule's verdict is accept.
 	accepts bool
-	// source and destination are what it wants the packet's addresses to be.
+	// source and destination are the prefixes that the packet's addresses must be
+	// in.
 	source, destination netip.Prefix
-	// data are addresses among its constants: where a dnat leads to.
+	// data has the addresses among the rule's constants, for example the target
+	// of a dnat.
 	data []netip.Addr
-	// proto is the protocol that it wants (IPPROTO_*), 0 for any, and ports are the
-	// destination ports of it.
+	// proto is the protocol of the packet (IPPROTO_*), 0 for any. ports are its
+	// destination ports.
 	proto byte
 	ports []portRange
-	// shape names its expressions, with the name of an iptables match or target
-	// instead of "match" and "target", and without counters.
+	// shape names the rule's expressions except counters. An iptables match has
+	// the name of the match instead of "match".
 	shape []string
 
-	// load is where in the packet the next comparison looks, mask what it covers.
+	// load is the packet's field that the next comparison reads. mask has its
+	// compared bits.
 	load payload
 	mask []byte
 }
 
-// payload is a field of one of the packet's headers, or its protocol where that
-// was found by following the headers.
+// payload is a field of one of the packet's headers. With the base baseProto it
+// is the transport protocol.
 type payload struct {
 	base, offset, length uint32
 	ok                   bool
 }
 
-// baseProto is the base of a payload that is the packet's protocol.
+// baseProto is the base of a payload that is the packet's transport protocol.
 const baseProto = ^uint32(0)
 
 // portRange is a range of ports, both ends included.
 type portRange struct{ first, last uint16 }
 
-// target is the container's address in a rule of portmap: where a dnat leads
-// to, or whose traffic is masqueraded.
+// target returns the container's address in a rule of portmap: the target of a
+// dnat, or the destination of the traffic that is masqueraded.
 func (r *rule) target() netip.Addr {
 	if len(r.data) > 0 {
 		return r.data[0]
@@ -67,8 +70,8 @@ func (r *rule) target() netip.Addr {
 	return r.destination.Addr()
 }
 
-// forwards tells whether it is one of the two rules that the firewall plugin
-// makes for an address, and nothing more.
+// forwards reports whether the rule is exactly one of the two rules that the
+// firewall plugin makes for an address.
 func (r *rule) forwards(a netip.Addr) bool {
 	if !r.accepts || r.comment != "" {
 		return false
@@ -83,7 +86,7 @@ func (r *rule) forwards(a netip.Addr) bool {
 	return false
 }
 
-// deletion is the request that deletes the rule.
+// deletion returns the request that deletes the rule.
 func (r *rule) deletion() (nlconn.Message, error) {
 	return nft.NewMessage(unix.NFT_MSG_DELRULE, 0, r.table.Family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_RULE_TABLE, r.table.Name)
@@ -93,8 +96,8 @@ func (r *rule) deletion() (nlconn.Message, error) {
 	})
 }
 
-// readRules reads the rules of some chains of a table, of all chains where
-// none is named. A table or chain that is absent has none.
+// readRules reads the rules of some chains of a table, or of all chains if none
+// is named. An absent table or chain has no rules.
 func readRules(ctx context.Context, c *nft.Client, t nft.Table, chains ...string) ([]rule, error) {
 	conn, err := c.Conn()
 	if err != nil {
@@ -114,7 +117,7 @@ func readRules(ctx context.Context, c *nft.Client, t nft.Table, chains ...string
 	return all, nil
 }
 
-// rulesOf reads one chain, or with "" the whole table.
+// rulesOf reads the rules of one chain, or of the whole table for "".
 func rulesOf(ctx context.Context, c *nft.Conn, t nft.Table, chain string) ([]rule, error) {
 	m, err := nft.NewMessage(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, t.Family, func(ae *netlink.AttributeEncoder) error {
 		ae.String(unix.NFTA_RULE_TABLE, t.Name)
@@ -201,7 +204,7 @@ func (r *rule) expression(attrs []byte) error {
 	return err
 }
 
-// match is the name of an iptables match; what it says is noted.
+// match reads an iptables match and returns its name.
 func (r *rule) match(data map[uint16][]byte) string {
 	name := nlconn.UntilNUL(data[unix.NFTA_MATCH_NAME])
 	info := data[unix.NFTA_MATCH_INFO]
@@ -213,7 +216,7 @@ func (r *rule) match(data map[uint16][]byte) string {
 	return name
 }
 
-// payload notes what the next comparison looks at.
+// payload records the field that the next comparison reads.
 func (r *rule) payload(data map[uint16][]byte) {
 	r.load, r.mask = payload{}, nil
 	var v [3]uint32
@@ -226,7 +229,7 @@ func (r *rule) payload(data map[uint16][]byte) {
 	r.load = payload{base: v[0], offset: v[1], length: v[2], ok: true}
 }
 
-// meta notes that the next comparison looks at the protocol.
+// meta records whether the next comparison reads the transport protocol.
 func (r *rule) meta(data map[uint16][]byte) {
 	r.load, r.mask = payload{}, nil
 	if key := data[unix.NFTA_META_KEY]; len(key) == 4 && binary.BigEndian.Uint32(key) == unix.NFT_META_L4PROTO {
@@ -234,8 +237,8 @@ func (r *rule) meta(data map[uint16][]byte) {
 	}
 }
 
-// compare notes an address that the packet's must be, or be within. iptables
-// compares whole bytes of a prefix, or masks the rest.
+// compare records a condition on the packet's address, protocol or port. For a
+// prefix, iptables compares only whole bytes, or masks the address.
 func (r *rule) compare(data map[uint16][]byte) error {
 	load, mask := r.load, r.mask
 	r.load, r.mask = payload{}, nil
@@ -268,9 +271,9 @@ func (r *rule) compare(data map[uint16][]byte) error {
 	return nil
 }
 
-// compareHeader notes what a field of the network header must be.
+// compareHeader records a condition on a field of the network header.
 func (r *rule) compareHeader(load payload, value []byte, bits int) {
-	// Where the addresses are: RFC 791 section 3.1, RFC 8200 section 3.
+	// The offsets of the addresses: RFC 791 section 3.1, RFC 8200 section 3.
 	ip4 := r.table.Family != unix.NFPROTO_IPV6 && load.length <= 4
 	ip6 := r.table.Family != unix.NFPROTO_IPV4 && load.length <= 16
 	switch {
@@ -287,7 +290,8 @@ func (r *rule) compareHeader(load payload, value []byte, bits int) {
 	}
 }
 
-// prefixOf is the prefix that begins with value, of an address of size bytes.
+// prefixOf returns the prefix that begins with value, of an address of size
+// bytes.
 func prefixOf(value []byte, size, bits int) netip.Prefix {
 	whole := make([]byte, size)
 	copy(whole, value)
@@ -295,7 +299,7 @@ func prefixOf(value []byte, size, bits int) netip.Prefix {
 	return netip.PrefixFrom(a, bits)
 }
 
-// immediate notes a verdict, or a constant that can be an address.
+// immediate records a verdict, or a constant that may be an address.
 func (r *rule) immediate(data map[uint16][]byte) error {
 	value, err := nft.DecodeData(data[unix.NFTA_IMMEDIATE_DATA])
 	if err != nil || len(value) < 4 {

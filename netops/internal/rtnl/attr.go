@@ -10,7 +10,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Family is an address's, AF_INET or AF_INET6.
+// Family returns the address family of a: AF_INET or AF_INET6.
 func Family(a netip.Addr) uint8 {
 	if a.Is4() {
 		return unix.AF_INET
@@ -18,7 +18,8 @@ func Family(a netip.Addr) uint8 {
 	return unix.AF_INET6
 }
 
-// attrSigned is a signed 32-bit attribute's value, -1 for one of another length.
+// attrSigned returns the value of a signed 32-bit attribute, or -1 if v is
+// shorter.
 func attrSigned(v []byte) int {
 	if len(v) < 4 {
 		return -1
@@ -26,7 +27,8 @@ func attrSigned(v []byte) int {
 	return int(int32(nlconn.Int(v)))
 }
 
-// SetFlag asks for an interface flag to be on or off.
+// SetFlag requests that an interface flag is set or cleared. If neither on nor
+// off is set, the flag does not change.
 func SetFlag(ifi *nl.IfInfomsg, on, off bool, flag uint32) {
 	if on || off {
 		ifi.Change |= flag
@@ -36,12 +38,13 @@ func SetFlag(ifi *nl.IfInfomsg, on, off bool, flag uint32) {
 	}
 }
 
-// NameAttr is a link's name (IFLA_IFNAME).
+// NameAttr returns the attribute for a link's name (IFLA_IFNAME).
 func NameAttr(name string) *nl.RtAttr {
 	return nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name))
 }
 
-// HardwareAttrs are a MAC and an MTU where they are set. The MAC was validated.
+// HardwareAttrs returns the attributes for a MAC and an MTU if they are set. The
+// caller has validated the MAC.
 func HardwareAttrs(mac string, mtu int) []nl.NetlinkRequestData {
 	var attrs []nl.NetlinkRequestData
 	if a, err := net.ParseMAC(mac); err == nil {
@@ -53,16 +56,17 @@ func HardwareAttrs(mac string, mtu int) []nl.NetlinkRequestData {
 	return attrs
 }
 
-// OneQueue has the kernel make no more queues than it uses. Without, an end of a
-// veth gets one for each processor there could be, and all but one are taken
-// away again, which waits for every processor (RCU, drivers/net/veth.c
-// veth_init_queues) with the lock held that all changes of links need.
+// OneQueue returns the attributes that request one transmit and one receive
+// queue. Without them, each end of a veth pair gets one queue for each possible
+// processor, and the kernel then removes all but one (drivers/net/veth.c,
+// veth_init_queues). The removal waits for every processor (RCU) while it holds
+// the lock that all link changes need.
 func OneQueue() []nl.NetlinkRequestData {
 	one := nl.Uint32Attr(1)
 	return []nl.NetlinkRequestData{nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, one), nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, one)}
 }
 
-// BoolAttr is a switch of one byte.
+// BoolAttr returns the one-byte value of a boolean attribute.
 func BoolAttr(b bool) []byte {
 	if b {
 		return []byte{1}

@@ -9,8 +9,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// CheckName applies the kernel's rules for interface names (dev_valid_name),
-// and refuses "%", which it would take for a pattern.
+// CheckName applies the kernel's rules for interface names (dev_valid_name). It
+// also refuses "%", because the kernel treats it as a name pattern.
 func CheckName(name string) error {
 	bad := name == "" || len(name) >= unix.IFNAMSIZ || name == "." || name == ".."
 	for i := 0; i < len(name) && !bad; i++ {
@@ -25,7 +25,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// CheckMAC accepts an empty text: the kernel chooses.
+// CheckMAC validates a MAC. An empty text is valid: the kernel then chooses the
+// MAC.
 func CheckMAC(mac string) error {
 	if mac == "" {
 		return nil
@@ -36,10 +37,10 @@ func CheckMAC(mac string) error {
 	return nil
 }
 
-// CheckMTU accepts 0 for none.
+// CheckMTU validates an MTU. 0 means that no MTU is set.
 func CheckMTU(mtu int) error { return CheckRange("mtu", mtu, 0, 1<<31-1) }
 
-// CheckRange judges a number.
+// CheckRange returns an error if value is not between least and most.
 func CheckRange(what string, value, least, most int) error {
 	if value < least || value > most {
 		return fmt.Errorf("%s %d is not in %d to %d: %w", what, value, least, most, nlconn.ErrInvalid)
@@ -47,11 +48,11 @@ func CheckRange(what string, value, least, most int) error {
 	return nil
 }
 
-// SameMAC reports whether a MAC in text form is one that was read.
+// SameMAC reports whether a MAC in text form equals the MAC of a link.
 func SameMAC(text string, have net.HardwareAddr) bool {
 	want, err := net.ParseMAC(text)
 	return err == nil && want.String() == have.String()
 }
 
-// RTANexthopID is RTA_NH_ID of linux/rtnetlink.h, which x/sys/unix lacks.
+// RTANexthopID is RTA_NH_ID of linux/rtnetlink.h. x/sys/unix does not define it.
 const RTANexthopID = 30

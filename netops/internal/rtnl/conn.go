@@ -1,5 +1,5 @@
-// Package rtnl is the codec of rtnetlink: links, addresses, routes, neighbours and
-// policy rules as the kernel tells them, and what requests consist of.
+// Package rtnl encodes rtnetlink requests and decodes the kernel's messages:
+// links, addresses, routes, neighbours and policy rules.
 package rtnl
 
 import (

@@ -9,7 +9,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Kinds of links that stand alone or on a parent, as the kernel names them.
+// The kernel's names of the link kinds. Some kinds have a parent link, the others
+// do not.
 const (
 	KindMACVLAN = "macvlan"
 	KindIPVLAN  = "ipvlan"
@@ -19,17 +20,18 @@ const (
 	KindVRF     = "vrf"
 	KindIFB     = "ifb"
 	KindVXLAN   = "vxlan"
-	// KindTap is the kernel's name for what /dev/net/tun makes: taps and tuns.
+	// KindTap is the kernel's name for the links that /dev/net/tun makes: taps
+	// and tuns.
 	KindTap = "tun"
 )
 
-// mode is a name of iproute2 and the number of the kernel (if_link.h).
+// mode is a mode's name in iproute2 and its number in the kernel (if_link.h).
 type mode struct {
 	name  string
 	value uint32
 }
 
-// modesOf lists the modes of a kind; none for most.
+// modesOf lists the modes of a kind. Most kinds have none.
 func modesOf(kind string) []mode {
 	switch kind {
 	case KindMACVLAN:
@@ -45,15 +47,15 @@ func modesOf(kind string) []mode {
 	return nil
 }
 
-// HasParent reports whether links of a kind stand on another link.
+// HasParent reports whether links of a kind have a parent link.
 func HasParent(kind string) bool {
 	return kind == KindMACVLAN || kind == KindIPVLAN || kind == KindVLAN || kind == KindVXLAN
 }
 
-// HasParentHere reports whether the link stands on one in its own namespace.
+// HasParentHere reports whether the link has a parent in its own namespace.
 func (l *Link) HasParentHere() bool { return HasParent(l.Kind) && l.Peer != 0 && !l.PeerElsewhere }
 
-// ModeValue is the kernel's number of a mode of a kind.
+// ModeValue returns the kernel's number of a mode of a kind.
 func ModeValue(kind, name string) (uint32, bool) {
 	for _, m := range modesOf(kind) {
 		if m.name == name {
@@ -63,13 +65,13 @@ func ModeValue(kind, name string) (uint32, bool) {
 	return 0, false
 }
 
-// KindState is what only links of these kinds have, as the kernel tells it.
+// KindState holds the attributes that only some link kinds have.
 type KindState struct {
 	Mode       string
 	bcQueueLen uint32
 	VLANID     int
 	VNI        int
-	Table      int // a VRF's
+	Table      int // a VRF's table
 	Tap        Tap
 }
 
@@ -105,13 +107,13 @@ func modeName(kind string, value int) string {
 	return strconv.Itoa(value)
 }
 
-// noID is what the kernel has for a tap without an owner or group.
+// noID is the kernel's value for a tap without an owner or group.
 const noID = 1<<32 - 1
 
-// Tap is what only a link of Kind "tun" has.
+// Tap holds the attributes that only a link of kind "tun" has.
 type Tap struct {
 	IsTap, MultiQueue bool
-	// Owner and group are nil for none.
+	// Owner and Group are nil if none is set.
 	Owner, Group *uint32
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// skipStats leaves counters out of link messages (RTEXT_FILTER_SKIP_STATS).
+// skipStats omits the counters from link messages (RTEXT_FILTER_SKIP_STATS).
 const skipStats = 1 << 3
 
 // inet6ConfAcceptRA is accept_ra in IFLA_INET6_CONF (linux/ipv6.h, DEVCONF_ACCEPT_RA).
@@ -22,7 +22,7 @@ const inet6ConfAcceptRA = 3
 // OperUp is IF_OPER_UP of RFC 2863.
 const OperUp = 6
 
-// Link is a link as the kernel tells it.
+// Link is a link as the kernel reports it.
 type Link struct {
 	Index, Master, Peer, MTU int
 	Flags, TxQLen            uint32
@@ -31,28 +31,29 @@ type Link struct {
 	MAC                      net.HardwareAddr
 	Port                     *Port // set for bridge ports
 	VLANFiltering            bool
-	// Permanent is the hardware's own MAC, of real devices only.
+	// Permanent is the MAC of the hardware. Only physical devices have one.
 	Permanent net.HardwareAddr
-	// PeerElsewhere tells that peer counts in another namespace, of the number
-	// peerNamespace.
+	// PeerElsewhere reports whether Peer is an index in another namespace, whose
+	// number is PeerNamespace.
 	PeerElsewhere bool
 	PeerNamespace int
-	// AcceptRA is the setting of IPv6, where the link has that.
+	// AcceptRA is the link's accept_ra setting. It is valid if HasAcceptRA is
+	// set.
 	AcceptRA    int32
 	HasAcceptRA bool
 	KindState
 }
 
-// IsUp reports whether the link was set up.
+// IsUp reports whether the link is set up (IFF_UP).
 func (l *Link) IsUp() bool { return l.Flags&unix.IFF_UP != 0 }
 
 // IsPromisc reports whether promiscuous mode is on.
 func (l *Link) IsPromisc() bool { return l.Flags&unix.IFF_PROMISC != 0 }
 
-// IsAllMulti reports whether all multicasts are received.
+// IsAllMulti reports whether the link receives all multicast packets.
 func (l *Link) IsAllMulti() bool { return l.Flags&unix.IFF_ALLMULTI != 0 }
 
-// IsNoARP reports whether the link resolves no addresses.
+// IsNoARP reports whether the link does not resolve addresses (IFF_NOARP).
 func (l *Link) IsNoARP() bool { return l.Flags&unix.IFF_NOARP != 0 }
 
 // Link reads one link by name.
@@ -64,15 +65,16 @@ func (c *Conn) Link(ctx context.Context, name string) (*Link, error) {
 	return l, err
 }
 
-// NoLink is the error for a link that does not exist.
+// NoLink returns the error for a link that does not exist.
 func NoLink(name string) error { return linkError(name, unix.ENODEV) }
 
 func linkError(name string, err error) error {
 	return nlconn.Explain(err, fmt.Sprintf("link %q", name))
 }
 
-// FindLink is link, with nil for one that is absent. Usually the link is expected to
-// be absent; returning nil avoids building an unused error.
+// FindLink reads one link by name, and returns nil if the link is absent. Usually
+// the link is expected to be absent; returning nil avoids building an unused
+// error.
 func (c *Conn) FindLink(ctx context.Context, name string) (*Link, error) {
 	m := LinkQuery(0)
 	m.Data = append(m.Data, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
@@ -116,8 +118,8 @@ func (c *Conn) Links(ctx context.Context) ([]*Link, error) {
 	return all, nlconn.Explain(err, "list links")
 }
 
-// LinkQuery is the request for the link with an index, for all links in a dump with
-// 0, or for the one whose name is appended.
+// LinkQuery returns the request for the link with an index. With index 0 it
+// requests all links in a dump, or one link whose name the caller appends.
 func LinkQuery(index int) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)
@@ -166,7 +168,7 @@ func ParseLink(b []byte) (*Link, error) {
 	})
 }
 
-// parseFamilies reads IFLA_AF_SPEC: what address families have of their own.
+// parseFamilies reads IFLA_AF_SPEC, the attributes of the address families.
 func (l *Link) parseFamilies(b []byte) error {
 	return nlconn.EachAttr(b, func(family uint16, v []byte) error {
 		if family != unix.AF_INET6 {
@@ -181,7 +183,8 @@ func (l *Link) parseFamilies(b []byte) error {
 	})
 }
 
-// parseInfo reads IFLA_LINKINFO: the kind, and what bridges and their ports have.
+// parseInfo reads IFLA_LINKINFO: the kind, and the attributes of bridges and
+// bridge ports.
 func (l *Link) parseInfo(b []byte) error {
 	var data, portData []byte
 	var master string

@@ -25,10 +25,10 @@ type NeighHeader struct {
 	Flags  uint8
 }
 
-// Len is the number of bytes.
+// Len returns the size in bytes.
 func (m *NeighHeader) Len() int { return SizeofNeighHeader }
 
-// Serialize is the message header's bytes.
+// Serialize returns the header's bytes.
 func (m *NeighHeader) Serialize() []byte {
 	b := make([]byte, 4, SizeofNeighHeader)
 	b[0] = m.Family
@@ -43,7 +43,8 @@ type Neigh struct {
 	MAC net.HardwareAddr
 }
 
-// Neighbour asks for the one entry: a link may have one for each container.
+// Neighbour reads one neighbour entry of a link. It does not list them all,
+// because a link may have one entry for each container.
 func (c *Conn) Neighbour(ctx context.Context, index int, ip netip.Addr) (have Neigh, there bool, err error) {
 	nd := &NeighHeader{Family: Family(ip), Index: uint32(index)}
 	data, err := c.Query(ctx, nlconn.Message{
@@ -58,8 +59,9 @@ func (c *Conn) Neighbour(ctx context.Context, index int, ip netip.Addr) (have Ne
 	return parseNeigh(data, index)
 }
 
-// Forwarding looks for an entry among all of the link: several may have its MAC. The
-// bridge's dump is filtered by the header.
+// Forwarding finds an entry for which is returns true among the forwarding
+// entries of a link. It dumps all of them, because several may have the same MAC.
+// The kernel filters the dump by the link in the header.
 func (c *Conn) Forwarding(ctx context.Context, index int, is func(Neigh) bool) (have Neigh, there bool, err error) {
 	m := nlconn.Message{Kind: unix.RTM_GETNEIGH, Data: []nl.NetlinkRequestData{&NeighHeader{Family: unix.AF_BRIDGE, Index: uint32(index)}}}
 	err = c.Dump(ctx, m, func() { there = false }, func(_ uint16, data []byte) error {
@@ -72,8 +74,8 @@ func (c *Conn) Forwarding(ctx context.Context, index int, is func(Neigh) bool) (
 	return have, there, err
 }
 
-// parseNeigh reads the body of RTM_NEWNEIGH; not ok for entries of other
-// links and learnt ones.
+// parseNeigh reads the body of RTM_NEWNEIGH. ok is false for the entries of other
+// links and for learnt entries.
 func parseNeigh(b []byte, index int) (n Neigh, ok bool, err error) {
 	if len(b) < SizeofNeighHeader {
 		return n, false, fmt.Errorf("neighbour message of %d bytes: %w", len(b), unix.EBADMSG)

@@ -13,7 +13,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Addr is an address as the kernel tells it.
+// Addr is an address as the kernel reports it.
 type Addr struct {
 	Link   int
 	Prefix netip.Prefix
@@ -21,7 +21,7 @@ type Addr struct {
 	Scope  uint8 // RT_SCOPE_*
 }
 
-// Addresses reads the addresses of one link, or of all for index 0.
+// Addresses reads the addresses of one link, or of all links for index 0.
 func (c *Conn) Addresses(ctx context.Context, index int) ([]Addr, error) {
 	m := nl.NewIfAddrmsg(unix.AF_UNSPEC)
 	m.Index = uint32(index)
@@ -38,8 +38,8 @@ func (c *Conn) Addresses(ctx context.Context, index int) ([]Addr, error) {
 	return all, nlconn.Explain(err, "list addresses")
 }
 
-// ParseAddr reads the body of RTM_NEWADDR. IFA_LOCAL is the address where
-// there is one: on a point-to-point link IFA_ADDRESS is the other end's.
+// ParseAddr reads the body of RTM_NEWADDR. It prefers IFA_LOCAL, because on a
+// point-to-point link IFA_ADDRESS is the peer's address.
 func ParseAddr(b []byte) (a Addr, ok bool, err error) {
 	if len(b) < unix.SizeofIfAddrmsg {
 		return a, false, fmt.Errorf("address message of %d bytes: %w", len(b), unix.EBADMSG)
@@ -65,8 +65,8 @@ func ParseAddr(b []byte) (a Addr, ok bool, err error) {
 	return a, err == nil && a.Prefix.IsValid(), err
 }
 
-// Route is a unicast route as the kernel tells it; a multipath route is
-// one for each of its hops.
+// Route is a unicast route as the kernel reports it. A multipath route becomes
+// one Route for each next hop.
 type Route struct {
 	Link, Priority, Table, MTU, AdvMSS int
 	Scope, Protocol                    uint8
@@ -75,8 +75,8 @@ type Route struct {
 	OnLink                             bool
 }
 
-// Routes reads the routes of both families, filtered by the kernel: over one
-// link (0 for all), in one table (0 for all).
+// Routes reads the routes of both families over one link (0 for all) in one table
+// (0 for all). The kernel filters them.
 func (c *Conn) Routes(ctx context.Context, link, table int) ([]Route, error) {
 	var all []Route
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
@@ -109,15 +109,17 @@ func (c *Conn) routesOf(ctx context.Context, family uint8, link, table int) ([]R
 		return err
 	})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil, nil // no such table, or no such family
+		return nil, nil // no such table or address family
 	}
 	return all, err
 }
 
-// ParseRoute reads the body of RTM_NEWROUTE; nothing for routes that are not unicast.
+// ParseRoute reads the body of RTM_NEWROUTE. It returns nothing for a route that
+// is not unicast.
 func ParseRoute(b []byte) ([]Route, error) { return ParseRouteOf(b, unix.RTN_UNICAST) }
 
-// ParseRouteOf reads a route of one type (RTN_*), nothing for others.
+// ParseRouteOf reads a route of one type (RTN_*). It returns nothing for another
+// type.
 func ParseRouteOf(b []byte, kind uint8) ([]Route, error) {
 	if len(b) < unix.SizeofRtMsg {
 		return nil, fmt.Errorf("route message of %d bytes: %w", len(b), unix.EBADMSG)
@@ -166,7 +168,7 @@ func ParseRouteOf(b []byte, kind uint8) ([]Route, error) {
 	return hops, nil
 }
 
-// parseHop reads the attributes that a hop of a multipath route has too.
+// parseHop reads the attributes that the next hops of a multipath route have too.
 func (r *Route) parseHop(kind uint16, v []byte) error {
 	switch kind {
 	case unix.RTA_OIF:
@@ -193,7 +195,7 @@ func (r *Route) parseMetrics(b []byte) error {
 	})
 }
 
-// parseHops reads RTA_MULTIPATH; what follows a damaged length is dropped.
+// parseHops reads RTA_MULTIPATH. It drops the rest of b after an invalid length.
 func parseHops(b []byte) []Route {
 	hops := []Route{}
 	for len(b) >= unix.SizeofRtNexthop {

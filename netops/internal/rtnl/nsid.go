@@ -16,7 +16,8 @@ const (
 	netnsaFD   = 3
 )
 
-// NamespaceID is the number by which the connection's namespace knows an open one, negative for none (rtnetlink(7), NETNSA_NSID).
+// NamespaceID returns the number that the connection's namespace has for an open
+// namespace, or a negative number for none (rtnetlink(7), NETNSA_NSID).
 func (c *Conn) NamespaceID(ctx context.Context, fd int) (int, error) {
 	data, err := c.Query(ctx, nlconn.Message{Kind: unix.RTM_GETNSID, Data: []nl.NetlinkRequestData{
 		nl.NewRtGenMsg(), nl.NewRtAttr(netnsaFD, nl.Uint32Attr(uint32(fd))),

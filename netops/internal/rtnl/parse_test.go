@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// linkOfKind is the body of an RTM_NEWLINK with a kind and its attributes.
+// linkOfKind returns the body of an RTM_NEWLINK with a kind and its attributes.
 func linkOfKind(kind, data string) []byte {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.ZeroTerminated(kind))
@@ -15,7 +15,7 @@ func linkOfKind(kind, data string) []byte {
 	return append(make([]byte, unix.SizeofIfInfomsg), info.Serialize()...)
 }
 
-// FuzzDecoders feeds the decoders of what the kernel sends.
+// FuzzDecoders feeds random bytes to the decoders of the kernel's messages.
 func FuzzDecoders(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(make([]byte, 16))

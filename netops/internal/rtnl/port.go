@@ -10,23 +10,24 @@ import (
 type Port struct {
 	Hairpin  bool `json:"hairpin,omitempty"`
 	Isolated bool `json:"isolated,omitempty"`
-	// NeighSuppress has the bridge answer ARP requests and neighbour solicitations
-	// that come in by other ports for what it has a neighbour and a forwarding entry
-	// at this one, and send none of those out of it. Learning takes the sources of
-	// frames that come in by the port into the forwarding table. nil leaves them as
-	// they are: learning is on at a new port.
+	// NeighSuppress makes the bridge answer ARP requests and neighbour
+	// solicitations that arrive at other ports, if it has a neighbour entry and a
+	// forwarding entry at this port for the address. It sends none of them out of
+	// this port. Learning adds the source MACs of the frames that arrive at this
+	// port to the forwarding table. nil leaves a setting unchanged; a new port
+	// has learning on.
 	NeighSuppress *bool `json:"neighSuppress,omitempty"`
 	Learning      *bool `json:"learning,omitempty"`
 }
 
-// Is reports whether a port that is there has all that p sets.
+// Is reports whether the existing port have has all settings of p.
 func (p *Port) Is(have *Port) bool {
 	same := func(want, have *bool) bool { return want == nil || have != nil && *want == *have }
 	return p.Hairpin == have.Hairpin && p.Isolated == have.Isolated &&
 		same(p.NeighSuppress, have.NeighSuppress) && same(p.Learning, have.Learning)
 }
 
-// AddSettings adds what p sets of that to a request.
+// AddSettings adds NeighSuppress and Learning to a request if they are set.
 func (p *Port) AddSettings(attr *nl.RtAttr) {
 	if p.NeighSuppress != nil {
 		attr.AddRtAttr(nl.IFLA_BRPORT_NEIGH_SUPPRESS, BoolAttr(*p.NeighSuppress))
@@ -36,7 +37,7 @@ func (p *Port) AddSettings(attr *nl.RtAttr) {
 	}
 }
 
-// parseSetting reads one of these.
+// parseSetting reads NeighSuppress or Learning.
 func (p *Port) parseSetting(kind uint16, v []byte) {
 	on := nlconn.Byte(v) != 0
 	switch kind {

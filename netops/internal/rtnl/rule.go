@@ -11,7 +11,7 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// Rule is a policy rule that looks up a table, or refuses.
+// Rule is a policy rule with the action table lookup or prohibit.
 type Rule struct {
 	Family, Priority, Table int
 	From, To                netip.Prefix
@@ -23,7 +23,7 @@ type Rule struct {
 	MinBits, Protocol       int
 }
 
-// Rules reads the rules of one family that look up a table, or refuse.
+// Rules reads the rules of one family with the action table lookup or prohibit.
 func (c *Conn) Rules(ctx context.Context, family uint8) ([]Rule, error) {
 	h := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}
 	var all []Rule
@@ -39,7 +39,8 @@ func (c *Conn) Rules(ctx context.Context, family uint8) ([]Rule, error) {
 	return all, nlconn.Explain(err, "list rules")
 }
 
-// parseRule reads the body of RTM_NEWRULE.
+// parseRule reads the body of RTM_NEWRULE. ok is false for rules with other
+// actions.
 func parseRule(b []byte) (r Rule, ok bool, err error) {
 	if len(b) < unix.SizeofRtMsg {
 		return r, false, fmt.Errorf("rule message of %d bytes: %w", len(b), unix.EBADMSG)
@@ -61,7 +62,7 @@ func parseRule(b []byte) (r Rule, ok bool, err error) {
 		case unix.FRA_FWMASK:
 			r.Mask = uint32(nlconn.Int(v))
 		case unix.FRA_SUPPRESS_PREFIXLEN:
-			r.MinBits = int(int32(nlconn.Int(v))) + 1 // -1 is none
+			r.MinBits = int(int32(nlconn.Int(v))) + 1 // -1 means none
 		case unix.FRA_PROTOCOL:
 			if len(v) > 0 {
 				r.Protocol = int(v[0])

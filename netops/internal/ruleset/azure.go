@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// bridgeForward is NF_BR_FORWARD of linux/netfilter_bridge.h, bridgeFilter
-	// NF_BR_PRI_FILTER_BRIDGED.
+	// bridgeForward is NF_BR_FORWARD of linux/netfilter_bridge.h, and
+	// bridgeFilter is NF_BR_PRI_FILTER_BRIDGED.
 	bridgeForward = 2
 	bridgeFilter  = -200
 	// bridgePostrouting is NF_BR_POST_ROUTING of linux/netfilter_bridge.h.
@@ -20,8 +20,9 @@ const (
 	priorityBridgeSource = 300
 )
 
-// Of ARP (RFC 826): requests and replies; and where a message for IPv4 over
-// Ethernet has its sender's MAC, its target's MAC and its target's address.
+// Constants of ARP (RFC 826): the operations, and the offsets of the operation,
+// the sender's MAC, the target's MAC and the target's address in a message for
+// IPv4 over Ethernet.
 const (
 	arpRequest  = 1
 	arpReply    = 2
@@ -31,8 +32,8 @@ const (
 	arpTargetIP = 24
 )
 
-// Of neighbour discovery (RFC 4861): types of messages, and types of the options
-// that hold their sender's MAC.
+// Constants of neighbour discovery (RFC 4861): message types, and the types of
+// the options that hold the sender's MAC.
 const (
 	ndRouterSolicitation    = 133
 	ndNeighbourSolicitation = 135
@@ -42,25 +43,28 @@ const (
 	ndTargetOption          = 2
 )
 
-// macNATFeature is for bridges whose uplink takes frames with its own MAC only, as
-// the networks of clouds do. An uplink and its bridge are the node's.
+// macNATFeature serves bridges whose uplink accepts only frames with its own MAC,
+// as in cloud networks. The uplink and its bridge belong to the node.
 //
-//   - macnat_uplinks has an uplink's MAC: what leaves by it has that for its source,
-//     in the frame, in ARP's sender and in the options of neighbour discovery. What
-//     comes in by it for many receivers does not go back, hairpin or not: it would
-//     tell that others' addresses are the node's.
-//   - macnat_pods4 and macnat_pods6 map (uplink, pod's address) to the pod's MAC: what
-//     comes in by the uplink for the address goes to the pod, ARP included. A request
-//     for it is asked of the pod alone, which answers with the uplink's MAC. Requests
-//     for it do not leave by the uplink, which has no answer but the pod's own.
-//   - macnat_tunnel maps a bridge port to the MAC that all IP frames for one receiver
-//     go to that come in by it, so that also those for the same node leave by the
-//     uplink and come back. ARP and neighbour discovery stay as they are.
-//   - macnat_host4 maps (bridge port or a pattern of those, address) to the bridge's
-//     MAC: what comes in by the port for the address is handed to the node itself.
+//   - macnat_uplinks maps an uplink to its MAC. Frames that leave by the uplink
+//     get this MAC as their source: in the Ethernet header, in ARP's sender and
+//     in the options of neighbour discovery. A broadcast or multicast frame that
+//     arrived at the uplink does not leave by it again, even in hairpin mode: it
+//     would announce other hosts' addresses with the node's MAC.
+//   - macnat_pods4 and macnat_pods6 map (uplink, pod's address) to the pod's MAC.
+//     Frames that arrive at the uplink for the address go to the pod, ARP
+//     included. An ARP request for the address reaches only the pod, and the
+//     answer has the uplink's MAC. An ARP request for the address does not leave
+//     by the uplink, because only the pod can answer it.
+//   - macnat_tunnel maps a bridge port to a MAC. All unicast IP frames that
+//     arrive at the port go to this MAC, so that frames for the same node also
+//     leave by the uplink and come back. ARP and neighbour discovery are
+//     unchanged.
+//   - macnat_host4 maps (bridge port or name pattern, address) to the bridge's
+//     MAC. Frames that arrive at the port for the address go to the node itself.
 //
-// The bridge family of 6.1 and later has maps, yet no name of the bridge where the
-// kernel lacks nft_meta_bridge, hence keys are ports.
+// The bridge family has maps since Linux 6.1. The keys are ports, because a
+// kernel without nft_meta_bridge cannot match the name of the bridge.
 func macNATFeature() nft.Feature {
 	table := bridgeTable()
 	to := []nft.Field{nft.EtherAddr}
@@ -109,14 +113,16 @@ func macNATFeature() nft.Feature {
 	}
 }
 
-// optionRule translates the sender's MAC in the first option of a message of
-// neighbour discovery, which begins at an offset.
+// optionRule returns a rule that replaces the sender's MAC in the first option of
+// a neighbour discovery message. The option begins at an offset of the ICMPv6
+// header.
 func optionRule(uplinks *nft.Set, message byte, offset uint32, option byte) nft.Rule {
 	return nft.NewRule(discovery(message, message), transportIs(offset, []byte{option, 1}),
 		nft.OutputLink(), fromMap(uplinks), setTransport(offset+2))
 }
 
-// etherType is meta protocol: the bridge family has no other word for the layer above.
+// etherType matches the network protocol (meta protocol). The bridge family has
+// no other expression for it.
 func etherType(kind uint16) nft.Part {
 	return func(b *nft.Builder) {
 		b.Exprs = append(b.Exprs,
@@ -126,15 +132,15 @@ func etherType(kind uint16) nft.Part {
 	}
 }
 
-// frameDestination4 is ip daddr behind a match of the layer.
+// frameDestination4 loads ip daddr. The rule must match the protocol before it.
 func frameDestination4() nft.Part { return nft.Load(expr.PayloadBaseNetworkHeader, 16, nft.IP4Addr, 0) }
 
 func frameDestination6() nft.Part { return nft.Load(expr.PayloadBaseNetworkHeader, 24, nft.IP6Addr, 0) }
 
-// targetIP is arp daddr ip.
+// targetIP loads arp daddr ip.
 func targetIP() nft.Part { return nft.Load(expr.PayloadBaseNetworkHeader, arpTargetIP, nft.IP4Addr, 0) }
 
-// arp matches messages of one operation.
+// arp matches ARP messages of one operation.
 func arp(operation byte) nft.Part {
 	return func(b *nft.Builder) {
 		etherType(unix.ETH_P_ARP)(b)
@@ -142,7 +148,7 @@ func arp(operation byte) nft.Part {
 	}
 }
 
-// discovery matches messages of neighbour discovery of a range of types.
+// discovery matches neighbour discovery messages of a range of types.
 func discovery(first, last byte) nft.Part {
 	return func(b *nft.Builder) {
 		etherType(unix.ETH_P_IPV6)(b)
@@ -155,13 +161,14 @@ func discovery(first, last byte) nft.Part {
 	}
 }
 
-// transportIs compares bytes behind the network's header.
+// transportIs compares the bytes at an offset of the transport header with want.
 func transportIs(offset uint32, want []byte) nft.Part {
 	return func(b *nft.Builder) { b.Match(expr.PayloadBaseTransportHeader, offset, want) }
 }
 
-// forReceivers is for frames to one receiver, or with CmpOpNeq to many: broadcasts
-// and multicasts have the first bit of a MAC that is sent set (IEEE 802.3).
+// forReceivers matches unicast frames, or with CmpOpNeq broadcast and multicast
+// frames. In a broadcast or multicast MAC the lowest bit of the first byte is set
+// (IEEE 802.3).
 func forReceivers(op expr.CmpOp) nft.Part {
 	return func(b *nft.Builder) {
 		b.Exprs = append(b.Exprs,
@@ -172,7 +179,8 @@ func forReceivers(op expr.CmpOp) nft.Part {
 	}
 }
 
-// fromMap goes on with what a map has for what was loaded so far, if it has it.
+// fromMap looks up the loaded key in a map and loads the value. The rule does not
+// match if the map has no such key.
 func fromMap(set *nft.Set) nft.Part {
 	return func(b *nft.Builder) {
 		b.Exprs = append(b.Exprs, &expr.Lookup{
@@ -182,25 +190,27 @@ func fromMap(set *nft.Set) nft.Part {
 	}
 }
 
-// isSet compares what was mapped with nothing, for nft to show the lookup.
+// isSet compares the value of a map with zero. Without this comparison nft does
+// not show the lookup.
 func isSet() nft.Part {
 	return func(b *nft.Builder) {
 		b.Exprs = append(b.Exprs, &expr.Cmp{Op: expr.CmpOpNeq, Register: nft.FirstRegister, Data: make([]byte, nft.EtherAddr.Size())})
 	}
 }
 
-// setDestinationMAC is ether daddr set to what was mapped.
+// setDestinationMAC sets ether daddr to the value of a map.
 func setDestinationMAC() nft.Part { return setMAC(expr.PayloadBaseLLHeader, 0, expr.Payload{}) }
 
-// setSourceMAC is ether saddr set.
+// setSourceMAC sets ether saddr to the value of a map.
 func setSourceMAC() nft.Part { return setMAC(expr.PayloadBaseLLHeader, 6, expr.Payload{}) }
 
-// setNetwork sets a MAC of the network layer, which has no checksum over it.
+// setNetwork sets a MAC in the network header. ARP has no checksum.
 func setNetwork(offset uint32) nft.Part {
 	return setMAC(expr.PayloadBaseNetworkHeader, offset, expr.Payload{})
 }
 
-// setTransport sets a MAC of ICMPv6, whose checksum is at 2 (RFC 4443 §2.1).
+// setTransport sets a MAC in an ICMPv6 message. The checksum is at offset 2 (RFC
+// 4443 §2.1).
 func setTransport(offset uint32) nft.Part {
 	return setMAC(expr.PayloadBaseTransportHeader, offset, expr.Payload{CsumType: expr.CsumTypeInet, CsumOffset: 2})
 }
@@ -213,7 +223,8 @@ func setMAC(base expr.PayloadBase, offset uint32, write expr.Payload) nft.Part {
 	}
 }
 
-// toHostItself is meta pkttype set host: else the node drops a frame that was for another.
+// toHostItself sets the packet type to host (meta pkttype). Without it the node
+// drops a frame that was sent to another MAC.
 func toHostItself() nft.Part {
 	return func(b *nft.Builder) {
 		b.Exprs = append(b.Exprs,

@@ -10,11 +10,11 @@ import (
 // ctDestinationNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
 const ctDestinationNAT = 1 << 5
 
-// firewallFeature keeps networks apart. From one closed device into another go
-// replies and what was sent to a published port; from a device into itself
-// whatever comes, unless it is isolated. What comes from elsewhere is not
-// the policy's business. A drop here is final whatever other tables accept, an
-// accept of ours would not be, so there is none.
+// firewallFeature isolates networks from each other. From one closed device to
+// another it passes only replies and packets to a published port. From a device
+// to itself it passes everything, unless the device is isolated. It does not
+// filter packets from other devices. A drop is final, whatever other tables
+// accept. An accept would not be final, so there is none.
 func firewallFeature() nft.Feature {
 	table := inetTable()
 	closed := &nft.Set{Table: table, Name: "fw_closed", Key: []nft.Field{nft.IfName}}

@@ -10,30 +10,35 @@ import (
 const (
 	// priorityDestinationNAT is NF_IP_PRI_NAT_DST of linux/netfilter_ipv4.h.
 	priorityDestinationNAT = -100
-	// priorityRaw is NF_IP_PRI_RAW: before connections are tracked and translated.
+	// priorityRaw is NF_IP_PRI_RAW: before connections are tracked and
+	// translated.
 	priorityRaw = -300
 )
 
-// portMapFeature leads ports of the node to containers. Of a family, 4 or 6:
+// portMapFeature translates ports of the node to containers. Each family, 4 or 6,
+// has these sets:
 //
-//   - portmap4 maps (protocol, port) of any address of the node, portmap_ip4
-//     (address, protocol, port), to a container's address and port.
-//   - portmap_if4 and portmap_ip_if4 hold those of these keys that are mapped
-//     under conditions: "goto" a chain that a portCondition makes.
-//   - portmap_snat4 tells by a container's address what becomes of the source
-//     of connections that were led there: "goto portmap_hairpin" hides it where
-//     the container could not answer, or would answer past the node, "goto
-//     portmap_masquerade" always. A container without keeps every source.
-//   - portmap_near4 holds the subnets within which containers answer each other
-//     directly, as (subnet, subnet).
-//   - portmap_mark4 tells by a container's address which mark bit hidden
-//     connections get: "jump" a chain that a markBit makes.
+//   - portmap4 maps (protocol, port) of any address of the node to a container's
+//     address and port. portmap_ip4 maps (address, protocol, port).
+//   - portmap_if4 and portmap_ip_if4 have the same keys, for ports that are
+//     mapped under conditions. The value is "goto" a chain of conditions, see
+//     ConditionVerdict.
+//   - portmap_snat4 maps a container's address to a verdict on the source of
+//     translated connections. "goto portmap_hairpin" masquerades the source if
+//     the container could not answer it, or would answer it without passing the
+//     node. "goto portmap_masquerade" always masquerades. Connections to a
+//     container without an element keep their source.
+//   - portmap_near4 holds pairs (subnet, subnet) in which containers answer each
+//     other directly.
+//   - portmap_mark4 maps a container's address to the mark bit of masqueraded
+//     connections: "jump" a chain that sets the bit, see MarkVerdict.
 //
-// A set's lookup costs the same however many ports are mapped.
+// The cost of a lookup does not depend on the number of mapped ports.
 //
-// portmap_local holds the devices that packets from 127.0.0.1 may leave by
-// (route_localnet, which nothing else guards): what comes in by them from or to
-// loopback addresses is dropped, before a translation back could bring one about.
+// portmap_local holds the devices by which packets from 127.0.0.1 may leave. Such
+// a device has route_localnet set, which has no other protection. Packets from or
+// to loopback addresses that arrive at such a device are dropped before the
+// reverse translation of replies, which makes loopback addresses.
 func portMapFeature() nft.Feature {
 	table := inetTable()
 	local := &nft.Set{Table: table, Name: "portmap_local", Key: []nft.Field{nft.IfName}}
@@ -78,7 +83,7 @@ const (
 	portMapMasquerade = "portmap_masquerade"
 )
 
-// portMapFamily is the part of portMapFeature that there is for each family.
+// portMapFamily has the parts of portMapFeature that exist for each family.
 type portMapFamily struct {
 	l3                       byte
 	address                  nft.Field
@@ -116,7 +121,8 @@ func (f *portMapFamily) all() []*nft.Set {
 	return []*nft.Set{f.ports, f.portsOf, f.conditional, f.conditionOf, f.snat, f.near, f.mark}
 }
 
-// conditions send what is mapped under conditions to the chain that judges them.
+// conditions returns the rules that send ports with conditions to their chain of
+// conditions.
 func (f *portMapFamily) conditions() []nft.Rule {
 	return []nft.Rule{
 		nft.NewRule(f.destination(), nft.TransportProtocol(), nft.TransportPort(), nft.VerdictFrom(f.conditionOf)),
@@ -124,7 +130,7 @@ func (f *portMapFamily) conditions() []nft.Rule {
 	}
 }
 
-// translate leads what is mapped to its container.
+// translate returns the rules that translate mapped ports to their container.
 func (f *portMapFamily) translate() []nft.Rule {
 	return []nft.Rule{
 		nft.NewRule(f.destination(), nft.TransportProtocol(), nft.TransportPort(), nft.DestinationFrom(f.portsOf, f.l3)),

@@ -15,29 +15,32 @@ import (
 )
 
 const (
-	// conditionChain begins the names of chains of conditions; the family follows.
+	// conditionChain is the prefix of the names of chains of conditions. The
+	// family follows.
 	conditionChain = "portmap_if"
-	// markChain begins the names of chains that set a mark bit; its number follows.
+	// markChain is the prefix of the names of chains that set a mark bit. The
+	// bit's number follows.
 	markChain = "portmap_bit"
 	// maxMarkBit is the last bit of a packet's mark.
 	maxMarkBit = 31
 )
 
-// PortCondition is what a packet must be like for a port to be mapped: of the
-// three one is set.
+// PortCondition is a condition on packets for a port mapping. Exactly one of
+// Source, Destination and Input is set.
 type PortCondition struct {
-	// Source and Destination are what the packet's address is in.
+	// Source and Destination are prefixes that contain the packet's address.
 	Source, Destination netip.Prefix
-	// Input is the name of the device that it comes in by, or with a final "*"
-	// how that begins. It is none for what the node itself sends.
+	// Input is the name of the input device, or the beginning of the name and a
+	// final "*". Packets of the node itself have no input device.
 	Input string
-	// Not asks for the opposite.
+	// Not inverts the condition.
 	Not bool
 }
 
-// ConditionVerdict is the value of an element of portmap_if4 and its like: it
-// leads to a chain, made with the element, that maps what meets all conditions.
-// The error wraps ErrInvalid and says which condition cannot be had.
+// ConditionVerdict returns the value of an element of portmap_if4, portmap_if6,
+// portmap_ip_if4 or portmap_ip_if6. The value refers to a chain, made with the
+// element, that maps the port if the packet meets all conditions. The error wraps
+// ErrInvalid and names the condition.
 func ConditionVerdict(v6 bool, conditions []PortCondition) (string, error) {
 	name := conditionChain + "4"
 	if v6 {
@@ -56,8 +59,9 @@ func ConditionVerdict(v6 bool, conditions []PortCondition) (string, error) {
 	return "goto " + name, nil
 }
 
-// MarkVerdict is the value of an element of portmap_mark4 and its like: it leads
-// to a chain, made with the element, that sets one bit of the mark.
+// MarkVerdict returns the value of an element of portmap_mark4 or portmap_mark6.
+// The value refers to a chain, made with the element, that sets one bit of the
+// mark.
 func MarkVerdict(bit int) (string, error) {
 	if bit < 0 || bit > maxMarkBit {
 		return "", fmt.Errorf("mark bit %d: %w: use 0 to %d", bit, nlconn.ErrInvalid, maxMarkBit)
@@ -65,8 +69,8 @@ func MarkVerdict(bit int) (string, error) {
 	return "jump " + markChain + strconv.Itoa(bit), nil
 }
 
-// encode is the condition as a part of a chain's name, which nft takes for a
-// word: "/not/saddr/10.0.0.0/8", "/iif/eth0", "/iif/eth/any".
+// encode returns the condition as a part of a chain's name. nft reads the name as
+// one word: "/not/saddr/10.0.0.0/8", "/iif/eth0", "/iif/eth/any".
 func (c PortCondition) encode(v6 bool) (string, error) {
 	text := ""
 	if c.Not {
@@ -95,13 +99,13 @@ func (c PortCondition) encode(v6 bool) (string, error) {
 	return text, nil
 }
 
-// notInWord tells the runes that nft does not take within a word.
+// notInWord reports whether nft does not accept a rune within a word.
 func notInWord(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
 }
 
-// portMapChain is a chain of conditions or of a mark bit; ok is false for a
-// name of neither.
+// portMapChain returns the chain of conditions or of a mark bit that has a name.
+// ok is false for other names.
 func portMapChain(name string) (c nft.Chain, ok bool) {
 	if bit, found := strings.CutPrefix(name, markChain); found {
 		n, err := strconv.Atoi(bit)
@@ -130,7 +134,7 @@ func portMapChain(name string) (c nft.Chain, ok bool) {
 
 var errNoCondition = errors.New("no condition")
 
-// decodeConditions is the inverse of encode for several.
+// decodeConditions is the inverse of encode for several conditions.
 func decodeConditions(text string) ([]PortCondition, error) {
 	words := strings.Split(text, "/")
 	if words[0] != "" || len(words) < 2 {
@@ -174,7 +178,7 @@ func decodeConditions(text string) ([]PortCondition, error) {
 	return all, nil
 }
 
-// part is the condition in a rule.
+// part returns the condition as a part of a rule.
 func (c PortCondition) part() nft.Part {
 	op := expr.CmpOpEq
 	if c.Not {

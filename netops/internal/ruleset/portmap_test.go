@@ -52,7 +52,8 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// FuzzPortMapChain: a chain's name may come from a state file.
+// FuzzPortMapChain decodes random chain names. The name of a chain may come from
+// a state file.
 func FuzzPortMapChain(f *testing.F) {
 	for _, s := range []string{"portmap_if4/saddr/10.0.0.0/8", "portmap_if6/not/daddr/fd00__/8/iif/eth/any", "portmap_bit31", "portmap_if4/not", "portmap_if4/iif", "portmap_if4//", "portmap"} {
 		f.Add(s)

@@ -8,37 +8,45 @@ import (
 )
 
 const (
-	// RoutedMark is the bit of a packet's and of a connection's mark that has what
-	// several NICs carry leave by the node's first one. It is the bit of AWS's CNI;
-	// kube-proxy's are 0x4000 and 0x8000.
+	// RoutedMark is the bit of the packet mark and the connection mark that makes
+	// packets leave by the node's first NIC. It is used only if several NICs are
+	// in use. AWS's CNI uses the same bit; kube-proxy uses 0x4000 and 0x8000.
 	RoutedMark = 1 << routedMarkBit
 
-	// UplinkSet is the set of the first NICs of several.
+	// UplinkSet is the name of the set that holds the first NIC if several are in
+	// use.
 	UplinkSet = "routed_uplink"
 
 	routedMarkBit = 7
-	// priorityMangle is NF_IP_PRI_MANGLE of linux/netfilter_ipv4.h: connections are
-	// tracked by then, and destinations not translated yet.
+	// priorityMangle is NF_IP_PRI_MANGLE of linux/netfilter_ipv4.h. At this
+	// priority connections are tracked, and destinations are not translated yet.
 	priorityMangle = -150
-	// priorityTranslated is after priorityDestinationNAT.
+	// priorityTranslated is after priorityDestinationNAT: destinations are
+	// translated.
 	priorityTranslated = -90
 )
 
-// routedFeature is for pods that are routed with addresses of the cloud's own
-// network. Of a family, 4 or 6, keys are the host's end of pods, or a pattern of
-// those, and a prefix:
+// routedFeature serves pods that are routed with addresses of the cloud's
+// network. In the sets of each family, 4 or 6, the key is a host interface of
+// pods (or a name pattern) and a prefix:
 //
-//   - routed4 holds what is hidden behind the node beyond routed_near4: sources.
-//   - routed_near4 holds what is reached with the pods' own addresses: destinations.
-//   - routed_out4 holds sources whose connections beyond routed_near4 leave by the
-//     node's first NIC, where several are in use: only that one's address is the
-//     node's. Packets get RoutedMark, by which a rule leads them to the main table.
+//   - routed4 holds sources that are masqueraded if the destination is outside
+//     routed_near4.
+//   - routed_near4 holds destinations that are reached with the pods' own
+//     addresses.
+//   - routed_out4 holds sources whose connections to destinations outside
+//     routed_near4 leave by the node's first NIC. It is used if several NICs are
+//     in use, because only the first NIC's address is the node's. The packets get
+//     RoutedMark; a policy rule looks up the main table for them.
 //
-// routed_uplink holds the first NIC where several are in use: connections that come
-// in by it to the node are answered by it, whichever NIC the pod's address is of that
-// they are led to. Destinations are judged before they are translated there (a service's
-// port of the node may be no business of connection tracking's, as with IPVS), and
-// after that for what pods send: a service's address is none of the cloud's network.
+// routed_uplink holds the first NIC if several are in use. Replies to connections
+// that entered through the first NIC leave through it, whatever NIC owns the
+// pod's address.
+//
+// The rule for routed_uplink runs before destinations are translated, because
+// connection tracking may not translate a service's node port (IPVS). The rules
+// for the pods' packets run after the translation, because a service's address is
+// not in the cloud's network.
 func routedFeature() nft.Feature {
 	table := inetTable()
 	set := func(name string, key ...nft.Field) *nft.Set { return &nft.Set{Table: table, Name: name, Key: key} }
@@ -86,8 +94,8 @@ func routedFeature() nft.Feature {
 	}
 }
 
-// masqueradeRandomly is masquerade with ports at random: of many connections that
-// begin at once fewer want one port (nft's fully-random).
+// masqueradeRandomly masquerades with random ports (nft's fully-random). It makes
+// it less likely that simultaneous new connections choose the same port.
 func masqueradeRandomly() nft.Part {
 	return func(b *nft.Builder) { b.Exprs = append(b.Exprs, &expr.Masq{FullyRandom: true}) }
 }

@@ -1,5 +1,6 @@
-// Package ruleset is what we install in nftables: masquerade, MAC guard, firewall,
-// port maps, routed pods and Azure's bridges, each a feature of the one schema.
+// Package ruleset defines cnibox's nftables rules: masquerade, MAC guard,
+// firewall, port maps, routed pods and Azure's bridges. Each is a feature of one
+// schema.
 package ruleset
 
 import (
@@ -9,8 +10,8 @@ import (
 )
 
 const (
-	// priorityBridgeFirst is NF_BR_PRI_NAT_DST_BRIDGED of linux/netfilter_bridge.h:
-	// before any filter of the bridge family.
+	// priorityBridgeFirst is NF_BR_PRI_NAT_DST_BRIDGED of
+	// linux/netfilter_bridge.h: before all filters of the bridge family.
 	priorityBridgeFirst = -300
 	// bridgePrerouting is NF_BR_PRE_ROUTING of linux/netfilter_bridge.h.
 	bridgePrerouting = 0
@@ -19,17 +20,17 @@ const (
 func inetTable() nft.Table   { return nft.Table{Family: unix.NFPROTO_INET, Name: "cnibox"} }
 func bridgeTable() nft.Table { return nft.Table{Family: unix.NFPROTO_BRIDGE, Name: "cnibox"} }
 
-// Schema is everything that we install in nftables. A new purpose is one more
-// function that returns a feature.
+// Schema returns all features that cnibox makes in nftables. A new purpose is one
+// more function that returns a feature.
 func Schema() nft.Schema {
 	return nft.Schema{masqueradeFeature(), macGuardFeature(), firewallFeature(), portMapFeature(), routedFeature(), macNATFeature()}
 }
 
-// masqueradeFeature hides networks behind the node's addresses. An element is
-// one network: the host device its packets come in by, or a pattern of those
-// where each container has one, and its subnet. Traffic within the subnet and
-// multicast keep their source. A packet the node itself
-// sends has no input device and so matches nothing.
+// masqueradeFeature masquerades networks behind the node's addresses. An element
+// is one network: its subnet, and the host device at which its packets arrive, or
+// a name pattern if each container has its own device. Packets to the same subnet
+// and to multicast addresses keep their source. Packets of the node itself have
+// no input device, so they match no element.
 func masqueradeFeature() nft.Feature {
 	table := inetTable()
 	masq4 := &nft.Set{Table: table, Name: "masq4", Key: []nft.Field{nft.IfPattern, nft.IP4Prefix}}
@@ -53,8 +54,8 @@ func masqueradeFeature() nft.Feature {
 	}
 }
 
-// macGuardFeature drops frames that a guarded bridge port sends with any other
-// source address than those paired with it.
+// macGuardFeature drops frames that arrive at a guarded bridge port with a source
+// MAC that is not paired with the port.
 func macGuardFeature() nft.Feature {
 	table := bridgeTable()
 	ports := &nft.Set{Table: table, Name: "macguard_ports", Key: []nft.Field{nft.IfName}}
