@@ -196,13 +196,13 @@ func (r *azureResult) summary() []row {
 		azureVerb
 	}{{"ADD", azureAtMost, r.Add}, {"DEL", 0, r.Del}} {
 		cost := ratio(float64(v.Azure.P50), float64(v.Bridge.P50))
-		one := row{What: v.name + " azure-vnet (azure-vnet-ipam), p50", Ours: ms(v.Azure.P50), Ratio: fmt.Sprintf("%.2f × our bridge's (host-local)", cost)}
+		one := row{What: v.name + " azure-vnet (azure-vnet-ipam), p50", Ours: ms(v.Azure.P50), Ratio: fmt.Sprintf("%.2f × our bridge's (host-local)", cost), Key: cost}
 		if v.target > 0 {
 			one.Target, one.Met = fmt.Sprintf("≤ %.1f ×", v.target), cost > 0 && cost <= v.target
 		}
 		many := row{
 			What: fmt.Sprintf("%s azure-vnet, %d at a time, p50", v.name, r.AtATime), Ours: ms(v.Many.P50), Ratio: "longest wait for a lock " + ms(v.Wait),
-			Target: "≤ " + ms(azureWaits), Met: v.Wait <= azureWaits,
+			Target: "≤ " + ms(azureWaits), Met: v.Wait <= azureWaits, Key: float64(v.Wait),
 		}
 		rows = append(rows, one, many)
 	}

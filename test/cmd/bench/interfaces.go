@@ -16,16 +16,35 @@ const interfaceMaster = "benchmaster"
 // The address families; the reference waits with the second one.
 func interfaceFamilies() []interfaceFamily {
 	return []interfaceFamily{
-		{Name: "IPv4", Subnets: map[string]string{"ours": "10.230.0.0/16", "peer": "10.231.0.0/16"}, Target: 4},
-		{Name: "IPv6", Subnets: map[string]string{"ours": "fd00:230::/64", "peer": "fd00:231::/64"}, Target: 20, Waits: true},
+		{Name: "IPv4", Subnets: map[string]string{"ours": "10.230.0.0/16", "peer": "10.231.0.0/16"}},
+		{Name: "IPv6", Subnets: map[string]string{"ours": "fd00:230::/64", "peer": "fd00:231::/64"}, Waits: true},
 	}
 }
 
 type interfaceFamily struct {
 	Name    string
 	Subnets map[string]string // by side: containers of both are on one wire at a time
-	Target  float64           // times as fast an ADD has to be
 	Waits   bool
+}
+
+// interfaceKind is a plugin with an option.
+type interfaceKind struct {
+	Plugin string
+	With   string // the option, behind the plugin's name
+	Target float64
+}
+
+// withMasq is the option of ptp that lets a container reach more than the host.
+const withMasq = " + ipMasq"
+
+// waitingAtLeast is how many times as fast an ADD has to be if the reference waits.
+const waitingAtLeast = 20
+
+// interfaceKinds lists the plugins, and how many times as fast an ADD has to be if the reference does not wait.
+func interfaceKinds() []interfaceKind {
+	return []interfaceKind{
+		{Plugin: "ptp", With: withMasq, Target: 4}, {Plugin: "ptp", Target: 2.2}, {Plugin: "macvlan", Target: 2.2}, {Plugin: "tap", Target: 2.2},
+	}
 }
 
 // interfaceResult is one kind of interface with host-local addresses of one family, one container at a time.
@@ -52,9 +71,9 @@ func measureInterfaces(ctx context.Context, j job) (_ []interfaceResult, err err
 		err = errors.Join(err, program(context.WithoutCancel(ctx), "ip", "link", "del", interfaceMaster))
 	}()
 	var list []interfaceResult
-	for _, plugin := range []string{"ptp", "macvlan", "tap"} {
+	for _, kind := range interfaceKinds() {
 		for _, family := range interfaceFamilies() {
-			r, err := measureInterface(ctx, j, plugin, family)
+			r, err := measureInterface(ctx, j, kind, family)
 			if err != nil {
 				return nil, err
 			}
@@ -64,13 +83,13 @@ func measureInterfaces(ctx context.Context, j job) (_ []interfaceResult, err err
 	return list, nil
 }
 
-func measureInterface(ctx context.Context, j job, plugin string, family interfaceFamily) (_ *interfaceResult, err error) {
+func measureInterface(ctx context.Context, j job, kind interfaceKind, family interfaceFamily) (_ *interfaceResult, err error) {
 	warm, counted := warmRounds, j.Rounds
 	if family.Waits {
 		warm, counted = 1, min(counted, waitingRounds)
 	}
 	rounds := warm + counted
-	containers, err := newContainers(plugin+family.Name, 2*rounds)
+	containers, err := newContainers(kind.name()+family.Name, 2*rounds)
 	if err != nil {
 		return nil, err
 	}
@@ -84,11 +103,11 @@ func measureInterface(ctx context.Context, j job, plugin string, family interfac
 			to   *timings
 		}{{"ADD", &add}, {"DEL", &del}} {
 			for _, i := range turns(round) {
-				conf, err := sides[i].interfaceConf(plugin, family, results[i])
+				conf, err := sides[i].interfaceConf(kind, family, results[i])
 				if err != nil {
 					return nil, err
 				}
-				a, err := sides[i].do(ctx, call{Plugin: plugin, Verb: verb.name, Container: containers[2*round+i], Conf: conf})
+				a, err := sides[i].do(ctx, call{Plugin: kind.Plugin, Verb: verb.name, Container: containers[2*round+i], Conf: conf})
 				if err != nil {
 					return nil, err
 				}
@@ -104,29 +123,39 @@ func measureInterface(ctx context.Context, j job, plugin string, family interfac
 			}
 		}
 	}
-	r := &interfaceResult{Plugin: plugin, Family: family.Name, Target: family.Target, Add: add.compared(), Del: del.compared()}
-	if plugin == "ptp" {
-		r.With = " + ipMasq"
+	r := &interfaceResult{
+		Plugin: kind.Plugin, With: kind.With, Family: family.Name, Target: kind.Target, Add: add.compared(), Del: del.compared(),
+	}
+	if family.Waits {
+		r.Target = waitingAtLeast
 	}
 	return r, nil
 }
 
+// name is short and different for each kind.
+func (k interfaceKind) name() string {
+	if k.With == "" {
+		return k.Plugin
+	}
+	return k.Plugin + "masq"
+}
+
 // interfaceConf returns a plugin's configuration.
-func (s side) interfaceConf(plugin string, family interfaceFamily, prevResult []byte) ([]byte, error) {
+func (s side) interfaceConf(kind interfaceKind, family interfaceFamily, prevResult []byte) ([]byte, error) {
 	conf := map[string]any{
 		"cniVersion": "1.0.0",
-		"name":       "bench" + plugin + family.Name + s.Name,
-		"type":       plugin,
+		"name":       "bench" + kind.name() + family.Name + s.Name,
+		"type":       kind.Plugin,
 		"ipam": map[string]any{
 			"type":    "host-local",
 			"dataDir": filepath.Join(dataDir, s.Name),
 			"ranges":  []any{[]any{map[string]any{"subnet": family.Subnets[s.Name]}}},
 		},
 	}
-	switch plugin {
-	case "ptp":
-		conf["ipMasq"] = true // without it a container reaches no more than the host
-	case "macvlan":
+	if kind.With == withMasq {
+		conf["ipMasq"] = true
+	}
+	if kind.Plugin == "macvlan" {
 		conf["master"] = interfaceMaster
 	}
 	if prevResult != nil {

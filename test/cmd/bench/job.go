@@ -84,7 +84,7 @@ func prepareSides(o options, work string) (pair, error) {
 	if binary, err = copyFile(p.Ours.Dir+".files", binary); err != nil {
 		return pair{}, err
 	}
-	if out, err := exec.Command(binary, "install", "--dir", p.Ours.Dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command(binary, "install", "--link", "symlink", "--dir", p.Ours.Dir).CombinedOutput(); err != nil {
 		return pair{}, fmt.Errorf("install %q: %w: %s", binary, err, out)
 	}
 	return p, linkAll(p.Peer.Dir, p.Peer.Files)
@@ -153,9 +153,9 @@ func linkAs(dir, file, name string) error {
 	return nil
 }
 
-// copyFile writes a copy of a program into dir, as an installation does, and returns its path. The page cache holds a written file
-// in large pieces, but the linker's output, which it maps, in single pages: starting a plugin of 4 MB from these takes 0.2 ms
-// longer.
+// copyFile writes a copy of a program into dir with one sequential write, as 'cnibox install' does, and returns its path.
+// The page cache holds a written file in large pieces, but the linker's output, which the linker maps, in single pages: starting a
+// plugin of 4 MB from these takes 0.2 ms longer.
 func copyFile(dir, file string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("make directory of programs: %w", err)

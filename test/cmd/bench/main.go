@@ -1,5 +1,5 @@
-// Command bench compares cnibox with the reference plugins in one run on one machine, with alternating calls, and writes the
-// results as Markdown, as an SVG chart and into the marked block of a README.
+// Command bench compares cnibox with the reference plugins on one machine, with alternating calls, and writes the medians of several
+// runs as Markdown, as an SVG chart and into the marked block of a README.
 //
 //	go run ./test/cmd/bench -ours bin/cnibox -peers bin/peers -out BENCHMARKS.md -svg docs/bench.svg -readme README.md
 //
@@ -47,6 +47,7 @@ type options struct {
 	svg        string
 	readme     string
 	only       string
+	runs       int
 	job        job
 }
 
@@ -62,7 +63,8 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.svg, "svg", "docs/bench.svg", "SVG `file` to write; empty for none")
 	fs.StringVar(&o.readme, "readme", "", "`file` whose block between "+blockStart+" and "+blockEnd+" is replaced")
 	fs.StringVar(&o.only, "only", "", "comma separated `sections` out of "+strings.Join(allSections(), ",")+"; default all")
-	fs.IntVar(&o.job.Rounds, "n", 200, "rounds of every one-at-a-time measurement")
+	fs.IntVar(&o.runs, "runs", 3, "how many times all sections are measured; the medians are written")
+	fs.IntVar(&o.job.Rounds, "n", 200, "rounds of every one-at-a-time measurement in a run")
 	fs.IntVar(&o.job.Parallel, "parallel", 16, "calls at a time in the parallel section")
 	fs.IntVar(&o.job.Containers, "containers", 200, "containers in the parallel section")
 	if err := fs.Parse(args); err != nil {
@@ -71,8 +73,8 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	if fs.NArg() > 0 {
 		return o, fmt.Errorf("read arguments: unexpected %q", fs.Args())
 	}
-	if o.job.Rounds < 1 || o.job.Parallel < 1 || o.job.Containers < 1 {
-		return o, fmt.Errorf("read arguments: -n, -parallel and -containers must be at least 1")
+	if o.runs < 1 || o.job.Rounds < 1 || o.job.Parallel < 1 || o.job.Containers < 1 {
+		return o, fmt.Errorf("read arguments: -runs, -n, -parallel and -containers must be at least 1")
 	}
 	var err error
 	o.job.Sections, err = parseSections(o.only)
@@ -100,7 +102,7 @@ func parseSections(list string) ([]string, error) {
 }
 
 // run does the parts outside of the sandbox that need the Go command and the file system, which are prepare and render. The sandbox
-// measures.
+// measures; each run has a new one.
 func run(ctx context.Context, args []string, stderr io.Writer) error {
 	o, err := parseOptions(args, stderr)
 	if err != nil {
@@ -125,12 +127,21 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 			return err
 		}
 	}
-	res, err := measureInSandbox(ctx, o.job, stderr)
+	var all []*results
+	for n := range o.runs {
+		fmt.Fprintf(stderr, "bench: run %d of %d\n", n+1, o.runs)
+		res, err := measureInSandbox(ctx, o.job, stderr)
+		if err != nil {
+			return err
+		}
+		all = append(all, res)
+	}
+	res, err := newReport(all)
 	if err != nil {
 		return err
 	}
 	if slices.Contains(o.job.Sections, sectionStartup) {
-		if err := addDependencies(ctx, res, o.job.Sides); err != nil {
+		if err := addDependencies(ctx, res.results, o.job.Sides); err != nil {
 			return err
 		}
 	}
@@ -142,7 +153,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 }
 
 // write writes the results to every place that the command line names.
-func write(o options, res *results) error {
+func write(o options, res report) error {
 	markdown := renderMarkdown(res)
 	if _, err := os.Stdout.WriteString(markdown); err != nil {
 		return fmt.Errorf("print results: %w", err)
@@ -152,7 +163,7 @@ func write(o options, res *results) error {
 			return fmt.Errorf("write tables: %w", err)
 		}
 	}
-	if chart := renderSVG(res); o.svg != "" && chart != "" {
+	if chart := renderSVG(res.results); o.svg != "" && chart != "" {
 		if err := os.MkdirAll(filepath.Dir(o.svg), 0o755); err != nil {
 			return fmt.Errorf("make directory of %q: %w", o.svg, err)
 		}

@@ -11,22 +11,22 @@ import (
 const reproduce = "make bench"
 
 // chart embeds the result of renderSVG, where make bench puts it.
-const chart = "![ADD, DEL and VERSION beside the reference plugins](docs/bench.svg)\n"
+const chart = "![ADD, DEL and VERSION compared with the reference plugins](docs/bench.svg)\n"
 
 // renderMarkdown returns BENCHMARKS.md.
-func renderMarkdown(res *results) string {
+func renderMarkdown(res report) string {
 	var b strings.Builder
 	b.WriteString("# Benchmarks\n\n")
-	b.WriteString("cnibox beside the [reference plugins](https://github.com/containernetworking/plugins) v1.9.1, measured in one run on one machine, ")
-	b.WriteString("call by call in turn. Read the ratios: the milliseconds belong to the machine.\n\n")
-	fmt.Fprintf(&b, "Reproduce with `%s` (root; builds both sides static and stripped; 10 to 15 minutes).\n\n", reproduce)
-	fmt.Fprintf(&b, "Measured on: %s.\n\n", res.Machine)
+	b.WriteString("This page compares cnibox with the [reference plugins](https://github.com/containernetworking/plugins) v1.9.1. ")
+	b.WriteString("Calls of both alternate on one machine. Read the ratios: the milliseconds depend on the machine.\n\n")
+	fmt.Fprintf(&b, "To measure again, run `%s` as root. It builds both sides static and stripped and takes 30 to 45 minutes.\n\n", reproduce)
+	fmt.Fprintf(&b, "Every figure is a median of %s, measured on: %s.\n\n", count(res.Runs, "run"), res.Machine)
 	b.WriteString("## Summary\n\n")
 	b.WriteString(renderTable(summaryHeader(), summaryCells(res)))
 	b.WriteString("\n" + chart)
-	b.WriteString(renderPercentiles(res))
+	b.WriteString(renderPercentiles(res.results))
 	b.WriteString(renderPublished(res.Published))
-	b.WriteString(renderAlloc(res))
+	b.WriteString(renderAlloc(res.results))
 	if res.Startup != nil {
 		b.WriteString(renderStartup(*res.Startup))
 	}
@@ -44,7 +44,7 @@ func inReadme() []string {
 }
 
 // renderSummary returns the block between the markers of the README: a few rows of the summary, without the targets.
-func renderSummary(res *results) string {
+func renderSummary(res report) string {
 	var cells [][]string
 	for _, c := range summaryCells(res) {
 		if slices.Contains(inReadme(), c[0]) || strings.HasPrefix(c[0], sizeOnDisk) {
@@ -52,16 +52,16 @@ func renderSummary(res *results) string {
 		}
 	}
 	return renderTable(summaryHeader()[:4], cells) +
-		fmt.Sprintf("\nMeasured on %s. All figures and the method: [BENCHMARKS.md](BENCHMARKS.md).\n", res.Machine)
+		fmt.Sprintf("\nMedians of %s on %s. All figures and the method: [BENCHMARKS.md](BENCHMARKS.md).\n", count(res.Runs, "run"), res.Machine)
 }
 
 func summaryHeader() []string {
 	return []string{"what", "cnibox", "reference", "ratio", "target", ""}
 }
 
-func summaryCells(res *results) [][]string {
+func summaryCells(res report) [][]string {
 	var cells [][]string
-	for _, r := range summarize(res) {
+	for _, r := range res.Rows {
 		cells = append(cells, []string{r.What, r.Ours, r.Peer, r.Ratio, r.Target, r.verdict()})
 	}
 	return cells
@@ -129,8 +129,8 @@ func renderPercentiles(res *results) string {
 		}
 	}
 	if p := res.Parallel; p != nil {
-		add(fmt.Sprintf("ADD, %d at a time", p.AtATime), compared{p.OursAdd, p.PeerAdd})
-		add(fmt.Sprintf("DEL, %d at a time", p.AtATime), compared{p.OursDel, p.PeerDel})
+		add(fmt.Sprintf("ADD, %d at a time", p.AtATime), p.AddCalls)
+		add(fmt.Sprintf("DEL, %d at a time", p.AtATime), p.DelCalls)
 	}
 	for _, l := range []struct {
 		name string
@@ -139,8 +139,8 @@ func renderPercentiles(res *results) string {
 		if c := l.res; c != nil {
 			add("ADD of "+l.name, c.Add)
 			add("DEL of "+l.name, c.Del)
-			add(fmt.Sprintf("ADD of %s, %d at a time", l.name, c.Parallel.AtATime), compared{c.Parallel.OursAdd, c.Parallel.PeerAdd})
-			add(fmt.Sprintf("DEL of %s, %d at a time", l.name, c.Parallel.AtATime), compared{c.Parallel.OursDel, c.Parallel.PeerDel})
+			add(fmt.Sprintf("ADD of %s, %d at a time", l.name, c.Parallel.AtATime), c.Parallel.AddCalls)
+			add(fmt.Sprintf("DEL of %s, %d at a time", l.name, c.Parallel.AtATime), c.Parallel.DelCalls)
 		}
 	}
 	if n := res.Networks; n != nil {
@@ -194,13 +194,13 @@ func renderStartup(s startupResult) string {
 		}
 	}
 	var b strings.Builder
-	b.WriteString("\n## Start-up bill\n\n")
+	b.WriteString("\n## Cost of a start\n\n")
 	b.WriteString(renderTable(
-		[]string{"binary", "size", "package initialisers", "packages", "not of the standard library", "modules"},
+		[]string{"binary", "size", "package initialisers", "packages", "outside the standard library", "modules"},
 		[][]string{line("cnibox", s.OursBridge), line("reference bridge", s.PeerBridge), line("reference host-local", s.PeerHostLocal)}))
-	fmt.Fprintf(&b, "\nAll of it on disk: cnibox %s (%s), the reference plugins %s (%s).\n\n",
+	fmt.Fprintf(&b, "\nSize of all files: cnibox %s (%s), the reference plugins %s (%s).\n\n",
 		megabytes(s.OursBytes), files(s.OursFiles), megabytes(s.PeerBytes), files(s.PeerFiles))
-	fmt.Fprintf(&b, "Dearest initialisers: cnibox %s; reference bridge %s.\n", initList(s.OursBridge.Top), initList(s.PeerBridge.Top))
+	fmt.Fprintf(&b, "Slowest initialisers: cnibox %s; reference bridge %s.\n", initList(s.OursBridge.Top), initList(s.PeerBridge.Top))
 	return b.String()
 }
 
@@ -212,47 +212,67 @@ func initList(costs []initCost) string {
 	return strings.Join(parts, ", ")
 }
 
-// renderMethod describes the method, so that a reader can check how a ratio was measured.
-func renderMethod(res *results) string {
-	lines := []string{
-		"Everything runs in a network and mount namespace of its own, with the state of both sides in memory (a tmpfs on /run).",
-		"A call is timed from before the fork until the process is reaped; input and output are memory files. Who goes first swaps every round.",
-		fmt.Sprintf("%d rounds (VERSION %d times as many) after %d that are not counted. Every ADD gets a fresh network namespace, made before the clock starts; each side has "+
-			"its own bridge and subnet. One at a time means ADD, CHECK and DEL of one container, then the next: no side has more than one "+
-			"container then, which is the best case of rules that grow with every container.", res.Rounds, versionFactor, warmRounds),
-		"Nftables backend: both sides are given `ipMasqBackend: nftables`. Without it the reference uses iptables; its DEL cleans up both backends " +
-			"whatever was used. cnibox has one backend and executes no program.",
-		"host-local is executed on its own. The filled pools have their free addresses spread evenly, and both sides start from the same host-local data directory.",
-		"CHECK is not the same work on both sides: each verifies what it promises to.",
+// count returns a number with its noun.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
 	}
-	if res.Chain != nil {
-		lines = append(lines, "The list is what podman and nerdctl write: bridge (host-local, ipMasq), portmap with one TCP port of its own for each container, firewall and "+
-			"tuning without keys. Its time is that of all four processes.")
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// timesOver returns how often something is done.
+func timesOver(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// renderMethod describes the method, so that a reader can check how a ratio was measured.
+func renderMethod(res report) string {
+	lines := []string{
+		"Everything runs in a private network and mount namespace. The state of both sides is in memory, in a tmpfs on /run.",
+		"The programs of both sides are copies, each placed by one sequential write of the whole file. Each side executes its copies through symbolic links.",
+		"A call is timed from before the fork until the process is reaped. Input and output are files in memory. The side that goes first changes every round.",
+		fmt.Sprintf("Runs: all sections are measured %s. Each run has new namespaces. Within a run, calls of both sides alternate. A row of the summary "+
+			"is copied from the run with the median of its ratio, so that its times and its ratio belong together. In the other tables and the chart, the figures of "+
+			"both sides for one operation are from the run with the median ratio. If only cnibox is measured, they are from the run with its median time.", timesOver(res.Runs)),
+		fmt.Sprintf("A run has %d rounds (%d for VERSION of bridge) after %d that are not counted. Every ADD gets a new network namespace, made before the clock starts. Each side has "+
+			"its own bridge and subnet. A round is ADD, CHECK and DEL of one container of each side. A side never has more than one container then, which is the best case for "+
+			"rules that grow with every container.", res.Rounds, versionFactor*res.Rounds, warmRounds),
+		"Nftables backend: both sides are configured with `ipMasqBackend: nftables`. Without it the reference uses iptables; its DEL cleans up both backends " +
+			"in both cases. cnibox has one backend and executes no program.",
+		"host-local is executed directly. The free addresses of a filled pool are spread evenly, and both sides start with the same host-local data directory.",
+		"CHECK verifies different properties on the two sides.",
+	}
+	if res.Chain != nil || res.Fused != nil {
+		lines = append(lines, "The list is what podman and nerdctl write: bridge (host-local, ipMasq), portmap with one TCP port for each container, firewall, and "+
+			"tuning without keys. Its time is the sum of the four processes.")
 	}
 	if res.Fused != nil {
-		lines = append(lines, "The fused list is the same list on our side in one plugin, `chain`, as `cnibox fuse` writes it, beside the four plugins of the reference.")
+		lines = append(lines, "The fused list is the same list in one plugin, `chain`, as `cnibox fuse` writes it. It is compared with the four plugins of the reference.")
 	}
 	if len(res.Published) > 0 {
-		lines = append(lines, fmt.Sprintf("Published ports: one side at a time has containers with %d ports each until as many are published as the table says; then %d "+
-			"containers come and go, and %d connections are made from another namespace to a port that was published last. The connection's time is that of connect(2); its CPU "+
-			"time that of the thread in it, in whose context the kernel handles the packets.", portsEach, publishedRounds, connections))
+		lines = append(lines, fmt.Sprintf("Published ports: one side at a time has containers with %d ports each, up to the number in the table. Then %d "+
+			"containers are added and deleted, and %d connections are made from another namespace to a port that was published last. The time of a connection is that of "+
+			"connect(2). Its CPU time is that of the calling thread, in which the kernel handles the packets.", portsEach, publishedRounds, connections))
 	}
 	if n := res.Networks; n != nil {
-		line := fmt.Sprintf("Several networks: bridges with host-local addresses, the first with ipMasq, named in the configuration as delegates, so that neither annotations nor an API "+
-			"server are in it. The %d networks are other ones than those of the pod with one.", manyNetworks)
+		line := fmt.Sprintf("Several networks: bridges with host-local addresses, the first with ipMasq. The configuration lists them as delegates, so that no annotation and no API "+
+			"server is needed. The %d networks are not those of the pod with one network.", manyNetworks)
 		if n.Multus {
-			line += " The peer is Multus thin with the reference plugins."
+			line += " The reference is Multus thin with the reference plugins."
 		} else {
-			line += " Multus was not there to be measured: see test/peers/README.md."
+			line += " Multus was not measured, because it was not given: see test/peers/README.md."
 		}
 		lines = append(lines, line)
 	}
 	if len(res.Interfaces) > 0 {
-		lines = append(lines, fmt.Sprintf("ptp, macvlan and tap have host-local addresses, ptp also ipMasq. With IPv6 the reference waits in ADD until duplicate address "+
-			"detection is done, or for 5 seconds, and %d rounds are counted; cnibox adds addresses without it.", waitingRounds))
+		lines = append(lines, fmt.Sprintf("ptp, macvlan and tap have host-local addresses. With IPv6 the reference waits in ADD until duplicate address "+
+			"detection is done, for at most 5 seconds, so that only %d rounds are counted. cnibox adds the addresses without duplicate address detection.", min(res.Rounds, waitingRounds)))
 	}
 	if p := res.Parallel; p != nil {
-		lines = append(lines, fmt.Sprintf("At a time: %d containers by %d workers, one side after the other; calls per second of wall time.", p.Containers, p.AtATime))
+		lines = append(lines, fmt.Sprintf("%d at a time: %d workers add and delete %d containers, one side after the other. The rate is calls per second of wall time.", p.AtATime, p.AtATime, p.Containers))
 	}
 	var b strings.Builder
 	b.WriteString("\n## Method\n\n")

@@ -13,7 +13,7 @@ const warmRounds = 3
 
 // measure runs the sections of a job one after the other.
 func measure(ctx context.Context, j job) (*results, error) {
-	res := &results{Rounds: j.Rounds, Took: map[string]string{}}
+	res := &results{Rounds: j.Rounds}
 	for _, name := range j.Sections {
 		fmt.Fprintf(os.Stderr, "bench: %s ...", name)
 		start := time.Now()
@@ -21,8 +21,7 @@ func measure(ctx context.Context, j job) (*results, error) {
 			fmt.Fprintln(os.Stderr)
 			return nil, fmt.Errorf("section %s: %w", name, err)
 		}
-		res.Took[name] = time.Since(start).Round(100 * time.Millisecond).String()
-		fmt.Fprintf(os.Stderr, " %s\n", res.Took[name])
+		fmt.Fprintf(os.Stderr, " %s\n", time.Since(start).Round(100*time.Millisecond))
 	}
 	return res, nil
 }

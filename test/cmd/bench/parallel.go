@@ -67,8 +67,7 @@ func measureStorms(ctx context.Context, j job, prefix string, nets [2]stormer) (
 		}
 	}
 	res.Add, res.Del = rates{add[0].Rate, add[1].Rate}, rates{del[0].Rate, del[1].Rate}
-	res.OursAdd, res.PeerAdd = newStat(add[0].Took), newStat(add[1].Took)
-	res.OursDel, res.PeerDel = newStat(del[0].Took), newStat(del[1].Took)
+	res.AddCalls, res.DelCalls = timings{add[0].Took, add[1].Took}.compared(), timings{del[0].Took, del[1].Took}.compared()
 	return res, nil
 }
 

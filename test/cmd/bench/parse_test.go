@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"testing"
 	"time"
 
@@ -81,5 +82,14 @@ func TestLongestWait(t *testing.T) {
 		"time=2026-11-22T09:00:00.000Z level=DEBUG msg=\"call is done\" role=azure-vnet verb=ADD took=99ms error=<nil>\n"))
 	if err != nil || got != 12250*time.Microsecond {
 		t.Errorf("longestOf: %v, %v", got, err)
+	}
+}
+
+func TestParseRuns(t *testing.T) {
+	if o, err := parseOptions(nil, io.Discard); err != nil || o.runs != 3 {
+		t.Errorf("%d runs, %v; want 3", o.runs, err)
+	}
+	if _, err := parseOptions([]string{"-runs", "0"}, io.Discard); err == nil {
+		t.Error("no run was accepted")
 	}
 }

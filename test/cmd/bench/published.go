@@ -282,7 +282,7 @@ func publishedRows(list []publishedResult) []row {
 		rows = append(rows, row{
 			What: fmt.Sprintf("%s of that list beside %d published ports, p50", verb.name, many.Ports),
 			Ours: ms(c.Ours.P50), Peer: ms(c.Peer.P50), Ratio: fmt.Sprintf("%.2f × that beside %d", grown, few.Ports),
-			Target: fmt.Sprintf("≤ %.1f ×", grownAtMost), Met: grown > 0 && grown <= grownAtMost,
+			Target: fmt.Sprintf("≤ %.1f ×", grownAtMost), Met: grown > 0 && grown <= grownAtMost, Key: grown,
 		})
 	}
 	return append(rows, speedRow(fmt.Sprintf("a connection to one of %d published ports, p50", many.Ports), many.Connect, 0))

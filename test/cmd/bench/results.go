@@ -2,7 +2,7 @@ package main
 
 import "time"
 
-// results are all measurements of a run; a section that did not run is nil.
+// results are all measurements of one run; a section that did not run is nil.
 type results struct {
 	Machine    machine           `json:"machine"`
 	Rounds     int               `json:"rounds"`
@@ -21,7 +21,6 @@ type results struct {
 	Alloc      []allocResult     `json:"alloc,omitempty"`
 	DHCP       *dhcpResult       `json:"dhcp,omitempty"`
 	Notes      []string          `json:"notes,omitempty"` // what could not be measured, and why
-	Took       map[string]string `json:"took,omitempty"`
 }
 
 // bridgeResult is one container at a time through bridge + host-local + ipMasq.
@@ -37,10 +36,9 @@ type parallelResult struct {
 	AtATime    int   `json:"atATime"`
 	Add        rates `json:"add"`
 	Del        rates `json:"del"`
-	OursAdd    stat  `json:"oursAdd"`
-	PeerAdd    stat  `json:"peerAdd"`
-	OursDel    stat  `json:"oursDel"`
-	PeerDel    stat  `json:"peerDel"`
+	// The single calls.
+	AddCalls compared `json:"addCalls"`
+	DelCalls compared `json:"delCalls"`
 }
 
 // rates are calls per second.
@@ -51,7 +49,7 @@ type rates struct {
 
 func (r rates) speedup() float64 { return ratio(r.Ours, r.Peer) }
 
-// startupResult is the cost of every execution of a plugin before it does its work.
+// startupResult is the cost of starting a plugin before it does its work.
 type startupResult struct {
 	OursBridge    bill  `json:"oursBridge"`
 	PeerBridge    bill  `json:"peerBridge"`
@@ -65,7 +63,7 @@ type startupResult struct {
 // bill is the cost of starting one binary.
 type bill struct {
 	Init     time.Duration `json:"init"` // sum of all package initialisers, median of the runs
-	Top      []initCost    `json:"top"`  // the dearest packages
+	Top      []initCost    `json:"top"`  // the slowest packages
 	Packages int           `json:"packages"`
 	Foreign  int           `json:"foreign"` // packages from outside the standard library
 	Modules  int           `json:"modules"`

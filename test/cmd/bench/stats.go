@@ -39,6 +39,14 @@ func (c compared) speedup() float64 {
 	return ratio(float64(c.Peer.P50), float64(c.Ours.P50))
 }
 
+// key orders the runs by their ratio, or by our time if only our side was measured.
+func (c compared) key() float64 {
+	if c.Peer.N == 0 {
+		return float64(c.Ours.P50)
+	}
+	return c.speedup()
+}
+
 // ratio returns a/b, or 0 if b is 0.
 func ratio(a, b float64) float64 {
 	if b == 0 {

@@ -11,7 +11,7 @@ import (
 // The geometry of the chart, in SVG user units.
 const (
 	chartWidth  = 760
-	labelWidth  = 90  // left of the bars
+	labelWidth  = 100 // left of the bars
 	valueWidth  = 150 // right of the longest bar
 	barHeight   = 16
 	barGap      = 4
@@ -77,7 +77,7 @@ func panels(res *results) []panel {
 	return list
 }
 
-// latencyPanel shows the reference's two backends beside ours, which has one.
+// latencyPanel shows both backends of the reference, and cnibox, which has one.
 func latencyPanel(res *results) panel {
 	p := panel{Title: "One call, median in milliseconds (shorter is better)"}
 	if v := res.Version; v != nil {
@@ -111,7 +111,7 @@ func latencyPanel(res *results) panel {
 
 // publishedPanel shows how the list's ADD grows with the number of published ports.
 func publishedPanel(list []publishedResult) panel {
-	p := panel{Title: "Its ADD beside so many published ports, median in milliseconds"}
+	p := panel{Title: "ADD of that list by the number of published ports, median in milliseconds"}
 	for _, r := range list {
 		p.Groups = append(p.Groups, group{strconv.Itoa(r.Ports), timeBars(r.Add, classPeer)})
 	}
@@ -123,7 +123,7 @@ func interfacesPanel(list []interfaceResult) panel {
 	p := panel{Title: "ADD of other interfaces with an IPv4 address, median in milliseconds"}
 	for _, i := range list {
 		if i.Family == interfaceFamilies()[0].Name {
-			p.Groups = append(p.Groups, group{i.Plugin, timeBars(i.Add, classPeer)})
+			p.Groups = append(p.Groups, group{i.Plugin + i.With, timeBars(i.Add, classPeer)})
 		}
 	}
 	return p
@@ -167,7 +167,7 @@ func renderSVG(res *results) string {
 }
 
 const svgHead = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-labelledby="title">
-<title id="title">cnibox beside the reference CNI plugins v1.9.1</title>
+<title id="title">cnibox compared with the reference CNI plugins v1.9.1</title>
 <style>
 text { font: 13px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1f2328; }
 .head { font-weight: 600; font-size: 14px; }

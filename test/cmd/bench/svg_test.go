@@ -62,9 +62,9 @@ func TestSVGIsWellFormedAndInside(t *testing.T) {
 			t.Errorf("bar at %v,%v of width %v leaves a chart of %d x %d", x, y, w, chartWidth, height)
 		}
 	}
-	// VERSION 2; ADD, CHECK and DEL 3 each; one other interface of 2; two rates of 2.
-	if bars != 17 {
-		t.Errorf("%d bars, want 17", bars)
+	// VERSION 2; ADD, CHECK and DEL 3 each; two other interfaces of 2; two rates of 2.
+	if bars != 19 {
+		t.Errorf("%d bars, want 19", bars)
 	}
 }
 
