@@ -61,8 +61,7 @@ func (p *pool) put(a netip.Addr, container string) {
 type inventory struct {
 	revision store.Revision
 	pools    map[netip.Prefix]*pool
-	// masters are the names of interfaces by hardware address, as far as
-	// attachments name them.
+	// masters are the names of interfaces by hardware address, from the attachments.
 	masters map[string]string
 	// asked counts the attachments that were asked for one.
 	asked map[string]int
@@ -164,7 +163,7 @@ func (inv *inventory) lease(tx *store.Tx) error {
 }
 
 // poolOf is the smallest pool that an address is in. If the cloud no longer lists the
-// subnet, the address is a pool of its own until it is released.
+// subnet, the address is a separate pool until it is released.
 func (inv *inventory) poolOf(a netip.Addr) (netip.Prefix, *pool) {
 	var best netip.Prefix
 	for prefix := range inv.pools {

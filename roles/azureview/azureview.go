@@ -185,7 +185,7 @@ func render(ctx context.Context, h *roles.Host, files []File) ([]*text, error) {
 			case Addresses:
 				err = inv.read(tx)
 			default:
-				return fmt.Errorf("%q is none of azure's state files", f)
+				return fmt.Errorf("%q is not one of azure's state files", f)
 			}
 			faults = append(faults, err)
 		}

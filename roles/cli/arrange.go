@@ -58,7 +58,7 @@ func unknownSub(cmd *cli.Command, word string) error {
 	for _, s := range cmd.Subcommands {
 		names = append(names, s.Name)
 	}
-	return usagef("cnibox help "+verbOf(cmd), "%q is none of its verbs: %s", word, strings.Join(names, ", "))
+	return usagef("cnibox help "+verbOf(cmd), "%q is not one of its verbs: %s", word, strings.Join(names, ", "))
 }
 
 func wantsHelp(args []string) bool {

@@ -66,7 +66,7 @@ func writeOverview(w io.Writer, a *cli.App) {
 			writeLine(w, s)
 		}
 	}
-	fmt.Fprint(w, "\n`cnibox help VERB` and `cnibox help ROLE` tell more.\n\n", exitCodes, "\n", environment)
+	fmt.Fprint(w, "\n`cnibox help VERB` and `cnibox help ROLE` print more.\n\n", exitCodes, "\n", environment)
 }
 
 func writeLine(w io.Writer, c *cli.Command) {

@@ -34,7 +34,7 @@ func (p *Process) loadNetwork(file string) (*network, error) {
 	n := new(network)
 	n.raw, err = p.wholeList(file, data)
 	if err == nil {
-		n.List, err = netlist.Parse(n.raw, "0.1.0") // what plugins take a missing version for
+		n.List, err = netlist.Parse(n.raw, "0.1.0") // the meaning of a missing version
 	}
 	if err != nil {
 		return nil, withHint(fmt.Errorf("%s: %w", file, err), "cnibox lint "+file)

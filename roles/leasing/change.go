@@ -120,11 +120,11 @@ func ReserveAddresses(ctx context.Context, h *roles.Host, pin Pin) (string, erro
 			return kept.Put(&r)
 		})
 	})
-	whom := "nobody"
+	identity := "no pod"
 	if pin.Identity != "" {
-		whom = fmt.Sprintf("%q", pin.Identity)
+		identity = fmt.Sprintf("%q", pin.Identity)
 	}
-	return fmt.Sprintf("reserved %s of network %q for %s %s", strings.Join(addrTexts(pin.Addresses), " and "), pin.Pool.Network, whom, until(&store.Reservation{Pinned: true, Until: pin.Until})), err
+	return fmt.Sprintf("reserved %s of network %q for %s %s", strings.Join(addrTexts(pin.Addresses), " and "), pin.Pool.Network, identity, until(&store.Reservation{Pinned: true, Until: pin.Until})), err
 }
 
 // pinnable returns an error if the addresses of a reservation cannot be reserved.

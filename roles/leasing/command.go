@@ -15,7 +15,7 @@ type Reader func(ctx context.Context, h *roles.Host, conf []byte) (*Allocator, e
 func PlanVerb(name string, read Reader, types ...string) roles.CommandVerb {
 	return roles.CommandVerb{
 		Name: name, Args: "FILE", Run: configured{types, read}.foresee,
-		Help: "tell which addresses a pod would get by a configuration now, and why",
+		Help: "print which addresses a pod would get from a configuration now, and why",
 		Flags: []roles.Flag{
 			{Name: "pod", Help: "the pod, NAMESPACE/NAME"},
 			{Name: "container", Default: "plan", Help: "the container's ID"},
@@ -50,7 +50,7 @@ func Verbs(read Reader, types ...string) []roles.CommandVerb {
 			},
 		},
 		{
-			Name: "ipam release", Args: "ADDRESS", Run: releaseOne, Flags: []roles.Flag{network, force("even if its container lives, and goes on using it")},
+			Name: "ipam release", Args: "ADDRESS", Run: releaseOne, Flags: []roles.Flag{network, force("even if its container exists and continues to use it")},
 			Help: "free an address that is kept, or leased to a dead container",
 		},
 		{

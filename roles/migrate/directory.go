@@ -30,7 +30,7 @@ const (
 	// holds for milliseconds; BriefLockTimeout is for calls that can go on without it.
 	LockTimeout      = 10 * time.Second
 	BriefLockTimeout = 2 * time.Second
-	// maxLeaseFile bounds a file's content in bytes; container IDs have no limit of their own.
+	// maxLeaseFile bounds a file's content in bytes; the length of container IDs is not limited.
 	maxLeaseFile = 16 << 10
 	// maxFiles bounds a directory: twice an IPv4 /12.
 	maxFiles = 2 << 20

@@ -23,7 +23,7 @@ type ImportReport struct {
 	Dir string `json:"dir"`
 	// Already: it was taken over before, and nothing was done now.
 	Already bool `json:"already,omitempty"`
-	// Leases are those that are now in the store.
+	// Leases are the imported leases in the store.
 	Leases []store.Lease `json:"leases,omitempty"`
 	// Stale are addresses in files from before the boot; they were left out.
 	Stale []netip.Addr `json:"stale,omitempty"`

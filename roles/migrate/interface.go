@@ -199,9 +199,10 @@ func ValidAttachments(req *roles.Request) []netops.Foreign {
 	return out
 }
 
-// CheckInterface reduces what CHECK wants to what the reference plugin of an
-// interface role makes: without our labels, and without our elements, in place of
-// which it has rules of its own. With masquerades it lists the addresses that lack them.
+// CheckInterface reduces the wanted objects of CHECK to those that the reference plugin of
+// an interface role makes: without our labels, and without our elements, which the
+// reference plugin replaces with rules. With masquerades it lists the addresses without
+// such rules.
 func CheckInterface(ctx context.Context, h *roles.Host, req *roles.Request, spec *netops.Spec, masquerades bool) ([]netops.Difference, error) {
 	var kept []netops.Object
 	for _, o := range spec.Objects {

@@ -153,7 +153,7 @@ func (c *listConf) version(f *roles.Faults, otherwise string) string {
 		return otherwise
 	}
 	given := strings.Join(append(c.CNIVersions, c.CNIVersion), ", ")
-	f.Addf("cniVersion", "%.100q is none of %s", strings.Trim(given, ", "), strings.Join(known, ", "))
+	f.Addf("cniVersion", "%.100q is not supported: use one of %s", strings.Trim(given, ", "), strings.Join(known, ", "))
 	return otherwise
 }
 

@@ -306,8 +306,8 @@ func (s *storm) choose() (life time.Duration, harm bool) {
 // errHung never comes from a healthy plugin.
 var errHung = errors.New("did not end: hung")
 
-// RunFor runs a call and kills it after that time; 0 is no limit, but a
-// call that takes guardTime is an error.
+// RunFor runs a call and kills it after life. With life 0 it does not kill the call,
+// but a call that takes guardTime is an error.
 func RunFor(cmd *exec.Cmd, life time.Duration) (Answer, error) {
 	limit := life
 	if limit == 0 {

@@ -1,6 +1,6 @@
 // Package routed is the CNI role "routed": it connects pods by veth pairs and
-// routes, without a bridge. The pods' addresses are those of a cloud's network
-// or of any other network. The host has a route to each pod and forwards its
+// routes, without a bridge. The pods' addresses belong to a cloud's network or to
+// any other network. The host has a route to each pod and forwards its
 // packets. The pod has one virtual gateway address, which no interface has.
 package routed
 

@@ -88,7 +88,7 @@ func (s *settings) parseSource(f *roles.Faults, p *IPAM) {
 		case p.Environment == "ipv6NodeIpam":
 			f.Addf("ipam.environment", "%q is not served: host-local gives addresses of the node's podCIDRs", p.Environment)
 		case !ok:
-			f.Addf("ipam.environment", "%q is none of %q, %q, %q", p.Environment, "azure", "mas", "fileIpam")
+			f.Addf("ipam.environment", "%q is not one of %q, %q, %q", p.Environment, "azure", "mas", "fileIpam")
 		case p.Provider != "" && p.Provider != of:
 			f.Addf("ipam.environment", "%q contradicts ipam.provider %q: remove one", p.Environment, p.Provider)
 		}
@@ -100,7 +100,7 @@ func (s *settings) parseSource(f *roles.Faults, p *IPAM) {
 		for _, m := range metadata.Providers() {
 			names = append(names, m.Name)
 		}
-		f.Addf("ipam.provider", "%q is none of %q", p.Provider, names)
+		f.Addf("ipam.provider", "%q is not one of %q", p.Provider, names)
 	}
 	if p.URL != "" {
 		s.feed.URL = p.URL
@@ -140,7 +140,7 @@ func (s *settings) parseChoice(f *roles.Faults, p *IPAM) {
 	var ok bool
 	s.bits, ok = families()[p.Family]
 	if !ok {
-		f.Addf("ipam.family", "%q is none of %q, %q, %q", p.Family, "ipv4", "ipv6", "dual")
+		f.Addf("ipam.family", "%q is not one of %q, %q, %q", p.Family, "ipv4", "ipv6", "dual")
 	}
 	if m, err := net.ParseMAC(p.NIC); err == nil {
 		s.nic = m.String()

@@ -182,7 +182,7 @@ func TestConfFaults(t *testing.T) {
 		},
 		"mixed families": {
 			netConf(`{"ranges": [[{"subnet": "10.1.0.0/24"}, {"subnet": "2001:db8::/64"}]]}`),
-			[]string{"ipam.ranges[0][1].subnet: 2001:db8::/64 is of another address family than 10.1.0.0/24: make it a range set of its own"},
+			[]string{"ipam.ranges[0][1].subnet: 2001:db8::/64 is of another address family than 10.1.0.0/24: move it to a separate range set"},
 		},
 		"overlap in a set": {
 			netConf(`{"ranges": [[{"subnet": "10.1.0.0/24"}, {"subnet": "10.1.0.128/25"}]]}`),

@@ -58,7 +58,7 @@ func (b *setBuilder) add(path string, ranges []Range) {
 			continue
 		}
 		if len(set.ranges) > 0 && set.ranges[0].Bounds.Lo.BitLen() != p.Bounds.Lo.BitLen() {
-			b.faults.Addf(p.path+".subnet", "%s is of another address family than %s: make it a range set of its own", p.Subnet, set.ranges[0].Subnet)
+			b.faults.Addf(p.path+".subnet", "%s is of another address family than %s: move it to a separate range set", p.Subnet, set.ranges[0].Subnet)
 			continue
 		}
 		set.ranges = append(set.ranges, p)

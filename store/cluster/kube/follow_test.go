@@ -241,7 +241,7 @@ func TestTokenRenewed(t *testing.T) {
 		}
 	}
 	if !errors.Is(err, rest.ErrForbidden) {
-		t.Fatalf("with a token of nobody: %v", err)
+		t.Fatalf("with an unknown token: %v", err)
 	}
 	l.wire.Cut()
 	l.wire.Join(t)

@@ -42,7 +42,7 @@ func suggestions() []suggestion {
 func auto() Provider {
 	return Provider{
 		Name:    "auto",
-		Summary: "whichever cloud the machine says that it is of (" + dmiDir + ")",
+		Summary: "the cloud that the machine's DMI data names (" + dmiDir + ")",
 		Fetch:   fetchAuto,
 	}
 }
