@@ -364,7 +364,7 @@ func TestNFTTellsRepliesApart(t *testing.T) {
 	abandon := func() {
 		t.Helper()
 		m := nft.Request(unix.NFT_MSG_GETGEN, unix.NLM_F_ACK, unix.AF_UNSPEC)
-		if err := connOf(t, c).Send(t.Context(), connOf(t, c).Append(nil, m)); err != nil {
+		if err := connOf(t, c).Send(connOf(t, c).Append(nil, m)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -87,8 +87,12 @@ func NewMessage(kind, flags uint16, family byte, fill func(*netlink.AttributeEnc
 }
 
 // List sends a dump request, and sends it again after reset if a change
-// interrupts the dump. It calls each like Get.
+// interrupts the dump. It calls each like Get. If the context has ended, neither
+// sends anything.
 func (c *Conn) List(ctx context.Context, m nlconn.Message, reset func(), each func(attrs []byte)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	return c.Dump(ctx, m, reset, attributes(each))
 }
 
@@ -96,6 +100,9 @@ func (c *Conn) List(ctx context.Context, m nlconn.Message, reset func(), each fu
 // the answer. The attributes follow struct nfgenmsg. A dump may fail with
 // nlconn.ErrInterrupted.
 func (c *Conn) Get(ctx context.Context, m nlconn.Message, each func(attrs []byte)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	return c.Ask(ctx, m, attributes(each))
 }
 

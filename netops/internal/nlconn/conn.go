@@ -130,7 +130,7 @@ func (c *Conn) Exchange(ctx context.Context, msgs []Message) ([]error, error) {
 	for i := range results {
 		results[i] = ErrUnknown
 	}
-	if err := c.Send(ctx, b); err != nil {
+	if err := c.Send(b); err != nil {
 		for i := range results {
 			results[i] = err // nothing was executed
 		}
@@ -171,7 +171,7 @@ func (c *Conn) One(ctx context.Context, m Message) error {
 // valid until the next call. It does not request an acknowledgement: the
 // acknowledgement would come after the answer, and a refusal replaces the answer.
 func (c *Conn) Query(ctx context.Context, m Message) ([]byte, error) {
-	if err := c.Send(ctx, c.Append(nil, m)); err != nil {
+	if err := c.Send(c.Append(nil, m)); err != nil {
 		return nil, err
 	}
 	var answer []byte
@@ -215,7 +215,7 @@ func (c *Conn) Ask(ctx context.Context, m Message, each func(kind uint16, data [
 	if m.Flags&unix.NLM_F_DUMP == 0 {
 		m.Flags |= unix.NLM_F_ACK
 	}
-	if err := c.Send(ctx, c.Append(nil, m)); err != nil {
+	if err := c.Send(c.Append(nil, m)); err != nil {
 		return err
 	}
 	seq, done, torn := c.seq, false, false
@@ -284,10 +284,14 @@ func Finish(b []byte, start int) []byte {
 // Execute sends the n requests in b and returns the refusals by the index of the
 // request. The n requests must be the last ones appended, and the last of them
 // must have NLM_F_ACK. The other requests have no acknowledgement: acknowledging
-// each would take longer than the kernel's own work.
+// each would take longer than the kernel's own work. If the context has ended, it
+// sends nothing.
 func (c *Conn) Execute(ctx context.Context, b []byte, n int) (map[int]error, error) {
 	first := c.seq + 1 - uint32(n)
-	if err := c.Send(ctx, b); err != nil {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := c.Send(b); err != nil {
 		return nil, err
 	}
 	refused := map[int]error{}
@@ -314,7 +318,10 @@ func (c *Conn) Execute(ctx context.Context, b []byte, n int) (map[int]error, err
 // requests of which the last has NLM_F_ACK, and an end message.
 func (c *Conn) Transact(ctx context.Context, b []byte, n int) error {
 	begin, last := c.seq+1-uint32(n), c.seq-1
-	if err := c.Send(ctx, b); err != nil {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := c.Send(b); err != nil {
 		return err
 	}
 	var first error
@@ -340,12 +347,11 @@ func (c *Conn) Join(group int) error {
 	return unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
 }
 
-// Send writes requests to the socket. If the context has ended, it sends nothing.
-func (c *Conn) Send(ctx context.Context, b []byte) error {
+// Send writes requests to the socket. No context stops it: a step of several
+// requests must not stop in the middle, and an Undo continues after its time is
+// over. A caller checks its context before a step.
+func (c *Conn) Send(b []byte) error {
 	for {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		err := unix.Sendto(c.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 		if !errors.Is(err, unix.EINTR) {
 			return err
