@@ -105,7 +105,7 @@ func TestChained(t *testing.T) {
 	if have := p.State(); have != start {
 		t.Errorf("state after DEL:\n%s\nwant\n%s", have, start)
 	}
-	p.Refused(p.Call("ADD", prevResult(`{"name":"lan0"},{"name":"lan0x"}`)), 7, "made 2 interfaces: set master")
+	p.Refused(p.Call("ADD", prevResult(`{"name":"lan0"},{"name":"lan0x"}`)), 7, "has 2 interfaces: set master")
 	p.Refused(p.Call("ADD", prevResult(`{"name":"lan9"}`)), 101, "lan9")
 	p.Refused(p.Call("ADD", `,"master":"lan0","prevResult":{"cniVersion":"1.1.0"}`), 7, "ipam.type: is required")
 	p.Refused(p.Call("ADD", `,"master":"lan0"`), 7, "ipam.type: is required")
