@@ -11,8 +11,8 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
-// object is the internal interface of every kind of Object.
-type object interface {
+// kernelObject is the internal interface of every kind of Object.
+type kernelObject interface {
 	Object
 	// validate checks the object's own fields. The error wraps ErrInvalid.
 	validate() error
@@ -24,35 +24,35 @@ type object interface {
 
 // rtObject is an object that is made with rtnetlink requests.
 type rtObject interface {
-	object
+	kernelObject
 	// messages returns the requests of a step.
 	messages(ctx context.Context, s *session, v Verb) ([]nlconn.Message, error)
 }
 
 var (
-	_ rtObject = (*Link)(nil)
-	_ rtObject = (*Addr)(nil)
-	_ rtObject = (*Route)(nil)
-	_ rtObject = (*Neigh)(nil)
-	_ rtObject = (*Rule)(nil)
-	_ rtObject = (*PortVLANs)(nil)
-	_ rtObject = (*Sysctl)(nil)
-	_ rtObject = (*Qdisc)(nil)
-	_ rtObject = (*Redirect)(nil)
-	_ object   = (*Move)(nil)
-	_ object   = (*Element)(nil)
-	_ object   = (*Forward)(nil)
-	_ object   = (*ZoneSource)(nil)
-	_ object   = (*VRF)(nil)
-	_ object   = (*Flows)(nil)
-	_ object   = (*Takeover)(nil)
-	_ object   = (*LinkDNS)(nil)
-	_ object   = (*Netns)(nil)
+	_ rtObject     = (*Link)(nil)
+	_ rtObject     = (*Addr)(nil)
+	_ rtObject     = (*Route)(nil)
+	_ rtObject     = (*Neigh)(nil)
+	_ rtObject     = (*Rule)(nil)
+	_ rtObject     = (*PortVLANs)(nil)
+	_ rtObject     = (*Sysctl)(nil)
+	_ rtObject     = (*Qdisc)(nil)
+	_ rtObject     = (*Redirect)(nil)
+	_ kernelObject = (*Move)(nil)
+	_ kernelObject = (*Element)(nil)
+	_ kernelObject = (*Forward)(nil)
+	_ kernelObject = (*ZoneSource)(nil)
+	_ kernelObject = (*VRF)(nil)
+	_ kernelObject = (*Flows)(nil)
+	_ kernelObject = (*Takeover)(nil)
+	_ kernelObject = (*LinkDNS)(nil)
+	_ kernelObject = (*Netns)(nil)
 )
 
 // check validates a step. A step that was read from a file can be damaged.
-func (st Step) check() (object, error) {
-	o, ok := st.Object.(object)
+func (st Step) check() (kernelObject, error) {
+	o, ok := st.Object.(kernelObject)
 	if !ok {
 		return nil, fmt.Errorf("step without an object: %w", ErrInvalid)
 	}
@@ -144,7 +144,7 @@ func (a *applier) probed(ctx context.Context, batch []Change) error {
 	case *Takeover:
 		err = a.takeover(ctx, batch[0])
 	case *LinkDNS:
-		err = a.linkDNS(ctx, batch[0])
+		err = a.copyLinkDNS(ctx, batch[0])
 	case *Netns:
 		err = a.makeNetns(batch[0])
 	default:
@@ -164,14 +164,14 @@ func (a *applier) batch(changes []Change) int {
 	}
 	first := changes[0].Do
 	for i, c := range changes {
-		if i == nlconn.MaxWrite || i > 0 && !together(first, c.Do) {
+		if i == nlconn.MaxWrite || i > 0 && !batchable(first, c.Do) {
 			return i
 		}
 	}
 	return len(changes)
 }
 
-func together(a, b Step) bool {
+func batchable(a, b Step) bool {
 	if a.Object.Where() != b.Object.Where() {
 		return false
 	}

@@ -56,7 +56,7 @@ func kindOf(o Object) (string, error) {
 }
 
 // ofKind returns a new object for a JSON key, or nil if the key is not a kind.
-func ofKind(kind string) object {
+func ofKind(kind string) kernelObject {
 	switch kind {
 	case "link":
 		return new(Link)

@@ -200,8 +200,8 @@ func (l *Link) laterMAC() string {
 	return ""
 }
 
-// vxlanPort is the UDP port that IANA assigned. The kernel's default is 8472.
-const vxlanPort = 4789
+// ianaVXLANPort is the UDP port that IANA assigned. The kernel's default is 8472.
+const ianaVXLANPort = 4789
 
 // addVXLAN adds the VNI, the parent link, the port and the multicast group. The group
 // receives frames to unknown addresses.
@@ -211,7 +211,7 @@ func (l *Link) addVXLAN(s *session, data *nl.RtAttr) {
 	if l.Group4.IsValid() {
 		data.AddRtAttr(nl.IFLA_VXLAN_GROUP, l.Group4.AsSlice())
 	}
-	data.AddRtAttr(nl.IFLA_VXLAN_PORT, binary.BigEndian.AppendUint16(nil, vxlanPort))
+	data.AddRtAttr(nl.IFLA_VXLAN_PORT, binary.BigEndian.AppendUint16(nil, ianaVXLANPort))
 	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, nl.Uint8Attr(1))
 }
 

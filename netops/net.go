@@ -30,7 +30,7 @@ type Options struct {
 
 // Net reads and changes the kernel's networking. It opens its sockets on first
 // use, in the network namespace of the calling thread, and keeps them open until
-// Close. It must not be used concurrently; see Apart.
+// Close. It must not be used concurrently; see Clone.
 type Net struct {
 	probe Probe
 	host  *Namespace
@@ -77,9 +77,9 @@ func (n *Net) Options() Options {
 	return Options{Probe: n.probe, Restore: n.restore, Forwards: n.recordedForwards, Sources: n.sources, IPTables: n.iptables}
 }
 
-// Apart returns a Net with the same options and its own sockets, for concurrent
+// Clone returns a Net with the same options and its own sockets, for concurrent
 // calls.
-func (n *Net) Apart() *Net {
+func (n *Net) Clone() *Net {
 	return New(n.Options())
 }
 

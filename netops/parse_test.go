@@ -17,12 +17,12 @@ func FuzzParse(f *testing.F) {
 		"\x1c\x00\x02\x80\x05\x00\x01\x00\x11\x00\x00\x00\x06\x00\x02\x00\x30\x39\x00\x00\x06\x00\x03\x00\x00\x35\x00\x00\x08\x00\x0c\x00\x01\x02\x03\x04"))
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		if r, _, err := parsePlacedRoute(b, 1); err == nil && r.kind != 0 {
-			_, _ = r.add(on{expires: true}), r.del()
+			_, _ = r.add(moveTarget{expires: true}), r.del()
 		}
 		if state, ok, err := rtnl.ParseAddr(b); ok && err == nil {
 			if raw, err := readRaw(b, unix.SizeofIfAddrmsg); err == nil {
 				a := placedAddr{raw, state}
-				_, _ = a.add(on{expires: true}), a.del()
+				_, _ = a.add(moveTarget{expires: true}), a.del()
 			}
 		}
 		_, _ = parseFlow(b)

@@ -51,9 +51,9 @@ func (d *LinkDNS) validate() error {
 	return errors.Join(errs...)
 }
 
-// linkDNS holds systemd-resolved's settings for a link, in the types of its
+// resolvedSettings holds systemd-resolved's settings for a link, in the types of its
 // D-Bus properties.
-type linkDNS struct {
+type resolvedSettings struct {
 	Servers []struct { // DNSEx
 		Family  int32
 		Address []byte
@@ -91,8 +91,8 @@ func (d *LinkDNS) verify(ctx context.Context, s *session) ([]Difference, error) 
 	return nil, err
 }
 
-// linkDNS copies the settings.
-func (a *applier) linkDNS(ctx context.Context, c Change) error {
+// copyLinkDNS copies the settings.
+func (a *applier) copyLinkDNS(ctx context.Context, c Change) error {
 	d := c.Do.Object.(*LinkDNS)
 	dns, err := a.dnsOf(ctx, d.From)
 	if err != nil || dns == nil {
@@ -133,7 +133,7 @@ func (n *Net) revertDNS(ctx context.Context, d *LinkDNS) error {
 
 // dnsOf returns systemd-resolved's settings for a link. It returns nil if
 // systemd-resolved is not running or has no servers for the link.
-func (s *session) dnsOf(ctx context.Context, link string) (*linkDNS, error) {
+func (s *session) dnsOf(ctx context.Context, link string) (*resolvedSettings, error) {
 	if err := s.net.openBus(ctx); errors.Is(err, ErrNotExist) {
 		return nil, nil
 	} else if err != nil {
@@ -151,7 +151,7 @@ func (s *session) dnsOf(ctx context.Context, link string) (*linkDNS, error) {
 	if err != nil {
 		return nil, err
 	}
-	var dns linkDNS
+	var dns resolvedSettings
 	get := dbus.Method{Destination: resolvedName, Path: path, Interface: busProperties, Name: "Get"}
 	for _, p := range []struct {
 		name  string

@@ -171,7 +171,7 @@ func (n *Net) RestoreUplink(ctx context.Context, t Takeover, force bool) error {
 	if len(ports) > 0 && !force {
 		return fmt.Errorf("bridge %q has other ports: %w: %s", t.Bridge, ErrConflict, strings.Join(ports, ", "))
 	}
-	return r.giveBack(ctx)
+	return r.restoreUplink(ctx)
 }
 
 // read reads both links. The bridge is nil if it is absent.
@@ -195,8 +195,8 @@ func (t *Takeover) read(ctx context.Context, s *session) (*takeoverRun, error) {
 	return r, nil
 }
 
-// takeable refuses an uplink of a type that a bridge cannot take over.
-func (r *takeoverRun) takeable(ctx context.Context) error {
+// checkUplink refuses an uplink of a type that a bridge cannot take over.
+func (r *takeoverRun) checkUplink(ctx context.Context) error {
 	kinds := []string{"vlan", "bond", "team", rtnl.KindBridge, "macvlan", "macvtap", "ipvlan", "vxlan", rtnl.KindVRF, rtnl.KindTap}
 	switch {
 	case r.up.Flags&unix.IFF_LOOPBACK != 0 || len(r.up.MAC) != 6:
@@ -211,16 +211,16 @@ func (r *takeoverRun) takeable(ctx context.Context) error {
 		return fmt.Errorf("uplink %q belongs to %q already: %w", r.Uplink, master, ErrConflict)
 	case !r.up.IsUp():
 		return fmt.Errorf("uplink %q is down: %w", r.Uplink, ErrConflict)
-	case r.anothers():
+	case r.hasOtherUplink():
 		return fmt.Errorf("bridge %q has the place of %q, and cannot have that of %q too, which would join their networks: name no bridge, so that each gets its own: %w",
 			r.Bridge, aliasUplink(r.br.Alias), r.Uplink, ErrConflict)
 	}
 	return nil
 }
 
-// anothers reports whether the bridge has taken over another uplink. A link with
+// hasOtherUplink reports whether the bridge has taken over another uplink. A link with
 // the bridge's MAC address is the same uplink, renamed.
-func (r *takeoverRun) anothers() bool {
+func (r *takeoverRun) hasOtherUplink() bool {
 	return r.br != nil && ownLabel(r.br.Alias) == takeoverLabel && aliasUplink(r.br.Alias) != r.Uplink && !rtnl.SameMAC(r.br.MAC.String(), r.up.MAC)
 }
 
@@ -229,7 +229,7 @@ func (t *Takeover) plan(ctx context.Context, s *session) ([]Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.takeable(ctx); err != nil {
+	if err := r.checkUplink(ctx); err != nil {
 		return nil, err
 	}
 	d, err := r.differences(ctx)

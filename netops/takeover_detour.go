@@ -53,7 +53,7 @@ func (r *takeoverRun) makeDetour(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.send(ctx, piece{Step{VerbAdd, pair}, msgs}); err != nil {
+	if err := r.send(ctx, stepRequests{Step{VerbAdd, pair}, msgs}); err != nil {
 		return err
 	}
 	for _, end := range []string{near, far} { // without IPv6 the ends send no packets of their own
@@ -71,7 +71,7 @@ func (r *takeoverRun) makeDetour(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.send(ctx, piece{Step{VerbSet, l}, []nlconn.Message{m}}); err != nil {
+		if err := r.send(ctx, stepRequests{Step{VerbSet, l}, []nlconn.Message{m}}); err != nil {
 			return err
 		}
 	}
@@ -87,15 +87,15 @@ func (r *takeoverRun) removeDetour(ctx context.Context) error {
 	if err != nil || have == nil || have.Kind != "veth" {
 		return err
 	}
-	if err := r.straight(ctx); err != nil {
+	if err := r.removeRedirect(ctx); err != nil {
 		return err
 	}
 	return r.send(ctx, r.deletion(have))
 }
 
-// detour adds the rule that forwards packets for the node from the uplink to the
+// addRedirect adds the rule that forwards packets for the node from the uplink to the
 // pair.
-func (r *takeoverRun) detour(ctx context.Context) error {
+func (r *takeoverRun) addRedirect(ctx context.Context) error {
 	if ownLabel(r.br.Alias) != takeoverLabel {
 		return nil
 	}
@@ -107,27 +107,27 @@ func (r *takeoverRun) detour(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = r.rule(ctx, VerbAdd, msgs...)
+	err = r.commitRedirect(ctx, VerbAdd, msgs...)
 	if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil
 	}
 	return err
 }
 
-// straight deletes the rule.
-func (r *takeoverRun) straight(ctx context.Context) error {
+// removeRedirect deletes the rule.
+func (r *takeoverRun) removeRedirect(ctx context.Context) error {
 	m, err := nft.Table{Family: unix.NFPROTO_NETDEV, Name: detourTable + r.Uplink}.Message(unix.NFT_MSG_DELTABLE, 0)
 	if err != nil {
 		return err
 	}
-	if err := r.rule(ctx, VerbDel, m); !errors.Is(err, unix.ENOENT) {
+	if err := r.commitRedirect(ctx, VerbDel, m); !errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	return nil
 }
 
-// rule sends one nftables transaction that adds or deletes the rule.
-func (r *takeoverRun) rule(ctx context.Context, v Verb, msgs ...nlconn.Message) error {
+// commitRedirect sends one nftables transaction that adds or deletes the rule.
+func (r *takeoverRun) commitRedirect(ctx context.Context, v Verb, msgs ...nlconn.Message) error {
 	st := Step{v, &Redirect{In: Host, Link: r.Uplink, To: r.detourEnd(false)}}
 	if p := r.net.probe; p != nil {
 		if err := p.Before(st); err != nil {

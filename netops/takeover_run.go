@@ -24,8 +24,8 @@ type takeoverRun struct {
 	up, br *rtnl.Link
 }
 
-// piece is a group of requests with the step that they make.
-type piece struct {
+// stepRequests is a group of requests with the step that they make.
+type stepRequests struct {
 	step Step
 	msgs []nlconn.Message
 }
@@ -38,10 +38,10 @@ func (a *applier) takeover(ctx context.Context, c Change) error {
 	if err != nil {
 		return err
 	}
-	if err := r.takeable(ctx); err != nil {
+	if err := r.checkUplink(ctx); err != nil {
 		return err
 	}
-	err = r.take(ctx)
+	err = r.enslaveUplink(ctx)
 	if err == nil || r.up.Master != 0 {
 		return err
 	}
@@ -49,18 +49,18 @@ func (a *applier) takeover(ctx context.Context, c Change) error {
 	defer cancel()
 	if again, readErr := t.read(ctx, a.session); readErr != nil || again.br == nil {
 		return errors.Join(err, readErr)
-	} else if backErr := again.giveBack(ctx); backErr != nil {
+	} else if backErr := again.restoreUplink(ctx); backErr != nil {
 		return errors.Join(err, fmt.Errorf("give %q back what it had: %w", t.Uplink, backErr))
 	}
 	return err
 }
 
-// take creates the bridge and makes it take over the uplink. At every step the
+// enslaveUplink creates the bridge and makes it take over the uplink. At every step the
 // node has the destination addresses of the packets that the uplink receives,
 // and has a working route for the packets that it sends. Packets leave through
 // the uplink until the bridge has a carrier and its routes precede those of the
 // uplink.
-func (r *takeoverRun) take(ctx context.Context) error {
+func (r *takeoverRun) enslaveUplink(ctx context.Context) error {
 	have, err := placedOn(ctx, r.c, r.up.Index)
 	if err != nil {
 		return err
@@ -68,17 +68,17 @@ func (r *takeoverRun) take(ctx context.Context) error {
 	if err := r.makeBridge(ctx); err != nil {
 		return err
 	}
-	to := on{link: r.Bridge, index: r.br.Index, from: r.Uplink}
-	if err := r.heedAdverts(&to); err != nil {
+	to := moveTarget{link: r.Bridge, index: r.br.Index, from: r.Uplink}
+	if err := r.followRouterAdverts(&to); err != nil {
 		return err
 	}
 	// The kernel drops IPv4 packets that a link without an address receives,
 	// even with the loose source check (fib_validate_source).
-	early := have.pieces(to, func(a placedAddr) bool { return a.Prefix.Addr().Is4() })
+	early := have.addrRequests(to, func(a placedAddr) bool { return a.Prefix.Addr().Is4() })
 	if err := r.send(ctx, early...); err != nil {
 		return err
 	}
-	if err := r.asPort(ctx, r.enslave()...); err != nil {
+	if err := r.withRedirect(ctx, r.enslave()...); err != nil {
 		return err
 	}
 	if err := r.awaitCarrier(ctx); err != nil {
@@ -88,9 +88,9 @@ func (r *takeoverRun) take(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	late := have.pieces(to, func(a placedAddr) bool { return a.Prefix.Addr().Is6() })
-	late = append(late, neighPieces(neighs, to)...)
-	routes, err := r.routePieces(ctx, have, to)
+	late := have.addrRequests(to, func(a placedAddr) bool { return a.Prefix.Addr().Is6() })
+	late = append(late, neighRequests(neighs, to)...)
+	routes, err := r.routeRequests(ctx, have, to)
 	if err != nil {
 		return err
 	}
@@ -102,15 +102,15 @@ func (r *takeoverRun) take(ctx context.Context) error {
 	}
 	// The kernel keeps the route of an IPv6 address that has a lifetime, so
 	// delete the route explicitly.
-	leaving := append(routesGone(r.Uplink, slices.Concat(have.routes, have.connected)), have.addrsGone(r.Uplink)...)
+	leaving := append(routeDeletions(r.Uplink, slices.Concat(have.routes, have.connected)), have.addrDeletions(r.Uplink)...)
 	if err := r.send(ctx, leaving...); err != nil {
 		return err
 	}
 	return r.finish(ctx)
 }
 
-// giveBack reverts take.
-func (r *takeoverRun) giveBack(ctx context.Context) error {
+// restoreUplink reverts enslaveUplink.
+func (r *takeoverRun) restoreUplink(ctx context.Context) error {
 	if r.br == nil {
 		return nil
 	}
@@ -118,13 +118,13 @@ func (r *takeoverRun) giveBack(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	to := on{link: r.Uplink, index: r.up.Index, from: r.Bridge}
-	if err := r.heedAdverts(&to); err != nil {
+	to := moveTarget{link: r.Uplink, index: r.up.Index, from: r.Bridge}
+	if err := r.followRouterAdverts(&to); err != nil {
 		return err
 	}
 	enslaved := r.up.Master == r.br.Index
 	if enslaved {
-		if err := r.loosen(ctx); err != nil {
+		if err := r.relaxRPFilter(ctx); err != nil {
 			return err
 		}
 	}
@@ -132,8 +132,8 @@ func (r *takeoverRun) giveBack(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	making := append(have.pieces(to, func(placedAddr) bool { return true }), neighPieces(neighs, to)...)
-	routes, err := r.routePieces(ctx, have, to)
+	making := append(have.addrRequests(to, func(placedAddr) bool { return true }), neighRequests(neighs, to)...)
+	routes, err := r.routeRequests(ctx, have, to)
 	if err != nil {
 		return err
 	}
@@ -146,17 +146,17 @@ func (r *takeoverRun) giveBack(ctx context.Context) error {
 	// The kernel's own routes over the bridge precede those over the uplink.
 	// They would make the source check drop the packets that the uplink
 	// receives.
-	leaving := routesGone(r.Bridge, slices.Concat(have.routes, have.connected))
+	leaving := routeDeletions(r.Bridge, slices.Concat(have.routes, have.connected))
 	if err := r.send(ctx, leaving...); err != nil {
 		return err
 	}
 	if enslaved {
-		if err := r.asPort(ctx, r.release()); err != nil {
+		if err := r.withRedirect(ctx, r.release()); err != nil {
 			return err
 		}
 	}
 	if ownLabel(r.br.Alias) != takeoverLabel {
-		return r.send(ctx, have.addrsGone(r.Bridge)...)
+		return r.send(ctx, have.addrDeletions(r.Bridge)...)
 	}
 	if err := r.removeDetour(ctx); err != nil {
 		return err
@@ -164,45 +164,45 @@ func (r *takeoverRun) giveBack(ctx context.Context) error {
 	return r.send(ctx, r.deletion(r.br))
 }
 
-// asPort adds the uplink as a port, or releases it, while the detour is active.
-func (r *takeoverRun) asPort(ctx context.Context, pieces ...piece) error {
-	if len(pieces) == 0 {
+// withRedirect adds the uplink as a port, or releases it, while the detour is active.
+func (r *takeoverRun) withRedirect(ctx context.Context, requests ...stepRequests) error {
+	if len(requests) == 0 {
 		return nil
 	}
 	if err := r.makeDetour(ctx); err != nil {
 		return err
 	}
-	if err := r.detour(ctx); err != nil {
+	if err := r.addRedirect(ctx); err != nil {
 		return err
 	}
-	if err := r.send(ctx, pieces...); err != nil {
+	if err := r.send(ctx, requests...); err != nil {
 		return err
 	}
-	return r.straight(ctx)
+	return r.removeRedirect(ctx)
 }
 
-// pieces returns the requests that add to a link the addresses that wanted
+// addrRequests returns the requests that add to a link the addresses that wanted
 // accepts, including the uplink's own link-local addresses.
-func (p *placed) pieces(to on, wanted func(placedAddr) bool) []piece {
-	var all []piece
+func (p *placed) addrRequests(to moveTarget, wanted func(placedAddr) bool) []stepRequests {
+	var all []stepRequests
 	for _, a := range slices.Concat(p.local, p.addrs) {
 		if wanted(a) {
-			all = append(all, piece{Step{VerbAdd, a.object(to.link)}, []nlconn.Message{a.add(to)}})
+			all = append(all, stepRequests{Step{VerbAdd, a.object(to.link)}, []nlconn.Message{a.add(to)}})
 		}
 	}
 	return all
 }
 
-// routePieces returns the requests that add routes to a link. The kernel adds
+// routeRequests returns the requests that add routes to a link. The kernel adds
 // the connected routes of new addresses. Addresses that the link already has can
 // lack theirs. The link can already have a route from a router advertisement,
 // with another metric.
-func (r *takeoverRun) routePieces(ctx context.Context, p *placed, to on) ([]piece, error) {
+func (r *takeoverRun) routeRequests(ctx context.Context, p *placed, to moveTarget) ([]stepRequests, error) {
 	there, err := placedOn(ctx, r.c, to.index)
 	if err != nil {
 		return nil, err
 	}
-	var all []piece
+	var all []stepRequests
 	for _, route := range slices.Concat(p.connected, p.routes) {
 		advertised := func(other placedRoute) bool {
 			return other.Protocol == unix.RTPROT_RA && other.Dst == route.Dst && other.Via == route.Via
@@ -210,42 +210,42 @@ func (r *takeoverRun) routePieces(ctx context.Context, p *placed, to on) ([]piec
 		if route.Protocol == unix.RTPROT_RA && slices.ContainsFunc(there.routes, advertised) {
 			continue
 		}
-		all = append(all, piece{Step{VerbAdd, route.object(to.link)}, []nlconn.Message{route.add(to)}})
+		all = append(all, stepRequests{Step{VerbAdd, route.object(to.link)}, []nlconn.Message{route.add(to)}})
 	}
 	return all, nil
 }
 
-func neighPieces(neighs []placedNeigh, to on) []piece {
-	var all []piece
+func neighRequests(neighs []placedNeigh, to moveTarget) []stepRequests {
+	var all []stepRequests
 	for _, n := range neighs {
-		all = append(all, piece{Step{VerbAdd, n.object(to.link)}, []nlconn.Message{n.add(to)}})
+		all = append(all, stepRequests{Step{VerbAdd, n.object(to.link)}, []nlconn.Message{n.add(to)}})
 	}
 	return all
 }
 
-// routesGone returns the requests that delete routes, in reverse order.
-func routesGone(link string, routes []placedRoute) []piece {
-	var all []piece
+// routeDeletions returns the requests that delete routes, in reverse order.
+func routeDeletions(link string, routes []placedRoute) []stepRequests {
+	var all []stepRequests
 	for _, r := range slices.Backward(routes) {
-		all = append(all, piece{Step{VerbDel, r.object(link)}, []nlconn.Message{r.del()}})
+		all = append(all, stepRequests{Step{VerbDel, r.object(link)}, []nlconn.Message{r.del()}})
 	}
 	return all
 }
 
-func (p *placed) addrsGone(link string) []piece {
-	var all []piece
+func (p *placed) addrDeletions(link string) []stepRequests {
+	var all []stepRequests
 	for _, a := range slices.Backward(p.addrs) {
-		all = append(all, piece{Step{VerbDel, a.object(link)}, []nlconn.Message{a.del()}})
+		all = append(all, stepRequests{Step{VerbDel, a.object(link)}, []nlconn.Message{a.del()}})
 	}
 	return all
 }
 
 // enslave returns the requests that make the uplink a port.
-func (r *takeoverRun) enslave() []piece {
-	var all []piece
+func (r *takeoverRun) enslave() []stepRequests {
+	var all []stepRequests
 	if r.up.Master != r.br.Index {
 		l := &Link{In: Host, Shared: true, Name: r.Uplink, Master: r.Bridge}
-		all = append(all, piece{Step{VerbSet, l}, []nlconn.Message{masterMessage(r.up.Index, r.br.Index)}})
+		all = append(all, stepRequests{Step{VerbSet, l}, []nlconn.Message{masterMessage(r.up.Index, r.br.Index)}})
 	}
 	if hairpin := !r.NoHairpin; r.up.Port == nil || r.up.Port.Hairpin != hairpin {
 		l := &Link{In: Host, Shared: true, Name: r.Uplink, Port: &Port{Hairpin: hairpin}}
@@ -254,24 +254,24 @@ func (r *takeoverRun) enslave() []piece {
 		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated(rtnl.KindBridge))
 		info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, rtnl.BoolAttr(hairpin))
-		all = append(all, piece{Step{VerbSet, l}, []nlconn.Message{{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{ifi, info}}}})
+		all = append(all, stepRequests{Step{VerbSet, l}, []nlconn.Message{{Kind: unix.RTM_NEWLINK, Data: []nl.NetlinkRequestData{ifi, info}}}})
 	}
 	return all
 }
 
 // release returns the request that releases the uplink from the bridge.
-func (r *takeoverRun) release() piece {
+func (r *takeoverRun) release() stepRequests {
 	l := &Link{In: Host, Shared: true, Name: r.Uplink, Unset: &Unset{Master: true}}
-	return piece{Step{VerbSet, l}, []nlconn.Message{masterMessage(r.up.Index, 0)}}
+	return stepRequests{Step{VerbSet, l}, []nlconn.Message{masterMessage(r.up.Index, 0)}}
 }
 
 // deletion returns the request that deletes a link of cnibox.
-func (r *takeoverRun) deletion(have *rtnl.Link) piece {
+func (r *takeoverRun) deletion(have *rtnl.Link) stepRequests {
 	delete(r.index, linkRef{Host, have.Name})
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(have.Index)
 	l := &Link{In: Host, Shared: true, Name: have.Name, Kind: have.Kind, Alias: have.Alias}
-	return piece{Step{VerbDel, l}, []nlconn.Message{{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}}}}
+	return stepRequests{Step{VerbDel, l}, []nlconn.Message{{Kind: unix.RTM_DELLINK, Data: []nl.NetlinkRequestData{ifi}}}}
 }
 
 // otherPorts returns the names of the bridge's ports except the uplink.
@@ -287,40 +287,40 @@ func (r *takeoverRun) otherPorts(ctx context.Context) ([]string, error) {
 }
 
 // send sends the requests in as few writes as possible, or one write for each
-// piece if there is a probe. It is not an error to add an existing object or
+// step if there is a probe. It is not an error to add an existing object or
 // delete an absent one.
-func (r *takeoverRun) send(ctx context.Context, pieces ...piece) error {
-	for len(pieces) > 0 {
+func (r *takeoverRun) send(ctx context.Context, requests ...stepRequests) error {
+	for len(requests) > 0 {
 		n := 0
 		var msgs []nlconn.Message
-		for n < len(pieces) && (n == 0 || r.net.probe == nil && len(msgs)+len(pieces[n].msgs) <= nlconn.MaxWrite) {
-			msgs = append(msgs, pieces[n].msgs...)
+		for n < len(requests) && (n == 0 || r.net.probe == nil && len(msgs)+len(requests[n].msgs) <= nlconn.MaxWrite) {
+			msgs = append(msgs, requests[n].msgs...)
 			n++
 		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := r.write(ctx, pieces[:n], msgs); err != nil {
+		if err := r.write(ctx, requests[:n], msgs); err != nil {
 			return err
 		}
-		pieces = pieces[n:]
+		requests = requests[n:]
 	}
 	return nil
 }
 
-func (r *takeoverRun) write(ctx context.Context, pieces []piece, msgs []nlconn.Message) error {
+func (r *takeoverRun) write(ctx context.Context, requests []stepRequests, msgs []nlconn.Message) error {
 	if p := r.net.probe; p != nil {
-		if err := p.Before(pieces[0].step); err != nil {
-			return describeStep(pieces[0].step, err)
+		if err := p.Before(requests[0].step); err != nil {
+			return describeStep(requests[0].step, err)
 		}
 	}
 	results, broken := r.c.Exchange(ctx, msgs)
 	if broken != nil {
-		return describeStep(pieces[0].step, broken)
+		return describeStep(requests[0].step, broken)
 	}
 	var errs []error
 	i := 0
-	for _, p := range pieces {
+	for _, p := range requests {
 		for range p.msgs {
 			err := results[i]
 			i++
@@ -331,7 +331,7 @@ func (r *takeoverRun) write(ctx context.Context, pieces []piece, msgs []nlconn.M
 		}
 	}
 	if p := r.net.probe; p != nil && len(errs) == 0 {
-		p.After(pieces[0].step)
+		p.After(requests[0].step)
 	}
 	return errors.Join(errs...)
 }

@@ -31,7 +31,7 @@ func (r *takeoverRun) makeBridge(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.send(ctx, piece{Step{VerbAdd, l}, msgs}); err != nil {
+		if err := r.send(ctx, stepRequests{Step{VerbAdd, l}, msgs}); err != nil {
 			return err
 		}
 		r.br, err = r.link(ctx, Host, r.Bridge)
@@ -49,7 +49,7 @@ func (r *takeoverRun) makeBridge(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.loosen(ctx); err != nil {
+	if err := r.relaxRPFilter(ctx); err != nil {
 		return err
 	}
 	// Set the MTU in a separate request. The MTU that a bridge was created
@@ -58,10 +58,10 @@ func (r *takeoverRun) makeBridge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.send(ctx, piece{Step{VerbSet, set}, []nlconn.Message{m}})
+	return r.send(ctx, stepRequests{Step{VerbSet, set}, []nlconn.Message{m}})
 }
 
-// finish sets the settings that loosen relaxed and marks the takeover as
+// finish sets the settings that relaxRPFilter relaxed and marks the takeover as
 // complete.
 func (r *takeoverRun) finish(ctx context.Context) error {
 	for _, key := range []string{"net/ipv4/conf/%/" + rpFilter, "net/ipv6/conf/%/" + acceptDAD} {
@@ -80,15 +80,15 @@ func (r *takeoverRun) finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.send(ctx, piece{Step{VerbSet, done}, []nlconn.Message{m}})
+	return r.send(ctx, stepRequests{Step{VerbSet, done}, []nlconn.Message{m}})
 }
 
-// loosen makes the source check accept packets that the bridge receives while
+// relaxRPFilter makes the source check accept packets that the bridge receives while
 // the route back uses the uplink. The kernel uses the maximum of the link's and
 // all's rp_filter. The loose check, 2, is the largest value. The bridge's
 // link-local address needs no duplicate address detection, because the uplink
 // had it.
-func (r *takeoverRun) loosen(ctx context.Context) error {
+func (r *takeoverRun) relaxRPFilter(ctx context.Context) error {
 	value := "2"
 	all, err := r.sysctl(Host, "net/ipv4/conf/all/"+rpFilter)
 	if err != nil {
@@ -107,10 +107,10 @@ func (r *takeoverRun) loosen(ctx context.Context) error {
 	return r.change(ctx, "net/ipv6/conf/%/"+acceptDAD, "0")
 }
 
-// heedAdverts records in to whether the kernel follows router advertisements on
+// followRouterAdverts records in to whether the kernel follows router advertisements on
 // the uplink, and so on the bridge (accept_ra in
 // Documentation/networking/ip-sysctl.rst).
-func (r *takeoverRun) heedAdverts(to *on) error {
+func (r *takeoverRun) followRouterAdverts(to *moveTarget) error {
 	accept, err := r.setting("net/ipv6/conf/%/accept_ra", r.Uplink)
 	if err != nil {
 		return err
@@ -128,12 +128,12 @@ func (r *takeoverRun) heedAdverts(to *on) error {
 }
 
 // copySettings copies the uplink's settings to the bridge, except those of
-// loosen.
+// relaxRPFilter.
 func (r *takeoverRun) copySettings(ctx context.Context) error {
-	// Do not copy the two settings of loosen. mc_forwarding belongs to the
+	// Do not copy the two settings of relaxRPFilter. mc_forwarding belongs to the
 	// multicast routing daemon, stable_secret to the uplink's addresses, and
 	// mtu is set with the link.
-	apart := []string{rpFilter, acceptDAD, "mc_forwarding", "stable_secret", "mtu"}
+	excluded := []string{rpFilter, acceptDAD, "mc_forwarding", "stable_secret", "mtu"}
 	for _, dir := range []string{"net/ipv4/conf/", "net/ipv6/conf/"} {
 		var files []os.DirEntry
 		err := r.net.host.visit(func() (err error) {
@@ -147,7 +147,7 @@ func (r *takeoverRun) copySettings(ctx context.Context) error {
 			return nlconn.Explain(err, "list the settings of "+r.Uplink)
 		}
 		for _, f := range files {
-			if slices.Contains(apart, f.Name()) {
+			if slices.Contains(excluded, f.Name()) {
 				continue
 			}
 			if err := r.copySetting(ctx, dir+"%/"+f.Name()); err != nil {

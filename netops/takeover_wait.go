@@ -38,7 +38,7 @@ func (r *takeoverRun) awaitCarrier(ctx context.Context) error {
 // awaitAddresses waits until the node accepts packets for the IPv6 addresses
 // that were added to a link. The kernel adds the local routes asynchronously,
 // together with duplicate address detection (addrconf_dad_work).
-func (r *takeoverRun) awaitAddresses(ctx context.Context, to on, p *placed) error {
+func (r *takeoverRun) awaitAddresses(ctx context.Context, to moveTarget, p *placed) error {
 	wanted := map[netip.Addr]bool{}
 	for _, a := range p.addrs {
 		if a.Prefix.Addr().Is6() {
@@ -76,22 +76,22 @@ func (r *takeoverRun) awaitAddresses(ctx context.Context, to on, p *placed) erro
 func (r *takeoverRun) await(ctx context.Context, group int, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, takeoverPatience)
 	defer cancel()
-	var told *rtnl.Conn
+	var notifications *rtnl.Conn
 	err := r.net.host.visit(func() (err error) {
-		if told, err = rtnl.Open(); err != nil {
+		if notifications, err = rtnl.Open(); err != nil {
 			return err
 		}
-		return told.Join(group)
+		return notifications.Join(group)
 	})
-	if told != nil {
-		defer func() { _ = told.Close() }()
+	if notifications != nil {
+		defer func() { _ = notifications.Close() }()
 	}
 	for err == nil {
 		var is bool
 		if is, err = done(ctx); is || err != nil {
 			return err
 		}
-		err = told.Receive(ctx, func(unix.NlMsghdr, []byte) {})
+		err = notifications.Receive(ctx, func(unix.NlMsghdr, []byte) {})
 		if errors.Is(err, unix.ENOBUFS) { // notifications were lost: check again
 			err = nil
 		}

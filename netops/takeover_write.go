@@ -24,8 +24,8 @@ const (
 	userTicks = 100
 )
 
-// on holds the properties of the link that receives addresses and routes.
-type on struct {
+// moveTarget holds the properties of the link that receives addresses and routes.
+type moveTarget struct {
 	// link and index identify the link. from is the name of the previous
 	// link.
 	link  string
@@ -39,7 +39,7 @@ type on struct {
 }
 
 // add returns the request that adds the address to the link.
-func (a *placedAddr) add(to on) nlconn.Message {
+func (a *placedAddr) add(to moveTarget) nlconn.Message {
 	header := slices.Clone(a.header)
 	header[2] = 0 // flags are sent as an attribute
 	binary.NativeEndian.PutUint32(header[4:], uint32(to.index))
@@ -65,7 +65,7 @@ func (a *placedAddr) add(to on) nlconn.Message {
 
 // label returns the label of an IPv4 address: the link's name, or a label with
 // that prefix.
-func (a *placedAddr) label(to on) string {
+func (a *placedAddr) label(to moveTarget) string {
 	rest, ok := strings.CutPrefix(nlconn.Text(a.value(unix.IFA_LABEL)), to.from)
 	if label := to.link + rest; ok && rest != "" && len(label) < unix.IFNAMSIZ {
 		return label
@@ -80,7 +80,7 @@ func (a *placedAddr) del() nlconn.Message {
 
 // add returns the request that adds the route to the link. The first route to a
 // destination is prepended, and others are appended.
-func (r *placedRoute) add(to on) nlconn.Message {
+func (r *placedRoute) add(to moveTarget) nlconn.Message {
 	if r.family == unix.AF_INET6 && r.Protocol == unix.RTPROT_RA && to.advertMetric != 0 && r.Priority == to.advertMetric {
 		r = r.behind()
 	}
@@ -134,7 +134,7 @@ func (r *placedRoute) expires() uint32 {
 }
 
 // add returns the request that adds the neighbour to the link.
-func (n *placedNeigh) add(to on) nlconn.Message {
+func (n *placedNeigh) add(to moveTarget) nlconn.Message {
 	nd := &rtnl.NeighHeader{Family: n.header[0], Index: uint32(to.index), State: unix.NUD_STALE, Flags: n.header[10] & unix.NTF_ROUTER}
 	if n.state&(unix.NUD_PERMANENT|unix.NUD_REACHABLE) != 0 {
 		nd.State = n.state

@@ -18,7 +18,7 @@ const tunDevice = "/dev/net/tun"
 // addTap creates a tap device and makes it persistent as the last step. Until
 // then the kernel deletes the device when its file is closed. Therefore a killed
 // process or a refused request leaves no unlabelled device.
-func (w *write) addTap(ctx context.Context, c Change, l *Link) error {
+func (w *requestWriter) addTap(ctx context.Context, c Change, l *Link) error {
 	ns, err := w.namespace(l.In)
 	if err != nil {
 		return describeStep(c.Do, err)
@@ -74,7 +74,7 @@ func (l *Link) openTap() (*os.File, error) {
 }
 
 // setUpTap configures the device and makes it persistent.
-func (w *write) setUpTap(ctx context.Context, l *Link, f *os.File) error {
+func (w *requestWriter) setUpTap(ctx context.Context, l *Link, f *os.File) error {
 	m, err := l.setAt(ctx, w.session, l.chosenIndex())
 	if err != nil {
 		return err

@@ -39,10 +39,10 @@ func (n *Net) Plan(ctx context.Context, spec Spec, container *Namespace) ([]Chan
 	return flowsLast(all), nil
 }
 
-// Beyond returns the objects of spec that an earlier, applied Spec lacks. Equal
+// Without returns the objects of spec that an earlier, applied Spec lacks. Equal
 // objects are omitted. A link that the earlier Spec created or moved is only
 // configured.
-func (spec Spec) Beyond(earlier Spec) Spec {
+func (spec Spec) Without(earlier Spec) Spec {
 	made := map[linkRef]bool{}
 	for _, o := range earlier.Objects {
 		switch o := o.(type) {
@@ -73,8 +73,8 @@ func (spec Spec) Beyond(earlier Spec) Spec {
 }
 
 // check validates all objects and returns all errors.
-func (spec Spec) check() ([]object, error) {
-	objects := make([]object, len(spec.Objects))
+func (spec Spec) check() ([]kernelObject, error) {
+	objects := make([]kernelObject, len(spec.Objects))
 	errs := make([]error, len(spec.Objects))
 	for i, o := range spec.Objects {
 		objects[i], errs[i] = Step{VerbAdd, o}.check()

@@ -15,7 +15,7 @@ import (
 // requests makes the rtnetlink steps of one namespace. One write contains all
 // requests whose link indexes are known.
 func (a *applier) requests(ctx context.Context, batch []Change) error {
-	w := write{applier: a}
+	w := requestWriter{applier: a}
 	for _, c := range batch {
 		if w.needsFlush(c.Do) {
 			if err := w.flush(ctx); err != nil {
@@ -29,8 +29,8 @@ func (a *applier) requests(ctx context.Context, batch []Change) error {
 	return w.flush(ctx)
 }
 
-// write collects requests of one namespace that are sent together.
-type write struct {
+// requestWriter collects requests of one namespace that are sent together.
+type requestWriter struct {
 	*applier
 	msgs []nlconn.Message
 	// of[i] is the index in changes of the change that msgs[i] belongs to.
@@ -44,7 +44,7 @@ type write struct {
 
 // needsFlush reports whether the collected requests must be sent before the
 // step's requests can be built.
-func (w *write) needsFlush(st Step) bool {
+func (w *requestWriter) needsFlush(st Step) bool {
 	if len(w.msgs) == 0 {
 		return false
 	}
@@ -73,7 +73,7 @@ func (w *write) needsFlush(st Step) bool {
 }
 
 // add builds a change's requests.
-func (w *write) add(ctx context.Context, c Change) error {
+func (w *requestWriter) add(ctx context.Context, c Change) error {
 	o := c.Do.Object.(rtObject)
 	l, isLink := o.(*Link)
 	if isLink && c.Do.Verb == VerbDel {
@@ -87,7 +87,7 @@ func (w *write) add(ctx context.Context, c Change) error {
 		return nil
 	}
 	if isLink && c.Do.Verb == VerbAdd {
-		if err := w.free(ctx, l); err != nil {
+		if err := w.checkNameFree(ctx, l); err != nil {
 			return err
 		}
 		if l.Kind == rtnl.KindTap {
@@ -113,7 +113,7 @@ func (w *write) add(ctx context.Context, c Change) error {
 	return nil
 }
 
-func (w *write) queue(c Change, msgs []nlconn.Message) {
+func (w *requestWriter) queue(c Change, msgs []nlconn.Message) {
 	for range msgs {
 		w.of = append(w.of, len(w.changes))
 	}
@@ -126,10 +126,10 @@ func (w *write) queue(c Change, msgs []nlconn.Message) {
 	}
 }
 
-// free checks that an exclusive link's name is free. The label request after the
+// checkNameFree checks that an exclusive link's name is free. The label request after the
 // create request can find the link by name, and would then relabel another
 // program's link.
-func (w *write) free(ctx context.Context, l *Link) error {
+func (w *requestWriter) checkNameFree(ctx context.Context, l *Link) error {
 	if l.Shared || l.choosesIndex() {
 		return nil
 	}
@@ -145,7 +145,7 @@ func (w *write) free(ctx context.Context, l *Link) error {
 
 // addShared creates a shared link with two ends. It labels the link only if this
 // call created it, because another process can have created it first.
-func (w *write) addShared(ctx context.Context, c Change, msgs []nlconn.Message) error {
+func (w *requestWriter) addShared(ctx context.Context, c Change, msgs []nlconn.Message) error {
 	c.Undo = nil
 	w.queue(c, msgs[:1])
 	made, err := w.flushMade(ctx)
@@ -158,7 +158,7 @@ func (w *write) addShared(ctx context.Context, c Change, msgs []nlconn.Message) 
 
 // addAcross creates a link with a request in its parent's namespace, and then
 // labels it in the link's own namespace.
-func (w *write) addAcross(ctx context.Context, c Change, l *Link, msgs []nlconn.Message) error {
+func (w *requestWriter) addAcross(ctx context.Context, c Change, l *Link, msgs []nlconn.Message) error {
 	parent, err := w.conn(l.parentIn())
 	if err != nil {
 		return describeStep(c.Do, err)
@@ -171,7 +171,7 @@ func (w *write) addAcross(ctx context.Context, c Change, l *Link, msgs []nlconn.
 		return describeStep(c.Do, broken)
 	}
 	if results[0] != nil {
-		return w.settle(ctx, c.Do, results[0])
+		return w.handleReply(ctx, c.Do, results[0])
 	}
 	w.index[l.ref()] = l.chosenIndex()
 	own, err := w.conn(l.In)
@@ -183,14 +183,14 @@ func (w *write) addAcross(ctx context.Context, c Change, l *Link, msgs []nlconn.
 	return describeStep(c.Do, err)
 }
 
-func (w *write) flush(ctx context.Context) error {
+func (w *requestWriter) flush(ctx context.Context) error {
 	_, err := w.flushMade(ctx)
 	return err
 }
 
 // flushMade sends the requests. made is false if a shared object already existed
 // as desired.
-func (w *write) flushMade(ctx context.Context) (made bool, err error) {
+func (w *requestWriter) flushMade(ctx context.Context) (made bool, err error) {
 	msgs, of, changes := w.msgs, w.of, w.changes
 	w.msgs, w.of, w.changes, w.fresh = nil, nil, nil, nil
 	if len(changes) == 0 {
@@ -208,7 +208,7 @@ func (w *write) flushMade(ctx context.Context) (made bool, err error) {
 	made = true
 	var first error
 	for i, c := range changes {
-		err := w.settle(ctx, c.Do, answers[i].refused)
+		err := w.handleReply(ctx, c.Do, answers[i].refused)
 		if err == nil && answers[i].refused != nil {
 			made = false
 		}
@@ -249,10 +249,10 @@ func (a *answer) add(st Step, err error) {
 	a.n++
 }
 
-// settle interprets the kernel's answer to a step. It accepts two errors:
+// handleReply interprets the kernel's answer to a step. It accepts two errors:
 // deleting an absent object, and adding a shared object that another process
 // added meanwhile as desired.
-func (w *write) settle(ctx context.Context, st Step, err error) error {
+func (w *requestWriter) handleReply(ctx context.Context, st Step, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -287,7 +287,7 @@ func (w *write) settle(ctx context.Context, st Step, err error) error {
 
 // masterChanged returns the error for a link whose master was replaced or
 // deleted since the plan. The kernel only reports an invalid index.
-func (w *write) masterChanged(ctx context.Context, l *Link) error {
+func (w *requestWriter) masterChanged(ctx context.Context, l *Link) error {
 	ref := linkRef{l.In, l.Master}
 	index := w.index[ref]
 	have, err := w.link(ctx, l.In, l.Master)

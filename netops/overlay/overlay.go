@@ -19,9 +19,9 @@ const (
 	Nexthops6 = Nexthops4 + 1<<23
 )
 
-// VXLANPort is the default UDP port of VXLAN in Linux. It is older than IANA's
+// linuxVXLANPort is the default UDP port of VXLAN in Linux. It is older than IANA's
 // port 4789. flannel uses it too.
-const VXLANPort = 8472
+const linuxVXLANPort = 8472
 
 // VTEP is a VXLAN device (VXLAN tunnel end point, RFC 7348) of one address family.
 type VTEP struct {
@@ -29,7 +29,7 @@ type VTEP struct {
 	// over. No other link may have it.
 	Name string
 	VNI  uint32
-	// Port is the UDP port of both ends, VXLANPort for 0.
+	// Port is the UDP port of both ends, linuxVXLANPort for 0.
 	Port uint16
 	// Parent is the link by which tunnelled packets leave. Local is their source
 	// address.

@@ -74,7 +74,7 @@ func (v *vtepState) parseData(kind uint16, b []byte) error {
 
 func (v *VTEP) port() uint16 {
 	if v.Port == 0 {
-		return VXLANPort
+		return linuxVXLANPort
 	}
 	return v.Port
 }

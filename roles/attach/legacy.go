@@ -51,7 +51,7 @@ func (a *Handler) collectLegacy(ctx context.Context, h *roles.Host, req *roles.R
 	if _, ok := a.role.(Masquerader); !ok {
 		return nil
 	}
-	return h.Net.CollectForeignMasquerade(ctx, req.Network, migrate.ValidAttachments(req))
+	return h.Net.CollectReferencePluginMasquerade(ctx, req.Network, migrate.ValidAttachments(req))
 }
 
 // checkLegacy reduces what CHECK wants to what the reference makes, if it made

@@ -115,7 +115,7 @@ func (a *work) plan(ctx context.Context) (*planned, error) {
 	}
 	spec := w.Spec
 	if a.made != nil {
-		spec = spec.Beyond(a.made.desired.Spec)
+		spec = spec.Without(a.made.desired.Spec)
 	}
 	changes, err := a.h.Net.Plan(ctx, spec, a.ns)
 	return &planned{desired: w, changes: changes}, err

@@ -99,7 +99,7 @@ func (d *delegator) Status(ctx context.Context, typ string, req *roles.Request) 
 // closes the connection. Everything else is shared.
 func (d *delegator) Clone() (roles.Delegator, func()) {
 	h, sub := *d.host, *d
-	h.Net = d.host.Net.Apart()
+	h.Net = d.host.Net.Clone()
 	sub.host = &h
 	return &sub, func() {
 		if err := h.Net.Close(); err != nil {

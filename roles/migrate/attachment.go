@@ -16,8 +16,8 @@ import (
 // ReferenceAttachment is what is known of an attachment that the reference plugins may have
 // made: its addresses, of its result and of its leases, but for those that
 // another attachment has by now, and the container's other addresses.
-func ReferenceAttachment(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Result) (netops.Foreign, error) {
-	f := netops.Foreign{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName, Addresses: resultAddresses(prev, key.IfName)}
+func ReferenceAttachment(ctx context.Context, h *roles.Host, key store.Key, prev *roles.Result) (netops.ReferencePluginAttachment, error) {
+	f := netops.ReferencePluginAttachment{Network: key.Network, ContainerID: key.ContainerID, IfName: key.IfName, Addresses: resultAddresses(prev, key.IfName)}
 	held := map[netip.Addr]bool{}
 	note := func(owner store.Key, a netip.Addr) {
 		switch {

@@ -21,7 +21,7 @@ import (
 // host-local and are not valid, with their addresses that no attachment has now. We
 // never change these files, so GC can find the owner of objects that the reference
 // named by a container or an address alone.
-func Departed(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) ([]netops.Foreign, error) {
+func Departed(ctx context.Context, h *roles.Host, network string, valid []roles.AttachmentID) ([]netops.ReferencePluginAttachment, error) {
 	if !filepath.IsLocal(network) || filepath.Base(network) != network {
 		return nil, nil // the reference has no such directory
 	}
@@ -34,7 +34,7 @@ func Departed(ctx context.Context, h *roles.Host, network string, valid []roles.
 		stays[v] = true
 		stays[roles.AttachmentID{ContainerID: v.ContainerID}] = true // of a file of before 2018
 	}
-	gone := map[store.Key]*netops.Foreign{}
+	gone := map[store.Key]*netops.ReferencePluginAttachment{}
 	for _, dir := range dirs {
 		for _, f := range readLeaseFiles(h, filepath.Join(dir, network)) {
 			key := store.Key{Network: network, ContainerID: f.ContainerID, IfName: f.IfName}
@@ -42,12 +42,12 @@ func Departed(ctx context.Context, h *roles.Host, network string, valid []roles.
 				continue
 			}
 			if gone[key] == nil {
-				gone[key] = &netops.Foreign{Network: network, ContainerID: f.ContainerID, IfName: f.IfName}
+				gone[key] = &netops.ReferencePluginAttachment{Network: network, ContainerID: f.ContainerID, IfName: f.IfName}
 			}
 			gone[key].Addresses = append(gone[key].Addresses, f.Address)
 		}
 	}
-	var all []netops.Foreign
+	var all []netops.ReferencePluginAttachment
 	for _, f := range gone {
 		all = append(all, *f)
 	}

@@ -36,7 +36,7 @@ func (i *legacyInterface) close() {
 func CleanInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *netops.Namespace, own netops.Spec, masquerades bool) error {
 	if masquerades {
 		var err error
-		if masquerades, err = h.Net.HasForeign(ctx, netops.Foreign{Network: req.Network, ContainerID: req.ContainerID}); err != nil {
+		if masquerades, err = h.Net.HasReferencePluginRules(ctx, netops.ReferencePluginAttachment{Network: req.Network, ContainerID: req.ContainerID}); err != nil {
 			return err
 		}
 	}
@@ -53,7 +53,7 @@ func CleanInterface(ctx context.Context, h *roles.Host, req *roles.Request, ns *
 	}
 	var errs []error
 	if masquerades {
-		errs = append(errs, h.Net.RemoveForeignMasquerade(ctx, f))
+		errs = append(errs, h.Net.RemoveReferencePluginMasquerade(ctx, f))
 	}
 	if found != nil {
 		errs = append(errs, removeInterface(ctx, h, req, f, found, own))
@@ -153,7 +153,7 @@ func isOfKind(own netops.Spec, l netops.LinkInfo) bool {
 
 // removeInterface deletes the interface, or returns a device to the host, if it
 // belongs to the attachment.
-func removeInterface(ctx context.Context, h *roles.Host, req *roles.Request, f netops.Foreign, found *legacyInterface, own netops.Spec) error {
+func removeInterface(ctx context.Context, h *roles.Host, req *roles.Request, f netops.ReferencePluginAttachment, found *legacyInterface, own netops.Spec) error {
 	if found.in == nil {
 		return h.Net.Remove(ctx, netops.Spec{Objects: []netops.Object{
 			&netops.Link{In: netops.Host, Name: found.link.Name, Kind: found.link.Kind, Alias: found.link.Alias},
@@ -177,7 +177,7 @@ func removeInterface(ctx context.Context, h *roles.Host, req *roles.Request, f n
 }
 
 // belongsTo reports whether the interface in the container belongs to the attachment.
-func belongsTo(ctx context.Context, h *roles.Host, req *roles.Request, f netops.Foreign, found *legacyInterface) (bool, error) {
+func belongsTo(ctx context.Context, h *roles.Host, req *roles.Request, f netops.ReferencePluginAttachment, found *legacyInterface) (bool, error) {
 	if i := containerInterface(req); i != nil && i.Mac != "" && strings.EqualFold(i.Mac, found.link.MAC) {
 		return true, nil
 	}
@@ -191,10 +191,10 @@ func belongsTo(ctx context.Context, h *roles.Host, req *roles.Request, f netops.
 }
 
 // ValidAttachments is GC's list of valid attachments, as the reference plugins know them.
-func ValidAttachments(req *roles.Request) []netops.Foreign {
-	out := make([]netops.Foreign, len(req.Valid))
+func ValidAttachments(req *roles.Request) []netops.ReferencePluginAttachment {
+	out := make([]netops.ReferencePluginAttachment, len(req.Valid))
 	for i, v := range req.Valid {
-		out[i] = netops.Foreign{Network: req.Network, ContainerID: v.ContainerID, IfName: v.IfName}
+		out[i] = netops.ReferencePluginAttachment{Network: req.Network, ContainerID: v.ContainerID, IfName: v.IfName}
 	}
 	return out
 }
@@ -225,7 +225,7 @@ func CheckInterface(ctx context.Context, h *roles.Host, req *roles.Request, spec
 	if err != nil {
 		return nil, err
 	}
-	missing, err := h.Net.MissingForeignMasquerade(ctx, f)
+	missing, err := h.Net.MissingReferencePluginMasquerade(ctx, f)
 	var diffs []netops.Difference
 	for _, addr := range missing {
 		diffs = append(diffs, AddressDifference(req.IfName, addr, "masqueraded"))

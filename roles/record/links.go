@@ -42,7 +42,7 @@ func DeleteLinks(ctx context.Context, h *roles.Host, keys []store.Key, ns *netop
 			inside = ns
 		}
 	}
-	return h.Net.DeleteTogether(ctx, links, inside)
+	return h.Net.DeleteLinks(ctx, links, inside)
 }
 
 // linksOf are the links that an attachment's inverses delete, or none if they also

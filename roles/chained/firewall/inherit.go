@@ -16,7 +16,7 @@ import (
 // Its rules contain only addresses, so addresses that another attachment has
 // are left out.
 func (r *role) CleanLegacy(ctx context.Context, h *roles.Host, in *attach.Input, _ *netops.Namespace) error {
-	present, err := h.Net.HasForeignForward(ctx)
+	present, err := h.Net.HasReferencePluginForward(ctx)
 	if err != nil || !present {
 		return err
 	}
@@ -52,7 +52,7 @@ func (r *role) removeForeignRules(ctx context.Context, h *roles.Host, addresses 
 	if !r.conf.usesBackend(iptables) {
 		return nil
 	}
-	return h.Net.RemoveForeignForward(ctx, addresses)
+	return h.Net.RemoveReferencePluginForward(ctx, addresses)
 }
 
 // removeSources removes the reference plugin's firewalld sources.

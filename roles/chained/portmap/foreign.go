@@ -31,7 +31,7 @@ func checkForeignPorts(ctx context.Context, h *roles.Host, in *attach.Input, por
 			}
 			return numbered[proto+strconv.Itoa(int(n))]
 		}
-		held, err := h.Net.ForeignPorts(ctx, !v4, func(proto string, n uint16) bool { return len(of(proto, n)) > 0 })
+		held, err := h.Net.ReferencePluginPorts(ctx, !v4, func(proto string, n uint16) bool { return len(of(proto, n)) > 0 })
 		if err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 		if len(ports) == 0 {
 			continue
 		}
-		have, err := h.Net.ForeignHostPorts(ctx, f, !v4)
+		have, err := h.Net.CountReferencePluginHostPorts(ctx, f, !v4)
 		if err != nil {
 			return nil, err
 		}
@@ -97,8 +97,8 @@ func (r *role) CheckLegacy(ctx context.Context, h *roles.Host, in *attach.Input,
 // so they are removed only for containers that host-local's files list for this
 // network.
 func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Request) error {
-	errs := []error{h.Net.CollectForeignHostPorts(ctx, req.Network, migrate.ValidAttachments(req))}
-	there, err := h.Net.HasForeign(ctx, netops.Foreign{Network: req.Network})
+	errs := []error{h.Net.CollectReferencePluginHostPorts(ctx, req.Network, migrate.ValidAttachments(req))}
+	there, err := h.Net.HasReferencePluginRules(ctx, netops.ReferencePluginAttachment{Network: req.Network})
 	if err != nil || !there {
 		return errors.Join(append(errs, err)...)
 	}
@@ -106,7 +106,7 @@ func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Requ
 	errs = append(errs, err)
 	for _, f := range gone {
 		f.Shares = true // CollectForeignHostPorts has removed its chains
-		errs = append(errs, h.Net.RemoveForeignHostPorts(ctx, f))
+		errs = append(errs, h.Net.RemoveReferencePluginHostPorts(ctx, f))
 	}
 	return errors.Join(errs...)
 }
@@ -114,7 +114,7 @@ func (r *role) CollectLegacy(ctx context.Context, h *roles.Host, req *roles.Requ
 // removeForeign removes the rules and chains that the reference plugin made for
 // the attachment.
 func removeForeign(ctx context.Context, h *roles.Host, in *attach.Input) error {
-	there, err := h.Net.HasForeign(ctx, netops.Foreign{Network: in.Key.Network, ContainerID: in.Key.ContainerID})
+	there, err := h.Net.HasReferencePluginRules(ctx, netops.ReferencePluginAttachment{Network: in.Key.Network, ContainerID: in.Key.ContainerID})
 	if err != nil || !there {
 		return err
 	}
@@ -122,5 +122,5 @@ func removeForeign(ctx context.Context, h *roles.Host, in *attach.Input) error {
 	if err != nil {
 		return err
 	}
-	return h.Net.RemoveForeignHostPorts(ctx, f)
+	return h.Net.RemoveReferencePluginHostPorts(ctx, f)
 }

@@ -34,7 +34,7 @@ func TestDeleteTogether(t *testing.T) {
 	}
 	// One of the two links has another label, so no link is deleted.
 	all := netopstest.Snapshot(t) + box.Snapshot(t)
-	if err := n.DeleteTogether(ctx, []*netops.Link{links[0], pair("dtstay", "stay", labels[0])}, ns); err != nil {
+	if err := n.DeleteLinks(ctx, []*netops.Link{links[0], pair("dtstay", "stay", labels[0])}, ns); err != nil {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(all, netopstest.Snapshot(t)+box.Snapshot(t)); d != "" {
@@ -42,7 +42,7 @@ func TestDeleteTogether(t *testing.T) {
 	}
 	recorder := &netopstest.Recorder{}
 	again := newNet(t, recorder)
-	if err := again.DeleteTogether(ctx, append(links, pair("dtstay", "stay", labels[0])), open(t, again, box)); err != nil {
+	if err := again.DeleteLinks(ctx, append(links, pair("dtstay", "stay", labels[0])), open(t, again, box)); err != nil {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(with, netopstest.Snapshot(t)+box.Snapshot(t)); d != "" {
@@ -60,7 +60,7 @@ func TestDeleteTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, container := range []*netops.Namespace{nil, ns, ns} {
-		if err := n.DeleteTogether(ctx, bridges, container); err != nil {
+		if err := n.DeleteLinks(ctx, bridges, container); err != nil {
 			t.Fatal(err)
 		}
 	}

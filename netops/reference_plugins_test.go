@@ -77,13 +77,13 @@ func TestForeignMasqueradeIPTables(t *testing.T) {
 		iptablesMasquerade(t, c1Chain, "c1", "10.1.0.2", "10.1.0.0/24")
 		iptablesMasquerade(t, c1Chain, "c1", "fd00::2", "fd00::/64")
 	}
-	for name, f := range map[string]Foreign{
+	for name, f := range map[string]ReferencePluginAttachment{
 		"addresses known":   {Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: addrs("10.1.0.2", "fd00::2")},
 		"addresses unknown": {Network: "net1", ContainerID: "c1", IfName: "eth0"},
 	} {
 		make1()
 		for range 2 {
-			if err := n.RemoveForeignMasquerade(t.Context(), f); err != nil {
+			if err := n.RemoveReferencePluginMasquerade(t.Context(), f); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			if now := strings.TrimSpace(rules(t)); now != strings.TrimSpace(others) {
@@ -93,18 +93,18 @@ func TestForeignMasqueradeIPTables(t *testing.T) {
 	}
 	make1()
 	iptablesMasquerade(t, c1Chain, "c1", "10.1.0.9", "10.1.0.0/24")
-	second := Foreign{Network: "net1", ContainerID: "c1", IfName: "eth1", Addresses: addrs("10.1.0.9"), Others: addrs("10.1.0.2", "fd00::2")}
-	if err := n.RemoveForeignMasquerade(t.Context(), second); err != nil {
+	second := ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth1", Addresses: addrs("10.1.0.9"), Others: addrs("10.1.0.2", "fd00::2")}
+	if err := n.RemoveReferencePluginMasquerade(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}
-	first := Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: second.Others}
-	if missing, err := n.MissingForeignMasquerade(t.Context(), first); err != nil || len(missing) > 0 {
+	first := ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: second.Others}
+	if missing, err := n.MissingReferencePluginMasquerade(t.Context(), first); err != nil || len(missing) > 0 {
 		t.Fatalf("the first interface lost %v, %v", missing, err)
 	}
-	if missing, err := n.MissingForeignMasquerade(t.Context(), second); err != nil || len(missing) != 1 {
+	if missing, err := n.MissingReferencePluginMasquerade(t.Context(), second); err != nil || len(missing) != 1 {
 		t.Fatalf("the second interface lacks %v, %v", missing, err)
 	}
-	if err := n.RemoveForeignMasquerade(t.Context(), first); err != nil {
+	if err := n.RemoveReferencePluginMasquerade(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
 	if now := strings.TrimSpace(rules(t)); now != strings.TrimSpace(others) {
@@ -134,18 +134,18 @@ func TestForeignLegacy(t *testing.T) {
 		legacy("-A", "CNI-FORWARD", "-d", address, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
 		legacy("-A", "CNI-FORWARD", "-s", address, "-j", "ACCEPT")
 	}
-	one := Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0"}
+	one := ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 	both := one
 	both.Addresses, both.Others, both.Shares = addrs("10.1.0.2"), addrs("10.1.0.9"), true
-	two := []Foreign{{Network: "net1", ContainerID: "c2", IfName: "eth0"}}
+	two := []ReferencePluginAttachment{{Network: "net1", ContainerID: "c2", IfName: "eth0"}}
 	attach(c2Chain, c2HostPorts, "c2", "10.1.0.3")
 	others := listing()
 	for name, detach := range map[string]func() error{
 		"DEL": func() error {
-			return errors.Join(n.RemoveForeignMasquerade(t.Context(), one), n.RemoveForeignHostPorts(t.Context(), one), n.RemoveForeignForward(t.Context(), addrs("10.1.0.2")))
+			return errors.Join(n.RemoveReferencePluginMasquerade(t.Context(), one), n.RemoveReferencePluginHostPorts(t.Context(), one), n.RemoveReferencePluginForward(t.Context(), addrs("10.1.0.2")))
 		},
 		"GC": func() error {
-			return errors.Join(n.CollectForeignMasquerade(t.Context(), "net1", two), n.CollectForeignHostPorts(t.Context(), "net1", two), n.RemoveForeignForward(t.Context(), addrs("10.1.0.2")))
+			return errors.Join(n.CollectReferencePluginMasquerade(t.Context(), "net1", two), n.CollectReferencePluginHostPorts(t.Context(), "net1", two), n.RemoveReferencePluginForward(t.Context(), addrs("10.1.0.2")))
 		},
 	} {
 		attach(c1Chain, c1HostPorts, "c1", "10.1.0.2")
@@ -159,14 +159,14 @@ func TestForeignLegacy(t *testing.T) {
 		}
 	}
 	attach(c1Chain, c1HostPorts, "c1", "10.1.0.9")
-	if err := errors.Join(n.RemoveForeignMasquerade(t.Context(), both), n.RemoveForeignHostPorts(t.Context(), both)); err != nil {
+	if err := errors.Join(n.RemoveReferencePluginMasquerade(t.Context(), both), n.RemoveReferencePluginHostPorts(t.Context(), both)); err != nil {
 		t.Fatal(err)
 	}
 	if now := listing(); !strings.Contains(now, "-j "+c1Chain) || !strings.Contains(now, "-j "+c1HostPorts) {
 		t.Errorf("the container's other interface lost its rules:\n%s", now)
 	}
-	err := errors.Join(n.CollectForeignMasquerade(t.Context(), "net1", nil), n.CollectForeignHostPorts(t.Context(), "net1", nil),
-		n.RemoveForeignForward(t.Context(), addrs("10.1.0.3", "10.1.0.9")))
+	err := errors.Join(n.CollectReferencePluginMasquerade(t.Context(), "net1", nil), n.CollectReferencePluginHostPorts(t.Context(), "net1", nil),
+		n.RemoveReferencePluginForward(t.Context(), addrs("10.1.0.3", "10.1.0.9")))
 	if now := listing(); err != nil || now != before {
 		t.Errorf("%v, left are\n%s\nwant\n%s", err, now, before)
 	}
@@ -180,7 +180,7 @@ func TestForeignChainInUse(t *testing.T) {
 	iptablesMasquerade(t, c1Chain, "c1", "10.1.0.2", "10.1.0.0/24")
 	nstest.Run(t, "iptables", "-t", "nat", "-N", "MINE")
 	nstest.Run(t, "iptables", "-t", "nat", "-A", "MINE", "-s", "10.1.0.2", "-j", c1Chain)
-	if err := n.RemoveForeignMasquerade(t.Context(), Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0"}); err != nil {
+	if err := n.RemoveReferencePluginMasquerade(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}); err != nil {
 		t.Fatal(err)
 	}
 	if now := rules(t); strings.Contains(now, c1Chain) {
@@ -203,7 +203,7 @@ func masqueradeRules(rules ...string) string {
 }
 
 // masqueradeRule returns one rule of that table.
-func masqueradeRule(f Foreign, address, subnet string) string {
+func masqueradeRule(f ReferencePluginAttachment, address, subnet string) string {
 	family := "ip"
 	if strings.Contains(address, ":") {
 		family = "ip6"
@@ -219,13 +219,13 @@ func TestForeignMasqueradeNFT(t *testing.T) {
 	nstest.Fresh(t)
 	n := New(Options{})
 	t.Cleanup(func() { _ = n.Close() })
-	one := Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: addrs("10.1.0.2", "fd00::2")}
-	two := Foreign{Network: "net1", ContainerID: "c1", IfName: "eth1"}
-	three := Foreign{Network: "net1", ContainerID: "c3", IfName: "eth0"}
-	other := Foreign{Network: "net2", ContainerID: "c1", IfName: "eth0"}
+	one := ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: addrs("10.1.0.2", "fd00::2")}
+	two := ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth1"}
+	three := ReferencePluginAttachment{Network: "net1", ContainerID: "c3", IfName: "eth0"}
+	other := ReferencePluginAttachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
 	nftFile(t, masqueradeRules(masqueradeRule(one, "10.1.0.2", "10.1.0.0/24"), masqueradeRule(one, "fd00::2", "fd00::/64"),
 		masqueradeRule(two, "10.1.0.9", "10.1.0.0/24"), masqueradeRule(three, "10.1.0.3", "10.1.0.0/24"), masqueradeRule(other, "10.2.0.2", "10.2.0.0/24")))
-	if missing, err := n.MissingForeignMasquerade(t.Context(), one); err != nil || len(missing) > 0 {
+	if missing, err := n.MissingReferencePluginMasquerade(t.Context(), one); err != nil || len(missing) > 0 {
 		t.Errorf("missing %v, %v", missing, err)
 	}
 	steps := []struct {
@@ -233,11 +233,13 @@ func TestForeignMasqueradeNFT(t *testing.T) {
 		do   func() error
 		left []string
 	}{
-		{"DEL", func() error { return n.RemoveForeignMasquerade(t.Context(), one) }, []string{"10.1.0.9", "10.1.0.3", "10.2.0.2"}},
-		{"DEL again", func() error { return n.RemoveForeignMasquerade(t.Context(), one) }, []string{"10.1.0.9", "10.1.0.3", "10.2.0.2"}},
-		{"GC", func() error { return n.CollectForeignMasquerade(t.Context(), "net1", []Foreign{three}) }, []string{"10.1.0.3", "10.2.0.2"}},
-		{"GC of nobody", func() error { return n.CollectForeignMasquerade(t.Context(), "net1", nil) }, []string{"10.2.0.2"}},
-		{"DEL of the last", func() error { return n.RemoveForeignMasquerade(t.Context(), other) }, nil},
+		{"DEL", func() error { return n.RemoveReferencePluginMasquerade(t.Context(), one) }, []string{"10.1.0.9", "10.1.0.3", "10.2.0.2"}},
+		{"DEL again", func() error { return n.RemoveReferencePluginMasquerade(t.Context(), one) }, []string{"10.1.0.9", "10.1.0.3", "10.2.0.2"}},
+		{"GC", func() error {
+			return n.CollectReferencePluginMasquerade(t.Context(), "net1", []ReferencePluginAttachment{three})
+		}, []string{"10.1.0.3", "10.2.0.2"}},
+		{"GC of nobody", func() error { return n.CollectReferencePluginMasquerade(t.Context(), "net1", nil) }, []string{"10.2.0.2"}},
+		{"DEL of the last", func() error { return n.RemoveReferencePluginMasquerade(t.Context(), other) }, nil},
 	}
 	for _, s := range steps {
 		if err := s.do(); err != nil {
@@ -269,10 +271,12 @@ func TestForeignHostPorts(t *testing.T) {
 	t.Cleanup(func() { _ = n.Close() })
 	iptablesHostPort(t, c2HostPorts, "c2", "8081", "10.1.0.3:80")
 	others := rules(t)
-	one := Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: addrs("10.1.0.2"), Others: nil}
+	one := ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Addresses: addrs("10.1.0.2"), Others: nil}
 	for _, remove := range []func() error{
-		func() error { return n.RemoveForeignHostPorts(t.Context(), one) },
-		func() error { return n.CollectForeignHostPorts(t.Context(), "net1", []Foreign{{ContainerID: "c2"}}) },
+		func() error { return n.RemoveReferencePluginHostPorts(t.Context(), one) },
+		func() error {
+			return n.CollectReferencePluginHostPorts(t.Context(), "net1", []ReferencePluginAttachment{{ContainerID: "c2"}})
+		},
 	} {
 		iptablesHostPort(t, c1HostPorts, "c1", "8080", "10.1.0.2:80")
 		if err := remove(); err != nil {
@@ -306,19 +310,19 @@ func TestForeignHostPorts(t *testing.T) {
 			}
 		}
 	}
-	if err := n.RemoveForeignHostPorts(t.Context(), one); err != nil {
+	if err := n.RemoveReferencePluginHostPorts(t.Context(), one); err != nil {
 		t.Fatal(err)
 	}
 	check("first", "dport 53", "dport 8081", "daddr 10.2.0.7")
-	if err := n.RemoveForeignHostPorts(t.Context(), Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0", Others: addrs("10.2.0.7")}); err != nil {
+	if err := n.RemoveReferencePluginHostPorts(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0", Others: addrs("10.2.0.7")}); err != nil {
 		t.Fatal(err)
 	}
 	check("unknown, not the other's", "dport 53", "dport 8081", "daddr 10.2.0.7")
-	if err := n.RemoveForeignHostPorts(t.Context(), Foreign{Network: "net1", ContainerID: "c1", IfName: "eth0"}); err != nil {
+	if err := n.RemoveReferencePluginHostPorts(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}); err != nil {
 		t.Fatal(err)
 	}
 	check("unknown", "dport 8081")
-	if err := n.RemoveForeignHostPorts(t.Context(), Foreign{Network: "net1", ContainerID: "c2", IfName: "eth0"}); err != nil {
+	if err := n.RemoveReferencePluginHostPorts(t.Context(), ReferencePluginAttachment{Network: "net1", ContainerID: "c2", IfName: "eth0"}); err != nil {
 		t.Fatal(err)
 	}
 	if now := strings.TrimSpace(rules(t)); now != "" {
@@ -349,14 +353,14 @@ func TestForeignForward(t *testing.T) {
 		nstest.Run(t, program, "-A", "CNI-FORWARD", "-d", a, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
 		nstest.Run(t, program, "-A", "CNI-FORWARD", "-s", a, "-j", "ACCEPT")
 	}
-	if err := n.RemoveForeignForward(t.Context(), addrs("10.1.0.3")); err != nil {
+	if err := n.RemoveReferencePluginForward(t.Context(), addrs("10.1.0.3")); err != nil {
 		t.Fatal(err)
 	}
 	if rules(t) == before {
 		t.Fatal("the rules of another address went")
 	}
 	for range 2 {
-		if err := n.RemoveForeignForward(t.Context(), addrs("10.1.0.2", "fd00::2")); err != nil {
+		if err := n.RemoveReferencePluginForward(t.Context(), addrs("10.1.0.2", "fd00::2")); err != nil {
 			t.Fatal(err)
 		}
 		if now := rules(t); now != before {

@@ -15,7 +15,7 @@ import (
 // programs use small group numbers.
 const groupMark = 1 << 30
 
-// DeleteTogether deletes several links as one link group. Deleting a link waits
+// DeleteLinks deletes several links as one link group. Deleting a link waits
 // 20 ms for the kernel. The kernel makes such waits one after the other, even
 // for different threads: three concurrent deletes take 40 ms, and one group
 // takes 20 ms.
@@ -23,7 +23,7 @@ const groupMark = 1 << 30
 // As in Undo, a link is deleted only if it is the link that was created. An
 // absent link or container is not an error. The links of each namespace form one
 // group. A single link in a namespace is not deleted: Undo does that.
-func (n *Net) DeleteTogether(ctx context.Context, links []*Link, container *Namespace) error {
+func (n *Net) DeleteLinks(ctx context.Context, links []*Link, container *Namespace) error {
 	s := n.session(container)
 	var errs []error
 	for _, p := range []Place{Host, Container} {
