@@ -103,21 +103,40 @@ func content(f *os.File, path string, limit int64) (fs.FileInfo, []byte, error) 
 // content. The new content survives a crash of the program, but possibly not
 // one of the machine.
 func Replace(path string, content []byte, mode fs.FileMode) error {
-	return replace(path, content, mode, false)
+	return replace(path, content, mode, nil, false)
 }
 
 // ReplaceSynced is Replace with a sync to disk: when it returns, the new
 // content survives a power failure.
 func ReplaceSynced(path string, content []byte, mode fs.FileMode) error {
-	return replace(path, content, mode, true)
+	return replace(path, content, mode, nil, true)
 }
 
-func replace(path string, content []byte, mode fs.FileMode, synced bool) error {
+// Rewrite is ReplaceSynced for an existing file, which keeps its mode and owner. If
+// the path is a symbolic link, Rewrite replaces the file that the link points to.
+func Rewrite(path string, content []byte) error {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	fi, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	owner, _ := fi.Sys().(*syscall.Stat_t)
+	return replace(path, content, fi.Mode().Perm(), owner, true)
+}
+
+// replace writes a file. The process's user owns it if owner is nil.
+func replace(path string, content []byte, mode fs.FileMode, owner *syscall.Stat_t, synced bool) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(content)
+	if err == nil && owner != nil {
+		err = f.Chown(int(owner.Uid), int(owner.Gid))
+	}
 	if err == nil {
 		err = f.Chmod(mode)
 	}

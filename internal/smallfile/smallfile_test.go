@@ -127,3 +127,33 @@ func TestReplace(t *testing.T) {
 		t.Fatalf("left: %v, %v", entries, err)
 	}
 }
+
+// TestRewrite checks that the file keeps its mode and owner and that a link to it stays.
+func TestRewrite(t *testing.T) {
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
+	owner := os.Geteuid()
+	if owner == 0 {
+		owner = 1234 // only root can give files away
+	}
+	if err := errors.Join(os.WriteFile(file, []byte("old"), 0o640), os.Chown(file, owner, -1), os.Symlink("file", link)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Rewrite(link, []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil || string(b) != "new" {
+		t.Errorf("content %q, %v", b, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(file, &st); err != nil || int(st.Uid) != owner || st.Mode&0o777 != 0o640 {
+		t.Errorf("owner %d, mode %o, %v, want %d and 640", st.Uid, st.Mode, err, owner)
+	}
+	if fi, err := os.Lstat(link); err != nil || fi.Mode()&fs.ModeSymlink == 0 {
+		t.Errorf("the link was replaced: %v", err)
+	}
+	if err := Rewrite(filepath.Join(dir, "none"), nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("rewrite an absent file: %v", err)
+	}
+}

@@ -68,15 +68,11 @@ func (p *Process) fuse(file string, split, write bool) error {
 		_, err := p.Stdout.Write(out.Bytes())
 		return err
 	}
-	path, err := filepath.EvalSymlinks(file) // the file is replaced, not the link to it
-	if err != nil {
-		return err
+	err = smallfile.Rewrite(file, out.Bytes())
+	if errors.Is(err, fs.ErrPermission) {
+		err = withHint(err, "run it as root")
 	}
-	fi, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	return withHint(smallfile.ReplaceSynced(path, out.Bytes(), fi.Mode().Perm()), "run it as root")
+	return err
 }
 
 // fuseHint returns the hint to run lint if lint finds a fault in the file.

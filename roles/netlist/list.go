@@ -85,7 +85,7 @@ func Parse(raw []byte, version string) (*List, error) {
 		f.Addf("name", "%.100q is not the name of a network: a letter or digit, then letters, digits, \".\", \"_\" and \"-\"", c.Name)
 	}
 	l.DisableCheck, l.DisableGC = truth(&f, "disableCheck", c.DisableCheck), truth(&f, "disableGC", c.DisableGC)
-	if c.Plugins == nil && c.Type != "" {
+	if c.Plugins == nil && c.Type != "" && c.Type != FusedType {
 		c.Plugins = []json.RawMessage{raw}
 	}
 	l.Plugins = plugins(&f, "plugins", c.Plugins, false)

@@ -36,7 +36,7 @@ type Conf struct {
 	// Args has the runtime's values for all plugins.
 	Args struct {
 		// CNI is merged into each plugin's args.cni.
-		CNI json.RawMessage `json:"cni,omitempty"`
+		CNI map[string]json.RawMessage `json:"cni,omitempty"`
 	} `json:"args,omitzero"`
 	// DeviceID is the device that a meta plugin such as Multus chose. Each plugin gets it.
 	DeviceID string `json:"deviceID,omitempty"`
@@ -117,8 +117,12 @@ type handler struct{ conf *Conf }
 func (c *handler) call(req *roles.Request) (*netlist.List, netlist.Call) {
 	list := *c.conf.list
 	list.Name, list.CNIVersion = req.Network, req.CNIVersion
+	var args json.RawMessage
+	if len(c.conf.Args.CNI) > 0 {
+		args, _ = json.Marshal(c.conf.Args.CNI) // values that were decoded always have JSON
+	}
 	return &list, netlist.Call{
-		Request: req, Runtime: c.conf.RuntimeConfig, Args: c.conf.Args.CNI, Device: c.conf.DeviceID,
+		Request: req, Runtime: c.conf.RuntimeConfig, Args: args, Device: c.conf.DeviceID,
 		Prev: req.PrevResult, Result: req.PrevResult,
 	}
 }

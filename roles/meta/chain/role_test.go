@@ -66,7 +66,10 @@ func TestRefused(t *testing.T) {
 		{"nested", fused(bridge, `{"type":"chain","plugins":[{"type":"tuning"}]}`), "plugins[1].type:"},
 		{"nested twice", fused(`{"type":"chain","plugins":[{"type":"chain","plugins":[{"type":"tuning"}]}]}`), "plugins[0].type: plugins[0].plugins[0].type:"},
 		{"no type", fused(bridge, `{}`), "plugins[1].type:"},
-		{"no plugins", `{"name":"n","type":"chain"}`, "plugins"},
+		{"no plugins", `{"name":"n","type":"chain"}`, "plugins:"},
+		{"plugins null", `{"name":"n","type":"chain","plugins":null}`, "plugins:"},
+		{"args", `{"name":"n","type":"chain","args":{"cni":[1]},"plugins":[{"type":"bridge"}]}`, "args.cni:"},
+		{"args null", `{"name":"n","type":"chain","args":{"cni":null},"plugins":[{"type":"bridge"}]}`, ""},
 		{"wrong types", `{"name":"n","type":"chain","plugins":7,"capabilities":"x"}`, "plugins: capabilities:"},
 		{"wrong type of one", fused(bridge, `7`), "plugins[1]:"},
 		{"capability", `{"name":"n","type":"chain","capabilities":{"ips":true,"portMappings":false},"plugins":[` + bridge + "," + portmap + `]}`, "capabilities.portMappings: plugins[1]"},
@@ -83,6 +86,32 @@ func TestRefused(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestMissingPlugins checks that a fused list without plugins is not taken for a list of itself.
+func TestMissingPlugins(t *testing.T) {
+	role, _ := all.Table().Lookup("chain")
+	_, err := role.New([]byte(`{"name":"n","type":"chain"}`))
+	if want := "plugins: is missing: name at least one plugin"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// TestArgs checks that DEL works although args.cni is not an object. ADD refuses it.
+func TestArgs(t *testing.T) {
+	e, ns := rolestest.NewEnv(t, all.Table()), netopstest.New(t)
+	conf := rolestest.WithKeys(t, fused(bridge, portmap), keys("ADD", ""))
+	wrong := rolestest.WithKeys(t, conf, map[string]any{"args": json.RawMessage(`{"cni":[1]}`)})
+	call := rolestest.Call{Type: "chain", Verb: "ADD", ID: "c1", Netns: ns.Path(), IfName: "eth0", Conf: wrong}
+	e.Fail(call, 7)
+	call.Conf = rolestest.WithKeys(t, conf, map[string]any{"args": json.RawMessage(`{"cni":null}`)})
+	e.OK(call)
+	call.Verb, call.Conf = "DEL", wrong
+	e.OK(call)
+	call.Verb, call.Conf = "ADD", conf // it would fail if DEL had removed nothing
+	e.OK(call)
+	call.Verb = "DEL"
+	e.OK(call)
 }
 
 // FuzzConf: no configuration makes the role panic.
