@@ -73,7 +73,7 @@ test: setup build bin/peers/bridge
 
 # Debian's stock kernel in QEMU has what a host kernel may lack. All packages run in one boot, each with the tests that depend on the
 # kernel. Tests whose result does not depend on the kernel are left out, and races, which need two processors.
-VMSKIP := ^Fuzz|TestOverlay(.*Sweep|Victim|FilterTraffic)|TestTakeover(Faults|KillSweep|Victim)|TestLinkDNS|TestManyRoutesDoNotCount|Race|Beside|TestForeign|TestReferencePlugin[A-Z]|TestForward(Listed|Owners)|TestFlowsMany|TestUndoOutdatedRoute|TestKind/macvlan
+VMSKIP := ^Fuzz|TestOverlay(.*Sweep|Victim|FilterTraffic)|TestTakeover(Faults|KillSweep|Victim)|TestLinkDNS|TestManyRoutesOfOtherLink|Race|Beside|TestForeign|TestReferencePlugin[A-Z]|TestForward(Listed|Owners)|TestFlowsMany|TestUndoOutdatedRoute|TestKind/macvlan
 UPPER := TestRole/(layer3|l2)/(versions|fault)|TestRole/.*/(life|del|gc|status|tamper)|Test(Announce|Chained|MTU|Refused|DelWithoutMaster|Status|Passthru|DefaultMaster|FailedAdd|MAC|OtherParent)
 test-vm: setup bin/peers/bridge
 	$(GO) build -o bin/vm/run ./test/cmd/vm

@@ -46,7 +46,7 @@ func (a *Addr) plan(ctx context.Context, s *session) ([]Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(have, a.is) {
+	if slices.ContainsFunc(have, a.matches) {
 		if !a.Shared {
 			return nil, fmt.Errorf("address %s on %q %w", a.Address, a.Link, ErrExists)
 		}
@@ -73,7 +73,7 @@ func (a *Addr) plan(ctx context.Context, s *session) ([]Change, error) {
 	return append(changes, add), nil
 }
 
-func (a *Addr) is(have rtnl.Addr) bool { return have.Prefix == a.Address }
+func (a *Addr) matches(have rtnl.Addr) bool { return have.Prefix == a.Address }
 
 // conflicts reports whether another address of the link conflicts with a. Every
 // other IPv4 address conflicts. An IPv6 address conflicts if the subnets overlap.
@@ -94,7 +94,7 @@ func (a *Addr) conflict(ctx context.Context, s *session, other netip.Prefix) err
 
 func (a *Addr) verify(ctx context.Context, s *session) ([]Difference, error) {
 	have, err := s.addresses(ctx, a.In, a.Link)
-	if errors.Is(err, ErrNotExist) || err == nil && !slices.ContainsFunc(have, a.is) {
+	if errors.Is(err, ErrNotExist) || err == nil && !slices.ContainsFunc(have, a.matches) {
 		return absentIf(nil, a)
 	}
 	return nil, err

@@ -248,7 +248,7 @@ func (a *applier) flows(ctx context.Context, batch []Change) error {
 	for i, c := range batch {
 		all[i] = c.Do.Object.(*Flows)
 	}
-	err := a.flush(ctx, all)
+	err := a.deleteFlows(ctx, all)
 	if err == nil {
 		a.done = append(a.done, batch...)
 	}

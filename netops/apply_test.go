@@ -281,7 +281,7 @@ func TestNamesTaken(t *testing.T) {
 	}
 }
 
-func TestUndoLeavesStrangersLinks(t *testing.T) {
+func TestUndoKeepsOtherProgramsLinks(t *testing.T) {
 	ctx := context.Background()
 	n := newNet(t, nil)
 	run(t, "ip", "link", "add", "vts", "type", "veth", "peer", "name", "vtsp")

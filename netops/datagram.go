@@ -20,7 +20,7 @@ type UDP6 = rawudp.UDP6
 // OpenRawUDP opens a UDP port on the link with the index. A nil ns means the host's
 // namespace. The socket stays in its namespace and usable after ns is closed.
 func (n *Net) OpenRawUDP(ns *Namespace, index int, port uint16) (u *RawUDP, err error) {
-	err = n.in(ns).visit(func() error {
+	err = n.observed(ns).visit(func() error {
 		u, err = rawudp.Open(index, port)
 		return err
 	})
@@ -31,7 +31,7 @@ func (n *Net) OpenRawUDP(ns *Namespace, index int, port uint16) (u *RawUDP, err 
 // be link-local. A nil ns means the host's namespace. The socket stays in its namespace
 // and usable after ns is closed.
 func (n *Net) OpenUDP6(ns *Namespace, index int, at netip.AddrPort) (u *UDP6, err error) {
-	err = n.in(ns).visit(func() error {
+	err = n.observed(ns).visit(func() error {
 		u, err = rawudp.OpenUDP6(index, at)
 		return err
 	})

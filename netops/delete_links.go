@@ -27,7 +27,7 @@ func (n *Net) DeleteLinks(ctx context.Context, links []*Link, container *Namespa
 	s := n.session(container)
 	var errs []error
 	for _, p := range []Place{Host, Container} {
-		if !s.unknown(p) {
+		if !s.isAbsentPlace(p) {
 			errs = append(errs, s.deleteGroup(ctx, p, links))
 		}
 	}

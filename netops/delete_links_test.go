@@ -10,10 +10,10 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// TestDeleteTogether deletes links of both namespaces. It must not delete
+// TestDeleteLinks deletes links of both namespaces. It must not delete
 // another program's link that has a recorded name, a single link, or links in
 // other groups.
-func TestDeleteTogether(t *testing.T) {
+func TestDeleteLinks(t *testing.T) {
 	ctx := t.Context()
 	n, box := newNet(t, nil), netopstest.New(t)
 	ns := open(t, n, box)

@@ -70,7 +70,7 @@ func protoNumber(name string) uint8 {
 // before the change is applied must be deleted too. It returns none if the namespace is
 // not known, because there are no connections then.
 func (f *Flows) plan(_ context.Context, s *session) ([]Change, error) {
-	if s.unknown(f.In) {
+	if s.isAbsentPlace(f.In) {
 		return nil, nil
 	}
 	return []Change{{Do: Step{VerbDel, f}, Undo: &Step{VerbDel, f}}}, nil
@@ -93,11 +93,11 @@ func flowsLast(changes []Change) []Change {
 	return append(rest, flows...)
 }
 
-// flush deletes the tracked connections that match one of the selections. All
+// deleteFlows deletes the tracked connections that match one of the selections. All
 // selections are for one namespace. It does nothing if the kernel tracks no connection,
 // or cannot list connections because nf_conntrack_netlink is absent. In that case the
 // connections expire when they are idle.
-func (s *session) flush(ctx context.Context, flows []*Flows) error {
+func (s *session) deleteFlows(ctx context.Context, flows []*Flows) error {
 	if len(flows) == 0 {
 		return nil
 	}
@@ -122,9 +122,9 @@ func (s *session) flush(ctx context.Context, flows []*Flows) error {
 	if flows, err = s.withLocal(ctx, ns, flows); err != nil {
 		return err
 	}
-	err = c.forgetBy(ctx, flows)
+	err = c.deleteInKernel(ctx, flows)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
-		err = c.forgetListed(ctx, flows)
+		err = c.deleteListed(ctx, flows)
 	}
 	if errors.Is(err, unix.EINVAL) { // nf_conntrack_netlink is absent
 		return nil

@@ -75,10 +75,10 @@ func (ns *Namespace) conntrack() (*ctConn, error) {
 // (kernel 6.18).
 const listCost = 4
 
-// forgetBy lets the kernel select and delete the connections. Kernels newer than 6.1
+// deleteInKernel lets the kernel select and delete the connections. Kernels newer than 6.1
 // support that. It deletes nothing and returns EINVAL or EOPNOTSUPP if the kernel cannot
 // do that, if the kernel cannot match a selection completely, or if a listing is faster.
-func (c *ctConn) forgetBy(ctx context.Context, flows []*Flows) error {
+func (c *ctConn) deleteInKernel(ctx context.Context, flows []*Flows) error {
 	var msgs []nlconn.Message
 	for _, f := range flows {
 		filter, whole := f.filter()
@@ -96,26 +96,26 @@ func (c *ctConn) forgetBy(ctx context.Context, flows []*Flows) error {
 	return nlconn.Explain(errors.Join(append(results, broken)...), "delete tracked connections")
 }
 
-// forgetListed lists the connections and deletes the selected ones.
-func (c *ctConn) forgetListed(ctx context.Context, flows []*Flows) error {
+// deleteListed lists the connections and deletes the selected ones.
+func (c *ctConn) deleteListed(ctx context.Context, flows []*Flows) error {
 	filter, _ := flows[0].filter()
 	for _, f := range flows[1:] {
 		other, _ := f.filter()
 		filter = filter.common(other)
 	}
-	found, err := c.tracked(ctx, filter, func(t *trackedFlow) bool {
+	found, err := c.listConnections(ctx, filter, func(t *trackedFlow) bool {
 		return slices.ContainsFunc(flows, func(f *Flows) bool { return f.matches(t) })
 	})
 	if err != nil {
 		return err
 	}
-	return c.forget(ctx, found)
+	return c.deleteConnections(ctx, found)
 }
 
-// tracked lists the connections that match the filter and for which keep returns true.
+// listConnections lists the connections that match the filter and for which keep returns true.
 // The kernel keeps the connections of all namespaces in one table and walks all of it.
 // The filter in the kernel (CTA_FILTER, since 5.8) reduces the number of messages.
-func (c *ctConn) tracked(ctx context.Context, f flowFilter, keep func(*trackedFlow) bool) ([]*trackedFlow, error) {
+func (c *ctConn) listConnections(ctx context.Context, f flowFilter, keep func(*trackedFlow) bool) ([]*trackedFlow, error) {
 	var all, some []*trackedFlow
 	for _, l3 := range f.families() { // the kernel filters only one family in a request
 		m := nlconn.Message{Kind: ctGet, Data: f.attributes(l3)}
@@ -135,9 +135,9 @@ func (c *ctConn) tracked(ctx context.Context, f flowFilter, keep func(*trackedFl
 	return all, nil
 }
 
-// forget deletes connections. A connection that has ended is not an error. The request
+// deleteConnections deletes connections. A connection that has ended is not an error. The request
 // contains the ID, so a newer connection with the same tuple stays.
-func (c *ctConn) forget(ctx context.Context, flows []*trackedFlow) error {
+func (c *ctConn) deleteConnections(ctx context.Context, flows []*trackedFlow) error {
 	for len(flows) > 0 {
 		some := flows[:min(len(flows), nlconn.MaxWrite)]
 		flows = flows[len(some):]

@@ -69,7 +69,7 @@ func (n *Net) HostLinks(ctx context.Context) ([]HostLink, error) {
 	}
 	for _, a := range addrs {
 		if l := byIndex[a.Link]; l != nil {
-			l.Addresses = append(l.Addresses, hostAddr(&a))
+			l.Addresses = append(l.Addresses, newHostAddr(&a))
 		}
 	}
 	for _, r := range routes {
@@ -80,7 +80,7 @@ func (n *Net) HostLinks(ctx context.Context) ([]HostLink, error) {
 	return all, nil
 }
 
-func hostAddr(a *rtnl.Addr) HostAddr {
+func newHostAddr(a *rtnl.Addr) HostAddr {
 	return HostAddr{
 		Prefix: a.Prefix, Global: a.Scope == unix.RT_SCOPE_UNIVERSE,
 		Permanent:  a.Flags&unix.IFA_F_PERMANENT != 0,

@@ -55,8 +55,8 @@ func kindOf(o Object) (string, error) {
 	return "", fmt.Errorf("encode step: %w: no object", ErrInvalid)
 }
 
-// ofKind returns a new object for a JSON key, or nil if the key is not a kind.
-func ofKind(kind string) kernelObject {
+// newObject returns a new object for a JSON key, or nil if the key is not a kind.
+func newObject(kind string) kernelObject {
 	switch kind {
 	case "link":
 		return new(Link)
@@ -131,7 +131,7 @@ func fromJSON(b []byte) (v Verb, o Object, err error) {
 			}
 			continue
 		}
-		one := ofKind(key)
+		one := newObject(key)
 		if one == nil || string(raw) == "null" {
 			continue
 		}

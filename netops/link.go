@@ -25,7 +25,7 @@ func (l *Link) String() string {
 	w := words{"link", l.Name}
 	w.place(l.In)
 	w.value("link", l.Parent)
-	w.flag(l.crosses(), "link-netns "+string(l.ParentIn))
+	w.flag(l.crossesNamespaces(), "link-netns "+string(l.ParentIn))
 	w.value("type", l.Kind)
 	l.kindWords(&w)
 	w.value("address", l.MAC)
@@ -100,7 +100,7 @@ func (l *Link) plan(ctx context.Context, s *session) ([]Change, error) {
 		return l.planSet(ctx, s)
 	}
 	var have *rtnl.Link
-	if !s.unknown(l.In) {
+	if !s.isAbsentPlace(l.In) {
 		var err error
 		if have, err = s.findLink(ctx, l.In, l.Name); err != nil {
 			return nil, err
@@ -112,7 +112,7 @@ func (l *Link) plan(ctx context.Context, s *session) ([]Change, error) {
 	if err := l.planParent(ctx, s); err != nil {
 		return nil, err
 	}
-	if p := l.Peer; p != nil && !s.unknown(p.In) {
+	if p := l.Peer; p != nil && !s.isAbsentPlace(p.In) {
 		other, err := s.findLink(ctx, p.In, p.Name)
 		if err != nil {
 			return nil, err

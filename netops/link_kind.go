@@ -25,8 +25,8 @@ func (l *Link) parentIn() Place {
 	return l.ParentIn
 }
 
-// crosses reports whether the link and its parent are in different namespaces.
-func (l *Link) crosses() bool { return l.hasParent() && l.parentIn() != l.In }
+// crossesNamespaces reports whether the link and its parent are in different namespaces.
+func (l *Link) crossesNamespaces() bool { return l.hasParent() && l.parentIn() != l.In }
 
 // choosesIndex reports whether the link is made with chosenIndex. For other links the
 // kernel chooses the index.
@@ -98,8 +98,8 @@ func (l *Link) validateKind() error {
 	}
 	parent := l.Parent != "" || l.ParentIn != ""
 	fault(parent && !l.hasParent(), "a parent of a link of kind %q", l.Kind)
-	fault(l.crosses() && l.parentIn() != Host, "a parent in the container of a link outside")
-	fault(l.crosses() && l.In == Host, "a parent elsewhere of a link in the host")
+	fault(l.crossesNamespaces() && l.parentIn() != Host, "a parent in the container of a link outside")
+	fault(l.crossesNamespaces() && l.In == Host, "a parent elsewhere of a link in the host")
 	if l.Mode != "" {
 		_, known := l.modeValue()
 		fault(!known, "mode %q of a link of kind %q", l.Mode, l.Kind)
@@ -127,7 +127,7 @@ func (l *Link) planParent(ctx context.Context, s *session) error {
 		return nil
 	}
 	if l.Parent == "" {
-		return l.orphan()
+		return l.missingParentError()
 	}
 	if s.isNew(l.parentIn(), l.Parent) {
 		return nil
@@ -145,16 +145,16 @@ func (l *Link) planParent(ctx context.Context, s *session) error {
 	return nil
 }
 
-// orphan returns the error for making a link that needs a parent and names none. Only
+// missingParentError returns the error for making a link that needs a parent and names none. Only
 // the inverse of such a link may name no parent.
-func (l *Link) orphan() error {
+func (l *Link) missingParentError() error {
 	return fmt.Errorf("%s: a link of kind %q without a parent: %w", l.title(), l.Kind, ErrInvalid)
 }
 
-// parentBusy returns the error for a parent whose frames another link receives. The
+// parentBusyError returns the error for a parent whose frames another link receives. The
 // kernel passes the frames of a parent either to macvlans, or to ipvlans, or to a bridge,
 // or to a bond.
-func (l *Link) parentBusy() error {
+func (l *Link) parentBusyError() error {
 	other := rtnl.KindMACVLAN
 	if l.Kind == rtnl.KindMACVLAN {
 		other = rtnl.KindIPVLAN
@@ -169,7 +169,7 @@ func (l *Link) parentAttrs(ctx context.Context, s *session) ([]nl.NetlinkRequest
 		return nil, nil
 	}
 	if l.Parent == "" {
-		return nil, l.orphan()
+		return nil, l.missingParentError()
 	}
 	parent, err := s.indexOf(ctx, l.parentIn(), l.Parent)
 	if err != nil {
@@ -179,7 +179,7 @@ func (l *Link) parentAttrs(ctx context.Context, s *session) ([]nl.NetlinkRequest
 		return nil, nil // addVXLAN names the parent in IFLA_INFO_DATA
 	}
 	attrs := []nl.NetlinkRequestData{nl.NewRtAttr(unix.IFLA_LINK, nl.Uint32Attr(uint32(parent)))}
-	if !l.crosses() {
+	if !l.crossesNamespaces() {
 		return attrs, nil
 	}
 	ns, err := s.namespace(l.In)
@@ -254,7 +254,7 @@ func (l *Link) verifyKind(ctx context.Context, s *session, have *rtnl.Link, d *d
 	if l.Kind == rtnl.KindTap {
 		l.verifyTap(&have.Tap, d)
 	}
-	if !l.hasParent() || l.Kind == rtnl.KindVXLAN || l.Parent == "" || s.unknown(l.parentIn()) {
+	if !l.hasParent() || l.Kind == rtnl.KindVXLAN || l.Parent == "" || s.isAbsentPlace(l.parentIn()) {
 		return nil
 	}
 	parent, err := s.findLink(ctx, l.parentIn(), l.Parent)
@@ -263,7 +263,7 @@ func (l *Link) verifyKind(ctx context.Context, s *session, have *rtnl.Link, d *d
 	}
 	// Interface indexes are per namespace, so links in two namespaces can have the same
 	// index.
-	if parent == nil || parent.Index != have.Peer || have.PeerElsewhere != l.crosses() {
+	if parent == nil || parent.Index != have.Peer || have.PeerElsewhere != l.crossesNamespaces() {
 		d.add("parent "+l.Parent, "another parent")
 	}
 	return nil

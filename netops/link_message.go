@@ -19,7 +19,7 @@ func (l *Link) messages(ctx context.Context, s *session, v Verb) ([]nlconn.Messa
 	}
 	index := 0
 	if l.Index != 0 {
-		have, err := s.tuned(ctx, l)
+		have, err := s.findByIndex(ctx, l)
 		if err != nil {
 			return nil, err
 		}
@@ -69,7 +69,7 @@ func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error)
 	}
 	m.Data = append(m.Data, info)
 	if l.Peer != nil {
-		m.Echo = func(data []byte) { l.learn(s, data) }
+		m.Echo = func(data []byte) { l.cacheIndexes(s, data) }
 	}
 	msgs := []nlconn.Message{m}
 	if rest := (Link{In: l.In, Name: l.Name, MAC: l.laterMAC(), Alias: l.Alias, Port: l.Port}); rest.MAC != "" || l.Alias != "" || l.Port != nil {
@@ -90,9 +90,9 @@ func (l *Link) create(ctx context.Context, s *session) ([]nlconn.Message, error)
 	return msgs, nil
 }
 
-// learn stores the indexes of both ends of a veth from the kernel's notification. That
+// cacheIndexes stores the indexes of both ends of a veth from the kernel's notification. That
 // saves a request for the index of the end in the container.
-func (l *Link) learn(s *session, data []byte) {
+func (l *Link) cacheIndexes(s *session, data []byte) {
 	have, err := rtnl.ParseLink(data)
 	if err != nil || have.Name != l.Name || have.Peer == 0 || have.PeerElsewhere != (l.Peer.In != l.In) {
 		return
@@ -182,9 +182,9 @@ func (l *Link) setAt(ctx context.Context, s *session, index int) (nlconn.Message
 	return m, nil
 }
 
-// taken returns the error for a link that the kernel did not make because a name or a
+// takenError returns the error for a link that the kernel did not make because a name or a
 // VLAN ID is in use. The error says which.
-func (l *Link) taken(ctx context.Context, s *session) error {
+func (l *Link) takenError(ctx context.Context, s *session) error {
 	have, err := s.findLink(ctx, l.In, l.Name)
 	if err != nil {
 		return err
@@ -212,7 +212,7 @@ func (l *Link) taken(ctx context.Context, s *session) error {
 func (s *session) deleteLink(ctx context.Context, l *Link) error {
 	have, err := s.findLink(ctx, l.In, l.Name)
 	if err == nil && l.In == Container && (have == nil || !l.isMade(have)) {
-		have, err = s.renamed(ctx, l)
+		have, err = s.findRenamed(ctx, l)
 	}
 	if err != nil || have == nil || !l.isMade(have) {
 		return err
@@ -238,9 +238,9 @@ func (l *Link) isMade(have *rtnl.Link) bool {
 	return l.Kind == "" || have.Kind == l.Kind
 }
 
-// renamed finds a link in the container by its label and kind, because the container may
+// findRenamed finds a link in the container by its label and kind, because the container may
 // have renamed it. It returns nil if there is none.
-func (s *session) renamed(ctx context.Context, l *Link) (*rtnl.Link, error) {
+func (s *session) findRenamed(ctx context.Context, l *Link) (*rtnl.Link, error) {
 	label := ownLabel(l.Alias)
 	if label == "" {
 		return nil, nil

@@ -48,10 +48,10 @@ func (l *Link) verifyMode(have *rtnl.Link, d *differences) {
 	}
 }
 
-// tuned finds the link that the inverse l restores. The index identifies it, because the
+// findByIndex finds the link that the inverse l restores. The index identifies it, because the
 // container may have renamed it and given its name to another link. The error wraps
 // ErrNotExist if the link does not exist.
-func (s *session) tuned(ctx context.Context, l *Link) (*rtnl.Link, error) {
+func (s *session) findByIndex(ctx context.Context, l *Link) (*rtnl.Link, error) {
 	have, err := s.findLink(ctx, l.In, l.Name)
 	if err != nil || have != nil && have.Index == l.Index {
 		return have, err

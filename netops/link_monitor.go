@@ -63,7 +63,7 @@ func (m *LinkMonitor) Close() error {
 
 func (m *LinkMonitor) listen(ctx context.Context) {
 	for {
-		changed, err := m.events.Next(ctx, func(h unix.NlMsghdr, data []byte) bool { return m.concerns(h.Type, data) })
+		changed, err := m.events.Next(ctx, func(h unix.NlMsghdr, data []byte) bool { return m.isRelevant(h.Type, data) })
 		if changed {
 			m.changes.Notify()
 		}
@@ -73,8 +73,8 @@ func (m *LinkMonitor) listen(ctx context.Context) {
 	}
 }
 
-// concerns reports whether a notification may change the result of HostLinks.
-func (m *LinkMonitor) concerns(kind uint16, data []byte) bool {
+// isRelevant reports whether a notification may change the result of HostLinks.
+func (m *LinkMonitor) isRelevant(kind uint16, data []byte) bool {
 	switch kind {
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		return true

@@ -61,16 +61,16 @@ func (m *Move) plan(ctx context.Context, s *session) ([]Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.movable(ctx, s, have); err != nil {
+	if err := m.checkMovable(ctx, s, have); err != nil {
 		return nil, err
 	}
-	if !s.unknown(m.To) {
+	if !s.isAbsentPlace(m.To) {
 		other, err := s.findLink(ctx, m.To, m.As)
 		if err != nil {
 			return nil, err
 		}
 		if other != nil {
-			return nil, m.taken()
+			return nil, m.nameTakenError()
 		}
 	}
 	back := *m
@@ -90,8 +90,8 @@ func (m *Move) plan(ctx context.Context, s *session) ([]Change, error) {
 	return []Change{{Do: Step{VerbAdd, m}, Undo: &Step{VerbDel, &back}}}, nil
 }
 
-// movable refuses a link that other objects depend on.
-func (m *Move) movable(ctx context.Context, s *session, have *rtnl.Link) error {
+// checkMovable refuses a link that other objects depend on.
+func (m *Move) checkMovable(ctx context.Context, s *session, have *rtnl.Link) error {
 	label := ownLabel(have.Alias)
 	switch {
 	case have.Flags&unix.IFF_LOOPBACK != 0:
@@ -142,7 +142,7 @@ func (a *applier) move(ctx context.Context, c Change) error {
 	if err != nil {
 		return describeStep(c.Do, err)
 	}
-	results, broken := conn.Exchange(ctx, []nlconn.Message{label, to.moving(have.Index, m.As)})
+	results, broken := conn.Exchange(ctx, []nlconn.Message{label, to.moveMessage(have.Index, m.As)})
 	for _, r := range results {
 		if r == nil || errors.Is(r, nlconn.ErrUnknown) {
 			a.done = append(a.done, c)
@@ -150,13 +150,13 @@ func (a *applier) move(ctx context.Context, c Change) error {
 		}
 	}
 	if errors.Is(results[1], unix.EEXIST) {
-		return m.taken()
+		return m.nameTakenError()
 	}
 	return describeStep(c.Do, errors.Join(append(results, broken)...))
 }
 
-// taken is the error for a link name that already exists at the destination.
-func (m *Move) taken() error {
+// nameTakenError is the error for a link name that already exists at the destination.
+func (m *Move) nameTakenError() error {
 	return peerExists(&Peer{In: m.To, Name: m.As})
 }
 
@@ -184,11 +184,11 @@ func (h handle) release() {
 	}
 }
 
-// moving is the request that moves a link into the namespace and renames it. It
+// moveMessage is the request that moves a link into the namespace and renames it. It
 // succeeds even if the namespace has another link with the old name. The kernel
 // sets a link that it moves down; Linux up to 6.2 renames only such links. An
 // empty name keeps the present name.
-func (h handle) moving(index int, name string) nlconn.Message {
+func (h handle) moveMessage(index int, name string) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)
 	m := nlconn.Message{Kind: unix.RTM_SETLINK, Data: []nl.NetlinkRequestData{ifi, nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(h.fd)))}}

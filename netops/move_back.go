@@ -27,14 +27,14 @@ const (
 
 // moveBack reverts a move that was completed, partly done or not started.
 func (u *undoer) moveBack(ctx context.Context, m *Move) error {
-	if !u.unknown(m.To) {
+	if !u.isAbsentPlace(m.To) {
 		there, err := u.search(ctx, m, m.To)
 		if err != nil {
 			return err
 		}
 		if there != nil {
-			m = m.named(there)
-			if err := u.fetch(ctx, m, there); err != nil {
+			m = m.withName(there)
+			if err := u.moveToHost(ctx, m, there); err != nil {
 				return err
 			}
 		}
@@ -46,12 +46,12 @@ func (u *undoer) moveBack(ctx context.Context, m *Move) error {
 	if err != nil || back == nil {
 		return err
 	}
-	return u.restore(ctx, m.named(back), back)
+	return u.restore(ctx, m.withName(back), back)
 }
 
-// named returns the inverse with the name from the link's alias, if the inverse
+// withName returns the inverse with the name from the link's alias, if the inverse
 // has no name.
-func (m *Move) named(l *rtnl.Link) *Move {
+func (m *Move) withName(l *rtnl.Link) *Move {
 	words := strings.Fields(l.Alias)
 	if m.Name != "" || len(words) < 2 || rtnl.CheckName(words[1]) != nil {
 		return m
@@ -108,9 +108,9 @@ func (m *Move) isUnlabelled(l *rtnl.Link, p Place) bool {
 	return l.Kind == "" && rtnl.SameMAC(m.MAC, l.Permanent) || p == m.To && l.Name == m.As && rtnl.SameMAC(m.MAC, l.MAC)
 }
 
-// fetch moves the link back, with its old name if that name is free. It restores
+// moveToHost moves the link back, with its old name if that name is free. It restores
 // a removed label, so that a later call can find the link in its old namespace.
-func (u *undoer) fetch(ctx context.Context, m *Move, l *rtnl.Link) error {
+func (u *undoer) moveToHost(ctx context.Context, m *Move, l *rtnl.Link) error {
 	home, err := u.handle(m.From)
 	if err != nil {
 		return err
@@ -129,9 +129,9 @@ func (u *undoer) fetch(ctx context.Context, m *Move, l *rtnl.Link) error {
 			return err
 		}
 	}
-	err = c.One(ctx, home.moving(l.Index, m.Name))
+	err = c.One(ctx, home.moveMessage(l.Index, m.Name))
 	if errors.Is(err, unix.EEXIST) {
-		err = c.One(ctx, home.moving(l.Index, freeName))
+		err = c.One(ctx, home.moveMessage(l.Index, freeName))
 	}
 	if nlconn.IsAbsent(err) { // the link was moved but not renamed
 		return nil
@@ -142,7 +142,7 @@ func (u *undoer) fetch(ctx context.Context, m *Move, l *rtnl.Link) error {
 // mayReturn reports whether the kernel is going to return the link: it is a
 // physical device, its namespace was deleted, and it is not back yet.
 func (u *undoer) mayReturn(ctx context.Context, m *Move) bool {
-	if !u.unknown(m.To) || m.Kind != "" || m.MAC == "" {
+	if !u.isAbsentPlace(m.To) || m.Kind != "" || m.MAC == "" {
 		return false
 	}
 	home, err := u.findLink(ctx, m.From, m.Name)
@@ -201,16 +201,16 @@ func (u *undoer) restore(ctx context.Context, m *Move, l *rtnl.Link) error {
 	if err != nil {
 		return err
 	}
-	results, broken := c.Exchange(ctx, []nlconn.Message{down, renaming(l.Index, m.Name), last})
+	results, broken := c.Exchange(ctx, []nlconn.Message{down, renameMessage(l.Index, m.Name), last})
 	if errors.Is(results[1], unix.EEXIST) {
 		results[1] = nil
 	}
 	return errors.Join(append(results, broken)...)
 }
 
-// renaming is the request that renames a link. Linux up to 6.2 requires that the
+// renameMessage is the request that renames a link. Linux up to 6.2 requires that the
 // link is down.
-func renaming(index int, name string) nlconn.Message {
+func renameMessage(index int, name string) nlconn.Message {
 	ifi := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	ifi.Index = int32(index)
 	return nlconn.Message{Kind: unix.RTM_SETLINK, Data: []nl.NetlinkRequestData{ifi, rtnl.NameAttr(name)}}

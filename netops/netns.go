@@ -52,14 +52,14 @@ func (o *Netns) validate() error {
 }
 
 func (o *Netns) plan(_ context.Context, s *session) ([]Change, error) {
-	if !s.unknown(Named(o.Name)) {
+	if !s.isAbsentPlace(Named(o.Name)) {
 		return nil, nil
 	}
 	return []Change{{Do: Step{VerbAdd, o}}}, nil
 }
 
 func (o *Netns) verify(_ context.Context, s *session) ([]Difference, error) {
-	if !s.unknown(Named(o.Name)) {
+	if !s.isAbsentPlace(Named(o.Name)) {
 		return nil, nil
 	}
 	return absentIf(nil, o)
@@ -79,7 +79,7 @@ func (o *Netns) owns(l *rtnl.Link) bool {
 // killed process left.
 func (a *applier) makeNetns(c Change) error {
 	o := c.Do.Object.(*Netns)
-	if a.unknown(Named(o.Name)) {
+	if a.isAbsentPlace(Named(o.Name)) {
 		if _, err := makeNamespace(o.Name, 0); err != nil {
 			return describeStep(c.Do, err)
 		}

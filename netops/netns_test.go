@@ -97,9 +97,9 @@ func TestNetns(t *testing.T) {
 	}
 }
 
-// TestNetnsLeft checks that the remains of a killed process cause no error: a
+// TestNetnsRemains checks that the remains of a killed process cause no error: a
 // plain file instead of a namespace, and a link without its label.
-func TestNetnsLeft(t *testing.T) {
+func TestNetnsRemains(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	n := newNet(t, nil)
 	before := netopstest.Snapshot(t)
@@ -125,9 +125,9 @@ func TestNetnsLeft(t *testing.T) {
 	}
 }
 
-// TestNetnsOfStranger checks that a namespace is not changed while it contains
+// TestNetnsWithOtherLink checks that a namespace is not changed while it contains
 // another program's link that is up.
-func TestNetnsOfStranger(t *testing.T) {
+func TestNetnsWithOtherLink(t *testing.T) {
 	netopstest.Master(t, "lan0")
 	n := newNet(t, nil)
 	shared, _ := wantedApart()

@@ -154,9 +154,9 @@ func TestNFTVersionsShareATable(t *testing.T) {
 	wantKeys(t, newer, "test_ports", map[string]string{"10.0.0.1 tcp 8080 10.1.0.2 80": "cnibox:a"})
 }
 
-// TestNFTRestoreOfWhatDoesNotFit checks that one invalid element does not
+// TestNFTRestoreWithInvalidElement checks that one invalid element does not
 // prevent the restoration of the others.
-func TestNFTRestoreOfWhatDoesNotFit(t *testing.T) {
+func TestNFTRestoreWithInvalidElement(t *testing.T) {
 	nstest.Fresh(t)
 	good := mapping("cnibox:a", "8080", "10.1.0.2")
 	restored := []*nft.Element{

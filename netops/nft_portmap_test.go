@@ -106,9 +106,9 @@ func TestChainsOnDemand(t *testing.T) {
 	rules("ip saddr 10.0.0.0/8 goto portmap_translate", 1)
 }
 
-// TestPortMapManyCostNoMore counts the messages for one more container, with ten
+// TestPortMapMessageCount counts the messages for one more container, with ten
 // other ports and with two thousand.
-func TestPortMapManyCostNoMore(t *testing.T) {
+func TestPortMapMessageCount(t *testing.T) {
 	c := freshNFT(t)
 	one := []*nft.Element{
 		mapped("cnibox:new", "60000", "10.1.0.2"),

@@ -356,9 +356,9 @@ func TestNFTHonoursContext(t *testing.T) {
 	}
 }
 
-// TestNFTTellsRepliesApart checks that unread replies to one call are not taken
+// TestNFTIgnoresUnreadReplies checks that unread replies to one call are not taken
 // as replies to the next.
-func TestNFTTellsRepliesApart(t *testing.T) {
+func TestNFTIgnoresUnreadReplies(t *testing.T) {
 	c := freshNFT(t)
 	mustAdd(t, c, pair("cnibox:a", "veth1", "02:00:00:00:00:01"))
 	abandon := func() {
@@ -390,7 +390,7 @@ func TestNFTHostileLabelInKernel(t *testing.T) {
 	}
 }
 
-func TestNFTForeignElements(t *testing.T) {
+func TestNFTElementsOfOtherPrograms(t *testing.T) {
 	c := freshNFT(t)
 	mustAdd(t, c, masq("one", "cni0", "10.1.0.0/16"))
 	nstest.Run(t, "nft", "add", "element", "inet", "cnibox", "masq4", `{ "br-*" . 10.0.0.1-10.0.0.6 comment "by hand", "x" . 10.9.0.0/24 }`)

@@ -159,11 +159,11 @@ func (ns *Namespace) enter(home int, f func() error) error {
 	}
 	defer func() {
 		if unix.Setns(home, unix.CLONE_NEWNET) != nil {
-			die()
+			killProcess()
 		}
 	}()
 	return f()
 }
 
 // die kills the process immediately.
-func die() { _ = unix.Kill(unix.Getpid(), unix.SIGKILL) }
+func killProcess() { _ = unix.Kill(unix.Getpid(), unix.SIGKILL) }

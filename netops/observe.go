@@ -53,8 +53,8 @@ type LinkInfo struct {
 	Addresses []netip.Prefix
 }
 
-// in returns the namespace to observe: ns, or the host's for nil.
-func (n *Net) in(ns *Namespace) *Namespace {
+// observed returns the namespace to observe: ns, or the host's for nil.
+func (n *Net) observed(ns *Namespace) *Namespace {
 	if ns == nil {
 		return n.host
 	}
@@ -67,7 +67,7 @@ func (n *Net) Link(ctx context.Context, ns *Namespace, name string) (LinkInfo, e
 	if err := rtnl.CheckName(name); err != nil {
 		return LinkInfo{}, err
 	}
-	c, err := n.in(ns).socket()
+	c, err := n.observed(ns).socket()
 	if err != nil {
 		return LinkInfo{}, err
 	}
@@ -75,7 +75,7 @@ func (n *Net) Link(ctx context.Context, ns *Namespace, name string) (LinkInfo, e
 	if err != nil {
 		return LinkInfo{}, err
 	}
-	info := linkInfo(l)
+	info := newLinkInfo(l)
 	if l.Master != 0 {
 		master, err := c.LinkByIndex(ctx, l.Master)
 		if err != nil {
@@ -95,7 +95,7 @@ func (n *Net) Link(ctx context.Context, ns *Namespace, name string) (LinkInfo, e
 
 // Links reads all links in ns, or in the host's namespace for a nil ns.
 func (n *Net) Links(ctx context.Context, ns *Namespace) ([]LinkInfo, error) {
-	c, err := n.in(ns).socket()
+	c, err := n.observed(ns).socket()
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (n *Net) Links(ctx context.Context, ns *Namespace) ([]LinkInfo, error) {
 	}
 	all := make([]LinkInfo, len(links))
 	for i, l := range links {
-		all[i] = linkInfo(l)
+		all[i] = newLinkInfo(l)
 		all[i].Master, all[i].Addresses = names[l.Master], byLink[l.Index]
 		if l.HasParentHere() {
 			all[i].ParentName = names[l.Peer]
@@ -126,7 +126,7 @@ func (n *Net) Links(ctx context.Context, ns *Namespace) ([]LinkInfo, error) {
 	return all, nil
 }
 
-func linkInfo(l *rtnl.Link) LinkInfo {
+func newLinkInfo(l *rtnl.Link) LinkInfo {
 	i := LinkInfo{
 		Name: l.Name, Index: l.Index, Kind: l.Kind, MAC: l.MAC.String(), MTU: l.MTU,
 		Up: l.IsUp(), OperUp: l.Oper == rtnl.OperUp, Alias: l.Alias,
@@ -147,7 +147,7 @@ func (n *Net) Addresses(ctx context.Context, ns *Namespace, link string) ([]neti
 	if err := rtnl.CheckName(link); err != nil {
 		return nil, err
 	}
-	c, err := n.in(ns).socket()
+	c, err := n.observed(ns).socket()
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +167,7 @@ func (n *Net) Addresses(ctx context.Context, ns *Namespace, link string) ([]neti
 // links' names. A multipath route becomes one route for each next hop. In is
 // empty.
 func (n *Net) Routes(ctx context.Context, ns *Namespace, table int) ([]Route, error) {
-	c, err := n.in(ns).socket()
+	c, err := n.observed(ns).socket()
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +213,7 @@ func (n *Net) DefaultRouteLink(ctx context.Context, ns *Namespace) (string, erro
 // Sysctl reads a setting below /proc/sys/net. The key is as in the type Sysctl.
 // White space in the result is normalized.
 func (n *Net) Sysctl(_ context.Context, ns *Namespace, key string) (string, error) {
-	return n.in(ns).sysctl(key)
+	return n.observed(ns).sysctl(key)
 }
 
 // Elements reads all elements of one of cnibox's nftables sets.

@@ -43,5 +43,5 @@ func (n *Net) HostEnd(ctx context.Context, ns *Namespace, link string) (LinkInfo
 	if have.Kind != "veth" || have.Peer != own.Index || !have.PeerElsewhere || have.PeerNamespace != id {
 		return LinkInfo{}, fmt.Errorf("host's end of link %q: %w in the host's namespace", link, ErrNotExist)
 	}
-	return linkInfo(have), nil
+	return newLinkInfo(have), nil
 }

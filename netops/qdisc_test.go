@@ -222,9 +222,9 @@ func TestQdiscBesideOthers(t *testing.T) {
 	})
 }
 
-// TestQdiscOfNextOwner runs the inverses after the link was replaced by another
+// TestQdiscOfReplacedLink runs the inverses after the link was replaced by another
 // program's link with the same name. That link must not be changed.
-func TestQdiscOfNextOwner(t *testing.T) {
+func TestQdiscOfReplacedLink(t *testing.T) {
 	ctx := context.Background()
 	tq(t)
 	n := newNet(t, nil)

@@ -10,9 +10,9 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nstest"
 )
 
-// TestForeignPorts finds the ports that the rules of each backend map to containers. It
+// TestReferencePluginPorts finds the ports that the rules of each backend map to containers. It
 // must not find mappings of other programs.
-func TestForeignPorts(t *testing.T) {
+func TestReferencePluginPorts(t *testing.T) {
 	iptables := func(program string) func(*testing.T) {
 		return func(t *testing.T) {
 			nat := func(program string, args ...string) {
@@ -113,9 +113,9 @@ table ip nat {
 	}
 }
 
-// TestForeignLegacyUnread checks that the iptables-legacy program is not run if its tables
+// TestReferencePluginLegacyUnread checks that the iptables-legacy program is not run if its tables
 // contain only rules of other programs. The program would read all rules.
-func TestForeignLegacyUnread(t *testing.T) {
+func TestReferencePluginLegacyUnread(t *testing.T) {
 	nstest.Fresh(t)
 	runs := 0
 	n := New(Options{IPTables: func(ctx context.Context, program string, args []string, input string) (string, error) {

@@ -62,10 +62,10 @@ func rules(t *testing.T) string {
 	return nstest.Run(t, "nft", "-s", "list", "ruleset")
 }
 
-// TestForeignMasqueradeIPTables checks that only the container's chain is deleted, in both
+// TestReferencePluginMasqueradeIPTables checks that only the container's chain is deleted, in both
 // address families. The chain of a container with two interfaces must stay until both are
 // removed.
-func TestForeignMasqueradeIPTables(t *testing.T) {
+func TestReferencePluginMasqueradeIPTables(t *testing.T) {
 	nstest.Fresh(t)
 	n := New(Options{})
 	t.Cleanup(func() { _ = n.Close() })
@@ -112,8 +112,8 @@ func TestForeignMasqueradeIPTables(t *testing.T) {
 	}
 }
 
-// TestForeignLegacy checks the removal of the reference's rules in iptables-legacy.
-func TestForeignLegacy(t *testing.T) {
+// TestReferencePluginLegacy checks the removal of the reference's rules in iptables-legacy.
+func TestReferencePluginLegacy(t *testing.T) {
 	n := freshNet(t)
 	legacy := func(args ...string) string { return nstest.Run(t, "iptables-legacy", args...) }
 	legacy("-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.1/32", "-j", "ACCEPT")
@@ -172,8 +172,8 @@ func TestForeignLegacy(t *testing.T) {
 	}
 }
 
-// TestForeignChainInUse removes a chain although an administrator's rule jumps to it.
-func TestForeignChainInUse(t *testing.T) {
+// TestReferencePluginChainInUse removes a chain although an administrator's rule jumps to it.
+func TestReferencePluginChainInUse(t *testing.T) {
 	nstest.Fresh(t)
 	n := New(Options{})
 	t.Cleanup(func() { _ = n.Close() })
@@ -212,10 +212,10 @@ func masqueradeRule(f ReferencePluginAttachment, address, subnet string) string 
 	return family + " saddr " + address + " " + family + " daddr != " + subnet + ` masquerade comment "` + comment + `"`
 }
 
-// TestForeignMasqueradeNFT checks that DEL removes the rules whose comments name the
+// TestReferencePluginMasqueradeNFT checks that DEL removes the rules whose comments name the
 // attachment, and that GC removes those of attachments that are not valid. The table must
 // be deleted with its last rule.
-func TestForeignMasqueradeNFT(t *testing.T) {
+func TestReferencePluginMasqueradeNFT(t *testing.T) {
 	nstest.Fresh(t)
 	n := New(Options{})
 	t.Cleanup(func() { _ = n.Close() })
@@ -263,9 +263,9 @@ func nftFile(t *testing.T, text string) {
 	nstest.Run(t, "nft", text)
 }
 
-// TestForeignHostPorts checks both backends. The rules of the nftables backend name only
+// TestReferencePluginHostPorts checks both backends. The rules of the nftables backend name only
 // the container. The destination address identifies the attachment.
-func TestForeignHostPorts(t *testing.T) {
+func TestReferencePluginHostPorts(t *testing.T) {
 	nstest.Fresh(t)
 	n := New(Options{})
 	t.Cleanup(func() { _ = n.Close() })
@@ -330,9 +330,9 @@ func TestForeignHostPorts(t *testing.T) {
 	}
 }
 
-// TestForeignForward checks that the two rules of an address are removed. An
+// TestReferencePluginForward checks that the two rules of an address are removed. An
 // administrator's rules for the same address must stay.
-func TestForeignForward(t *testing.T) {
+func TestReferencePluginForward(t *testing.T) {
 	nstest.Fresh(t)
 	n := New(Options{})
 	t.Cleanup(func() { _ = n.Close() })

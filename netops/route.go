@@ -99,7 +99,7 @@ func (r *Route) plan(ctx context.Context, s *session) ([]Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	stays := func(h rtnl.Route) bool { return r.is(h) && !s.leaving[leaving{linkRef{r.In, r.Link}, h}] }
+	stays := func(h rtnl.Route) bool { return r.matches(h) && !s.leaving[leaving{linkRef{r.In, r.Link}, h}] }
 	if slices.ContainsFunc(have, stays) {
 		if !r.Shared {
 			return nil, fmt.Errorf("%s %w", r, ErrExists)
@@ -112,9 +112,9 @@ func (r *Route) plan(ctx context.Context, s *session) ([]Change, error) {
 	return []Change{c}, nil
 }
 
-// is compares the fields by which the kernel identifies a route. A metric of 0
+// matches compares the fields by which the kernel identifies a route. A metric of 0
 // matches any metric, because the kernel chooses a metric for IPv6.
-func (r *Route) is(have rtnl.Route) bool {
+func (r *Route) matches(have rtnl.Route) bool {
 	return have.Dst == r.Dst.Masked() && have.Via == r.Via && (r.Priority == 0 || have.Priority == r.Priority)
 }
 
@@ -131,7 +131,7 @@ func (r *Route) verify(ctx context.Context, s *session) ([]Difference, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(all, r.is)
+	i := slices.IndexFunc(all, r.matches)
 	if i < 0 {
 		return absentIf(nil, r)
 	}

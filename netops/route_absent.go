@@ -35,7 +35,7 @@ func (r *Route) planAbsent(ctx context.Context, s *session) ([]Change, error) {
 	var changes []Change
 	for _, h := range have {
 		key := leaving{linkRef{r.In, r.Link}, h}
-		if !r.is(h) || s.leaving[key] {
+		if !r.matches(h) || s.leaving[key] {
 			continue
 		}
 		if s.leaving == nil {
@@ -57,7 +57,7 @@ func (r *Route) verifyAbsent(ctx context.Context, s *session) ([]Difference, err
 		return nil, err
 	}
 	for _, h := range have {
-		if r.is(h) {
+		if r.matches(h) {
 			return []Difference{{Object: r, Want: "absent", Have: "present"}}, nil
 		}
 	}

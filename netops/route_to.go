@@ -32,7 +32,7 @@ func (n *Net) LinkToward(ctx context.Context, ns *Namespace, to netip.Addr) (Lin
 	if err != nil {
 		return LinkInfo{}, err
 	}
-	return linkInfo(l), nil
+	return newLinkInfo(l), nil
 }
 
 // CheckRoute is like RouteLink without the link. It returns nil if there is a
@@ -48,7 +48,7 @@ func (n *Net) routeTo(ctx context.Context, ns *Namespace, to netip.Addr) (index 
 	if err := checkAddr("destination", to); err != nil || !to.IsValid() {
 		return 0, nil, errors.Join(err, fmt.Errorf("route to %q: %w", to, ErrInvalid))
 	}
-	c, err = n.in(ns).socket()
+	c, err = n.observed(ns).socket()
 	if err != nil {
 		return 0, nil, err
 	}

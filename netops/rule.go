@@ -108,7 +108,7 @@ func (r *Rule) plan(ctx context.Context, s *session) ([]Change, error) {
 	if !r.Shared {
 		c.Undo = &Step{VerbDel, r}
 	}
-	if s.unknown(r.In) {
+	if s.isAbsentPlace(r.In) {
 		return []Change{c}, nil
 	}
 	found, err := r.find(ctx, s)
@@ -142,10 +142,10 @@ func (r *Rule) find(ctx context.Context, s *session) (bool, error) {
 		return false, err
 	}
 	have, err := c.Rules(ctx, uint8(r.Family))
-	return slices.ContainsFunc(have, r.is), err
+	return slices.ContainsFunc(have, r.matches), err
 }
 
-func (r *Rule) is(state rtnl.Rule) bool {
+func (r *Rule) matches(state rtnl.Rule) bool {
 	want, have := *r, ruleOf(state)
 	want.In, want.Shared, want.Protocol, want.Mask = have.In, have.Shared, have.Protocol, want.mask()
 	want.From, want.To = want.From.Masked(), want.To.Masked()
@@ -210,7 +210,7 @@ func (r *Rule) messages(_ context.Context, _ *session, v Verb) ([]nlconn.Message
 // Rules reads the policy rules of both families that look up a table or
 // prohibit. In is empty.
 func (n *Net) Rules(ctx context.Context, ns *Namespace) ([]Rule, error) {
-	c, err := n.in(ns).socket()
+	c, err := n.observed(ns).socket()
 	if err != nil {
 		return nil, err
 	}

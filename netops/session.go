@@ -67,9 +67,9 @@ func (s *session) namespace(p Place) (*Namespace, error) {
 	return nil, fmt.Errorf("place %q: %w", p, ErrInvalid)
 }
 
-// unknown reports whether p is a container or named namespace that is absent.
+// isAbsentPlace reports whether p is a container or named namespace that is absent.
 // Plan treats it as empty.
-func (s *session) unknown(p Place) bool {
+func (s *session) isAbsentPlace(p Place) bool {
 	if p == Host {
 		return false
 	}
@@ -83,7 +83,7 @@ func (s *session) unknown(p Place) bool {
 // isNew reports whether the link has no objects yet, so that reading them is
 // unnecessary.
 func (s *session) isNew(p Place, link string) bool {
-	return s.unknown(p) || s.made[linkRef{p, link}]
+	return s.isAbsentPlace(p) || s.made[linkRef{p, link}]
 }
 
 func (s *session) conn(p Place) (*rtnl.Conn, error) {
@@ -111,13 +111,13 @@ func (s *session) findLink(ctx context.Context, p Place, name string) (*rtnl.Lin
 	}
 	l, err := c.FindLink(ctx, name)
 	if l != nil {
-		s.learn(linkRef{p, name}, l)
+		s.cacheIndex(linkRef{p, name}, l)
 	}
 	return l, err
 }
 
 // learn caches the index and accept_ra of a link that was read.
-func (s *session) learn(ref linkRef, l *rtnl.Link) {
+func (s *session) cacheIndex(ref linkRef, l *rtnl.Link) {
 	s.index[ref] = l.Index
 	delete(s.acceptRA, ref)
 	if l.HasAcceptRA {

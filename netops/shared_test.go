@@ -91,10 +91,10 @@ func withoutNFT(snapshot string) string {
 	return b.String()
 }
 
-// TestStrangerBetweenPlanAndApply creates a link with the shared bridge's name
+// TestLinkCreatedBetweenPlanAndApply creates a link with the shared bridge's name
 // between Plan and Apply. A bridge is used, but not labelled, so that cnibox
 // never deletes it. A link of another kind is refused.
-func TestStrangerBetweenPlanAndApply(t *testing.T) {
+func TestLinkCreatedBetweenPlanAndApply(t *testing.T) {
 	ctx := context.Background()
 	n := newNet(t, nil)
 	spec := netops.Spec{Objects: []netops.Object{
@@ -126,9 +126,9 @@ func TestStrangerBetweenPlanAndApply(t *testing.T) {
 	run(t, "ip", "link", "del", "tbr5")
 }
 
-// TestManyRoutesDoNotCount reads one link's routes beside 10,000 routes of
+// TestManyRoutesOfOtherLink reads one link's routes beside 10,000 routes of
 // another link.
-func TestManyRoutesDoNotCount(t *testing.T) {
+func TestManyRoutesOfOtherLink(t *testing.T) {
 	ctx := context.Background()
 	n, box := newNet(t, nil), netopstest.New(t)
 	ns := open(t, n, box)

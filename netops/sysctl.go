@@ -91,7 +91,7 @@ func (c *Sysctl) messages(context.Context, *session, Verb) ([]nlconn.Message, er
 
 func (c *Sysctl) plan(_ context.Context, s *session) ([]Change, error) {
 	change := Change{Do: Step{VerbSet, c}}
-	if s.unknown(c.In) || c.onNewLink(s) {
+	if s.isAbsentPlace(c.In) || c.onNewLink(s) {
 		return []Change{change}, nil
 	}
 	have, err := c.read(s)

@@ -56,10 +56,10 @@ func TestTakeoverRefuses(t *testing.T) {
 	}
 }
 
-// TestTakeoverOfAnothersBridge uses a bridge of another program. The bridge
+// TestTakeoverWithExistingBridge uses a bridge of another program. The bridge
 // and its ports remain after the restoration. RestoreUplink refuses a bridge that
 // has a pod's port unless force is set.
-func TestTakeoverOfAnothersBridge(t *testing.T) {
+func TestTakeoverWithExistingBridge(t *testing.T) {
 	ctx := t.Context()
 	newUplink(t)
 	before := placedText(t, "eth0")
@@ -270,9 +270,9 @@ func TestTakeoverRenamed(t *testing.T) {
 	}
 }
 
-// TestTakeoverOfTwo checks that a bridge cannot take over a second uplink, which
+// TestTakeoverOfSecondUplink checks that a bridge cannot take over a second uplink, which
 // would join both networks. Nothing is changed.
-func TestTakeoverOfTwo(t *testing.T) {
+func TestTakeoverOfSecondUplink(t *testing.T) {
 	ctx := t.Context()
 	newUplink(t)
 	run(t, "ip", "link", "add", "eth1", "up", "type", "veth", "peer", "name", "far1")

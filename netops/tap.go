@@ -30,7 +30,7 @@ func (w *requestWriter) addTap(ctx context.Context, c Change, l *Link) error {
 		return err
 	})
 	if errors.Is(err, unix.EBUSY) {
-		return l.taken(ctx, w.session)
+		return l.takenError(ctx, w.session)
 	}
 	if err != nil {
 		return describeStep(c.Do, err)

@@ -56,7 +56,7 @@ func (n *Net) Undo(ctx context.Context, changes []Change, container *Namespace) 
 	}
 	errs = append(errs, u.elements(ctx, elements))
 	for _, st := range rest {
-		if u.unknown(st.Object.Where()) {
+		if u.isAbsentPlace(st.Object.Where()) {
 			continue
 		}
 		errs = append(errs, u.probed(st, func() error { return u.step(ctx, st) }))
@@ -135,15 +135,15 @@ func (u *undoer) isOwn(ctx context.Context, e *Element) (bool, error) {
 // flows deletes the tracked connections of one namespace in one pass. With a
 // probe each of flows has its own pass.
 func (u *undoer) flows(ctx context.Context, p Place, flows []*Flows) error {
-	if u.unknown(p) {
+	if u.isAbsentPlace(p) {
 		return nil
 	}
 	if u.net.probe == nil {
-		return u.flush(ctx, flows)
+		return u.deleteFlows(ctx, flows)
 	}
 	var errs []error
 	for _, f := range flows {
-		errs = append(errs, u.probed(Step{VerbDel, f}, func() error { return u.flush(ctx, []*Flows{f}) }))
+		errs = append(errs, u.probed(Step{VerbDel, f}, func() error { return u.deleteFlows(ctx, []*Flows{f}) }))
 	}
 	return errors.Join(errs...)
 }

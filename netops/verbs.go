@@ -101,7 +101,7 @@ func (n *Net) Verify(ctx context.Context, spec Spec, container *Namespace) ([]Di
 	s := n.session(container)
 	var all []Difference
 	for _, o := range objects {
-		if _, named := o.Where().name(); named && s.unknown(o.Where()) {
+		if _, named := o.Where().name(); named && s.isAbsentPlace(o.Where()) {
 			all = append(all, Difference{Object: o, Want: "present", Have: "absent"})
 			continue
 		}

@@ -99,7 +99,7 @@ func (w *requestWriter) add(ctx context.Context, c Change) error {
 		return describeStep(c.Do, err)
 	}
 	switch {
-	case isLink && c.Do.Verb == VerbAdd && l.crosses():
+	case isLink && c.Do.Verb == VerbAdd && l.crossesNamespaces():
 		return w.addAcross(ctx, c, l, msgs)
 	case isLink && c.Do.Verb == VerbAdd && l.Shared && len(msgs) > 1 && !l.choosesIndex():
 		return w.addShared(ctx, c, msgs)
@@ -274,10 +274,10 @@ func (w *requestWriter) handleReply(ctx context.Context, st Step, err error) err
 		}
 	}
 	if l, ok := o.(*Link); ok && st.Verb == VerbAdd && errors.Is(err, unix.EEXIST) {
-		return l.taken(ctx, w.session)
+		return l.takenError(ctx, w.session)
 	}
 	if l, ok := o.(*Link); ok && st.Verb == VerbAdd && l.hasParent() && errors.Is(err, unix.EBUSY) {
-		return l.parentBusy()
+		return l.parentBusyError()
 	}
 	if l, ok := o.(*Link); ok && l.Master != "" && errors.Is(err, unix.EINVAL) {
 		return cmp.Or(w.masterChanged(ctx, l), describeStep(st, err))

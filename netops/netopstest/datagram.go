@@ -38,16 +38,16 @@ func Listen(t testing.TB, in Place, at string) *net.UDPConn {
 	return conn
 }
 
-// Sends checks that a datagram arrives with the given source address and that an
+// CheckDatagram checks that a datagram arrives with the given source address and that an
 // answer returns.
-func Sends(t testing.TB, what string, from Place, to *net.UDPConn, source string) {
+func CheckDatagram(t testing.TB, what string, from Place, to *net.UDPConn, source string) {
 	t.Helper()
-	SendsBy(t, what, from, to.LocalAddr().String(), to, source)
+	CheckDatagramVia(t, what, from, to.LocalAddr().String(), to, source)
 }
 
-// SendsBy is like Sends, but sends to the address by, which is translated or
+// CheckDatagramVia is like CheckDatagram, but sends to the address by, which is translated or
 // routed to the socket. The answer must come from that address.
-func SendsBy(t testing.TB, what string, from Place, by string, to *net.UDPConn, source string) {
+func CheckDatagramVia(t testing.TB, what string, from Place, by string, to *net.UDPConn, source string) {
 	t.Helper()
 	bind, target := "0.0.0.0:0", netip.MustParseAddrPort(by)
 	if target.Addr().Is6() {

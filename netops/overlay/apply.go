@@ -49,13 +49,13 @@ type Kernel struct {
 	moved  bool
 	direct map[netip.Addr]hop
 	peers  *peerIndex
-	// order has the peers in the order of the last spec. contested reports
+	// order has the peers in the order of the last spec. conflicting reports
 	// whether several of them claim the same subnet or MAC.
-	order     []*peerEntry
-	contested bool
+	order       []*peerEntry
+	conflicting bool
 	// released has the objects that peers of the last Apply do not want any more.
 	// Only these must be removed, unless sweep is set.
-	released []claim
+	released []peerObjects
 	sweep    bool
 	nextHop  uint32
 	warnings []error
@@ -143,7 +143,7 @@ func (o *Kernel) Apply(ctx context.Context, spec Spec) (Report, error) {
 	var r Report
 	var err error
 	start := time.Now()
-	defer func() { o.monitor.took(time.Since(start), r.Dumped) }()
+	defer func() { o.monitor.adjustInterval(time.Since(start), r.Dumped) }()
 	for range applyRuns {
 		if err = o.apply(ctx, &spec, &r); err == nil {
 			o.summarize(&r)
@@ -176,7 +176,7 @@ func (o *Kernel) apply(ctx context.Context, spec *Spec, r *Report) error {
 		if err != nil {
 			return err
 		}
-		o.forward()
+		o.enableForwarding()
 		o.have, o.known, r.Dumped = have, true, true
 		o.sweep = true
 		for _, p := range o.order {
@@ -186,7 +186,7 @@ func (o *Kernel) apply(ctx context.Context, spec *Spec, r *Report) error {
 			}
 		}
 	}
-	if err := o.want(ctx, spec.Peers); err != nil {
+	if err := o.setPeers(ctx, spec.Peers); err != nil {
 		return err
 	}
 	w := &opWriter{Kernel: o}

@@ -109,13 +109,13 @@ func TestOverlayFilterAsNftShowsIt(t *testing.T) {
 	}
 	select {
 	case <-f.Changes():
-		t.Error("own work is told as a disturbance")
+		t.Error("own changes are reported as a disturbance")
 	case <-time.After(100 * time.Millisecond):
 	}
 	before := list()
 	for _, cut := range []string{"flush ruleset", "flush chain inet cnibox_overlay postrouting", "delete element inet cnibox_overlay vteps4 { 192.168.50.3 }"} {
 		nstest.Run(t, "nft", strings.Fields(cut)...)
-		await.Next(t, f.Changes(), cut+": that somebody is told")
+		await.Next(t, f.Changes(), cut+": a change notification")
 		ensureFilter(t, f, v4, v6)
 		if diff := cmp.Diff(before, list()); diff != "" {
 			t.Errorf("%s: %s", cut, diff)
@@ -125,7 +125,7 @@ func TestOverlayFilterAsNftShowsIt(t *testing.T) {
 	defer nstest.Run(t, "nft", "delete", "table", "inet", "other")
 	select {
 	case <-f.Changes():
-		t.Error("another table's change is told")
+		t.Error("a change of another table is reported")
 	case <-time.After(100 * time.Millisecond):
 	}
 	ensureFilter(t, f)

@@ -125,7 +125,7 @@ func TestTunnelFilter(t *testing.T) {
 			}
 			ensureFilter(t, f, w)
 			if arrives(5, "stranger") {
-				t.Error("a stranger's packet came in")
+				t.Error("a packet of an unknown node came in")
 			}
 			w.Tunnel.Sources = []netip.Addr{netip.MustParseAddr(n.other)}
 			ensureFilter(t, f, w)
@@ -192,7 +192,7 @@ func TestOverlayForwardLegacy(t *testing.T) {
 		t.Errorf("rules:\n%s", have)
 	}
 	if rules := nstest.Run(t, "nft", "list", "ruleset"); strings.Contains(rules, "table ip filter") {
-		t.Errorf("nobody refuses there:\n%s", rules)
+		t.Errorf("no rule refuses there:\n%s", rules)
 	}
 	if iptables.IsLegacyLoaded(unix.NFPROTO_IPV6, "filter") {
 		t.Error("a legacy table for IPv6 was made")

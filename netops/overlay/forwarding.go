@@ -46,7 +46,7 @@ func parseForwarding(b []byte) (f forwardingState, ok bool, err error) {
 // enable it with a pod's first interface. Other programs (sysctl -p, a network
 // manager) may disable it again. If /proc/sys is read-only, the host's setting
 // stays and forward adds a warning.
-func (o *Kernel) forward() {
+func (o *Kernel) enableForwarding() {
 	global, each := "net/ipv4/ip_forward", "net/ipv4/conf/"
 	if o.family == unix.AF_INET6 {
 		global, each = "net/ipv6/conf/all/forwarding", "net/ipv6/conf/"

@@ -38,8 +38,8 @@ func newKernelState() *kernelState {
 	}
 }
 
-// settle applies a change that the kernel has made.
-func (h *kernelState) settle(op *kernelOp) {
+// update applies a change that the kernel has made.
+func (h *kernelState) update(op *kernelOp) {
 	switch {
 	case op.kind == opNeigh && op.del:
 		delete(h.neighs, op.ip)
@@ -193,7 +193,7 @@ func (o *Kernel) readRoutes(ctx context.Context, h *kernelState, link int) error
 		all = append(all, some...)
 	}
 	for _, r := range all {
-		if r.protocol == Protocol || int(r.linked) == link && r.isFlannels() {
+		if r.protocol == Protocol || int(r.linked) == link && r.isFromFlannel() {
 			h.addRoute(r, o.priority())
 		}
 	}
@@ -231,9 +231,9 @@ func (b rawBody) Len() int { return len(b) }
 // Serialize returns the message.
 func (b rawBody) Serialize() []byte { return b }
 
-// onLink asks the kernel for the route to a gateway. ok is false if the gateway
+// lookUpGateway asks the kernel for the route to a gateway. ok is false if the gateway
 // is not on one of the host's links.
-func (o *Kernel) onLink(ctx context.Context, gateway netip.Addr) (h hop, ok bool, err error) {
+func (o *Kernel) lookUpGateway(ctx context.Context, gateway netip.Addr) (h hop, ok bool, err error) {
 	body := rawBody{o.family, uint8(gateway.BitLen()), 0, 0, 0, 0, 0, 0}
 	body = nlconn.AppendAttr(binary.NativeEndian.AppendUint32(body, 0), unix.RTA_DST, gateway.AsSlice())
 	var r rtnl.Route

@@ -16,7 +16,7 @@ func (o *Kernel) disturbedBy(events []event, lost bool) bool {
 		if events[i].after < o.mark {
 			continue // the event happened before the last read of the kernel
 		}
-		d, m := o.judgeEvent(&events[i])
+		d, m := o.evaluateEvent(&events[i])
 		disturbed, moved = disturbed || d, moved || m
 	}
 	if o.order == nil && o.wanted == nil {
@@ -29,16 +29,16 @@ func (o *Kernel) disturbedBy(events []event, lost bool) bool {
 	return disturbed || moved
 }
 
-func (o *Kernel) judgeEvent(e *event) (disturbed, moved bool) {
+func (o *Kernel) evaluateEvent(e *event) (disturbed, moved bool) {
 	switch b := e.body.(type) {
 	case vtepState:
-		return o.judgeLink(&b, e.del)
+		return o.evaluateLink(&b, e.del)
 	case rtnl.Addr:
-		return o.judgeAddr(&b, e.del)
+		return o.evaluateAddr(&b, e.del)
 	case routeState:
-		return o.judgeRoute(b, e.del)
+		return o.evaluateRoute(b, e.del)
 	case neighState:
-		return o.judgeNeigh(&b, e.del), false
+		return o.evaluateNeigh(&b, e.del), false
 	case forwardingState:
 		return b.off && (b.link == allLinks || int(b.link) == o.device.Index), false
 	case hopState:
@@ -48,9 +48,9 @@ func (o *Kernel) judgeEvent(e *event) (disturbed, moved bool) {
 	return false, false
 }
 
-// judgeLink evaluates the event of a link. If a link goes down or is deleted, the
+// evaluateLink evaluates the event of a link. If a link goes down or is deleted, the
 // kernel deletes its routes and nexthops without notifications.
-func (o *Kernel) judgeLink(l *vtepState, del bool) (disturbed, moved bool) {
+func (o *Kernel) evaluateLink(l *vtepState, del bool) (disturbed, moved bool) {
 	const state = unix.IFF_UP | unix.IFF_RUNNING
 	if w := o.wanted; w != nil {
 		have := &o.device
@@ -69,18 +69,18 @@ func (o *Kernel) judgeLink(l *vtepState, del bool) (disturbed, moved bool) {
 			o.parent = &l.Link
 		}
 	}
-	if o.leadsOver(l.Index) {
+	if o.hasGatewayOn(l.Index) {
 		if flags, known := o.linkFlags[l.Index]; del || !known || flags != l.Flags&state {
 			disturbed, moved = true, true
 		}
 		o.linkFlags[l.Index] = l.Flags & state
 	}
 	// A link that comes up may have a gateway that is on no link yet.
-	return disturbed, moved || !del && len(o.direct) > 0 && l.Flags&state == state && o.missesHop()
+	return disturbed, moved || !del && len(o.direct) > 0 && l.Flags&state == state && o.hasUnlinkedGateway()
 }
 
-// leadsOver reports whether a gateway is on the link.
-func (o *Kernel) leadsOver(link int) bool {
+// hasGatewayOn reports whether a gateway is on the link.
+func (o *Kernel) hasGatewayOn(link int) bool {
 	for _, h := range o.direct {
 		if int(h.link) == link {
 			return true
@@ -89,20 +89,20 @@ func (o *Kernel) leadsOver(link int) bool {
 	return false
 }
 
-// missesHop reports whether a gateway is not on any link.
-func (o *Kernel) missesHop() bool { return o.leadsOver(0) }
+// hasUnlinkedGateway reports whether a gateway is not on any link.
+func (o *Kernel) hasUnlinkedGateway() bool { return o.hasGatewayOn(0) }
 
-func (o *Kernel) judgeAddr(a *rtnl.Addr, del bool) (disturbed, moved bool) {
+func (o *Kernel) evaluateAddr(a *rtnl.Addr, del bool) (disturbed, moved bool) {
 	if w := o.wanted; w != nil && a.Link == o.device.Index && o.device.Index != 0 {
 		if a.Prefix == w.Address {
 			return del, false
 		}
 		return !del && w.Network.IsValid() && w.Network.Contains(a.Prefix.Addr()), false
 	}
-	return o.leadsOver(a.Link), len(o.direct) > 0
+	return o.hasGatewayOn(a.Link), len(o.direct) > 0
 }
 
-func (o *Kernel) judgeNeigh(n *neighState, del bool) bool {
+func (o *Kernel) evaluateNeigh(n *neighState, del bool) bool {
 	if n.fdb {
 		have, ok := o.have.fdb[n.mac]
 		if del {
@@ -117,7 +117,7 @@ func (o *Kernel) judgeNeigh(n *neighState, del bool) bool {
 	return ok && !n.permanent || n.permanent && have != n.mac
 }
 
-func (o *Kernel) judgeRoute(r routeState, del bool) (disturbed, moved bool) {
+func (o *Kernel) evaluateRoute(r routeState, del bool) (disturbed, moved bool) {
 	over := r.linked != 0 && int(r.linked) == o.device.Index
 	have, ok := o.have.routes[r.dst]
 	switch {
@@ -125,7 +125,7 @@ func (o *Kernel) judgeRoute(r routeState, del bool) (disturbed, moved bool) {
 		disturbed = ok && have == r.routeTo
 	case ok && have == r.routeTo:
 	default:
-		disturbed = r.protocol == Protocol || over && r.isFlannels() ||
+		disturbed = r.protocol == Protocol || over && r.isFromFlannel() ||
 			r.priority == o.priority() && o.peers.subnet(r.dst) != nil
 	}
 	if r.protocol == Protocol {

@@ -70,7 +70,7 @@ func openMonitor(o *Kernel) (*linkMonitor, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
 	m.ended.Go(func() { m.listen(ctx) })
-	m.ended.Go(func() { m.judge(ctx) })
+	m.ended.Go(func() { m.evaluate(ctx) })
 	return m, nil
 }
 
@@ -99,7 +99,7 @@ func (m *linkMonitor) listen(ctx context.Context) {
 		var events []event
 		lost, err := m.events.Next(ctx, func(h unix.NlMsghdr, data []byte) bool {
 			if h.Type == unix.NLMSG_ERROR {
-				m.pass(h.Seq)
+				m.recordMark(h.Seq)
 			} else if e, ok := m.decode(h.Type, data); ok {
 				events = append(events, e)
 			}
@@ -112,14 +112,14 @@ func (m *linkMonitor) listen(ctx context.Context) {
 	}
 }
 
-// pass records a mark that arrived.
-func (m *linkMonitor) pass(mark uint32) {
+// recordMark records a mark that arrived.
+func (m *linkMonitor) recordMark(mark uint32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.passed = mark
 }
 
-// push queues events for judge.
+// push queues events for evaluate.
 func (m *linkMonitor) push(events []event, lost bool) {
 	if len(events) == 0 && !lost {
 		return
@@ -148,7 +148,7 @@ func (m *linkMonitor) decode(kind uint16, data []byte) (e event, ok bool) {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		e.body, ok, err = parseLinkEvent(data)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		e.body, ok, err = boxed(rtnl.ParseAddr(data))
+		e.body, ok, err = asEvent(rtnl.ParseAddr(data))
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		var n neighState
 		n, ok, err = parseNeigh(data)
@@ -158,9 +158,9 @@ func (m *linkMonitor) decode(kind uint16, data []byte) (e event, ok bool) {
 		n, err = parseNexthop(data)
 		e.body, ok = n, m.o.isOwnHop(n.id)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		e.body, ok, err = boxed(parseRoute(data))
+		e.body, ok, err = asEvent(parseRoute(data))
 	case unix.RTM_NEWNETCONF:
-		e.body, ok, err = boxed(parseForwarding(data))
+		e.body, ok, err = asEvent(parseForwarding(data))
 	}
 	switch kind {
 	case unix.RTM_DELLINK, unix.RTM_DELADDR, unix.RTM_DELNEIGH, unix.RTM_DELNEXTHOP, unix.RTM_DELROUTE:
@@ -169,7 +169,7 @@ func (m *linkMonitor) decode(kind uint16, data []byte) (e event, ok bool) {
 	return e, ok && err == nil
 }
 
-func boxed[T any](v T, ok bool, err error) (any, bool, error) { return v, ok, err }
+func asEvent[T any](v T, ok bool, err error) (any, bool, error) { return v, ok, err }
 
 // parseLinkEvent reads a link of any kind. ok is false for a bridge's messages
 // about its ports.
@@ -188,9 +188,9 @@ func parseLinkEvent(data []byte) (any, bool, error) {
 	return vtepState{Link: *l}, true, nil
 }
 
-// judge compares queued events with the remembered state. It waits for the end of
+// evaluate compares queued events with the remembered state. It waits for the end of
 // an Apply.
-func (m *linkMonitor) judge(ctx context.Context) {
+func (m *linkMonitor) evaluate(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -202,17 +202,17 @@ func (m *linkMonitor) judge(ctx context.Context) {
 		events, lost := m.queue, m.lost
 		m.queue, m.lost = nil, false
 		m.mu.Unlock()
-		told := m.o.disturbedBy(events, lost)
+		disturbed := m.o.disturbedBy(events, lost)
 		m.o.mu.Unlock()
-		if told {
+		if disturbed {
 			m.changes.Notify()
 		}
 	}
 }
 
-// took sets the notification interval to twice the duration of an Apply that read
+// adjustInterval sets the notification interval to twice the duration of an Apply that read
 // the kernel, within minInterval and maxInterval.
-func (m *linkMonitor) took(d time.Duration, dumped bool) {
+func (m *linkMonitor) adjustInterval(d time.Duration, dumped bool) {
 	if !dumped {
 		return
 	}

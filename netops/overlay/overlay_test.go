@@ -212,7 +212,7 @@ func TestOverlay(t *testing.T) {
 			}
 			select {
 			case <-o.Changes():
-				t.Errorf("own work is told as a disturbance")
+				t.Errorf("own changes are reported as a disturbance")
 			case <-time.After(200 * time.Millisecond):
 			}
 			spec := c.net.spec()

@@ -137,8 +137,8 @@ func parseRoute(b []byte) (r routeState, ok bool, err error) {
 	return r, err == nil && r.dst.IsValid(), err
 }
 
-// isFlannels reports whether a route has the form that flannel gives it: protocol
+// isFromFlannel reports whether a route has the form that flannel gives it: protocol
 // boot, onlink, and the first address of its network as the gateway.
-func (r *routeState) isFlannels() bool {
+func (r *routeState) isFromFlannel() bool {
 	return r.protocol == unix.RTPROT_BOOT && r.hop.onLink && r.hop.via == r.dst.Addr()
 }

@@ -76,7 +76,7 @@ func FuzzOverlayEvent(f *testing.F) {
 			return
 		}
 		if o.disturbedBy([]event{e}, false) {
-			t.Errorf("%+v disturbs an overlay that nobody has applied", e)
+			t.Errorf("%+v disturbs an overlay that was not applied yet", e)
 		}
 		n := net4()
 		o.wanted, o.device, o.parent = n.vtep(), vtepState{Link: rtnl.Link{Index: 7, Name: n.device}}, &rtnl.Link{Index: 3}
@@ -95,6 +95,6 @@ func FuzzVTEP(f *testing.F) {
 			t.Errorf("%+v, %v", v, err)
 		}
 		n := net4()
-		n.vtep().suits(&v)
+		n.vtep().matches(&v)
 	})
 }

@@ -22,15 +22,15 @@ const (
 type peerEntry struct {
 	Peer
 	// tunnel, mac and hop describe the peer's kernel objects. They are valid if
-	// wrong is nil.
+	// invalid is nil.
 	tunnel bool
 	mac    hwAddr
 	hop    hop
 	// done reports whether all of the peer's objects are in the kernel, as far as
 	// known.
 	done bool
-	// wrong is the fault that prevents any try.
-	wrong error
+	// invalid is the fault that prevents any try.
+	invalid error
 	// refused is the kernel's error in the last try.
 	refused error
 
@@ -93,13 +93,13 @@ func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
 	is6 := o.family != rtnl.Family(netip.IPv4Unspecified())
 	switch {
 	case !p.Subnet.IsValid() || p.Subnet != p.Subnet.Masked() || p.Subnet.Addr().Is6() != is6 || p.Subnet.Bits() == 0:
-		p.wrong = fmt.Errorf("subnet %q: %w: it is no network of the family", p.Subnet, nlconn.ErrInvalid)
+		p.invalid = fmt.Errorf("subnet %q: %w: it is no network of the family", p.Subnet, nlconn.ErrInvalid)
 		return nil
 	case !p.Gateway.IsValid() || p.Gateway.Is6() != is6 || p.Gateway.IsUnspecified() || p.Gateway.IsMulticast() || p.Gateway.Zone() != "":
-		p.wrong = fmt.Errorf("address %q: %w: it is no node's address of the family", p.Gateway, nlconn.ErrInvalid)
+		p.invalid = fmt.Errorf("address %q: %w: it is no node's address of the family", p.Gateway, nlconn.ErrInvalid)
 		return nil
 	}
-	p.wrong = nil
+	p.invalid = nil
 	if p.Direct || o.device.Index == 0 {
 		h, ok, err := o.directHop(ctx, p.Gateway)
 		if err != nil {
@@ -110,24 +110,24 @@ func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
 			p.hop = h
 			return nil
 		case o.device.Index == 0:
-			p.wrong = fmt.Errorf("address %s: %w: it is on none of this host's links; without tunnels every node must be", p.Gateway, nlconn.ErrNotExist)
+			p.invalid = fmt.Errorf("address %s: %w: it is on none of this host's links; without tunnels every node must be", p.Gateway, nlconn.ErrNotExist)
 			return nil
 		}
 	}
-	p.mac, p.wrong = parseHardware(p.MAC)
-	if p.wrong == nil {
+	p.mac, p.invalid = parseHardware(p.MAC)
+	if p.invalid == nil {
 		p.tunnel, p.hop = true, hop{via: p.Subnet.Addr(), link: int32(o.device.Index), onLink: true}
 	}
 	return nil
 }
 
-// directHop returns the result of onLink. It caches the result until routes,
+// directHop returns the result of lookUpGateway. It caches the result until routes,
 // links or addresses change.
 func (o *Kernel) directHop(ctx context.Context, gateway netip.Addr) (hop, bool, error) {
 	if h, known := o.direct[gateway]; known {
 		return h, h.link != 0, nil
 	}
-	h, ok, err := o.onLink(ctx, gateway)
+	h, ok, err := o.lookUpGateway(ctx, gateway)
 	if err != nil {
 		return hop{}, false, err
 	}
@@ -140,14 +140,14 @@ func (o *Kernel) directHop(ctx context.Context, gateway netip.Addr) (hop, bool, 
 
 // due reports whether the peer must be tried now.
 func (p *peerEntry) due(now time.Time) bool {
-	return p.wrong == nil && (p.state != Failed || !now.Before(p.retryAt))
+	return p.invalid == nil && (p.state != Failed || !now.Before(p.retryAt))
 }
 
-// judge sets the state after a try.
-func (p *peerEntry) judge(now time.Time) {
+// recordResult sets the state after a try.
+func (p *peerEntry) recordResult(now time.Time) {
 	was := p.state
 	switch {
-	case p.wrong != nil:
+	case p.invalid != nil:
 		p.state, p.retryAt, p.failures = Failed, time.Time{}, 0
 	case p.refused != nil:
 		p.state = Failed
@@ -165,8 +165,8 @@ func (p *peerEntry) judge(now time.Time) {
 }
 
 func (p *peerEntry) err() error {
-	if p.wrong != nil {
-		return p.wrong
+	if p.invalid != nil {
+		return p.invalid
 	}
 	return p.refused
 }

@@ -20,12 +20,12 @@ func (o *Kernel) program(ctx context.Context, w *opWriter, now time.Time) error 
 	}
 	var tried []*peerEntry
 	for _, p := range o.order {
-		if p.done || p.wrong == nil && !p.due(now) {
+		if p.done || p.invalid == nil && !p.due(now) {
 			continue
 		}
 		tried = append(tried, p)
 		p.refused = nil
-		if p.wrong != nil {
+		if p.invalid != nil {
 			continue
 		}
 		if err := o.programPeer(ctx, w, p); err != nil {
@@ -36,7 +36,7 @@ func (o *Kernel) program(ctx context.Context, w *opWriter, now time.Time) error 
 		return err
 	}
 	for _, p := range tried {
-		p.judge(now)
+		p.recordResult(now)
 	}
 	return nil
 }
@@ -260,7 +260,7 @@ func (o *Kernel) Peers() []PeerState {
 			Peer: p.Peer, Tunnelled: p.tunnel,
 			State: p.state, Since: p.since, Err: p.err(), RetryAt: p.retryAt,
 		}
-		if p.wrong != nil {
+		if p.invalid != nil {
 			continue
 		}
 		_, all[i].Route = o.have.routes[p.Subnet]

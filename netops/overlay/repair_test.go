@@ -13,15 +13,15 @@ import (
 	"github.com/cnibox/cnibox/test/await"
 )
 
-// told waits until the overlay requests an Apply.
-func told(t *testing.T, o *Kernel, what string) {
+// awaitChange waits until the overlay requests an Apply.
+func awaitChange(t *testing.T, o *Kernel, what string) {
 	t.Helper()
-	await.Next(t, o.Changes(), what+": that somebody is told")
+	await.Next(t, o.Changes(), what+": a change notification")
 }
 
-// mend calls Apply whenever the overlay requests it, until the pods reach each
+// repair calls Apply whenever the overlay requests it, until the pods reach each
 // other again.
-func mend(t *testing.T, o *Kernel, spec Spec, works func() bool) {
+func repair(t *testing.T, o *Kernel, spec Spec, works func() bool) {
 	t.Helper()
 	done := make(chan struct{})
 	ended := make(chan struct{})
@@ -44,16 +44,16 @@ func mend(t *testing.T, o *Kernel, spec Spec, works func() bool) {
 	}
 }
 
-// cut is a change of the kernel by another program.
-type cut struct {
+// disturbance is a change of the kernel by another program.
+type disturbance struct {
 	name string
 	do   []string // commands; DEV, GW, SUBNET, OTHER, ADDR, BOGUS and LOCAL are replaced
 	only string   // "4" or "6" for a cut of one family only
 }
 
-// cuts are the rows of flannel's repair matrix that concern the kernel. Of these,
+// disturbances are the rows of flannel's repair matrix that concern the kernel. Of these,
 // flanneld restores only a deleted IPv4 device, without its peers.
-var cuts = []cut{
+var disturbances = []disturbance{
 	{name: "device deleted", do: []string{"ip link del DEV"}},
 	{name: "device down", do: []string{"ip link set DEV down"}},
 	{name: "device down and up", do: []string{"ip link set DEV down", "ip link set DEV up"}},
@@ -90,7 +90,7 @@ func TestOverlayRepair(t *testing.T) {
 			if !works() {
 				t.Fatal("no answer before any cut")
 			}
-			for _, c := range cuts {
+			for _, c := range disturbances {
 				if c.only != "" && c.only != family {
 					continue
 				}
@@ -103,7 +103,7 @@ func TestOverlayRepair(t *testing.T) {
 						}
 						nstest.Run(t, f[0], f[1:]...)
 					}
-					mend(t, o, spec, works)
+					repair(t, o, spec, works)
 					t.Logf("works again after %v", time.Since(start).Round(time.Millisecond))
 					settled(t, o, spec)
 				})
@@ -131,7 +131,7 @@ func settled(t *testing.T, o *Kernel, spec Spec) {
 		}
 		return
 	}
-	t.Fatalf("there is no end of changes: %+v", o.Peers())
+	t.Fatalf("changes do not end: %+v", o.Peers())
 }
 
 func (n *overlayNet) fill(command string) string {
@@ -153,7 +153,7 @@ func TestOverlayParent(t *testing.T) {
 	spec := n.spec()
 	apply(t, o, spec)
 	nstest.IP(t, "link del under0")
-	told(t, o, "parent deleted")
+	awaitChange(t, o, "parent deleted")
 	if _, err := o.Apply(context.Background(), spec); err == nil {
 		t.Fatal("made without a parent")
 	}
@@ -163,7 +163,7 @@ func TestOverlayParent(t *testing.T) {
 	other.IP(t, "link set under0 up")
 	nstest.IP(t, "link set under0 up")
 	makeFlannel(t, other, n)
-	mend(t, o, spec, func() bool { return reach(t, n, at) })
+	repair(t, o, spec, func() bool { return reach(t, n, at) })
 	settled(t, o, spec)
 }
 
@@ -196,7 +196,7 @@ func TestOverlayDirect(t *testing.T) {
 				t.Errorf("peer %+v", p)
 			}
 			nstest.IP(t, "link set under0 down")
-			told(t, o, "link down")
+			awaitChange(t, o, "link down")
 			r, err := o.Apply(context.Background(), spec)
 			if err != nil {
 				t.Fatal(err)
@@ -211,7 +211,7 @@ func TestOverlayDirect(t *testing.T) {
 			if n.is6 {
 				nstest.IP(t, "addr add "+n.own+n.linkBits()+" dev under0 nodad")
 			}
-			mend(t, o, spec, works)
+			repair(t, o, spec, works)
 			settled(t, o, spec)
 			if p := o.Peers()[0]; p.Tunnelled || p.State != Programmed {
 				t.Errorf("after the flap: %+v", p)
@@ -274,6 +274,6 @@ func TestOverlayFlood(t *testing.T) {
 	o.monitor.mu.Lock() // the monitor receives one more datagram and then blocks
 	nstest.Run(t, "ip", "-batch", batch)
 	o.monitor.mu.Unlock()
-	mend(t, o, spec, works)
+	repair(t, o, spec, works)
 	settled(t, o, spec)
 }

@@ -104,7 +104,7 @@ func TestOverlayFaultSweep(t *testing.T) {
 			}
 			if err == nil { // the write of a sysctl failed: the device works, but has one more address
 				nstest.IP(t, "link del "+n.device)
-				told(t, o, "device deleted")
+				awaitChange(t, o, "device deleted")
 			}
 			apply(t, o, sweepSpec(n))
 			if have := ourState(t, n); have != want {

@@ -34,7 +34,7 @@ func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warning
 	if err != nil {
 		return st, nil, fmt.Errorf("parent of %q: %w", v.Name, err)
 	}
-	if have != nil && !v.suits(have) {
+	if have != nil && !v.matches(have) {
 		if err := o.deleteVTEP(ctx, have); err != nil {
 			return st, nil, err
 		}
@@ -53,7 +53,7 @@ func (o *Kernel) ensureVTEP(ctx context.Context, v *VTEP) (st vtepState, warning
 	}
 	// Set the sysctls before the device is up, because it then requests and
 	// configures addresses.
-	warnings = o.quietVTEP(v.Name)
+	warnings = o.disableAutoconfiguration(v.Name)
 	if err := o.setVTEP(ctx, v, have, parent.Index); err != nil {
 		return st, warnings, err
 	}
@@ -217,9 +217,9 @@ func (o *Kernel) request(ctx context.Context, what string, m nlconn.Message) err
 	})
 }
 
-// quietVTEP prevents the device from configuring addresses automatically. If
+// disableAutoconfiguration prevents the device from configuring addresses automatically. If
 // /proc/sys is read-only, the device works with a link-local address.
-func (o *Kernel) quietVTEP(name string) (warnings []error) {
+func (o *Kernel) disableAutoconfiguration(name string) (warnings []error) {
 	for key, value := range map[string]string{"accept_ra": "0", "addr_gen_mode": addrGenNone} {
 		if err := o.setSysctl("net/ipv6/conf/"+name+"/"+key, value); err != nil {
 			warnings = append(warnings, err)

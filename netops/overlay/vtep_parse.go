@@ -23,7 +23,7 @@ type vtepState struct {
 	// learning and gbp are flags. foreign reports whether the device has another
 	// use: a multicast group, a default destination, metadata mode, or
 	// notifications of misses.
-	learning, gbp, foreign bool
+	learning, gbp, unsupported bool
 }
 
 // parseVTEP reads the body of RTM_NEWLINK of a VXLAN device. ok is false for
@@ -65,9 +65,9 @@ func (v *vtepState) parseData(kind uint16, b []byte) error {
 	case nl.IFLA_VXLAN_GBP:
 		v.gbp = true
 	case nl.IFLA_VXLAN_GROUP, nl.IFLA_VXLAN_GROUP6:
-		v.foreign = true
+		v.unsupported = true
 	case nl.IFLA_VXLAN_L2MISS, nl.IFLA_VXLAN_L3MISS, nl.IFLA_VXLAN_FLOWBASED, nl.IFLA_VXLAN_PROXY, nl.IFLA_VXLAN_RSC:
-		v.foreign = v.foreign || nlconn.Byte(b) != 0
+		v.unsupported = v.unsupported || nlconn.Byte(b) != 0
 	}
 	return nil
 }
@@ -79,10 +79,10 @@ func (v *VTEP) port() uint16 {
 	return v.Port
 }
 
-// suits reports whether the kernel can change the existing device to match v. It
+// matches reports whether the kernel can change the existing device to match v. It
 // cannot change the VNI, the port, GBP and the address family.
-func (v *VTEP) suits(have *vtepState) bool {
-	return have.vni == v.VNI && have.port == v.port() && have.gbp == v.GBP && !have.foreign &&
+func (v *VTEP) matches(have *vtepState) bool {
+	return have.vni == v.VNI && have.port == v.port() && have.gbp == v.GBP && !have.unsupported &&
 		(!have.local.IsValid() && v.Local.Is4() || have.local.Is4() == v.Local.Is4() && have.local.IsValid())
 }
 

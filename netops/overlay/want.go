@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// claim describes a peer's kernel objects.
-type claim struct {
+// peerObjects describes a peer's kernel objects.
+type peerObjects struct {
 	subnet netip.Prefix
 	mac    hwAddr
 	hop    hop
 	tunnel bool
 }
 
-func (p *peerEntry) claim() claim { return claim{p.Subnet, p.mac, p.hop, p.tunnel} }
+func (p *peerEntry) objects() peerObjects { return peerObjects{p.Subnet, p.mac, p.hop, p.tunnel} }
 
-// want takes over a list of peers. If the list differs little from the last one,
+// setPeers takes over a list of peers. If the list differs little from the last one,
 // it processes only the differences. The cost then does not depend on the number
 // of other peers.
-func (o *Kernel) want(ctx context.Context, list []Peer) error {
+func (o *Kernel) setPeers(ctx context.Context, list []Peer) error {
 	if o.moved {
 		clear(o.direct)
-	} else if !o.contested {
-		if done, err := o.amend(ctx, list); done || err != nil {
+	} else if !o.conflicting {
+		if done, err := o.updatePeers(ctx, list); done || err != nil {
 			return err
 		}
 	}
@@ -36,22 +36,22 @@ func (o *Kernel) rebuild(ctx context.Context, list []Peer) error {
 	now, moved := o.now(), o.moved
 	index := newPeerIndex(len(list))
 	order := make([]*peerEntry, 0, len(list))
-	o.contested = false
+	o.conflicting = false
 	for i := range list {
 		p := o.peers.names[list[i].Name]
 		fresh := p == nil || index.names[list[i].Name] != nil
 		if fresh {
 			p = newPeerEntry(list[i].Name, now)
 		}
-		if fresh || moved || p.Peer != list[i] || p.wrong != nil {
-			if err := o.change(ctx, p, list[i]); err != nil {
+		if fresh || moved || p.Peer != list[i] || p.invalid != nil {
+			if err := o.updatePeer(ctx, p, list[i]); err != nil {
 				o.moved = true // look up all gateways again
 				return err
 			}
 		}
-		if p.wrong == nil {
-			p.wrong = index.add(p)
-			o.contested = o.contested || p.wrong != nil
+		if p.invalid == nil {
+			p.invalid = index.add(p)
+			o.conflicting = o.conflicting || p.invalid != nil
 		}
 		if index.names[p.Name] == nil {
 			index.names[p.Name] = p
@@ -62,8 +62,8 @@ func (o *Kernel) rebuild(ctx context.Context, list []Peer) error {
 	return nil
 }
 
-// change sets a peer's new values and computes its kernel objects.
-func (o *Kernel) change(ctx context.Context, p *peerEntry, to Peer) error {
+// updatePeer sets a peer's new values and computes its kernel objects.
+func (o *Kernel) updatePeer(ctx context.Context, p *peerEntry, to Peer) error {
 	if p.Peer != to || o.moved {
 		p.Peer, p.failures, p.retryAt = to, 0, time.Time{}
 	}
@@ -75,10 +75,10 @@ func newPeerEntry(name string, now time.Time) *peerEntry {
 	return &peerEntry{Peer: Peer{Name: name}, state: Pending, since: now}
 }
 
-// amend takes over a list that differs from the last one in a few peers: changed,
+// updatePeers takes over a list that differs from the last one in a few peers: changed,
 // new or removed ones. done is false if there are many differences, or if a peer
 // claims what another peer has.
-func (o *Kernel) amend(ctx context.Context, list []Peer) (done bool, err error) {
+func (o *Kernel) updatePeers(ctx context.Context, list []Peer) (done bool, err error) {
 	order, edits, gone, ok := o.compare(list)
 	if !ok {
 		return false, nil
@@ -92,7 +92,7 @@ func (o *Kernel) amend(ctx context.Context, list []Peer) (done bool, err error) 
 	}
 	for _, i := range edits {
 		p := order[i]
-		if err := o.change(ctx, p, list[i]); err != nil {
+		if err := o.updatePeer(ctx, p, list[i]); err != nil {
 			o.moved = true
 			return false, err
 		}
@@ -100,11 +100,11 @@ func (o *Kernel) amend(ctx context.Context, list []Peer) (done bool, err error) 
 			return false, nil
 		}
 		o.peers.names[p.Name] = p
-		if p.wrong != nil {
+		if p.invalid != nil {
 			continue
 		}
-		p.wrong = o.peers.add(p)
-		if p.wrong != nil {
+		p.invalid = o.peers.add(p)
+		if p.invalid != nil {
 			return false, nil
 		}
 	}
@@ -132,7 +132,7 @@ func (o *Kernel) compare(list []Peer) (order []*peerEntry, edits []int, gone []*
 			return nil, nil, nil, false
 		}
 		order[i], old = old[0], old[1:]
-		if order[i].Peer != list[i] || order[i].wrong != nil {
+		if order[i].Peer != list[i] || order[i].invalid != nil {
 			edits = append(edits, i)
 		}
 		if len(edits) > most {
@@ -151,5 +151,5 @@ func (o *Kernel) release(p *peerEntry) {
 	if o.peers.macs[p.mac] == p {
 		delete(o.peers.macs, p.mac)
 	}
-	o.released = append(o.released, p.claim())
+	o.released = append(o.released, p.objects())
 }

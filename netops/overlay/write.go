@@ -57,7 +57,7 @@ func (w *opWriter) flush(ctx context.Context) error {
 		ops = again
 	}
 	for i := range ops {
-		w.refuse(&ops[i], fmt.Errorf("%s: %w", &ops[i], nlconn.ErrBusy))
+		w.recordRefusal(&ops[i], fmt.Errorf("%s: %w", &ops[i], nlconn.ErrBusy))
 	}
 	return nil
 }
@@ -81,14 +81,14 @@ func (w *opWriter) send(ctx context.Context, ops []kernelOp) (again []kernelOp, 
 	for i := range ops {
 		switch err := refused[i]; {
 		case err == nil, ops[i].del && nlconn.IsAbsent(err):
-			w.have.settle(&ops[i])
+			w.have.update(&ops[i])
 			w.done++
 		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 			again = append(again, ops[i])
 		case ops[i].onDevice(w.device.Index) && (errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN)):
 			return nil, fmt.Errorf("%s: %w: %w", &ops[i], errLinkGone, err)
 		default:
-			w.refuse(&ops[i], nlconn.Explain(err, ops[i].String()))
+			w.recordRefusal(&ops[i], nlconn.Explain(err, ops[i].String()))
 		}
 	}
 	return again, nil
@@ -99,9 +99,9 @@ func (op *kernelOp) onDevice(index int) bool {
 	return index != 0 && (op.kind <= opFDB || op.peer != nil && int(op.hop.link) == index)
 }
 
-// refuse records a refusal in the op's peer. If the op has no peer, it requests a
+// recordRefusal records a refusal in the op's peer. If the op has no peer, it requests a
 // sweep, which finds the object again.
-func (o *Kernel) refuse(op *kernelOp, err error) {
+func (o *Kernel) recordRefusal(op *kernelOp, err error) {
 	if op.kind == opHop && !op.del {
 		delete(o.have.ids, op.hop)
 		delete(o.have.hops, op.id)

@@ -120,8 +120,8 @@ func (f *Forward) comment(what string) string {
 	return text + ": " + nft.CleanLabel(f.Label)
 }
 
-// is reports whether a comment identifies the same rule of f as the comment own.
-func (f *Forward) is(comment, own string) bool {
+// isSameRule reports whether a comment identifies the same rule of f as the comment own.
+func (f *Forward) isSameRule(comment, own string) bool {
 	if !f.Shared {
 		return comment == own
 	}
@@ -163,7 +163,7 @@ func (f *Forward) missing(st *State) []Op {
 		}
 	}
 	for _, r := range f.rules() {
-		if !st.Holds(r.Chain, func(h *HeldRule) bool { return f.is(h.Comment, r.Comment) }) {
+		if !st.Holds(r.Chain, func(h *HeldRule) bool { return f.isSameRule(h.Comment, r.Comment) }) {
 			ops = append(ops, Op{Kind: appendRule, Chain: r.Chain, Rule: r})
 		}
 	}
@@ -180,7 +180,7 @@ func (f *Forward) removal(st *State) []Op {
 	var ops, jumps []Op
 	left := 0
 	for _, h := range own.Rules {
-		mine := slices.ContainsFunc(f.rules(), func(r Rule) bool { return f.is(h.Comment, r.Comment) })
+		mine := slices.ContainsFunc(f.rules(), func(r Rule) bool { return f.isSameRule(h.Comment, r.Comment) })
 		op := Op{Kind: DeleteRule, Chain: cniChain, Held: h}
 		switch {
 		case mine:
@@ -244,7 +244,7 @@ func (t *Tables) change(ctx context.Context, f *Forward, remove bool) error {
 			return err
 		}
 		if done && remove && ops[len(ops)-1].Kind == deleteChain {
-			return table.tidy(ctx, f.Admin)
+			return table.removeUnused(ctx, f.Admin)
 		}
 		if done {
 			return nil

@@ -169,8 +169,8 @@ func restoreInput(ops []Op) string {
 	return b.String()
 }
 
-// tidy deletes the administrator's chain if it is empty and no rule jumps to it.
-func (t *Legacy) tidy(ctx context.Context, admin string) error {
+// removeUnused deletes the administrator's chain if it is empty and no rule jumps to it.
+func (t *Legacy) removeUnused(ctx context.Context, admin string) error {
 	st, err := t.Read(ctx, admin)
 	if err != nil {
 		return err

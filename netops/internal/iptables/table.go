@@ -15,8 +15,8 @@ type Table interface {
 	// Commit makes all changes or none. done is false if the table changed after
 	// it was read.
 	Commit(ctx context.Context, st *State, ops []Op) (done bool, err error)
-	// tidy deletes what only CNI-FORWARD needed, if no other program uses it.
-	tidy(ctx context.Context, admin string) error
+	// removeUnused deletes what only CNI-FORWARD needed, if no other program uses it.
+	removeUnused(ctx context.Context, admin string) error
 }
 
 // State is a filter table as it was read.

@@ -10,10 +10,10 @@ import (
 	"github.com/cnibox/cnibox/netops/internal/nft"
 )
 
-// tidy deletes the administrator's chain if it is empty and no rule jumps to it.
+// removeUnused deletes the administrator's chain if it is empty and no rule jumps to it.
 // Then it deletes the table if only an empty FORWARD chain with policy accept is
 // left: the first of cnibox's rules made that chain.
-func (t *nftFilter) tidy(ctx context.Context, admin string) error {
+func (t *nftFilter) removeUnused(ctx context.Context, admin string) error {
 	st, err := t.Read(ctx, admin)
 	if err != nil {
 		return err

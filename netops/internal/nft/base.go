@@ -104,14 +104,14 @@ func (c *Client) makeFeature(ctx context.Context, f *Feature, restored, asked []
 	if IsRefused(err) {
 		// Either f exists already, or the entries conflict: owners overlap, or a
 		// chain is unknown.
-		err = c.makeBare(ctx, f, base, chains, restored)
+		err = c.makeEmptyFeature(ctx, f, base, chains, restored)
 	}
 	return false, nlconn.Explain(err, fmt.Sprintf("make nftables table %s", f.Table))
 }
 
-// makeBare makes a feature unless it exists. Then it adds the chains and the
+// makeEmptyFeature makes a feature unless it exists. Then it adds the chains and the
 // restored entries.
-func (c *Client) makeBare(ctx context.Context, f *Feature, base []nlconn.Message, chains []Chain, restored []*Entry) error {
+func (c *Client) makeEmptyFeature(ctx context.Context, f *Feature, base []nlconn.Message, chains []Chain, restored []*Entry) error {
 	err := c.conn.Commit(ctx, 0, base...)
 	if err != nil && !IsRefused(err) {
 		return err
@@ -119,12 +119,12 @@ func (c *Client) makeBare(ctx context.Context, f *Feature, base []nlconn.Message
 	if err := c.makeOndemand(ctx, f, chains); err != nil {
 		return err
 	}
-	return c.addWhatFits(ctx, restored)
+	return c.addAccepted(ctx, restored)
 }
 
-// addWhatFits adds entries in one transaction. If the kernel refuses it,
-// addWhatFits adds each entry separately and ignores further refusals.
-func (c *Client) addWhatFits(ctx context.Context, entries []*Entry) error {
+// addAccepted adds entries in one transaction. If the kernel refuses it,
+// addAccepted adds each entry separately and ignores further refusals.
+func (c *Client) addAccepted(ctx context.Context, entries []*Entry) error {
 	if len(entries) == 0 {
 		return nil
 	}

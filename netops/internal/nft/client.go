@@ -81,7 +81,7 @@ func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool
 	if err != nil {
 		return nil, false, err
 	}
-	n, err := c.holder(ctx, want)
+	n, err := c.findHolder(ctx, want)
 	if err != nil || n == nil {
 		return nil, false, err
 	}
@@ -98,8 +98,8 @@ func (c *Client) Get(ctx context.Context, e *Element) (have *Element, found bool
 	return have, true, nil
 }
 
-// holder returns the entry that has want's key or covers it, or nil.
-func (c *Client) holder(ctx context.Context, want *Entry) (*Entry, error) {
+// findHolder returns the entry that has want's key or covers it, or nil.
+func (c *Client) findHolder(ctx context.Context, want *Entry) (*Entry, error) {
 	m, err := elementMessage(unix.NFT_MSG_GETSETELEM, 0, []*Entry{want.bare()})
 	if err != nil {
 		return nil, err
@@ -189,7 +189,7 @@ func (c *Client) read(ctx context.Context, s *Set, m nlconn.Message) ([]*Entry, 
 // wraps ErrExists and names the owner. In a set of prefixes the same rules apply
 // to an existing element that covers the wanted one.
 func (c *Client) Add(ctx context.Context, els []*Element) error {
-	wanted, err := c.wanted(els)
+	wanted, err := c.encodeAll(els)
 	if err != nil || len(wanted) == 0 {
 		return err
 	}
@@ -217,7 +217,7 @@ func (c *Client) Add(ctx context.Context, els []*Element) error {
 
 // wanted encodes els and omits repetitions. Two different elements with one key
 // are an error.
-func (c *Client) wanted(els []*Element) ([]*Entry, error) {
+func (c *Client) encodeAll(els []*Element) ([]*Entry, error) {
 	byKey := map[string]*Entry{}
 	var entries []*Entry
 	for _, e := range els {
@@ -245,7 +245,7 @@ func (c *Client) wanted(els []*Element) ([]*Entry, error) {
 func (c *Client) withoutHeld(ctx context.Context, entries []*Entry) ([]*Entry, error) {
 	var missing []*Entry
 	for _, n := range entries {
-		have, err := c.holder(ctx, n)
+		have, err := c.findHolder(ctx, n)
 		switch {
 		case err != nil:
 			return nil, err

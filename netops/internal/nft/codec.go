@@ -162,7 +162,7 @@ func (f Field) decode(low, high []byte) string {
 // EncodeIfName returns an interface name in the kernel's form: padded with NULs
 // to IFNAMSIZ bytes.
 func EncodeIfName(text string) ([]byte, error) {
-	if text == "" || len(text) >= unix.IFNAMSIZ || strings.ContainsFunc(text, badInIfName) {
+	if text == "" || len(text) >= unix.IFNAMSIZ || strings.ContainsFunc(text, isInvalidInIfName) {
 		return nil, fmt.Errorf("%q is no interface name", text)
 	}
 	return append([]byte(text), make([]byte, unix.IFNAMSIZ-len(text))...), nil
@@ -190,10 +190,10 @@ func ifPatternText(low, high []byte) string {
 	return text + "*"
 }
 
-// badInIfName reports whether a rune is not allowed in an interface name. It
+// isInvalidInIfName reports whether a rune is not allowed in an interface name. It
 // follows the kernel's dev_valid_name, and also refuses runes that cannot be
 // printed unchanged.
-func badInIfName(r rune) bool {
+func isInvalidInIfName(r rune) bool {
 	return unicode.IsSpace(r) || r == '/' || r == ':' || nlconn.IsHostile(r)
 }
 

@@ -96,7 +96,7 @@ func TestBadFieldTexts(t *testing.T) {
 	}
 }
 
-func TestRangeThatIsNoPrefix(t *testing.T) {
+func TestRangeNotPrefix(t *testing.T) {
 	for _, tc := range []struct{ first, last, want string }{
 		{"\x0a\x00\x00\x01", "\x0a\x00\x00\x03", "10.0.0.1-10.0.0.3"},
 		{"\x0a\x00\x00\x00", "\x0a\x00\x00\x02", "10.0.0.0-10.0.0.2"},

@@ -188,7 +188,7 @@ func (r Rule) Message(t Table, chain string) (nlconn.Message, error) {
 func ElementMessages(kind, flags uint16, entries []*Entry) ([]nlconn.Message, error) {
 	var msgs []nlconn.Message
 	for len(entries) > 0 {
-		n := fitting(entries)
+		n := countFitting(entries)
 		m, err := elementMessage(kind, flags, entries[:n])
 		if err != nil {
 			return nil, err
@@ -199,9 +199,9 @@ func ElementMessages(kind, flags uint16, entries []*Entry) ([]nlconn.Message, er
 	return msgs, nil
 }
 
-// fitting returns the number of leading entries that fit into one message. A
+// countFitting returns the number of leading entries that fit into one message. A
 // message holds the entries of one set.
-func fitting(entries []*Entry) int {
+func countFitting(entries []*Entry) int {
 	bytes := 0
 	for i, n := range entries {
 		// 64 is more than the size of the attributes' headers and padding.

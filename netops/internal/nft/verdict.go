@@ -68,4 +68,4 @@ func VerdictText(b []byte) string {
 
 // badInChain reports whether nft would not print a rune of a chain name
 // unchanged. nft accepts "/" within a word.
-func badInChain(r rune) bool { return r != '/' && badInIfName(r) }
+func badInChain(r rune) bool { return r != '/' && isInvalidInIfName(r) }

@@ -64,8 +64,8 @@ type portFinder struct {
 	found  []Port
 }
 
-// take adds the wanted ports of some ranges to the result.
-func (f *portFinder) take(proto string, ports []portRange, like Port) {
+// addPorts adds the wanted ports of some ranges to the result.
+func (f *portFinder) addPorts(proto string, ports []portRange, like Port) {
 	for _, r := range ports {
 		for port := int(r.first); port <= int(r.last); port++ {
 			if f.wanted(proto, uint16(port)) {
@@ -79,7 +79,7 @@ func (f *portFinder) take(proto string, ports []portRange, like Port) {
 // anyWanted reports whether a port of some ranges is wanted.
 func (f *portFinder) anyWanted(proto string, ports []portRange) bool {
 	probe := portFinder{family: f.family, wanted: f.wanted}
-	probe.take(proto, ports, Port{})
+	probe.addPorts(proto, ports, Port{})
 	return len(probe.found) > 0
 }
 
@@ -89,8 +89,8 @@ func (f *portFinder) native(ctx context.Context, c *nft.Client) error {
 	rules, err := readRules(ctx, c, t, "hostports", "hostip_hostports")
 	for i := range rules {
 		r := &rules[i]
-		f.take(protocolName(r.proto), r.ports, Port{
-			Node: single(r.destination), ContainerID: r.comment, Chain: "chain " + r.chain + " of nftables table " + t.String(),
+		f.addPorts(protocolName(r.proto), r.ports, Port{
+			Node: singleAddr(r.destination), ContainerID: r.comment, Chain: "chain " + r.chain + " of nftables table " + t.String(),
 		})
 	}
 	return err
@@ -119,8 +119,8 @@ func (f *portFinder) iptables(ctx context.Context, c *nft.Client) error {
 		}
 		for j := range rules {
 			if r := &rules[j]; r.jump == "" { // the other rules mark the packet
-				f.take(protocolName(r.proto), r.ports, Port{
-					Node: single(r.destination), Network: network, ContainerID: id, Chain: "chain " + e.jump + " of iptables table nat",
+				f.addPorts(protocolName(r.proto), r.ports, Port{
+					Node: singleAddr(r.destination), Network: network, ContainerID: id, Chain: "chain " + e.jump + " of iptables table nat",
 				})
 			}
 		}
@@ -158,7 +158,7 @@ func (f *portFinder) legacy(ctx context.Context, n *Leftovers) error {
 			if err != nil || r.Target != "DNAT" {
 				continue
 			}
-			f.take(legacyOption(r, "-p"), []portRange{{uint16(port), uint16(port)}}, Port{
+			f.addPorts(legacyOption(r, "-p"), []portRange{{uint16(port), uint16(port)}}, Port{
 				Node: legacyAddress(r, "-d"), Network: network, ContainerID: id, Chain: "chain " + e.Target + " of iptables-legacy's table nat",
 			})
 		}
@@ -166,9 +166,9 @@ func (f *portFinder) legacy(ctx context.Context, n *Leftovers) error {
 	return nil
 }
 
-// single returns the address of a prefix with one address, otherwise the zero
+// singleAddr returns the address of a prefix with one address, otherwise the zero
 // Addr.
-func single(p netip.Prefix) netip.Addr {
+func singleAddr(p netip.Prefix) netip.Addr {
 	if !p.IsSingleIP() {
 		return netip.Addr{}
 	}

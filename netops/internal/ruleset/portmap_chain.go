@@ -89,7 +89,7 @@ func (c PortCondition) encode(v6 bool) (string, error) {
 		return address("daddr", c.Destination)
 	}
 	name, pattern := strings.CutSuffix(c.Input, "*")
-	if _, err := nft.EncodeIfName(name); err != nil || strings.ContainsFunc(name, notInWord) {
+	if _, err := nft.EncodeIfName(name); err != nil || strings.ContainsFunc(name, endsWord) {
 		return "", fmt.Errorf("input device %q: %w: use letters, digits, '-', '_' and '.'", c.Input, nlconn.ErrInvalid)
 	}
 	text += "/iif/" + name
@@ -99,8 +99,8 @@ func (c PortCondition) encode(v6 bool) (string, error) {
 	return text, nil
 }
 
-// notInWord reports whether nft does not accept a rune within a word.
-func notInWord(r rune) bool {
+// endsWord reports whether nft does not accept a rune within a word.
+func endsWord(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
 }
 

@@ -151,7 +151,7 @@ func TestRestoreByForce(t *testing.T) {
 	p := attach(t, e, bridge, "a")
 	_, err := verb(t.Context(), host(t, e), "restore", map[string]string{"force": "true"})
 	must(t, err)
-	netopstest.Sends(t, "node to VNet", nil, at(t, f, beyond), "10.240.0.4")
+	netopstest.CheckDatagram(t, "node to VNet", nil, at(t, f, beyond), "10.240.0.4")
 	if l := link(t, "eth0"); l.Attrs().MasterIndex != 0 {
 		t.Error("eth0 is in a bridge")
 	}
@@ -220,7 +220,7 @@ func TestViaHost(t *testing.T) {
 			must(t, netlink.AddrAdd(link(t, "lo"), cache))
 			t.Cleanup(func() { must(t, netlink.AddrDel(link(t, "lo"), cache)) })
 			p := attach(t, e, conf, "a")
-			netopstest.Sends(t, "pod to the node's DNS cache", p, netopstest.Listen(t, nil, "169.254.20.10:53"), p.addr)
+			netopstest.CheckDatagram(t, "pod to the node's DNS cache", p, netopstest.Listen(t, nil, "169.254.20.10:53"), p.addr)
 		})
 	}
 }

@@ -36,18 +36,18 @@ func TestTraffic(t *testing.T) {
 				a, b := attach(t, e, c.conf, "a"), attach(t, e, c.conf, "b")
 				atA, atB, atNode := at(t, a, a.addr), at(t, b, b.addr), at(t, nil, "10.240.0.4")
 				there, dropped := f.forwarded(t), f.dropped(t)
-				netopstest.Sends(t, "pod to pod", a, atB, a.addr)
-				netopstest.Sends(t, "and back", b, atA, b.addr)
+				netopstest.CheckDatagram(t, "pod to pod", a, atB, a.addr)
+				netopstest.CheckDatagram(t, "and back", b, atA, b.addr)
 				if passed := f.forwarded(t) > there; passed != c.tunnel {
 					t.Errorf("packets between pods of the node passed the fabric: %v, want %v", passed, c.tunnel)
 				}
-				netopstest.Sends(t, "pod to node", a, atNode, a.addr)
-				netopstest.Sends(t, "node to pod", nil, atA, "10.240.0.4")
-				netopstest.Sends(t, "pod to gateway", a, at(t, f, gateway), a.addr)
-				netopstest.Sends(t, "pod to VNet", b, at(t, f, beyond), b.addr)
-				netopstest.Sends(t, "pod to world", b, at(t, f, world), b.addr)
-				netopstest.Sends(t, "VNet to pod", f, netopstest.Listen(t, a, net.JoinHostPort(a.addr, "5001")), gateway)
-				netopstest.Sends(t, "node to VNet", nil, netopstest.Listen(t, f, net.JoinHostPort(beyond, "5001")), "10.240.0.4")
+				netopstest.CheckDatagram(t, "pod to node", a, atNode, a.addr)
+				netopstest.CheckDatagram(t, "node to pod", nil, atA, "10.240.0.4")
+				netopstest.CheckDatagram(t, "pod to gateway", a, at(t, f, gateway), a.addr)
+				netopstest.CheckDatagram(t, "pod to VNet", b, at(t, f, beyond), b.addr)
+				netopstest.CheckDatagram(t, "pod to world", b, at(t, f, world), b.addr)
+				netopstest.CheckDatagram(t, "VNet to pod", f, netopstest.Listen(t, a, net.JoinHostPort(a.addr, "5001")), gateway)
+				netopstest.CheckDatagram(t, "node to VNet", nil, netopstest.Listen(t, f, net.JoinHostPort(beyond, "5001")), "10.240.0.4")
 				if n := f.dropped(t) - dropped; n > 0 {
 					t.Errorf("the fabric received %d frames with other MACs", n)
 				}

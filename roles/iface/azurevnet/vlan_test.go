@@ -133,18 +133,18 @@ func TestVLANs(t *testing.T) {
 		}
 		atA, atB, atD := at(t, a, a.addr), at(t, b, b.addr), at(t, d, d.addr)
 		red, blue := atRed.forwarded(t), atBlue.forwarded(t)
-		netopstest.Sends(t, "red", a, atB, a.addr)
-		netopstest.Sends(t, "and back", b, atA, b.addr)
+		netopstest.CheckDatagram(t, "red", a, atB, a.addr)
+		netopstest.CheckDatagram(t, "and back", b, atA, b.addr)
 		if atRed.forwarded(t) == red || atBlue.forwarded(t) != blue {
 			t.Errorf("packets between pods of red passed red's fabric %d times and blue's %d times", atRed.forwarded(t)-red, atBlue.forwarded(t)-blue)
 		}
-		netopstest.Sends(t, "blue", c, atD, c.addr) // a packet from red's pod would be read first
-		netopstest.Sends(t, "pod to VNet", a, at(t, atRed, beyond), a.addr)
-		netopstest.Sends(t, "pod to world", c, at(t, atBlue, world), c.addr)
+		netopstest.CheckDatagram(t, "blue", c, atD, c.addr) // a packet from red's pod would be read first
+		netopstest.CheckDatagram(t, "pod to VNet", a, at(t, atRed, beyond), a.addr)
+		netopstest.CheckDatagram(t, "pod to world", c, at(t, atBlue, world), c.addr)
 		atRed.forget(t, a.addr)
-		netopstest.Sends(t, "VNet to pod that it asks for", atRed, netopstest.Listen(t, a, net.JoinHostPort(a.addr, "5001")), gateway)
+		netopstest.CheckDatagram(t, "VNet to pod that it asks for", atRed, netopstest.Listen(t, a, net.JoinHostPort(a.addr, "5001")), gateway)
 		six := "fd00:240::36"
-		netopstest.Sends(t, "IPv6", b, netopstest.Listen(t, a, net.JoinHostPort(six, "5002")), "fd00:240::37")
+		netopstest.CheckDatagram(t, "IPv6", b, netopstest.Listen(t, a, net.JoinHostPort(six, "5002")), "fd00:240::37")
 		refused(t, a)
 	})
 	for _, conf := range []string{red, blue} {

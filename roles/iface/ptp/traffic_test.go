@@ -56,11 +56,11 @@ func TestTraffic(t *testing.T) {
 					return netopstest.Listen(t, in, net.JoinHostPort(addr, "5000"))
 				}
 				atB, atGateway, atOut := at(b, v.b), at(nil, v.gateway), at(out, v.out)
-				netopstest.Sends(t, "host to container", nil, atB, v.gateway)
-				netopstest.Sends(t, "container to container", a, atB, v.a)
-				netopstest.Sends(t, "container to host", a, atGateway, v.a)
-				netopstest.Sends(t, "container to outside", a, atOut, v.node)
-				netopstest.Sends(t, "other container to outside", b, atOut, v.node)
+				netopstest.CheckDatagram(t, "host to container", nil, atB, v.gateway)
+				netopstest.CheckDatagram(t, "container to container", a, atB, v.a)
+				netopstest.CheckDatagram(t, "container to host", a, atGateway, v.a)
+				netopstest.CheckDatagram(t, "container to outside", a, atOut, v.node)
+				netopstest.CheckDatagram(t, "other container to outside", b, atOut, v.node)
 			}
 		})
 	}
@@ -81,8 +81,8 @@ func TestTrafficOfSingleAddress(t *testing.T) {
 				attach(t, e, dual, "b").detach(e) // the network's entry stays
 			}
 			p := attach(t, e, single, "a")
-			netopstest.Sends(t, "IPv4", p, netopstest.Listen(t, out, "192.0.2.2:5000"), "192.0.2.1")
-			netopstest.Sends(t, "IPv6", p, netopstest.Listen(t, out, "[2001:db8::2]:5000"), "2001:db8::1")
+			netopstest.CheckDatagram(t, "IPv4", p, netopstest.Listen(t, out, "192.0.2.2:5000"), "192.0.2.1")
+			netopstest.CheckDatagram(t, "IPv6", p, netopstest.Listen(t, out, "[2001:db8::2]:5000"), "2001:db8::1")
 		})
 	}
 }
@@ -135,12 +135,12 @@ func TestTwoAttachments(t *testing.T) {
 		return "10.1.0.1"
 	}
 	for _, addr := range addrs {
-		netopstest.Sends(t, "to "+addr, nil, netopstest.Listen(t, p, net.JoinHostPort(addr, "5000")), gateway(addr))
+		netopstest.CheckDatagram(t, "to "+addr, nil, netopstest.Listen(t, p, net.JoinHostPort(addr, "5000")), gateway(addr))
 	}
 	second.Verb = "DEL"
 	e.OK(second)
 	for _, addr := range addrs[:2] {
-		netopstest.Sends(t, "after DEL to "+addr, nil, netopstest.Listen(t, p, net.JoinHostPort(addr, "5001")), gateway(addr))
+		netopstest.CheckDatagram(t, "after DEL to "+addr, nil, netopstest.Listen(t, p, net.JoinHostPort(addr, "5001")), gateway(addr))
 	}
 }
 

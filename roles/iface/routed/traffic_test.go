@@ -161,17 +161,17 @@ func TestTraffic(t *testing.T) {
 			node, near, beyond, six := netopstest.Listen(t, nil, at("10.0.0.4", 2)), netopstest.Listen(t, w.cloud, at("172.31.0.1", 3)), netopstest.Listen(t, w.cloud, at("198.51.100.1", 5)), netopstest.Listen(t, w.cloud, at("fd00:99::1", 6))
 			for _, p := range []*pod{first, second} {
 				four := p.addrs[0]
-				netopstest.Sends(t, "node to pod", nil, netopstest.Listen(t, p, at(four, 1)), "10.0.0.4")
-				netopstest.Sends(t, "pod to node", p, node, four)
-				netopstest.Sends(t, "pod to the network", p, near, four)
-				netopstest.Sends(t, "network to pod", w.cloud, netopstest.Listen(t, p, at(four, 4)), map[bool]string{true: "10.0.0.1", false: "10.0.16.1"}[p == first])
-				netopstest.Sends(t, "pod beyond", p, beyond, "10.0.0.4")
-				netopstest.Sends(t, "pod to the network, IPv6", p, six, p.addrs[1])
+				netopstest.CheckDatagram(t, "node to pod", nil, netopstest.Listen(t, p, at(four, 1)), "10.0.0.4")
+				netopstest.CheckDatagram(t, "pod to node", p, node, four)
+				netopstest.CheckDatagram(t, "pod to the network", p, near, four)
+				netopstest.CheckDatagram(t, "network to pod", w.cloud, netopstest.Listen(t, p, at(four, 4)), map[bool]string{true: "10.0.0.1", false: "10.0.16.1"}[p == first])
+				netopstest.CheckDatagram(t, "pod beyond", p, beyond, "10.0.0.4")
+				netopstest.CheckDatagram(t, "pod to the network, IPv6", p, six, p.addrs[1])
 			}
 			for i := range first.addrs {
 				a, b := first.addrs[i], second.addrs[i]
-				netopstest.Sends(t, "first to second", first, netopstest.Listen(t, second, at(b, 7)), a)
-				netopstest.Sends(t, "second to first", second, netopstest.Listen(t, first, at(a, 8)), b)
+				netopstest.CheckDatagram(t, "first to second", first, netopstest.Listen(t, second, at(b, 7)), a)
+				netopstest.CheckDatagram(t, "second to first", second, netopstest.Listen(t, first, at(a, 8)), b)
 			}
 		})
 	}
@@ -186,7 +186,7 @@ func TestWithoutSNAT(t *testing.T) {
 		return exec.Command("nft", "add", "rule", "inet", "cloud", "sources", "iifname", "wire0", "ip", "saddr", "!=", "10.0.0.0/20", "drop").Run()
 	})
 	p := w.attach(network("second", "16", `,"snat":false`), "b")
-	netopstest.Sends(t, "beyond", p, netopstest.Listen(t, w.cloud, at("198.51.100.1", 5)), p.addrs[0])
+	netopstest.CheckDatagram(t, "beyond", p, netopstest.Listen(t, w.cloud, at("198.51.100.1", 5)), p.addrs[0])
 }
 
 // TestNodePort: the reply to a connection to a port of the node's first address
@@ -199,7 +199,7 @@ func TestNodePort(t *testing.T) {
 			sysctl(t, "net.ipv4.conf.nic0.rp_filter="+strict)
 			p := w.attach(network("second", "16", ""), "b")
 			w.publish(p)
-			netopstest.SendsBy(t, "from beyond", w.cloud, at("10.0.0.4", 8080), netopstest.Listen(t, p, at(p.addrs[0], 80)), "10.0.0.1")
+			netopstest.CheckDatagramVia(t, "from beyond", w.cloud, at("10.0.0.4", 8080), netopstest.Listen(t, p, at(p.addrs[0], 80)), "10.0.0.1")
 		})
 	}
 }
@@ -227,7 +227,7 @@ func TestHairpin(t *testing.T) {
 			w.publish(p)
 			// The host's end has no address, so the pod sees the first NIC's
 			// address.
-			netopstest.SendsBy(t, "itself", p, at("10.0.0.4", 8080), netopstest.Listen(t, p, at(p.addrs[0], 80)), "10.0.0.4")
+			netopstest.CheckDatagramVia(t, "itself", p, at("10.0.0.4", 8080), netopstest.Listen(t, p, at(p.addrs[0], 80)), "10.0.0.4")
 		})
 	}
 }
@@ -239,7 +239,7 @@ func TestReusedAddress(t *testing.T) {
 	conf := `{"name":"one","type":"routed","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/30","rangeStart":"10.1.0.2","rangeEnd":"10.1.0.2"}]]}}`
 	for _, id := range []string{"a", "b"} {
 		p := w.attach(conf, id)
-		netopstest.Sends(t, "to "+id, nil, netopstest.Listen(t, p, at("10.1.0.2", 1)), "10.0.0.4")
+		netopstest.CheckDatagram(t, "to "+id, nil, netopstest.Listen(t, p, at("10.1.0.2", 1)), "10.0.0.4")
 		p.call.Verb = "DEL"
 		w.OK(p.call)
 	}
