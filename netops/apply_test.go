@@ -274,7 +274,7 @@ func TestNamesTaken(t *testing.T) {
 		}
 	}
 	if out := run(t, "ip", "-d", "link", "show", "vta"); !strings.Contains(out, "alias a stranger") {
-		t.Errorf("the stranger's link was changed: %s", out)
+		t.Errorf("the other program's link was changed: %s", out)
 	}
 	if out := run(t, "ip", "link"); strings.Contains(out, "vtb") || strings.Contains(out, testLabel) {
 		t.Errorf("left behind: %s", out)
@@ -356,8 +356,8 @@ func TestApplyMasterChanged(t *testing.T) {
 		again bool
 		want  error
 	}{
-		"gone":      {false, netops.ErrNotExist},
-		"made anew": {true, netops.ErrBusy},
+		"gone":                  {false, netops.ErrNotExist},
+		"deleted and recreated": {true, netops.ErrBusy},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clean(t, bridge)

@@ -38,7 +38,7 @@ func TestDeleteLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(all, netopstest.Snapshot(t)+box.Snapshot(t)); d != "" {
-		t.Errorf("one link and a stranger's (-before +after):\n%s", d)
+		t.Errorf("one link and another program's (-before +after):\n%s", d)
 	}
 	recorder := &netopstest.Recorder{}
 	again := newNet(t, recorder)

@@ -41,7 +41,7 @@ func (f *Flows) String() string {
 func (f *Flows) validate() error {
 	errs := []error{checkPlace(f.In), checkAddr("original destination", f.Dst), checkAddr("reply source", f.ReplySrc)}
 	if protoNumber(f.Proto) == 0 {
-		errs = append(errs, fmt.Errorf("protocol %q is none of tcp, udp and sctp: %w", f.Proto, ErrInvalid))
+		errs = append(errs, fmt.Errorf("protocol %q is not tcp, udp or sctp: %w", f.Proto, ErrInvalid))
 	}
 	if f.Port == 0 || f.End != 0 && f.End < f.Port {
 		errs = append(errs, fmt.Errorf("ports %d to %d: %w", f.Port, f.End, ErrInvalid))

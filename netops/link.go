@@ -87,7 +87,7 @@ func (l *Link) validate() error {
 			errs = append(errs, rtnl.CheckName(p.Master))
 		}
 		if (p.Master != "" || p.Up) && p.In != l.In {
-			errs = append(errs, fmt.Errorf("a peer in another namespace is set up by a link of its own: %w", ErrInvalid))
+			errs = append(errs, fmt.Errorf("a peer in another namespace needs a separate link object: %w", ErrInvalid))
 		}
 	}
 	return errors.Join(errs...)

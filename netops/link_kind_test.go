@@ -150,7 +150,7 @@ func TestKinds(t *testing.T) {
 		show := inside(t, box, "ip", "-d", "link", "show", "eth0")
 		for _, s := range append(c.show, "alias "+c.link.Alias) {
 			if !strings.Contains(show, s) {
-				t.Errorf("ip link says nothing of %q: %s", s, show)
+				t.Errorf("ip link does not show %q: %s", s, show)
 			}
 		}
 		if _, err := n.Plan(ctx, spec, ns); !errors.Is(err, netops.ErrExists) {
@@ -205,7 +205,7 @@ func TestKindNameTaken(t *testing.T) {
 			t.Error(err)
 		}
 		if d := cmp.Diff(before, box.Snapshot(t)); d != "" {
-			t.Errorf("the stranger's link (-before +after):\n%s", d)
+			t.Errorf("the other program's link (-before +after):\n%s", d)
 		}
 	})
 }
@@ -246,7 +246,7 @@ func TestKindKilledBeforeLabel(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := n.Link(ctx, ns, "eth0"); err != nil {
-			t.Errorf("a stranger's link: %v", err)
+			t.Errorf("another program's link: %v", err)
 		}
 	})
 }

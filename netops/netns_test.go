@@ -148,7 +148,7 @@ func TestNetnsWithOtherLink(t *testing.T) {
 	theirs(netlink.LinkSetUp)
 	undo(t, n, netops.SharedInverses(shared))
 	if d, err := n.Verify(context.Background(), shared, nil); err != nil || len(d) != 0 {
-		t.Errorf("taken from a stranger: %v, %v", d, err)
+		t.Errorf("removed another program's namespace: %v, %v", d, err)
 	}
 	theirs(netlink.LinkSetDown)
 	undo(t, n, netops.SharedInverses(shared))

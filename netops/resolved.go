@@ -46,7 +46,7 @@ func (d *LinkDNS) String() string { return "dns of " + d.From + " for " + d.Link
 func (d *LinkDNS) validate() error {
 	errs := []error{rtnl.CheckName(d.Link), rtnl.CheckName(d.From)}
 	if d.Link == d.From {
-		errs = append(errs, fmt.Errorf("link %q of itself: %w", d.Link, ErrInvalid))
+		errs = append(errs, fmt.Errorf("link %q and its source are the same: %w", d.Link, ErrInvalid))
 	}
 	return errors.Join(errs...)
 }

@@ -116,7 +116,7 @@ func TestLinkCreatedBetweenPlanAndApply(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := n.Link(ctx, nil, "tbr5"); err != nil {
-		t.Errorf("the stranger's bridge: %v", err)
+		t.Errorf("the other program's bridge: %v", err)
 	}
 	run(t, "ip", "link", "del", "tbr5")
 	run(t, "ip", "link", "add", "tbr5", "type", "veth", "peer", "name", "tbr5p")

@@ -77,7 +77,7 @@ func (t *Takeover) String() string {
 func (t *Takeover) validate() error {
 	errs := []error{rtnl.CheckName(t.Bridge), rtnl.CheckName(t.Uplink)}
 	if t.Bridge == t.Uplink {
-		errs = append(errs, fmt.Errorf("link %q in its own place: %w", t.Uplink, ErrInvalid))
+		errs = append(errs, fmt.Errorf("bridge and uplink are both %q: %w", t.Uplink, ErrInvalid))
 	}
 	return errors.Join(errs...)
 }
@@ -200,9 +200,9 @@ func (r *takeoverRun) checkUplink(ctx context.Context) error {
 	kinds := []string{"vlan", "bond", "team", rtnl.KindBridge, "macvlan", "macvtap", "ipvlan", "vxlan", rtnl.KindVRF, rtnl.KindTap}
 	switch {
 	case r.up.Flags&unix.IFF_LOOPBACK != 0 || len(r.up.MAC) != 6:
-		return fmt.Errorf("uplink %q is no Ethernet device: %w", r.Uplink, ErrConflict)
+		return fmt.Errorf("uplink %q is not an Ethernet device: %w", r.Uplink, ErrConflict)
 	case slices.Contains(kinds, r.up.Kind):
-		return fmt.Errorf("uplink %q is a link of kind %q, which a bridge does not take the place of: name a NIC: %w", r.Uplink, r.up.Kind, ErrConflict)
+		return fmt.Errorf("uplink %q is a link of kind %q, which a bridge cannot take over: name a NIC: %w", r.Uplink, r.up.Kind, ErrConflict)
 	case r.up.Master != 0 && (r.br == nil || r.up.Master != r.br.Index):
 		master, err := r.linkName(ctx, Host, r.up.Master)
 		if err != nil {
@@ -212,7 +212,7 @@ func (r *takeoverRun) checkUplink(ctx context.Context) error {
 	case !r.up.IsUp():
 		return fmt.Errorf("uplink %q is down: %w", r.Uplink, ErrConflict)
 	case r.hasOtherUplink():
-		return fmt.Errorf("bridge %q has the place of %q, and cannot have that of %q too, which would join their networks: name no bridge, so that each gets its own: %w",
+		return fmt.Errorf("bridge %q has taken over %q and cannot take over %q too, which would join their networks: omit the bridge name, so that each uplink gets its own: %w",
 			r.Bridge, aliasUplink(r.br.Alias), r.Uplink, ErrConflict)
 	}
 	return nil

@@ -25,7 +25,7 @@ func TestTakeoverRefuses(t *testing.T) {
 		want   string
 	}{
 		"absent":   {"true", "eth9", `link "eth9": does not exist`},
-		"loopback": {"true", "lo", `uplink "lo" is no Ethernet device`},
+		"loopback": {"true", "lo", `uplink "lo" is not an Ethernet device`},
 		"down":     {"ip link set eth0 down", "eth0", `uplink "eth0" is down`},
 		"a bridge": {"ip link add br9 up type bridge", "br9", `uplink "br9" is a link of kind "bridge"`},
 		"macvlan":  {"ip link add link eth0 name mac9 type macvlan", "mac9", `of kind "macvlan"`},
@@ -89,7 +89,7 @@ func TestTakeoverWithExistingBridge(t *testing.T) {
 		t.Errorf("left on azure0:\n%s", left)
 	}
 	if l, err := n.Link(ctx, nil, "azvpod"); err != nil || l.Master != "azure0" {
-		t.Errorf("the port of another's bridge: %+v, %v", l, err)
+		t.Errorf("the port of another program's bridge: %+v, %v", l, err)
 	}
 }
 
@@ -284,7 +284,7 @@ func TestTakeoverOfSecondUplink(t *testing.T) {
 	}
 	before := netopstest.Snapshot(t)
 	err := n.Ensure(ctx, netops.Spec{Objects: []netops.Object{&netops.Takeover{Bridge: "azure0", Uplink: "eth1"}}}, nil)
-	if !errors.Is(err, netops.ErrConflict) || !strings.Contains(err.Error(), `bridge "azure0" has the place of "eth0"`) {
+	if !errors.Is(err, netops.ErrConflict) || !strings.Contains(err.Error(), `bridge "azure0" has taken over "eth0"`) {
 		t.Errorf("Ensure: %v", err)
 	}
 	if d := cmp.Diff(before, netopstest.Snapshot(t)); d != "" {

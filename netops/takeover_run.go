@@ -50,7 +50,7 @@ func (a *applier) takeover(ctx context.Context, c Change) error {
 	if again, readErr := t.read(ctx, a.session); readErr != nil || again.br == nil {
 		return errors.Join(err, readErr)
 	} else if backErr := again.restoreUplink(ctx); backErr != nil {
-		return errors.Join(err, fmt.Errorf("give %q back what it had: %w", t.Uplink, backErr))
+		return errors.Join(err, fmt.Errorf("restore uplink %q: %w", t.Uplink, backErr))
 	}
 	return err
 }

@@ -295,7 +295,7 @@ func (w *requestWriter) masterChanged(ctx context.Context, l *Link) error {
 	case err != nil:
 		return fmt.Errorf("master of %s: %w", l.title(), err)
 	case have.Index != index:
-		return fmt.Errorf("master of %s: link %q was made anew meanwhile: %w", l.title(), l.Master, ErrBusy)
+		return fmt.Errorf("master of %s: link %q was deleted and recreated meanwhile: %w", l.title(), l.Master, ErrBusy)
 	}
 	return nil
 }

@@ -169,7 +169,7 @@ func (ns *NS) Remove(t testing.TB) {
 				return
 			}
 		case <-late:
-			t.Fatalf("the namespace is still there: somebody holds it open")
+			t.Fatalf("the namespace still exists: a process holds it open")
 		}
 	}
 }

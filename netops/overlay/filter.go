@@ -213,11 +213,11 @@ func (f *Filter) normalized(want []NAT) ([]NAT, map[bool][]netip.Addr, error) {
 		is6 := w.Network.Addr().Is6()
 		for _, p := range append([]netip.Prefix{w.Network, w.Subnet}, w.Exceptions...) {
 			if !p.IsValid() || p.Addr().Is6() != is6 {
-				return nil, nil, fmt.Errorf("packet filter of %s: network %q: %w: it is none of the family", w.Network, p, nlconn.ErrInvalid)
+				return nil, nil, fmt.Errorf("packet filter of %s: network %q: %w: it is of another address family", w.Network, p, nlconn.ErrInvalid)
 			}
 		}
 		if seen[is6] {
-			return nil, nil, fmt.Errorf("packet filter of %s: %w: a second network of the family", w.Network, nlconn.ErrInvalid)
+			return nil, nil, fmt.Errorf("packet filter of %s: %w: a second network of the same address family", w.Network, nlconn.ErrInvalid)
 		}
 		seen[is6] = true
 		w.Exceptions = disjoint(w.Exceptions)

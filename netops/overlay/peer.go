@@ -93,10 +93,10 @@ func (o *Kernel) resolve(ctx context.Context, p *peerEntry) error {
 	is6 := o.family != rtnl.Family(netip.IPv4Unspecified())
 	switch {
 	case !p.Subnet.IsValid() || p.Subnet != p.Subnet.Masked() || p.Subnet.Addr().Is6() != is6 || p.Subnet.Bits() == 0:
-		p.invalid = fmt.Errorf("subnet %q: %w: it is no network of the family", p.Subnet, nlconn.ErrInvalid)
+		p.invalid = fmt.Errorf("subnet %q: %w: it is not a network of the address family", p.Subnet, nlconn.ErrInvalid)
 		return nil
 	case !p.Gateway.IsValid() || p.Gateway.Is6() != is6 || p.Gateway.IsUnspecified() || p.Gateway.IsMulticast() || p.Gateway.Zone() != "":
-		p.invalid = fmt.Errorf("address %q: %w: it is no node's address of the family", p.Gateway, nlconn.ErrInvalid)
+		p.invalid = fmt.Errorf("address %q: %w: it is not a node address of the address family", p.Gateway, nlconn.ErrInvalid)
 		return nil
 	}
 	p.invalid = nil

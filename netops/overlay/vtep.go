@@ -78,7 +78,7 @@ func (o *Kernel) findVTEP(ctx context.Context, v *VTEP) (*vtepState, error) {
 	}
 	st, ok, err := parseVTEP(data)
 	if err == nil && !ok {
-		err = fmt.Errorf("link %q: %w: it is no VXLAN device; rename it, or choose another VNI", v.Name, nlconn.ErrConflict)
+		err = fmt.Errorf("link %q: %w: it is not a VXLAN device; rename it, or choose another VNI", v.Name, nlconn.ErrConflict)
 	}
 	return &st, err
 }
@@ -340,7 +340,7 @@ func (v *vtepState) hardware() (a hwAddr) {
 func parseHardware(text string) (a hwAddr, err error) {
 	m, err := net.ParseMAC(text)
 	if err != nil || len(m) != len(a) || m[0]&1 != 0 || [6]byte(m) == a {
-		return a, fmt.Errorf("MAC %q: %w: it is no device's address", text, nlconn.ErrInvalid)
+		return a, fmt.Errorf("MAC %q: %w: it is not a unicast MAC address", text, nlconn.ErrInvalid)
 	}
 	return hwAddr(m), nil
 }

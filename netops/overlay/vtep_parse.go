@@ -99,7 +99,7 @@ func (v *VTEP) validate(is6 bool) error {
 		errs = append(errs, fmt.Errorf("device address %q: %w: it is one address", v.Address, nlconn.ErrInvalid))
 	}
 	if v.Network.IsValid() && v.Network.Addr().Is6() != is6 {
-		errs = append(errs, fmt.Errorf("pod network %q: %w: it is of the other family", v.Network, nlconn.ErrInvalid))
+		errs = append(errs, fmt.Errorf("pod network %q: %w: it is of another address family", v.Network, nlconn.ErrInvalid))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("tunnel device: %w", err)

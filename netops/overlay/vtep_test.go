@@ -114,7 +114,7 @@ func TestOverlayAdopts(t *testing.T) {
 			spec.Prune = true
 			apply(t, o, spec)
 			if deviceIndex(t, n) != kept {
-				t.Error("the device was made anew")
+				t.Error("the device was recreated")
 			}
 			have := routesOf(t, n)
 			if strings.Contains(have, stale) || strings.Count(have, n.otherSubnet) != 1 || !strings.Contains(have, "proto 142") || !strings.Contains(have, foreign) {
@@ -149,8 +149,8 @@ func TestOverlayRefuses(t *testing.T) {
 		is                  error
 		want                string
 	}{
-		{"another's VNI", "link add cilium_vxlan type vxlan id 1 dstport 8472", "link del cilium_vxlan", nil, nlconn.ErrExists, `VNI 1 on UDP port 8472 is held by link "cilium_vxlan"`},
-		{"another's name", "link add flannel.1 type bridge", "link del flannel.1", nil, nlconn.ErrConflict, `link "flannel.1": conflicts with what is there: it is no VXLAN device`},
+		{"VNI of another program", "link add cilium_vxlan type vxlan id 1 dstport 8472", "link del cilium_vxlan", nil, nlconn.ErrExists, `VNI 1 on UDP port 8472 is held by link "cilium_vxlan"`},
+		{"name of another program", "link add flannel.1 type bridge", "link del flannel.1", nil, nlconn.ErrConflict, `link "flannel.1": conflicts with what is there: it is not a VXLAN device`},
 		{"no parent", "", "", func(s *Spec) { s.Device.Parent = "nosuch0" }, nlconn.ErrNotExist, `parent of "flannel.1": link "nosuch0"`},
 		{"a large MTU", "", "", func(s *Spec) { s.Device.MTU = 1490 }, nlconn.ErrInvalid, "mtu 1490"},
 		{"no VNI", "", "", func(s *Spec) { s.Device.VNI = 0 }, nlconn.ErrInvalid, "VNI 0"},

@@ -17,7 +17,7 @@ import (
 const writeTries = 3
 
 // errLinkGone means that a device was deleted or set down during a write.
-var errLinkGone = errors.New("the device went away or down meanwhile")
+var errLinkGone = errors.New("the device was deleted or set down meanwhile")
 
 // opWriter sends ops, up to nlconn.MaxWrite in one write, and records the result
 // of each.

@@ -71,7 +71,7 @@ func (f *Forward) String() string {
 // Validate checks the fields. The error wraps ErrInvalid.
 func (f *Forward) Validate() error {
 	if !f.Net.IsValid() || f.Net != f.Net.Masked() {
-		return fmt.Errorf("forward %q: %w: it is no network", f.Net, nlconn.ErrInvalid)
+		return fmt.Errorf("forward %q: %w: it is not a network", f.Net, nlconn.ErrInvalid)
 	}
 	if f.Link != "" {
 		if _, _, err := nft.EncodeIfPattern(f.Link); err != nil {
@@ -82,7 +82,7 @@ func (f *Forward) Validate() error {
 		return fmt.Errorf("forward: %w: %w", nlconn.ErrInvalid, err)
 	}
 	if !f.Shared && f.Label == "" {
-		return fmt.Errorf("forward %s: %w: without a label nobody can tell whose it is", f.Net, nlconn.ErrInvalid)
+		return fmt.Errorf("forward %s: %w: it has no label that names its owner", f.Net, nlconn.ErrInvalid)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func CheckChainName(name string) error {
 	case strings.ContainsFunc(name, bad) || strings.ContainsAny(name[:1], "-!"):
 		return fmt.Errorf("chain %q: a name has letters, digits and most signs, and begins with neither \"-\" nor \"!\"", name)
 	case slices.Contains([]string{"ACCEPT", "DROP", "REJECT", "RETURN", "QUEUE", "INPUT", "OUTPUT", ForwardChain, cniChain}, name):
-		return fmt.Errorf("chain %q: the name has a meaning of its own", name)
+		return fmt.Errorf("chain %q: iptables or cnibox uses the name", name)
 	}
 	return nil
 }

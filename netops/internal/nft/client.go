@@ -228,7 +228,7 @@ func (c *Client) encodeAll(els []*Element) ([]*Entry, error) {
 		key := n.Set.Name + "\x00" + string(n.Key) + string(n.end)
 		if other := byKey[key]; other != nil {
 			if !n.allows(other) {
-				return nil, fmt.Errorf("add %s: %w: asked for twice", n, nlconn.ErrExists)
+				return nil, fmt.Errorf("add %s: %w: requested twice", n, nlconn.ErrExists)
 			}
 			continue
 		}

@@ -163,7 +163,7 @@ func (f Field) decode(low, high []byte) string {
 // to IFNAMSIZ bytes.
 func EncodeIfName(text string) ([]byte, error) {
 	if text == "" || len(text) >= unix.IFNAMSIZ || strings.ContainsFunc(text, isInvalidInIfName) {
-		return nil, fmt.Errorf("%q is no interface name", text)
+		return nil, fmt.Errorf("%q is not an interface name", text)
 	}
 	return append([]byte(text), make([]byte, unix.IFNAMSIZ-len(text))...), nil
 }
@@ -173,7 +173,7 @@ func EncodeIfName(text string) ([]byte, error) {
 func EncodeIfPattern(text string) (low, high []byte, err error) {
 	begin, isPattern := strings.CutSuffix(text, "*")
 	if strings.Contains(begin, "*") {
-		return nil, nil, fmt.Errorf("%q is no interface name or pattern: one '*', at the end", text)
+		return nil, nil, fmt.Errorf("%q is not an interface name or pattern: use at most one '*', at the end", text)
 	}
 	if low, err = EncodeIfName(begin); err != nil || !isPattern {
 		return low, low, err
@@ -258,7 +258,7 @@ func encodeEther(text string) ([]byte, error) {
 		return nil, err
 	}
 	if len(mac) != 6 {
-		return nil, fmt.Errorf("%q is no Ethernet address", text)
+		return nil, fmt.Errorf("%q is not a MAC address", text)
 	}
 	return mac, nil
 }

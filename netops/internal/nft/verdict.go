@@ -33,13 +33,13 @@ func encodeVerdict(text string) ([]byte, error) {
 	case "goto":
 		code = unix.NFT_GOTO
 	default:
-		return nil, fmt.Errorf("%q is no verdict", text)
+		return nil, fmt.Errorf("%q is not a verdict", text)
 	}
 	if named := code == unix.NFT_JUMP || code == unix.NFT_GOTO; named != (chain != "") {
-		return nil, fmt.Errorf("%q is no verdict: only jump and goto name a chain, and must", text)
+		return nil, fmt.Errorf("%q is not a verdict: jump and goto must name a chain, others must not", text)
 	}
 	if len(chain) >= unix.NFT_NAME_MAXLEN || strings.ContainsFunc(chain, badInChain) {
-		return nil, fmt.Errorf("%q is no chain name", chain)
+		return nil, fmt.Errorf("%q is not a chain name", chain)
 	}
 	return append(binary.BigEndian.AppendUint32(nil, uint32(code)), chain...), nil
 }
