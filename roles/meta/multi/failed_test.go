@@ -57,7 +57,7 @@ func TestInlineRefused(t *testing.T) {
 	for conf, want := range map[string]string{
 		`{"name":"x","cniVersion":"1.1.0","type":"multus","delegates":[` + netB + `]}`: "delegates[1]: uses this plugin itself",
 		`{"name":"x","plugins":[{"type":"stranger"},{"type":"multi","delegates":[]}]}`: "delegates[1]: uses this plugin itself",
-		`{"name":"../../x","type":"bridge"}`:                                           "delegates[1].name: \"../../x\" is no name of a network",
+		`{"name":"../../x","type":"bridge"}`:                                           "delegates[1].name: \"../../x\" is not the name of a network",
 	} {
 		w.conf["delegates"] = []json.RawMessage{json.RawMessage(netA), json.RawMessage(conf)}
 		if a := w.Fail(w.call("ADD"), 7); !strings.Contains(strings.ReplaceAll(a.Stdout, `\"`, `"`), want) {
