@@ -29,7 +29,6 @@ func (w *world) examples() {
 	}
 }
 
-// TestRefused: an invalid request is reported before any change.
 func TestDocumented(t *testing.T) {
 	for _, tc := range []struct{ name, kind, address string }{
 		{"bridge-net", "", "10.21.0.3/16 dev net1"},

@@ -6,8 +6,6 @@ import (
 	"testing"
 )
 
-// TestTakenBack: after one network fails, all are detached. With inOrder the newest is detached
-// first.
 func TestNoPlugin(t *testing.T) {
 	for name, conf := range map[string]string{
 		"plugin":    `{"name":"net-n","type":"no-such-plugin"}`,
@@ -50,8 +48,8 @@ func TestAnothersAttachment(t *testing.T) {
 	w.OK(other)
 }
 
-// TestDelAgain: a DEL that fails for one network detaches the others. The next DEL detaches the
-// rest and deletes the record.
+// TestInlineRefused: a configuration that would call the plugin recursively is an error. So is a
+// network name that a plugin would use as a path to another directory.
 func TestInlineRefused(t *testing.T) {
 	w := newWorld(t)
 	for conf, want := range map[string]string{
@@ -72,8 +70,7 @@ func TestInlineRefused(t *testing.T) {
 	w.OK(w.call("DEL"))
 }
 
-// TestDelNamesNothing: DEL with a configuration without networks succeeds, because a runtime would
-// repeat it forever.
+// TestDefaultWishes: all requests for the default network take effect or are reported.
 func TestDefaultWishes(t *testing.T) {
 	w := newWorld(t)
 	w.write("nets/kube-system/b.json", strings.Replace(netB, `"bridge":"br-b"`, `"bridge":"br-b","isGateway":true`, 1))

@@ -6,8 +6,8 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestGC: the runtime's list has eth0 only. Every network gets its own list. Without a list nothing
-// changes.
+// TestFirstOfBoot creates the state file while another call writes to keep.db, as after a boot when
+// all pods start at once.
 func TestFirstOfBoot(t *testing.T) {
 	w := newWorld(t)
 	first := w.call("ADD")

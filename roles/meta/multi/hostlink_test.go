@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestDamaged: DEL succeeds with damaged records. It finds the attachments of cnibox's own roles by
-// the container ID.
+// TestHostLinkConf checks the keys of host interfaces. A plugin's own keys with these names are
+// ignored.
 func TestHostLinkConf(t *testing.T) {
 	for _, c := range []struct{ conf, want, fault string }{
 		{`{"host_device":"eth1","vlan":100}`, `vlan eth1.100`, ""},

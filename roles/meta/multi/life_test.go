@@ -50,8 +50,7 @@ func (w *world) verb(name string, args ...string) error {
 	return err
 }
 
-// TestInlineRefused: a configuration that would call the plugin recursively is an error. So is a
-// network name that a plugin would use as a path to another directory.
+// TestHotPlug: a running container gets one more network and loses it. DEL detaches the rest.
 func TestHotPlug(t *testing.T) {
 	w := newWorld(t)
 	w.wish("b")
@@ -99,7 +98,6 @@ func TestHotPlug(t *testing.T) {
 	}
 }
 
-// TestDefaultWishes: all requests for the default network take effect or are reported.
 func TestRoutes(t *testing.T) {
 	w := newWorld(t)
 	w.wish(`[{"name":"b","default-route":["10.2.0.1"]},{"name":"c","io.github.cnibox":{"policyRoutes":[{"dst":"192.0.2.0/24","gw":"10.3.0.1"}]}},{"name":"b","interface":"l2","io.github.cnibox":{"ip":"none"}}]`)
@@ -127,8 +125,8 @@ func TestRoutes(t *testing.T) {
 	w.same(start, "after DEL")
 }
 
-// TestFirstOfBoot creates the state file while another call writes to keep.db, as after a boot when
-// all pods start at once.
+// TestAgain: a killed call leaves a record. The next ADD undoes it and starts again. After a
+// complete ADD the attachment exists, and another ADD is an error.
 func TestAgain(t *testing.T) {
 	w := newWorld(t)
 	w.wish("b,s")
@@ -155,8 +153,6 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// TestHostLinkConf checks the keys of host interfaces. A plugin's own keys with these names are
-// ignored.
 func TestReboot(t *testing.T) {
 	for _, verb := range []string{"DEL", "ADD", "GC"} {
 		w := newWorld(t)
@@ -225,7 +221,7 @@ func (w *world) dropBridges() {
 	}
 }
 
-// call returns a call for one of the pods. The container ID is the pod's name.
+// TestStatus: STATUS calls the plugins of the networks of every pod and checks the readiness file.
 func TestStatus(t *testing.T) {
 	w := newWorld(t)
 	call := w.call("STATUS")
@@ -251,7 +247,8 @@ func TestStatus(t *testing.T) {
 	w.OK(w.call("DEL"))
 }
 
-// host returns the world's node for a command of the command line.
+// TestDefaults: the default network by name, additional networks except for system pods, the pod's
+// own default network (Multus), and the selection of eligible networks (CNI-Genie).
 func TestDefaults(t *testing.T) {
 	w := newWorld(t)
 	delete(w.conf, "delegates")
@@ -283,7 +280,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// verb runs a command of the role.
+// TestHostLink: a network uses a VXLAN or VLAN of the host (DANM). It is created for the first user
+// and removed after the last one, for pods and for hot plug.
 func TestHostLink(t *testing.T) {
 	for _, tc := range []struct{ kind, key, link string }{
 		{"vxlan", `"vxlan":4711`, "vxlan4711"},
@@ -330,7 +328,8 @@ func TestHostLink(t *testing.T) {
 	}
 }
 
-// TestHotPlug: a running container gets one more network and loses it. DEL detaches the rest.
+// TestHostLinkOfAnother: an existing interface with the name of a host link belongs to another
+// program. It is used if it is the same VXLAN, is an error otherwise, and is never removed.
 func TestHostLinkOfAnother(t *testing.T) {
 	for vni, serves := range map[int]bool{4711: true, 4712: false} {
 		t.Run(fmt.Sprint(vni), func(t *testing.T) {

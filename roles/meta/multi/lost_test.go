@@ -30,8 +30,8 @@ func (w *world) damage(pod string) {
 	}
 }
 
-// TestAgain: a killed call leaves a record. The next ADD undoes it and starts again. After a
-// complete ADD the attachment exists, and another ADD is an error.
+// TestRecordLost: the networks of a pod's annotations are detached even if their record is lost,
+// because the state file has the interfaces.
 func TestRecordLost(t *testing.T) {
 	for name, lose := range map[string]func(*world) error{
 		"file gone": func(w *world) error { return os.Remove(filepath.Join(w.StateDir(), "keep.db")) },
@@ -64,7 +64,8 @@ func TestRecordLost(t *testing.T) {
 	}
 }
 
-// this removes the kernel's objects, as a reboot does
+// TestRecordOfAnother: a damaged record affects its own container only. GC leaves that container
+// unchanged while it is valid.
 func TestRecordOfAnother(t *testing.T) {
 	w := newWorld(t)
 	netopstest.Master(t, "uplink2")

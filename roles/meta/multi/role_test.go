@@ -46,7 +46,7 @@ func TestRole(t *testing.T) {
 	}.Run(t)
 }
 
-// TestStatus: STATUS calls the plugins of the networks of every pod and checks the readiness file.
+// TestStorm: 24 pods with three networks each, whose calls are killed at random.
 func TestStorm(t *testing.T) {
 	rolestest.Storm{Table: all.Table(), Type: "multi", Containers: 24, Parallel: 8, Confs: []string{
 		rolestest.WithKeys(t, three, map[string]any{"cniVersion": "1.1.0"}),

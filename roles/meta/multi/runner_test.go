@@ -12,8 +12,6 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// TestDefaults: the default network by name, additional networks except for system pods, the pod's
-// own default network (Multus), and the selection of eligible networks (CNI-Genie).
 func TestWishes(t *testing.T) {
 	w := newWorld(t)
 	w.wish(`[{"name":"b","ips":["10.2.0.77"],"mac":"02:00:00:00:00:77"},{"name":"s","interface":"extra"},{"name":"b"}]`)
@@ -53,8 +51,7 @@ func TestWishes(t *testing.T) {
 	w.OK(w.bare())
 }
 
-// TestHostLink: a network uses a VXLAN or VLAN of the host (DANM). It is created for the first user
-// and removed after the last one, for pods and for hot plug.
+// TestRefused: an invalid request is reported before any change.
 func TestRefused(t *testing.T) {
 	w := newWorld(t)
 	w.write("nets/other/o.json", netC)
@@ -85,8 +82,8 @@ func TestRefused(t *testing.T) {
 	w.OK(w.call("DEL"))
 }
 
-// TestHostLinkOfAnother: an existing interface with the name of a host link belongs to another
-// program. It is used if it is the same VXLAN, is an error otherwise, and is never removed.
+// TestTakenBack: after one network fails, all are detached. With inOrder the newest is detached
+// first.
 func TestTakenBack(t *testing.T) {
 	for _, inOrder := range []bool{false, true} {
 		w := newWorld(t)
@@ -113,8 +110,8 @@ func TestTakenBack(t *testing.T) {
 	}
 }
 
-// TestRecordLost: the networks of a pod's annotations are detached even if their record is lost,
-// because the state file has the interfaces.
+// TestDelAgain: a DEL that fails for one network detaches the others. The next DEL detaches the
+// rest and deletes the record.
 func TestDelAgain(t *testing.T) {
 	w := newWorld(t)
 	w.wish("b,s@first,s@second")
@@ -139,7 +136,8 @@ func TestDelAgain(t *testing.T) {
 	}
 }
 
-// the valid attachments are unknown
+// TestDelNamesNothing: DEL with a configuration without networks succeeds, because a runtime would
+// repeat it forever.
 func TestDelNamesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.wish("b")
@@ -152,8 +150,8 @@ func TestDelNamesNothing(t *testing.T) {
 	}
 }
 
-// TestRecordOfAnother: a damaged record affects its own container only. GC leaves that container
-// unchanged while it is valid.
+// TestGC: the runtime's list has eth0 only. Every network gets its own list. Without a list nothing
+// changes.
 func TestGC(t *testing.T) {
 	w := newWorld(t)
 	w.wish("b,s@first")
@@ -185,7 +183,8 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// gone removes an interface, as a process in the container can.
+// TestDamaged: DEL succeeds with damaged records. It finds the attachments of cnibox's own roles by
+// the container ID.
 func TestDamaged(t *testing.T) {
 	for name, size := range map[string]int64{"empty": 0, "short": 100, "no page": 4096} {
 		t.Run(name, func(t *testing.T) {
@@ -228,7 +227,6 @@ if [ "$CNI_COMMAND" = ADD ]; then
 fi
 `
 
-// TestStorm: 24 pods with three networks each, whose calls are killed at random.
 func TestOrder(t *testing.T) {
 	for _, inOrder := range []bool{false, true} {
 		w := newWorld(t)
