@@ -9,8 +9,7 @@ import (
 	"github.com/cnibox/cnibox/netops/netopstest"
 )
 
-// TestWishes: the pod's requests take effect, executed plugins get the resolved configuration, and
-// DEL needs neither annotations nor networks nor configuration.
+// examples installs the networks of examples/, written as in Multus's documentation, with the test's interfaces.
 func (w *world) examples() {
 	w.t.Helper()
 	own := strings.NewReplacer(`"eth0"`, `"documented"`, `"eth1"`, `"documentedx"`)
@@ -29,6 +28,9 @@ func (w *world) examples() {
 	}
 }
 
+// TestDocumented attaches a pod to each network of examples/ and detaches it after its
+// definition was removed. The reference's tests: "executes delegates given … kubernetes
+// networks", "… with an empty spec from disk", "deletes without the API server".
 func TestDocumented(t *testing.T) {
 	for _, tc := range []struct{ name, kind, address string }{
 		{"bridge-net", "", "10.21.0.3/16 dev net1"},

@@ -6,6 +6,8 @@ import (
 	"testing"
 )
 
+// TestNoPlugin: after a completely failed ADD, DEL calls no plugin. The plugin of a network that a
+// pod names may not be installed.
 func TestNoPlugin(t *testing.T) {
 	for name, conf := range map[string]string{
 		"plugin":    `{"name":"net-n","type":"no-such-plugin"}`,
@@ -31,7 +33,7 @@ func TestNoPlugin(t *testing.T) {
 	}
 }
 
-// the second network's ADD did not begin
+// TestAnothersAttachment: ADD leaves an existing attachment of another runtime unchanged.
 func TestAnothersAttachment(t *testing.T) {
 	w := newWorld(t)
 	other := w.call("ADD")

@@ -15,10 +15,9 @@ import (
 	"github.com/cnibox/cnibox/test/kubetest"
 )
 
-// meeting is an executed plugin. It notes when a call begins and ends. If a file requests it, the
-// plugin waits until the networks "one" and "two" are both called.
+// TestKube: a real API server has the pods' annotations and the networks, one of them with an empty spec, and gets the network-status. Then the server is killed and definitions are lost: CHECK, STATUS, GC and DEL send no request, and an ADD that needs the server leaves nothing.
 func TestKube(t *testing.T) {
-	runtime.LockOSThread() // TestOrder: networks with executed plugins are called at the same time: each waits for the other. With inOrder they are called one after the other, and in reverse at DEL.
+	runtime.LockOSThread() // the server ends with the thread that started it
 	defer runtime.UnlockOSThread()
 	s, err := kubetest.Start(kubetest.DebianEtcd)
 	if err != nil {
@@ -47,11 +46,9 @@ func TestKube(t *testing.T) {
 	network("far", netC)
 	network("apart", `{"name":"net-s","cniVersion":"1.1.0","plugins":[{"type":"stranger"}]}`)
 	w.conf["kubeconfig"] = s.Kubeconfig(t, s.Address, kubetest.Agent)
-	delete(w.conf, "capabilities") // examples installs the networks of examples/, written as in Multus's documentation, with the test's interfaces.
+	delete(w.conf, "capabilities") // the runtime passes no annotations
 
-	// TestDocumented attaches a pod to each network of examples/ and detaches it after its
-	// definition was removed. The reference's tests: "executes delegates given … kubernetes
-	// networks", "… with an empty spec from disk", "deletes without the API server".
+	// call returns a call for one of the pods. The container ID is the pod's name.
 	netns := map[string]*netopstest.NS{}
 	uid := map[string]string{}
 	as := func(pod string, c rolestest.Call) rolestest.Call {

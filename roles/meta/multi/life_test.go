@@ -27,8 +27,7 @@ import (
 	"github.com/cnibox/cnibox/store"
 )
 
-// TestNoPlugin: after a completely failed ADD, DEL calls no plugin. The plugin of a network that a
-// pod names may not be installed.
+// host returns the world's node for a command of the command line.
 func (w *world) host() *roles.Host {
 	w.t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -41,7 +40,7 @@ func (w *world) host() *roles.Host {
 	return h
 }
 
-// TestAnothersAttachment: ADD leaves an existing attachment of another runtime unchanged.
+// verb runs a command of the role.
 func (w *world) verb(name string, args ...string) error {
 	w.t.Helper()
 	verbs := multi.Role().Verbs()
@@ -98,6 +97,8 @@ func TestHotPlug(t *testing.T) {
 	}
 }
 
+// TestRoutes: a network requests the default route, and another one source-based routes. CHECK
+// verifies both.
 func TestRoutes(t *testing.T) {
 	w := newWorld(t)
 	w.wish(`[{"name":"b","default-route":["10.2.0.1"]},{"name":"c","io.github.cnibox":{"policyRoutes":[{"dst":"192.0.2.0/24","gw":"10.3.0.1"}]}},{"name":"b","interface":"l2","io.github.cnibox":{"ip":"none"}}]`)
@@ -153,13 +154,14 @@ func TestAgain(t *testing.T) {
 	}
 }
 
+// TestReboot: after a power failure the container is gone, but an executed plugin keeps its data. DEL and the next ADD of the same ID call the plugin.
 func TestReboot(t *testing.T) {
 	for _, verb := range []string{"DEL", "ADD", "GC"} {
 		w := newWorld(t)
 		w.wish("b,s")
 		w.warm()
 		w.OK(w.call("ADD"))
-		w.OK(w.call("DEL")) // TestKube: a real API server has the pods' annotations and the networks, one of them with an empty spec, and gets the network-status. Then the server is killed and definitions are lost: CHECK, STATUS, GC and DEL send no request, and an ADD that needs the server leaves nothing.
+		w.OK(w.call("DEL")) // this removes the kernel's objects, as a reboot does
 		w.OK(w.call("ADD"))
 		w.reboot()
 		w.ns.Reset(t)
@@ -180,7 +182,7 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// reboot takes what dies with a boot, and has the records be of another.
+// reboot removes what is lost at a reboot and changes the records' boot ID.
 func (w *world) reboot() {
 	w.t.Helper()
 	h := w.host()
@@ -209,7 +211,7 @@ func (w *world) reboot() {
 	w.Forget()
 }
 
-// the runtime passes no annotations
+// dropBridges removes the bridges without a record.
 func (w *world) dropBridges() {
 	w.t.Helper()
 	var links netops.Spec

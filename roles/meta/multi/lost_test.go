@@ -12,8 +12,7 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
-// TestRoutes: a network requests the default route, and another one source-based routes. CHECK
-// verifies both.
+// damage makes the record of a pod's networks undecodable.
 func (w *world) damage(pod string) {
 	w.t.Helper()
 	file := filepath.Join(w.StateDir(), "keep.db")
@@ -40,7 +39,7 @@ func TestRecordLost(t *testing.T) {
 	} {
 		for _, verb := range []string{"DEL", "GC"} {
 			if verb == "GC" && name == "cut short" {
-				continue // TestReboot: after a power failure the container is gone, but an executed plugin keeps its data. DEL and the next ADD of the same ID call the plugin.
+				continue // the valid attachments are unknown
 			}
 			t.Run(name+" "+verb, func(t *testing.T) {
 				w := newWorld(t)

@@ -23,7 +23,7 @@ const (
 	order = `{"name":"multi","type":"multus","inOrder":true,"delegates":[` + netA + `,` + netB + `,` + netC + `]}`
 )
 
-// reboot removes what is lost at a reboot and changes the records' boot ID.
+// gone removes an interface, as a process in the container can.
 func gone(ifName string) rolestest.Tamper {
 	return rolestest.Tamper{Name: ifName, Do: func(t *testing.T, _ *rolestest.Env, ns *netopstest.NS, _ *roles.Result) {
 		t.Helper()
@@ -31,7 +31,8 @@ func gone(ifName string) rolestest.Tamper {
 	}}
 }
 
-// dropBridges removes the bridges without a record.
+// TestRole runs the suite with three networks of several plugins each: concurrently, which is the
+// default, and in order. Every network is tampered with.
 func TestRole(t *testing.T) {
 	rolestest.Suite{
 		Table: all.Table(), Type: "multi",

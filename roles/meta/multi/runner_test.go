@@ -12,6 +12,8 @@ import (
 	"github.com/cnibox/cnibox/roles"
 )
 
+// TestWishes: the pod's requests take effect, executed plugins get the resolved configuration, and
+// DEL needs neither annotations nor networks nor configuration.
 func TestWishes(t *testing.T) {
 	w := newWorld(t)
 	w.wish(`[{"name":"b","ips":["10.2.0.77"],"mac":"02:00:00:00:00:77"},{"name":"s","interface":"extra"},{"name":"b"}]`)
@@ -97,7 +99,7 @@ func TestTakenBack(t *testing.T) {
 		}
 		w.same(start, "after a failed ADD")
 		calls, _ := w.calls()
-		want := []string{"ADD container1 first", "DEL container1 first"} // damage makes the record of a pod's networks undecodable.
+		want := []string{"ADD container1 first", "DEL container1 first"} // the second network's ADD did not begin
 		if inOrder && !slices.Equal(calls, want) {
 			t.Errorf("calls %q, want %q", calls, want)
 		}
@@ -210,8 +212,8 @@ func errorsOf(errs ...error) error {
 	return nil
 }
 
-// TestRole runs the suite with three networks of several plugins each: concurrently, which is the
-// default, and in order. Every network is tampered with.
+// meeting is an executed plugin. It notes when a call begins and ends. If a file requests it, the
+// plugin waits until the networks "one" and "two" are both called.
 const meeting = `#!/bin/sh
 cat > /dev/null
 echo "$CNI_COMMAND $CNI_IFNAME begins" >> "%[1]s/calls"
@@ -227,6 +229,7 @@ if [ "$CNI_COMMAND" = ADD ]; then
 fi
 `
 
+// TestOrder: networks with executed plugins are called at the same time: each waits for the other. With inOrder they are called one after the other, and in reverse at DEL.
 func TestOrder(t *testing.T) {
 	for _, inOrder := range []bool{false, true} {
 		w := newWorld(t)
