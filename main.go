@@ -21,10 +21,14 @@ func main() { os.Exit(run()) }
 
 // run answers a CNI call, runs a daemon, or runs a command line.
 func run() int {
+	v := version()
 	p := dispatch.Process{
 		Table: all.Table(), Args: os.Args, Env: os.Environ(),
 		Stdin: os.Stdin, Stdout: dispatch.Stdout(int(os.Stdout.Fd())), Stderr: os.Stderr,
-		Version: version(), Executable: "/proc/self/exe", OpenHost: openHost,
+		Version: v, Executable: "/proc/self/exe",
+		OpenHost: func(ctx context.Context, role string, log *slog.Logger) (*roles.Host, func(), error) {
+			return openHost(ctx, role, v, log)
+		},
 	}
 	if p.IsCall() {
 		return dispatch.Main(context.Background(), p)
@@ -43,10 +47,10 @@ func version() string {
 }
 
 // openHost opens the node's state where the environment says that it is.
-func openHost(ctx context.Context, role string, log *slog.Logger) (*roles.Host, func(), error) {
+func openHost(ctx context.Context, role, version string, log *slog.Logger) (*roles.Host, func(), error) {
 	return node.Open(ctx, node.Options{
 		RunDir: os.Getenv("CNIBOX_RUN_DIR"), StateDir: os.Getenv("CNIBOX_STATE_DIR"),
-		Role: role, Program: version(), Log: log, IPTables: dispatch.IPTables,
+		Role: role, Program: version, Log: log, IPTables: dispatch.IPTables,
 	})
 }
 
