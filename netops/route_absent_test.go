@@ -28,11 +28,14 @@ func absentNS(t *testing.T) *netopstest.NS {
 	return box
 }
 
+// routeTables prints the routes of all tables without the flag "linkdown": the
+// kernel sets that later by itself, since the bridge of absentNS has no port.
 func routeTables(t *testing.T, box *netopstest.NS) string {
 	t.Helper()
-	return inside(t, box, "ip", "-d", "route", "show", "table", "all", "type", "unicast") +
+	routes := inside(t, box, "ip", "-d", "route", "show", "table", "all", "type", "unicast") +
 		inside(t, box, "ip", "-d", "-6", "route", "show", "table", "all", "type", "unicast", "root", "fd00::/8") +
 		inside(t, box, "ip", "-d", "-6", "route", "show", "default")
+	return strings.ReplaceAll(routes, " linkdown", "")
 }
 
 // outOfMain moves the routes of eth0 from the main table to table 100.
