@@ -24,7 +24,7 @@ func (f *Forward) Where() Place { return Host }
 // IsShared reports whether attachments share the rules.
 func (f *Forward) IsShared() bool { return f.Shared }
 
-func (f *Forward) object() {}
+func (f *Forward) jsonKey() string { return "forward" }
 
 // String returns all fields that identify the rules, except the label.
 func (f *Forward) String() string { return f.value().String() }
@@ -59,20 +59,18 @@ func (f *Forward) verify(ctx context.Context, s *session) ([]Difference, error) 
 	return d.list, nil
 }
 
-// forward makes the change of one Forward.
-func (a *applier) forward(ctx context.Context, c Change) error {
-	err := c.Do.Object.(*Forward).run(ctx, a.net, c.Do.Verb)
+func (f *Forward) apply(ctx context.Context, run *applier, batch []Change) error {
+	err := f.write(ctx, run.net, batch[0].Do.Verb)
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		a.done = append(a.done, c) // after a cancellation the rules may have been made
+		run.done = append(run.done, batch...) // after a cancellation the rules may have been made
 	}
 	if err == nil {
-		err = a.net.restoreForwards(ctx)
+		err = run.net.restoreForwards(ctx)
 	}
-	if err != nil {
-		return describeStep(c.Do, err)
-	}
-	return nil
+	return describeStep(batch[0].Do, err)
 }
+
+func (f *Forward) undo(ctx context.Context, s *session, v Verb) error { return f.write(ctx, s.net, v) }
 
 // restoreForwards makes the recorded rules that are absent because another program
 // flushed the chain. It restores all networks, because a flush usually affects all of
@@ -86,15 +84,15 @@ func (n *Net) restoreForwards(ctx context.Context) error {
 		return fmt.Errorf("list recorded rules: %w", err)
 	}
 	for _, f := range recorded {
-		if err := f.run(ctx, n, VerbAdd); err != nil {
+		if err := f.write(ctx, n, VerbAdd); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// run adds the rules, or removes them with VerbDel.
-func (f *Forward) run(ctx context.Context, n *Net, v Verb) error {
+// write adds the rules, or removes them with VerbDel.
+func (f *Forward) write(ctx context.Context, n *Net, v Verb) error {
 	if v == VerbDel {
 		return n.tables().Remove(ctx, f.value())
 	}

@@ -190,5 +190,5 @@ func plan(ctx context.Context, h *roles.Host, req *roles.Request, role SpecBuild
 	if err != nil {
 		return nil, err
 	}
-	return &roles.Plan{Changes: p.changes, Result: p.desired.Result}, nil
+	return &roles.Plan{Changes: p.Changes, Result: p.desired.Result}, nil
 }

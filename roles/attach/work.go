@@ -35,7 +35,7 @@ type work struct {
 // planned is a desired state and the changes that lead to it.
 type planned struct {
 	desired *Desired
-	changes []netops.Change
+	netops.Plan
 }
 
 // build computes, records and applies, and leaves the record in the given state. If a
@@ -117,8 +117,8 @@ func (a *work) plan(ctx context.Context) (*planned, error) {
 	if a.made != nil {
 		spec = spec.Without(a.made.desired.Spec)
 	}
-	changes, err := a.h.Net.Plan(ctx, spec, a.ns)
-	return &planned{desired: w, changes: changes}, err
+	plan, err := a.h.Net.Plan(ctx, spec, a.ns)
+	return &planned{desired: w, Plan: plan}, err
 }
 
 // make records the changes as pending, applies them and records the state. Without
@@ -129,7 +129,7 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		return nil
 	}
 	first := store.Pending
-	if len(p.changes) == 0 {
+	if len(p.Changes) == 0 {
 		first = state
 	}
 	rec, err := a.record(p, first)
@@ -143,7 +143,7 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		if err := a.claim(tx, p.desired.Claims); err != nil {
 			return err
 		}
-		if err := record.PutShared(tx, a.req.Network, a.name, p.desired.Spec, p.changes, a.h.Now()); err != nil {
+		if err := record.PutShared(tx, a.req.Network, a.name, p.desired.Spec, p.Changes, a.h.Now()); err != nil {
 			return err
 		}
 		return tx.PutAttachment(rec)
@@ -152,7 +152,7 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 		return err
 	}
 	a.rec = rec
-	if err := a.h.Net.Apply(ctx, p.changes, a.ns); err != nil {
+	if err := a.h.Net.Apply(ctx, p.Plan, a.ns); err != nil {
 		return err
 	}
 	a.made = p
@@ -174,7 +174,7 @@ func (a *work) make(ctx context.Context, p *planned, state store.State) error {
 // nothing to undo either way.
 func (a *work) wantsNothing(p *planned) bool {
 	w := p.desired
-	return a.on != nil && len(w.Spec.Objects) == 0 && len(p.changes) == 0 && len(w.Claims) == 0 && w.MAC == ""
+	return a.on != nil && len(w.Spec.Objects) == 0 && len(p.Changes) == 0 && len(w.Claims) == 0 && w.MAC == ""
 }
 
 // record describes the attachment with its part in a state.
@@ -213,7 +213,7 @@ func (a *work) record(p *planned, state store.State) (*store.Attachment, error) 
 // undoable returns the changes that DEL has to undo.
 func (p *planned) undoable() []netops.Change {
 	var out []netops.Change
-	for _, c := range p.changes {
+	for _, c := range p.Changes {
 		if c.Undo != nil {
 			out = append(out, c)
 		}
@@ -223,7 +223,7 @@ func (p *planned) undoable() []netops.Change {
 
 // touchesShared reports whether a change is of a shared object.
 func (p *planned) touchesShared() bool {
-	for _, c := range p.changes {
+	for _, c := range p.Changes {
 		if c.Do.Object.IsShared() {
 			return true
 		}
