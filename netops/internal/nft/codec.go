@@ -139,7 +139,7 @@ func (f Field) decode(low, high []byte) string {
 	}
 	switch f {
 	case IfName:
-		return nlconn.Printable(nlconn.UntilNUL(low[:unix.IFNAMSIZ]))
+		return nlconn.Printable(nlconn.Text(low[:unix.IFNAMSIZ]))
 	case IfPattern:
 		return ifPatternText(low[:unix.IFNAMSIZ], high[:unix.IFNAMSIZ])
 	case IP4Addr, IP6Addr:
@@ -183,7 +183,7 @@ func EncodeIfPattern(text string) (low, high []byte, err error) {
 
 // ifPatternText is the inverse of EncodeIfPattern.
 func ifPatternText(low, high []byte) string {
-	text := nlconn.Printable(nlconn.UntilNUL(low))
+	text := nlconn.Printable(nlconn.Text(low))
 	if bytes.Equal(low, high) {
 		return text
 	}

@@ -6,8 +6,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/cnibox/cnibox/netops/internal/nlconn"
 )
 
 func TestFieldTexts(t *testing.T) {
@@ -163,10 +164,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		m, err := elementMessage(unix.NFT_MSG_NEWSETELEM, 0, []*Entry{n})
-		if err != nil {
-			f.Fatal(err)
-		}
+		m := elementMessage(unix.NFT_MSG_NEWSETELEM, 0, []*Entry{n})
 		back, err := decodeEntries(n.Set, m.Body[4:])
 		if err != nil || len(back) != 1 {
 			f.Fatalf("decode %s: %v, %v", n, back, err)
@@ -174,7 +172,7 @@ func FuzzDecode(f *testing.F) {
 		if diff := cmp.Diff(e, back[0].element(), cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "Shared" }, cmp.Ignore())); diff != "" {
 			f.Errorf("round trip (-want +got):\n%s", diff)
 		}
-		f.Add(m.Body[4:])
+		f.Add([]byte(m.Body[4:]))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, set := range schema.Sets() {
@@ -244,13 +242,10 @@ func TestMessagesStayWithinAttributes(t *testing.T) {
 			Set: widest, Key: make([]byte, widest.keySize()), end: make([]byte, 100), data: make([]byte, 100), label: strings.Repeat("x", MaxLabel-i%2),
 		})
 	}
-	msgs, err := ElementMessages(unix.NFT_MSG_NEWSETELEM, 0, entries)
-	if err != nil {
-		t.Fatal(err)
-	}
+	msgs := ElementMessages(unix.NFT_MSG_NEWSETELEM, 0, entries)
 	total := 0
 	for _, m := range msgs {
-		if err := EachAttr(m.Body[4:], func(ad *netlink.AttributeDecoder) error { return nil }); err != nil {
+		if err := nlconn.EachAttr(m.Body[4:], func(uint16, []byte) error { return nil }); err != nil {
 			t.Errorf("message of %d bytes: %v", len(m.Body[4:]), err)
 		}
 		if n := countElements(m.Body[4:]); n > maxPerMessage || len(m.Body[4:]) >= 1<<16 {

@@ -90,7 +90,7 @@ func (f *portFinder) native(ctx context.Context, c *nft.Client) error {
 	for i := range rules {
 		r := &rules[i]
 		f.addPorts(protocolName(r.proto), r.ports, Port{
-			Node: singleAddr(r.destination), ContainerID: r.comment, Chain: "chain " + r.chain + " of nftables table " + t.String(),
+			Node: singleAddr(r.destination), ContainerID: r.Comment, Chain: "chain " + r.Chain + " of nftables table " + t.String(),
 		})
 	}
 	return err
@@ -108,7 +108,7 @@ func (f *portFinder) iptables(ctx context.Context, c *nft.Client) error {
 	read := map[string]bool{}
 	for i := range entries {
 		e := &entries[i]
-		network, id, ok := parseComment(e.comment)
+		network, id, ok := parseComment(e.Comment)
 		if !ok || read[e.jump] || e.jump != iptablesChain(hostPortPrefix, network, id) || !f.anyWanted(protocolName(e.proto), e.ports) {
 			continue
 		}
